@@ -1,0 +1,341 @@
+/* libattn - self-attention as a small, exact, fast C library.
+ *
+ * This header is the manual. One letter per dimension, everywhere:
+ *
+ *   B batch   H query heads   Hk key/value heads (H % Hk == 0)   T queries   S keys
+ *   D size of a query and of a key   Dv size of a value
+ *
+ * The ladder, from one call to full control:
+ *   1. attn_sdpa_forward(NULL, &args, NULL): softmax(q k^T / sqrt(D)) v on the caller's thread.
+ *   2. attn_context: threads, instruction set, allocator, the caller's own parallel_for.
+ *   3. attn_sdpa_args: every mask, packed sequences, scores and lse out, dropout, workspace.
+ *   4. Modules: embedding, linear layer, multi-head attention, PyTorch's random stream.
+ *
+ * The library never prints, exits, aborts, or changes the locale, the floating-point mode or any
+ * signal. It needs libc, libm and pthreads. Functions are reentrant; the thread rule of each object
+ * stands beside it. A pointer argument may be NULL only where this header says so.
+ */
+#ifndef ATTN_H
+#define ATTN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ATTN_VERSION_MAJOR 0
+#define ATTN_VERSION_MINOR 1
+#define ATTN_VERSION_PATCH 0
+#define ATTN_VERSION_STRING "0.1.0"
+
+#if defined(__GNUC__)
+#define ATTN_API __attribute__((visibility("default")))
+#else
+#define ATTN_API
+#endif
+
+/* ------------------------------------------------------------------------------------- Errors
+ *
+ * Every function that can fail returns a status and, where `err` is not NULL, says in one line
+ * which argument was wrong and what would be right. `err` is written only on failure. The values
+ * are pinned: they never change meaning.
+ */
+typedef enum attn_status {
+    ATTN_OK = 0,
+    ATTN_ERR_ARGUMENT = 1,    /* a value out of its range, or two that exclude each other */
+    ATTN_ERR_SHAPE = 2,       /* shapes that do not fit together */
+    ATTN_ERR_DTYPE = 3,       /* a storage type that does not belong there */
+    ATTN_ERR_STRIDE = 4,      /* an output whose elements overlap */
+    ATTN_ERR_MEMORY = 5,      /* the allocator returned NULL */
+    ATTN_ERR_LIMIT = 6,       /* a size that this machine cannot address */
+    ATTN_ERR_UNSUPPORTED = 7  /* an instruction set that this machine lacks */
+} attn_status;
+
+typedef struct attn_error {
+    attn_status status;
+    char argument[24];  /* "mask", "k", ... or "" */
+    char message[232];  /* one line, no newline, starts with the argument's name */
+} attn_error;
+
+ATTN_API const char *attn_status_name(attn_status status); /* "ATTN_ERR_SHAPE" */
+ATTN_API const char *attn_version(void);                   /* of the library that is linked */
+
+/* ------------------------------------------------------------------------------------ Tensors
+ *
+ * A view: it owns nothing. Up to four dimensions; unused leading ones are 1. Strides are in
+ * ELEMENTS and may be anything, negative and 0 included: a stride of 0 repeats an input along that
+ * dimension. Outputs must not overlap themselves. No alignment is assumed. A last stride of 1 is the
+ * fast case; others are gathered row by row. If a size is 0, data may be NULL.
+ */
+typedef enum attn_dtype {
+    ATTN_F64 = 1,
+    ATTN_F32 = 2,
+    ATTN_F16 = 3,   /* IEEE 754 binary16 */
+    ATTN_BF16 = 4,  /* the high half of a binary32 */
+    ATTN_BOOL = 5,  /* one byte, 0 or not 0; masks only */
+    ATTN_I64 = 6    /* indices only */
+} attn_dtype;
+
+ATTN_API size_t attn_dtype_size(attn_dtype dtype);      /* bytes of an element, 0 if unknown */
+ATTN_API const char *attn_dtype_name(attn_dtype dtype); /* "f32" */
+
+typedef struct attn_tensor {
+    void *data;
+    attn_dtype dtype;
+    int64_t shape[4];
+    int64_t stride[4];
+} attn_tensor;
+
+/* Dense views. bhtd: [B,H,T,D]. bthd: memory is [B,T,H,D] (a packed projection), seen as [B,H,T,D].
+ * matrix: [rows,columns] seen as [1,1,rows,columns]. */
+ATTN_API attn_tensor attn_bhtd(const void *data, attn_dtype dtype, int64_t B, int64_t H, int64_t T,
+                               int64_t D);
+ATTN_API attn_tensor attn_bthd(const void *data, attn_dtype dtype, int64_t B, int64_t T, int64_t H,
+                               int64_t D);
+ATTN_API attn_tensor attn_matrix(const void *data, attn_dtype dtype, int64_t rows, int64_t columns);
+
+/* ------------------------------------------------------------------------------------ Context
+ *
+ * Threads, the instruction set and scratch memory that is kept between calls. Everywhere a context
+ * is taken, NULL means: the caller's thread, the best instruction set, scratch from malloc.
+ *
+ * Threads: calls on different contexts may overlap freely; calls on one context are serialised.
+ * After fork() a context works in the child, which starts threads of its own at the next call.
+ * Idle threads sleep and cost nothing.
+ */
+typedef struct attn_context attn_context;
+
+typedef struct attn_context_options {
+    size_t struct_size; /* sizeof(attn_context_options), set by ATTN_CONTEXT_OPTIONS_INIT */
+    int threads;        /* 0: ATTN_NUM_THREADS if set, else the CPUs of the affinity mask */
+    const char *isa;    /* "generic", "avx2", "avx512"; NULL: ATTN_ISA if set, else the best */
+
+    /* Memory. Both or neither. allocate must return memory aligned to `alignment` (a power of two,
+     * at most 64) or NULL; calls come from the thread that calls the library. */
+    void *(*allocate)(void *user, size_t size, size_t alignment);
+    void (*release)(void *user, void *memory, size_t size);
+    void *memory_user;
+
+    /* The caller's threads instead of the context's: must run body(arg, 0) ... body(arg, n - 1), in
+     * any order and on any threads, and return when all are done. `threads` bounds n. */
+    void (*parallel_for)(void *user, int n, void (*body)(void *arg, int index), void *arg);
+    void *parallel_user;
+} attn_context_options;
+
+#define ATTN_CONTEXT_OPTIONS_INIT { sizeof(attn_context_options), 0, 0, 0, 0, 0, 0, 0 }
+
+/* options may be NULL: all defaults. ATTN_ERR_UNSUPPORTED if the machine lacks the named set. If the
+ * system refuses a thread, the context works with those it got. */
+ATTN_API attn_status attn_context_create(const attn_context_options *options, attn_context **out,
+                                         attn_error *err);
+ATTN_API void attn_context_destroy(attn_context *ctx); /* NULL is fine; no call may be running */
+ATTN_API int attn_context_threads(const attn_context *ctx);     /* 1 for NULL */
+ATTN_API const char *attn_context_isa(const attn_context *ctx); /* the best one for NULL */
+
+/* The instruction sets that were compiled in, best last. name is NULL past the end; usable is 1 if
+ * this machine can run it. */
+typedef struct attn_isa_info {
+    const char *name;
+    int usable;
+} attn_isa_info;
+ATTN_API attn_isa_info attn_isa(int index);
+
+/* Space-separated names of the CPU features that matter here, as found now. Returns the length
+ * that is needed, as snprintf does. */
+ATTN_API int attn_cpu_features(char *buffer, size_t size);
+
+/* ---------------------------------------------------------------------------------- Attention
+ *
+ * attn_sdpa_forward() - out = softmax(scale * q k^T + bias, over visible keys) v
+ *
+ * Shapes: q [B,H,T,D], k [B,Hk,S,D], v [B,Hk,S,Dv], out [B,H,T,Dv]; query head h reads key/value
+ * head h / (H/Hk). Any size may be 0. q, k, v share one dtype; out has that dtype, or f32 or f64.
+ *
+ * Visible(i, j), query i and key j: the AND of causal, window, mask, key_lengths and sequences.
+ * With off the causal offset (0 for NONE and TOP_LEFT, S - T for BOTTOM_RIGHT, with the batch's own
+ * key length for S, as given for OFFSET):
+ *   causal  j <= i + off          window  i + off - window_left <= j <= i + off + window_right
+ *   lengths j < key_lengths[b]    mask    true, or a float that is not -inf
+ *
+ *   TOP_LEFT T=2,S=4   BOTTOM_RIGHT T=2,S=4   TOP_LEFT T=4,S=2   BOTTOM_RIGHT T=4,S=2
+ *   x . . .            x x x .                x .                . .
+ *   x x . .            x x x x                x x                . .
+ *                                             x x                x .
+ *                                             x x                x x
+ *
+ * A row with no visible key gives 0 (and lse = -inf, or the sink). What is not visible is never
+ * multiplied: NaN or Inf there changes no bit. NaN in a visible place reaches exactly the rows that
+ * use it.
+ *
+ * Memory: O(T + S) scratch, never T x S, whatever the options. `scores` is the caller's own.
+ * Bits: equal for any thread count, batch, number of queries in the call, and alignment, on one
+ * instruction set. Not promised: equal bits on two instruction sets, or between releases.
+ * Outputs must not overlap inputs.
+ *
+ * Returns ATTN_OK, or an error before anything is written; after ATTN_ERR_MEMORY too, outputs are
+ * untouched. Sources: Vaswani et al. 2017; online softmax, Milakov and Gimelshein 2018; tiling, Dao
+ * et al. 2022; sinks, Xiao et al. 2023; ALiBi, Press et al. 2021.
+ */
+typedef enum attn_causal {
+    ATTN_CAUSAL_NONE = 0,
+    ATTN_CAUSAL_TOP_LEFT = 1,     /* off = 0: PyTorch's is_causal */
+    ATTN_CAUSAL_BOTTOM_RIGHT = 2, /* off = S - T: FlashAttention, decoding with a cache */
+    ATTN_CAUSAL_OFFSET = 3        /* off = causal_offset */
+} attn_causal;
+
+typedef enum attn_stage {
+    ATTN_STAGE_RAW = 0,     /* scale * q . k, of every pair, visible or not */
+    ATTN_STAGE_SOFTCAP = 1, /* after the soft cap, of every pair */
+    ATTN_STAGE_BIASED = 2,  /* after mask and ALiBi; -inf where not visible */
+    ATTN_STAGE_WEIGHTS = 3  /* after softmax, before dropout; 0 where not visible */
+} attn_stage;
+
+typedef enum attn_precision {
+    ATTN_PRECISION_DEFAULT = 0, /* f64: double; all others: float products and sums */
+    ATTN_PRECISION_ACCURATE = 1 /* f32 storage computes in double: one rounding, at the end */
+} attn_precision;
+
+typedef struct attn_sdpa_args {
+    size_t struct_size; /* sizeof(attn_sdpa_args), set by ATTN_SDPA_ARGS_INIT */
+    attn_tensor q, k, v, out;
+    double scale; /* 0: 1/sqrt(D) */
+
+    attn_causal causal;
+    int64_t causal_offset;             /* for ATTN_CAUSAL_OFFSET */
+    int64_t window_left, window_right; /* -1: open */
+    const attn_tensor *mask;    /* bool (true = attend) or float (added); [B|1, H|1, T|1, S|1]; NULL */
+    const int64_t *key_lengths; /* [B], each in 0..S, or NULL */
+
+    /* Packed sequences: queries cu_seqlens_q[n] .. cu_seqlens_q[n+1]-1 see only keys
+     * cu_seqlens_k[n] .. cu_seqlens_k[n+1]-1, n = 0..sequences-1. Both arrays have sequences + 1
+     * elements, start at 0 and never fall. Causal, window and ALiBi count i and j from the start of
+     * the sequence, so each gives the bits that it gives alone; mask and dropout count from the start
+     * of the tensor. Not together with key_lengths. NULL: one sequence. */
+    const int64_t *cu_seqlens_q, *cu_seqlens_k;
+    int64_t sequences;
+
+    const float *alibi_slopes; /* [H]: adds slope * (j - i - off); NULL */
+    const float *sink_logits;  /* [H]: one more logit in each row's denominator; NULL */
+    double softcap;            /* > 0: softcap * tanh(x / softcap) */
+    double dropout;            /* 0 <= p < 1: weights kept with probability 1-p, times 1/(1-p) */
+    uint64_t dropout_seed;
+    attn_precision precision;
+
+    const attn_tensor *lse;    /* out: [B,H,T,1] f32 or f64, natural logarithm; NULL */
+    const attn_tensor *scores; /* out: [B,H,T,S] of any float dtype; NULL */
+    attn_stage scores_stage;
+
+    void *workspace; /* of at least attn_plan_info.scratch_bytes, or NULL: the context's */
+    size_t workspace_bytes;
+} attn_sdpa_args;
+
+/* All zero but the size and the open window. */
+#define ATTN_SDPA_ARGS_INIT                                                                        \
+    {                                                                                              \
+        .struct_size = sizeof(attn_sdpa_args), .window_left = -1, .window_right = -1               \
+    }
+ATTN_API void attn_sdpa_args_init(attn_sdpa_args *args); /* the same, for C++ and bindings */
+
+ATTN_API attn_status attn_sdpa_forward(attn_context *ctx, const attn_sdpa_args *args,
+                                       attn_error *err);
+
+/* What attn_sdpa_forward would run, without running it. Fails as attn_sdpa_forward would. */
+typedef struct attn_plan_info {
+    size_t struct_size; /* set by the caller to sizeof(attn_plan_info) */
+    char kernel[48];    /* "avx512 f32 64x256" */
+    size_t scratch_bytes;
+    int threads;        /* that will work on it */
+    int64_t tasks;
+    double flop;        /* of the visible pairs; a dense mask counts as all visible */
+    double bytes;       /* of the inputs and outputs, each once */
+} attn_plan_info;
+ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *args,
+                                    attn_plan_info *info, attn_error *err);
+
+/* The dropout decisions of a call with this seed and p: out [B,H,T,S], bool, 1 = kept. Philox4x32-10,
+ * key = seed, counter = (j / 8, i, b * H + h, 0), one 16-bit draw per key: kept if it is >=
+ * round(p * 65536). Depends on nothing else. Salmon et al. 2011. */
+ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tensor *out,
+                                       attn_error *err);
+
+/* ------------------------------------------------------------------------------------ Modules
+ *
+ * Forward only. Each works on f32 or f64 tensors, all of one dtype, any strides, and returns the
+ * same bits for any thread count. Outputs must not overlap inputs.
+ */
+
+/* out[n,:] = table[ids[n],:]. table [1,1,V,E], out [1,1,count,E]; an id out of 0..V-1 is an error
+ * before anything is written. */
+ATTN_API attn_status attn_embedding_forward(attn_context *ctx, const attn_tensor *table,
+                                            const int64_t *ids, int64_t count,
+                                            const attn_tensor *out, attn_error *err);
+
+/* out = x weight^T + bias, as PyTorch's Linear. x [B,H,T,In], weight [B|1,H|1,Out,In], bias
+ * [B|1,H|1,1,Out] or NULL, out [B,H,T,Out]; a 1 broadcasts. `x @ W` with W [In,Out] is this with W
+ * seen through swapped strides. Sums run over In in order, in the tensors' dtype. */
+ATTN_API attn_status attn_linear_forward(attn_context *ctx, const attn_tensor *x,
+                                         const attn_tensor *weight, const attn_tensor *bias,
+                                         const attn_tensor *out, attn_error *err);
+
+/* Multi-head attention: project, attend, join the heads, project.
+ *   q = x w_q^T + b_q   k = source w_k^T + b_k   v = source w_v^T + b_v   per head
+ *   out = dropout(concat_h(sdpa(q_h, k_h, v_h)) w_o^T + b_o)
+ * Per-head weights are the general form: w_q [1,H,D,E]. A packed weight [H*D,E] has the same memory;
+ * attn_mha_packed() fills the views of PyTorch's in_proj_weight [3E,E] and in_proj_bias [3E]. */
+typedef struct attn_mha_args {
+    size_t struct_size;
+    attn_tensor x;      /* [B,1,T,E] */
+    attn_tensor source; /* [B,1,S,E] keys and values come from; data NULL: x */
+    attn_tensor w_q, w_k, w_v; /* [1,H,D,E], [1,Hk,D,E], [1,Hk,Dv,E] */
+    attn_tensor b_q, b_k, b_v; /* [1,H,1,D], [1,Hk,1,D], [1,Hk,1,Dv]; data NULL: none */
+    attn_tensor w_o, b_o;      /* [1,1,Out,H*Dv], [1,1,1,Out]; data NULL: the joined heads are out */
+    attn_tensor out;           /* [B,1,T,Out] */
+    attn_sdpa_args attention;  /* masks, scale, dropout, scores (weights out), lse; q..out are ours */
+    double output_dropout;     /* 0 <= p < 1, Philox as above with b*T + i as row and h = 0 */
+    uint64_t output_dropout_seed;
+} attn_mha_args;
+ATTN_API void attn_mha_args_init(attn_mha_args *args);
+/* Fills w_q..b_v from packed [3E,E] and [3E] (bias may be NULL). ATTN_ERR_SHAPE if E % heads != 0. */
+ATTN_API attn_status attn_mha_packed(attn_mha_args *args, const void *in_proj_weight,
+                                     const void *in_proj_bias, attn_dtype dtype, int64_t E,
+                                     int64_t heads, attn_error *err);
+ATTN_API attn_status attn_mha_forward(attn_context *ctx, const attn_mha_args *args,
+                                      attn_error *err);
+
+/* ------------------------------------------------------------------------------------- Random
+ *
+ * PyTorch's CPU generator: after attn_rng_seed(&r, n), the calls below give what torch gives after
+ * torch.manual_seed(n): integers and uniforms to the bit, normals to a few units in the last place.
+ * Not thread-safe; copy the struct to fork a stream. MT19937, Matsumoto and Nishimura 1998.
+ */
+typedef struct attn_rng {
+    uint32_t state[624];
+    int32_t position;
+    int32_t has_normal; /* a double normal that randn of fewer than 16 has drawn ahead */
+    double normal;
+} attn_rng;
+ATTN_API void attn_rng_seed(attn_rng *rng, uint64_t seed);
+ATTN_API uint32_t attn_rng_u32(attn_rng *rng);
+ATTN_API void attn_rng_rand(attn_rng *rng, float *x, size_t n);                    /* torch.rand */
+ATTN_API void attn_rng_uniform(attn_rng *rng, float *x, size_t n, double a, double b);
+ATTN_API void attn_rng_randn(attn_rng *rng, float *x, size_t n);                   /* torch.randn */
+/* nn.Linear(in, out): weight [out,in], then bias [out] if not NULL, uniform in +-1/sqrt(in). */
+ATTN_API void attn_rng_linear(attn_rng *rng, float *weight, float *bias, int64_t in, int64_t out);
+
+/* ---------------------------------------------------------------------------------- Measuring
+ *
+ * What this machine can do, to stand beside a time: for benchmarks. Each runs for about `seconds` on
+ * the caller's thread and returns the best it saw.
+ */
+/* Floating-point operations a second of the instruction set's fused multiply-adds on dtype's
+ * compute type, from registers. 0 if isa is unknown or unusable. NULL: the best. */
+ATTN_API double attn_measure_flops(const char *isa, attn_dtype dtype, double seconds);
+/* Bytes a second of reading `bytes` of memory that was written before, over and over. */
+ATTN_API double attn_measure_read(size_t bytes, double seconds);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* ATTN_H */

@@ -1,0 +1,57 @@
+/* A trace: what a recipe computed, step by step, for the renderers to draw.
+ *
+ * Recipes (recipe_*.c) call the engine and append to a trace; renderers (render_*.c) draw a trace. No
+ * recipe knows a renderer, no renderer knows a recipe. Every number that anything shows is read from
+ * here, and got here from the engine.
+ */
+#ifndef KIT_EXPLAIN_TRACE_H
+#define KIT_EXPLAIN_TRACE_H
+
+#include "../kit.h"
+
+/* What a step's tensor is, so that a renderer can choose how to draw it. */
+typedef enum trace_kind {
+    TRACE_IDS,     /* integers */
+    TRACE_VALUES,  /* any matrix */
+    TRACE_SCORES,  /* a row asks, a column answers; any sign; -inf where masked */
+    TRACE_WEIGHTS, /* a row asks, a column answers; 0..1, rows sum to 1 */
+    TRACE_SCALAR
+} trace_kind;
+
+typedef struct trace_step {
+    char *name;     /* "scaled_scores": the key in JSON */
+    char *title;    /* "Divide by sqrt(d_k)" */
+    char *formula;  /* "S / sqrt(24)" */
+    char *sentence; /* one or two sentences, with this case's own words and numbers */
+    char *section;  /* heading that the step stands under, or NULL */
+    trace_kind kind;
+    kit_array tensor;         /* [T,.], or [H,T,.] with heads; any rank in lessons */
+    char **row_labels;        /* of the last but one dimension, or NULL; owned */
+    size_t row_label_count;
+    char **column_labels;     /* of the last dimension, or NULL; owned */
+    size_t column_label_count;
+    bool beyond;              /* goes on where the notebook stops */
+    char *printed;            /* what the notebook printed for it, verbatim digits, or NULL */
+} trace_step;
+
+typedef struct trace {
+    char *command; /* "explain" or "lesson": JSON schema "attn.<command>/1" */
+    char *title;
+    char *lesson;  /* the lesson's name, or NULL */
+    char *text;    /* the sentence, or NULL */
+    kit_words words;
+    int64_t heads, query; /* query: the row that is written out, -1: none */
+    char *notes;   /* sentences for the end: slips found, what to try next; lines; or NULL */
+    trace_step *step;
+    size_t count, capacity;
+} trace;
+
+void trace_free(trace *t);
+/* Appends a step that takes over `tensor`. Strings are copied. NULL and err on failure. */
+trace_step *trace_add(trace *t, const char *name, trace_kind kind, kit_array *tensor, kit_error *err);
+const trace_step *trace_find(const trace *t, const char *name);
+
+/* Health of one row of weights: bits of entropy, the largest weight. */
+void trace_row_health(const double *weights, int64_t n, double *entropy_bits, double *max_weight);
+
+#endif

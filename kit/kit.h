@@ -1,0 +1,102 @@
+/* The kit: what the program needs that is not attention. Errors here carry the exit code that the
+ * command line documents, and one line that says what was wrong and what would be right. */
+#ifndef KIT_H
+#define KIT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "attn.h"
+
+enum {
+    KIT_OK = 0,
+    KIT_CHECK_FAILED = 1, /* a comparison failed */
+    KIT_USAGE = 2,
+    KIT_BAD_FILE = 3,
+    KIT_LIMIT = 4, /* out of memory, or a size past a limit */
+    KIT_NOT_FINITE = 5,
+    KIT_PEER = 6
+};
+
+typedef struct kit_error {
+    int code; /* of the list above */
+    char message[1024];
+} kit_error;
+
+/* Fills err (may be NULL) and returns code. */
+int kit_fail(kit_error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* ------------------------------------------------------------------------------ io/array.c
+ *
+ * An array in memory: dense, row-major. dtype is one of attn.h's; integer files arrive as ATTN_I64.
+ * kit_array_free is safe on a zeroed array and zeroes it.
+ */
+#define KIT_MAX_RANK 8
+typedef struct kit_array {
+    attn_dtype dtype;
+    int rank;
+    int64_t shape[KIT_MAX_RANK];
+    void *data;   /* 64-byte aligned; never NULL after success */
+    size_t bytes; /* of the elements */
+} kit_array;
+
+/* Checks every product; KIT_LIMIT past `limit` bytes or without memory. Elements are zero. */
+int kit_array_new(kit_array *a, attn_dtype dtype, int rank, const int64_t *shape, kit_error *err);
+void kit_array_free(kit_array *a);
+int64_t kit_array_count(const kit_array *a); /* elements */
+/* Element i as double, whatever the dtype. */
+double kit_array_get(const kit_array *a, int64_t i);
+/* Makes *out a copy of a in another float dtype (round to nearest even). */
+int kit_array_convert(kit_array *out, const kit_array *a, attn_dtype dtype, kit_error *err);
+
+/* ---------------------------------------------------------------------- io/npy.c, io/npz.c
+ *
+ * spec: "file.npy", "file.npz:name", "-" (a .npy on stdin). Strict: see docs/NUMERICS.md, "Files".
+ * kit_read_list: every array of the file, for `attn info`; data is not kept.
+ */
+int kit_read_array(kit_array *a, const char *spec, kit_error *err);
+typedef struct kit_entry {
+    char name[256]; /* "" in a .npy */
+    attn_dtype dtype;
+    int rank;
+    int64_t shape[KIT_MAX_RANK];
+} kit_entry;
+int kit_read_list(kit_entry **entries, size_t *count, const char *path, kit_error *err);
+/* The bytes of a .npy in memory (the reader's own parser; the fuzz target). */
+int kit_npy_parse(kit_array *a, const void *bytes, size_t size, const char *name, kit_error *err);
+
+/* ----------------------------------------------------------------------------- io/output.c
+ *
+ * A file that is whole or absent: written beside its final name, flushed, renamed over it. "-" is
+ * stdout. kit_output_abort removes what was written. Several outputs of one command are committed one
+ * after the other, only after all were written.
+ */
+typedef struct kit_output kit_output;
+int kit_output_open(kit_output **out, const char *path, kit_error *err);
+int kit_output_write(kit_output *out, const void *bytes, size_t size, kit_error *err);
+int kit_output_printf(kit_output *out, kit_error *err, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+int kit_output_commit(kit_output *out, kit_error *err); /* frees out, whatever it returns */
+void kit_output_abort(kit_output *out);                 /* NULL is fine */
+/* A .npy into an open output. bf16 arrays are written as f32. */
+int kit_npy_write(kit_output *out, const kit_array *a, kit_error *err);
+
+/* ------------------------------------------------------------------------------ text/words.c
+ *
+ * White-space tokens with Unicode punctuation (category P) stripped from both ends; words left empty
+ * are dropped. The vocabulary is the distinct words sorted by code point.
+ */
+typedef struct kit_words {
+    size_t count;
+    char **word;        /* [count], UTF-8 */
+    int64_t *id;        /* [count], index into vocabulary */
+    size_t vocabulary_count;
+    char **vocabulary;  /* [vocabulary_count] */
+} kit_words;
+int kit_words_split(kit_words *words, const char *text, kit_error *err); /* bad UTF-8: KIT_USAGE */
+void kit_words_free(kit_words *words);
+/* Terminal columns that a UTF-8 string takes. */
+int kit_text_width(const char *text);
+
+#endif

@@ -1,0 +1,109 @@
+/* What the engine's own files share. Nothing here is public; externs begin with attni_. */
+#ifndef ATTNI_INTERNAL_H
+#define ATTNI_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "attn.h"
+
+#define ATTNI_ALIGN 64 /* bytes; every scratch array starts on such a line */
+
+/* --------------------------------------------------------------------------- alloc.c: sizes
+ *
+ * Every count x size goes through these. They return false, and leave *out alone, where the true
+ * result does not fit. attni_layout hands out aligned pieces of one block: with base NULL it only
+ * adds up, so that sizing and carving are the same code run twice.
+ */
+bool attni_size_add(size_t a, size_t b, size_t *out);
+bool attni_size_mul(size_t a, size_t b, size_t *out);
+
+typedef struct attni_layout {
+    char *base; /* aligned to ATTNI_ALIGN, or NULL while sizing */
+    size_t used;
+    bool overflow; /* a piece did not fit a size_t: `used` means nothing */
+} attni_layout;
+void *attni_layout_take(attni_layout *layout, size_t count, size_t element_size);
+
+/* ------------------------------------------------------------------------- error.c: messages
+ *
+ * attni_fail fills err (which may be NULL) and returns status, so that `return attni_fail(...)`
+ * reads as one step. The message starts with what was wrong and ends with what would be right.
+ */
+attn_status attni_fail(attn_error *err, attn_status status, const char *argument,
+                       const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* ---------------------------------------------------------------------------- dtype.c: rows
+ *
+ * Rows of any storage type to and from the compute types. Strides in elements. Loads of f32 into f32
+ * and all widening are exact; stores round to nearest even. Neither pointer need be aligned.
+ */
+bool attni_dtype_is_float(attn_dtype dtype);
+void attni_load_row_f32(float *dst, const void *src, attn_dtype dtype, int64_t stride, int64_t n);
+void attni_load_row_f64(double *dst, const void *src, attn_dtype dtype, int64_t stride, int64_t n);
+void attni_store_row_f32(void *dst, attn_dtype dtype, int64_t stride, const float *src, int64_t n);
+void attni_store_row_f64(void *dst, attn_dtype dtype, int64_t stride, const double *src, int64_t n);
+
+/* --------------------------------------------------------------------------- tensor.c: views */
+static inline char *attni_at(const attn_tensor *t, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    int64_t e = b * t->stride[0] + h * t->stride[1] + i * t->stride[2] + j * t->stride[3];
+    return (char *)t->data + e * (int64_t)attn_dtype_size(t->dtype);
+}
+/* Checks of one tensor: sizes >= 0, every offset addressable, data not NULL unless a size is 0; for
+ * outputs, that no two elements share memory. `name` is the argument's name in messages. */
+attn_status attni_check_input(const attn_tensor *t, const char *name, attn_error *err);
+attn_status attni_check_output(const attn_tensor *t, const char *name, attn_error *err);
+
+/* ------------------------------------------------------------------- cpu.c: instruction sets
+ *
+ * Indices into kernel/isa.def, worst first. attni_isa_from_cpuid decides from the raw registers
+ * alone, so that a test can play any machine.
+ */
+typedef struct attni_cpuid {
+    uint32_t max_leaf, leaf1_ecx, leaf1_edx, leaf7_ebx, leaf7_ecx, leaf7_edx, leaf7_1_eax;
+    uint64_t xcr0; /* 0 where OSXSAVE is off */
+} attni_cpuid;
+void attni_read_cpuid(attni_cpuid *regs); /* all zero on other architectures */
+int attni_isa_from_cpuid(const attni_cpuid *regs); /* the best index */
+int attni_isa_best(void);                 /* of this machine; ATTN_ISA obeyed; cached */
+int attni_isa_find(const char *name);     /* -1: unknown */
+bool attni_isa_usable(int index);
+
+/* ------------------------------------------------------------- context.c, pool.c: one call
+ *
+ * attni_call_begin takes the context's lock and finds scratch: `workspace` if it is not NULL (an
+ * error if it is too small), else the context's arena, else malloc for a NULL context. attni_call_run
+ * runs body(arg, 0..workers-1), the caller being one of the workers, and returns when all are done.
+ * attni_call_end gives back what begin took. With workers <= 1 no thread is woken.
+ */
+typedef struct attni_call {
+    attn_context *ctx;
+    char *scratch; /* aligned to ATTNI_ALIGN, at least the size asked for */
+    void *owned;   /* freed at the end: a NULL context's scratch */
+    int isa;       /* index into isa.def */
+    int threads;   /* workers at most */
+} attni_call;
+int attni_context_isa_index(const attn_context *ctx);
+attn_status attni_call_begin(attni_call *call, attn_context *ctx, size_t scratch_bytes,
+                             void *workspace, size_t workspace_bytes, attn_error *err);
+void attni_call_run(attni_call *call, int workers, void (*body)(void *arg, int worker), void *arg);
+void attni_call_end(attni_call *call);
+
+/* The thread pool, one per context (pool.c). threads counts the caller. Fewer threads than asked for
+ * is not an error; attni_pool_threads says how many there are. Survives fork: the child starts its
+ * own at the next run. */
+typedef struct attni_pool attni_pool;
+attni_pool *attni_pool_create(int threads); /* NULL: out of memory */
+int attni_pool_threads(const attni_pool *pool);
+void attni_pool_run(attni_pool *pool, int workers, void (*body)(void *arg, int worker), void *arg);
+void attni_pool_destroy(attni_pool *pool);
+
+/* ------------------------------------------------------------------------ random.c: Philox */
+void attni_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
+uint32_t attni_dropout_threshold(double p); /* round(p * 65536): kept if the 16-bit draw is >= it */
+/* 1 if element (row bh, query i, key j) is kept: the definition, one element at a time */
+int attni_dropout_keep(uint64_t seed, uint32_t threshold, uint64_t bh, uint64_t i, uint64_t j);
+
+#endif

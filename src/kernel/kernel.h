@@ -1,0 +1,98 @@
+/* The table of operations that every instruction set fills: what a tile of attention is made of.
+ *
+ * Queries stand in SIMD lanes. A tile is `nv` vectors of `lanes` queries, W = nv * lanes in all, and
+ * every tile array is [rows][W]: S^T (a row per key), O^T (a row per value component). So K and V are
+ * broadcast operands that stay in place, maxima and sums run down the rows, and a query's
+ * arithmetic never depends on its neighbours in the tile.
+ *
+ * R is float or double (`bits`). Tile arrays are aligned to ATTNI_ALIGN; k, v, q and out may have any
+ * alignment. Strides ld* are in elements; the last stride is 1.
+ *
+ * The order of every sum is fixed here, for all instruction sets, and none of it depends on tile
+ * sizes: a score is one chain over D; keys come in index order; chains start anew at every chunk of
+ * ATTNI_CHUNK keys, counted from the row's key 0, and chunk sums are added in order. That is what
+ * makes one query alone, a query among others and a split over keys agree to the bit.
+ */
+#ifndef ATTNI_KERNEL_H
+#define ATTNI_KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define ATTNI_CHUNK 256  /* keys whose weighted values are summed before they join the total */
+#define ATTNI_MAX_LANES 64 /* no tile is wider */
+
+/* Flags of weights() and values(). */
+#define ATTNI_FIRST 1   /* values: the first block of a chunk: sums start at 0 */
+#define ATTNI_LAST 2    /* values: the last block of a chunk: sums join the total */
+#define ATTNI_MASKED 4  /* weights: scores may be -inf, which gives exactly 0 */
+#define ATTNI_CAREFUL 8 /* a weight of a -inf score is the mark -1, and is never multiplied */
+
+typedef struct attni_kernels {
+    const char *isa;
+    int bits;       /* 32 or 64: R */
+    int lanes;      /* of one vector */
+    int vectors;    /* of the widest tile: nv is 1, 2, ... doubling up to this */
+    int block;      /* keys in one block of scores; divides ATTNI_CHUNK */
+
+    /* qt[d*W + i] = q[i*ldq + d] * mul for i < rows, else 0. mul is a power of two. */
+    void (*pack)(void *qt, const void *q, ptrdiff_t ldq, int rows, int64_t D, double mul, int nv);
+
+    /* st[j*W + i] = sum over d = 0..D-1, in order, of k[j*ldk + d] * qt[d*W + i], for j < n;
+     * mx[i] = the largest of column i, -inf if n is 0. A NaN in a column may or may not show in mx. */
+    void (*scores)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
+                   int64_t D, int nv);
+
+    /* mx[i] as scores() gives it, of st as it is now. */
+    void (*maxima)(void *mx, const void *st, int n, int nv);
+
+    /* st = r * st; then, if cap > 0, st = cap * tanh(st / cap). To within 4 units in the last place. */
+    void (*natural)(void *st, int n, double r, double cap, int nv);
+
+    /* st[j*W + i] += slope * (first + j - i). */
+    void (*alibi)(void *st, int n, double slope, double first, int nv);
+
+    /* The running maximum m[i] is an integer, in log2 units (so that every rescaling is an exact power
+     * of two), or -inf while column i has seen nothing. c[i] > 0 turns a score into log2 units.
+     * top[i] = max(top[i], mx[i]). If some mx[i]*c[i] exceeds m[i] by more than a threshold: m becomes
+     * the ceiling where it is larger, a[i] = 2^(old - new) (1 where nothing was seen), returns 1. Else
+     * returns 0 and leaves a alone. */
+    int (*raise)(void *m, void *a, void *top, const void *mx, const void *c, int nv);
+
+    /* x[r*W + i] *= a[i], r < rows. */
+    void (*rescale)(void *x, int64_t rows, const void *a, int nv);
+
+    /* p[j*W + i] = 2^(st[j*W + i]*c[i] - m[i]) (m = -inf counts as 0), within 1 unit in the last place
+     * of the rounded exponent's power; l[i] += p, in order of j. p may be st. NaN stays NaN.
+     * flags: ATTNI_MASKED, ATTNI_CAREFUL. A mark does not enter l. */
+    void (*weights)(void *p, void *l, const void *st, const void *c, const void *m, int n, int nv,
+                    int flags);
+
+    /* Dropout: p = keep ? p * kept : 0, keep = attni_dropout_keep(seed, threshold, bh, i0 + i, j0 + j);
+     * marks stay. */
+    void (*drop)(void *p, int n, uint64_t seed, uint32_t threshold, uint64_t bh, uint64_t i0,
+                 uint64_t j0, double kept, int nv);
+
+    /* For each c < Dv: s = FIRST ? 0 : acc[c*W + i]; s += v[j*ldv + c] * p[j*W + i], in order of j < n;
+     * LAST ? total[c*W + i] += s : (acc[c*W + i] = s). CAREFUL: weights < 0 are passed over. */
+    void (*values)(void *acc, void *total, const void *v, ptrdiff_t ldv, const void *p, int n,
+                   int64_t Dv, int nv, int flags);
+
+    /* out[i*ldo + c] = total[c*W + i] * rl[i] (never -0), i < rows, c < Dv. Returns 1 if one of them is
+     * NaN or infinite, else 0. */
+    int (*finish)(void *out, ptrdiff_t ldo, const void *total, const void *rl, int rows, int64_t Dv,
+                  int nv);
+
+    /* n rounds of independent fused multiply-adds in registers; returns the floating-point operations
+     * done. *sink keeps the compiler honest. */
+    double (*fma_loop)(int64_t n, double *sink);
+} attni_kernels;
+
+#define ATTNI_ISA(name) extern const attni_kernels attni_##name##_f32, attni_##name##_f64;
+#include "isa.def"
+#undef ATTNI_ISA
+
+/* isa: an index into isa.def; bits: 32 or 64. */
+const attni_kernels *attni_kernels_of(int isa, int bits);
+
+#endif
