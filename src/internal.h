@@ -2,6 +2,7 @@
 #ifndef ATTNI_INTERNAL_H
 #define ATTNI_INTERNAL_H
 
+#include <fenv.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -70,6 +71,7 @@ int attni_isa_from_cpuid(const attni_cpuid *regs); /* the best index */
 int attni_isa_best(void);                 /* of this machine; ATTN_ISA obeyed; cached */
 int attni_isa_find(const char *name);     /* -1: unknown */
 bool attni_isa_usable(int index);
+int attni_cpu_count(void); /* that this thread may run on; at least 1 */
 
 /* ------------------------------------------------------------- context.c, pool.c: one call
  *
@@ -77,6 +79,9 @@ bool attni_isa_usable(int index);
  * error if it is too small), else the context's arena, else malloc for a NULL context. attni_call_run
  * runs body(arg, 0..workers-1), the caller being one of the workers, and returns when all are done.
  * attni_call_end gives back what begin took. With workers <= 1 no thread is woken.
+ *
+ * In between, and in every body, the floating-point mode is C's default one, so that bits depend
+ * neither on the caller's mode nor on the thread; end restores the caller's, flags included.
  */
 typedef struct attni_call {
     attn_context *ctx;
@@ -84,6 +89,7 @@ typedef struct attni_call {
     void *owned;   /* freed at the end: a NULL context's scratch */
     int isa;       /* index into isa.def */
     int threads;   /* workers at most */
+    fenv_t mode;   /* the caller's */
 } attni_call;
 int attni_context_isa_index(const attn_context *ctx);
 attn_status attni_call_begin(attni_call *call, attn_context *ctx, size_t scratch_bytes,
@@ -99,6 +105,9 @@ attni_pool *attni_pool_create(int threads); /* NULL: out of memory */
 int attni_pool_threads(const attni_pool *pool);
 void attni_pool_run(attni_pool *pool, int workers, void (*body)(void *arg, int worker), void *arg);
 void attni_pool_destroy(attni_pool *pool);
+
+/* ------------------------------------------------------------------------------- measure.c */
+double attni_now(void); /* seconds of a clock that never goes back */
 
 /* ------------------------------------------------------------------------ random.c: Philox */
 void attni_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);

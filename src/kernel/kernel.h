@@ -54,9 +54,9 @@ typedef struct attni_kernels {
 
     /* The running maximum m[i] is an integer, in log2 units (so that every rescaling is an exact power
      * of two), or -inf while column i has seen nothing. c[i] > 0 turns a score into log2 units.
-     * top[i] = max(top[i], mx[i]). If some mx[i]*c[i] exceeds m[i] by more than a threshold: m becomes
-     * the ceiling where it is larger, a[i] = 2^(old - new) (1 where nothing was seen), returns 1. Else
-     * returns 0 and leaves a alone. */
+     * top[i] = max(top[i], mx[i]). Where mx[i]*c[i] exceeds m[i] by more than a threshold, m becomes its
+     * ceiling. Returns 1 if that happened anywhere, with a[i] = 2^(old - new) everywhere (1 where
+     * nothing was seen); else returns 0 and leaves a alone. */
     int (*raise)(void *m, void *a, void *top, const void *mx, const void *c, int nv);
 
     /* x[r*W + i] *= a[i], r < rows. */

@@ -1,0 +1,20 @@
+/* AVX2 with FMA; double. */
+#if defined(__x86_64__)
+#define ATTNI_BITS 64
+#define ATTNI_ISA_NAME avx2
+#define ATTNI_BLOCK 64
+
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx2,fma")
+#endif
+#include <math.h>
+#include "vec/vec_avx2.h"
+
+#include "tile.inc.h"
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
+#endif

@@ -1,0 +1,20 @@
+/* AVX-512: F, BW, DQ, VL; float. */
+#if defined(__x86_64__)
+#define ATTNI_BITS 32
+#define ATTNI_ISA_NAME avx512
+#define ATTNI_BLOCK 64
+
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
+#endif
+#include <math.h>
+#include "vec/vec_avx512.h"
+
+#include "tile.inc.h"
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
+#endif

@@ -1,0 +1,468 @@
+/* Every operation of kernel.h, written once over the vector operations of vec/vec_<isa>.h.
+ *
+ * An instruction set's file includes its vec header and then this one; ATTNI_BITS chooses R. The
+ * contracts stand in kernel.h and are not repeated here. Tile arrays are [rows][W], W = nv * V_LANES.
+ *
+ * Micro-kernels keep `mr` rows x `nv` vectors of sums in registers. That works only if both loops are
+ * unrolled completely, which GCC and clang want to be told in different words: with GCC's alone, clang
+ * keeps the sums in memory and runs at half the speed.
+ */
+#include "kernel.h"
+#include "../internal.h"
+
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#endif
+#define FOR_V UNROLL for (int v = 0; v < nv; v++)
+#define FOR_U UNROLL for (int u = 0; u < mr; u++)
+#define MAX_ROWS 12
+
+#define R_INF ((R)INFINITY)
+#if ATTNI_BITS == 32
+#define R_LOWEST -1.7e38f /* stands in for -inf where arithmetic must stay finite */
+#else
+#define R_LOWEST -8e307
+#endif
+
+/* Runs `call` with nv as a constant, so that the compiler unrolls. */
+#if V_VECTORS == 4
+#define WITH_NV(nv_, call)                                                                         \
+    switch (nv_) {                                                                                 \
+    case 1: { enum { nv = 1 }; call; } break;                                                      \
+    case 2: { enum { nv = 2 }; call; } break;                                                      \
+    default: { enum { nv = 4 }; call; } break;                                                     \
+    }
+#else
+#define WITH_NV(nv_, call)                                                                         \
+    switch (nv_) {                                                                                 \
+    case 1: { enum { nv = 1 }; call; } break;                                                      \
+    default: { enum { nv = 2 }; call; } break;                                                     \
+    }
+#endif
+
+/* Rows of sums beside nv vectors. */
+#define ROWS_OF(nv) (V_ACCUMULATORS / (nv) < MAX_ROWS ? V_ACCUMULATORS / (nv) : MAX_ROWS)
+
+/* ------------------------------------------------------------------------------------- pack */
+
+V_INLINE void pack_tile(R *qt, const R_any *q, ptrdiff_t ldq, int rows, int64_t D, R mul,
+                        const int nv)
+{
+    const int W = nv * V_LANES;
+    for (int v = 0; v < nv; v++) {
+        const int first = v * V_LANES;
+        const int n = rows - first < 0 ? 0 : rows - first < V_LANES ? rows - first : V_LANES;
+        int64_t d = 0;
+        if (n == V_LANES) {
+            for (; d + V_LANES <= D; d += V_LANES) {
+                vec r[V_LANES];
+                UNROLL for (int i = 0; i < V_LANES; i++) r[i] = v_loadu(q + (first + i) * ldq + d);
+                v_transpose(r);
+                UNROLL for (int i = 0; i < V_LANES; i++)
+                    v_store(qt + (d + i) * W + first, v_mul(r[i], v_set1(mul)));
+            }
+        }
+        for (; d < D; d++) {
+            R *to = qt + d * W + first;
+            for (int i = 0; i < n; i++) to[i] = q[(first + i) * ldq + d] * mul;
+            for (int i = n; i < V_LANES; i++) to[i] = 0;
+        }
+    }
+}
+
+static void op_pack(void *qt, const void *q, ptrdiff_t ldq, int rows, int64_t D, double mul, int nv)
+{
+    pack_tile(qt, q, ldq, rows, D, (R)mul, nv);
+}
+
+/* ----------------------------------------------------------------------------------- scores */
+
+/* st[u][:] = sum_d k[u][d] * qt[d][:] for mr keys. */
+V_INLINE void scores_rows(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int64_t D,
+                          const int mr, const int nv)
+{
+    const int W = nv * V_LANES;
+    vec s[MAX_ROWS][V_VECTORS];
+    FOR_U FOR_V s[u][v] = v_set1(0);
+    for (int64_t d = 0; d < D; d++) {
+        vec q[V_VECTORS];
+        FOR_V q[v] = v_load(qt + d * W + v * V_LANES);
+        FOR_U
+        {
+            const vec a = v_bcast(k + u * ldk + d);
+            FOR_V s[u][v] = v_fma(a, q[v], s[u][v]);
+        }
+    }
+    FOR_U FOR_V
+    {
+        mx[v] = v_max(mx[v], s[u][v]);
+        v_store(st + u * W + v * V_LANES, s[u][v]);
+    }
+}
+
+V_INLINE void scores_tile(R *st, R *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int n,
+                          int64_t D, const int nv)
+{
+    const int width = nv * V_LANES;
+    vec top[V_VECTORS];
+    FOR_V top[v] = v_set1(-R_INF);
+    int j = 0;
+#define STEP(mr)                                                                                   \
+    for (; j + (mr) <= n; j += (mr))                                                               \
+    scores_rows(st + j * width, top, qt, k + j * ldk, ldk, D, mr, nv)
+    STEP(ROWS_OF(nv));
+    STEP(4);
+    STEP(1);
+#undef STEP
+    FOR_V v_store(mx + v * V_LANES, top[v]);
+}
+
+static void op_scores(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
+                      int64_t D, int nv_)
+{
+    WITH_NV(nv_, scores_tile(st, mx, qt, k, ldk, n, D, nv))
+}
+
+V_INLINE void maxima_tile(R *mx, const R *st, int n, const int nv)
+{
+    vec top[V_VECTORS];
+    FOR_V top[v] = v_set1(-R_INF);
+    for (int j = 0; j < n; j++) FOR_V top[v] = v_max(top[v], v_load(st + (j * nv + v) * V_LANES));
+    FOR_V v_store(mx + v * V_LANES, top[v]);
+}
+
+static void op_maxima(void *mx, const void *st, int n, int nv_)
+{
+    WITH_NV(nv_, maxima_tile(mx, st, n, nv))
+}
+
+/* ----------------------------------------------------------------- the exponential, and tanh */
+
+/* 2^f - 1 for |f| <= 1/2: a minimax polynomial of f with no constant term, relative error of 2^f
+ * 2e-9 (degree 6) and 3.4e-18 (degree 11): below the rounding of R. */
+V_INLINE vec exp2m1_poly(vec f)
+{
+#if ATTNI_BITS == 32
+    static const R c[] = {0x1.41fd8ap-13f, 0x1.5f3e7ap-10f, 0x1.3b2d4ap-7f,
+                          0x1.c6aee8p-5f,  0x1.ebfbdcp-3f,  0x1.62e430p-1f};
+#else
+    static const R c[] = {4.4347374555651770564e-10,  7.0737860747722372986e-9,
+                          1.0178199819313554992e-7,   1.321543526396640684e-6,
+                          0.000015252733492459914873, 0.00015403530457154023597,
+                          0.001333355814677542402,    0.0096181291075940809329,
+                          0.055504108664820079175,    0.24022650695910131382,
+                          0.69314718055994532586};
+#endif
+    vec p = v_set1(c[0]);
+    UNROLL for (int i = 1; i < (int)(sizeof c / sizeof *c); i++) p = v_fma(p, f, v_set1(c[i]));
+    return v_mul(p, f);
+}
+
+/* 2^(x - m), m an integer. Split before the subtraction: x = n + f exactly, so that m changes only
+ * the exponent of the result, never its bits. */
+V_INLINE vec exp2_minus(vec x, vec m)
+{
+    const vec n = v_round(x);
+    const vec p = v_add(exp2m1_poly(v_sub(x, n)), v_set1(1));
+    return v_scale2(p, v_sub(n, m));
+}
+
+/* tanh(y) = (e - 1) / (e + 1) with e = exp(2y); e - 1 without cancellation near 0. */
+V_INLINE vec tanh_vec(vec y)
+{
+    const R limit = ATTNI_BITS == 32 ? 10 : 20; /* beyond it tanh rounds to 1 */
+    y = v_max(v_set1(-limit), y); /* a NaN passes both */
+    y = v_select(v_lt(v_set1(limit), y), v_set1(limit), y);
+    const vec x = v_mul(y, v_set1((R)2.8853900817779268147)); /* 2 log2(e) */
+    const vec n = v_round(x);
+    const vec f = v_fma(y, v_set1((R)2.8853900817779268147), v_sub(v_set1(0), n));
+    const vec q = exp2m1_poly(f);
+    const vec t = v_scale2(v_set1(1), n);
+    const vec em1 = v_fma(t, q, v_sub(t, v_set1(1)));
+    return v_div(em1, v_add(em1, v_set1(2)));
+}
+
+static void op_natural(void *st_, int n, double r, double cap, int nv)
+{
+    R *st = st_;
+    const vec vr = v_set1((R)r), vcap = v_set1((R)cap), inverse = v_set1((R)(1 / cap));
+    for (int i = 0; i < n * nv; i++) {
+        vec x = v_mul(v_load(st + i * V_LANES), vr);
+        if (cap > 0) x = v_mul(vcap, tanh_vec(v_mul(x, inverse)));
+        v_store(st + i * V_LANES, x);
+    }
+}
+
+static void op_alibi(void *st_, int n, double slope, double first, int nv)
+{
+    R *st = st_;
+    const vec vslope = v_set1((R)slope), iota = v_iota();
+    for (int j = 0; j < n; j++) {
+        for (int v = 0; v < nv; v++) {
+            R *s = st + (j * nv + v) * V_LANES;
+            const vec distance = v_sub(v_set1((R)(first + j - v * V_LANES)), iota);
+            v_store(s, v_fma(vslope, distance, v_load(s)));
+        }
+    }
+}
+
+/* -------------------------------------------------------------- running maximum and weights */
+
+static int op_raise(void *m_, void *a_, void *top_, const void *mx_, const void *c_, int nv)
+{
+    R *m = m_, *a = a_, *top = top_;
+    const R *mx = mx_, *c = c_;
+    const vec threshold = v_set1(16), never = v_set1(-R_INF);
+    int raised = 0;
+    for (int i = 0; i < nv * V_LANES; i += V_LANES) {
+        const vec x = v_mul(v_load(mx + i), v_load(c + i));
+        v_store(top + i, v_max(v_load(top + i), v_load(mx + i)));
+        raised |= v_any(v_lt(v_add(v_load(m + i), threshold), x));
+    }
+    if (!raised) return 0;
+    for (int i = 0; i < nv * V_LANES; i += V_LANES) {
+        const vec old = v_load(m + i);
+        const vec x = v_mul(v_load(mx + i), v_load(c + i));
+        const vec up = v_select(v_lt(v_add(old, threshold), x), v_ceil(x), old);
+        const vec factor = v_scale2(v_set1(1), v_sub(old, up));
+        v_store(a + i, v_select(v_eq(up, never), v_set1(1), factor));
+        v_store(m + i, up);
+    }
+    return 1;
+}
+
+static void op_rescale(void *x_, int64_t rows, const void *a_, int nv)
+{
+    R *x = x_;
+    const R *a = a_;
+    for (int64_t r = 0; r < rows; r++)
+        for (int v = 0; v < nv; v++) {
+            R *to = x + (r * nv + v) * V_LANES;
+            v_store(to, v_mul(v_load(to), v_load(a + v * V_LANES)));
+        }
+}
+
+V_INLINE void weights_tile(R *p, R *l, const R *st, const R *c, const R *m, int n, const int nv,
+                           const int masked, const int careful)
+{
+    vec sum[V_VECTORS], scale[V_VECTORS], max[V_VECTORS];
+    const vec never = v_set1(-R_INF);
+    FOR_V
+    {
+        sum[v] = v_load(l + v * V_LANES);
+        scale[v] = v_load(c + v * V_LANES);
+        max[v] = v_load(m + v * V_LANES);
+        max[v] = v_select(v_eq(max[v], never), v_set1(0), max[v]);
+    }
+    for (int j = 0; j < n; j++) FOR_V
+        {
+            const vec s = v_load(st + (j * nv + v) * V_LANES);
+            vec x = v_mul(s, scale[v]);
+            if (masked) x = v_max(v_set1(R_LOWEST), x);
+            vec e = exp2_minus(x, max[v]);
+            sum[v] = v_add(sum[v], e);
+            if (careful) e = v_select(v_eq(s, never), v_set1(-1), e);
+            v_store(p + (j * nv + v) * V_LANES, e);
+        }
+    FOR_V v_store(l + v * V_LANES, sum[v]);
+}
+
+static void op_weights(void *p, void *l, const void *st, const void *c, const void *m, int n,
+                       int nv_, int flags)
+{
+    if (flags & ATTNI_CAREFUL) {
+        WITH_NV(nv_, weights_tile(p, l, st, c, m, n, nv, 1, 1))
+    } else if (flags & ATTNI_MASKED) {
+        WITH_NV(nv_, weights_tile(p, l, st, c, m, n, nv, 1, 0))
+    } else {
+        WITH_NV(nv_, weights_tile(p, l, st, c, m, n, nv, 0, 0))
+    }
+}
+
+/* ---------------------------------------------------------------------------------- dropout */
+
+/* Philox4x32-10 for every lane at once; plain loops over lanes, which the compiler vectorises. */
+V_INLINE void philox_lanes(uint32_t x[4][ATTNI_MAX_LANES], uint64_t seed, int W)
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int round = 0; round < 10; round++) {
+        for (int i = 0; i < W; i++) {
+            const uint64_t a = (uint64_t)x[0][i] * 0xD2511F53u, b = (uint64_t)x[2][i] * 0xCD9E8D57u;
+            const uint32_t y0 = (uint32_t)(b >> 32) ^ x[1][i] ^ k0;
+            const uint32_t y2 = (uint32_t)(a >> 32) ^ x[3][i] ^ k1;
+            x[0][i] = y0;
+            x[1][i] = (uint32_t)b;
+            x[2][i] = y2;
+            x[3][i] = (uint32_t)a;
+        }
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+}
+
+static void op_drop(void *p_, int n, uint64_t seed, uint32_t threshold, uint64_t bh, uint64_t i0,
+                    uint64_t j0, double kept, int nv)
+{
+    R *p = p_;
+    const int W = nv * V_LANES;
+    uint32_t x[4][ATTNI_MAX_LANES];
+    for (int j = 0; j < n; j++) {
+        const uint64_t key = j0 + (uint64_t)j;
+        if (j == 0 || key % 8 == 0) {
+            for (int i = 0; i < W; i++) {
+                x[0][i] = (uint32_t)(key / 8);
+                x[1][i] = (uint32_t)(i0 + (uint64_t)i);
+                x[2][i] = (uint32_t)bh;
+                x[3][i] = 0;
+            }
+            philox_lanes(x, seed, W);
+        }
+        const uint32_t *word = x[key % 8 / 2];
+        const unsigned shift = key % 2 ? 16 : 0;
+        R *row = p + (ptrdiff_t)j * W;
+        for (int i = 0; i < W; i++) {
+            const uint32_t draw = (word[i] >> shift) & 0xffff;
+            const R w = draw >= threshold ? row[i] * (R)kept : 0;
+            row[i] = row[i] < 0 ? row[i] : w;
+        }
+    }
+}
+
+/* ----------------------------------------------------------------------------------- values */
+
+/* s[u][:] += v[j][u] * p[j][:] for mr value components, keys in order. */
+V_INLINE void values_rows(R *acc, R *total, const R_any *val, ptrdiff_t ldv, const R *p, int n,
+                          int flags, const int careful, const int mr, const int nv)
+{
+    const int W = nv * V_LANES;
+    vec s[MAX_ROWS][V_VECTORS];
+    if (flags & ATTNI_FIRST) {
+        FOR_U FOR_V s[u][v] = v_set1(0);
+    } else {
+        FOR_U FOR_V s[u][v] = v_load(acc + u * W + v * V_LANES);
+    }
+    for (int j = 0; j < n; j++) {
+        vec w[V_VECTORS];
+        FOR_V w[v] = v_load(p + j * W + v * V_LANES);
+        FOR_U
+        {
+            const vec a = v_bcast(val + j * ldv + u);
+            FOR_V
+            {
+                const vec t = v_fma(a, w[v], s[u][v]);
+                s[u][v] = careful ? v_select(v_lt(w[v], v_set1(0)), s[u][v], t) : t;
+            }
+        }
+    }
+    if (flags & ATTNI_LAST) {
+        FOR_U FOR_V
+        {
+            R *to = total + u * W + v * V_LANES;
+            v_store(to, v_add(v_load(to), s[u][v]));
+        }
+    } else {
+        FOR_U FOR_V v_store(acc + u * W + v * V_LANES, s[u][v]);
+    }
+}
+
+V_INLINE void values_tile(R *acc, R *total, const R_any *val, ptrdiff_t ldv, const R *p, int n,
+                          int64_t Dv, int flags, const int careful, const int nv)
+{
+    const int width = nv * V_LANES;
+    int64_t c = 0;
+#define STEP(mr)                                                                                   \
+    for (; c + (mr) <= Dv; c += (mr))                                                              \
+    values_rows(acc + c * width, total + c * width, val + c, ldv, p, n, flags, careful, mr, nv)
+    STEP(ROWS_OF(nv));
+    STEP(4);
+    STEP(1);
+#undef STEP
+}
+
+static void op_values(void *acc, void *total, const void *val, ptrdiff_t ldv, const void *p, int n,
+                      int64_t Dv, int nv_, int flags)
+{
+    if (flags & ATTNI_CAREFUL) {
+        WITH_NV(nv_, values_tile(acc, total, val, ldv, p, n, Dv, flags, 1, nv))
+    } else {
+        WITH_NV(nv_, values_tile(acc, total, val, ldv, p, n, Dv, flags, 0, nv))
+    }
+}
+
+/* ----------------------------------------------------------------------------------- finish */
+
+static int op_finish(void *out_, ptrdiff_t ldo, const void *total_, const void *rl_, int rows,
+                     int64_t Dv, int nv)
+{
+    R_any *out = out_;
+    const R *total = total_, *rl = rl_;
+    const int W = nv * V_LANES;
+    vec bad = v_set1(0); /* x * 0 is NaN for NaN and Inf */
+    R bad_tail = 0;
+    for (int first = 0; first < rows; first += V_LANES) {
+        const int n = rows - first < V_LANES ? rows - first : V_LANES;
+        int64_t c = 0;
+        if (n == V_LANES) {
+            const vec scale = v_load(rl + first);
+            for (; c + V_LANES <= Dv; c += V_LANES) {
+                vec r[V_LANES];
+                UNROLL for (int u = 0; u < V_LANES; u++)
+                {
+                    r[u] = v_add(v_mul(v_load(total + (c + u) * W + first), scale), v_set1(0));
+                    bad = v_fma(r[u], v_set1(0), bad);
+                }
+                v_transpose(r);
+                UNROLL for (int i = 0; i < V_LANES; i++)
+                    v_storeu(out + (first + i) * ldo + c, r[i]);
+            }
+        }
+        for (; c < Dv; c++) {
+            for (int i = first; i < first + n; i++) {
+                const R x = total[c * W + i] * rl[i] + 0;
+                bad_tail += x * 0;
+                out[i * ldo + c] = x;
+            }
+        }
+    }
+    R lane[V_LANES];
+    v_storeu(lane, bad);
+    for (int i = 0; i < V_LANES; i++) bad_tail += lane[i];
+    return bad_tail != 0;
+}
+
+/* ---------------------------------------------------------------------------------- fma_loop */
+
+static double op_fma_loop(int64_t n, double *sink)
+{
+    vec s[V_ACCUMULATORS];
+    const vec b = v_set1((R)0.999), c = v_set1((R)0.001);
+    UNROLL for (int i = 0; i < V_ACCUMULATORS; i++) s[i] = v_set1((R)(i * 1e-3));
+    for (int64_t r = 0; r < n; r++)
+        UNROLL for (int i = 0; i < V_ACCUMULATORS; i++) s[i] = v_fma(s[i], b, c);
+    vec sum = v_set1(0);
+    UNROLL for (int i = 0; i < V_ACCUMULATORS; i++) sum = v_add(sum, s[i]);
+    R lane[V_LANES];
+    v_storeu(lane, sum);
+    *sink = (double)lane[0];
+    return 2.0 * V_LANES * V_ACCUMULATORS * (double)n;
+}
+
+/* ------------------------------------------------------------------------------------ table */
+
+#define TABLE_NAME_(isa, bits) attni_##isa##_f##bits
+#define TABLE_NAME(isa, bits) TABLE_NAME_(isa, bits)
+#define STRING_(x) #x
+#define STRING(x) STRING_(x)
+
+const attni_kernels TABLE_NAME(ATTNI_ISA_NAME, ATTNI_BITS) = {
+    .isa = STRING(ATTNI_ISA_NAME),
+    .bits = ATTNI_BITS,
+    .lanes = V_LANES,
+    .vectors = V_VECTORS,
+    .block = ATTNI_BLOCK,
+#define ATTNI_OP(name) .name = op_##name,
+#include "ops.def"
+#undef ATTNI_OP
+};

@@ -1,0 +1,104 @@
+/* Vector operations: AVX2 with FMA, 32 bytes wide. vec_generic.h says what each means. */
+#ifndef ATTNI_VEC_H
+#define ATTNI_VEC_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define V_VECTORS 2
+#define V_ACCUMULATORS 12 /* of 16 registers: 2 hold queries, 1 the broadcast */
+#define V_INLINE static inline __attribute__((always_inline))
+
+#if ATTNI_BITS == 32
+typedef float R;
+typedef __m256 vec;
+#define V_LANES 8
+#define V_(op) _mm256_##op##_ps
+#else
+typedef double R;
+typedef __m256d vec;
+#define V_LANES 4
+#define V_(op) _mm256_##op##_pd
+#endif
+typedef vec vmask; /* all ones where true */
+typedef R R_any __attribute__((aligned(1), may_alias));
+
+V_INLINE vec v_set1(R x) { return V_(set1)(x); }
+V_INLINE vec v_bcast(const R_any *p) { return V_(set1)(*p); }
+V_INLINE vec v_load(const R *p) { return V_(load)(p); }
+V_INLINE void v_store(R *p, vec a) { V_(store)(p, a); }
+V_INLINE vec v_loadu(const R_any *p) { return V_(loadu)((const R *)p); }
+V_INLINE void v_storeu(R_any *p, vec a) { V_(storeu)((R *)p, a); }
+V_INLINE vec v_add(vec a, vec b) { return V_(add)(a, b); }
+V_INLINE vec v_sub(vec a, vec b) { return V_(sub)(a, b); }
+V_INLINE vec v_mul(vec a, vec b) { return V_(mul)(a, b); }
+V_INLINE vec v_div(vec a, vec b) { return V_(div)(a, b); }
+V_INLINE vec v_fma(vec a, vec b, vec c) { return V_(fmadd)(a, b, c); }
+
+V_INLINE vmask v_lt(vec a, vec b) { return V_(cmp)(a, b, _CMP_LT_OQ); }
+V_INLINE vmask v_eq(vec a, vec b) { return V_(cmp)(a, b, _CMP_EQ_OQ); }
+V_INLINE vec v_select(vmask m, vec a, vec b) { return V_(blendv)(b, a, m); }
+V_INLINE int v_any(vmask m) { return V_(movemask)(m) != 0; }
+
+V_INLINE vec v_max(vec a, vec b) { return V_(max)(a, b); }
+V_INLINE vec v_round(vec a)
+{
+    return V_(round)(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+V_INLINE vec v_ceil(vec a) { return V_(round)(a, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC); }
+
+V_INLINE vec v_scale2(vec p, vec k)
+{
+#if ATTNI_BITS == 32
+    k = v_max(k, v_set1(-127)); /* 2^-127 has no normal number: its bits are those of 0 */
+    k = _mm256_min_ps(k, v_set1(127));
+    const __m256i n = _mm256_add_epi32(_mm256_cvtps_epi32(k), _mm256_set1_epi32(127));
+    return v_mul(p, _mm256_castsi256_ps(_mm256_slli_epi32(n, 23)));
+#else
+    k = v_max(k, v_set1(-1023));
+    k = _mm256_min_pd(k, v_set1(1023));
+    const __m256i n = _mm256_cvtepi32_epi64(
+        _mm_add_epi32(_mm256_cvtpd_epi32(k), _mm_set1_epi32(1023)));
+    return v_mul(p, _mm256_castsi256_pd(_mm256_slli_epi64(n, 52)));
+#endif
+}
+
+V_INLINE vec v_iota(void)
+{
+#if ATTNI_BITS == 32
+    return _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7);
+#else
+    return _mm256_setr_pd(0, 1, 2, 3);
+#endif
+}
+
+V_INLINE void v_transpose(vec r[V_LANES])
+{
+#if ATTNI_BITS == 32
+    vec a[8], b[8];
+    for (int i = 0; i < 8; i += 2) { /* pairs of rows, then of pairs, then of 128-bit halves */
+        a[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        a[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
+        b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
+        b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+        b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
+    }
+#else
+    const vec a0 = _mm256_unpacklo_pd(r[0], r[1]), a1 = _mm256_unpackhi_pd(r[0], r[1]);
+    const vec a2 = _mm256_unpacklo_pd(r[2], r[3]), a3 = _mm256_unpackhi_pd(r[2], r[3]);
+    r[0] = _mm256_permute2f128_pd(a0, a2, 0x20);
+    r[1] = _mm256_permute2f128_pd(a1, a3, 0x20);
+    r[2] = _mm256_permute2f128_pd(a0, a2, 0x31);
+    r[3] = _mm256_permute2f128_pd(a1, a3, 0x31);
+#endif
+}
+
+#undef V_
+#endif

@@ -1,0 +1,113 @@
+/* Vector operations: AVX-512 (F, BW, DQ, VL), 64 bytes wide. vec_generic.h says what each means. */
+#ifndef ATTNI_VEC_H
+#define ATTNI_VEC_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define V_VECTORS 4
+#define V_ACCUMULATORS 24 /* of 32 registers: 4 hold queries, 1 the broadcast */
+#define V_INLINE static inline __attribute__((always_inline))
+
+#if ATTNI_BITS == 32
+typedef float R;
+typedef __m512 vec;
+typedef __mmask16 vmask;
+#define V_LANES 16
+#define V_(op) _mm512_##op##_ps
+#define V_MASK(op) _mm512_##op##_ps_mask
+#else
+typedef double R;
+typedef __m512d vec;
+typedef __mmask8 vmask;
+#define V_LANES 8
+#define V_(op) _mm512_##op##_pd
+#define V_MASK(op) _mm512_##op##_pd_mask
+#endif
+typedef R R_any __attribute__((aligned(1), may_alias));
+
+V_INLINE vec v_set1(R x) { return V_(set1)(x); }
+V_INLINE vec v_bcast(const R_any *p) { return V_(set1)(*p); }
+V_INLINE vec v_load(const R *p) { return V_(load)(p); }
+V_INLINE void v_store(R *p, vec a) { V_(store)(p, a); }
+V_INLINE vec v_loadu(const R_any *p) { return V_(loadu)((const void *)p); }
+V_INLINE void v_storeu(R_any *p, vec a) { V_(storeu)((void *)p, a); }
+V_INLINE vec v_add(vec a, vec b) { return V_(add)(a, b); }
+V_INLINE vec v_sub(vec a, vec b) { return V_(sub)(a, b); }
+V_INLINE vec v_mul(vec a, vec b) { return V_(mul)(a, b); }
+V_INLINE vec v_div(vec a, vec b) { return V_(div)(a, b); }
+V_INLINE vec v_fma(vec a, vec b, vec c) { return V_(fmadd)(a, b, c); }
+
+V_INLINE vmask v_lt(vec a, vec b) { return V_MASK(cmp)(a, b, _CMP_LT_OQ); }
+V_INLINE vmask v_eq(vec a, vec b) { return V_MASK(cmp)(a, b, _CMP_EQ_OQ); }
+V_INLINE vec v_select(vmask m, vec a, vec b) { return V_(mask_blend)(m, b, a); }
+V_INLINE int v_any(vmask m) { return m != 0; }
+
+V_INLINE vec v_max(vec a, vec b) { return V_(max)(a, b); }
+V_INLINE vec v_round(vec a)
+{
+    return V_(roundscale)(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+V_INLINE vec v_ceil(vec a)
+{
+    return V_(roundscale)(a, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+}
+
+V_INLINE vec v_scale2(vec p, vec k) { return V_(scalef)(p, k); }
+
+V_INLINE vec v_iota(void)
+{
+#if ATTNI_BITS == 32
+    return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+    return _mm512_setr_pd(0, 1, 2, 3, 4, 5, 6, 7);
+#endif
+}
+
+V_INLINE void v_transpose(vec r[V_LANES])
+{
+    vec a[V_LANES];
+#if ATTNI_BITS == 32
+    for (int i = 0; i < 16; i += 2) { /* pairs of rows */
+        a[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) { /* quads: r[i + j] holds columns j, 4+j, 8+j, 12+j */
+        r[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
+        r[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xee);
+        r[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+        r[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+    }
+    for (int j = 0; j < 4; j++) { /* 128-bit quarters across the four groups of rows */
+        a[j] = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x88);
+        a[4 + j] = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xdd);
+        a[8 + j] = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x88);
+        a[12 + j] = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xdd);
+    }
+    for (int j = 0; j < 4; j++) {
+        r[j] = _mm512_shuffle_f32x4(a[j], a[8 + j], 0x88);
+        r[8 + j] = _mm512_shuffle_f32x4(a[j], a[8 + j], 0xdd);
+        r[4 + j] = _mm512_shuffle_f32x4(a[4 + j], a[12 + j], 0x88);
+        r[12 + j] = _mm512_shuffle_f32x4(a[4 + j], a[12 + j], 0xdd);
+    }
+#else
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = _mm512_unpacklo_pd(r[i], r[i + 1]);
+        a[i + 1] = _mm512_unpackhi_pd(r[i], r[i + 1]);
+    }
+    for (int j = 0; j < 2; j++) { /* a[2p + j] holds columns j, 2+j, 4+j, 6+j of rows 2p, 2p+1 */
+        const vec t0 = _mm512_shuffle_f64x2(a[j], a[2 + j], 0x88);
+        const vec t1 = _mm512_shuffle_f64x2(a[j], a[2 + j], 0xdd);
+        const vec t2 = _mm512_shuffle_f64x2(a[4 + j], a[6 + j], 0x88);
+        const vec t3 = _mm512_shuffle_f64x2(a[4 + j], a[6 + j], 0xdd);
+        r[j] = _mm512_shuffle_f64x2(t0, t2, 0x88);
+        r[4 + j] = _mm512_shuffle_f64x2(t0, t2, 0xdd);
+        r[2 + j] = _mm512_shuffle_f64x2(t1, t3, 0x88);
+        r[6 + j] = _mm512_shuffle_f64x2(t1, t3, 0xdd);
+    }
+#endif
+}
+
+#undef V_
+#undef V_MASK
+#endif

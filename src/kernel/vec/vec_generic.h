@@ -1,0 +1,112 @@
+/* Vector operations, portable: the compiler's vector extension, 16 bytes wide.
+ *
+ * Every vec_<isa>.h defines the same names in the same order, for the R that ATTNI_BITS chooses. To add
+ * an instruction set, copy this file and replace the bodies; kernel/tile.inc.h asks for no more than
+ * what stands here. This one has no fused multiply-add: v_fma rounds twice.
+ */
+#ifndef ATTNI_VEC_H
+#define ATTNI_VEC_H
+
+#include <math.h>
+#include <stdint.h>
+
+#if ATTNI_BITS == 32
+typedef float R;
+typedef int32_t v_int_element;
+#define V_LANES 4
+#define V_EXPONENT_BITS 23
+#define V_EXPONENT_BIAS 127
+#define V_ROUND_MAGIC 12582912.0f      /* 1.5 * 2^23: adding it rounds to an integer */
+#define V_ROUND_LIMIT 4194304.0f       /* 2^22: beyond it the addition is not exact any more */
+#else
+typedef double R;
+typedef int64_t v_int_element;
+#define V_LANES 2
+#define V_EXPONENT_BITS 52
+#define V_EXPONENT_BIAS 1023
+#define V_ROUND_MAGIC 6755399441055744.0 /* 1.5 * 2^52 */
+#define V_ROUND_LIMIT 2251799813685248.0 /* 2^51 */
+#endif
+
+#define V_VECTORS 2      /* widest tile, in vectors */
+#define V_ACCUMULATORS 8 /* vectors of sums that a micro-kernel keeps in registers */
+
+typedef R vec __attribute__((vector_size(16)));
+typedef v_int_element vmask __attribute__((vector_size(16))); /* all ones where true */
+typedef R R_any __attribute__((aligned(1), may_alias));       /* an R at any address */
+typedef vec vec_any __attribute__((aligned(1), may_alias));
+typedef vec vec_tile __attribute__((may_alias));
+
+#define V_INLINE static inline __attribute__((always_inline))
+
+V_INLINE vec v_set1(R x) { return x - (vec){0}; }
+V_INLINE vec v_bcast(const R_any *p) { return v_set1(*p); }
+V_INLINE vec v_load(const R *p) { return *(const vec_tile *)p; }
+V_INLINE void v_store(R *p, vec a) { *(vec_tile *)p = a; }
+V_INLINE vec v_loadu(const R_any *p) { return *(const vec_any *)p; }
+V_INLINE void v_storeu(R_any *p, vec a) { *(vec_any *)p = a; }
+V_INLINE vec v_add(vec a, vec b) { return a + b; }
+V_INLINE vec v_sub(vec a, vec b) { return a - b; }
+V_INLINE vec v_mul(vec a, vec b) { return a * b; }
+V_INLINE vec v_div(vec a, vec b) { return a / b; }
+V_INLINE vec v_fma(vec a, vec b, vec c) { return a * b + c; }
+
+/* Masks. Comparisons with NaN are false. v_select(m, a, b): a where m, else b. */
+V_INLINE vmask v_lt(vec a, vec b) { return a < b; }
+V_INLINE vmask v_eq(vec a, vec b) { return a == b; }
+V_INLINE vec v_select(vmask m, vec a, vec b)
+{
+    return (vec)((m & (vmask)a) | (~m & (vmask)b));
+}
+V_INLINE int v_any(vmask m)
+{
+    v_int_element any = 0;
+    for (int i = 0; i < V_LANES; i++) any |= m[i];
+    return any != 0;
+}
+
+/* a > b ? a : b, so b where either is NaN, as x86 has it. */
+V_INLINE vec v_max(vec a, vec b) { return v_select(v_lt(b, a), a, b); }
+
+/* To the nearest integer, ties to even. */
+V_INLINE vec v_round(vec a)
+{
+    const vec magic = v_set1(V_ROUND_MAGIC), limit = v_set1(V_ROUND_LIMIT);
+    const vmask small = v_lt(a, limit) & v_lt(-limit, a);
+    return v_select(small, (a + magic) - magic, a);
+}
+V_INLINE vec v_ceil(vec a)
+{
+    const vec r = v_round(a);
+    return v_select(v_lt(r, a), r + v_set1(1), r);
+}
+
+/* p * 2^k, k an integer; 0 (or p's NaN) for k below the smallest normal exponent. */
+V_INLINE vec v_scale2(vec p, vec k)
+{
+    const vec low = v_set1(-V_EXPONENT_BIAS), high = v_set1(V_EXPONENT_BIAS);
+    k = v_max(k, low); /* a NaN becomes `low` */
+    k = v_select(v_lt(high, k), high, k);
+    const vmask n = __builtin_convertvector(k, vmask) + V_EXPONENT_BIAS;
+    return p * (vec)(n << V_EXPONENT_BITS);
+}
+
+V_INLINE vec v_iota(void)
+{
+#if V_LANES == 4
+    return (vec){0, 1, 2, 3};
+#else
+    return (vec){0, 1};
+#endif
+}
+
+/* r[i][j] and r[j][i] change places. */
+V_INLINE void v_transpose(vec r[V_LANES])
+{
+    vec t[V_LANES] = {{0}};
+    for (int i = 0; i < V_LANES; i++)
+        for (int j = 0; j < V_LANES; j++) t[i][j] = r[j][i];
+    for (int i = 0; i < V_LANES; i++) r[i] = t[i];
+}
+
+#endif

@@ -1,0 +1,90 @@
+/* Between sdpa.c (check, plan, tasks), sdpa_tile.c (one task: tiles of queries) and mask.c. */
+#ifndef ATTNI_SDPA_H
+#define ATTNI_SDPA_H
+
+#include "internal.h"
+#include "kernel/kernel.h"
+
+#define ATTNI_TILES 4 /* query tiles, at most, that share each chunk of keys while it is in cache */
+
+/* One sequence's queries and keys, of one batch and head. i and j count from its start; its first
+ * query is row i_base of the tensors, its first key row j_base. */
+typedef struct attni_view {
+    const attn_sdpa_args *args;
+    int64_t b, h, hk;
+    int64_t T, S; /* of this sequence */
+    int64_t i_base, j_base;
+    int64_t off;            /* causal offset */
+} attni_view;
+
+/* ---------------------------------------------------------------------------- mask.c
+ *
+ * Which keys a run of queries sees. A rule gives, for queries i0 <= i < i1, the keys that any of them
+ * sees and the keys that all of them see, each one interval: tiles outside `any` are skipped, tiles
+ * inside `all` are left alone, the others get apply().
+ */
+typedef struct attni_span {
+    int64_t any0, any1, all0, all1;
+} attni_span;
+
+typedef enum attni_class { ATTNI_EMPTY, ATTNI_PARTIAL, ATTNI_FULL } attni_class;
+
+/* A block of scores: st[j][i] of keys j0 .. j0+n-1 and queries i0 .. i0+rows-1, W apart. */
+typedef struct attni_block {
+    void *st;
+    const attni_kernels *kernels;
+    int64_t i0, j0;
+    int rows, n, nv;
+} attni_block;
+
+struct attni_plan;
+attn_status attni_mask_check(const struct attni_plan *plan, attn_error *err);
+/* Does any rule add to the scores, so that they must be in natural units? */
+bool attni_mask_biases(const attn_sdpa_args *args);
+attni_span attni_mask_span(const attni_view *view, int64_t i0, int64_t i1);
+/* FULL: nothing to apply. `span` is that of the queries i0 <= i < i1. */
+attni_class attni_mask_classify(const attni_view *view, const attni_span *span, int64_t i0,
+                                int64_t i1, int64_t j0, int64_t j1);
+/* Adds biases, then writes -inf wherever a key is not visible. */
+void attni_mask_apply(const attni_view *view, const attni_block *block);
+
+/* ---------------------------------------------------------------------------- sdpa.c
+ *
+ * What does not change within one call. A score in log2 units is (q * power) . k * rest * log2(e),
+ * with scale = power * rest, power a power of two and 1 <= rest < 2: multiplying q by it is exact, and
+ * no product overflows before the scaled score does.
+ */
+typedef struct attni_plan {
+    attn_sdpa_args args; /* the caller's, in this version's size; broadcast sizes have stride 0 */
+    attn_tensor mask;    /* args.mask points here */
+    const attni_kernels *kernels;
+    size_t real;         /* bytes of R */
+    attn_dtype real_dtype;
+    int64_t B, H, Hk, T, S, D, Dv;
+    double power, rest;
+    double c;            /* turns a score into log2 units: rest * log2(e), or log2(e) if natural */
+    bool natural;        /* scores are brought to natural units: soft cap or biases */
+    bool k_in_place, v_in_place, q_in_place, out_in_place; /* else rows are converted */
+    uint32_t drop_threshold;
+    int nv;              /* vectors of queries in a full tile */
+    int tiles;           /* in a task */
+    int64_t sequences;   /* args.sequences + 1 (the rows after the last), or 1 */
+    int64_t tasks_per_head;
+    int64_t tasks;
+    int workers;
+    size_t worker_bytes; /* scratch of one worker */
+    size_t scratch_bytes;
+} attni_plan;
+
+/* ----------------------------------------------------------------------- sdpa_tile.c
+ *
+ * One task: queries i0 .. i0+rows-1 of a view, rows <= tiles * W.
+ */
+size_t attni_tile_scratch(const attni_plan *plan); /* SIZE_MAX: does not fit a size_t */
+void attni_tile_task(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                     char *scratch);
+
+/* sdpa_check.c: every argument, before anything is touched. Fills all of plan that args decide. */
+attn_status attni_sdpa_check(attni_plan *plan, const attn_sdpa_args *args, attn_error *err);
+
+#endif

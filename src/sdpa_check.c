@@ -1,0 +1,162 @@
+/* The arguments of attention: everything is checked here, before anything is read or written, and
+ * what follows from them alone is filled into the plan. */
+#include "sdpa.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The caller's struct may be of an older or a newer header: shorter is fine, longer only if what we
+ * do not know is zero. */
+static attn_status copy_args(attn_sdpa_args *to, const attn_sdpa_args *from, attn_error *err)
+{
+    attn_sdpa_args_init(to);
+    if (!from) return attni_fail(err, ATTN_ERR_ARGUMENT, "args", "args is NULL");
+    const size_t size = from->struct_size, known = sizeof *to;
+    if (size < offsetof(attn_sdpa_args, scale))
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "struct_size",
+                          "struct_size is %zu; start from ATTN_SDPA_ARGS_INIT", size);
+    for (size_t i = known; i < size; i++)
+        if (((const char *)from)[i])
+            return attni_fail(err, ATTN_ERR_ARGUMENT, "struct_size",
+                              "struct_size is %zu and uses fields that this library, whose struct "
+                              "has %zu bytes, does not know",
+                              size, known);
+    memcpy(to, from, size < known ? size : known);
+    to->struct_size = known;
+    return ATTN_OK;
+}
+
+static attn_status check_storage(const attn_sdpa_args *a, attn_error *err)
+{
+    const attn_dtype t = a->q.dtype;
+    if (!attni_dtype_is_float(t))
+        return attni_fail(err, ATTN_ERR_DTYPE, "q", "q is %s; it must be f64, f32, f16 or bf16",
+                          attn_dtype_name(t));
+    if (a->k.dtype != t || a->v.dtype != t)
+        return attni_fail(err, ATTN_ERR_DTYPE, a->k.dtype != t ? "k" : "v",
+                          "q is %s, k is %s and v is %s; they must share one dtype",
+                          attn_dtype_name(t), attn_dtype_name(a->k.dtype),
+                          attn_dtype_name(a->v.dtype));
+    if (a->out.dtype != t && a->out.dtype != ATTN_F32 && a->out.dtype != ATTN_F64)
+        return attni_fail(err, ATTN_ERR_DTYPE, "out", "out is %s; it must be %s, f32 or f64",
+                          attn_dtype_name(a->out.dtype), attn_dtype_name(t));
+    return ATTN_OK;
+}
+
+/* One size of one tensor against what the others say. */
+static attn_status expect(const attn_tensor *t, const char *name, int dimension, int64_t want,
+                          const char *letter, attn_error *err)
+{
+    if (t->shape[dimension] == want) return ATTN_OK;
+    return attni_fail(err, ATTN_ERR_SHAPE, name, "%s has %s=%lld in dimension %d; it must be %lld",
+                      name, letter, (long long)t->shape[dimension], dimension, (long long)want);
+}
+
+static attn_status check_shapes(attni_plan *p, attn_error *err)
+{
+    const attn_sdpa_args *a = &p->args;
+    attn_status s;
+    if ((s = attni_check_input(&a->q, "q", err)) || (s = attni_check_input(&a->k, "k", err)) ||
+        (s = attni_check_input(&a->v, "v", err)) || (s = attni_check_output(&a->out, "out", err)))
+        return s;
+    p->B = a->q.shape[0], p->H = a->q.shape[1], p->T = a->q.shape[2], p->D = a->q.shape[3];
+    p->Hk = a->k.shape[1], p->S = a->k.shape[2], p->Dv = a->v.shape[3];
+    if ((s = expect(&a->k, "k", 0, p->B, "B", err)) || (s = expect(&a->v, "v", 0, p->B, "B", err)) ||
+        (s = expect(&a->out, "out", 0, p->B, "B", err)) ||
+        (s = expect(&a->v, "v", 1, p->Hk, "Hk", err)) ||
+        (s = expect(&a->v, "v", 2, p->S, "S", err)) ||
+        (s = expect(&a->out, "out", 1, p->H, "H", err)) ||
+        (s = expect(&a->out, "out", 2, p->T, "T", err)) ||
+        (s = expect(&a->out, "out", 3, p->Dv, "Dv", err)))
+        return s;
+    if (a->k.shape[3] != p->D)
+        return attni_fail(err, ATTN_ERR_SHAPE, "k", "k has D=%lld but q has D=%lld; q and k must share D",
+                          (long long)a->k.shape[3], (long long)p->D);
+    if (p->Hk == 0 ? p->H != 0 : p->H % p->Hk != 0)
+        return attni_fail(err, ATTN_ERR_SHAPE, "k",
+                          "q has H=%lld heads and k has Hk=%lld; H must be a multiple of Hk",
+                          (long long)p->H, (long long)p->Hk);
+    return ATTN_OK;
+}
+
+static attn_status check_extra_output(const attni_plan *p, const attn_tensor *t, const char *name,
+                                      int64_t last, const char *letter, attn_error *err)
+{
+    attn_status s;
+    if (!t) return ATTN_OK;
+    if (!attni_dtype_is_float(t->dtype))
+        return attni_fail(err, ATTN_ERR_DTYPE, name, "%s is %s; it must be a float type", name,
+                          attn_dtype_name(t->dtype));
+    if ((s = attni_check_output(t, name, err)) || (s = expect(t, name, 0, p->B, "B", err)) ||
+        (s = expect(t, name, 1, p->H, "H", err)) || (s = expect(t, name, 2, p->T, "T", err)))
+        return s;
+    return expect(t, name, 3, last, letter, err);
+}
+
+static attn_status check_numbers(const attni_plan *p, attn_error *err)
+{
+    const attn_sdpa_args *a = &p->args;
+    if (!isfinite(a->scale))
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "scale", "scale is %g; it must be finite", a->scale);
+    if (!(a->softcap >= 0) || !isfinite(a->softcap))
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "softcap",
+                          "softcap is %g; it must be 0 (none) or a positive number", a->softcap);
+    if (!(a->dropout >= 0 && a->dropout < 1))
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "dropout", "dropout is %g; it must be 0 <= p < 1",
+                          a->dropout);
+    if (a->dropout > 0 && (p->T > UINT32_MAX || p->S / 8 > UINT32_MAX ||
+                           (p->B > 0 && p->H > UINT32_MAX / p->B)))
+        return attni_fail(err, ATTN_ERR_LIMIT, "dropout",
+                          "dropout numbers queries, keys / 8 and batch x heads with 32 bits each");
+    if ((int)a->precision < 0 || a->precision > ATTN_PRECISION_ACCURATE)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "precision", "precision is %d; it must be 0 or 1",
+                          (int)a->precision);
+    if ((int)a->scores_stage < 0 || a->scores_stage > ATTN_STAGE_WEIGHTS)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "scores_stage",
+                          "scores_stage is %d; it must be 0..3", (int)a->scores_stage);
+    return ATTN_OK;
+}
+
+/* scale = power * rest: see sdpa.h. */
+static void split_scale(attni_plan *p)
+{
+    double scale = p->args.scale;
+    if (scale == 0) scale = p->D > 0 ? 1 / sqrt((double)p->D) : 1;
+    int exponent;
+    const double half_to_one = frexp(fabs(scale), &exponent);
+    p->rest = 2 * half_to_one;
+    p->power = copysign(ldexp(1, exponent - 1), scale);
+    p->natural = p->args.softcap > 0 || attni_mask_biases(&p->args);
+    p->c = (p->natural ? 1 : p->rest) * 1.4426950408889634074; /* log2(e) */
+}
+
+attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, attn_error *err)
+{
+    attn_status s;
+    memset(p, 0, sizeof *p);
+    if ((s = copy_args(&p->args, args, err)) || (s = check_storage(&p->args, err)) ||
+        (s = check_shapes(p, err)))
+        return s;
+    attn_sdpa_args *a = &p->args;
+    if ((s = check_extra_output(p, a->lse, "lse", 1, "1", err)) ||
+        (s = check_extra_output(p, a->scores, "scores", p->S, "S", err)) ||
+        (s = check_numbers(p, err)) || (s = attni_mask_check(p, err)))
+        return s;
+    if (a->lse && a->lse->dtype != ATTN_F32 && a->lse->dtype != ATTN_F64)
+        return attni_fail(err, ATTN_ERR_DTYPE, "lse", "lse is %s; it must be f32 or f64",
+                          attn_dtype_name(a->lse->dtype));
+    if (a->mask) {
+        p->mask = *a->mask;
+        for (int d = 0; d < 4; d++)
+            if (p->mask.shape[d] == 1) p->mask.stride[d] = 0;
+        a->mask = &p->mask;
+    }
+    if (!a->cu_seqlens_q) a->sequences = 0;
+    split_scale(p);
+    if (a->dropout > 0) p->drop_threshold = attni_dropout_threshold(a->dropout);
+    const bool f64 = a->q.dtype == ATTN_F64 ||
+                     (a->q.dtype == ATTN_F32 && a->precision == ATTN_PRECISION_ACCURATE);
+    p->real = f64 ? sizeof(double) : sizeof(float);
+    p->real_dtype = f64 ? ATTN_F64 : ATTN_F32;
+    return ATTN_OK;
+}
