@@ -44,19 +44,19 @@ extern "C" {
  */
 typedef enum attn_status {
     ATTN_OK = 0,
-    ATTN_ERR_ARGUMENT = 1,    /* a value out of its range, or two that exclude each other */
-    ATTN_ERR_SHAPE = 2,       /* shapes that do not fit together */
-    ATTN_ERR_DTYPE = 3,       /* a storage type that does not belong there */
-    ATTN_ERR_STRIDE = 4,      /* an output whose elements overlap */
-    ATTN_ERR_MEMORY = 5,      /* the allocator returned NULL */
-    ATTN_ERR_LIMIT = 6,       /* a size that this machine cannot address */
-    ATTN_ERR_UNSUPPORTED = 7  /* an instruction set that this machine lacks */
+    ATTN_ERR_ARGUMENT = 1,   /* a value out of its range, or two that exclude each other */
+    ATTN_ERR_SHAPE = 2,      /* shapes that do not fit together */
+    ATTN_ERR_DTYPE = 3,      /* a storage type that does not belong there */
+    ATTN_ERR_STRIDE = 4,     /* an output whose elements overlap */
+    ATTN_ERR_MEMORY = 5,     /* the allocator returned NULL */
+    ATTN_ERR_LIMIT = 6,      /* a size that this machine cannot address */
+    ATTN_ERR_UNSUPPORTED = 7 /* an instruction set that this machine lacks */
 } attn_status;
 
 typedef struct attn_error {
     attn_status status;
-    char argument[24];  /* "mask", "k", ... or "" */
-    char message[232];  /* one line, no newline, starts with the argument's name */
+    char argument[24]; /* "mask", "k", ... or "" */
+    char message[232]; /* one line, no newline, starts with the argument's name */
 } attn_error;
 
 ATTN_API const char *attn_status_name(attn_status status); /* "ATTN_ERR_SHAPE" */
@@ -72,10 +72,10 @@ ATTN_API const char *attn_version(void);                   /* of the library tha
 typedef enum attn_dtype {
     ATTN_F64 = 1,
     ATTN_F32 = 2,
-    ATTN_F16 = 3,   /* IEEE 754 binary16 */
-    ATTN_BF16 = 4,  /* the high half of a binary32 */
-    ATTN_BOOL = 5,  /* one byte, 0 or not 0; masks only */
-    ATTN_I64 = 6    /* indices only */
+    ATTN_F16 = 3,  /* IEEE 754 binary16 */
+    ATTN_BF16 = 4, /* the high half of a binary32 */
+    ATTN_BOOL = 5, /* one byte, 0 or not 0; masks only */
+    ATTN_I64 = 6   /* indices only */
 } attn_dtype;
 
 ATTN_API size_t attn_dtype_size(attn_dtype dtype);      /* bytes of an element, 0 if unknown */
@@ -124,7 +124,10 @@ typedef struct attn_context_options {
     void *parallel_user;
 } attn_context_options;
 
-#define ATTN_CONTEXT_OPTIONS_INIT { sizeof(attn_context_options), 0, 0, 0, 0, 0, 0, 0 }
+#define ATTN_CONTEXT_OPTIONS_INIT                                                                  \
+    {                                                                                              \
+        sizeof(attn_context_options), 0, 0, 0, 0, 0, 0, 0                                          \
+    }
 
 /* options may be NULL: all defaults. ATTN_ERR_UNSUPPORTED if the machine lacks the named set. If the
  * system refuses a thread, the context works with those it got. */
@@ -205,7 +208,7 @@ typedef struct attn_sdpa_args {
     attn_causal causal;
     int64_t causal_offset;             /* for ATTN_CAUSAL_OFFSET */
     int64_t window_left, window_right; /* -1: open */
-    const attn_tensor *mask;    /* bool (true = attend) or float (added); [B|1, H|1, T|1, S|1]; NULL */
+    const attn_tensor *mask; /* bool (true = attend) or float (added); [B|1, H|1, T|1, S|1]; NULL */
     const int64_t *key_lengths; /* [B], each in 0..S, or NULL */
 
     /* Packed sequences: queries cu_seqlens_q[n] .. cu_seqlens_q[n+1]-1 see only keys
@@ -246,10 +249,10 @@ typedef struct attn_plan_info {
     size_t struct_size; /* set by the caller to sizeof(attn_plan_info) */
     char kernel[48];    /* "avx512 f32 64x256" */
     size_t scratch_bytes;
-    int threads;        /* that will work on it */
+    int threads; /* that will work on it */
     int64_t tasks;
-    double flop;        /* of the visible pairs; a dense mask counts as all visible */
-    double bytes;       /* of the inputs and outputs, each once */
+    double flop;  /* of the visible pairs; a dense mask counts as all visible */
+    double bytes; /* of the inputs and outputs, each once */
 } attn_plan_info;
 ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *args,
                                     attn_plan_info *info, attn_error *err);
@@ -286,14 +289,15 @@ ATTN_API attn_status attn_linear_forward(attn_context *ctx, const attn_tensor *x
  * attn_mha_packed() fills the views of PyTorch's in_proj_weight [3E,E] and in_proj_bias [3E]. */
 typedef struct attn_mha_args {
     size_t struct_size;
-    attn_tensor x;      /* [B,1,T,E] */
-    attn_tensor source; /* [B,1,S,E] keys and values come from; data NULL: x */
+    attn_tensor x;             /* [B,1,T,E] */
+    attn_tensor source;        /* [B,1,S,E] keys and values come from; data NULL: x */
     attn_tensor w_q, w_k, w_v; /* [1,H,D,E], [1,Hk,D,E], [1,Hk,Dv,E] */
     attn_tensor b_q, b_k, b_v; /* [1,H,1,D], [1,Hk,1,D], [1,Hk,1,Dv]; data NULL: none */
-    attn_tensor w_o, b_o;      /* [1,1,Out,H*Dv], [1,1,1,Out]; data NULL: the joined heads are out */
-    attn_tensor out;           /* [B,1,T,Out] */
-    attn_sdpa_args attention;  /* masks, scale, dropout, scores (weights out), lse; q..out are ours */
-    double output_dropout;     /* 0 <= p < 1, Philox as above with b*T + i as row and h = 0 */
+    attn_tensor w_o, b_o; /* [1,1,Out,H*Dv], [1,1,1,Out]; data NULL: the joined heads are out */
+    attn_tensor out;      /* [B,1,T,Out] */
+    attn_sdpa_args
+        attention;         /* masks, scale, dropout, scores (weights out), lse; q..out are ours */
+    double output_dropout; /* 0 <= p < 1, Philox as above with b*T + i as row and h = 0 */
     uint64_t output_dropout_seed;
 } attn_mha_args;
 ATTN_API void attn_mha_args_init(attn_mha_args *args);
@@ -318,9 +322,9 @@ typedef struct attn_rng {
 } attn_rng;
 ATTN_API void attn_rng_seed(attn_rng *rng, uint64_t seed);
 ATTN_API uint32_t attn_rng_u32(attn_rng *rng);
-ATTN_API void attn_rng_rand(attn_rng *rng, float *x, size_t n);                    /* torch.rand */
+ATTN_API void attn_rng_rand(attn_rng *rng, float *x, size_t n); /* torch.rand */
 ATTN_API void attn_rng_uniform(attn_rng *rng, float *x, size_t n, double a, double b);
-ATTN_API void attn_rng_randn(attn_rng *rng, float *x, size_t n);                   /* torch.randn */
+ATTN_API void attn_rng_randn(attn_rng *rng, float *x, size_t n); /* torch.randn */
 /* nn.Linear(in, out): weight [out,in], then bias [out] if not NULL, uniform in +-1/sqrt(in). */
 ATTN_API void attn_rng_linear(attn_rng *rng, float *weight, float *bias, int64_t in, int64_t out);
 

@@ -66,10 +66,10 @@ typedef struct attni_cpuid {
     uint32_t max_leaf, leaf1_ecx, leaf1_edx, leaf7_ebx, leaf7_ecx, leaf7_edx, leaf7_1_eax;
     uint64_t xcr0; /* 0 where OSXSAVE is off */
 } attni_cpuid;
-void attni_read_cpuid(attni_cpuid *regs); /* all zero on other architectures */
+void attni_read_cpuid(attni_cpuid *regs);          /* all zero on other architectures */
 int attni_isa_from_cpuid(const attni_cpuid *regs); /* the best index */
-int attni_isa_best(void);                 /* of this machine; ATTN_ISA obeyed; cached */
-int attni_isa_find(const char *name);     /* -1: unknown */
+int attni_isa_best(void);                          /* of this machine; ATTN_ISA obeyed; cached */
+int attni_isa_find(const char *name);              /* -1: unknown */
 bool attni_isa_usable(int index);
 int attni_cpu_count(void); /* that this thread may run on; at least 1 */
 
@@ -112,6 +112,9 @@ double attni_now(void); /* seconds of a clock that never goes back */
 /* ------------------------------------------------------------------------ random.c: Philox */
 void attni_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 uint32_t attni_dropout_threshold(double p); /* round(p * 65536): kept if the 16-bit draw is >= it */
+/* Bit u: whether key 8 * j8 + u is kept, for the eight that one call of Philox decides */
+unsigned attni_dropout_keep8(uint64_t seed, uint32_t threshold, uint64_t bh, uint64_t i,
+                             uint64_t j8);
 /* 1 if element (row bh, query i, key j) is kept: the definition, one element at a time */
 int attni_dropout_keep(uint64_t seed, uint32_t threshold, uint64_t bh, uint64_t i, uint64_t j);
 

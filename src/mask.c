@@ -62,7 +62,8 @@ static void sequence_span(const attni_view *view, int64_t i0, int64_t i1, attni_
 static void sequence_apply(const attni_view *view, const attni_block *block)
 {
     for (int r = 0; r < block->n; r++)
-        if (block->j0 + r < 0 || block->j0 + r >= view->S) hide(block, r, 0, block->rows);
+        if (block->j0 + r < 0 || block->j0 + r >= view->S)
+            hide(block, r, 0, block->rows);
 }
 
 static attn_status check_offsets(const char *name, const int64_t *at, int64_t n, int64_t limit,
@@ -74,8 +75,8 @@ static attn_status check_offsets(const char *name, const int64_t *at, int64_t n,
     for (int64_t i = 0; i < n; i++)
         if (at[i + 1] < at[i])
             return attni_fail(err, ATTN_ERR_ARGUMENT, name,
-                              "%s falls from %lld to %lld at element %lld; it must never fall", name,
-                              (long long)at[i], (long long)at[i + 1], (long long)(i + 1));
+                              "%s falls from %lld to %lld at element %lld; it must never fall",
+                              name, (long long)at[i], (long long)at[i + 1], (long long)(i + 1));
     if (at[n] > limit)
         return attni_fail(err, ATTN_ERR_ARGUMENT, name, "%s ends at %lld, past %s = %lld", name,
                           (long long)at[n], letter, (long long)limit);
@@ -85,7 +86,8 @@ static attn_status check_offsets(const char *name, const int64_t *at, int64_t n,
 static attn_status sequence_check(const attni_plan *plan, attn_error *err)
 {
     const attn_sdpa_args *args = &plan->args;
-    if (!args->cu_seqlens_q && !args->cu_seqlens_k) return ATTN_OK;
+    if (!args->cu_seqlens_q && !args->cu_seqlens_k)
+        return ATTN_OK;
     if (!args->cu_seqlens_q || !args->cu_seqlens_k)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "cu_seqlens",
                           "cu_seqlens_q and cu_seqlens_k must be given together");
@@ -98,16 +100,14 @@ static attn_status sequence_check(const attni_plan *plan, attn_error *err)
                           (long long)args->sequences);
     const attn_status status =
         check_offsets("cu_seqlens_q", args->cu_seqlens_q, args->sequences, plan->T, "T", err);
-    if (status) return status;
+    if (status)
+        return status;
     return check_offsets("cu_seqlens_k", args->cu_seqlens_k, args->sequences, plan->S, "S", err);
 }
 
 /* ------------------------------------------------------------------------------------- causal */
 
-static bool causal_active(const attn_sdpa_args *args)
-{
-    return args->causal != ATTN_CAUSAL_NONE;
-}
+static bool causal_active(const attn_sdpa_args *args) { return args->causal != ATTN_CAUSAL_NONE; }
 
 static attn_status causal_check(const attni_plan *plan, attn_error *err)
 {
@@ -172,8 +172,10 @@ static void window_apply(const attni_view *view, const attni_block *block)
     const int64_t left = view->args->window_left, right = view->args->window_right;
     for (int r = 0; r < block->n; r++) {
         const int64_t i = block->j0 + r - view->off - block->i0; /* the lane on the diagonal */
-        if (left >= 0) hide(block, r, i + left + 1, block->rows);
-        if (right >= 0) hide(block, r, 0, i - right);
+        if (left >= 0)
+            hide(block, r, i + left + 1, block->rows);
+        if (right >= 0)
+            hide(block, r, 0, i - right);
     }
 }
 
@@ -203,7 +205,8 @@ static void lengths_apply(const attni_view *view, const attni_block *block)
 {
     const int64_t n = view->args->key_lengths[view->b];
     for (int r = 0; r < block->n; r++)
-        if (block->j0 + r >= n) hide(block, r, 0, block->rows);
+        if (block->j0 + r >= n)
+            hide(block, r, 0, block->rows);
 }
 
 /* -------------------------------------------------------------------------------------- dense */
@@ -219,13 +222,15 @@ static attn_status dense_check(const attni_plan *plan, attn_error *err)
     const int64_t want[4] = {plan->B, plan->H, plan->T, plan->S};
     static const char letter[] = "BHTS";
     if (mask->dtype != ATTN_BOOL && !attni_dtype_is_float(mask->dtype))
-        return attni_fail(err, ATTN_ERR_DTYPE, "mask", "mask is %s; it must be bool or a float type",
+        return attni_fail(err, ATTN_ERR_DTYPE, "mask",
+                          "mask is %s; it must be bool or a float type",
                           attn_dtype_name(mask->dtype));
     for (int d = 0; d < 4; d++)
         if (mask->shape[d] != want[d] && mask->shape[d] != 1)
-            return attni_fail(err, ATTN_ERR_SHAPE, "mask",
-                              "mask has %lld in dimension %d; it must be %c = %lld, or 1 to broadcast",
-                              (long long)mask->shape[d], d, letter[d], (long long)want[d]);
+            return attni_fail(
+                err, ATTN_ERR_SHAPE, "mask",
+                "mask has %lld in dimension %d; it must be %c = %lld, or 1 to broadcast",
+                (long long)mask->shape[d], d, letter[d], (long long)want[d]);
     return attni_check_input(mask, "mask", err);
 }
 
@@ -261,11 +266,13 @@ static void bool_row(const char *p, int64_t stride, int64_t n, bool *some, bool 
 static attni_class bool_scan(const attni_view *view, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
 {
     const attn_tensor *mask = view->args->mask;
-    if (mask->stride[2] == 0) i1 = i0 + 1; /* the same row for every query */
+    if (mask->stride[2] == 0)
+        i1 = i0 + 1; /* the same row for every query */
     bool some = false, all = true;
     for (int64_t i = i0; i < i1; i++) {
         bool_row(dense_at(view, i, j0), mask->stride[3], j1 - j0, &some, &all);
-        if (some && !all) return ATTNI_PARTIAL;
+        if (some && !all)
+            return ATTNI_PARTIAL;
     }
     return all ? ATTNI_FULL : ATTNI_EMPTY;
 }
@@ -276,7 +283,8 @@ static void bool_apply(const attni_view *view, const attni_block *block)
     for (int i = 0; i < block->rows; i++) {
         const char *p = dense_at(view, block->i0 + i, block->j0);
         for (int r = 0; r < block->n; r++)
-            if (!p[r * stride]) hide(block, r, i, i + 1);
+            if (!p[r * stride])
+                hide(block, r, i, i + 1);
     }
 }
 
@@ -290,13 +298,15 @@ static attni_class bias_scan(const attni_view *view, int64_t i0, int64_t i1, int
 {
     const attn_tensor *mask = view->args->mask;
     double row[64];
-    if (mask->stride[2] == 0) i1 = i0 + 1;
+    if (mask->stride[2] == 0)
+        i1 = i0 + 1;
     for (int64_t i = i0; i < i1; i++) {
         for (int64_t j = j0; j < j1; j += 64) {
             const int64_t n = min64(64, j1 - j);
             attni_load_row_f64(row, dense_at(view, i, j), mask->dtype, mask->stride[3], n);
             for (int64_t r = 0; r < n; r++)
-                if (row[r] != -(double)INFINITY) return ATTNI_PARTIAL;
+                if (row[r] != -(double)INFINITY)
+                    return ATTNI_PARTIAL;
         }
     }
     return ATTNI_EMPTY;
@@ -329,7 +339,8 @@ static void bias_apply(const attni_view *view, const attni_block *block)
 static bool alibi_active(const attn_sdpa_args *args) { return args->alibi_slopes != NULL; }
 
 /* Every tile gets its biases, whatever is visible. */
-static attni_class alibi_scan(const attni_view *view, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+static attni_class alibi_scan(const attni_view *view, int64_t i0, int64_t i1, int64_t j0,
+                              int64_t j1)
 {
     (void)view, (void)i0, (void)i1, (void)j0, (void)j1;
     return ATTNI_PARTIAL;
@@ -358,11 +369,12 @@ static const mask_kind kinds[] = {
 
 attn_status attni_mask_check(const attni_plan *plan, attn_error *err)
 {
-    FOR_KINDS(kind)
-    {
-        if (!kind->check || !kind->active(&plan->args)) continue;
+    FOR_KINDS (kind) {
+        if (!kind->check || !kind->active(&plan->args))
+            continue;
         const attn_status status = kind->check(plan, err);
-        if (status) return status;
+        if (status)
+            return status;
     }
     return ATTN_OK;
 }
@@ -370,16 +382,17 @@ attn_status attni_mask_check(const attni_plan *plan, attn_error *err)
 bool attni_mask_biases(const attn_sdpa_args *args)
 {
     bool biases = false;
-    FOR_KINDS(kind) biases |= kind->biases && kind->active(args);
+    FOR_KINDS (kind)
+        biases |= kind->biases && kind->active(args);
     return biases;
 }
 
 attni_span attni_mask_span(const attni_view *view, int64_t i0, int64_t i1)
 {
     attni_span all = {-UNBOUNDED, UNBOUNDED, -UNBOUNDED, UNBOUNDED};
-    FOR_KINDS(kind)
-    {
-        if (!kind->span || !kind->active(view->args)) continue;
+    FOR_KINDS (kind) {
+        if (!kind->span || !kind->active(view->args))
+            continue;
         attni_span s;
         kind->span(view, i0, i1, &s);
         all.any0 = max64(all.any0, s.any0);
@@ -393,19 +406,24 @@ attni_span attni_mask_span(const attni_view *view, int64_t i0, int64_t i1)
 attni_class attni_mask_classify(const attni_view *view, const attni_span *span, int64_t i0,
                                 int64_t i1, int64_t j0, int64_t j1)
 {
-    if (j1 <= span->any0 || j0 >= span->any1) return ATTNI_EMPTY;
+    if (j1 <= span->any0 || j0 >= span->any1)
+        return ATTNI_EMPTY;
     attni_class result = j0 >= span->all0 && j1 <= span->all1 ? ATTNI_FULL : ATTNI_PARTIAL;
-    FOR_KINDS(kind)
-    {
-        if (!kind->scan || !kind->active(view->args)) continue;
+    FOR_KINDS (kind) {
+        if (!kind->scan || !kind->active(view->args))
+            continue;
         const attni_class c = kind->scan(view, i0, i1, j0, j1);
-        if (c == ATTNI_EMPTY) return ATTNI_EMPTY;
-        if (c == ATTNI_PARTIAL) result = ATTNI_PARTIAL;
+        if (c == ATTNI_EMPTY)
+            return ATTNI_EMPTY;
+        if (c == ATTNI_PARTIAL)
+            result = ATTNI_PARTIAL;
     }
     return result;
 }
 
 void attni_mask_apply(const attni_view *view, const attni_block *block)
 {
-    FOR_KINDS(kind) if (kind->active(view->args)) kind->apply(view, block);
+    FOR_KINDS (kind)
+        if (kind->active(view->args))
+            kind->apply(view, block);
 }

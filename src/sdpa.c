@@ -40,7 +40,8 @@ static attni_view view_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)
         view.j_base = packed ? a->cu_seqlens_k[n] : 0;
         view.S = packed ? a->cu_seqlens_k[n + 1] - view.j_base : 0;
     }
-    if (a->causal == ATTN_CAUSAL_OFFSET) view.off = a->causal_offset;
+    if (a->causal == ATTN_CAUSAL_OFFSET)
+        view.off = a->causal_offset;
     if (a->causal == ATTN_CAUSAL_BOTTOM_RIGHT)
         view.off = (a->key_lengths ? a->key_lengths[b] : view.S) - view.T;
     return view;
@@ -98,14 +99,17 @@ static attn_status make_plan(attni_plan *p, int isa, int threads, attn_error *er
     p->v_in_place = in_place(p, &p->args.v);
     p->out_in_place = in_place(p, &p->args.out);
     p->nv = 1;
-    while (p->nv < p->kernels->vectors && p->nv * p->kernels->lanes < p->T) p->nv *= 2;
+    while (p->nv < p->kernels->vectors && p->nv * p->kernels->lanes < p->T)
+        p->nv *= 2;
     count_tasks(p, threads);
     p->worker_bytes = attni_tile_scratch(p);
     if (p->worker_bytes == SIZE_MAX ||
         !attni_size_mul(p->worker_bytes, (size_t)(p->workers > 1 ? p->workers : 1),
                         &p->scratch_bytes))
-        return attni_fail(err, ATTN_ERR_LIMIT, "q", "D=%lld and Dv=%lld need more scratch than this "
-                          "machine can address", (long long)p->D, (long long)p->Dv);
+        return attni_fail(err, ATTN_ERR_LIMIT, "q",
+                          "D=%lld and Dv=%lld need more scratch than this "
+                          "machine can address",
+                          (long long)p->D, (long long)p->Dv);
     return ATTN_OK;
 }
 
@@ -138,25 +142,41 @@ static void run_worker(void *arg, int worker)
     char *scratch = j->scratch + (size_t)worker * j->plan->worker_bytes;
     for (;;) {
         const int64_t task = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
-        if (task >= j->plan->tasks) return;
+        if (task >= j->plan->tasks)
+            return;
         run_task(j->plan, task, scratch);
     }
+}
+
+attn_status attni_sdpa_prepare(attni_plan *plan, attn_context *ctx, const attn_sdpa_args *args,
+                               attn_error *err)
+{
+    const attn_status status = attni_sdpa_check(plan, args, err);
+    if (status)
+        return status;
+    return make_plan(plan, attni_context_isa_index(ctx), attn_context_threads(ctx), err);
+}
+
+void attni_sdpa_run(const attni_plan *plan, attni_call *call, char *scratch)
+{
+    job j = {.plan = plan, .scratch = scratch};
+    atomic_init(&j.next, 0);
+    if (plan->tasks)
+        attni_call_run(call, plan->workers, run_worker, &j);
 }
 
 attn_status attn_sdpa_forward(attn_context *ctx, const attn_sdpa_args *args, attn_error *err)
 {
     attni_plan plan;
-    attn_status status = attni_sdpa_check(&plan, args, err);
-    if (status) return status;
-    status = make_plan(&plan, attni_context_isa_index(ctx), attn_context_threads(ctx), err);
-    if (status) return status;
     attni_call call;
+    attn_status status = attni_sdpa_prepare(&plan, ctx, args, err);
+    if (status)
+        return status;
     status = attni_call_begin(&call, ctx, plan.scratch_bytes, plan.args.workspace,
                               plan.args.workspace_bytes, err);
-    if (status) return status;
-    job j = {.plan = &plan, .scratch = call.scratch};
-    atomic_init(&j.next, 0);
-    if (plan.tasks) attni_call_run(&call, plan.workers, run_worker, &j);
+    if (status)
+        return status;
+    attni_sdpa_run(&plan, &call, call.scratch);
     attni_call_end(&call);
     return ATTN_OK;
 }
@@ -166,7 +186,8 @@ attn_status attn_sdpa_forward(attn_context *ctx, const attn_sdpa_args *args, att
 static double tensor_bytes(const attn_tensor *t)
 {
     double bytes = (double)attn_dtype_size(t->dtype);
-    for (int d = 0; d < 4; d++) bytes *= t->stride[d] ? (double)t->shape[d] : t->shape[d] > 0;
+    for (int d = 0; d < 4; d++)
+        bytes *= t->stride[d] ? (double)t->shape[d] : t->shape[d] > 0;
     return bytes;
 }
 
@@ -179,7 +200,8 @@ static double visible_pairs(const attni_plan *p)
             const attni_view view = view_of(p, b, 0, n);
             for (int64_t i = 0; i < view.T; i++) {
                 const attni_span s = attni_mask_span(&view, i, i + 1);
-                if (s.any1 > s.any0) pairs += (double)(s.any1 - s.any0);
+                if (s.any1 > s.any0)
+                    pairs += (double)(s.any1 - s.any0);
             }
         }
     }
@@ -190,24 +212,27 @@ attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *args, attn_p
                            attn_error *err)
 {
     attni_plan plan;
-    attn_status status = attni_sdpa_check(&plan, args, err);
-    if (status) return status;
+    attn_status status = attni_sdpa_prepare(&plan, ctx, args, err);
+    if (status)
+        return status;
     if (!info || info->struct_size < sizeof *info)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "info",
                           "info is NULL or its struct_size is not sizeof(attn_plan_info)");
-    status = make_plan(&plan, attni_context_isa_index(ctx), attn_context_threads(ctx), err);
-    if (status) return status;
     const attn_sdpa_args *a = &plan.args;
     snprintf(info->kernel, sizeof info->kernel, "%s f%d %dx%d", plan.kernels->isa,
              plan.kernels->bits, plan.nv * plan.kernels->lanes, ATTNI_CHUNK);
-    info->scratch_bytes = plan.scratch_bytes;
+    /* room to align a workspace that is not */
+    info->scratch_bytes = plan.scratch_bytes + ATTNI_ALIGN - 1;
     info->threads = plan.workers > 1 ? plan.workers : 1;
     info->tasks = plan.tasks;
     info->flop = 2 * visible_pairs(&plan) * (double)plan.H * (double)(plan.D + plan.Dv);
-    info->bytes = tensor_bytes(&a->q) + tensor_bytes(&a->k) + tensor_bytes(&a->v) +
-                  tensor_bytes(&a->out);
-    if (a->mask) info->bytes += tensor_bytes(a->mask);
-    if (a->lse) info->bytes += tensor_bytes(a->lse);
-    if (a->scores) info->bytes += tensor_bytes(a->scores);
+    info->bytes =
+        tensor_bytes(&a->q) + tensor_bytes(&a->k) + tensor_bytes(&a->v) + tensor_bytes(&a->out);
+    if (a->mask)
+        info->bytes += tensor_bytes(a->mask);
+    if (a->lse)
+        info->bytes += tensor_bytes(a->lse);
+    if (a->scores)
+        info->bytes += tensor_bytes(a->scores);
     return ATTN_OK;
 }

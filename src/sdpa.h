@@ -14,7 +14,7 @@ typedef struct attni_view {
     int64_t b, h, hk;
     int64_t T, S; /* of this sequence */
     int64_t i_base, j_base;
-    int64_t off;            /* causal offset */
+    int64_t off; /* causal offset */
 } attni_view;
 
 /* ---------------------------------------------------------------------------- mask.c
@@ -58,17 +58,17 @@ typedef struct attni_plan {
     attn_sdpa_args args; /* the caller's, in this version's size; broadcast sizes have stride 0 */
     attn_tensor mask;    /* args.mask points here */
     const attni_kernels *kernels;
-    size_t real;         /* bytes of R */
+    size_t real; /* bytes of R */
     attn_dtype real_dtype;
     int64_t B, H, Hk, T, S, D, Dv;
     double power, rest;
-    double c;            /* turns a score into log2 units: rest * log2(e), or log2(e) if natural */
-    bool natural;        /* scores are brought to natural units: soft cap or biases */
+    double c;     /* turns a score into log2 units: rest * log2(e), or log2(e) if natural */
+    bool natural; /* scores are brought to natural units: soft cap or biases */
     bool k_in_place, v_in_place, q_in_place, out_in_place; /* else rows are converted */
     uint32_t drop_threshold;
-    int nv;              /* vectors of queries in a full tile */
-    int tiles;           /* in a task */
-    int64_t sequences;   /* args.sequences + 1 (the rows after the last), or 1 */
+    int nv;            /* vectors of queries in a full tile */
+    int tiles;         /* in a task */
+    int64_t sequences; /* args.sequences + 1 (the rows after the last), or 1 */
     int64_t tasks_per_head;
     int64_t tasks;
     int workers;
@@ -86,5 +86,11 @@ void attni_tile_task(const attni_plan *plan, const attni_view *view, int64_t i0,
 
 /* sdpa_check.c: every argument, before anything is touched. Fills all of plan that args decide. */
 attn_status attni_sdpa_check(attni_plan *plan, const attn_sdpa_args *args, attn_error *err);
+
+/* attn_sdpa_forward in two pieces, for modules that attend inside a call of their own. prepare checks
+ * and plans, and touches no data: until run, the tensors of plan->args may be given other `data`. */
+attn_status attni_sdpa_prepare(attni_plan *plan, attn_context *ctx, const attn_sdpa_args *args,
+                               attn_error *err);
+void attni_sdpa_run(const attni_plan *plan, attni_call *call, char *scratch);
 
 #endif

@@ -10,7 +10,8 @@
 static attn_status copy_args(attn_sdpa_args *to, const attn_sdpa_args *from, attn_error *err)
 {
     attn_sdpa_args_init(to);
-    if (!from) return attni_fail(err, ATTN_ERR_ARGUMENT, "args", "args is NULL");
+    if (!from)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "args", "args is NULL");
     const size_t size = from->struct_size, known = sizeof *to;
     if (size < offsetof(attn_sdpa_args, scale))
         return attni_fail(err, ATTN_ERR_ARGUMENT, "struct_size",
@@ -47,7 +48,8 @@ static attn_status check_storage(const attn_sdpa_args *a, attn_error *err)
 static attn_status expect(const attn_tensor *t, const char *name, int dimension, int64_t want,
                           const char *letter, attn_error *err)
 {
-    if (t->shape[dimension] == want) return ATTN_OK;
+    if (t->shape[dimension] == want)
+        return ATTN_OK;
     return attni_fail(err, ATTN_ERR_SHAPE, name, "%s has %s=%lld in dimension %d; it must be %lld",
                       name, letter, (long long)t->shape[dimension], dimension, (long long)want);
 }
@@ -61,7 +63,8 @@ static attn_status check_shapes(attni_plan *p, attn_error *err)
         return s;
     p->B = a->q.shape[0], p->H = a->q.shape[1], p->T = a->q.shape[2], p->D = a->q.shape[3];
     p->Hk = a->k.shape[1], p->S = a->k.shape[2], p->Dv = a->v.shape[3];
-    if ((s = expect(&a->k, "k", 0, p->B, "B", err)) || (s = expect(&a->v, "v", 0, p->B, "B", err)) ||
+    if ((s = expect(&a->k, "k", 0, p->B, "B", err)) ||
+        (s = expect(&a->v, "v", 0, p->B, "B", err)) ||
         (s = expect(&a->out, "out", 0, p->B, "B", err)) ||
         (s = expect(&a->v, "v", 1, p->Hk, "Hk", err)) ||
         (s = expect(&a->v, "v", 2, p->S, "S", err)) ||
@@ -70,7 +73,8 @@ static attn_status check_shapes(attni_plan *p, attn_error *err)
         (s = expect(&a->out, "out", 3, p->Dv, "Dv", err)))
         return s;
     if (a->k.shape[3] != p->D)
-        return attni_fail(err, ATTN_ERR_SHAPE, "k", "k has D=%lld but q has D=%lld; q and k must share D",
+        return attni_fail(err, ATTN_ERR_SHAPE, "k",
+                          "k has D=%lld but q has D=%lld; q and k must share D",
                           (long long)a->k.shape[3], (long long)p->D);
     if (p->Hk == 0 ? p->H != 0 : p->H % p->Hk != 0)
         return attni_fail(err, ATTN_ERR_SHAPE, "k",
@@ -83,7 +87,8 @@ static attn_status check_extra_output(const attni_plan *p, const attn_tensor *t,
                                       int64_t last, const char *letter, attn_error *err)
 {
     attn_status s;
-    if (!t) return ATTN_OK;
+    if (!t)
+        return ATTN_OK;
     if (!attni_dtype_is_float(t->dtype))
         return attni_fail(err, ATTN_ERR_DTYPE, name, "%s is %s; it must be a float type", name,
                           attn_dtype_name(t->dtype));
@@ -97,15 +102,16 @@ static attn_status check_numbers(const attni_plan *p, attn_error *err)
 {
     const attn_sdpa_args *a = &p->args;
     if (!isfinite(a->scale))
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "scale", "scale is %g; it must be finite", a->scale);
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "scale", "scale is %g; it must be finite",
+                          a->scale);
     if (!(a->softcap >= 0) || !isfinite(a->softcap))
         return attni_fail(err, ATTN_ERR_ARGUMENT, "softcap",
                           "softcap is %g; it must be 0 (none) or a positive number", a->softcap);
     if (!(a->dropout >= 0 && a->dropout < 1))
         return attni_fail(err, ATTN_ERR_ARGUMENT, "dropout", "dropout is %g; it must be 0 <= p < 1",
                           a->dropout);
-    if (a->dropout > 0 && (p->T > UINT32_MAX || p->S / 8 > UINT32_MAX ||
-                           (p->B > 0 && p->H > UINT32_MAX / p->B)))
+    if (a->dropout > 0 &&
+        (p->T > UINT32_MAX || p->S / 8 > UINT32_MAX || (p->B > 0 && p->H > UINT32_MAX / p->B)))
         return attni_fail(err, ATTN_ERR_LIMIT, "dropout",
                           "dropout numbers queries, keys / 8 and batch x heads with 32 bits each");
     if ((int)a->precision < 0 || a->precision > ATTN_PRECISION_ACCURATE)
@@ -121,7 +127,8 @@ static attn_status check_numbers(const attni_plan *p, attn_error *err)
 static void split_scale(attni_plan *p)
 {
     double scale = p->args.scale;
-    if (scale == 0) scale = p->D > 0 ? 1 / sqrt((double)p->D) : 1;
+    if (scale == 0)
+        scale = p->D > 0 ? 1 / sqrt((double)p->D) : 1;
     int exponent;
     const double half_to_one = frexp(fabs(scale), &exponent);
     p->rest = 2 * half_to_one;
@@ -148,12 +155,15 @@ attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, attn_err
     if (a->mask) {
         p->mask = *a->mask;
         for (int d = 0; d < 4; d++)
-            if (p->mask.shape[d] == 1) p->mask.stride[d] = 0;
+            if (p->mask.shape[d] == 1)
+                p->mask.stride[d] = 0;
         a->mask = &p->mask;
     }
-    if (!a->cu_seqlens_q) a->sequences = 0;
+    if (!a->cu_seqlens_q)
+        a->sequences = 0;
     split_scale(p);
-    if (a->dropout > 0) p->drop_threshold = attni_dropout_threshold(a->dropout);
+    if (a->dropout > 0)
+        p->drop_threshold = attni_dropout_threshold(a->dropout);
     const bool f64 = a->q.dtype == ATTN_F64 ||
                      (a->q.dtype == ATTN_F32 && a->precision == ATTN_PRECISION_ACCURATE);
     p->real = f64 ? sizeof(double) : sizeof(float);

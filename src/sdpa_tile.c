@@ -19,8 +19,8 @@
 
 /* State of one tile: arrays of R, [rows][W]. */
 typedef struct tile {
-    int64_t i0;  /* first query */
-    int rows;    /* queries that are there; the other lanes compute on zeros */
+    int64_t i0; /* first query */
+    int rows;   /* queries that are there; the other lanes compute on zeros */
     int nv, W;
     char *qt;    /* [D][W]  queries, times power */
     char *total; /* [Dv][W] sum of weighted values */
@@ -35,12 +35,12 @@ typedef struct worker {
     const attni_plan *plan;
     const attni_view *view;
     tile tiles[ATTNI_TILES];
-    char *acc;          /* [Dv][W] of the running chunk */
-    char *st;           /* [block][W] */
-    char *mx, *a, *l;   /* [W] each; l: of the running chunk */
-    char *k, *v;        /* [CHUNK][D], [CHUNK][Dv]: converted keys and values */
-    char *rows;         /* [W][max(D, Dv)]: converted queries, outputs */
-    char *line;         /* [block] scores of one query */
+    char *acc;                 /* [Dv][W] of the running chunk */
+    char *st;                  /* [block][W] */
+    char *mx, *a, *l;          /* [W] each; l: of the running chunk */
+    char *k, *v;               /* [CHUNK][D], [CHUNK][Dv]: converted keys and values */
+    char *rows;                /* [W][max(D, Dv)]: converted queries, outputs */
+    char *line;                /* [block] scores of one query */
     const char *k_now, *v_now; /* the chunk's first rows, as R */
     ptrdiff_t ldk, ldv;
 } worker;
@@ -51,7 +51,8 @@ typedef enum sweep_mode { FAST, CAREFUL, EXTREME } sweep_mode;
 
 static double lane(const attni_plan *p, const char *array, int i)
 {
-    return p->real == sizeof(float) ? (double)((const float *)array)[i] : ((const double *)array)[i];
+    return p->real == sizeof(float) ? (double)((const float *)array)[i]
+                                    : ((const double *)array)[i];
 }
 
 static void set_lane(const attni_plan *p, char *array, int i, double x)
@@ -92,17 +93,22 @@ static void carve(worker *w, attni_layout *layout)
         x->qt = attni_layout_take(layout, D, line);
         x->total = attni_layout_take(layout, Dv, line);
         x->l = attni_layout_take(layout, 4, line);
-        if (x->l) x->m = x->l + line, x->top = x->m + line, x->c = x->top + line;
+        if (x->l)
+            x->m = x->l + line, x->top = x->m + line, x->c = x->top + line;
     }
     w->acc = attni_layout_take(layout, Dv, line);
-    w->st = attni_layout_take(layout, (size_t)p->kernels->block, line);
+    w->st = attni_layout_take(layout, ATTNI_BLOCK, line);
     w->mx = attni_layout_take(layout, 3, line);
-    if (w->mx) w->a = w->mx + line, w->l = w->a + line;
-    if (!p->k_in_place) w->k = attni_layout_take(layout, ATTNI_CHUNK * p->real, D);
-    if (!p->v_in_place) w->v = attni_layout_take(layout, ATTNI_CHUNK * p->real, Dv);
+    if (w->mx)
+        w->a = w->mx + line, w->l = w->a + line;
+    if (!p->k_in_place)
+        w->k = attni_layout_take(layout, ATTNI_CHUNK * p->real, D);
+    if (!p->v_in_place)
+        w->v = attni_layout_take(layout, ATTNI_CHUNK * p->real, Dv);
     if (!p->q_in_place || !p->out_in_place)
         w->rows = attni_layout_take(layout, D > Dv ? D : Dv, line);
-    if (p->args.scores) w->line = attni_layout_take(layout, (size_t)p->kernels->block, p->real);
+    if (p->args.scores)
+        w->line = attni_layout_take(layout, ATTNI_BLOCK, p->real);
 }
 
 size_t attni_tile_scratch(const attni_plan *plan)
@@ -136,7 +142,8 @@ static void load_queries(worker *w, tile *t)
     if (!p->q_in_place) {
         for (int i = 0; i < t->rows; i++)
             load_row(p, w->rows + (size_t)i * (size_t)p->D * p->real,
-                     attni_at(q, w->view->b, w->view->h, row0 + i, 0), q->dtype, q->stride[3], p->D);
+                     attni_at(q, w->view->b, w->view->h, row0 + i, 0), q->dtype, q->stride[3],
+                     p->D);
         from = w->rows;
         ldq = (ptrdiff_t)p->D;
     }
@@ -155,7 +162,8 @@ static void load_chunk(worker *w, int64_t j0, int n, bool values)
         for (int r = 0; r < n; r++)
             load_row(p, w->k + (size_t)r * (size_t)p->D * p->real, attni_at(k, b, hk, row0 + r, 0),
                      k->dtype, k->stride[3], p->D);
-    if (!values) return;
+    if (!values)
+        return;
     w->v_now = p->v_in_place ? attni_at(v, b, hk, row0, 0) : w->v;
     w->ldv = (ptrdiff_t)(p->v_in_place ? v->stride[2] : p->Dv);
     if (!p->v_in_place)
@@ -170,16 +178,18 @@ static void score_block(worker *w, const tile *t, int64_t j0, int r, int n, attn
 {
     const attni_plan *p = w->plan;
     const attni_kernels *kernels = p->kernels;
-    kernels->scores(w->st, w->mx, t->qt, w->k_now + r * w->ldk * (ptrdiff_t)p->real, w->ldk, n, p->D,
-                    t->nv);
+    kernels->scores(w->st, w->mx, t->qt, w->k_now + r * w->ldk * (ptrdiff_t)p->real, w->ldk, n,
+                    p->D, t->nv);
     const bool masked = visible != ATTNI_FULL && stage >= ATTN_STAGE_BIASED;
     if (p->natural || stage <= ATTN_STAGE_SOFTCAP)
-        kernels->natural(w->st, n, p->rest, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0, t->nv);
+        kernels->natural(w->st, n, p->rest, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0,
+                         t->nv);
     if (masked) {
         const attni_block block = {w->st, kernels, t->i0, j0 + r, t->rows, n, t->nv};
         attni_mask_apply(w->view, &block);
     }
-    if (masked || p->natural) kernels->maxima(w->mx, w->st, n, t->nv);
+    if (masked || p->natural)
+        kernels->maxima(w->mx, w->st, n, t->nv);
 }
 
 /* The weights of w->st, and their values' sums. `flags` are values()'s, and CAREFUL. */
@@ -191,10 +201,11 @@ static void weigh_block(worker *w, tile *t, int64_t j0, int r, int n, int flags)
         kernels->rescale(t->total, p->Dv, w->a, t->nv);
         kernels->rescale(t->l, 1, w->a, t->nv);
         kernels->rescale(w->l, 1, w->a, t->nv);
-        if (!(flags & ATTNI_FIRST)) kernels->rescale(w->acc, p->Dv, w->a, t->nv);
+        if (!(flags & ATTNI_FIRST))
+            kernels->rescale(w->acc, p->Dv, w->a, t->nv);
     }
     kernels->weights(w->st, w->l, w->st, t->c, t->m, n, t->nv, flags);
-    if (p->drop_threshold)
+    if (p->args.dropout > 0)
         kernels->drop(w->st, n, p->args.dropout_seed, p->drop_threshold,
                       (uint64_t)(w->view->b * p->H + w->view->h),
                       (uint64_t)(w->view->i_base + t->i0), (uint64_t)(w->view->j_base + j0 + r),
@@ -206,34 +217,40 @@ static void weigh_block(worker *w, tile *t, int64_t j0, int r, int n, int flags)
 static void add_lanes(const attni_plan *p, char *to, const char *x, int W)
 {
     if (p->real == sizeof(float))
-        for (int i = 0; i < W; i++) ((float *)to)[i] += ((const float *)x)[i];
+        for (int i = 0; i < W; i++)
+            ((float *)to)[i] += ((const float *)x)[i];
     else
-        for (int i = 0; i < W; i++) ((double *)to)[i] += ((const double *)x)[i];
+        for (int i = 0; i < W; i++)
+            ((double *)to)[i] += ((const double *)x)[i];
 }
 
 /* The blocks of keys j0 .. j0+n-1 (one chunk, loaded) for one tile. */
 static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, sweep_mode mode)
 {
     const attni_plan *p = w->plan;
-    const int step = p->kernels->block;
-    attni_class class[ATTNI_CHUNK / 16];
+    const int step = ATTNI_BLOCK;
+    attni_class class[ATTNI_CHUNK / ATTNI_BLOCK];
     int last = -1;
     for (int r = 0; r < n; r += step) {
         const int end = r + step < n ? r + step : n;
-        class[r / step] = attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->rows, j0 + r,
-                                              j0 + end);
-        if (class[r / step] != ATTNI_EMPTY) last = r;
+        class[r / step] =
+            attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->rows, j0 + r, j0 + end);
+        if (class[r / step] != ATTNI_EMPTY)
+            last = r;
     }
-    if (last < 0) return;
+    if (last < 0)
+        return;
     memset(w->l, 0, (size_t)t->W * p->real);
     int flags = ATTNI_FIRST | (mode == FAST ? 0 : ATTNI_CAREFUL);
     for (int r = 0; r <= last; r += step) {
         const attni_class visible = class[r / step];
-        if (visible == ATTNI_EMPTY) continue;
+        if (visible == ATTNI_EMPTY)
+            continue;
         /* keys past the last visible one of the block are cut off; a hidden key adds exactly 0 */
         const int64_t seen = t->span.any1 - (j0 + r);
         int block = r + step < n ? step : n - r;
-        if (seen < block) block = (int)seen;
+        if (seen < block)
+            block = (int)seen;
         score_block(w, t, j0, r, block, visible, ATTN_STAGE_BIASED);
         weigh_block(w, t, j0, r, block,
                     flags | (r == last ? ATTNI_LAST : 0) |
@@ -247,8 +264,10 @@ static void sweep(worker *w, tile *tiles, int count, sweep_mode mode)
 {
     int64_t begin = INT64_MAX, end = 0;
     for (int t = 0; t < count; t++) {
-        if (tiles[t].span.any0 < begin) begin = tiles[t].span.any0;
-        if (tiles[t].span.any1 > end) end = tiles[t].span.any1;
+        if (tiles[t].span.any0 < begin)
+            begin = tiles[t].span.any0;
+        if (tiles[t].span.any1 > end)
+            end = tiles[t].span.any1;
     }
     begin -= begin % ATTNI_CHUNK;
     for (int64_t j0 = begin; j0 < end; j0 += ATTNI_CHUNK) {
@@ -285,8 +304,10 @@ static void add_sink(worker *w, tile *t)
 static double log_sum(const attni_plan *p, const tile *t, int i)
 {
     const double l = lane(p, t->l, i), m = lane(p, t->m, i);
-    if (l == 0) return -(double)INFINITY;
-    if (!isfinite(l)) return (double)NAN;
+    if (l == 0)
+        return -(double)INFINITY;
+    if (!isfinite(l))
+        return (double)NAN;
     int exponent;
     const double fraction = frexp(l, &exponent);
     const double lowered = p->c / lane(p, t->c, i);
@@ -299,7 +320,8 @@ static bool finish(worker *w, tile *t)
     const attni_plan *p = w->plan;
     const attn_sdpa_args *args = &p->args;
     const int64_t b = w->view->b, h = w->view->h, row0 = w->view->i_base + t->i0;
-    if (args->sink_logits) add_sink(w, t);
+    if (args->sink_logits)
+        add_sink(w, t);
     bool again = false;
     const double limit = p->real == sizeof(float) ? 1.6e38 : 8e307;
     for (int i = 0; i < t->W; i++) {
@@ -340,9 +362,11 @@ static void move_exponents(worker *w, tile *t)
     }
     clear_state(p, t);
     for (int i = 0; i < t->W; i++) {
-        if (!isfinite(top[i])) continue;
+        if (!isfinite(top[i]))
+            continue;
         const bool huge = !(fabs(top[i]) * p->c < limit);
-        if (finite[i] && !huge) continue;
+        if (finite[i] && !huge)
+            continue;
         const double c = huge ? p->c / 256 : p->c;
         set_lane(p, t->c, i, c);
         set_lane(p, t->m, i, ceil(top[i] * lane(p, t->c, i)) + 40);
@@ -360,12 +384,14 @@ static void write_scores(worker *w, const tile *t, int64_t j, int n, double cons
     for (int i = 0; i < t->rows; i++) {
         for (int r = 0; r < n; r++) {
             double x = constant;
-            if (computed) x = lane(p, w->st, r * t->W + i);
-            if (computed && weights) x *= lane(p, w->a, i);
+            if (computed)
+                x = lane(p, w->st, r * t->W + i);
+            if (computed && weights)
+                x = x < 0 ? 0 : x * lane(p, w->a, i); /* a mark: hidden */
             set_lane(p, w->line, r, x);
         }
-        store_row(p, attni_at(s, w->view->b, w->view->h, w->view->i_base + t->i0 + i, j), s, w->line,
-                  n);
+        store_row(p, attni_at(s, w->view->b, w->view->h, w->view->i_base + t->i0 + i, j), s,
+                  w->line, n);
     }
 }
 
@@ -378,11 +404,18 @@ static void scores_out(worker *w, tile *t)
     const attn_stage stage = p->args.scores_stage;
     const bool hides = stage >= ATTN_STAGE_BIASED;
     const double nothing = stage == ATTN_STAGE_WEIGHTS ? 0 : -(double)INFINITY;
-    for (int i = 0; i < t->W; i++) {
-        const double l = lane(p, t->l, i);
+    for (int i = 0; i < t->W;
+         i++) { /* weights count from the maximum itself, wherever m has been */
+        const double l = lane(p, t->l, i), m = lane(p, t->m, i);
+        const double up = ceil(lane(p, t->top, i) * lane(p, t->c, i));
         set_lane(p, w->a, i, l == 0 ? 0 : 1 / l);
+        if (!isfinite(up) || !isfinite(m))
+            continue;
+        const double shift = fmax(fmin(up - m, 3000), -3000);
+        set_lane(p, w->a, i, l == 0 ? 0 : ldexp(1 / l, (int)shift));
+        set_lane(p, t->m, i, up);
     }
-    const int step = p->kernels->block;
+    const int step = ATTNI_BLOCK;
     for (int64_t g = 0; g < p->S; g += step) { /* g counts from the tensor's first key */
         const int64_t j0 = g - w->view->j_base;
         const int n = p->S - g < step ? (int)(p->S - g) : step;
@@ -393,7 +426,7 @@ static void scores_out(worker *w, tile *t)
             load_chunk(w, j0, n, false);
             score_block(w, t, j0, 0, n, visible, hides ? ATTN_STAGE_BIASED : stage);
             if (stage == ATTN_STAGE_WEIGHTS)
-                p->kernels->weights(w->st, w->l, w->st, t->c, t->m, n, t->nv, ATTNI_MASKED);
+                p->kernels->weights(w->st, w->l, w->st, t->c, t->m, n, t->nv, ATTNI_CAREFUL);
             else if (stage == ATTN_STAGE_BIASED && !p->natural)
                 p->kernels->natural(w->st, n, p->rest, 0, t->nv);
         }
@@ -407,7 +440,8 @@ static void scores_out(worker *w, tile *t)
 static void shape_tile(const attni_plan *p, tile *t, int64_t rows)
 {
     t->nv = 1;
-    while (t->nv < p->nv && t->nv * p->kernels->lanes < rows) t->nv *= 2;
+    while (t->nv < p->nv && t->nv * p->kernels->lanes < rows)
+        t->nv *= 2;
     t->W = t->nv * p->kernels->lanes;
     t->rows = rows < t->W ? (int)rows : t->W;
 }
@@ -440,6 +474,7 @@ void attni_tile_task(const attni_plan *plan, const attni_view *view, int64_t i0,
                 finish(&w, t);
             }
         }
-        if (plan->args.scores) scores_out(&w, t);
+        if (plan->args.scores)
+            scores_out(&w, t);
     }
 }

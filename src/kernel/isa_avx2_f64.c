@@ -2,7 +2,6 @@
 #if defined(__x86_64__)
 #define ATTNI_BITS 64
 #define ATTNI_ISA_NAME avx2
-#define ATTNI_BLOCK 64
 
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)

@@ -2,10 +2,10 @@
 #if defined(__x86_64__)
 #define ATTNI_BITS 64
 #define ATTNI_ISA_NAME avx512
-#define ATTNI_BLOCK 64
 
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))), apply_to = function)
+#pragma clang attribute push(                                                                      \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))), apply_to = function)
 #else
 #pragma GCC optimize("fp-contract=off") /* a bare cc must not fuse what is rounded twice */
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")

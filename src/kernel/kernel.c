@@ -10,6 +10,7 @@ const attni_kernels *attni_kernels_of(int isa, int bits)
 #include "isa.def"
 #undef ATTNI_ISA
     };
-    if (isa < 0 || isa >= (int)(sizeof table / sizeof *table)) return NULL;
+    if (isa < 0 || isa >= (int)(sizeof table / sizeof *table))
+        return NULL;
     return table[isa][bits == 64];
 }

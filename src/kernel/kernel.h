@@ -9,9 +9,11 @@
  * alignment. Strides ld* are in elements; the last stride is 1.
  *
  * The order of every sum is fixed here, for all instruction sets, and none of it depends on tile
- * sizes: a score is one chain over D; keys come in index order; chains start anew at every chunk of
- * ATTNI_CHUNK keys, counted from the row's key 0, and chunk sums are added in order. That is what
- * makes one query alone, a query among others and a split over keys agree to the bit.
+ * widths: a score is one chain over each run of ATTNI_RUN components of D, the runs added in order; keys
+ * come in index order, one chain in each block of ATTNI_BLOCK keys, blocks added in order within each
+ * chunk of ATTNI_CHUNK keys, chunks added in order, all counted from the row's key 0. That is what makes
+ * one query alone, a query among others and a split over keys agree to the bit; and errors grow with
+ * the sum of these lengths, not with their product.
  */
 #ifndef ATTNI_KERNEL_H
 #define ATTNI_KERNEL_H
@@ -19,7 +21,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define ATTNI_CHUNK 256  /* keys whose weighted values are summed before they join the total */
+#define ATTNI_RUN 64    /* components of D in one chain of a score */
+#define ATTNI_BLOCK 64  /* keys in one block of scores: one chain of weights and weighted values */
+#define ATTNI_CHUNK 256 /* keys whose weighted values are summed before they join the total */
 #define ATTNI_MAX_LANES 64 /* no tile is wider */
 
 /* Flags of weights() and values(). */
@@ -30,16 +34,15 @@
 
 typedef struct attni_kernels {
     const char *isa;
-    int bits;       /* 32 or 64: R */
-    int lanes;      /* of one vector */
-    int vectors;    /* of the widest tile: nv is 1, 2, ... doubling up to this */
-    int block;      /* keys in one block of scores; divides ATTNI_CHUNK */
+    int bits;    /* 32 or 64: R */
+    int lanes;   /* of one vector */
+    int vectors; /* of the widest tile: nv is 1, 2, ... doubling up to this */
 
     /* qt[d*W + i] = q[i*ldq + d] * mul for i < rows, else 0. mul is a power of two. */
     void (*pack)(void *qt, const void *q, ptrdiff_t ldq, int rows, int64_t D, double mul, int nv);
 
-    /* st[j*W + i] = sum over d = 0..D-1, in order, of k[j*ldk + d] * qt[d*W + i], for j < n;
-     * mx[i] = the largest of column i, -inf if n is 0. A NaN in a column may or may not show in mx. */
+    /* st[j*W + i] = sum over d < D of k[j*ldk + d] * qt[d*W + i], for j < n: a chain from 0 over each run
+     * of ATTNI_RUN components, then run 0 + run 1 + ... in order. mx[i] = the largest of column i, -inf if n is 0. A NaN in a column may or may not show in mx. */
     void (*scores)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
                    int64_t D, int nv);
 
@@ -62,8 +65,9 @@ typedef struct attni_kernels {
     /* x[r*W + i] *= a[i], r < rows. */
     void (*rescale)(void *x, int64_t rows, const void *a, int nv);
 
-    /* p[j*W + i] = 2^(st[j*W + i]*c[i] - m[i]) (m = -inf counts as 0), within 1 unit in the last place
-     * of the rounded exponent's power; l[i] += p, in order of j. p may be st. NaN stays NaN.
+    /* p[j*W + i] = 2^(st[j*W + i]*c[i] - m[i]) (m = -inf counts as 0), the product rounded, the power
+     * within 1 unit in the last place (1.25 without fused multiply-add); l[i] += the sum of p, a chain
+     * from 0 in order of j. p may be st. NaN stays NaN.
      * flags: ATTNI_MASKED, ATTNI_CAREFUL. A mark does not enter l. */
     void (*weights)(void *p, void *l, const void *st, const void *c, const void *m, int n, int nv,
                     int flags);
@@ -73,8 +77,9 @@ typedef struct attni_kernels {
     void (*drop)(void *p, int n, uint64_t seed, uint32_t threshold, uint64_t bh, uint64_t i0,
                  uint64_t j0, double kept, int nv);
 
-    /* For each c < Dv: s = FIRST ? 0 : acc[c*W + i]; s += v[j*ldv + c] * p[j*W + i], in order of j < n;
-     * LAST ? total[c*W + i] += s : (acc[c*W + i] = s). CAREFUL: weights < 0 are passed over. */
+    /* For each c < Dv: s = a chain from 0 of v[j*ldv + c] * p[j*W + i], in order of j < n; if not FIRST,
+     * s = acc[c*W + i] + s; LAST ? (total[c*W + i] += s) : (acc[c*W + i] = s). CAREFUL: weights < 0
+     * are passed over. */
     void (*values)(void *acc, void *total, const void *v, ptrdiff_t ldv, const void *p, int n,
                    int64_t Dv, int nv, int flags);
 

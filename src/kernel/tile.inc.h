@@ -30,15 +30,30 @@
 #if V_VECTORS == 4
 #define WITH_NV(nv_, call)                                                                         \
     switch (nv_) {                                                                                 \
-    case 1: { enum { nv = 1 }; call; } break;                                                      \
-    case 2: { enum { nv = 2 }; call; } break;                                                      \
-    default: { enum { nv = 4 }; call; } break;                                                     \
+    case 1: {                                                                                      \
+        enum { nv = 1 };                                                                           \
+        call;                                                                                      \
+    } break;                                                                                       \
+    case 2: {                                                                                      \
+        enum { nv = 2 };                                                                           \
+        call;                                                                                      \
+    } break;                                                                                       \
+    default: {                                                                                     \
+        enum { nv = 4 };                                                                           \
+        call;                                                                                      \
+    } break;                                                                                       \
     }
 #else
 #define WITH_NV(nv_, call)                                                                         \
     switch (nv_) {                                                                                 \
-    case 1: { enum { nv = 1 }; call; } break;                                                      \
-    default: { enum { nv = 2 }; call; } break;                                                     \
+    case 1: {                                                                                      \
+        enum { nv = 1 };                                                                           \
+        call;                                                                                      \
+    } break;                                                                                       \
+    default: {                                                                                     \
+        enum { nv = 2 };                                                                           \
+        call;                                                                                      \
+    } break;                                                                                       \
     }
 #endif
 
@@ -66,8 +81,10 @@ V_INLINE void pack_tile(R *qt, const R_any *q, ptrdiff_t ldq, int rows, int64_t 
         }
         for (; d < D; d++) {
             R *to = qt + d * W + first;
-            for (int i = 0; i < n; i++) to[i] = q[(first + i) * ldq + d] * mul;
-            for (int i = n; i < V_LANES; i++) to[i] = 0;
+            for (int i = 0; i < n; i++)
+                to[i] = q[(first + i) * ldq + d] * mul;
+            for (int i = n; i < V_LANES; i++)
+                to[i] = 0;
         }
     }
 }
@@ -79,14 +96,14 @@ static void op_pack(void *qt, const void *q, ptrdiff_t ldq, int rows, int64_t D,
 
 /* ----------------------------------------------------------------------------------- scores */
 
-/* st[u][:] = sum_d k[u][d] * qt[d][:] for mr keys. */
-V_INLINE void scores_rows(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int64_t D,
-                          const int mr, const int nv)
+/* For mr keys and one run of D: st[u][:] (+)= sum_d k[u][d] * qt[d][:]. */
+V_INLINE void scores_rows(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int D,
+                          const int first, const int last, const int mr, const int nv)
 {
     const int W = nv * V_LANES;
     vec s[MAX_ROWS][V_VECTORS];
     FOR_U FOR_V s[u][v] = v_set1(0);
-    for (int64_t d = 0; d < D; d++) {
+    for (int d = 0; d < D; d++) {
         vec q[V_VECTORS];
         FOR_V q[v] = v_load(qt + d * W + v * V_LANES);
         FOR_U
@@ -97,25 +114,46 @@ V_INLINE void scores_rows(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t
     }
     FOR_U FOR_V
     {
-        mx[v] = v_max(mx[v], s[u][v]);
-        v_store(st + u * W + v * V_LANES, s[u][v]);
+        R *to = st + u * W + v * V_LANES;
+        if (!first)
+            s[u][v] = v_add(v_load(to), s[u][v]);
+        if (last)
+            mx[v] = v_max(mx[v], s[u][v]);
+        v_store(to, s[u][v]);
     }
 }
 
-V_INLINE void scores_tile(R *st, R *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int n,
-                          int64_t D, const int nv)
+V_INLINE void scores_run(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int n, int D,
+                         const int first, const int last, const int nv)
 {
-    const int width = nv * V_LANES;
-    vec top[V_VECTORS];
-    FOR_V top[v] = v_set1(-R_INF);
+    const int W = nv * V_LANES;
     int j = 0;
 #define STEP(mr)                                                                                   \
     for (; j + (mr) <= n; j += (mr))                                                               \
-    scores_rows(st + j * width, top, qt, k + j * ldk, ldk, D, mr, nv)
+    scores_rows(st + j * W, mx, qt, k + j * ldk, ldk, D, first, last, mr, nv)
     STEP(ROWS_OF(nv));
     STEP(4);
     STEP(1);
 #undef STEP
+}
+
+/* D is cut into runs so that a run of the queries stays in the first cache while all keys of the block
+ * pass by, and so that rounding errors grow with a run's length and not with D. */
+V_INLINE void scores_tile(R *st, R *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int n,
+                          int64_t D, const int nv)
+{
+    const int W = nv * V_LANES;
+    vec top[V_VECTORS];
+    FOR_V top[v] = v_set1(-R_INF);
+    if (D <= ATTNI_RUN) {
+        scores_run(st, top, qt, k, ldk, n, (int)D, 1, 1, nv);
+    } else {
+        scores_run(st, top, qt, k, ldk, n, ATTNI_RUN, 1, 0, nv);
+        int64_t d = ATTNI_RUN;
+        for (; D - d > ATTNI_RUN; d += ATTNI_RUN)
+            scores_run(st, top, qt + d * W, k + d, ldk, n, ATTNI_RUN, 0, 0, nv);
+        scores_run(st, top, qt + d * W, k + d, ldk, n, (int)(D - d), 0, 1, nv);
+    }
     FOR_V v_store(mx + v * V_LANES, top[v]);
 }
 
@@ -129,7 +167,8 @@ V_INLINE void maxima_tile(R *mx, const R *st, int n, const int nv)
 {
     vec top[V_VECTORS];
     FOR_V top[v] = v_set1(-R_INF);
-    for (int j = 0; j < n; j++) FOR_V top[v] = v_max(top[v], v_load(st + (j * nv + v) * V_LANES));
+    for (int j = 0; j < n; j++)
+        FOR_V top[v] = v_max(top[v], v_load(st + (j * nv + v) * V_LANES));
     FOR_V v_store(mx + v * V_LANES, top[v]);
 }
 
@@ -140,13 +179,13 @@ static void op_maxima(void *mx, const void *st, int n, int nv_)
 
 /* ----------------------------------------------------------------- the exponential, and tanh */
 
-/* 2^f - 1 for |f| <= 1/2: a minimax polynomial of f with no constant term, relative error of 2^f
- * 2e-9 (degree 6) and 3.4e-18 (degree 11): below the rounding of R. */
-V_INLINE vec exp2m1_poly(vec f)
+/* (2^f - 1) / f for |f| <= 1/2: a minimax polynomial; the relative error that it leaves in 2^f, its
+ * coefficients rounded, is 3e-9 (degree 6 in all) and 3.4e-18 (degree 11): far below the rounding of R. */
+V_INLINE vec exp2m1_ratio(vec f)
 {
 #if ATTNI_BITS == 32
-    static const R c[] = {0x1.41fd8ap-13f, 0x1.5f3e7ap-10f, 0x1.3b2d4ap-7f,
-                          0x1.c6aee8p-5f,  0x1.ebfbdcp-3f,  0x1.62e430p-1f};
+    static const R c[] = {0x1.417888p-13f, 0x1.5f094ap-10f, 0x1.3b2dd4p-7f,
+                          0x1.c6af7ap-5f,  0x1.ebfbdcp-3f,  0x1.62e430p-1f};
 #else
     static const R c[] = {4.4347374555651770564e-10,  7.0737860747722372986e-9,
                           1.0178199819313554992e-7,   1.321543526396640684e-6,
@@ -157,40 +196,40 @@ V_INLINE vec exp2m1_poly(vec f)
 #endif
     vec p = v_set1(c[0]);
     UNROLL for (int i = 1; i < (int)(sizeof c / sizeof *c); i++) p = v_fma(p, f, v_set1(c[i]));
-    return v_mul(p, f);
+    return p;
 }
 
 /* 2^(x - m), m an integer. Split before the subtraction: x = n + f exactly, so that m changes only
  * the exponent of the result, never its bits. */
 V_INLINE vec exp2_minus(vec x, vec m)
 {
-    const vec n = v_round(x);
-    const vec p = v_add(exp2m1_poly(v_sub(x, n)), v_set1(1));
-    return v_scale2(p, v_sub(n, m));
+    const vec n = v_round(x), f = v_sub(x, n);
+    return v_scale2(v_fma(exp2m1_ratio(f), f, v_set1(1)), v_sub(n, m));
 }
 
-/* tanh(y) = (e - 1) / (e + 1) with e = exp(2y); e - 1 without cancellation near 0. */
-V_INLINE vec tanh_vec(vec y)
+/* tanh(s * C ln(2) / 2) = (e - 1) / (e + 1) with e = 2^(s*C); e - 1 without cancellation near 0. One
+ * rounded constant between the score and the exponent keeps the error to a few units. */
+V_INLINE vec tanh_scaled(vec s, vec C, vec limit)
 {
-    const R limit = ATTNI_BITS == 32 ? 10 : 20; /* beyond it tanh rounds to 1 */
-    y = v_max(v_set1(-limit), y); /* a NaN passes both */
-    y = v_select(v_lt(v_set1(limit), y), v_set1(limit), y);
-    const vec x = v_mul(y, v_set1((R)2.8853900817779268147)); /* 2 log2(e) */
-    const vec n = v_round(x);
-    const vec f = v_fma(y, v_set1((R)2.8853900817779268147), v_sub(v_set1(0), n));
-    const vec q = exp2m1_poly(f);
+    s = v_max(v_sub(v_set1(0), limit), s); /* a NaN passes both */
+    s = v_select(v_lt(limit, s), limit, s);
+    const vec n = v_round(v_mul(s, C));
+    const vec f = v_fma(s, C, v_sub(v_set1(0), n));
     const vec t = v_scale2(v_set1(1), n);
-    const vec em1 = v_fma(t, q, v_sub(t, v_set1(1)));
+    const vec em1 = v_fma(t, v_mul(exp2m1_ratio(f), f), v_sub(t, v_set1(1)));
     return v_div(em1, v_add(em1, v_set1(2)));
 }
 
 static void op_natural(void *st_, int n, double r, double cap, int nv)
 {
     R *st = st_;
-    const vec vr = v_set1((R)r), vcap = v_set1((R)cap), inverse = v_set1((R)(1 / cap));
+    const double C = 2.8853900817779268147 * r / cap; /* 2 log2(e) */
+    const double end = ATTNI_BITS == 32 ? 30 : 58;    /* 2^end + 1 rounds to 2^end: tanh is 1 */
+    const vec vr = v_set1((R)r), vcap = v_set1((R)cap), vC = v_set1((R)C);
+    const vec limit = v_set1((R)fabs(end / C));
     for (int i = 0; i < n * nv; i++) {
-        vec x = v_mul(v_load(st + i * V_LANES), vr);
-        if (cap > 0) x = v_mul(vcap, tanh_vec(v_mul(x, inverse)));
+        vec x = v_load(st + i * V_LANES);
+        x = cap > 0 ? v_mul(vcap, tanh_scaled(x, vC, limit)) : v_mul(x, vr);
         v_store(st + i * V_LANES, x);
     }
 }
@@ -221,7 +260,8 @@ static int op_raise(void *m_, void *a_, void *top_, const void *mx_, const void 
         v_store(top + i, v_max(v_load(top + i), v_load(mx + i)));
         raised |= v_any(v_lt(v_add(v_load(m + i), threshold), x));
     }
-    if (!raised) return 0;
+    if (!raised)
+        return 0;
     for (int i = 0; i < nv * V_LANES; i += V_LANES) {
         const vec old = v_load(m + i);
         const vec x = v_mul(v_load(mx + i), v_load(c + i));
@@ -251,22 +291,25 @@ V_INLINE void weights_tile(R *p, R *l, const R *st, const R *c, const R *m, int 
     const vec never = v_set1(-R_INF);
     FOR_V
     {
-        sum[v] = v_load(l + v * V_LANES);
+        sum[v] = v_set1(0);
         scale[v] = v_load(c + v * V_LANES);
         max[v] = v_load(m + v * V_LANES);
         max[v] = v_select(v_eq(max[v], never), v_set1(0), max[v]);
     }
-    for (int j = 0; j < n; j++) FOR_V
+    for (int j = 0; j < n; j++)
+        FOR_V
         {
             const vec s = v_load(st + (j * nv + v) * V_LANES);
             vec x = v_mul(s, scale[v]);
-            if (masked) x = v_max(v_set1(R_LOWEST), x);
+            if (masked)
+                x = v_max(v_set1(R_LOWEST), x);
             vec e = exp2_minus(x, max[v]);
             sum[v] = v_add(sum[v], e);
-            if (careful) e = v_select(v_eq(s, never), v_set1(-1), e);
+            if (careful)
+                e = v_select(v_eq(s, never), v_set1(-1), e);
             v_store(p + (j * nv + v) * V_LANES, e);
         }
-    FOR_V v_store(l + v * V_LANES, sum[v]);
+    FOR_V v_store(l + v * V_LANES, v_add(v_load(l + v * V_LANES), sum[v]));
 }
 
 static void op_weights(void *p, void *l, const void *st, const void *c, const void *m, int n,
@@ -332,17 +375,13 @@ static void op_drop(void *p_, int n, uint64_t seed, uint32_t threshold, uint64_t
 
 /* ----------------------------------------------------------------------------------- values */
 
-/* s[u][:] += v[j][u] * p[j][:] for mr value components, keys in order. */
+/* s[u][:] = sum_j v[j][u] * p[j][:] for mr value components, keys in order. */
 V_INLINE void values_rows(R *acc, R *total, const R_any *val, ptrdiff_t ldv, const R *p, int n,
                           int flags, const int careful, const int mr, const int nv)
 {
     const int W = nv * V_LANES;
     vec s[MAX_ROWS][V_VECTORS];
-    if (flags & ATTNI_FIRST) {
-        FOR_U FOR_V s[u][v] = v_set1(0);
-    } else {
-        FOR_U FOR_V s[u][v] = v_load(acc + u * W + v * V_LANES);
-    }
+    FOR_U FOR_V s[u][v] = v_set1(0);
     for (int j = 0; j < n; j++) {
         vec w[V_VECTORS];
         FOR_V w[v] = v_load(p + j * W + v * V_LANES);
@@ -356,15 +395,12 @@ V_INLINE void values_rows(R *acc, R *total, const R_any *val, ptrdiff_t ldv, con
             }
         }
     }
-    if (flags & ATTNI_LAST) {
-        FOR_U FOR_V
-        {
-            R *to = total + u * W + v * V_LANES;
-            v_store(to, v_add(v_load(to), s[u][v]));
-        }
-    } else {
-        FOR_U FOR_V v_store(acc + u * W + v * V_LANES, s[u][v]);
-    }
+    if (!(flags & ATTNI_FIRST))
+        FOR_U FOR_V s[u][v] = v_add(v_load(acc + u * W + v * V_LANES), s[u][v]);
+    R *to = flags & ATTNI_LAST ? total : acc;
+    if (flags & ATTNI_LAST)
+        FOR_U FOR_V s[u][v] = v_add(v_load(total + u * W + v * V_LANES), s[u][v]);
+    FOR_U FOR_V v_store(to + u * W + v * V_LANES, s[u][v]);
 }
 
 V_INLINE void values_tile(R *acc, R *total, const R_any *val, ptrdiff_t ldv, const R *p, int n,
@@ -428,7 +464,8 @@ static int op_finish(void *out_, ptrdiff_t ldo, const void *total_, const void *
     }
     R lane[V_LANES];
     v_storeu(lane, bad);
-    for (int i = 0; i < V_LANES; i++) bad_tail += lane[i];
+    for (int i = 0; i < V_LANES; i++)
+        bad_tail += lane[i];
     return bad_tail != 0;
 }
 
@@ -461,7 +498,6 @@ const attni_kernels TABLE_NAME(ATTNI_ISA_NAME, ATTNI_BITS) = {
     .bits = ATTNI_BITS,
     .lanes = V_LANES,
     .vectors = V_VECTORS,
-    .block = ATTNI_BLOCK,
 #define ATTNI_OP(name) .name = op_##name,
 #include "ops.def"
 #undef ATTNI_OP

@@ -41,10 +41,7 @@ V_INLINE vec v_select(vmask m, vec a, vec b) { return V_(blendv)(b, a, m); }
 V_INLINE int v_any(vmask m) { return V_(movemask)(m) != 0; }
 
 V_INLINE vec v_max(vec a, vec b) { return V_(max)(a, b); }
-V_INLINE vec v_round(vec a)
-{
-    return V_(round)(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
+V_INLINE vec v_round(vec a) { return V_(round)(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 V_INLINE vec v_ceil(vec a) { return V_(round)(a, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC); }
 
 V_INLINE vec v_scale2(vec p, vec k)
@@ -57,8 +54,8 @@ V_INLINE vec v_scale2(vec p, vec k)
 #else
     k = v_max(k, v_set1(-1023));
     k = _mm256_min_pd(k, v_set1(1023));
-    const __m256i n = _mm256_cvtepi32_epi64(
-        _mm_add_epi32(_mm256_cvtpd_epi32(k), _mm_set1_epi32(1023)));
+    const __m256i n =
+        _mm256_cvtepi32_epi64(_mm_add_epi32(_mm256_cvtpd_epi32(k), _mm_set1_epi32(1023)));
     return v_mul(p, _mm256_castsi256_pd(_mm256_slli_epi64(n, 52)));
 #endif
 }

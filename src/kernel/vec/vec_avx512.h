@@ -48,10 +48,7 @@ V_INLINE vec v_round(vec a)
 {
     return V_(roundscale)(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-V_INLINE vec v_ceil(vec a)
-{
-    return V_(roundscale)(a, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
-}
+V_INLINE vec v_ceil(vec a) { return V_(roundscale)(a, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC); }
 
 V_INLINE vec v_scale2(vec p, vec k) { return V_(scalef)(p, k); }
 

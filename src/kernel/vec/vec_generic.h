@@ -16,8 +16,8 @@ typedef int32_t v_int_element;
 #define V_LANES 4
 #define V_EXPONENT_BITS 23
 #define V_EXPONENT_BIAS 127
-#define V_ROUND_MAGIC 12582912.0f      /* 1.5 * 2^23: adding it rounds to an integer */
-#define V_ROUND_LIMIT 4194304.0f       /* 2^22: beyond it the addition is not exact any more */
+#define V_ROUND_MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer */
+#define V_ROUND_LIMIT 4194304.0f  /* 2^22: beyond it the addition is not exact any more */
 #else
 typedef double R;
 typedef int64_t v_int_element;
@@ -54,14 +54,12 @@ V_INLINE vec v_fma(vec a, vec b, vec c) { return a * b + c; }
 /* Masks. Comparisons with NaN are false. v_select(m, a, b): a where m, else b. */
 V_INLINE vmask v_lt(vec a, vec b) { return a < b; }
 V_INLINE vmask v_eq(vec a, vec b) { return a == b; }
-V_INLINE vec v_select(vmask m, vec a, vec b)
-{
-    return (vec)((m & (vmask)a) | (~m & (vmask)b));
-}
+V_INLINE vec v_select(vmask m, vec a, vec b) { return (vec)((m & (vmask)a) | (~m & (vmask)b)); }
 V_INLINE int v_any(vmask m)
 {
     v_int_element any = 0;
-    for (int i = 0; i < V_LANES; i++) any |= m[i];
+    for (int i = 0; i < V_LANES; i++)
+        any |= m[i];
     return any != 0;
 }
 
@@ -105,8 +103,10 @@ V_INLINE void v_transpose(vec r[V_LANES])
 {
     vec t[V_LANES] = {{0}};
     for (int i = 0; i < V_LANES; i++)
-        for (int j = 0; j < V_LANES; j++) t[i][j] = r[j][i];
-    for (int i = 0; i < V_LANES; i++) r[i] = t[i];
+        for (int j = 0; j < V_LANES; j++)
+            t[i][j] = r[j][i];
+    for (int i = 0; i < V_LANES; i++)
+        r[i] = t[i];
 }
 
 #endif

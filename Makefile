@@ -1,0 +1,53 @@
+# A thin front for CMake: every target is one or two lines that you could type yourself.
+#   make demo     installs what is missing, builds, explains a sentence
+#   make test     installs what is missing, builds, runs every test
+# CMAKE_ARGS=-DATTN_WERROR=ON and the like go to the configure step.
+
+JOBS := $(shell nproc 2>/dev/null || echo 1)
+SENTENCE := Life is short, eat dessert last
+PREFIX ?= /usr/local
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build demo test install format asan tsan bench pictures clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+deps: ## install the packages that building needs
+	tools/install-deps.sh build
+
+build: ## build/: libattn.so, libattn.a, attn
+	cmake --preset release -DATTN_BUILD_TESTS=OFF $(CMAKE_ARGS)
+	cmake --build --preset release -j $(JOBS)
+
+demo: deps ## attn explain, on a sentence
+	@echo "building (about a minute)..."; mkdir -p build
+	@$(MAKE) --no-print-directory build >build/log 2>&1 || { cat build/log; exit 1; }
+	build/attn explain "$(SENTENCE)"
+
+test: ## every test
+	tools/install-deps.sh test
+	cmake --preset release -DATTN_BUILD_TESTS=ON $(CMAKE_ARGS)
+	cmake --build --preset release -j $(JOBS)
+	ctest --preset release -j $(JOBS)
+
+asan tsan: ## every test, under sanitizers (make asan, make tsan)
+	tools/install-deps.sh test
+	cmake --preset $@ $(CMAKE_ARGS)
+	cmake --build --preset $@ -j $(JOBS)
+	ctest --preset $@ -j $(JOBS)
+
+install: build ## into PREFIX (/usr/local), below DESTDIR
+	cmake --install build --prefix $(PREFIX)
+
+bench: build ## how fast this machine is, beside what it could do
+	build/attn bench
+
+pictures: build ## docs/heatmap.png
+	build/attn explain "$(SENTENCE)" -o docs/heatmap.png >/dev/null
+
+format: ## format every C file
+	tools/check-format.sh --fix
+
+clean: ## remove what was built
+	rm -rf build build-*

@@ -1,0 +1,59 @@
+# How every file here is compiled: warnings, hardening, sanitizers. Included once, before any target.
+
+# C11 with GNU extensions (the instruction sets use attributes and vector intrinsics).
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS ON)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+
+add_library(attn_compile INTERFACE)
+
+# A sum must have the same bits from every compiler: no product and sum is fused unless the source
+# says so. For the same reason there is no -ffast-math, nor any part of it.
+target_compile_options(attn_compile INTERFACE
+    -ffp-contract=off -ffunction-sections -fdata-sections
+    -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes)
+if(ATTN_WERROR)
+    target_compile_options(attn_compile INTERFACE -Werror)
+endif()
+
+include(CheckCCompilerFlag)
+include(CheckLinkerFlag)
+function(attn_compile_flag flag)
+    string(MAKE_C_IDENTIFIER "ATTN_HAS${flag}" variable)
+    check_c_compiler_flag("${flag}" ${variable})
+    if(${variable})
+        target_compile_options(attn_compile INTERFACE "${flag}")
+    endif()
+endfunction()
+function(attn_link_flag flag)
+    string(MAKE_C_IDENTIFIER "ATTN_LINKS${flag}" variable)
+    check_linker_flag(C "${flag}" ${variable})
+    if(${variable})
+        target_link_options(attn_compile INTERFACE "${flag}")
+    endif()
+endfunction()
+
+attn_compile_flag(-fstack-protector-strong)
+attn_link_flag(-Wl,-z,relro)
+attn_link_flag(-Wl,-z,now)
+attn_link_flag(-Wl,--gc-sections)
+
+if(ATTN_SANITIZE)
+    list(JOIN ATTN_SANITIZE "," sanitizers)
+    set(flags -fsanitize=${sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    if("undefined" IN_LIST ATTN_SANITIZE)
+        list(APPEND flags -fsanitize=float-cast-overflow)
+    endif()
+    target_compile_options(attn_compile INTERFACE ${flags})
+    target_link_options(attn_compile INTERFACE ${flags})
+else()
+    # The sanitizers bring their own checks of these functions, and symbols of their own.
+    target_compile_options(attn_compile INTERFACE
+        $<$<CONFIG:Release>:-U_FORTIFY_SOURCE$<SEMICOLON>-D_FORTIFY_SOURCE=2>)
+    attn_link_flag(-Wl,--no-undefined)
+endif()
+
+include(CheckPIESupported)
+check_pie_supported(LANGUAGES C)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)

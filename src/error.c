@@ -1,0 +1,63 @@
+/* Statuses, their names, and the one function that writes a message. */
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "internal.h"
+
+const char *attn_version(void) { return ATTN_VERSION_STRING; }
+
+const char *attn_status_name(attn_status status)
+{
+    switch (status) {
+#define NAME(s)                                                                                    \
+    case s: return #s;
+        NAME(ATTN_OK)
+        NAME(ATTN_ERR_ARGUMENT)
+        NAME(ATTN_ERR_SHAPE)
+        NAME(ATTN_ERR_DTYPE)
+        NAME(ATTN_ERR_STRIDE)
+        NAME(ATTN_ERR_MEMORY)
+        NAME(ATTN_ERR_LIMIT)
+        NAME(ATTN_ERR_UNSUPPORTED)
+#undef NAME
+    }
+    return "unknown status";
+}
+
+/* "k has D=3" starts with the argument k; "key 3 is bad" does not. */
+static bool starts_with_name(const char *message, const char *name)
+{
+    size_t n = strlen(name);
+    return strncmp(message, name, n) == 0 && !isalnum((unsigned char)message[n]) &&
+           message[n] != '_';
+}
+
+attn_status attni_fail(attn_error *err, attn_status status, const char *argument,
+                       const char *format, ...)
+{
+    if (!err)
+        return status;
+    char text[sizeof err->message];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(text, sizeof text, format, values);
+    va_end(values);
+
+    /* Whatever came in through %s, the message stays one line. */
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = '?';
+
+    /* attn.h promises that it starts with the argument's name: "is -1" becomes "count is -1". */
+    err->status = status;
+    snprintf(err->argument, sizeof err->argument, "%s", argument);
+    size_t used = 0;
+    if (*argument && !starts_with_name(text, argument))
+        used = (size_t)snprintf(err->message, 64, "%.40s ", argument);
+    size_t room = sizeof err->message - used - 1, length = strlen(text);
+    memcpy(err->message + used, text, length < room ? length : room);
+    err->message[used + (length < room ? length : room)] = '\0';
+    return status;
+}

@@ -1,0 +1,54 @@
+/* Checks that every module makes of its tensors, and its arrays in a call's scratch. */
+#include "module.h"
+
+static attn_status check_dtype(const attn_tensor *t, const char *name, const attn_tensor *first,
+                               const char *first_name, attn_error *err)
+{
+    if (t->dtype != ATTN_F32 && t->dtype != ATTN_F64)
+        return attni_fail(err, ATTN_ERR_DTYPE, name, "%s is %s; modules work on f32 and f64", name,
+                          attn_dtype_name(t->dtype));
+    if (t->dtype != first->dtype)
+        return attni_fail(err, ATTN_ERR_DTYPE, name, "%s is %s but %s is %s; they must be the same",
+                          name, attn_dtype_name(t->dtype), first_name,
+                          attn_dtype_name(first->dtype));
+    return ATTN_OK;
+}
+
+attn_status attni_module_check(const attn_tensor *t, const char *name, const attn_tensor *first,
+                               const char *first_name, attn_error *err)
+{
+    const attn_status status = attni_check_input(t, name, err);
+    return status != ATTN_OK ? status : check_dtype(t, name, first, first_name, err);
+}
+
+attn_status attni_module_check_output(const attn_tensor *t, const char *name,
+                                      const attn_tensor *first, const char *first_name,
+                                      attn_error *err)
+{
+    const attn_status status = attni_check_output(t, name, err);
+    return status != ATTN_OK ? status : check_dtype(t, name, first, first_name, err);
+}
+
+attn_status attni_module_check_shape(const attn_tensor *t, const char *name, int64_t n0, int64_t n1,
+                                     int64_t n2, int64_t n3, attn_error *err)
+{
+    const int64_t *n = t->shape;
+    if (n[0] == n0 && n[1] == n1 && n[2] == n2 && n[3] == n3)
+        return ATTN_OK;
+    return attni_fail(err, ATTN_ERR_SHAPE, name,
+                      "%s is [%lld, %lld, %lld, %lld]; it must be [%lld, %lld, %lld, %lld]", name,
+                      (long long)n[0], (long long)n[1], (long long)n[2], (long long)n[3],
+                      (long long)n0, (long long)n1, (long long)n2, (long long)n3);
+}
+
+void *attni_module_take(attni_layout *layout, size_t element, int64_t n0, int64_t n1, int64_t n2,
+                        int64_t n3)
+{
+    size_t count = (size_t)n0;
+    if (!attni_size_mul(count, (size_t)n1, &count) || !attni_size_mul(count, (size_t)n2, &count) ||
+        !attni_size_mul(count, (size_t)n3, &count)) {
+        layout->overflow = true;
+        return NULL;
+    }
+    return attni_layout_take(layout, count, element);
+}

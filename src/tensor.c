@@ -1,0 +1,136 @@
+/* Views: the dense ones, and the checks that every tensor passes before its data is touched.
+ *
+ * After attni_check_input, each offset that attni_at can form for an index inside the shape fits an
+ * int64_t and lies inside the address space. Whether memory is really there only the caller knows.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "internal.h"
+
+/* A product that does not fit belongs to a view that the checks refuse: its smaller strides already
+ * span more than there are addresses. So it may be anything here. */
+static int64_t product(int64_t a, int64_t b)
+{
+    int64_t result;
+    return __builtin_mul_overflow(a, b, &result) ? INT64_MAX : result;
+}
+
+attn_tensor attn_bhtd(const void *data, attn_dtype dtype, int64_t B, int64_t H, int64_t T,
+                      int64_t D)
+{
+    int64_t TD = product(T, D);
+    return (attn_tensor){(void *)data, dtype, {B, H, T, D}, {product(H, TD), TD, D, 1}};
+}
+
+attn_tensor attn_bthd(const void *data, attn_dtype dtype, int64_t B, int64_t T, int64_t H,
+                      int64_t D)
+{
+    int64_t HD = product(H, D);
+    return (attn_tensor){(void *)data, dtype, {B, H, T, D}, {product(T, HD), D, HD, 1}};
+}
+
+attn_tensor attn_matrix(const void *data, attn_dtype dtype, int64_t rows, int64_t columns)
+{
+    return attn_bhtd(data, dtype, 1, 1, rows, columns);
+}
+
+static bool empty(const attn_tensor *t)
+{
+    return t->shape[0] == 0 || t->shape[1] == 0 || t->shape[2] == 0 || t->shape[3] == 0;
+}
+
+/* The lowest and the highest element offset, and the count; false where one does not fit. */
+static bool extent(const attn_tensor *t, int64_t *low, int64_t *high, int64_t *count)
+{
+    *low = *high = 0;
+    *count = 1;
+    for (int d = 0; d < 4; d++) {
+        int64_t reach;
+        int64_t *end = t->stride[d] < 0 ? low : high;
+        if (__builtin_mul_overflow(*count, t->shape[d], count) ||
+            __builtin_mul_overflow(t->shape[d] - 1, t->stride[d], &reach) ||
+            __builtin_add_overflow(*end, reach, end))
+            return false;
+    }
+    return true;
+}
+
+/* Every byte from the lowest element to the end of the highest has an address, and the distance of any
+ * two is a ptrdiff_t. */
+static bool addressable(const attn_tensor *t, int64_t low, int64_t high)
+{
+    int64_t size = (int64_t)attn_dtype_size(t->dtype), below, above, span;
+    if (__builtin_mul_overflow(low, size, &below) || __builtin_mul_overflow(high, size, &above) ||
+        __builtin_add_overflow(above, size, &above) || __builtin_sub_overflow(above, below, &span))
+        return false;
+    uintptr_t data = (uintptr_t)t->data;
+    return (uint64_t)span <= PTRDIFF_MAX && (uint64_t)-below <= data &&
+           (uint64_t)above <= UINTPTR_MAX - data;
+}
+
+#define FOUR "[%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "]"
+#define FOUR_OF(x) (x)[0], (x)[1], (x)[2], (x)[3]
+
+attn_status attni_check_input(const attn_tensor *t, const char *name, attn_error *err)
+{
+    if (!t)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, name, "%s is NULL; a tensor is needed", name);
+    if (attn_dtype_size(t->dtype) == 0)
+        return attni_fail(err, ATTN_ERR_DTYPE, name, "%s has dtype %d; use one of attn_dtype", name,
+                          (int)t->dtype);
+    for (int d = 0; d < 4; d++)
+        if (t->shape[d] < 0)
+            return attni_fail(err, ATTN_ERR_SHAPE, name,
+                              "%s has shape " FOUR "; a size is 0 or more", name,
+                              FOUR_OF(t->shape));
+    if (empty(t))
+        return ATTN_OK;
+
+    int64_t low, high, count;
+    bool fits = extent(t, &low, &high, &count);
+    if (fits && !t->data)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, name,
+                          "%s has no data; only a tensor with a size of 0 may have NULL", name);
+    if (!fits || !addressable(t, low, high))
+        return attni_fail(err, ATTN_ERR_LIMIT, name,
+                          "%s has shape " FOUR ", stride " FOUR
+                          "; its offsets must fit the address space",
+                          name, FOUR_OF(t->shape), FOUR_OF(t->stride));
+    return ATTN_OK;
+}
+
+/* From the smallest stride up, each must step over all that the smaller ones reach. Sizes of 1 step
+ * nowhere. This refuses a few interleavings that do not overlap, such as sizes {3, 2} with strides
+ * {2, 3}; no layout in use is one. */
+attn_status attni_check_output(const attn_tensor *t, const char *name, attn_error *err)
+{
+    attn_status status = attni_check_input(t, name, err);
+    if (status != ATTN_OK || empty(t))
+        return status;
+
+    int64_t step[4], size[4];
+    int n = 0;
+    for (int d = 0; d < 4; d++) {
+        if (t->shape[d] == 1)
+            continue;
+        int64_t s = t->stride[d] < 0 ? -t->stride[d] : t->stride[d];
+        int at = n++;
+        for (; at > 0 && step[at - 1] > s; at--) {
+            step[at] = step[at - 1];
+            size[at] = size[at - 1];
+        }
+        step[at] = s;
+        size[at] = t->shape[d];
+    }
+    int64_t reach = 0;
+    for (int i = 0; i < n; i++) {
+        if (step[i] <= reach)
+            return attni_fail(err, ATTN_ERR_STRIDE, name,
+                              "%s has shape " FOUR ", stride " FOUR
+                              "; no two elements of an output may share memory",
+                              name, FOUR_OF(t->shape), FOUR_OF(t->stride));
+        reach += (size[i] - 1) * step[i];
+    }
+    return ATTN_OK;
+}

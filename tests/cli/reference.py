@@ -1,0 +1,109 @@
+"""Attention in float64 NumPy, written from the definition: what `attn run` is measured against."""
+import numpy as np
+
+UNIT = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-24, "bf16": 2.0**-24}
+# Half the distance between neighbours of a stored number near 1, and the least such distance.
+STORE = {"f64": (0, 0), "f32": (0, 0), "f16": (2.0**-11, 2.0**-25), "bf16": (2.0**-8, 2.0**-134)}
+
+
+def to_bf16(x):
+    """float32 rounded to the nearest bfloat16, ties to even; still as float32."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
+    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    return bits.astype(np.uint32).view(np.float32)
+
+
+def rounded(x, dtype):
+    """x as it is after storage in dtype, as float64."""
+    if dtype == "bf16":
+        return to_bf16(np.asarray(x, np.float32)).astype(np.float64)
+    kind = {"f64": np.float64, "f32": np.float32, "f16": np.float16}[dtype]
+    return np.asarray(x).astype(kind).astype(np.float64)
+
+
+def philox(counter, key):
+    """Philox4x32-10 (Salmon et al. 2011) on arrays of four counters and two key words."""
+    c = [np.asarray(x, np.uint64) for x in counter]
+    k0, k1 = key
+    for _ in range(10):
+        a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+        low, high = np.uint64(0xFFFFFFFF), np.uint64(32)
+        c = [(b >> high) ^ c[1] ^ np.uint64(k0), b & low, (a >> high) ^ c[3] ^ np.uint64(k1), a & low]
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return c
+
+
+def dropout_keep(shape, p, seed):
+    """attn.h, attn_dropout_mask: eight 16-bit draws a counter, one for each key."""
+    B, H, T, S = shape
+    bh, i, j = np.meshgrid(np.arange(B * H), np.arange(T), np.arange(S), indexing="ij")
+    words = philox([j // 8, i, bh, np.zeros_like(j)], (seed & 0xFFFFFFFF, seed >> 32))
+    word = np.choose(j % 8 // 2, words)
+    draw = (word >> (j % 2 * 16).astype(np.uint64)) & np.uint64(0xFFFF)
+    return (draw >= np.uint64(int(np.floor(p * 65536 + 0.5)))).reshape(shape)
+
+
+def attention(q, k, v, *, scale=None, causal=None, window=(-1, -1), mask=None, lengths=None,
+              softcap=0.0, alibi=None, sinks=None, dropout=0.0, seed=0):
+    """q [B,H,T,D], k [B,Hk,S,D], v [B,Hk,S,Dv], float64. A dict of what each result should be, of
+    `reach` (A_i: what a row's rounding errors grow with) and `mass` (sum of w |v|)."""
+    B, H, T, D = q.shape
+    S = k.shape[2]
+    k, v = (np.repeat(x, H // max(x.shape[1], 1), axis=1) for x in (k, v))
+    scale = 1 / np.sqrt(D) if scale is None else scale
+    raw = scale * np.einsum("bhtd,bhsd->bhts", q, k)
+    size = abs(scale) * np.einsum("bhtd,bhsd->bhts", abs(q), abs(k))
+    capped = softcap * np.tanh(raw / softcap) if softcap > 0 else raw
+    lengths = np.full(B, S) if lengths is None else np.broadcast_to(lengths, B)
+
+    off = {None: np.zeros(B, int), "top-left": np.zeros(B, int), "bottom-right": lengths - T}.get(
+        causal, np.full(B, causal if isinstance(causal, int) else 0)).reshape(B, 1, 1, 1)
+    i, j = np.arange(T).reshape(1, 1, T, 1), np.arange(S).reshape(1, 1, 1, S)
+    visible = np.broadcast_to(j < lengths.reshape(B, 1, 1, 1), (B, H, T, S)).copy()
+    if causal is not None:
+        visible &= j <= i + off
+    if window[0] >= 0:
+        visible &= j >= i + off - window[0]
+    if window[1] >= 0:
+        visible &= j <= i + off + window[1]
+    bias = np.zeros((B, H, T, S))
+    if mask is not None and mask.dtype == bool:
+        visible &= mask
+    elif mask is not None:
+        visible &= ~np.isneginf(np.broadcast_to(mask, visible.shape))
+        bias = bias + np.where(np.isneginf(mask), 0, mask).astype(np.float64)
+    if alibi is not None:
+        bias = bias + alibi.astype(np.float64).reshape(1, H, 1, 1) * (j - i - off)
+
+    biased = np.where(visible, capped + bias, -np.inf)
+    sink = -np.inf if sinks is None else sinks.astype(np.float64).reshape(1, H, 1, 1)
+    top = np.maximum(biased.max(axis=-1, initial=-np.inf, keepdims=True), sink)
+    shift = np.where(np.isneginf(top), 0, top)
+    power = np.exp(biased - shift)
+    total = power.sum(axis=-1, keepdims=True) + np.exp(sink - shift)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weights = np.where(total > 0, power / total, 0)
+        lse = shift + np.log(total)
+    used = weights
+    if dropout > 0:
+        used = weights * dropout_keep(weights.shape, dropout, seed) / (1 - dropout)
+    reach = np.where(visible, size + abs(bias), 0).max(axis=-1, initial=0, keepdims=True)
+    if sinks is not None:
+        reach = np.maximum(reach, np.where(np.isneginf(sink), 0, abs(sink)))
+    return {"out": used @ v, "weights": weights, "lse": lse, "raw": raw, "softcap": capped,
+            "biased": biased, "reach": reach, "mass": used @ abs(v), "size": size + abs(bias)}
+
+
+def bound(want, result, dtype):
+    """How far `result` may be from want[result]: semantics.md, "Precision"."""
+    u = UNIT[dtype]
+    tiny = 2.0**-126 if dtype != "f64" else 2.0**-1022
+    if result == "out":
+        relative, least = STORE[dtype]
+        return 8 * u * (1 + want["reach"]) * want["mass"] + relative * abs(want["out"]) * 1.01 + least + tiny
+    if result == "weights":
+        return 8 * u * (1 + want["reach"]) * want["weights"] + tiny
+    if result == "lse":
+        finite = np.where(np.isfinite(want["lse"]), abs(want["lse"]), 0)
+        return 8 * u * (1 + want["reach"] + finite) + tiny
+    return 8 * u * (1 + want["size"]) + tiny

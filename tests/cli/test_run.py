@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+"""attn run: random combinations of all options against float64 NumPy, on every instruction set."""
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+import numpy as np
+
+from cli import ATTN, CliTest
+from reference import attention, bound, rounded
+
+CASES = int(os.environ.get("ATTN_TEST_CASES", "160"))
+SEED = 20260
+
+
+def choose(r, *options):
+    return options[r.integers(len(options))]
+
+
+class Case:
+    """One random call: arrays in files, the command line, and the same for the reference."""
+
+    def __init__(self, test, seed, isas):
+        self.r = r = np.random.default_rng(seed)
+        self.test, self.seed, self.args, self.want = test, seed, [], {}
+        self.rank = choose(r, 2, 3, 4)
+        self.B = int(r.integers(1, 4)) if self.rank == 4 else 1
+        self.Hk = int(r.integers(1, 4)) if self.rank > 2 else 1
+        self.H = self.Hk * int(r.integers(1, 4)) if self.rank > 2 else 1
+        self.T, self.S = (int(choose(r, 0, 1, 2, 7, 16, 17, 31, 33, 70)) for _ in range(2))
+        self.D, self.Dv = (int(choose(r, 1, 3, 8, 16, 33, 64)) for _ in range(2))
+        self.stored = choose(r, "f64", "f32", "f32", "f16")
+        self.dtype = choose(r, None, None, "f64", "f32", "f16", "bf16")
+        self.kind = self.dtype or self.stored
+        self.isa = choose(r, *isas)
+        self.operands()
+        self.masks()
+        self.numbers()
+
+    def give(self, option, array=None):
+        """An option with an array: as .npy, or inside an .npz."""
+        name = option.strip("-") + self.r.choice([".npy", ".npz"])
+        if name.endswith(".npy"):
+            np.save(self.test.path(name), array)
+        else:
+            np.savez(self.test.path(name), other=np.zeros(3), x=array)
+            name += ":x"
+        self.args += [option, name]
+
+    def operands(self):
+        numpy_type = {"f64": np.float64, "f32": np.float32, "f16": np.float16}[self.stored]
+        spread = choose(self.r, 0.1, 1, 1, 3)
+        shapes = {"q": (self.B, self.H, self.T, self.D), "k": (self.B, self.Hk, self.S, self.D),
+                  "v": (self.B, self.Hk, self.S, self.Dv)}
+        self.exact = {}
+        for name, shape in shapes.items():
+            x = (spread * self.r.standard_normal(shape)).astype(numpy_type)
+            self.exact[name] = rounded(x, self.kind)
+            if self.r.random() < 0.1:
+                x = np.asfortranarray(x)
+            self.give("--" + name, x.reshape(shape[4 - self.rank:], order="A") if self.rank == 4
+                      else np.ascontiguousarray(x).reshape(shape[4 - self.rank:]))
+
+    def maybe(self, p=0.3):
+        return self.r.random() < p
+
+    def masks(self):
+        r, full = self.r, (self.B, self.H, self.T, self.S)
+        if self.maybe(0.4):
+            where = choose(r, "top-left", "bottom-right", int(r.integers(-5, 40)))
+            self.args += ["--causal", where]
+            self.want["causal"] = where
+        if self.maybe():
+            window = tuple(int(choose(r, -1, 0, 1, 5, 30)) for _ in range(2))
+            self.args += ["--window", "%d,%d" % window]
+            self.want["window"] = window
+        if self.maybe(0.4):
+            rank = int(r.integers(0, 5))
+            shape = tuple(choose(r, 1, n) for n in full)[4 - rank:]
+            if self.maybe(0.5):
+                mask = r.random(shape) < 0.7
+            else:
+                mask = (2 * r.standard_normal(shape)).astype(choose(r, np.float32, np.float16, np.float64))
+                mask = np.where(r.random(shape) < 0.2, -np.inf, mask).astype(mask.dtype)
+            # a float64 mask meets scores of the type that is computed in
+            self.want["mask"] = mask if mask.dtype == bool or self.kind == "f64" else mask.astype(np.float32)
+            self.give("--mask", mask)
+        if self.maybe():
+            one = self.maybe(0.5)
+            lengths = r.integers(0, self.S + 1, size=() if one else self.B)
+            self.give("--key-lengths", np.asarray(lengths, choose(r, np.int64, np.int32, np.uint8)))
+            self.want["lengths"] = lengths
+
+    def numbers(self):
+        r = self.r
+        for option, name in (("--alibi", "alibi"), ("--sinks", "sinks")):
+            if self.maybe(0.25):
+                x = r.standard_normal(self.H).astype(np.float32)
+                self.give(option, x)
+                self.want[name] = x
+        for option, value in (("softcap", 0.5 + 20 * r.random()), ("scale", r.standard_normal())):
+            if self.maybe(0.25):
+                self.args += ["--" + option, repr(float(value))]
+                self.want[option] = float(value)
+        if self.maybe(0.25):
+            p, seed = float(choose(r, 0.1, 0.5, 0.9)), int(r.integers(0, 2**64, dtype=np.uint64))
+            self.args += ["--dropout", p, "--seed", seed]
+            self.want.update(dropout=p, seed=seed)
+        if self.dtype:
+            self.args += ["--dtype", self.dtype]
+        if self.maybe(0.2):
+            self.args += ["--precision", "accurate"]
+        self.args += ["--isa", self.isa, "--threads", int(r.integers(1, 4))]
+        self.stage = choose(r, "raw", "softcap", "biased", "weights")
+        self.results = ["out"] + [x for x in ("weights", "lse", "scores") if self.maybe(0.4)]
+        for result in self.results:
+            self.args += ["--" + result, result + ".npy"]
+        if "scores" in self.results and (self.stage != "raw" or self.maybe(0.5)):
+            self.args += ["--scores-stage", self.stage]
+
+    def compare(self):
+        want = attention(self.exact["q"], self.exact["k"], self.exact["v"], **self.want)
+        stored = {"f64": np.float64, "f16": np.float16}.get(self.kind, np.float32)
+        for result in self.results:
+            key = self.stage if result == "scores" else result
+            got = np.load(self.test.path(result + ".npy"))
+            exact = want[key]
+            label = "seed %d: %s\nattn run %s" % (self.seed, result, " ".join(map(str, self.args)))
+            wide = np.float64 if self.kind == "f64" else np.float32
+            self.test.assertEqual(got.dtype, stored if result == "out" else wide, label)
+            self.test.assertEqual(got.shape, exact.shape[4 - self.rank:], label)
+            got = got.astype(np.float64).reshape(exact.shape)
+            infinite = np.isneginf(exact)
+            self.test.assertTrue(np.array_equal(np.isneginf(got), infinite), label)
+            with np.errstate(invalid="ignore"):
+                error = np.where(infinite, 0, abs(got - exact)) / bound(want, key, self.kind)
+            self.test.assertTrue(np.all(error <= 1), "%s\n%g times the bound" % (label, error.max(initial=0)))
+
+
+class Random(CliTest):
+    def test_against_float64(self):
+        isas = [x["name"] for x in json.loads(self.works("info", "--json"))["isas"] if x["usable"]]
+        self.assertIn("generic", isas)
+        for n in range(CASES):
+            case = Case(self, SEED + n, [isas[n % len(isas)]])
+            self.works("run", *case.args)
+            case.compare()
+
+
+class Contract(CliTest):
+    def setUp(self):
+        super().setUp()
+        r = np.random.default_rng(1)
+        self.q, self.k, self.v = (r.standard_normal((2, 3, n, 8)).astype(np.float32) for n in (5, 7, 7))
+        for name in "qkv":
+            np.save(self.path(name + ".npy"), getattr(self, name))
+        self.qkv = ["run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy"]
+
+    def load(self, name):
+        return np.load(self.path(name))
+
+    def test_summary_when_no_result_is_named(self):
+        text = self.works(*self.qkv)
+        for part in ("q        [2, 3, 5, 8] f32", "out      [2, 3, 5, 8] f32", "min", "kernel", "time"):
+            self.assertIn(part, text)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+
+    def test_silent_when_results_are_named(self):
+        self.assertEqual(self.works(*self.qkv, "--out", "o.npy"), "")
+
+    def test_json(self):
+        got = json.loads(self.works(*self.qkv, "--json", "--weights", "w.npy", "--threads", 1))
+        self.assertEqual(got["schema"], "attn.run/1")
+        self.assertEqual(list(got)[:8], ["schema", "shapes", "dtype", "kernel", "isa", "threads",
+                                         "scratch_bytes", "flop"])
+        self.assertEqual(got["shapes"], {"q": [2, 3, 5, 8], "k": [2, 3, 7, 8], "v": [2, 3, 7, 8],
+                                         "out": [2, 3, 5, 8], "weights": [2, 3, 5, 7]})
+        self.assertEqual((got["dtype"], got["threads"]), ("f32", 1))
+        self.assertEqual(got["flop"], 2 * 6 * 5 * 7 * 16)
+        self.assertGreater(got["time_us"], 0)
+        self.assertEqual(self.load("w.npy").shape, (2, 3, 5, 7))
+
+    def test_same_bits_for_any_thread_count(self):
+        results = []
+        for threads in (1, 2, 3, 7):
+            self.works(*self.qkv, "--threads", threads, "--out", "o.npy", "--lse", "l.npy")
+            results.append(self.load("o.npy").tobytes() + self.load("l.npy").tobytes())
+        self.assertEqual(len(set(results)), 1)
+
+    def test_standard_input_and_output(self):
+        data = self.bytes("q.npy")
+        done = self.attn("run", "--q", "-", *self.qkv[3:], "--out", "-", stdin=data)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        self.works(*self.qkv, "--out", "o.npy")
+        self.assertEqual(done.stdout, self.bytes("o.npy"))
+
+    def test_weights_and_scores_together(self):
+        self.works(*self.qkv, "--weights", "w.npy", "--scores", "s.npy", "--scores-stage", "biased",
+                   "--causal", "top-left")
+        w, s = self.load("w.npy"), self.load("s.npy")
+        self.assertTrue(np.array_equal(w == 0, np.isneginf(s)))
+        again = np.exp(s - s.max(-1, keepdims=True))
+        self.assertLess(abs(again / again.sum(-1, keepdims=True) - w).max(), 1e-6)
+
+    def test_row_that_sees_nothing_is_zero(self):
+        np.save(self.path("n.npy"), np.array([0, 7]))
+        self.works(*self.qkv, "--key-lengths", "n.npy", "--out", "o.npy", "--lse", "l.npy")
+        self.assertTrue(np.all(self.load("o.npy")[0] == 0))
+        self.assertTrue(np.all(np.isneginf(self.load("l.npy")[0])))
+
+    def test_masked_nan_changes_no_bit(self):
+        np.save(self.path("n.npy"), np.array(4))
+        options = ["--key-lengths", "n.npy", "--out", "o.npy"]
+        self.works(*self.qkv, *options)
+        clean = self.load("o.npy").tobytes()
+        for value in (np.nan, np.inf, 1e38):
+            for name in "kv":
+                x = getattr(self, name).copy()
+                x[:, :, 4:] = value
+                np.save(self.path(name + ".npy"), x)
+            self.works(*self.qkv, *options)
+            self.assertEqual(self.load("o.npy").tobytes(), clean)
+
+    def test_nan_that_is_attended_is_no_failure(self):
+        self.q[1, 2, 3, 0] = np.nan
+        np.save(self.path("q.npy"), self.q)
+        self.works(*self.qkv, "--out", "o.npy")
+        rows = np.isnan(self.load("o.npy")).any(-1)
+        self.assertEqual(np.argwhere(rows).tolist(), [[1, 2, 3]])
+
+    def test_exit_5_on_infinity_from_finite_input(self):
+        np.save(self.path("v.npy"), np.full((2, 3, 7, 8), 60000, np.float32))
+        np.save(self.path("big.npy"), np.full((2, 3, 7, 8), 70000, np.float32))
+        done = self.attn("run", *self.qkv[1:5], "--v", "big.npy", "--dtype", "f16", "--out", "o.npy")
+        self.assertEqual(done.returncode, 5)
+        self.assertEqual(done.stderr.decode().count("\n"), 1)
+        self.assertTrue(np.all(np.isinf(self.load("o.npy"))))
+        self.works(*self.qkv, "--dtype", "f16", "--out", "o.npy")
+
+    def test_bf16_results_are_written_as_f32(self):
+        self.works(*self.qkv, "--dtype", "bf16", "--out", "o.npy")
+        got = self.load("o.npy")
+        self.assertEqual(got.dtype, np.float32)
+        self.assertTrue(np.array_equal(rounded(got, "bf16"), got))
+
+    def test_outputs_replace_older_files(self):
+        self.write("o.npy", b"old")
+        self.works(*self.qkv, "--out", "o.npy")
+        self.assertEqual(self.load("o.npy").shape, (2, 3, 5, 8))
+        self.assertEqual(sorted(os.listdir(self.folder)), ["k.npy", "o.npy", "q.npy", "v.npy"])
+
+
+class Memory(CliTest):
+    """The process stays under 20 MiB at T = S = 4096: arrays of 4 MiB, and nothing quadratic."""
+
+    LIMIT = 20 << 20
+
+    # A child is charged with what its parent had resident when it was started, so a small one starts it.
+    LAUNCH = ("import os, sys; pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ); "
+              "_, status, usage = os.wait4(pid, 0); print(status, usage.ru_maxrss)")
+
+    def peak(self, *args):
+        """Peak resident bytes of one run."""
+        text = subprocess.check_output([sys.executable, "-S", "-E", "-c", self.LAUNCH, ATTN, *args])
+        status, kilobytes = map(int, text.split())
+        self.assertEqual(status, 0, args)
+        return kilobytes * 1024
+
+    def test_linear_memory(self):
+        if os.environ.get("ASAN_OPTIONS") or os.environ.get("TSAN_OPTIONS"):
+            return  # a sanitizer's own memory is many times that; the release build tests this
+        r = np.random.default_rng(2)
+        n, d = 4096, 64
+        where = [self.path(x) for x in ("q.npy", "k.npy", "v.npy", "w.npy", "m.npy", "f.npy", "n.npy",
+                                        "h.npy", "o.npy")]
+        q, k, v, wide, mask, added, lengths, head, out = where
+        for path in (q, k, v):
+            np.save(path, r.standard_normal((n, d)).astype(np.float32))
+        np.save(wide, r.standard_normal((n, 2 * d)).astype(np.float32))
+        np.save(mask, np.arange(n) < 3000)
+        np.save(added, r.standard_normal(n).astype(np.float32))
+        np.save(lengths, np.array(3000))
+        np.save(head, np.ones(1, np.float32))
+        cases = [[], ["--causal", "top-left"], ["--causal", "bottom-right", "--window", "100,0"],
+                 ["--mask", mask], ["--mask", added], ["--key-lengths", lengths], ["--dropout", "0.1"],
+                 ["--softcap", "5"], ["--alibi", head], ["--sinks", head], ["--lse", self.path("l.npy")],
+                 ["--dtype", "bf16"], ["--dtype", "f16"], ["--precision", "accurate"],
+                 ["--v", wide]]
+        for case in cases:
+            base = ["run", "--q", q, "--k", k, "--out", out] + ([] if "--v" in case else ["--v", v])
+            peak = self.peak(*base, *case)
+            self.assertLess(peak, self.LIMIT, "%s: %.1f MiB" % (case, peak / 2**20))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,858 @@
+/* The context and what surrounds each call: options, scratch, threads, modes, fork.
+ * labels: threads
+ * link: -Wl,--wrap=pthread_create
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fenv.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+#include "internal.h"
+
+#define COUNT(x) (sizeof(x) / sizeof *(x))
+enum { WATCHDOG = 10 /* seconds */ };
+
+/* Two limits of the sanitizers, not of ours. The thread sanitizer cannot follow new threads in the child
+ * of a threaded process, and takes them for those of the parent: there, children get none. The address
+ * sanitizer's allocator is not fork-safe: there, nobody allocates at the instant of a fork. */
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define __SANITIZE_THREAD__ 1
+#endif
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
+#if defined(__SANITIZE_THREAD__)
+enum { THREADS_OF_CHILDREN = 0 };
+#else
+enum { THREADS_OF_CHILDREN = 1 };
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+enum { RUNS_BEFORE_FORK = 3 }; /* by then all threads have started */
+#else
+enum { RUNS_BEFORE_FORK = 0 };
+#endif
+
+static atomic_int refuse_threads;
+int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+int __wrap_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*f)(void *),
+                          void *arg)
+{
+    return atomic_load(&refuse_threads) ? EAGAIN : __real_pthread_create(thread, attr, f, arg);
+}
+
+static attn_context *context_of(int threads)
+{
+    attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
+    attn_context *ctx = NULL;
+    o.threads = threads;
+    assert_int_equal(attn_context_create(&o, &ctx, NULL), ATTN_OK);
+    return ctx;
+}
+
+/* ----------------------------------------------------------------------------- a call
+ *
+ * What a module does: each worker writes its own scratch and reads it back after a while. */
+enum { PER_WORKER = 1000 };
+
+typedef struct job {
+    attni_call call;
+    long sums[64];
+    atomic_int mode_errors;
+} job;
+
+static void fill_and_sum(void *arg, int worker)
+{
+    job *j = arg;
+    if (fegetround() != FE_TONEAREST)
+        atomic_fetch_add(&j->mode_errors, 1);
+    int *mine = (int *)(void *)j->call.scratch + worker * PER_WORKER;
+    for (int i = 0; i < PER_WORKER; i++)
+        mine[i] = worker + i;
+    for (int i = 0; i < PER_WORKER; i++)
+        j->sums[worker] += mine[i];
+}
+
+static bool sums_are_right(attn_context *ctx, int workers)
+{
+    job j = {.mode_errors = 0};
+    size_t bytes = (size_t)workers * PER_WORKER * sizeof(int);
+    if (attni_call_begin(&j.call, ctx, bytes, NULL, 0, NULL) != ATTN_OK)
+        return false;
+    attni_call_run(&j.call, workers, fill_and_sum, &j);
+    attni_call_end(&j.call);
+    bool right = atomic_load(&j.mode_errors) == 0;
+    for (long w = 0; w < 64; w++)
+        right = right && j.sums[w] == (w < workers ? PER_WORKER * w + PER_WORKER * 999L / 2 : 0);
+    return right;
+}
+
+/* --------------------------------------------------------------------------- options */
+
+static void defaults(void **state)
+{
+    (void)state;
+    unsetenv("ATTN_NUM_THREADS");
+    attn_context *ctx;
+    cpu_set_t mask;
+    assert_int_equal(sched_getaffinity(0, sizeof mask, &mask), 0);
+    assert_int_equal(attn_context_create(NULL, &ctx, NULL), ATTN_OK);
+    assert_int_equal(attn_context_threads(ctx), CPU_COUNT(&mask));
+    assert_string_equal(attn_context_isa(ctx), attn_context_isa(NULL));
+    assert_true(sums_are_right(ctx, 5));
+    attn_context_destroy(ctx);
+    attn_context_destroy(NULL);
+    assert_int_equal(attn_context_threads(NULL), 1);
+    assert_string_equal(attn_context_isa(NULL), attn_isa(attni_isa_best()).name);
+    assert_true(sums_are_right(NULL, 5));
+}
+
+static void expect_refused(const attn_context_options *o, attn_status want, const char *argument)
+{
+    attn_error err = {0};
+    attn_context *ctx = (attn_context *)&err;
+    assert_int_equal(attn_context_create(o, &ctx, NULL), want);
+    ctx = (attn_context *)&err;
+    assert_int_equal(attn_context_create(o, &ctx, &err), want);
+    assert_null(ctx);
+    assert_int_equal(err.status, want);
+    assert_string_equal(err.argument, argument);
+    assert_int_equal(strncmp(err.message, argument, strlen(argument)), 0);
+}
+
+static void *some_allocate(void *user, size_t size, size_t alignment)
+{
+    (void)user;
+    return aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+}
+
+static void some_release(void *user, void *memory, size_t size)
+{
+    (void)user;
+    (void)size;
+    free(memory);
+}
+
+static void bad_options_are_named(void **state)
+{
+    (void)state;
+    attn_error err;
+    assert_int_equal(attn_context_create(NULL, NULL, &err), ATTN_ERR_ARGUMENT);
+    assert_string_equal(err.argument, "out");
+
+    const attn_context_options good = ATTN_CONTEXT_OPTIONS_INIT;
+    static const int threads[] = {-1, 1025, INT32_MAX, INT32_MIN};
+    for (size_t i = 0; i < COUNT(threads); i++) {
+        attn_context_options o = good;
+        o.threads = threads[i];
+        expect_refused(&o, ATTN_ERR_ARGUMENT, "threads");
+    }
+    attn_context_options o = good;
+    o.allocate = some_allocate;
+    expect_refused(&o, ATTN_ERR_ARGUMENT, "options");
+    o = good;
+    o.release = some_release;
+    expect_refused(&o, ATTN_ERR_ARGUMENT, "options");
+    static const char *const names[] = {"", "AVX2", "sse", "avx2 "};
+    for (size_t i = 0; i < COUNT(names); i++) {
+        o = good;
+        o.isa = names[i];
+        expect_refused(&o, ATTN_ERR_ARGUMENT, "isa");
+    }
+}
+
+/* A caller built against another version of the header. */
+static void sizes_of_older_and_newer_options(void **state)
+{
+    (void)state;
+    struct {
+        attn_context_options options;
+        char tail[5000];
+    } newer;
+    memset(&newer, 0, sizeof newer);
+    newer.options = (attn_context_options)ATTN_CONTEXT_OPTIONS_INIT;
+    newer.options.threads = 3;
+
+    static const size_t bad[] = {0, 1, 7, 9, 5000, SIZE_MAX, (size_t)1 << 40};
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        newer.options.struct_size = bad[i];
+        expect_refused(&newer.options, ATTN_ERR_ARGUMENT, "options");
+    }
+
+    attn_context *ctx;
+    newer.options.struct_size = sizeof newer.options + 16;
+    assert_int_equal(attn_context_create(&newer.options, &ctx, NULL), ATTN_OK);
+    assert_int_equal(attn_context_threads(ctx), 3);
+    attn_context_destroy(ctx);
+    newer.tail[15] = 1; /* a field that this library cannot honour */
+    expect_refused(&newer.options, ATTN_ERR_ARGUMENT, "options");
+    newer.tail[15] = 0;
+    newer.tail[16] = 1; /* past the caller's struct */
+    assert_int_equal(attn_context_create(&newer.options, &ctx, NULL), ATTN_OK);
+    attn_context_destroy(ctx);
+
+    /* Older: what lies behind its end is not ours to read. */
+    newer.options.isa = (const char *)8;
+    newer.options.allocate = some_allocate;
+    newer.options.struct_size = offsetof(attn_context_options, isa);
+    assert_int_equal(attn_context_create(&newer.options, &ctx, NULL), ATTN_OK);
+    assert_int_equal(attn_context_threads(ctx), 3);
+    assert_string_equal(attn_context_isa(ctx), attn_context_isa(NULL));
+    attn_context_destroy(ctx);
+}
+
+static void threads_of_the_environment(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *value;
+        int threads; /* 0: refused */
+    } cases[] = {{"1", 1},         {"3", 3},   {"1024", 1024},
+                 {"007", 7},       {"0", 0},   {"-1", 0},
+                 {"+2", 0},        {"2 ", 0},  {" 2", 0},
+                 {"x", 0},         {"2x", 0},  {"1025", 0},
+                 {"2.0", 0},       {"0x2", 0}, {"99999999999999999999", 0},
+                 {"4294967297", 0}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        setenv("ATTN_NUM_THREADS", cases[i].value, 1);
+        if (cases[i].threads == 0) {
+            expect_refused(NULL, ATTN_ERR_ARGUMENT, "ATTN_NUM_THREADS");
+        } else {
+            attn_context *ctx;
+            assert_int_equal(attn_context_create(NULL, &ctx, NULL), ATTN_OK);
+            assert_int_equal(attn_context_threads(ctx), cases[i].threads);
+            attn_context_destroy(ctx);
+        }
+        attn_context *ctx = context_of(2); /* asked for: the environment is not looked at */
+        assert_int_equal(attn_context_threads(ctx), 2);
+        attn_context_destroy(ctx);
+    }
+    setenv("ATTN_NUM_THREADS", "", 1);
+    attn_context *ctx = context_of(0);
+    assert_int_equal(attn_context_threads(ctx), attni_cpu_count());
+    attn_context_destroy(ctx);
+    unsetenv("ATTN_NUM_THREADS");
+}
+
+static void instruction_sets_by_name(void **state)
+{
+    (void)state;
+    for (int i = 0; attn_isa(i).name; i++) {
+        attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
+        char name[32];
+        snprintf(name, sizeof name, "%s", attn_isa(i).name);
+        o.isa = name;
+        if (!attn_isa(i).usable) {
+            expect_refused(&o, ATTN_ERR_UNSUPPORTED, "isa");
+            continue;
+        }
+        for (int environment = 0; environment < 2; environment++) {
+            attn_context *ctx;
+            setenv("ATTN_ISA", environment ? name : "generic", 1);
+            assert_int_equal(attn_context_create(environment ? NULL : &o, &ctx, NULL), ATTN_OK);
+            unsetenv("ATTN_ISA");
+            assert_string_equal(attn_context_isa(ctx), attn_isa(i).name);
+            assert_int_equal(attni_context_isa_index(ctx), i);
+            attni_call call;
+            assert_int_equal(attni_call_begin(&call, ctx, 0, NULL, 0, NULL), ATTN_OK);
+            assert_int_equal(call.isa, i);
+            attni_call_end(&call);
+            attn_context_destroy(ctx);
+        }
+    }
+    setenv("ATTN_ISA", "avx3", 1);
+    expect_refused(NULL, ATTN_ERR_ARGUMENT, "ATTN_ISA");
+    unsetenv("ATTN_ISA");
+}
+
+/* ----------------------------------------------------------------------------- scratch */
+
+/* An allocator that counts, checks sizes on release, and can refuse. */
+typedef struct ledger {
+    int allocations, releases, left;
+    size_t bytes, peak;
+    bool wrong;
+} ledger;
+
+static void *counted_allocate(void *user, size_t size, size_t alignment)
+{
+    ledger *l = user;
+    l->wrong = l->wrong || alignment == 0 || alignment > 64 || (alignment & (alignment - 1));
+    if (l->left-- <= 0)
+        return NULL;
+    l->allocations++;
+    l->bytes += size;
+    l->peak = l->bytes > l->peak ? l->bytes : l->peak;
+    size_t *block = aligned_alloc(64, 64 + (size + 63) / 64 * 64);
+    block[0] = size;
+    return (char *)block + 64;
+}
+
+static void counted_release(void *user, void *memory, size_t size)
+{
+    ledger *l = user;
+    size_t *block = (size_t *)(void *)((char *)memory - 64);
+    l->wrong = l->wrong || block[0] != size;
+    l->releases++;
+    l->bytes -= size;
+    free(block);
+}
+
+static attn_context_options counted(ledger *l, int threads)
+{
+    attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
+    o.threads = threads;
+    o.allocate = counted_allocate;
+    o.release = counted_release;
+    o.memory_user = l;
+    return o;
+}
+
+static void scratch_grows_and_is_kept(void **state)
+{
+    (void)state;
+    ledger l = {.left = 1000};
+    attn_context_options o = counted(&l, 1);
+    attn_context *ctx;
+    assert_int_equal(attn_context_create(&o, &ctx, NULL), ATTN_OK);
+    int before = l.allocations;
+    size_t own = l.bytes;
+    static const struct {
+        size_t bytes;
+        int allocations;
+    } steps[] = {{0, 0}, {1, 1}, {1, 1}, {100000, 2}, {64, 2}, {100000, 2}, {100001, 3}, {0, 3}};
+    for (size_t i = 0; i < COUNT(steps); i++) {
+        attni_call call;
+        assert_int_equal(attni_call_begin(&call, ctx, steps[i].bytes, NULL, 0, NULL), ATTN_OK);
+        assert_int_equal((uintptr_t)call.scratch % ATTNI_ALIGN, 0);
+        if (steps[i].bytes > 0)
+            memset(call.scratch, 0x5a, steps[i].bytes);
+        attni_call_end(&call);
+        assert_int_equal(l.allocations - before, steps[i].allocations);
+    }
+    assert_int_equal(l.peak, own + 100001); /* the old block went before the new one came */
+    attn_context_destroy(ctx);
+    assert_int_equal(l.allocations, l.releases);
+    assert_int_equal(l.bytes, 0);
+    assert_false(l.wrong);
+}
+
+static void refused_memory_is_an_error(void **state)
+{
+    (void)state;
+    ledger l = {.left = 0};
+    attn_context_options o = counted(&l, 2);
+    expect_refused(&o, ATTN_ERR_MEMORY, "");
+    l.left = 1;
+    attn_context *ctx;
+    assert_int_equal(attn_context_create(&o, &ctx, NULL), ATTN_OK);
+    for (int round = 0; round < 3; round++) {
+        attni_call call;
+        attn_error err = {0};
+        l.left = 0;
+        size_t more = (size_t)(round + 1) << 20;
+        assert_int_equal(attni_call_begin(&call, ctx, more, NULL, 0, &err), ATTN_ERR_MEMORY);
+        assert_int_equal(err.status, ATTN_ERR_MEMORY);
+        l.left = 10;
+        assert_true(sums_are_right(ctx, 4)); /* and the context goes on */
+    }
+    attn_context_destroy(ctx);
+    assert_int_equal(l.allocations, l.releases);
+    assert_int_equal(l.bytes, 0);
+    assert_false(l.wrong);
+
+    attni_call call;
+    assert_int_equal(attni_call_begin(&call, NULL, SIZE_MAX, NULL, 0, NULL), ATTN_ERR_MEMORY);
+    assert_int_equal(attni_call_begin(&call, NULL, SIZE_MAX / 4, NULL, 0, NULL), ATTN_ERR_MEMORY);
+}
+
+/* Any place, any alignment: the scratch is aligned, inside, and as large as asked, or refused. */
+static void the_caller_s_workspace(void **state)
+{
+    (void)state;
+    static char block[1024];
+    for (int with_context = 0; with_context < 2; with_context++) {
+        ledger l = {.left = 1};
+        attn_context_options o = counted(&l, 1);
+        attn_context *ctx = NULL;
+        if (with_context)
+            assert_int_equal(attn_context_create(&o, &ctx, NULL), ATTN_OK);
+        for (size_t shift = 0; shift < 130; shift++)
+            for (size_t size = 0; size < 400; size += 1 + shift % 3) {
+                attni_call call;
+                attn_error err = {0};
+                const size_t need = 192;
+                char *workspace = block + shift;
+                char *aligned = workspace;
+                while ((uintptr_t)aligned % ATTNI_ALIGN)
+                    aligned++;
+                bool fits = aligned + need <= workspace + size;
+                attn_status status = attni_call_begin(&call, ctx, need, workspace, size, &err);
+                assert_int_equal(status, fits ? ATTN_OK : ATTN_ERR_ARGUMENT);
+                if (fits) {
+                    assert_ptr_equal(call.scratch, aligned);
+                    attni_call_end(&call);
+                } else {
+                    assert_string_equal(err.argument, "workspace");
+                }
+            }
+        attn_context_destroy(ctx);
+        assert_int_equal(l.allocations, with_context); /* never the context's scratch */
+    }
+    attni_call call;
+    assert_int_equal(attni_call_begin(&call, NULL, SIZE_MAX, block + 1, SIZE_MAX, NULL),
+                     ATTN_ERR_ARGUMENT);
+}
+
+/* ----------------------------------------------------------------------------- threads */
+
+static void every_worker_runs_once(void **state)
+{
+    (void)state;
+    static const int threads[] = {1, 2, 3, 7};
+    alarm(60);
+    for (size_t t = 0; t < COUNT(threads); t++) {
+        attn_context *ctx = context_of(threads[t]);
+        attni_call call;
+        assert_int_equal(attni_call_begin(&call, ctx, 0, NULL, 0, NULL), ATTN_OK);
+        assert_int_equal(call.threads, threads[t]);
+        attni_call_end(&call);
+        for (int workers = 0; workers < 64; workers++)
+            assert_true(sums_are_right(ctx, workers));
+        attn_context_destroy(ctx);
+    }
+    alarm(0);
+}
+
+static void threads_that_the_system_refuses(void **state)
+{
+    (void)state;
+    attn_context *ctx = context_of(4);
+    atomic_store(&refuse_threads, 1);
+    assert_true(sums_are_right(ctx, 4));
+    atomic_store(&refuse_threads, 0);
+    assert_int_equal(attn_context_threads(ctx), 1);
+    assert_true(sums_are_right(ctx, 4));
+    attn_context_destroy(ctx);
+}
+
+static void create_and_destroy_1000_times(void **state)
+{
+    (void)state;
+    alarm(60);
+    for (int i = 0; i < 1000; i++) {
+        attn_context *ctx = context_of(1 + i % 4);
+        if (i % 3 == 0)
+            assert_true(sums_are_right(ctx, 4));
+        attn_context_destroy(ctx);
+    }
+    alarm(0);
+}
+
+/* A parallel_for of the caller's: plain threads, last index first, in a mode of their own. */
+typedef struct foreign {
+    int calls, largest;
+} foreign;
+
+typedef struct foreign_task {
+    void (*body)(void *arg, int index);
+    void *arg;
+    int index;
+} foreign_task;
+
+static void *run_foreign(void *arg)
+{
+    foreign_task *task = arg;
+    fesetround(FE_UPWARD);
+    task->body(task->arg, task->index);
+    return fegetround() == FE_UPWARD ? task : NULL;
+}
+
+static void foreign_for(void *user, int n, void (*body)(void *arg, int index), void *arg)
+{
+    foreign *f = user;
+    pthread_t threads[64];
+    foreign_task tasks[64];
+    f->calls++;
+    f->largest = n > f->largest ? n : f->largest;
+    for (int i = n - 1; i >= 0; i--) {
+        tasks[i] = (foreign_task){body, arg, i};
+        assert_int_equal(pthread_create(&threads[i], NULL, run_foreign, &tasks[i]), 0);
+    }
+    for (int i = 0; i < n; i++) {
+        void *kept_mode;
+        pthread_join(threads[i], &kept_mode);
+        assert_non_null(kept_mode);
+    }
+}
+
+static void threads_of_the_caller(void **state)
+{
+    (void)state;
+    foreign f = {0, 0};
+    attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
+    o.threads = 5;
+    o.parallel_for = foreign_for;
+    o.parallel_user = &f;
+    attn_context *ctx;
+    assert_int_equal(attn_context_create(&o, &ctx, NULL), ATTN_OK);
+    assert_int_equal(attn_context_threads(ctx), 5);
+    assert_true(sums_are_right(ctx, 0));
+    assert_true(sums_are_right(ctx, 1));
+    assert_int_equal(f.calls, 0); /* one worker is the caller */
+    for (int workers = 2; workers <= 5; workers++)
+        assert_true(sums_are_right(ctx, workers));
+    assert_int_equal(f.calls, 4);
+    assert_int_equal(f.largest, 5);
+    attn_context_destroy(ctx);
+}
+
+static atomic_int failures;
+
+static void *own_context(void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < 30; i++) {
+        attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
+        attn_context *ctx;
+        o.threads = 1 + i % 3;
+        if (attn_context_create(&o, &ctx, NULL) != ATTN_OK) {
+            atomic_fetch_add(&failures, 1);
+            continue;
+        }
+        for (int k = 0; k < 10; k++)
+            if (!sums_are_right(ctx, 1 + k % 5))
+                atomic_fetch_add(&failures, 1);
+        attn_context_destroy(ctx);
+    }
+    return NULL;
+}
+
+static void *shared_context(void *arg)
+{
+    for (int i = 0; i < 150; i++)
+        if (!sums_are_right(arg, 1 + i % 7) || attn_context_threads(arg) != 3)
+            atomic_fetch_add(&failures, 1);
+    return NULL;
+}
+
+static void *no_context(void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < 150; i++)
+        if (!sums_are_right(NULL, 1 + i % 7))
+            atomic_fetch_add(&failures, 1);
+    return NULL;
+}
+
+static void on_eight_threads(void *(*f)(void *), void *arg)
+{
+    pthread_t threads[8];
+    alarm(60);
+    for (size_t i = 0; i < 8; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, f, arg), 0);
+    for (size_t i = 0; i < 8; i++)
+        pthread_join(threads[i], NULL);
+    alarm(0);
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
+static void eight_threads_with_own_contexts(void **state)
+{
+    (void)state;
+    on_eight_threads(own_context, NULL);
+    on_eight_threads(no_context, NULL);
+}
+
+static void eight_threads_share_a_context(void **state)
+{
+    (void)state;
+    attn_context *ctx = context_of(3);
+    on_eight_threads(shared_context, ctx);
+    attn_context_destroy(ctx);
+}
+
+/* ------------------------------------------------------------- what a call leaves alone */
+
+static void the_caller_s_modes_are_restored(void **state)
+{
+    (void)state;
+    sigset_t mine, now;
+    sigemptyset(&mine);
+    sigaddset(&mine, SIGUSR1);
+    pthread_sigmask(SIG_SETMASK, &mine, NULL);
+    fenv_t before;
+    fegetenv(&before);
+    for (int threads = 0; threads < 4; threads++) {
+        static const int rounding[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
+        fesetround(rounding[threads]);
+        feclearexcept(FE_ALL_EXCEPT);
+        feraiseexcept(FE_DIVBYZERO);
+#if defined(__SSE__)
+        _mm_setcsr(_mm_getcsr() | 0x8040); /* FTZ, DAZ */
+        unsigned csr = _mm_getcsr();
+#endif
+        errno = 1234;
+        attn_context *ctx = threads > 0 ? context_of(threads) : NULL;
+        attni_call call;
+        assert_int_equal(attni_call_begin(&call, ctx, 100, NULL, 0, NULL), ATTN_OK);
+        bool as_default = fegetround() == FE_TONEAREST && !fetestexcept(FE_ALL_EXCEPT);
+#if defined(__SSE__)
+        as_default = as_default && (_mm_getcsr() & 0x8040) == 0;
+#endif
+        feraiseexcept(FE_INVALID | FE_INEXACT); /* as computing does */
+        attni_call_end(&call);
+        bool right = sums_are_right(ctx, 4); /* sees the default mode on every worker */
+        attn_context_destroy(ctx);
+
+        int kept_errno = errno, kept_rounding = fegetround();
+        int kept_flags = fetestexcept(FE_ALL_EXCEPT);
+#if defined(__SSE__)
+        bool same = _mm_getcsr() == csr;
+#else
+        bool same = true;
+#endif
+        fesetenv(&before);
+        assert_true(as_default && right && same);
+        assert_int_equal(kept_errno, 1234);
+        assert_int_equal(kept_rounding, rounding[threads]);
+        assert_int_equal(kept_flags, FE_DIVBYZERO);
+        pthread_sigmask(SIG_SETMASK, NULL, &now);
+        for (int s = 1; s < 32; s++)
+            assert_int_equal(sigismember(&now, s), s == SIGUSR1);
+    }
+    sigemptyset(&mine);
+    pthread_sigmask(SIG_SETMASK, &mine, NULL);
+}
+
+/* ------------------------------------------------------------------------------- fork */
+
+static void expect_child(pid_t child)
+{
+    int status;
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (WIFSIGNALED(status))
+        fail_msg("the child died of signal %d", WTERMSIG(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+/* In a child: 0 if the context works there, from two threads too, and one fork further down. */
+static int use_in_child(attn_context *ctx, int depth)
+{
+    alarm(WATCHDOG);
+    atomic_store(&failures, 0);
+    if (!sums_are_right(ctx, 7))
+        return 1;
+    if (THREADS_OF_CHILDREN) {
+        pthread_t other;
+        if (pthread_create(&other, NULL, shared_context, ctx) != 0)
+            return 2;
+        shared_context(ctx);
+        pthread_join(other, NULL);
+        if (atomic_load(&failures))
+            return 3;
+    }
+    if (depth > 0) {
+        pid_t child = fork();
+        if (child == 0)
+            _exit(use_in_child(ctx, depth - 1));
+        int status;
+        if (waitpid(child, &status, 0) != child || status != 0)
+            return 4;
+        if (!sums_are_right(ctx, 3))
+            return 5;
+    }
+    attn_context_destroy(ctx);
+    return 0;
+}
+
+static int in_child(attn_context *ctx, int depth)
+{
+    atomic_store(&refuse_threads, !THREADS_OF_CHILDREN);
+    return use_in_child(ctx, depth);
+}
+
+static void fork_of_an_idle_context(void **state)
+{
+    (void)state;
+    for (int used = 0; used < 2; used++) {
+        attn_context *ctx = context_of(3);
+        if (used)
+            assert_true(sums_are_right(ctx, 7));
+        pid_t child = fork();
+        if (child == 0)
+            _exit(in_child(ctx, 2));
+        expect_child(child);
+        assert_true(sums_are_right(ctx, 7));
+        attn_context_destroy(ctx);
+    }
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+/* Memory without locks: cut from one block, given back when the next such context is made. */
+static atomic_size_t bump_used;
+
+static void *bump_allocate(void *user, size_t size, size_t alignment)
+{
+    static _Alignas(64) char block[16 << 20];
+    (void)user;
+    size_t rounded = (size + alignment - 1) / alignment * alignment;
+    size_t at = atomic_fetch_add(&bump_used, rounded);
+    return at + rounded <= sizeof block ? block + at : NULL;
+}
+
+static void bump_release(void *user, void *memory, size_t size)
+{
+    (void)user;
+    (void)memory;
+    (void)size;
+}
+#endif
+
+/* Scratch for a context that is in use at the instant of a fork. */
+static attn_context *context_to_fork(void)
+{
+    attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
+    attn_context *ctx = NULL;
+    o.threads = 3;
+#if defined(__SANITIZE_ADDRESS__)
+    atomic_store(&bump_used, 0);
+    o.allocate = bump_allocate;
+    o.release = bump_release;
+#endif
+    assert_int_equal(attn_context_create(&o, &ctx, NULL), ATTN_OK);
+    return ctx;
+}
+
+static atomic_bool stop_calling;
+static atomic_int calls;
+
+/* Always inside some call, with scratch that keeps growing. */
+static void *call_and_call(void *arg)
+{
+    for (int i = 0; !atomic_load(&stop_calling); i++)
+        if (!sums_are_right(arg, 1 + i % 50))
+            atomic_fetch_add(&failures, 1);
+        else
+            atomic_fetch_add(&calls, 1);
+    return NULL;
+}
+
+static void fork_inside_another_thread_s_call(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 40; i++) {
+        attn_context *ctx = context_to_fork();
+        pthread_t caller;
+        atomic_store(&stop_calling, false);
+        atomic_store(&calls, 0);
+        assert_int_equal(pthread_create(&caller, NULL, call_and_call, ctx), 0);
+        while (atomic_load(&calls) < RUNS_BEFORE_FORK)
+            sched_yield();
+        nanosleep(&(struct timespec){0, (i % 8) * 50000}, NULL);
+        pid_t child = fork();
+        if (child == 0)
+            _exit(in_child(ctx, 1));
+        expect_child(child);
+        atomic_store(&stop_calling, true);
+        pthread_join(caller, NULL);
+        assert_true(sums_are_right(ctx, 7));
+        attn_context_destroy(ctx);
+    }
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
+/* The worst instant, held: the lock taken, a worker inside. */
+static atomic_int inside, let_go;
+
+static void hold(void *arg, int worker)
+{
+    (void)arg;
+    (void)worker;
+    atomic_fetch_add(&inside, 1);
+    while (!atomic_load(&let_go))
+        sched_yield();
+}
+
+static void *hold_the_context(void *arg)
+{
+    attni_call call;
+    if (attni_call_begin(&call, arg, 1000, NULL, 0, NULL) != ATTN_OK)
+        return NULL;
+    attni_call_run(&call, 3, hold, NULL);
+    attni_call_end(&call);
+    return arg;
+}
+
+static void fork_while_the_lock_is_held(void **state)
+{
+    (void)state;
+    for (int destroy_only = 0; destroy_only < 2; destroy_only++) {
+        attn_context *ctx = context_of(3);
+        pthread_t holder;
+        atomic_store(&inside, 0);
+        atomic_store(&let_go, 0);
+        assert_int_equal(pthread_create(&holder, NULL, hold_the_context, ctx), 0);
+        while (atomic_load(&inside) < 3)
+            sched_yield();
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(WATCHDOG);
+            if (destroy_only)
+                attn_context_destroy(ctx);
+            _exit(destroy_only ? 0 : in_child(ctx, 1));
+        }
+        expect_child(child);
+        atomic_store(&let_go, 1);
+        void *held;
+        pthread_join(holder, &held);
+        assert_ptr_equal(held, ctx);
+        assert_true(sums_are_right(ctx, 7));
+        attn_context_destroy(ctx);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults),
+        cmocka_unit_test(bad_options_are_named),
+        cmocka_unit_test(sizes_of_older_and_newer_options),
+        cmocka_unit_test(threads_of_the_environment),
+        cmocka_unit_test(instruction_sets_by_name),
+        cmocka_unit_test(scratch_grows_and_is_kept),
+        cmocka_unit_test(refused_memory_is_an_error),
+        cmocka_unit_test(the_caller_s_workspace),
+        cmocka_unit_test(every_worker_runs_once),
+        cmocka_unit_test(threads_that_the_system_refuses),
+        cmocka_unit_test(create_and_destroy_1000_times),
+        cmocka_unit_test(threads_of_the_caller),
+        cmocka_unit_test(eight_threads_with_own_contexts),
+        cmocka_unit_test(eight_threads_share_a_context),
+        cmocka_unit_test(the_caller_s_modes_are_restored),
+        cmocka_unit_test(fork_of_an_idle_context),
+        cmocka_unit_test(fork_inside_another_thread_s_call),
+        cmocka_unit_test(fork_while_the_lock_is_held),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

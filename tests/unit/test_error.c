@@ -1,0 +1,99 @@
+/* Statuses and messages. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "internal.h"
+
+/* The values are pinned: a binding may have them built in. */
+static void statuses_keep_values_and_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"ATTN_OK",        "ATTN_ERR_ARGUMENT",   "ATTN_ERR_SHAPE",
+                                        "ATTN_ERR_DTYPE", "ATTN_ERR_STRIDE",     "ATTN_ERR_MEMORY",
+                                        "ATTN_ERR_LIMIT", "ATTN_ERR_UNSUPPORTED"};
+    for (int i = 0; i < 8; i++)
+        assert_string_equal(attn_status_name((attn_status)i), names[i]);
+    assert_string_equal(attn_status_name((attn_status)8), "unknown status");
+    assert_string_equal(attn_status_name((attn_status)-1), "unknown status");
+}
+
+static void version_is_the_header_s(void **state)
+{
+    (void)state;
+    char parts[32];
+    snprintf(parts, sizeof parts, "%d.%d.%d", ATTN_VERSION_MAJOR, ATTN_VERSION_MINOR,
+             ATTN_VERSION_PATCH);
+    assert_string_equal(attn_version(), parts);
+}
+
+static const char *message(const char *argument, const char *text)
+{
+    static attn_error err;
+    memset(&err, 0x7f, sizeof err);
+    assert_int_equal(attni_fail(&err, ATTN_ERR_SHAPE, argument, "%s", text), ATTN_ERR_SHAPE);
+    assert_int_equal(err.status, ATTN_ERR_SHAPE);
+    assert_string_equal(err.argument, argument);
+    return err.message;
+}
+
+static void messages_start_with_the_argument(void **state)
+{
+    (void)state;
+    assert_string_equal(message("k", "k has D=3"), "k has D=3");
+    assert_string_equal(message("k", "k: wrong"), "k: wrong");
+    assert_string_equal(message("k", "keys differ"), "k keys differ");
+    assert_string_equal(message("k", "k_2 differs"), "k k_2 differs");
+    assert_string_equal(message("count", "is -1"), "count is -1");
+    assert_string_equal(message("count", ""), "count ");
+    assert_string_equal(message("", "no memory"), "no memory");
+}
+
+static void messages_are_one_line(void **state)
+{
+    (void)state;
+    assert_string_equal(message("isa", "isa is 'a\nb\tc\r\x7f\x1b[0m'"), "isa is 'a?b?c???[0m'");
+    assert_string_equal(message("isa", "isa is 'caf\xc3\xa9'"), "isa is 'caf\xc3\xa9'");
+}
+
+static void long_messages_are_cut_inside_the_struct(void **state)
+{
+    (void)state;
+    char text[1000];
+    for (size_t n = 200; n < sizeof text; n++) {
+        memset(text, 'x', n);
+        text[n] = '\0';
+        attn_error around[3];
+        memset(around, 0x55, sizeof around);
+        attni_fail(&around[1], ATTN_ERR_LIMIT, text, "%s", n % 2 ? text : text + 199);
+        assert_int_equal(strlen(around[1].argument), sizeof around[1].argument - 1);
+        assert_true(strlen(around[1].message) < sizeof around[1].message);
+        for (size_t i = 0; i < sizeof around[0]; i++) {
+            assert_int_equal(((unsigned char *)&around[0])[i], 0x55);
+            assert_int_equal(((unsigned char *)&around[2])[i], 0x55);
+        }
+    }
+}
+
+static void no_error_struct_is_fine(void **state)
+{
+    (void)state;
+    assert_int_equal(attni_fail(NULL, ATTN_ERR_DTYPE, "q", "%d", 3), ATTN_ERR_DTYPE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(statuses_keep_values_and_names),
+        cmocka_unit_test(version_is_the_header_s),
+        cmocka_unit_test(messages_start_with_the_argument),
+        cmocka_unit_test(messages_are_one_line),
+        cmocka_unit_test(long_messages_are_cut_inside_the_struct),
+        cmocka_unit_test(no_error_struct_is_fine),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,601 @@
+/* Reading and writing while the system fails, at the first call, the second, and so on to the last.
+ * link: -Wl,--wrap=open,--wrap=openat,--wrap=read,--wrap=pread,--wrap=fstat,--wrap=fstatat,--wrap=write,--wrap=fsync,--wrap=close,--wrap=renameat,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free,--wrap=zip_source_function_create,--wrap=zip_get_name,--wrap=zip_stat_index,--wrap=zip_fopen_index
+ *
+ * An operation is run once to count its calls, then once for each call and each way to fail. What can
+ * be got over (an interruption, a short count) must be; everything else must be an error that leaves
+ * no descriptor, no memory and no half file behind.
+ */
+#include "io_testing.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <zip.h>
+
+/* ------------------------------------------------------------------------- The failing system */
+
+enum { SHORT = -1, CUT = -2, SPARSE = -3 }; /* beside errno values */
+
+static struct {
+    int kind;  /* an errno or one of the above; 0: only count */
+    long at;   /* the call that fails, from 1 */
+    int times; /* as many calls as fail from there on */
+    long calls;
+    int hit, hit_close; /* the call came; it was a close */
+    bool memory;        /* count allocations instead of calls to the system */
+} fault;
+static bool armed;
+static long live; /* blocks allocated and not freed */
+
+/* Whether this call fails. */
+static bool strikes(bool memory)
+{
+    if (!armed || memory != fault.memory)
+        return false;
+    fault.calls++;
+    if (!fault.kind || fault.calls < fault.at || fault.calls >= fault.at + fault.times)
+        return false;
+    fault.hit++;
+    return true;
+}
+
+static bool strikes_with_errno(bool interruptible)
+{
+    if (!strikes(false))
+        return false;
+    if (fault.kind < 0 || (fault.kind == EINTR && !interruptible)) {
+        fault.hit--;
+        return false;
+    }
+    errno = fault.kind;
+    return true;
+}
+
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, mode_t mode);
+int __wrap_open(const char *path, int flags, mode_t mode)
+{
+    return strikes_with_errno(true) ? -1 : __real_open(path, flags, mode);
+}
+
+int __real_openat(int folder, const char *path, int flags, ...);
+int __wrap_openat(int folder, const char *path, int flags, mode_t mode);
+int __wrap_openat(int folder, const char *path, int flags, mode_t mode)
+{
+    return strikes_with_errno(true) ? -1 : __real_openat(folder, path, flags, mode);
+}
+
+/* What read, pread and write do: *size is what they go on with; true: they fail. */
+static bool transfer_strikes(size_t *size)
+{
+    if (!strikes(false))
+        return false;
+    if (fault.kind == SHORT && *size > 1)
+        *size = 1;
+    if (fault.kind == CUT && truncate("k.npy", 100) != 0)
+        abort();
+    if (fault.kind < 0)
+        return false;
+    errno = fault.kind;
+    return true;
+}
+
+ssize_t __real_read(int fd, void *to, size_t size);
+ssize_t __wrap_read(int fd, void *to, size_t size);
+ssize_t __wrap_read(int fd, void *to, size_t size)
+{
+    return transfer_strikes(&size) ? -1 : __real_read(fd, to, size);
+}
+
+ssize_t __real_pread(int fd, void *to, size_t size, off_t at);
+ssize_t __wrap_pread(int fd, void *to, size_t size, off_t at);
+ssize_t __wrap_pread(int fd, void *to, size_t size, off_t at)
+{
+    return transfer_strikes(&size) ? -1 : __real_pread(fd, to, size, at);
+}
+
+ssize_t __real_write(int fd, const void *from, size_t size);
+ssize_t __wrap_write(int fd, const void *from, size_t size);
+ssize_t __wrap_write(int fd, const void *from, size_t size)
+{
+    if (armed && fault.kind == SPARSE && size >= 1 << 20) /* a hole instead of zeros */
+        return lseek(fd, (off_t)size, SEEK_CUR) < 0 ? -1 : (ssize_t)size;
+    return transfer_strikes(&size) ? -1 : __real_write(fd, from, size);
+}
+
+int __real_fstat(int fd, struct stat *st);
+int __wrap_fstat(int fd, struct stat *st);
+int __wrap_fstat(int fd, struct stat *st)
+{
+    return strikes_with_errno(false) ? -1 : __real_fstat(fd, st);
+}
+
+int __real_fstatat(int folder, const char *path, struct stat *st, int flags);
+int __wrap_fstatat(int folder, const char *path, struct stat *st, int flags);
+int __wrap_fstatat(int folder, const char *path, struct stat *st, int flags)
+{
+    return strikes_with_errno(false) ? -1 : __real_fstatat(folder, path, st, flags);
+}
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd) { return strikes_with_errno(true) ? -1 : __real_fsync(fd); }
+
+int __real_renameat(int from_folder, const char *from, int to_folder, const char *to);
+int __wrap_renameat(int from_folder, const char *from, int to_folder, const char *to);
+int __wrap_renameat(int from_folder, const char *from, int to_folder, const char *to)
+{
+    return strikes_with_errno(false) ? -1 : __real_renameat(from_folder, from, to_folder, to);
+}
+
+/* It is closed all the same, as Linux does. */
+int __real_close(int fd);
+int __wrap_close(int fd);
+int __wrap_close(int fd)
+{
+    const bool fails = strikes_with_errno(true);
+    const int saved = errno, result = __real_close(fd);
+    if (!fails)
+        return result;
+    fault.hit_close++;
+    errno = saved;
+    return -1;
+}
+
+void *__real_malloc(size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_malloc(size_t size)
+{
+    void *p = strikes(true) ? NULL : __real_malloc(size);
+    live += p != NULL;
+    return p;
+}
+
+void *__real_calloc(size_t count, size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_calloc(size_t count, size_t size)
+{
+    void *p = strikes(true) ? NULL : __real_calloc(count, size);
+    live += p != NULL;
+    return p;
+}
+
+void *__real_realloc(void *old, size_t size);
+void *__wrap_realloc(void *old, size_t size);
+void *__wrap_realloc(void *old, size_t size)
+{
+    void *p = strikes(true) ? NULL : __real_realloc(old, size);
+    live += p && !old;
+    return p;
+}
+
+void *__real_aligned_alloc(size_t alignment, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    void *p = strikes(true) ? NULL : __real_aligned_alloc(alignment, size);
+    live += p != NULL;
+    return p;
+}
+
+void __real_free(void *p);
+void __wrap_free(void *p);
+void __wrap_free(void *p)
+{
+    live -= p != NULL;
+    __real_free(p);
+}
+
+/* libzip's own allocations are out of reach, so its functions fail as if one of them had. */
+zip_source_t *__real_zip_source_function_create(zip_source_callback f, void *user, zip_error_t *e);
+zip_source_t *__wrap_zip_source_function_create(zip_source_callback f, void *user, zip_error_t *e);
+zip_source_t *__wrap_zip_source_function_create(zip_source_callback f, void *user, zip_error_t *e)
+{
+    if (!strikes(true))
+        return __real_zip_source_function_create(f, user, e);
+    zip_error_set(e, ZIP_ER_MEMORY, 0);
+    return NULL;
+}
+
+const char *__real_zip_get_name(zip_t *z, zip_uint64_t i, zip_flags_t flags);
+const char *__wrap_zip_get_name(zip_t *z, zip_uint64_t i, zip_flags_t flags);
+const char *__wrap_zip_get_name(zip_t *z, zip_uint64_t i, zip_flags_t flags)
+{
+    if (!strikes(true))
+        return __real_zip_get_name(z, i, flags);
+    zip_error_set(zip_get_error(z), ZIP_ER_MEMORY, 0);
+    return NULL;
+}
+
+int __real_zip_stat_index(zip_t *z, zip_uint64_t i, zip_flags_t flags, zip_stat_t *st);
+int __wrap_zip_stat_index(zip_t *z, zip_uint64_t i, zip_flags_t flags, zip_stat_t *st);
+int __wrap_zip_stat_index(zip_t *z, zip_uint64_t i, zip_flags_t flags, zip_stat_t *st)
+{
+    if (!strikes(true))
+        return __real_zip_stat_index(z, i, flags, st);
+    zip_error_set(zip_get_error(z), ZIP_ER_MEMORY, 0);
+    return -1;
+}
+
+zip_file_t *__real_zip_fopen_index(zip_t *z, zip_uint64_t i, zip_flags_t flags);
+zip_file_t *__wrap_zip_fopen_index(zip_t *z, zip_uint64_t i, zip_flags_t flags);
+zip_file_t *__wrap_zip_fopen_index(zip_t *z, zip_uint64_t i, zip_flags_t flags)
+{
+    if (!strikes(true))
+        return __real_zip_fopen_index(z, i, flags);
+    zip_error_set(zip_get_error(z), ZIP_ER_MEMORY, 0);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------ Operations */
+
+/* Runs once, under the fault that is set; returns the code, and what it made is as expected if it
+ * says KIT_OK. `prepare` is not under the fault. */
+typedef struct operation {
+    const char *name;
+    void (*prepare)(void);
+    int (*run)(kit_error *err);
+    void (*check)(int code); /* outside of the fault; may be NULL */
+} operation;
+
+enum { N = 9000 }; /* elements: more than are read at once */
+
+static void prepare_files(void)
+{
+    static float data[N];
+    for (int i = 0; i < N; i++)
+        data[i] = (float)i;
+    bytes b = npy("'<f4'", 0, "(9000,)", data, sizeof data);
+    write_file("k.npy", b);
+    member m = {.name = "q.npy", .data = b};
+    bytes z = zip(&m, 1);
+    write_file("k.npz", z);
+    bytes_free(&z);
+    bytes_free(&b);
+}
+
+static int read_and_compare(const char *spec, kit_error *err)
+{
+    kit_array a;
+    const int code = kit_read_array(&a, spec, err);
+    for (int i = 0; !code && i < N; i++)
+        if (kit_array_get(&a, i) != i)
+            return -1;
+    if (code && a.data)
+        return -2;
+    kit_array_free(&a);
+    return code;
+}
+
+static int read_npy(kit_error *err) { return read_and_compare("k.npy", err); }
+
+static int read_npz(kit_error *err) { return read_and_compare("k.npz:q", err); }
+
+static int pipe_end = -1;
+
+static void prepare_pipe(void)
+{
+    int ends[2];
+    if (pipe_end >= 0)
+        __real_close(pipe_end);
+    prepare_files();
+    bytes b = read_file("k.npy");
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(__real_write(ends[1], b.data, b.size), b.size);
+    __real_close(ends[1]);
+    pipe_end = ends[0];
+    bytes_free(&b);
+}
+
+static int read_pipe(kit_error *err)
+{
+    char spec[32];
+    snprintf(spec, sizeof spec, "/dev/fd/%d", pipe_end);
+    return read_and_compare(spec, err);
+}
+
+static int list_one(const char *spec, const char *name, kit_error *err)
+{
+    kit_entry *entries;
+    size_t count;
+    const int code = kit_read_list(&entries, &count, spec, err);
+    if (code)
+        return entries || count ? -1 : code;
+    const bool right = count == 1 && entries[0].shape[0] == N && !strcmp(entries[0].name, name);
+    free(entries);
+    return right ? KIT_OK : -2;
+}
+
+static int list_npy(kit_error *err) { return list_one("k.npy", "", err); }
+
+static int list_npz(kit_error *err) { return list_one("k.npz", "q", err); }
+
+static int write_array(const char *path, kit_error *err)
+{
+    kit_array a = {0}, b = {0};
+    kit_output *out;
+    int code = kit_array_new(&a, ATTN_F64, 2, (int64_t[]){100, 110}, err);
+    if (!code)
+        code = kit_array_convert(&b, &a, ATTN_F32, err);
+    if (!code)
+        code = kit_output_open(&out, path, err);
+    if (!code) {
+        code = kit_npy_write(out, &b, err);
+        for (int i = 0; !code && i < 30; i++)
+            code = kit_output_printf(out, err, "%01000d", 7); /* longer than its own buffer */
+        if (code)
+            kit_output_abort(out);
+        else
+            code = kit_output_commit(out, err);
+    }
+    kit_array_free(&a);
+    kit_array_free(&b);
+    return code;
+}
+
+enum { WRITTEN = 128 + 4 * 100 * 110 + 30 * 1000 };
+
+static void prepare_old(void)
+{
+    bytes b = {0};
+    put_text(&b, "old");
+    write_file("w.npy", b);
+    bytes_free(&b);
+}
+
+static int write_over_old(kit_error *err) { return write_array("w.npy", err); }
+
+static void check_old_or_new(int code)
+{
+    bytes b = read_file("w.npy");
+    if (b.size == WRITTEN)
+        assert_memory_equal(b.data, "\x93NUMPY", 6);
+    else if (code == KIT_OK || b.size != 3 || memcmp(b.data, "old", 3) != 0)
+        fail_msg("code %d and %zu bytes", code, b.size);
+    bytes_free(&b);
+}
+
+static void prepare_nothing(void) { unlink("w.npy"); }
+
+static void check_absent_or_new(int code)
+{
+    struct stat st;
+    if (stat("w.npy", &st) == 0)
+        assert_int_equal(st.st_size, WRITTEN);
+    else
+        assert_int_not_equal(code, KIT_OK);
+}
+
+static int sink = -1;
+
+static void prepare_sink(void)
+{
+    if (sink >= 0)
+        __real_close(sink);
+    sink = __real_open("sink", O_RDWR | O_CREAT | O_TRUNC, 0666);
+    assert_true(sink >= 0);
+}
+
+static int write_in_place(kit_error *err)
+{
+    char name[32];
+    snprintf(name, sizeof name, "/dev/fd/%d", sink);
+    return write_array(name, err);
+}
+
+static void check_sink(int code)
+{
+    struct stat st;
+    assert_int_equal(stat("sink", &st), 0);
+    if (code == KIT_OK)
+        assert_int_equal(st.st_size, WRITTEN);
+    else if (fault.memory)
+        assert_int_equal(st.st_size, 0); /* what was held back is gone */
+}
+
+static int write_device(kit_error *err) { return write_array("/dev/null", err); }
+
+static const operation operations[] = {
+    {"read .npy", prepare_files, read_npy, NULL},
+    {"read .npz", prepare_files, read_npz, NULL},
+    {"read a pipe", prepare_pipe, read_pipe, NULL},
+    {"list .npy", prepare_files, list_npy, NULL},
+    {"list .npz", prepare_files, list_npz, NULL},
+    {"write over a file", prepare_old, write_over_old, check_old_or_new},
+    {"write a new file", prepare_nothing, write_over_old, check_absent_or_new},
+    {"write in place", prepare_sink, write_in_place, check_sink},
+    {"write to a device", prepare_sink, write_device, NULL},
+};
+
+/* Runs an operation with a fault, checks what holds always, and returns its code. */
+static int run(const operation *o, int kind, long at, int times, bool memory, kit_error *err)
+{
+    o->prepare();
+    const size_t files = count_here(), descriptors = count_descriptors();
+    const long blocks = live;
+    memset(&fault, 0, sizeof fault);
+    fault.kind = kind;
+    fault.at = at;
+    fault.times = times;
+    fault.memory = memory;
+    *err = (kit_error){0};
+    armed = true;
+    const int code = o->run(err);
+    armed = false;
+    if (code < 0 || code != err->code || !err->message[0] != !code)
+        fail_msg("%s: fault %d at call %ld: code %d, «%s»", o->name, kind, at, code, err->message);
+    if (live != blocks || count_descriptors() != descriptors)
+        fail_msg("%s: fault %d at call %ld: %ld blocks, %ld descriptors left", o->name, kind, at,
+                 live - blocks, (long)(count_descriptors() - descriptors));
+    const size_t now = count_here(); /* the old file, or a new one, but no stray */
+    if (now != files && !(now == files + 1 && o->prepare == prepare_nothing))
+        fail_msg("%s: fault %d at call %ld: a stray file", o->name, kind, at);
+    if (o->check)
+        o->check(code);
+    return code;
+}
+
+/* ----------------------------------------------------------------------------------- Tests */
+
+static void test_every_call_fails_once(void **state)
+{
+    (void)state;
+    static const int kinds[] = {EIO, ENOSPC, EDQUOT, EINTR, SHORT};
+    for (size_t o = 0; o < COUNT(operations); o++) {
+        kit_error err;
+        assert_int_equal(run(&operations[o], 0, 0, 0, false, &err), KIT_OK);
+        const long calls = fault.calls;
+        assert_in_range(calls, 2, 100);
+        for (size_t k = 0; k < COUNT(kinds); k++)
+            for (long at = 1; at <= calls; at++) {
+                const int code = run(&operations[o], kinds[k], at, 1, false, &err);
+                const bool passes = kinds[k] == EINTR || kinds[k] == SHORT || !fault.hit;
+                if (passes ? code != KIT_OK : code == KIT_OK && !fault.hit_close)
+                    fail_msg("%s: fault %d at call %ld: code %d, «%s»", operations[o].name,
+                             kinds[k], at, code, err.message);
+            }
+    }
+}
+
+/* Interrupted again and again, and all transfers short from some call on. */
+static void test_every_call_fails_from_there_on(void **state)
+{
+    (void)state;
+    for (size_t o = 0; o < COUNT(operations); o++) {
+        kit_error err;
+        assert_int_equal(run(&operations[o], 0, 0, 0, false, &err), KIT_OK);
+        const long calls = fault.calls;
+        for (long at = 1; at <= calls; at++) {
+            assert_int_equal(run(&operations[o], EINTR, at, 20, false, &err), KIT_OK);
+            assert_int_equal(run(&operations[o], SHORT, at, 200, false, &err), KIT_OK);
+            run(&operations[o], EIO, at, 1 << 20, false, &err);
+        }
+    }
+}
+
+static void test_every_allocation_fails(void **state)
+{
+    (void)state;
+    for (size_t o = 0; o < COUNT(operations); o++) {
+        kit_error err;
+        assert_int_equal(run(&operations[o], 0, 0, 0, true, &err), KIT_OK);
+        const long calls = fault.calls;
+        assert_in_range(calls, 2, 100);
+        for (long at = 1; at <= calls; at++)
+            for (int sticky = 0; sticky < 2; sticky++)
+                if (run(&operations[o], ENOMEM, at, sticky ? 1 << 20 : 1, true, &err) != KIT_LIMIT)
+                    fail_msg("%s: allocation %ld: code %d, «%s»", operations[o].name, at, err.code,
+                             err.message);
+    }
+}
+
+/* The close of a written file is where some file systems first say that it was not. */
+static void test_close_that_fails(void **state)
+{
+    (void)state;
+    kit_error err;
+    int failed = 0;
+    assert_int_equal(run(&operations[5], 0, 0, 0, false, &err), KIT_OK);
+    const long calls = fault.calls;
+    for (long at = 1; at <= calls; at++) {
+        const int code = run(&operations[5], EIO, at, 1, false, &err);
+        if (fault.hit_close && code) {
+            assert_string_equal(err.message, "w.npy: cannot write: Input/output error");
+            bytes b = read_file("w.npy");
+            assert_int_equal(b.size, 3);
+            bytes_free(&b);
+            failed++;
+        }
+    }
+    assert_int_equal(failed, 1);
+}
+
+/* A folder that cannot be flushed is none of the user's concern. */
+static void test_folder_that_cannot_be_flushed(void **state)
+{
+    (void)state;
+    kit_error err;
+    int folder = 0;
+    assert_int_equal(run(&operations[5], 0, 0, 0, false, &err), KIT_OK);
+    const long calls = fault.calls;
+    for (long at = 1; at <= calls; at++)
+        folder += run(&operations[5], EINVAL, at, 1, false, &err) == KIT_OK && !fault.hit_close;
+    assert_int_equal(folder, 1);
+}
+
+/* The temporary name is taken, again and again: others are tried. */
+static void test_names_that_are_taken(void **state)
+{
+    (void)state;
+    kit_error err;
+    assert_int_equal(run(&operations[6], EEXIST, 3, 99, false, &err), KIT_OK);
+    assert_int_equal(run(&operations[6], EEXIST, 3, 1000, false, &err), KIT_LIMIT);
+    assert_string_equal(err.message, "w.npy: cannot write: File exists");
+}
+
+/* The file is cut at every single read that its loading makes. */
+static void test_F16_cut_at_every_read(void **state)
+{
+    (void)state;
+    kit_error err;
+    assert_int_equal(run(&operations[0], 0, 0, 0, false, &err), KIT_OK);
+    const long calls = fault.calls;
+    int cut = 0;
+    for (long at = 1; at <= calls; at++) {
+        const int code = run(&operations[0], CUT, at, 1, false, &err);
+        if (code) {
+            assert_memory_equal(err.message, "k.npy: ", 7);
+            cut++;
+        }
+    }
+    assert_in_range(cut, 3, calls);
+}
+
+/* An array of 4 GiB and a little, which is never touched, into a file with holes for its zeros. */
+static void test_F12_more_than_4_GiB_written(void **state)
+{
+    (void)state;
+    const int64_t count = (INT64_C(1) << 30) + 1;
+    const size_t size = (size_t)count * 4;
+    void *zeros = mmap(NULL, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    assert_true(zeros != MAP_FAILED);
+    const kit_array a = {ATTN_F32, 1, {count}, zeros, size};
+    kit_output *out;
+    kit_error err = {0};
+    assert_int_equal(kit_output_open(&out, "large.npy", &err), KIT_OK);
+    memset(&fault, 0, sizeof fault);
+    fault.kind = SPARSE;
+    armed = true;
+    int code = kit_npy_write(out, &a, &err);
+    armed = false;
+    if (code) { /* a file system without such files */
+        assert_string_equal(err.message, "large.npy: cannot write: File too large");
+        kit_output_abort(out);
+    } else {
+        assert_int_equal(kit_output_commit(out, &err), KIT_OK);
+        struct stat st;
+        assert_int_equal(stat("large.npy", &st), 0);
+        assert_true(st.st_size == 128 + (off_t)size);
+        kit_entry *entries;
+        size_t n;
+        assert_int_equal(kit_read_list(&entries, &n, "large.npy", &err), KIT_OK);
+        assert_true(entries[0].rank == 1 && entries[0].shape[0] == count);
+        free(entries);
+        assert_int_equal(unlink("large.npy"), 0);
+    }
+    munmap(zeros, size);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_call_fails_once),
+        cmocka_unit_test(test_every_call_fails_from_there_on),
+        cmocka_unit_test(test_every_allocation_fails),
+        cmocka_unit_test(test_close_that_fails),
+        cmocka_unit_test(test_folder_that_cannot_be_flushed),
+        cmocka_unit_test(test_names_that_are_taken),
+        cmocka_unit_test(test_F16_cut_at_every_read),
+        cmocka_unit_test(test_F12_more_than_4_GiB_written),
+    };
+    return cmocka_run_group_tests(tests, scratch_enter, scratch_leave);
+}

@@ -1,0 +1,53 @@
+#!/bin/bash
+# Installs into a temporary prefix, moves it elsewhere, and builds and runs a program against it in
+# each way that a user would: pkg-config, pkg-config --static, find_package.
+#
+#   tools/check-install.sh [BUILD]     default build/
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${1:-build}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() {
+    echo "check-install: $*" >&2
+    exit 1
+}
+cc=${CC:-cc}
+
+# An installed tree finds itself wherever it lies: nothing in it may name the folder it went to first.
+cmake --install "$build" --prefix "$work/first" >/dev/null
+mv "$work/first" "$work/prefix"
+prefix=$work/prefix
+library=$(dirname "$(find "$prefix" -name libattn.so)")
+if grep -rlI "$work/first" "$prefix"; then
+    fail "an installed file names its prefix"
+fi
+
+export PKG_CONFIG_PATH=$library/pkgconfig
+export LD_LIBRARY_PATH=$library
+read -ra flags < <(pkg-config --cflags --libs attn)
+"$cc" -o "$work/shared" examples/one_call.c "${flags[@]}"
+read -ra flags < <(pkg-config --cflags --libs --static attn)
+"$cc" -static -o "$work/static" examples/one_call.c "${flags[@]}"
+cmake -S examples/consumer -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" ||
+    { cat "$work/log"; fail "find_package(Attn) fails"; }
+cmake --build "$work/consumer" >"$work/log" || { cat "$work/log"; fail "examples/consumer fails"; }
+
+"$work/shared" >"$work/want" || fail "examples/one_call fails"
+for program in "$work/static" "$work/consumer/one_call" "$work/consumer/one_call_static"; do
+    "$program" | diff "$work/want" - || fail "$program differs from the shared one"
+done
+"$work/consumer/causal_threads" >/dev/null || fail "examples/causal_threads fails"
+
+# The program, its manual page, its completion.
+version=$(pkg-config --modversion attn)
+"$prefix/bin/attn" info | grep -qF "$version" || fail "attn info does not say version $version"
+page=$prefix/share/man/man1/attn.1
+grep -q '^\.TH' "$page" || fail "no manual page"
+if command -v man >/dev/null; then
+    LC_ALL=C.UTF-8 MANROFFSEQ='' man --warnings -l "$page" 2>&1 >/dev/null | diff /dev/null - ||
+        fail "the manual page has warnings"
+fi
+bash -n "$prefix/share/bash-completion/completions/attn" || fail "the completion is not valid"
+
+echo "install: ok, version $version"

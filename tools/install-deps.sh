@@ -1,0 +1,54 @@
+#!/bin/bash
+# Installs what is missing of the Debian packages that are needed, as root or through sudo.
+#
+#   tools/install-deps.sh [build|test|ci]     each group holds the one before it; default: build
+#
+# Asks nothing. Where it cannot install it says what is needed, in one message.
+set -euo pipefail
+
+build=(gcc libc6-dev make cmake pkg-config
+       libjansson-dev libzip-dev libutf8proc-dev libcairo2-dev)
+tests=("${build[@]}" libcmocka-dev python3 python3-numpy qemu-user)
+ci=("${tests[@]}" git clang clang-format g++ shellcheck)
+
+case "${1:-build}" in
+build) wanted=("${build[@]}") ;;
+test) wanted=("${tests[@]}") ;;
+ci) wanted=("${ci[@]}") ;;
+*)
+    echo "install-deps: no group '$1'; groups: build test ci" >&2
+    exit 2
+    ;;
+esac
+
+if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+    echo "install-deps: not a Debian system, nothing installed; these are needed, by Debian's names:" \
+         "${wanted[*]}" >&2
+    exit 0
+fi
+
+missing=()
+for package in "${wanted[@]}"; do
+    status=$(dpkg-query -W -f='${Status}' "$package" 2>/dev/null || true)
+    [[ $status == "install ok installed" ]] || missing+=("$package")
+done
+((${#missing[@]})) || exit 0
+
+if ((EUID == 0)); then
+    root=(env)
+elif command -v sudo >/dev/null; then
+    root=(sudo env)
+else
+    echo "install-deps: neither root nor sudo; run this as root:" \
+         "apt-get install -y ${missing[*]}" >&2
+    exit 1
+fi
+root+=(DEBIAN_FRONTEND=noninteractive)
+
+echo "installing: ${missing[*]}" >&2
+install=("${root[@]}" apt-get install -y -q --no-install-recommends "${missing[@]}")
+# The package lists may be absent or stale: fetch them only if the first try fails.
+"${install[@]}" </dev/null >/dev/null 2>&1 || {
+    "${root[@]}" apt-get update -q </dev/null >/dev/null
+    "${install[@]}" </dev/null >/dev/null
+}
