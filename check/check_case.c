@@ -1,0 +1,204 @@
+/* Random numbers, memory and expectations of one case: see check_case.h. */
+#include "check_case.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ----------------------------------------------------------------------------- random numbers */
+
+/* splitmix64: every state is as good as any other, so that a seed can be any number. */
+uint64_t check_random(check_case *c)
+{
+    uint64_t z = c->random += 0x9E3779B97F4A7C15;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
+    z = (z ^ z >> 27) * 0x94D049BB133111EB;
+    return z ^ z >> 31;
+}
+
+int64_t check_between(check_case *c, int64_t low, int64_t high)
+{
+    return low + (int64_t)(check_random(c) % ((uint64_t)(high - low) + 1));
+}
+
+bool check_chance(check_case *c, int percent) { return check_between(c, 0, 99) < percent; }
+
+double check_normal(check_case *c)
+{
+    double sum = 0; /* of eight uniforms: near enough, and cheap */
+    uint64_t bits[2] = {check_random(c), check_random(c)};
+    for (int i = 0; i < 8; i++)
+        sum += (double)(bits[i / 4] >> 16 * (i % 4) & 0xFFFF);
+    return (sum / 65536 - 4) * 1.2247448713915890;
+}
+
+check_content check_any_content(check_case *c)
+{
+    return (check_content)check_between(c, CHECK_PLAIN, CHECK_WILD);
+}
+
+double check_value(check_case *c, check_content content)
+{
+    static const double special[] = {NAN,      INFINITY, -INFINITY, 0.0,      -0.0,     FLT_MAX,
+                                     -FLT_MAX, 0x1p-149, -0x1p-149, 0x1p-126, 0x1p-130, 1};
+    double x = check_normal(c);
+    if (content == CHECK_OUTLIERS && check_chance(c, 2))
+        return 100 * x;
+    if (content == CHECK_SPECIAL && check_chance(c, 10))
+        return CHECK_PICK(c, special);
+    if (content == CHECK_WILD)
+        return ldexp(x, (int)check_between(c, -140, 120));
+    return x;
+}
+
+/* --------------------------------------------------------------------------------- arrays of R */
+
+static void *take(check_case *c, int64_t count, size_t alignment, check_side side, size_t shift)
+{
+    void *data =
+        check_buffers_take(c->run->buffers, (size_t)count * c->size, alignment, side, shift);
+    if (!data)
+        check_abandon(c, "out of memory");
+    return data;
+}
+
+void *check_tile(check_case *c, int64_t rows)
+{
+    return take(c, rows * c->W, 64, check_chance(c, 50) ? CHECK_LEFT : CHECK_RIGHT, 0);
+}
+
+void *check_free(check_case *c, int64_t count)
+{
+    check_side side = (check_side)check_between(c, CHECK_RIGHT, CHECK_SHIFT);
+    return take(c, count, 1, side, (size_t)check_between(c, 0, 63));
+}
+
+double check_get(const check_case *c, const void *x, int64_t i)
+{
+    float single;
+    double wide;
+    if (c->bits == 32) {
+        memcpy(&single, (const char *)x + 4 * i, 4);
+        return single;
+    }
+    memcpy(&wide, (const char *)x + 8 * i, 8);
+    return wide;
+}
+
+void check_set(const check_case *c, void *x, int64_t i, double value)
+{
+    if (c->bits == 32) {
+        float single = (float)value;
+        memcpy((char *)x + 4 * i, &single, 4);
+    } else {
+        memcpy((char *)x + 8 * i, &value, 8);
+    }
+}
+
+void check_fill(check_case *c, void *x, int64_t n, check_content content)
+{
+    for (int64_t i = 0; i < n; i++)
+        check_set(c, x, i, check_value(c, content));
+}
+
+double check_round(const check_case *c, double x) { return c->bits == 32 ? (double)(float)x : x; }
+
+double check_fma(const check_case *c, double a, double b, double sum)
+{
+    if (c->bits == 32) {
+        float x = (float)a, y = (float)b, z = (float)sum;
+        return c->fused ? fmaf(x, y, z) : x * y + z;
+    }
+    return c->fused ? fma(a, b, sum) : a * b + sum;
+}
+
+double *check_array(check_case *c, int64_t n)
+{
+    /* Each array is linked to the one before it by its first element. */
+    void **x = calloc((size_t)n + 2, sizeof(double));
+    if (!x)
+        check_abandon(c, "out of memory");
+    *x = c->arrays;
+    c->arrays = x;
+    return (double *)x + 1;
+}
+
+void check_arrays_free(check_case *c)
+{
+    while (c->arrays) {
+        void **x = c->arrays;
+        c->arrays = *x;
+        free(x);
+    }
+}
+
+double *check_copy(check_case *c, const void *x, int64_t n)
+{
+    double *copy = check_array(c, n);
+    for (int64_t i = 0; i < n; i++)
+        copy[i] = check_get(c, x, i);
+    return copy;
+}
+
+/* -------------------------------------------------------------------------------- expectations */
+
+void check_describe(check_case *c, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(c->what, sizeof c->what, format, list);
+    va_end(list);
+}
+
+void check_fail(check_case *c, const char *format, ...)
+{
+    if (c->failed)
+        return;
+    c->failed = true;
+    fprintf(c->run->out, "FAIL %s %s", c->op, c->isa_name);
+    if (c->nv)
+        fprintf(c->run->out, " f%d nv=%d", c->bits, c->nv);
+    fprintf(c->run->out, " %s seed=0x%" PRIx64 ": ", c->what, c->seed);
+    va_list list;
+    va_start(list, format);
+    vfprintf(c->run->out, format, list);
+    va_end(list);
+    fputc('\n', c->run->out);
+    fflush(c->run->out);
+}
+
+void check_expect_same(check_case *c, const char *array, const void *got, const double *want,
+                       int64_t n, int64_t width, check_zero zero)
+{
+    check_difference d;
+    if (!check_same(check_copy(c, got, n), want, n, zero, &d))
+        check_fail(c, "%s row %" PRId64 " column %" PRId64 ": %.17g want exactly %.17g", array,
+                   d.at / width, d.at % width, d.got, d.want);
+}
+
+void check_expect_within(check_case *c, const char *array, const void *got, const double *want,
+                         const double *bound, int64_t n, int64_t width)
+{
+    check_difference d;
+    if (!check_within(check_copy(c, got, n), want, bound, n, &d))
+        check_fail(c,
+                   "%s row %" PRId64 " column %" PRId64 ": %.17g want %.17g (off by %g, bound %g)",
+                   array, d.at / width, d.at % width, d.got, d.want, d.error, d.bound);
+}
+
+void check_expect_intact(check_case *c)
+{
+    if (!check_buffers_intact(c->run->buffers))
+        check_fail(c, "wrote outside its arrays");
+}
+
+double check_bench_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}

@@ -1,0 +1,240 @@
+/* The harness: runs every check for every instruction set, element type and tile width, one seed after
+ * the other, and says what failed and what repeats it. See check.h and check_case.h. */
+#include "check.h"
+
+#include "../src/internal.h"
+#include "check_case.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What can be checked. cases: of one round, for each instruction set, element type and tile width. */
+typedef struct check_entry {
+    const char *name;
+    void (*check)(check_case *);
+    int cases;
+    enum { KERNEL, CALL, ON_REQUEST } kind;
+} check_entry;
+
+static const check_entry entries[] = {
+#define ATTNI_OP(name) {#name, check_##name, 24, KERNEL},
+#include "../src/kernel/ops.def"
+#undef ATTNI_OP
+    {"exp2", check_exp2, 2, KERNEL},
+    {"dropout", check_dropout, 16, CALL},
+    {"sdpa", check_sdpa, 150, CALL},
+    {"exp2_all", check_exp2_all, 1, ON_REQUEST},
+};
+#define ENTRIES ((int)(sizeof entries / sizeof *entries))
+
+const char *check_op_name(int index)
+{
+    return index >= 0 && index < ENTRIES ? entries[index].name : NULL;
+}
+
+/* ------------------------------------------------------------------------------------ one case */
+
+/* A case ends early through here: by a signal, or when it cannot go on. */
+static sigjmp_buf way_out;
+static const char *volatile why;
+
+static pthread_t owner;
+static check_case *volatile running;
+
+static void on_signal(int number)
+{
+    why = number == SIGSEGV  ? "segmentation fault: touched memory that is not its own"
+          : number == SIGBUS ? "bus error"
+          : number == SIGILL ? "illegal instruction"
+                             : "arithmetic exception";
+    siglongjmp(way_out, 1);
+}
+
+void check_abandon(check_case *c, const char *reason)
+{
+    (void)c;
+    why = reason;
+    siglongjmp(way_out, 1);
+}
+
+static const int signals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
+#define SIGNALS (sizeof signals / sizeof *signals)
+
+struct check_signals {
+    struct sigaction before[SIGNALS];
+};
+
+struct check_signals *check_signals_catch(void)
+{
+    struct check_signals *s = calloc(1, sizeof *s);
+    struct sigaction catch = {.sa_handler = on_signal, .sa_flags = SA_NODEFER};
+    for (size_t i = 0; s && i < SIGNALS; i++)
+        sigaction(signals[i], &catch, &s->before[i]);
+    return s;
+}
+
+void check_signals_restore(struct check_signals *s)
+{
+    for (size_t i = 0; s && i < SIGNALS; i++)
+        sigaction(signals[i], &s->before[i], NULL);
+    free(s);
+}
+
+void check_one(check_run_state *run, const char *op, void (*check)(check_case *), int isa, int bits,
+               int nv, uint64_t seed, double *fastest)
+{
+    static check_case c; /* not on the stack: what siglongjmp would lose */
+    const attni_kernels *kernels = nv ? attni_kernels_of(isa, bits) : NULL;
+    const char *isa_name = attn_isa(isa).name;
+    c = (check_case){.run = run,
+                     .op = op,
+                     .isa = isa,
+                     .isa_name = isa_name,
+                     .kernels = kernels,
+                     .bits = bits,
+                     .nv = nv,
+                     .W = kernels ? nv * kernels->lanes : 1,
+                     .size = (size_t)bits / 8,
+                     .fused = strcmp(isa_name, "generic") != 0,
+                     .seed = seed,
+                     .random = seed};
+    check_buffers_reset(run->buffers);
+    owner = pthread_self();
+    running = &c;
+    if (sigsetjmp(way_out, 1) == 0) {
+        check(&c);
+    } else {
+        check_fail(&c, "%s", why);
+        memset(run->contexts, 0, sizeof run->contexts); /* one may be locked for good */
+    }
+    check_arrays_free(&c);
+    if (c.failed)
+        run->failed++;
+    else
+        run->passed++;
+    if (fastest && c.fastest > *fastest)
+        *fastest = c.fastest;
+}
+
+attn_context *check_context(check_case *c, int threads)
+{
+    attn_context **ctx = &c->run->contexts[c->isa][threads > 1];
+    if (*ctx)
+        return *ctx;
+    attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
+    options.threads = threads > 1 ? 3 : 1;
+    options.isa = c->isa_name;
+    attn_error err;
+    if (attn_context_create(&options, ctx, &err) != ATTN_OK) {
+        check_fail(c, "context: %s", err.message);
+        check_abandon(c, "no context");
+    }
+    return *ctx;
+}
+
+/* -------------------------------------------------------------------------------------- the run */
+
+/* Case `index` of a run: the first is the run's seed itself, so that a failed case can be asked for. */
+static uint64_t seed_of(uint64_t seed, uint64_t index)
+{
+    uint64_t z = seed + index * 0x9E3779B97F4A7C15;
+    return index == 0 ? seed : z ^ z >> 29;
+}
+
+/* All cases of one operation on one instruction set, in one element type and tile width. */
+static void run_variant(check_run_state *run, const check_options *options, const check_entry *e,
+                        int isa, int bits, int nv, double until)
+{
+    uint64_t failed = run->failed;
+    double fastest = 0;
+    for (uint64_t i = 0; options->seconds > 0 || i < (uint64_t)e->cases; i++) {
+        if (options->seconds > 0 && i > 0 && check_bench_now() >= until)
+            break;
+        check_one(run, e->name, e->check, isa, bits, nv, seed_of(options->seed, i), &fastest);
+        if (run->failed - failed >= 3) /* what follows would say the same again */
+            break;
+        if (e->kind == ON_REQUEST)
+            break;
+    }
+    if (run->bench && fastest > 0)
+        fprintf(run->out, "  %-9s %-8s f%d nv=%d %10.2f /ns\n", e->name, attn_isa(isa).name, bits,
+                nv, fastest);
+}
+
+/* One operation on one instruction set: its share of the time goes evenly to its variants. */
+static void run_entry(check_run_state *run, const check_options *options, const check_entry *e,
+                      int isa)
+{
+    uint64_t failed = run->failed, passed = run->passed;
+    double now = check_bench_now(), share = options->seconds * 1e9;
+    if (e->kind == CALL) {
+        run_variant(run, options, e, isa, 64, 0, now + share);
+    } else {
+        int variants = 0, done = 0;
+        for (int bits = 32; bits <= 64; bits += 32)
+            for (int nv = 1; nv <= attni_kernels_of(isa, bits)->vectors; nv *= 2)
+                variants++;
+        for (int bits = 32; bits <= 64; bits += 32)
+            for (int nv = 1; nv <= attni_kernels_of(isa, bits)->vectors; nv *= 2)
+                run_variant(run, options, e, isa, bits, nv, now + share * ++done / variants);
+    }
+    fprintf(run->out, "%-4s %-9s %-8s %" PRIu64 "\n", run->failed > failed ? "FAIL" : "ok", e->name,
+            attn_isa(isa).name, run->passed - passed);
+    fflush(run->out);
+}
+
+static uint64_t drawn_seed(void) { return (uint64_t)check_bench_now() * 0x9E3779B97F4A7C15 >> 16; }
+
+static bool names_are_known(const check_options *options)
+{
+    bool op = !options->op, isa = !options->isa;
+    for (int i = 0; i < ENTRIES; i++)
+        op = op || strcmp(entries[i].name, options->op) == 0;
+    for (int i = 0; attn_isa(i).name; i++)
+        isa = isa || (attn_isa(i).usable && strcmp(attn_isa(i).name, options->isa) == 0);
+    if (!op)
+        fprintf(stderr, "attn check: no operation is called %s\n", options->op);
+    else if (!isa)
+        fprintf(stderr, "attn check: this machine has no instruction set %s\n", options->isa);
+    return op && isa;
+}
+
+int check_run(const check_options *given)
+{
+    check_options options = *given;
+    if (!names_are_known(&options))
+        return -1;
+    if (options.seed == 0)
+        options.seed = drawn_seed();
+    check_run_state run = {.out = options.out,
+                           .bench = options.bench != 0,
+                           .buffers = check_buffers_create()};
+    if (!run.buffers) {
+        fprintf(stderr, "attn check: out of memory\n");
+        return -1;
+    }
+    fprintf(run.out, "seed 0x%" PRIx64 "\n", options.seed);
+    struct check_signals *signals_before = check_signals_catch();
+    for (int i = 0; i < ENTRIES; i++) {
+        const check_entry *e = &entries[i];
+        if (options.op ? strcmp(options.op, e->name) != 0 : e->kind == ON_REQUEST)
+            continue;
+        for (int isa = 0; attn_isa(isa).name && isa < CHECK_MAX_ISAS; isa++)
+            if (attn_isa(isa).usable &&
+                (!options.isa || strcmp(options.isa, attn_isa(isa).name) == 0))
+                run_entry(&run, &options, e, isa);
+    }
+    check_signals_restore(signals_before);
+    for (int isa = 0; isa < CHECK_MAX_ISAS; isa++)
+        for (int i = 0; i < 2; i++)
+            attn_context_destroy(run.contexts[isa][i]);
+    check_buffers_destroy(run.buffers);
+    fprintf(run.out, "%" PRIu64 " passed, %" PRIu64 " failed\n", run.passed, run.failed);
+    return run.failed > INT32_MAX ? INT32_MAX : (int)run.failed;
+}

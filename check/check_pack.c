@@ -1,0 +1,92 @@
+/* pack and finish: rows of the caller's arrays into tiles and back. Nothing is summed, so every
+ * element is compared to the bit; what these two can do wrong is to touch a byte that is not theirs. */
+#include "check_case.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* Sizes of a row: every remainder of every vector, and what models use. */
+static const int64_t row_sizes[] = {0,  1,  2,  3,  4,  5,   7,   8,   9,   11, 12,
+                                    13, 15, 16, 17, 23, 31,  32,  33,  40,  47, 59,
+                                    63, 64, 65, 80, 96, 111, 127, 128, 129, 256};
+
+/* The first element of `rows` rows of `size` elements, `ld` apart, in memory that ends where they do. */
+static char *place_rows(check_case *c, int rows, int64_t size, ptrdiff_t ld)
+{
+    int64_t reach = rows > 1 ? (rows - 1) * (int64_t)ld : 0;
+    int64_t count = rows > 0 && size > 0 ? (reach < 0 ? -reach : reach) + size : 0;
+    char *memory = check_free(c, count);
+    return reach < 0 && count > 0 ? memory + (size_t)-reach * c->size : memory;
+}
+
+void check_pack(check_case *c)
+{
+    static const double factors[] = {1, 2, 0.5, 0x1p-30, 0x1p20, -1};
+    int rows = (int)check_between(c, 0, c->W);
+    int64_t D = CHECK_PICK(c, row_sizes);
+    ptrdiff_t ld = check_chance(c, 60)   ? (ptrdiff_t)(D + check_between(c, 0, 9))
+                   : check_chance(c, 50) ? -(ptrdiff_t)(D + check_between(c, 0, 9))
+                                         : (ptrdiff_t)check_between(c, 0, 3);
+    double mul = CHECK_PICK(c, factors);
+    check_content content = check_any_content(c);
+    check_describe(c, "rows=%d D=%" PRId64 " ld=%td mul=%g", rows, D, ld, mul);
+
+    char *q = place_rows(c, rows, D, ld);
+    for (int i = 0; i < rows; i++)
+        check_fill(c, q + i * ld * (ptrdiff_t)c->size, D, content);
+    void *qt = check_tile(c, D);
+
+    double *want = check_array(c, D * c->W);
+    for (int i = 0; i < rows; i++)
+        for (int64_t d = 0; d < D; d++)
+            want[d * c->W + i] = check_round(c, check_get(c, q, i * ld + d) * mul);
+
+    c->kernels->pack(qt, q, ld, rows, D, mul, c->nv);
+    check_expect_same(c, "qt", qt, want, D * c->W, c->W, CHECK_ZERO_SIGNED);
+    check_expect_intact(c);
+    CHECK_BENCH(c, rows * D, c->kernels->pack(qt, q, ld, rows, D, mul, c->nv));
+}
+
+void check_finish(check_case *c)
+{
+    int rows = (int)check_between(c, 0, c->W);
+    int64_t Dv = CHECK_PICK(c, row_sizes);
+    ptrdiff_t ld = (ptrdiff_t)(Dv + check_between(c, 0, 9)) * (check_chance(c, 20) ? -1 : 1);
+    check_content content = check_any_content(c);
+    bool one_bad = check_chance(c, 30); /* a single element that is not finite */
+    check_describe(c, "rows=%d Dv=%" PRId64 " ld=%td", rows, Dv, ld);
+
+    void *total = check_tile(c, Dv), *rl = check_tile(c, 1);
+    check_fill(c, total, Dv * c->W, one_bad ? CHECK_PLAIN : content);
+    check_fill(c, rl, c->W, CHECK_PLAIN);
+    if (one_bad && rows > 0 && Dv > 0) {
+        int64_t at = check_between(c, 0, Dv - 1) * c->W + check_between(c, 0, rows - 1);
+        check_set(c, total, at,
+                  check_chance(c, 50)   ? NAN
+                  : check_chance(c, 50) ? INFINITY
+                                        : -INFINITY);
+    }
+
+    /* The rows and whatever lies between them, which must stay as it was. */
+    char *out = place_rows(c, rows, Dv, ld);
+    int64_t gap = ld < 0 ? -ld : ld;
+    int64_t span = rows > 0 && Dv > 0 ? (rows - 1) * gap + Dv : 0;
+    char *first = ld < 0 && span > 0 ? out + (rows - 1) * ld * (ptrdiff_t)c->size : out;
+    double *want = check_copy(c, first, span);
+    bool bad = false;
+    for (int i = 0; i < rows; i++)
+        for (int64_t d = 0; d < Dv; d++) {
+            double x = check_round(c, check_get(c, total, d * c->W + i) * check_get(c, rl, i));
+            int64_t row = ld < 0 ? rows - 1 - i : i;
+            want[row * gap + d] = x == 0 ? 0 : x;
+            bad = bad || !isfinite(x);
+        }
+
+    int told = c->kernels->finish(out, ld, total, rl, rows, Dv, c->nv);
+    check_expect_same(c, "out", first, want, span, gap ? gap : 1, CHECK_ZERO_SIGNED);
+    if (told != bad)
+        check_fail(c, "returned %d, but the result is %s", told, bad ? "not all finite" : "finite");
+    check_expect_intact(c);
+    CHECK_BENCH(c, rows * Dv, c->kernels->finish(out, ld, total, rl, rows, Dv, c->nv));
+}

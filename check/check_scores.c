@@ -1,0 +1,163 @@
+/* scores, maxima, natural and alibi: the tile of scores S^T, [keys][W].
+ *
+ * The order of a score's sum is fixed, so scores are compared to the bit with a chain of the same
+ * multiply-adds, one element at a time; what goes through a tanh is compared within its units in the
+ * last place. */
+#include "check_case.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+static const int64_t sizes[] = {0,  1,  2,  3,  5,  7,  8,  15, 16,  17,  31,  32,  33,
+                                40, 59, 63, 64, 65, 72, 80, 96, 111, 112, 128, 160, 257};
+
+/* Keys in a block: none, one, all, and every remainder in between. */
+static int some_keys(check_case *c)
+{
+    int64_t edges[] = {0,           1,
+                       2,           3,
+                       4,           5,
+                       11,          12,
+                       13,          ATTNI_BLOCK - 1,
+                       ATTNI_BLOCK, check_between(c, 0, ATTNI_BLOCK)};
+    return (int)CHECK_PICK(c, edges);
+}
+
+/* The largest of each column; NaN where a NaN in it makes it unspecified. */
+static double *column_maxima(check_case *c, const double *st, int n)
+{
+    double *mx = check_array(c, c->W);
+    for (int i = 0; i < c->W; i++) {
+        mx[i] = -INFINITY;
+        for (int j = 0; j < n; j++)
+            if (isnan(st[j * c->W + i]) || st[j * c->W + i] > mx[i])
+                mx[i] = st[j * c->W + i];
+    }
+    for (int i = 0; i < c->W; i++)
+        for (int j = 0; j < n; j++)
+            if (isnan(st[j * c->W + i]))
+                mx[i] = NAN;
+    return mx;
+}
+
+/* mx as it should be, but for columns with a NaN, of which nothing is promised. */
+static void expect_maxima(check_case *c, const void *mx, const double *st, int n)
+{
+    double *want = column_maxima(c, st, n);
+    for (int i = 0; i < c->W; i++)
+        if (isnan(want[i]))
+            want[i] = check_get(c, mx, i);
+    check_expect_same(c, "mx", mx, want, c->W, c->W, CHECK_ZERO_ANY);
+}
+
+void check_scores(check_case *c)
+{
+    int n = some_keys(c);
+    int64_t D = CHECK_PICK(c, sizes);
+    ptrdiff_t ld = check_chance(c, 60)   ? (ptrdiff_t)(D + check_between(c, 0, 9))
+                   : check_chance(c, 50) ? -(ptrdiff_t)(D + check_between(c, 0, 9))
+                                         : (ptrdiff_t)check_between(c, 0, 3);
+    check_content content = check_any_content(c);
+    check_describe(c, "n=%d D=%" PRId64 " ld=%td", n, D, ld);
+
+    int64_t reach = n > 1 ? (n - 1) * (int64_t)ld : 0, far = reach < 0 ? -reach : reach;
+    int64_t span = n > 0 && D > 0 ? far + D : 0;
+    char *memory = check_free(c, span);
+    check_fill(c, memory, span, content);
+    const char *k = span > 0 && reach < 0 ? memory + (size_t)far * c->size : memory;
+    void *qt = check_tile(c, D), *st = check_tile(c, n), *mx = check_tile(c, 1);
+    check_fill(c, qt, D * c->W, content == CHECK_WILD ? CHECK_PLAIN : content);
+
+    double *q = check_copy(c, qt, D * c->W), *want = check_array(c, (int64_t)n * c->W);
+    for (int j = 0; j < n; j++)
+        for (int i = 0; i < c->W; i++) {
+            double sum = 0, run = 0;
+            for (int64_t d = 0; d < D; d++) {
+                run = check_fma(c, check_get(c, k, j * ld + d), q[d * c->W + i], run);
+                if ((d + 1) % ATTNI_RUN == 0 || d + 1 == D) {
+                    sum = d < ATTNI_RUN ? run : check_round(c, sum + run);
+                    run = 0;
+                }
+            }
+            want[j * c->W + i] = sum;
+        }
+
+    c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv);
+    check_expect_same(c, "st", st, want, (int64_t)n * c->W, c->W, CHECK_ZERO_ANY);
+    expect_maxima(c, mx, want, n);
+    check_expect_intact(c);
+    CHECK_BENCH(c, 2.0 * n * (double)D * c->W, c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv));
+}
+
+void check_maxima(check_case *c)
+{
+    int n = some_keys(c);
+    check_content content = check_any_content(c);
+    check_describe(c, "n=%d", n);
+    void *st = check_tile(c, n), *mx = check_tile(c, 1);
+    check_fill(c, st, (int64_t)n * c->W, content);
+    c->kernels->maxima(mx, st, n, c->nv);
+    expect_maxima(c, mx, check_copy(c, st, (int64_t)n * c->W), n);
+    check_expect_intact(c);
+    CHECK_BENCH(c, n * c->W, c->kernels->maxima(mx, st, n, c->nv));
+}
+
+void check_natural(check_case *c)
+{
+    static const double factors[] = {1, 0.125, 0.13363062095621219, -2, 1e-3, 30};
+    static const double caps[] = {0, 0, 1, 0.5, 30, 50, 1e-3};
+    int n = some_keys(c);
+    double r = check_round(c, CHECK_PICK(c, factors)), cap = check_round(c, CHECK_PICK(c, caps));
+    double spread = check_chance(c, 50) ? 1 : check_chance(c, 50) ? 1e-6 : 20;
+    check_content content = check_any_content(c);
+    check_describe(c, "n=%d r=%g cap=%g", n, r, cap);
+
+    int64_t count = (int64_t)n * c->W;
+    void *st = check_tile(c, n);
+    check_fill(c, st, count, content);
+    if (content == CHECK_PLAIN)
+        for (int64_t i = 0; i < count; i++)
+            check_set(c, st, i, check_get(c, st, i) * spread);
+
+    double *want = check_array(c, count), *bound = check_array(c, count);
+    for (int64_t i = 0; i < count; i++) {
+        long double x = (long double)check_get(c, st, i) * r;
+        if (cap > 0)
+            x = cap * tanhl(x / cap);
+        want[i] = check_round(c, (double)x);
+        /* below the normal numbers x / cap has lost bits before the tanh */
+        attn_dtype type = c->bits == 32 ? ATTN_F32 : ATTN_F64;
+        bound[i] = 4 * check_ulp(type, want[i]) + 4 * cap * check_ulp(type, 0);
+    }
+    c->kernels->natural(st, n, r, cap, c->nv);
+    check_expect_within(c, "st", st, want, bound, count, c->W);
+    check_expect_intact(c);
+    CHECK_BENCH(c, count, c->kernels->natural(st, n, r, cap, c->nv));
+}
+
+void check_alibi(check_case *c)
+{
+    int n = some_keys(c);
+    double slope = check_round(c, check_normal(c));
+    double first = (double)check_between(c, -3000, 3000);
+    check_content content = check_any_content(c);
+    check_describe(c, "n=%d slope=%g first=%g", n, slope, first);
+
+    int64_t count = (int64_t)n * c->W;
+    void *st = check_tile(c, n);
+    check_fill(c, st, count, content);
+    double *want = check_array(c, count), *bound = check_array(c, count);
+    attn_dtype type = c->bits == 32 ? ATTN_F32 : ATTN_F64;
+    for (int j = 0; j < n; j++)
+        for (int i = 0; i < c->W; i++) {
+            int64_t at = (int64_t)j * c->W + i;
+            double product = slope * (first + j - i); /* exact in double, or nearly */
+            want[at] = check_get(c, st, at) + product;
+            bound[at] = check_rounding(type, product) + check_rounding(type, want[at]) +
+                        (c->bits == 64 ? check_rounding(type, want[at]) : 0);
+        }
+    c->kernels->alibi(st, n, slope, first, c->nv);
+    check_expect_within(c, "st", st, want, bound, count, c->W);
+    check_expect_intact(c);
+    CHECK_BENCH(c, count, c->kernels->alibi(st, n, slope, first, c->nv));
+}

@@ -1,0 +1,225 @@
+/* raise, rescale and weights: the running maximum and the exponential. The exponential is measured
+ * against libm's in long double; that all binary32 numbers pass is `attn check --op exp2_all`. */
+#include "check_case.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* Scores in log2 units never exceed the running maximum by more than this when weights are asked for:
+ * sums of 2^64 are far from overflow. */
+#define MOST_ABOVE 64
+
+void check_raise(check_case *c)
+{
+    bool calm = check_chance(c, 40); /* nothing that calls for a new maximum */
+    int odd = (int)check_between(c, 0, c->W - 1);
+    void *m = check_tile(c, 1), *a = check_tile(c, 1), *top = check_tile(c, 1);
+    void *mx = check_tile(c, 1), *scale = check_tile(c, 1);
+    check_describe(c, "calm=%d odd=%d", calm, odd);
+    for (int i = 0; i < c->W; i++) {
+        double old = check_chance(c, 20) ? -INFINITY : (double)check_between(c, -200, 200);
+        double factor = check_round(c, exp2(check_normal(c)));
+        double x = old == -INFINITY ? 10 * check_normal(c) : old + 40 * check_normal(c);
+        if (calm || check_chance(c, 20))
+            x = old == -INFINITY ? -INFINITY : old - fabs(x - old);
+        check_set(c, m, i, old);
+        check_set(c, scale, i, factor);
+        check_set(c, mx, i, x / factor);
+        check_set(c, a, i, 3);
+        check_set(c, top, i, 20 * check_normal(c));
+    }
+    if (calm && check_chance(c, 50)) { /* one column alone calls */
+        check_set(c, m, odd, -10);
+        check_set(c, mx, odd, 1000);
+        calm = false;
+    }
+
+    /* A column may wait while its scores exceed m by little; when it moves, it moves to the ceiling,
+     * and whether it does is its own affair. */
+    double *want_m = check_copy(c, m, c->W), *want_a = check_copy(c, a, c->W);
+    double *want_top = check_copy(c, top, c->W);
+    bool must = false;
+    for (int i = 0; i < c->W; i++) {
+        double x = check_get(c, mx, i);
+        double up = ceil(check_round(c, x * check_get(c, scale, i)));
+        want_top[i] = fmax(want_top[i], x);
+        must = must || up - want_m[i] > MOST_ABOVE || (want_m[i] == -INFINITY && up > -INFINITY);
+    }
+    int raised = c->kernels->raise(m, a, top, mx, scale, c->nv);
+    check_expect_same(c, "top", top, want_top, c->W, c->W, CHECK_ZERO_ANY);
+    if (raised != 0 && raised != 1)
+        check_fail(c, "returned %d", raised);
+    if (must && !raised)
+        check_fail(c, "returned 0");
+    bool moved = false;
+    for (int i = 0; i < c->W && raised; i++) {
+        double old = want_m[i],
+               up = ceil(check_round(c, check_get(c, mx, i) * check_get(c, scale, i)));
+        bool waits = check_get(c, m, i) == old && up - old <= MOST_ABOVE;
+        want_m[i] = waits || up < old ? old : up;
+        want_a[i] = want_m[i] == -INFINITY ? 1 : check_round(c, exp2(old - want_m[i]));
+        if (want_a[i] < (c->bits == 32 ? 0x1p-126 : 0x1p-1022) && check_get(c, a, i) == 0)
+            want_a[i] = 0; /* too small to be normal: 0 will do */
+        moved = moved || want_m[i] != old;
+    }
+    if (raised && !moved)
+        check_fail(c, "returned 1, and nothing moved");
+    check_expect_same(c, "m", m, want_m, c->W, c->W, CHECK_ZERO_ANY);
+    check_expect_same(c, "a", a, want_a, c->W, c->W, CHECK_ZERO_ANY);
+    check_expect_intact(c);
+    CHECK_BENCH(c, c->W, c->kernels->raise(m, a, top, mx, scale, c->nv));
+}
+
+void check_rescale(check_case *c)
+{
+    int64_t rows = check_between(c, 0, 130), count = rows * c->W;
+    check_describe(c, "rows=%" PRId64, rows);
+    void *x = check_tile(c, rows), *a = check_tile(c, 1);
+    check_fill(c, x, count, check_any_content(c));
+    for (int i = 0; i < c->W; i++)
+        check_set(c, a, i, exp2((double)-check_between(c, 0, 140)));
+    double *want = check_copy(c, x, count);
+    for (int64_t i = 0; i < count; i++)
+        want[i] = check_round(c, want[i] * check_get(c, a, i % c->W));
+    c->kernels->rescale(x, rows, a, c->nv);
+    check_expect_same(c, "x", x, want, count, c->W, CHECK_ZERO_SIGNED);
+    check_expect_intact(c);
+    CHECK_BENCH(c, count, c->kernels->rescale(x, rows, a, c->nv));
+}
+
+/* ---------------------------------------------------------------------------------- weights */
+
+/* The distance that 2^x may be off: one unit in the last place, a quarter more where multiply-adds
+ * round twice, and below the normal numbers all of it. The reference's own rounding is beside it. */
+static double power_bound(const check_case *c, double power)
+{
+    attn_dtype type = c->bits == 32 ? ATTN_F32 : ATTN_F64;
+    double smallest = c->bits == 32 ? 0x1p-126 : 0x1p-1022;
+    return power < smallest ? smallest
+                            : check_ulp(type, power) * (c->fused ? 1 : 1.25) * (1 + 0x1p-9);
+}
+
+/* One column's running maximum, factor and scores: as raise() and the masks leave them. */
+static void fill_column(check_case *c, int i, int n, void *st, void *scale, void *m, int flags)
+{
+    bool masked = flags & (ATTNI_MASKED | ATTNI_CAREFUL), empty = masked && check_chance(c, 10);
+    double factor = check_round(c, exp2(2 * check_normal(c)));
+    double top = empty ? -INFINITY : (double)check_between(c, -30, 30);
+    double spread = check_chance(c, 50) ? 8 : check_chance(c, 50) ? 60 : 1e6;
+    check_set(c, scale, i, factor);
+    check_set(c, m, i, top);
+    for (int j = 0; j < n; j++) {
+        double x = top - fabs(spread * check_normal(c)) + (check_chance(c, 10) ? 12 : 0);
+        if (masked && (empty || check_chance(c, 30)))
+            x = -INFINITY;
+        else if (check_chance(c, 1))
+            x = check_chance(c, 50) || !masked ? NAN : c->bits == 32 ? -0x1p126 : -0x1p1000;
+        check_set(c, st, (int64_t)j * c->W + i, isfinite(x) ? x / factor : x);
+    }
+}
+
+void check_weights(check_case *c)
+{
+    static const int modes[] = {0, ATTNI_MASKED, ATTNI_MASKED | ATTNI_CAREFUL, ATTNI_CAREFUL};
+    int n = (int)check_between(c, 0, ATTNI_BLOCK), flags = CHECK_PICK(c, modes);
+    bool in_place = check_chance(c, 50);
+    int64_t count = (int64_t)n * c->W;
+    check_describe(c, "n=%d flags=%d in_place=%d", n, flags, in_place);
+
+    void *st = check_tile(c, n), *p = in_place ? st : check_tile(c, n);
+    void *l = check_tile(c, 1), *scale = check_tile(c, 1), *m = check_tile(c, 1);
+    for (int i = 0; i < c->W; i++) {
+        fill_column(c, i, n, st, scale, m, flags);
+        check_set(c, l, i, check_chance(c, 50) ? 0 : exp2(4 * check_normal(c)));
+    }
+
+    double *want = check_array(c, count), *bound = check_array(c, count);
+    for (int64_t at = 0; at < count; at++) {
+        double x = check_get(c, st, at), top = check_get(c, m, at % c->W);
+        double exponent = check_round(c, x * check_get(c, scale, at % c->W));
+        long double power = exp2l((long double)exponent - (top == -INFINITY ? 0 : top));
+        want[at] = (double)power;
+        bound[at] = x == -INFINITY ? 0 : power_bound(c, want[at]);
+        if (x == -INFINITY && flags & ATTNI_CAREFUL)
+            want[at] = -1;
+    }
+    double *before = check_copy(c, l, c->W), *sum = check_array(c, c->W);
+    c->kernels->weights(p, l, st, scale, m, n, c->nv, flags);
+    check_expect_within(c, "p", p, want, bound, count, c->W);
+
+    /* The sums are of the weights as they came out, in order. */
+    for (int64_t at = 0; at < count; at++) {
+        double w = check_get(c, p, at);
+        if (!(w < 0))
+            sum[at % c->W] = check_round(c, sum[at % c->W] + w);
+    }
+    for (int i = 0; i < c->W; i++)
+        sum[i] = check_round(c, before[i] + sum[i]);
+    check_expect_same(c, "l", l, sum, c->W, c->W, CHECK_ZERO_ANY);
+    check_expect_intact(c);
+    for (int64_t at = 0; at < count && in_place; at++) /* weights of weights stay finite */
+        check_set(c, st, at, 0);
+    CHECK_BENCH(c, count, c->kernels->weights(p, l, st, scale, m, n, c->nv, flags));
+}
+
+/* ------------------------------------------------------------------ all numbers, one by one */
+
+static float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* 2^x for every `step`-th binary32 x, in order from -inf up to MOST_ABOVE: within one unit in the last
+ * place, never falling, 0 at -inf. A double's 2^x is exact enough to judge a float's. */
+static void sweep(check_case *c, uint32_t first, uint32_t step)
+{
+    int n = ATTNI_BLOCK;
+    void *st = check_tile(c, n), *p = check_tile(c, n), *l = check_tile(c, 1);
+    void *scale = check_tile(c, 1), *m = check_tile(c, 1);
+    for (int i = 0; i < c->W; i++) {
+        check_set(c, scale, i, 1);
+        check_set(c, m, i, 0);
+    }
+    const uint32_t lowest = 0xFF800000, positive = 0x42800000; /* -inf, MOST_ABOVE */
+    uint64_t total = (uint64_t)(lowest - 0x80000000) + positive, at = first;
+    double last = 0;
+    while (at <= total && !c->failed) {
+        int count = 0;
+        for (; count < n * c->W && at <= total; at += step) {
+            uint64_t down = lowest - 0x80000000;
+            uint32_t bits = at <= down ? lowest - (uint32_t)at : (uint32_t)(at - down);
+            check_set(c, st, count++, float_of(bits));
+        }
+        for (int i = count; i < n * c->W; i++)
+            check_set(c, st, i, 0);
+        for (int i = 0; i < c->W; i++)
+            check_set(c, l, i, 0);
+        c->kernels->weights(p, l, st, scale, m, n, c->nv, ATTNI_MASKED);
+        for (int i = 0; i < count && !c->failed; i++) {
+            double x = check_get(c, st, i), got = check_get(c, p, i), want = exp2(x);
+            if (!(fabs(got - want) <= (x == -INFINITY ? 0 : power_bound(c, want))))
+                check_fail(c, "2^%.9g: %.9g want %.9g", x, got, want);
+            if (got < last)
+                check_fail(c, "2^%.9g: %.17g is below its predecessor %.17g", x, got, last);
+            last = got;
+        }
+    }
+}
+
+void check_exp2(check_case *c)
+{
+    uint32_t first = (uint32_t)check_between(c, 0, 65536);
+    check_describe(c, "first=%u", first);
+    if (c->nv == 1)
+        sweep(c, first, 65537);
+}
+
+void check_exp2_all(check_case *c)
+{
+    check_describe(c, "all");
+    if (c->nv == 1 && c->bits == 32)
+        sweep(c, 0, 1);
+}

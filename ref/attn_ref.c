@@ -1,0 +1,185 @@
+/* Scaled dot-product attention, by definition.
+ *
+ *   B batch   H query heads   Hk key/value heads   T queries   S keys   D, Dv sizes of keys, of values
+ *
+ * For one batch b, query head h with its key/value head g = h / (H/Hk), query i and key j:
+ *
+ *   r_j = scale * sum_t q[b,h,i,t] k[b,g,j,t]                  RAW
+ *   c_j = softcap > 0 ? softcap * tanh(r_j / softcap) : r_j    SOFTCAP
+ *   b_j = c_j + mask_ij + slope_h * (j - i - off)              BIASED: -inf where i may not see j
+ *   m   = max(max_j b_j, sink_h)
+ *   l   = sum_j e^(b_j - m) + e^(sink_h - m)
+ *   w_j = e^(b_j - m) / l                                      WEIGHTS      lse = m + ln l
+ *   o   = sum_j w_j * (kept_j ? 1 / (1-p) : 0) * v[b,g,j,:]
+ *
+ * Read attend_row() first: it is those lines. This file is compiled three times, with `real` as double
+ * here, as float by attn_ref_f32.c and as long double by attn_ref_wide.c.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <tgmath.h>
+
+#include "attn_ref.h"
+
+#ifndef REF_REAL
+#define REF_REAL double
+#define REF_FORWARD ref_sdpa_forward
+#endif
+typedef REF_REAL real;
+
+/* The sequence that query i of batch b belongs to: its first query and key, and its sizes. Without
+ * packed sequences that is the whole tensor, or what key_lengths leaves of it. */
+typedef struct sequence {
+    int64_t q0, k0, T, S;
+} sequence;
+
+static sequence sequence_of(const attn_sdpa_args *a, int64_t b, int64_t i)
+{
+    if (!a->cu_seqlens_q) {
+        int64_t S = a->k.shape[2];
+        return (sequence){0, 0, a->q.shape[2], a->key_lengths ? a->key_lengths[b] : S};
+    }
+    const int64_t *cq = a->cu_seqlens_q, *ck = a->cu_seqlens_k;
+    for (int64_t n = 0; n < a->sequences; n++)
+        if (cq[n] <= i && i < cq[n + 1])
+            return (sequence){cq[n], ck[n], cq[n + 1] - cq[n], ck[n + 1] - ck[n]};
+    return (sequence){i, 0, 1, 0}; /* in no sequence: sees nothing */
+}
+
+/* How far key j stands ahead of query i's own place, j - i - off, both counted from the start of their
+ * sequence: 0 on the diagonal that `causal` puts down, negative in the past, positive in the future. */
+static int64_t ahead(const attn_sdpa_args *a, sequence s, int64_t i, int64_t j)
+{
+    int64_t off = a->causal == ATTN_CAUSAL_BOTTOM_RIGHT ? s.S - s.T
+                  : a->causal == ATTN_CAUSAL_OFFSET     ? a->causal_offset
+                                                        : 0;
+    return (j - s.k0) - (i - s.q0) - off;
+}
+
+/* Whether query (b,h,i) may see key j: the AND of every rule that is given. */
+static bool visible(const attn_sdpa_args *a, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    sequence s = sequence_of(a, b, i);
+    if (j < s.k0 || j >= s.k0 + s.S)
+        return false; /* key_lengths, packed sequences */
+    int64_t d = ahead(a, s, i, j);
+    if (a->causal != ATTN_CAUSAL_NONE && d > 0)
+        return false;
+    if (a->window_left >= 0 && d < -a->window_left)
+        return false;
+    if (a->window_right >= 0 && d > a->window_right)
+        return false;
+    if (!a->mask)
+        return true;
+    double m = ref_get(a->mask, b, h, i, j);
+    return a->mask->dtype == ATTN_BOOL ? m != 0 : !(m == -INFINITY);
+}
+
+/* The number that is added to the score of a visible pair. */
+static real bias(const attn_sdpa_args *a, int64_t b, int64_t h, int64_t i, int64_t j,
+                 real *magnitude)
+{
+    real mask = 0, alibi = 0;
+    if (a->mask && a->mask->dtype != ATTN_BOOL)
+        mask = (real)ref_get(a->mask, b, h, i, j);
+    if (a->alibi_slopes)
+        alibi = (real)a->alibi_slopes[h] * (real)ahead(a, sequence_of(a, b, i), i, j);
+    *magnitude = fabs(mask) + fabs(alibi);
+    return mask + alibi;
+}
+
+/* scale * q[b,h,i,:] . k[b,g,j,:], and the same sum of absolute values. */
+static real scaled_dot(const attn_sdpa_args *a, int64_t b, int64_t h, int64_t i, int64_t j,
+                       real *magnitude)
+{
+    int64_t D = a->q.shape[3], g = h / (a->q.shape[1] / a->k.shape[1]);
+    real sum = 0, sum_abs = 0;
+    for (int64_t t = 0; t < D; t++) {
+        real product = (real)ref_get(&a->q, b, h, i, t) * (real)ref_get(&a->k, b, g, j, t);
+        sum += product;
+        sum_abs += fabs(product);
+    }
+    real scale = a->scale != 0 ? (real)a->scale : D > 0 ? 1 / sqrt((real)D) : 1;
+    *magnitude = fabs(scale) * sum_abs;
+    return scale * sum;
+}
+
+static void put(double *array, int64_t at, real x)
+{
+    if (array)
+        array[at] = (double)x;
+}
+
+/* One query (b,h,i). score, w [S]: scratch. */
+static void attend_row(const attn_sdpa_args *a, const ref_result *result, int64_t b, int64_t h,
+                       int64_t i, real *score, real *w)
+{
+    int64_t H = a->q.shape[1], T = a->q.shape[2], S = a->k.shape[2], Dv = a->v.shape[3];
+    int64_t g = h / (H / a->k.shape[1]), row = (b * H + h) * T + i;
+    real sink = a->sink_logits ? (real)a->sink_logits[h] : (real)-INFINITY;
+    real cap = (real)a->softcap;
+
+    /* Scores, and their largest. What is not visible is -inf, and from here on is passed over. */
+    real m = sink, reach = a->sink_logits ? fabs(sink) : 0;
+    for (int64_t j = 0; j < S; j++) {
+        real dot_size = 0, bias_size = 0;
+        real r = scaled_dot(a, b, h, i, j, &dot_size);
+        real c = cap > 0 ? cap * tanh(r / cap) : r;
+        score[j] = -INFINITY;
+        if (visible(a, b, h, i, j)) {
+            score[j] = c + bias(a, b, h, i, j, &bias_size);
+            reach = fmax(reach, dot_size + bias_size);
+        }
+        m = fmax(m, score[j]);
+        put(result->stages[ATTN_STAGE_RAW], row * S + j, r);
+        put(result->stages[ATTN_STAGE_SOFTCAP], row * S + j, c);
+        put(result->stages[ATTN_STAGE_BIASED], row * S + j, score[j]);
+    }
+
+    /* Softmax. A NaN score makes l, and with it every weight of the row, NaN. */
+    real l = sink == (real)-INFINITY ? 0 : exp(sink - m);
+    for (int64_t j = 0; j < S; j++)
+        l += score[j] == (real)-INFINITY ? 0 : exp(score[j] - m);
+    for (int64_t j = 0; j < S; j++) {
+        w[j] = score[j] == (real)-INFINITY ? 0 : exp(score[j] - m) / l;
+        put(result->stages[ATTN_STAGE_WEIGHTS], row * S + j, w[j]);
+    }
+    put(result->lse, row, l == 0 ? (real)-INFINITY : m + log(l));
+    put(result->reach, row, reach);
+
+    /* Dropout: a weight is kept, and made larger by what the lost ones lack, or it is 0. */
+    if (a->dropout > 0)
+        for (int64_t j = 0; j < S; j++)
+            w[j] *= ref_dropout_keep(a->dropout_seed, a->dropout, b * H + h, i, j)
+                        ? 1 / (1 - (real)a->dropout)
+                        : 0;
+
+    /* Context: the weighted sum of the visible values; an empty sum is 0. */
+    for (int64_t c = 0; c < Dv; c++) {
+        real o = 0, mass = 0;
+        for (int64_t j = 0; j < S; j++) {
+            if (score[j] == (real)-INFINITY)
+                continue;
+            real v = (real)ref_get(&a->v, b, g, j, c);
+            o += w[j] * v;
+            mass += w[j] * fabs(v);
+        }
+        put(result->out, row * Dv + c, o);
+        put(result->mass, row * Dv + c, mass);
+    }
+}
+
+/* Every query: q [B,H,T,D], k [B,Hk,S,D], v [B,Hk,S,Dv] -> result. */
+bool REF_FORWARD(const attn_sdpa_args *a, const ref_result *result)
+{
+    int64_t B = a->q.shape[0], H = a->q.shape[1], T = a->q.shape[2], S = a->k.shape[2];
+    real *scratch = calloc((size_t)(2 * S + 1), sizeof *scratch);
+    if (!scratch)
+        return false;
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t h = 0; h < H; h++)
+            for (int64_t i = 0; i < T; i++)
+                attend_row(a, result, b, h, i, scratch, scratch + S);
+    free(scratch);
+    return true;
+}
