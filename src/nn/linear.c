@@ -78,7 +78,7 @@ static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 /* Cuts the work into tasks: large ones, unless threads would stand idle. */
 static void cut_tasks(attni_linear *p, int threads)
 {
-    const int64_t bh = p->out.shape[0] * p->out.shape[1], block = p->kernels->block;
+    const int64_t bh = p->out.shape[0] * p->out.shape[1], block = ATTNI_BLOCK;
     const int64_t tiles = divide_up(p->out.shape[2], p->width);
     const double flop = 2.0 * (double)p->out.shape[2] * (double)p->out.shape[3] *
                         (double)p->x.shape[3] * (double)bh;
@@ -120,7 +120,7 @@ typedef struct worker_arrays {
 static worker_arrays take_arrays(const attni_linear *p, attni_layout *layout)
 {
     const size_t R = (size_t)p->kernels->bits / 8;
-    const int64_t In = p->x.shape[3], W = p->width, block = p->kernels->block;
+    const int64_t In = p->x.shape[3], W = p->width, block = ATTNI_BLOCK;
     worker_arrays a = {0};
     a.packed = attni_module_take(layout, R, 1, p->tiles, In, W);
     a.products = attni_module_take(layout, R, 1, 1, block, W);
@@ -288,7 +288,7 @@ static void run_task(const attni_linear *p, const worker_arrays *a, size_t task)
 {
     const task_place at = place_of(p, task);
     const int64_t In = p->x.shape[3];
-    const int tiles = (int)divide_up(at.row_end - at.row, p->width), block = p->kernels->block;
+    const int tiles = (int)divide_up(at.row_end - at.row, p->width), block = ATTNI_BLOCK;
     for (int t = 0; t < tiles; t++)
         pack_tile(p, a, &at, t);
     for (int64_t column = at.column; column < at.column_end; column += block) {

@@ -101,12 +101,12 @@ V_INLINE vec v_iota(void)
 /* r[i][j] and r[j][i] change places. */
 V_INLINE void v_transpose(vec r[V_LANES])
 {
-    vec t[V_LANES] = {{0}};
+    R a[V_LANES][V_LANES];
+    for (int i = 0; i < V_LANES; i++)
+        v_storeu(a[i], r[i]);
     for (int i = 0; i < V_LANES; i++)
         for (int j = 0; j < V_LANES; j++)
-            t[i][j] = r[j][i];
-    for (int i = 0; i < V_LANES; i++)
-        r[i] = t[i];
+            r[i][j] = a[j][i];
 }
 
 #endif
