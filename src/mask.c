@@ -88,9 +88,12 @@ static attn_status sequence_check(const attni_plan *plan, attn_error *err)
     const attn_sdpa_args *args = &plan->args;
     if (!args->cu_seqlens_q && !args->cu_seqlens_k)
         return ATTN_OK;
-    if (!args->cu_seqlens_q || !args->cu_seqlens_k)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "cu_seqlens",
-                          "cu_seqlens_q and cu_seqlens_k must be given together");
+    if (!args->cu_seqlens_q || !args->cu_seqlens_k) {
+        const char *missing = args->cu_seqlens_q ? "cu_seqlens_k" : "cu_seqlens_q";
+        return attni_fail(err, ATTN_ERR_ARGUMENT, missing,
+                          "%s is NULL; cu_seqlens_q and cu_seqlens_k must be given together",
+                          missing);
+    }
     if (args->key_lengths)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "key_lengths",
                           "key_lengths and cu_seqlens exclude each other; shorten cu_seqlens_k");
