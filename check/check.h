@@ -1,6 +1,6 @@
 /* The parity harness: every kernel operation and every call, on every instruction set that this
- * machine has, against the naive reference in ref/, over random shapes and contents. `attn check` runs
- * it on the user's machine; the test suite runs it with fixed seeds. */
+ * machine has, against the naive reference in ref/, over random shapes and contents. `attn check`
+ * runs it on the user's machine; the test suite runs it with fixed seeds. */
 #ifndef CHECK_H
 #define CHECK_H
 

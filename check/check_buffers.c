@@ -1,7 +1,7 @@
 /* Guarded memory: see check_buffers.h.
  *
- * A slot is one mapping with a guard page at both ends. Slots are kept and used again, since mapping
- * two buffers a case costs more than most cases.
+ * A slot is one mapping with a guard page at both ends. Slots are kept and used again, since
+ * mapping two buffers a case costs more than most cases.
  */
 #include "check_buffers.h"
 

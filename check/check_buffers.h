@@ -26,8 +26,8 @@ typedef enum check_side {
     CHECK_SHIFT  /* `shift` bytes after a 64-byte line */
 } check_side;
 
-/* A new buffer of `size` bytes. alignment is a power of two, at most 64; shift, of 0..63, counts for
- * CHECK_SHIFT alone. NULL: out of memory. */
+/* A new buffer of `size` bytes. alignment is a power of two, at most 64; shift, of 0..63, counts
+ * for CHECK_SHIFT alone. NULL: out of memory. */
 void *check_buffers_take(check_buffers *buffers, size_t size, size_t alignment, check_side side,
                          size_t shift);
 

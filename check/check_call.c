@@ -99,7 +99,8 @@ static void plant_nan(check_case *c, check_call *call)
     say(c, " nan");
 }
 
-/* ------------------------------------------------------------------------------ options, visibility */
+/* ------------------------------------------------------------------------------ options,
+ * visibility */
 
 static void choose_causal(check_case *c, attn_sdpa_args *a)
 {
@@ -148,7 +149,8 @@ static void choose_sequences(check_case *c, check_call *call)
     }
 }
 
-/* Hides single keys, whole rows of keys from a query, runs at either end: what masks are used for. */
+/* Hides single keys, whole rows of keys from a query, runs at either end: what masks are used for.
+ * */
 static void hide(check_case *c, check_tensor *mask, double hidden)
 {
     const int64_t *n = mask->view.shape;
@@ -228,7 +230,8 @@ static void choose_extras(check_case *c, check_call *call)
     }
 }
 
-/* ------------------------------------------------------------------------------- outputs, the call */
+/* ------------------------------------------------------------------------------- outputs, the call
+ * */
 
 static void choose_outputs(check_case *c, check_call *call, check_layout layout)
 {
@@ -313,8 +316,8 @@ void check_call_reference(check_case *c, const check_call *call, ref_result *wan
 
 /* ----------------------------------------------------------------------------------- judgement */
 
-/* Roundings of unequal terms go both ways. Those of one number added again and again, as a stride of 0
- * makes them, all go the same way: so many more units. */
+/* Roundings of unequal terms go both ways. Those of one number added again and again, as a stride
+ * of 0 makes them, all go the same way: so many more units. */
 static double repeated_terms(const attn_sdpa_args *a)
 {
     int64_t S = a->k.shape[2], D = a->k.shape[3], terms = 0;
@@ -334,15 +337,21 @@ static double overflow(attn_dtype dtype)
                                : 0x1.ffp127;
 }
 
-/* Units that a score, a chain of D products, may be off by, of its size: 8, and what a random walk of
- * D roundings adds where one early product is the largest. */
+/* Units that a score, a chain of D products, may be off by, of its size: 8, and what a random walk
+ * of D roundings adds where one early product is the largest. */
 static double score_units(const attn_sdpa_args *a)
 {
     return 8 + 2 * sqrt((double)a->q.shape[3]) + repeated_terms(a);
 }
 
-/* Compares one output with `want`, given what its own arithmetic may be off by; adds what the rounding
- * to its storage type, if narrower, may. */
+/* The same of lse, in which the errors of many scores cancel for the most part. */
+static double lse_units(const attn_sdpa_args *a)
+{
+    return fmax(4, sqrt((double)a->q.shape[3])) + repeated_terms(a);
+}
+
+/* Compares one output with `want`, given what its own arithmetic may be off by; adds what the
+ * rounding to its storage type, if narrower, may. */
 static void judge(check_case *c, const char *name, const check_call *call, const check_tensor *t,
                   const double *want, double *bound)
 {
@@ -381,8 +390,8 @@ static double vector_norm(const attn_tensor *t, int64_t b, int64_t h, int64_t i)
     return sqrt(sum);
 }
 
-/* What a score may be off by. Of visible pairs `reach` says it; raw scores of all pairs are bounded by
- * |q| |k|, which is no less than sum |q_t k_t|. */
+/* What a score may be off by. Of visible pairs `reach` says it; raw scores of all pairs are bounded
+ * by |q| |k|, which is no less than sum |q_t k_t|. */
 static double *score_bounds(check_case *c, const check_call *call, const ref_result *want)
 {
     const attn_sdpa_args *a = &call->args;
@@ -405,8 +414,8 @@ static double *score_bounds(check_case *c, const check_call *call, const ref_res
     return bound;
 }
 
-/* What a key's weight may lose by being too small to be a normal number. Where some component of the
- * row is not finite, all its exponents are kept 40 lower, clear of overflow. */
+/* What a key's weight may lose by being too small to be a normal number. Where some component of
+ * the row is not finite, all its exponents are kept 40 lower, clear of overflow. */
 static double lost_weights(const ref_result *want, int64_t row, int64_t Dv, double tiny)
 {
     bool finite = true;
@@ -430,7 +439,7 @@ void check_call_judge(check_case *c, const check_call *call, const ref_result *w
     if (a->lse) {
         bound = check_array(c, rows);
         for (int64_t i = 0; i < rows; i++)
-            bound[i] = score_units(a) * u * (1 + want->reach[i] + fabs(want->lse[i]));
+            bound[i] = u * (4 * (1 + fabs(want->lse[i])) + lse_units(a) * want->reach[i]);
         judge(c, "lse", call, &call->lse, want->lse, bound);
     }
     if (a->scores)

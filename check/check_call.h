@@ -24,7 +24,8 @@ typedef struct check_call {
  * B * H * T * S * (D + Dv). */
 void check_call_random(check_case *c, check_call *call, double work);
 
-/* What it should give, with what its rounding errors are measured by; arrays are freed after the case. */
+/* What it should give, with what its rounding errors are measured by; arrays are freed after the
+ * case. */
 void check_call_reference(check_case *c, const check_call *call, ref_result *want);
 
 /* Compares out, lse and scores with the reference, within the bound of docs/NUMERICS.md. */

@@ -1,10 +1,11 @@
-/* What one case of the harness is made of: its place in the run, its random numbers, its memory, and
- * the words in which it fails.
+/* What one case of the harness is made of: its place in the run, its random numbers, its memory,
+ * and the words in which it fails.
  *
  * A check is one function, void check_<op>(check_case *c), that draws a shape from c, says it with
  * check_describe, runs the operation and expects something of the result. check_main.c calls it for
- * every instruction set, element type and tile width, with one seed after the other; a case depends on
- * its seed alone, so `attn check --op OP --isa ISA --seed N` runs a failed case again, first of all.
+ * every instruction set, element type and tile width, with one seed after the other; a case depends
+ * on its seed alone, so `attn check --op OP --isa ISA --seed N` runs a failed case again, first of
+ * all.
  *
  * To add a check for a new row of ops.def: write check_<row>(); the compiler asks for it.
  */
@@ -44,16 +45,16 @@ typedef struct check_case {
 
     uint64_t seed, random; /* what repeats the case; the state of its generator */
     bool failed;
-    char what[512];       /* its shape, in words */
-    double *arrays[1024]; /* check_array's, freed after the case */
-    int array_count;
+    char what[512]; /* its shape, in words */
+    void *arrays;   /* check_array's, a list */
     double fastest; /* work per nanosecond: check_bench */
 } check_case;
 
-/* ---- check_main.c: one whole function at a time, from a test or from the tables of check_main.c */
+/* ---- check_main.c: one whole function at a time, from a test or from the tables of check_main.c
+ * */
 
-/* From catch to restore, a signal for touching memory or for an illegal instruction fails the case that
- * is running, and no more. NULL (out of memory) is fine: then they do what they did. */
+/* From catch to restore, a signal for touching memory or for an illegal instruction fails the case
+ * that is running, and no more. NULL (out of memory) is fine: then they do what they did. */
 struct check_signals *check_signals_catch(void);
 void check_signals_restore(struct check_signals *signals);
 
@@ -73,8 +74,8 @@ double check_normal(check_case *c); /* about N(0, 1) */
 #define CHECK_PICK(c, list)                                                                        \
     ((list)[check_between(c, 0, (int64_t)(sizeof(list) / sizeof *(list)) - 1)])
 
-/* What an array is filled with. SPECIAL adds NaN, infinities, zeros, the largest and denormal numbers
- * to PLAIN, one in ten; WILD takes any bits. */
+/* What an array is filled with. SPECIAL adds NaN, infinities, zeros, the largest and denormal
+ * numbers to PLAIN, one in ten; WILD takes any bits. */
 typedef enum check_content { CHECK_PLAIN, CHECK_OUTLIERS, CHECK_SPECIAL, CHECK_WILD } check_content;
 check_content check_any_content(check_case *c);
 double check_value(check_case *c, check_content content);

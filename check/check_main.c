@@ -1,5 +1,5 @@
-/* The harness: runs every check for every instruction set, element type and tile width, one seed after
- * the other, and says what failed and what repeats it. See check.h and check_case.h. */
+/* The harness: runs every check for every instruction set, element type and tile width, one seed
+ * after the other, and says what failed and what repeats it. See check.h and check_case.h. */
 #include "check.h"
 
 #include "../src/internal.h"
@@ -14,7 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What can be checked. cases: of one round, for each instruction set, element type and tile width. */
+/* What can be checked. cases: of one round, for each instruction set, element type and tile width.
+ * */
 typedef struct check_entry {
     const char *name;
     void (*check)(check_case *);
@@ -140,7 +141,8 @@ attn_context *check_context(check_case *c, int threads)
 
 /* -------------------------------------------------------------------------------------- the run */
 
-/* Case `index` of a run: the first is the run's seed itself, so that a failed case can be asked for. */
+/* Case `index` of a run: the first is the run's seed itself, so that a failed case can be asked
+ * for. */
 static uint64_t seed_of(uint64_t seed, uint64_t index)
 {
     uint64_t z = seed + index * 0x9E3779B97F4A7C15;

@@ -1,5 +1,6 @@
 /* pack and finish: rows of the caller's arrays into tiles and back. Nothing is summed, so every
- * element is compared to the bit; what these two can do wrong is to touch a byte that is not theirs. */
+ * element is compared to the bit; what these two can do wrong is to touch a byte that is not
+ * theirs. */
 #include "check_case.h"
 
 #include <inttypes.h>
@@ -11,7 +12,8 @@ static const int64_t row_sizes[] = {0,  1,  2,  3,  4,  5,   7,   8,   9,   11, 
                                     13, 15, 16, 17, 23, 31,  32,  33,  40,  47, 59,
                                     63, 64, 65, 80, 96, 111, 127, 128, 129, 256};
 
-/* The first element of `rows` rows of `size` elements, `ld` apart, in memory that ends where they do. */
+/* The first element of `rows` rows of `size` elements, `ld` apart, in memory that ends where they
+ * do. */
 static char *place_rows(check_case *c, int rows, int64_t size, ptrdiff_t ld)
 {
     int64_t reach = rows > 1 ? (rows - 1) * (int64_t)ld : 0;

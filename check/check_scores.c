@@ -1,8 +1,8 @@
 /* scores, maxima, natural and alibi: the tile of scores S^T, [keys][W].
  *
  * The order of a score's sum is fixed, so scores are compared to the bit with a chain of the same
- * multiply-adds, one element at a time; what goes through a tanh is compared within its units in the
- * last place. */
+ * multiply-adds, one element at a time; what goes through a tanh is compared within its units in
+ * the last place. */
 #include "check_case.h"
 
 #include <inttypes.h>

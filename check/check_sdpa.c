@@ -9,7 +9,7 @@
 /* Large enough for every pair of lengths of check_call.c with narrow heads. */
 #define WORK 3e6
 
-/* Gives the call scratch of exactly the size that its plan asks for. */
+/* Gives the call scratch of exactly the size that its plan asks for, at any address. */
 static void bring_workspace(check_case *c, check_call *call, attn_context *ctx)
 {
     attn_plan_info info = {.struct_size = sizeof info};
@@ -18,8 +18,9 @@ static void bring_workspace(check_case *c, check_call *call, attn_context *ctx)
         check_fail(c, "plan: %s", err.message);
         return;
     }
-    call->args.workspace =
-        check_buffers_take(c->run->buffers, info.scratch_bytes, 64, CHECK_RIGHT, 0);
+    check_side side = (check_side)check_between(c, CHECK_RIGHT, CHECK_SHIFT);
+    call->args.workspace = check_buffers_take(c->run->buffers, info.scratch_bytes, 1, side,
+                                              (size_t)check_between(c, 0, 63));
     call->args.workspace_bytes = info.scratch_bytes;
     if (!call->args.workspace)
         check_abandon(c, "out of memory");

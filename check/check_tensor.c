@@ -12,8 +12,8 @@ int64_t check_count(const attn_tensor *t)
     return t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3];
 }
 
-/* Gives each dimension, from the innermost one in memory outwards, a stride that steps over all that
- * the ones before it reach. */
+/* Gives each dimension, from the innermost one in memory outwards, a stride that steps over all
+ * that the ones before it reach. */
 static void choose_strides(check_case *c, attn_tensor *t, check_layout layout)
 {
     int order[4] = {3, 2, 1, 0};
@@ -71,7 +71,8 @@ check_tensor check_tensor_new(check_case *c, attn_dtype dtype, const int64_t sha
 
 /* ------------------------------------------------------------------------------------ elements */
 
-/* |x| rounded to a multiple of the format's last place: `fraction` bits, exponents from `smallest`. */
+/* |x| rounded to a multiple of the format's last place: `fraction` bits, exponents from `smallest`.
+ * */
 static double rounded(double x, int fraction, int smallest)
 {
     int exponent = x == 0 ? smallest : ilogb(x);

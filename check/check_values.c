@@ -1,5 +1,5 @@
-/* drop and values: what weights do to values. Each sum's order is fixed and each product rounds in a
- * known way, so both are compared to the bit with one element at a time. */
+/* drop and values: what weights do to values. Each sum's order is fixed and each product rounds in
+ * a known way, so both are compared to the bit with one element at a time. */
 #include "check_case.h"
 
 #include "../ref/attn_ref.h"

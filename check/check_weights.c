@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Scores in log2 units never exceed the running maximum by more than this when weights are asked for:
- * sums of 2^64 are far from overflow. */
+/* Scores in log2 units never exceed the running maximum by more than this when weights are asked
+ * for: sums of 2^64 are far from overflow. */
 #define MOST_ABOVE 64
 
 void check_raise(check_case *c)
@@ -35,8 +35,8 @@ void check_raise(check_case *c)
         calm = false;
     }
 
-    /* A column may wait while its scores exceed m by little; when it moves, it moves to the ceiling,
-     * and whether it does is its own affair. */
+    /* A column may wait while its scores exceed m by little; when it moves, it moves to the
+     * ceiling, and whether it does is its own affair. */
     double *want_m = check_copy(c, m, c->W), *want_a = check_copy(c, a, c->W);
     double *want_top = check_copy(c, top, c->W);
     bool must = false;
@@ -91,7 +91,8 @@ void check_rescale(check_case *c)
 /* ---------------------------------------------------------------------------------- weights */
 
 /* The distance that 2^x may be off: one unit in the last place, a quarter more where multiply-adds
- * round twice, and below the normal numbers all of it. The reference's own rounding is beside it. */
+ * round twice, and below the normal numbers all of it. The reference's own rounding is beside it.
+ * */
 static double power_bound(const check_case *c, double power)
 {
     attn_dtype type = c->bits == 32 ? ATTN_F32 : ATTN_F64;
@@ -172,8 +173,8 @@ static float float_of(uint32_t bits)
     return x;
 }
 
-/* 2^x for every `step`-th binary32 x, in order from -inf up to MOST_ABOVE: within one unit in the last
- * place, never falling, 0 at -inf. A double's 2^x is exact enough to judge a float's. */
+/* 2^x for every `step`-th binary32 x, in order from -inf up to MOST_ABOVE: within one unit in the
+ * last place, never falling, 0 at -inf. A double's 2^x is exact enough to judge a float's. */
 static void sweep(check_case *c, uint32_t first, uint32_t step)
 {
     int n = ATTNI_BLOCK;

@@ -70,7 +70,7 @@ int kit_npy_parse(kit_array *a, const void *bytes, size_t size, const char *name
  *
  * A file that is whole or absent: written beside its final name, flushed, renamed over it. "-" is
  * stdout. kit_output_abort removes what was written. Several outputs of one command are committed one
- * after the other, only after all were written.
+ * after the other, only after all were written. Whatever goes wrong with an output is KIT_LIMIT.
  */
 typedef struct kit_output kit_output;
 int kit_output_open(kit_output **out, const char *path, kit_error *err);

@@ -1,6 +1,7 @@
 /* Scaled dot-product attention, by definition.
  *
- *   B batch   H query heads   Hk key/value heads   T queries   S keys   D, Dv sizes of keys, of values
+ * B batch   H query heads   Hk key/value heads   T queries   S keys   D, Dv sizes of keys, of
+ * values
  *
  * For one batch b, query head h with its key/value head g = h / (H/Hk), query i and key j:
  *
@@ -12,8 +13,8 @@
  *   w_j = e^(b_j - m) / l                                      WEIGHTS      lse = m + ln l
  *   o   = sum_j w_j * (kept_j ? 1 / (1-p) : 0) * v[b,g,j,:]
  *
- * Read attend_row() first: it is those lines. This file is compiled three times, with `real` as double
- * here, as float by attn_ref_f32.c and as long double by attn_ref_wide.c.
+ * Read attend_row() first: it is those lines. This file is compiled three times, with `real` as
+ * double here, as float by attn_ref_f32.c and as long double by attn_ref_wide.c.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -46,8 +47,9 @@ static sequence sequence_of(const attn_sdpa_args *a, int64_t b, int64_t i)
     return (sequence){i, 0, 1, 0}; /* in no sequence: sees nothing */
 }
 
-/* How far key j stands ahead of query i's own place, j - i - off, both counted from the start of their
- * sequence: 0 on the diagonal that `causal` puts down, negative in the past, positive in the future. */
+/* How far key j stands ahead of query i's own place, j - i - off, both counted from the start of
+ * their sequence: 0 on the diagonal that `causal` puts down, negative in the past, positive in the
+ * future. */
 static int64_t ahead(const attn_sdpa_args *a, sequence s, int64_t i, int64_t j)
 {
     int64_t off = a->causal == ATTN_CAUSAL_BOTTOM_RIGHT ? s.S - s.T

@@ -1,10 +1,12 @@
-/* The definition of attention, as naive loops: what every kernel and every test is measured against.
+/* The definition of attention, as naive loops: what every kernel and every test is measured
+ * against.
  *
- * It takes the engine's own arguments, so that one call can be given to both, but shares no code with
- * the engine: storage types, broadcasting, visibility and dropout are written here a second time, the
- * slow and obvious way. Arguments are assumed to be valid; nothing is checked.
+ * It takes the engine's own arguments, so that one call can be given to both, but shares no code
+ * with the engine: storage types, broadcasting, visibility and dropout are written here a second
+ * time, the slow and obvious way. Arguments are assumed to be valid; nothing is checked.
  *
- * To extend: a new option is one more line in attn_ref.c's loops, under the same letter as in attn.h.
+ * To extend: a new option is one more line in attn_ref.c's loops, under the same letter as in
+ * attn.h.
  */
 #ifndef ATTN_REF_H
 #define ATTN_REF_H
@@ -20,15 +22,17 @@ typedef struct ref_result {
     double *lse;       /* [B,H,T]   natural logarithm; -inf in a row that sees nothing */
     double *stages[4]; /* [B,H,T,S] each, by attn_stage: RAW, SOFTCAP, BIASED, WEIGHTS */
 
-    /* What the rounding errors of a row are in proportion to (docs/NUMERICS.md, "The bound"):
-     * |out - exact| <= 8 u (1 + reach) mass, u half the distance from 1 to the next number. */
-    double *
-        reach; /* [B,H,T]    the largest of |scale| sum_t |q_t k_t| + |mask| + |ALiBi|, and |sink| */
-    double *mass; /* [B,H,T,Dv] sum_j w_j d_j |v_j| */
+    /* What the rounding errors of a row are in proportion to (docs/NUMERICS.md, "The arithmetic"):
+     * |out - exact| <= 8 u (1 + reach) mass, u half the distance from 1 to the next number. reach:
+     * the largest of |scale| sum_t |q_t k_t| + |mask| + |ALiBi|, and |sink|; mass: sum_j w_j d_j
+     * |v_j|. */
+    double *reach; /* [B,H,T] */
+    double *mass;  /* [B,H,T,Dv] */
 } ref_result;
 
-/* The same loops in three precisions: the definition; what plain float arithmetic makes of it; and one
- * wider than double (where the compiler has one), to judge double results by. False: out of memory. */
+/* The same loops in three precisions: the definition; what plain float arithmetic makes of it; and
+ * one wider than double (where the compiler has one), to judge double results by. False: out of
+ * memory. */
 bool ref_sdpa_forward(const attn_sdpa_args *args, const ref_result *result);
 bool ref_sdpa_forward_f32(const attn_sdpa_args *args, const ref_result *result);
 bool ref_sdpa_forward_wide(const attn_sdpa_args *args, const ref_result *result);

@@ -47,8 +47,8 @@ double ref_get(const attn_tensor *t, int64_t b, int64_t h, int64_t i, int64_t j)
     }
 }
 
-/* Philox4x32-10: ten rounds of two 32 x 32 -> 64 bit products whose halves are crossed and mixed with
- * the round's key. Salmon et al. 2011, figure 4 and table 2. */
+/* Philox4x32-10: ten rounds of two 32 x 32 -> 64 bit products whose halves are crossed and mixed
+ * with the round's key. Salmon et al. 2011, figure 4 and table 2. */
 void ref_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
 {
     uint32_t x[4] = {counter[0], counter[1], counter[2], counter[3]};

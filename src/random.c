@@ -134,14 +134,12 @@ void attn_rng_linear(attn_rng *rng, float *weight, float *bias, int64_t in, int6
 {
     if (in < 0 || out <= 0)
         return;
-    /* torch's kaiming_uniform_(a = sqrt(5)): in exact arithmetic 1/sqrt(in) as well, but it rounds on
-     * the way, and the bits of every weight hang on the last of this one */
-    const double gain = sqrt(2.0 / (1 + sqrt(5.0) * sqrt(5.0)));
-    const double weight_bound = in > 0 ? sqrt(3.0) * (gain / sqrt((double)in)) : 0;
-    const double bias_bound = in > 0 ? 1 / sqrt((double)in) : 0;
-    attn_rng_uniform(rng, weight, (size_t)in * (size_t)out, -weight_bound, weight_bound);
+    /* torch reaches the weight's bound as sqrt(3) * (sqrt(2 / (1 + 5)) / sqrt(in)); as a float it is this
+     * one for every `in` below 2^24 */
+    const double bound = in > 0 ? 1 / sqrt((double)in) : 0;
+    attn_rng_uniform(rng, weight, (size_t)in * (size_t)out, -bound, bound);
     if (bias)
-        attn_rng_uniform(rng, bias, (size_t)out, -bias_bound, bias_bound);
+        attn_rng_uniform(rng, bias, (size_t)out, -bound, bound);
 }
 
 /* ------------------------------------------------------------------------ Philox: which are kept */

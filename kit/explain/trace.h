@@ -18,6 +18,19 @@ typedef enum trace_kind {
     TRACE_SCALAR
 } trace_kind;
 
+/* Where a step's numbers come from, so that any of them can be written out with its operands: `a` and
+ * `b` name the steps that it was made from. */
+typedef enum trace_op {
+    TRACE_GIVEN,   /* typed in, drawn, or anything not listed here */
+    TRACE_LOOKUP,  /* row a[i] of table b */
+    TRACE_PROJECT, /* a times the matrix b */
+    TRACE_DOT,     /* row i of a . row j of b */
+    TRACE_SCALE,   /* a * factor */
+    TRACE_MASK,    /* a, and -inf where a key is hidden */
+    TRACE_SOFTMAX, /* e^a / sum of e^a over each row */
+    TRACE_MIX      /* rows of b, weighted by a */
+} trace_op;
+
 typedef struct trace_step {
     char *name;     /* "scaled_scores": the key in JSON */
     char *title;    /* "Divide by sqrt(d_k)" */
@@ -25,13 +38,20 @@ typedef struct trace_step {
     char *sentence; /* one or two sentences, with this case's own words and numbers */
     char *section;  /* heading that the step stands under, or NULL */
     trace_kind kind;
-    kit_array tensor;         /* [T,.], or [H,T,.] with heads; any rank in lessons */
-    char **row_labels;        /* of the last but one dimension, or NULL; owned */
+    kit_array tensor;  /* [T,.], or [H,T,.] with heads; any rank in lessons */
+    char **row_labels; /* of the last but one dimension, or NULL; owned */
     size_t row_label_count;
-    char **column_labels;     /* of the last dimension, or NULL; owned */
+    char **column_labels; /* of the last dimension, or NULL; owned */
     size_t column_label_count;
-    bool beyond;              /* goes on where the notebook stops */
-    char *printed;            /* what the notebook printed for it, verbatim digits, or NULL */
+    bool beyond;   /* goes on where the notebook stops */
+    char *printed; /* what the notebook printed for it, verbatim digits, or NULL */
+    bool aside;    /* only there to be compared with `printed`: no renderer draws it */
+    trace_op op;
+    char *a, *b;   /* names of the operand steps, or NULL */
+    double factor; /* of TRACE_SCALE; of TRACE_SOFTMAX if a is yet to be scaled, else 0 */
+    double slack,
+        slack_part;  /* lesson_check allows slack + slack_part * |value| more than the last */
+    char *slack_why; /* printed digit, for this reason; NULL: none */
 } trace_step;
 
 typedef struct trace {
@@ -39,16 +59,18 @@ typedef struct trace {
     char *title;
     char *lesson;  /* the lesson's name, or NULL */
     char *text;    /* the sentence, or NULL */
+    char *setting; /* one line: sizes, scale, mask, where the weights come from; or NULL */
     kit_words words;
     int64_t heads, query; /* query: the row that is written out, -1: none */
-    char *notes;   /* sentences for the end: slips found, what to try next; lines; or NULL */
+    char *notes; /* lines "label<TAB>sentence" for the end: health, slips, what to try; or NULL */
     trace_step *step;
     size_t count, capacity;
 } trace;
 
 void trace_free(trace *t);
 /* Appends a step that takes over `tensor`. Strings are copied. NULL and err on failure. */
-trace_step *trace_add(trace *t, const char *name, trace_kind kind, kit_array *tensor, kit_error *err);
+trace_step *trace_add(trace *t, const char *name, trace_kind kind, kit_array *tensor,
+                      kit_error *err);
 const trace_step *trace_find(const trace *t, const char *name);
 
 /* Health of one row of weights: bits of entropy, the largest weight. */

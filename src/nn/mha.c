@@ -270,8 +270,6 @@ static attn_status plan_attention(mha_plan *p, attn_context *ctx, attn_error *er
     a.k = p->k;
     a.v = p->v;
     a.out = p->heads;
-    a.workspace = NULL; /* it serves the whole call */
-    a.workspace_bytes = 0;
     return attni_sdpa_prepare(&p->attention, ctx, &a, err);
 }
 

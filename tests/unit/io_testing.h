@@ -25,13 +25,16 @@
 
 typedef struct bytes {
     unsigned char *data;
-    size_t size;
+    size_t size, capacity;
 } bytes;
 
 __attribute__((unused)) static void put(bytes *b, const void *data, size_t size)
 {
-    b->data = realloc(b->data, b->size + size + 1);
-    assert_non_null(b->data);
+    if (b->size + size >= b->capacity) {
+        b->capacity = 2 * (b->size + size) + 64;
+        b->data = realloc(b->data, b->capacity);
+        assert_non_null(b->data);
+    }
     if (size)
         memcpy(b->data + b->size, data, size);
     b->size += size;

@@ -1,5 +1,5 @@
-/* The harness against the engine, with fixed seeds; and the harness against itself: that it finds what
- * is wrong, says it in one line, and outlives a crash. */
+/* The harness against the engine, with fixed seeds; and the harness against itself: that it finds
+ * what is wrong, says it in one line, and outlives a crash. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

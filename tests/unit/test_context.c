@@ -46,7 +46,7 @@ enum { THREADS_OF_CHILDREN = 0 };
 enum { THREADS_OF_CHILDREN = 1 };
 #endif
 #if defined(__SANITIZE_ADDRESS__)
-enum { RUNS_BEFORE_FORK = 3 }; /* by then all threads have started */
+enum { RUNS_BEFORE_FORK = 1 };
 #else
 enum { RUNS_BEFORE_FORK = 0 };
 #endif
@@ -656,11 +656,42 @@ static void expect_child(pid_t child)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+/* A call that stays inside until it is let go: the lock taken, all threads in bodies. */
+static atomic_int inside, let_go = 1;
+
+static void hold(void *arg, int worker)
+{
+    (void)arg;
+    (void)worker;
+    atomic_fetch_add(&inside, 1);
+    while (!atomic_load(&let_go))
+        sched_yield();
+}
+
+static void meet(void *arg, int worker)
+{
+    hold(arg, worker);
+    while (atomic_load(&inside) < 3)
+        sched_yield();
+}
+
+static bool all_together(attn_context *ctx)
+{
+    attni_call call;
+    atomic_store(&inside, 0);
+    if (attni_call_begin(&call, ctx, 0, NULL, 0, NULL) != ATTN_OK)
+        return false;
+    attni_call_run(&call, 3, meet, NULL);
+    attni_call_end(&call);
+    return atomic_load(&inside) == 3;
+}
+
 /* In a child: 0 if the context works there, from two threads too, and one fork further down. */
 static int use_in_child(attn_context *ctx, int depth)
 {
     alarm(WATCHDOG);
     atomic_store(&failures, 0);
+    atomic_store(&let_go, 1);
     if (!sums_are_right(ctx, 7))
         return 1;
     if (THREADS_OF_CHILDREN) {
@@ -669,7 +700,7 @@ static int use_in_child(attn_context *ctx, int depth)
             return 2;
         shared_context(ctx);
         pthread_join(other, NULL);
-        if (atomic_load(&failures))
+        if (atomic_load(&failures) || !all_together(ctx))
             return 3;
     }
     if (depth > 0) {
@@ -698,7 +729,7 @@ static void fork_of_an_idle_context(void **state)
     for (int used = 0; used < 2; used++) {
         attn_context *ctx = context_of(3);
         if (used)
-            assert_true(sums_are_right(ctx, 7));
+            assert_true(sums_are_right(ctx, 7) && all_together(ctx));
         pid_t child = fork();
         if (child == 0)
             _exit(in_child(ctx, 2));
@@ -744,6 +775,16 @@ static attn_context *context_to_fork(void)
     return ctx;
 }
 
+static void *hold_the_context(void *arg)
+{
+    attni_call call;
+    if (attni_call_begin(&call, arg, 1000, NULL, 0, NULL) != ATTN_OK)
+        return NULL;
+    attni_call_run(&call, 3, hold, NULL);
+    attni_call_end(&call);
+    return arg;
+}
+
 static atomic_bool stop_calling;
 static atomic_int calls;
 
@@ -766,6 +807,8 @@ static void fork_inside_another_thread_s_call(void **state)
         pthread_t caller;
         atomic_store(&stop_calling, false);
         atomic_store(&calls, 0);
+        if (RUNS_BEFORE_FORK > 0) /* all threads are up before it */
+            assert_true(all_together(ctx));
         assert_int_equal(pthread_create(&caller, NULL, call_and_call, ctx), 0);
         while (atomic_load(&calls) < RUNS_BEFORE_FORK)
             sched_yield();
@@ -780,28 +823,6 @@ static void fork_inside_another_thread_s_call(void **state)
         attn_context_destroy(ctx);
     }
     assert_int_equal(atomic_load(&failures), 0);
-}
-
-/* The worst instant, held: the lock taken, a worker inside. */
-static atomic_int inside, let_go;
-
-static void hold(void *arg, int worker)
-{
-    (void)arg;
-    (void)worker;
-    atomic_fetch_add(&inside, 1);
-    while (!atomic_load(&let_go))
-        sched_yield();
-}
-
-static void *hold_the_context(void *arg)
-{
-    attni_call call;
-    if (attni_call_begin(&call, arg, 1000, NULL, 0, NULL) != ATTN_OK)
-        return NULL;
-    attni_call_run(&call, 3, hold, NULL);
-    attni_call_end(&call);
-    return arg;
 }
 
 static void fork_while_the_lock_is_held(void **state)

@@ -1,8 +1,8 @@
 /* labels: threads
  *
- * The bitwise contract: on one instruction set a row's bits depend on its own data alone. Random calls
- * are made again with other threads, in another batch, alone, elsewhere in memory, with and without
- * more outputs, packed with others; and every bit must be the same. */
+ * The bitwise contract: on one instruction set a row's bits depend on its own data alone. Random
+ * calls are made again with other threads, in another batch, alone, elsewhere in memory, with and
+ * without more outputs, packed with others; and every bit must be the same. */
 #include <inttypes.h>
 #include <math.h>
 #include <setjmp.h>
@@ -298,10 +298,11 @@ static void same_packed_and_alone(check_case *c)
     }
 }
 
-/* --------------------------------------------------------------------------------------- the tests */
+/* --------------------------------------------------------------------------------------- the tests
+ * */
 
-/* FNV-1a over the bits of every result of a property's calls: printed, so that two runs, machines or
- * builds can be compared by eye. */
+/* FNV-1a over the bits of every result of a property's calls: printed, so that two runs, machines
+ * or builds can be compared by eye. */
 static uint64_t hash;
 
 static void hash_results(check_case *c)

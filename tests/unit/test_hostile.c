@@ -98,13 +98,14 @@ static void test_F02_every_step_of_a_size(void **state)
     assert_in_range(refused, 10000, 190000);
 
     size_t count, size;
-    for (int64_t k = 0; k < 128; k++) { /* the padding is the last step that could wrap */
+    for (int64_t k = 0; k < 64; k++) { /* the padding is the last step that could wrap */
         const int64_t shape[] = {PTRDIFF_MAX - k};
         kit_array a;
-        assert_int_equal(io_shape_size(1, shape, 1, &count, &size), k >= 64);
+        assert_false(io_shape_size(1, shape, 1, &count, &size));
         assert_int_equal(kit_array_new(&a, ATTN_BOOL, 1, shape, NULL), KIT_LIMIT);
         assert_null(a.data);
     }
+    assert_true(io_shape_size(1, (int64_t[]){PTRDIFF_MAX - 64}, 1, &count, &size));
 }
 
 static void test_F03_negative_sizes(void **state)
@@ -271,15 +272,15 @@ static void test_F10_announced_sizes_are_not_allocated(void **state)
     bytes b = npy("'<f8'", 0, "(1000000000,)", NULL, 8);
     write_file("k.npy", b);
     expect_refused("k.npy", KIT_BAD_FILE, "k.npy: ", "= 8000000000 bytes, but 8 follow");
+    bytes_free(&b);
     int ends[2];
     char spec[32];
+    b = npy("'<f8'", 0, "(8000000,)", NULL, 8); /* reserved, but never touched */
     assert_int_equal(pipe(ends), 0);
     assert_int_equal(write(ends[1], b.data, b.size), b.size);
     close(ends[1]);
     snprintf(spec, sizeof spec, "/dev/fd/%d", ends[0]);
-    kit_array a;
-    const int code = kit_read_array(&a, spec, NULL); /* either memory or bytes were missing */
-    assert_true(code == KIT_BAD_FILE || code == KIT_LIMIT);
+    expect_refused(spec, KIT_BAD_FILE, spec, "= 64000000 bytes, but 8 follow");
     close(ends[0]);
     bytes_free(&b);
     assert_in_range(peak_kib() - before, 0, 16 * 1024);

@@ -332,7 +332,7 @@ static void test_no_archive(void **state)
     member m = {.name = "q.npy", .data = array_of(1)};
     b = zip(&m, 1);
     for (size_t size = 4; size < b.size; size++) { /* every truncation */
-        bytes cut = {b.data, size};
+        bytes cut = {.data = b.data, .size = size};
         write_file("f.npz", cut);
         expect_refused("f.npz", KIT_BAD_FILE, "f.npz: ", "");
     }
@@ -346,7 +346,7 @@ static void test_many_members(void **state)
     (void)state;
     enum { N = 300 };
     static member members[N];
-    static char names[N][16];
+    static char names[N][32];
     for (int i = 0; i < N; i++) {
         snprintf(names[i], sizeof names[i], "array%03d.npy", i);
         members[i] = (member){.name = names[i], .data = array_of((float)i)};

@@ -147,8 +147,7 @@ static void test_mixed_calls(void **state)
     assert_int_equal(attn_rng_u32(&rng) % (1u << 24), 4235599);
 }
 
-/* torch.manual_seed(3); nn.Linear(10, 4): here 1/sqrt(in) as torch computes it, and fused rounding,
- * decide last bits. */
+/* torch.manual_seed(3); nn.Linear(10, 4), whose bits show that torch rounds x * (b - a) + a once. */
 static void test_linear_bits(void **state)
 {
     static const float bias4[] = {0.0521283001f, -0.0453340784f, -0.0358555466f, -0.205729663f};

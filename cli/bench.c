@@ -1,0 +1,346 @@
+/* attn bench: speed, beside what the machine can do in the same second.
+ *
+ * Clouds are noisy: the same loop runs at half its speed a minute later. So each case alternates, in
+ * rounds, the attention call with two loops on as many threads: multiply-adds in registers, and reading
+ * as many bytes as the case has. All figures are the best of their kind, which noise can only worsen. */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "json.h"
+#include "terminal.h"
+#include "value.h"
+
+enum {
+    ROUNDS = 5,
+    SAMPLES = 4096, /* times kept for the median; the later ones replace */
+    READ_LEAST = 1 << 16,
+    READ_MOST = 1 << 28 /* bytes of the streaming read */
+};
+
+enum { SHAPE_B, SHAPE_H, SHAPE_HK, SHAPE_T, SHAPE_S, SHAPE_D, SHAPE_DV, SHAPE_SIZE };
+
+typedef struct bench_case {
+    int64_t shape[SHAPE_SIZE];
+    const char *causal;
+} bench_case;
+
+/* Short and long, wide and narrow, full and causal; then decoding, with and without shared heads. */
+static const bench_case standard[] = {
+    {{1, 1, 1, 6, 6, 16, 16}, "none"},
+    {{1, 12, 12, 128, 128, 64, 64}, "none"},
+    {{1, 12, 12, 512, 512, 64, 64}, "none"},
+    {{1, 8, 8, 2048, 2048, 64, 64}, "none"},
+    {{1, 8, 8, 2048, 2048, 64, 64}, "top-left"},
+    {{1, 8, 8, 2048, 2048, 128, 128}, "none"},
+    {{1, 8, 8, 2048, 2048, 128, 128}, "top-left"},
+    {{1, 32, 32, 1, 4096, 128, 128}, "none"},
+    {{1, 32, 4, 1, 4096, 128, 128}, "none"},
+};
+
+typedef struct bench {
+    attn_context *ctx;
+    attn_dtype dtype;
+    double seconds;
+    bool json;
+} bench;
+
+typedef struct bench_result {
+    attn_plan_info plan;
+    double best_us, median_us, peak, stream; /* operations and bytes a second */
+} bench_result;
+
+/* -------------------------------------------------------------------- what the machine can do */
+
+typedef struct probe {
+    const char *isa; /* NULL: read */
+    attn_dtype dtype;
+    size_t bytes;
+    double seconds, rate;
+    pthread_t thread;
+    bool started;
+} probe;
+
+static void *run_probe(void *arg)
+{
+    probe *p = arg;
+    p->rate = p->isa ? attn_measure_flops(p->isa, p->dtype, p->seconds)
+                     : attn_measure_read(p->bytes, p->seconds);
+    return NULL;
+}
+
+/* The same loop on `threads` threads at once, and the sum of their rates. */
+static double measure(const probe *what, int threads)
+{
+    probe *all = calloc((size_t)threads, sizeof *all);
+    double sum = 0;
+    if (!all)
+        return 0;
+    for (int i = 0; i < threads; i++) {
+        all[i] = *what;
+        all[i].started = i > 0 && pthread_create(&all[i].thread, NULL, run_probe, &all[i]) == 0;
+    }
+    run_probe(&all[0]);
+    for (int i = 1; i < threads; i++)
+        if (all[i].started)
+            pthread_join(all[i].thread, NULL);
+    for (int i = 0; i < threads; i++)
+        sum += all[i].rate;
+    free(all);
+    return sum;
+}
+
+/* ---------------------------------------------------------------------------------------- a case */
+
+static int fill(kit_array *a, attn_dtype dtype, int64_t B, int64_t H, int64_t n, int64_t D,
+                attn_rng *rng, kit_error *err)
+{
+    kit_array normals = {0};
+    int64_t shape[4] = {B, H, n, D};
+    int code = kit_array_new(&normals, ATTN_F32, 4, shape, err);
+    if (code)
+        return code;
+    attn_rng_randn(rng, normals.data, (size_t)kit_array_count(&normals));
+    if (dtype == ATTN_F32) {
+        *a = normals;
+        return KIT_OK;
+    }
+    code = kit_array_convert(a, &normals, dtype, err);
+    kit_array_free(&normals);
+    return code;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static int time_case(const bench *b, const attn_sdpa_args *args, bench_result *r, kit_error *err)
+{
+    double *sample = calloc(SAMPLES, sizeof *sample);
+    int threads = attn_context_threads(b->ctx);
+    attn_error engine = {0};
+    size_t count = 0, bytes = (size_t)r->plan.bytes / (size_t)threads;
+    bytes = bytes < READ_LEAST ? READ_LEAST : bytes > READ_MOST ? READ_MOST : bytes;
+    probe flops = {attn_context_isa(b->ctx), b->dtype, 0, 0.15 * b->seconds / ROUNDS, 0, 0, false};
+    probe reads = {NULL, b->dtype, bytes, 0.15 * b->seconds / ROUNDS, 0, 0, false};
+    if (!sample)
+        return kit_fail(err, KIT_LIMIT, "out of memory");
+    for (int round = 0; round < ROUNDS; round++) {
+        double end = seconds_now() + 0.7 * b->seconds / ROUNDS, start, now;
+        do {
+            start = seconds_now();
+            if (attn_sdpa_forward(b->ctx, args, &engine)) {
+                free(sample);
+                return engine_failed(&engine, err);
+            }
+            now = seconds_now();
+            sample[count++ % SAMPLES] = 1e6 * (now - start);
+            if (count == 1 || 1e6 * (now - start) < r->best_us)
+                r->best_us = 1e6 * (now - start);
+        } while (now < end);
+        double peak = measure(&flops, threads), stream = measure(&reads, threads);
+        r->peak = peak > r->peak ? peak : r->peak;
+        r->stream = stream > r->stream ? stream : r->stream;
+    }
+    size_t kept = count < SAMPLES ? count : SAMPLES;
+    qsort(sample, kept, sizeof *sample, by_size);
+    r->median_us = sample[kept / 2];
+    free(sample);
+    return KIT_OK;
+}
+
+static int run_case(const bench *b, const bench_case *c, bench_result *r, kit_error *err)
+{
+    const int64_t *n = c->shape;
+    kit_array q = {0}, k = {0}, v = {0}, out = {0};
+    int64_t out_shape[4] = {n[SHAPE_B], n[SHAPE_H], n[SHAPE_T], n[SHAPE_DV]};
+    attn_sdpa_args args = ATTN_SDPA_ARGS_INIT;
+    attn_error engine = {0};
+    attn_rng rng;
+    int code;
+    attn_rng_seed(&rng, 123);
+    memset(r, 0, sizeof *r);
+    r->plan.struct_size = sizeof r->plan;
+    if (!(code = engine_parse_causal(&args, c->causal, true, err)) &&
+        !(code = fill(&q, b->dtype, n[SHAPE_B], n[SHAPE_H], n[SHAPE_T], n[SHAPE_D], &rng, err)) &&
+        !(code = fill(&k, b->dtype, n[SHAPE_B], n[SHAPE_HK], n[SHAPE_S], n[SHAPE_D], &rng, err)) &&
+        !(code = fill(&v, b->dtype, n[SHAPE_B], n[SHAPE_HK], n[SHAPE_S], n[SHAPE_DV], &rng, err)) &&
+        !(code = kit_array_new(&out, b->dtype, 4, out_shape, err))) {
+        args.q = attn_bhtd(q.data, b->dtype, q.shape[0], q.shape[1], q.shape[2], q.shape[3]);
+        args.k = attn_bhtd(k.data, b->dtype, k.shape[0], k.shape[1], k.shape[2], k.shape[3]);
+        args.v = attn_bhtd(v.data, b->dtype, v.shape[0], v.shape[1], v.shape[2], v.shape[3]);
+        args.out =
+            attn_bhtd(out.data, b->dtype, out.shape[0], out.shape[1], out.shape[2], out.shape[3]);
+        code = attn_sdpa_plan(b->ctx, &args, &r->plan, &engine) ? engine_failed(&engine, err)
+                                                                : time_case(b, &args, r, err);
+    }
+    kit_array_free(&q);
+    kit_array_free(&k);
+    kit_array_free(&v);
+    kit_array_free(&out);
+    return code;
+}
+
+/* ------------------------------------------------------------------------------------ reporting */
+
+typedef struct figures {
+    double gflops, gbps, peak_gflops, peak_fraction, stream_gbps, stream_fraction;
+} figures;
+
+static figures figures_of(const bench_result *r)
+{
+    figures f = {.gflops = 1e-3 * r->plan.flop / r->best_us,
+                 .gbps = 1e-3 * r->plan.bytes / r->best_us,
+                 .peak_gflops = 1e-9 * r->peak,
+                 .stream_gbps = 1e-9 * r->stream};
+    f.peak_fraction = f.peak_gflops > 0 ? f.gflops / f.peak_gflops : 0;
+    f.stream_fraction = f.stream_gbps > 0 ? f.gbps / f.stream_gbps : 0;
+    return f;
+}
+
+static void print_number(const char *name, double x)
+{
+    printf(",\"%s\":", name);
+    json_number(x);
+}
+
+static void print_json(const bench *b, const bench_case *c, const bench_result *r, bool first)
+{
+    figures f = figures_of(r);
+    printf("%s{\"shape\":", first ? "" : ",");
+    json_shape(c->shape, SHAPE_SIZE);
+    printf(",\"dtype\":\"%s\",\"causal\":", attn_dtype_name(b->dtype));
+    json_string(c->causal);
+    printf(",\"pass\":\"forward\",\"threads\":%d,\"isa\":", attn_context_threads(b->ctx));
+    json_string(attn_context_isa(b->ctx));
+    fputs(",\"kernel\":", stdout);
+    json_string(r->plan.kernel);
+    print_number("time_us_min", r->best_us);
+    print_number("time_us_median", r->median_us);
+    print_number("gflops", f.gflops);
+    print_number("gbps", f.gbps);
+    print_number("peak_gflops", f.peak_gflops);
+    print_number("peak_fraction", f.peak_fraction);
+    print_number("stream_gbps", f.stream_gbps);
+    print_number("stream_fraction", f.stream_fraction);
+    putchar('}');
+}
+
+static void print_head(const bench *b)
+{
+    int threads = attn_context_threads(b->ctx);
+    printf("forward, %s, %s, %d thread%s; peak and stream as measured beside each case\n\n",
+           attn_dtype_name(b->dtype), attn_context_isa(b->ctx), threads, threads == 1 ? "" : "s");
+    printf("%-26s %-8s %10s %8s %5s %7s %6s\n", "B,H,Hk,T,S,D,Dv", "causal", "min us", "GFLOP/s",
+           "peak", "GB/s", "stream");
+}
+
+static void print_row(const bench_case *c, const bench_result *r)
+{
+    figures f = figures_of(r);
+    char shape[160] = "";
+    for (int i = 0; i < SHAPE_SIZE; i++)
+        snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%" PRId64, i ? "," : "",
+                 c->shape[i]);
+    printf("%-26s %-8.8s %10.1f %8.1f %4.0f%% %7.2f %5.0f%%\n", shape, c->causal, r->best_us,
+           f.gflops, 100 * f.peak_fraction, f.gbps, 100 * f.stream_fraction);
+    fflush(stdout);
+}
+
+/* -------------------------------------------------------------------------------------- command */
+
+static int parse_shape(bench_case *c, const char *text, kit_error *err)
+{
+    int n = value_list(text, c->shape, SHAPE_SIZE);
+    if (n == SHAPE_DV)
+        c->shape[SHAPE_DV] = c->shape[SHAPE_D];
+    for (int i = 0; i < n; i++)
+        if (c->shape[i] < 1 || c->shape[i] > INT32_MAX)
+            n = -1;
+    if (n < SHAPE_DV)
+        return kit_fail(err, KIT_USAGE,
+                        "--shape %s: must be B,H,Hk,T,S,D or B,H,Hk,T,S,D,Dv, each 1 or more",
+                        text);
+    if (c->shape[SHAPE_H] % c->shape[SHAPE_HK])
+        return kit_fail(err, KIT_USAGE, "--shape %s: Hk=%" PRId64 " must divide H=%" PRId64, text,
+                        c->shape[SHAPE_HK], c->shape[SHAPE_H]);
+    return KIT_OK;
+}
+
+/* Case i of those given, or of the standard list. */
+static int find_case(bench_case *c, const options *o, size_t i, kit_error *err)
+{
+    const char *shape = option_at(o, OPT_bench_shape, i),
+               *causal = option_text(o, OPT_bench_causal);
+    *c = shape ? (bench_case){.causal = "none"} : standard[i];
+    if (causal)
+        c->causal = causal;
+    return shape ? parse_shape(c, shape, err) : KIT_OK;
+}
+
+static int check_cases(const options *o, kit_error *err)
+{
+    attn_sdpa_args args = ATTN_SDPA_ARGS_INIT;
+    bench_case c;
+    int code = engine_parse_causal(&args, option_text(o, OPT_bench_causal), true, err);
+    if (!code && option_choice(o, OPT_bench_pass) != 0)
+        code = kit_fail(err, KIT_USAGE,
+                        "--pass %s: comes in a later release; only forward in this one",
+                        option_text(o, OPT_bench_pass));
+    for (size_t i = 0; !code && i < option_count(o, OPT_bench_shape); i++)
+        code = find_case(&c, o, i, err);
+    return code;
+}
+
+/* A table grows row by row; JSON is printed whole or not at all. */
+static int run_cases(const bench *b, const options *o, kit_error *err)
+{
+    size_t count = option_count(o, OPT_bench_shape);
+    if (count == 0)
+        count = sizeof standard / sizeof *standard;
+    bench_case *cases = calloc(count, sizeof *cases);
+    bench_result *results = calloc(count, sizeof *results);
+    int code = cases && results ? KIT_OK : kit_fail(err, KIT_LIMIT, "out of memory");
+    for (size_t i = 0; i < count && !code; i++) {
+        terminal_progress("case %zu of %zu", i + 1, count);
+        if (!(code = find_case(&cases[i], o, i, err)))
+            code = run_case(b, &cases[i], &results[i], err);
+        terminal_progress(NULL);
+        if (!code && !b->json && i == 0)
+            print_head(b);
+        if (!code && !b->json)
+            print_row(&cases[i], &results[i]);
+    }
+    if (!code && b->json) {
+        fputs("{\"schema\":\"attn.bench/1\",\"cases\":[", stdout);
+        for (size_t i = 0; i < count; i++)
+            print_json(b, &cases[i], &results[i], i == 0);
+        puts("]}");
+    }
+    free(cases);
+    free(results);
+    return code;
+}
+
+int command_bench(const options *o, kit_error *err)
+{
+    static const attn_dtype dtypes[] = {ATTN_F64, ATTN_F32, ATTN_F16, ATTN_BF16};
+    bench b = {.dtype = dtypes[option_choice(o, OPT_bench_dtype)],
+               .seconds = option_real(o, OPT_bench_seconds),
+               .json = option_given(o, OPT_bench_json)};
+    int code;
+    if (o->operand_count)
+        return kit_fail(err, KIT_USAGE, "'%s' is no option; a case is --shape B,H,Hk,T,S,D",
+                        o->operand[0]);
+    if (!(code = check_cases(o, err)) &&
+        !(code = engine_context(&b.ctx, option_text(o, OPT_bench_isa),
+                                (int)option_integer(o, OPT_bench_threads), err)))
+        code = run_cases(&b, o, err);
+    attn_context_destroy(b.ctx);
+    return code;
+}

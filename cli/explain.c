@@ -1,0 +1,101 @@
+/* attn explain: a sentence, step by step. The recipe in kit/explain computes; view.c shows. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "view.h"
+
+enum { TEXT_LIMIT = 1 << 20 /* bytes of standard input */ };
+
+/* Reads all of standard input. */
+static char *read_text(kit_error *err)
+{
+    char *text = malloc(TEXT_LIMIT + 1);
+    size_t size = text ? fread(text, 1, TEXT_LIMIT + 1, stdin) : 0;
+    if (!text)
+        kit_fail(err, KIT_LIMIT, "out of memory");
+    else if (ferror(stdin))
+        kit_fail(err, KIT_BAD_FILE, "standard input could not be read");
+    else if (size > TEXT_LIMIT)
+        kit_fail(err, KIT_LIMIT, "the text is longer than %d bytes", TEXT_LIMIT);
+    else if (memchr(text, 0, size))
+        kit_fail(err, KIT_BAD_FILE, "standard input is not text: it has a zero byte");
+    else {
+        text[size] = 0;
+        return text;
+    }
+    free(text);
+    return NULL;
+}
+
+/* The operands, as a shell splits an unquoted sentence, joined again. */
+static char *join_text(const options *o, kit_error *err)
+{
+    size_t size = 1;
+    for (size_t i = 0; i < o->operand_count; i++)
+        size += strlen(o->operand[i]) + 1;
+    char *text = calloc(size, 1), *end = text;
+    if (!text)
+        kit_fail(err, KIT_LIMIT, "out of memory");
+    for (size_t i = 0; i < o->operand_count && text; i++)
+        end += sprintf(end, "%s%s", i ? " " : "", o->operand[i]);
+    return text;
+}
+
+static char *find_text(const options *o, kit_error *err)
+{
+    bool standard = o->operand_count == 1 && strcmp(o->operand[0], "-") == 0;
+    if (o->operand_count == 0) {
+        kit_fail(err, KIT_USAGE,
+                 "a sentence is missing: attn explain \"Life is short, eat dessert last\"");
+        return NULL;
+    }
+    if (standard && option_given(o, OPT_explain_quiz)) {
+        kit_fail(err, KIT_USAGE,
+                 "--quiz reads answers from standard input, so the text cannot be '-'");
+        return NULL;
+    }
+    return standard ? read_text(err) : join_text(o, err);
+}
+
+static int check_options_agree(const options *o, kit_error *err)
+{
+    if (option_given(o, OPT_explain_scale) && option_given(o, OPT_explain_no_scale))
+        return kit_fail(err, KIT_USAGE, "--scale and --no-scale exclude each other");
+    if (option_given(o, OPT_explain_scale) && option_real(o, OPT_explain_scale) == 0)
+        return kit_fail(err, KIT_USAGE, "--scale %s: must not be 0; leave it out for 1/sqrt(qk)",
+                        option_text(o, OPT_explain_scale));
+    return KIT_OK;
+}
+
+int command_explain(const options *o, kit_error *err)
+{
+    static const view_options ids = {OPT_explain_json, OPT_explain_full, OPT_explain_quiz,
+                                     OPT_explain_output};
+    explain_options e = EXPLAIN_OPTIONS_INIT;
+    view v = {0};
+    trace t = {0};
+    char *text = NULL;
+    int code = KIT_OK;
+    e.seed = option_seed(o, OPT_explain_seed);
+    e.embed = option_integer(o, OPT_explain_embed);
+    e.qk = option_integer(o, OPT_explain_qk);
+    e.v = option_integer(o, OPT_explain_v);
+    e.heads = option_integer(o, OPT_explain_heads);
+    e.causal = option_given(o, OPT_explain_causal);
+    e.no_scale = option_given(o, OPT_explain_no_scale);
+    e.scale = option_real(o, OPT_explain_scale);
+    e.query = option_text(o, OPT_explain_query);
+    if (!(code = check_options_agree(o, err)) && !(code = view_begin(&v, o, &ids, err))) {
+        v.quiz_seed = e.seed;
+        e.text = text = find_text(o, err);
+        code = text ? explain_build(&t, &e, NULL, err) : err->code;
+    }
+    if (!code)
+        code = view_show(&v, &t, err);
+    trace_free(&t);
+    view_end(&v);
+    free(text);
+    return code;
+}

@@ -1,0 +1,165 @@
+/* The files of one command. From the first file opened to the last one renamed, signals that end the
+ * program wait, so that nothing unfinished stays behind. */
+#include "files.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* "a.npz:name" names a.npz. */
+static char *file_of(const char *spec)
+{
+    char *path = strdup(spec);
+    char *member = path ? strstr(path, ".npz:") : NULL;
+    if (member)
+        member[4] = 0;
+    return path;
+}
+
+/* The folder that a path names something in. */
+static bool stat_folder(const char *path, struct stat *out)
+{
+    char *folder = strdup(path), *slash = folder ? strrchr(folder, '/') : NULL;
+    if (slash)
+        slash[slash == folder] = 0;
+    bool ok = folder && stat(slash ? folder : ".", out) == 0;
+    free(folder);
+    return ok;
+}
+
+static const char *name_in_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* One file, or one name that both would create. Devices may be shared. */
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    bool have_x = stat(a, &x) == 0, have_y = stat(b, &y) == 0;
+    if (have_x && have_y)
+        return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    return !have_x && !have_y && strcmp(name_in_folder(a), name_in_folder(b)) == 0 &&
+           stat_folder(a, &x) && stat_folder(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Somebody at the other end may keep us waiting. */
+static bool is_stream(const char *path)
+{
+    struct stat s;
+    return strcmp(path, "-") == 0 ||
+           (stat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode));
+}
+
+int files_add_input(files *f, const char *spec, kit_error *err)
+{
+    for (size_t i = 0; i < f->input_count && strcmp(spec, "-") == 0; i++)
+        if (strcmp(f->input[i], "-") == 0)
+            return kit_fail(err, KIT_USAGE,
+                            "'-' is named for two inputs; standard input is one array");
+    const char **grown = realloc(f->input, (f->input_count + 1) * sizeof *grown);
+    if (!grown)
+        return kit_fail(err, KIT_LIMIT, "out of memory");
+    f->input = grown;
+    f->input[f->input_count++] = spec;
+    return KIT_OK;
+}
+
+int files_add_output(files *f, const char *path, kit_error *err)
+{
+    bool standard = strcmp(path, "-") == 0;
+    for (size_t i = 0; i < f->input_count && !standard; i++) {
+        char *input = file_of(f->input[i]);
+        bool same = !input || same_file(input, path);
+        free(input);
+        if (same)
+            return kit_fail(err, KIT_USAGE, "%s: is an input; a result does not replace it", path);
+    }
+    for (size_t i = 0; i < f->output_count; i++)
+        if (standard ? strcmp(f->output[i].path, path) == 0 : same_file(f->output[i].path, path))
+            return kit_fail(err, KIT_USAGE, "%s: is named for two outputs", path);
+    struct files_output *grown = realloc(f->output, (f->output_count + 1) * sizeof *grown);
+    if (!grown)
+        return kit_fail(err, KIT_LIMIT, "out of memory");
+    f->output = grown;
+    f->output[f->output_count++] = (struct files_output){path, NULL};
+    return KIT_OK;
+}
+
+bool files_to_stdout(const files *f)
+{
+    for (size_t i = 0; i < f->output_count; i++)
+        if (strcmp(f->output[i].path, "-") == 0)
+            return true;
+    return false;
+}
+
+static void hold_signals(bool hold)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP);
+    sigprocmask(hold ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
+}
+
+static bool signal_waits(void)
+{
+    sigset_t set;
+    return sigpending(&set) == 0 &&
+           (sigismember(&set, SIGINT) == 1 || sigismember(&set, SIGTERM) == 1 ||
+            sigismember(&set, SIGHUP) == 1);
+}
+
+int files_probe(const files *f, kit_error *err)
+{
+    int code = KIT_OK;
+    for (size_t i = 0; i < f->output_count && !code; i++) {
+        kit_output *probe = NULL;
+        if (is_stream(f->output[i].path))
+            continue; /* it would see the end */
+        hold_signals(true);
+        code = kit_output_open(&probe, f->output[i].path, err);
+        if (!code)
+            kit_output_abort(probe);
+        hold_signals(false);
+    }
+    return code;
+}
+
+int files_open(files *f, kit_error *err)
+{
+    int code = KIT_OK;
+    f->holding = true; /* except where waiting must stay open to Ctrl-C */
+    for (size_t i = 0; i < f->output_count; i++)
+        f->holding = f->holding && !is_stream(f->output[i].path);
+    if (f->holding)
+        hold_signals(true);
+    for (size_t i = 0; i < f->output_count && !code; i++)
+        code = kit_output_open(&f->output[i].file, f->output[i].path, err);
+    return code;
+}
+
+int files_commit(files *f, kit_error *err)
+{
+    int code = KIT_OK;
+    for (size_t i = 0; i < f->output_count && !code && !signal_waits(); i++) {
+        code = kit_output_commit(f->output[i].file, err);
+        f->output[i].file = NULL;
+    }
+    return code;
+}
+
+void files_free(files *f)
+{
+    for (size_t i = 0; i < f->output_count; i++)
+        kit_output_abort(f->output[i].file);
+    if (f->holding)
+        hold_signals(false); /* one that waited ends the program here */
+    free(f->input);
+    free(f->output);
+    memset(f, 0, sizeof *f);
+}

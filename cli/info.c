@@ -1,0 +1,139 @@
+/* attn info: what this program is and what it found here; or what a file holds. */
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "json.h"
+
+typedef struct machine {
+    char features[256];
+    const char *isa, *why_isa, *why_threads;
+    int threads;
+} machine;
+
+static const char *build_text(void)
+{
+#if defined(__clang__)
+#define COMPILER "clang " __clang_version__
+#else
+#define COMPILER "gcc " __VERSION__
+#endif
+#ifdef __OPTIMIZE__
+    return COMPILER ", optimised";
+#else
+    return COMPILER ", not optimised";
+#endif
+}
+
+/* The engine decides; this only says which of its rules applied. */
+static int look(machine *m, kit_error *err)
+{
+    const char *isa = getenv("ATTN_ISA"), *threads = getenv("ATTN_NUM_THREADS");
+    attn_context *ctx = NULL;
+    int code = engine_context(&ctx, NULL, 0, err);
+    if (code)
+        return code;
+    m->isa = attn_context_isa(ctx);
+    m->threads = attn_context_threads(ctx);
+    attn_context_destroy(ctx);
+    attn_cpu_features(m->features, sizeof m->features);
+    m->why_isa = isa && strcmp(isa, m->isa) == 0 ? "ATTN_ISA names it" : "the best of this machine";
+    m->why_threads = threads && atoi(threads) == m->threads ? "ATTN_NUM_THREADS"
+                                                            : "the CPUs this process may use";
+    return KIT_OK;
+}
+
+static void print_machine(const machine *m)
+{
+    printf("%-10s %s (%s)\n", "version", attn_version(), build_text());
+    printf("%-10s %s\n", "features", *m->features ? m->features : "none that matter here");
+    printf("%-10s", "isa");
+    for (int i = 0; attn_isa(i).name; i++)
+        printf(" %s%s", attn_isa(i).name, attn_isa(i).usable ? "" : " (not here)");
+    printf("\n%-10s %s: %s\n", "chosen", m->isa, m->why_isa);
+    printf("%-10s %d: %s\n", "threads", m->threads, m->why_threads);
+}
+
+static void print_machine_json(const machine *m)
+{
+    fputs("{\"schema\":\"attn.info/1\",\"version\":", stdout);
+    json_string(attn_version());
+    fputs(",\"build\":", stdout);
+    json_string(build_text());
+    fputs(",\"features\":[", stdout);
+    for (const char *f = m->features; *f;) {
+        size_t length = strcspn(f, " ");
+        printf("%s\"%.*s\"", f == m->features ? "" : ",", (int)length, f);
+        f += length + (f[length] == ' ');
+    }
+    fputs("],\"isas\":[", stdout);
+    for (int i = 0; attn_isa(i).name; i++)
+        printf("%s{\"name\":\"%s\",\"usable\":%s}", i ? "," : "", attn_isa(i).name,
+               attn_isa(i).usable ? "true" : "false");
+    fputs("],\"isa\":", stdout);
+    json_string(m->isa);
+    fputs(",\"isa_reason\":", stdout);
+    json_string(m->why_isa);
+    printf(",\"threads\":%d,\"threads_reason\":", m->threads);
+    json_string(m->why_threads);
+    puts("}");
+}
+
+static void print_entries(const kit_entry *entries, size_t count)
+{
+    int width = 0;
+    for (size_t i = 0; i < count; i++)
+        if (kit_text_width(entries[i].name) > width)
+            width = kit_text_width(entries[i].name);
+    for (size_t i = 0; i < count; i++) {
+        const kit_entry *e = &entries[i];
+        int space = width - kit_text_width(e->name) + (width ? 2 : 0);
+        for (const char *c = e->name; *c; c++)
+            putchar(iscntrl((unsigned char)*c) ? '?' : *c);
+        printf("%*s%-4s [", space, "", attn_dtype_name(e->dtype));
+        for (int d = 0; d < e->rank; d++)
+            printf("%s%" PRId64, d ? ", " : "", e->shape[d]);
+        puts("]");
+    }
+}
+
+static void print_entries_json(const char *path, const kit_entry *entries, size_t count)
+{
+    fputs("{\"schema\":\"attn.info/1\",\"file\":", stdout);
+    json_string(path);
+    fputs(",\"arrays\":[", stdout);
+    for (size_t i = 0; i < count; i++) {
+        fputs(i ? ",{\"name\":" : "{\"name\":", stdout);
+        json_string(entries[i].name);
+        printf(",\"dtype\":\"%s\",\"shape\":", attn_dtype_name(entries[i].dtype));
+        json_shape(entries[i].shape, entries[i].rank);
+        putchar('}');
+    }
+    puts("]}");
+}
+
+int command_info(const options *o, kit_error *err)
+{
+    bool json = option_given(o, OPT_info_json);
+    if (o->operand_count > 1)
+        return kit_fail(err, KIT_USAGE, "one file at a time; '%s' is too many", o->operand[1]);
+    if (o->operand_count == 1) {
+        kit_entry *entries = NULL;
+        size_t count = 0;
+        int code = kit_read_list(&entries, &count, o->operand[0], err);
+        if (!code && json)
+            print_entries_json(o->operand[0], entries, count);
+        else if (!code)
+            print_entries(entries, count);
+        free(entries);
+        return code;
+    }
+    machine m = {0};
+    int code = look(&m, err);
+    if (!code)
+        (json ? print_machine_json : print_machine)(&m);
+    return code;
+}

@@ -1,0 +1,120 @@
+/* attn lesson: the notebooks, one recipe each, shown or checked. */
+#include <stdio.h>
+#include <string.h>
+
+#include "command.h"
+#include "terminal.h"
+#include "value.h"
+#include "view.h"
+
+static void list_lessons(void)
+{
+    for (const explain_lesson *l = explain_lessons; l->name; l++)
+        printf("%-8s ", l->name), terminal_wrap(80, l->summary, 9, 9);
+    puts("\nattn lesson NAME shows one; attn lesson --all --check checks them all.");
+}
+
+static int unknown_lesson(const char *name, kit_error *err)
+{
+    enum { LIMIT = 32 };
+    const char *names[LIMIT];
+    char hint[64], list[256] = "";
+    size_t count = 0;
+    for (const explain_lesson *l = explain_lessons; l->name && count < LIMIT; l++) {
+        names[count++] = l->name;
+        if (strlen(list) + strlen(l->name) + 2 < sizeof list)
+            strcat(strcat(list, count > 1 ? " " : ""), l->name);
+    }
+    return kit_fail(err, KIT_USAGE, "no lesson '%s'%s (%s)", name,
+                    value_hint(hint, sizeof hint, name, names, count), list);
+}
+
+static int check_one(const explain_lesson *l, const trace *t, bool *failed, kit_error *err)
+{
+    kit_error difference = {0};
+    printf("%s (%s)\n", l->name, l->notebook);
+    int code = lesson_check(t, stdout, &difference);
+    if (code && !*failed)
+        *err = difference; /* the first one is the line on stderr */
+    *failed = *failed || code;
+    return code == KIT_CHECK_FAILED ? KIT_OK : code;
+}
+
+static int one_lesson(const options *o, const explain_lesson *l, view *v, bool *failed,
+                      kit_error *err)
+{
+    trace t = {0};
+    const char *query = option_text(o, OPT_lesson_query);
+    int code = l->build(&t, NULL, err);
+    if (!code && query)
+        code = trace_set_query(&t, query, err);
+    if (!code && option_given(o, OPT_lesson_check))
+        code = check_one(l, &t, failed, err);
+    else if (!code)
+        code = view_show(v, &t, err);
+    trace_free(&t);
+    return code;
+}
+
+/* What cannot stand together. */
+static int check_agreement(const options *o, size_t lessons, kit_error *err)
+{
+    static const option_id alone[] = {OPT_lesson_json, OPT_lesson_output, OPT_lesson_quiz,
+                                      OPT_lesson_query};
+    bool check = option_given(o, OPT_lesson_check);
+    if (option_given(o, OPT_lesson_all) && o->operand_count)
+        return kit_fail(err, KIT_USAGE, "--all and '%s' exclude each other", o->operand[0]);
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+        const char *name = option_of(alone[i])->name;
+        if (option_given(o, alone[i]) && lessons != 1)
+            return kit_fail(err, KIT_USAGE, "--%s goes with one lesson", name);
+        if (option_given(o, alone[i]) && check)
+            return kit_fail(err, KIT_USAGE, "--%s does not go with --check", name);
+    }
+    if (check && option_given(o, OPT_lesson_full))
+        return kit_fail(err, KIT_USAGE, "--full does not go with --check");
+    if (check && lessons == 0)
+        return kit_fail(err, KIT_USAGE, "--check needs a lesson's name, or --all");
+    return KIT_OK;
+}
+
+static int each_lesson(const options *o, view *v, size_t lessons, kit_error *err)
+{
+    bool failed = false, all = option_given(o, OPT_lesson_all);
+    int code = KIT_OK;
+    for (size_t i = 0; i < lessons && !code; i++) {
+        const explain_lesson *l = all ? &explain_lessons[i] : lesson_find(o->operand[i]);
+        if (i)
+            putchar('\n');
+        code = one_lesson(o, l, v, &failed, err);
+    }
+    return code ? code : failed ? KIT_CHECK_FAILED : KIT_OK;
+}
+
+int command_lesson(const options *o, kit_error *err)
+{
+    static const view_options ids = {OPT_lesson_json, OPT_lesson_full, OPT_lesson_quiz,
+                                     OPT_lesson_output};
+    view v = {0};
+    size_t lessons = o->operand_count;
+    for (size_t i = 0; i < o->operand_count; i++)
+        if (!lesson_find(o->operand[i]))
+            return unknown_lesson(o->operand[i], err);
+    for (const explain_lesson *l = explain_lessons; option_given(o, OPT_lesson_all) && l->name; l++)
+        lessons++;
+    int code = check_agreement(o, lessons, err);
+    if (code)
+        return code;
+    if (lessons == 0 && option_given(o, OPT_lesson_full))
+        return kit_fail(err, KIT_USAGE, "--full goes with a lesson's name, or --all");
+    if (lessons == 0) {
+        list_lessons();
+        return KIT_OK;
+    }
+    code = view_begin(&v, o, &ids, err);
+    v.quiz_seed = 1;
+    if (!code)
+        code = each_lesson(o, &v, lessons, err);
+    view_end(&v);
+    return code;
+}

@@ -1,0 +1,122 @@
+/* attn: finds the command, parses its options, and turns what it returns into an exit code and at
+ * most one line on stderr. Commands are listed in options.def; each has a file of its own. */
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <locale.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "command.h"
+#include "terminal.h"
+#include "value.h"
+
+static int (*const run[COMMAND_COUNT])(const options *, kit_error *) = {
+#define COMMAND(id, operands, summary, examples, notes) [COMMAND_##id] = command_##id,
+#include "options.def"
+};
+
+static const char *const reserved[] = {
+#define RESERVED(name) #name,
+#include "options.def"
+};
+
+/* A message may quote what a user typed or a file contains; it stays one line of printable text. */
+static void complain(const char *command, char *message)
+{
+    for (char *s = message; *s; s++)
+        if (iscntrl((unsigned char)*s))
+            *s = '?';
+    terminal_progress(NULL);
+    fprintf(stderr, "attn%s%s: %s\n", command ? " " : "", command ? command : "", message);
+}
+
+/* A file opened while one of these is closed would take its number and receive our messages. In
+ * their place stands what fails on use. */
+static void hold_standard_files(void)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            (void)!open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
+}
+
+static void interrupted(int signal)
+{
+    if (isatty(STDERR_FILENO))
+        (void)!write(STDERR_FILENO, "\n", 1);
+    _exit(128 + signal);
+}
+
+/* What is still in stdout's buffer may yet fail to be written. */
+static int finish_stdout(const char *command, int code, bool said)
+{
+    bool failed = ferror(stdout) != 0;
+    errno = 0;
+    if ((fclose(stdout) != 0 || failed) && !said) {
+        char message[128];
+        snprintf(message, sizeof message, "standard output: %s",
+                 errno ? strerror(errno) : "could not be written");
+        complain(command, message);
+        return KIT_LIMIT;
+    }
+    return code;
+}
+
+static int unknown_command(const char *name, kit_error *err)
+{
+    const char *names[COMMAND_COUNT];
+    char hint[64], list[128] = "";
+    size_t count = 0;
+    if (*name == '-')
+        return kit_fail(err, KIT_USAGE,
+                        "unknown option '%s'; options follow a command: attn COMMAND "
+                        "[options]",
+                        name);
+    for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
+        if (strcmp(name, reserved[i]) == 0)
+            return kit_fail(err, KIT_USAGE, "%s comes in a later release", name);
+    for (command_id id = COMMAND_common + 1; id < COMMAND_COUNT; id++) {
+        names[count++] = command_of(id)->name;
+        strcat(strcat(list, count > 1 ? " " : ""), command_of(id)->name);
+    }
+    return kit_fail(err, KIT_USAGE, "no command '%s'%s (%s)", name,
+                    value_hint(hint, sizeof hint, name, names, count), list);
+}
+
+static int dispatch(command_id command, int argc, char **argv, kit_error *err)
+{
+    options o;
+    int code = options_parse(&o, command, argc, argv, err);
+    if (!code && option_given(&o, OPT_common_help))
+        help_command(command);
+    else if (!code)
+        code = run[command](&o, err);
+    options_free(&o);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct sigaction leave = {.sa_handler = interrupted};
+    kit_error err = {0};
+    int code = KIT_OK;
+    const char *name = argc > 1 ? argv[1] : "--help", *command = NULL;
+    hold_standard_files();
+    setlocale(LC_CTYPE, ""); /* for UTF-8; numbers keep their point */
+    sigaction(SIGINT, &leave, NULL);
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
+        help_overview();
+    } else if (strcmp(name, "--version") == 0) {
+        printf("attn %s\n", attn_version());
+    } else if (command_find(name) != COMMAND_COUNT) {
+        command = name;
+        code = dispatch(command_find(name), argc - 1, argv + 1, &err);
+    } else {
+        code = unknown_command(name, &err);
+    }
+    if (err.message[0])
+        complain(command, err.message);
+    return finish_stdout(command, code, err.message[0] != 0);
+}

@@ -1,0 +1,226 @@
+/* The man page and the bash completion, made from the table. The build runs `attn help --man` and
+ * `attn help --bash-completion` and installs what they print. */
+#include <stdio.h>
+#include <string.h>
+
+#include "../kit/explain/explain.h"
+#include "command.h"
+#include "value.h"
+
+/* Text as troff takes it: - and \ and a leading . or ' mean something else there. */
+static void troff(const char *text)
+{
+    if (*text == '.' || *text == '\'')
+        fputs("\\&", stdout);
+    for (; *text; text++)
+        if (*text == '-' || *text == '\\')
+            fputs(*text == '-' ? "\\-" : "\\e", stdout);
+        else
+            putchar(*text);
+}
+
+static void troff_lines(const char *lines)
+{
+    while (*lines) {
+        char line[160];
+        size_t length = strcspn(lines, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)length, lines);
+        troff(line);
+        putchar('\n');
+        lines += length + (lines[length] == '\n');
+    }
+}
+
+static void man_option(const option_spec *spec)
+{
+    char words[128] = "";
+    fputs(".TP\n\\fB", stdout);
+    if (spec->letter)
+        printf("\\-%c\\fR, \\fB", spec->letter);
+    fputs("\\-\\-", stdout);
+    troff(spec->name);
+    fputs("\\fR", stdout);
+    if (*spec->argument) {
+        fputs(" \\fI", stdout);
+        troff(spec->argument);
+        fputs("\\fR", stdout);
+    }
+    putchar('\n');
+    troff(spec->help);
+    if (spec->kind == OPTION_CHOICE)
+        value_join(words, sizeof words, spec->range);
+    else if (*spec->range && spec->kind != OPTION_TEXT)
+        snprintf(words, sizeof words, "%s", spec->range);
+    if (*words) {
+        fputs(spec->kind == OPTION_CHOICE ? " One of " : " Range ", stdout);
+        troff(words);
+        putchar('.');
+    }
+    if (spec->fallback) {
+        fputs(" Default ", stdout);
+        troff(spec->fallback);
+        putchar('.');
+    }
+    putchar('\n');
+}
+
+static void man_command(command_id command)
+{
+    const command_spec *c = command_of(command);
+    printf(".SS attn %s \\fI", c->name);
+    troff(c->operands);
+    puts("\\fR");
+    putchar((unsigned char)(c->summary[0] & ~0x20)); /* a capital */
+    troff(c->summary + 1);
+    puts(".");
+    if (*c->notes) {
+        puts(".PP");
+        troff(c->notes);
+        putchar('\n');
+    }
+    for (option_id id = 0; id < OPTION_COUNT; id++)
+        if (option_of(id)->command == command && *option_of(id)->group)
+            man_option(option_of(id));
+    puts(".PP\n.nf");
+    troff_lines(c->examples);
+    puts(".fi");
+}
+
+void manual_man(void)
+{
+    printf(".TH ATTN 1 \"\" \"libattn %s\" \"User Commands\"\n", attn_version());
+    puts(
+        ".SH NAME\nattn \\- self\\-attention computed, explained and measured\n"
+        ".SH SYNOPSIS\n.B attn\n.I COMMAND\n[options]\n.SH DESCRIPTION\n"
+        "Data goes to standard output or to named files; messages go to standard error, one line "
+        "each. Options may stand in any order and be shortened while that is unambiguous. \"\\-\" is "
+        "standard input or output. Files are written under another name and renamed when all of "
+        "them are whole; none replaces an input.\n.SH COMMANDS");
+    for (command_id id = COMMAND_common + 1; id < COMMAND_COUNT; id++)
+        man_command(id);
+    puts(".SS Options of every command");
+    for (option_id id = 0; id < OPTION_COUNT; id++)
+        if (option_of(id)->command == COMMAND_common)
+            man_option(option_of(id));
+    puts(".TP\n\\fB\\-\\-version\\fR\nWithout a command: print the version.\n"
+         ".SH EXIT STATUS\n"
+         ".TP\n0\nSuccess.\n.TP\n1\nA comparison failed (check, lesson \\-\\-check).\n"
+         ".TP\n2\nWrong usage.\n.TP\n3\nA bad input file.\n"
+         ".TP\n4\nOut of memory, past a limit, or an output could not be written.\n"
+         ".TP\n5\nThe result of finite input has NaN or Inf; it was written.\n"
+         ".TP\n130\nInterrupted.\n"
+         ".SH ENVIRONMENT\n"
+         ".TP\nATTN_NUM_THREADS\nThreads, where \\-\\-threads does not say.\n"
+         ".TP\nATTN_ISA\nInstruction set, where \\-\\-isa does not say.\n"
+         ".TP\nNO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, COLORTERM, TERM\n"
+         "Whether and how to colour, where \\-\\-color does not say.\n"
+         ".TP\nCOLUMNS\nWidth of the output, where the terminal does not say.");
+}
+
+/* ------------------------------------------------------------------------------ bash completion */
+
+static const char *owner(const option_spec *spec)
+{
+    return spec->command == COMMAND_common ? "*" : command_of(spec->command)->name;
+}
+
+static void completion_choices(const option_spec *spec)
+{
+    const char *word;
+    size_t length;
+    printf("    %s:--%s) words='", owner(spec), spec->name);
+    for (int n = 0; (length = value_word(spec->range, n, &word)) > 0; n++)
+        printf("%s%.*s", n ? " " : "", (int)length, word);
+    puts("' ;;");
+}
+
+static void completion_isas(const option_spec *spec)
+{
+    printf("    %s:--isa) words='", owner(spec));
+    for (int i = 0; attn_isa(i).name; i++)
+        printf("%s%s", i ? " " : "", attn_isa(i).name);
+    puts("' ;;");
+}
+
+static bool takes_file(const option_spec *spec)
+{
+    return spec->kind == OPTION_FILE || spec->kind == OPTION_MANY_FILE;
+}
+
+/* What may follow an option that takes a value: its choices, a file, or nothing that we know. */
+static void completion_values(void)
+{
+    puts("    case \"$command:$before\" in");
+    for (option_id id = 0; id < OPTION_COUNT; id++) {
+        const option_spec *spec = option_of(id);
+        if (spec->kind == OPTION_LATER || spec->kind == OPTION_FLAG)
+            continue;
+        if (strcmp(spec->name, "isa") == 0)
+            completion_isas(spec);
+        else if (spec->kind == OPTION_CHOICE || (spec->kind == OPTION_TEXT && *spec->range))
+            completion_choices(spec);
+        else if (takes_file(spec) && spec->letter)
+            printf("    %s:--%s|%s:-%c) files=1 ;;\n", owner(spec), spec->name, owner(spec),
+                   spec->letter);
+        else if (takes_file(spec))
+            printf("    %s:--%s) files=1 ;;\n", owner(spec), spec->name);
+        else
+            printf("    %s:--%s) return ;;\n", owner(spec), spec->name);
+    }
+    puts("    *) other=1 ;;\n    esac");
+}
+
+static void completion_options(void)
+{
+    puts("    case \"$command\" in");
+    for (command_id command = COMMAND_common + 1; command < COMMAND_COUNT; command++) {
+        printf("    %s) words='", command_of(command)->name);
+        bool first = true;
+        for (option_id id = 0; id < OPTION_COUNT; id++)
+            if (option_belongs(id, command) && *option_of(id)->group) {
+                printf("%s--%s", first ? "" : " ", option_of(id)->name);
+                first = false;
+            }
+        puts("' ;;");
+    }
+    puts("    esac");
+}
+
+static void completion_commands(void)
+{
+    for (command_id command = COMMAND_common + 1; command < COMMAND_COUNT; command++)
+        printf("%s%s", command > 1 ? " " : "", command_of(command)->name);
+}
+
+void manual_bash_completion(void)
+{
+    fputs("# bash completion for attn, made by `attn help --bash-completion`\n"
+          "_attn()\n{\n"
+          "    local current=\"${COMP_WORDS[COMP_CWORD]}\" before=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
+          "    local command=\"${COMP_WORDS[1]}\" words='' files='' other=''\n"
+          "    COMPREPLY=()\n"
+          "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
+          "        mapfile -t COMPREPLY < <(compgen -W '",
+          stdout);
+    completion_commands();
+    puts(" --help --version' -- \"$current\")\n        return\n    fi");
+    completion_values();
+    puts("    if [ -n \"$other\" ]; then\n    case \"$current\" in\n    -*)");
+    completion_options();
+    fputs("    ;;\n    *)\n    case \"$command\" in\n    info) files=1 ;;\n    help) words='",
+          stdout);
+    completion_commands();
+    fputs("' ;;\n    lesson) words='", stdout);
+    for (const explain_lesson *l = explain_lessons; l->name; l++)
+        printf("%s%s", l == explain_lessons ? "" : " ", l->name);
+    fputs("' ;;\n    esac\n    ;;\n"
+          "    esac\n    fi\n"
+          "    if [ -n \"$files\" ]; then\n"
+          "        mapfile -t COMPREPLY < <(compgen -f -- \"$current\")\n"
+          "    else\n"
+          "        mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$current\")\n"
+          "    fi\n"
+          "}\n"
+          "complete -o filenames -F _attn attn\n",
+          stdout);
+}

@@ -1,0 +1,86 @@
+/* The command line as data: the table of options.def, and a parser and accessors made from it.
+ *
+ * To add an option: one row in options.def, then option_given(o, OPT_<command>_<id>) and its kin in
+ * the command's file. */
+#ifndef CLI_OPTIONS_H
+#define CLI_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../kit/kit.h"
+
+typedef enum command_id {
+    COMMAND_common = 0, /* owner of the options that every command takes */
+#define COMMAND(id, operands, summary, examples, notes) COMMAND_##id,
+#include "options.def"
+    COMMAND_COUNT
+} command_id;
+
+typedef enum option_id {
+#define OPTION(command, id, letter, kind, argument, range, fallback, group, help)                  \
+    OPT_##command##_##id,
+#include "options.def"
+    OPTION_COUNT
+} option_id;
+
+typedef enum option_kind {
+    OPTION_FLAG,
+    OPTION_INTEGER,
+    OPTION_SEED, /* 64 bits without a sign */
+    OPTION_REAL,
+    OPTION_CHOICE,
+    OPTION_TEXT,
+    OPTION_MANY_TEXT,
+    OPTION_FILE,
+    OPTION_MANY_FILE,
+    OPTION_LATER
+} option_kind;
+
+typedef struct command_spec {
+    const char *name, *operands, *summary, *examples, *notes;
+} command_spec;
+
+typedef struct option_spec {
+    command_id command;
+    const char *name; /* with -, without leading -- */
+    int letter;
+    option_kind kind;
+    const char *argument, *range, *fallback, *group, *help;
+} option_spec;
+
+/* What was given, in the order given; strings point into argv. */
+typedef struct options {
+    command_id command;
+    size_t count;
+    struct option_value {
+        option_id id;
+        const char *text;
+    } * value;
+    size_t operand_count;
+    const char **operand;
+} options;
+
+const command_spec *command_of(command_id id);
+const option_spec *option_of(option_id id);
+bool option_belongs(option_id id, command_id command); /* its own or a common one, not LATER */
+command_id command_find(const char *name);             /* COMMAND_COUNT: unknown */
+
+/* argv[0] is the command's name. Checks every value against its range. With -h among the options
+ * the rest is not looked at: option_given(o, OPT_common_help). */
+int options_parse(options *o, command_id command, int argc, char **argv, kit_error *err);
+void options_free(options *o);
+
+/* Values as given, else the default. Integer, seed, real and choice are valid after parsing. */
+bool option_given(const options *o, option_id id);
+size_t option_count(const options *o, option_id id);
+const char *option_at(const options *o, option_id id,
+                      size_t n);                         /* of those given; NULL past them */
+const char *option_text(const options *o, option_id id); /* NULL: neither given nor default */
+int64_t option_integer(const options *o, option_id id);
+uint64_t option_seed(const options *o, option_id id);
+double option_real(const options *o, option_id id);
+int option_choice(const options *o, option_id id); /* index into the range's words */
+
+#endif

@@ -1,0 +1,263 @@
+/* attn run: attention on arrays from files. run_input.c reads and checks; this calls the engine, writes
+ * the results, and says what was done. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "command.h"
+#include "json.h"
+#include "run.h"
+#include "terminal.h"
+
+enum { OUT, LSE, WEIGHTS, SCORES, RESULTS };
+
+typedef struct run_result {
+    const char *name;
+    const char *path; /* NULL: not asked for; out is computed all the same */
+    kit_array array;  /* of q's rank */
+    attn_tensor view; /* the same as [B,H,T,.] */
+    bool infinity;    /* -inf is an answer, not a failure */
+} run_result;
+
+typedef struct run_state {
+    files files;
+    run_input in;
+    run_result result[RESULTS];
+    attn_plan_info plan;
+    const char *isa;
+    double time_us;
+} run_state;
+
+/* -------------------------------------------------------------------------------------- naming */
+
+static int name_results(run_state *r, const options *o, kit_error *err)
+{
+    static const option_id ids[RESULTS] = {OPT_run_out, OPT_run_lse, OPT_run_weights,
+                                           OPT_run_scores};
+    int code = KIT_OK;
+    for (int i = 0; i < RESULTS && !code; i++) {
+        r->result[i].name = option_of(ids[i])->name;
+        r->result[i].path = option_text(o, ids[i]);
+        if (r->result[i].path)
+            code = files_add_output(&r->files, r->result[i].path, err);
+    }
+    if (code)
+        return code;
+    if (option_given(o, OPT_run_scores_stage) && !r->result[SCORES].path)
+        return kit_fail(err, KIT_USAGE,
+                        "--scores-stage says what --scores holds, which is not given");
+    if (option_given(o, OPT_run_json) && files_to_stdout(&r->files))
+        return kit_fail(err, KIT_USAGE,
+                        "--json and a result on '-' cannot both have standard output");
+    return KIT_OK;
+}
+
+/* ------------------------------------------------------------------------------------ computing */
+
+static int make_result(run_state *r, int i, attn_dtype dtype, int64_t columns, kit_error *err)
+{
+    const int64_t *q = r->in.args.q.shape;
+    int64_t shape[4] = {q[0], q[1], q[2], columns};
+    run_result *result = &r->result[i];
+    int code = kit_array_new(&result->array, dtype, r->in.rank, shape + 4 - r->in.rank, err);
+    if (!code)
+        result->view = attn_bhtd(result->array.data, dtype, shape[0], shape[1], shape[2], columns);
+    return code;
+}
+
+static int make_results(run_state *r, kit_error *err)
+{
+    const attn_sdpa_args *args = &r->in.args;
+    attn_dtype wide = args->q.dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32;
+    int64_t S = args->k.shape[2], Dv = args->v.shape[3];
+    int code = make_result(r, OUT, args->q.dtype, Dv, err);
+    if (!code && r->result[LSE].path)
+        code = make_result(r, LSE, wide, 1, err);
+    for (int i = WEIGHTS; i <= SCORES && !code; i++)
+        if (r->result[i].path)
+            code = make_result(r, i, wide, S, err);
+    return code;
+}
+
+/* The engine writes scores of one stage a call: weights and scores together take two. */
+static int compute(run_state *r, attn_context *ctx, attn_stage stage, kit_error *err)
+{
+    attn_sdpa_args args = r->in.args;
+    attn_error engine = {0};
+    const attn_tensor *scores[2] = {NULL, NULL};
+    attn_stage stages[2] = {ATTN_STAGE_WEIGHTS, stage};
+    for (int i = 0; i < 2; i++)
+        if (r->result[WEIGHTS + i].path)
+            scores[i] = &r->result[WEIGHTS + i].view;
+    int first = scores[0] ? 0 : 1;
+    args.out = r->result[OUT].view;
+    args.lse = r->result[LSE].path ? &r->result[LSE].view : NULL;
+    args.scores = scores[first];
+    args.scores_stage = stages[first];
+    r->plan.struct_size = sizeof r->plan;
+    if (attn_sdpa_plan(ctx, &args, &r->plan, &engine))
+        return engine_failed(&engine, err);
+    double start = seconds_now();
+    if (attn_sdpa_forward(ctx, &args, &engine))
+        return engine_failed(&engine, err);
+    r->time_us = 1e6 * (seconds_now() - start);
+    r->isa = attn_context_isa(ctx);
+    args.scores = scores[1];
+    args.scores_stage = stages[1];
+    if (scores[0] && scores[1] && attn_sdpa_forward(ctx, &args, &engine))
+        return engine_failed(&engine, err);
+    return KIT_OK;
+}
+
+static int64_t count_not_finite(const run_result *result)
+{
+    int64_t n = 0, count = result->array.data ? kit_array_count(&result->array) : 0;
+    for (int64_t i = 0; i < count; i++) {
+        double x = kit_array_get(&result->array, i);
+        n += !isfinite(x) && !(result->infinity && x == -INFINITY);
+    }
+    return n;
+}
+
+/* ------------------------------------------------------------------------------------ reporting */
+
+typedef struct range {
+    double min, max, mean;
+} range;
+
+static range range_of(const kit_array *a)
+{
+    int64_t count = kit_array_count(a);
+    range r = {NAN, NAN, NAN};
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double x = kit_array_get(a, i);
+        r.min = x < r.min || i == 0 ? x : r.min;
+        r.max = x > r.max || i == 0 ? x : r.max;
+        sum += x;
+    }
+    r.mean = count ? sum / (double)count : NAN;
+    return r;
+}
+
+static void print_array(const char *name, const kit_array *a)
+{
+    printf("%-8s [", name);
+    for (int i = 0; i < a->rank; i++)
+        printf("%s%" PRId64, i ? ", " : "", a->shape[i]);
+    printf("] %s\n", attn_dtype_name(a->dtype));
+}
+
+static void print_summary(const run_state *r)
+{
+    const kit_array *out = &r->result[OUT].array;
+    int64_t count = kit_array_count(out);
+    range x = range_of(out);
+    print_array("q", &r->in.q);
+    print_array("k", &r->in.k);
+    print_array("v", &r->in.v);
+    print_array("out", out);
+    if (count) {
+        printf("         min %.6g, max %.6g, mean %.6g\n         first", x.min, x.max, x.mean);
+        for (int64_t i = 0; i < count && i < 5; i++)
+            printf(" %.6g", kit_array_get(out, i));
+        putchar('\n');
+    }
+    printf("%-8s %s, %d thread%s, %zu bytes of scratch\n", "kernel", r->plan.kernel,
+           r->plan.threads, r->plan.threads == 1 ? "" : "s", r->plan.scratch_bytes);
+    printf("%-8s %.1f us, %.4g FLOP, %.3g GFLOP/s\n", "time", r->time_us, r->plan.flop,
+           r->plan.flop / r->time_us * 1e-3);
+    puts("To keep a result: --out, --weights, --scores, --lse FILE.npy; `attn help run`.");
+}
+
+static void print_shape(const char *name, const kit_array *a, bool first)
+{
+    printf("%s\"%s\":", first ? "" : ",", name);
+    json_shape(a->shape, a->rank);
+}
+
+static void print_json(const run_state *r)
+{
+    range x = range_of(&r->result[OUT].array);
+    fputs("{\"schema\":\"attn.run/1\",\"shapes\":{", stdout);
+    print_shape("q", &r->in.q, true);
+    print_shape("k", &r->in.k, false);
+    print_shape("v", &r->in.v, false);
+    for (int i = 0; i < RESULTS; i++)
+        if (r->result[i].array.data)
+            print_shape(r->result[i].name, &r->result[i].array, false);
+    printf("},\"dtype\":\"%s\",\"kernel\":", attn_dtype_name(r->in.args.q.dtype));
+    json_string(r->plan.kernel);
+    fputs(",\"isa\":", stdout);
+    json_string(r->isa);
+    printf(",\"threads\":%d,\"scratch_bytes\":%zu,\"flop\":", r->plan.threads,
+           r->plan.scratch_bytes);
+    json_number(r->plan.flop);
+    fputs(",\"time_us\":", stdout);
+    json_number(r->time_us);
+    fputs(",\"out\":{\"min\":", stdout);
+    json_number(x.min);
+    fputs(",\"max\":", stdout);
+    json_number(x.max);
+    fputs(",\"mean\":", stdout);
+    json_number(x.mean);
+    puts("}}");
+}
+
+/* -------------------------------------------------------------------------------------- command */
+
+static int write_results(run_state *r, kit_error *err)
+{
+    int code = files_open(&r->files, err);
+    size_t file = 0;
+    for (int i = 0; i < RESULTS && !code; i++)
+        if (r->result[i].path)
+            code = kit_npy_write(r->files.output[file++].file, &r->result[i].array, err);
+    return code ? code : files_commit(&r->files, err);
+}
+
+static int work(run_state *r, const options *o, kit_error *err)
+{
+    attn_context *ctx = NULL;
+    int threads = (int)option_integer(o, OPT_run_threads);
+    attn_stage stage = (attn_stage)option_choice(o, OPT_run_scores_stage);
+    int code = KIT_OK;
+    if ((code = run_name_inputs(&r->files, o, err)) || (code = name_results(r, o, err)) ||
+        (code = engine_context(&ctx, option_text(o, OPT_run_isa), threads, err)))
+        return code;
+    r->result[LSE].infinity = true;
+    r->result[SCORES].infinity = stage == ATTN_STAGE_BIASED;
+    if (!(code = run_read(&r->in, o, err)) && !(code = files_probe(&r->files, err)) &&
+        !(code = make_results(r, err)))
+        code = compute(r, ctx, stage, err);
+    attn_context_destroy(ctx); /* and its threads, before signals are held */
+    return code ? code : write_results(r, err);
+}
+
+int command_run(const options *o, kit_error *err)
+{
+    run_state r = {0};
+    int64_t bad = 0;
+    int code = o->operand_count ? kit_fail(err, KIT_USAGE,
+                                           "'%s' is no option; arrays are given as --q "
+                                           "FILE --k FILE --v FILE",
+                                           o->operand[0])
+                                : work(&r, o, err);
+    if (!code && option_given(o, OPT_run_json))
+        print_json(&r);
+    else if (!code && r.files.output_count == 0)
+        print_summary(&r);
+    for (int i = 0; i < RESULTS && !code && r.in.finite; i++)
+        bad += count_not_finite(&r.result[i]);
+    if (bad)
+        code = kit_fail(err, KIT_NOT_FINITE,
+                        "%" PRId64 " value%s of the result %s NaN or infinite, "
+                        "though every input is finite",
+                        bad, bad == 1 ? "" : "s", bad == 1 ? "is" : "are");
+    files_free(&r.files);
+    for (int i = 0; i < RESULTS; i++)
+        kit_array_free(&r.result[i].array);
+    run_input_free(&r.in);
+    return code;
+}

@@ -1,0 +1,152 @@
+/* A trace shown as text, JSON or pictures, or asked about. Everything is rendered before anything is
+ * written, and files are complete before stdout begins. */
+#include "view.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "terminal.h"
+#include "value.h"
+
+enum { QUESTIONS = 3, TRIES = 2 };
+
+static bool ends_with(const char *path, const char *suffix)
+{
+    size_t n = strlen(path), m = strlen(suffix);
+    return n >= m && strcmp(path + n - m, suffix) == 0;
+}
+
+static int name_output(view *v, const char *path, kit_error *err)
+{
+    if (ends_with(path, ".html"))
+        return kit_fail(err, KIT_USAGE,
+                        "%s: .html comes in a later release; .svg .png .pdf .json .txt", path);
+    if (strcmp(path, "-") == 0)
+        return kit_fail(err, KIT_USAGE, "-o - does not say which kind; --json prints the trace");
+    return render_by_suffix(path, err) ? files_add_output(&v->files, path, err) : KIT_USAGE;
+}
+
+int view_begin(view *v, const options *o, const view_options *ids, kit_error *err)
+{
+    const render_colour colours[] = {RENDER_NO_COLOUR, RENDER_256, RENDER_TRUECOLOUR};
+    const char *path;
+    *v = (view){.json = option_given(o, ids->json),
+                .full = option_given(o, ids->full),
+                .quiz = option_given(o, ids->quiz),
+                .text = RENDER_TEXT_OPTIONS_INIT};
+    v->text.width = terminal_find_width();
+    v->text.colour = colours[terminal_find_color(option_choice(o, OPT_common_color))];
+    v->text.unicode = terminal_is_utf8();
+    v->text.full = v->full;
+    if (v->json && v->quiz)
+        return kit_fail(err, KIT_USAGE, "--json and --quiz cannot both have standard output");
+    if (v->json && v->full)
+        return kit_fail(err, KIT_USAGE, "--full is for text; --json has every matrix anyway");
+    for (size_t i = 0; (path = option_at(o, ids->output, i)) != NULL; i++) {
+        int code = name_output(v, path, err);
+        if (code)
+            return code;
+    }
+    return files_probe(&v->files, err);
+}
+
+void view_end(view *v) { files_free(&v->files); }
+
+/* ----------------------------------------------------------------------------------------- quiz */
+
+/* A line without its end; false at the end of the input. */
+static bool read_line(char *line, size_t size)
+{
+    if (!fgets(line, (int)size, stdin))
+        return false;
+    if (!strchr(line, '\n'))
+        for (int c; (c = getchar()) != '\n' && c != EOF;)
+            ; /* the rest of a line too long to be an answer */
+    line[strcspn(line, "\r\n")] = 0;
+    return true;
+}
+
+/* 1 right, 0 wrong, -1 the person has gone. */
+static int ask(const quiz_question *q, int width)
+{
+    char line[64];
+    double answer;
+    terminal_wrap(width, q->question, 0, 0);
+    terminal_wrap(width, q->row_text, 0, 2);
+    for (int attempt = 1; attempt <= TRIES;) {
+        printf("your answer: ");
+        fflush(stdout);
+        if (!read_line(line, sizeof line))
+            return putchar('\n'), -1;
+        if (!isatty(STDIN_FILENO))
+            puts(line); /* as it would stand on a terminal */
+        if (!value_real(line, &answer)) {
+            puts("A number such as 0.25, please.");
+            continue;
+        }
+        if (quiz_is_right(q, answer)) {
+            printf("Right: %.4f\n\n", q->answer);
+            return 1;
+        }
+        if (attempt++ < TRIES) {
+            printf("Not within %g of it. Hint: ", QUIZ_TOLERANCE);
+            terminal_wrap(width, q->hint, 27, 2);
+        }
+    }
+    printf("No: it is %.4f.\n\n", q->answer);
+    return 0;
+}
+
+static int hold_quiz(const view *v, const trace *t, kit_error *err)
+{
+    quiz_question q;
+    int right = 0, asked = 0, outcome = 0;
+    while (asked < QUESTIONS && outcome >= 0) {
+        int code = quiz_ask(&q, t, v->quiz_seed, asked, err);
+        if (code)
+            return code;
+        printf("Question %d of %d\n", asked + 1, QUESTIONS);
+        outcome = ask(&q, v->text.width);
+        asked += outcome >= 0;
+        right += outcome > 0;
+    }
+    printf("%d of %d right.\n\n", right, asked);
+    return KIT_OK;
+}
+
+/* --------------------------------------------------------------------------------------- showing */
+
+static int write_files(view *v, const trace *t, kit_error *err)
+{
+    char *bytes = NULL;
+    size_t size = 0;
+    int code = v->files.output_count ? files_open(&v->files, err) : KIT_OK;
+    for (size_t i = 0; i < v->files.output_count && !code; i++) {
+        render_function render = render_by_suffix(v->files.output[i].path, err);
+        code = render(&bytes, &size, t, err);
+        if (!code)
+            code = kit_output_write(v->files.output[i].file, bytes, size, err);
+        free(bytes);
+        bytes = NULL;
+    }
+    return code ? code : files_commit(&v->files, err);
+}
+
+int view_show(view *v, const trace *t, kit_error *err)
+{
+    char *bytes = NULL;
+    size_t size = 0;
+    int code =
+        v->json ? render_json(&bytes, &size, t, err) : render_text(&bytes, &size, t, &v->text, err);
+    if (!code && v->quiz)
+        code = hold_quiz(v, t, err);
+    if (!code)
+        code = write_files(v, t, err);
+    if (!code && (fwrite(bytes, 1, size, stdout) != size || fflush(stdout)))
+        code = kit_fail(err, KIT_LIMIT, "standard output: %s", strerror(errno));
+    free(bytes);
+    return code;
+}

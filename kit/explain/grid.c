@@ -1,0 +1,72 @@
+/* Steps as grids; see grid.h. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "grid.h"
+
+static bool same_shape(const kit_array *a, const kit_array *b)
+{
+    return a->rank == b->rank &&
+           memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape) == 0;
+}
+
+grid grid_of(const trace *t, const trace_step *s)
+{
+    const kit_array *a = &s->tensor;
+    grid g = {s, 1, 1, 1, NULL};
+    if (a->rank > 0) {
+        g.columns = a->shape[a->rank - 1];
+    }
+    if (a->rank > 1) {
+        g.rows = a->shape[a->rank - 2];
+    }
+    for (int i = 0; i + 2 < a->rank; i++) {
+        g.heads *= a->shape[i];
+    }
+    const trace_step *scores = s->kind == TRACE_WEIGHTS ? trace_find(t, s->a) : NULL;
+    g.scores = scores != NULL && same_shape(&scores->tensor, a) ? scores : NULL;
+    return g;
+}
+
+static int64_t index_of(const grid *g, int64_t head, int64_t row, int64_t column)
+{
+    return (head * g->rows + row) * g->columns + column;
+}
+
+double grid_at(const grid *g, int64_t head, int64_t row, int64_t column)
+{
+    return kit_array_get(&g->step->tensor, index_of(g, head, row, column));
+}
+
+int64_t grid_query(const grid *g, const trace *t)
+{
+    if (g->rows == 1) {
+        return 0;
+    }
+    return t->query >= 0 && t->query < g->rows ? t->query : -1;
+}
+
+bool grid_masked(const grid *weights, int64_t head, int64_t row, int64_t column)
+{
+    int64_t i = index_of(weights, head, row, column);
+    return weights->scores != NULL && kit_array_get(&weights->scores->tensor, i) == -INFINITY;
+}
+
+row_health grid_health(const grid *weights, int64_t head, int64_t row)
+{
+    row_health h = {0, 0, 0, 0};
+    const int64_t n = weights->columns;
+    double *w = malloc((size_t)(n > 0 ? n : 1) * sizeof *w);
+    if (w == NULL) {
+        return (row_health){0, NAN, 0, NAN}; /* shown as what it is: not known */
+    }
+    for (int64_t j = 0; j < n; j++) {
+        w[j] = grid_at(weights, head, row, j);
+        h.visible += !grid_masked(weights, head, row, j);
+    }
+    trace_row_health(w, n, &h.bits, &h.largest);
+    h.possible = h.visible > 1 ? log2((double)h.visible) : 0;
+    free(w);
+    return h;
+}

@@ -1,0 +1,30 @@
+/* A step's tensor as heads x rows x columns, whatever its rank: missing dimensions are 1. In scores and
+ * weights a row asks and a column answers. */
+#ifndef KIT_EXPLAIN_GRID_H
+#define KIT_EXPLAIN_GRID_H
+
+#include "explain.h"
+
+typedef struct grid {
+    const trace_step *step;
+    int64_t heads, rows, columns;
+    const trace_step
+        *scores; /* of weights: the scores behind them, if of the same shape; or NULL */
+} grid;
+grid grid_of(const trace *t, const trace_step *s);
+double grid_at(const grid *g, int64_t head, int64_t row, int64_t column);
+
+/* The row that the trace's query means here: its own, or the only one; -1 if there is none. */
+int64_t grid_query(const grid *g, const trace *t);
+
+/* A key that the row may not see: its score is -inf. */
+bool grid_masked(const grid *weights, int64_t head, int64_t row, int64_t column);
+
+typedef struct row_health {
+    int64_t visible;       /* keys */
+    double bits, possible; /* entropy, and the most that the visible keys allow */
+    double largest;        /* weight */
+} row_health;
+row_health grid_health(const grid *weights, int64_t head, int64_t row);
+
+#endif

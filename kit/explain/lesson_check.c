@@ -1,0 +1,264 @@
+/* Does a lesson come out as the notebook printed it?
+ *
+ * A step's `printed` is what the notebook printed, verbatim. Its numbers are compared, in order, with
+ * the step's elements (printed twice: compared twice), each to half a unit of the last digit printed.
+ * Two things may add to that, and the line that is reported says so: float results are not the same to
+ * the last bit on two machines, and inputs that a notebook shows with 8 digits are known to 8 digits.
+ * torch.Size([..]) is compared with the step's shape; 'words' in quotes with its column labels.
+ */
+#include <ctype.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "explain.h"
+
+/* What was compared in one step. */
+typedef struct tally {
+    int64_t numbers, right, by_slack, shapes, labels;
+    double worst;         /* distance of those by slack, in units of the last digit */
+    char difference[256]; /* the first; "" if none */
+} tally;
+
+typedef struct printed_number {
+    double value;
+    double unit;  /* of its last digit */
+    int decimals; /* -1: written with an exponent, or inf, whose unit is known alone */
+    const char *text;
+    int length;
+} printed_number;
+
+static bool is_name(char c) { return isalnum((unsigned char)c) || c == '_' || c == '.'; }
+
+/* A number at p: returns its end, or NULL if there is none. */
+static const char *parse_number(const char *p, printed_number *n)
+{
+    const char *q = p + (*p == '-' || *p == '+');
+    if (strncmp(q, "inf", 3) == 0 && !is_name(q[3])) {
+        *n = (printed_number){*p == '-' ? -INFINITY : INFINITY, 0, -1, p, (int)(q + 3 - p)};
+        return q + 3;
+    }
+    if (!isdigit((unsigned char)*q)) {
+        return NULL;
+    }
+    char *end = NULL;
+    n->value = strtod(p, &end);
+    const char *point = memchr(p, '.', (size_t)(end - p));
+    const char *exponent = memchr(p, 'e', (size_t)(end - p));
+    const char *digits_end = exponent != NULL ? exponent : end;
+    int decimals = point != NULL ? (int)(digits_end - point) - 1 : 0;
+    n->decimals = exponent != NULL ? -1 : decimals;
+    n->unit = exponent != NULL ? pow(10, (double)(strtol(exponent + 1, NULL, 10) - decimals)) : 0;
+    n->text = p;
+    n->length = (int)(end - p);
+    return end;
+}
+
+/* Moves to the next number, over names and dictionary keys ("3: "). */
+static const char *next_number(const char *p, printed_number *n)
+{
+    while (*p != '\0') {
+        const char *end = parse_number(p, n);
+        if (end != NULL && *end != ':' && !isalpha((unsigned char)*end)) {
+            return end;
+        }
+        if (strncmp(p, "torch.Size([", 12) == 0) {
+            p += strcspn(p, "]");
+        } else if (*p == '\'') {
+            p += 1 + strcspn(p + 1, "'");
+            p += *p == '\'';
+        } else if (end != NULL || is_name(*p)) {
+            p = end != NULL ? end : p;
+            while (is_name(*p)) {
+                p++;
+            }
+        } else {
+            p++;
+        }
+    }
+    return NULL;
+}
+
+/* An array is printed with one number of decimals; NumPy then drops zeros at the end. */
+static int array_decimals(const char *printed, int64_t *count)
+{
+    int most = 0;
+    printed_number n;
+    *count = 0;
+    for (const char *p = printed; (p = next_number(p, &n)) != NULL;) {
+        most = n.decimals > most ? n.decimals : most;
+        ++*count;
+    }
+    return most;
+}
+
+static void note_difference(tally *t, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void note_difference(tally *t, const char *format, ...)
+{
+    if (t->difference[0] == '\0') {
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(t->difference, sizeof t->difference, format, arguments);
+        va_end(arguments);
+    }
+}
+
+/* Sums of float products differ by a few roundings of the largest term, wherever they are computed. */
+static double float_slack(const trace_step *s)
+{
+    double largest = 0;
+    int64_t count = kit_array_count(&s->tensor);
+    for (int64_t i = 0; s->tensor.dtype == ATTN_F32 && i < count; i++) {
+        double x = fabs(kit_array_get(&s->tensor, i));
+        largest = isfinite(x) && x > largest ? x : largest;
+    }
+    return 0x1p-22 * largest;
+}
+
+static void compare_numbers(const trace_step *s, tally *t)
+{
+    int64_t count = kit_array_count(&s->tensor), printed = 0;
+    int decimals = array_decimals(s->printed, &printed);
+    if (printed > 0 && (count == 0 || printed % count != 0)) {
+        note_difference(t, "the notebook printed %lld numbers, here are %lld", (long long)printed,
+                        (long long)count);
+        t->numbers = printed;
+        return;
+    }
+    /* No decimals at all: torch and NumPy print whole numbers so, and they are whole. */
+    double unit = decimals > 0 ? pow(10, -decimals) : 0, slack = s->slack + float_slack(s);
+    printed_number n;
+    for (const char *p = s->printed; (p = next_number(p, &n)) != NULL; t->numbers++) {
+        double x = kit_array_get(&s->tensor, t->numbers % count);
+        double digit = (n.decimals < 0 ? n.unit : unit) / 2 * (1 + 1e-9);
+        double off = x == n.value ? 0 : fabs(x - n.value);
+        if (off <= digit || off <= digit + slack + s->slack_part * fabs(x)) {
+            t->right++;
+            if (off > digit) {
+                t->by_slack++;
+                t->worst = fmax(t->worst, off);
+            }
+        } else {
+            note_difference(t, "number %lld is %.9g, the notebook printed %.*s",
+                            (long long)t->numbers + 1, x, n.length, n.text);
+        }
+    }
+}
+
+static void compare_shapes(const trace_step *s, tally *t)
+{
+    const char *p = s->printed;
+    while ((p = strstr(p, "torch.Size([")) != NULL) {
+        p += strlen("torch.Size([");
+        int rank = 0;
+        bool same = true;
+        while (*p != ']' && *p != '\0') {
+            char *end = NULL;
+            long size = strtol(p, &end, 10);
+            same = same && rank < s->tensor.rank && s->tensor.shape[rank] == size;
+            rank++;
+            p = end + (end == p) + strspn(end, ", ");
+        }
+        t->shapes++;
+        if (!same || rank != s->tensor.rank) {
+            note_difference(t, "the shape differs from the printed torch.Size");
+        }
+    }
+}
+
+static void compare_labels(const trace_step *s, tally *t)
+{
+    for (const char *p = s->printed; (p = strchr(p, '\'')) != NULL; t->labels++) {
+        size_t length = strcspn(p + 1, "'"), i = (size_t)t->labels;
+        const char *label = i < s->column_label_count ? s->column_labels[i] : "";
+        if (strlen(label) != length || strncmp(label, p + 1, length) != 0) {
+            note_difference(t, "word %zu is '%s', the notebook printed '%.*s'", i + 1, label,
+                            (int)length, p + 1);
+        }
+        p += length + 1 + (p[length + 1] == '\'');
+    }
+}
+
+static tally compare_step(const trace_step *s)
+{
+    tally t = {0};
+    compare_numbers(s, &t);
+    compare_shapes(s, &t);
+    compare_labels(s, &t);
+    if (t.numbers + t.shapes + t.labels == 0) {
+        note_difference(&t, "nothing to compare in what the notebook printed");
+    }
+    return t;
+}
+
+/* "ok   weights_2   6 of 6 numbers and 1 shape as printed" */
+static void report(FILE *out, const trace_step *s, const tally *t)
+{
+    const char *name = s->aside && s->title != NULL ? s->title : s->name;
+    fprintf(out, "%s %-26s", t->difference[0] != '\0' ? "FAIL" : "ok  ", name);
+    const char *and = "";
+    if (t->numbers > 0) {
+        fprintf(out, " %lld of %lld number%s", (long long)t->right, (long long)t->numbers,
+                t->numbers == 1 ? "" : "s");
+        and = " and";
+    }
+    if (t->labels > 0) {
+        fprintf(out, "%s %lld word%s", and, (long long)t->labels, t->labels == 1 ? "" : "s");
+        and = " and";
+    }
+    if (t->shapes > 0) {
+        fprintf(out, "%s %lld shape%s", and, (long long)t->shapes, t->shapes == 1 ? "" : "s");
+    }
+    fputs(" as printed", out);
+    if (t->difference[0] != '\0') {
+        fprintf(out, ": %s", t->difference);
+    } else if (t->by_slack > 0) {
+        fprintf(out, "; %lld of them only to %.1e: %s", (long long)t->by_slack,
+                t->worst, s->slack_why != NULL ? s->slack_why : "float rounding");
+    }
+    fputc('\n', out);
+}
+
+int lesson_check(const trace *t, FILE *out, kit_error *err)
+{
+    int rc = KIT_OK;
+    int64_t numbers = 0, shapes = 0, compared = 0, off = 0;
+    for (size_t i = 0; i < t->count; i++) {
+        const trace_step *s = &t->step[i];
+        if (s->printed == NULL) {
+            continue;
+        }
+        tally found = compare_step(s);
+        numbers += found.numbers;
+        shapes += found.shapes;
+        compared++;
+        if (out != NULL) {
+            report(out, s, &found);
+        }
+        if (found.difference[0] != '\0') {
+            off++;
+            if (rc == KIT_OK) {
+                rc = kit_fail(err, KIT_CHECK_FAILED, "%s: %s: %s", t->lesson, s->name,
+                              found.difference);
+            }
+        }
+    }
+    if (compared == 0) {
+        return kit_fail(err, KIT_CHECK_FAILED, "nothing printed to compare with");
+    }
+    if (out != NULL) {
+        fprintf(out, "%s: %lld numbers", t->lesson, (long long)numbers);
+        if (shapes > 0) {
+            fprintf(out, " and %lld shapes", (long long)shapes);
+        }
+        if (off == 0) {
+            fputs(" that the notebook printed: all reproduced\n", out);
+        } else {
+            fprintf(out, " that the notebook printed; %lld of %lld prints differ\n", (long long)off,
+                    (long long)compared);
+        }
+    }
+    return rc;
+}

@@ -1,0 +1,47 @@
+/* Heat-maps as a list of things to draw, in picture units (1/96 inch), from top to bottom. picture.c
+ * lays a trace out once; render_svg.c and render_cairo.c only draw the list, so that every format shows
+ * the same picture. */
+#ifndef KIT_EXPLAIN_PICTURE_H
+#define KIT_EXPLAIN_PICTURE_H
+
+#include "draw.h"
+
+typedef enum picture_kind {
+    PICTURE_RECT,  /* filled; text, if any, is what a pointer resting on it shows */
+    PICTURE_HATCH, /* white with slanted lines: a hidden key */
+    PICTURE_LINE,  /* from x, y to x + w, y + h */
+    PICTURE_TEXT,  /* x, y on its baseline */
+    PICTURE_CELLS  /* many small cells: levels, rows x columns; hidden ones are not drawn */
+} picture_kind;
+
+typedef enum picture_anchor { PICTURE_START, PICTURE_MIDDLE, PICTURE_END } picture_anchor;
+
+#define PICTURE_HIDDEN 255 /* a level; the others are weights, 0 to 254 for 0 to 1 */
+
+typedef struct picture_item {
+    picture_kind kind;
+    double x, y, w, h;
+    rgb colour;
+    char *text;         /* owned */
+    double size, angle; /* of text: em, degrees clockwise */
+    picture_anchor anchor;
+    bool bold, mono;
+    uint8_t *levels; /* owned */
+    int64_t rows, columns;
+} picture_item;
+
+typedef struct picture {
+    double width, height;
+    char *title, *description; /* owned; for readers that do not see */
+    picture_item *item;
+    size_t count, capacity;
+    bool failed; /* no memory */
+} picture;
+
+/* KIT_USAGE if the trace has no weights to draw. */
+int picture_make(picture *p, const trace *t, kit_error *err);
+void picture_free(picture *p);
+
+rgb picture_level_colour(int level);
+
+#endif

@@ -1,0 +1,147 @@
+/* Predict, then see: hides one weight of a trace and asks for it. Which one comes from the seed and the
+ * question's number alone, so that a quiz can be repeated. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "draw.h"
+
+/* splitmix64: enough for choosing cells, and the same everywhere. */
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+/* A cell that can be worked out: its scores are known, and it is not the row's only visible key. */
+static bool worth_asking(const grid *g, int64_t head, int64_t row, int64_t column)
+{
+    return !grid_masked(g, head, row, column) && isfinite(grid_at(g, head, row, column)) &&
+           grid_health(g, head, row).visible > 1;
+}
+
+/* Cell number n of all the weights of the trace; false past the end. */
+static bool find_cell(const trace *t, int64_t n, quiz_question *q, grid *g)
+{
+    for (size_t i = 0; i < t->count; i++) {
+        if (t->step[i].kind != TRACE_WEIGHTS || t->step[i].aside) {
+            continue;
+        }
+        *g = grid_of(t, &t->step[i]);
+        int64_t cells = g->heads * g->rows * g->columns;
+        if (g->scores != NULL && n < cells) {
+            q->step = i;
+            q->head = n / (g->rows * g->columns);
+            q->row = n / g->columns % g->rows;
+            q->column = n % g->columns;
+            return true;
+        }
+        n -= g->scores != NULL ? cells : 0;
+    }
+    return false;
+}
+
+static int64_t count_cells(const trace *t)
+{
+    int64_t cells = 0;
+    for (size_t i = 0; i < t->count; i++) {
+        grid g = grid_of(t, &t->step[i]);
+        cells += t->step[i].aside || g.scores == NULL ? 0 : g.heads * g.rows * g.columns;
+    }
+    return cells;
+}
+
+/* Cuts at a whole character if it does not fit. */
+static void copy(char *out, size_t size, const sink *s)
+{
+    size_t length = s->failed || s->data == NULL ? 0 : s->size;
+    if (length >= size) {
+        length = size - 4;
+        while (length > 0 && ((unsigned char)s->data[length] & 0xc0) == 0x80) {
+            length--;
+        }
+        memcpy(out, s->data, length);
+        strcpy(out + length, "...");
+    } else {
+        memcpy(out, s->data != NULL ? s->data : "", length);
+        out[length] = '\0';
+    }
+}
+
+static void say_question(const grid *g, quiz_question *q)
+{
+    char row[LABEL_BYTES], column[LABEL_BYTES], buffer[LABEL_BYTES], number[NUMBER_BYTES];
+    label_clip(row, grid_row_label(g, q->row, buffer), 24, "...");
+    label_clip(column, grid_column_label(g, q->column, buffer), 24, "...");
+    char head[40] = "";
+    if (g->heads > 1) {
+        snprintf(head, sizeof head, ", head %lld", (long long)q->head + 1);
+    }
+    snprintf(q->question, sizeof q->question,
+             "%s%s: \"%s\" asks. Which weight does the key \"%s\" get, from 0 to 1?", g->step->name,
+             head, row, column);
+    sink s = {0};
+    for (int64_t j = 0; j < g->columns; j++) {
+        label_clip(column, grid_column_label(g, j, buffer), 12, "...");
+        double x = kit_array_get(&g->scores->tensor, (q->head * g->rows + q->row) * g->columns + j);
+        sink_printf(&s, "%s%s %s", j > 0 ? "   " : "  scores: ", column,
+                    x == -INFINITY ? "hidden" : number_text(number, x));
+    }
+    copy(q->row_text, sizeof q->row_text, &s);
+    free(s.data);
+}
+
+/* e^(s_j - m) / (e^(s_1 - m) + ...), with this row's numbers. */
+static void say_hint(const grid *g, quiz_question *q)
+{
+    sink s = {0};
+    char number[NUMBER_BYTES];
+    double factor = g->step->factor != 0 ? g->step->factor : 1, largest = -INFINITY, own = 0;
+    for (int64_t j = 0; j < g->columns; j++) {
+        int64_t at = (q->head * g->rows + q->row) * g->columns + j;
+        double x = kit_array_get(&g->scores->tensor, at) * factor;
+        largest = fmax(largest, x);
+        own = j == q->column ? x : own;
+    }
+    sink_puts(&s, "softmax");
+    if (factor != 1) {
+        sink_printf(&s, " of the scores times %s", number_text(number, factor));
+    }
+    sink_printf(&s, ", each minus the largest, %s: ", number_text(number, largest));
+    sink_printf(&s, "e^%s / (", number_text(number, own - largest));
+    for (int64_t j = 0, shown = 0; j < g->columns; j++) {
+        int64_t at = (q->head * g->rows + q->row) * g->columns + j;
+        double x = kit_array_get(&g->scores->tensor, at) * factor;
+        if (x > -INFINITY) {
+            sink_printf(&s, "%se^%s", shown++ > 0 ? " + " : "", number_text(number, x - largest));
+        }
+    }
+    sink_puts(&s, ")");
+    copy(q->hint, sizeof q->hint, &s);
+    free(s.data);
+}
+
+int quiz_ask(quiz_question *q, const trace *t, uint64_t seed, int index, kit_error *err)
+{
+    int64_t cells = count_cells(t);
+    uint64_t start = mix(seed ^ mix((uint64_t)index));
+    for (int64_t tries = 0; tries < cells; tries++) {
+        grid g;
+        memset(q, 0, sizeof *q);
+        int64_t n = (int64_t)((start + (uint64_t)tries) % (uint64_t)cells);
+        if (find_cell(t, n, q, &g) && worth_asking(&g, q->head, q->row, q->column)) {
+            q->answer = grid_at(&g, q->head, q->row, q->column);
+            say_question(&g, q);
+            say_hint(&g, q);
+            return KIT_OK;
+        }
+    }
+    return kit_fail(err, KIT_USAGE, "there is no weight worth asking for: a quiz needs two words");
+}
+
+bool quiz_is_right(const quiz_question *q, double answer)
+{
+    return fabs(answer - q->answer) <= QUIZ_TOLERANCE + 1e-9;
+}

@@ -1,0 +1,79 @@
+/* Are the weights of a step in good health? A row whose softmax gives nearly all to one key cannot
+ * learn (its gradient a(1-a) is gone); a row that gives all keys the same is an average. Both come
+ * from the size of the scores, so the cure is there too. */
+#include <math.h>
+
+#include "grid.h"
+#include "recipe.h"
+
+#define SATURATED 0.99 /* largest weight of a row */
+#define FLAT 0.985     /* entropy, as a part of the largest that the visible keys allow */
+
+typedef struct health {
+    int64_t rows, judged, saturated, flat;  /* rows with one visible key cannot be judged */
+    double least_bits, most_bits, possible; /* over the judged rows */
+    double slope;                           /* largest a(1-a) of a saturated row */
+} health;
+
+static health judge(const trace *t, const trace_step *weights)
+{
+    health h = {0};
+    grid g = grid_of(t, weights);
+    for (int64_t i = 0; i < g.heads * g.rows; i++) {
+        int64_t head = i / g.rows, row = i % g.rows;
+        row_health one = grid_health(&g, head, row);
+        h.rows++;
+        if (one.visible < 2) {
+            continue;
+        }
+        h.saturated += one.largest > SATURATED;
+        h.flat += one.bits > FLAT * one.possible;
+        h.least_bits = h.judged == 0 ? one.bits : fmin(h.least_bits, one.bits);
+        h.most_bits = fmax(h.most_bits, one.bits);
+        h.possible = fmax(h.possible, one.possible);
+        h.judged++;
+        for (int64_t j = 0; one.largest > SATURATED && j < g.columns; j++) {
+            double w = grid_at(&g, head, row, j);
+            h.slope = fmax(h.slope, w * (1 - w));
+        }
+    }
+    return h;
+}
+
+void recipe_health(recipe *r, const char *name, const recipe_advice *advice)
+{
+    const trace_step *weights = r->status == KIT_OK ? trace_find(r->trace, name) : NULL;
+    health h = weights != NULL ? judge(r->trace, weights) : (health){0};
+    if (h.judged == 0) {
+        return;
+    }
+    char rows[64];
+    bool saturated = 3 * h.saturated >= h.judged, flat = !saturated && 3 * h.flat >= h.judged;
+    int64_t off = saturated ? h.saturated : h.flat;
+    snprintf(rows, sizeof rows, h.rows == 1 ? "its one row" : "%lld of %lld rows", (long long)off,
+             (long long)h.rows);
+    if (saturated) {
+        recipe_note(r, "health",
+                    "%s: saturated. In %s one key takes more than %g of the weight. The slope of "
+                    "softmax there, a(1−a), is at most %.2g: such rows hardly learn.",
+                    name, rows, SATURATED, h.slope);
+    } else if (flat) {
+        recipe_note(
+            r, "health",
+            "%s: flat. The weight is spread almost evenly in %s (entropy up to %.3f of %.3f "
+            "bits): the context is close to an average of the values.",
+            name, rows, h.most_bits, h.possible);
+    } else {
+        recipe_note(r, "health", "%s: fine. Entropy from %.2f to %.2f of at most %.2f bits.", name,
+                    h.least_bits, h.most_bits, h.possible);
+        return;
+    }
+    const char *cause = saturated ? advice->saturated_cause : advice->flat_cause;
+    const char *repair = saturated ? advice->saturated_repair : advice->flat_repair;
+    if (cause != NULL) {
+        recipe_note(r, "cause", "%s", cause);
+    }
+    if (repair != NULL) {
+        recipe_note(r, "try", "%s", repair);
+    }
+}

@@ -1,0 +1,150 @@
+/* Lesson `sky`: "sky is blue", three words of two numbers each. Everything is typed in, nothing drawn. */
+#include "lessons.h"
+#include "recipe.h"
+
+enum { WORDS = 3, SIZE = 2 };
+
+/* x @ W, with W [in, out] as the notebook keeps it. */
+static kit_array project(recipe *r, kit_array x, kit_array w, const char *name, const char *weight,
+                         const char *title, const char *formula, const char *sentence,
+                         const char *printed)
+{
+    kit_array out = recipe_step(r, name, TRACE_VALUES, ATTN_F32, SHAPE(WORDS, SIZE));
+    recipe_linear(r, recipe_view(x), recipe_swapped(recipe_view(w)), NULL, recipe_view(out));
+    recipe_say(r, title, formula, "%s", sentence);
+    recipe_made(r, TRACE_PROJECT, "embeddings", weight, 0);
+    recipe_word_rows(r);
+    recipe_printed(r, printed);
+    return out;
+}
+
+static kit_array scores(recipe *r, const recipe_attention *a, attn_stage stage, const char *name,
+                        const char *printed)
+{
+    trace_kind kind = stage == ATTN_STAGE_WEIGHTS ? TRACE_WEIGHTS : TRACE_SCORES;
+    kit_array out = recipe_step(r, name, kind, ATTN_F32, SHAPE(WORDS, WORDS));
+    recipe_scores(r, a, stage, recipe_view(out));
+    recipe_word_rows(r);
+    recipe_word_columns(r);
+    recipe_printed(r, printed);
+    return out;
+}
+
+static kit_array embed(recipe *r)
+{
+    r->section = "Tokens and embeddings";
+    recipe_given(r, "token_ids", TRACE_IDS, ATTN_I64, SHAPE(1, WORDS), (int64_t[]){1, 2, 3});
+    recipe_say(r, "Words to numbers", "", "The notebook calls its three words 1, 2 and 3.");
+    recipe_word_columns(r);
+    recipe_printed(r, "tensor([[1, 2, 3]])");
+
+    const float vectors[] = {-1.0720f, -0.5001f, -0.0120f, -0.4311f, -0.0050f, -0.5321f};
+    kit_array x =
+        recipe_given(r, "embeddings", TRACE_VALUES, ATTN_F32, SHAPE(WORDS, SIZE), vectors);
+    recipe_say(r, "A vector for each word", "X", "Typed in by the notebook.");
+    recipe_word_rows(r);
+    recipe_printed(r, "{1: [-1.072, -0.5001], 2: [-0.012, -0.4311], 3: [-0.005, -0.5321]}\n"
+                      "tensor([[-1.0720, -0.5001],\n"
+                      "[-0.0120, -0.4311],\n"
+                      "[-0.0050, -0.5321]])");
+    return x;
+}
+
+static kit_array weight(recipe *r, const char *name, const char *title, const float *numbers)
+{
+    kit_array w = recipe_given(r, name, TRACE_VALUES, ATTN_F32, SHAPE(SIZE, SIZE), numbers);
+    recipe_say(r, title, "", "Typed in by the notebook.");
+    return w;
+}
+
+static void row_sums(recipe *r, kit_array weights)
+{
+    kit_array sums = recipe_step(r, "row_sums", TRACE_VALUES, ATTN_F32, SHAPE(WORDS));
+    for (int i = 0; r->status == KIT_OK && i < WORDS; i++) {
+        const float *w = (const float *)weights.data + i * WORDS;
+        ((float *)sums.data)[i] = w[0] + w[1] + w[2];
+    }
+    recipe_say(r, "The rows sum to 1", "Σ_j A_ij", "To the last bit but one: float has 24 bits.");
+    recipe_word_columns(r);
+    recipe_printed(r, "tensor(1.) tensor(1.) tensor(1.0000)");
+}
+
+static void attend(recipe *r, kit_array q, kit_array k, kit_array v)
+{
+    recipe_attention a = {recipe_view(q), recipe_view(k), recipe_view(v), 1, false, NULL};
+    r->section = "Attention logits";
+    scores(r, &a, ATTN_STAGE_RAW, "scores",
+           "tensor([[-0.2853,  0.0604,  0.0779],\n"
+           "[-0.0704,  0.0281,  0.0356],\n"
+           "[-0.0850,  0.0344,  0.0436]], grad_fn=)");
+    recipe_say(r, "Every word asks, every word answers", "S = Q·Kᵀ",
+               "Row i holds how well query i fits each key. (In the notebook's written-out Kᵀ the "
+               "indices of the second form are the right ones.)");
+    recipe_made(r, TRACE_DOT, "queries", "keys", 0);
+
+    a.scale = 0;
+    scores(r, &a, ATTN_STAGE_RAW, "scaled_scores",
+           "tensor([[-0.2017,  0.0427,  0.0551],\n"
+           "[-0.0498,  0.0199,  0.0252],\n"
+           "[-0.0601,  0.0243,  0.0309]], grad_fn=)");
+    recipe_say(r, "Scale", "S / √2", "d_k is 2.");
+    recipe_made(r, TRACE_SCALE, "scores", NULL, 0.70710678118654752);
+
+    r->section = "Softmax";
+    kit_array weights = scores(r, &a, ATTN_STAGE_WEIGHTS, "weights",
+                               "tensor([[0.2801, 0.3577, 0.3622],\n"
+                               "[0.3175, 0.3404, 0.3422],\n"
+                               "[0.3141, 0.3418, 0.3441]], grad_fn=)");
+    recipe_say(r, "Softmax: each row becomes shares of 1", "A = softmax(S)",
+               "Row asks, column answers.");
+    recipe_made(r, TRACE_SOFTMAX, "scaled_scores", NULL, 0);
+    row_sums(r, weights);
+
+    r->section = "Output";
+    kit_array out = recipe_step(r, "context", TRACE_VALUES, ATTN_F32, SHAPE(WORDS, SIZE));
+    recipe_context(r, &a, recipe_view(out));
+    recipe_say(r, "Mix the values by the weights", "O = A·V",
+               "The values decide what comes out; a large Q·K only decides whose value counts.");
+    recipe_made(r, TRACE_MIX, "weights", "values", 0);
+    recipe_word_rows(r);
+    recipe_printed(r, "tensor([[0.1460, 0.1802],\n"
+                      "[0.1543, 0.1757],\n"
+                      "[0.1535, 0.1761]], grad_fn=)");
+}
+
+int lesson_sky(trace *t, attn_context *ctx, kit_error *err)
+{
+    recipe r = recipe_begin(t, ctx, err, "sky", "Self Attention - Basics", "sky is blue");
+    recipe_setting(&r, "n = 3, d = d_k = d_v = 2, scores ÷ √2, no mask, numbers from the notebook");
+    t->query = 1;
+    kit_array x = embed(&r);
+    r.section = "Q, K and V";
+    kit_array w_q = weight(&r, "w_q", "What a word asks for: its matrix",
+                           (const float[]){-0.0271f, -0.3840f, -0.3940f, -0.6610f});
+    kit_array w_k = weight(&r, "w_k", "What a word offers: its matrix",
+                           (const float[]){-0.4109f, 0.5777f, -0.1162f, -0.1661f});
+    kit_array w_v = weight(&r, "w_v", "What a word hands over: its matrix",
+                           (const float[]){-0.2045f, 0.1210f, -0.1712f, -0.4462f});
+    kit_array q =
+        project(&r, x, w_q, "queries", "w_q", "Queries", "Q = X·WQ", "What each word looks for.",
+                "tensor([[0.2261, 0.7422],\n"
+                "[0.1702, 0.2896],\n"
+                "[0.2098, 0.3536]], grad_fn=)");
+    kit_array k =
+        project(&r, x, w_k, "keys", "w_k", "Keys", "K = X·WK", "What each word can be found by.",
+                "tensor([[ 0.4986, -0.5362],\n"
+                "[ 0.0550,  0.0647],\n"
+                "[ 0.0639,  0.0855]], grad_fn=)");
+    kit_array v = project(&r, x, w_v, "values", "w_v", "Values", "V = X·WV",
+                          "What each word hands over when it is attended to.",
+                          "tensor([[0.3048, 0.0934],\n"
+                          "[0.0763, 0.1909],\n"
+                          "[0.0921, 0.2368]], grad_fn=)");
+    attend(&r, q, k, v);
+    recipe_health(&r, "weights",
+                  &(recipe_advice){NULL, NULL,
+                                   "The typed-in matrices are small, so all scores are near 0.",
+                                   "a sentence with larger scores: attn explain \"sky is blue\""});
+    recipe_note(&r, "next", "--check  --full  --quiz  --query blue  -o map.svg  --json");
+    return recipe_end(&r);
+}

@@ -1,0 +1,250 @@
+/* A trace in the terminal: numbered steps under their headings, each with its shape, its formula, the
+ * chosen query's numbers written out, and the matrices that fit. See text.h for the parts. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "text.h"
+
+/* --------------------------------------------------------------------------------- Headings */
+
+static void put_title(page *p)
+{
+    const trace *t = p->trace;
+    char title[LABEL_BYTES];
+    p->indent = 0;
+    page_bold(p);
+    int room = p->width;
+    if (t->lesson != NULL) {
+        sink_printf(&p->out, "Lesson %s: ", t->lesson);
+        room -= 9 + (int)strlen(t->lesson);
+    }
+    label_clip(title, page_clean(p, t->title != NULL ? t->title : ""), room,
+               p->unicode ? "…" : "...");
+    sink_puts(&p->out, title);
+    page_plain(p);
+    sink_puts(&p->out, "\n");
+    if (t->lesson != NULL && t->text != NULL) {
+        page_wrapf(p, "“%s”", t->text);
+    }
+    if (t->setting != NULL) {
+        page_wrapf(p, "%s", t->setting);
+    }
+    page_wrapf(p, "In scores and weights a row asks and a column answers.");
+}
+
+static void put_section(page *p, const char *section)
+{
+    char title[LABEL_BYTES];
+    label_clip(title, page_clean(p, section), p->width - 3, p->unicode ? "…" : "...");
+    sink_puts(&p->out, "\n");
+    page_bold(p);
+    sink_printf(&p->out, "%s %s ", p->unicode ? "──" : "--", title);
+    for (int i = kit_text_width(title) + 4; i < p->width; i++) {
+        sink_puts(&p->out, p->unicode ? "─" : "-");
+    }
+    page_plain(p);
+    sink_puts(&p->out, "\n");
+}
+
+static void put_shape(sink *s, const kit_array *a)
+{
+    for (int i = 0; i < a->rank; i++) {
+        sink_printf(s, "%s%lld", i > 0 ? "×" : "", (long long)a->shape[i]);
+    }
+    sink_puts(s, a->rank == 0 ? "one number" : a->rank == 1 ? " numbers" : "");
+}
+
+/* " 3 scores  Every word asks, every word answers  S = Q·Kᵀ            6×6" */
+static void put_heading(page *p, const trace_step *s, int number)
+{
+    sink text = {0}, shape = {0};
+    put_shape(&shape, &s->tensor);
+    sink_printf(&text, "%s%s%s%s", s->title != NULL ? s->title : "",
+                s->formula != NULL && s->formula[0] != '\0' ? "   " : "",
+                s->formula != NULL ? s->formula : "", s->beyond ? "   (beyond the notebook)" : "");
+    if (text.failed || shape.failed) {
+        p->out.failed = true;
+    } else {
+        const char *right = page_clean(p, shape.data), *rest = page_clean(p, text.data);
+        page_bold(p);
+        sink_printf(&p->out, "%2d ", number);
+        page_label(p, s->name,
+                   p->width - 5 < kit_text_width(s->name) ? p->width - 5 : kit_text_width(s->name),
+                   false);
+        page_plain(p);
+        int at = 3 + kit_text_width(s->name), wide = kit_text_width(right);
+        if (at + 2 + kit_text_width(rest) + 2 + wide <= p->width) {
+            sink_printf(&p->out, "  %s", rest);
+            page_spaces(p, p->width - at - 2 - kit_text_width(rest) - wide);
+            sink_printf(&p->out, "%s\n", right);
+        } else {
+            if (at + 2 + wide <= p->width) {
+                page_spaces(p, p->width - at - wide);
+                sink_puts(&p->out, right);
+            }
+            sink_puts(&p->out, "\n");
+            page_wrapf(p, "%s", text.data);
+        }
+    }
+    free(text.data);
+    free(shape.data);
+}
+
+/* ------------------------------------------------------------------------------------ Steps */
+
+static void put_ids(page *p, const trace_step *s)
+{
+    sink line = {0};
+    grid g = grid_of(p->trace, s);
+    for (int64_t j = 0; j < g.columns && j < 64; j++) {
+        char label[LABEL_BYTES], clipped[LABEL_BYTES];
+        label_clip(clipped, grid_column_label(&g, j, label), 20, "…");
+        sink_printf(&line, "%s%s·%lld", j > 0 ? "  " : "", clipped,
+                    (long long)grid_at(&g, 0, 0, j));
+    }
+    if (g.columns > 64) {
+        sink_printf(&line, "  … %lld words", (long long)g.columns);
+    }
+    page_wrapf(p, "%s", line.failed ? "" : line.data);
+    p->out.failed = p->out.failed || line.failed;
+    free(line.data);
+}
+
+static void put_sentence(page *p, const trace_step *s)
+{
+    if (s->sentence != NULL && s->sentence[0] != '\0') {
+        page_wrapf(p, "%s", s->sentence);
+    }
+}
+
+static void put_step(page *p, const trace_step *s)
+{
+    put_sentence(p, s);
+    if (s->kind == TRACE_IDS) {
+        put_ids(p, s);
+        return;
+    }
+    if (s->kind == TRACE_WEIGHTS) {
+        text_worked(p, s, false);
+        text_weights(p, s);
+        return;
+    }
+    /* Lessons are small and meant to be read beside the notebook; a sentence of one's own shows the
+     * chosen row, and all with --full. */
+    bool whole = p->full || (p->trace->lesson != NULL && text_matrix_fits(p, s));
+    bool drawn = s->op == TRACE_GIVEN && s->kind == TRACE_VALUES;
+    text_worked(p, s, !whole && !drawn);
+    if (whole) {
+        text_matrix(p, s);
+    }
+}
+
+static bool same_section(const trace_step *a, const trace_step *b)
+{
+    return a->section == b->section ||
+           (a->section != NULL && b->section != NULL && strcmp(a->section, b->section) == 0);
+}
+
+/* Weights that are only drawn share one line: their names and shapes. */
+static size_t put_drawn(page *p, size_t from, int number)
+{
+    const trace *t = p->trace;
+    size_t to = from;
+    sink line = {0};
+    while (!p->full && to < t->count && t->step[to].op == TRACE_GIVEN &&
+           t->step[to].kind == TRACE_VALUES && t->step[to].row_labels == NULL &&
+           t->step[to].column_labels == NULL && t->step[to].aside == t->step[from].aside &&
+           same_section(&t->step[to], &t->step[from]) &&
+           !(t->lesson != NULL && text_matrix_fits(p, &t->step[to]))) {
+        to++;
+    }
+    if (to - from < 2) {
+        return from;
+    }
+    for (size_t i = from; i < to; i++) {
+        sink_printf(&line, "%s%s ", i > from ? "   " : "", t->step[i].name);
+        put_shape(&line, &t->step[i].tensor);
+    }
+    if (!line.failed) {
+        page_bold(p);
+        sink_printf(&p->out, "%2d ", number);
+        page_plain(p);
+        page_wrap(p, 3, p->indent, page_clean(p, line.data));
+        page_wrapf(p, "%s", t->step[from].sentence != NULL ? t->step[from].sentence : "");
+    }
+    p->out.failed = p->out.failed || line.failed;
+    free(line.data);
+    return to;
+}
+
+static void put_steps(page *p)
+{
+    const trace *t = p->trace;
+    const char *section = NULL;
+    int number = 1;
+    for (size_t i = 0; i < t->count;) {
+        const trace_step *s = &t->step[i];
+        if (s->aside) {
+            i++;
+            continue;
+        }
+        if (s->section != NULL && (section == NULL || strcmp(section, s->section) != 0)) {
+            section = s->section;
+            put_section(p, section);
+        }
+        size_t next = put_drawn(p, i, number);
+        if (next == i) {
+            put_heading(p, s, number);
+            put_step(p, s);
+            next++;
+        }
+        i = next;
+        number++;
+    }
+}
+
+/* "health   saturated ..." */
+static void put_notes(page *p)
+{
+    const int label = p->width >= 60 ? 9 : 2;
+    for (const char *line = p->trace->notes; line != NULL && *line != '\0';) {
+        size_t tab = strcspn(line, "\t\n"), length = strcspn(line, "\n");
+        char *copy = strndup(line, length);
+        if (copy == NULL) {
+            p->out.failed = true;
+            return;
+        }
+        copy[tab] = '\0';
+        page_bold(p);
+        sink_puts(&p->out, copy);
+        page_plain(p);
+        page_spaces(p, label > (int)tab ? label - (int)tab : 1);
+        page_wrap(p, label > (int)tab ? label : (int)tab + 1, label,
+                  page_clean(p, tab < length ? copy + tab + 1 : ""));
+        free(copy);
+        line += length + (line[length] == '\n');
+    }
+}
+
+int render_text(char **bytes, size_t *size, const trace *t, const render_text_options *o,
+                kit_error *err)
+{
+    page p = {.width = o->width < 20    ? 20
+                       : o->width > 200 ? 200
+                                        : o->width,
+              .colour = o->colour,
+              .unicode = o->unicode,
+              .full = o->full,
+              .top = o->top > 0 ? o->top : 5,
+              .trace = t};
+    put_title(&p);
+    p.indent = p.width >= 60 ? 4 : 2;
+    put_steps(&p);
+    sink_puts(&p.out, "\n");
+    p.indent = 0;
+    put_notes(&p);
+    for (size_t i = 0; i < sizeof p.spare / sizeof *p.spare; i++) {
+        free(p.spare[i]);
+    }
+    return sink_finish(&p.out, bytes, size, err);
+}

@@ -1,0 +1,193 @@
+/* The page: clean text, wrapping by display width, colours; see text.h. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "text.h"
+
+#define NO_BREAK "\xc2\xa0" /* a space that lines are not broken at */
+
+/* What the texts of this program use beyond ASCII, for terminals that have no more. */
+static const struct {
+    const char *mark, *plain;
+} plain_marks[] = {
+    {"“", "\""},   {"”", "\""},    {"’", "'"},     {"√", "sqrt "}, {"ᵀ", "^T"},  {"·", "."},
+    {"×", "x"},    {"÷", "/"},     {"→", "->"},    {"−", "-"},     {"∞", "inf"}, {"…", "..."},
+    {"Σ", "sum "}, {"α", "alpha"}, {"ω", "omega"}, {"±", "+-"},    {"≤", "<="},  {"–", "-"},
+};
+
+static void put_plain(sink *s, const char *text)
+{
+    for (const char *p = text; *p != '\0';) {
+        size_t i = 0, marks = sizeof plain_marks / sizeof *plain_marks;
+        while (i < marks && strncmp(p, plain_marks[i].mark, strlen(plain_marks[i].mark)) != 0) {
+            i++;
+        }
+        if (strncmp(p, NO_BREAK, 2) == 0) { /* page_wrap makes it a space */
+            sink_puts(s, NO_BREAK);
+            p += 2;
+        } else if (i < marks) {
+            sink_puts(s, plain_marks[i].plain);
+            p += strlen(plain_marks[i].mark);
+        } else if ((unsigned char)*p < 0x80) {
+            sink_write(s, p++, 1);
+        } else {
+            sink_puts(s, "?");
+            do {
+                p++;
+            } while (((unsigned char)*p & 0xc0) == 0x80);
+        }
+    }
+}
+
+const char *page_clean(page *p, const char *text)
+{
+    sink s = {0}, plain = {0};
+    sink_clean(&s, text);
+    if (!p->unicode && !s.failed) {
+        sink_puts(&plain, "");
+        put_plain(&plain, s.data);
+        free(s.data);
+        s = plain;
+    }
+    char **spare = &p->spare[p->next_spare++ % 8];
+    free(*spare);
+    *spare = s.data;
+    p->out.failed = p->out.failed || s.failed;
+    return s.failed ? "" : s.data;
+}
+
+void page_spaces(page *p, int count)
+{
+    for (int i = 0; i < count; i++) {
+        sink_puts(&p->out, " ");
+    }
+}
+
+/* The longest prefix of at most `width` columns, in bytes; at least one character. */
+static size_t prefix(const char *text, size_t length, int width)
+{
+    size_t best = 0;
+    char piece[LABEL_BYTES];
+    for (size_t n = 1; n <= length && n < sizeof piece; n++) {
+        if (((unsigned char)text[n] & 0xc0) == 0x80) {
+            continue;
+        }
+        memcpy(piece, text, n);
+        piece[n] = '\0';
+        if (best > 0 && kit_text_width(piece) > width) {
+            break;
+        }
+        best = n;
+    }
+    return best;
+}
+
+static int width_of(const char *text, size_t length)
+{
+    char *piece = strndup(text, length);
+    int width = piece != NULL ? kit_text_width(piece) : (int)length;
+    free(piece);
+    return width;
+}
+
+static void put_word(sink *s, const char *word, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        bool space = i + 1 < length && strncmp(word + i, NO_BREAK, 2) == 0;
+        sink_write(s, space ? " " : word + i, 1);
+        i += space;
+    }
+}
+
+void page_wrap(page *p, int at, int hang, const char *text)
+{
+    bool first = true;
+    while (*text != '\0') {
+        size_t spaces = strspn(text, " ");
+        size_t length = strcspn(text + spaces, " ");
+        if (length == 0) {
+            break;
+        }
+        int gap = first ? 0 : (int)spaces, width = width_of(text + spaces, length);
+        if (at + gap + width > p->width && !first) {
+            sink_puts(&p->out, "\n");
+            page_spaces(p, hang);
+            at = hang;
+            gap = 0;
+        }
+        if (at + gap + width > p->width) { /* wider than a line: cut where it must be */
+            length = prefix(text + spaces, length, p->width - at - gap);
+            width = width_of(text + spaces, length);
+        }
+        page_spaces(p, gap);
+        put_word(&p->out, text + spaces, length);
+        at += gap + width;
+        text += spaces + length;
+        first = false;
+    }
+    sink_puts(&p->out, "\n");
+}
+
+void page_wrapf(page *p, const char *format, ...)
+{
+    sink s = {0};
+    va_list arguments;
+    va_start(arguments, format);
+    sink_vprintf(&s, format, arguments);
+    va_end(arguments);
+    page_spaces(p, p->indent);
+    page_wrap(p, p->indent, p->indent + 2, s.failed ? "" : page_clean(p, s.data));
+    p->out.failed = p->out.failed || s.failed;
+    free(s.data);
+}
+
+void page_label(page *p, const char *text, int width, bool right)
+{
+    char clipped[LABEL_BYTES];
+    label_clip(clipped, page_clean(p, text), width, p->unicode ? "…" : ".");
+    int pad = width - kit_text_width(clipped);
+    page_spaces(p, right ? pad : 0);
+    sink_puts(&p->out, clipped);
+    page_spaces(p, right ? 0 : pad);
+}
+
+/* ----------------------------------------------------------------------------------- Colours */
+
+/* The map in xterm's 256 colours: the nearest by distance would pass through green, so chosen by hand
+ * to go from dark blue over grey to yellow, lighter at every step. */
+static const int ramp[] = {17, 17, 238, 239, 241, 242, 244, 246, 143, 143, 185, 221, 227};
+
+static void set_colour(page *p, int layer, double weight)
+{
+    const int last = (int)(sizeof ramp / sizeof *ramp) - 1;
+    if (p->colour == RENDER_TRUECOLOUR) {
+        rgb c = colour_map(weight);
+        sink_printf(&p->out, "\x1b[%d;2;%d;%d;%dm", layer, c.r, c.g, c.b);
+    } else if (p->colour == RENDER_256) {
+        double x = weight >= 0 ? (weight < 1 ? weight : 1) * last + 0.5 : 0;
+        sink_printf(&p->out, "\x1b[%d;5;%dm", layer, isnan(weight) ? 160 : ramp[(int)x]);
+    }
+}
+
+void page_cell(page *p, double weight)
+{
+    bool dark = colour_wants_dark_text(colour_map(weight));
+    set_colour(p, 48, weight);
+    if (p->colour != RENDER_NO_COLOUR) {
+        sink_puts(&p->out, dark ? "\x1b[38;5;16m" : "\x1b[38;5;231m");
+    }
+}
+
+void page_half(page *p, double weight, bool upper) { set_colour(p, upper ? 38 : 48, weight); }
+
+static void set_style(page *p, const char *style)
+{
+    sink_puts(&p->out, p->colour == RENDER_NO_COLOUR ? "" : style);
+}
+
+void page_bold(page *p) { set_style(p, "\x1b[1m"); }
+
+void page_dim(page *p) { set_style(p, "\x1b[2m"); }
+
+void page_plain(page *p) { set_style(p, "\x1b[0m"); }

@@ -1,0 +1,102 @@
+/* The trace: the ordered list of steps between recipes and renderers. Plain owning containers; see
+ * trace.h. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trace.h"
+
+static void free_labels(char **labels, size_t count)
+{
+    for (size_t i = 0; labels != NULL && i < count; i++) {
+        free(labels[i]);
+    }
+    free(labels);
+}
+
+static void free_step(trace_step *s)
+{
+    free(s->name);
+    free(s->title);
+    free(s->formula);
+    free(s->sentence);
+    free(s->section);
+    free(s->printed);
+    free(s->a);
+    free(s->b);
+    free(s->slack_why);
+    free_labels(s->row_labels, s->row_label_count);
+    free_labels(s->column_labels, s->column_label_count);
+    kit_array_free(&s->tensor);
+}
+
+void trace_free(trace *t)
+{
+    for (size_t i = 0; i < t->count; i++) {
+        free_step(&t->step[i]);
+    }
+    free(t->step);
+    free(t->command);
+    free(t->title);
+    free(t->lesson);
+    free(t->text);
+    free(t->setting);
+    free(t->notes);
+    kit_words_free(&t->words);
+    memset(t, 0, sizeof *t);
+}
+
+trace_step *trace_add(trace *t, const char *name, trace_kind kind, kit_array *tensor,
+                      kit_error *err)
+{
+    if (t->count == t->capacity) {
+        size_t capacity = t->capacity > 0 ? 2 * t->capacity : 16;
+        trace_step *grown = realloc(t->step, capacity * sizeof *grown);
+        if (grown == NULL) {
+            kit_fail(err, KIT_LIMIT, "no memory for step %s", name);
+            return NULL;
+        }
+        t->step = grown;
+        t->capacity = capacity;
+    }
+    trace_step *s = &t->step[t->count];
+    memset(s, 0, sizeof *s);
+    s->name = strdup(name);
+    if (s->name == NULL) {
+        kit_fail(err, KIT_LIMIT, "no memory for step %s", name);
+        return NULL;
+    }
+    s->kind = kind;
+    s->tensor = *tensor;
+    memset(tensor, 0, sizeof *tensor);
+    t->count++;
+    return s;
+}
+
+const trace_step *trace_find(const trace *t, const char *name)
+{
+    for (size_t i = 0; name != NULL && i < t->count; i++) {
+        if (strcmp(t->step[i].name, name) == 0) {
+            return &t->step[i];
+        }
+    }
+    return NULL;
+}
+
+void trace_row_health(const double *weights, int64_t n, double *entropy_bits, double *max_weight)
+{
+    double entropy = 0, largest = 0;
+    for (int64_t j = 0; j < n; j++) {
+        double w = weights[j];
+        if (isnan(w)) {
+            entropy = largest = NAN;
+            break;
+        }
+        if (w > 0) {
+            entropy -= w * log2(w);
+        }
+        largest = w > largest ? w : largest;
+    }
+    *entropy_bits = entropy > 0 || isnan(entropy) ? entropy : 0; /* -0 and rounding below 0 */
+    *max_weight = largest;
+}

@@ -1,0 +1,292 @@
+/* .npy files, versions 1.0, 2.0 and 3.0: in from a source, out to an output.
+ *
+ *   6 bytes "\x93NUMPY" | major, minor | length of the header, 2 bytes (1.0) or 4 | header | elements
+ *
+ * A length is believed only after it was held against what is really there: nothing is allocated for
+ * a header past its limit, nor for elements that a file of known size does not have. Elements go
+ * through one small block at a time: swapped, widened and put into their row-major place.
+ */
+#include "io.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char magic[] = "\x93NUMPY";
+enum { MAGIC = 6, BLOCK = 4096 /* elements */, WIDEST = 8 /* bytes of an element */ };
+
+/* ---------------------------------------------------------------------------------- Header */
+
+static int read_exactly(io_source *s, void *to, size_t size, const char *what, kit_error *err)
+{
+    size_t got;
+    const int code = io_read(s, to, size, &got, err);
+    if (code)
+        return code;
+    if (got < size)
+        return kit_fail(err, KIT_BAD_FILE, "%s: ends within its %s: %zu bytes where %zu should be",
+                        s->name, what, got, size);
+    return KIT_OK;
+}
+
+/* Reads up to the header's text; *length is how long that is. */
+static int read_prefix(io_source *s, size_t *length, kit_error *err)
+{
+    unsigned char b[IO_NPY_PREFIX];
+    size_t got;
+    *length = 0;
+    int code = io_read(s, b, MAGIC + 2, &got, err);
+    if (code)
+        return code;
+    if (got < MAGIC + 2 || memcmp(b, magic, MAGIC) != 0)
+        return kit_fail(err, KIT_BAD_FILE, "%s: not a .npy file%s", s->name,
+                        got ? "" : ": it is empty");
+    const int major = b[MAGIC], minor = b[MAGIC + 1];
+    if (major < 1 || major > 3 || minor != 0)
+        return kit_fail(err, KIT_BAD_FILE, "%s: .npy version %d.%d; supported are 1.0, 2.0 and 3.0",
+                        s->name, major, minor);
+    const size_t field = major == 1 ? 2 : 4;
+    code = read_exactly(s, b, field, "header", err);
+    if (code)
+        return code;
+    for (size_t i = field; i-- > 0;)
+        *length = *length << 8 | b[i];
+    if (*length > IO_NPY_HEADER_LIMIT)
+        return kit_fail(err, KIT_BAD_FILE, "%s: a header of %zu bytes; at most %d are read",
+                        s->name, *length, IO_NPY_HEADER_LIMIT);
+    if (s->size != IO_SIZE_UNKNOWN && (int64_t)*length > s->size - s->at)
+        return kit_fail(err, KIT_BAD_FILE, "%s: a header of %zu bytes, but %" PRId64 " follow",
+                        s->name, *length, s->size - s->at);
+    return KIT_OK;
+}
+
+/* `follow`: "40", "fewer", "more" */
+static int wrong_size(const io_npy *h, const io_source *s, const char *follow, kit_error *err)
+{
+    char shape[IO_SHAPE_TEXT];
+    return kit_fail(err, KIT_BAD_FILE, "%s: header says shape %s of %s = %zu bytes, but %s follow",
+                    s->name, io_shape_text(shape, h->rank, h->shape), h->element->name, h->bytes,
+                    follow);
+}
+
+int io_npy_open(io_npy *h, io_source *s, kit_error *err)
+{
+    size_t length;
+    int code = read_prefix(s, &length, err);
+    if (code)
+        return code;
+    char *text = malloc(length + 1);
+    if (!text)
+        return kit_fail(err, KIT_LIMIT, "%s: not enough memory", s->name);
+    code = read_exactly(s, text, length, "header", err);
+    if (!code)
+        code = io_npy_parse_header(h, text, length, s->name, err);
+    free(text);
+    if (code)
+        return code;
+
+    if (s->size == IO_SIZE_UNKNOWN) {
+        if (h->count > IO_STREAM_LIMIT / WIDEST)
+            return kit_fail(err, KIT_LIMIT, "%s: %zu elements; at most %zu are read from a pipe",
+                            s->name, h->count, IO_STREAM_LIMIT / WIDEST);
+    } else if ((uint64_t)(s->size - s->at) != h->bytes) {
+        char follow[24];
+        snprintf(follow, sizeof follow, "%" PRId64, s->size - s->at);
+        return wrong_size(h, s, follow, err);
+    }
+    return KIT_OK;
+}
+
+/* -------------------------------------------------------------------------------- Elements */
+
+static void swap_bytes(unsigned char *bytes, size_t count, size_t size)
+{
+    for (unsigned char *e = bytes; e < bytes + count * size; e += size)
+        for (size_t i = 0; i < size / 2; i++) {
+            const unsigned char b = e[i];
+            e[i] = e[size - 1 - i];
+            e[size - 1 - i] = b;
+        }
+}
+
+#define WIDEN(type)                                                                                \
+    for (size_t i = 0; i < n; i++) {                                                               \
+        type x;                                                                                    \
+        memcpy(&x, raw + i * sizeof x, sizeof x);                                                  \
+        wide[i] = x;                                                                               \
+    }                                                                                              \
+    break
+
+/* File elements to array elements. Returns the index of the first that has no place there, or n. */
+static size_t decode(void *to, const unsigned char *raw, size_t n, const io_element *e)
+{
+    int64_t *wide = to; /* integers */
+    switch (e->kind << 8 | (int)e->size) {
+    case 'i' << 8 | 1: WIDEN(int8_t);
+    case 'i' << 8 | 2: WIDEN(int16_t);
+    case 'i' << 8 | 4: WIDEN(int32_t);
+    case 'u' << 8 | 1: WIDEN(uint8_t);
+    case 'u' << 8 | 2: WIDEN(uint16_t);
+    case 'u' << 8 | 4: WIDEN(uint32_t);
+    default: memcpy(to, raw, n * e->size); break; /* the same in both */
+    }
+    if (e->kind == 'b')
+        for (size_t i = 0; i < n; i++)
+            if (raw[i] > 1)
+                return i;
+    if (e->kind == 'u' && e->size == 8)
+        for (size_t i = 0; i < n; i++)
+            if (wide[i] < 0)
+                return i;
+    return n;
+}
+
+/* Where the next element goes while the first index runs fastest; in elements. */
+typedef struct walk {
+    int rank;
+    int64_t shape[KIT_MAX_RANK], stride[KIT_MAX_RANK], index[KIT_MAX_RANK];
+    size_t at;
+} walk;
+
+static walk walk_start(const io_npy *h)
+{
+    walk w = {.rank = h->rank};
+    int64_t stride = 1;
+    for (int i = h->rank; i-- > 0; stride *= h->shape[i]) {
+        w.shape[i] = h->shape[i];
+        w.stride[i] = stride;
+    }
+    return w;
+}
+
+static void walk_next(walk *w)
+{
+    for (int i = 0; i < w->rank; i++) {
+        w->at += (size_t)w->stride[i];
+        if (++w->index[i] < w->shape[i])
+            return;
+        w->at -= (size_t)(w->shape[i] * w->stride[i]);
+        w->index[i] = 0;
+    }
+}
+
+static int bad_element(const io_npy *h, const io_source *s, size_t i, kit_error *err)
+{
+    return kit_fail(err, KIT_BAD_FILE, "%s: element %zu is no %s", s->name, i,
+                    h->element->kind == 'b' ? "bool: neither 0 nor 1"
+                                            : "integer of 64 bits with a sign: past 2^63 - 1");
+}
+
+static int read_elements(kit_array *a, const io_npy *h, io_source *s, kit_error *err)
+{
+    unsigned char raw[BLOCK * WIDEST], decoded[BLOCK * WIDEST];
+    const size_t size = attn_dtype_size(a->dtype);
+    char *data = a->data;
+    walk w = walk_start(h);
+    for (size_t done = 0; done < h->count; done += BLOCK) {
+        const size_t n = h->count - done < BLOCK ? h->count - done : BLOCK;
+        size_t got;
+        const int code = io_read(s, raw, n * h->element->size, &got, err);
+        if (code)
+            return code;
+        if (got < n * h->element->size) {
+            char follow[24];
+            snprintf(follow, sizeof follow, "%zu", done * h->element->size + got);
+            return wrong_size(h, s, follow, err);
+        }
+        if (h->swap)
+            swap_bytes(raw, n, h->element->size);
+        const size_t good =
+            decode(h->fortran ? (void *)decoded : data + done * size, raw, n, h->element);
+        if (good < n)
+            return bad_element(h, s, done + good, err);
+        for (size_t i = 0; h->fortran && i < n; i++, walk_next(&w))
+            memcpy(data + w.at * size, decoded + i * size, size);
+    }
+    char more;
+    size_t got;
+    const int code = io_read(s, &more, 1, &got, err);
+    if (!code && got)
+        return wrong_size(h, s, "more", err);
+    return code;
+}
+
+int io_npy_load(kit_array *a, io_source *s, kit_error *err)
+{
+    memset(a, 0, sizeof *a);
+    io_npy h;
+    int code = io_npy_open(&h, s, err);
+    if (!code)
+        code = io_array_reserve(a, h.element->dtype, h.rank, h.shape, s->name, err);
+    if (!code)
+        code = read_elements(a, &h, s, err);
+    if (code)
+        kit_array_free(a);
+    return code;
+}
+
+int kit_npy_parse(kit_array *a, const void *bytes, size_t size, const char *name, kit_error *err)
+{
+    io_source s = io_source_memory(name, bytes, size);
+    return io_npy_load(a, &s, err);
+}
+
+/* --------------------------------------------------------------------------------- Writing */
+
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define ORDER ">"
+#else
+#define ORDER "<"
+#endif
+
+static const char *descr_of(attn_dtype dtype)
+{
+    switch (dtype) {
+    case ATTN_F64: return ORDER "f8";
+    case ATTN_F32: return ORDER "f4";
+    case ATTN_F16: return ORDER "f2";
+    case ATTN_BF16: return ORDER "f4"; /* .npy has no bfloat16 */
+    case ATTN_BOOL: return "|b1";
+    case ATTN_I64: return ORDER "i8";
+    }
+    return NULL;
+}
+
+static int write_header(kit_output *out, const kit_array *a, kit_error *err)
+{
+    char text[320], shape[IO_SHAPE_TEXT];
+    unsigned char prefix[MAGIC + 4] = {0};
+    int length =
+        snprintf(text, sizeof text, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
+                 descr_of(a->dtype), io_shape_text(shape, a->rank, a->shape));
+    while ((length + 1 + (int)sizeof prefix) % 64 != 0) /* the elements start on a line of cache */
+        text[length++] = ' ';
+    text[length++] = '\n';
+
+    memcpy(prefix, magic, MAGIC);
+    prefix[MAGIC] = 1;
+    prefix[MAGIC + 2] = (unsigned char)(length & 0xFF);
+    prefix[MAGIC + 3] = (unsigned char)(length >> 8);
+    const int code = kit_output_write(out, prefix, sizeof prefix, err);
+    return code ? code : kit_output_write(out, text, (size_t)length, err);
+}
+
+int kit_npy_write(kit_output *out, const kit_array *a, kit_error *err)
+{
+    if (!descr_of(a->dtype))
+        return kit_fail(err, KIT_USAGE, "array: unknown dtype %d", (int)a->dtype);
+    int code = write_header(out, a, err);
+    if (code || a->dtype != ATTN_BF16)
+        return code ? code : kit_output_write(out, a->data, a->bytes, err);
+
+    float block[BLOCK];
+    const int64_t count = kit_array_count(a);
+    for (int64_t done = 0; !code && done < count; done += BLOCK) {
+        const int64_t n = count - done < BLOCK ? count - done : BLOCK;
+        for (int64_t i = 0; i < n; i++)
+            block[i] = (float)kit_array_get(a, done + i);
+        code = kit_output_write(out, block, (size_t)n * sizeof block[0], err);
+    }
+    return code;
+}

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""attn lesson: the list, the checks, and every tensor against PyTorch's, as stored with the tests."""
+import json
+import os
+import re
+import unittest
+
+import numpy as np
+
+from cli import CliTest
+
+LESSONS = ["dessert", "sky", "module", "numpy", "journey"]
+LATER = "grad_"  # gradients come with the backward pass
+
+
+def flat(x):
+    return [z for y in x for z in flat(y)] if isinstance(x, list) else [float(x)]
+
+
+class Lesson(CliTest):
+    def golden(self, name):
+        with open(os.path.join(os.environ["ATTN_TEST_DATA"], "lessons", name + ".json")) as f:
+            return json.load(f)
+
+    def test_list(self):
+        text = self.works("lesson")
+        self.assertEqual(re.findall(r"(?m)^(\w+) +\S", text)[:5], LESSONS)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+
+    def test_all_check(self):
+        text = self.works("lesson", "--all", "--check")
+        summaries = re.findall(r"(?m)^(\w+): (\d+) numbers", text)
+        self.assertEqual([name for name, _ in summaries], LESSONS)
+        for name, numbers in summaries:
+            # the notebook of `module` could not run, and printed shapes alone
+            self.assertGreater(int(numbers), 10 if name != "module" else -1, name)
+        self.assertNotRegex(text, r"(?im)^(fail|differ)")
+
+    def test_check_of_some(self):
+        text = self.works("lesson", "sky", "numpy", "--check")
+        self.assertIn("sky:", text)
+        self.assertNotIn("journey:", text)
+
+    def test_steps_are_the_notebooks(self):
+        for name in LESSONS:
+            golden = self.golden(name)
+            trace = json.loads(self.works("lesson", name, "--json"))
+            self.assertEqual((trace["schema"], trace["lesson"]), ("attn.lesson/1", name))
+            steps = {s["name"]: s["tensor"] for s in trace["steps"]}
+            for key, want in golden.items():
+                if "data" not in want or key.startswith(LATER):
+                    continue
+                self.assertEqual(steps[key]["shape"], want["shape"], (name, key))
+                got, exact = np.array(flat(steps[key]["data"])), np.array(flat(want["data"]))
+                infinite = np.isinf(exact)
+                self.assertTrue(np.array_equal(got[infinite], exact[infinite]), (name, key))
+                error = abs(got[~infinite] - exact[~infinite]).max(initial=0)
+                self.assertLessEqual(error, 5e-6 * abs(exact[~infinite]).max(initial=0), (name, key))
+
+    def test_text(self):
+        for name in LESSONS:
+            text = self.works("lesson", name)
+            self.assertGreater(len(text.splitlines()), 20)
+        self.assertIn("W_v", self.works("lesson", "journey"))  # the slip is named
+        self.assertEqual(self.works("lesson", "sky", "numpy"),
+                         self.works("lesson", "sky") + "\n" + self.works("lesson", "numpy"))
+        self.assertIn("journey", self.works("lesson", "--all"))
+
+    def test_outputs(self):
+        for name in LESSONS:
+            self.works("lesson", name, "-o", name + ".svg", "-o", name + ".png", "-o", name + ".json")
+            self.assertEqual(self.bytes(name + ".json").decode(), self.works("lesson", name, "--json"))
+            self.assertIn(b"<svg", self.bytes(name + ".svg"))
+
+    def test_query(self):
+        self.assertEqual(self.works("lesson", "journey", "--query", "starts"),
+                         self.works("lesson", "journey", "--query", "3"))
+        self.fails(2, "lesson", "journey", "--query", "sunset", says="--query sunset: not a word")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,56 @@
+#!/bin/bash
+# labels: emulator
+# timeout: 600
+# The same program on processors of other years, under an emulator: it chooses an instruction set that
+# they have, executes no instruction that they lack, and computes what the definition says.
+set -euo pipefail
+fail() {
+    echo "old_cpu: $*" >&2
+    exit 1
+}
+
+qemu=$(command -v qemu-x86_64) || { echo "not run: no qemu-x86_64 (apt-get install qemu-user)"; exit 0; }
+[[ $(uname -m) == x86_64 ]] || { echo "not run: the program is not for x86-64"; exit 0; }
+if grep -qE '__(asan|tsan|msan)_init' "$ATTN"; then
+    echo "not run: a sanitizer and the emulator do not go together"
+    exit 0
+fi
+unset ATTN_ISA ATTN_NUM_THREADS
+
+# on CPU COMMAND...: what the program prints; a signal is a failure by itself
+on() {
+    local cpu=$1 status=0
+    shift
+    output=$("$qemu" -cpu "$cpu" "$ATTN" "$@" 2>&1) || status=$?
+    ((status < 128)) || fail "$cpu: attn $* ended by signal $((status - 128)): $output"
+    return "$status"
+}
+
+# Each processor, and what should be chosen on it.
+while read -r cpu chosen; do
+    on "$cpu" info || fail "$cpu: attn info: $output"
+    grep -qE "^chosen +$chosen:" <<<"$output" || fail "$cpu: should choose $chosen: $output"
+
+    on "$cpu" check --seconds 0.03 --seed 2024 || fail "$cpu: $output"
+    tail -1 <<<"$output" | grep -qE '^[0-9]{3,} passed, 0 failed$' || fail "$cpu: $output"
+    ran=$(awk '$1 == "ok" { print $3 }' <<<"$output" | sort -u | tr '\n' ' ')
+    cases=$(tail -1 <<<"$output")
+    case $chosen in
+    generic) [[ $ran == "generic " ]] || fail "$cpu: ran $ran" ;;
+    *) [[ $ran == "avx2 generic " ]] || fail "$cpu: ran $ran" ;;
+    esac
+
+    # Asked for by name, a set that is not there is an error and no crash.
+    if [[ $chosen == generic ]]; then
+        on "$cpu" check --isa avx2 --seconds 0.01 && fail "$cpu: ran avx2"
+    fi
+    echo "$cpu: $chosen, $cases"
+done <<'END'
+Conroe generic
+Nehalem generic
+SandyBridge generic
+Haswell avx2
+Haswell,-fma generic
+Haswell,-avx2 generic
+max avx2
+END

@@ -1,0 +1,299 @@
+/* link: -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=pthread_create
+ *
+ * Every allocation fails in turn, once and for good: through the linker's wrap, and through the
+ * caller's allocator. A call either works or says ATTN_ERR_MEMORY with its outputs untouched; what
+ * was created works afterwards; nothing leaks. */
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "attn.h"
+#include "ref/attn_ref.h"
+
+/* ------------------------------------------------------------------------- allocations that fail
+ * */
+
+static int calls;   /* since the last arm() */
+static int fail_at; /* the number of the one that fails; 0: none */
+static bool sticky; /* and all after it */
+static long live;   /* what the caller's allocator handed out */
+
+static void arm(int n, bool for_good)
+{
+    calls = 0;
+    fail_at = n;
+    sticky = for_good;
+}
+
+static bool fails(void)
+{
+    int n = ++calls;
+    return fail_at > 0 && (n == fail_at || (sticky && n > fail_at));
+}
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *memory, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *), void *arg);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *memory, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *), void *arg);
+
+void *__wrap_malloc(size_t size) { return fails() ? NULL : __real_malloc(size); }
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+    return fails() ? NULL : __real_calloc(count, size);
+}
+
+void *__wrap_realloc(void *memory, size_t size)
+{
+    return fails() ? NULL : __real_realloc(memory, size);
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    return fails() ? NULL : __real_aligned_alloc(alignment, size);
+}
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *), void *arg)
+{
+    return fails() ? EAGAIN : __real_pthread_create(thread, attributes, start, arg);
+}
+
+/* The caller's allocator: counts what it handed out, and that sizes come back as they went. */
+static void *allocate(void *user, size_t size, size_t alignment)
+{
+    if (user != &live || alignment > 64 || fails())
+        return NULL;
+    char *memory = __real_aligned_alloc(64, (size + 64 + 63) / 64 * 64);
+    memcpy(memory, &size, sizeof size);
+    live++;
+    return memory + 64;
+}
+
+static void release(void *user, void *memory, size_t size)
+{
+    size_t said;
+    memcpy(&said, (char *)memory - 64, sizeof said);
+    if (user != &live || said != size)
+        abort();
+    live--;
+    free((char *)memory - 64);
+}
+
+/* --------------------------------------------------------------------------------------- a call */
+
+enum { B = 2, H = 3, T = 70, S = 300, D = 20 };
+static double q[B * H * T * D], k[B * H * S * D], v[B * H * S * D], want[B * H * T * D];
+static double out[B * H * T * D];
+static float half_q[B * H * T * D], half_out[B * H * T * D];
+
+static attn_sdpa_args make_args(void)
+{
+    attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+    a.q = attn_bhtd(q, ATTN_F64, B, H, T, D), a.k = attn_bhtd(k, ATTN_F64, B, H, S, D);
+    a.v = attn_bhtd(v, ATTN_F64, B, H, S, D), a.out = attn_bhtd(out, ATTN_F64, B, H, T, D);
+    a.q.stride[3] = -1; /* rows are gathered: more scratch */
+    a.q.data = q + B * H * T * D - 1;
+    for (int d = 0; d < 3; d++)
+        a.q.stride[d] = -a.q.stride[d];
+    a.softcap = 5;
+    a.dropout = 0.25;
+    return a;
+}
+
+static int prepare(void **state)
+{
+    (void)state;
+    attn_rng rng;
+    attn_rng_seed(&rng, 5);
+    for (int i = 0; i < B * H * T * D; i++)
+        attn_rng_rand(&rng, half_q + i, 1), q[i] = (double)half_q[i];
+    for (int i = 0; i < B * H * S * D; i++)
+        k[i] = sin(i * 0.37), v[i] = cos(i * 0.11);
+    attn_sdpa_args a = make_args();
+    return ref_sdpa_forward(&a, &(ref_result){.out = want}) ? 0 : -1;
+}
+
+static void expect_right(void)
+{
+    for (int i = 0; i < B * H * T * D; i++)
+        assert_true(fabs(out[i] - want[i]) < 1e-12);
+}
+
+static void blank(void) { memset(out, 0xFF, sizeof out); }
+
+static void expect_untouched(void)
+{
+    for (size_t i = 0; i < sizeof out; i++)
+        assert_int_equal(((unsigned char *)out)[i], 0xFF);
+}
+
+/* One call with the n-th allocation failing. True if it failed. */
+static bool call(attn_context *ctx, int n, bool for_good)
+{
+    attn_sdpa_args a = make_args();
+    attn_error err = {0};
+    blank();
+    arm(n, for_good);
+    attn_status status = attn_sdpa_forward(ctx, &a, &err);
+    int made = calls;
+    arm(0, false);
+    if (status == ATTN_OK) {
+        expect_right();
+        assert_true(made < n || fail_at == 0);
+        return false;
+    }
+    assert_int_equal(status, ATTN_ERR_MEMORY);
+    assert_int_equal(err.status, ATTN_ERR_MEMORY);
+    assert_true(err.message[0] != '\0');
+    expect_untouched();
+    return true;
+}
+
+/* How many allocations fn makes, from its first success on. */
+static void test_null_context(void **state)
+{
+    (void)state;
+    for (int for_good = 0; for_good < 2; for_good++) {
+        int failed = 0;
+        for (int n = 1; call(NULL, n, for_good); n++)
+            assert_true(++failed < 100);
+        assert_true(failed > 0); /* scratch is from malloc */
+        assert_false(call(NULL, 0, false));
+    }
+}
+
+static attn_context *create(int threads, bool own_allocator)
+{
+    attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
+    options.threads = threads;
+    if (own_allocator) {
+        options.allocate = allocate;
+        options.release = release;
+        options.memory_user = &live;
+    }
+    attn_context *ctx = NULL;
+    attn_error err = {0};
+    attn_status status = attn_context_create(&options, &ctx, &err);
+    if (status != ATTN_OK) {
+        assert_int_equal(status, ATTN_ERR_MEMORY);
+        assert_true(err.message[0] != '\0');
+        assert_null(ctx);
+    }
+    return ctx;
+}
+
+/* A context whose n-th allocation fails: refused, or it works with the threads that it got. */
+static void test_create(void **state)
+{
+    (void)state;
+    for (int own = 0; own < 2; own++)
+        for (int for_good = 0; for_good < 2; for_good++) {
+            int n = 0, made;
+            do {
+                arm(++n, for_good);
+                attn_context *ctx = create(3, own);
+                made = calls;
+                arm(0, false);
+                if (ctx) {
+                    assert_in_range(attn_context_threads(ctx), 1, 3);
+                    assert_false(call(ctx, 0, false));
+                }
+                attn_context_destroy(ctx);
+                assert_int_equal(live, 0);
+            } while (made >= n);
+            assert_true(n > 1);
+        }
+}
+
+/* Each call on a context that exists: the arena grows, or does not. */
+static void test_calls(void **state)
+{
+    (void)state;
+    for (int own = 0; own < 2; own++)
+        for (int threads = 1; threads <= 3; threads += 2)
+            for (int for_good = 0; for_good < 2; for_good++) {
+                int failed = 0;
+                for (int n = 1;; n++) {
+                    attn_context *ctx = create(threads, own);
+                    assert_non_null(ctx);
+                    bool failure = call(ctx, n, for_good);
+                    assert_false(call(ctx, 0, false)); /* usable afterwards */
+                    assert_false(call(ctx, 1, true));  /* and needs no more memory then */
+                    attn_context_destroy(ctx);
+                    assert_int_equal(live, 0);
+                    if (!failure)
+                        break;
+                    assert_true(++failed < 100);
+                }
+                assert_true(failed > 0);
+            }
+}
+
+/* With the caller's workspace nothing is allocated at all. */
+static void test_workspace(void **state)
+{
+    (void)state;
+    attn_sdpa_args a = make_args();
+    attn_plan_info info = {.struct_size = sizeof info};
+    arm(1, true);
+    assert_int_equal(attn_sdpa_plan(NULL, &a, &info, NULL), ATTN_OK);
+    arm(0, false);
+    assert_true(info.scratch_bytes > 0);
+    a.workspace_bytes = (info.scratch_bytes + 63) / 64 * 64;
+    a.workspace = __real_aligned_alloc(64, a.workspace_bytes);
+    blank();
+    arm(1, true);
+    attn_status status = attn_sdpa_forward(NULL, &a, NULL);
+    arm(0, false);
+    assert_int_equal(status, ATTN_OK);
+    expect_right();
+    a.workspace_bytes = info.scratch_bytes - 64; /* even an aligned one needs more */
+    blank();
+    assert_int_equal(attn_sdpa_forward(NULL, &a, NULL), ATTN_ERR_ARGUMENT);
+    expect_untouched();
+    free(a.workspace);
+}
+
+/* Errors are found before memory is asked for. */
+static void test_errors_first(void **state)
+{
+    (void)state;
+    attn_sdpa_args a = make_args();
+    a.k.shape[3]++;
+    arm(1, true);
+    attn_status status = attn_sdpa_forward(NULL, &a, NULL);
+    arm(0, false);
+    assert_int_equal(status, ATTN_ERR_SHAPE);
+    attn_tensor mask = attn_bhtd(half_out, ATTN_BOOL, 1, 1, 4, 4);
+    arm(1, true);
+    status = attn_dropout_mask(1, 0.5, &mask, NULL);
+    arm(0, false);
+    assert_int_equal(status, ATTN_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_null_context), cmocka_unit_test(test_create),
+        cmocka_unit_test(test_calls),        cmocka_unit_test(test_workspace),
+        cmocka_unit_test(test_errors_first),
+    };
+    return cmocka_run_group_tests(tests, prepare, NULL);
+}
