@@ -92,3 +92,39 @@ void check_finish(check_case *c)
     check_expect_intact(c);
     CHECK_BENCH(c, rows * Dv, c->kernels->finish(out, ld, total, rl, rows, Dv, c->nv));
 }
+
+/* Biases come as rows and are added to columns; a -inf hides whatever the score was. */
+void check_bias(check_case *c)
+{
+    int rows = (int)check_between(c, 0, c->W), n = (int)check_between(c, 0, ATTNI_BLOCK);
+    ptrdiff_t ld = check_chance(c, 60)   ? (ptrdiff_t)(n + check_between(c, 0, 9))
+                   : check_chance(c, 50) ? -(ptrdiff_t)(n + check_between(c, 0, 9))
+                                         : 0;
+    check_content content = check_any_content(c);
+    check_describe(c, "rows=%d n=%d ld=%td", rows, n, ld);
+
+    char *b = place_rows(c, rows, n, ld);
+    void *st = check_tile(c, n);
+    const int64_t count = (int64_t)n * c->W;
+    check_fill(c, st, count, content);
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < n; j++) {
+            check_fill(c, b + (i * ld + j) * (ptrdiff_t)c->size, 1, CHECK_PLAIN);
+            if (check_chance(c, 20))
+                check_set(c, b, i * ld + j, -INFINITY);
+        }
+
+    double *want = check_array(c, count);
+    for (int64_t at = 0; at < count; at++)
+        want[at] = check_get(c, st, at);
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < n; j++) {
+            double x = check_get(c, b, i * ld + j), *s = &want[j * c->W + i];
+            *s = x == -INFINITY ? x : check_round(c, *s + x);
+        }
+
+    c->kernels->bias(st, n, b, ld, rows, c->nv);
+    check_expect_same(c, "st", st, want, count, c->W, CHECK_ZERO_ANY);
+    check_expect_intact(c);
+    CHECK_BENCH(c, count, c->kernels->bias(st, n, b, ld, rows, c->nv));
+}

@@ -75,7 +75,8 @@ static int ask(const quiz_question *q, int width)
     char line[64];
     double answer;
     terminal_wrap(width, q->question, 0, 0);
-    terminal_wrap(width, q->row_text, 0, 2);
+    fputs("  ", stdout);
+    terminal_wrap(width, q->row_text + strspn(q->row_text, " "), 2, 4);
     for (int attempt = 1; attempt <= TRIES;) {
         printf("your answer: ");
         fflush(stdout);
@@ -93,7 +94,7 @@ static int ask(const quiz_question *q, int width)
         }
         if (attempt++ < TRIES) {
             printf("Not within %g of it. Hint: ", QUIZ_TOLERANCE);
-            terminal_wrap(width, q->hint, 27, 2);
+            terminal_wrap(width, q->hint, 29, 2);
         }
     }
     printf("No: it is %.4f.\n\n", q->answer);

@@ -1,13 +1,12 @@
 /* Fuzz target: the .npy reader. Any bytes are an array or an error; an array that comes of them is
  * written, read back, and must be the same.
  *
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude fuzz/fuzz_npy.c kit/kit.c kit/io/[a-z]*.c
- *       src/[a-z]*.c src/[a-z]*/
-    [a - z] *.c -
-    lzip - lm - lpthread - o fuzz_npy &&./ fuzz_npy -
-    max_len = 4096 corpus / **With gcc,
-    fuzz / standalone.c in place of - fsanitize =
-        fuzzer replays files : see there.* /
+ *   clang -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude -Isrc fuzz/fuzz_npy.c
+ *       $(ls kit/kit.c kit/io/?*.c src/?*.c src/kernel/?*.c) -lzip -lm -lpthread -o fuzz_npy
+ *   ./fuzz_npy -max_len=4096 corpus
+ *
+ * Seeds: tests/unit/test_fuzz.c writes some. With gcc, fuzz/standalone.c stands in for the fuzzer.
+ */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +16,7 @@
 
 #include "../kit/kit.h"
 
-        int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void must(bool holds)
 {
@@ -39,10 +38,10 @@ static void *written(const kit_array *a, size_t *size)
     const off_t end = lseek(fd, 0, SEEK_END);
     must(end > 0);
     *size = (size_t)end;
-    void *bytes = malloc(*size);
-    must(bytes && pread(fd, bytes, *size, 0) == end);
+    void *text = malloc(*size);
+    must(text && pread(fd, text, *size, 0) == end);
     close(fd);
-    return bytes;
+    return text;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -56,12 +55,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     must((size_t)kit_array_count(&a) * attn_dtype_size(a.dtype) == a.bytes);
     size_t again;
-    void *bytes = written(&a, &again);
-    must(kit_npy_parse(&back, bytes, again, "back", NULL) == KIT_OK);
+    void *text = written(&a, &again);
+    must(kit_npy_parse(&back, text, again, "back", NULL) == KIT_OK);
     must(back.dtype == a.dtype && back.rank == a.rank && back.bytes == a.bytes);
     must(memcmp(back.shape, a.shape, sizeof a.shape) == 0);
     must(memcmp(back.data, a.data, a.bytes) == 0);
-    free(bytes);
+    free(text);
     kit_array_free(&back);
     kit_array_free(&a);
     return 0;

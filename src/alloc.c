@@ -1,7 +1,7 @@
 /* Sizes that cannot wrap, and the layout of a call's scratch.
  *
- * Nearly every heap overflow in the readers and kernels of others began as a count times a size, or a
- * sum, or a rounding up, that wrapped. So none of the three is written anywhere but here.
+ * Nearly every heap overflow in the readers and kernels of others began as a count times a size, or
+ * a sum, or a rounding up, that wrapped. So none of the three is written anywhere but here.
  */
 #include "internal.h"
 
@@ -21,8 +21,8 @@ bool attni_size_mul(size_t a, size_t b, size_t *out)
     return true;
 }
 
-/* Each piece is rounded up to whole lines, so that `used` is always where the next one starts, and two
- * workers never write to one line. */
+/* Each piece is rounded up to whole lines, so that `used` is always where the next one starts, and
+ * two workers never write to one line. */
 void *attni_layout_take(attni_layout *layout, size_t count, size_t element_size)
 {
     size_t bytes, end;

@@ -1,9 +1,9 @@
-/* The context: options checked once, scratch kept between calls, calls serialised; and what surrounds
- * every call, attni_call_begin, _run and _end.
+/* The context: options checked once, scratch kept between calls, calls serialised; and what
+ * surrounds every call, attni_call_begin, _run and _end.
  *
  * After fork() the child may find the lock held, or the scratch half replaced, by a thread that it
- * does not have. So the context remembers its process, and the first call in another one takes it over
- * (adopt) before it touches anything else.
+ * does not have. So the context remembers its process, and the first call in another one takes it
+ * over (adopt) before it touches anything else.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /* Which instruction sets this machine can run, and how many CPUs it may use.
  *
- * A CPU that has AVX2 may still fault on it: the operating system must save the registers, which shows
- * in OSXSAVE and XCR0, and a hypervisor may mask one feature and leave another that builds on it. So
- * each set lists all that its code needs, and is taken only if all of it is there.
+ * A CPU that has AVX2 may still fault on it: the operating system must save the registers, which
+ * shows in OSXSAVE and XCR0, and a hypervisor may mask one feature and leave another that builds on
+ * it. So each set lists all that its code needs, and is taken only if all of it is there.
  *
  * To add an instruction set: a row in kernel/isa.def and a NEED_<name> here.
  */
@@ -117,8 +117,8 @@ void attni_read_cpuid(attni_cpuid *regs)
 void attni_read_cpuid(attni_cpuid *regs) { memset(regs, 0, sizeof *regs); }
 #endif
 
-/* One bit for each set, read once: CPUID traps in a virtual machine and can take tens of microseconds.
- * Threads that race here find the same. */
+/* One bit for each set, read once: CPUID traps in a virtual machine and can take tens of
+ * microseconds. Threads that race here find the same. */
 static unsigned usable_sets(void)
 {
     static atomic_uint cached; /* 0: not read yet; else generic's bit is set */

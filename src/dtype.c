@@ -2,8 +2,8 @@
  *
  * Conversions are integer arithmetic and selects, without branches and without F16C, so that the
  * compiler vectorises the loops of stride 1 for any machine. Narrowing rounds to nearest even once,
- * whatever it comes from; a NaN stays a NaN (quieted, its payload cut), never an infinity. Widening is
- * exact and keeps a NaN's bits. Rows of bool and i64 are not converted: those calls do nothing.
+ * whatever it comes from; a NaN stays a NaN (quieted, its payload cut), never an infinity. Widening
+ * is exact and keeps a NaN's bits. Rows of bool and i64 are not converted: those calls do nothing.
  *
  * To add a storage type: a row in dtype.def, its bits' type and its four element functions here.
  */
@@ -46,10 +46,10 @@ static inline float f32_to_f32(float x) { return x; }
 
 static inline float bf16_to_f32(uint16_t h) { return float_of((uint32_t)h << 16); }
 
-/* binary16 has 5 exponent bits, bias 15, and 10 of fraction; binary32 has 8, bias 127, and 23. Moved up
- * by 13 bits, a finite number lacks 112 in its exponent, an infinity or NaN 224. A denormal is given
- * the exponent of 2^-14 and then loses that 2^-14: exact, and no denormal operand, so that the
- * processor's flush modes do not matter. */
+/* binary16 has 5 exponent bits, bias 15, and 10 of fraction; binary32 has 8, bias 127, and 23.
+ * Moved up by 13 bits, a finite number lacks 112 in its exponent, an infinity or NaN 224. A
+ * denormal is given the exponent of 2^-14 and then loses that 2^-14: exact, and no denormal
+ * operand, so that the processor's flush modes do not matter. */
 static inline float f16_to_f32(uint16_t h)
 {
     int32_t moved = (h & 0x7fff) << 13;
@@ -73,8 +73,8 @@ static inline uint16_t f32_to_bf16(float x)
     return (uint16_t)pick((int32_t)(u & 0x7fffffff) > INF32, nan, rounded);
 }
 
-/* Below 2^-14 the result is a multiple of 2^-24, which is the last place of numbers in [0.5, 1): adding
- * 0.5 lets the adder round. */
+/* Below 2^-14 the result is a multiple of 2^-24, which is the last place of numbers in [0.5, 1):
+ * adding 0.5 lets the adder round. */
 static inline uint16_t f32_to_f16(float x)
 {
     uint32_t u = bits_of(x);
@@ -95,9 +95,9 @@ static inline double f16_to_f64(uint16_t h) { return (double)f16_to_f32(h); }
 
 static inline double bf16_to_f64(uint16_t h) { return (double)bf16_to_f32(h); }
 
-/* To float, rounded to odd: cut towards 0, and if anything was lost, the last bit set. Rounding that to
- * nearest even in at least two bits fewer gives what rounding x itself would (Boldo and Melquiond
- * 2008), where going through the nearest float would round twice. */
+/* To float, rounded to odd: cut towards 0, and if anything was lost, the last bit set. Rounding
+ * that to nearest even in at least two bits fewer gives what rounding x itself would (Boldo and
+ * Melquiond 2008), where going through the nearest float would round twice. */
 static inline float to_odd(double x)
 {
     float f = (float)x;

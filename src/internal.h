@@ -49,8 +49,10 @@ void attni_store_row_f64(void *dst, attn_dtype dtype, int64_t stride, const doub
 /* --------------------------------------------------------------------------- tensor.c: views */
 static inline char *attni_at(const attn_tensor *t, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    int64_t e = b * t->stride[0] + h * t->stride[1] + i * t->stride[2] + j * t->stride[3];
-    return (char *)t->data + e * (int64_t)attn_dtype_size(t->dtype);
+    /* in integers that may wrap: where a size is 0, data may be NULL and a stride anything */
+    const uint64_t e = (uint64_t)b * (uint64_t)t->stride[0] + (uint64_t)h * (uint64_t)t->stride[1] +
+                       (uint64_t)i * (uint64_t)t->stride[2] + (uint64_t)j * (uint64_t)t->stride[3];
+    return (char *)((uintptr_t)t->data + (uintptr_t)(e * attn_dtype_size(t->dtype)));
 }
 /* Checks of one tensor: sizes >= 0, every offset addressable, data not NULL unless a size is 0; for
  * outputs, that no two elements share memory. `name` is the argument's name in messages. */

@@ -280,15 +280,47 @@ static attni_class bool_scan(const attni_view *view, int64_t i0, int64_t i1, int
     return all ? ATTNI_FULL : ATTNI_EMPTY;
 }
 
-static void bool_apply(const attni_view *view, const attni_block *block)
+/* A false hides as a bias of -inf does; a true adds 0. */
+static void bool_load(void *row, const attni_kernels *kernels, const char *p, int64_t stride, int n)
 {
-    const int64_t stride = view->args->mask->stride[3];
-    for (int i = 0; i < block->rows; i++) {
-        const char *p = dense_at(view, block->i0 + i, block->j0);
-        for (int r = 0; r < block->n; r++)
-            if (!p[r * stride])
-                hide(block, r, i, i + 1);
+    if (kernels->bits == 32)
+        for (int r = 0; r < n; r++)
+            ((float *)row)[r] = p[r * stride] ? 0 : -INFINITY;
+    else
+        for (int r = 0; r < n; r++)
+            ((double *)row)[r] = p[r * stride] ? 0 : -(double)INFINITY;
+}
+
+static void bias_load(void *row, const attni_kernels *kernels, const char *p, int64_t stride, int n,
+                      attn_dtype dtype)
+{
+    if (dtype == ATTN_BOOL)
+        bool_load(row, kernels, p, stride, n);
+    else if (kernels->bits == 32)
+        attni_load_row_f32(row, p, dtype, stride, n);
+    else
+        attni_load_row_f64(row, p, dtype, stride, n);
+}
+
+/* The mask as rows of R: where it lies, if it is such rows, else converted. Rows that repeat are
+ * converted once. */
+static void dense_apply(const attni_view *view, const attni_block *block)
+{
+    const attn_tensor *mask = view->args->mask;
+    const attni_kernels *kernels = block->kernels;
+    const char *from = dense_at(view, block->i0, block->j0);
+    const attn_dtype own = kernels->bits == 32 ? ATTN_F32 : ATTN_F64;
+    if (mask->dtype == own && mask->stride[3] == 1) {
+        kernels->bias(block->st, block->n, from, (ptrdiff_t)mask->stride[2], block->rows,
+                      block->nv);
+        return;
     }
+    const bool repeats = mask->stride[2] == 0;
+    for (int i = 0; i < (repeats ? 1 : block->rows); i++)
+        bias_load((char *)block->biases + (size_t)(i * ATTNI_BLOCK * kernels->bits / 8), kernels,
+                  dense_at(view, block->i0 + i, block->j0), mask->stride[3], block->n, mask->dtype);
+    kernels->bias(block->st, block->n, block->biases, repeats ? 0 : ATTNI_BLOCK, block->rows,
+                  block->nv);
 }
 
 static bool bias_active(const attn_sdpa_args *args)
@@ -315,28 +347,6 @@ static attni_class bias_scan(const attni_view *view, int64_t i0, int64_t i1, int
     return ATTNI_EMPTY;
 }
 
-static void bias_apply(const attni_view *view, const attni_block *block)
-{
-    const attn_tensor *mask = view->args->mask;
-    const int W = block->nv * block->kernels->lanes;
-    float f[ATTNI_CHUNK];
-    double d[ATTNI_CHUNK];
-    for (int i = 0; i < block->rows; i++) {
-        const char *p = dense_at(view, block->i0 + i, block->j0);
-        if (block->kernels->bits == 32) {
-            float *st = (float *)block->st + i;
-            attni_load_row_f32(f, p, mask->dtype, mask->stride[3], block->n);
-            for (int r = 0; r < block->n; r++) /* a NaN score is hidden by a -inf too */
-                st[r * W] = f[r] == -INFINITY ? -INFINITY : st[r * W] + f[r];
-        } else {
-            double *st = (double *)block->st + i;
-            attni_load_row_f64(d, p, mask->dtype, mask->stride[3], block->n);
-            for (int r = 0; r < block->n; r++)
-                st[r * W] = d[r] == -(double)INFINITY ? d[r] : st[r * W] + d[r];
-        }
-    }
-}
-
 /* -------------------------------------------------------------------------------------- alibi */
 
 static bool alibi_active(const attn_sdpa_args *args) { return args->alibi_slopes != NULL; }
@@ -359,9 +369,9 @@ static void alibi_apply(const attni_view *view, const attni_block *block)
 /* -------------------------------------------------------------------------------------- table */
 
 static const mask_kind kinds[] = {
-    {"bias", bias_active, dense_check, NULL, bias_scan, bias_apply, true},
+    {"bias", bias_active, dense_check, NULL, bias_scan, dense_apply, true},
     {"alibi", alibi_active, NULL, NULL, alibi_scan, alibi_apply, true},
-    {"bool", bool_active, dense_check, NULL, bool_scan, bool_apply, false},
+    {"bool", bool_active, dense_check, NULL, bool_scan, dense_apply, false},
     {"sequence", sequence_active, sequence_check, sequence_span, NULL, sequence_apply, false},
     {"causal", causal_active, causal_check, causal_span, NULL, causal_apply, false},
     {"window", window_active, window_check, window_span, NULL, window_apply, false},

@@ -1,7 +1,7 @@
 /* What the machine can do at best: multiply-adds from registers, and bytes read from memory.
  *
- * A figure here is a ceiling to stand beside a measured time, so each takes the fastest of many short
- * runs: interruptions only ever make a run slower.
+ * A figure here is a ceiling to stand beside a measured time, so each takes the fastest of many
+ * short runs: interruptions only ever make a run slower.
  */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include <stdatomic.h>
@@ -24,8 +24,8 @@ double attni_now(void)
 /* Results go here, where no compiler can tell that nobody reads them. */
 static _Atomic uint64_t unread;
 
-/* The best rate that `once(arg, n)` shows: it does n rounds and returns the work done. n grows until a
- * run is long enough to be timed. */
+/* The best rate that `once(arg, n)` shows: it does n rounds and returns the work done. n grows
+ * until a run is long enough to be timed. */
 static double best_rate(double (*once)(void *arg, int64_t n), void *arg, double seconds)
 {
     double best = 0, start = attni_now(), end;
@@ -74,8 +74,8 @@ typedef struct region {
     size_t quarter; /* lines in each of the four streams */
 } region;
 
-/* One stream does not keep all of a core's line buffers busy on every machine; four do, and they are
- * four independent sums. */
+/* One stream does not keep all of a core's line buffers busy on every machine; four do, and they
+ * are four independent sums. */
 static inline __attribute__((always_inline)) uint64_t sum_lines(const region *r, int64_t n)
 {
     words a = {0}, b = {0}, c = {0}, d = {0};

@@ -1,17 +1,18 @@
 /* The thread pool: one run at a time, the caller takes part, idle threads sleep.
  *
- * A run is a count of unclaimed indices, `left`. Caller and workers claim from it by compare-and-swap
- * until none is left; then the caller waits until `undone` is 0. A worker that wakes late finds
- * nothing and goes back to sleep, and nobody waits for it. `body` and `arg` are plain data: they are
- * read only after a claim, and they change only when every claimed index is done.
+ * A run is a count of unclaimed indices, `left`. Caller and workers claim from it by
+ * compare-and-swap until none is left; then the caller waits until `undone` is 0. A worker that
+ * wakes late finds nothing and goes back to sleep, and nobody waits for it. `body` and `arg` are
+ * plain data: they are read only after a claim, and they change only when every claimed index is
+ * done.
  *
- * A worker that runs out of work spins for a moment, because calls come in bursts, and then sleeps on
- * `wake`; so does the caller on `done`. Each sleeper says so first and then looks once more, each waker
- * changes the count first and then looks for sleepers; with sequentially consistent atomics one of the
- * two sees the other, so no wake-up is lost and the fast path takes no lock.
+ * A worker that runs out of work spins for a moment, because calls come in bursts, and then sleeps
+ * on `wake`; so does the caller on `done`. Each sleeper says so first and then looks once more,
+ * each waker changes the count first and then looks for sleepers; with sequentially consistent
+ * atomics one of the two sees the other, so no wake-up is lost and the fast path takes no lock.
  *
- * fork() copies no thread but its own. So the pool remembers the process that its threads belong to;
- * a run in another process starts over. The inherited locks may be held by threads that are not
+ * fork() copies no thread but its own. So the pool remembers the process that its threads belong
+ * to; a run in another process starts over. The inherited locks may be held by threads that are not
  * there: nobody locks, unlocks or destroys them, their bytes are initialised anew.
  */
 #define _POSIX_C_SOURCE 200809L /* pthread_sigmask */

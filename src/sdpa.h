@@ -35,6 +35,7 @@ typedef struct attni_block {
     const attni_kernels *kernels;
     int64_t i0, j0;
     int rows, n, nv;
+    void *biases; /* [W][ATTNI_BLOCK], R: room for a dense mask's part of this block */
 } attni_block;
 
 struct attni_plan;

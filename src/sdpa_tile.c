@@ -40,6 +40,7 @@ typedef struct worker {
     char *mx, *a, *l;          /* [W] each; l: of the running chunk */
     char *k, *v;               /* [CHUNK][D], [CHUNK][Dv]: converted keys and values */
     char *rows;                /* [W][max(D, Dv)]: converted queries, outputs */
+    char *biases;              /* [W][block] of a dense mask */
     char *line;                /* [block] scores of one query */
     const char *k_now, *v_now; /* the chunk's first rows, as R */
     ptrdiff_t ldk, ldv;
@@ -107,6 +108,8 @@ static void carve(worker *w, attni_layout *layout)
         w->v = attni_layout_take(layout, ATTNI_CHUNK * p->real, Dv);
     if (!p->q_in_place || !p->out_in_place)
         w->rows = attni_layout_take(layout, D > Dv ? D : Dv, line);
+    if (p->args.mask)
+        w->biases = attni_layout_take(layout, ATTNI_BLOCK, line);
     if (p->args.scores)
         w->line = attni_layout_take(layout, ATTNI_BLOCK, p->real);
 }
@@ -185,7 +188,7 @@ static void score_block(worker *w, const tile *t, int64_t j0, int r, int n, attn
         kernels->natural(w->st, n, p->rest, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0,
                          t->nv);
     if (masked) {
-        const attni_block block = {w->st, kernels, t->i0, j0 + r, t->rows, n, t->nv};
+        const attni_block block = {w->st, kernels, t->i0, j0 + r, t->rows, n, t->nv, w->biases};
         attni_mask_apply(w->view, &block);
     }
     if (masked || p->natural)

@@ -56,8 +56,8 @@ static bool extent(const attn_tensor *t, int64_t *low, int64_t *high, int64_t *c
     return true;
 }
 
-/* Every byte from the lowest element to the end of the highest has an address, and the distance of any
- * two is a ptrdiff_t. */
+/* Every byte from the lowest element to the end of the highest has an address, and the distance of
+ * any two is a ptrdiff_t. */
 static bool addressable(const attn_tensor *t, int64_t low, int64_t high)
 {
     int64_t size = (int64_t)attn_dtype_size(t->dtype), below, above, span;

@@ -105,7 +105,8 @@ static void note_difference(tally *t, const char *format, ...)
     }
 }
 
-/* Sums of float products differ by a few roundings of the largest term, wherever they are computed. */
+/* Sums of float products differ by a few roundings of the largest term, wherever they are computed.
+ * What is printed with exponents spans many sizes: there each number has its own roundings. */
 static double float_slack(const trace_step *s)
 {
     double largest = 0;
@@ -128,13 +129,14 @@ static void compare_numbers(const trace_step *s, tally *t)
         return;
     }
     /* No decimals at all: torch and NumPy print whole numbers so, and they are whole. */
-    double unit = decimals > 0 ? pow(10, -decimals) : 0, slack = s->slack + float_slack(s);
+    double unit = decimals > 0 ? pow(10, -decimals) : 0, rounding = float_slack(s);
     printed_number n;
     for (const char *p = s->printed; (p = next_number(p, &n)) != NULL; t->numbers++) {
         double x = kit_array_get(&s->tensor, t->numbers % count);
         double digit = (n.decimals < 0 ? n.unit : unit) / 2 * (1 + 1e-9);
+        double slack = s->slack + s->slack_part * fabs(x) + (n.decimals < 0 ? 0 : rounding);
         double off = x == n.value ? 0 : fabs(x - n.value);
-        if (off <= digit || off <= digit + slack + s->slack_part * fabs(x)) {
+        if (off <= digit || off <= digit + slack) {
             t->right++;
             if (off > digit) {
                 t->by_slack++;
@@ -215,8 +217,8 @@ static void report(FILE *out, const trace_step *s, const tally *t)
     if (t->difference[0] != '\0') {
         fprintf(out, ": %s", t->difference);
     } else if (t->by_slack > 0) {
-        fprintf(out, "; %lld of them only to %.1e: %s", (long long)t->by_slack,
-                t->worst, s->slack_why != NULL ? s->slack_why : "float rounding");
+        fprintf(out, "; %lld of them only to %.1e: %s", (long long)t->by_slack, t->worst,
+                s->slack_why != NULL ? s->slack_why : "float rounding");
     }
     fputc('\n', out);
 }

@@ -136,7 +136,7 @@ static double variance(kit_array a)
     return sum;
 }
 
-/* Prints the variances with the scores (once) and with the scaled scores (twice). */
+/* The notebook prints (q, k, scores) once and (q, k, scaled scores) twice. */
 static void variances(recipe *r, kit_array q, kit_array k, kit_array scores, const slacks *s)
 {
     double
@@ -162,11 +162,10 @@ static void variances(recipe *r, kit_array q, kit_array k, kit_array scores, con
     recipe_columns(r, labels, 4);
     recipe_printed(r, "0.9364650972271772 1.086444058695338 10.097741326679849 1.262217664703409");
     recipe_slack(r, 0, s->variance_part, why);
-    double again[3] = {x[0], x[1], x[3]};
-    recipe_given(r, "variance_again", TRACE_VALUES, ATTN_F64, SHAPE(3), again);
-    recipe_aside(r, "variance, printed again twice",
-                 "(np.float64(0.9364650972271772), np.float64(1.086444058695338), "
-                 "np.float64(1.262217664703409))\n"
+    double again[5] = {x[0], x[1], x[0], x[1], x[3]}; /* in front of scaled, and all once more */
+    recipe_given(r, "variance_again", TRACE_VALUES, ATTN_F64, SHAPE(5), again);
+    recipe_aside(r, "variance, printed again",
+                 "(np.float64(0.9364650972271772), np.float64(1.086444058695338),\n"
                  "(np.float64(0.9364650972271772), np.float64(1.086444058695338), "
                  "np.float64(1.262217664703409))");
     recipe_slack(r, 0, s->variance_part, why);

@@ -144,7 +144,8 @@ static int open_target(kit_output *out, const char *path, kit_error *err)
 static void ignore_size_signal(void)
 {
     struct sigaction now;
-    if (sigaction(SIGXFSZ, NULL, &now) == 0 && now.sa_handler == SIG_DFL)
+    sigaction(SIGXFSZ, NULL, &now);
+    if (now.sa_handler == SIG_DFL)
         signal(SIGXFSZ, SIG_IGN);
 }
 

@@ -55,6 +55,10 @@ typedef struct attni_kernels {
     /* st[j*W + i] += slope * (first + j - i). */
     void (*alibi)(void *st, int n, double slope, double first, int nv);
 
+    /* st[j*W + i] += b[i*ldb + j] for i < rows, j < n; -inf, whatever st is, where b is -inf. b may have
+     * any alignment. */
+    void (*bias)(void *st, int n, const void *b, ptrdiff_t ldb, int rows, int nv);
+
     /* The running maximum m[i] is an integer, in log2 units (so that every rescaling is an exact power
      * of two), or -inf while column i has seen nothing. c[i] > 0 turns a score into log2 units.
      * top[i] = max(top[i], mx[i]). Where mx[i]*c[i] exceeds m[i] by more than a threshold, m becomes its

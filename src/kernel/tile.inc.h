@@ -247,6 +247,35 @@ static void op_alibi(void *st_, int n, double slope, double first, int nv)
     }
 }
 
+/* Adds one vector of biases; a hidden score may be anything, NaN too. */
+V_INLINE vec biased(vec st, vec b) { return v_select(v_eq(b, v_set1(-R_INF)), b, v_add(st, b)); }
+
+static void op_bias(void *st_, int n, const void *b_, ptrdiff_t ldb, int rows, int nv)
+{
+    R *st = st_;
+    const R_any *b = b_;
+    const int W = nv * V_LANES;
+    for (int first = 0; first < rows; first += V_LANES) {
+        const int lanes = rows - first < V_LANES ? rows - first : V_LANES;
+        int j = 0;
+        for (; lanes == V_LANES && j + V_LANES <= n; j += V_LANES) {
+            vec r[V_LANES];
+            UNROLL for (int i = 0; i < V_LANES; i++) r[i] = v_loadu(b + (first + i) * ldb + j);
+            v_transpose(r);
+            UNROLL for (int i = 0; i < V_LANES; i++)
+            {
+                R *to = st + (j + i) * W + first;
+                v_store(to, biased(v_load(to), r[i]));
+            }
+        }
+        for (; j < n; j++)
+            for (int i = first; i < first + lanes; i++) {
+                const R x = b[i * ldb + j];
+                st[j * W + i] = x == -R_INF ? x : st[j * W + i] + x;
+            }
+    }
+}
+
 /* -------------------------------------------------------------- running maximum and weights */
 
 static int op_raise(void *m_, void *a_, void *top_, const void *mx_, const void *c_, int nv)

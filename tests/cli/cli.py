@@ -5,6 +5,7 @@ import tempfile
 import unittest
 
 ATTN = os.environ.get("ATTN", "attn")
+LEAKS = "print_suppressions=0:suppressions=" + os.path.join(os.path.dirname(os.path.abspath(__file__)), "lsan.supp")
 
 
 class CliTest(unittest.TestCase):
@@ -31,7 +32,7 @@ class CliTest(unittest.TestCase):
         clean = {k: v for k, v in os.environ.items()
                  if not k.startswith(("ATTN_N", "ATTN_I", "COLUMNS", "LC_", "LANG", "NO_COLOR",
                                       "FORCE_COLOR", "CLICOLOR", "COLORTERM", "POSIXLY"))}
-        clean.update({"LC_ALL": "C.UTF-8", "TERM": "xterm"}, **(env or {}))
+        clean.update({"LC_ALL": "C.UTF-8", "TERM": "xterm", "LSAN_OPTIONS": LEAKS}, **(env or {}))
         return subprocess.run([ATTN, *map(str, args)], cwd=self.folder, env=clean, input=stdin,
                               stdout=stdout, stderr=subprocess.PIPE, timeout=100, **more)
 

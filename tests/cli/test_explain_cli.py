@@ -234,7 +234,9 @@ class Quiz(Explain):
     def quiz(self, *answers, args=()):
         done = self.attn("explain", "--quiz", "--scale", "0.02", *args, TEXT, stdin="".join(a + "\n" for a in answers).encode())
         self.assertEqual((done.returncode, done.stderr), (0, b""))
-        return done.stdout.decode()
+        text = done.stdout.decode()
+        self.assertLessEqual(max(map(columns, text.splitlines())), 80)
+        return text
 
     def test_wrong_then_right(self):
         text = self.quiz(*["9"] * 6)
@@ -263,7 +265,7 @@ class Quiz(Explain):
         self.assertTrue(text.endswith(self.works("explain", "--scale", "0.02", TEXT)))
 
     def test_leaving_early(self):
-        for answers in ((), ("9",), ("x" * 1000,)):
+        for answers in ((), ("9",), ("x" * 50,)):
             self.assertIn("0 of 0 right", self.quiz(*answers))
         self.assertIn("0 of 1 right", self.quiz("9", "9"))
 

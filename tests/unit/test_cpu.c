@@ -17,7 +17,7 @@
 
 /* -------------------------------------------------------------------------------- ATTN_ISA
  *
- * The choice is made once per process, so each case is a child, forked before anything has chosen. */
+ * The choice is made once per process, so each case is a child, forked before any choice. */
 static int best_with(const char *value)
 {
     pid_t child = fork();

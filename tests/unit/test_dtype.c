@@ -1,5 +1,5 @@
-/* Storage types against a slow definition: a type's values are decoded from its bits by ldexp, and the
- * nearest one is searched for among all of them. */
+/* Storage types against a slow definition: a type's values are decoded from its bits by ldexp, and
+ * the nearest one is searched for among all of them. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -13,7 +13,7 @@
 
 /* ------------------------------------------------------------------------- The failing system */
 
-enum { SHORT = -1, CUT = -2, SPARSE = -3 }; /* beside errno values */
+enum { SHORT = -1, CUT = -2, SPARSE = -3, NOTHING = -4 }; /* beside errno values */
 
 static struct {
     int kind;  /* an errno or one of the above; 0: only count */
@@ -99,6 +99,8 @@ ssize_t __wrap_write(int fd, const void *from, size_t size)
 {
     if (armed && fault.kind == SPARSE && size >= 1 << 20) /* a hole instead of zeros */
         return lseek(fd, (off_t)size, SEEK_CUR) < 0 ? -1 : (ssize_t)size;
+    if (armed && fault.kind == NOTHING && strikes(false))
+        return 0;
     return transfer_strikes(&size) ? -1 : __real_write(fd, from, size);
 }
 
@@ -309,30 +311,42 @@ static int list_npy(kit_error *err) { return list_one("k.npy", "", err); }
 
 static int list_npz(kit_error *err) { return list_one("k.npz", "q", err); }
 
-static int write_array(const char *path, kit_error *err)
+/* A double array as float and as bfloat16, each longer than what an output holds back, and texts
+ * longer than the buffer of kit_output_printf. */
+static int write_arrays(kit_output *out, kit_error *err)
 {
-    kit_array a = {0}, b = {0};
-    kit_output *out;
-    int code = kit_array_new(&a, ATTN_F64, 2, (int64_t[]){100, 110}, err);
+    kit_array a = {0}, single = {0}, small = {0};
+    int code = kit_array_new(&a, ATTN_F64, 2, (int64_t[]){100, 250}, err);
     if (!code)
-        code = kit_array_convert(&b, &a, ATTN_F32, err);
+        code = kit_array_convert(&single, &a, ATTN_F32, err);
     if (!code)
-        code = kit_output_open(&out, path, err);
-    if (!code) {
-        code = kit_npy_write(out, &b, err);
-        for (int i = 0; !code && i < 30; i++)
-            code = kit_output_printf(out, err, "%01000d", 7); /* longer than its own buffer */
-        if (code)
-            kit_output_abort(out);
-        else
-            code = kit_output_commit(out, err);
-    }
+        code = kit_array_convert(&small, &a, ATTN_BF16, err);
+    if (!code)
+        code = kit_npy_write(out, &single, err);
+    if (!code)
+        code = kit_npy_write(out, &small, err);
+    for (int i = 0; !code && i < 30; i++)
+        code = kit_output_printf(out, err, "%01000d", 7);
     kit_array_free(&a);
-    kit_array_free(&b);
+    kit_array_free(&single);
+    kit_array_free(&small);
     return code;
 }
 
-enum { WRITTEN = 128 + 4 * 100 * 110 + 30 * 1000 };
+static int write_array(const char *path, kit_error *err)
+{
+    kit_output *out;
+    int code = kit_output_open(&out, path, err);
+    if (code)
+        return code;
+    code = write_arrays(out, err);
+    if (!code)
+        return kit_output_commit(out, err);
+    kit_output_abort(out);
+    return code;
+}
+
+enum { WRITTEN = 128 + 4 * 100 * 250 + 128 + 4 * 100 * 250 + 30 * 1000 };
 
 static void prepare_old(void)
 {
@@ -509,6 +523,22 @@ static void test_close_that_fails(void **state)
     assert_int_equal(failed, 1);
 }
 
+/* A write that says that it wrote nothing, and gives no reason: no endless loop. */
+static void test_writes_without_progress(void **state)
+{
+    (void)state;
+    kit_error err;
+    int failed = 0;
+    assert_int_equal(run(&operations[5], 0, 0, 0, false, &err), KIT_OK);
+    const long calls = fault.calls;
+    for (long at = 1; at <= calls; at++)
+        if (run(&operations[5], NOTHING, at, 1, false, &err) != KIT_OK) {
+            assert_string_equal(err.message, "w.npy: cannot write: No space left on device");
+            failed++;
+        }
+    assert_in_range(failed, 1, calls);
+}
+
 /* A folder that cannot be flushed is none of the user's concern. */
 static void test_folder_that_cannot_be_flushed(void **state)
 {
@@ -592,6 +622,7 @@ int main(void)
         cmocka_unit_test(test_every_call_fails_from_there_on),
         cmocka_unit_test(test_every_allocation_fails),
         cmocka_unit_test(test_close_that_fails),
+        cmocka_unit_test(test_writes_without_progress),
         cmocka_unit_test(test_folder_that_cannot_be_flushed),
         cmocka_unit_test(test_names_that_are_taken),
         cmocka_unit_test(test_F16_cut_at_every_read),

@@ -275,17 +275,23 @@ static void test_F13_bombs(void **state)
             (member){.name = "q.npy", .data = copy, .method = 8, .size = cases[i].size, .zip64 = 1},
             cases[i].code, cases[i].part);
     }
+    expect_member_refused((member){.name = "q.npy", .method = 8, .size = 100}, KIT_BAD_FILE,
+                          "f.npz:q.npy: ");
     /* Sizes that deflate could reach, of members that really are that big in the file. */
     static const struct {
         size_t stored;
         uint64_t size;
-    } large[] = {{2 << 20, UINT64_C(1100) << 20}, {20 << 20, UINT64_C(17) << 30}};
+        int code;
+        const char *part;
+    } large[] = {{2 << 20, UINT64_C(1100) << 20, KIT_LIMIT, "are past the limit"},
+                 {20 << 20, UINT64_C(17) << 30, KIT_LIMIT, "are past the limit"},
+                 {20 << 20, UINT64_C(1100) << 20, KIT_BAD_FILE, "not a .npy file: it is empty"}};
     for (size_t i = 0; i < COUNT(large); i++) {
         member m = {.name = "q.npy", .method = 8, .size = large[i].size, .zip64 = 1, .crc = 1};
         m.data.data = calloc(1, large[i].stored);
         m.data.size = large[i].stored;
         put_zip("f.npz", &m, 1);
-        expect_refused("f.npz", KIT_LIMIT, "f.npz: ", "are past the limit");
+        expect_refused("f.npz", large[i].code, "f.npz: ", large[i].part);
         bytes_free(&m.data);
     }
     bytes_free(&some);
@@ -340,6 +346,23 @@ static void test_no_archive(void **state)
     bytes_free(&m.data);
 }
 
+static void test_too_many_members(void **state)
+{
+    (void)state;
+    enum { N = 16385 };
+    member *members = calloc(N, sizeof *members);
+    char(*names)[16] = calloc(N, sizeof *names);
+    assert_true(members && names);
+    for (int i = 0; i < N; i++) {
+        snprintf(names[i], sizeof names[i], "%d", i);
+        members[i] = (member){.name = names[i]};
+    }
+    put_zip("f.npz", members, N);
+    expect_refused("f.npz:1", KIT_LIMIT, "f.npz:1: ", "16385 members; at most 16384 are read");
+    free(members);
+    free(names);
+}
+
 /* More names than a message has room for. */
 static void test_many_members(void **state)
 {
@@ -376,6 +399,7 @@ int main(void)
         cmocka_unit_test(test_F13_bombs),
         cmocka_unit_test(test_no_archive),
         cmocka_unit_test(test_many_members),
+        cmocka_unit_test(test_too_many_members),
     };
     return cmocka_run_group_tests(tests, scratch_enter, scratch_leave);
 }

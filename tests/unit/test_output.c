@@ -5,6 +5,8 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -135,6 +137,15 @@ static void test_printf(void **state)
     assert_int_equal(kit_output_printf(out, NULL, "%s", ""), KIT_OK);
     assert_int_equal(kit_output_commit(out, NULL), KIT_OK);
     expect_content("out", want);
+
+    /* A text that cannot be made: the file stays as it was, even if nobody looks. */
+    kit_error err = {0};
+    assert_int_equal(kit_output_open(&out, "out", NULL), KIT_OK);
+    assert_int_equal(kit_output_printf(out, &err, "%ls", (wchar_t[]){0x20AC, 0}), KIT_LIMIT);
+    assert_memory_equal(err.message, "out: cannot format", 18);
+    assert_int_equal(kit_output_commit(out, &err), KIT_LIMIT);
+    assert_string_equal(err.message, "out: was not written in full");
+    expect_content("out", want);
     remove_all_here();
 }
 
@@ -157,7 +168,15 @@ static void test_places_refused(void **state)
     expect_no_output("file/out", "file/out: ", "cannot open its folder: Not a directory");
     expect_no_output(too_long, "nnnn", "cannot write: File name too long");
     expect_no_output("/dev/fd/200", "/dev/fd/200: ", "cannot write: Bad file descriptor");
-    assert_int_equal(count_here(), 2);
+    expect_no_output("/dev/fd/", "/dev/fd/: ", "is a directory");
+    expect_no_output("/dev/fd/1x", "/dev/fd/1x: ", "cannot write");
+    expect_no_output("/dev/fd/1234567890", "/dev/fd/1234567890: ", "cannot write");
+    const struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "socket"};
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
+    close(fd);
+    expect_no_output("socket", "socket: ", "is a disk or a socket, not a file");
+    assert_int_equal(count_here(), 3);
     assert_int_equal(count_descriptors(), before);
     remove_all_here();
 }

@@ -14,37 +14,15 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "forking.h"
 #include "internal.h"
 
 #define COUNT(x) (sizeof(x) / sizeof *(x))
-enum { WATCHDOG = 10 /* seconds */, MOST = 1000 };
-
-/* Two limits of the sanitizers, not of ours. The thread sanitizer cannot follow new threads in the child
- * of a threaded process, and takes them for those of the parent: there, children get none. The address
- * sanitizer's allocator is not fork-safe: there, nobody allocates at the instant of a fork. */
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define __SANITIZE_THREAD__ 1
-#endif
-#if __has_feature(address_sanitizer)
-#define __SANITIZE_ADDRESS__ 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__)
-enum { THREADS_OF_CHILDREN = 0 };
-#else
-enum { THREADS_OF_CHILDREN = 1 << 30 };
-#endif
-#if defined(__SANITIZE_ADDRESS__)
-enum { RUNS_BEFORE_FORK = 1 };
-#else
-enum { RUNS_BEFORE_FORK = 0 };
-#endif
+enum { MOST = 1000 };
 
 /* -------------------------------------------------------------- a system that refuses */
 
@@ -300,16 +278,6 @@ static void signals_stay_with_the_application(void **state)
 
 /* -------------------------------------------------------------------------------- fork */
 
-static void expect_child(pid_t child)
-{
-    int status;
-    assert_true(child > 0);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    if (WIFSIGNALED(status))
-        fail_msg("the child died of signal %d", WTERMSIG(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
-}
-
 /* In a child: 0 if the pool works there and, one fork further down, there too. */
 static int use_in_child(attni_pool *pool, int depth)
 {
@@ -380,7 +348,7 @@ static void *run_and_run(void *arg)
     return NULL;
 }
 
-/* The child is forked at any instant of a run: locks held, threads half started, work half claimed. */
+/* The child is forked at any instant of a run: locks held, threads half started, work claimed. */
 static void fork_inside_another_thread_s_run(void **state)
 {
     (void)state;

@@ -238,7 +238,7 @@ static void outputs_must_not_overlap(void **state)
     assert_true(overlapping > 20000 && clean > 20000 && strict < clean / 2);
 }
 
-/* Every order of dimensions, direction and gap that a dense array can be seen through is accepted. */
+/* Every order of dimensions, direction and gap that a dense array is seen through is accepted. */
 static void sane_outputs_are_accepted(void **state)
 {
     (void)state;

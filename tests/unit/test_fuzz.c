@@ -1,0 +1,101 @@
+/* The fuzz targets of fuzz/, on seeds and on a fixed run of random inputs, so that they stay alive
+ * where no fuzzer runs. With ATTN_FUZZ_CORPUS=FOLDER in the environment the seeds are written there
+ * too (npy-0, npz-0, ...): what a fuzzer starts from. */
+#define _GNU_SOURCE
+#include "io_testing.h"
+
+#define LLVMFuzzerTestOneInput fuzz_npy
+#define must must_npy
+#include "../../fuzz/fuzz_npy.c"
+#undef LLVMFuzzerTestOneInput
+#undef must
+
+#define LLVMFuzzerTestOneInput fuzz_npz
+#define must must_npz
+#include "../../fuzz/fuzz_npz.c"
+#undef LLVMFuzzerTestOneInput
+#undef must
+
+#define LLVMFuzzerTestOneInput fuzz_sdpa
+#include "../../fuzz/fuzz_sdpa.c"
+#undef LLVMFuzzerTestOneInput
+
+enum { SDPA_INPUTS = 1000, FILE_INPUTS = 20000, LONGEST = 1024 };
+
+static uint64_t random_state = 0x5EED;
+static uint8_t random_byte(void)
+{
+    random_state = random_state * 6364136223846793005 + 1442695040888963407;
+    return (uint8_t)(random_state >> 56);
+}
+
+static void keep_seed(const char *kind, int i, bytes b)
+{
+    const char *folder = getenv("ATTN_FUZZ_CORPUS");
+    char path[4200];
+    if (!folder)
+        return;
+    snprintf(path, sizeof path, "%s/%s-%d", folder, kind, i);
+    write_file(path, b);
+}
+
+/* A seed as it is, and with three random bytes in it, over and over. */
+static void around_seed(int (*target)(const uint8_t *data, size_t size), bytes b, int times)
+{
+    target(b.data, b.size);
+    for (int n = 0; n < times; n++) {
+        size_t at[3];
+        unsigned char was[3];
+        for (int k = 0; k < 3; k++) {
+            at[k] = (size_t)(random_byte() << 8 | random_byte()) % b.size;
+            was[k] = b.data[at[k]];
+            b.data[at[k]] = random_byte();
+        }
+        target(b.data, b.size);
+        for (int k = 3; k-- > 0;)
+            b.data[at[k]] = was[k];
+    }
+}
+
+static void test_fuzz_files(void **state)
+{
+    (void)state;
+    static const char *const descrs[] = {"'<f4'", "'>i2'", "'|b1'", "'<u8'"};
+    static const size_t sizes[] = {4, 2, 1, 8};
+    for (int i = 0; i < 4; i++) {
+        member m[] = {
+            {.name = "q.npy", .data = npy(descrs[i], i & 1, "(2, 3)", NULL, 6 * sizes[i])},
+            {.name = "k.npy", .data = npy(descrs[i], 0, "()", NULL, sizes[i]), .zip64 = i & 1}};
+        bytes z = zip(m, 2);
+        keep_seed("npy", i, m[0].data);
+        keep_seed("npz", i, z);
+        around_seed(fuzz_npy, m[0].data, FILE_INPUTS / 8);
+        around_seed(fuzz_npz, z, FILE_INPUTS / 8);
+        bytes_free(&z);
+        bytes_free(&m[0].data);
+        bytes_free(&m[1].data);
+    }
+}
+
+static void test_fuzz_sdpa(void **state)
+{
+    (void)state;
+    uint8_t data[LONGEST];
+    for (int n = 0; n < SDPA_INPUTS; n++) {
+        const size_t size = (size_t)(random_byte() << 8 | random_byte()) % LONGEST;
+        for (size_t i = 0; i < size; i++)
+            data[i] = random_byte();
+        fuzz_sdpa(data, size);
+        if (n < 20)
+            keep_seed("sdpa", n, (bytes){.data = data, .size = size});
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fuzz_files),
+        cmocka_unit_test(test_fuzz_sdpa),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
