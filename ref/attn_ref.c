@@ -149,6 +149,16 @@ static void attend_row(const attn_sdpa_args *a, const ref_result *result, int64_
     put(result->lse, row, l == 0 ? (real)-INFINITY : m + log(l));
     put(result->reach, row, reach);
 
+    /* What rounding errors are in proportion to: all weights, also those that dropout takes away,
+     * since an error of the row's largest score is in every weight that is left. */
+    for (int64_t c = 0; c < Dv; c++) {
+        real mass = 0;
+        for (int64_t j = 0; j < S; j++)
+            if (score[j] != (real)-INFINITY)
+                mass += w[j] * fabs((real)ref_get(&a->v, b, g, j, c));
+        put(result->mass, row * Dv + c, mass / (1 - (real)a->dropout));
+    }
+
     /* Dropout: a weight is kept, and made larger by what the lost ones lack, or it is 0. */
     if (a->dropout > 0)
         for (int64_t j = 0; j < S; j++)
@@ -158,16 +168,14 @@ static void attend_row(const attn_sdpa_args *a, const ref_result *result, int64_
 
     /* Context: the weighted sum of the visible values; an empty sum is 0. */
     for (int64_t c = 0; c < Dv; c++) {
-        real o = 0, mass = 0;
+        real o = 0;
         for (int64_t j = 0; j < S; j++) {
             if (score[j] == (real)-INFINITY)
                 continue;
             real v = (real)ref_get(&a->v, b, g, j, c);
             o += w[j] * v;
-            mass += w[j] * fabs(v);
         }
         put(result->out, row * Dv + c, o);
-        put(result->mass, row * Dv + c, mass);
     }
 }
 

@@ -24,8 +24,8 @@ typedef struct ref_result {
 
     /* What the rounding errors of a row are in proportion to (docs/NUMERICS.md, "The arithmetic"):
      * |out - exact| <= 8 u (1 + reach) mass, u half the distance from 1 to the next number. reach:
-     * the largest of |scale| sum_t |q_t k_t| + |mask| + |ALiBi|, and |sink|; mass: sum_j w_j d_j
-     * |v_j|. */
+     * the largest of |scale| sum_t |q_t k_t| + |mask| + |ALiBi|, and |sink|; mass: sum_j w_j |v_j|,
+     * by 1 - dropout. */
     double *reach; /* [B,H,T] */
     double *mass;  /* [B,H,T,Dv] */
 } ref_result;

@@ -60,8 +60,7 @@ static const struct {
 };
 enum { SETS = (int)(sizeof sets / sizeof sets[0]) };
 
-/* What the system really lets us use: leaves past max_leaf hold another leaf's values on some CPUs,
- * and XCR0 is not there without OSXSAVE. */
+/* Some CPUs answer for a leaf past max_leaf with the values of another one. */
 static attni_cpuid sane(const attni_cpuid *regs)
 {
     attni_cpuid r = *regs;
@@ -69,8 +68,6 @@ static attni_cpuid sane(const attni_cpuid *regs)
         r.leaf1_ecx = r.leaf1_edx = 0;
     if (r.max_leaf < 7)
         r.leaf7_ebx = r.leaf7_ecx = r.leaf7_edx = r.leaf7_1_eax = 0;
-    if (!(r.leaf1_ecx & OSXSAVE))
-        r.xcr0 = 0;
     return r;
 }
 

@@ -99,7 +99,6 @@ static void work(attni_pool *pool)
 static void *worker(void *arg)
 {
     attni_pool *pool = arg;
-    fesetenv(FE_DFL_ENV); /* not the mode that the first caller happened to have */
     while (atomic_load(&pool->left) >= 0) {
         work(pool);
         if (spin(&pool->left, true, pool->spin))

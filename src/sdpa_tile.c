@@ -41,7 +41,7 @@ typedef struct worker {
     char *k, *v;               /* [CHUNK][D], [CHUNK][Dv]: converted keys and values */
     char *rows;                /* [W][max(D, Dv)]: converted queries, outputs */
     char *biases;              /* [W][block] of a dense mask */
-    char *line;                /* [block] scores of one query */
+    char *lines;               /* [W][block] scores, a row per query */
     const char *k_now, *v_now; /* the chunk's first rows, as R */
     ptrdiff_t ldk, ldv;
 } worker;
@@ -111,7 +111,7 @@ static void carve(worker *w, attni_layout *layout)
     if (p->args.mask)
         w->biases = attni_layout_take(layout, ATTNI_BLOCK, line);
     if (p->args.scores)
-        w->line = attni_layout_take(layout, ATTNI_BLOCK, p->real);
+        w->lines = attni_layout_take(layout, ATTNI_BLOCK, line);
 }
 
 size_t attni_tile_scratch(const attni_plan *plan)
@@ -378,24 +378,45 @@ static void move_exponents(worker *w, tile *t)
 
 /* ------------------------------------------------------------------------------- scores out */
 
-/* Row by row of st into the caller's tensor, keys j0 + r .. of the whole tensor. */
-static void write_scores(worker *w, const tile *t, int64_t j, int n, double constant, bool computed)
+static char *line_of(const worker *w, int i)
+{
+    return w->lines + (size_t)i * ATTNI_BLOCK * w->plan->real;
+}
+
+/* A block of scores into w->lines. A mark (see ATTNI_CAREFUL) is a hidden key's. */
+static void turn_scores(worker *w, const tile *t, int n, bool marked)
 {
     const attni_plan *p = w->plan;
-    const attn_tensor *s = p->args.scores;
-    const bool weights = p->args.scores_stage == ATTN_STAGE_WEIGHTS;
-    for (int i = 0; i < t->rows; i++) {
-        for (int r = 0; r < n; r++) {
-            double x = constant;
-            if (computed)
-                x = lane(p, w->st, r * t->W + i);
-            if (computed && weights)
-                x = x < 0 ? 0 : x * lane(p, w->a, i); /* a mark: hidden */
-            set_lane(p, w->line, r, x);
-        }
-        store_row(p, attni_at(s, w->view->b, w->view->h, w->view->i_base + t->i0 + i, j), s,
-                  w->line, n);
+    if (!marked) {
+        p->kernels->finish(w->lines, ATTNI_BLOCK, w->st, w->a, t->rows, n, t->nv);
+        return;
     }
+    for (int i = 0; i < t->rows; i++)
+        for (int r = 0; r < n; r++) {
+            const double x = lane(p, w->st, r * t->W + i);
+            set_lane(p, line_of(w, i), r, x < 0 ? 0 : x * lane(p, w->a, i));
+        }
+}
+
+/* The factors of the rows: 1 / l for weights, else 1. Weights count from the maximum itself, wherever
+ * m has been. True if a row is NaN, where 0 for a hidden key must not be multiplied. */
+static bool row_factors(worker *w, tile *t)
+{
+    const attni_plan *p = w->plan;
+    bool marked = false;
+    for (int i = 0; i < t->W; i++) {
+        set_lane(p, w->a, i, 1);
+        if (p->args.scores_stage != ATTN_STAGE_WEIGHTS)
+            continue;
+        const double l = lane(p, t->l, i), m = lane(p, t->m, i);
+        const double up = ceil(lane(p, t->top, i) * lane(p, t->c, i));
+        const double shift = isfinite(up) && isfinite(m) ? fmax(fmin(up - m, 3000), -3000) : 0;
+        if (isfinite(up) && isfinite(m))
+            set_lane(p, t->m, i, up);
+        set_lane(p, w->a, i, l == 0 ? 0 : ldexp(1 / l, (int)shift));
+        marked |= !isfinite(lane(p, w->a, i));
+    }
+    return marked;
 }
 
 /* The scores that the caller asked for, computed once more now that m and l are final; out is
@@ -404,36 +425,32 @@ static void write_scores(worker *w, const tile *t, int64_t j, int n, double cons
 static void scores_out(worker *w, tile *t)
 {
     const attni_plan *p = w->plan;
+    const attn_tensor *s = p->args.scores;
     const attn_stage stage = p->args.scores_stage;
-    const bool hides = stage >= ATTN_STAGE_BIASED;
-    const double nothing = stage == ATTN_STAGE_WEIGHTS ? 0 : -(double)INFINITY;
-    for (int i = 0; i < t->W;
-         i++) { /* weights count from the maximum itself, wherever m has been */
-        const double l = lane(p, t->l, i), m = lane(p, t->m, i);
-        const double up = ceil(lane(p, t->top, i) * lane(p, t->c, i));
-        set_lane(p, w->a, i, l == 0 ? 0 : 1 / l);
-        if (!isfinite(up) || !isfinite(m))
-            continue;
-        const double shift = fmax(fmin(up - m, 3000), -3000);
-        set_lane(p, w->a, i, l == 0 ? 0 : ldexp(1 / l, (int)shift));
-        set_lane(p, t->m, i, up);
-    }
-    const int step = ATTNI_BLOCK;
-    for (int64_t g = 0; g < p->S; g += step) { /* g counts from the tensor's first key */
+    const bool hides = stage >= ATTN_STAGE_BIASED, weights = stage == ATTN_STAGE_WEIGHTS;
+    const bool marked = row_factors(w, t);
+    for (int64_t g = 0; g < p->S; g += ATTNI_BLOCK) { /* g counts from the tensor's first key */
         const int64_t j0 = g - w->view->j_base;
-        const int n = p->S - g < step ? (int)(p->S - g) : step;
+        const int n = p->S - g < ATTNI_BLOCK ? (int)(p->S - g) : ATTNI_BLOCK;
         attni_class visible = ATTNI_PARTIAL;
         if (hides)
             visible = attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->rows, j0, j0 + n);
         if (visible != ATTNI_EMPTY) {
             load_chunk(w, j0, n, false);
             score_block(w, t, j0, 0, n, visible, hides ? ATTN_STAGE_BIASED : stage);
-            if (stage == ATTN_STAGE_WEIGHTS)
-                p->kernels->weights(w->st, w->l, w->st, t->c, t->m, n, t->nv, ATTNI_CAREFUL);
-            else if (stage == ATTN_STAGE_BIASED && !p->natural)
+            if (weights)
+                p->kernels->weights(w->st, w->l, w->st, t->c, t->m, n, t->nv,
+                                    marked ? ATTNI_CAREFUL : ATTNI_MASKED);
+            else if (hides && !p->natural)
                 p->kernels->natural(w->st, n, p->rest, 0, t->nv);
+            turn_scores(w, t, n, marked);
+        } else {
+            for (int i = 0; i < t->rows * ATTNI_BLOCK; i++)
+                set_lane(p, w->lines, i, weights ? 0 : -(double)INFINITY);
         }
-        write_scores(w, t, g, n, nothing, visible != ATTNI_EMPTY);
+        for (int i = 0; i < t->rows; i++)
+            store_row(p, attni_at(s, w->view->b, w->view->h, w->view->i_base + t->i0 + i, g), s,
+                      line_of(w, i), n);
     }
 }
 

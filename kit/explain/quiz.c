@@ -138,7 +138,8 @@ int quiz_ask(quiz_question *q, const trace *t, uint64_t seed, int index, kit_err
             return KIT_OK;
         }
     }
-    return kit_fail(err, KIT_USAGE, "there is no weight worth asking for: a quiz needs two words");
+    return kit_fail(err, KIT_USAGE,
+                    "a quiz needs weights of two keys or more with their scores; there are none");
 }
 
 bool quiz_is_right(const quiz_question *q, double answer)

@@ -223,6 +223,6 @@ int lesson_module(trace *t, attn_context *ctx, kit_error *err)
         "NameError: name 'nn' is not defined - the cell with `from torch import nn` had not "
         "run. attn_weights.shape, printed after it, is left over from an earlier run and "
         "agrees with the shape here.");
-    recipe_note(&r, "next", "--check  --full  --quiz  -o map.svg  --json");
+    recipe_note(&r, "next", "--check  --full  -o map.svg  --json");
     return recipe_end(&r);
 }

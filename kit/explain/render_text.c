@@ -35,7 +35,7 @@ static void put_title(page *p)
 static void put_section(page *p, const char *section)
 {
     char title[LABEL_BYTES];
-    label_clip(title, page_clean(p, section), p->width - 3, p->unicode ? "…" : "...");
+    label_clip(title, page_clean(p, section), p->width - 4, p->unicode ? "…" : "...");
     sink_puts(&p->out, "\n");
     page_bold(p);
     sink_printf(&p->out, "%s %s ", p->unicode ? "──" : "--", title);

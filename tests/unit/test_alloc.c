@@ -113,9 +113,10 @@ static void pieces_cannot_wrap(void **state)
 static void overflow_stays(void **state)
 {
     (void)state;
-    attni_layout layout = {0};
-    attni_layout_take(&layout, 10, 10);
-    attni_layout_take(&layout, SIZE_MAX / 2, 3);
+    static _Alignas(ATTNI_ALIGN) char block[4 * ATTNI_ALIGN];
+    attni_layout layout = {.base = block};
+    assert_ptr_equal(attni_layout_take(&layout, 10, 10), block);
+    assert_null(attni_layout_take(&layout, SIZE_MAX / 2, 3));
     assert_true(layout.overflow);
     assert_null(attni_layout_take(&layout, 1, 1));
     assert_true(layout.overflow);

@@ -286,7 +286,6 @@ static void fork_of_an_idle_context(void **state)
     }
 }
 
-#if defined(__SANITIZE_ADDRESS__)
 /* Memory without locks: cut from one block, given back when the next such context is made. */
 static atomic_size_t bump_used;
 
@@ -299,13 +298,17 @@ static void *bump_allocate(void *user, size_t size, size_t alignment)
     return at + rounded <= sizeof block ? block + at : NULL;
 }
 
+/* What is released twice is a failure. */
+static void *last_released;
+
 static void bump_release(void *user, void *memory, size_t size)
 {
     (void)user;
-    (void)memory;
     (void)size;
+    if (memory == last_released)
+        atomic_fetch_add(&failures, 1);
+    last_released = memory;
 }
-#endif
 
 /* Scratch for a context that is in use at the instant of a fork. */
 static attn_context *context_to_fork(void)
@@ -399,6 +402,53 @@ static void fork_while_the_lock_is_held(void **state)
         attn_context_destroy(ctx);
     }
 }
+static void *call_once(void *arg)
+{
+    if (!sums_are_right(arg, 50))
+        atomic_fetch_add(&failures, 1);
+    return NULL;
+}
+
+/* Between two blocks of scratch: the old one is gone, the new one has not come. */
+static void *waiting_allocate(void *user, size_t size, size_t alignment)
+{
+    hold(user, 0);
+    return bump_allocate(user, size, alignment);
+}
+
+static void fork_while_scratch_is_replaced(void **state)
+{
+    (void)state;
+    attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
+    attn_context *ctx;
+    pthread_t holder;
+    o.threads = 1;
+    o.allocate = waiting_allocate;
+    o.release = bump_release;
+    atomic_store(&bump_used, 0);
+    assert_int_equal(attn_context_create(&o, &ctx, NULL), ATTN_OK);
+    assert_true(sums_are_right(ctx, 1));
+    atomic_store(&inside, 0);
+    atomic_store(&let_go, 0);
+    assert_int_equal(pthread_create(&holder, NULL, call_once, ctx), 0);
+    while (atomic_load(&inside) < 1)
+        sched_yield();
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(WATCHDOG);
+        atomic_store(&let_go, 1);
+        bool right = sums_are_right(ctx, 1);
+        attn_context_destroy(ctx);
+        _exit(!right || atomic_load(&failures));
+    }
+    expect_child(child);
+    atomic_store(&let_go, 1);
+    pthread_join(holder, NULL);
+    assert_true(sums_are_right(ctx, 7));
+    attn_context_destroy(ctx);
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -411,6 +461,7 @@ int main(void)
         cmocka_unit_test(fork_of_an_idle_context),
         cmocka_unit_test(fork_inside_another_thread_s_call),
         cmocka_unit_test(fork_while_the_lock_is_held),
+        cmocka_unit_test(fork_while_scratch_is_replaced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,4 @@
-/* labels: threads
- *
- * Special values: what is hidden is never multiplied, so that anything there changes no bit; what
+/* Special values: what is hidden is never multiplied, so that anything there changes no bit; what
  * is seen reaches exactly the rows that use it. And the floating-point state of the caller is the
  * caller's. */
 #include <fenv.h>
@@ -95,7 +93,7 @@ static void make_problem(check_case *c, problem *p, attn_dtype dtype)
 static double *forward(check_case *c, problem *p)
 {
     attn_error err = {0};
-    if (attn_sdpa_forward(check_context(c, 3), &p->args, &err) != ATTN_OK)
+    if (attn_sdpa_forward(check_context(c, 1), &p->args, &err) != ATTN_OK)
         check_fail(c, "%s", err.message);
     return check_tensor_copy(c, &p->out.view);
 }
