@@ -69,6 +69,13 @@ V_INLINE vec v_iota(void)
 #endif
 }
 
+typedef uint64_t v_u64 __attribute__((vector_size(32)));
+#define V_U64_LANES 4
+V_INLINE v_u64 v_mul_u32(v_u64 a, v_u64 b)
+{
+    return (v_u64)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+}
+
 V_INLINE void v_transpose(vec r[V_LANES])
 {
 #if ATTNI_BITS == 32

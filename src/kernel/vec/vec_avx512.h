@@ -61,6 +61,13 @@ V_INLINE vec v_iota(void)
 #endif
 }
 
+typedef uint64_t v_u64 __attribute__((vector_size(64)));
+#define V_U64_LANES 8
+V_INLINE v_u64 v_mul_u32(v_u64 a, v_u64 b)
+{
+    return (v_u64)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+}
+
 V_INLINE void v_transpose(vec r[V_LANES])
 {
     vec a[V_LANES];

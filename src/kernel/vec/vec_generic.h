@@ -98,6 +98,16 @@ V_INLINE vec v_iota(void)
 #endif
 }
 
+/* 64-bit integers, as many as fill a vector; of the operators, only this product is not the same
+ * everywhere: the low halves of each, multiplied in full. */
+typedef uint64_t v_u64 __attribute__((vector_size(16)));
+#define V_U64_LANES 2
+V_INLINE v_u64 v_mul_u32(v_u64 a, v_u64 b)
+{
+    const uint64_t low = 0xffffffff;
+    return (a & low) * (b & low);
+}
+
 /* r[i][j] and r[j][i] change places. */
 V_INLINE void v_transpose(vec r[V_LANES])
 {
