@@ -41,6 +41,7 @@ void text_bars(page *p, const grid *g, int64_t head, int64_t row, int64_t limit)
 void text_legend(page *p, bool masked);
 int text_label_width(const page *p, const grid *g); /* of the row labels, after clipping */
 const char *text_shade(const page *p, double weight);
+const char *text_weight(char out[NUMBER_BYTES], double weight, int digits);
 
 /* text_worked.c: the chosen query's numbers with their operands; and its row, if `row_too`. */
 void text_worked(page *p, const trace_step *s, bool row_too);

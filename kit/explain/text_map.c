@@ -220,8 +220,10 @@ static void put_bar(page *p, const grid *g, const ranked *r, bool masked, int la
         sink_puts(&p->out, " hidden\n");
         return;
     }
-    sink_printf(&p->out, " %6.4f", r->weight);
-    int room = p->width - p->indent - 2 - label_width - 8, bar = (int)(r->weight * room + 0.5);
+    char number[NUMBER_BYTES];
+    sink_printf(&p->out, " %6s", text_weight(number, r->weight, 4));
+    double part = r->weight > 0 ? fmin(r->weight, 1) : 0;
+    int room = p->width - p->indent - 2 - label_width - 8, bar = (int)(part * room + 0.5);
     sink_puts(&p->out, bar > 0 ? " " : "");
     for (int i = 0; i < bar && i < room; i++) {
         sink_puts(&p->out, p->unicode ? "█" : "#");

@@ -12,7 +12,7 @@
 
 int text_label_width(const page *p, const grid *g)
 {
-    int most = p->width >= 100 ? 14 : 10, width = 1;
+    int most = p->width >= 100 ? 14 : p->width >= 40 ? 10 : 6, width = 1;
     for (int64_t i = 0; i < g->rows; i++) {
         char label[LABEL_BYTES], clipped[LABEL_BYTES];
         label_clip(clipped, grid_row_label(g, i, label), most, p->unicode ? "…" : ".");
@@ -66,6 +66,17 @@ static void put_header(page *p, const grid *g, const layout *l)
     sink_puts(&p->out, "\n");
 }
 
+/* "0.601", ".60", "1.0"; "!!" for what no softmax gives. */
+const char *text_weight(char out[NUMBER_BYTES], double w, int digits)
+{
+    if (isnan(w) || !(w > -0.0005 && w < 1.0005)) {
+        return strcpy(out, isnan(w) ? "nan" : "!!");
+    }
+    bool narrow = digits == 2;
+    snprintf(out, NUMBER_BYTES, "%.*f", narrow && w > 0.995 ? 1 : digits, fabs(w));
+    return narrow && out[0] == '0' ? out + 1 : out;
+}
+
 static void put_cell(page *p, const grid *g, const layout *l, int64_t head, int64_t i, int64_t j)
 {
     char text[NUMBER_BYTES];
@@ -77,9 +88,7 @@ static void put_cell(page *p, const grid *g, const layout *l, int64_t head, int6
         page_spaces(p, 1);
         return;
     }
-    bool narrow = l->digits == 2;
-    snprintf(text, sizeof text, "%.*f", narrow && w > 0.995 ? 1 : l->digits, w);
-    const char *digits = narrow && text[0] == '0' ? text + 1 : text; /* ".60" */
+    const char *digits = text_weight(text, w, l->digits);
     if (p->colour != RENDER_NO_COLOUR) {
         page_cell(p, w);
         page_spaces(p, l->cell - 1 - (int)strlen(digits));

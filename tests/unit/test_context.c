@@ -1,4 +1,4 @@
-/* The context and what surrounds each call: options, scratch, and the modes that it leaves alone. */
+/* The context and what surrounds each call: options, scratch, and the modes it leaves alone. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fenv.h>

@@ -1,4 +1,4 @@
-/* Contexts, threads and fork: counts, sharing, the caller's own threads, and children of any instant.
+/* Contexts, threads and fork: counts, sharing, the caller's threads, children of any instant.
  * labels: threads
  * link: -Wl,--wrap=pthread_create
  */
