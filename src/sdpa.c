@@ -79,7 +79,8 @@ static int tiles_per_task(const attni_plan *p, int threads)
     return tiles;
 }
 
-static void count_tasks(attni_plan *p, int threads)
+/* False: more tasks than can be counted. */
+static bool count_tasks(attni_plan *p, int threads)
 {
     p->sequences = p->args.cu_seqlens_q ? p->args.sequences + 1 : 1;
     p->tiles = tiles_per_task(p, threads);
@@ -87,8 +88,12 @@ static void count_tasks(attni_plan *p, int threads)
     if (p->B && p->H)
         for (int64_t n = 0; n < p->sequences; n++)
             p->tasks_per_head += tasks_of(p, view_of(p, 0, 0, n).T);
-    p->tasks = p->tasks_per_head * p->B * p->H;
+    int64_t heads;
+    if (__builtin_mul_overflow(p->B, p->H, &heads) ||
+        __builtin_mul_overflow(p->tasks_per_head, heads, &p->tasks))
+        return false;
     p->workers = p->tasks < threads ? (int)p->tasks : threads;
+    return true;
 }
 
 static attn_status make_plan(attni_plan *p, int isa, int threads, attn_error *err)
@@ -101,15 +106,16 @@ static attn_status make_plan(attni_plan *p, int isa, int threads, attn_error *er
     p->nv = 1;
     while (p->nv < p->kernels->vectors && p->nv * p->kernels->lanes < p->T)
         p->nv *= 2;
-    count_tasks(p, threads);
+    const bool counted = count_tasks(p, threads);
     p->worker_bytes = attni_tile_scratch(p);
-    if (p->worker_bytes == SIZE_MAX ||
+    if (!counted || p->worker_bytes == SIZE_MAX ||
         !attni_size_mul(p->worker_bytes, (size_t)(p->workers > 1 ? p->workers : 1),
                         &p->scratch_bytes))
-        return attni_fail(err, ATTN_ERR_LIMIT, "q",
-                          "D=%lld and Dv=%lld need more scratch than this "
-                          "machine can address",
-                          (long long)p->D, (long long)p->Dv);
+        return attni_fail(
+            err, ATTN_ERR_LIMIT, "q",
+            "q is too large: its B x H x T, or the scratch for D=%lld and Dv=%lld, is "
+            "more than this machine can count",
+            (long long)p->D, (long long)p->Dv);
     return ATTN_OK;
 }
 

@@ -8,7 +8,8 @@ cd "$(dirname "$0")/.."
 may_see() {
     case "$1" in
     include/*) echo '' ;;
-    src/nn/*) echo 'include/attn.h src/internal.h src/kernel/kernel.h src/nn/*' ;;
+    # A module plans and runs its attention as one call of its own, hence sdpa.h.
+    src/nn/*) echo 'include/attn.h src/internal.h src/sdpa.h src/kernel/kernel.h src/nn/*' ;;
     src/kernel/*) echo 'include/attn.h src/internal.h src/kernel/*' ;;
     src/*) echo 'include/attn.h src/kernel/* src/*.h src/*.def' ;;
     ref/*) echo 'include/attn.h ref/*' ;;
@@ -16,7 +17,7 @@ may_see() {
     check/*) echo 'include/attn.h src/internal.h src/kernel/kernel.h src/kernel/*.def ref/* check/*' ;;
     cli/*) echo 'include/attn.h kit/* check/* cli/*' ;;
     examples/* | bench/*) echo 'include/attn.h' ;;
-    fuzz/*) echo 'include/attn.h kit/* fuzz/*' ;;
+    fuzz/*) echo 'include/attn.h kit/* ref/* fuzz/*' ;;
     *) echo '*' ;;
     esac
 }
