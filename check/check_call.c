@@ -99,8 +99,7 @@ static void plant_nan(check_case *c, check_call *call)
     say(c, " nan");
 }
 
-/* ------------------------------------------------------------------------------ options,
- * visibility */
+/* -------------------------------------------------------------------------- options, visibility */
 
 static void choose_causal(check_case *c, attn_sdpa_args *a)
 {
@@ -149,8 +148,8 @@ static void choose_sequences(check_case *c, check_call *call)
     }
 }
 
-/* Hides single keys, whole rows of keys from a query, runs at either end: what masks are used for.
- * */
+/* Hides single keys, whole rows of keys from a query, runs at either end: what masks are used
+ * for. */
 static void hide(check_case *c, check_tensor *mask, double hidden)
 {
     const int64_t *n = mask->view.shape;
@@ -230,8 +229,7 @@ static void choose_extras(check_case *c, check_call *call)
     }
 }
 
-/* ------------------------------------------------------------------------------- outputs, the call
- * */
+/* ---------------------------------------------------------------------------- outputs, the call */
 
 static void choose_outputs(check_case *c, check_call *call, check_layout layout)
 {

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stddef.h>
 
-/* The error of one element: how far it is off, and without measure where NaN or infinity disagree.
- * */
+/* The error of one element: how far it is off, and without measure where NaN or infinity
+ * disagree. */
 static double error_of(double got, double want)
 {
     if (isnan(want) || isnan(got))

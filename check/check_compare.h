@@ -22,8 +22,8 @@ typedef struct check_difference {
 
 typedef enum check_zero { CHECK_ZERO_ANY, CHECK_ZERO_SIGNED } check_zero; /* does -0 equal +0? */
 
-/* True if got equals want in every element. worst (may be NULL) tells of the first that does not.
- * */
+/* True if got equals want in every element. worst (may be NULL) tells of the first that does
+ * not. */
 bool check_same(const double *got, const double *want, int64_t n, check_zero zero,
                 check_difference *worst);
 
@@ -32,8 +32,8 @@ bool check_same(const double *got, const double *want, int64_t n, check_zero zer
 bool check_within(const double *got, const double *want, const double *bound, int64_t n,
                   check_difference *worst);
 
-/* ||got - want|| / ||want|| over all elements; 0 if they are equal, NaN if anything is not finite.
- * */
+/* ||got - want|| / ||want|| over all elements; 0 if they are equal, NaN if anything is not
+ * finite. */
 double check_relative_error(const double *got, const double *want, int64_t n);
 
 /* The distance between numbers of this type near x: the unit in the last place. */

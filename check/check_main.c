@@ -14,8 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What can be checked. cases: of one round, for each instruction set, element type and tile width.
- * */
+/* What can be checked. cases: of one round, for each instruction set, element type and tile
+ * width. */
 typedef struct check_entry {
     const char *name;
     void (*check)(check_case *);

@@ -71,8 +71,8 @@ check_tensor check_tensor_new(check_case *c, attn_dtype dtype, const int64_t sha
 
 /* ------------------------------------------------------------------------------------ elements */
 
-/* |x| rounded to a multiple of the format's last place: `fraction` bits, exponents from `smallest`.
- * */
+/* |x| rounded to a multiple of the format's last place: `fraction` bits, exponents from
+ * `smallest`. */
 static double rounded(double x, int fraction, int smallest)
 {
     int exponent = x == 0 ? smallest : ilogb(x);

@@ -91,8 +91,8 @@ void check_rescale(check_case *c)
 /* ---------------------------------------------------------------------------------- weights */
 
 /* The distance that 2^x may be off: one unit in the last place, a quarter more where multiply-adds
- * round twice, and below the normal numbers all of it. The reference's own rounding is beside it.
- * */
+ * round twice, and below the normal numbers all of it. The reference's own rounding is beside
+ * it. */
 static double power_bound(const check_case *c, double power)
 {
     attn_dtype type = c->bits == 32 ? ATTN_F32 : ATTN_F64;

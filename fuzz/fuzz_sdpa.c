@@ -1,9 +1,9 @@
-/* Fuzz target: attn_sdpa_forward with arguments made of random bytes: shapes, strides, dtypes, masks
- * and every option, sensible or not.
+/* Fuzz target: attn_sdpa_forward with arguments made of random bytes: shapes, strides, dtypes,
+ * masks and every option, sensible or not.
  *
- * Each tensor is a view into memory of its own; one that would reach beyond it gets no data, so that
- * the engine has to refuse it. The call must be refused on every instruction set alike, and leave its
- * outputs alone; or succeed on all, and agree with ref/ wherever that is finite.
+ * Each tensor is a view into memory of its own; one that would reach beyond it gets no data, so
+ * that the engine has to refuse it. The call must be refused on every instruction set alike, and
+ * leave its outputs alone; or succeed on all, and agree with ref/ wherever that is finite.
  *
  * Built as fuzz_npy.c says, with the files of ref/ and without those of kit/ and -lzip.
  */

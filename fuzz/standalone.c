@@ -1,8 +1,8 @@
 /* A main() for the fuzz targets where there is no libFuzzer:
  *
- *   gcc -g -O1 -fsanitize=address,undefined -Iinclude fuzz/standalone.c fuzz/fuzz_npy.c ... -o replay
- *   ./replay FILE...        replays inputs
- *   ./replay --random N     runs N inputs of random bytes, the same ones each time
+ *   gcc -g -O1 -fsanitize=address,undefined -Iinclude fuzz/standalone.c fuzz/fuzz_npy.c ...
+ *   ./a.out FILE...        replays inputs
+ *   ./a.out --random N     runs N inputs of random bytes, the same ones each time
  */
 #include <stdint.h>
 #include <stdio.h>

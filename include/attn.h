@@ -66,8 +66,8 @@ ATTN_API const char *attn_version(void);                   /* of the library tha
  *
  * A view: it owns nothing. Up to four dimensions; unused leading ones are 1. Strides are in
  * ELEMENTS and may be anything, negative and 0 included: a stride of 0 repeats an input along that
- * dimension. Outputs must not overlap themselves. No alignment is assumed. A last stride of 1 is the
- * fast case; others are gathered row by row. If a size is 0, data may be NULL.
+ * dimension. Outputs must not overlap themselves. No alignment is assumed. A last stride of 1 is
+ * the fast case; others are gathered row by row. If a size is 0, data may be NULL.
  */
 typedef enum attn_dtype {
     ATTN_F64 = 1,
@@ -129,8 +129,8 @@ typedef struct attn_context_options {
         sizeof(attn_context_options), 0, 0, 0, 0, 0, 0, 0                                          \
     }
 
-/* options may be NULL: all defaults. ATTN_ERR_UNSUPPORTED if the machine lacks the named set. If the
- * system refuses a thread, the context works with those it got. */
+/* options may be NULL: all defaults. ATTN_ERR_UNSUPPORTED if the machine lacks the named set. If
+ * the system refuses a thread, the context works with those it got. */
 ATTN_API attn_status attn_context_create(const attn_context_options *options, attn_context **out,
                                          attn_error *err);
 ATTN_API void attn_context_destroy(attn_context *ctx); /* NULL is fine; no call may be running */
@@ -214,8 +214,8 @@ typedef struct attn_sdpa_args {
     /* Packed sequences: queries cu_seqlens_q[n] .. cu_seqlens_q[n+1]-1 see only keys
      * cu_seqlens_k[n] .. cu_seqlens_k[n+1]-1, n = 0..sequences-1. Both arrays have sequences + 1
      * elements, start at 0 and never fall. Causal, window and ALiBi count i and j from the start of
-     * the sequence, so each gives the bits that it gives alone; mask and dropout count from the start
-     * of the tensor. Not together with key_lengths. NULL: one sequence. */
+     * the sequence, so each gives the bits that it gives alone; mask and dropout count from the
+     * start of the tensor. Not together with key_lengths. NULL: one sequence. */
     const int64_t *cu_seqlens_q, *cu_seqlens_k;
     int64_t sequences;
 
@@ -257,9 +257,9 @@ typedef struct attn_plan_info {
 ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *args,
                                     attn_plan_info *info, attn_error *err);
 
-/* The dropout decisions of a call with this seed and p: out [B,H,T,S], bool, 1 = kept. Philox4x32-10,
- * key = seed, counter = (j / 8, i, b * H + h, 0), one 16-bit draw per key: kept if it is >=
- * round(p * 65536). Depends on nothing else. Salmon et al. 2011. */
+/* The dropout decisions of a call with this seed and p: out [B,H,T,S], bool, 1 = kept.
+ * Philox4x32-10, key = seed, counter = (j / 8, i, b * H + h, 0), one 16-bit draw per key: kept if
+ * it is >= round(p * 65536). Depends on nothing else. Salmon et al. 2011. */
 ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tensor *out,
                                        attn_error *err);
 
@@ -277,7 +277,8 @@ ATTN_API attn_status attn_embedding_forward(attn_context *ctx, const attn_tensor
 
 /* out = x weight^T + bias, as PyTorch's Linear. x [B,H,T,In], weight [B|1,H|1,Out,In], bias
  * [B|1,H|1,1,Out] or NULL, out [B,H,T,Out]; a 1 broadcasts. `x @ W` with W [In,Out] is this with W
- * seen through swapped strides. Sums run over In in order, in the tensors' dtype. */
+ * seen through swapped strides. Sums run over In in order, in the tensors' dtype; out is never
+ * -0. */
 ATTN_API attn_status attn_linear_forward(attn_context *ctx, const attn_tensor *x,
                                          const attn_tensor *weight, const attn_tensor *bias,
                                          const attn_tensor *out, attn_error *err);
@@ -285,23 +286,25 @@ ATTN_API attn_status attn_linear_forward(attn_context *ctx, const attn_tensor *x
 /* Multi-head attention: project, attend, join the heads, project.
  *   q = x w_q^T + b_q   k = source w_k^T + b_k   v = source w_v^T + b_v   per head
  *   out = dropout(concat_h(sdpa(q_h, k_h, v_h)) w_o^T + b_o)
- * Per-head weights are the general form: w_q [1,H,D,E]. A packed weight [H*D,E] has the same memory;
- * attn_mha_packed() fills the views of PyTorch's in_proj_weight [3E,E] and in_proj_bias [3E]. */
+ * Per-head weights are the general form: w_q [1,H,D,E]. A packed weight [H*D,E] has the same
+ * memory; attn_mha_packed() fills the views of PyTorch's in_proj_weight [3E,E] and in_proj_bias
+ * [3E]. */
 typedef struct attn_mha_args {
     size_t struct_size;
     attn_tensor x;             /* [B,1,T,E] */
-    attn_tensor source;        /* [B,1,S,E] keys and values come from; data NULL: x */
+    attn_tensor source;        /* [B,1,S,Es] keys and values come from; data NULL: x */
     attn_tensor w_q, w_k, w_v; /* [1,H,D,E], [1,Hk,D,E], [1,Hk,Dv,E] */
     attn_tensor b_q, b_k, b_v; /* [1,H,1,D], [1,Hk,1,D], [1,Hk,1,Dv]; data NULL: none */
-    attn_tensor w_o, b_o; /* [1,1,Out,H*Dv], [1,1,1,Out]; data NULL: the joined heads are out */
-    attn_tensor out;      /* [B,1,T,Out] */
-    attn_sdpa_args
-        attention;         /* masks, scale, dropout, scores (weights out), lse; q..out are ours */
-    double output_dropout; /* 0 <= p < 1, Philox as above with b*T + i as row and h = 0 */
+    attn_tensor w_o, b_o;     /* [1,1,Out,H*Dv], [1,1,1,Out]; data NULL: the joined heads are out */
+    attn_tensor out;          /* [B,1,T,Out] */
+    attn_sdpa_args attention; /* masks, scale, dropout, lse, scores (the weights), a workspace for
+                                  all; q, k, v and out are ours */
+    double output_dropout;    /* 0 <= p < 1, Philox as above with b*T + i as row and h = 0 */
     uint64_t output_dropout_seed;
 } attn_mha_args;
 ATTN_API void attn_mha_args_init(attn_mha_args *args);
-/* Fills w_q..b_v from packed [3E,E] and [3E] (bias may be NULL). ATTN_ERR_SHAPE if E % heads != 0. */
+/* Fills w_q..b_v from packed [3E,E] and [3E] (bias may be NULL). ATTN_ERR_SHAPE if E % heads !=
+ * 0. */
 ATTN_API attn_status attn_mha_packed(attn_mha_args *args, const void *in_proj_weight,
                                      const void *in_proj_bias, attn_dtype dtype, int64_t E,
                                      int64_t heads, attn_error *err);
@@ -330,8 +333,8 @@ ATTN_API void attn_rng_linear(attn_rng *rng, float *weight, float *bias, int64_t
 
 /* ---------------------------------------------------------------------------------- Measuring
  *
- * What this machine can do, to stand beside a time: for benchmarks. Each runs for about `seconds` on
- * the caller's thread and returns the best it saw.
+ * What this machine can do, to stand beside a time: for benchmarks. Each runs for about `seconds`
+ * on the caller's thread and returns the best it saw.
  */
 /* Floating-point operations a second of the instruction set's fused multiply-adds on dtype's
  * compute type, from registers. 0 if isa is unknown or unusable. NULL: the best. */

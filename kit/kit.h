@@ -25,7 +25,8 @@ typedef struct kit_error {
 } kit_error;
 
 /* Fills err (may be NULL) and returns code. */
-int kit_fail(kit_error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int kit_fail(kit_error *err, int code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* ------------------------------------------------------------------------------ io/array.c
  *
@@ -69,8 +70,9 @@ int kit_npy_parse(kit_array *a, const void *bytes, size_t size, const char *name
 /* ----------------------------------------------------------------------------- io/output.c
  *
  * A file that is whole or absent: written beside its final name, flushed, renamed over it. "-" is
- * stdout. kit_output_abort removes what was written. Several outputs of one command are committed one
- * after the other, only after all were written. Whatever goes wrong with an output is KIT_LIMIT.
+ * stdout. kit_output_abort removes what was written. Several outputs of one command are committed
+ * one after the other, only after all were written. Whatever goes wrong with an output is
+ * KIT_LIMIT.
  */
 typedef struct kit_output kit_output;
 int kit_output_open(kit_output **out, const char *path, kit_error *err);
@@ -84,15 +86,15 @@ int kit_npy_write(kit_output *out, const kit_array *a, kit_error *err);
 
 /* ------------------------------------------------------------------------------ text/words.c
  *
- * White-space tokens with Unicode punctuation (category P) stripped from both ends; words left empty
- * are dropped. The vocabulary is the distinct words sorted by code point.
+ * White-space tokens with Unicode punctuation (category P) stripped from both ends; words left
+ * empty are dropped. The vocabulary is the distinct words sorted by code point.
  */
 typedef struct kit_words {
     size_t count;
-    char **word;        /* [count], UTF-8 */
-    int64_t *id;        /* [count], index into vocabulary */
+    char **word; /* [count], UTF-8 */
+    int64_t *id; /* [count], index into vocabulary */
     size_t vocabulary_count;
-    char **vocabulary;  /* [vocabulary_count] */
+    char **vocabulary; /* [vocabulary_count] */
 } kit_words;
 int kit_words_split(kit_words *words, const char *text, kit_error *err); /* bad UTF-8: KIT_USAGE */
 void kit_words_free(kit_words *words);

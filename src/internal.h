@@ -37,8 +37,8 @@ attn_status attni_fail(attn_error *err, attn_status status, const char *argument
 
 /* ---------------------------------------------------------------------------- dtype.c: rows
  *
- * Rows of any storage type to and from the compute types. Strides in elements. Loads of f32 into f32
- * and all widening are exact; stores round to nearest even. Neither pointer need be aligned.
+ * Rows of any storage type to and from the compute types. Strides in elements. Loads of f32 into
+ * f32 and all widening are exact; stores round to nearest even. Neither pointer need be aligned.
  */
 bool attni_dtype_is_float(attn_dtype dtype);
 void attni_load_row_f32(float *dst, const void *src, attn_dtype dtype, int64_t stride, int64_t n);
@@ -78,9 +78,10 @@ int attni_cpu_count(void); /* that this thread may run on; at least 1 */
 /* ------------------------------------------------------------- context.c, pool.c: one call
  *
  * attni_call_begin takes the context's lock and finds scratch: `workspace` if it is not NULL (an
- * error if it is too small), else the context's arena, else malloc for a NULL context. attni_call_run
- * runs body(arg, 0..workers-1), the caller being one of the workers, and returns when all are done.
- * attni_call_end gives back what begin took. With workers <= 1 no thread is woken.
+ * error if it is too small), else the context's arena, else malloc for a NULL context.
+ * attni_call_run runs body(arg, 0..workers-1), the caller being one of the workers, and returns
+ * when all are done. attni_call_end gives back what begin took. With workers <= 1 no thread is
+ * woken.
  *
  * In between, and in every body, the floating-point mode is C's default one, so that bits depend
  * neither on the caller's mode nor on the thread; end restores the caller's, flags included.
@@ -99,9 +100,9 @@ attn_status attni_call_begin(attni_call *call, attn_context *ctx, size_t scratch
 void attni_call_run(attni_call *call, int workers, void (*body)(void *arg, int worker), void *arg);
 void attni_call_end(attni_call *call);
 
-/* The thread pool, one per context (pool.c). threads counts the caller. Fewer threads than asked for
- * is not an error; attni_pool_threads says how many there are. Survives fork: the child starts its
- * own at the next run. */
+/* The thread pool, one per context (pool.c). threads counts the caller. Fewer threads than asked
+ * for is not an error; attni_pool_threads says how many there are. Survives fork: the child starts
+ * its own at the next run. */
 typedef struct attni_pool attni_pool;
 attni_pool *attni_pool_create(int threads); /* NULL: out of memory */
 int attni_pool_threads(const attni_pool *pool);

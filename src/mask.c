@@ -6,9 +6,9 @@
  *   scan    looks at the data of one tile, for rules that only data can decide (NULL: by span)
  *   apply   adds to a block of scores, and writes -inf where a key is not visible
  *
- * Spans intersect and applies chain, so rules combine without knowing of each other. Rows that add come
- * before rows that hide: what is hidden is overwritten last, so a NaN bias there is harmless. To add a
- * kind: a field in attn.h, a row here, a case in ref/attn_ref.c.
+ * Spans intersect and applies chain, so rules combine without knowing of each other. Rows that add
+ * come before rows that hide: what is hidden is overwritten last, so a NaN bias there is harmless.
+ * To add a kind: a field in attn.h, a row here, a case in ref/attn_ref.c.
  */
 #include "sdpa.h"
 

@@ -2,8 +2,8 @@
  *
  * Two generators, because the two uses ask for opposite things. Initialisation must reproduce a
  * stream that others define: MT19937 and torch's own transforms, in torch's own order, rounding
- * where torch rounds. Dropout must be a function of its place alone: a counter-based generator has no
- * state, so any tile, thread or machine can ask for the decision of any (b, h, i, j).
+ * where torch rounds. Dropout must be a function of its place alone: a counter-based generator has
+ * no state, so any tile, thread or machine can ask for the decision of any (b, h, i, j).
  *
  * To add a distribution: say which of torch's kernels draws it, draw in the same order, and add its
  * values to tests/data/torch_rng.json.
@@ -12,7 +12,7 @@
 
 #include "internal.h"
 
-/* ------------------------------------------------------------------------- MT19937 and its words */
+/* ------------------------------------------------------------------------ MT19937 and its words */
 
 #define MT_N 624
 #define MT_M 397
@@ -69,7 +69,7 @@ static double uniform_f64(attn_rng *rng)
     return (double)(word & 0x1fffffffffffffu) * 0x1p-53;
 }
 
-/* ------------------------------------------------------------------------- torch's distributions */
+/* ------------------------------------------------------------------------ torch's distributions */
 
 void attn_rng_rand(attn_rng *rng, float *x, size_t n)
 {
@@ -86,8 +86,8 @@ void attn_rng_uniform(attn_rng *rng, float *x, size_t n, double a, double b)
 }
 
 /* Sixteen uniforms become sixteen normals (Box and Muller 1958). Every step rounds to float, as
- * torch's do: an angle kept in double would be off by 1e-6. The functions themselves are computed in
- * double, so that the result depends on no libm. */
+ * torch's do: an angle kept in double would be off by 1e-6. The functions themselves are computed
+ * in double, so that the result depends on no libm. */
 static void box_muller_16(float *x)
 {
     for (int j = 0; j < 8; j++) {
@@ -134,15 +134,15 @@ void attn_rng_linear(attn_rng *rng, float *weight, float *bias, int64_t in, int6
 {
     if (in < 0 || out <= 0)
         return;
-    /* torch reaches the weight's bound as sqrt(3) * (sqrt(2 / (1 + 5)) / sqrt(in)); as a float it is this
-     * one for every `in` below 2^24 */
+    /* torch reaches the weight's bound as sqrt(3) * (sqrt(2 / (1 + 5)) / sqrt(in)); as a float it
+     * is this one for every `in` below 2^24 */
     const double bound = in > 0 ? 1 / sqrt((double)in) : 0;
     attn_rng_uniform(rng, weight, (size_t)in * (size_t)out, -bound, bound);
     if (bias)
         attn_rng_uniform(rng, bias, (size_t)out, -bound, bound);
 }
 
-/* ------------------------------------------------------------------------ Philox: which are kept */
+/* ----------------------------------------------------------------------- Philox: which are kept */
 
 void attni_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
 {

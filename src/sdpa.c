@@ -7,8 +7,8 @@
  *   mask.c                           which keys those are
  *   kernel/                          the arithmetic
  *
- * None of what is decided here changes a bit of the result: not the width of tiles, not the number of
- * tasks or workers, not their order.
+ * None of what is decided here changes a bit of the result: not the width of tiles, not the number
+ * of tasks or workers, not their order.
  */
 #include "sdpa.h"
 
@@ -25,8 +25,8 @@ void attn_sdpa_args_init(attn_sdpa_args *args)
 
 /* ------------------------------------------------------------------------------------ sequences */
 
-/* Sequence n of the call: of packed ones, or the only one. The last packed one holds the rows that are
- * left over; it has no keys. */
+/* Sequence n of the call: of packed ones, or the only one. The last packed one holds the rows that
+ * are left over; it has no keys. */
 static attni_view view_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)
 {
     const attn_sdpa_args *a = &p->args;
@@ -127,8 +127,8 @@ typedef struct job {
     atomic_llong next; /* task to take */
 } job;
 
-/* Task number -> head and run of queries. Later queries first: with a causal mask they see more, and
- * the longest work should not start last. */
+/* Task number -> head and run of queries. Later queries first: with a causal mask they see more,
+ * and the longest work should not start last. */
 static void run_task(const attni_plan *p, int64_t task, char *scratch)
 {
     const int64_t head = task / p->tasks_per_head;
@@ -187,7 +187,7 @@ attn_status attn_sdpa_forward(attn_context *ctx, const attn_sdpa_args *args, att
     return ATTN_OK;
 }
 
-/* --------------------------------------------------------------------------------- what will run */
+/* -------------------------------------------------------------------------------- what will run */
 
 static double tensor_bytes(const attn_tensor *t)
 {

@@ -19,9 +19,9 @@ typedef struct attni_view {
 
 /* ---------------------------------------------------------------------------- mask.c
  *
- * Which keys a run of queries sees. A rule gives, for queries i0 <= i < i1, the keys that any of them
- * sees and the keys that all of them see, each one interval: tiles outside `any` are skipped, tiles
- * inside `all` are left alone, the others get apply().
+ * Which keys a run of queries sees. A rule gives, for queries i0 <= i < i1, the keys that any of
+ * them sees and the keys that all of them see, each one interval: tiles outside `any` are skipped,
+ * tiles inside `all` are left alone, the others get apply().
  */
 typedef struct attni_span {
     int64_t any0, any1, all0, all1;
@@ -52,8 +52,8 @@ void attni_mask_apply(const attni_view *view, const attni_block *block);
 /* ---------------------------------------------------------------------------- sdpa.c
  *
  * What does not change within one call. A score in log2 units is (q * power) . k * rest * log2(e),
- * with scale = power * rest, power a power of two and 1 <= rest < 2: multiplying q by it is exact, and
- * no product overflows before the scaled score does.
+ * with scale = power * rest, power a power of two and 1 <= rest < 2: multiplying q by it is exact,
+ * and no product overflows before the scaled score does.
  */
 typedef struct attni_plan {
     attn_sdpa_args args; /* the caller's, in this version's size; broadcast sizes have stride 0 */
@@ -88,8 +88,9 @@ void attni_tile_task(const attni_plan *plan, const attni_view *view, int64_t i0,
 /* sdpa_check.c: every argument, before anything is touched. Fills all of plan that args decide. */
 attn_status attni_sdpa_check(attni_plan *plan, const attn_sdpa_args *args, attn_error *err);
 
-/* attn_sdpa_forward in two pieces, for modules that attend inside a call of their own. prepare checks
- * and plans, and touches no data: until run, the tensors of plan->args may be given other `data`. */
+/* attn_sdpa_forward in two pieces, for modules that attend inside a call of their own. prepare
+ * checks and plans, and touches no data: until run, the tensors of plan->args may be given other
+ * `data`. */
 attn_status attni_sdpa_prepare(attni_plan *plan, attn_context *ctx, const attn_sdpa_args *args,
                                attn_error *err);
 void attni_sdpa_run(const attni_plan *plan, attni_call *call, char *scratch);

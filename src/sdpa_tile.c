@@ -6,11 +6,11 @@
  *       acc += V^T P;  at the chunk's end: O += acc
  *   out = O / l
  *
- * The fast sweep multiplies a hidden key's value by a weight of 0, which is harmless unless the value
- * is NaN or infinite, and keeps sums that overflow only for huge values. So a tile whose result is not
- * finite is swept again: CAREFUL passes over what is hidden, and gives every other row the same bits;
- * EXTREME also moves the exponents of the rows that are still not finite out of danger. What is then
- * not finite is so by its own data.
+ * The fast sweep multiplies a hidden key's value by a weight of 0, which is harmless unless the
+ * value is NaN or infinite, and keeps sums that overflow only for huge values. So a tile whose
+ * result is not finite is swept again: CAREFUL passes over what is hidden, and gives every other
+ * row the same bits; EXTREME also moves the exponents of the rows that are still not finite out of
+ * danger. What is then not finite is so by its own data.
  */
 #include "sdpa.h"
 
@@ -153,7 +153,8 @@ static void load_queries(worker *w, tile *t)
     p->kernels->pack(t->qt, from, ldq, t->rows, p->D, p->power, t->nv);
 }
 
-/* Makes keys j0 .. j0+n-1 and, if wanted, their values readable as R. j counts from the sequence. */
+/* Makes keys j0 .. j0+n-1 and, if wanted, their values readable as R. j counts from the
+ * sequence. */
 static void load_chunk(worker *w, int64_t j0, int n, bool values)
 {
     const attni_plan *p = w->plan;
@@ -348,9 +349,10 @@ static bool finish(worker *w, tile *t)
     return again;
 }
 
-/* Rows that are not finite yet start again with exponents that cannot overflow: the maximum is known,
- * so m begins above it by enough for the sum of 2^31 of the largest values. A score too large for log2
- * units is counted in units of 2^-8, where anything but the maximum still vanishes. */
+/* Rows that are not finite yet start again with exponents that cannot overflow: the maximum is
+ * known, so m begins above it by enough for the sum of 2^31 of the largest values. A score too
+ * large for log2 units is counted in units of 2^-8, where anything but the maximum still
+ * vanishes. */
 static void move_exponents(worker *w, tile *t)
 {
     const attni_plan *p = w->plan;
@@ -398,8 +400,8 @@ static void turn_scores(worker *w, const tile *t, int n, bool marked)
         }
 }
 
-/* The factors of the rows: 1 / l for weights, else 1. Weights count from the maximum itself, wherever
- * m has been. True if a row is NaN, where 0 for a hidden key must not be multiplied. */
+/* The factors of the rows: 1 / l for weights, else 1. Weights count from the maximum itself,
+ * wherever m has been. True if a row is NaN, where 0 for a hidden key must not be multiplied. */
 static bool row_factors(worker *w, tile *t)
 {
     const attni_plan *p = w->plan;

@@ -26,21 +26,27 @@ const char *text_shade(const page *p, double weight)
 
 void text_legend(page *p, bool masked)
 {
-    page_spaces(p, p->indent);
+    const char *hidden = !masked ? "" : p->unicode ? "  · hidden" : "  - hidden";
     if (p->colour == RENDER_NO_COLOUR) {
-        sink_printf(&p->out, "blank <.05 %s<.25 %s<.5 %s<.75 %s", text_shade(p, 0.05),
-                    text_shade(p, 0.25), text_shade(p, 0.5), text_shade(p, 1));
-    } else {
-        sink_puts(&p->out, "weight 0 ");
-        int room = p->width - p->indent - 11 - (masked ? 9 : 0), cells = room < 20 ? room : 20;
-        for (int i = 0; i < cells; i++) {
-            page_cell(p, (i + 0.5) / cells);
-            sink_puts(&p->out, " ");
-        }
-        page_plain(p);
-        sink_puts(&p->out, " 1");
+        page_wrapf(p, "blank <.05 %s<.25 %s<.5 %s<.75 %s%s", text_shade(p, 0.05),
+                   text_shade(p, 0.25), text_shade(p, 0.5), text_shade(p, 1), hidden);
+        return;
     }
-    sink_printf(&p->out, masked ? "  %s hidden\n" : "\n", p->unicode ? "·" : "-");
+    int room = p->width - p->indent - (int)strlen("weight 0  1"), cells = room < 20 ? room : 20;
+    page_spaces(p, p->indent);
+    sink_puts(&p->out, "weight 0 ");
+    for (int i = 0; i < cells; i++) {
+        page_cell(p, (i + 0.5) / cells);
+        sink_puts(&p->out, " ");
+    }
+    page_plain(p);
+    sink_puts(&p->out, " 1");
+    if (masked && p->indent + 11 + cells + kit_text_width(hidden) > p->width) {
+        sink_puts(&p->out, "\n");
+        page_spaces(p, p->indent - 2);
+    }
+    sink_puts(&p->out, hidden);
+    sink_puts(&p->out, "\n");
 }
 
 /* ------------------------------------------------------------------------------------ Cells */

@@ -1,8 +1,8 @@
 /* A trace: what a recipe computed, step by step, for the renderers to draw.
  *
- * Recipes (recipe_*.c) call the engine and append to a trace; renderers (render_*.c) draw a trace. No
- * recipe knows a renderer, no renderer knows a recipe. Every number that anything shows is read from
- * here, and got here from the engine.
+ * Recipes (recipe_*.c) call the engine and append to a trace; renderers (render_*.c) draw a trace.
+ * No recipe knows a renderer, no renderer knows a recipe. Every number that anything shows is read
+ * from here, and got here from the engine.
  */
 #ifndef KIT_EXPLAIN_TRACE_H
 #define KIT_EXPLAIN_TRACE_H
@@ -18,8 +18,8 @@ typedef enum trace_kind {
     TRACE_SCALAR
 } trace_kind;
 
-/* Where a step's numbers come from, so that any of them can be written out with its operands: `a` and
- * `b` name the steps that it was made from. */
+/* Where a step's numbers come from, so that any of them can be written out with its operands: `a`
+ * and `b` name the steps that it was made from. */
 typedef enum trace_op {
     TRACE_GIVEN,   /* typed in, drawn, or anything not listed here */
     TRACE_LOOKUP,  /* row a[i] of table b */

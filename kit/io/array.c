@@ -1,8 +1,8 @@
 /* Arrays in memory: checked sizes, and conversion between element types.
  *
- * The two 16-bit floats are the same thing with other field widths, so one pair of functions converts
- * both; it is exact, or rounds to nearest even, by integer arithmetic alone. A new dtype: a case in
- * kit_array_get and one in store().
+ * The two 16-bit floats are the same thing with other field widths, so one pair of functions
+ * converts both; it is exact, or rounds to nearest even, by integer arithmetic alone. A new dtype:
+ * a case in kit_array_get and one in store().
  */
 #include "io.h"
 
@@ -134,7 +134,7 @@ static uint16_t to_small(double x, layout l)
     const uint64_t rest = significand & ((UINT64_C(1) << shift) - 1);
     const uint64_t half = UINT64_C(1) << (shift - 1);
     kept += rest > half || (rest == half && (kept & 1));
-    /* The significand's top bit adds 1 to the exponent field, and so does a carry; both are right. */
+    /* The significand's top bit adds 1 to the exponent field, and so may a carry: both right. */
     const uint64_t field = below ? 0 : (uint64_t)(exponent + bias - 1) << l.mantissa;
     return (uint16_t)(sign | (field + kept));
 }

@@ -24,8 +24,8 @@ static inline bool io_size_mul(size_t a, size_t b, size_t *out)
     return !__builtin_mul_overflow(a, b, out);
 }
 
-/* Elements of a shape, and their bytes. A negative size is refused, and so is a shape that could not
- * be addressed if its zeros were ones: its strides would not fit either. */
+/* Elements of a shape, and their bytes. A negative size is refused, and so is a shape that could
+ * not be addressed if its zeros were ones: its strides would not fit either. */
 bool io_shape_size(int rank, const int64_t *shape, size_t element, size_t *count, size_t *bytes);
 /* "(3, 4)", "(3,)", "()", as Python writes it; returns buffer. */
 #define IO_SHAPE_TEXT (KIT_MAX_RANK * 22 + 3)
@@ -36,8 +36,8 @@ int io_array_reserve(kit_array *a, attn_dtype dtype, int rank, const int64_t *sh
 
 /* --------------------------------------------------------------------------------- Sources
  *
- * Bytes in order. `read` works as read(2) does: it may give fewer bytes than asked for, 0 is the end,
- * and -1 is a failure that stands in err. Sources that know their size can be read from any place by
+ * Bytes in order. `read` works as read(2) does: it may give fewer bytes than asked for, 0 is the
+ * end, and -1 is a failure that stands in err. Files and memory can be read from any place by
  * setting `at`.
  */
 #define IO_SIZE_UNKNOWN (-1) /* a pipe: only its end tells */

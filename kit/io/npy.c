@@ -1,10 +1,10 @@
 /* .npy files, versions 1.0, 2.0 and 3.0: in from a source, out to an output.
  *
- *   6 bytes "\x93NUMPY" | major, minor | length of the header, 2 bytes (1.0) or 4 | header | elements
+ *   "\x93NUMPY" | major, minor | length of the header, 2 bytes (1.0) or 4 | header | elements
  *
- * A length is believed only after it was held against what is really there: nothing is allocated for
- * a header past its limit, nor for elements that a file of known size does not have. Elements go
- * through one small block at a time: swapped, widened and put into their row-major place.
+ * A length is believed only after it was held against what is really there: nothing is allocated
+ * for a header past its limit, nor for elements that a file of known size does not have. Elements
+ * go through one small block at a time: swapped, widened and put into their row-major place.
  */
 #include "io.h"
 

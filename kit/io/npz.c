@@ -14,8 +14,8 @@
 #include <string.h>
 #include <zip.h>
 
-/* A bomb is told by numbers that no array needs. Deflate cannot expand more than 1032 times; members
- * of zeros come close to that, but large ones do not. */
+/* A bomb is told by numbers that no array needs. Deflate cannot expand more than 1032 times; a mask
+ * of zeros comes close to that, but a large array does not. */
 #define RATIO_POSSIBLE 1032
 #define RATIO_LARGE 200
 #define LARGE_MEMBER (UINT64_C(1) << 30)

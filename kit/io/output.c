@@ -1,9 +1,9 @@
 /* Outputs: a file that is whole or absent.
  *
- * A named file is written under a name of its own beside its final place, in a file that nobody else
- * can have opened (O_EXCL, O_NOFOLLOW), flushed to the disk, and renamed over the final name; then
- * the folder is flushed. A process that is killed leaves the old file or the new one, and at worst a
- * stray ".attn-..." beside it. A symbolic link at the final name is replaced, not followed.
+ * A named file is written under a name of its own beside its final place, in a file that nobody
+ * else can have opened (O_EXCL, O_NOFOLLOW), flushed to the disk, and renamed over the final name;
+ * then the folder is flushed. A process that is killed leaves the old file or the new one, and at
+ * worst a stray ".attn-..." beside it. A symbolic link at the final name is replaced, not followed.
  *
  * What cannot be replaced is written in place: standard output ("-", /dev/stdout, /dev/fd/N), FIFOs
  * and devices. What goes there is held back until it is committed, up to HOLD_DIRECT bytes, so that
@@ -56,7 +56,7 @@ static int open_at(int folder, const char *name, int flags)
     return fd;
 }
 
-/* The N of "-" and of the names under which the system offers open descriptors; -1: another name. */
+/* The N of "-" and of the names under which the system offers open descriptors, or -1. */
 static int descriptor_of(const char *path)
 {
     static const struct {

@@ -1,19 +1,19 @@
 /* The table of operations that every instruction set fills: what a tile of attention is made of.
  *
- * Queries stand in SIMD lanes. A tile is `nv` vectors of `lanes` queries, W = nv * lanes in all, and
- * every tile array is [rows][W]: S^T (a row per key), O^T (a row per value component). So K and V are
- * broadcast operands that stay in place, maxima and sums run down the rows, and a query's
+ * Queries stand in SIMD lanes. A tile is `nv` vectors of `lanes` queries, W = nv * lanes in all,
+ * and every tile array is [rows][W]: S^T (a row per key), O^T (a row per value component). So K and
+ * V are broadcast operands that stay in place, maxima and sums run down the rows, and a query's
  * arithmetic never depends on its neighbours in the tile.
  *
- * R is float or double (`bits`). Tile arrays are aligned to ATTNI_ALIGN; k, v, q and out may have any
- * alignment. Strides ld* are in elements; the last stride is 1.
+ * R is float or double (`bits`). Tile arrays are aligned to ATTNI_ALIGN; k, v, q and out may have
+ * any alignment. Strides ld* are in elements; the last stride is 1.
  *
  * The order of every sum is fixed here, for all instruction sets, and none of it depends on tile
- * widths: a score is one chain over each run of ATTNI_RUN components of D, the runs added in order; keys
- * come in index order, one chain in each block of ATTNI_BLOCK keys, blocks added in order within each
- * chunk of ATTNI_CHUNK keys, chunks added in order, all counted from the row's key 0. That is what makes
- * one query alone, a query among others and a split over keys agree to the bit; and errors grow with
- * the sum of these lengths, not with their product.
+ * widths: a score is one chain over each run of ATTNI_RUN components of D, the runs added in order;
+ * keys come in index order, one chain in each block of ATTNI_BLOCK keys, blocks added in order
+ * within each chunk of ATTNI_CHUNK keys, chunks added in order, all counted from the row's key 0.
+ * That is what makes one query alone, a query among others and a split over keys agree to the bit;
+ * and errors grow with the sum of these lengths, not with their product.
  */
 #ifndef ATTNI_KERNEL_H
 #define ATTNI_KERNEL_H
@@ -41,59 +41,61 @@ typedef struct attni_kernels {
     /* qt[d*W + i] = q[i*ldq + d] * mul for i < rows, else 0. mul is a power of two. */
     void (*pack)(void *qt, const void *q, ptrdiff_t ldq, int rows, int64_t D, double mul, int nv);
 
-    /* st[j*W + i] = sum over d < D of k[j*ldk + d] * qt[d*W + i], for j < n: a chain from 0 over each run
-     * of ATTNI_RUN components, then run 0 + run 1 + ... in order. mx[i] = the largest of column i, -inf if n is 0. A NaN in a column may or may not show in mx. */
+    /* st[j*W + i] = sum over d < D of k[j*ldk + d] * qt[d*W + i], for j < n: a chain from 0 over
+     * each run of ATTNI_RUN components, then run 0 + run 1 + ... in order. mx[i] = the largest of
+     * column i, -inf if n is 0. A NaN in a column may or may not show in mx. */
     void (*scores)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
                    int64_t D, int nv);
 
     /* mx[i] as scores() gives it, of st as it is now. */
     void (*maxima)(void *mx, const void *st, int n, int nv);
 
-    /* st = r * st; then, if cap > 0, st = cap * tanh(st / cap). To within 4 units in the last place. */
+    /* st = r * st; then, if cap > 0, st = cap * tanh(st / cap). To within 4 units in the last
+     * place. */
     void (*natural)(void *st, int n, double r, double cap, int nv);
 
     /* st[j*W + i] += slope * (first + j - i). */
     void (*alibi)(void *st, int n, double slope, double first, int nv);
 
-    /* st[j*W + i] += b[i*ldb + j] for i < rows, j < n; -inf, whatever st is, where b is -inf. b may have
-     * any alignment. */
+    /* st[j*W + i] += b[i*ldb + j] for i < rows, j < n; -inf, whatever st is, where b is -inf. b may
+     * have any alignment. */
     void (*bias)(void *st, int n, const void *b, ptrdiff_t ldb, int rows, int nv);
 
-    /* The running maximum m[i] is an integer, in log2 units (so that every rescaling is an exact power
-     * of two), or -inf while column i has seen nothing. c[i] > 0 turns a score into log2 units.
-     * top[i] = max(top[i], mx[i]). Where mx[i]*c[i] exceeds m[i] by more than a threshold, m becomes its
-     * ceiling. Returns 1 if that happened anywhere, with a[i] = 2^(old - new) everywhere (1 where
-     * nothing was seen); else returns 0 and leaves a alone. */
+    /* The running maximum m[i] is an integer, in log2 units (so that every rescaling is an exact
+     * power of two), or -inf while column i has seen nothing. c[i] > 0 turns a score into log2
+     * units. top[i] = max(top[i], mx[i]). Where mx[i]*c[i] exceeds m[i] by more than a threshold, m
+     * becomes its ceiling. Returns 1 if that happened anywhere, with a[i] = 2^(old - new)
+     * everywhere (1 where nothing was seen); else returns 0 and leaves a alone. */
     int (*raise)(void *m, void *a, void *top, const void *mx, const void *c, int nv);
 
     /* x[r*W + i] *= a[i], r < rows. */
     void (*rescale)(void *x, int64_t rows, const void *a, int nv);
 
-    /* p[j*W + i] = 2^(st[j*W + i]*c[i] - m[i]) (m = -inf counts as 0), the product rounded, the power
-     * within 1 unit in the last place (1.25 without fused multiply-add); l[i] += the sum of p, a chain
-     * from 0 in order of j. p may be st. NaN stays NaN.
-     * flags: ATTNI_MASKED, ATTNI_CAREFUL. A mark does not enter l. */
+    /* p[j*W + i] = 2^(st[j*W + i]*c[i] - m[i]) (m = -inf counts as 0), the product rounded, the
+     * power within 1 unit in the last place (1.25 without fused multiply-add); l[i] += the sum of
+     * p, a chain from 0 in order of j. p may be st. NaN stays NaN. flags: ATTNI_MASKED,
+     * ATTNI_CAREFUL. A mark does not enter l. */
     void (*weights)(void *p, void *l, const void *st, const void *c, const void *m, int n, int nv,
                     int flags);
 
-    /* Dropout: p = keep ? p * kept : 0, keep = attni_dropout_keep(seed, threshold, bh, i0 + i, j0 + j);
-     * marks stay. */
+    /* Dropout: p = keep ? p * kept : 0, keep = attni_dropout_keep(seed, threshold, bh, i0 + i, j0 +
+     * j); marks stay. */
     void (*drop)(void *p, int n, uint64_t seed, uint32_t threshold, uint64_t bh, uint64_t i0,
                  uint64_t j0, double kept, int nv);
 
-    /* For each c < Dv: s = a chain from 0 of v[j*ldv + c] * p[j*W + i], in order of j < n; if not FIRST,
-     * s = acc[c*W + i] + s; LAST ? (total[c*W + i] += s) : (acc[c*W + i] = s). CAREFUL: weights < 0
-     * are passed over. */
+    /* For each c < Dv: s = a chain from 0 of v[j*ldv + c] * p[j*W + i], in order of j < n; if not
+     * FIRST, s = acc[c*W + i] + s; LAST ? (total[c*W + i] += s) : (acc[c*W + i] = s). CAREFUL:
+     * weights < 0 are passed over. */
     void (*values)(void *acc, void *total, const void *v, ptrdiff_t ldv, const void *p, int n,
                    int64_t Dv, int nv, int flags);
 
-    /* out[i*ldo + c] = total[c*W + i] * rl[i] (never -0), i < rows, c < Dv. Returns 1 if one of them is
-     * NaN or infinite, else 0. */
+    /* out[i*ldo + c] = total[c*W + i] * rl[i] (never -0), i < rows, c < Dv. Returns 1 if one of
+     * them is NaN or infinite, else 0. */
     int (*finish)(void *out, ptrdiff_t ldo, const void *total, const void *rl, int rows, int64_t Dv,
                   int nv);
 
-    /* n rounds of independent fused multiply-adds in registers; returns the floating-point operations
-     * done. *sink keeps the compiler honest. */
+    /* n rounds of independent fused multiply-adds in registers; returns the floating-point
+     * operations done. *sink keeps the compiler honest. */
     double (*fma_loop)(int64_t n, double *sink);
 } attni_kernels;
 

@@ -1,11 +1,12 @@
 /* Every operation of kernel.h, written once over the vector operations of vec/vec_<isa>.h.
  *
  * An instruction set's file includes its vec header and then this one; ATTNI_BITS chooses R. The
- * contracts stand in kernel.h and are not repeated here. Tile arrays are [rows][W], W = nv * V_LANES.
+ * contracts stand in kernel.h and are not repeated here. Tile arrays are [rows][W], W = nv *
+ * V_LANES.
  *
- * Micro-kernels keep `mr` rows x `nv` vectors of sums in registers. That works only if both loops are
- * unrolled completely, which GCC and clang want to be told in different words: with GCC's alone, clang
- * keeps the sums in memory and runs at half the speed.
+ * Micro-kernels keep `mr` rows x `nv` vectors of sums in registers. That works only if both loops
+ * are unrolled completely, which GCC and clang want to be told in different words: with GCC's
+ * alone, clang keeps the sums in memory and runs at half the speed.
  */
 #include "kernel.h"
 #include "../internal.h"
@@ -137,8 +138,8 @@ V_INLINE void scores_run(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t 
 #undef STEP
 }
 
-/* D is cut into runs so that a run of the queries stays in the first cache while all keys of the block
- * pass by, and so that rounding errors grow with a run's length and not with D. */
+/* D is cut into runs so that a run of the queries stays in the first cache while all keys of the
+ * block pass by, and so that rounding errors grow with a run's length and not with D. */
 V_INLINE void scores_tile(R *st, R *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int n,
                           int64_t D, const int nv)
 {
@@ -180,7 +181,8 @@ static void op_maxima(void *mx, const void *st, int n, int nv_)
 /* ----------------------------------------------------------------- the exponential, and tanh */
 
 /* (2^f - 1) / f for |f| <= 1/2: a minimax polynomial; the relative error that it leaves in 2^f, its
- * coefficients rounded, is 3e-9 (degree 6 in all) and 3.4e-18 (degree 11): far below the rounding of R. */
+ * coefficients rounded, is 3e-9 (degree 6 in all) and 3.4e-18 (degree 11): far below the rounding
+ * of R. */
 V_INLINE vec exp2m1_ratio(vec f)
 {
 #if ATTNI_BITS == 32
@@ -207,8 +209,8 @@ V_INLINE vec exp2_minus(vec x, vec m)
     return v_scale2(v_fma(exp2m1_ratio(f), f, v_set1(1)), v_sub(n, m));
 }
 
-/* tanh(s * C ln(2) / 2) = (e - 1) / (e + 1) with e = 2^(s*C); e - 1 without cancellation near 0. One
- * rounded constant between the score and the exponent keeps the error to a few units. */
+/* tanh(s * C ln(2) / 2) = (e - 1) / (e + 1) with e = 2^(s*C); e - 1 without cancellation near 0.
+ * One rounded constant between the score and the exponent keeps the error to a few units. */
 V_INLINE vec tanh_scaled(vec s, vec C, vec limit)
 {
     s = v_max(v_sub(v_set1(0), limit), s); /* a NaN passes both */
@@ -355,8 +357,8 @@ static void op_weights(void *p, void *l, const void *st, const void *c, const vo
 
 /* ---------------------------------------------------------------------------------- dropout */
 
-/* Philox4x32-10 of V_U64_LANES counters, a 32-bit word in each 64-bit lane. What the products leave in
- * the high halves does no harm: the next product does not look at it. */
+/* Philox4x32-10 of V_U64_LANES counters, a 32-bit word in each 64-bit lane. What the products leave
+ * in the high halves does no harm: the next product does not look at it. */
 V_INLINE void philox(v_u64 x[4], uint64_t seed)
 {
     const v_u64 zero = {0}, m0 = zero + 0xD2511F53u, m1 = zero + 0xCD9E8D57u;

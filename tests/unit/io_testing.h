@@ -188,7 +188,7 @@ __attribute__((unused)) static bytes zip(const member *members, size_t count)
 
 /* ---------------------------------------------------------------------------------- Places */
 
-/* A folder of its own for each test program, and the current one; removed with all that is in it. */
+/* A folder of its own for each test program, made the current one; removed with all its files. */
 static char scratch[64];
 
 __attribute__((unused)) static int scratch_enter(void **state)

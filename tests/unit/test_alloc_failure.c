@@ -18,8 +18,7 @@
 #include "attn.h"
 #include "ref/attn_ref.h"
 
-/* ------------------------------------------------------------------------- allocations that fail
- * */
+/* ------------------------------------------------------------------------ allocations that fail */
 
 static int calls;   /* since the last arm() */
 static int fail_at; /* the number of the one that fails; 0: none */

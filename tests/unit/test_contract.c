@@ -298,8 +298,7 @@ static void same_packed_and_alone(check_case *c)
     }
 }
 
-/* --------------------------------------------------------------------------------------- the tests
- * */
+/* ------------------------------------------------------------------------------------ the tests */
 
 /* FNV-1a over the bits of every result of a property's calls: printed, so that two runs, machines
  * or builds can be compared by eye. */

@@ -130,7 +130,7 @@ static void test_F04_products_that_wrap_to_small(void **state)
     expect_shape_refused("(4194305, 4194305, 211106198978564)", "'|i1'", 4, "more bytes than fit");
     expect_shape_refused("(4194305, 4194305, 211106198978564)", "'<f4'", 16, "more bytes than fit");
 
-    /* a odd, b its inverse modulo 2^64: a b c wraps to c. Only b may pass 2^63, then it is split. */
+    /* a odd, b its inverse modulo 2^64: a b c wraps to c. */
     uint64_t x = 88172645463325252;
     for (int made = 0; made < 10000;) {
         x ^= x << 13, x ^= x >> 7, x ^= x << 17;

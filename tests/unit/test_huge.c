@@ -104,8 +104,8 @@ static void test_huge_strides(void **state)
     print_message("%d huge strides\n", done);
 }
 
-/* The result of inputs that lie far apart, against the same inputs side by side: K05 in one call.
- * */
+/* The result of inputs that lie far apart, against the same inputs side by side: K05 in one
+ * call. */
 static void test_all_at_once(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* Good files, damaged: every prefix, every flipped bit of each header, and 200,000 mutants made with a
- * fixed seed. Each is an error or an array, never a crash; and every array that comes of one is
- * written and read back to the same bits. */
+/* Good files, damaged: every prefix, every flipped bit of each header, and 200,000 mutants made
+ * with a fixed seed. Each is an error or an array, never a crash; and every array that comes of one
+ * is written and read back to the same bits. */
 #define _GNU_SOURCE
 #include "io_testing.h"
 

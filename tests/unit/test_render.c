@@ -454,7 +454,7 @@ static void test_text_content(void **state)
     free(text);
     text = text_of(&t, 34, false); /* too narrow for the matrix: bars */
     expect_in(text, "asks, each key answers:");
-    expect_in(text, "short   1.0000 █");
+    expect_in(text, "short  1.0000 █");
     free(text);
     trace_free(&t);
 

@@ -59,8 +59,7 @@ static void put_special(const attn_tensor *t, int64_t b, int64_t h, int64_t i, i
 /* A NaN in, a NaN out; the largest number or an infinity may give either. */
 static bool is_nan(special x) { return x == QUIET || x == SIGNALING; }
 
-/* ----------------------------------------------------------------------------------- one problem
- * */
+/* ---------------------------------------------------------------------------------- one problem */
 
 typedef struct problem {
     attn_sdpa_args args;
@@ -142,8 +141,8 @@ static void hide(check_case *c, problem *p, hiding how)
     }
 }
 
-/* ------------------------------------------------------------------------------------ properties
- * */
+/* ------------------------------------------------------------------------------------
+ * properties */
 
 /* Any special value in hidden keys and values: the bits are those of zeros there. */
 static void hidden_changes_nothing(check_case *c)
@@ -442,8 +441,7 @@ static void state_is_kept(check_case *c)
             }
 }
 
-/* --------------------------------------------------------------------------------------- the tests
- * */
+/* ------------------------------------------------------------------------------------ the tests */
 
 static void run_property(void **state, void (*property)(check_case *))
 {
