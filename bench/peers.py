@@ -3,9 +3,9 @@
 
     bench/peers.py [--library build/libattn.so] [--seconds 4] [--threads 1]
 
-Makes its own virtual environment (build/peers) with PyTorch from PyPI. Each cell is the minimum of many
-calls, the two libraries taking turns, so that whatever else the machine does meets both. The peak is
-the library's own loop of multiply-adds, measured between the turns. Losing cells are shown.
+Makes its own virtual environment (build/peers) with PyTorch from PyPI. Each cell is the minimum of
+many calls, the two libraries taking turns, so that whatever else the machine does meets both. The
+peak is the library's own loop of multiply-adds, measured between the turns. Losing cells are shown.
 """
 import argparse
 import ctypes
@@ -65,7 +65,8 @@ class Args(ctypes.Structure):
 
 
 def tensor(t):
-    return Tensor(t.data_ptr(), 2, (ctypes.c_int64 * 4)(*t.shape), (ctypes.c_int64 * 4)(*t.stride()))
+    four = ctypes.c_int64 * 4
+    return Tensor(t.data_ptr(), 2, four(*t.shape), four(*t.stride()))
 
 
 def load(path, threads):
@@ -121,14 +122,15 @@ def main():
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     library, context = load(options.library, options.threads)
-    print(f"f32 forward, {options.threads} thread(s), PyTorch {torch.__version__}; GFLOP/s of visible pairs")
+    print(f"f32 forward, {options.threads} thread(s), PyTorch {torch.__version__}; "
+          "GFLOP/s of visible pairs")
     print("  B  H     T     S    D causal   libattn   PyTorch   ratio   of peak")
     for cell in CELLS:
         ours, theirs, peak = measure(library, context, torch, cell, options.seconds)
         B, H, T, S, D, causal = cell
         share = ours / peak / options.threads
-        print(f"{B:3} {H:2} {T:5} {S:5} {D:4} {'yes' if causal else 'no':>6} {ours:9.1f} {theirs:9.1f}"
-              f" {ours / theirs:7.2f} {share:8.0%}", flush=True)
+        print(f"{B:3} {H:2} {T:5} {S:5} {D:4} {'yes' if causal else 'no':>6} {ours:9.1f}"
+              f" {theirs:9.1f} {ours / theirs:7.2f} {share:8.0%}", flush=True)
 
 
 if __name__ == "__main__":

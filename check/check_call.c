@@ -270,6 +270,7 @@ void check_call_random(check_case *c, check_call *call, double work)
     check_layout inputs = check_chance(c, 50) ? CHECK_DENSE : CHECK_REPEAT;
     check_content content = check_chance(c, 30) ? CHECK_OUTLIERS : CHECK_PLAIN;
     double spread = CHECK_PICK(c, spreads);
+    call->outliers = content == CHECK_OUTLIERS;
     call->q = check_tensor_new(c, dtype, a->q.shape, inputs);
     call->k = check_tensor_new(c, dtype, a->k.shape, inputs);
     call->v = check_tensor_new(c, dtype, a->v.shape, inputs);
@@ -314,16 +315,21 @@ void check_call_reference(check_case *c, const check_call *call, ref_result *wan
 
 /* ----------------------------------------------------------------------------------- judgement */
 
-/* Roundings of unequal terms go both ways. Those of one number added again and again, as a stride
- * of 0 makes them, all go the same way: so many more units. */
-static double repeated_terms(const attn_sdpa_args *a)
+/* How many units more than the bound's 8 the contents of this call may cost. Roundings go both ways
+ * and cancel, as long as terms are alike in size and unlike in value. An early product far larger
+ * than the rest makes its chain a random walk of roundings as large as its own; one number added
+ * again and again, as a stride of 0 makes it, rounds the same way each time. */
+static double extra_units(const check_call *call)
 {
-    int64_t S = a->k.shape[2], D = a->k.shape[3], terms = 0;
+    const attn_sdpa_args *a = &call->args;
+    double S = (double)a->k.shape[2], D = (double)a->k.shape[3], units = 0;
+    if (call->outliers)
+        units += sqrt(fmin(D, ATTNI_RUN));
     if (S > 1 && (a->k.stride[2] == 0 || a->v.stride[2] == 0))
-        terms += S < ATTNI_CHUNK ? S : ATTNI_CHUNK;
+        units += fmin(S, ATTNI_CHUNK);
     if (D > 1 && a->q.stride[3] == 0 && a->k.stride[3] == 0)
-        terms += D;
-    return (double)terms;
+        units += D;
+    return units;
 }
 
 /* From here on numbers round to infinity. */
@@ -333,19 +339,6 @@ static double overflow(attn_dtype dtype)
            : dtype == ATTN_F32 ? 0x1.ffffffp127
            : dtype == ATTN_F16 ? 65520
                                : 0x1.ffp127;
-}
-
-/* Units that a score, a chain of D products, may be off by, of its size: 8, and what a random walk
- * of D roundings adds where one early product is the largest. */
-static double score_units(const attn_sdpa_args *a)
-{
-    return 8 + 2 * sqrt((double)a->q.shape[3]) + repeated_terms(a);
-}
-
-/* The same of lse, in which the errors of many scores cancel for the most part. */
-static double lse_units(const attn_sdpa_args *a)
-{
-    return fmax(4, sqrt((double)a->q.shape[3])) + repeated_terms(a);
 }
 
 /* Compares one output with `want`, given what its own arithmetic may be off by; adds what the
@@ -406,7 +399,7 @@ static double *score_bounds(check_case *c, const check_call *call, const ref_res
                 early ? scale * q_norm * vector_norm(&a->k, b, h / G, j) : 1 + want->reach[row];
             if (a->scores_stage == ATTN_STAGE_WEIGHTS)
                 size *= want->stages[ATTN_STAGE_WEIGHTS][row * S + j];
-            bound[row * S + j] = score_units(a) * u * size + 4 * tiny;
+            bound[row * S + j] = (8 + 2 * extra_units(call)) * u * size + 4 * tiny;
         }
     }
     return bound;
@@ -430,14 +423,14 @@ void check_call_judge(check_case *c, const check_call *call, const ref_result *w
     double u = check_unit(call->compute), tiny = call->compute == ATTN_F64 ? 0x1p-1022 : 0x1p-126;
     double *bound = check_array(c, n);
     for (int64_t i = 0; i < n; i++) {
-        bound[i] = (8 + repeated_terms(a)) * u * (1 + want->reach[i / Dv]) * want->mass[i];
+        bound[i] = (8 + extra_units(call)) * u * (1 + want->reach[i / Dv]) * want->mass[i];
         bound[i] += lost_weights(want, i / Dv, Dv, tiny) * (double)S;
     }
     judge(c, "out", call, &call->out, want->out, bound);
     if (a->lse) {
         bound = check_array(c, rows);
         for (int64_t i = 0; i < rows; i++)
-            bound[i] = u * (4 * (1 + fabs(want->lse[i])) + lse_units(a) * want->reach[i]);
+            bound[i] = (4 + extra_units(call)) * u * (1 + want->reach[i] + fabs(want->lse[i]));
         judge(c, "lse", call, &call->lse, want->lse, bound);
     }
     if (a->scores)

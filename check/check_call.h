@@ -17,6 +17,7 @@ typedef struct check_call {
     int64_t cu_q[CHECK_MAX_SEQUENCES + 1], cu_k[CHECK_MAX_SEQUENCES + 1];
     float slopes[CHECK_MAX_HEADS], sinks[CHECK_MAX_HEADS];
     attn_dtype compute; /* the type that products and sums are in */
+    bool outliers;      /* a few of q, k and v are a hundred times larger */
     int threads;        /* 1 or 3 */
 } check_call;
 

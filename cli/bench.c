@@ -1,8 +1,9 @@
 /* attn bench: speed, beside what the machine can do in the same second.
  *
- * Clouds are noisy: the same loop runs at half its speed a minute later. So each case alternates, in
- * rounds, the attention call with two loops on as many threads: multiply-adds in registers, and reading
- * as many bytes as the case has. All figures are the best of their kind, which noise can only worsen. */
+ * Clouds are noisy: the same loop runs at half its speed a minute later. So each case alternates,
+ * in rounds, the attention call with two loops on as many threads: multiply-adds in registers, and
+ * reading as many bytes as the case has. All figures are the best of their kind, which noise can
+ * only worsen. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -28,7 +29,8 @@ typedef struct bench_case {
     const char *causal;
 } bench_case;
 
-/* Short and long, wide and narrow, full and causal; then decoding, with and without shared heads. */
+/* Short and long, wide and narrow, full and causal; then decoding, with and without shared
+ * heads. */
 static const bench_case standard[] = {
     {{1, 1, 1, 6, 6, 16, 16}, "none"},
     {{1, 12, 12, 128, 128, 64, 64}, "none"},
@@ -93,7 +95,7 @@ static double measure(const probe *what, int threads)
     return sum;
 }
 
-/* ---------------------------------------------------------------------------------------- a case */
+/* --------------------------------------------------------------------------------------- a case */
 
 static int fill(kit_array *a, attn_dtype dtype, int64_t B, int64_t H, int64_t n, int64_t D,
                 attn_rng *rng, kit_error *err)

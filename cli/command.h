@@ -20,7 +20,8 @@ void manual_man(void);
 void manual_bash_completion(void);
 
 /* engine.c: what several commands ask of the engine. Messages of the engine become messages of the
- * program: KIT_LIMIT for memory and limits, KIT_BAD_FILE for what arrays are, KIT_USAGE for the rest. */
+ * program: KIT_LIMIT for memory and limits, KIT_BAD_FILE for what arrays are, KIT_USAGE for the
+ * rest. */
 int engine_context(attn_context **out, const char *isa, int threads, kit_error *err);
 int engine_failed(const attn_error *engine, kit_error *err);
 int engine_check_isa(const char *isa, kit_error *err); /* known and usable here; NULL is fine */

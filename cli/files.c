@@ -1,5 +1,5 @@
-/* The files of one command. From the first file opened to the last one renamed, signals that end the
- * program wait, so that nothing unfinished stays behind. */
+/* The files of one command. From the first file opened to the last one renamed, signals that end
+ * the program wait, so that nothing unfinished stays behind. */
 #include "files.h"
 
 #include <signal.h>

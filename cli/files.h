@@ -1,5 +1,5 @@
-/* The files of one command: what it reads is never what it writes, and all of its outputs appear, or
- * none does. */
+/* The files of one command: what it reads is never what it writes, and all of its outputs appear,
+ * or none does. */
 #ifndef CLI_FILES_H
 #define CLI_FILES_H
 
@@ -16,8 +16,8 @@ typedef struct files {
     bool holding; /* signals, while unfinished files lie about */
 } files;
 
-/* Each refuses what cannot be: standard input read twice, an output that is an input, two outputs in
- * one file. */
+/* Each refuses what cannot be: standard input read twice, an output that is an input, two outputs
+ * in one file. */
 int files_add_input(files *f, const char *spec, kit_error *err);
 int files_add_output(files *f, const char *path, kit_error *err);
 bool files_to_stdout(const files *f); /* one of the outputs is "-" */

@@ -1,4 +1,5 @@
-/* The few pieces of JSON that the program writes itself, on stdout; traces have their own renderer. */
+/* The few pieces of JSON that the program writes itself, on stdout; traces have their own
+ * renderer. */
 #ifndef CLI_JSON_H
 #define CLI_JSON_H
 

@@ -89,13 +89,13 @@ static void man_command(command_id command)
 void manual_man(void)
 {
     printf(".TH ATTN 1 \"\" \"libattn %s\" \"User Commands\"\n", attn_version());
-    puts(
-        ".SH NAME\nattn \\- self\\-attention computed, explained and measured\n"
-        ".SH SYNOPSIS\n.B attn\n.I COMMAND\n[options]\n.SH DESCRIPTION\n"
-        "Data goes to standard output or to named files; messages go to standard error, one line "
-        "each. Options may stand in any order and be shortened while that is unambiguous. \"\\-\" is "
-        "standard input or output. Files are written under another name and renamed when all of "
-        "them are whole; none replaces an input.\n.SH COMMANDS");
+    puts(".SH NAME\nattn \\- self\\-attention computed, explained and measured\n"
+         ".SH SYNOPSIS\n.B attn\n.I COMMAND\n[options]\n.SH DESCRIPTION\n"
+         "Data goes to standard output or to named files; messages go to standard error, one line "
+         "each. Options may stand in any order and be shortened while that is unambiguous. "
+         "\"\\-\" is "
+         "standard input or output. Files are written under another name and renamed when all of "
+         "them are whole; none replaces an input.\n.SH COMMANDS");
     for (command_id id = COMMAND_common + 1; id < COMMAND_COUNT; id++)
         man_command(id);
     puts(".SS Options of every command");

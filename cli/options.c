@@ -1,5 +1,5 @@
-/* Parses a command's arguments by the table of options.def. getopt_long does the scanning; the table
- * says what a value may be, and every refusal says what would be right. */
+/* Parses a command's arguments by the table of options.def. getopt_long does the scanning; the
+ * table says what a value may be, and every refusal says what would be right. */
 #include "options.h"
 
 #include <getopt.h>

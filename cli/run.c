@@ -1,5 +1,5 @@
-/* attn run: attention on arrays from files. run_input.c reads and checks; this calls the engine, writes
- * the results, and says what was done. */
+/* attn run: attention on arrays from files. run_input.c reads and checks; this calls the engine,
+ * writes the results, and says what was done. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* attn run, its first half: reads arrays, converts them, and checks that they fit together, so that a
- * message can name the files. What the numbers mean stands in attn.h. */
+/* attn run, its first half: reads arrays, converts them, and checks that they fit together, so that
+ * a message can name the files. What the numbers mean stands in attn.h. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -14,8 +14,8 @@ bool terminal_is_utf8(void);   /* by the locale, which main has set */
 /* Prints text on stdout from column `at` on, broken between words, later lines from `indent` on. */
 void terminal_wrap(int width, const char *text, int at, int indent);
 
-/* One line on stderr that replaces the last one; nothing unless stderr is a terminal and the program
- * has run for a second. NULL wipes it away. */
+/* One line on stderr that replaces the last one; nothing unless stderr is a terminal and the
+ * program has run for a second. NULL wipes it away. */
 void terminal_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 double seconds_now(void); /* of a clock that never steps back */

@@ -1,5 +1,5 @@
-/* Words and numbers as people type them. The C library's parsers take more than is meant (" 7", "nan",
- * "12abc", "010" as 8); these take numbers and nothing else. */
+/* Words and numbers as people type them. The C library's parsers take more than is meant (" 7",
+ * "nan", "12abc", "010" as 8); these take numbers and nothing else. */
 #include "value.h"
 
 #include <ctype.h>

@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The whole string is the number, in decimal; false otherwise or where it does not fit. Unsigned ones
- * may be hexadecimal with 0x, as seeds are printed. Reals are finite. */
+/* The whole string is the number, in decimal; false otherwise or where it does not fit. Unsigned
+ * ones may be hexadecimal with 0x, as seeds are printed. Reals are finite. */
 bool value_integer(const char *text, int64_t *out);
 bool value_unsigned(const char *text, uint64_t *out);
 bool value_real(const char *text, double *out);

@@ -1,5 +1,5 @@
-/* A trace shown as text, JSON or pictures, or asked about. Everything is rendered before anything is
- * written, and files are complete before stdout begins. */
+/* A trace shown as text, JSON or pictures, or asked about. Everything is rendered before anything
+ * is written, and files are complete before stdout begins. */
 #include "view.h"
 
 #include <errno.h>
@@ -118,7 +118,7 @@ static int hold_quiz(const view *v, const trace *t, kit_error *err)
     return KIT_OK;
 }
 
-/* --------------------------------------------------------------------------------------- showing */
+/* -------------------------------------------------------------------------------------- showing */
 
 static int write_files(view *v, const trace *t, kit_error *err)
 {

@@ -1,7 +1,8 @@
 /* A context with threads, a causal mask, and the weights out.
  *
  * 4 heads of 6 tokens each; query and key are 8 wide, values 3 wide. The weights of one head are
- * printed as a table: a row asks, a column answers. The bits are the same for any number of threads.
+ * printed as a table: a row asks, a column answers. The bits are the same for any number of
+ * threads.
  */
 #include <attn.h>
 #include <stdio.h>

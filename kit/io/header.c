@@ -3,8 +3,8 @@
  *   {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
  *
  * Parsed as strictly as NumPy writes it: exactly these keys, each once, in any order; no
- * expressions, nothing behind but spaces and the final newline. Whatever passes here, NumPy reads the same way.
- * To add an element type: a row in `elements`, and how it is widened in npy.c.
+ * expressions, nothing behind but spaces and the final newline. Whatever passes here, NumPy reads
+ * the same way. To add an element type: a row in `elements`, and how it is widened in npy.c.
  */
 #include "io.h"
 

@@ -4,8 +4,10 @@
 #define FAILING_SYSTEM_H
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,7 +24,15 @@ static struct {
     bool memory;        /* count allocations instead of calls to the system */
 } fault;
 static bool armed;
-static long live; /* blocks allocated and not freed */
+static char story[64]; /* what a run did: o a safe temporary, w it wrote, s flushed, r renamed */
+static long live;      /* blocks allocated and not freed */
+
+static void tell(char what)
+{
+    const size_t n = strlen(story);
+    if (armed && n + 1 < sizeof story && (n == 0 || story[n - 1] != what))
+        story[n] = what;
+}
 
 /* Whether this call fails. */
 static bool strikes(bool memory)
@@ -59,6 +69,8 @@ int __real_openat(int folder, const char *path, int flags, ...);
 int __wrap_openat(int folder, const char *path, int flags, mode_t mode);
 int __wrap_openat(int folder, const char *path, int flags, mode_t mode)
 {
+    if ((flags & O_CREAT) && (flags & O_EXCL) && (flags & O_NOFOLLOW))
+        tell('o');
     return strikes_with_errno(true) ? -1 : __real_openat(folder, path, flags, mode);
 }
 
@@ -99,6 +111,7 @@ ssize_t __wrap_write(int fd, const void *from, size_t size)
         return lseek(fd, (off_t)size, SEEK_CUR) < 0 ? -1 : (ssize_t)size;
     if (armed && fault.kind == NOTHING && strikes(false))
         return 0;
+    tell('w');
     return transfer_strikes(&size) ? -1 : __real_write(fd, from, size);
 }
 
@@ -116,14 +129,20 @@ int __wrap_fstatat(int folder, const char *path, struct stat *st, int flags)
     return strikes_with_errno(false) ? -1 : __real_fstatat(folder, path, st, flags);
 }
 
-int __real_fsync(int fd);
+/* No power fails here, so nothing has to wait for a disk. */
 int __wrap_fsync(int fd);
-int __wrap_fsync(int fd) { return strikes_with_errno(true) ? -1 : __real_fsync(fd); }
+int __wrap_fsync(int fd)
+{
+    (void)fd;
+    tell('s');
+    return strikes_with_errno(true) ? -1 : 0;
+}
 
 int __real_renameat(int from_folder, const char *from, int to_folder, const char *to);
 int __wrap_renameat(int from_folder, const char *from, int to_folder, const char *to);
 int __wrap_renameat(int from_folder, const char *from, int to_folder, const char *to)
 {
+    tell('r');
     return strikes_with_errno(false) ? -1 : __real_renameat(from_folder, from, to_folder, to);
 }
 

@@ -214,6 +214,7 @@ static int run(const operation *o, int kind, long at, int times, bool memory, ki
     fault.at = at;
     fault.times = times;
     fault.memory = memory;
+    memset(story, 0, sizeof story);
     *err = (kit_error){0};
     armed = true;
     const int code = o->run(err);
@@ -283,6 +284,17 @@ static void test_every_allocation_fails(void **state)
                     fail_msg("%s: allocation %ld: code %d, «%s»", operations[o].name, at, err.code,
                              err.message);
     }
+}
+
+/* The file is on the disk before it gets its name, and then the name is. */
+static void test_order_of_a_commit(void **state)
+{
+    (void)state;
+    kit_error err;
+    assert_int_equal(run(&operations[5], 0, 0, 0, false, &err), KIT_OK);
+    assert_string_equal(story, "owsrs");
+    assert_int_equal(run(&operations[8], 0, 0, 0, false, &err), KIT_OK);
+    assert_string_equal(story, "w");
 }
 
 /* The close of a written file is where some file systems first say that it was not. */
@@ -404,6 +416,7 @@ int main(void)
         cmocka_unit_test(test_every_call_fails_once),
         cmocka_unit_test(test_every_call_fails_from_there_on),
         cmocka_unit_test(test_every_allocation_fails),
+        cmocka_unit_test(test_order_of_a_commit),
         cmocka_unit_test(test_close_that_fails),
         cmocka_unit_test(test_writes_without_progress),
         cmocka_unit_test(test_folder_that_cannot_be_flushed),
