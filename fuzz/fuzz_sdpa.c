@@ -79,7 +79,8 @@ static bool extent(const attn_tensor *t, int64_t *low, int64_t *high)
     *low = *high = 0;
     for (int d = 0; d < 4; d++) {
         int64_t reach;
-        if (t->shape[d] < 0 || t->shape[d] > MEMORY || llabs(t->stride[d]) > MEMORY)
+        if (t->shape[d] < 0 || t->shape[d] > MEMORY || t->stride[d] > MEMORY ||
+            t->stride[d] < -MEMORY)
             return false;
         reach = t->shape[d] ? (t->shape[d] - 1) * t->stride[d] : 0;
         *(reach < 0 ? low : high) += reach;
@@ -175,9 +176,9 @@ static void make_options(input *in, call *c, int64_t B, int64_t H, int64_t T, in
     for (int64_t n = 1; n <= a->sequences; n++) {
         c->cu_q[n] = n == a->sequences ? T : c->cu_q[n - 1] + byte(in) % 4;
         c->cu_k[n] = n == a->sequences ? S : c->cu_k[n - 1] + byte(in) % 4;
-        if (chance(in, 10))
-            (chance(in, 128) ? c->cu_q : c->cu_k)[n] = odd_number(in);
     }
+    if (chance(in, 10))
+        (chance(in, 128) ? c->cu_q : c->cu_k)[byte(in) % (MAX_SEQUENCES + 1)] = odd_number(in);
     if (chance(in, 40)) {
         a->cu_seqlens_q = c->cu_q;
         a->cu_seqlens_k = chance(in, 250) ? c->cu_k : NULL;

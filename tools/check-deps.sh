@@ -14,7 +14,9 @@ may_see() {
     src/*) echo 'include/attn.h src/kernel/* src/*.h src/*.def' ;;
     ref/*) echo 'include/attn.h ref/*' ;;
     kit/*) echo 'include/attn.h kit/*' ;;
-    check/*) echo 'include/attn.h src/internal.h src/kernel/kernel.h src/kernel/*.def ref/* check/*' ;;
+    check/*)
+        echo 'include/attn.h src/internal.h src/kernel/kernel.h src/kernel/*.def ref/* check/*'
+        ;;
     cli/*) echo 'include/attn.h kit/* check/* cli/*' ;;
     examples/* | bench/*) echo 'include/attn.h' ;;
     fuzz/*) echo 'include/attn.h kit/* ref/* fuzz/*' ;;
@@ -57,7 +59,8 @@ done < <(grep -rnE --include='*.c' --include='*.h' --include='*.def' \
          sed -E 's/^([^:]*):([0-9]+):[^"]*"([^"]*)".*/\1:\2:\3/')
 
 # The engine and its definition know no library but the C library.
-if grep -rnE '#[[:space:]]*include[[:space:]]*<(attn|jansson|zip|utf8proc|cairo)' src ref include >&2; then
+if grep -rnE '#[[:space:]]*include[[:space:]]*<(attn|jansson|zip|utf8proc|cairo)' \
+        src ref include >&2; then
     echo "the engine may not include that" >&2
     bad=1
 fi

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Formatting: clang-format 14 agrees with every C file; no line past 100 columns, no file past 600
-# lines. `tools/check-format.sh --fix` formats instead.
+# lines. `tools/check-format.sh --fix` formats instead, and wraps comments that are too long.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export LC_ALL=C.UTF-8
@@ -20,7 +20,8 @@ fi
 # Everything that is not ignored; a tree without git is taken as it lies.
 files() {
     if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-        git ls-files -co --exclude-standard -- "$@" | while read -r f; do [[ ! -f $f ]] || echo "$f"; done
+        git ls-files -co --exclude-standard -- "$@" |
+            while read -r f; do [[ ! -f $f ]] || echo "$f"; done
     else
         local pattern names=()
         for pattern in "$@"; do names+=(-o -name "$pattern"); done
@@ -30,13 +31,27 @@ files() {
 mapfile -t c_files < <(files '*.c' '*.h')
 mapfile -t text_files < <(files '*.c' '*.h' '*.def' '*.py' '*.sh' '*.cmake' 'CMakeLists.txt')
 
+too_long='^.{101,}'
+
 if [[ ${1:-} == --fix ]]; then
-    exec "$formatter" -i "${c_files[@]}"
+    "$formatter" -i "${c_files[@]}"
+    # Comments are left as they were written, but for lines that are too long.
+    style=$(mktemp)
+    trap 'rm -f "$style"' EXIT
+    sed 's/^ReflowComments:.*/ReflowComments: true/' .clang-format >"$style"
+    for file in "${c_files[@]}"; do
+        mapfile -t lines < <(grep -nE "$too_long" "$file" | cut -d: -f1)
+        ((${#lines[@]})) || continue
+        ranges=()
+        for line in "${lines[@]}"; do ranges+=("--lines=$line:$line"); done
+        "$formatter" -i --style="file:$style" "${ranges[@]}" "$file"
+    done
+    exit
 fi
 
 bad=0
 "$formatter" --dry-run -Werror "${c_files[@]}" || bad=1
-if grep -HnE '^.{101,}' "${text_files[@]}"; then
+if grep -HnE "$too_long" "${text_files[@]}"; then
     echo "check-format: lines past 100 columns" >&2
     bad=1
 fi
@@ -45,9 +60,9 @@ if grep -HnE '[[:space:]]+$' "${text_files[@]}"; then
     bad=1
 fi
 for file in "${text_files[@]}"; do
-    lines=$(wc -l <"$file")
-    if ((lines > 600)); then
-        echo "$file: $lines lines; split it along a seam" >&2
+    length=$(wc -l <"$file")
+    if ((length > 600)); then
+        echo "$file: $length lines; split it along a seam" >&2
         bad=1
     fi
 done

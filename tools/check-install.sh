@@ -14,7 +14,7 @@ fail() {
 }
 cc=${CC:-cc}
 
-# An installed tree finds itself wherever it lies: nothing in it may name the folder it went to first.
+# An installed tree finds itself wherever it lies: nothing in it names the folder it went to first.
 cmake --install "$build" --prefix "$work/first" >/dev/null
 mv "$work/first" "$work/prefix"
 prefix=$work/prefix

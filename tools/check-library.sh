@@ -26,7 +26,8 @@ for name in "${needed[@]}"; do
     esac
 done
 
-exported=$(nm -D --defined-only "$library" | awk '$2 != "A" { sub("@.*", "", $3); print $3 }' | sort)
+exported=$(nm -D --defined-only "$library" |
+           awk '$2 != "A" { sub("@.*", "", $3); print $3 }' | sort)
 [[ -n $exported ]] || fail "libattn.so exports nothing"
 strangers=$(grep -v '^attn_' <<<"$exported" || true)
 [[ -z $strangers ]] || fail "libattn.so exports more than attn_*: $strangers"
@@ -38,7 +39,10 @@ difference=$(diff <(echo "$declared") <(echo "$exported") || true)
 
 warnings=(-Wall -Wextra -pedantic -Werror)
 for compiler in gcc g++ clang clang++; do
-    command -v "$compiler" >/dev/null || { echo "check-library: no $compiler, left out" >&2; continue; }
+    if ! command -v "$compiler" >/dev/null; then
+        echo "check-library: no $compiler, left out" >&2
+        continue
+    fi
     case "$compiler" in
     *++) dialect=(-std=c++17 -x c++) ;;
     *) dialect=(-std=c11 -x c) ;;
@@ -50,7 +54,8 @@ done
 
 for compiler in gcc clang; do
     command -v "$compiler" >/dev/null || continue
-    "$compiler" examples/one_call.c src/*.c src/*/*.c -Iinclude -lm -lpthread -o "$work/$compiler" ||
+    "$compiler" examples/one_call.c src/*.c src/*/*.c -Iinclude -lm -lpthread \
+                -o "$work/$compiler" ||
         fail "a bare $compiler does not build examples/one_call.c with the sources"
     "$work/$compiler" >"$work/$compiler.out" || fail "examples/one_call built by $compiler fails"
     [[ -s $work/$compiler.out ]] || fail "examples/one_call built by $compiler prints nothing"

@@ -22,7 +22,7 @@ ci) wanted=("${ci[@]}") ;;
 esac
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
-    echo "install-deps: not a Debian system, nothing installed; these are needed, by Debian's names:" \
+    echo "install-deps: not a Debian system, nothing installed; needed, by Debian's names:" \
          "${wanted[*]}" >&2
     exit 0
 fi

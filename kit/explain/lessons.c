@@ -10,15 +10,13 @@ const explain_lesson explain_lessons[] = {
     {"dessert", "Scaled Dot Product Attention",
      "\"Life is short, eat dessert last\": one query by hand, then three heads", lesson_dessert},
     {"sky", "Self Attention - Basics",
-     "\"sky is blue\": three words of two numbers, every matrix small enough to read", lesson_sky},
+     "\"sky is blue\": three words of two numbers; every matrix can be read", lesson_sky},
     {"module", "Multi-head attention as a module",
-     "lookups that you can foresee, then the MultiHeadAttention class that the notebook could not run",
-     lesson_module},
+     "lookups you can foresee; then the module that the notebook never ran", lesson_module},
     {"numpy", "Self-attention in NumPy", "why scores are divided by sqrt(d_k), and the causal mask",
      lesson_numpy},
     {"journey", "Chapter 3: Attention Mechanisms",
-     "\"Your journey starts with one step\": from plain dot products to a trainable module",
-     lesson_journey},
+     "\"Your journey starts with one step\": from dot products to a module", lesson_journey},
     {NULL, NULL, NULL, NULL},
 };
 

@@ -63,31 +63,51 @@ static void copy(char *out, size_t size, const sink *s)
             length--;
         }
         memcpy(out, s->data, length);
-        strcpy(out + length, "...");
+        memcpy(out + length, "...", 4);
     } else {
         memcpy(out, s->data != NULL ? s->data : "", length);
         out[length] = '\0';
     }
 }
 
+/* Appends an item, on a new line if it would pass column 78. */
+static void put_item(sink *s, int *column, const char *item)
+{
+    int width = kit_text_width(item);
+    if (*column + width > 78) {
+        sink_puts(s, "\n   ");
+        *column = 3;
+    }
+    sink_printf(s, " %s", item);
+    *column += 1 + width;
+}
+
+static double score(const grid *g, const quiz_question *q, int64_t j)
+{
+    int64_t at = (q->head * g->rows + q->row) * g->columns + j;
+    return kit_array_get(&g->scores->tensor, at);
+}
+
 static void say_question(const grid *g, quiz_question *q)
 {
     char row[LABEL_BYTES], column[LABEL_BYTES], buffer[LABEL_BYTES], number[NUMBER_BYTES];
-    label_clip(row, grid_row_label(g, q->row, buffer), 24, "...");
-    label_clip(column, grid_column_label(g, q->column, buffer), 24, "...");
-    char head[40] = "";
+    char item[2 * LABEL_BYTES], head[40] = "";
+    label_clip(row, grid_row_label(g, q->row, buffer), 12, "...");
+    label_clip(column, grid_column_label(g, q->column, buffer), 12, "...");
     if (g->heads > 1) {
         snprintf(head, sizeof head, ", head %lld", (long long)q->head + 1);
     }
-    snprintf(q->question, sizeof q->question,
-             "%s%s: \"%s\" asks. Which weight does the key \"%s\" get, from 0 to 1?", g->step->name,
-             head, row, column);
+    snprintf(q->question, sizeof q->question, "\"%s\" asks: which weight has \"%s\"?", row, column);
     sink s = {0};
+    int at = 0;
+    snprintf(item, sizeof item, " %s%s. Scores:", g->step->name, head);
+    put_item(&s, &at, item);
     for (int64_t j = 0; j < g->columns; j++) {
+        double x = score(g, q, j);
         label_clip(column, grid_column_label(g, j, buffer), 12, "...");
-        double x = kit_array_get(&g->scores->tensor, (q->head * g->rows + q->row) * g->columns + j);
-        sink_printf(&s, "%s%s %s", j > 0 ? "   " : "  scores: ", column,
-                    x == -INFINITY ? "hidden" : number_text(number, x));
+        snprintf(item, sizeof item, " %s %s", column,
+                 x == -INFINITY ? "hidden" : number_text(number, x));
+        put_item(&s, &at, item);
     }
     copy(q->row_text, sizeof q->row_text, &s);
     free(s.data);
@@ -97,28 +117,31 @@ static void say_question(const grid *g, quiz_question *q)
 static void say_hint(const grid *g, quiz_question *q)
 {
     sink s = {0};
-    char number[NUMBER_BYTES];
-    double factor = g->step->factor != 0 ? g->step->factor : 1, largest = -INFINITY, own = 0;
+    char item[2 * NUMBER_BYTES], number[NUMBER_BYTES];
+    double factor = g->step->factor != 0 ? g->step->factor : 1, largest = -INFINITY;
+    int at = 0;
     for (int64_t j = 0; j < g->columns; j++) {
-        int64_t at = (q->head * g->rows + q->row) * g->columns + j;
-        double x = kit_array_get(&g->scores->tensor, at) * factor;
-        largest = fmax(largest, x);
-        own = j == q->column ? x : own;
+        largest = fmax(largest, score(g, q, j) * factor);
     }
-    sink_puts(&s, "softmax");
+    sink_puts(&s, factor != 1 ? "softmax of the scaled scores:\n" : "softmax of the scores:\n");
     if (factor != 1) {
-        sink_printf(&s, " of the scores times %s", number_text(number, factor));
+        snprintf(item, sizeof item, " each times %s,", number_text(number, factor));
+        put_item(&s, &at, item);
     }
-    sink_printf(&s, ", each minus the largest, %s: ", number_text(number, largest));
-    sink_printf(&s, "e^%s / (", number_text(number, own - largest));
+    snprintf(item, sizeof item, " minus the largest, %s:", number_text(number, largest));
+    put_item(&s, &at, item);
+    number_text(number, score(g, q, q->column) * factor - largest);
+    snprintf(item, sizeof item, "e^%s / (", number);
+    put_item(&s, &at, item);
     for (int64_t j = 0, shown = 0; j < g->columns; j++) {
-        int64_t at = (q->head * g->rows + q->row) * g->columns + j;
-        double x = kit_array_get(&g->scores->tensor, at) * factor;
+        double x = score(g, q, j) * factor;
         if (x > -INFINITY) {
-            sink_printf(&s, "%se^%s", shown++ > 0 ? " + " : "", number_text(number, x - largest));
+            snprintf(item, sizeof item, "%se^%s", shown++ > 0 ? "+ " : "",
+                     number_text(number, x - largest));
+            put_item(&s, &at, item);
         }
     }
-    sink_puts(&s, ")");
+    put_item(&s, &at, ")");
     copy(q->hint, sizeof q->hint, &s);
     free(s.data);
 }

@@ -262,7 +262,9 @@ static void work_row(const page *p, const trace_step *s, sink *out)
         put_keys(out, &g, row);
     } else {
         label_clip(clipped, grid_row_label(&g, row, label), 24, "…");
-        sink_printf(out, s->row_labels != NULL ? "“%s” = " : "", clipped);
+        if (s->row_labels != NULL) {
+            sink_printf(out, "“%s” = ", clipped);
+        }
         put_vector(out, &g, row);
     }
 }

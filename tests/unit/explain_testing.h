@@ -60,7 +60,8 @@ static inline void expect_data(const kit_array *a, int64_t from, const json_t *d
     if (from + (int64_t)count > kit_array_count(a))
         fail_msg("%s: %zu elements expected", what, count);
     for (size_t i = 0; i < count; i++) {
-        double got = kit_array_get(a, from + (int64_t)i), want = json_number(json_array_get(data, i));
+        double got = kit_array_get(a, from + (int64_t)i),
+               want = json_number(json_array_get(data, i));
         if (got != want && !(fabs(got - want) <= part * largest))
             fail_msg("%s[%zu] is %.9g, golden %.9g", what, i, got, want);
     }
