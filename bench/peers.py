@@ -7,6 +7,7 @@ Makes its own virtual environment (build/peers) with PyTorch from PyPI. Each cel
 many calls, the two libraries taking turns, so that whatever else the machine does meets both. The
 peak is the library's own loop of multiply-adds, measured between the turns. Losing cells are shown.
 """
+
 import argparse
 import ctypes
 import os
@@ -47,21 +48,38 @@ def enter_environment():
 
 
 class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("dtype", ctypes.c_int),
-                ("shape", ctypes.c_int64 * 4), ("stride", ctypes.c_int64 * 4)]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("dtype", ctypes.c_int),
+        ("shape", ctypes.c_int64 * 4),
+        ("stride", ctypes.c_int64 * 4),
+    ]
 
 
 class Options(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_size_t), ("threads", ctypes.c_int),
-                ("isa", ctypes.c_char_p), ("hooks", ctypes.c_void_p * 5)]
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("threads", ctypes.c_int),
+        ("isa", ctypes.c_char_p),
+        ("hooks", ctypes.c_void_p * 5),
+    ]
 
 
 class Args(ctypes.Structure):
     """The head of attn_sdpa_args; the library takes a shorter struct and fills in the rest."""
-    _fields_ = [("struct_size", ctypes.c_size_t), ("q", Tensor), ("k", Tensor), ("v", Tensor),
-                ("out", Tensor), ("scale", ctypes.c_double), ("causal", ctypes.c_int),
-                ("causal_offset", ctypes.c_int64), ("window_left", ctypes.c_int64),
-                ("window_right", ctypes.c_int64)]
+
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("out", Tensor),
+        ("scale", ctypes.c_double),
+        ("causal", ctypes.c_int),
+        ("causal_offset", ctypes.c_int64),
+        ("window_left", ctypes.c_int64),
+        ("window_right", ctypes.c_int64),
+    ]
 
 
 def tensor(t):
@@ -90,8 +108,16 @@ def measure(library, context, torch, cell, seconds):
     B, H, T, S, D, causal = cell
     q, out = torch.randn(B, H, T, D), torch.empty(B, H, T, D)
     k, v = torch.randn(B, H, S, D), torch.randn(B, H, S, D)
-    args = Args(struct_size=ctypes.sizeof(Args), q=tensor(q), k=tensor(k), v=tensor(v),
-                out=tensor(out), causal=int(causal), window_left=-1, window_right=-1)
+    args = Args(
+        struct_size=ctypes.sizeof(Args),
+        q=tensor(q),
+        k=tensor(k),
+        v=tensor(v),
+        out=tensor(out),
+        causal=int(causal),
+        window_left=-1,
+        window_right=-1,
+    )
 
     def ours():
         assert library.attn_sdpa_forward(context, ctypes.byref(args), None) == 0
@@ -119,18 +145,24 @@ def main():
     options = parser.parse_args()
     enter_environment()
     import torch
+
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     library, context = load(options.library, options.threads)
-    print(f"f32 forward, {options.threads} thread(s), PyTorch {torch.__version__}; "
-          "GFLOP/s of visible pairs")
+    print(
+        f"f32 forward, {options.threads} thread(s), PyTorch {torch.__version__}; "
+        "GFLOP/s of visible pairs"
+    )
     print("  B  H     T     S    D causal   libattn   PyTorch   ratio   of peak")
     for cell in CELLS:
         ours, theirs, peak = measure(library, context, torch, cell, options.seconds)
         B, H, T, S, D, causal = cell
         share = ours / peak / options.threads
-        print(f"{B:3} {H:2} {T:5} {S:5} {D:4} {'yes' if causal else 'no':>6} {ours:9.1f}"
-              f" {theirs:9.1f} {ours / theirs:7.2f} {share:8.0%}", flush=True)
+        print(
+            f"{B:3} {H:2} {T:5} {S:5} {D:4} {'yes' if causal else 'no':>6} {ours:9.1f}"
+            f" {theirs:9.1f} {ours / theirs:7.2f} {share:8.0%}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-# How every file here is compiled: warnings, hardening, sanitizers. Included once, before any target.
+# How every file here is compiled: warnings, hardening, sanitizers. Included once, before any
+# target.
 
 # C11 with GNU extensions (the instruction sets use attributes and vector intrinsics).
 set(CMAKE_C_STANDARD 11)

@@ -166,6 +166,8 @@ static void load_chunk(worker *w, int64_t j0, int n, bool values)
         for (int r = 0; r < n; r++)
             load_row(p, w->k + (size_t)r * (size_t)p->D * p->real, attni_at(k, b, hk, row0 + r, 0),
                      k->dtype, k->stride[3], p->D);
+    if (p->D == 0) /* k may be NULL, to which nothing may be added */
+        w->k_now = w->st, w->ldk = 0;
     if (!values)
         return;
     w->v_now = p->v_in_place ? attni_at(v, b, hk, row0, 0) : w->v;
@@ -174,6 +176,8 @@ static void load_chunk(worker *w, int64_t j0, int n, bool values)
         for (int r = 0; r < n; r++)
             load_row(p, w->v + (size_t)r * (size_t)p->Dv * p->real, attni_at(v, b, hk, row0 + r, 0),
                      v->dtype, v->stride[3], p->Dv);
+    if (p->Dv == 0)
+        w->v_now = w->st, w->ldv = 0;
 }
 
 /* Scores of one block, up to `stage`, into w->st; w->mx are their maxima at the last stage. */

@@ -1,15 +1,18 @@
 #!/bin/bash
 # labels: emulator
 # timeout: 600
-# The same program on processors of other years, under an emulator: it chooses an instruction set that
-# they have, executes no instruction that they lack, and computes what the definition says.
+# The same program on processors of other years, under an emulator: it chooses an instruction set
+# that they have, executes no instruction that they lack, and computes what the definition says.
 set -euo pipefail
 fail() {
     echo "old_cpu: $*" >&2
     exit 1
 }
 
-qemu=$(command -v qemu-x86_64) || { echo "not run: no qemu-x86_64 (apt-get install qemu-user)"; exit 0; }
+qemu=$(command -v qemu-x86_64) || {
+    echo "not run: no qemu-x86_64 (apt-get install qemu-user)"
+    exit 0
+}
 [[ $(uname -m) == x86_64 ]] || { echo "not run: the program is not for x86-64"; exit 0; }
 if grep -qE '__(asan|tsan|msan)_init' "$ATTN"; then
     echo "not run: a sanitizer and the emulator do not go together"

@@ -51,7 +51,8 @@ fi
 
 bad=0
 "$formatter" --dry-run -Werror "${c_files[@]}" || bad=1
-if grep -HnE "$too_long" "${text_files[@]}"; then
+# (The options that a test is linked with stand on one line.)
+if grep -HnE "$too_long" "${text_files[@]}" | grep -v -- '-Wl,--wrap='; then
     echo "check-format: lines past 100 columns" >&2
     bad=1
 fi

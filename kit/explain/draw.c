@@ -92,15 +92,16 @@ const char *grid_column_label(const grid *g, int64_t column, char buffer[LABEL_B
     return label(g->step->column_labels, g->step->column_label_count, column, buffer);
 }
 
-/* Control characters move a terminal's cursor and are not allowed in XML; marks that turn the writing
- * direction would turn the rest of the line too. */
+/* Control characters move a terminal's cursor and are not allowed in XML; marks that turn the
+ * writing direction would turn the rest of the line too. */
 static bool is_disturbing(utf8proc_int32_t c)
 {
     return c < 0x20 || (c >= 0x7f && c < 0xa0) || (c >= 0x202a && c <= 0x202e) ||
            (c >= 0x2066 && c <= 0x2069) || c == 0x2028 || c == 0x2029 || c == 0xfffe || c == 0xffff;
 }
 
-/* The next character of text, made harmless: its bytes at *piece, *length; returns where to go on. */
+/* The next character of text, made harmless: its bytes at *piece, *length; returns where to go
+ * on. */
 static const char *next_piece(const char *text, const char **piece, size_t *length)
 {
     utf8proc_int32_t c;

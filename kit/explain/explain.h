@@ -15,9 +15,10 @@
 
 /* ------------------------------------------------------------------------------ attn explain
  *
- * Words -> ids -> embeddings -> queries, keys, values -> scores -> weights -> context, with random
- * weights from PyTorch's stream: torch.manual_seed(seed); Embedding(V, embed); randn(w_q); randn(w_k);
- * randn(w_v). KIT_USAGE for an empty sentence, a size out of range, or a query that is no word of it.
+ * Words -> ids -> embeddings -> queries, keys, values -> scores -> weights -> context, with
+ * random weights from PyTorch's stream: torch.manual_seed(seed); Embedding(V, embed);
+ * randn(w_q); randn(w_k); randn(w_v). KIT_USAGE for an empty sentence, a size out of range, or a
+ * query that is no word of it.
  */
 typedef struct explain_options {
     const char *text;
@@ -43,8 +44,8 @@ typedef struct explain_lesson {
 extern const explain_lesson explain_lessons[];       /* ends with a row whose name is NULL */
 const explain_lesson *lesson_find(const char *name); /* NULL: no such lesson */
 
-/* Compares every number of the trace that the notebook printed with the printed digits, one line each
- * to out (may be NULL). KIT_OK, or KIT_CHECK_FAILED with the first difference in err. */
+/* Compares every number of the trace that the notebook printed with the printed digits, one line
+ * each to out (may be NULL). KIT_OK, or KIT_CHECK_FAILED with the first difference in err. */
 int lesson_check(const trace *t, FILE *out, kit_error *err);
 
 /* Chooses the row that is written out: a word, or a position from 1. KIT_USAGE if it is none. */
@@ -52,8 +53,8 @@ int trace_set_query(trace *t, const char *query, kit_error *err);
 
 /* --------------------------------------------------------------------------------- renderers
  *
- * Each makes the whole output in memory; free it with free(). size does not count the final NUL that
- * follows the bytes.
+ * Each makes the whole output in memory; free it with free(). size does not count the final NUL
+ * that follows the bytes.
  */
 typedef enum render_colour { RENDER_NO_COLOUR, RENDER_256, RENDER_TRUECOLOUR } render_colour;
 typedef struct render_text_options {
@@ -80,8 +81,8 @@ render_function render_by_suffix(const char *path, kit_error *err);
 
 /* -------------------------------------------------------------------------------------- quiz
  *
- * Predict, then see: question number `index` (from 0) hides one visible cell of the weights. The same
- * seed asks the same questions. KIT_USAGE if the trace has no cell worth asking for.
+ * Predict, then see: question number `index` (from 0) hides one visible cell of the weights. The
+ * same seed asks the same questions. KIT_USAGE if the trace has no cell worth asking for.
  */
 #define QUIZ_TOLERANCE 0.01
 typedef struct quiz_question {

@@ -1,5 +1,5 @@
-/* A step's tensor as heads x rows x columns, whatever its rank: missing dimensions are 1. In scores and
- * weights a row asks and a column answers. */
+/* A step's tensor as heads x rows x columns, whatever its rank: missing dimensions are 1. In
+ * scores and weights a row asks and a column answers. */
 #ifndef KIT_EXPLAIN_GRID_H
 #define KIT_EXPLAIN_GRID_H
 

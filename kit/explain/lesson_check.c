@@ -1,10 +1,11 @@
 /* Does a lesson come out as the notebook printed it?
  *
- * A step's `printed` is what the notebook printed, verbatim. Its numbers are compared, in order, with
- * the step's elements (printed twice: compared twice), each to half a unit of the last digit printed.
- * Two things may add to that, and the line that is reported says so: float results are not the same to
- * the last bit on two machines, and inputs that a notebook shows with 8 digits are known to 8 digits.
- * torch.Size([..]) is compared with the step's shape; 'words' in quotes with its column labels.
+ * A step's `printed` is what the notebook printed, verbatim. Its numbers are compared, in order,
+ * with the step's elements (printed twice: compared twice), each to half a unit of the last
+ * digit printed. Two things may add to that, and the line that is reported says so: float
+ * results are not the same to the last bit on two machines, and inputs that a notebook shows
+ * with 8 digits are known to 8 digits. torch.Size([..]) is compared with the step's shape;
+ * 'words' in quotes with its column labels.
  */
 #include <ctype.h>
 #include <math.h>

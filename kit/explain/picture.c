@@ -6,8 +6,9 @@
  *   [panel]                                    (row    journey  [0.25][0.38][0.37]  1.56 =====
  *   legend                                     asks)                              entropy, bits
  *
- * Digits stand in the cells as long as they fit; past 64 words the cells become one map of levels, past
- * 1024 the largest weight of each square of cells stands for it, and the panel says so.
+ * Digits stand in the cells as long as they fit; past 64 words the cells become one map of
+ * levels, past 1024 the largest weight of each square of cells stands for it, and the panel says
+ * so.
  */
 #include <math.h>
 #include <stdlib.h>

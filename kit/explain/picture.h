@@ -1,6 +1,6 @@
-/* Heat-maps as a list of things to draw, in picture units (1/96 inch), from top to bottom. picture.c
- * lays a trace out once; render_svg.c and render_cairo.c only draw the list, so that every format shows
- * the same picture. */
+/* Heat-maps as a list of things to draw, in picture units (1/96 inch), from top to bottom.
+ * picture.c lays a trace out once; render_svg.c and render_cairo.c only draw the list, so that
+ * every format shows the same picture. */
 #ifndef KIT_EXPLAIN_PICTURE_H
 #define KIT_EXPLAIN_PICTURE_H
 

@@ -1,5 +1,5 @@
-/* Predict, then see: hides one weight of a trace and asks for it. Which one comes from the seed and the
- * question's number alone, so that a quiz can be repeated. */
+/* Predict, then see: hides one weight of a trace and asks for it. Which one comes from the seed
+ * and the question's number alone, so that a quiz can be repeated. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

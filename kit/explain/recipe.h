@@ -1,11 +1,12 @@
 /* What every recipe is written with: steps, and the engine's calls between them.
  *
- * A recipe reads top to bottom: recipe_step() appends an empty step and returns its array, an engine
- * call fills it, recipe_say() and its neighbours describe it. The first failure is kept and everything
- * after it does nothing, so that a recipe needs one check, at its end (recipe_end).
+ * A recipe reads top to bottom: recipe_step() appends an empty step and returns its array, an
+ * engine call fills it, recipe_say() and its neighbours describe it. The first failure is kept
+ * and everything after it does nothing, so that a recipe needs one check, at its end
+ * (recipe_end).
  *
- * Shapes: a step is [T,.], [H,T,.] with heads, or [.] for one row alone; recipe_view() sees any of
- * them as the engine's [B,H,T,D], aligned to the right.
+ * Shapes: a step is [T,.], [H,T,.] with heads, or [.] for one row alone; recipe_view() sees any
+ * of them as the engine's [B,H,T,D], aligned to the right.
  */
 #ifndef KIT_EXPLAIN_RECIPE_H
 #define KIT_EXPLAIN_RECIPE_H
@@ -21,7 +22,8 @@ typedef struct recipe {
     bool beyond;         /* so are the steps to come */
 } recipe;
 
-/* Starts an empty trace; `lesson` is NULL for explain, `text` is split into words if it is not NULL. */
+/* Starts an empty trace; `lesson` is NULL for explain, `text` is split into words if it is not
+ * NULL. */
 recipe recipe_begin(trace *t, attn_context *ctx, kit_error *err, const char *lesson,
                     const char *title, const char *text);
 void recipe_setting(recipe *r, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -1,7 +1,9 @@
-/* Lesson `dessert`: one query of "Life is short, eat dessert last" by hand, then with three heads.
+/* Lesson `dessert`: one query of "Life is short, eat dessert last" by hand, then with three
+ * heads.
  *
- * The notebook draws from torch.manual_seed(123): Embedding(6, 16), then W_q, W_k, W_v, then the same
- * again for three heads. It prints numbers for the first half and only shapes for the second.
+ * The notebook draws from torch.manual_seed(123): Embedding(6, 16), then W_q, W_k, W_v, then the
+ * same again for three heads. It prints numbers for the first half and only shapes for the
+ * second.
  */
 #include <math.h>
 #include <stdlib.h>

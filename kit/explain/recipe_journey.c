@@ -1,5 +1,5 @@
-/* Lesson `journey`: "Your journey starts with one step", from plain dot products to a trainable module,
- * and on to the causal mask, whose heading is where the notebook ends.
+/* Lesson `journey`: "Your journey starts with one step", from plain dot products to a trainable
+ * module, and on to the causal mask, whose heading is where the notebook ends.
  *
  * Weights: torch.rand, seed 123, as [in, out] matrices (v1); nn.Linear, seed 789 (v2).
  */

@@ -1,8 +1,10 @@
-/* Lesson `module`: attention as a lookup that you can foresee, then multi-head attention as a module.
+/* Lesson `module`: attention as a lookup that you can foresee, then multi-head attention as a
+ * module.
  *
- * The notebook's cells ran out of order: its class stops at "NameError: name 'nn' is not defined", so
- * mha was never made, yet attn_weights.shape below it comes from an earlier run. Here the module runs,
- * as the notebook wrote it, with torch.manual_seed(123) and dropout off (evaluation mode).
+ * The notebook's cells ran out of order: its class stops at "NameError: name 'nn' is not
+ * defined", so mha was never made, yet attn_weights.shape below it comes from an earlier run.
+ * Here the module runs, as the notebook wrote it, with torch.manual_seed(123) and dropout off
+ * (evaluation mode).
  */
 #include <math.h>
 #include <stdlib.h>

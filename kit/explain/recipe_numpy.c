@@ -1,8 +1,8 @@
 /* Lesson `numpy`: attention in double from q, k, v alone; why √d_k; the causal mask.
  *
- * The notebook drew its numbers without a seed, so they are known only as far as it printed them: 8
- * decimals (v from its last full print; the first one is cut off in the file). lesson_check allows what
- * half a unit of that can change, as worst_slack() works out.
+ * The notebook drew its numbers without a seed, so they are known only as far as it printed
+ * them: 8 decimals (v from its last full print; the first one is cut off in the file).
+ * lesson_check allows what half a unit of that can change, as worst_slack() works out.
  */
 #include <math.h>
 
@@ -200,7 +200,8 @@ static kit_array context(recipe *r, const recipe_attention *a, const char *name)
     return out;
 }
 
-/* Hiding keys after softmax instead of before: the weights are cut, and the rows no longer sum to 1. */
+/* Hiding keys after softmax instead of before: the weights are cut, and the rows no longer sum
+ * to 1. */
 static void zero_after(recipe *r, kit_array unmasked)
 {
     double cut[L * L] = {0}, sums[L] = {0}, again[L * L] = {0};

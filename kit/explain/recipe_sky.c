@@ -1,4 +1,5 @@
-/* Lesson `sky`: "sky is blue", three words of two numbers each. Everything is typed in, nothing drawn. */
+/* Lesson `sky`: "sky is blue", three words of two numbers each. Everything is typed in, nothing
+ * drawn. */
 #include "lessons.h"
 #include "recipe.h"
 

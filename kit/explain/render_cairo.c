@@ -1,7 +1,8 @@
-/* The picture as PNG (two pixels to a picture unit, for screens of today) and as PDF, through cairo.
+/* The picture as PNG (two pixels to a picture unit, for screens of today) and as PDF, through
+ * cairo.
  *
- * cairo's plain text calls take one font for a string, so a script that DejaVu lacks shows boxes here;
- * the SVG leaves fonts to the viewer and has no such limit.
+ * cairo's plain text calls take one font for a string, so a script that DejaVu lacks shows boxes
+ * here; the SVG leaves fonts to the viewer and has no such limit.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* The picture as SVG: real <text>, so that it can be searched and every script is set by the viewer;
- * <title> on every cell, so that a pointer shows its number. No fonts, scripts or links. */
+/* The picture as SVG: real <text>, so that it can be searched and every script is set by the
+ * viewer; <title> on every cell, so that a pointer shows its number. No fonts, scripts or links. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
-/* A trace in the terminal: numbered steps under their headings, each with its shape, its formula, the
- * chosen query's numbers written out, and the matrices that fit. See text.h for the parts. */
+/* A trace in the terminal: numbered steps under their headings, each with its shape, its
+ * formula, the chosen query's numbers written out, and the matrices that fit. See text.h for the
+ * parts. */
 #include <stdlib.h>
 #include <string.h>
 

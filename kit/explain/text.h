@@ -1,11 +1,12 @@
-/* The parts of the terminal renderer: the page that lines are put on, matrices, and written-out sums. */
+/* The parts of the terminal renderer: the page that lines are put on, matrices, and written-out
+ * sums. */
 #ifndef KIT_EXPLAIN_TEXT_H
 #define KIT_EXPLAIN_TEXT_H
 
 #include "draw.h"
 
-/* A page of fixed width. Text goes through page_clean first, which makes it plain where the terminal
- * is not UTF-8, so that its width is known before it is laid out. */
+/* A page of fixed width. Text goes through page_clean first, which makes it plain where the
+ * terminal is not UTF-8, so that its width is known before it is laid out. */
 typedef struct page {
     sink out;
     int width, indent; /* columns; of the text under a step's heading */

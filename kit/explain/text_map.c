@@ -1,7 +1,7 @@
 /* Weights without digits: cells up to 40 words, pooled half blocks beyond, and bars for one row.
  *
- * The scale is always 0 to 1. Pooling takes the largest weight of a square of cells and says so: a mean
- * would hide the one key that a row looks at.
+ * The scale is always 0 to 1. Pooling takes the largest weight of a square of cells and says so:
+ * a mean would hide the one key that a row looks at.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Matrices in the terminal: weights with a shade and digits, and plain numbers.
  *
- * Nothing is ever broken over the edge: what does not fit becomes the next smaller form (text_map.c),
- * and of plain numbers the columns are printed in blocks.
+ * Nothing is ever broken over the edge: what does not fit becomes the next smaller form
+ * (text_map.c), and of plain numbers the columns are printed in blocks.
  */
 #include <math.h>
 #include <string.h>

@@ -154,8 +154,8 @@ void page_label(page *p, const char *text, int width, bool right)
 
 /* ----------------------------------------------------------------------------------- Colours */
 
-/* The map in xterm's 256 colours: the nearest by distance would pass through green, so chosen by hand
- * to go from dark blue over grey to yellow, lighter at every step. */
+/* The map in xterm's 256 colours: the nearest by distance would pass through green, so chosen by
+ * hand to go from dark blue over grey to yellow, lighter at every step. */
 static const int ramp[] = {17, 17, 238, 239, 241, 242, 244, 246, 143, 143, 185, 221, 227};
 
 static void set_colour(page *p, int layer, double weight)

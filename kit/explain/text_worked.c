@@ -1,6 +1,7 @@
-/* The chosen query's numbers written out with their operands, so that a reader can redo them: products
- * of a score, terms of a softmax, the sum that makes a context vector. Everything is read from the
- * steps that the operands name; a step whose operands do not line up is left without. */
+/* The chosen query's numbers written out with their operands, so that a reader can redo them:
+ * products of a score, terms of a softmax, the sum that makes a context vector. Everything is
+ * read from the steps that the operands name; a step whose operands do not line up is left
+ * without. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,7 +131,8 @@ static bool sum_matches(const worked *w, bool column)
 
 static void work_project(const worked *w, sink *s)
 {
-    /* [out, in] as torch's Linear keeps it, or [in, out] as in x @ W; a square one could be either. */
+    /* [out, in] as torch's Linear keeps it, or [in, out] as in x @ W; a square one could be
+     * either. */
     int64_t in = w->a.columns, out = w->out.columns;
     bool rows = w->has_b && w->b.columns == in && w->b.rows == out && sum_matches(w, false);
     bool columns = w->has_b && w->b.rows == in && w->b.columns == out && sum_matches(w, true);

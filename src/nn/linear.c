@@ -1,13 +1,13 @@
 /* The linear layer: out = x weight^T + bias.
  *
- * It is attention's first half without the softmax, so it runs on attention's micro-kernels: rows of
- * x stand in SIMD lanes as queries do, rows of the weight are broadcast as keys are, and `finish`
- * turns a finished tile back into rows. An output is the sum over In in the order that kernel.h fixes
- * for a score, then its bias: nothing of it depends on the tile, the task or the thread that it falls
- * to. (finish gives no -0; so out has none either.)
+ * It is attention's first half without the softmax, so it runs on attention's micro-kernels: rows
+ * of x stand in SIMD lanes as queries do, rows of the weight are broadcast as keys are, and
+ * `finish` turns a finished tile back into rows. An output is the sum over In in the order that
+ * kernel.h fixes for a score, then its bias: nothing of it depends on the tile, the task or the
+ * thread that it falls to. (finish gives no -0; so out has none either.)
  *
- * A task is a few tiles of rows times a few hundred columns of out. Tiles are packed once in a task,
- * and a block of weights is read, or gathered, once for all of them.
+ * A task is a few tiles of rows times a few hundred columns of out. Tiles are packed once in a
+ * task, and a block of weights is read, or gathered, once for all of them.
  */
 #include "module.h"
 

@@ -5,9 +5,9 @@
  *   place       lays q, k, v and the joined heads into scratch, which the parts then share
  *
  * All parts run inside one call, on one block of scratch, so that the context is taken once and
- * memory can fail only before anything is written. q, k and v lie in scratch as [H, B, T, D]: the rows
- * of a head follow each other, as attention reads them, and all batches of a head are one run of rows,
- * as the linear layer fills lanes.
+ * memory can fail only before anything is written. q, k and v lie in scratch as [H, B, T, D]: the
+ * rows of a head follow each other, as attention reads them, and all batches of a head are one run
+ * of rows, as the linear layer fills lanes.
  */
 #include <string.h>
 
@@ -39,7 +39,7 @@ void attn_mha_args_init(attn_mha_args *args)
     attn_sdpa_args_init(&args->attention);
 }
 
-/* -------------------------------------------------------------------------------- Packed weights */
+/* ------------------------------------------------------------------------------- Packed weights */
 
 /* [1, heads, D, columns] of rows that follow each other, from `row` on. */
 static attn_tensor packed_view(const void *data, attn_dtype dtype, int64_t row, int64_t heads,
@@ -96,7 +96,7 @@ attn_status attn_mha_packed(attn_mha_args *args, const void *in_proj_weight,
     return ATTN_OK;
 }
 
-/* -------------------------------------------------------------------------------------- Checking */
+/* ------------------------------------------------------------------------------------- Checking */
 
 static const attn_tensor *source_of(const attn_mha_args *a)
 {
@@ -202,7 +202,7 @@ static attn_status check_output_dropout(const attn_mha_args *a, const mha_sizes 
     return ATTN_OK;
 }
 
-/* -------------------------------------------------------------------------------------- Planning */
+/* ------------------------------------------------------------------------------------- Planning */
 
 /* Stands for scratch until there is some: plans look at it, but not behind it. */
 static char *const unplaced = (char *)ATTNI_ALIGN;
@@ -302,7 +302,7 @@ static attn_status make_plan(mha_plan *p, attn_context *ctx, attn_error *err)
     return ATTN_OK;
 }
 
-/* --------------------------------------------------------------------------------------- Running */
+/* -------------------------------------------------------------------------------------- Running */
 
 static void drop_element(char *x, attn_dtype dtype, unsigned keep, double factor)
 {

@@ -35,13 +35,13 @@ typedef struct attni_linear {
     size_t worker_bytes, bytes; /* scratch of one worker, and of all */
 } attni_linear;
 
-/* Plans for tensors that fit together; bias may be NULL. Fails only where scratch would be too large
- * to address. threads: the most there are. */
+/* Plans for tensors that fit together; bias may be NULL. Fails only where scratch would be too
+ * large to address. threads: the most there are. */
 attn_status attni_linear_plan(attni_linear *plan, int isa, int threads, const attn_tensor *x,
                               const attn_tensor *weight, const attn_tensor *bias,
                               const attn_tensor *out, attn_error *err);
-/* Runs it in an open call, on plan->bytes of scratch aligned to ATTNI_ALIGN. Until then the tensors of
- * the plan may be given other `data`. */
+/* Runs it in an open call, on plan->bytes of scratch aligned to ATTNI_ALIGN. Until then the tensors
+ * of the plan may be given other `data`. */
 void attni_linear_run(const attni_linear *plan, attni_call *call, char *scratch);
 
 #endif

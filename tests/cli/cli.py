@@ -1,11 +1,14 @@
 """What the tests of the program share: running it, and what every failure must look like."""
+
 import os
 import subprocess
 import tempfile
 import unittest
 
 ATTN = os.environ.get("ATTN", "attn")
-LEAKS = "print_suppressions=0:suppressions=" + os.path.join(os.path.dirname(os.path.abspath(__file__)), "lsan.supp")
+LEAKS = "print_suppressions=0:suppressions=" + os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), "lsan.supp"
+)
 
 
 class CliTest(unittest.TestCase):
@@ -29,12 +32,35 @@ class CliTest(unittest.TestCase):
 
     def attn(self, *args, env=None, stdin=b"", stdout=subprocess.PIPE, **more):
         """Runs the program with nothing of the caller's settings; bytes in, bytes out."""
-        clean = {k: v for k, v in os.environ.items()
-                 if not k.startswith(("ATTN_N", "ATTN_I", "COLUMNS", "LC_", "LANG", "NO_COLOR",
-                                      "FORCE_COLOR", "CLICOLOR", "COLORTERM", "POSIXLY"))}
+        clean = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(
+                (
+                    "ATTN_N",
+                    "ATTN_I",
+                    "COLUMNS",
+                    "LC_",
+                    "LANG",
+                    "NO_COLOR",
+                    "FORCE_COLOR",
+                    "CLICOLOR",
+                    "COLORTERM",
+                    "POSIXLY",
+                )
+            )
+        }
         clean.update({"LC_ALL": "C.UTF-8", "TERM": "xterm", "LSAN_OPTIONS": LEAKS}, **(env or {}))
-        return subprocess.run([ATTN, *map(str, args)], cwd=self.folder, env=clean, input=stdin,
-                              stdout=stdout, stderr=subprocess.PIPE, timeout=100, **more)
+        return subprocess.run(
+            [ATTN, *map(str, args)],
+            cwd=self.folder,
+            env=clean,
+            input=stdin,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            timeout=100,
+            **more
+        )
 
     def works(self, *args, code=0, **more):
         """Runs it, expects success and silence on stderr; gives stdout as text."""

@@ -1,4 +1,5 @@
 """Attention in float64 NumPy, written from the definition: what `attn run` is measured against."""
+
 import numpy as np
 
 UNIT = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-24, "bf16": 2.0**-24}
@@ -28,7 +29,12 @@ def philox(counter, key):
     for _ in range(10):
         a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
         low, high = np.uint64(0xFFFFFFFF), np.uint64(32)
-        c = [(b >> high) ^ c[1] ^ np.uint64(k0), b & low, (a >> high) ^ c[3] ^ np.uint64(k1), a & low]
+        c = [
+            (b >> high) ^ c[1] ^ np.uint64(k0),
+            b & low,
+            (a >> high) ^ c[3] ^ np.uint64(k1),
+            a & low,
+        ]
         k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
     return c
 
@@ -43,8 +49,22 @@ def dropout_keep(shape, p, seed):
     return (draw >= np.uint64(int(np.floor(p * 65536 + 0.5)))).reshape(shape)
 
 
-def attention(q, k, v, *, scale=None, causal=None, window=(-1, -1), mask=None, lengths=None,
-              softcap=0.0, alibi=None, sinks=None, dropout=0.0, seed=0):
+def attention(
+    q,
+    k,
+    v,
+    *,
+    scale=None,
+    causal=None,
+    window=(-1, -1),
+    mask=None,
+    lengths=None,
+    softcap=0.0,
+    alibi=None,
+    sinks=None,
+    dropout=0.0,
+    seed=0
+):
     """q [B,H,T,D], k [B,Hk,S,D], v [B,Hk,S,Dv], float64. A dict of what each result should be, of
     `reach` (A_i: what a row's rounding errors grow with) and `mass` (sum of w |v|)."""
     B, H, T, D = q.shape
@@ -56,8 +76,11 @@ def attention(q, k, v, *, scale=None, causal=None, window=(-1, -1), mask=None, l
     capped = softcap * np.tanh(raw / softcap) if softcap > 0 else raw
     lengths = np.full(B, S) if lengths is None else np.broadcast_to(lengths, B)
 
-    off = {None: np.zeros(B, int), "top-left": np.zeros(B, int), "bottom-right": lengths - T}.get(
-        causal, np.full(B, causal if isinstance(causal, int) else 0)).reshape(B, 1, 1, 1)
+    off = (
+        {None: np.zeros(B, int), "top-left": np.zeros(B, int), "bottom-right": lengths - T}
+        .get(causal, np.full(B, causal if isinstance(causal, int) else 0))
+        .reshape(B, 1, 1, 1)
+    )
     i, j = np.arange(T).reshape(1, 1, T, 1), np.arange(S).reshape(1, 1, 1, S)
     visible = np.broadcast_to(j < lengths.reshape(B, 1, 1, 1), (B, H, T, S)).copy()
     if causal is not None:
@@ -90,8 +113,17 @@ def attention(q, k, v, *, scale=None, causal=None, window=(-1, -1), mask=None, l
     reach = np.where(visible, size + abs(bias), 0).max(axis=-1, initial=0, keepdims=True)
     if sinks is not None:
         reach = np.maximum(reach, np.where(np.isneginf(sink), 0, abs(sink)))
-    return {"out": used @ v, "weights": weights, "lse": lse, "raw": raw, "softcap": capped,
-            "biased": biased, "reach": reach, "mass": used @ abs(v), "size": size + abs(bias)}
+    return {
+        "out": used @ v,
+        "weights": weights,
+        "lse": lse,
+        "raw": raw,
+        "softcap": capped,
+        "biased": biased,
+        "reach": reach,
+        "mass": used @ abs(v),
+        "size": size + abs(bias),
+    }
 
 
 def bound(want, result, dtype):
@@ -100,7 +132,12 @@ def bound(want, result, dtype):
     tiny = 2.0**-126 if dtype != "f64" else 2.0**-1022
     if result == "out":
         relative, least = STORE[dtype]
-        return 8 * u * (1 + want["reach"]) * want["mass"] + relative * abs(want["out"]) * 1.01 + least + tiny
+        return (
+            8 * u * (1 + want["reach"]) * want["mass"]
+            + relative * abs(want["out"]) * 1.01
+            + least
+            + tiny
+        )
     if result == "weights":
         return 8 * u * (1 + want["reach"]) * want["weights"] + tiny
     if result == "lse":

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """attn bench, info and check: what they print, and that their JSON has the promised keys."""
+
 import json
 import os
 import unittest
@@ -8,8 +9,10 @@ import numpy as np
 
 from cli import CliTest
 
-CASE_KEYS = ("shape dtype causal pass threads isa kernel time_us_min time_us_median gflops gbps peak_gflops "
-             "peak_fraction stream_gbps stream_fraction").split()
+CASE_KEYS = (
+    "shape dtype causal pass threads isa kernel time_us_min time_us_median gflops gbps peak_gflops "
+    "peak_fraction stream_gbps stream_fraction"
+).split()
 
 
 class Bench(CliTest):
@@ -20,13 +23,29 @@ class Bench(CliTest):
         return got["cases"]
 
     def test_json(self):
-        cases = self.cases("--shape", "1,4,2,16,24,8", "--shape", "2,2,2,5,7,16,3", "--causal", "bottom-right",
-                           "--dtype", "f64", "--threads", "2", "--isa", "generic")
-        self.assertEqual([c["shape"] for c in cases], [[1, 4, 2, 16, 24, 8, 8], [2, 2, 2, 5, 7, 16, 3]])
+        cases = self.cases(
+            "--shape",
+            "1,4,2,16,24,8",
+            "--shape",
+            "2,2,2,5,7,16,3",
+            "--causal",
+            "bottom-right",
+            "--dtype",
+            "f64",
+            "--threads",
+            "2",
+            "--isa",
+            "generic",
+        )
+        self.assertEqual(
+            [c["shape"] for c in cases], [[1, 4, 2, 16, 24, 8, 8], [2, 2, 2, 5, 7, 16, 3]]
+        )
         for c in cases:
             self.assertEqual(list(c), CASE_KEYS)
-            self.assertEqual((c["dtype"], c["causal"], c["pass"], c["threads"], c["isa"]),
-                             ("f64", "bottom-right", "forward", 2, "generic"))
+            self.assertEqual(
+                (c["dtype"], c["causal"], c["pass"], c["threads"], c["isa"]),
+                ("f64", "bottom-right", "forward", 2, "generic"),
+            )
             self.assertIn("generic f64", c["kernel"])
             self.assertLessEqual(0, c["time_us_min"])
             self.assertLessEqual(c["time_us_min"], c["time_us_median"])
@@ -34,7 +53,12 @@ class Bench(CliTest):
                 self.assertGreater(c[key], 0, key)
 
     def test_flop_counts_visible_pairs(self):
-        for causal, pairs in (("none", 6 * 8), ("top-left", 21), ("bottom-right", 33), ("-4", 1 + 2)):
+        for causal, pairs in (
+            ("none", 6 * 8),
+            ("top-left", 21),
+            ("bottom-right", 33),
+            ("-4", 1 + 2),
+        ):
             c = self.cases("--shape", "1,1,1,6,8,16,4", "--causal", causal)[0]
             flop = c["gflops"] * c["time_us_min"] * 1e3
             self.assertAlmostEqual(flop, 2 * pairs * (16 + 4), delta=1e-6 * flop)
@@ -45,11 +69,22 @@ class Bench(CliTest):
 
     def test_every_dtype(self):
         for dtype in ("f64", "f32", "f16", "bf16"):
-            self.assertEqual(self.cases("--shape", "1,1,1,4,4,4", "--dtype", dtype)[0]["dtype"], dtype)
+            self.assertEqual(
+                self.cases("--shape", "1,1,1,4,4,4", "--dtype", dtype)[0]["dtype"], dtype
+            )
 
     def test_table(self):
-        text = self.works("bench", "--seconds", "0.01", "--shape", "1,1,1,4,4,4", "--shape", "1,1,1,8,8,4",
-                          "--threads", "1")
+        text = self.works(
+            "bench",
+            "--seconds",
+            "0.01",
+            "--shape",
+            "1,1,1,4,4,4",
+            "--shape",
+            "1,1,1,8,8,4",
+            "--threads",
+            "1",
+        )
         lines = text.splitlines()
         self.assertLessEqual(max(map(len, lines)), 80)
         self.assertIn("1 thread;", lines[0])
@@ -60,8 +95,20 @@ class Bench(CliTest):
 class Info(CliTest):
     def test_machine(self):
         got = json.loads(self.works("info", "--json"))
-        self.assertEqual(list(got), ["schema", "version", "build", "features", "isas", "isa", "isa_reason",
-                                     "threads", "threads_reason"])
+        self.assertEqual(
+            list(got),
+            [
+                "schema",
+                "version",
+                "build",
+                "features",
+                "isas",
+                "isa",
+                "isa_reason",
+                "threads",
+                "threads_reason",
+            ],
+        )
         self.assertEqual(got["schema"], "attn.info/1")
         usable = [x["name"] for x in got["isas"] if x["usable"]]
         self.assertEqual((usable[0], usable[-1]), ("generic", got["isa"]))
@@ -71,20 +118,31 @@ class Info(CliTest):
             self.assertIn(word, text)
 
     def test_environment(self):
-        got = json.loads(self.works("info", "--json", env={"ATTN_ISA": "generic", "ATTN_NUM_THREADS": "3"}))
+        got = json.loads(
+            self.works("info", "--json", env={"ATTN_ISA": "generic", "ATTN_NUM_THREADS": "3"})
+        )
         self.assertEqual((got["isa"], got["isa_reason"]), ("generic", "ATTN_ISA names it"))
         self.assertEqual((got["threads"], got["threads_reason"]), (3, "ATTN_NUM_THREADS"))
 
     def test_files(self):
         np.save(self.path("x.npy"), np.zeros((2, 0, 3), np.float16))
-        np.savez(self.path("x.npz"), q=np.zeros((2, 3)), n=np.zeros((), np.int32), m=np.zeros(4, bool))
+        np.savez(
+            self.path("x.npz"), q=np.zeros((2, 3)), n=np.zeros((), np.int32), m=np.zeros(4, bool)
+        )
         self.assertEqual(self.works("info", "x.npy"), "f16  [2, 0, 3]\n")
-        self.assertEqual(json.loads(self.works("info", "x.npy", "--json")),
-                         {"schema": "attn.info/1", "file": "x.npy",
-                          "arrays": [{"name": "", "dtype": "f16", "shape": [2, 0, 3]}]})
+        self.assertEqual(
+            json.loads(self.works("info", "x.npy", "--json")),
+            {
+                "schema": "attn.info/1",
+                "file": "x.npy",
+                "arrays": [{"name": "", "dtype": "f16", "shape": [2, 0, 3]}],
+            },
+        )
         got = json.loads(self.works("info", "--json", "x.npz"))
-        self.assertEqual([(a["name"], a["dtype"], a["shape"]) for a in got["arrays"]],
-                         [("m", "bool", [4]), ("n", "i64", []), ("q", "f64", [2, 3])])
+        self.assertEqual(
+            [(a["name"], a["dtype"], a["shape"]) for a in got["arrays"]],
+            [("m", "bool", [4]), ("n", "i64", []), ("q", "f64", [2, 3])],
+        )
         self.assertEqual(self.works("info", "x.npz"), "m  bool [4]\nn  i64  []\nq  f64  [2, 3]\n")
 
     def test_names_are_escaped(self):
@@ -98,16 +156,22 @@ class Info(CliTest):
 
 class Check(CliTest):
     def test_one_operation(self):
-        text = self.works("check", "--op", "scores", "--isa", "generic", "--seed", "7", "--seconds", "0.1")
+        text = self.works(
+            "check", "--op", "scores", "--isa", "generic", "--seed", "7", "--seconds", "0.1"
+        )
         self.assertRegex(text.splitlines()[-1], r"^[1-9]\d* passed, 0 failed$")
         self.assertIn("seed", text)
 
     def test_seed_is_drawn_and_printed(self):
-        first, second = (self.works("check", "--op", "rescale", "--isa", "generic", "--seconds", "0.01")
-                         for _ in range(2))
+        first, second = (
+            self.works("check", "--op", "rescale", "--isa", "generic", "--seconds", "0.01")
+            for _ in range(2)
+        )
         seed = next(x for x in first.split() if x.startswith("0x") or x.isdigit())
         self.assertNotIn(seed, second.split()[:4])
-        again = self.works("check", "--op", "rescale", "--isa", "generic", "--seconds", "0.01", "--seed", seed)
+        again = self.works(
+            "check", "--op", "rescale", "--isa", "generic", "--seconds", "0.01", "--seed", seed
+        )
         self.assertIn(seed, again)
 
 

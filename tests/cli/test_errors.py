@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Every mistake gives one line on stderr, its exit code, nothing on stdout and no file."""
+
 import os
 import resource
 import signal
@@ -17,7 +18,9 @@ USAGE, BAD_FILE, LIMIT = 2, 3, 4
 
 class Usage(CliTest):
     def test_top_level(self):
-        self.fails(USAGE, "rum", says="attn: no command 'rum'; did you mean 'run'? (explain lesson run")
+        self.fails(
+            USAGE, "rum", says="attn: no command 'rum'; did you mean 'run'? (explain lesson run"
+        )
         self.fails(USAGE, "qwertyuiop", says="no command 'qwertyuiop' (explain")
         self.fails(USAGE, "", says="no command ''")
         self.fails(USAGE, "--verbose", says="unknown option '--verbose'")
@@ -28,7 +31,13 @@ class Usage(CliTest):
             self.fails(USAGE, name, says="%s comes in a later release" % name)
 
     def test_unknown_options(self):
-        self.fails(USAGE, "run", "--causl", "3", says="attn run: unknown option '--causl'; did you mean '--causal'?")
+        self.fails(
+            USAGE,
+            "run",
+            "--causl",
+            "3",
+            says="attn run: unknown option '--causl'; did you mean '--causal'?",
+        )
         self.fails(USAGE, "run", "--xyzzy", says="`attn help run`")
         self.fails(USAGE, "run", "-x", says="unknown option '-x'")
         self.fails(USAGE, "run", "--s", "3", says="--scores --scores-stage --softcap")
@@ -43,12 +52,33 @@ class Usage(CliTest):
         self.fails(USAGE, "run", "--out", "x" * 100000)
 
     def test_numbers_are_parsed_strictly(self):
-        for bad in ("", "x", "3x", " 3", "0x3", "1e2", "3.5", "99999999999999999999", "0", "1025", "-1"):
+        for bad in (
+            "",
+            "x",
+            "3x",
+            " 3",
+            "0x3",
+            "1e2",
+            "3.5",
+            "99999999999999999999",
+            "0",
+            "1025",
+            "-1",
+        ):
             self.fails(USAGE, "run", "--threads", bad, says="must be an integer in 1..1024")
         for bad in ("", "-1", "+1", "1.5", "18446744073709551616", "0x", "0xg", "1e3"):
-            self.fails(USAGE, "explain", "--seed", bad, "a", says="must be an integer in 0..18446744073709551615")
+            self.fails(
+                USAGE,
+                "explain",
+                "--seed",
+                bad,
+                "a",
+                says="must be an integer in 0..18446744073709551615",
+            )
         for bad in ("", "nan", "inf", "1", "-0.1", "0x0p0", "0,5", "1e", "."):
-            self.fails(USAGE, "run", "--dropout", bad, says="--dropout %s: must be a number in [0,1)" % bad)
+            self.fails(
+                USAGE, "run", "--dropout", bad, says="--dropout %s: must be a number in [0,1)" % bad
+            )
         for bad in ("1e999", "-inf", "one"):
             self.fails(USAGE, "run", "--scale", bad, says="must be a number")
         self.fails(USAGE, "run", "--dtype", "F32", says="must be f64, f32, f16 or bf16")
@@ -67,7 +97,9 @@ class Usage(CliTest):
         self.fails(USAGE, "explain", "-o", "map.gif", "a b", says="map.gif")
         self.fails(USAGE, "explain", "-o", "map", "a b", says="map")
         self.fails(USAGE, "explain", "-o", "-", "a b", says="--json")
-        self.fails(USAGE, "explain", "-o", "a.svg", "-o", "./a.svg", "a b", says="named for two outputs")
+        self.fails(
+            USAGE, "explain", "-o", "a.svg", "-o", "./a.svg", "a b", says="named for two outputs"
+        )
         self.fails(USAGE, "explain", "--heads", "0", "a b", says="must be an integer in 1..1024")
         for later in ("--model", "--layer", "--head", "--text-pair"):
             self.fails(USAGE, "explain", later, "x", "a", says="%s: not in this release" % later)
@@ -77,13 +109,19 @@ class Usage(CliTest):
         self.fails(BAD_FILE, "explain", "-", stdin=b"a\0b", says="zero byte")
         self.fails(USAGE, "explain", "-", stdin=b"\xff\xfe a", says="UTF-8")
         line = self.fails(USAGE, "explain", "--query", "sunset", "Life is short, eat dessert last")
-        self.assertEqual(line, "attn explain: --query sunset: not a word of the sentence; words: Life is "
-                               "short eat dessert last\n")
+        self.assertEqual(
+            line,
+            "attn explain: --query sunset: not a word of the sentence; words: Life is "
+            "short eat dessert last\n",
+        )
 
     def test_lesson(self):
         line = self.fails(USAGE, "lesson", "desert")
-        self.assertEqual(line, "attn lesson: no lesson 'desert'; did you mean 'dessert'? (dessert sky "
-                               "module numpy journey)\n")
+        self.assertEqual(
+            line,
+            "attn lesson: no lesson 'desert'; did you mean 'dessert'? (dessert sky "
+            "module numpy journey)\n",
+        )
         self.fails(USAGE, "lesson", "sky", "nunpy", says="did you mean 'numpy'?")
         self.fails(USAGE, "lesson", "--all", "sky", says="exclude each other")
         self.fails(USAGE, "lesson", "--check", says="name, or --all")
@@ -93,7 +131,15 @@ class Usage(CliTest):
         self.fails(USAGE, "lesson", "sky", "--check", "--json", says="--check")
 
     def test_bench_check_info(self):
-        for bad in ("", "1", "1,2,3,4,5", "1,1,1,1,1,0", "1,1,1,1,1,1,1,1", "1,1,1,1,1,x", "1,1,1,1,1,1,"):
+        for bad in (
+            "",
+            "1",
+            "1,2,3,4,5",
+            "1,1,1,1,1,0",
+            "1,1,1,1,1,1,1,1",
+            "1,1,1,1,1,x",
+            "1,1,1,1,1,1,",
+        ):
             self.fails(USAGE, "bench", "--shape", bad, says="must be B,H,Hk,T,S,D")
         self.fails(USAGE, "bench", "--shape", "1,4,3,1,1,1", says="Hk=3 must divide H=4")
         self.fails(USAGE, "bench", "--pass", "backward", says="comes in a later release")
@@ -122,7 +168,9 @@ class Run(CliTest):
 
     def bad(self, code, *args, says, **more):
         """q.npy, k.npy and v.npy unless args name others, and a result that must not appear."""
-        given = [x for name in "qkv" if "--" + name not in args for x in ("--" + name, name + ".npy")]
+        given = [
+            x for name in "qkv" if "--" + name not in args for x in ("--" + name, name + ".npy")
+        ]
         return self.fails(code, "run", *given, "--out", "out.npy", *args, says=says, **more)
 
     def test_options(self):
@@ -137,7 +185,14 @@ class Run(CliTest):
         self.bad(USAGE, "--scale", "0", says="must not be 0")
         self.bad(USAGE, "--seed", "1", says="--dropout")
         self.bad(USAGE, "--scores-stage", "raw", says="--scores")
-        self.bad(USAGE, "--scores-stage", "row", "--scores", "s.npy", says="raw, softcap, biased or weights")
+        self.bad(
+            USAGE,
+            "--scores-stage",
+            "row",
+            "--scores",
+            "s.npy",
+            says="raw, softcap, biased or weights",
+        )
         self.bad(USAGE, "--precision", "high", says="default or accurate")
         self.bad(USAGE, "--isa", "avx511", says="did you mean 'avx512'?")
         for name in ("out", "q", "k", "v", "mask"):
@@ -159,17 +214,31 @@ class Run(CliTest):
     def test_shapes(self):
         self.save("k128", np.ones((2, 2, 8, 128), np.float32))
         line = self.bad(BAD_FILE, "--k", "k128.npy", says="")
-        self.assertEqual(line, "attn run: k128.npy: K has D=128 but q.npy has D=64; q and k must share D\n")
+        self.assertEqual(
+            line, "attn run: k128.npy: K has D=128 but q.npy has D=64; q and k must share D\n"
+        )
         self.save("mask", np.ones((7, 9), bool))
         line = self.bad(BAD_FILE, "--mask", "mask.npy", says="")
-        self.assertEqual(line, "attn run: mask.npy: shape [7, 9] does not broadcast to [B=2, H=4, T=7, S=8]; "
-                               "the last dimension must be 8 or 1\n")
-        cases = [("k", (1, 2, 8, 64), "K has B=1 but q.npy has B=2"), ("k", (2, 3, 8, 64), "Hk must divide H"),
-                 ("k", (2, 2, 9, 64), "V has S=8 but x.npy has S=9"), ("v", (2, 4, 8, 5), "V has Hk=4"),
-                 ("v", (8,), "has rank 1"), ("v", (1,) * 5, "has rank 5"), ("k", (8, 64), "K has B=1"),
-                 ("mask", (3, 7, 8), "dimension H must be 4 or 1"), ("mask", (6, 8), "dimension T must be 7 or 1"),
-                 ("mask", (1,) * 5, "at most 4"), ("alibi", (2,), "[H=4]"), ("alibi", (4, 1), "[H=4]"),
-                 ("sinks", (), "[H=4]")]
+        self.assertEqual(
+            line,
+            "attn run: mask.npy: shape [7, 9] does not broadcast to [B=2, H=4, T=7, S=8]; "
+            "the last dimension must be 8 or 1\n",
+        )
+        cases = [
+            ("k", (1, 2, 8, 64), "K has B=1 but q.npy has B=2"),
+            ("k", (2, 3, 8, 64), "Hk must divide H"),
+            ("k", (2, 2, 9, 64), "V has S=8 but x.npy has S=9"),
+            ("v", (2, 4, 8, 5), "V has Hk=4"),
+            ("v", (8,), "has rank 1"),
+            ("v", (1,) * 5, "has rank 5"),
+            ("k", (8, 64), "K has B=1"),
+            ("mask", (3, 7, 8), "dimension H must be 4 or 1"),
+            ("mask", (6, 8), "dimension T must be 7 or 1"),
+            ("mask", (1,) * 5, "at most 4"),
+            ("alibi", (2,), "[H=4]"),
+            ("alibi", (4, 1), "[H=4]"),
+            ("sinks", (), "[H=4]"),
+        ]
         for name, shape, says in cases:
             self.save("x", np.ones(shape, np.float32))
             self.bad(BAD_FILE, "--" + name, "x.npy", says=says)
@@ -177,7 +246,9 @@ class Run(CliTest):
     def test_types(self):
         for kind in (np.int64, np.int8, np.uint32):
             self.save("x", np.ones((2, 4, 7, 64), kind))
-            self.bad(BAD_FILE, "--q", "x.npy", "--dtype", "f32", says="attention needs floating point")
+            self.bad(
+                BAD_FILE, "--q", "x.npy", "--dtype", "f32", says="attention needs floating point"
+            )
         self.save("x", np.ones((2, 4, 7, 64), bool))
         self.bad(BAD_FILE, "--q", "x.npy", says="an array of bool")
         self.save("x", np.ones((2, 2, 8, 64), np.float64))
@@ -188,8 +259,13 @@ class Run(CliTest):
         self.bad(BAD_FILE, "--alibi", "x.npy", says="floating point of shape [H=4]")
 
     def test_key_lengths(self):
-        for values, says in (([1, 2, 3], "[B=2] or one number"), ([1, 9], "element 1 is 9; must be in 0..S=8"),
-                             ([-1, 1], "element 0 is -1"), ([[1, 2]], "[B=2]"), (9, "element 0 is 9")):
+        for values, says in (
+            ([1, 2, 3], "[B=2] or one number"),
+            ([1, 9], "element 1 is 9; must be in 0..S=8"),
+            ([-1, 1], "element 0 is -1"),
+            ([[1, 2]], "[B=2]"),
+            (9, "element 0 is 9"),
+        ):
             self.save("n", np.array(values))
             self.bad(BAD_FILE, "--key-lengths", "n.npy", says=says)
         self.save("n", np.array([1.0, 2.0]))
@@ -206,18 +282,24 @@ class Run(CliTest):
     def test_full_device(self):
         for args in (["--lse", "/dev/full"], ["--json"]):
             with open("/dev/full", "wb") as full:
-                done = self.attn("run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", *args, stdout=full)
-            self.assertEqual((done.returncode, done.stderr.decode().count("\n")), (LIMIT, 1), done.stderr)
+                done = self.attn(
+                    "run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", *args, stdout=full
+                )
+            self.assertEqual(
+                (done.returncode, done.stderr.decode().count("\n")), (LIMIT, 1), done.stderr
+            )
             self.assertIn(b"No space left", done.stderr)
 
     def test_file_size_limit(self):
         def limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+
         self.bad(LIMIT, "--weights", "w.npy", "--scores", "s.npy", says="", preexec_fn=limit)
 
     def test_no_descriptors_left(self):
         def limit():
             resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+
         done = self.attn("run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", preexec_fn=limit)
         self.assertNotEqual(done.returncode, 0)
         self.assertGreater(done.returncode, 0)
@@ -232,14 +314,18 @@ class Files(CliTest):
 
     def refused(self, name, says=""):
         for option in ("--q", "--k", "--v"):
-            args = [x for o in ("--q", "--k", "--v") for x in (o, name if o == option else "good.npy")]
+            args = [
+                x for o in ("--q", "--k", "--v") for x in (o, name if o == option else "good.npy")
+            ]
             self.fails(BAD_FILE, "run", *args, "--out", "o.npy", says=says or name)
         self.fails(BAD_FILE, "info", name, says=name)
 
     def npy(self, name, header, data=b"\0" * 48, version=1, length=None):
         text = header.encode() + b"\n"
         length = len(text) if length is None else length
-        prefix = b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", length)
+        prefix = (
+            b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", length)
+        )
         self.write(name, prefix + text + data)
 
     def header(self, shape="(3, 4)", descr="'<f4'", order="False", more=""):
@@ -256,16 +342,33 @@ class Files(CliTest):
         data = self.bytes("good.npy")
         for size in list(range(0, 12)) + list(range(12, len(data), 7)) + [len(data) - 1]:
             self.write("cut.npy", data[:size])
-            self.fails(BAD_FILE, "run", "--q", "cut.npy", "--k", "good.npy", "--v", "good.npy",
-                       "--out", "o.npy", says="cut.npy")
+            self.fails(
+                BAD_FILE,
+                "run",
+                "--q",
+                "cut.npy",
+                "--k",
+                "good.npy",
+                "--v",
+                "good.npy",
+                "--out",
+                "o.npy",
+                says="cut.npy",
+            )
 
     def test_trailing_bytes(self):
         self.write("long.npy", self.bytes("good.npy") + b"x")
         self.refused("long.npy")
 
     def test_F03_products_that_wrap(self):
-        for shape in ("(9223372036854775807, 2)", "(4294967296, 4294967296)", "(-1, 4)", "(-4,)",
-                      "(4194305, 4194305, 211106198978564)", "(99999999999999999999, 1)"):
+        for shape in (
+            "(9223372036854775807, 2)",
+            "(4294967296, 4294967296)",
+            "(-1, 4)",
+            "(-4,)",
+            "(4194305, 4194305, 211106198978564)",
+            "(99999999999999999999, 1)",
+        ):
             self.npy("wrap.npy", self.header(shape))
             self.refused("wrap.npy")
 
@@ -293,9 +396,23 @@ class Files(CliTest):
         flipped = bytearray(data)
         flipped[data.index(b"\x93NUMPY") + 140] ^= 1
         self.write("crc.npz", flipped)
-        self.fails(BAD_FILE, "run", "--q", "crc.npz:x", "--k", "good.npy", "--v", "good.npy", says="crc.npz")
-        self.fails(BAD_FILE, "run", "--q", "a.npz:z", "--k", "good.npy", "--v", "good.npy", says="'z'")
-        self.fails(BAD_FILE, "run", "--q", "a.npz", "--k", "good.npy", "--v", "good.npy", says="a.npz")
+        self.fails(
+            BAD_FILE,
+            "run",
+            "--q",
+            "crc.npz:x",
+            "--k",
+            "good.npy",
+            "--v",
+            "good.npy",
+            says="crc.npz",
+        )
+        self.fails(
+            BAD_FILE, "run", "--q", "a.npz:z", "--k", "good.npy", "--v", "good.npy", says="'z'"
+        )
+        self.fails(
+            BAD_FILE, "run", "--q", "a.npz", "--k", "good.npy", "--v", "good.npy", says="a.npz"
+        )
 
     def test_text_is_no_array(self):
         self.write("text.npy", b"hello, world\n" * 20)
@@ -304,8 +421,12 @@ class Files(CliTest):
 
 class Interrupt(CliTest):
     def test_ctrl_c_is_130(self):
-        with subprocess.Popen([ATTN, "bench", "--seconds", "60"], cwd=self.folder,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) as p:
+        with subprocess.Popen(
+            [ATTN, "bench", "--seconds", "60"],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as p:
             time.sleep(0.5)
             p.send_signal(signal.SIGINT)
             _, errors = p.communicate(timeout=60)
@@ -314,8 +435,12 @@ class Interrupt(CliTest):
     def test_ctrl_c_leaves_no_file(self):
         x = np.ones((1, 8, 4096, 64), np.float32)
         np.save(self.path("x.npy"), x)
-        with subprocess.Popen([ATTN, "run", "--q", "x.npy", "--k", "x.npy", "--v", "x.npy", "--out", "o.npy"],
-                              cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as p:
+        with subprocess.Popen(
+            [ATTN, "run", "--q", "x.npy", "--k", "x.npy", "--v", "x.npy", "--out", "o.npy"],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as p:
             try:
                 p.wait(0.15)
             except subprocess.TimeoutExpired:
@@ -323,7 +448,7 @@ class Interrupt(CliTest):
             p.send_signal(signal.SIGINT)
             p.communicate(timeout=60)
         self.assertIn(p.returncode, (0, 130))
-        self.assertEqual(sorted(os.listdir(self.folder)), ["o.npy", "x.npy"][p.returncode != 0:])
+        self.assertEqual(sorted(os.listdir(self.folder)), ["o.npy", "x.npy"][p.returncode != 0 :])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Help, man page and bash completion: all of the contract is in them, and nothing is too wide."""
+
 import os
 import re
 import shutil
@@ -12,8 +13,9 @@ from cli import CliTest
 OPTIONS = {
     "explain": "seed embed qk v heads causal no-scale scale query full quiz json output color help",
     "lesson": "check all json output color help",
-    "run": "q k v out weights scores scores-stage lse causal window mask key-lengths softcap alibi sinks "
-           "scale dropout seed precision dtype threads isa json color help",
+    "run": "q k v out weights scores scores-stage lse causal window mask key-lengths softcap "
+    "alibi sinks "
+    "scale dropout seed precision dtype threads isa json color help",
     "bench": "shape dtype causal pass threads isa seconds json color help",
     "check": "seconds isa op seed color help",
     "info": "json color help",
@@ -70,7 +72,12 @@ class Man(CliTest):
         self.page = self.works("help", "--man")
 
     def test_every_option(self):
-        flat = self.page.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("\\fI", "")
+        flat = (
+            self.page.replace("\\-", "-")
+            .replace("\\fB", "")
+            .replace("\\fR", "")
+            .replace("\\fI", "")
+        )
         parts = re.split(r"(?m)^\.SS ", flat)
         for command, options in OPTIONS.items():
             part = next(p for p in parts if p.startswith("attn " + command)) + parts[-1]
@@ -82,14 +89,20 @@ class Man(CliTest):
     def test_only_known_macros(self):
         for line in self.page.splitlines():
             if line.startswith((".", "'")):
-                self.assertIn(line.split()[0], (".TH", ".SH", ".SS", ".TP", ".PP", ".B", ".I", ".nf", ".fi"))
+                self.assertIn(
+                    line.split()[0], (".TH", ".SH", ".SS", ".TP", ".PP", ".B", ".I", ".nf", ".fi")
+                )
             self.assertEqual(re.sub(r"\\(-|&|e|f[BIR])", "", line).count("\\"), 0, line)
 
     def test_groff_has_no_complaint(self):
         if not shutil.which("groff"):
             self.skipTest("groff is not installed; the two tests above read the page themselves")
-        done = subprocess.run(["groff", "-man", "-ww", "-Tascii"], input=self.page.encode(),
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        done = subprocess.run(
+            ["groff", "-man", "-ww", "-Tascii"],
+            input=self.page.encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         self.assertIn(b"EXIT STATUS", re.sub(rb".\x08", b"", done.stdout))  # bold is struck twice
 
@@ -99,8 +112,11 @@ class Completion(CliTest):
         """What bash would offer after these words."""
         script = self.path("completion")
         self.write("completion", self.works("help", "--bash-completion").encode())
-        code = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); _attn; printf "%s\\n" "${COMPREPLY[@]}"'
-        out = subprocess.check_output(["bash", "-c", code, "bash", script, "attn", *words], cwd=self.folder)
+        code = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); _attn; '
+        code += 'printf "%s\\n" "${COMPREPLY[@]}"'
+        out = subprocess.check_output(
+            ["bash", "-c", code, "bash", script, "attn", *words], cwd=self.folder
+        )
         return out.decode().split("\n")[:-1]
 
     def test_commands(self):
@@ -121,7 +137,9 @@ class Completion(CliTest):
         self.assertEqual(self.complete("run", "--q", "some"), ["some file.npy"])
         self.assertEqual(self.complete("info", "some"), ["some file.npy"])
         self.assertEqual(self.complete("run", "--dtype", "f"), ["f64", "f32", "f16"])
-        self.assertEqual(self.complete("bench", "--causal", ""), ["none", "top-left", "bottom-right"])
+        self.assertEqual(
+            self.complete("bench", "--causal", ""), ["none", "top-left", "bottom-right"]
+        )
         self.assertEqual(self.complete("check", "--color", "a"), ["auto", "always"])
         self.assertIn("generic", self.complete("run", "--isa", ""))
 

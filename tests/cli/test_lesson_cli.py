@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""attn lesson: the list, the checks, and every tensor against PyTorch's, as stored with the tests."""
+"""attn lesson: the list, the checks, and every tensor against PyTorch's, stored with the tests."""
+
 import json
 import os
 import re
@@ -55,26 +56,36 @@ class Lesson(CliTest):
                 infinite = np.isinf(exact)
                 self.assertTrue(np.array_equal(got[infinite], exact[infinite]), (name, key))
                 error = abs(got[~infinite] - exact[~infinite]).max(initial=0)
-                self.assertLessEqual(error, 5e-6 * abs(exact[~infinite]).max(initial=0), (name, key))
+                self.assertLessEqual(
+                    error, 5e-6 * abs(exact[~infinite]).max(initial=0), (name, key)
+                )
 
     def test_text(self):
         for name in LESSONS:
             text = self.works("lesson", name)
             self.assertGreater(len(text.splitlines()), 20)
         self.assertIn("W_v", self.works("lesson", "journey"))  # the slip is named
-        self.assertEqual(self.works("lesson", "sky", "numpy"),
-                         self.works("lesson", "sky") + "\n" + self.works("lesson", "numpy"))
+        self.assertEqual(
+            self.works("lesson", "sky", "numpy"),
+            self.works("lesson", "sky") + "\n" + self.works("lesson", "numpy"),
+        )
         self.assertIn("journey", self.works("lesson", "--all"))
 
     def test_outputs(self):
         for name in LESSONS:
-            self.works("lesson", name, "-o", name + ".svg", "-o", name + ".png", "-o", name + ".json")
-            self.assertEqual(self.bytes(name + ".json").decode(), self.works("lesson", name, "--json"))
+            self.works(
+                "lesson", name, "-o", name + ".svg", "-o", name + ".png", "-o", name + ".json"
+            )
+            self.assertEqual(
+                self.bytes(name + ".json").decode(), self.works("lesson", name, "--json")
+            )
             self.assertIn(b"<svg", self.bytes(name + ".svg"))
 
     def test_query(self):
-        self.assertEqual(self.works("lesson", "journey", "--query", "starts"),
-                         self.works("lesson", "journey", "--query", "3"))
+        self.assertEqual(
+            self.works("lesson", "journey", "--query", "starts"),
+            self.works("lesson", "journey", "--query", "3"),
+        )
         self.fails(2, "lesson", "journey", "--query", "sunset", says="--query sunset: not a word")
 
 

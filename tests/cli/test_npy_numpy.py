@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Files between NumPy and attn, both ways: what one writes the other reads, bit for bit; and attn
 accepts no damaged file that NumPy refuses."""
+
 import io
 import json
 import random
@@ -31,7 +32,9 @@ class Files(CliTest):
         """v [.., 1, Dv] through attn run: one key, so that the output is v itself."""
         zeros = np.zeros(v.shape[:-1] + (1,), v.dtype.newbyteorder("="))
         np.save(self.path("zero.npy"), zeros)
-        self.works("run", "--q", "zero.npy", "--k", "zero.npy", "--v", "v.npy", "--out", "out.npy", *more)
+        self.works(
+            "run", "--q", "zero.npy", "--k", "zero.npy", "--v", "v.npy", "--out", "out.npy", *more
+        )
         return np.load(self.path("out.npy"), allow_pickle=False)
 
     def test_every_dtype_order_and_version(self):
@@ -39,10 +42,14 @@ class Files(CliTest):
             for order in "<>":
                 for layout in "CF":
                     for version in ((1, 0), (2, 0), (3, 0)):
-                        a = np.asarray(np.arange(24).reshape(2, 3, 4) % 2, order=layout).astype(order + kind, order="K")
+                        a = np.asarray(np.arange(24).reshape(2, 3, 4) % 2, order=layout).astype(
+                            order + kind, order="K"
+                        )
                         self.write("a.npy", npy(a, version))
-                        self.assertEqual(self.info("a.npy"), [
-                            {"name": "", "dtype": KINDS.get(kind, "i64"), "shape": [2, 3, 4]}])
+                        self.assertEqual(
+                            self.info("a.npy"),
+                            [{"name": "", "dtype": KINDS.get(kind, "i64"), "shape": [2, 3, 4]}],
+                        )
 
     def test_values_of_floats(self):
         rng = np.random.default_rng(1)
@@ -69,7 +76,9 @@ class Files(CliTest):
             np.save(self.path(name + ".npy"), rng.standard_normal(shape).astype("f4"))
 
         def out(*options):
-            self.works("run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy", *options)
+            self.works(
+                "run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy", *options
+            )
             return self.bytes("out.npy")
 
         plain = out()
@@ -93,53 +102,112 @@ class Files(CliTest):
 
     def test_archives(self):
         rng = np.random.default_rng(3)
-        arrays = {"q": rng.standard_normal((4, 8)), "k": np.asfortranarray(rng.standard_normal((6, 8))),
-                  "v": rng.standard_normal((6, 3)).astype(">f8")}
+        arrays = {
+            "q": rng.standard_normal((4, 8)),
+            "k": np.asfortranarray(rng.standard_normal((6, 8))),
+            "v": rng.standard_normal((6, 3)).astype(">f8"),
+        }
         for name, array in arrays.items():
             np.save(self.path(name + ".npy"), array)
         self.works("run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "single.npy")
         for save in (np.savez, np.savez_compressed):
             save(self.path("all.npz"), **arrays)
             self.assertEqual(sorted(e["name"] for e in self.info("all.npz")), ["k", "q", "v"])
-            self.works("run", "--q", "all.npz:q", "--k", "all.npz:k.npy", "--v", "all.npz:v", "--out", "both.npy")
+            self.works(
+                "run",
+                "--q",
+                "all.npz:q",
+                "--k",
+                "all.npz:k.npy",
+                "--v",
+                "all.npz:v",
+                "--out",
+                "both.npy",
+            )
             self.assertEqual(self.bytes("both.npy"), self.bytes("single.npy"))
-        np.savez_compressed(self.path("zeros.npz"), np.zeros((3000, 1000)))  # as far as deflate goes
-        self.assertEqual(self.info("zeros.npz"), [{"name": "arr_0", "dtype": "f64", "shape": [3000, 1000]}])
+        np.savez_compressed(
+            self.path("zeros.npz"), np.zeros((3000, 1000))
+        )  # as far as deflate goes
+        self.assertEqual(
+            self.info("zeros.npz"), [{"name": "arr_0", "dtype": "f64", "shape": [3000, 1000]}]
+        )
         self.fails(3, "info", "all.npz:w", says="no array 'w' there; it holds k, q, v")
 
     def test_pipes(self):
         v = np.arange(6.0).reshape(1, 6)
         self.write("v.npy", npy(v))
         np.save(self.path("one.npy"), np.zeros((1, 1)))
-        done = self.attn("run", "--q", "one.npy", "--k", "one.npy", "--v", "-", "--out", "-", stdin=npy(v))
+        done = self.attn(
+            "run", "--q", "one.npy", "--k", "one.npy", "--v", "-", "--out", "-", stdin=npy(v)
+        )
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         self.assertEqual(np.load(io.BytesIO(done.stdout)).tolist(), v.tolist())
         self.assertEqual(done.stdout, npy(v))  # byte for byte what NumPy writes
 
     def test_what_numpy_writes_and_attn_refuses(self):
-        refused = [np.array([None]), np.zeros(2, "c16"), np.zeros(2, "S3"), np.zeros(2, "U3"), np.zeros(2, "M8[s]"),
-                   np.zeros(2, "m8[s]"), np.zeros(2, [("a", "f4")]), np.zeros(2, "V4"), np.zeros(2, "g")]
+        refused = [
+            np.array([None]),
+            np.zeros(2, "c16"),
+            np.zeros(2, "S3"),
+            np.zeros(2, "U3"),
+            np.zeros(2, "M8[s]"),
+            np.zeros(2, "m8[s]"),
+            np.zeros(2, [("a", "f4")]),
+            np.zeros(2, "V4"),
+            np.zeros(2, "g"),
+        ]
         for array in refused:
             self.write("a.npy", npy(array))
             self.fails(3, "info", "a.npy", says="a.npy: unsupported dtype")
-        self.write("a.npy", npy(np.array([2 ** 63], "u8")))
+        self.write("a.npy", npy(np.array([2**63], "u8")))
         np.save(self.path("q.npy"), np.zeros((1, 1, 1, 1)))
-        self.fails(3, "run", "--q", "q.npy", "--k", "q.npy", "--v", "q.npy", "--key-lengths", "a.npy",
-                   "--out", "o.npy", says="a.npy: element 0")
+        self.fails(
+            3,
+            "run",
+            "--q",
+            "q.npy",
+            "--k",
+            "q.npy",
+            "--v",
+            "q.npy",
+            "--key-lengths",
+            "a.npy",
+            "--out",
+            "o.npy",
+            says="a.npy: element 0",
+        )
 
     def test_attn_accepts_no_more_than_numpy(self):
         draw = random.Random(4)
-        words = [b"-", b"0", b"1", b" ", b",", b"(", b")", b"'", b"True", b"False", b"f2", b">", b"|", b"L", b"\n"]
+        words = [
+            b"-",
+            b"0",
+            b"1",
+            b" ",
+            b",",
+            b"(",
+            b")",
+            b"'",
+            b"True",
+            b"False",
+            b"f2",
+            b">",
+            b"|",
+            b"L",
+            b"\n",
+        ]
         accepted = 0
         for i in range(200):
-            a = np.zeros(draw.choice([(3, 4), (7,), (), (0, 2)]), draw.choice(["<f4", ">f8", "|b1", "<i2"]))
+            a = np.zeros(
+                draw.choice([(3, 4), (7,), (), (0, 2)]), draw.choice(["<f4", ">f8", "|b1", "<i2"])
+            )
             data = bytearray(npy(a))
             for _ in range(draw.randint(1, 2)):
                 at = draw.randrange(10, 75)
                 if draw.random() < 0.5:  # harmless, mostly
                     data[at:at] = b" "
                 else:
-                    data[at:at + draw.randint(0, 2)] = draw.choice(words)
+                    data[at : at + draw.randint(0, 2)] = draw.choice(words)
             if draw.random() < 0.9:  # the length of the header is right again
                 data[8:10] = (data.index(b"\n", 70) - 9).to_bytes(2, "little")
             self.write("a.npy", bytes(data))

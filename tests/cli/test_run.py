@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """attn run: random combinations of all options against float64 NumPy, on every instruction set."""
+
 import json
 import os
 import subprocess
@@ -52,16 +53,25 @@ class Case:
     def operands(self):
         numpy_type = {"f64": np.float64, "f32": np.float32, "f16": np.float16}[self.stored]
         spread = choose(self.r, 0.1, 1, 1, 3)
-        shapes = {"q": (self.B, self.H, self.T, self.D), "k": (self.B, self.Hk, self.S, self.D),
-                  "v": (self.B, self.Hk, self.S, self.Dv)}
+        shapes = {
+            "q": (self.B, self.H, self.T, self.D),
+            "k": (self.B, self.Hk, self.S, self.D),
+            "v": (self.B, self.Hk, self.S, self.Dv),
+        }
         self.exact = {}
         for name, shape in shapes.items():
             x = (spread * self.r.standard_normal(shape)).astype(numpy_type)
             self.exact[name] = rounded(x, self.kind)
             if self.r.random() < 0.1:
                 x = np.asfortranarray(x)
-            self.give("--" + name, x.reshape(shape[4 - self.rank:], order="A") if self.rank == 4
-                      else np.ascontiguousarray(x).reshape(shape[4 - self.rank:]))
+            self.give(
+                "--" + name,
+                (
+                    x.reshape(shape[4 - self.rank :], order="A")
+                    if self.rank == 4
+                    else np.ascontiguousarray(x).reshape(shape[4 - self.rank :])
+                ),
+            )
 
     def maybe(self, p=0.3):
         return self.r.random() < p
@@ -78,14 +88,18 @@ class Case:
             self.want["window"] = window
         if self.maybe(0.4):
             rank = int(r.integers(0, 5))
-            shape = tuple(choose(r, 1, n) for n in full)[4 - rank:]
+            shape = tuple(choose(r, 1, n) for n in full)[4 - rank :]
             if self.maybe(0.5):
                 mask = r.random(shape) < 0.7
             else:
-                mask = (2 * r.standard_normal(shape)).astype(choose(r, np.float32, np.float16, np.float64))
+                mask = (2 * r.standard_normal(shape)).astype(
+                    choose(r, np.float32, np.float16, np.float64)
+                )
                 mask = np.where(r.random(shape) < 0.2, -np.inf, mask).astype(mask.dtype)
             # a float64 mask meets scores of the type that is computed in
-            self.want["mask"] = mask if mask.dtype == bool or self.kind == "f64" else mask.astype(np.float32)
+            self.want["mask"] = (
+                mask if mask.dtype == bool or self.kind == "f64" else mask.astype(np.float32)
+            )
             self.give("--mask", mask)
         if self.maybe():
             one = self.maybe(0.5)
@@ -130,13 +144,15 @@ class Case:
             label = "seed %d: %s\nattn run %s" % (self.seed, result, " ".join(map(str, self.args)))
             wide = np.float64 if self.kind == "f64" else np.float32
             self.test.assertEqual(got.dtype, stored if result == "out" else wide, label)
-            self.test.assertEqual(got.shape, exact.shape[4 - self.rank:], label)
+            self.test.assertEqual(got.shape, exact.shape[4 - self.rank :], label)
             got = got.astype(np.float64).reshape(exact.shape)
             infinite = np.isneginf(exact)
             self.test.assertTrue(np.array_equal(np.isneginf(got), infinite), label)
             with np.errstate(invalid="ignore"):
                 error = np.where(infinite, 0, abs(got - exact)) / bound(want, key, self.kind)
-            self.test.assertTrue(np.all(error <= 1), "%s\n%g times the bound" % (label, error.max(initial=0)))
+            self.test.assertTrue(
+                np.all(error <= 1), "%s\n%g times the bound" % (label, error.max(initial=0))
+            )
 
 
 class Random(CliTest):
@@ -153,7 +169,9 @@ class Contract(CliTest):
     def setUp(self):
         super().setUp()
         r = np.random.default_rng(1)
-        self.q, self.k, self.v = (r.standard_normal((2, 3, n, 8)).astype(np.float32) for n in (5, 7, 7))
+        self.q, self.k, self.v = (
+            r.standard_normal((2, 3, n, 8)).astype(np.float32) for n in (5, 7, 7)
+        )
         for name in "qkv":
             np.save(self.path(name + ".npy"), getattr(self, name))
         self.qkv = ["run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy"]
@@ -163,7 +181,13 @@ class Contract(CliTest):
 
     def test_summary_when_no_result_is_named(self):
         text = self.works(*self.qkv)
-        for part in ("q        [2, 3, 5, 8] f32", "out      [2, 3, 5, 8] f32", "min", "kernel", "time"):
+        for part in (
+            "q        [2, 3, 5, 8] f32",
+            "out      [2, 3, 5, 8] f32",
+            "min",
+            "kernel",
+            "time",
+        ):
             self.assertIn(part, text)
         self.assertLessEqual(max(map(len, text.splitlines())), 80)
 
@@ -173,10 +197,20 @@ class Contract(CliTest):
     def test_json(self):
         got = json.loads(self.works(*self.qkv, "--json", "--weights", "w.npy", "--threads", 1))
         self.assertEqual(got["schema"], "attn.run/1")
-        self.assertEqual(list(got)[:8], ["schema", "shapes", "dtype", "kernel", "isa", "threads",
-                                         "scratch_bytes", "flop"])
-        self.assertEqual(got["shapes"], {"q": [2, 3, 5, 8], "k": [2, 3, 7, 8], "v": [2, 3, 7, 8],
-                                         "out": [2, 3, 5, 8], "weights": [2, 3, 5, 7]})
+        self.assertEqual(
+            list(got)[:8],
+            ["schema", "shapes", "dtype", "kernel", "isa", "threads", "scratch_bytes", "flop"],
+        )
+        self.assertEqual(
+            got["shapes"],
+            {
+                "q": [2, 3, 5, 8],
+                "k": [2, 3, 7, 8],
+                "v": [2, 3, 7, 8],
+                "out": [2, 3, 5, 8],
+                "weights": [2, 3, 5, 7],
+            },
+        )
         self.assertEqual((got["dtype"], got["threads"]), ("f32", 1))
         self.assertEqual(got["flop"], 2 * 6 * 5 * 7 * 16)
         self.assertGreater(got["time_us"], 0)
@@ -197,8 +231,17 @@ class Contract(CliTest):
         self.assertEqual(done.stdout, self.bytes("o.npy"))
 
     def test_weights_and_scores_together(self):
-        self.works(*self.qkv, "--weights", "w.npy", "--scores", "s.npy", "--scores-stage", "biased",
-                   "--causal", "top-left")
+        self.works(
+            *self.qkv,
+            "--weights",
+            "w.npy",
+            "--scores",
+            "s.npy",
+            "--scores-stage",
+            "biased",
+            "--causal",
+            "top-left"
+        )
         w, s = self.load("w.npy"), self.load("s.npy")
         self.assertTrue(np.array_equal(w == 0, np.isneginf(s)))
         again = np.exp(s - s.max(-1, keepdims=True))
@@ -233,7 +276,9 @@ class Contract(CliTest):
     def test_exit_5_on_infinity_from_finite_input(self):
         np.save(self.path("v.npy"), np.full((2, 3, 7, 8), 60000, np.float32))
         np.save(self.path("big.npy"), np.full((2, 3, 7, 8), 70000, np.float32))
-        done = self.attn("run", *self.qkv[1:5], "--v", "big.npy", "--dtype", "f16", "--out", "o.npy")
+        done = self.attn(
+            "run", *self.qkv[1:5], "--v", "big.npy", "--dtype", "f16", "--out", "o.npy"
+        )
         self.assertEqual(done.returncode, 5)
         self.assertEqual(done.stderr.decode().count("\n"), 1)
         self.assertTrue(np.all(np.isinf(self.load("o.npy"))))
@@ -257,9 +302,12 @@ class Memory(CliTest):
 
     LIMIT = 20 << 20
 
-    # A child is charged with what its parent had resident when it was started, so a small one starts it.
-    LAUNCH = ("import os, sys; pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ); "
-              "_, status, usage = os.wait4(pid, 0); print(status, usage.ru_maxrss)")
+    # A child is charged with what its parent had resident when it was started, so a small one
+    # starts it.
+    LAUNCH = (
+        "import os, sys; pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ); "
+        "_, status, usage = os.wait4(pid, 0); print(status, usage.ru_maxrss)"
+    )
 
     def peak(self, *args):
         """Peak resident bytes of one run."""
@@ -273,8 +321,20 @@ class Memory(CliTest):
             self.skipTest("a sanitizer's own memory is many times the limit")
         r = np.random.default_rng(2)
         n, d = 4096, 64
-        where = [self.path(x) for x in ("q.npy", "k.npy", "v.npy", "w.npy", "m.npy", "f.npy", "n.npy",
-                                        "h.npy", "o.npy")]
+        where = [
+            self.path(x)
+            for x in (
+                "q.npy",
+                "k.npy",
+                "v.npy",
+                "w.npy",
+                "m.npy",
+                "f.npy",
+                "n.npy",
+                "h.npy",
+                "o.npy",
+            )
+        ]
         q, k, v, wide, mask, added, lengths, head, out = where
         for path in (q, k, v):
             np.save(path, r.standard_normal((n, d)).astype(np.float32))
@@ -283,11 +343,23 @@ class Memory(CliTest):
         np.save(added, r.standard_normal(n).astype(np.float32))
         np.save(lengths, np.array(3000))
         np.save(head, np.ones(1, np.float32))
-        cases = [[], ["--causal", "top-left"], ["--causal", "bottom-right", "--window", "100,0"],
-                 ["--mask", mask], ["--mask", added], ["--key-lengths", lengths], ["--dropout", "0.1"],
-                 ["--softcap", "5"], ["--alibi", head], ["--sinks", head], ["--lse", self.path("l.npy")],
-                 ["--dtype", "bf16"], ["--dtype", "f16"], ["--precision", "accurate"],
-                 ["--v", wide]]
+        cases = [
+            [],
+            ["--causal", "top-left"],
+            ["--causal", "bottom-right", "--window", "100,0"],
+            ["--mask", mask],
+            ["--mask", added],
+            ["--key-lengths", lengths],
+            ["--dropout", "0.1"],
+            ["--softcap", "5"],
+            ["--alibi", head],
+            ["--sinks", head],
+            ["--lse", self.path("l.npy")],
+            ["--dtype", "bf16"],
+            ["--dtype", "f16"],
+            ["--precision", "accurate"],
+            ["--v", wide],
+        ]
         for case in cases:
             base = ["run", "--q", q, "--k", k, "--out", out] + ([] if "--v" in case else ["--v", v])
             peak = self.peak(*base, *case)

@@ -1,5 +1,5 @@
-/* One call of multi-head attention with all that it takes and gives, and its definition in plain loops
- * in double. */
+/* One call of multi-head attention with all that it takes and gives, and its definition in plain
+ * loops in double. */
 #ifndef MHA_CASE_H
 #define MHA_CASE_H
 
@@ -7,7 +7,7 @@
 
 #include "internal.h"
 
-/* ------------------------------------------------------------------------------------ the module */
+/* ----------------------------------------------------------------------------------- the module */
 
 /* Everything that one call takes and gives. */
 typedef struct mha_case {
@@ -74,7 +74,7 @@ static inline void release_case(mha_case *c)
     }
 }
 
-/* --------------------------------------------------------------------------- the plain definition */
+/* ------------------------------------------------------------------------- the plain definition */
 
 /* x w^T + b of one element */
 static inline double project(const attn_tensor *x, const attn_tensor *w, const attn_tensor *b,

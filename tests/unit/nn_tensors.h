@@ -158,8 +158,8 @@ static inline void expect_error(attn_status got, const attn_error *err, attn_sta
         fail_msg("\"%s\" is not one line that starts with '%s'", err->message, argument);
 }
 
-/* A context of so many threads, of the caller's own parallel_for if `backwards`: bodies from the last
- * to the first, on one thread. */
+/* A context of so many threads, of the caller's own parallel_for if `backwards`: bodies from the
+ * last to the first, on one thread. */
 static inline void run_backwards(void *user, int n, void (*body)(void *arg, int index), void *arg)
 {
     ++*(int *)user;

@@ -1,6 +1,6 @@
-/* `attn explain`: the numbers against the golden of the notebook's sentence, and against plain loops in
- * double for random sentences and options; and what it refuses. (That the drawn weights are PyTorch's
- * is test_random's and the golden's.) */
+/* `attn explain`: the numbers against the golden of the notebook's sentence, and against plain
+ * loops in double for random sentences and options; and what it refuses. (That the drawn weights
+ * are PyTorch's is test_random's and the golden's.) */
 #include "explain_testing.h"
 
 static const char *const order[] = {
@@ -8,7 +8,8 @@ static const char *const order[] = {
     "w_v",           "queries",         "keys",       "values", "scores",
     "scaled_scores", "masked_scores",   "weights",    "context"};
 
-/* The notebook's sentence has the notebook's numbers; what it computes for "is" alone is row 2 here. */
+/* The notebook's sentence has the notebook's numbers; what it computes for "is" alone is row 2
+ * here. */
 static void test_notebook_sentence(void **state)
 {
     (void)state;

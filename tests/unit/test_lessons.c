@@ -1,11 +1,11 @@
-/* The five lessons: every tensor against the goldens, every number that the notebooks printed, and the
- * check itself, which must see any number that is wrong. */
+/* The five lessons: every tensor against the goldens, every number that the notebooks printed,
+ * and the check itself, which must see any number that is wrong. */
 #include "explain_testing.h"
 
 static const char *const names[] = {"dessert", "sky", "module", "numpy", "journey"};
 
-/* What the notebooks printed, counted in their files by hand: numbers (each time they were printed),
- * and shapes. */
+/* What the notebooks printed, counted in their files by hand: numbers (each time they were
+ * printed), and shapes. */
 static const struct {
     const char *lesson, *total;
 } totals[] = {{"dessert", "dessert: 165 numbers and 21 shapes"},

@@ -4,7 +4,7 @@
 #include "mha_case.h"
 #include <jansson.h>
 
-/* ----------------------------------------------------------------------------------------- values */
+/* --------------------------------------------------------------------------------------- values */
 
 static mha_dims random_dims(void)
 {
@@ -102,8 +102,8 @@ static void expect_golden_bits(const json_t *file, const char *name, const float
     assert_memory_equal(got, want, count * sizeof *got);
 }
 
-/* torch.manual_seed(123); MultiHeadAttention(d_model=4, num_heads=2).eval() of the lesson: the linear
- * layers of the queries' heads come first, then keys', values', and the output's. */
+/* torch.manual_seed(123); MultiHeadAttention(d_model=4, num_heads=2).eval() of the lesson: the
+ * linear layers of the queries' heads come first, then keys', values', and the output's. */
 static void test_lesson_module(void **state)
 {
     float w[3][2][2][4], b[3][2][2], w_o[4][4], b_o[4], x[12], heads[2 * 3 * 2], joined[12],
@@ -156,7 +156,7 @@ static void test_lesson_module(void **state)
     json_decref(golden);
 }
 
-/* ------------------------------------------------------------------------------------------- bits */
+/* ----------------------------------------------------------------------------------------- bits */
 
 static void test_bits(void **state)
 {

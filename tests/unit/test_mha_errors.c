@@ -31,7 +31,7 @@ static void test_packed_errors(void **state)
     assert_int_equal(attn_mha_packed(&a, NULL, NULL, ATTN_F32, 0, 2, NULL), ATTN_OK);
 }
 
-/* ----------------------------------------------------------------------------------------- errors */
+/* --------------------------------------------------------------------------------------- errors */
 
 static void expect_refusal(const mha_case *c, const attn_mha_args *a, attn_status status,
                            const char *argument, const char *part)

@@ -5,8 +5,8 @@
 
 /* ------------------------------------------------------------------------------ linear: values */
 
-/* want[b,h,i,o] = sum_d x[i,d] * w[o,d] + bias[o], in double; `size` is the sum of magnitudes, which
- * bounds the rounding of any order of summation. */
+/* want[b,h,i,o] = sum_d x[i,d] * w[o,d] + bias[o], in double; `size` is the sum of magnitudes,
+ * which bounds the rounding of any order of summation. */
 static double naive_linear(const attn_tensor *x, const attn_tensor *w, const attn_tensor *bias,
                            int64_t b, int64_t h, int64_t i, int64_t o, double *size)
 {

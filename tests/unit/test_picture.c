@@ -1,11 +1,13 @@
-/* The heat-maps: SVG is well-formed XML and says the trace's weights; PNG and PDF are the same picture.
+/* The heat-maps: SVG is well-formed XML and says the trace's weights; PNG and PDF are the same
+ * picture.
  */
 #include "explain_samples.h"
 
 #include <ctype.h>
 
-/* A reader of just enough XML to be strict: elements closed in order, attributes quoted and unique in
- * their quotes, known entities, no control characters, valid UTF-8 (by kit_words_split). */
+/* A reader of just enough XML to be strict: elements closed in order, attributes quoted and
+ * unique in their quotes, known entities, no control characters, valid UTF-8 (by
+ * kit_words_split). */
 typedef struct xml {
     const char *p;
     char open[32][24];

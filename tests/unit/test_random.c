@@ -89,7 +89,8 @@ static void test_goldens(void **state)
     json_decref(golden);
 }
 
-/* torch.manual_seed(7); torch.randn(n)[i], PyTorch 2.13: sizes on both sides of 16 and its multiples */
+/* torch.manual_seed(7); torch.randn(n)[i], PyTorch 2.13: sizes on both sides of 16 and its
+ * multiples */
 static void test_randn_sizes(void **state)
 {
     static const struct {
@@ -118,8 +119,9 @@ static void test_randn_sizes(void **state)
     }
 }
 
-/* torch.manual_seed(11), then rand(3), randn(3), randn(20), randn(2), uniform_(-7.1, 100.3) of 4 and two
- * of randint(0, 2**24): the first randn leaves half a pair that the third takes. PyTorch 2.13. */
+/* torch.manual_seed(11), then rand(3), randn(3), randn(20), randn(2), uniform_(-7.1, 100.3) of 4
+ * and two of randint(0, 2**24): the first randn leaves half a pair that the third takes. PyTorch
+ * 2.13. */
 static void test_mixed_calls(void **state)
 {
     static const float rand3[] = {0.149041712f, 0.486553133f, 0.985661507f};
@@ -147,7 +149,8 @@ static void test_mixed_calls(void **state)
     assert_int_equal(attn_rng_u32(&rng) % (1u << 24), 4235599);
 }
 
-/* torch.manual_seed(3); nn.Linear(10, 4), whose bits show that torch rounds x * (b - a) + a once. */
+/* torch.manual_seed(3); nn.Linear(10, 4), whose bits show that torch rounds x * (b - a) + a
+ * once. */
 static void test_linear_bits(void **state)
 {
     static const float bias4[] = {0.0521283001f, -0.0453340784f, -0.0358555466f, -0.205729663f};
@@ -235,7 +238,8 @@ static void test_threshold(void **state)
     assert_int_equal(attni_dropout_threshold(0x1.fffffffffffffp-1), 65536);
 }
 
-/* seed 0x0123456789abcdef, p = 0.3, [1, 2, 3, 19]: written by a separate program from the definition */
+/* seed 0x0123456789abcdef, p = 0.3, [1, 2, 3, 19]: written by a separate program from the
+ * definition */
 static void test_mask(void **state)
 {
     static const char *const want[2][3] = {
@@ -248,7 +252,8 @@ static void test_mask(void **state)
     (void)state;
     attn_tensor out = attn_bhtd(mask, ATTN_BOOL, 1, 2, 3, 19);
     assert_int_equal(attn_dropout_mask(seed, 0.3, &out, NULL), ATTN_OK);
-    /* the same as [B, H, T, S] = [2, 1, 3, 19]: only b*H + h counts; seen backwards and with gaps */
+    /* the same as [B, H, T, S] = [2, 1, 3, 19]: only b*H + h counts; seen backwards and with
+     * gaps */
     attn_tensor odd = {strided + 2 * 3 * 40 - 1, ATTN_BOOL, {2, 1, 3, 19}, {-120, 7, -40, -2}};
     memset(strided, 7, sizeof strided);
     assert_int_equal(attn_dropout_mask(seed, 0.3, &odd, NULL), ATTN_OK);
@@ -265,7 +270,8 @@ static void test_mask(void **state)
             }
 }
 
-/* p = 0 keeps all, p just under 1 keeps none, and between the share is right within 5 deviations. */
+/* p = 0 keeps all, p just under 1 keeps none, and between the share is right within 5
+ * deviations. */
 static void test_mask_share(void **state)
 {
     enum { N = 64 * 257 };

@@ -1,5 +1,5 @@
-/* Words of a sentence and widths of text. What is expected is written out by hand, or is what Python's
- * str.split() and a terminal do. */
+/* Words of a sentence and widths of text. What is expected is written out by hand, or is what
+ * Python's str.split() and a terminal do. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
