@@ -50,7 +50,7 @@ typedef struct check_case {
     double fastest; /* work per nanosecond: check_bench */
 } check_case;
 
-/* --- check_main.c: one whole function at a time, from a test or from the tables of check_main.c */
+/* ---- check_main.c: single cases, for its own tables and for tests */
 
 /* From catch to restore, a signal for touching memory or for an illegal instruction fails the case
  * that is running, and no more. NULL (out of memory) is fine: then they do what they did. */
