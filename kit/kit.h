@@ -98,7 +98,8 @@ typedef struct kit_words {
 } kit_words;
 int kit_words_split(kit_words *words, const char *text, kit_error *err); /* bad UTF-8: KIT_USAGE */
 void kit_words_free(kit_words *words);
-/* Terminal columns that a UTF-8 string takes. */
+/* Terminal columns that a UTF-8 string takes; of its first `length` bytes. */
 int kit_text_width(const char *text);
+int kit_text_width_of(const char *text, size_t length);
 
 #endif

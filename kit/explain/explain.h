@@ -89,10 +89,9 @@ typedef struct quiz_question {
     size_t step;               /* index of the weights in the trace */
     int64_t head, row, column; /* the hidden cell */
     double answer;
-    char question[512];  /* one line, at most 60 columns */
-    char row_text[1024]; /* the row's scores, in lines of at most 80 columns */
-    char hint
-        [1024]; /* the equation with its operands; the first line is short, the others as above */
+    char question[512];  /* each is one line, to be wrapped */
+    char row_text[1024]; /* the row's scores */
+    char hint[1024];     /* the equation with its operands */
 } quiz_question;
 int quiz_ask(quiz_question *q, const trace *t, uint64_t seed, int index, kit_error *err);
 bool quiz_is_right(const quiz_question *q, double answer);

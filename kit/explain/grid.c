@@ -1,6 +1,5 @@
 /* Steps as grids; see grid.h. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "grid.h"
@@ -56,17 +55,13 @@ bool grid_masked(const grid *weights, int64_t head, int64_t row, int64_t column)
 row_health grid_health(const grid *weights, int64_t head, int64_t row)
 {
     row_health h = {0, 0, 0, 0};
-    const int64_t n = weights->columns;
-    double *w = malloc((size_t)(n > 0 ? n : 1) * sizeof *w);
-    if (w == NULL) {
-        return (row_health){0, NAN, 0, NAN}; /* shown as what it is: not known */
-    }
-    for (int64_t j = 0; j < n; j++) {
-        w[j] = grid_at(weights, head, row, j);
+    for (int64_t j = 0; j < weights->columns; j++) {
+        double w = grid_at(weights, head, row, j);
         h.visible += !grid_masked(weights, head, row, j);
+        h.bits -= w > 0 ? w * log2(w) : w * 0; /* NaN stays NaN */
+        h.largest = w > h.largest || isnan(w) ? w : h.largest;
     }
-    trace_row_health(w, n, &h.bits, &h.largest);
+    h.bits = h.bits < 0 ? 0 : h.bits + 0.0; /* rounding below 0, and -0 */
     h.possible = h.visible > 1 ? log2((double)h.visible) : 0;
-    free(w);
     return h;
 }

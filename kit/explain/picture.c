@@ -438,7 +438,10 @@ static void arrange(picture *p, const trace *t, const panel *a, size_t n)
     size_t across = (size_t)fmax(1, floor(1500 / (cell_width + MARGIN)));
     size_t square = (size_t)ceil(sqrt((double)n));
     across = across < square ? across : square;
+    double setting =
+        t->setting != NULL ? kit_text_width(t->setting) * 12 * EM_SANS + 2 * MARGIN : 0;
     p->width = fmax(2 * MARGIN + (double)across * (cell_width + MARGIN) - MARGIN, 580);
+    p->width = fmax(p->width, fmin(ceil(setting) + 8, 760));
     draw_title(p, t);
     for (size_t from = 0; from < n; from += across) {
         double tallest = 0;

@@ -70,18 +70,6 @@ static void copy(char *out, size_t size, const sink *s)
     }
 }
 
-/* Appends an item, on a new line if it would pass column 78. */
-static void put_item(sink *s, int *column, const char *item)
-{
-    int width = kit_text_width(item);
-    if (*column + width > 78) {
-        sink_puts(s, "\n   ");
-        *column = 3;
-    }
-    sink_printf(s, " %s", item);
-    *column += 1 + width;
-}
-
 static double score(const grid *g, const quiz_question *q, int64_t j)
 {
     int64_t at = (q->head * g->rows + q->row) * g->columns + j;
@@ -91,7 +79,7 @@ static double score(const grid *g, const quiz_question *q, int64_t j)
 static void say_question(const grid *g, quiz_question *q)
 {
     char row[LABEL_BYTES], column[LABEL_BYTES], buffer[LABEL_BYTES], number[NUMBER_BYTES];
-    char item[2 * LABEL_BYTES], head[40] = "";
+    char head[40] = "";
     label_clip(row, grid_row_label(g, q->row, buffer), 12, "...");
     label_clip(column, grid_column_label(g, q->column, buffer), 12, "...");
     if (g->heads > 1) {
@@ -99,15 +87,11 @@ static void say_question(const grid *g, quiz_question *q)
     }
     snprintf(q->question, sizeof q->question, "\"%s\" asks: which weight has \"%s\"?", row, column);
     sink s = {0};
-    int at = 0;
-    snprintf(item, sizeof item, " %s%s. Scores:", g->step->name, head);
-    put_item(&s, &at, item);
+    sink_printf(&s, "%s%s. Scores:", g->step->name, head);
     for (int64_t j = 0; j < g->columns; j++) {
         double x = score(g, q, j);
         label_clip(column, grid_column_label(g, j, buffer), 12, "...");
-        snprintf(item, sizeof item, " %s %s", column,
-                 x == -INFINITY ? "hidden" : number_text(number, x));
-        put_item(&s, &at, item);
+        sink_printf(&s, "  %s %s", column, x == -INFINITY ? "hidden" : number_text(number, x));
     }
     copy(q->row_text, sizeof q->row_text, &s);
     free(s.data);
@@ -117,31 +101,26 @@ static void say_question(const grid *g, quiz_question *q)
 static void say_hint(const grid *g, quiz_question *q)
 {
     sink s = {0};
-    char item[2 * NUMBER_BYTES], number[NUMBER_BYTES];
+    char number[NUMBER_BYTES];
     double factor = g->step->factor != 0 ? g->step->factor : 1, largest = -INFINITY;
-    int at = 0;
     for (int64_t j = 0; j < g->columns; j++) {
         largest = fmax(largest, score(g, q, j) * factor);
     }
-    sink_puts(&s, factor != 1 ? "softmax of the scaled scores:\n" : "softmax of the scores:\n");
+    sink_puts(&s, "softmax of the scores,");
     if (factor != 1) {
-        snprintf(item, sizeof item, " each times %s,", number_text(number, factor));
-        put_item(&s, &at, item);
+        sink_printf(&s, " each times %s,", number_text(number, factor));
     }
-    snprintf(item, sizeof item, " minus the largest, %s:", number_text(number, largest));
-    put_item(&s, &at, item);
+    sink_printf(&s, " minus the largest, %s:", number_text(number, largest));
     number_text(number, score(g, q, q->column) * factor - largest);
-    snprintf(item, sizeof item, "e^%s / (", number);
-    put_item(&s, &at, item);
+    sink_printf(&s, " e^%s / (", number);
     for (int64_t j = 0, shown = 0; j < g->columns; j++) {
         double x = score(g, q, j) * factor;
         if (x > -INFINITY) {
-            snprintf(item, sizeof item, "%se^%s", shown++ > 0 ? "+ " : "",
-                     number_text(number, x - largest));
-            put_item(&s, &at, item);
+            number_text(number, x - largest);
+            sink_printf(&s, "%se^%s", shown++ > 0 ? " + " : "", number);
         }
     }
-    put_item(&s, &at, ")");
+    sink_puts(&s, ")");
     copy(q->hint, sizeof q->hint, &s);
     free(s.data);
 }

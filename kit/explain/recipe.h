@@ -67,7 +67,8 @@ attn_tensor recipe_row(kit_array a, int64_t i);          /* row i of [T,.], as o
 attn_tensor recipe_swapped(attn_tensor t);               /* the last two dimensions exchanged */
 attn_tensor recipe_repeat(attn_tensor t, int64_t heads); /* the same for every head */
 
-/* The engine. */
+/* The engine. recipe_engine keeps the error of a call that has no function here. */
+void recipe_engine(recipe *r, attn_status status, const attn_error *e);
 void recipe_lookup(recipe *r, kit_array ids, kit_array table, kit_array out);
 void recipe_linear(recipe *r, attn_tensor x, attn_tensor weight, const attn_tensor *bias,
                    attn_tensor out);

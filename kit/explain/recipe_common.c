@@ -62,7 +62,7 @@ int recipe_fail(recipe *r, int code, const char *format, ...)
     return r->status;
 }
 
-static void engine(recipe *r, attn_status status, const attn_error *e)
+void recipe_engine(recipe *r, attn_status status, const attn_error *e)
 {
     if (status != ATTN_OK) {
         bool size = status == ATTN_ERR_MEMORY || status == ATTN_ERR_LIMIT;
@@ -272,8 +272,8 @@ void recipe_lookup(recipe *r, kit_array ids, kit_array table, kit_array out)
     if (r->status == KIT_OK) {
         attn_error e;
         attn_tensor from = recipe_view(table), to = recipe_view(out);
-        engine(r, attn_embedding_forward(r->ctx, &from, ids.data, kit_array_count(&ids), &to, &e),
-               &e);
+        recipe_engine(
+            r, attn_embedding_forward(r->ctx, &from, ids.data, kit_array_count(&ids), &to, &e), &e);
     }
 }
 
@@ -282,7 +282,7 @@ void recipe_linear(recipe *r, attn_tensor x, attn_tensor weight, const attn_tens
 {
     if (r->status == KIT_OK) {
         attn_error e;
-        engine(r, attn_linear_forward(r->ctx, &x, &weight, bias, &out, &e), &e);
+        recipe_engine(r, attn_linear_forward(r->ctx, &x, &weight, bias, &out, &e), &e);
     }
 }
 
@@ -313,7 +313,7 @@ void recipe_scores(recipe *r, const recipe_attention *a, attn_stage stage, attn_
         args.out = recipe_view(unused);
         args.scores = &scores;
         args.scores_stage = stage;
-        engine(r, attn_sdpa_forward(r->ctx, &args, &e), &e);
+        recipe_engine(r, attn_sdpa_forward(r->ctx, &args, &e), &e);
     }
     kit_array_free(&unused);
 }
@@ -324,6 +324,6 @@ void recipe_context(recipe *r, const recipe_attention *a, attn_tensor out)
         attn_error e;
         attn_sdpa_args args = attention_args(a);
         args.out = out;
-        engine(r, attn_sdpa_forward(r->ctx, &args, &e), &e);
+        recipe_engine(r, attn_sdpa_forward(r->ctx, &args, &e), &e);
     }
 }

@@ -117,9 +117,7 @@ static void call_module(recipe *r, const attn_mha_args *args)
 {
     if (r->status == KIT_OK) {
         attn_error e;
-        if (attn_mha_forward(r->ctx, args, &e) != ATTN_OK) {
-            recipe_fail(r, KIT_USAGE, "%s", e.message);
-        }
+        recipe_engine(r, attn_mha_forward(r->ctx, args, &e), &e);
     }
 }
 

@@ -65,7 +65,7 @@ static void row_sums(recipe *r, kit_array weights)
         const float *w = (const float *)weights.data + i * WORDS;
         ((float *)sums.data)[i] = w[0] + w[1] + w[2];
     }
-    recipe_say(r, "The rows sum to 1", "Σ_j A_ij", "To the last bit but one: float has 24 bits.");
+    recipe_say(r, "The rows sum to 1", "Σ_j A_ij", "Up to the rounding of float.");
     recipe_word_columns(r);
     recipe_printed(r, "tensor(1.) tensor(1.) tensor(1.0000)");
 }
@@ -78,9 +78,10 @@ static void attend(recipe *r, kit_array q, kit_array k, kit_array v)
            "tensor([[-0.2853,  0.0604,  0.0779],\n"
            "[-0.0704,  0.0281,  0.0356],\n"
            "[-0.0850,  0.0344,  0.0436]], grad_fn=)");
-    recipe_say(r, "Every word asks, every word answers", "S = Q·Kᵀ",
-               "Row i holds how well query i fits each key. (In the notebook's written-out Kᵀ the "
-               "indices of the second form are the right ones.)");
+    recipe_say(
+        r, "Every word asks, every word answers", "S = Q·Kᵀ",
+        "Row i holds how well query i fits each key. (The Kᵀ that the notebook writes out has the "
+        "wrong shape: it is 2×3, one column for each key.)");
     recipe_made(r, TRACE_DOT, "queries", "keys", 0);
 
     a.scale = 0;

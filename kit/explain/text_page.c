@@ -68,27 +68,16 @@ void page_spaces(page *p, int count)
 static size_t prefix(const char *text, size_t length, int width)
 {
     size_t best = 0;
-    char piece[LABEL_BYTES];
-    for (size_t n = 1; n <= length && n < sizeof piece; n++) {
-        if (((unsigned char)text[n] & 0xc0) == 0x80) {
-            continue;
+    for (size_t n = 1; n <= length; n++) {
+        if (n < length && ((unsigned char)text[n] & 0xc0) == 0x80) {
+            continue; /* within a character */
         }
-        memcpy(piece, text, n);
-        piece[n] = '\0';
-        if (best > 0 && kit_text_width(piece) > width) {
+        if (best > 0 && kit_text_width_of(text, n) > width) {
             break;
         }
         best = n;
     }
     return best;
-}
-
-static int width_of(const char *text, size_t length)
-{
-    char *piece = strndup(text, length);
-    int width = piece != NULL ? kit_text_width(piece) : (int)length;
-    free(piece);
-    return width;
 }
 
 static void put_word(sink *s, const char *word, size_t length)
@@ -109,7 +98,7 @@ void page_wrap(page *p, int at, int hang, const char *text)
         if (length == 0) {
             break;
         }
-        int gap = first ? 0 : (int)spaces, width = width_of(text + spaces, length);
+        int gap = first ? 0 : (int)spaces, width = kit_text_width_of(text + spaces, length);
         if (at + gap + width > p->width && !first) {
             sink_puts(&p->out, "\n");
             page_spaces(p, hang);
@@ -118,7 +107,7 @@ void page_wrap(page *p, int at, int hang, const char *text)
         }
         if (at + gap + width > p->width) { /* wider than a line: cut where it must be */
             length = prefix(text + spaces, length, p->width - at - gap);
-            width = width_of(text + spaces, length);
+            width = kit_text_width_of(text + spaces, length);
         }
         page_spaces(p, gap);
         put_word(&p->out, text + spaces, length);

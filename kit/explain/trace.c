@@ -1,6 +1,5 @@
 /* The trace: the ordered list of steps between recipes and renderers. Plain owning containers; see
  * trace.h. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,22 +80,4 @@ const trace_step *trace_find(const trace *t, const char *name)
         }
     }
     return NULL;
-}
-
-void trace_row_health(const double *weights, int64_t n, double *entropy_bits, double *max_weight)
-{
-    double entropy = 0, largest = 0;
-    for (int64_t j = 0; j < n; j++) {
-        double w = weights[j];
-        if (isnan(w)) {
-            entropy = largest = NAN;
-            break;
-        }
-        if (w > 0) {
-            entropy -= w * log2(w);
-        }
-        largest = w > largest ? w : largest;
-    }
-    *entropy_bits = entropy > 0 || isnan(entropy) ? entropy : 0; /* -0 and rounding below 0 */
-    *max_weight = largest;
 }

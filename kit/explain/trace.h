@@ -73,7 +73,4 @@ trace_step *trace_add(trace *t, const char *name, trace_kind kind, kit_array *te
                       kit_error *err);
 const trace_step *trace_find(const trace *t, const char *name);
 
-/* Health of one row of weights: bits of entropy, the largest weight. */
-void trace_row_health(const double *weights, int64_t n, double *entropy_bits, double *max_weight);
-
 #endif

@@ -169,24 +169,27 @@ static int cluster_width(int widest, utf8proc_int32_t c, utf8proc_int32_t before
     return width > widest ? width : widest;
 }
 
-int kit_text_width(const char *text)
+int kit_text_width_of(const char *text, size_t length)
 {
     int total = 0, widest = 0;
     utf8proc_int32_t before = 0, state = 0;
-    for (const char *p = text; *p != '\0';) {
+    for (size_t at = 0; at < length;) {
         utf8proc_int32_t c;
-        utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)p, -1, &c);
+        utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)text + at,
+                                              (utf8proc_ssize_t)(length - at), &c);
         if (n <= 0) { /* not UTF-8: a terminal shows one mark for the byte */
             c = 0xfffd;
             n = 1;
         }
-        if (p == text || utf8proc_grapheme_break_stateful(before, c, &state)) {
+        if (at == 0 || utf8proc_grapheme_break_stateful(before, c, &state)) {
             total += widest;
             widest = 0;
         }
         widest = cluster_width(widest, c, before);
         before = c;
-        p += n;
+        at += (size_t)n;
     }
     return total + widest;
 }
+
+int kit_text_width(const char *text) { return kit_text_width_of(text, strlen(text)); }

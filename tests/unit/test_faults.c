@@ -1,5 +1,8 @@
 /* Reading and writing while the system fails, at the first call, the second, and so on to the last.
- * link: -Wl,--wrap=open,--wrap=openat,--wrap=read,--wrap=pread,--wrap=fstat,--wrap=fstatat,--wrap=write,--wrap=fsync,--wrap=close,--wrap=renameat,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free,--wrap=zip_source_function_create,--wrap=zip_get_name,--wrap=zip_stat_index,--wrap=zip_fopen_index
+ * link: -Wl,--wrap=open,--wrap=openat,--wrap=read,--wrap=pread,--wrap=fstat,--wrap=fstatat
+ * link: -Wl,--wrap=write,--wrap=fsync,--wrap=close,--wrap=renameat,--wrap=malloc,--wrap=calloc
+ * link: -Wl,--wrap=realloc,--wrap=aligned_alloc,--wrap=free,--wrap=zip_source_function_create
+ * link: -Wl,--wrap=zip_get_name,--wrap=zip_stat_index,--wrap=zip_fopen_index
  *
  * An operation is run once to count its calls, then once for each call and each way to fail. What
  * can be got over (an interruption, a short count) must be; everything else must be an error that

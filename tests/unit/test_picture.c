@@ -5,6 +5,11 @@
 
 #include <ctype.h>
 
+/* fontconfig, behind cairo, keeps its tables until the process ends; the leak sanitizer asks
+ * here. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void) { return "leak:libfontconfig\n"; }
+
 /* A reader of just enough XML to be strict: elements closed in order, attributes quoted and
  * unique in their quotes, known entities, no control characters, valid UTF-8 (by
  * kit_words_split). */
