@@ -7,7 +7,7 @@
 
 /* fontconfig, behind cairo, keeps its tables until the process ends; the leak sanitizer asks
  * here. */
-const char *__lsan_default_suppressions(void);
+__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) { return "leak:libfontconfig\n"; }
 
 /* A reader of just enough XML to be strict: elements closed in order, attributes quoted and
