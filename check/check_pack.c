@@ -1,7 +1,9 @@
-/* pack and finish: rows of the caller's arrays into tiles and back. Nothing is summed, so every
- * element is compared to the bit; what these two can do wrong is to touch a byte that is not
+/* pack, widen, bias and finish: rows of the caller's arrays into tiles and back. Nothing is summed, so every
+ * element but a quotient is compared to the bit; what these two can do wrong is to touch a byte that is not
  * theirs. */
 #include "check_case.h"
+
+#include "../src/internal.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -50,6 +52,14 @@ void check_pack(check_case *c)
     CHECK_BENCH(c, rows * D, c->kernels->pack(qt, q, ld, rows, D, mul, c->nv));
 }
 
+/* What a quotient may be off: 0.51 units, of which check_round has used 0.5; below the normal
+ * numbers its last place. A sum beside infinity may or may not overflow. */
+static double quotient_bound(const check_case *c, double n, double by)
+{
+    attn_dtype type = c->bits == 32 ? ATTN_F32 : ATTN_F64;
+    return 1.01 * check_ulp(type, n / by) * (isfinite(n / by) ? 1 : 0) + check_ulp(type, 0);
+}
+
 void check_finish(check_case *c)
 {
     int rows = (int)check_between(c, 0, c->W);
@@ -59,9 +69,16 @@ void check_finish(check_case *c)
     bool one_bad = check_chance(c, 30); /* a single element that is not finite */
     check_describe(c, "rows=%d Dv=%" PRId64 " ld=%td", rows, Dv, ld);
 
-    void *total = check_tile(c, Dv), *rl = check_tile(c, 1);
+    void *total = check_tile(c, Dv), *l = check_tile(c, 1);
     check_fill(c, total, Dv * c->W, one_bad ? CHECK_PLAIN : content);
-    check_fill(c, rl, c->W, CHECK_PLAIN);
+    for (int i = 0; i < c->W; i++) {
+        const bool empty = check_chance(c, 10); /* a row that saw nothing */
+        check_set(c, l, i,
+                  empty ? INFINITY
+                        : exp2((double)check_between(c, -1, 40)) + (double)check_between(c, 0, 9));
+        for (int64_t d = 0; d < Dv && empty; d++)
+            check_set(c, total, d * c->W + i, 0);
+    }
     if (one_bad && rows > 0 && Dv > 0) {
         int64_t at = check_between(c, 0, Dv - 1) * c->W + check_between(c, 0, rows - 1);
         check_set(c, total, at,
@@ -75,22 +92,56 @@ void check_finish(check_case *c)
     int64_t gap = ld < 0 ? -ld : ld;
     int64_t span = rows > 0 && Dv > 0 ? (rows - 1) * gap + Dv : 0;
     char *first = ld < 0 && span > 0 ? out + (rows - 1) * ld * (ptrdiff_t)c->size : out;
-    double *want = check_copy(c, first, span);
+    double *want = check_copy(c, first, span), *bound = check_array(c, span);
     bool bad = false;
     for (int i = 0; i < rows; i++)
         for (int64_t d = 0; d < Dv; d++) {
-            double x = check_round(c, check_get(c, total, d * c->W + i) * check_get(c, rl, i));
+            const double n = check_get(c, total, d * c->W + i), by = check_get(c, l, i);
             int64_t row = ld < 0 ? rows - 1 - i : i;
-            want[row * gap + d] = x == 0 ? 0 : x;
-            bad = bad || !isfinite(x);
+            want[row * gap + d] = check_round(c, n / by);
+            bound[row * gap + d] = quotient_bound(c, n, by);
+            bad = bad || !isfinite(want[row * gap + d]);
         }
 
-    int told = c->kernels->finish(out, ld, total, rl, rows, Dv, c->nv);
-    check_expect_same(c, "out", first, want, span, gap ? gap : 1, CHECK_ZERO_SIGNED);
+    int told = c->kernels->finish(out, ld, total, l, rows, Dv, c->nv);
+    check_expect_within(c, "out", first, want, bound, span, gap ? gap : 1);
+    for (int64_t at = 0; at < span; at++)
+        if (check_get(c, first, at) == 0 && signbit(check_get(c, first, at)) && bound[at] > 0)
+            check_fail(c, "out holds -0");
     if (told != bad)
         check_fail(c, "returned %d, but the result is %s", told, bad ? "not all finite" : "finite");
     check_expect_intact(c);
-    CHECK_BENCH(c, rows * Dv, c->kernels->finish(out, ld, total, rl, rows, Dv, c->nv));
+    CHECK_BENCH(c, rows * Dv, c->kernels->finish(out, ld, total, l, rows, Dv, c->nv));
+}
+
+/* Any float type, by its own definition one element at a time, as rows of R. */
+void check_widen(check_case *c)
+{
+    static const attn_dtype types[] = {ATTN_F32, ATTN_F16, ATTN_BF16, ATTN_F64};
+    const attn_dtype type = CHECK_PICK(c, types);
+    const int rows = (int)check_between(c, 0, ATTNI_BLOCK);
+    const int64_t D = CHECK_PICK(c, row_sizes), ld = D + check_between(c, 0, 9);
+    const int64_t span = rows > 0 && D > 0 ? (rows - 1) * ld + D : 0;
+    const size_t bytes = attn_dtype_size(type);
+    check_describe(c, "rows=%d D=%" PRId64 " ld=%" PRId64 " %s", rows, D, ld,
+                   attn_dtype_name(type));
+    /* as many elements of R as hold the bytes, so that what lies behind them is out of bounds */
+    char *from = check_free(c, (int64_t)(((size_t)span * bytes + c->size - 1) / c->size));
+    from += ((size_t)span * bytes + c->size - 1) / c->size * c->size - (size_t)span * bytes;
+    void *to = check_free(c, rows * D);
+    double *want = check_array(c, rows * D);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t d = 0; d < D; d++) {
+            const double x = check_value(c, check_chance(c, 80) ? CHECK_PLAIN : CHECK_SPECIAL);
+            char *at = from + (size_t)(r * ld + d) * bytes;
+            attni_store_row_f64(at, type, 1, &x, 1);
+            attni_load_row_f64(&want[r * D + d], at, type, 1, 1);
+            want[r * D + d] = check_round(c, want[r * D + d]);
+        }
+    c->kernels->widen(to, from, (ptrdiff_t)ld, type, rows, D);
+    check_expect_same(c, "to", to, want, rows * D, D ? D : 1, CHECK_ZERO_SIGNED);
+    check_expect_intact(c);
+    CHECK_BENCH(c, rows * D, c->kernels->widen(to, from, (ptrdiff_t)ld, type, rows, D));
 }
 
 /* Biases come as rows and are added to columns; a -inf hides whatever the score was. */

@@ -50,15 +50,19 @@ static void expect_maxima(check_case *c, const void *mx, const double *st, int n
     check_expect_same(c, "mx", mx, want, c->W, c->W, CHECK_ZERO_ANY);
 }
 
-void check_scores(check_case *c)
+/* Both kernels of scores: that of full tiles, and that of a few queries, whose other lanes may hold
+ * anything. */
+static void check_scores_of(check_case *c, bool few)
 {
-    int n = some_keys(c);
+    int n = some_keys(c), rows = few ? (int)check_between(c, 1, c->kernels->few) : c->W;
     int64_t D = CHECK_PICK(c, sizes);
     ptrdiff_t ld = check_chance(c, 60)   ? (ptrdiff_t)(D + check_between(c, 0, 9))
                    : check_chance(c, 50) ? -(ptrdiff_t)(D + check_between(c, 0, 9))
                                          : (ptrdiff_t)check_between(c, 0, 3);
     check_content content = check_any_content(c);
-    check_describe(c, "n=%d D=%" PRId64 " ld=%td", n, D, ld);
+    check_describe(c, "n=%d D=%" PRId64 " ld=%td rows=%d", n, D, ld, rows);
+    if (few && c->nv != 1)
+        return;
 
     int64_t reach = n > 1 ? (n - 1) * (int64_t)ld : 0, far = reach < 0 ? -reach : reach;
     int64_t span = n > 0 && D > 0 ? far + D : 0;
@@ -70,7 +74,7 @@ void check_scores(check_case *c)
 
     double *q = check_copy(c, qt, D * c->W), *want = check_array(c, (int64_t)n * c->W);
     for (int j = 0; j < n; j++)
-        for (int i = 0; i < c->W; i++) {
+        for (int i = 0; i < rows; i++) {
             double sum = 0, run = 0;
             for (int64_t d = 0; d < D; d++) {
                 run = check_fma(c, check_get(c, k, j * ld + d), q[d * c->W + i], run);
@@ -82,12 +86,27 @@ void check_scores(check_case *c)
             want[j * c->W + i] = sum;
         }
 
-    c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv);
+    if (few)
+        c->kernels->scores_few(st, mx, qt, k, ld, n, D, rows);
+    else
+        c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv);
+    for (int64_t at = 0; at < (int64_t)n * c->W; at++)
+        if (at % c->W >= rows)
+            want[at] = check_get(c, st, at);
     check_expect_same(c, "st", st, want, (int64_t)n * c->W, c->W, CHECK_ZERO_ANY);
     expect_maxima(c, mx, want, n);
     check_expect_intact(c);
-    CHECK_BENCH(c, 2.0 * n * (double)D * c->W, c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv));
+    if (few)
+        CHECK_BENCH(c, 2.0 * n * (double)D * rows,
+                    c->kernels->scores_few(st, mx, qt, k, ld, n, D, rows));
+    else
+        CHECK_BENCH(c, 2.0 * n * (double)D * c->W,
+                    c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv));
 }
+
+void check_scores(check_case *c) { check_scores_of(c, false); }
+
+void check_scores_few(check_case *c) { check_scores_of(c, true); }
 
 void check_maxima(check_case *c)
 {

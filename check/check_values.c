@@ -1,4 +1,4 @@
-/* drop and values: what weights do to values. Each sum's order is fixed and each product rounds in
+/* drop, values, join and fold: what weights do to values, and how chunks add up. Each sum's order is fixed and each product rounds in
  * a known way, so both are compared to the bit with one element at a time. */
 #include "check_case.h"
 
@@ -51,16 +51,23 @@ static void fill_weights(check_case *c, void *p, int64_t count, bool careful)
     }
 }
 
-void check_values(check_case *c)
+/* Both kernels of values: that of full tiles, and that of a few queries, whose other lanes may hold
+ * anything. */
+static void check_values_of(check_case *c, bool few)
 {
     int n = (int)check_between(c, 0, ATTNI_BLOCK);
+    int rows = few ? (int)check_between(c, 1, c->kernels->few) : c->W;
     int64_t Dv = CHECK_PICK(c, sizes), count = Dv * c->W;
     ptrdiff_t ld = check_chance(c, 60)   ? (ptrdiff_t)(Dv + check_between(c, 0, 9))
                    : check_chance(c, 50) ? -(ptrdiff_t)(Dv + check_between(c, 0, 9))
                                          : (ptrdiff_t)check_between(c, 0, 3);
-    int flags = (int)check_between(c, 0, 3) | (check_chance(c, 40) ? ATTNI_CAREFUL : 0);
+    int flags = (int)check_between(c, 0, 3);
+    if (!few && check_chance(c, 40))
+        flags |= ATTNI_CAREFUL;
     check_content content = check_any_content(c);
-    check_describe(c, "n=%d Dv=%" PRId64 " ld=%td flags=%d", n, Dv, ld, flags);
+    check_describe(c, "n=%d Dv=%" PRId64 " ld=%td rows=%d flags=%d", n, Dv, ld, rows, flags);
+    if (few && c->nv != 1)
+        return;
 
     int64_t reach = n > 1 ? (n - 1) * (int64_t)ld : 0, far = reach < 0 ? -reach : reach;
     int64_t span = n > 0 && Dv > 0 ? far + Dv : 0;
@@ -68,34 +75,104 @@ void check_values(check_case *c)
     check_fill(c, memory, span, content);
     const char *v = span > 0 && reach < 0 ? memory + (size_t)far * c->size : memory;
     void *p = check_tile(c, n), *acc = check_tile(c, Dv), *total = check_tile(c, Dv);
+    void *factors = check_tile(c, 2);
     fill_weights(c, p, (int64_t)n * c->W, flags & ATTNI_CAREFUL);
     check_fill(c, total, count, CHECK_PLAIN);
+    for (int i = 0; i < 2 * c->W; i++)
+        check_set(c, factors, i, exp2((double)check_between(c, -30, 0)));
     if (!(flags & ATTNI_FIRST)) /* else what is there must not matter, and it is NaN */
         check_fill(c, acc, count, CHECK_PLAIN);
 
     double *want_acc = check_copy(c, acc, count), *want = check_copy(c, total, count);
     double *weight = check_copy(c, p, (int64_t)n * c->W);
-    for (int64_t d = 0; d < Dv; d++)
-        for (int i = 0; i < c->W; i++) {
-            double s = 0;
-            for (int j = 0; j < n; j++) {
-                double w = weight[(int64_t)j * c->W + i];
-                if (!(flags & ATTNI_CAREFUL && w < 0))
-                    s = check_fma(c, check_get(c, v, j * ld + d), w, s);
-            }
-            if (!(flags & ATTNI_FIRST))
-                s = check_round(c, want_acc[d * c->W + i] + s);
-            if (flags & ATTNI_LAST)
-                want[d * c->W + i] = check_round(c, want[d * c->W + i] + s);
-            else
-                want_acc[d * c->W + i] = s;
+    for (int64_t at = 0; at < count; at++) {
+        const int64_t d = at / c->W, i = at % c->W;
+        double s = 0;
+        for (int j = 0; j < n && i < rows; j++) {
+            double w = weight[(int64_t)j * c->W + i];
+            if (!(flags & ATTNI_CAREFUL && w < 0))
+                s = check_fma(c, check_get(c, v, j * ld + d), w, s);
         }
-    c->kernels->values(acc, total, v, ld, p, n, Dv, c->nv, flags);
+        if (!(flags & ATTNI_FIRST))
+            s = check_round(c, want_acc[at] + s);
+        if (flags & ATTNI_LAST)
+            want[at] = check_fma(c, want[at], check_get(c, factors, i),
+                                 check_round(c, s * check_get(c, factors, c->W + i)));
+        else
+            want_acc[at] = s;
+    }
+    if (few)
+        c->kernels->values_few(acc, total, factors, v, ld, p, n, Dv, rows, flags);
+    else
+        c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags);
+    for (int64_t at = 0; at < count; at++)
+        if (at % c->W >= rows) {
+            want[at] = check_get(c, total, at);
+            want_acc[at] = check_get(c, acc, at);
+        }
     check_expect_same(c, "total", total, want, count, c->W, CHECK_ZERO_ANY);
     check_expect_same(c, "acc", acc, want_acc, count, c->W, CHECK_ZERO_ANY);
     check_expect_intact(c);
-    CHECK_BENCH(c, 2.0 * n * (double)count,
-                c->kernels->values(acc, total, v, ld, p, n, Dv, c->nv, flags));
+    if (few)
+        CHECK_BENCH(c, 2.0 * n * (double)Dv * rows,
+                    c->kernels->values_few(acc, total, factors, v, ld, p, n, Dv, rows, flags));
+    else
+        CHECK_BENCH(c, 2.0 * n * (double)count,
+                    c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags));
+}
+
+void check_values(check_case *c) { check_values_of(c, false); }
+
+void check_values_few(check_case *c) { check_values_of(c, true); }
+
+/* A chunk joins those before it: exponents move, one multiplication and one addition round. */
+void check_join(check_case *c)
+{
+    check_describe(c, "W=%d", c->W);
+    void *M = check_tile(c, 1), *L = check_tile(c, 1), *factors = check_tile(c, 2);
+    void *m = check_tile(c, 1), *l = check_tile(c, 1);
+    double *want = check_array(c, c->W), *sum = check_array(c, c->W);
+    double *factor = check_array(c, 2 * c->W);
+    for (int i = 0; i < c->W; i++) {
+        const double before = check_chance(c, 20) ? -INFINITY : (double)check_between(c, -60, 60);
+        const double now = check_chance(c, 20) ? -INFINITY : (double)check_between(c, -60, 60);
+        const double old = before == -INFINITY ? 0 : check_round(c, exp2(4 * check_normal(c)));
+        const double new = now == -INFINITY ? 0 : check_round(c, exp2(4 * check_normal(c)));
+        check_set(c, M, i, before);
+        check_set(c, L, i, old);
+        check_set(c, m, i, now);
+        check_set(c, l, i, new);
+        want[i] = fmax(before, now);
+        factor[i] = want[i] == -INFINITY ? 1 : exp2(before - want[i]);
+        factor[c->W + i] = want[i] == -INFINITY ? 1 : exp2(now - want[i]);
+        sum[i] = check_fma(c, old, factor[i], new *factor[c->W + i]);
+    }
+    c->kernels->join(M, L, factors, m, l, c->nv);
+    check_expect_same(c, "M", M, want, c->W, c->W, CHECK_ZERO_ANY);
+    check_expect_same(c, "factors", factors, factor, 2 * c->W, c->W, CHECK_ZERO_ANY);
+    check_expect_same(c, "L", L, sum, c->W, c->W, CHECK_ZERO_ANY);
+    check_expect_intact(c);
+    CHECK_BENCH(c, c->W, c->kernels->join(M, L, factors, m, l, c->nv));
+}
+
+void check_fold(check_case *c)
+{
+    int64_t rows = check_between(c, 0, 130), count = rows * c->W;
+    check_describe(c, "rows=%" PRId64, rows);
+    void *total = check_tile(c, rows), *acc = check_tile(c, rows), *factors = check_tile(c, 2);
+    check_fill(c, total, count, check_any_content(c));
+    check_fill(c, acc, count, check_any_content(c));
+    for (int i = 0; i < 2 * c->W; i++)
+        check_set(c, factors, i, exp2((double)check_between(c, -140, 0)));
+    double *want = check_copy(c, total, count);
+    for (int64_t at = 0; at < count; at++)
+        want[at] = check_fma(c, want[at], check_get(c, factors, at % c->W),
+                             check_round(c, check_get(c, acc, at) *
+                                                check_get(c, factors, c->W + at % c->W)));
+    c->kernels->fold(total, acc, rows, factors, c->nv);
+    check_expect_same(c, "total", total, want, count, c->W, CHECK_ZERO_ANY);
+    check_expect_intact(c);
+    CHECK_BENCH(c, count, c->kernels->fold(total, acc, rows, factors, c->nv));
 }
 
 void check_fma_loop(check_case *c)

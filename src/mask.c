@@ -36,12 +36,14 @@ static void hide(const attni_block *block, int row, int64_t from, int64_t to)
     const int W = block->nv * block->kernels->lanes;
     from = max64(from, 0);
     to = min64(to, block->rows);
-    for (int64_t i = from; i < to; i++) {
-        if (block->kernels->bits == 32)
-            ((float *)block->st)[row * W + i] = -INFINITY;
-        else
-            ((double *)block->st)[row * W + i] = -(double)INFINITY;
-    }
+    for (int64_t lane = (int64_t)row * W; lane < (int64_t)row * W + block->rows * block->heads;
+         lane += block->rows)
+        for (int64_t i = from; i < to; i++) {
+            if (block->kernels->bits == 32)
+                ((float *)block->st)[lane + i] = -INFINITY;
+            else
+                ((double *)block->st)[lane + i] = -(double)INFINITY;
+        }
 }
 
 /* ----------------------------------------------------------------------------------- sequence */
@@ -324,7 +326,7 @@ static void prefetch_next(const attni_view *view, const attni_block *block)
 }
 
 /* The mask as rows of R: where it lies, if it is such rows, else converted. Rows that repeat are
- * converted once. */
+ * converted once; several heads have one query each, and its row in common. */
 static void dense_apply(const attni_view *view, const attni_block *block)
 {
     const attn_tensor *mask = view->args->mask;
@@ -333,16 +335,16 @@ static void dense_apply(const attni_view *view, const attni_block *block)
     const attn_dtype own = kernels->bits == 32 ? ATTN_F32 : ATTN_F64;
     if (mask->dtype == own && mask->stride[3] == 1) {
         prefetch_next(view, block);
-        kernels->bias(block->st, block->n, from, (ptrdiff_t)mask->stride[2], block->rows,
-                      block->nv);
+        kernels->bias(block->st, block->n, from, block->heads > 1 ? 0 : (ptrdiff_t)mask->stride[2],
+                      block->rows * block->heads, block->nv);
         return;
     }
-    const bool repeats = mask->stride[2] == 0;
+    const bool repeats = mask->stride[2] == 0 || block->heads > 1;
     for (int i = 0; i < (repeats ? 1 : block->rows); i++)
         bias_load((char *)block->biases + (size_t)(i * ATTNI_BLOCK * kernels->bits / 8), kernels,
                   dense_at(view, block->i0 + i, block->j0), mask->stride[3], block->n, mask->dtype);
-    kernels->bias(block->st, block->n, block->biases, repeats ? 0 : ATTNI_BLOCK, block->rows,
-                  block->nv);
+    kernels->bias(block->st, block->n, block->biases, repeats ? 0 : ATTNI_BLOCK,
+                  block->rows * block->heads, block->nv);
 }
 
 static bool bias_active(const attn_sdpa_args *args)
@@ -420,6 +422,12 @@ bool attni_mask_biases(const attn_sdpa_args *args)
     FOR_KINDS (kind)
         biases |= kind->biases && kind->active(args);
     return biases;
+}
+
+bool attni_mask_shared(const attni_plan *plan)
+{
+    const attn_sdpa_args *args = &plan->args;
+    return !alibi_active(args) && (!args->mask || (args->mask->stride[1] == 0 && plan->T == 1));
 }
 
 attni_span attni_mask_span(const attni_view *view, int64_t i0, int64_t i1)

@@ -49,7 +49,7 @@ static attni_view view_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)
 
 static int64_t rows_per_task(const attni_plan *p)
 {
-    return (int64_t)p->tiles * p->nv * p->kernels->lanes;
+    return (int64_t)p->tiles * (p->nv * p->kernels->lanes / p->group);
 }
 
 static int64_t tasks_of(const attni_plan *p, int64_t T)
@@ -69,6 +69,8 @@ static bool in_place(const attni_plan *p, const attn_tensor *t)
  * threads, or until the tiles themselves do not fit. */
 static int tiles_per_task(const attni_plan *p, int threads)
 {
+    if (p->group > 1)
+        return 1;
     const double W = p->nv * p->kernels->lanes;
     const double tile_bytes = (double)(p->D + p->Dv) * W * (double)p->real;
     int tiles = ATTNI_TILES;
@@ -77,6 +79,44 @@ static int tiles_per_task(const attni_plan *p, int threads)
             (double)p->B * (double)p->H * ceil((double)p->T / (W * tiles)) < 4.0 * threads))
         tiles /= 2;
     return tiles;
+}
+
+/* Heads that share keys share a tile if their queries fit into it together. Rules that differ
+ * between heads forbid it, and so do options that number queries along the lanes. */
+static int heads_per_tile(const attni_plan *p)
+{
+    const attn_sdpa_args *a = &p->args;
+    if (p->T == 0 || p->Hk == 0 || a->dropout > 0 || a->scores || a->cu_seqlens_q ||
+        !attni_mask_shared(p))
+        return 1;
+    const int64_t sharing = p->H / p->Hk, room = p->kernels->vectors * p->kernels->lanes / p->T;
+    int64_t group = sharing < room ? sharing : room;
+    while (group > 1 && sharing % group != 0)
+        group--;
+    return group > 1 ? (int)group : 1;
+}
+
+/* Seconds that one thread needs, roughly: whichever of arithmetic and reading takes longer. Below
+ * some microseconds a thread is not worth waking. */
+#define WORK_SECONDS 10e-6
+static double guess_seconds(const attni_plan *p)
+{
+    const double pairs = (double)p->B * (double)p->H * (double)p->T * (double)p->S;
+    const double width = (double)p->D + (double)p->Dv;
+    const double keys = (double)p->B * (double)p->Hk * (double)p->S;
+    const double seconds = pairs * width * 2 / 1e11;
+    const double reading = keys * width * (double)attn_dtype_size(p->args.k.dtype) / 2e10;
+    return seconds > reading ? seconds : reading;
+}
+
+/* Too few tasks for the threads are cut along the keys. */
+static int64_t parts_per_task(const attni_plan *p, int threads)
+{
+    if (p->tiles > 1 || p->tasks == 0 || p->tasks >= 2 * threads || p->args.cu_seqlens_q ||
+        threads == 1 || guess_seconds(p) < 2 * WORK_SECONDS)
+        return 1;
+    const int64_t wanted = (4 * threads + p->tasks - 1) / p->tasks;
+    return wanted < p->chunks ? wanted : p->chunks > 1 ? p->chunks : 1;
 }
 
 /* False: more tasks than can be counted. */
@@ -89,11 +129,38 @@ static bool count_tasks(attni_plan *p, int threads)
         for (int64_t n = 0; n < p->sequences; n++)
             p->tasks_per_head += tasks_of(p, view_of(p, 0, 0, n).T);
     int64_t heads;
-    if (__builtin_mul_overflow(p->B, p->H, &heads) ||
+    if (__builtin_mul_overflow(p->B, p->H / p->group, &heads) ||
         __builtin_mul_overflow(p->tasks_per_head, heads, &p->tasks))
         return false;
-    p->workers = p->tasks < threads ? (int)p->tasks : threads;
+    p->chunks = p->S / ATTNI_CHUNK + (p->S % ATTNI_CHUNK != 0);
+    p->parts = parts_per_task(p, threads);
+    const double worth = guess_seconds(p) / WORK_SECONDS;
+    int64_t workers = p->tasks * p->parts;
+    if (workers > threads)
+        workers = threads;
+    p->workers = worth < (double)workers ? 1 + (int)worth : (int)workers;
+    if (p->workers > workers)
+        p->workers = (int)workers;
     return true;
+}
+
+/* Workers' arrays, then, of a call in parts, each task's partials and its count of parts done. */
+static bool size_scratch(attni_plan *p)
+{
+    p->worker_bytes = attni_tile_scratch(p);
+    p->partial_bytes = p->parts > 1 ? attni_tile_partial_bytes(p) : 0;
+    size_t partials, arrived, workers;
+    if (p->worker_bytes == SIZE_MAX || p->partial_bytes == SIZE_MAX ||
+        !attni_size_mul(p->worker_bytes, (size_t)(p->workers > 1 ? p->workers : 1), &workers))
+        return false;
+    p->scratch_bytes = workers;
+    if (p->parts == 1)
+        return true;
+    return attni_size_mul(p->partial_bytes, (size_t)p->chunks, &partials) &&
+           attni_size_mul(partials, (size_t)p->tasks, &partials) &&
+           attni_size_mul((size_t)p->tasks, sizeof(atomic_llong), &arrived) &&
+           attni_size_add(workers, partials, &partials) &&
+           attni_size_add(partials, arrived, &p->scratch_bytes);
 }
 
 static attn_status make_plan(attni_plan *p, int isa, int threads, attn_error *err)
@@ -103,14 +170,11 @@ static attn_status make_plan(attni_plan *p, int isa, int threads, attn_error *er
     p->k_in_place = in_place(p, &p->args.k);
     p->v_in_place = in_place(p, &p->args.v);
     p->out_in_place = in_place(p, &p->args.out);
+    p->group = heads_per_tile(p);
     p->nv = 1;
-    while (p->nv < p->kernels->vectors && p->nv * p->kernels->lanes < p->T)
+    while (p->nv < p->kernels->vectors && p->nv * p->kernels->lanes < p->T * p->group)
         p->nv *= 2;
-    const bool counted = count_tasks(p, threads);
-    p->worker_bytes = attni_tile_scratch(p);
-    if (!counted || p->worker_bytes == SIZE_MAX ||
-        !attni_size_mul(p->worker_bytes, (size_t)(p->workers > 1 ? p->workers : 1),
-                        &p->scratch_bytes))
+    if (!count_tasks(p, threads) || !size_scratch(p))
         return attni_fail(
             err, ATTN_ERR_LIMIT, "q",
             "q is too large: its B x H x T, or the scratch for D=%lld and Dv=%lld, is "
@@ -124,33 +188,53 @@ static attn_status make_plan(attni_plan *p, int isa, int threads, attn_error *er
 typedef struct job {
     const attni_plan *plan;
     char *scratch;
-    atomic_llong next; /* task to take */
+    char *partials;        /* [tasks][chunks][partial_bytes] */
+    atomic_llong *arrived; /* [tasks]: parts that are done */
+    atomic_llong next;     /* part of a task to take */
 } job;
+
+/* One part of a task: whoever does the last one folds them all. */
+static void run_part(job *j, int64_t task, int64_t part, const attni_view *view, int64_t i0,
+                     int64_t rows, char *scratch)
+{
+    const attni_plan *p = j->plan;
+    char *partials = j->partials + (size_t)task * (size_t)p->chunks * p->partial_bytes;
+    attni_tile_part(p, view, i0, rows, p->chunks * part / p->parts,
+                    p->chunks * (part + 1) / p->parts, partials, scratch);
+    if (atomic_fetch_add_explicit(&j->arrived[task], 1, memory_order_acq_rel) + 1 == p->parts)
+        attni_tile_fold(p, view, i0, rows, p->chunks, partials, scratch);
+}
 
 /* Task number -> head and run of queries. Later queries first: with a causal mask they see more,
  * and the longest work should not start last. */
-static void run_task(const attni_plan *p, int64_t task, char *scratch)
+static void run_task(job *j, int64_t task, int64_t part, char *scratch)
 {
-    const int64_t head = task / p->tasks_per_head;
+    const attni_plan *p = j->plan;
+    const int64_t groups = p->H / p->group, head = task / p->tasks_per_head;
+    const int64_t b = head / groups, h = head % groups * p->group;
     int64_t left = p->tasks_per_head - 1 - task % p->tasks_per_head;
     int64_t n = 0;
-    attni_view view = view_of(p, head / p->H, head % p->H, 0);
+    attni_view view = view_of(p, b, h, 0);
     for (int64_t here; left >= (here = tasks_of(p, view.T)); left -= here)
-        view = view_of(p, head / p->H, head % p->H, ++n);
+        view = view_of(p, b, h, ++n);
     const int64_t i0 = left * rows_per_task(p);
     const int64_t rows = view.T - i0 < rows_per_task(p) ? view.T - i0 : rows_per_task(p);
-    attni_tile_task(p, &view, i0, rows, scratch);
+    if (p->parts > 1)
+        run_part(j, task, part, &view, i0, rows, scratch);
+    else
+        attni_tile_task(p, &view, i0, rows, scratch);
 }
 
 static void run_worker(void *arg, int worker)
 {
     job *j = arg;
-    char *scratch = j->scratch + (size_t)worker * j->plan->worker_bytes;
+    const attni_plan *p = j->plan;
+    char *scratch = j->scratch + (size_t)worker * p->worker_bytes;
     for (;;) {
-        const int64_t task = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
-        if (task >= j->plan->tasks)
+        const int64_t next = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
+        if (next >= p->tasks * p->parts)
             return;
-        run_task(j->plan, task, scratch);
+        run_task(j, next / p->parts, next % p->parts, scratch);
     }
 }
 
@@ -167,6 +251,15 @@ void attni_sdpa_run(const attni_plan *plan, attni_call *call, char *scratch)
 {
     job j = {.plan = plan, .scratch = scratch};
     atomic_init(&j.next, 0);
+    if (plan->parts > 1) {
+        const size_t workers = plan->workers > 1 ? (size_t)plan->workers : 1;
+        j.partials = scratch + workers * plan->worker_bytes;
+        j.arrived =
+            (atomic_llong *)(void *)(j.partials + (size_t)plan->tasks * (size_t)plan->chunks *
+                                                      plan->partial_bytes);
+        for (int64_t i = 0; i < plan->tasks; i++)
+            atomic_init(&j.arrived[i], 0);
+    }
     if (plan->tasks)
         attni_call_run(call, plan->workers, run_worker, &j);
 }

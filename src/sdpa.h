@@ -29,23 +29,26 @@ typedef struct attni_span {
 
 typedef enum attni_class { ATTNI_EMPTY, ATTNI_PARTIAL, ATTNI_FULL } attni_class;
 
-/* A block of scores: st[j][i] of keys j0 .. j0+n-1 and queries i0 .. i0+rows-1, W apart. */
+/* A block of scores: st[j][i] of keys j0 .. j0+n-1 and queries i0 .. i0+rows-1, W apart; of `heads`
+ * heads, a head's lanes after those of the head before. */
 typedef struct attni_block {
     void *st;
     const attni_kernels *kernels;
     int64_t i0, j0;
-    int rows, n, nv;
+    int rows, heads, n, nv;
     void *biases; /* [W][ATTNI_BLOCK], R: room for a dense mask's part of this block */
 } attni_block;
 
-struct attni_plan;
-attn_status attni_mask_check(const struct attni_plan *plan, attn_error *err);
+typedef struct attni_plan attni_plan;
+attn_status attni_mask_check(const attni_plan *plan, attn_error *err);
 /* Does any rule add to the scores, so that they must be in natural units? */
 bool attni_mask_biases(const attn_sdpa_args *args);
 attni_span attni_mask_span(const attni_view *view, int64_t i0, int64_t i1);
 /* FULL: nothing to apply. `span` is that of the queries i0 <= i < i1. */
 attni_class attni_mask_classify(const attni_view *view, const attni_span *span, int64_t i0,
                                 int64_t i1, int64_t j0, int64_t j1);
+/* May heads that share keys be lanes of one tile: is every rule the same for all of them? */
+bool attni_mask_shared(const attni_plan *plan);
 /* Adds biases, then writes -inf wherever a key is not visible. */
 void attni_mask_apply(const attni_view *view, const attni_block *block);
 
@@ -55,7 +58,7 @@ void attni_mask_apply(const attni_view *view, const attni_block *block);
  * with scale = power * rest, power a power of two and 1 <= rest < 2: multiplying q by it is exact,
  * and no product overflows before the scaled score does.
  */
-typedef struct attni_plan {
+struct attni_plan {
     attn_sdpa_args args; /* the caller's, in this version's size; broadcast sizes have stride 0 */
     attn_tensor mask;    /* args.mask points here */
     const attni_kernels *kernels;
@@ -69,13 +72,17 @@ typedef struct attni_plan {
     uint32_t drop_threshold;
     int nv;            /* vectors of queries in a full tile */
     int tiles;         /* in a task */
+    int group;         /* query heads that share a tile's lanes, if few queries would fill it */
     int64_t sequences; /* args.sequences + 1 (the rows after the last), or 1 */
     int64_t tasks_per_head;
     int64_t tasks;
+    int64_t parts;        /* of a task, each a run of chunks of keys; 1: not cut */
+    int64_t chunks;       /* of S */
+    size_t partial_bytes; /* of one chunk of one task, where parts > 1 */
     int workers;
     size_t worker_bytes; /* scratch of one worker */
     size_t scratch_bytes;
-} attni_plan;
+};
 
 /* ----------------------------------------------------------------------- sdpa_tile.c
  *
@@ -84,6 +91,14 @@ typedef struct attni_plan {
 size_t attni_tile_scratch(const attni_plan *plan); /* SIZE_MAX: does not fit a size_t */
 void attni_tile_task(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
                      char *scratch);
+
+/* The same in two steps, for a task of one tile: chunks chunk0 .. chunk1-1 of keys into partials
+ * [chunks of S][partial_bytes], on any thread; and when all are there, the result from them. */
+size_t attni_tile_partial_bytes(const attni_plan *plan);
+void attni_tile_part(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                     int64_t chunk0, int64_t chunk1, char *partials, char *scratch);
+void attni_tile_fold(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                     int64_t chunks, char *partials, char *scratch);
 
 /* sdpa_check.c: every argument, before anything is touched. Fills all of plan that args decide. */
 attn_status attni_sdpa_check(attni_plan *plan, const attn_sdpa_args *args, attn_error *err);

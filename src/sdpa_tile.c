@@ -2,9 +2,14 @@
  *
  *   for each chunk of 256 keys (converted to R if stored otherwise)
  *     for each tile of W queries, for each block of the chunk that some query of the tile sees
- *       S^T = K Q^T;  scale, cap, biases, masks;  raise the running maximum;  P = 2^(S - m)
- *       acc += V^T P;  at the chunk's end: O += acc
+ *       S^T = K Q^T;  scale, cap, biases, masks;  raise the chunk's maximum;  P = 2^(S - m)
+ *       acc += V^T P
+ *     the chunk joins the tile:  O, l
  *   out = O / l
+ *
+ * A chunk knows nothing of the others until it joins, in order of keys, and joining changes only
+ * exponents before it adds. So chunks may also be computed apart, on any thread, kept as partials
+ * and folded later: attni_tile_part and attni_tile_fold. The bits are the same.
  *
  * The fast sweep multiplies a hidden key's value by a weight of 0, which is harmless unless the
  * value is NaN or infinite, and keeps sums that overflow only for huge values. So a tile whose
@@ -12,101 +17,48 @@
  * row the same bits; EXTREME also moves the exponents of the rows that are still not finite out of
  * danger. What is then not finite is so by its own data.
  */
-#include "sdpa.h"
+#include "sdpa_tile.h"
 
 #include <math.h>
 #include <string.h>
 
-/* State of one tile: arrays of R, [rows][W]. */
-typedef struct tile {
-    int64_t i0; /* first query */
-    int rows;   /* queries that are there; the other lanes compute on zeros */
-    int nv, W;
-    char *qt;    /* [D][W]  queries, times power */
-    char *total; /* [Dv][W] sum of weighted values */
-    char *l;     /* [W]     sum of weights */
-    char *m;     /* [W]     running maximum, integers, log2 units */
-    char *top;   /* [W]     largest score */
-    char *c;     /* [W]     score -> log2 units */
-    attni_span span;
-} tile;
-
-typedef struct worker {
-    const attni_plan *plan;
-    const attni_view *view;
-    tile tiles[ATTNI_TILES];
-    char *acc;                 /* [Dv][W] of the running chunk */
-    char *st;                  /* [block][W] */
-    char *mx, *a, *l;          /* [W] each; l: of the running chunk */
-    char *k, *v;               /* [CHUNK][D], [CHUNK][Dv]: converted keys and values */
-    char *rows;                /* [W][max(D, Dv)]: converted queries, outputs */
-    char *biases;              /* [W][block] of a dense mask */
-    char *lines;               /* [W][block] scores, a row per query */
-    const char *k_now, *v_now; /* the chunk's first rows, as R */
-    ptrdiff_t ldk, ldv;
-} worker;
-
-typedef enum sweep_mode { FAST, CAREFUL, EXTREME } sweep_mode;
-
-/* ------------------------------------------------------------------------- lanes, either type */
-
-static double lane(const attni_plan *p, const char *array, int i)
-{
-    return p->real == sizeof(float) ? (double)((const float *)array)[i]
-                                    : ((const double *)array)[i];
-}
-
-static void set_lane(const attni_plan *p, char *array, int i, double x)
-{
-    if (p->real == sizeof(float))
-        ((float *)array)[i] = (float)x;
-    else
-        ((double *)array)[i] = x;
-}
-
-static void load_row(const attni_plan *p, char *to, const char *from, attn_dtype dtype,
-                     int64_t stride, int64_t n)
-{
-    if (p->real == sizeof(float))
-        attni_load_row_f32((float *)to, from, dtype, stride, n);
-    else
-        attni_load_row_f64((double *)to, from, dtype, stride, n);
-}
-
-static void store_row(const attni_plan *p, char *to, const attn_tensor *t, const char *from,
-                      int64_t n)
-{
-    if (p->real == sizeof(float))
-        attni_store_row_f32(to, t->dtype, t->stride[3], (const float *)from, n);
-    else
-        attni_store_row_f64(to, t->dtype, t->stride[3], (const double *)from, n);
-}
+typedef enum sweep_mode { FAST, CAREFUL } sweep_mode;
 
 /* ------------------------------------------------------------------------------------ scratch */
 
-static void carve(worker *w, attni_layout *layout)
+static void carve_partial(const attni_plan *p, attni_partial *x, attni_layout *layout, size_t line)
+{
+    x->acc = attni_layout_take(layout, (size_t)p->Dv, line);
+    x->m = attni_layout_take(layout, 3, line);
+    if (x->m)
+        x->l = x->m + line, x->top = x->l + line;
+}
+
+static void carve(attni_worker *w, attni_layout *layout)
 {
     const attni_plan *p = w->plan;
-    const size_t W = (size_t)(p->nv * p->kernels->lanes);
-    const size_t line = W * p->real, D = (size_t)p->D, Dv = (size_t)p->Dv;
+    const size_t line = (size_t)(p->nv * p->kernels->lanes) * p->real;
+    const size_t D = (size_t)p->D, Dv = (size_t)p->Dv;
     for (int t = 0; t < p->tiles; t++) {
-        tile *x = &w->tiles[t];
+        attni_tile *x = &w->tiles[t];
         x->qt = attni_layout_take(layout, D, line);
         x->total = attni_layout_take(layout, Dv, line);
-        x->l = attni_layout_take(layout, 4, line);
+        x->l = attni_layout_take(layout, 5, line);
         if (x->l)
-            x->m = x->l + line, x->top = x->m + line, x->c = x->top + line;
+            x->m = x->l + line, x->m_first = x->m + line, x->top = x->m_first + line,
+            x->c = x->top + line;
     }
-    w->acc = attni_layout_take(layout, Dv, line);
+    carve_partial(p, &w->chunk, layout, line);
     w->st = attni_layout_take(layout, ATTNI_BLOCK, line);
-    w->mx = attni_layout_take(layout, 3, line);
+    w->mx = attni_layout_take(layout, 4, line);
     if (w->mx)
-        w->a = w->mx + line, w->l = w->a + line;
+        w->a = w->mx + line, w->factors = w->a + line;
+    const size_t keys = p->tiles > 1 ? ATTNI_CHUNK : ATTNI_BLOCK;
     if (!p->k_in_place)
-        w->k = attni_layout_take(layout, ATTNI_CHUNK * p->real, D);
+        w->k = attni_layout_take(layout, keys * p->real, D);
     if (!p->v_in_place)
-        w->v = attni_layout_take(layout, ATTNI_CHUNK * p->real, Dv);
-    if (!p->q_in_place || !p->out_in_place)
+        w->v = attni_layout_take(layout, keys * p->real, Dv);
+    if (!p->q_in_place || !p->out_in_place || p->group > 1)
         w->rows = attni_layout_take(layout, D > Dv ? D : Dv, line);
     if (p->args.mask)
         w->biases = attni_layout_take(layout, ATTNI_BLOCK, line);
@@ -116,159 +68,240 @@ static void carve(worker *w, attni_layout *layout)
 
 size_t attni_tile_scratch(const attni_plan *plan)
 {
-    worker w = {.plan = plan};
+    attni_worker w = {.plan = plan};
     attni_layout layout = {0};
     carve(&w, &layout);
     return layout.overflow ? SIZE_MAX : layout.used;
 }
 
-/* ---------------------------------------------------------------------------------- one tile */
+size_t attni_tile_partial_bytes(const attni_plan *plan)
+{
+    attni_partial x;
+    attni_layout layout = {0};
+    carve_partial(plan, &x, &layout, (size_t)(plan->nv * plan->kernels->lanes) * plan->real);
+    return layout.overflow ? SIZE_MAX : layout.used;
+}
 
-static void clear_state(const attni_plan *p, tile *t)
+/* --------------------------------------------------------------------------------- one tile */
+
+void attni_tile_clear(const attni_plan *p, attni_tile *t)
 {
     memset(t->total, 0, (size_t)p->Dv * (size_t)t->W * p->real);
+    memset(t->l, 0, (size_t)t->W * p->real);
     for (int i = 0; i < t->W; i++) {
-        set_lane(p, t->l, i, 0);
-        set_lane(p, t->m, i, -(double)INFINITY);
-        set_lane(p, t->top, i, -(double)INFINITY);
-        set_lane(p, t->c, i, p->c);
+        attni_set_lane(p, t->m, i, -(double)INFINITY);
+        attni_set_lane(p, t->m_first, i, -(double)INFINITY);
+        attni_set_lane(p, t->top, i, -(double)INFINITY);
+        attni_set_lane(p, t->c, i, p->c);
     }
 }
 
-static void load_queries(worker *w, tile *t)
+static void convert_rows(const attni_plan *p, char *to, const char *from, ptrdiff_t ld,
+                         attn_dtype dtype, int64_t stride, int rows, int64_t n)
+{
+    if (stride == 1) {
+        p->kernels->widen(to, from, ld, dtype, rows, n);
+        return;
+    }
+    for (int r = 0; r < rows; r++) {
+        const char *row = from + r * ld * (ptrdiff_t)attn_dtype_size(dtype);
+        if (p->real == sizeof(float))
+            attni_load_row_f32((float *)to + r * n, row, dtype, stride, n);
+        else
+            attni_load_row_f64((double *)to + r * n, row, dtype, stride, n);
+    }
+}
+
+static void load_queries(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *q = &p->args.q;
-    const int64_t row0 = w->view->i_base + t->i0;
-    const char *from = attni_at(q, w->view->b, w->view->h, row0, 0);
-    ptrdiff_t ldq = (ptrdiff_t)q->stride[2];
-    if (!p->q_in_place) {
+    const bool apart = t->heads > 1 && t->per_head > 1;
+    const char *from = attni_lane_row(w, t, q, 0, 0);
+    ptrdiff_t ldq = (ptrdiff_t)q->stride[t->heads > 1 ? 1 : 2];
+    if (!p->q_in_place || apart) {
         for (int i = 0; i < t->rows; i++)
-            load_row(p, w->rows + (size_t)i * (size_t)p->D * p->real,
-                     attni_at(q, w->view->b, w->view->h, row0 + i, 0), q->dtype, q->stride[3],
-                     p->D);
+            convert_rows(p, w->rows + (size_t)i * (size_t)p->D * p->real,
+                         attni_lane_row(w, t, q, i, 0), 0, q->dtype, q->stride[3], 1, p->D);
         from = w->rows;
         ldq = (ptrdiff_t)p->D;
     }
     p->kernels->pack(t->qt, from, ldq, t->rows, p->D, p->power, t->nv);
 }
 
-/* Makes keys j0 .. j0+n-1 and, if wanted, their values readable as R. j counts from the
- * sequence. */
-static void load_chunk(worker *w, int64_t j0, int n, bool values)
+/* ------------------------------------------------------------------------------ keys and values */
+
+/* Rows of a tensor of keys or values as they are stored. Never more than a block of keys is asked
+ * for at once, from a multiple of a block on. */
+static const char *stored_rows(const attni_worker *w, const attn_tensor *t, int64_t j)
 {
-    const attni_plan *p = w->plan;
-    const attn_tensor *k = &p->args.k, *v = &p->args.v;
-    const int64_t b = w->view->b, hk = w->view->hk, row0 = w->view->j_base + j0;
-    w->k_now = p->k_in_place ? attni_at(k, b, hk, row0, 0) : w->k;
-    w->ldk = (ptrdiff_t)(p->k_in_place ? k->stride[2] : p->D);
-    if (!p->k_in_place)
-        for (int r = 0; r < n; r++)
-            load_row(p, w->k + (size_t)r * (size_t)p->D * p->real, attni_at(k, b, hk, row0 + r, 0),
-                     k->dtype, k->stride[3], p->D);
-    if (p->D == 0) /* k may be NULL, to which nothing may be added */
-        w->k_now = w->st, w->ldk = 0;
-    if (!values)
-        return;
-    w->v_now = p->v_in_place ? attni_at(v, b, hk, row0, 0) : w->v;
-    w->ldv = (ptrdiff_t)(p->v_in_place ? v->stride[2] : p->Dv);
-    if (!p->v_in_place)
-        for (int r = 0; r < n; r++)
-            load_row(p, w->v + (size_t)r * (size_t)p->Dv * p->real, attni_at(v, b, hk, row0 + r, 0),
-                     v->dtype, v->stride[3], p->Dv);
-    if (p->Dv == 0)
-        w->v_now = w->st, w->ldv = 0;
+    return attni_at(t, w->view->b, w->view->hk, w->view->j_base + j, 0);
 }
 
-/* Scores of one block, up to `stage`, into w->st; w->mx are their maxima at the last stage. */
-static void score_block(worker *w, const tile *t, int64_t j0, int r, int n, attni_class visible,
-                        attn_stage stage)
+static void load_blocks(const attni_worker *w, const attn_tensor *t, char *to, int64_t j0, int n)
+{
+    const attni_plan *p = w->plan;
+    const int64_t width = t->shape[3];
+    for (int r = 0; r < n; r += ATTNI_BLOCK)
+        convert_rows(p, to + (size_t)r * (size_t)width * p->real, stored_rows(w, t, j0 + r),
+                     (ptrdiff_t)t->stride[2], t->dtype, t->stride[3],
+                     n - r < ATTNI_BLOCK ? n - r : ATTNI_BLOCK, width);
+}
+
+void attni_tile_load(attni_worker *w, int64_t j0, int n, bool values)
+{
+    const attni_plan *p = w->plan;
+    if (!p->k_in_place)
+        load_blocks(w, &p->args.k, w->k, j0, n);
+    if (!p->v_in_place && values)
+        load_blocks(w, &p->args.v, w->v, j0, n);
+    w->loaded = j0;
+}
+
+/* A block's rows as R, and how far apart they lie. */
+static const char *block_rows(const attni_worker *w, const attn_tensor *t, bool in_place,
+                              const char *converted, int64_t j, ptrdiff_t *ld)
+{
+    const int64_t width = t->shape[3];
+    if (width == 0) { /* data may be NULL, to which nothing may be added */
+        *ld = 0;
+        return w->st;
+    }
+    if (in_place) {
+        *ld = (ptrdiff_t)t->stride[2];
+        return stored_rows(w, t, j);
+    }
+    *ld = (ptrdiff_t)width;
+    return converted + (size_t)(j - w->loaded) * (size_t)width * w->plan->real;
+}
+
+/* ------------------------------------------------------------------------------------- blocks */
+
+/* A few queries against enough keys to fill lanes with them */
+static bool few(const attni_plan *p, const attni_tile *t, int n)
+{
+    return t->nv == 1 && t->rows <= p->kernels->few && n >= p->kernels->lanes;
+}
+
+void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, attni_class visible,
+                       attn_stage stage)
 {
     const attni_plan *p = w->plan;
     const attni_kernels *kernels = p->kernels;
-    kernels->scores(w->st, w->mx, t->qt, w->k_now + r * w->ldk * (ptrdiff_t)p->real, w->ldk, n,
-                    p->D, t->nv);
+    ptrdiff_t ld;
+    const char *k = block_rows(w, &p->args.k, p->k_in_place, w->k, j0, &ld);
+    if (few(p, t, n))
+        kernels->scores_few(w->st, w->mx, t->qt, k, ld, n, p->D, t->rows);
+    else
+        kernels->scores(w->st, w->mx, t->qt, k, ld, n, p->D, t->nv);
     const bool masked = visible != ATTNI_FULL && stage >= ATTN_STAGE_BIASED;
     if (p->natural || stage <= ATTN_STAGE_SOFTCAP)
         kernels->natural(w->st, n, p->rest, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0,
                          t->nv);
     if (masked) {
-        const attni_block block = {w->st, kernels, t->i0, j0 + r, t->rows, n, t->nv, w->biases};
+        const attni_block block = {.st = w->st,
+                                   .kernels = kernels,
+                                   .i0 = t->i0,
+                                   .j0 = j0,
+                                   .rows = t->per_head,
+                                   .heads = t->heads,
+                                   .n = n,
+                                   .nv = t->nv,
+                                   .biases = w->biases};
         attni_mask_apply(w->view, &block);
     }
     if (masked || p->natural)
         kernels->maxima(w->mx, w->st, n, t->nv);
 }
 
-/* The weights of w->st, and their values' sums. `flags` are values()'s, and CAREFUL. */
-static void weigh_block(worker *w, tile *t, int64_t j0, int r, int n, int flags)
+/* The weights of w->st. `flags` are values()'s, and those of weights(). */
+static void weigh_block(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
+                        int flags)
 {
     const attni_plan *p = w->plan;
     const attni_kernels *kernels = p->kernels;
-    if (kernels->raise(t->m, w->a, t->top, w->mx, t->c, t->nv)) {
-        kernels->rescale(t->total, p->Dv, w->a, t->nv);
-        kernels->rescale(t->l, 1, w->a, t->nv);
-        kernels->rescale(w->l, 1, w->a, t->nv);
-        if (!(flags & ATTNI_FIRST))
-            kernels->rescale(w->acc, p->Dv, w->a, t->nv);
+    if (kernels->raise(x->m, w->a, x->top, w->mx, t->c, t->nv) && !(flags & ATTNI_FIRST)) {
+        kernels->rescale(x->l, 1, w->a, t->nv);
+        kernels->rescale(x->acc, p->Dv, w->a, t->nv);
     }
-    kernels->weights(w->st, w->l, w->st, t->c, t->m, n, t->nv, flags);
+    kernels->weights(w->st, x->l, w->st, t->c, x->m, n, t->nv, flags);
     if (p->args.dropout > 0)
         kernels->drop(w->st, n, p->args.dropout_seed, p->drop_threshold,
                       (uint64_t)(w->view->b * p->H + w->view->h),
-                      (uint64_t)(w->view->i_base + t->i0), (uint64_t)(w->view->j_base + j0 + r),
+                      (uint64_t)(w->view->i_base + t->i0), (uint64_t)(w->view->j_base + j0),
                       1 / (1 - p->args.dropout), t->nv);
-    kernels->values(w->acc, t->total, w->v_now + r * w->ldv * (ptrdiff_t)p->real, w->ldv, w->st, n,
-                    p->Dv, t->nv, flags);
 }
 
-static void add_lanes(const attni_plan *p, char *to, const char *x, int W)
-{
-    if (p->real == sizeof(float))
-        for (int i = 0; i < W; i++)
-            ((float *)to)[i] += ((const float *)x)[i];
-    else
-        for (int i = 0; i < W; i++)
-            ((double *)to)[i] += ((const double *)x)[i];
-}
-
-/* The blocks of keys j0 .. j0+n-1 (one chunk, loaded) for one tile. */
-static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, sweep_mode mode)
+static void add_values(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
+                       int flags)
 {
     const attni_plan *p = w->plan;
-    const int step = ATTNI_BLOCK;
-    attni_class class[ATTNI_CHUNK / ATTNI_BLOCK];
+    ptrdiff_t ld;
+    const char *v = block_rows(w, &p->args.v, p->v_in_place, w->v, j0, &ld);
+    if (few(p, t, n) && !(flags & ATTNI_CAREFUL))
+        p->kernels->values_few(x->acc, t->total, w->factors, v, ld, w->st, n, p->Dv, t->rows,
+                               flags);
+    else
+        p->kernels->values(x->acc, t->total, w->factors, v, ld, w->st, n, p->Dv, t->nv, flags);
+}
+
+/* What the tile sees of keys j0 .. j0+n-1, one chunk. Returns the last block that it sees, as a
+ * distance from j0, or -1. */
+static int classify_chunk(const attni_worker *w, const attni_tile *t, int64_t j0, int n,
+                          attni_class class[ATTNI_CHUNK / ATTNI_BLOCK])
+{
     int last = -1;
-    for (int r = 0; r < n; r += step) {
-        const int end = r + step < n ? r + step : n;
-        class[r / step] =
-            attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->rows, j0 + r, j0 + end);
-        if (class[r / step] != ATTNI_EMPTY)
+    for (int r = 0; r < n; r += ATTNI_BLOCK) {
+        const int end = r + ATTNI_BLOCK < n ? r + ATTNI_BLOCK : n;
+        attni_class *c = &class[r / ATTNI_BLOCK];
+        *c = attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->per_head, j0 + r, j0 + end);
+        if (*c != ATTNI_EMPTY)
             last = r;
     }
+    return last;
+}
+
+/* One chunk for one tile, into x; with `joins`, it then joins the tile. False: nothing was seen, and
+ * x is not filled. */
+static bool sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
+                        sweep_mode mode, bool joins)
+{
+    const attni_plan *p = w->plan;
+    attni_class class[ATTNI_CHUNK / ATTNI_BLOCK];
+    const int last = classify_chunk(w, t, j0, n, class);
     if (last < 0)
-        return;
-    memset(w->l, 0, (size_t)t->W * p->real);
+        return false;
+    memset(x->l, 0, (size_t)t->W * p->real);
+    memcpy(x->m, t->m_first, (size_t)t->W * p->real);
+    memcpy(x->top, t->top, (size_t)t->W * p->real);
     int flags = ATTNI_FIRST | (mode == FAST ? 0 : ATTNI_CAREFUL);
-    for (int r = 0; r <= last; r += step) {
-        const attni_class visible = class[r / step];
+    for (int r = 0; r <= last; r += ATTNI_BLOCK) {
+        const attni_class visible = class[r / ATTNI_BLOCK];
         if (visible == ATTNI_EMPTY)
             continue;
         /* keys past the last visible one of the block are cut off; a hidden key adds exactly 0 */
         const int64_t seen = t->span.any1 - (j0 + r);
-        int block = r + step < n ? step : n - r;
+        int block = r + ATTNI_BLOCK < n ? ATTNI_BLOCK : n - r;
         if (seen < block)
             block = (int)seen;
-        score_block(w, t, j0, r, block, visible, ATTN_STAGE_BIASED);
-        weigh_block(w, t, j0, r, block,
-                    flags | (r == last ? ATTNI_LAST : 0) |
-                        (visible == ATTNI_FULL ? 0 : ATTNI_MASKED));
-        flags &= ~ATTNI_FIRST;
+        if (p->tiles == 1)
+            attni_tile_load(w, j0 + r, block, true);
+        attni_tile_scores(w, t, j0 + r, block, visible, ATTN_STAGE_BIASED);
+        flags |= visible == ATTNI_FULL ? 0 : ATTNI_MASKED;
+        weigh_block(w, t, x, j0 + r, block, flags);
+        if (r == last && joins) {
+            p->kernels->join(t->m, t->l, w->factors, x->m, x->l, t->nv);
+            flags |= ATTNI_LAST;
+        }
+        add_values(w, t, x, j0 + r, block, flags);
+        flags &= ~(ATTNI_FIRST | ATTNI_MASKED);
     }
-    add_lanes(p, t->l, w->l, t->W);
+    if (joins)
+        memcpy(t->top, x->top, (size_t)t->W * p->real);
+    return true;
 }
 
-static void sweep(worker *w, tile *tiles, int count, sweep_mode mode)
+static void sweep(attni_worker *w, attni_tile *tiles, int count, sweep_mode mode)
 {
     int64_t begin = INT64_MAX, end = 0;
     for (int t = 0; t < count; t++) {
@@ -280,227 +313,117 @@ static void sweep(worker *w, tile *tiles, int count, sweep_mode mode)
     begin -= begin % ATTNI_CHUNK;
     for (int64_t j0 = begin; j0 < end; j0 += ATTNI_CHUNK) {
         const int n = end - j0 < ATTNI_CHUNK ? (int)(end - j0) : ATTNI_CHUNK;
-        load_chunk(w, j0, n, true);
+        if (w->plan->tiles > 1)
+            attni_tile_load(w, j0, n, true);
         for (int t = 0; t < count; t++)
             if (tiles[t].span.any0 < j0 + n && tiles[t].span.any1 > j0)
-                sweep_chunk(w, &tiles[t], j0, n, mode);
-    }
-}
-
-/* --------------------------------------------------------------------------------- the result */
-
-/* A sink is one more key, last, whose logit is in natural units and whose value is nothing. */
-static void add_sink(worker *w, tile *t)
-{
-    const attni_plan *p = w->plan;
-    const double sink = (double)p->args.sink_logits[w->view->h];
-    for (int i = 0; i < t->W; i++) {
-        set_lane(p, w->mx, i, sink);
-        set_lane(p, w->st, i, sink);
-        /* log2(e), lowered as the row's own factor may be */
-        set_lane(p, w->l, i, lane(p, t->c, i) / p->c * 1.4426950408889634074);
-    }
-    /* mx twice: `top` is of the keys alone */
-    if (p->kernels->raise(t->m, w->a, w->mx, w->mx, w->l, t->nv)) {
-        p->kernels->rescale(t->total, p->Dv, w->a, t->nv);
-        p->kernels->rescale(t->l, 1, w->a, t->nv);
-    }
-    p->kernels->weights(w->st, t->l, w->st, w->l, t->m, 1, t->nv, ATTNI_MASKED);
-}
-
-/* ln(l * 2^m), the same whatever m is. */
-static double log_sum(const attni_plan *p, const tile *t, int i)
-{
-    const double l = lane(p, t->l, i), m = lane(p, t->m, i);
-    if (l == 0)
-        return -(double)INFINITY;
-    if (!isfinite(l))
-        return (double)NAN;
-    int exponent;
-    const double fraction = frexp(l, &exponent);
-    const double lowered = p->c / lane(p, t->c, i);
-    return (((isinf(m) ? 0 : m) + exponent) * 0.69314718055994530942 + log(fraction)) * lowered;
-}
-
-/* Writes out and lse; true if some row is not finite, or could not be computed in this mode. */
-static bool finish(worker *w, tile *t)
-{
-    const attni_plan *p = w->plan;
-    const attn_sdpa_args *args = &p->args;
-    const int64_t b = w->view->b, h = w->view->h, row0 = w->view->i_base + t->i0;
-    if (args->sink_logits)
-        add_sink(w, t);
-    bool again = false;
-    const double limit = p->real == sizeof(float) ? 1.6e38 : 8e307;
-    for (int i = 0; i < t->W; i++) {
-        const double l = lane(p, t->l, i), top = lane(p, t->top, i);
-        set_lane(p, w->a, i, l == 0 ? 0 : 1 / l);
-        again |= i < t->rows && isfinite(top) && !(fabs(top) * lane(p, t->c, i) < limit);
-    }
-    char *to = p->out_in_place ? attni_at(&args->out, b, h, row0, 0) : w->rows;
-    const ptrdiff_t ldo = (ptrdiff_t)(p->out_in_place ? args->out.stride[2] : p->Dv);
-    again |= p->kernels->finish(to, ldo, t->total, w->a, t->rows, p->Dv, t->nv) != 0;
-    for (int i = 0; i < t->rows && !p->out_in_place; i++)
-        store_row(p, attni_at(&args->out, b, h, row0 + i, 0), &args->out,
-                  w->rows + (size_t)i * (size_t)p->Dv * p->real, p->Dv);
-    if (args->lse) {
-        attn_tensor lse = *args->lse;
-        for (int i = 0; i < t->rows; i++) {
-            const double x = log_sum(p, t, i);
-            attni_store_row_f64(attni_at(&lse, b, h, row0 + i, 0), lse.dtype, 1, &x, 1);
-        }
-    }
-    return again;
-}
-
-/* Rows that are not finite yet start again with exponents that cannot overflow: the maximum is
- * known, so m begins above it by enough for the sum of 2^31 of the largest values. A score too
- * large for log2 units is counted in units of 2^-8, where anything but the maximum still
- * vanishes. */
-static void move_exponents(worker *w, tile *t)
-{
-    const attni_plan *p = w->plan;
-    const double limit = p->real == sizeof(float) ? 1.6e38 : 8e307;
-    char finite[ATTNI_MAX_LANES];
-    double top[ATTNI_MAX_LANES];
-    for (int i = 0; i < t->W; i++) {
-        top[i] = lane(p, t->top, i);
-        finite[i] = isfinite(lane(p, w->a, i)) && isfinite(lane(p, t->l, i));
-        for (int64_t c = 0; c < p->Dv && finite[i]; c++)
-            finite[i] = isfinite(lane(p, t->total, (int)c * t->W + i) * lane(p, w->a, i)) != 0;
-    }
-    clear_state(p, t);
-    for (int i = 0; i < t->W; i++) {
-        if (!isfinite(top[i]))
-            continue;
-        const bool huge = !(fabs(top[i]) * p->c < limit);
-        if (finite[i] && !huge)
-            continue;
-        const double c = huge ? p->c / 256 : p->c;
-        set_lane(p, t->c, i, c);
-        set_lane(p, t->m, i, ceil(top[i] * lane(p, t->c, i)) + 40);
-    }
-}
-
-/* ------------------------------------------------------------------------------- scores out */
-
-static char *line_of(const worker *w, int i)
-{
-    return w->lines + (size_t)i * ATTNI_BLOCK * w->plan->real;
-}
-
-/* A block of scores into w->lines. A mark (see ATTNI_CAREFUL) is a hidden key's. */
-static void turn_scores(worker *w, const tile *t, int n, bool marked)
-{
-    const attni_plan *p = w->plan;
-    if (!marked) {
-        p->kernels->finish(w->lines, ATTNI_BLOCK, w->st, w->a, t->rows, n, t->nv);
-        return;
-    }
-    for (int i = 0; i < t->rows; i++)
-        for (int r = 0; r < n; r++) {
-            const double x = lane(p, w->st, r * t->W + i);
-            set_lane(p, line_of(w, i), r, x < 0 ? 0 : x * lane(p, w->a, i));
-        }
-}
-
-/* The factors of the rows: 1 / l for weights, else 1. Weights count from the maximum itself,
- * wherever m has been. True if a row is NaN, where 0 for a hidden key must not be multiplied. */
-static bool row_factors(worker *w, tile *t)
-{
-    const attni_plan *p = w->plan;
-    bool marked = false;
-    for (int i = 0; i < t->W; i++) {
-        set_lane(p, w->a, i, 1);
-        if (p->args.scores_stage != ATTN_STAGE_WEIGHTS)
-            continue;
-        const double l = lane(p, t->l, i), m = lane(p, t->m, i);
-        const double up = ceil(lane(p, t->top, i) * lane(p, t->c, i));
-        const double shift = isfinite(up) && isfinite(m) ? fmax(fmin(up - m, 3000), -3000) : 0;
-        if (isfinite(up) && isfinite(m))
-            set_lane(p, t->m, i, up);
-        set_lane(p, w->a, i, l == 0 ? 0 : ldexp(1 / l, (int)shift));
-        marked |= !isfinite(lane(p, w->a, i));
-    }
-    return marked;
-}
-
-/* The scores that the caller asked for, computed once more now that m and l are final; out is
- * the same with and without. Every key of the tensor has a place, so keys outside the sequence come
- * too, with negative or large j. */
-static void scores_out(worker *w, tile *t)
-{
-    const attni_plan *p = w->plan;
-    const attn_tensor *s = p->args.scores;
-    const attn_stage stage = p->args.scores_stage;
-    const bool hides = stage >= ATTN_STAGE_BIASED, weights = stage == ATTN_STAGE_WEIGHTS;
-    const bool marked = row_factors(w, t);
-    for (int64_t g = 0; g < p->S; g += ATTNI_BLOCK) { /* g counts from the tensor's first key */
-        const int64_t j0 = g - w->view->j_base;
-        const int n = p->S - g < ATTNI_BLOCK ? (int)(p->S - g) : ATTNI_BLOCK;
-        attni_class visible = ATTNI_PARTIAL;
-        if (hides)
-            visible = attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->rows, j0, j0 + n);
-        if (visible != ATTNI_EMPTY) {
-            load_chunk(w, j0, n, false);
-            score_block(w, t, j0, 0, n, visible, hides ? ATTN_STAGE_BIASED : stage);
-            if (weights)
-                p->kernels->weights(w->st, w->l, w->st, t->c, t->m, n, t->nv,
-                                    marked ? ATTNI_CAREFUL : ATTNI_MASKED);
-            else if (hides && !p->natural)
-                p->kernels->natural(w->st, n, p->rest, 0, t->nv);
-            turn_scores(w, t, n, marked);
-        } else {
-            for (int i = 0; i < t->rows * ATTNI_BLOCK; i++)
-                set_lane(p, w->lines, i, weights ? 0 : -(double)INFINITY);
-        }
-        for (int i = 0; i < t->rows; i++)
-            store_row(p, attni_at(s, w->view->b, w->view->h, w->view->i_base + t->i0 + i, g), s,
-                      line_of(w, i), n);
+                sweep_chunk(w, &tiles[t], &w->chunk, j0, n, mode, true);
     }
 }
 
 /* ---------------------------------------------------------------------------------- the task */
 
-/* The narrowest tile that holds `rows` queries; a query's bits do not depend on it. */
-static void shape_tile(const attni_plan *p, tile *t, int64_t rows)
+/* The narrowest tile that holds `rows` queries of each of the plan's heads; a query's bits do not
+ * depend on it. */
+static void shape_tile(const attni_worker *w, attni_tile *t, int64_t i0, int64_t rows)
 {
+    const attni_plan *p = w->plan;
+    const int lanes = p->kernels->lanes;
+    t->i0 = i0;
+    t->heads = p->group;
     t->nv = 1;
-    while (t->nv < p->nv && t->nv * p->kernels->lanes < rows)
+    while (t->nv < p->nv && t->nv * lanes < rows * t->heads)
         t->nv *= 2;
-    t->W = t->nv * p->kernels->lanes;
-    t->rows = rows < t->W ? (int)rows : t->W;
+    t->W = t->nv * lanes;
+    t->per_head = rows * t->heads < t->W ? (int)rows : t->W / t->heads;
+    t->rows = t->per_head * t->heads;
+    t->span = attni_mask_span(w->view, i0, i0 + t->per_head);
+}
+
+static void finish_tile(attni_worker *w, attni_tile *t)
+{
+    if (attni_tile_finish(w, t)) {
+        attni_tile_clear(w->plan, t);
+        sweep(w, t, 1, CAREFUL);
+        if (attni_tile_finish(w, t)) {
+            attni_tile_move_exponents(w, t);
+            sweep(w, t, 1, CAREFUL);
+            attni_tile_finish(w, t);
+        }
+    }
+    if (w->plan->args.scores)
+        attni_tile_scores_out(w, t);
 }
 
 void attni_tile_task(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
                      char *scratch)
 {
-    worker w = {.plan = plan, .view = view};
+    attni_worker w = {.plan = plan, .view = view};
     attni_layout layout = {.base = scratch};
     carve(&w, &layout);
     int count = 0;
     for (int64_t done = 0; done < rows; count++) {
-        tile *t = &w.tiles[count];
-        t->i0 = i0 + done;
-        shape_tile(plan, t, rows - done);
-        t->span = attni_mask_span(view, t->i0, t->i0 + t->rows);
+        attni_tile *t = &w.tiles[count];
+        shape_tile(&w, t, i0 + done, rows - done);
         load_queries(&w, t);
-        clear_state(plan, t);
-        done += t->rows;
+        attni_tile_clear(plan, t);
+        done += t->per_head;
     }
     sweep(&w, w.tiles, count, FAST);
-    for (int i = 0; i < count; i++) {
-        tile *t = &w.tiles[i];
-        if (finish(&w, t)) {
-            clear_state(plan, t);
-            sweep(&w, t, 1, CAREFUL);
-            if (finish(&w, t)) {
-                move_exponents(&w, t);
-                sweep(&w, t, 1, EXTREME);
-                finish(&w, t);
-            }
-        }
-        if (plan->args.scores)
-            scores_out(&w, t);
+    for (int i = 0; i < count; i++)
+        finish_tile(&w, &w.tiles[i]);
+}
+
+/* ------------------------------------------------------------------- a task in parts over the keys */
+
+static attni_partial partial_of(const attni_plan *p, char *partials, int64_t chunk)
+{
+    attni_partial x;
+    attni_layout layout = {.base = partials + (size_t)chunk * p->partial_bytes};
+    carve_partial(p, &x, &layout, (size_t)(p->nv * p->kernels->lanes) * p->real);
+    return x;
+}
+
+/* Prepares the only tile of a task that is cut into parts. */
+static attni_tile *part_tile(attni_worker *w, int64_t i0, int64_t rows, char *scratch)
+{
+    attni_layout layout = {.base = scratch};
+    carve(w, &layout);
+    attni_tile *t = &w->tiles[0];
+    shape_tile(w, t, i0, rows);
+    load_queries(w, t);
+    attni_tile_clear(w->plan, t);
+    return t;
+}
+
+void attni_tile_part(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                     int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
+{
+    attni_worker w = {.plan = plan, .view = view};
+    attni_tile *t = part_tile(&w, i0, rows, scratch);
+    for (int64_t chunk = chunk0; chunk < chunk1; chunk++) {
+        attni_partial x = partial_of(plan, partials, chunk);
+        const int64_t j0 = chunk * ATTNI_CHUNK, left = t->span.any1 - j0;
+        const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
+        if (n <= 0 || t->span.any0 >= j0 + n || !sweep_chunk(&w, t, &x, j0, n, FAST, false))
+            attni_set_lane(plan, x.l, 0, -1); /* no sum of weights: nothing was seen */
     }
+}
+
+void attni_tile_fold(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                     int64_t chunks, char *partials, char *scratch)
+{
+    attni_worker w = {.plan = plan, .view = view};
+    attni_tile *t = part_tile(&w, i0, rows, scratch);
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
+        const attni_partial x = partial_of(plan, partials, chunk);
+        if (attni_lane(plan, x.l, 0) < 0)
+            continue;
+        plan->kernels->join(t->m, t->l, w.factors, x.m, x.l, t->nv);
+        plan->kernels->fold(t->total, x.acc, plan->Dv, w.factors, t->nv);
+        for (int i = 0; i < t->W; i++)
+            if (attni_lane(plan, x.top, i) > attni_lane(plan, t->top, i))
+                attni_set_lane(plan, t->top, i, attni_lane(plan, x.top, i));
+    }
+    finish_tile(&w, t);
 }

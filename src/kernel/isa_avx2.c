@@ -4,10 +4,10 @@
 #define ATTNI_ISA_NAME avx2
 
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #else
 #pragma GCC optimize("fp-contract=off") /* a bare cc must not fuse what is rounded twice */
-#pragma GCC target("avx2,fma")
+#pragma GCC target("avx2,fma,f16c")
 #endif
 #include <math.h>
 #include "vec/vec_avx2.h"

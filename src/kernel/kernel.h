@@ -21,6 +21,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "attn.h"
+
 #define ATTNI_RUN 64    /* components of D in one chain of a score */
 #define ATTNI_BLOCK 64  /* keys in one block of scores: one chain of weights and weighted values */
 #define ATTNI_CHUNK 256 /* keys whose weighted values are summed before they join the total */
@@ -37,15 +39,25 @@ typedef struct attni_kernels {
     int bits;    /* 32 or 64: R */
     int lanes;   /* of one vector */
     int vectors; /* of the widest tile: nv is 1, 2, ... doubling up to this */
+    int few;     /* queries, at most, for which the *_few operations are the faster ones */
 
     /* qt[d*W + i] = q[i*ldq + d] * mul for i < rows, else 0. mul is a power of two. */
     void (*pack)(void *qt, const void *q, ptrdiff_t ldq, int rows, int64_t D, double mul, int nv);
+
+    /* to[r*D + d] = from[r*ld + d] as R, exactly, for r < rows, d < D; dtype is f32, f16 or bf16 (for
+     * double, R itself is not needed and not there). */
+    void (*widen)(void *to, const void *from, ptrdiff_t ld, attn_dtype dtype, int rows, int64_t D);
 
     /* st[j*W + i] = sum over d < D of k[j*ldk + d] * qt[d*W + i], for j < n: a chain from 0 over
      * each run of ATTNI_RUN components, then run 0 + run 1 + ... in order. mx[i] = the largest of
      * column i, -inf if n is 0. A NaN in a column may or may not show in mx. */
     void (*scores)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
                    int64_t D, int nv);
+
+    /* The same bits for i < rows, 1 <= rows <= few, and anything in the other lanes: with keys in the
+     * lanes, for tiles that are nearly empty, where reading k is the work. nv is 1. */
+    void (*scores_few)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
+                       int64_t D, int rows);
 
     /* mx[i] as scores() gives it, of st as it is now. */
     void (*maxima)(void *mx, const void *st, int n, int nv);
@@ -71,6 +83,14 @@ typedef struct attni_kernels {
     /* x[r*W + i] *= a[i], r < rows. */
     void (*rescale)(void *x, int64_t rows, const void *a, int nv);
 
+    /* A chunk of keys, its running maximum m and its sum of weights l, joins those before it. M
+     * becomes max(M, m); factors[i] = 2^(old M - new M), factors[W + i] = 2^(m - new M), both 1 while
+     * nothing was seen; L = L * factors[i] + l * factors[W + i]. */
+    void (*join)(void *M, void *L, void *factors, const void *m, const void *l, int nv);
+
+    /* total = total * factors[i] + acc * factors[W + i], over [rows][W]: as values() with LAST. */
+    void (*fold)(void *total, const void *acc, int64_t rows, const void *factors, int nv);
+
     /* p[j*W + i] = 2^(st[j*W + i]*c[i] - m[i]) (m = -inf counts as 0), the product rounded, the
      * power within 1 unit in the last place (1.25 without fused multiply-add); l[i] += the sum of
      * p, a chain from 0 in order of j. p may be st. NaN stays NaN. flags: ATTNI_MASKED,
@@ -84,14 +104,20 @@ typedef struct attni_kernels {
                  uint64_t j0, double kept, int nv);
 
     /* For each c < Dv: s = a chain from 0 of v[j*ldv + c] * p[j*W + i], in order of j < n; if not
-     * FIRST, s = acc[c*W + i] + s; LAST ? (total[c*W + i] += s) : (acc[c*W + i] = s). CAREFUL:
-     * weights < 0 are passed over. */
-    void (*values)(void *acc, void *total, const void *v, ptrdiff_t ldv, const void *p, int n,
-                   int64_t Dv, int nv, int flags);
+     * FIRST, s = acc[c*W + i] + s; then acc[c*W + i] = s, or if LAST, total is folded with s by
+     * join()'s factors. CAREFUL: weights < 0 are passed over. */
+    void (*values)(void *acc, void *total, const void *factors, const void *v, ptrdiff_t ldv,
+                   const void *p, int n, int64_t Dv, int nv, int flags);
 
-    /* out[i*ldo + c] = total[c*W + i] * rl[i] (never -0), i < rows, c < Dv. Returns 1 if one of
-     * them is NaN or infinite, else 0. */
-    int (*finish)(void *out, ptrdiff_t ldo, const void *total, const void *rl, int rows, int64_t Dv,
+    /* The same bits for i < rows, 1 <= rows <= few, and anything in the other lanes: with components
+     * in the lanes. Not CAREFUL; nv is 1. */
+    void (*values_few)(void *acc, void *total, const void *factors, const void *v, ptrdiff_t ldv,
+                       const void *p, int n, int64_t Dv, int rows, int flags);
+
+    /* out[i*ldo + c] = total[c*W + i] / l[i] (never -0; to within 0.51 units in the last place), or
+     * 0 where l is infinite and total 0; i < rows, c < Dv. Returns 1 if one of them is NaN or
+     * infinite, else 0. */
+    int (*finish)(void *out, ptrdiff_t ldo, const void *total, const void *l, int rows, int64_t Dv,
                   int nv);
 
     /* n rounds of independent fused multiply-adds in registers; returns the floating-point

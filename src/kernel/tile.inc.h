@@ -58,6 +58,8 @@
     }
 #endif
 
+#define V_FEW (V_ACCUMULATORS / 3 >= 8 ? 8 : V_ACCUMULATORS / 3 >= 4 ? 4 : 2)
+
 /* Rows of sums beside nv vectors. */
 #define ROWS_OF(nv) (V_ACCUMULATORS / (nv) < MAX_ROWS ? V_ACCUMULATORS / (nv) : MAX_ROWS)
 
@@ -315,6 +317,42 @@ static void op_rescale(void *x_, int64_t rows, const void *a_, int nv)
         }
 }
 
+/* One step of the fold over chunks: see join() and fold() in kernel.h. */
+V_INLINE vec joined(vec total, vec sum, const R *join, int W)
+{
+    return v_fma(total, v_load(join), v_mul(sum, v_load(join + W)));
+}
+
+static void op_join(void *M_, void *L_, void *join_, const void *m_, const void *l_, int nv)
+{
+    R *M = M_, *L = L_, *join = join_;
+    const R *m = m_, *l = l_;
+    const int W = nv * V_LANES;
+    const vec never = v_set1(-R_INF), one = v_set1(1);
+    for (int i = 0; i < W; i += V_LANES) {
+        const vec before = v_load(M + i), chunk = v_load(m + i);
+        const vec after = v_select(v_lt(before, chunk), chunk, before);
+        const vmask empty = v_eq(after, never);
+        const vec a = v_select(empty, one, v_scale2(one, v_sub(before, after)));
+        const vec b = v_select(empty, one, v_scale2(one, v_sub(chunk, after)));
+        v_store(M + i, after);
+        v_store(join + i, a);
+        v_store(join + W + i, b);
+        v_store(L + i, joined(v_load(L + i), v_load(l + i), join + i, W));
+    }
+}
+
+static void op_fold(void *total_, const void *acc_, int64_t rows, const void *join_, int nv)
+{
+    R *total = total_;
+    const R *acc = acc_, *join = join_;
+    const int W = nv * V_LANES;
+    for (int64_t r = 0; r < rows; r++)
+        for (int i = 0; i < W; i += V_LANES)
+            v_store(total + r * W + i,
+                    joined(v_load(total + r * W + i), v_load(acc + r * W + i), join + i, W));
+}
+
 V_INLINE void weights_tile(R *p, R *l, const R *st, const R *c, const R *m, int n, const int nv,
                            const int masked, const int careful)
 {
@@ -420,8 +458,9 @@ static void op_drop(void *p_, int n, uint64_t seed, uint32_t threshold, uint64_t
 /* ----------------------------------------------------------------------------------- values */
 
 /* s[u][:] = sum_j v[j][u] * p[j][:] for mr value components, keys in order. */
-V_INLINE void values_rows(R *acc, R *total, const R_any *val, ptrdiff_t ldv, const R *p, int n,
-                          int flags, const int careful, const int mr, const int nv)
+V_INLINE void values_rows(R *acc, R *total, const R *join, const R_any *val, ptrdiff_t ldv,
+                          const R *p, int n, int flags, const int careful, const int mr,
+                          const int nv)
 {
     const int W = nv * V_LANES;
     vec s[MAX_ROWS][V_VECTORS];
@@ -443,74 +482,94 @@ V_INLINE void values_rows(R *acc, R *total, const R_any *val, ptrdiff_t ldv, con
         FOR_U FOR_V s[u][v] = v_add(v_load(acc + u * W + v * V_LANES), s[u][v]);
     R *to = flags & ATTNI_LAST ? total : acc;
     if (flags & ATTNI_LAST)
-        FOR_U FOR_V s[u][v] = v_add(v_load(total + u * W + v * V_LANES), s[u][v]);
+        FOR_U FOR_V s[u][v] =
+            joined(v_load(total + u * W + v * V_LANES), s[u][v], join + v * V_LANES, W);
     FOR_U FOR_V v_store(to + u * W + v * V_LANES, s[u][v]);
 }
 
-V_INLINE void values_tile(R *acc, R *total, const R_any *val, ptrdiff_t ldv, const R *p, int n,
-                          int64_t Dv, int flags, const int careful, const int nv)
+V_INLINE void values_tile(R *acc, R *total, const R *join, const R_any *val, ptrdiff_t ldv,
+                          const R *p, int n, int64_t Dv, int flags, const int careful, const int nv)
 {
     const int width = nv * V_LANES;
     int64_t c = 0;
 #define STEP(mr)                                                                                   \
     for (; c + (mr) <= Dv; c += (mr))                                                              \
-    values_rows(acc + c * width, total + c * width, val + c, ldv, p, n, flags, careful, mr, nv)
+    values_rows(acc + c * width, total + c * width, join, val + c, ldv, p, n, flags, careful, mr,  \
+                nv)
     STEP(ROWS_OF(nv));
     STEP(4);
     STEP(1);
 #undef STEP
 }
 
-static void op_values(void *acc, void *total, const void *val, ptrdiff_t ldv, const void *p, int n,
-                      int64_t Dv, int nv_, int flags)
+static void op_values(void *acc, void *total, const void *join, const void *val, ptrdiff_t ldv,
+                      const void *p, int n, int64_t Dv, int nv_, int flags)
 {
     if (flags & ATTNI_CAREFUL) {
-        WITH_NV(nv_, values_tile(acc, total, val, ldv, p, n, Dv, flags, 1, nv))
+        WITH_NV(nv_, values_tile(acc, total, join, val, ldv, p, n, Dv, flags, 1, nv))
     } else {
-        WITH_NV(nv_, values_tile(acc, total, val, ldv, p, n, Dv, flags, 0, nv))
+        WITH_NV(nv_, values_tile(acc, total, join, val, ldv, p, n, Dv, flags, 0, nv))
     }
 }
 
 /* ----------------------------------------------------------------------------------- finish */
 
-static int op_finish(void *out_, ptrdiff_t ldo, const void *total_, const void *rl_, int rows,
+/* n / l, with r = 1 / l: the product n * r, corrected once by its own remainder (Markstein), so
+ * that equal parts come out equal; a division costs some ten times as much. Where the remainder is
+ * not finite - l infinite, the quotient too large - the product stands. -0 becomes 0. */
+V_INLINE vec quotient(vec n, vec minus_l, vec r)
+{
+#ifdef V_NO_FMA
+    (void)r;
+    return v_add(v_div(v_sub(v_set1(0), n), minus_l), v_set1(0));
+#else
+    const vec q = v_mul(n, r), better = v_fma(v_fma(q, minus_l, n), r, q);
+    return v_add(v_select(v_eq(better, better), better, q), v_set1(0));
+#endif
+}
+
+V_INLINE void store_part(R_any *to, vec x, int n)
+{
+    R lane[V_LANES];
+    v_storeu(lane, x);
+    for (int i = 0; i < n; i++)
+        to[i] = lane[i];
+}
+
+static int op_finish(void *out_, ptrdiff_t ldo, const void *total_, const void *l_, int rows,
                      int64_t Dv, int nv)
 {
     R_any *out = out_;
-    const R *total = total_, *rl = rl_;
+    const R *total = total_, *l = l_;
     const int W = nv * V_LANES;
     vec bad = v_set1(0); /* x * 0 is NaN for NaN and Inf */
-    R bad_tail = 0;
     for (int first = 0; first < rows; first += V_LANES) {
         const int n = rows - first < V_LANES ? rows - first : V_LANES;
-        int64_t c = 0;
-        if (n == V_LANES) {
-            const vec scale = v_load(rl + first);
-            for (; c + V_LANES <= Dv; c += V_LANES) {
-                vec r[V_LANES];
-                UNROLL for (int u = 0; u < V_LANES; u++)
-                {
-                    r[u] = v_add(v_mul(v_load(total + (c + u) * W + first), scale), v_set1(0));
-                    bad = v_fma(r[u], v_set1(0), bad);
-                }
-                v_transpose(r);
-                UNROLL for (int i = 0; i < V_LANES; i++)
-                    v_storeu(out + (first + i) * ldo + c, r[i]);
+        const vec minus_l = v_sub(v_set1(0), v_load(l + first));
+        const vec r = v_div(v_set1(-1), minus_l);
+        const vmask used = v_lt(v_iota(), v_set1((R)n));
+        for (int64_t c = 0; c < Dv; c += V_LANES) {
+            const int columns = Dv - c < V_LANES ? (int)(Dv - c) : V_LANES;
+            vec x[V_LANES];
+            for (int u = 0; u < columns; u++) {
+                x[u] = quotient(v_load(total + (c + u) * W + first), minus_l, r);
+                bad = v_fma(v_select(used, x[u], v_set1(0)), v_set1(0), bad);
             }
-        }
-        for (; c < Dv; c++) {
-            for (int i = first; i < first + n; i++) {
-                const R x = total[c * W + i] * rl[i] + 0;
-                bad_tail += x * 0;
-                out[i * ldo + c] = x;
-            }
+            for (int u = columns; u < V_LANES; u++)
+                x[u] = v_set1(0);
+            v_transpose(x);
+            for (int i = 0; i < n; i++)
+                if (columns == V_LANES)
+                    v_storeu(out + (first + i) * ldo + c, x[i]);
+                else
+                    store_part(out + (first + i) * ldo + c, x[i], columns);
         }
     }
-    R lane[V_LANES];
+    R lane[V_LANES], sum = 0;
     v_storeu(lane, bad);
     for (int i = 0; i < V_LANES; i++)
-        bad_tail += lane[i];
-    return bad_tail != 0;
+        sum += lane[i];
+    return sum != 0;
 }
 
 /* ---------------------------------------------------------------------------------- fma_loop */
@@ -530,6 +589,8 @@ static double op_fma_loop(int64_t n, double *sink)
     return 2.0 * V_LANES * V_ACCUMULATORS * (double)n;
 }
 
+#include "few.inc.h"
+
 /* ------------------------------------------------------------------------------------ table */
 
 #define TABLE_NAME_(isa, bits) attni_##isa##_f##bits
@@ -542,6 +603,7 @@ const attni_kernels TABLE_NAME(ATTNI_ISA_NAME, ATTNI_BITS) = {
     .bits = ATTNI_BITS,
     .lanes = V_LANES,
     .vectors = V_VECTORS,
+    .few = V_FEW,
 #define ATTNI_OP(name) .name = op_##name,
 #include "ops.def"
 #undef ATTNI_OP

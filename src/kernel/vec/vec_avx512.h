@@ -61,6 +61,16 @@ V_INLINE vec v_iota(void)
 #endif
 }
 
+#if ATTNI_BITS == 32
+#define V_HALVES
+V_INLINE vec v_from_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
+V_INLINE vec v_from_bf16(const void *p)
+{
+    const __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+}
+#endif
+
 typedef uint64_t v_u64 __attribute__((vector_size(64)));
 #define V_U64_LANES 8
 V_INLINE v_u64 v_mul_u32(v_u64 a, v_u64 b)

@@ -49,6 +49,7 @@ V_INLINE vec v_add(vec a, vec b) { return a + b; }
 V_INLINE vec v_sub(vec a, vec b) { return a - b; }
 V_INLINE vec v_mul(vec a, vec b) { return a * b; }
 V_INLINE vec v_div(vec a, vec b) { return a / b; }
+#define V_NO_FMA
 V_INLINE vec v_fma(vec a, vec b, vec c) { return a * b + c; }
 
 /* Masks. Comparisons with NaN are false. v_select(m, a, b): a where m, else b. */

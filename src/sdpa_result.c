@@ -1,0 +1,203 @@
+/* What comes out of a tile once its keys are swept: sinks, division, lse, and the scores on request.
+ * sdpa_tile.h has the structures, sdpa_tile.c the sweep. */
+#include "sdpa_tile.h"
+
+#include <math.h>
+
+/* Writes lane i's row of n elements, from R, into t. */
+static void store_row(const attni_plan *p, char *to, const attn_tensor *t, const char *from,
+                      int64_t n)
+{
+    if (p->real == sizeof(float))
+        attni_store_row_f32(to, t->dtype, t->stride[3], (const float *)from, n);
+    else
+        attni_store_row_f64(to, t->dtype, t->stride[3], (const double *)from, n);
+}
+
+/* A sink is one more key, a chunk of its own, last, whose logit is in natural units and whose value
+ * is nothing. */
+static void add_sink(attni_worker *w, attni_tile *t)
+{
+    const attni_plan *p = w->plan;
+    const attni_kernels *kernels = p->kernels;
+    for (int i = 0; i < t->W; i++) {
+        const int head = i < t->rows ? i / t->per_head : 0;
+        const double sink = (double)p->args.sink_logits[w->view->h + head];
+        attni_set_lane(p, w->mx, i, sink);
+        attni_set_lane(p, w->st, i, sink);
+        /* log2(e), lowered as the row's own factor may be */
+        attni_set_lane(p, w->a, i, attni_lane(p, t->c, i) / p->c * 1.4426950408889634074);
+        attni_set_lane(p, w->chunk.m, i, attni_lane(p, t->m_first, i));
+        attni_set_lane(p, w->chunk.l, i, 0);
+    }
+    /* mx twice: `top` is of the keys alone */
+    kernels->raise(w->chunk.m, w->factors, w->mx, w->mx, w->a, t->nv);
+    kernels->weights(w->st, w->chunk.l, w->st, w->a, w->chunk.m, 1, t->nv, ATTNI_MASKED);
+    kernels->join(t->m, t->l, w->factors, w->chunk.m, w->chunk.l, t->nv);
+    kernels->rescale(t->total, p->Dv, w->factors, t->nv);
+}
+
+/* ln(l * 2^m), the same whatever m is. */
+static double log_sum(const attni_plan *p, const attni_tile *t, int i)
+{
+    const double l = attni_lane(p, t->l, i), m = attni_lane(p, t->m, i);
+    if (l == 0)
+        return -(double)INFINITY;
+    if (!isfinite(l))
+        return (double)NAN;
+    int exponent;
+    const double fraction = frexp(l, &exponent);
+    const double lowered = p->c / attni_lane(p, t->c, i);
+    return (((isinf(m) ? 0 : m) + exponent) * 0.69314718055994530942 + log(fraction)) * lowered;
+}
+
+/* out = total / l. Rows of several heads lie apart, and go by way of w->rows. */
+static bool write_out(attni_worker *w, const attni_tile *t)
+{
+    const attni_plan *p = w->plan;
+    const attn_tensor *out = &p->args.out;
+    const bool direct = p->out_in_place && (t->heads == 1 || t->per_head == 1);
+    char *to = direct ? attni_lane_row(w, t, out, 0, 0) : w->rows;
+    const int64_t apart = out->stride[t->per_head == 1 && t->heads > 1 ? 1 : 2];
+    const bool bad = p->kernels->finish(to, (ptrdiff_t)(direct ? apart : p->Dv), t->total, w->a,
+                                        t->rows, p->Dv, t->nv) != 0;
+    for (int i = 0; i < t->rows && !direct; i++)
+        store_row(p, attni_lane_row(w, t, out, i, 0), out,
+                  w->rows + (size_t)i * (size_t)p->Dv * p->real, p->Dv);
+    return bad;
+}
+
+bool attni_tile_finish(attni_worker *w, attni_tile *t)
+{
+    const attni_plan *p = w->plan;
+    if (p->args.sink_logits)
+        add_sink(w, t);
+    bool again = false;
+    const double limit = p->real == sizeof(float) ? 1.6e38 : 8e307;
+    for (int i = 0; i < t->W; i++) {
+        const double l = attni_lane(p, t->l, i), top = attni_lane(p, t->top, i);
+        attni_set_lane(p, w->a, i, l == 0 ? (double)INFINITY : l);
+        again |= i < t->rows && isfinite(top) && !(fabs(top) * attni_lane(p, t->c, i) < limit);
+    }
+    again |= write_out(w, t);
+    if (p->args.lse) {
+        const attn_tensor *lse = p->args.lse;
+        for (int i = 0; i < t->rows; i++) {
+            const double x = log_sum(p, t, i);
+            attni_store_row_f64(attni_lane_row(w, t, lse, i, 0), lse->dtype, 1, &x, 1);
+        }
+    }
+    return again;
+}
+
+/* Rows that are not finite yet start again with exponents that cannot overflow: the maximum is
+ * known, so m begins above it by enough for the sum of 2^31 of the largest values. A score too
+ * large for log2 units is counted in units of 2^-8, where anything but the maximum still
+ * vanishes. */
+void attni_tile_move_exponents(attni_worker *w, attni_tile *t)
+{
+    const attni_plan *p = w->plan;
+    const double limit = p->real == sizeof(float) ? 1.6e38 : 8e307;
+    char finite[ATTNI_MAX_LANES];
+    double top[ATTNI_MAX_LANES];
+    for (int i = 0; i < t->W; i++) {
+        top[i] = attni_lane(p, t->top, i);
+        const double l = attni_lane(p, t->l, i);
+        finite[i] = isfinite(l) != 0;
+        for (int64_t c = 0; c < p->Dv && finite[i]; c++) {
+            const double x = attni_lane(p, t->total, (int)c * t->W + i);
+            finite[i] = isfinite(p->real == sizeof(float) ? (double)(float)(x / l) : x / l) ||
+                        (l == 0 && x == 0);
+        }
+    }
+    attni_tile_clear(p, t);
+    for (int i = 0; i < t->W; i++) {
+        if (!isfinite(top[i]))
+            continue;
+        const bool huge = !(fabs(top[i]) * p->c < limit);
+        if (finite[i] && !huge)
+            continue;
+        const double c = huge ? p->c / 256 : p->c;
+        attni_set_lane(p, t->c, i, c);
+        attni_set_lane(p, t->m_first, i, ceil(top[i] * attni_lane(p, t->c, i)) + 40);
+    }
+}
+
+/* ------------------------------------------------------------------------------- scores out */
+
+static char *line_of(const attni_worker *w, int i)
+{
+    return w->lines + (size_t)i * ATTNI_BLOCK * w->plan->real;
+}
+
+/* A block of scores into w->lines. A mark (see ATTNI_CAREFUL) is a hidden key's. */
+static void turn_scores(attni_worker *w, const attni_tile *t, int n, bool marked)
+{
+    const attni_plan *p = w->plan;
+    if (!marked) {
+        p->kernels->finish(w->lines, ATTNI_BLOCK, w->st, w->a, t->rows, n, t->nv);
+        return;
+    }
+    for (int i = 0; i < t->rows; i++)
+        for (int r = 0; r < n; r++) {
+            const double x = attni_lane(p, w->st, r * t->W + i);
+            attni_set_lane(p, line_of(w, i), r, x < 0 ? 0 : x / attni_lane(p, w->a, i));
+        }
+}
+
+/* The divisors of the rows: l for weights, else 1. Weights count from the maximum itself, wherever m
+ * has been. True if a row is NaN, where 0 for a hidden key must not be divided. */
+static bool row_divisors(attni_worker *w, attni_tile *t)
+{
+    const attni_plan *p = w->plan;
+    bool marked = false;
+    for (int i = 0; i < t->W; i++) {
+        attni_set_lane(p, w->a, i, 1);
+        if (p->args.scores_stage != ATTN_STAGE_WEIGHTS)
+            continue;
+        const double l = attni_lane(p, t->l, i), m = attni_lane(p, t->m, i);
+        const double up = ceil(attni_lane(p, t->top, i) * attni_lane(p, t->c, i));
+        const bool moves = isfinite(up) && isfinite(m);
+        const double shift = moves ? fmax(fmin(m - up, 3000), -3000) : 0;
+        if (moves)
+            attni_set_lane(p, t->m, i, up);
+        attni_set_lane(p, w->a, i, l == 0 ? (double)INFINITY : ldexp(l, (int)shift));
+        marked |= isnan(l);
+    }
+    return marked;
+}
+
+/* The scores that the caller asked for, computed once more now that m and l are final; out is
+ * the same with and without. Every key of the tensor has a place, so keys outside the sequence come
+ * too, with negative or large j. */
+void attni_tile_scores_out(attni_worker *w, attni_tile *t)
+{
+    const attni_plan *p = w->plan;
+    const attn_tensor *s = p->args.scores;
+    const attn_stage stage = p->args.scores_stage;
+    const bool hides = stage >= ATTN_STAGE_BIASED, weights = stage == ATTN_STAGE_WEIGHTS;
+    const bool marked = row_divisors(w, t);
+    for (int64_t g = 0; g < p->S; g += ATTNI_BLOCK) { /* g counts from the tensor's first key */
+        const int64_t j0 = g - w->view->j_base;
+        const int n = p->S - g < ATTNI_BLOCK ? (int)(p->S - g) : ATTNI_BLOCK;
+        attni_class visible = ATTNI_PARTIAL;
+        if (hides)
+            visible = attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->rows, j0, j0 + n);
+        if (visible != ATTNI_EMPTY) {
+            attni_tile_load(w, j0, n, false);
+            attni_tile_scores(w, t, j0, n, visible, hides ? ATTN_STAGE_BIASED : stage);
+            if (weights)
+                p->kernels->weights(w->st, w->chunk.l, w->st, t->c, t->m, n, t->nv,
+                                    marked ? ATTNI_CAREFUL : ATTNI_MASKED);
+            else if (hides && !p->natural)
+                p->kernels->natural(w->st, n, p->rest, 0, t->nv);
+            turn_scores(w, t, n, marked);
+        } else {
+            for (int i = 0; i < t->rows * ATTNI_BLOCK; i++)
+                attni_set_lane(p, w->lines, i, weights ? 0 : -(double)INFINITY);
+        }
+        for (int i = 0; i < t->rows; i++)
+            store_row(p, attni_at(s, w->view->b, w->view->h, w->view->i_base + t->i0 + i, g), s,
+                      line_of(w, i), n);
+    }
+}

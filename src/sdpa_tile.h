@@ -1,0 +1,93 @@
+/* One task of the forward, between sdpa_tile.c (the sweep over the keys) and sdpa_result.c (what
+ * comes out of it). All arrays are of R, [rows][W]. */
+#ifndef ATTNI_SDPA_TILE_H
+#define ATTNI_SDPA_TILE_H
+
+#include "sdpa.h"
+
+/* A tile of queries. Its lanes are the queries i0 .. of one head, or of `heads` heads one after the
+ * other: heads that share keys share their reading. */
+typedef struct attni_tile {
+    int64_t i0;   /* first query */
+    int per_head; /* queries */
+    int heads;
+    int rows; /* per_head * heads: the other lanes compute on zeros */
+    int nv, W;
+    char *qt;    /* [D][W]  queries, times power */
+    char *total; /* [Dv][W] sum of weighted values */
+    char *l;     /* [W]     sum of weights */
+    char *m;     /* [W]     what both count from: an integer, log2 units */
+    char *
+        m_first; /* [W]     where a chunk's running maximum starts: -inf, or what must not overflow */
+    char *top;   /* [W]     largest score */
+    char *c;     /* [W]     score -> log2 units */
+    attni_span span;
+} attni_tile;
+
+/* What one chunk of keys adds, before it joins the total. */
+typedef struct attni_partial {
+    char *acc;         /* [Dv][W] */
+    char *m, *l, *top; /* [W] each */
+} attni_partial;
+
+typedef struct attni_worker {
+    const attni_plan *plan;
+    const attni_view *view;
+    attni_tile tiles[ATTNI_TILES];
+    attni_partial chunk; /* the running one */
+    char *st;            /* [block][W] */
+    char *mx, *a;        /* [W] each */
+    char *factors;       /* [2][W], of join() */
+    char *k, *v;         /* [chunk][D], [chunk][Dv]: converted keys and values */
+    int64_t loaded;      /* the key that the first row of both is */
+    char *rows;          /* [W][max(D, Dv)]: converted queries, outputs */
+    char *biases;        /* [W][block] of a dense mask */
+    char *lines;         /* [W][block] scores, a row per query */
+} attni_worker;
+
+/* --------------------------------------------------------------------------- lanes, either type */
+
+static inline double attni_lane(const attni_plan *p, const char *array, int i)
+{
+    return p->real == sizeof(float) ? (double)((const float *)array)[i]
+                                    : ((const double *)array)[i];
+}
+
+static inline void attni_set_lane(const attni_plan *p, char *array, int i, double x)
+{
+    if (p->real == sizeof(float))
+        ((float *)array)[i] = (float)x;
+    else
+        ((double *)array)[i] = x;
+}
+
+/* Where tensor t, [B,H,T,...], has the row of lane i. */
+static inline char *attni_lane_row(const attni_worker *w, const attni_tile *tile,
+                                   const attn_tensor *t, int i, int64_t column)
+{
+    return attni_at(t, w->view->b, w->view->h + i / tile->per_head,
+                    w->view->i_base + tile->i0 + i % tile->per_head, column);
+}
+
+void attni_tile_clear(const attni_plan *p, attni_tile *t);
+
+/* Makes keys j0 .. j0+n-1 (at most a chunk) and, if wanted, their values readable as R. j counts
+ * from the sequence. */
+void attni_tile_load(attni_worker *w, int64_t j0, int n, bool values);
+
+/* Scores of one block, up to `stage`, into w->st; w->mx are their maxima at the last stage. */
+void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, attni_class visible,
+                       attn_stage stage);
+
+/* ------------------------------------------------------------------------------ sdpa_result.c */
+
+/* Writes out and lse; true if some row is not finite, or could not be computed in this mode. */
+bool attni_tile_finish(attni_worker *w, attni_tile *t);
+
+/* Prepares a tile for a sweep in which rows that are not finite yet cannot overflow. */
+void attni_tile_move_exponents(attni_worker *w, attni_tile *t);
+
+/* The scores that the caller asked for. */
+void attni_tile_scores_out(attni_worker *w, attni_tile *t);
+
+#endif
