@@ -4,9 +4,12 @@
  * With one query in a tile of V_LANES, all but one lane of scores() and values() would idle. Here
  * the lanes hold keys (scores) or components of a value, and rows are turned by transposes in
  * registers: every sum keeps the order it has in a full tile, and so every bit. Reading k and v
- * from memory then takes longer than the arithmetic. Rows are asked for one group of keys ahead;
- * hardware does that well only where rows follow each other in memory.
+ * from memory then takes longer than the arithmetic, and is asked for ahead.
  */
+
+#define FOR_R UNROLL for (int r = 0; r < nr; r++)
+#define FOR_G UNROLL for (int g = 0; g < groups; g++)
+#define AHEAD ATTNI_BLOCK /* rows: those of the next block */
 
 /* n <= V_LANES elements, then zeros. Nothing past them is touched. */
 V_INLINE vec load_part(const R_any *p, int n)
@@ -50,31 +53,83 @@ static void op_widen(void *to_, const void *from, ptrdiff_t ld, attn_dtype dtype
 
 /* ------------------------------------------------------------------------------- scores_few */
 
-/* s[r] += sum over d < D of k[j][d] * qt[d][r], the lanes being keys j < keys. */
-V_INLINE void scores_few_run(vec *s, const R *qt, const R_any *k, ptrdiff_t ldk, int keys, int D,
-                             const int nr)
+#ifndef V_LOAD_TRANSPOSED
+V_INLINE void v_load_transposed(vec r[V_LANES], const R_any *p, ptrdiff_t ld)
+{
+    UNROLL for (int j = 0; j < V_LANES; j++) r[j] = v_loadu(p + j * ld);
+    v_transpose(r);
+}
+#endif
+
+/* Asks for rows from .. to-1, in the order in which they lie: hardware then goes on by itself. */
+V_INLINE void ask_rows(const R_any *p, ptrdiff_t ld, int from, int to, int64_t D)
+{
+    for (int r = from; r < to; r++) {
+        const char *row = (const char *)(p + r * ld);
+        for (const char *at = row; at < row + D * (int64_t)sizeof(R); at += 64)
+            __builtin_prefetch(at, 0, 2);
+    }
+}
+
+/* s[r] += sum over V_LANES components of k[j][d] * qt[d][r], the lanes being keys. */
+V_INLINE void scores_few_square(vec *s, const R *qt, const R_any *k, ptrdiff_t ldk, const int nr)
+{
+    vec kt[V_LANES];
+    v_load_transposed(kt, k, ldk);
+    UNROLL for (int u = 0; u < V_LANES; u++)
+    {
+        FOR_R s[r] = v_fma(kt[u], v_bcast(qt + u * V_LANES + r), s[r]);
+    }
+}
+
+/* The same where less than a square is there: `keys` rows of D components. */
+V_INLINE void scores_few_rest(vec *s, const R *qt, const R_any *k, ptrdiff_t ldk, int keys, int D,
+                              const int nr)
 {
     for (int d = 0; d < D; d += V_LANES) {
         const int n = D - d < V_LANES ? D - d : V_LANES;
         vec kt[V_LANES];
-        if (keys == V_LANES && n == V_LANES) {
-            UNROLL for (int j = 0; j < V_LANES; j++)
-            {
-                kt[j] = v_loadu(k + j * ldk + d);
-                __builtin_prefetch((const char *)(k + (j + V_LANES) * ldk + d));
-            }
-        } else {
-            for (int j = 0; j < V_LANES; j++)
-                kt[j] = j < keys ? load_part(k + j * ldk + d, n) : v_set1(0);
-        }
+        for (int j = 0; j < V_LANES; j++)
+            kt[j] = j < keys ? load_part(k + j * ldk + d, n) : v_set1(0);
         v_transpose(kt);
-        if (n == V_LANES) {
-            UNROLL for (int u = 0; u < V_LANES; u++) UNROLL for (int r = 0; r < nr; r++) s[r] =
-                v_fma(kt[u], v_bcast(qt + (d + u) * V_LANES + r), s[r]);
-        } else {
-            for (int u = 0; u < n; u++)
-                UNROLL for (int r = 0; r < nr; r++) s[r] =
-                    v_fma(kt[u], v_bcast(qt + (d + u) * V_LANES + r), s[r]);
+        for (int u = 0; u < n; u++)
+            FOR_R s[r] = v_fma(kt[u], v_bcast(qt + (d + u) * V_LANES + r), s[r]);
+    }
+}
+
+/* Scores of up to `groups` x V_LANES keys. Two groups keep two chains of sums going: one alone would
+ * wait for its own additions. */
+V_INLINE void scores_few_keys(R *st, vec *top, const R *qt, const R_any *k, ptrdiff_t ldk, int keys,
+                              int64_t D, const int nr, const int groups)
+{
+    const float rows_per_component = (float)keys / (float)D;
+    int asked = 0;
+    vec x[2][V_LANES];
+    FOR_G { UNROLL for (int i = 0; i < V_LANES; i++) x[g][i] = v_set1(0); }
+    for (int64_t run = 0; run < D; run += ATTNI_RUN) {
+        const int n = D - run < ATTNI_RUN ? (int)(D - run) : ATTNI_RUN;
+        const R_any *from = k + run;
+        const R *q = qt + run * V_LANES;
+        vec s[2][V_FEW];
+        FOR_G FOR_R s[g][r] = v_set1(0);
+        int d = 0;
+        for (; keys == groups * V_LANES && d + V_LANES <= n; d += V_LANES) {
+            const int until = (int)((float)(run + d + V_LANES) * rows_per_component);
+            ask_rows(k + AHEAD * ldk, ldk, asked, until, D);
+            asked = until;
+            FOR_G scores_few_square(s[g], q + d * V_LANES, from + g * V_LANES * ldk + d, ldk, nr);
+        }
+        if (d < n)
+            FOR_G scores_few_rest(s[g], q + d * V_LANES, from + g * V_LANES * ldk + d, ldk,
+                                  keys - g * V_LANES, n - d, nr);
+        FOR_G FOR_R x[g][r] = run ? v_add(x[g][r], s[g][r]) : s[g][r];
+    }
+    FOR_G
+    {
+        v_transpose(x[g]);
+        for (int u = 0; u < V_LANES && g * V_LANES + u < keys; u++) {
+            *top = v_max(*top, x[g][u]);
+            v_store(st + (g * V_LANES + u) * V_LANES, x[g][u]);
         }
     }
 }
@@ -82,24 +137,15 @@ V_INLINE void scores_few_run(vec *s, const R *qt, const R_any *k, ptrdiff_t ldk,
 V_INLINE void scores_few_tile(R *st, R *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int n,
                               int64_t D, const int nr)
 {
+    enum { pair = 2 * V_LANES };
     vec top = v_set1(-R_INF);
-    for (int j = 0; j < n; j += V_LANES) {
-        const int keys = n - j < V_LANES ? n - j : V_LANES;
-        vec x[V_LANES];
-        UNROLL for (int i = 0; i < V_LANES; i++) x[i] = v_set1(0);
-        for (int64_t d = 0; d < D; d += ATTNI_RUN) {
-            vec s[V_FEW];
-            UNROLL for (int r = 0; r < nr; r++) s[r] = v_set1(0);
-            scores_few_run(s, qt + d * V_LANES, k + j * ldk + d, ldk, keys,
-                           D - d < ATTNI_RUN ? (int)(D - d) : ATTNI_RUN, nr);
-            UNROLL for (int r = 0; r < nr; r++) x[r] = d ? v_add(x[r], s[r]) : s[r];
-        }
-        v_transpose(x);
-        for (int u = 0; u < keys; u++) {
-            top = v_max(top, x[u]);
-            v_store(st + (j + u) * V_LANES, x[u]);
-        }
-    }
+    int j = 0;
+    if (nr <= V_FEW / 2)
+        for (; j + pair <= n; j += pair)
+            scores_few_keys(st + j * V_LANES, &top, qt, k + j * ldk, ldk, pair, D, nr, 2);
+    for (; j < n; j += V_LANES)
+        scores_few_keys(st + j * V_LANES, &top, qt, k + j * ldk, ldk,
+                        n - j < V_LANES ? n - j : V_LANES, D, nr, 1);
     v_store(mx, top);
 }
 
@@ -129,31 +175,32 @@ static void op_scores_few(void *st, void *mx, const void *qt, const void *k, ptr
 
 /* ------------------------------------------------------------------------------- values_few */
 
-/* Sums of weighted values for ng vectors of components, of which the last may hold `tail` < V_LANES
- * (ng is 1 then), into rows of acc or total. */
+/* Sums of weighted values for `groups` vectors of components, into rows of acc or total; one group
+ * may be of `tail` < V_LANES components. */
 V_INLINE void values_few_group(R *acc, R *total, const R *factors, const R_any *val, ptrdiff_t ldv,
-                               const R *p, int n, int tail, int flags, const int nr, const int ng)
+                               const R *p, int n, int tail, int flags, const int nr,
+                               const int groups)
 {
     vec s[V_FEW][8];
-    UNROLL for (int r = 0; r < nr; r++) UNROLL for (int g = 0; g < ng; g++) s[r][g] = v_set1(0);
+    FOR_R FOR_G s[r][g] = v_set1(0);
     for (int j = 0; j < n; j++) {
         vec x[8];
-        UNROLL for (int g = 0; g < ng; g++)
+        FOR_G
         {
             const R_any *from = val + j * ldv + g * V_LANES;
-            x[g] = ng == 1 ? load_part(from, tail) : v_loadu(from);
-            __builtin_prefetch((const char *)(from + V_LANES * ldv));
+            x[g] = groups == 1 ? load_part(from, tail) : v_loadu(from);
+            __builtin_prefetch((const char *)(from + AHEAD * ldv), 0, 2);
         }
-        UNROLL for (int r = 0; r < nr; r++)
+        FOR_R
         {
             const vec w = v_bcast(p + j * V_LANES + r);
-            UNROLL for (int g = 0; g < ng; g++) s[r][g] = v_fma(x[g], w, s[r][g]);
+            FOR_G s[r][g] = v_fma(x[g], w, s[r][g]);
         }
     }
-    UNROLL for (int g = 0; g < ng; g++)
+    FOR_G
     {
         vec x[V_LANES];
-        UNROLL for (int r = 0; r < V_LANES; r++) x[r] = r < nr ? s[r][g] : v_set1(0);
+        UNROLL for (int i = 0; i < V_LANES; i++) x[i] = i < nr ? s[i < nr ? i : 0][g] : v_set1(0);
         v_transpose(x);
         for (int u = 0; u < tail; u++) {
             R *a = acc + (g * V_LANES + u) * V_LANES, *t = total + (g * V_LANES + u) * V_LANES;

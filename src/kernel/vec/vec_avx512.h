@@ -122,6 +122,42 @@ V_INLINE void v_transpose(vec r[V_LANES])
 #endif
 }
 
+/* r[i][j] = p[j*ld + i]. Quarters of rows go to their places as they are loaded, which costs no
+ * shuffle, and leaves half of v_transpose's to do. */
+#define V_LOAD_TRANSPOSED
+V_INLINE void v_load_transposed(vec r[V_LANES], const R_any *p, ptrdiff_t ld)
+{
+    vec a[V_LANES];
+#if ATTNI_BITS == 32
+    for (int j = 0; j < 4; j++) { /* quarter q of rows j, 4+j, 8+j, 12+j */
+        const float *p0 = (const float *)(p + j * ld), *p1 = p0 + 4 * ld;
+        const float *p2 = p1 + 4 * ld, *p3 = p2 + 4 * ld;
+        __asm__("" : "+r"(p0), "+r"(p1), "+r"(p2), "+r"(p3)); /* or compilers keep sixteen */
+        for (int q = 0; q < 4; q++) {
+            vec x = _mm512_castps128_ps512(_mm_loadu_ps(p0 + 4 * q));
+            x = _mm512_insertf32x4(x, _mm_loadu_ps(p1 + 4 * q), 1);
+            x = _mm512_insertf32x4(x, _mm_loadu_ps(p2 + 4 * q), 2);
+            a[4 * q + j] = _mm512_insertf32x4(x, _mm_loadu_ps(p3 + 4 * q), 3);
+        }
+    }
+    for (int i = 0; i < 16; i += 4) { /* in each quarter, 4 x 4: lanes 4n+j hold row 4n+j */
+        const vec t0 = _mm512_unpacklo_ps(a[i], a[i + 1]), t1 = _mm512_unpackhi_ps(a[i], a[i + 1]);
+        const vec t2 = _mm512_unpacklo_ps(a[i + 2], a[i + 3]);
+        const vec t3 = _mm512_unpackhi_ps(a[i + 2], a[i + 3]);
+        r[i] = _mm512_shuffle_ps(t0, t2, 0x44);
+        r[i + 1] = _mm512_shuffle_ps(t0, t2, 0xee);
+        r[i + 2] = _mm512_shuffle_ps(t1, t3, 0x44);
+        r[i + 3] = _mm512_shuffle_ps(t1, t3, 0xee);
+    }
+#else
+    for (int j = 0; j < 8; j++)
+        a[j] = V_(loadu)((const void *)(p + j * ld));
+    v_transpose(a);
+    for (int j = 0; j < 8; j++)
+        r[j] = a[j];
+#endif
+}
+
 #undef V_
 #undef V_MASK
 #endif

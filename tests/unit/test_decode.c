@@ -1,0 +1,294 @@
+/* labels: threads
+ *
+ * Decoding gives prefill's bits. One call over T queries is the measure; each query is then made
+ * again alone, in threes, with its key/value head's queries in one tile or by itself, by 1, 2, 3 and
+ * 7 threads that share the keys of one query: kernels with keys in their lanes, heads packed into
+ * lanes and work cut along the keys all have to agree with full tiles. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "attn.h"
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define ROUNDS 8
+#else
+#define ROUNDS 60
+#endif
+
+enum { THREADS = 4 };
+static const int thread_counts[THREADS] = {1, 2, 3, 7};
+
+static uint64_t state = 88172645463325252u;
+static uint64_t draw(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    return state ^= state << 17;
+}
+static int64_t pick(int64_t n) { return (int64_t)(draw() % (uint64_t)n); }
+static int64_t one_of(const int64_t *list, int64_t n) { return list[pick(n)]; }
+static float normal(void)
+{
+    float sum = 0;
+    for (int i = 0; i < 6; i++)
+        sum += (float)(draw() >> 40) * 0x1p-24f - 0.5f;
+    return sum * 1.4f;
+}
+
+typedef struct decode_case {
+    int64_t B, H, Hk, T, S, D, Dv;
+    attn_dtype dtype;
+    char *q, *k, *v, *out, *again;
+    float lse[512], lse_again[512], sinks[16];
+    int64_t lengths[3];
+    unsigned char *mask; /* [B,1,1,S] */
+    attn_tensor mask_view, lse_view;
+    attn_sdpa_args args;
+    char what[160];
+} decode_case;
+
+static char *random_elements(attn_dtype dtype, int64_t n)
+{
+    const size_t size = attn_dtype_size(dtype);
+    char *x = malloc((size_t)n * size + 1);
+    assert_non_null(x);
+    for (int64_t i = 0; i < n; i++) {
+        const float f = normal();
+        const double d = (double)f;
+        uint32_t bits;
+        memcpy(&bits, &f, sizeof bits);
+        const uint16_t bf16 = (uint16_t)(bits >> 16);
+        /* sign, exponent moved from bias 127 to 15, fraction cut: a normal binary16 or 0 */
+        const int exponent = (int)(bits >> 23 & 0xff) - 112;
+        const uint16_t f16 =
+            (uint16_t)((bits >> 16 & 0x8000) |
+                       (exponent < 1 ? 0 : (uint32_t)exponent << 10 | (bits >> 13 & 0x3ff)));
+        memcpy(x + (size_t)i * size,
+               dtype == ATTN_F32    ? (const void *)&f
+               : dtype == ATTN_F64  ? (const void *)&d
+               : dtype == ATTN_BF16 ? (const void *)&bf16
+                                    : (const void *)&f16,
+               size);
+    }
+    return x;
+}
+
+/* Options that a decoder uses; offset: which query of the sequence comes first. */
+static void draw_options(decode_case *c)
+{
+    attn_sdpa_args *a = &c->args;
+    a->causal = pick(3) ? ATTN_CAUSAL_BOTTOM_RIGHT : ATTN_CAUSAL_NONE;
+    if (pick(3) == 0)
+        a->window_left = pick(c->S + 1);
+    if (pick(4) == 0)
+        a->softcap = 20;
+    if (pick(3) == 0) {
+        for (int64_t h = 0; h < c->H; h++)
+            c->sinks[h] = normal();
+        a->sink_logits = c->sinks;
+    }
+    if (pick(3) == 0) {
+        for (int64_t b = 0; b < c->B; b++)
+            c->lengths[b] = pick(c->S + 1);
+        a->key_lengths = c->lengths;
+    }
+    if (pick(3) == 0) {
+        for (int64_t j = 0; j < c->B * c->S; j++)
+            c->mask[j] = pick(5) != 0;
+        const attn_tensor mask = {c->mask, ATTN_BOOL, {c->B, 1, 1, c->S}, {c->S, c->S, c->S, 1}};
+        c->mask_view = mask;
+        a->mask = &c->mask_view;
+    }
+    snprintf(c->what, sizeof c->what,
+             "%s B%d H%d/%d T%d S%d D%d Dv%d causal%d window%d cap%g sinks%d lengths%d mask%d",
+             attn_dtype_name(c->dtype), (int)c->B, (int)c->H, (int)c->Hk, (int)c->T, (int)c->S,
+             (int)c->D, (int)c->Dv, a->causal, (int)a->window_left, a->softcap, !!a->sink_logits,
+             !!a->key_lengths, !!a->mask);
+}
+
+static void make_case(decode_case *c)
+{
+    static const int64_t groups[] = {1, 1, 2, 3, 8, 16}, keys[] = {1, 5, 63, 64, 257, 700, 2900};
+    static const int64_t widths[] = {1, 8, 16, 33, 64, 80, 128, 130};
+    static const attn_dtype types[] = {ATTN_F32, ATTN_F32, ATTN_BF16, ATTN_F16, ATTN_F64};
+    memset(c, 0, sizeof *c);
+    c->Hk = 1 + pick(2);
+    c->H = one_of(groups, 6);
+    c->Hk = c->H * c->Hk > 16 ? 1 : c->Hk;
+    c->H *= c->Hk;
+    c->S = one_of(keys, 7) + pick(2);
+    c->B = c->S > 500 ? 1 : 1 + pick(3);
+    c->T = 1 + pick(5);
+    c->D = one_of(widths, 8);
+    c->Dv = pick(2) ? c->D : one_of(widths, 8);
+    c->dtype = types[pick(5)];
+    c->q = random_elements(c->dtype, c->B * c->H * c->T * c->D);
+    c->k = random_elements(c->dtype, c->B * c->Hk * c->S * c->D);
+    c->v = random_elements(c->dtype, c->B * c->Hk * c->S * c->Dv);
+    c->out = random_elements(c->dtype, c->B * c->H * c->T * c->Dv);
+    c->again = random_elements(c->dtype, c->B * c->H * c->T * c->Dv);
+    c->mask = calloc((size_t)(c->B * c->S), 1);
+    assert_non_null(c->mask);
+    attn_sdpa_args_init(&c->args);
+    c->args.q = attn_bhtd(c->q, c->dtype, c->B, c->H, c->T, c->D);
+    c->args.k = attn_bhtd(c->k, c->dtype, c->B, c->Hk, c->S, c->D);
+    c->args.v = attn_bhtd(c->v, c->dtype, c->B, c->Hk, c->S, c->Dv);
+    c->args.out = attn_bhtd(c->out, c->dtype, c->B, c->H, c->T, c->Dv);
+    c->lse_view = attn_bhtd(c->lse, ATTN_F32, c->B, c->H, c->T, 1);
+    c->args.lse = &c->lse_view;
+    draw_options(c);
+}
+
+static void free_case(decode_case *c)
+{
+    char *all[] = {c->q, c->k, c->v, c->out, c->again, (char *)c->mask};
+    for (int i = 0; i < 6; i++)
+        free(all[i]);
+}
+
+static void *element(const attn_tensor *t, int64_t h, int64_t i)
+{
+    return (char *)t->data +
+           (h * t->stride[1] + i * t->stride[2]) * (int64_t)attn_dtype_size(t->dtype);
+}
+
+/* Queries i0 .. i0+n-1 of heads h0 .. h0+heads-1 in a call of their own, written to `again`. The
+ * offset of the causal rule and of the window is what it was: that of the whole call. */
+static void part(attn_context *ctx, const decode_case *c, int64_t h0, int64_t heads, int64_t i0,
+                 int64_t n)
+{
+    for (int64_t b = 0; b < c->B; b++) {
+        attn_sdpa_args a = c->args;
+        attn_tensor lse = c->lse_view, mask = c->mask_view, out = c->args.out;
+        const int64_t G = c->H / c->Hk, S = c->args.key_lengths ? c->lengths[b] : c->S;
+        lse.data = (void *)(uintptr_t)c->lse_again;
+        out.data = c->again;
+        attn_tensor *const rows[] = {&a.q, &out, &lse}, *const keys[] = {&a.k, &a.v};
+        for (int t = 0; t < 3; t++) {
+            rows[t]->data = (char *)element(rows[t], h0, i0) +
+                            b * rows[t]->stride[0] * (int64_t)attn_dtype_size(rows[t]->dtype);
+            rows[t]->shape[0] = 1, rows[t]->shape[1] = heads, rows[t]->shape[2] = n;
+        }
+        for (int t = 0; t < 2; t++) {
+            keys[t]->data = (char *)element(keys[t], h0 / G, 0) +
+                            b * keys[t]->stride[0] * (int64_t)attn_dtype_size(keys[t]->dtype);
+            keys[t]->shape[0] = 1, keys[t]->shape[1] = heads < G ? 1 : heads / G;
+        }
+        mask.data = c->mask + b * c->S;
+        mask.shape[0] = 1;
+        a.out = out;
+        a.lse = &lse;
+        a.mask = c->args.mask ? &mask : NULL;
+        a.key_lengths = c->args.key_lengths ? &c->lengths[b] : NULL;
+        a.sink_logits = c->args.sink_logits ? c->sinks + h0 : NULL;
+        if (a.causal == ATTN_CAUSAL_BOTTOM_RIGHT) {
+            a.causal = ATTN_CAUSAL_OFFSET;
+            a.causal_offset = S - c->T + i0;
+        }
+        attn_error err = {0};
+        if (attn_sdpa_forward(ctx, &a, &err) != ATTN_OK)
+            fail_msg("%s: %s", c->what, err.message);
+    }
+}
+
+static void expect_same(const decode_case *c, const char *how, const char *isa, int threads)
+{
+    const size_t bytes = (size_t)(c->B * c->H * c->T * c->Dv) * attn_dtype_size(c->dtype);
+    const size_t rows = (size_t)(c->B * c->H * c->T);
+    if (memcmp(c->out, c->again, bytes) != 0 ||
+        memcmp(c->lse, c->lse_again, rows * sizeof(float)) != 0)
+        fail_msg("%s, %s, %d threads: %s gives other bits", c->what, isa, threads, how);
+}
+
+static void forget(decode_case *c)
+{
+    memset(c->again, 0xA5, (size_t)(c->B * c->H * c->T * c->Dv) * attn_dtype_size(c->dtype));
+    memset(c->lse_again, 0xA5, sizeof c->lse_again);
+}
+
+static void decode_is_prefill(decode_case *c, const char *isa)
+{
+    for (int t = 0; t < THREADS; t++) {
+        attn_context *ctx = NULL;
+        attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
+        options.isa = isa;
+        options.threads = thread_counts[t];
+        assert_int_equal(attn_context_create(&options, &ctx, NULL), ATTN_OK);
+        const int64_t G = c->H / c->Hk;
+        if (t == 0)
+            assert_int_equal(attn_sdpa_forward(ctx, &c->args, NULL), ATTN_OK);
+        /* without a causal rule a window counts from query 0: only all queries at once say it */
+        const bool together = c->args.causal == ATTN_CAUSAL_NONE && c->args.window_left >= 0;
+        forget(c);
+        for (int64_t i = 0; i < c->T; i += together ? c->T : 1)
+            part(ctx, c, 0, c->H, i, together ? c->T : 1);
+        expect_same(c, "one query at a time", isa, thread_counts[t]);
+        forget(c);
+        for (int64_t h = 0; h < c->H; h++)
+            part(ctx, c, h, 1, 0, c->T);
+        expect_same(c, "one head at a time", isa, thread_counts[t]);
+        forget(c);
+        for (int64_t h = 0; h < c->H; h += G)
+            for (int64_t i = 0; i < c->T; i += together ? c->T : 3)
+                part(ctx, c, h, G, i, together ? c->T : i + 3 < c->T ? 3 : c->T - i);
+        expect_same(c, "three queries at a time", isa, thread_counts[t]);
+        attn_context_destroy(ctx);
+    }
+}
+
+static void test_decode_is_prefill(void **unused)
+{
+    (void)unused;
+    for (int round = 0; round < ROUNDS; round++)
+        for (int isa = 0; attn_isa(isa).name; isa++) {
+            if (!attn_isa(isa).usable)
+                continue;
+            decode_case c;
+            make_case(&c);
+            decode_is_prefill(&c, attn_isa(isa).name);
+            free_case(&c);
+        }
+}
+
+/* What a cache has not filled yet may hold anything: it lies past key_lengths. */
+static void test_unused_keys_change_no_bit(void **unused)
+{
+    (void)unused;
+    enum { H = 8, S = 600, D = 64, SEEN = 301 };
+    float *q = (float *)random_elements(ATTN_F32, H * D);
+    float *k = (float *)random_elements(ATTN_F32, S * D);
+    float *v = (float *)random_elements(ATTN_F32, S * D);
+    static float out[H * D], again[H * D];
+    const int64_t seen = SEEN;
+    attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+    a.q = attn_bhtd(q, ATTN_F32, 1, H, 1, D);
+    a.k = attn_bhtd(k, ATTN_F32, 1, 1, S, D);
+    a.v = attn_bhtd(v, ATTN_F32, 1, 1, S, D);
+    a.out = attn_bhtd(out, ATTN_F32, 1, H, 1, D);
+    a.key_lengths = &seen;
+    assert_int_equal(attn_sdpa_forward(NULL, &a, NULL), ATTN_OK);
+    static const float wild[] = {NAN, INFINITY, -INFINITY, 3e38f};
+    for (int i = SEEN * D; i < S * D; i++)
+        k[i] = wild[i % 4], v[i] = wild[i / 3 % 4];
+    a.out.data = again;
+    assert_int_equal(attn_sdpa_forward(NULL, &a, NULL), ATTN_OK);
+    assert_memory_equal(out, again, sizeof out);
+    free(q), free(k), free(v);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_decode_is_prefill),
+        cmocka_unit_test(test_unused_keys_change_no_bit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
