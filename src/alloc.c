@@ -5,30 +5,36 @@
  */
 #include "internal.h"
 
-bool attni_size_add(size_t a, size_t b, size_t *out)
+static inline bool add(size_t a, size_t b, size_t *out)
 {
-    if (b > SIZE_MAX - a)
+    size_t sum;
+    if (__builtin_add_overflow(a, b, &sum))
         return false;
-    *out = a + b;
+    *out = sum;
     return true;
 }
 
-bool attni_size_mul(size_t a, size_t b, size_t *out)
+static inline bool mul(size_t a, size_t b, size_t *out)
 {
-    if (a != 0 && b > SIZE_MAX / a)
+    size_t product;
+    if (__builtin_mul_overflow(a, b, &product))
         return false;
-    *out = a * b;
+    *out = product;
     return true;
 }
+
+bool attni_size_add(size_t a, size_t b, size_t *out) { return add(a, b, out); }
+
+bool attni_size_mul(size_t a, size_t b, size_t *out) { return mul(a, b, out); }
 
 /* Each piece is rounded up to whole lines, so that `used` is always where the next one starts, and
  * two workers never write to one line. */
 void *attni_layout_take(attni_layout *layout, size_t count, size_t element_size)
 {
     size_t bytes, end;
-    if (layout->overflow || !attni_size_mul(count, element_size, &bytes) ||
-        !attni_size_add(bytes, ATTNI_ALIGN - 1, &bytes) ||
-        !attni_size_add(layout->used, bytes / ATTNI_ALIGN * ATTNI_ALIGN, &end)) {
+    if (layout->overflow || !mul(count, element_size, &bytes) ||
+        !add(bytes, ATTNI_ALIGN - 1, &bytes) ||
+        !add(layout->used, bytes / ATTNI_ALIGN * ATTNI_ALIGN, &end)) {
         layout->overflow = true;
         return NULL;
     }

@@ -294,8 +294,7 @@ attn_status attni_call_begin(attni_call *call, attn_context *ctx, size_t scratch
         if (!call->owned)
             return no_scratch(scratch_bytes, err);
     }
-    fegetenv(&call->mode);
-    fesetenv(FE_DFL_ENV);
+    call->mode = attni_mode_enter();
     return ATTN_OK;
 }
 
@@ -308,11 +307,9 @@ typedef struct guarded {
 static void run_guarded(void *arg, int worker)
 {
     const guarded *g = arg;
-    fenv_t mode;
-    fegetenv(&mode);
-    fesetenv(FE_DFL_ENV);
+    const attni_mode mode = attni_mode_enter();
     g->body(g->arg, worker);
-    fesetenv(&mode);
+    attni_mode_leave(mode);
 }
 
 void attni_call_run(attni_call *call, int workers, void (*body)(void *arg, int worker), void *arg)
@@ -331,7 +328,7 @@ void attni_call_run(attni_call *call, int workers, void (*body)(void *arg, int w
 
 void attni_call_end(attni_call *call)
 {
-    fesetenv(&call->mode);
+    attni_mode_leave(call->mode);
     free(call->owned);
     if (call->ctx)
         leave(call->ctx);

@@ -2,7 +2,11 @@
 #ifndef ATTNI_INTERNAL_H
 #define ATTNI_INTERNAL_H
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#else
 #include <fenv.h>
+#endif
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,6 +23,18 @@
  */
 bool attni_size_add(size_t a, size_t b, size_t *out);
 bool attni_size_mul(size_t a, size_t b, size_t *out);
+
+/* a / b of numbers >= 0. Sizes are small as a rule, and a short division takes a quarter of a long
+ * one's time. */
+static inline int64_t attni_div(int64_t a, int64_t b)
+{
+    return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
+}
+static inline int64_t attni_div_up(int64_t a, int64_t b)
+{
+    const int64_t n = attni_div(a, b);
+    return n + (n * b != a);
+}
 
 typedef struct attni_layout {
     char *base; /* aligned to ATTNI_ALIGN, or NULL while sizing */
@@ -86,13 +102,36 @@ int attni_cpu_count(void); /* that this thread may run on; at least 1 */
  * In between, and in every body, the floating-point mode is C's default one, so that bits depend
  * neither on the caller's mode nor on the thread; end restores the caller's, flags included.
  */
+#if defined(__x86_64__)
+/* MXCSR, all that SSE and AVX look at. fesetenv would also load the x87 unit, which nothing here
+ * uses, and that takes longer than attention over six words. */
+typedef unsigned attni_mode;
+static inline attni_mode attni_mode_enter(void)
+{
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(0x1f80); /* round to nearest, no traps, no flags, denormals kept */
+    return before;
+}
+static inline void attni_mode_leave(attni_mode before) { _mm_setcsr(before); }
+#else
+typedef fenv_t attni_mode;
+static inline attni_mode attni_mode_enter(void)
+{
+    fenv_t before;
+    fegetenv(&before);
+    fesetenv(FE_DFL_ENV);
+    return before;
+}
+static inline void attni_mode_leave(attni_mode before) { fesetenv(&before); }
+#endif
+
 typedef struct attni_call {
     attn_context *ctx;
-    char *scratch; /* aligned to ATTNI_ALIGN, at least the size asked for */
-    void *owned;   /* freed at the end: a NULL context's scratch */
-    int isa;       /* index into isa.def */
-    int threads;   /* workers at most */
-    fenv_t mode;   /* the caller's */
+    char *scratch;   /* aligned to ATTNI_ALIGN, at least the size asked for */
+    void *owned;     /* freed at the end: a NULL context's scratch */
+    int isa;         /* index into isa.def */
+    int threads;     /* workers at most */
+    attni_mode mode; /* the caller's */
 } attni_call;
 int attni_context_isa_index(const attn_context *ctx);
 attn_status attni_call_begin(attni_call *call, attn_context *ctx, size_t scratch_bytes,

@@ -402,25 +402,34 @@ static const mask_kind kinds[] = {
     {"lengths", lengths_active, lengths_check, lengths_span, NULL, lengths_apply, false},
 };
 #define KINDS (sizeof kinds / sizeof *kinds)
-#define FOR_KINDS(kind) for (const mask_kind *kind = kinds; kind != kinds + KINDS; kind++)
+/* The rules of a call, by the bits of attni_mask_kinds(). */
+#define FOR_KINDS(kind, bits)                                                                      \
+    for (unsigned left_ = (bits); left_; left_ &= left_ - 1)                                       \
+        for (const mask_kind *kind = &kinds[__builtin_ctz(left_)]; kind; kind = NULL)
+
+unsigned attni_mask_kinds(const attn_sdpa_args *args)
+{
+    unsigned bits = 0;
+    for (unsigned i = 0; i < KINDS; i++)
+        bits |= (unsigned)kinds[i].active(args) << i;
+    return bits;
+}
 
 attn_status attni_mask_check(const attni_plan *plan, attn_error *err)
 {
-    FOR_KINDS (kind) {
-        if (!kind->check || !kind->active(&plan->args))
-            continue;
-        const attn_status status = kind->check(plan, err);
+    FOR_KINDS (kind, plan->kinds) {
+        const attn_status status = kind->check ? kind->check(plan, err) : ATTN_OK;
         if (status)
             return status;
     }
     return ATTN_OK;
 }
 
-bool attni_mask_biases(const attn_sdpa_args *args)
+bool attni_mask_biases(unsigned bits)
 {
     bool biases = false;
-    FOR_KINDS (kind)
-        biases |= kind->biases && kind->active(args);
+    FOR_KINDS (kind, bits)
+        biases |= kind->biases;
     return biases;
 }
 
@@ -433,8 +442,8 @@ bool attni_mask_shared(const attni_plan *plan)
 attni_span attni_mask_span(const attni_view *view, int64_t i0, int64_t i1)
 {
     attni_span all = {-UNBOUNDED, UNBOUNDED, -UNBOUNDED, UNBOUNDED};
-    FOR_KINDS (kind) {
-        if (!kind->span || !kind->active(view->args))
+    FOR_KINDS (kind, view->kinds) {
+        if (!kind->span)
             continue;
         attni_span s;
         kind->span(view, i0, i1, &s);
@@ -452,10 +461,8 @@ attni_class attni_mask_classify(const attni_view *view, const attni_span *span, 
     if (j1 <= span->any0 || j0 >= span->any1)
         return ATTNI_EMPTY;
     attni_class result = j0 >= span->all0 && j1 <= span->all1 ? ATTNI_FULL : ATTNI_PARTIAL;
-    FOR_KINDS (kind) {
-        if (!kind->scan || !kind->active(view->args))
-            continue;
-        const attni_class c = kind->scan(view, i0, i1, j0, j1);
+    FOR_KINDS (kind, view->kinds) {
+        const attni_class c = kind->scan ? kind->scan(view, i0, i1, j0, j1) : ATTNI_FULL;
         if (c == ATTNI_EMPTY)
             return ATTNI_EMPTY;
         if (c == ATTNI_PARTIAL)
@@ -466,7 +473,6 @@ attni_class attni_mask_classify(const attni_view *view, const attni_span *span, 
 
 void attni_mask_apply(const attni_view *view, const attni_block *block)
 {
-    FOR_KINDS (kind)
-        if (kind->active(view->args))
-            kind->apply(view, block);
+    FOR_KINDS (kind, view->kinds)
+        kind->apply(view, block);
 }

@@ -30,7 +30,11 @@ void attn_sdpa_args_init(attn_sdpa_args *args)
 static attni_view view_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)
 {
     const attn_sdpa_args *a = &p->args;
-    attni_view view = {.args = a, .b = b, .h = h, .hk = p->H ? h / (p->H / p->Hk) : 0};
+    attni_view view = {.args = a,
+                       .kinds = p->kinds,
+                       .b = b,
+                       .h = h,
+                       .hk = h ? attni_div(h, attni_div(p->H, p->Hk)) : 0};
     view.T = p->T;
     view.S = p->S;
     if (a->sequences || a->cu_seqlens_q) {
@@ -49,13 +53,12 @@ static attni_view view_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)
 
 static int64_t rows_per_task(const attni_plan *p)
 {
-    return (int64_t)p->tiles * (p->nv * p->kernels->lanes / p->group);
+    return (int64_t)p->tiles * (attni_div(p->nv * p->kernels->lanes, p->group));
 }
 
 static int64_t tasks_of(const attni_plan *p, int64_t T)
 {
-    const int64_t rows = rows_per_task(p);
-    return T / rows + (T % rows != 0);
+    return attni_div_up(T, rows_per_task(p));
 }
 
 /* ----------------------------------------------------------------------------------------- plan */
@@ -73,10 +76,10 @@ static int tiles_per_task(const attni_plan *p, int threads)
         return 1;
     const double W = p->nv * p->kernels->lanes;
     const double tile_bytes = (double)(p->D + p->Dv) * W * (double)p->real;
+    const double heads = (double)p->B * (double)p->H;
     int tiles = ATTNI_TILES;
-    while (tiles > 1 &&
-           (tiles * tile_bytes > 512 * 1024 ||
-            (double)p->B * (double)p->H * ceil((double)p->T / (W * tiles)) < 4.0 * threads))
+    while (tiles > 1 && (tiles * tile_bytes > 512 * 1024 || (double)p->T <= W * (tiles / 2) ||
+                         (threads > 1 && heads * ceil((double)p->T / (W * tiles)) < 4.0 * threads)))
         tiles /= 2;
     return tiles;
 }
@@ -88,6 +91,8 @@ static int heads_per_tile(const attni_plan *p)
     const attn_sdpa_args *a = &p->args;
     if (p->T == 0 || p->Hk == 0 || a->dropout > 0 || a->scores || a->cu_seqlens_q ||
         !attni_mask_shared(p))
+        return 1;
+    if (p->H == p->Hk)
         return 1;
     const int64_t sharing = p->H / p->Hk, room = p->kernels->vectors * p->kernels->lanes / p->T;
     int64_t group = sharing < room ? sharing : room;
@@ -129,10 +134,10 @@ static bool count_tasks(attni_plan *p, int threads)
         for (int64_t n = 0; n < p->sequences; n++)
             p->tasks_per_head += tasks_of(p, view_of(p, 0, 0, n).T);
     int64_t heads;
-    if (__builtin_mul_overflow(p->B, p->H / p->group, &heads) ||
+    if (__builtin_mul_overflow(p->B, attni_div(p->H, p->group), &heads) ||
         __builtin_mul_overflow(p->tasks_per_head, heads, &p->tasks))
         return false;
-    p->chunks = p->S / ATTNI_CHUNK + (p->S % ATTNI_CHUNK != 0);
+    p->chunks = attni_div_up(p->S, ATTNI_CHUNK);
     p->parts = parts_per_task(p, threads);
     const double worth = guess_seconds(p) / WORK_SECONDS;
     int64_t workers = p->tasks * p->parts;
@@ -210,9 +215,9 @@ static void run_part(job *j, int64_t task, int64_t part, const attni_view *view,
 static void run_task(job *j, int64_t task, int64_t part, char *scratch)
 {
     const attni_plan *p = j->plan;
-    const int64_t groups = p->H / p->group, head = task / p->tasks_per_head;
-    const int64_t b = head / groups, h = head % groups * p->group;
-    int64_t left = p->tasks_per_head - 1 - task % p->tasks_per_head;
+    const int64_t groups = attni_div(p->H, p->group), head = attni_div(task, p->tasks_per_head);
+    const int64_t b = attni_div(head, groups), h = (head - b * groups) * p->group;
+    int64_t left = p->tasks_per_head - 1 - (task - head * p->tasks_per_head);
     int64_t n = 0;
     attni_view view = view_of(p, b, h, 0);
     for (int64_t here; left >= (here = tasks_of(p, view.T)); left -= here)
@@ -234,7 +239,8 @@ static void run_worker(void *arg, int worker)
         const int64_t next = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
         if (next >= p->tasks * p->parts)
             return;
-        run_task(j, next / p->parts, next % p->parts, scratch);
+        const int64_t task = p->parts > 1 ? attni_div(next, p->parts) : next;
+        run_task(j, task, next - task * p->parts, scratch);
     }
 }
 
@@ -264,20 +270,33 @@ void attni_sdpa_run(const attni_plan *plan, attni_call *call, char *scratch)
         attni_call_run(call, plan->workers, run_worker, &j);
 }
 
+/* With a few short rows, asking for memory would take longer than attention. */
+#define STACK_SCRATCH 12288
+
+static attn_status forward(const attni_plan *plan, attn_context *ctx, void *workspace, size_t bytes,
+                           attn_error *err)
+{
+    attni_call call;
+    const attn_status status =
+        attni_call_begin(&call, ctx, plan->scratch_bytes, workspace, bytes, err);
+    if (status)
+        return status;
+    attni_sdpa_run(plan, &call, call.scratch);
+    attni_call_end(&call);
+    return ATTN_OK;
+}
+
 attn_status attn_sdpa_forward(attn_context *ctx, const attn_sdpa_args *args, attn_error *err)
 {
     attni_plan plan;
-    attni_call call;
-    attn_status status = attni_sdpa_prepare(&plan, ctx, args, err);
+    const attn_status status = attni_sdpa_prepare(&plan, ctx, args, err);
     if (status)
         return status;
-    status = attni_call_begin(&call, ctx, plan.scratch_bytes, plan.args.workspace,
-                              plan.args.workspace_bytes, err);
-    if (status)
-        return status;
-    attni_sdpa_run(&plan, &call, call.scratch);
-    attni_call_end(&call);
-    return ATTN_OK;
+    if (!ctx && !plan.args.workspace && plan.scratch_bytes <= STACK_SCRATCH) {
+        char scratch[STACK_SCRATCH] __attribute__((aligned(ATTNI_ALIGN)));
+        return forward(&plan, ctx, scratch, sizeof scratch, err);
+    }
+    return forward(&plan, ctx, plan.args.workspace, plan.args.workspace_bytes, err);
 }
 
 /* -------------------------------------------------------------------------------- what will run */

@@ -11,6 +11,7 @@
  * query is row i_base of the tensors, its first key row j_base. */
 typedef struct attni_view {
     const attn_sdpa_args *args;
+    unsigned kinds; /* of masks: attni_mask_kinds */
     int64_t b, h, hk;
     int64_t T, S; /* of this sequence */
     int64_t i_base, j_base;
@@ -40,9 +41,11 @@ typedef struct attni_block {
 } attni_block;
 
 typedef struct attni_plan attni_plan;
+/* The rules that a call uses, a bit each. All that follows looks at no others. */
+unsigned attni_mask_kinds(const attn_sdpa_args *args);
 attn_status attni_mask_check(const attni_plan *plan, attn_error *err);
 /* Does any rule add to the scores, so that they must be in natural units? */
-bool attni_mask_biases(const attn_sdpa_args *args);
+bool attni_mask_biases(unsigned kinds);
 attni_span attni_mask_span(const attni_view *view, int64_t i0, int64_t i1);
 /* FULL: nothing to apply. `span` is that of the queries i0 <= i < i1. */
 attni_class attni_mask_classify(const attni_view *view, const attni_span *span, int64_t i0,
@@ -67,6 +70,7 @@ struct attni_plan {
     int64_t B, H, Hk, T, S, D, Dv;
     double power, rest;
     double c;     /* turns a score into log2 units: rest * log2(e), or log2(e) if natural */
+    unsigned kinds; /* of masks */
     bool natural; /* scores are brought to natural units: soft cap or biases */
     bool k_in_place, v_in_place, q_in_place, out_in_place; /* else rows are converted */
     uint32_t drop_threshold;

@@ -9,7 +9,6 @@
  * do not know is zero. */
 static attn_status copy_args(attn_sdpa_args *to, const attn_sdpa_args *from, attn_error *err)
 {
-    attn_sdpa_args_init(to);
     if (!from)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "args", "args is NULL");
     const size_t size = from->struct_size, known = sizeof *to;
@@ -22,6 +21,8 @@ static attn_status copy_args(attn_sdpa_args *to, const attn_sdpa_args *from, att
                               "struct_size is %zu and uses fields that this library, whose struct "
                               "has %zu bytes, does not know",
                               size, known);
+    if (size < known)
+        attn_sdpa_args_init(to);
     memcpy(to, from, size < known ? size : known);
     to->struct_size = known;
     return ATTN_OK;
@@ -133,7 +134,7 @@ static void split_scale(attni_plan *p)
     const double half_to_one = frexp(fabs(scale), &exponent);
     p->rest = 2 * half_to_one;
     p->power = copysign(ldexp(1, exponent - 1), scale);
-    p->natural = p->args.softcap > 0 || attni_mask_biases(&p->args);
+    p->natural = p->args.softcap > 0 || attni_mask_biases(p->kinds);
     p->c = (p->natural ? 1 : p->rest) * 1.4426950408889634074; /* log2(e) */
 }
 
@@ -147,7 +148,10 @@ attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, attn_err
     attn_sdpa_args *a = &p->args;
     if ((s = check_extra_output(p, a->lse, "lse", 1, "1", err)) ||
         (s = check_extra_output(p, a->scores, "scores", p->S, "S", err)) ||
-        (s = check_numbers(p, err)) || (s = attni_mask_check(p, err)))
+        (s = check_numbers(p, err)))
+        return s;
+    p->kinds = attni_mask_kinds(a);
+    if ((s = attni_mask_check(p, err)))
         return s;
     if (a->lse && a->lse->dtype != ATTN_F32 && a->lse->dtype != ATTN_F64)
         return attni_fail(err, ATTN_ERR_DTYPE, "lse", "lse is %s; it must be f32 or f64",

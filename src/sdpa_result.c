@@ -67,18 +67,33 @@ static bool write_out(attni_worker *w, const attni_tile *t)
     return bad;
 }
 
+/* What the rows are divided by: l, or infinity where nothing was seen. True if some score was too
+ * large for log2 units. */
+#define SET_DIVISORS(R, abs, limit)                                                                \
+    do {                                                                                           \
+        const R *l = (const R *)t->l, *top = (const R *)t->top, *c = (const R *)t->c;              \
+        int large = 0;                                                                             \
+        for (int i = 0; i < t->W; i++) {                                                           \
+            ((R *)a)[i] = l[i] == 0 ? (R)INFINITY : l[i];                                          \
+            const R x = abs(top[i]);                                                               \
+            large |= (i < t->rows) & (x < (R)INFINITY) & !(x * c[i] < (R)(limit));                 \
+        }                                                                                          \
+        return large != 0;                                                                         \
+    } while (0)
+
+static bool set_divisors(const attni_plan *p, const attni_tile *t, char *a)
+{
+    if (p->real == sizeof(float))
+        SET_DIVISORS(float, fabsf, 1.6e38f);
+    SET_DIVISORS(double, fabs, 8e307);
+}
+
 bool attni_tile_finish(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;
     if (p->args.sink_logits)
         add_sink(w, t);
-    bool again = false;
-    const double limit = p->real == sizeof(float) ? 1.6e38 : 8e307;
-    for (int i = 0; i < t->W; i++) {
-        const double l = attni_lane(p, t->l, i), top = attni_lane(p, t->top, i);
-        attni_set_lane(p, w->a, i, l == 0 ? (double)INFINITY : l);
-        again |= i < t->rows && isfinite(top) && !(fabs(top) * attni_lane(p, t->c, i) < limit);
-    }
+    bool again = set_divisors(p, t, w->a);
     again |= write_out(w, t);
     if (p->args.lse) {
         const attn_tensor *lse = p->args.lse;

@@ -84,16 +84,24 @@ size_t attni_tile_partial_bytes(const attni_plan *plan)
 
 /* --------------------------------------------------------------------------------- one tile */
 
+static void fill_lanes(const attni_plan *p, char *array, double x, int n)
+{
+    if (p->real == sizeof(float))
+        for (int i = 0; i < n; i++)
+            ((float *)array)[i] = (float)x;
+    else
+        for (int i = 0; i < n; i++)
+            ((double *)array)[i] = x;
+}
+
 void attni_tile_clear(const attni_plan *p, attni_tile *t)
 {
     memset(t->total, 0, (size_t)p->Dv * (size_t)t->W * p->real);
     memset(t->l, 0, (size_t)t->W * p->real);
-    for (int i = 0; i < t->W; i++) {
-        attni_set_lane(p, t->m, i, -(double)INFINITY);
-        attni_set_lane(p, t->m_first, i, -(double)INFINITY);
-        attni_set_lane(p, t->top, i, -(double)INFINITY);
-        attni_set_lane(p, t->c, i, p->c);
-    }
+    fill_lanes(p, t->m, -(double)INFINITY, t->W);
+    fill_lanes(p, t->m_first, -(double)INFINITY, t->W);
+    fill_lanes(p, t->top, -(double)INFINITY, t->W);
+    fill_lanes(p, t->c, p->c, t->W);
 }
 
 static void convert_rows(const attni_plan *p, char *to, const char *from, ptrdiff_t ld,

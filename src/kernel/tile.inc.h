@@ -73,14 +73,15 @@ V_INLINE void pack_tile(R *qt, const R_any *q, ptrdiff_t ldq, int rows, int64_t 
         const int first = v * V_LANES;
         const int n = rows - first < 0 ? 0 : rows - first < V_LANES ? rows - first : V_LANES;
         int64_t d = 0;
-        if (n == V_LANES) {
-            for (; d + V_LANES <= D; d += V_LANES) {
-                vec r[V_LANES];
-                UNROLL for (int i = 0; i < V_LANES; i++) r[i] = v_loadu(q + (first + i) * ldq + d);
-                v_transpose(r);
-                UNROLL for (int i = 0; i < V_LANES; i++)
-                    v_store(qt + (d + i) * W + first, v_mul(r[i], v_set1(mul)));
+        for (; d + V_LANES <= D; d += V_LANES) {
+            vec r[V_LANES];
+            UNROLL for (int i = 0; i < V_LANES; i++)
+            {
+                r[i] = i < n ? v_loadu(q + (first + i) * ldq + d) : v_set1(0);
             }
+            v_transpose(r);
+            UNROLL for (int i = 0; i < V_LANES; i++)
+                v_store(qt + (d + i) * W + first, v_mul(r[i], v_set1(mul)));
         }
         for (; d < D; d++) {
             R *to = qt + d * W + first;
@@ -135,7 +136,8 @@ V_INLINE void scores_run(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t 
     for (; j + (mr) <= n; j += (mr))                                                               \
     scores_rows(st + j * W, mx, qt, k + j * ldk, ldk, D, first, last, mr, nv)
     STEP(ROWS_OF(nv));
-    STEP(4);
+    STEP(ROWS_OF(nv) / 2);
+    STEP(2);
     STEP(1);
 #undef STEP
 }
@@ -565,11 +567,8 @@ static int op_finish(void *out_, ptrdiff_t ldo, const void *total_, const void *
                     store_part(out + (first + i) * ldo + c, x[i], columns);
         }
     }
-    R lane[V_LANES], sum = 0;
-    v_storeu(lane, bad);
-    for (int i = 0; i < V_LANES; i++)
-        sum += lane[i];
-    return sum != 0;
+    const vec zero = v_set1(0);
+    return v_any(v_lt(zero, v_select(v_eq(bad, bad), zero, v_set1(1))));
 }
 
 /* ---------------------------------------------------------------------------------- fma_loop */

@@ -3,6 +3,7 @@
 #define ATTNI_VEC_H
 
 #include <immintrin.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define V_VECTORS 4
