@@ -580,13 +580,19 @@ static int op_finish(void *out_, ptrdiff_t ldo, const void *total_, const void *
 static double op_fma_loop(int64_t n, double *sink)
 {
     vec s[V_ACCUMULATORS];
-    /* A product is added to each sum, as in scores() and values(): some sets have no other form. It
-     * is another product each time, and too small to change the sum. */
-    const vec b = v_set1((R)1e-30);
     UNROLL for (int i = 0; i < V_ACCUMULATORS; i++) s[i] = v_set1((R)(1 + i * 1e-3));
+#ifdef V_NO_FMA
+    const vec b = v_set1((R)0.999), c = v_set1((R)0.001);
+    for (int64_t r = 0; r < n; r++)
+        UNROLL for (int i = 0; i < V_ACCUMULATORS; i++) s[i] = v_fma(s[i], b, c);
+#else
+    /* A product is added to each sum, as in scores() and values(): some sets have no other form. It
+     * is another product each time, of a factor that no compiler knows, and n of them are small. */
+    const vec b = v_set1((R)1e-10 / (R)(n + 1));
     for (int64_t r = 0; r < n; r++)
         UNROLL for (int i = 0; i < V_ACCUMULATORS; i++) s[i] =
             v_fma(b, s[(i + 1) % V_ACCUMULATORS], s[i]);
+#endif
     vec sum = v_set1(0);
     UNROLL for (int i = 0; i < V_ACCUMULATORS; i++) sum = v_add(sum, s[i]);
     R lane[V_LANES];
