@@ -55,7 +55,7 @@ compile() {
 printf '%s\n' "$ATTN_SOURCE"/src/*.c "$ATTN_SOURCE"/src/*/*.c |
     compile library -O2 -Wall -Wextra -Werror
 printf '%s\n' "$ATTN_SOURCE"/check/*.c "$ATTN_SOURCE"/ref/*.c "$PWD/main.c" |
-    compile harness -O2 -ffp-contract=off -I"$ATTN_SOURCE" -I"$ATTN_SOURCE/check"
+    compile harness -O1 -ffp-contract=off -I"$ATTN_SOURCE" -I"$ATTN_SOURCE/check"
 "$cc" -static -o harness/run harness/*.o library/*.o -lm -lpthread
 
 # on CPU ARGUMENTS...: what the harness prints; a signal is a failure by itself
@@ -76,11 +76,11 @@ passes() {
     echo "$1: ${*:3}: $count passed"
 }
 
-passes max 500 0.2
+passes max 500 0.1
 ran=$(awk '$1 == "ok" { print $3 }' <<<"$output" | sort -u | tr '\n' ' ')
 [[ $ran == "generic neon " ]] || fail "ran $ran"
-passes max 1 15 sdpa neon
-passes max 1 3 sdpa generic
+passes max 1 10 sdpa neon
+passes max 1 2 sdpa generic
 
 # The first processor of the architecture; it has none of what came later.
 passes cortex-a57 100 0.02
