@@ -14,6 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
 
 #include "internal.h"
 
@@ -46,6 +49,7 @@
     {                                                                                              \
         OSXSAVE | AVX | FMA | F16C, AVX2 | AVX512F | AVX512DQ | AVX512BW | AVX512VL, XCR0_AVX512   \
     }
+#define NEED_neon NEED_generic /* part of every AArch64 processor that runs an operating system */
 
 static const struct {
     const char *name;
@@ -174,11 +178,27 @@ int attn_cpu_features(char *buffer, size_t size)
     attni_cpuid r;
     attni_read_cpuid(&r);
     r = sane(&r);
+#if defined(__aarch64__) && defined(__linux__)
+    const uint64_t cap = getauxval(AT_HWCAP), cap2 = getauxval(AT_HWCAP2);
+#elif defined(__aarch64__)
+    const uint64_t cap = 1u << 1, cap2 = 0; /* what need not be asked for */
+#endif
     const struct {
         const char *name;
-        uint32_t have, need;
-        uint64_t xcr0;
+        uint64_t have, need, xcr0;
     } features[] = {
+#if defined(__aarch64__)
+        /* Bits and names as Linux has them (arm64's uapi/asm/hwcap.h and /proc/cpuinfo). */
+        {"asimd", cap, 1u << 1, 0},
+        {"asimdhp", cap, 1u << 10, 0},
+        {"asimddp", cap, 1u << 20, 0},
+        {"sve", cap, 1u << 22, 0},
+        {"asimdfhm", cap, 1u << 23, 0},
+        {"sve2", cap2, 1u << 1, 0},
+        {"i8mm", cap2, 1u << 13, 0},
+        {"bf16", cap2, 1u << 14, 0},
+        {"sme", cap2, 1u << 23, 0},
+#endif
         {"avx", r.leaf1_ecx, AVX, XCR0_AVX},
         {"fma", r.leaf1_ecx, FMA, XCR0_AVX},
         {"f16c", r.leaf1_ecx, F16C, XCR0_AVX},

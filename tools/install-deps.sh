@@ -9,7 +9,8 @@ set -euo pipefail
 build=(gcc libc6-dev make cmake pkg-config
        libjansson-dev libzip-dev libutf8proc-dev libcairo2-dev)
 tests=("${build[@]}" libcmocka-dev python3 python3-numpy qemu-user)
-ci=("${tests[@]}" git clang clang-format g++ shellcheck)
+ci=("${tests[@]}" git clang clang-format g++ shellcheck
+    gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
 
 case "${1:-build}" in
 build) wanted=("${build[@]}") ;;

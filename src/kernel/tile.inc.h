@@ -58,7 +58,10 @@
     }
 #endif
 
-#define V_FEW (V_ACCUMULATORS / 3 >= 8 ? 8 : V_ACCUMULATORS / 3 >= 4 ? 4 : 2)
+/* Rows that scores_few() and values_few() take: three times as many vectors must be registers, and
+ * the rows lanes of one. */
+#define V_FEW_OF(rows) (V_ACCUMULATORS / 3 >= (rows) && V_LANES >= (rows))
+#define V_FEW (V_FEW_OF(8) ? 8 : V_FEW_OF(4) ? 4 : 2)
 
 /* Rows of sums beside nv vectors. */
 #define ROWS_OF(nv) (V_ACCUMULATORS / (nv) < MAX_ROWS ? V_ACCUMULATORS / (nv) : MAX_ROWS)
@@ -576,10 +579,19 @@ static int op_finish(void *out_, ptrdiff_t ldo, const void *total_, const void *
 static double op_fma_loop(int64_t n, double *sink)
 {
     vec s[V_ACCUMULATORS];
+    UNROLL for (int i = 0; i < V_ACCUMULATORS; i++) s[i] = v_set1((R)(1 + i * 1e-3));
+#ifdef V_NO_FMA
     const vec b = v_set1((R)0.999), c = v_set1((R)0.001);
-    UNROLL for (int i = 0; i < V_ACCUMULATORS; i++) s[i] = v_set1((R)(i * 1e-3));
     for (int64_t r = 0; r < n; r++)
         UNROLL for (int i = 0; i < V_ACCUMULATORS; i++) s[i] = v_fma(s[i], b, c);
+#else
+    /* A product is added to each sum, as in scores() and values(): some sets have no other form. It
+     * is another product each time, of a factor that no compiler knows, and n of them are small. */
+    const vec b = v_set1((R)1e-10 / (R)(n + 1));
+    for (int64_t r = 0; r < n; r++)
+        UNROLL for (int i = 0; i < V_ACCUMULATORS; i++) s[i] =
+            v_fma(b, s[(i + 1) % V_ACCUMULATORS], s[i]);
+#endif
     vec sum = v_set1(0);
     UNROLL for (int i = 0; i < V_ACCUMULATORS; i++) sum = v_add(sum, s[i]);
     R lane[V_LANES];

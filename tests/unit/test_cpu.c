@@ -7,6 +7,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -82,6 +85,9 @@ static const char *expectation(const machine *m)
     if (!wide_saved || !m->avx512f || !m->avx512dq || !m->avx512bw || !m->avx512vl)
         return "avx2";
     return "avx512";
+#elif defined(__aarch64__)
+    (void)m;
+    return "neon";
 #else
     (void)m;
     return "generic";
@@ -192,7 +198,7 @@ static bool listed(const char *list, const char *name)
     return false;
 }
 
-/* Against the compiler's own detection. */
+/* Against the compiler's own detection, or the system's. */
 static void features_are_what_the_compiler_finds(void **state)
 {
     (void)state;
@@ -221,6 +227,17 @@ static void features_are_what_the_compiler_finds(void **state)
     assert_string_equal(attn_isa(attni_isa_from_cpuid(&r)).name, avx512 ? "avx512"
                                                                  : avx2 ? "avx2"
                                                                         : "generic");
+#elif defined(__aarch64__)
+    assert_true(listed(list, "asimd"));
+#define SAME(ours, in, bit) assert_int_equal(listed(list, ours), (getauxval(in) & (bit)) != 0)
+    SAME("asimdhp", AT_HWCAP, HWCAP_ASIMDHP);
+    SAME("asimddp", AT_HWCAP, HWCAP_ASIMDDP);
+    SAME("sve", AT_HWCAP, HWCAP_SVE);
+    SAME("asimdfhm", AT_HWCAP, HWCAP_ASIMDFHM);
+    SAME("sve2", AT_HWCAP2, HWCAP2_SVE2);
+    SAME("i8mm", AT_HWCAP2, HWCAP2_I8MM);
+    SAME("bf16", AT_HWCAP2, HWCAP2_BF16);
+    assert_int_equal(attni_isa_usable(attni_isa_find("neon")), 1);
 #else
     assert_string_equal(list, "");
 #endif
