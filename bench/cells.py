@@ -80,6 +80,7 @@ def figure(cell, seconds):
 
 # The entries: a cell, and the storage types that it is measured in.
 F32 = ("f32",)
+HALF = ("f32", "bf16")
 SHORT = ("f32", "bf16", "f16")
 DECODE = dict(causal="bottom-right", unit=GBPS)
 GRID = [
@@ -88,22 +89,22 @@ GRID = [
     (Cell("12h 32, D=64", 1, 12, 32, 32, 64), SHORT),
     (Cell("12h 128, D=64", 1, 12, 128, 128, 64), SHORT),
     (Cell("12h 512, D=64", 1, 12, 512, 512, 64), SHORT + ("f64",)),
-    (Cell("12h 512, D=128", 1, 12, 512, 512, 128), ("f32", "bf16")),
+    (Cell("12h 512, D=128", 1, 12, 512, 512, 128), HALF),
     (Cell("8h 2048, D=64", 1, 8, 2048, 2048, 64), SHORT),
     (Cell("8h 2048, D=128", 1, 8, 2048, 2048, 128), SHORT),
     (Cell("8h 2048, D=64, causal", 1, 8, 2048, 2048, 64, causal="top-left"), SHORT),
     (Cell("8h 2048, D=128, causal", 1, 8, 2048, 2048, 128, causal="top-left"), SHORT),
-    (Cell("2h 8192, D=128, causal", 1, 2, 8192, 8192, 128, causal="top-left"), ("f32", "bf16")),
+    (Cell("2h 8192, D=128, causal", 1, 2, 8192, 8192, 128, causal="top-left"), HALF),
     (Cell("8h 1000, D=80", 1, 8, 1000, 1000, 80), SHORT),
     (
         Cell("32:8h 512, D=128, causal", 1, 32, 512, 512, 128, Hk=8, causal="top-left"),
-        ("f32", "bf16"),
+        HALF,
     ),
     (
         Cell("8h 2048, D=64, window 256", 1, 8, 2048, 2048, 64, causal="top-left", window=256),
-        ("f32", "bf16"),
+        HALF,
     ),
-    (Cell("8h 2048, D=64, padding mask", 1, 8, 2048, 2048, 64, mask="padding"), ("f32", "bf16")),
+    (Cell("8h 2048, D=64, padding mask", 1, 8, 2048, 2048, 64, mask="padding"), HALF),
     (Cell("8h 2048, D=64, float mask", 1, 8, 2048, 2048, 64, mask="bias"), F32),
     (Cell("8h 2048, D=64, causal ALiBi", 1, 8, 2048, 2048, 64, causal="top-left", alibi=True), F32),
     (
@@ -113,10 +114,10 @@ GRID = [
         F32,
     ),
     (Cell("8h 2048, D=64, dropout 0.1", 1, 8, 2048, 2048, 64, dropout=0.1), F32),
-    (Cell("8h 1024, D=128, Dv=64", 1, 8, 1024, 1024, 128, Dv=64), ("f32", "bf16")),
+    (Cell("8h 1024, D=128, Dv=64", 1, 8, 1024, 1024, 128, Dv=64), HALF),
     (
         Cell("8h 1024, D=192, Dv=128, causal", 1, 8, 1024, 1024, 192, Dv=128, causal="top-left"),
-        ("f32", "bf16"),
+        HALF,
     ),
     (Cell("decode 32h of 4096", 1, 32, 1, 4096, 128, **DECODE), SHORT),
     (Cell("decode 32h of 4096, 4 queries", 1, 32, 4, 4096, 128, **DECODE), SHORT),
