@@ -43,7 +43,8 @@ install: build ## into PREFIX (/usr/local), below DESTDIR
 bench: build ## how fast this machine is, beside what it could do
 	build/attn bench
 
-bench-peers: build ## libattn beside PyTorch, ONNX Runtime and OpenVINO
+bench-peers: build ## beside PyTorch, ONNX Runtime and OpenVINO; rewrites docs/BENCHMARKS.md
+	tools/install-deps.sh bench
 	bench/peers.py --markdown docs/BENCHMARKS.md
 
 pictures: build ## docs/heatmap.png

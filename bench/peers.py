@@ -53,8 +53,14 @@ def enter_environment():
     ready, wanted = ENVIRONMENT / "ready", "\n".join(PACKAGES)
     if not ready.exists() or ready.read_text() != wanted:
         say("installing", *PACKAGES, "into", ENVIRONMENT.relative_to(ROOT))
-        venv.create(ENVIRONMENT, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+        try:
+            venv.create(ENVIRONMENT, with_pip=True, clear=True)
+            subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+        except (OSError, subprocess.CalledProcessError):
+            sys.exit(
+                "peers.py: the environment could not be made; it needs Python's venv with pip"
+                " (on Debian: tools/install-deps.sh bench) and PyPI"
+            )
         ready.write_text(wanted)
     os.execv(python, [str(python), *sys.argv])
 
@@ -353,7 +359,10 @@ def main():
         if not Path(options.library).exists():
             sys.exit(f"peers.py: {options.library} is not there; `make build` makes it")
         enter_environment()
-        rows, machine, notes = run(options, grid)
+        try:
+            rows, machine, notes = run(options, grid)
+        except KeyboardInterrupt:
+            sys.exit(f"peers.py: broken off; cells so far: {options.json or 'only printed'}")
     tail = [*notes.lines(), report.machine_text(machine, rows), report.summary(rows)]
     print("", *(report.wrapped(text, 100) for text in tail), sep="\n")
     if options.json:
