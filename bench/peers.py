@@ -177,7 +177,7 @@ def measure(cell, threads, options, lib, rivals, tiny):
             best[p.who] = p
     single = best.pop("libattn, 1 thread", None)
     for who, p in best.items():
-        python = "called from Python" if cell.from_c and who != "libattn" else ""
+        python = "a call from Python; from C++ not measured" if cell.from_c and who != "libattn" else ""
         notes[who] = ", ".join(text for text in (p.variant, python) if text)
     seconds_of = {who: p.best for who, p in best.items()}
     return {
