@@ -177,7 +177,9 @@ def measure(cell, threads, options, lib, rivals, tiny):
             best[p.who] = p
     single = best.pop("libattn, 1 thread", None)
     for who, p in best.items():
-        python = "a call from Python; from C++ not measured" if cell.from_c and who != "libattn" else ""
+        python = (
+            "a call from Python; from C++ not measured" if cell.from_c and who != "libattn" else ""
+        )
         notes[who] = ", ".join(text for text in (p.variant, python) if text)
     seconds_of = {who: p.best for who, p in best.items()}
     return {
@@ -248,15 +250,23 @@ def write_json(path, rows, machine):
 
 
 def replay(files):
-    """The rows of earlier runs, in their order, and the first one's machine."""
+    """The rows of earlier runs, in the order of one run, and the first one's machine."""
     rows, machines, notes, group = [], [], report.Notes(), None
     for name in files:
         with open(name, encoding="utf-8") as f:
             got = json.load(f)
         rows += got["cells"]
         machines.append(got["machine"])
-    order = {d: i for i, d in enumerate(cells.DTYPES)}
-    rows.sort(key=lambda r: (order[r["dtype"]], r["threads"]))
+    place = {
+        c.name: i for i, (c, _) in enumerate(cells.GRID)
+    }  # a name that went from the grid comes last
+    rows.sort(
+        key=lambda r: (
+            cells.DTYPES.index(r["dtype"]),
+            r["threads"],
+            place.get(r["name"], len(place)),
+        )
+    )
     for row in rows:
         if report.heading(row) != group:
             group = report.heading(row)

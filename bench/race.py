@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Callable, Optional
 
 LEAST_ROUNDS = 3
-TURN = 2e-3  # seconds that a turn of short calls lasts
+TURN = 5e-3  # seconds that a turn of short calls lasts
 LONG = 0.1  # seconds of a call that stands alone in its turn
 BATCH = 40e-6  # calls shorter than this are timed several at once
 PROBE_SHARE = 0.25

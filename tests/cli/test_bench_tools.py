@@ -414,14 +414,16 @@ class CommandLine(unittest.TestCase):
     def test_earlier_runs_together(self):
         with tempfile.TemporaryDirectory() as folder:
             names = [os.path.join(folder, n) for n in ("a", "b", "c")]
-            peers.write_json(names[0], [LOST], MACHINE)
-            peers.write_json(names[1], [WON], {**MACHINE, "cpus": 9})
+            early, late = cells.GRID[3][0].name, cells.GRID[9][0].name
+            peers.write_json(names[0], [LOST, {**WON, "name": late}], MACHINE)
+            peers.write_json(names[1], [{**WON, "name": early}], {**MACHINE, "cpus": 9})
             text, _ = self.peers("--from", names[0], names[1], "--json", names[2])
             with open(names[2]) as f:
-                self.assertEqual([c["name"] for c in json.load(f)["cells"]], ["won", "lost"])
+                got = [c["name"] for c in json.load(f)["cells"]]
+            self.assertEqual(got, [early, late, "lost"])
         self.assertIn("; 2 CPUs", text)
-        self.assertLess(text.index("won"), text.index("lost"))
-        self.assertEqual(text.splitlines()[-1], "2 cells; 1 below 1.0: lost f32 2t (0.75)")
+        self.assertLess(text.index(early), text.index(late))
+        self.assertEqual(text.splitlines()[-1], "3 cells; 1 below 1.0: lost f32 2t (0.75)")
 
 
 if __name__ == "__main__":
