@@ -8,10 +8,10 @@ SENTENCE := Life is short, eat dessert last
 PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test install format asan tsan bench pictures clean
+.PHONY: help deps build demo test install format asan tsan bench bench-peers pictures clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 deps: ## install the packages that building needs
 	tools/install-deps.sh build
@@ -42,6 +42,10 @@ install: build ## into PREFIX (/usr/local), below DESTDIR
 
 bench: build ## how fast this machine is, beside what it could do
 	build/attn bench
+
+bench-peers: build ## beside PyTorch, ONNX Runtime and OpenVINO; rewrites docs/BENCHMARKS.md
+	tools/install-deps.sh bench
+	bench/peers.py --markdown docs/BENCHMARKS.md
 
 pictures: build ## docs/heatmap.png
 	build/attn explain "$(SENTENCE)" -o docs/heatmap.png >/dev/null

@@ -1,168 +1,384 @@
 #!/usr/bin/env python3
-"""libattn beside PyTorch, in one process, turn and turn about.
+"""libattn beside PyTorch, ONNX Runtime and OpenVINO, in one process, turn and turn about.
 
-    bench/peers.py [--library build/libattn.so] [--seconds 4] [--threads 1]
+Makes its own virtual environment (build/peers, about 1 GB) with the peers from PyPI; to get PyTorch
+without CUDA, set PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu.
+Each figure is the minimum of many calls; the players take turns, so that whatever else the machine
+does meets all of them, and the machine's own limit is measured between their turns. Every peer's
+result is compared with libattn's first. Cells that libattn loses are shown and marked "<".
 
-Makes its own virtual environment (build/peers) with PyTorch from PyPI. Each cell is the minimum of
-many calls, the two libraries taking turns, so that whatever else the machine does meets both. The
-peak is the library's own loop of multiply-adds, measured between the turns. Losing cells are shown.
+examples:
+  bench/peers.py                                  everything: a quarter of an hour
+  bench/peers.py --only "decode|GQA" --threads 1  cells by name and type
+  bench/peers.py --list                           their names
+  bench/peers.py --json a.json --markdown docs/BENCHMARKS.md
+  bench/peers.py --from a.json b.json --markdown docs/BENCHMARKS.md
+                                                  the tables again, without measuring
 """
 
 import argparse
-import ctypes
+import json
 import os
+import re
 import subprocess
 import sys
-import time
+import tempfile
 import venv
 from pathlib import Path
 
+import cells
+import library
+import race
+import report
+
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / "build" / "peers"
-PACKAGES = ["torch==2.13.0", "numpy"]
-
-# B, H, T, S, D, causal
-CELLS = [
-    (1, 12, 32, 32, 64, False),
-    (1, 12, 128, 128, 64, False),
-    (1, 12, 512, 512, 64, False),
-    (1, 8, 1000, 1000, 80, False),
-    (1, 8, 2048, 2048, 64, False),
-    (1, 8, 2048, 2048, 64, True),
-    (1, 8, 2048, 2048, 128, False),
-    (1, 8, 2048, 2048, 128, True),
+PACKAGES = [
+    "torch==2.13.0",
+    "numpy==2.4.6",
+    "onnx==1.23.2",
+    "onnxruntime==1.31.1",
+    "openvino==2026.4.1",
 ]
+# The largest difference allowed to a peer's result, of the largest element: a few roundings of the
+# output and of the weights, which peers round to the storage type.
+TOLERANCE = {"f64": 1e-12, "f32": 2e-5, "f16": 5e-3, "bf16": 4e-2}
 
 
 def enter_environment():
     """Runs this script again with the environment's Python, which has the peers."""
     python = ENVIRONMENT / "bin" / "python"
-    if Path(sys.prefix) == ENVIRONMENT:
+    if Path(sys.prefix).resolve() == ENVIRONMENT.resolve():
         return
-    if not (ENVIRONMENT / "ready").exists():
-        print("installing", *PACKAGES, "into", ENVIRONMENT.relative_to(ROOT), file=sys.stderr)
-        venv.create(ENVIRONMENT, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-        (ENVIRONMENT / "ready").touch()
+    ready, wanted = ENVIRONMENT / "ready", "\n".join(PACKAGES)
+    if not ready.exists() or ready.read_text() != wanted:
+        say("installing", *PACKAGES, "into", ENVIRONMENT.relative_to(ROOT))
+        try:
+            venv.create(ENVIRONMENT, with_pip=True, clear=True)
+            subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+        except (OSError, subprocess.CalledProcessError):
+            sys.exit(
+                "peers.py: the environment could not be made; it needs Python's venv with pip"
+                " (on Debian: tools/install-deps.sh bench) and PyPI"
+            )
+        ready.write_text(wanted)
     os.execv(python, [str(python), *sys.argv])
 
 
-class Tensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("dtype", ctypes.c_int),
-        ("shape", ctypes.c_int64 * 4),
-        ("stride", ctypes.c_int64 * 4),
-    ]
+def say(*words):
+    """Progress and trouble go to stderr; the tables alone to stdout."""
+    print(*words, file=sys.stderr, flush=True)
 
 
-class Options(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", ctypes.c_size_t),
-        ("threads", ctypes.c_int),
-        ("isa", ctypes.c_char_p),
-        ("hooks", ctypes.c_void_p * 5),
-    ]
+# ------------------------------------------------------------------------------------- a cell
 
 
-class Args(ctypes.Structure):
-    """The head of attn_sdpa_args; the library takes a shorter struct and fills in the rest."""
-
-    _fields_ = [
-        ("struct_size", ctypes.c_size_t),
-        ("q", Tensor),
-        ("k", Tensor),
-        ("v", Tensor),
-        ("out", Tensor),
-        ("scale", ctypes.c_double),
-        ("causal", ctypes.c_int),
-        ("causal_offset", ctypes.c_int64),
-        ("window_left", ctypes.c_int64),
-        ("window_right", ctypes.c_int64),
-    ]
+def build_tiny(lib, folder):
+    """Compiles tiny.c against the library; its path, or raises OSError or CalledProcessError."""
+    program = Path(folder) / "tiny"
+    command = [os.environ.get("CC", "cc"), "-O2", f"-I{ROOT / 'include'}", ROOT / "bench/tiny.c"]
+    command += [lib.path, f"-Wl,-rpath,{lib.path.parent}", "-o", program]
+    subprocess.run(command, check=True, capture_output=True)
+    return program
 
 
-def tensor(t):
-    four = ctypes.c_int64 * 4
-    return Tensor(t.data_ptr(), 2, four(*t.shape), four(*t.stride()))
+def run_tiny(program):
+    done = subprocess.run([program], check=True, stdout=subprocess.PIPE)
+    return 1e-9 * float(done.stdout)
 
 
-def load(path, threads):
-    library = ctypes.CDLL(str(path))
-    library.attn_measure_flops.restype = ctypes.c_double
-    library.attn_measure_flops.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_double]
-    context = ctypes.c_void_p()
-    options = Options(struct_size=ctypes.sizeof(Options), threads=threads)
-    if library.attn_context_create(ctypes.byref(options), ctypes.byref(context), None):
-        sys.exit("attn_context_create failed")
-    return library, context
+def difference(got, want):
+    """The largest difference over the largest element wanted; NaN anywhere is infinite."""
+    got, want = got.double(), want.double()
+    if got.shape != want.shape:
+        return float("inf")
+    error = (got - want).abs().max().item() / max(want.abs().max().item(), 1e-30)
+    return error if error == error else float("inf")
 
 
-def clock(call):
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+def checked(players, want, cell, notes):
+    """The players whose last result is libattn's; a note for each that is not."""
+    right = []
+    for p in players:
+        error = difference(p.result(), want)
+        if error <= TOLERANCE[cell.dtype]:
+            right.append(p)
+        else:
+            say(f"  {p.who} {p.variant}: result differs by {error:.1e}")
+            notes[p.who] = f"{p.variant or 'its'} result differs from libattn's by {error:.0e}"
+    return right
 
 
-def measure(library, context, torch, cell, seconds):
-    B, H, T, S, D, causal = cell
-    q, out = torch.randn(B, H, T, D), torch.empty(B, H, T, D)
-    k, v = torch.randn(B, H, S, D), torch.randn(B, H, S, D)
-    args = Args(
-        struct_size=ctypes.sizeof(Args),
-        q=tensor(q),
-        k=tensor(k),
-        v=tensor(v),
-        out=tensor(out),
-        causal=int(causal),
-        window_left=-1,
-        window_right=-1,
-    )
+def find_players(cell, problem, threads, lib, rivals, tiny, notes):
+    """Everybody who can compute the cell rightly."""
+    from rivals import Cannot
 
-    def ours():
-        assert library.attn_sdpa_forward(context, ctypes.byref(args), None) == 0
-
-    def theirs():
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
-
+    args, out = problem.attn_args()
+    ours = lib.forward(args, threads)
     ours()
-    difference = (out - theirs()).abs().max().item()
-    assert difference < 1e-4, f"{cell}: results differ by {difference}"
-    best, peak, end = [1e9, 1e9], 0.0, time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        best[0] = min(best[0], clock(ours))
-        best[1] = min(best[1], clock(theirs))
-        peak = max(peak, library.attn_measure_flops(None, 2, 0.003))
-    pairs = T * (T + 1) / 2 if causal else T * S
-    return [4 * B * H * D * pairs / t / 1e9 for t in best] + [peak / 1e9]
+    players = [race.Player("libattn", "", ours)]
+    if cell.from_c:
+        players = [race.Player("libattn", "", lambda: run_tiny(tiny))]
+    if threads > 1 and not cell.from_c:
+        players.append(race.Player("libattn, 1 thread", "", lib.forward(args, 1)))
+    # Draws of dropout are everybody's own, so results are compared without.
+    want, plain = out, problem
+    if cell.dropout:
+        from problem import Problem
+
+        plain = Problem(cell._replace(dropout=0.0))
+        plain_args, want = plain.attn_args()
+        lib.forward(plain_args, threads)()
+    for rival in rivals:
+        try:
+            found = rival.players(problem, threads)
+            if cell.dropout:
+                for p in rival.players(plain, threads):
+                    p.call()
+                    found = found if checked([p], want, cell, notes) else []
+            else:
+                for p in found:
+                    p.call()
+                found = checked(found, want, cell, notes)
+            players += found
+        except (Cannot, RuntimeError) as e:
+            notes[rival.who] = str(e).strip().splitlines()[0][:160]
+    return players
+
+
+def limit_of(cell, threads, lib):
+    """What measures the machine beside this cell, in its unit; None for microseconds."""
+    if cell.unit == cells.GFLOPS:
+        return lambda: 1e-9 * lib.measure_flops(cell.dtype, threads, 3e-3)
+    if cell.unit == cells.GBPS:
+        return lambda: 1e-9 * lib.measure_read(cells.kv_bytes(cell), threads, 5e-3)
+    return None
+
+
+def measure(cell, threads, options, lib, rivals, tiny):
+    """The cell's row, for report.py."""
+    from problem import Problem
+
+    notes = {who: "left out by --peers" for who in report.PEERS if who not in options.peers}
+    problem, players, limit = Problem(cell), [], 0.0
+    try:
+        if cell.from_c and not isinstance(tiny, Path):
+            raise library.Failed(f"tiny.c was not built: {tiny}")
+        players = find_players(cell, problem, threads, lib, rivals, tiny, notes)
+    except library.Failed as e:
+        notes["libattn"] = str(e)
+    if players:
+        quiet = race.settle if threads > 1 else None
+        players = race.warm_up(players)
+        limit = race.race(players, options.seconds, limit_of(cell, threads, lib), quiet)
+    best = {}
+    for p in players:
+        if p.who not in best or p.best < best[p.who].best:
+            best[p.who] = p
+    single = best.pop("libattn, 1 thread", None)
+    for who, p in best.items():
+        python = (
+            "a call from Python; from C++ not measured" if cell.from_c and who != "libattn" else ""
+        )
+        notes[who] = ", ".join(text for text in (p.variant, python) if text)
+    seconds_of = {who: p.best for who, p in best.items()}
+    return {
+        "name": cell.name,
+        "dtype": cell.dtype,
+        "threads": threads,
+        "unit": cell.unit,
+        "figure": {who: cells.figure(cell, s) for who, s in seconds_of.items()},
+        "seconds": seconds_of,
+        "notes": {who: text for who, text in notes.items() if text},
+        "limit": limit,
+        "one_thread": single.best if single else None,
+    }
+
+
+# -------------------------------------------------------------------------------------- a run
+
+
+def describe(lib, rivals, seconds):
+    """The machine and the versions for report.machine_text, without a name or a place."""
+    return {
+        "libattn": f"{lib.version()} ({lib.isa()})",
+        "peers": [f"{r.name} {r.version()}" for r in rivals],
+        "cpus": library.cpus(),
+        "features": lib.features(),
+        "caches": library.caches(),
+        "seconds": seconds,
+    }
+
+
+def run(options, grid):
+    """Measures and prints; gives the rows and the description of the machine."""
+    import torch
+    from rivals import all_rivals
+
+    lib, rivals = library.Library(options.library), all_rivals(options.peers)
+    rows, notes, group = [], report.Notes(), None
+    machine = describe(lib, rivals, options.seconds)
+    # A call of microseconds stays on the caller's thread.
+    order = [
+        (cell, threads)
+        for dtype in dict.fromkeys(c.dtype for c in grid)
+        for threads in options.threads
+        for cell in grid
+        if cell.dtype == dtype and not (cell.unit == cells.MICROSECONDS and threads > 1)
+    ]
+    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+        try:
+            tiny = build_tiny(lib, folder)
+        except (OSError, subprocess.CalledProcessError) as e:
+            tiny = str(e)
+        for i, (cell, threads) in enumerate(order):
+            say(f"[{i + 1} of {len(order)}] {cell.name}, {cell.dtype}, {threads} thread(s)")
+            row = measure(cell, threads, options, lib, rivals, tiny)
+            rows.append(row)
+            if report.heading(row) != group:
+                group = report.heading(row)
+                print(report.head(row))
+            print(report.line(report.columns(row, notes)), flush=True)
+            if options.json:  # after every cell: a long run may be broken off
+                write_json(options.json, rows, machine)
+    return rows, machine, notes
+
+
+def write_json(path, rows, machine):
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({"schema": "attn.peers/1", "machine": machine, "cells": rows}, f, indent=1)
+
+
+def replay(files):
+    """The rows of earlier runs, in the order of one run, and the first one's machine."""
+    rows, machines, notes, group = [], [], report.Notes(), None
+    for name in files:
+        with open(name, encoding="utf-8") as f:
+            got = json.load(f)
+        rows += got["cells"]
+        machines.append(got["machine"])
+    place = {
+        c.name: i for i, (c, _) in enumerate(cells.GRID)
+    }  # a name that went from the grid comes last
+    rows.sort(
+        key=lambda r: (
+            cells.DTYPES.index(r["dtype"]),
+            r["threads"],
+            place.get(r["name"], len(place)),
+        )
+    )
+    for row in rows:
+        if report.heading(row) != group:
+            group = report.heading(row)
+            print(report.head(row))
+        print(report.line(report.columns(row, notes)))
+    return rows, machines[0], notes
+
+
+# ---------------------------------------------------------------------------- command line
+
+
+def words(allowed):
+    """A type for argparse: words of a list, separated by commas."""
+
+    def parse(text):
+        got = text.split(",")
+        for word in got:
+            if word not in allowed:
+                raise argparse.ArgumentTypeError(f"'{word}' is none of {', '.join(allowed)}")
+        return got
+
+    return parse
+
+
+def counts(text):
+    try:
+        got = [int(word) for word in text.split(",")]
+    except ValueError:
+        got = [0]
+    if min(got) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}': must be numbers from 1, as 1,2")
+    return got
+
+
+def seconds(text):
+    try:
+        got = float(text)
+    except ValueError:
+        got = 0.0
+    if not 0 < got < 1e6:
+        raise argparse.ArgumentTypeError(f"'{text}': must be more than 0")
+    return got
+
+
+def pattern(text):
+    try:
+        return re.compile(text)
+    except re.error as e:
+        raise argparse.ArgumentTypeError(f"'{text}' is no regular expression: {e}")
+
+
+def parse(argv):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--library", metavar="FILE", default=ROOT / "build" / "libattn.so", help="build/libattn.so")
+    add("--seconds", metavar="N", type=seconds, default=4.0, help="for each cell (4)")
+    add("--threads", metavar="N,N", type=counts, default=[1, 2], help="thread counts (1,2)")
+    add("--only", metavar="REGEX", type=pattern, help="cells whose 'name dtype' it finds")
+    add(
+        "--dtype",
+        metavar="D,D",
+        type=words(cells.DTYPES),
+        default=cells.DTYPES,
+        help="storage types (all: %s)" % ",".join(cells.DTYPES),
+    )
+    add(
+        "--peers",
+        metavar="P,P",
+        type=words(report.PEERS),
+        default=list(report.PEERS),
+        help="of %s (all)" % ",".join(report.PEERS),
+    )
+    add("--markdown", metavar="FILE", help="rewrite the generated part of FILE, keep the rest")
+    add("--json", metavar="FILE", help="write every time to FILE")
+    add(
+        "--from",
+        metavar="FILE",
+        nargs="+",
+        dest="files",
+        help="measure nothing: the tables of earlier --json files, together",
+    )
+    add("--list", action="store_true", help="print the cells' names and types")
+    options = parser.parse_args(argv)
+    grid = cells.grid(options.dtype, options.only)
+    if not grid:
+        parser.error("no cell fits --only and --dtype; --list shows them")
+    return options, grid
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--library", default=ROOT / "build" / "libattn.so")
-    parser.add_argument("--seconds", type=float, default=4, help="for each cell")
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    enter_environment()
-    import torch
-
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
-    library, context = load(options.library, options.threads)
-    print(
-        f"f32 forward, {options.threads} thread(s), PyTorch {torch.__version__}; "
-        "GFLOP/s of visible pairs"
-    )
-    print("  B  H     T     S    D causal   libattn   PyTorch   ratio   of peak")
-    for cell in CELLS:
-        ours, theirs, peak = measure(library, context, torch, cell, options.seconds)
-        B, H, T, S, D, causal = cell
-        share = ours / peak / options.threads
-        print(
-            f"{B:3} {H:2} {T:5} {S:5} {D:4} {'yes' if causal else 'no':>6} {ours:9.1f}"
-            f" {theirs:9.1f} {ours / theirs:7.2f} {share:8.0%}",
-            flush=True,
-        )
+    options, grid = parse(sys.argv[1:])
+    if options.list:
+        print("\n".join(f"{c.name}  {c.dtype}" for c in grid))
+        return
+    if options.files:
+        rows, machine, notes = replay(options.files)
+    else:
+        if not Path(options.library).exists():
+            sys.exit(f"peers.py: {options.library} is not there; `make build` makes it")
+        enter_environment()
+        try:
+            rows, machine, notes = run(options, grid)
+        except KeyboardInterrupt:
+            sys.exit(f"peers.py: broken off; cells so far: {options.json or 'only printed'}")
+    tail = [*notes.lines(), report.machine_text(machine, rows), report.summary(rows)]
+    print("", *(report.wrapped(text, 100) for text in tail), sep="\n")
+    if options.json:
+        write_json(options.json, rows, machine)
+    if options.markdown:
+        report.write_markdown(options.markdown, rows, machine)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-/* pack, widen, bias and finish: rows of the caller's arrays into tiles and back. Nothing is summed, so every
- * element but a quotient is compared to the bit; what these two can do wrong is to touch a byte that is not
- * theirs. */
+/* pack, widen, bias and finish: rows of the caller's arrays into tiles and back. Nothing is summed,
+ * so every element but a quotient is compared to the bit; what these two can do wrong is to touch a
+ * byte that is not theirs. */
 #include "check_case.h"
 
 #include "../src/internal.h"
@@ -142,6 +142,37 @@ void check_widen(check_case *c)
     check_expect_same(c, "to", to, want, rows * D, D ? D : 1, CHECK_ZERO_SIGNED);
     check_expect_intact(c);
     CHECK_BENCH(c, rows * D, c->kernels->widen(to, from, (ptrdiff_t)ld, type, rows, D));
+}
+
+/* Against the rows of dtype.c, which are tested on every number there is. */
+void check_narrow(check_case *c)
+{
+    static const attn_dtype types[] = {ATTN_F16, ATTN_BF16, ATTN_F32, ATTN_F64};
+    const attn_dtype type = CHECK_PICK(c, types);
+    const int64_t n = CHECK_PICK(c, row_sizes);
+    const size_t bytes = (size_t)n * attn_dtype_size(type);
+    const check_content content = check_any_content(c);
+    check_describe(c, "n=%" PRId64 " %s", n, attn_dtype_name(type));
+    void *from = check_free(c, n);
+    check_fill(c, from, n, content);
+    /* as many elements of R as hold the bytes, so that what lies behind them is out of bounds */
+    const size_t room = (bytes + c->size - 1) / c->size * c->size;
+    char *to = (char *)check_free(c, (int64_t)(room / c->size)) + (room - bytes);
+    char *want = (char *)check_array(c, n + 1);
+    if (c->bits == 32)
+        attni_store_row_f32(want, type, 1, from, n);
+    else
+        attni_store_row_f64(want, type, 1, from, n);
+    c->kernels->narrow(to, type, from, n);
+    for (int64_t i = 0; i < n; i++) {
+        double a, b;
+        attni_load_row_f64(&a, to + (size_t)i * attn_dtype_size(type), type, 1, 1);
+        attni_load_row_f64(&b, want + (size_t)i * attn_dtype_size(type), type, 1, 1);
+        if (!(a == b || (isnan(a) && isnan(b))) || signbit(a) != signbit(b))
+            check_fail(c, "%.9g came out as %.9g, not %.9g", check_get(c, from, i), a, b);
+    }
+    check_expect_intact(c);
+    CHECK_BENCH(c, n, c->kernels->narrow(to, type, from, n));
 }
 
 /* Biases come as rows and are added to columns; a -inf hides whatever the score was. */

@@ -1,5 +1,6 @@
-/* drop, values, join and fold: what weights do to values, and how chunks add up. Each sum's order is fixed and each product rounds in
- * a known way, so both are compared to the bit with one element at a time. */
+/* drop, values, join and fold: what weights do to values, and how chunks add up. Each sum's order
+ * is fixed and each product rounds in a known way, so both are compared to the bit with one element
+ * at a time. */
 #include "check_case.h"
 
 #include "../ref/attn_ref.h"

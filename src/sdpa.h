@@ -69,9 +69,9 @@ struct attni_plan {
     attn_dtype real_dtype;
     int64_t B, H, Hk, T, S, D, Dv;
     double power, rest;
-    double c;     /* turns a score into log2 units: rest * log2(e), or log2(e) if natural */
+    double c;       /* turns a score into log2 units: rest * log2(e), or log2(e) if natural */
     unsigned kinds; /* of masks */
-    bool natural; /* scores are brought to natural units: soft cap or biases */
+    bool natural;   /* scores are brought to natural units: soft cap or biases */
     bool k_in_place, v_in_place, q_in_place, out_in_place; /* else rows are converted */
     uint32_t drop_threshold;
     int nv;            /* vectors of queries in a full tile */

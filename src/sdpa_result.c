@@ -1,14 +1,16 @@
-/* What comes out of a tile once its keys are swept: sinks, division, lse, and the scores on request.
- * sdpa_tile.h has the structures, sdpa_tile.c the sweep. */
+/* What comes out of a tile once its keys are swept: sinks, division, lse, and the scores on
+ * request. sdpa_tile.h has the structures, sdpa_tile.c the sweep. */
 #include "sdpa_tile.h"
 
 #include <math.h>
 
-/* Writes lane i's row of n elements, from R, into t. */
+/* Writes a row of n elements of R to where t has it. */
 static void store_row(const attni_plan *p, char *to, const attn_tensor *t, const char *from,
                       int64_t n)
 {
-    if (p->real == sizeof(float))
+    if (t->stride[3] == 1)
+        p->kernels->narrow(to, t->dtype, from, n);
+    else if (p->real == sizeof(float))
         attni_store_row_f32(to, t->dtype, t->stride[3], (const float *)from, n);
     else
         attni_store_row_f64(to, t->dtype, t->stride[3], (const double *)from, n);
@@ -160,8 +162,8 @@ static void turn_scores(attni_worker *w, const attni_tile *t, int n, bool marked
         }
 }
 
-/* The divisors of the rows: l for weights, else 1. Weights count from the maximum itself, wherever m
- * has been. True if a row is NaN, where 0 for a hidden key must not be divided. */
+/* The divisors of the rows: l for weights, else 1. Weights count from the maximum itself, wherever
+ * m has been. True if a row is NaN, where 0 for a hidden key must not be divided. */
 static bool row_divisors(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;

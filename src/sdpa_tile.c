@@ -124,11 +124,14 @@ static void load_queries(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *q = &p->args.q;
-    const bool apart = t->heads > 1 && t->per_head > 1;
+    /* rows of one head, or one row of each head, lie at one distance */
+    const bool even = t->heads == 1 || t->per_head == 1;
     const char *from = attni_lane_row(w, t, q, 0, 0);
     ptrdiff_t ldq = (ptrdiff_t)q->stride[t->heads > 1 ? 1 : 2];
-    if (!p->q_in_place || apart) {
-        for (int i = 0; i < t->rows; i++)
+    if (!p->q_in_place || !even) {
+        if (even)
+            convert_rows(p, w->rows, from, ldq, q->dtype, q->stride[3], t->rows, p->D);
+        for (int i = 0; i < t->rows && !even; i++)
             convert_rows(p, w->rows + (size_t)i * (size_t)p->D * p->real,
                          attni_lane_row(w, t, q, i, 0), 0, q->dtype, q->stride[3], 1, p->D);
         from = w->rows;
@@ -269,8 +272,8 @@ static int classify_chunk(const attni_worker *w, const attni_tile *t, int64_t j0
     return last;
 }
 
-/* One chunk for one tile, into x; with `joins`, it then joins the tile. False: nothing was seen, and
- * x is not filled. */
+/* One chunk for one tile, into x; with `joins`, it then joins the tile. False: nothing was seen,
+ * and x is not filled. */
 static bool sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
                         sweep_mode mode, bool joins)
 {
@@ -382,7 +385,7 @@ void attni_tile_task(const attni_plan *plan, const attni_view *view, int64_t i0,
         finish_tile(&w, &w.tiles[i]);
 }
 
-/* ------------------------------------------------------------------- a task in parts over the keys */
+/* ---------------------------------------------------------------- a task in parts over the keys */
 
 static attni_partial partial_of(const attni_plan *p, char *partials, int64_t chunk)
 {

@@ -17,10 +17,10 @@ typedef struct attni_tile {
     char *total; /* [Dv][W] sum of weighted values */
     char *l;     /* [W]     sum of weights */
     char *m;     /* [W]     what both count from: an integer, log2 units */
-    char *
-        m_first; /* [W]     where a chunk's running maximum starts: -inf, or what must not overflow */
-    char *top;   /* [W]     largest score */
-    char *c;     /* [W]     score -> log2 units */
+    char
+        *m_first; /* [W]     where a chunk's maximum starts: -inf, or high enough not to overflow */
+    char *top;    /* [W]     largest score */
+    char *c;      /* [W]     score -> log2 units */
     attni_span span;
 } attni_tile;
 

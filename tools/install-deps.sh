@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs what is missing of the Debian packages that are needed, as root or through sudo.
 #
-#   tools/install-deps.sh [build|test|ci]     each group holds the one before it; default: build
+#   tools/install-deps.sh [build|test|ci|bench]     default: build, which each other group holds
 #
 # Asks nothing. Where it cannot install it says what is needed, in one message.
 set -euo pipefail
@@ -9,6 +9,7 @@ set -euo pipefail
 build=(gcc libc6-dev make cmake pkg-config
        libjansson-dev libzip-dev libutf8proc-dev libcairo2-dev)
 tests=("${build[@]}" libcmocka-dev python3 python3-numpy qemu-user)
+bench=("${build[@]}" python3 python3-venv)
 ci=("${tests[@]}" git clang clang-format g++ shellcheck
     gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
 
@@ -16,8 +17,9 @@ case "${1:-build}" in
 build) wanted=("${build[@]}") ;;
 test) wanted=("${tests[@]}") ;;
 ci) wanted=("${ci[@]}") ;;
+bench) wanted=("${bench[@]}") ;;
 *)
-    echo "install-deps: no group '$1'; groups: build test ci" >&2
+    echo "install-deps: no group '$1'; groups: build test ci bench" >&2
     exit 2
     ;;
 esac

@@ -1,5 +1,5 @@
-/* drop: weights kept or lost by Philox4x32-10, counter-based, so that a decision depends on its place
- * alone (Salmon et al. 2011). Included by tile.inc.h; the contract stands in kernel.h. */
+/* drop: weights kept or lost by Philox4x32-10, counter-based, so that a decision depends on its
+ * place alone (Salmon et al. 2011). Included by tile.inc.h; the contract stands in kernel.h. */
 
 /* Philox4x32-10 of V_U64_LANES counters, a 32-bit word in each 64-bit lane. What the products leave
  * in the high halves does no harm: the next product does not look at it. */

@@ -51,6 +51,29 @@ static void op_widen(void *to_, const void *from, ptrdiff_t ld, attn_dtype dtype
     }
 }
 
+static void op_narrow(void *to_, attn_dtype dtype, const void *from_, int64_t n)
+{
+    char *to = to_;
+    const R_any *from = from_;
+    int64_t i = 0;
+#ifdef V_HALVES
+    if (dtype == ATTN_BF16)
+        for (; i + V_LANES <= n; i += V_LANES)
+            v_to_bf16(to + 2 * i, v_loadu(from + i));
+    else if (dtype == ATTN_F16)
+        for (; i + V_LANES <= n; i += V_LANES)
+            v_to_f16(to + 2 * i, v_loadu(from + i));
+#endif
+    if (i == n)
+        return;
+    to += (size_t)i * attn_dtype_size(dtype);
+#if ATTNI_BITS == 32
+    attni_store_row_f32(to, dtype, 1, (const float *)from + i, n - i);
+#else
+    attni_store_row_f64(to, dtype, 1, (const double *)from + i, n - i);
+#endif
+}
+
 /* ------------------------------------------------------------------------------- scores_few */
 
 #ifndef V_LOAD_TRANSPOSED
@@ -97,8 +120,8 @@ V_INLINE void scores_few_rest(vec *s, const R *qt, const R_any *k, ptrdiff_t ldk
     }
 }
 
-/* Scores of up to `groups` x V_LANES keys. Two groups keep two chains of sums going: one alone would
- * wait for its own additions. */
+/* Scores of up to `groups` x V_LANES keys. Two groups keep two chains of sums going: one alone
+ * would wait for its own additions. */
 V_INLINE void scores_few_keys(R *st, vec *top, const R *qt, const R_any *k, ptrdiff_t ldk, int keys,
                               int64_t D, const int nr, const int groups)
 {

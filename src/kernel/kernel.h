@@ -44,9 +44,13 @@ typedef struct attni_kernels {
     /* qt[d*W + i] = q[i*ldq + d] * mul for i < rows, else 0. mul is a power of two. */
     void (*pack)(void *qt, const void *q, ptrdiff_t ldq, int rows, int64_t D, double mul, int nv);
 
-    /* to[r*D + d] = from[r*ld + d] as R, exactly, for r < rows, d < D; dtype is f32, f16 or bf16 (for
-     * double, R itself is not needed and not there). */
+    /* to[r*D + d] = from[r*ld + d] as R, exactly, for r < rows, d < D; dtype is any float
+     * type; to a narrower R it rounds to nearest even. */
     void (*widen)(void *to, const void *from, ptrdiff_t ld, attn_dtype dtype, int rows, int64_t D);
+
+    /* to[i] = from[i] rounded to nearest even, i < n; dtype is any float type, `to` at any
+     * address. */
+    void (*narrow)(void *to, attn_dtype dtype, const void *from, int64_t n);
 
     /* st[j*W + i] = sum over d < D of k[j*ldk + d] * qt[d*W + i], for j < n: a chain from 0 over
      * each run of ATTNI_RUN components, then run 0 + run 1 + ... in order. mx[i] = the largest of
@@ -54,8 +58,8 @@ typedef struct attni_kernels {
     void (*scores)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
                    int64_t D, int nv);
 
-    /* The same bits for i < rows, 1 <= rows <= few, and anything in the other lanes: with keys in the
-     * lanes, for tiles that are nearly empty, where reading k is the work. nv is 1. */
+    /* The same bits for i < rows, 1 <= rows <= few, and anything in the other lanes: with keys in
+     * the lanes, for tiles that are nearly empty, where reading k is the work. nv is 1. */
     void (*scores_few)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
                        int64_t D, int rows);
 
@@ -84,8 +88,8 @@ typedef struct attni_kernels {
     void (*rescale)(void *x, int64_t rows, const void *a, int nv);
 
     /* A chunk of keys, its running maximum m and its sum of weights l, joins those before it. M
-     * becomes max(M, m); factors[i] = 2^(old M - new M), factors[W + i] = 2^(m - new M), both 1 while
-     * nothing was seen; L = L * factors[i] + l * factors[W + i]. */
+     * becomes max(M, m); factors[i] = 2^(old M - new M), factors[W + i] = 2^(m - new M), both 1
+     * while nothing was seen; L = L * factors[i] + l * factors[W + i]. */
     void (*join)(void *M, void *L, void *factors, const void *m, const void *l, int nv);
 
     /* total = total * factors[i] + acc * factors[W + i], over [rows][W]: as values() with LAST. */
@@ -109,8 +113,8 @@ typedef struct attni_kernels {
     void (*values)(void *acc, void *total, const void *factors, const void *v, ptrdiff_t ldv,
                    const void *p, int n, int64_t Dv, int nv, int flags);
 
-    /* The same bits for i < rows, 1 <= rows <= few, and anything in the other lanes: with components
-     * in the lanes. Not CAREFUL; nv is 1. */
+    /* The same bits for i < rows, 1 <= rows <= few, and anything in the other lanes: with
+     * components in the lanes. Not CAREFUL; nv is 1. */
     void (*values_few)(void *acc, void *total, const void *factors, const void *v, ptrdiff_t ldv,
                        const void *p, int n, int64_t Dv, int rows, int flags);
 

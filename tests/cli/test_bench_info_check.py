@@ -67,11 +67,34 @@ class Bench(CliTest):
             self.assertAlmostEqual(c["peak_fraction"], c["gflops"] / c["peak_gflops"], delta=1e-9)
             self.assertAlmostEqual(c["stream_fraction"], c["gbps"] / c["stream_gbps"], delta=1e-9)
 
+    def test_decoding_reads_shared_keys_once(self):
+        """A cache of 2-byte elements, two heads of it for eight of queries, a batch of 3."""
+        c = self.cases("--shape", "3,8,2,4,50,16", "--causal", "bottom-right", "--dtype", "bf16")[0]
+        size = 2 * 3 * (2 * 2 * 50 * 16 + 2 * 8 * 4 * 16)  # K and V, q and out
+        self.assertAlmostEqual(c["gbps"] * c["time_us_min"] * 1e3, size, delta=1e-6 * size)
+        flop = 3 * 8 * (47 + 48 + 49 + 50) * 4 * 16
+        self.assertAlmostEqual(c["gflops"] * c["time_us_min"] * 1e3, flop, delta=1e-6 * flop)
+
     def test_every_dtype(self):
         for dtype in ("f64", "f32", "f16", "bf16"):
             self.assertEqual(
                 self.cases("--shape", "1,1,1,4,4,4", "--dtype", dtype)[0]["dtype"], dtype
             )
+
+    @unittest.skipIf("ASAN_OPTIONS" in os.environ, "minutes under a sanitizer")
+    def test_standard_list(self):
+        """Tiny, prefill full and causal, and decoding of each kind, without a --shape."""
+        cases = self.cases()
+        shapes = {tuple(c["shape"][:5]): c for c in cases}
+        for shape in ((1, 1, 1, 6, 6), (1, 8, 8, 2048, 2048), (1, 32, 32, 1, 4096)):
+            self.assertIn(shape, shapes)
+        self.assertEqual(shapes[1, 32, 32, 4, 4096]["causal"], "bottom-right")
+        self.assertIn((8, 8, 8, 1, 2048), shapes)
+        self.assertIn((1, 32, 4, 1, 8192), shapes)
+        self.assertIn("top-left", [c["causal"] for c in cases])
+        for c in cases:
+            self.assertGreater(c["stream_fraction"], 0)
+            self.assertGreater(c["peak_fraction"], 0)
 
     def test_table(self):
         text = self.works(
@@ -84,11 +107,14 @@ class Bench(CliTest):
             "1,1,1,8,8,4",
             "--threads",
             "1",
+            "--causal",
+            "bottom-right",
         )
         lines = text.splitlines()
         self.assertLessEqual(max(map(len, lines)), 80)
         self.assertIn("1 thread;", lines[0])
         self.assertTrue(lines[-1].startswith("1,1,1,8,8,4,4 "), lines[-1])
+        self.assertIn(" bottom-right ", lines[-1])
         self.assertEqual(len(lines), 5)
 
 

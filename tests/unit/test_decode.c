@@ -1,9 +1,9 @@
 /* labels: threads
  *
  * Decoding gives prefill's bits. One call over T queries is the measure; each query is then made
- * again alone, in threes, with its key/value head's queries in one tile or by itself, by 1, 2, 3 and
- * 7 threads that share the keys of one query: kernels with keys in their lanes, heads packed into
- * lanes and work cut along the keys all have to agree with full tiles. */
+ * again alone, in threes, with its key/value head's queries in one tile or by itself, by 1, 2, 3
+ * and 7 threads that share the keys of one query: kernels with keys in their lanes, heads packed
+ * into lanes and work cut along the keys all have to agree with full tiles. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

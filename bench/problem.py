@@ -1,0 +1,94 @@
+"""A cell's tensors, made once and shared by all players, and libattn's own way to compute it."""
+
+import ctypes
+
+import torch
+
+import cells
+import library
+
+TYPES = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+}
+SEED = 123
+
+
+def view(t, dtype):
+    return library.tensor(t.data_ptr(), dtype, t.shape, t.stride())
+
+
+class Problem:
+    """q, k, v, and the masks that peers without libattn's options need in their place."""
+
+    def __init__(self, cell):
+        self.cell, self.dtype = cell, TYPES[cell.dtype]
+        torch.manual_seed(SEED)
+        self.q = self.normals(cell.H, cell.T, cell.D)
+        self.k = self.normals(cell.kv_heads, cell.S, cell.D)
+        self.v = self.normals(cell.kv_heads, cell.S, cell.value_size)
+        self.slopes = torch.pow(2.0, -8.0 * torch.arange(1, cell.H + 1) / cell.H)
+        self.mask = None  # as libattn gets it
+        if cell.mask == "bias":
+            self.mask = torch.randn(1, 1, cell.T, cell.S).to(self.dtype)
+        elif cell.mask == "padding":
+            self.mask = torch.zeros(1, 1, cell.T, cell.S, dtype=torch.bool)
+            self.mask[..., : cells.padded_keys(cell)] = True
+
+    def normals(self, heads, rows, columns):
+        return torch.randn(self.cell.B, heads, rows, columns).to(self.dtype)
+
+    def offset(self):
+        return self.cell.S - self.cell.T if self.cell.causal == "bottom-right" else 0
+
+    def distance(self):
+        """j - i - off, [T,S]."""
+        i = torch.arange(self.cell.T)[:, None] + self.offset()
+        return torch.arange(self.cell.S)[None, :] - i
+
+    def plain_causal(self):
+        """Causal alone and T = S: what every peer has a flag for."""
+        c = self.cell
+        return c.causal != "none" and c.T == c.S and not (c.window or c.mask or c.alibi)
+
+    def hides_nothing(self):
+        """One query at the end of the cache sees all of it, causal or not."""
+        return self.cell.causal == "none" or (self.cell.T == 1 and not self.cell.window)
+
+    def whole_mask(self):
+        """Everything that hides or adds as one tensor [1,1|H,T,S], bool or of the cell's type;
+        None if there is nothing."""
+        mask = self.mask
+        if not self.hides_nothing():
+            seen = self.distance() <= 0
+            if self.cell.window:
+                seen &= self.distance() > -self.cell.window
+            mask = seen[None, None] if mask is None else mask & seen
+        if self.cell.alibi:
+            bias = self.slopes[:, None, None] * self.distance()
+            if mask is not None:
+                bias = bias.masked_fill(~mask[0], float("-inf"))
+            mask = bias[None].to(self.dtype)
+        return mask
+
+    def attn_args(self, dropout=True):
+        """attn_sdpa_args and its output tensor."""
+        cell, args = self.cell, library.new_args()
+        out = torch.full((cell.B, cell.H, cell.T, cell.value_size), float("nan"), dtype=self.dtype)
+        for name, t in (("q", self.q), ("k", self.k), ("v", self.v), ("out", out)):
+            setattr(args, name, view(t, cell.dtype))
+        args.owners = (self, out)  # they point at these, which must live as long
+        args.causal = library.CAUSAL[cell.causal]
+        if cell.window:
+            args.window_left = cell.window - 1
+        if self.mask is not None:
+            kind = "bool" if self.mask.dtype == torch.bool else cell.dtype
+            args.mask = ctypes.pointer(view(self.mask, kind))
+        if cell.alibi:
+            args.alibi_slopes = (ctypes.c_float * cell.H)(*self.slopes.tolist())
+        args.softcap = cell.softcap
+        if dropout:
+            args.dropout, args.dropout_seed = cell.dropout, SEED
+        return args, out

@@ -1,0 +1,91 @@
+"""The peers, each asked to do what a cell says in the way that suits it best.
+
+A rival's `players(problem, threads)` gives one player for each way that it has, which all run; the
+fastest counts and is named. Where it has none it raises Cannot with the reason, which the table
+shows. Layouts are the peer's own, masks are made beforehand, and outputs are written where the peer
+likes; what is timed is the call alone.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from race import Player
+
+
+class Cannot(Exception):
+    """Why a peer has no figure in a cell."""
+
+
+class Torch:
+    """torch.nn.functional.scaled_dot_product_attention, and its parts where it lacks an option."""
+
+    who, name = "torch", "PyTorch"
+
+    def version(self):
+        return torch.__version__.split("+")[0]
+
+    def players(self, p, threads):
+        torch.set_num_threads(threads)
+        cell = p.cell
+        keep = {}
+
+        def result():
+            return keep["out"]
+
+        if cell.softcap:
+            call, variant = self.composed(p, keep), "composed: matmul, tanh, softmax, matmul"
+        else:
+            call, variant = self.fused(p, keep), ""
+        return [Player(self.who, variant, call, result)]
+
+    def fused(self, p, keep):
+        options = {}
+        if p.cell.kv_heads != p.cell.H:
+            options["enable_gqa"] = True
+        if p.plain_causal():
+            options["is_causal"] = True
+        else:
+            mask = p.whole_mask()
+            if mask is not None:
+                options["attn_mask"] = mask
+        if p.cell.dropout:
+            options["dropout_p"] = p.cell.dropout
+        q, k, v, function = p.q, p.k, p.v, F.scaled_dot_product_attention
+
+        def call():
+            keep["out"] = function(q, k, v, **options)
+
+        return call
+
+    def composed(self, p, keep):
+        q, k, v, cap = p.q, p.k, p.v, p.cell.softcap
+        mask, scale = p.whole_mask(), p.cell.D**-0.5
+        if p.cell.kv_heads != p.cell.H or (mask is not None and mask.dtype != torch.bool):
+            raise Cannot("no composition is written for this")
+        hidden = None if mask is None else ~mask
+        k = k.transpose(2, 3)
+
+        def call():
+            x = torch.matmul(q, k).mul_(scale / cap).tanh_().mul_(cap)
+            if hidden is not None:
+                x.masked_fill_(hidden, float("-inf"))
+            keep["out"] = torch.matmul(torch.softmax(x, -1), v)
+
+        return call
+
+
+def all_rivals(names):
+    """The rivals of these names. The modules are loaded only if asked for."""
+    made = []
+    for name in names:
+        if name == "torch":
+            made.append(Torch())
+        elif name == "ort":
+            from rival_ort import OnnxRuntime
+
+            made.append(OnnxRuntime())
+        else:
+            from rival_openvino import OpenVino
+
+            made.append(OpenVino())
+    return made

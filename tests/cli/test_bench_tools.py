@@ -1,0 +1,430 @@
+#!/usr/bin/env python3
+"""bench/peers.py without any peer: what it counts, how it times, judges, prints and writes."""
+
+import ctypes
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import numpy as np
+
+SOURCE = Path(os.environ.get("ATTN_SOURCE", Path(__file__).resolve().parents[2]))
+BUILD = Path(os.environ.get("ATTN_BUILD", SOURCE / "build"))
+SANITIZED = "ASAN_OPTIONS" in os.environ
+sys.path.insert(0, str(SOURCE / "bench"))
+
+from reference import attention  # noqa: E402
+import cells  # noqa: E402
+import library  # noqa: E402
+import peers  # noqa: E402
+import race  # noqa: E402
+import report  # noqa: E402
+from cells import Cell  # noqa: E402
+from race import Player  # noqa: E402
+
+
+def visible(cell):
+    """Which pairs count, one by one, as attn.h says."""
+    off = cell.S - cell.T if cell.causal == "bottom-right" else 0
+    left = cell.window - 1 if cell.window else 10**9
+    shown = np.zeros((cell.T, cell.S), bool)
+    for i in range(cell.T):
+        for j in range(cell.S):
+            shown[i, j] = (
+                (cell.causal == "none" or j <= i + off)
+                and j >= i + off - left
+                and (cell.mask != "padding" or j < cells.padded_keys(cell))
+            )
+    return shown
+
+
+class Cells(unittest.TestCase):
+    def test_flop_against_counting(self):
+        for T, S, causal, window, mask in itertools.product(
+            (1, 4, 7),
+            (1, 5, 7, 12),
+            ("none", "top-left", "bottom-right"),
+            (0, 1, 3),
+            ("", "padding"),
+        ):
+            c = Cell("x", 2, 6, T, S, 8, 3, 5, causal=causal, window=window, mask=mask)
+            pairs = int(visible(c).sum())
+            self.assertEqual(cells.visible_pairs(c), pairs, c)
+            # By head: a score is D products and D sums, a weighted sum Dv of each.
+            self.assertEqual(cells.flop(c), 2 * 6 * pairs * (8 + 8 + 5 + 5), c)
+
+    def test_padding_hides_three_keys_in_ten(self):
+        self.assertEqual(cells.padded_keys(Cell("x", 1, 1, 1, 2048, 8, mask="padding")), 1434)
+        self.assertEqual(cells.padded_keys(Cell("x", 1, 1, 1, 2048, 8)), 2048)
+
+    def test_bytes_and_figures(self):
+        c = Cell("x", 2, 8, 1, 100, 16, Hk=4, Dv=8, dtype="bf16", unit=cells.GBPS)
+        size = sum(np.zeros((2, 4, 100, n), np.uint16).nbytes for n in (16, 8))
+        self.assertEqual(cells.kv_bytes(c), size)
+        self.assertAlmostEqual(cells.figure(c, 1e-6), size / 1e3)
+        self.assertAlmostEqual(cells.figure(c._replace(unit=cells.MICROSECONDS), 2.5e-6), 2.5)
+        flop = 2 * 2 * 8 * 100 * (16 + 8)
+        self.assertAlmostEqual(cells.figure(c._replace(unit=cells.GFLOPS), 1e-3), flop / 1e6)
+
+    def test_grid(self):
+        grid = cells.grid()
+        self.assertEqual(len({(c.name, c.dtype) for c in grid}), len(grid))
+        for c in grid:
+            self.assertEqual(c.H % c.kv_heads, 0, c)
+            self.assertLessEqual(len(c.name), report.WIDTHS[0], c)
+            self.assertLessEqual(cells.flop(c), 60e9, c)
+            self.assertGreater(cells.visible_pairs(c), 0, c)
+        self.assertEqual({c.dtype for c in grid}, set(cells.DTYPES))
+        some = cells.grid(["bf16"], re.compile("decode.*bf16"))
+        self.assertEqual({c.dtype for c in some}, {"bf16"})
+        self.assertTrue(some and all(c.name.startswith("decode") for c in some))
+
+
+class Library(unittest.TestCase):
+    STRUCTS = {
+        "attn_error": library.Error,
+        "attn_tensor": library.Tensor,
+        "attn_context_options": library.ContextOptions,
+        "attn_sdpa_args": library.SdpaArgs,
+    }
+
+    def compile(self, folder, *more):
+        program = os.path.join(folder, "a.out")
+        command = [os.environ.get("CC", "cc"), f"-I{SOURCE / 'include'}", *more, "-o", program]
+        subprocess.run(list(map(str, command)), check=True)
+        return program
+
+    def test_structs_follow_the_header(self):
+        """Every field of the Python structs lies where the compiler puts it."""
+        want, lines = [], []
+        for name, struct in self.STRUCTS.items():
+            for field, _ in struct._fields_:
+                want.append((name, field, getattr(struct, field).offset))
+                lines.append(f'printf("{name} {field} %zu\\n", offsetof({name}, {field}));')
+        lines.append('printf("attn_tensor size %zu\\n", sizeof(attn_tensor));')
+        want.append(("attn_tensor", "size", ctypes.sizeof(library.Tensor)))
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "a.c"), "w") as f:
+                f.write("#include <stdio.h>\n#include <attn.h>\nint main(void) {\n")
+                f.write("\n".join(lines) + "\nreturn 0; }\n")
+            text = subprocess.check_output([self.compile(folder, f.name)]).decode()
+        got = [(s, field, int(n)) for s, field, n in map(str.split, text.splitlines())]
+        self.assertEqual(got, want)
+
+    @unittest.skipIf(SANITIZED, "a sanitizer's library cannot be loaded by this Python")
+    def test_a_call(self):
+        """Every field that a cell uses reaches the engine, and the errors come back."""
+        lib = library.Library(BUILD / "libattn.so")
+        rng = np.random.default_rng(1)
+        q = rng.standard_normal((2, 4, 5, 8)).astype("f4")
+        k, v = (rng.standard_normal((2, 2, 7, n)).astype("f4") for n in (8, 3))
+        mask = rng.random((5, 7)) < 0.8
+        slopes = np.float32([0.5, 0.25, 0.125, 0.0625])
+        out = np.full((2, 4, 5, 3), np.nan, "f4")
+
+        def view(a, dtype="f32"):
+            a4 = a.reshape((1,) * (4 - a.ndim) + a.shape)
+            strides = [s // a.itemsize for s in a4.strides]
+            return library.tensor(a.ctypes.data, dtype, a4.shape, strides)
+
+        args = library.new_args()
+        args.q, args.k, args.v, args.out = view(q), view(k), view(v), view(out)
+        args.causal, args.window_left = library.CAUSAL["bottom-right"], 3
+        args.mask = ctypes.pointer(view(mask, "bool"))
+        args.alibi_slopes = (ctypes.c_float * 4)(*slopes)
+        args.softcap, args.dropout, args.dropout_seed = 2.0, 0.25, 7
+        for threads in (1, 2):
+            out[:] = np.nan
+            lib.forward(args, threads)()
+            want = attention(
+                *(x.astype("f8") for x in (q, k, v)),
+                causal="bottom-right",
+                window=(3, -1),
+                mask=mask,
+                alibi=slopes,
+                softcap=2.0,
+                dropout=0.25,
+                seed=7,
+            )["out"]
+            np.testing.assert_allclose(out, want, atol=2e-6)
+        args.softcap = -1.0
+        with self.assertRaisesRegex(library.Failed, "^softcap"):
+            lib.forward(args, 1)()
+        self.assertGreater(lib.measure_flops("f32", 2, 1e-3), 0)
+        self.assertGreater(lib.measure_read(1 << 16, 2, 1e-3), 0)
+
+    @unittest.skipIf(SANITIZED, "the time would mean nothing")
+    def test_tiny(self):
+        """tiny.c compiles without a warning and prints a time."""
+        with tempfile.TemporaryDirectory() as folder:
+            shared = BUILD / "libattn.so"
+            flags = ["-Wall", "-Wextra", "-Wconversion", "-Werror", f"-Wl,-rpath,{BUILD}"]
+            program = self.compile(folder, SOURCE / "bench/tiny.c", shared, *flags)
+            self.assertTrue(1e-9 < peers.run_tiny(program) < 1e-3)
+
+
+class Clock:
+    """A clock that only calls move."""
+
+    def __init__(self):
+        self.now, self.log = 0.0, []
+
+    def __call__(self):
+        return self.now
+
+    def player(self, who, *seconds, variant=""):
+        """Takes these times, one after the other, the last one for good."""
+        left = list(seconds)
+
+        def call():
+            self.log.append(who + variant)
+            self.now += left.pop(0) if len(left) > 1 else left[0]
+
+        return Player(who, variant, call)
+
+
+class Race(unittest.TestCase):
+    def test_minimum_in_turn(self):
+        clock = Clock()
+        a, b = clock.player("a", 0.5, 0.3, 0.4), clock.player("b", 0.2, 0.6)
+        race.race([a, b], 3.0, clock=clock)
+        self.assertAlmostEqual(a.best, 0.3)
+        self.assertAlmostEqual(b.best, 0.2)
+        self.assertEqual(clock.log[:6], ["a", "b", "b", "a", "a", "b"])
+        self.assertGreaterEqual(clock.now, 3.0)
+
+    def test_three_rounds_however_slow(self):
+        clock = Clock()
+        race.race([clock.player("a", 10.0)], 0.1, clock=clock)
+        self.assertEqual(len(clock.log), race.LEAST_ROUNDS)
+
+    def test_two_calls_a_turn_unless_long(self):
+        clock = Clock()
+        race.race([clock.player("a", 0.05), clock.player("b", 0.5)], 0.1, clock=clock)
+        self.assertEqual("".join(clock.log), "aab" + "baa" + "aab")
+
+    def test_short_calls_share_a_turn_and_a_timing(self):
+        clock = Clock()
+        short, slow = clock.player("a", 1e-6), clock.player("b", 0.01)
+        race.warm_up([short, slow], clock)
+        self.assertEqual((short.calls, slow.calls), (40, 1))
+        clock.log.clear()
+        race.race([short, slow], 0.05, clock=clock)
+        self.assertAlmostEqual(short.best, 1e-6)
+        self.assertGreaterEqual(clock.log.index("b"), 0.999 * race.TURN / 1e-6)
+
+    def test_probe_takes_a_quarter_at_most(self):
+        clock, rates = Clock(), iter(range(1, 1000))
+
+        def probe():
+            clock.now += 0.1
+            return next(rates)
+
+        best = race.race([clock.player("a", 0.1)], 10.0, probe, clock=clock)
+        self.assertEqual(best, next(rates) - 1)
+        self.assertTrue(20 <= best <= 30, best)
+
+    def test_own_time_counts(self):
+        p = Player("libattn", "", lambda: 1.5e-7)
+        race.race(race.warm_up([p]), 0.01)
+        self.assertEqual(p.best, 1.5e-7)
+
+    def test_hopeless_variants_go(self):
+        clock = Clock()
+        kept = race.warm_up(
+            [
+                clock.player("ort", 1.0, variant="A"),
+                clock.player("ort", 2.5, variant="B"),
+                clock.player("ort", 1.5, variant="C"),
+                clock.player("torch", 9.0),
+            ],
+            clock,
+        )
+        self.assertEqual([p.who + p.variant for p in kept], ["ortA", "ortC", "torch"])
+
+
+def row(name="cell", limit=100.0, threads=1, one_thread=None, notes=None, **seconds):
+    return {
+        "name": name,
+        "dtype": "f32",
+        "threads": threads,
+        "unit": cells.GFLOPS,
+        "figure": {who: 1 / s for who, s in seconds.items()},
+        "seconds": seconds,
+        "notes": notes or {},
+        "limit": limit,
+        "one_thread": one_thread,
+    }
+
+
+WON = row("won", libattn=0.02, torch=0.03, ort=0.025, openvino=0.1)
+LOST = row("lost", libattn=0.04, torch=0.08, ort=0.03, threads=2, one_thread=0.06)
+LOST["notes"] = {"ort": "MultiHeadAttention", "openvino": "has no such thing"}
+MACHINE = {
+    "libattn": "1.2.3 (isa)",
+    "peers": ["PyTorch 9"],
+    "cpus": 2,
+    "features": "fma",
+    "caches": "1 MiB L2",
+    "seconds": 4.0,
+}
+ALONE = row("alone", limit=0, libattn=0.5)
+FAILED = row("failed", torch=0.1, notes={"libattn": "q: no"})
+
+
+class Report(unittest.TestCase):
+    def test_ratios(self):
+        self.assertAlmostEqual(report.best_ratio(WON), 1.25)
+        self.assertAlmostEqual(report.ratio(WON, "torch"), 1.5)
+        self.assertAlmostEqual(report.share(WON), 0.5)
+        self.assertAlmostEqual(report.best_ratio(LOST), 0.75)
+        self.assertAlmostEqual(report.scaling(LOST), 1.5)
+        self.assertEqual([report.losing(r) for r in (WON, LOST, ALONE, FAILED)], [0, 1, 0, 1])
+        for function in (report.best_ratio, report.share, report.scaling):
+            self.assertIsNone(function(ALONE))
+
+    def test_summary(self):
+        self.assertEqual(report.summary([WON]), "1 cells; 0 below 1.0")
+        self.assertEqual(
+            report.summary([WON, LOST, ALONE, FAILED]),
+            "4 cells; 2 below 1.0; 2 without a peer: "
+            "lost f32 2t (0.75); failed f32 1t (libattn failed)",
+        )
+
+    def test_a_loss_by_a_hair_is_one(self):
+        close = row(libattn=0.0100001, torch=0.01)
+        self.assertTrue(report.losing(close))
+        self.assertIn("1.00 <", report.line(report.columns(close, report.Notes())))
+
+    def test_table(self):
+        notes = report.Notes()
+        lines = [report.line(report.columns(r, notes)) for r in (WON, LOST, ALONE, FAILED)]
+        wide = row("n" * report.WIDTHS[0], 3e3, 2, 2e-3, libattn=1e-3, torch=12.0, ort=9e-4)
+        wide["notes"] = dict.fromkeys(("torch", "ort", "openvino"), "x")
+        for text in (*lines, report.line(report.columns(wide, notes)), report.head(LOST)):
+            self.assertLessEqual(max(map(len, text.split("\n"))), 100, text)
+        self.assertEqual(lines[0].split(), "won GFLOP/s 50.0 33.3 40.0 10.0 1.25 1.50 50%".split())
+        self.assertEqual(
+            lines[1].split(), "lost GFLOP/s 25.0 12.5 33.3a -b 0.75 < 2.00 25% 1.50".split()
+        )
+        self.assertEqual(lines[2].split(), "alone GFLOP/s 2.00 - - - - - -".split())
+        self.assertEqual(notes.lines()[:2], ["a: MultiHeadAttention", "b: has no such thing"])
+        # The ratios stand under each other, marked or not.
+        self.assertEqual(lines[0].index("1.25"), lines[1].index("0.75"))
+
+    def test_letters_do_not_repeat(self):
+        notes = report.Notes()
+        self.assertEqual(len({notes.letter(str(i)) for i in range(300)}), 300)
+        self.assertEqual(notes.letter("0"), "a")
+        self.assertEqual(notes.letter(""), "")
+
+
+class Markdown(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "B.md")
+
+    def write(self, text):
+        with open(self.path, "w", encoding="utf-8") as f:
+            f.write(text)
+
+    def read(self):
+        with open(self.path, encoding="utf-8") as f:
+            return f.read()
+
+    def test_hand_written_part_stays(self):
+        before, after = "# Title\n\nBy hand, 1 × 2.\n\n", "\n\n## What was tried\n\n| a | b |\n"
+        self.write(before + report.BEGIN + "\nold\n" + report.END + after)
+        for rows in ([WON, LOST], [WON, LOST], [WON]):
+            report.write_markdown(self.path, rows, MACHINE)
+            text = self.read()
+            self.assertTrue(text.startswith(before + report.BEGIN), text)
+            self.assertTrue(text.endswith(report.END + after), text)
+            self.assertNotIn("old", text)
+            self.assertEqual(text.count("| won |"), 1)
+            self.assertEqual(text.count("| lost |"), int(LOST in rows))
+        self.assertNotIn("has no such thing", text)
+
+    def test_content(self):
+        report.write_markdown(self.path, [WON, LOST], MACHINE)
+        text = self.read()
+        for part in (
+            "libattn 1.2.3 (isa) beside PyTorch 9; 2 CPUs with fma; 1 MiB L2; one thread did",
+            " 100 GFLOP/s of f32\nmultiply-adds; 4 seconds a cell.",
+            "### f32, 1 thread\n",
+            "### f32, 2 threads\n",
+            "| won | GFLOP/s | 50.0 | 33.3 | 40.0 | 10.0 | 1.25 | 1.50 | 50% |\n",
+            "| lost | GFLOP/s | 25.0 | 12.5 | 33.3a | -b | **0.75 <** | 2.00 | 25% | 1.50 |\n",
+            "- b: has no such thing\n",
+            "2 cells; 1 below 1.0: lost f32 2t (0.75)\n",
+        ):
+            self.assertIn(part, text)
+        widths = {x.count("|") for x in text.splitlines() if x.startswith("|")}
+        self.assertEqual(widths, {10, 11})
+
+    def test_markers_must_be_there(self):
+        for text in ("", report.BEGIN, report.END + report.BEGIN, 2 * (report.BEGIN + report.END)):
+            self.write(text)
+            with self.assertRaisesRegex(ValueError, "must have the line"):
+                report.write_markdown(self.path, [WON], MACHINE)
+            self.assertEqual(self.read(), text)
+
+    def test_the_document_has_them(self):
+        with open(SOURCE / "docs/BENCHMARKS.md", encoding="utf-8") as f:
+            text = f.read()
+        new = report.replace_generated(text, "NEW")
+        self.assertIn(f"{report.BEGIN}\n\nNEW\n\n{report.END}", new)
+
+
+class CommandLine(unittest.TestCase):
+    def peers(self, *args, code=0):
+        done = subprocess.run(
+            [sys.executable, str(SOURCE / "bench/peers.py"), *map(str, args)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stdout.decode(), done.stderr.decode()
+
+    def test_help_and_list(self):
+        self.assertIn("--markdown", self.peers("--help")[0])
+        names = self.peers("--list", "--only", "^decode", "--dtype", "f32")[0].splitlines()
+        self.assertTrue(len(names) > 2 and all(re.search("^decode.* f32$", n) for n in names))
+
+    def test_usage(self):
+        for args, says in (
+            (("--only", "nothing like it"), "no cell fits"),
+            (("--only", "("), "no regular expression"),
+            (("--threads", "1,0"), "must be numbers from 1"),
+            (("--dtype", "f32,f8"), "'f8' is none of f32"),
+            (("--peers", "jax"), "'jax' is none of torch"),
+            (("--seconds", "-1"), "must be more than 0"),
+        ):
+            self.assertIn(says, self.peers(*args, code=2)[1])
+        self.assertIn("is not there", self.peers("--library", "none.so", code=1)[1])
+
+    def test_earlier_runs_together(self):
+        with tempfile.TemporaryDirectory() as folder:
+            names = [os.path.join(folder, n) for n in ("a", "b", "c")]
+            early, late = cells.GRID[3][0].name, cells.GRID[9][0].name
+            peers.write_json(names[0], [LOST, {**WON, "name": late}], MACHINE)
+            peers.write_json(names[1], [{**WON, "name": early}], {**MACHINE, "cpus": 9})
+            text, _ = self.peers("--from", names[0], names[1], "--json", names[2])
+            with open(names[2]) as f:
+                got = [c["name"] for c in json.load(f)["cells"]]
+            self.assertEqual(got, [early, late, "lost"])
+        self.assertIn("; 2 CPUs", text)
+        self.assertLess(text.index(early), text.index(late))
+        self.assertEqual(text.splitlines()[-1], "3 cells; 1 below 1.0: lost f32 2t (0.75)")
+
+
+if __name__ == "__main__":
+    unittest.main()
