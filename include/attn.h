@@ -312,6 +312,27 @@ ATTN_API attn_status attn_mha_packed(attn_mha_args *args, const void *in_proj_we
 ATTN_API attn_status attn_mha_forward(attn_context *ctx, const attn_mha_args *args,
                                       attn_error *err);
 
+/* The same with the weights packed once, for many calls: attn_mha_forward reorders them in every
+ * call, which matters the more the fewer rows x has. The bits are those of attn_mha_forward.
+ *
+ * attn_mha_create copies w_q, w_k, w_v, w_o, b_q, b_k, b_v and b_o of args, which may be freed
+ * afterwards, and looks at nothing else there. It takes as much memory as they do, each head's
+ * outputs rounded up to a panel of lanes (with AVX-512 and f32 to 16, 32 or a multiple of 64), from
+ * ctx's allocator; ctx, unless NULL, must live until the module is destroyed.
+ *
+ * attn_mha_run looks at all of args but the weights and biases. It needs the scratch of
+ * attn_mha_forward, and none for weights. Any ctx will do, or NULL, if it has the instruction set of
+ * the one that the module was created with, else ATTN_ERR_ARGUMENT.
+ *
+ * Threads: a module does not change; any number of threads may run it at once, each with a context
+ * of its own. */
+typedef struct attn_mha attn_mha;
+ATTN_API attn_status attn_mha_create(attn_context *ctx, const attn_mha_args *args, attn_mha **out,
+                                     attn_error *err);
+ATTN_API attn_status attn_mha_run(attn_context *ctx, const attn_mha *module,
+                                  const attn_mha_args *args, attn_error *err);
+ATTN_API void attn_mha_destroy(attn_mha *module); /* NULL is fine; it must not be running */
+
 /* ------------------------------------------------------------------------------------- Random
  *
  * PyTorch's CPU generator: after attn_rng_seed(&r, n), the calls below give what torch gives after
