@@ -126,7 +126,8 @@ void check_linear_few(check_case *c)
 {
     static const int64_t sizes[] = {0,  1,  2,  3,  5,  7,  8,  15, 16,  17,  31,  32,  33,
                                     40, 59, 63, 64, 65, 72, 80, 96, 111, 112, 128, 160, 257};
-    const int n = (int)check_between(c, 0, ATTNI_FEW), outputs = (int)check_between(c, 0, c->W);
+    const int n = (int)check_between(c, 0, ATTNI_FEW_ROWS),
+              outputs = (int)check_between(c, 0, c->W);
     const int64_t D = CHECK_PICK(c, sizes);
     const ptrdiff_t ldx = some_stride(c, D), ldw = some_stride(c, D);
     const check_content content = check_any_content(c);

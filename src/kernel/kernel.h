@@ -27,7 +27,7 @@
 #define ATTNI_BLOCK 64  /* keys in one block of scores: one chain of weights and weighted values */
 #define ATTNI_CHUNK 256 /* keys whose weighted values are summed before they join the total */
 #define ATTNI_MAX_LANES 64 /* no tile is wider */
-#define ATTNI_FEW 4        /* rows of x, at most, of linear_few() */
+#define ATTNI_FEW_ROWS 4   /* rows of x, at most, of linear_few() */
 
 /* Flags of weights() and values(). */
 #define ATTNI_FIRST 1   /* values: the first block of a chunk: sums start at 0 */
@@ -144,7 +144,7 @@ typedef struct attni_kernels {
      * s. */
     void (*linear)(const attni_product *product, int nv);
 
-    /* All runs at once, with the weight in place, for a few rows of x, n <= ATTNI_FEW: s = the sum
+    /* All runs at once, with the weight in place, for a few rows of x, n <= ATTNI_FEW_ROWS: s = the sum
      * over d < D of x[i*ldx + d] * w[o*ldw + d], o < outputs; then as linear(). Whole vectors are
      * written: what stands behind the last output in the last of them may be anything. */
     void (*linear_few)(void *out, ptrdiff_t ldo, const void *bias, const void *w, ptrdiff_t ldw,

@@ -1,5 +1,5 @@
 /* The linear layer's operations, over the vector operations of vec/vec_<isa>.h; tile.inc.h
- * includes this for each instruction set, before its table. The contracts stand in kernel.h.
+ * includes this for each instruction set, after few.inc.h. The contracts stand in kernel.h.
  *
  * Here the *outputs* stand in lanes, and rows of x are broadcast in place. So a product comes out
  * as rows, no lane is idle however few rows there are, and packed weights are read in the order in
@@ -84,15 +84,14 @@ static void op_linear(const attni_product *p, int nv_) { WITH_NV(nv_, linear_til
 V_INLINE void load_square(vec r[V_LANES], const R_any *w, ptrdiff_t ldw, int outputs, int count)
 {
     if (outputs >= V_LANES && count >= V_LANES) {
-        UNROLL for (int i = 0; i < V_LANES; i++) r[i] = v_loadu(w + i * ldw);
+        v_load_transposed(r, w, ldw);
     } else {
         R part[V_LANES][V_LANES] = {{0}};
         for (int i = 0; i < outputs && i < V_LANES; i++)
             for (int d = 0; d < count && d < V_LANES; d++)
                 part[i][d] = w[i * ldw + d];
-        UNROLL for (int i = 0; i < V_LANES; i++) r[i] = v_loadu(part[i]);
+        v_load_transposed(r, part[0], V_LANES);
     }
-    v_transpose(r);
 }
 
 /* Asks for the square FEW_AHEAD further on; behind the rows' end, the next rows begin. */
@@ -109,11 +108,11 @@ V_INLINE void ask_ahead(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t D)
 V_INLINE void few_rows(R_any *out, ptrdiff_t ldo, const R *bias, const R_any *w, ptrdiff_t ldw,
                        int outputs, const R_any *x, ptrdiff_t ldx, int64_t D, const int mr)
 {
-    vec total[ATTNI_FEW];
+    vec total[ATTNI_FEW_ROWS];
     FOR_U total[u] = v_set1(0);
     for (int64_t run = 0; run < D; run += ATTNI_RUN) {
         const int64_t end = D - run < ATTNI_RUN ? D : run + ATTNI_RUN;
-        vec s[ATTNI_FEW];
+        vec s[ATTNI_FEW_ROWS];
         FOR_U s[u] = v_set1(0);
         for (int64_t d = run; d < end; d += V_LANES) {
             vec r[V_LANES];

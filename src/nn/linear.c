@@ -202,7 +202,7 @@ attn_status attni_linear_plan(attni_linear *p, int isa, int threads, const attn_
     }
     join_batches(p);
     p->copy_x = wants_copy(p);
-    p->few = p->out.shape[2] <= ATTNI_FEW && !packed && rows_contiguous(&p->weight);
+    p->few = p->out.shape[2] <= ATTNI_FEW_ROWS && !packed && rows_contiguous(&p->weight);
     p->block = block_of(p);
     p->head_panels = divide_up(p->out.shape[3], p->width);
     cut_tasks(p, threads);
