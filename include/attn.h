@@ -278,8 +278,12 @@ ATTN_API attn_status attn_embedding_forward(attn_context *ctx, const attn_tensor
 
 /* out = x weight^T + bias, as PyTorch's Linear. x [B,H,T,In], weight [B|1,H|1,Out,In], bias
  * [B|1,H|1,1,Out] or NULL, out [B,H,T,Out]; a 1 broadcasts. `x @ W` with W [In,Out] is this with W
- * seen through swapped strides. Sums run over In in order, in the tensors' dtype; out is never
- * -0. */
+ * seen through swapped strides. In the tensors' dtype: a chain of multiply-adds from 0 over each
+ * run of 64 components (fused, but for "generic"), the runs added in order, then the bias; out is never -0. So a row has
+ * the same bits alone and among others, a column likewise, whatever the strides.
+ *
+ * Scratch: for each thread up to 516 x 64 sums, 64 x 64 weights and, where rows of x cannot be read
+ * in place, up to 516 of them: never In x Out. */
 ATTN_API attn_status attn_linear_forward(attn_context *ctx, const attn_tensor *x,
                                          const attn_tensor *weight, const attn_tensor *bias,
                                          const attn_tensor *out, attn_error *err);
@@ -289,7 +293,8 @@ ATTN_API attn_status attn_linear_forward(attn_context *ctx, const attn_tensor *x
  *   out = dropout(concat_h(sdpa(q_h, k_h, v_h)) w_o^T + b_o)
  * Per-head weights are the general form: w_q [1,H,D,E]. A packed weight [H*D,E] has the same
  * memory; attn_mha_packed() fills the views of PyTorch's in_proj_weight [3E,E] and in_proj_bias
- * [3E]. */
+ * [3E]. Scratch: q, k, v and the joined heads, O(B * (T + S) * H * (D + Dv)), and what attention and
+ * a linear layer need. */
 typedef struct attn_mha_args {
     size_t struct_size;
     attn_tensor x;             /* [B,1,T,E] */
