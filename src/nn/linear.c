@@ -21,6 +21,7 @@
 #include <string.h>
 
 #define TASK_ROWS 516    /* a multiple of every micro-kernel's rows; the more, the rarer packing */
+#define PACKED_ROWS 132  /* where nothing is packed: x stays in the second cache */
 #define BLOCK_BYTES 4096 /* of a row of x, that pass by all panels before the next ones */
 #define WORKER_FLOP 2e6  /* some 20 microseconds: below it a thread is not worth waking */
 #define COPY_PANELS 4    /* panels over which copying rows of x is spread */
@@ -102,7 +103,7 @@ static void cut_tasks(attni_linear *p, int threads)
     const double flop = 2.0 * (double)B * (double)T * (double)p->out.shape[1] *
                         (double)p->out.shape[3] * (double)p->x.shape[3];
     const size_t wanted = threads > 1 ? 4 * (size_t)threads : 1;
-    p->groups = divide_up(T, TASK_ROWS);
+    p->groups = divide_up(T, p->packed ? PACKED_ROWS : TASK_ROWS);
     p->panels = panels;
     for (;;) {
         p->rows = divide_up(divide_up(T, p->groups), 12) * 12;
@@ -323,7 +324,7 @@ static void find_rows(const attni_linear *p, const worker_arrays *a, int64_t h, 
 typedef struct task_panel {
     int64_t h, first;
     int outputs, nv;
-    bool direct, cold;
+    bool direct;
     void *to;
     ptrdiff_t stride;
 } task_panel;
@@ -361,8 +362,8 @@ typedef struct task_block {
     int64_t first, end;
 } task_block;
 
-/* What the cache is asked for during one run: the weights of the next, and its part of x if this is
- * the first panel; before the last run, the rows of out. */
+/* What the cache is asked for during one run: the weights of the next, and its part of x; before the
+ * last run, the rows of out. */
 static void ask_soon(const attni_linear *p, const task_rows *t, const task_panel *q,
                      const task_panel *next, task_block block, int64_t after,
                      attni_product *product)
@@ -377,7 +378,7 @@ static void ask_soon(const attni_linear *p, const task_rows *t, const task_panel
     if (q->direct && before_last) {
         product->rows_soon = q->to;
         product->ld_rows_soon = q->stride;
-    } else if (after < block.end && q->cold) {
+    } else if (after < block.end) {
         product->rows_soon = t->x + (size_t)(after - block.first) * (size_t)p->kernels->bits / 8;
         product->ld_rows_soon = t->stride;
     }
@@ -443,12 +444,11 @@ static void run_block(const attni_linear *p, const worker_arrays *a, task_rows *
 {
     int64_t head = -1;
     for (; panel < end; panel++) {
-        task_panel q = find_panel(p, a, t, panel);
+        const task_panel q = find_panel(p, a, t, panel);
         const task_panel next = find_panel(p, a, t, panel + 1);
         if (p->has_bias)
             load_row(a->bias, &p->bias, t->b, q.h, 0, q.first, q.outputs);
-        q.cold = head < 0 || (q.h != head && p->x.stride[1] != 0);
-        if (q.cold)
+        if (head < 0 || (q.h != head && p->x.stride[1] != 0))
             find_rows(p, a, q.h, block.first, block.end - block.first, t);
         head = q.h;
         multiply_panel(p, a, t, &q, panel + 1 < end ? &next : NULL, block);
