@@ -278,8 +278,13 @@ ATTN_API attn_status attn_embedding_forward(attn_context *ctx, const attn_tensor
 
 /* out = x weight^T + bias, as PyTorch's Linear. x [B,H,T,In], weight [B|1,H|1,Out,In], bias
  * [B|1,H|1,1,Out] or NULL, out [B,H,T,Out]; a 1 broadcasts. `x @ W` with W [In,Out] is this with W
- * seen through swapped strides. Sums run over In in order, in the tensors' dtype; out is never
- * -0. */
+ * seen through swapped strides. In the tensors' dtype: a chain of multiply-adds from 0 over each
+ * run of 64 components (fused, but for "generic"), the runs added in order, then the bias; out is
+ * never -0. So a row has the same bits alone and among others, a column likewise, whatever the
+ * strides.
+ *
+ * Scratch: for each thread up to 516 x 64 sums, 64 x 64 weights and, where rows of x cannot be read
+ * in place, up to 516 of them: never In x Out. */
 ATTN_API attn_status attn_linear_forward(attn_context *ctx, const attn_tensor *x,
                                          const attn_tensor *weight, const attn_tensor *bias,
                                          const attn_tensor *out, attn_error *err);
@@ -289,7 +294,8 @@ ATTN_API attn_status attn_linear_forward(attn_context *ctx, const attn_tensor *x
  *   out = dropout(concat_h(sdpa(q_h, k_h, v_h)) w_o^T + b_o)
  * Per-head weights are the general form: w_q [1,H,D,E]. A packed weight [H*D,E] has the same
  * memory; attn_mha_packed() fills the views of PyTorch's in_proj_weight [3E,E] and in_proj_bias
- * [3E]. */
+ * [3E]. Scratch: q, k, v and the joined heads, O(B * (T + S) * H * (D + Dv)), and what attention
+ * and a linear layer need. */
 typedef struct attn_mha_args {
     size_t struct_size;
     attn_tensor x;             /* [B,1,T,E] */
@@ -311,6 +317,27 @@ ATTN_API attn_status attn_mha_packed(attn_mha_args *args, const void *in_proj_we
                                      int64_t heads, attn_error *err);
 ATTN_API attn_status attn_mha_forward(attn_context *ctx, const attn_mha_args *args,
                                       attn_error *err);
+
+/* The same with the weights packed once, for many calls: attn_mha_forward reorders them in every
+ * call, which matters the more the fewer rows x has. The bits are those of attn_mha_forward.
+ *
+ * attn_mha_create copies w_q, w_k, w_v, w_o, b_q, b_k, b_v and b_o of args, which may be freed
+ * afterwards, and looks at nothing else there. It takes as much memory as they do, each head's
+ * outputs rounded up to a panel of lanes (with AVX-512 and f32 to 16, 32 or a multiple of 64), from
+ * ctx's allocator; ctx, unless NULL, must live until the module is destroyed.
+ *
+ * attn_mha_run looks at all of args but the weights and biases. It needs the scratch of
+ * attn_mha_forward, and none for weights. Any ctx will do, or NULL, if it has the instruction set
+ * of the one that the module was created with, else ATTN_ERR_ARGUMENT.
+ *
+ * Threads: a module does not change; any number of threads may run it at once, each with a context
+ * of its own. */
+typedef struct attn_mha attn_mha;
+ATTN_API attn_status attn_mha_create(attn_context *ctx, const attn_mha_args *args, attn_mha **out,
+                                     attn_error *err);
+ATTN_API attn_status attn_mha_run(attn_context *ctx, const attn_mha *module,
+                                  const attn_mha_args *args, attn_error *err);
+ATTN_API void attn_mha_destroy(attn_mha *module); /* NULL is fine; it must not be running */
 
 /* ------------------------------------------------------------------------------------- Random
  *

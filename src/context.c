@@ -333,3 +333,21 @@ void attni_call_end(attni_call *call)
     if (call->ctx)
         leave(call->ctx);
 }
+
+void *attni_call_allocate(attni_call *call, size_t bytes)
+{
+    if (!call->ctx)
+        return default_allocate(NULL, bytes, ATTNI_ALIGN);
+    const attn_context_options *o = &call->ctx->options;
+    return o->allocate(o->memory_user, bytes, ATTNI_ALIGN);
+}
+
+void attni_call_release(attni_call *call, void *memory, size_t bytes)
+{
+    if (!call->ctx) {
+        default_release(NULL, memory, bytes);
+        return;
+    }
+    const attn_context_options *o = &call->ctx->options;
+    o->release(o->memory_user, memory, bytes);
+}

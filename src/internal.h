@@ -138,6 +138,11 @@ attn_status attni_call_begin(attni_call *call, attn_context *ctx, size_t scratch
                              void *workspace, size_t workspace_bytes, attn_error *err);
 void attni_call_run(attni_call *call, int workers, void (*body)(void *arg, int worker), void *arg);
 void attni_call_end(attni_call *call);
+/* Memory that outlives the call, from the context's allocator (malloc for NULL), aligned to
+ * ATTNI_ALIGN; inside a call, because calls of an allocator are serialised as calls on a context
+ * are. */
+void *attni_call_allocate(attni_call *call, size_t bytes); /* NULL: none */
+void attni_call_release(attni_call *call, void *memory, size_t bytes);
 
 /* The thread pool, one per context (pool.c). threads counts the caller. Fewer threads than asked
  * for is not an error; attni_pool_threads says how many there are. Survives fork: the child starts

@@ -27,12 +27,26 @@
 #define ATTNI_BLOCK 64  /* keys in one block of scores: one chain of weights and weighted values */
 #define ATTNI_CHUNK 256 /* keys whose weighted values are summed before they join the total */
 #define ATTNI_MAX_LANES 64 /* no tile is wider */
+#define ATTNI_FEW_ROWS 4   /* rows of x, at most, of linear_few() */
 
 /* Flags of weights() and values(). */
 #define ATTNI_FIRST 1   /* values: the first block of a chunk: sums start at 0 */
 #define ATTNI_LAST 2    /* values: the last block of a chunk: sums join the total */
 #define ATTNI_MASKED 4  /* weights: scores may be -inf, which gives exactly 0 */
 #define ATTNI_CAREFUL 8 /* a weight of a -inf score is the mark -1, and is never multiplied */
+
+/* Of linear(): a run of D <= ATTNI_RUN components of n rows of x, times a panel of the weight. */
+typedef struct attni_product {
+    void *out; /* may be sums, with the same stride */
+    ptrdiff_t ldo;
+    const void *sums, *bias, *wt, *x;
+    ptrdiff_t ld_sums, ldx;
+    int n, D;
+    /* Or NULL: W rows of ATTNI_RUN elements, and n rows of W, that the cache is asked for
+     * meanwhile. They are not looked at; what lies beyond may be asked for too. */
+    const void *soon, *rows_soon;
+    ptrdiff_t ld_soon, ld_rows_soon;
+} attni_product;
 
 typedef struct attni_kernels {
     const char *isa;
@@ -123,6 +137,22 @@ typedef struct attni_kernels {
      * infinite, else 0. */
     int (*finish)(void *out, ptrdiff_t ldo, const void *total, const void *l, int rows, int64_t Dv,
                   int nv);
+
+    /* The linear layer has its *outputs* in lanes: wt is what pack() makes of W rows of the weight,
+     * bias is [W], aligned; rows of sums, x and out are anywhere. Sums are those
+     * of scores(): a chain from 0 over each run of ATTNI_RUN components, runs in order, and where
+     * there is a bias, that, and -0 becomes 0.
+     *
+     * One run: s = a chain from 0 of x[i*ldx + d] * wt[d*W + o] in order of d, for i < n; sums, if
+     * not NULL: s = sums[i*ld_sums + o] + s; bias, if not NULL: s = s + bias[o] + 0; out[i*ldo + o]
+     * = s. */
+    void (*linear)(const attni_product *product, int nv);
+
+    /* All runs at once, with the weight in place, for a few rows of x, n <= ATTNI_FEW_ROWS: s = the
+     * sum over d < D of x[i*ldx + d] * w[o*ldw + d], o < outputs; then as linear(). Whole vectors
+     * are written: what stands behind the last output in the last of them may be anything. */
+    void (*linear_few)(void *out, ptrdiff_t ldo, const void *bias, const void *w, ptrdiff_t ldw,
+                       int outputs, const void *x, ptrdiff_t ldx, int n, int64_t D);
 
     /* n rounds of independent fused multiply-adds in registers; returns the floating-point
      * operations done. *sink keeps the compiler honest. */

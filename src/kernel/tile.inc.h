@@ -541,6 +541,7 @@ static double op_fma_loop(int64_t n, double *sink)
 }
 
 #include "few.inc.h"
+#include "linear.inc.h"
 
 /* ------------------------------------------------------------------------------------ table */
 

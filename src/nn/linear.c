@@ -1,21 +1,30 @@
 /* The linear layer: out = x weight^T + bias.
  *
- * It is attention's first half without the softmax, so it runs on attention's micro-kernels: rows
- * of x stand in SIMD lanes as queries do, rows of the weight are broadcast as keys are, and
- * `finish` turns a finished tile back into rows. An output is the sum over In in the order that
- * kernel.h fixes for a score, then its bias: nothing of it depends on the tile, the task or the
- * thread that it falls to. (finish gives no -0; so out has none either.)
+ * Outputs stand in SIMD lanes. A panel is W outputs (64 with AVX-512 and float), its weights
+ * transposed to [In][W]: `pack` does that, as it does for a tile of queries, or it was done once
+ * for all calls (attni_packed). Rows of x are broadcast in place, and a product comes out as rows.
  *
- * A task is a few tiles of rows times a few hundred columns of out. Tiles are packed once in a
- * task, and a block of weights is read, or gathered, once for all of them.
+ *   task       up to TASK_ROWS rows of x times some panels
+ *     panel      W outputs
+ *       run        64 components of them: they are packed, 16 KB, and stay in the first cache while
+ *                  all rows of the task pass by
+ *
+ * For few rows packing is most of the work; then the weight is transposed in registers and never
+ * stored (linear_few).
+ *
+ * An output is the sum over In in the order that kernel.h fixes, then its bias: nothing of it
+ * depends on the panel, the task, the thread or the way through the code that it falls to.
  */
 #include "module.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
-#define TASK_TILES 4     /* tiles that share one reading of the weights */
-#define TASK_OUTPUTS 256 /* columns over which the packing of a tile is spread */
+#define TASK_ROWS 516    /* a multiple of every micro-kernel's rows; the more, the rarer packing */
+#define PACKED_ROWS 132  /* where nothing is packed: x stays in the second cache */
+#define BLOCK_BYTES 4096 /* of a row of x, that pass by all panels before the next ones */
 #define WORKER_FLOP 2e6  /* some 20 microseconds: below it a thread is not worth waking */
+#define COPY_PANELS 4    /* panels over which copying rows of x is spread */
 
 /* ------------------------------------------------------------------------------------- Checking */
 
@@ -75,25 +84,38 @@ static void join_batches(attni_linear *p)
 
 static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
-/* Cuts the work into tasks: large ones, unless threads would stand idle. */
+/* Vectors of a panel of so many outputs: 1, 2, 4, ... */
+static int vectors_of(const attni_kernels *kernels, int64_t outputs)
+{
+    int nv = 1;
+    while (nv < kernels->vectors && nv * kernels->lanes < outputs)
+        nv *= 2;
+    return nv;
+}
+
+/* Cuts the work into tasks: as large as caches like them, unless threads would stand idle. Cutting
+ * panels apart costs nothing, cutting rows apart packs weights more often. */
 static void cut_tasks(attni_linear *p, int threads)
 {
-    const int64_t bh = p->out.shape[0] * p->out.shape[1], block = ATTNI_BLOCK;
-    const int64_t tiles = divide_up(p->out.shape[2], p->width);
-    const double flop = 2.0 * (double)p->out.shape[2] * (double)p->out.shape[3] *
-                        (double)p->x.shape[3] * (double)bh;
-    p->tiles = tiles < TASK_TILES ? tiles : TASK_TILES;
-    p->outputs = TASK_OUTPUTS;
+    const int64_t B = p->out.shape[0], T = p->out.shape[2];
+    const int64_t panels = p->head_panels * p->out.shape[1];
+    const int64_t least = p->copy_x && panels > COPY_PANELS ? COPY_PANELS : 1;
+    const double flop = 2.0 * (double)B * (double)T * (double)p->out.shape[1] *
+                        (double)p->out.shape[3] * (double)p->x.shape[3];
+    const size_t wanted = threads > 1 ? 4 * (size_t)threads : 1;
+    p->groups = divide_up(T, p->packed ? PACKED_ROWS : TASK_ROWS);
+    p->panels = panels;
     for (;;) {
-        p->groups = divide_up(tiles, p->tiles);
-        p->chunks = divide_up(p->out.shape[3], p->outputs);
-        p->tasks = (size_t)(bh * p->groups * p->chunks);
-        if (threads == 1 || p->tasks >= 4 * (size_t)threads)
+        p->rows = divide_up(divide_up(T, p->groups), 12) * 12;
+        p->groups = divide_up(T, p->rows);
+        p->chunks = divide_up(panels, p->panels);
+        p->tasks = (size_t)(B * p->groups * p->chunks);
+        if (p->tasks >= wanted)
             break;
-        if (p->outputs > block)
-            p->outputs = p->outputs / 2 > block ? p->outputs / 2 : block;
-        else if (p->tiles > 1)
-            p->tiles /= 2;
+        if (p->panels > least)
+            p->panels = divide_up(p->panels, 2) > least ? divide_up(p->panels, 2) : least;
+        else if (p->rows >= 96)
+            p->groups *= 2;
         else
             break;
     }
@@ -106,42 +128,64 @@ static void cut_tasks(attni_linear *p, int threads)
 
 /* One worker's arrays; the same code sizes them and carves them. */
 typedef struct worker_arrays {
-    char *packed;      /* [tiles][In][W] */
-    void *products;    /* [block][W] */
-    void *maxima;      /* [W], which scores() wants to write */
-    void *ones;        /* [W] */
-    void *bias;        /* [block] */
-    void *x_rows;      /* [W][In]: x, where its rows are not contiguous */
-    void *weight_rows; /* [block][In], likewise */
-    void *out_rows;    /* [W][block], likewise */
-    size_t tile_bytes; /* of one packed tile */
+    void *panel;  /* [ATTNI_RUN][W], unless weights are packed */
+    void *sums;   /* [rows][W] */
+    void *bias;   /* [W], zeros where there is none */
+    void *x_rows; /* [rows][x_stride], where x is not read in place */
+    ptrdiff_t x_stride;
 } worker_arrays;
+
+/* Rows of weights that follow their components, and so can be packed as they lie. */
+static bool rows_contiguous(const attn_tensor *weight)
+{
+    return weight->shape[3] <= 1 || weight->stride[3] == 1;
+}
 
 static worker_arrays take_arrays(const attni_linear *p, attni_layout *layout)
 {
     const size_t R = (size_t)p->kernels->bits / 8;
-    const int64_t In = p->x.shape[3], W = p->width, block = ATTNI_BLOCK;
+    const int64_t W = p->width;
     worker_arrays a = {0};
-    a.packed = attni_module_take(layout, R, 1, p->tiles, In, W);
-    a.products = attni_module_take(layout, R, 1, 1, block, W);
-    a.maxima = attni_module_take(layout, R, 1, 1, 1, W);
-    a.ones = attni_module_take(layout, R, 1, 1, 1, W);
-    a.bias = attni_module_take(layout, R, 1, 1, 1, block);
-    if (p->gather_x)
-        a.x_rows = attni_module_take(layout, R, 1, 1, W, In);
-    if (p->gather_weight)
-        a.weight_rows = attni_module_take(layout, R, 1, 1, block, In);
-    if (p->scatter_out)
-        a.out_rows = attni_module_take(layout, R, 1, 1, W, block);
-    a.tile_bytes = (size_t)W * (size_t)In * R; /* fits where `packed` does */
+    if (!p->packed && !p->few)
+        a.panel = attni_module_take(layout, R, 1, 1, ATTNI_RUN, W);
+    a.sums = attni_module_take(layout, R, 1, 1, p->rows, W);
+    a.bias = attni_module_take(layout, R, 1, 1, 1, W);
+    if (p->copy_x) {
+        /* a line more than a round number: rows must not all meet in one set of the cache */
+        a.x_stride = (ptrdiff_t)(p->block / 16 * 16 + 32);
+        a.x_rows = attni_module_take(layout, R, 1, 1, p->rows, a.x_stride);
+    }
     return a;
 }
 
-attn_status attni_linear_plan(attni_linear *p, int isa, int threads, const attn_tensor *x,
-                              const attn_tensor *weight, const attn_tensor *bias,
-                              const attn_tensor *out, attn_error *err)
+/* Rows of x that lie a multiple of this apart meet in a few sets of the caches. */
+#define BAD_STRIDE 2048
+
+static bool wants_copy(const attni_linear *p)
 {
-    *p = (attni_linear){.has_bias = bias != NULL};
+    const attn_tensor *x = &p->x;
+    if (x->shape[3] > 1 && x->stride[3] != 1)
+        return true;
+    const uint64_t bytes = (uint64_t)x->stride[2] * (uint64_t)p->kernels->bits / 8;
+    return x->shape[2] >= 32 && bytes != 0 && bytes % BAD_STRIDE == 0;
+}
+
+/* Components of x that all panels of a task are multiplied with before the next: as many as the
+ * second cache holds of its rows. The sums so far wait in out, if they can. */
+static int64_t block_of(const attni_linear *p)
+{
+    const int64_t Out = p->out.shape[3], In = p->x.shape[3];
+    const int64_t tail = Out % p->width, block = BLOCK_BYTES / (p->kernels->bits / 8);
+    const bool direct =
+        p->out.stride[3] == 1 && tail % (vectors_of(p->kernels, tail) * p->kernels->lanes) == 0;
+    return direct && !p->few && In > block ? block : In;
+}
+
+attn_status attni_linear_plan(attni_linear *p, int isa, int threads, const attn_tensor *x,
+                              const attn_tensor *weight, const attni_packed *packed,
+                              const attn_tensor *bias, const attn_tensor *out, attn_error *err)
+{
+    *p = (attni_linear){.has_bias = bias != NULL, .packed = packed};
     p->x = repeated(x);
     p->weight = repeated(weight);
     p->bias = bias ? repeated(bias) : p->bias;
@@ -153,27 +197,29 @@ attn_status attni_linear_plan(attni_linear *p, int isa, int threads, const attn_
             return ATTN_OK; /* no tasks */
     if (x->shape[3] == 0) { /* nothing of them is read, but NULL cannot be added to */
         p->x = p->weight = p->out;
-        p->x.shape[3] = 0;
+        p->x.shape[3] = p->weight.shape[3] = 0;
         for (int i = 0; i < 4; i++)
             p->x.stride[i] = p->weight.stride[i] = 0;
     }
     join_batches(p);
-    p->gather_x = x->shape[3] > 1 && x->stride[3] != 1;
-    p->gather_weight = x->shape[3] > 1 && weight->stride[3] != 1;
-    p->scatter_out = out->shape[3] > 1 && out->stride[3] != 1;
+    p->copy_x = wants_copy(p);
+    p->few = p->out.shape[2] <= ATTNI_FEW_ROWS && !packed && rows_contiguous(&p->weight);
+    p->block = block_of(p);
+    p->head_panels = divide_up(p->out.shape[3], p->width);
     cut_tasks(p, threads);
 
     attni_layout layout = {0};
     take_arrays(p, &layout);
     p->worker_bytes = layout.used;
-    if (layout.overflow || !attni_size_mul(layout.used, (size_t)p->workers, &p->bytes))
+    if (layout.overflow || !attni_size_mul(layout.used, (size_t)p->workers, &p->bytes) ||
+        p->bytes > PTRDIFF_MAX)
         return attni_fail(err, ATTN_ERR_LIMIT, "x",
-                          "has rows of %lld; a tile of them is more than can be addressed",
+                          "x has rows of %lld; a tile of them is more than can be addressed",
                           (long long)x->shape[3]);
     return ATTN_OK;
 }
 
-/* -------------------------------------------------------------------------------------- Running */
+/* ----------------------------------------------------------------------------- Loads and stores */
 
 static void load_row(void *dst, const attn_tensor *t, int64_t b, int64_t h, int64_t i, int64_t j,
                      int64_t n)
@@ -195,119 +241,236 @@ static void store_row(const attn_tensor *t, int64_t b, int64_t h, int64_t i, int
         attni_store_row_f32(dst, t->dtype, t->stride[3], src, n);
 }
 
-/* products[j][:] += bias[j] */
-static void add_bias_f32(float *products, const float *bias, int n, int W)
+/* ------------------------------------------------------------------------------- Packed weights */
+
+/* to[d][o] = weight[b, h, first + o, from + d] for d < n, o < outputs; then 0 up to the panel's
+ * width. */
+static void pack_panel(const attni_kernels *k, char *to, const attn_tensor *weight, int64_t b,
+                       int64_t h, int64_t first, int outputs, int64_t from, int64_t n)
 {
-    for (int j = 0; j < n; j++)
-        for (int i = 0; i < W; i++)
-            products[j * W + i] += bias[j];
-}
-
-static void add_bias_f64(double *products, const double *bias, int n, int W)
-{
-    for (int j = 0; j < n; j++)
-        for (int i = 0; i < W; i++)
-            products[j * W + i] += bias[j];
-}
-
-/* Where a task's work lies: one (b, h), rows of x and columns of out. */
-typedef struct task_place {
-    int64_t b, h, row, row_end, column, column_end;
-} task_place;
-
-static task_place place_of(const attni_linear *p, size_t task)
-{
-    const int64_t chunk = (int64_t)task % p->chunks, rest = (int64_t)task / p->chunks;
-    const int64_t group = rest % p->groups, bh = rest / p->groups;
-    const int64_t T = p->out.shape[2], Out = p->out.shape[3];
-    task_place at = {.b = bh / p->out.shape[1], .h = bh % p->out.shape[1]};
-    at.row = group * p->tiles * p->width;
-    at.row_end = T - at.row < p->tiles * p->width ? T : at.row + p->tiles * p->width;
-    at.column = chunk * p->outputs;
-    at.column_end = Out - at.column < p->outputs ? Out : at.column + p->outputs;
-    return at;
-}
-
-/* The rows of one tile, and how many vectors they fill: 1, 2, 4, ... */
-typedef struct tile_size {
-    int rows, nv;
-} tile_size;
-
-static tile_size size_of_tile(const attni_linear *p, const task_place *at, int64_t first)
-{
-    tile_size s = {.rows = p->width, .nv = 1};
-    if (at->row_end - first < s.rows)
-        s.rows = (int)(at->row_end - first);
-    while (s.nv * p->kernels->lanes < s.rows)
-        s.nv *= 2;
-    return s;
-}
-
-static void pack_tile(const attni_linear *p, const worker_arrays *a, const task_place *at, int tile)
-{
-    const int64_t In = p->x.shape[3], first = at->row + (int64_t)tile * p->width;
-    const tile_size s = size_of_tile(p, at, first);
-    const size_t R = (size_t)p->kernels->bits / 8;
-    const void *rows = attni_at(&p->x, at->b, at->h, first, 0);
-    ptrdiff_t stride = (ptrdiff_t)p->x.stride[2];
-    if (p->gather_x) {
-        for (int i = 0; i < s.rows; i++)
-            load_row((char *)a->x_rows + (size_t)i * (size_t)In * R, &p->x, at->b, at->h, first + i,
-                     0, In);
-        rows = a->x_rows;
-        stride = (ptrdiff_t)In;
-    }
-    p->kernels->pack(a->packed + (size_t)tile * a->tile_bytes, rows, stride, s.rows, In, 1, s.nv);
-}
-
-/* Columns column .. column+n-1 of one tile's rows. */
-static void multiply_tile(const attni_linear *p, const worker_arrays *a, const task_place *at,
-                          int tile, const void *weight, ptrdiff_t stride, int64_t column, int n)
-{
-    const attni_kernels *k = p->kernels;
-    const int64_t first = at->row + (int64_t)tile * p->width;
-    const tile_size s = size_of_tile(p, at, first);
-    k->scores(a->products, a->maxima, a->packed + (size_t)tile * a->tile_bytes, weight, stride, n,
-              p->x.shape[3], s.nv);
-    if (p->has_bias && k->bits == 64)
-        add_bias_f64(a->products, a->bias, n, s.nv * k->lanes);
-    else if (p->has_bias)
-        add_bias_f32(a->products, a->bias, n, s.nv * k->lanes);
-    if (!p->scatter_out) {
-        k->finish(attni_at(&p->out, at->b, at->h, first, column), (ptrdiff_t)p->out.stride[2],
-                  a->products, a->ones, s.rows, n, s.nv);
+    const int nv = vectors_of(k, outputs);
+    if (rows_contiguous(weight)) {
+        k->pack(to, attni_at(weight, b, h, first, from), (ptrdiff_t)weight->stride[2], outputs, n,
+                1, nv);
         return;
     }
-    k->finish(a->out_rows, n, a->products, a->ones, s.rows, n, s.nv);
-    for (int i = 0; i < s.rows; i++)
-        store_row(&p->out, at->b, at->h, first + i, column,
-                  (char *)a->out_rows + (size_t)i * (size_t)n * (size_t)k->bits / 8, n);
+    attn_tensor columns = *weight; /* as W of `x @ W` */
+    columns.stride[2] = weight->stride[3];
+    columns.stride[3] = weight->stride[2];
+    const size_t R = (size_t)k->bits / 8, row = (size_t)(nv * k->lanes) * R;
+    const size_t used = (size_t)outputs * R;
+    for (int64_t d = 0; d < n; d++, to += row) {
+        load_row(to, &columns, b, h, from + d, first, outputs);
+        memset(to + used, 0, row - used);
+    }
+}
+
+bool attni_packed_size(attni_packed *packed, const attn_tensor *weight,
+                       const attni_kernels *kernels)
+{
+    const int64_t *n = weight->shape;
+    const int64_t W = kernels->lanes * kernels->vectors;
+    const int64_t last = n[2] % W ? vectors_of(kernels, n[2] % W) * kernels->lanes : 0;
+    *packed = (attni_packed){.H = n[1], .Out = n[2], .In = n[3], .kernels = kernels};
+    return attni_size_mul((size_t)(n[2] / W * W + last), (size_t)n[3], &packed->head_bytes) &&
+           attni_size_mul(packed->head_bytes, (size_t)kernels->bits / 8, &packed->head_bytes) &&
+           attni_size_mul(packed->head_bytes, (size_t)n[1], &packed->bytes) &&
+           packed->bytes <= PTRDIFF_MAX;
+}
+
+static char *panel_at(const attni_packed *packed, int64_t h, int64_t first_output)
+{
+    return packed->data + (size_t)h * packed->head_bytes +
+           (size_t)first_output * (size_t)packed->In * (size_t)packed->kernels->bits / 8;
+}
+
+void attni_packed_fill(const attni_packed *packed, const attn_tensor *weight)
+{
+    const int64_t W = packed->kernels->lanes * packed->kernels->vectors;
+    for (int64_t h = 0; h < packed->H; h++)
+        for (int64_t first = 0; first < packed->Out && packed->In > 0; first += W) {
+            const int outputs = (int)(packed->Out - first < W ? packed->Out - first : W);
+            pack_panel(packed->kernels, panel_at(packed, h, first), weight, 0, h, first, outputs, 0,
+                       packed->In);
+        }
+}
+
+/* -------------------------------------------------------------------------------------- Running */
+
+/* Rows row .. row+rows-1 of x in batch b, and where the components of one block of them lie. */
+typedef struct task_rows {
+    int64_t b, row;
+    int rows;
+    const char *x;
+    ptrdiff_t stride;
+} task_rows;
+
+static void find_rows(const attni_linear *p, const worker_arrays *a, int64_t h, int64_t from,
+                      int64_t n, task_rows *t)
+{
+    const size_t row_bytes = (size_t)a->x_stride * (size_t)p->kernels->bits / 8;
+    t->x = attni_at(&p->x, t->b, h, t->row, from);
+    t->stride = (ptrdiff_t)p->x.stride[2];
+    if (!p->copy_x)
+        return;
+    for (int i = 0; i < t->rows; i++)
+        load_row((char *)a->x_rows + (size_t)i * row_bytes, &p->x, t->b, h, t->row + i, from, n);
+    t->x = a->x_rows;
+    t->stride = a->x_stride;
+}
+
+/* One panel of a task, and where its rows of outputs go: to out itself, or to sums first where the
+ * kernels cannot write them in place. */
+typedef struct task_panel {
+    int64_t h, first;
+    int outputs, nv;
+    bool direct;
+    void *to;
+    ptrdiff_t stride;
+} task_panel;
+
+static task_panel find_panel(const attni_linear *p, const worker_arrays *a, const task_rows *t,
+                             int64_t panel)
+{
+    task_panel q = {.h = panel / p->head_panels, .first = panel % p->head_panels * p->width};
+    const int64_t left = p->out.shape[3] - q.first;
+    q.outputs = (int)(left < p->width ? left : p->width);
+    q.nv = vectors_of(p->kernels, q.outputs);
+    q.direct = q.outputs == q.nv * p->kernels->lanes && p->out.stride[3] == 1;
+    q.to = q.direct ? attni_at(&p->out, t->b, q.h, t->row, q.first) : a->sums;
+    q.stride = q.direct ? (ptrdiff_t)p->out.stride[2] : q.nv * p->kernels->lanes;
+    return q;
+}
+
+/* Where the weights of component `from` on lie, and what is between one row and the next: in packed
+ * weights, of the pieces that a run is read in. */
+static const void *weights_at(const attni_linear *p, int64_t b, const task_panel *q, int64_t from,
+                              ptrdiff_t *stride)
+{
+    const attni_kernels *k = p->kernels;
+    if (!p->packed) {
+        *stride = (ptrdiff_t)p->weight.stride[2];
+        return attni_at(&p->weight, b, q->h, q->first, from);
+    }
+    *stride = ATTNI_RUN;
+    return panel_at(p->packed, p->weight.stride[1] ? q->h : 0, q->first) +
+           (size_t)from * (size_t)(q->nv * k->lanes) * (size_t)k->bits / 8;
+}
+
+/* Components first .. end-1 of In, which all panels are multiplied with before the next ones. */
+typedef struct task_block {
+    int64_t first, end;
+} task_block;
+
+/* What the cache is asked for during one run: the weights of the next, and its part of x; before
+ * the last run, the rows of out. */
+static void ask_soon(const attni_linear *p, const task_rows *t, const task_panel *q,
+                     const task_panel *next, task_block block, int64_t after,
+                     attni_product *product)
+{
+    const bool before_last = after < block.end && after + ATTNI_RUN >= block.end;
+    if (p->packed || rows_contiguous(&p->weight)) {
+        if (after < block.end)
+            product->soon = weights_at(p, t->b, q, after, &product->ld_soon);
+        else if (next)
+            product->soon = weights_at(p, t->b, next, block.first, &product->ld_soon);
+    }
+    if (q->direct && before_last) {
+        product->rows_soon = q->to;
+        product->ld_rows_soon = q->stride;
+    } else if (after < block.end) {
+        product->rows_soon = t->x + (size_t)(after - block.first) * (size_t)p->kernels->bits / 8;
+        product->ld_rows_soon = t->stride;
+    }
+}
+
+/* One run of components, from..from+n-1, for all rows of the task. */
+static attni_product product_of_run(const attni_linear *p, const worker_arrays *a,
+                                    const task_rows *t, const task_panel *q, task_block block,
+                                    int64_t from, int n)
+{
+    const attni_kernels *k = p->kernels;
+    const bool ends = from + n >= block.end, begins = from == block.first;
+    const ptrdiff_t W = q->nv * k->lanes;
+    attni_product product = {.wt = a->panel, .ldx = t->stride, .n = t->rows, .D = n};
+    product.x = t->x + (size_t)(from - block.first) * (size_t)k->bits / 8;
+    product.out = ends ? q->to : a->sums;
+    product.ldo = ends ? q->stride : W;
+    product.sums = from == 0 ? NULL : begins ? q->to : a->sums;
+    product.ld_sums = begins ? q->stride : W;
+    if (from + n >= p->x.shape[3])
+        product.bias = a->bias;
+    ptrdiff_t unused;
+    if (p->packed)
+        product.wt = weights_at(p, t->b, q, from, &unused);
+    else if (n > 0)
+        pack_panel(k, a->panel, &p->weight, t->b, q->h, q->first, q->outputs, from, n);
+    return product;
+}
+
+/* One panel; `next` is the one after it, or NULL. */
+static void multiply_panel(const attni_linear *p, const worker_arrays *a, const task_rows *t,
+                           const task_panel *q, const task_panel *next, task_block block)
+{
+    if (p->few) {
+        p->kernels->linear_few(q->to, q->stride, a->bias,
+                               attni_at(&p->weight, t->b, q->h, q->first, 0),
+                               (ptrdiff_t)p->weight.stride[2], q->outputs, t->x, t->stride, t->rows,
+                               p->x.shape[3]);
+        return;
+    }
+    int64_t from = block.first;
+    do { /* once for In = 0, which makes every sum 0 */
+        const int n = block.end - from < ATTNI_RUN ? (int)(block.end - from) : ATTNI_RUN;
+        attni_product product = product_of_run(p, a, t, q, block, from, n);
+        from += n;
+        ask_soon(p, t, q, next, block, from, &product);
+        p->kernels->linear(&product, q->nv);
+    } while (from < block.end);
+}
+
+static void scatter_panel(const attni_linear *p, const worker_arrays *a, const task_rows *t,
+                          const task_panel *q)
+{
+    const size_t row = (size_t)q->stride * (size_t)p->kernels->bits / 8;
+    for (int i = 0; i < t->rows; i++)
+        store_row(&p->out, t->b, q->h, t->row + i, q->first, (char *)a->sums + (size_t)i * row,
+                  q->outputs);
+}
+
+/* All panels of a task times one block of components. */
+static void run_block(const attni_linear *p, const worker_arrays *a, task_rows *t, int64_t panel,
+                      int64_t end, task_block block)
+{
+    int64_t head = -1;
+    for (; panel < end; panel++) {
+        const task_panel q = find_panel(p, a, t, panel);
+        const task_panel next = find_panel(p, a, t, panel + 1);
+        if (p->has_bias)
+            load_row(a->bias, &p->bias, t->b, q.h, 0, q.first, q.outputs);
+        if (head < 0 || (q.h != head && p->x.stride[1] != 0))
+            find_rows(p, a, q.h, block.first, block.end - block.first, t);
+        head = q.h;
+        multiply_panel(p, a, t, &q, panel + 1 < end ? &next : NULL, block);
+        if (!q.direct)
+            scatter_panel(p, a, t, &q);
+    }
 }
 
 static void run_task(const attni_linear *p, const worker_arrays *a, size_t task)
 {
-    const task_place at = place_of(p, task);
+    const int64_t chunk = (int64_t)task % p->chunks, rest = (int64_t)task / p->chunks;
+    const int64_t panels = p->head_panels * p->out.shape[1], first = chunk * p->panels;
+    const int64_t end = first + p->panels < panels ? first + p->panels : panels;
     const int64_t In = p->x.shape[3];
-    const int tiles = (int)divide_up(at.row_end - at.row, p->width), block = ATTNI_BLOCK;
-    for (int t = 0; t < tiles; t++)
-        pack_tile(p, a, &at, t);
-    for (int64_t column = at.column; column < at.column_end; column += block) {
-        const int n = at.column_end - column < block ? (int)(at.column_end - column) : block;
-        const void *weight = attni_at(&p->weight, at.b, at.h, column, 0);
-        ptrdiff_t stride = (ptrdiff_t)p->weight.stride[2];
-        if (p->gather_weight) {
-            const size_t row_bytes = (size_t)In * (size_t)p->kernels->bits / 8;
-            for (int j = 0; j < n; j++)
-                load_row((char *)a->weight_rows + (size_t)j * row_bytes, &p->weight, at.b, at.h,
-                         column + j, 0, In);
-            weight = a->weight_rows;
-            stride = (ptrdiff_t)In;
-        }
-        if (p->has_bias)
-            load_row(a->bias, &p->bias, at.b, at.h, 0, column, n);
-        for (int t = 0; t < tiles; t++)
-            multiply_tile(p, a, &at, t, weight, stride, column, n);
-    }
+    task_rows t = {.b = rest / p->groups, .row = rest % p->groups * p->rows};
+    t.rows = (int)(p->out.shape[2] - t.row < p->rows ? p->out.shape[2] - t.row : p->rows);
+    task_block block = {0, 0};
+    do {
+        block.first = block.end;
+        block.end = In - block.first < p->block ? In : block.first + p->block;
+        run_block(p, a, &t, first, end, block);
+    } while (block.end < In);
 }
 
 typedef struct shared_work {
@@ -322,12 +485,7 @@ static void work(void *arg, int worker)
     const attni_linear *p = shared->plan;
     attni_layout layout = {.base = shared->scratch + (size_t)worker * p->worker_bytes};
     const worker_arrays a = take_arrays(p, &layout);
-    for (int i = 0; i < p->width; i++) {
-        if (p->kernels->bits == 64)
-            ((double *)a.ones)[i] = 1;
-        else
-            ((float *)a.ones)[i] = 1;
-    }
+    memset(a.bias, 0, (size_t)p->width * (size_t)p->kernels->bits / 8);
     for (;;) {
         const size_t task = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
         if (task >= p->tasks)
@@ -352,7 +510,7 @@ attn_status attn_linear_forward(attn_context *ctx, const attn_tensor *x, const a
     attn_status status = check_linear(x, weight, bias, out, err);
     if (status == ATTN_OK)
         status = attni_linear_plan(&plan, attni_context_isa_index(ctx), attn_context_threads(ctx),
-                                   x, weight, bias, out, err);
+                                   x, weight, NULL, bias, out, err);
     if (status == ATTN_OK)
         status = attni_call_begin(&call, ctx, plan.bytes, NULL, 0, err);
     if (status != ATTN_OK)

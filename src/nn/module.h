@@ -1,5 +1,5 @@
-/* What the modules share: checks of their tensors, and the linear layer in pieces, for modules that
- * run several of them inside one call. */
+/* What the modules share: checks of their tensors; the linear layer in pieces, for modules that run
+ * several of them inside one call; multi-head attention with packed weights or without. */
 #ifndef ATTNI_NN_MODULE_H
 #define ATTNI_NN_MODULE_H
 
@@ -22,26 +22,65 @@ void *attni_module_take(attni_layout *layout, size_t element, int64_t n0, int64_
 
 /* -------------------------------------------------------------------------------------- linear.c
  *
- * What one layer will do: filled by attni_linear_plan, then read only. */
+ * A weight [1,H,Out,In] in the order in which the kernels read it: for each head, panels of W
+ * outputs, [panel][In][W]; the last panel has as many vectors as its outputs fill (1, 2, 4, ...).
+ * Made for one instruction set and one dtype. */
+typedef struct attni_packed {
+    int64_t H, Out, In;
+    const attni_kernels *kernels;
+    size_t head_bytes, bytes; /* of one head, of all */
+    char *data;               /* aligned to ATTNI_ALIGN */
+} attni_packed;
+
+/* Fills all but data; false where the size cannot be addressed. */
+bool attni_packed_size(attni_packed *packed, const attn_tensor *weight,
+                       const attni_kernels *kernels);
+void attni_packed_fill(const attni_packed *packed, const attn_tensor *weight);
+
+/* What one layer will do: filled by attni_linear_plan, then read only. */
 typedef struct attni_linear {
     attn_tensor x, weight, bias, out; /* repeated sizes have stride 0 */
-    bool has_bias, gather_x, gather_weight, scatter_out;
+    const attni_packed *packed;       /* or NULL: weight has data */
+    bool has_bias, copy_x, few;
     const attni_kernels *kernels;
-    int width;                  /* rows of x in a tile, at most */
-    int64_t tiles, outputs;     /* of a task: tiles of rows, columns of out */
-    int64_t groups, chunks;     /* tasks of one (b, h): groups of tiles x chunks of columns */
+    int width;                  /* outputs in a panel, at most */
+    int64_t rows, groups;       /* rows of x in a task; such groups of rows in a batch */
+    int64_t block;              /* components of x that all panels use before the next */
+    int64_t head_panels;        /* panels of one head */
+    int64_t panels, chunks;     /* panels in a task; such chunks of panels, over all heads */
     size_t tasks;               /* in all */
     int workers;                /* that are worth waking */
     size_t worker_bytes, bytes; /* scratch of one worker, and of all */
 } attni_linear;
 
-/* Plans for tensors that fit together; bias may be NULL. Fails only where scratch would be too
- * large to address. threads: the most there are. */
+/* Plans for tensors that fit together; bias may be NULL. With `packed`, weight gives only its
+ * shape. Fails only where scratch would be too large to address. threads: the most there are. */
 attn_status attni_linear_plan(attni_linear *plan, int isa, int threads, const attn_tensor *x,
-                              const attn_tensor *weight, const attn_tensor *bias,
-                              const attn_tensor *out, attn_error *err);
+                              const attn_tensor *weight, const attni_packed *packed,
+                              const attn_tensor *bias, const attn_tensor *out, attn_error *err);
 /* Runs it in an open call, on plan->bytes of scratch aligned to ATTNI_ALIGN. Until then the tensors
  * of the plan may be given other `data`. */
 void attni_linear_run(const attni_linear *plan, attni_call *call, char *scratch);
+
+/* ------------------------------------------------------------------------- mha.c, mha_module.c */
+typedef struct attni_mha_sizes {
+    int64_t B, T, S, E, Es; /* Es: the width of source */
+    int64_t H, Hk, D, Dv, Out;
+} attni_mha_sizes;
+
+struct attn_mha {
+    attn_context *ctx; /* whose memory this is in */
+    size_t bytes;
+    int isa;
+    attn_mha_args args; /* weights and biases alone; behind w_q.data, ... stands the packed form */
+    attni_packed q, k, v, o; /* o: if args.w_o.data */
+};
+
+attn_status attni_mha_check_struct(const attn_mha_args *args, attn_error *err);
+/* Of weights and biases, whose E and Es are given; fills what weights decide. */
+attn_status attni_mha_check_weights(attni_mha_sizes *n, const attn_mha_args *args, attn_error *err);
+/* With a module, args' weights are its. */
+attn_status attni_mha_forward(attn_context *ctx, const attn_mha_args *args, const attn_mha *module,
+                              attn_error *err);
 
 #endif

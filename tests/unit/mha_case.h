@@ -63,6 +63,55 @@ static inline void make_case(mha_case *c, const mha_dims *n)
     a->attention.lse = &c->lse.t;
 }
 
+static inline mha_dims random_dims(void)
+{
+    static const int64_t sizes[] = {0, 1, 2, 3, 5, 7, 9};
+#define SIZE sizes[pick(COUNT(sizes))]
+    mha_dims n = {.B = pick(4), .T = pick(5) ? 1 + pick(9) : 0, .D = SIZE, .Dv = SIZE, .E = SIZE};
+    n.dtype = pick(3) ? ATTN_F64 : ATTN_F32;
+    n.form = pick(2) ? ODD : DENSE;
+    n.Hk = pick(8) ? 1 + pick(3) : 0;
+    n.H = n.Hk * (1 + pick(3));
+    n.has_source = pick(2);
+    n.S = n.has_source ? 1 + pick(20) : n.T;
+    n.Es = n.has_source ? 1 + pick(6) : n.E;
+    if (n.has_source && n.B == 0)
+        n.has_source = false, n.S = n.T, n.Es = n.E; /* it would have no data: x would be meant */
+    n.has_bias = pick(2);
+    n.Out = SIZE;
+    n.has_w_o = n.Out * n.H * n.Dv > 0 && pick(3);
+    if (!n.has_w_o)
+        n.Out = n.H * n.Dv;
+    if (!n.has_w_o && n.Out == 0)
+        n.has_bias = false;
+#undef SIZE
+    return n;
+}
+
+static inline void random_options(mha_case *c, const mha_dims *n)
+{
+    attn_sdpa_args *a = &c->args.attention;
+    a->causal = pick(3) ? ATTN_CAUSAL_NONE : ATTN_CAUSAL_TOP_LEFT;
+    a->scale = pick(3) ? 0 : uniform();
+    a->dropout = pick(3) ? 0 : 0.4;
+    a->dropout_seed = draw();
+    a->precision = pick(4) ? ATTN_PRECISION_DEFAULT : ATTN_PRECISION_ACCURATE;
+    c->args.output_dropout = pick(3) ? 0 : 0.3;
+    c->args.output_dropout_seed = draw();
+    if (pick(3) == 0 && n->B <= (int64_t)COUNT(c->key_lengths)) {
+        for (int64_t b = 0; b < n->B; b++)
+            c->key_lengths[b] = pick(n->S + 1);
+        a->key_lengths = c->key_lengths;
+    }
+    if (pick(3) == 0) {
+        c->mask = random_tensor(n->dtype, n->form, n->B, n->H, n->T, n->S);
+        FOR_ALL(&c->mask.t, b, h, i, j)
+        if (pick(4) == 0)
+            put(&c->mask.t, b, h, i, j, -(double)INFINITY);
+        a->mask = &c->mask.t;
+    }
+}
+
 static inline void release_case(mha_case *c)
 {
     test_tensor *const all[] = {&c->x, &c->source, &c->out, &c->scores, &c->lse, &c->mask};

@@ -195,6 +195,91 @@ static void test_linear_bits(void **state)
     }
 }
 
+/* The first n rows of x, as a call of their own. */
+static void bits_of_first_rows(attn_context *ctx, const attn_tensor *x, const attn_tensor *w,
+                               const attn_tensor *bias, const attn_tensor *want, int64_t n)
+{
+    attn_tensor x1 = *x, want1 = *want;
+    x1.shape[2] = want1.shape[2] = n;
+    test_tensor got = product_of(ctx, &x1, w, bias, DENSE);
+    expect_same_bits(&got.t, &want1, "first rows");
+    release(&got);
+}
+
+/* Each number of rows goes its own way through the micro-kernels; a few have a kernel of their
+ * own. */
+static void test_linear_rows(void **state)
+{
+    (void)state;
+    test_state = 99;
+    for (int k = 0; attn_isa(k).name; k++)
+        for (int n = 0; n < 2 && attn_isa(k).usable; n++) {
+            const attn_dtype dtype = n ? ATTN_F32 : ATTN_F64;
+            attn_context *ctx = make_context(1, attn_isa(k).name, NULL);
+            test_tensor x = random_tensor(dtype, DENSE, 1, 1, 40, 205);
+            test_tensor w = random_tensor(dtype, DENSE, 1, 1, 150, 205);
+            test_tensor bias = random_tensor(dtype, DENSE, 1, 1, 1, 150);
+            test_tensor want = product_of(ctx, &x.t, &w.t, &bias.t, DENSE);
+            expect_linear(&x.t, &w.t, &bias.t, &want.t, attn_isa(k).name);
+            for (int64_t rows = 1; rows < 26; rows++)
+                bits_of_first_rows(ctx, &x.t, &w.t, &bias.t, &want.t, rows);
+            release(&x);
+            release(&w);
+            release(&bias);
+            release(&want);
+            attn_context_destroy(ctx);
+        }
+}
+
+/* The first columns of a weight give the first columns of out. */
+static void bits_of_first_columns(const attn_tensor *x, const attn_tensor *w,
+                                  const attn_tensor *want, int64_t n)
+{
+    attn_tensor w1 = *w, want1 = *want;
+    w1.shape[2] = want1.shape[3] = n;
+    test_tensor got = product_of(NULL, x, &w1, NULL, DENSE);
+    expect_same_bits(&got.t, &want1, "first columns");
+    release(&got);
+}
+
+/* Rows long enough to be taken in blocks, between which the sums wait in out where out allows it;
+ * as far apart as caches dislike; and more of them than one task takes. */
+static void test_linear_large(void **state)
+{
+    (void)state;
+    test_state = 6;
+    for (int n = 0; n < 2; n++) {
+        const attn_dtype dtype = n ? ATTN_F32 : ATTN_F64;
+        const int64_t In = n ? 2300 : 1100;
+        test_tensor x = random_tensor(dtype, DENSE, 1, 1, 35, 3072), wide = x;
+        test_tensor w = random_tensor(dtype, DENSE, 1, 1, 130, In);
+        wide.t.shape[3] = In; /* a part of longer rows */
+        test_tensor want = product_of(NULL, &wide.t, &w.t, NULL, DENSE);
+        expect_linear(&wide.t, &w.t, NULL, &want.t, "long rows");
+        bits_of_first_columns(&wide.t, &w.t, &want.t, 128); /* whole panels: in blocks */
+        bits_of_first_columns(&wide.t, &w.t, &want.t, 64);
+        bits_of_first_columns(&wide.t, &w.t, &want.t, 1);
+        bits_of_first_rows(NULL, &wide.t, &w.t, NULL, &want.t, 3);
+        test_tensor close = copy_of(&wide.t, DENSE);
+        test_tensor got = product_of(NULL, &close.t, &w.t, NULL, ODD);
+        expect_same_bits(&got.t, &want.t, "rows without gaps");
+        release(&x);
+        release(&w);
+        release(&want);
+        release(&close);
+        release(&got);
+
+        x = random_tensor(dtype, DENSE, 1, 1, 1100, 70);
+        w = random_tensor(dtype, DENSE, 1, 1, 40, 70);
+        want = product_of(NULL, &x.t, &w.t, NULL, DENSE);
+        expect_linear(&x.t, &w.t, NULL, &want.t, "many rows");
+        bits_of_first_rows(NULL, &x.t, &w.t, NULL, &want.t, 517);
+        release(&x);
+        release(&w);
+        release(&want);
+    }
+}
+
 /* NaN and Inf stay in the rows and columns that they belong to. */
 static void test_linear_special(void **state)
 {
@@ -361,6 +446,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear_random),    cmocka_unit_test(test_linear_transposed),
         cmocka_unit_test(test_linear_bits),      cmocka_unit_test(test_linear_special),
+        cmocka_unit_test(test_linear_rows),      cmocka_unit_test(test_linear_large),
         cmocka_unit_test(test_linear_errors),    cmocka_unit_test(test_embedding),
         cmocka_unit_test(test_embedding_errors),
     };
