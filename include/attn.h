@@ -287,9 +287,9 @@ ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tenso
  * in no result.
  *
  * Types: rows are converted to the cache's dtype with one rounding. ATTN_I8 keeps, for each key or
- * value row of a head, round(127 x / m) with m the largest |x| of the row, and the float m / 127: an
- * error of at most m / 254 and a float's rounding. Attention from it has the bits of an f32 call on
- * the rows that attn_cache_read gives. A row with a NaN or an infinity becomes NaN, all of it.
+ * value row of a head, round(127 x / m) with m the largest |x| of the row, and the float m / 127:
+ * an error of at most m / 254 and a float's rounding. Attention from it has the bits of an f32 call
+ * on the rows that attn_cache_read gives. A row with a NaN or an infinity becomes NaN, all of it.
  *
  * Memory: one block, taken when it is created: (D + Dv) x the element's size, and 8 bytes for
  * ATTN_I8, for each key of each key/value head. Contiguous: [B,Hk,max_keys,D], max_keys rounded up
