@@ -44,13 +44,15 @@ extern "C" {
  */
 typedef enum attn_status {
     ATTN_OK = 0,
-    ATTN_ERR_ARGUMENT = 1,   /* a value out of its range, or two that exclude each other */
-    ATTN_ERR_SHAPE = 2,      /* shapes that do not fit together */
-    ATTN_ERR_DTYPE = 3,      /* a storage type that does not belong there */
-    ATTN_ERR_STRIDE = 4,     /* an output whose elements overlap */
-    ATTN_ERR_MEMORY = 5,     /* the allocator returned NULL */
-    ATTN_ERR_LIMIT = 6,      /* a size that this machine cannot address */
-    ATTN_ERR_UNSUPPORTED = 7 /* an instruction set that this machine lacks */
+    ATTN_ERR_ARGUMENT = 1,    /* a value out of its range, or two that exclude each other */
+    ATTN_ERR_SHAPE = 2,       /* shapes that do not fit together */
+    ATTN_ERR_DTYPE = 3,       /* a storage type that does not belong there */
+    ATTN_ERR_STRIDE = 4,      /* an output whose elements overlap */
+    ATTN_ERR_MEMORY = 5,      /* the allocator returned NULL */
+    ATTN_ERR_LIMIT = 6,       /* a size that this machine cannot address */
+    ATTN_ERR_UNSUPPORTED = 7, /* an instruction set that this machine lacks */
+    ATTN_ERR_FULL = 8,        /* a cache has no room for so many keys */
+    ATTN_ERR_FILE = 9         /* a saved cache that is damaged, another's, or was not written */
 } attn_status;
 
 typedef struct attn_error {
@@ -75,7 +77,8 @@ typedef enum attn_dtype {
     ATTN_F16 = 3,  /* IEEE 754 binary16 */
     ATTN_BF16 = 4, /* the high half of a binary32 */
     ATTN_BOOL = 5, /* one byte, 0 or not 0; masks only */
-    ATTN_I64 = 6   /* indices only */
+    ATTN_I64 = 6,  /* indices only */
+    ATTN_I8 = 7    /* -127..127 times a float of the row; inside a cache only */
 } attn_dtype;
 
 ATTN_API size_t attn_dtype_size(attn_dtype dtype);      /* bytes of an element, 0 if unknown */
@@ -233,6 +236,12 @@ typedef struct attn_sdpa_args {
 
     void *workspace; /* of at least attn_plan_info.scratch_bytes, or NULL: the context's */
     size_t workspace_bytes;
+
+    /* Keys and values come from here (see Cache, below); k.data and v.data are then NULL, and the
+     * rest of k and v is not looked at. B, Hk, D, Dv are the cache's; S is the longest length, and
+     * the lengths are the key_lengths, unless key_lengths says less. q has the cache's dtype, or,
+     * with ATTN_I8, is f32, f16 or bf16. Not together with cu_seqlens. */
+    const struct attn_cache *cache;
 } attn_sdpa_args;
 
 /* All zero but the size and the open window. */
@@ -263,6 +272,90 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
  * it is >= round(p * 65536). Depends on nothing else. Salmon et al. 2011. */
 ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tensor *out,
                                        attn_error *err);
+
+/* -------------------------------------------------------------------------------------- Cache
+ *
+ * The keys and values of B sequences that grow, each on its own: what a decoder keeps between
+ * tokens. Append the rows of new tokens, then attend to all that are there:
+ *
+ *   attn_cache_append(cache, b, &k, &v, &err);                     for each sequence b
+ *   args.q = ...;  args.cache = cache;  args.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
+ *   attn_sdpa_forward(ctx, &args, &err);                           q: the last T tokens of each
+ *
+ * Bits: attention from a cache gives the bits that the same rows give in plain tensors, contiguous
+ * or in pages, appended one by one or all at once. What was never appended, or was cut off, shows
+ * in no result.
+ *
+ * Types: rows are converted to the cache's dtype with one rounding. ATTN_I8 keeps, for each key or
+ * value row of a head, round(127 x / m) with m the largest |x| of the row, and the float m / 127:
+ * an error of at most m / 254 and a float's rounding. Attention from it has the bits of an f32 call
+ * on the rows that attn_cache_read gives. A row with a NaN or an infinity becomes NaN, all of it.
+ *
+ * Memory: one block, taken when it is created: (D + Dv) x the element's size, and 8 bytes for
+ * ATTN_I8, for each key of each key/value head. Contiguous: [B,Hk,max_keys,D], max_keys rounded up
+ * to 64. In pages: [pages,Hk,page_keys,D], each page being one sequence's, taken as that grows and
+ * given back by attn_cache_truncate. Where the block begins, and each head of each page, is aligned
+ * to 64 bytes; rows follow each other without gaps.
+ *
+ * Threads: append, truncate and destroy need the cache for themselves; everything else only reads
+ * it, and may overlap.
+ */
+typedef struct attn_cache attn_cache;
+
+typedef struct attn_cache_options {
+    size_t struct_size;       /* sizeof(attn_cache_options), set by ATTN_CACHE_OPTIONS_INIT */
+    int64_t B, Hk, D, Dv;     /* 0 or more */
+    attn_dtype dtype;         /* f64, f32, f16, bf16 or i8 */
+    int64_t max_keys;         /* that a sequence may have */
+    int64_t page_keys, pages; /* page_keys 0: contiguous. Else a multiple of 64; pages in the pool
+                                 of all sequences, 0: enough for B of max_keys */
+
+    /* As in attn_context_options: both or neither. Called by create, load and destroy alone. */
+    void *(*allocate)(void *user, size_t size, size_t alignment);
+    void (*release)(void *user, void *memory, size_t size);
+    void *memory_user;
+} attn_cache_options;
+
+#define ATTN_CACHE_OPTIONS_INIT                                                                    \
+    {                                                                                              \
+        .struct_size = sizeof(attn_cache_options), .dtype = ATTN_F32                               \
+    }
+
+ATTN_API attn_status attn_cache_create(const attn_cache_options *options, attn_cache **out,
+                                       attn_error *err);
+ATTN_API void attn_cache_destroy(attn_cache *cache); /* NULL is fine */
+
+/* Adds n keys and values to sequence b: k [1,Hk,n,D], v [1,Hk,n,Dv], of any float dtype and any
+ * strides. ATTN_ERR_FULL: max_keys would be exceeded, or no page is left. After an error the cache
+ * is as it was. */
+ATTN_API attn_status attn_cache_append(attn_cache *cache, int64_t b, const attn_tensor *k,
+                                       const attn_tensor *v, attn_error *err);
+
+/* Copies keys first .. first+n-1 of sequence b out: k [1,Hk,n,D], v [1,Hk,n,Dv], of any float
+ * dtype; either may be NULL. */
+ATTN_API attn_status attn_cache_read(const attn_cache *cache, int64_t b, int64_t first,
+                                     const attn_tensor *k, const attn_tensor *v, attn_error *err);
+
+/* Cuts sequence b off after its first `length` keys, 0 <= length <= its length. */
+ATTN_API attn_status attn_cache_truncate(attn_cache *cache, int64_t b, int64_t length,
+                                         attn_error *err);
+
+ATTN_API int64_t attn_cache_length(const attn_cache *cache, int64_t b); /* -1: there is no such b */
+ATTN_API size_t attn_cache_bytes(const attn_cache *cache);              /* that it allocated */
+
+/* Saved: the lengths and rows of all sequences, little-endian, the same bytes however the cache is
+ * laid out (docs/NUMERICS.md, "Saved caches"). `write` gets them piece by piece and returns 0, or
+ * anything else to give up: then ATTN_ERR_FILE. */
+ATTN_API attn_status attn_cache_save(const attn_cache *cache,
+                                     int (*write)(void *user, const void *bytes, size_t n),
+                                     void *user, attn_error *err);
+
+/* A new cache by `options`, filled from `size` bytes that attn_cache_save wrote. B, Hk, D, Dv and
+ * dtype must be those of the saved one; max_keys, page_keys and pages need only have room. The
+ * bytes are not trusted: ATTN_ERR_FILE says what is wrong with them, and memory is taken, as much
+ * as the options ask for, only when they have been found good; ATTN_ERR_FULL: no room. */
+ATTN_API attn_status attn_cache_load(const attn_cache_options *options, const void *bytes,
+                                     size_t size, attn_cache **out, attn_error *err);
 
 /* ------------------------------------------------------------------------------------ Modules
  *

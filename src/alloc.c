@@ -1,8 +1,11 @@
-/* Sizes that cannot wrap, and the layout of a call's scratch.
+/* Sizes that cannot wrap, the layout of a call's scratch, and the allocator where the caller gives
+ * none.
  *
  * Nearly every heap overflow in the readers and kernels of others began as a count times a size, or
  * a sum, or a rounding up, that wrapped. So none of the three is written anywhere but here.
  */
+#include <stdlib.h>
+
 #include "internal.h"
 
 static inline bool add(size_t a, size_t b, size_t *out)
@@ -41,4 +44,19 @@ void *attni_layout_take(attni_layout *layout, size_t count, size_t element_size)
     void *piece = layout->base ? layout->base + layout->used : NULL;
     layout->used = end;
     return piece;
+}
+
+void *attni_default_allocate(void *user, size_t size, size_t alignment)
+{
+    (void)user;
+    if (!attni_size_add(size, alignment - 1, &size))
+        return NULL;
+    return aligned_alloc(alignment, size / alignment * alignment);
+}
+
+void attni_default_release(void *user, void *memory, size_t size)
+{
+    (void)user;
+    (void)size;
+    free(memory);
 }

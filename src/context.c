@@ -30,23 +30,6 @@ struct attn_context {
     size_t arena_bytes;
 };
 
-/* ---------------------------------------------------------------------------------- memory */
-
-static void *default_allocate(void *user, size_t size, size_t alignment)
-{
-    (void)user;
-    if (!attni_size_add(size, alignment - 1, &size))
-        return NULL;
-    return aligned_alloc(alignment, size / alignment * alignment);
-}
-
-static void default_release(void *user, void *memory, size_t size)
-{
-    (void)user;
-    (void)size;
-    free(memory);
-}
-
 /* ----------------------------------------------------------------------------------- options */
 
 /* Copies what the caller's version of the struct has; the rest keeps its default. */
@@ -70,8 +53,8 @@ static attn_status read_options(attn_context_options *to, const attn_context_opt
         return attni_fail(err, ATTN_ERR_ARGUMENT, "options",
                           "options has one of allocate and release; give both or neither");
     if (!to->allocate) {
-        to->allocate = default_allocate;
-        to->release = default_release;
+        to->allocate = attni_default_allocate;
+        to->release = attni_default_release;
     }
     return ATTN_OK;
 }
@@ -289,7 +272,7 @@ attn_status attni_call_begin(attni_call *call, attn_context *ctx, size_t scratch
         }
         call->threads = attn_context_threads(ctx);
     } else if (!workspace && scratch_bytes > 0) {
-        call->owned = default_allocate(NULL, scratch_bytes, ATTNI_ALIGN);
+        call->owned = attni_default_allocate(NULL, scratch_bytes, ATTNI_ALIGN);
         call->scratch = call->owned;
         if (!call->owned)
             return no_scratch(scratch_bytes, err);
@@ -337,7 +320,7 @@ void attni_call_end(attni_call *call)
 void *attni_call_allocate(attni_call *call, size_t bytes)
 {
     if (!call->ctx)
-        return default_allocate(NULL, bytes, ATTNI_ALIGN);
+        return attni_default_allocate(NULL, bytes, ATTNI_ALIGN);
     const attn_context_options *o = &call->ctx->options;
     return o->allocate(o->memory_user, bytes, ATTNI_ALIGN);
 }
@@ -345,7 +328,7 @@ void *attni_call_allocate(attni_call *call, size_t bytes)
 void attni_call_release(attni_call *call, void *memory, size_t bytes)
 {
     if (!call->ctx) {
-        default_release(NULL, memory, bytes);
+        attni_default_release(NULL, memory, bytes);
         return;
     }
     const attn_context_options *o = &call->ctx->options;

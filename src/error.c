@@ -21,6 +21,8 @@ const char *attn_status_name(attn_status status)
         NAME(ATTN_ERR_MEMORY)
         NAME(ATTN_ERR_LIMIT)
         NAME(ATTN_ERR_UNSUPPORTED)
+        NAME(ATTN_ERR_FULL)
+        NAME(ATTN_ERR_FILE)
 #undef NAME
     }
     return "unknown status";

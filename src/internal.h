@@ -43,6 +43,10 @@ typedef struct attni_layout {
 } attni_layout;
 void *attni_layout_take(attni_layout *layout, size_t count, size_t element_size);
 
+/* The allocate and release of options that have none. */
+void *attni_default_allocate(void *user, size_t size, size_t alignment);
+void attni_default_release(void *user, void *memory, size_t size);
+
 /* ------------------------------------------------------------------------- error.c: messages
  *
  * attni_fail fills err (which may be NULL) and returns status, so that `return attni_fail(...)`

@@ -1,5 +1,6 @@
 /* The arguments of attention: everything is checked here, before anything is read or written, and
  * what follows from them alone is filled into the plan. */
+#include "cache.h"
 #include "sdpa.h"
 
 #include <math.h>
@@ -28,13 +29,57 @@ static attn_status copy_args(attn_sdpa_args *to, const attn_sdpa_args *from, att
     return ATTN_OK;
 }
 
+/* Keys and values of a cache, as tensors without data: their rows are found block by block. */
+static attn_status use_cache(attn_sdpa_args *a, attn_error *err)
+{
+    const attn_cache *c = a->cache;
+    if (!c)
+        return ATTN_OK;
+    const attn_cache_options *o = &c->options;
+    if (a->k.data || a->v.data)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, a->k.data ? "k" : "v",
+                          "%s has data, but keys and values come from the cache; it must be NULL",
+                          a->k.data ? "k" : "v");
+    if (a->cu_seqlens_q || a->cu_seqlens_k)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "cache",
+                          "cache and cu_seqlens exclude each other; each batch is a sequence");
+    if (a->q.shape[0] != o->B)
+        return attni_fail(err, ATTN_ERR_SHAPE, "q", "q has B=%lld; the cache has B=%lld",
+                          (long long)a->q.shape[0], (long long)o->B);
+    int64_t S = 0;
+    for (int64_t b = 0; b < o->B; b++) {
+        S = c->lengths[b] > S ? c->lengths[b] : S;
+        if (a->key_lengths && (a->key_lengths[b] < 0 || a->key_lengths[b] > c->lengths[b]))
+            return attni_fail(err, ATTN_ERR_ARGUMENT, "key_lengths",
+                              "key_lengths[%lld] is %lld; the cache has %lld keys there",
+                              (long long)b, (long long)a->key_lengths[b], (long long)c->lengths[b]);
+    }
+    /* the two stages that show every pair: a slot without a key has none */
+    for (int64_t b = 0; b < o->B && a->scores && a->scores_stage <= ATTN_STAGE_SOFTCAP; b++)
+        if (c->lengths[b] != S)
+            return attni_fail(err, ATTN_ERR_ARGUMENT, "scores_stage",
+                              "scores_stage is %d, of every pair, but sequence %lld has %lld of "
+                              "%lld keys; use ATTN_STAGE_BIASED",
+                              (int)a->scores_stage, (long long)b, (long long)c->lengths[b],
+                              (long long)S);
+    a->k = attn_bhtd(NULL, o->dtype, o->B, o->Hk, S, o->D);
+    a->v = attn_bhtd(NULL, o->dtype, o->B, o->Hk, S, o->Dv);
+    if (!a->key_lengths)
+        a->key_lengths = c->lengths;
+    return ATTN_OK;
+}
+
 static attn_status check_storage(const attn_sdpa_args *a, attn_error *err)
 {
     const attn_dtype t = a->q.dtype;
     if (!attni_dtype_is_float(t))
         return attni_fail(err, ATTN_ERR_DTYPE, "q", "q is %s; it must be f64, f32, f16 or bf16",
                           attn_dtype_name(t));
-    if (a->k.dtype != t || a->v.dtype != t)
+    if (a->k.dtype == ATTN_I8 && a->cache) {
+        if (t == ATTN_F64)
+            return attni_fail(err, ATTN_ERR_DTYPE, "q",
+                              "q is f64 and the cache i8; q must be f32, f16 or bf16");
+    } else if (a->k.dtype != t || a->v.dtype != t)
         return attni_fail(err, ATTN_ERR_DTYPE, a->k.dtype != t ? "k" : "v",
                           "q is %s, k is %s and v is %s; they must share one dtype",
                           attn_dtype_name(t), attn_dtype_name(a->k.dtype),
@@ -59,8 +104,10 @@ static attn_status check_shapes(attni_plan *p, attn_error *err)
 {
     const attn_sdpa_args *a = &p->args;
     attn_status s;
-    if ((s = attni_check_input(&a->q, "q", err)) || (s = attni_check_input(&a->k, "k", err)) ||
-        (s = attni_check_input(&a->v, "v", err)) || (s = attni_check_output(&a->out, "out", err)))
+    if ((s = attni_check_input(&a->q, "q", err)) ||
+        (!a->cache &&
+         ((s = attni_check_input(&a->k, "k", err)) || (s = attni_check_input(&a->v, "v", err)))) ||
+        (s = attni_check_output(&a->out, "out", err)))
         return s;
     p->B = a->q.shape[0], p->H = a->q.shape[1], p->T = a->q.shape[2], p->D = a->q.shape[3];
     p->Hk = a->k.shape[1], p->S = a->k.shape[2], p->Dv = a->v.shape[3];
@@ -142,8 +189,8 @@ attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, attn_err
 {
     attn_status s;
     memset(p, 0, sizeof *p);
-    if ((s = copy_args(&p->args, args, err)) || (s = check_storage(&p->args, err)) ||
-        (s = check_shapes(p, err)))
+    if ((s = copy_args(&p->args, args, err)) || (s = use_cache(&p->args, err)) ||
+        (s = check_storage(&p->args, err)) || (s = check_shapes(p, err)))
         return s;
     attn_sdpa_args *a = &p->args;
     if ((s = check_extra_output(p, a->lse, "lse", 1, "1", err)) ||

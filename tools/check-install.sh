@@ -37,7 +37,9 @@ cmake --build "$work/consumer" >"$work/log" || { cat "$work/log"; fail "examples
 for program in "$work/static" "$work/consumer/one_call" "$work/consumer/one_call_static"; do
     "$program" | diff "$work/want" - || fail "$program differs from the shared one"
 done
-"$work/consumer/causal_threads" >/dev/null || fail "examples/causal_threads fails"
+for program in causal_threads decode; do
+    "$work/consumer/$program" >/dev/null || fail "examples/$program fails"
+done
 
 # The program, its manual page, its completion.
 version=$(pkg-config --modversion attn)

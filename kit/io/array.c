@@ -150,6 +150,7 @@ double kit_array_get(const kit_array *a, int64_t i)
     case ATTN_BF16: return from_small(((const uint16_t *)a->data)[i], bf16);
     case ATTN_BOOL: return ((const unsigned char *)a->data)[i] != 0;
     case ATTN_I64: return (double)((const int64_t *)a->data)[i];
+    case ATTN_I8: break; /* without its scale it is no number */
     }
     return (double)NAN;
 }

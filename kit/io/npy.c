@@ -249,6 +249,7 @@ static const char *descr_of(attn_dtype dtype)
     case ATTN_BF16: return ORDER "f4"; /* .npy has no bfloat16 */
     case ATTN_BOOL: return "|b1";
     case ATTN_I64: return ORDER "i8";
+    case ATTN_I8: break; /* inside a cache only */
     }
     return NULL;
 }

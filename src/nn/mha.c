@@ -118,6 +118,10 @@ attn_status attni_mha_check_struct(const attn_mha_args *a, attn_error *err)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "struct_size",
                           "struct_size is %zu, of attention %zu; start from attn_mha_args_init",
                           a->struct_size, a->attention.struct_size);
+    if (a->attention.cache)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "cache",
+                          "cache is set in attention, whose keys and values are projected from "
+                          "source; leave it NULL");
     for (size_t i = sizeof *a; i < a->struct_size; i++)
         if (((const char *)a)[i])
             return attni_fail(err, ATTN_ERR_ARGUMENT, "struct_size",

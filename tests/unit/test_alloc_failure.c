@@ -270,6 +270,58 @@ static void test_workspace(void **state)
     free(a.workspace);
 }
 
+static int count_bytes(void *user, const void *data, size_t n)
+{
+    (void)data;
+    *(size_t *)user += n;
+    return 0;
+}
+
+/* A cache asks for memory once, when it is created, and fails as a whole; append, truncate, read
+ * and save ask for none. Attention from it fails as from tensors. */
+static void test_cache(void **state)
+{
+    (void)state;
+    attn_cache_options o = ATTN_CACHE_OPTIONS_INIT;
+    o.B = B, o.Hk = H, o.D = o.Dv = D, o.dtype = ATTN_F64, o.max_keys = S, o.page_keys = 64;
+    attn_cache *cache = NULL;
+    attn_error err = {0};
+    arm(1, false);
+    assert_int_equal(attn_cache_create(&o, &cache, &err), ATTN_ERR_MEMORY);
+    assert_null(cache);
+    assert_true(err.message[0] != '\0');
+    arm(2, true);
+    assert_int_equal(attn_cache_create(&o, &cache, NULL), ATTN_OK);
+    arm(1, true);
+    size_t saved = 0;
+    for (int64_t b = 0; b < B; b++) {
+        const attn_tensor some_k = attn_bhtd(k + b * H * S * D, ATTN_F64, 1, H, S, D);
+        const attn_tensor some_v = attn_bhtd(v + b * H * S * D, ATTN_F64, 1, H, S, D);
+        assert_int_equal(attn_cache_append(cache, b, &some_k, &some_v, NULL), ATTN_OK);
+    }
+    assert_int_equal(attn_cache_truncate(cache, 0, S, NULL), ATTN_OK);
+    assert_int_equal(attn_cache_save(cache, count_bytes, &saved, NULL), ATTN_OK);
+    arm(0, false);
+    assert_true(saved > B * H * S * 2 * D * sizeof(double));
+
+    attn_sdpa_args a = make_args();
+    a.cache = cache;
+    a.k.data = a.v.data = NULL;
+    for (int n = 1;; n++) {
+        blank();
+        arm(n, true);
+        const attn_status status = attn_sdpa_forward(NULL, &a, NULL);
+        arm(0, false);
+        if (status == ATTN_OK)
+            break;
+        assert_int_equal(status, ATTN_ERR_MEMORY);
+        expect_untouched();
+        assert_true(n < 100);
+    }
+    expect_right();
+    attn_cache_destroy(cache);
+}
+
 /* Errors are found before memory is asked for. */
 static void test_errors_first(void **state)
 {
@@ -292,7 +344,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_null_context), cmocka_unit_test(test_create),
         cmocka_unit_test(test_calls),        cmocka_unit_test(test_workspace),
-        cmocka_unit_test(test_errors_first),
+        cmocka_unit_test(test_cache),        cmocka_unit_test(test_errors_first),
     };
     return cmocka_run_group_tests(tests, prepare, NULL);
 }

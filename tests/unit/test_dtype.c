@@ -131,14 +131,15 @@ static void sizes_and_names(void **state)
         bool is_float;
     } want[] = {{ATTN_F64, "f64", 8, true},    {ATTN_F32, "f32", 4, true},
                 {ATTN_F16, "f16", 2, true},    {ATTN_BF16, "bf16", 2, true},
-                {ATTN_BOOL, "bool", 1, false}, {ATTN_I64, "i64", 8, false}};
+                {ATTN_BOOL, "bool", 1, false}, {ATTN_I64, "i64", 8, false},
+                {ATTN_I8, "i8", 1, false}};
     for (size_t i = 0; i < COUNT(want); i++) {
         assert_int_equal(want[i].dtype, i + 1); /* the values are pinned */
         assert_string_equal(attn_dtype_name(want[i].dtype), want[i].name);
         assert_int_equal(attn_dtype_size(want[i].dtype), want[i].size);
         assert_int_equal(attni_dtype_is_float(want[i].dtype), want[i].is_float);
     }
-    static const int unknown[] = {0, 7, -1, 100000, INT32_MAX, INT32_MIN};
+    static const int unknown[] = {0, 8, -1, 100000, INT32_MAX, INT32_MIN};
     for (size_t i = 0; i < COUNT(unknown); i++) {
         assert_int_equal(attn_dtype_size((attn_dtype)unknown[i]), 0);
         assert_string_equal(attn_dtype_name((attn_dtype)unknown[i]), "unknown dtype");
@@ -380,7 +381,8 @@ static void strides_and_alignments(void **state)
 static void other_types_are_left_alone(void **state)
 {
     (void)state;
-    static const attn_dtype dtypes[] = {ATTN_BOOL, ATTN_I64, (attn_dtype)0, (attn_dtype)77};
+    static const attn_dtype dtypes[] = {ATTN_BOOL, ATTN_I64, ATTN_I8, (attn_dtype)0,
+                                        (attn_dtype)77};
     unsigned char memory[64];
     float f = 1;
     double d = 1;

@@ -13,12 +13,13 @@
 static void statuses_keep_values_and_names(void **state)
 {
     (void)state;
-    static const char *const names[] = {"ATTN_OK",        "ATTN_ERR_ARGUMENT",   "ATTN_ERR_SHAPE",
-                                        "ATTN_ERR_DTYPE", "ATTN_ERR_STRIDE",     "ATTN_ERR_MEMORY",
-                                        "ATTN_ERR_LIMIT", "ATTN_ERR_UNSUPPORTED"};
-    for (int i = 0; i < 8; i++)
+    static const char *const names[] = {"ATTN_OK",        "ATTN_ERR_ARGUMENT",    "ATTN_ERR_SHAPE",
+                                        "ATTN_ERR_DTYPE", "ATTN_ERR_STRIDE",      "ATTN_ERR_MEMORY",
+                                        "ATTN_ERR_LIMIT", "ATTN_ERR_UNSUPPORTED", "ATTN_ERR_FULL",
+                                        "ATTN_ERR_FILE"};
+    for (int i = 0; i < 10; i++)
         assert_string_equal(attn_status_name((attn_status)i), names[i]);
-    assert_string_equal(attn_status_name((attn_status)8), "unknown status");
+    assert_string_equal(attn_status_name((attn_status)10), "unknown status");
     assert_string_equal(attn_status_name((attn_status)-1), "unknown status");
 }
 

@@ -16,6 +16,14 @@
 #undef LLVMFuzzerTestOneInput
 #undef must
 
+#define LLVMFuzzerTestOneInput fuzz_cache
+#define must must_cache
+#define number number_cache
+#include "../../fuzz/fuzz_cache.c"
+#undef LLVMFuzzerTestOneInput
+#undef must
+#undef number
+
 #define LLVMFuzzerTestOneInput fuzz_sdpa
 #include "../../fuzz/fuzz_sdpa.c"
 #undef LLVMFuzzerTestOneInput
@@ -77,6 +85,35 @@ static void test_fuzz_files(void **state)
     }
 }
 
+static int keep_bytes(void *user, const void *data, size_t n)
+{
+    put(user, data, n);
+    return 0;
+}
+
+static void test_fuzz_cache(void **state)
+{
+    (void)state;
+    static const attn_dtype dtypes[] = {ATTN_F64, ATTN_F32, ATTN_F16, ATTN_BF16, ATTN_I8};
+    static const double rows[4 * 70 * 7] = {1, -2, 3, 0.25};
+    for (int i = 0; i < 5; i++) {
+        attn_cache_options o = ATTN_CACHE_OPTIONS_INIT;
+        o.B = 2, o.Hk = 1 + i % 2, o.D = 3, o.Dv = i, o.dtype = dtypes[i], o.max_keys = 70;
+        const attn_tensor k = attn_bhtd(rows, ATTN_F64, 1, o.Hk, 1 + 13 * i, o.D);
+        const attn_tensor v = attn_bhtd(rows, ATTN_F64, 1, o.Hk, 1 + 13 * i, o.Dv);
+        attn_cache *cache;
+        bytes b = {0};
+        assert_int_equal(attn_cache_create(&o, &cache, NULL), ATTN_OK);
+        assert_int_equal(attn_cache_append(cache, i % 2, &k, &v, NULL), ATTN_OK);
+        assert_int_equal(attn_cache_save(cache, keep_bytes, &b, NULL), ATTN_OK);
+        attn_cache_destroy(cache);
+        assert_true(load(b.data, b.size)); /* the target takes the seed itself for good */
+        keep_seed("cache", i, b);
+        around_seed(fuzz_cache, b, FILE_INPUTS / 5);
+        bytes_free(&b);
+    }
+}
+
 static void test_fuzz_sdpa(void **state)
 {
     (void)state;
@@ -95,6 +132,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fuzz_files),
+        cmocka_unit_test(test_fuzz_cache),
         cmocka_unit_test(test_fuzz_sdpa),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -92,6 +92,8 @@ static void test_errors(void **state)
     REFUSE(a.attention.dropout = -1, ATTN_ERR_ARGUMENT, "dropout", "-1");
     REFUSE(a.attention.scores = &c.lse.t, ATTN_ERR_SHAPE, "scores", "5");
     REFUSE(a.attention.mask = &c.x.t, ATTN_ERR_SHAPE, "mask", "mask");
+    REFUSE(a.attention.cache = (const attn_cache *)(const void *)&a, ATTN_ERR_ARGUMENT, "cache",
+           "leave it NULL");
     char workspace[64];
     REFUSE(a.attention.workspace = workspace;
            a.attention.workspace_bytes = sizeof workspace, ATTN_ERR_ARGUMENT, "workspace", "needs");

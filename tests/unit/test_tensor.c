@@ -73,7 +73,7 @@ static void bad_tensors_are_named(void **state)
     for (int dtype = -3; dtype < 300; dtype++) {
         attn_tensor t = good;
         t.dtype = (attn_dtype)dtype;
-        expect(t, dtype >= 1 && dtype <= 6 ? ATTN_OK : ATTN_ERR_DTYPE);
+        expect(t, dtype >= 1 && dtype <= 7 ? ATTN_OK : ATTN_ERR_DTYPE);
     }
     for (int d = 0; d < 4; d++) {
         static const int64_t negative[] = {-1, -4, INT32_MIN, INT64_MIN};
@@ -163,7 +163,7 @@ static void offsets_agree_with_128_bits(void **state)
     int accepted = 0, refused = 0;
     for (int i = 0; i < 100000; i++) {
         attn_tensor t =
-            view((attn_dtype)(1 + next_random() % 6), FOUR(1, 1, 1, 1), FOUR(0, 0, 0, 0));
+            view((attn_dtype)(1 + next_random() % 7), FOUR(1, 1, 1, 1), FOUR(0, 0, 0, 0));
         for (int d = 0; d < 4; d++) {
             t.shape[d] = (int64_t)(next_random() >> (1 + next_random() % 63));
             t.shape[d] += t.shape[d] == 0;

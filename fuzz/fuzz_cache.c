@@ -1,0 +1,122 @@
+/* Fuzz target: attn_cache_load. Any bytes are a cache or an error; a cache that comes of them is
+ * saved to the same bytes, and works.
+ *
+ * The options are what the bytes say of themselves, where that is small, so that the sizes agree
+ * and the reader gets on to the lengths. Bytes with a wrong checksum are tried a second time with
+ * the right one: no fuzzer would find it.
+ *
+ * Built as fuzz_npy.c says, without the files of kit/ and -lzip.
+ */
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../include/attn.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void must(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+static uint64_t number(const uint8_t *at, int n)
+{
+    uint64_t x = 0;
+    for (int i = n; i-- > 0;)
+        x = x << 8 | at[i];
+    return x;
+}
+
+/* A size that the bytes name, if it is small; else one of ours. */
+static int64_t small(const uint8_t *data, size_t size, size_t at, uint64_t most, int64_t otherwise)
+{
+    const uint64_t x = size >= at + 8 ? number(data + at, 8) : most + 1;
+    return x <= most ? (int64_t)x : otherwise;
+}
+
+static attn_cache_options options_of(const uint8_t *data, size_t size)
+{
+    static const attn_dtype dtypes[] = {ATTN_F64, ATTN_F32, ATTN_F16, ATTN_BF16, ATTN_I8};
+    attn_cache_options o = ATTN_CACHE_OPTIONS_INIT;
+    const uint64_t dtype = size >= 16 ? number(data + 12, 4) : 0;
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (dtype == (uint64_t)dtypes[i])
+            o.dtype = dtypes[i];
+    o.B = small(data, size, 16, 6, 2);
+    o.Hk = small(data, size, 24, 6, 1);
+    o.D = small(data, size, 32, 40, 3);
+    o.Dv = small(data, size, 40, 40, 5);
+    o.max_keys = 300;
+    o.page_keys = size % 3 == 0 ? 0 : size % 3 == 1 ? 64 : 192;
+    o.pages = o.page_keys && size % 2 ? 7 : 0;
+    return o;
+}
+
+typedef struct text {
+    const uint8_t *data;
+    size_t size, at;
+} text;
+
+static int compare(void *user, const void *piece, size_t n)
+{
+    text *t = user;
+    must(n <= t->size - t->at && memcmp(t->data + t->at, piece, n) == 0);
+    t->at += n;
+    return 0;
+}
+
+/* One key more in each sequence, and off again. */
+static void use(attn_cache *cache, const attn_cache_options *o)
+{
+    static const double row[6 * 40];
+    const attn_tensor k = attn_bhtd(row, ATTN_F64, 1, o->Hk, 1, o->D);
+    const attn_tensor v = attn_bhtd(row, ATTN_F64, 1, o->Hk, 1, o->Dv);
+    for (int64_t b = 0; b < o->B; b++) {
+        const int64_t length = attn_cache_length(cache, b);
+        must(length >= 0 && length <= o->max_keys);
+        const attn_status status = attn_cache_append(cache, b, &k, &v, NULL);
+        must(status == ATTN_OK || status == ATTN_ERR_FULL);
+        must(attn_cache_length(cache, b) == length + (status == ATTN_OK));
+        must(attn_cache_truncate(cache, b, length, NULL) == ATTN_OK);
+    }
+}
+
+static bool load(const uint8_t *data, size_t size)
+{
+    const attn_cache_options o = options_of(data, size);
+    attn_cache *cache = NULL;
+    attn_error err = {0};
+    const attn_status status = attn_cache_load(&o, data, size, &cache, &err);
+    if (status != ATTN_OK) {
+        must(!cache && err.status == status && status != ATTN_ERR_MEMORY);
+        must(strncmp(err.message, err.argument, strlen(err.argument)) == 0);
+        must(!strpbrk(err.message, "\n\r\x1B"));
+        return false;
+    }
+    for (int round = 0; round < 2; round++) {
+        text t = {data, size, 0};
+        must(attn_cache_save(cache, compare, &t, NULL) == ATTN_OK && t.at == size);
+        use(cache, &o);
+    }
+    attn_cache_destroy(cache);
+    return true;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (load(data, size) || size < 8)
+        return 0;
+    uint64_t hash = UINT64_C(0xCBF29CE484222325);
+    for (size_t i = 0; i < size - 8; i++)
+        hash = (hash ^ data[i]) * UINT64_C(0x100000001B3);
+    uint8_t *copy = malloc(size);
+    must(copy != NULL);
+    memcpy(copy, data, size);
+    for (int i = 0; i < 8; i++)
+        copy[size - 8 + (size_t)i] = (uint8_t)(hash >> 8 * i);
+    load(copy, size);
+    free(copy);
+    return 0;
+}

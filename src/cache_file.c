@@ -1,0 +1,289 @@
+/* Saved caches: attn_cache_save and attn_cache_load. Version 1, every number little-endian:
+ *
+ *    0  magic     93 'A' 'T' 'T' 'N' 'K' 'V' 0A
+ *    8  version   u32, 1           12  dtype  u32, an attn_dtype
+ *   16  B, Hk, D, Dv               u64 each
+ *   48  lengths   u64 [B]
+ *       rows, for each b, for each hk:  keys [length][D], values [length][Dv]
+ *                                       for i8 before each of the two: its scales, f32 [length]
+ *       checksum  u64: FNV-1a of all bytes before it (Fowler, Noll and Vo)
+ *
+ * Pages and capacity are not in it: a cache of any layout saves to the same bytes, and only keys
+ * that are there are written. The reader trusts nothing: the checksum first, then every number
+ * against the options and against the bytes that are left, and only then memory, of the size that
+ * the options ask for.
+ *
+ * To change the format: a new VERSION, and a branch on it in read_head.
+ */
+#include "cache.h"
+
+#include <string.h>
+
+#define VERSION 1
+#define HEAD 48
+#define CHECKSUM 8
+static const unsigned char magic[8] = {0x93, 'A', 'T', 'T', 'N', 'K', 'V', '\n'};
+
+#define FNV_START UINT64_C(0xCBF29CE484222325)
+static uint64_t fnv(uint64_t hash, const void *bytes, size_t n)
+{
+    const unsigned char *x = bytes;
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ x[i]) * UINT64_C(0x100000001B3);
+    return hash;
+}
+
+static void put_number(unsigned char *to, uint64_t x, int bytes)
+{
+    for (int i = 0; i < bytes; i++)
+        to[i] = (unsigned char)(x >> 8 * i);
+}
+
+static uint64_t get_number(const unsigned char *from, int bytes)
+{
+    uint64_t x = 0;
+    for (int i = bytes; i-- > 0;)
+        x = x << 8 | from[i];
+    return x;
+}
+
+/* Elements from this machine's order of bytes to little-endian, or back. */
+static void copy_elements(void *to, const void *from, size_t bytes, size_t element)
+{
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    for (size_t i = 0; i < bytes; i++)
+        ((char *)to)[i] = ((const char *)from)[i / element * element + element - 1 - i % element];
+#else
+    (void)element;
+    memcpy(to, from, bytes);
+#endif
+}
+
+/* What is done with each run of bytes that both the file and the cache have in one piece. */
+typedef bool visitor(void *arg, void *memory, size_t bytes, size_t element);
+
+static bool each_run(const attn_cache *c, int64_t b, int64_t hk, attni_cache_part part, bool scales,
+                     visitor *visit, void *arg)
+{
+    const size_t element = attn_dtype_size(c->options.dtype);
+    for (int64_t j = 0, here; j < c->lengths[b]; j += here) {
+        here = c->lengths[b] - j; /* of a page, all of which but the last are full */
+        here = here < c->options.page_keys ? here : c->options.page_keys;
+        const size_t n = (size_t)here;
+        if (scales
+                ? !visit(arg, attni_cache_scales(c, part, b, hk, j), n * sizeof(float),
+                         sizeof(float))
+                : !visit(arg, attni_cache_rows(c, part, b, hk, j), n * c->row_bytes[part], element))
+            return false;
+    }
+    return true;
+}
+
+/* All of them, in the file's order, until visit returns false. */
+static bool each(const attn_cache *c, visitor *visit, void *arg)
+{
+    const bool scaled = c->options.dtype == ATTN_I8;
+    for (int64_t b = 0; b < c->options.B; b++)
+        for (int64_t hk = 0; hk < c->options.Hk; hk++)
+            for (attni_cache_part part = ATTNI_KEYS; part <= ATTNI_VALUES; part++)
+                if ((scaled && !each_run(c, b, hk, part, true, visit, arg)) ||
+                    !each_run(c, b, hk, part, false, visit, arg))
+                    return false;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------ saving */
+
+typedef struct writer {
+    int (*write)(void *user, const void *bytes, size_t n);
+    void *user;
+    uint64_t hash;
+} writer;
+
+static bool emit(writer *w, const void *bytes, size_t n)
+{
+    w->hash = fnv(w->hash, bytes, n);
+    return n == 0 || w->write(w->user, bytes, n) == 0;
+}
+
+static bool emit_number(writer *w, uint64_t x, int bytes)
+{
+    unsigned char text[8];
+    put_number(text, x, bytes);
+    return emit(w, text, (size_t)bytes);
+}
+
+static bool emit_elements(void *arg, void *memory, size_t bytes, size_t element)
+{
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    char piece[1024];
+    for (size_t done = 0; done < bytes; done += sizeof piece) {
+        const size_t n = bytes - done < sizeof piece ? bytes - done : sizeof piece;
+        copy_elements(piece, (const char *)memory + done, n, element);
+        if (!emit(arg, piece, n))
+            return false;
+    }
+    return true;
+#else
+    (void)element;
+    return emit(arg, memory, bytes);
+#endif
+}
+
+static bool emit_all(writer *w, const attn_cache *c)
+{
+    const attn_cache_options *o = &c->options;
+    const int64_t sizes[4] = {o->B, o->Hk, o->D, o->Dv};
+    if (!emit(w, magic, sizeof magic) || !emit_number(w, VERSION, 4) ||
+        !emit_number(w, (uint64_t)o->dtype, 4))
+        return false;
+    for (int i = 0; i < 4; i++)
+        if (!emit_number(w, (uint64_t)sizes[i], 8))
+            return false;
+    for (int64_t b = 0; b < o->B; b++)
+        if (!emit_number(w, (uint64_t)c->lengths[b], 8))
+            return false;
+    return each(c, emit_elements, w) && emit_number(w, w->hash, CHECKSUM);
+}
+
+attn_status attn_cache_save(const attn_cache *cache,
+                            int (*write)(void *user, const void *bytes, size_t n), void *user,
+                            attn_error *err)
+{
+    if (!cache)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "cache", "cache is NULL");
+    if (!write)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "write", "write is NULL; a function is needed");
+    writer w = {write, user, FNV_START};
+    if (!emit_all(&w, cache))
+        return attni_fail(err, ATTN_ERR_FILE, "write",
+                          "write failed; what it was given before is not a whole cache");
+    return ATTN_OK;
+}
+
+/* ----------------------------------------------------------------------------------- loading */
+
+typedef struct reader {
+    const unsigned char *at;
+    size_t left; /* up to the checksum */
+} reader;
+
+static attn_status bad(attn_error *err, const char *what)
+{
+    return attni_fail(err, ATTN_ERR_FILE, "bytes", "bytes %s", what);
+}
+
+static uint64_t next_number(reader *r, int bytes)
+{
+    const uint64_t x = get_number(r->at, bytes);
+    r->at += bytes;
+    r->left -= (size_t)bytes;
+    return x;
+}
+
+/* Leaves the reader at the lengths. */
+static attn_status read_head(reader *r, const attn_cache_options *o, attn_error *err)
+{
+    if (r->left < HEAD + CHECKSUM)
+        return bad(err, "are fewer than a saved cache has; the smallest has 56");
+    if (memcmp(r->at, magic, sizeof magic) != 0)
+        return bad(err, "do not start as a saved cache does");
+    r->at += sizeof magic;
+    r->left -= sizeof magic + CHECKSUM;
+    const unsigned char *const end = r->at + r->left;
+    const uint64_t version = next_number(r, 4);
+    if (version != VERSION)
+        return attni_fail(err, ATTN_ERR_FILE, "bytes",
+                          "bytes are of version %llu; this library reads version %d",
+                          (unsigned long long)version, VERSION);
+    const unsigned char *const start = r->at - 4 - sizeof magic;
+    if (fnv(FNV_START, start, (size_t)(end - start)) != get_number(end, CHECKSUM))
+        return bad(err, "do not have their checksum: they are damaged or cut off");
+    const uint64_t dtype = next_number(r, 4);
+    if (dtype != (uint64_t)o->dtype)
+        return attni_fail(err, ATTN_ERR_DTYPE, "options",
+                          "options.dtype is %s; the saved cache's is %s", attn_dtype_name(o->dtype),
+                          dtype < 256 ? attn_dtype_name((attn_dtype)dtype) : "unknown");
+    const char *const names[4] = {"B", "Hk", "D", "Dv"};
+    const int64_t want[4] = {o->B, o->Hk, o->D, o->Dv};
+    for (int i = 0; i < 4; i++) {
+        const uint64_t size = next_number(r, 8);
+        if (size != (uint64_t)want[i])
+            return attni_fail(err, ATTN_ERR_SHAPE, "options",
+                              "options.%s is %lld; the saved cache's is %llu", names[i],
+                              (long long)want[i], (unsigned long long)size);
+    }
+    return ATTN_OK;
+}
+
+/* Bytes of one key and value over all heads; false where that does not fit. */
+static bool bytes_of_key(const attn_cache_options *o, size_t *bytes)
+{
+    const size_t scales = o->dtype == ATTN_I8 ? 2 * sizeof(float) : 0;
+    return attni_size_add((size_t)o->D, (size_t)o->Dv, bytes) &&
+           attni_size_mul(*bytes, attn_dtype_size(o->dtype), bytes) &&
+           attni_size_add(*bytes, scales, bytes) && attni_size_mul(*bytes, (size_t)o->Hk, bytes);
+}
+
+/* The lengths, at r, promise exactly the bytes that follow them. */
+static attn_status check_lengths(const reader *r, const attn_cache_options *o, attn_error *err)
+{
+    size_t of_key, left = r->left;
+    if (left / 8 < (size_t)o->B)
+        return attni_fail(err, ATTN_ERR_FILE, "bytes",
+                          "bytes end among the lengths: B is %lld and %zu bytes are left",
+                          (long long)o->B, left);
+    if (!bytes_of_key(o, &of_key))
+        return bad(err, "cannot hold a key of these sizes");
+    left -= 8 * (size_t)o->B;
+    for (int64_t b = 0; b < o->B; b++) {
+        const uint64_t length = get_number(r->at + 8 * b, 8);
+        size_t wanted;
+        if (length > INT64_MAX || length > SIZE_MAX ||
+            !attni_size_mul((size_t)length, of_key, &wanted) || wanted > left)
+            return attni_fail(err, ATTN_ERR_FILE, "bytes",
+                              "bytes give sequence %lld a length of %llu keys, of %zu bytes each; "
+                              "%zu bytes are left for them",
+                              (long long)b, (unsigned long long)length, of_key, left);
+        left -= wanted;
+    }
+    if (left > 0)
+        return attni_fail(err, ATTN_ERR_FILE, "bytes",
+                          "bytes are %zu more than their lengths account for", left);
+    return ATTN_OK;
+}
+
+static bool fill(void *arg, void *memory, size_t bytes, size_t element)
+{
+    reader *r = arg;
+    copy_elements(memory, r->at, bytes, element);
+    r->at += bytes;
+    return true;
+}
+
+attn_status attn_cache_load(const attn_cache_options *options, const void *bytes, size_t size,
+                            attn_cache **out, attn_error *err)
+{
+    if (!out)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "out",
+                          "out is NULL; a place for the cache is needed");
+    *out = NULL;
+    if (!bytes)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "bytes", "bytes is NULL");
+    attn_cache_options o;
+    attn_cache *cache = NULL;
+    reader r = {bytes, size};
+    attn_status s;
+    if ((s = attni_cache_options(&o, options, err)) || (s = read_head(&r, &o, err)) ||
+        (s = check_lengths(&r, &o, err)) || (s = attn_cache_create(options, &cache, err)))
+        return s;
+    for (int64_t b = 0; b < o.B && !s; b++)
+        s = attni_cache_grow(cache, b, (int64_t)next_number(&r, 8), err);
+    if (s) {
+        attn_cache_destroy(cache);
+        return s;
+    }
+    each(cache, fill, &r);
+    *out = cache;
+    return ATTN_OK;
+}

@@ -1,0 +1,86 @@
+/* What a cache of i8 makes of a row: known rows by hand, the error bound of docs/NUMERICS.md, and
+ * numbers that it cannot hold. */
+#include <math.h>
+
+#include "cache_testing.h"
+
+/* One row of D elements into an i8 cache and back, as double. */
+static void through_i8(const double *x, int64_t n, double *back)
+{
+    const attn_cache_options o = cache_options(ATTN_I8, 1, 1, n, 1, 1, 0, 0);
+    attn_cache *cache = cache_new(&o);
+    const double zero = 0;
+    const attn_tensor k = attn_bhtd(x, ATTN_F64, 1, 1, 1, n);
+    const attn_tensor v = attn_bhtd(&zero, ATTN_F64, 1, 1, 1, 1);
+    const attn_tensor out = attn_bhtd(back, ATTN_F64, 1, 1, 1, n);
+    assert_int_equal(attn_cache_append(cache, 0, &k, &v, NULL), ATTN_OK);
+    assert_int_equal(attn_cache_read(cache, 0, 0, &out, NULL, NULL), ATTN_OK);
+    attn_cache_destroy(cache);
+}
+
+static void test_i8_known_rows(void **state)
+{
+    (void)state;
+    static const double rows[][2][8] = {
+        /* a scale of 1: ties go to even */
+        {{127, 0.5, 1.5, 2.5, -0.5, -1.5, -126.5, 3}, {127, 0, 2, 2, 0, -2, -126, 3}},
+        {{-254, 1, 3, 2, 253, -253, 0, 4}, {-254, 0, 4, 2, 252, -252, 0, 4}},
+        {{0, -0.0, 0, 0, 0, 0, 0, 0}, {0}},
+        {{1e-60, -1e-50, 0, 0, 0, 0, 0, 0}, {0}}, /* no float scale is so small */
+        /* nor one between 2^-149 and 2^-148: what is left of it is cut off at 127 */
+        {{0xB2p-149, -0xB2p-149, 0x3p-149, 0, 0, 0, 0, 0},
+         {0x7Fp-149, -0x7Fp-149, 0x3p-149, 0, 0, 0, 0, 0}},
+        {{0x7Fp100, -0x1p100, 0, 0, 0, 0, 0, 0}, {0x7Fp100, -0x1p100, 0, 0, 0, 0, 0, 0}},
+    };
+    for (size_t r = 0; r < COUNT(rows); r++) {
+        double back[8];
+        through_i8(rows[r][0], 8, back);
+        for (int i = 0; i < 8; i++)
+            if (back[i] != rows[r][1][i])
+                fail_msg("row %zu: [%d] is %g, want %g", r, i, back[i], rows[r][1][i]);
+    }
+    /* What is not finite is not hidden: not in its own place, and nowhere else as a number. */
+    static const double odd[] = {NAN, INFINITY, -INFINITY, 1e300};
+    for (size_t o = 0; o < COUNT(odd); o++)
+        for (int at = 0; at < 300; at += 37) {
+            double x[300] = {1, 2, 3}, back[300];
+            x[at] = odd[o];
+            through_i8(x, 300, back);
+            for (int i = 0; i < 300; i++)
+                assert_true(isnan(back[i]));
+        }
+}
+
+/* |x - back| <= m / 254, and the float roundings of the scale and of the product. */
+static void test_i8_error(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 2000; round++) {
+        double x[40], back[40], m = 0, error = 0;
+        const double size = ldexp(1, (int)draw(-120, 120));
+        for (int i = 0; i < 40; i++) {
+            x[i] = size * draw_normal();
+            m = fmax(m, fabs(x[i]));
+        }
+        through_i8(x, 40, back);
+        for (int i = 0; i < 40; i++)
+            error = fmax(error, fabs(x[i] - back[i]));
+        assert_true(error <= m / 254 + m * 0x1p-22);
+        assert_true(error > m / 2540); /* of 40 numbers, some lie in between */
+    }
+    /* The largest element survives, down to denormal scales: it is the one nothing may cut off. */
+    for (double m = 0x1p127; m > 0x1p-120; m /= 3) {
+        double x[2] = {m, -m}, back[2];
+        through_i8(x, 2, back);
+        assert_true(fabs(back[0] - m) <= m * 0x1p-22 && back[1] == -back[0]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_i8_known_rows),
+        cmocka_unit_test(test_i8_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
