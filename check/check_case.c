@@ -1,6 +1,9 @@
 /* Random numbers, memory and expectations of one case: see check_case.h. */
 #include "check_case.h"
 
+#include "../ref/attn_ref.h"
+#include "check_tensor.h"
+
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
@@ -75,6 +78,25 @@ void *check_free(check_case *c, int64_t count)
 {
     check_side side = (check_side)check_between(c, CHECK_RIGHT, CHECK_SHIFT);
     return take(c, count, 1, side, (size_t)check_between(c, 0, 63));
+}
+
+const char *check_as_stored(check_case *c, void *x, int64_t n, bool halves, attn_dtype *type)
+{
+    *type = c->bits == 32 ? ATTN_F32 : ATTN_F64;
+    if (!halves || !c->kernels->halves || check_chance(c, 34))
+        return x;
+    *type = check_chance(c, 50) ? ATTN_BF16 : ATTN_F16;
+    /* as many elements of R as hold the bytes, so that what lies behind them is out of bounds */
+    const size_t bytes = 2 * (size_t)n, room = (bytes + c->size - 1) / c->size * c->size;
+    char *copy = (char *)check_free(c, (int64_t)(room / c->size)) + (room - bytes);
+    for (int64_t i = 0; i < n; i++) {
+        const double value = check_get(c, x, i);
+        const uint16_t half = *type == ATTN_BF16 ? check_to_bf16(value) : check_to_f16(value);
+        memcpy(copy + 2 * i, &half, sizeof half);
+        const attn_tensor one = attn_bhtd(copy + 2 * i, *type, 1, 1, 1, 1);
+        check_set(c, x, i, ref_get(&one, 0, 0, 0, 0));
+    }
+    return copy;
 }
 
 double check_get(const check_case *c, const void *x, int64_t i)

@@ -84,6 +84,9 @@ double check_value(check_case *c, check_content content);
 void *check_tile(check_case *c, int64_t rows);  /* [rows][W], aligned as tiles are */
 void *check_free(check_case *c, int64_t count); /* any alignment */
 void check_fill(check_case *c, void *x, int64_t n, check_content content);
+/* What a kernel may be given in place of n elements of R: with `halves`, where the kernels take
+ * them, perhaps a copy as bf16 or f16, to which x is then rounded; else x itself. */
+const char *check_as_stored(check_case *c, void *x, int64_t n, bool halves, attn_dtype *type);
 double check_get(const check_case *c, const void *x, int64_t i);
 void check_set(const check_case *c, void *x, int64_t i, double value);
 double check_round(const check_case *c, double x);                     /* to R */

@@ -68,7 +68,10 @@ static void check_scores_of(check_case *c, bool few)
     int64_t span = n > 0 && D > 0 ? far + D : 0;
     char *memory = check_free(c, span);
     check_fill(c, memory, span, content);
+    attn_dtype type;
+    const char *halves = check_as_stored(c, memory, span, few, &type);
     const char *k = span > 0 && reach < 0 ? memory + (size_t)far * c->size : memory;
+    const char *k_few = halves + (size_t)(k - memory) / c->size * attn_dtype_size(type);
     void *qt = check_tile(c, D), *st = check_tile(c, n), *mx = check_tile(c, 1);
     check_fill(c, qt, D * c->W, content == CHECK_WILD ? CHECK_PLAIN : content);
 
@@ -87,7 +90,7 @@ static void check_scores_of(check_case *c, bool few)
         }
 
     if (few)
-        c->kernels->scores_few(st, mx, qt, k, ld, n, D, rows);
+        c->kernels->scores_few(st, mx, qt, k_few, ld, type, n, D, rows);
     else
         c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv);
     for (int64_t at = 0; at < (int64_t)n * c->W; at++)
@@ -98,7 +101,7 @@ static void check_scores_of(check_case *c, bool few)
     check_expect_intact(c);
     if (few)
         CHECK_BENCH(c, 2.0 * n * (double)D * rows,
-                    c->kernels->scores_few(st, mx, qt, k, ld, n, D, rows));
+                    c->kernels->scores_few(st, mx, qt, k_few, ld, type, n, D, rows));
     else
         CHECK_BENCH(c, 2.0 * n * (double)D * c->W,
                     c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv));

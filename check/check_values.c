@@ -74,7 +74,10 @@ static void check_values_of(check_case *c, bool few)
     int64_t span = n > 0 && Dv > 0 ? far + Dv : 0;
     char *memory = check_free(c, span);
     check_fill(c, memory, span, content);
+    attn_dtype type;
+    const char *halves = check_as_stored(c, memory, span, few, &type);
     const char *v = span > 0 && reach < 0 ? memory + (size_t)far * c->size : memory;
+    const char *v_few = halves + (size_t)(v - memory) / c->size * attn_dtype_size(type);
     void *p = check_tile(c, n), *acc = check_tile(c, Dv), *total = check_tile(c, Dv);
     void *factors = check_tile(c, 2);
     fill_weights(c, p, (int64_t)n * c->W, flags & ATTNI_CAREFUL);
@@ -103,7 +106,7 @@ static void check_values_of(check_case *c, bool few)
             want_acc[at] = s;
     }
     if (few)
-        c->kernels->values_few(acc, total, factors, v, ld, p, n, Dv, rows, flags);
+        c->kernels->values_few(acc, total, factors, v_few, ld, type, p, n, Dv, rows, flags);
     else
         c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags);
     for (int64_t at = 0; at < count; at++)
@@ -116,7 +119,8 @@ static void check_values_of(check_case *c, bool few)
     check_expect_intact(c);
     if (few)
         CHECK_BENCH(c, 2.0 * n * (double)Dv * rows,
-                    c->kernels->values_few(acc, total, factors, v, ld, p, n, Dv, rows, flags));
+                    c->kernels->values_few(acc, total, factors, v_few, ld, type, p, n, Dv, rows,
+                                           flags));
     else
         CHECK_BENCH(c, 2.0 * n * (double)count,
                     c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags));

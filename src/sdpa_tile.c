@@ -183,7 +183,7 @@ void attni_tile_load(attni_worker *w, int64_t j0, int n, bool values)
     w->loaded = j0;
 }
 
-/* A block's rows as R, and how far apart they lie. */
+/* A block's rows as R (or halves, if w->as_stored), and how far apart they lie. */
 static const char *block_rows(const attni_worker *w, const attn_tensor *t, bool in_place,
                               const char *converted, int64_t j, ptrdiff_t *ld)
 {
@@ -192,7 +192,7 @@ static const char *block_rows(const attni_worker *w, const attn_tensor *t, bool 
         *ld = 0;
         return w->st;
     }
-    if (in_place) {
+    if (in_place || w->as_stored) {
         *ld = (ptrdiff_t)t->stride[2];
         return stored_rows(w, t, j);
     }
@@ -208,6 +208,20 @@ static bool few(const attni_plan *p, const attni_tile *t, int n)
     return t->nv == 1 && t->rows <= p->kernels->few && n >= p->kernels->lanes;
 }
 
+/* Then halves need no conversion. */
+static bool reads_halves(const attni_plan *p, const attni_tile *t, int n, sweep_mode mode)
+{
+    const attn_tensor *k = &p->args.k, *v = &p->args.v;
+    return mode == FAST && p->tiles == 1 && p->kernels->halves && few(p, t, n) &&
+           (k->dtype == ATTN_BF16 || k->dtype == ATTN_F16) && k->stride[3] == 1 &&
+           v->stride[3] == 1;
+}
+
+static attn_dtype block_dtype(const attni_worker *w)
+{
+    return w->as_stored ? w->plan->args.k.dtype : w->plan->real_dtype;
+}
+
 void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, attni_class visible,
                        attn_stage stage)
 {
@@ -216,7 +230,7 @@ void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, 
     ptrdiff_t ld;
     const char *k = block_rows(w, &p->args.k, p->k_in_place, w->k, j0, &ld);
     if (few(p, t, n))
-        kernels->scores_few(w->st, w->mx, t->qt, k, ld, n, p->D, t->rows);
+        kernels->scores_few(w->st, w->mx, t->qt, k, ld, block_dtype(w), n, p->D, t->rows);
     else
         kernels->scores(w->st, w->mx, t->qt, k, ld, n, p->D, t->nv);
     const bool masked = visible != ATTNI_FULL && stage >= ATTN_STAGE_BIASED;
@@ -264,8 +278,8 @@ static void add_values(attni_worker *w, attni_tile *t, attni_partial *x, int64_t
     ptrdiff_t ld;
     const char *v = block_rows(w, &p->args.v, p->v_in_place, w->v, j0, &ld);
     if (few(p, t, n) && !(flags & ATTNI_CAREFUL))
-        p->kernels->values_few(x->acc, t->total, w->factors, v, ld, w->st, n, p->Dv, t->rows,
-                               flags);
+        p->kernels->values_few(x->acc, t->total, w->factors, v, ld, block_dtype(w), w->st, n, p->Dv,
+                               t->rows, flags);
     else
         p->kernels->values(x->acc, t->total, w->factors, v, ld, w->st, n, p->Dv, t->nv, flags);
 }
@@ -309,7 +323,8 @@ static bool sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_
         int block = r + ATTNI_BLOCK < n ? ATTNI_BLOCK : n - r;
         if (seen < block)
             block = (int)seen;
-        if (p->tiles == 1)
+        w->as_stored = reads_halves(p, t, block, mode);
+        if (p->tiles == 1 && !w->as_stored)
             attni_tile_load(w, j0 + r, block, true);
         attni_tile_scores(w, t, j0 + r, block, visible, ATTN_STAGE_BIASED);
         flags |= visible == ATTNI_FULL ? 0 : ATTNI_MASKED;

@@ -11,14 +11,26 @@
 #define FOR_G UNROLL for (int g = 0; g < groups; g++)
 #define AHEAD ATTNI_BLOCK /* rows: those of the next block */
 
-/* n <= V_LANES elements, then zeros. Nothing past them is touched. */
-V_INLINE vec load_part(const R_any *p, int n)
+/* The type that R is; half types only where the vector header has them. */
+#define OWN (ATTNI_BITS == 32 ? ATTN_F32 : ATTN_F64)
+#define SIZE_OF(dtype) ((dtype) == OWN ? (int)sizeof(R) : 2)
+
+/* n <= V_LANES elements of `dtype` as R, then zeros. Nothing past them is touched. */
+V_INLINE vec load_as(const char *p, const attn_dtype dtype, int n)
 {
-    if (n == V_LANES)
-        return v_loadu(p);
+    if (n == V_LANES) {
+        if (dtype == OWN)
+            return v_loadu((const R_any *)p);
+#ifdef V_HALVES
+        return dtype == ATTN_BF16 ? v_from_bf16(p) : v_from_f16(p);
+#endif
+    }
     R lane[V_LANES] = {0};
-    for (int i = 0; i < n; i++)
-        lane[i] = p[i];
+#if ATTNI_BITS == 32
+    attni_load_row_f32(lane, p, dtype, 1, n);
+#else
+    attni_load_row_f64(lane, p, dtype, 1, n);
+#endif
     return v_loadu(lane);
 }
 
@@ -74,46 +86,57 @@ static void op_narrow(void *to_, attn_dtype dtype, const void *from_, int64_t n)
 #endif
 }
 
-/* ------------------------------------------------------------------------------- scores_few */
+/* ------------------------------------------------------------------------------- scores_few
+ *
+ * Strides of k and v are in bytes from here on. */
 
 #ifndef V_LOAD_TRANSPOSED
-V_INLINE void v_load_transposed(vec r[V_LANES], const R_any *p, ptrdiff_t ld)
+V_INLINE void v_load_transposed(vec r[V_LANES], const char *p, ptrdiff_t bytes)
 {
-    UNROLL for (int j = 0; j < V_LANES; j++) r[j] = v_loadu(p + j * ld);
+    UNROLL for (int j = 0; j < V_LANES; j++) r[j] = v_loadu((const R_any *)(p + j * bytes));
     v_transpose(r);
 }
 #endif
 
 /* Asks for rows from .. to-1, in the order in which they lie: hardware then goes on by itself. */
-V_INLINE void ask_rows(const R_any *p, ptrdiff_t ld, int from, int to, int64_t D)
+V_INLINE void ask_rows(const char *p, ptrdiff_t bytes, int from, int to, int64_t size)
 {
-    for (int r = from; r < to; r++) {
-        const char *row = (const char *)(p + r * ld);
-        for (const char *at = row; at < row + D * (int64_t)sizeof(R); at += 64)
+    for (int r = from; r < to; r++)
+        for (const char *at = p + r * bytes; at < p + r * bytes + size; at += 64)
             __builtin_prefetch(at, 0, 2);
-    }
 }
 
-/* s[r] += sum over V_LANES components of k[j][d] * qt[d][r], the lanes being keys. */
-V_INLINE void scores_few_square(vec *s, const R *qt, const R_any *k, ptrdiff_t ldk, const int nr)
+/* s[r] += sum over a square's components of k[j][d] * qt[d][r], the lanes being keys. A square has
+ * V_LANES components, or twice as many halves: pairs of them are turned as one element each. */
+V_INLINE void scores_few_square(vec *s, const R *qt, const char *k, ptrdiff_t bytes,
+                                const attn_dtype dtype, const int nr)
 {
     vec kt[V_LANES];
-    v_load_transposed(kt, k, ldk);
+    v_load_transposed(kt, k, bytes);
     UNROLL for (int u = 0; u < V_LANES; u++)
     {
-        FOR_R s[r] = v_fma(kt[u], v_bcast(qt + u * V_LANES + r), s[r]);
+        if (dtype == OWN) {
+            FOR_R s[r] = v_fma(kt[u], v_bcast(qt + u * V_LANES + r), s[r]);
+        } else {
+#ifdef V_HALVES
+            const vec first = dtype == ATTN_BF16 ? v_low_bf16(kt[u]) : v_low_f16(kt[u]);
+            const vec second = dtype == ATTN_BF16 ? v_high_bf16(kt[u]) : v_high_f16(kt[u]);
+            FOR_R s[r] = v_fma(first, v_bcast(qt + 2 * u * V_LANES + r), s[r]);
+            FOR_R s[r] = v_fma(second, v_bcast(qt + (2 * u + 1) * V_LANES + r), s[r]);
+#endif
+        }
     }
 }
 
 /* The same where less than a square is there: `keys` rows of D components. */
-V_INLINE void scores_few_rest(vec *s, const R *qt, const R_any *k, ptrdiff_t ldk, int keys, int D,
-                              const int nr)
+V_INLINE void scores_few_rest(vec *s, const R *qt, const char *k, ptrdiff_t bytes,
+                              const attn_dtype dtype, int keys, int D, const int nr)
 {
     for (int d = 0; d < D; d += V_LANES) {
         const int n = D - d < V_LANES ? D - d : V_LANES;
         vec kt[V_LANES];
         for (int j = 0; j < V_LANES; j++)
-            kt[j] = j < keys ? load_part(k + j * ldk + d, n) : v_set1(0);
+            kt[j] = j < keys ? load_as(k + j * bytes + d * SIZE_OF(dtype), dtype, n) : v_set1(0);
         v_transpose(kt);
         for (int u = 0; u < n; u++)
             FOR_R s[r] = v_fma(kt[u], v_bcast(qt + (d + u) * V_LANES + r), s[r]);
@@ -122,52 +145,57 @@ V_INLINE void scores_few_rest(vec *s, const R *qt, const R_any *k, ptrdiff_t ldk
 
 /* Scores of up to `groups` x V_LANES keys. Two groups keep two chains of sums going: one alone
  * would wait for its own additions. */
-V_INLINE void scores_few_keys(R *st, vec *top, const R *qt, const R_any *k, ptrdiff_t ldk, int keys,
-                              int64_t D, const int nr, const int groups)
+V_INLINE void scores_few_keys(R *st, vec *top, const R *qt, const char *k, ptrdiff_t bytes,
+                              const attn_dtype dtype, int keys, int64_t D, const int nr,
+                              const int groups)
 {
+    enum { group = V_LANES };
+    const int square = dtype == OWN ? V_LANES : 2 * V_LANES, size = SIZE_OF(dtype);
     const float rows_per_component = (float)keys / (float)D;
     int asked = 0;
     vec x[2][V_LANES];
     FOR_G { UNROLL for (int i = 0; i < V_LANES; i++) x[g][i] = v_set1(0); }
     for (int64_t run = 0; run < D; run += ATTNI_RUN) {
         const int n = D - run < ATTNI_RUN ? (int)(D - run) : ATTNI_RUN;
-        const R_any *from = k + run;
+        const char *from = k + run * size;
         const R *q = qt + run * V_LANES;
         vec s[2][V_FEW];
         FOR_G FOR_R s[g][r] = v_set1(0);
         int d = 0;
-        for (; keys == groups * V_LANES && d + V_LANES <= n; d += V_LANES) {
-            const int until = (int)((float)(run + d + V_LANES) * rows_per_component);
-            ask_rows(k + AHEAD * ldk, ldk, asked, until, D);
+        for (; keys == groups * group && d + square <= n; d += square) {
+            const int until = (int)((float)(run + d + square) * rows_per_component);
+            ask_rows(k + AHEAD * bytes, bytes, asked, until, D * size);
             asked = until;
-            FOR_G scores_few_square(s[g], q + d * V_LANES, from + g * V_LANES * ldk + d, ldk, nr);
+            FOR_G scores_few_square(s[g], q + d * V_LANES, from + g * group * bytes + d * size,
+                                    bytes, dtype, nr);
         }
         if (d < n)
-            FOR_G scores_few_rest(s[g], q + d * V_LANES, from + g * V_LANES * ldk + d, ldk,
-                                  keys - g * V_LANES, n - d, nr);
+            FOR_G scores_few_rest(s[g], q + d * V_LANES, from + g * group * bytes + d * size, bytes,
+                                  dtype, keys - g * group, n - d, nr);
         FOR_G FOR_R x[g][r] = run ? v_add(x[g][r], s[g][r]) : s[g][r];
     }
     FOR_G
     {
         v_transpose(x[g]);
-        for (int u = 0; u < V_LANES && g * V_LANES + u < keys; u++) {
+        for (int u = 0; u < V_LANES && g * group + u < keys; u++) {
             *top = v_max(*top, x[g][u]);
-            v_store(st + (g * V_LANES + u) * V_LANES, x[g][u]);
+            v_store(st + (g * group + u) * V_LANES, x[g][u]);
         }
     }
 }
 
-V_INLINE void scores_few_tile(R *st, R *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int n,
-                              int64_t D, const int nr)
+V_INLINE void scores_few_tile(R *st, R *mx, const R *qt, const char *k, ptrdiff_t bytes,
+                              const attn_dtype dtype, int n, int64_t D, const int nr)
 {
     enum { pair = 2 * V_LANES };
     vec top = v_set1(-R_INF);
     int j = 0;
     if (nr <= V_FEW / 2)
         for (; j + pair <= n; j += pair)
-            scores_few_keys(st + j * V_LANES, &top, qt, k + j * ldk, ldk, pair, D, nr, 2);
+            scores_few_keys(st + j * V_LANES, &top, qt, k + j * bytes, bytes, dtype, pair, D, nr,
+                            2);
     for (; j < n; j += V_LANES)
-        scores_few_keys(st + j * V_LANES, &top, qt, k + j * ldk, ldk,
+        scores_few_keys(st + j * V_LANES, &top, qt, k + j * bytes, bytes, dtype,
                         n - j < V_LANES ? n - j : V_LANES, D, nr, 1);
     v_store(mx, top);
 }
@@ -190,19 +218,44 @@ V_INLINE void scores_few_tile(R *st, R *mx, const R *qt, const R_any *k, ptrdiff
         }                                                                                          \
     } while (0)
 
-static void op_scores_few(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
-                          int64_t D, int rows)
+/* And with the storage type as a constant. */
+#ifdef V_HALVES
+#define WITH_DTYPE(dtype_, call)                                                                   \
+    do {                                                                                           \
+        if ((dtype_) == ATTN_BF16) {                                                               \
+            const attn_dtype dtype = ATTN_BF16;                                                    \
+            call;                                                                                  \
+        } else if ((dtype_) == ATTN_F16) {                                                         \
+            const attn_dtype dtype = ATTN_F16;                                                     \
+            call;                                                                                  \
+        } else {                                                                                   \
+            const attn_dtype dtype = OWN;                                                          \
+            call;                                                                                  \
+        }                                                                                          \
+    } while (0)
+#else
+#define WITH_DTYPE(dtype_, call)                                                                   \
+    do {                                                                                           \
+        const attn_dtype dtype = OWN;                                                              \
+        (void)(dtype_);                                                                            \
+        call;                                                                                      \
+    } while (0)
+#endif
+
+static void op_scores_few(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk,
+                          attn_dtype dtype_, int n, int64_t D, int rows)
 {
-    WITH_NR(rows, scores_few_tile(st, mx, qt, k, ldk, n, D, nr));
+    WITH_DTYPE(dtype_, WITH_NR(rows, scores_few_tile(st, mx, qt, k, ldk * SIZE_OF(dtype), dtype, n,
+                                                     D, nr)));
 }
 
 /* ------------------------------------------------------------------------------- values_few */
 
 /* Sums of weighted values for `groups` vectors of components, into rows of acc or total; one group
  * may be of `tail` < V_LANES components. */
-V_INLINE void values_few_group(R *acc, R *total, const R *factors, const R_any *val, ptrdiff_t ldv,
-                               const R *p, int n, int tail, int flags, const int nr,
-                               const int groups)
+V_INLINE void values_few_group(R *acc, R *total, const R *factors, const char *val, ptrdiff_t bytes,
+                               const attn_dtype dtype, const R *p, int n, int tail, int flags,
+                               const int nr, const int groups)
 {
     vec s[V_FEW][8];
     FOR_R FOR_G s[r][g] = v_set1(0);
@@ -210,9 +263,10 @@ V_INLINE void values_few_group(R *acc, R *total, const R *factors, const R_any *
         vec x[8];
         FOR_G
         {
-            const R_any *from = val + j * ldv + g * V_LANES;
-            x[g] = groups == 1 ? load_part(from, tail) : v_loadu(from);
-            __builtin_prefetch((const char *)(from + AHEAD * ldv), 0, 2);
+            const char *from = val + j * bytes + g * V_LANES * SIZE_OF(dtype);
+            x[g] = load_as(from, dtype, groups == 1 ? tail : V_LANES);
+            if (dtype == OWN || g % 2 == 0)
+                __builtin_prefetch(from + AHEAD * bytes, 0, 2);
         }
         FOR_R
         {
@@ -238,14 +292,16 @@ V_INLINE void values_few_group(R *acc, R *total, const R *factors, const R_any *
     }
 }
 
-V_INLINE void values_few_tile(R *acc, R *total, const R *factors, const R_any *val, ptrdiff_t ldv,
-                              const R *p, int n, int64_t Dv, int flags, const int nr)
+V_INLINE void values_few_tile(R *acc, R *total, const R *factors, const char *val, ptrdiff_t bytes,
+                              const attn_dtype dtype, const R *p, int n, int64_t Dv, int flags,
+                              const int nr)
 {
+    const int size = SIZE_OF(dtype);
     int64_t c = 0;
 #define STEP(groups)                                                                               \
     for (; c + (groups)*V_LANES <= Dv; c += (groups)*V_LANES)                                      \
-    values_few_group(acc + c * V_LANES, total + c * V_LANES, factors, val + c, ldv, p, n, V_LANES, \
-                     flags, nr, groups)
+    values_few_group(acc + c * V_LANES, total + c * V_LANES, factors, val + c * size, bytes,       \
+                     dtype, p, n, V_LANES, flags, nr, groups)
     if (nr * 8 <= V_ACCUMULATORS)
         STEP(8);
     if (nr * 4 <= V_ACCUMULATORS)
@@ -254,12 +310,13 @@ V_INLINE void values_few_tile(R *acc, R *total, const R *factors, const R_any *v
     STEP(1);
 #undef STEP
     if (c < Dv)
-        values_few_group(acc + c * V_LANES, total + c * V_LANES, factors, val + c, ldv, p, n,
-                         (int)(Dv - c), flags, nr, 1);
+        values_few_group(acc + c * V_LANES, total + c * V_LANES, factors, val + c * size, bytes,
+                         dtype, p, n, (int)(Dv - c), flags, nr, 1);
 }
 
 static void op_values_few(void *acc, void *total, const void *factors, const void *v, ptrdiff_t ldv,
-                          const void *p, int n, int64_t Dv, int rows, int flags)
+                          attn_dtype dtype_, const void *p, int n, int64_t Dv, int rows, int flags)
 {
-    WITH_NR(rows, values_few_tile(acc, total, factors, v, ldv, p, n, Dv, flags, nr));
+    WITH_DTYPE(dtype_, WITH_NR(rows, values_few_tile(acc, total, factors, v, ldv * SIZE_OF(dtype),
+                                                     dtype, p, n, Dv, flags, nr)));
 }

@@ -53,6 +53,7 @@ typedef struct attni_kernels {
     int bits;    /* 32 or 64: R */
     int lanes;   /* of one vector */
     int vectors; /* of the widest tile: nv is 1, 2, ... doubling up to this */
+    int halves;  /* do the *_few operations take bf16 and f16 as they are? */
     int few;     /* queries, at most, for which the *_few operations are the faster ones */
 
     /* qt[d*W + i] = q[i*ldq + d] * mul for i < rows, else 0. mul is a power of two. */
@@ -73,9 +74,10 @@ typedef struct attni_kernels {
                    int64_t D, int nv);
 
     /* The same bits for i < rows, 1 <= rows <= few, and anything in the other lanes: with keys in
-     * the lanes, for tiles that are nearly empty, where reading k is the work. nv is 1. */
-    void (*scores_few)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
-                       int64_t D, int rows);
+     * the lanes, for tiles that are nearly empty, where reading k is the work. k is of R's type or,
+     * if `halves`, of bf16 or f16. nv is 1. */
+    void (*scores_few)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk,
+                       attn_dtype dtype, int n, int64_t D, int rows);
 
     /* mx[i] as scores() gives it, of st as it is now. */
     void (*maxima)(void *mx, const void *st, int n, int nv);
@@ -128,9 +130,9 @@ typedef struct attni_kernels {
                    const void *p, int n, int64_t Dv, int nv, int flags);
 
     /* The same bits for i < rows, 1 <= rows <= few, and anything in the other lanes: with
-     * components in the lanes. Not CAREFUL; nv is 1. */
+     * components in the lanes. v as k there. Not CAREFUL; nv is 1. */
     void (*values_few)(void *acc, void *total, const void *factors, const void *v, ptrdiff_t ldv,
-                       const void *p, int n, int64_t Dv, int rows, int flags);
+                       attn_dtype dtype, const void *p, int n, int64_t Dv, int rows, int flags);
 
     /* out[i*ldo + c] = total[c*W + i] / l[i] (never -0; to within 0.51 units in the last place), or
      * 0 where l is infinite and total 0; i < rows, c < Dv. Returns 1 if one of them is NaN or

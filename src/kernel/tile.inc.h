@@ -556,6 +556,9 @@ const attni_kernels TABLE_NAME(ATTNI_ISA_NAME, ATTNI_BITS) = {
     .lanes = V_LANES,
     .vectors = V_VECTORS,
     .few = V_FEW,
+#ifdef V_HALVES
+    .halves = 1,
+#endif
 #define ATTNI_OP(name) .name = op_##name,
 #include "ops.def"
 #undef ATTNI_OP

@@ -70,6 +70,25 @@ V_INLINE vec v_from_bf16(const void *p)
     const __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
 }
+/* The low and the high half of each element, widened. */
+V_INLINE vec v_low_bf16(vec a)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 16));
+}
+V_INLINE vec v_high_bf16(vec a)
+{
+    const __m512i high = _mm512_set1_epi32((int)0xffff0000);
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), high));
+}
+V_INLINE vec v_low_f16(vec a)
+{
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_castps_si512(a)));
+}
+V_INLINE vec v_high_f16(vec a)
+{
+    const __m512i high = _mm512_srli_epi32(_mm512_castps_si512(a), 16);
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(high));
+}
 V_INLINE void v_to_f16(void *p, vec a)
 {
     _mm256_storeu_si256(p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -138,22 +157,22 @@ V_INLINE void v_transpose(vec r[V_LANES])
 #endif
 }
 
-/* r[i][j] = p[j*ld + i]. Quarters of rows go to their places as they are loaded, which costs no
+/* r[i][j] = element i of the row at p + j * bytes. Quarters of rows go to their places as they are loaded, which costs no
  * shuffle, and leaves half of v_transpose's to do. */
 #define V_LOAD_TRANSPOSED
-V_INLINE void v_load_transposed(vec r[V_LANES], const R_any *p, ptrdiff_t ld)
+V_INLINE void v_load_transposed(vec r[V_LANES], const char *p, ptrdiff_t bytes)
 {
     vec a[V_LANES];
 #if ATTNI_BITS == 32
     for (int j = 0; j < 4; j++) { /* quarter q of rows j, 4+j, 8+j, 12+j */
-        const float *p0 = (const float *)(p + j * ld), *p1 = p0 + 4 * ld;
-        const float *p2 = p1 + 4 * ld, *p3 = p2 + 4 * ld;
+        const char *p0 = p + j * bytes, *p1 = p0 + 4 * bytes;
+        const char *p2 = p1 + 4 * bytes, *p3 = p2 + 4 * bytes;
         __asm__("" : "+r"(p0), "+r"(p1), "+r"(p2), "+r"(p3)); /* or compilers keep sixteen */
         for (int q = 0; q < 4; q++) {
-            vec x = _mm512_castps128_ps512(_mm_loadu_ps(p0 + 4 * q));
-            x = _mm512_insertf32x4(x, _mm_loadu_ps(p1 + 4 * q), 1);
-            x = _mm512_insertf32x4(x, _mm_loadu_ps(p2 + 4 * q), 2);
-            a[4 * q + j] = _mm512_insertf32x4(x, _mm_loadu_ps(p3 + 4 * q), 3);
+            vec x = _mm512_castps128_ps512(_mm_loadu_ps((const float *)(p0 + 16 * q)));
+            x = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(p1 + 16 * q)), 1);
+            x = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(p2 + 16 * q)), 2);
+            a[4 * q + j] = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(p3 + 16 * q)), 3);
         }
     }
     for (int i = 0; i < 16; i += 4) { /* in each quarter, 4 x 4: lanes 4n+j hold row 4n+j */
@@ -167,7 +186,7 @@ V_INLINE void v_load_transposed(vec r[V_LANES], const R_any *p, ptrdiff_t ld)
     }
 #else
     for (int j = 0; j < 8; j++)
-        a[j] = V_(loadu)((const void *)(p + j * ld));
+        a[j] = V_(loadu)((const void *)(p + j * bytes));
     v_transpose(a);
     for (int j = 0; j < 8; j++)
         r[j] = a[j];
