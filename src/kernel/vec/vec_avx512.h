@@ -157,8 +157,8 @@ V_INLINE void v_transpose(vec r[V_LANES])
 #endif
 }
 
-/* r[i][j] = element i of the row at p + j * bytes. Quarters of rows go to their places as they are loaded, which costs no
- * shuffle, and leaves half of v_transpose's to do. */
+/* r[i][j] = element i of the row at p + j * bytes. Quarters of rows go to their places as they are
+ * loaded, which costs no shuffle, and leaves half of v_transpose's to do. */
 #define V_LOAD_TRANSPOSED
 V_INLINE void v_load_transposed(vec r[V_LANES], const char *p, ptrdiff_t bytes)
 {
