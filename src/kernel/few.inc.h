@@ -9,7 +9,7 @@
 
 #define FOR_R UNROLL for (int r = 0; r < nr; r++)
 #define FOR_G UNROLL for (int g = 0; g < groups; g++)
-#define AHEAD ATTNI_BLOCK /* rows: those of the next block */
+#define LINE_OF_R (64 / (int)sizeof(R))
 
 /* The type that R is; half types only where the vector header has them. */
 #define OWN (ATTNI_BITS == 32 ? ATTN_F32 : ATTN_F64)
@@ -90,7 +90,8 @@ static void op_narrow(void *to_, attn_dtype dtype, const void *from_, int64_t n)
  *
  * Strides of k and v are in bytes from here on. */
 
-#ifndef V_LOAD_TRANSPOSED
+#ifndef V_COLUMNS
+#define V_COLUMNS V_LANES
 V_INLINE void v_load_transposed(vec r[V_LANES], const char *p, ptrdiff_t bytes)
 {
     UNROLL for (int j = 0; j < V_LANES; j++) r[j] = v_loadu((const R_any *)(p + j * bytes));
@@ -98,37 +99,46 @@ V_INLINE void v_load_transposed(vec r[V_LANES], const char *p, ptrdiff_t bytes)
 }
 #endif
 
-/* Asks for rows from .. to-1, in the order in which they lie: hardware then goes on by itself. */
-V_INLINE void ask_rows(const char *p, ptrdiff_t bytes, int from, int to, int64_t size)
+/* Asks for a line of each of V_LANES rows, as far ahead as the next block. */
+V_INLINE void ask_lines(const char *p, ptrdiff_t bytes)
 {
-    for (int r = from; r < to; r++)
-        for (const char *at = p + r * bytes; at < p + r * bytes + size; at += 64)
-            __builtin_prefetch(at, 0, 2);
+    const char *row = p + ATTNI_BLOCK * bytes;
+    UNROLL for (int j = 0; j < V_LANES; j += 2, row += 2 * bytes)
+    {
+        __asm__("" : "+r"(row)); /* one pointer, not one for each row */
+        __builtin_prefetch(row, 0, 2);
+        __builtin_prefetch(row + bytes, 0, 2);
+    }
 }
 
-/* s[r] += sum over a square's components of k[j][d] * qt[d][r], the lanes being keys. A square has
- * V_LANES components, or twice as many halves: pairs of them are turned as one element each. */
-V_INLINE void scores_few_square(vec *s, const R *qt, const char *k, ptrdiff_t bytes,
-                                const attn_dtype dtype, const int nr)
+/* s[r] += sum over the components of k[j][d] * qt[d][r] in a line of 64 bytes of each of V_LANES
+ * keys, which are the lanes. Halves are turned in pairs, as one element each. */
+V_INLINE void scores_few_line(vec *s, const R *qt, const char *k, ptrdiff_t bytes,
+                              const attn_dtype dtype, const int nr)
 {
-    vec kt[V_LANES];
-    v_load_transposed(kt, k, bytes);
-    UNROLL for (int u = 0; u < V_LANES; u++)
+    ask_lines(k, bytes);
+    UNROLL for (int c = 0; c < LINE_OF_R; c += V_COLUMNS)
     {
-        if (dtype == OWN) {
-            FOR_R s[r] = v_fma(kt[u], v_bcast(qt + u * V_LANES + r), s[r]);
-        } else {
+        vec kt[V_COLUMNS];
+        v_load_transposed(kt, k + c * (int)sizeof(R), bytes);
+        UNROLL for (int u = 0; u < V_COLUMNS; u++)
+        {
+            const R *q = qt + (dtype == OWN ? c + u : 2 * (c + u)) * V_LANES;
+            if (dtype == OWN) {
+                FOR_R s[r] = v_fma(kt[u], v_bcast(q + r), s[r]);
+            } else {
 #ifdef V_HALVES
-            const vec first = dtype == ATTN_BF16 ? v_low_bf16(kt[u]) : v_low_f16(kt[u]);
-            const vec second = dtype == ATTN_BF16 ? v_high_bf16(kt[u]) : v_high_f16(kt[u]);
-            FOR_R s[r] = v_fma(first, v_bcast(qt + 2 * u * V_LANES + r), s[r]);
-            FOR_R s[r] = v_fma(second, v_bcast(qt + (2 * u + 1) * V_LANES + r), s[r]);
+                const vec first = dtype == ATTN_BF16 ? v_low_bf16(kt[u]) : v_low_f16(kt[u]);
+                const vec second = dtype == ATTN_BF16 ? v_high_bf16(kt[u]) : v_high_f16(kt[u]);
+                FOR_R s[r] = v_fma(first, v_bcast(q + r), s[r]);
+                FOR_R s[r] = v_fma(second, v_bcast(q + V_LANES + r), s[r]);
 #endif
+            }
         }
     }
 }
 
-/* The same where less than a square is there: `keys` rows of D components. */
+/* The same where less than a line is there: `keys` rows of D components. */
 V_INLINE void scores_few_rest(vec *s, const R *qt, const char *k, ptrdiff_t bytes,
                               const attn_dtype dtype, int keys, int D, const int nr)
 {
@@ -150,9 +160,7 @@ V_INLINE void scores_few_keys(R *st, vec *top, const R *qt, const char *k, ptrdi
                               const int groups)
 {
     enum { group = V_LANES };
-    const int square = dtype == OWN ? V_LANES : 2 * V_LANES, size = SIZE_OF(dtype);
-    const float rows_per_component = (float)keys / (float)D;
-    int asked = 0;
+    const int line = 64 / SIZE_OF(dtype), size = SIZE_OF(dtype);
     vec x[2][V_LANES];
     FOR_G { UNROLL for (int i = 0; i < V_LANES; i++) x[g][i] = v_set1(0); }
     for (int64_t run = 0; run < D; run += ATTNI_RUN) {
@@ -162,13 +170,9 @@ V_INLINE void scores_few_keys(R *st, vec *top, const R *qt, const char *k, ptrdi
         vec s[2][V_FEW];
         FOR_G FOR_R s[g][r] = v_set1(0);
         int d = 0;
-        for (; keys == groups * group && d + square <= n; d += square) {
-            const int until = (int)((float)(run + d + square) * rows_per_component);
-            ask_rows(k + AHEAD * bytes, bytes, asked, until, D * size);
-            asked = until;
-            FOR_G scores_few_square(s[g], q + d * V_LANES, from + g * group * bytes + d * size,
-                                    bytes, dtype, nr);
-        }
+        for (; keys == groups * group && d + line <= n; d += line)
+            FOR_G scores_few_line(s[g], q + d * V_LANES, from + g * group * bytes + d * size, bytes,
+                                  dtype, nr);
         if (d < n)
             FOR_G scores_few_rest(s[g], q + d * V_LANES, from + g * group * bytes + d * size, bytes,
                                   dtype, keys - g * group, n - d, nr);
@@ -266,7 +270,7 @@ V_INLINE void values_few_group(R *acc, R *total, const R *factors, const char *v
             const char *from = val + j * bytes + g * V_LANES * SIZE_OF(dtype);
             x[g] = load_as(from, dtype, groups == 1 ? tail : V_LANES);
             if (dtype == OWN || g % 2 == 0)
-                __builtin_prefetch(from + AHEAD * bytes, 0, 2);
+                __builtin_prefetch(from + 8 * bytes);
         }
         FOR_R
         {

@@ -84,13 +84,16 @@ static void op_linear(const attni_product *p, int nv_) { WITH_NV(nv_, linear_til
 V_INLINE void load_square(vec r[V_LANES], const R_any *w, ptrdiff_t ldw, int outputs, int count)
 {
     if (outputs >= V_LANES && count >= V_LANES) {
-        v_load_transposed(r, (const char *)w, ldw * (ptrdiff_t)sizeof(R));
+        UNROLL for (int d = 0; d < V_LANES; d += V_COLUMNS)
+            v_load_transposed(r + d, (const char *)(w + d), ldw * (ptrdiff_t)sizeof(R));
     } else {
         R part[V_LANES][V_LANES] = {{0}};
         for (int i = 0; i < outputs && i < V_LANES; i++)
             for (int d = 0; d < count && d < V_LANES; d++)
                 part[i][d] = w[i * ldw + d];
-        v_load_transposed(r, (const char *)part, sizeof part[0]);
+        for (int i = 0; i < V_LANES; i++)
+            r[i] = v_loadu(part[i]);
+        v_transpose(r);
     }
 }
 

@@ -3,6 +3,7 @@
 #define ATTNI_VEC_H
 
 #include <immintrin.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define V_VECTORS 2
@@ -153,6 +154,27 @@ V_INLINE void v_transpose(vec r[V_LANES])
     r[3] = _mm256_permute2f128_pd(a1, a3, 0x31);
 #endif
 }
+
+/* r[i][j] = element i of the row at p + j * bytes, for the first V_COLUMNS elements of V_LANES rows.
+ * Halves of vectors go to their places as they are loaded, which costs no shuffle. */
+#if ATTNI_BITS == 32
+#define V_COLUMNS 4
+V_INLINE void v_load_transposed(vec r[V_COLUMNS], const char *p, ptrdiff_t bytes)
+{
+    const char *p1 = p + 4 * bytes;
+    vec a[4];
+    for (int j = 0; j < 4; j++) { /* rows j, 4+j */
+        const vec x = _mm256_castps128_ps256(_mm_loadu_ps((const float *)(p + j * bytes)));
+        a[j] = _mm256_insertf128_ps(x, _mm_loadu_ps((const float *)(p1 + j * bytes)), 1);
+    }
+    const vec t0 = _mm256_unpacklo_ps(a[0], a[1]), t1 = _mm256_unpackhi_ps(a[0], a[1]);
+    const vec t2 = _mm256_unpacklo_ps(a[2], a[3]), t3 = _mm256_unpackhi_ps(a[2], a[3]);
+    r[0] = _mm256_shuffle_ps(t0, t2, 0x44);
+    r[1] = _mm256_shuffle_ps(t0, t2, 0xee);
+    r[2] = _mm256_shuffle_ps(t1, t3, 0x44);
+    r[3] = _mm256_shuffle_ps(t1, t3, 0xee);
+}
+#endif
 
 #undef V_
 #endif

@@ -157,41 +157,29 @@ V_INLINE void v_transpose(vec r[V_LANES])
 #endif
 }
 
-/* r[i][j] = element i of the row at p + j * bytes. Quarters of rows go to their places as they are
- * loaded, which costs no shuffle, and leaves half of v_transpose's to do. */
-#define V_LOAD_TRANSPOSED
-V_INLINE void v_load_transposed(vec r[V_LANES], const char *p, ptrdiff_t bytes)
-{
-    vec a[V_LANES];
+/* r[i][j] = element i of the row at p + j * bytes, for the first V_COLUMNS elements of V_LANES rows.
+ * Quarters of vectors go to their places as they are loaded, which costs no shuffle. */
 #if ATTNI_BITS == 32
-    for (int j = 0; j < 4; j++) { /* quarter q of rows j, 4+j, 8+j, 12+j */
-        const char *p0 = p + j * bytes, *p1 = p0 + 4 * bytes;
-        const char *p2 = p1 + 4 * bytes, *p3 = p2 + 4 * bytes;
-        __asm__("" : "+r"(p0), "+r"(p1), "+r"(p2), "+r"(p3)); /* or compilers keep sixteen */
-        for (int q = 0; q < 4; q++) {
-            vec x = _mm512_castps128_ps512(_mm_loadu_ps((const float *)(p0 + 16 * q)));
-            x = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(p1 + 16 * q)), 1);
-            x = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(p2 + 16 * q)), 2);
-            a[4 * q + j] = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(p3 + 16 * q)), 3);
-        }
+#define V_COLUMNS 4
+V_INLINE void v_load_transposed(vec r[V_COLUMNS], const char *p, ptrdiff_t bytes)
+{
+    const char *p1 = p + 4 * bytes, *p2 = p + 8 * bytes, *p3 = p + 12 * bytes;
+    __asm__("" : "+r"(p), "+r"(p1), "+r"(p2), "+r"(p3)); /* or compilers keep sixteen */
+    vec a[4];
+    for (int j = 0; j < 4; j++) { /* rows j, 4+j, 8+j, 12+j */
+        vec x = _mm512_castps128_ps512(_mm_loadu_ps((const float *)(p + j * bytes)));
+        x = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(p1 + j * bytes)), 1);
+        x = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(p2 + j * bytes)), 2);
+        a[j] = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(p3 + j * bytes)), 3);
     }
-    for (int i = 0; i < 16; i += 4) { /* in each quarter, 4 x 4: lanes 4n+j hold row 4n+j */
-        const vec t0 = _mm512_unpacklo_ps(a[i], a[i + 1]), t1 = _mm512_unpackhi_ps(a[i], a[i + 1]);
-        const vec t2 = _mm512_unpacklo_ps(a[i + 2], a[i + 3]);
-        const vec t3 = _mm512_unpackhi_ps(a[i + 2], a[i + 3]);
-        r[i] = _mm512_shuffle_ps(t0, t2, 0x44);
-        r[i + 1] = _mm512_shuffle_ps(t0, t2, 0xee);
-        r[i + 2] = _mm512_shuffle_ps(t1, t3, 0x44);
-        r[i + 3] = _mm512_shuffle_ps(t1, t3, 0xee);
-    }
-#else
-    for (int j = 0; j < 8; j++)
-        a[j] = V_(loadu)((const void *)(p + j * bytes));
-    v_transpose(a);
-    for (int j = 0; j < 8; j++)
-        r[j] = a[j];
-#endif
+    const vec t0 = _mm512_unpacklo_ps(a[0], a[1]), t1 = _mm512_unpackhi_ps(a[0], a[1]);
+    const vec t2 = _mm512_unpacklo_ps(a[2], a[3]), t3 = _mm512_unpackhi_ps(a[2], a[3]);
+    r[0] = _mm512_shuffle_ps(t0, t2, 0x44);
+    r[1] = _mm512_shuffle_ps(t0, t2, 0xee);
+    r[2] = _mm512_shuffle_ps(t1, t3, 0x44);
+    r[3] = _mm512_shuffle_ps(t1, t3, 0xee);
 }
+#endif
 
 #undef V_
 #undef V_MASK
