@@ -15,6 +15,8 @@
 
 #include "tile.inc.h"
 
+#include "amx/table.inc.h"
+
 #ifdef __clang__
 #pragma clang attribute pop
 #endif
