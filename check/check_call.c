@@ -341,6 +341,15 @@ static double overflow(attn_dtype dtype)
                                : 0x1.ffp127;
 }
 
+/* The relative error of a weight before it is multiplied: on the matrix unit it is rounded to bf16,
+ * after an exponential that is no better than that needs (docs/NUMERICS.md). The sum is of the
+ * rounded ones, so that a row's result is off by twice as much at most. */
+static double weight_error(const check_case *c, const check_call *call)
+{
+    const bool bf16 = call->args.q.dtype == ATTN_BF16 && !call->args.precision;
+    return bf16 && strcmp(attn_isa(c->isa).name, "amx") == 0 ? 0x1p-8 + 1.1e-4 : 0;
+}
+
 /* Compares one output with `want`, given what its own arithmetic may be off by; adds what the
  * rounding to its storage type, if narrower, may. */
 static void judge(check_case *c, const char *name, const check_call *call, const check_tensor *t,
@@ -409,6 +418,9 @@ static double *score_bounds(check_case *c, const check_call *call, const ref_res
             bound[row * S + j] = (8 + 2 * extra_units(call)) * u * size + 4 * tiny;
             if (a->scores_stage == ATTN_STAGE_WEIGHTS && weights_are_open(call, want->reach[row]))
                 bound[row * S + j] = 1;
+            else if (a->scores_stage == ATTN_STAGE_WEIGHTS)
+                bound[row * S + j] +=
+                    2 * weight_error(c, call) * want->stages[ATTN_STAGE_WEIGHTS][row * S + j];
         }
     }
     return bound;
@@ -433,6 +445,7 @@ void check_call_judge(check_case *c, const check_call *call, const ref_result *w
     double *bound = check_array(c, n);
     for (int64_t i = 0; i < n; i++) {
         bound[i] = (8 + extra_units(call)) * u * (1 + want->reach[i / Dv]) * want->mass[i];
+        bound[i] += 2 * weight_error(c, call) * want->mass[i];
         bound[i] += lost_weights(want, i / Dv, Dv, tiny) * (double)S;
         if (weights_are_open(call, want->reach[i / Dv]))
             bound[i] = INFINITY;
@@ -441,7 +454,8 @@ void check_call_judge(check_case *c, const check_call *call, const ref_result *w
     if (a->lse) {
         bound = check_array(c, rows);
         for (int64_t i = 0; i < rows; i++)
-            bound[i] = (4 + extra_units(call)) * u * (1 + want->reach[i] + fabs(want->lse[i]));
+            bound[i] = (4 + extra_units(call)) * u * (1 + want->reach[i] + fabs(want->lse[i])) +
+                       weight_error(c, call);
         judge(c, "lse", call, &call->lse, want->lse, bound);
     }
     if (a->scores)

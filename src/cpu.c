@@ -6,13 +6,16 @@
  *
  * To add an instruction set: a row in kernel/isa.def and a NEED_<name> here.
  */
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* sched_getaffinity, syscall */
 #include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 #include <unistd.h>
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
@@ -32,29 +35,41 @@
 #define AVX512DQ (1u << 17)
 #define AVX512BW (1u << 30)
 #define AVX512VL (1u << 31)
+#define AMX_BF16 (1u << 22)
+#define AMX_TILE (1u << 24)
 #define XCR0_AVX 0x6u     /* xmm and the upper halves of ymm */
 #define XCR0_AVX512 0xe6u /* those, mask registers, upper zmm, zmm16-31 */
 #define XCR0_AMX 0x60000u /* tile configuration and data */
 
-/* {leaf 1 ecx, leaf 7 ebx, xcr0} */
+/* {leaf 1 ecx, leaf 7 ebx, leaf 7 edx, xcr0} */
 #define NEED_generic                                                                               \
     {                                                                                              \
-        0, 0, 0                                                                                    \
+        0, 0, 0, 0                                                                                 \
     }
 #define NEED_avx2                                                                                  \
     {                                                                                              \
-        OSXSAVE | AVX | FMA | F16C, AVX2, XCR0_AVX                                                 \
+        OSXSAVE | AVX | FMA | F16C, AVX2, 0, XCR0_AVX                                              \
     }
 #define NEED_avx512                                                                                \
     {                                                                                              \
-        OSXSAVE | AVX | FMA | F16C, AVX2 | AVX512F | AVX512DQ | AVX512BW | AVX512VL, XCR0_AVX512   \
+        OSXSAVE | AVX | FMA | F16C, AVX2 | AVX512F | AVX512DQ | AVX512BW | AVX512VL, 0,            \
+            XCR0_AVX512                                                                            \
     }
+#ifdef ATTNI_AMX_EMULATED
+#define NEED_amx NEED_avx512
+#else
+#define NEED_amx                                                                                   \
+    {                                                                                              \
+        OSXSAVE | AVX | FMA | F16C, AVX2 | AVX512F | AVX512DQ | AVX512BW | AVX512VL,               \
+            AMX_TILE | AMX_BF16, XCR0_AVX512 | XCR0_AMX                                            \
+    }
+#endif
 #define NEED_neon NEED_generic /* part of every AArch64 processor that runs an operating system */
 
 static const struct {
     const char *name;
     struct {
-        uint32_t leaf1_ecx, leaf7_ebx;
+        uint32_t leaf1_ecx, leaf7_ebx, leaf7_edx;
         uint64_t xcr0;
     } need;
 } sets[] = {
@@ -79,6 +94,7 @@ static bool runs(int index, const attni_cpuid *r)
 {
     return (r->leaf1_ecx & sets[index].need.leaf1_ecx) == sets[index].need.leaf1_ecx &&
            (r->leaf7_ebx & sets[index].need.leaf7_ebx) == sets[index].need.leaf7_ebx &&
+           (r->leaf7_edx & sets[index].need.leaf7_edx) == sets[index].need.leaf7_edx &&
            (r->xcr0 & sets[index].need.xcr0) == sets[index].need.xcr0;
 }
 
@@ -118,6 +134,29 @@ void attni_read_cpuid(attni_cpuid *regs)
 void attni_read_cpuid(attni_cpuid *regs) { memset(regs, 0, sizeof *regs); }
 #endif
 
+/* Linux saves the 8 KiB of tile data only for processes that have asked for it, and refuses where a
+ * thread's signal stack is too small for them. It may be asked more than once.
+ *
+ * Until the tiles' code has been measured on a processor that has them - so far its tests have run
+ * on an emulation alone - it is there for those who ask: ATTN_AMX=1. */
+static bool tiles_permitted(void)
+{
+#if defined(__x86_64__) && defined(__linux__) && !defined(ATTNI_AMX_EMULATED)
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    const char *asked = getenv("ATTN_AMX");
+    if (!asked || strcmp(asked, "1") != 0)
+        return false;
+    const int saved = errno;
+    const bool granted = syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+    errno = saved;
+    return granted;
+#elif defined(ATTNI_AMX_EMULATED)
+    return true;
+#else
+    return false;
+#endif
+}
+
 /* One bit for each set, read once: CPUID traps in a virtual machine and can take tens of
  * microseconds. Threads that race here find the same. */
 static unsigned usable_sets(void)
@@ -129,7 +168,8 @@ static unsigned usable_sets(void)
         attni_read_cpuid(&regs);
         regs = sane(&regs);
         for (int i = 0; i < SETS; i++)
-            found |= (unsigned)runs(i, &regs) << i;
+            if (runs(i, &regs) && (strcmp(sets[i].name, "amx") != 0 || tiles_permitted()))
+                found |= 1u << i;
         atomic_store_explicit(&cached, found, memory_order_relaxed);
     }
     return found;
@@ -210,8 +250,8 @@ int attn_cpu_features(char *buffer, size_t size)
         {"avx512_vnni", r.leaf7_ecx, 1u << 11, XCR0_AVX512},
         {"avx512_bf16", r.leaf7_1_eax, 1u << 5, XCR0_AVX512},
         {"avx512_fp16", r.leaf7_edx, 1u << 23, XCR0_AVX512},
-        {"amx_tile", r.leaf7_edx, 1u << 24, XCR0_AMX},
-        {"amx_bf16", r.leaf7_edx, 1u << 22, XCR0_AMX},
+        {"amx_tile", r.leaf7_edx, AMX_TILE, XCR0_AMX},
+        {"amx_bf16", r.leaf7_edx, AMX_BF16, XCR0_AMX},
         {"amx_int8", r.leaf7_edx, 1u << 25, XCR0_AMX},
     };
     size_t length = 0;

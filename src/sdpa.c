@@ -3,7 +3,8 @@
  *   attni_sdpa_check (sdpa_check.c)  every argument, once
  *   make_plan                        kernel table, tile width, tasks, scratch
  *   run_worker                       takes tasks until none is left
- *   attni_tile_task (sdpa_tile.c)    one task: a run of queries of one head against its keys
+ *   plan->way (sdpa_tile.c)          one task: a run of queries of one head against its keys
+ *             (sdpa_amx.c)           the same for bf16 on a matrix unit
  *   mask.c                           which keys those are
  *   kernel/                          the arithmetic
  *
@@ -77,11 +78,17 @@ static int tiles_per_task(const attni_plan *p, int threads)
     const double W = p->nv * p->kernels->lanes;
     const double tile_bytes = (double)(p->D + p->Dv) * W * (double)p->real;
     const double heads = (double)p->B * (double)p->H;
-    int tiles = ATTNI_TILES;
+    int tiles = p->way->tiles;
     while (tiles > 1 && (tiles * tile_bytes > 512 * 1024 || (double)p->T <= W * (tiles / 2) ||
                          (threads > 1 && heads * ceil((double)p->T / (W * tiles)) < 4.0 * threads)))
         tiles /= 2;
     return tiles;
+}
+
+/* Vectors in the widest tile. */
+static int most_vectors(const attni_plan *p)
+{
+    return p->way->vectors ? p->way->vectors : p->kernels->vectors;
 }
 
 /* Heads that share keys share a tile if their queries fit into it together. Rules that differ
@@ -94,7 +101,7 @@ static int heads_per_tile(const attni_plan *p)
         return 1;
     if (p->H == p->Hk)
         return 1;
-    const int64_t sharing = p->H / p->Hk, room = p->kernels->vectors * p->kernels->lanes / p->T;
+    const int64_t sharing = p->H / p->Hk, room = most_vectors(p) * p->kernels->lanes / p->T;
     int64_t group = sharing < room ? sharing : room;
     while (group > 1 && sharing % group != 0)
         group--;
@@ -152,8 +159,8 @@ static bool count_tasks(attni_plan *p, int threads)
 /* Workers' arrays, then, of a call in parts, each task's partials and its count of parts done. */
 static bool size_scratch(attni_plan *p)
 {
-    p->worker_bytes = attni_tile_scratch(p);
-    p->partial_bytes = p->parts > 1 ? attni_tile_partial_bytes(p) : 0;
+    p->worker_bytes = p->way->scratch(p);
+    p->partial_bytes = p->parts > 1 ? p->way->partial_bytes(p) : 0;
     size_t partials, arrived, workers;
     if (p->worker_bytes == SIZE_MAX || p->partial_bytes == SIZE_MAX ||
         !attni_size_mul(p->worker_bytes, (size_t)(p->workers > 1 ? p->workers : 1), &workers))
@@ -175,9 +182,12 @@ static attn_status make_plan(attni_plan *p, int isa, int threads, attn_error *er
     p->k_in_place = in_place(p, &p->args.k);
     p->v_in_place = in_place(p, &p->args.v);
     p->out_in_place = in_place(p, &p->args.out);
+    p->way = attni_way_amx(p);
+    if (!p->way)
+        p->way = &attni_way_tile;
     p->group = heads_per_tile(p);
     p->nv = 1;
-    while (p->nv < p->kernels->vectors && p->nv * p->kernels->lanes < p->T * p->group)
+    while (p->nv < most_vectors(p) && p->nv * p->kernels->lanes < p->T * p->group)
         p->nv *= 2;
     if (!count_tasks(p, threads) || !size_scratch(p))
         return attni_fail(
@@ -204,10 +214,10 @@ static void run_part(job *j, int64_t task, int64_t part, const attni_view *view,
 {
     const attni_plan *p = j->plan;
     char *partials = j->partials + (size_t)task * (size_t)p->chunks * p->partial_bytes;
-    attni_tile_part(p, view, i0, rows, p->chunks * part / p->parts,
-                    p->chunks * (part + 1) / p->parts, partials, scratch);
+    p->way->part(p, view, i0, rows, p->chunks * part / p->parts, p->chunks * (part + 1) / p->parts,
+                 partials, scratch);
     if (atomic_fetch_add_explicit(&j->arrived[task], 1, memory_order_acq_rel) + 1 == p->parts)
-        attni_tile_fold(p, view, i0, rows, p->chunks, partials, scratch);
+        p->way->fold(p, view, i0, rows, p->chunks, partials, scratch);
 }
 
 /* Task number -> head and run of queries. Later queries first: with a causal mask they see more,
@@ -227,7 +237,7 @@ static void run_task(job *j, int64_t task, int64_t part, char *scratch)
     if (p->parts > 1)
         run_part(j, task, part, &view, i0, rows, scratch);
     else
-        attni_tile_task(p, &view, i0, rows, scratch);
+        p->way->task(p, &view, i0, rows, scratch);
 }
 
 static void run_worker(void *arg, int worker)
@@ -337,8 +347,10 @@ attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *args, attn_p
         return attni_fail(err, ATTN_ERR_ARGUMENT, "info",
                           "info is NULL or its struct_size is not sizeof(attn_plan_info)");
     const attn_sdpa_args *a = &plan.args;
-    snprintf(info->kernel, sizeof info->kernel, "%s f%d %dx%d", plan.kernels->isa,
-             plan.kernels->bits, plan.nv * plan.kernels->lanes, ATTNI_CHUNK);
+    const char *operands = plan.kernels->bits == 32 ? "f32" : "f64";
+    snprintf(info->kernel, sizeof info->kernel, "%s %s %dx%d", plan.kernels->isa,
+             plan.way->operands ? plan.way->operands : operands, plan.nv * plan.kernels->lanes,
+             ATTNI_CHUNK);
     /* room to align a workspace that is not */
     info->scratch_bytes = plan.scratch_bytes + ATTNI_ALIGN - 1;
     info->threads = plan.workers > 1 ? plan.workers : 1;

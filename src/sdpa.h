@@ -41,6 +41,7 @@ typedef struct attni_block {
 } attni_block;
 
 typedef struct attni_plan attni_plan;
+typedef struct attni_way attni_way;
 /* The rules that a call uses, a bit each. All that follows looks at no others. */
 unsigned attni_mask_kinds(const attn_sdpa_args *args);
 attn_status attni_mask_check(const attni_plan *plan, attn_error *err);
@@ -74,6 +75,7 @@ struct attni_plan {
     bool natural;   /* scores are brought to natural units: soft cap or biases */
     bool k_in_place, v_in_place, q_in_place, out_in_place; /* else rows are converted */
     uint32_t drop_threshold;
+    const attni_way *way;
     int nv;            /* vectors of queries in a full tile */
     int tiles;         /* in a task */
     int group;         /* query heads that share a tile's lanes, if few queries would fill it */
@@ -88,21 +90,31 @@ struct attni_plan {
     size_t scratch_bytes;
 };
 
-/* ----------------------------------------------------------------------- sdpa_tile.c
+/* --------------------------------------------------------- sdpa_tile.c, sdpa_amx.c: one task
  *
- * One task: queries i0 .. i0+rows-1 of a view, rows <= tiles * W.
+ * A way of computing a task, queries i0 .. i0+rows-1 of a view. The first is every type's; another
+ * is taken where it applies, as a whole: two ways round differently.
  */
-size_t attni_tile_scratch(const attni_plan *plan); /* SIZE_MAX: does not fit a size_t */
-void attni_tile_task(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
-                     char *scratch);
-
-/* The same in two steps, for a task of one tile: chunks chunk0 .. chunk1-1 of keys into partials
- * [chunks of S][partial_bytes], on any thread; and when all are there, the result from them. */
-size_t attni_tile_partial_bytes(const attni_plan *plan);
-void attni_tile_part(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
-                     int64_t chunk0, int64_t chunk1, char *partials, char *scratch);
-void attni_tile_fold(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
-                     int64_t chunks, char *partials, char *scratch);
+struct attni_way {
+    const char *operands; /* what is multiplied: "bf16"; NULL: the kernel table's R */
+    int vectors;          /* of a tile at most; 0: as many as the kernels have */
+    int tiles; /* in a task at most; they share each chunk of keys while it is in cache */
+    size_t (*scratch)(const attni_plan *plan); /* of a worker; SIZE_MAX: does not fit a size_t */
+    void (*task)(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                 char *scratch);
+    /* The same in two steps, for a task of one tile: chunks chunk0 .. chunk1-1 of keys into
+     * partials [chunks of S][partial_bytes], on any thread; and when all are there, the result from
+     * them. */
+    size_t (*partial_bytes)(const attni_plan *plan);
+    void (*part)(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                 int64_t chunk0, int64_t chunk1, char *partials, char *scratch);
+    void (*fold)(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                 int64_t chunks, char *partials, char *scratch);
+};
+extern const attni_way attni_way_tile;
+/* bf16 on the matrix unit, where plan->kernels is of "amx". NULL: not for this call. May move a
+ * part of the scale from plan->power to plan->rest. */
+const attni_way *attni_way_amx(attni_plan *plan);
 
 /* sdpa_check.c: every argument, before anything is touched. Fills all of plan that args decide. */
 attn_status attni_sdpa_check(attni_plan *plan, const attn_sdpa_args *args, attn_error *err);

@@ -9,7 +9,7 @@
  *
  * A chunk knows nothing of the others until it joins, in order of keys, and joining changes only
  * exponents before it adds. So chunks may also be computed apart, on any thread, kept as partials
- * and folded later: attni_tile_part and attni_tile_fold. The bits are the same.
+ * and folded later: tile_part and tile_fold. The bits are the same.
  *
  * The fast sweep multiplies a hidden key's value by a weight of 0, which is harmless unless the
  * value is NaN or infinite, and keeps sums that overflow only for huge values. So a tile whose
@@ -67,7 +67,7 @@ static void carve(attni_worker *w, attni_layout *layout)
         w->lines = attni_layout_take(layout, ATTNI_BLOCK, line);
 }
 
-size_t attni_tile_scratch(const attni_plan *plan)
+static size_t tile_scratch(const attni_plan *plan)
 {
     attni_worker w = {.plan = plan};
     attni_layout layout = {0};
@@ -75,7 +75,7 @@ size_t attni_tile_scratch(const attni_plan *plan)
     return layout.overflow ? SIZE_MAX : layout.used;
 }
 
-size_t attni_tile_partial_bytes(const attni_plan *plan)
+static size_t tile_partial_bytes(const attni_plan *plan)
 {
     attni_partial x;
     attni_layout layout = {0};
@@ -395,8 +395,8 @@ static void finish_tile(attni_worker *w, attni_tile *t)
         attni_tile_scores_out(w, t);
 }
 
-void attni_tile_task(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
-                     char *scratch)
+static void tile_task(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                      char *scratch)
 {
     attni_worker w = {.plan = plan, .view = view};
     attni_layout layout = {.base = scratch};
@@ -436,8 +436,8 @@ static attni_tile *part_tile(attni_worker *w, int64_t i0, int64_t rows, char *sc
     return t;
 }
 
-void attni_tile_part(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
-                     int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
+static void tile_part(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                      int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
 {
     attni_worker w = {.plan = plan, .view = view};
     attni_tile *t = part_tile(&w, i0, rows, scratch);
@@ -450,8 +450,8 @@ void attni_tile_part(const attni_plan *plan, const attni_view *view, int64_t i0,
     }
 }
 
-void attni_tile_fold(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
-                     int64_t chunks, char *partials, char *scratch)
+static void tile_fold(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                      int64_t chunks, char *partials, char *scratch)
 {
     attni_worker w = {.plan = plan, .view = view};
     attni_tile *t = part_tile(&w, i0, rows, scratch);
@@ -467,3 +467,12 @@ void attni_tile_fold(const attni_plan *plan, const attni_view *view, int64_t i0,
     }
     finish_tile(&w, t);
 }
+
+const attni_way attni_way_tile = {
+    .tiles = ATTNI_TILES,
+    .scratch = tile_scratch,
+    .task = tile_task,
+    .partial_bytes = tile_partial_bytes,
+    .part = tile_part,
+    .fold = tile_fold,
+};

@@ -15,6 +15,11 @@
 
 #include "tile.inc.h"
 
+/* amx is avx512 with a way of its own for bf16: sdpa_amx.c */
+#undef ATTNI_ISA_NAME
+#define ATTNI_ISA_NAME amx
+#include "table.inc.h"
+
 #ifdef __clang__
 #pragma clang attribute pop
 #endif

@@ -543,23 +543,4 @@ static double op_fma_loop(int64_t n, double *sink)
 #include "few.inc.h"
 #include "linear.inc.h"
 
-/* ------------------------------------------------------------------------------------ table */
-
-#define TABLE_NAME_(isa, bits) attni_##isa##_f##bits
-#define TABLE_NAME(isa, bits) TABLE_NAME_(isa, bits)
-#define STRING_(x) #x
-#define STRING(x) STRING_(x)
-
-const attni_kernels TABLE_NAME(ATTNI_ISA_NAME, ATTNI_BITS) = {
-    .isa = STRING(ATTNI_ISA_NAME),
-    .bits = ATTNI_BITS,
-    .lanes = V_LANES,
-    .vectors = V_VECTORS,
-    .few = V_FEW,
-#ifdef V_HALVES
-    .halves = 1,
-#endif
-#define ATTNI_OP(name) .name = op_##name,
-#include "ops.def"
-#undef ATTNI_OP
-};
+#include "table.inc.h"

@@ -157,8 +157,8 @@ V_INLINE void v_transpose(vec r[V_LANES])
 #endif
 }
 
-/* r[i][j] = element i of the row at p + j * bytes, for the first V_COLUMNS elements of V_LANES rows.
- * Quarters of vectors go to their places as they are loaded, which costs no shuffle. */
+/* r[i][j] = element i of the row at p + j * bytes, for the first V_COLUMNS elements of V_LANES
+ * rows. Quarters of vectors go to their places as they are loaded, which costs no shuffle. */
 #if ATTNI_BITS == 32
 #define V_COLUMNS 4
 V_INLINE void v_load_transposed(vec r[V_COLUMNS], const char *p, ptrdiff_t bytes)

@@ -1,0 +1,110 @@
+/* The pieces of attention on tiles of bf16, between sdpa_amx.c and the files that know AVX-512 and
+ * AMX: kernel/amx_step.c (the fast kernel), kernel/amx_pieces.c (everything done once or rarely).
+ *
+ * Queries stand in columns, as everywhere (kernel.h): a query tile has nv groups of 16 columns,
+ * W = 16 nv, nv 1 or 2. In tile operands two elements of the summed dimension are neighbours:
+ *
+ *   k    [64][stride]           keys as they lie: 16 rows x 32 components are one operand
+ *   q    [D/32][nv][16][16][2]  queries, times a power of two: components 2r, 2r+1 of 16 queries
+ *   st   [64][W] float          scores, then weights, of a block of 64 keys
+ *   p    [2][nv][16][16][2]     weights of a block: keys 2r, 2r+1 of 16 queries
+ *   vt   [2][Dv/16][16][32]     values of a block, transposed: 16 components x 32 keys
+ *   acc  [Dv][W] float          weighted values of a chunk
+ *
+ * D is rounded up to a multiple of 32 and Dv to one of 32, filled with zeros, which change no bit.
+ *
+ * The order of all sums: a score is the sum over runs of 32 components, in order, of what one tile
+ * product adds (tile_ops.h); a weighted value likewise over runs of 32 keys, within a chunk of 256.
+ * A chunk has a maximum and a sum of weights of its own and joins the total at its end. Chunks
+ * count from key 0 of the sequence. So a column's bits depend on nothing but its own query and the
+ * keys that it sees.
+ *
+ * The maximum is that of all the chunk's scores, and not an integer as elsewhere (kernel.h). The
+ * largest weights make most of the error that rounding to bf16 brings, and the largest of all,
+ * counted from itself, is 1 and has none. With an integer the relative error of results is 2.28e-3
+ * on normal data (S = 1024, D = 64); with the maximum of the chunk's first 64 keys 2.23e-3; with
+ * its own 2.14e-3. PyTorch's is 2.20e-3; 1.66e-3 is the rounding of the result.
+ */
+#ifndef ATTNI_AMX_H
+#define ATTNI_AMX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ATTNI_AMX_W 32 /* columns of a query tile at most */
+
+typedef uint16_t attni_bf16;
+
+/* A query tile's state in one chunk, per column. */
+typedef struct attni_amx_columns {
+    float c[ATTNI_AMX_W];   /* > 0: turns a score into log2 units */
+    float top[ATTNI_AMX_W]; /* the largest score so far, -inf if none was seen */
+    float m[ATTNI_AMX_W];   /* top in log2 units, rounded up a little */
+    float l[ATTNI_AMX_W];   /* sum of the rounded weights 2^(s c - m) */
+} __attribute__((aligned(64))) attni_amx_columns;
+
+/* Four independent parts, of four different blocks, any of which may be missing. Their instructions
+ * are interleaved: matrix and vector units work at the same time. */
+typedef struct attni_amx_step {
+    int nv;
+    /* scores: st_next = K Q^T of 64 keys; k NULL: not wanted */
+    const void *k;
+    ptrdiff_t ldk; /* bytes */
+    const attni_bf16 *q;
+    int runs; /* D / 32 */
+    float *st_next;
+    /* maxima: highest->top = max(., st_seen); st_seen NULL: not wanted */
+    const float *st_seen;
+    attni_amx_columns *highest;
+    /* weights: p = 2^(st c - m) rounded, columns->l += their sums; st NULL: not wanted. No score
+     * may be NaN or above its maximum, and attni_amx_near must hold. */
+    const float *st;
+    attni_bf16 *p;
+    attni_amx_columns *columns;
+    /* values: acc (+)= V^T P of 64 keys; p_before NULL: not wanted */
+    const attni_bf16 *p_before, *vt;
+    float *acc;
+    int panels; /* Dv / 16, even */
+    bool first; /* acc starts at 0 */
+} attni_amx_step;
+
+void attni_amx_begin(void); /* this thread takes the tiles ... */
+void attni_amx_end(void);   /* ... and gives them back */
+void attni_amx_run(const attni_amx_step *step);
+
+/* The same maxima on the side, of the first n rows; the others become -inf. False if one of the n
+ * is NaN or +inf. */
+bool attni_amx_maxima(attni_amx_columns *columns, float *st, int n, int nv);
+/* m from top, and `lift` more. */
+void attni_amx_set_maxima(attni_amx_columns *columns, const float *lift, int nv);
+/* Is every m -inf or within +-ATTNI_AMX_NEAR? Beyond, scores need other arithmetic. */
+#define ATTNI_AMX_NEAR 2048
+bool attni_amx_near(const attni_amx_columns *columns, int nv);
+/* st = 2^(st c - m), rounded to bf16, of 64 rows, for any score and any m. A -inf gives 0, a NaN
+ * NaN. l += the sums, if `add`. seen[j]: the columns whose score was not -inf, a bit each. */
+void attni_amx_weigh(float *st, attni_amx_columns *columns, bool add, uint32_t *seen, int nv);
+/* p from the weights in st. */
+void attni_amx_pack_weights(attni_bf16 *p, const float *st, int nv);
+
+/* Rows are of bf16, with a last stride of 1 and any alignment. power: a power of two. */
+void attni_amx_pack_queries(attni_bf16 *to, const attni_bf16 *q, ptrdiff_t ldq, int rows, int64_t D,
+                            float power, int nv);
+/* n <= 64 rows. If `zero`, NaN and infinity are replaced by 0; returns true if there was one. */
+bool attni_amx_pack_values(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
+                           bool zero);
+/* The exponent, biased as it is stored, of the largest of rows x columns elements; columns is a
+ * multiple of 32, ld in bytes. */
+int attni_amx_exponent(const void *x, ptrdiff_t ld, int64_t rows, int64_t columns);
+
+/* A chunk joins the total: m' = max(M, m), total = total 2^(M - m') + acc 2^(m - m'), and L. */
+void attni_amx_join(float *total, float *M, float *L, const float *acc,
+                    const attni_amx_columns *columns, int64_t rows, int nv);
+/* m and l of a chunk of one key, whose scores are in top; its weight is not rounded to bf16. */
+void attni_amx_one_key(attni_amx_columns *columns, int nv);
+/* to[i][c] = total[c][i] / l[i] * factor, never -0, and 0 where l is 0; i < rows, c < Dv; `to` is
+ * of float, or if `narrow` of bf16, ldo elements apart. Returns true if one is NaN or infinite. */
+bool attni_amx_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total, const float *l,
+                      float factor, int rows, int64_t Dv, int nv);
+
+#endif

@@ -1,0 +1,321 @@
+/* The pieces of bf16 attention on AMX that are done once per tile or chunk, or rarely: packing,
+ * weights of any block whatever its scores, chunks joining the total, the result. amx.h says what
+ * each computes. Plain AVX-512; the products are in amx_step.c.
+ */
+#if defined(__x86_64__)
+
+#ifdef __clang__
+#pragma clang attribute push(                                                                      \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))), apply_to = function)
+#else
+#pragma GCC optimize("fp-contract=off") /* a bare cc must not fuse what is rounded twice */
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
+#endif
+#include "amx/lanes.h"
+
+#define ROWS 64     /* keys in a block */
+#define OPERAND 512 /* elements of one tile operand */
+
+INLINE __m512 never(void) { return _mm512_set1_ps(-__builtin_inff()); }
+INLINE __mmask16 seen_something(__m512 x) { return _mm512_cmp_ps_mask(x, never(), _CMP_NEQ_UQ); }
+INLINE __mmask16 beyond_near(__m512 x)
+{
+    return _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps((float)ATTNI_AMX_NEAR), _CMP_GT_OQ);
+}
+/* x rounded up: to a multiple of 2^-12, from which ORIGIN can be taken exactly; far from 0 to an
+ * integer. */
+INLINE __m512 maximum_of(__m512 x)
+{
+    const __m512 fine =
+        _mm512_roundscale_ps(x, 12 << 4 | _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+    const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+    return _mm512_mask_mov_ps(fine, beyond_near(fine), whole);
+}
+
+/* 2^d to a unit in the last place, 1 for d = 0: a minimax polynomial of degree 6 (relative error
+ * 2e-9) on the fraction. */
+INLINE __m512 power_of_two(__m512 d)
+{
+    const __m512 n = _mm512_roundscale_ps(d, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m512 f = _mm512_sub_ps(d, n);
+    __m512 p = _mm512_set1_ps(0x1.417888p-13f);
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.5f094ap-10f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.3b2dd4p-7f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.c6af7ap-5f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.ebfbdcp-3f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.62e430p-1f));
+    return _mm512_scalef_ps(_mm512_fmadd_ps(p, f, _mm512_set1_ps(1)), n);
+}
+INLINE __mmask16 not_finite(__m512 x) { return _mm512_fpclass_ps_mask(x, 0x99); }
+
+/* The first n of 16 or 32 elements; n may be anything. */
+INLINE __mmask16 first16(int64_t n)
+{
+    return (__mmask16)(n <= 0 ? 0 : n >= 16 ? 0xffff : (1u << n) - 1);
+}
+INLINE __mmask32 first32(int64_t n)
+{
+    return (__mmask32)(n <= 0 ? 0 : n >= 32 ? 0xffffffff : (1u << n) - 1);
+}
+
+/* ---------------------------------------------------------------------------- queries, values */
+
+/* Both elements of each pair times a power of two. Exact, unless the product is denormal, which
+ * counts as 0 in tile products. */
+INLINE __m512i scaled_pairs(__m512i x, __m512 power)
+{
+    const __m512 even = _mm512_mul_ps(as_float(_mm512_slli_epi32(x, 16)), power);
+    const __m512 odd = _mm512_mul_ps(as_float(_mm512_and_si512(x, high_half())), power);
+    return pair_rows(as_bits(even), as_bits(odd));
+}
+
+void attni_amx_pack_queries(attni_bf16 *to, const attni_bf16 *q, ptrdiff_t ldq, int rows, int64_t D,
+                            float power, int nv)
+{
+    const __m512 mul = _mm512_set1_ps(power);
+    for (int64_t d = 0; d == 0 || d < D; d += 32) {
+        const __mmask32 here = first32(D - d);
+        for (int g = 0; g < nv; g++, to += OPERAND) {
+            __m512 r[16];
+            UNROLL for (int i = 0; i < 16; i++)
+            {
+                const int row = g * 16 + i;
+                r[i] = _mm512_setzero_ps();
+                if (row < rows && here)
+                    r[i] = as_float(scaled_pairs(
+                        _mm512_maskz_loadu_epi16(here, (const char *)q + 2 * (row * ldq + d)),
+                        mul));
+            }
+            transpose16(r);
+            UNROLL for (int i = 0; i < 16; i++)
+                _mm512_store_ps((float *)(void *)(to + 32 * i), r[i]);
+        }
+    }
+}
+
+/* 16 elements of a row as 32 bits each; *odd becomes true if one is NaN or infinite and is to be
+ * 0. */
+INLINE __m512i load_values(const attni_bf16 *v, __mmask16 here, bool zero, bool *odd)
+{
+    __m512i x = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(here, v));
+    if (zero) {
+        const __mmask16 bad = not_finite(as_float(_mm512_slli_epi32(x, 16)));
+        *odd |= bad != 0;
+        x = _mm512_mask_mov_epi32(x, bad, _mm512_setzero_si512());
+    }
+    return x;
+}
+
+bool attni_amx_pack_values(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
+                           bool zero)
+{
+    bool odd = false;
+    for (int half = 0; half < 2; half++) {
+        for (int64_t c = 0; c < Dv || c % 32; c += 16, vt += OPERAND) {
+            const __mmask16 here = first16(Dv - c);
+            __m512 r[16];
+            for (int i = 0; i < 16; i++) {
+                const int j = half * 32 + 2 * i;
+                __m512i a = _mm512_setzero_si512(), b = a;
+                const attni_bf16 *at = (const attni_bf16 *)((const char *)v + 2 * (j * ldv + c));
+                if (j < n && here)
+                    a = load_values(at, here, zero, &odd);
+                if (j + 1 < n && here)
+                    b = load_values((const attni_bf16 *)((const char *)at + 2 * ldv), here, zero,
+                                    &odd);
+                r[i] = as_float(_mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
+            }
+            transpose16(r);
+            UNROLL for (int i = 0; i < 16; i++)
+                _mm512_store_ps((float *)(void *)(vt + 32 * i), r[i]);
+        }
+    }
+    return odd;
+}
+
+int attni_amx_exponent(const void *x, ptrdiff_t ld, int64_t rows, int64_t columns)
+{
+    __m512i top = _mm512_setzero_si512();
+    const __m512i magnitude = _mm512_set1_epi16(0x7fff);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t d = 0; d < columns; d += 32)
+            top = _mm512_max_epu16(top,
+                                   _mm512_and_si512(magnitude, _mm512_loadu_si512((const char *)x +
+                                                                                  r * ld + 2 * d)));
+    const __m512i high = _mm512_srli_epi32(top, 16),
+                  low = _mm512_and_si512(top, _mm512_set1_epi32(0xffff));
+    return _mm512_reduce_max_epi32(_mm512_max_epi32(high, low)) >> 7;
+}
+
+/* ------------------------------------------------------------------------ maxima and weights */
+
+/* x = s c - m, plus ORIGIN. Near 0 as the fast kernel computes it; for maxima so large that ORIGIN
+ * would be lost in them, the difference first; and of the rounded product, as m is made of it. */
+INLINE __m512 place(__m512 s, __m512 c, __m512 m, __m512 offset)
+{
+    const __mmask16 far = beyond_near(m);
+    const __m512 near_t = _mm512_fmadd_ps(s, c, offset);
+    const __m512 far_t =
+        _mm512_add_ps(_mm512_sub_ps(_mm512_mul_ps(s, c), m), _mm512_set1_ps(ORIGIN));
+    return _mm512_mask_mov_ps(near_t, far & seen_something(m), far_t);
+}
+
+bool attni_amx_near(const attni_amx_columns *columns, int nv)
+{
+    __mmask16 far = 0;
+    for (int g = 0; g < nv; g++) {
+        const __m512 m = _mm512_load_ps(columns->m + 16 * g);
+        far |= beyond_near(m) & seen_something(m);
+    }
+    return far == 0;
+}
+
+bool attni_amx_maxima(attni_amx_columns *columns, float *st, int n, int nv)
+{
+    __mmask16 bad = 0;
+    for (int g = 0; g < nv; g++) {
+        __m512 top = _mm512_load_ps(columns->top + 16 * g);
+        for (int j = 0; j < n; j++) {
+            const __m512 s = _mm512_load_ps(st + (j * nv + g) * 16);
+            bad |= _mm512_fpclass_ps_mask(s, 0x89); /* NaN, +inf */
+            top = _mm512_max_ps(s, top);            /* top, where s is NaN */
+        }
+        _mm512_store_ps(columns->top + 16 * g, top);
+    }
+    for (int j = n * nv; j < ROWS * nv; j++)
+        _mm512_store_ps(st + j * 16, never());
+    return bad == 0;
+}
+
+void attni_amx_set_maxima(attni_amx_columns *columns, const float *lift, int nv)
+{
+    for (int g = 0; g < nv; g++) {
+        const __m512 x = _mm512_mul_ps(_mm512_load_ps(columns->top + 16 * g),
+                                       _mm512_load_ps(columns->c + 16 * g));
+        _mm512_store_ps(columns->m + 16 * g,
+                        _mm512_add_ps(maximum_of(x), _mm512_load_ps(lift + 16 * g)));
+    }
+}
+
+void attni_amx_weigh(float *st, attni_amx_columns *columns, bool add, uint32_t *seen, int nv)
+{
+    for (int j = 0; j < ROWS; j++)
+        seen[j] = 0;
+    for (int g = 0; g < nv; g++) {
+        const __m512 c = _mm512_load_ps(columns->c + 16 * g),
+                     m = _mm512_load_ps(columns->m + 16 * g);
+        const __m512 offset = offset_of(m);
+        __m512 l = _mm512_load_ps(columns->l + 16 * g);
+        for (int j = 0; j < ROWS; j++) {
+            float *at = st + (j * nv + g) * 16;
+            const __m512 s = _mm512_load_ps(at);
+            seen[j] |= (uint32_t)seen_something(s) << (16 * g);
+            const __m512 t = at_least(_mm512_set1_ps(ORIGIN + LOWEST), place(s, c, m, offset));
+            const __mmask16 nan = _mm512_cmp_ps_mask(t, t, _CMP_UNORD_Q);
+            const __m512i e = _mm512_and_si512(weight_bits(t), high_half());
+            const __m512 w = as_float(_mm512_mask_mov_epi32(e, nan, _mm512_set1_epi32(0x7fc00000)));
+            l = _mm512_add_ps(l, w);
+            _mm512_store_ps(at, w);
+        }
+        if (add)
+            _mm512_store_ps(columns->l + 16 * g, l);
+    }
+}
+
+void attni_amx_pack_weights(attni_bf16 *p, const float *st, int nv)
+{
+    for (int half = 0; half < 2; half++)
+        for (int g = 0; g < nv; g++, p += OPERAND)
+            for (int r = 0; r < 16; r++) {
+                const float *at = st + ((half * 32 + 2 * r) * nv + g) * 16;
+                _mm512_store_si512(p + r * 32, pair_rows(as_bits(_mm512_load_ps(at)),
+                                                         as_bits(_mm512_load_ps(at + 16 * nv))));
+            }
+}
+
+/* -------------------------------------------------------------------------- sums, the result */
+
+void attni_amx_join(float *total, float *M, float *L, const float *acc,
+                    const attni_amx_columns *columns, int64_t rows, int nv)
+{
+    for (int g = 0; g < nv; g++) {
+        const __m512 before = _mm512_load_ps(M + 16 * g);
+        const __m512 here = _mm512_load_ps(columns->m + 16 * g);
+        const __m512 both = _mm512_max_ps(before, here);
+        /* 2^(m - m'), 0 for -inf */
+        const __mmask16 had = seen_something(before);
+        const __mmask16 has = seen_something(here);
+        const __m512 a = _mm512_maskz_mov_ps(had, power_of_two(_mm512_sub_ps(before, both)));
+        const __m512 b = _mm512_maskz_mov_ps(has, power_of_two(_mm512_sub_ps(here, both)));
+        const __m512 l = _mm512_mul_ps(_mm512_load_ps(columns->l + 16 * g), b);
+        _mm512_store_ps(L + 16 * g, _mm512_add_ps(_mm512_mul_ps(_mm512_load_ps(L + 16 * g), a), l));
+        _mm512_store_ps(M + 16 * g, both);
+        for (int64_t r = 0; r < rows; r++) {
+            float *at = total + (r * nv + g) * 16;
+            const __m512 x = _mm512_mul_ps(_mm512_load_ps(acc + (r * nv + g) * 16), b);
+            _mm512_store_ps(at, _mm512_add_ps(_mm512_mul_ps(_mm512_load_ps(at), a), x));
+        }
+    }
+}
+
+void attni_amx_one_key(attni_amx_columns *columns, int nv)
+{
+    for (int g = 0; g < nv; g++) {
+        const __m512 x = _mm512_mul_ps(_mm512_load_ps(columns->top + 16 * g),
+                                       _mm512_load_ps(columns->c + 16 * g));
+        const __m512 m = maximum_of(x);
+        const __mmask16 seen = seen_something(x);
+        _mm512_store_ps(columns->m + 16 * g, m);
+        _mm512_store_ps(columns->l + 16 * g,
+                        _mm512_maskz_mov_ps(seen, power_of_two(_mm512_sub_ps(x, m))));
+    }
+}
+
+/* To nearest even; a NaN stays one. */
+INLINE __m256i narrowed(__m512 x)
+{
+    const __m512i u = as_bits(x),
+                  odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    const __m512i rounded =
+        _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))),
+                          16);
+    const __m512i nan = _mm512_or_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
+    return _mm512_cvtepi32_epi16(
+        _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan));
+}
+
+bool attni_amx_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total, const float *l,
+                      float factor, int rows, int64_t Dv, int nv)
+{
+    __mmask16 bad = 0;
+    for (int g = 0; g * 16 < rows; g++) {
+        const __m512 sum = _mm512_load_ps(l + 16 * g);
+        const __mmask16 some = _mm512_cmp_ps_mask(sum, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+        for (int64_t c = 0; c < Dv; c += 16) {
+            const __mmask16 here = first16(Dv - c);
+            __m512 r[16];
+            UNROLL for (int u = 0; u < 16; u++)
+            {
+                const __m512 x = _mm512_load_ps(total + ((c + u) * nv + g) * 16);
+                const __m512 y =
+                    _mm512_mul_ps(_mm512_maskz_div_ps(some, x, sum), _mm512_set1_ps(factor));
+                r[u] = _mm512_add_ps(y, _mm512_setzero_ps());
+            }
+            transpose16(r);
+            for (int i = 0; i < 16 && g * 16 + i < rows; i++) {
+                const int64_t at = (g * 16 + i) * ldo + c;
+                bad |= not_finite(r[i]) & here;
+                if (narrow)
+                    _mm256_mask_storeu_epi16((char *)to + 2 * at, here, narrowed(r[i]));
+                else
+                    _mm512_mask_storeu_ps((char *)to + 4 * at, here, r[i]);
+            }
+        }
+    }
+    return bad != 0;
+}
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
+#endif

@@ -1,0 +1,276 @@
+/* The fast kernel of bf16 attention on AMX: scores of one block of 64 keys, maxima and weights of
+ * blocks before it and weighted values of yet another, interleaved.
+ *
+ * Why. The matrix unit and the vector unit of a core work at the same time only if their
+ * instructions stand close together, and the weights cost as much time as the products: at D = 64
+ * 16 scores take 4 cycles of the matrix unit and about 5 of the vector unit. A study of this scheme
+ * on one core with AMX-BF16 (about 3.5 GHz, 3480 GFLOP/s at most), one head, S = 2048, D = 64:
+ * three loops one after the other 540 GFLOP/s; with two pairs of accumulators in turn, so that a
+ * tile is stored while the next one is computed, 640; interleaved after every pair of products,
+ * 916; D = 128: 1207. Of the weights' instructions each one removed was worth up to 7 % at D = 64;
+ * here there are 11 on a vector of scores, one for the maximum, and two on each two vectors to pack
+ * them.
+ *
+ * How. A pair of products (one operand of keys or values against both groups of columns) occupies
+ * the matrix unit for 32 cycles; after each pair stand as many rows of weights as spread all 64 of
+ * them evenly. The scores of a chunk are all there before its first weight is computed, so that
+ * weights need no second look; they wait in the second cache.
+ *
+ * Tiles: 0, 1 keys or values; 2, 3 queries or weights; 4, 5 and 6, 7 accumulators in turn.
+ *
+ * To be measured on AMX: what the waiting scores cost; values of 128 keys at a time at D = 128; the
+ * sum of the weights by vdpbf16ps on the packed pairs, three instructions fewer on two vectors;
+ * prefetching the next keys.
+ */
+#if defined(__x86_64__)
+
+#ifdef __clang__
+#ifdef ATTNI_AMX_EMULATED
+#pragma clang attribute push(                                                                      \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))), apply_to = function)
+#else
+#pragma clang attribute                                                                            \
+    push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,amx-tile,amx-bf16"))), \
+         apply_to = function)
+#endif
+#else
+#pragma GCC optimize("fp-contract=off") /* a bare cc must not fuse what is rounded twice */
+#ifdef ATTNI_AMX_EMULATED
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
+#else
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,amx-tile,amx-bf16")
+#endif
+#endif
+#include "amx/lanes.h"
+#include "amx/tile_ops.h"
+
+#define ROWS 64     /* keys in a block */
+#define OPERAND 512 /* elements of one tile operand */
+
+void attni_amx_begin(void)
+{
+    attni_tile_config config = {.palette = 1};
+    for (int t = 0; t < 8; t++)
+        config.row_bytes[t] = 64, config.rows[t] = 16;
+    tile_config(&config);
+}
+
+void attni_amx_end(void) { tile_release(); }
+
+/* The vector unit's part: weights of one block and maxima of another, some rows at a time. Held in
+ * registers through the whole step. */
+typedef struct weigher {
+    const float *st, *st_seen;
+    attni_bf16 *p;
+    int row; /* the next one; ROWS: done */
+    __m512 c[2], offset[2], l[2], top[2];
+} weigher;
+
+INLINE __m512i weigh_vector(weigher *w, const float *s, int g)
+{
+    const __m512 t = at_least(_mm512_set1_ps(ORIGIN + LOWEST),
+                              _mm512_fmadd_ps(_mm512_load_ps(s), w->c[g], w->offset[g]));
+    const __m512i e = weight_bits(t);
+    w->l[g] = _mm512_add_ps(w->l[g], as_float(_mm512_and_si512(e, high_half())));
+    return e;
+}
+
+/* `rows` rows, even; nothing if all are done. */
+INLINE void weigh_rows(weigher *w, const int rows, const int nv)
+{
+    if (w->row >= ROWS)
+        return;
+    if (w->st) {
+        const float *s = w->st + w->row * nv * 16;
+        /* row 2r of the block is pair r % 16 of operand r / 16 */
+        attni_bf16 *p = w->p + w->row / 32 * nv * OPERAND + w->row % 32 * 16;
+        UNROLL for (int r = 0; r < rows; r += 2)
+        {
+            UNROLL for (int g = 0; g < nv; g++)
+            {
+                const __m512i even = weigh_vector(w, s + (r * nv + g) * 16, g);
+                const __m512i odd = weigh_vector(w, s + ((r + 1) * nv + g) * 16, g);
+                _mm512_store_si512(p + g * OPERAND + r * 16, pair_rows(even, odd));
+            }
+        }
+    }
+    if (w->st_seen) {
+        const float *s = w->st_seen + w->row * nv * 16;
+        UNROLL for (int r = 0; r < rows; r++)
+        {
+            UNROLL for (int g = 0; g < nv; g++) w->top[g] =
+                _mm512_max_ps(w->top[g], _mm512_load_ps(s + (r * nv + g) * 16));
+        }
+    }
+    w->row += rows;
+}
+
+INLINE void weigh_begin(weigher *w, const attni_amx_step *x, const int nv)
+{
+    w->row = x->st || x->st_seen ? 0 : ROWS;
+    w->st = x->st;
+    w->st_seen = x->st_seen;
+    w->p = x->p;
+    UNROLL for (int g = 0; g < nv; g++)
+    {
+        w->c[g] = w->offset[g] = w->l[g] = w->top[g] = _mm512_setzero_ps();
+        if (x->st) {
+            w->c[g] = _mm512_load_ps(x->columns->c + 16 * g);
+            w->offset[g] = offset_of(_mm512_load_ps(x->columns->m + 16 * g));
+            w->l[g] = _mm512_load_ps(x->columns->l + 16 * g);
+        }
+        if (x->st_seen)
+            w->top[g] = _mm512_load_ps(x->highest->top + 16 * g);
+    }
+}
+
+INLINE void weigh_end(weigher *w, const attni_amx_step *x, const int rows, const int nv)
+{
+    while (w->row < ROWS)
+        weigh_rows(w, rows, nv);
+    UNROLL for (int g = 0; g < nv; g++)
+    {
+        if (x->st)
+            _mm512_store_ps(x->columns->l + 16 * g, w->l[g]);
+        if (x->st_seen)
+            _mm512_store_ps(x->highest->top + 16 * g, w->top[g]);
+    }
+}
+
+/* st_next = K Q^T: groups of 16 keys, two in turn; each is stored during the products of the
+ * next. */
+INLINE void score_keys(const attni_amx_step *x, weigher *w, const int rows, const int nv)
+{
+    const char *k = x->k;
+    const ptrdiff_t down = 16 * x->ldk, row = 64 * nv;
+    float *st = x->st_next;
+    for (int g = 0; g < 4; g += 2, k += 2 * down, st += 2 * 16 * 16 * nv) {
+        const attni_bf16 *q = x->q;
+        tile_zero(4);
+        if (nv == 2)
+            tile_zero(5);
+        for (int d = 0; d < x->runs; d++, q += nv * OPERAND) {
+            tile_load(0, k + d * 64, x->ldk);
+            tile_load(2, q, 64);
+            tile_dp_bf16(4, 0, 2);
+            if (d == 0 && g)
+                tile_store(6, st - 16 * 16 * nv, row);
+            if (nv == 2) {
+                tile_load(3, q + OPERAND, 64);
+                tile_dp_bf16(5, 0, 3);
+                if (d == 0 && g)
+                    tile_store(7, st - 16 * 16 * nv + 16, row);
+            }
+            weigh_rows(w, rows, nv);
+        }
+        q = x->q;
+        tile_zero(6);
+        if (nv == 2)
+            tile_zero(7);
+        for (int d = 0; d < x->runs; d++, q += nv * OPERAND) {
+            tile_load(1, k + down + d * 64, x->ldk);
+            tile_load(2, q, 64);
+            tile_dp_bf16(6, 1, 2);
+            if (d == 0)
+                tile_store(4, st, row);
+            if (nv == 2) {
+                tile_load(3, q + OPERAND, 64);
+                tile_dp_bf16(7, 1, 3);
+                if (d == 0)
+                    tile_store(5, st + 16, row);
+            }
+            weigh_rows(w, rows, nv);
+        }
+    }
+    tile_store(6, st - 16 * 16 * nv, row);
+    if (nv == 2)
+        tile_store(7, st - 16 * 16 * nv + 16, row);
+}
+
+/* An accumulator of 16 components, from 0 or from what the chunk has so far. */
+#define START(tile, from)                                                                          \
+    do {                                                                                           \
+        if (x->first)                                                                              \
+            tile_zero(tile);                                                                       \
+        else                                                                                       \
+            tile_load(tile, from, row);                                                            \
+    } while (0)
+
+/* acc (+)= V^T P: panels of 16 components, two in turn, each over the 64 keys as two operands. */
+INLINE void add_values(const attni_amx_step *x, weigher *w, const int rows, const int nv)
+{
+    const ptrdiff_t row = 64 * nv, panel = 16 * 16 * nv;
+    const attni_bf16 *p = x->p_before;
+    for (int d = 0; d < x->panels; d += 2) {
+        float *a = x->acc + d * panel, *b = a + panel;
+        START(4, a);
+        if (nv == 2)
+            START(5, a + 16);
+        for (int half = 0; half < 2; half++) {
+            tile_load(0, x->vt + (half * x->panels + d) * OPERAND, 64);
+            tile_load(2, p + half * nv * OPERAND, 64);
+            tile_dp_bf16(4, 0, 2);
+            if (half == 0 && d)
+                tile_store(6, a - panel, row);
+            if (nv == 2) {
+                tile_load(3, p + (half * nv + 1) * OPERAND, 64);
+                tile_dp_bf16(5, 0, 3);
+                if (half == 0 && d)
+                    tile_store(7, a - panel + 16, row);
+            }
+            weigh_rows(w, rows, nv);
+        }
+        START(6, b);
+        if (nv == 2)
+            START(7, b + 16);
+        for (int half = 0; half < 2; half++) {
+            tile_load(1, x->vt + (half * x->panels + d + 1) * OPERAND, 64);
+            tile_load(2, p + half * nv * OPERAND, 64);
+            tile_dp_bf16(6, 1, 2);
+            if (half == 0)
+                tile_store(4, a, row);
+            if (nv == 2) {
+                tile_load(3, p + (half * nv + 1) * OPERAND, 64);
+                tile_dp_bf16(7, 1, 3);
+                if (half == 0)
+                    tile_store(5, a + 16, row);
+            }
+            weigh_rows(w, rows, nv);
+        }
+    }
+    if (x->panels == 0)
+        return;
+    tile_store(6, x->acc + (x->panels - 1) * panel, row);
+    if (nv == 2)
+        tile_store(7, x->acc + (x->panels - 1) * panel + 16, row);
+}
+
+INLINE void step(const attni_amx_step *x, const int rows, const int nv)
+{
+    weigher w;
+    weigh_begin(&w, x, nv);
+    if (x->k)
+        score_keys(x, &w, rows, nv);
+    if (x->p_before)
+        add_values(x, &w, rows, nv);
+    weigh_end(&w, x, rows, nv);
+}
+
+void attni_amx_run(const attni_amx_step *x)
+{
+    /* pairs of products, between which the 64 rows are spread */
+    const int pairs = (x->k ? 4 * x->runs : 0) + (x->p_before ? 2 * x->panels : 0);
+    if (x->nv == 1)
+        step(x, 8, 1);
+    else if (pairs < 16)
+        step(x, 8, 2);
+    else if (pairs < 32)
+        step(x, 4, 2);
+    else
+        step(x, 2, 2);
+}
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
+#endif

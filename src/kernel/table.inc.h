@@ -1,0 +1,22 @@
+/* The table of the operations that tile.inc.h has defined, under the name ATTNI_ISA_NAME. A file
+ * may include it again under a second name: amx has the floats and doubles of avx512. */
+#ifndef TABLE_NAME
+#define TABLE_NAME_(isa, bits) attni_##isa##_f##bits
+#define TABLE_NAME(isa, bits) TABLE_NAME_(isa, bits)
+#define STRING_(x) #x
+#define STRING(x) STRING_(x)
+#endif
+
+const attni_kernels TABLE_NAME(ATTNI_ISA_NAME, ATTNI_BITS) = {
+    .isa = STRING(ATTNI_ISA_NAME),
+    .bits = ATTNI_BITS,
+    .lanes = V_LANES,
+    .vectors = V_VECTORS,
+    .few = V_FEW,
+#ifdef V_HALVES
+    .halves = 1,
+#endif
+#define ATTNI_OP(name) .name = op_##name,
+#include "ops.def"
+#undef ATTNI_OP
+};

@@ -1,0 +1,449 @@
+/* One task of the forward on AMX: bf16 keys, values and weights multiplied by the matrix unit.
+ *
+ *   for each chunk of 256 keys, for each tile of 32 queries that sees some of it: a run
+ *     for each block of 64 keys of the run
+ *       S^T = K Q^T, of the next run;  P = 2^(S - m), of this run;  acc += V^T P, one block behind
+ *     m of the next run; where it is not plain, first its soft cap, biases and masks
+ *     at the run's end: O += acc
+ *   out = O / l
+ *
+ * The parts of a step are of different blocks, which may be of different tiles and chunks, and are
+ * interleaved by the fast kernel (kernel/amx_step.c). kernel/amx/amx.h fixes shapes and the order
+ * of sums; which blocks go together in a step changes no bit.
+ *
+ * As in sdpa_tile.c, a tile whose result is not finite is swept again. CAREFUL puts 0 in the place
+ * of values that are NaN or infinite and then adds what they give to the queries that see them;
+ * EXTREME also lifts the maxima of the rows that are still not finite so high that nothing
+ * overflows. Rows that were finite get the same bits.
+ */
+#include "sdpa_amx.h"
+
+#if defined(__x86_64__)
+
+#include <math.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------------ scratch */
+
+static void carve(worker *w, attni_layout *layout)
+{
+    const attni_plan *p = w->plan;
+    const size_t W = (size_t)p->nv * 16, D = (size_t)padded(p->D), Dv = (size_t)padded(p->Dv);
+    const size_t wide = D > Dv ? D : Dv;
+    for (int t = 0; t < p->tiles; t++) {
+        tile *x = &w->tiles[t];
+        x->q = attni_layout_take(layout, D, W * 2);
+        x->total = attni_layout_take(layout, Dv, W * 4);
+        x->c = attni_layout_take(layout, 5, W * 4);
+        if (x->c)
+            x->lift = x->c + W, x->M = x->lift + W, x->L = x->M + W, x->top = x->L + W;
+    }
+    for (int n = 0; n < 2; n++) {
+        w->st[n] = attni_layout_take(layout, ATTNI_CHUNK, W * 4);
+        w->p[n] = attni_layout_take(layout, ATTNI_BLOCK, W * 2);
+    }
+    for (int n = 0; n < 3; n++)
+        w->vt[n] = attni_layout_take(layout, ATTNI_CHUNK * 2, Dv);
+    w->columns = attni_layout_take(layout, 3, sizeof *w->columns);
+    w->acc = attni_layout_take(layout, Dv, W * 4);
+    w->k = attni_layout_take(layout, ATTNI_CHUNK * 2, D);
+    w->rows = attni_layout_take(layout, ATTNI_BLOCK * 4, wide);
+    if (p->args.mask)
+        w->biases = attni_layout_take(layout, ATTNI_BLOCK, W * 4);
+    if (p->args.scores)
+        w->lines = attni_layout_take(layout, ATTNI_BLOCK, W * 4);
+}
+
+static partial carve_partial(const attni_plan *p, attni_layout *layout)
+{
+    return (partial){attni_layout_take(layout, 1, sizeof(attni_amx_columns)),
+                     attni_layout_take(layout, (size_t)padded(p->Dv), (size_t)p->nv * 16 * 4)};
+}
+
+static size_t amx_partial_bytes(const attni_plan *plan)
+{
+    attni_layout layout = {0};
+    carve_partial(plan, &layout);
+    return layout.overflow ? SIZE_MAX : layout.used;
+}
+
+static size_t amx_scratch(const attni_plan *plan)
+{
+    worker w = {.plan = plan};
+    attni_layout layout = {0};
+    carve(&w, &layout);
+    return layout.overflow ? SIZE_MAX : layout.used;
+}
+
+/* ------------------------------------------------------------------------- parts of a step */
+
+/* Can no product of this tile with these keys, nor a sum of them, leave the finite numbers? */
+static bool finite_scores(const worker *w, const tile *t, int at)
+{
+    const int q = t->exponent, k = w->exponent[at];
+    /* |x| < 2^(exponent - 126) */
+    return q < 255 && k < 255 && q - 126 + k - 126 + ilogb((double)padded(w->plan->D)) < 126;
+}
+
+static float *scores_of(const run *x, int b)
+{
+    return x->st + (ptrdiff_t)b * ATTNI_BLOCK * x->t->W;
+}
+
+/* Does nothing stand between the products and the weights? */
+static bool plain(const worker *w, const block *x)
+{
+    return x->visible == ATTNI_FULL && x->n == ATTNI_BLOCK && !w->plan->natural &&
+           w->mode == FAST && x->clean;
+}
+
+/* What is still to be done when all scores of a run are there, up to its maxima. */
+static void finish_scores(worker *w, run *x)
+{
+    const attni_plan *p = w->plan;
+    tile *t = x->t;
+    for (int b = 0; b < x->count; b++) {
+        block *y = &x->blocks[b];
+        float *st = scores_of(x, b);
+        if (y->counted)
+            continue;
+        if (p->natural)
+            p->kernels->natural(st, y->n, p->rest, p->args.softcap, t->nv);
+        if (y->visible != ATTNI_FULL) {
+            const attni_block part = {.st = st,
+                                      .kernels = p->kernels,
+                                      .i0 = t->i0,
+                                      .j0 = y->j0,
+                                      .rows = t->per_head,
+                                      .heads = t->heads,
+                                      .n = y->n,
+                                      .nv = t->nv,
+                                      .biases = w->biases};
+            attni_mask_apply(w->view, &part);
+        }
+        y->clean = attni_amx_maxima(x->columns, st, y->n, t->nv);
+    }
+    attni_amx_set_maxima(x->columns, t->lift, t->nv);
+    for (int i = 0; i < t->W; i++)
+        t->top[i] = fmaxf(t->top[i], x->columns->top[i]);
+}
+
+/* The weights of block b of a run whatever its scores are, and dropout. */
+static void weigh_aside(worker *w, const run *x, int b, attni_bf16 *to, uint32_t *seen)
+{
+    const attni_plan *p = w->plan;
+    float *st = scores_of(x, b);
+    attni_amx_weigh(st, x->columns, true, seen, x->t->nv);
+    if (p->args.dropout > 0) /* what is kept grows by 1 / (1 - p) at the end, all of it at once */
+        p->kernels->drop(st, x->blocks[b].n, p->args.dropout_seed, p->drop_threshold,
+                         (uint64_t)(w->view->b * p->H + w->view->h),
+                         (uint64_t)(w->view->i_base + x->t->i0),
+                         (uint64_t)(w->view->j_base + x->blocks[b].j0), 1, x->t->nv);
+    attni_amx_pack_weights(to, st, x->t->nv);
+}
+
+/* What values that are NaN or infinite give to the queries that see them: NaN or infinity. */
+static void add_odd_values(worker *w, const weighed *x)
+{
+    const attn_tensor *v = &w->plan->args.v;
+    const int nv = x->t->nv, W = x->t->W;
+    for (int r = 0; r < x->block.n; r++)
+        for (int64_t c = 0; c < w->plan->Dv; c++) {
+            const char *row = attni_amx_stored_row(w, v, ATTNI_VALUES, x->block.j0 + r);
+            float value;
+            attni_load_row_f32(&value, row + c * v->stride[3] * 2, v->dtype, 1, 1);
+            if (isfinite(value))
+                continue;
+            for (int i = 0; i < W; i++) {
+                const attni_bf16 *at = x->p + ((r / 32 * nv + i / 16) * 16 + r % 32 / 2) * 32;
+                float weight;
+                attni_load_row_f32(&weight, at + i % 16 * 2 + r % 2, v->dtype, 1, 1);
+                if (x->seen[r] >> i & 1)
+                    x->acc[c * W + i] += weight * value;
+            }
+        }
+}
+
+/* One step: scores of block b of `next`, weights of block b of `now`, values of what was weighed in
+ * the step before; each only if there is one. */
+static void take_step(worker *w, run *next, run *now, int b)
+{
+    const attni_plan *p = w->plan;
+    const weighed before = w->weighed;
+    const tile *any = next ? next->t : now->t ? now->t : before.t;
+    attni_amx_step x = {.nv = any->nv,
+                        .runs = (int)(padded(p->D) / 32),
+                        .panels = p->Dv ? (int)(padded(p->Dv) / 16) : 0};
+    if (next && b < next->count) {
+        x.k = next->blocks[b].k;
+        x.ldk = next->blocks[b].ldk;
+        x.q = next->t->q;
+        x.st_next = scores_of(next, b);
+    }
+    if (next && b > 0 && b <= next->count && plain(w, &next->blocks[b - 1])) {
+        x.st_seen = scores_of(next, b - 1);
+        x.highest = next->columns;
+        next->blocks[b - 1].counted = true;
+    }
+    w->weighed.t = NULL;
+    if (now->t && b < now->count) {
+        const int turn = w->blocks++ & 1;
+        w->weighed = (weighed){.t = now->t,
+                               .block = now->blocks[b],
+                               .columns = now->columns,
+                               .acc = now->acc,
+                               .first = b == 0,
+                               .last = b == now->count - 1,
+                               .apart = now->apart,
+                               .p = w->p[turn],
+                               .seen = w->seen[turn]};
+        if (w->mode == FAST && p->args.dropout == 0 && now->blocks[b].clean &&
+            attni_amx_near(now->columns, now->t->nv)) {
+            x.st = scores_of(now, b);
+            x.p = w->p[turn];
+            x.columns = now->columns;
+        } else {
+            weigh_aside(w, now, b, w->p[turn], w->seen[turn]);
+        }
+    }
+    if (before.t) {
+        x.p_before = before.p;
+        x.vt = before.block.vt;
+        x.acc = before.acc;
+        x.first = before.first;
+    }
+    attni_amx_run(&x);
+    if (before.t && before.block.odd)
+        add_odd_values(w, &before);
+    if (before.t && before.last && !before.apart)
+        attni_amx_join(before.t->total, before.t->M, before.t->L, before.acc, before.columns, p->Dv,
+                       any->nv);
+}
+
+/* Moves everything on by one run: the scores of `next` (NULL: none), the weights of w->scored, and
+ * the values of all but its last block. */
+static void advance(worker *w, run *next)
+{
+    run *now = &w->scored;
+    int steps = now->t ? now->count : w->weighed.t ? 1 : 0;
+    if (next && next->count > steps)
+        steps = next->count;
+    for (int b = 0; b < steps; b++)
+        take_step(w, next, now, b);
+    if (next)
+        finish_scores(w, next);
+    w->scored = next ? *next : (run){0};
+}
+
+static void drain(worker *w)
+{
+    advance(w, NULL);
+    advance(w, NULL);
+}
+
+/* ------------------------------------------------------------------------------------- sweeps */
+
+static run new_run(worker *w, tile *t, const partial *into)
+{
+    run x = {.t = t,
+             .columns = into ? into->columns : &w->columns[w->runs % 3],
+             .st = w->st[w->runs % 2],
+             .acc = into ? into->acc : w->acc,
+             .apart = into != NULL};
+    w->runs++;
+    memcpy(x.columns->c, t->c, (size_t)t->W * 4);
+    for (int i = 0; i < t->W; i++)
+        x.columns->l[i] = 0, x.columns->top[i] = -INFINITY;
+    return x;
+}
+
+/* The blocks of keys j0 .. j0+n-1 (one chunk) for one tile; into a partial, if one is given. */
+static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, const partial *into)
+{
+    attni_class class[BLOCKS] = {ATTNI_EMPTY};
+    int seen = 0;
+    for (int b = 0; b * ATTNI_BLOCK < n; b++) {
+        const int64_t from = j0 + b * ATTNI_BLOCK;
+        const int64_t to = from + ATTNI_BLOCK < j0 + n ? from + ATTNI_BLOCK : j0 + n;
+        class[b] = attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->per_head, from, to);
+        seen += class[b] != ATTNI_EMPTY;
+    }
+    if (seen == 0)
+        return;
+    /* One step works on tiles of one width. */
+    if ((w->scored.t && w->scored.t->nv != t->nv) || (w->weighed.t && w->weighed.t->nv != t->nv))
+        drain(w);
+    run x = new_run(w, t, into);
+    for (int b = 0; b * ATTNI_BLOCK < n; b++) {
+        if (class[b] == ATTNI_EMPTY)
+            continue;
+        block *y = &x.blocks[x.count++];
+        y->j0 = j0 + b * ATTNI_BLOCK;
+        y->n = j0 + n - y->j0 < ATTNI_BLOCK ? (int)(j0 + n - y->j0) : ATTNI_BLOCK;
+        y->visible = class[b];
+        y->k = attni_amx_find_keys(w, y->j0, y->n, b, &y->ldk);
+        y->vt = attni_amx_find_values(w, y->j0, y->n, b);
+        y->odd = w->odd >> b & 1;
+        y->clean = finite_scores(w, t, b);
+    }
+    advance(w, &x);
+}
+
+static void sweep(worker *w, tile *tiles, int count, sweep_mode mode)
+{
+    int64_t begin = INT64_MAX, end = 0;
+    for (int t = 0; t < count; t++) {
+        begin = tiles[t].span.any0 < begin ? tiles[t].span.any0 : begin;
+        end = tiles[t].span.any1 > end ? tiles[t].span.any1 : end;
+    }
+    w->mode = mode;
+    begin -= begin % ATTNI_CHUNK;
+    for (int64_t j0 = begin; j0 < end; j0 += ATTNI_CHUNK) {
+        /* up to the sequence's end, not the span's: a shorter block would have to be copied */
+        const int64_t left = w->view->S - j0;
+        const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
+        attni_amx_new_chunk(w);
+        for (int t = 0; t < count; t++)
+            if (tiles[t].span.any0 < j0 + n && tiles[t].span.any1 > j0)
+                sweep_chunk(w, &tiles[t], j0, n, NULL);
+    }
+    drain(w);
+}
+
+/* ------------------------------------------------------------------------------------ the task */
+
+/* The next tile of a task: as many of the queries i0 .. i0+rows-1 of each head as fit. */
+static void begin_tile(worker *w, tile *t, int64_t i0, int64_t rows)
+{
+    const attni_plan *p = w->plan;
+    t->i0 = i0;
+    t->heads = p->group;
+    t->nv = p->nv == 2 && rows * t->heads > 16 ? 2 : 1;
+    t->W = t->nv * 16;
+    t->per_head = rows * t->heads < t->W ? (int)rows : t->W / t->heads;
+    t->rows = t->per_head * t->heads;
+    t->span = attni_mask_span(w->view, i0, i0 + t->per_head);
+    attni_amx_load_queries(w, t);
+    attni_amx_clear(p, t);
+}
+
+static void end_tile(worker *w, tile *t)
+{
+    if (attni_amx_write(w, t)) {
+        attni_amx_clear(w->plan, t);
+        sweep(w, t, 1, CAREFUL);
+        if (attni_amx_write(w, t)) {
+            attni_amx_lift(w->plan, t);
+            sweep(w, t, 1, EXTREME);
+            attni_amx_write(w, t);
+        }
+    }
+    if (w->plan->args.scores)
+        attni_amx_write_scores(w, t);
+}
+
+static void amx_task(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                     char *scratch)
+{
+    worker w = {.plan = plan, .view = view};
+    attni_layout layout = {.base = scratch};
+    carve(&w, &layout);
+    attni_amx_begin();
+    int count = 0;
+    for (int64_t done = 0; done < rows; count++) {
+        begin_tile(&w, &w.tiles[count], i0 + done, rows - done);
+        done += w.tiles[count].per_head;
+    }
+    sweep(&w, w.tiles, count, FAST);
+    for (int i = 0; i < count; i++)
+        end_tile(&w, &w.tiles[i]);
+    attni_amx_end();
+}
+
+/* ------------------------------------------------------------- a task in parts over the keys */
+
+static partial partial_of(const attni_plan *p, char *partials, int64_t chunk)
+{
+    attni_layout layout = {.base = partials + (size_t)chunk * p->partial_bytes};
+    return carve_partial(p, &layout);
+}
+
+static void amx_part(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                     int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
+{
+    worker w = {.plan = plan, .view = view};
+    attni_layout layout = {.base = scratch};
+    carve(&w, &layout);
+    attni_amx_begin();
+    tile *t = &w.tiles[0];
+    begin_tile(&w, t, i0, rows);
+    for (int64_t chunk = chunk0; chunk < chunk1; chunk++) {
+        const partial x = partial_of(plan, partials, chunk);
+        const int64_t j0 = chunk * ATTNI_CHUNK, left = view->S - j0;
+        const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
+        x.columns->l[0] = -1;
+        attni_amx_new_chunk(&w);
+        if (n > 0 && t->span.any0 < j0 + n && t->span.any1 > j0)
+            sweep_chunk(&w, t, j0, n, &x);
+    }
+    drain(&w);
+    attni_amx_end();
+}
+
+static void amx_fold(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                     int64_t chunks, char *partials, char *scratch)
+{
+    worker w = {.plan = plan, .view = view};
+    attni_layout layout = {.base = scratch};
+    carve(&w, &layout);
+    attni_amx_begin();
+    tile *t = &w.tiles[0];
+    begin_tile(&w, t, i0, rows);
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
+        const partial x = partial_of(plan, partials, chunk);
+        if (x.columns->l[0] < 0)
+            continue;
+        attni_amx_join(t->total, t->M, t->L, x.acc, x.columns, plan->Dv, t->nv);
+        for (int i = 0; i < t->W; i++)
+            t->top[i] = fmaxf(t->top[i], x.columns->top[i]);
+    }
+    end_tile(&w, t);
+    attni_amx_end();
+}
+
+const attni_way *attni_way_amx(attni_plan *plan)
+{
+    static const attni_way way = {
+        .operands = "bf16",
+        .vectors = ATTNI_AMX_W / 16,
+        .tiles = TILES,
+        .scratch = amx_scratch,
+        .task = amx_task,
+        .partial_bytes = amx_partial_bytes,
+        .part = amx_part,
+        .fold = amx_fold,
+    };
+    if (strcmp(plan->kernels->isa, "amx") != 0 || plan->args.q.dtype != ATTN_BF16 ||
+        plan->args.k.dtype != ATTN_BF16 || /* a cache of i8 */
+        plan->args.precision != ATTN_PRECISION_DEFAULT || plan->D > INT32_MAX - 32 ||
+        plan->Dv > INT32_MAX - 32)
+        return NULL;
+    /* A tile product takes denormal elements for 0, so queries are not made that small: of a tiny
+     * scale the rest goes to the scores. */
+    const double least = 0x1p-64;
+    if (fabs(plan->power) < least) {
+        const double left = fabs(plan->power) / least;
+        plan->power = copysign(least, plan->power);
+        plan->rest *= left;
+        plan->c *= plan->natural ? 1 : left;
+    }
+    return &way;
+}
+
+#else
+const attni_way *attni_way_amx(attni_plan *plan)
+{
+    (void)plan;
+    return NULL;
+}
+#endif

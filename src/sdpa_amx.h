@@ -1,0 +1,130 @@
+/* Inside a task on AMX, between sdpa_amx.c (the order of the work) and sdpa_amx_data.c (what comes
+ * from the caller's tensors and goes into them). */
+#ifndef ATTNI_SDPA_AMX_H
+#define ATTNI_SDPA_AMX_H
+
+#include "kernel/amx/amx.h"
+#include "cache.h"
+#include "sdpa.h"
+
+/* Tiles that share a chunk's transposed values. To transpose 64 values costs about half as much as
+ * one tile's work on them at D = 64, so that they are shared more widely than the chunks of
+ * sdpa_tile.c. To be measured on AMX. */
+#define TILES 16
+#define BLOCKS (ATTNI_CHUNK / ATTNI_BLOCK)
+
+typedef enum sweep_mode { FAST, CAREFUL, EXTREME } sweep_mode;
+
+typedef struct tile {
+    int64_t i0;   /* first query */
+    int per_head; /* queries of each of the heads that share the columns, one after the other */
+    int heads;
+    int rows; /* per_head * heads: the other columns compute on zeros */
+    int nv, W;
+    attni_bf16 *q;
+    int exponent;                  /* of the largest element of q */
+    float *total;                  /* [Dv][W] */
+    float *c, *lift, *M, *L, *top; /* [W]: score -> log2 units; what is added to maxima; the
+                                       total's maximum and sum; largest score met */
+    attni_span span;
+} tile;
+
+/* One block of keys for one tile. */
+typedef struct block {
+    int64_t j0; /* first key, counted from the sequence's first */
+    int n;      /* keys */
+    attni_class visible;
+    const void *k;
+    ptrdiff_t ldk; /* bytes */
+    const attni_bf16 *vt;
+    bool odd;     /* CAREFUL: some value is NaN or infinite, and 0 in vt */
+    bool clean;   /* no score is NaN or +inf */
+    bool counted; /* its scores are in columns->top */
+} block;
+
+/* The blocks of one chunk that one tile sees some key of. */
+typedef struct run {
+    tile *t; /* NULL: none */
+    attni_amx_columns *columns;
+    int count;
+    block blocks[BLOCKS];
+    float *st;  /* [count][64][W] */
+    float *acc; /* [Dv][W] */
+    bool apart; /* a partial, that does not join the tile's total */
+} run;
+
+/* What one chunk of keys adds, kept until all of them are there. */
+typedef struct partial {
+    attni_amx_columns *columns; /* l[0] < 0: nothing was seen */
+    float *acc;
+} partial;
+
+/* A block whose weights are in p, to be multiplied by its values. */
+typedef struct weighed {
+    tile *t; /* NULL: none */
+    block block;
+    attni_amx_columns *columns;
+    float *acc;
+    bool first, last; /* of its run */
+    bool apart;
+    const attni_bf16 *p;
+    const uint32_t *seen; /* [64] CAREFUL: the columns that see key r, a bit each */
+} weighed;
+
+typedef struct worker {
+    const attni_plan *plan;
+    const attni_view *view;
+    tile tiles[TILES];
+    sweep_mode mode;
+    run scored;       /* the run whose scores and maxima are there */
+    weighed weighed;  /* the last block of the run before it */
+    float *st[2];     /* of runs, by turns */
+    attni_bf16 *p[2]; /* of blocks, by turns */
+    uint32_t seen[2][ATTNI_BLOCK];
+    attni_amx_columns *columns; /* of the last three runs */
+    int runs, blocks, chunks;   /* counted, to take turns */
+    float *acc;                 /* [Dv][W] */
+    attni_bf16 *vt[3];          /* of chunks: one run's, while those of two are still in use */
+    unsigned packed, odd;       /* bit b: block b of the chunk is in vt; has odd values */
+    const void *keys[BLOCKS];   /* where they are to be read, NULL: not asked for yet */
+    int exponent[BLOCKS];       /* of the largest key of each block */
+    attni_bf16 *k;              /* [CHUNK][D]: keys that cannot be read where they lie */
+    char *rows;                 /* [block][max(D, Dv)] float: rows on their way */
+    float *biases;              /* [W][block] */
+    float *lines;               /* [W][block] scores, a row per query */
+} worker;
+
+/* Where tensor t, [B,H,T,...], has the row of column i. */
+static inline char *column_row(const worker *w, const tile *x, const attn_tensor *t, int i,
+                               int64_t element)
+{
+    return attni_at(t, w->view->b, w->view->h + i / x->per_head,
+                    w->view->i_base + x->i0 + i % x->per_head, element);
+}
+
+/* Sizes are filled up with zeros to whole operands. */
+static inline int64_t padded(int64_t n) { return n <= 0 ? 32 : n + (32 - n % 32) % 32; }
+
+/* ------------------------------------------------------------------------- sdpa_amx_data.c */
+
+void attni_amx_load_queries(worker *w, tile *t);
+/* Forgets the keys and values of the chunk before; those that are still to be multiplied stay. */
+void attni_amx_new_chunk(worker *w);
+/* Row j of the view's keys or values, wherever they are kept. */
+char *attni_amx_stored_row(const worker *w, const attn_tensor *t, attni_cache_part part, int64_t j);
+/* Keys j0 .. j0+n-1, block `at` of the chunk, as 64 rows of a multiple of 32 components: where they
+ * lie if they are so, else a copy filled up with zeros. Returns the first; *ldk in bytes. */
+const void *attni_amx_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldk);
+/* The values of the same block, transposed. */
+const attni_bf16 *attni_amx_find_values(worker *w, int64_t j0, int n, int at);
+
+/* A tile before a sweep. */
+void attni_amx_clear(const attni_plan *p, tile *t);
+/* Writes out and lse; true if some row is not finite, or could not be computed in this mode. */
+bool attni_amx_write(worker *w, tile *t);
+/* Clears a tile for the sweep EXTREME. */
+void attni_amx_lift(const attni_plan *p, tile *t);
+/* The scores that the caller asked for, computed once more now that M and L are final. */
+void attni_amx_write_scores(worker *w, tile *t);
+
+#endif

@@ -1,0 +1,272 @@
+/* Queries, keys and values from the caller's tensors into the shapes of kernel/amx/amx.h, and
+ * results back, for the task of sdpa_amx.c.
+ */
+#include "sdpa_amx.h"
+
+#include "cache.h"
+
+#if defined(__x86_64__)
+
+#include <math.h>
+#include <string.h>
+
+/* -------------------------------------------------------------------------- rows of the tensors */
+
+static void copy_row(attni_bf16 *to, const char *from, int64_t stride, int64_t n)
+{
+    if (stride == 1)
+        memcpy(to, from, (size_t)n * 2);
+    else
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to + i, from + i * stride * 2, 2);
+}
+
+void attni_amx_load_queries(worker *w, tile *t)
+{
+    const attni_plan *p = w->plan;
+    const attn_tensor *q = &p->args.q;
+    const attni_bf16 *from = (const attni_bf16 *)column_row(w, t, q, 0, 0);
+    ptrdiff_t ldq = (ptrdiff_t)q->stride[t->heads > 1 ? 1 : 2];
+    if ((q->stride[3] != 1 && p->D > 1) || (t->heads > 1 && t->per_head > 1)) {
+        attni_bf16 *rows = (attni_bf16 *)(void *)w->rows;
+        for (int i = 0; i < t->rows; i++)
+            copy_row(rows + i * p->D, column_row(w, t, q, i, 0), q->stride[3], p->D);
+        from = rows, ldq = (ptrdiff_t)p->D;
+    }
+    attni_amx_pack_queries(t->q, from, ldq, t->rows, p->D, (float)p->power, t->nv);
+    t->exponent = attni_amx_exponent(t->q, 64, padded(p->D) / 2 * t->nv, 32);
+}
+
+char *attni_amx_stored_row(const worker *w, const attn_tensor *t, attni_cache_part part, int64_t j)
+{
+    const attn_cache *cache = w->plan->args.cache;
+    if (cache) /* a block never straddles two of its pages */
+        return attni_cache_rows(cache, part, w->view->b, w->view->hk, j);
+    return attni_at(t, w->view->b, w->view->hk, w->view->j_base + j, 0);
+}
+
+const void *attni_amx_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldk)
+{
+    const attni_plan *p = w->plan;
+    const attn_tensor *k = &p->args.k;
+    const int64_t D = padded(p->D);
+    const bool in_place = n == ATTNI_BLOCK && p->D == D && k->stride[3] == 1;
+    *ldk = (ptrdiff_t)(in_place ? k->stride[2] : D) * 2;
+    if (w->keys[at])
+        return w->keys[at];
+    attni_bf16 *copy = w->k + at * ATTNI_BLOCK * D;
+    if (!in_place) {
+        memset(copy, 0, (size_t)D * 2 * ATTNI_BLOCK);
+        for (int r = 0; r < n && p->D; r++)
+            copy_row(copy + r * D, attni_amx_stored_row(w, k, ATTNI_KEYS, j0 + r), k->stride[3],
+                     p->D);
+    }
+    w->keys[at] = in_place ? attni_amx_stored_row(w, k, ATTNI_KEYS, j0) : (const void *)copy;
+    w->exponent[at] = attni_amx_exponent(w->keys[at], *ldk, ATTNI_BLOCK, D);
+    return w->keys[at];
+}
+
+const attni_bf16 *attni_amx_find_values(worker *w, int64_t j0, int n, int at)
+{
+    const attni_plan *p = w->plan;
+    const attn_tensor *v = &p->args.v;
+    attni_bf16 *vt = w->vt[w->chunks % 3] + at * ATTNI_BLOCK * padded(p->Dv);
+    if (w->packed >> at & 1 || p->Dv == 0)
+        return vt;
+    w->packed |= 1u << at;
+    const attni_bf16 *from = (const attni_bf16 *)attni_amx_stored_row(w, v, ATTNI_VALUES, j0);
+    ptrdiff_t ldv = (ptrdiff_t)v->stride[2];
+    if (v->stride[3] != 1 && p->Dv > 1) {
+        attni_bf16 *rows = (attni_bf16 *)(void *)w->rows;
+        for (int r = 0; r < n; r++)
+            copy_row(rows + r * p->Dv, attni_amx_stored_row(w, v, ATTNI_VALUES, j0 + r),
+                     v->stride[3], p->Dv);
+        from = rows, ldv = (ptrdiff_t)p->Dv;
+    }
+    if (attni_amx_pack_values(vt, from, ldv, n, p->Dv, w->mode != FAST))
+        w->odd |= 1u << at;
+    return vt;
+}
+
+void attni_amx_new_chunk(worker *w)
+{
+    if (w->packed)
+        w->chunks++;
+    w->packed = w->odd = 0;
+    memset(w->keys, 0, sizeof w->keys);
+}
+
+/* --------------------------------------------------------------------------------- the result */
+
+void attni_amx_clear(const attni_plan *p, tile *t)
+{
+    memset(t->total, 0, (size_t)padded(p->Dv) * (size_t)t->W * 4);
+    for (int i = 0; i < t->W; i++) {
+        t->L[i] = 0;
+        t->lift[i] = 0;
+        t->M[i] = t->top[i] = -INFINITY;
+        t->c[i] = (float)p->c;
+    }
+}
+
+/* A sink is a chunk of one more key, whose logit is in natural units and whose value is nothing. */
+static void add_sink(worker *w, tile *t)
+{
+    const attni_plan *p = w->plan;
+    attni_amx_columns *x = w->columns;
+    for (int i = 0; i < t->W; i++) { /* log2(e), lowered as the row's own factor may be */
+        x->c[i] = (float)((double)t->c[i] / p->c * 1.4426950408889634074);
+        x->top[i] = p->args.sink_logits[w->view->h + (i < t->rows ? i / t->per_head : 0)];
+    }
+    attni_amx_one_key(x, t->nv);
+    memset(w->acc, 0, (size_t)p->Dv * (size_t)t->W * 4);
+    attni_amx_join(t->total, t->M, t->L, w->acc, x, p->Dv, t->nv);
+}
+
+/* ln(L * 2^M), the same whatever M is. */
+static double log_sum(const attni_plan *p, const tile *t, int i)
+{
+    const double l = (double)t->L[i], m = (double)t->M[i];
+    if (l == 0)
+        return -(double)INFINITY;
+    if (!isfinite(l))
+        return (double)NAN;
+    int exponent;
+    const double fraction = frexp(l, &exponent);
+    const double lowered = p->c / (double)t->c[i];
+    return (((isinf(m) ? 0 : m) + exponent) * 0.69314718055994530942 + log(fraction)) * lowered;
+}
+
+/* Does log2 units' range not hold this row's scores? */
+static bool too_large(const tile *t, int i, double c)
+{
+    return isfinite(t->top[i]) && !(fabs((double)t->top[i]) * c < 1.6e38);
+}
+
+static double kept_factor(const attni_plan *p)
+{
+    return p->args.dropout > 0 ? 1 / (1 - p->args.dropout) : 1;
+}
+
+/* Writes out and lse; true if some row is not finite, or could not be computed in this mode. */
+bool attni_amx_write(worker *w, tile *t)
+{
+    const attni_plan *p = w->plan;
+    const attn_tensor *out = &p->args.out;
+    if (p->args.sink_logits)
+        add_sink(w, t);
+    bool again = false;
+    for (int i = 0; i < t->rows; i++)
+        again |= too_large(t, i, (double)t->c[i]);
+    const bool direct = (out->dtype == ATTN_BF16 || out->dtype == ATTN_F32) &&
+                        out->stride[3] == 1 && (t->heads == 1 || t->per_head == 1);
+    const int64_t apart = out->stride[t->heads > 1 ? 1 : 2];
+    void *to = direct ? column_row(w, t, out, 0, 0) : w->rows;
+    const ptrdiff_t ldo = (ptrdiff_t)(direct ? apart : p->Dv);
+    again |= attni_amx_finish(to, direct && out->dtype == ATTN_BF16, ldo, t->total, t->L,
+                              (float)kept_factor(p), t->rows, p->Dv, t->nv);
+    for (int i = 0; i < t->rows && !direct; i++)
+        attni_store_row_f32(column_row(w, t, out, i, 0), out->dtype, out->stride[3],
+                            (const float *)(const void *)w->rows + i * p->Dv, p->Dv);
+    for (int i = 0; i < t->rows && p->args.lse; i++) {
+        const double x = log_sum(p, t, i);
+        attni_store_row_f64(column_row(w, t, p->args.lse, i, 0), p->args.lse->dtype, 1, &x, 1);
+    }
+    return again;
+}
+
+/* Rows that are not finite yet start again with exponents that cannot overflow: weights keep their
+ * bits, 40 exponents lower. A score too large for log2 units is counted in units of 2^-8, where
+ * anything but the maximum still vanishes. */
+void attni_amx_lift(const attni_plan *p, tile *t)
+{
+    float top[ATTNI_AMX_W];
+    bool stays[ATTNI_AMX_W];
+    for (int i = 0; i < t->W; i++) {
+        top[i] = t->top[i];
+        stays[i] = isfinite(t->L[i]) && !too_large(t, i, p->c);
+        for (int64_t c = 0; c < p->Dv && stays[i]; c++)
+            stays[i] = isfinite(t->total[c * t->W + i] / (t->L[i] != 0 ? t->L[i] : 1)) != 0;
+    }
+    attni_amx_clear(p, t);
+    for (int i = 0; i < t->W; i++) {
+        if (stays[i] || !isfinite(top[i]))
+            continue;
+        const bool huge = !(fabs((double)top[i]) * p->c < 1.6e38);
+        t->c[i] = (float)(huge ? p->c / 256 : p->c);
+        t->lift[i] = 40; /* room for the sum of 2^31 of the largest values */
+    }
+}
+
+/* --------------------------------------------------------------------------------- scores out */
+
+/* A block of scores up to the stage wanted, as rows. */
+static void score_rows(worker *w, tile *t, int64_t j0, int n, attni_class visible)
+{
+    const attni_plan *p = w->plan;
+    const attn_stage stage = p->args.scores_stage;
+    float *st = w->st[0];
+    uint32_t *seen = w->seen[0];
+    attni_amx_step x = {.nv = t->nv, .runs = (int)(padded(p->D) / 32), .q = t->q, .st_next = st};
+    attni_amx_new_chunk(w);
+    x.k = attni_amx_find_keys(w, j0, n, 0, &x.ldk);
+    attni_amx_run(&x);
+    if (p->natural || stage <= ATTN_STAGE_SOFTCAP)
+        p->kernels->natural(st, n, p->rest, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0,
+                            t->nv);
+    if (visible != ATTNI_FULL && stage >= ATTN_STAGE_BIASED) {
+        const attni_block part = {.st = st,
+                                  .kernels = p->kernels,
+                                  .i0 = t->i0,
+                                  .j0 = j0,
+                                  .rows = t->per_head,
+                                  .heads = t->heads,
+                                  .n = n,
+                                  .nv = t->nv,
+                                  .biases = w->biases};
+        attni_mask_apply(w->view, &part);
+    }
+    const bool weights = stage == ATTN_STAGE_WEIGHTS;
+    if (stage == ATTN_STAGE_BIASED && !p->natural)
+        p->kernels->natural(st, n, p->rest, 0, t->nv);
+    if (weights) {
+        attni_amx_columns *columns = w->columns;
+        memcpy(columns->c, t->c, (size_t)t->W * 4);
+        memcpy(columns->m, t->M, (size_t)t->W * 4);
+        attni_amx_weigh(st, columns, false, seen, t->nv);
+    }
+    for (int i = 0; i < t->rows; i++)
+        for (int r = 0; r < n; r++) {
+            float s = st[r * t->W + i];
+            if (weights)
+                s = seen[r] >> i & 1 ? s / t->L[i] : 0;
+            w->lines[i * ATTNI_BLOCK + r] = s;
+        }
+}
+
+/* The scores that the caller asked for, computed once more now that M and L are final. Keys outside
+ * the sequence come too, with negative or large j. */
+void attni_amx_write_scores(worker *w, tile *t)
+{
+    const attni_plan *p = w->plan;
+    const attn_tensor *s = p->args.scores;
+    const bool hides = p->args.scores_stage >= ATTN_STAGE_BIASED;
+    const float hidden = p->args.scores_stage == ATTN_STAGE_WEIGHTS ? 0 : -INFINITY;
+    for (int64_t g = 0; g < p->S; g += ATTNI_BLOCK) { /* g counts from the tensor's first key */
+        const int64_t j0 = g - w->view->j_base;
+        const int n = p->S - g < ATTNI_BLOCK ? (int)(p->S - g) : ATTNI_BLOCK;
+        attni_class visible = ATTNI_PARTIAL;
+        if (hides)
+            visible = attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->rows, j0, j0 + n);
+        if (visible != ATTNI_EMPTY)
+            score_rows(w, t, j0, n, visible);
+        else
+            for (int i = 0; i < t->rows * ATTNI_BLOCK; i++)
+                w->lines[i] = hidden;
+        for (int i = 0; i < t->rows; i++)
+            attni_store_row_f32(attni_at(s, w->view->b, w->view->h, w->view->i_base + t->i0 + i, g),
+                                s->dtype, s->stride[3], w->lines + i * ATTNI_BLOCK, n);
+    }
+}
+
+#endif
