@@ -26,7 +26,11 @@
 #include "internal.h"
 
 #define SPIN_SECONDS 30e-6
+#ifdef __SANITIZE_ADDRESS__
+#define STACK_BYTES ((size_t)8 << 20) /* every inlined copy of a kernel has variables of its own */
+#else
 #define STACK_BYTES ((size_t)256 << 10) /* bodies keep their arrays in scratch */
+#endif
 
 struct attni_pool {
     int asked;          /* threads, the caller included */

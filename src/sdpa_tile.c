@@ -108,6 +108,8 @@ void attni_tile_clear(const attni_plan *p, attni_tile *t)
 static void convert_rows(const attni_plan *p, char *to, const char *from, ptrdiff_t ld,
                          attn_dtype dtype, int64_t stride, int rows, int64_t n)
 {
+    if (n == 0) /* `from` may be NULL, to which nothing may be added */
+        return;
     if (stride == 1) {
         p->kernels->widen(to, from, ld, dtype, rows, n);
         return;
