@@ -204,17 +204,11 @@ V_INLINE void scores_few_tile(R *st, R *mx, const R *qt, const char *k, ptrdiff_
     v_store(mx, top);
 }
 
-/* Runs `call` with nr, rows rounded up, as a constant. */
+/* Runs `call` with nr, rows rounded up to 1 or all, as a constant: each takes 20 KB of code. */
 #define WITH_NR(rows, call)                                                                        \
     do {                                                                                           \
         if ((rows) <= 1) {                                                                         \
             enum { nr = 1 };                                                                       \
-            call;                                                                                  \
-        } else if ((rows) <= 2 || V_FEW == 2) {                                                    \
-            enum { nr = 2 };                                                                       \
-            call;                                                                                  \
-        } else if ((rows) <= 4 || V_FEW == 4) {                                                    \
-            enum { nr = V_FEW < 4 ? V_FEW : 4 };                                                   \
             call;                                                                                  \
         } else {                                                                                   \
             enum { nr = V_FEW };                                                                   \
