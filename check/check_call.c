@@ -347,7 +347,9 @@ static double overflow(attn_dtype dtype)
 static double weight_error(const check_case *c, const check_call *call)
 {
     const bool bf16 = call->args.q.dtype == ATTN_BF16 && !call->args.precision;
-    return bf16 && strcmp(attn_isa(c->isa).name, "amx") == 0 ? 0x1p-8 + 1.1e-4 : 0;
+    const char *isa = attn_isa(c->isa).name;
+    const bool narrow = strcmp(isa, "amx") == 0 || strcmp(isa, "avx512bf16") == 0;
+    return bf16 && narrow ? 0x1p-8 + 1.1e-4 : 0;
 }
 
 /* Compares one output with `want`, given what its own arithmetic may be off by; adds what the

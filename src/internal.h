@@ -85,7 +85,8 @@ attn_status attni_check_output(const attn_tensor *t, const char *name, attn_erro
  * alone, so that a test can play any machine.
  */
 typedef struct attni_cpuid {
-    uint32_t max_leaf, leaf1_ecx, leaf1_edx, leaf7_ebx, leaf7_ecx, leaf7_edx, leaf7_1_eax;
+    uint32_t max_leaf, vendor; /* the first four letters of its name: leaf 0 ebx */
+    uint32_t leaf1_ecx, leaf1_edx, leaf7_ebx, leaf7_ecx, leaf7_edx, leaf7_1_eax;
     uint64_t xcr0; /* 0 where OSXSAVE is off */
 } attni_cpuid;
 void attni_read_cpuid(attni_cpuid *regs);          /* all zero on other architectures */

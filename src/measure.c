@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "internal.h"
+#include "kernel/amx/amx.h"
 #include "kernel/kernel.h"
 
 #define SHORT_RUN 500e-6 /* seconds: long beside the clock's step, short beside a time slice */
@@ -45,11 +46,16 @@ static double best_rate(double (*once)(void *arg, int64_t n), void *arg, double 
 
 /* ----------------------------------------------------------------------- multiply-adds */
 
+/* A loop of products in registers: fma_loop of kernel.h or peak of amx.h. */
+typedef struct products {
+    double (*loop)(int64_t n, double *sink);
+} products;
+
 static double multiply(void *arg, int64_t n)
 {
-    const attni_kernels *kernels = arg;
+    const products *p = arg;
     double sink = 0;
-    double flop = kernels->fma_loop(n, &sink);
+    double flop = p->loop(n, &sink);
     atomic_fetch_add_explicit(&unread, sink > 0, memory_order_relaxed);
     return flop;
 }
@@ -60,7 +66,9 @@ double attn_measure_flops(const char *isa, attn_dtype dtype, double seconds)
     if (!attni_isa_usable(index) || !attni_dtype_is_float(dtype))
         return 0;
     const attni_kernels *kernels = attni_kernels_of(index, dtype == ATTN_F64 ? 64 : 32);
-    return kernels ? best_rate(multiply, (void *)kernels, seconds) : 0;
+    const attni_bf16_unit *unit = attni_bf16_unit_of(kernels->isa);
+    products p = {unit && dtype == ATTN_BF16 ? unit->peak : kernels->fma_loop};
+    return best_rate(multiply, &p, seconds);
 }
 
 /* ----------------------------------------------------------------------------- reading */

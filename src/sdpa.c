@@ -182,7 +182,7 @@ static attn_status make_plan(attni_plan *p, int isa, int threads, attn_error *er
     p->k_in_place = in_place(p, &p->args.k);
     p->v_in_place = in_place(p, &p->args.v);
     p->out_in_place = in_place(p, &p->args.out);
-    p->way = attni_way_amx(p);
+    p->way = attni_way_bf16(p);
     if (!p->way)
         p->way = &attni_way_tile;
     p->group = heads_per_tile(p);

@@ -96,8 +96,9 @@ struct attni_plan {
  * is taken where it applies, as a whole: two ways round differently.
  */
 struct attni_way {
-    const char *operands; /* what is multiplied: "bf16"; NULL: the kernel table's R */
-    int vectors;          /* of a tile at most; 0: as many as the kernels have */
+    const struct attni_bf16_unit *unit; /* that multiplies, of sdpa_amx.c alone */
+    const char *operands;               /* what is multiplied: "bf16"; NULL: the kernel table's R */
+    int vectors;                        /* of a tile at most; 0: as many as the kernels have */
     int tiles; /* in a task at most; they share each chunk of keys while it is in cache */
     size_t (*scratch)(const attni_plan *plan); /* of a worker; SIZE_MAX: does not fit a size_t */
     void (*task)(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
@@ -112,9 +113,9 @@ struct attni_way {
                  int64_t chunks, char *partials, char *scratch);
 };
 extern const attni_way attni_way_tile;
-/* bf16 on the matrix unit, where plan->kernels is of "amx". NULL: not for this call. May move a
+/* bf16, where plan->kernels' instruction set has a unit for it. NULL: not for this call. May move a
  * part of the scale from plan->power to plan->rest. */
-const attni_way *attni_way_amx(attni_plan *plan);
+const attni_way *attni_way_bf16(attni_plan *plan);
 
 /* sdpa_check.c: every argument, before anything is touched. Fills all of plan that args decide. */
 attn_status attni_sdpa_check(attni_plan *plan, const attn_sdpa_args *args, attn_error *err);

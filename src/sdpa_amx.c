@@ -46,6 +46,8 @@ static void carve(worker *w, attni_layout *layout)
         w->vt[n] = attni_layout_take(layout, ATTNI_CHUNK * 2, Dv);
     w->columns = attni_layout_take(layout, 3, sizeof *w->columns);
     w->acc = attni_layout_take(layout, Dv, W * 4);
+    if (w->unit->few)
+        w->sums = attni_layout_take(layout, Dv, (size_t)w->unit->few * 4);
     w->k = attni_layout_take(layout, ATTNI_CHUNK * 2, D);
     w->rows = attni_layout_take(layout, ATTNI_BLOCK * 4, wide);
     if (p->args.mask)
@@ -69,7 +71,7 @@ static size_t amx_partial_bytes(const attni_plan *plan)
 
 static size_t amx_scratch(const attni_plan *plan)
 {
-    worker w = {.plan = plan};
+    worker w = {.plan = plan, .unit = plan->way->unit};
     attni_layout layout = {0};
     carve(&w, &layout);
     return layout.overflow ? SIZE_MAX : layout.used;
@@ -173,17 +175,22 @@ static void take_step(worker *w, run *next, run *now, int b)
     const tile *any = next ? next->t : now->t ? now->t : before.t;
     attni_amx_step x = {.nv = any->nv,
                         .runs = (int)(padded(p->D) / 32),
-                        .panels = p->Dv ? (int)(padded(p->Dv) / 16) : 0};
+                        .pairs = (int)((p->D + 1) / 2),
+                        .panels = p->Dv ? (int)(padded(p->Dv) / 16) : 0,
+                        .components = (int)p->Dv,
+                        .few = w->few,
+                        .sums = w->sums};
     if (next && b < next->count) {
         x.k = next->blocks[b].k;
         x.ldk = next->blocks[b].ldk;
         x.q = next->t->q;
         x.st_next = scores_of(next, b);
     }
-    if (next && b > 0 && b <= next->count && plain(w, &next->blocks[b - 1])) {
-        x.st_seen = scores_of(next, b - 1);
+    const int seen = w->unit->interleaved ? b - 1 : b;
+    if (next && seen >= 0 && seen < next->count && plain(w, &next->blocks[seen])) {
+        x.st_seen = scores_of(next, seen);
         x.highest = next->columns;
-        next->blocks[b - 1].counted = true;
+        next->blocks[seen].counted = true;
     }
     w->weighed.t = NULL;
     if (now->t && b < now->count) {
@@ -208,11 +215,13 @@ static void take_step(worker *w, run *next, run *now, int b)
     }
     if (before.t) {
         x.p_before = before.p;
-        x.vt = before.block.vt;
+        x.vt = x.v = before.block.vt;
+        x.ldv = before.block.ldv;
         x.acc = before.acc;
         x.first = before.first;
+        x.last = before.last;
     }
-    attni_amx_run(&x);
+    w->unit->run(&x);
     if (before.t && before.block.odd)
         add_odd_values(w, &before);
     if (before.t && before.last && !before.apart)
@@ -247,7 +256,7 @@ static run new_run(worker *w, tile *t, const partial *into)
 {
     run x = {.t = t,
              .columns = into ? into->columns : &w->columns[w->runs % 3],
-             .st = w->st[w->runs % 2],
+             .st = w->st[w->unit->interleaved ? w->runs % 2 : 0],
              .acc = into ? into->acc : w->acc,
              .apart = into != NULL};
     w->runs++;
@@ -282,11 +291,19 @@ static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, const partial *in
         y->n = j0 + n - y->j0 < ATTNI_BLOCK ? (int)(j0 + n - y->j0) : ATTNI_BLOCK;
         y->visible = class[b];
         y->k = attni_amx_find_keys(w, y->j0, y->n, b, &y->ldk);
-        y->vt = attni_amx_find_values(w, y->j0, y->n, b);
+        y->vt = attni_amx_find_values(w, y->j0, y->n, b, &y->ldv);
         y->odd = w->odd >> b & 1;
         y->clean = finite_scores(w, t, b);
     }
     advance(w, &x);
+    if (!w->unit->interleaved) /* then its scores are used while they are in the first cache */
+        drain(w);
+}
+
+static void begin_sweep(worker *w, const tile *tiles, int count, sweep_mode mode)
+{
+    w->mode = mode;
+    w->few = mode == FAST && count == 1 && tiles->rows <= w->unit->few ? tiles->rows : 0;
 }
 
 static void sweep(worker *w, tile *tiles, int count, sweep_mode mode)
@@ -296,7 +313,7 @@ static void sweep(worker *w, tile *tiles, int count, sweep_mode mode)
         begin = tiles[t].span.any0 < begin ? tiles[t].span.any0 : begin;
         end = tiles[t].span.any1 > end ? tiles[t].span.any1 : end;
     }
-    w->mode = mode;
+    begin_sweep(w, tiles, count, mode);
     begin -= begin % ATTNI_CHUNK;
     for (int64_t j0 = begin; j0 < end; j0 += ATTNI_CHUNK) {
         /* up to the sequence's end, not the span's: a shorter block would have to be copied */
@@ -345,10 +362,10 @@ static void end_tile(worker *w, tile *t)
 static void amx_task(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
                      char *scratch)
 {
-    worker w = {.plan = plan, .view = view};
+    worker w = {.plan = plan, .view = view, .unit = plan->way->unit};
     attni_layout layout = {.base = scratch};
     carve(&w, &layout);
-    attni_amx_begin();
+    w.unit->begin();
     int count = 0;
     for (int64_t done = 0; done < rows; count++) {
         begin_tile(&w, &w.tiles[count], i0 + done, rows - done);
@@ -357,7 +374,7 @@ static void amx_task(const attni_plan *plan, const attni_view *view, int64_t i0,
     sweep(&w, w.tiles, count, FAST);
     for (int i = 0; i < count; i++)
         end_tile(&w, &w.tiles[i]);
-    attni_amx_end();
+    w.unit->end();
 }
 
 /* ------------------------------------------------------------- a task in parts over the keys */
@@ -371,12 +388,13 @@ static partial partial_of(const attni_plan *p, char *partials, int64_t chunk)
 static void amx_part(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
                      int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
 {
-    worker w = {.plan = plan, .view = view};
+    worker w = {.plan = plan, .view = view, .unit = plan->way->unit};
     attni_layout layout = {.base = scratch};
     carve(&w, &layout);
-    attni_amx_begin();
+    w.unit->begin();
     tile *t = &w.tiles[0];
     begin_tile(&w, t, i0, rows);
+    begin_sweep(&w, t, 1, FAST);
     for (int64_t chunk = chunk0; chunk < chunk1; chunk++) {
         const partial x = partial_of(plan, partials, chunk);
         const int64_t j0 = chunk * ATTNI_CHUNK, left = view->S - j0;
@@ -387,16 +405,16 @@ static void amx_part(const attni_plan *plan, const attni_view *view, int64_t i0,
             sweep_chunk(&w, t, j0, n, &x);
     }
     drain(&w);
-    attni_amx_end();
+    w.unit->end();
 }
 
 static void amx_fold(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
                      int64_t chunks, char *partials, char *scratch)
 {
-    worker w = {.plan = plan, .view = view};
+    worker w = {.plan = plan, .view = view, .unit = plan->way->unit};
     attni_layout layout = {.base = scratch};
     carve(&w, &layout);
-    attni_amx_begin();
+    w.unit->begin();
     tile *t = &w.tiles[0];
     begin_tile(&w, t, i0, rows);
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
@@ -408,27 +426,24 @@ static void amx_fold(const attni_plan *plan, const attni_view *view, int64_t i0,
             t->top[i] = fmaxf(t->top[i], x.columns->top[i]);
     }
     end_tile(&w, t);
-    attni_amx_end();
+    w.unit->end();
 }
 
-const attni_way *attni_way_amx(attni_plan *plan)
+#define SHARED                                                                                     \
+    .operands = "bf16", .vectors = ATTNI_AMX_W / 16, .scratch = amx_scratch, .task = amx_task,     \
+    .partial_bytes = amx_partial_bytes, .part = amx_part, .fold = amx_fold
+static const attni_way matrix = {SHARED, .tiles = TILES, .unit = &attni_unit_amx};
+static const attni_way products = {SHARED, .tiles = TILES, .unit = &attni_unit_dot};
+
+const attni_way *attni_way_bf16(attni_plan *plan)
 {
-    static const attni_way way = {
-        .operands = "bf16",
-        .vectors = ATTNI_AMX_W / 16,
-        .tiles = TILES,
-        .scratch = amx_scratch,
-        .task = amx_task,
-        .partial_bytes = amx_partial_bytes,
-        .part = amx_part,
-        .fold = amx_fold,
-    };
-    if (strcmp(plan->kernels->isa, "amx") != 0 || plan->args.q.dtype != ATTN_BF16 ||
+    const attni_bf16_unit *unit = attni_bf16_unit_of(plan->kernels->isa);
+    if (!unit || plan->args.q.dtype != ATTN_BF16 ||
         plan->args.k.dtype != ATTN_BF16 || /* a cache of i8 */
         plan->args.precision != ATTN_PRECISION_DEFAULT || plan->D > INT32_MAX - 32 ||
         plan->Dv > INT32_MAX - 32)
         return NULL;
-    /* A tile product takes denormal elements for 0, so queries are not made that small: of a tiny
+    /* Such a unit takes denormal elements for 0, so queries are not made that small: of a tiny
      * scale the rest goes to the scores. */
     const double least = 0x1p-64;
     if (fabs(plan->power) < least) {
@@ -437,11 +452,11 @@ const attni_way *attni_way_amx(attni_plan *plan)
         plan->rest *= left;
         plan->c *= plan->natural ? 1 : left;
     }
-    return &way;
+    return unit == &attni_unit_amx ? &matrix : &products;
 }
 
 #else
-const attni_way *attni_way_amx(attni_plan *plan)
+const attni_way *attni_way_bf16(attni_plan *plan)
 {
     (void)plan;
     return NULL;

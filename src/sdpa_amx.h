@@ -7,9 +7,9 @@
 #include "cache.h"
 #include "sdpa.h"
 
-/* Tiles that share a chunk's transposed values. To transpose 64 values costs about half as much as
- * one tile's work on them at D = 64, so that they are shared more widely than the chunks of
- * sdpa_tile.c. To be measured on AMX. */
+/* Tiles that share a chunk's transposed values, at most. To transpose 64 values costs about half as
+ * much as one tile's work on them on the matrix unit at D = 64, so that they are shared more widely
+ * than the chunks of sdpa_tile.c. To be measured on AMX. */
 #define TILES 16
 #define BLOCKS (ATTNI_CHUNK / ATTNI_BLOCK)
 
@@ -35,8 +35,9 @@ typedef struct block {
     int n;      /* keys */
     attni_class visible;
     const void *k;
-    ptrdiff_t ldk; /* bytes */
-    const attni_bf16 *vt;
+    ptrdiff_t ldk;        /* bytes */
+    const attni_bf16 *vt; /* or, for a tile of a few columns, rows, ldv elements apart */
+    ptrdiff_t ldv;
     bool odd;     /* CAREFUL: some value is NaN or infinite, and 0 in vt */
     bool clean;   /* no score is NaN or +inf */
     bool counted; /* its scores are in columns->top */
@@ -74,8 +75,10 @@ typedef struct weighed {
 typedef struct worker {
     const attni_plan *plan;
     const attni_view *view;
+    const attni_bf16_unit *unit;
     tile tiles[TILES];
     sweep_mode mode;
+    int few;          /* columns, if the task's only tile is swept as one of a few; else 0 */
     run scored;       /* the run whose scores and maxima are there */
     weighed weighed;  /* the last block of the run before it */
     float *st[2];     /* of runs, by turns */
@@ -84,6 +87,7 @@ typedef struct worker {
     attni_amx_columns *columns; /* of the last three runs */
     int runs, blocks, chunks;   /* counted, to take turns */
     float *acc;                 /* [Dv][W] */
+    float *sums;                /* [few][Dv] */
     attni_bf16 *vt[3];          /* of chunks: one run's, while those of two are still in use */
     unsigned packed, odd;       /* bit b: block b of the chunk is in vt; has odd values */
     const void *keys[BLOCKS];   /* where they are to be read, NULL: not asked for yet */
@@ -115,8 +119,8 @@ char *attni_amx_stored_row(const worker *w, const attn_tensor *t, attni_cache_pa
 /* Keys j0 .. j0+n-1, block `at` of the chunk, as 64 rows of a multiple of 32 components: where they
  * lie if they are so, else a copy filled up with zeros. Returns the first; *ldk in bytes. */
 const void *attni_amx_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldk);
-/* The values of the same block, transposed. */
-const attni_bf16 *attni_amx_find_values(worker *w, int64_t j0, int n, int at);
+/* The values of the same block, packed, or if w->few as rows: *ldv in elements. */
+const attni_bf16 *attni_amx_find_values(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldv);
 
 /* A tile before a sweep. */
 void attni_amx_clear(const attni_plan *p, tile *t);

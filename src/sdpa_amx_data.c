@@ -50,7 +50,8 @@ const void *attni_amx_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t 
     const attni_plan *p = w->plan;
     const attn_tensor *k = &p->args.k;
     const int64_t D = padded(p->D);
-    const bool in_place = n == ATTNI_BLOCK && p->D == D && k->stride[3] == 1;
+    const bool in_place = n == ATTNI_BLOCK && k->stride[3] == 1 && p->D > 0 &&
+                          p->D % (w->few ? 32 : w->unit->granule) == 0;
     *ldk = (ptrdiff_t)(in_place ? k->stride[2] : D) * 2;
     if (w->keys[at])
         return w->keys[at];
@@ -62,28 +63,52 @@ const void *attni_amx_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t 
                      p->D);
     }
     w->keys[at] = in_place ? attni_amx_stored_row(w, k, ATTNI_KEYS, j0) : (const void *)copy;
-    w->exponent[at] = attni_amx_exponent(w->keys[at], *ldk, ATTNI_BLOCK, D);
+    w->exponent[at] = attni_amx_exponent(w->keys[at], *ldk, ATTNI_BLOCK, in_place ? p->D : D);
     return w->keys[at];
 }
 
-const attni_bf16 *attni_amx_find_values(worker *w, int64_t j0, int n, int at)
+/* Values as 64 rows of a multiple of 32 components: where they lie, or a copy. */
+static const attni_bf16 *value_rows(const worker *w, attni_bf16 *copy, int64_t j0, int n,
+                                    ptrdiff_t *ldv)
+{
+    const attni_plan *p = w->plan;
+    const attn_tensor *v = &p->args.v;
+    const int64_t Dv = padded(p->Dv);
+    if (n == ATTNI_BLOCK && p->Dv == Dv && v->stride[3] == 1) {
+        *ldv = (ptrdiff_t)v->stride[2];
+        return (const attni_bf16 *)attni_amx_stored_row(w, v, ATTNI_VALUES, j0);
+    }
+    *ldv = (ptrdiff_t)Dv;
+    memset(copy, 0, (size_t)Dv * 2 * ATTNI_BLOCK);
+    for (int r = 0; r < n; r++)
+        copy_row(copy + r * Dv, attni_amx_stored_row(w, v, ATTNI_VALUES, j0 + r), v->stride[3],
+                 p->Dv);
+    return copy;
+}
+
+const attni_bf16 *attni_amx_find_values(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldv)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *v = &p->args.v;
     attni_bf16 *vt = w->vt[w->chunks % 3] + at * ATTNI_BLOCK * padded(p->Dv);
+    *ldv = 0;
+    if (w->few && p->Dv) {
+        w->packed |= 1u << at;
+        return value_rows(w, vt, j0, n, ldv);
+    }
     if (w->packed >> at & 1 || p->Dv == 0)
         return vt;
     w->packed |= 1u << at;
     const attni_bf16 *from = (const attni_bf16 *)attni_amx_stored_row(w, v, ATTNI_VALUES, j0);
-    ptrdiff_t ldv = (ptrdiff_t)v->stride[2];
+    ptrdiff_t apart = (ptrdiff_t)v->stride[2];
     if (v->stride[3] != 1 && p->Dv > 1) {
         attni_bf16 *rows = (attni_bf16 *)(void *)w->rows;
         for (int r = 0; r < n; r++)
             copy_row(rows + r * p->Dv, attni_amx_stored_row(w, v, ATTNI_VALUES, j0 + r),
                      v->stride[3], p->Dv);
-        from = rows, ldv = (ptrdiff_t)p->Dv;
+        from = rows, apart = (ptrdiff_t)p->Dv;
     }
-    if (attni_amx_pack_values(vt, from, ldv, n, p->Dv, w->mode != FAST))
+    if (w->unit->pack_values(vt, from, apart, n, p->Dv, w->mode != FAST))
         w->odd |= 1u << at;
     return vt;
 }
@@ -207,10 +232,15 @@ static void score_rows(worker *w, tile *t, int64_t j0, int n, attni_class visibl
     const attn_stage stage = p->args.scores_stage;
     float *st = w->st[0];
     uint32_t *seen = w->seen[0];
-    attni_amx_step x = {.nv = t->nv, .runs = (int)(padded(p->D) / 32), .q = t->q, .st_next = st};
+    attni_amx_step x = {.nv = t->nv,
+                        .runs = (int)(padded(p->D) / 32),
+                        .pairs = (int)((p->D + 1) / 2),
+                        .q = t->q,
+                        .st_next = st};
+    w->few = 0;
     attni_amx_new_chunk(w);
     x.k = attni_amx_find_keys(w, j0, n, 0, &x.ldk);
-    attni_amx_run(&x);
+    w->unit->run(&x);
     if (p->natural || stage <= ATTN_STAGE_SOFTCAP)
         p->kernels->natural(st, n, p->rest, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0,
                             t->nv);

@@ -13,9 +13,6 @@
 #endif
 #include "amx/lanes.h"
 
-#define ROWS 64     /* keys in a block */
-#define OPERAND 512 /* elements of one tile operand */
-
 INLINE __m512 never(void) { return _mm512_set1_ps(-__builtin_inff()); }
 INLINE __mmask16 seen_something(__m512 x) { return _mm512_cmp_ps_mask(x, never(), _CMP_NEQ_UQ); }
 INLINE __mmask16 beyond_near(__m512 x)
@@ -46,17 +43,6 @@ INLINE __m512 power_of_two(__m512 d)
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.62e430p-1f));
     return _mm512_scalef_ps(_mm512_fmadd_ps(p, f, _mm512_set1_ps(1)), n);
 }
-INLINE __mmask16 not_finite(__m512 x) { return _mm512_fpclass_ps_mask(x, 0x99); }
-
-/* The first n of 16 or 32 elements; n may be anything. */
-INLINE __mmask16 first16(int64_t n)
-{
-    return (__mmask16)(n <= 0 ? 0 : n >= 16 ? 0xffff : (1u << n) - 1);
-}
-INLINE __mmask32 first32(int64_t n)
-{
-    return (__mmask32)(n <= 0 ? 0 : n >= 32 ? 0xffffffff : (1u << n) - 1);
-}
 
 /* ---------------------------------------------------------------------------- queries, values */
 
@@ -86,24 +72,11 @@ void attni_amx_pack_queries(attni_bf16 *to, const attni_bf16 *q, ptrdiff_t ldq, 
                         _mm512_maskz_loadu_epi16(here, (const char *)q + 2 * (row * ldq + d)),
                         mul));
             }
-            transpose16(r);
+            v_transpose(r);
             UNROLL for (int i = 0; i < 16; i++)
                 _mm512_store_ps((float *)(void *)(to + 32 * i), r[i]);
         }
     }
-}
-
-/* 16 elements of a row as 32 bits each; *odd becomes true if one is NaN or infinite and is to be
- * 0. */
-INLINE __m512i load_values(const attni_bf16 *v, __mmask16 here, bool zero, bool *odd)
-{
-    __m512i x = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(here, v));
-    if (zero) {
-        const __mmask16 bad = not_finite(as_float(_mm512_slli_epi32(x, 16)));
-        *odd |= bad != 0;
-        x = _mm512_mask_mov_epi32(x, bad, _mm512_setzero_si512());
-    }
-    return x;
 }
 
 bool attni_amx_pack_values(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
@@ -125,7 +98,7 @@ bool attni_amx_pack_values(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, i
                                     &odd);
                 r[i] = as_float(_mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
             }
-            transpose16(r);
+            v_transpose(r);
             UNROLL for (int i = 0; i < 16; i++)
                 _mm512_store_ps((float *)(void *)(vt + 32 * i), r[i]);
         }
@@ -138,10 +111,13 @@ int attni_amx_exponent(const void *x, ptrdiff_t ld, int64_t rows, int64_t column
     __m512i top = _mm512_setzero_si512();
     const __m512i magnitude = _mm512_set1_epi16(0x7fff);
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t d = 0; d < columns; d += 32)
-            top = _mm512_max_epu16(top,
-                                   _mm512_and_si512(magnitude, _mm512_loadu_si512((const char *)x +
-                                                                                  r * ld + 2 * d)));
+        for (int64_t d = 0; d < columns; d += 32) {
+            const char *at = (const char *)x + r * ld + 2 * d;
+            const __m512i here = columns - d < 32
+                                     ? _mm512_maskz_loadu_epi16(first32(columns - d), at)
+                                     : _mm512_loadu_si512(at);
+            top = _mm512_max_epu16(top, _mm512_and_si512(magnitude, here));
+        }
     const __m512i high = _mm512_srli_epi32(top, 16),
                   low = _mm512_and_si512(top, _mm512_set1_epi32(0xffff));
     return _mm512_reduce_max_epi32(_mm512_max_epi32(high, low)) >> 7;
@@ -301,7 +277,7 @@ bool attni_amx_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total, 
                     _mm512_mul_ps(_mm512_maskz_div_ps(some, x, sum), _mm512_set1_ps(factor));
                 r[u] = _mm512_add_ps(y, _mm512_setzero_ps());
             }
-            transpose16(r);
+            v_transpose(r);
             for (int i = 0; i < 16 && g * 16 + i < rows; i++) {
                 const int64_t at = (g * 16 + i) * ldo + c;
                 bad |= not_finite(r[i]) & here;

@@ -41,13 +41,10 @@
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,amx-tile,amx-bf16")
 #endif
 #endif
-#include "amx/lanes.h"
 #include "amx/tile_ops.h"
+#include "amx/weigher.h"
 
-#define ROWS 64     /* keys in a block */
-#define OPERAND 512 /* elements of one tile operand */
-
-void attni_amx_begin(void)
+static void begin(void)
 {
     attni_tile_config config = {.palette = 1};
     for (int t = 0; t < 8; t++)
@@ -55,87 +52,7 @@ void attni_amx_begin(void)
     tile_config(&config);
 }
 
-void attni_amx_end(void) { tile_release(); }
-
-/* The vector unit's part: weights of one block and maxima of another, some rows at a time. Held in
- * registers through the whole step. */
-typedef struct weigher {
-    const float *st, *st_seen;
-    attni_bf16 *p;
-    int row; /* the next one; ROWS: done */
-    __m512 c[2], offset[2], l[2], top[2];
-} weigher;
-
-INLINE __m512i weigh_vector(weigher *w, const float *s, int g)
-{
-    const __m512 t = at_least(_mm512_set1_ps(ORIGIN + LOWEST),
-                              _mm512_fmadd_ps(_mm512_load_ps(s), w->c[g], w->offset[g]));
-    const __m512i e = weight_bits(t);
-    w->l[g] = _mm512_add_ps(w->l[g], as_float(_mm512_and_si512(e, high_half())));
-    return e;
-}
-
-/* `rows` rows, even; nothing if all are done. */
-INLINE void weigh_rows(weigher *w, const int rows, const int nv)
-{
-    if (w->row >= ROWS)
-        return;
-    if (w->st) {
-        const float *s = w->st + w->row * nv * 16;
-        /* row 2r of the block is pair r % 16 of operand r / 16 */
-        attni_bf16 *p = w->p + w->row / 32 * nv * OPERAND + w->row % 32 * 16;
-        UNROLL for (int r = 0; r < rows; r += 2)
-        {
-            UNROLL for (int g = 0; g < nv; g++)
-            {
-                const __m512i even = weigh_vector(w, s + (r * nv + g) * 16, g);
-                const __m512i odd = weigh_vector(w, s + ((r + 1) * nv + g) * 16, g);
-                _mm512_store_si512(p + g * OPERAND + r * 16, pair_rows(even, odd));
-            }
-        }
-    }
-    if (w->st_seen) {
-        const float *s = w->st_seen + w->row * nv * 16;
-        UNROLL for (int r = 0; r < rows; r++)
-        {
-            UNROLL for (int g = 0; g < nv; g++) w->top[g] =
-                _mm512_max_ps(w->top[g], _mm512_load_ps(s + (r * nv + g) * 16));
-        }
-    }
-    w->row += rows;
-}
-
-INLINE void weigh_begin(weigher *w, const attni_amx_step *x, const int nv)
-{
-    w->row = x->st || x->st_seen ? 0 : ROWS;
-    w->st = x->st;
-    w->st_seen = x->st_seen;
-    w->p = x->p;
-    UNROLL for (int g = 0; g < nv; g++)
-    {
-        w->c[g] = w->offset[g] = w->l[g] = w->top[g] = _mm512_setzero_ps();
-        if (x->st) {
-            w->c[g] = _mm512_load_ps(x->columns->c + 16 * g);
-            w->offset[g] = offset_of(_mm512_load_ps(x->columns->m + 16 * g));
-            w->l[g] = _mm512_load_ps(x->columns->l + 16 * g);
-        }
-        if (x->st_seen)
-            w->top[g] = _mm512_load_ps(x->highest->top + 16 * g);
-    }
-}
-
-INLINE void weigh_end(weigher *w, const attni_amx_step *x, const int rows, const int nv)
-{
-    while (w->row < ROWS)
-        weigh_rows(w, rows, nv);
-    UNROLL for (int g = 0; g < nv; g++)
-    {
-        if (x->st)
-            _mm512_store_ps(x->columns->l + 16 * g, w->l[g]);
-        if (x->st_seen)
-            _mm512_store_ps(x->highest->top + 16 * g, w->top[g]);
-    }
-}
+static void end(void) { tile_release(); }
 
 /* st_next = K Q^T: groups of 16 keys, two in turn; each is stored during the products of the
  * next. */
@@ -256,7 +173,7 @@ INLINE void step(const attni_amx_step *x, const int rows, const int nv)
     weigh_end(&w, x, rows, nv);
 }
 
-void attni_amx_run(const attni_amx_step *x)
+static void run(const attni_amx_step *x)
 {
     /* pairs of products, between which the 64 rows are spread */
     const int pairs = (x->k ? 4 * x->runs : 0) + (x->p_before ? 2 * x->panels : 0);
@@ -269,6 +186,37 @@ void attni_amx_run(const attni_amx_step *x)
     else
         step(x, 2, 2);
 }
+
+static double peak(int64_t n, double *sink)
+{
+    char zeros[1024] = {0};
+    begin();
+    tile_load(0, zeros, 64);
+    tile_load(1, zeros, 64);
+    tile_zero(4);
+    tile_zero(5);
+    tile_zero(6);
+    tile_zero(7);
+    for (int64_t r = 0; r < n; r++) {
+        tile_dp_bf16(4, 0, 1);
+        tile_dp_bf16(5, 0, 1);
+        tile_dp_bf16(6, 0, 1);
+        tile_dp_bf16(7, 0, 1);
+    }
+    end();
+    *sink = 0;
+    return 4 * 2.0 * 16 * 16 * 32 * (double)n;
+}
+
+const attni_bf16_unit attni_unit_amx = {
+    .granule = 32,
+    .interleaved = true,
+    .begin = begin,
+    .end = end,
+    .run = run,
+    .pack_values = attni_amx_pack_values,
+    .peak = peak,
+};
 
 #ifdef __clang__
 #pragma clang attribute pop

@@ -15,7 +15,10 @@
 
 #include "tile.inc.h"
 
-/* amx is avx512 with a way of its own for bf16: sdpa_amx.c */
+/* These are avx512 with a way of their own for bf16: sdpa_amx.c */
+#undef ATTNI_ISA_NAME
+#define ATTNI_ISA_NAME avx512bf16
+#include "table.inc.h"
 #undef ATTNI_ISA_NAME
 #define ATTNI_ISA_NAME amx
 #include "table.inc.h"

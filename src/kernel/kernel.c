@@ -1,7 +1,10 @@
 /* Finds the table of operations of an instruction set: rows of isa.def, in its order. */
 #include "kernel.h"
 
+#include "amx/amx.h"
+
 #include <stddef.h>
+#include <string.h>
 
 const attni_kernels *attni_kernels_of(int isa, int bits)
 {
@@ -13,4 +16,16 @@ const attni_kernels *attni_kernels_of(int isa, int bits)
     if (isa < 0 || isa >= (int)(sizeof table / sizeof *table))
         return NULL;
     return table[isa][bits == 64];
+}
+
+const attni_bf16_unit *attni_bf16_unit_of(const char *isa)
+{
+#if defined(__x86_64__)
+    if (strcmp(isa, "amx") == 0)
+        return &attni_unit_amx;
+    if (strcmp(isa, "avx512bf16") == 0)
+        return &attni_unit_dot;
+#endif
+    (void)isa;
+    return NULL;
 }

@@ -63,6 +63,7 @@ typedef struct machine {
     uint64_t xcr0;
     uint32_t max_leaf;
     bool amx_tile, amx_bf16;
+    bool avx512_bf16, amd;
 } machine;
 
 static attni_cpuid registers(const machine *m)
@@ -74,6 +75,8 @@ static attni_cpuid registers(const machine *m)
                   (uint32_t)m->avx512dq << 17 | (uint32_t)m->avx512bw << 30 |
                   (uint32_t)m->avx512vl << 31;
     r.leaf7_edx = (uint32_t)m->amx_tile << 24 | (uint32_t)m->amx_bf16 << 22;
+    r.leaf7_1_eax = (uint32_t)m->avx512_bf16 << 5;
+    memcpy(&r.vendor, m->amd ? "Auth" : "Genu", 4);
     return r;
 }
 
@@ -87,7 +90,9 @@ static const char *expectation(const machine *m)
     if (!wide_saved || !m->avx512f || !m->avx512dq || !m->avx512bw || !m->avx512vl)
         return "avx2";
     const bool tiles_saved = (m->xcr0 & 0x20000) && (m->xcr0 & 0x40000);
-    return tiles_saved && m->amx_tile && m->amx_bf16 ? "amx" : "avx512";
+    if (tiles_saved && m->amx_tile && m->amx_bf16)
+        return "amx";
+    return m->avx512_bf16 && m->amd ? "avx512bf16" : "avx512";
 #elif defined(__aarch64__)
     (void)m;
     return "neon";
@@ -113,13 +118,13 @@ static void every_combination_of_features(void **state)
                                     7,       0xe6, 0xe7,    0xc7,    0xa7,   0x67, 0xe3,
                                     0x602e7, 0xe0, 0x600e7, 0x200e7, 0x400e7};
     static const uint32_t leaves[] = {0, 1, 6, 7, 13, 32};
-    for (unsigned bits = 0; bits < 2048; bits++)
+    for (unsigned bits = 0; bits < 8192; bits++)
         for (size_t i = 0; i < COUNT(xcr0); i++)
             for (size_t j = 0; j < COUNT(leaves); j++) {
-                machine m = {bits & 1,      bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1,
-                             bits >> 4 & 1, bits >> 5 & 1, bits >> 6 & 1, bits >> 7 & 1,
-                             bits >> 8 & 1, xcr0[i],       leaves[j],     bits >> 9 & 1,
-                             bits >> 10 & 1};
+                machine m = {bits & 1,       bits >> 1 & 1,  bits >> 2 & 1, bits >> 3 & 1,
+                             bits >> 4 & 1,  bits >> 5 & 1,  bits >> 6 & 1, bits >> 7 & 1,
+                             bits >> 8 & 1,  xcr0[i],        leaves[j],     bits >> 9 & 1,
+                             bits >> 10 & 1, bits >> 11 & 1, bits >> 12 & 1};
                 expect_choice(&m, expectation(&m));
             }
 }
@@ -129,7 +134,7 @@ static void every_combination_of_features(void **state)
 static void known_machines(void **state)
 {
     (void)state;
-    const machine sapphire_rapids = {1, 1, 1, 1, 1, 1, 1, 1, 1, 0x602e7, 32, 1, 1};
+    const machine sapphire_rapids = {1, 1, 1, 1, 1, 1, 1, 1, 1, 0x602e7, 32, 1, 1, 1, 0};
     machine m = sapphire_rapids;
     expect_choice(&m, "amx");
     m.xcr0 = 0x2e7; /* a system of before Linux 5.16 */
@@ -137,7 +142,14 @@ static void known_machines(void **state)
     m = sapphire_rapids;
     m.amx_bf16 = false; /* a hypervisor's mask */
     expect_choice(&m, "avx512");
-    const machine skylake = {1, 1, 1, 1, 1, 1, 1, 1, 1, 0xe7, 22, 0, 0};
+    const machine zen5 = {1, 1, 1, 1, 1, 1, 1, 1, 1, 0xe7, 16, 0, 0, 1, 1};
+    expect_choice(&zen5, "avx512bf16");
+    m = zen5;
+    m.avx512_bf16 = false; /* a hypervisor's mask */
+    expect_choice(&m, "avx512");
+    const machine cooper_lake = {1, 1, 1, 1, 1, 1, 1, 1, 1, 0xe7, 22, 0, 0, 1, 0};
+    expect_choice(&cooper_lake, "avx512"); /* its dot products are slow */
+    const machine skylake = {1, 1, 1, 1, 1, 1, 1, 1, 1, 0xe7, 22, 0, 0, 0, 0};
     m = skylake;
     expect_choice(&m, "avx512");
     m.xcr0 = 7; /* a system that does not save zmm */
@@ -145,7 +157,7 @@ static void known_machines(void **state)
     m.xcr0 = 3; /* nor ymm */
     expect_choice(&m, "generic");
 
-    machine haswell = {1, 1, 1, 1, 1, 0, 0, 0, 0, 7, 13, 0, 0};
+    machine haswell = {1, 1, 1, 1, 1, 0, 0, 0, 0, 7, 13, 0, 0, 0, 0};
     expect_choice(&haswell, "avx2");
     m = haswell;
     m.osxsave = false; /* a system of before AVX; XCR0 reads as whatever it was */
@@ -160,11 +172,11 @@ static void known_machines(void **state)
     m.max_leaf = 2; /* leaf 7 read past the end */
     expect_choice(&m, "generic");
 
-    const machine sandy_bridge = {1, 1, 0, 0, 0, 0, 0, 0, 0, 7, 13, 0, 0};
+    const machine sandy_bridge = {1, 1, 0, 0, 0, 0, 0, 0, 0, 7, 13, 0, 0, 0, 0};
     expect_choice(&sandy_bridge, "generic");
-    const machine nehalem = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11, 0, 0};
+    const machine nehalem = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11, 0, 0, 0, 0};
     expect_choice(&nehalem, "generic");
-    const machine knights_landing = {1, 1, 1, 1, 1, 1, 0, 0, 0, 0xe7, 13, 0, 0};
+    const machine knights_landing = {1, 1, 1, 1, 1, 1, 0, 0, 0, 0xe7, 13, 0, 0, 0, 0};
     expect_choice(&knights_landing, "avx2");
 }
 
@@ -172,7 +184,8 @@ static void known_machines(void **state)
 static void other_bits_do_not_matter(void **state)
 {
     (void)state;
-    attni_cpuid r = {32, 0xffffffff, 0, 0xffffffff, 0, 0, 0, UINT64_MAX};
+    attni_cpuid r = {.max_leaf = 32, .leaf1_ecx = 0xffffffff, .leaf7_ebx = 0xffffffff};
+    r.xcr0 = UINT64_MAX;
     assert_string_equal(attn_isa(attni_isa_from_cpuid(&r)).name, "avx512");
     r.leaf7_edx = 0xffffffff;
     assert_string_equal(attn_isa(attni_isa_from_cpuid(&r)).name, "amx");
@@ -241,7 +254,11 @@ static void features_are_what_the_compiler_finds(void **state)
     attni_read_cpuid(&r);
     const bool amx = avx512 && listed(list, "amx_tile") && listed(list, "amx_bf16");
     assert_true(amx || !attni_isa_usable(attni_isa_find("amx"))); /* the system may refuse it */
-    assert_string_equal(attn_isa(attni_isa_from_cpuid(&r)).name, amx      ? "amx"
+    const bool bf16 = avx512 && listed(list, "avx512_bf16");
+    assert_int_equal(attni_isa_usable(attni_isa_find("avx512bf16")), bf16);
+    assert_string_equal(attn_isa(attni_isa_from_cpuid(&r)).name, amx ? "amx"
+                                                                 : bf16 && __builtin_cpu_is("amd")
+                                                                     ? "avx512bf16"
                                                                  : avx512 ? "avx512"
                                                                  : avx2   ? "avx2"
                                                                           : "generic");

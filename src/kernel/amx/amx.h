@@ -8,13 +8,15 @@
  *   q    [D/32][nv][16][16][2]  queries, times a power of two: components 2r, 2r+1 of 16 queries
  *   st   [64][W] float          scores, then weights, of a block of 64 keys
  *   p    [2][nv][16][16][2]     weights of a block: keys 2r, 2r+1 of 16 queries
- *   vt   [2][Dv/16][16][32]     values of a block, transposed: 16 components x 32 keys
+ *   vt   [2][Dv/16][16][32]     values of a block, transposed: 16 components x 32 keys; for
+ *        [32][Dv][2]            dot products: keys 2r, 2r+1 of every component
  *   acc  [Dv][W] float          weighted values of a chunk
  *
  * D is rounded up to a multiple of 32 and Dv to one of 32, filled with zeros, which change no bit.
  *
- * The order of all sums: a score is the sum over runs of 32 components, in order, of what one tile
- * product adds (tile_ops.h); a weighted value likewise over runs of 32 keys, within a chunk of 256.
+ * The order of all sums on the matrix unit: a score is the sum over runs of 32 components, in
+ * order, of what one tile product adds (tile_ops.h); a weighted value likewise over runs of 32
+ * keys, within a chunk of 256. dot_step.c says its own.
  * A chunk has a maximum and a sum of weights of its own and joins the total at its end. Chunks
  * count from key 0 of the sequence. So a column's bits depend on nothing but its own query and the
  * keys that it sees.
@@ -52,7 +54,8 @@ typedef struct attni_amx_step {
     const void *k;
     ptrdiff_t ldk; /* bytes */
     const attni_bf16 *q;
-    int runs; /* D / 32 */
+    int runs;  /* D / 32 */
+    int pairs; /* of components that are not all zeros: D / 2 before it was rounded up */
     float *st_next;
     /* maxima: highest->top = max(., st_seen); st_seen NULL: not wanted */
     const float *st_seen;
@@ -65,13 +68,37 @@ typedef struct attni_amx_step {
     /* values: acc (+)= V^T P of 64 keys; p_before NULL: not wanted */
     const attni_bf16 *p_before, *vt;
     float *acc;
-    int panels; /* Dv / 16, even */
-    bool first; /* acc starts at 0 */
+    int panels;     /* Dv / 16, even */
+    int components; /* Dv before it was rounded up */
+    bool first;     /* acc starts at 0 */
+    bool last;      /* of its chunk */
+    /* A tile of a few columns, for a unit that has use for it; 0: not. Then nv is 1, v are the 64
+     * values as rows, ldv elements apart, instead of vt; and acc is written only at the last
+     * block: until then the sums are kept in `sums`, [few][Dv]. */
+    int few;
+    const attni_bf16 *v;
+    ptrdiff_t ldv;
+    float *sums;
 } attni_amx_step;
 
-void attni_amx_begin(void); /* this thread takes the tiles ... */
-void attni_amx_end(void);   /* ... and gives them back */
-void attni_amx_run(const attni_amx_step *step);
+/* What multiplies: the matrix unit (amx_step.c) or dot products of the vector unit (dot_step.c). */
+typedef struct attni_bf16_unit {
+    int few;             /* columns, at most, of a step with `few`; 0: none */
+    int granule;         /* keys are read in place if D is a multiple of it */
+    bool interleaved;    /* parts of a step run at once, so all four should be there */
+    void (*begin)(void); /* this thread takes the unit ... */
+    void (*end)(void);   /* ... and gives it back */
+    void (*run)(const attni_amx_step *step);
+    /* vt of n <= 64 rows with a last stride of 1 and any alignment. If `zero`, NaN and infinity are
+     * replaced by 0; returns true if there was one. */
+    bool (*pack_values)(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
+                        bool zero);
+    /* n rounds of independent products in registers, as fma_loop of kernel.h */
+    double (*peak)(int64_t n, double *sink);
+} attni_bf16_unit;
+extern const attni_bf16_unit attni_unit_amx, attni_unit_dot;
+/* That of an instruction set; NULL: it multiplies bf16 as floats. */
+const attni_bf16_unit *attni_bf16_unit_of(const char *isa);
 
 /* The same maxima on the side, of the first n rows; the others become -inf. False if one of the n
  * is NaN or +inf. */
@@ -90,11 +117,11 @@ void attni_amx_pack_weights(attni_bf16 *p, const float *st, int nv);
 /* Rows are of bf16, with a last stride of 1 and any alignment. power: a power of two. */
 void attni_amx_pack_queries(attni_bf16 *to, const attni_bf16 *q, ptrdiff_t ldq, int rows, int64_t D,
                             float power, int nv);
-/* n <= 64 rows. If `zero`, NaN and infinity are replaced by 0; returns true if there was one. */
+/* The matrix unit's pack_values. */
 bool attni_amx_pack_values(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
                            bool zero);
-/* The exponent, biased as it is stored, of the largest of rows x columns elements; columns is a
- * multiple of 32, ld in bytes. */
+/* The exponent, biased as it is stored, of the largest of rows x columns elements; ld in
+ * bytes. */
 int attni_amx_exponent(const void *x, ptrdiff_t ld, int64_t rows, int64_t columns);
 
 /* A chunk joins the total: m' = max(M, m), total = total 2^(M - m') + acc 2^(m - m'), and L. */

@@ -22,6 +22,11 @@
 #include <immintrin.h>
 
 #include "amx.h"
+#define ATTNI_BITS 32
+#include "../vec/vec_avx512.h"
+
+#define ROWS 64     /* keys in a block */
+#define OPERAND 512 /* elements of one tile operand */
 
 #define INLINE static inline __attribute__((always_inline))
 #ifdef __clang__
@@ -70,36 +75,28 @@ INLINE __m512i pair_rows(__m512i even, __m512i odd)
     return _mm512_ternarylogic_epi32(odd, _mm512_srli_epi32(even, 16), high_half(), 0xe4);
 }
 
-/* 16 x 16 elements of 32 bits. */
-INLINE void transpose16(__m512 r[16])
+/* The first n of 16 or 32 elements; n may be anything. */
+INLINE __mmask16 first16(int64_t n)
 {
-    __m512 a[16];
-    UNROLL for (int i = 0; i < 16; i += 2)
-    {
-        a[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-        a[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    return (__mmask16)(n <= 0 ? 0 : n >= 16 ? 0xffff : (1u << n) - 1);
+}
+INLINE __mmask32 first32(int64_t n)
+{
+    return (__mmask32)(n <= 0 ? 0 : n >= 32 ? 0xffffffff : (1u << n) - 1);
+}
+INLINE __mmask16 not_finite(__m512 x) { return _mm512_fpclass_ps_mask(x, 0x99); }
+
+/* 16 elements of a row as 32 bits each; *odd becomes true if one is NaN or infinite and is to be
+ * 0. */
+INLINE __m512i load_values(const attni_bf16 *v, __mmask16 here, bool zero, bool *odd)
+{
+    __m512i x = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(here, v));
+    if (zero) {
+        const __mmask16 bad = not_finite(as_float(_mm512_slli_epi32(x, 16)));
+        *odd |= bad != 0;
+        x = _mm512_mask_mov_epi32(x, bad, _mm512_setzero_si512());
     }
-    UNROLL for (int i = 0; i < 16; i += 4)
-    { /* r[i + j] holds columns j, 4 + j, 8 + j, 12 + j of rows i .. i + 3 */
-        r[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
-        r[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xee);
-        r[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
-        r[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xee);
-    }
-    UNROLL for (int j = 0; j < 4; j++)
-    {
-        a[j] = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x88);
-        a[4 + j] = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xdd);
-        a[8 + j] = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x88);
-        a[12 + j] = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xdd);
-    }
-    UNROLL for (int j = 0; j < 4; j++)
-    {
-        r[j] = _mm512_shuffle_f32x4(a[j], a[8 + j], 0x88);
-        r[8 + j] = _mm512_shuffle_f32x4(a[j], a[8 + j], 0xdd);
-        r[4 + j] = _mm512_shuffle_f32x4(a[4 + j], a[12 + j], 0x88);
-        r[12 + j] = _mm512_shuffle_f32x4(a[4 + j], a[12 + j], 0xdd);
-    }
+    return x;
 }
 
 #endif
