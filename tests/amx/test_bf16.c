@@ -1,4 +1,4 @@
-/* bf16 on the matrix unit, whole calls: against the definition in double, against PyTorch's error,
+/* bf16 by the matrix unit and by dot products, whole calls: against the definition in double, against PyTorch's error,
  * and the fast kernel against the pieces that work beside it, to the bit. */
 #include <math.h>
 #include <setjmp.h>
@@ -16,7 +16,7 @@
 #include "internal.h"
 #include "kernel/amx/tile_ops.h"
 
-static int amx; /* index of the instruction set */
+static int isa; /* index of the instruction set that is tested */
 
 /* Runs a property of one case for `rounds` seeds. */
 static void run_property(void (*property)(check_case *), const char *name, int rounds)
@@ -24,10 +24,10 @@ static void run_property(void (*property)(check_case *), const char *name, int r
     check_run_state r = {.out = stderr, .buffers = check_buffers_create()};
     struct check_signals *before = check_signals_catch();
     for (int i = 0; i < rounds && r.failed < 3; i++)
-        check_one(&r, name, property, amx, 64, 0, 1000 + (uint64_t)i, NULL);
+        check_one(&r, name, property, isa, 64, 0, 1000 + (uint64_t)i, NULL);
     check_signals_restore(before);
     for (int i = 0; i < 2; i++)
-        attn_context_destroy(r.contexts[amx][i]);
+        attn_context_destroy(r.contexts[isa][i]);
     check_buffers_destroy(r.buffers);
     assert_int_equal(r.failed, 0);
     assert_true(r.passed > 0);
@@ -44,9 +44,11 @@ static void random_call(check_case *c)
     } while (call.args.q.dtype != ATTN_BF16 || call.args.precision);
     check_call_reference(c, &call, &want);
     attn_plan_info info = {.struct_size = sizeof info};
+    char plan[48];
+    snprintf(plan, sizeof plan, "%s bf16 ", attn_isa(isa).name);
     if (attn_sdpa_plan(check_context(c, call.threads), &call.args, &info, NULL) != ATTN_OK ||
-        strncmp(info.kernel, "amx bf16 ", 9) != 0)
-        check_fail(c, "the plan is %s", info.kernel);
+        strncmp(info.kernel, plan, strlen(plan)) != 0)
+        check_fail(c, "the plan is %s, not %s", info.kernel, plan);
     attn_error err = {0};
     if (attn_sdpa_forward(check_context(c, call.threads), &call.args, &err) != ATTN_OK)
         check_fail(c, "%s", err.message);
@@ -68,7 +70,7 @@ static void test_other_types(void **state)
     (void)state;
     char *report;
     size_t size;
-    check_options o = {.seed = 77, .op = "sdpa", .isa = "amx"};
+    check_options o = {.seed = 77, .op = "sdpa", .isa = attn_isa(isa).name};
     o.out = open_memstream(&report, &size);
     const int failed = check_run(&o);
     fclose(o.out);
@@ -122,7 +124,7 @@ static void as_good_as_pytorch(check_case *c)
     check_describe(c, "relative error %.3g", error);
     if (!(error <= 2.25e-3))
         check_fail(c, "PyTorch's is 2.25e-3");
-    print_message("relative error of bf16, S=1024, D=64: %.3g\n", error);
+    print_message("relative error of %s, S=1024, D=64: %.3g\n", attn_isa(isa).name, error);
 }
 
 static void test_accuracy(void **state)
@@ -212,10 +214,14 @@ int main(void)
         cmocka_unit_test(test_accuracy),       cmocka_unit_test(test_two_ways),
         cmocka_unit_test(test_rising),
     };
-    amx = attni_isa_find("amx");
-    if (!attni_isa_usable(amx)) {
-        printf("not run: this build has no usable amx\n");
-        return 0;
+    static const char *const names[] = {"amx", "avx512bf16"};
+    int failed = 0;
+    for (int i = 0; i < 2; i++) {
+        isa = attni_isa_find(names[i]);
+        if (attni_isa_usable(isa))
+            failed += cmocka_run_group_tests_name(names[i], tests, NULL, NULL);
+        else
+            printf("not run: this build has no usable %s\n", names[i]);
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return failed;
 }
