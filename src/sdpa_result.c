@@ -162,6 +162,13 @@ static void turn_scores(attni_worker *w, const attni_tile *t, int n, bool marked
         }
 }
 
+/* A score times c as raise() rounds it: of a score beyond 2^24, the exact product may be thousands
+ * away from what weights count from. */
+static double log2_units(const attni_plan *p, double score, double c)
+{
+    return p->real == sizeof(float) ? (double)((float)score * (float)c) : score * c;
+}
+
 /* The divisors of the rows: l for weights, else 1. Weights count from the maximum itself, wherever
  * m has been. True if a row is NaN, where 0 for a hidden key must not be divided. */
 static bool row_divisors(attni_worker *w, attni_tile *t)
@@ -173,7 +180,7 @@ static bool row_divisors(attni_worker *w, attni_tile *t)
         if (p->args.scores_stage != ATTN_STAGE_WEIGHTS)
             continue;
         const double l = attni_lane(p, t->l, i), m = attni_lane(p, t->m, i);
-        const double up = ceil(attni_lane(p, t->top, i) * attni_lane(p, t->c, i));
+        const double up = ceil(log2_units(p, attni_lane(p, t->top, i), attni_lane(p, t->c, i)));
         const bool moves = isfinite(up) && isfinite(m);
         const double shift = moves ? fmax(fmin(m - up, 3000), -3000) : 0;
         if (moves)

@@ -333,6 +333,40 @@ static void rows_that_see_nothing(check_case *c)
             }
 }
 
+/* Scores beyond 2^24 log2 units, of which a float keeps neither fractions nor small integers: the
+ * weights on request still sum to 1 in every row. */
+static void weights_of_far_scores(check_case *c)
+{
+    static const float slopes[] = {0.1f, -3e-4f, 77};
+    static const double scales[] = {0.125, 1};
+    for (size_t n = 0; n < 6; n++) {
+        enum { rows = 5, keys = 40 };
+        float q[rows], k[keys], v[keys], out[rows], weights[rows * keys];
+        for (int j = 0; j < keys; j++) {
+            k[j] = (float)check_normal(c), v[j] = 1;
+            q[j % rows] = (float)check_normal(c);
+        }
+        attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+        const attn_tensor stage = attn_bhtd(weights, ATTN_F32, 1, 1, rows, keys);
+        a.q = attn_bhtd(q, ATTN_F32, 1, 1, rows, 1), a.k = attn_bhtd(k, ATTN_F32, 1, 1, keys, 1);
+        a.v = attn_bhtd(v, ATTN_F32, 1, 1, keys, 1);
+        a.out = attn_bhtd(out, ATTN_F32, 1, 1, rows, 1);
+        a.scale = scales[n / 3];
+        a.causal = ATTN_CAUSAL_OFFSET, a.causal_offset = 308045004096 + 7 * (int64_t)n;
+        a.alibi_slopes = &slopes[n % 3];
+        a.scores = &stage, a.scores_stage = ATTN_STAGE_WEIGHTS;
+        if (attn_sdpa_forward(check_context(c, 1), &a, NULL) != ATTN_OK)
+            check_fail(c, "refused");
+        for (int i = 0; i < rows; i++) {
+            double sum = 0;
+            for (int j = 0; j < keys; j++)
+                sum += (double)weights[i * keys + j];
+            if (!(fabs(sum - 1) < 1e-5))
+                check_fail(c, "slope %g: the weights of row %d sum to %g", slopes[n % 3], i, sum);
+        }
+    }
+}
+
 /* Logits up to 3e38 in absolute value: finite, and what the definition gives. */
 static void huge_logits(check_case *c)
 {
@@ -465,16 +499,18 @@ static void test_query(void **state) { run_property(state, query_reaches_its_row
 static void test_mask(void **state) { run_property(state, mask_values); }
 static void test_nothing(void **state) { run_property(state, rows_that_see_nothing); }
 static void test_huge_logits(void **state) { run_property(state, huge_logits); }
+static void test_far_scores(void **state) { run_property(state, weights_of_far_scores); }
 static void test_scale(void **state) { run_property(state, scales); }
 static void test_state(void **state) { run_property(state, state_is_kept); }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hidden),  cmocka_unit_test(test_seen),
-        cmocka_unit_test(test_query),   cmocka_unit_test(test_mask),
-        cmocka_unit_test(test_nothing), cmocka_unit_test(test_huge_logits),
-        cmocka_unit_test(test_scale),   cmocka_unit_test(test_state),
+        cmocka_unit_test(test_hidden),     cmocka_unit_test(test_seen),
+        cmocka_unit_test(test_query),      cmocka_unit_test(test_mask),
+        cmocka_unit_test(test_nothing),    cmocka_unit_test(test_huge_logits),
+        cmocka_unit_test(test_scale),      cmocka_unit_test(test_state),
+        cmocka_unit_test(test_far_scores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
