@@ -89,8 +89,9 @@ static void check_scores_of(check_case *c, bool few)
             want[j * c->W + i] = sum;
         }
 
+    const attni_soon soon = {check_chance(c, 50) ? k_few : NULL, ld, D}; /* never looked at */
     if (few)
-        c->kernels->scores_few(st, mx, qt, k_few, ld, type, n, D, rows);
+        c->kernels->scores_few(st, mx, qt, k_few, ld, type, n, D, rows, &soon);
     else
         c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv);
     for (int64_t at = 0; at < (int64_t)n * c->W; at++)
@@ -101,7 +102,7 @@ static void check_scores_of(check_case *c, bool few)
     check_expect_intact(c);
     if (few)
         CHECK_BENCH(c, 2.0 * n * (double)D * rows,
-                    c->kernels->scores_few(st, mx, qt, k_few, ld, type, n, D, rows));
+                    c->kernels->scores_few(st, mx, qt, k_few, ld, type, n, D, rows, &soon));
     else
         CHECK_BENCH(c, 2.0 * n * (double)D * c->W,
                     c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv));

@@ -65,6 +65,8 @@ static void check_values_of(check_case *c, bool few)
     int flags = (int)check_between(c, 0, 3);
     if (!few && check_chance(c, 40))
         flags |= ATTNI_CAREFUL;
+    if (few && !(flags & ATTNI_LAST) && check_chance(c, 50))
+        flags |= ATTNI_TURN;
     check_content content = check_any_content(c);
     check_describe(c, "n=%d Dv=%" PRId64 " ld=%td rows=%d flags=%d", n, Dv, ld, rows, flags);
     if (few && c->nv != 1)
@@ -84,8 +86,15 @@ static void check_values_of(check_case *c, bool few)
     check_fill(c, total, count, CHECK_PLAIN);
     for (int i = 0; i < 2 * c->W; i++)
         check_set(c, factors, i, exp2((double)check_between(c, -30, 0)));
+    /* the running sums of values_few, a row per query */
+    const int64_t width = (Dv + c->kernels->lanes - 1) / c->kernels->lanes * c->kernels->lanes;
+    void *sums = few ? check_tile(c, width / c->kernels->lanes * c->kernels->few) : NULL;
     if (!(flags & ATTNI_FIRST)) /* else what is there must not matter, and it is NaN */
         check_fill(c, acc, count, CHECK_PLAIN);
+    for (int64_t at = 0; few && at < width * c->kernels->few; at++) {
+        const int64_t i = at / width, d = at % width;
+        check_set(c, sums, at, d < Dv && i < c->W ? check_get(c, acc, d * c->W + i) : 0);
+    }
 
     double *want_acc = check_copy(c, acc, count), *want = check_copy(c, total, count);
     double *weight = check_copy(c, p, (int64_t)n * c->W);
@@ -105,10 +114,16 @@ static void check_values_of(check_case *c, bool few)
         else
             want_acc[at] = s;
     }
+    const attni_soon soon = {check_chance(c, 50) ? v_few : NULL, ld, Dv}; /* never looked at */
     if (few)
-        c->kernels->values_few(acc, total, factors, v_few, ld, type, p, n, Dv, rows, flags);
+        c->kernels->values_few(sums, acc, total, factors, v_few, ld, type, p, n, Dv, rows, flags,
+                               &soon);
     else
         c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags);
+    if (few && !(flags & (ATTNI_LAST | ATTNI_TURN))) /* they are where the next block finds them */
+        for (int64_t at = 0; at < count; at++)
+            if (at % c->W < rows)
+                check_set(c, acc, at, check_get(c, sums, at % c->W * width + at / c->W));
     for (int64_t at = 0; at < count; at++)
         if (at % c->W >= rows) {
             want[at] = check_get(c, total, at);
@@ -119,8 +134,8 @@ static void check_values_of(check_case *c, bool few)
     check_expect_intact(c);
     if (few)
         CHECK_BENCH(c, 2.0 * n * (double)Dv * rows,
-                    c->kernels->values_few(acc, total, factors, v_few, ld, type, p, n, Dv, rows,
-                                           flags));
+                    c->kernels->values_few(sums, acc, total, factors, v_few, ld, type, p, n, Dv,
+                                           rows, flags, &soon));
     else
         CHECK_BENCH(c, 2.0 * n * (double)count,
                     c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags));

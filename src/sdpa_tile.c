@@ -27,6 +27,13 @@ typedef enum sweep_mode { FAST, CAREFUL } sweep_mode;
 
 /* ------------------------------------------------------------------------------------ scratch */
 
+/* Dv, rounded up to whole vectors */
+static size_t sums_width(const attni_plan *p)
+{
+    const size_t lanes = (size_t)p->kernels->lanes;
+    return ((size_t)p->Dv + lanes - 1) / lanes * lanes;
+}
+
 static void carve_partial(const attni_plan *p, attni_partial *x, attni_layout *layout, size_t line)
 {
     x->acc = attni_layout_take(layout, (size_t)p->Dv, line);
@@ -50,6 +57,7 @@ static void carve(attni_worker *w, attni_layout *layout)
             x->c = x->top + line;
     }
     carve_partial(p, &w->chunk, layout, line);
+    w->sums = attni_layout_take(layout, (size_t)p->kernels->few * p->real, sums_width(p));
     w->st = attni_layout_take(layout, ATTNI_BLOCK, line);
     w->mx = attni_layout_take(layout, 4, line);
     if (w->mx)
@@ -204,19 +212,33 @@ static const char *block_rows(const attni_worker *w, const attn_tensor *t, bool 
 
 /* ------------------------------------------------------------------------------------- blocks */
 
-/* A few queries against enough keys to fill lanes with them */
-static bool few(const attni_plan *p, const attni_tile *t, int n)
+/* Are the tile's queries so few that lanes are better filled with keys and with components? */
+static bool few(const attni_plan *p, const attni_tile *t)
 {
-    return t->nv == 1 && t->rows <= p->kernels->few && n >= p->kernels->lanes;
+    return t->nv == 1 && t->rows <= p->kernels->few;
 }
 
 /* Then halves need no conversion. */
-static bool reads_halves(const attni_plan *p, const attni_tile *t, int n, sweep_mode mode)
+static bool reads_halves(const attni_plan *p, const attni_tile *t, sweep_mode mode)
 {
     const attn_tensor *k = &p->args.k, *v = &p->args.v;
-    return mode == FAST && p->tiles == 1 && p->kernels->halves && few(p, t, n) &&
+    return mode == FAST && p->tiles == 1 && p->kernels->halves && few(p, t) &&
            (k->dtype == ATTN_BF16 || k->dtype == ATTN_F16) && k->stride[3] == 1 &&
            v->stride[3] == 1;
+}
+
+/* Rows j .. of keys or values, if the tile sees some and they are read where they lie; else any
+ * address. */
+static attni_soon soon_rows(const attni_worker *w, const attni_tile *tile, const attn_tensor *t,
+                            bool in_place, int64_t j)
+{
+    attni_soon soon = {w->st, 0, 0};
+    if ((in_place || w->as_stored) && j < tile->span.any1 && t->shape[3] > 0) {
+        const ptrdiff_t size = (ptrdiff_t)attn_dtype_size(t->dtype);
+        soon =
+            (attni_soon){stored_rows(w, t, j), (ptrdiff_t)t->stride[2] * size, t->shape[3] * size};
+    }
+    return soon;
 }
 
 static attn_dtype block_dtype(const attni_worker *w)
@@ -231,9 +253,10 @@ void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, 
     const attni_kernels *kernels = p->kernels;
     ptrdiff_t ld;
     const char *k = block_rows(w, &p->args.k, p->k_in_place, w->k, j0, &ld);
-    if (few(p, t, n))
-        kernels->scores_few(w->st, w->mx, t->qt, k, ld, block_dtype(w), n, p->D, t->rows);
-    else
+    if (few(p, t)) {
+        const attni_soon values = soon_rows(w, t, &p->args.v, p->v_in_place, j0);
+        kernels->scores_few(w->st, w->mx, t->qt, k, ld, block_dtype(w), n, p->D, t->rows, &values);
+    } else
         kernels->scores(w->st, w->mx, t->qt, k, ld, n, p->D, t->nv);
     const bool masked = visible != ATTNI_FULL && stage >= ATTN_STAGE_BIASED;
     if (p->natural || stage <= ATTN_STAGE_SOFTCAP)
@@ -255,6 +278,16 @@ void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, 
         kernels->maxima(w->mx, w->st, n, t->nv);
 }
 
+static void rescale_sums(attni_worker *w, const attni_tile *t)
+{
+    const attni_plan *p = w->plan;
+    for (int i = 0; i < t->rows; i++) {
+        fill_lanes(p, w->factors, attni_lane(p, w->a, i), t->W);
+        p->kernels->rescale(w->sums + (size_t)i * sums_width(p) * p->real,
+                            (int64_t)sums_width(p) / p->kernels->lanes, w->factors, 1);
+    }
+}
+
 /* The weights of w->st. `flags` are values()'s, and those of weights(). */
 static void weigh_block(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
                         int flags)
@@ -263,7 +296,10 @@ static void weigh_block(attni_worker *w, attni_tile *t, attni_partial *x, int64_
     const attni_kernels *kernels = p->kernels;
     if (kernels->raise(x->m, w->a, x->top, w->mx, t->c, t->nv) && !(flags & ATTNI_FIRST)) {
         kernels->rescale(x->l, 1, w->a, t->nv);
-        kernels->rescale(x->acc, p->Dv, w->a, t->nv);
+        if (few(p, t) && !(flags & ATTNI_CAREFUL))
+            rescale_sums(w, t);
+        else
+            kernels->rescale(x->acc, p->Dv, w->a, t->nv);
     }
     kernels->weights(w->st, x->l, w->st, t->c, x->m, n, t->nv, flags);
     if (p->args.dropout > 0)
@@ -279,10 +315,11 @@ static void add_values(attni_worker *w, attni_tile *t, attni_partial *x, int64_t
     const attni_plan *p = w->plan;
     ptrdiff_t ld;
     const char *v = block_rows(w, &p->args.v, p->v_in_place, w->v, j0, &ld);
-    if (few(p, t, n) && !(flags & ATTNI_CAREFUL))
-        p->kernels->values_few(x->acc, t->total, w->factors, v, ld, block_dtype(w), w->st, n, p->Dv,
-                               t->rows, flags);
-    else
+    if (few(p, t) && !(flags & ATTNI_CAREFUL)) {
+        const attni_soon keys = soon_rows(w, t, &p->args.k, p->k_in_place, j0 + ATTNI_BLOCK);
+        p->kernels->values_few(w->sums, x->acc, t->total, w->factors, v, ld, block_dtype(w), w->st,
+                               n, p->Dv, t->rows, flags, &keys);
+    } else
         p->kernels->values(x->acc, t->total, w->factors, v, ld, w->st, n, p->Dv, t->nv, flags);
 }
 
@@ -325,16 +362,16 @@ static bool sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_
         int block = r + ATTNI_BLOCK < n ? ATTNI_BLOCK : n - r;
         if (seen < block)
             block = (int)seen;
-        w->as_stored = reads_halves(p, t, block, mode);
+        w->as_stored = reads_halves(p, t, mode);
         if (p->tiles == 1 && !w->as_stored)
             attni_tile_load(w, j0 + r, block, true);
         attni_tile_scores(w, t, j0 + r, block, visible, ATTN_STAGE_BIASED);
         flags |= visible == ATTNI_FULL ? 0 : ATTNI_MASKED;
         weigh_block(w, t, x, j0 + r, block, flags);
-        if (r == last && joins) {
+        if (r == last && joins)
             p->kernels->join(t->m, t->l, w->factors, x->m, x->l, t->nv);
-            flags |= ATTNI_LAST;
-        }
+        if (r == last)
+            flags |= joins ? ATTNI_LAST : ATTNI_TURN;
         add_values(w, t, x, j0 + r, block, flags);
         flags &= ~(ATTNI_FIRST | ATTNI_MASKED);
     }

@@ -35,6 +35,7 @@ typedef struct attni_worker {
     const attni_view *view;
     attni_tile tiles[ATTNI_TILES];
     attni_partial chunk; /* the running one */
+    char *sums;          /* [few][Dv] its weighted values, of a tile of a few queries */
     char *st;            /* [block][W] */
     char *mx, *a;        /* [W] each */
     char *factors;       /* [2][W], of join() */

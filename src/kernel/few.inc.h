@@ -99,24 +99,36 @@ V_INLINE void v_load_transposed(vec r[V_LANES], const char *p, ptrdiff_t bytes)
 }
 #endif
 
-/* Asks for a line of each of V_LANES rows, as far ahead as the next block. */
-V_INLINE void ask_lines(const char *p, ptrdiff_t bytes)
+/* Rows that will be read next, asked for in the order of memory and spread over the arithmetic: the
+ * lines of a column of rows, which is what the transposes read, would come in an order that no
+ * prefetcher likes (25 GB/s of 38 on a Zen 5), and all lines at once would leave memory idle
+ * meanwhile. */
+typedef struct ahead {
+    const char *row;
+    ptrdiff_t bytes; /* from row to row */
+    int64_t at, n;   /* bytes of a row: asked for, in all */
+} ahead;
+
+/* 16 lines: as many as a line of each of 16 rows. */
+V_INLINE void ask_lines(ahead *a)
 {
-    const char *row = p + ATTNI_BLOCK * bytes;
-    UNROLL for (int j = 0; j < V_LANES; j += 2, row += 2 * bytes)
+    UNROLL for (int i = 0; i < 4; i++)
     {
-        __asm__("" : "+r"(row)); /* one pointer, not one for each row */
-        __builtin_prefetch(row, 0, 2);
-        __builtin_prefetch(row + bytes, 0, 2);
+        const char *p = a->row + a->at;
+        __asm__("" : "+r"(p)); /* one pointer, not one for each line */
+        UNROLL for (int line = 0; line < 4; line++) __builtin_prefetch(p + 64 * line);
+        a->at += 256;
+        a->row += a->at >= a->n ? a->bytes : 0;
+        a->at = a->at >= a->n ? 0 : a->at;
     }
 }
 
 /* s[r] += sum over the components of k[j][d] * qt[d][r] in a line of 64 bytes of each of V_LANES
  * keys, which are the lanes. Halves are turned in pairs, as one element each. */
-V_INLINE void scores_few_line(vec *s, const R *qt, const char *k, ptrdiff_t bytes,
+V_INLINE void scores_few_line(vec *s, const R *qt, const char *k, ptrdiff_t bytes, ahead *next,
                               const attn_dtype dtype, const int nr)
 {
-    ask_lines(k, bytes);
+    ask_lines(next);
     UNROLL for (int c = 0; c < LINE_OF_R; c += V_COLUMNS)
     {
         vec kt[V_COLUMNS];
@@ -156,7 +168,7 @@ V_INLINE void scores_few_rest(vec *s, const R *qt, const char *k, ptrdiff_t byte
 /* Scores of up to `groups` x V_LANES keys. Two groups keep two chains of sums going: one alone
  * would wait for its own additions. */
 V_INLINE void scores_few_keys(R *st, vec *top, const R *qt, const char *k, ptrdiff_t bytes,
-                              const attn_dtype dtype, int keys, int64_t D, const int nr,
+                              ahead next, const attn_dtype dtype, int keys, int64_t D, const int nr,
                               const int groups)
 {
     enum { group = V_LANES };
@@ -172,7 +184,7 @@ V_INLINE void scores_few_keys(R *st, vec *top, const R *qt, const char *k, ptrdi
         int d = 0;
         for (; keys == groups * group && d + line <= n; d += line)
             FOR_G scores_few_line(s[g], q + d * V_LANES, from + g * group * bytes + d * size, bytes,
-                                  dtype, nr);
+                                  &next, dtype, nr);
         if (d < n)
             FOR_G scores_few_rest(s[g], q + d * V_LANES, from + g * group * bytes + d * size, bytes,
                                   dtype, keys - g * group, n - d, nr);
@@ -189,18 +201,25 @@ V_INLINE void scores_few_keys(R *st, vec *top, const R *qt, const char *k, ptrdi
 }
 
 V_INLINE void scores_few_tile(R *st, R *mx, const R *qt, const char *k, ptrdiff_t bytes,
-                              const attn_dtype dtype, int n, int64_t D, const int nr)
+                              const attn_dtype dtype, int n, int64_t D, const attni_soon *soon,
+                              const int nr)
 {
     enum { pair = 2 * V_LANES };
+    const ahead beyond = {soon->rows, soon->bytes, 0, soon->n};
     vec top = v_set1(-R_INF);
     int j = 0;
     if (nr <= V_FEW / 2)
-        for (; j + pair <= n; j += pair)
-            scores_few_keys(st + j * V_LANES, &top, qt, k + j * bytes, bytes, dtype, pair, D, nr,
-                            2);
-    for (; j < n; j += V_LANES)
-        scores_few_keys(st + j * V_LANES, &top, qt, k + j * bytes, bytes, dtype,
-                        n - j < V_LANES ? n - j : V_LANES, D, nr, 1);
+        for (; j + pair <= n; j += pair) {
+            const ahead more = {k + (j + pair) * bytes, bytes, 0, D * SIZE_OF(dtype)};
+            scores_few_keys(st + j * V_LANES, &top, qt, k + j * bytes, bytes,
+                            j + pair < n ? more : beyond, dtype, pair, D, nr, 2);
+        }
+    for (; j < n; j += V_LANES) {
+        const ahead more = {k + (j + pair) * bytes, bytes, 0, D * SIZE_OF(dtype)};
+        scores_few_keys(st + j * V_LANES, &top, qt, k + j * bytes, bytes,
+                        j + pair < n ? more : beyond, dtype, n - j < V_LANES ? n - j : V_LANES, D,
+                        nr, 1);
+    }
     v_store(mx, top);
 }
 
@@ -241,30 +260,34 @@ V_INLINE void scores_few_tile(R *st, R *mx, const R *qt, const char *k, ptrdiff_
 #endif
 
 static void op_scores_few(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk,
-                          attn_dtype dtype_, int n, int64_t D, int rows)
+                          attn_dtype dtype_, int n, int64_t D, int rows, const attni_soon *soon)
 {
     WITH_DTYPE(dtype_, WITH_NR(rows, scores_few_tile(st, mx, qt, k, ldk * SIZE_OF(dtype), dtype, n,
-                                                     D, nr)));
+                                                     D, soon, nr)));
 }
 
 /* ------------------------------------------------------------------------------- values_few */
 
-/* Sums of weighted values for `groups` vectors of components, into rows of acc or total; one group
- * may be of `tail` < V_LANES components. */
-V_INLINE void values_few_group(R *acc, R *total, const R *factors, const char *val, ptrdiff_t bytes,
+/* Sums of weighted values for `groups` vectors of components, a row of them for each query, ld
+ * apart; one group may be of `tail` < V_LANES components. */
+V_INLINE void values_few_group(R *sums, ptrdiff_t ld, const char *val, ptrdiff_t bytes,
                                const attn_dtype dtype, const R *p, int n, int tail, int flags,
-                               const int nr, const int groups)
+                               attni_soon soon, const int nr, const int groups)
 {
     vec s[V_FEW][8];
     FOR_R FOR_G s[r][g] = v_set1(0);
-    for (int j = 0; j < n; j++) {
+    const char *ask = val + n / 2 * bytes; /* half a block ahead */
+    ptrdiff_t apart = bytes;
+    for (int j = 0; j < n; j++, ask += apart) {
+        if (j == n - n / 2)
+            ask = soon.rows, apart = soon.bytes;
         vec x[8];
         FOR_G
         {
             const char *from = val + j * bytes + g * V_LANES * SIZE_OF(dtype);
             x[g] = load_as(from, dtype, groups == 1 ? tail : V_LANES);
             if (dtype == OWN || g % 2 == 0)
-                __builtin_prefetch(from + 8 * bytes);
+                __builtin_prefetch(ask + g * V_LANES * SIZE_OF(dtype));
         }
         FOR_R
         {
@@ -272,34 +295,45 @@ V_INLINE void values_few_group(R *acc, R *total, const R *factors, const char *v
             FOR_G s[r][g] = v_fma(x[g], w, s[r][g]);
         }
     }
-    FOR_G
+    FOR_R FOR_G
     {
+        R *to = sums + r * ld + g * V_LANES;
+        v_store(to, flags & ATTNI_FIRST ? s[r][g] : v_add(v_load(to), s[r][g]));
+    }
+}
+
+/* Rows of sums into lanes: of the total, or of acc. */
+V_INLINE void turn_sums(R *acc, R *total, const R *factors, const R *sums, ptrdiff_t ld, int64_t Dv,
+                        int flags, const int nr)
+{
+    for (int64_t c = 0; c < Dv; c += V_LANES) {
         vec x[V_LANES];
-        UNROLL for (int i = 0; i < V_LANES; i++) x[i] = i < nr ? s[i < nr ? i : 0][g] : v_set1(0);
+        UNROLL for (int i = 0; i < V_LANES; i++) x[i] =
+            i < nr ? v_load(sums + (i < nr ? i : 0) * ld + c) : v_set1(0);
         v_transpose(x);
-        for (int u = 0; u < tail; u++) {
-            R *a = acc + (g * V_LANES + u) * V_LANES, *t = total + (g * V_LANES + u) * V_LANES;
-            vec sum = x[u];
-            if (!(flags & ATTNI_FIRST))
-                sum = v_add(v_load(a), sum);
+        for (int u = 0; u < V_LANES && c + u < Dv; u++) {
+            R *t = total + (c + u) * V_LANES;
             if (flags & ATTNI_LAST)
-                v_store(t, joined(v_load(t), sum, factors, V_LANES));
+                v_store(t, joined(v_load(t), x[u], factors, V_LANES));
             else
-                v_store(a, sum);
+                v_store(acc + (c + u) * V_LANES, x[u]);
         }
     }
 }
 
-V_INLINE void values_few_tile(R *acc, R *total, const R *factors, const char *val, ptrdiff_t bytes,
-                              const attn_dtype dtype, const R *p, int n, int64_t Dv, int flags,
-                              const int nr)
+V_INLINE void values_few_tile(R *sums, R *acc, R *total, const R *factors, const char *val,
+                              ptrdiff_t bytes, const attn_dtype dtype, const R *p, int n,
+                              int64_t Dv, int flags, const attni_soon *soon_, const int nr)
 {
     const int size = SIZE_OF(dtype);
+    const ptrdiff_t ld = (ptrdiff_t)((Dv + V_LANES - 1) / V_LANES * V_LANES);
+    attni_soon soon = *soon_;
     int64_t c = 0;
 #define STEP(groups)                                                                               \
-    for (; c + (groups)*V_LANES <= Dv; c += (groups)*V_LANES)                                      \
-    values_few_group(acc + c * V_LANES, total + c * V_LANES, factors, val + c * size, bytes,       \
-                     dtype, p, n, V_LANES, flags, nr, groups)
+    for (; c + (groups)*V_LANES <= Dv;                                                             \
+         c += (groups)*V_LANES, soon.rows = (const char *)soon.rows + (groups)*V_LANES * size)     \
+    values_few_group(sums + c, ld, val + c * size, bytes, dtype, p, n, V_LANES, flags, soon, nr,   \
+                     groups)
     if (nr * 8 <= V_ACCUMULATORS)
         STEP(8);
     if (nr * 4 <= V_ACCUMULATORS)
@@ -308,13 +342,17 @@ V_INLINE void values_few_tile(R *acc, R *total, const R *factors, const char *va
     STEP(1);
 #undef STEP
     if (c < Dv)
-        values_few_group(acc + c * V_LANES, total + c * V_LANES, factors, val + c * size, bytes,
-                         dtype, p, n, (int)(Dv - c), flags, nr, 1);
+        values_few_group(sums + c, ld, val + c * size, bytes, dtype, p, n, (int)(Dv - c), flags,
+                         soon, nr, 1);
+    if (flags & (ATTNI_LAST | ATTNI_TURN))
+        turn_sums(acc, total, factors, sums, ld, Dv, flags, nr);
 }
 
-static void op_values_few(void *acc, void *total, const void *factors, const void *v, ptrdiff_t ldv,
-                          attn_dtype dtype_, const void *p, int n, int64_t Dv, int rows, int flags)
+static void op_values_few(void *sums, void *acc, void *total, const void *factors, const void *v,
+                          ptrdiff_t ldv, attn_dtype dtype_, const void *p, int n, int64_t Dv,
+                          int rows, int flags, const attni_soon *soon)
 {
-    WITH_DTYPE(dtype_, WITH_NR(rows, values_few_tile(acc, total, factors, v, ldv * SIZE_OF(dtype),
-                                                     dtype, p, n, Dv, flags, nr)));
+    WITH_DTYPE(dtype_,
+               WITH_NR(rows, values_few_tile(sums, acc, total, factors, v, ldv * SIZE_OF(dtype),
+                                             dtype, p, n, Dv, flags, soon, nr)));
 }

@@ -33,6 +33,7 @@
 #define ATTNI_FIRST 1   /* values: the first block of a chunk: sums start at 0 */
 #define ATTNI_LAST 2    /* values: the last block of a chunk: sums join the total */
 #define ATTNI_MASKED 4  /* weights: scores may be -inf, which gives exactly 0 */
+#define ATTNI_TURN 16   /* values_few: the last block of a chunk that does not join yet */
 #define ATTNI_CAREFUL 8 /* a weight of a -inf score is the mark -1, and is never multiplied */
 
 /* Of linear(): a run of D <= ATTNI_RUN components of n rows of x, times a panel of the weight. */
@@ -47,6 +48,14 @@ typedef struct attni_product {
     const void *soon, *rows_soon;
     ptrdiff_t ld_soon, ld_rows_soon;
 } attni_product;
+
+/* Of the *_few operations: rows of `n` bytes, `bytes` apart, that are read next, which the cache is
+ * asked for meanwhile. They are not looked at; what lies beyond may be asked for too. */
+typedef struct attni_soon {
+    const void *rows;
+    ptrdiff_t bytes;
+    int64_t n;
+} attni_soon;
 
 typedef struct attni_kernels {
     const char *isa;
@@ -77,7 +86,7 @@ typedef struct attni_kernels {
      * the lanes, for tiles that are nearly empty, where reading k is the work. k is of R's type or,
      * if `halves`, of bf16 or f16. nv is 1. */
     void (*scores_few)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk,
-                       attn_dtype dtype, int n, int64_t D, int rows);
+                       attn_dtype dtype, int n, int64_t D, int rows, const attni_soon *soon);
 
     /* mx[i] as scores() gives it, of st as it is now. */
     void (*maxima)(void *mx, const void *st, int n, int nv);
@@ -129,10 +138,13 @@ typedef struct attni_kernels {
     void (*values)(void *acc, void *total, const void *factors, const void *v, ptrdiff_t ldv,
                    const void *p, int n, int64_t Dv, int nv, int flags);
 
-    /* The same bits for i < rows, 1 <= rows <= few, and anything in the other lanes: with
-     * components in the lanes. v as k there. Not CAREFUL; nv is 1. */
-    void (*values_few)(void *acc, void *total, const void *factors, const void *v, ptrdiff_t ldv,
-                       attn_dtype dtype, const void *p, int n, int64_t Dv, int rows, int flags);
+    /* The same bits for i < rows, 1 <= rows <= few, with components in the lanes; v as k there. Not
+     * CAREFUL; nv is 1. The sums of a chunk stand in rows, sums[i*ld + c] with ld = Dv rounded up
+     * to whole vectors and room for `few` rows, and are turned once: with LAST total is folded with
+     * them, with TURN they become acc; lanes from `rows` on may then be anything. */
+    void (*values_few)(void *sums, void *acc, void *total, const void *factors, const void *v,
+                       ptrdiff_t ldv, attn_dtype dtype, const void *p, int n, int64_t Dv, int rows,
+                       int flags, const attni_soon *soon);
 
     /* out[i*ldo + c] = total[c*W + i] / l[i] (never -0; to within 0.51 units in the last place), or
      * 0 where l is infinite and total 0; i < rows, c < Dv. Returns 1 if one of them is NaN or
