@@ -41,11 +41,11 @@ static double *column_maxima(check_case *c, const double *st, int n)
 }
 
 /* mx as it should be, but for columns with a NaN, of which nothing is promised. */
-static void expect_maxima(check_case *c, const void *mx, const double *st, int n)
+static void expect_maxima(check_case *c, const void *mx, const double *st, int n, int columns)
 {
     double *want = column_maxima(c, st, n);
     for (int i = 0; i < c->W; i++)
-        if (isnan(want[i]))
+        if (isnan(want[i]) || i >= columns)
             want[i] = check_get(c, mx, i);
     check_expect_same(c, "mx", mx, want, c->W, c->W, CHECK_ZERO_ANY);
 }
@@ -89,20 +89,26 @@ static void check_scores_of(check_case *c, bool few)
             want[j * c->W + i] = sum;
         }
 
+    const int in_rows = few && n <= ATTNI_BLOCK && check_chance(c, 50);
+    void *lines = few ? check_tile(c, ATTNI_BLOCK / c->kernels->lanes * c->kernels->few) : NULL;
     const attni_soon soon = {check_chance(c, 50) ? k_few : NULL, ld, D}; /* never looked at */
     if (few)
-        c->kernels->scores_few(st, mx, qt, k_few, ld, type, n, D, rows, &soon);
+        c->kernels->scores_few(in_rows ? lines : st, mx, qt, k_few, ld, type, n, D, rows, in_rows,
+                               &soon);
     else
         c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv);
+    for (int64_t at = 0; in_rows && at < (int64_t)n * c->W; at++)
+        if (at % c->W < rows)
+            check_set(c, st, at, check_get(c, lines, at % c->W * ATTNI_BLOCK + at / c->W));
     for (int64_t at = 0; at < (int64_t)n * c->W; at++)
         if (at % c->W >= rows)
             want[at] = check_get(c, st, at);
     check_expect_same(c, "st", st, want, (int64_t)n * c->W, c->W, CHECK_ZERO_ANY);
-    expect_maxima(c, mx, want, n);
+    expect_maxima(c, mx, want, n, rows);
     check_expect_intact(c);
     if (few)
         CHECK_BENCH(c, 2.0 * n * (double)D * rows,
-                    c->kernels->scores_few(st, mx, qt, k_few, ld, type, n, D, rows, &soon));
+                    c->kernels->scores_few(st, mx, qt, k_few, ld, type, n, D, rows, 0, &soon));
     else
         CHECK_BENCH(c, 2.0 * n * (double)D * c->W,
                     c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv));
@@ -120,7 +126,7 @@ void check_maxima(check_case *c)
     void *st = check_tile(c, n), *mx = check_tile(c, 1);
     check_fill(c, st, (int64_t)n * c->W, content);
     c->kernels->maxima(mx, st, n, c->nv);
-    expect_maxima(c, mx, check_copy(c, st, (int64_t)n * c->W), n);
+    expect_maxima(c, mx, check_copy(c, st, (int64_t)n * c->W), n, c->W);
     check_expect_intact(c);
     CHECK_BENCH(c, n * c->W, c->kernels->maxima(mx, st, n, c->nv));
 }

@@ -114,10 +114,15 @@ static void check_values_of(check_case *c, bool few)
         else
             want_acc[at] = s;
     }
+    const int in_rows = few && n <= ATTNI_BLOCK && check_chance(c, 50);
+    void *lines = few ? check_tile(c, ATTNI_BLOCK / c->kernels->lanes * c->kernels->few) : NULL;
+    for (int64_t at = 0; in_rows && at < (int64_t)n * c->W; at++)
+        if (at % c->W < c->kernels->few)
+            check_set(c, lines, at % c->W * ATTNI_BLOCK + at / c->W, weight[at]);
     const attni_soon soon = {check_chance(c, 50) ? v_few : NULL, ld, Dv}; /* never looked at */
     if (few)
-        c->kernels->values_few(sums, acc, total, factors, v_few, ld, type, p, n, Dv, rows, flags,
-                               &soon);
+        c->kernels->values_few(sums, acc, total, factors, v_few, ld, type, in_rows ? lines : p,
+                               in_rows, n, Dv, rows, flags, &soon);
     else
         c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags);
     if (few && !(flags & (ATTNI_LAST | ATTNI_TURN))) /* they are where the next block finds them */
@@ -134,7 +139,7 @@ static void check_values_of(check_case *c, bool few)
     check_expect_intact(c);
     if (few)
         CHECK_BENCH(c, 2.0 * n * (double)Dv * rows,
-                    c->kernels->values_few(sums, acc, total, factors, v_few, ld, type, p, n, Dv,
+                    c->kernels->values_few(sums, acc, total, factors, v_few, ld, type, p, 0, n, Dv,
                                            rows, flags, &soon));
     else
         CHECK_BENCH(c, 2.0 * n * (double)count,

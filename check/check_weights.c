@@ -164,6 +164,43 @@ void check_weights(check_case *c)
     CHECK_BENCH(c, count, c->kernels->weights(p, l, st, scale, m, n, c->nv, flags));
 }
 
+/* Rows of weights have the bits of columns, which check_weights compares with libm. */
+void check_weights_few(check_case *c)
+{
+    const int n = (int)check_between(c, 0, ATTNI_BLOCK), lanes = c->kernels->lanes;
+    const int rows = (int)check_between(c, 1, c->kernels->few);
+    const bool in_place = check_chance(c, 50);
+    check_describe(c, "n=%d rows=%d in_place=%d", n, rows, in_place);
+    if (c->nv != 1)
+        return;
+    void *st = check_tile(c, n), *p = check_tile(c, n);
+    void *lines = check_tile(c, ATTNI_BLOCK / lanes * c->kernels->few);
+    void *got = in_place ? lines : check_tile(c, ATTNI_BLOCK / lanes * c->kernels->few);
+    void *l = check_tile(c, 1), *scale = check_tile(c, 1), *m = check_tile(c, 1);
+    void *sum = check_tile(c, 1);
+    for (int i = 0; i < c->W; i++) {
+        fill_column(c, i, n, st, scale, m, 0);
+        check_set(c, l, i, check_chance(c, 50) ? 0 : exp2(4 * check_normal(c)));
+        check_set(c, sum, i, check_get(c, l, i));
+        for (int j = 0; j < n && i < rows; j++)
+            check_set(c, lines, i * ATTNI_BLOCK + j, check_get(c, st, j * c->W + i));
+    }
+    c->kernels->weights(p, l, st, scale, m, n, c->nv, 0);
+    c->kernels->weights_few(got, sum, lines, scale, m, n, rows);
+    for (int i = 0; i < c->W; i++) {
+        for (int j = 0; j < n && i < rows; j++)
+            check_set(c, st, j * c->W + i, check_get(c, got, i * ATTNI_BLOCK + j));
+        if (i >= rows)
+            check_set(c, sum, i, check_get(c, l, i));
+        for (int j = 0; j < n && i >= rows; j++)
+            check_set(c, st, j * c->W + i, check_get(c, p, j * c->W + i));
+    }
+    const int64_t count = (int64_t)n * c->W;
+    check_expect_same(c, "p", st, check_copy(c, p, count), count, c->W, CHECK_ZERO_ANY);
+    check_expect_same(c, "l", sum, check_copy(c, l, c->W), c->W, c->W, CHECK_ZERO_ANY);
+    check_expect_intact(c);
+}
+
 /* ------------------------------------------------------------------ all numbers, one by one */
 
 static float float_of(uint32_t bits)

@@ -201,7 +201,7 @@ void attni_tile_scores_out(attni_worker *w, attni_tile *t)
     const attn_stage stage = p->args.scores_stage;
     const bool hides = stage >= ATTN_STAGE_BIASED, weights = stage == ATTN_STAGE_WEIGHTS;
     const bool marked = row_divisors(w, t);
-    w->as_stored = false;
+    w->as_stored = w->in_rows = false;
     for (int64_t g = 0; g < p->S; g += ATTNI_BLOCK) { /* g counts from the tensor's first key */
         const int64_t j0 = g - w->view->j_base;
         const int n = p->S - g < ATTNI_BLOCK ? (int)(p->S - g) : ATTNI_BLOCK;

@@ -255,7 +255,8 @@ void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, 
     const char *k = block_rows(w, &p->args.k, p->k_in_place, w->k, j0, &ld);
     if (few(p, t)) {
         const attni_soon values = soon_rows(w, t, &p->args.v, p->v_in_place, j0);
-        kernels->scores_few(w->st, w->mx, t->qt, k, ld, block_dtype(w), n, p->D, t->rows, &values);
+        kernels->scores_few(w->st, w->mx, t->qt, k, ld, block_dtype(w), n, p->D, t->rows,
+                            w->in_rows, &values);
     } else
         kernels->scores(w->st, w->mx, t->qt, k, ld, n, p->D, t->nv);
     const bool masked = visible != ATTNI_FULL && stage >= ATTN_STAGE_BIASED;
@@ -301,7 +302,10 @@ static void weigh_block(attni_worker *w, attni_tile *t, attni_partial *x, int64_
         else
             kernels->rescale(x->acc, p->Dv, w->a, t->nv);
     }
-    kernels->weights(w->st, x->l, w->st, t->c, x->m, n, t->nv, flags);
+    if (w->in_rows)
+        kernels->weights_few(w->st, x->l, w->st, t->c, x->m, n, t->rows);
+    else
+        kernels->weights(w->st, x->l, w->st, t->c, x->m, n, t->nv, flags);
     if (p->args.dropout > 0)
         kernels->drop(w->st, n, p->args.dropout_seed, p->drop_threshold,
                       (uint64_t)(w->view->b * p->H + w->view->h),
@@ -318,7 +322,7 @@ static void add_values(attni_worker *w, attni_tile *t, attni_partial *x, int64_t
     if (few(p, t) && !(flags & ATTNI_CAREFUL)) {
         const attni_soon keys = soon_rows(w, t, &p->args.k, p->k_in_place, j0 + ATTNI_BLOCK);
         p->kernels->values_few(w->sums, x->acc, t->total, w->factors, v, ld, block_dtype(w), w->st,
-                               n, p->Dv, t->rows, flags, &keys);
+                               w->in_rows, n, p->Dv, t->rows, flags, &keys);
     } else
         p->kernels->values(x->acc, t->total, w->factors, v, ld, w->st, n, p->Dv, t->nv, flags);
 }
@@ -363,6 +367,8 @@ static bool sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_
         if (seen < block)
             block = (int)seen;
         w->as_stored = reads_halves(p, t, mode);
+        w->in_rows = few(p, t) && mode == FAST && visible == ATTNI_FULL && !p->natural &&
+                     p->args.dropout == 0;
         if (p->tiles == 1 && !w->as_stored)
             attni_tile_load(w, j0 + r, block, true);
         attni_tile_scores(w, t, j0 + r, block, visible, ATTN_STAGE_BIASED);

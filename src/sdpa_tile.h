@@ -41,6 +41,7 @@ typedef struct attni_worker {
     char *factors;       /* [2][W], of join() */
     char *k, *v;         /* [chunk][D], [chunk][Dv]: converted keys and values */
     int64_t loaded;      /* the key that the first row of both is */
+    bool in_rows;        /* st is a row per query, as the *_few operations like it */
     bool as_stored;      /* the block's rows are read where they lie, as the halves they are */
     char *rows;          /* [W][max(D, Dv)]: converted queries, outputs */
     char *biases;        /* [W][block] of a dense mask */

@@ -99,28 +99,44 @@ V_INLINE void v_load_transposed(vec r[V_LANES], const char *p, ptrdiff_t bytes)
 }
 #endif
 
-/* Rows that will be read next, asked for in the order of memory and spread over the arithmetic: the
- * lines of a column of rows, which is what the transposes read, would come in an order that no
- * prefetcher likes (25 GB/s of 38 on a Zen 5), and all lines at once would leave memory idle
- * meanwhile. */
+/* Rows that are read next, asked for in the order of memory and spread over the arithmetic. Asked
+ * for line by line down the rows, as the transposes read them, they would come in an order that no
+ * prefetcher likes (22 GB/s of 36 on a Zen 5), and all at once memory would idle meanwhile (14).
+ *
+ * One query passes over a block once, and half a block ahead stays in the first cache (27 GB/s, f32
+ * and D = 128; a whole block ahead 19). More queries pass over values several times, so that a
+ * block should be there before: keys ask for values, and values for the next keys (22; else 16). */
 typedef struct ahead {
     const char *row;
     ptrdiff_t bytes; /* from row to row */
     int64_t at, n;   /* bytes of a row: asked for, in all */
+    int64_t left;    /* bytes until it goes on with ... */
+    const attni_soon *soon;
 } ahead;
 
-/* 16 lines: as many as a line of each of 16 rows. */
-V_INLINE void ask_lines(ahead *a)
+V_INLINE ahead look_ahead(const attni_soon *soon, const char *rows, ptrdiff_t bytes, int64_t n,
+                          int count, const int nr)
 {
-    UNROLL for (int i = 0; i < 4; i++)
-    {
-        const char *p = a->row + a->at;
-        __asm__("" : "+r"(p)); /* one pointer, not one for each line */
-        UNROLL for (int line = 0; line < 4; line++) __builtin_prefetch(p + 64 * line);
-        a->at += 256;
-        a->row += a->at >= a->n ? a->bytes : 0;
-        a->at = a->at >= a->n ? 0 : a->at;
+    const int half = nr == 1 ? count / 2 : 0;
+    ahead a = {rows + half * bytes, bytes, 0, n, half * n, soon};
+    if (bytes == n) /* rows without gaps are one long row */
+        a.n = INT64_MAX;
+    return a;
+}
+
+V_INLINE void ask_lines(ahead *a, const int lines)
+{
+    if (a->left <= 0) {
+        *a = look_ahead(a->soon, a->soon->rows, a->soon->bytes, a->soon->n, 0, 0);
+        a->left = INT64_MAX;
     }
+    const char *p = a->row + a->at;
+    __asm__("" : "+r"(p)); /* one pointer, not one for each line */
+    UNROLL for (int i = 0; i < lines; i++) __builtin_prefetch(p + 64 * i);
+    a->at += 64 * lines;
+    a->left -= 64 * lines;
+    a->row += a->at >= a->n ? a->bytes : 0;
+    a->at = a->at >= a->n ? 0 : a->at;
 }
 
 /* s[r] += sum over the components of k[j][d] * qt[d][r] in a line of 64 bytes of each of V_LANES
@@ -128,7 +144,7 @@ V_INLINE void ask_lines(ahead *a)
 V_INLINE void scores_few_line(vec *s, const R *qt, const char *k, ptrdiff_t bytes, ahead *next,
                               const attn_dtype dtype, const int nr)
 {
-    ask_lines(next);
+    UNROLL for (int i = 0; i < V_LANES / 4; i++) ask_lines(next, 4);
     UNROLL for (int c = 0; c < LINE_OF_R; c += V_COLUMNS)
     {
         vec kt[V_COLUMNS];
@@ -165,11 +181,27 @@ V_INLINE void scores_few_rest(vec *s, const R *qt, const char *k, ptrdiff_t byte
     }
 }
 
+/* x[r] holds the scores of query r, keys first .. in the lanes; `keys` of them go to st as in_rows
+ * says. */
+V_INLINE void store_few(R *st, vec *top, vec x[V_LANES], int first, int keys, int in_rows,
+                        const int nr)
+{
+    const vmask here = v_lt(v_iota(), v_set1((R)keys));
+    FOR_R top[r] = v_max(top[r], v_select(here, x[r], v_set1(-R_INF)));
+    if (in_rows) {
+        FOR_R v_store(st + r * ATTNI_BLOCK + first, x[r]);
+        return;
+    }
+    v_transpose(x);
+    for (int u = 0; u < V_LANES && u < keys; u++)
+        v_store(st + (first + u) * V_LANES, x[u]);
+}
+
 /* Scores of up to `groups` x V_LANES keys. Two groups keep two chains of sums going: one alone
  * would wait for its own additions. */
 V_INLINE void scores_few_keys(R *st, vec *top, const R *qt, const char *k, ptrdiff_t bytes,
-                              ahead next, const attn_dtype dtype, int keys, int64_t D, const int nr,
-                              const int groups)
+                              ahead *next, const attn_dtype dtype, int first, int keys, int64_t D,
+                              int in_rows, const int nr, const int groups)
 {
     enum { group = V_LANES };
     const int line = 64 / SIZE_OF(dtype), size = SIZE_OF(dtype);
@@ -184,43 +216,34 @@ V_INLINE void scores_few_keys(R *st, vec *top, const R *qt, const char *k, ptrdi
         int d = 0;
         for (; keys == groups * group && d + line <= n; d += line)
             FOR_G scores_few_line(s[g], q + d * V_LANES, from + g * group * bytes + d * size, bytes,
-                                  &next, dtype, nr);
+                                  next, dtype, nr);
         if (d < n)
             FOR_G scores_few_rest(s[g], q + d * V_LANES, from + g * group * bytes + d * size, bytes,
                                   dtype, keys - g * group, n - d, nr);
         FOR_G FOR_R x[g][r] = run ? v_add(x[g][r], s[g][r]) : s[g][r];
     }
-    FOR_G
-    {
-        v_transpose(x[g]);
-        for (int u = 0; u < V_LANES && g * group + u < keys; u++) {
-            *top = v_max(*top, x[g][u]);
-            v_store(st + (g * group + u) * V_LANES, x[g][u]);
-        }
-    }
+    FOR_G store_few(st, top, x[g], first + g * group, keys - g * group, in_rows, nr);
 }
 
 V_INLINE void scores_few_tile(R *st, R *mx, const R *qt, const char *k, ptrdiff_t bytes,
-                              const attn_dtype dtype, int n, int64_t D, const attni_soon *soon,
-                              const int nr)
+                              const attn_dtype dtype, int n, int64_t D, int in_rows,
+                              const attni_soon *soon, const int nr)
 {
     enum { pair = 2 * V_LANES };
-    const ahead beyond = {soon->rows, soon->bytes, 0, soon->n};
-    vec top = v_set1(-R_INF);
+    ahead next = look_ahead(soon, k, bytes, D * SIZE_OF(dtype), n, nr);
+    vec top[V_LANES];
+    UNROLL for (int i = 0; i < V_LANES; i++) top[i] = v_set1(-R_INF);
     int j = 0;
     if (nr <= V_FEW / 2)
-        for (; j + pair <= n; j += pair) {
-            const ahead more = {k + (j + pair) * bytes, bytes, 0, D * SIZE_OF(dtype)};
-            scores_few_keys(st + j * V_LANES, &top, qt, k + j * bytes, bytes,
-                            j + pair < n ? more : beyond, dtype, pair, D, nr, 2);
-        }
-    for (; j < n; j += V_LANES) {
-        const ahead more = {k + (j + pair) * bytes, bytes, 0, D * SIZE_OF(dtype)};
-        scores_few_keys(st + j * V_LANES, &top, qt, k + j * bytes, bytes,
-                        j + pair < n ? more : beyond, dtype, n - j < V_LANES ? n - j : V_LANES, D,
-                        nr, 1);
-    }
-    v_store(mx, top);
+        for (; j + pair <= n; j += pair)
+            scores_few_keys(st, top, qt, k + j * bytes, bytes, &next, dtype, j, pair, D, in_rows,
+                            nr, 2);
+    for (; j < n; j += V_LANES)
+        scores_few_keys(st, top, qt, k + j * bytes, bytes, &next, dtype, j,
+                        n - j < V_LANES ? n - j : V_LANES, D, in_rows, nr, 1);
+    v_transpose(top);
+    UNROLL for (int i = 1; i < V_LANES; i++) top[0] = v_max(top[0], top[i]);
+    v_store(mx, top[0]);
 }
 
 /* Runs `call` with nr, rows rounded up to 1 or all, as a constant: each takes 20 KB of code. */
@@ -260,10 +283,31 @@ V_INLINE void scores_few_tile(R *st, R *mx, const R *qt, const char *k, ptrdiff_
 #endif
 
 static void op_scores_few(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk,
-                          attn_dtype dtype_, int n, int64_t D, int rows, const attni_soon *soon)
+                          attn_dtype dtype_, int n, int64_t D, int rows, int in_rows,
+                          const attni_soon *soon)
 {
     WITH_DTYPE(dtype_, WITH_NR(rows, scores_few_tile(st, mx, qt, k, ldk * SIZE_OF(dtype), dtype, n,
-                                                     D, soon, nr)));
+                                                     D, in_rows, soon, nr)));
+}
+
+/* ------------------------------------------------------------------------------ weights_few */
+
+static void op_weights_few(void *p_, void *l_, const void *st_, const void *c_, const void *m_,
+                           int n, int rows)
+{
+    R *p = p_, *l = l_;
+    const R *st = st_, *c = c_, *m = m_;
+    R sum[V_FEW] = {0};
+    for (int i = 0; i < rows; i++) {
+        const vec scale = v_set1(c[i]), max = v_set1(m[i] == -R_INF ? 0 : m[i]);
+        for (int j = i * ATTNI_BLOCK; j < i * ATTNI_BLOCK + n; j += V_LANES)
+            v_store(p + j, exp2_minus(v_mul(v_load(st + j), scale), max));
+    }
+    for (int j = 0; j < n; j++) /* chains in order of j, next to each other */
+        for (int i = 0; i < rows; i++)
+            sum[i] += p[i * ATTNI_BLOCK + j];
+    for (int i = 0; i < rows; i++)
+        l[i] += sum[i];
 }
 
 /* ------------------------------------------------------------------------------- values_few */
@@ -271,27 +315,24 @@ static void op_scores_few(void *st, void *mx, const void *qt, const void *k, ptr
 /* Sums of weighted values for `groups` vectors of components, a row of them for each query, ld
  * apart; one group may be of `tail` < V_LANES components. */
 V_INLINE void values_few_group(R *sums, ptrdiff_t ld, const char *val, ptrdiff_t bytes,
-                               const attn_dtype dtype, const R *p, int n, int tail, int flags,
-                               attni_soon soon, const int nr, const int groups)
+                               const attn_dtype dtype, const R *p, int in_rows, int n, int tail,
+                               int flags, ahead *next, const int nr, const int groups)
 {
     vec s[V_FEW][8];
     FOR_R FOR_G s[r][g] = v_set1(0);
-    const char *ask = val + n / 2 * bytes; /* half a block ahead */
-    ptrdiff_t apart = bytes;
-    for (int j = 0; j < n; j++, ask += apart) {
-        if (j == n - n / 2)
-            ask = soon.rows, apart = soon.bytes;
+    const ptrdiff_t key = in_rows ? 1 : V_LANES, query = in_rows ? ATTNI_BLOCK : 1;
+    const int lines = groups * V_LANES * SIZE_OF(dtype) / 64;
+    for (int j = 0; j < n; j++) {
+        ask_lines(next, lines > 0 ? lines : 1);
         vec x[8];
         FOR_G
         {
             const char *from = val + j * bytes + g * V_LANES * SIZE_OF(dtype);
             x[g] = load_as(from, dtype, groups == 1 ? tail : V_LANES);
-            if (dtype == OWN || g % 2 == 0)
-                __builtin_prefetch(ask + g * V_LANES * SIZE_OF(dtype));
         }
         FOR_R
         {
-            const vec w = v_bcast(p + j * V_LANES + r);
+            const vec w = v_bcast(p + j * key + r * query);
             FOR_G s[r][g] = v_fma(x[g], w, s[r][g]);
         }
     }
@@ -322,18 +363,17 @@ V_INLINE void turn_sums(R *acc, R *total, const R *factors, const R *sums, ptrdi
 }
 
 V_INLINE void values_few_tile(R *sums, R *acc, R *total, const R *factors, const char *val,
-                              ptrdiff_t bytes, const attn_dtype dtype, const R *p, int n,
-                              int64_t Dv, int flags, const attni_soon *soon_, const int nr)
+                              ptrdiff_t bytes, const attn_dtype dtype, const R *p, int in_rows,
+                              int n, int64_t Dv, int flags, const attni_soon *soon, const int nr)
 {
     const int size = SIZE_OF(dtype);
     const ptrdiff_t ld = (ptrdiff_t)((Dv + V_LANES - 1) / V_LANES * V_LANES);
-    attni_soon soon = *soon_;
+    ahead next = look_ahead(soon, val, bytes, Dv * size, n, nr);
     int64_t c = 0;
 #define STEP(groups)                                                                               \
-    for (; c + (groups)*V_LANES <= Dv;                                                             \
-         c += (groups)*V_LANES, soon.rows = (const char *)soon.rows + (groups)*V_LANES * size)     \
-    values_few_group(sums + c, ld, val + c * size, bytes, dtype, p, n, V_LANES, flags, soon, nr,   \
-                     groups)
+    for (; c + (groups)*V_LANES <= Dv; c += (groups)*V_LANES)                                      \
+    values_few_group(sums + c, ld, val + c * size, bytes, dtype, p, in_rows, n, V_LANES, flags,    \
+                     &next, nr, groups)
     if (nr * 8 <= V_ACCUMULATORS)
         STEP(8);
     if (nr * 4 <= V_ACCUMULATORS)
@@ -342,17 +382,17 @@ V_INLINE void values_few_tile(R *sums, R *acc, R *total, const R *factors, const
     STEP(1);
 #undef STEP
     if (c < Dv)
-        values_few_group(sums + c, ld, val + c * size, bytes, dtype, p, n, (int)(Dv - c), flags,
-                         soon, nr, 1);
+        values_few_group(sums + c, ld, val + c * size, bytes, dtype, p, in_rows, n, (int)(Dv - c),
+                         flags, &next, nr, 1);
     if (flags & (ATTNI_LAST | ATTNI_TURN))
         turn_sums(acc, total, factors, sums, ld, Dv, flags, nr);
 }
 
 static void op_values_few(void *sums, void *acc, void *total, const void *factors, const void *v,
-                          ptrdiff_t ldv, attn_dtype dtype_, const void *p, int n, int64_t Dv,
-                          int rows, int flags, const attni_soon *soon)
+                          ptrdiff_t ldv, attn_dtype dtype_, const void *p, int in_rows, int n,
+                          int64_t Dv, int rows, int flags, const attni_soon *soon)
 {
     WITH_DTYPE(dtype_,
                WITH_NR(rows, values_few_tile(sums, acc, total, factors, v, ldv * SIZE_OF(dtype),
-                                             dtype, p, n, Dv, flags, soon, nr)));
+                                             dtype, p, in_rows, n, Dv, flags, soon, nr)));
 }

@@ -84,9 +84,11 @@ typedef struct attni_kernels {
 
     /* The same bits for i < rows, 1 <= rows <= few, and anything in the other lanes: with keys in
      * the lanes, for tiles that are nearly empty, where reading k is the work. k is of R's type or,
-     * if `halves`, of bf16 or f16. nv is 1. */
+     * if `halves`, of bf16 or f16. nv is 1. With in_rows st[i*ATTNI_BLOCK + j] is a row per query
+     * instead, n <= ATTNI_BLOCK: what weights_few() takes. */
     void (*scores_few)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk,
-                       attn_dtype dtype, int n, int64_t D, int rows, const attni_soon *soon);
+                       attn_dtype dtype, int n, int64_t D, int rows, int in_rows,
+                       const attni_soon *soon);
 
     /* mx[i] as scores() gives it, of st as it is now. */
     void (*maxima)(void *mx, const void *st, int n, int nv);
@@ -127,6 +129,11 @@ typedef struct attni_kernels {
     void (*weights)(void *p, void *l, const void *st, const void *c, const void *m, int n, int nv,
                     int flags);
 
+    /* The same bits of rows: p[i*ATTNI_BLOCK + j] of st[i*ATTNI_BLOCK + j], for i < rows, j < n; p
+     * may be st. No score may be -inf. Both have room for `few` rows of ATTNI_BLOCK. */
+    void (*weights_few)(void *p, void *l, const void *st, const void *c, const void *m, int n,
+                        int rows);
+
     /* Dropout: p = keep ? p * kept : 0, keep = attni_dropout_keep(seed, threshold, bh, i0 + i, j0 +
      * j); marks stay. */
     void (*drop)(void *p, int n, uint64_t seed, uint32_t threshold, uint64_t bh, uint64_t i0,
@@ -139,12 +146,12 @@ typedef struct attni_kernels {
                    const void *p, int n, int64_t Dv, int nv, int flags);
 
     /* The same bits for i < rows, 1 <= rows <= few, with components in the lanes; v as k there. Not
-     * CAREFUL; nv is 1. The sums of a chunk stand in rows, sums[i*ld + c] with ld = Dv rounded up
+     * CAREFUL; nv is 1. With in_rows p is as weights_few() leaves it. The sums of a chunk stand in rows, sums[i*ld + c] with ld = Dv rounded up
      * to whole vectors and room for `few` rows, and are turned once: with LAST total is folded with
      * them, with TURN they become acc; lanes from `rows` on may then be anything. */
     void (*values_few)(void *sums, void *acc, void *total, const void *factors, const void *v,
-                       ptrdiff_t ldv, attn_dtype dtype, const void *p, int n, int64_t Dv, int rows,
-                       int flags, const attni_soon *soon);
+                       ptrdiff_t ldv, attn_dtype dtype, const void *p, int in_rows, int n,
+                       int64_t Dv, int rows, int flags, const attni_soon *soon);
 
     /* out[i*ldo + c] = total[c*W + i] / l[i] (never -0; to within 0.51 units in the last place), or
      * 0 where l is infinite and total 0; i < rows, c < Dv. Returns 1 if one of them is NaN or
