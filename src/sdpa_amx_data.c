@@ -63,7 +63,9 @@ const void *attni_amx_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t 
                      p->D);
     }
     w->keys[at] = in_place ? attni_amx_stored_row(w, k, ATTNI_KEYS, j0) : (const void *)copy;
-    w->exponent[at] = attni_amx_exponent(w->keys[at], *ldk, ATTNI_BLOCK, in_place ? p->D : D);
+    /* keys that one tile alone reads are not read once more: its scores are looked at instead */
+    w->exponent[at] =
+        w->few ? 255 : attni_amx_exponent(w->keys[at], *ldk, ATTNI_BLOCK, in_place ? p->D : D);
     return w->keys[at];
 }
 

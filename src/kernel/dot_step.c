@@ -154,40 +154,71 @@ static bool pack_pairs(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n
 
 /* ------------------------------------------------------------------------- a few columns */
 
-/* st of 16 keys, which are the lanes until they are turned. */
-INLINE void score_few_keys(float *st, __m512 *top, const attni_bf16 *q, const char *k,
-                           ptrdiff_t ldk, int runs, const int nr)
+/* Rows that are read later, asked for in the order of memory and spread over the arithmetic: see
+ * few.inc.h. What lies behind a chunk's last rows are the next chunk's first, as a rule. */
+typedef struct ahead {
+    const char *row;
+    ptrdiff_t bytes; /* from row to row */
+    int at, n;       /* bytes of a row: asked for, in all */
+} ahead;
+
+INLINE ahead look_ahead(const void *rows, ptrdiff_t bytes, int n)
 {
-    __m512 s[16];
-    UNROLL for (int r = 0; r < 16; r++) s[r] = _mm512_setzero_ps();
+    return (ahead){rows, bytes, 0, bytes == n ? INT32_MAX - 4096 : n};
+}
+
+INLINE void ask_lines(ahead *a, const int lines)
+{
+    const char *p = a->row + a->at;
+    __asm__("" : "+r"(p)); /* one pointer, not one for each line */
+    UNROLL for (int i = 0; i < lines; i++) __builtin_prefetch(p + 64 * i);
+    a->at += 64 * lines;
+    a->row += a->at >= a->n ? a->bytes : 0;
+    a->at = a->at >= a->n ? 0 : a->at;
+}
+
+/* st of groups x 16 keys, which are the lanes until they are turned. Two groups keep two chains of
+ * sums going: one alone would wait for its own additions. */
+INLINE void score_few_keys(float *st, const attni_bf16 *q, const char *k, ptrdiff_t ldk, int runs,
+                           ahead *next, const int nr, const int groups)
+{
+    __m512 s[2][16];
+    UNROLL for (int g = 0; g < groups; g++)
+    {
+        UNROLL for (int r = 0; r < 16; r++) s[g][r] = _mm512_setzero_ps();
+    }
     for (int d = 0; d < runs; d++, q += OPERAND, k += 64) {
         UNROLL for (int c = 0; c < 16; c += V_COLUMNS)
         {
-            __m512 kt[V_COLUMNS];
-            v_load_transposed(kt, k + 4 * c, ldk);
-            UNROLL for (int i = 0; i < V_COLUMNS; i++) FOR_R s[r] =
-                dot(s[r], as_bits(kt[i]), pair_at(q + (c + i) * 32 + 2 * r));
+            UNROLL for (int g = 0; g < groups; g++)
+            {
+                __m512 kt[V_COLUMNS];
+                v_load_transposed(kt, k + g * 16 * ldk + 4 * c, ldk);
+                UNROLL for (int i = 0; i < V_COLUMNS; i++) FOR_R s[g][r] =
+                    dot(s[g][r], as_bits(kt[i]), pair_at(q + (c + i) * 32 + 2 * r));
+                ask_lines(next, V_COLUMNS);
+            }
         }
     }
-    v_transpose(s);
-    UNROLL for (int i = 0; i < 16; i++)
+    UNROLL for (int g = 0; g < groups; g++)
     {
-        *top = _mm512_max_ps(*top, s[i]);
-        _mm512_store_ps(st + i * 16, s[i]);
+        v_transpose(s[g]);
+        UNROLL for (int i = 0; i < 16; i++) _mm512_store_ps(st + (g * 16 + i) * 16, s[g][i]);
     }
 }
 
 /* Sums of 32 components stand as _mm512_unpack*_epi16 leaves them: 0-3, 8-11, ... and 4-7, 12-15,
  * ... until they are turned. */
 INLINE void value_few_columns(float *sums, ptrdiff_t apart, const attni_bf16 *p,
-                              const attni_bf16 *v, ptrdiff_t ldv, const bool first, const int nr,
-                              const int groups)
+                              const attni_bf16 *v, ptrdiff_t ldv, const bool first, ahead *next,
+                              const int nr, const int groups)
 {
     __m512 s[FEW][8];
     FOR_R UNROLL for (int g = 0; g < 2 * groups; g++) s[r][g] =
         first ? _mm512_setzero_ps() : _mm512_load_ps(sums + r * apart + g * 16);
     for (int i = 0; i < ROWS / 2; i++, v += 2 * ldv, p += 32) {
         __m512i pair[8];
+        ask_lines(next, 2 * groups);
         UNROLL for (int g = 0; g < groups; g++)
         {
             const __m512i a = _mm512_loadu_si512(v + g * 32);
@@ -226,18 +257,24 @@ INLINE void turn_sums(float *acc, const float *sums, int Dv, const int nr)
 
 INLINE void few_columns(const attni_amx_step *x, const int nr)
 {
-    __m512 top = _mm512_set1_ps(-__builtin_inff());
-    for (int j = 0; x->k && j < ROWS; j += 16)
-        score_few_keys(x->st_next + j * 16, &top, x->q, (const char *)x->k + j * x->ldk, x->ldk,
-                       x->runs, nr);
-    raise_top(x, &top, 1);
+    /* One column reads values once, and half a block ahead stays in the first cache; more read them
+     * in several passes. */
+    const int before = nr == 1 ? ROWS / 2 : ROWS;
+    if (x->k) {
+        const char *k = x->k;
+        ahead next = look_ahead(k + before * x->ldk, x->ldk, 64 * x->runs);
+        for (int j = 0; j < ROWS; j += nr == 1 ? 32 : 16)
+            score_few_keys(x->st_next + j * 16, x->q, k + j * x->ldk, x->ldk, x->runs, &next, nr,
+                           nr == 1 ? 2 : 1);
+    }
     if (!x->p_before)
         return;
     const int Dv = x->panels * 16;
+    ahead next = look_ahead(x->v + before * x->ldv, 2 * x->ldv, 2 * Dv);
     int c = 0;
 #define STEP(groups)                                                                               \
     for (; c + 32 * (groups) <= Dv; c += 32 * (groups))                                            \
-    value_few_columns(x->sums + c, Dv, x->p_before, x->v + c, x->ldv, x->first, nr, groups)
+    value_few_columns(x->sums + c, Dv, x->p_before, x->v + c, x->ldv, x->first, &next, nr, groups)
     if (nr == 1)
         STEP(4);
     STEP(1);
