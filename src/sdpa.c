@@ -52,6 +52,13 @@ static attni_view view_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)
     return view;
 }
 
+char *attni_stored_row(const attni_view *view, const attn_tensor *t, int64_t j)
+{
+    if (view->args->cache) /* a block never straddles two of its pages */
+        return attni_cache_rows(view->args->cache, attni_part_of(view, t), view->b, view->hk, j);
+    return attni_at(t, view->b, view->hk, view->j_base + j, 0);
+}
+
 static int64_t rows_per_task(const attni_plan *p)
 {
     return (int64_t)p->tiles * (attni_div(p->nv * p->kernels->lanes, p->group));

@@ -2,6 +2,7 @@
 #ifndef ATTNI_SDPA_H
 #define ATTNI_SDPA_H
 
+#include "cache.h"
 #include "internal.h"
 #include "kernel/kernel.h"
 
@@ -17,6 +18,16 @@ typedef struct attni_view {
     int64_t i_base, j_base;
     int64_t off; /* causal offset */
 } attni_view;
+
+/* sdpa.c. Row j of the view's keys or values - `t` is args->k or args->v - as they are stored, in a
+ * tensor or in a cache. Up to a block of rows, from a multiple of ATTNI_BLOCK on, lie t->stride[2]
+ * apart. */
+char *attni_stored_row(const attni_view *view, const attn_tensor *t, int64_t j);
+/* Which of the two `t` is, for a cache. */
+static inline attni_cache_part attni_part_of(const attni_view *view, const attn_tensor *t)
+{
+    return t == &view->args->v ? ATTNI_VALUES : ATTNI_KEYS;
+}
 
 /* ---------------------------------------------------------------------------- mask.c
  *

@@ -109,18 +109,8 @@ static void finish_scores(worker *w, run *x)
             continue;
         if (p->natural)
             p->kernels->natural(st, y->n, p->rest, p->args.softcap, t->nv);
-        if (y->visible != ATTNI_FULL) {
-            const attni_block part = {.st = st,
-                                      .kernels = p->kernels,
-                                      .i0 = t->i0,
-                                      .j0 = y->j0,
-                                      .rows = t->per_head,
-                                      .heads = t->heads,
-                                      .n = y->n,
-                                      .nv = t->nv,
-                                      .biases = w->biases};
-            attni_mask_apply(w->view, &part);
-        }
+        if (y->visible != ATTNI_FULL)
+            attni_amx_mask(w, t, st, y->j0, y->n);
         y->clean = attni_amx_maxima(x->columns, st, y->n, t->nv);
     }
     attni_amx_set_maxima(x->columns, t->lift, t->nv);
@@ -149,7 +139,7 @@ static void add_odd_values(worker *w, const weighed *x)
     const int nv = x->t->nv, W = x->t->W;
     for (int r = 0; r < x->block.n; r++)
         for (int64_t c = 0; c < w->plan->Dv; c++) {
-            const char *row = attni_amx_stored_row(w, v, ATTNI_VALUES, x->block.j0 + r);
+            const char *row = attni_stored_row(w->view, v, x->block.j0 + r);
             float value;
             attni_load_row_f32(&value, row + c * v->stride[3] * 2, v->dtype, 1, 1);
             if (isfinite(value))

@@ -145,34 +145,19 @@ static void load_queries(attni_worker *w, attni_tile *t)
 
 /* ------------------------------------------------------------------------------ keys and values */
 
-static attni_cache_part part_of(const attni_plan *p, const attn_tensor *t)
-{
-    return t == &p->args.v ? ATTNI_VALUES : ATTNI_KEYS;
-}
-
-/* Rows of a tensor of keys or values as they are stored. Never more than a block of keys is asked
- * for at once, from a multiple of a block on. */
-static const char *stored_rows(const attni_worker *w, const attn_tensor *t, int64_t j)
-{
-    const attni_plan *p = w->plan;
-    if (p->args.cache) /* a block never straddles two of its pages */
-        return attni_cache_rows(p->args.cache, part_of(p, t), w->view->b, w->view->hk, j);
-    return attni_at(t, w->view->b, w->view->hk, w->view->j_base + j, 0);
-}
-
 static void load_blocks(const attni_worker *w, const attn_tensor *t, char *to, int64_t j0, int n)
 {
     const attni_plan *p = w->plan;
     const int64_t width = t->shape[3];
     if (t->dtype == ATTN_I8) {
-        attni_cache_load(p->args.cache, part_of(p, t), w->view->b, w->view->hk, j0, n,
+        attni_cache_load(p->args.cache, attni_part_of(w->view, t), w->view->b, w->view->hk, j0, n,
                          p->real_dtype, to);
         return;
     }
     for (int r = 0; r < n; r += ATTNI_BLOCK)
-        convert_rows(p, to + (size_t)r * (size_t)width * p->real, stored_rows(w, t, j0 + r),
-                     (ptrdiff_t)t->stride[2], t->dtype, t->stride[3],
-                     n - r < ATTNI_BLOCK ? n - r : ATTNI_BLOCK, width);
+        convert_rows(p, to + (size_t)r * (size_t)width * p->real,
+                     attni_stored_row(w->view, t, j0 + r), (ptrdiff_t)t->stride[2], t->dtype,
+                     t->stride[3], n - r < ATTNI_BLOCK ? n - r : ATTNI_BLOCK, width);
 }
 
 void attni_tile_load(attni_worker *w, int64_t j0, int n, bool values)
@@ -196,7 +181,7 @@ static const char *block_rows(const attni_worker *w, const attn_tensor *t, bool 
     }
     if (in_place || w->as_stored) {
         *ld = (ptrdiff_t)t->stride[2];
-        return stored_rows(w, t, j);
+        return attni_stored_row(w->view, t, j);
     }
     *ld = (ptrdiff_t)width;
     return converted + (size_t)(j - w->loaded) * (size_t)width * w->plan->real;
