@@ -33,6 +33,7 @@ static attni_view view_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)
     const attn_sdpa_args *a = &p->args;
     attni_view view = {.args = a,
                        .kinds = p->kinds,
+                       .kernels = p->kernels,
                        .b = b,
                        .h = h,
                        .hk = h ? attni_div(h, attni_div(p->H, p->Hk)) : 0};

@@ -160,6 +160,8 @@ static void take_step(worker *w, run *next, run *now, int b)
 {
     const attni_plan *p = w->plan;
     const weighed before = w->weighed;
+    for (int part = 0; part < ATTNI_AHEAD_PARTS / BLOCKS; part++)
+        attni_mask_fetch(&w->ahead);
     const tile *any = next ? next->t : now->t ? now->t : before.t;
     attni_amx_step x = {.nv = any->nv,
                         .runs = (int)(padded(p->D) / 32),
@@ -293,9 +295,13 @@ static void sweep(worker *w, tile *tiles, int count, sweep_mode mode)
         const int64_t left = w->view->S - j0;
         const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
         attni_amx_new_chunk(w);
-        for (int t = 0; t < count; t++)
+        for (int t = 0; t < count; t++) {
+            const tile *next = t + 1 < count ? &tiles[t + 1] : &tiles[0];
+            const int64_t from = t + 1 < count ? j0 : j0 + ATTNI_CHUNK;
+            w->ahead = attni_mask_ahead(w->view, next->i0, next->per_head, from, end - from);
             if (tiles[t].span.any0 < j0 + n && tiles[t].span.any1 > j0)
                 sweep_chunk(w, &tiles[t], j0, n, NULL);
+        }
     }
     drain(w);
 }

@@ -91,6 +91,7 @@ typedef struct worker {
     char *rows;                 /* [block][max(D, Dv)] float: rows on their way */
     float *biases;              /* [W][block] */
     float *lines;               /* [W][block] scores, a row per query */
+    attni_ahead ahead;
 } worker;
 
 /* Where tensor t, [B,H,T,...], has the row of column i. */

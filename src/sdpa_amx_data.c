@@ -88,7 +88,9 @@ void attni_amx_new_chunk(worker *w)
 
 void attni_amx_mask(const worker *w, const tile *t, float *st, int64_t j0, int n)
 {
+    float mx[ATTNI_AMX_W] __attribute__((aligned(ATTNI_ALIGN)));
     const attni_block part = {.st = st,
+                              .mx = mx,
                               .kernels = w->plan->kernels,
                               .i0 = t->i0,
                               .j0 = j0,

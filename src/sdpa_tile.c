@@ -226,6 +226,7 @@ void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, 
                          t->nv);
     if (masked) {
         const attni_block block = {.st = w->st,
+                                   .mx = w->mx,
                                    .kernels = kernels,
                                    .i0 = t->i0,
                                    .j0 = j0,
@@ -235,8 +236,7 @@ void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, 
                                    .nv = t->nv,
                                    .biases = w->biases};
         attni_mask_apply(w->view, &block);
-    }
-    if (masked || p->natural)
+    } else if (p->natural)
         kernels->maxima(w->mx, w->st, n, t->nv);
 }
 
@@ -313,13 +313,16 @@ static bool sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_
         w->as_stored = reads_halves(p, t, block, mode);
         if (p->tiles == 1 && !w->as_stored)
             attni_tile_load(w, j0 + r, block, true);
+        attni_mask_fetch(&w->ahead);
         attni_tile_scores(w, t, j0 + r, block, visible, ATTN_STAGE_BIASED);
+        attni_mask_fetch(&w->ahead);
         flags |= visible == ATTNI_FULL ? 0 : ATTNI_MASKED;
         weigh_block(w, t, x, j0 + r, block, flags);
         if (r == last && joins) {
             p->kernels->join(t->m, t->l, w->factors, x->m, x->l, t->nv);
             flags |= ATTNI_LAST;
         }
+        attni_mask_fetch(&w->ahead);
         add_values(w, t, x, j0 + r, block, flags);
         flags &= ~(ATTNI_FIRST | ATTNI_MASKED);
     }
@@ -342,9 +345,13 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, sweep_mode mode
         const int n = end - j0 < ATTNI_CHUNK ? (int)(end - j0) : ATTNI_CHUNK;
         if (w->plan->tiles > 1)
             attni_tile_load(w, j0, n, true);
-        for (int t = 0; t < count; t++)
+        for (int t = 0; t < count; t++) {
+            const attni_tile *next = t + 1 < count ? &tiles[t + 1] : &tiles[0];
+            const int64_t from = t + 1 < count ? j0 : j0 + ATTNI_CHUNK;
+            w->ahead = attni_mask_ahead(w->view, next->i0, next->per_head, from, end - from);
             if (tiles[t].span.any0 < j0 + n && tiles[t].span.any1 > j0)
                 sweep_chunk(w, &tiles[t], &w->chunk, j0, n, mode, true);
+        }
     }
 }
 

@@ -44,6 +44,7 @@ typedef struct attni_worker {
     char *rows;          /* [W][max(D, Dv)]: converted queries, outputs */
     char *biases;        /* [W][block] of a dense mask */
     char *lines;         /* [W][block] scores, a row per query */
+    attni_ahead ahead;
 } attni_worker;
 
 /* --------------------------------------------------------------------------- lanes, either type */

@@ -233,6 +233,8 @@ V_INLINE vec tanh_scaled(vec s, vec C, vec limit)
 static void op_natural(void *st_, int n, double r, double cap, int nv)
 {
     R *st = st_;
+    if (r == 1 && !(cap > 0)) /* the scale is a power of two, as of D = 64 */
+        return;
     const double C = 2.8853900817779268147 * r / cap; /* 2 log2(e) */
     const double end = ATTNI_BITS == 32 ? 30 : 58;    /* 2^end + 1 rounds to 2^end: tanh is 1 */
     const vec vr = v_set1((R)r), vcap = v_set1((R)cap), vC = v_set1((R)C);
@@ -244,47 +246,7 @@ static void op_natural(void *st_, int n, double r, double cap, int nv)
     }
 }
 
-static void op_alibi(void *st_, int n, double slope, double first, int nv)
-{
-    R *st = st_;
-    const vec vslope = v_set1((R)slope), iota = v_iota();
-    for (int j = 0; j < n; j++) {
-        for (int v = 0; v < nv; v++) {
-            R *s = st + (j * nv + v) * V_LANES;
-            const vec distance = v_sub(v_set1((R)(first + j - v * V_LANES)), iota);
-            v_store(s, v_fma(vslope, distance, v_load(s)));
-        }
-    }
-}
-
-/* Adds one vector of biases; a hidden score may be anything, NaN too. */
-V_INLINE vec biased(vec st, vec b) { return v_select(v_eq(b, v_set1(-R_INF)), b, v_add(st, b)); }
-
-static void op_bias(void *st_, int n, const void *b_, ptrdiff_t ldb, int rows, int nv)
-{
-    R *st = st_;
-    const R_any *b = b_;
-    const int W = nv * V_LANES;
-    for (int first = 0; first < rows; first += V_LANES) {
-        const int lanes = rows - first < V_LANES ? rows - first : V_LANES;
-        int j = 0;
-        for (; lanes == V_LANES && j + V_LANES <= n; j += V_LANES) {
-            vec r[V_LANES];
-            UNROLL for (int i = 0; i < V_LANES; i++) r[i] = v_loadu(b + (first + i) * ldb + j);
-            v_transpose(r);
-            UNROLL for (int i = 0; i < V_LANES; i++)
-            {
-                R *to = st + (j + i) * W + first;
-                v_store(to, biased(v_load(to), r[i]));
-            }
-        }
-        for (; j < n; j++)
-            for (int i = first; i < first + lanes; i++) {
-                const R x = b[i * ldb + j];
-                st[j * W + i] = x == -R_INF ? x : st[j * W + i] + x;
-            }
-    }
-}
+#include "mask.inc.h"
 
 /* -------------------------------------------------------------- running maximum and weights */
 

@@ -40,6 +40,28 @@ V_INLINE vmask v_lt(vec a, vec b) { return V_(cmp)(a, b, _CMP_LT_OQ); }
 V_INLINE vmask v_eq(vec a, vec b) { return V_(cmp)(a, b, _CMP_EQ_OQ); }
 V_INLINE vec v_select(vmask m, vec a, vec b) { return V_(blendv)(b, a, m); }
 V_INLINE int v_any(vmask m) { return V_(movemask)(m) != 0; }
+#define V_LANES_OF_BITS
+V_INLINE vmask v_lanes(unsigned bits)
+{
+#if ATTNI_BITS == 32
+    const __m256i each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i all = _mm256_set1_epi32((int)bits);
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, each), each));
+#else
+    const __m256i each = _mm256_setr_epi64x(1, 2, 4, 8), all = _mm256_set1_epi64x(bits);
+    return _mm256_castsi256_pd(_mm256_cmpeq_epi64(_mm256_and_si256(all, each), each));
+#endif
+}
+#define V_BITS_OF_BYTES
+V_INLINE uint64_t v_bytes(const uint8_t *p)
+{
+    const __m256i zero = _mm256_setzero_si256();
+    const __m256i low = _mm256_loadu_si256((const __m256i_u *)p);
+    const __m256i high = _mm256_loadu_si256((const __m256i_u *)(p + 32));
+    const unsigned l = (unsigned)_mm256_movemask_epi8(_mm256_cmpeq_epi8(low, zero));
+    const unsigned h = (unsigned)_mm256_movemask_epi8(_mm256_cmpeq_epi8(high, zero));
+    return ~((uint64_t)h << 32 | l);
+}
 
 V_INLINE vec v_max(vec a, vec b) { return V_(max)(a, b); }
 V_INLINE vec v_round(vec a) { return V_(round)(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }

@@ -43,6 +43,14 @@ V_INLINE vmask v_lt(vec a, vec b) { return V_MASK(cmp)(a, b, _CMP_LT_OQ); }
 V_INLINE vmask v_eq(vec a, vec b) { return V_MASK(cmp)(a, b, _CMP_EQ_OQ); }
 V_INLINE vec v_select(vmask m, vec a, vec b) { return V_(mask_blend)(m, b, a); }
 V_INLINE int v_any(vmask m) { return m != 0; }
+#define V_LANES_OF_BITS
+V_INLINE vmask v_lanes(unsigned bits) { return (vmask)bits; }
+#define V_BITS_OF_BYTES
+V_INLINE uint64_t v_bytes(const uint8_t *p)
+{
+    const __m512i x = _mm512_loadu_si512(p);
+    return _mm512_test_epi8_mask(x, x);
+}
 
 V_INLINE vec v_max(vec a, vec b) { return V_(max)(a, b); }
 V_INLINE vec v_round(vec a)
