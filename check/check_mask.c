@@ -1,4 +1,4 @@
-/* hide, pack_bits and scan: what masks do to a tile of scores, and how masks that are data are read. */
+/* hide, pack_bits and scan: what masks do to a tile of scores, and how they are read. */
 #include "check_case.h"
 
 #include <math.h>

@@ -305,25 +305,26 @@ static bool sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_
         const attni_class visible = class[r / ATTNI_BLOCK];
         if (visible == ATTNI_EMPTY)
             continue;
-        /* keys past the last visible one of the block are cut off; a hidden key adds exactly 0 */
-        const int64_t seen = t->span.any1 - (j0 + r);
-        int block = r + ATTNI_BLOCK < n ? ATTNI_BLOCK : n - r;
-        if (seen < block)
-            block = (int)seen;
+        /* keys before the first and past the last visible one are cut off; they would add 0 */
+        const int64_t from = t->span.any0 > j0 + r ? t->span.any0 : j0 + r;
+        int64_t end = r + ATTNI_BLOCK < n ? j0 + r + ATTNI_BLOCK : j0 + n;
+        if (t->span.any1 < end)
+            end = t->span.any1;
+        const int block = (int)(end - from);
         w->as_stored = reads_halves(p, t, block, mode);
         if (p->tiles == 1 && !w->as_stored)
-            attni_tile_load(w, j0 + r, block, true);
+            attni_tile_load(w, from, block, true);
         attni_mask_fetch(&w->ahead);
-        attni_tile_scores(w, t, j0 + r, block, visible, ATTN_STAGE_BIASED);
+        attni_tile_scores(w, t, from, block, visible, ATTN_STAGE_BIASED);
         attni_mask_fetch(&w->ahead);
         flags |= visible == ATTNI_FULL ? 0 : ATTNI_MASKED;
-        weigh_block(w, t, x, j0 + r, block, flags);
+        weigh_block(w, t, x, from, block, flags);
         if (r == last && joins) {
             p->kernels->join(t->m, t->l, w->factors, x->m, x->l, t->nv);
             flags |= ATTNI_LAST;
         }
         attni_mask_fetch(&w->ahead);
-        add_values(w, t, x, j0 + r, block, flags);
+        add_values(w, t, x, from, block, flags);
         flags &= ~(ATTNI_FIRST | ATTNI_MASKED);
     }
     if (joins)

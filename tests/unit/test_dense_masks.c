@@ -1,7 +1,7 @@
 /* A dense mask says what a rule says, and gives the rule's bits: a window, or lengths of keys,
  * written out as bool in every shape that can hold it, and as 0 and -inf in every float type where
  * the scale is a power of two, so that natural and log2 units differ by a constant alone. And a
- * bias has one value in every type that holds it, repeated or written out, along rows or columns. */
+ * bias has one value in every type that holds it, repeated or written out, by rows or columns. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
