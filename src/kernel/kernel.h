@@ -96,12 +96,12 @@ typedef struct attni_kernels {
     /* st[j*W + i] = -inf where bit i of visible[j] is 0, j < n. mx as maxima() gives it then. */
     void (*hide)(void *st, void *mx, const uint64_t *visible, int n, int nv);
 
-    /* Bit j of to[i] = is byte p[i*ld + j] not 0?, for i < rows, j < n <= 64; further bits are 0. */
+    /* Bit j of to[i] = is byte p[i*ld + j] not 0?, for i < rows, j < n <= 64; the others are 0. */
     void (*pack_bits)(uint64_t *to, const void *p, ptrdiff_t ld, int rows, int n);
 
-    /* Looks at rows of so many bytes, ld bytes apart: 1 if in some 8 bytes of a row, counted from its
-     * first, a bit of `value` is set; plus 2 if some are not those of `hidden`. It may stop when it
-     * has found both. Of a row's last bytes only those that are in it count. */
+    /* Looks at rows of so many bytes, ld bytes apart: 1 if in some 8 bytes of a row, counted from
+     * its first, a bit of `value` is set; plus 2 if some are not those of `hidden`. With both found
+     * it may stop. Of a row's last bytes only those that are in it count. */
     int (*scan)(const void *p, ptrdiff_t ld, int rows, size_t bytes, uint64_t value,
                 uint64_t hidden);
 
