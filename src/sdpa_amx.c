@@ -419,7 +419,7 @@ const attni_way *attni_way_amx(attni_plan *plan)
         .part = amx_part,
         .fold = amx_fold,
     };
-    if (strcmp(plan->kernels->isa, "amx") != 0 || plan->args.q.dtype != ATTN_BF16 ||
+    if (plan->args.q.dtype != ATTN_BF16 || strcmp(plan->kernels->isa, "amx") != 0 ||
         plan->args.k.dtype != ATTN_BF16 || /* a cache of i8 */
         plan->args.precision != ATTN_PRECISION_DEFAULT || plan->D > INT32_MAX - 32 ||
         plan->Dv > INT32_MAX - 32)

@@ -69,7 +69,8 @@ static void carve(attni_worker *w, attni_layout *layout)
 
 static size_t tile_scratch(const attni_plan *plan)
 {
-    attni_worker w = {.plan = plan};
+    attni_worker w;
+    w.plan = plan;
     attni_layout layout = {0};
     carve(&w, &layout);
     return layout.overflow ? SIZE_MAX : layout.used;
@@ -375,6 +376,16 @@ static void shape_tile(const attni_worker *w, attni_tile *t, int64_t i0, int64_t
     t->span = attni_mask_span(w->view, i0, i0 + t->per_head);
 }
 
+static void begin_worker(attni_worker *w, const attni_plan *plan, const attni_view *view,
+                         char *scratch)
+{
+    attni_zero(w, offsetof(attni_worker, tiles));
+    w->plan = plan;
+    w->view = view;
+    attni_layout layout = {.base = scratch};
+    carve(w, &layout);
+}
+
 static void finish_tile(attni_worker *w, attni_tile *t)
 {
     if (attni_tile_finish(w, t)) {
@@ -393,9 +404,8 @@ static void finish_tile(attni_worker *w, attni_tile *t)
 static void tile_task(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
                       char *scratch)
 {
-    attni_worker w = {.plan = plan, .view = view};
-    attni_layout layout = {.base = scratch};
-    carve(&w, &layout);
+    attni_worker w;
+    begin_worker(&w, plan, view, scratch);
     int count = 0;
     for (int64_t done = 0; done < rows; count++) {
         attni_tile *t = &w.tiles[count];
@@ -420,10 +430,8 @@ static attni_partial partial_of(const attni_plan *p, char *partials, int64_t chu
 }
 
 /* Prepares the only tile of a task that is cut into parts. */
-static attni_tile *part_tile(attni_worker *w, int64_t i0, int64_t rows, char *scratch)
+static attni_tile *part_tile(attni_worker *w, int64_t i0, int64_t rows)
 {
-    attni_layout layout = {.base = scratch};
-    carve(w, &layout);
     attni_tile *t = &w->tiles[0];
     shape_tile(w, t, i0, rows);
     load_queries(w, t);
@@ -434,8 +442,9 @@ static attni_tile *part_tile(attni_worker *w, int64_t i0, int64_t rows, char *sc
 static void tile_part(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
                       int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
 {
-    attni_worker w = {.plan = plan, .view = view};
-    attni_tile *t = part_tile(&w, i0, rows, scratch);
+    attni_worker w;
+    begin_worker(&w, plan, view, scratch);
+    attni_tile *t = part_tile(&w, i0, rows);
     for (int64_t chunk = chunk0; chunk < chunk1; chunk++) {
         attni_partial x = partial_of(plan, partials, chunk);
         const int64_t j0 = chunk * ATTNI_CHUNK, left = t->span.any1 - j0;
@@ -448,8 +457,9 @@ static void tile_part(const attni_plan *plan, const attni_view *view, int64_t i0
 static void tile_fold(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
                       int64_t chunks, char *partials, char *scratch)
 {
-    attni_worker w = {.plan = plan, .view = view};
-    attni_tile *t = part_tile(&w, i0, rows, scratch);
+    attni_worker w;
+    begin_worker(&w, plan, view, scratch);
+    attni_tile *t = part_tile(&w, i0, rows);
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
         const attni_partial x = partial_of(plan, partials, chunk);
         if (attni_lane(plan, x.l, 0) < 0)

@@ -33,7 +33,6 @@ typedef struct attni_partial {
 typedef struct attni_worker {
     const attni_plan *plan;
     const attni_view *view;
-    attni_tile tiles[ATTNI_TILES];
     attni_partial chunk; /* the running one */
     char *st;            /* [block][W] */
     char *mx, *a;        /* [W] each */
@@ -45,6 +44,7 @@ typedef struct attni_worker {
     char *biases;        /* [W][block] of a dense mask */
     char *lines;         /* [W][block] scores, a row per query */
     attni_ahead ahead;
+    attni_tile tiles[ATTNI_TILES]; /* last: all before it begins as 0 */
 } attni_worker;
 
 /* --------------------------------------------------------------------------- lanes, either type */

@@ -444,36 +444,40 @@ V_INLINE void store_part(R_any *to, vec x, int n)
         to[i] = lane[i];
 }
 
+/* Rows are divided, not components, after they are turned: of a few queries there are fewer. */
 static int op_finish(void *out_, ptrdiff_t ldo, const void *total_, const void *l_, int rows,
                      int64_t Dv, int nv)
 {
     R_any *out = out_;
     const R *total = total_, *l = l_;
     const int W = nv * V_LANES;
-    vec bad = v_set1(0); /* x * 0 is NaN for NaN and Inf */
+    const vec zero = v_set1(0);
+    vec bad = zero; /* x * 0 is NaN for NaN and Inf */
     for (int first = 0; first < rows; first += V_LANES) {
         const int n = rows - first < V_LANES ? rows - first : V_LANES;
-        const vec minus_l = v_sub(v_set1(0), v_load(l + first));
-        const vec r = v_div(v_set1(-1), minus_l);
-        const vmask used = v_lt(v_iota(), v_set1((R)n));
+        R inverse[V_LANES];
+        v_storeu(inverse, v_div(v_set1(1), v_load(l + first)));
         for (int64_t c = 0; c < Dv; c += V_LANES) {
             const int columns = Dv - c < V_LANES ? (int)(Dv - c) : V_LANES;
+            const vmask used = v_lt(v_iota(), v_set1((R)columns));
             vec x[V_LANES];
-            for (int u = 0; u < columns; u++) {
-                x[u] = quotient(v_load(total + (c + u) * W + first), minus_l, r);
-                bad = v_fma(v_select(used, x[u], v_set1(0)), v_set1(0), bad);
+            UNROLL for (int u = 0; u < V_LANES; u++)
+            {
+                x[u] = u < columns ? v_load(total + (c + u) * W + first) : zero;
             }
-            for (int u = columns; u < V_LANES; u++)
-                x[u] = v_set1(0);
             v_transpose(x);
-            for (int i = 0; i < n; i++)
+            for (int i = 0; i < n; i++) {
+                const vec minus_l = v_sub(zero, v_bcast(l + first + i));
+                const vec y = quotient(x[i], minus_l, v_bcast(inverse + i));
+                bad = v_add(bad, v_mul(v_select(used, y, zero), zero));
+                R_any *to = out + (first + i) * ldo + c;
                 if (columns == V_LANES)
-                    v_storeu(out + (first + i) * ldo + c, x[i]);
+                    v_storeu(to, y);
                 else
-                    store_part(out + (first + i) * ldo + c, x[i], columns);
+                    store_part(to, y, columns);
+            }
         }
     }
-    const vec zero = v_set1(0);
     return v_any(v_lt(zero, v_select(v_eq(bad, bad), zero, v_set1(1))));
 }
 
