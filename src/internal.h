@@ -174,6 +174,15 @@ static inline attni_mode attni_mode_enter(void)
 static inline void attni_mode_leave(attni_mode before) { fesetenv(&before); }
 #endif
 
+/* Of the caller's options, a struct that begins with its size: fields that this library, whose
+ * struct has `known` bytes, does not have must be 0. */
+attn_status attni_check_newer(const void *options, size_t known, attn_error *err);
+/* An allocator is given whole or not at all; the latter becomes attni_default_allocate. */
+typedef void *(*attni_allocate)(void *user, size_t size, size_t alignment);
+typedef void (*attni_release)(void *user, void *memory, size_t size);
+attn_status attni_check_allocator(attni_allocate *allocate, attni_release *release,
+                                  attn_error *err);
+
 typedef struct attni_call {
     attn_context *ctx;
     char *scratch;   /* aligned to ATTNI_ALIGN, at least the size asked for */
