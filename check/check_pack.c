@@ -206,6 +206,9 @@ void check_bias(check_case *c)
         }
 
     c->kernels->bias(st, n, b, ld, rows, c->nv);
+    for (int64_t at = 0; at < count && ld == 0; at++)
+        if (at % c->W >= rows) /* may be anything */
+            want[at] = check_get(c, st, at);
     check_expect_same(c, "st", st, want, count, c->W, CHECK_ZERO_ANY);
     check_expect_intact(c);
     CHECK_BENCH(c, count, c->kernels->bias(st, n, b, ld, rows, c->nv));

@@ -58,22 +58,13 @@ attn_status attni_cache_options(attn_cache_options *to, const attn_cache_options
     if (size < sizeof *to || size > 4096)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "options",
                           "options.struct_size is %zu; start from ATTN_CACHE_OPTIONS_INIT", size);
-    for (size_t i = sizeof *to; i < size; i++)
-        if (((const char *)from)[i] != 0)
-            return attni_fail(err, ATTN_ERR_ARGUMENT, "options",
-                              "options has fields that this library, version %s, does not know; "
-                              "leave them 0",
-                              attn_version());
+    attn_status status = attni_check_newer(from, sizeof *to, err);
+    if (status)
+        return status;
     *to = *from;
     to->struct_size = sizeof *to;
-    if (!to->allocate != !to->release)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "options",
-                          "options has one of allocate and release; give both or neither");
-    if (!to->allocate) {
-        to->allocate = attni_default_allocate;
-        to->release = attni_default_release;
-    }
-    return check_numbers(to, err);
+    status = attni_check_allocator(&to->allocate, &to->release, err);
+    return status ? status : check_numbers(to, err);
 }
 
 /* ---------------------------------------------------------------------------------- creation */

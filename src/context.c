@@ -32,6 +32,31 @@ struct attn_context {
 
 /* ----------------------------------------------------------------------------------- options */
 
+attn_status attni_check_newer(const void *options, size_t known, attn_error *err)
+{
+    size_t size;
+    memcpy(&size, options, sizeof size);
+    for (size_t i = known; i < size; i++)
+        if (((const char *)options)[i] != 0)
+            return attni_fail(err, ATTN_ERR_ARGUMENT, "options",
+                              "options has fields that this library, version %s, does not know; "
+                              "leave them 0",
+                              attn_version());
+    return ATTN_OK;
+}
+
+attn_status attni_check_allocator(attni_allocate *allocate, attni_release *release, attn_error *err)
+{
+    if (!*allocate != !*release)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "options",
+                          "options has one of allocate and release; give both or neither");
+    if (!*allocate) {
+        *allocate = attni_default_allocate;
+        *release = attni_default_release;
+    }
+    return ATTN_OK;
+}
+
 /* Copies what the caller's version of the struct has; the rest keeps its default. */
 static attn_status read_options(attn_context_options *to, const attn_context_options *from,
                                 attn_error *err)
@@ -43,20 +68,8 @@ static attn_status read_options(attn_context_options *to, const attn_context_opt
     *to = (attn_context_options)ATTN_CONTEXT_OPTIONS_INIT;
     if (from)
         memcpy(to, from, size < sizeof *to ? size : sizeof *to);
-    for (size_t i = sizeof *to; i < size; i++)
-        if (((const char *)from)[i] != 0)
-            return attni_fail(err, ATTN_ERR_ARGUMENT, "options",
-                              "options has fields that this library, version %s, does not know; "
-                              "leave them 0",
-                              attn_version());
-    if (!to->allocate != !to->release)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "options",
-                          "options has one of allocate and release; give both or neither");
-    if (!to->allocate) {
-        to->allocate = attni_default_allocate;
-        to->release = attni_default_release;
-    }
-    return ATTN_OK;
+    const attn_status status = from ? attni_check_newer(from, sizeof *to, err) : ATTN_OK;
+    return status ? status : attni_check_allocator(&to->allocate, &to->release, err);
 }
 
 /* An environment variable; NULL if it is not set or empty. */

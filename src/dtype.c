@@ -148,20 +148,14 @@ static inline uint16_t f64_to_bf16(double x) { return f32_to_bf16(to_odd(x)); }
 
 static const struct {
     const char *name;
-    size_t size;
     void (*load_f32)(float *dst, const void *src, int64_t stride, int64_t n);
     void (*load_f64)(double *dst, const void *src, int64_t stride, int64_t n);
     void (*store_f32)(void *dst, int64_t stride, const float *src, int64_t n);
     void (*store_f64)(void *dst, int64_t stride, const double *src, int64_t n);
 } types[] = {
 #define ATTNI_FLOAT(type, name, bytes)                                                             \
-    [type] = {#name,                                                                               \
-              bytes,                                                                               \
-              load_##name##_f32,                                                                   \
-              load_##name##_f64,                                                                   \
-              store_##name##_f32,                                                                  \
-              store_##name##_f64},
-#define ATTNI_OTHER(type, name, bytes) [type] = {#name, bytes, NULL, NULL, NULL, NULL},
+    [type] = {#name, load_##name##_f32, load_##name##_f64, store_##name##_f32, store_##name##_f64},
+#define ATTNI_OTHER(type, name, bytes) [type] = {#name, NULL, NULL, NULL, NULL},
 #include "dtype.def"
 };
 
@@ -170,7 +164,7 @@ static bool known(attn_dtype dtype)
     return (unsigned)dtype < sizeof types / sizeof types[0] && types[dtype].name;
 }
 
-size_t attn_dtype_size(attn_dtype dtype) { return known(dtype) ? types[dtype].size : 0; }
+size_t attn_dtype_size(attn_dtype dtype) { return attni_dtype_size(dtype); }
 
 const char *attn_dtype_name(attn_dtype dtype)
 {

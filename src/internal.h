@@ -15,14 +15,30 @@
 
 #define ATTNI_ALIGN 64 /* bytes; every scratch array starts on such a line */
 
-/* --------------------------------------------------------------------------- alloc.c: sizes
+/* ----------------------------------------------------------------------------- sizes; alloc.c
  *
- * Every count x size goes through these. They return false, and leave *out alone, where the true
- * result does not fit. attni_layout hands out aligned pieces of one block: with base NULL it only
- * adds up, so that sizing and carving are the same code run twice.
+ * Nearly every heap overflow in the readers and kernels of others began as a count times a size, or
+ * a sum, or a rounding up, that wrapped. So every one goes through these. They return false, and
+ * leave *out alone, where the true result does not fit. attni_layout hands out aligned pieces of
+ * one block: with base NULL it only adds up, so that sizing and carving are the same code run
+ * twice.
  */
-bool attni_size_add(size_t a, size_t b, size_t *out);
-bool attni_size_mul(size_t a, size_t b, size_t *out);
+static inline bool attni_size_add(size_t a, size_t b, size_t *out)
+{
+    size_t sum;
+    if (__builtin_add_overflow(a, b, &sum))
+        return false;
+    *out = sum;
+    return true;
+}
+static inline bool attni_size_mul(size_t a, size_t b, size_t *out)
+{
+    size_t product;
+    if (__builtin_mul_overflow(a, b, &product))
+        return false;
+    *out = product;
+    return true;
+}
 
 /* a / b of numbers >= 0. Sizes are small as a rule, and a short division takes a quarter of a long
  * one's time. */
@@ -41,11 +57,30 @@ typedef struct attni_layout {
     size_t used;
     bool overflow; /* a piece did not fit a size_t: `used` means nothing */
 } attni_layout;
-void *attni_layout_take(attni_layout *layout, size_t count, size_t element_size);
+/* Each piece is rounded up to whole lines, so that `used` is always where the next one starts, and
+ * two workers never write to one line. */
+static inline void *attni_layout_take(attni_layout *into, size_t count, size_t element_size)
+{
+    size_t bytes, end;
+    if (into->overflow || !attni_size_mul(count, element_size, &bytes) ||
+        !attni_size_add(bytes, ATTNI_ALIGN - 1, &bytes) ||
+        !attni_size_add(into->used, bytes / ATTNI_ALIGN * ATTNI_ALIGN, &end)) {
+        into->overflow = true;
+        return NULL;
+    }
+    void *piece = into->base ? into->base + into->used : NULL;
+    into->used = end;
+    return piece;
+}
 
 /* The allocate and release of options that have none. */
 void *attni_default_allocate(void *user, size_t size, size_t alignment);
 void attni_default_release(void *user, void *memory, size_t size);
+
+/* memset(to, 0, n) and memcpy, by the C library: GCC makes string instructions of sizes that it
+ * knows, and three of them take as long to begin as attention over six words does to compute. */
+void attni_zero(void *to, size_t n);
+void attni_copy(void *to, const void *from, size_t n);
 
 /* ------------------------------------------------------------------------- error.c: messages
  *
@@ -61,6 +96,16 @@ attn_status attni_fail(attn_error *err, attn_status status, const char *argument
  * f32 and all widening are exact; stores round to nearest even. Neither pointer need be aligned.
  */
 bool attni_dtype_is_float(attn_dtype dtype);
+/* attn_dtype_size, without a call. */
+static inline size_t attni_dtype_size(attn_dtype dtype)
+{
+    static const uint8_t sizes[] = {
+#define ATTNI_FLOAT(type, name, bytes) [type] = bytes,
+#define ATTNI_OTHER(type, name, bytes) [type] = bytes,
+#include "dtype.def"
+    };
+    return (unsigned)dtype < sizeof sizes ? sizes[dtype] : 0;
+}
 void attni_load_row_f32(float *dst, const void *src, attn_dtype dtype, int64_t stride, int64_t n);
 void attni_load_row_f64(double *dst, const void *src, attn_dtype dtype, int64_t stride, int64_t n);
 void attni_store_row_f32(void *dst, attn_dtype dtype, int64_t stride, const float *src, int64_t n);
@@ -72,7 +117,7 @@ static inline char *attni_at(const attn_tensor *t, int64_t b, int64_t h, int64_t
     /* in integers that may wrap: where a size is 0, data may be NULL and a stride anything */
     const uint64_t e = (uint64_t)b * (uint64_t)t->stride[0] + (uint64_t)h * (uint64_t)t->stride[1] +
                        (uint64_t)i * (uint64_t)t->stride[2] + (uint64_t)j * (uint64_t)t->stride[3];
-    return (char *)((uintptr_t)t->data + (uintptr_t)(e * attn_dtype_size(t->dtype)));
+    return (char *)((uintptr_t)t->data + (uintptr_t)(e * attni_dtype_size(t->dtype)));
 }
 /* Checks of one tensor: sizes >= 0, every offset addressable, data not NULL unless a size is 0; for
  * outputs, that no two elements share memory. `name` is the argument's name in messages. */
@@ -129,6 +174,15 @@ static inline attni_mode attni_mode_enter(void)
 }
 static inline void attni_mode_leave(attni_mode before) { fesetenv(&before); }
 #endif
+
+/* Of the caller's options, a struct that begins with its size: fields that this library, whose
+ * struct has `known` bytes, does not have must be 0. */
+attn_status attni_check_newer(const void *options, size_t known, attn_error *err);
+/* An allocator is given whole or not at all; the latter becomes attni_default_allocate. */
+typedef void *(*attni_allocate)(void *user, size_t size, size_t alignment);
+typedef void (*attni_release)(void *user, void *memory, size_t size);
+attn_status attni_check_allocator(attni_allocate *allocate, attni_release *release,
+                                  attn_error *err);
 
 typedef struct attni_call {
     attn_context *ctx;

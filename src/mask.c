@@ -4,15 +4,16 @@
  *   check   is what the caller gave sensible? (NULL: nothing to check)
  *   span    the keys that any, and that all, of a run of queries see (NULL: all keys)
  *   scan    looks at the data of one tile, for rules that only data can decide (NULL: by span)
- *   apply   adds to a block of scores, and writes -inf where a key is not visible
+ *   add     adds to a block of scores (NULL: nothing)
+ *   show    which lanes of a block see each of its keys (NULL: all)
  *
- * Spans intersect and applies chain, so rules combine without knowing of each other. Rows that add
- * come before rows that hide: what is hidden is overwritten last, so a NaN bias there is harmless.
- * To add a kind: a field in attn.h, a row here, a case in ref/attn_ref.c.
+ * Spans and what is shown intersect, and what is added adds up, so rules combine without knowing of
+ * each other. What is hidden is overwritten last, so a NaN bias there is harmless. To add a kind: a
+ * field in attn.h, a row here, a case in ref/attn_ref.c.
  */
 #include "sdpa.h"
 
-#include <math.h>
+#include <limits.h>
 #include <string.h>
 
 #define UNBOUNDED (INT64_MAX / 4)
@@ -23,27 +24,34 @@ typedef struct mask_kind {
     attn_status (*check)(const attni_plan *plan, attn_error *err);
     void (*span)(const attni_view *view, int64_t i0, int64_t i1, attni_span *span);
     attni_class (*scan)(const attni_view *view, int64_t i0, int64_t i1, int64_t j0, int64_t j1);
-    void (*apply)(const attni_view *view, const attni_block *block);
-    bool biases;
+    void (*add)(const attni_view *view, const attni_block *block);
+    /* visible[r] of key j0 + r: takes away the bits of lanes that do not see it */
+    void (*show)(const attni_view *view, const attni_block *block, uint64_t *visible);
 } mask_kind;
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* st[row][from..to) = -inf; the lanes are clipped to the block's queries. */
-static void hide(const attni_block *block, int row, int64_t from, int64_t to)
+/* The lanes of queries from .. to-1 of the block, of each of its heads. */
+static uint64_t lanes(const attni_block *block, int64_t from, int64_t to)
 {
-    const int W = block->nv * block->kernels->lanes;
     from = max64(from, 0);
     to = min64(to, block->rows);
-    for (int64_t lane = (int64_t)row * W; lane < (int64_t)row * W + block->rows * block->heads;
-         lane += block->rows)
-        for (int64_t i = from; i < to; i++) {
-            if (block->kernels->bits == 32)
-                ((float *)block->st)[lane + i] = -INFINITY;
-            else
-                ((double *)block->st)[lane + i] = -(double)INFINITY;
-        }
+    if (from >= to)
+        return 0;
+    const uint64_t one = UINT64_MAX >> (64 - (to - from)) << from;
+    uint64_t all = one;
+    for (int h = 1; h < block->heads; h++)
+        all |= one << h * block->rows;
+    return all;
+}
+
+/* Shows keys from .. to-1 alone, to all lanes. */
+static void show_keys(const attni_block *block, uint64_t *visible, int64_t from, int64_t to)
+{
+    for (int r = 0; r < block->n; r++)
+        if (block->j0 + r < from || block->j0 + r >= to)
+            visible[r] = 0;
 }
 
 /* ----------------------------------------------------------------------------------- sequence */
@@ -61,11 +69,9 @@ static void sequence_span(const attni_view *view, int64_t i0, int64_t i1, attni_
     *span = (attni_span){0, view->S, 0, view->S};
 }
 
-static void sequence_apply(const attni_view *view, const attni_block *block)
+static void sequence_show(const attni_view *view, const attni_block *block, uint64_t *visible)
 {
-    for (int r = 0; r < block->n; r++)
-        if (block->j0 + r < 0 || block->j0 + r >= view->S)
-            hide(block, r, 0, block->rows);
+    show_keys(block, visible, 0, view->S);
 }
 
 static attn_status check_offsets(const char *name, const int64_t *at, int64_t n, int64_t limit,
@@ -134,10 +140,10 @@ static void causal_span(const attni_view *view, int64_t i0, int64_t i1, attni_sp
     *span = (attni_span){0, i1 - 1 + view->off + 1, 0, i0 + view->off + 1};
 }
 
-static void causal_apply(const attni_view *view, const attni_block *block)
+static void causal_show(const attni_view *view, const attni_block *block, uint64_t *visible)
 {
     for (int r = 0; r < block->n; r++)
-        hide(block, r, 0, block->j0 + r - view->off - block->i0);
+        visible[r] &= lanes(block, block->j0 + r - view->off - block->i0, block->rows);
 }
 
 /* ------------------------------------------------------------------------------------- window */
@@ -172,15 +178,13 @@ static void window_span(const attni_view *view, int64_t i0, int64_t i1, attni_sp
     }
 }
 
-static void window_apply(const attni_view *view, const attni_block *block)
+static void window_show(const attni_view *view, const attni_block *block, uint64_t *visible)
 {
     const int64_t left = view->args->window_left, right = view->args->window_right;
     for (int r = 0; r < block->n; r++) {
         const int64_t i = block->j0 + r - view->off - block->i0; /* the lane on the diagonal */
-        if (left >= 0)
-            hide(block, r, i + left + 1, block->rows);
-        if (right >= 0)
-            hide(block, r, 0, i - right);
+        visible[r] &=
+            lanes(block, right >= 0 ? i - right : 0, left >= 0 ? i + left + 1 : block->rows);
     }
 }
 
@@ -206,12 +210,9 @@ static void lengths_span(const attni_view *view, int64_t i0, int64_t i1, attni_s
     *span = (attni_span){0, n, 0, n};
 }
 
-static void lengths_apply(const attni_view *view, const attni_block *block)
+static void lengths_show(const attni_view *view, const attni_block *block, uint64_t *visible)
 {
-    const int64_t n = view->args->key_lengths[view->b];
-    for (int r = 0; r < block->n; r++)
-        if (block->j0 + r >= n)
-            hide(block, r, 0, block->rows);
+    show_keys(block, visible, INT64_MIN, view->args->key_lengths[view->b]);
 }
 
 /* -------------------------------------------------------------------------------------- dense */
@@ -244,107 +245,91 @@ static const char *dense_at(const attni_view *view, int64_t i, int64_t j)
     return attni_at(view->args->mask, view->b, view->h, view->i_base + i, view->j_base + j);
 }
 
-/* Is some byte of w zero? (Mycroft's test.) */
-static bool has_zero_byte(uint64_t w)
+/* Rows that repeat are looked at once: the mask is the same for every query, or the lanes are the
+ * same query of several heads, for which it is. */
+static int different_rows(const attn_tensor *mask, int64_t rows)
 {
-    return ((w - 0x0101010101010101u) & ~w & 0x8080808080808080u) != 0;
+    return mask->stride[2] == 0 && rows > 1 ? 1 : (int)rows;
 }
 
-/* Keys i..i+n of one row: does it hold a true, does it hold a false? */
-static void bool_row(const char *p, int64_t stride, int64_t n, bool *some, bool *all)
+/* A bit per key of queries i0 .. i0+rows-1, for n <= 64 keys from j0 on. */
+static void bool_bits(const attni_view *view, int64_t i0, int rows, int64_t j0, int n, uint64_t *to)
 {
-    int64_t j = 0;
-    if (stride == 1) {
-        for (; j + 8 <= n && !(*some && !*all); j += 8) {
-            uint64_t w;
-            memcpy(&w, p + j, sizeof w);
-            *some |= w != 0;
-            *all &= !has_zero_byte(w);
-        }
+    const attn_tensor *mask = view->args->mask;
+    if (mask->stride[3] == 1) {
+        view->kernels->pack_bits(to, dense_at(view, i0, j0), (ptrdiff_t)mask->stride[2], rows, n);
+        return;
     }
-    for (; j < n && !(*some && !*all); j++) {
-        *some |= p[j * stride] != 0;
-        *all &= p[j * stride] != 0;
+    for (int i = 0; i < rows; i++) {
+        const char *from = dense_at(view, i0 + i, j0);
+        to[i] = 0;
+        for (int r = 0; r < n; r++)
+            to[i] |= (uint64_t)(from[r * mask->stride[3]] != 0) << r;
     }
 }
 
 static attni_class bool_scan(const attni_view *view, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
 {
-    const attn_tensor *mask = view->args->mask;
-    if (mask->stride[2] == 0)
-        i1 = i0 + 1; /* the same row for every query */
-    bool some = false, all = true;
-    for (int64_t i = i0; i < i1; i++) {
-        bool_row(dense_at(view, i, j0), mask->stride[3], j1 - j0, &some, &all);
-        if (some && !all)
-            return ATTNI_PARTIAL;
-    }
-    return all ? ATTNI_FULL : ATTNI_EMPTY;
+    uint64_t bits[ATTNI_MAX_LANES], some = 0, hidden = 0;
+    const int rows = different_rows(view->args->mask, i1 - i0), n = (int)(j1 - j0);
+    bool_bits(view, i0, rows, j0, n, bits);
+    for (int i = 0; i < rows; i++)
+        some |= bits[i], hidden |= ~bits[i];
+    if (some == 0)
+        return ATTNI_EMPTY;
+    return hidden << (64 - n) ? ATTNI_PARTIAL : ATTNI_FULL;
 }
 
-/* A false hides as a bias of -inf does; a true adds 0. Built from bits, for which compilers make
- * vectors; a branch would cost ten times as much on a random mask. */
-static void bool_load(void *row, const attni_kernels *kernels, const char *p, int64_t stride, int n)
+/* Bit i of row j and bit j of row i change places: halves of rows first, then halves of those
+ * (Warren, Hacker's Delight, 7-3). */
+static void turn_bits(uint64_t rows[64])
 {
-    uint32_t *f32 = row;
-    uint64_t *f64 = row;
-    if (kernels->bits == 64)
-        for (int r = 0; r < n; r++)
-            f64[r] = (uint64_t) - (p[r * stride] == 0) & 0xfff0000000000000u;
-    else if (stride == 1)
-        for (int r = 0; r < n; r++)
-            f32[r] = (uint32_t) - (p[r] == 0) & 0xff800000u;
-    else
-        for (int r = 0; r < n; r++)
-            f32[r] = (uint32_t) - (p[r * stride] == 0) & 0xff800000u;
+    uint64_t low = 0xffffffff;
+    for (int half = 32; half; half >>= 1, low ^= low << half)
+        for (int pair = 0; pair < 64; pair += 2 * half)
+            for (int i = pair; i < pair + half; i++) {
+                const uint64_t other = (rows[i] >> half ^ rows[i + half]) & low;
+                rows[i] ^= other << half;
+                rows[i + half] ^= other;
+            }
 }
 
-static void bias_load(void *row, const attni_kernels *kernels, const char *p, int64_t stride, int n,
-                      attn_dtype dtype)
+static void bool_show(const attni_view *view, const attni_block *block, uint64_t *visible)
 {
-    if (dtype == ATTN_BOOL)
-        bool_load(row, kernels, p, stride, n);
-    else if (kernels->bits == 32)
-        attni_load_row_f32(row, p, dtype, stride, n);
-    else
-        attni_load_row_f64(row, p, dtype, stride, n);
+    uint64_t bits[64] = {0};
+    const int rows = block->heads > 1 ? 1 : different_rows(view->args->mask, block->rows);
+    bool_bits(view, block->i0, rows, block->j0, block->n, bits);
+    if (rows > 1)
+        turn_bits(bits);
+    for (int r = 0; r < block->n; r++)
+        visible[r] &= rows > 1 ? bits[r] : -(bits[0] >> r & 1);
 }
 
-/* Asks for the next block's part of the mask, whose rows lie too far apart for the hardware to
- * guess: without it a mask that is not in cache made the whole call four times slower. */
-static void prefetch_next(const attni_view *view, const attni_block *block)
-{
-    const int64_t j = block->j0 + ATTNI_BLOCK;
-    if (j + ATTNI_BLOCK > view->S)
-        return;
-    const int bytes = ATTNI_BLOCK * block->kernels->bits / 8;
-    for (int i = 0; i < block->rows; i++) {
-        const char *p = dense_at(view, block->i0 + i, j);
-        for (int at = 0; at < bytes; at += 64)
-            __builtin_prefetch(p + at);
-    }
-}
-
-/* The mask as rows of R: where it lies, if it is such rows, else converted. Rows that repeat are
- * converted once; several heads have one query each, and its row in common. */
-static void dense_apply(const attni_view *view, const attni_block *block)
+/* The mask as rows of R: where it lies, if it is such rows, else converted. */
+static void bias_add(const attni_view *view, const attni_block *block)
 {
     const attn_tensor *mask = view->args->mask;
     const attni_kernels *kernels = block->kernels;
     const char *from = dense_at(view, block->i0, block->j0);
     const attn_dtype own = kernels->bits == 32 ? ATTN_F32 : ATTN_F64;
-    if (mask->dtype == own && mask->stride[3] == 1) {
-        prefetch_next(view, block);
-        kernels->bias(block->st, block->n, from, block->heads > 1 ? 0 : (ptrdiff_t)mask->stride[2],
-                      block->rows * block->heads, block->nv);
-        return;
+    const int rows = block->heads > 1 ? 1 : different_rows(mask, block->rows);
+    ptrdiff_t ld = (ptrdiff_t)mask->stride[2];
+    if (mask->stride[3] != 1) {
+        for (int i = 0; i < rows; i++) {
+            void *to = (char *)block->biases + (size_t)(i * ATTNI_BLOCK * kernels->bits / 8);
+            const char *row = dense_at(view, block->i0 + i, block->j0);
+            if (kernels->bits == 32)
+                attni_load_row_f32(to, row, mask->dtype, mask->stride[3], block->n);
+            else
+                attni_load_row_f64(to, row, mask->dtype, mask->stride[3], block->n);
+        }
+        from = block->biases, ld = ATTNI_BLOCK;
+    } else if (mask->dtype != own) {
+        kernels->widen(block->biases, from, ld, mask->dtype, rows, block->n);
+        from = block->biases, ld = block->n;
     }
-    const bool repeats = mask->stride[2] == 0 || block->heads > 1;
-    for (int i = 0; i < (repeats ? 1 : block->rows); i++)
-        bias_load((char *)block->biases + (size_t)(i * ATTNI_BLOCK * kernels->bits / 8), kernels,
-                  dense_at(view, block->i0 + i, block->j0), mask->stride[3], block->n, mask->dtype);
-    kernels->bias(block->st, block->n, block->biases, repeats ? 0 : ATTNI_BLOCK,
-                  block->rows * block->heads, block->nv);
+    kernels->bias(block->st, block->n, from, rows == 1 ? 0 : ld, block->rows * block->heads,
+                  block->nv);
 }
 
 static bool bias_active(const attn_sdpa_args *args)
@@ -352,23 +337,28 @@ static bool bias_active(const attn_sdpa_args *args)
     return args->mask && args->mask->dtype != ATTN_BOOL;
 }
 
-/* A tile is empty if every element is -inf. One that is not is found in its first row as a rule. */
+/* A tile is empty if every element is -inf, and full, for nothing is to be added, if every one is
+ * 0. One that is neither is found in its first row as a rule. The bits are enough to know. */
 static attni_class bias_scan(const attni_view *view, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
 {
+    static const struct {
+        uint64_t value, hidden; /* all but signs; -inf; as often as they fill 8 bytes */
+    } bits[] = {[ATTN_F64] = {0x7fffffffffffffff, 0xfff0000000000000},
+                [ATTN_F32] = {0x7fffffff7fffffff, 0xff800000ff800000},
+                [ATTN_F16] = {0x7fff7fff7fff7fff, 0xfc00fc00fc00fc00},
+                [ATTN_BF16] = {0x7fff7fff7fff7fff, 0xff80ff80ff80ff80}};
     const attn_tensor *mask = view->args->mask;
-    double row[64];
-    if (mask->stride[2] == 0)
-        i1 = i0 + 1;
-    for (int64_t i = i0; i < i1; i++) {
-        for (int64_t j = j0; j < j1; j += 64) {
-            const int64_t n = min64(64, j1 - j);
-            attni_load_row_f64(row, dense_at(view, i, j), mask->dtype, mask->stride[3], n);
-            for (int64_t r = 0; r < n; r++)
-                if (row[r] != -(double)INFINITY)
-                    return ATTNI_PARTIAL;
-        }
-    }
-    return ATTNI_EMPTY;
+    const uint64_t value = bits[mask->dtype].value, hidden = bits[mask->dtype].hidden;
+    const size_t size = attn_dtype_size(mask->dtype), n = (size_t)(j1 - j0);
+    const ptrdiff_t ld = (ptrdiff_t)mask->stride[2] * (ptrdiff_t)size;
+    const int rows = different_rows(mask, i1 - i0);
+    int found = 0;
+    if (mask->stride[3] == 1)
+        found = view->kernels->scan(dense_at(view, i0, j0), ld, rows, n * size, value, hidden);
+    for (int i = 0; i < rows && mask->stride[3] != 1 && found != 3; i++)
+        for (int64_t j = j0; j < j1 && found != 3; j++)
+            found |= view->kernels->scan(dense_at(view, i0 + i, j), 0, 1, size, value, hidden);
+    return found == 3 ? ATTNI_PARTIAL : found == 1 ? ATTNI_EMPTY : ATTNI_FULL;
 }
 
 /* -------------------------------------------------------------------------------------- alibi */
@@ -383,7 +373,7 @@ static attni_class alibi_scan(const attni_view *view, int64_t i0, int64_t i1, in
     return ATTNI_PARTIAL;
 }
 
-static void alibi_apply(const attni_view *view, const attni_block *block)
+static void alibi_add(const attni_view *view, const attni_block *block)
 {
     const double first = (double)(block->j0 - block->i0 - view->off);
     block->kernels->alibi(block->st, block->n, (double)view->args->alibi_slopes[view->h], first,
@@ -393,25 +383,28 @@ static void alibi_apply(const attni_view *view, const attni_block *block)
 /* -------------------------------------------------------------------------------------- table */
 
 static const mask_kind kinds[] = {
-    {"bias", bias_active, dense_check, NULL, bias_scan, dense_apply, true},
-    {"alibi", alibi_active, NULL, NULL, alibi_scan, alibi_apply, true},
-    {"bool", bool_active, dense_check, NULL, bool_scan, dense_apply, false},
-    {"sequence", sequence_active, sequence_check, sequence_span, NULL, sequence_apply, false},
-    {"causal", causal_active, causal_check, causal_span, NULL, causal_apply, false},
-    {"window", window_active, window_check, window_span, NULL, window_apply, false},
-    {"lengths", lengths_active, lengths_check, lengths_span, NULL, lengths_apply, false},
+    {"bias", bias_active, dense_check, NULL, bias_scan, bias_add, NULL},
+    {"alibi", alibi_active, NULL, NULL, alibi_scan, alibi_add, NULL},
+    {"bool", bool_active, dense_check, NULL, bool_scan, NULL, bool_show},
+    {"sequence", sequence_active, sequence_check, sequence_span, NULL, NULL, sequence_show},
+    {"causal", causal_active, causal_check, causal_span, NULL, NULL, causal_show},
+    {"window", window_active, window_check, window_span, NULL, NULL, window_show},
+    {"lengths", lengths_active, lengths_check, lengths_span, NULL, NULL, lengths_show},
 };
 #define KINDS (sizeof kinds / sizeof *kinds)
-/* The rules of a call, by the bits of attni_mask_kinds(). */
+/* The rules of a call, by the bits of attni_mask_kinds(). Unrolled, so that what is called is known
+ * to the compiler: each call by way of a pointer costs some 4 ns. */
 #define FOR_KINDS(kind, bits)                                                                      \
-    for (unsigned left_ = (bits); left_; left_ &= left_ - 1)                                       \
-        for (const mask_kind *kind = &kinds[__builtin_ctz(left_)]; kind; kind = NULL)
+    _Pragma("GCC unroll 16") for (unsigned i_ = 0; i_ < KINDS;                                     \
+                                  i_++) for (const mask_kind *kind =                               \
+                                                 (bits) >> i_ & 1 ? &kinds[i_] : NULL;             \
+                                             kind; kind = NULL)
 
 unsigned attni_mask_kinds(const attn_sdpa_args *args)
 {
     unsigned bits = 0;
-    for (unsigned i = 0; i < KINDS; i++)
-        bits |= (unsigned)kinds[i].active(args) << i;
+    FOR_KINDS (kind, UINT_MAX)
+        bits |= (unsigned)kind->active(args) << (kind - kinds);
     return bits;
 }
 
@@ -429,7 +422,7 @@ bool attni_mask_biases(unsigned bits)
 {
     bool biases = false;
     FOR_KINDS (kind, bits)
-        biases |= kind->biases;
+        biases |= kind->add != NULL;
     return biases;
 }
 
@@ -471,8 +464,43 @@ attni_class attni_mask_classify(const attni_view *view, const attni_span *span, 
     return result;
 }
 
+attni_ahead attni_mask_ahead(const attni_view *view, int64_t i0, int rows, int64_t j0, int64_t n)
+{
+    const attn_tensor *mask = view->args->mask;
+    if (!mask || n <= 0 || mask->stride[2] == 0 || mask->stride[3] != 1)
+        return (attni_ahead){0};
+    const ptrdiff_t size = (ptrdiff_t)attn_dtype_size(mask->dtype);
+    return (attni_ahead){.first = dense_at(view, i0, j0),
+                         .ld = (ptrdiff_t)mask->stride[2] * size,
+                         .rows = rows,
+                         .lines = (int)attni_div_up(min64(n, ATTNI_CHUNK) * size, 64)};
+}
+
+void attni_mask_fetch(attni_ahead *ahead)
+{
+    const int part = (ahead->rows * ahead->lines + ATTNI_AHEAD_PARTS - 1) / ATTNI_AHEAD_PARTS;
+    for (int n = 0; n < part && ahead->row < ahead->rows; n++) {
+        __builtin_prefetch(ahead->first + ahead->row * ahead->ld + ahead->line * 64, 0, 2);
+        if (++ahead->line == ahead->lines)
+            ahead->line = 0, ahead->row++;
+    }
+}
+
 void attni_mask_apply(const attni_view *view, const attni_block *block)
 {
-    FOR_KINDS (kind, view->kinds)
-        kind->apply(view, block);
+    uint64_t visible[ATTNI_BLOCK];
+    memset(visible, 0xff, sizeof visible);
+    FOR_KINDS (kind, view->kinds) {
+        if (kind->add)
+            kind->add(view, block);
+        if (kind->show)
+            kind->show(view, block, visible);
+    }
+    uint64_t all = UINT64_MAX;
+    for (int r = 0; r < block->n; r++)
+        all &= visible[r];
+    if (all == UINT64_MAX)
+        block->kernels->maxima(block->mx, block->st, block->n, block->nv);
+    else
+        block->kernels->hide(block->st, block->mx, visible, block->n, block->nv);
 }

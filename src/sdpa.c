@@ -33,6 +33,7 @@ static attni_view view_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)
     const attn_sdpa_args *a = &p->args;
     attni_view view = {.args = a,
                        .kinds = p->kinds,
+                       .kernels = p->kernels,
                        .b = b,
                        .h = h,
                        .hk = h ? attni_div(h, attni_div(p->H, p->Hk)) : 0};
@@ -50,6 +51,13 @@ static attni_view view_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)
     if (a->causal == ATTN_CAUSAL_BOTTOM_RIGHT)
         view.off = (a->key_lengths ? a->key_lengths[b] : view.S) - view.T;
     return view;
+}
+
+char *attni_stored_row(const attni_view *view, const attn_tensor *t, int64_t j)
+{
+    if (view->args->cache) /* a block never straddles two of its pages */
+        return attni_cache_rows(view->args->cache, attni_part_of(view, t), view->b, view->hk, j);
+    return attni_at(t, view->b, view->hk, view->j_base + j, 0);
 }
 
 static int64_t rows_per_task(const attni_plan *p)
@@ -79,7 +87,7 @@ static int tiles_per_task(const attni_plan *p, int threads)
     const double tile_bytes = (double)(p->D + p->Dv) * W * (double)p->real;
     const double heads = (double)p->B * (double)p->H;
     int tiles = p->way->tiles;
-    while (tiles > 1 && (tiles * tile_bytes > 512 * 1024 || (double)p->T <= W * (tiles / 2) ||
+    while (tiles > 1 && ((double)p->T <= W * (tiles / 2) || tiles * tile_bytes > 512 * 1024 ||
                          (threads > 1 && heads * ceil((double)p->T / (W * tiles)) < 4.0 * threads)))
         tiles /= 2;
     return tiles;
@@ -96,10 +104,8 @@ static int most_vectors(const attni_plan *p)
 static int heads_per_tile(const attni_plan *p)
 {
     const attn_sdpa_args *a = &p->args;
-    if (p->T == 0 || p->Hk == 0 || a->dropout > 0 || a->scores || a->cu_seqlens_q ||
-        !attni_mask_shared(p))
-        return 1;
-    if (p->H == p->Hk)
+    if (p->H == p->Hk || p->T == 0 || p->Hk == 0 || a->dropout > 0 || a->scores ||
+        a->cu_seqlens_q || !attni_mask_shared(p))
         return 1;
     const int64_t sharing = p->H / p->Hk, room = most_vectors(p) * p->kernels->lanes / p->T;
     int64_t group = sharing < room ? sharing : room;
@@ -146,13 +152,15 @@ static bool count_tasks(attni_plan *p, int threads)
         return false;
     p->chunks = attni_div_up(p->S, ATTNI_CHUNK);
     p->parts = parts_per_task(p, threads);
-    const double worth = guess_seconds(p) / WORK_SECONDS;
     int64_t workers = p->tasks * p->parts;
     if (workers > threads)
         workers = threads;
-    p->workers = worth < (double)workers ? 1 + (int)worth : (int)workers;
-    if (p->workers > workers)
-        p->workers = (int)workers;
+    p->workers = (int)workers;
+    if (workers > 1) {
+        const double worth = guess_seconds(p) / WORK_SECONDS;
+        if (worth < (double)(workers - 1))
+            p->workers = 1 + (int)worth;
+    }
     return true;
 }
 
@@ -245,8 +253,10 @@ static void run_worker(void *arg, int worker)
     job *j = arg;
     const attni_plan *p = j->plan;
     char *scratch = j->scratch + (size_t)worker * p->worker_bytes;
-    for (;;) {
-        const int64_t next = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
+    const bool alone = p->workers <= 1;
+    for (int64_t count = 0;; count++) {
+        const int64_t next =
+            alone ? count : atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
         if (next >= p->tasks * p->parts)
             return;
         const int64_t task = p->parts > 1 ? attni_div(next, p->parts) : next;

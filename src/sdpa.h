@@ -2,6 +2,7 @@
 #ifndef ATTNI_SDPA_H
 #define ATTNI_SDPA_H
 
+#include "cache.h"
 #include "internal.h"
 #include "kernel/kernel.h"
 
@@ -12,17 +13,28 @@
 typedef struct attni_view {
     const attn_sdpa_args *args;
     unsigned kinds; /* of masks: attni_mask_kinds */
+    const attni_kernels *kernels;
     int64_t b, h, hk;
     int64_t T, S; /* of this sequence */
     int64_t i_base, j_base;
     int64_t off; /* causal offset */
 } attni_view;
 
+/* sdpa.c. Row j of the view's keys or values - `t` is args->k or args->v - as they are stored, in a
+ * tensor or in a cache. Up to a block of rows, from a multiple of ATTNI_BLOCK on, lie t->stride[2]
+ * apart. */
+char *attni_stored_row(const attni_view *view, const attn_tensor *t, int64_t j);
+/* Which of the two `t` is, for a cache. */
+static inline attni_cache_part attni_part_of(const attni_view *view, const attn_tensor *t)
+{
+    return t == &view->args->v ? ATTNI_VALUES : ATTNI_KEYS;
+}
+
 /* ---------------------------------------------------------------------------- mask.c
  *
  * Which keys a run of queries sees. A rule gives, for queries i0 <= i < i1, the keys that any of
  * them sees and the keys that all of them see, each one interval: tiles outside `any` are skipped,
- * tiles inside `all` are left alone, the others get apply().
+ * tiles inside `all` are left alone, the others get attni_mask_apply().
  */
 typedef struct attni_span {
     int64_t any0, any1, all0, all1;
@@ -34,11 +46,22 @@ typedef enum attni_class { ATTNI_EMPTY, ATTNI_PARTIAL, ATTNI_FULL } attni_class;
  * heads, a head's lanes after those of the head before. */
 typedef struct attni_block {
     void *st;
+    void *mx; /* [W] becomes the maxima of st */
     const attni_kernels *kernels;
     int64_t i0, j0;
     int rows, heads, n, nv;
     void *biases; /* [W][ATTNI_BLOCK], R: room for a dense mask's part of this block */
 } attni_block;
+
+/* What a tile will read of a dense mask, asked for in parts while another one is computed. Its rows
+ * lie too far apart for the hardware to guess, and a core waits on few lines at a time: asked for
+ * all at once, they hold everything up. */
+typedef struct attni_ahead {
+    const char *first;
+    ptrdiff_t ld;    /* bytes */
+    int rows, lines; /* lines of 64 bytes in each row */
+    int row, line;   /* the next one */
+} attni_ahead;
 
 typedef struct attni_plan attni_plan;
 typedef struct attni_way attni_way;
@@ -53,7 +76,13 @@ attni_class attni_mask_classify(const attni_view *view, const attni_span *span, 
                                 int64_t i1, int64_t j0, int64_t j1);
 /* May heads that share keys be lanes of one tile: is every rule the same for all of them? */
 bool attni_mask_shared(const attni_plan *plan);
-/* Adds biases, then writes -inf wherever a key is not visible. */
+/* The part of a dense mask, if there is one, of queries i0 .. i0+rows-1 and of n keys, but no more
+ * than a chunk, from j0 on. */
+attni_ahead attni_mask_ahead(const attni_view *view, int64_t i0, int rows, int64_t j0, int64_t n);
+/* Asks for one part of it in ATTNI_AHEAD_PARTS. */
+#define ATTNI_AHEAD_PARTS (3 * ATTNI_CHUNK / ATTNI_BLOCK)
+void attni_mask_fetch(attni_ahead *ahead);
+/* Adds biases, then writes -inf wherever a key is not visible; then come the maxima. */
 void attni_mask_apply(const attni_view *view, const attni_block *block);
 
 /* ---------------------------------------------------------------------------- sdpa.c

@@ -111,18 +111,8 @@ static void finish_scores(worker *w, run *x)
             continue;
         if (p->natural)
             p->kernels->natural(st, y->n, p->rest, p->args.softcap, t->nv);
-        if (y->visible != ATTNI_FULL) {
-            const attni_block part = {.st = st,
-                                      .kernels = p->kernels,
-                                      .i0 = t->i0,
-                                      .j0 = y->j0,
-                                      .rows = t->per_head,
-                                      .heads = t->heads,
-                                      .n = y->n,
-                                      .nv = t->nv,
-                                      .biases = w->biases};
-            attni_mask_apply(w->view, &part);
-        }
+        if (y->visible != ATTNI_FULL)
+            attni_amx_mask(w, t, st, y->j0, y->n);
         y->clean = attni_amx_maxima(x->columns, st, y->n, t->nv);
     }
     attni_amx_set_maxima(x->columns, t->lift, t->nv);
@@ -151,7 +141,7 @@ static void add_odd_values(worker *w, const weighed *x)
     const int nv = x->t->nv, W = x->t->W;
     for (int r = 0; r < x->block.n; r++)
         for (int64_t c = 0; c < w->plan->Dv; c++) {
-            const char *row = attni_amx_stored_row(w, v, ATTNI_VALUES, x->block.j0 + r);
+            const char *row = attni_stored_row(w->view, v, x->block.j0 + r);
             float value;
             attni_load_row_f32(&value, row + c * v->stride[3] * 2, v->dtype, 1, 1);
             if (isfinite(value))
@@ -172,6 +162,8 @@ static void take_step(worker *w, run *next, run *now, int b)
 {
     const attni_plan *p = w->plan;
     const weighed before = w->weighed;
+    for (int part = 0; part < ATTNI_AHEAD_PARTS / BLOCKS; part++)
+        attni_mask_fetch(&w->ahead);
     const tile *any = next ? next->t : now->t ? now->t : before.t;
     attni_amx_step x = {.nv = any->nv,
                         .runs = (int)(padded(p->D) / 32),
@@ -320,9 +312,13 @@ static void sweep(worker *w, tile *tiles, int count, sweep_mode mode)
         const int64_t left = w->view->S - j0;
         const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
         attni_amx_new_chunk(w);
-        for (int t = 0; t < count; t++)
+        for (int t = 0; t < count; t++) {
+            const tile *next = t + 1 < count ? &tiles[t + 1] : &tiles[0];
+            const int64_t from = t + 1 < count ? j0 : j0 + ATTNI_CHUNK;
+            w->ahead = attni_mask_ahead(w->view, next->i0, next->per_head, from, end - from);
             if (tiles[t].span.any0 < j0 + n && tiles[t].span.any1 > j0)
                 sweep_chunk(w, &tiles[t], j0, n, NULL);
+        }
     }
     drain(w);
 }

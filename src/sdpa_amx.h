@@ -4,7 +4,6 @@
 #define ATTNI_SDPA_AMX_H
 
 #include "kernel/amx/amx.h"
-#include "cache.h"
 #include "sdpa.h"
 
 /* Tiles that share a chunk's transposed values, at most. To transpose 64 values costs about half as
@@ -96,6 +95,7 @@ typedef struct worker {
     char *rows;                 /* [block][max(D, Dv)] float: rows on their way */
     float *biases;              /* [W][block] */
     float *lines;               /* [W][block] scores, a row per query */
+    attni_ahead ahead;
 } worker;
 
 /* Where tensor t, [B,H,T,...], has the row of column i. */
@@ -114,8 +114,8 @@ static inline int64_t padded(int64_t n) { return n <= 0 ? 32 : n + (32 - n % 32)
 void attni_amx_load_queries(worker *w, tile *t);
 /* Forgets the keys and values of the chunk before; those that are still to be multiplied stay. */
 void attni_amx_new_chunk(worker *w);
-/* Row j of the view's keys or values, wherever they are kept. */
-char *attni_amx_stored_row(const worker *w, const attn_tensor *t, attni_cache_part part, int64_t j);
+/* Biases and masks of scores st of keys j0 .. j0+n-1. */
+void attni_amx_mask(const worker *w, const tile *t, float *st, int64_t j0, int n);
 /* Keys j0 .. j0+n-1, block `at` of the chunk, as 64 rows of a multiple of 32 components: where they
  * lie if they are so, else a copy filled up with zeros. Returns the first; *ldk in bytes. */
 const void *attni_amx_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldk);

@@ -37,14 +37,6 @@ void attni_amx_load_queries(worker *w, tile *t)
     t->exponent = attni_amx_exponent(t->q, 64, padded(p->D) / 2 * t->nv, 32);
 }
 
-char *attni_amx_stored_row(const worker *w, const attn_tensor *t, attni_cache_part part, int64_t j)
-{
-    const attn_cache *cache = w->plan->args.cache;
-    if (cache) /* a block never straddles two of its pages */
-        return attni_cache_rows(cache, part, w->view->b, w->view->hk, j);
-    return attni_at(t, w->view->b, w->view->hk, w->view->j_base + j, 0);
-}
-
 const void *attni_amx_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldk)
 {
     const attni_plan *p = w->plan;
@@ -59,10 +51,9 @@ const void *attni_amx_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t 
     if (!in_place) {
         memset(copy, 0, (size_t)D * 2 * ATTNI_BLOCK);
         for (int r = 0; r < n && p->D; r++)
-            copy_row(copy + r * D, attni_amx_stored_row(w, k, ATTNI_KEYS, j0 + r), k->stride[3],
-                     p->D);
+            copy_row(copy + r * D, attni_stored_row(w->view, k, j0 + r), k->stride[3], p->D);
     }
-    w->keys[at] = in_place ? attni_amx_stored_row(w, k, ATTNI_KEYS, j0) : (const void *)copy;
+    w->keys[at] = in_place ? attni_stored_row(w->view, k, j0) : (const void *)copy;
     /* keys that one tile alone reads are not read once more: its scores are looked at instead */
     w->exponent[at] =
         w->few ? 255 : attni_amx_exponent(w->keys[at], *ldk, ATTNI_BLOCK, in_place ? p->D : D);
@@ -78,13 +69,12 @@ static const attni_bf16 *value_rows(const worker *w, attni_bf16 *copy, int64_t j
     const int64_t Dv = padded(p->Dv);
     if (n == ATTNI_BLOCK && p->Dv == Dv && v->stride[3] == 1) {
         *ldv = (ptrdiff_t)v->stride[2];
-        return (const attni_bf16 *)attni_amx_stored_row(w, v, ATTNI_VALUES, j0);
+        return (const attni_bf16 *)attni_stored_row(w->view, v, j0);
     }
     *ldv = (ptrdiff_t)Dv;
     memset(copy, 0, (size_t)Dv * 2 * ATTNI_BLOCK);
     for (int r = 0; r < n; r++)
-        copy_row(copy + r * Dv, attni_amx_stored_row(w, v, ATTNI_VALUES, j0 + r), v->stride[3],
-                 p->Dv);
+        copy_row(copy + r * Dv, attni_stored_row(w->view, v, j0 + r), v->stride[3], p->Dv);
     return copy;
 }
 
@@ -101,13 +91,12 @@ const attni_bf16 *attni_amx_find_values(worker *w, int64_t j0, int n, int at, pt
     if (w->packed >> at & 1 || p->Dv == 0)
         return vt;
     w->packed |= 1u << at;
-    const attni_bf16 *from = (const attni_bf16 *)attni_amx_stored_row(w, v, ATTNI_VALUES, j0);
+    const attni_bf16 *from = (const attni_bf16 *)attni_stored_row(w->view, v, j0);
     ptrdiff_t apart = (ptrdiff_t)v->stride[2];
     if (v->stride[3] != 1 && p->Dv > 1) {
         attni_bf16 *rows = (attni_bf16 *)(void *)w->rows;
         for (int r = 0; r < n; r++)
-            copy_row(rows + r * p->Dv, attni_amx_stored_row(w, v, ATTNI_VALUES, j0 + r),
-                     v->stride[3], p->Dv);
+            copy_row(rows + r * p->Dv, attni_stored_row(w->view, v, j0 + r), v->stride[3], p->Dv);
         from = rows, apart = (ptrdiff_t)p->Dv;
     }
     if (w->unit->pack_values(vt, from, apart, n, p->Dv, w->mode != FAST))
@@ -121,6 +110,22 @@ void attni_amx_new_chunk(worker *w)
         w->chunks++;
     w->packed = w->odd = 0;
     memset(w->keys, 0, sizeof w->keys);
+}
+
+void attni_amx_mask(const worker *w, const tile *t, float *st, int64_t j0, int n)
+{
+    float mx[ATTNI_AMX_W] __attribute__((aligned(ATTNI_ALIGN)));
+    const attni_block part = {.st = st,
+                              .mx = mx,
+                              .kernels = w->plan->kernels,
+                              .i0 = t->i0,
+                              .j0 = j0,
+                              .rows = t->per_head,
+                              .heads = t->heads,
+                              .n = n,
+                              .nv = t->nv,
+                              .biases = w->biases};
+    attni_mask_apply(w->view, &part);
 }
 
 /* --------------------------------------------------------------------------------- the result */
@@ -246,18 +251,8 @@ static void score_rows(worker *w, tile *t, int64_t j0, int n, attni_class visibl
     if (p->natural || stage <= ATTN_STAGE_SOFTCAP)
         p->kernels->natural(st, n, p->rest, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0,
                             t->nv);
-    if (visible != ATTNI_FULL && stage >= ATTN_STAGE_BIASED) {
-        const attni_block part = {.st = st,
-                                  .kernels = p->kernels,
-                                  .i0 = t->i0,
-                                  .j0 = j0,
-                                  .rows = t->per_head,
-                                  .heads = t->heads,
-                                  .n = n,
-                                  .nv = t->nv,
-                                  .biases = w->biases};
-        attni_mask_apply(w->view, &part);
-    }
+    if (visible != ATTNI_FULL && stage >= ATTN_STAGE_BIASED)
+        attni_amx_mask(w, t, st, j0, n);
     const bool weights = stage == ATTN_STAGE_WEIGHTS;
     if (stage == ATTN_STAGE_BIASED && !p->natural)
         p->kernels->natural(st, n, p->rest, 0, t->nv);

@@ -24,7 +24,7 @@ static attn_status copy_args(attn_sdpa_args *to, const attn_sdpa_args *from, att
                               size, known);
     if (size < known)
         attn_sdpa_args_init(to);
-    memcpy(to, from, size < known ? size : known);
+    attni_copy(to, from, size < known ? size : known);
     to->struct_size = known;
     return ATTN_OK;
 }
@@ -177,10 +177,21 @@ static void split_scale(attni_plan *p)
     double scale = p->args.scale;
     if (scale == 0)
         scale = p->D > 0 ? 1 / sqrt((double)p->D) : 1;
-    int exponent;
-    const double half_to_one = frexp(fabs(scale), &exponent);
-    p->rest = 2 * half_to_one;
-    p->power = copysign(ldexp(1, exponent - 1), scale);
+    union {
+        double x;
+        uint64_t bits;
+    } power = {.x = scale}, rest = {.x = scale};
+    const uint64_t fraction = UINT64_MAX >> 12, one = (uint64_t)1023 << 52;
+    if (isnormal(scale)) { /* sign and exponent; fraction */
+        power.bits &= ~fraction;
+        rest.bits = (rest.bits & fraction) | one;
+    } else {
+        int exponent;
+        rest.x = 2 * frexp(fabs(scale), &exponent);
+        power.x = copysign(ldexp(1, exponent - 1), scale);
+    }
+    p->rest = rest.x;
+    p->power = power.x;
     p->natural = p->args.softcap > 0 || attni_mask_biases(p->kinds);
     p->c = (p->natural ? 1 : p->rest) * 1.4426950408889634074; /* log2(e) */
 }
@@ -188,7 +199,7 @@ static void split_scale(attni_plan *p)
 attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, attn_error *err)
 {
     attn_status s;
-    memset(p, 0, sizeof *p);
+    attni_zero(&p->mask, sizeof *p - offsetof(attni_plan, mask)); /* args are copied */
     if ((s = copy_args(&p->args, args, err)) || (s = use_cache(&p->args, err)) ||
         (s = check_storage(&p->args, err)) || (s = check_shapes(p, err)))
         return s;

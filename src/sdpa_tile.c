@@ -77,7 +77,8 @@ static void carve(attni_worker *w, attni_layout *layout)
 
 static size_t tile_scratch(const attni_plan *plan)
 {
-    attni_worker w = {.plan = plan};
+    attni_worker w;
+    w.plan = plan;
     attni_layout layout = {0};
     carve(&w, &layout);
     return layout.overflow ? SIZE_MAX : layout.used;
@@ -153,34 +154,19 @@ static void load_queries(attni_worker *w, attni_tile *t)
 
 /* ------------------------------------------------------------------------------ keys and values */
 
-static attni_cache_part part_of(const attni_plan *p, const attn_tensor *t)
-{
-    return t == &p->args.v ? ATTNI_VALUES : ATTNI_KEYS;
-}
-
-/* Rows of a tensor of keys or values as they are stored. Never more than a block of keys is asked
- * for at once, from a multiple of a block on. */
-static const char *stored_rows(const attni_worker *w, const attn_tensor *t, int64_t j)
-{
-    const attni_plan *p = w->plan;
-    if (p->args.cache) /* a block never straddles two of its pages */
-        return attni_cache_rows(p->args.cache, part_of(p, t), w->view->b, w->view->hk, j);
-    return attni_at(t, w->view->b, w->view->hk, w->view->j_base + j, 0);
-}
-
 static void load_blocks(const attni_worker *w, const attn_tensor *t, char *to, int64_t j0, int n)
 {
     const attni_plan *p = w->plan;
     const int64_t width = t->shape[3];
     if (t->dtype == ATTN_I8) {
-        attni_cache_load(p->args.cache, part_of(p, t), w->view->b, w->view->hk, j0, n,
+        attni_cache_load(p->args.cache, attni_part_of(w->view, t), w->view->b, w->view->hk, j0, n,
                          p->real_dtype, to);
         return;
     }
     for (int r = 0; r < n; r += ATTNI_BLOCK)
-        convert_rows(p, to + (size_t)r * (size_t)width * p->real, stored_rows(w, t, j0 + r),
-                     (ptrdiff_t)t->stride[2], t->dtype, t->stride[3],
-                     n - r < ATTNI_BLOCK ? n - r : ATTNI_BLOCK, width);
+        convert_rows(p, to + (size_t)r * (size_t)width * p->real,
+                     attni_stored_row(w->view, t, j0 + r), (ptrdiff_t)t->stride[2], t->dtype,
+                     t->stride[3], n - r < ATTNI_BLOCK ? n - r : ATTNI_BLOCK, width);
 }
 
 void attni_tile_load(attni_worker *w, int64_t j0, int n, bool values)
@@ -204,7 +190,7 @@ static const char *block_rows(const attni_worker *w, const attn_tensor *t, bool 
     }
     if (in_place || w->as_stored) {
         *ld = (ptrdiff_t)t->stride[2];
-        return stored_rows(w, t, j);
+        return attni_stored_row(w->view, t, j);
     }
     *ld = (ptrdiff_t)width;
     return converted + (size_t)(j - w->loaded) * (size_t)width * w->plan->real;
@@ -212,10 +198,12 @@ static const char *block_rows(const attni_worker *w, const attn_tensor *t, bool 
 
 /* ------------------------------------------------------------------------------------- blocks */
 
-/* Are the tile's queries so few that lanes are better filled with keys and with components? */
+/* Are the tile's queries so few, and keys so many, that lanes are better filled with keys and with
+ * components? */
 static bool few(const attni_plan *p, const attni_tile *t)
 {
-    return t->nv == 1 && t->rows <= p->kernels->few;
+    return t->nv == 1 && t->rows <= p->kernels->few &&
+           t->span.any1 - t->span.any0 >= p->kernels->lanes;
 }
 
 /* Then halves need no conversion. */
@@ -235,8 +223,8 @@ static attni_soon soon_rows(const attni_worker *w, const attni_tile *tile, const
     attni_soon soon = {w->st, 0, 0};
     if ((in_place || w->as_stored) && j < tile->span.any1 && t->shape[3] > 0) {
         const ptrdiff_t size = (ptrdiff_t)attn_dtype_size(t->dtype);
-        soon =
-            (attni_soon){stored_rows(w, t, j), (ptrdiff_t)t->stride[2] * size, t->shape[3] * size};
+        soon = (attni_soon){attni_stored_row(w->view, t, j), (ptrdiff_t)t->stride[2] * size,
+                            t->shape[3] * size};
     }
     return soon;
 }
@@ -265,6 +253,7 @@ void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, 
                          t->nv);
     if (masked) {
         const attni_block block = {.st = w->st,
+                                   .mx = w->mx,
                                    .kernels = kernels,
                                    .i0 = t->i0,
                                    .j0 = j0,
@@ -274,8 +263,7 @@ void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, 
                                    .nv = t->nv,
                                    .biases = w->biases};
         attni_mask_apply(w->view, &block);
-    }
-    if (masked || p->natural)
+    } else if (p->natural)
         kernels->maxima(w->mx, w->st, n, t->nv);
 }
 
@@ -361,24 +349,28 @@ static bool sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_
         const attni_class visible = class[r / ATTNI_BLOCK];
         if (visible == ATTNI_EMPTY)
             continue;
-        /* keys past the last visible one of the block are cut off; a hidden key adds exactly 0 */
-        const int64_t seen = t->span.any1 - (j0 + r);
-        int block = r + ATTNI_BLOCK < n ? ATTNI_BLOCK : n - r;
-        if (seen < block)
-            block = (int)seen;
+        /* keys before the first and past the last visible one are cut off; they would add 0 */
+        const int64_t from = t->span.any0 > j0 + r ? t->span.any0 : j0 + r;
+        int64_t end = r + ATTNI_BLOCK < n ? j0 + r + ATTNI_BLOCK : j0 + n;
+        if (t->span.any1 < end)
+            end = t->span.any1;
+        const int block = (int)(end - from);
         w->as_stored = reads_halves(p, t, mode);
         w->in_rows = few(p, t) && mode == FAST && visible == ATTNI_FULL && !p->natural &&
                      p->args.dropout == 0;
         if (p->tiles == 1 && !w->as_stored)
-            attni_tile_load(w, j0 + r, block, true);
-        attni_tile_scores(w, t, j0 + r, block, visible, ATTN_STAGE_BIASED);
+            attni_tile_load(w, from, block, true);
+        attni_mask_fetch(&w->ahead);
+        attni_tile_scores(w, t, from, block, visible, ATTN_STAGE_BIASED);
+        attni_mask_fetch(&w->ahead);
         flags |= visible == ATTNI_FULL ? 0 : ATTNI_MASKED;
-        weigh_block(w, t, x, j0 + r, block, flags);
+        weigh_block(w, t, x, from, block, flags);
         if (r == last && joins)
             p->kernels->join(t->m, t->l, w->factors, x->m, x->l, t->nv);
         if (r == last)
             flags |= joins ? ATTNI_LAST : ATTNI_TURN;
-        add_values(w, t, x, j0 + r, block, flags);
+        attni_mask_fetch(&w->ahead);
+        add_values(w, t, x, from, block, flags);
         flags &= ~(ATTNI_FIRST | ATTNI_MASKED);
     }
     if (joins)
@@ -400,9 +392,13 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, sweep_mode mode
         const int n = end - j0 < ATTNI_CHUNK ? (int)(end - j0) : ATTNI_CHUNK;
         if (w->plan->tiles > 1)
             attni_tile_load(w, j0, n, true);
-        for (int t = 0; t < count; t++)
+        for (int t = 0; t < count; t++) {
+            const attni_tile *next = t + 1 < count ? &tiles[t + 1] : &tiles[0];
+            const int64_t from = t + 1 < count ? j0 : j0 + ATTNI_CHUNK;
+            w->ahead = attni_mask_ahead(w->view, next->i0, next->per_head, from, end - from);
             if (tiles[t].span.any0 < j0 + n && tiles[t].span.any1 > j0)
                 sweep_chunk(w, &tiles[t], &w->chunk, j0, n, mode, true);
+        }
     }
 }
 
@@ -425,6 +421,16 @@ static void shape_tile(const attni_worker *w, attni_tile *t, int64_t i0, int64_t
     t->span = attni_mask_span(w->view, i0, i0 + t->per_head);
 }
 
+static void begin_worker(attni_worker *w, const attni_plan *plan, const attni_view *view,
+                         char *scratch)
+{
+    attni_zero(w, offsetof(attni_worker, tiles));
+    w->plan = plan;
+    w->view = view;
+    attni_layout layout = {.base = scratch};
+    carve(w, &layout);
+}
+
 static void finish_tile(attni_worker *w, attni_tile *t)
 {
     if (attni_tile_finish(w, t)) {
@@ -443,9 +449,8 @@ static void finish_tile(attni_worker *w, attni_tile *t)
 static void tile_task(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
                       char *scratch)
 {
-    attni_worker w = {.plan = plan, .view = view};
-    attni_layout layout = {.base = scratch};
-    carve(&w, &layout);
+    attni_worker w;
+    begin_worker(&w, plan, view, scratch);
     int count = 0;
     for (int64_t done = 0; done < rows; count++) {
         attni_tile *t = &w.tiles[count];
@@ -470,10 +475,8 @@ static attni_partial partial_of(const attni_plan *p, char *partials, int64_t chu
 }
 
 /* Prepares the only tile of a task that is cut into parts. */
-static attni_tile *part_tile(attni_worker *w, int64_t i0, int64_t rows, char *scratch)
+static attni_tile *part_tile(attni_worker *w, int64_t i0, int64_t rows)
 {
-    attni_layout layout = {.base = scratch};
-    carve(w, &layout);
     attni_tile *t = &w->tiles[0];
     shape_tile(w, t, i0, rows);
     load_queries(w, t);
@@ -484,8 +487,9 @@ static attni_tile *part_tile(attni_worker *w, int64_t i0, int64_t rows, char *sc
 static void tile_part(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
                       int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
 {
-    attni_worker w = {.plan = plan, .view = view};
-    attni_tile *t = part_tile(&w, i0, rows, scratch);
+    attni_worker w;
+    begin_worker(&w, plan, view, scratch);
+    attni_tile *t = part_tile(&w, i0, rows);
     for (int64_t chunk = chunk0; chunk < chunk1; chunk++) {
         attni_partial x = partial_of(plan, partials, chunk);
         const int64_t j0 = chunk * ATTNI_CHUNK, left = t->span.any1 - j0;
@@ -498,8 +502,9 @@ static void tile_part(const attni_plan *plan, const attni_view *view, int64_t i0
 static void tile_fold(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
                       int64_t chunks, char *partials, char *scratch)
 {
-    attni_worker w = {.plan = plan, .view = view};
-    attni_tile *t = part_tile(&w, i0, rows, scratch);
+    attni_worker w;
+    begin_worker(&w, plan, view, scratch);
+    attni_tile *t = part_tile(&w, i0, rows);
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
         const attni_partial x = partial_of(plan, partials, chunk);
         if (attni_lane(plan, x.l, 0) < 0)

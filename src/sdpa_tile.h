@@ -33,7 +33,6 @@ typedef struct attni_partial {
 typedef struct attni_worker {
     const attni_plan *plan;
     const attni_view *view;
-    attni_tile tiles[ATTNI_TILES];
     attni_partial chunk; /* the running one */
     char *sums;          /* [few][Dv] its weighted values, of a tile of a few queries */
     char *st;            /* [block][W] */
@@ -46,6 +45,8 @@ typedef struct attni_worker {
     char *rows;          /* [W][max(D, Dv)]: converted queries, outputs */
     char *biases;        /* [W][block] of a dense mask */
     char *lines;         /* [W][block] scores, a row per query */
+    attni_ahead ahead;
+    attni_tile tiles[ATTNI_TILES]; /* last: all before it begins as 0 */
 } attni_worker;
 
 /* --------------------------------------------------------------------------- lanes, either type */

@@ -43,24 +43,24 @@ static bool empty(const attn_tensor *t)
 /* The lowest and the highest element offset, and the count; false where one does not fit. */
 static bool extent(const attn_tensor *t, int64_t *low, int64_t *high, int64_t *count)
 {
-    *low = *high = 0;
-    *count = 1;
+    int64_t least = 0, most = 0, n = 1;
+    bool fits = true;
     for (int d = 0; d < 4; d++) {
         int64_t reach;
-        int64_t *end = t->stride[d] < 0 ? low : high;
-        if (__builtin_mul_overflow(*count, t->shape[d], count) ||
-            __builtin_mul_overflow(t->shape[d] - 1, t->stride[d], &reach) ||
-            __builtin_add_overflow(*end, reach, end))
-            return false;
+        fits &= !__builtin_mul_overflow(n, t->shape[d], &n);
+        fits &= !__builtin_mul_overflow(t->shape[d] - 1, t->stride[d], &reach);
+        fits &= !__builtin_add_overflow(least, reach < 0 ? reach : 0, &least);
+        fits &= !__builtin_add_overflow(most, reach < 0 ? 0 : reach, &most);
     }
-    return true;
+    *low = least, *high = most, *count = n;
+    return fits;
 }
 
 /* Every byte from the lowest element to the end of the highest has an address, and the distance of
  * any two is a ptrdiff_t. */
 static bool addressable(const attn_tensor *t, int64_t low, int64_t high)
 {
-    int64_t size = (int64_t)attn_dtype_size(t->dtype), below, above, span;
+    int64_t size = (int64_t)attni_dtype_size(t->dtype), below, above, span;
     if (__builtin_mul_overflow(low, size, &below) || __builtin_mul_overflow(high, size, &above) ||
         __builtin_add_overflow(above, size, &above) || __builtin_sub_overflow(above, below, &span))
         return false;
@@ -76,7 +76,7 @@ attn_status attni_check_input(const attn_tensor *t, const char *name, attn_error
 {
     if (!t)
         return attni_fail(err, ATTN_ERR_ARGUMENT, name, "%s is NULL; a tensor is needed", name);
-    if (attn_dtype_size(t->dtype) == 0)
+    if (attni_dtype_size(t->dtype) == 0)
         return attni_fail(err, ATTN_ERR_DTYPE, name, "%s has dtype %d; use one of attn_dtype", name,
                           (int)t->dtype);
     for (int d = 0; d < 4; d++)

@@ -4,13 +4,7 @@
  */
 #if defined(__x86_64__)
 
-#ifdef __clang__
-#pragma clang attribute push(                                                                      \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))), apply_to = function)
-#else
-#pragma GCC optimize("fp-contract=off") /* a bare cc must not fuse what is rounded twice */
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
-#endif
+#include "vec/target_avx512.h"
 #include "amx/lanes.h"
 
 INLINE __m512 never(void) { return _mm512_set1_ps(-__builtin_inff()); }

@@ -1,6 +1,8 @@
-/* AVX2 with FMA; float. */
+/* AVX2 with FMA; float, and double by way of isa_avx2_f64.c. */
 #if defined(__x86_64__)
+#ifndef ATTNI_BITS
 #define ATTNI_BITS 32
+#endif
 #define ATTNI_ISA_NAME avx2
 
 #ifdef __clang__

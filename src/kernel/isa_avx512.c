@@ -1,15 +1,11 @@
-/* AVX-512: F, BW, DQ, VL; float. */
+/* AVX-512: F, BW, DQ, VL; float, and double by way of isa_avx512_f64.c. */
 #if defined(__x86_64__)
+#ifndef ATTNI_BITS
 #define ATTNI_BITS 32
+#endif
 #define ATTNI_ISA_NAME avx512
 
-#ifdef __clang__
-#pragma clang attribute push(                                                                      \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))), apply_to = function)
-#else
-#pragma GCC optimize("fp-contract=off") /* a bare cc must not fuse what is rounded twice */
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
-#endif
+#include "vec/target_avx512.h"
 #include <math.h>
 #include "vec/vec_avx512.h"
 

@@ -1,5 +1,7 @@
-/* Portable code: what every machine can run; float. */
+/* Portable code: what every machine can run; float, and double by way of isa_generic_f64.c. */
+#ifndef ATTNI_BITS
 #define ATTNI_BITS 32
+#endif
 #define ATTNI_ISA_NAME generic
 
 #ifdef __clang__

@@ -1,6 +1,8 @@
-/* AArch64 NEON, which every such processor has; float. */
+/* AArch64 NEON, which every such processor has; float, and double by way of isa_neon_f64.c. */
 #if defined(__aarch64__)
+#ifndef ATTNI_BITS
 #define ATTNI_BITS 32
+#endif
 #define ATTNI_ISA_NAME neon
 
 #ifdef __clang__

@@ -1,15 +1,3 @@
 /* AArch64 NEON, which every such processor has; double. */
-#if defined(__aarch64__)
 #define ATTNI_BITS 64
-#define ATTNI_ISA_NAME neon
-
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF /* a bare cc must not fuse what is rounded twice */
-#else
-#pragma GCC optimize("fp-contract=off")
-#endif
-#include <math.h>
-#include "vec/vec_neon.h"
-
-#include "tile.inc.h"
-#endif
+#include "isa_neon.c"

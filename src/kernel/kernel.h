@@ -101,8 +101,20 @@ typedef struct attni_kernels {
     void (*alibi)(void *st, int n, double slope, double first, int nv);
 
     /* st[j*W + i] += b[i*ldb + j] for i < rows, j < n; -inf, whatever st is, where b is -inf. b may
-     * have any alignment. */
+     * have any alignment. With ldb = 0 the other lanes, too, may get what all lanes get. */
     void (*bias)(void *st, int n, const void *b, ptrdiff_t ldb, int rows, int nv);
+
+    /* st[j*W + i] = -inf where bit i of visible[j] is 0, j < n. mx as maxima() gives it then. */
+    void (*hide)(void *st, void *mx, const uint64_t *visible, int n, int nv);
+
+    /* Bit j of to[i] = is byte p[i*ld + j] not 0?, for i < rows, j < n <= 64; the others are 0. */
+    void (*pack_bits)(uint64_t *to, const void *p, ptrdiff_t ld, int rows, int n);
+
+    /* Looks at rows of so many bytes, ld bytes apart: 1 if in some 8 bytes of a row, counted from
+     * its first, a bit of `value` is set; plus 2 if some are not those of `hidden`. With both found
+     * it may stop. Of a row's last bytes only those that are in it count. */
+    int (*scan)(const void *p, ptrdiff_t ld, int rows, size_t bytes, uint64_t value,
+                uint64_t hidden);
 
     /* The running maximum m[i] is an integer, in log2 units (so that every rescaling is an exact
      * power of two), or -inf while column i has seen nothing. c[i] > 0 turns a score into log2

@@ -233,6 +233,8 @@ V_INLINE vec tanh_scaled(vec s, vec C, vec limit)
 static void op_natural(void *st_, int n, double r, double cap, int nv)
 {
     R *st = st_;
+    if (r == 1 && !(cap > 0)) /* the scale is a power of two, as of D = 64 */
+        return;
     const double C = 2.8853900817779268147 * r / cap; /* 2 log2(e) */
     const double end = ATTNI_BITS == 32 ? 30 : 58;    /* 2^end + 1 rounds to 2^end: tanh is 1 */
     const vec vr = v_set1((R)r), vcap = v_set1((R)cap), vC = v_set1((R)C);
@@ -244,47 +246,7 @@ static void op_natural(void *st_, int n, double r, double cap, int nv)
     }
 }
 
-static void op_alibi(void *st_, int n, double slope, double first, int nv)
-{
-    R *st = st_;
-    const vec vslope = v_set1((R)slope), iota = v_iota();
-    for (int j = 0; j < n; j++) {
-        for (int v = 0; v < nv; v++) {
-            R *s = st + (j * nv + v) * V_LANES;
-            const vec distance = v_sub(v_set1((R)(first + j - v * V_LANES)), iota);
-            v_store(s, v_fma(vslope, distance, v_load(s)));
-        }
-    }
-}
-
-/* Adds one vector of biases; a hidden score may be anything, NaN too. */
-V_INLINE vec biased(vec st, vec b) { return v_select(v_eq(b, v_set1(-R_INF)), b, v_add(st, b)); }
-
-static void op_bias(void *st_, int n, const void *b_, ptrdiff_t ldb, int rows, int nv)
-{
-    R *st = st_;
-    const R_any *b = b_;
-    const int W = nv * V_LANES;
-    for (int first = 0; first < rows; first += V_LANES) {
-        const int lanes = rows - first < V_LANES ? rows - first : V_LANES;
-        int j = 0;
-        for (; lanes == V_LANES && j + V_LANES <= n; j += V_LANES) {
-            vec r[V_LANES];
-            UNROLL for (int i = 0; i < V_LANES; i++) r[i] = v_loadu(b + (first + i) * ldb + j);
-            v_transpose(r);
-            UNROLL for (int i = 0; i < V_LANES; i++)
-            {
-                R *to = st + (j + i) * W + first;
-                v_store(to, biased(v_load(to), r[i]));
-            }
-        }
-        for (; j < n; j++)
-            for (int i = first; i < first + lanes; i++) {
-                const R x = b[i * ldb + j];
-                st[j * W + i] = x == -R_INF ? x : st[j * W + i] + x;
-            }
-    }
-}
+#include "mask.inc.h"
 
 /* -------------------------------------------------------------- running maximum and weights */
 
@@ -482,36 +444,40 @@ V_INLINE void store_part(R_any *to, vec x, int n)
         to[i] = lane[i];
 }
 
+/* Rows are divided, not components, after they are turned: of a few queries there are fewer. */
 static int op_finish(void *out_, ptrdiff_t ldo, const void *total_, const void *l_, int rows,
                      int64_t Dv, int nv)
 {
     R_any *out = out_;
     const R *total = total_, *l = l_;
     const int W = nv * V_LANES;
-    vec bad = v_set1(0); /* x * 0 is NaN for NaN and Inf */
+    const vec zero = v_set1(0);
+    vec bad = zero; /* x * 0 is NaN for NaN and Inf */
     for (int first = 0; first < rows; first += V_LANES) {
         const int n = rows - first < V_LANES ? rows - first : V_LANES;
-        const vec minus_l = v_sub(v_set1(0), v_load(l + first));
-        const vec r = v_div(v_set1(-1), minus_l);
-        const vmask used = v_lt(v_iota(), v_set1((R)n));
+        R inverse[V_LANES];
+        v_storeu(inverse, v_div(v_set1(1), v_load(l + first)));
         for (int64_t c = 0; c < Dv; c += V_LANES) {
             const int columns = Dv - c < V_LANES ? (int)(Dv - c) : V_LANES;
+            const vmask used = v_lt(v_iota(), v_set1((R)columns));
             vec x[V_LANES];
-            for (int u = 0; u < columns; u++) {
-                x[u] = quotient(v_load(total + (c + u) * W + first), minus_l, r);
-                bad = v_fma(v_select(used, x[u], v_set1(0)), v_set1(0), bad);
+            UNROLL for (int u = 0; u < V_LANES; u++)
+            {
+                x[u] = u < columns ? v_load(total + (c + u) * W + first) : zero;
             }
-            for (int u = columns; u < V_LANES; u++)
-                x[u] = v_set1(0);
             v_transpose(x);
-            for (int i = 0; i < n; i++)
+            for (int i = 0; i < n; i++) {
+                const vec minus_l = v_sub(zero, v_bcast(l + first + i));
+                const vec y = quotient(x[i], minus_l, v_bcast(inverse + i));
+                bad = v_add(bad, v_mul(v_select(used, y, zero), zero));
+                R_any *to = out + (first + i) * ldo + c;
                 if (columns == V_LANES)
-                    v_storeu(out + (first + i) * ldo + c, x[i]);
+                    v_storeu(to, y);
                 else
-                    store_part(out + (first + i) * ldo + c, x[i], columns);
+                    store_part(to, y, columns);
+            }
         }
     }
-    const vec zero = v_set1(0);
     return v_any(v_lt(zero, v_select(v_eq(bad, bad), zero, v_set1(1))));
 }
 

@@ -82,8 +82,6 @@ static void join_batches(attni_linear *p)
     p->x.shape[2] = p->out.shape[2] = B * T;
 }
 
-static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
-
 /* Vectors of a panel of so many outputs: 1, 2, 4, ... */
 static int vectors_of(const attni_kernels *kernels, int64_t outputs)
 {
@@ -103,17 +101,17 @@ static void cut_tasks(attni_linear *p, int threads)
     const double flop = 2.0 * (double)B * (double)T * (double)p->out.shape[1] *
                         (double)p->out.shape[3] * (double)p->x.shape[3];
     const size_t wanted = threads > 1 ? 4 * (size_t)threads : 1;
-    p->groups = divide_up(T, p->packed ? PACKED_ROWS : TASK_ROWS);
+    p->groups = attni_div_up(T, p->packed ? PACKED_ROWS : TASK_ROWS);
     p->panels = panels;
     for (;;) {
-        p->rows = divide_up(divide_up(T, p->groups), 12) * 12;
-        p->groups = divide_up(T, p->rows);
-        p->chunks = divide_up(panels, p->panels);
+        p->rows = attni_div_up(attni_div_up(T, p->groups), 12) * 12;
+        p->groups = attni_div_up(T, p->rows);
+        p->chunks = attni_div_up(panels, p->panels);
         p->tasks = (size_t)(B * p->groups * p->chunks);
         if (p->tasks >= wanted)
             break;
         if (p->panels > least)
-            p->panels = divide_up(p->panels, 2) > least ? divide_up(p->panels, 2) : least;
+            p->panels = attni_div_up(p->panels, 2) > least ? attni_div_up(p->panels, 2) : least;
         else if (p->rows >= 96)
             p->groups *= 2;
         else
@@ -205,7 +203,7 @@ attn_status attni_linear_plan(attni_linear *p, int isa, int threads, const attn_
     p->copy_x = wants_copy(p);
     p->few = p->out.shape[2] <= ATTNI_FEW_ROWS && !packed && rows_contiguous(&p->weight);
     p->block = block_of(p);
-    p->head_panels = divide_up(p->out.shape[3], p->width);
+    p->head_panels = attni_div_up(p->out.shape[3], p->width);
     cut_tasks(p, threads);
 
     attni_layout layout = {0};

@@ -189,12 +189,11 @@ __attribute__((unused)) static bytes zip(const member *members, size_t count)
 /* ---------------------------------------------------------------------------------- Places */
 
 /* A folder of its own for each test program, made the current one; removed with all its files. */
-static char scratch[64];
+static char scratch[] = "io-test-XXXXXX"; /* its name, once it is there */
 
 __attribute__((unused)) static int scratch_enter(void **state)
 {
     (void)state;
-    strcpy(scratch, "io-test-XXXXXX");
     return mkdtemp(scratch) && chdir(scratch) == 0 ? 0 : -1;
 }
 

@@ -231,4 +231,27 @@ static inline void check_case(attn_context *ctx, mha_case *c)
     expect_gaps(&c->scores);
 }
 
+/* Checks random cases on a NULL context and on one of each instruction set; `more`, if it is not
+ * NULL, then looks at the call that was made. */
+static inline void check_random_cases(uint64_t seed, void (*more)(attn_context *ctx, mha_case *c))
+{
+    test_state = seed;
+    for (int k = -1; k < 0 || attn_isa(k).name; k++) {
+        if (k >= 0 && !attn_isa(k).usable)
+            continue;
+        attn_context *ctx = k < 0 ? NULL : make_context(1 + k, attn_isa(k).name, NULL);
+        for (int round = 0; round < 60; round++) {
+            mha_case c;
+            const mha_dims n = random_dims();
+            make_case(&c, &n);
+            random_options(&c, &n);
+            check_case(ctx, &c);
+            if (more)
+                more(ctx, &c);
+            release_case(&c);
+        }
+        attn_context_destroy(ctx);
+    }
+}
+
 #endif

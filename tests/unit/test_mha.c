@@ -9,21 +9,7 @@
 static void test_random_cases(void **state)
 {
     (void)state;
-    test_state = 2025;
-    for (int k = -1; k < 0 || attn_isa(k).name; k++) {
-        if (k >= 0 && !attn_isa(k).usable)
-            continue;
-        attn_context *ctx = k < 0 ? NULL : make_context(1 + k, attn_isa(k).name, NULL);
-        for (int round = 0; round < 60; round++) {
-            mha_case c;
-            const mha_dims n = random_dims();
-            make_case(&c, &n);
-            random_options(&c, &n);
-            check_case(ctx, &c);
-            release_case(&c);
-        }
-        attn_context_destroy(ctx);
-    }
+    check_random_cases(2025, NULL);
 }
 
 /* One tensor of the golden file, which must have so many elements. */

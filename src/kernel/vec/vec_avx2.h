@@ -40,6 +40,28 @@ V_INLINE vmask v_lt(vec a, vec b) { return V_(cmp)(a, b, _CMP_LT_OQ); }
 V_INLINE vmask v_eq(vec a, vec b) { return V_(cmp)(a, b, _CMP_EQ_OQ); }
 V_INLINE vec v_select(vmask m, vec a, vec b) { return V_(blendv)(b, a, m); }
 V_INLINE int v_any(vmask m) { return V_(movemask)(m) != 0; }
+#define V_LANES_OF_BITS
+V_INLINE vmask v_lanes(unsigned bits)
+{
+#if ATTNI_BITS == 32
+    const __m256i each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i all = _mm256_set1_epi32((int)bits);
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, each), each));
+#else
+    const __m256i each = _mm256_setr_epi64x(1, 2, 4, 8), all = _mm256_set1_epi64x(bits);
+    return _mm256_castsi256_pd(_mm256_cmpeq_epi64(_mm256_and_si256(all, each), each));
+#endif
+}
+#define V_BITS_OF_BYTES
+V_INLINE uint64_t v_bytes(const uint8_t *p)
+{
+    const __m256i zero = _mm256_setzero_si256();
+    const __m256i low = _mm256_loadu_si256((const __m256i_u *)p);
+    const __m256i high = _mm256_loadu_si256((const __m256i_u *)(p + 32));
+    const unsigned l = (unsigned)_mm256_movemask_epi8(_mm256_cmpeq_epi8(low, zero));
+    const unsigned h = (unsigned)_mm256_movemask_epi8(_mm256_cmpeq_epi8(high, zero));
+    return ~((uint64_t)h << 32 | l);
+}
 
 V_INLINE vec v_max(vec a, vec b) { return V_(max)(a, b); }
 V_INLINE vec v_round(vec a) { return V_(round)(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
@@ -78,16 +100,7 @@ V_INLINE vec v_from_bf16(const void *p)
     const __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128(p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
 }
-/* The low and the high half of each element, widened. */
-V_INLINE vec v_low_bf16(vec a)
-{
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 16));
-}
-V_INLINE vec v_high_bf16(vec a)
-{
-    const __m256i high = _mm256_set1_epi32((int)0xffff0000);
-    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(a), high));
-}
+#include "bf16.h"
 V_INLINE __m128i v_words(__m256i a) /* of 32 bits each, none above 2^16 - 1 */
 {
     const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, a), 0x08);
@@ -106,18 +119,7 @@ V_INLINE void v_to_f16(void *p, vec a)
 {
     _mm_storeu_si128(p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-/* As dtype.c rounds: half of what is cut, less one where the kept part is even, carries or not. */
-V_INLINE void v_to_bf16(void *p, vec a)
-{
-    const __m256i u = _mm256_castps_si256(a), high = _mm256_srli_epi32(u, 16);
-    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
-    const __m256i half = _mm256_add_epi32(_mm256_set1_epi32(0x7fff), odd);
-    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(u, half), 16);
-    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
-    const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
-    const __m256i x = _mm256_blendv_epi8(rounded, quiet, nan);
-    _mm_storeu_si128(p, v_words(x));
-}
+V_INLINE void v_to_bf16(void *p, vec a) { _mm_storeu_si128(p, v_words((__m256i)v_bits_bf16(a))); }
 #endif
 
 typedef uint64_t v_u64 __attribute__((vector_size(32)));

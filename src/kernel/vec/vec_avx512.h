@@ -43,6 +43,14 @@ V_INLINE vmask v_lt(vec a, vec b) { return V_MASK(cmp)(a, b, _CMP_LT_OQ); }
 V_INLINE vmask v_eq(vec a, vec b) { return V_MASK(cmp)(a, b, _CMP_EQ_OQ); }
 V_INLINE vec v_select(vmask m, vec a, vec b) { return V_(mask_blend)(m, b, a); }
 V_INLINE int v_any(vmask m) { return m != 0; }
+#define V_LANES_OF_BITS
+V_INLINE vmask v_lanes(unsigned bits) { return (vmask)bits; }
+#define V_BITS_OF_BYTES
+V_INLINE uint64_t v_bytes(const uint8_t *p)
+{
+    const __m512i x = _mm512_loadu_si512(p);
+    return _mm512_test_epi8_mask(x, x);
+}
 
 V_INLINE vec v_max(vec a, vec b) { return V_(max)(a, b); }
 V_INLINE vec v_round(vec a)
@@ -70,16 +78,7 @@ V_INLINE vec v_from_bf16(const void *p)
     const __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
 }
-/* The low and the high half of each element, widened. */
-V_INLINE vec v_low_bf16(vec a)
-{
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 16));
-}
-V_INLINE vec v_high_bf16(vec a)
-{
-    const __m512i high = _mm512_set1_epi32((int)0xffff0000);
-    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), high));
-}
+#include "bf16.h"
 V_INLINE vec v_low_f16(vec a)
 {
     return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_castps_si512(a)));
@@ -93,16 +92,9 @@ V_INLINE void v_to_f16(void *p, vec a)
 {
     _mm256_storeu_si256(p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-/* As dtype.c rounds: half of what is cut, less one where the kept part is even, carries or not. */
 V_INLINE void v_to_bf16(void *p, vec a)
 {
-    const __m512i u = _mm512_castps_si512(a), high = _mm512_srli_epi32(u, 16);
-    const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
-    const __m512i half = _mm512_add_epi32(_mm512_set1_epi32(0x7fff), odd);
-    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(u, half), 16);
-    const __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
-    const __m512i result = _mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40));
-    _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(result));
+    _mm256_storeu_si256(p, _mm512_cvtepi32_epi16((__m512i)v_bits_bf16(a)));
 }
 #endif
 

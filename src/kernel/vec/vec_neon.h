@@ -93,15 +93,7 @@ V_INLINE vec v_from_bf16(const void *p)
 {
     return vreinterpretq_f32_u32(vshll_n_u16(*(const halves_any *)p, 16));
 }
-/* The low and the high half of each element, widened. */
-V_INLINE vec v_low_bf16(vec a)
-{
-    return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(a), 16));
-}
-V_INLINE vec v_high_bf16(vec a)
-{
-    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a), vdupq_n_u32(0xffff0000)));
-}
+#include "bf16.h"
 V_INLINE vec v_low_f16(vec a)
 {
     return vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(vreinterpretq_u32_f32(a))));
@@ -111,15 +103,7 @@ V_INLINE vec v_high_f16(vec a)
     return vcvt_f32_f16(vreinterpret_f16_u16(vshrn_n_u32(vreinterpretq_u32_f32(a), 16)));
 }
 V_INLINE void v_to_f16(void *p, vec a) { *(halves_any *)p = vreinterpret_u16_f16(vcvt_f16_f32(a)); }
-/* As dtype.c rounds: half of what is cut, less one where the kept part is even, carries or not. */
-V_INLINE void v_to_bf16(void *p, vec a)
-{
-    const uint32x4_t u = vreinterpretq_u32_f32(a), high = vshrq_n_u32(u, 16);
-    const uint32x4_t half = vaddq_u32(vandq_u32(high, vdupq_n_u32(1)), vdupq_n_u32(0x7fff));
-    const uint32x4_t rounded = vshrq_n_u32(vaddq_u32(u, half), 16);
-    const uint32x4_t quiet = vorrq_u32(high, vdupq_n_u32(0x40));
-    *(halves_any *)p = vmovn_u32(vbslq_u32(vceqq_f32(a, a), rounded, quiet));
-}
+V_INLINE void v_to_bf16(void *p, vec a) { *(halves_any *)p = vmovn_u32(v_bits_bf16(a)); }
 #endif
 
 typedef uint64_t v_u64 __attribute__((vector_size(16)));
