@@ -18,7 +18,7 @@
 #include "check/check_tensor.h"
 #include "ref/attn_ref.h"
 
-/* ---------------------------------------------------------------------------- small random calls */
+/* -------------------------------------------------------------------------- small random calls */
 
 enum { MOST_B = 2, MOST_H = 4, MOST_T = 6, MOST_S = 7, MOST_D = 4 };
 #define ROWS (MOST_B * MOST_H * MOST_T)
@@ -242,8 +242,8 @@ static attn_tensor dense(attn_dtype dtype, int64_t T, int64_t D)
     return attn_bhtd(data, dtype, 1, 1, T, D);
 }
 
-/* One head of 512 normal queries and keys, D = 64: the limits are PyTorch 2.13's own errors, rounded
- * up; in double, what is promised. */
+/* One head of 512 normal queries and keys, D = 64: the limits are PyTorch 2.13's own errors,
+ * rounded up; in double, what is promised. */
 static void expect_accurate(attn_dtype dtype, attn_causal causal, const char *isa,
                             const double frobenius[3], double largest)
 {
