@@ -61,7 +61,7 @@ static int destroy_contexts(void **state)
     return 0;
 }
 
-/* -------------------------------------------------------------------------------------- one call */
+/* ------------------------------------------------------------------------------------- one call */
 
 enum { DQ, DK, DV, DMASK, RESULTS };
 static const char *const names[] = {"dq", "dk", "dv", "dmask"};
@@ -150,7 +150,7 @@ static void expect_equal(check_case *c, const char *what, const results *got, co
 
 #define ALL 15U
 
-/* ------------------------------------------------------------------------------------ properties */
+/* ----------------------------------------------------------------------------------- properties */
 
 static void same_for_any_thread_count(check_case *c)
 {
@@ -327,7 +327,7 @@ static void test_poison(void **state)
     run_property(poison_goes_no_further, "poison");
 }
 
-/* ------------------------------------------------------------------------- many chunks, many times */
+/* ---------------------------------------------------------------------- many chunks, many times */
 
 enum { H = 4, HK = 2, T = 700, S = 1300, D = 24 };
 static float q[H * T * D], k[HK * S * D], v[HK * S * D], out[H * T * D], dout[H * T * D];
