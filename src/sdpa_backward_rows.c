@@ -87,12 +87,12 @@ static double sink_part(const attni_backward *bw, int64_t h, double lse, double 
     return weight == 0 ? 0 : -weight * delta;
 }
 
-void attni_backward_rows(const attni_backward *bw, int64_t run, char *scratch)
+void attni_backward_rows(const attni_backward *bw, int64_t run, int worker)
 {
     const attni_plan *p = &bw->plan;
     const attn_sdpa_args *a = &p->args;
     rows_worker w;
-    attni_layout layout = {.base = scratch};
+    attni_layout layout = {.base = attni_backward_scratch(bw, worker)};
     carve(p, &w, &layout);
     const int64_t head = attni_div(run, bw->runs_per_head);
     const int64_t i0 = (run - head * bw->runs_per_head) * ATTNI_BLOCK, row0 = head * p->T + i0;
