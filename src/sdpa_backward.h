@@ -66,6 +66,17 @@ typedef struct attni_backward {
 #define ATTNI_SHARED_SLOTS 2 /* pairs that several threads are at, at once */
 
 /* ---------------------------------------------------------------------- sdpa_backward_check.c */
+/* Fills p from the arguments of a forward call whose out and lse are inputs now. */
+attn_status attni_check_forward(attni_plan *p, const attn_sdpa_args *args, attn_error *err);
+/* A caller's struct, whose first member is its size, of an older or a newer header: at least
+ * `least` bytes, and what is not known must be 0. */
+attn_status attni_copy_struct(void *to, size_t known, const void *from, size_t least,
+                              const char *name, attn_error *err);
+/* A derivative: q's dtype, f32 or f64; the shape of `like`, but for its last size. */
+attn_status attni_check_gradient(const attni_plan *p, const attn_tensor *t, const char *name,
+                                 const attn_tensor *like, int64_t last, bool output,
+                                 attn_error *err);
+attn_status attni_check_wide(const attn_tensor *t, const char *name, attn_error *err);
 attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
                                  const attn_sdpa_grads *grads, attn_error *err);
 
@@ -75,6 +86,8 @@ attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
  * and sink_sums. */
 size_t attni_backward_rows_scratch(const attni_backward *bw);
 void attni_backward_rows(const attni_backward *bw, int64_t run, int worker);
+/* Of one row, element i of both: lse rounded to R in units of scores, and the rest as a factor. */
+void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, double x);
 /* Zeroes what the tasks add to; afterwards, adds up what they have left. */
 void attni_backward_clear(const attni_backward *bw);
 void attni_backward_sums(const attni_backward *bw);

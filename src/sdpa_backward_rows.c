@@ -66,16 +66,14 @@ static double number(const attn_tensor *t, int64_t b, int64_t h, int64_t i)
 
 /* A row's weights are 2^((score - lse) * c) * factor, lse being rounded to R, in units of scores.
  * Where the row sees nothing there is nothing to divide by. */
-static void set_lse(const attni_backward *bw, int64_t row, double lse)
+void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, double x)
 {
-    const attni_plan *p = &bw->plan;
     const double unit = p->natural ? 1 : p->rest;
-    if (lse == -(double)INFINITY)
-        lse = 0;
-    attni_set_real(p, bw->lse, row, lse / unit);
-    const double off = attni_real(p, bw->lse, row) * unit - lse;
-    const double factor = off == 0 || isnan(off) ? 1 : exp(fmax(fmin(off, 60), -60));
-    attni_set_real(p, bw->factor, row, factor);
+    if (x == -(double)INFINITY)
+        x = 0;
+    attni_set_real(p, lse, i, x / unit);
+    const double off = attni_real(p, lse, i) * unit - x;
+    attni_set_real(p, factor, i, off == 0 || isnan(off) ? 1 : exp(fmax(fmin(off, 60), -60)));
 }
 
 /* What the row adds to the gradient of its head's sink, whose weight e^(sink - lse) has no
@@ -118,7 +116,7 @@ void attni_backward_rows(const attni_backward *bw, int64_t run, int worker)
                                   out + i * ld_out * (ptrdiff_t)p->real);
         if (bw->grads.dlse)
             delta -= number(bw->grads.dlse, b, h, i0 + i);
-        set_lse(bw, row0 + i, lse);
+        attni_set_lse(p, bw->lse, bw->factor, row0 + i, lse);
         attni_set_real(p, bw->delta, row0 + i, delta);
         if (bw->sink_sums)
             sink += sink_part(bw, h, lse, delta);
