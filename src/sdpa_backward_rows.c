@@ -137,11 +137,15 @@ void attni_backward_clear(const attni_backward *bw)
     if (bw->dmask != ATTNI_DENSE)
         return;
     const attn_tensor *t = bw->grads.dmask;
+    const size_t size = attn_dtype_size(t->dtype);
     for (int64_t b = 0; b < t->shape[0]; b++)
         for (int64_t h = 0; h < t->shape[1]; h++)
             for (int64_t i = 0; i < t->shape[2]; i++)
-                for (int64_t j = 0; j < t->shape[3]; j++)
-                    memset(attni_at(t, b, h, i, j), 0, attn_dtype_size(t->dtype));
+                if (t->stride[3] == 1)
+                    memset(attni_at(t, b, h, i, 0), 0, (size_t)t->shape[3] * size);
+                else
+                    for (int64_t j = 0; j < t->shape[3]; j++)
+                        memset(attni_at(t, b, h, i, j), 0, size);
 }
 
 /* The sum over all b, h and n that element (b, h, n) of the mask was repeated for; sums is
