@@ -1,0 +1,136 @@
+/* Between sdpa_backward.c (check, plan, tasks), sdpa_backward_rows.c (what is known of each query
+ * before, and summed after, the tasks) and sdpa_backward_tile.c (one task). */
+#ifndef ATTNI_SDPA_BACKWARD_H
+#define ATTNI_SDPA_BACKWARD_H
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "sdpa_tile.h"
+
+/* How the gradient of the mask comes about: element by element, as its blocks do; or as sums, which
+ * are collected for each head and added up at the end: over queries, or over keys. */
+typedef enum attni_dmask {
+    ATTNI_NO_DMASK,
+    ATTNI_DENSE,
+    ATTNI_OVER_QUERIES,
+    ATTNI_OVER_KEYS
+} attni_dmask;
+
+/* Rows of a tensor, side by side in panels [panel][rows][W] of at most the widest tile, as linear()
+ * wants them. The last panel has as many vectors as its columns fill. */
+typedef struct attni_panels {
+    int64_t columns, padded; /* padded: of all panels */
+    int widest;              /* columns of all panels but the last */
+} attni_panels;
+
+typedef struct attni_backward {
+    attni_plan plan; /* what the forward decides from args alone; tiles of one head */
+    attn_sdpa_grads grads;
+    attn_tensor dlse, dmask_view; /* grads.dlse and grads.dmask point here; repeated: stride 0 */
+    attni_dmask dmask;
+    bool want_q, want_k, want_v;
+    bool want_scores; /* the gradient of the scores, for any result but dv */
+    double scale;
+    int W;                  /* queries in a tile */
+    int keys;               /* in a chunk, a function of the sizes alone */
+    int64_t group, pairs;   /* query heads of a key/value head; key/value heads of all batches */
+    int64_t tasks_per_pair; /* chunks of all sequences */
+    int64_t tasks;
+    int64_t tiles; /* of queries, in the longest sequence */
+    int64_t whole; /* the first so many pairs are each one thread's; of the others, each chunk is */
+    int64_t slots; /* sums of dq: of each thread, then ATTNI_SHARED_SLOTS for the other pairs */
+    int64_t runs;  /* of ATTNI_BLOCK queries, over all heads: tasks of the first step */
+    int64_t runs_per_head;
+    attni_panels q_panels, v_panels;
+    int workers;
+    size_t worker_bytes, tile_bytes, scratch_bytes;
+
+    /* Shared scratch. R, but where it says otherwise. */
+    char *lse;                   /* [B,H,T] in units of the scores, rounded */
+    char *factor;                /* [B,H,T] e^(that, rounded, - lse): 1, nearly */
+    char *delta;                 /* [B,H,T] dout . out - dlse */
+    unsigned char *bad;          /* [B,H,T] bits: ATTNI_BAD_Q, ATTNI_BAD_DOUT */
+    char *totals;                /* [slots][group][tiles][tile_bytes]: dq so far, [D][W], and W sums
+                                    of ds, double */
+    double *row_sums, *key_sums; /* [B,H,T], [B,H,S]: sums of ds */
+    double *alibi_sums;          /* [tasks][group] */
+    double *sink_sums;           /* [runs] */
+    atomic_llong *progress;      /* [tasks]: tiles that are done; at the end ATTNI_TASK_DONE */
+    char *workers_scratch;
+} attni_backward;
+
+#define ATTNI_BAD_Q 1 /* the row has a NaN or an infinity, or is so large that its square has */
+#define ATTNI_BAD_DOUT 2
+#define ATTNI_TASK_DONE INT64_MAX
+#define ATTNI_SHARED_SLOTS 2 /* pairs that several threads are at, at once */
+
+/* ---------------------------------------------------------------------- sdpa_backward_check.c */
+/* Fills p from the arguments of a forward call whose out and lse are inputs now. */
+attn_status attni_check_forward(attni_plan *p, const attn_sdpa_args *args, attn_error *err);
+/* A caller's struct, whose first member is its size, of an older or a newer header: at least
+ * `least` bytes, and what is not known must be 0. */
+attn_status attni_copy_struct(void *to, size_t known, const void *from, size_t least,
+                              const char *name, attn_error *err);
+/* A derivative: q's dtype, f32 or f64; the shape of `like`, but for its last size. */
+attn_status attni_check_gradient(const attni_plan *p, const attn_tensor *t, const char *name,
+                                 const attn_tensor *like, int64_t last, bool output,
+                                 attn_error *err);
+attn_status attni_check_wide(const attn_tensor *t, const char *name, attn_error *err);
+attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
+                                 const attn_sdpa_grads *grads, attn_error *err);
+
+/* ----------------------------------------------------------------------- sdpa_backward_rows.c
+ *
+ * Scratch of one worker of the first step; run `run` of it, on any thread: lse, factor, delta, bad
+ * and sink_sums. */
+size_t attni_backward_rows_scratch(const attni_backward *bw);
+void attni_backward_rows(const attni_backward *bw, int64_t run, int worker);
+/* Of one row, element i of both: lse rounded to R in units of scores, and the rest as a factor. */
+void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, double x);
+/* Zeroes what the tasks add to; afterwards, adds up what they have left. */
+void attni_backward_clear(const attni_backward *bw);
+void attni_backward_sums(const attni_backward *bw);
+
+/* ----------------------------------------------------------------------- sdpa_backward_tile.c
+ *
+ * One task: a chunk of keys of one key/value head against all queries that see it. A unit is a
+ * task, or all those of a pair. */
+size_t attni_backward_task_scratch(const attni_backward *bw);
+void attni_backward_unit(const attni_backward *bw, int64_t unit, int worker);
+
+attni_panels attni_panels_of(const attni_plan *p, int64_t columns);
+
+/* Is t a result that the caller asked for? */
+static inline bool attni_wanted(const attn_tensor *t)
+{
+    return t->data || t->shape[0] || t->shape[1] || t->shape[2] || t->shape[3];
+}
+
+/* Element i of an array of R; of the caller's arrays too, at any address. */
+static inline double attni_real(const attni_plan *p, const char *array, int64_t i)
+{
+    float single;
+    double wide;
+    if (p->real == sizeof single) {
+        memcpy(&single, array + i * (int64_t)sizeof single, sizeof single);
+        return (double)single;
+    }
+    memcpy(&wide, array + i * (int64_t)sizeof wide, sizeof wide);
+    return wide;
+}
+
+static inline char *attni_backward_scratch(const attni_backward *bw, int worker)
+{
+    return bw->workers_scratch + (size_t)worker * bw->worker_bytes;
+}
+
+static inline void attni_set_real(const attni_plan *p, char *array, int64_t i, double x)
+{
+    if (p->real == sizeof(float))
+        ((float *)(void *)array)[i] = (float)x;
+    else
+        ((double *)(void *)array)[i] = x;
+}
+
+#endif
