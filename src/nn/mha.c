@@ -21,8 +21,6 @@
 #include "../sdpa.h"
 #include "module.h"
 
-#define DROPOUT_ROWS 16 /* below so many rows of dropout a thread is not worth waking */
-
 typedef struct mha_plan {
     const attn_mha_args *args;
     const attn_mha *module; /* or NULL: the weights are args' */
@@ -347,22 +345,14 @@ static void drop_element(char *x, attn_dtype dtype, unsigned keep, double factor
     }
 }
 
-typedef struct dropout_work {
-    const mha_plan *plan;
-    int64_t rows, workers;
-} dropout_work;
-
-/* Worker w drops in its share of the rows: row r = b * T + i is the r-th of the call. */
-static void drop_rows(void *arg, int worker)
+/* Row r = b * T + i is the r-th of the call. */
+static void drop_rows(void *arg, int64_t first, int64_t end)
 {
-    const dropout_work *work = arg;
-    const attn_mha_args *a = work->plan->args;
-    const attni_mha_sizes *n = &work->plan->n;
+    const mha_plan *p = arg;
+    const attn_mha_args *a = p->args;
+    const attni_mha_sizes *n = &p->n;
     const uint32_t threshold = attni_dropout_threshold(a->output_dropout);
     const double factor = 1 / (1 - a->output_dropout);
-    const int64_t share = work->rows / work->workers, more = work->rows % work->workers;
-    const int64_t first = worker * share + (worker < more ? worker : more);
-    const int64_t end = first + share + (worker < more);
     for (int64_t r = first; r < end; r++) {
         unsigned bits = 0;
         for (int64_t j = 0; j < n->Out; j++) {
@@ -373,14 +363,6 @@ static void drop_rows(void *arg, int worker)
                          bits >> (j % 8) & 1, factor);
         }
     }
-}
-
-static void drop_outputs(const mha_plan *p, attni_call *call)
-{
-    dropout_work work = {.plan = p, .rows = p->n.B * p->n.T, .workers = call->threads};
-    if (work.rows / DROPOUT_ROWS < work.workers)
-        work.workers = 1 + work.rows / DROPOUT_ROWS;
-    attni_call_run(call, (int)work.workers, drop_rows, &work);
 }
 
 attn_status attni_mha_forward(attn_context *ctx, const attn_mha_args *args, const attn_mha *module,
@@ -402,7 +384,7 @@ attn_status attni_mha_forward(attn_context *ctx, const attn_mha_args *args, cons
     if (p.joins)
         attni_linear_run(&p.to_out, &call, p.work);
     if (args->output_dropout > 0)
-        drop_outputs(&p, &call);
+        attni_module_share(&call, p.n.B * p.n.T, p.n.Out, drop_rows, &p);
     attni_call_end(&call);
     return ATTN_OK;
 }

@@ -16,6 +16,21 @@ attn_status attni_module_check_output(const attn_tensor *t, const char *name,
                                       attn_error *err);
 attn_status attni_module_check_shape(const attn_tensor *t, const char *name, int64_t n0, int64_t n1,
                                      int64_t n2, int64_t n3, attn_error *err);
+/* Row r of t, counted over [B,H,T]. */
+static inline char *attni_module_row(const attn_tensor *t, int64_t r)
+{
+    const int64_t T = t->shape[2], H = t->shape[1];
+    return attni_at(t, r / T / H, r / T % H, r % T, 0);
+}
+void attni_module_copy_row(char *dst, int64_t dst_stride, const char *src, int64_t src_stride,
+                           int64_t n, size_t element);
+
+/* body(arg, first, end) for shares of 0..items-1, one to a thread, as many threads as are worth
+ * waking: `cost` is that of an item, in elements. What body does to an item depends on it alone. */
+void attni_module_share(attni_call *call, int64_t items, int64_t cost,
+                        void (*body)(void *arg, int64_t first, int64_t end), void *arg);
+#define ATTNI_PIECE 128 /* elements that are computed in double at a time, on the stack */
+
 /* attni_layout_take of n0 x n1 x n2 x n3 elements. */
 void *attni_module_take(attni_layout *layout, size_t element, int64_t n0, int64_t n1, int64_t n2,
                         int64_t n3);
@@ -53,6 +68,10 @@ typedef struct attni_linear {
     size_t worker_bytes, bytes; /* scratch of one worker, and of all */
 } attni_linear;
 
+/* t must be [B|1, H|1, rows, columns], B and H being out's. */
+attn_status attni_linear_check_operand(const attn_tensor *t, const char *name,
+                                       const attn_tensor *out, int64_t rows, int64_t columns,
+                                       attn_error *err);
 /* Plans for tensors that fit together; bias may be NULL. With `packed`, weight gives only its
  * shape. Fails only where scratch would be too large to address. threads: the most there are. */
 attn_status attni_linear_plan(attni_linear *plan, int isa, int threads, const attn_tensor *x,
