@@ -197,7 +197,6 @@ class Run(CliTest):
         self.bad(USAGE, "--isa", "avx511", says="did you mean 'avx512'?")
         for name in ("out", "q", "k", "v", "mask"):
             self.bad(USAGE, "--grad-" + name, "x.npy", says="--grad-%s: not in this release" % name)
-        self.bad(USAGE, "--q", "m.safetensors:q", says="later release")
 
     def test_files_do_not_collide(self):
         os.symlink("q.npy", self.path("link.npy"))
