@@ -270,6 +270,51 @@ typedef struct attn_plan_info {
 ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *args,
                                     attn_plan_info *info, attn_error *err);
 
+/* The gradients of a loss with respect to what attn_sdpa_forward read, given the gradient of the
+ * loss with respect to what it wrote. `args` are those of the forward call; `out` and `lse`, which
+ * is required, hold what it gave, and both are only read here; `scores` is not looked at. An lse of
+ * f32 has an error of 6e-8 |lse|, which every weight gets as a relative error: for gradients in
+ * double it must be f64. Not from a cache.
+ *
+ *   w = weights    dw_ij = d_ij dout_i . v_j    ds_ij = w_ij (dw_ij - dout_i . out_i + dlse_i)
+ *   dv_j = sum_i w_ij d_ij dout_i    dq_i = scale sum_j ds'_ij k_j    dk_j = scale sum_i ds'_ij q_i
+ *
+ * with d dropout's factor and ds' = ds times the soft cap's derivative. Query heads that share a
+ * key/value head add to its gradient. What is not visible is never multiplied: NaN or Inf there, or
+ * in q and dout of a row that sees nothing, changes no bit; a row that sees nothing and a key that
+ * is not seen get exactly 0.
+ *
+ * Memory: O(B * H * T) numbers for the rows, and for each thread a chunk of keys, O(D + Dv), and
+ * sums for dq, O(T * D); never T x S. Bits: equal for any number of threads. Outputs must not
+ * overlap inputs nor each other. Returns ATTN_OK, or an error before anything is written. Source:
+ * Dao et al. 2022.
+ */
+typedef struct attn_sdpa_grads {
+    size_t struct_size;       /* sizeof(attn_sdpa_grads), set by ATTN_SDPA_GRADS_INIT */
+    attn_tensor dout;         /* in:  [B,H,T,Dv], of q's dtype or f32/f64 */
+    const attn_tensor *dlse;  /* in:  [B,H,T,1] f32 or f64, gradient of lse; NULL: none */
+    attn_tensor dq, dk, dv;   /* out: [B,H,T,D], [B,Hk,S,D], [B,Hk,S,Dv], of q's dtype or f32/f64;
+                                 data NULL and shape all 0: not wanted */
+    const attn_tensor *dmask; /* out: of the float mask's own (broadcast) shape, f32 or f64; NULL */
+    double *dalibi_slopes, *dsink_logits; /* out: [H], or NULL */
+} attn_sdpa_grads;
+
+/* All zero but the size. */
+#define ATTN_SDPA_GRADS_INIT                                                                       \
+    {                                                                                              \
+        .struct_size = sizeof(attn_sdpa_grads)                                                     \
+    }
+ATTN_API void attn_sdpa_grads_init(attn_sdpa_grads *grads); /* the same, for C++ and bindings */
+
+ATTN_API attn_status attn_sdpa_backward(attn_context *ctx, const attn_sdpa_args *args,
+                                        const attn_sdpa_grads *grads, attn_error *err);
+
+/* What attn_sdpa_backward would run, as attn_sdpa_plan says it of the forward; args->workspace
+ * needs these scratch_bytes. */
+ATTN_API attn_status attn_sdpa_backward_plan(attn_context *ctx, const attn_sdpa_args *args,
+                                             const attn_sdpa_grads *grads, attn_plan_info *info,
+                                             attn_error *err);
+
 /* The dropout decisions of a call with this seed and p: out [B,H,T,S], bool, 1 = kept.
  * Philox4x32-10, key = seed, counter = (j / 8, i, b * H + h, 0), one 16-bit draw per key: kept if
  * it is >= round(p * 65536). Depends on nothing else. Salmon et al. 2011. */

@@ -26,9 +26,7 @@ void attn_sdpa_args_init(attn_sdpa_args *args)
 
 /* ------------------------------------------------------------------------------------ sequences */
 
-/* Sequence n of the call: of packed ones, or the only one. The last packed one holds the rows that
- * are left over; it has no keys. */
-static attni_view view_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)
+attni_view attni_view_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)
 {
     const attn_sdpa_args *a = &p->args;
     attni_view view = {.args = a,
@@ -64,7 +62,7 @@ static int64_t tasks_of(const attni_plan *p, int64_t T)
 
 /* ----------------------------------------------------------------------------------------- plan */
 
-static bool in_place(const attni_plan *p, const attn_tensor *t)
+bool attni_in_place(const attni_plan *p, const attn_tensor *t)
 {
     return t->dtype == p->real_dtype && (t->stride[3] == 1 || t->shape[3] <= 1);
 }
@@ -139,7 +137,7 @@ static bool count_tasks(attni_plan *p, int threads)
     p->tasks_per_head = 0;
     if (p->B && p->H)
         for (int64_t n = 0; n < p->sequences; n++)
-            p->tasks_per_head += tasks_of(p, view_of(p, 0, 0, n).T);
+            p->tasks_per_head += tasks_of(p, attni_view_of(p, 0, 0, n).T);
     int64_t heads;
     if (__builtin_mul_overflow(p->B, attni_div(p->H, p->group), &heads) ||
         __builtin_mul_overflow(p->tasks_per_head, heads, &p->tasks))
@@ -178,10 +176,10 @@ static bool size_scratch(attni_plan *p)
 static attn_status make_plan(attni_plan *p, int isa, int threads, attn_error *err)
 {
     p->kernels = attni_kernels_of(isa, p->real == sizeof(float) ? 32 : 64);
-    p->q_in_place = in_place(p, &p->args.q);
-    p->k_in_place = in_place(p, &p->args.k);
-    p->v_in_place = in_place(p, &p->args.v);
-    p->out_in_place = in_place(p, &p->args.out);
+    p->q_in_place = attni_in_place(p, &p->args.q);
+    p->k_in_place = attni_in_place(p, &p->args.k);
+    p->v_in_place = attni_in_place(p, &p->args.v);
+    p->out_in_place = attni_in_place(p, &p->args.out);
     p->way = attni_way_amx(p);
     if (!p->way)
         p->way = &attni_way_tile;
@@ -229,9 +227,9 @@ static void run_task(job *j, int64_t task, int64_t part, char *scratch)
     const int64_t b = attni_div(head, groups), h = (head - b * groups) * p->group;
     int64_t left = p->tasks_per_head - 1 - (task - head * p->tasks_per_head);
     int64_t n = 0;
-    attni_view view = view_of(p, b, h, 0);
+    attni_view view = attni_view_of(p, b, h, 0);
     for (int64_t here; left >= (here = tasks_of(p, view.T)); left -= here)
-        view = view_of(p, b, h, ++n);
+        view = attni_view_of(p, b, h, ++n);
     const int64_t i0 = left * rows_per_task(p);
     const int64_t rows = view.T - i0 < rows_per_task(p) ? view.T - i0 : rows_per_task(p);
     if (p->parts > 1)
@@ -311,7 +309,7 @@ attn_status attn_sdpa_forward(attn_context *ctx, const attn_sdpa_args *args, att
 
 /* -------------------------------------------------------------------------------- what will run */
 
-static double tensor_bytes(const attn_tensor *t)
+double attni_tensor_bytes(const attn_tensor *t)
 {
     double bytes = (double)attn_dtype_size(t->dtype);
     for (int d = 0; d < 4; d++)
@@ -319,13 +317,12 @@ static double tensor_bytes(const attn_tensor *t)
     return bytes;
 }
 
-/* Pairs that the rules other than a dense mask leave visible, over all batches of one head. */
-static double visible_pairs(const attni_plan *p)
+double attni_visible_pairs(const attni_plan *p)
 {
     double pairs = 0;
     for (int64_t b = 0; b < p->B && p->H; b++) {
         for (int64_t n = 0; n < p->sequences; n++) {
-            const attni_view view = view_of(p, b, 0, n);
+            const attni_view view = attni_view_of(p, b, 0, n);
             for (int64_t i = 0; i < view.T; i++) {
                 const attni_span s = attni_mask_span(&view, i, i + 1);
                 if (s.any1 > s.any0)
@@ -355,14 +352,14 @@ attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *args, attn_p
     info->scratch_bytes = plan.scratch_bytes + ATTNI_ALIGN - 1;
     info->threads = plan.workers > 1 ? plan.workers : 1;
     info->tasks = plan.tasks;
-    info->flop = 2 * visible_pairs(&plan) * (double)plan.H * (double)(plan.D + plan.Dv);
-    info->bytes =
-        tensor_bytes(&a->q) + tensor_bytes(&a->k) + tensor_bytes(&a->v) + tensor_bytes(&a->out);
+    info->flop = 2 * attni_visible_pairs(&plan) * (double)plan.H * (double)(plan.D + plan.Dv);
+    info->bytes = attni_tensor_bytes(&a->q) + attni_tensor_bytes(&a->k) +
+                  attni_tensor_bytes(&a->v) + attni_tensor_bytes(&a->out);
     if (a->mask)
-        info->bytes += tensor_bytes(a->mask);
+        info->bytes += attni_tensor_bytes(a->mask);
     if (a->lse)
-        info->bytes += tensor_bytes(a->lse);
+        info->bytes += attni_tensor_bytes(a->lse);
     if (a->scores)
-        info->bytes += tensor_bytes(a->scores);
+        info->bytes += attni_tensor_bytes(a->scores);
     return ATTN_OK;
 }

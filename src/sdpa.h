@@ -119,6 +119,17 @@ const attni_way *attni_way_amx(attni_plan *plan);
 /* sdpa_check.c: every argument, before anything is touched. Fills all of plan that args decide. */
 attn_status attni_sdpa_check(attni_plan *plan, const attn_sdpa_args *args, attn_error *err);
 
+/* Sequence n of the call: of packed ones, or the only one. The last packed one holds the rows that
+ * are left over; it has no keys. */
+attni_view attni_view_of(const attni_plan *p, int64_t b, int64_t h, int64_t n);
+/* Can rows of t be read and written as R where they lie? */
+bool attni_in_place(const attni_plan *p, const attn_tensor *t);
+
+/* Of t's memory, each element once. */
+double attni_tensor_bytes(const attn_tensor *t);
+/* Pairs that the rules other than a dense mask leave visible, over all batches of one head. */
+double attni_visible_pairs(const attni_plan *p);
+
 /* attn_sdpa_forward in two pieces, for modules that attend inside a call of their own. prepare
  * checks and plans, and touches no data: until run, the tensors of plan->args may be given other
  * `data`. */

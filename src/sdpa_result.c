@@ -4,9 +4,8 @@
 
 #include <math.h>
 
-/* Writes a row of n elements of R to where t has it. */
-static void store_row(const attni_plan *p, char *to, const attn_tensor *t, const char *from,
-                      int64_t n)
+void attni_store_row(const attni_plan *p, char *to, const attn_tensor *t, const char *from,
+                     int64_t n)
 {
     if (t->stride[3] == 1)
         p->kernels->narrow(to, t->dtype, from, n);
@@ -64,8 +63,8 @@ static bool write_out(attni_worker *w, const attni_tile *t)
     const bool bad = p->kernels->finish(to, (ptrdiff_t)(direct ? apart : p->Dv), t->total, w->a,
                                         t->rows, p->Dv, t->nv) != 0;
     for (int i = 0; i < t->rows && !direct; i++)
-        store_row(p, attni_lane_row(w, t, out, i, 0), out,
-                  w->rows + (size_t)i * (size_t)p->Dv * p->real, p->Dv);
+        attni_store_row(p, attni_lane_row(w, t, out, i, 0), out,
+                        w->rows + (size_t)i * (size_t)p->Dv * p->real, p->Dv);
     return bad;
 }
 
@@ -215,7 +214,7 @@ void attni_tile_scores_out(attni_worker *w, attni_tile *t)
                 attni_set_lane(p, w->lines, i, weights ? 0 : -(double)INFINITY);
         }
         for (int i = 0; i < t->rows; i++)
-            store_row(p, attni_at(s, w->view->b, w->view->h, w->view->i_base + t->i0 + i, g), s,
-                      line_of(w, i), n);
+            attni_store_row(p, attni_at(s, w->view->b, w->view->h, w->view->i_base + t->i0 + i, g),
+                            s, line_of(w, i), n);
     }
 }

@@ -105,8 +105,8 @@ void attni_tile_clear(const attni_plan *p, attni_tile *t)
     fill_lanes(p, t->c, p->c, t->W);
 }
 
-static void convert_rows(const attni_plan *p, char *to, const char *from, ptrdiff_t ld,
-                         attn_dtype dtype, int64_t stride, int rows, int64_t n)
+void attni_convert_rows(const attni_plan *p, char *to, const char *from, ptrdiff_t ld,
+                        attn_dtype dtype, int64_t stride, int rows, int64_t n)
 {
     if (n == 0) /* `from` may be NULL, to which nothing may be added */
         return;
@@ -133,10 +133,10 @@ static void load_queries(attni_worker *w, attni_tile *t)
     ptrdiff_t ldq = (ptrdiff_t)q->stride[t->heads > 1 ? 1 : 2];
     if (!p->q_in_place || !even) {
         if (even)
-            convert_rows(p, w->rows, from, ldq, q->dtype, q->stride[3], t->rows, p->D);
+            attni_convert_rows(p, w->rows, from, ldq, q->dtype, q->stride[3], t->rows, p->D);
         for (int i = 0; i < t->rows && !even; i++)
-            convert_rows(p, w->rows + (size_t)i * (size_t)p->D * p->real,
-                         attni_lane_row(w, t, q, i, 0), 0, q->dtype, q->stride[3], 1, p->D);
+            attni_convert_rows(p, w->rows + (size_t)i * (size_t)p->D * p->real,
+                               attni_lane_row(w, t, q, i, 0), 0, q->dtype, q->stride[3], 1, p->D);
         from = w->rows;
         ldq = (ptrdiff_t)p->D;
     }
@@ -170,9 +170,9 @@ static void load_blocks(const attni_worker *w, const attn_tensor *t, char *to, i
         return;
     }
     for (int r = 0; r < n; r += ATTNI_BLOCK)
-        convert_rows(p, to + (size_t)r * (size_t)width * p->real, stored_rows(w, t, j0 + r),
-                     (ptrdiff_t)t->stride[2], t->dtype, t->stride[3],
-                     n - r < ATTNI_BLOCK ? n - r : ATTNI_BLOCK, width);
+        attni_convert_rows(p, to + (size_t)r * (size_t)width * p->real, stored_rows(w, t, j0 + r),
+                           (ptrdiff_t)t->stride[2], t->dtype, t->stride[3],
+                           n - r < ATTNI_BLOCK ? n - r : ATTNI_BLOCK, width);
 }
 
 void attni_tile_load(attni_worker *w, int64_t j0, int n, bool values)
@@ -185,21 +185,22 @@ void attni_tile_load(attni_worker *w, int64_t j0, int n, bool values)
     w->loaded = j0;
 }
 
-/* A block's rows as R (or halves, if w->as_stored), and how far apart they lie. */
-static const char *block_rows(const attni_worker *w, const attn_tensor *t, bool in_place,
-                              const char *converted, int64_t j, ptrdiff_t *ld)
+const char *attni_tile_rows(const attni_worker *w, bool values, int64_t j, ptrdiff_t *ld)
 {
+    const attni_plan *p = w->plan;
+    const attn_tensor *t = values ? &p->args.v : &p->args.k;
+    const char *converted = values ? w->v : w->k;
     const int64_t width = t->shape[3];
     if (width == 0) { /* data may be NULL, to which nothing may be added */
         *ld = 0;
         return w->st;
     }
-    if (in_place || w->as_stored) {
+    if ((values ? p->v_in_place : p->k_in_place) || w->as_stored) {
         *ld = (ptrdiff_t)t->stride[2];
         return stored_rows(w, t, j);
     }
     *ld = (ptrdiff_t)width;
-    return converted + (size_t)(j - w->loaded) * (size_t)width * w->plan->real;
+    return converted + (size_t)(j - w->loaded) * (size_t)width * p->real;
 }
 
 /* ------------------------------------------------------------------------------------- blocks */
@@ -224,17 +225,23 @@ static attn_dtype block_dtype(const attni_worker *w)
     return w->as_stored ? w->plan->args.k.dtype : w->plan->real_dtype;
 }
 
-void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, attni_class visible,
-                       attn_stage stage)
+void attni_tile_products(attni_worker *w, const attni_tile *t, int64_t j0, int n)
 {
     const attni_plan *p = w->plan;
     const attni_kernels *kernels = p->kernels;
     ptrdiff_t ld;
-    const char *k = block_rows(w, &p->args.k, p->k_in_place, w->k, j0, &ld);
+    const char *k = attni_tile_rows(w, false, j0, &ld);
     if (few(p, t, n))
         kernels->scores_few(w->st, w->mx, t->qt, k, ld, block_dtype(w), n, p->D, t->rows);
     else
         kernels->scores(w->st, w->mx, t->qt, k, ld, n, p->D, t->nv);
+}
+
+void attni_tile_biases(attni_worker *w, const attni_tile *t, int64_t j0, int n, attni_class visible,
+                       attn_stage stage)
+{
+    const attni_plan *p = w->plan;
+    const attni_kernels *kernels = p->kernels;
     const bool masked = visible != ATTNI_FULL && stage >= ATTN_STAGE_BIASED;
     if (p->natural || stage <= ATTN_STAGE_SOFTCAP)
         kernels->natural(w->st, n, p->rest, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0,
@@ -253,6 +260,13 @@ void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, 
     }
     if (masked || p->natural)
         kernels->maxima(w->mx, w->st, n, t->nv);
+}
+
+void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, attni_class visible,
+                       attn_stage stage)
+{
+    attni_tile_products(w, t, j0, n);
+    attni_tile_biases(w, t, j0, n, visible, stage);
 }
 
 /* The weights of w->st. `flags` are values()'s, and those of weights(). */
@@ -278,7 +292,7 @@ static void add_values(attni_worker *w, attni_tile *t, attni_partial *x, int64_t
 {
     const attni_plan *p = w->plan;
     ptrdiff_t ld;
-    const char *v = block_rows(w, &p->args.v, p->v_in_place, w->v, j0, &ld);
+    const char *v = attni_tile_rows(w, true, j0, &ld);
     if (few(p, t, n) && !(flags & ATTNI_CAREFUL))
         p->kernels->values_few(x->acc, t->total, w->factors, v, ld, block_dtype(w), w->st, n, p->Dv,
                                t->rows, flags);

@@ -76,11 +76,28 @@ void attni_tile_clear(const attni_plan *p, attni_tile *t);
  * from the sequence. */
 void attni_tile_load(attni_worker *w, int64_t j0, int n, bool values);
 
+/* Rows of n elements as R; `stride` between elements, `ld` between rows. */
+void attni_convert_rows(const attni_plan *p, char *to, const char *from, ptrdiff_t ld,
+                        attn_dtype dtype, int64_t stride, int rows, int64_t n);
+
+/* The rows of keys, or of values, from j on, as attni_tile_load made them readable (or as halves,
+ * if w->as_stored), and how far apart they lie. */
+const char *attni_tile_rows(const attni_worker *w, bool values, int64_t j, ptrdiff_t *ld);
+
+/* The same as attni_tile_scores in two steps: q . k; then all that follows up to `stage`. */
+void attni_tile_products(attni_worker *w, const attni_tile *t, int64_t j0, int n);
+void attni_tile_biases(attni_worker *w, const attni_tile *t, int64_t j0, int n, attni_class visible,
+                       attn_stage stage);
+
 /* Scores of one block, up to `stage`, into w->st; w->mx are their maxima at the last stage. */
 void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, attni_class visible,
                        attn_stage stage);
 
 /* ------------------------------------------------------------------------------ sdpa_result.c */
+
+/* Writes a row of n elements of R to where t has it. */
+void attni_store_row(const attni_plan *p, char *to, const attn_tensor *t, const char *from,
+                     int64_t n);
 
 /* Writes out and lse; true if some row is not finite, or could not be computed in this mode. */
 bool attni_tile_finish(attni_worker *w, attni_tile *t);

@@ -156,6 +156,24 @@ typedef struct attni_kernels {
     void (*linear_few)(void *out, ptrdiff_t ldo, const void *bias, const void *w, ptrdiff_t ldw,
                        int outputs, const void *x, ptrdiff_t ldx, int n, int64_t D);
 
+    /* The backward's own. out[i] = sum over d < D of a[i*lda + d] * b[i*ldb + d], i < rows; in no
+     * promised order. */
+    void (*dots)(void *out, const void *a, ptrdiff_t lda, const void *b, ptrdiff_t ldb, int rows,
+                 int64_t D);
+
+    /* p[j*W + i] = 2^((st[j*W + i] - lse[i]) * c), the difference and the product rounded, the
+     * power within 1 unit in the last place (1.25 without fused multiply-add) and cut off at 2^16;
+     * the mark -1 where st is -inf. p may be st. NaN stays NaN. */
+    void (*recall)(void *p, const void *st, const void *lse, double c, int n, int nv);
+
+    /* dp[j*W + i] becomes the gradient of a score: p * (dp - delta[i]), or, with weights after
+     * dropout in `kept`, kept * dp - p * delta[i]. Where p is a mark, p, dp and kept become 0. */
+    void (*score_grads)(void *dp, void *p, void *kept, const void *delta, int n, int nv);
+
+    /* ds *= the derivative 1 - tanh(raw * r / cap)^2 at the raw score; a ds of 0 stays 0. To within
+     * 8 units in the last place, and one more for each factor of 2 that the derivative is below 1. */
+    void (*cap_grads)(void *ds, const void *raw, int n, double r, double cap, int nv);
+
     /* n rounds of independent fused multiply-adds in registers; returns the floating-point
      * operations done. *sink keeps the compiler honest. */
     double (*fma_loop)(int64_t n, double *sink);

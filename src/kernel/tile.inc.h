@@ -543,5 +543,6 @@ static double op_fma_loop(int64_t n, double *sink)
 
 #include "few.inc.h"
 #include "linear.inc.h"
+#include "grad.inc.h"
 
 #include "table.inc.h"

@@ -1,0 +1,268 @@
+/* Attention, backward: check, plan, cut into tasks, run. Read this first.
+ *
+ *   attni_backward_check (sdpa_backward_check.c)  every argument, once
+ *   make_plan                                     chunks of keys, tasks, scratch
+ *   attni_backward_rows (sdpa_backward_rows.c)    what is known of each query before: lse, delta
+ *   attni_backward_task (sdpa_backward_tile.c)    one chunk of keys of one key/value head
+ *   attni_backward_sums (sdpa_backward_rows.c)    gradients that are sums over tasks
+ *
+ * A task owns its chunk's dk and dv. A row of dq is a sum over chunks, in their order: each task
+ * computes its part by itself and then waits for its turn, that is, for the task before it to be
+ * done with the same tile. All tasks take the tiles in one order and are themselves taken in order,
+ * so the wait is short, and whoever is waited for is never waiting for a later task. No partial
+ * sums have to be kept, and the bits do not depend on the number of threads.
+ */
+#include "sdpa_backward.h"
+
+#include <math.h>
+#include <stdio.h>
+
+void attn_sdpa_grads_init(attn_sdpa_grads *grads)
+{
+    const attn_sdpa_grads init = ATTN_SDPA_GRADS_INIT;
+    *grads = init;
+}
+
+/* ----------------------------------------------------------------------------------------- plan */
+
+attni_panels attni_panels_of(const attni_plan *p, int64_t columns)
+{
+    const int lanes = p->kernels->lanes, widest = p->kernels->vectors * lanes;
+    attni_panels panels = {.columns = columns, .widest = widest};
+    int64_t last = columns % widest, width = lanes;
+    while (width < last)
+        width *= 2;
+    panels.padded = columns - last + (last ? width : 0);
+    return panels;
+}
+
+/* Keys and values of a chunk, and their gradients, stay in the second cache while all queries pass
+ * by. Whole blocks; a function of the sizes alone, because the bits depend on it. */
+#define CHUNK_BYTES (512 * 1024)
+static int keys_per_chunk(const attni_plan *p)
+{
+    int keys = ATTNI_CHUNK;
+    const double key_bytes = 2 * (double)(p->D + p->Dv) * (double)p->real;
+    while (keys > ATTNI_BLOCK && keys * key_bytes > CHUNK_BYTES)
+        keys /= 2;
+    return keys;
+}
+
+/* False: more tasks than can be counted. */
+static bool count_tasks(attni_backward *bw)
+{
+    const attni_plan *p = &bw->plan;
+    bw->tasks_per_pair = 0;
+    bw->tiles = 0;
+    if (__builtin_mul_overflow(p->B, p->Hk, &bw->pairs))
+        return false;
+    for (int64_t n = 0; n < p->sequences && bw->pairs; n++) {
+        const attni_view view = attni_view_of(p, 0, 0, n);
+        const int64_t chunks = attni_div_up(view.S, bw->keys), tiles = attni_div_up(view.T, bw->W);
+        bw->tasks_per_pair += chunks ? chunks : 1;
+        bw->tiles = tiles > bw->tiles ? tiles : bw->tiles;
+    }
+    bw->runs_per_head = attni_div_up(p->T, ATTNI_BLOCK);
+    int64_t heads;
+    return !__builtin_mul_overflow(bw->tasks_per_pair, bw->pairs, &bw->tasks) &&
+           !__builtin_mul_overflow(p->B, p->H, &heads) &&
+           !__builtin_mul_overflow(heads, bw->runs_per_head, &bw->runs);
+}
+
+static double visible_flop(const attni_backward *bw, double pairs)
+{
+    const attni_plan *p = &bw->plan;
+    double width = (double)p->D; /* q . k */
+    width += bw->want_v ? (double)p->Dv : 0;
+    width += bw->want_scores ? (double)p->Dv : 0;
+    width += bw->want_k ? (double)p->D : 0;
+    width += bw->want_q ? (double)p->D : 0;
+    return 2 * pairs * width;
+}
+
+/* Below some microseconds a thread is not worth waking. */
+#define WORK_SECONDS 10e-6
+static void count_workers(attni_backward *bw, int threads)
+{
+    const attni_plan *p = &bw->plan;
+    const double all = (double)p->B * (double)p->H * (double)p->T * (double)p->S;
+    const double worth = visible_flop(bw, all) / 1e11 / WORK_SECONDS;
+    const int64_t most = bw->tasks < threads ? bw->tasks : threads;
+    bw->workers = worth < (double)most ? 1 + (int)worth : (int)most;
+    if (bw->workers > most)
+        bw->workers = (int)most;
+    if (bw->workers < 1)
+        bw->workers = 1;
+    bw->slots = bw->workers == 1 ? 1 : bw->workers + 1;
+    if (bw->slots > bw->pairs)
+        bw->slots = bw->pairs;
+}
+
+/* a * b * c, or more than there is. */
+static size_t product(int64_t a, int64_t b, int64_t c)
+{
+    size_t ab, abc;
+    return attni_size_mul((size_t)a, (size_t)b, &ab) && attni_size_mul(ab, (size_t)c, &abc)
+               ? abc
+               : SIZE_MAX;
+}
+
+static void carve(attni_backward *bw, attni_layout *layout)
+{
+    const attni_plan *p = &bw->plan;
+    const size_t rows = product(p->B, p->H, p->T);
+    bw->lse = attni_layout_take(layout, rows, p->real);
+    bw->factor = attni_layout_take(layout, rows, p->real);
+    bw->delta = attni_layout_take(layout, rows, p->real);
+    bw->bad = attni_layout_take(layout, rows, 1);
+    bw->progress = attni_layout_take(layout, (size_t)bw->tasks, sizeof *bw->progress);
+    if (bw->want_q || bw->dmask == ATTNI_OVER_KEYS)
+        bw->totals =
+            attni_layout_take(layout, product(bw->slots, bw->group, bw->tiles), bw->tile_bytes);
+    if (bw->dmask == ATTNI_OVER_KEYS)
+        bw->row_sums = attni_layout_take(layout, rows, sizeof(double));
+    if (bw->dmask == ATTNI_OVER_QUERIES)
+        bw->key_sums = attni_layout_take(layout, product(p->B, p->H, p->S), sizeof(double));
+    if (bw->grads.dalibi_slopes)
+        bw->alibi_sums =
+            attni_layout_take(layout, product(bw->tasks, bw->group, 1), sizeof(double));
+    if (bw->grads.dsink_logits)
+        bw->sink_sums = attni_layout_take(layout, (size_t)bw->runs, sizeof(double));
+    bw->workers_scratch = attni_layout_take(layout, (size_t)bw->workers, bw->worker_bytes);
+}
+
+static bool size_scratch(attni_backward *bw)
+{
+    const attni_plan *p = &bw->plan;
+    const size_t W = (size_t)bw->W, sums = W * sizeof(double);
+    const size_t rows = attni_backward_rows_scratch(bw), task = attni_backward_task_scratch(bw);
+    bw->worker_bytes = rows > task ? rows : task;
+    if (!attni_size_mul(W * p->real, (size_t)p->D, &bw->tile_bytes) ||
+        !attni_size_add(bw->tile_bytes, sums, &bw->tile_bytes))
+        return false;
+    attni_layout layout = {0};
+    carve(bw, &layout);
+    bw->scratch_bytes = layout.used;
+    return !layout.overflow;
+}
+
+static attn_status make_plan(attni_backward *bw, int isa, int threads, attn_error *err)
+{
+    attni_plan *p = &bw->plan;
+    const attn_sdpa_args *a = &p->args;
+    p->kernels = attni_kernels_of(isa, p->real == sizeof(float) ? 32 : 64);
+    p->q_in_place = attni_in_place(p, &a->q);
+    p->k_in_place = attni_in_place(p, &a->k);
+    p->v_in_place = attni_in_place(p, &a->v);
+    p->tiles = p->group = p->nv = 1;
+    p->sequences = a->cu_seqlens_q ? a->sequences + 1 : 1;
+    while (p->nv < p->kernels->vectors && p->nv * p->kernels->lanes < p->T)
+        p->nv *= 2;
+    bw->W = p->nv * p->kernels->lanes;
+    bw->scale = p->power * p->rest;
+    bw->group = p->Hk ? attni_div(p->H, p->Hk) : 0;
+    bw->keys = keys_per_chunk(p);
+    bw->q_panels = attni_panels_of(p, p->D);
+    bw->v_panels = attni_panels_of(p, p->Dv);
+    const bool counted = count_tasks(bw);
+    if (counted)
+        count_workers(bw, threads);
+    if (!counted || !size_scratch(bw))
+        return attni_fail(err, ATTN_ERR_LIMIT, "q",
+                          "q is too large: its B x H x T, or the scratch for D=%lld and Dv=%lld, "
+                          "is more than this machine can count",
+                          (long long)p->D, (long long)p->Dv);
+    return ATTN_OK;
+}
+
+static attn_status prepare(attni_backward *bw, attn_context *ctx, const attn_sdpa_args *args,
+                           const attn_sdpa_grads *grads, attn_error *err)
+{
+    const attn_status status = attni_backward_check(bw, args, grads, err);
+    if (status)
+        return status;
+    return make_plan(bw, attni_context_isa_index(ctx), attn_context_threads(ctx), err);
+}
+
+/* ------------------------------------------------------------------------------------------ run */
+
+typedef struct job {
+    const attni_backward *bw;
+    void (*step)(const attni_backward *bw, int64_t index, char *scratch);
+    int64_t count;
+    atomic_llong next;
+} job;
+
+static void run_worker(void *arg, int worker)
+{
+    job *j = arg;
+    char *scratch = j->bw->workers_scratch + (size_t)worker * j->bw->worker_bytes;
+    for (;;) {
+        const int64_t next = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
+        if (next >= j->count)
+            return;
+        j->step(j->bw, next, scratch);
+    }
+}
+
+static void run_step(const attni_backward *bw, attni_call *call, int64_t count,
+                     void (*step)(const attni_backward *, int64_t, char *))
+{
+    job j = {.bw = bw, .step = step, .count = count};
+    atomic_init(&j.next, 0);
+    if (count)
+        attni_call_run(call, bw->workers, run_worker, &j);
+}
+
+attn_status attn_sdpa_backward(attn_context *ctx, const attn_sdpa_args *args,
+                               const attn_sdpa_grads *grads, attn_error *err)
+{
+    attni_backward bw;
+    attn_status status = prepare(&bw, ctx, args, grads, err);
+    if (status)
+        return status;
+    attni_call call;
+    status = attni_call_begin(&call, ctx, bw.scratch_bytes, bw.plan.args.workspace,
+                              bw.plan.args.workspace_bytes, err);
+    if (status)
+        return status;
+    attni_layout layout = {.base = call.scratch};
+    carve(&bw, &layout);
+    attni_backward_clear(&bw);
+    run_step(&bw, &call, bw.runs, attni_backward_rows);
+    run_step(&bw, &call, bw.tasks, attni_backward_task);
+    attni_backward_sums(&bw);
+    attni_call_end(&call);
+    return ATTN_OK;
+}
+
+/* -------------------------------------------------------------------------------- what will run */
+
+attn_status attn_sdpa_backward_plan(attn_context *ctx, const attn_sdpa_args *args,
+                                    const attn_sdpa_grads *grads, attn_plan_info *info,
+                                    attn_error *err)
+{
+    attni_backward bw;
+    const attn_status status = prepare(&bw, ctx, args, grads, err);
+    if (status)
+        return status;
+    if (!info || info->struct_size < sizeof *info)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "info",
+                          "info is NULL or its struct_size is not sizeof(attn_plan_info)");
+    const attni_plan *p = &bw.plan;
+    const attn_sdpa_args *a = &p->args;
+    snprintf(info->kernel, sizeof info->kernel, "%s %s %dx%d backward", p->kernels->isa,
+             p->kernels->bits == 32 ? "f32" : "f64", bw.W, bw.keys);
+    info->scratch_bytes = bw.scratch_bytes + ATTNI_ALIGN - 1;
+    info->threads = bw.workers;
+    info->tasks = bw.tasks;
+    info->flop = visible_flop(&bw, attni_visible_pairs(p) * (double)p->H);
+    const attn_tensor *tensors[] = {&a->q,        &a->k,        &a->v,          &a->out,
+                                    a->lse,       a->mask,      &bw.grads.dout, &bw.grads.dq,
+                                    &bw.grads.dk, &bw.grads.dv, bw.grads.dmask};
+    info->bytes = 0;
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
+        if (tensors[i] && attni_wanted(tensors[i]))
+            info->bytes += attni_tensor_bytes(tensors[i]);
+    return ATTN_OK;
+}

@@ -1,0 +1,107 @@
+/* Between sdpa_backward.c (check, plan, tasks), sdpa_backward_rows.c (what is known of each query
+ * before, and summed after, the tasks) and sdpa_backward_tile.c (one task). */
+#ifndef ATTNI_SDPA_BACKWARD_H
+#define ATTNI_SDPA_BACKWARD_H
+
+#include <stdatomic.h>
+
+#include "sdpa_tile.h"
+
+/* How the gradient of the mask comes about: element by element, as its blocks do; or as sums, which
+ * are collected for each head and added up at the end: over queries, or over keys. */
+typedef enum attni_dmask {
+    ATTNI_NO_DMASK,
+    ATTNI_DENSE,
+    ATTNI_OVER_QUERIES,
+    ATTNI_OVER_KEYS
+} attni_dmask;
+
+/* Rows of a tensor, side by side in panels [panel][rows][W] of at most the widest tile, as linear()
+ * wants them. The last panel has as many vectors as its columns fill. */
+typedef struct attni_panels {
+    int64_t columns, padded; /* padded: of all panels */
+    int widest;              /* columns of all panels but the last */
+} attni_panels;
+
+typedef struct attni_backward {
+    attni_plan plan; /* what the forward decides from args alone; tiles of one head */
+    attn_sdpa_grads grads;
+    attn_tensor dlse, dmask_view; /* grads.dlse and grads.dmask point here; repeated: stride 0 */
+    attni_dmask dmask;
+    bool want_q, want_k, want_v;
+    bool want_scores; /* the gradient of the scores, for any result but dv */
+    double scale;
+    int W;                  /* queries in a tile */
+    int keys;               /* in a chunk, a function of the sizes alone */
+    int64_t group, pairs;   /* query heads of a key/value head; key/value heads of all batches */
+    int64_t tasks_per_pair; /* chunks of all sequences */
+    int64_t tasks;
+    int64_t tiles; /* of queries, in the longest sequence */
+    int64_t slots; /* pairs that may be under way at once */
+    int64_t runs;  /* of ATTNI_BLOCK queries, over all heads: tasks of the first step */
+    int64_t runs_per_head;
+    attni_panels q_panels, v_panels;
+    int workers;
+    size_t worker_bytes, tile_bytes, scratch_bytes;
+
+    /* Shared scratch. R, but where it says otherwise. */
+    char *lse;                   /* [B,H,T] in units of the scores, rounded */
+    char *factor;                /* [B,H,T] e^(that, rounded, - lse): 1, nearly */
+    char *delta;                 /* [B,H,T] dout . out - dlse */
+    unsigned char *bad;          /* [B,H,T] bits: ATTNI_BAD_Q, ATTNI_BAD_DOUT */
+    char *totals;                /* [slots][group][tiles][tile_bytes]: dq so far, [D][W], and W sums
+                                    of ds, double */
+    double *row_sums, *key_sums; /* [B,H,T], [B,H,S]: sums of ds */
+    double *alibi_sums;          /* [tasks][group] */
+    double *sink_sums;           /* [runs] */
+    atomic_llong *progress;      /* [tasks]: tiles that are done; at the end ATTNI_TASK_DONE */
+    char *workers_scratch;
+} attni_backward;
+
+#define ATTNI_BAD_Q 1 /* the row has a NaN or an infinity, or is so large that its square has */
+#define ATTNI_BAD_DOUT 2
+#define ATTNI_TASK_DONE INT64_MAX
+
+/* ---------------------------------------------------------------------- sdpa_backward_check.c */
+attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
+                                 const attn_sdpa_grads *grads, attn_error *err);
+
+/* ----------------------------------------------------------------------- sdpa_backward_rows.c
+ *
+ * Scratch of one worker of the first step; run `run` of it, on any thread: lse, factor, delta, bad
+ * and sink_sums. */
+size_t attni_backward_rows_scratch(const attni_backward *bw);
+void attni_backward_rows(const attni_backward *bw, int64_t run, char *scratch);
+/* Zeroes what the tasks add to; afterwards, adds up what they have left. */
+void attni_backward_clear(const attni_backward *bw);
+void attni_backward_sums(const attni_backward *bw);
+
+/* ----------------------------------------------------------------------- sdpa_backward_tile.c
+ *
+ * One task: a chunk of keys of one key/value head against all queries that see it. */
+size_t attni_backward_task_scratch(const attni_backward *bw);
+void attni_backward_task(const attni_backward *bw, int64_t task, char *scratch);
+
+attni_panels attni_panels_of(const attni_plan *p, int64_t columns);
+
+/* Is t a result that the caller asked for? */
+static inline bool attni_wanted(const attn_tensor *t)
+{
+    return t->data || t->shape[0] || t->shape[1] || t->shape[2] || t->shape[3];
+}
+
+static inline double attni_real(const attni_plan *p, const char *array, int64_t i)
+{
+    return p->real == sizeof(float) ? (double)((const float *)(const void *)array)[i]
+                                    : ((const double *)(const void *)array)[i];
+}
+
+static inline void attni_set_real(const attni_plan *p, char *array, int64_t i, double x)
+{
+    if (p->real == sizeof(float))
+        ((float *)(void *)array)[i] = (float)x;
+    else
+        ((double *)(void *)array)[i] = x;
+}
+
+#endif
