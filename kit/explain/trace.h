@@ -15,7 +15,8 @@ typedef enum trace_kind {
     TRACE_VALUES,  /* any matrix */
     TRACE_SCORES,  /* a row asks, a column answers; any sign; -inf where masked */
     TRACE_WEIGHTS, /* a row asks, a column answers; 0..1, rows sum to 1 */
-    TRACE_SCALAR
+    TRACE_SCALAR,
+    TRACE_CURVE /* [n,2]: x and y of a curve, x rising; column labels name them */
 } trace_kind;
 
 /* Where a step's numbers come from, so that any of them can be written out with its operands: `a`
@@ -44,6 +45,7 @@ typedef struct trace_step {
     char **column_labels; /* of the last dimension, or NULL; owned */
     size_t column_label_count;
     bool beyond;   /* goes on where the notebook stops */
+    bool minor;    /* one of many like it: drawn small, and in text only with everything else */
     char *printed; /* what the notebook printed for it, verbatim digits, or NULL */
     bool aside;    /* only there to be compared with `printed`: no renderer draws it */
     trace_op op;
@@ -55,13 +57,14 @@ typedef struct trace_step {
 } trace_step;
 
 typedef struct trace {
-    char *command; /* "explain" or "lesson": JSON schema "attn.<command>/1" */
+    char *command; /* "explain", "lesson", "train": JSON schema "attn.<command>/1" */
     char *title;
     char *lesson;  /* the lesson's name, or NULL */
     char *text;    /* the sentence, or NULL */
     char *setting; /* one line: sizes, scale, mask, where the weights come from; or NULL */
     kit_words words;
     int64_t heads, query; /* query: the row that is written out, -1: none */
+    int64_t across;       /* minor panels side by side in a picture; 0: as many as fit */
     char *notes; /* lines "label<TAB>sentence" for the end: health, slips, what to try; or NULL */
     trace_step *step;
     size_t count, capacity;

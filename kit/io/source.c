@@ -270,6 +270,11 @@ bool kit_safetensors_has(const kit_safetensors *f, const char *name)
     return io_safetensors_find(&f->file, name) != NULL;
 }
 
+size_t kit_safetensors_bytes(const kit_safetensors *f)
+{
+    return (size_t)(f->file.file->size - f->file.data);
+}
+
 const char *kit_safetensors_metadata(const kit_safetensors *f, const char *key)
 {
     return io_safetensors_metadata(&f->file, key);
