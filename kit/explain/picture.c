@@ -1,5 +1,5 @@
-/* The layout of the heat-maps: a title, curves if there are any, a panel for each matrix of weights,
- * a legend.
+/* The layout of the heat-maps: a title, curves if there are any, a panel for each matrix of
+ * weights, a legend.
  *
  *   title                                   A panel:      key (column answers)
  *   setting                                            |  Your journey starts

@@ -52,8 +52,8 @@ static int bad(const char *path, const char *key, const char *value, kit_error *
                     path, key, value ? value : "missing");
 }
 
-static int read_integer(int64_t *to, const kit_safetensors *f, const char *path, const field *wanted,
-                        kit_error *err)
+static int read_integer(int64_t *to, const kit_safetensors *f, const char *path,
+                        const field *wanted, kit_error *err)
 {
     const char *text = kit_safetensors_metadata(f, wanted->key);
     char *end = NULL;
