@@ -44,10 +44,11 @@ typedef struct trace_step {
     size_t row_label_count;
     char **column_labels; /* of the last dimension, or NULL; owned */
     size_t column_label_count;
-    bool beyond;   /* goes on where the notebook stops */
-    bool minor;    /* one of many like it: drawn small, and in text only with everything else */
-    char *printed; /* what the notebook printed for it, verbatim digits, or NULL */
-    bool aside;    /* only there to be compared with `printed`: no renderer draws it */
+    bool beyond; /* goes on where the notebook stops */
+    bool minor;  /* one of many like it: drawn small, and in text only with everything else */
+    char
+        *printed; /* what the notebook printed for it, or beyond it, what PyTorch prints; or NULL */
+    bool aside;   /* only there to be compared with `printed`: no renderer draws it */
     trace_op op;
     char *a, *b;   /* names of the operand steps, or NULL */
     double factor; /* of TRACE_SCALE; of TRACE_SOFTMAX if a is yet to be scaled, else 0 */
