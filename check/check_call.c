@@ -255,6 +255,13 @@ static void choose_outputs(check_case *c, check_call *call, check_layout layout)
     }
 }
 
+void check_call_fill(check_case *c, check_tensor *t, double scale)
+{
+    fill(c, t, scale, CHECK_PLAIN);
+}
+
+void check_call_say(check_case *c, const char *word) { say(c, " %s", word); }
+
 void check_call_random(check_case *c, check_call *call, double work)
 {
     static const attn_dtype floats[] = {ATTN_F64, ATTN_F32, ATTN_F32, ATTN_F16, ATTN_BF16};
@@ -319,7 +326,7 @@ void check_call_reference(check_case *c, const check_call *call, ref_result *wan
  * and cancel, as long as terms are alike in size and unlike in value. An early product far larger
  * than the rest makes its chain a random walk of roundings as large as its own; one number added
  * again and again, as a stride of 0 makes it, rounds the same way each time. */
-static double extra_units(const check_call *call)
+double check_call_extra_units(const check_call *call)
 {
     const attn_sdpa_args *a = &call->args;
     double S = (double)a->k.shape[2], D = (double)a->k.shape[3], units = 0;
@@ -344,16 +351,14 @@ static double overflow(attn_dtype dtype)
 /* The relative error of a weight before it is multiplied: on the matrix unit it is rounded to bf16,
  * after an exponential that is no better than that needs (docs/NUMERICS.md). The sum is of the
  * rounded ones, so that a row's result is off by twice as much at most. */
-static double weight_error(const check_case *c, const check_call *call)
+double check_call_weight_error(const check_case *c, const check_call *call)
 {
     const bool bf16 = call->args.q.dtype == ATTN_BF16 && !call->args.precision;
     return bf16 && strcmp(attn_isa(c->isa).name, "amx") == 0 ? 0x1p-8 + 1.1e-4 : 0;
 }
 
-/* Compares one output with `want`, given what its own arithmetic may be off by; adds what the
- * rounding to its storage type, if narrower, may. */
-static void judge(check_case *c, const char *name, const check_call *call, const check_tensor *t,
-                  const double *want, double *bound)
+void check_call_judge_one(check_case *c, const char *name, const check_call *call,
+                          const check_tensor *t, const double *want, double *bound)
 {
     const attn_tensor *v = &t->view;
     int64_t n = check_count(v);
@@ -415,12 +420,12 @@ static double *score_bounds(check_case *c, const check_call *call, const ref_res
                 early ? scale * q_norm * vector_norm(&a->k, b, h / G, j) : 1 + want->reach[row];
             if (a->scores_stage == ATTN_STAGE_WEIGHTS)
                 size *= want->stages[ATTN_STAGE_WEIGHTS][row * S + j];
-            bound[row * S + j] = (8 + 2 * extra_units(call)) * u * size + 4 * tiny;
+            bound[row * S + j] = (8 + 2 * check_call_extra_units(call)) * u * size + 4 * tiny;
             if (a->scores_stage == ATTN_STAGE_WEIGHTS && weights_are_open(call, want->reach[row]))
                 bound[row * S + j] = 1;
             else if (a->scores_stage == ATTN_STAGE_WEIGHTS)
-                bound[row * S + j] +=
-                    2 * weight_error(c, call) * want->stages[ATTN_STAGE_WEIGHTS][row * S + j];
+                bound[row * S + j] += 2 * check_call_weight_error(c, call) *
+                                      want->stages[ATTN_STAGE_WEIGHTS][row * S + j];
         }
     }
     return bound;
@@ -444,21 +449,23 @@ void check_call_judge(check_case *c, const check_call *call, const ref_result *w
     double u = check_unit(call->compute), tiny = call->compute == ATTN_F64 ? 0x1p-1022 : 0x1p-126;
     double *bound = check_array(c, n);
     for (int64_t i = 0; i < n; i++) {
-        bound[i] = (8 + extra_units(call)) * u * (1 + want->reach[i / Dv]) * want->mass[i];
-        bound[i] += 2 * weight_error(c, call) * want->mass[i];
+        bound[i] =
+            (8 + check_call_extra_units(call)) * u * (1 + want->reach[i / Dv]) * want->mass[i];
+        bound[i] += 2 * check_call_weight_error(c, call) * want->mass[i];
         bound[i] += lost_weights(want, i / Dv, Dv, tiny) * (double)S;
         if (weights_are_open(call, want->reach[i / Dv]))
             bound[i] = INFINITY;
     }
-    judge(c, "out", call, &call->out, want->out, bound);
+    check_call_judge_one(c, "out", call, &call->out, want->out, bound);
     if (a->lse) {
         bound = check_array(c, rows);
         for (int64_t i = 0; i < rows; i++)
-            bound[i] = (4 + extra_units(call)) * u * (1 + want->reach[i] + fabs(want->lse[i])) +
-                       weight_error(c, call);
-        judge(c, "lse", call, &call->lse, want->lse, bound);
+            bound[i] =
+                (4 + check_call_extra_units(call)) * u * (1 + want->reach[i] + fabs(want->lse[i])) +
+                check_call_weight_error(c, call);
+        check_call_judge_one(c, "lse", call, &call->lse, want->lse, bound);
     }
     if (a->scores)
-        judge(c, "scores", call, &call->scores, want->stages[a->scores_stage],
-              score_bounds(c, call, want));
+        check_call_judge_one(c, "scores", call, &call->scores, want->stages[a->scores_stage],
+                             score_bounds(c, call, want));
 }

@@ -29,6 +29,19 @@ void check_call_random(check_case *c, check_call *call, double work);
  * case. */
 void check_call_reference(check_case *c, const check_call *call, ref_result *want);
 
+/* For calls with tensors of their own: fills t with normal numbers times scale; appends a word to
+ * the description; compares t with `want`, given what its arithmetic may be off by, to which the
+ * rounding to its storage type is added if that is narrower. */
+void check_call_fill(check_case *c, check_tensor *t, double scale);
+void check_call_say(check_case *c, const char *word);
+void check_call_judge_one(check_case *c, const char *name, const check_call *call,
+                          const check_tensor *t, const double *want, double *bound);
+
+/* How many units more than the bound's 8 the contents of this call may cost; and the relative error
+ * of a weight before it is multiplied, beyond rounding. */
+double check_call_extra_units(const check_call *call);
+double check_call_weight_error(const check_case *c, const check_call *call);
+
 /* Compares out, lse and scores with the reference, within the bound of docs/NUMERICS.md. */
 void check_call_judge(check_case *c, const check_call *call, const ref_result *want);
 

@@ -130,5 +130,6 @@ void check_exp2(check_case *c);     /* a sample of all binary32 numbers through 
 void check_exp2_all(check_case *c); /* all of them; only when it is asked for by name */
 void check_dropout(check_case *c);  /* attn_dropout_mask */
 void check_sdpa(check_case *c);
+void check_backward(check_case *c); /* attn_sdpa_backward */
 
 #endif

@@ -30,6 +30,7 @@ static const check_entry entries[] = {
     {"exp2", check_exp2, 2, KERNEL},
     {"dropout", check_dropout, 16, CALL},
     {"sdpa", check_sdpa, 150, CALL},
+    {"backward", check_backward, 150, CALL},
     {"exp2_all", check_exp2_all, 1, ON_REQUEST},
 };
 #define ENTRIES ((int)(sizeof entries / sizeof *entries))

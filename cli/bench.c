@@ -48,12 +48,25 @@ static const bench_case standard[] = {
     {{1, 32, 4, 1, 8192, 128, 128}, "none"},
 };
 
+/* What is timed, in the order of --pass's words. */
+typedef enum bench_pass { FORWARD, BACKWARD, BOTH } bench_pass;
+static const char *const pass_names[] = {"forward", "backward", "both"};
+
 typedef struct bench {
     attn_context *ctx;
     attn_dtype dtype;
+    bench_pass pass;
     double seconds;
     bool json;
 } bench;
+
+/* A case's arrays; the last six only where gradients are computed. */
+typedef struct bench_call {
+    kit_array q, k, v, out, lse, dout, dq, dk, dv;
+    attn_tensor lse_view;
+    attn_sdpa_args args;
+    attn_sdpa_grads grads;
+} bench_call;
 
 typedef struct bench_result {
     attn_plan_info plan;
@@ -127,19 +140,20 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Calls `calls` times; *seconds is the mean. */
-static int time_calls(double *seconds, const bench *b, const attn_sdpa_args *args, int calls,
+static int time_calls(double *seconds, const bench *b, const bench_call *c, int calls,
                       kit_error *err)
 {
     attn_error engine = {0};
     double start = seconds_now();
     for (int i = 0; i < calls; i++)
-        if (attn_sdpa_forward(b->ctx, args, &engine))
+        if ((b->pass != BACKWARD && attn_sdpa_forward(b->ctx, &c->args, &engine)) ||
+            (b->pass != FORWARD && attn_sdpa_backward(b->ctx, &c->args, &c->grads, &engine)))
             return engine_failed(&engine, err);
     *seconds = (seconds_now() - start) / calls;
     return KIT_OK;
 }
 
-static int time_case(const bench *b, const attn_sdpa_args *args, bench_result *r, kit_error *err)
+static int time_case(const bench *b, const bench_call *c, bench_result *r, kit_error *err)
 {
     double *sample = calloc(SAMPLES, sizeof *sample), took = 0;
     int threads = attn_context_threads(b->ctx), calls = 1, code;
@@ -149,13 +163,13 @@ static int time_case(const bench *b, const attn_sdpa_args *args, bench_result *r
     probe reads = {NULL, b->dtype, bytes, 0.15 * b->seconds / ROUNDS, 0, 0, false};
     if (!sample)
         return kit_fail(err, KIT_LIMIT, "out of memory");
-    code = time_calls(&took, b, args, 1, err); /* not counted: it warms everything up */
+    code = time_calls(&took, b, c, 1, err); /* not counted: it warms everything up */
     for (int round = 0; round < ROUNDS && !code; round++) {
         double end = seconds_now() + 0.7 * b->seconds / ROUNDS;
         do {
             if (took * calls < TIMING_LEAST && calls < CALLS_MOST)
                 calls *= 2;
-            if ((code = time_calls(&took, b, args, calls, err)))
+            if ((code = time_calls(&took, b, c, calls, err)))
                 break;
             sample[count++ % SAMPLES] = 1e6 * took;
             if (count == 1 || 1e6 * took < r->best_us)
@@ -174,35 +188,85 @@ static int time_case(const bench *b, const attn_sdpa_args *args, bench_result *r
     return code;
 }
 
-static int run_case(const bench *b, const bench_case *c, bench_result *r, kit_error *err)
+static attn_tensor view(const kit_array *a)
 {
-    const int64_t *n = c->shape;
-    kit_array q = {0}, k = {0}, v = {0}, out = {0};
-    int64_t out_shape[4] = {n[SHAPE_B], n[SHAPE_H], n[SHAPE_T], n[SHAPE_DV]};
-    attn_sdpa_args args = ATTN_SDPA_ARGS_INIT;
-    attn_error engine = {0};
+    return attn_bhtd(a->data, a->dtype, a->shape[0], a->shape[1], a->shape[2], a->shape[3]);
+}
+
+static int make_gradients(bench_call *c, const bench *b, const int64_t *n, attn_rng *rng,
+                          kit_error *err)
+{
+    const int64_t lse_shape[4] = {n[SHAPE_B], n[SHAPE_H], n[SHAPE_T], 1};
+    int code;
+    if ((code = kit_array_new(&c->lse, b->dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32, 4, lse_shape,
+                              err)) ||
+        (code =
+             fill(&c->dout, b->dtype, n[SHAPE_B], n[SHAPE_H], n[SHAPE_T], n[SHAPE_DV], rng, err)) ||
+        (code = kit_array_new(&c->dq, b->dtype, 4, c->q.shape, err)) ||
+        (code = kit_array_new(&c->dk, b->dtype, 4, c->k.shape, err)) ||
+        (code = kit_array_new(&c->dv, b->dtype, 4, c->v.shape, err)))
+        return code;
+    c->lse_view = view(&c->lse);
+    c->args.lse = &c->lse_view;
+    c->grads.dout = view(&c->dout);
+    c->grads.dq = view(&c->dq);
+    c->grads.dk = view(&c->dk);
+    c->grads.dv = view(&c->dv);
+    return KIT_OK;
+}
+
+static int make_call(bench_call *c, const bench *b, const int64_t *n, kit_error *err)
+{
+    const int64_t out_shape[4] = {n[SHAPE_B], n[SHAPE_H], n[SHAPE_T], n[SHAPE_DV]};
     attn_rng rng;
     int code;
     attn_rng_seed(&rng, 123);
-    memset(r, 0, sizeof *r);
+    if ((code = fill(&c->q, b->dtype, n[SHAPE_B], n[SHAPE_H], n[SHAPE_T], n[SHAPE_D], &rng, err)) ||
+        (code =
+             fill(&c->k, b->dtype, n[SHAPE_B], n[SHAPE_HK], n[SHAPE_S], n[SHAPE_D], &rng, err)) ||
+        (code =
+             fill(&c->v, b->dtype, n[SHAPE_B], n[SHAPE_HK], n[SHAPE_S], n[SHAPE_DV], &rng, err)) ||
+        (code = kit_array_new(&c->out, b->dtype, 4, out_shape, err)))
+        return code;
+    c->args.q = view(&c->q);
+    c->args.k = view(&c->k);
+    c->args.v = view(&c->v);
+    c->args.out = view(&c->out);
+    return b->pass == FORWARD ? KIT_OK : make_gradients(c, b, n, &rng, err);
+}
+
+/* What will run: of both passes the backward's kernel, and the work of either. */
+static int plan_call(bench_result *r, const bench *b, const bench_call *c, kit_error *err)
+{
+    attn_plan_info backward = {.struct_size = sizeof backward};
+    attn_error engine = {0};
     r->plan.struct_size = sizeof r->plan;
-    if (!(code = engine_parse_causal(&args, c->causal, true, err)) &&
-        !(code = fill(&q, b->dtype, n[SHAPE_B], n[SHAPE_H], n[SHAPE_T], n[SHAPE_D], &rng, err)) &&
-        !(code = fill(&k, b->dtype, n[SHAPE_B], n[SHAPE_HK], n[SHAPE_S], n[SHAPE_D], &rng, err)) &&
-        !(code = fill(&v, b->dtype, n[SHAPE_B], n[SHAPE_HK], n[SHAPE_S], n[SHAPE_DV], &rng, err)) &&
-        !(code = kit_array_new(&out, b->dtype, 4, out_shape, err))) {
-        args.q = attn_bhtd(q.data, b->dtype, q.shape[0], q.shape[1], q.shape[2], q.shape[3]);
-        args.k = attn_bhtd(k.data, b->dtype, k.shape[0], k.shape[1], k.shape[2], k.shape[3]);
-        args.v = attn_bhtd(v.data, b->dtype, v.shape[0], v.shape[1], v.shape[2], v.shape[3]);
-        args.out =
-            attn_bhtd(out.data, b->dtype, out.shape[0], out.shape[1], out.shape[2], out.shape[3]);
-        code = attn_sdpa_plan(b->ctx, &args, &r->plan, &engine) ? engine_failed(&engine, err)
-                                                                : time_case(b, &args, r, err);
+    if (attn_sdpa_plan(b->ctx, &c->args, &r->plan, &engine) ||
+        (b->pass != FORWARD &&
+         attn_sdpa_backward_plan(b->ctx, &c->args, &c->grads, &backward, &engine)) ||
+        (b->pass == BACKWARD && attn_sdpa_forward(b->ctx, &c->args, &engine)))
+        return engine_failed(&engine, err);
+    if (b->pass == BOTH) {
+        backward.flop += r->plan.flop;
+        backward.bytes += r->plan.bytes;
     }
-    kit_array_free(&q);
-    kit_array_free(&k);
-    kit_array_free(&v);
-    kit_array_free(&out);
+    if (b->pass != FORWARD)
+        r->plan = backward;
+    return KIT_OK;
+}
+
+static int run_case(const bench *b, const bench_case *c, bench_result *r, kit_error *err)
+{
+    bench_call call = {.args = ATTN_SDPA_ARGS_INIT, .grads = ATTN_SDPA_GRADS_INIT};
+    int code;
+    memset(r, 0, sizeof *r);
+    if (!(code = engine_parse_causal(&call.args, c->causal, true, err)) &&
+        !(code = make_call(&call, b, c->shape, err)) && !(code = plan_call(r, b, &call, err)))
+        code = time_case(b, &call, r, err);
+    kit_array *all[] = {&call.q,    &call.k,  &call.v,  &call.out, &call.lse,
+                        &call.dout, &call.dq, &call.dk, &call.dv};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        kit_array_free(all[i]);
     return code;
 }
 
@@ -236,7 +300,8 @@ static void print_json(const bench *b, const bench_case *c, const bench_result *
     json_shape(c->shape, SHAPE_SIZE);
     printf(",\"dtype\":\"%s\",\"causal\":", attn_dtype_name(b->dtype));
     json_text(c->causal);
-    printf(",\"pass\":\"forward\",\"threads\":%d,\"isa\":", attn_context_threads(b->ctx));
+    printf(",\"pass\":\"%s\",\"threads\":%d,\"isa\":", pass_names[b->pass],
+           attn_context_threads(b->ctx));
     json_text(attn_context_isa(b->ctx));
     fputs(",\"kernel\":", stdout);
     json_text(r->plan.kernel);
@@ -254,7 +319,8 @@ static void print_json(const bench *b, const bench_case *c, const bench_result *
 static void print_head(const bench *b)
 {
     int threads = attn_context_threads(b->ctx);
-    printf("forward, %s, %s, %d thread%s; peak and stream as measured beside each case\n\n",
+    printf("%s, %s, %s, %d thread%s; peak and stream as measured beside each case\n\n",
+           b->pass == BOTH ? "forward and backward" : pass_names[b->pass],
            attn_dtype_name(b->dtype), attn_context_isa(b->ctx), threads, threads == 1 ? "" : "s");
     printf("%-25s %-12s %10s %8s %5s %7s %6s\n", "B,H,Hk,T,S,D,Dv", "causal", "min us", "GFLOP/s",
            "peak", "GB/s", "stream");
@@ -308,10 +374,6 @@ static int check_cases(const options *o, kit_error *err)
     attn_sdpa_args args = ATTN_SDPA_ARGS_INIT;
     bench_case c;
     int code = engine_parse_causal(&args, option_text(o, OPT_bench_causal), true, err);
-    if (!code && option_choice(o, OPT_bench_pass) != 0)
-        code = kit_fail(err, KIT_USAGE,
-                        "--pass %s: comes in a later release; only forward in this one",
-                        option_text(o, OPT_bench_pass));
     for (size_t i = 0; !code && i < option_count(o, OPT_bench_shape); i++)
         code = find_case(&c, o, i, err);
     return code;
@@ -351,6 +413,7 @@ int command_bench(const options *o, kit_error *err)
 {
     static const attn_dtype dtypes[] = {ATTN_F64, ATTN_F32, ATTN_F16, ATTN_BF16};
     bench b = {.dtype = dtypes[option_choice(o, OPT_bench_dtype)],
+               .pass = (bench_pass)option_choice(o, OPT_bench_pass),
                .seconds = option_real(o, OPT_bench_seconds),
                .json = option_given(o, OPT_bench_json)};
     int code;

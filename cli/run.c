@@ -10,12 +10,12 @@
 #include "run.h"
 #include "terminal.h"
 
-enum { OUT, LSE, WEIGHTS, SCORES, RESULTS };
+enum { OUT, LSE, WEIGHTS, SCORES, GRAD_Q, GRAD_K, GRAD_V, GRAD_MASK, RESULTS };
 
 typedef struct run_result {
     const char *name;
     const char *path; /* NULL: not asked for; out is computed all the same */
-    kit_array array;  /* of q's rank */
+    kit_array array;  /* of q's rank; a gradient of its input's */
     attn_tensor view; /* the same as [B,H,T,.] */
     bool infinity;    /* -inf is an answer, not a failure */
 } run_result;
@@ -24,17 +24,44 @@ typedef struct run_state {
     files files;
     run_input in;
     run_result result[RESULTS];
-    attn_plan_info plan;
+    attn_plan_info plan, backward; /* backward: kernel empty if no gradient is asked for */
     const char *isa;
-    double time_us;
+    double time_us, backward_us;
 } run_state;
 
 /* -------------------------------------------------------------------------------------- naming */
 
+static bool wants_gradients(const run_state *r)
+{
+    for (int i = GRAD_Q; i <= GRAD_MASK; i++)
+        if (r->result[i].path)
+            return true;
+    return false;
+}
+
+/* Gradients need the output's, and are what that is for. */
+static int check_gradients(const run_state *r, const options *o, kit_error *err)
+{
+    const bool given = option_given(o, OPT_run_grad_out);
+    for (int i = GRAD_Q; i <= GRAD_MASK && !given; i++)
+        if (r->result[i].path)
+            return kit_fail(err, KIT_USAGE,
+                            "--%s is the gradient for a given --grad-out, which is missing",
+                            r->result[i].name);
+    if (given && !wants_gradients(r))
+        return kit_fail(err, KIT_USAGE,
+                        "--grad-out is given, but no gradient is asked for: --grad-q, --grad-k, "
+                        "--grad-v or --grad-mask");
+    if (r->result[GRAD_MASK].path && !option_given(o, OPT_run_mask))
+        return kit_fail(err, KIT_USAGE, "--grad-mask is the gradient by --mask, which is missing");
+    return KIT_OK;
+}
+
 static int name_results(run_state *r, const options *o, kit_error *err)
 {
-    static const option_id ids[RESULTS] = {OPT_run_out, OPT_run_lse, OPT_run_weights,
-                                           OPT_run_scores};
+    static const option_id ids[RESULTS] = {OPT_run_out,    OPT_run_lse,      OPT_run_weights,
+                                           OPT_run_scores, OPT_run_grad_q,   OPT_run_grad_k,
+                                           OPT_run_grad_v, OPT_run_grad_mask};
     int code = KIT_OK;
     for (int i = 0; i < RESULTS && !code; i++) {
         r->result[i].name = option_of(ids[i])->name;
@@ -42,7 +69,7 @@ static int name_results(run_state *r, const options *o, kit_error *err)
         if (r->result[i].path)
             code = files_add_output(&r->files, r->result[i].path, err);
     }
-    if (code)
+    if (code || (code = check_gradients(r, o, err)))
         return code;
     if (option_given(o, OPT_run_scores_stage) && !r->result[SCORES].path)
         return kit_fail(err, KIT_USAGE,
@@ -55,14 +82,34 @@ static int name_results(run_state *r, const options *o, kit_error *err)
 
 /* ------------------------------------------------------------------------------------ computing */
 
-static int make_result(run_state *r, int i, attn_dtype dtype, int64_t columns, kit_error *err)
+/* Of the shape of `like`, but for the last size, and of `rank`. */
+static int make_result(run_state *r, int i, attn_dtype dtype, const attn_tensor *like,
+                       int64_t columns, int rank, kit_error *err)
 {
-    const int64_t *q = r->in.args.q.shape;
-    int64_t shape[4] = {q[0], q[1], q[2], columns};
+    const int64_t shape[4] = {like->shape[0], like->shape[1], like->shape[2], columns};
     run_result *result = &r->result[i];
-    int code = kit_array_new(&result->array, dtype, r->in.rank, shape + 4 - r->in.rank, err);
+    int code = kit_array_new(&result->array, dtype, rank, shape + 4 - rank, err);
     if (!code)
         result->view = attn_bhtd(result->array.data, dtype, shape[0], shape[1], shape[2], columns);
+    return code;
+}
+
+static int make_gradients(run_state *r, kit_error *err)
+{
+    const attn_sdpa_args *a = &r->in.args;
+    const attn_tensor *like[] = {&a->q, &a->k, &a->v, a->mask};
+    const attn_dtype wide = a->q.dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32;
+    int code = KIT_OK;
+    if (r->result[GRAD_MASK].path && a->mask->dtype == ATTN_BOOL)
+        return kit_fail(err, KIT_BAD_FILE,
+                        "--grad-mask: the mask is bool; only a float mask has a gradient");
+    for (int i = GRAD_Q; i <= GRAD_MASK && !code; i++) {
+        const bool mask = i == GRAD_MASK;
+        if (r->result[i].path)
+            code =
+                make_result(r, i, mask ? wide : a->q.dtype, like[i - GRAD_Q],
+                            like[i - GRAD_Q]->shape[3], mask ? r->in.mask.rank : r->in.rank, err);
+    }
     return code;
 }
 
@@ -71,13 +118,37 @@ static int make_results(run_state *r, kit_error *err)
     const attn_sdpa_args *args = &r->in.args;
     attn_dtype wide = args->q.dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32;
     int64_t S = args->k.shape[2], Dv = args->v.shape[3];
-    int code = make_result(r, OUT, args->q.dtype, Dv, err);
-    if (!code && r->result[LSE].path)
-        code = make_result(r, LSE, wide, 1, err);
+    const int rank = r->in.rank;
+    int code = make_result(r, OUT, args->q.dtype, &args->q, Dv, rank, err);
+    const bool gradients = wants_gradients(r);
+    if (!code && (r->result[LSE].path || gradients)) /* unless it is written, the best there is */
+        code = make_result(r, LSE, r->result[LSE].path ? wide : ATTN_F64, &args->q, 1, rank, err);
     for (int i = WEIGHTS; i <= SCORES && !code; i++)
         if (r->result[i].path)
-            code = make_result(r, i, wide, S, err);
-    return code;
+            code = make_result(r, i, wide, &args->q, S, rank, err);
+    return code || !gradients ? code : make_gradients(r, err);
+}
+
+static int compute_gradients(run_state *r, attn_context *ctx, const attn_sdpa_args *args,
+                             kit_error *err)
+{
+    attn_error engine = {0};
+    attn_sdpa_grads grads = ATTN_SDPA_GRADS_INIT;
+    if (!wants_gradients(r))
+        return KIT_OK;
+    grads.dout = r->in.dout;
+    grads.dq = r->result[GRAD_Q].view;
+    grads.dk = r->result[GRAD_K].view;
+    grads.dv = r->result[GRAD_V].view;
+    grads.dmask = r->result[GRAD_MASK].path ? &r->result[GRAD_MASK].view : NULL;
+    r->backward.struct_size = sizeof r->backward;
+    if (attn_sdpa_backward_plan(ctx, args, &grads, &r->backward, &engine))
+        return engine_failed(&engine, err);
+    double start = seconds_now();
+    if (attn_sdpa_backward(ctx, args, &grads, &engine))
+        return engine_failed(&engine, err);
+    r->backward_us = 1e6 * (seconds_now() - start);
+    return KIT_OK;
 }
 
 /* The engine writes scores of one stage a call: weights and scores together take two. */
@@ -92,7 +163,7 @@ static int compute(run_state *r, attn_context *ctx, attn_stage stage, kit_error 
             scores[i] = &r->result[WEIGHTS + i].view;
     int first = scores[0] ? 0 : 1;
     args.out = r->result[OUT].view;
-    args.lse = r->result[LSE].path ? &r->result[LSE].view : NULL;
+    args.lse = r->result[LSE].path || wants_gradients(r) ? &r->result[LSE].view : NULL;
     args.scores = scores[first];
     args.scores_stage = stages[first];
     r->plan.struct_size = sizeof r->plan;
@@ -107,7 +178,7 @@ static int compute(run_state *r, attn_context *ctx, attn_stage stage, kit_error 
     args.scores_stage = stages[1];
     if (scores[0] && scores[1] && attn_sdpa_forward(ctx, &args, &engine))
         return engine_failed(&engine, err);
-    return KIT_OK;
+    return compute_gradients(r, ctx, &args, err);
 }
 
 static int64_t count_not_finite(const run_result *result)
@@ -185,7 +256,7 @@ static void print_json(const run_state *r)
     print_shape("k", &r->in.k, false);
     print_shape("v", &r->in.v, false);
     for (int i = 0; i < RESULTS; i++)
-        if (r->result[i].array.data)
+        if (r->result[i].path || i == OUT)
             print_shape(r->result[i].name, &r->result[i].array, false);
     printf("},\"dtype\":\"%s\",\"kernel\":", attn_dtype_name(r->in.args.q.dtype));
     json_text(r->plan.kernel);
@@ -196,6 +267,16 @@ static void print_json(const run_state *r)
     json_number(r->plan.flop);
     fputs(",\"time_us\":", stdout);
     json_number(r->time_us);
+    if (r->backward.kernel[0]) {
+        fputs(",\"backward\":{\"kernel\":", stdout);
+        json_text(r->backward.kernel);
+        printf(",\"threads\":%d,\"scratch_bytes\":%zu,\"flop\":", r->backward.threads,
+               r->backward.scratch_bytes);
+        json_number(r->backward.flop);
+        fputs(",\"time_us\":", stdout);
+        json_number(r->backward_us);
+        putchar('}');
+    }
     fputs(",\"out\":{\"min\":", stdout);
     json_number(x.min);
     fputs(",\"max\":", stdout);

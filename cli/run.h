@@ -6,11 +6,11 @@
 #include "options.h"
 
 typedef struct run_input {
-    kit_array q, k, v, mask, lengths, alibi, sinks;
-    attn_tensor mask_view;
-    int rank;            /* of q, and of every result */
-    bool finite;         /* everything that was read, a mask's -inf apart */
-    attn_sdpa_args args; /* all but the results */
+    kit_array q, k, v, mask, lengths, alibi, sinks, grad_out;
+    attn_tensor mask_view, dout; /* dout: data NULL if there is none */
+    int rank;                    /* of q, and of every result */
+    bool finite;                 /* everything that was read, a mask's -inf apart */
+    attn_sdpa_args args;         /* all but the results */
 } run_input;
 
 /* Names of the inputs into f, then: reads, converts, checks every shape. */

@@ -28,8 +28,9 @@ bool run_is_finite(const kit_array *a, bool minus_infinity)
 
 int run_name_inputs(files *f, const options *o, kit_error *err)
 {
-    static const option_id ids[] = {OPT_run_q,           OPT_run_k,     OPT_run_v,    OPT_run_mask,
-                                    OPT_run_key_lengths, OPT_run_alibi, OPT_run_sinks};
+    static const option_id ids[] = {OPT_run_q,     OPT_run_k,           OPT_run_v,
+                                    OPT_run_mask,  OPT_run_key_lengths, OPT_run_alibi,
+                                    OPT_run_sinks, OPT_run_grad_out};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         const char *spec = option_text(o, ids[i]);
         if (!spec && i < 3)
@@ -169,6 +170,37 @@ static int read_mask(run_input *in, const char *spec, kit_error *err)
     return KIT_OK;
 }
 
+/* The gradient of the output: of its shape; f16 beside wider queries, which the engine does not
+ * take, becomes f32. */
+static int read_grad_out(run_input *in, const char *spec, const options *o, kit_error *err)
+{
+    const attn_tensor *q = &in->args.q;
+    const int64_t want[4] = {q->shape[0], q->shape[1], q->shape[2], in->args.v.shape[3]};
+    kit_array *a = &in->grad_out;
+    int code = read_operand(in, a, spec, o, err);
+    if (code)
+        return code;
+    bool fits = a->rank == in->rank;
+    for (int i = 4 - in->rank; i < 4 && fits; i++)
+        fits = a->shape[i - 4 + in->rank] == want[i];
+    char shape[256];
+    if (!fits)
+        return kit_fail(err, KIT_BAD_FILE,
+                        "%s: has shape %s; it must be that of the output, of rank %d with "
+                        "[B=%lld, H=%lld, T=%lld, Dv=%lld]",
+                        spec, shape_text(shape, sizeof shape, a), in->rank, (long long)want[0],
+                        (long long)want[1], (long long)want[2], (long long)want[3]);
+    if (a->dtype != q->dtype && a->dtype != ATTN_F32 && a->dtype != ATTN_F64) {
+        kit_array converted = {0};
+        if ((code = kit_array_convert(&converted, a, ATTN_F32, err)))
+            return code;
+        kit_array_free(a);
+        *a = converted;
+    }
+    in->dout = view(a);
+    return KIT_OK;
+}
+
 static int read_lengths(run_input *in, const char *spec, kit_error *err)
 {
     int64_t B = in->args.q.shape[0], S = in->args.k.shape[2];
@@ -260,7 +292,7 @@ int run_read(run_input *in, const options *o, kit_error *err)
 {
     const char *mask = option_text(o, OPT_run_mask), *alibi = option_text(o, OPT_run_alibi);
     const char *lengths = option_text(o, OPT_run_key_lengths),
-               *sinks = option_text(o, OPT_run_sinks);
+               *sinks = option_text(o, OPT_run_sinks), *grad_out = option_text(o, OPT_run_grad_out);
     attn_sdpa_args *args = &in->args;
     int code = KIT_OK;
     in->finite = true;
@@ -274,7 +306,9 @@ int run_read(run_input *in, const options *o, kit_error *err)
     args->q = view(&in->q);
     args->k = view(&in->k);
     args->v = view(&in->v);
-    if ((code = check_operands(in, o, err)) || (mask && (code = read_mask(in, mask, err))) ||
+    if ((code = check_operands(in, o, err)) ||
+        (grad_out && (code = read_grad_out(in, grad_out, o, err))) ||
+        (mask && (code = read_mask(in, mask, err))) ||
         (lengths && (code = read_lengths(in, lengths, err))) ||
         (alibi && (code = read_per_head(in, &in->alibi, &args->alibi_slopes, alibi, false, err))) ||
         (sinks && (code = read_per_head(in, &in->sinks, &args->sink_logits, sinks, true, err))))
@@ -284,7 +318,8 @@ int run_read(run_input *in, const options *o, kit_error *err)
 
 void run_input_free(run_input *in)
 {
-    kit_array *all[] = {&in->q, &in->k, &in->v, &in->mask, &in->lengths, &in->alibi, &in->sinks};
+    kit_array *all[] = {&in->q,       &in->k,     &in->v,     &in->mask,
+                        &in->lengths, &in->alibi, &in->sinks, &in->grad_out};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         kit_array_free(all[i]);
 }

@@ -25,6 +25,7 @@
 #ifndef REF_REAL
 #define REF_REAL double
 #define REF_FORWARD ref_sdpa_forward
+#define REF_BACKWARD ref_sdpa_backward
 #endif
 typedef REF_REAL real;
 
@@ -112,12 +113,13 @@ static void put(double *array, int64_t at, real x)
         array[at] = (double)x;
 }
 
-/* One query (b,h,i). score, w [S]: scratch. */
-static void attend_row(const attn_sdpa_args *a, const ref_result *result, int64_t b, int64_t h,
-                       int64_t i, real *score, real *w)
+/* One query (b,h,i): its scores, -inf where it may not see, and its weights before dropout. Returns
+ * lse. */
+static real weigh_row(const attn_sdpa_args *a, const ref_result *result, int64_t b, int64_t h,
+                      int64_t i, real *score, real *w, real *reach_of_row)
 {
-    int64_t H = a->q.shape[1], T = a->q.shape[2], S = a->k.shape[2], Dv = a->v.shape[3];
-    int64_t g = h / (H / a->k.shape[1]), row = (b * H + h) * T + i;
+    int64_t H = a->q.shape[1], T = a->q.shape[2], S = a->k.shape[2];
+    int64_t row = (b * H + h) * T + i;
     real sink = a->sink_logits ? (real)a->sink_logits[h] : (real)-INFINITY;
     real cap = (real)a->softcap;
 
@@ -146,7 +148,27 @@ static void attend_row(const attn_sdpa_args *a, const ref_result *result, int64_
         w[j] = score[j] == (real)-INFINITY ? 0 : exp(score[j] - m) / l;
         put(result->stages[ATTN_STAGE_WEIGHTS], row * S + j, w[j]);
     }
-    put(result->lse, row, l == 0 ? (real)-INFINITY : m + log(l));
+    *reach_of_row = reach;
+    return l == 0 ? (real)-INFINITY : m + log(l);
+}
+
+/* What dropout makes of weight (i, j): kept, and made larger by what the lost ones lack, or 0. */
+static real dropout_factor(const attn_sdpa_args *a, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    if (!(a->dropout > 0))
+        return 1;
+    bool kept = ref_dropout_keep(a->dropout_seed, a->dropout, b * a->q.shape[1] + h, i, j);
+    return kept ? 1 / (1 - (real)a->dropout) : 0;
+}
+
+/* One query (b,h,i). score, w [S]: scratch. */
+static void attend_row(const attn_sdpa_args *a, const ref_result *result, int64_t b, int64_t h,
+                       int64_t i, real *score, real *w)
+{
+    int64_t H = a->q.shape[1], T = a->q.shape[2], S = a->k.shape[2], Dv = a->v.shape[3];
+    int64_t g = h / (H / a->k.shape[1]), row = (b * H + h) * T + i;
+    real reach;
+    put(result->lse, row, weigh_row(a, result, b, h, i, score, w, &reach));
     put(result->reach, row, reach);
 
     /* What rounding errors are in proportion to: all weights, also those that dropout takes away,
@@ -159,12 +181,8 @@ static void attend_row(const attn_sdpa_args *a, const ref_result *result, int64_
         put(result->mass, row * Dv + c, mass / (1 - (real)a->dropout));
     }
 
-    /* Dropout: a weight is kept, and made larger by what the lost ones lack, or it is 0. */
-    if (a->dropout > 0)
-        for (int64_t j = 0; j < S; j++)
-            w[j] *= ref_dropout_keep(a->dropout_seed, a->dropout, b * H + h, i, j)
-                        ? 1 / (1 - (real)a->dropout)
-                        : 0;
+    for (int64_t j = 0; j < S; j++)
+        w[j] *= dropout_factor(a, b, h, i, j);
 
     /* Context: the weighted sum of the visible values; an empty sum is 0. */
     for (int64_t c = 0; c < Dv; c++) {
@@ -190,6 +208,145 @@ bool REF_FORWARD(const attn_sdpa_args *a, const ref_result *result)
         for (int64_t h = 0; h < H; h++)
             for (int64_t i = 0; i < T; i++)
                 attend_row(a, result, b, h, i, scratch, scratch + S);
+    free(scratch);
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------ gradients
+ *
+ * With the weights w, the dropout factors d and the output o of a row:
+ *
+ *   dw_j = d_j dout . v_j
+ *   ds_j = w_j (dw_j - dout . o + dlse)              gradient of the biased score, and of the mask
+ *   dr_j = ds_j (1 - tanh(r_j / softcap)^2) scale    of q . k_j
+ *   dq += dr_j k_j    dk_j += dr_j q    dv_j += w_j d_j dout
+ *   dslope += ds_j (j - i - off)    dsink = e^(sink - lse) (dlse - dout . o)
+ */
+
+static void add(ref_grad to, int64_t at, real x, real error)
+{
+    if (to.x)
+        to.x[at] += (double)x;
+    if (to.error)
+        to.error[at] += (double)error;
+}
+
+/* What one row of gradients needs of itself: dout . o, with the sum of absolute values. */
+static real dout_dot_out(const attn_sdpa_args *a, const attn_sdpa_grads *g, int64_t b, int64_t h,
+                         int64_t i, const real *score, const real *w, real *size)
+{
+    int64_t S = a->k.shape[2], Dv = a->v.shape[3], group = h / (a->q.shape[1] / a->k.shape[1]);
+    real sum = 0;
+    *size = 0;
+    for (int64_t c = 0; c < Dv; c++) {
+        real o = 0, mass = 0, dout = (real)ref_get(&g->dout, b, h, i, c);
+        bool any = false;
+        for (int64_t j = 0; j < S; j++) {
+            if (score[j] == (real)-INFINITY)
+                continue;
+            real v = (real)ref_get(&a->v, b, group, j, c);
+            o += w[j] * dropout_factor(a, b, h, i, j) * v;
+            mass += w[j] * fabs(v) / (1 - (real)a->dropout);
+            any = true;
+        }
+        sum += any ? dout * o : 0;
+        *size += any ? fabs(dout) * mass : 0;
+    }
+    return sum;
+}
+
+/* The derivative of the soft cap at raw score r: 1 - tanh(y)^2 = 1 / cosh(y)^2. */
+static real cap_slope(const attn_sdpa_args *a, real r)
+{
+    real y = r / (real)a->softcap;
+    return a->softcap > 0 ? 1 / (cosh(y) * cosh(y)) : 1;
+}
+
+/* Pair (i, j), visible, of head h: ds is the gradient of its score, off by `error` at most. */
+static void add_pair(const attn_sdpa_args *a, const ref_grads *result, int64_t b, int64_t h,
+                     int64_t i, int64_t j, real ds, real error)
+{
+    int64_t H = a->q.shape[1], T = a->q.shape[2], S = a->k.shape[2], D = a->q.shape[3];
+    int64_t Hk = a->k.shape[1], group = h / (H / Hk);
+    real distance = (real)ahead(a, sequence_of(a, b, i), i, j), dot_size;
+    add(result->dalibi, h, ds * distance, error * fabs(distance));
+    if (result->dmask.x) {
+        const int64_t *n = a->mask->shape, index[4] = {b, h, i, j};
+        int64_t at = 0;
+        for (int d = 0; d < 4; d++)
+            at = at * n[d] + (n[d] == 1 ? 0 : index[d]);
+        add(result->dmask, at, ds, error + (real)result->dmask_unit * fabs(ds));
+    }
+    real r = scaled_dot(a, b, h, i, j, &dot_size), slope = cap_slope(a, r);
+    real scale = a->scale != 0 ? (real)a->scale : D > 0 ? 1 / sqrt((real)D) : 1;
+    real dr = ds * slope * scale, unit = (real)result->unit;
+    real tiny = (real)result->tiny; /* what scale, slope and a result lose if they are no more */
+    error = fabs(scale) * (slope * error + tiny * fabs(ds)) + tiny * fabs(ds);
+    if (a->softcap > 0)
+        error += fabs(dr) * unit * (8 + 4 * (fabs(r) + dot_size) / (real)a->softcap);
+    for (int64_t t = 0; t < D; t++) {
+        real q = (real)ref_get(&a->q, b, h, i, t), k = (real)ref_get(&a->k, b, group, j, t);
+        add(result->dq, ((b * H + h) * T + i) * D + t, dr * k, error * fabs(k) + tiny / 1024);
+        add(result->dk, ((b * Hk + group) * S + j) * D + t, dr * q, error * fabs(q) + tiny / 1024);
+    }
+}
+
+/* One query (b,h,i). score, w [S]: scratch. */
+static void grad_row(const attn_sdpa_args *a, const attn_sdpa_grads *g, const ref_grads *result,
+                     int64_t b, int64_t h, int64_t i, real *score, real *w)
+{
+    int64_t S = a->k.shape[2], Dv = a->v.shape[3], Hk = a->k.shape[1];
+    int64_t group = h / (a->q.shape[1] / Hk);
+    const ref_result none = {0};
+    real reach, delta_size, lse = weigh_row(a, &none, b, h, i, score, w, &reach);
+    real delta = dout_dot_out(a, g, b, h, i, score, w, &delta_size);
+    real dlse = g->dlse ? (real)ref_get(g->dlse, b, h, i, 0) : 0;
+
+    /* the relative error of a weight, and the absolute one of dout . out - dlse */
+    real size = 1 + reach + fabs(lse), unit = (real)result->unit;
+    real w_error = 12 * unit * size + 2 * (real)result->lse_unit * fabs(lse);
+    w_error += (real)result->weight_error;
+    real d_error = (real)result->out_unit * delta_size + w_error * (delta_size + fabs(dlse));
+    if (!(w_error < 1)) /* scores so large that any weights would do */
+        w_error = d_error = INFINITY;
+
+    for (int64_t j = 0; j < S; j++) {
+        if (score[j] == (real)-INFINITY)
+            continue;
+        real d = dropout_factor(a, b, h, i, j), dw = 0, dw_size = 0;
+        real tiny = (real)result->tiny; /* a weight may lose so much */
+        for (int64_t c = 0; c < Dv; c++) {
+            real dout = (real)ref_get(&g->dout, b, h, i, c);
+            real v = (real)ref_get(&a->v, b, group, j, c);
+            dw += d * dout * v;
+            dw_size += d * fabs(dout * v);
+            if (d != 0)
+                add(result->dv, ((b * Hk + group) * S + j) * Dv + c, w[j] * d * dout,
+                    (w[j] * w_error + tiny) * d * fabs(dout) + tiny);
+        }
+        real ds = w[j] * (dw - delta + dlse);
+        real error_size = dw_size + delta_size + fabs(dlse);
+        real error = w[j] * (w_error * error_size + d_error) + tiny * (1 + error_size);
+        add_pair(a, result, b, h, i, j, ds, error);
+    }
+    real sink = a->sink_logits ? (real)a->sink_logits[h] : (real)-INFINITY;
+    if (sink != (real)-INFINITY) {
+        real weight = exp(sink - lse);
+        add(result->dsink, h, weight * (dlse - delta),
+            weight * (w_error * (delta_size + fabs(dlse)) + d_error));
+    }
+}
+
+bool REF_BACKWARD(const attn_sdpa_args *a, const attn_sdpa_grads *g, const ref_grads *result)
+{
+    int64_t B = a->q.shape[0], H = a->q.shape[1], T = a->q.shape[2], S = a->k.shape[2];
+    real *scratch = calloc((size_t)(2 * S + 1), sizeof *scratch);
+    if (!scratch)
+        return false;
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t h = 0; h < H; h++)
+            for (int64_t i = 0; i < T; i++)
+                grad_row(a, g, result, b, h, i, scratch, scratch + S);
     free(scratch);
     return true;
 }

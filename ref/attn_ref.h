@@ -37,6 +37,31 @@ bool ref_sdpa_forward(const attn_sdpa_args *args, const ref_result *result);
 bool ref_sdpa_forward_f32(const attn_sdpa_args *args, const ref_result *result);
 bool ref_sdpa_forward_wide(const attn_sdpa_args *args, const ref_result *result);
 
+/* Where gradients go: dense arrays, any of them NULL, and beside each what its rounding errors
+ * are bounded by (docs/NUMERICS.md, "Gradients"). Those are in units of what is given here: the
+ * rounding of products and sums; of out and of lse as they are stored, 0 if that is no narrower;
+ * the relative error of the forward's weights beyond rounding; the smallest weight that is not
+ * lost. */
+typedef struct ref_grad {
+    double *x, *error;
+} ref_grad;
+
+typedef struct ref_grads {
+    double unit, out_unit, lse_unit, weight_error, tiny;
+    double dmask_unit;      /* of each sum of dmask that is kept in its own type */
+    ref_grad dq, dk, dv;    /* [B,H,T,D], [B,Hk,S,D], [B,Hk,S,Dv] */
+    ref_grad dmask;         /* of the mask's own shape */
+    ref_grad dalibi, dsink; /* [H] */
+} ref_grads;
+
+/* The gradients of sum(out * dout) + sum(lse * dlse), by definition: out and lse of args are not
+ * looked at, nor what g has for outputs. The arrays must hold zeros. */
+bool ref_sdpa_backward(const attn_sdpa_args *a, const attn_sdpa_grads *g, const ref_grads *result);
+bool ref_sdpa_backward_f32(const attn_sdpa_args *a, const attn_sdpa_grads *g,
+                           const ref_grads *result);
+bool ref_sdpa_backward_wide(const attn_sdpa_args *a, const attn_sdpa_grads *g,
+                            const ref_grads *result);
+
 /* Element [b,h,i,j] of a tensor of any storage type but I64; a size of 1 is repeated. */
 double ref_get(const attn_tensor *t, int64_t b, int64_t h, int64_t i, int64_t j);
 

@@ -62,9 +62,6 @@ static attn_status check_wide(const attn_tensor *t, const char *name, attn_error
 static attn_status check_forward(const attni_plan *p, attn_error *err)
 {
     const attn_sdpa_args *a = &p->args;
-    if (a->cache)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "cache",
-                          "cache is given; there is no backward through a cache, give k and v");
     if (!a->lse)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "lse",
                           "lse is NULL; the backward needs the lse that the forward gave");
@@ -127,6 +124,9 @@ attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
     if (s)
         return s;
     attni_plan *p = &bw->plan;
+    if (args && args->struct_size > offsetof(attn_sdpa_args, cache) && args->cache)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "cache",
+                          "cache is given; there is no backward through a cache, give k and v");
     if ((s = attni_sdpa_check(p, args, err)) || (s = check_forward(p, err)))
         return s;
     p->args.scores = NULL;

@@ -78,7 +78,8 @@ static void set_lse(const attni_backward *bw, int64_t row, double lse)
     attni_set_real(p, bw->factor, row, factor);
 }
 
-/* What the row adds to the gradient of its head's sink, whose weight e^(sink - lse) has no value. */
+/* What the row adds to the gradient of its head's sink, whose weight e^(sink - lse) has no
+ * value. */
 static double sink_part(const attni_backward *bw, int64_t h, double lse, double delta)
 {
     const double sink = (double)bw->plan.args.sink_logits[h];
@@ -126,7 +127,7 @@ void attni_backward_rows(const attni_backward *bw, int64_t run, char *scratch)
         bw->sink_sums[run] = sink;
 }
 
-/* ---------------------------------------------------------------------------------- the last step */
+/* -------------------------------------------------------------------------------- the last step */
 
 void attni_backward_clear(const attni_backward *bw)
 {

@@ -171,7 +171,7 @@ typedef struct attni_kernels {
     void (*score_grads)(void *dp, void *p, void *kept, const void *delta, int n, int nv);
 
     /* ds *= the derivative 1 - tanh(raw * r / cap)^2 at the raw score; a ds of 0 stays 0. To within
-     * 8 units in the last place, and one more for each factor of 2 that the derivative is below 1. */
+     * 8 units in the last place, and one more for each factor of 2 that it is below 1. */
     void (*cap_grads)(void *ds, const void *raw, int n, double r, double cap, int nv);
 
     /* n rounds of independent fused multiply-adds in registers; returns the floating-point

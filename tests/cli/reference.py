@@ -107,15 +107,17 @@ def attention(
     with np.errstate(divide="ignore", invalid="ignore"):
         weights = np.where(total > 0, power / total, 0)
         lse = shift + np.log(total)
-    used = weights
+    kept = np.ones(weights.shape)
     if dropout > 0:
-        used = weights * dropout_keep(weights.shape, dropout, seed) / (1 - dropout)
+        kept = dropout_keep(weights.shape, dropout, seed) / (1 - dropout)
+    used = weights * kept
     reach = np.where(visible, size + abs(bias), 0).max(axis=-1, initial=0, keepdims=True)
     if sinks is not None:
         reach = np.maximum(reach, np.where(np.isneginf(sink), 0, abs(sink)))
     return {
         "out": used @ v,
         "weights": weights,
+        "kept": kept,
         "lse": lse,
         "raw": raw,
         "softcap": capped,
@@ -124,6 +126,67 @@ def attention(
         "mass": used @ abs(v),
         "size": size + abs(bias),
     }
+
+
+def gradients(q, k, v, dout, dtype, *, scale=None, softcap=0.0, mask=None, **options):
+    """The gradients of sum(out * dout), by name, each with how far a result may be from it."""
+    options.update(scale=scale, softcap=softcap, mask=mask)
+    want = attention(q, k, v, **options)
+    D, group = q.shape[3], q.shape[1] // max(k.shape[1], 1)
+    scale = 1 / np.sqrt(D) if scale is None else scale
+    keys, values = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+    w, kept, used = want["weights"], want["kept"], want["weights"] * want["kept"]
+    slope = 1 / np.cosh(want["raw"] / softcap) ** 2 if softcap > 0 else 1
+
+    def all_of(w, dw, delta, dout, slope, scale, q, k):
+        ds = w * (dw - delta)
+        dr = ds * slope * scale
+        return {
+            "grad-q": dr @ k,
+            "grad-k": shared(np.swapaxes(dr, 2, 3) @ q, group),
+            "grad-v": shared(np.swapaxes(used, 2, 3) @ dout, group),
+            "grad-mask": None if mask is None else unbroadcast(ds, mask.shape),
+        }
+
+    delta = (dout * want["out"]).sum(-1, keepdims=True)
+    exact = all_of(w, kept * (dout @ np.swapaxes(values, 2, 3)), delta, dout, slope, scale, q, keys)
+    # the same sums of absolute values are what rounding errors are in proportion to
+    sizes = [abs(x) for x in (dout, values, q, keys)]
+    dw_size = kept * (sizes[0] @ np.swapaxes(sizes[1], 2, 3))
+    delta_size = (sizes[0] * want["mass"]).sum(-1, keepdims=True)
+    lse = np.where(np.isfinite(want["lse"]), abs(want["lse"]), 0)
+    relative, least = STORE[dtype]
+    error = 24 * UNIT[dtype] * (1 + want["reach"] + lse)
+    if softcap > 0:
+        error = error * (1 + want["size"] / softcap)
+    error = np.broadcast_to(error, w.shape)
+    used = used * error
+    # out is stored: what it loses, delta loses
+    stored = relative * delta_size / np.maximum(error, 1e-300)
+    bounds = all_of(
+        w * error, dw_size, -delta_size - stored, sizes[0], slope, abs(scale), sizes[2], sizes[3]
+    )
+    tiny = 2.0**-100 if dtype != "f64" else 2.0**-900
+    for name in exact:
+        if exact[name] is not None:
+            narrow = 0 if name == "grad-mask" else relative
+            bounds[name] = bounds[name] + narrow * abs(exact[name]) * 1.01 + least + tiny
+    return exact, bounds
+
+
+def shared(x, group):
+    """The sum over the query heads that share a key head."""
+    B, H, S, D = x.shape
+    return x.reshape(B, H // max(group, 1), max(group, 1), S, D).sum(2)
+
+
+def unbroadcast(x, shape):
+    """The sum over all dimensions along which `shape` was repeated to that of x."""
+    full = (1,) * (x.ndim - len(shape)) + tuple(shape)
+    for axis, n in enumerate(full):
+        if n == 1:
+            x = x.sum(axis, keepdims=True)
+    return x.reshape(shape)
 
 
 def bound(want, result, dtype):

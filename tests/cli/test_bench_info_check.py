@@ -67,6 +67,17 @@ class Bench(CliTest):
             self.assertAlmostEqual(c["peak_fraction"], c["gflops"] / c["peak_gflops"], delta=1e-9)
             self.assertAlmostEqual(c["stream_fraction"], c["gbps"] / c["stream_gbps"], delta=1e-9)
 
+    def test_passes(self):
+        """The backward multiplies five times, the forward twice."""
+        products = {"forward": 2 * 16 + 2 * 4, "backward": 2 * (3 * 16 + 2 * 4)}
+        products["both"] = sum(products.values())
+        for name, work in products.items():
+            c = self.cases("--shape", "1,2,1,6,8,16,4", "--pass", name)[0]
+            self.assertEqual(c["pass"], name)
+            self.assertEqual("backward" in c["kernel"], name != "forward")
+            flop = c["gflops"] * c["time_us_min"] * 1e3
+            self.assertAlmostEqual(flop, 2 * 6 * 8 * work, delta=1e-6 * flop)
+
     def test_decoding_reads_shared_keys_once(self):
         """A cache of 2-byte elements, two heads of it for eight of queries, a batch of 3."""
         c = self.cases("--shape", "3,8,2,4,50,16", "--causal", "bottom-right", "--dtype", "bf16")[0]

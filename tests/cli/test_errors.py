@@ -142,7 +142,6 @@ class Usage(CliTest):
         ):
             self.fails(USAGE, "bench", "--shape", bad, says="must be B,H,Hk,T,S,D")
         self.fails(USAGE, "bench", "--shape", "1,4,3,1,1,1", says="Hk=3 must divide H=4")
-        self.fails(USAGE, "bench", "--pass", "backward", says="comes in a later release")
         self.fails(USAGE, "bench", "--pass", "sideways", says="must be forward, backward or both")
         self.fails(USAGE, "bench", "--causal", "maybe", says="must be none, top-left")
         self.fails(USAGE, "bench", "--seconds", "0", says="must be a number in (0,3600]")
@@ -195,8 +194,17 @@ class Run(CliTest):
         )
         self.bad(USAGE, "--precision", "high", says="default or accurate")
         self.bad(USAGE, "--isa", "avx511", says="did you mean 'avx512'?")
-        for name in ("out", "q", "k", "v", "mask"):
-            self.bad(USAGE, "--grad-" + name, "x.npy", says="--grad-%s: not in this release" % name)
+        for name in ("q", "k", "v", "mask"):
+            self.bad(USAGE, "--grad-" + name, "x.npy", says="--grad-%s is the gradient" % name)
+        self.bad(USAGE, "--grad-out", "x.npy", says="no gradient is asked for")
+        gradient = ["--grad-out", "x.npy", "--grad-mask", "dm.npy"]
+        self.bad(USAGE, *gradient, says="--mask, which is missing")
+        self.bad(BAD_FILE, *gradient[:2], "--grad-q", "dq.npy", says="x.npy")
+        np.save(self.path("x.npy"), np.zeros((9, 9), np.float32))
+        self.bad(BAD_FILE, *gradient[:2], "--grad-q", "dq.npy", says="must be that of the output")
+        np.save(self.path("x.npy"), np.load(self.path("q.npy"))[..., :5])
+        np.save(self.path("b.npy"), np.ones((1, 1), bool))
+        self.bad(BAD_FILE, *gradient, "--mask", "b.npy", says="only a float mask has a gradient")
 
     def test_files_do_not_collide(self):
         os.symlink("q.npy", self.path("link.npy"))

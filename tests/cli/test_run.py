@@ -10,7 +10,7 @@ import unittest
 import numpy as np
 
 from cli import ATTN, CliTest
-from reference import attention, bound, rounded
+from reference import attention, bound, gradients, rounded
 
 CASES = int(os.environ.get("ATTN_TEST_CASES", "160"))
 SEED = 20260
@@ -131,8 +131,54 @@ class Case:
         self.results = ["out"] + [x for x in ("weights", "lse", "scores") if self.maybe(0.4)]
         for result in self.results:
             self.args += ["--" + result, result + ".npy"]
+        self.gradients = []
+        if self.maybe(0.5):
+            self.grad_out()
         if "scores" in self.results and (self.stage != "raw" or self.maybe(0.5)):
             self.args += ["--scores-stage", self.stage]
+
+    def grad_out(self):
+        r = self.r
+        stored = choose(r, "f64", "f32", "f16", self.stored)
+        numpy_type = {"f64": np.float64, "f32": np.float32, "f16": np.float16}[stored]
+        shape = (self.B, self.H, self.T, self.Dv)
+        x = r.standard_normal(shape).astype(numpy_type)
+        # computed in the queries' type, unless that is double
+        self.dout = rounded(x, self.dtype or stored)
+        if self.kind != "f64":
+            self.dout = rounded(self.dout, "f32")
+        self.give("--grad-out", x.reshape(shape[4 - self.rank :]))
+        self.gradients = ["grad-q", "grad-k", "grad-v"]
+        mask = self.want.get("mask")
+        if mask is not None and mask.dtype != bool:
+            self.gradients.append("grad-mask")
+        self.gradients = [x for x in self.gradients if self.maybe(0.8)] or ["grad-q"]
+        for name in self.gradients:
+            self.args += ["--" + name, name + ".npy"]
+
+    def compare_gradients(self):
+        exact, bounds = gradients(
+            self.exact["q"],
+            self.exact["k"],
+            self.exact["v"],
+            self.dout,
+            self.kind,
+            **self.want
+        )
+        for name in self.gradients:
+            label = "seed %d: %s\nattn run %s" % (self.seed, name, " ".join(map(str, self.args)))
+            got, want = np.load(self.test.path(name + ".npy")), exact[name]
+            stored = {"f64": np.float64, "f16": np.float16}.get(self.kind, np.float32)
+            if name == "grad-mask":
+                stored = np.float64 if self.kind == "f64" else np.float32
+            else:
+                self.test.assertEqual(got.ndim, self.rank, label)
+            self.test.assertEqual(got.dtype, stored, label)
+            self.test.assertEqual(got.size, want.size, label)
+            error = abs(got.astype(np.float64).reshape(want.shape) - want) / bounds[name]
+            self.test.assertTrue(
+                np.all(error <= 1), "%s\n%g times the bound" % (label, error.max(initial=0))
+            )
 
     def compare(self):
         want = attention(self.exact["q"], self.exact["k"], self.exact["v"], **self.want)
@@ -163,6 +209,8 @@ class Random(CliTest):
             case = Case(self, SEED + n, [isas[n % len(isas)]])
             self.works("run", *case.args)
             case.compare()
+            if case.gradients:
+                case.compare_gradients()
 
 
 class Contract(CliTest):
@@ -215,6 +263,26 @@ class Contract(CliTest):
         self.assertEqual(got["flop"], 2 * 6 * 5 * 7 * 16)
         self.assertGreater(got["time_us"], 0)
         self.assertEqual(self.load("w.npy").shape, (2, 3, 5, 7))
+
+    def test_json_with_gradients(self):
+        np.save(self.path("do.npy"), self.q)
+        gradient = ["--grad-out", "do.npy", "--grad-v", "dv.npy"]
+        got = json.loads(self.works(*self.qkv, *gradient, "--json"))
+        self.assertEqual(got["shapes"]["grad-v"], [2, 3, 7, 8])
+        self.assertNotIn("lse", got["shapes"])
+        backward = got["backward"]
+        self.assertEqual(backward["flop"], 2 * 6 * 5 * 7 * 16)  # scores again, and dv
+        self.assertGreater(backward["scratch_bytes"], 0)
+        self.assertGreater(backward["time_us"], 0)
+        self.assertNotIn("backward", json.loads(self.works(*self.qkv, "--json")))
+
+    def test_gradient_of_a_mask_has_its_shape(self):
+        np.save(self.path("do.npy"), self.q)
+        for shape in ((), (7,), (5, 1), (3, 5, 7), (2, 1, 1, 7)):
+            np.save(self.path("m.npy"), np.zeros(shape, np.float32))
+            options = ["--mask", "m.npy", "--grad-out", "do.npy", "--grad-mask", "dm.npy"]
+            self.works(*self.qkv, *options)
+            self.assertEqual(self.load("dm.npy").shape, shape)
 
     def test_same_bits_for_any_thread_count(self):
         results = []
@@ -343,6 +411,7 @@ class Memory(CliTest):
         np.save(added, r.standard_normal(n).astype(np.float32))
         np.save(lengths, np.array(3000))
         np.save(head, np.ones(1, np.float32))
+        dq, dk = self.path("dq.npy"), self.path("dk.npy")
         cases = [
             [],
             ["--causal", "top-left"],
@@ -359,11 +428,14 @@ class Memory(CliTest):
             ["--dtype", "f16"],
             ["--precision", "accurate"],
             ["--v", wide],
+            ["--grad-out", v, "--grad-q", dq, "--grad-k", dk],
+            ["--grad-out", v, "--grad-v", dq, "--mask", added, "--grad-mask", dk],
         ]
         for case in cases:
+            limit = self.LIMIT + (8 << 20 if "--grad-out" in case else 0)
             base = ["run", "--q", q, "--k", k, "--out", out] + ([] if "--v" in case else ["--v", v])
             peak = self.peak(*base, *case)
-            self.assertLess(peak, self.LIMIT, "%s: %.1f MiB" % (case, peak / 2**20))
+            self.assertLess(peak, limit, "%s: %.1f MiB" % (case, peak / 2**20))
 
 
 if __name__ == "__main__":

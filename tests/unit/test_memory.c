@@ -2,7 +2,7 @@
  *
  * Memory is linear whatever the options: with 4096 queries and keys, one head, D = 64 and float,
  * where the arrays are 4 MiB and a matrix of scores would be 64, the whole process stays under 20
- * MiB. */
+ * MiB; under 28 with the gradients, whose arrays are 4 MiB more. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +28,7 @@
 #define SANITIZER 0
 #endif
 
-enum { N = 4096, D = 64, LIMIT_KIB = 20 * 1024 };
+enum { N = 4096, D = 64, LIMIT_KIB = 20 * 1024, BACKWARD_KIB = 28 * 1024 };
 
 /* The most memory that this process ever held, in KiB. */
 static long high_water(void)
@@ -54,7 +54,9 @@ static float *array(size_t n)
 
 typedef struct problem {
     attn_sdpa_args args;
-    attn_tensor mask;
+    attn_sdpa_grads grads;
+    attn_tensor mask, dmask, lse;
+    float *biases, *dbiases; /* [N] */
     float slope, sink;
     unsigned char *attend; /* [N] */
     int64_t length, ends[4];
@@ -85,27 +87,85 @@ static void packed(problem *p)
     p->args.sequences = 3;
 }
 
+/* The gradients too. */
+static void backward(problem *p)
+{
+    float *x[5];
+    for (int i = 0; i < 5; i++) {
+        x[i] = malloc(N * D * sizeof **x);
+        if (!x[i])
+            _exit(2);
+        memset(x[i], 0, N * D * sizeof **x);
+        x[i][100 * D + 7] = 1;
+    }
+    p->lse = attn_bhtd(x[4], ATTN_F32, 1, 1, N, 1);
+    p->args.lse = &p->lse;
+    p->grads.dout = attn_bhtd(x[0], ATTN_F32, 1, 1, N, D);
+    p->grads.dq = attn_bhtd(x[1], ATTN_F32, 1, 1, N, D);
+    p->grads.dk = attn_bhtd(x[2], ATTN_F32, 1, 1, N, D);
+    p->grads.dv = attn_bhtd(x[3], ATTN_F32, 1, 1, N, D);
+}
+
+static void backward_causal(problem *p) { causal(p), backward(p); }
+static void backward_dropout(problem *p) { dropout(p), backward(p); }
+
+static void backward_row(problem *p)
+{
+    backward(p);
+    p->mask = attn_bhtd(p->biases, ATTN_F32, 1, 1, 1, N);
+    p->dmask = attn_bhtd(p->dbiases, ATTN_F32, 1, 1, 1, N);
+    p->args.mask = &p->mask;
+    p->grads.dmask = &p->dmask;
+}
+
+static void backward_column(problem *p)
+{
+    backward_row(p);
+    p->mask = attn_bhtd(p->biases, ATTN_F32, 1, 1, N, 1);
+    p->dmask = attn_bhtd(p->dbiases, ATTN_F32, 1, 1, N, 1);
+}
+
 static const struct {
     const char *name;
     void (*set)(problem *);
     int threads;
 } rows[] = {
-    {"plain", plain, 1},          {"plain, 4 threads", plain, 4}, {"causal", causal, 1},
-    {"padding mask", padding, 1}, {"Dv != D", wide_values, 1},    {"dropout", dropout, 1},
-    {"window", window, 1},        {"softcap", softcap, 1},        {"ALiBi", alibi, 1},
-    {"sinks", sinks, 1},          {"key lengths", lengths, 1},    {"packed", packed, 1},
-    {"accurate", accurate, 1},    {"strided", strided, 1},
+    {"plain", plain, 1},
+    {"plain, 4 threads", plain, 4},
+    {"causal", causal, 1},
+    {"padding mask", padding, 1},
+    {"Dv != D", wide_values, 1},
+    {"dropout", dropout, 1},
+    {"window", window, 1},
+    {"softcap", softcap, 1},
+    {"ALiBi", alibi, 1},
+    {"sinks", sinks, 1},
+    {"key lengths", lengths, 1},
+    {"packed", packed, 1},
+    {"accurate", accurate, 1},
+    {"strided", strided, 1},
+    {"backward", backward, 1},
+    {"backward, 4 threads", backward, 4},
+    {"backward causal", backward_causal, 1},
+    {"backward dropout", backward_dropout, 1},
+    {"gradient of a row", backward_row, 1},
+    {"gradient of a column", backward_column, 2},
 };
 
 /* In a child of its own: runs the case, and writes its high water to the pipe. */
 static void measure(size_t row, int pipe)
 {
-    problem p = {.args = ATTN_SDPA_ARGS_INIT, .slope = 0.01f, .sink = 1, .length = 3000};
+    problem p = {.args = ATTN_SDPA_ARGS_INIT,
+                 .grads = ATTN_SDPA_GRADS_INIT,
+                 .slope = 0.01f,
+                 .sink = 1,
+                 .length = 3000};
     size_t widest = N * (D + 32);
     float *q = array(N * D), *k = array(N * D), *v = array(widest),
           *out = malloc(widest * sizeof *out);
     p.attend = malloc(N);
-    if (!q || !k || !v || !out || !p.attend)
+    p.biases = array(N), p.dbiases = array(N);
+    if (!q || !k || !v || !out || !p.attend || !p.biases || !p.dbiases)
         _exit(2);
     memset(p.attend, 1, N);
     memset(p.attend + 3000, 0, N - 3000);
@@ -124,6 +184,9 @@ static void measure(size_t row, int pipe)
     if (attn_context_create(&options, &ctx, NULL) != ATTN_OK ||
         attn_sdpa_forward(ctx, &p.args, NULL) != ATTN_OK || !isfinite(out[N * D - 1]))
         _exit(3);
+    const float *dk = p.grads.dk.data;
+    if (dk && (attn_sdpa_backward(ctx, &p.args, &p.grads, NULL) != ATTN_OK || dk[1] == 0))
+        _exit(5);
     attn_context_destroy(ctx);
     long kib = high_water();
     _exit(write(pipe, &kib, sizeof kib) == sizeof kib ? 0 : 4);
@@ -146,8 +209,9 @@ static void test_memory(void **state)
             fail_msg("%s: status %x", rows[i].name, (unsigned)status);
         assert_true(read(ends[0], &kib, sizeof kib) == sizeof kib);
         close(ends[0]);
-        print_message("%-18s %6.1f MiB\n", rows[i].name, (double)kib / 1024);
-        if (kib <= 4 * 1024 || kib >= LIMIT_KIB)
+        print_message("%-20s %6.1f MiB\n", rows[i].name, (double)kib / 1024);
+        const bool gradients = strstr(rows[i].name, "backward") || strstr(rows[i].name, "gradient");
+        if (kib <= 4 * 1024 || kib >= (gradients ? BACKWARD_KIB : LIMIT_KIB))
             fail_msg("%s: the process held %ld KiB", rows[i].name, kib);
     }
 }
