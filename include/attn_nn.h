@@ -120,6 +120,35 @@ ATTN_API attn_status attn_mha_packed(attn_mha_args *args, const void *in_proj_we
 ATTN_API attn_status attn_mha_forward(attn_context *ctx, const attn_mha_args *args,
                                       attn_error *err);
 
+/* The gradients of attn_mha_forward. args: those of the forward. Nothing has to be kept from it: q,
+ * k, v and the heads are computed again. args->out, attention.lse and attention.scores are not
+ * looked at. Gradients have the shapes of what they are the gradient of; data NULL: not wanted.
+ * Without source, keys and values come from x and dx has their part too; dsource is not wanted
+ * then.
+ *
+ * Scratch: q, k, v, the joined heads and the gradient of each, O(B * (T + S) * H * (D + Dv)), a
+ * copy of w_q, w_k and w_v, and what attention's backward and a linear layer need. */
+typedef struct attn_mha_grads {
+    size_t struct_size;           /* sizeof(attn_mha_grads), set by ATTN_MHA_GRADS_INIT */
+    attn_tensor dout;             /* in: [B,1,T,Out] */
+    attn_tensor dx, dsource;      /* [B,1,T,E], [B,1,S,Es] */
+    attn_tensor dw_q, dw_k, dw_v; /* as w_q, w_k, w_v; attn_mha_packed_grads fills these */
+    attn_tensor db_q, db_k, db_v;
+    attn_tensor dw_o, db_o;
+    const attn_tensor *dmask;             /* as in attn_sdpa_grads */
+    double *dalibi_slopes, *dsink_logits; /* the same */
+} attn_mha_grads;
+#define ATTN_MHA_GRADS_INIT                                                                        \
+    {                                                                                              \
+        .struct_size = sizeof(attn_mha_grads)                                                      \
+    }
+ATTN_API attn_status attn_mha_backward(attn_context *ctx, const attn_mha_args *args,
+                                       const attn_mha_grads *grads, attn_error *err);
+/* Fills dw_q..db_v from packed [3E,E] and [3E] (bias may be NULL), as attn_mha_packed. */
+ATTN_API attn_status attn_mha_packed_grads(attn_mha_grads *grads, void *in_proj_weight,
+                                           void *in_proj_bias, attn_dtype dtype, int64_t E,
+                                           int64_t heads, attn_error *err);
+
 /* The same with the weights packed once, for many calls: attn_mha_forward reorders them in every
  * call, which matters the more the fewer rows x has. The bits are those of attn_mha_forward.
  *

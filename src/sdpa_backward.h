@@ -62,6 +62,15 @@ typedef struct attni_backward {
 #define ATTNI_BAD_DOUT 2
 #define ATTNI_TASK_DONE INT64_MAX
 
+/* ---------------------------------------------------------------------------- sdpa_backward.c
+ *
+ * attn_sdpa_backward in two pieces, for modules, as attni_sdpa_prepare and attni_sdpa_run. bw must
+ * stay where it is; run needs bw->scratch_bytes. */
+attn_status attni_backward_prepare(attni_backward *bw, attn_context *ctx,
+                                   const attn_sdpa_args *args, const attn_sdpa_grads *grads,
+                                   attn_error *err);
+void attni_backward_run(attni_backward *bw, attni_call *call, char *scratch);
+
 /* ---------------------------------------------------------------------- sdpa_backward_check.c */
 attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
                                  const attn_sdpa_grads *grads, attn_error *err);

@@ -8,8 +8,11 @@ cd "$(dirname "$0")/.."
 may_see() {
     case "$1" in
     include/*) echo 'include/*' ;;
-    # A module plans and runs its attention as one call of its own, hence sdpa.h.
-    src/nn/*) echo 'include/attn.h src/internal.h src/sdpa.h src/kernel/kernel.h src/nn/*' ;;
+    # A module plans and runs its attention as one call of its own, hence sdpa*.h.
+    src/nn/*)
+        echo 'include/attn.h src/internal.h src/sdpa.h src/sdpa_backward.h' \
+             'src/kernel/kernel.h src/nn/*'
+        ;;
     src/kernel/*) echo 'include/attn.h src/internal.h src/kernel/*' ;;
     src/*) echo 'include/attn.h src/kernel/* src/*.h src/*.def' ;;
     ref/*) echo 'include/attn.h ref/*' ;;

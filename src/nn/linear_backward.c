@@ -12,21 +12,8 @@
 
 #include "module.h"
 
-/* A product out = x weight^T that a gradient is. */
-typedef struct product {
-    bool wanted;
-    attn_tensor from[2]; /* the operands, sums over the last dimension and what is folded into it */
-    attn_tensor view[2]; /* the same with one dimension to sum over */
-    bool copied[2], fold_b, fold_h;
-    attni_linear plan;
-} product;
-
-typedef struct backward {
-    const attn_tensor *dout, *dbias;
-    int64_t T, Out, In;
-    product dx, dweight;
-    size_t bytes;
-} backward;
+typedef attni_grad_product product;
+typedef attni_linear_grads backward;
 
 /* ------------------------------------------------------------------------------------- Checking */
 
@@ -51,25 +38,23 @@ static attn_status check_pair(const attn_tensor *grad, const char *grad_name,
     return attni_module_check(other, other_name, dout, "dout", err);
 }
 
-static attn_status check_backward(backward *p, const attn_tensor *dout, const attn_tensor *x,
-                                  const attn_tensor *weight, const attn_tensor *dx,
-                                  const attn_tensor *dweight, attn_error *err)
+static attn_status check_backward(const backward *p, attn_error *err)
 {
+    const attn_tensor *dout = p->dout, *x = p->x, *weight = p->weight;
+    const attn_tensor *dx = p->dx, *dweight = p->dweight;
     attn_status s;
     if ((s = attni_module_check(dout, "dout", dout, "dout", err)) ||
         (dx && (s = check_pair(dx, "dx", weight, "weight", dout, err))) ||
         (dweight && (s = check_pair(dweight, "dweight", x, "x", dout, err))) ||
         (p->dbias && (s = attni_module_check_output(p->dbias, "dbias", dout, "dout", err))))
         return s;
-    p->T = dout->shape[2];
-    p->Out = dout->shape[3];
-    p->In = dx ? dx->shape[3] : dweight ? dweight->shape[3] : 0;
-    if ((dx && ((s = attni_linear_check_operand(dx, "dx", dout, p->T, p->In, err)) ||
-                (s = attni_linear_check_operand(weight, "weight", dout, p->Out, p->In, err)))) ||
-        (dweight &&
-         ((s = attni_linear_check_operand(dweight, "dweight", dout, p->Out, p->In, err)) ||
-          (s = attni_linear_check_operand(x, "x", dout, p->T, p->In, err)))) ||
-        (p->dbias && (s = attni_linear_check_operand(p->dbias, "dbias", dout, 1, p->Out, err))))
+    const int64_t T = dout->shape[2], Out = dout->shape[3];
+    const int64_t In = dx ? dx->shape[3] : dweight ? dweight->shape[3] : 0;
+    if ((dx && ((s = attni_linear_check_operand(dx, "dx", dout, T, In, err)) ||
+                (s = attni_linear_check_operand(weight, "weight", dout, Out, In, err)))) ||
+        (dweight && ((s = attni_linear_check_operand(dweight, "dweight", dout, Out, In, err)) ||
+                     (s = attni_linear_check_operand(x, "x", dout, T, In, err)))) ||
+        (p->dbias && (s = attni_linear_check_operand(p->dbias, "dbias", dout, 1, Out, err))))
         return s;
     if (dx && dweight &&
         ((s = check_same(dx, "dx", x, err)) || (s = check_same(dweight, "dweight", weight, err))))
@@ -212,16 +197,17 @@ static void sum_columns(void *arg, int64_t first, int64_t end)
 {
     const backward *p = arg;
     const attn_tensor *dout = p->dout, *dbias = p->dbias;
-    const int64_t pieces = attni_div_up(p->Out, ATTNI_PIECE);
+    const int64_t T = dout->shape[2], Out = dout->shape[3];
+    const int64_t pieces = attni_div_up(Out, ATTNI_PIECE);
     for (int64_t item = first; item < end; item++) {
         const int64_t group = item / pieces, c = item % pieces * ATTNI_PIECE;
         const int64_t b = group / dbias->shape[1], h = group % dbias->shape[1];
-        const int64_t n = p->Out - c < ATTNI_PIECE ? p->Out - c : ATTNI_PIECE;
+        const int64_t n = Out - c < ATTNI_PIECE ? Out - c : ATTNI_PIECE;
         const int64_t bs = dout->shape[0] / dbias->shape[0];
         const int64_t hs = dout->shape[1] / dbias->shape[1];
         double sums[ATTNI_PIECE] = {0}, row[ATTNI_PIECE];
-        for (int64_t r = 0; r < bs * hs * p->T; r++) {
-            const int64_t i = r % p->T, rest = r / p->T;
+        for (int64_t r = 0; r < bs * hs * T; r++) {
+            const int64_t i = r % T, rest = r / T;
             attni_load_row_f64(row, attni_at(dout, b + rest / hs, h + rest % hs, i, c), dout->dtype,
                                dout->stride[3], n);
             for (int64_t j = 0; j < n; j++)
@@ -233,39 +219,53 @@ static void sum_columns(void *arg, int64_t first, int64_t end)
 
 static void run_bias(backward *p, attni_call *call)
 {
-    const int64_t *n = p->dbias->shape;
+    const int64_t *n = p->dbias->shape, *all = p->dout->shape;
     const int64_t groups = n[0] * n[1];
-    if (groups == 0 || p->Out == 0)
+    if (groups == 0 || all[3] == 0)
         return;
-    attni_module_share(call, groups * attni_div_up(p->Out, ATTNI_PIECE),
-                       p->dout->shape[0] * p->dout->shape[1] / groups * p->T * ATTNI_PIECE,
-                       sum_columns, p);
+    attni_module_share(call, groups * attni_div_up(all[3], ATTNI_PIECE),
+                       all[0] * all[1] / groups * all[2] * ATTNI_PIECE, sum_columns, p);
 }
 
 /* ------------------------------------------------------------------------------------- The call */
 
-/* Copies, then room for the larger of two layers. */
-static attn_status plan_backward(backward *p, attn_context *ctx, const attn_tensor *x,
-                                 const attn_tensor *weight, const attn_tensor *dx,
-                                 const attn_tensor *dweight, attni_layout *layout, char **work,
-                                 attn_error *err)
+attn_status attni_linear_backward_plan(attni_linear_grads *p, attn_context *ctx,
+                                       attni_layout *layout, attn_error *err)
 {
     const attn_tensor *dout = p->dout;
     attn_status s;
-    if (dx && (s = plan_product(&p->dx, ctx, dout, *dout, turned(expanded(weight, dout)), dx,
-                                layout, err)))
+    if (p->dx && (s = plan_product(&p->by_x, ctx, dout, *dout, turned(expanded(p->weight, dout)),
+                                   p->dx, layout, err)))
         return s;
-    if (dweight && (s = plan_product(&p->dweight, ctx, dout, turned(*dout),
-                                     turned(expanded(x, dout)), dweight, layout, err)))
+    if (p->dweight && (s = plan_product(&p->by_weight, ctx, dout, turned(*dout),
+                                        turned(expanded(p->x, dout)), p->dweight, layout, err)))
         return s;
-    const size_t a = dx ? p->dx.plan.bytes : 0, b = dweight ? p->dweight.plan.bytes : 0;
-    *work = attni_layout_take(layout, a > b ? a : b, 1);
-    p->bytes = layout->used;
-    if (layout->overflow || p->bytes > PTRDIFF_MAX)
+    const size_t a = p->by_x.plan.bytes, b = p->by_weight.plan.bytes;
+    p->work_bytes = a > b ? a : b;
+    return ATTN_OK;
+}
+
+void attni_linear_backward_run(attni_linear_grads *p, attni_call *call, char *work)
+{
+    run_product(&p->by_x, call, work);
+    run_product(&p->by_weight, call, work);
+    if (p->dbias)
+        run_bias(p, call);
+}
+
+/* Copies, then room for the larger of two layers. */
+static attn_status plan_backward(backward *p, attn_context *ctx, attni_layout *layout, char **work,
+                                 attn_error *err)
+{
+    const attn_status s = attni_linear_backward_plan(p, ctx, layout, err);
+    if (s != ATTN_OK)
+        return s;
+    *work = attni_layout_take(layout, p->work_bytes, 1);
+    if (layout->overflow || layout->used > PTRDIFF_MAX)
         return attni_fail(err, ATTN_ERR_LIMIT, "dout",
                           "dout has rows of %lld; the scratch for its gradients is more than can "
                           "be addressed",
-                          (long long)p->Out);
+                          (long long)p->dout->shape[3]);
     return ATTN_OK;
 }
 
@@ -274,21 +274,20 @@ attn_status attn_linear_backward(attn_context *ctx, const attn_tensor *dout, con
                                  const attn_tensor *dweight, const attn_tensor *dbias,
                                  attn_error *err)
 {
-    backward p = {.dout = dout, .dbias = dbias};
+    backward p = {.dout = dout, .x = x, .weight = weight};
+    p.dx = dx;
+    p.dweight = dweight;
+    p.dbias = dbias;
     attni_layout layout = {0};
     attni_call call;
     char *work;
     attn_status s;
-    if ((s = check_backward(&p, dout, x, weight, dx, dweight, err)) ||
-        (s = plan_backward(&p, ctx, x, weight, dx, dweight, &layout, &work, err)) ||
-        (s = attni_call_begin(&call, ctx, p.bytes, NULL, 0, err)))
+    if ((s = check_backward(&p, err)) || (s = plan_backward(&p, ctx, &layout, &work, err)) ||
+        (s = attni_call_begin(&call, ctx, layout.used, NULL, 0, err)))
         return s;
     layout = (attni_layout){.base = call.scratch};
-    (void)plan_backward(&p, ctx, x, weight, dx, dweight, &layout, &work, NULL);
-    run_product(&p.dx, &call, work);
-    run_product(&p.dweight, &call, work);
-    if (dbias)
-        run_bias(&p, &call);
+    (void)plan_backward(&p, ctx, &layout, &work, NULL);
+    attni_linear_backward_run(&p, &call, work);
     attni_call_end(&call);
     return ATTN_OK;
 }
