@@ -19,7 +19,8 @@ def enter(folder, packages):
         return
     ready, wanted = folder / "ready", "\n".join(packages)
     if not ready.exists() or ready.read_text() != wanted:
-        print("installing", *packages, "into", folder.relative_to(ROOT), file=sys.stderr, flush=True)
+        where = folder.relative_to(ROOT)
+        print("installing", *packages, "into", where, file=sys.stderr, flush=True)
         try:
             venv.create(folder, with_pip=True, clear=True)
             subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)

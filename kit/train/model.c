@@ -22,7 +22,7 @@ enum { TOKENS, PLACES, BLOCKS }; /* the first parameters */
 /* Of a block, from train_block.first on; a module's bias follows its weight. */
 enum { NORM = 0, IN = 2, OUT = 4, ATTENTION_ONLY = 6, NORM2 = 6, UP = 8, DOWN = 10, WITH_MLP = 12 };
 
-static int engine(attn_status status, const attn_error *e, kit_error *err)
+int train_engine(attn_status status, const attn_error *e, kit_error *err)
 {
     if (status == ATTN_OK)
         return KIT_OK;
@@ -161,7 +161,8 @@ int train_model_make(train_model *m, const train_config *c, attn_context *ctx, k
     const int parameters = BLOCKS + (int)c->layers * WITH_MLP + 4;
     m->parameter = calloc((size_t)parameters, sizeof *m->parameter);
     m->block = calloc((size_t)c->layers, sizeof *m->block);
-    m->memory = calloc(place_activations(m, NULL), sizeof *m->memory);
+    if (m->block)
+        m->memory = calloc(place_activations(m, NULL), sizeof *m->memory);
     m->tokens = calloc(3 * N, sizeof *m->tokens);
     if (!m->parameter || !m->block || !m->memory || !m->tokens)
         return kit_fail(err, KIT_LIMIT, "not enough memory for the model");
@@ -215,7 +216,7 @@ static int linear(const train_model *m, const float *x, int64_t in, int weight, 
     attn_error e;
     const attn_tensor vx = rows(m, x, in), vout = rows(m, out, columns);
     const attn_tensor w = value_of(m, weight), bias = value_of(m, weight + 1);
-    return engine(attn_linear_forward(m->ctx, &vx, &w, &bias, &vout, &e), &e, err);
+    return train_engine(attn_linear_forward(m->ctx, &vx, &w, &bias, &vout, &e), &e, err);
 }
 
 static int norm(const train_model *m, const float *x, int weight, float *out, kit_error *err)
@@ -224,7 +225,7 @@ static int norm(const train_model *m, const float *x, int weight, float *out, ki
     const int64_t E = m->config.embed;
     const attn_tensor vx = rows(m, x, E), vout = rows(m, out, E);
     const attn_tensor w = value_of(m, weight), bias = value_of(m, weight + 1);
-    return engine(attn_layer_norm_forward(m->ctx, &vx, &w, &bias, EPS, &vout, &e), &e, err);
+    return train_engine(attn_layer_norm_forward(m->ctx, &vx, &w, &bias, EPS, &vout, &e), &e, err);
 }
 
 /* One of q, k, v (part 0, 1, 2) as [B,H,T,D], the columns that the projection gave it. */
@@ -265,7 +266,7 @@ static int block_forward(train_model *m, int layer, kit_error *err)
         code = linear(m, b->normed, E, b->first + IN, b->qkv, 3 * E, err);
     if (!code) {
         const attn_sdpa_args a = attention_of(m, b, &lse);
-        code = engine(attn_sdpa_forward(m->ctx, &a, &e), &e, err);
+        code = train_engine(attn_sdpa_forward(m->ctx, &a, &e), &e, err);
     }
     if (!code)
         code = linear(m, b->heads, E, b->first + OUT, branch, E, err);
@@ -277,7 +278,7 @@ static int block_forward(train_model *m, int layer, kit_error *err)
         code = linear(m, b->normed2, E, b->first + UP, b->wide, WIDER * E, err);
     if (!code) {
         const attn_tensor x = rows(m, b->wide, WIDER * E), out = rows(m, b->bent, WIDER * E);
-        code = engine(attn_gelu_forward(m->ctx, &x, &out, &e), &e, err);
+        code = train_engine(attn_gelu_forward(m->ctx, &x, &out, &e), &e, err);
     }
     if (!code)
         code = linear(m, b->bent, WIDER * E, b->first + DOWN, branch, E, err);
@@ -296,9 +297,10 @@ int train_model_forward(train_model *m, int64_t batch, int64_t length, kit_error
     float *input = m->block[0].input;
     const attn_tensor tokens = value_of(m, TOKENS), places = value_of(m, PLACES);
     const attn_tensor x = rows(m, input, E), other = rows(m, m->d[0], E);
-    int code = engine(attn_embedding_forward(m->ctx, &tokens, m->tokens, N, &x, &e), &e, err);
+    int code = train_engine(attn_embedding_forward(m->ctx, &tokens, m->tokens, N, &x, &e), &e, err);
     if (!code)
-        code = engine(attn_embedding_forward(m->ctx, &places, m->place, N, &other, &e), &e, err);
+        code =
+            train_engine(attn_embedding_forward(m->ctx, &places, m->place, N, &other, &e), &e, err);
     add(input, input, m->d[0], N * E);
     for (int l = 0; l < (int)m->config.layers && !code; l++)
         code = block_forward(m, l, err);
@@ -319,7 +321,7 @@ static int linear_back(const train_model *m, const float *dout, int64_t columns,
     const attn_tensor vdout = rows(m, dout, columns), vx = rows(m, x, in), vdx = rows(m, dx, in);
     const attn_tensor w = value_of(m, weight);
     const attn_tensor dw = grad_of(m, weight), db = grad_of(m, weight + 1);
-    return engine(attn_linear_backward(m->ctx, &vdout, &vx, &w, &vdx, &dw, &db, &e), &e, err);
+    return train_engine(attn_linear_backward(m->ctx, &vdout, &vx, &w, &vdx, &dw, &db, &e), &e, err);
 }
 
 static int norm_back(const train_model *m, const float *dout, const float *x, int weight, float *dx,
@@ -330,8 +332,8 @@ static int norm_back(const train_model *m, const float *dout, const float *x, in
     const attn_tensor vdout = rows(m, dout, E), vx = rows(m, x, E), vdx = rows(m, dx, E);
     const attn_tensor w = value_of(m, weight);
     const attn_tensor dw = grad_of(m, weight), db = grad_of(m, weight + 1);
-    return engine(attn_layer_norm_backward(m->ctx, &vdout, &vx, &w, EPS, &vdx, &dw, &db, &e), &e,
-                  err);
+    return train_engine(attn_layer_norm_backward(m->ctx, &vdout, &vx, &w, EPS, &vdx, &dw, &db, &e),
+                        &e, err);
 }
 
 static int attention_back(const train_model *m, const train_block *b, const float *dheads,
@@ -346,7 +348,7 @@ static int attention_back(const train_model *m, const train_block *b, const floa
     g.dq = part(m, dqkv, 0);
     g.dk = part(m, dqkv, 1);
     g.dv = part(m, dqkv, 2);
-    return engine(attn_sdpa_backward(m->ctx, &a, &g, &e), &e, err);
+    return train_engine(attn_sdpa_backward(m->ctx, &a, &g, &e), &e, err);
 }
 
 static int mlp_back(train_model *m, const train_block *b, kit_error *err)
@@ -358,7 +360,7 @@ static int mlp_back(train_model *m, const train_block *b, kit_error *err)
     if (!code) {
         const attn_tensor dout = rows(m, dwide, WIDER * E), x = rows(m, b->wide, WIDER * E);
         const attn_tensor dx = rows(m, dbent, WIDER * E);
-        code = engine(attn_gelu_backward(m->ctx, &dout, &x, &dx, &e), &e, err);
+        code = train_engine(attn_gelu_backward(m->ctx, &dout, &x, &dx, &e), &e, err);
     }
     if (!code)
         code = linear_back(m, dbent, WIDER * E, b->normed2, E, b->first + UP, m->d[1], err);
@@ -394,9 +396,10 @@ static int embeddings_back(train_model *m, kit_error *err)
     const attn_tensor d = rows(m, m->d[0], m->config.embed);
     const attn_tensor tokens = grad_of(m, TOKENS), places = grad_of(m, PLACES);
     const int code =
-        engine(attn_embedding_backward(m->ctx, &d, m->tokens, N, &tokens, &e), &e, err);
+        train_engine(attn_embedding_backward(m->ctx, &d, m->tokens, N, &tokens, &e), &e, err);
     return code ? code
-                : engine(attn_embedding_backward(m->ctx, &d, m->place, N, &places, &e), &e, err);
+                : train_engine(attn_embedding_backward(m->ctx, &d, m->place, N, &places, &e), &e,
+                               err);
 }
 
 int train_model_loss(train_model *m, double *loss, bool grads, kit_error *err)
@@ -404,14 +407,14 @@ int train_model_loss(train_model *m, double *loss, bool grads, kit_error *err)
     attn_error e;
     const int64_t E = m->config.embed, V = train_config_tokens(&m->config);
     const attn_tensor logits = rows(m, m->logits, V), dlogits = rows(m, m->d_logits, V);
-    int code =
-        engine(attn_cross_entropy_forward(m->ctx, &logits, m->targets, TRAIN_IGNORE, loss, &e), &e,
-               err);
+    int code = train_engine(attn_cross_entropy_forward(m->ctx, &logits, m->targets, TRAIN_IGNORE,
+                                                       loss, &e),
+                            &e, err);
     if (code || !grads)
         return code;
-    code = engine(attn_cross_entropy_backward(m->ctx, 1, &logits, m->targets, TRAIN_IGNORE,
-                                              &dlogits, &e),
-                  &e, err);
+    code = train_engine(attn_cross_entropy_backward(m->ctx, 1, &logits, m->targets, TRAIN_IGNORE,
+                                                    &dlogits, &e),
+                        &e, err);
     const int last = m->count - 4;
     if (!code)
         code = linear_back(m, m->d_logits, V, m->normed, E, last + 2, m->d[1], err);
@@ -436,5 +439,5 @@ int train_model_scores(train_model *m, int layer, attn_stage stage, kit_array *o
     const attn_tensor scores = attn_bhtd(out->data, ATTN_F32, 1, H, T, T);
     a.scores = &scores;
     a.scores_stage = stage;
-    return engine(attn_sdpa_forward(m->ctx, &a, &e), &e, err);
+    return train_engine(attn_sdpa_forward(m->ctx, &a, &e), &e, err);
 }

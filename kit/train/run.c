@@ -87,8 +87,10 @@ static int optimise(train_run *run, kit_error *err)
         const attn_tensor value = flat(&p->value), grad = flat(&p->grad);
         const attn_tensor m = flat(&p->m), v = flat(&p->v);
         attn_error e;
-        if (attn_adamw_step(run->model.ctx, &o, run->step + 1, &value, &grad, &m, &v, &e))
-            return kit_fail(err, KIT_USAGE, "%s", e.message);
+        const attn_status s =
+            attn_adamw_step(run->model.ctx, &o, run->step + 1, &value, &grad, &m, &v, &e);
+        if (s != ATTN_OK)
+            return train_engine(s, &e, err);
     }
     return KIT_OK;
 }

@@ -46,6 +46,8 @@ typedef struct train_model {
     int64_t batch, length;             /* of the call: at most the config's */
 } train_model;
 
+/* What an engine call returned, as a code of the kit. */
+int train_engine(attn_status status, const attn_error *e, kit_error *err);
 int train_model_make(train_model *m, const train_config *c, attn_context *ctx, kit_error *err);
 void train_model_free(train_model *m);
 /* Weights as PyTorch draws them: torch.manual_seed(seed), then the modules in order. */
