@@ -34,6 +34,7 @@ class Cell(NamedTuple):
     unit: str = GFLOPS
     from_c: bool = False  # libattn is called by tiny.c, without Python
     dtype: str = "f32"
+    passes: str = "forward"  # forward, backward (gradients by q, k and v), both
 
     @property
     def kv_heads(self):
@@ -62,8 +63,11 @@ def visible_pairs(cell):
 
 
 def flop(cell):
-    """Operations of a call: two products and their sums for each visible pair."""
-    return 2 * cell.B * cell.H * visible_pairs(cell) * (cell.D + cell.value_size)
+    """Operations of a call: two products and their sums for each visible pair; in the backward
+    five, of which three are as wide as a key."""
+    D, Dv = cell.D, cell.value_size
+    width = {"forward": D + Dv, "backward": 3 * D + 2 * Dv, "both": 4 * D + 3 * Dv}[cell.passes]
+    return 2 * cell.B * cell.H * visible_pairs(cell) * width
 
 
 def kv_bytes(cell):
@@ -83,6 +87,8 @@ F32 = ("f32",)
 HALF = ("f32", "bf16")
 SHORT = ("f32", "bf16", "f16")
 DECODE = dict(causal="bottom-right", unit=GBPS)
+BACKWARD = dict(passes="backward")
+BOTH = dict(passes="both")
 GRID = [
     (Cell("6 x 6, D=16, from Python", 1, 1, 6, 6, 16, unit=MICROSECONDS), F32),
     (Cell("6 x 6, D=16, from C", 1, 1, 6, 6, 16, unit=MICROSECONDS, from_c=True), F32),
@@ -123,6 +129,24 @@ GRID = [
     (Cell("decode 32h of 4096, 4 queries", 1, 32, 4, 4096, 128, **DECODE), SHORT),
     (Cell("decode batch 8, 8h of 2048", 8, 8, 1, 2048, 128, **DECODE), F32),
     (Cell("decode 32:4h of 8192", 1, 32, 1, 8192, 128, Hk=4, **DECODE), SHORT),
+    (Cell("backward 12h 128, D=64", 1, 12, 128, 128, 64, **BACKWARD), HALF),
+    (Cell("backward 12h 512, D=64", 1, 12, 512, 512, 64, **BACKWARD), HALF + ("f64",)),
+    (Cell("backward 1h 2048, D=64", 1, 1, 2048, 2048, 64, **BACKWARD), HALF),
+    (Cell("backward 8h 2048, D=64", 1, 8, 2048, 2048, 64, **BACKWARD), HALF),
+    (Cell("backward 8h 2048, D=128", 1, 8, 2048, 2048, 128, **BACKWARD), HALF),
+    (
+        Cell("backward 8h 2048, D=64, causal", 1, 8, 2048, 2048, 64, causal="top-left", **BACKWARD),
+        HALF,
+    ),
+    (
+        Cell("backward 32:8h 512, D=128", 1, 32, 512, 512, 128, Hk=8, **BACKWARD),
+        HALF,
+    ),
+    (Cell("backward 8h 1024, dropout", 1, 8, 1024, 1024, 64, dropout=0.1, **BACKWARD), F32),
+    (Cell("both 8h 1024, D=64", 1, 8, 1024, 1024, 64, **BOTH), HALF),
+    (Cell("both 8h 1024, causal", 1, 8, 1024, 1024, 64, causal="top-left", **BOTH), F32),
+    (Cell("both 8h 1024, dropout", 1, 8, 1024, 1024, 64, dropout=0.1, **BOTH), F32),
+    (Cell("both 8h 1024, float mask", 1, 8, 1024, 1024, 64, mask="bias", **BOTH), F32),
 ]
 
 DTYPES = ("f32", "bf16", "f16", "f64")

@@ -73,6 +73,20 @@ class SdpaArgs(Structure):
     ]
 
 
+class SdpaGrads(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("dout", Tensor),
+        ("dlse", POINTER(Tensor)),
+        ("dq", Tensor),
+        ("dk", Tensor),
+        ("dv", Tensor),
+        ("dmask", POINTER(Tensor)),
+        ("dalibi_slopes", POINTER(c_double)),
+        ("dsink_logits", POINTER(c_double)),
+    ]
+
+
 def new_args():
     """ATTN_SDPA_ARGS_INIT."""
     return SdpaArgs(struct_size=ctypes.sizeof(SdpaArgs), window_left=-1, window_right=-1)
@@ -132,6 +146,18 @@ class Library:
 
         def call():
             if function(context, at_args, at_error):
+                raise Failed(error.message.decode())
+
+        return call
+
+    def backward(self, args, grads, threads):
+        """The same of attn_sdpa_backward, after a forward call with args."""
+        function, context, error = self.c.attn_sdpa_backward, self.context(threads), Error()
+        at_args, at_grads = ctypes.byref(args), ctypes.byref(grads)
+        at_error = ctypes.byref(error)
+
+        def call():
+            if function(context, at_args, at_grads, at_error):
                 raise Failed(error.message.decode())
 
         return call

@@ -89,26 +89,51 @@ def checked(players, want, cell, notes):
     return right
 
 
+def own_calls(problem, threads, lib):
+    """libattn's call on these threads and on one, made once; and what gives its result."""
+    args, out = problem.attn_args()
+    passes = problem.cell.passes
+    if passes == "forward":
+        call = lib.forward(args, threads)
+        call()
+        return call, lib.forward(args, 1), lambda: out
+    grads, outs = problem.attn_grads(args)
+
+    def on(threads):
+        forward, backward = lib.forward(args, threads), lib.backward(args, grads, threads)
+
+        def both():
+            forward()
+            backward()
+
+        return both if passes == "both" else backward
+
+    lib.forward(args, threads)()
+    call = on(threads)
+    call()
+    import torch
+
+    return call, on(1), lambda: torch.cat([x.flatten() for x in outs])
+
+
 def find_players(cell, problem, threads, lib, rivals, tiny, notes):
     """Everybody who can compute the cell rightly."""
     from rivals import Cannot
 
-    args, out = problem.attn_args()
-    ours = lib.forward(args, threads)
-    ours()
+    ours, single, want = own_calls(problem, threads, lib)
     players = [race.Player("libattn", "", ours)]
     if cell.from_c:
         players = [race.Player("libattn", "", lambda: run_tiny(tiny))]
     if threads > 1 and not cell.from_c:
-        players.append(race.Player("libattn, 1 thread", "", lib.forward(args, 1)))
+        players.append(race.Player("libattn, 1 thread", "", single))
     # Draws of dropout are everybody's own, so results are compared without.
-    want, plain = out, problem
+    plain = problem
     if cell.dropout:
         from problem import Problem
 
         plain = Problem(cell._replace(dropout=0.0))
-        plain_args, want = plain.attn_args()
-        lib.forward(plain_args, threads)()
+        _, _, want = own_calls(plain, threads, lib)
+    want = want()
     for rival in rivals:
         try:
             found = rival.players(problem, threads)

@@ -30,6 +30,8 @@ class Problem:
         self.k = self.normals(cell.kv_heads, cell.S, cell.D)
         self.v = self.normals(cell.kv_heads, cell.S, cell.value_size)
         self.slopes = torch.pow(2.0, -8.0 * torch.arange(1, cell.H + 1) / cell.H)
+        if cell.passes != "forward":
+            self.dout = self.normals(cell.H, cell.T, cell.value_size)
         self.mask = None  # as libattn gets it
         if cell.mask == "bias":
             self.mask = torch.randn(1, 1, cell.T, cell.S).to(self.dtype)
@@ -92,3 +94,16 @@ class Problem:
         if dropout:
             args.dropout, args.dropout_seed = cell.dropout, SEED
         return args, out
+
+    def attn_grads(self, args):
+        """attn_sdpa_grads for args, which get an lse, and its tensors: dq, dk, dv."""
+        cell, kind = self.cell, "f64" if self.cell.dtype == "f64" else "f32"
+        grads = library.SdpaGrads(struct_size=ctypes.sizeof(library.SdpaGrads))
+        lse = torch.empty((cell.B, cell.H, cell.T, 1), dtype=TYPES[kind])
+        args.lse = ctypes.pointer(view(lse, kind))
+        outs = tuple(torch.full_like(t, float("nan")) for t in (self.q, self.k, self.v))
+        grads.owners = (self, lse, outs)
+        grads.dout = view(self.dout, cell.dtype)
+        for name, t in zip(("dq", "dk", "dv"), outs):
+            setattr(grads, name, view(t, cell.dtype))
+        return grads, outs

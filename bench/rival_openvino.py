@@ -46,6 +46,8 @@ class OpenVino:
         return openvino.__version__.split("-")[0]
 
     def players(self, p, threads):
+        if p.cell.passes != "forward":
+            raise Cannot("it computes no gradients")
         if p.cell.dropout:
             raise Cannot("its operator has no dropout")
         # Where the CPU cannot multiply bf16, the plug-in's f32 is far ahead of its bf16, which took

@@ -117,6 +117,8 @@ class OnnxRuntime:
 
     def players(self, p, threads):
         cell = p.cell
+        if cell.passes != "forward":
+            raise Cannot("it computes no gradients of attention")
         if cell.dropout:
             raise Cannot("none of its attention operators has dropout")
         found, why = [], []

@@ -30,15 +30,37 @@ class Torch:
         keep = {}
 
         def result():
-            return keep["out"]
+            got = keep["out"]  # or gradients: one after the other
+            return got if cell.passes == "forward" else torch.cat([x.flatten() for x in got])
 
-        if cell.softcap:
+        if cell.passes != "forward":
+            call, variant = self.gradients(p, keep), ""
+        elif cell.softcap:
             call, variant = self.composed(p, keep), "composed: matmul, tanh, softmax, matmul"
         else:
             call, variant = self.fused(p, keep), ""
         return [Player(self.who, variant, call, result)]
 
-    def fused(self, p, keep):
+    def gradients(self, p, keep):
+        """By autograd; the backward alone runs on a graph that is kept."""
+        if p.cell.softcap:
+            raise Cannot("no composition is written for this")
+        with torch.inference_mode(False):  # what is made in that mode can have no gradient
+            inputs = [t.clone().requires_grad_() for t in (p.q, p.k, p.v)]
+            dout, options = p.dout.clone(), self.options(p)
+            options = {k: v.clone() if k == "attn_mask" else v for k, v in options.items()}
+            function, both = F.scaled_dot_product_attention, p.cell.passes == "both"
+            out = function(*inputs, **options)
+
+        def call():
+            with torch.inference_mode(False):
+                y = function(*inputs, **options) if both else out
+                got = torch.autograd.grad(y, inputs, dout, retain_graph=not both)
+            keep["out"] = got
+
+        return call
+
+    def options(self, p):
         options = {}
         if p.cell.kv_heads != p.cell.H:
             options["enable_gqa"] = True
@@ -50,6 +72,10 @@ class Torch:
                 options["attn_mask"] = mask
         if p.cell.dropout:
             options["dropout_p"] = p.cell.dropout
+        return options
+
+    def fused(self, p, keep):
+        options = self.options(p)
         q, k, v, function = p.q, p.k, p.v, F.scaled_dot_product_attention
 
         def call():

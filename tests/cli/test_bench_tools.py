@@ -58,6 +58,10 @@ class Cells(unittest.TestCase):
             self.assertEqual(cells.visible_pairs(c), pairs, c)
             # By head: a score is D products and D sums, a weighted sum Dv of each.
             self.assertEqual(cells.flop(c), 2 * 6 * pairs * (8 + 8 + 5 + 5), c)
+            # Backward: scores again, dout . v, and three sums of rows.
+            back, both = (c._replace(passes=p) for p in ("backward", "both"))
+            self.assertEqual(cells.flop(back), 2 * 6 * pairs * 2 * (8 + 5 + 5 + 8 + 8), c)
+            self.assertEqual(cells.flop(both), cells.flop(c) + cells.flop(back), c)
 
     def test_padding_hides_three_keys_in_ten(self):
         self.assertEqual(cells.padded_keys(Cell("x", 1, 1, 1, 2048, 8, mask="padding")), 1434)
@@ -92,6 +96,7 @@ class Library(unittest.TestCase):
         "attn_tensor": library.Tensor,
         "attn_context_options": library.ContextOptions,
         "attn_sdpa_args": library.SdpaArgs,
+        "attn_sdpa_grads": library.SdpaGrads,
     }
 
     def compile(self, folder, *more):
