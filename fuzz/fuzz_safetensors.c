@@ -1,6 +1,6 @@
 /* Fuzz target: the .safetensors reader, over a file in memory. Any bytes are a file of tensors or
  * an error; tensors fill the file without a hole, and each is what its bytes are.
- * Built and run as fuzz_npy.c says, with -ljansson. */
+ * Built and run as fuzz_npy.c says. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -28,7 +28,8 @@ ATTN_API attn_status attn_embedding_forward(attn_context *ctx, const attn_tensor
                                             const int64_t *ids, int64_t count,
                                             const attn_tensor *out, attn_error *err);
 
-/* dtable[v,:] = the sum of dout[n,:] over all n with ids[n] = v, in order of n. */
+/* dtable[v,:] = the sum of dout[n,:] over all n with ids[n] = v, in order of n, rounded to the
+ * tensors' type each time. */
 ATTN_API attn_status attn_embedding_backward(attn_context *ctx, const attn_tensor *dout,
                                              const int64_t *ids, int64_t count,
                                              const attn_tensor *dtable, attn_error *err);

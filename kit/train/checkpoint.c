@@ -37,7 +37,7 @@ enum { FIELDS = 9, TEXTS = FIELDS + 7, TEXT = 40 };
 static void fields_of(train_config *c, int64_t *mlp, field f[FIELDS])
 {
     const field all[FIELDS] = {
-        {"vocabulary", &c->vocabulary, 1, 1 << 24}, {"length", &c->length, 1, 1 << 20},
+        {"vocabulary", &c->vocabulary, 1, 1 << 24}, {"length", &c->length, 2, 1 << 20},
         {"embed", &c->embed, 1, 1 << 16},           {"heads", &c->heads, 1, 1 << 16},
         {"layers", &c->layers, 1, 1 << 10},         {"mlp", mlp, 0, 1},
         {"batch", &c->batch, 1, 1 << 20},           {"warmup", &c->warmup, 0, STEPS_LIMIT},

@@ -63,7 +63,7 @@ void *attni_module_take(attni_layout *layout, size_t element, int64_t n0, int64_
 void attni_module_copy_row(char *dst, int64_t dst_stride, const char *src, int64_t src_stride,
                            int64_t n, size_t element)
 {
-    if (dst_stride == 1 && src_stride == 1) {
+    if (n > 0 && dst_stride == 1 && src_stride == 1) { /* of no elements, src may be NULL */
         memcpy(dst, src, (size_t)n * element);
         return;
     }
