@@ -27,7 +27,7 @@ class Usage(CliTest):
         self.fails(USAGE, "help", "leson", says="did you mean 'lesson'?")
         self.fails(USAGE, "help", "run", "bench", says="one command at a time")
         self.fails(USAGE, "help", "--man", "run", says="alone")
-        for name in ("train", "plan", "dist", "serve"):
+        for name in ("plan", "dist", "serve"):
             self.fails(USAGE, name, says="%s comes in a later release" % name)
 
     def test_unknown_options(self):
