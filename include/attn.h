@@ -315,6 +315,32 @@ ATTN_API attn_status attn_sdpa_backward_plan(attn_context *ctx, const attn_sdpa_
                                              const attn_sdpa_grads *grads, attn_plan_info *info,
                                              attn_error *err);
 
+/* Forward mode: how out and lse move when q, k and v move along tq, tk and tv. `args` as for the
+ * backward; args->workspace is not used. With ts_ij the tangent of score (i, j):
+ *
+ *   tlse_i = sum_j w_ij ts_ij    tout_i = sum_j w_ij d_ij (ts_ij v_j + tv_j) - tlse_i out_i
+ *
+ * Memory: some tiles for each thread, O(D + Dv). Bits: equal for any number of threads. What is
+ * hidden, errors and outputs: as for the backward.
+ */
+typedef struct attn_sdpa_tangents {
+    size_t struct_size;      /* sizeof(attn_sdpa_tangents), set by ATTN_SDPA_TANGENTS_INIT */
+    attn_tensor tq, tk, tv;  /* in:  of q's, k's, v's shape; of q's dtype or f32/f64; data NULL and
+                                shape all 0: does not move */
+    attn_tensor tout;        /* out: [B,H,T,Dv], of q's dtype or f32/f64 */
+    const attn_tensor *tlse; /* out: [B,H,T,1] f32 or f64, 0 for a row that sees nothing; NULL */
+} attn_sdpa_tangents;
+
+/* All zero but the size. */
+#define ATTN_SDPA_TANGENTS_INIT                                                                    \
+    {                                                                                              \
+        .struct_size = sizeof(attn_sdpa_tangents)                                                  \
+    }
+ATTN_API void attn_sdpa_tangents_init(attn_sdpa_tangents *tangents);
+
+ATTN_API attn_status attn_sdpa_jvp(attn_context *ctx, const attn_sdpa_args *args,
+                                   const attn_sdpa_tangents *tangents, attn_error *err);
+
 /* The dropout decisions of a call with this seed and p: out [B,H,T,S], bool, 1 = kept.
  * Philox4x32-10, key = seed, counter = (j / 8, i, b * H + h, 0), one 16-bit draw per key: kept if
  * it is >= round(p * 65536). Depends on nothing else. Salmon et al. 2011. */

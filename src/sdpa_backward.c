@@ -6,11 +6,12 @@
  *   attni_backward_task (sdpa_backward_tile.c)    one chunk of keys of one key/value head
  *   attni_backward_sums (sdpa_backward_rows.c)    gradients that are sums over tasks
  *
- * A task owns its chunk's dk and dv. A row of dq is a sum over chunks, in their order: each task
- * computes its part by itself and then waits for its turn, that is, for the task before it to be
- * done with the same tile. All tasks take the tiles in one order and are themselves taken in order,
- * so the wait is short, and whoever is waited for is never waiting for a later task. No partial
- * sums have to be kept, and the bits do not depend on the number of threads.
+ * A task owns its chunk's dk and dv. A row of dq is a sum over chunks, in their order. As long as
+ * there are key/value heads enough, a thread does all tasks of one. Of those that are left over
+ * each task computes its part by itself and then waits for its turn, that is, for the task before
+ * it to be done with the same tile. All tasks take the tiles in one order and are themselves taken
+ * in order, so the wait is short, and whoever is waited for is never waiting for a later task. No
+ * partial sums have to be kept, and the bits do not depend on the number of threads.
  */
 #include "sdpa_backward.h"
 
@@ -93,9 +94,8 @@ static void count_workers(attni_backward *bw, int threads)
         bw->workers = (int)most;
     if (bw->workers < 1)
         bw->workers = 1;
-    bw->slots = bw->workers == 1 ? 1 : bw->workers + 1;
-    if (bw->slots > bw->pairs)
-        bw->slots = bw->pairs;
+    bw->whole = bw->pairs - bw->pairs % bw->workers;
+    bw->slots = (bw->whole ? bw->workers : 0) + (bw->whole < bw->pairs ? ATTNI_SHARED_SLOTS : 0);
 }
 
 /* a * b * c, or more than there is. */
@@ -189,7 +189,7 @@ attn_status attni_backward_prepare(attni_backward *bw, attn_context *ctx,
 
 typedef struct job {
     const attni_backward *bw;
-    void (*step)(const attni_backward *bw, int64_t index, char *scratch);
+    void (*step)(const attni_backward *bw, int64_t index, int worker);
     int64_t count;
     atomic_llong next;
 } job;
@@ -197,17 +197,16 @@ typedef struct job {
 static void run_worker(void *arg, int worker)
 {
     job *j = arg;
-    char *scratch = j->bw->workers_scratch + (size_t)worker * j->bw->worker_bytes;
     for (;;) {
         const int64_t next = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
         if (next >= j->count)
             return;
-        j->step(j->bw, next, scratch);
+        j->step(j->bw, next, worker);
     }
 }
 
 static void run_step(const attni_backward *bw, attni_call *call, int64_t count,
-                     void (*step)(const attni_backward *, int64_t, char *))
+                     void (*step)(const attni_backward *, int64_t, int))
 {
     job j = {.bw = bw, .step = step, .count = count};
     atomic_init(&j.next, 0);
@@ -221,7 +220,8 @@ void attni_backward_run(attni_backward *bw, attni_call *call, char *scratch)
     carve(bw, &layout);
     attni_backward_clear(bw);
     run_step(bw, call, bw->runs, attni_backward_rows);
-    run_step(bw, call, bw->tasks, attni_backward_task);
+    run_step(bw, call, bw->whole + (bw->pairs - bw->whole) * bw->tasks_per_pair,
+             attni_backward_unit);
     attni_backward_sums(bw);
 }
 

@@ -4,6 +4,7 @@
 #define ATTNI_SDPA_BACKWARD_H
 
 #include <stdatomic.h>
+#include <string.h>
 
 #include "sdpa_tile.h"
 
@@ -37,7 +38,8 @@ typedef struct attni_backward {
     int64_t tasks_per_pair; /* chunks of all sequences */
     int64_t tasks;
     int64_t tiles; /* of queries, in the longest sequence */
-    int64_t slots; /* pairs that may be under way at once */
+    int64_t whole; /* the first so many pairs are each one thread's; of the others, each chunk is */
+    int64_t slots; /* sums of dq: of each thread, then ATTNI_SHARED_SLOTS for the other pairs */
     int64_t runs;  /* of ATTNI_BLOCK queries, over all heads: tasks of the first step */
     int64_t runs_per_head;
     attni_panels q_panels, v_panels;
@@ -61,6 +63,7 @@ typedef struct attni_backward {
 #define ATTNI_BAD_Q 1 /* the row has a NaN or an infinity, or is so large that its square has */
 #define ATTNI_BAD_DOUT 2
 #define ATTNI_TASK_DONE INT64_MAX
+#define ATTNI_SHARED_SLOTS 2 /* pairs that several threads are at, at once */
 
 /* ---------------------------------------------------------------------------- sdpa_backward.c
  *
@@ -72,6 +75,17 @@ attn_status attni_backward_prepare(attni_backward *bw, attn_context *ctx,
 void attni_backward_run(attni_backward *bw, attni_call *call, char *scratch);
 
 /* ---------------------------------------------------------------------- sdpa_backward_check.c */
+/* Fills p from the arguments of a forward call whose out and lse are inputs now. */
+attn_status attni_check_forward(attni_plan *p, const attn_sdpa_args *args, attn_error *err);
+/* A caller's struct, whose first member is its size, of an older or a newer header: at least
+ * `least` bytes, and what is not known must be 0. */
+attn_status attni_copy_struct(void *to, size_t known, const void *from, size_t least,
+                              const char *name, attn_error *err);
+/* A derivative: q's dtype, f32 or f64; the shape of `like`, but for its last size. */
+attn_status attni_check_gradient(const attni_plan *p, const attn_tensor *t, const char *name,
+                                 const attn_tensor *like, int64_t last, bool output,
+                                 attn_error *err);
+attn_status attni_check_wide(const attn_tensor *t, const char *name, attn_error *err);
 attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
                                  const attn_sdpa_grads *grads, attn_error *err);
 
@@ -80,16 +94,19 @@ attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
  * Scratch of one worker of the first step; run `run` of it, on any thread: lse, factor, delta, bad
  * and sink_sums. */
 size_t attni_backward_rows_scratch(const attni_backward *bw);
-void attni_backward_rows(const attni_backward *bw, int64_t run, char *scratch);
+void attni_backward_rows(const attni_backward *bw, int64_t run, int worker);
+/* Of one row, element i of both: lse rounded to R in units of scores, and the rest as a factor. */
+void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, double x);
 /* Zeroes what the tasks add to; afterwards, adds up what they have left. */
 void attni_backward_clear(const attni_backward *bw);
 void attni_backward_sums(const attni_backward *bw);
 
 /* ----------------------------------------------------------------------- sdpa_backward_tile.c
  *
- * One task: a chunk of keys of one key/value head against all queries that see it. */
+ * One task: a chunk of keys of one key/value head against all queries that see it. A unit is a
+ * task, or all those of a pair. */
 size_t attni_backward_task_scratch(const attni_backward *bw);
-void attni_backward_task(const attni_backward *bw, int64_t task, char *scratch);
+void attni_backward_unit(const attni_backward *bw, int64_t unit, int worker);
 
 attni_panels attni_panels_of(const attni_plan *p, int64_t columns);
 
@@ -99,10 +116,22 @@ static inline bool attni_wanted(const attn_tensor *t)
     return t->data || t->shape[0] || t->shape[1] || t->shape[2] || t->shape[3];
 }
 
+/* Element i of an array of R; of the caller's arrays too, at any address. */
 static inline double attni_real(const attni_plan *p, const char *array, int64_t i)
 {
-    return p->real == sizeof(float) ? (double)((const float *)(const void *)array)[i]
-                                    : ((const double *)(const void *)array)[i];
+    float single;
+    double wide;
+    if (p->real == sizeof single) {
+        memcpy(&single, array + i * (int64_t)sizeof single, sizeof single);
+        return (double)single;
+    }
+    memcpy(&wide, array + i * (int64_t)sizeof wide, sizeof wide);
+    return wide;
+}
+
+static inline char *attni_backward_scratch(const attni_backward *bw, int worker)
+{
+    return bw->workers_scratch + (size_t)worker * bw->worker_bytes;
 }
 
 static inline void attni_set_real(const attni_plan *p, char *array, int64_t i, double x)

@@ -4,32 +4,32 @@
 
 #include <string.h>
 
-/* As with attn_sdpa_args: a shorter struct is an older caller's, a longer one must not use what we
- * do not know. */
-static attn_status copy_grads(attn_sdpa_grads *to, const attn_sdpa_grads *from, attn_error *err)
+attn_status attni_copy_struct(void *to, size_t known, const void *from, size_t least,
+                              const char *name, attn_error *err)
 {
     if (!from)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "grads", "grads is NULL");
-    const size_t size = from->struct_size, known = sizeof *to;
-    if (size < offsetof(attn_sdpa_grads, dmask))
+        return attni_fail(err, ATTN_ERR_ARGUMENT, name, "%s is NULL", name);
+    size_t size;
+    memcpy(&size, from, sizeof size);
+    if (size < least)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "struct_size",
-                          "struct_size of grads is %zu; start from ATTN_SDPA_GRADS_INIT", size);
+                          "struct_size of %s is %zu; start from its ATTN_SDPA_..._INIT", name,
+                          size);
     for (size_t i = known; i < size; i++)
         if (((const char *)from)[i])
             return attni_fail(err, ATTN_ERR_ARGUMENT, "struct_size",
-                              "struct_size of grads is %zu and uses fields that this library, "
+                              "struct_size of %s is %zu and uses fields that this library, "
                               "whose struct has %zu bytes, does not know",
-                              size, known);
-    attn_sdpa_grads_init(to);
+                              name, size, known);
+    memset(to, 0, known);
     memcpy(to, from, size < known ? size : known);
-    to->struct_size = known;
+    memcpy(to, &known, sizeof known);
     return ATTN_OK;
 }
 
-/* dtype is q's, f32 or f64; shape as `like` has it, but for its last size. */
-static attn_status check_gradient(const attni_plan *p, const attn_tensor *t, const char *name,
-                                  const attn_tensor *like, int64_t last, bool output,
-                                  attn_error *err)
+attn_status attni_check_gradient(const attni_plan *p, const attn_tensor *t, const char *name,
+                                 const attn_tensor *like, int64_t last, bool output,
+                                 attn_error *err)
 {
     const attn_dtype q = p->args.q.dtype;
     const attn_status status =
@@ -49,8 +49,7 @@ static attn_status check_gradient(const attni_plan *p, const attn_tensor *t, con
     return ATTN_OK;
 }
 
-/* f32 or f64, whatever q is. */
-static attn_status check_wide(const attn_tensor *t, const char *name, attn_error *err)
+attn_status attni_check_wide(const attn_tensor *t, const char *name, attn_error *err)
 {
     if (t->dtype == ATTN_F32 || t->dtype == ATTN_F64)
         return ATTN_OK;
@@ -58,14 +57,19 @@ static attn_status check_wide(const attn_tensor *t, const char *name, attn_error
                       attn_dtype_name(t->dtype));
 }
 
-/* What the backward asks of the forward's own arguments beyond what the forward does. */
-static attn_status check_forward(const attni_plan *p, attn_error *err)
+attn_status attni_check_forward(attni_plan *p, const attn_sdpa_args *args, attn_error *err)
 {
-    const attn_sdpa_args *a = &p->args;
-    if (!a->lse)
+    if (args && args->struct_size > offsetof(attn_sdpa_args, cache) && args->cache)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "cache",
+                          "cache is given; there are no derivatives through a cache, give k and v");
+    const attn_status status = attni_sdpa_check(p, args, err);
+    if (status)
+        return status;
+    if (!p->args.lse)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "lse",
-                          "lse is NULL; the backward needs the lse that the forward gave");
-    return check_wide(a->lse, "lse", err);
+                          "lse is NULL; derivatives need the lse that the forward gave");
+    p->args.scores = NULL;
+    return attni_check_wide(p->args.lse, "lse", err);
 }
 
 static attn_status check_dmask(attni_backward *bw, attn_error *err)
@@ -79,9 +83,9 @@ static attn_status check_dmask(attni_backward *bw, attn_error *err)
                           "dmask is given, but the mask is %s; only a float mask has a gradient",
                           a->mask ? "bool" : "NULL");
     attn_status status =
-        check_gradient(&bw->plan, dmask, "dmask", a->mask, a->mask->shape[3], true, err);
+        attni_check_gradient(&bw->plan, dmask, "dmask", a->mask, a->mask->shape[3], true, err);
     if (status == ATTN_OK)
-        status = check_wide(dmask, "dmask", err);
+        status = attni_check_wide(dmask, "dmask", err);
     if (status)
         return status;
     bw->dmask_view = *dmask;
@@ -107,9 +111,9 @@ static attn_status check_extras(attni_backward *bw, attn_error *err)
                           "dsink_logits is given, but sink_logits is NULL");
     if (!g->dlse)
         return ATTN_OK;
-    attn_status status = check_gradient(&bw->plan, g->dlse, "dlse", &a->q, 1, false, err);
+    attn_status status = attni_check_gradient(&bw->plan, g->dlse, "dlse", &a->q, 1, false, err);
     if (status == ATTN_OK)
-        status = check_wide(g->dlse, "dlse", err);
+        status = attni_check_wide(g->dlse, "dlse", err);
     bw->dlse = *g->dlse;
     bw->grads.dlse = &bw->dlse;
     return status;
@@ -120,24 +124,21 @@ attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
 {
     *bw = (attni_backward){0};
     attn_sdpa_grads *g = &bw->grads;
-    attn_status s = copy_grads(g, grads, err);
+    attn_status s =
+        attni_copy_struct(g, sizeof *g, grads, offsetof(attn_sdpa_grads, dmask), "grads", err);
     if (s)
         return s;
     attni_plan *p = &bw->plan;
-    if (args && args->struct_size > offsetof(attn_sdpa_args, cache) && args->cache)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "cache",
-                          "cache is given; there is no backward through a cache, give k and v");
-    if ((s = attni_sdpa_check(p, args, err)) || (s = check_forward(p, err)))
+    if ((s = attni_check_forward(p, args, err)))
         return s;
-    p->args.scores = NULL;
     const attn_sdpa_args *a = &p->args;
     bw->want_q = attni_wanted(&g->dq);
     bw->want_k = attni_wanted(&g->dk);
     bw->want_v = attni_wanted(&g->dv);
-    if ((s = check_gradient(p, &g->dout, "dout", &a->out, p->Dv, false, err)) ||
-        (bw->want_q && (s = check_gradient(p, &g->dq, "dq", &a->q, p->D, true, err))) ||
-        (bw->want_k && (s = check_gradient(p, &g->dk, "dk", &a->k, p->D, true, err))) ||
-        (bw->want_v && (s = check_gradient(p, &g->dv, "dv", &a->v, p->Dv, true, err))))
+    if ((s = attni_check_gradient(p, &g->dout, "dout", &a->out, p->Dv, false, err)) ||
+        (bw->want_q && (s = attni_check_gradient(p, &g->dq, "dq", &a->q, p->D, true, err))) ||
+        (bw->want_k && (s = attni_check_gradient(p, &g->dk, "dk", &a->k, p->D, true, err))) ||
+        (bw->want_v && (s = attni_check_gradient(p, &g->dv, "dv", &a->v, p->Dv, true, err))))
         return s;
     if ((s = check_dmask(bw, err)) || (s = check_extras(bw, err)))
         return s;

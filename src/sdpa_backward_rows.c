@@ -66,16 +66,14 @@ static double number(const attn_tensor *t, int64_t b, int64_t h, int64_t i)
 
 /* A row's weights are 2^((score - lse) * c) * factor, lse being rounded to R, in units of scores.
  * Where the row sees nothing there is nothing to divide by. */
-static void set_lse(const attni_backward *bw, int64_t row, double lse)
+void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, double x)
 {
-    const attni_plan *p = &bw->plan;
     const double unit = p->natural ? 1 : p->rest;
-    if (lse == -(double)INFINITY)
-        lse = 0;
-    attni_set_real(p, bw->lse, row, lse / unit);
-    const double off = attni_real(p, bw->lse, row) * unit - lse;
-    const double factor = off == 0 || isnan(off) ? 1 : exp(fmax(fmin(off, 60), -60));
-    attni_set_real(p, bw->factor, row, factor);
+    if (x == -(double)INFINITY)
+        x = 0;
+    attni_set_real(p, lse, i, x / unit);
+    const double off = attni_real(p, lse, i) * unit - x;
+    attni_set_real(p, factor, i, off == 0 || isnan(off) ? 1 : exp(fmax(fmin(off, 60), -60)));
 }
 
 /* What the row adds to the gradient of its head's sink, whose weight e^(sink - lse) has no
@@ -87,12 +85,12 @@ static double sink_part(const attni_backward *bw, int64_t h, double lse, double 
     return weight == 0 ? 0 : -weight * delta;
 }
 
-void attni_backward_rows(const attni_backward *bw, int64_t run, char *scratch)
+void attni_backward_rows(const attni_backward *bw, int64_t run, int worker)
 {
     const attni_plan *p = &bw->plan;
     const attn_sdpa_args *a = &p->args;
     rows_worker w;
-    attni_layout layout = {.base = scratch};
+    attni_layout layout = {.base = attni_backward_scratch(bw, worker)};
     carve(p, &w, &layout);
     const int64_t head = attni_div(run, bw->runs_per_head);
     const int64_t i0 = (run - head * bw->runs_per_head) * ATTNI_BLOCK, row0 = head * p->T + i0;
@@ -118,7 +116,7 @@ void attni_backward_rows(const attni_backward *bw, int64_t run, char *scratch)
                                   out + i * ld_out * (ptrdiff_t)p->real);
         if (bw->grads.dlse)
             delta -= number(bw->grads.dlse, b, h, i0 + i);
-        set_lse(bw, row0 + i, lse);
+        attni_set_lse(p, bw->lse, bw->factor, row0 + i, lse);
         attni_set_real(p, bw->delta, row0 + i, delta);
         if (bw->sink_sums)
             sink += sink_part(bw, h, lse, delta);
@@ -139,11 +137,15 @@ void attni_backward_clear(const attni_backward *bw)
     if (bw->dmask != ATTNI_DENSE)
         return;
     const attn_tensor *t = bw->grads.dmask;
+    const size_t size = attn_dtype_size(t->dtype);
     for (int64_t b = 0; b < t->shape[0]; b++)
         for (int64_t h = 0; h < t->shape[1]; h++)
             for (int64_t i = 0; i < t->shape[2]; i++)
-                for (int64_t j = 0; j < t->shape[3]; j++)
-                    memset(attni_at(t, b, h, i, j), 0, attn_dtype_size(t->dtype));
+                if (t->stride[3] == 1)
+                    memset(attni_at(t, b, h, i, 0), 0, (size_t)t->shape[3] * size);
+                else
+                    for (int64_t j = 0; j < t->shape[3]; j++)
+                        memset(attni_at(t, b, h, i, j), 0, size);
 }
 
 /* The sum over all b, h and n that element (b, h, n) of the mask was repeated for; sums is

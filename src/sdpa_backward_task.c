@@ -86,15 +86,14 @@ static int64_t dmask_before(const attni_grad_worker *w)
     return pairs && pairs <= w->pair ? w->task - pairs * bw->tasks_per_pair : -1;
 }
 
-/* The place for this pair's dq: the pair that had it before is done. */
+/* The place for this pair's dq, unless it is this thread's own: the pair that had it before is
+ * done. */
 static void wait_for_slot(const attni_grad_worker *w)
 {
     const attni_backward *bw = w->bw;
-    if (!bw->totals || w->pair < bw->slots)
-        return;
-    const int64_t first = (w->pair - bw->slots) * bw->tasks_per_pair;
-    for (int64_t t = 0; t < bw->tasks_per_pair; t++)
-        wait_for(bw, first + t, ATTNI_TASK_DONE - 1);
+    const int64_t before = w->pair - ATTNI_SHARED_SLOTS;
+    for (int64_t t = 0; before >= bw->whole && t < bw->tasks_per_pair; t++)
+        wait_for(bw, before * bw->tasks_per_pair + t, ATTNI_TASK_DONE - 1);
 }
 
 /* ------------------------------------------------------------------------------------------ dq */
@@ -125,7 +124,7 @@ static void join_tile(attni_grad_worker *w, int64_t x, int64_t first, int64_t la
     char *part = w->dq;
     double *sums = w->sums;
     if (first < last) {
-        const int64_t slot = (w->pair % bw->slots * bw->group + w->head) * bw->tiles + x;
+        const int64_t slot = (w->slot * bw->group + w->head) * bw->tiles + x;
         char *total = bw->totals + (size_t)slot * bw->tile_bytes;
         double *all = (double *)(void *)(total + (size_t)p->D * (size_t)bw->W * p->real);
         if (w->chunk > first) {
@@ -285,9 +284,9 @@ static void begin_task(attni_grad_worker *w, int64_t task, char *scratch)
         bw->alibi_sums[task * bw->group + g] = 0;
 }
 
-void attni_backward_task(const attni_backward *bw, int64_t task, char *scratch)
+static void do_task(const attni_backward *bw, int64_t task, int64_t slot, char *scratch)
 {
-    attni_grad_worker w = {.bw = bw};
+    attni_grad_worker w = {.bw = bw, .slot = slot};
     begin_task(&w, task, scratch);
     const int64_t tiles = attni_div_up(w.view.T, bw->W), before = dmask_before(&w);
     const int64_t h = w.view.hk * bw->group;
@@ -306,4 +305,18 @@ void attni_backward_task(const attni_backward *bw, int64_t task, char *scratch)
     if (bw->want_v)
         store_keys(&w, &bw->grads.dv, w.dv, bw->v_panels.padded, 1);
     atomic_store_explicit(&bw->progress[task], ATTNI_TASK_DONE, memory_order_release);
+}
+
+void attni_backward_unit(const attni_backward *bw, int64_t unit, int worker)
+{
+    char *scratch = attni_backward_scratch(bw, worker);
+    const int64_t n = bw->tasks_per_pair;
+    if (unit < bw->whole) {
+        for (int64_t t = 0; t < n; t++)
+            do_task(bw, unit * n + t, worker, scratch);
+        return;
+    }
+    const int64_t task = bw->whole * n + unit - bw->whole;
+    const int64_t first = bw->whole ? bw->workers : 0;
+    do_task(bw, task, first + attni_div(task, n) % ATTNI_SHARED_SLOTS, scratch);
 }

@@ -197,27 +197,36 @@ static void add_queries(const attni_grad_worker *w, int64_t j, int n, bool first
 
 /* ------------------------------------------------------------------------------ sums on request */
 
+/* To the elements of the mask that lie `step` elements apart from `to` on, ds, W apart. */
+#define ADD_COLUMN(M, R)                                                                           \
+    for (int r = 0; r < n; r++) {                                                                  \
+        M x;                                                                                       \
+        char *at = to + r * step * (int64_t)sizeof x;                                              \
+        memcpy(&x, at, sizeof x);                                                                  \
+        x = (M)((double)x + (double)((const R *)(const void *)ds)[r * W]);                         \
+        memcpy(at, &x, sizeof x);                                                                  \
+    }
+
 static void add_dmask(const attni_grad_worker *w, int64_t j, int n)
 {
-    const attni_backward *bw = w->bw;
-    const attn_tensor *t = bw->grads.dmask;
-    for (int i = 0; i < w->tile.rows; i++)
-        for (int r = 0; r < n; r++) {
-            char *to = attni_at(t, w->view.b, w->view.h, w->view.i_base + w->tile.i0 + i,
-                                w->view.j_base + j + r);
-            const double ds = attni_real(&bw->plan, w->dp, (int64_t)r * w->tile.W + i);
-            if (t->dtype == ATTN_F32) {
-                float x;
-                memcpy(&x, to, sizeof x);
-                x = (float)((double)x + ds);
-                memcpy(to, &x, sizeof x);
-            } else {
-                double x;
-                memcpy(&x, to, sizeof x);
-                x += ds;
-                memcpy(to, &x, sizeof x);
-            }
+    const attni_plan *p = &w->bw->plan;
+    const attn_tensor *t = w->bw->grads.dmask;
+    const int64_t step = t->stride[3];
+    const int W = w->tile.W;
+    for (int i = 0; i < w->tile.rows; i++) {
+        char *to =
+            attni_at(t, w->view.b, w->view.h, w->view.i_base + w->tile.i0 + i, w->view.j_base + j);
+        const char *ds = w->dp + (size_t)i * p->real;
+        if (t->dtype == ATTN_F32 && p->real == sizeof(float)) {
+            ADD_COLUMN(float, float)
+        } else if (t->dtype == ATTN_F32) {
+            ADD_COLUMN(float, double)
+        } else if (p->real == sizeof(float)) {
+            ADD_COLUMN(double, float)
+        } else {
+            ADD_COLUMN(double, double)
         }
+    }
 }
 
 /* Sums of dS over the tile's queries, over the block's keys, and weighted with ALiBi's distance. */
@@ -225,22 +234,22 @@ static void add_sums(attni_grad_worker *w, int64_t j, int n)
 {
     const attni_backward *bw = w->bw;
     const attni_plan *p = &bw->plan;
+    const int rows = w->tile.rows;
     if (bw->dmask == ATTNI_DENSE)
         add_dmask(w, j, n);
-    if (bw->dmask == ATTNI_OVER_KEYS)
-        for (int r = 0; r < n; r++)
-            for (int i = 0; i < w->tile.rows; i++)
-                w->sums[i] += attni_real(p, w->dp, (int64_t)r * w->tile.W + i);
+    if (bw->dmask != ATTNI_OVER_KEYS && !bw->key_sums && !bw->alibi_sums)
+        return;
     double *keys = bw->key_sums;
     if (keys)
         keys += (w->view.b * p->H + w->view.h) * p->S + w->view.j_base + j;
-    double alibi = 0;
-    for (int r = 0; r < n && (keys || bw->alibi_sums); r++) {
+    double alibi = 0, ds[ATTNI_MAX_LANES];
+    for (int r = 0; r < n; r++) {
+        attni_load_row_f64(ds, w->dp + (size_t)(r * w->tile.W) * p->real, p->real_dtype, 1, rows);
         double sum = 0, moment = 0; /* of i */
-        for (int i = 0; i < w->tile.rows; i++) {
-            const double ds = attni_real(p, w->dp, (int64_t)r * w->tile.W + i);
-            sum += ds;
-            moment += ds * i;
+        for (int i = 0; i < rows; i++) {
+            w->sums[i] += ds[i];
+            sum += ds[i];
+            moment += ds[i] * i;
         }
         if (keys)
             keys[r] += sum;

@@ -5,7 +5,7 @@
 static void op_dots(void *out_, const void *a_, ptrdiff_t lda, const void *b_, ptrdiff_t ldb,
                     int rows, int64_t D)
 {
-    R *out = out_;
+    R_any *out = out_;
     const R_any *a = a_, *b = b_;
     for (int i = 0; i < rows; i++, a += lda, b += ldb) {
         vec s = v_set1(0);

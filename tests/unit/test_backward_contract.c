@@ -2,7 +2,7 @@
  * timeout: 240
  *
  * What the gradients owe to nobody: the same bits for any number of threads, in any repeat, by
- * threads of the caller's, at any address, and whichever of them are asked for; not a bit changed
+ * threads of the caller's, into any layout, and whichever of them are asked for; not a bit changed
  * by what is hidden; exactly 0 for what takes no part. */
 #include <math.h>
 #include <setjmp.h>
