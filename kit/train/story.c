@@ -202,6 +202,13 @@ static void tell_notes(recipe *r, const train_run *run)
     recipe_note(r, "next", "-o train.png  --full  --checkpoint FILE  --json");
 }
 
+/* A moment to a row where its heads fill one, a layer to a row where they are too many. */
+static int64_t panels_across(int64_t all, int64_t heads)
+{
+    enum { FEW = 4, MANY = 8 };
+    return all <= FEW ? all * (FEW / all) : all <= MANY ? all : heads <= MANY ? heads : MANY;
+}
+
 int train_tell(trace *t, train_run *run, kit_error *err)
 {
     const train_config *c = &run->config;
@@ -217,7 +224,7 @@ int train_tell(trace *t, train_run *run, kit_error *err)
                    (long long)train_parameters(run), (long long)c->batch, (long long)c->length,
                    (unsigned long long)c->seed);
     t->heads = c->heads;
-    t->across = c->layers * c->heads;
+    t->across = panels_across(c->layers * c->heads, c->heads);
     if (r.status == KIT_OK)
         r.status = find_probe(run, &p, err);
     tell_loss(&r, run);
