@@ -1,9 +1,10 @@
 /* Fuzz target: attn_sdpa_forward with arguments made of random bytes: shapes, strides, dtypes,
- * masks and every option, sensible or not.
+ * masks and every option, sensible or not; and attn_sdpa_backward after it.
  *
  * Each tensor is a view into memory of its own; one that would reach beyond it gets no data, so
  * that the engine has to refuse it. The call must be refused on every instruction set alike, and
- * leave its outputs alone; or succeed on all, and agree with ref/ wherever that is finite.
+ * leave its outputs alone; or succeed on all, and agree with ref/ wherever that is finite. Then all
+ * gradients of it, into memory of just their size, have the same bits on one thread and on more.
  *
  * Built as fuzz_npy.c says, with the files of ref/ and without those of kit/ and -lzip.
  */
@@ -277,6 +278,67 @@ static bool reference(const attn_sdpa_args *a, ref_result *want)
     return want->out && want->mass && want->reach && ref_sdpa_forward(a, want);
 }
 
+/* ------------------------------------------------------------------------------ Gradients */
+
+enum { DQ, DK, DV, DMASK, LSES, ARRAYS };
+
+typedef struct gradients {
+    double *x[ARRAYS], slopes[MAX_H], sinks[MAX_H];
+    size_t bytes[ARRAYS];
+} gradients;
+
+static attn_tensor dense(gradients *g, int i, const attn_tensor *like, int64_t last)
+{
+    const int64_t *n = like->shape;
+    g->bytes[i] = (size_t)(n[0] * n[1] * n[2] * last) * sizeof(double);
+    g->x[i] = calloc(1, g->bytes[i] + 1);
+    must(g->x[i] != NULL);
+    return attn_bhtd(g->x[i], ATTN_F64, n[0], n[1], n[2], last);
+}
+
+/* The gradients of a call that has succeeded, with its own output in the place of dout. */
+static gradients differentiate(const attn_sdpa_args *forward, const char *isa, int threads)
+{
+    attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
+    attn_context *ctx;
+    attn_sdpa_args a = *forward;
+    attn_sdpa_grads g = ATTN_SDPA_GRADS_INIT;
+    gradients to = {.slopes = {0}};
+    options.isa = isa;
+    options.threads = threads;
+    must(attn_context_create(&options, &ctx, NULL) == ATTN_OK);
+    const attn_tensor lse = dense(&to, LSES, &a.q, 1);
+    a.lse = &lse;
+    a.workspace = NULL;
+    g.dout = a.out;
+    g.dq = dense(&to, DQ, &a.q, a.q.shape[3]);
+    g.dk = dense(&to, DK, &a.k, a.k.shape[3]);
+    g.dv = dense(&to, DV, &a.v, a.v.shape[3]);
+    attn_tensor dmask;
+    if (a.mask && a.mask->dtype != ATTN_BOOL) {
+        dmask = dense(&to, DMASK, a.mask, a.mask->shape[3]);
+        g.dmask = &dmask;
+    }
+    g.dalibi_slopes = a.alibi_slopes ? to.slopes : NULL;
+    g.dsink_logits = a.sink_logits ? to.sinks : NULL;
+    must(attn_sdpa_forward(ctx, &a, NULL) == ATTN_OK);
+    must(attn_sdpa_backward(ctx, &a, &g, NULL) == ATTN_OK);
+    attn_context_destroy(ctx);
+    return to;
+}
+
+static void backward(const attn_sdpa_args *a, const char *isa)
+{
+    gradients one = differentiate(a, isa, 1), more = differentiate(a, isa, 3);
+    for (int i = 0; i < ARRAYS; i++) {
+        must(one.bytes[i] == 0 || memcmp(one.x[i], more.x[i], one.bytes[i]) == 0);
+        free(one.x[i]);
+        free(more.x[i]);
+    }
+    must(memcmp(one.slopes, more.slopes, sizeof one.slopes) == 0);
+    must(memcmp(one.sinks, more.sinks, sizeof one.sinks) == 0);
+}
+
 static const int outputs[] = {OUT, LSE, SCORES};
 
 /* Runs the call on one instruction set; what an error leaves behind is what was there before. */
@@ -325,6 +387,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         judge(&c.args, &want);
         must(run(&c, NULL, 3, before) == ATTN_OK);
         judge(&c.args, &want);
+        backward(&c.args, "generic");
+        backward(&c.args, NULL);
         free(want.out);
         free(want.mass);
         free(want.reach);

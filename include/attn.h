@@ -284,10 +284,11 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
  * in q and dout of a row that sees nothing, changes no bit; a row that sees nothing and a key that
  * is not seen get exactly 0.
  *
- * Memory: O(B * H * T) numbers for the rows, and for each thread a chunk of keys, O(D + Dv), and
- * sums for dq, O(T * D); never T x S. Bits: equal for any number of threads. Outputs must not
- * overlap inputs nor each other. Returns ATTN_OK, or an error before anything is written. Source:
- * Dao et al. 2022.
+ * Memory: three numbers for each row of q; for each thread a chunk of keys, O(D + Dv), and sums for
+ * dq, O(T * D), of the heads that share a key/value head; for the gradient of a mask that repeats,
+ * a number for each head's query or key. Never T x S. Bits: equal for any number of threads.
+ * Outputs must not overlap inputs nor each other. Returns ATTN_OK, or an error before anything is
+ * written. Source: Dao et al. 2022.
  */
 typedef struct attn_sdpa_grads {
     size_t struct_size;       /* sizeof(attn_sdpa_grads), set by ATTN_SDPA_GRADS_INIT */

@@ -57,6 +57,8 @@ static bool count_tasks(attni_backward *bw)
     bw->tiles = 0;
     if (__builtin_mul_overflow(p->B, p->Hk, &bw->pairs))
         return false;
+    if (p->T == 0 && p->S == 0)
+        bw->pairs = 0; /* however many there are */
     for (int64_t n = 0; n < p->sequences && bw->pairs; n++) {
         const attni_view view = attni_view_of(p, 0, 0, n);
         const int64_t chunks = attni_div_up(view.S, bw->keys), tiles = attni_div_up(view.T, bw->W);

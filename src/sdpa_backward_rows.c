@@ -157,6 +157,8 @@ static double repeated_sum(const attni_backward *bw, const double *sums, int64_t
     const int64_t *shape = bw->grads.dmask->shape;
     const bool all_b = shape[0] == 1, all_h = shape[1] == 1, all_n = shape[dimension] == 1;
     double sum = 0;
+    if (count == 0)
+        return 0;
     for (int64_t x = all_b ? 0 : b; x < (all_b ? p->B : b + 1); x++)
         for (int64_t y = all_h ? 0 : h; y < (all_h ? p->H : h + 1); y++)
             for (int64_t z = all_n ? 0 : n; z < (all_n ? count : n + 1); z++)
@@ -183,18 +185,19 @@ static void sum_dmask(const attni_backward *bw)
 void attni_backward_sums(const attni_backward *bw)
 {
     const attni_plan *p = &bw->plan;
+    const int64_t B = p->T ? p->B : 0; /* without rows there is nothing to add up */
     if (bw->dmask == ATTNI_OVER_QUERIES || bw->dmask == ATTNI_OVER_KEYS)
         sum_dmask(bw);
     for (int64_t h = 0; h < p->H && bw->sink_sums; h++) {
         double sum = 0;
-        for (int64_t b = 0; b < p->B; b++)
+        for (int64_t b = 0; b < B; b++)
             for (int64_t r = 0; r < bw->runs_per_head; r++)
                 sum += bw->sink_sums[(b * p->H + h) * bw->runs_per_head + r];
         bw->grads.dsink_logits[h] = sum;
     }
     for (int64_t h = 0; h < p->H && bw->alibi_sums; h++) {
         double sum = 0;
-        for (int64_t b = 0; b < p->B; b++)
+        for (int64_t b = 0; b < B; b++)
             for (int64_t t = 0; t < bw->tasks_per_pair; t++) {
                 const int64_t pair = b * p->Hk + attni_div(h, bw->group);
                 const int64_t task = pair * bw->tasks_per_pair + t;

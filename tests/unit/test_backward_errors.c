@@ -317,6 +317,24 @@ static void test_empty(void **state)
     }
 }
 
+/* A batch of any size with neither queries nor keys: nothing to do, in no time and no memory. */
+static void test_vast_and_empty(void **state)
+{
+    (void)state;
+    const int64_t many = INT64_C(1) << 40;
+    both x = good();
+    x.a.mask = NULL, x.g.dmask = NULL, x.g.dlse = NULL;
+    x.a.q = x.g.dq = attn_bhtd(NULL, ATTN_F32, many, H, 0, D);
+    x.a.out = x.g.dout = attn_bhtd(NULL, ATTN_F32, many, H, 0, DV);
+    x.a.k = x.g.dk = attn_bhtd(NULL, ATTN_F32, many, HK, 0, D);
+    x.a.v = x.g.dv = attn_bhtd(NULL, ATTN_F32, many, HK, 0, DV);
+    t_lse = attn_bhtd(NULL, ATTN_F32, many, H, 0, 1);
+    blank();
+    assert_int_equal(attn_sdpa_backward(NULL, &x.a, &x.g, NULL), ATTN_OK);
+    for (int h = 0; h < H; h++)
+        assert_true(dslopes[h] == 0 && dsinks[h] == 0);
+}
+
 /* ---------------------------------------------------------------------------- memory that fails */
 
 static bool fails;
@@ -356,9 +374,10 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),        cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_empty),       cmocka_unit_test(test_null_and_workspace),
-        cmocka_unit_test(test_struct_size), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_good),           cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_empty),          cmocka_unit_test(test_null_and_workspace),
+        cmocka_unit_test(test_struct_size),    cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_vast_and_empty),
     };
     return cmocka_run_group_tests(tests, create_cache, destroy_cache);
 }
