@@ -8,7 +8,7 @@ SENTENCE := Life is short, eat dessert last
 PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test install format asan tsan bench bench-peers pictures clean
+.PHONY: help deps build demo test test-peers install format asan tsan bench bench-peers pictures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +30,10 @@ test: ## every test
 	cmake --preset release -DATTN_BUILD_TESTS=ON $(CMAKE_ARGS)
 	cmake --build --preset release -j $(JOBS)
 	ctest --preset release -j $(JOBS)
+
+test-peers: build ## modules, training and files against PyTorch and safetensors, from PyPI
+	tools/install-deps.sh bench
+	tests/peers/run.py
 
 asan tsan: ## every test, under sanitizers (make asan, make tsan)
 	tools/install-deps.sh test

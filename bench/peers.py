@@ -23,10 +23,10 @@ import re
 import subprocess
 import sys
 import tempfile
-import venv
 from pathlib import Path
 
 import cells
+import environment
 import library
 import race
 import report
@@ -43,26 +43,6 @@ PACKAGES = [
 # The largest difference allowed to a peer's result, of the largest element: a few roundings of the
 # output and of the weights, which peers round to the storage type.
 TOLERANCE = {"f64": 1e-12, "f32": 2e-5, "f16": 5e-3, "bf16": 4e-2}
-
-
-def enter_environment():
-    """Runs this script again with the environment's Python, which has the peers."""
-    python = ENVIRONMENT / "bin" / "python"
-    if Path(sys.prefix).resolve() == ENVIRONMENT.resolve():
-        return
-    ready, wanted = ENVIRONMENT / "ready", "\n".join(PACKAGES)
-    if not ready.exists() or ready.read_text() != wanted:
-        say("installing", *PACKAGES, "into", ENVIRONMENT.relative_to(ROOT))
-        try:
-            venv.create(ENVIRONMENT, with_pip=True, clear=True)
-            subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-        except (OSError, subprocess.CalledProcessError):
-            sys.exit(
-                "peers.py: the environment could not be made; it needs Python's venv with pip"
-                " (on Debian: tools/install-deps.sh bench) and PyPI"
-            )
-        ready.write_text(wanted)
-    os.execv(python, [str(python), *sys.argv])
 
 
 def say(*words):
@@ -393,7 +373,7 @@ def main():
     else:
         if not Path(options.library).exists():
             sys.exit(f"peers.py: {options.library} is not there; `make build` makes it")
-        enter_environment()
+        environment.enter(ENVIRONMENT, PACKAGES)
         try:
             rows, machine, notes = run(options, grid)
         except KeyboardInterrupt:

@@ -299,12 +299,12 @@ static void print_json(const bench *b, const bench_case *c, const bench_result *
     printf("%s{\"shape\":", first ? "" : ",");
     json_shape(c->shape, SHAPE_SIZE);
     printf(",\"dtype\":\"%s\",\"causal\":", attn_dtype_name(b->dtype));
-    json_string(c->causal);
+    json_text(c->causal);
     printf(",\"pass\":\"%s\",\"threads\":%d,\"isa\":", pass_names[b->pass],
            attn_context_threads(b->ctx));
-    json_string(attn_context_isa(b->ctx));
+    json_text(attn_context_isa(b->ctx));
     fputs(",\"kernel\":", stdout);
-    json_string(r->plan.kernel);
+    json_text(r->plan.kernel);
     print_number("time_us_min", r->best_us);
     print_number("time_us_median", r->median_us);
     print_number("gflops", f.gflops);

@@ -9,6 +9,7 @@ int command_explain(const options *o, kit_error *err);
 int command_lesson(const options *o, kit_error *err);
 int command_run(const options *o, kit_error *err);
 int command_bench(const options *o, kit_error *err);
+int command_train(const options *o, kit_error *err);
 int command_check(const options *o, kit_error *err);
 int command_info(const options *o, kit_error *err);
 int command_help(const options *o, kit_error *err);

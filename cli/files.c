@@ -8,14 +8,7 @@
 #include <sys/stat.h>
 
 /* "a.npz:name" names a.npz. */
-static char *file_of(const char *spec)
-{
-    char *path = strdup(spec);
-    char *member = path ? strstr(path, ".npz:") : NULL;
-    if (member)
-        member[4] = 0;
-    return path;
-}
+static char *file_of(const char *spec) { return strndup(spec, kit_spec_path_length(spec)); }
 
 /* The folder that a path names something in. */
 static bool stat_folder(const char *path, struct stat *out)

@@ -60,9 +60,9 @@ static void print_machine(const machine *m)
 static void print_machine_json(const machine *m)
 {
     fputs("{\"schema\":\"attn.info/1\",\"version\":", stdout);
-    json_string(attn_version());
+    json_text(attn_version());
     fputs(",\"build\":", stdout);
-    json_string(build_text());
+    json_text(build_text());
     fputs(",\"features\":[", stdout);
     for (const char *f = m->features; *f;) {
         size_t length = strcspn(f, " ");
@@ -74,11 +74,11 @@ static void print_machine_json(const machine *m)
         printf("%s{\"name\":\"%s\",\"usable\":%s}", i ? "," : "", attn_isa(i).name,
                attn_isa(i).usable ? "true" : "false");
     fputs("],\"isa\":", stdout);
-    json_string(m->isa);
+    json_text(m->isa);
     fputs(",\"isa_reason\":", stdout);
-    json_string(m->why_isa);
+    json_text(m->why_isa);
     printf(",\"threads\":%d,\"threads_reason\":", m->threads);
-    json_string(m->why_threads);
+    json_text(m->why_threads);
     puts("}");
 }
 
@@ -103,11 +103,11 @@ static void print_entries(const kit_entry *entries, size_t count)
 static void print_entries_json(const char *path, const kit_entry *entries, size_t count)
 {
     fputs("{\"schema\":\"attn.info/1\",\"file\":", stdout);
-    json_string(path);
+    json_text(path);
     fputs(",\"arrays\":[", stdout);
     for (size_t i = 0; i < count; i++) {
         fputs(i ? ",{\"name\":" : "{\"name\":", stdout);
-        json_string(entries[i].name);
+        json_text(entries[i].name);
         printf(",\"dtype\":\"%s\",\"shape\":", attn_dtype_name(entries[i].dtype));
         json_shape(entries[i].shape, entries[i].rank);
         putchar('}');

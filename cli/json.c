@@ -21,7 +21,7 @@ static int character(const unsigned char *s)
     return code < least[n] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? 0 : n;
 }
 
-void json_string(const char *text)
+void json_text(const char *text)
 {
     const unsigned char *s = (const unsigned char *)text;
     putchar('"');

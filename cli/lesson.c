@@ -45,7 +45,7 @@ static int one_lesson(const options *o, const explain_lesson *l, view *v, bool *
 {
     trace t = {0};
     const char *query = option_text(o, OPT_lesson_query);
-    int code = l->build(&t, NULL, err);
+    int code = (option_given(o, OPT_lesson_gradients) ? l->gradients : l->build)(&t, NULL, err);
     if (!code && query)
         code = trace_set_query(&t, query, err);
     if (!code && option_given(o, OPT_lesson_check))
@@ -54,6 +54,19 @@ static int one_lesson(const options *o, const explain_lesson *l, view *v, bool *
         code = view_show(v, &t, err);
     trace_free(&t);
     return code;
+}
+
+static int check_gradients(const options *o, size_t lessons, kit_error *err)
+{
+    for (size_t i = 0; i < o->operand_count; i++)
+        if (!lesson_find(o->operand[i])->gradients)
+            return kit_fail(err, KIT_USAGE, "--gradients: lesson %s has none; sky has",
+                            o->operand[i]);
+    if (o->operand_count == 0)
+        return kit_fail(err, KIT_USAGE,
+                        lessons ? "--gradients does not go with --all; sky has some"
+                                : "--gradients goes with a lesson's name: sky");
+    return KIT_OK;
 }
 
 /* What cannot stand together. */
@@ -73,6 +86,8 @@ static int check_agreement(const options *o, size_t lessons, kit_error *err)
     }
     if (check && option_given(o, OPT_lesson_full))
         return kit_fail(err, KIT_USAGE, "--full does not go with --check");
+    if (option_given(o, OPT_lesson_gradients))
+        return check_gradients(o, lessons, err);
     if (check && lessons == 0)
         return kit_fail(err, KIT_USAGE, "--check needs a lesson's name, or --all");
     return KIT_OK;

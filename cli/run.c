@@ -259,9 +259,9 @@ static void print_json(const run_state *r)
         if (r->result[i].path || i == OUT)
             print_shape(r->result[i].name, &r->result[i].array, false);
     printf("},\"dtype\":\"%s\",\"kernel\":", attn_dtype_name(r->in.args.q.dtype));
-    json_string(r->plan.kernel);
+    json_text(r->plan.kernel);
     fputs(",\"isa\":", stdout);
-    json_string(r->isa);
+    json_text(r->isa);
     printf(",\"threads\":%d,\"scratch_bytes\":%zu,\"flop\":", r->plan.threads,
            r->plan.scratch_bytes);
     json_number(r->plan.flop);
@@ -269,7 +269,7 @@ static void print_json(const run_state *r)
     json_number(r->time_us);
     if (r->backward.kernel[0]) {
         fputs(",\"backward\":{\"kernel\":", stdout);
-        json_string(r->backward.kernel);
+        json_text(r->backward.kernel);
         printf(",\"threads\":%d,\"scratch_bytes\":%zu,\"flop\":", r->backward.threads,
                r->backward.scratch_bytes);
         json_number(r->backward.flop);

@@ -38,10 +38,6 @@ int run_name_inputs(files *f, const options *o, kit_error *err)
                             option_of(ids[i])->name);
         if (!spec)
             continue;
-        const char *later = strstr(spec, ".safetensors");
-        if (later && (later[12] == ':' || later[12] == 0))
-            return kit_fail(err, KIT_USAGE,
-                            "%s: .safetensors comes in a later release; use .npy or .npz", spec);
         int code = files_add_input(f, spec, err);
         if (code)
             return code;

@@ -1,4 +1,4 @@
-/* What explain and lesson share: a trace shown as text, JSON or pictures, or asked about. */
+/* What explain, lesson and train share: a trace shown as text, JSON or pictures, or asked about. */
 #ifndef CLI_VIEW_H
 #define CLI_VIEW_H
 
@@ -13,7 +13,8 @@ typedef struct view {
     files files;
 } view;
 
-/* Ids of the options, which have the same names in both commands. */
+/* Ids of the options, which have the same names in all commands. quiz: OPTION_COUNT if there is
+ * none. */
 typedef struct view_options {
     option_id json, full, quiz, output;
 } view_options;

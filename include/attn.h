@@ -9,7 +9,8 @@
  *   1. attn_sdpa_forward(NULL, &args, NULL): softmax(q k^T / sqrt(D)) v on the caller's thread.
  *   2. attn_context: threads, instruction set, allocator, the caller's own parallel_for.
  *   3. attn_sdpa_args: every mask, packed sequences, scores and lse out, dropout, workspace.
- *   4. Modules: embedding, linear layer, multi-head attention, PyTorch's random stream.
+ *   4. Modules (attn_nn.h, which this header includes): embedding, linear layer, multi-head
+ *      attention and what else a small model is trained with; PyTorch's random stream.
  *
  * The library never prints, exits, aborts, or changes the locale, the floating-point mode or any
  * signal. It needs libc, libm and pthreads. Functions are reentrant; the thread rule of each object
@@ -431,101 +432,6 @@ ATTN_API attn_status attn_cache_save(const attn_cache *cache,
 ATTN_API attn_status attn_cache_load(const attn_cache_options *options, const void *bytes,
                                      size_t size, attn_cache **out, attn_error *err);
 
-/* ------------------------------------------------------------------------------------ Modules
- *
- * Forward only. Each works on f32 or f64 tensors, all of one dtype, any strides, and returns the
- * same bits for any thread count. Outputs must not overlap inputs.
- */
-
-/* out[n,:] = table[ids[n],:]. table [1,1,V,E], out [1,1,count,E]; an id out of 0..V-1 is an error
- * before anything is written. */
-ATTN_API attn_status attn_embedding_forward(attn_context *ctx, const attn_tensor *table,
-                                            const int64_t *ids, int64_t count,
-                                            const attn_tensor *out, attn_error *err);
-
-/* out = x weight^T + bias, as PyTorch's Linear. x [B,H,T,In], weight [B|1,H|1,Out,In], bias
- * [B|1,H|1,1,Out] or NULL, out [B,H,T,Out]; a 1 broadcasts. `x @ W` with W [In,Out] is this with W
- * seen through swapped strides. In the tensors' dtype: a chain of multiply-adds from 0 over each
- * run of 64 components (fused, but for "generic"), the runs added in order, then the bias; out is
- * never -0. So a row has the same bits alone and among others, a column likewise, whatever the
- * strides.
- *
- * Scratch: for each thread up to 516 x 64 sums, 64 x 64 weights and, where rows of x cannot be read
- * in place, up to 516 of them: never In x Out. */
-ATTN_API attn_status attn_linear_forward(attn_context *ctx, const attn_tensor *x,
-                                         const attn_tensor *weight, const attn_tensor *bias,
-                                         const attn_tensor *out, attn_error *err);
-
-/* Multi-head attention: project, attend, join the heads, project.
- *   q = x w_q^T + b_q   k = source w_k^T + b_k   v = source w_v^T + b_v   per head
- *   out = dropout(concat_h(sdpa(q_h, k_h, v_h)) w_o^T + b_o)
- * Per-head weights are the general form: w_q [1,H,D,E]. A packed weight [H*D,E] has the same
- * memory; attn_mha_packed() fills the views of PyTorch's in_proj_weight [3E,E] and in_proj_bias
- * [3E]. Scratch: q, k, v and the joined heads, O(B * (T + S) * H * (D + Dv)), and what attention
- * and a linear layer need. */
-typedef struct attn_mha_args {
-    size_t struct_size;
-    attn_tensor x;             /* [B,1,T,E] */
-    attn_tensor source;        /* [B,1,S,Es] keys and values come from; data NULL: x */
-    attn_tensor w_q, w_k, w_v; /* [1,H,D,E], [1,Hk,D,E], [1,Hk,Dv,E] */
-    attn_tensor b_q, b_k, b_v; /* [1,H,1,D], [1,Hk,1,D], [1,Hk,1,Dv]; data NULL: none */
-    attn_tensor w_o, b_o;     /* [1,1,Out,H*Dv], [1,1,1,Out]; data NULL: the joined heads are out */
-    attn_tensor out;          /* [B,1,T,Out] */
-    attn_sdpa_args attention; /* masks, scale, dropout, lse, scores (the weights), a workspace for
-                                  all; q, k, v and out are ours */
-    double output_dropout;    /* 0 <= p < 1, Philox as above with b*T + i as row and h = 0 */
-    uint64_t output_dropout_seed;
-} attn_mha_args;
-ATTN_API void attn_mha_args_init(attn_mha_args *args);
-/* Fills w_q..b_v from packed [3E,E] and [3E] (bias may be NULL). ATTN_ERR_SHAPE if E % heads !=
- * 0. */
-ATTN_API attn_status attn_mha_packed(attn_mha_args *args, const void *in_proj_weight,
-                                     const void *in_proj_bias, attn_dtype dtype, int64_t E,
-                                     int64_t heads, attn_error *err);
-ATTN_API attn_status attn_mha_forward(attn_context *ctx, const attn_mha_args *args,
-                                      attn_error *err);
-
-/* The same with the weights packed once, for many calls: attn_mha_forward reorders them in every
- * call, which matters the more the fewer rows x has. The bits are those of attn_mha_forward.
- *
- * attn_mha_create copies w_q, w_k, w_v, w_o, b_q, b_k, b_v and b_o of args, which may be freed
- * afterwards, and looks at nothing else there. It takes as much memory as they do, each head's
- * outputs rounded up to a panel of lanes (with AVX-512 and f32 to 16, 32 or a multiple of 64), from
- * ctx's allocator; ctx, unless NULL, must live until the module is destroyed.
- *
- * attn_mha_run looks at all of args but the weights and biases. It needs the scratch of
- * attn_mha_forward, and none for weights. Any ctx will do, or NULL, if it has the instruction set
- * of the one that the module was created with, else ATTN_ERR_ARGUMENT.
- *
- * Threads: a module does not change; any number of threads may run it at once, each with a context
- * of its own. */
-typedef struct attn_mha attn_mha;
-ATTN_API attn_status attn_mha_create(attn_context *ctx, const attn_mha_args *args, attn_mha **out,
-                                     attn_error *err);
-ATTN_API attn_status attn_mha_run(attn_context *ctx, const attn_mha *module,
-                                  const attn_mha_args *args, attn_error *err);
-ATTN_API void attn_mha_destroy(attn_mha *module); /* NULL is fine; it must not be running */
-
-/* ------------------------------------------------------------------------------------- Random
- *
- * PyTorch's CPU generator: after attn_rng_seed(&r, n), the calls below give what torch gives after
- * torch.manual_seed(n): integers and uniforms to the bit, normals to a few units in the last place.
- * Not thread-safe; copy the struct to fork a stream. MT19937, Matsumoto and Nishimura 1998.
- */
-typedef struct attn_rng {
-    uint32_t state[624];
-    int32_t position;
-    int32_t has_normal; /* a double normal that randn of fewer than 16 has drawn ahead */
-    double normal;
-} attn_rng;
-ATTN_API void attn_rng_seed(attn_rng *rng, uint64_t seed);
-ATTN_API uint32_t attn_rng_u32(attn_rng *rng);
-ATTN_API void attn_rng_rand(attn_rng *rng, float *x, size_t n); /* torch.rand */
-ATTN_API void attn_rng_uniform(attn_rng *rng, float *x, size_t n, double a, double b);
-ATTN_API void attn_rng_randn(attn_rng *rng, float *x, size_t n); /* torch.randn */
-/* nn.Linear(in, out): weight [out,in], then bias [out] if not NULL, uniform in +-1/sqrt(in). */
-ATTN_API void attn_rng_linear(attn_rng *rng, float *weight, float *bias, int64_t in, int64_t out);
-
 /* ---------------------------------------------------------------------------------- Measuring
  *
  * What this machine can do, to stand beside a time: for benchmarks. Each runs for about `seconds`
@@ -540,4 +446,6 @@ ATTN_API double attn_measure_read(size_t bytes, double seconds);
 #ifdef __cplusplus
 }
 #endif
+
+#include "attn_nn.h"
 #endif /* ATTN_H */

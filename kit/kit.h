@@ -51,9 +51,10 @@ double kit_array_get(const kit_array *a, int64_t i);
 /* Makes *out a copy of a in another float dtype (round to nearest even). */
 int kit_array_convert(kit_array *out, const kit_array *a, attn_dtype dtype, kit_error *err);
 
-/* ---------------------------------------------------------------------- io/npy.c, io/npz.c
+/* ------------------------------------------------- io/npy.c, io/npz.c, io/safetensors.c
  *
- * spec: "file.npy", "file.npz:name", "-" (a .npy on stdin). Strict: see docs/NUMERICS.md, "Files".
+ * spec: "file.npy", "file.npz:name", "file.safetensors:name", "-" (a .npy on stdin). Strict: see
+ * docs/NUMERICS.md, "Files".
  * kit_read_list: every array of the file, for `attn info`; data is not kept.
  */
 int kit_read_array(kit_array *a, const char *spec, kit_error *err);
@@ -64,6 +65,8 @@ typedef struct kit_entry {
     int64_t shape[KIT_MAX_RANK];
 } kit_entry;
 int kit_read_list(kit_entry **entries, size_t *count, const char *path, kit_error *err);
+/* How much of a spec is the file's path. */
+size_t kit_spec_path_length(const char *spec);
 /* The bytes of a .npy in memory (the reader's own parser; the fuzz target). */
 int kit_npy_parse(kit_array *a, const void *bytes, size_t size, const char *name, kit_error *err);
 
@@ -83,6 +86,31 @@ int kit_output_commit(kit_output *out, kit_error *err); /* frees out, whatever i
 void kit_output_abort(kit_output *out);                 /* NULL is fine */
 /* A .npy into an open output. bf16 arrays are written as f32. */
 int kit_npy_write(kit_output *out, const kit_array *a, kit_error *err);
+
+/* ------------------------------------------------------------------------ io/safetensors.c
+ *
+ * A file of named tensors, kept open: its header was checked as a whole, elements are read when
+ * they are asked for. metadata: the text of a key of "__metadata__", NULL: none.
+ */
+typedef struct kit_safetensors kit_safetensors;
+int kit_safetensors_open(kit_safetensors **out, const char *path, kit_error *err);
+void kit_safetensors_close(kit_safetensors *f); /* NULL is fine */
+bool kit_safetensors_has(const kit_safetensors *f, const char *name);
+size_t kit_safetensors_bytes(const kit_safetensors *f); /* of all tensors */
+const char *kit_safetensors_metadata(const kit_safetensors *f, const char *key);
+int kit_safetensors_load(kit_array *a, const kit_safetensors *f, const char *name, kit_error *err);
+
+/* Writes a whole file: names and texts are UTF-8, names distinct. Wider elements come first, so
+ * that every tensor is aligned to its element. */
+typedef struct kit_tensor {
+    const char *name;
+    const kit_array *array;
+} kit_tensor;
+typedef struct kit_text {
+    const char *key, *value;
+} kit_text;
+int kit_safetensors_write(kit_output *out, const kit_tensor *tensor, size_t count,
+                          const kit_text *metadata, size_t metadata_count, kit_error *err);
 
 /* ------------------------------------------------------------------------------ text/words.c
  *

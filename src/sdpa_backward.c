@@ -177,8 +177,9 @@ static attn_status make_plan(attni_backward *bw, int isa, int threads, attn_erro
     return ATTN_OK;
 }
 
-static attn_status prepare(attni_backward *bw, attn_context *ctx, const attn_sdpa_args *args,
-                           const attn_sdpa_grads *grads, attn_error *err)
+attn_status attni_backward_prepare(attni_backward *bw, attn_context *ctx,
+                                   const attn_sdpa_args *args, const attn_sdpa_grads *grads,
+                                   attn_error *err)
 {
     const attn_status status = attni_backward_check(bw, args, grads, err);
     if (status)
@@ -215,11 +216,22 @@ static void run_step(const attni_backward *bw, attni_call *call, int64_t count,
         attni_call_run(call, bw->workers, run_worker, &j);
 }
 
+void attni_backward_run(attni_backward *bw, attni_call *call, char *scratch)
+{
+    attni_layout layout = {.base = scratch};
+    carve(bw, &layout);
+    attni_backward_clear(bw);
+    run_step(bw, call, bw->runs, attni_backward_rows);
+    run_step(bw, call, bw->whole + (bw->pairs - bw->whole) * bw->tasks_per_pair,
+             attni_backward_unit);
+    attni_backward_sums(bw);
+}
+
 attn_status attn_sdpa_backward(attn_context *ctx, const attn_sdpa_args *args,
                                const attn_sdpa_grads *grads, attn_error *err)
 {
     attni_backward bw;
-    attn_status status = prepare(&bw, ctx, args, grads, err);
+    attn_status status = attni_backward_prepare(&bw, ctx, args, grads, err);
     if (status)
         return status;
     attni_call call;
@@ -227,12 +239,7 @@ attn_status attn_sdpa_backward(attn_context *ctx, const attn_sdpa_args *args,
                               bw.plan.args.workspace_bytes, err);
     if (status)
         return status;
-    attni_layout layout = {.base = call.scratch};
-    carve(&bw, &layout);
-    attni_backward_clear(&bw);
-    run_step(&bw, &call, bw.runs, attni_backward_rows);
-    run_step(&bw, &call, bw.whole + (bw.pairs - bw.whole) * bw.tasks_per_pair, attni_backward_unit);
-    attni_backward_sums(&bw);
+    attni_backward_run(&bw, &call, call.scratch);
     attni_call_end(&call);
     return ATTN_OK;
 }
@@ -244,7 +251,7 @@ attn_status attn_sdpa_backward_plan(attn_context *ctx, const attn_sdpa_args *arg
                                     attn_error *err)
 {
     attni_backward bw;
-    const attn_status status = prepare(&bw, ctx, args, grads, err);
+    const attn_status status = attni_backward_prepare(&bw, ctx, args, grads, err);
     if (status)
         return status;
     if (!info || info->struct_size < sizeof *info)

@@ -65,6 +65,15 @@ typedef struct attni_backward {
 #define ATTNI_TASK_DONE INT64_MAX
 #define ATTNI_SHARED_SLOTS 2 /* pairs that several threads are at, at once */
 
+/* ---------------------------------------------------------------------------- sdpa_backward.c
+ *
+ * attn_sdpa_backward in two pieces, for modules, as attni_sdpa_prepare and attni_sdpa_run. bw must
+ * stay where it is; run needs bw->scratch_bytes. */
+attn_status attni_backward_prepare(attni_backward *bw, attn_context *ctx,
+                                   const attn_sdpa_args *args, const attn_sdpa_grads *grads,
+                                   attn_error *err);
+void attni_backward_run(attni_backward *bw, attni_call *call, char *scratch);
+
 /* ---------------------------------------------------------------------- sdpa_backward_check.c */
 /* Fills p from the arguments of a forward call whose out and lse are inputs now. */
 attn_status attni_check_forward(attni_plan *p, const attn_sdpa_args *args, attn_error *err);

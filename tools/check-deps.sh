@@ -7,9 +7,12 @@ cd "$(dirname "$0")/.."
 # What a file may include, as patterns of paths; the first line whose folder fits counts.
 may_see() {
     case "$1" in
-    include/*) echo '' ;;
-    # A module plans and runs its attention as one call of its own, hence sdpa.h.
-    src/nn/*) echo 'include/attn.h src/internal.h src/sdpa.h src/kernel/kernel.h src/nn/*' ;;
+    include/*) echo 'include/*' ;;
+    # A module plans and runs its attention as one call of its own, hence sdpa*.h.
+    src/nn/*)
+        echo 'include/attn.h src/internal.h src/sdpa.h src/sdpa_backward.h' \
+             'src/kernel/kernel.h src/nn/*'
+        ;;
     src/kernel/*) echo 'include/attn.h src/internal.h src/kernel/*' ;;
     src/*) echo 'include/attn.h src/kernel/* src/*.h src/*.def' ;;
     ref/*) echo 'include/attn.h ref/*' ;;

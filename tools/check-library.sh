@@ -47,9 +47,11 @@ for compiler in gcc g++ clang clang++; do
     *++) dialect=(-std=c++17 -x c++) ;;
     *) dialect=(-std=c11 -x c) ;;
     esac
-    echo '#include "attn.h"' |
-        "$compiler" "${dialect[@]}" "${warnings[@]}" -Iinclude -fsyntax-only - ||
-        fail "attn.h does not compile alone with $compiler"
+    for header in attn.h attn_nn.h; do
+        echo "#include \"$header\"" |
+            "$compiler" "${dialect[@]}" "${warnings[@]}" -Iinclude -fsyntax-only - ||
+            fail "$header does not compile alone with $compiler"
+    done
 done
 
 for compiler in gcc clang; do

@@ -40,12 +40,14 @@ typedef struct explain_lesson {
     const char *notebook; /* the notebook's own title */
     const char *summary;  /* one line for the list */
     int (*build)(trace *t, attn_context *ctx, kit_error *err);
+    int (*gradients)(trace *t, attn_context *ctx, kit_error *err); /* with them; NULL: has none */
 } explain_lesson;
 extern const explain_lesson explain_lessons[];       /* ends with a row whose name is NULL */
 const explain_lesson *lesson_find(const char *name); /* NULL: no such lesson */
 
 /* Compares every number of the trace that the notebook printed with the printed digits, one line
- * each to out (may be NULL). KIT_OK, or KIT_CHECK_FAILED with the first difference in err. */
+ * each to out (may be NULL); beyond the notebook, with PyTorch's where a step has them. KIT_OK, or
+ * KIT_CHECK_FAILED with the first difference in err. */
 int lesson_check(const trace *t, FILE *out, kit_error *err);
 
 /* Chooses the row that is written out: a word, or a position from 1. KIT_USAGE if it is none. */

@@ -144,8 +144,8 @@ static void compare_numbers(const trace_step *s, tally *t)
                 t->worst = fmax(t->worst, off);
             }
         } else {
-            note_difference(t, "number %lld is %.9g, the notebook printed %.*s",
-                            (long long)t->numbers + 1, x, n.length, n.text);
+            note_difference(t, "number %lld is %.9g, %s %.*s", (long long)t->numbers + 1, x,
+                            s->beyond ? "PyTorch gives" : "the notebook printed", n.length, n.text);
         }
     }
 }
@@ -214,7 +214,7 @@ static void report(FILE *out, const trace_step *s, const tally *t)
     if (t->shapes > 0) {
         fprintf(out, "%s %lld shape%s", and, (long long)t->shapes, t->shapes == 1 ? "" : "s");
     }
-    fputs(" as printed", out);
+    fputs(s->beyond ? " as PyTorch gives them" : " as printed", out);
     if (t->difference[0] != '\0') {
         fprintf(out, ": %s", t->difference);
     } else if (t->by_slack > 0) {
@@ -227,14 +227,14 @@ static void report(FILE *out, const trace_step *s, const tally *t)
 int lesson_check(const trace *t, FILE *out, kit_error *err)
 {
     int rc = KIT_OK;
-    int64_t numbers = 0, shapes = 0, compared = 0, off = 0;
+    int64_t numbers = 0, beyond = 0, shapes = 0, compared = 0, off = 0;
     for (size_t i = 0; i < t->count; i++) {
         const trace_step *s = &t->step[i];
         if (s->printed == NULL) {
             continue;
         }
         tally found = compare_step(s);
-        numbers += found.numbers;
+        *(s->beyond ? &beyond : &numbers) += found.numbers;
         shapes += found.shapes;
         compared++;
         if (out != NULL) {
@@ -256,11 +256,14 @@ int lesson_check(const trace *t, FILE *out, kit_error *err)
         if (shapes > 0) {
             fprintf(out, " and %lld shapes", (long long)shapes);
         }
+        fputs(" that the notebook printed", out);
+        if (beyond > 0) {
+            fprintf(out, " and %lld of PyTorch beyond it", (long long)beyond);
+        }
         if (off == 0) {
-            fputs(" that the notebook printed: all reproduced\n", out);
+            fputs(": all reproduced\n", out);
         } else {
-            fprintf(out, " that the notebook printed; %lld of %lld prints differ\n", (long long)off,
-                    (long long)compared);
+            fprintf(out, "; %lld of %lld prints differ\n", (long long)off, (long long)compared);
         }
     }
     return rc;

@@ -6,6 +6,7 @@
 
 int lesson_dessert(trace *t, attn_context *ctx, kit_error *err);
 int lesson_sky(trace *t, attn_context *ctx, kit_error *err);
+int lesson_sky_gradients(trace *t, attn_context *ctx, kit_error *err);
 int lesson_module(trace *t, attn_context *ctx, kit_error *err);
 int lesson_numpy(trace *t, attn_context *ctx, kit_error *err);
 int lesson_journey(trace *t, attn_context *ctx, kit_error *err);

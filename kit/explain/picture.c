@@ -1,4 +1,5 @@
-/* The layout of the heat-maps: a title, a panel for each matrix of weights, a legend.
+/* The layout of the heat-maps: a title, curves if there are any, a panel for each matrix of
+ * weights, a legend.
  *
  *   title                                   A panel:      key (column answers)
  *   setting                                            |  Your journey starts
@@ -8,7 +9,7 @@
  *
  * Digits stand in the cells as long as they fit; past 64 words the cells become one map of
  * levels, past 1024 the largest weight of each square of cells stands for it, and the panel says
- * so.
+ * so. Of many alike (minor steps) only maps are drawn, small, side by side under their names.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -57,7 +58,7 @@ static char *copy_clean(picture *p, const char *text)
 }
 
 /* A text item, to be finished by the caller's fields in `like`. */
-static void put_text(picture *p, picture_item like, double x, double y, const char *text)
+void picture_text(picture *p, picture_item like, double x, double y, const char *text)
 {
     like.kind = PICTURE_TEXT;
     like.x = x;
@@ -73,7 +74,7 @@ static void put_rect(picture *p, double x, double y, double w, double h, rgb col
             .kind = PICTURE_RECT, .x = x, .y = y, .w = w, .h = h, .colour = colour, .text = tip});
 }
 
-static void put_line(picture *p, double x, double y, double w, double h, rgb colour)
+void picture_line(picture *p, double x, double y, double w, double h, rgb colour)
 {
     put(p, (picture_item){.kind = PICTURE_LINE, .x = x, .y = y, .w = w, .h = h, .colour = colour});
 }
@@ -106,6 +107,7 @@ typedef struct panel {
     double width, height;
     int row_label, column_label; /* columns of text */
     bool slanted;                /* column labels that are wider than a cell */
+    bool bare;                   /* minor: no labels */
 } panel;
 
 static double cell_size(int64_t n)
@@ -134,13 +136,25 @@ static int widest_label(const grid *g, bool rows, int most)
     return widest > most ? most : widest;
 }
 
+static void size_bare(panel *a, int64_t n)
+{
+    a->cell = a->cell_height = n <= 32 ? 7 : n <= 64 ? 4 : cell_size(n);
+    a->top = 22;
+    a->width = fmax(ceil((double)a->columns * a->cell), 190);
+    a->height = a->top + (double)a->rows * a->cell + 10;
+}
+
 static panel make_panel(const trace *t, const trace_step *s, int64_t head)
 {
-    panel a = {.g = grid_of(t, s), .head = head};
+    panel a = {.g = grid_of(t, s), .head = head, .bare = s->minor};
     int64_t n = a.g.columns > a.g.rows ? a.g.columns : a.g.rows;
     a.pool = (n + MOST_CELLS - 1) / MOST_CELLS;
     a.rows = (a.g.rows + a.pool - 1) / a.pool;
     a.columns = (a.g.columns + a.pool - 1) / a.pool;
+    if (a.bare) {
+        size_bare(&a, n);
+        return a;
+    }
     a.cell = cell_size(n);
     a.cell_height = n <= 12 ? 40 : a.cell;
     a.row_label = widest_label(&a.g, true, 16);
@@ -162,11 +176,11 @@ static void draw_axes(picture *p, const panel *a, double x, double y)
 {
     double left = x + a->left, top = y + a->top, middle = (double)a->columns * a->cell / 2;
     picture_item like = {.colour = grey, .size = 11, .anchor = PICTURE_MIDDLE};
-    put_text(p, like, left + (middle < 60 ? 60 : middle), y + 38, "key: column answers");
+    picture_text(p, like, left + (middle < 60 ? 60 : middle), y + 38, "key: column answers");
     like.angle = -90;
     double tall = (double)a->rows * a->cell_height;
     bool low = tall < 130; /* a short matrix has no room for the words at its side */
-    put_text(p, like, x + 12, top + tall / 2, low ? "query" : "query: row asks");
+    picture_text(p, like, x + 12, top + tall / 2, low ? "query" : "query: row asks");
 }
 
 static void draw_labels(picture *p, const trace *t, const panel *a, double x, double y)
@@ -186,7 +200,7 @@ static void draw_labels(picture *p, const trace *t, const panel *a, double x, do
         like.anchor = PICTURE_END;
         like.bold = a->g.rows > 1 && i * a->pool == grid_query(&a->g, t);
         double base = top + ((double)i + 0.5) * a->cell_height + (a->cell_height < LABEL ? 6 : 4);
-        put_text(p, like, left - 8, base, text);
+        picture_text(p, like, left - 8, base, text);
     }
     like.bold = false;
     for (int64_t j = 0; j < a->columns; j += step_column) {
@@ -194,7 +208,7 @@ static void draw_labels(picture *p, const trace *t, const panel *a, double x, do
         double middle = left + ((double)j + 0.5) * a->cell;
         like.anchor = a->slanted ? PICTURE_START : PICTURE_MIDDLE;
         like.angle = a->slanted ? -50 : 0;
-        put_text(p, like, middle + (a->slanted ? 4 : 0), top - 8, text);
+        picture_text(p, like, middle + (a->slanted ? 4 : 0), top - 8, text);
     }
 }
 
@@ -247,8 +261,8 @@ static void draw_single_cells(picture *p, const panel *a, double left, double to
                                      .size = wide ? 13 : 11,
                                      .anchor = PICTURE_MIDDLE,
                                      .mono = true};
-                put_text(p, like, x + a->cell / 2, y + a->cell_height / 2 + 4.5,
-                         wide || digits[0] != '0' ? digits : digits + 1);
+                picture_text(p, like, x + a->cell / 2, y + a->cell_height / 2 + 4.5,
+                             wide || digits[0] != '0' ? digits : digits + 1);
             }
         }
     }
@@ -299,7 +313,7 @@ static void draw_health(picture *p, const panel *a, double left, double top)
 {
     double x = left + (double)a->columns * a->cell + 10;
     picture_item like = {.colour = grey, .size = 11};
-    put_text(p, like, x, a->slanted ? top - a->top + 38 : top - 8, "entropy, bits");
+    picture_text(p, like, x, a->slanted ? top - a->top + 38 : top - 8, "entropy, bits");
     like.mono = true;
     like.colour = ink;
     for (int64_t i = 0; i < a->rows && a->cell_height >= LABEL; i++) {
@@ -307,7 +321,7 @@ static void draw_health(picture *p, const panel *a, double left, double top)
         char bits[NUMBER_BYTES];
         snprintf(bits, sizeof bits, h.possible > 0 ? "%.2f" : "–", h.bits);
         double middle = top + ((double)i + 0.5) * a->cell_height;
-        put_text(p, like, x, middle + 4, bits);
+        picture_text(p, like, x, middle + 4, bits);
         if (h.possible > 0) {
             put_rect(p, x + 36, middle - 3, 56, 6, empty_bar, NULL);
             put_rect(p, x + 36, middle - 3, 56 * fmin(h.bits / h.possible, 1), 6, grey, NULL);
@@ -322,28 +336,32 @@ static void draw_panel(picture *p, const trace *t, const panel *a, double x, dou
     if (a->g.heads > 1) {
         snprintf(head, sizeof head, ", head %lld", (long long)a->head + 1);
     }
-    snprintf(title, sizeof title, "%s%s%s", s->name, head,
+    snprintf(title, sizeof title, "%s%s%s", a->bare && s->title != NULL ? s->title : s->name, head,
              s->beyond ? " (beyond the notebook)" : "");
-    label_clip(clipped, title, (int)(a->width / (13 * EM_BOLD)), "…");
-    put_text(p, (picture_item){.colour = ink, .size = 13, .bold = true}, x, y + 14, clipped);
-    draw_axes(p, a, x, y);
-    draw_labels(p, t, a, x, y);
+    double em = a->bare ? 11 * EM_SANS : 13 * EM_BOLD;
+    label_clip(clipped, title, (int)(a->width / em), "…");
+    picture_text(p, (picture_item){.colour = ink, .size = a->bare ? 11 : 13, .bold = !a->bare}, x,
+                 y + 14, clipped);
+    if (!a->bare) {
+        draw_axes(p, a, x, y);
+        draw_labels(p, t, a, x, y);
+    }
     double left = x + a->left, top = y + a->top;
     double wide = (double)a->columns * a->cell, tall = (double)a->rows * a->cell_height;
-    if (a->rows <= ONE_BY_ONE && a->columns <= ONE_BY_ONE) {
+    if (!a->bare && a->rows <= ONE_BY_ONE && a->columns <= ONE_BY_ONE) {
         draw_single_cells(p, a, left, top);
         draw_health(p, a, left, top);
     } else {
         draw_map(p, a, left, top);
     }
-    put_line(p, left, top, wide, 0, pale);
-    put_line(p, left, top + tall, wide, 0, pale);
-    put_line(p, left, top, 0, tall, pale);
-    put_line(p, left + wide, top, 0, tall, pale);
+    picture_line(p, left, top, wide, 0, pale);
+    picture_line(p, left, top + tall, wide, 0, pale);
+    picture_line(p, left, top, 0, tall, pale);
+    picture_line(p, left + wide, top, 0, tall, pale);
     if (a->pool > 1) {
         snprintf(title, sizeof title, "each cell is the largest of %lld×%lld weights",
                  (long long)a->pool, (long long)a->pool);
-        put_text(p, (picture_item){.colour = grey, .size = 11}, left, top + tall + 16, title);
+        picture_text(p, (picture_item){.colour = grey, .size = 11}, left, top + tall + 16, title);
     }
 }
 
@@ -384,27 +402,27 @@ static void draw_legend(picture *p, double x, double y, bool hidden, bool bars)
     const int steps = 100;
     picture_item like = {.colour = ink, .size = 11, .anchor = PICTURE_MIDDLE};
     picture_item say = {.colour = ink, .size = 12};
-    put_text(p, say, x, y + 12, "weight");
+    picture_text(p, say, x, y + 12, "weight");
     for (int i = 0; i < steps; i++) {
         put_rect(p, x + 56 + 2 * i, y, i + 1 < steps ? 3 : 2, 16, colour_map((i + 0.5) / steps),
                  NULL);
     }
     for (int i = 0; i <= 4; i++) {
         const char *const marks[] = {"0", "0.25", "0.5", "0.75", "1"};
-        put_line(p, x + 56 + 50 * i, y + 16, 0, 4, grey);
-        put_text(p, like, x + 56 + 50 * i, y + 32, marks[i]);
+        picture_line(p, x + 56 + 50 * i, y + 16, 0, 4, grey);
+        picture_text(p, like, x + 56 + 50 * i, y + 32, marks[i]);
     }
     x += 286;
     if (hidden) {
         put(p, (picture_item){
                    .kind = PICTURE_HATCH, .x = x, .y = y, .w = 26, .h = 16, .colour = pale});
-        put_text(p, say, x + 34, y + 12, "hidden by the mask");
+        picture_text(p, say, x + 34, y + 12, "hidden by the mask");
         y += 20;
     }
     if (bars) {
         put_rect(p, x, y + 5, 26, 6, empty_bar, NULL);
         put_rect(p, x, y + 5, 16, 6, grey, NULL);
-        put_text(p, say, x + 34, y + 12, "entropy, of the most possible");
+        picture_text(p, say, x + 34, y + 12, "entropy, of the most possible");
     }
 }
 
@@ -414,35 +432,27 @@ static void draw_title(picture *p, const trace *t)
     int room = (int)((p->width - 2 * MARGIN) / (18 * EM_BOLD));
     if (t->lesson != NULL) {
         snprintf(text, sizeof text, "Lesson %s: %s", t->lesson, t->title);
+    } else if (t->text == NULL) {
+        snprintf(text, sizeof text, "%.500s", t->title != NULL ? t->title : "");
     } else {
         snprintf(text, sizeof text, "“%.500s”", t->title != NULL ? t->title : "");
     }
     label_clip(clipped, text, room, "…");
-    put_text(p, (picture_item){.colour = ink, .size = 18, .bold = true}, MARGIN, MARGIN + 16,
-             clipped);
+    picture_text(p, (picture_item){.colour = ink, .size = 18, .bold = true}, MARGIN, MARGIN + 16,
+                 clipped);
     room = (int)((p->width - 2 * MARGIN) / (12 * EM_SANS));
     label_clip(clipped, t->setting != NULL ? t->setting : "", room, "…");
-    put_text(p, (picture_item){.colour = grey, .size = 12}, MARGIN, MARGIN + 36, clipped);
+    picture_text(p, (picture_item){.colour = grey, .size = 12}, MARGIN, MARGIN + 36, clipped);
     p->title = copy_clean(p, text);
     p->description =
         copy_clean(p, "Heat-map of attention weights. A row asks, a column answers, and "
                       "each row sums to 1. Entropy of each row stands at its right.");
 }
 
-static void arrange(picture *p, const trace *t, const panel *a, size_t n)
+/* Panels side by side, from y on; returns where they end. */
+static double arrange_panels(picture *p, const trace *t, const panel *a, size_t n, size_t across,
+                             double cell_width, double y)
 {
-    double cell_width = 0, y = MARGIN + 60;
-    for (size_t i = 0; i < n; i++) {
-        cell_width = fmax(cell_width, a[i].width);
-    }
-    size_t across = (size_t)fmax(1, floor(1500 / (cell_width + MARGIN)));
-    size_t square = (size_t)ceil(sqrt((double)n));
-    across = across < square ? across : square;
-    double setting =
-        t->setting != NULL ? kit_text_width(t->setting) * 12 * EM_SANS + 2 * MARGIN : 0;
-    p->width = fmax(2 * MARGIN + (double)across * (cell_width + MARGIN) - MARGIN, 580);
-    p->width = fmax(p->width, fmin(ceil(setting) + 8, 760));
-    draw_title(p, t);
     for (size_t from = 0; from < n; from += across) {
         double tallest = 0;
         for (size_t i = from; i < n && i < from + across; i++) {
@@ -451,7 +461,70 @@ static void arrange(picture *p, const trace *t, const panel *a, size_t n)
         }
         y += tallest + 8;
     }
-    draw_legend(p, MARGIN, y + 4, any_hidden(a, n), a[0].rows <= ONE_BY_ONE);
+    return y;
+}
+
+/* A run of panels of one kind, a[0] .. a[n-1]: how wide each is, how many stand side by side. */
+static size_t choose_across(const trace *t, const panel *a, size_t n, double *cell_width)
+{
+    *cell_width = 0;
+    for (size_t i = 0; i < n; i++) {
+        *cell_width = fmax(*cell_width, a[i].width);
+    }
+    if (a[0].bare && t->across > 0) {
+        return (size_t)t->across;
+    }
+    size_t across = (size_t)fmax(1, floor(1500 / (*cell_width + MARGIN)));
+    size_t square = (size_t)ceil(sqrt((double)n));
+    return across < square ? across : square;
+}
+
+static size_t same_kind(const panel *a, size_t n)
+{
+    size_t run = 1;
+    while (run < n && a[run].bare == a[0].bare) {
+        run++;
+    }
+    return run;
+}
+
+static double arrange_curves(picture *p, const trace *t, double y)
+{
+    size_t done = 0, across = (size_t)fmax(1, (p->width - 2 * MARGIN) / PICTURE_CURVE_WIDTH);
+    for (size_t i = 0; i < t->count; i++) {
+        const trace_step *s = &t->step[i];
+        if (s->kind == TRACE_CURVE && s->tensor.rank == 2 && s->tensor.shape[0] > 0 &&
+            s->tensor.shape[1] == 2) {
+            picture_curve(p, t, s, MARGIN + (double)(done % across) * PICTURE_CURVE_WIDTH,
+                          y + floor((double)done / (double)across) * PICTURE_CURVE_HEIGHT);
+            done++;
+        }
+    }
+    return y + ceil((double)done / (double)across) * (PICTURE_CURVE_HEIGHT + 8);
+}
+
+static void arrange(picture *p, const trace *t, const panel *a, size_t n)
+{
+    double cell_width = 0, y = MARGIN + 60;
+    double setting =
+        t->setting != NULL ? kit_text_width(t->setting) * 12 * EM_SANS + 2 * MARGIN : 0;
+    bool bars = false;
+    p->width = 580;
+    for (size_t i = 0, run; i < n; i += run) {
+        run = same_kind(a + i, n - i);
+        size_t across = choose_across(t, a + i, run, &cell_width);
+        p->width = fmax(p->width, 2 * MARGIN + (double)across * (cell_width + MARGIN) - MARGIN);
+        bars = bars || (!a[i].bare && a[i].rows <= ONE_BY_ONE);
+    }
+    p->width = fmax(p->width, fmin(ceil(setting) + 8, 760));
+    draw_title(p, t);
+    y = arrange_curves(p, t, y);
+    for (size_t i = 0, run; i < n; i += run) {
+        run = same_kind(a + i, n - i);
+        size_t across = choose_across(t, a + i, run, &cell_width);
+        y = arrange_panels(p, t, a + i, run, across, cell_width, y);
+    }
+    draw_legend(p, MARGIN, y + 4, any_hidden(a, n), bars);
     p->height = y + 4 + 36 + MARGIN - 8;
 }
 

@@ -44,4 +44,13 @@ void picture_free(picture *p);
 
 rgb picture_level_colour(int level);
 
+/* For layouts: a text, finished by the fields in `like`; a line from x, y to x + w, y + h. */
+void picture_text(picture *p, picture_item like, double x, double y, const char *text);
+void picture_line(picture *p, double x, double y, double w, double h, rgb colour);
+
+/* picture_curve.c: a step that is a curve, as a panel of this size. */
+#define PICTURE_CURVE_WIDTH 460.0
+#define PICTURE_CURVE_HEIGHT 200.0
+void picture_curve(picture *p, const trace *t, const trace_step *s, double x, double y);
+
 #endif

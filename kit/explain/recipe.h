@@ -22,8 +22,8 @@ typedef struct recipe {
     bool beyond;         /* so are the steps to come */
 } recipe;
 
-/* Starts an empty trace; `lesson` is NULL for explain, `text` is split into words if it is not
- * NULL. */
+/* Starts an empty trace: a lesson's, or, with `lesson` NULL, explain's, or train's if there is no
+ * text either. `text` is split into words. */
 recipe recipe_begin(trace *t, attn_context *ctx, kit_error *err, const char *lesson,
                     const char *title, const char *text);
 void recipe_setting(recipe *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -46,6 +46,7 @@ void recipe_rows(recipe *r, const char *const *labels, size_t count);
 void recipe_columns(recipe *r, const char *const *labels, size_t count);
 void recipe_word_rows(recipe *r);    /* the sentence's words ask */
 void recipe_word_columns(recipe *r); /* the sentence's words answer */
+void recipe_minor(recipe *r);
 void recipe_printed(recipe *r, const char *verbatim);
 void recipe_slack(recipe *r, double slack, double part, const char *why);
 void recipe_aside(recipe *r, const char *title, const char *verbatim); /* only for lesson_check */

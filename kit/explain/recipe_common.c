@@ -21,7 +21,7 @@ recipe recipe_begin(trace *t, attn_context *ctx, kit_error *err, const char *les
     recipe r = {t, ctx, err, KIT_OK, NULL, false};
     t->heads = 1;
     t->query = -1;
-    set_string(&r, &t->command, lesson != NULL ? "lesson" : "explain");
+    set_string(&r, &t->command, lesson != NULL ? "lesson" : text != NULL ? "explain" : "train");
     set_string(&r, &t->lesson, lesson);
     set_string(&r, &t->title, title);
     set_string(&r, &t->text, text);
@@ -175,6 +175,14 @@ void recipe_word_rows(recipe *r)
 void recipe_word_columns(recipe *r)
 {
     recipe_columns(r, (const char *const *)r->trace->words.word, r->trace->words.count);
+}
+
+void recipe_minor(recipe *r)
+{
+    trace_step *s = last(r);
+    if (s != NULL) {
+        s->minor = true;
+    }
 }
 
 void recipe_printed(recipe *r, const char *verbatim)

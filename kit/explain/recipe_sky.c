@@ -1,5 +1,7 @@
 /* Lesson `sky`: "sky is blue", three words of two numbers each. Everything is typed in, nothing
- * drawn. */
+ * drawn. The notebook asks PyTorch to track the gradients of its three matrices and never uses
+ * them; with gradients, the lesson goes on to what loss.backward() would give, checked against
+ * PyTorch's numbers. */
 #include "lessons.h"
 #include "recipe.h"
 
@@ -70,7 +72,7 @@ static void row_sums(recipe *r, kit_array weights)
     recipe_printed(r, "tensor(1.) tensor(1.) tensor(1.0000)");
 }
 
-static void attend(recipe *r, kit_array q, kit_array k, kit_array v)
+static kit_array attend(recipe *r, kit_array q, kit_array k, kit_array v)
 {
     recipe_attention a = {recipe_view(q), recipe_view(k), recipe_view(v), 1, false, NULL};
     r->section = "Attention logits";
@@ -112,9 +114,107 @@ static void attend(recipe *r, kit_array q, kit_array k, kit_array v)
     recipe_printed(r, "tensor([[0.1460, 0.1802],\n"
                       "[0.1543, 0.1757],\n"
                       "[0.1535, 0.1761]], grad_fn=)");
+    return out;
 }
 
-int lesson_sky(trace *t, attn_context *ctx, kit_error *err)
+/* ------------------------------------------------------------------------------------ Gradients */
+
+static void loss(recipe *r, kit_array context)
+{
+    r->section = "Gradients of the sum of the outputs";
+    kit_array sum = recipe_step(r, "loss", TRACE_SCALAR, ATTN_F32, 0, NULL);
+    for (int i = 0; r->status == KIT_OK && i < WORDS * SIZE; i++) {
+        *(float *)sum.data += ((const float *)context.data)[i];
+    }
+    recipe_say(r, "A simple loss", "L = Σ O", "One number, so that there is a slope to ask for.");
+    recipe_made(r, TRACE_GIVEN, "context", NULL, 0);
+}
+
+static kit_array gradient_step(recipe *r, const char *name, const char *title, const char *formula,
+                               const char *sentence)
+{
+    kit_array out = recipe_step(r, name, TRACE_VALUES, ATTN_F32, SHAPE(WORDS, SIZE));
+    recipe_say(r, title, formula, "%s", sentence);
+    recipe_word_rows(r);
+    return out;
+}
+
+/* The forward call again, for its log-sum-exp, and then backwards through it. */
+static void attention_back(recipe *r, kit_array q, kit_array k, kit_array v, kit_array dout,
+                           attn_sdpa_grads *grads)
+{
+    float out[WORDS * SIZE], lse[WORDS];
+    attn_error e;
+    if (r->status != KIT_OK) {
+        return;
+    }
+    attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+    attn_tensor lse_view = attn_matrix(lse, ATTN_F32, WORDS, 1);
+    a.q = recipe_view(q);
+    a.k = recipe_view(k);
+    a.v = recipe_view(v);
+    a.out = attn_matrix(out, ATTN_F32, WORDS, SIZE);
+    a.lse = &lse_view;
+    grads->dout = recipe_view(dout);
+    recipe_engine(r, attn_sdpa_forward(r->ctx, &a, &e), &e);
+    if (r->status == KIT_OK) {
+        recipe_engine(r, attn_sdpa_backward(r->ctx, &a, grads, &e), &e);
+    }
+}
+
+static void weight_gradient(recipe *r, kit_array x, kit_array dout, const char *name,
+                            const char *title, const char *formula, const char *pytorch)
+{
+    kit_array out = recipe_step(r, name, TRACE_VALUES, ATTN_F32, SHAPE(SIZE, SIZE));
+    attn_error e;
+    if (r->status == KIT_OK) {
+        attn_tensor d = recipe_view(dout), in = recipe_view(x);
+        attn_tensor to = recipe_swapped(recipe_view(out)); /* the notebook keeps W as [in, out] */
+        recipe_engine(r, attn_linear_backward(r->ctx, &d, &in, NULL, NULL, &to, NULL, &e), &e);
+    }
+    recipe_say(r, title, formula, "A step against it makes the loss smaller.");
+    recipe_printed(r, pytorch);
+}
+
+static void gradients(recipe *r, kit_array x, kit_array q, kit_array k, kit_array v,
+                      kit_array context)
+{
+    const char *const why = "float rounding of dA, near 0.4, before it cancels";
+    const float ones[WORDS * SIZE] = {1, 1, 1, 1, 1, 1};
+    attn_sdpa_grads grads = ATTN_SDPA_GRADS_INIT;
+    r->beyond = true;
+    loss(r, context);
+    kit_array dout =
+        recipe_given(r, "grad_context", TRACE_VALUES, ATTN_F32, SHAPE(WORDS, SIZE), ones);
+    recipe_say(r, "Its slope by each output", "dO = 1", "Each output adds itself to the sum.");
+    recipe_word_rows(r);
+    kit_array dv = gradient_step(r, "grad_values", "By the values", "dV = Aᵀ·dO",
+                                 "How much weight all queries together give to each word.");
+    kit_array dk = gradient_step(r, "grad_keys", "By the keys", "dK = dSᵀ·Q / √2",
+                                 "dS = A · (dA − Σ A·dA): softmax, backwards.");
+    kit_array dq = gradient_step(r, "grad_queries", "By the queries", "dQ = dS·K / √2",
+                                 "Small, because the three values hardly differ.");
+    grads.dq = recipe_view(dq);
+    grads.dk = recipe_view(dk);
+    grads.dv = recipe_view(dv);
+    attention_back(r, q, k, v, dout, &grads);
+    weight_gradient(r, x, dq, "grad_w_q_of_sum", "By W_q", "dWQ = Xᵀ·dQ",
+                    "tensor([[-0.00690474734, 0.00932981540],\n"
+                    "[-0.00969982427, 0.01313520409]])");
+    recipe_slack(r, 0x1p-25, 0, why);
+    weight_gradient(r, x, dk, "grad_w_k_of_sum", "By W_k", "dWK = Xᵀ·dK",
+                    "tensor([[-0.00957765803, -0.02164704539],\n"
+                    "[-0.00063158100, -0.00144781056]])");
+    recipe_slack(r, 0x1p-25, 0, why);
+    weight_gradient(r, x, dv, "grad_w_v_of_sum", "By W_v", "dWV = Xᵀ·dV",
+                    "tensor([[-0.99509001, -0.99509001],\n"
+                    "[-1.46209610, -1.46209610]])");
+    recipe_note(r, "gradient",
+                "The notebook sets requires_grad on W_q, W_k and W_v; after context.sum() and "
+                "backward(), these are their .grad.");
+}
+
+static int build(trace *t, attn_context *ctx, bool with_gradients, kit_error *err)
 {
     recipe r = recipe_begin(t, ctx, err, "sky", "Self Attention - Basics", "sky is blue");
     recipe_setting(&r, "n = 3, d = d_k = d_v = 2, scores ÷ √2, no mask, numbers from the notebook");
@@ -142,11 +242,22 @@ int lesson_sky(trace *t, attn_context *ctx, kit_error *err)
                           "tensor([[0.3048, 0.0934],\n"
                           "[0.0763, 0.1909],\n"
                           "[0.0921, 0.2368]], grad_fn=)");
-    attend(&r, q, k, v);
+    kit_array context = attend(&r, q, k, v);
+    if (with_gradients) {
+        gradients(&r, x, q, k, v, context);
+    }
     recipe_health(&r, "weights",
                   &(recipe_advice){NULL, NULL,
                                    "The typed-in matrices are small, so all scores are near 0.",
                                    "a sentence with larger scores: attn explain \"sky is blue\""});
-    recipe_note(&r, "next", "--check  --full  --quiz  --query blue  -o map.svg  --json");
+    recipe_note(&r, "next", "--check  %s--full  --quiz  --query blue  -o map.svg  --json",
+                with_gradients ? "" : "--gradients  ");
     return recipe_end(&r);
+}
+
+int lesson_sky(trace *t, attn_context *ctx, kit_error *err) { return build(t, ctx, false, err); }
+
+int lesson_sky_gradients(trace *t, attn_context *ctx, kit_error *err)
+{
+    return build(t, ctx, true, err);
 }

@@ -1,4 +1,4 @@
-/* A trace as one JSON object: schema attn.explain/1 or attn.lesson/1.
+/* A trace as one JSON object: schema attn.explain/1, attn.lesson/1 or attn.train/1.
  *
  * Every float is written with the fewest digits that read back as the same float; what JSON has no
  * number for is one of the strings "inf", "-inf", "nan". Written as a stream: a matrix of numbers
@@ -86,7 +86,7 @@ static void put_labels(sink *s, const char *name, char **labels, size_t count)
     sink_puts(s, "]");
 }
 
-static const char *const kind_names[] = {"ids", "values", "scores", "weights", "scalar"};
+static const char *const kind_names[] = {"ids", "values", "scores", "weights", "scalar", "curve"};
 
 static void put_step(sink *s, const trace_step *step)
 {

@@ -125,6 +125,10 @@ static void put_step(page *p, const trace_step *s)
         put_ids(p, s);
         return;
     }
+    if (s->kind == TRACE_CURVE) {
+        text_curve(p, s);
+        return;
+    }
     if (s->kind == TRACE_WEIGHTS) {
         text_worked(p, s, false);
         text_weights(p, s);
@@ -132,7 +136,8 @@ static void put_step(page *p, const trace_step *s)
     }
     /* Lessons are small and meant to be read beside the notebook; a sentence of one's own shows the
      * chosen row, and all with --full. */
-    bool whole = p->full || (p->trace->lesson != NULL && text_matrix_fits(p, s));
+    bool own = p->trace->lesson == NULL && p->trace->text != NULL;
+    bool whole = p->full || (!own && text_matrix_fits(p, s));
     bool drawn = s->op == TRACE_GIVEN && s->kind == TRACE_VALUES;
     text_worked(p, s, !whole && !drawn);
     if (whole) {
@@ -185,7 +190,7 @@ static void put_steps(page *p)
     int number = 1;
     for (size_t i = 0; i < t->count;) {
         const trace_step *s = &t->step[i];
-        if (s->aside) {
+        if (s->aside || (s->minor && !p->full)) {
             i++;
             continue;
         }

@@ -44,6 +44,9 @@ int text_label_width(const page *p, const grid *g); /* of the row labels, after 
 const char *text_shade(const page *p, double weight);
 const char *text_weight(char out[NUMBER_BYTES], double weight, int digits);
 
+/* text_curve.c: y over x, as high as it is readable. */
+void text_curve(page *p, const trace_step *s);
+
 /* text_worked.c: the chosen query's numbers with their operands; and its row, if `row_too`. */
 void text_worked(page *p, const trace_step *s, bool row_too);
 

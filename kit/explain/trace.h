@@ -15,7 +15,8 @@ typedef enum trace_kind {
     TRACE_VALUES,  /* any matrix */
     TRACE_SCORES,  /* a row asks, a column answers; any sign; -inf where masked */
     TRACE_WEIGHTS, /* a row asks, a column answers; 0..1, rows sum to 1 */
-    TRACE_SCALAR
+    TRACE_SCALAR,
+    TRACE_CURVE /* [n,2]: x and y of a curve, x rising; column labels name them */
 } trace_kind;
 
 /* Where a step's numbers come from, so that any of them can be written out with its operands: `a`
@@ -43,9 +44,11 @@ typedef struct trace_step {
     size_t row_label_count;
     char **column_labels; /* of the last dimension, or NULL; owned */
     size_t column_label_count;
-    bool beyond;   /* goes on where the notebook stops */
-    char *printed; /* what the notebook printed for it, verbatim digits, or NULL */
-    bool aside;    /* only there to be compared with `printed`: no renderer draws it */
+    bool beyond; /* goes on where the notebook stops */
+    bool minor;  /* one of many like it: drawn small, and in text only with everything else */
+    char
+        *printed; /* what the notebook printed for it, or beyond it, what PyTorch prints; or NULL */
+    bool aside;   /* only there to be compared with `printed`: no renderer draws it */
     trace_op op;
     char *a, *b;   /* names of the operand steps, or NULL */
     double factor; /* of TRACE_SCALE; of TRACE_SOFTMAX if a is yet to be scaled, else 0 */
@@ -55,13 +58,14 @@ typedef struct trace_step {
 } trace_step;
 
 typedef struct trace {
-    char *command; /* "explain" or "lesson": JSON schema "attn.<command>/1" */
+    char *command; /* "explain", "lesson", "train": JSON schema "attn.<command>/1" */
     char *title;
     char *lesson;  /* the lesson's name, or NULL */
     char *text;    /* the sentence, or NULL */
     char *setting; /* one line: sizes, scale, mask, where the weights come from; or NULL */
     kit_words words;
     int64_t heads, query; /* query: the row that is written out, -1: none */
+    int64_t across;       /* minor panels side by side in a picture; 0: as many as fit */
     char *notes; /* lines "label<TAB>sentence" for the end: health, slips, what to try; or NULL */
     trace_step *step;
     size_t count, capacity;

@@ -4,6 +4,7 @@
  *   header.c  the header of a .npy, as text
  *   npy.c     a .npy from a source; a .npy into an output
  *   npz.c     a member of a .npz as a source
+ *   safetensors.c  the header of a .safetensors, a tensor of it as a source; a whole file out
  *   array.c   arrays in memory
  *   output.c  files that are whole or absent
  *
@@ -84,6 +85,8 @@ int io_npy_parse_header(io_npy *h, const char *text, size_t size, const char *na
 /* Reads the header, and checks that as many bytes follow as it says, where the source knows. */
 int io_npy_open(io_npy *h, io_source *s, kit_error *err);
 int io_npy_load(kit_array *a, io_source *s, kit_error *err);
+/* What follows the header: all that is left of the source. */
+int io_npy_load_elements(kit_array *a, const io_npy *h, io_source *s, kit_error *err);
 
 /* ------------------------------------------------------------------------------------ .npz
  *
@@ -92,6 +95,48 @@ int io_npy_load(kit_array *a, io_source *s, kit_error *err);
 bool io_is_zip(const unsigned char *bytes, size_t size);
 int io_npz_load(kit_array *a, io_source *file, const char *member, kit_error *err);
 int io_npz_list(kit_entry **entries, size_t *count, io_source *file, const char *member,
+                kit_error *err);
+
+/* ---------------------------------------------------------------------------- .safetensors
+ *
+ * `file` must know its size and outlive `f`, whose entries stand in the order of their bytes.
+ */
+#define IO_SAFETENSORS_HEADER_LIMIT ((uint64_t)100000000) /* bytes, as the reference has it */
+
+typedef struct io_tensor {
+    const char *name; /* in the header */
+    const io_element *element;
+    int rank;
+    int64_t shape[KIT_MAX_RANK];
+    size_t begin, bytes; /* of the data */
+} io_tensor;
+
+typedef struct io_safetensors {
+    io_source *file;
+    void *header; /* json_t */
+    io_tensor *tensor;
+    size_t count;
+    int64_t data; /* where it begins in the file */
+} io_safetensors;
+
+bool io_is_safetensors(const unsigned char *bytes, size_t size); /* the first 9 bytes tell */
+int io_safetensors_open(io_safetensors *f, io_source *file, kit_error *err);
+void io_safetensors_close(io_safetensors *f); /* also after a failure to open */
+const io_tensor *io_safetensors_find(const io_safetensors *f, const char *name); /* or NULL */
+const char *io_safetensors_metadata(const io_safetensors *f, const char *key);   /* or NULL */
+/* name NULL: the only one. */
+int io_safetensors_load(kit_array *a, const io_safetensors *f, const char *name, kit_error *err);
+int io_safetensors_list(kit_entry **entries, size_t *count, const io_safetensors *f,
+                        const char *name, kit_error *err);
+
+/* Which arrays a file of several holds, for a message: that `member` is not there, or (NULL) that
+ * one must be named. */
+typedef struct io_names {
+    char text[512];
+    size_t used;
+} io_names;
+void io_names_add(io_names *names, const char *name, size_t length);
+int io_no_array(const char *file, const char *kind, const char *member, const io_names *names,
                 kit_error *err);
 
 #endif

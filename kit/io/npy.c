@@ -212,18 +212,22 @@ static int read_elements(kit_array *a, const io_npy *h, io_source *s, kit_error 
     return code;
 }
 
+int io_npy_load_elements(kit_array *a, const io_npy *h, io_source *s, kit_error *err)
+{
+    int code = io_array_reserve(a, h->element->dtype, h->rank, h->shape, s->name, err);
+    if (!code)
+        code = read_elements(a, h, s, err);
+    if (code)
+        kit_array_free(a);
+    return code;
+}
+
 int io_npy_load(kit_array *a, io_source *s, kit_error *err)
 {
     memset(a, 0, sizeof *a);
     io_npy h;
-    int code = io_npy_open(&h, s, err);
-    if (!code)
-        code = io_array_reserve(a, h.element->dtype, h.rank, h.shape, s->name, err);
-    if (!code)
-        code = read_elements(a, &h, s, err);
-    if (code)
-        kit_array_free(a);
-    return code;
+    const int code = io_npy_open(&h, s, err);
+    return code ? code : io_npy_load_elements(a, &h, s, err);
 }
 
 int kit_npy_parse(kit_array *a, const void *bytes, size_t size, const char *name, kit_error *err)

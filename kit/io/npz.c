@@ -193,17 +193,10 @@ static int find(const archive *z, const char *member, size_t *found, kit_error *
                 return KIT_OK;
             }
     }
-    char names[512] = "nothing";
-    size_t used = 0;
-    for (size_t i = 0; i < z->count && used < sizeof names; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%.*s", i ? ", " : "",
-                                 (int)z->label[i].length, z->label[i].name);
-    const char *more = used < sizeof names ? "" : "...";
-    if (member)
-        return kit_fail(err, KIT_BAD_FILE, "%s: no array '%.100s' there; it holds %s%s",
-                        z->file->name, member, names, more);
-    return kit_fail(err, KIT_BAD_FILE, "%s: say which array, as in file.npz:name; it holds %s%s",
-                    z->file->name, names, more);
+    io_names names = {0};
+    for (size_t i = 0; i < z->count; i++)
+        io_names_add(&names, z->label[i].name, z->label[i].length);
+    return io_no_array(z->file->name, "npz", member, &names, err);
 }
 
 /* ------------------------------------------------------------------------ A member as a source */

@@ -1,4 +1,4 @@
-/* Bytes to read, and what a spec names: "file.npy", "file.npz:name", "-".
+/* Bytes to read, and what a spec names: "file.npy", "file.npz:name", "file.safetensors:name", "-".
  *
  * A file of known size is read by pread at places that were checked against that size; mapping it
  * would turn a file that shrinks meanwhile into a signal. Everything else (pipes, devices, standard
@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -66,12 +67,20 @@ int io_read(io_source *s, void *to, size_t size, size_t *got, kit_error *err)
 
 /* ----------------------------------------------------------------------------------- Specs */
 
+typedef enum format { NPY, NPZ, SAFETENSORS } format;
+
 typedef struct input {
     io_source source;
     char *path;         /* owned */
-    const char *member; /* of a .npz, in the spec; NULL: not named */
-    bool opened, zip;
+    const char *member; /* in the spec; NULL: not named */
+    bool opened;
+    format format;
 } input;
+
+struct kit_safetensors {
+    input in;
+    io_safetensors file;
+};
 
 static void input_close(input *in)
 {
@@ -80,17 +89,36 @@ static void input_close(input *in)
     free(in->path);
 }
 
+/* What stands before the ":" of a file of several arrays. */
+static const struct {
+    const char *suffix;
+    format format;
+} kinds[] = {{".npz", NPZ}, {".safetensors", SAFETENSORS}};
+
+static bool names(const char *spec, size_t length, const char *suffix)
+{
+    const size_t n = strlen(suffix);
+    return length >= n && memcmp(spec + length - n, suffix, n) == 0;
+}
+
+size_t kit_spec_path_length(const char *spec)
+{
+    for (const char *colon = strchr(spec, ':'); colon; colon = strchr(colon + 1, ':'))
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+            if (names(spec, (size_t)(colon - spec), kinds[i].suffix))
+                return (size_t)(colon - spec);
+    return strlen(spec);
+}
+
 static int split_spec(input *in, const char *spec, kit_error *err)
 {
-    static const char mark[] = ".npz:";
-    const char *found = strstr(spec, mark);
-    const size_t length = found ? (size_t)(found - spec) + sizeof mark - 2 : strlen(spec);
+    const size_t length = kit_spec_path_length(spec);
     in->path = malloc(length + 1);
     if (!in->path)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", spec);
     memcpy(in->path, spec, length);
     in->path[length] = 0;
-    in->member = found ? spec + length + 1 : NULL;
+    in->member = spec[length] ? spec + length + 1 : NULL;
     return KIT_OK;
 }
 
@@ -115,10 +143,13 @@ static int open_path(input *in, kit_error *err)
         return KIT_OK;
 
     s->size = (int64_t)st.st_size;
-    unsigned char start[4];
+    unsigned char start[9];
     size_t got;
     const int code = io_read(s, start, sizeof start, &got, err);
-    in->zip = !code && io_is_zip(start, got);
+    if (io_is_zip(start, got))
+        in->format = NPZ;
+    else if (io_is_safetensors(start, got) || names(in->path, strlen(in->path), ".safetensors"))
+        in->format = SAFETENSORS;
     s->at = 0;
     return code;
 }
@@ -135,8 +166,18 @@ static int input_open(input *in, const char *spec, kit_error *err)
     int code = split_spec(in, spec, err);
     if (!code)
         code = open_path(in, err);
-    if (!code && in->member && !in->zip)
+    if (!code && in->member && in->format == NPY)
         code = kit_fail(err, KIT_BAD_FILE, "%s: not a .npz file", in->path);
+    return code;
+}
+
+static int load_tensor(kit_array *a, input *in, kit_error *err)
+{
+    io_safetensors f;
+    int code = io_safetensors_open(&f, &in->source, err);
+    if (!code)
+        code = io_safetensors_load(a, &f, in->member, err);
+    io_safetensors_close(&f);
     return code;
 }
 
@@ -146,8 +187,11 @@ int kit_read_array(kit_array *a, const char *spec, kit_error *err)
     input in;
     int code = input_open(&in, spec, err);
     if (!code)
-        code =
-            in.zip ? io_npz_load(a, &in.source, in.member, err) : io_npy_load(a, &in.source, err);
+        switch (in.format) {
+        case NPY: code = io_npy_load(a, &in.source, err); break;
+        case NPZ: code = io_npz_load(a, &in.source, in.member, err); break;
+        case SAFETENSORS: code = load_tensor(a, &in, err); break;
+        }
     input_close(&in);
     return code;
 }
@@ -169,6 +213,16 @@ static int list_npy(kit_entry **entries, size_t *count, io_source *s, kit_error 
     return KIT_OK;
 }
 
+static int list_tensors(kit_entry **entries, size_t *count, input *in, kit_error *err)
+{
+    io_safetensors f;
+    int code = io_safetensors_open(&f, &in->source, err);
+    if (!code)
+        code = io_safetensors_list(entries, count, &f, in->member, err);
+    io_safetensors_close(&f);
+    return code;
+}
+
 int kit_read_list(kit_entry **entries, size_t *count, const char *path, kit_error *err)
 {
     *entries = NULL;
@@ -176,8 +230,79 @@ int kit_read_list(kit_entry **entries, size_t *count, const char *path, kit_erro
     input in;
     int code = input_open(&in, path, err);
     if (!code)
-        code = in.zip ? io_npz_list(entries, count, &in.source, in.member, err)
-                      : list_npy(entries, count, &in.source, err);
+        switch (in.format) {
+        case NPY: code = list_npy(entries, count, &in.source, err); break;
+        case NPZ: code = io_npz_list(entries, count, &in.source, in.member, err); break;
+        case SAFETENSORS: code = list_tensors(entries, count, &in, err); break;
+        }
     input_close(&in);
     return code;
+}
+
+/* ------------------------------------------------------------------- A .safetensors, kept open */
+
+int kit_safetensors_open(kit_safetensors **out, const char *path, kit_error *err)
+{
+    kit_safetensors *f = *out = calloc(1, sizeof *f);
+    if (!f)
+        return kit_fail(err, KIT_LIMIT, "%s: not enough memory", path);
+    int code = input_open(&f->in, path, err);
+    if (!code)
+        code = io_safetensors_open(&f->file, &f->in.source, err);
+    if (code) {
+        kit_safetensors_close(f);
+        *out = NULL;
+    }
+    return code;
+}
+
+void kit_safetensors_close(kit_safetensors *f)
+{
+    if (!f)
+        return;
+    io_safetensors_close(&f->file);
+    input_close(&f->in);
+    free(f);
+}
+
+bool kit_safetensors_has(const kit_safetensors *f, const char *name)
+{
+    return io_safetensors_find(&f->file, name) != NULL;
+}
+
+size_t kit_safetensors_bytes(const kit_safetensors *f)
+{
+    return (size_t)(f->file.file->size - f->file.data);
+}
+
+const char *kit_safetensors_metadata(const kit_safetensors *f, const char *key)
+{
+    return io_safetensors_metadata(&f->file, key);
+}
+
+int kit_safetensors_load(kit_array *a, const kit_safetensors *f, const char *name, kit_error *err)
+{
+    return io_safetensors_load(a, &f->file, name, err);
+}
+
+/* -------------------------------------------------------------------- Names for a message */
+
+void io_names_add(io_names *n, const char *name, size_t length)
+{
+    const size_t room = sizeof n->text - n->used;
+    if (n->used < sizeof n->text)
+        n->used += (size_t)snprintf(n->text + n->used, room, "%s%.*s", n->used ? ", " : "",
+                                    (int)(length < room ? length : room), name);
+}
+
+int io_no_array(const char *file, const char *kind, const char *member, const io_names *n,
+                kit_error *err)
+{
+    const char *held = n->used ? n->text : "nothing";
+    const char *more = n->used < sizeof n->text ? "" : "...";
+    if (member)
+        return kit_fail(err, KIT_BAD_FILE, "%s: no array '%.100s' there; it holds %s%s", file,
+                        member, held, more);
+    return kit_fail(err, KIT_BAD_FILE, "%s: say which array, as in file.%s:name; it holds %s%s",
+                    file, kind, held, more);
 }

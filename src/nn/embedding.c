@@ -1,21 +1,18 @@
-/* The embedding: rows of a table, by number. */
-#include <string.h>
-
+/* The embedding: rows of a table, by number; and their gradients, added up. */
 #include "module.h"
 
-static attn_status check_embedding(const attn_tensor *table, const int64_t *ids, int64_t count,
-                                   const attn_tensor *out, attn_error *err)
+/* table or dtable, and out or dout, by the names that they go by. */
+static attn_status check_embedding(const attn_tensor *table, const char *table_name,
+                                   const int64_t *ids, int64_t count, const attn_tensor *out,
+                                   const char *out_name, attn_error *err)
 {
     attn_status s;
-    if ((s = attni_module_check(table, "table", table, "table", err)) ||
-        (s = attni_module_check_output(out, "out", table, "table", err)))
-        return s;
     const int64_t V = table->shape[2], E = table->shape[3];
     if (count < 0)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "count", "count is %lld; it must not be negative",
                           (long long)count);
-    if ((s = attni_module_check_shape(table, "table", 1, 1, V, E, err)) ||
-        (s = attni_module_check_shape(out, "out", 1, 1, count, E, err)))
+    if ((s = attni_module_check_shape(table, table_name, 1, 1, V, E, err)) ||
+        (s = attni_module_check_shape(out, out_name, 1, 1, count, E, err)))
         return s;
     if (count > 0 && !ids)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "ids", "ids is NULL; it must hold %lld ids",
@@ -25,31 +22,68 @@ static attn_status check_embedding(const attn_tensor *table, const int64_t *ids,
             return attni_fail(
                 err, ATTN_ERR_ARGUMENT, "ids",
                 "ids[%lld] is %lld; it must be at least 0 and less than %lld, the rows "
-                "of table",
-                (long long)n, (long long)ids[n], (long long)V);
+                "of %s",
+                (long long)n, (long long)ids[n], (long long)V, table_name);
     return ATTN_OK;
-}
-
-static void copy_row(char *dst, int64_t dst_stride, const char *src, int64_t src_stride, int64_t n,
-                     size_t size)
-{
-    if (dst_stride == 1 && src_stride == 1) {
-        memcpy(dst, src, (size_t)n * size);
-        return;
-    }
-    for (int64_t j = 0; j < n; j++)
-        memcpy(dst + j * dst_stride * (int64_t)size, src + j * src_stride * (int64_t)size, size);
 }
 
 attn_status attn_embedding_forward(attn_context *ctx, const attn_tensor *table, const int64_t *ids,
                                    int64_t count, const attn_tensor *out, attn_error *err)
 {
     (void)ctx; /* copying needs neither threads nor scratch */
-    const attn_status status = check_embedding(table, ids, count, out, err);
-    if (status != ATTN_OK || table->shape[3] == 0)
+    attn_status status;
+    if ((status = attni_module_check(table, "table", table, "table", err)) ||
+        (status = attni_module_check_output(out, "out", table, "table", err)) ||
+        (status = check_embedding(table, "table", ids, count, out, "out", err)) ||
+        table->shape[3] == 0)
         return status;
     for (int64_t n = 0; n < count; n++)
-        copy_row(attni_at(out, 0, 0, n, 0), out->stride[3], attni_at(table, 0, 0, ids[n], 0),
-                 table->stride[3], table->shape[3], attn_dtype_size(table->dtype));
+        attni_module_copy_row(attni_at(out, 0, 0, n, 0), out->stride[3],
+                              attni_at(table, 0, 0, ids[n], 0), table->stride[3], table->shape[3],
+                              attn_dtype_size(table->dtype));
+    return ATTN_OK;
+}
+
+typedef struct table_work {
+    const attn_tensor *dout, *dtable;
+    const int64_t *ids;
+    int64_t count;
+} table_work;
+
+/* Columns in pieces: a thread adds up all ids in order for its own, and meets no other. */
+static void add_columns(void *arg, int64_t first, int64_t end)
+{
+    const table_work *w = arg;
+    const attn_tensor *to = w->dtable, *from = w->dout;
+    for (int64_t c = first * ATTNI_PIECE; c < end * ATTNI_PIECE; c += ATTNI_PIECE) {
+        const int64_t E = to->shape[3], n = E - c < ATTNI_PIECE ? E - c : ATTNI_PIECE;
+        double sum[ATTNI_PIECE] = {0}, row[ATTNI_PIECE];
+        for (int64_t v = 0; v < to->shape[2]; v++)
+            attni_store_row_f64(attni_at(to, 0, 0, v, c), to->dtype, to->stride[3], sum, n);
+        for (int64_t i = 0; i < w->count; i++) {
+            char *at = attni_at(to, 0, 0, w->ids[i], c);
+            attni_load_row_f64(sum, at, to->dtype, to->stride[3], n);
+            attni_load_row_f64(row, attni_at(from, 0, 0, i, c), from->dtype, from->stride[3], n);
+            for (int64_t j = 0; j < n; j++)
+                sum[j] += row[j];
+            attni_store_row_f64(at, to->dtype, to->stride[3], sum, n);
+        }
+    }
+}
+
+attn_status attn_embedding_backward(attn_context *ctx, const attn_tensor *dout, const int64_t *ids,
+                                    int64_t count, const attn_tensor *dtable, attn_error *err)
+{
+    table_work w = {dout, dtable, ids, count};
+    attni_call call;
+    attn_status s;
+    if ((s = attni_module_check(dout, "dout", dout, "dout", err)) ||
+        (s = attni_module_check_output(dtable, "dtable", dout, "dout", err)) ||
+        (s = check_embedding(dtable, "dtable", ids, count, dout, "dout", err)) ||
+        (s = attni_call_begin(&call, ctx, 0, NULL, 0, err)))
+        return s;
+    attni_module_share(&call, attni_div_up(dtable->shape[3], ATTNI_PIECE), count * ATTNI_PIECE,
+                       add_columns, &w);
+    attni_call_end(&call);
     return ATTN_OK;
 }

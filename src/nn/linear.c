@@ -28,9 +28,9 @@
 
 /* ------------------------------------------------------------------------------------- Checking */
 
-/* t must be [B|1, H|1, rows, columns], B and H being out's. */
-static attn_status check_operand(const attn_tensor *t, const char *name, const attn_tensor *out,
-                                 int64_t rows, int64_t columns, attn_error *err)
+attn_status attni_linear_check_operand(const attn_tensor *t, const char *name,
+                                       const attn_tensor *out, int64_t rows, int64_t columns,
+                                       attn_error *err)
 {
     const int64_t *n = t->shape, B = out->shape[0], H = out->shape[1];
     if ((n[0] == B || n[0] == 1) && (n[1] == H || n[1] == 1) && n[2] == rows && n[3] == columns)
@@ -52,9 +52,9 @@ static attn_status check_linear(const attn_tensor *x, const attn_tensor *weight,
         (s = attni_module_check_output(out, "out", x, "x", err)))
         return s;
     const int64_t T = out->shape[2], Out = out->shape[3], In = x->shape[3];
-    if ((s = check_operand(x, "x", out, T, In, err)) ||
-        (s = check_operand(weight, "weight", out, Out, In, err)) ||
-        (bias && (s = check_operand(bias, "bias", out, 1, Out, err))))
+    if ((s = attni_linear_check_operand(x, "x", out, T, In, err)) ||
+        (s = attni_linear_check_operand(weight, "weight", out, Out, In, err)) ||
+        (bias && (s = attni_linear_check_operand(bias, "bias", out, 1, Out, err))))
         return s;
     return ATTN_OK;
 }

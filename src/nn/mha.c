@@ -21,8 +21,6 @@
 #include "../sdpa.h"
 #include "module.h"
 
-#define DROPOUT_ROWS 16 /* below so many rows of dropout a thread is not worth waking */
-
 typedef struct mha_plan {
     const attn_mha_args *args;
     const attn_mha *module; /* or NULL: the weights are args' */
@@ -66,8 +64,8 @@ static attn_tensor packed_bias(const void *data, attn_dtype dtype, int64_t row, 
     return t;
 }
 
-attn_status attn_mha_packed(attn_mha_args *args, const void *in_proj_weight,
-                            const void *in_proj_bias, attn_dtype dtype, int64_t E, int64_t heads,
+attn_status attni_mha_views(attn_tensor w[3], attn_tensor b[3], const void *weight,
+                            const void *bias, attn_dtype dtype, int64_t E, int64_t heads,
                             attn_error *err)
 {
     if (dtype != ATTN_F32 && dtype != ATTN_F64)
@@ -87,17 +85,31 @@ attn_status attn_mha_packed(attn_mha_args *args, const void *in_proj_weight,
                           "E is %lld; 3 * E * E is more than can be "
                           "addressed",
                           (long long)E);
-    if (!in_proj_weight && E > 0)
+    if (!weight && E > 0)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "in_proj_weight",
                           "in_proj_weight is NULL; it must be [%lld, %lld]", (long long)(3 * E),
                           (long long)E);
-    const int64_t D = E / heads;
-    args->w_q = packed_view(in_proj_weight, dtype, 0, heads, D, E);
-    args->w_k = packed_view(in_proj_weight, dtype, E, heads, D, E);
-    args->w_v = packed_view(in_proj_weight, dtype, 2 * E, heads, D, E);
-    args->b_q = packed_bias(in_proj_bias, dtype, 0, heads, D);
-    args->b_k = packed_bias(in_proj_bias, dtype, E, heads, D);
-    args->b_v = packed_bias(in_proj_bias, dtype, 2 * E, heads, D);
+    for (int i = 0; i < 3; i++) {
+        w[i] = packed_view(weight, dtype, i * E, heads, E / heads, E);
+        b[i] = packed_bias(bias, dtype, i * E, heads, E / heads);
+    }
+    return ATTN_OK;
+}
+
+attn_status attn_mha_packed(attn_mha_args *args, const void *in_proj_weight,
+                            const void *in_proj_bias, attn_dtype dtype, int64_t E, int64_t heads,
+                            attn_error *err)
+{
+    attn_tensor w[3], b[3];
+    const attn_status s = attni_mha_views(w, b, in_proj_weight, in_proj_bias, dtype, E, heads, err);
+    if (s != ATTN_OK)
+        return s;
+    args->w_q = w[0];
+    args->w_k = w[1];
+    args->w_v = w[2];
+    args->b_q = b[0];
+    args->b_k = b[1];
+    args->b_v = b[2];
     return ATTN_OK;
 }
 
@@ -218,6 +230,14 @@ static attn_status check_output_dropout(const attn_mha_args *a, const attni_mha_
             "than 2^32",
             (long long)n->B, (long long)n->T, (long long)n->Out);
     return ATTN_OK;
+}
+
+attn_status attni_mha_check(attni_mha_sizes *n, const attn_mha_args *args, attn_error *err)
+{
+    attn_status s;
+    if ((s = check_tensors(args, err)) || (s = check_sizes(n, args, err)))
+        return s;
+    return check_output_dropout(args, n, err);
 }
 
 /* ------------------------------------------------------------------------------------- Planning */
@@ -347,40 +367,35 @@ static void drop_element(char *x, attn_dtype dtype, unsigned keep, double factor
     }
 }
 
-typedef struct dropout_work {
-    const mha_plan *plan;
-    int64_t rows, workers;
-} dropout_work;
+typedef struct dropout {
+    const attn_tensor *t;
+    double p;
+    uint64_t seed;
+} dropout;
 
-/* Worker w drops in its share of the rows: row r = b * T + i is the r-th of the call. */
-static void drop_rows(void *arg, int worker)
+/* Row r = b * T + i is the r-th of the call. */
+static void drop_rows(void *arg, int64_t first, int64_t end)
 {
-    const dropout_work *work = arg;
-    const attn_mha_args *a = work->plan->args;
-    const attni_mha_sizes *n = &work->plan->n;
-    const uint32_t threshold = attni_dropout_threshold(a->output_dropout);
-    const double factor = 1 / (1 - a->output_dropout);
-    const int64_t share = work->rows / work->workers, more = work->rows % work->workers;
-    const int64_t first = worker * share + (worker < more ? worker : more);
-    const int64_t end = first + share + (worker < more);
+    const dropout *d = arg;
+    const uint32_t threshold = attni_dropout_threshold(d->p);
+    const double factor = 1 / (1 - d->p);
     for (int64_t r = first; r < end; r++) {
         unsigned bits = 0;
-        for (int64_t j = 0; j < n->Out; j++) {
+        for (int64_t j = 0; j < d->t->shape[3]; j++) {
             if (j % 8 == 0)
-                bits = attni_dropout_keep8(a->output_dropout_seed, threshold, 0, (uint64_t)r,
-                                           (uint64_t)j / 8);
-            drop_element(attni_at(&a->out, r / n->T, 0, r % n->T, j), a->out.dtype,
-                         bits >> (j % 8) & 1, factor);
+                bits = attni_dropout_keep8(d->seed, threshold, 0, (uint64_t)r, (uint64_t)j / 8);
+            drop_element(attni_module_row(d->t, r) +
+                             j * d->t->stride[3] * (int64_t)attn_dtype_size(d->t->dtype),
+                         d->t->dtype, bits >> (j % 8) & 1, factor);
         }
     }
 }
 
-static void drop_outputs(const mha_plan *p, attni_call *call)
+void attni_mha_drop(attni_call *call, const attn_tensor *t, double p, uint64_t seed)
 {
-    dropout_work work = {.plan = p, .rows = p->n.B * p->n.T, .workers = call->threads};
-    if (work.rows / DROPOUT_ROWS < work.workers)
-        work.workers = 1 + work.rows / DROPOUT_ROWS;
-    attni_call_run(call, (int)work.workers, drop_rows, &work);
+    dropout d = {t, p, seed};
+    if (p > 0)
+        attni_module_share(call, t->shape[0] * t->shape[2], t->shape[3], drop_rows, &d);
 }
 
 attn_status attni_mha_forward(attn_context *ctx, const attn_mha_args *args, const attn_mha *module,
@@ -389,8 +404,7 @@ attn_status attni_mha_forward(attn_context *ctx, const attn_mha_args *args, cons
     mha_plan p = {.args = args, .module = module};
     attni_call call;
     attn_status s;
-    if ((s = check_tensors(args, err)) || (s = check_sizes(&p.n, args, err)) ||
-        (s = check_output_dropout(args, &p.n, err)) || (s = make_plan(&p, ctx, err)) ||
+    if ((s = attni_mha_check(&p.n, args, err)) || (s = make_plan(&p, ctx, err)) ||
         (s = attni_call_begin(&call, ctx, p.scratch_bytes, args->attention.workspace,
                               args->attention.workspace_bytes, err)))
         return s;
@@ -401,8 +415,7 @@ attn_status attni_mha_forward(attn_context *ctx, const attn_mha_args *args, cons
     attni_sdpa_run(&p.attention, &call, p.work);
     if (p.joins)
         attni_linear_run(&p.to_out, &call, p.work);
-    if (args->output_dropout > 0)
-        drop_outputs(&p, &call);
+    attni_mha_drop(&call, &args->out, args->output_dropout, args->output_dropout_seed);
     attni_call_end(&call);
     return ATTN_OK;
 }

@@ -1,4 +1,6 @@
-/* Checks that every module makes of its tensors, and its arrays in a call's scratch. */
+/* What modules share: checks of their tensors, arrays in a call's scratch, rows for threads. */
+#include <string.h>
+
 #include "module.h"
 
 static attn_status check_dtype(const attn_tensor *t, const char *name, const attn_tensor *first,
@@ -51,4 +53,48 @@ void *attni_module_take(attni_layout *layout, size_t element, int64_t n0, int64_
         return NULL;
     }
     return attni_layout_take(layout, count, element);
+}
+
+/* ------------------------------------------------------------------------------- Rows for threads
+ */
+
+#define SHARE 16384 /* elements below which a thread is not worth waking */
+
+void attni_module_copy_row(char *dst, int64_t dst_stride, const char *src, int64_t src_stride,
+                           int64_t n, size_t element)
+{
+    if (n > 0 && dst_stride == 1 && src_stride == 1) { /* of no elements, src may be NULL */
+        memcpy(dst, src, (size_t)n * element);
+        return;
+    }
+    for (int64_t j = 0; j < n; j++)
+        memcpy(dst + j * dst_stride * (int64_t)element, src + j * src_stride * (int64_t)element,
+               element);
+}
+
+typedef struct shared_rows {
+    void (*body)(void *arg, int64_t first, int64_t end);
+    void *arg;
+    int64_t items, workers;
+} shared_rows;
+
+static void run_share(void *arg, int worker)
+{
+    const shared_rows *s = arg;
+    const int64_t share = s->items / s->workers, more = s->items % s->workers;
+    const int64_t first = worker * share + (worker < more ? worker : more);
+    s->body(s->arg, first, first + share + (worker < more));
+}
+
+void attni_module_share(attni_call *call, int64_t items, int64_t cost,
+                        void (*body)(void *arg, int64_t first, int64_t end), void *arg)
+{
+    shared_rows s = {body, arg, items, call->threads};
+    const double worth = (double)items * (double)cost / SHARE;
+    if (worth < (double)s.workers)
+        s.workers = 1 + (int64_t)worth;
+    if (items < s.workers)
+        s.workers = items;
+    if (items > 0)
+        attni_call_run(call, (int)s.workers, run_share, &s);
 }

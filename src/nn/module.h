@@ -16,6 +16,21 @@ attn_status attni_module_check_output(const attn_tensor *t, const char *name,
                                       attn_error *err);
 attn_status attni_module_check_shape(const attn_tensor *t, const char *name, int64_t n0, int64_t n1,
                                      int64_t n2, int64_t n3, attn_error *err);
+/* Row r of t, counted over [B,H,T]. */
+static inline char *attni_module_row(const attn_tensor *t, int64_t r)
+{
+    const int64_t T = t->shape[2], H = t->shape[1];
+    return attni_at(t, r / T / H, r / T % H, r % T, 0);
+}
+void attni_module_copy_row(char *dst, int64_t dst_stride, const char *src, int64_t src_stride,
+                           int64_t n, size_t element);
+
+/* body(arg, first, end) for shares of 0..items-1, one to a thread, as many threads as are worth
+ * waking: `cost` is that of an item, in elements. What body does to an item depends on it alone. */
+void attni_module_share(attni_call *call, int64_t items, int64_t cost,
+                        void (*body)(void *arg, int64_t first, int64_t end), void *arg);
+#define ATTNI_PIECE 128 /* elements that are computed in double at a time, on the stack */
+
 /* attni_layout_take of n0 x n1 x n2 x n3 elements. */
 void *attni_module_take(attni_layout *layout, size_t element, int64_t n0, int64_t n1, int64_t n2,
                         int64_t n3);
@@ -53,6 +68,10 @@ typedef struct attni_linear {
     size_t worker_bytes, bytes; /* scratch of one worker, and of all */
 } attni_linear;
 
+/* t must be [B|1, H|1, rows, columns], B and H being out's. */
+attn_status attni_linear_check_operand(const attn_tensor *t, const char *name,
+                                       const attn_tensor *out, int64_t rows, int64_t columns,
+                                       attn_error *err);
 /* Plans for tensors that fit together; bias may be NULL. With `packed`, weight gives only its
  * shape. Fails only where scratch would be too large to address. threads: the most there are. */
 attn_status attni_linear_plan(attni_linear *plan, int isa, int threads, const attn_tensor *x,
@@ -62,7 +81,31 @@ attn_status attni_linear_plan(attni_linear *plan, int isa, int threads, const at
  * of the plan may be given other `data`. */
 void attni_linear_run(const attni_linear *plan, attni_call *call, char *scratch);
 
-/* ------------------------------------------------------------------------- mha.c, mha_module.c */
+/* ----------------------------------------------------------------------------- linear_backward.c
+ *
+ * A product grad = a b^T that a gradient is, over the last dimension of both and what is folded
+ * into it. */
+typedef struct attni_grad_product {
+    bool wanted;
+    attn_tensor from[2]; /* a and b as [B,H,rows,.] */
+    attn_tensor view[2]; /* the same with one dimension to sum over; copied: in scratch */
+    bool copied[2], fold_b, fold_h;
+    attni_linear plan;
+} attni_grad_product;
+
+/* attn_linear_backward in pieces: its arguments, checked by the caller, then plan and run in an
+ * open call. plan takes copies from layout; with base NULL it only counts. The tensors must outlive
+ * it. */
+typedef struct attni_linear_grads {
+    const attn_tensor *dout, *x, *weight, *dx, *dweight, *dbias;
+    attni_grad_product by_x, by_weight;
+    size_t work_bytes; /* of scratch for run */
+} attni_linear_grads;
+attn_status attni_linear_backward_plan(attni_linear_grads *p, attn_context *ctx,
+                                       attni_layout *layout, attn_error *err);
+void attni_linear_backward_run(attni_linear_grads *p, attni_call *call, char *work);
+
+/* ------------------------------------------------------- mha.c, mha_module.c, mha_backward.c */
 typedef struct attni_mha_sizes {
     int64_t B, T, S, E, Es; /* Es: the width of source */
     int64_t H, Hk, D, Dv, Out;
@@ -77,6 +120,15 @@ struct attn_mha {
 };
 
 attn_status attni_mha_check_struct(const attn_mha_args *args, attn_error *err);
+/* Everything else of args, out included. */
+attn_status attni_mha_check(attni_mha_sizes *n, const attn_mha_args *args, attn_error *err);
+/* The dropout of the output, in place on t [B,1,T,Out]; nothing for p = 0. */
+void attni_mha_drop(attni_call *call, const attn_tensor *t, double p, uint64_t seed);
+/* [1, heads, rows, columns] of a packed matrix, from `row` on, or the biases [1, heads, 1, rows];
+ * checked. */
+attn_status attni_mha_views(attn_tensor w[3], attn_tensor b[3], const void *weight,
+                            const void *bias, attn_dtype dtype, int64_t E, int64_t heads,
+                            attn_error *err);
 /* Of weights and biases, whose E and Es are given; fills what weights decide. */
 attn_status attni_mha_check_weights(attni_mha_sizes *n, const attn_mha_args *args, attn_error *err);
 /* With a module, args' weights are its. */

@@ -27,7 +27,7 @@ class Usage(CliTest):
         self.fails(USAGE, "help", "leson", says="did you mean 'lesson'?")
         self.fails(USAGE, "help", "run", "bench", says="one command at a time")
         self.fails(USAGE, "help", "--man", "run", says="alone")
-        for name in ("train", "plan", "dist", "serve"):
+        for name in ("plan", "dist", "serve"):
             self.fails(USAGE, name, says="%s comes in a later release" % name)
 
     def test_unknown_options(self):
@@ -205,7 +205,6 @@ class Run(CliTest):
         np.save(self.path("x.npy"), np.load(self.path("q.npy"))[..., :5])
         np.save(self.path("b.npy"), np.ones((1, 1), bool))
         self.bad(BAD_FILE, *gradient, "--mask", "b.npy", says="only a float mask has a gradient")
-        self.bad(USAGE, "--q", "m.safetensors:q", says="later release")
 
     def test_files_do_not_collide(self):
         os.symlink("q.npy", self.path("link.npy"))

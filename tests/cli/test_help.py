@@ -12,11 +12,13 @@ from cli import CliTest
 # The contract, typed from its text and not from the program's table.
 OPTIONS = {
     "explain": "seed embed qk v heads causal no-scale scale query full quiz json output color help",
-    "lesson": "check all json output color help",
+    "lesson": "check all gradients json output color help",
     "run": "q k v out weights scores scores-stage lse causal window mask key-lengths softcap "
     "alibi sinks grad-out grad-q grad-k grad-v grad-mask "
     "scale dropout seed precision dtype threads isa json color help",
     "bench": "shape dtype causal pass threads isa seconds json color help",
+    "train": "task text length vocab embed heads layers mlp steps batch lr warmup weight-decay "
+    "seed unseen every checkpoint save-every resume output json full threads isa color help",
     "check": "seconds isa op seed color help",
     "info": "json color help",
     "help": "color help",

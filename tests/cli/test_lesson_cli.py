@@ -11,7 +11,7 @@ import numpy as np
 from cli import CliTest
 
 LESSONS = ["dessert", "sky", "module", "numpy", "journey"]
-LATER = "grad_"  # gradients come with the backward pass
+GRADIENTS = "grad_"  # with --gradients
 
 
 def flat(x):
@@ -45,11 +45,13 @@ class Lesson(CliTest):
     def test_steps_are_the_notebooks(self):
         for name in LESSONS:
             golden = self.golden(name)
-            trace = json.loads(self.works("lesson", name, "--json"))
+            gradients = ["--gradients"] * any(key.startswith(GRADIENTS) for key in golden)
+            self.assertEqual(bool(gradients), name == "sky")
+            trace = json.loads(self.works("lesson", name, "--json", *gradients))
             self.assertEqual((trace["schema"], trace["lesson"]), ("attn.lesson/1", name))
             steps = {s["name"]: s["tensor"] for s in trace["steps"]}
             for key, want in golden.items():
-                if "data" not in want or key.startswith(LATER):
+                if "data" not in want:
                     continue
                 self.assertEqual(steps[key]["shape"], want["shape"], (name, key))
                 got, exact = np.array(flat(steps[key]["data"])), np.array(flat(want["data"]))
@@ -59,6 +61,20 @@ class Lesson(CliTest):
                 self.assertLessEqual(
                     error, 5e-6 * abs(exact[~infinite]).max(initial=0), (name, key)
                 )
+
+    def test_gradients(self):
+        plain, text = self.works("lesson", "sky"), self.works("lesson", "sky", "--gradients")
+        self.assertNotIn("grad_w_q", plain)
+        for part in ("dWQ = X", "-0.0069", "beyond the notebook"):
+            self.assertIn(part, text)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+        check = self.works("lesson", "sky", "--gradients", "--check")
+        for name in "qkv":
+            self.assertRegex(check, "ok +grad_w_%s_of_sum +4 of 4 numbers as PyTorch" % name)
+        self.assertIn("and 12 of PyTorch beyond it: all reproduced", check)
+        self.fails(2, "lesson", "numpy", "--gradients", says="has none; sky has")
+        self.fails(2, "lesson", "--all", "--gradients", says="does not go with --all")
+        self.fails(2, "lesson", "--gradients", says="a lesson's name")
 
     def test_text(self):
         for name in LESSONS:

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <jansson.h>
 #include <zip.h>
 
 enum { SHORT = -1, CUT = -2, SPARSE = -3, NOTHING = -4 }; /* beside errno values */
@@ -242,6 +243,36 @@ zip_file_t *__wrap_zip_fopen_index(zip_t *z, zip_uint64_t i, zip_flags_t flags)
     if (!strikes(true))
         return __real_zip_fopen_index(z, i, flags);
     zip_error_set(zip_get_error(z), ZIP_ER_MEMORY, 0);
+    return NULL;
+}
+
+char *__real_strdup(const char *text);
+char *__wrap_strdup(const char *text);
+char *__wrap_strdup(const char *text)
+{
+    char *p = strikes(true) ? NULL : __real_strdup(text);
+    live += p != NULL;
+    return p;
+}
+
+/* jansson's allocations are as far away; what it hands over to be freed counts. */
+char *__real_json_dumps(const json_t *json, size_t flags);
+char *__wrap_json_dumps(const json_t *json, size_t flags);
+char *__wrap_json_dumps(const json_t *json, size_t flags)
+{
+    char *p = strikes(true) ? NULL : __real_json_dumps(json, flags);
+    live += p != NULL;
+    return p;
+}
+
+json_t *__real_json_loadb(const char *text, size_t size, size_t flags, json_error_t *e);
+json_t *__wrap_json_loadb(const char *text, size_t size, size_t flags, json_error_t *e);
+json_t *__wrap_json_loadb(const char *text, size_t size, size_t flags, json_error_t *e)
+{
+    if (!strikes(true))
+        return __real_json_loadb(text, size, flags, e);
+    memset(e, 0, sizeof *e);
+    e->text[JSON_ERROR_TEXT_LENGTH - 1] = json_error_out_of_memory; /* where the code stands */
     return NULL;
 }
 

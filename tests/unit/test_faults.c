@@ -3,6 +3,7 @@
  * link: -Wl,--wrap=write,--wrap=fsync,--wrap=close,--wrap=renameat,--wrap=malloc,--wrap=calloc
  * link: -Wl,--wrap=realloc,--wrap=aligned_alloc,--wrap=free,--wrap=zip_source_function_create
  * link: -Wl,--wrap=zip_get_name,--wrap=zip_stat_index,--wrap=zip_fopen_index
+ * link: -Wl,--wrap=strdup,--wrap=json_dumps,--wrap=json_loadb
  *
  * An operation is run once to count its calls, then once for each call and each way to fail. What
  * can be got over (an interruption, a short count) must be; everything else must be an error that
@@ -13,6 +14,7 @@
 #include <sys/mman.h>
 
 #include "failing_system.h"
+#include "train/train.h"
 
 /* ------------------------------------------------------------------------------ Operations */
 
@@ -194,6 +196,97 @@ static void check_sink(int code)
 
 static int write_device(kit_error *err) { return write_array("/dev/null", err); }
 
+/* Two tensors, wide and narrow. */
+static int write_tensors(kit_error *err)
+{
+    kit_array a = {0}, b = {0};
+    kit_output *out = NULL;
+    int code = kit_array_new(&a, ATTN_F32, 1, (int64_t[]){N}, err);
+    for (int i = 0; !code && i < N; i++)
+        ((float *)a.data)[i] = (float)i;
+    if (!code)
+        code = kit_array_new(&b, ATTN_BOOL, 1, (int64_t[]){3}, err);
+    const kit_tensor tensors[] = {{"b", &b}, {"q", &a}};
+    if (!code)
+        code = kit_output_open(&out, "k.safetensors", err);
+    if (!code)
+        code = kit_safetensors_write(out, tensors, 2, &(kit_text){"k", "v"}, 1, err);
+    if (code)
+        kit_output_abort(out);
+    else
+        code = kit_output_commit(out, err);
+    kit_array_free(&a);
+    kit_array_free(&b);
+    return code;
+}
+
+static void prepare_tensors(void) { assert_int_equal(write_tensors(NULL), KIT_OK); }
+
+static void check_tensors(int code)
+{
+    (void)code; /* the old file or the new one */
+    assert_int_equal(read_and_compare("k.safetensors:q", NULL), KIT_OK);
+}
+
+static int read_tensor(kit_error *err) { return read_and_compare("k.safetensors:q", err); }
+
+static int list_tensors(kit_error *err)
+{
+    kit_entry *entries;
+    size_t count;
+    const int code = kit_read_list(&entries, &count, "k.safetensors", err);
+    if (code)
+        return entries || count ? -1 : code;
+    free(entries);
+    return count == 2 ? KIT_OK : -2;
+}
+
+/* A run that begins, or goes on from its checkpoint, and is told and saved. */
+static int train_a_step(bool resume, kit_error *err)
+{
+    const train_config c = {.task = TRAIN_COPY,
+                            .vocabulary = 3,
+                            .length = 4,
+                            .embed = 4,
+                            .heads = 1,
+                            .layers = 1,
+                            .batch = 2,
+                            .lr = 0.01,
+                            .unseen = 1};
+    train_run *run = NULL;
+    train_score score;
+    trace t = {0};
+    double loss;
+    int code = resume ? train_load(&run, "run.st", NULL, NULL, err)
+                      : train_begin(&run, &c, NULL, NULL, err);
+    if (!code)
+        code = train_keep_maps(run, err);
+    if (!code)
+        code = train_step(run, &loss, err);
+    if (!code)
+        code = train_measure(run, &score, err);
+    if (!code)
+        code = train_tell(&t, run, err);
+    if (!code)
+        code = train_save(run, "run.st", err);
+    trace_free(&t);
+    train_end(run);
+    return code;
+}
+
+static int train_first(kit_error *err) { return train_a_step(false, err); }
+static int train_more(kit_error *err) { return train_a_step(true, err); }
+
+static void prepare_run(void) { assert_int_equal(train_first(NULL), KIT_OK); }
+
+static void check_run(int code)
+{
+    train_run *run;
+    (void)code; /* a checkpoint is always there, the old one or the new one */
+    assert_int_equal(train_load(&run, "run.st", NULL, NULL, NULL), KIT_OK);
+    train_end(run);
+}
+
 static const operation operations[] = {
     {"read .npy", prepare_files, read_npy, NULL},
     {"read .npz", prepare_files, read_npz, NULL},
@@ -204,6 +297,11 @@ static const operation operations[] = {
     {"write a new file", prepare_nothing, write_over_old, check_absent_or_new},
     {"write in place", prepare_sink, write_in_place, check_sink},
     {"write to a device", prepare_sink, write_device, NULL},
+    {"read .safetensors", prepare_tensors, read_tensor, NULL},
+    {"list .safetensors", prepare_tensors, list_tensors, NULL},
+    {"write .safetensors", prepare_tensors, write_tensors, check_tensors},
+    {"train", prepare_run, train_first, check_run},
+    {"resume", prepare_run, train_more, check_run},
 };
 
 /* Runs an operation with a fault, checks what holds always, and returns its code. */
@@ -245,7 +343,7 @@ static void test_every_call_fails_once(void **state)
         kit_error err;
         assert_int_equal(run(&operations[o], 0, 0, 0, false, &err), KIT_OK);
         const long calls = fault.calls;
-        assert_in_range(calls, 2, 100);
+        assert_in_range(calls, 2, 1000);
         for (size_t k = 0; k < COUNT(kinds); k++)
             for (long at = 1; at <= calls; at++) {
                 const int code = run(&operations[o], kinds[k], at, 1, false, &err);
@@ -280,7 +378,7 @@ static void test_every_allocation_fails(void **state)
         kit_error err;
         assert_int_equal(run(&operations[o], 0, 0, 0, true, &err), KIT_OK);
         const long calls = fault.calls;
-        assert_in_range(calls, 2, 100);
+        assert_in_range(calls, 2, 1000);
         for (long at = 1; at <= calls; at++)
             for (int sticky = 0; sticky < 2; sticky++)
                 if (run(&operations[o], ENOMEM, at, sticky ? 1 << 20 : 1, true, &err) != KIT_LIMIT)

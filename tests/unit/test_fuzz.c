@@ -16,6 +16,12 @@
 #undef LLVMFuzzerTestOneInput
 #undef must
 
+#define LLVMFuzzerTestOneInput fuzz_safetensors
+#define must must_safetensors
+#include "../../fuzz/fuzz_safetensors.c"
+#undef LLVMFuzzerTestOneInput
+#undef must
+
 #define LLVMFuzzerTestOneInput fuzz_cache
 #define must must_cache
 #define number number_cache
@@ -85,6 +91,28 @@ static void test_fuzz_files(void **state)
     }
 }
 
+static void test_fuzz_safetensors(void **state)
+{
+    (void)state;
+    static const char *const headers[] = {
+        "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}",
+        "{\"__metadata__\":{\"k\":\"v\"},\"q\":{\"dtype\":\"BOOL\",\"shape\":[3],"
+        "\"data_offsets\":[8,11]},\"k\":{\"dtype\":\"U64\",\"shape\":[],"
+        "\"data_offsets\":[0,8]}}   ",
+        "{\"e\":{\"dtype\":\"BF16\",\"shape\":[0],\"data_offsets\":[0,0]}}"};
+    static const size_t sizes[] = {24, 11, 0};
+    for (int i = 0; i < 3; i++) {
+        bytes b = {0};
+        put_number(&b, strlen(headers[i]), 8);
+        put_text(&b, headers[i]);
+        for (size_t k = 0; k < sizes[i]; k++)
+            put_number(&b, k % 2, 1);
+        keep_seed("safetensors", i, b);
+        around_seed(fuzz_safetensors, b, FILE_INPUTS / 4);
+        bytes_free(&b);
+    }
+}
+
 static int keep_bytes(void *user, const void *data, size_t n)
 {
     put(user, data, n);
@@ -132,6 +160,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fuzz_files),
+        cmocka_unit_test(test_fuzz_safetensors),
         cmocka_unit_test(test_fuzz_cache),
         cmocka_unit_test(test_fuzz_sdpa),
     };

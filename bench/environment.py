@@ -1,0 +1,33 @@
+"""A virtual environment with packages from PyPI, made when it is first needed; for scripts that
+compare libattn with others. To get PyTorch without CUDA, set
+PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu."""
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def enter(folder, packages):
+    """Runs this script again with the Python of the environment in `folder`, which has the
+    packages; returns where it already does."""
+    python = folder / "bin" / "python"
+    if Path(sys.prefix).resolve() == folder.resolve():
+        return
+    ready, wanted = folder / "ready", "\n".join(packages)
+    if not ready.exists() or ready.read_text() != wanted:
+        where = folder.relative_to(ROOT)
+        print("installing", *packages, "into", where, file=sys.stderr, flush=True)
+        try:
+            venv.create(folder, with_pip=True, clear=True)
+            subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+        except (OSError, subprocess.CalledProcessError):
+            sys.exit(
+                f"{Path(sys.argv[0]).name}: the environment could not be made; it needs Python's"
+                " venv with pip (on Debian: tools/install-deps.sh bench) and PyPI"
+            )
+        ready.write_text(wanted)
+    os.execv(python, [str(python), *sys.argv])

@@ -1,0 +1,443 @@
+/* The model: embeddings of tokens and places, blocks, a final norm, a linear head.
+ *
+ *   x = tokens + places
+ *   each block:  x = x + attention(norm(x))        causal, several heads, q k v in one projection
+ *                x = x + mlp(norm(x))              if wanted: linear to 4 E, GELU, linear back
+ *   logits = head(norm(x))
+ *
+ * The backward pass below reads as the forward pass upside down. Everything between the engine's
+ * calls is sums of two arrays.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train_inner.h"
+
+#define EPS 1e-5 /* of a layer norm, as PyTorch has it */
+#define WIDER 4  /* the MLP, than an embedding */
+
+enum { TOKENS, PLACES, BLOCKS }; /* the first parameters */
+/* Of a block, from train_block.first on; a module's bias follows its weight. */
+enum { NORM = 0, IN = 2, OUT = 4, ATTENTION_ONLY = 6, NORM2 = 6, UP = 8, DOWN = 10, WITH_MLP = 12 };
+
+int train_engine(attn_status status, const attn_error *e, kit_error *err)
+{
+    if (status == ATTN_OK)
+        return KIT_OK;
+    const bool size = status == ATTN_ERR_MEMORY || status == ATTN_ERR_LIMIT;
+    return kit_fail(err, size ? KIT_LIMIT : KIT_USAGE, "%s", e->message);
+}
+
+/* ------------------------------------------------------------------------------- Parameters */
+
+static int add_parameter(train_model *m, const char *name, int64_t rows, int64_t columns,
+                         kit_error *err)
+{
+    train_parameter *p = &m->parameter[m->count];
+    kit_array *all[] = {&p->value, &p->grad, &p->m, &p->v};
+    const int64_t shape[2] = {rows, columns};
+    int code = KIT_OK;
+    snprintf(p->name, sizeof p->name, "%s", name);
+    m->count++;
+    for (int i = 0; i < 4 && !code; i++)
+        code = kit_array_new(all[i], ATTN_F32, rows ? 2 : 1, rows ? shape : shape + 1, err);
+    return code;
+}
+
+/* A module's weight and bias; rows 0: a norm, whose weight is a vector. */
+static int add_module(train_model *m, const char *format, int layer, int64_t rows, int64_t columns,
+                      kit_error *err)
+{
+    char stem[32], name[48];
+    snprintf(stem, sizeof stem, format, layer);
+    const bool joined = stem[strlen(stem) - 1] == '_';
+    snprintf(name, sizeof name, "%s%s", stem, joined ? "weight" : ".weight");
+    int code = add_parameter(m, name, rows, columns, err);
+    snprintf(name, sizeof name, "%s%s", stem, joined ? "bias" : ".bias");
+    return code ? code : add_parameter(m, name, 0, rows ? rows : columns, err);
+}
+
+static int add_block(train_model *m, int layer, kit_error *err)
+{
+    const int64_t E = m->config.embed;
+    const struct {
+        const char *name;
+        int64_t rows, columns;
+    } modules[] = {{"blocks.%d.norm1", 0, E},
+                   {"blocks.%d.attention.in_proj_", 3 * E, E}, /* as MultiheadAttention's */
+                   {"blocks.%d.attention.out", E, E},
+                   {"blocks.%d.norm2", 0, E},
+                   {"blocks.%d.mlp.up", WIDER * E, E},
+                   {"blocks.%d.mlp.down", E, WIDER * E}};
+    int code = KIT_OK;
+    m->block[layer].first = m->count;
+    for (int i = 0; i < (m->config.mlp ? 6 : 3) && !code; i++)
+        code = add_module(m, modules[i].name, layer, modules[i].rows, modules[i].columns, err);
+    return code;
+}
+
+static attn_tensor view(const kit_array *a)
+{
+    const bool vector = a->rank == 1;
+    return attn_matrix(a->data, a->dtype, vector ? 1 : a->shape[0], a->shape[vector ? 0 : 1]);
+}
+
+static attn_tensor value_of(const train_model *m, int i) { return view(&m->parameter[i].value); }
+static attn_tensor grad_of(const train_model *m, int i) { return view(&m->parameter[i].grad); }
+
+void train_model_init(train_model *m)
+{
+    attn_rng rng;
+    attn_rng_seed(&rng, m->config.seed);
+    for (int i = 0; i < m->count; i++) {
+        kit_array *w = &m->parameter[i].value;
+        const size_t n = (size_t)kit_array_count(w);
+        if (i < BLOCKS) {
+            attn_rng_randn(&rng, w->data, n);
+        } else if (w->rank == 2) {
+            attn_rng_linear(&rng, w->data, m->parameter[i + 1].value.data, w->shape[1],
+                            w->shape[0]);
+        } else if (strstr(m->parameter[i].name, "weight")) {
+            for (size_t k = 0; k < n; k++)
+                ((float *)w->data)[k] = 1;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------ Activations */
+
+/* The next `n` floats of memory; with base NULL it only counts. */
+static float *take(float *base, size_t *used, size_t n)
+{
+    float *piece = base ? base + *used : NULL;
+    *used += (n + 15) / 16 * 16; /* whole lines of cache */
+    return piece;
+}
+
+static size_t place_activations(train_model *m, float *base)
+{
+    const train_config *c = &m->config;
+    const size_t N = (size_t)(c->batch * c->length), E = (size_t)c->embed;
+    const size_t V = (size_t)train_config_tokens(c);
+    size_t used = 0;
+    for (int64_t l = 0; l < c->layers; l++) {
+        train_block *b = &m->block[l];
+        b->input = take(base, &used, N * E);
+        b->normed = take(base, &used, N * E);
+        b->qkv = take(base, &used, N * 3 * E);
+        b->heads = take(base, &used, N * E);
+        b->lse = take(base, &used, N * (size_t)c->heads);
+        b->middle = take(base, &used, N * E);
+        b->normed2 = take(base, &used, c->mlp ? N * E : 0);
+        b->wide = take(base, &used, c->mlp ? N * WIDER * E : 0);
+        b->bent = take(base, &used, c->mlp ? N * WIDER * E : 0);
+    }
+    m->output = take(base, &used, N * E);
+    m->normed = take(base, &used, N * E);
+    m->logits = take(base, &used, N * V);
+    for (int i = 0; i < 4; i++)
+        m->d[i] = take(base, &used, N * (i == 3 && c->mlp ? WIDER : 1) * E);
+    m->d_wide = take(base, &used, N * (c->mlp ? WIDER : 3) * E);
+    m->d_logits = take(base, &used, N * V);
+    return used;
+}
+
+/* All sizes of activations are below this product, times a little; it must be addressable. */
+static bool fits(const train_config *c)
+{
+    const double N = (double)c->batch * (double)c->length, E = (double)c->embed;
+    const double V = (double)train_config_tokens(c);
+    return N * (E * 20 * ((double)c->layers + 1) + 2 * V) < 1e11 && V * E < 1e10;
+}
+
+int train_model_make(train_model *m, const train_config *c, attn_context *ctx, kit_error *err)
+{
+    *m = (train_model){.config = *c, .ctx = ctx};
+    if (!fits(c))
+        return kit_fail(err, KIT_LIMIT, "a model of these sizes is more than can be trained here");
+    const size_t N = (size_t)(c->batch * c->length);
+    const int parameters = BLOCKS + (int)c->layers * WITH_MLP + 4;
+    m->parameter = calloc((size_t)parameters, sizeof *m->parameter);
+    m->block = calloc((size_t)c->layers, sizeof *m->block);
+    if (m->block)
+        m->memory = calloc(place_activations(m, NULL), sizeof *m->memory);
+    m->tokens = calloc(3 * N, sizeof *m->tokens);
+    if (!m->parameter || !m->block || !m->memory || !m->tokens)
+        return kit_fail(err, KIT_LIMIT, "not enough memory for the model");
+    m->targets = m->tokens + N;
+    m->place = m->targets + N;
+    place_activations(m, m->memory);
+    const int64_t E = c->embed, V = train_config_tokens(c);
+    int code = add_parameter(m, "tokens.weight", V, E, err);
+    if (!code)
+        code = add_parameter(m, "places.weight", c->length, E, err);
+    for (int l = 0; l < (int)c->layers && !code; l++)
+        code = add_block(m, l, err);
+    if (!code)
+        code = add_module(m, "norm", 0, 0, E, err);
+    if (!code)
+        code = add_module(m, "head", 0, V, E, err);
+    return code;
+}
+
+void train_model_free(train_model *m)
+{
+    for (int i = 0; i < m->count; i++) {
+        kit_array_free(&m->parameter[i].value);
+        kit_array_free(&m->parameter[i].grad);
+        kit_array_free(&m->parameter[i].m);
+        kit_array_free(&m->parameter[i].v);
+    }
+    free(m->parameter);
+    free(m->block);
+    free(m->memory);
+    free(m->tokens);
+    *m = (train_model){0};
+}
+
+/* ---------------------------------------------------------------------------------- Forward */
+
+static attn_tensor rows(const train_model *m, const float *data, int64_t columns)
+{
+    return attn_matrix(data, ATTN_F32, m->batch * m->length, columns);
+}
+
+static void add(float *to, const float *a, const float *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = a[i] + b[i];
+}
+
+static int linear(const train_model *m, const float *x, int64_t in, int weight, float *out,
+                  int64_t columns, kit_error *err)
+{
+    attn_error e;
+    const attn_tensor vx = rows(m, x, in), vout = rows(m, out, columns);
+    const attn_tensor w = value_of(m, weight), bias = value_of(m, weight + 1);
+    return train_engine(attn_linear_forward(m->ctx, &vx, &w, &bias, &vout, &e), &e, err);
+}
+
+static int norm(const train_model *m, const float *x, int weight, float *out, kit_error *err)
+{
+    attn_error e;
+    const int64_t E = m->config.embed;
+    const attn_tensor vx = rows(m, x, E), vout = rows(m, out, E);
+    const attn_tensor w = value_of(m, weight), bias = value_of(m, weight + 1);
+    return train_engine(attn_layer_norm_forward(m->ctx, &vx, &w, &bias, EPS, &vout, &e), &e, err);
+}
+
+/* One of q, k, v (part 0, 1, 2) as [B,H,T,D], the columns that the projection gave it. */
+static attn_tensor part(const train_model *m, const float *qkv, int which)
+{
+    const int64_t E = m->config.embed, H = m->config.heads;
+    attn_tensor t = attn_bthd(qkv + which * E, ATTN_F32, m->batch, m->length, H, E / H);
+    t.stride[0] = m->length * 3 * E;
+    t.stride[2] = 3 * E;
+    return t;
+}
+
+static attn_sdpa_args attention_of(const train_model *m, const train_block *b, attn_tensor *lse)
+{
+    const int64_t E = m->config.embed, H = m->config.heads;
+    attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+    a.q = part(m, b->qkv, 0);
+    a.k = part(m, b->qkv, 1);
+    a.v = part(m, b->qkv, 2);
+    a.out = attn_bthd(b->heads, ATTN_F32, m->batch, m->length, H, E / H);
+    *lse = attn_bhtd(b->lse, ATTN_F32, m->batch, H, m->length, 1);
+    a.lse = lse;
+    a.causal = ATTN_CAUSAL_TOP_LEFT;
+    return a;
+}
+
+/* Gives each block's sum to the next one, the last one's to m->output. */
+static int block_forward(train_model *m, int layer, kit_error *err)
+{
+    train_block *b = &m->block[layer];
+    const int64_t E = m->config.embed, N = m->batch * m->length;
+    float *next = layer + 1 < m->config.layers ? m->block[layer + 1].input : m->output;
+    float *sum = m->config.mlp ? b->middle : next, *branch = m->d[0];
+    attn_tensor lse;
+    attn_error e;
+    int code = norm(m, b->input, b->first + NORM, b->normed, err);
+    if (!code)
+        code = linear(m, b->normed, E, b->first + IN, b->qkv, 3 * E, err);
+    if (!code) {
+        const attn_sdpa_args a = attention_of(m, b, &lse);
+        code = train_engine(attn_sdpa_forward(m->ctx, &a, &e), &e, err);
+    }
+    if (!code)
+        code = linear(m, b->heads, E, b->first + OUT, branch, E, err);
+    add(sum, b->input, branch, N * E);
+    if (code || !m->config.mlp)
+        return code;
+    code = norm(m, b->middle, b->first + NORM2, b->normed2, err);
+    if (!code)
+        code = linear(m, b->normed2, E, b->first + UP, b->wide, WIDER * E, err);
+    if (!code) {
+        const attn_tensor x = rows(m, b->wide, WIDER * E), out = rows(m, b->bent, WIDER * E);
+        code = train_engine(attn_gelu_forward(m->ctx, &x, &out, &e), &e, err);
+    }
+    if (!code)
+        code = linear(m, b->bent, WIDER * E, b->first + DOWN, branch, E, err);
+    add(next, b->middle, branch, N * E);
+    return code;
+}
+
+int train_model_forward(train_model *m, int64_t batch, int64_t length, kit_error *err)
+{
+    const int64_t E = m->config.embed, N = batch * length;
+    attn_error e;
+    m->batch = batch;
+    m->length = length;
+    for (int64_t n = 0; n < N; n++)
+        m->place[n] = n % length;
+    float *input = m->block[0].input;
+    const attn_tensor tokens = value_of(m, TOKENS), places = value_of(m, PLACES);
+    const attn_tensor x = rows(m, input, E), other = rows(m, m->d[0], E);
+    int code = train_engine(attn_embedding_forward(m->ctx, &tokens, m->tokens, N, &x, &e), &e, err);
+    if (!code)
+        code =
+            train_engine(attn_embedding_forward(m->ctx, &places, m->place, N, &other, &e), &e, err);
+    add(input, input, m->d[0], N * E);
+    for (int l = 0; l < (int)m->config.layers && !code; l++)
+        code = block_forward(m, l, err);
+    const int last = m->count - 4;
+    if (!code)
+        code = norm(m, m->output, last, m->normed, err);
+    if (!code)
+        code = linear(m, m->normed, E, last + 2, m->logits, train_config_tokens(&m->config), err);
+    return code;
+}
+
+/* --------------------------------------------------------------------------------- Backward */
+
+static int linear_back(const train_model *m, const float *dout, int64_t columns, const float *x,
+                       int64_t in, int weight, float *dx, kit_error *err)
+{
+    attn_error e;
+    const attn_tensor vdout = rows(m, dout, columns), vx = rows(m, x, in), vdx = rows(m, dx, in);
+    const attn_tensor w = value_of(m, weight);
+    const attn_tensor dw = grad_of(m, weight), db = grad_of(m, weight + 1);
+    return train_engine(attn_linear_backward(m->ctx, &vdout, &vx, &w, &vdx, &dw, &db, &e), &e, err);
+}
+
+static int norm_back(const train_model *m, const float *dout, const float *x, int weight, float *dx,
+                     kit_error *err)
+{
+    attn_error e;
+    const int64_t E = m->config.embed;
+    const attn_tensor vdout = rows(m, dout, E), vx = rows(m, x, E), vdx = rows(m, dx, E);
+    const attn_tensor w = value_of(m, weight);
+    const attn_tensor dw = grad_of(m, weight), db = grad_of(m, weight + 1);
+    return train_engine(attn_layer_norm_backward(m->ctx, &vdout, &vx, &w, EPS, &vdx, &dw, &db, &e),
+                        &e, err);
+}
+
+static int attention_back(const train_model *m, const train_block *b, const float *dheads,
+                          float *dqkv, kit_error *err)
+{
+    attn_error e;
+    attn_tensor lse;
+    const int64_t E = m->config.embed, H = m->config.heads;
+    const attn_sdpa_args a = attention_of(m, b, &lse);
+    attn_sdpa_grads g = ATTN_SDPA_GRADS_INIT;
+    g.dout = attn_bthd(dheads, ATTN_F32, m->batch, m->length, H, E / H);
+    g.dq = part(m, dqkv, 0);
+    g.dk = part(m, dqkv, 1);
+    g.dv = part(m, dqkv, 2);
+    return train_engine(attn_sdpa_backward(m->ctx, &a, &g, &e), &e, err);
+}
+
+static int mlp_back(train_model *m, const train_block *b, kit_error *err)
+{
+    const int64_t E = m->config.embed, N = m->batch * m->length;
+    attn_error e;
+    float *d = m->d[0], *dwide = m->d_wide, *dbent = m->d[3];
+    int code = linear_back(m, d, E, b->bent, WIDER * E, b->first + DOWN, dwide, err);
+    if (!code) {
+        const attn_tensor dout = rows(m, dwide, WIDER * E), x = rows(m, b->wide, WIDER * E);
+        const attn_tensor dx = rows(m, dbent, WIDER * E);
+        code = train_engine(attn_gelu_backward(m->ctx, &dout, &x, &dx, &e), &e, err);
+    }
+    if (!code)
+        code = linear_back(m, dbent, WIDER * E, b->normed2, E, b->first + UP, m->d[1], err);
+    if (!code)
+        code = norm_back(m, m->d[1], b->middle, b->first + NORM2, m->d[2], err);
+    add(d, d, m->d[2], N * E);
+    return code;
+}
+
+/* From and to m->d[0], the gradient of the sum. */
+static int block_back(train_model *m, int layer, kit_error *err)
+{
+    const train_block *b = &m->block[layer];
+    const int64_t E = m->config.embed, N = m->batch * m->length;
+    float *d = m->d[0], *dqkv = m->d_wide;
+    int code = m->config.mlp ? mlp_back(m, b, err) : KIT_OK;
+    if (!code)
+        code = linear_back(m, d, E, b->heads, E, b->first + OUT, m->d[1], err);
+    if (!code)
+        code = attention_back(m, b, m->d[1], dqkv, err);
+    if (!code)
+        code = linear_back(m, dqkv, 3 * E, b->normed, E, b->first + IN, m->d[1], err);
+    if (!code)
+        code = norm_back(m, m->d[1], b->input, b->first + NORM, m->d[2], err);
+    add(d, d, m->d[2], N * E);
+    return code;
+}
+
+static int embeddings_back(train_model *m, kit_error *err)
+{
+    attn_error e;
+    const int64_t N = m->batch * m->length;
+    const attn_tensor d = rows(m, m->d[0], m->config.embed);
+    const attn_tensor tokens = grad_of(m, TOKENS), places = grad_of(m, PLACES);
+    const int code =
+        train_engine(attn_embedding_backward(m->ctx, &d, m->tokens, N, &tokens, &e), &e, err);
+    return code ? code
+                : train_engine(attn_embedding_backward(m->ctx, &d, m->place, N, &places, &e), &e,
+                               err);
+}
+
+int train_model_loss(train_model *m, double *loss, bool grads, kit_error *err)
+{
+    attn_error e;
+    const int64_t E = m->config.embed, V = train_config_tokens(&m->config);
+    const attn_tensor logits = rows(m, m->logits, V), dlogits = rows(m, m->d_logits, V);
+    int code = train_engine(attn_cross_entropy_forward(m->ctx, &logits, m->targets, TRAIN_IGNORE,
+                                                       loss, &e),
+                            &e, err);
+    if (code || !grads)
+        return code;
+    code = train_engine(attn_cross_entropy_backward(m->ctx, 1, &logits, m->targets, TRAIN_IGNORE,
+                                                    &dlogits, &e),
+                        &e, err);
+    const int last = m->count - 4;
+    if (!code)
+        code = linear_back(m, m->d_logits, V, m->normed, E, last + 2, m->d[1], err);
+    if (!code)
+        code = norm_back(m, m->d[1], m->output, last, m->d[0], err);
+    for (int l = (int)m->config.layers - 1; l >= 0 && !code; l--)
+        code = block_back(m, l, err);
+    return code ? code : embeddings_back(m, err);
+}
+
+/* ----------------------------------------------------------------------------------- Showing */
+
+int train_model_scores(train_model *m, int layer, attn_stage stage, kit_array *out, kit_error *err)
+{
+    const int64_t H = m->config.heads, T = m->length;
+    attn_error e;
+    attn_tensor lse;
+    const int code = kit_array_new(out, ATTN_F32, 3, (const int64_t[]){H, T, T}, err);
+    if (code)
+        return code;
+    attn_sdpa_args a = attention_of(m, &m->block[layer], &lse);
+    const attn_tensor scores = attn_bhtd(out->data, ATTN_F32, 1, H, T, T);
+    a.scores = &scores;
+    a.scores_stage = stage;
+    return train_engine(attn_sdpa_forward(m->ctx, &a, &e), &e, err);
+}

@@ -1,0 +1,145 @@
+/* Cross-entropy of logits and target classes, and its gradient. Rows are one thread's each; their
+ * losses are added in order. */
+#include <math.h>
+
+#include "module.h"
+
+typedef struct entropy {
+    const attn_tensor *logits, *dlogits;
+    const int64_t *targets;
+    int64_t ignore, counted;
+    double dloss, *losses; /* of each row */
+} entropy;
+
+static attn_status check_entropy(entropy *p, attn_error *err)
+{
+    const int64_t N = p->logits ? p->logits->shape[2] : 0, V = p->logits ? p->logits->shape[3] : 0;
+    attn_status s;
+    if ((s = attni_module_check(p->logits, "logits", p->logits, "logits", err)) ||
+        (s = attni_module_check_shape(p->logits, "logits", 1, 1, N, V, err)))
+        return s;
+    if (N > 0 && !p->targets)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "targets",
+                          "targets is NULL; it must hold %lld classes", (long long)N);
+    for (int64_t n = 0; n < N; n++) {
+        const int64_t target = p->targets[n];
+        if (target == p->ignore)
+            continue;
+        if (target < 0 || target >= V)
+            return attni_fail(err, ATTN_ERR_ARGUMENT, "targets",
+                              "targets[%lld] is %lld; it must be at least 0 and less than %lld, "
+                              "the columns of logits, or %lld to be ignored",
+                              (long long)n, (long long)target, (long long)V, (long long)p->ignore);
+        p->counted++;
+    }
+    return ATTN_OK;
+}
+
+static int64_t load_piece(double *to, const attn_tensor *t, int64_t row, int64_t first)
+{
+    const int64_t left = t->shape[3] - first, n = left < ATTNI_PIECE ? left : ATTNI_PIECE;
+    attni_load_row_f64(to, attni_at(t, 0, 0, row, first), t->dtype, t->stride[3], n);
+    return n;
+}
+
+/* log(sum of e^x) of a row, as its maximum and the logarithm of what is left. */
+static void find_sum(const attn_tensor *logits, int64_t row, double *top, double *rest)
+{
+    double piece[ATTNI_PIECE], sum = 0;
+    *top = -INFINITY;
+    for (int64_t c = 0, n; c < logits->shape[3]; c += n) {
+        n = load_piece(piece, logits, row, c);
+        for (int64_t j = 0; j < n; j++)
+            *top = piece[j] > *top || piece[j] != piece[j] ? piece[j] : *top;
+    }
+    for (int64_t c = 0, n; c < logits->shape[3]; c += n) {
+        n = load_piece(piece, logits, row, c);
+        for (int64_t j = 0; j < n; j++)
+            sum += exp(piece[j] - *top);
+    }
+    *rest = log(sum);
+}
+
+static void loss_rows(void *arg, int64_t first, int64_t end)
+{
+    const entropy *p = arg;
+    for (int64_t i = first; i < end; i++) {
+        double top, rest, target;
+        p->losses[i] = 0;
+        if (p->targets[i] == p->ignore)
+            continue;
+        find_sum(p->logits, i, &top, &rest);
+        attni_load_row_f64(&target, attni_at(p->logits, 0, 0, i, p->targets[i]), p->logits->dtype,
+                           1, 1);
+        p->losses[i] = rest + (top - target);
+    }
+}
+
+static void gradient_rows(void *arg, int64_t first, int64_t end)
+{
+    const entropy *p = arg;
+    const attn_tensor *d = p->dlogits;
+    const double factor = p->counted ? p->dloss / (double)p->counted : 0;
+    double piece[ATTNI_PIECE];
+    for (int64_t i = first; i < end; i++) {
+        const bool ignored = p->targets[i] == p->ignore;
+        double top = 0, rest = 0;
+        if (!ignored)
+            find_sum(p->logits, i, &top, &rest);
+        for (int64_t c = 0, n; c < d->shape[3]; c += n) {
+            n = load_piece(piece, p->logits, i, c);
+            for (int64_t j = 0; j < n; j++) {
+                const double share = exp(piece[j] - top - rest) - (c + j == p->targets[i]);
+                piece[j] = ignored ? 0 : factor * share;
+            }
+            attni_store_row_f64(attni_at(d, 0, 0, i, c), d->dtype, d->stride[3], piece, n);
+        }
+    }
+}
+
+attn_status attn_cross_entropy_forward(attn_context *ctx, const attn_tensor *logits,
+                                       const int64_t *targets, int64_t ignore, double *loss,
+                                       attn_error *err)
+{
+    entropy p = {.logits = logits, .targets = targets, .ignore = ignore};
+    attni_call call;
+    attn_status s = check_entropy(&p, err);
+    if (s == ATTN_OK && !loss)
+        s = attni_fail(err, ATTN_ERR_ARGUMENT, "loss", "loss is NULL; it is the result");
+    if (s != ATTN_OK)
+        return s;
+    const int64_t N = logits->shape[2];
+    size_t bytes;
+    if (!attni_size_mul((size_t)N, sizeof *p.losses, &bytes) || bytes > PTRDIFF_MAX)
+        return attni_fail(err, ATTN_ERR_LIMIT, "logits",
+                          "logits has %lld rows, more than can be addressed", (long long)N);
+    if ((s = attni_call_begin(&call, ctx, bytes, NULL, 0, err)))
+        return s;
+    p.losses = (double *)(void *)call.scratch;
+    attni_module_share(&call, N, 16 * logits->shape[3], loss_rows, &p);
+    *loss = 0;
+    for (int64_t i = 0; i < N; i++)
+        *loss += p.losses[i];
+    *loss /= p.counted ? (double)p.counted : 1;
+    attni_call_end(&call);
+    return ATTN_OK;
+}
+
+attn_status attn_cross_entropy_backward(attn_context *ctx, double dloss, const attn_tensor *logits,
+                                        const int64_t *targets, int64_t ignore,
+                                        const attn_tensor *dlogits, attn_error *err)
+{
+    entropy p = {.logits = logits, .dlogits = dlogits, .targets = targets, .ignore = ignore};
+    p.dloss = dloss;
+    attni_call call;
+    attn_status s;
+    if ((s = check_entropy(&p, err)) ||
+        (s = attni_module_check_output(dlogits, "dlogits", logits, "logits", err)) ||
+        (s = attni_module_check_shape(dlogits, "dlogits", 1, 1, logits->shape[2], logits->shape[3],
+                                      err)) ||
+        (s = attni_call_begin(&call, ctx, 0, NULL, 0, err)))
+        return s;
+    attni_module_share(&call, logits->shape[2], 16 * logits->shape[3], gradient_rows, &p);
+    attni_call_end(&call);
+    return ATTN_OK;
+}

@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+# timeout: 300
+"""attn train: it learns, it shows what it learned, and a run in parts is the run in one go."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import unittest
+
+import numpy as np
+
+from cli import ATTN, CliTest
+
+SMALL = ["--embed", "16", "--batch", "4", "--length", "12", "--vocab", "9", "--unseen", "10"]
+
+
+def tensors(data):
+    """The arrays of a .safetensors file."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header.pop("__metadata__")
+    kinds = {"F32": "<f4", "F64": "<f8", "I64": "<i8"}
+    return {
+        name: np.frombuffer(
+            data[8 + size :][slice(*e["data_offsets"])], kinds[e["dtype"]]
+        ).reshape(e["shape"])
+        for name, e in header.items()
+    }
+
+
+class Train(CliTest):
+    def train(self, *args, **more):
+        return self.works("train", *SMALL, *args, **more)
+
+    def steps(self, *args):
+        story = json.loads(self.works("train", "--json", *args))
+        self.assertEqual(story["schema"], "attn.train/1")
+        return {s["name"]: s for s in story["steps"]}
+
+    def array(self, step):
+        return np.array(step["tensor"]["data"], "f8").reshape(step["tensor"]["shape"])
+
+    def test_induction_is_learned_and_seen(self):
+        steps = self.steps("--steps", "260", "-o", "curve.svg", "-o", "curve.png")
+        self.assertGreaterEqual(self.array(steps["unseen_accuracy"]).item(), 0.99)
+        loss = self.array(steps["loss"])
+        self.assertEqual(loss.shape, (260, 2))
+        self.assertLess(loss[-1, 1], 0.1)
+        # A head of the second layer looks behind the last place of the same token.
+        words = steps["layer_2"]["rows"]
+        weights = self.array(steps["layer_2"])
+        shares = []
+        for i, word in enumerate(words):
+            if word in words[:i]:
+                behind = max(j for j in range(i) if words[j] == word) + 1
+                shares.append(weights[:, i, behind])
+        self.assertGreaterEqual(len(shares), 8)
+        self.assertGreater(np.mean(shares, 0).max(), 0.8)
+        # and one of the first layer at the token before, where that is needed: in the first round
+        first = self.array(steps["layer_1"])
+        before = [first[:, i, i - 1] for i in range(1, len(words)) if words[i] not in words[:i]]
+        self.assertGreater(np.mean(before, 0).max(), 0.5)
+        svg = self.bytes("curve.svg").decode()
+        for text in ("Loss of each step", "Accuracy on unseen", "step 130, layer 2, head 2"):
+            self.assertIn(text, svg)
+        self.assertEqual(self.bytes("curve.png")[:4], b"\x89PNG")
+
+    def test_other_tasks_are_learned(self):
+        for task in ("copy", "reverse", "previous-token"):
+            steps = self.steps("--task", task, "--steps", "150", "--length", "16")
+            self.assertGreaterEqual(self.array(steps["unseen_accuracy"]).item(), 0.99, task)
+
+    def test_text(self):
+        self.write("text.txt", "abc déf!\n".encode() * 60)
+        options = ["--text", "text.txt", "--length", "10", "--steps", "120", "--mlp"]
+        steps = self.steps(*options)
+        self.assertGreaterEqual(self.array(steps["unseen_accuracy"]).item(), 0.8)
+        self.assertIn("↵", steps["layer_1"]["rows"] + ["↵"])
+        self.assertEqual(self.array(steps["heads"]).shape, (4, 2))
+
+    def test_same_bits_on_any_number_of_threads(self):
+        files = []
+        for threads in (1, 2, 3):
+            self.works(
+                "train", "--steps", "12", "--mlp", "--threads", threads, "--checkpoint", "t.st"
+            )
+            files.append(self.bytes("t.st"))
+        self.assertEqual(files[0], files[1])
+        self.assertEqual(files[0], files[2])
+
+    def test_in_parts_is_in_one_go(self):
+        for more in ([], ["--mlp", "--task", "copy"]):
+            self.train("--steps", "30", "--checkpoint", "one.st", *more)
+            self.train("--steps", "11", "--checkpoint", "part.st", *more)
+            self.works("train", "--resume", "part.st", "--steps", "23", "--checkpoint", "part.st")
+            self.works("train", "--resume", "part.st", "--steps", "30", "--checkpoint", "part.st")
+            one, part = tensors(self.bytes("one.st")), tensors(self.bytes("part.st"))
+            self.assertEqual(list(one), list(part))
+            for name in one:
+                if not name.startswith(("history.map", "history.checks")):
+                    self.assertEqual(one[name].tobytes(), part[name].tobytes(), name)
+
+    def test_stopped_and_resumed_is_the_same_file(self):
+        options = SMALL + ["--steps", "4000", "--every", "400", "--checkpoint"]
+        self.works("train", *options, "one.st")
+        process = subprocess.Popen(
+            [ATTN, "train", *options, "two.st"],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for _ in range(3):  # the heading, step 0, step 400
+            process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1].decode()
+        self.assertEqual(process.returncode, 130, said)
+        self.assertRegex(said, r"^attn train: stopped after step \d+; saved in two.st: .*\n$")
+        stopped = tensors(self.bytes("two.st"))
+        self.assertLess(len(stopped["history.loss"]), 4000)
+        self.works(
+            "train", "--resume", "two.st", "--steps", "4000", "--every", "400",
+            "--checkpoint", "two.st",
+        )
+        self.assertEqual(self.bytes("one.st"), self.bytes("two.st"))
+
+    def test_stopped_without_a_checkpoint(self):
+        process = subprocess.Popen(
+            [ATTN, "train", "--steps", "1000000", "--every", "1"],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=60)[1].decode()
+        self.assertEqual(process.returncode, 128 + 15)
+        self.assertIn("nothing is saved", said)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_text_output(self):
+        text = self.train("--steps", "20", "--every", "5")
+        table = re.findall(r"(?m)^ +(\d+) .*%", text)
+        self.assertEqual(table, ["0", "5", "10", "15", "20"])
+        for part in ("Training on induction", "Where each head looks", "L2 head 2"):
+            self.assertIn(part, text)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+        self.assertGreater(len(self.train("--steps", "20", "--full").splitlines()), 300)
+        ascii_only = self.train("--steps", "9", env={"LC_ALL": "C"})
+        self.assertTrue(ascii_only.isascii())
+
+    def test_files(self):
+        self.train("--steps", "6", "--checkpoint", "c.st", "--save-every", "2")
+        arrays = json.loads(self.works("info", "--json", "c.st"))["arrays"]
+        shapes = {a["name"]: a["shape"] for a in arrays}
+        self.assertEqual(shapes["blocks.1.attention.in_proj_weight"], [48, 16])
+        self.assertEqual(shapes["optimizer.v.tokens.weight"], [9, 16])
+        self.assertEqual(shapes["random.state"], [624])
+        self.assertEqual(sorted(os.listdir(self.folder)), ["c.st"])
+
+    def test_errors(self):
+        self.write("bad.txt", b"abc\xff" * 100)
+        self.write("short.txt", b"abc")
+        for says, *options in (
+            ("no multiple of --heads 3", "--heads", "3"),
+            ("must be even", "--task", "copy", "--length", "7"),
+            ("at least 6", "--length", "5"),
+            ("needs --text", "--task", "text"),
+            ("exclude each other", "--task", "copy", "--text", "short.txt"),
+            ("--vocab does not go", "--text", "short.txt", "--vocab", "3"),
+            ("has 3 characters", "--text", "short.txt"),
+            ("needs --checkpoint", "--save-every", "3"),
+            ("a task is --task copy", "copy"),
+            ("did you mean", "--tsk", "copy"),
+        ):
+            self.fails(2, "train", *options, says=says)
+        self.fails(3, "train", "--text", "bad.txt", says="bad.txt: byte 3: not UTF-8")
+        self.fails(3, "train", "--text", "none.txt", says="none.txt: cannot open")
+        self.fails(3, "train", "--resume", "none.st", says="none.st: cannot open")
+        self.fails(4, "train", "--checkpoint", "no/c.st", says="no/c.st: cannot open its folder")
+        self.fails(
+            2, "train", "--text", "bad.txt", "--checkpoint", "bad.txt", says="is an input"
+        )
+
+    def test_a_loss_that_is_none_is_told(self):
+        done = self.attn("train", *SMALL, "--lr", "1e30", "--warmup", "0", "--steps", "50")
+        self.assertEqual(done.returncode, 5)
+        self.assertIn(b"try a smaller --lr", done.stderr)
+
+    def test_checkpoints_that_are_none(self):
+        self.train("--steps", "3", "--checkpoint", "c.st")
+        self.write("text.txt", b"one text" * 40)
+        self.fails(2, "train", "--resume", "c.st", "--embed", "16", says="has its own")
+        self.fails(2, "train", "--resume", "c.st", "--steps", "2", says="has done 3")
+        self.fails(2, "train", "--resume", "c.st", "--text", "text.txt", says="on no text")
+        whole = self.bytes("c.st")
+        size = int.from_bytes(whole[:8], "little")
+        header = json.loads(whole[8 : 8 + size])
+
+        def changed(change, says, code=3):
+            h = json.loads(json.dumps(header))
+            change(h)
+            text = json.dumps(h).encode()
+            self.write("d.st", len(text).to_bytes(8, "little") + text + whole[8 + size :])
+            self.fails(code, "train", "--resume", "d.st", "--steps", "5", says=says)
+
+        def set_metadata(key, value):
+            return lambda h: h["__metadata__"].update({key: value})
+
+        changed(lambda h: h.pop("__metadata__"), "not a checkpoint")
+        changed(set_metadata("format", "attn.train/9"), "not a checkpoint")
+        changed(set_metadata("heads", "0"), "'heads' is 0")
+        changed(set_metadata("heads", "two"), "'heads' is two")
+        changed(set_metadata("heads", "3"), "do not fit together")
+        changed(set_metadata("embed", "32"), "too short")
+        changed(set_metadata("layers", "1024"), "too short")
+        changed(set_metadata("vocabulary", "8"), "not the shape")
+        changed(set_metadata("lr", "-1"), "'lr' is -1")
+        changed(set_metadata("task", "sums"), "'task' is sums")
+        changed(lambda h: h.update(renamed=h.pop("head.bias")), "no array 'head.bias'")
+        changed(lambda h: h["random.state"].update(shape=[2, 312]), "random.state")
+        for cut in (0, 100, len(whole) - 1):
+            self.write("d.st", whole[:cut])
+            self.fails(3, "train", "--resume", "d.st", says="d.st: ")
+
+    def test_resume_of_a_text(self):
+        self.write("a.txt", b"one text, " * 40)
+        self.write("b.txt", b"another, " * 40)
+        self.works(
+            "train", "--text", "a.txt", "--length", "8", "--steps", "3", "--checkpoint", "c.st"
+        )
+        resume = ["train", "--resume", "c.st", "--steps", "5"]
+        self.works(*resume, "--text", "a.txt")
+        self.fails(2, *resume, says="was trained on a text; give it as --text")
+        self.fails(2, *resume, "--text", "b.txt", says="another text")
+
+
+if __name__ == "__main__":
+    unittest.main()

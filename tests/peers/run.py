@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+"""The tests of this folder, with the packages that they compare with: `make test-peers`.
+
+They are not part of `make test`, because they need PyPI and a gigabyte. Words on the command line
+are handed to unittest: tests/peers/run.py test_train -v
+"""
+
+import os
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "peers"), str(ROOT / "tests" / "cli"), str(ROOT / "bench")]
+
+import environment
+
+PACKAGES = ["torch==2.13.0", "numpy==2.4.6", "safetensors==0.8.0"]
+
+
+def main():
+    environment.enter(ROOT / "build" / "test-peers", PACKAGES)
+    build = Path(os.environ.setdefault("ATTN_BUILD", str(ROOT / "build")))
+    os.environ.setdefault("ATTN", str(build / "attn"))
+    if not (build / "libattn.so").exists():
+        sys.exit(f"run.py: {build}/libattn.so is not there; `make build` makes it")
+    os.chdir(build)  # the tests make folders of their own below it
+    names = sys.argv[1:] or ["test_nn", "test_train", "test_safetensors"]
+    unittest.main(module=None, argv=[sys.argv[0], *names])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""attn train beside the same model in PyTorch: the same initial weights, the same data, the same
+loss step by step. The data are drawn here a second time, from NumPy's MT19937."""
+
+import json
+import unittest
+
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from safetensors import safe_open
+
+from cli import CliTest
+
+STEPS, SEED = 50, 1
+# Of the program's defaults.
+V, T, E, H, L, BATCH, LR, WARMUP, DECAY = 32, 32, 64, 2, 2, 32, 0.003, 50, 0.01
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        projection = nn.Linear(E, 3 * E)
+        self.in_proj_weight, self.in_proj_bias = projection.weight, projection.bias
+        self.out = nn.Linear(E, E)
+
+    def forward(self, x):
+        qkv = F.linear(x, self.in_proj_weight, self.in_proj_bias)
+        q, k, v = (
+            t.view(*x.shape[:2], H, E // H).transpose(1, 2) for t in qkv.split(E, dim=-1)
+        )
+        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(heads.transpose(1, 2).reshape(x.shape))
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(E, 4 * E), nn.Linear(4 * E, E)
+
+    def forward(self, x):
+        return self.down(F.gelu(self.up(x)))
+
+
+class Block(nn.Module):
+    def __init__(self, mlp):
+        super().__init__()
+        self.norm1, self.attention = nn.LayerNorm(E), Attention()
+        if mlp:
+            self.norm2, self.mlp = nn.LayerNorm(E), Mlp()
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x)) if hasattr(self, "mlp") else x
+
+
+class Model(nn.Module):
+    def __init__(self, tokens, mlp):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(tokens, E), nn.Embedding(T, E)
+        self.blocks = nn.ModuleList(Block(mlp) for _ in range(L))
+        self.norm, self.head = nn.LayerNorm(E), nn.Linear(E, tokens)
+
+    def forward(self, ids):
+        x = self.tokens(ids) + self.places.weight
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class Words:
+    """torch's generator, as NumPy has it."""
+
+    def __init__(self, seed):
+        self.bits = np.random.RandomState(seed)._bit_generator
+
+    def below(self, n):
+        return int(self.bits.random_raw()) * n >> 32
+
+
+def induction(words):
+    period = 6 + words.below(16 - 6 + 1)
+    block = []
+    while len(block) < period:
+        token = words.below(V)
+        if token not in block:
+            block.append(token)
+    tokens = [block[i % period] for i in range(T + 1)]
+    return tokens[:T], [-100] * period + tokens[period + 1 :]
+
+
+def copy(words):
+    half = [words.below(V) for _ in range(T // 2)]
+    return half + [V] + half[:-1], [-100] * len(half) + half
+
+
+TASKS = {"induction": (induction, V), "copy": (copy, V + 1)}
+
+
+class Train(CliTest):
+    def model(self, tokens, mlp, path):
+        model = Model(tokens, mlp)
+        with safe_open(self.path(path), "pt") as f:
+            model.load_state_dict({name: f.get_tensor(name) for name in model.state_dict()})
+        return model
+
+    def losses(self, model, draw):
+        words, losses = Words(SEED + 1), []
+        optimiser = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=DECAY)
+        for step in range(STEPS):
+            batch = [draw(words) for _ in range(BATCH)]
+            ids, targets = (torch.tensor(part) for part in zip(*batch))
+            for group in optimiser.param_groups:
+                group["lr"] = LR * min(1, (step + 1) / WARMUP)
+            loss = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.item())
+        return losses
+
+    def test_same_losses(self):
+        for task, (draw, tokens) in TASKS.items():
+            for mlp in (False, True):
+                options = ["--task", task, "--seed", SEED, *(["--mlp"] * mlp)]
+                self.works("train", *options, "--steps", "0", "--checkpoint", "init.st")
+                story = json.loads(self.works("train", *options, "--steps", STEPS, "--json"))
+                curve = next(s["tensor"] for s in story["steps"] if s["name"] == "loss")
+                ours = curve["data"][1::2]
+                theirs = self.losses(self.model(tokens, mlp, "init.st"), draw)
+                worst = max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
+                print(f"{task}, {'MLP' if mlp else 'attention only'}: losses differ by {worst:.1e}")
+                self.assertLess(worst, 1e-3)
+                self.assertLess(theirs[-1], theirs[0])  # else there was nothing to follow
+
+    def test_initial_weights_are_torchs(self):
+        self.works("train", "--mlp", "--seed", "7", "--steps", "0", "--checkpoint", "init.st")
+        torch.manual_seed(7)
+        want, got = Model(V, True).state_dict(), self.model(V, True, "init.st").state_dict()
+        for name in want:
+            self.assertLess((got[name] - want[name]).abs().max().item(), 1e-6, name)
+
+
+if __name__ == "__main__":
+    unittest.main()
