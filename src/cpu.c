@@ -174,8 +174,8 @@ static bool tiles_permitted(void)
 #endif
 }
 
-/* One bit for each set that runs, and 16 higher one if it pays, read once: CPUID traps in a virtual machine and can take tens of
- * microseconds. Threads that race here find the same. */
+/* One bit for each set that runs, and 16 higher one if it pays, read once: CPUID traps in a virtual
+ * machine and can take tens of microseconds. Threads that race here find the same. */
 static unsigned usable_sets(void)
 {
     static atomic_uint cached; /* 0: not read yet; else generic's bit is set */

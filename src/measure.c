@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "internal.h"
-#include "kernel/amx/amx.h"
+#include "kernel/bf16/bf16.h"
 #include "kernel/kernel.h"
 
 #define SHORT_RUN 500e-6 /* seconds: long beside the clock's step, short beside a time slice */
@@ -46,7 +46,7 @@ static double best_rate(double (*once)(void *arg, int64_t n), void *arg, double 
 
 /* ----------------------------------------------------------------------- multiply-adds */
 
-/* A loop of products in registers: fma_loop of kernel.h or peak of amx.h. */
+/* A loop of products in registers: fma_loop of kernel.h or peak of bf16.h. */
 typedef struct products {
     double (*loop)(int64_t n, double *sink);
 } products;

@@ -4,7 +4,7 @@
  *   make_plan                        kernel table, tile width, tasks, scratch
  *   run_worker                       takes tasks until none is left
  *   plan->way (sdpa_tile.c)          one task: a run of queries of one head against its keys
- *             (sdpa_amx.c)           the same for bf16 on a matrix unit
+ *             (sdpa_bf16.c)           the same for bf16 on a matrix unit
  *   mask.c                           which keys those are
  *   kernel/                          the arithmetic
  *

@@ -119,13 +119,13 @@ struct attni_plan {
     size_t scratch_bytes;
 };
 
-/* --------------------------------------------------------- sdpa_tile.c, sdpa_amx.c: one task
+/* --------------------------------------------------------- sdpa_tile.c, sdpa_bf16.c: one task
  *
  * A way of computing a task, queries i0 .. i0+rows-1 of a view. The first is every type's; another
  * is taken where it applies, as a whole: two ways round differently.
  */
 struct attni_way {
-    const struct attni_bf16_unit *unit; /* that multiplies, of sdpa_amx.c alone */
+    const struct attni_bf16_unit *unit; /* that multiplies, of sdpa_bf16.c alone */
     const char *operands;               /* what is multiplied: "bf16"; NULL: the kernel table's R */
     int vectors;                        /* of a tile at most; 0: as many as the kernels have */
     int tiles; /* in a task at most; they share each chunk of keys while it is in cache */

@@ -1,4 +1,4 @@
-/* Tile registers in memory: see amx/tile_ops.h. Compiled to nothing without ATTNI_AMX_EMULATED.
+/* Tile registers in memory: see bf16/tile_ops.h. Compiled to nothing without ATTNI_AMX_EMULATED.
  *
  * What a processor would refuse with a fault ends the program here, with a line that says why. The
  * arithmetic is that of Intel's manual (volume 2, TDPBF16PS): in each element the products of even
@@ -7,7 +7,7 @@
  * is to nearest even whatever MXCSR says, and no exception flag is raised.
  */
 #ifdef ATTNI_AMX_EMULATED
-#include "amx/tile_ops.h"
+#include "bf16/tile_ops.h"
 
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx512f"))), apply_to = function)

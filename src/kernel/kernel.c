@@ -1,7 +1,7 @@
 /* Finds the table of operations of an instruction set: rows of isa.def, in its order. */
 #include "kernel.h"
 
-#include "amx/amx.h"
+#include "bf16/bf16.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -22,9 +22,9 @@ const attni_bf16_unit *attni_bf16_unit_of(const char *isa)
 {
 #if defined(__x86_64__)
     if (strcmp(isa, "amx") == 0)
-        return &attni_unit_amx;
+        return &attni_bf16_amx;
     if (strcmp(isa, "avx512bf16") == 0)
-        return &attni_unit_dot;
+        return &attni_bf16_dot;
 #endif
     (void)isa;
     return NULL;

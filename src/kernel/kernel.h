@@ -158,9 +158,10 @@ typedef struct attni_kernels {
                    const void *p, int n, int64_t Dv, int nv, int flags);
 
     /* The same bits for i < rows, 1 <= rows <= few, with components in the lanes; v as k there. Not
-     * CAREFUL; nv is 1. With in_rows p is as weights_few() leaves it. The sums of a chunk stand in rows, sums[i*ld + c] with ld = Dv rounded up
-     * to whole vectors and room for `few` rows, and are turned once: with LAST total is folded with
-     * them, with TURN they become acc; lanes from `rows` on may then be anything. */
+     * CAREFUL; nv is 1. With in_rows p is as weights_few() leaves it. The sums of a chunk stand in
+     * rows, sums[i*ld + c] with ld = Dv rounded up to whole vectors and room for `few` rows, and
+     * are turned once: with LAST total is folded with them, with TURN they become acc; lanes from
+     * `rows` on may then be anything. */
     void (*values_few)(void *sums, void *acc, void *total, const void *factors, const void *v,
                        ptrdiff_t ldv, attn_dtype dtype, const void *p, int in_rows, int n,
                        int64_t Dv, int rows, int flags, const attni_soon *soon);

@@ -1,5 +1,6 @@
-/* bf16 by the matrix unit and by dot products, whole calls: against the definition in double, against PyTorch's error,
- * and the fast kernel against the pieces that work beside it, to the bit. */
+/* bf16 by the matrix unit and by dot products, whole calls: against the definition in double,
+ * against PyTorch's error, and the fast kernel against the pieces that work beside it, to the
+ * bit. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +15,7 @@
 #include "check/check.h"
 #include "check/check_call.h"
 #include "internal.h"
-#include "kernel/amx/tile_ops.h"
+#include "kernel/bf16/tile_ops.h"
 
 static int isa; /* index of the instruction set that is tested */
 

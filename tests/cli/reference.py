@@ -3,7 +3,7 @@
 import numpy as np
 
 UNIT = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-24, "bf16": 2.0**-24}
-# The instruction sets that round weights of bf16, by how much (docs/NUMERICS.md, "bf16 multiplied").
+# The instruction sets that round weights of bf16, and by how much (docs/NUMERICS.md).
 NARROW_ISAS = ("avx512bf16", "amx")
 NARROW = 2.0**-8 + 1.1e-4
 # Half the distance between neighbours of a stored number near 1, and the least such distance.
@@ -131,7 +131,9 @@ def attention(
     }
 
 
-def gradients(q, k, v, dout, dtype, weight_error=0, *, scale=None, softcap=0.0, mask=None, **options):
+def gradients(
+    q, k, v, dout, dtype, weight_error=0, *, scale=None, softcap=0.0, mask=None, **options
+):
     """The gradients of sum(out * dout), by name, each with how far a result may be from it."""
     options.update(scale=scale, softcap=softcap, mask=mask)
     want = attention(q, k, v, **options)

@@ -2,8 +2,8 @@
  * floats, so that there are twice as many products: AMD since Zen 4.
  *
  * One vdpbf16ps adds two products to each of 16 floats. Operands lie as for the matrix unit
- * (amx/amx.h), but that values are pairs of keys with all their components side by side: pairs of a
- * key's components and pairs of values are broadcast, and queries and weights stand in lanes, as
+ * (bf16/bf16.h), but that values are pairs of keys with all their components side by side: pairs of
+ * a key's components and pairs of values are broadcast, and queries and weights stand in lanes, as
  * everywhere (kernel.h). A score is one chain over all pairs of components, in order; a weighted
  * value one over all pairs of keys of a chunk of 256. That order is also the one of tiles of a few
  * columns, where lanes hold keys or components instead and nothing is packed.
@@ -31,7 +31,7 @@
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
 #endif
 #endif
-#include "amx/weigher.h"
+#include "bf16/weigher.h"
 
 #define FEW 8 /* columns, at most, of a tile of a few */
 #define FOR_U UNROLL for (int u = 0; u < mr; u++)
@@ -86,7 +86,7 @@ INLINE void score_rows(float *st, __m512 *top, const attni_bf16 *q, const char *
 }
 
 /* The maxima that the step asks for are those of the block it scores: st_seen is st_next. */
-INLINE void raise_top(const attni_amx_step *x, const __m512 *top, const int nv)
+INLINE void raise_top(const attni_bf16_step *x, const __m512 *top, const int nv)
 {
     FOR_G
     {
@@ -96,7 +96,7 @@ INLINE void raise_top(const attni_amx_step *x, const __m512 *top, const int nv)
     }
 }
 
-INLINE void score_keys(const attni_amx_step *x, const int mr, const int nv)
+INLINE void score_keys(const attni_bf16_step *x, const int mr, const int nv)
 {
     __m512 top[2];
     FOR_G top[g] = _mm512_set1_ps(-__builtin_inff());
@@ -125,14 +125,14 @@ INLINE void value_rows(float *acc, const attni_bf16 *p, const attni_bf16 *vt, pt
     FOR_U FOR_G _mm512_store_ps(acc + (u * nv + g) * 16, s[u][g]);
 }
 
-INLINE void add_values(const attni_amx_step *x, const int mr, const int nv)
+INLINE void add_values(const attni_bf16_step *x, const int mr, const int nv)
 {
     const int Dv = x->panels * 16;
     for (int c = 0; c < x->components; c += mr)
         value_rows(x->acc + c * nv * 16, x->p_before, x->vt + 2 * c, 2 * Dv, x->first, mr, nv);
 }
 
-/* vt [32][Dv][2]: components of keys 2r and 2r + 1. As attni_amx_pack_values otherwise. */
+/* vt [32][Dv][2]: components of keys 2r and 2r + 1. As attni_bf16_pack_values otherwise. */
 static bool pack_pairs(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
                        bool zero)
 {
@@ -255,7 +255,7 @@ INLINE void turn_sums(float *acc, const float *sums, int Dv, const int nr)
     }
 }
 
-INLINE void few_columns(const attni_amx_step *x, const int nr)
+INLINE void few_columns(const attni_bf16_step *x, const int nr)
 {
     /* One column reads values once, and half a block ahead stays in the first cache; more read them
      * in several passes. */
@@ -287,16 +287,16 @@ INLINE void few_columns(const attni_amx_step *x, const int nr)
 
 static void nothing(void) {}
 
-INLINE void weigh(const attni_amx_step *x, const int nv)
+INLINE void weigh(const attni_bf16_step *x, const int nv)
 {
-    attni_amx_step weights = *x;
+    attni_bf16_step weights = *x;
     weights.st_seen = NULL; /* done */
     weigher w;
     weigh_begin(&w, &weights, nv);
     weigh_end(&w, &weights, 4, nv);
 }
 
-static void run(const attni_amx_step *x)
+static void run(const attni_bf16_step *x)
 {
     if (x->few == 1)
         few_columns(x, 1);
@@ -337,7 +337,7 @@ static double peak(int64_t n, double *sink)
     return 4.0 * 16 * chains * (double)n;
 }
 
-const attni_bf16_unit attni_unit_dot = {
+const attni_bf16_unit attni_bf16_dot = {
     .few = FEW,
     .granule = 2,
     .begin = nothing,

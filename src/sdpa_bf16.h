@@ -1,9 +1,9 @@
-/* Inside a task on AMX, between sdpa_amx.c (the order of the work) and sdpa_amx_data.c (what comes
- * from the caller's tensors and goes into them). */
-#ifndef ATTNI_SDPA_AMX_H
-#define ATTNI_SDPA_AMX_H
+/* Inside a task of bf16, between sdpa_bf16.c (the order of the work) and sdpa_bf16_data.c (what
+ * comes from the caller's tensors and goes into them). */
+#ifndef ATTNI_SDPA_BF16_H
+#define ATTNI_SDPA_BF16_H
 
-#include "kernel/amx/amx.h"
+#include "kernel/bf16/bf16.h"
 #include "sdpa.h"
 
 /* Tiles that share a chunk's transposed values, at most. To transpose 64 values costs about half as
@@ -45,7 +45,7 @@ typedef struct block {
 /* The blocks of one chunk that one tile sees some key of. */
 typedef struct run {
     tile *t; /* NULL: none */
-    attni_amx_columns *columns;
+    attni_bf16_columns *columns;
     int count;
     block blocks[BLOCKS];
     float *st;  /* [count][64][W] */
@@ -55,7 +55,7 @@ typedef struct run {
 
 /* What one chunk of keys adds, kept until all of them are there. */
 typedef struct partial {
-    attni_amx_columns *columns; /* l[0] < 0: nothing was seen */
+    attni_bf16_columns *columns; /* l[0] < 0: nothing was seen */
     float *acc;
 } partial;
 
@@ -63,7 +63,7 @@ typedef struct partial {
 typedef struct weighed {
     tile *t; /* NULL: none */
     block block;
-    attni_amx_columns *columns;
+    attni_bf16_columns *columns;
     float *acc;
     bool first, last; /* of its run */
     bool apart;
@@ -83,18 +83,18 @@ typedef struct worker {
     float *st[2];     /* of runs, by turns */
     attni_bf16 *p[2]; /* of blocks, by turns */
     uint32_t seen[2][ATTNI_BLOCK];
-    attni_amx_columns *columns; /* of the last three runs */
-    int runs, blocks, chunks;   /* counted, to take turns */
-    float *acc;                 /* [Dv][W] */
-    float *sums;                /* [few][Dv] */
-    attni_bf16 *vt[3];          /* of chunks: one run's, while those of two are still in use */
-    unsigned packed, odd;       /* bit b: block b of the chunk is in vt; has odd values */
-    const void *keys[BLOCKS];   /* where they are to be read, NULL: not asked for yet */
-    int exponent[BLOCKS];       /* of the largest key of each block */
-    attni_bf16 *k;              /* [CHUNK][D]: keys that cannot be read where they lie */
-    char *rows;                 /* [block][max(D, Dv)] float: rows on their way */
-    float *biases;              /* [W][block] */
-    float *lines;               /* [W][block] scores, a row per query */
+    attni_bf16_columns *columns; /* of the last three runs */
+    int runs, blocks, chunks;    /* counted, to take turns */
+    float *acc;                  /* [Dv][W] */
+    float *sums;                 /* [few][Dv] */
+    attni_bf16 *vt[3];           /* of chunks: one run's, while those of two are still in use */
+    unsigned packed, odd;        /* bit b: block b of the chunk is in vt; has odd values */
+    const void *keys[BLOCKS];    /* where they are to be read, NULL: not asked for yet */
+    int exponent[BLOCKS];        /* of the largest key of each block */
+    attni_bf16 *k;               /* [CHUNK][D]: keys that cannot be read where they lie */
+    char *rows;                  /* [block][max(D, Dv)] float: rows on their way */
+    float *biases;               /* [W][block] */
+    float *lines;                /* [W][block] scores, a row per query */
     attni_ahead ahead;
 } worker;
 
@@ -109,26 +109,26 @@ static inline char *column_row(const worker *w, const tile *x, const attn_tensor
 /* Sizes are filled up with zeros to whole operands. */
 static inline int64_t padded(int64_t n) { return n <= 0 ? 32 : n + (32 - n % 32) % 32; }
 
-/* ------------------------------------------------------------------------- sdpa_amx_data.c */
+/* ------------------------------------------------------------------------- sdpa_bf16_data.c */
 
-void attni_amx_load_queries(worker *w, tile *t);
+void attni_bf16_load_queries(worker *w, tile *t);
 /* Forgets the keys and values of the chunk before; those that are still to be multiplied stay. */
-void attni_amx_new_chunk(worker *w);
+void attni_bf16_new_chunk(worker *w);
 /* Biases and masks of scores st of keys j0 .. j0+n-1. */
-void attni_amx_mask(const worker *w, const tile *t, float *st, int64_t j0, int n);
+void attni_bf16_mask(const worker *w, const tile *t, float *st, int64_t j0, int n);
 /* Keys j0 .. j0+n-1, block `at` of the chunk, as 64 rows of a multiple of 32 components: where they
  * lie if they are so, else a copy filled up with zeros. Returns the first; *ldk in bytes. */
-const void *attni_amx_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldk);
+const void *attni_bf16_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldk);
 /* The values of the same block, packed, or if w->few as rows: *ldv in elements. */
-const attni_bf16 *attni_amx_find_values(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldv);
+const attni_bf16 *attni_bf16_find_values(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldv);
 
 /* A tile before a sweep. */
-void attni_amx_clear(const attni_plan *p, tile *t);
+void attni_bf16_clear(const attni_plan *p, tile *t);
 /* Writes out and lse; true if some row is not finite, or could not be computed in this mode. */
-bool attni_amx_write(worker *w, tile *t);
+bool attni_bf16_write(worker *w, tile *t);
 /* Clears a tile for the sweep EXTREME. */
-void attni_amx_lift(const attni_plan *p, tile *t);
+void attni_bf16_lift(const attni_plan *p, tile *t);
 /* The scores that the caller asked for, computed once more now that M and L are final. */
-void attni_amx_write_scores(worker *w, tile *t);
+void attni_bf16_write_scores(worker *w, tile *t);
 
 #endif

@@ -1,4 +1,5 @@
-/* One task of the forward on AMX: bf16 keys, values and weights multiplied by the matrix unit.
+/* One task of the forward where an instruction set multiplies bf16: keys, values and weights by the
+ * matrix unit of AMX or by the dot products of AVX512-BF16.
  *
  *   for each chunk of 256 keys, for each tile of 32 queries that sees some of it: a run
  *     for each block of 64 keys of the run
@@ -7,16 +8,17 @@
  *     at the run's end: O += acc
  *   out = O / l
  *
- * The parts of a step are of different blocks, which may be of different tiles and chunks, and are
- * interleaved by the fast kernel (kernel/amx_step.c). kernel/amx/amx.h fixes shapes and the order
- * of sums; which blocks go together in a step changes no bit.
+ * The parts of a step are of different blocks. For the matrix unit these may be of different tiles
+ * and chunks, and are interleaved (kernel/bf16_amx.c); dot products finish one run before the next
+ * (kernel/bf16_dot.c). kernel/bf16/bf16.h fixes shapes and the order of sums; which blocks go
+ * together in a step changes no bit.
  *
  * As in sdpa_tile.c, a tile whose result is not finite is swept again. CAREFUL puts 0 in the place
  * of values that are NaN or infinite and then adds what they give to the queries that see them;
  * EXTREME also lifts the maxima of the rows that are still not finite so high that nothing
  * overflows. Rows that were finite get the same bits.
  */
-#include "sdpa_amx.h"
+#include "sdpa_bf16.h"
 
 #if defined(__x86_64__)
 
@@ -58,18 +60,18 @@ static void carve(worker *w, attni_layout *layout)
 
 static partial carve_partial(const attni_plan *p, attni_layout *layout)
 {
-    return (partial){attni_layout_take(layout, 1, sizeof(attni_amx_columns)),
+    return (partial){attni_layout_take(layout, 1, sizeof(attni_bf16_columns)),
                      attni_layout_take(layout, (size_t)padded(p->Dv), (size_t)p->nv * 16 * 4)};
 }
 
-static size_t amx_partial_bytes(const attni_plan *plan)
+static size_t bf16_partial_bytes(const attni_plan *plan)
 {
     attni_layout layout = {0};
     carve_partial(plan, &layout);
     return layout.overflow ? SIZE_MAX : layout.used;
 }
 
-static size_t amx_scratch(const attni_plan *plan)
+static size_t bf16_scratch(const attni_plan *plan)
 {
     worker w = {.plan = plan, .unit = plan->way->unit};
     attni_layout layout = {0};
@@ -112,10 +114,10 @@ static void finish_scores(worker *w, run *x)
         if (p->natural)
             p->kernels->natural(st, y->n, p->rest, p->args.softcap, t->nv);
         if (y->visible != ATTNI_FULL)
-            attni_amx_mask(w, t, st, y->j0, y->n);
-        y->clean = attni_amx_maxima(x->columns, st, y->n, t->nv);
+            attni_bf16_mask(w, t, st, y->j0, y->n);
+        y->clean = attni_bf16_maxima(x->columns, st, y->n, t->nv);
     }
-    attni_amx_set_maxima(x->columns, t->lift, t->nv);
+    attni_bf16_set_maxima(x->columns, t->lift, t->nv);
     for (int i = 0; i < t->W; i++)
         t->top[i] = fmaxf(t->top[i], x->columns->top[i]);
 }
@@ -125,13 +127,13 @@ static void weigh_aside(worker *w, const run *x, int b, attni_bf16 *to, uint32_t
 {
     const attni_plan *p = w->plan;
     float *st = scores_of(x, b);
-    attni_amx_weigh(st, x->columns, true, seen, x->t->nv);
+    attni_bf16_weigh(st, x->columns, true, seen, x->t->nv);
     if (p->args.dropout > 0) /* what is kept grows by 1 / (1 - p) at the end, all of it at once */
         p->kernels->drop(st, x->blocks[b].n, p->args.dropout_seed, p->drop_threshold,
                          (uint64_t)(w->view->b * p->H + w->view->h),
                          (uint64_t)(w->view->i_base + x->t->i0),
                          (uint64_t)(w->view->j_base + x->blocks[b].j0), 1, x->t->nv);
-    attni_amx_pack_weights(to, st, x->t->nv);
+    attni_bf16_pack_weights(to, st, x->t->nv);
 }
 
 /* What values that are NaN or infinite give to the queries that see them: NaN or infinity. */
@@ -165,13 +167,13 @@ static void take_step(worker *w, run *next, run *now, int b)
     for (int part = 0; part < ATTNI_AHEAD_PARTS / BLOCKS; part++)
         attni_mask_fetch(&w->ahead);
     const tile *any = next ? next->t : now->t ? now->t : before.t;
-    attni_amx_step x = {.nv = any->nv,
-                        .runs = (int)(padded(p->D) / 32),
-                        .pairs = (int)((p->D + 1) / 2),
-                        .panels = p->Dv ? (int)(padded(p->Dv) / 16) : 0,
-                        .components = (int)p->Dv,
-                        .few = w->few,
-                        .sums = w->sums};
+    attni_bf16_step x = {.nv = any->nv,
+                         .runs = (int)(padded(p->D) / 32),
+                         .pairs = (int)((p->D + 1) / 2),
+                         .panels = p->Dv ? (int)(padded(p->Dv) / 16) : 0,
+                         .components = (int)p->Dv,
+                         .few = w->few,
+                         .sums = w->sums};
     if (next && b < next->count) {
         x.k = next->blocks[b].k;
         x.ldk = next->blocks[b].ldk;
@@ -197,7 +199,7 @@ static void take_step(worker *w, run *next, run *now, int b)
                                .p = w->p[turn],
                                .seen = w->seen[turn]};
         if (w->mode == FAST && p->args.dropout == 0 && now->blocks[b].clean &&
-            attni_amx_near(now->columns, now->t->nv)) {
+            attni_bf16_near(now->columns, now->t->nv)) {
             x.st = scores_of(now, b);
             x.p = w->p[turn];
             x.columns = now->columns;
@@ -217,8 +219,8 @@ static void take_step(worker *w, run *next, run *now, int b)
     if (before.t && before.block.odd)
         add_odd_values(w, &before);
     if (before.t && before.last && !before.apart)
-        attni_amx_join(before.t->total, before.t->M, before.t->L, before.acc, before.columns, p->Dv,
-                       any->nv);
+        attni_bf16_join(before.t->total, before.t->M, before.t->L, before.acc, before.columns,
+                        p->Dv, any->nv);
 }
 
 /* Moves everything on by one run: the scores of `next` (NULL: none), the weights of w->scored, and
@@ -282,8 +284,8 @@ static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, const partial *in
         y->j0 = j0 + b * ATTNI_BLOCK;
         y->n = j0 + n - y->j0 < ATTNI_BLOCK ? (int)(j0 + n - y->j0) : ATTNI_BLOCK;
         y->visible = class[b];
-        y->k = attni_amx_find_keys(w, y->j0, y->n, b, &y->ldk);
-        y->vt = attni_amx_find_values(w, y->j0, y->n, b, &y->ldv);
+        y->k = attni_bf16_find_keys(w, y->j0, y->n, b, &y->ldk);
+        y->vt = attni_bf16_find_values(w, y->j0, y->n, b, &y->ldv);
         y->odd = w->odd >> b & 1;
         y->clean = finite_scores(w, t, b);
     }
@@ -311,7 +313,7 @@ static void sweep(worker *w, tile *tiles, int count, sweep_mode mode)
         /* up to the sequence's end, not the span's: a shorter block would have to be copied */
         const int64_t left = w->view->S - j0;
         const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
-        attni_amx_new_chunk(w);
+        attni_bf16_new_chunk(w);
         for (int t = 0; t < count; t++) {
             const tile *next = t + 1 < count ? &tiles[t + 1] : &tiles[0];
             const int64_t from = t + 1 < count ? j0 : j0 + ATTNI_CHUNK;
@@ -336,27 +338,27 @@ static void begin_tile(worker *w, tile *t, int64_t i0, int64_t rows)
     t->per_head = rows * t->heads < t->W ? (int)rows : t->W / t->heads;
     t->rows = t->per_head * t->heads;
     t->span = attni_mask_span(w->view, i0, i0 + t->per_head);
-    attni_amx_load_queries(w, t);
-    attni_amx_clear(p, t);
+    attni_bf16_load_queries(w, t);
+    attni_bf16_clear(p, t);
 }
 
 static void end_tile(worker *w, tile *t)
 {
-    if (attni_amx_write(w, t)) {
-        attni_amx_clear(w->plan, t);
+    if (attni_bf16_write(w, t)) {
+        attni_bf16_clear(w->plan, t);
         sweep(w, t, 1, CAREFUL);
-        if (attni_amx_write(w, t)) {
-            attni_amx_lift(w->plan, t);
+        if (attni_bf16_write(w, t)) {
+            attni_bf16_lift(w->plan, t);
             sweep(w, t, 1, EXTREME);
-            attni_amx_write(w, t);
+            attni_bf16_write(w, t);
         }
     }
     if (w->plan->args.scores)
-        attni_amx_write_scores(w, t);
+        attni_bf16_write_scores(w, t);
 }
 
-static void amx_task(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
-                     char *scratch)
+static void bf16_task(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                      char *scratch)
 {
     worker w = {.plan = plan, .view = view, .unit = plan->way->unit};
     attni_layout layout = {.base = scratch};
@@ -381,8 +383,8 @@ static partial partial_of(const attni_plan *p, char *partials, int64_t chunk)
     return carve_partial(p, &layout);
 }
 
-static void amx_part(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
-                     int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
+static void bf16_part(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                      int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
 {
     worker w = {.plan = plan, .view = view, .unit = plan->way->unit};
     attni_layout layout = {.base = scratch};
@@ -396,7 +398,7 @@ static void amx_part(const attni_plan *plan, const attni_view *view, int64_t i0,
         const int64_t j0 = chunk * ATTNI_CHUNK, left = view->S - j0;
         const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
         x.columns->l[0] = -1;
-        attni_amx_new_chunk(&w);
+        attni_bf16_new_chunk(&w);
         if (n > 0 && t->span.any0 < j0 + n && t->span.any1 > j0)
             sweep_chunk(&w, t, j0, n, &x);
     }
@@ -404,8 +406,8 @@ static void amx_part(const attni_plan *plan, const attni_view *view, int64_t i0,
     w.unit->end();
 }
 
-static void amx_fold(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
-                     int64_t chunks, char *partials, char *scratch)
+static void bf16_fold(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                      int64_t chunks, char *partials, char *scratch)
 {
     worker w = {.plan = plan, .view = view, .unit = plan->way->unit};
     attni_layout layout = {.base = scratch};
@@ -417,7 +419,7 @@ static void amx_fold(const attni_plan *plan, const attni_view *view, int64_t i0,
         const partial x = partial_of(plan, partials, chunk);
         if (x.columns->l[0] < 0)
             continue;
-        attni_amx_join(t->total, t->M, t->L, x.acc, x.columns, plan->Dv, t->nv);
+        attni_bf16_join(t->total, t->M, t->L, x.acc, x.columns, plan->Dv, t->nv);
         for (int i = 0; i < t->W; i++)
             t->top[i] = fmaxf(t->top[i], x.columns->top[i]);
     }
@@ -426,10 +428,10 @@ static void amx_fold(const attni_plan *plan, const attni_view *view, int64_t i0,
 }
 
 #define SHARED                                                                                     \
-    .operands = "bf16", .vectors = ATTNI_AMX_W / 16, .scratch = amx_scratch, .task = amx_task,     \
-    .partial_bytes = amx_partial_bytes, .part = amx_part, .fold = amx_fold
-static const attni_way matrix = {SHARED, .tiles = TILES, .unit = &attni_unit_amx};
-static const attni_way products = {SHARED, .tiles = TILES, .unit = &attni_unit_dot};
+    .operands = "bf16", .vectors = ATTNI_BF16_W / 16, .scratch = bf16_scratch, .task = bf16_task,  \
+    .partial_bytes = bf16_partial_bytes, .part = bf16_part, .fold = bf16_fold
+static const attni_way matrix = {SHARED, .tiles = TILES, .unit = &attni_bf16_amx};
+static const attni_way products = {SHARED, .tiles = TILES, .unit = &attni_bf16_dot};
 
 const attni_way *attni_way_bf16(attni_plan *plan)
 {
@@ -448,7 +450,7 @@ const attni_way *attni_way_bf16(attni_plan *plan)
         plan->rest *= left;
         plan->c *= plan->natural ? 1 : left;
     }
-    return unit == &attni_unit_amx ? &matrix : &products;
+    return unit == &attni_bf16_amx ? &matrix : &products;
 }
 
 #else

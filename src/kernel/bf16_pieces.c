@@ -1,17 +1,17 @@
-/* The pieces of bf16 attention on AMX that are done once per tile or chunk, or rarely: packing,
- * weights of any block whatever its scores, chunks joining the total, the result. amx.h says what
- * each computes. Plain AVX-512; the products are in amx_step.c.
+/* The pieces of bf16 attention that are done once per tile or chunk, or rarely: packing, weights of
+ * any block whatever its scores, chunks joining the total, the result. bf16.h says what each
+ * computes. Plain AVX-512; the products are in bf16_amx.c and bf16_dot.c.
  */
 #if defined(__x86_64__)
 
 #include "vec/target_avx512.h"
-#include "amx/lanes.h"
+#include "bf16/lanes.h"
 
 INLINE __m512 never(void) { return _mm512_set1_ps(-__builtin_inff()); }
 INLINE __mmask16 seen_something(__m512 x) { return _mm512_cmp_ps_mask(x, never(), _CMP_NEQ_UQ); }
 INLINE __mmask16 beyond_near(__m512 x)
 {
-    return _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps((float)ATTNI_AMX_NEAR), _CMP_GT_OQ);
+    return _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps((float)ATTNI_BF16_NEAR), _CMP_GT_OQ);
 }
 /* x rounded up: to a multiple of 2^-12, from which ORIGIN can be taken exactly; far from 0 to an
  * integer. */
@@ -49,8 +49,8 @@ INLINE __m512i scaled_pairs(__m512i x, __m512 power)
     return pair_rows(as_bits(even), as_bits(odd));
 }
 
-void attni_amx_pack_queries(attni_bf16 *to, const attni_bf16 *q, ptrdiff_t ldq, int rows, int64_t D,
-                            float power, int nv)
+void attni_bf16_pack_queries(attni_bf16 *to, const attni_bf16 *q, ptrdiff_t ldq, int rows,
+                             int64_t D, float power, int nv)
 {
     const __m512 mul = _mm512_set1_ps(power);
     for (int64_t d = 0; d == 0 || d < D; d += 32) {
@@ -73,8 +73,8 @@ void attni_amx_pack_queries(attni_bf16 *to, const attni_bf16 *q, ptrdiff_t ldq, 
     }
 }
 
-bool attni_amx_pack_values(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
-                           bool zero)
+bool attni_bf16_pack_values(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
+                            bool zero)
 {
     bool odd = false;
     for (int half = 0; half < 2; half++) {
@@ -100,7 +100,7 @@ bool attni_amx_pack_values(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, i
     return odd;
 }
 
-int attni_amx_exponent(const void *x, ptrdiff_t ld, int64_t rows, int64_t columns)
+int attni_bf16_exponent(const void *x, ptrdiff_t ld, int64_t rows, int64_t columns)
 {
     __m512i top = _mm512_setzero_si512();
     const __m512i magnitude = _mm512_set1_epi16(0x7fff);
@@ -130,7 +130,7 @@ INLINE __m512 place(__m512 s, __m512 c, __m512 m, __m512 offset)
     return _mm512_mask_mov_ps(near_t, far & seen_something(m), far_t);
 }
 
-bool attni_amx_near(const attni_amx_columns *columns, int nv)
+bool attni_bf16_near(const attni_bf16_columns *columns, int nv)
 {
     __mmask16 far = 0;
     for (int g = 0; g < nv; g++) {
@@ -140,7 +140,7 @@ bool attni_amx_near(const attni_amx_columns *columns, int nv)
     return far == 0;
 }
 
-bool attni_amx_maxima(attni_amx_columns *columns, float *st, int n, int nv)
+bool attni_bf16_maxima(attni_bf16_columns *columns, float *st, int n, int nv)
 {
     __mmask16 bad = 0;
     for (int g = 0; g < nv; g++) {
@@ -157,7 +157,7 @@ bool attni_amx_maxima(attni_amx_columns *columns, float *st, int n, int nv)
     return bad == 0;
 }
 
-void attni_amx_set_maxima(attni_amx_columns *columns, const float *lift, int nv)
+void attni_bf16_set_maxima(attni_bf16_columns *columns, const float *lift, int nv)
 {
     for (int g = 0; g < nv; g++) {
         const __m512 x = _mm512_mul_ps(_mm512_load_ps(columns->top + 16 * g),
@@ -167,7 +167,7 @@ void attni_amx_set_maxima(attni_amx_columns *columns, const float *lift, int nv)
     }
 }
 
-void attni_amx_weigh(float *st, attni_amx_columns *columns, bool add, uint32_t *seen, int nv)
+void attni_bf16_weigh(float *st, attni_bf16_columns *columns, bool add, uint32_t *seen, int nv)
 {
     for (int j = 0; j < ROWS; j++)
         seen[j] = 0;
@@ -192,7 +192,7 @@ void attni_amx_weigh(float *st, attni_amx_columns *columns, bool add, uint32_t *
     }
 }
 
-void attni_amx_pack_weights(attni_bf16 *p, const float *st, int nv)
+void attni_bf16_pack_weights(attni_bf16 *p, const float *st, int nv)
 {
     for (int half = 0; half < 2; half++)
         for (int g = 0; g < nv; g++, p += OPERAND)
@@ -205,8 +205,8 @@ void attni_amx_pack_weights(attni_bf16 *p, const float *st, int nv)
 
 /* -------------------------------------------------------------------------- sums, the result */
 
-void attni_amx_join(float *total, float *M, float *L, const float *acc,
-                    const attni_amx_columns *columns, int64_t rows, int nv)
+void attni_bf16_join(float *total, float *M, float *L, const float *acc,
+                     const attni_bf16_columns *columns, int64_t rows, int nv)
 {
     for (int g = 0; g < nv; g++) {
         const __m512 before = _mm512_load_ps(M + 16 * g);
@@ -228,7 +228,7 @@ void attni_amx_join(float *total, float *M, float *L, const float *acc,
     }
 }
 
-void attni_amx_one_key(attni_amx_columns *columns, int nv)
+void attni_bf16_one_key(attni_bf16_columns *columns, int nv)
 {
     for (int g = 0; g < nv; g++) {
         const __m512 x = _mm512_mul_ps(_mm512_load_ps(columns->top + 16 * g),
@@ -254,8 +254,8 @@ INLINE __m256i narrowed(__m512 x)
         _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan));
 }
 
-bool attni_amx_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total, const float *l,
-                      float factor, int rows, int64_t Dv, int nv)
+bool attni_bf16_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total, const float *l,
+                       float factor, int rows, int64_t Dv, int nv)
 {
     __mmask16 bad = 0;
     for (int g = 0; g * 16 < rows; g++) {

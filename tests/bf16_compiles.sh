@@ -1,24 +1,28 @@
 #!/bin/bash
-# The path for AMX as it runs on a processor that has it: it compiles without a warning by every
-# compiler that is here, and its fast kernel holds the instructions that it is about.
+# The paths for bf16 as they run on processors that have AMX or AVX512-BF16: they compile without a
+# warning by every compiler that is here, and the kernels hold the instructions that they are about.
 set -eu
 if [ "$(uname -m)" != x86_64 ]; then
-    echo "not run: AMX is of x86-64"
+    echo "not run: AMX and AVX512-BF16 are of x86-64"
     exit 0
 fi
 tried=0
 for compiler in gcc clang; do
     command -v $compiler >/dev/null || continue
     tried=1
-    for file in sdpa_amx sdpa_amx_data kernel/amx_step kernel/amx_pieces kernel/amx_emulated; do
+    for file in sdpa_bf16 sdpa_bf16_data kernel/bf16_amx kernel/bf16_dot kernel/bf16_pieces \
+        kernel/amx_emulated; do
         $compiler -std=gnu11 -O2 -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Werror \
             -ffp-contract=off -I"$ATTN_SOURCE/include" -I"$ATTN_SOURCE/src" \
             -c "$ATTN_SOURCE/src/$file.c" -o "$(basename $file).o"
     done
     for instruction in ldtilecfg tilerelease tileloadd tilestored tilezero tdpbf16ps; do
-        count=$(objdump -d amx_step.o | grep -c "[[:space:]]$instruction\b") || true
+        count=$(objdump -d bf16_amx.o | grep -c "[[:space:]]$instruction\b") || true
         echo "$compiler: $instruction $count"
         [ "$count" -gt 0 ]
     done
+    count=$(objdump -d bf16_dot.o | grep -c "[[:space:]]vdpbf16ps\b") || true
+    echo "$compiler: vdpbf16ps $count"
+    [ "$count" -gt 0 ]
 done
 [ $tried = 1 ]

@@ -1,7 +1,7 @@
 /* Weights of one block of keys and maxima of another, some rows at a time, so that a unit may put
- * them between its products: what amx_step.c and dot_step.c share. */
-#ifndef ATTNI_AMX_WEIGHER_H
-#define ATTNI_AMX_WEIGHER_H
+ * them between its products: what bf16_amx.c and bf16_dot.c share. */
+#ifndef ATTNI_BF16_WEIGHER_H
+#define ATTNI_BF16_WEIGHER_H
 
 #include "lanes.h"
 
@@ -52,7 +52,7 @@ INLINE void weigh_rows(weigher *w, const int rows, const int nv)
     w->row += rows;
 }
 
-INLINE void weigh_begin(weigher *w, const attni_amx_step *x, const int nv)
+INLINE void weigh_begin(weigher *w, const attni_bf16_step *x, const int nv)
 {
     w->row = x->st || x->st_seen ? 0 : ROWS;
     w->st = x->st;
@@ -71,7 +71,7 @@ INLINE void weigh_begin(weigher *w, const attni_amx_step *x, const int nv)
     }
 }
 
-INLINE void weigh_end(weigher *w, const attni_amx_step *x, const int rows, const int nv)
+INLINE void weigh_end(weigher *w, const attni_bf16_step *x, const int rows, const int nv)
 {
     while (w->row < ROWS)
         weigh_rows(w, rows, nv);

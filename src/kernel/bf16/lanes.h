@@ -1,5 +1,6 @@
-/* Vectors of 16 columns: what amx_step.c and amx_pieces.c share. Both compute weights with the one
- * function here, because a block's weights must have the same bits whoever computes them.
+/* Vectors of 16 columns: what bf16_amx.c, bf16_dot.c and bf16_pieces.c share. All compute weights
+ * with the one function here, because a block's weights must have the same bits whoever computes
+ * them.
  *
  * The weight. With x = s c - m in log2 units, t = x + 448 lies in [256, 512) for every x that
  * matters, so that the last bit of t is 2^-15 and the fraction of t, shifted left by 8, is at once
@@ -16,12 +17,12 @@
  *
  * The file that includes this sets the target (AVX-512 F, BW, DQ, VL) first.
  */
-#ifndef ATTNI_AMX_LANES_H
-#define ATTNI_AMX_LANES_H
+#ifndef ATTNI_BF16_LANES_H
+#define ATTNI_BF16_LANES_H
 
 #include <immintrin.h>
 
-#include "amx.h"
+#include "bf16.h"
 #define ATTNI_BITS 32
 #include "../vec/vec_avx512.h"
 

@@ -1,7 +1,7 @@
-/* Queries, keys and values from the caller's tensors into the shapes of kernel/amx/amx.h, and
- * results back, for the task of sdpa_amx.c.
+/* Queries, keys and values from the caller's tensors into the shapes of kernel/bf16/bf16.h, and
+ * results back, for the task of sdpa_bf16.c.
  */
-#include "sdpa_amx.h"
+#include "sdpa_bf16.h"
 
 #include "cache.h"
 
@@ -21,7 +21,7 @@ static void copy_row(attni_bf16 *to, const char *from, int64_t stride, int64_t n
             memcpy(to + i, from + i * stride * 2, 2);
 }
 
-void attni_amx_load_queries(worker *w, tile *t)
+void attni_bf16_load_queries(worker *w, tile *t)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *q = &p->args.q;
@@ -33,11 +33,11 @@ void attni_amx_load_queries(worker *w, tile *t)
             copy_row(rows + i * p->D, column_row(w, t, q, i, 0), q->stride[3], p->D);
         from = rows, ldq = (ptrdiff_t)p->D;
     }
-    attni_amx_pack_queries(t->q, from, ldq, t->rows, p->D, (float)p->power, t->nv);
-    t->exponent = attni_amx_exponent(t->q, 64, padded(p->D) / 2 * t->nv, 32);
+    attni_bf16_pack_queries(t->q, from, ldq, t->rows, p->D, (float)p->power, t->nv);
+    t->exponent = attni_bf16_exponent(t->q, 64, padded(p->D) / 2 * t->nv, 32);
 }
 
-const void *attni_amx_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldk)
+const void *attni_bf16_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldk)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *k = &p->args.k;
@@ -56,7 +56,7 @@ const void *attni_amx_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t 
     w->keys[at] = in_place ? attni_stored_row(w->view, k, j0) : (const void *)copy;
     /* keys that one tile alone reads are not read once more: its scores are looked at instead */
     w->exponent[at] =
-        w->few ? 255 : attni_amx_exponent(w->keys[at], *ldk, ATTNI_BLOCK, in_place ? p->D : D);
+        w->few ? 255 : attni_bf16_exponent(w->keys[at], *ldk, ATTNI_BLOCK, in_place ? p->D : D);
     return w->keys[at];
 }
 
@@ -78,7 +78,7 @@ static const attni_bf16 *value_rows(const worker *w, attni_bf16 *copy, int64_t j
     return copy;
 }
 
-const attni_bf16 *attni_amx_find_values(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldv)
+const attni_bf16 *attni_bf16_find_values(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldv)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *v = &p->args.v;
@@ -104,7 +104,7 @@ const attni_bf16 *attni_amx_find_values(worker *w, int64_t j0, int n, int at, pt
     return vt;
 }
 
-void attni_amx_new_chunk(worker *w)
+void attni_bf16_new_chunk(worker *w)
 {
     if (w->packed)
         w->chunks++;
@@ -112,9 +112,9 @@ void attni_amx_new_chunk(worker *w)
     memset(w->keys, 0, sizeof w->keys);
 }
 
-void attni_amx_mask(const worker *w, const tile *t, float *st, int64_t j0, int n)
+void attni_bf16_mask(const worker *w, const tile *t, float *st, int64_t j0, int n)
 {
-    float mx[ATTNI_AMX_W] __attribute__((aligned(ATTNI_ALIGN)));
+    float mx[ATTNI_BF16_W] __attribute__((aligned(ATTNI_ALIGN)));
     const attni_block part = {.st = st,
                               .mx = mx,
                               .kernels = w->plan->kernels,
@@ -130,7 +130,7 @@ void attni_amx_mask(const worker *w, const tile *t, float *st, int64_t j0, int n
 
 /* --------------------------------------------------------------------------------- the result */
 
-void attni_amx_clear(const attni_plan *p, tile *t)
+void attni_bf16_clear(const attni_plan *p, tile *t)
 {
     memset(t->total, 0, (size_t)padded(p->Dv) * (size_t)t->W * 4);
     for (int i = 0; i < t->W; i++) {
@@ -145,14 +145,14 @@ void attni_amx_clear(const attni_plan *p, tile *t)
 static void add_sink(worker *w, tile *t)
 {
     const attni_plan *p = w->plan;
-    attni_amx_columns *x = w->columns;
+    attni_bf16_columns *x = w->columns;
     for (int i = 0; i < t->W; i++) { /* log2(e), lowered as the row's own factor may be */
         x->c[i] = (float)((double)t->c[i] / p->c * 1.4426950408889634074);
         x->top[i] = p->args.sink_logits[w->view->h + (i < t->rows ? i / t->per_head : 0)];
     }
-    attni_amx_one_key(x, t->nv);
+    attni_bf16_one_key(x, t->nv);
     memset(w->acc, 0, (size_t)p->Dv * (size_t)t->W * 4);
-    attni_amx_join(t->total, t->M, t->L, w->acc, x, p->Dv, t->nv);
+    attni_bf16_join(t->total, t->M, t->L, w->acc, x, p->Dv, t->nv);
 }
 
 /* ln(L * 2^M), the same whatever M is. */
@@ -181,7 +181,7 @@ static double kept_factor(const attni_plan *p)
 }
 
 /* Writes out and lse; true if some row is not finite, or could not be computed in this mode. */
-bool attni_amx_write(worker *w, tile *t)
+bool attni_bf16_write(worker *w, tile *t)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *out = &p->args.out;
@@ -195,8 +195,8 @@ bool attni_amx_write(worker *w, tile *t)
     const int64_t apart = out->stride[t->heads > 1 ? 1 : 2];
     void *to = direct ? column_row(w, t, out, 0, 0) : w->rows;
     const ptrdiff_t ldo = (ptrdiff_t)(direct ? apart : p->Dv);
-    again |= attni_amx_finish(to, direct && out->dtype == ATTN_BF16, ldo, t->total, t->L,
-                              (float)kept_factor(p), t->rows, p->Dv, t->nv);
+    again |= attni_bf16_finish(to, direct && out->dtype == ATTN_BF16, ldo, t->total, t->L,
+                               (float)kept_factor(p), t->rows, p->Dv, t->nv);
     for (int i = 0; i < t->rows && !direct; i++)
         attni_store_row_f32(column_row(w, t, out, i, 0), out->dtype, out->stride[3],
                             (const float *)(const void *)w->rows + i * p->Dv, p->Dv);
@@ -210,17 +210,17 @@ bool attni_amx_write(worker *w, tile *t)
 /* Rows that are not finite yet start again with exponents that cannot overflow: weights keep their
  * bits, 40 exponents lower. A score too large for log2 units is counted in units of 2^-8, where
  * anything but the maximum still vanishes. */
-void attni_amx_lift(const attni_plan *p, tile *t)
+void attni_bf16_lift(const attni_plan *p, tile *t)
 {
-    float top[ATTNI_AMX_W];
-    bool stays[ATTNI_AMX_W];
+    float top[ATTNI_BF16_W];
+    bool stays[ATTNI_BF16_W];
     for (int i = 0; i < t->W; i++) {
         top[i] = t->top[i];
         stays[i] = isfinite(t->L[i]) && !too_large(t, i, p->c);
         for (int64_t c = 0; c < p->Dv && stays[i]; c++)
             stays[i] = isfinite(t->total[c * t->W + i] / (t->L[i] != 0 ? t->L[i] : 1)) != 0;
     }
-    attni_amx_clear(p, t);
+    attni_bf16_clear(p, t);
     for (int i = 0; i < t->W; i++) {
         if (stays[i] || !isfinite(top[i]))
             continue;
@@ -239,28 +239,28 @@ static void score_rows(worker *w, tile *t, int64_t j0, int n, attni_class visibl
     const attn_stage stage = p->args.scores_stage;
     float *st = w->st[0];
     uint32_t *seen = w->seen[0];
-    attni_amx_step x = {.nv = t->nv,
-                        .runs = (int)(padded(p->D) / 32),
-                        .pairs = (int)((p->D + 1) / 2),
-                        .q = t->q,
-                        .st_next = st};
+    attni_bf16_step x = {.nv = t->nv,
+                         .runs = (int)(padded(p->D) / 32),
+                         .pairs = (int)((p->D + 1) / 2),
+                         .q = t->q,
+                         .st_next = st};
     w->few = 0;
-    attni_amx_new_chunk(w);
-    x.k = attni_amx_find_keys(w, j0, n, 0, &x.ldk);
+    attni_bf16_new_chunk(w);
+    x.k = attni_bf16_find_keys(w, j0, n, 0, &x.ldk);
     w->unit->run(&x);
     if (p->natural || stage <= ATTN_STAGE_SOFTCAP)
         p->kernels->natural(st, n, p->rest, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0,
                             t->nv);
     if (visible != ATTNI_FULL && stage >= ATTN_STAGE_BIASED)
-        attni_amx_mask(w, t, st, j0, n);
+        attni_bf16_mask(w, t, st, j0, n);
     const bool weights = stage == ATTN_STAGE_WEIGHTS;
     if (stage == ATTN_STAGE_BIASED && !p->natural)
         p->kernels->natural(st, n, p->rest, 0, t->nv);
     if (weights) {
-        attni_amx_columns *columns = w->columns;
+        attni_bf16_columns *columns = w->columns;
         memcpy(columns->c, t->c, (size_t)t->W * 4);
         memcpy(columns->m, t->M, (size_t)t->W * 4);
-        attni_amx_weigh(st, columns, false, seen, t->nv);
+        attni_bf16_weigh(st, columns, false, seen, t->nv);
     }
     for (int i = 0; i < t->rows; i++)
         for (int r = 0; r < n; r++) {
@@ -273,7 +273,7 @@ static void score_rows(worker *w, tile *t, int64_t j0, int n, attni_class visibl
 
 /* The scores that the caller asked for, computed once more now that M and L are final. Keys outside
  * the sequence come too, with negative or large j. */
-void attni_amx_write_scores(worker *w, tile *t)
+void attni_bf16_write_scores(worker *w, tile *t)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *s = p->args.scores;

@@ -41,8 +41,8 @@
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,amx-tile,amx-bf16")
 #endif
 #endif
-#include "amx/tile_ops.h"
-#include "amx/weigher.h"
+#include "bf16/tile_ops.h"
+#include "bf16/weigher.h"
 
 static void begin(void)
 {
@@ -56,7 +56,7 @@ static void end(void) { tile_release(); }
 
 /* st_next = K Q^T: groups of 16 keys, two in turn; each is stored during the products of the
  * next. */
-INLINE void score_keys(const attni_amx_step *x, weigher *w, const int rows, const int nv)
+INLINE void score_keys(const attni_bf16_step *x, weigher *w, const int rows, const int nv)
 {
     const char *k = x->k;
     const ptrdiff_t down = 16 * x->ldk, row = 64 * nv;
@@ -114,7 +114,7 @@ INLINE void score_keys(const attni_amx_step *x, weigher *w, const int rows, cons
     } while (0)
 
 /* acc (+)= V^T P: panels of 16 components, two in turn, each over the 64 keys as two operands. */
-INLINE void add_values(const attni_amx_step *x, weigher *w, const int rows, const int nv)
+INLINE void add_values(const attni_bf16_step *x, weigher *w, const int rows, const int nv)
 {
     const ptrdiff_t row = 64 * nv, panel = 16 * 16 * nv;
     const attni_bf16 *p = x->p_before;
@@ -162,7 +162,7 @@ INLINE void add_values(const attni_amx_step *x, weigher *w, const int rows, cons
         tile_store(7, x->acc + (x->panels - 1) * panel + 16, row);
 }
 
-INLINE void step(const attni_amx_step *x, const int rows, const int nv)
+INLINE void step(const attni_bf16_step *x, const int rows, const int nv)
 {
     weigher w;
     weigh_begin(&w, x, nv);
@@ -173,7 +173,7 @@ INLINE void step(const attni_amx_step *x, const int rows, const int nv)
     weigh_end(&w, x, rows, nv);
 }
 
-static void run(const attni_amx_step *x)
+static void run(const attni_bf16_step *x)
 {
     /* pairs of products, between which the 64 rows are spread */
     const int pairs = (x->k ? 4 * x->runs : 0) + (x->p_before ? 2 * x->panels : 0);
@@ -208,13 +208,13 @@ static double peak(int64_t n, double *sink)
     return 4 * 2.0 * 16 * 16 * 32 * (double)n;
 }
 
-const attni_bf16_unit attni_unit_amx = {
+const attni_bf16_unit attni_bf16_amx = {
     .granule = 32,
     .interleaved = true,
     .begin = begin,
     .end = end,
     .run = run,
-    .pack_values = attni_amx_pack_values,
+    .pack_values = attni_bf16_pack_values,
     .peak = peak,
 };
 

@@ -1,5 +1,6 @@
-/* The pieces of attention on tiles of bf16, between sdpa_amx.c and the files that know AVX-512 and
- * AMX: kernel/amx_step.c (the fast kernel), kernel/amx_pieces.c (everything done once or rarely).
+/* The pieces of attention on tiles of bf16, between sdpa_bf16.c and the files that know the
+ * instructions: kernel/bf16_amx.c and bf16_dot.c (the products), kernel/bf16_pieces.c (everything
+ * done once or rarely).
  *
  * Queries stand in columns, as everywhere (kernel.h): a query tile has nv groups of 16 columns,
  * W = 16 nv, nv 1 or 2. In tile operands two elements of the summed dimension are neighbours:
@@ -16,10 +17,9 @@
  *
  * The order of all sums on the matrix unit: a score is the sum over runs of 32 components, in
  * order, of what one tile product adds (tile_ops.h); a weighted value likewise over runs of 32
- * keys, within a chunk of 256. dot_step.c says its own.
- * A chunk has a maximum and a sum of weights of its own and joins the total at its end. Chunks
- * count from key 0 of the sequence. So a column's bits depend on nothing but its own query and the
- * keys that it sees.
+ * keys, within a chunk of 256. bf16_dot.c says its own. A chunk has a maximum and a sum of weights
+ * of its own and joins the total at its end. Chunks count from key 0 of the sequence. So a column's
+ * bits depend on nothing but its own query and the keys that it sees.
  *
  * The maximum is that of all the chunk's scores, and not an integer as elsewhere (kernel.h). The
  * largest weights make most of the error that rounding to bf16 brings, and the largest of all,
@@ -27,28 +27,28 @@
  * on normal data (S = 1024, D = 64); with the maximum of the chunk's first 64 keys 2.23e-3; with
  * its own 2.14e-3. PyTorch's is 2.20e-3; 1.66e-3 is the rounding of the result.
  */
-#ifndef ATTNI_AMX_H
-#define ATTNI_AMX_H
+#ifndef ATTNI_BF16_H
+#define ATTNI_BF16_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#define ATTNI_AMX_W 32 /* columns of a query tile at most */
+#define ATTNI_BF16_W 32 /* columns of a query tile at most */
 
 typedef uint16_t attni_bf16;
 
 /* A query tile's state in one chunk, per column. */
-typedef struct attni_amx_columns {
-    float c[ATTNI_AMX_W];   /* > 0: turns a score into log2 units */
-    float top[ATTNI_AMX_W]; /* the largest score so far, -inf if none was seen */
-    float m[ATTNI_AMX_W];   /* top in log2 units, rounded up a little */
-    float l[ATTNI_AMX_W];   /* sum of the rounded weights 2^(s c - m) */
-} __attribute__((aligned(64))) attni_amx_columns;
+typedef struct attni_bf16_columns {
+    float c[ATTNI_BF16_W];   /* > 0: turns a score into log2 units */
+    float top[ATTNI_BF16_W]; /* the largest score so far, -inf if none was seen */
+    float m[ATTNI_BF16_W];   /* top in log2 units, rounded up a little */
+    float l[ATTNI_BF16_W];   /* sum of the rounded weights 2^(s c - m) */
+} __attribute__((aligned(64))) attni_bf16_columns;
 
-/* Four independent parts, of four different blocks, any of which may be missing. Their instructions
- * are interleaved: matrix and vector units work at the same time. */
-typedef struct attni_amx_step {
+/* Four independent parts, of four different blocks (but that of an unit that is not `interleaved`
+ * st_seen is st_next), any of which may be missing. */
+typedef struct attni_bf16_step {
     int nv;
     /* scores: st_next = K Q^T of 64 keys; k NULL: not wanted */
     const void *k;
@@ -59,12 +59,12 @@ typedef struct attni_amx_step {
     float *st_next;
     /* maxima: highest->top = max(., st_seen); st_seen NULL: not wanted */
     const float *st_seen;
-    attni_amx_columns *highest;
+    attni_bf16_columns *highest;
     /* weights: p = 2^(st c - m) rounded, columns->l += their sums; st NULL: not wanted. No score
-     * may be NaN or above its maximum, and attni_amx_near must hold. */
+     * may be NaN or above its maximum, and attni_bf16_near must hold. */
     const float *st;
     attni_bf16 *p;
-    attni_amx_columns *columns;
+    attni_bf16_columns *columns;
     /* values: acc (+)= V^T P of 64 keys; p_before NULL: not wanted */
     const attni_bf16 *p_before, *vt;
     float *acc;
@@ -79,16 +79,16 @@ typedef struct attni_amx_step {
     const attni_bf16 *v;
     ptrdiff_t ldv;
     float *sums;
-} attni_amx_step;
+} attni_bf16_step;
 
-/* What multiplies: the matrix unit (amx_step.c) or dot products of the vector unit (dot_step.c). */
+/* What multiplies: the matrix unit (bf16_amx.c) or dot products of the vector unit (bf16_dot.c). */
 typedef struct attni_bf16_unit {
     int few;             /* columns, at most, of a step with `few`; 0: none */
     int granule;         /* keys are read in place if D is a multiple of it */
     bool interleaved;    /* parts of a step run at once, so all four should be there */
     void (*begin)(void); /* this thread takes the unit ... */
     void (*end)(void);   /* ... and gives it back */
-    void (*run)(const attni_amx_step *step);
+    void (*run)(const attni_bf16_step *step);
     /* vt of n <= 64 rows with a last stride of 1 and any alignment. If `zero`, NaN and infinity are
      * replaced by 0; returns true if there was one. */
     bool (*pack_values)(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
@@ -96,42 +96,42 @@ typedef struct attni_bf16_unit {
     /* n rounds of independent products in registers, as fma_loop of kernel.h */
     double (*peak)(int64_t n, double *sink);
 } attni_bf16_unit;
-extern const attni_bf16_unit attni_unit_amx, attni_unit_dot;
+extern const attni_bf16_unit attni_bf16_amx, attni_bf16_dot;
 /* That of an instruction set; NULL: it multiplies bf16 as floats. */
 const attni_bf16_unit *attni_bf16_unit_of(const char *isa);
 
 /* The same maxima on the side, of the first n rows; the others become -inf. False if one of the n
  * is NaN or +inf. */
-bool attni_amx_maxima(attni_amx_columns *columns, float *st, int n, int nv);
+bool attni_bf16_maxima(attni_bf16_columns *columns, float *st, int n, int nv);
 /* m from top, and `lift` more. */
-void attni_amx_set_maxima(attni_amx_columns *columns, const float *lift, int nv);
-/* Is every m -inf or within +-ATTNI_AMX_NEAR? Beyond, scores need other arithmetic. */
-#define ATTNI_AMX_NEAR 2048
-bool attni_amx_near(const attni_amx_columns *columns, int nv);
+void attni_bf16_set_maxima(attni_bf16_columns *columns, const float *lift, int nv);
+/* Is every m -inf or within +-ATTNI_BF16_NEAR? Beyond, scores need other arithmetic. */
+#define ATTNI_BF16_NEAR 2048
+bool attni_bf16_near(const attni_bf16_columns *columns, int nv);
 /* st = 2^(st c - m), rounded to bf16, of 64 rows, for any score and any m. A -inf gives 0, a NaN
  * NaN. l += the sums, if `add`. seen[j]: the columns whose score was not -inf, a bit each. */
-void attni_amx_weigh(float *st, attni_amx_columns *columns, bool add, uint32_t *seen, int nv);
+void attni_bf16_weigh(float *st, attni_bf16_columns *columns, bool add, uint32_t *seen, int nv);
 /* p from the weights in st. */
-void attni_amx_pack_weights(attni_bf16 *p, const float *st, int nv);
+void attni_bf16_pack_weights(attni_bf16 *p, const float *st, int nv);
 
 /* Rows are of bf16, with a last stride of 1 and any alignment. power: a power of two. */
-void attni_amx_pack_queries(attni_bf16 *to, const attni_bf16 *q, ptrdiff_t ldq, int rows, int64_t D,
-                            float power, int nv);
+void attni_bf16_pack_queries(attni_bf16 *to, const attni_bf16 *q, ptrdiff_t ldq, int rows,
+                             int64_t D, float power, int nv);
 /* The matrix unit's pack_values. */
-bool attni_amx_pack_values(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
-                           bool zero);
+bool attni_bf16_pack_values(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
+                            bool zero);
 /* The exponent, biased as it is stored, of the largest of rows x columns elements; ld in
  * bytes. */
-int attni_amx_exponent(const void *x, ptrdiff_t ld, int64_t rows, int64_t columns);
+int attni_bf16_exponent(const void *x, ptrdiff_t ld, int64_t rows, int64_t columns);
 
 /* A chunk joins the total: m' = max(M, m), total = total 2^(M - m') + acc 2^(m - m'), and L. */
-void attni_amx_join(float *total, float *M, float *L, const float *acc,
-                    const attni_amx_columns *columns, int64_t rows, int nv);
+void attni_bf16_join(float *total, float *M, float *L, const float *acc,
+                     const attni_bf16_columns *columns, int64_t rows, int nv);
 /* m and l of a chunk of one key, whose scores are in top; its weight is not rounded to bf16. */
-void attni_amx_one_key(attni_amx_columns *columns, int nv);
+void attni_bf16_one_key(attni_bf16_columns *columns, int nv);
 /* to[i][c] = total[c][i] / l[i] * factor, never -0, and 0 where l is 0; i < rows, c < Dv; `to` is
  * of float, or if `narrow` of bf16, ldo elements apart. Returns true if one is NaN or infinite. */
-bool attni_amx_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total, const float *l,
-                      float factor, int rows, int64_t Dv, int nv);
+bool attni_bf16_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total, const float *l,
+                       float factor, int rows, int64_t Dv, int nv);
 
 #endif
