@@ -60,7 +60,7 @@ static void test_sequences(void **state)
     int64_t tokens[T], targets[T];
     attn_rng_seed(&rng, 8);
     for (int task = TRAIN_INDUCTION; task < TRAIN_TEXT; task++) {
-        const train_config c = config_of(task, false);
+        const train_config c = config_of((train_task)task, false);
         int64_t seen = 0;
         for (int n = 0; n < 200; n++) {
             train_draw(&c, NULL, &rng, false, tokens, targets);
