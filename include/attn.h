@@ -114,8 +114,8 @@ typedef struct attn_context attn_context;
 typedef struct attn_context_options {
     size_t struct_size; /* sizeof(attn_context_options), set by ATTN_CONTEXT_OPTIONS_INIT */
     int threads;        /* 0: ATTN_NUM_THREADS if set, else the CPUs of the affinity mask */
-    const char *isa;    /* "generic", "avx2", "avx512", "amx" or "neon", as attn_isa() lists them;
-                         * NULL: ATTN_ISA if set, else the best. "amx" needs ATTN_AMX=1 as well */
+    const char *isa;    /* "generic", "avx2", "avx512", "avx512bf16", "amx" or "neon", as
+                         * attn_isa() lists them; NULL: ATTN_ISA if set, else the best. "amx" needs ATTN_AMX=1 as well */
 
     /* Memory. Both or neither. allocate must return memory aligned to `alignment` (a power of two,
      * at most 64) or NULL; calls come from the thread that calls the library. */
@@ -202,7 +202,7 @@ typedef enum attn_stage {
 
 typedef enum attn_precision {
     ATTN_PRECISION_DEFAULT = 0, /* f64: double; all others: float products and sums; but bf16 on
-                                   "amx" rounds the weights to bf16 too */
+                                   "avx512bf16" and "amx" rounds the weights to bf16 too */
     ATTN_PRECISION_ACCURATE = 1 /* f32 storage computes in double: one rounding, at the end; bf16
                                    keeps its weights in float everywhere */
 } attn_precision;
