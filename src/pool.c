@@ -26,6 +26,11 @@
 #include "internal.h"
 
 #define SPIN_SECONDS 30e-6
+#ifdef __has_feature /* clang's word for what gcc defines */
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
 #ifdef __SANITIZE_ADDRESS__
 #define STACK_BYTES ((size_t)8 << 20) /* every inlined copy of a kernel has variables of its own */
 #else
