@@ -107,10 +107,10 @@ int train_load_config(train_config *config, const char *path, kit_error *err)
 {
     kit_safetensors *f;
     int code = kit_safetensors_open(&f, path, err);
-    if (!code)
-        code = read_config(config, f, path, err);
-    if (!code)
-        kit_safetensors_close(f);
+    if (code)
+        return code;
+    code = read_config(config, f, path, err);
+    kit_safetensors_close(f);
     return code;
 }
 

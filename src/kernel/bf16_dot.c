@@ -88,11 +88,12 @@ INLINE void score_rows(float *st, __m512 *top, const attni_bf16 *q, const char *
 /* The maxima that the step asks for are those of the block it scores: st_seen is st_next. */
 INLINE void raise_top(const attni_bf16_step *x, const __m512 *top, const int nv)
 {
+    if (!x->st_seen)
+        return;
     FOR_G
     {
         float *highest = x->highest->top + 16 * g;
-        if (x->st_seen)
-            _mm512_store_ps(highest, _mm512_max_ps(_mm512_load_ps(highest), top[g]));
+        _mm512_store_ps(highest, _mm512_max_ps(_mm512_load_ps(highest), top[g]));
     }
 }
 
