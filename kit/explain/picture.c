@@ -279,7 +279,7 @@ static uint8_t pooled_level(const panel *a, int64_t row, int64_t column)
             }
         }
     }
-    return largest < 0 ? PICTURE_HIDDEN : (uint8_t)(fmin(largest, 1) * 254 + 0.5);
+    return (uint8_t)(largest < 0 ? PICTURE_HIDDEN : (int)(fmin(largest, 1) * 254 + 0.5));
 }
 
 static void draw_map(picture *p, const panel *a, double left, double top)
