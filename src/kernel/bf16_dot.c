@@ -158,23 +158,26 @@ static bool pack_pairs(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n
 /* Rows that are read later, asked for in the order of memory and spread over the arithmetic: see
  * few.inc.h. What lies behind a chunk's last rows are the next chunk's first, as a rule. */
 typedef struct ahead {
-    const char *row;
+    uintptr_t row;   /* an address, not a pointer: it may be anywhere */
     ptrdiff_t bytes; /* from row to row */
     int at, n;       /* bytes of a row: asked for, in all */
 } ahead;
 
-INLINE ahead look_ahead(const void *rows, ptrdiff_t bytes, int n)
+/* From `rows` rows on; each of n bytes. Rows without gaps are one long row. */
+INLINE ahead look_ahead(const void *from, int rows, ptrdiff_t bytes, int n)
 {
-    return (ahead){rows, bytes, 0, bytes == n ? INT32_MAX - 4096 : n};
+    return (ahead){(uintptr_t)from + (uintptr_t)(rows * bytes), bytes, 0,
+                   bytes == n ? INT32_MAX - 4096 : n};
 }
 
 INLINE void ask_lines(ahead *a, const int lines)
 {
-    const char *p = a->row + a->at;
-    __asm__("" : "+r"(p)); /* one pointer, not one for each line */
-    UNROLL for (int i = 0; i < lines; i++) __builtin_prefetch(p + 64 * i);
+    uintptr_t p = a->row + (uintptr_t)a->at;
+    __asm__("" : "+r"(p)); /* one register, not one for each line */
+    UNROLL for (int i = 0; i < lines; i++)
+        __builtin_prefetch((const void *)(p + 64 * (uintptr_t)i));
     a->at += 64 * lines;
-    a->row += a->at >= a->n ? a->bytes : 0;
+    a->row += a->at >= a->n ? (uintptr_t)a->bytes : 0;
     a->at = a->at >= a->n ? 0 : a->at;
 }
 
@@ -263,7 +266,7 @@ INLINE void few_columns(const attni_bf16_step *x, const int nr)
     const int before = nr == 1 ? ROWS / 2 : ROWS;
     if (x->k) {
         const char *k = x->k;
-        ahead next = look_ahead(k + before * x->ldk, x->ldk, 64 * x->runs);
+        ahead next = look_ahead(k, before, x->ldk, 64 * x->runs);
         for (int j = 0; j < ROWS; j += nr == 1 ? 32 : 16)
             score_few_keys(x->st_next + j * 16, x->q, k + j * x->ldk, x->ldk, x->runs, &next, nr,
                            nr == 1 ? 2 : 1);
@@ -271,7 +274,7 @@ INLINE void few_columns(const attni_bf16_step *x, const int nr)
     if (!x->p_before)
         return;
     const int Dv = x->panels * 16;
-    ahead next = look_ahead(x->v + before * x->ldv, 2 * x->ldv, 2 * Dv);
+    ahead next = look_ahead(x->v, before, 2 * x->ldv, 2 * Dv);
     int c = 0;
 #define STEP(groups)                                                                               \
     for (; c + 32 * (groups) <= Dv; c += 32 * (groups))                                            \

@@ -107,7 +107,7 @@ V_INLINE void v_load_transposed(vec r[V_LANES], const char *p, ptrdiff_t bytes)
  * and D = 128; a whole block ahead 19). More queries pass over values several times, so that a
  * block should be there before: keys ask for values, and values for the next keys (22; else 16). */
 typedef struct ahead {
-    const char *row;
+    uintptr_t row;   /* an address, not a pointer: it may be anywhere */
     ptrdiff_t bytes; /* from row to row */
     int64_t at, n;   /* bytes of a row: asked for, in all */
     int64_t left;    /* bytes until it goes on with ... */
@@ -118,7 +118,7 @@ V_INLINE ahead look_ahead(const attni_soon *soon, const char *rows, ptrdiff_t by
                           int count, const int nr)
 {
     const int half = nr == 1 ? count / 2 : 0;
-    ahead a = {rows + half * bytes, bytes, 0, n, half * n, soon};
+    ahead a = {(uintptr_t)rows + (uintptr_t)(half * bytes), bytes, 0, n, half * n, soon};
     if (bytes == n) /* rows without gaps are one long row */
         a.n = INT64_MAX;
     return a;
@@ -130,12 +130,13 @@ V_INLINE void ask_lines(ahead *a, const int lines)
         *a = look_ahead(a->soon, a->soon->rows, a->soon->bytes, a->soon->n, 0, 0);
         a->left = INT64_MAX;
     }
-    const char *p = a->row + a->at;
-    __asm__("" : "+r"(p)); /* one pointer, not one for each line */
-    UNROLL for (int i = 0; i < lines; i++) __builtin_prefetch(p + 64 * i);
+    uintptr_t p = a->row + (uintptr_t)a->at;
+    __asm__("" : "+r"(p)); /* one register, not one for each line */
+    UNROLL for (int i = 0; i < lines; i++)
+        __builtin_prefetch((const void *)(p + 64 * (uintptr_t)i));
     a->at += 64 * lines;
     a->left -= 64 * lines;
-    a->row += a->at >= a->n ? a->bytes : 0;
+    a->row += a->at >= a->n ? (uintptr_t)a->bytes : 0;
     a->at = a->at >= a->n ? 0 : a->at;
 }
 
