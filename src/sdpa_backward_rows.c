@@ -138,6 +138,8 @@ void attni_backward_clear(const attni_backward *bw)
         return;
     const attn_tensor *t = bw->grads.dmask;
     const size_t size = attn_dtype_size(t->dtype);
+    if (t->shape[3] == 0) /* data may be NULL */
+        return;
     for (int64_t b = 0; b < t->shape[0]; b++)
         for (int64_t h = 0; h < t->shape[1]; h++)
             for (int64_t i = 0; i < t->shape[2]; i++)
