@@ -37,10 +37,11 @@ void check_drop(check_case *c)
             if (!(*w < 0))
                 *w = keep ? check_round(c, *w * check_round(c, kept)) : 0;
         }
-    c->kernels->drop(weights, n, seed, threshold, bh, i0, j0, kept, c->nv);
+    c->kernels->drop(weights, weights, n, seed, threshold, bh, i0, j0, kept, c->nv);
     check_expect_same(c, "p", weights, want, count, c->W, CHECK_ZERO_SIGNED);
     check_expect_intact(c);
-    CHECK_BENCH(c, count, c->kernels->drop(weights, n, seed, threshold, bh, i0, j0, kept, c->nv));
+    CHECK_BENCH(c, count,
+                c->kernels->drop(weights, weights, n, seed, threshold, bh, i0, j0, kept, c->nv));
 }
 
 /* Weights as weights() makes them; with marks, a value that a mark meets may be anything. */

@@ -268,18 +268,16 @@ static char *weigh_block(attni_grad_worker *w, int64_t j, int n, attni_class vis
     const attni_kernels *kernels = p->kernels;
     attni_worker *f = &w->forward;
     attni_tile *t = &w->tile;
-    const size_t bytes = (size_t)n * (size_t)t->W * p->real;
     attni_tile_products(f, t, j, n);
     if (w->raw)
-        memcpy(w->raw, f->st, bytes);
+        memcpy(w->raw, f->st, (size_t)n * (size_t)t->W * p->real);
     attni_tile_biases(f, t, j, n, visible, ATTN_STAGE_BIASED);
     kernels->recall(f->st, f->st, w->lse, p->c, n, t->nv);
     if (w->scaled)
         kernels->rescale(f->st, n, w->factor, t->nv);
     if (!w->kept)
         return f->st;
-    memcpy(w->kept, f->st, bytes);
-    kernels->drop(w->kept, n, p->args.dropout_seed, p->drop_threshold,
+    kernels->drop(w->kept, f->st, n, p->args.dropout_seed, p->drop_threshold,
                   (uint64_t)(w->view.b * p->H + w->view.h), (uint64_t)(w->view.i_base + t->i0),
                   (uint64_t)(w->view.j_base + j), 1 / (1 - p->args.dropout), t->nv);
     return w->kept;

@@ -129,7 +129,7 @@ static void weigh_aside(worker *w, const run *x, int b, attni_bf16 *to, uint32_t
     float *st = scores_of(x, b);
     attni_bf16_weigh(st, x->columns, true, seen, x->t->nv);
     if (p->args.dropout > 0) /* what is kept grows by 1 / (1 - p) at the end, all of it at once */
-        p->kernels->drop(st, x->blocks[b].n, p->args.dropout_seed, p->drop_threshold,
+        p->kernels->drop(st, st, x->blocks[b].n, p->args.dropout_seed, p->drop_threshold,
                          (uint64_t)(w->view->b * p->H + w->view->h),
                          (uint64_t)(w->view->i_base + x->t->i0),
                          (uint64_t)(w->view->j_base + x->blocks[b].j0), 1, x->t->nv);

@@ -290,10 +290,9 @@ static void weigh_block(jvp_worker *w, int64_t j0, int n, attni_class visible, b
     }
     char *mass = w->ts; /* what mu is the sum of: without dropout */
     if (w->kept) {
-        memcpy(w->kept, f->st, bytes);
         memcpy(w->plain, w->ts, bytes);
         memcpy(w->part, f->st, bytes);
-        kernels->drop(w->kept, n, p->args.dropout_seed, p->drop_threshold,
+        kernels->drop(w->kept, f->st, n, p->args.dropout_seed, p->drop_threshold,
                       (uint64_t)(w->view.b * p->H + w->view.h), (uint64_t)(w->view.i_base + t->i0),
                       (uint64_t)(w->view.j_base + j0), 1 / (1 - p->args.dropout), t->nv);
         kernels->score_grads(w->plain, w->part, NULL, w->zero, n, t->nv);

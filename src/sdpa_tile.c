@@ -309,7 +309,7 @@ static void weigh_block(attni_worker *w, attni_tile *t, attni_partial *x, int64_
     else
         kernels->weights(w->st, x->l, w->st, t->c, x->m, n, t->nv, flags);
     if (p->args.dropout > 0)
-        kernels->drop(w->st, n, p->args.dropout_seed, p->drop_threshold,
+        kernels->drop(w->st, w->st, n, p->args.dropout_seed, p->drop_threshold,
                       (uint64_t)(w->view->b * p->H + w->view->h),
                       (uint64_t)(w->view->i_base + t->i0), (uint64_t)(w->view->j_base + j0),
                       1 / (1 - p->args.dropout), t->nv);

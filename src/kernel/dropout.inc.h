@@ -1,62 +1,138 @@
 /* drop: weights kept or lost by Philox4x32-10, counter-based, so that a decision depends on its
- * place alone (Salmon et al. 2011). Included by tile.inc.h; the contract stands in kernel.h. */
+ * place alone (Salmon et al. 2011). Included by tile.inc.h; the contract stands in kernel.h.
+ *
+ * A counter (key / 8, query, b*H + h, 0) gives eight draws of 16 bits, of eight keys in a row. Its
+ * first two rounds multiply no two of its parts together: of four products three are the same for
+ * all queries, and the fourth for all keys. So a tile computes them once, and the other eight
+ * rounds for each counter; the draws are compared in the registers that they were made in. */
 
-/* Philox4x32-10 of V_U64_LANES counters, a 32-bit word in each 64-bit lane. What the products leave
- * in the high halves does no harm: the next product does not look at it. */
-V_INLINE void philox(v_u64 x[4], uint64_t seed)
-{
-    const v_u64 zero = {0}, m0 = zero + 0xD2511F53u, m1 = zero + 0xCD9E8D57u;
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    for (int round = 0; round < 10; round++) {
-        const v_u64 a = v_mul_u32(x[0], m0), b = v_mul_u32(x[2], m1);
-        x[0] = (b >> 32) ^ x[1] ^ k0;
-        x[1] = b;
-        x[2] = (a >> 32) ^ x[3] ^ k1;
-        x[3] = a;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-}
+/* A 32-bit word stands in each 64-bit lane; a vector of R takes the words of so many vectors. */
+#define DRAW_PARTS (V_LANES / V_U64_LANES)
+#define PHILOX_M0 0xD2511F53u
+#define PHILOX_M1 0xCD9E8D57u
+#define PHILOX_K0(seed, round) ((uint32_t)(seed) + (uint32_t)(round)*0x9E3779B9u)
+#define PHILOX_K1(seed, round) ((uint32_t)((seed) >> 32) + (uint32_t)(round)*0xBB67AE85u)
 
-/* The eight draws of each of W queries, for keys 8 * key8 .. 8 * key8 + 7, as R. */
-V_INLINE void draw_tile(R draw[8][ATTNI_MAX_LANES], uint64_t seed, uint64_t bh, uint64_t i0,
-                        uint64_t key8, int W)
+/* The one product of two rounds that depends on queries, for W of them from i0 on. Those of one
+ * vector of R are dealt to the parts in turn. */
+V_INLINE void query_products(v_u64 *products, uint64_t seed, uint64_t bh, uint64_t i0, int nv)
 {
-    uint32_t word[4][ATTNI_MAX_LANES + 8];
-    for (int i = 0; i < W; i += V_U64_LANES) {
+    const v_u64 zero = {0}, m0 = zero + PHILOX_M0;
+    const uint32_t key = (uint32_t)((uint32_t)bh * (uint64_t)PHILOX_M1 >> 32) ^ PHILOX_K0(seed, 0);
+    for (int i = 0; i < nv * DRAW_PARTS; i++) {
         v_u64 query = {0};
         for (int u = 0; u < V_U64_LANES; u++)
-            query[u] = (uint32_t)(i0 + (uint64_t)(i + u));
-        const v_u64 zero = {0};
-        v_u64 x[4] = {zero + (uint32_t)key8, query, zero + (uint32_t)bh, zero};
-        philox(x, seed);
-        for (int w = 0; w < 4; w++)
-            for (int u = 0; u < V_U64_LANES; u++)
-                word[w][i + u] = (uint32_t)x[w][u];
+            query[u] = i0 + (uint64_t)(i / DRAW_PARTS * V_LANES + u * DRAW_PARTS + i % DRAW_PARTS);
+        products[i] = v_mul_u32(query ^ key, m0);
     }
-    for (int w = 0; w < 4; w++)
-        for (int i = 0; i < W; i++) {
-            draw[2 * w][i] = (R)(int32_t)(word[w][i] & 0xffff);
-            draw[2 * w + 1][i] = (R)(int32_t)(word[w][i] >> 16);
-        }
 }
 
-static void op_drop(void *p_, int n, uint64_t seed, uint32_t threshold, uint64_t bh, uint64_t i0,
-                    uint64_t j0, double kept, int nv)
+/* The other words after two rounds, which all queries share: x[2] without its query's part. */
+V_INLINE void key_words(uint32_t x[3], uint64_t seed, uint64_t bh, uint64_t key8)
 {
-    R *p = p_;
-    R draw[8][ATTNI_MAX_LANES] __attribute__((aligned(ATTNI_ALIGN)));
-    const vec lowest = v_set1((R)threshold), factor = v_set1((R)kept), zero = v_set1(0);
-    for (int j = 0; j < n; j++) {
-        const uint64_t key = j0 + (uint64_t)j;
-        if (j == 0 || key % 8 == 0)
-            draw_tile(draw, seed, bh, i0, key / 8, nv * V_LANES);
-        for (int v = 0; v < nv; v++) {
-            R *at = p + (j * nv + v) * V_LANES;
-            const vec w = v_load(at);
-            const vmask lost = v_lt(v_load(draw[key % 8] + v * V_LANES), lowest);
-            const vec result = v_select(lost, zero, v_mul(w, factor));
-            v_store(at, v_select(v_lt(w, zero), w, result)); /* a mark stays */
+    const uint64_t a = (uint32_t)key8 * (uint64_t)PHILOX_M0;
+    const uint64_t b = (uint32_t)bh * (uint64_t)PHILOX_M1;
+    const uint64_t c = ((uint32_t)(a >> 32) ^ PHILOX_K1(seed, 0)) * (uint64_t)PHILOX_M1;
+    x[0] = (uint32_t)(c >> 32) ^ (uint32_t)b ^ PHILOX_K0(seed, 1);
+    x[1] = (uint32_t)c;
+    x[2] = (uint32_t)a ^ PHILOX_K1(seed, 1);
+}
+
+/* Rounds 3 to 10 of several counters side by side, each of which would wait for its products. What
+ * the products leave in the high halves does no harm: the next product does not look at it. */
+V_INLINE void philox_rounds(v_u64 x[DRAW_PARTS][4], uint64_t seed)
+{
+    const v_u64 zero = {0}, m0 = zero + PHILOX_M0, m1 = zero + PHILOX_M1;
+    UNROLL for (int round = 2; round < 10; round++)
+    {
+        UNROLL for (int i = 0; i < DRAW_PARTS; i++)
+        {
+            const v_u64 a = v_mul_u32(x[i][0], m0), b = v_mul_u32(x[i][2], m1);
+            x[i][0] = (b >> 32) ^ x[i][1] ^ PHILOX_K0(seed, round);
+            x[i][1] = b;
+            x[i][2] = (a >> 32) ^ x[i][3] ^ PHILOX_K1(seed, round);
+            x[i][3] = a;
         }
     }
 }
+
+/* The eight draws of V_LANES queries, each plus DRAW_BASE: their bits are the last ones of a number
+ * of R that is that large. */
+#if ATTNI_BITS == 32
+#define DRAW_BASE 0x1p23F
+#define DRAW_BITS 0x4b0000004b000000u
+#define DRAW_FIELD 0x0000ffff0000ffffu
+#else
+#define DRAW_BASE 0x1p52
+#define DRAW_BITS 0x4330000000000000u
+#define DRAW_FIELD 0xffffu
+#endif
+V_INLINE void draw_eight(vec draw[8], const v_u64 *products, const uint32_t shared[3],
+                         uint64_t seed)
+{
+    const v_u64 zero = {0};
+    v_u64 x[DRAW_PARTS][4];
+    UNROLL for (int i = 0; i < DRAW_PARTS; i++)
+    {
+        x[i][0] = zero + shared[0];
+        x[i][1] = zero + shared[1];
+        x[i][2] = (products[i] >> 32) ^ shared[2];
+        x[i][3] = products[i];
+    }
+    philox_rounds(x, seed);
+    UNROLL for (int w = 0; w < 4; w++)
+    {
+        v_u64 words = x[0][w];
+        if (DRAW_PARTS == 2)
+            words = (words & 0xffffffff) | x[DRAW_PARTS - 1][w] << 32;
+        const v_u64 low = (words & DRAW_FIELD) | DRAW_BITS;
+        const v_u64 high = (words >> 16 & DRAW_FIELD) | DRAW_BITS;
+        __builtin_memcpy(&draw[2 * w], &low, sizeof low);
+        __builtin_memcpy(&draw[2 * w + 1], &high, sizeof high);
+    }
+}
+
+V_INLINE void drop_one(R *to, const R *p, vec draw, vec lowest, vec factor)
+{
+    const vec w = v_load(p), zero = v_set1(0);
+    const vec result = v_select(v_lt(draw, lowest), zero, v_mul(w, factor));
+    v_store(to, v_select(v_lt(w, zero), w, result)); /* a mark stays */
+}
+
+static void op_drop(void *to_, const void *p_, int n, uint64_t seed, uint32_t threshold,
+                    uint64_t bh, uint64_t i0, uint64_t j0, double kept, int nv)
+{
+    R *to = to_;
+    const R *p = p_;
+    const vec lowest = v_set1(DRAW_BASE + (R)threshold), factor = v_set1((R)kept);
+    v_u64 products[V_VECTORS * DRAW_PARTS];
+    query_products(products, seed, bh, i0, nv);
+    for (int j = 0, next; j < n; j = next) {
+        const int first = (int)((j0 + (uint64_t)j) % 8);
+        next = j + 8 - first < n ? j + 8 - first : n;
+        uint32_t shared[3];
+        key_words(shared, seed, bh, (j0 + (uint64_t)j) / 8);
+        for (int v = 0; v < nv; v++) {
+            vec draw[8];
+            draw_eight(draw, products + v * DRAW_PARTS, shared, seed);
+            const ptrdiff_t row = nv * V_LANES, at = j * row + v * V_LANES;
+            if (next - j == 8) {
+                UNROLL for (int u = 0; u < 8; u++)
+                    drop_one(to + at + u * row, p + at + u * row, draw[u], lowest, factor);
+                continue;
+            }
+            vec all[8]; /* in memory: which are asked for is not known here */
+            __builtin_memcpy(all, draw, sizeof all);
+            NO_UNROLL for (int u = 0; u < next - j; u++)
+                drop_one(to + at + u * row, p + at + u * row, all[first + u], lowest, factor);
+        }
+    }
+}
+#undef DRAW_PARTS
+#undef DRAW_BASE
+#undef DRAW_BITS
+#undef DRAW_FIELD
+#undef PHILOX_M0
+#undef PHILOX_M1
+#undef PHILOX_K0
+#undef PHILOX_K1

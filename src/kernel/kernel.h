@@ -146,10 +146,10 @@ typedef struct attni_kernels {
     void (*weights_few)(void *p, void *l, const void *st, const void *c, const void *m, int n,
                         int rows);
 
-    /* Dropout: p = keep ? p * kept : 0, keep = attni_dropout_keep(seed, threshold, bh, i0 + i, j0 +
-     * j); marks stay. */
-    void (*drop)(void *p, int n, uint64_t seed, uint32_t threshold, uint64_t bh, uint64_t i0,
-                 uint64_t j0, double kept, int nv);
+    /* Dropout: to = keep ? p * kept : 0, keep = attni_dropout_keep(seed, threshold, bh, i0 + i,
+     * j0 + j); marks stay. `to` may be p. */
+    void (*drop)(void *to, const void *p, int n, uint64_t seed, uint32_t threshold, uint64_t bh,
+                 uint64_t i0, uint64_t j0, double kept, int nv);
 
     /* For each c < Dv: s = a chain from 0 of v[j*ldv + c] * p[j*W + i], in order of j < n; if not
      * FIRST, s = acc[c*W + i] + s; then acc[c*W + i] = s, or if LAST, total is folded with s by

@@ -14,8 +14,10 @@
 #ifdef __clang__
 #pragma clang diagnostic ignored "-Wpass-failed" /* debug builds do not unroll, and need not */
 #define UNROLL _Pragma("clang loop unroll(full)")
+#define NO_UNROLL _Pragma("clang loop unroll(disable)")
 #else
 #define UNROLL _Pragma("GCC unroll 32")
+#define NO_UNROLL _Pragma("GCC unroll 1")
 #endif
 #define FOR_V UNROLL for (int v = 0; v < nv; v++)
 #define FOR_U UNROLL for (int u = 0; u < mr; u++)
