@@ -99,7 +99,7 @@ def output(a, name, *inputs):
     for x in inputs:
         if np.may_share_memory(a, x):  # by their bounds; then exactly, unless that is too hard
             try:
-                shared = np.shares_memory(a, x, max_work=100000)
+                shared = np.shares_memory(a, x, max_work=100000)  # type: ignore[arg-type]
             except Exception:
                 shared = True
             if shared:
@@ -107,16 +107,17 @@ def output(a, name, *inputs):
 
 
 def vector(x, name, n, dtype, letter):
-    """A dense array [n] of numbers that are converted to dtype; one number stands for n equal."""
+    """A dense array [n] of numbers, converted to dtype; one number stands for n equal ones. Always
+    a copy: the engine checks what it then indexes with, and another thread may write meanwhile."""
     a = array(x, name)
-    if a.dtype.kind not in ("iu" if dtype == np.int64 else "iuf"):
-        if a.size or a.dtype.kind not in "iuf":
-            raise TypeError("%s is %s; it must be %s" % (name, a.dtype, np.dtype(dtype)))
+    real = a.dtype.kind == "f" and (dtype != np.int64 or a.size == 0)  # [] is float64
+    if a.dtype.kind not in "iu" and not real:
+        raise TypeError("%s is %s; it must be %s" % (name, a.dtype, np.dtype(dtype)))
     if a.ndim == 0:
         a = np.broadcast_to(a, (n,))
     if a.shape != (n,):
         raise ValueError("%s has shape %s; it must be (%s,) = (%d,)" % (name, a.shape, letter, n))
-    a = np.ascontiguousarray(a, dtype)
+    a = np.array(a, dtype, order="C")
     return a, a.__array_interface__["data"][0]
 
 

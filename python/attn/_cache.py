@@ -29,7 +29,8 @@ class KVCache:
     take pages from a pool of `pages` (0: enough for all).
 
     Attention from a cache has the bits that the same stored rows give as plain arrays. Calls on one
-    cache, from any threads, wait for each other. After fork() parent and child have a cache each.
+    cache, from any threads, wait for each other. After fork() parent and child have a cache each,
+    if no call on it was running.
 
     Source: include/attn.h, "Cache".
     """
@@ -46,7 +47,7 @@ class KVCache:
         page_keys: int = 0,
         pages: int = 0,
     ) -> None:
-        self._cache = None
+        self._cache: Any = None  # until it is made
         name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
         if name not in _DTYPES:
             raise TypeError("dtype is %s; it must be one of %s" % (name, ", ".join(_DTYPES)))

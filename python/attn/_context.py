@@ -5,14 +5,25 @@ import ctypes
 import operator
 import os
 import threading
+from typing import Dict, Optional
 
 from ._library import ContextOptions, check, library
 
 # One thread is the caller's own and needs no context, so that such calls may overlap. But only a
 # context looks at ATTN_ISA.
-_contexts = {} if os.environ.get("ATTN_ISA") else {1: None}
+_contexts: Dict[Optional[int], Optional[ctypes.c_void_p]] = {}
+if not os.environ.get("ATTN_ISA"):
+    _contexts[1] = None
 _lock = threading.Lock()
-os.register_at_fork(after_in_child=_lock._at_fork_reinit)
+
+
+def _unlock():
+    """In the child of a fork(), where whoever held the lock may not be."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)
 
 
 def _create(threads):
@@ -41,11 +52,11 @@ def context(threads):
         return _create(threads)
 
 
-def num_threads(threads=None):
+def num_threads(threads: Optional[int] = None) -> int:
     """How many threads a call with this `threads` works with."""
     return library.attn_context_threads(context(threads))
 
 
-def isa():
+def isa() -> str:
     """The instruction set that calls use here: "avx512", "avx2", "neon", ..."""
-    return library.attn_context_isa(context(None)).decode()
+    return str(library.attn_context_isa(context(None)).decode())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def arguments(
 ):
     """The bytes of an attn_sdpa_args, and what has to live while they are used. `tensors`: the
     forty numbers of q, k, v and out."""
-    keep = []
+    keep: List[Any] = []
     causal = offset = mask_at = lengths_at = alibi_at = sinks_at = lse_at = weights_at = 0
     left = right = -1
     if scale is None:

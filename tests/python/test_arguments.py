@@ -4,7 +4,7 @@
 import array
 import unittest
 
-from common import DTYPES, attn, reference
+from common import DTYPES, attn
 import numpy as np
 
 sdpa = attn.scaled_dot_product_attention
