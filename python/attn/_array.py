@@ -53,10 +53,12 @@ def _kind(dtype, name):
 
 
 def _address(a):
-    try:
-        return addressof(_from_buffer(a))  # five times as fast, if a is writable and contiguous
-    except (TypeError, ValueError, BufferError):
-        return a.__array_interface__["data"][0]
+    if a.flags.carray:  # writable and contiguous: a way that is three times as fast
+        try:
+            return addressof(_from_buffer(a))
+        except (TypeError, ValueError, BufferError):
+            pass  # it is empty, or of a type that the buffer protocol does not know
+    return a.ctypes.data
 
 
 def view(a, name):
