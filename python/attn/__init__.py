@@ -1,0 +1,21 @@
+"""attn: exact self-attention on the CPU, on NumPy arrays, by libattn.
+
+    import attn
+    out = attn.scaled_dot_product_attention(q, k, v, is_causal=True)     # as PyTorch's
+    dq, dk, dv, *_ = attn.grad(q, k, v, dout, is_causal=True)
+    cache = attn.KVCache(B, Hk, D, max_keys=4096)                        # for decoding
+"""
+
+from ._cache import KVCache
+from ._context import isa, num_threads
+from ._library import version as __version__
+from ._sdpa import Gradients, grad, scaled_dot_product_attention
+
+__all__ = [
+    "Gradients",
+    "KVCache",
+    "grad",
+    "isa",
+    "num_threads",
+    "scaled_dot_product_attention",
+]

@@ -1,0 +1,126 @@
+"""NumPy arrays as the engine sees them: an address, a type, four sizes and four strides."""
+
+from ctypes import addressof, c_char, create_string_buffer
+import struct
+
+import numpy as np
+
+from ._library import BF16, BOOL, F16, F32, F64, Tensor, packer
+
+ndarray = np.ndarray
+
+# dtype: attn_dtype, log2 of the element's bytes, and the bits of a stride that must be 0.
+_KINDS = {
+    np.dtype(np.float64): (F64, 3, 7),
+    np.dtype(np.float32): (F32, 2, 3),
+    np.dtype(np.float16): (F16, 1, 1),
+    np.dtype(np.bool_): (BOOL, 0, 0),
+}
+_ONES = ((1, 1, 1, 1), (1, 1, 1), (1, 1), (1,))
+_ZEROS = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,))
+ABSENT = (0,) * 10  # a tensor that is not there
+_from_buffer = c_char.from_buffer
+_pack = packer(Tensor)
+
+
+def array(x, name):
+    """x as an array, without a copy where there is a way: an array, the buffer protocol,
+    __array_interface__ or __array__, DLPack; a list is copied."""
+    if not isinstance(x, ndarray) and hasattr(x, "__dlpack__") and not hasattr(x, "__array__"):
+        return np.from_dlpack(x)
+    try:
+        a = np.asarray(x)
+    except ValueError as error:
+        raise ValueError("%s is not an array: %s" % (name, error)) from None
+    if a.dtype == object and a.ndim == 0:
+        raise TypeError("%s is %s; it must be an array" % (name, type(x).__name__))
+    return a
+
+
+def _kind(dtype, name):
+    if dtype.name == "bfloat16" and dtype.itemsize == 2:  # ml_dtypes'
+        _KINDS[dtype] = BF16, 1, 1
+        return _KINDS[dtype]
+    if dtype.newbyteorder("=") in _KINDS:
+        raise ValueError(
+            "%s has the other byte order (%s); use %s.astype(%s.dtype.newbyteorder('='))"
+            % (name, dtype.str, name, name)
+        )
+    raise TypeError(
+        "%s is %s; it must be float64, float32, float16 or bfloat16 (a mask also bool)"
+        % (name, dtype)
+    )
+
+
+def _address(a):
+    if a.flags.carray:  # writable and contiguous: a way that is three times as fast
+        try:
+            return addressof(_from_buffer(a))
+        except (TypeError, ValueError, BufferError):
+            pass  # it is empty, or of a type that the buffer protocol does not know
+    return a.ctypes.data
+
+
+def view(a, name):
+    """The ten numbers of an attn_tensor. Fewer than four dimensions are preceded by ones. `a` must
+    live for as long as they are used."""
+    dtype = a.dtype
+    code, shift, odd = _KINDS.get(dtype) or _kind(dtype, name)
+    shape, strides = a.shape, a.strides
+    n = len(shape)
+    if n < 4:
+        shape, strides = _ONES[n] + shape, _ZEROS[n] + strides
+    elif n > 4:
+        raise ValueError("%s has %d dimensions; at most 4 are possible, so reshape it" % (name, n))
+    s0, s1, s2, s3 = strides
+    if (s0 | s1 | s2 | s3) & odd:
+        raise ValueError(
+            "%s has strides of %s bytes, which are no multiples of its elements' %d; copy it first"
+            % (name, a.strides, dtype.itemsize)
+        )
+    return (_address(a), code, *shape, s0 >> shift, s1 >> shift, s2 >> shift, s3 >> shift)
+
+
+def tensor(a, name):
+    """An attn_tensor in memory, for a pointer to it, and that pointer."""
+    memory = create_string_buffer(_pack(*view(a, name)))
+    return memory, addressof(memory)
+
+
+def tensor_bytes(a, name):
+    """An attn_tensor's bytes, for an argument that is a pointer to one."""
+    return _pack(*view(a, name))
+
+
+def output(a, name, *inputs):
+    """Checks that `a` can be written to and shares no memory with the inputs."""
+    if not isinstance(a, ndarray):
+        raise TypeError("%s is %s; it must be a NumPy array" % (name, type(a).__name__))
+    if not a.flags.writeable:
+        raise ValueError("%s is read-only" % name)
+    for x in inputs:
+        if np.may_share_memory(a, x):  # by their bounds; then exactly, unless that is too hard
+            try:
+                shared = np.shares_memory(a, x, max_work=100000)  # type: ignore[arg-type]
+            except Exception:
+                shared = True
+            if shared:
+                raise ValueError("%s shares memory with an input; give it memory of its own" % name)
+
+
+def vector(x, name, n, dtype, letter):
+    """A dense array [n] of numbers, converted to dtype; one number stands for n equal ones. Always
+    a copy: the engine checks what it then indexes with, and another thread may write meanwhile."""
+    a = array(x, name)
+    real = a.dtype.kind == "f" and (dtype != np.int64 or a.size == 0)  # [] is float64
+    if a.dtype.kind not in "iu" and not real:
+        raise TypeError("%s is %s; it must be %s" % (name, a.dtype, np.dtype(dtype)))
+    if a.ndim == 0:
+        a = np.broadcast_to(a, (n,))
+    if a.shape != (n,):
+        raise ValueError("%s has shape %s; it must be (%s,) = (%d,)" % (name, a.shape, letter, n))
+    a = np.array(a, dtype, order="C")
+    return a, a.__array_interface__["data"][0]
+
+
+bad_number = struct.error

@@ -1,0 +1,62 @@
+"""Contexts: the engine's threads and scratch, one for each number of threads, made when first used
+and kept until the process ends."""
+
+import ctypes
+import operator
+import os
+import threading
+from typing import Dict, Optional
+
+from ._library import ContextOptions, check, library
+
+# One thread is the caller's own and needs no context, so that such calls may overlap. But only a
+# context looks at ATTN_ISA.
+_contexts: Dict[Optional[int], Optional[ctypes.c_void_p]] = {}
+if not os.environ.get("ATTN_ISA"):
+    _contexts[1] = None
+_lock = threading.Lock()
+
+
+def _unlock():
+    """In the child of a fork(), where whoever held the lock may not be."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)
+
+
+def _create(threads):
+    try:
+        number = 0 if threads is None else operator.index(threads)
+    except TypeError:
+        kind = type(threads).__name__
+        raise TypeError("threads is %s; it must be an integer or None" % kind) from None
+    if not 0 <= number < 1 << 31:
+        raise ValueError("threads is %d; use 0 to 1024" % number)
+    with _lock:
+        if threads not in _contexts:
+            options = ContextOptions(struct_size=ctypes.sizeof(ContextOptions), threads=number)
+            made = ctypes.c_void_p()
+            create = library.attn_context_create
+            check(create, ctypes.byref(options), ctypes.byref(made))
+            _contexts[threads] = made
+        return _contexts[threads]
+
+
+def context(threads):
+    """The context of so many threads; None or 0: ATTN_NUM_THREADS, else all CPUs of the process."""
+    try:
+        return _contexts[threads]
+    except (KeyError, TypeError):
+        return _create(threads)
+
+
+def num_threads(threads: Optional[int] = None) -> int:
+    """How many threads a call with this `threads` works with."""
+    return library.attn_context_threads(context(threads))
+
+
+def isa() -> str:
+    """The instruction set that calls use here: "avx512", "avx2", "neon", ..."""
+    return str(library.attn_context_isa(context(None)).decode())

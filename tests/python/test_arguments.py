@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""What the package takes for an array, and what it says of what it does not take."""
+
+import array
+import unittest
+
+from common import DTYPES, attn
+import numpy as np
+
+sdpa = attn.scaled_dot_product_attention
+
+
+def numbers(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+class Arguments(unittest.TestCase):
+    def setUp(self):
+        self.q, self.k, self.v = (numbers(2, 4, n, 8, seed=n) for n in (5, 6, 7))
+        self.v = self.v[:, :, :6]
+
+    def refused(self, kind, says, *args, function=sdpa, **options):
+        """One line, and nothing written."""
+        args = args or (self.q, self.k, self.v)
+        before = [x.tobytes() for x in (self.q, self.k, self.v)]
+        with self.assertRaises(kind) as caught:
+            function(*args, **options)
+        line = str(caught.exception)
+        self.assertIn(says, line)
+        self.assertNotIn("\n", line)
+        self.assertEqual([x.tobytes() for x in (self.q, self.k, self.v)], before)
+
+    def test_types(self):
+        for wrong in (np.int64, np.int8, np.uint16, np.complex64, bool, object, "S4", "M8[s]"):
+            self.refused(TypeError, "q is ", *[np.zeros((5, 8), wrong)] * 3)
+            if wrong is not bool:
+                self.refused(TypeError, "mask is ", mask=np.zeros((5, 6), wrong))
+        self.refused(TypeError, "k is f64", self.q, self.k.astype("f8"), self.v)
+        self.refused(TypeError, "v is f16", self.q, self.k, self.v.astype("f2"))
+        self.refused(TypeError, "out is f16", out=np.zeros((2, 4, 5, 8), "f2"))
+        self.refused(TypeError, "out is list", out=[])
+        self.refused(TypeError, "q is NoneType", None, self.k, self.v)
+        self.refused(TypeError, "key_lengths is float", key_lengths=np.ones(2))
+        self.refused(TypeError, "alibi is complex", alibi=np.ones(4, complex))
+        self.refused(ValueError, "q is not an array", [[1.0], [1.0, 2.0]], self.k, self.v)
+
+    def test_byte_order(self):
+        for dtype in ("f8", "f4", "f2"):
+            q, k, v = (x.astype(dtype) for x in (self.q, self.k, self.v))
+            other = q.dtype.newbyteorder()
+            self.refused(ValueError, "q has the other byte order", q.astype(other), k, v)
+            self.refused(ValueError, "v has the other byte order", q, k, v.astype(other))
+            self.refused(ValueError, "mask has the other byte order", q, k, v,
+                         mask=np.zeros((5, 6), other))
+            self.refused(ValueError, "out has the other byte order", q, k, v,
+                         out=np.zeros((2, 4, 5, 8), other))
+
+    def test_shapes(self):
+        q, k, v = self.q, self.k, self.v
+        self.refused(ValueError, "k has D=7", q, k[..., :7], v)
+        self.refused(ValueError, "k has B=1", q, k[:1], v[:1])
+        self.refused(ValueError, "v has S=5", q, k, v[:, :, :5])
+        self.refused(ValueError, "v has Hk=2", q, k, v[:, :2])
+        self.refused(ValueError, "enable_gqa", q, k[:, :2], v[:, :2])
+        self.refused(ValueError, "multiple of Hk", q, k[:, :3], v[:, :3], enable_gqa=True)
+        self.refused(ValueError, "must be equal", q[0], k, v)
+        self.refused(ValueError, "q has 1 dimensions", q[0, 0, 0], k, v)
+        self.refused(ValueError, "q has 5 dimensions", q[None], k[None], v[None])
+        self.refused(ValueError, "mask has 7 in dimension 3", mask=np.ones((5, 7), bool))
+        self.refused(ValueError, "mask has 5 dimensions", mask=np.ones((1, 1, 1, 5, 6), bool))
+        self.refused(ValueError, "key_lengths has shape (3,)", key_lengths=[1, 2, 3])
+        self.refused(ValueError, "key_lengths[1] is 7", key_lengths=[1, 7])
+        self.refused(ValueError, "alibi has shape (3,)", alibi=[1, 2, 3])
+        self.refused(ValueError, "sinks has shape (2, 2)", sinks=[[1, 2], [3, 4]])
+        self.refused(ValueError, "out has Dv=7", out=np.zeros((2, 4, 5, 7), "f4"))
+        self.refused(ValueError, "out has 3 dimensions", out=np.zeros((4, 5, 8), "f4"))
+
+    def test_values(self):
+        self.refused(ValueError, "scale is 0", scale=0)
+        self.refused(ValueError, "scale is inf", scale=np.inf)
+        self.refused(TypeError, "must be real numbers", scale="one")
+        self.refused(ValueError, "softcap is -1", softcap=-1)
+        self.refused(ValueError, "dropout is 1", dropout_p=1.0)
+        self.refused(ValueError, "without is_causal", causal_offset=1)
+        self.refused(ValueError, "'bottom-right'", is_causal=True, causal_offset="top")
+        self.refused(TypeError, "causal_offset is 1.5", is_causal=True, causal_offset=1.5)
+        self.refused(ValueError, "no 64-bit integer", is_causal=True, causal_offset=2**64)
+        self.refused(ValueError, "window is 3", window=3)
+        self.refused(ValueError, "window is -2,0", window=(-2, 0))
+        self.refused(TypeError, "window is 0.5", window=(0.5, 0))
+        self.refused(ValueError, "seed is -1", seed=-1)
+        self.refused(ValueError, "threads is -1", threads=-1)
+        self.refused(ValueError, "threads is 5000", threads=5000)
+        self.refused(TypeError, "threads is str", threads="two")
+        self.refused(TypeError, "threads is list", threads=[])
+
+    def test_outputs(self):
+        q, k, v = (x.copy() for x in (self.q, self.k, self.v))
+        locked = np.zeros_like(q)
+        locked.flags.writeable = False
+        self.refused(ValueError, "out is read-only", out=locked)
+        self.refused(ValueError, "out shares memory", q, k, v, out=q)
+        self.refused(ValueError, "out shares memory", q, k, v, out=v[:, :, :5])
+        self.refused(ValueError, "out ", out=np.lib.stride_tricks.as_strided(
+            np.zeros(8, "f4"), (2, 4, 5, 8), (0, 0, 0, 4), writeable=True))
+        # side by side in one memory is no overlap
+        both = np.zeros((2, 4, 5, 16), "f4")
+        both[..., :8] = q
+        got = sdpa(both[..., :8], k, v, out=both[..., 8:])
+        self.assertEqual(both[..., 8:].tobytes(), sdpa(q, k, v).tobytes())
+        self.assertEqual(got.base is both, True)
+
+    def test_strides_that_are_no_elements(self):
+        records = np.zeros(6, np.dtype([("a", "u1"), ("x", "f4", 8)]))
+        odd = records["x"]  # 33 bytes from row to row
+        self.refused(ValueError, "no multiples", odd, odd, odd)
+        even = np.zeros(6, np.dtype([("a", "u4"), ("x", "f4", 8)]))
+        even["x"] = numbers(6, 8)
+        dense = np.ascontiguousarray(even["x"])
+        self.assertEqual(sdpa(*[even["x"]] * 3).tobytes(), sdpa(dense, dense, dense).tobytes())
+
+    def test_whatever_is_an_array(self):
+        q = numbers(3, 4)
+        want = sdpa(q, q, q).tobytes()
+
+        class Interface:
+            __array_interface__ = q.__array_interface__
+
+        class Capsule:
+            def __dlpack__(self, **more):
+                return q.__dlpack__(**more)
+
+            def __dlpack_device__(self):
+                return q.__dlpack_device__()
+
+        memory = memoryview(array.array("f", q.ravel().tolist())).cast("B").cast("f", (3, 4))
+        for x in (Interface(), memory, Capsule(), q.view(np.matrix)):
+            self.assertEqual(sdpa(x, x, x).tobytes(), want)
+        as_list = q.astype("f8").tolist()
+        self.assertEqual(sdpa(as_list, as_list, as_list).dtype, np.float64)
+
+    def test_as_pytorch_shapes(self):
+        q, k, v = self.q, self.k, self.v
+        whole = sdpa(q, k, v)
+        for b in range(2):
+            self.assertEqual(sdpa(q[b], k[b], v[b]).tobytes(), whole[b].tobytes())
+            self.assertEqual(sdpa(q[b, 1], k[b, 1], v[b, 1]).tobytes(), whole[b, 1].tobytes())
+        causal = np.tri(5, 6, dtype=bool)
+        self.assertEqual(sdpa(q, k, v, is_causal=True).tobytes(),
+                         sdpa(q, k, v, mask=causal).tobytes())
+
+    def test_broadcast_input_and_zero_size(self):
+        one = numbers(1, 1, 1, 8)
+        rows = np.broadcast_to(one, (2, 4, 6, 8))  # strides of 0
+        want = np.broadcast_to(one, (2, 4, 5, 8))
+        np.testing.assert_allclose(sdpa(self.q, rows, rows), want, rtol=1e-6)
+        for dtype in DTYPES:
+            nothing = np.zeros((2, 4, 0, 8), dtype)
+            q = self.q.astype(dtype)
+            self.assertEqual(sdpa(nothing, q, q).shape, (2, 4, 0, 8))
+            out, lse = sdpa(q, nothing, nothing, return_lse=True)
+            self.assertFalse(out.any())
+            self.assertTrue(np.isneginf(lse.astype("f8")).all())
+
+    def test_what_is_hidden_is_harmless(self):
+        k, v = self.k.copy(), self.v.copy()
+        want = sdpa(self.q, k, v, key_lengths=4)
+        k[:, :, 4:], v[:, :, 4:] = np.nan, np.inf
+        self.assertEqual(sdpa(self.q, k, v, key_lengths=[4, 4]).tobytes(), want.tobytes())
+
+    def test_gradients_refuse(self):
+        dout = np.ones_like(self.q)
+        call = (self.q, self.k, self.v, dout)
+        self.refused(ValueError, "want has 'x'", *call, function=attn.grad, want=["x"])
+        self.refused(ValueError, "mask is not given", *call, function=attn.grad, want=["mask"])
+        self.refused(ValueError, "dout has", *call[:3], dout[..., :3], function=attn.grad)
+        self.refused(ValueError, "must have q's", *call[:3], dout[0], function=attn.grad)
+        self.refused(TypeError, "dout is ", *call[:3], dout.astype("f2"), function=attn.grad)
+
+
+if __name__ == "__main__":
+    unittest.main()

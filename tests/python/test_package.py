@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+# timeout: 400
+"""The wheel and the source distribution: what is in them, and that both work by themselves."""
+
+import glob
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+import zipfile
+
+from common import SOURCE
+
+BUILD = "import backend, sys; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
+USE = """
+import os, sys
+assert "ATTN_LIBRARY" not in os.environ
+import attn, numpy as np
+assert os.path.abspath(attn.__file__).startswith(os.getcwd()), attn.__file__
+q = np.arange(12, dtype=np.float64).reshape(3, 4) / 10
+w = np.exp(q @ q.T / 2)
+want = w / w.sum(-1, keepdims=True) @ q
+assert abs(attn.scaled_dot_product_attention(q, q, q) - want).max() < 1e-14
+print(attn.__version__)
+"""
+
+
+def python(code, *args, path, **more):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("ATTN")}
+    env["PYTHONPATH"] = path
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], env=env, stdout=subprocess.PIPE, check=True, **more
+    )
+    return done.stdout.decode().split()[-1]
+
+
+class Package(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=".")
+        self.addCleanup(folder.cleanup)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(folder.name)
+        if not sys.platform.startswith("linux"):
+            self.skipTest("the package is built on Linux")
+
+    def works(self, wheel, version):
+        self.assertRegex(wheel, r"^attn-%s-py3-none-linux_\w+\.whl$" % version)
+        self.assertLess(os.path.getsize(wheel), 2 << 20)
+        with zipfile.ZipFile(wheel) as z:
+            names = z.namelist()
+            z.extractall("installed")
+            record = z.read("attn-%s.dist-info/RECORD" % version).decode().splitlines()
+        self.assertEqual(sorted(line.split(",")[0] for line in record), sorted(names))
+        tree = glob.glob(os.path.join(SOURCE, "python", "attn", "*.py"))
+        want = {"attn/" + os.path.basename(f) for f in tree} | {"attn/py.typed", "attn/libattn.so"}
+        self.assertEqual({n for n in names if n.startswith("attn/")}, want)
+        self.assertEqual(python(USE, path=os.path.abspath("installed")), version)
+
+    def test_sdist_then_wheel(self):
+        """A wheel from what the source distribution holds, away from the tree."""
+        with open(os.path.join(SOURCE, "include", "attn.h")) as f:
+            version = f.read().split('#define ATTN_VERSION_STRING "')[1].split('"')[0]
+        name = python(BUILD, "build_sdist", ".", path=os.path.join(SOURCE, "python"))
+        self.assertEqual(name, "attn-%s.tar.gz" % version)
+        with tarfile.open(name) as tar:
+            self.assertTrue(all(n.startswith("attn-%s/" % version) for n in tar.getnames()))
+            tar.extractall(".")
+        folder = os.path.abspath("attn-" + version)
+        wheel = python(BUILD, "build_wheel", ".", path=folder)
+        self.works(wheel, version)
+
+
+if __name__ == "__main__":
+    unittest.main()

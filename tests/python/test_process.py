@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+# timeout: 240
+"""Threads, fork, spawn, and memory over many calls."""
+
+import gc
+import multiprocessing
+import os
+import threading
+import unittest
+import warnings
+
+from common import attn
+import numpy as np
+
+sdpa = attn.scaled_dot_product_attention
+RNG = np.random.default_rng(5)
+Q, K, V = (RNG.standard_normal((2, 4, 130, 16)).astype("f4") for _ in range(3))
+
+
+def bits(threads=None):
+    return sdpa(Q, K, V, is_causal=True, threads=threads).tobytes()
+
+
+def resident():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def answer(pipe, want):
+    pipe.send([bits(n) == want for n in (None, 1, 2, 5)])
+
+
+class Process(unittest.TestCase):
+    def test_many_threads_at_once(self):
+        """Contexts are made, shared and used by all threads together."""
+        want, wrong = bits(1), []
+        start = threading.Barrier(6)
+
+        def work(i):
+            start.wait()
+            for n in range(40):
+                if bits([None, 1, 2, 3, 7][(i + n) % 5]) != want:
+                    wrong.append((i, n))
+
+        workers = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+        for w in workers:
+            w.start()
+        for w in workers:
+            w.join()
+        self.assertEqual(wrong, [])
+
+    def test_one_cache_from_many_threads(self):
+        cache = attn.KVCache(1, 4, 16, max_keys=400)
+        rows = K[:1, :, :1]
+
+        def work():
+            for _ in range(50):
+                cache.append(rows, rows)
+                cache.attend(Q[:1, :, :1])
+
+        workers = [threading.Thread(target=work) for _ in range(4)]
+        for w in workers:
+            w.start()
+        for w in workers:
+            w.join()
+        self.assertEqual(cache.lengths.tolist(), [200])
+
+    def test_fork(self):
+        """A child, forked while other threads are inside calls, works; and so do its threads."""
+        want, stop = bits(2), threading.Event()
+
+        def busy():
+            while not stop.is_set():
+                bits(2)
+
+        workers = [threading.Thread(target=busy) for _ in range(2)]
+        for w in workers:
+            w.start()
+        try:
+            for _ in range(10):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # that this process has threads
+                    child = os.fork()
+                if child == 0:
+                    good = False
+                    try:
+                        good = bits(2) == want and bits(3) == want
+                    finally:
+                        os._exit(0 if good else 1)
+                self.assertEqual(os.waitpid(child, 0)[1], 0)
+        finally:
+            stop.set()
+            for w in workers:
+                w.join()
+
+    def test_multiprocessing(self):
+        want = bits()
+        for method in ("fork", "spawn"):
+            here = multiprocessing.get_context(method)
+            mine, theirs = here.Pipe()
+            child = here.Process(target=answer, args=(theirs, want))
+            child.start()
+            self.assertTrue(mine.poll(100))
+            self.assertEqual(mine.recv(), [True] * 4)
+            child.join()
+            self.assertEqual(child.exitcode, 0)
+
+    def test_no_leak(self):
+        """20,000 calls, a fifth of them refused: 100 bytes each would be 2 MB."""
+        mask = np.zeros((130, 130), np.float32)
+
+        def calls(n):
+            for _ in range(n // 5):
+                sdpa(Q[:, :, :6], K[:, :, :7], V[:, :, :7], return_weights=True, return_lse=True)
+                sdpa(Q[:, ::-2, :6], K[:, :2, :6], V[:, :2, :6], mask=mask[:6, :6], alibi=[1, 2])
+                attn.grad(Q[0, 0, :3], K[0, 0, :3], V[0, 0, :3], Q[0, 0, :3], threads=1)
+                cache = attn.KVCache(1, 1, 16, max_keys=64)
+                cache.append(K[:1, :1, :9], V[:1, :1, :9])
+                cache.attend(Q[:1, :1, :2])
+                try:
+                    sdpa(Q, K[:, :, :, :3], V)
+                except ValueError:
+                    pass
+
+        calls(4000)
+        gc.collect()
+        before = resident()
+        calls(20000)
+        gc.collect()
+        self.assertLess(resident() - before, 1 << 20)
+
+
+if __name__ == "__main__":
+    unittest.main()
