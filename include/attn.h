@@ -115,7 +115,8 @@ typedef struct attn_context_options {
     size_t struct_size; /* sizeof(attn_context_options), set by ATTN_CONTEXT_OPTIONS_INIT */
     int threads;        /* 0: ATTN_NUM_THREADS if set, else the CPUs of the affinity mask */
     const char *isa;    /* "generic", "avx2", "avx512", "avx512bf16", "amx" or "neon", as
-                         * attn_isa() lists them; NULL: ATTN_ISA if set, else the best. "amx" needs ATTN_AMX=1 as well */
+                         * attn_isa() lists them; NULL: ATTN_ISA if set, else the best. "amx"
+                         * needs ATTN_AMX=1 as well */
 
     /* Memory. Both or neither. allocate must return memory aligned to `alignment` (a power of two,
      * at most 64) or NULL; calls come from the thread that calls the library. */
