@@ -461,8 +461,7 @@ static int op_finish(void *out_, ptrdiff_t ldo, const void *total_, const void *
         v_storeu(inverse, v_div(v_set1(1), v_load(l + first)));
         for (int64_t c = 0; c < Dv; c += V_LANES) {
             const int columns = Dv - c < V_LANES ? (int)(Dv - c) : V_LANES;
-            const vmask used = v_lt(v_iota(), v_set1((R)columns));
-            vec x[V_LANES];
+            vec x[V_LANES]; /* what is filled up is 0, and 0 / l is NaN only if the row is */
             UNROLL for (int u = 0; u < V_LANES; u++)
             {
                 x[u] = u < columns ? v_load(total + (c + u) * W + first) : zero;
@@ -471,7 +470,7 @@ static int op_finish(void *out_, ptrdiff_t ldo, const void *total_, const void *
             for (int i = 0; i < n; i++) {
                 const vec minus_l = v_sub(zero, v_bcast(l + first + i));
                 const vec y = quotient(x[i], minus_l, v_bcast(inverse + i));
-                bad = v_add(bad, v_mul(v_select(used, y, zero), zero));
+                bad = v_add(bad, v_mul(y, zero));
                 R_any *to = out + (first + i) * ldo + c;
                 if (columns == V_LANES)
                     v_storeu(to, y);
