@@ -46,8 +46,8 @@ typedef struct attni_bf16_columns {
     float l[ATTNI_BF16_W];   /* sum of the rounded weights 2^(s c - m) */
 } __attribute__((aligned(64))) attni_bf16_columns;
 
-/* Four independent parts, of four different blocks (but that of an unit that is not `interleaved`
- * st_seen is st_next), any of which may be missing. */
+/* Four independent parts, of four different blocks, any of which may be missing. For a unit that is
+ * not `interleaved`, st_seen is st_next, and no step has both st_seen and st. */
 typedef struct attni_bf16_step {
     int nv;
     /* scores: st_next = K Q^T of 64 keys; k NULL: not wanted */
