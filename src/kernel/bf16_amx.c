@@ -24,22 +24,15 @@
  */
 #if defined(__x86_64__)
 
-#ifdef __clang__
 #ifdef ATTNI_AMX_EMULATED
-#pragma clang attribute push(                                                                      \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))), apply_to = function)
-#else
+#include "vec/target_avx512.h"
+#elif defined(__clang__)
 #pragma clang attribute                                                                            \
     push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,amx-tile,amx-bf16"))), \
          apply_to = function)
-#endif
 #else
 #pragma GCC optimize("fp-contract=off") /* a bare cc must not fuse what is rounded twice */
-#ifdef ATTNI_AMX_EMULATED
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
-#else
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,amx-tile,amx-bf16")
-#endif
 #endif
 #include "bf16/tile_ops.h"
 #include "bf16/weigher.h"
