@@ -241,19 +241,6 @@ void attni_bf16_one_key(attni_bf16_columns *columns, int nv)
     }
 }
 
-/* To nearest even; a NaN stays one. */
-INLINE __m256i narrowed(__m512 x)
-{
-    const __m512i u = as_bits(x),
-                  odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-    const __m512i rounded =
-        _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))),
-                          16);
-    const __m512i nan = _mm512_or_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
-    return _mm512_cvtepi32_epi16(
-        _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan));
-}
-
 bool attni_bf16_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total, const float *l,
                        float factor, int rows, int64_t Dv, int nv)
 {
@@ -276,7 +263,8 @@ bool attni_bf16_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total,
                 const int64_t at = (g * 16 + i) * ldo + c;
                 bad |= not_finite(r[i]) & here;
                 if (narrow)
-                    _mm256_mask_storeu_epi16((char *)to + 2 * at, here, narrowed(r[i]));
+                    _mm256_mask_storeu_epi16((char *)to + 2 * at, here,
+                                             _mm512_cvtepi32_epi16((__m512i)v_bits_bf16(r[i])));
                 else
                     _mm512_mask_storeu_ps((char *)to + 4 * at, here, r[i]);
             }
