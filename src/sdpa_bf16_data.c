@@ -155,20 +155,6 @@ static void add_sink(worker *w, tile *t)
     attni_bf16_join(t->total, t->M, t->L, w->acc, x, p->Dv, t->nv);
 }
 
-/* ln(L * 2^M), the same whatever M is. */
-static double log_sum(const attni_plan *p, const tile *t, int i)
-{
-    const double l = (double)t->L[i], m = (double)t->M[i];
-    if (l == 0)
-        return -(double)INFINITY;
-    if (!isfinite(l))
-        return (double)NAN;
-    int exponent;
-    const double fraction = frexp(l, &exponent);
-    const double lowered = p->c / (double)t->c[i];
-    return (((isinf(m) ? 0 : m) + exponent) * 0.69314718055994530942 + log(fraction)) * lowered;
-}
-
 /* Does log2 units' range not hold this row's scores? */
 static bool too_large(const tile *t, int i, double c)
 {
@@ -201,7 +187,7 @@ bool attni_bf16_write(worker *w, tile *t)
         attni_store_row_f32(column_row(w, t, out, i, 0), out->dtype, out->stride[3],
                             (const float *)(const void *)w->rows + i * p->Dv, p->Dv);
     for (int i = 0; i < t->rows && p->args.lse; i++) {
-        const double x = log_sum(p, t, i);
+        const double x = attni_log_sum((double)t->L[i], (double)t->M[i], p->c / (double)t->c[i]);
         attni_store_row_f64(column_row(w, t, p->args.lse, i, 0), p->args.lse->dtype, 1, &x, 1);
     }
     return again;
