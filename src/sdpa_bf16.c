@@ -357,13 +357,22 @@ static void end_tile(worker *w, tile *t)
         attni_bf16_write_scores(w, t);
 }
 
+static void begin_worker(worker *w, const attni_plan *plan, const attni_view *view, char *scratch)
+{
+    attni_zero(w, sizeof *w);
+    w->plan = plan;
+    w->view = view;
+    w->unit = plan->way->unit;
+    attni_layout layout = {.base = scratch};
+    carve(w, &layout);
+    w->unit->begin();
+}
+
 static void bf16_task(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
                       char *scratch)
 {
-    worker w = {.plan = plan, .view = view, .unit = plan->way->unit};
-    attni_layout layout = {.base = scratch};
-    carve(&w, &layout);
-    w.unit->begin();
+    worker w;
+    begin_worker(&w, plan, view, scratch);
     int count = 0;
     for (int64_t done = 0; done < rows; count++) {
         begin_tile(&w, &w.tiles[count], i0 + done, rows - done);
@@ -386,10 +395,8 @@ static partial partial_of(const attni_plan *p, char *partials, int64_t chunk)
 static void bf16_part(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
                       int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
 {
-    worker w = {.plan = plan, .view = view, .unit = plan->way->unit};
-    attni_layout layout = {.base = scratch};
-    carve(&w, &layout);
-    w.unit->begin();
+    worker w;
+    begin_worker(&w, plan, view, scratch);
     tile *t = &w.tiles[0];
     begin_tile(&w, t, i0, rows);
     begin_sweep(&w, t, 1, FAST);
@@ -409,10 +416,8 @@ static void bf16_part(const attni_plan *plan, const attni_view *view, int64_t i0
 static void bf16_fold(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
                       int64_t chunks, char *partials, char *scratch)
 {
-    worker w = {.plan = plan, .view = view, .unit = plan->way->unit};
-    attni_layout layout = {.base = scratch};
-    carve(&w, &layout);
-    w.unit->begin();
+    worker w;
+    begin_worker(&w, plan, view, scratch);
     tile *t = &w.tiles[0];
     begin_tile(&w, t, i0, rows);
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
