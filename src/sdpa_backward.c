@@ -148,9 +148,8 @@ static bool size_scratch(attni_backward *bw)
     return !layout.overflow;
 }
 
-static attn_status make_plan(attni_backward *bw, int isa, int threads, attn_error *err)
+int attni_plan_derivative(attni_plan *p, int isa)
 {
-    attni_plan *p = &bw->plan;
     const attn_sdpa_args *a = &p->args;
     p->kernels = attni_kernels_of(isa, p->real == sizeof(float) ? 32 : 64);
     p->q_in_place = attni_in_place(p, &a->q);
@@ -160,7 +159,21 @@ static attn_status make_plan(attni_backward *bw, int isa, int threads, attn_erro
     p->sequences = a->cu_seqlens_q ? a->sequences + 1 : 1;
     while (p->nv < p->kernels->vectors && p->nv * p->kernels->lanes < p->T)
         p->nv *= 2;
-    bw->W = p->nv * p->kernels->lanes;
+    return p->nv * p->kernels->lanes;
+}
+
+attn_status attni_derivative_too_large(const attni_plan *p, attn_error *err)
+{
+    return attni_fail(err, ATTN_ERR_LIMIT, "q",
+                      "q is too large: its B x H x T, or the scratch for D=%lld and Dv=%lld, "
+                      "is more than this machine can count",
+                      (long long)p->D, (long long)p->Dv);
+}
+
+static attn_status make_plan(attni_backward *bw, int isa, int threads, attn_error *err)
+{
+    attni_plan *p = &bw->plan;
+    bw->W = attni_plan_derivative(p, isa);
     bw->scale = p->power * p->rest;
     bw->group = p->Hk ? attni_div(p->H, p->Hk) : 0;
     bw->keys = keys_per_chunk(p);
@@ -170,10 +183,7 @@ static attn_status make_plan(attni_backward *bw, int isa, int threads, attn_erro
     if (counted)
         count_workers(bw, threads);
     if (!counted || !size_scratch(bw))
-        return attni_fail(err, ATTN_ERR_LIMIT, "q",
-                          "q is too large: its B x H x T, or the scratch for D=%lld and Dv=%lld, "
-                          "is more than this machine can count",
-                          (long long)p->D, (long long)p->Dv);
+        return attni_derivative_too_large(p, err);
     return ATTN_OK;
 }
 

@@ -74,6 +74,12 @@ attn_status attni_backward_prepare(attni_backward *bw, attn_context *ctx,
                                    attn_error *err);
 void attni_backward_run(attni_backward *bw, attni_call *call, char *scratch);
 
+/* What the plans of derivatives, backward and forward mode, have in common: tiles of one head, as
+ * wide as the queries fill. Returns their width W. */
+int attni_plan_derivative(attni_plan *p, int isa);
+/* The error of a call whose tasks or scratch cannot be counted. */
+attn_status attni_derivative_too_large(const attni_plan *p, attn_error *err);
+
 /* ---------------------------------------------------------------------- sdpa_backward_check.c */
 /* Fills p from the arguments of a forward call whose out and lse are inputs now. */
 attn_status attni_check_forward(attni_plan *p, const attn_sdpa_args *args, attn_error *err);
