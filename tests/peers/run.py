@@ -11,21 +11,23 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "peers"), str(ROOT / "tests" / "cli"), str(ROOT / "bench")]
+sys.path[:0] = [str(ROOT / x) for x in ("tests/peers", "tests/cli", "bench", "python")]
 
 import environment
 
 PACKAGES = ["torch==2.13.0", "numpy==2.4.6", "safetensors==0.8.0"]
+PACKAGES += ["onnx==1.23.2", "ml_dtypes==0.6.0"]
 
 
 def main():
     environment.enter(ROOT / "build" / "test-peers", PACKAGES)
     build = Path(os.environ.setdefault("ATTN_BUILD", str(ROOT / "build")))
     os.environ.setdefault("ATTN", str(build / "attn"))
+    os.environ.setdefault("ATTN_LIBRARY", str(build / "libattn.so"))
     if not (build / "libattn.so").exists():
         sys.exit(f"run.py: {build}/libattn.so is not there; `make build` makes it")
     os.chdir(build)  # the tests make folders of their own below it
-    names = sys.argv[1:] or ["test_nn", "test_train", "test_safetensors"]
+    names = sys.argv[1:] or ["test_nn", "test_train", "test_safetensors", "test_onnx"]
     unittest.main(module=None, argv=[sys.argv[0], *names])
 
 
