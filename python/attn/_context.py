@@ -11,7 +11,7 @@ from ._library import ContextOptions, check, library
 
 # One thread is the caller's own and needs no context, so that such calls may overlap. But only a
 # context looks at ATTN_ISA.
-_contexts: Dict[Optional[int], Optional[ctypes.c_void_p]] = {}
+_contexts: Dict[Optional[int], Optional[int]] = {}
 if not os.environ.get("ATTN_ISA"):
     _contexts[1] = None
 _lock = threading.Lock()
@@ -40,7 +40,7 @@ def _create(threads):
             made = ctypes.c_void_p()
             create = library.attn_context_create
             check(create, ctypes.byref(options), ctypes.byref(made))
-            _contexts[threads] = made
+            _contexts[threads] = made.value
         return _contexts[threads]
 
 

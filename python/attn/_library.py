@@ -133,6 +133,17 @@ def packer(structure):
     return packed.pack
 
 
+def framed(structure, embedded):
+    """For a structure of a size, so many tensors and more: a function of the size and, for each
+    tensor, its address and the bytes of all else of it, then of the bytes of all that follows."""
+    rest = ctypes.sizeof(Tensor) - ctypes.sizeof(c_void_p)
+    tail = ctypes.sizeof(structure) - ctypes.sizeof(c_size_t) - embedded * ctypes.sizeof(Tensor)
+    packed = struct.Struct("@N" + "P%ds" % rest * embedded + "%ds" % tail)
+    if packed.size != ctypes.sizeof(structure):
+        raise ImportError("%s is laid out in another way here" % structure.__name__)
+    return packed.pack
+
+
 def _load():
     beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libattn.so")
     path = os.environ.get("ATTN_LIBRARY") or beside
