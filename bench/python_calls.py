@@ -33,8 +33,7 @@ def calls(threads):
     theirs = [torch.from_numpy(x) for x in (q, k, v)]
     their_mask = torch.from_numpy(mask)
     numbers = sum((_array.view(x, "x") for x in (q, k, v, out)), ())
-    options = None, False, None, None, 0.0, None, None, None, 0.0, 0, None, None, None
-    packed, _ = _sdpa.arguments(numbers, 1, *options)
+    packed, _ = _sdpa.arguments(numbers, 1)
     forward, context = _library.library.attn_sdpa_forward, _context.context(threads)
     ours, torchs = attn.scaled_dot_product_attention, F.scaled_dot_product_attention
     if np.abs(ours(q, k, v) - torchs(*theirs).numpy()).max() > 1e-5:

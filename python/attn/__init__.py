@@ -4,16 +4,20 @@
     out = attn.scaled_dot_product_attention(q, k, v, is_causal=True)     # as PyTorch's
     dq, dk, dv, *_ = attn.grad(q, k, v, dout, is_causal=True)
     cache = attn.KVCache(B, Hk, D, max_keys=4096)                        # for decoding
+    module = attn.MultiHeadAttention(H, in_proj_weight=w, w_o=w_o)       # projections and all
 """
 
 from ._cache import KVCache
 from ._context import isa, num_threads
 from ._library import version as __version__
+from ._mha import MultiHeadAttention, MultiHeadGradients
 from ._sdpa import Gradients, grad, scaled_dot_product_attention
 
 __all__ = [
     "Gradients",
     "KVCache",
+    "MultiHeadAttention",
+    "MultiHeadGradients",
     "grad",
     "isa",
     "num_threads",

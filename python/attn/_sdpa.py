@@ -59,8 +59,9 @@ def _checked(scale, causal_offset, window, seed):
 
 
 def arguments(
-    tensors, heads, scale, is_causal, causal_offset, window, softcap, alibi, sinks, key_lengths,
-    dropout_p, seed, mask, lse, weights, cache=0,
+    tensors, heads, scale=None, is_causal=False, causal_offset=None, window=None, softcap=0.0,
+    alibi=None, sinks=None, key_lengths=None, dropout_p=0.0, seed=0, mask=None, lse=None,
+    weights=None, cache=0,
 ):
     """The bytes of an attn_sdpa_args, and what has to live while they are used. `tensors`: the
     forty numbers of q, k, v and out."""
@@ -229,10 +230,7 @@ def _plan(q, k, v, is_causal, enable_gqa):
     _same_rank(q, k, v, enable_gqa)
     shape = q.shape[:-1] + v.shape[-1:]
     numbers = view(q, "q") + view(k, "k") + view(v, "v") + view(_empty(shape, q.dtype), "out")
-    packed, _ = arguments(
-        numbers, numbers[3], None, is_causal, None, None, 0.0, None, None, None, 0.0, 0, None,
-        None, None,
-    )  # fmt: skip
+    packed, _ = arguments(numbers, numbers[3], is_causal=is_causal)
     tensors = [getattr(_library.SdpaArgs, name) for name in ("q", "k", "v", "out")]
     plan = (shape, q.dtype) + tuple(
         packed[t.offset + _ADDRESS : t.offset + t.size] for t in tensors
