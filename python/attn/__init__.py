@@ -8,10 +8,11 @@
 """
 
 from ._cache import KVCache
-from ._context import isa, num_threads
+from ._context import isa, num_threads, set_num_threads
 from ._library import version as __version__
 from ._mha import MultiHeadAttention, MultiHeadGradients
 from ._sdpa import Gradients, grad, scaled_dot_product_attention
+from ._threadpool import register_threadpoolctl
 
 __all__ = [
     "Gradients",
@@ -21,5 +22,7 @@ __all__ = [
     "grad",
     "isa",
     "num_threads",
+    "register_threadpoolctl",
     "scaled_dot_product_attention",
+    "set_num_threads",
 ]

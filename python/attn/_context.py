@@ -35,17 +35,19 @@ def _create(threads):
     if not 0 <= number < 1 << 31:
         raise ValueError("threads is %d; use 0 to 1024" % number)
     with _lock:
-        if threads not in _contexts:
+        if number not in _contexts:
             options = ContextOptions(struct_size=ctypes.sizeof(ContextOptions), threads=number)
             made = ctypes.c_void_p()
             create = library.attn_context_create
             check(create, ctypes.byref(options), ctypes.byref(made))
-            _contexts[threads] = made.value
-        return _contexts[threads]
+            _contexts[number] = made.value
+        # what None is, until set_num_threads says something else
+        return _contexts[number] if threads is not None else _contexts.setdefault(None, _contexts[0])
 
 
 def context(threads):
-    """The context of so many threads; None or 0: ATTN_NUM_THREADS, else all CPUs of the process."""
+    """The context of so many threads; 0: ATTN_NUM_THREADS, else all CPUs of the process; None: what
+    set_num_threads said, or as 0."""
     try:
         return _contexts[threads]
     except (KeyError, TypeError):
@@ -53,8 +55,15 @@ def context(threads):
 
 
 def num_threads(threads: Optional[int] = None) -> int:
-    """How many threads a call with this `threads` works with."""
+    """How many threads a call with this `threads` works with; None: a call that does not say."""
     return library.attn_context_threads(context(threads))
+
+
+def set_num_threads(threads: Optional[int] = None) -> None:
+    """How many threads calls work with, of all Python threads and from now on, that do not say
+    `threads` themselves. 1: the caller's own, so that calls overlap. None or 0: as at the start,
+    ATTN_NUM_THREADS, else all CPUs of the process."""
+    _contexts[None] = context(0 if threads is None else threads)
 
 
 def isa() -> str:

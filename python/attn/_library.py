@@ -31,10 +31,8 @@ from ._structures import (  # noqa: F401
 
 
 def _load():
-    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libattn.so")
-    path = os.environ.get("ATTN_LIBRARY") or beside
     try:
-        library = ctypes.CDLL(os.path.abspath(path))
+        library = ctypes.CDLL(path)
     except OSError as error:
         raise ImportError(
             "libattn.so cannot be loaded (%s); install the package with `pip install ./python`, or "
@@ -65,6 +63,8 @@ def _load():
     return library
 
 
+_beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libattn.so")
+path = os.path.abspath(os.environ.get("ATTN_LIBRARY") or _beside)
 library = _load()
 version = library.attn_version().decode()
 
