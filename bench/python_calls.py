@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a small call from Python costs: the package's functions beside the C call that is inside them
-and PyTorch's function of the same name, in one process, turn and turn about. The minimum counts.
+"""What a small call from Python costs: the package's functions beside the C call inside them and
+PyTorch's function of the same name, in one process, turn and turn about. The minimum counts.
 
 Makes the environment of peers.py (build/peers) if it is not there yet.
 """

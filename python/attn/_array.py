@@ -3,6 +3,7 @@
 from ctypes import addressof, c_void_p
 import struct
 import sys
+from typing import Any, Dict, Tuple
 
 import numpy as np
 
@@ -11,21 +12,22 @@ from ._library import BF16, BOOL, F16, F32, F64, Tensor, packer
 ndarray = np.ndarray
 
 # dtype: attn_dtype, log2 of the element's bytes, and the bits of a stride that must be 0.
-_KINDS = {
+_KINDS: Dict[Any, Tuple[int, int, int]] = {
     np.dtype(np.float64): (F64, 3, 7),
     np.dtype(np.float32): (F32, 2, 3),
     np.dtype(np.float16): (F16, 1, 1),
     np.dtype(np.bool_): (BOOL, 0, 0),
 }
-_ONES = ((1, 1, 1, 1), (1, 1, 1), (1, 1), (1,))
-_ZEROS = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,))
+_ONES: Tuple[Tuple[int, ...], ...] = ((1, 1, 1, 1), (1, 1, 1), (1, 1), (1,))
+_ZEROS: Tuple[Tuple[int, ...], ...] = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,))
 ABSENT = (0,) * 10  # a tensor that is not there
 _pack = packer(Tensor)
-_described = {}  # (dtype, shape, strides): all but the address of an attn_tensor
+# (dtype, shape, strides): all but the address of an attn_tensor
+_described: Dict[Any, Tuple[int, ...]] = {}
 MOST_KEPT = 1024  # that many, then all are forgotten
 
 
-def array(x, name):
+def array(x: Any, name: str) -> Any:
     """x as an array, without a copy where there is a way: an array, the buffer protocol,
     __array_interface__ or __array__, DLPack; a list is copied."""
     if type(x) is ndarray:
@@ -41,7 +43,7 @@ def array(x, name):
     return a
 
 
-def _kind(dtype, name):
+def _kind(dtype: Any, name: str) -> Tuple[int, int, int]:
     if dtype.name == "bfloat16" and dtype.itemsize == 2:  # ml_dtypes'
         _KINDS[dtype] = BF16, 1, 1
         return _KINDS[dtype]
@@ -56,8 +58,8 @@ def _kind(dtype, name):
     )
 
 
-def _slow_address(a):
-    return a.__array_interface__["data"][0]
+def _slow_address(a: Any) -> int:
+    return int(a.__array_interface__["data"][0])
 
 
 # Where the address of the data is in the memory of an array: the first field after the object's
@@ -67,11 +69,11 @@ _FIELD = object.__basicsize__
 _read = c_void_p.from_address
 
 
-def _fast_address(a):
+def _fast_address(a: Any) -> int:
     return _read(id(a) + _FIELD).value or 0
 
 
-def _choose():
+def _choose() -> Any:
     if sys.implementation.name != "cpython":
         return _slow_address
     probes = [np.arange(24.0).reshape(4, 6)[1:, ::-2], np.ones(3, "u1"), np.ones((2, 0, 3))]
@@ -83,7 +85,7 @@ def _choose():
 address = _choose()
 
 
-def _describe(a, name):
+def _describe(a: Any, name: str) -> Tuple[int, ...]:
     dtype = a.dtype
     code, shift, odd = _KINDS.get(dtype) or _kind(dtype, name)
     shape, strides = a.shape, a.strides
@@ -105,7 +107,7 @@ def _describe(a, name):
     return rest
 
 
-def view(a, name):
+def view(a: Any, name: str) -> Tuple[int, ...]:
     """The ten numbers of an attn_tensor. Fewer than four dimensions are preceded by ones. `a` must
     live for as long as they are used."""
     try:
@@ -115,18 +117,18 @@ def view(a, name):
     return (address(a),) + rest
 
 
-def tensor(a, name):
+def tensor(a: Any, name: str) -> Tuple[Any, int]:
     """An attn_tensor in memory, for a pointer to it, and that pointer."""
     memory = Tensor.from_buffer_copy(_pack(*view(a, name)))
     return memory, addressof(memory)
 
 
-def tensor_bytes(a, name):
+def tensor_bytes(a: Any, name: str) -> bytes:
     """An attn_tensor's bytes, for an argument that is a pointer to one."""
     return _pack(*view(a, name))
 
 
-def output(a, name, *inputs):
+def output(a: Any, name: str, *inputs: Any) -> None:
     """Checks that `a` can be written to and shares no memory with the inputs."""
     if not isinstance(a, ndarray):
         raise TypeError("%s is %s; it must be a NumPy array" % (name, type(a).__name__))
@@ -142,7 +144,7 @@ def output(a, name, *inputs):
                 raise ValueError("%s shares memory with an input; give it memory of its own" % name)
 
 
-def vector(x, name, n, dtype, letter):
+def vector(x: Any, name: str, n: int, dtype: Any, letter: str) -> Tuple[Any, int]:
     """A dense array [n] of numbers, converted to dtype; one number stands for n equal ones. Always
     a copy: the engine checks what it then indexes with, and another thread may write meanwhile."""
     a = array(x, name)

@@ -5,7 +5,7 @@ import ctypes
 import operator
 import os
 import threading
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 
 from ._library import ContextOptions, check, library
 
@@ -17,7 +17,7 @@ if not os.environ.get("ATTN_ISA"):
 _lock = threading.Lock()
 
 
-def _unlock():
+def _unlock() -> None:
     """In the child of a fork(), where whoever held the lock may not be."""
     global _lock
     _lock = threading.Lock()
@@ -26,7 +26,7 @@ def _unlock():
 os.register_at_fork(after_in_child=_unlock)
 
 
-def _create(threads):
+def _create(threads: Any) -> Optional[int]:
     try:
         number = 0 if threads is None else operator.index(threads)
     except TypeError:
@@ -41,11 +41,12 @@ def _create(threads):
             create = library.attn_context_create
             check(create, ctypes.byref(options), ctypes.byref(made))
             _contexts[number] = made.value
-        # what None is, until set_num_threads says something else
-        return _contexts[number] if threads is not None else _contexts.setdefault(None, _contexts[0])
+        if threads is None:  # what it is, until set_num_threads says something else
+            return _contexts.setdefault(None, _contexts[0])
+        return _contexts[number]
 
 
-def context(threads):
+def context(threads: Any) -> Optional[int]:
     """The context of so many threads; 0: ATTN_NUM_THREADS, else all CPUs of the process; None: what
     set_num_threads said, or as 0."""
     try:
@@ -56,7 +57,7 @@ def context(threads):
 
 def num_threads(threads: Optional[int] = None) -> int:
     """How many threads a call with this `threads` works with; None: a call that does not say."""
-    return library.attn_context_threads(context(threads))
+    return int(library.attn_context_threads(context(threads)))
 
 
 def set_num_threads(threads: Optional[int] = None) -> None:

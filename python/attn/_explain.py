@@ -139,7 +139,8 @@ class Explanation:
         # As an image, so that neither its styles nor its names meet those of the page.
         data = base64.b64encode(self._svg.encode("utf-8")).decode("ascii")
         title = html.escape(self._trace["title"], quote=True)
-        return '<img alt="attention weights: %s" src="data:image/svg+xml;base64,%s">' % (title, data)
+        source = "data:image/svg+xml;base64," + data
+        return '<img alt="attention weights: %s" src="%s">' % (title, source)
 
     def __str__(self) -> str:
         return self._text

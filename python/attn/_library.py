@@ -3,34 +3,13 @@
 import ctypes
 import os
 from ctypes import c_char_p, c_int, c_int64, c_size_t, c_void_p
+from typing import Any
 
-from ._structures import (  # noqa: F401
-    BF16,
-    BOOL,
-    BOTTOM_RIGHT,
-    F16,
-    F32,
-    F64,
-    I8,
-    I64,
-    OFFSET,
-    STAGE_WEIGHTS,
-    STRUCTURES,
-    TOP_LEFT,
-    CacheOptions,
-    ContextOptions,
-    Error,
-    MhaArgs,
-    MhaGrads,
-    SdpaArgs,
-    SdpaGrads,
-    Tensor,
-    framed,
-    packer,
-)
+from ._structures import *  # noqa: F401,F403
+from ._structures import Error
 
 
-def _load():
+def _load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(path)
     except OSError as error:
@@ -66,7 +45,7 @@ def _load():
 _beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libattn.so")
 path = os.path.abspath(os.environ.get("ATTN_LIBRARY") or _beside)
 library = _load()
-version = library.attn_version().decode()
+version: str = library.attn_version().decode()
 
 _EXCEPTIONS = {
     1: ValueError,  # ATTN_ERR_ARGUMENT
@@ -81,7 +60,7 @@ _EXCEPTIONS = {
 }
 
 
-def check(function, *arguments):
+def check(function: Any, *arguments: Any) -> None:
     """Calls a function whose last parameter is an attn_error, and raises what it says."""
     error = Error()
     if function(*arguments, ctypes.byref(error)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import struct
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ Array = Optional[np.ndarray]
 
 class MultiHeadGradients(NamedTuple):
     """What MultiHeadAttention.grad() gives: each of the shape of what it is the gradient of, and
-    None for what was not wanted. With packed weights, those of w_q ... b_v are parts of in_proj_*."""
+    None for what was not wanted. With packed weights, w_q ... b_v are parts of in_proj_*."""
 
     query: Array
     key: Array  # with that by way of the values
@@ -46,7 +46,7 @@ class MultiHeadGradients(NamedTuple):
     sinks: Array  # [H] float64
 
 
-def _call(function, *arguments):
+def _call(function: Any, *arguments: Any) -> None:
     """As check, where attn_nn.h's x and source are called query and key."""
     try:
         check(function, *arguments)
@@ -55,7 +55,7 @@ def _call(function, *arguments):
         raise type(error)({"x": "query", "source": "key"}.get(name, name) + " " + rest) from None
 
 
-def _heads_of(x, name, heads, columns):
+def _heads_of(x: Any, name: str, heads: int, columns: bool) -> Any:
     """x, [heads*D] or [heads, D] and, with `columns`, one dimension more, as an attn_tensor's four
     dimensions: [1, heads, D, columns] or [1, heads, 1, D]."""
     least = 1 + columns
@@ -159,7 +159,7 @@ class MultiHeadAttention:
         self._module = made.value
 
     @staticmethod
-    def _split(parts, H, Hk):
+    def _split(parts: Dict[str, Any], H: int, Hk: int) -> None:
         """Puts w_q ... b_v, as views of in_proj_*, among the parts."""
         for name, rank, held in (
             ("in_proj_weight", 2, ("w_q", "w_k", "w_v")),
@@ -195,7 +195,9 @@ class MultiHeadAttention:
             heads, self.embed_dim, self._out, self.dtype
         )  # fmt: skip
 
-    def _args(self, x, source, out, attention, dropout=(0.0, 0)):
+    def _args(
+        self, x: bytes, source: bytes, out: bytes, attention: bytes, dropout: Any = (0.0, 0)
+    ) -> bytes:
         """The bytes of an attn_mha_args, of those of its parts."""
         packed = b"".join(
             (
@@ -206,7 +208,7 @@ class MultiHeadAttention:
         assert len(packed) == ctypes.sizeof(MhaArgs)
         return packed
 
-    def _inputs(self, query, key, value):
+    def _inputs(self, query: Any, key: Any, value: Any) -> Tuple[Any, Any, Any, Any]:
         """query and key as [B,1,T,E] and [B,1,S,Es], or None for a key that is the query."""
         query = array(query, "query")
         if query.ndim not in (2, 3):
@@ -239,12 +241,14 @@ class MultiHeadAttention:
         four = [None if x is None else x[..., None, :, :] for x in (query, key)]
         return query, key, four[0], four[1]
 
-    def _check_result(self, x, name, query):
+    def _check_result(self, x: Any, name: str, query: Any) -> None:
         shape = query.shape[:-1] + (self._out,)
         if x.shape != shape:
             raise ValueError("%s has shape %s; it must be %s" % (name, x.shape, shape))
 
-    def _attention(self, x, source, options, lse=None, weights=None):
+    def _attention(
+        self, x: Any, options: Dict[str, Any], lse: Any = None, weights: Any = None
+    ) -> Tuple[bytes, List[Any]]:
         """The bytes of the attn_sdpa_args inside, and what has to live while they are used."""
         options = dict(options)
         if options.get("mask") is not None:
@@ -289,7 +293,7 @@ class MultiHeadAttention:
         S = (query if key is None else key).shape[-2]
         weights = np.empty(heads + (S,), query.dtype) if return_weights else None
         lse = np.empty(heads, wide(query.dtype)) if return_lse else None
-        attention, keep = self._attention(x, source, options, lse, weights)
+        attention, keep = self._attention(x, options, lse, weights)
         args = self._args(
             tensor_bytes(x, "query"), _ABSENT if source is None else tensor_bytes(source, "key"),
             tensor_bytes(out[..., None, :, :], "out"), attention, output_dropout,
@@ -341,10 +345,18 @@ class MultiHeadAttention:
         del keep
         return MultiHeadGradients(*(made.get(name) for name in MultiHeadGradients._fields))
 
-    def _grad_structures(self, dout, x, source, made, options, output_dropout):
+    def _grad_structures(
+        self,
+        dout: Any,
+        x: Any,
+        source: Any,
+        made: Dict[str, Any],
+        options: Dict[str, Any],
+        output_dropout: Any,
+    ) -> Tuple[bytes, bytes, Any]:
         """The bytes of attn_mha_args and attn_mha_grads; the packed parts are put into `made`."""
         self._split(made, self.num_heads, self.kv_heads)
-        attention, keep = self._attention(x, source, options)
+        attention, keep = self._attention(x, options)
         args = self._args(
             tensor_bytes(x, "query"), _ABSENT if source is None else tensor_bytes(source, "key"),
             _ABSENT, attention, output_dropout,
@@ -367,5 +379,5 @@ class MultiHeadAttention:
         return args, grads, (keep, kept_mask)
 
 
-def _again(num_heads, kv_heads, given):
+def _again(num_heads: int, kv_heads: int, given: Dict[str, Any]) -> MultiHeadAttention:
     return MultiHeadAttention(num_heads, kv_heads=kv_heads, **given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -28,7 +28,7 @@ _ZERO, _NO_SEED = 0.0, 0  # as defaults: that an option was not given is seen by
 CausalOffset = Optional[Union[int, str]]
 
 
-def _same_rank(q, k, v, enable_gqa):
+def _same_rank(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
     n = q.ndim
     if n not in (2, 3, 4):
         raise ValueError("q has %d dimensions; it must have 2, 3 or 4, so reshape it" % n)
@@ -43,7 +43,7 @@ def _same_rank(q, k, v, enable_gqa):
         )
 
 
-def _checked(scale, causal_offset, window, seed):
+def _checked(causal_offset: Any, window: Any, seed: Any) -> NoReturn:
     """Says what is wrong with numbers that did not fit into the engine's arguments."""
     for name, x in (("causal_offset", causal_offset), ("window", window), ("seed", seed)):
         for number in x if isinstance(x, (tuple, list)) else (x,):
@@ -59,10 +59,23 @@ def _checked(scale, causal_offset, window, seed):
 
 
 def arguments(
-    tensors, heads, scale=None, is_causal=False, causal_offset=None, window=None, softcap=0.0,
-    alibi=None, sinks=None, key_lengths=None, dropout_p=0.0, seed=0, mask=None, lse=None,
-    weights=None, cache=0,
-):
+    tensors: Tuple[int, ...],
+    heads: int,
+    scale: Any = None,
+    is_causal: Any = False,
+    causal_offset: Any = None,
+    window: Any = None,
+    softcap: Any = 0.0,
+    alibi: Any = None,
+    sinks: Any = None,
+    key_lengths: Any = None,
+    dropout_p: Any = 0.0,
+    seed: Any = 0,
+    mask: Any = None,
+    lse: Any = None,
+    weights: Any = None,
+    cache: int = 0,
+) -> Tuple[bytes, List[Any]]:
     """The bytes of an attn_sdpa_args, and what has to live while they are used. `tensors`: the
     forty numbers of q, k, v and out."""
     keep: List[Any] = []
@@ -116,11 +129,11 @@ def arguments(
             STAGE_WEIGHTS, 0, 0, cache,
         )  # fmt: skip
     except (bad_number, OverflowError):
-        _checked(scale, causal_offset, window, seed)
+        _checked(causal_offset, window, seed)
     return packed, keep
 
 
-def wide(dtype):
+def wide(dtype: Any) -> Any:
     """Of lse, and of gradients that sum over rows: float64 for float64, else float32."""
     return np.float64 if dtype == np.float64 else np.float32
 
@@ -186,7 +199,8 @@ def scaled_dot_product_attention(
     Source: Vaswani et al. 2017; include/attn.h names the others.
     """
     if (
-        mask is alibi is sinks is key_lengths is window is causal_offset is scale is out is None
+        mask is alibi is sinks is key_lengths is out is None
+        and window is causal_offset is scale is None  # type: ignore[comparison-overlap]
         and softcap is dropout_p is _ZERO
         and seed is _NO_SEED
         and not (return_weights or return_lse)
@@ -219,13 +233,13 @@ def scaled_dot_product_attention(
     return out
 
 
-# A call without options, of arrays: all of its attn_sdpa_args but four addresses follows from types,
-# shapes and strides, and is kept by these. What such a call costs is then one look into a table.
+# A call without options, of arrays: all of its attn_sdpa_args but four addresses follows from
+# types, shapes and strides, and is kept by these: such a call is one look into a table.
 _framed = _library.framed(_library.SdpaArgs, 4)
 _plans: Dict[Any, Any] = {}
 
 
-def _plan(q, k, v, is_causal, enable_gqa):
+def _plan(q: Any, k: Any, v: Any, is_causal: bool, enable_gqa: bool) -> Tuple[Any, ...]:
     """What _plain keeps: the result's shape and type, and the bytes around the addresses."""
     _same_rank(q, k, v, enable_gqa)
     shape = q.shape[:-1] + v.shape[-1:]
@@ -240,7 +254,7 @@ def _plan(q, k, v, is_causal, enable_gqa):
     return plan
 
 
-def _plain(q, k, v, is_causal, enable_gqa, threads):
+def _plain(q: Any, k: Any, v: Any, is_causal: Any, enable_gqa: Any, threads: Any) -> Any:
     causal, shared = bool(is_causal), bool(enable_gqa)
     key = (
         q.dtype, q.shape, q.strides, k.dtype, k.shape, k.strides, v.dtype, v.shape, v.strides,
@@ -319,7 +333,7 @@ def grad(
     if dout.ndim != q.ndim:
         raise ValueError("dout has %d dimensions; it must have q's %d" % (dout.ndim, q.ndim))
     mask = None if mask is None else array(mask, "mask")
-    options = dict(
+    options: Dict[str, Any] = dict(
         scale=scale, is_causal=is_causal, causal_offset=causal_offset, window=window,
         softcap=softcap, alibi=alibi, sinks=sinks, key_lengths=key_lengths, dropout_p=dropout_p,
         seed=seed, mask=mask,

@@ -7,6 +7,7 @@ it, from plain numbers, in one step: building ctypes objects field by field take
 import ctypes
 import struct
 from ctypes import c_char, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from typing import Any, Callable
 
 F64, F32, F16, BF16, BOOL, I64, I8 = range(1, 8)  # attn_dtype
 TOP_LEFT, BOTTOM_RIGHT, OFFSET = 1, 2, 3  # attn_causal
@@ -154,7 +155,7 @@ STRUCTURES = {
 }
 
 
-def _codes(structure):
+def _codes(structure: Any) -> str:
     codes = ""
     for _, kind in structure._fields_:
         if issubclass(kind, ctypes.Structure):
@@ -166,7 +167,7 @@ def _codes(structure):
     return codes
 
 
-def packer(structure):
+def packer(structure: Any) -> Callable[..., bytes]:
     """A function of the structure's numbers, in order, that gives its bytes."""
     packed = struct.Struct("@" + _codes(structure) + "0q")
     if packed.size != ctypes.sizeof(structure):
@@ -174,7 +175,7 @@ def packer(structure):
     return packed.pack
 
 
-def framed(structure, embedded):
+def framed(structure: Any, embedded: int) -> Callable[..., bytes]:
     """For a structure of a size, so many tensors and more: a function of the size and, for each
     tensor, its address and the bytes of all else of it, then of the bytes of all that follows."""
     rest = ctypes.sizeof(Tensor) - ctypes.sizeof(c_void_p)

@@ -21,7 +21,7 @@ def register_threadpoolctl() -> None:
     if _registered:
         return
     try:
-        from threadpoolctl import LibController, register
+        from threadpoolctl import LibController, register  # type: ignore[import-untyped]
     except ImportError as error:
         raise ImportError("threadpoolctl 3.2 or newer is needed (%s)" % error) from None
 

@@ -27,7 +27,7 @@ def main():
     if not (build / "libattn.so").exists():
         sys.exit(f"run.py: {build}/libattn.so is not there; `make build` makes it")
     os.chdir(build)  # the tests make folders of their own below it
-    names = sys.argv[1:] or ["test_nn", "test_module", "test_python", "test_threadpool", "test_train", "test_safetensors"]
+    names = sys.argv[1:] or sorted(f.stem for f in Path(__file__).parent.glob("test_*.py"))
     unittest.main(module=None, argv=[sys.argv[0], *names])
 
 

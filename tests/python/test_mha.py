@@ -234,7 +234,7 @@ class MultiHead(unittest.TestCase):
             (lambda: make(2, kv_heads=3, in_proj_weight=w), ValueError, "kv_heads is 3"),
             (lambda: make(2, in_proj_weight=w, w_k=w[:8]), ValueError, "w_k is given beside"),
             (lambda: make(2, w_q=w, w_k=w, w_v=w[:7]), ValueError, "w_v has 7 rows"),
-            (lambda: make(2, w_q=w, w_k=w[:8], w_v=w), ValueError, r"w_k is \[1, 2, 4, 8\]; it must be \[1, 2, 12, 8\]"),
+            (lambda: make(2, w_q=w, w_k=w[:8], w_v=w), ValueError, r"must be \[1, 2, 12, 8\]"),
             (lambda: make(3, kv_heads=2, w_q=w, w_k=w, w_v=w), ValueError, "multiple of w_k's"),
             (lambda: make(2, w_q=w[0], w_k=w, w_v=w), ValueError, "w_q has 1 dimensions"),
             (lambda: make(2, in_proj_weight=w, w_o=w[0]), ValueError, "w_o has 1 dimensions"),
@@ -256,7 +256,7 @@ class MultiHead(unittest.TestCase):
             (lambda: module(x, out=np.ones((3, 8), "f4")), ValueError, "^out has shape"),
             (lambda: module(x, output_dropout=(1.0, 0)), ValueError, "output_dropout is 1"),
             (lambda: module.grad(x, x, want=["w_q"]), ValueError, "want has 'w_q'"),
-            (lambda: module.grad(x[0], x), ValueError, r"^dout has shape \(3, 8\); it must be \(2, 3, 8\)"),
+            (lambda: module.grad(x[0], x), ValueError, r"^dout .* must be \(2, 3, 8\)"),
             (lambda: module.grad(x[..., :5], x), ValueError, "^dout has shape"),
         ):
             with self.assertRaisesRegex(kind, says):

@@ -63,14 +63,14 @@ class Package(unittest.TestCase):
         with zipfile.ZipFile(wheel) as z:
             names = z.namelist()
             z.extractall("installed")
+            entries = z.read("attn-%s.dist-info/entry_points.txt" % version).decode()
             record = z.read("attn-%s.dist-info/RECORD" % version).decode().splitlines()
+        self.assertIn("attn = attn._explain:main", entries)
         self.assertEqual(sorted(line.split(",")[0] for line in record), sorted(names))
         tree = glob.glob(os.path.join(SOURCE, "python", "attn", "*.py"))
         want = {"attn/" + os.path.basename(f) for f in tree}
         want |= {"attn/py.typed", "attn/libattn.so", "attn/attn-program"}
         self.assertEqual({n for n in names if n.startswith("attn/")}, want)
-            entries = z.read("attn-%s.dist-info/entry_points.txt" % version).decode()
-        self.assertIn("attn = attn._explain:main", entries)
         self.assertEqual(python(USE, path=os.path.abspath("installed")), version)
 
     def program(self):

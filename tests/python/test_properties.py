@@ -33,7 +33,7 @@ sdpa = attn.scaled_dot_product_attention
 
 class Drawn:
     """What cases.py and common.py use of a numpy.random.Generator, chosen by Hypothesis: so it
-    finds small calls and combinations on purpose. Arrays of numbers come of a seed that it draws."""
+    finds small calls and combinations on purpose. Arrays of numbers come of a seed it draws."""
 
     def __init__(self, data):
         self.draw = data.draw
