@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from ctypes import c_char_p, c_int, c_int64, c_size_t, c_void_p
+from ctypes import c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any
 
 from ._structures import *  # noqa: F401,F403
@@ -25,6 +25,9 @@ def _load() -> ctypes.CDLL:
         ("attn_context_isa", c_char_p, (c_void_p,)),
         ("attn_sdpa_forward", c_int, (c_void_p, c_char_p, c_void_p)),
         ("attn_sdpa_backward", c_int, (c_void_p, c_char_p, c_char_p, c_void_p)),
+        ("attn_linear_forward", c_int, (c_void_p, tensor, tensor, tensor, tensor, c_void_p)),
+        ("attn_linear_backward", c_int, (c_void_p, *(tensor,) * 6, c_void_p)),
+        ("attn_dropout_mask", c_int, (c_uint64, c_double, tensor, c_void_p)),
         ("attn_mha_create", c_int, (c_void_p, c_char_p, c_void_p, c_void_p)),
         ("attn_mha_run", c_int, (c_void_p, c_void_p, c_char_p, c_void_p)),
         ("attn_mha_backward", c_int, (c_void_p, c_char_p, c_char_p, c_void_p)),

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from . import _library
+from . import _library, _mha_apart
 from ._array import ABSENT, address, array, output, tensor, tensor_bytes, view
 from ._context import context
 from ._library import MhaArgs, MhaGrads, check, library
@@ -30,7 +30,8 @@ class MultiHeadGradients(NamedTuple):
     None for what was not wanted. With packed weights, w_q ... b_v are parts of in_proj_*."""
 
     query: Array
-    key: Array  # with that by way of the values
+    key: Array  # with that by way of the values, unless these come from another array
+    value: Array
     in_proj_weight: Array
     in_proj_bias: Array
     w_q: Array
@@ -53,6 +54,11 @@ def _call(function: Any, *arguments: Any) -> None:
     except (ValueError, TypeError) as error:
         name, _, rest = str(error).partition(" ")
         raise type(error)({"x": "query", "source": "key"}.get(name, name) + " " + rest) from None
+
+
+def _rows(x: Any) -> Any:
+    """[B,rows,E] as [B,1,rows,E], [rows,E] as [1,1,rows,E]; the same memory."""
+    return x[:, None] if x.ndim == 3 else x[None, None]
 
 
 def _heads_of(x: Any, name: str, heads: int, columns: bool) -> Any:
@@ -154,7 +160,7 @@ class MultiHeadAttention:
             four["w_o"].shape[0] if "w_o" in four else H * four["w_v"].shape[2]
         )
         made = ctypes.c_void_p()
-        args = self._args(_ABSENT, _ABSENT, _ABSENT, arguments((0,) * 40, H)[0])
+        args = self._args(None, None, None, arguments((0,) * 40, H)[0], (0.0, 0))
         check(library.attn_mha_create, context(None), args, ctypes.byref(made))
         self._module = made.value
 
@@ -196,50 +202,54 @@ class MultiHeadAttention:
         )  # fmt: skip
 
     def _args(
-        self, x: bytes, source: bytes, out: bytes, attention: bytes, dropout: Any = (0.0, 0)
+        self, query: Any, key: Any, out: Any, attention: bytes, dropout: Tuple[float, int]
     ) -> bytes:
-        """The bytes of an attn_mha_args, of those of its parts."""
+        """The bytes of an attn_mha_args."""
+        tensors = [
+            _ABSENT if x is None else tensor_bytes(_rows(x), name)
+            for x, name in ((query, "query"), (key, "key"), (out, "out"))
+        ]
         packed = b"".join(
             (
-                _SIZE.pack(ctypes.sizeof(MhaArgs)), x, source, self._weights, out, attention,
-                _DROPOUT.pack(*dropout),
+                _SIZE.pack(ctypes.sizeof(MhaArgs)), tensors[0], tensors[1], self._weights,
+                tensors[2], attention, _DROPOUT.pack(*dropout),
             )
         )  # fmt: skip
         assert len(packed) == ctypes.sizeof(MhaArgs)
         return packed
 
-    def _inputs(self, query: Any, key: Any, value: Any) -> Tuple[Any, Any, Any, Any]:
-        """query and key as [B,1,T,E] and [B,1,S,Es], or None for a key that is the query."""
-        query = array(query, "query")
-        if query.ndim not in (2, 3):
+    def _inputs(self, query: Any, key: Any, value: Any) -> Tuple[Any, Any, Any]:
+        """The three as arrays; None for a key that is the query, or a value that is the key."""
+        if value is not None and key is None:
+            raise ValueError("value is given without key")
+        value = None if value is key else value
+        key = None if key is query and value is None else key
+        made: List[Any] = []
+        inputs = (query, "query", "w_q"), (key, "key", "w_k"), (value, "value", "w_v")
+        for x, name, weight in inputs:
+            if x is not None or name == "query":
+                x = array(x, name)
+                self._check_input(x, name, self._four[weight].shape[-1])
+                if x.ndim != (made or [x])[0].ndim:
+                    raise ValueError("%s has %d dimensions and query has %d; they must be equal"
+                                     % (name, x.ndim, made[0].ndim))  # fmt: skip
+            made.append(x)
+        query, key, value = made
+        if value is not None and value.shape[:-1] != key.shape[:-1]:
+            raise ValueError("value has shape %s and key has %s; all but the last must be equal"
+                             % (value.shape, key.shape))  # fmt: skip
+        return query, key, value
+
+    def _check_input(self, x: Any, name: str, size: int) -> None:
+        if x.ndim not in (2, 3):
             raise ValueError(
-                "query has %d dimensions; it must have 3: [B,T,E], or 2: [T,E]" % query.ndim
+                "%s has %d dimensions; it must have 3: [B,rows,E], or 2: [rows,E]" % (name, x.ndim)
             )
-        if value is not None and value is not key:
-            raise ValueError(
-                "value is another array than key; keys and values are projected from one source, "
-                "so leave value out or pass key again"
-            )
-        if key is None or key is query:
-            key = None
-        else:
-            key = array(key, "key")
-            if key.ndim != query.ndim:
-                raise ValueError(
-                    "key has %d dimensions and query has %d; they must be equal"
-                    % (key.ndim, query.ndim)
-                )
-        for x, name, letter in ((query, "query", "E"), (key, "key", "Es")):
-            if x is None:
-                continue
-            size = self._four["w_q" if name == "query" else "w_k"].shape[-1]
-            if x.dtype != self.dtype:
-                raise TypeError("%s is %s; the module is %s" % (name, x.dtype, self.dtype))
-            if x.shape[-1] != size:
-                raise ValueError("%s has %s=%d; the module has %d"
-                                 % (name, letter, x.shape[-1], size))  # fmt: skip
-        four = [None if x is None else x[..., None, :, :] for x in (query, key)]
-        return query, key, four[0], four[1]
+        if x.dtype != self.dtype:
+            raise TypeError("%s is %s; the module is %s" % (name, x.dtype, self.dtype))
+        if x.shape[-1] != size:
+            letter = "E" if name == "query" else "Es"
+            raise ValueError("%s has %s=%d; the module has %d" % (name, letter, x.shape[-1], size))
 
     def _check_result(self, x: Any, name: str, query: Any) -> None:
         shape = query.shape[:-1] + (self._out,)
@@ -247,13 +257,13 @@ class MultiHeadAttention:
             raise ValueError("%s has shape %s; it must be %s" % (name, x.shape, shape))
 
     def _attention(
-        self, x: Any, options: Dict[str, Any], lse: Any = None, weights: Any = None
+        self, query: Any, options: Dict[str, Any], lse: Any = None, weights: Any = None
     ) -> Tuple[bytes, List[Any]]:
         """The bytes of the attn_sdpa_args inside, and what has to live while they are used."""
         options = dict(options)
         if options.get("mask") is not None:
             options["mask"] = array(options["mask"], "mask")
-        batch = x.shape[0] if x.ndim == 4 else 1
+        batch = query.shape[0] if query.ndim == 3 else 1
         tensors = (0, 0, batch) + (0,) * 37
         return arguments(tensors, self.num_heads, lse=lse, weights=weights, **options)
 
@@ -271,8 +281,9 @@ class MultiHeadAttention:
         **options: Any,
     ) -> Any:
         """The result [B,T,Out] for query [B,T,E], which is also what keys and values are made of;
-        or key [B,S,Es] is. (value is there for PyTorch's sake and must be key.) Without B, all of
-        them. The type is the module's.
+        or key [B,S,Es] is, or, for values, value [B,S,Es]. Without B, all of them. The type is the
+        module's. Values from another array than keys take the same steps one by one, to the same
+        bits; then weights are packed in every call.
 
         options         mask, is_causal, causal_offset, scale, window, softcap, alibi, sinks,
                         key_lengths, dropout_p and seed, as scaled_dot_product_attention has them
@@ -282,27 +293,45 @@ class MultiHeadAttention:
         Returns the result; or a tuple of it and, in this order, what is asked for: with
         return_weights, each head's weights [B,H,T,S]; with return_lse [B,H,T].
         """
-        query, key, x, source = self._inputs(query, key, value)
-        rows = query.shape[:-1]
+        query, key, value = self._inputs(query, key, value)
         if out is None:
-            out = np.empty(rows + (self._out,), query.dtype)
+            out = np.empty(query.shape[:-1] + (self._out,), query.dtype)
         else:
-            output(out, "out", *((query,) if key is None else (query, key)))
+            output(out, "out", *(x for x in (query, key, value) if x is not None))
             self._check_result(out, "out", query)
-        heads = rows[:-1] + (self.num_heads, rows[-1])
+        if value is not None:
+            sources = tuple(_rows(x) for x in (query, key, value))
+            asked = {"return_weights": return_weights, "return_lse": return_lse}
+            more = _mha_apart.forward(
+                self._four, sources, _rows(out), output_dropout, threads, options, asked
+            )
+            more = more if query.ndim == 3 else tuple(x[0] for x in more)
+        else:
+            more = self._run(query, key, out, output_dropout, threads, options,
+                             return_weights, return_lse)  # fmt: skip
+        return (out, *more) if more else out
+
+    def _run(
+        self,
+        query: Any,
+        key: Any,
+        out: Any,
+        output_dropout: Tuple[float, int],
+        threads: Any,
+        options: Dict[str, Any],
+        return_weights: bool,
+        return_lse: bool,
+    ) -> Tuple[Any, ...]:
+        """The engine's module, into `out`; what else is asked for."""
+        heads = query.shape[:-2] + (self.num_heads, query.shape[-2])
         S = (query if key is None else key).shape[-2]
         weights = np.empty(heads + (S,), query.dtype) if return_weights else None
         lse = np.empty(heads, wide(query.dtype)) if return_lse else None
-        attention, keep = self._attention(x, options, lse, weights)
-        args = self._args(
-            tensor_bytes(x, "query"), _ABSENT if source is None else tensor_bytes(source, "key"),
-            tensor_bytes(out[..., None, :, :], "out"), attention, output_dropout,
-        )  # fmt: skip
+        attention, keep = self._attention(query, options, lse, weights)
+        args = self._args(query, key, out, attention, output_dropout)
         _call(library.attn_mha_run, context(threads), self._module, args)
         del keep
-        if return_weights or return_lse:
-            return (out,) + ((weights,) if return_weights else ()) + ((lse,) if return_lse else ())
-        return out
+        return tuple(x for x in (weights, lse) if x is not None)
 
     def grad(
         self,
@@ -319,13 +348,14 @@ class MultiHeadAttention:
         """The gradients of a loss of which dout [B,T,Out] is the gradient with respect to the
         result, after a call with the same arguments and options.
 
-        want names what is computed: "query", "key", the names of the weights that the module has,
-        "mask" (a float mask), "alibi", "sinks". None: query, key if there is one, and all weights.
+        want names what is computed: "query", "key", "value", the names of the weights that the
+        module has, "mask" (a float mask), "alibi", "sinks". None: what there is of the first three,
+        and all weights.
         """
-        query, key, x, source = self._inputs(query, key, value)
+        query, key, value = self._inputs(query, key, value)
         dout = array(dout, "dout")
         self._check_result(dout, "dout", query)
-        possible = {"query": query, "key": key, **self._given}
+        possible = {"query": query, "key": key, "value": value, **self._given}
         possible.update((name, options.get(name)) for name in ("mask", "alibi", "sinks"))
         possible = {name: x for name, x in possible.items() if x is not None}
         if want is None:
@@ -340,39 +370,59 @@ class MultiHeadAttention:
             else np.empty(array(possible[name], name).shape, self.dtype)
             for name in want
         }
-        args, grads, keep = self._grad_structures(dout, x, source, made, options, output_dropout)
-        _call(library.attn_mha_backward, context(threads), args, grads)
-        del keep
+        self._split(made, self.num_heads, self.kv_heads)
+        if value is not None:
+            self._grad_apart(dout, (query, key, value), made, output_dropout, threads, options)
+        else:
+            args, grads, keep = self._grad_structures(
+                dout, query, key, made, options, output_dropout
+            )
+            _call(library.attn_mha_backward, context(threads), args, grads)
+            del keep
         return MultiHeadGradients(*(made.get(name) for name in MultiHeadGradients._fields))
+
+    def _shaped(self, made: Dict[str, Any]) -> Dict[str, Any]:
+        """Gradients of weights and inputs as attn_mha_grads and _mha_apart want them."""
+        shaped = dict(made)
+        for name in ("query", "key", "value"):
+            if name in made:
+                shaped[name] = _rows(made[name])
+        for name in _WEIGHTS[:6]:
+            if name in made:
+                heads = self.num_heads if name[2] == "q" else self.kv_heads
+                shaped[name] = _heads_of(made[name], name, heads, name[0] == "w")
+        return shaped
+
+    def _grad_apart(
+        self,
+        dout: Any,
+        sources: Tuple[Any, ...],
+        made: Dict[str, Any],
+        output_dropout: Tuple[float, int],
+        threads: Any,
+        options: Dict[str, Any],
+    ) -> None:
+        four = tuple(_rows(x) for x in sources)
+        _mha_apart.backward(
+            self._four, four, _rows(dout), self._shaped(made), output_dropout, threads, options
+        )
 
     def _grad_structures(
         self,
         dout: Any,
-        x: Any,
-        source: Any,
+        query: Any,
+        key: Any,
         made: Dict[str, Any],
         options: Dict[str, Any],
-        output_dropout: Any,
+        output_dropout: Tuple[float, int],
     ) -> Tuple[bytes, bytes, Any]:
-        """The bytes of attn_mha_args and attn_mha_grads; the packed parts are put into `made`."""
-        self._split(made, self.num_heads, self.kv_heads)
-        attention, keep = self._attention(x, options)
-        args = self._args(
-            tensor_bytes(x, "query"), _ABSENT if source is None else tensor_bytes(source, "key"),
-            _ABSENT, attention, output_dropout,
-        )  # fmt: skip
-        numbers = list(view(dout[..., None, :, :], "dout"))
-        for name in ("query", "key"):
-            numbers += view(made[name][..., None, :, :], name) if name in made else ABSENT
-        for name in _WEIGHTS:
-            if name in made:
-                heads = self.num_heads if name[2] == "q" else self.kv_heads
-                four = made[name]
-                if name[2] != "o":
-                    four = _heads_of(four, name, heads, name[0] == "w")
-                numbers += view(four, "d" + name)
-            else:
-                numbers += ABSENT
+        """The bytes of attn_mha_args and attn_mha_grads, and what has to live meanwhile."""
+        attention, keep = self._attention(query, options)
+        args = self._args(query, key, None, attention, output_dropout)
+        shaped = self._shaped(made)
+        numbers = list(view(_rows(dout), "dout"))
+        for name in ("query", "key") + _WEIGHTS:
+            numbers += view(shaped[name], "d" + name) if name in shaped else ABSENT
         kept_mask, dmask_at = tensor(made["mask"], "dmask") if "mask" in made else (None, 0)
         sums = [address(made[name]) if name in made else 0 for name in ("alibi", "sinks")]
         grads = _pack_grads(ctypes.sizeof(MhaGrads), *numbers, dmask_at, *sums)

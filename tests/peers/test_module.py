@@ -40,8 +40,8 @@ class Module(unittest.TestCase):
         worst, largest = (got - want).abs().max().item(), want.abs().max().item()
         self.assertLessEqual(worst, TOLERANCE[want.dtype] * max(largest, 1), what)
 
-    def both(self, dtype, cross, bias, kdim=None, theirs=None, **options):
-        """theirs: options of PyTorch's call; the others are ours."""
+    def both(self, dtype, cross, bias, kdim=None, theirs=None, apart=False, **options):
+        """theirs: options of PyTorch's call; the others are ours. apart: values of their own."""
         torch.manual_seed(7)
         module = torch.nn.MultiheadAttention(
             E, H, bias=bias, kdim=kdim, vdim=kdim, batch_first=True, dtype=dtype
@@ -53,21 +53,32 @@ class Module(unittest.TestCase):
         source = x
         if cross:
             source = torch.randn(B, S, kdim or E, dtype=dtype, requires_grad=True)
-        what = (dtype, cross, bias, kdim, options)
+        values = source
+        if apart:
+            values = torch.randn_like(source, requires_grad=True)
+        what = (dtype, cross, bias, kdim, apart, options)
         out, weights = module(
-            x, source, source, average_attn_weights=False, **(theirs or {})
+            x, source, values, average_attn_weights=False, **(theirs or {})
         )
         mine, named = ours(module)
-        key = numpy(source) if cross else None
-        got, got_weights = mine(numpy(x), key, return_weights=True, **options)
+        inputs = [numpy(x)]
+        if cross or apart:
+            inputs.append(numpy(source) if cross else inputs[0])
+        if apart:
+            inputs.append(numpy(values))
+        got, got_weights = mine(*inputs, return_weights=True, **options)
         self.near(got, out, what)
         self.near(got_weights, weights, what)
         dout = torch.randn_like(out)
-        inputs = {"query": x, **({"key": source} if cross else {}), **named}
-        wanted = torch.autograd.grad(out, list(inputs.values()), dout)
-        grads = mine.grad(numpy(dout), numpy(x), key, **options)
-        for name, want in zip(inputs, wanted):
-            self.near(getattr(grads, name), want, (name, what))
+        leaves = {"query": x, **named}
+        leaves.update({"key": source} if cross else {}, **({"value": values} if apart else {}))
+        wanted = torch.autograd.grad(out, list(leaves.values()), dout)
+        grads = mine.grad(numpy(dout), *inputs, **options)
+        for name, want in zip(leaves, wanted):
+            mine_of_it = getattr(grads, name)
+            if name == "query" and apart and not cross:  # it is the key too
+                mine_of_it = mine_of_it + grads.key
+            self.near(mine_of_it, want, (name, what))
 
     def test_self_and_cross(self):
         for dtype in TOLERANCE:
@@ -75,6 +86,8 @@ class Module(unittest.TestCase):
                 self.both(dtype, cross=False, bias=bias)
                 self.both(dtype, cross=True, bias=bias)
                 self.both(dtype, cross=True, bias=bias, kdim=20)
+                self.both(dtype, cross=True, bias=bias, kdim=20, apart=True)
+                self.both(dtype, cross=False, bias=bias, apart=True)
 
     def test_masks(self):
         for dtype in TOLERANCE:

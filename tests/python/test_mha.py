@@ -167,6 +167,44 @@ class MultiHead(unittest.TestCase):
                 self.assertEqual(mine.shape, module._given[name].shape)
             self.near(mine.reshape(want[name].shape), want[name], x.dtype, (name, what), largest)
 
+    def test_values_of_their_own(self):
+        """Values from another array. Where that holds what the keys are made of, the bits are those
+        of the module; else the definition's numbers."""
+        for case in range(60):
+            rng = np.random.default_rng(case)
+            H, Hk, given, w, x, source = draw(rng)
+            keys = x if source is None else source
+            ours, theirs = draw_options(rng, x.shape[0], H, x.shape[1], keys.shape[1])
+            module = attn.MultiHeadAttention(H, kv_heads=Hk, **given)
+            asked = {"return_weights": True, "return_lse": True, **ours}
+            if case % 4 == 0:
+                asked["output_dropout"] = 0.25, case
+            want = module(x, keys, **asked)
+            got = module(x, keys, keys.copy(), **asked)
+            for a, b in zip(got, want):
+                self.assertEqual((a.shape, a.tobytes()), (b.shape, b.tobytes()), case)
+            dout = rng.standard_normal(want[0].shape).astype(x.dtype)
+            more = {n: a for n, a in asked.items() if not n.startswith("return")}
+            whole = module.grad(dout, x, keys.copy(), **more)
+            parts = module.grad(dout, x, keys.copy(), keys.copy(), **more)
+            size = max(abs(getattr(whole, n)).max(initial=1) for n in ("query", "key"))
+            self.near(parts.query, whole.query.astype("f8"), x.dtype, case, size)
+            self.near(parts.key + parts.value, whole.key.astype("f8"), x.dtype, case, size)
+            for name in given:
+                a, b = getattr(parts, name), getattr(whole, name).astype("f8")
+                self.near(a, b, x.dtype, (case, name), max(size, abs(b).max(initial=0)))
+            values = laid_out(rng, rng.standard_normal(keys.shape).astype(x.dtype))
+            q, k = (project(s, w["w_" + n], w.get("b_" + n), m)
+                    for s, n, m in ((x, "q", H), (keys, "k", Hk)))
+            v = project(values, w["w_v"], w.get("b_v"), Hk)
+            heads = joined(reference.attention(q, k, v, **theirs)["out"])
+            full = heads @ w["w_o"].astype("f8").T if "w_o" in w else heads
+            self.near(module(x, keys, values, **ours), full + w.get("b_o", 0), x.dtype, case)
+            alone = [module(a, b, c, is_causal=True)
+                     for a, b, c in zip(x, keys, np.array(values))]
+            all_of_them = module(x, keys, values, is_causal=True)
+            self.assertEqual(np.array(alone).tobytes(), all_of_them.tobytes())
+
     def test_gradients_of_slopes_and_sinks(self):
         """Central differences of the float64 forward."""
         rng = np.random.default_rng(5)
@@ -249,7 +287,9 @@ class MultiHead(unittest.TestCase):
             (lambda: module(x, x.astype("f2")), TypeError, "^key is float16"),
             (lambda: module(x, x[..., 1:]), ValueError, "^key has Es=7"),
             (lambda: module(x, x[0]), ValueError, "key has 2 dimensions"),
-            (lambda: module(x, x, x + 1), ValueError, "value is another array"),
+            (lambda: module(x, None, x), ValueError, "value is given without key"),
+            (lambda: module(x, x, x[:, :2]), ValueError, "^value has shape"),
+            (lambda: module(x, x, x.astype("f8")), TypeError, "^value is float64"),
             (lambda: module(x, x[:1].copy()), ValueError, "^key "),
             (lambda: module(x, maks=1), TypeError, "maks"),
             (lambda: module(x, out=x), ValueError, "shares memory"),
