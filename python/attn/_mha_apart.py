@@ -1,4 +1,4 @@
-"""Multi-head attention whose values come from another array than its keys: the same computation, and
+"""Multi-head attention whose values come from another array than its keys: the same numbers, and
 the same bits, in the steps that the engine's module does in one call."""
 
 from __future__ import annotations
