@@ -1,95 +1,42 @@
-"""libattn through ctypes: the structs of include/attn.h, a context, and what the machine can do.
-
-The structs follow the header field by field; tests/cli/test_bench_tools.py compares the offset of
-each with what a C compiler says. A field that the header gains at its end may be missing here: the
-library fills in what a shorter struct does not have.
-"""
+"""libattn through ctypes: a context, calls that are made ready, and what the machine can do. The
+structures of include/attn.h are those of the Python package."""
 
 import ctypes
+import importlib.util
 import os
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int64
-from ctypes import c_size_t, c_uint64, c_void_p
+from ctypes import c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 
 DTYPES = {"f64": 1, "f32": 2, "f16": 3, "bf16": 4, "bool": 5}
 CAUSAL = {"none": 0, "top-left": 1, "bottom-right": 2}
 
 
-class Error(Structure):
-    _fields_ = [("status", c_int), ("argument", c_char * 24), ("message", c_char * 232)]
 
 
-class Tensor(Structure):
-    _fields_ = [
-        ("data", c_void_p),
-        ("dtype", c_int),
-        ("shape", c_int64 * 4),
-        ("stride", c_int64 * 4),
-    ]
+def _package_structures():
+    """The package's python/attn/_structures.py, without the package, which would load a library."""
+    path = Path(__file__).resolve().parent.parent / "python" / "attn" / "_structures.py"
+    spec = importlib.util.spec_from_file_location("attn_structures", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-class ContextOptions(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("threads", c_int),
-        ("isa", c_char_p),
-        ("allocate", c_void_p),
-        ("release", c_void_p),
-        ("memory_user", c_void_p),
-        ("parallel_for", c_void_p),
-        ("parallel_user", c_void_p),
-    ]
-
-
-class SdpaArgs(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("q", Tensor),
-        ("k", Tensor),
-        ("v", Tensor),
-        ("out", Tensor),
-        ("scale", c_double),
-        ("causal", c_int),
-        ("causal_offset", c_int64),
-        ("window_left", c_int64),
-        ("window_right", c_int64),
-        ("mask", POINTER(Tensor)),
-        ("key_lengths", POINTER(c_int64)),
-        ("cu_seqlens_q", POINTER(c_int64)),
-        ("cu_seqlens_k", POINTER(c_int64)),
-        ("sequences", c_int64),
-        ("alibi_slopes", POINTER(c_float)),
-        ("sink_logits", POINTER(c_float)),
-        ("softcap", c_double),
-        ("dropout", c_double),
-        ("dropout_seed", c_uint64),
-        ("precision", c_int),
-        ("lse", POINTER(Tensor)),
-        ("scores", POINTER(Tensor)),
-        ("scores_stage", c_int),
-        ("workspace", c_void_p),
-        ("workspace_bytes", c_size_t),
-    ]
-
-
-class SdpaGrads(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("dout", Tensor),
-        ("dlse", POINTER(Tensor)),
-        ("dq", Tensor),
-        ("dk", Tensor),
-        ("dv", Tensor),
-        ("dmask", POINTER(Tensor)),
-        ("dalibi_slopes", POINTER(c_double)),
-        ("dsink_logits", POINTER(c_double)),
-    ]
+structures = _package_structures()
+ContextOptions, Error, Tensor = structures.ContextOptions, structures.Error, structures.Tensor
+SdpaArgs, SdpaGrads = structures.SdpaArgs, structures.SdpaGrads
 
 
 def new_args():
     """ATTN_SDPA_ARGS_INIT."""
     return SdpaArgs(struct_size=ctypes.sizeof(SdpaArgs), window_left=-1, window_right=-1)
+
+
+def pointed(thing):
+    """The address of a structure or a ctypes array, for a field that points at it. Whoever sets the
+    field keeps the thing."""
+    return ctypes.addressof(thing)
 
 
 def tensor(data, dtype, shape, stride):

@@ -81,15 +81,17 @@ class Problem:
         out = torch.full((cell.B, cell.H, cell.T, cell.value_size), float("nan"), dtype=self.dtype)
         for name, t in (("q", self.q), ("k", self.k), ("v", self.v), ("out", out)):
             setattr(args, name, view(t, cell.dtype))
-        args.owners = (self, out)  # they point at these, which must live as long
+        args.owners = [self, out]  # they point at these, which must live as long
         args.causal = library.CAUSAL[cell.causal]
         if cell.window:
             args.window_left = cell.window - 1
         if self.mask is not None:
             kind = "bool" if self.mask.dtype == torch.bool else cell.dtype
-            args.mask = ctypes.pointer(view(self.mask, kind))
+            args.owners.append(view(self.mask, kind))
+            args.mask = library.pointed(args.owners[-1])
         if cell.alibi:
-            args.alibi_slopes = (ctypes.c_float * cell.H)(*self.slopes.tolist())
+            args.owners.append((ctypes.c_float * cell.H)(*self.slopes.tolist()))
+            args.alibi_slopes = library.pointed(args.owners[-1])
         args.softcap = cell.softcap
         if dropout:
             args.dropout, args.dropout_seed = cell.dropout, SEED
@@ -100,7 +102,8 @@ class Problem:
         cell, kind = self.cell, "f64" if self.cell.dtype == "f64" else "f32"
         grads = library.SdpaGrads(struct_size=ctypes.sizeof(library.SdpaGrads))
         lse = torch.empty((cell.B, cell.H, cell.T, 1), dtype=TYPES[kind])
-        args.lse = ctypes.pointer(view(lse, kind))
+        args.owners.append(view(lse, kind))
+        args.lse = library.pointed(args.owners[-1])
         outs = tuple(torch.full_like(t, float("nan")) for t in (self.q, self.k, self.v))
         grads.owners = (self, lse, outs)
         grads.dout = view(self.dout, cell.dtype)

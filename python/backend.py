@@ -1,6 +1,11 @@
 """The build backend of the package (PEP 517): compiles libattn's sources with the C compiler, CC or
 cc, and puts libattn.so beside the Python files. It needs Python and the compiler; Linux only.
 
+Where Debian's libjansson-dev and libutf8proc-dev (or the like) are installed, it builds the program
+attn too, which attn.explain and the command `attn` run: with those two libraries inside where they
+exist as archives, and without cairo and libzip (without.c), so that it runs on machines that have
+none of them. Elsewhere the wheel has no program, and attn.explain says so.
+
 The sources are those of the tree that this folder is in, or, in a source distribution, those in
 libattn/ beside this file.
 """
@@ -21,11 +26,14 @@ import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 NAME = "attn"
+PROGRAM = "attn-program"  # as _explain.py looks for it
 # As cmake/AttnCompile.cmake has them; a product and a sum are never fused, so that bits are the
 # same from every compiler.
 COMPILE = ["-std=gnu11", "-O3", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"]
 COMPILE += ["-ffunction-sections", "-fdata-sections"]
-LINK = ["-shared", "-s", "-Wl,-soname,libattn.so", "-Wl,--gc-sections", "-Wl,-z,relro,-z,now"]
+LINK = ["-s", "-Wl,--gc-sections", "-Wl,-z,relro,-z,now"]
+LIBRARIES = ["jansson", "utf8proc"]  # of the program
+REPLACED = ["kit/explain/render_cairo.c", "kit/io/npz.c"]  # by without.c
 METADATA = """\
 Metadata-Version: 2.1
 Name: attn
@@ -66,27 +74,78 @@ def accepted(compiler, flag, folder):
     return [flag] if done.returncode == 0 else []
 
 
-def compile_library(path):
-    """Writes libattn.so to path."""
-    root = sources()
-    compiler = shlex.split(os.environ.get("CC") or "cc")
-    flags = shlex.split(os.environ.get("CFLAGS", ""))
-    files = sorted(glob.glob(root + "/src/*.c") + glob.glob(root + "/src/*/*.c"))
-    with tempfile.TemporaryDirectory() as folder:
-        command = compiler + COMPILE + ["-I" + root + "/include", "-I" + root + "/src"]
-        command += accepted(compiler, "-Wa,-mbranches-within-32B-boundaries", folder) + flags
+class Compiler:
+    """The C compiler, and the flags that everything is compiled with."""
 
-        def compile_one(numbered):
-            number, source = numbered
-            to = os.path.join(folder, "%d.o" % number)
-            subprocess.run(command + ["-c", source, "-o", to], check=True)
-            return to
+    def __init__(self, folder):
+        self.root, self.folder = sources(), folder
+        self.command = shlex.split(os.environ.get("CC") or "cc")
+        self.flags = shlex.split(os.environ.get("CFLAGS", ""))
+        self.compile = self.command + COMPILE + ["-I" + self.root + "/include"]
+        self.compile += accepted(self.command, "-Wa,-mbranches-within-32B-boundaries", folder)
+
+    def objects(self, files, includes, *flags):
+        """Compiles files of the tree; the paths of what comes out."""
+        command = self.compile + ["-I" + os.path.join(self.root, i) for i in includes]
+        command += [*flags, *self.flags]
+
+        def compile_one(source):
+            to = os.path.join(self.folder, re.sub(r"\W", "_", os.path.relpath(source, self.root)))
+            subprocess.run(command + ["-c", source, "-o", to + ".o"], check=True)
+            return to + ".o"
 
         with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            objects = list(pool.map(compile_one, enumerate(files)))
-        exports = "-Wl,--version-script=" + os.path.join(root, "cmake", "attn.map")
-        link = compiler + flags + LINK + [exports, "-o", path] + objects + ["-lm", "-lpthread"]
-        subprocess.run(link, check=True)
+            return list(pool.map(compile_one, files))
+
+    def link(self, objects, path, *more):
+        command = self.command + self.flags + LINK + objects + ["-o", path, *more]
+        subprocess.run(command + ["-lm", "-lpthread"], check=True)
+
+    def found(self, patterns):
+        return sorted(f for p in patterns for f in glob.glob(os.path.join(self.root, p)))
+
+
+def compile_library(c, path):
+    """Writes libattn.so to path; returns its objects."""
+    objects = c.objects(c.found(["src/*.c", "src/*/*.c"]), ["src"])
+    exports = "-Wl,--version-script=" + os.path.join(c.root, "cmake", "attn.map")
+    c.link(objects, path, "-shared", "-Wl,-soname,libattn.so", exports)
+    return objects
+
+
+def program_libraries(c):
+    """What the program is linked with: archives where there are some, else shared libraries. None
+    if a library is not there."""
+    linked = []
+    for name in LIBRARIES:
+        source = os.path.join(c.folder, name + ".c")
+        with open(source, "w") as f:
+            f.write("#include <%s.h>\nint main(void) { return 0; }\n" % name)
+        for library in ("-l:lib%s.a" % name, "-l" + name):
+            command = c.command + c.flags + [source, library, "-o", source + ".out"]
+            done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            if done.returncode == 0:
+                linked.append(library)
+                break
+        else:
+            print("attn: no lib%s to compile with, so the package has no attn.explain and no "
+                  "program (on Debian: apt-get install libjansson-dev libutf8proc-dev)" % name,
+                  file=sys.stderr)
+            return None
+    return linked
+
+
+def compile_program(c, engine, path):
+    """Writes the program attn to path, from the library's objects and its own; False: it cannot."""
+    libraries = program_libraries(c)
+    if libraries is None:
+        return False
+    left_out = {os.path.join(c.root, name) for name in REPLACED}
+    files = c.found(["kit/*.c", "kit/*/*.c", "cli/*.c", "check/*.c", "ref/*.c"])
+    files = [f for f in files if f not in left_out] + [os.path.join(HERE, "without.c")]
+    objects = c.objects(files, [".", "kit", "check", "ref", "src"], "-Os")
+    c.link(engine + objects, path, *libraries)
+    return True
 
 
 def python_files():
@@ -103,6 +162,7 @@ def info(tag):
         "METADATA": METADATA.format(version=version()).encode(),
         "WHEEL": wheel.encode(),
         "LICENSE": license_text,
+        "entry_points.txt": b"[console_scripts]\nattn = attn._explain:main\n",
     }
 
 
@@ -120,7 +180,8 @@ def write_wheel(directory, files, tag):
         for name, data in files.items():
             entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = (0o755 if name.endswith(".so") else 0o644) << 16
+            runs = name.endswith((".so", "/" + PROGRAM))
+            entry.external_attr = (0o755 if runs else 0o644) << 16
             z.writestr(entry, data)
     return wheel
 
@@ -137,19 +198,23 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     tag = "py3-none-" + re.sub(r"[-.]", "_", sysconfig.get_platform())
     files = {"attn/" + os.path.basename(f): read(f) for f in python_files()}
     with tempfile.TemporaryDirectory() as folder:
-        compile_library(os.path.join(folder, "libattn.so"))
-        files["attn/libattn.so"] = read(os.path.join(folder, "libattn.so"))
+        compiler = Compiler(folder)
+        library, program = (os.path.join(folder, name) for name in ("libattn.so", "attn"))
+        engine = compile_library(compiler, library)
+        files["attn/libattn.so"] = read(library)
+        if compile_program(compiler, engine, program):
+            files["attn/" + PROGRAM] = read(program)
     return write_wheel(wheel_directory, files, tag)
 
 
 def build_sdist(sdist_directory, config_settings=None):
     root, base = sources(), "%s-%s" % (NAME, version())
     with tarfile.open(os.path.join(sdist_directory, base + ".tar.gz"), "w:gz") as tar:
-        for name in ["pyproject.toml", "backend.py"]:
+        for name in ["pyproject.toml", "backend.py", "without.c"]:
             tar.add(os.path.join(HERE, name), "%s/%s" % (base, name))
         for path in python_files():
             tar.add(path, "%s/attn/%s" % (base, os.path.basename(path)))
-        for name in ("include", "src", "cmake", "LICENSE"):
+        for name in ("include", "src", "cmake", "kit", "cli", "check", "ref", "LICENSE"):
             tar.add(os.path.join(root, name), "%s/libattn/%s" % (base, name))
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "PKG-INFO")

@@ -77,13 +77,14 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that it took."""
-        return library.attn_cache_bytes(self._cache)
+        return int(library.attn_cache_bytes(self._cache))
 
-    def _sequence(self, b):
-        b = operator.index(b)
-        if not 0 <= b < self._sizes[0]:
-            raise ValueError("b is %d; the cache has sequences 0..%d" % (b, self._sizes[0] - 1))
-        return b
+    def _sequence(self, b: Any) -> int:
+        index = operator.index(b)
+        if not 0 <= index < self._sizes[0]:
+            last = self._sizes[0] - 1
+            raise ValueError("b is %d; the cache has sequences 0..%d" % (index, last))
+        return index
 
     def append(self, k: Any, v: Any, b: Optional[int] = None) -> None:
         """Adds n keys and values: k [Hk,n,D] and v [Hk,n,Dv] to sequence b, or, without b,

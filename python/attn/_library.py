@@ -1,143 +1,17 @@
-"""libattn.so by ctypes: where it is, the structures of attn.h, and its errors as exceptions.
-
-Each structure is written down once, as ctypes has it. `packer` makes of it the function that fills
-it, from plain numbers, in one step: building ctypes objects field by field takes ten times as long.
-"""
+"""libattn.so by ctypes: where it is, its functions, and its errors as exceptions."""
 
 import ctypes
 import os
-import struct
-from ctypes import c_char, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from typing import Any
 
-F64, F32, F16, BF16, BOOL, I64, I8 = range(1, 8)  # attn_dtype
-TOP_LEFT, BOTTOM_RIGHT, OFFSET = 1, 2, 3  # attn_causal
-STAGE_WEIGHTS = 3  # attn_stage
-
-
-class Error(ctypes.Structure):
-    _fields_ = [("status", c_int), ("argument", c_char * 24), ("message", c_char * 232)]
+from ._structures import *  # noqa: F401,F403
+from ._structures import Error
 
 
-class Tensor(ctypes.Structure):
-    _fields_ = [
-        ("data", c_void_p),
-        ("dtype", c_int),
-        ("shape", c_int64 * 4),
-        ("stride", c_int64 * 4),
-    ]
-
-
-class ContextOptions(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("threads", c_int),
-        ("isa", c_char_p),
-        ("allocate", c_void_p),
-        ("release", c_void_p),
-        ("memory_user", c_void_p),
-        ("parallel_for", c_void_p),
-        ("parallel_user", c_void_p),
-    ]
-
-
-class SdpaArgs(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("q", Tensor),
-        ("k", Tensor),
-        ("v", Tensor),
-        ("out", Tensor),
-        ("scale", c_double),
-        ("causal", c_int),
-        ("causal_offset", c_int64),
-        ("window_left", c_int64),
-        ("window_right", c_int64),
-        ("mask", c_void_p),
-        ("key_lengths", c_void_p),
-        ("cu_seqlens_q", c_void_p),
-        ("cu_seqlens_k", c_void_p),
-        ("sequences", c_int64),
-        ("alibi_slopes", c_void_p),
-        ("sink_logits", c_void_p),
-        ("softcap", c_double),
-        ("dropout", c_double),
-        ("dropout_seed", c_uint64),
-        ("precision", c_int),
-        ("lse", c_void_p),
-        ("scores", c_void_p),
-        ("scores_stage", c_int),
-        ("workspace", c_void_p),
-        ("workspace_bytes", c_size_t),
-        ("cache", c_void_p),
-    ]
-
-
-class SdpaGrads(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("dout", Tensor),
-        ("dlse", c_void_p),
-        ("dq", Tensor),
-        ("dk", Tensor),
-        ("dv", Tensor),
-        ("dmask", c_void_p),
-        ("dalibi_slopes", c_void_p),
-        ("dsink_logits", c_void_p),
-    ]
-
-
-class CacheOptions(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("B", c_int64),
-        ("Hk", c_int64),
-        ("D", c_int64),
-        ("Dv", c_int64),
-        ("dtype", c_int),
-        ("max_keys", c_int64),
-        ("page_keys", c_int64),
-        ("pages", c_int64),
-        ("allocate", c_void_p),
-        ("release", c_void_p),
-        ("memory_user", c_void_p),
-    ]
-
-
-STRUCTURES = {
-    "attn_error": Error,
-    "attn_tensor": Tensor,
-    "attn_context_options": ContextOptions,
-    "attn_sdpa_args": SdpaArgs,
-    "attn_sdpa_grads": SdpaGrads,
-    "attn_cache_options": CacheOptions,
-}
-
-
-def _codes(structure):
-    codes = ""
-    for _, kind in structure._fields_:
-        if issubclass(kind, ctypes.Structure):
-            codes += _codes(kind)
-        elif issubclass(kind, ctypes.Array):
-            codes += "%d%s" % (kind._length_, kind._type_._type_)
-        else:
-            codes += kind._type_
-    return codes
-
-
-def packer(structure):
-    """A function of the structure's numbers, in order, that gives its bytes."""
-    packed = struct.Struct("@" + _codes(structure) + "0q")
-    if packed.size != ctypes.sizeof(structure):
-        raise ImportError("%s is laid out in another way here" % structure.__name__)
-    return packed.pack
-
-
-def _load():
-    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libattn.so")
-    path = os.environ.get("ATTN_LIBRARY") or beside
+def _load() -> ctypes.CDLL:
     try:
-        library = ctypes.CDLL(os.path.abspath(path))
+        library = ctypes.CDLL(path)
     except OSError as error:
         raise ImportError(
             "libattn.so cannot be loaded (%s); install the package with `pip install ./python`, or "
@@ -151,6 +25,13 @@ def _load():
         ("attn_context_isa", c_char_p, (c_void_p,)),
         ("attn_sdpa_forward", c_int, (c_void_p, c_char_p, c_void_p)),
         ("attn_sdpa_backward", c_int, (c_void_p, c_char_p, c_char_p, c_void_p)),
+        ("attn_linear_forward", c_int, (c_void_p, tensor, tensor, tensor, tensor, c_void_p)),
+        ("attn_linear_backward", c_int, (c_void_p, *(tensor,) * 6, c_void_p)),
+        ("attn_dropout_mask", c_int, (c_uint64, c_double, tensor, c_void_p)),
+        ("attn_mha_create", c_int, (c_void_p, c_char_p, c_void_p, c_void_p)),
+        ("attn_mha_run", c_int, (c_void_p, c_void_p, c_char_p, c_void_p)),
+        ("attn_mha_backward", c_int, (c_void_p, c_char_p, c_char_p, c_void_p)),
+        ("attn_mha_destroy", None, (c_void_p,)),
         ("attn_cache_create", c_int, (c_char_p, c_void_p, c_void_p)),
         ("attn_cache_destroy", None, (c_void_p,)),
         ("attn_cache_append", c_int, (c_void_p, c_int64, tensor, tensor, c_void_p)),
@@ -164,8 +45,10 @@ def _load():
     return library
 
 
+_beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libattn.so")
+path = os.path.abspath(os.environ.get("ATTN_LIBRARY") or _beside)
 library = _load()
-version = library.attn_version().decode()
+version: str = library.attn_version().decode()
 
 _EXCEPTIONS = {
     1: ValueError,  # ATTN_ERR_ARGUMENT
@@ -180,7 +63,7 @@ _EXCEPTIONS = {
 }
 
 
-def check(function, *arguments):
+def check(function: Any, *arguments: Any) -> None:
     """Calls a function whose last parameter is an attn_error, and raises what it says."""
     error = Error()
     if function(*arguments, ctypes.byref(error)):

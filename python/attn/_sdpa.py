@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from . import _library
-from ._array import ABSENT, array, bad_number, output, tensor, vector, view
+from ._array import ABSENT, MOST_KEPT, address, array, bad_number, output, tensor, vector, view
 from ._context import context
 from ._library import BOTTOM_RIGHT, OFFSET, STAGE_WEIGHTS, TOP_LEFT, check
 
@@ -21,11 +21,14 @@ _forward = _library.library.attn_sdpa_forward
 _backward = _library.library.attn_sdpa_backward
 _INT64 = 1 << 63
 _empty = np.empty
+_ADDRESS = ctypes.sizeof(ctypes.c_void_p)
+_TAIL = _library.SdpaArgs.scale.offset
+_ZERO, _NO_SEED = 0.0, 0  # as defaults: that an option was not given is seen by `is`
 
 CausalOffset = Optional[Union[int, str]]
 
 
-def _same_rank(q, k, v, enable_gqa):
+def _same_rank(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
     n = q.ndim
     if n not in (2, 3, 4):
         raise ValueError("q has %d dimensions; it must have 2, 3 or 4, so reshape it" % n)
@@ -40,7 +43,7 @@ def _same_rank(q, k, v, enable_gqa):
         )
 
 
-def _checked(scale, causal_offset, window, seed):
+def _checked(causal_offset: Any, window: Any, seed: Any) -> NoReturn:
     """Says what is wrong with numbers that did not fit into the engine's arguments."""
     for name, x in (("causal_offset", causal_offset), ("window", window), ("seed", seed)):
         for number in x if isinstance(x, (tuple, list)) else (x,):
@@ -56,9 +59,23 @@ def _checked(scale, causal_offset, window, seed):
 
 
 def arguments(
-    tensors, heads, scale, is_causal, causal_offset, window, softcap, alibi, sinks, key_lengths,
-    dropout_p, seed, mask, lse, weights, cache=0,
-):
+    tensors: Tuple[int, ...],
+    heads: int,
+    scale: Any = None,
+    is_causal: Any = False,
+    causal_offset: Any = None,
+    window: Any = None,
+    softcap: Any = 0.0,
+    alibi: Any = None,
+    sinks: Any = None,
+    key_lengths: Any = None,
+    dropout_p: Any = 0.0,
+    seed: Any = 0,
+    mask: Any = None,
+    lse: Any = None,
+    weights: Any = None,
+    cache: int = 0,
+) -> Tuple[bytes, List[Any]]:
     """The bytes of an attn_sdpa_args, and what has to live while they are used. `tensors`: the
     forty numbers of q, k, v and out."""
     keep: List[Any] = []
@@ -112,11 +129,11 @@ def arguments(
             STAGE_WEIGHTS, 0, 0, cache,
         )  # fmt: skip
     except (bad_number, OverflowError):
-        _checked(scale, causal_offset, window, seed)
+        _checked(causal_offset, window, seed)
     return packed, keep
 
 
-def wide(dtype):
+def wide(dtype: Any) -> Any:
     """Of lse, and of gradients that sum over rows: float64 for float64, else float32."""
     return np.float64 if dtype == np.float64 else np.float32
 
@@ -132,12 +149,12 @@ def scaled_dot_product_attention(
     scale: Optional[float] = None,
     enable_gqa: bool = False,
     window: Optional[Tuple[int, int]] = None,
-    softcap: float = 0.0,
+    softcap: float = _ZERO,
     alibi: Any = None,
     sinks: Any = None,
     key_lengths: Any = None,
-    dropout_p: float = 0.0,
-    seed: int = 0,
+    dropout_p: float = _ZERO,
+    seed: int = _NO_SEED,
     return_weights: bool = False,
     return_lse: bool = False,
     out: Optional[np.ndarray] = None,
@@ -181,12 +198,16 @@ def scaled_dot_product_attention(
 
     Source: Vaswani et al. 2017; include/attn.h names the others.
     """
-    if type(q) is not ndarray:
-        q = array(q, "q")
-    if type(k) is not ndarray:
-        k = array(k, "k")
-    if type(v) is not ndarray:
-        v = array(v, "v")
+    if (
+        mask is alibi is sinks is key_lengths is out is None
+        and window is causal_offset is scale is None  # type: ignore[comparison-overlap]
+        and softcap is dropout_p is _ZERO
+        and seed is _NO_SEED
+        and not (return_weights or return_lse)
+        and type(q) is type(k) is type(v) is ndarray
+    ):
+        return _plain(q, k, v, is_causal, enable_gqa, threads)
+    q, k, v = array(q, "q"), array(k, "k"), array(v, "v")
     _same_rank(q, k, v, enable_gqa)
     if mask is not None:
         mask = array(mask, "mask")
@@ -209,6 +230,47 @@ def scaled_dot_product_attention(
         check(_forward, context(threads), packed)
     if return_weights or return_lse:
         return (out,) + ((weights,) if return_weights else ()) + ((lse,) if return_lse else ())
+    return out
+
+
+# A call without options, of arrays: all of its attn_sdpa_args but four addresses follows from
+# types, shapes and strides, and is kept by these: such a call is one look into a table.
+_framed = _library.framed(_library.SdpaArgs, 4)
+_plans: Dict[Any, Any] = {}
+
+
+def _plan(q: Any, k: Any, v: Any, is_causal: bool, enable_gqa: bool) -> Tuple[Any, ...]:
+    """What _plain keeps: the result's shape and type, and the bytes around the addresses."""
+    _same_rank(q, k, v, enable_gqa)
+    shape = q.shape[:-1] + v.shape[-1:]
+    numbers = view(q, "q") + view(k, "k") + view(v, "v") + view(_empty(shape, q.dtype), "out")
+    packed, _ = arguments(numbers, numbers[3], is_causal=is_causal)
+    tensors = [getattr(_library.SdpaArgs, name) for name in ("q", "k", "v", "out")]
+    plan = (shape, q.dtype) + tuple(
+        packed[t.offset + _ADDRESS : t.offset + t.size] for t in tensors
+    ) + (packed[_TAIL:],)  # fmt: skip
+    if len(_plans) >= MOST_KEPT:
+        _plans.clear()
+    return plan
+
+
+def _plain(q: Any, k: Any, v: Any, is_causal: Any, enable_gqa: Any, threads: Any) -> Any:
+    causal, shared = bool(is_causal), bool(enable_gqa)
+    key = (
+        q.dtype, q.shape, q.strides, k.dtype, k.shape, k.strides, v.dtype, v.shape, v.strides,
+        causal, shared,
+    )  # fmt: skip
+    try:
+        plan = _plans[key]
+    except KeyError:
+        plan = _plans[key] = _plan(q, k, v, causal, shared)
+    shape, dtype, of_q, of_k, of_v, of_out, tail = plan
+    out = _empty(shape, dtype)
+    packed = _framed(
+        _SIZE, address(q), of_q, address(k), of_k, address(v), of_v, address(out), of_out, tail
+    )
+    if _forward(context(threads), packed, None):
+        check(_forward, context(threads), packed)
     return out
 
 
@@ -271,7 +333,7 @@ def grad(
     if dout.ndim != q.ndim:
         raise ValueError("dout has %d dimensions; it must have q's %d" % (dout.ndim, q.ndim))
     mask = None if mask is None else array(mask, "mask")
-    options = dict(
+    options: Dict[str, Any] = dict(
         scale=scale, is_causal=is_causal, causal_offset=causal_offset, window=window,
         softcap=softcap, alibi=alibi, sinks=sinks, key_lengths=key_lengths, dropout_p=dropout_p,
         seed=seed, mask=mask,
@@ -300,7 +362,7 @@ def grad(
         dlse = array(dlse, "dlse")
         kept_dlse, dlse_at = tensor(dlse[..., None], "dlse")
     dalibi_at, dsinks_at = (
-        made[name].__array_interface__["data"][0] if name in made else 0
+        address(made[name]) if name in made else 0
         for name in ("alibi", "sinks")
     )
     grads = _pack_grads(

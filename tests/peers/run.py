@@ -15,8 +15,9 @@ sys.path[:0] = [str(ROOT / x) for x in ("tests/peers", "tests/cli", "bench", "py
 
 import environment
 
-PACKAGES = ["torch==2.13.0", "numpy==2.4.6", "safetensors==0.8.0"]
-PACKAGES += ["onnx==1.23.2", "ml_dtypes==0.6.0"]
+PACKAGES = ["torch==2.13.0", "numpy==2.4.6", "safetensors==0.8.0", "threadpoolctl==3.6.0",
+            "ml_dtypes==0.6.0", "hypothesis==6.155.2", "mypy==2.4.1", "nbclient==0.11.0",
+            "ipykernel==7.4.0", "onnx==1.23.2"]
 
 
 def main():
@@ -27,7 +28,7 @@ def main():
     if not (build / "libattn.so").exists():
         sys.exit(f"run.py: {build}/libattn.so is not there; `make build` makes it")
     os.chdir(build)  # the tests make folders of their own below it
-    names = sys.argv[1:] or ["test_nn", "test_train", "test_safetensors", "test_onnx"]
+    names = sys.argv[1:] or sorted(f.stem for f in Path(__file__).parent.glob("test_*.py"))
     unittest.main(module=None, argv=[sys.argv[0], *names])
 
 

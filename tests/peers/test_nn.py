@@ -3,45 +3,18 @@
 import ctypes
 import os
 import unittest
-from ctypes import byref, c_double, c_int64, c_uint64, c_void_p
+from ctypes import byref, c_double, c_int64, c_void_p
 
 import torch
 import torch.nn.functional as F
 
 import library
-from library import Error, SdpaArgs, Tensor
+from library import Error, structures
 
 LIB = library.Library(os.path.join(os.environ["ATTN_BUILD"], "libattn.so"))
+MhaArgs, MhaGrads = structures.MhaArgs, structures.MhaGrads
 NAMES = {torch.float32: "f32", torch.float64: "f64"}
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}  # of the largest element
-
-
-class WholeSdpaArgs(SdpaArgs):
-    _fields_ = [("cache", c_void_p)]
-
-
-WEIGHTS = ["w_q", "w_k", "w_v", "b_q", "b_k", "b_v", "w_o", "b_o"]
-
-
-class MhaArgs(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", ctypes.c_size_t),
-        *((name, Tensor) for name in ["x", "source", *WEIGHTS, "out"]),
-        ("attention", WholeSdpaArgs),
-        ("output_dropout", c_double),
-        ("output_dropout_seed", c_uint64),
-    ]
-
-
-class MhaGrads(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", ctypes.c_size_t),
-        *((name, Tensor) for name in ["dout", "dx", "dsource"]),
-        *(("d" + name, Tensor) for name in WEIGHTS),
-        ("dmask", c_void_p),
-        ("dalibi_slopes", c_void_p),
-        ("dsink_logits", c_void_p),
-    ]
 
 
 class AdamwOptions(ctypes.Structure):

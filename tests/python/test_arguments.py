@@ -4,8 +4,10 @@
 import array
 import unittest
 
-from common import DTYPES, attn
+from common import DTYPES, attn, laid_out
 import numpy as np
+
+from attn import _array, _sdpa
 
 sdpa = attn.scaled_dot_product_attention
 
@@ -161,6 +163,37 @@ class Arguments(unittest.TestCase):
             out, lse = sdpa(q, nothing, nothing, return_lse=True)
             self.assertFalse(out.any())
             self.assertTrue(np.isneginf(lse.astype("f8")).all())
+
+    def test_addresses(self):
+        """Where NumPy says that the data is, for arrays of every kind, and read in the fast way."""
+        whole = numbers(6, 8)
+        locked = whole[1:]
+        locked.flags.writeable = False
+        kinds = [whole, whole[::-1], whole[2:, ::-3], whole.T, whole[3, 3, ...], whole[:0], locked]
+        kinds += [np.broadcast_to(whole[0], (3, 8)), np.frombuffer(bytes(16), "f4"), np.zeros(())]
+        kinds += [whole.view(np.matrix), np.ma.masked_array(whole), np.zeros((0, 4), "f2")]
+        for a in kinds:
+            self.assertEqual(_array.address(a), a.__array_interface__["data"][0], a.shape)
+        self.assertIs(_array.address, _array._fast_address)  # CPython's: else it is only slower
+
+    def test_the_short_way_is_the_long_one(self):
+        """Calls without options are planned once for each layout; the bits are those of a call
+        that has options which change nothing, and what is kept does not grow."""
+        rng = np.random.default_rng(3)
+        for n in range(2 * _array.MOST_KEPT):
+            T, S, D = rng.integers(0, 9, 3) if n % 50 == 0 else (1, n, 2)
+            q, k, v = (laid_out(rng, numbers(2, x, D, seed=n)) for x in (T, S, S))
+            causal = bool(n % 3)
+            want = sdpa(q, k, v, is_causal=causal, key_lengths=S)
+            for _ in range(2):
+                got = sdpa(q, k, v, is_causal=causal)
+                self.assertEqual((got.shape, got.tobytes()), (want.shape, want.tobytes()))
+        self.assertLessEqual(len(_sdpa._plans), _array.MOST_KEPT)
+        self.assertLessEqual(len(_array._described), _array.MOST_KEPT)
+        self.refused(ValueError, "k has D=7", self.q, self.k[..., :7], self.v)
+        self.refused(ValueError, "enable_gqa", self.q, self.k[:, :2], self.v[:, :2])
+        sdpa(self.q, self.k[:, :2], self.v[:, :2], enable_gqa=True)
+        self.refused(ValueError, "enable_gqa", self.q, self.k[:, :2], self.v[:, :2])
 
     def test_what_is_hidden_is_harmless(self):
         k, v = self.k.copy(), self.v.copy()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# timeout: 400
+# timeout: 900
 """The wheel and the source distribution: what is in them, and that both work by themselves."""
 
 import glob
@@ -12,6 +12,7 @@ import unittest
 import zipfile
 
 from common import SOURCE
+import numpy as np
 
 BUILD = "import backend, sys; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
 USE = """
@@ -23,6 +24,17 @@ q = np.arange(12, dtype=np.float64).reshape(3, 4) / 10
 w = np.exp(q @ q.T / 2)
 want = w / w.sum(-1, keepdims=True) @ q
 assert abs(attn.scaled_dot_product_attention(q, q, q) - want).max() < 1e-14
+assert "ATTN_PROGRAM" not in os.environ
+e = attn.explain("sky is blue")
+w = np.exp(e["scaled_scores"].astype(float))
+assert abs(e["weights"] - w / w.sum(1, keepdims=True)).max() < 1e-6
+assert attn.lesson("sky")["context"].shape == (3, 2)
+try:
+    e.save("a.png")
+except ValueError as error:
+    assert "make install" in str(error), error
+else:
+    raise AssertionError("the wheel's program drew a .png")
 print(attn.__version__)
 """
 
@@ -51,12 +63,30 @@ class Package(unittest.TestCase):
         with zipfile.ZipFile(wheel) as z:
             names = z.namelist()
             z.extractall("installed")
+            entries = z.read("attn-%s.dist-info/entry_points.txt" % version).decode()
             record = z.read("attn-%s.dist-info/RECORD" % version).decode().splitlines()
+        self.assertIn("attn = attn._explain:main", entries)
         self.assertEqual(sorted(line.split(",")[0] for line in record), sorted(names))
         tree = glob.glob(os.path.join(SOURCE, "python", "attn", "*.py"))
-        want = {"attn/" + os.path.basename(f) for f in tree} | {"attn/py.typed", "attn/libattn.so"}
+        want = {"attn/" + os.path.basename(f) for f in tree}
+        want |= {"attn/py.typed", "attn/libattn.so", "attn/attn-program"}
         self.assertEqual({n for n in names if n.startswith("attn/")}, want)
         self.assertEqual(python(USE, path=os.path.abspath("installed")), version)
+
+    def program(self):
+        """The program of the wheel needs nothing that a machine may lack; and is the command."""
+        path = os.path.abspath("installed/attn/attn-program")
+        needs = subprocess.check_output(["ldd", path]).decode()
+        names = {line.split()[0].split("/")[-1].split(".so")[0] for line in needs.splitlines()}
+        self.assertLessEqual(names, {"linux-vdso", "linux-gate", "libc", "libm", "libpthread",
+                                     "ld-linux-x86-64", "ld-linux-aarch64"})
+        code = "import sys; sys.argv[1:] = ['lesson', 'sky', '--check']; "
+        code += "from attn._explain import main; main()"
+        python(code, path=os.path.abspath("installed"))
+        np.savez("a.npz", q=np.zeros((2, 2), "f4"))
+        done = subprocess.run([path, "info", "a.npz"], stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 3)
+        self.assertIn(b"reads no .npz", done.stderr)
 
     def test_sdist_then_wheel(self):
         """A wheel from what the source distribution holds, away from the tree."""
@@ -70,6 +100,7 @@ class Package(unittest.TestCase):
         folder = os.path.abspath("attn-" + version)
         wheel = python(BUILD, "build_wheel", ".", path=folder)
         self.works(wheel, version)
+        self.program()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# timeout: 240
+# timeout: 600
 """Threads, fork, spawn, and memory over many calls."""
 
 import gc
@@ -105,27 +105,55 @@ class Process(unittest.TestCase):
             child.join()
             self.assertEqual(child.exitcode, 0)
 
+    def test_number_of_threads(self):
+        want, start = bits(1), attn.num_threads()
+        self.addCleanup(attn.set_num_threads, None)
+        for n in (3, 1, 2):
+            attn.set_num_threads(n)
+            self.assertEqual(attn.num_threads(), n)
+            self.assertEqual(attn.num_threads(5), 5)
+            self.assertEqual(bits(), want)
+        attn.set_num_threads(None)
+        self.assertEqual(attn.num_threads(), start)
+        attn.set_num_threads(3)
+        attn.set_num_threads(0)
+        self.assertEqual((attn.num_threads(), attn.num_threads(0)), (start, start))
+        for wrong, kind in ((-1, ValueError), ("two", TypeError), (5000, ValueError)):
+            with self.assertRaisesRegex(kind, "threads is"):
+                attn.set_num_threads(wrong)
+        self.assertEqual(attn.num_threads(), start)
+
     def test_no_leak(self):
-        """20,000 calls, a fifth of them refused: 100 bytes each would be 2 MB."""
-        mask = np.zeros((130, 130), np.float32)
+        """A million calls: a byte for each would be a megabyte."""
+        q, k, v = Q[:1, :1, :2], K[:1, :1, :3], V[:1, :1, :3]
+        mask, out = np.zeros((2, 3), np.float32), np.empty_like(q)
+        module = attn.MultiHeadAttention(2, in_proj_weight=np.ones((48, 16), "f4"))
+        cache = attn.KVCache(1, 1, 16, max_keys=64)
 
         def calls(n):
-            for _ in range(n // 5):
-                sdpa(Q[:, :, :6], K[:, :, :7], V[:, :, :7], return_weights=True, return_lse=True)
-                sdpa(Q[:, ::-2, :6], K[:, :2, :6], V[:, :2, :6], mask=mask[:6, :6], alibi=[1, 2])
-                attn.grad(Q[0, 0, :3], K[0, 0, :3], V[0, 0, :3], Q[0, 0, :3], threads=1)
-                cache = attn.KVCache(1, 1, 16, max_keys=64)
-                cache.append(K[:1, :1, :9], V[:1, :1, :9])
-                cache.attend(Q[:1, :1, :2])
-                try:
-                    sdpa(Q, K[:, :, :, :3], V)
-                except ValueError:
-                    pass
+            for _ in range(n // 100):
+                for _ in range(76):
+                    sdpa(q, k, v, is_causal=True)
+                for _ in range(6):
+                    sdpa(q, k, v, mask=mask, alibi=[1], return_weights=True, return_lse=True)
+                    sdpa(q[:, :, ::-1], k, v, out=out, key_lengths=2, sinks=[0.5], threads=1)
+                for _ in range(2):
+                    attn.grad(q, k, v, q, mask=mask, want=["q", "k", "v", "mask"])
+                    module(q[0], mask=mask[:, :2])
+                module.grad(q[0], q[0])
+                attn.MultiHeadAttention(2, in_proj_weight=np.ones((48, 16), "f4"))
+                attn.KVCache(1, 1, 16, max_keys=64).append(k, v)
+                cache.append(k, v)
+                cache.attend(q)
+                cache.truncate(0)
+                for refused in (lambda: sdpa(q, k[..., :3], v), lambda: module(k[0, :, :, :3])):
+                    with self.assertRaises(ValueError):
+                        refused()
 
-        calls(4000)
+        calls(100000)
         gc.collect()
         before = resident()
-        calls(20000)
+        calls(1000000)
         gc.collect()
         self.assertLess(resident() - before, 1 << 20)
 

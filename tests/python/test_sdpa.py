@@ -4,81 +4,13 @@
 
 import unittest
 
+from common import attn, laid_out, reference
 import numpy as np
 
-from common import DTYPES, NAMES, attn, laid_out, reference, weight_error
+from cases import Compared, draw, full
 
 
-def draw(rng):
-    """A call: q, k, v, the options of the package and those of the reference."""
-    dtype = DTYPES[rng.integers(len(DTYPES))]
-    B, Hk, group = rng.integers(1, 3), rng.integers(1, 3), rng.integers(1, 4)
-    T, S = (int(x) for x in rng.choice([1, 2, 5, 17, 40, 70], 2))
-    D, Dv = (int(x) for x in rng.choice([1, 3, 8, 16, 33, 64], 2))
-    if rng.random() < 0.1:
-        B, Hk, group, T, S, D, Dv = (
-            0 if rng.random() < 0.2 else x for x in (B, Hk, group, T, S, D, Dv)
-        )
-    rank = int(rng.choice([4, 4, 3, 2]))
-    B, Hk, group = (B if rank > 3 else 1), (Hk if rank > 2 else 1), (group if rank > 2 else 1)
-    H = Hk * group
-    shapes = (B, H, T, D), (B, Hk, S, D), (B, Hk, S, Dv)
-    q, k, v = (rng.standard_normal(s).astype(dtype) for s in shapes)
-    ours, theirs = {"enable_gqa": group != 1}, {}
-
-    def give(name, value, other=None, other_value=None):
-        ours[name] = value
-        theirs[other or name] = value if other_value is None else other_value
-
-    if rng.random() < 0.4:
-        ours["is_causal"], theirs["causal"] = True, "top-left"
-        if rng.random() < 0.3:
-            ours["causal_offset"] = theirs["causal"] = "bottom-right"
-        elif rng.random() < 0.5:
-            ours["causal_offset"] = theirs["causal"] = int(rng.integers(-5, 20))
-    if rng.random() < 0.3:
-        give("window", tuple(int(x) for x in rng.integers(-1, 20, 2)))
-    if rng.random() < 0.2:
-        give("softcap", float(rng.uniform(0.5, 30)))
-    if rng.random() < 0.2:
-        give("scale", float(rng.uniform(-2, 2)))
-    if D == 0 and "scale" not in theirs:
-        theirs["scale"] = 1  # the scores are 0 whatever it is, but 1/sqrt(0) is not a number
-    if rng.random() < 0.2:
-        give("alibi", rng.standard_normal(H).astype(np.float32))
-    if rng.random() < 0.2:
-        give("sinks", rng.standard_normal(H).astype(np.float32))
-    if rng.random() < 0.3:
-        lengths = rng.integers(0, S + 1, B)
-        give("key_lengths", lengths, "lengths")
-    if rng.random() < 0.2:
-        give("dropout_p", float(rng.uniform(0, 0.9)), "dropout")
-        give("seed", int(rng.integers(0, 2**64, dtype=np.uint64)))
-    if rng.random() < 0.5:
-        shape = [n if rng.random() < 0.6 else 1 for n in (B, H, T, S)]
-        shape = shape[-min(rank, rng.integers(2, 5)) :]
-        if rng.random() < 0.5:
-            mask = rng.random(shape) < 0.7
-        else:
-            mask = rng.standard_normal(shape).astype(np.float32)
-            mask[rng.random(shape) < 0.2] = -np.inf
-        give("mask", laid_out(rng, mask), None, mask.reshape((1,) * (4 - mask.ndim) + mask.shape))
-    q, k, v = (laid_out(rng, x.reshape(x.shape[4 - rank :])) for x in (q, k, v))
-    return q, k, v, ours, theirs
-
-
-def full(x):
-    return x.astype(np.float64).reshape((1,) * (4 - x.ndim) + x.shape)
-
-
-class Sdpa(unittest.TestCase):
-    def near(self, got, want, bound, what):
-        self.assertEqual(got.size, want.size, what)
-        got = got.astype(np.float64).reshape(want.shape)
-        with np.errstate(invalid="ignore"):
-            good = (np.abs(got - want) <= bound) | (got == want)
-        self.assertTrue(good.all(), (what, got[~good], want[~good]))
-
+class Sdpa(Compared, unittest.TestCase):
     def test_random_calls(self):
         empty = 0
         for case in range(1000):
@@ -89,19 +21,7 @@ class Sdpa(unittest.TestCase):
             out, weights, lse = attn.scaled_dot_product_attention(
                 q, k, v, return_weights=True, return_lse=True, threads=threads, **ours
             )
-            want = reference.attention(full(q), full(k), full(v), **theirs)
-            kind = NAMES[q.dtype.name]
-            error = weight_error(kind)
-            self.assertEqual(out.dtype, q.dtype)
-            self.assertEqual(out.shape, q.shape[:-1] + v.shape[-1:])
-            self.assertEqual(weights.shape, q.shape[:-1] + k.shape[-2:-1])
-            self.assertEqual(lse.shape, q.shape[:-1])
-            self.near(out, want["out"], reference.bound(want, "out", kind, error), what)
-            self.near(lse, want["lse"], reference.bound(want, "lse", kind, error), what)
-            bound = reference.bound(want, "weights", kind, error)
-            relative, least = reference.STORE[kind]
-            bound = bound + relative * want["weights"] * 1.01 + least
-            self.near(weights, want["weights"], bound, what)
+            self.check_forward(q, k, v, (out, weights, lse), theirs, what)
             # `out` given, and in another layout: the same bits
             place = laid_out(rng, np.zeros(out.shape, out.dtype))
             if place.flags.writeable:
@@ -116,25 +36,7 @@ class Sdpa(unittest.TestCase):
         for case in range(300):
             rng = np.random.default_rng(1000 + case)
             q, k, v, ours, theirs = draw(rng)
-            kind = NAMES[q.dtype.name]
-            dout = rng.standard_normal(q.shape[:-1] + v.shape[-1:]).astype(q.dtype)
-            want_names = ["q", "k", "v"]
-            if "mask" in ours and ours["mask"].dtype != bool:
-                want_names.append("mask")
-            got = attn.grad(q, k, v, laid_out(rng, dout), want=want_names, **ours)
-            self.assertEqual((got.alibi, got.sinks), (None, None))
-            error = weight_error(kind)
-            exact, bounds = reference.gradients(
-                full(q), full(k), full(v), full(dout), kind, error, **theirs
-            )
-            for name in want_names:
-                mine = getattr(got, name)
-                self.assertEqual(mine.shape, {"q": q, "k": k, "v": v, **ours}[name].shape)
-                if q.size == 0 and q.shape[-3:-2] == (0,):  # no head asks
-                    self.assertFalse(mine.any(), (case, name))
-                    continue
-                name = "grad-" + name
-                self.near(mine, exact[name], bounds[name], (case, name, kind, q.shape, ours))
+            self.check_gradients(rng, q, k, v, ours, theirs, (case, q.shape, k.shape, ours))
 
     def test_gradients_of_slopes_and_sinks(self):
         """Central differences of the float64 forward."""

@@ -1,0 +1,186 @@
+"""The structures and numbers of attn.h and attn_nn.h, by ctypes; needs no library.
+
+Each structure is written down once, as ctypes has it. `packer` makes of it the function that fills
+it, from plain numbers, in one step: building ctypes objects field by field takes ten times as long.
+"""
+
+import ctypes
+import struct
+from ctypes import c_char, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from typing import Any, Callable
+
+F64, F32, F16, BF16, BOOL, I64, I8 = range(1, 8)  # attn_dtype
+TOP_LEFT, BOTTOM_RIGHT, OFFSET = 1, 2, 3  # attn_causal
+STAGE_WEIGHTS = 3  # attn_stage
+
+
+class Error(ctypes.Structure):
+    _fields_ = [("status", c_int), ("argument", c_char * 24), ("message", c_char * 232)]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        ("dtype", c_int),
+        ("shape", c_int64 * 4),
+        ("stride", c_int64 * 4),
+    ]
+
+
+class ContextOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("threads", c_int),
+        ("isa", c_char_p),
+        ("allocate", c_void_p),
+        ("release", c_void_p),
+        ("memory_user", c_void_p),
+        ("parallel_for", c_void_p),
+        ("parallel_user", c_void_p),
+    ]
+
+
+class SdpaArgs(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("out", Tensor),
+        ("scale", c_double),
+        ("causal", c_int),
+        ("causal_offset", c_int64),
+        ("window_left", c_int64),
+        ("window_right", c_int64),
+        ("mask", c_void_p),
+        ("key_lengths", c_void_p),
+        ("cu_seqlens_q", c_void_p),
+        ("cu_seqlens_k", c_void_p),
+        ("sequences", c_int64),
+        ("alibi_slopes", c_void_p),
+        ("sink_logits", c_void_p),
+        ("softcap", c_double),
+        ("dropout", c_double),
+        ("dropout_seed", c_uint64),
+        ("precision", c_int),
+        ("lse", c_void_p),
+        ("scores", c_void_p),
+        ("scores_stage", c_int),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_size_t),
+        ("cache", c_void_p),
+    ]
+
+
+class SdpaGrads(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("dout", Tensor),
+        ("dlse", c_void_p),
+        ("dq", Tensor),
+        ("dk", Tensor),
+        ("dv", Tensor),
+        ("dmask", c_void_p),
+        ("dalibi_slopes", c_void_p),
+        ("dsink_logits", c_void_p),
+    ]
+
+
+class MhaArgs(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("x", Tensor),
+        ("source", Tensor),
+        ("w_q", Tensor),
+        ("w_k", Tensor),
+        ("w_v", Tensor),
+        ("b_q", Tensor),
+        ("b_k", Tensor),
+        ("b_v", Tensor),
+        ("w_o", Tensor),
+        ("b_o", Tensor),
+        ("out", Tensor),
+        ("attention", SdpaArgs),
+        ("output_dropout", c_double),
+        ("output_dropout_seed", c_uint64),
+    ]
+
+
+class MhaGrads(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("dout", Tensor),
+        ("dx", Tensor),
+        ("dsource", Tensor),
+        ("dw_q", Tensor),
+        ("dw_k", Tensor),
+        ("dw_v", Tensor),
+        ("db_q", Tensor),
+        ("db_k", Tensor),
+        ("db_v", Tensor),
+        ("dw_o", Tensor),
+        ("db_o", Tensor),
+        ("dmask", c_void_p),
+        ("dalibi_slopes", c_void_p),
+        ("dsink_logits", c_void_p),
+    ]
+
+
+class CacheOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("B", c_int64),
+        ("Hk", c_int64),
+        ("D", c_int64),
+        ("Dv", c_int64),
+        ("dtype", c_int),
+        ("max_keys", c_int64),
+        ("page_keys", c_int64),
+        ("pages", c_int64),
+        ("allocate", c_void_p),
+        ("release", c_void_p),
+        ("memory_user", c_void_p),
+    ]
+
+
+STRUCTURES = {
+    "attn_error": Error,
+    "attn_tensor": Tensor,
+    "attn_context_options": ContextOptions,
+    "attn_sdpa_args": SdpaArgs,
+    "attn_sdpa_grads": SdpaGrads,
+    "attn_mha_args": MhaArgs,
+    "attn_mha_grads": MhaGrads,
+    "attn_cache_options": CacheOptions,
+}
+
+
+def _codes(structure: Any) -> str:
+    codes = ""
+    for _, kind in structure._fields_:
+        if issubclass(kind, ctypes.Structure):
+            codes += _codes(kind)
+        elif issubclass(kind, ctypes.Array):
+            codes += "%d%s" % (kind._length_, kind._type_._type_)
+        else:
+            codes += kind._type_
+    return codes
+
+
+def packer(structure: Any) -> Callable[..., bytes]:
+    """A function of the structure's numbers, in order, that gives its bytes."""
+    packed = struct.Struct("@" + _codes(structure) + "0q")
+    if packed.size != ctypes.sizeof(structure):
+        raise ImportError("%s is laid out in another way here" % structure.__name__)
+    return packed.pack
+
+
+def framed(structure: Any, embedded: int) -> Callable[..., bytes]:
+    """For a structure of a size, so many tensors and more: a function of the size and, for each
+    tensor, its address and the bytes of all else of it, then of the bytes of all that follows."""
+    rest = ctypes.sizeof(Tensor) - ctypes.sizeof(c_void_p)
+    tail = ctypes.sizeof(structure) - ctypes.sizeof(c_size_t) - embedded * ctypes.sizeof(Tensor)
+    packed = struct.Struct("@N" + "P%ds" % rest * embedded + "%ds" % tail)
+    if packed.size != ctypes.sizeof(structure):
+        raise ImportError("%s is laid out in another way here" % structure.__name__)
+    return packed.pack

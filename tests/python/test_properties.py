@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+# timeout: 1200
+"""Properties of every call that Hypothesis can think of, against float64 NumPy. ATTN_PROPERTY_CASES
+says how many of each; the same ones every time."""
+
+import os
+import unittest
+
+from common import DTYPES, attn, laid_out
+import numpy as np
+
+from cases import Compared, draw
+
+try:
+    import hypothesis
+    from hypothesis import strategies as st
+except ImportError:
+    print("not run: Hypothesis is not installed (Debian's python3-hypothesis)")
+    raise SystemExit(0)
+
+CASES = int(os.environ.get("ATTN_PROPERTY_CASES", 300))
+hypothesis.settings.register_profile(
+    "attn",
+    max_examples=CASES,
+    derandomize=True,  # no seed to lose: what is drawn follows from the test itself
+    database=None,
+    deadline=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+hypothesis.settings.load_profile("attn")
+sdpa = attn.scaled_dot_product_attention
+
+
+class Drawn:
+    """What cases.py and common.py use of a numpy.random.Generator, chosen by Hypothesis: so it
+    finds small calls and combinations on purpose. Arrays of numbers come of a seed it draws."""
+
+    def __init__(self, data):
+        self.draw = data.draw
+        self.numbers = np.random.default_rng(self.draw(st.integers(0, 2**32 - 1), "seed"))
+        # ordinary numbers, or some that are all alike, very small, or so large that one key wins
+        self.size = self.draw(st.sampled_from([1.0, 1.0, 0.0, 2.0**-20, 30.0]), "size")
+
+    def integers(self, low, high=None, size=None, dtype=int):
+        low, high = (0, low) if high is None else (low, high)
+        one = st.integers(int(low), int(high) - 1)
+        if size is None:
+            return np.dtype(dtype).type(self.draw(one))
+        return np.array([self.draw(one) for _ in range(size)], dtype)
+
+    def random(self, shape=None):
+        if shape is None:  # whatever is given when this is small is not there in small examples
+            return 1 - self.draw(st.integers(0, 1000)) / 1001
+        return self.numbers.random(shape)
+
+    def choice(self, values, size=None):
+        one = st.sampled_from([np.int64(x) for x in values])
+        return self.draw(one) if size is None else [self.draw(one) for _ in range(size)]
+
+    def uniform(self, low, high):
+        return self.draw(st.floats(low, high))
+
+    def permutation(self, n):
+        return np.array(self.draw(st.permutations(range(n))), int)
+
+    def standard_normal(self, shape):
+        return self.numbers.standard_normal(shape) * self.size
+
+
+class Interface:
+    def __init__(self, a):
+        self.kept, self.__array_interface__ = a, a.__array_interface__
+
+
+class Capsule:
+    def __init__(self, a):
+        self.a = a
+
+    def __dlpack__(self, **more):
+        return self.a.__dlpack__(**more)
+
+    def __dlpack_device__(self):
+        return self.a.__dlpack_device__()
+
+
+class Converted:
+    def __init__(self, a):
+        self.a = a
+
+    def __array__(self, dtype=None, copy=None):
+        return self.a
+
+
+def handed_over(rng, a):
+    """The array itself, or something that is not one but can be seen as it."""
+    native = a.dtype.kind in "fb" and a.dtype.isnative and a.dtype.name != "bfloat16"
+    way = rng.integers(5)
+    if way == 1 and native:
+        return Interface(a)
+    if way == 2 and native and a.size:
+        return memoryview(a)  # the buffer protocol
+    if way == 3 and native and a.size and a.flags.writeable and a.dtype != bool:
+        return Capsule(a)
+    if way == 4:
+        return Converted(a)
+    return a
+
+
+def dense(a):
+    return np.array(a, order="C")
+
+
+class Properties(Compared, unittest.TestCase):
+    @hypothesis.given(st.data())
+    def test_forward(self, data):
+        rng = Drawn(data)
+        q, k, v, ours, theirs = draw(rng)
+        what = (q.dtype, q.shape, q.strides, k.shape, v.shape, ours)
+        before = [x.tobytes() for x in (q, k, v)]
+        options = {n: handed_over(rng, x) if n == "mask" else x for n, x in ours.items()}
+        inputs = [handed_over(rng, x) for x in (q, k, v)]
+        asked = {"return_weights": True, "return_lse": True}
+        results = sdpa(*inputs, threads=rng.choice([1, 2, 3]), **asked, **options)
+        self.check_forward(q, k, v, results, theirs, what)
+        # bits do not depend on layout, threads, nor on what else is asked for
+        if "mask" in ours:
+            ours["mask"] = dense(ours["mask"])
+        again = sdpa(dense(q), dense(k), dense(v), threads=1, **ours)
+        self.assertEqual(again.tobytes(), results[0].tobytes(), what)
+        place = laid_out(rng, np.zeros(again.shape, again.dtype))
+        if place.flags.writeable:
+            self.assertIs(sdpa(q, k, v, out=place, **ours), place)
+            self.assertEqual(place.tobytes(), again.tobytes(), what)
+        self.assertEqual([x.tobytes() for x in (q, k, v)], before)
+
+    @hypothesis.given(st.data())
+    def test_gradients(self, data):
+        rng = Drawn(data)
+        rng.size = min(rng.size, 1)  # larger scores: tests/unit/test_backward*.c
+        q, k, v, ours, theirs = draw(rng)
+        what = (q.dtype, q.shape, k.shape, v.shape, ours)
+        self.check_gradients(rng, q, k, v, ours, theirs, what, lambda x: handed_over(rng, x))
+
+    @hypothesis.given(st.data())
+    def test_repeated_inputs(self, data):
+        """Strides of 0 are read as what they stand for. One number that is added again and again
+        rounds the same way each time, so the 8 units of the bound grow with a chunk's keys
+        (docs/NUMERICS.md)."""
+        rng = Drawn(data)
+        q, k, v, ours, theirs = draw(rng)
+        k, v = (
+            np.broadcast_to(x[tuple(slice(1) for _ in x.shape[:-1])], x.shape) if x.size else x
+            for x in (k, v)
+        )
+        results = sdpa(q, k, v, return_weights=True, return_lse=True, **ours)
+        wider = 1 + min(k.shape[-2], 256) / 8
+        self.check_forward(q, k, v, results, theirs, (q.shape, k.shape, ours), wider)
+        self.assertEqual(results[0].tobytes(), sdpa(q, dense(k), dense(v), **ours).tobytes())
+
+    @hypothesis.given(st.data())
+    def test_wrong_arrays(self, data):
+        """A type, a byte order or a shape that does not fit is refused in one line that names it,
+        and nothing is written."""
+        rng = Drawn(data)
+        q, k, v, ours, _ = draw(rng)
+        out = np.full(q.shape[:-1] + v.shape[-1:], 7, q.dtype)
+        arrays = {"q": q, "k": k, "v": v, "out": out}
+        if "mask" in ours:
+            arrays["mask"] = ours.pop("mask")
+        name = data.draw(st.sampled_from(sorted(arrays)))
+        wrong, errors = arrays[name], (TypeError,)
+        how = data.draw(st.sampled_from(["type", "order", "size", "rank"]))
+        if how == "type":
+            kinds = ["i8", "i4", "u1", "c8", "c16", "S4", "O", "M8[s]", "V6"]
+            kinds += [] if name == "mask" else ["?"]
+            if name in "qkv":  # not that of the two others
+                kinds += [d for d in DTYPES if d != q.dtype]
+            wrong = np.zeros(wrong.shape, data.draw(st.sampled_from(kinds)))
+        elif how == "order":
+            hypothesis.assume(wrong.dtype.name in ("float64", "float32", "float16"))
+            wrong, errors = wrong.astype(wrong.dtype.newbyteorder()), (ValueError,)
+        elif how == "size":
+            axis = data.draw(st.integers(0, wrong.ndim - 1))
+            # k and v say how many keys, and k and q how wide: a change of both would be right
+            shape = list(wrong.shape)
+            shape[axis] += 2 if name != "mask" or shape[axis] != 1 else 1000
+            wrong, errors = np.ones(shape, wrong.dtype), (ValueError,)
+            hypothesis.assume(not (ours["enable_gqa"] and name == "q" and axis == q.ndim - 3))
+        else:
+            wrong, errors = np.ones((1,) * 5 + wrong.shape[-1:], wrong.dtype), (ValueError,)
+        arrays[name] = handed_over(rng, wrong) if name != "out" else wrong
+        kept = out.tobytes()
+        with self.assertRaises(errors) as caught:
+            sdpa(**arrays, **ours)
+        line = str(caught.exception)
+        self.assertNotIn("\n", line)
+        self.assertTrue(line and line.split()[0].split("[")[0] in (*"qkv", "mask", "out",
+                                                                   "key_lengths"), line)
+        self.assertEqual(out.tobytes(), kept)
+
+
+if __name__ == "__main__":
+    print("Hypothesis %s, %d cases of each, derandomized" % (hypothesis.__version__, CASES))
+    unittest.main()
