@@ -292,7 +292,10 @@ attn_status attn_sdpa_backward_plan(attn_context *ctx, const attn_sdpa_args *arg
     const attni_plan *p = &bw.plan;
     const attn_sdpa_args *a = &p->args;
     snprintf(info->kernel, sizeof info->kernel, "%s %s %dx%d backward", p->kernels->isa,
-             p->kernels->bits == 32 ? "f32" : "f64", bw.W, bw.keys);
+             bw.unit                  ? "bf16"
+             : p->kernels->bits == 32 ? "f32"
+                                      : "f64",
+             bw.W, bw.keys);
     info->scratch_bytes = bw.scratch_bytes + ATTNI_ALIGN - 1;
     info->threads = bw.workers;
     info->tasks = bw.tasks;

@@ -183,7 +183,8 @@ static void run(const attni_bf16_step *x)
 /* ----------------------------------------------------------------------------- the backward */
 
 /* A square of 16 x 16 sums joins c. */
-INLINE void join_square(const attni_bf16_product *x, const float *sums, int m, int n)
+static __attribute__((noinline)) void join_square(const attni_bf16_product *x, const float *sums,
+                                                  int m, int n)
 {
     for (int i = 0; i < 16; i++) {
         float *to = x->c + (m + i) * x->ldc + n;

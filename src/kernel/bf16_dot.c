@@ -119,6 +119,9 @@ INLINE void add_values(const attni_bf16_step *x, const int mr, const int nv)
 
 /* ------------------------------------------------------------------------ the backward */
 
+/* With the address hidden, or compilers keep those of all rows. */
+#define NEXT_ROW(c, ld) __asm__("" : "=r"(c) : "0"((c) + (ld)))
+
 /* mr rows of A by 16 nv columns of B: one chain of sums. */
 INLINE void multiply_rows(const attni_bf16_product *x, int m, int n, const int mr, const int nv)
 {
@@ -139,13 +142,29 @@ INLINE void multiply_rows(const attni_bf16_product *x, int m, int n, const int m
         }
     }
     float *c = x->c + m * x->ldc + n;
-    const float *f = x->factors ? x->factors + n : NULL;
-    if (f)
-        FOR_U FOR_G s[u][g] = _mm512_fmadd_ps(s[u][g], _mm512_load_ps(f + 16 * g),
-                                              _mm512_load_ps(c + u * x->ldc + 16 * g));
-    else if (x->add)
-        FOR_U FOR_G s[u][g] = _mm512_add_ps(_mm512_load_ps(c + u * x->ldc + 16 * g), s[u][g]);
-    FOR_U FOR_G _mm512_store_ps(c + u * x->ldc + 16 * g, s[u][g]);
+    if (x->factors) {
+        const float *f = x->factors + n;
+        __m512 factor[4];
+        FOR_G factor[g] = _mm512_load_ps(f + 16 * g);
+        FOR_U
+        {
+            FOR_G _mm512_store_ps(c + 16 * g,
+                                  _mm512_fmadd_ps(s[u][g], factor[g], _mm512_load_ps(c + 16 * g)));
+            NEXT_ROW(c, x->ldc);
+        }
+    } else if (x->add) {
+        FOR_U
+        {
+            FOR_G _mm512_store_ps(c + 16 * g, _mm512_add_ps(_mm512_load_ps(c + 16 * g), s[u][g]));
+            NEXT_ROW(c, x->ldc);
+        }
+    } else {
+        FOR_U
+        {
+            FOR_G _mm512_store_ps(c + 16 * g, s[u][g]);
+            NEXT_ROW(c, x->ldc);
+        }
+    }
 }
 
 /* 4 x 64 is faster than 8 x 32: 8 loads for 16 dot products, not 10. */

@@ -81,8 +81,8 @@ typedef struct attni_bf16_step {
     float *sums;
 } attni_bf16_step;
 
-/* The backward's products: c (+)= A B of m x 32 `runs` and 32 `runs` x n elements, A in rows of pairs
- * and B in pairs of rows, as in tile operands. The strides of A and B are in elements. */
+/* The backward's products, c (+)= A B: A of m x 32 `runs` elements, in rows of pairs, and B of 32
+ * `runs` x n, in pairs of rows, as in tile operands. The strides of A and B are in elements. */
 typedef struct attni_bf16_product {
     const attni_bf16 *a;
     ptrdiff_t row, rows16, run; /* of A: from row to row, in 16; to the next 16; to the next 32
