@@ -32,8 +32,9 @@ typedef struct attni_backward {
     bool want_q, want_k, want_v;
     bool want_scores; /* the gradient of the scores, for any result but dv */
     double scale;
-    int W;                  /* queries in a tile */
-    int keys;               /* in a chunk, a function of the sizes alone */
+    const struct attni_bf16_unit *unit; /* that multiplies bf16; NULL: products are of R */
+    int W;                              /* queries in a tile */
+    int keys;                           /* in a chunk, a function of the sizes alone */
     int64_t group, pairs;   /* query heads of a key/value head; key/value heads of all batches */
     int64_t tasks_per_pair; /* chunks of all sequences */
     int64_t tasks;

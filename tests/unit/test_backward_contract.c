@@ -81,12 +81,16 @@ typedef struct results {
     double dalibi[CHECK_MAX_HEADS], dsink[CHECK_MAX_HEADS];
 } results;
 
+/* Where an instruction set has a unit for bf16, half of the cases are its. */
 static void make(check_case *c, problem *p)
 {
     attn_sdpa_args *a = &p->call.args;
+    const char *isa = attn_isa(c->isa).name;
+    const bool narrow = strcmp(isa, "amx") == 0 || strcmp(isa, "avx512bf16") == 0;
     do {
         check_call_random(c, &p->call, WORK);
-    } while (check_count(&a->q) == 0 || check_count(&a->v) == 0);
+    } while (check_count(&a->q) == 0 || check_count(&a->v) == 0 ||
+             (narrow && c->seed % 2 && (a->q.dtype != ATTN_BF16 || a->precision)));
     const int64_t rows[4] = {a->q.shape[0], a->q.shape[1], a->q.shape[2], 1};
     p->dout = check_tensor_new(c, a->q.dtype, a->out.shape, CHECK_DENSE);
     check_call_fill(c, &p->dout, 1);
