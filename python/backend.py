@@ -41,7 +41,7 @@ Version: {version}
 Summary: Self-attention on the CPU: exact, fast, in linear memory; forward and backward
 License: Apache-2.0
 Requires-Python: >=3.9
-Requires-Dist: numpy>=1.21
+Requires-Dist: numpy>=1.23
 Classifier: Operating System :: POSIX :: Linux
 Classifier: Typing :: Typed
 
