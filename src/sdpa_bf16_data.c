@@ -141,13 +141,20 @@ void attni_bf16_clear(const attni_plan *p, tile *t)
     }
 }
 
+/* How much the row's own factor is lowered (attni_bf16_lift), and what rounding it to float costs.
+ * A factor below float's range, of a tiny scale, leaves nothing of any score, and is not. */
+static double lowered(const attni_plan *p, const tile *t, int i)
+{
+    return p->c < 0x1p-126 ? 1 : p->c / (double)t->c[i];
+}
+
 /* A sink is a chunk of one more key, whose logit is in natural units and whose value is nothing. */
 static void add_sink(worker *w, tile *t)
 {
     const attni_plan *p = w->plan;
     attni_bf16_columns *x = w->columns;
     for (int i = 0; i < t->W; i++) { /* log2(e), lowered as the row's own factor may be */
-        x->c[i] = (float)((double)t->c[i] / p->c * 1.4426950408889634074);
+        x->c[i] = (float)(1.4426950408889634074 / lowered(p, t, i));
         x->top[i] = p->args.sink_logits[w->view->h + (i < t->rows ? i / t->per_head : 0)];
     }
     attni_bf16_one_key(x, t->nv);
@@ -165,8 +172,8 @@ static double log_sum(const attni_plan *p, const tile *t, int i)
         return (double)NAN;
     int exponent;
     const double fraction = frexp(l, &exponent);
-    const double lowered = p->c / (double)t->c[i];
-    return (((isinf(m) ? 0 : m) + exponent) * 0.69314718055994530942 + log(fraction)) * lowered;
+    const double log2_sum = (isinf(m) ? 0 : m) + exponent;
+    return (log2_sum * 0.69314718055994530942 + log(fraction)) * lowered(p, t, i);
 }
 
 /* Does log2 units' range not hold this row's scores? */

@@ -208,12 +208,56 @@ static void test_rising(void **state)
     run_property(rising, "rising", 4);
 }
 
+/* A scale so small that its rest is below float's range: all scores are 0, and lse and sinks are
+ * what they are for scores of 0. lse was 0 * infinity, and a sink's logit was taken for 0. */
+static void test_tiny_scale(void **state)
+{
+    (void)state;
+    static const double scales[] = {1e-56, -1e-60, 0x1p-213, 1e-65, 1e-300, 5e-324};
+    uint16_t q[40], k[40], v[40]; /* 1, and 3 or 1 in turn */
+    for (int i = 0; i < 40; i++) {
+        q[i] = k[i] = 0x3F80;
+        v[i] = i % 2 ? 0x3F80 : 0x4040;
+    }
+    attn_context *ctx;
+    attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
+    options.isa = attn_isa(isa).name;
+    assert_int_equal(attn_context_create(&options, &ctx, NULL), ATTN_OK);
+    for (size_t n = 0; n < sizeof scales / sizeof *scales; n++) {
+        for (int64_t S = 1; S <= 40; S += 13) {
+            for (int with_sink = 0; with_sink < 2; with_sink++) {
+                float out[20], lse[20];
+                const float sink = 1.5f;
+                const attn_tensor at_lse = attn_matrix(lse, ATTN_F32, 20, 1);
+                attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+                a.q = attn_matrix(q, ATTN_BF16, 20, 2);
+                a.k = attn_bhtd(k, ATTN_BF16, 1, 1, S, 1);
+                a.k.shape[3] = 2;
+                a.k.stride[3] = 0;
+                a.v = attn_matrix(v, ATTN_BF16, S, 1);
+                a.out = attn_matrix(out, ATTN_F32, 20, 1);
+                a.lse = &at_lse;
+                a.scale = scales[n];
+                a.sink_logits = with_sink ? &sink : NULL;
+                assert_int_equal(attn_sdpa_forward(ctx, &a, NULL), ATTN_OK);
+                const double total = (double)S + (with_sink ? exp(1.5) : 0);
+                const double mean = (double)(2 * S + S % 2) / total;
+                for (int i = 0; i < 20; i++) {
+                    assert_true(fabs((double)lse[i] - log(total)) <= 0.005);
+                    assert_true(fabs((double)out[i] - mean) <= 0.01 * mean);
+                }
+            }
+        }
+    }
+    attn_context_destroy(ctx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_options), cmocka_unit_test(test_other_types),
         cmocka_unit_test(test_accuracy),       cmocka_unit_test(test_two_ways),
-        cmocka_unit_test(test_rising),
+        cmocka_unit_test(test_rising),         cmocka_unit_test(test_tiny_scale),
     };
     static const char *const names[] = {"amx", "avx512bf16"};
     int failed = 0;
