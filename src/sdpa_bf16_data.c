@@ -137,12 +137,12 @@ void attni_bf16_clear(const attni_plan *p, tile *t)
         t->L[i] = 0;
         t->lift[i] = 0;
         t->M[i] = t->top[i] = -INFINITY;
-        t->c[i] = (float)p->c;
+        t->c[i] = fmaxf((float)p->c, 0x1p-149f); /* not 0: a hidden key's -inf must stay that */
     }
 }
 
 /* How much the row's own factor is lowered (attni_bf16_lift), and what rounding it to float costs.
- * A factor below float's range, of a tiny scale, leaves nothing of any score, and is not. */
+ * A factor below float's range, of a tiny scale, is not lowered; it leaves nothing of any score. */
 static double lowered(const attni_plan *p, const tile *t, int i)
 {
     return p->c < 0x1p-126 ? 1 : p->c / (double)t->c[i];
@@ -232,7 +232,7 @@ void attni_bf16_lift(const attni_plan *p, tile *t)
         if (stays[i] || !isfinite(top[i]))
             continue;
         const bool huge = !(fabs((double)top[i]) * p->c < 1.6e38);
-        t->c[i] = (float)(huge ? p->c / 256 : p->c);
+        t->c[i] = huge ? (float)(p->c / 256) : fmaxf((float)p->c, 0x1p-149f);
         t->lift[i] = 40; /* room for the sum of 2^31 of the largest values */
     }
 }

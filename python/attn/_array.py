@@ -38,9 +38,9 @@ def array(x: Any, name: str) -> Any:
         a = np.asarray(x)
     except ValueError as error:
         raise ValueError("%s is not an array: %s" % (name, error)) from None
-    if a.dtype.hasobject and not isinstance(x, ndarray):
-        if a.ndim == 0:
-            raise TypeError("%s is %s; it must be an array" % (name, type(x).__name__))
+    if a.dtype.hasobject and a.ndim == 0:
+        raise TypeError("%s is %s; it must be an array" % (name, type(x).__name__))
+    if a.dtype.hasobject and isinstance(x, (list, tuple)):  # of lists of unequal length
         raise ValueError("%s is not an array of numbers" % name)
     return a
 
