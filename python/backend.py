@@ -17,6 +17,7 @@ import hashlib
 import os
 import re
 import shlex
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -41,7 +42,7 @@ Version: {version}
 Summary: Self-attention on the CPU: exact, fast, in linear memory; forward and backward
 License: Apache-2.0
 Requires-Python: >=3.9
-Requires-Dist: numpy>=1.21
+Requires-Dist: numpy>=1.23
 Classifier: Operating System :: POSIX :: Linux
 Classifier: Typing :: Typed
 
@@ -181,7 +182,8 @@ def write_wheel(directory, files, tag):
             entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
             runs = name.endswith((".so", "/" + PROGRAM))
-            entry.external_attr = (0o755 if runs else 0o644) << 16
+            # a regular file: else pip does not look at who may run it
+            entry.external_attr = (stat.S_IFREG | (0o755 if runs else 0o644)) << 16
             z.writestr(entry, data)
     return wheel
 

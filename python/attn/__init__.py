@@ -17,6 +17,7 @@ from ._sdpa import Gradients, grad, scaled_dot_product_attention
 from ._threadpool import register_threadpoolctl
 
 __all__ = [
+    "__version__",
     "Explanation",
     "Gradients",
     "KVCache",

@@ -40,6 +40,8 @@ def array(x: Any, name: str) -> Any:
         raise ValueError("%s is not an array: %s" % (name, error)) from None
     if a.dtype.hasobject and a.ndim == 0:
         raise TypeError("%s is %s; it must be an array" % (name, type(x).__name__))
+    if a.dtype.hasobject and isinstance(x, (list, tuple)):  # of lists of unequal length
+        raise ValueError("%s is not an array of numbers" % name)
     return a
 
 

@@ -208,12 +208,64 @@ static void test_rising(void **state)
     run_property(rising, "rising", 4);
 }
 
+enum tiny { TINY_PLAIN, TINY_SINK, TINY_DROPOUT, TINY_HIDDEN, TINY_WAYS };
+
+/* 20 queries and S keys that are all 1, values 3 and 1 in turn: weights are equal. */
+static void tiny_call(attn_context *ctx, double scale, int64_t S, enum tiny way)
+{
+    static const uint16_t one = 0x3F80, three_one[] = {0x4040, 0x3F80};
+    uint16_t v[40];
+    float out[20], lse[20] = {0};
+    for (int i = 0; i < 40; i++)
+        v[i] = three_one[i % 2];
+    const float sink = 1.5f;
+    const int64_t seen = way == TINY_HIDDEN && S > 1 ? S - 1 : S;
+    const attn_tensor at_lse = attn_matrix(lse, ATTN_F32, 20, 1);
+    attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+    a.q = attn_matrix(&one, ATTN_BF16, 20, 2);
+    a.k = attn_matrix(&one, ATTN_BF16, S, 2);
+    memset(a.q.stride, 0, sizeof a.q.stride);
+    memset(a.k.stride, 0, sizeof a.k.stride);
+    a.v = attn_matrix(v, ATTN_BF16, S, 1);
+    a.out = attn_matrix(out, ATTN_F32, 20, 1);
+    a.lse = &at_lse;
+    a.scale = scale;
+    a.sink_logits = way == TINY_SINK ? &sink : NULL;
+    a.dropout = way == TINY_DROPOUT ? 0x1p-18 : 0; /* drops nothing, but goes that way */
+    a.key_lengths = &seen;
+    assert_int_equal(attn_sdpa_forward(ctx, &a, NULL), ATTN_OK);
+    const double total = (double)seen + (way == TINY_SINK ? exp(1.5) : 0);
+    const double mean = (double)(2 * seen + seen % 2) / total;
+    for (int i = 0; i < 20; i++) {
+        assert_true(fabs((double)lse[i] - log(total)) <= 0.005);
+        assert_true(fabs((double)out[i] - mean) <= 0.01 * mean);
+    }
+}
+
+/* A scale so small that its rest is below float's range: all scores are 0, and lse and sinks are
+ * what they are for scores of 0. lse was 0 * infinity, a sink's logit was taken for 0, and with
+ * dropout or a mask hidden keys were 0 * -infinity. */
+static void test_tiny_scale(void **state)
+{
+    (void)state;
+    static const double scales[] = {1e-56, -1e-60, 0x1p-213, 1e-65, 1e-300, 5e-324};
+    attn_context *ctx;
+    attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
+    options.isa = attn_isa(isa).name;
+    assert_int_equal(attn_context_create(&options, &ctx, NULL), ATTN_OK);
+    for (size_t n = 0; n < sizeof scales / sizeof *scales; n++)
+        for (int64_t S = 1; S <= 40; S += 13)
+            for (enum tiny way = 0; way < TINY_WAYS; way++)
+                tiny_call(ctx, scales[n], S, way);
+    attn_context_destroy(ctx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_options), cmocka_unit_test(test_other_types),
         cmocka_unit_test(test_accuracy),       cmocka_unit_test(test_two_ways),
-        cmocka_unit_test(test_rising),
+        cmocka_unit_test(test_rising),         cmocka_unit_test(test_tiny_scale),
     };
     static const char *const names[] = {"amx", "avx512bf16"};
     int failed = 0;

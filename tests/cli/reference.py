@@ -69,7 +69,8 @@ def attention(
     seed=0
 ):
     """q [B,H,T,D], k [B,Hk,S,D], v [B,Hk,S,Dv], float64. A dict of what each result should be, of
-    `reach` (A_i: what a row's rounding errors grow with) and `mass` (sum of w |v|)."""
+    `reach` (A_i: what a row's rounding errors grow with), `mass` (sum of w |v|) and `flushed` (what
+    the values would add up to with all weights 1)."""
     B, H, T, D = q.shape
     S = k.shape[2]
     k, v = (np.repeat(x, H // max(x.shape[1], 1), axis=1) for x in (k, v))
@@ -127,6 +128,7 @@ def attention(
         "biased": biased,
         "reach": reach,
         "mass": used @ abs(v),
+        "flushed": np.where(visible, kept, 0) @ np.where(np.isfinite(v), abs(v), 0),
         "size": size + abs(bias),
     }
 
@@ -204,7 +206,7 @@ def bound(want, result, dtype, weight_error=0):
             (8 * u * (1 + want["reach"]) + 2 * weight_error) * want["mass"]
             + relative * abs(want["out"]) * 1.01
             + least
-            + tiny
+            + tiny * (1 + want["flushed"])  # weights that small may be 0
         )
     if result == "weights":
         return (8 * u * (1 + want["reach"]) + 2 * weight_error) * want["weights"] + tiny

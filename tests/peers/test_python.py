@@ -39,8 +39,9 @@ class Package(unittest.TestCase):
             self.assertNotIn("not run", said)
 
     def test_types(self):
+        """All but the modules that bind packages which are not typed themselves."""
         said = self.run_python("-m", "mypy", "--strict", "--cache-dir", os.devnull,
-                               ROOT / "python" / "attn")
+                               "--exclude", r"/_?(onnx|torch)\w*\.py$", ROOT / "python" / "attn")
         self.assertIn("no issues found", said)
 
     def test_tour(self):

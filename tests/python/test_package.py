@@ -4,6 +4,7 @@
 
 import glob
 import os
+import stat
 import subprocess
 import sys
 import tarfile
@@ -62,6 +63,9 @@ class Package(unittest.TestCase):
         self.assertLess(os.path.getsize(wheel), 2 << 20)
         with zipfile.ZipFile(wheel) as z:
             names = z.namelist()
+            mode = z.getinfo("attn/attn-program").external_attr >> 16
+            self.assertEqual(stat.S_IMODE(mode), 0o755)
+            self.assertTrue(stat.S_ISREG(mode))  # or pip would not make it executable
             z.extractall("installed")
             entries = z.read("attn-%s.dist-info/entry_points.txt" % version).decode()
             record = z.read("attn-%s.dist-info/RECORD" % version).decode().splitlines()
