@@ -11,11 +11,13 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "peers"), str(ROOT / "tests" / "cli"), str(ROOT / "bench")]
+FOLDERS = ["tests/peers", "tests/cli", "bench", "python"]
+sys.path[:0] = [str(ROOT / folder) for folder in FOLDERS]
 
 import environment
 
-PACKAGES = ["torch==2.13.0", "numpy==2.4.6", "safetensors==0.8.0"]
+PACKAGES = ["torch==2.13.0", "numpy==2.4.6", "safetensors==0.8.0", "transformers==5.23.0"]
+TESTS = ["test_nn", "test_train", "test_safetensors", "test_torch", "test_transformers"]
 
 
 def main():
@@ -25,7 +27,9 @@ def main():
     if not (build / "libattn.so").exists():
         sys.exit(f"run.py: {build}/libattn.so is not there; `make build` makes it")
     os.chdir(build)  # the tests make folders of their own below it
-    names = sys.argv[1:] or ["test_nn", "test_train", "test_safetensors"]
+    os.environ.setdefault("ATTN_LIBRARY", str(build / "libattn.so"))
+    os.environ["PYTHONPATH"] = str(ROOT / "python")  # of programs that a test starts
+    names = sys.argv[1:] or TESTS
     unittest.main(module=None, argv=[sys.argv[0], *names])
 
 
