@@ -31,7 +31,7 @@ test: ## every test
 	cmake --build --preset release -j $(JOBS)
 	ctest --preset release -j $(JOBS)
 
-test-peers: build ## modules, training and files against PyTorch and safetensors, from PyPI
+test-peers: build ## modules, training, files and attn.torch against PyTorch and others, from PyPI
 	tools/install-deps.sh bench
 	tests/peers/run.py
 
