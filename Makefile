@@ -31,7 +31,7 @@ test: ## every test
 	cmake --build --preset release -j $(JOBS)
 	ctest --preset release -j $(JOBS)
 
-test-peers: build ## against PyTorch and safetensors, and ONNX's own tests of its Attention; from PyPI
+test-peers: build ## what needs PyPI: PyTorch, transformers, ONNX and others beside it
 	tools/install-deps.sh bench
 	tests/peers/run.py
 

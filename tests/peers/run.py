@@ -17,7 +17,7 @@ import environment
 
 PACKAGES = ["torch==2.13.0", "numpy==2.4.6", "safetensors==0.8.0", "threadpoolctl==3.6.0",
             "ml_dtypes==0.6.0", "hypothesis==6.155.2", "mypy==2.4.1", "nbclient==0.11.0",
-            "ipykernel==7.4.0", "onnx==1.23.2"]
+            "ipykernel==7.4.0", "onnx==1.23.2", "transformers==5.23.0"]
 
 
 def main():
@@ -28,6 +28,8 @@ def main():
     if not (build / "libattn.so").exists():
         sys.exit(f"run.py: {build}/libattn.so is not there; `make build` makes it")
     os.chdir(build)  # the tests make folders of their own below it
+    os.environ.setdefault("ATTN_LIBRARY", str(build / "libattn.so"))
+    os.environ["PYTHONPATH"] = str(ROOT / "python")  # of programs that a test starts
     names = sys.argv[1:] or sorted(f.stem for f in Path(__file__).parent.glob("test_*.py"))
     unittest.main(module=None, argv=[sys.argv[0], *names])
 

@@ -1,0 +1,313 @@
+"""The engine on PyTorch's tensors, where they lie: what attn.torch and its operators call.
+
+Tensors here are dense and on the CPU, four-dimensional where attn.h says so, and nobody looks:
+attn.torch makes sure of it, and PyTorch's dispatcher does for the operators.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+from ctypes import addressof, create_string_buffer, sizeof
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from . import _library
+from ._context import context
+from ._library import BF16, BOOL, BOTTOM_RIGHT, F16, F32, F64, OFFSET, TOP_LEFT, check
+
+CODES = {
+    torch.float64: F64,
+    torch.float32: F32,
+    torch.float16: F16,
+    torch.bfloat16: BF16,
+    torch.bool: BOOL,
+}
+_ABSENT = (0,) * 10
+_pack = _library.packer(_library.SdpaArgs)
+_pack_grads = _library.packer(_library.SdpaGrads)
+_pack_tensor = _library.packer(_library.Tensor)
+_SIZE = sizeof(_library.SdpaArgs)
+_GRADS_SIZE = sizeof(_library.SdpaGrads)
+_forward = _library.library.attn_sdpa_forward
+_backward = _library.library.attn_sdpa_backward
+_threads = torch.get_num_threads
+_empty_strided = torch.empty_strided
+
+
+class Options(NamedTuple):
+    """The numbers of a call, in the order in which the operators take them."""
+
+    scale: float = 0.0  # 0: 1/sqrt(D)
+    causal: int = 0  # attn_causal
+    offset: int = 0
+    left: int = -1
+    right: int = -1
+    softcap: float = 0.0
+    dropout: float = 0.0
+
+
+def options(
+    is_causal: bool,
+    causal_offset: Any,
+    scale: Optional[float],
+    window: Optional[Tuple[int, int]],
+    softcap: float,
+    dropout_p: float,
+) -> Options:
+    """The numbers of a call, from what the functions of this package take."""
+    causal = offset = 0
+    if is_causal:
+        causal = TOP_LEFT
+        if isinstance(causal_offset, str):
+            if causal_offset != "bottom-right":
+                raise ValueError(
+                    "causal_offset is %r; it must be an integer or 'bottom-right'" % causal_offset
+                )
+            causal = BOTTOM_RIGHT
+        elif causal_offset is not None:
+            causal, offset = OFFSET, causal_offset
+    elif causal_offset is not None:
+        raise ValueError("causal_offset is given without is_causal=True")
+    left = right = -1
+    if window is not None:
+        try:
+            left, right = window
+        except (TypeError, ValueError):
+            message = "window is %r; it must be (left, right), -1: open" % (window,)
+            raise ValueError(message) from None
+    if scale is None:
+        scale = 0.0
+    elif scale == 0:
+        scale = 5e-324  # no score is anything but 0, and to the engine 0 is the usual scale
+    return Options(
+        scale, causal, _integer(offset, "causal_offset"), _integer(left, "window"),
+        _integer(right, "window"), softcap, dropout_p,
+    )  # fmt: skip
+
+
+def _integer(x: Any, name: str) -> int:
+    if isinstance(x, torch.SymInt):
+        return x  # type: ignore[return-value]
+    try:
+        x = operator.index(x)
+    except TypeError:
+        message = "%s is %r; it must be an integer" % (name, x)
+        raise TypeError(message) from None
+    if not -(1 << 63) <= x < 1 << 63:
+        raise ValueError("%s is %d; that is no 64-bit integer" % (name, x))
+    return x
+
+
+def _view(t: Tensor) -> Tuple[int, ...]:
+    """The ten numbers of an attn_tensor."""
+    return (t.data_ptr(), CODES.get(t.dtype, 0), *t.shape, *t.stride())
+
+
+def check_ranks(*tensors: Optional[Tensor]) -> None:
+    for t in tensors:
+        if t is not None and t.dim() != 4:
+            raise ValueError(
+                "a tensor of the operator has %d dimensions; all but vectors must have 4" % t.dim()
+            )
+
+
+def _at(t: Tensor) -> Tuple[Any, int]:
+    """An attn_tensor in memory, and its address."""
+    memory = create_string_buffer(_pack_tensor(*_view(t)))
+    return memory, addressof(memory)
+
+
+def _vector(t: Tensor, name: str, n: int, dtype: torch.dtype, letter: str) -> Tensor:
+    """A dense copy [n]: the engine checks what it then indexes with, and another thread may write
+    meanwhile."""
+    if t.dim() != 1 or t.shape[0] != n:
+        shape = tuple(t.shape)
+        raise ValueError("%s has shape %s; it must be (%s,) = (%d,)" % (name, shape, letter, n))
+    return t.detach().to(dtype, copy=True).contiguous()
+
+
+def out_strides(q: Tensor, Dv: int) -> Tuple[int, int, int, int]:
+    """Of the result [B,H,T,Dv]: dense, with H and T in the order that they have in q's memory, as
+    PyTorch's kernel for the CPU does it: heads that a view took apart, a view puts together."""
+    _, H, T, _ = q.shape
+    if q.stride(1) < q.stride(2):
+        return T * H * Dv, Dv, H * Dv, 1
+    return T * H * Dv, T * Dv, Dv, 1
+
+
+def lse_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of the lse that is kept for the backward: what it rounds off is an error of every weight."""
+    return torch.float64 if dtype in (torch.float64, torch.float32) else torch.float32
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """Of lse as it is returned, and of gradients that sum over rows."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _arguments(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Optional[Tensor], mask: Optional[Tensor],
+    alibi: Optional[Tensor], sinks: Optional[Tensor], key_lengths: Optional[Tensor], seed: int,
+    o: Options,
+) -> Tuple[bytes, List[Any]]:  # fmt: skip
+    """The bytes of an attn_sdpa_args, and what has to live while they are used."""
+    keep: List[Any] = []
+    mask_at = lengths_at = alibi_at = sinks_at = lse_at = 0
+    heads = q.shape[1]
+    if mask is not None:
+        memory, mask_at = _at(mask)
+        keep.append(memory)
+    if key_lengths is not None:
+        lengths = _vector(key_lengths, "key_lengths", q.shape[0], torch.int64, "B")
+        lengths_at = lengths.data_ptr()
+        keep.append(lengths)
+    if alibi is not None:
+        slopes = _vector(alibi, "alibi", heads, torch.float32, "H")
+        alibi_at = slopes.data_ptr()
+        keep.append(slopes)
+    if sinks is not None:
+        logits = _vector(sinks, "sinks", heads, torch.float32, "H")
+        sinks_at = logits.data_ptr()
+        keep.append(logits)
+    if lse is not None:
+        memory, lse_at = _at(lse.unsqueeze(-1))
+        keep.append(memory)
+    packed = _pack(
+        _SIZE, *_view(q), *_view(k), *_view(v), *_view(out), o.scale, o.causal, o.offset, o.left,
+        o.right, mask_at, lengths_at, 0, 0, 0, alibi_at, sinks_at, o.softcap, o.dropout, seed,
+        0, lse_at, 0, 0, 0, 0, 0,
+    )  # fmt: skip
+    return packed, keep
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], alibi: Optional[Tensor],
+    sinks: Optional[Tensor], key_lengths: Optional[Tensor], seed: int, o: Options,
+    want_lse: Optional[torch.dtype],
+) -> Tuple[Tensor, Optional[Tensor]]:  # fmt: skip
+    """The result [B,H,T,Dv] and, where a type is named, the lse [B,H,T] in it."""
+    B, H, T, _ = q.shape
+    Dv = v.shape[3]
+    out = _empty_strided((B, H, T, Dv), out_strides(q, Dv), dtype=q.dtype)
+    lse = None if want_lse is None else torch.empty((B, H, T), dtype=want_lse)
+    packed, keep = _arguments(q, k, v, out, lse, mask, alibi, sinks, key_lengths, seed, o)
+    # The message is asked for only when there is one: errors are found before anything is written.
+    if _forward(context(_threads()), packed, None):
+        check(_forward, context(_threads()), packed)
+    del keep
+    return out, lse
+
+
+# A call without vectors, over and over with tensors of the same shapes: all of its arguments but
+# five addresses are known from the time before.
+_plans: Dict[Any, Tuple[Any, ...]] = {}
+_PLANS = 512  # that are kept; a decoder has a new one with each token
+_ADDRESSES = [
+    getattr(_library.SdpaArgs, name).offset + _library.Tensor.data.offset
+    for name in ("q", "k", "v", "out")
+] + [_library.SdpaArgs.mask.offset]
+_CUTS = [0, *(x for at in _ADDRESSES for x in (at, at + 8)), _SIZE]
+_PIECES = list(zip(_CUTS[::2], _CUTS[1::2]))
+_patch = struct.Struct("=" + "Q".join("%ds" % (b - a) for a, b in _PIECES)).pack
+_patch_tensor = struct.Struct("=Q%ds" % (sizeof(_library.Tensor) - 8)).pack
+
+
+def _key(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], *numbers: Any) -> Tuple[Any, ...]:
+    """What a plan depends on."""
+    key = (
+        q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype,
+        numbers,
+    )  # fmt: skip
+    return key if mask is None else (*key, mask.shape, mask.stride(), mask.dtype)
+
+
+def repeat(
+    q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], *numbers: Any
+) -> Optional[Tensor]:
+    """The result of a call of a kind that remember() was told of; else None."""
+    try:
+        a, b, c, d, e, f, masked, dtype, shape, strides = _plans[_key(q, k, v, mask, *numbers)]
+    except (KeyError, TypeError, RuntimeError):  # unknown; window is a list; there are no strides
+        return None
+    q_at, k_at, v_at, mask_at = q.data_ptr(), k.data_ptr(), v.data_ptr(), 0
+    if not (q_at and k_at and v_at):
+        return None  # there are no elements, or no memory: the zeros that autograd makes
+    if mask is not None:
+        memory = create_string_buffer(_patch_tensor(mask.data_ptr(), masked))
+        mask_at = addressof(memory)
+    out = _empty_strided(shape, strides, dtype=dtype)
+    packed = _patch(a, q_at, b, k_at, c, v_at, d, out.data_ptr(), e, mask_at, f)
+    # The message is asked for only when there is one: errors are found before anything is written.
+    if _forward(context(_threads()), packed, None):
+        check(_forward, context(_threads()), packed)
+    return out
+
+
+def remember(
+    q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], out: Tensor, o: Options, *numbers: Any
+) -> None:
+    """Lets repeat() do what forward() has just done. All but the mask have four dimensions; nothing
+    broadcasts but the mask, and key/value heads."""
+    shaped = mask
+    if mask is not None:
+        shaped = mask[(None,) * (4 - mask.dim())]
+    packed, _ = _arguments(q, k, v, out, None, shaped, None, None, None, 0, o)
+    pieces = [packed[a:b] for a, b in _PIECES]
+    masked = None if shaped is None else _pack_tensor(*_view(shaped))[8:]
+    if len(_plans) >= _PLANS:
+        _plans.clear()
+    _plans[_key(q, k, v, mask, *numbers)] = (
+        *pieces, masked, out.dtype, tuple(out.shape), out.stride()
+    )  # fmt: skip
+
+
+def backward(
+    dout: Tensor, dlse: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, out: Tensor,
+    lse: Tensor, mask: Optional[Tensor], alibi: Optional[Tensor], sinks: Optional[Tensor],
+    key_lengths: Optional[Tensor], seed: int, o: Options, want: Sequence[bool],
+) -> Tuple[Tensor, ...]:  # fmt: skip
+    """The gradients of q, k, v, mask, alibi and sinks, of their shapes and types; one of no
+    elements for what is not wanted."""
+    packed, keep = _arguments(q, k, v, out, lse, mask, alibi, sinks, key_lengths, seed, o)
+    made = gradients(q, k, v, mask, alibi, sinks, want)
+    three = [_view(x) if wanted else _ABSENT for x, wanted in zip(made[:3], want)]
+    dmask_at = dlse_at = 0
+    if want[3]:
+        memory, dmask_at = _at(made[3])
+        keep.append(memory)
+    if dlse is not None:
+        memory, dlse_at = _at(dlse.unsqueeze(-1))
+        keep.append(memory)
+    vectors = [x.data_ptr() if wanted else 0 for x, wanted in zip(made[4:], want[4:])]
+    grads = _pack_grads(
+        _GRADS_SIZE, *_view(dout), dlse_at, *three[0], *three[1], *three[2], dmask_at, *vectors
+    )
+    check(_backward, context(_threads()), packed, grads)
+    return tuple(
+        x.to(given.dtype) if wanted and given is not None else x
+        for x, given, wanted in zip(made, (q, k, v, mask, alibi, sinks), want)
+    )
+
+
+def gradients(
+    q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], alibi: Optional[Tensor],
+    sinks: Optional[Tensor], want: Sequence[bool],
+) -> List[Tensor]:  # fmt: skip
+    """Memory for them as the engine writes them, in the layout of what they belong to."""
+    made = []
+    for x, wanted, dtype in (
+        (q, want[0], q.dtype),
+        (k, want[1], k.dtype),
+        (v, want[2], v.dtype),
+        (mask, want[3], wide(q.dtype)),
+        (alibi, want[4], torch.float64),
+        (sinks, want[5], torch.float64),
+    ):
+        if wanted and x is not None:
+            made.append(torch.empty_like(x, dtype=dtype))
+        else:
+            made.append(q.new_empty(0))
+    return made

@@ -1,0 +1,85 @@
+"""The attention of Hugging Face's models: what attn.torch.register() registers."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from . import _torch_engine as engine
+from . import torch as attn_torch
+
+
+def attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Optional[Tensor],
+    dropout: float = 0.0,
+    scaling: Optional[float] = None,
+    is_causal: Optional[bool] = None,
+    softcap: Optional[float] = None,
+    position_bias: Optional[Tensor] = None,
+    s_aux: Optional[Tensor] = None,
+    cache: Any = None,
+    **more: Any,
+) -> Tuple[Tensor, None]:
+    """The attention of a layer: query [B,H,T,D], key [B,Hk,S,D], value [B,Hk,S,Dv] to [B,T,H,Dv],
+    and None for the weights, as transformers' "sdpa" gives.
+
+    attention_mask is what sdpa_mask() made, and says all that is visible, windows included; None:
+    everything, or, where the layer is causal and has more than one query, j <= i. position_bias
+    (T5) is added to the scores, s_aux (gpt-oss) are sinks.
+    """
+    if query.device.type != "cpu":
+        if softcap is not None or s_aux is not None:
+            raise NotImplementedError(
+                "query is on %s; attn computes on a CPU, and transformers' sdpa has no softcap and "
+                "no sinks; use another attn_implementation there" % query.device
+            )
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout, scaling, is_causal, position_bias,
+            cache, **more,
+        )  # fmt: skip
+    if cache is not None:
+        raise NotImplementedError(
+            "attn does not know paged caches (continuous batching); use attn_implementation='sdpa'"
+        )
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    # As in sdpa_attention_forward: one query is the last one, which sees every key there is.
+    causal = attention_mask is None and query.shape[2] > 1 and bool(is_causal)
+    if position_bias is None and s_aux is None:
+        out = attn_torch.scaled_dot_product_attention(
+            query, key, value, attention_mask, dropout, causal, scaling, True,
+            softcap=softcap or 0.0,
+        )  # fmt: skip
+    else:
+        mask = attention_mask
+        if position_bias is not None:
+            mask = _biased(position_bias, attention_mask)
+        o = engine.options(causal, None, scaling, None, softcap or 0.0, dropout)
+        out, _ = attn_torch.attend(
+            query, key, value, mask, True, o, None, s_aux, None, None, False
+        )
+    # The result is [B,T,H,Dv] in memory: nothing is copied.
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _biased(bias: Tensor, mask: Optional[Tensor]) -> Tensor:
+    """One mask of a position bias and what is visible."""
+    if mask is None:
+        return bias
+    if mask.dtype == torch.bool:
+        return torch.where(mask, bias, float("-inf"))
+    return bias + mask
+
+
+def register(name: str) -> None:
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, sdpa_mask)

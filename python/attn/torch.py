@@ -1,0 +1,467 @@
+"""attn on PyTorch's tensors: the function, an operator that autograd and torch.compile know, a
+patch for what calls PyTorch's own function, and an attention for Hugging Face's models.
+
+    import attn.torch
+    out = attn.torch.scaled_dot_product_attention(q, k, v, is_causal=True)
+    with attn.torch.patch():                              # whatever calls PyTorch's function
+        out = model(x)
+    attn.torch.register()                                 # Hugging Face's transformers
+    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="attn")
+
+Needs PyTorch 2.6 or newer, which `import attn` alone does not load. Calls work with as many threads
+as torch.get_num_threads() says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union
+
+import torch
+import torch.nn.functional
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from . import _torch_engine as engine
+from . import _torch_operator as operator
+from ._torch_engine import CODES, Options
+
+__all__ = ["patch", "register", "scaled_dot_product_attention"]
+
+_Numbers = Union[Tensor, Sequence[float], float]
+_keys = torch._C._dispatch_keys
+_compiling = torch.compiler.is_compiling
+_grad_enabled = torch.is_grad_enabled
+_autocasting = torch._C._is_any_autocast_enabled
+_functorch = torch._C._are_functorch_transforms_active
+_modes = torch._C._len_torch_dispatch_stack
+_tracing = torch._C._get_tracing_state
+_FLOATS = tuple(t for t in CODES if t.is_floating_point)
+
+
+def _usual_keys() -> Any:
+    with torch.inference_mode():
+        inference = torch.empty(0)
+    return frozenset(_keys(t).raw_repr() for t in (torch.empty(0), inference))
+
+
+_KEYS = _usual_keys()
+
+
+def _ordinary(t: Any) -> bool:
+    """Is it a dense tensor on the CPU, whose memory holds its numbers? Fake, sparse, nested,
+    quantised, batched and negated ones, zeros without memory, most subclasses, and tensors of
+    other devices have other dispatch keys."""
+    return isinstance(t, Tensor) and _keys(t).raw_repr() in _KEYS
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Optional[Tensor] = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Optional[float] = None,
+    enable_gqa: bool = False,
+    *,
+    window: Optional[Tuple[int, int]] = None,
+    softcap: float = 0.0,
+    alibi: Optional[_Numbers] = None,
+    sinks: Optional[_Numbers] = None,
+    key_lengths: Optional[_Numbers] = None,
+    causal_offset: Union[int, str, None] = None,
+    seed: Optional[int] = None,
+    return_lse: bool = False,
+) -> Any:
+    """softmax(scale * query key^T + bias, over visible keys) value: PyTorch's function, and more.
+
+    Shapes, with T queries, S keys, H heads: query [..,H,T,D], key [..,Hk,S,D], value [..,Hk,S,Dv],
+    result [..,H,T,Dv], two or more dimensions; those before the last two broadcast. Hk is H or 1,
+    or with enable_gqa a divisor of H: query head h reads key/value head h // (H // Hk). One of
+    float64, float32, float16, bfloat16 on a CPU, of any strides, read where they lie. The result
+    of four dimensions is [B,T,H,Dv] in memory if query is, as PyTorch's; others are contiguous.
+
+    attn_mask      bool (True: attend) or float (added), of a shape that broadcasts to [..,H,T,S]
+    dropout_p      0 <= p <= 1: weights are kept with probability 1-p, times 1/(1-p), by
+    seed           0..2^64-1; None: drawn from PyTorch's generator of the CPU, which
+                   torch.manual_seed() sets. The decisions are not those of PyTorch's function
+    is_causal      query i sees keys j <= i + off, off = 0: not together with attn_mask
+    scale          of the scores; None: 1/sqrt(D)
+
+    And what PyTorch's has not:
+
+    window         (left, right): i + off - left <= j <= i + off + right; -1: open
+    softcap        c > 0: scores become c * tanh(score / c), before mask and alibi
+    alibi          [H] slopes: adds slope * (j - i - off)
+    sinks          [H] logits: one more in each row's denominator
+    key_lengths    [B] integers: only keys j < key_lengths[b] are seen
+    causal_offset  off: an integer, or "bottom-right": S - T, with key_lengths[b] for S
+    return_lse     gives (result, lse), lse [..,H,T] the logarithm of the softmax's denominator,
+                   float32, or float64 for float64
+
+    Differentiable, once, in query, key, value, a float attn_mask, alibi, sinks, from the result and
+    from lse; forward and backward need memory linear in T and S. A row that sees nothing gives 0.
+    Works under torch.compile, autocast and with fake tensors.
+
+    Raises TypeError for a type, ValueError for a shape or a value, NotImplementedError for a tensor
+    that is not on a CPU, for second derivatives, for torch.func's transforms and forward mode. Bits
+    do not depend on threads nor on strides. Other Python threads run meanwhile.
+
+    Source: Vaswani et al. 2017; include/attn.h names the others.
+    """
+    plain = (
+        alibi is None
+        and sinks is None
+        and key_lengths is None
+        and causal_offset is None
+        and not dropout_p
+        and not return_lse
+        and not (is_causal and attn_mask is not None)
+        and not _compiling()
+        and _direct(query, key, value, attn_mask)
+        and not _autocasting()
+    )
+    if plain:
+        out = engine.repeat(
+            query, key, value, attn_mask, is_causal, scale, enable_gqa, softcap, window
+        )  # fmt: skip
+        if out is not None:
+            return out
+    if attn_mask is not None and is_causal:
+        raise ValueError("attn_mask and is_causal exclude each other; make one mask of both")
+    o = engine.options(is_causal, causal_offset, scale, window, softcap, dropout_p)
+    out, lse = attend(
+        query, key, value, attn_mask, enable_gqa, o, alibi, sinks, key_lengths, seed, return_lse
+    )
+    if plain and query.dim() == key.dim() == value.dim() == 4 and _equal_batches(query, key, value):
+        window = None if window is None else tuple(window)
+        engine.remember(
+            query, key, value, attn_mask, out, o, is_causal, scale, enable_gqa, softcap, window
+        )  # fmt: skip
+    return (out, lse) if return_lse else out
+
+
+def _equal_batches(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Are these what the engine gets, as they are?"""
+    return q.shape[0] == k.shape[0] == v.shape[0] and k.shape[1] == v.shape[1] <= q.shape[1]
+
+
+def _direct(q: Tensor, k: Tensor, v: Tensor, *more: Optional[Tensor]) -> bool:
+    """May the engine be called without PyTorch's dispatcher? That takes longer over an operator in
+    Python than a small call takes in all, so it is left out where it would do nothing: tensors are
+    dense and on the CPU, their memory holds their numbers, and nobody differentiates, transforms,
+    traces or looks on."""
+    if _functorch() or _modes() or _tracing() or forward_ad._current_level >= 0:
+        return False
+    if not (
+        type(q) is type(k) is type(v) is Tensor
+        and q.is_cpu
+        and k.is_cpu
+        and v.is_cpu
+        and not (q.is_neg() or k.is_neg() or v.is_neg())
+    ) and not (_ordinary(q) and _ordinary(k) and _ordinary(v)):
+        return False
+    differentiated = _grad_enabled()
+    if differentiated and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return False
+    for t in more:
+        if t is not None and (
+            not _ordinary(t) or differentiated and t.requires_grad
+        ):
+            return False
+    return True
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], enable_gqa: bool, o: Options,
+    alibi: Optional[_Numbers], sinks: Optional[_Numbers], key_lengths: Optional[_Numbers],
+    seed: Optional[int], return_lse: bool,
+) -> Tuple[Tensor, Optional[Tensor]]:  # fmt: skip
+    """scaled_dot_product_attention() when its options are numbers; lse if it is asked for. Here
+    mask and causal are both allowed."""
+    if _autocasting() and torch.is_autocast_enabled("cpu"):
+        q, k, v, mask = (_autocast(t) for t in (q, k, v, mask))
+    _check_types(q, k, v, mask)
+    rank = max(q.dim(), k.dim(), v.dim())
+    q, k, v, mask, lead = _four_dimensions(q, k, v, mask, enable_gqa)
+    vectors = [
+        _vector(alibi, "alibi", q.shape[1], torch.float32),
+        _vector(sinks, "sinks", q.shape[1], torch.float32),
+        _vector(key_lengths, "key_lengths", q.shape[0], torch.int64),
+    ]
+    if not _compiling():
+        _check_transforms(q, k, v, mask, *vectors)
+    p = o.dropout
+    if not 0 <= p <= 1:
+        raise ValueError("dropout_p is %g; it must be 0 <= p <= 1" % p)
+    if p == 1:
+        o = o._replace(dropout=0.0)
+    drawn = _seed(seed) if 0 < p < 1 else None
+    if not _compiling() and _direct(q, k, v, mask, *vectors, *(q, k, v)):
+        number = 0 if drawn is None else int(drawn) % (1 << 64)
+        kind = engine.wide(q.dtype) if return_lse else None
+        out, lse = engine.forward(q, k, v, mask, *vectors, number, o, kind)
+    else:
+        out, lse = operator.sdpa(q, k, v, mask, *vectors, drawn, *o)
+        lse = lse.to(engine.wide(q.dtype)) if return_lse else None
+    if p == 1:
+        out = out.masked_fill(torch.ones((), dtype=torch.bool, device=out.device), 0.0)
+    if rank == 4:
+        return out, lse
+    heads = out.shape[1:] if rank > 2 else out.shape[2:]
+    out = out.reshape(lead + heads).contiguous()  # as PyTorch's is, where it has other ranks
+    return out, None if lse is None else lse.reshape(lead + heads[:-1])
+
+
+def _autocast(t: Optional[Tensor]) -> Optional[Tensor]:
+    """What autocast does to the arguments of PyTorch's function."""
+    if t is None or t.device.type != "cpu" or t.dtype not in _FLOATS or t.dtype == torch.float64:
+        return t
+    return t.to(torch.get_autocast_dtype("cpu"))
+
+
+def _check_types(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor]) -> None:
+    for name, t in (("query", q), ("key", k), ("value", v), ("attn_mask", mask)):
+        if t is None and name == "attn_mask":
+            continue
+        if not isinstance(t, Tensor):
+            raise TypeError("%s is %s; it must be a tensor" % (name, type(t).__name__))
+        if t.device.type not in ("cpu", "meta"):
+            raise NotImplementedError(
+                "%s is on %s; attn computes on a CPU. Under attn.torch.patch() PyTorch's own "
+                "function gets such calls" % (name, t.device)
+            )
+        if t.layout != torch.strided or t.is_nested:
+            raise TypeError("%s is not dense; use a dense tensor, and a mask or key_lengths" % name)
+    if q.dtype not in _FLOATS:
+        raise TypeError("query is %s; it must be float64, float32, float16 or bfloat16" % q.dtype)
+    if k.dtype != q.dtype or v.dtype != q.dtype:
+        raise TypeError(
+            "query is %s, key is %s and value is %s; they must share one dtype"
+            % (q.dtype, k.dtype, v.dtype)
+        )
+    if mask is not None and mask.dtype not in CODES:
+        raise TypeError("attn_mask is %s; it must be bool or a float type" % mask.dtype)
+
+
+def _check_transforms(*tensors: Optional[Tensor]) -> None:
+    """Raises where the operator would do something else than was asked: it has no tangents."""
+    if forward_ad._current_level >= 0 or _functorch():
+        for t in tensors:
+            if t is not None and (
+                torch._C._functorch.is_functorch_wrapped_tensor(t)
+                or forward_ad.unpack_dual(t).tangent is not None
+            ):
+                raise NotImplementedError(
+                    "attn has no rules for torch.func's transforms (vmap, grad, jvp, ...) nor for "
+                    "forward-mode derivatives; under attn.torch.patch() PyTorch's own function "
+                    "gets such calls"
+                )
+
+
+def _common(name: str, q: int, k: int, v: int) -> int:
+    """The size that three broadcast to."""
+    size = q if q != 1 else k if k != 1 else v
+    if (q != 1 and q != size) or (k != 1 and k != size) or (v != 1 and v != size):
+        raise ValueError(
+            "query, key and value have %d, %d and %d %s; they must be equal or 1" % (q, k, v, name)
+        )
+    return size
+
+
+def _four_dimensions(
+    q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], enable_gqa: bool
+) -> Tuple[Tensor, Tensor, Tensor, Optional[Tensor], Tuple[int, ...]]:
+    """[B,H,T,D], [B,Hk,S,D], [B,Hk,S,Dv], the mask [B|1,H|1,T|1,S|1], as views where that is
+    possible; and the result's sizes before the last three."""
+    ranks = q.dim(), k.dim(), v.dim()
+    rank = max(ranks)
+    if min(ranks) < 2:
+        raise ValueError(
+            "query, key and value have %d, %d and %d dimensions; they must have 2 or more" % ranks
+        )
+    if mask is not None and not 2 <= mask.dim() <= max(rank, 2):
+        raise ValueError(
+            "attn_mask has %d dimensions; it must have 2 to query's %d" % (mask.dim(), rank)
+        )
+    wide = max(rank, 4)
+    q, k, v = (t if t.dim() == wide else t[(None,) * (wide - t.dim())] for t in (q, k, v))
+    if mask is not None and mask.dim() < wide:
+        mask = mask[(None,) * (wide - mask.dim())]
+    sizes = [_common("in a dimension", *s) for s in zip(q.shape[:-3], k.shape[:-3], v.shape[:-3])]
+    lead = () if rank < 4 else tuple(sizes)
+    q, k, v = (_batch(t, sizes) for t in (q, k, v))
+    if mask is not None:
+        _check_broadcast(mask, (*sizes, *_common_tail(q, k, v)))
+        repeats = all(n == 1 for n in mask.shape[:-3])
+        mask = _batch(mask, [1] * len(sizes) if repeats else sizes)
+    q, k, v = _heads(q, k, v, enable_gqa)
+    if q.shape[3] != k.shape[3]:
+        raise ValueError(
+            "key has D=%d (dimension -1) and query has %d; they must be equal"
+            % (k.shape[3], q.shape[3])
+        )
+    if k.shape[2] != v.shape[2]:
+        raise ValueError(
+            "value has S=%d (dimension -2) and key has %d; they must be equal"
+            % (v.shape[2], k.shape[2])
+        )
+    return q, k, v, mask, lead
+
+
+def _common_tail(q: Tensor, k: Tensor, v: Tensor) -> Tuple[int, int, int]:
+    """H, T and S."""
+    heads = max(q.shape[-3], k.shape[-3], v.shape[-3]) if q.shape[-3] == 1 else q.shape[-3]
+    return heads, q.shape[-2], k.shape[-2]
+
+
+def _check_broadcast(mask: Tensor, sizes: Tuple[int, ...]) -> None:
+    for n, m in zip(sizes, mask.shape):
+        if m != n and m != 1:
+            raise ValueError(
+                "attn_mask has shape %s; it must broadcast to [..,H,T,S] = %s"
+                % (tuple(mask.shape), sizes)
+            )
+
+
+def _batch(t: Tensor, sizes: List[int]) -> Tensor:
+    """t [..,H,T,D], expanded to these sizes, with one dimension in the place of all of them."""
+    if len(sizes) == 1:
+        return t if t.shape[0] == sizes[0] else t.expand(sizes[0], -1, -1, -1)
+    rest = t.shape[-3:]
+    return t.expand(*sizes, *rest).reshape(math.prod(sizes), *rest)
+
+
+def _heads(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> Tuple[Tensor, Tensor, Tensor]:
+    """Heads broadcast, or are shared."""
+    H, Hk, Hv = q.shape[1], k.shape[1], v.shape[1]
+    if H == Hk == Hv:
+        return q, k, v
+    if enable_gqa:
+        if (Hk == 0 or Hv == 0) or H % Hk or H % Hv:
+            raise ValueError(
+                "key and value have %d and %d heads (dimension -3); they must divide query's %d"
+                % (Hk, Hv, H)
+            )
+        if Hk != Hv:
+            k, v = k.repeat_interleave(H // Hk, 1), v.repeat_interleave(H // Hv, 1)
+        return q, k, v
+    try:
+        heads = _common("heads (dimension -3)", H, Hk, Hv)
+    except ValueError as error:
+        raise ValueError("%s; or pass enable_gqa=True" % error) from None
+    if heads == H and Hk == Hv == 1:
+        return q, k, v  # which all heads of query share
+    return (
+        q.expand(-1, heads, -1, -1), k.expand(-1, heads, -1, -1), v.expand(-1, heads, -1, -1)
+    )  # fmt: skip
+
+
+def _vector(x: Optional[_Numbers], name: str, n: int, dtype: torch.dtype) -> Optional[Tensor]:
+    """A tensor [n]; one number stands for n equal ones."""
+    if x is None:
+        return None
+    t = x if isinstance(x, Tensor) else torch.as_tensor(x)
+    if t.is_floating_point() and not dtype.is_floating_point and t.numel():
+        raise TypeError("%s is %s; it must be of integers" % (name, t.dtype))
+    if not isinstance(x, Tensor):
+        t = t.to(dtype)
+    if t.dim() == 0:
+        t = t.expand(n)
+    if t.dim() != 1 or t.shape[0] != n:
+        raise ValueError("%s has shape %s; it must be (%d,)" % (name, tuple(t.shape), n))
+    return t
+
+
+def _seed(seed: Optional[int]) -> Tensor:
+    """The 64 bits as a tensor: so that an operator takes what a compiled graph draws anew."""
+    if seed is None:
+        return torch.randint(-(1 << 63), (1 << 63) - 1, (), dtype=torch.int64, device="cpu")
+    if not 0 <= seed < 1 << 64:
+        raise ValueError("seed is %d; it must be within 0..2^64-1" % seed)
+    return torch.tensor(seed if seed < 1 << 63 else seed - (1 << 64), dtype=torch.int64)
+
+
+# --------------------------------------------------------------------------------- PyTorch's place
+
+_pytorch = torch.nn.functional.scaled_dot_product_attention
+_lock = threading.Lock()
+_patches = 0
+
+
+def _patched(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Optional[Tensor] = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Optional[float] = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """PyTorch's scaled_dot_product_attention, by attn where it can."""
+    if _patches and _possible(query, key, value, attn_mask):
+        try:
+            return scaled_dot_product_attention(
+                query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+            )
+        except (TypeError, ValueError):
+            pass  # nothing was computed; PyTorch has an error of its own, or an answer
+    return _pytorch(
+        query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal,
+        scale=scale, enable_gqa=enable_gqa,
+    )  # fmt: skip
+
+
+def _possible(*tensors: Optional[Tensor]) -> bool:
+    if _compiling():
+        return all(t is None or t.device.type == "cpu" for t in tensors)
+    if forward_ad._current_level >= 0 or _tracing():
+        return False
+    return all(t is None or _ordinary(t) for t in tensors)
+
+
+@contextlib.contextmanager
+def patch() -> Iterator[None]:
+    """While it lasts, torch.nn.functional.scaled_dot_product_attention is attn's, in all threads.
+
+    PyTorch's own function still gets what is not on a CPU, is no dense tensor of the four float
+    types (subclasses, fake and nested tensors, those of torch.func's transforms), forward-mode
+    derivatives, torch.jit.trace, and what attn refuses. Second derivatives are not possible. Code
+    that took the function out of torch.nn.functional before (`from ... import`) keeps PyTorch's.
+
+    May be nested and overlap between threads: the last to leave restores PyTorch's. If somebody has
+    put a function of his own there meanwhile, that stays; attn's, beneath, then calls PyTorch's.
+    """
+    global _patches
+    with _lock:
+        if _patches == 0 and torch.nn.functional.scaled_dot_product_attention is not _patched:
+            _take_place()
+        _patches += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _patches -= 1
+            if _patches == 0 and torch.nn.functional.scaled_dot_product_attention is _patched:
+                torch.nn.functional.scaled_dot_product_attention = _pytorch
+
+
+def _take_place() -> None:
+    global _pytorch
+    _pytorch = torch.nn.functional.scaled_dot_product_attention
+    torch.nn.functional.scaled_dot_product_attention = _patched
+
+
+def register(name: str = "attn") -> None:
+    """Makes attn_implementation="attn" (or another name) known to Hugging Face's transformers.
+
+    Needs transformers 4.56 or newer, which is loaded; ImportError without it. See
+    docs/PYTHON.md, "Hugging Face".
+    """
+    from . import _transformers
+
+    _transformers.register(name)
