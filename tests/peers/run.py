@@ -28,7 +28,6 @@ def main():
     if not (build / "libattn.so").exists():
         sys.exit(f"run.py: {build}/libattn.so is not there; `make build` makes it")
     os.chdir(build)  # the tests make folders of their own below it
-    os.environ.setdefault("ATTN_LIBRARY", str(build / "libattn.so"))
     os.environ["PYTHONPATH"] = str(ROOT / "python")  # of programs that a test starts
     names = sys.argv[1:] or sorted(f.stem for f in Path(__file__).parent.glob("test_*.py"))
     unittest.main(module=None, argv=[sys.argv[0], *names])
