@@ -1,6 +1,6 @@
 """A virtual environment with packages from PyPI, made when it is first needed; for scripts that
-compare libattn with others. To get PyTorch without CUDA, set
-PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu."""
+compare libattn with others. To get PyTorch without CUDA, set PIP_EXTRA_INDEX_URL to the address of
+PyTorch's own packages for CPUs."""
 
 import os
 import subprocess
