@@ -2,7 +2,7 @@
 """libattn beside PyTorch, ONNX Runtime and OpenVINO, in one process, turn and turn about.
 
 Makes its own virtual environment (build/peers, about 1 GB) with the peers from PyPI; to get PyTorch
-without CUDA, set PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu.
+without CUDA, set PIP_EXTRA_INDEX_URL to the address of PyTorch's own packages for CPUs.
 Each figure is the minimum of many calls; the players take turns, so that whatever else the machine
 does meets all of them, and the machine's own limit is measured between their turns. Every peer's
 result is compared with libattn's first. Cells that libattn loses are shown and marked "<".
