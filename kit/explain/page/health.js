@@ -69,8 +69,9 @@ function healthCounts(judged) {
 
 function healthPanel(context, choose, change) {
   const { live, block, state, trace, settings } = context;
-  const judged = Array.from({ length: block.T },
-                            (_, i) => judgeRow(live.weights, live.hidden, i, block.S));
+  live.judged ??= Array.from({ length: block.T },
+                             (_, i) => judgeRow(live.weights, live.hidden, i, block.S));
+  const { judged } = live;
   const own = judged[state.row] ?? judged[0], advice = adviceFor(context, state.row, own);
   const sink = sinkText(context);
   const told = notesOf(trace)[0]?.text.startsWith(`${block.name}:`);

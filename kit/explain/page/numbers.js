@@ -52,8 +52,12 @@ function numberText(x) {
   return x === 0 ? "0" : size < 5e-4 || size >= 1e5 ? general(x, 3) : x.toFixed(4);
 }
 
-/** All of it: reads back as the same float. */
+/** All of it: the fewest digits that read back as the same float, as in the JSON. */
 function exactText(x) {
+  for (let digits = 6; digits < 9 && Math.fround(x) === x; digits++) {
+    const text = general(x, digits);
+    if (Math.fround(Number(text)) === x) return text;
+  }
   return general(x, 9);
 }
 

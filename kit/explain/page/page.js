@@ -3,7 +3,8 @@
  * state.stage 1…9 says where one is; state.step is a step of the trace when it is not the stage's
  * first; row, key and component are the cell: who asks, who answers, which number of a vector. */
 
-const page = { trace: null, state: null, context: null, matrix: null, rolled: new Map() };
+const page = { trace: null, state: null, context: null, matrix: null, rolled: new Map(),
+               rowMoved: false, following: 0 };
 
 /** Where to begin: what the notes say the health of, else what looks most like attention. */
 function firstBlock(trace) {
@@ -82,16 +83,24 @@ function cursorOf(view, state) {
   return { row: Math.min(state.row, view.T - 1), column: Math.min(column, view.S - 1) };
 }
 
-function moved(view, i, j) {
+function moved(view, i, j, pinned) {
   const patch = { row: view.T > 1 || view.attention ? i : page.state.row };
   if (view.attention || view.given) patch.key = j;
   else patch.component = j;
-  const rowChanged = patch.row !== page.state.row;
+  page.rowMoved ||= patch.row !== page.state.row;
   page.state = clamp({ ...page.state, ...patch });
   page.context = { ...page.context, state: page.state,
     names: { row: page.context.rows(page.state.row), column: page.context.columns(page.state.key) } };
-  drawCell(page.context, view, i, j);
-  if (rowChanged) drawRow(page.context);
+  const follow = () => {
+    drawCell(page.context, view, i, j);
+    if (page.rowMoved) drawRow(page.context);
+    page.rowMoved = false;
+  };
+  clearTimeout(page.following);
+  if (pinned || view.T * view.S <= MOST_SVG ** 2) return follow();
+  /* Of a large matrix the panels follow when the pointer rests; the cross-hair is there at once. */
+  byId("cell-sentence").textContent = cellSentence(view, i, j);
+  page.following = setTimeout(follow, 80);
 }
 
 function drawCell(context, view, i, j) {
@@ -118,10 +127,10 @@ function drawMatrix(context) {
     return;
   }
   const width = Math.max(holder.clientWidth, 240), cursor = cursorOf(view, context.state);
-  page.matrix = makeMatrix(view, width, cursor, (i, j) => moved(view, i, j));
+  page.matrix = makeMatrix(view, width, cursor, (i, j, pinned) => moved(view, i, j, pinned));
   const focused = document.activeElement?.id === "cell";
   refill(holder, figure("matrix", view.label, () => page.matrix.element,
-                        () => matrixTable(view, cursor.row)),
+                        () => matrixTable(view, cursorOf(view, page.state).row)),
          view.asks ? el("p", { class: "fine direction" }, "Row asks, column answers.") : null);
   if (focused) byId("cell")?.focus({ preventScroll: true });
   refill(byId("exports"), exportButtons(view));

@@ -32,7 +32,9 @@ function readStep(json) {
 function allNumbers(step) {
   const { tensor } = step;
   if (step.all === null) {
-    if (tensor.data) step.all = Float64Array.from(tensor.data, readNumber);
+    /* The fewest digits that read back as the same float: read them as one. */
+    const Numbers = tensor.dtype === "f64" || tensor.dtype === "i64" ? Float64Array : Float32Array;
+    if (tensor.data) step.all = Numbers.from(tensor.data, readNumber);
     else if (tensor.f16) step.all = decodeHalves(readBase64(tensor.f16));
     else if (tensor.f32) step.all = new Float32Array(readBase64(tensor.f32).buffer);
   }
