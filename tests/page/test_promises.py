@@ -195,6 +195,10 @@ class Promises(PageTest):
         self.assertIn("?", self.drawn())
         self.assertNotIn("%.4f" % truth, self.text("#main"))
         self.assertNotIn("%.9g" % truth, self.text("#main"))
+        for text in ("csvText", "svgText"):
+            saved = self.js(f"return attn.{text}(attn.page.context.view)")
+            self.assertNotIn("%.3f" % truth, saved)
+            self.assertIn("?", saved)
         answer = lambda x: self.one("#quiz-answer").send_keys(  # noqa: E731
             Keys.CONTROL + "a" + Keys.NULL, x, Keys.ENTER)
         answer("no number")

@@ -45,7 +45,7 @@ function scaleText(context) {
   const scale = settings.size > 0 ? block.scale * Math.sqrt(block.q.width / size) : block.scale;
   if (!settings.scale) parts.push("not scaled");
   else if (size && Math.abs(scale * Math.sqrt(size) - 1) < 1e-6) parts.push(`÷ √${size}`);
-  else parts.push(`× ${numberText(scale)}`);
+  else parts.push(scale === 1 ? "× 1" : `× ${numberText(scale)}`);
   if (settings.temperature !== 1) parts.push(`÷ T = ${general(settings.temperature, 3)}`);
   return parts.join(", ");
 }

@@ -23,6 +23,7 @@ function csvText(view) {
   for (let i = 0; i < view.T; i++)
     lines.push([view.rows(i), ...all(view.S, (j) => {
       const at = i * view.S + j;
+      if (view.blank === at) return "?";
       return view.hidden?.[at] && view.kind === "weights" ? "" : exactText(view.numbers[at]);
     })]);
   return lines.map((line) => line.map(csvField).join(",")).join("\r\n") + "\r\n";
@@ -43,9 +44,9 @@ function hatch() {
 /** A drawing of its own: no style sheet, white behind it. */
 function svgText(view) {
   const l = matrixLayout(view, 900), range = rangeOf(view.numbers);
-  const title = 26, plain = { ...view, blank: undefined };
+  const title = 26;
   const big = view.T > MOST_SVG || view.S > MOST_SVG;
-  const cells = big ? imageCells(plain, l, range) : drawCells(plain, l, range);
+  const cells = big ? imageCells(view, l, range) : drawCells(view, l, range);
   const width = Math.max(l.width, 8 * view.label.length + 20);
   const svg = el("svg", { xmlns: "http://www.w3.org/2000/svg", width, height: l.height + title,
                           viewBox: `0 0 ${width} ${l.height + title}`,
@@ -53,10 +54,11 @@ function svgText(view) {
     el("title", {}, view.label), hatch(),
     el("rect", { width: "100%", height: "100%", fill: "#ffffff" }),
     el("text", { x: 10, y: 18, "font-size": 14, fill: "#202124" }, view.label),
-    el("g", { transform: `translate(0 ${title})` }, drawLabels(plain, l), cells));
+    el("g", { transform: `translate(0 ${title})` }, drawLabels(view, l), cells));
   for (const e of svg.querySelectorAll("[class]")) {
     for (const name of e.classList)
       for (const [key, value] of Object.entries(exportStyles[name] ?? {})) e.setAttribute(key, value);
+    if (e.classList.contains("blank")) e.setAttribute("fill", "#fff1b8");
     if (e.classList.contains("plain")) e.setAttribute("stroke", "#dadce0");
     if (e.getAttribute("fill") === "currentColor") e.setAttribute("fill", "#202124");
     e.removeAttribute("class");

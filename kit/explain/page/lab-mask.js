@@ -18,15 +18,16 @@ function maskLabNumbers(context) {
 }
 
 function maskMap(context, way) {
-  const { T, S } = context.block, cell = Math.min(26, Math.floor(150 / S)), out = [];
+  const { T, S } = context.block, cell = Math.min(22, Math.floor(108 / S)), out = [];
   for (let at = 0; at < T * S; at++) {
     const box = { x: (at % S) * cell, y: Math.floor(at / S) * cell, width: cell, height: cell };
     out.push(el("rect", { ...box, fill: way.hidden?.[at] ? "url(#hatch)"
                                         : cssColour(mapColour(cividis, way.weights[at])) }));
   }
   for (let i = 0; i < T; i++)
-    out.push(el("text", { x: S * cell + 6, y: (i + 0.5) * cell + 4, class: "label sum" },
-                `Σ ${way.sums[i].toFixed(3)}`));
+    if (i % labelStep(cell) === 0)
+      out.push(el("text", { x: S * cell + 6, y: (i + 0.5) * cell + 4, class: "label sum" },
+                  `Σ ${way.sums[i].toFixed(3)}`));
   return el("svg", { viewBox: `0 0 ${S * cell + 66} ${T * cell}`, class: "mask-map",
                      width: S * cell + 66, height: T * cell, "aria-hidden": "true" },
     out);

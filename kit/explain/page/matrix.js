@@ -123,7 +123,7 @@ function drawCanvas(view, l, range) {
 }
 
 /** The bar that says what colours mean: 0…1, or −most…most with 0 in the middle. */
-function drawLegend(view, range) {
+function drawLegend(view, range, canvas) {
   if (view.kind === "ids") return null;
   const weights = view.kind === "weights", map = weights ? cividis : diverging;
   const stops = map.map((c, i) => el("stop", { offset: i / (map.length - 1),
@@ -136,7 +136,8 @@ function drawLegend(view, range) {
       el("defs", {}, el("linearGradient", { id: `map-${weights ? "w" : "s"}` }, stops)),
       el("rect", { width: 200, height: 10, fill: `url(#map-${weights ? "w" : "s"})` })),
     el("div", { class: "marks" }, marks.map((m) => el("span", {}, m))),
-    view.hidden ? el("span", { class: "hidden-key" }, "hidden key") : null);
+    view.hidden ? el("span", { class: `hidden-key${canvas ? " grey" : ""}` }, "hidden key")
+                : null);
 }
 
 /** "“is” asks, “Life” answers: 0.3986". */
@@ -224,7 +225,7 @@ function makeMatrix(view, width, cursor, moved) {
     moved(at.row, at.column, true);
   });
   const scroller = el("div", { class: "plot-scroll" }, plot);
-  return { element: el("div", {}, scroller, drawLegend(view, range)), move, layout: l };
+  return { element: el("div", {}, scroller, drawLegend(view, range, canvas)), move, layout: l };
 }
 
 /** The same as a table: all of it up to 64 rows and columns, else the row of the cell. */

@@ -23,7 +23,7 @@ function startState(trace) {
   const models = trace.blocks.filter((b) => b.layer), last = models.at(-1) ?? null;
   trace.firstBlock = firstBlock(trace);
   const block = (trace.command === "train" ? last : null) ?? trace.blocks[trace.firstBlock];
-  const row = Math.min(Math.max(trace.query, 0), block.T - 1);
+  const row = Math.min(trace.query >= 0 ? trace.query : block.T - 1, block.T - 1);
   return { stage: 7, step: null, block, head: 0, row, key: strongestKey(trace, block, row),
            component: 0, settings: untouched(), quiz: null, language: "NumPy" };
 }
@@ -263,7 +263,9 @@ function nextSize() {
 function fillHeader(trace, version) {
   const name = trace.lesson ? `lesson ${trace.lesson}` : trace.command;
   document.title = `${trace.title} · attn ${name}`;
-  byId("title").textContent = trace.text ? `“${trace.text}”` : trace.title;
+  const title = trace.text ? `“${trace.text}”` : trace.title;
+  byId("title").textContent = title;
+  if (title.length > 160) byId("title").title = title; // of which two lines are shown
   byId("command").textContent = `attn ${name}`;
   byId("setting").textContent = trace.setting;
   byId("version").textContent = `libattn ${version}`;
