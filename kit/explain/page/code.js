@@ -266,7 +266,8 @@ function codeLines(context, view, language) {
 }
 
 function codePanel(context, view, change) {
-  const { state } = context, language = state.language;
+  const { state } = context, { language } = state;
+  if (state.stage === 9) context = { ...context, state: { ...state, stage: 7 } };
   if (view.kind === "curve")
     return [el("p", { class: "fine" }, "A curve of the run; attn train --json has its numbers.")];
   const lines = codeLines(context, view, language);

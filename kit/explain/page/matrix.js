@@ -146,8 +146,9 @@ function cellSentence(view, i, j) {
   const value = view.blank === at ? "yours to predict"
               : view.hidden?.[at] ? "hidden" : view.kind === "ids" ? String(x) : numberText(x);
   if (view.asks) return `“${view.rows(i)}” asks, “${view.columns(j)}” answers: ${value}`;
-  if (view.T === 1 && !view.named) return `${view.columns(j)}: ${value}`;
-  return `${view.rows(i)}, ${view.columns(j)}: ${value}`;
+  const column = view.namedColumns ? `“${view.columns(j)}”` : `number ${view.columns(j)}`;
+  if (view.T === 1 && !view.named) return `${column}: ${value}`;
+  return `${view.named ? `“${view.rows(i)}”` : `row ${view.rows(i)}`}, ${column}: ${value}`;
 }
 
 /**

@@ -141,7 +141,7 @@ function drawMatrix(context) {
 function afterHeads(context) {
   const { trace, block } = context, at = trace.shown.indexOf(block.context ?? block.weights);
   const rest = trace.shown.slice(at + 1).filter((s) => s.section === block.section
-                                                && s.kind === "values");
+                                                && s.kind === "values" && !s.minor);
   if (!rest.length || block.heads < 2) return null;
   return el("p", {}, "Then the heads are joined: ", rest.map((s) =>
     el("button", { type: "button", class: "tab", onclick: () => change({ step: s, stage: 0 }) },
@@ -154,7 +154,8 @@ function drawText(context) {
   byId("step-formula").textContent = nine ? "" : view.formula;
   byId("step-sentence").textContent = nine ? "Each head has its own queries, keys and values."
                                            : view.sentence;
-  byId("step-name").textContent = nine ? "" : view.label;
+  byId("step-name").textContent = nine ? "Layers and heads" : view.label;
+  byId("save").hidden = nine;
   byId("step-section").textContent = view.step?.section ?? "";
   byId("rounded").textContent = view.rounded
     ? "Computed from vectors stored with 11 bits; the terminal's numbers have 24." : "";

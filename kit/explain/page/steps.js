@@ -90,7 +90,7 @@ function plainView(context, step) {
   return { step, numbers: numbersOf(trace, step, own), T: step.height, S: step.width,
            kind: step.kind === "scalar" ? "values" : step.kind, asks: step.kind === "scores"
              || step.kind === "weights", hidden: null, named: step.rows !== undefined,
-           rows: (i) => rowLabel(step, i), columns: (j) => columnLabel(step, j) };
+           namedColumns: step.columns !== undefined, rows: (i) => rowLabel(step, i), columns: (j) => columnLabel(step, j) };
 }
 
 /** The view of where the state is, with its words. */
