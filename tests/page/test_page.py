@@ -287,6 +287,59 @@ class Screens(PageTest):
             time.sleep(0.3)
 
 
+class Shaken(PageTest):
+    def shake(self, seed, count):
+        """Presses, chooses and slides at random; what is there afterwards is still a page."""
+        self.js("""
+            const [seed, count] = arguments;
+            let state = seed;
+            const pick = n => (state = (state * 1103515245 + 12345) % 2147483648) % n;
+            const fire = (e, name) => e.dispatchEvent(new Event(name, {bubbles: true}));
+            for (let i = 0; i < count; i++) {
+                const all = [...document.querySelectorAll("button, select, input, summary, #cell")]
+                    .filter(e => !e.disabled && !/^save|^theme|^play/.test(e.id)
+                                 && e.textContent !== "Copy");
+                const e = all[pick(all.length)];
+                if (e.localName === "select") {
+                    const open = [...e.options].filter(o => !o.disabled);
+                    open[pick(open.length)].selected = true;
+                    fire(e, "change");
+                } else if (e.type === "range") {
+                    e.value = Number(e.min) + (e.max - e.min) * pick(11) / 10;
+                    fire(e, "input");
+                } else if (e.id === "cell" || pick(4) === 0) {
+                    const keys = ["ArrowDown", "ArrowRight", "ArrowUp", "End", "Home", "7", "4",
+                                  "]", "8", "1", "9"];
+                    e.dispatchEvent(new KeyboardEvent("keydown", {key: keys[pick(keys.length)],
+                                                                  bubbles: true}));
+                } else e.click();
+            }""", seed, count)
+        self.assertEqual(len(self.every(".stage")), 9)
+        self.expect_quiet()
+
+    def test_any_order_of_actions(self):
+        cases = [("explain", "--heads", "2", TEXT), ("explain", "--causal", "--scale", ".02", TEXT),
+                 ("explain", "alone"), ("lesson", "journey"), ("lesson", "module"),
+                 ("lesson", "dessert"), ("train", "--steps", "3", "--length", "8", "--json")]
+        for seed, args in enumerate(cases):
+            self.works(*args, "-o", "page.html")
+            for again in range(2):
+                self.load(self.path("page.html"))
+                self.shake(7 * seed + again + 1, 120)
+
+    def test_numbers_that_are_none(self):
+        """Infinite scores, weights that are NaN, a run of no steps, odd words."""
+        for args in (("explain", "--scale", "1e36", TEXT), ("explain", "--scale", "-3e37", TEXT),
+                     ("explain", "--heads", "16", "--qk", "1", "--v", "1", "--embed", "1", "a b"),
+                     ("train", "--steps", "0", "--length", "6", "--json"),
+                     ("explain", "x" * 400 + " 👩‍👩‍👧 שלום مرحبا e\u0301" + " tab\tnew")):
+            self.attn(*args, "-o", "page.html")
+            self.load(self.path("page.html"))
+            for stage in range(1, 10):
+                self.stage(stage)
+            self.assertTrue(self.js("return document.documentElement.scrollWidth <= innerWidth"))
+
+
 class Traces(PageTest):
     def test_every_lesson_every_step(self):
         for name in ("dessert", "sky", "module", "numpy", "journey"):

@@ -63,20 +63,20 @@ function attentionCell(context, row, column) {
   const { block, live, state, names } = context, S = block.S, at = row * S + column;
   const operands = operandsOf(context, row, column);
   const lines = [], out = [];
-  const traced = !live.changed && live.raw;
   if (operands) {
     const text = `${productsText(operands.q, operands.k)} = ${numberText(live.raw[at])}`;
     out.push(neuronFigure(operands.q, operands.k, names),
              equation(text, "the score with all its operands"));
   }
   const seen = !live.hidden?.[at];
-  if (traced || live.raw) lines.push(chainLine("q·k", "sum of the products", live.raw[at], 4, state));
+  if (live.raw) lines.push(chainLine("q·k", "sum of the products", live.raw[at], 4, state));
   if (live.scaled) {
     lines.push(chainLine("scale", scaleText(context), live.scaled[at], 5, state));
     lines.push(chainLine("mask", seen ? "visible" : "hidden: −∞", live.masked[at], 6, state));
     const used = state.settings.masking === "before" ? live.masked : live.scaled;
     const soft = softmaxText(used, S, row, column), shifted = used[at] - soft.most;
-    lines.push(chainLine("− max", `the row's largest is ${numberText(soft.most)}`, shifted, 7, state),
+    lines.push(chainLine("− max", `the row's largest is ${numberText(soft.most)}`, shifted, 7,
+                         state),
                chainLine("e^", `e^${numberText(shifted)}`, Math.exp(shifted), 7, state),
                chainLine("÷ sum", `the row's sum is ${numberText(soft.sum)}`, live.weights[at], 7,
                          state));
@@ -121,7 +121,8 @@ function projectedCell(context, step, row, column, value) {
   if (!y) return null;
   return [el("p", {}, `Row ${from + 1} of ${a.name}, times what ${b.name} has for number `
                       + `${column + 1}:`),
-          equation(`${productsText(x, y)} = ${numberText(value)}`, "the sum with all its operands")];
+          equation(`${productsText(x, y)} = ${numberText(value)}`,
+                   "the sum with all its operands")];
 }
 
 function mixedCell(context, step, row, column, value) {
@@ -165,8 +166,8 @@ function sharesText(context, view, row, column) {
   const { norms } = view.shares, { live, block } = context, S = block.S;
   const w = live.weights[row * S + column], size = norms[column];
   const all = Array.from(norms, (x, j) => x * live.weights[row * S + j]);
-  return el("div", {}, el("p", {}, `What it adds: α × ${view.shares.name} of the key, as a share of `
-                                   + "the row's sum of them:"),
+  return el("div", {},
+    el("p", {}, `What it adds: α × ${view.shares.name} of the key, as a share of the row's sum:`),
     equation(`${numberText(w)}×${numberText(size)} / ${numberText(sumOf(all))} = `
              + numberText(view.numbers[row * S + column]), "the share"));
 }

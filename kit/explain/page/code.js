@@ -52,7 +52,8 @@ function attentionProgram(context, view, p) {
     add("k", cut(inputs.k, block.S), block.S, D);
     p.ops.push({ op: "dot", stage: 4 });
     if (settings.scale)
-      p.ops.push({ op: "scale", stage: 5, scale, root: Math.abs(scale * Math.sqrt(D) - 1) < 1e-6 ? D : 0 });
+      p.ops.push({ op: "scale", stage: 5, scale,
+                   root: Math.abs(scale * Math.sqrt(D) - 1) < 1e-6 ? D : 0 });
     if (settings.temperature !== 1)
       p.ops.push({ op: "temperature", stage: 5, by: settings.temperature });
   } else {
@@ -98,10 +99,10 @@ function size(a) {
   return `${a.height} x ${a.width}`;
 }
 
-function pythonOperands(p, make, draw, integer) {
+function pythonOperands(p, make, draw) {
   const literals = fitsLiterals(p);
   return p.arrays.map((a) => ({ text: literals || a.kind === "ids" || a.name === "hidden"
-    ? `${a.name} = ${make}(${nested(a, "[", "]")}${integer(a)})`
+    ? `${a.name} = ${make}(${nested(a, "[", "]")})`
     : `${a.name} = ${draw(a)}  # ${size(a)}: drawn, the trace's own are too many`, long: true }));
 }
 
@@ -109,8 +110,8 @@ function numpyLines(p) {
   const lines = [{ text: "import numpy as np" }];
   if (!fitsLiterals(p)) lines.push({ text: "rng = np.random.default_rng(0)" });
   lines.push({ text: "inf, nan = np.inf, np.nan" });
-  lines.push(...pythonOperands(p, "np.array", (a) => `rng.standard_normal((${a.height}, ${a.width}))`,
-                               () => ""));
+  lines.push(...pythonOperands(p, "np.array",
+                               (a) => `rng.standard_normal((${a.height}, ${a.width}))`));
   const last = p.ops.length - 1;
   p.ops.forEach((o, i) => lines.push(...{
     lookup: () => ["X = table[ids[0]]"],
@@ -136,8 +137,8 @@ function numpyLines(p) {
 function torchLines(p) {
   const lines = [{ text: "import torch" }, { text: "from math import inf, nan" }];
   if (!fitsLiterals(p)) lines.push({ text: "torch.manual_seed(0)" });
-  lines.push(...pythonOperands(p, "torch.tensor", (a) => `torch.randn(${a.height}, ${a.width})`,
-                               () => ""));
+  lines.push(...pythonOperands(p, "torch.tensor",
+                               (a) => `torch.randn(${a.height}, ${a.width})`));
   const last = p.ops.length - 1;
   p.ops.forEach((o, i) => lines.push(...{
     lookup: () => ["X = torch.nn.functional.embedding(ids[0], table)"],
@@ -232,9 +233,9 @@ function cLines(p) {
   if (p.masking && p.masking !== "before" && p.ops.some((o) => o.op === "mask"))
     return [{ text: "/* The library hides keys before softmax, and in no other way. */" }];
   if (!attention && !vectors.includes(p.ops[0]?.op))
-    return [{ text: p.ops.length ? "/* The library needs queries and keys, which the trace does not "
-                                   + "have here. */"
-                                 : "/* Given: there is nothing to call. */" }];
+    return [{ text: p.ops.length
+      ? "/* The library needs queries and keys, which the trace does not have here. */"
+      : "/* Given: there is nothing to call. */" }];
   const c = attention ? cAttention(p) : cVectors(p);
   const lines = [{ text: "/* cc step.c $(pkg-config --cflags --libs attn) */" },
                  { text: "#include <math.h>" }, { text: "#include <stdio.h>" },
@@ -287,7 +288,8 @@ function codePanel(context, view, change) {
   return [
     el("div", { class: "tabs" }, el("div", { role: "tablist", "aria-label": "Language" },
                                     LANGUAGES.map(tab)), copyButton(text, "the program")),
-    el("pre", { id: "code-text", role: "tabpanel", tabindex: 0, "aria-labelledby": `tab-${language}` },
+    el("pre", { id: "code-text", role: "tabpanel", tabindex: 0,
+                "aria-labelledby": `tab-${language}` },
       lines.map((l) => [l.now ? el("mark", {}, l.text) : l.text, "\n"]).flat()),
   ];
 }

@@ -8,8 +8,11 @@ const diverging = [[5, 48, 97], [33, 102, 172], [67, 147, 195], [146, 197, 222],
                    [247, 247, 247], [253, 219, 199], [244, 165, 130], [214, 96, 77], [178, 24, 43],
                    [103, 0, 31]];
 
+const notANumber = [220, 30, 30];
+
 /** The colour at 0…1 of a list of colours; outside is clamped. Rounded as draw.c does. */
 function mapColour(map, part) {
+  if (Number.isNaN(part)) return notANumber;
   const at = Math.min(Math.max(part, 0), 1) * (map.length - 1);
   const i = Math.min(Math.floor(at), map.length - 2), rest = at - i;
   return map[i].map((low, c) => Math.floor(low + (map[i + 1][c] - low) * rest + 0.5));
@@ -17,9 +20,14 @@ function mapColour(map, part) {
 
 /** [r, g, b] of a number of this kind; range: the largest size, where 0 is the middle. */
 function colourOf(x, kind, range) {
-  if (Number.isNaN(x)) return [220, 30, 30];
   if (kind === "weights") return mapColour(cividis, x);
-  return mapColour(diverging, range > 0 ? 0.5 + (0.5 * x) / range : 0.5);
+  return mapColour(diverging, divergingPart(x, range));
+}
+
+/** Where a number stands on the map with a middle: 0…1; infinities at its ends. */
+function divergingPart(x, range) {
+  if (!Number.isFinite(x)) return x > 0 ? 1 : x < 0 ? 0 : NaN;
+  return range > 0 ? 0.5 + (0.5 * x) / range : 0.5;
 }
 
 function cssColour([r, g, b]) {

@@ -1,5 +1,5 @@
-/* The matrix as a file: SVG, PNG, CSV. Made here, from what is shown; nothing leaves the page but by
- * the browser's own "save". */
+/* The matrix as a file: SVG, PNG, CSV. Made here, from what is shown; nothing leaves the page but
+ * by the browser's own "save". */
 
 function save(name, type, bytes) {
   const url = URL.createObjectURL(new Blob([bytes], { type }));
@@ -57,7 +57,8 @@ function svgText(view) {
     el("g", { transform: `translate(0 ${title})` }, drawLabels(view, l), cells));
   for (const e of svg.querySelectorAll("[class]")) {
     for (const name of e.classList)
-      for (const [key, value] of Object.entries(exportStyles[name] ?? {})) e.setAttribute(key, value);
+      for (const [key, value] of Object.entries(exportStyles[name] ?? {}))
+        e.setAttribute(key, value);
     if (e.classList.contains("blank")) e.setAttribute("fill", "#fff1b8");
     if (e.classList.contains("plain")) e.setAttribute("stroke", "#dadce0");
     if (e.getAttribute("fill") === "currentColor") e.setAttribute("fill", "#202124");

@@ -68,7 +68,8 @@ function thumbButton(context, block, head, change) {
   const chosen = block === context.block && head === state.head;
   const name = `${block.layer ? `layer ${block.layer}, ` : ""}head ${head + 1}`;
   const button = el("button", { type: "button", class: `thumb${chosen ? " chosen" : ""}`,
-    "aria-pressed": String(chosen), "aria-label": name, title: name, id: `thumb-${key}`.replace(/\W/g, "-"),
+    "aria-pressed": String(chosen), "aria-label": name, title: name,
+    id: `thumb-${key}`.replace(/\W/g, "-"),
     onclick: () => change({ block, head, step: null, stage: 7, quiz: null }) });
   if (thumbs.has(key)) button.append(thumbs.get(key));
   else waitingThumbs.push({ key, block, head, button });
@@ -102,11 +103,12 @@ function headsPanel(context, change) {
         el("div", { class: "layer" },
           el("span", { class: "layer-name" }, b.layer ? `L${b.layer}` : "heads"),
           el("div", { class: "heads" }, heads(b).map((h) => thumbButton(context, b, h, change)))))),
-      () => makeTable("Heads: mean entropy, of what is possible, and sinks", ["head", "entropy", "sink"],
+      () => makeTable("Heads: mean entropy, of what is possible, and sinks",
+        ["head", "entropy", "sink"],
         layers.flatMap((b) => heads(b).map((h) => headRow(trace, b, h))))),
     el("p", { class: "fine" }, most * layers.length > 1
-      ? `Click to open a head${most > 1 ? "; keys [ and ] step through them" : ""}. Labs change one `
-        + "head's output only, not the layers above it."
+      ? `Click to open a head${most > 1 ? "; keys [ and ] step through them" : ""}. `
+        + "Labs change one head's output only, not the layers above it."
       : "One head. With more (attn explain --heads 3), each asks in its own way."),
   ];
 }

@@ -28,8 +28,8 @@ function adviceFor(context, row, judged) {
   const cause = saturated
     ? `Its scores differ a lot (standard deviation ${numberText(size)}); softmax makes all or `
       + "nothing of differences beyond about 5, and its derivative there is nearly 0."
-    : `Its scores are nearly equal (standard deviation ${numberText(size)}), so its context is close `
-      + "to an average of the values.";
+    : `Its scores are nearly equal (standard deviation ${numberText(size)}), so its context is `
+      + "close to an average of the values.";
   const within = Math.min(Math.max(to, 0.01), 100);
   return { cause, temperature: size > 0 ? Number(within.toPrecision(3)) : null };
 }
@@ -90,6 +90,7 @@ function healthPanel(context, choose, change) {
         judged.map((h, i) => [context.rows(i), h.bits.toFixed(4), h.possible.toFixed(4),
                               h.part.toFixed(4), h.verdict]))),
     sink ? el("p", { id: "sink" }, sink) : null,
-    ...(traced ? notesOf(trace).map((n) => el("p", { class: "fine" }, `${n.label}: ${n.text}`)) : []),
+    ...(traced ? notesOf(trace) : []).map((n) =>
+      el("p", { class: "fine" }, `${n.label}: ${n.text}`)),
   ];
 }

@@ -36,10 +36,11 @@ function maskMap(context, way) {
 function maskLabPanel(context) {
   const { block } = context;
   if (!abilities(block).square || !abilities(block).scores)
-    return [el("p", { class: "fine" }, "It needs scores, and the same words asking and answering.")];
+    return [el("p", { class: "fine" },
+               "It needs scores, and the same words asking and answering.")];
   if (block.T > MOST_MASK_LAB)
-    return [el("p", { class: "fine" }, `For up to ${MOST_MASK_LAB} words; with more, choose the mask `
-                                       + "and how it is applied above.")];
+    return [el("p", { class: "fine" }, `For up to ${MOST_MASK_LAB} words; with more, choose the `
+                                       + "mask and how it is applied above.")];
   const { ways, difference } = maskLabNumbers(context);
   const names = Object.entries(MASKING);
   return [
@@ -51,7 +52,8 @@ function maskLabPanel(context) {
       () => makeTable("The sum of every row", ["asks", ...names.map(([, name]) => name)],
         Array.from({ length: block.T }, (_, i) => [context.rows(i),
           ...names.map(([key]) => exactText(ways[key].sums[i]))]))),
-    el("p", { class: "fine", id: "mask-said" }, "Zeroing after softmax leaves rows that do not sum to 1. "
+    el("p", { class: "fine", id: "mask-said" },
+      "Zeroing after softmax leaves rows that do not sum to 1. "
       + `Renormalised, they are those of −∞ before softmax (largest difference `
       + `${numberText(difference)}), but only after softmax has looked at hidden scores.`),
   ];

@@ -72,8 +72,8 @@ function sizeLabPanel(redraw) {
     el("dd", {}, bar(x.bits / most, `${x.bits.toFixed(2)} of ${most} bits`)),
     el("dd", {}, `softmax's derivative ${x.slope.toFixed(2)}`)];
   return [
-    el("p", {}, `One random query, ${sizeLab.keys} random keys of d numbers each, all N(0,1); means of `
-                + `${sizeLab.draws} draws.`),
+    el("p", {}, `One random query, ${sizeLab.keys} random keys of d numbers each, all N(0,1); `
+                + `means of ${sizeLab.draws} draws.`),
     el("label", { class: "control" }, el("span", { class: "control-name" }, "d"),
       slider("size-d", 0, sizeLab.sizes.length - 1, 1, sizeLab.at, `d = ${d}`, (at) => {
         sizeLab.at = at;

@@ -97,12 +97,13 @@ function labControls(context, change) {
   const set = (patch) => change({ settings: { ...s, ...patch } });
   const D = block.q?.width ?? 0, T = s.temperature;
   const size = s.size > 0 ? s.size : D;
+  const cold = { ...context, settings: { ...s, temperature: 1 } };
   const need = (name) => (can[name] ? "" : labTexts[name]);
   return [
     control("Scale", el("input", { type: "checkbox", id: "lab-scale", checked: s.scale,
                                    role: "switch",
                                    onchange: (e) => set({ scale: e.target.checked }) }),
-            need("vectors"), el("output", {}, s.scale ? scaleText({ ...context, settings: { ...s, temperature: 1 } }) : "off")),
+            need("vectors"), el("output", {}, s.scale ? scaleText(cold) : "off")),
     control("d_k", slider("lab-d", 1, Math.max(D, 1), 1, size, `${size} of ${D}`,
                           (d) => set({ size: d === D ? 0 : d })),
             need("vectors"), el("output", {}, D ? `first ${size} of ${D}` : "–")),
@@ -136,8 +137,8 @@ function labPanel(context, change) {
   const { settings, live } = context;
   const said = [orderText(context), viewText(context),
     settings.hideSink && live.sink
-      ? `“${context.columns(live.sink.at)}” is taken out and every row renormalised: a way to look, `
-        + "not what the model does." : null,
+      ? `“${context.columns(live.sink.at)}” is taken out and every row renormalised: a way to `
+        + "look, not what the model does." : null,
     live.changed ? "Computed here, for this head of this layer only; nothing that follows it in a "
                    + "model is computed again." : null].filter(Boolean);
   return [el("div", { class: "controls" }, labControls(context, change)),

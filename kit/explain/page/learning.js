@@ -62,8 +62,8 @@ function slopeFigure(context, step) {
     () => makeTable(label, ["asks ↓ answers →", ...Array.from({ length: S }, (_, j) => columns(j))],
       Array.from({ length: T }, (_, i) => [rows(i), ...Array.from({ length: S }, (__, j) =>
         exactText(numbers[i * S + j]))]))),
-    el("p", { class: "fine" }, `Blue: training raises this score; red: it lowers it (−${numberText(range)} `
-      + `to ${numberText(range)}; a step goes against the gradient).`));
+    el("p", { class: "fine" }, "Blue: training raises this score; red: it lowers it "
+      + `(−${numberText(range)} to ${numberText(range)}; a step goes against the gradient).`));
 }
 
 const playing = { timer: null };

@@ -99,8 +99,8 @@ function pixels(view, range) {
   }
   for (let at = 0; at < out.length; at++) {
     const x = view.numbers[at];
-    const part = view.kind === "weights" ? x : range > 0 ? 0.5 + (0.5 * x) / range : 0.5;
-    out[at] = view.hidden?.[at] ? 0xffe4e0dc
+    const part = view.kind === "weights" ? x : divergingPart(x, range);
+    out[at] = view.hidden?.[at] ? 0xffe4e0dc : Number.isNaN(part) ? 0xff1e1edc
             : table[Math.round(Math.min(Math.max(part, 0), 1) * levels)];
   }
   return image;
@@ -151,24 +151,24 @@ function cellSentence(view, i, j) {
   return `${view.named ? `“${view.rows(i)}”` : `row ${view.rows(i)}`}, ${column}: ${value}`;
 }
 
-/**
- * The figure: drawing, cross-hair, legend. moved(i, j, pinned) is called as the cell changes;
- * gives {element, move(i, j)}.
- */
-function makeMatrix(view, width, cursor, moved) {
-  const l = matrixLayout(view, width), range = rangeOf(view.numbers);
-  const canvas = view.T > MOST_SVG || view.S > MOST_SVG;
-  const box = (name, more = {}) => el("div", { class: name, ...more });
-  const row = box("cross row"), column = box("cross column");
-  const cell = box("cross cell", { role: "gridcell", tabindex: 0, id: "cell" });
-  const grid = box("grid", { role: "grid", "aria-rowcount": view.T, "aria-colcount": view.S,
-                             "aria-label": `${view.label}. Arrow keys move the cell.` });
-  grid.append(el("div", { role: "row" }, cell));
-  const plot = box("plot");
-  plot.append(...[canvas ? drawCanvas(view, l, range) : drawSvg(view, l, range)].flat(),
-              row, column, grid);
-  plot.style.width = `${l.width}px`;
-  plot.style.height = `${l.height}px`;
+/** Where the arrow keys and their neighbours take the cell; null: nowhere. */
+function keyTarget(event, at, view) {
+  const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1],
+                  PageUp: [-10, 0], PageDown: [10, 0] };
+  const ends = { Home: [at.row, 0], End: [at.row, view.S - 1] };
+  if (event.ctrlKey) Object.assign(ends, { Home: [0, 0], End: [view.T - 1, view.S - 1] });
+  if (event.altKey || event.metaKey) return null;
+  const [down, right] = steps[event.key] ?? [];
+  return ends[event.key] ?? (down === undefined ? null : [at.row + down, at.column + right]);
+}
+
+/** The boxes on top of the drawing, and how they move: {boxes, at, move}. */
+function makeCross(view, l, cursor) {
+  const row = el("div", { class: "cross row" }), column = el("div", { class: "cross column" });
+  const cell = el("div", { class: "cross cell", role: "gridcell", tabindex: 0, id: "cell" });
+  const grid = el("div", { class: "grid", role: "grid", "aria-rowcount": view.T,
+    "aria-colcount": view.S, "aria-label": `${view.label}. Arrow keys move the cell.` },
+                  el("div", { role: "row" }, cell));
   const place = (e, x, y, w, h) => {
     e.style.transform = `translate(${x}px, ${y}px)`;
     e.style.width = `${w}px`;
@@ -187,15 +187,22 @@ function makeMatrix(view, width, cursor, moved) {
     cell.setAttribute("aria-label", cellSentence(view, at.row, at.column));
   };
   move(at.row, at.column);
-  const here = (event) => {
-    const r = plot.getBoundingClientRect();
-    const j = Math.floor((event.clientX - r.left - l.left) / l.cell);
-    const i = Math.floor((event.clientY - r.top - l.top) / l.tall);
-    return i >= 0 && j >= 0 && i < view.T && j < view.S ? [i, j] : null;
-  };
+  return { boxes: [row, column, grid], cell, grid, at, move };
+}
+
+/** The cell under the pointer; null: beside the matrix. */
+function cellUnder(event, plot, view, l) {
+  const r = plot.getBoundingClientRect();
+  const j = Math.floor((event.clientX - r.left - l.left) / l.cell);
+  const i = Math.floor((event.clientY - r.top - l.top) / l.tall);
+  return i >= 0 && j >= 0 && i < view.T && j < view.S ? [i, j] : null;
+}
+
+function listen(plot, view, l, cross, moved) {
+  const { at, move, cell, grid } = cross;
   let waiting = null; // one move a frame, however often the pointer reports
   plot.addEventListener("pointermove", (event) => {
-    const to = here(event);
+    const to = cellUnder(event, plot, view, l);
     if (!to || (to[0] === at.row && to[1] === at.column)) return;
     if (waiting === null) requestAnimationFrame(() => {
       const [i, j] = waiting;
@@ -206,27 +213,37 @@ function makeMatrix(view, width, cursor, moved) {
     waiting = to;
   });
   plot.addEventListener("click", (event) => {
-    const to = here(event);
+    const to = cellUnder(event, plot, view, l);
     if (!to) return;
     move(...to);
     cell.focus({ preventScroll: true });
     moved(at.row, at.column, true);
   });
   grid.addEventListener("keydown", (event) => {
-    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1],
-                    PageUp: [-10, 0], PageDown: [10, 0] };
-    const ends = { Home: [at.row, 0], End: [at.row, view.S - 1] };
-    if (event.ctrlKey) Object.assign(ends, { Home: [0, 0], End: [view.T - 1, view.S - 1] });
-    if (event.altKey || event.metaKey || !(event.key in steps || event.key in ends)) return;
+    const to = keyTarget(event, at, view);
+    if (!to) return;
     event.preventDefault();
     event.stopPropagation();
-    const [i, j] = ends[event.key] ?? [at.row + steps[event.key][0],
-                                       at.column + steps[event.key][1]];
-    move(i, j);
+    move(...to);
     moved(at.row, at.column, true);
   });
-  const scroller = el("div", { class: "plot-scroll" }, plot);
-  return { element: el("div", {}, scroller, drawLegend(view, range, canvas)), move, layout: l };
+}
+
+/**
+ * The figure: drawing, cross-hair, legend. moved(i, j, pinned) is called as the cell changes;
+ * gives {element, layout}.
+ */
+function makeMatrix(view, width, cursor, moved) {
+  const l = matrixLayout(view, width), range = rangeOf(view.numbers);
+  const canvas = view.T > MOST_SVG || view.S > MOST_SVG;
+  const cross = makeCross(view, l, cursor);
+  const plot = el("div", { class: "plot" },
+    [canvas ? drawCanvas(view, l, range) : drawSvg(view, l, range)].flat(), cross.boxes);
+  plot.style.width = `${l.width}px`;
+  plot.style.height = `${l.height}px`;
+  listen(plot, view, l, cross, moved);
+  return { element: el("div", {}, el("div", { class: "plot-scroll" }, plot),
+                       drawLegend(view, range, canvas)), layout: l };
 }
 
 /** The same as a table: all of it up to 64 rows and columns, else the row of the cell. */

@@ -89,8 +89,9 @@ function moved(view, i, j, pinned) {
   else patch.component = j;
   page.rowMoved ||= patch.row !== page.state.row;
   page.state = clamp({ ...page.state, ...patch });
+  const { rows, columns } = page.context;
   page.context = { ...page.context, state: page.state,
-    names: { row: page.context.rows(page.state.row), column: page.context.columns(page.state.key) } };
+                   names: { row: rows(page.state.row), column: columns(page.state.key) } };
   const follow = () => {
     drawCell(page.context, view, i, j);
     if (page.rowMoved) drawRow(page.context);
@@ -171,8 +172,8 @@ function blockSelect(context) {
   const { trace, block } = context;
   if (trace.blocks.length < 2) return null;
   return el("label", { class: "control" }, el("span", { class: "control-name" }, "Attention"),
-    el("select", { id: "block", onchange: (e) => change({ block: trace.blocks[Number(e.target.value)],
-                                                          step: null, stage: 7, quiz: null }) },
+    el("select", { id: "block", onchange: (e) => change({
+        block: trace.blocks[Number(e.target.value)], step: null, stage: 7, quiz: null }) },
       trace.blocks.map((b, i) => el("option", { value: i, selected: b === block }, b.title))));
 }
 
@@ -258,7 +259,7 @@ const SIZES = [100, 115, 130];
 function nextSize() {
   const root = document.documentElement, now = Number(root.dataset.size ?? 100);
   root.dataset.size = SIZES[(SIZES.indexOf(now) + 1) % SIZES.length];
-  draw();
+  if (page.state) draw();
 }
 
 function fillHeader(trace, version) {
@@ -307,6 +308,6 @@ function start() {
 
 /* For the browser's console, and for tests: the trace, the state, the pure functions. */
 globalThis.attn = { page, engine, attend, change, numberText, general, readHalf, cellText,
-                    csvField, csvText, svgText, pngBlob, codeLines, rowHealth, readAnswer, labelText,
-                    measureSize, softmaxRows, numbersOf, liveNumbers };
+                    csvField, csvText, svgText, pngBlob, codeLines, rowHealth, readAnswer,
+                    labelText, measureSize, softmaxRows, numbersOf, liveNumbers };
 start();

@@ -15,8 +15,10 @@ function stageSteps(trace, block, stage) {
       const x = source ?? looked[0] ?? find("embeddings") ?? find("inputs");
       return known([x, x && x.made.op === "lookup" ? find(x.made.b) : null]);
     }
-    case 3: return known([...inputs, ...inputs.map((s) =>
-      s.made.op === "project" ? find(s.made.b) : null)].filter((s, i, all) => all.indexOf(s) === i));
+    case 3: {
+      const made = inputs.map((s) => (s.made.op === "project" ? find(s.made.b) : null));
+      return known([...new Set([...inputs, ...made])]);
+    }
     case 4: return known([block.raw]);
     case 5: return known([block.scaled]);
     case 6: return known([block.masked]);
@@ -90,7 +92,8 @@ function plainView(context, step) {
   return { step, numbers: numbersOf(trace, step, own), T: step.height, S: step.width,
            kind: step.kind === "scalar" ? "values" : step.kind, asks: step.kind === "scores"
              || step.kind === "weights", hidden: null, named: step.rows !== undefined,
-           namedColumns: step.columns !== undefined, rows: (i) => rowLabel(step, i), columns: (j) => columnLabel(step, j) };
+           namedColumns: step.columns !== undefined, rows: (i) => rowLabel(step, i),
+           columns: (j) => columnLabel(step, j) };
 }
 
 /** The view of where the state is, with its words. */
@@ -108,8 +111,10 @@ function viewOf(context) {
   const head = heads > 1 ? `, head ${Math.min(state.head, heads - 1) + 1} of ${heads}` : "";
   const changed = inChain && (live.changed || context.settings.hideSink) ? " – changed here" : "";
   const shown = view.shares ? `α·${normName(block)} of ` : view.given ? "rollout of " : "";
-  view.label = `${shown}${inChain && block.layer ? `${block.title}: ` : ""}${view.name}${head}${changed}`;
-  view.file = `attn-${view.name}${heads > 1 ? `-head${state.head + 1}` : ""}`.replace(/[^\w-]/g, "_");
+  const where = inChain && block.layer ? `${block.title}: ` : "";
+  view.label = `${shown}${where}${view.name}${head}${changed}`;
+  const number = heads > 1 ? `-head${state.head + 1}` : "";
+  view.file = `attn-${view.name}${number}`.replace(/[^\w-]/g, "_");
   view.rounded = inChain ? [block.q, block.k, block.v].some((s) => s?.rounded)
                          : step?.rounded === true;
   return view;
@@ -150,7 +155,8 @@ function stepSelect(context, change) {
     groups.get(group).push(el("option", { value: i, selected: s === view.step },
                               `${s.name}${s.title ? ` – ${s.title}` : ""}`));
   });
-  const none = view.step ? [] : [el("option", { value: "", selected: true }, "(between two steps)")];
+  const none = view.step ? []
+             : [el("option", { value: "", selected: true }, "(between two steps)")];
   return el("label", { class: "control" }, el("span", { class: "control-name" }, "Step"),
     el("select", { id: "every-step", onchange: (e) => e.target.value !== ""
       && change(goTo(trace, trace.shown[Number(e.target.value)], state.block)) },

@@ -69,7 +69,7 @@ function deriveNumbers(trace, step, head) {
     case "mix": return mixRows(x, y, T, a.width, S);
     case "attend": {
       const hidden = causal ? causalMask(T, S) : null;
-      return attend({ q: x, k: y, T, S, D: a.width, scale: factor, hidden }).weights;
+      return engine.attend({ q: x, k: y, T, S, D: a.width, scale: factor, hidden }).weights;
     }
     default: return new Float64Array(T * S).fill(NaN);
   }
