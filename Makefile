@@ -51,8 +51,11 @@ bench-peers: build ## beside PyTorch, ONNX Runtime and OpenVINO; rewrites docs/B
 	tools/install-deps.sh bench
 	bench/peers.py --markdown docs/BENCHMARKS.md
 
-pictures: build ## docs/heatmap.png
+pictures: build ## docs/heatmap.png and, with chromium, docs/page.png
 	build/attn explain "$(SENTENCE)" -o docs/heatmap.png >/dev/null
+	build/attn explain --causal --scale 0.02 --query eat "$(SENTENCE)" -o build/page.html >/dev/null
+	chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,880 \
+	    --screenshot=docs/page.png build/page.html 2>/dev/null
 
 format: ## format every C file
 	tools/check-format.sh --fix

@@ -11,19 +11,10 @@
 #include "terminal.h"
 #include "value.h"
 
-enum { QUESTIONS = 3, TRIES = 2 };
-
-static bool ends_with(const char *path, const char *suffix)
-{
-    size_t n = strlen(path), m = strlen(suffix);
-    return n >= m && strcmp(path + n - m, suffix) == 0;
-}
+enum { QUESTIONS = 3, TRIES = 2, LARGE = 5000000 /* bytes of a file */ };
 
 static int name_output(view *v, const char *path, kit_error *err)
 {
-    if (ends_with(path, ".html"))
-        return kit_fail(err, KIT_USAGE,
-                        "%s: .html comes in a later release; .svg .png .pdf .json .txt", path);
     if (strcmp(path, "-") == 0)
         return kit_fail(err, KIT_USAGE, "-o - does not say which kind; --json prints the trace");
     return render_by_suffix(path, err) ? files_add_output(&v->files, path, err) : KIT_USAGE;
@@ -120,6 +111,13 @@ static int hold_quiz(const view *v, const trace *t, kit_error *err)
 
 /* -------------------------------------------------------------------------------------- showing */
 
+/* A page of a large model is a download of its own: its size is said before it is there. */
+static void announce(const char *path, size_t size)
+{
+    if (size > LARGE)
+        fprintf(stderr, "%s: %.1f MB\n", path, (double)size / 1e6);
+}
+
 static int write_files(view *v, const trace *t, kit_error *err)
 {
     char *bytes = NULL;
@@ -128,6 +126,8 @@ static int write_files(view *v, const trace *t, kit_error *err)
     for (size_t i = 0; i < v->files.output_count && !code; i++) {
         render_function render = render_by_suffix(v->files.output[i].path, err);
         code = render(&bytes, &size, t, err);
+        if (!code)
+            announce(v->files.output[i].path, size);
         if (!code)
             code = kit_output_write(v->files.output[i].file, bytes, size, err);
         free(bytes);

@@ -136,6 +136,35 @@ def program_libraries(c):
     return linked
 
 
+def page_source(c):
+    """The C file of the page of `-o page.html`, as cmake/EmbedPage.cmake makes it; its path."""
+    folder = os.path.join(c.root, "kit", "explain", "page")
+
+    def text(name):
+        with open(os.path.join(folder, name), encoding="utf-8") as f:
+            return f.read()
+
+    def digest(content):
+        hashed = hashlib.sha256(content.encode()).digest()
+        return "'sha256-%s'" % base64.b64encode(hashed).decode()
+
+    scripts = [line for line in text("scripts.txt").splitlines() if line and line[0] != "#"]
+    js = "".join("\n/* %s */\n%s" % (name, text(name)) for name in scripts)
+    js, css = '"use strict";\n(() => {%s})();\n' % js, text("page.css")
+    page = text("page.html")
+    for mark, content in (("JS_HASH", digest(js)), ("CSS_HASH", digest(css)), ("CSS", css),
+                          ("JS", js)):
+        page = page.replace("@%s@" % mark, content)
+    path = os.path.join(c.folder, "page.c")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write('#include "explain/page.h"\n')
+        for name, part in zip(("page_before", "page_after"), page.split("@TRACE@", 1)):
+            part = part.encode()
+            f.write("const char %s[] = {%s0};\n" % (name, "".join("'\\x%02x'," % b for b in part)))
+            f.write("const size_t %s_size = %d;\n" % (name, len(part)))
+    return path
+
+
 def compile_program(c, engine, path):
     """Writes the program attn to path, from the library's objects and its own; False: it cannot."""
     libraries = program_libraries(c)
@@ -143,7 +172,8 @@ def compile_program(c, engine, path):
         return False
     left_out = {os.path.join(c.root, name) for name in REPLACED}
     files = c.found(["kit/*.c", "kit/*/*.c", "cli/*.c", "check/*.c", "ref/*.c"])
-    files = [f for f in files if f not in left_out] + [os.path.join(HERE, "without.c")]
+    files = [f for f in files if f not in left_out]
+    files += [os.path.join(HERE, "without.c"), page_source(c)]
     objects = c.objects(files, [".", "kit", "check", "ref", "src"], "-Os")
     c.link(engine + objects, path, *libraries)
     return True

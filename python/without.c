@@ -11,7 +11,7 @@ static int no_picture(char **bytes, size_t *size, kit_error *err)
     *size = 0;
     return kit_fail(
         err, KIT_USAGE,
-        "this build of attn writes .svg, .json and .txt; .png and .pdf need the one that "
+        "this build of attn writes .html, .svg, .json and .txt; .png and .pdf need the one that "
         "`make install` builds");
 }
 

@@ -1,6 +1,5 @@
 #!/bin/bash
 # labels: emulator
-# timeout: 600
 # The library on AArch64, built by a bare cross compiler and run under an emulator: it chooses NEON,
 # computes what the definition says on every instruction set of that architecture, and executes
 # nothing that its oldest processors lack.

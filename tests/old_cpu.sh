@@ -1,6 +1,5 @@
 #!/bin/bash
 # labels: emulator
-# timeout: 600
 # The same program on processors of other years, under an emulator: it chooses an instruction set
 # that they have, executes no instruction that they lack, and computes what the definition says.
 set -euo pipefail

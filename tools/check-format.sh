@@ -29,7 +29,8 @@ files() {
     fi
 }
 mapfile -t c_files < <(files '*.c' '*.h')
-mapfile -t text_files < <(files '*.c' '*.h' '*.def' '*.py' '*.sh' '*.cmake' 'CMakeLists.txt')
+mapfile -t text_files < <(files '*.c' '*.h' '*.def' '*.py' '*.sh' '*.cmake' 'CMakeLists.txt' \
+                              '*.js' '*.css')
 
 too_long='^.{101,}'
 

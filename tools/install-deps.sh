@@ -9,7 +9,7 @@ set -euo pipefail
 build=(gcc libc6-dev make cmake pkg-config
        libjansson-dev libzip-dev libutf8proc-dev libcairo2-dev)
 tests=("${build[@]}" libcmocka-dev python3 python3-numpy python3-hypothesis
-       qemu-user)
+       python3-selenium chromium chromium-driver qemu-user)
 bench=("${build[@]}" python3 python3-venv)
 ci=("${tests[@]}" git clang clang-format g++ shellcheck
     gcc-aarch64-linux-gnu libc6-dev-arm64-cross)

@@ -76,8 +76,11 @@ int render_json(char **bytes, size_t *size, const trace *t, kit_error *err);
 int render_svg(char **bytes, size_t *size, const trace *t, kit_error *err);
 int render_png(char **bytes, size_t *size, const trace *t, kit_error *err);
 int render_pdf(char **bytes, size_t *size, const trace *t, kit_error *err);
+/* One file that needs nothing else; large matrices are in it as base64, or computed by it. */
+int render_html(char **bytes, size_t *size, const trace *t, kit_error *err);
 
-/* By the suffix of a file's name: .svg .png .pdf .json .txt. NULL, and err says which there are. */
+/* By the suffix of a file's name: .html .svg .png .pdf .json .txt. NULL, and err says which
+ * there are. */
 typedef int (*render_function)(char **bytes, size_t *size, const trace *t, kit_error *err);
 render_function render_by_suffix(const char *path, kit_error *err);
 

@@ -23,7 +23,8 @@ grid grid_of(const trace *t, const trace_step *s)
     for (int i = 0; i + 2 < a->rank; i++) {
         g.heads *= a->shape[i];
     }
-    const trace_step *scores = s->kind == TRACE_WEIGHTS ? trace_find(t, s->a) : NULL;
+    bool behind = s->kind == TRACE_WEIGHTS && s->op != TRACE_ATTEND; /* whose a are queries */
+    const trace_step *scores = behind ? trace_find(t, s->a) : NULL;
     g.scores = scores != NULL && same_shape(&scores->tensor, a) ? scores : NULL;
     return g;
 }

@@ -42,11 +42,13 @@ kit_array recipe_given(recipe *r, const char *name, trace_kind kind, attn_dtype 
 void recipe_say(recipe *r, const char *title, const char *formula, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 void recipe_made(recipe *r, trace_op op, const char *a, const char *b, double factor);
+void recipe_causal(recipe *r); /* of TRACE_MASK, TRACE_ATTEND: keys after the query are hidden */
 void recipe_rows(recipe *r, const char *const *labels, size_t count);
 void recipe_columns(recipe *r, const char *const *labels, size_t count);
 void recipe_word_rows(recipe *r);    /* the sentence's words ask */
 void recipe_word_columns(recipe *r); /* the sentence's words answer */
 void recipe_minor(recipe *r);
+void recipe_place(recipe *r, int64_t layer, int64_t moment); /* from 1; training steps, -1: none */
 void recipe_printed(recipe *r, const char *verbatim);
 void recipe_slack(recipe *r, double slack, double part, const char *why);
 void recipe_aside(recipe *r, const char *title, const char *verbatim); /* only for lesson_check */

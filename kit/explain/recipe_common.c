@@ -136,6 +136,14 @@ void recipe_made(recipe *r, trace_op op, const char *a, const char *b, double fa
     }
 }
 
+void recipe_causal(recipe *r)
+{
+    trace_step *s = last(r);
+    if (s != NULL) {
+        s->causal = true;
+    }
+}
+
 static void set_labels(recipe *r, char ***slot, size_t *slot_count, const char *const *labels,
                        size_t count)
 {
@@ -182,6 +190,15 @@ void recipe_minor(recipe *r)
     trace_step *s = last(r);
     if (s != NULL) {
         s->minor = true;
+    }
+}
+
+void recipe_place(recipe *r, int64_t layer, int64_t moment)
+{
+    trace_step *s = last(r);
+    if (s != NULL) {
+        s->layer = layer;
+        s->moment = moment + 1;
     }
 }
 

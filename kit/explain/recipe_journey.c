@@ -224,13 +224,14 @@ static projections trainable(recipe *r, attn_rng *rng, kit_array x)
 
 /* ------------------------------------------------------------------------------- Modules */
 
-static kit_array all_weights(recipe *r, recipe_attention *a, const char *scores_name,
-                             const char *weights_name)
+static kit_array all_weights(recipe *r, recipe_attention *a, const char *queries, const char *keys,
+                             const char *scores_name, const char *weights_name)
 {
     a->scale = 1;
     kit_array scores = words_step(r, scores_name, TRACE_SCORES, WORDS);
     recipe_scores(r, a, ATTN_STAGE_RAW, recipe_view(scores));
     recipe_say(r, "Every word asks, every word answers", "ω = Q·Kᵀ", "%s", "");
+    recipe_made(r, TRACE_DOT, queries, keys, 0);
     a->scale = 0;
     kit_array weights = words_step(r, weights_name, TRACE_WEIGHTS, WORDS);
     recipe_scores(r, a, ATTN_STAGE_WEIGHTS, recipe_view(weights));
@@ -258,7 +259,7 @@ static kit_array module_v1(recipe *r, kit_array x, const projections *p, kit_arr
                           "Q = X·W_q");
     recipe_attention a = {
         recipe_view(q), recipe_view(p->keys), recipe_view(p->values), 0, false, NULL};
-    *weights = all_weights(r, &a, "v1_scores", "v1_weights");
+    *weights = all_weights(r, &a, "v1_queries", "keys", "v1_scores", "v1_weights");
     context(r, &a, "v1_context", "v1_weights", "values",
             "tensor([[0.2996, 0.8053],\n"
             "[0.3061, 0.8210],\n"
@@ -300,7 +301,7 @@ static void module_v2(recipe *r, attn_rng *rng, kit_array x)
     kit_array k = apply(r, x, w_k, "v2_keys", "v2_w_k", "Keys");
     kit_array v = apply(r, x, w_v, "v2_values", "v2_w_v", "Values");
     recipe_attention a = {recipe_view(q), recipe_view(k), recipe_view(v), 0, false, NULL};
-    all_weights(r, &a, "v2_scores", "v2_weights");
+    all_weights(r, &a, "v2_queries", "v2_keys", "v2_scores", "v2_weights");
     context(r, &a, "v2_context", "v2_weights", "v2_values",
             "tensor([[-0.0739,  0.0713],\n"
             "[-0.0748,  0.0703],\n"
@@ -327,6 +328,7 @@ static void show_slip(recipe *r, const projections *p, kit_array meant)
     recipe_scores(r, &a, ATTN_STAGE_WEIGHTS, recipe_view(weights));
     recipe_say(r, "The weights that the slip would give", "softmax(X·W_v·Kᵀ/√2)",
                "To be compared with v1_weights, which are what was meant.");
+    recipe_made(r, TRACE_ATTEND, "slip_queries", "keys", 1 / sqrt(OUT));
     kit_array difference = words_step(r, "slip_difference", TRACE_VALUES, WORDS);
     recipe_word_columns(r);
     double largest = 0;
@@ -352,6 +354,7 @@ static void causal(recipe *r, const projections *p, kit_array q)
     recipe_scores(r, &a, ATTN_STAGE_BIASED, recipe_view(masked));
     recipe_say(r, "Hide what comes later", "ω/√2, −∞ where key > query",
                "The notebook ends at this heading. A word may see itself and the words before it.");
+    recipe_made(r, TRACE_MASK, "v1_scores", NULL, 1 / sqrt(OUT));
     kit_array weights = words_step(r, "causal_weights", TRACE_WEIGHTS, WORDS);
     recipe_scores(r, &a, ATTN_STAGE_WEIGHTS, recipe_view(weights));
     recipe_say(r, "Softmax over what is visible", "softmax",

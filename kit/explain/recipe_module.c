@@ -40,6 +40,7 @@ static void look_up(recipe *r, const lookup_case *c, kit_array k, kit_array v)
     kit_array weights = recipe_step(r, c->weights, TRACE_WEIGHTS, ATTN_F32, SHAPE(c->rows, KEYS));
     recipe_scores(r, &a, ATTN_STAGE_WEIGHTS, recipe_view(weights));
     recipe_say(r, "Which key fits", "A = softmax(Q·Kᵀ/√4)", "%s", c->weights_say);
+    recipe_made(r, TRACE_ATTEND, c->queries, "keys", a.scale);
     recipe_rows(r, query_labels, (size_t)c->rows);
     recipe_columns(r, key_labels, KEYS);
     recipe_printed(r, c->weights_print);

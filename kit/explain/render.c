@@ -14,11 +14,8 @@ static int render_plain_text(char **bytes, size_t *size, const trace *t, kit_err
 static const struct {
     const char *suffix;
     render_function render;
-} renderers[] = {{".svg", render_svg},
-                 {".png", render_png},
-                 {".pdf", render_pdf},
-                 {".json", render_json},
-                 {".txt", render_plain_text}};
+} renderers[] = {{".svg", render_svg},   {".png", render_png},   {".pdf", render_pdf},
+                 {".html", render_html}, {".json", render_json}, {".txt", render_plain_text}};
 
 render_function render_by_suffix(const char *path, kit_error *err)
 {
@@ -29,6 +26,6 @@ render_function render_by_suffix(const char *path, kit_error *err)
             return renderers[i].render;
         }
     }
-    kit_fail(err, KIT_USAGE, "%s: must end with .svg .png .pdf .json or .txt", path);
+    kit_fail(err, KIT_USAGE, "%s: must end with .html .svg .png .pdf .json or .txt", path);
     return NULL;
 }

@@ -8,15 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "draw.h"
+#include "render_json.h"
 
+/* A < is written as \u003c, so that the object may stand inside a page. */
 static void put_string(sink *s, const char *text)
 {
     sink_puts(s, "\"");
     const char *from = text;
     for (const char *p = text; *p != '\0'; p++) {
         unsigned char c = (unsigned char)*p;
-        if (c == '"' || c == '\\' || c < 0x20 || c == 0x7f) {
+        if (c == '"' || c == '\\' || c == '<' || c < 0x20 || c == 0x7f) {
             sink_write(s, from, (size_t)(p - from));
             from = p + 1;
             if (c == '"' || c == '\\') {
@@ -54,13 +55,18 @@ static void put_real(sink *s, double x, bool is_float)
     sink_puts(s, number);
 }
 
-static void put_tensor(sink *s, const kit_array *a)
+static void put_shape(sink *s, const kit_array *a)
 {
     sink_puts(s, "{\"shape\": [");
     for (int i = 0; i < a->rank; i++) {
         sink_printf(s, "%s%lld", i > 0 ? ", " : "", (long long)a->shape[i]);
     }
-    sink_printf(s, "], \"dtype\": \"%s\", \"data\": [", attn_dtype_name(a->dtype));
+    sink_printf(s, "], \"dtype\": \"%s\"", attn_dtype_name(a->dtype));
+}
+
+static void put_numbers(sink *s, const kit_array *a)
+{
+    sink_puts(s, ", \"data\": [");
     int64_t count = kit_array_count(a);
     for (int64_t i = 0; i < count; i++) {
         sink_puts(s, i > 0 ? ", " : "");
@@ -70,7 +76,51 @@ static void put_tensor(sink *s, const kit_array *a)
             put_real(s, kit_array_get(a, i), a->dtype != ATTN_F64);
         }
     }
-    sink_puts(s, "]}");
+    sink_puts(s, "]");
+}
+
+/* The elements' bytes, little-endian, as base64. */
+static void put_base64(sink *s, const kit_array *a)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *byte = a->data;
+    char line[4 * 1024];
+    size_t used = 0;
+    sink_printf(s, ", \"%s\": \"", a->dtype == ATTN_F16 ? "f16" : "f32");
+    for (size_t i = 0; i < a->bytes; i += 3) {
+        size_t left = a->bytes - i;
+        uint32_t x = (uint32_t)byte[i] << 16 | (left > 1 ? (uint32_t)byte[i + 1] << 8 : 0) |
+                     (left > 2 ? byte[i + 2] : 0);
+        line[used++] = digits[x >> 18];
+        line[used++] = digits[x >> 12 & 63];
+        line[used++] = left > 1 ? digits[x >> 6 & 63] : '=';
+        line[used++] = left > 2 ? digits[x & 63] : '=';
+        if (used == sizeof line) {
+            sink_write(s, line, used);
+            used = 0;
+        }
+    }
+    sink_write(s, line, used);
+    sink_puts(s, "\"");
+}
+
+static void put_tensor(sink *s, const trace_step *step, const json_style *style)
+{
+    const kit_array *a = &step->tensor;
+    json_form form = style->form != NULL ? style->form(step, style->self) : JSON_NUMBERS;
+    put_shape(s, a);
+    if (form == JSON_NUMBERS) {
+        put_numbers(s, a);
+    } else if (form != JSON_DERIVED) {
+        kit_array bytes = {0};
+        attn_dtype dtype = form == JSON_F16 ? ATTN_F16 : ATTN_F32;
+        s->failed = kit_array_convert(&bytes, a, dtype, NULL) != KIT_OK || s->failed;
+        if (!s->failed) {
+            put_base64(s, &bytes);
+        }
+        kit_array_free(&bytes);
+    }
+    sink_puts(s, "}");
 }
 
 static void put_labels(sink *s, const char *name, char **labels, size_t count)
@@ -88,7 +138,47 @@ static void put_labels(sink *s, const char *name, char **labels, size_t count)
 
 static const char *const kind_names[] = {"ids", "values", "scores", "weights", "scalar", "curve"};
 
-static void put_step(sink *s, const trace_step *step)
+static const char *const op_names[] = {"given",   "lookup", "project", "dot",  "scale", "mask",
+                                       "softmax", "mix",    "attend",  "norm", "slope"};
+
+/* What the numbers were made of: {"op": "scale", "a": "scores", "factor": 0.2041...}. */
+static void put_made(sink *s, const trace_step *step)
+{
+    sink_printf(s, ", \"made\": {\"op\": \"%s\"", op_names[step->op]);
+    if (step->a != NULL) {
+        put_member(s, "a", step->a);
+    }
+    if (step->b != NULL) {
+        put_member(s, "b", step->b);
+    }
+    if (step->factor != 0) {
+        sink_puts(s, ", \"factor\": ");
+        put_real(s, step->factor, false);
+    }
+    sink_puts(s, step->causal ? ", \"causal\": true}" : "}");
+}
+
+/* What only some steps have. */
+static void put_rare(sink *s, const trace_step *step)
+{
+    if (step->minor) {
+        sink_puts(s, ", \"minor\": true");
+    }
+    if (step->aside) {
+        sink_puts(s, ", \"aside\": true");
+    }
+    if (step->layer > 0) {
+        sink_printf(s, ", \"layer\": %lld", (long long)step->layer);
+    }
+    if (step->moment > 0) {
+        sink_printf(s, ", \"moment\": %lld", (long long)step->moment - 1);
+    }
+    if (step->printed != NULL && !step->aside) {
+        put_member(s, "printed", step->printed);
+    }
+}
+
+static void put_step(sink *s, const trace_step *step, const json_style *style)
 {
     sink_puts(s, "{\"name\": ");
     put_string(s, step->name);
@@ -100,11 +190,10 @@ static void put_step(sink *s, const trace_step *step)
     sink_printf(s, ", \"beyond\": %s", step->beyond ? "true" : "false");
     put_labels(s, "rows", step->row_labels, step->row_label_count);
     put_labels(s, "columns", step->column_labels, step->column_label_count);
-    if (step->printed != NULL) {
-        put_member(s, "printed", step->printed);
-    }
+    put_made(s, step);
+    put_rare(s, step);
     sink_puts(s, ",\n   \"tensor\": ");
-    put_tensor(s, &step->tensor);
+    put_tensor(s, step, style);
     sink_puts(s, "}");
 }
 
@@ -176,30 +265,52 @@ static void put_words(sink *s, const trace *t)
     sink_puts(s, "}");
 }
 
-int render_json(char **bytes, size_t *size, const trace *t, kit_error *err)
+/* Not what is only there to be compared; but a page needs the scores behind weights. */
+static bool is_shown(const trace *t, const trace_step *step, const json_style *style)
 {
-    sink s = {0};
-    sink_printf(&s, "{\"schema\": \"attn.%s/1\"", t->command);
-    if (t->lesson != NULL) {
-        put_member(&s, "lesson", t->lesson);
+    if (!step->aside) {
+        return true;
     }
-    put_member(&s, "title", t->title != NULL ? t->title : "");
-    put_member(&s, "text", t->text != NULL ? t->text : "");
-    put_member(&s, "setting", t->setting != NULL ? t->setting : "");
-    sink_printf(&s, ", \"heads\": %lld, \"query\": %lld", (long long)t->heads, (long long)t->query);
-    put_words(&s, t);
-    sink_puts(&s, ",\n \"steps\": [");
+    for (size_t i = 0; style->form != NULL && i < t->count; i++) {
+        const trace_step *w = &t->step[i];
+        if (w->kind == TRACE_WEIGHTS && w->a != NULL && strcmp(w->a, step->name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void json_put_trace(sink *s, const trace *t, const json_style *style)
+{
+    sink_printf(s, "{\"schema\": \"attn.%s/1\"", t->command);
+    if (t->lesson != NULL) {
+        put_member(s, "lesson", t->lesson);
+    }
+    put_member(s, "title", t->title != NULL ? t->title : "");
+    put_member(s, "text", t->text != NULL ? t->text : "");
+    put_member(s, "setting", t->setting != NULL ? t->setting : "");
+    sink_printf(s, ", \"heads\": %lld, \"query\": %lld", (long long)t->heads, (long long)t->query);
+    put_words(s, t);
+    sink_puts(s, ",\n \"steps\": [");
     const char *before = "\n  ";
     for (size_t i = 0; i < t->count; i++) {
-        if (!t->step[i].aside) {
-            sink_puts(&s, before);
-            put_step(&s, &t->step[i]);
+        if (is_shown(t, &t->step[i], style)) {
+            sink_puts(s, before);
+            put_step(s, &t->step[i], style);
             before = ",\n  ";
         }
     }
-    sink_puts(&s, "]");
-    put_rows(&s, t);
-    put_notes(&s, t);
-    sink_puts(&s, "}\n");
+    sink_puts(s, "]");
+    if (style->form == NULL) {
+        put_rows(s, t);
+    }
+    put_notes(s, t);
+    sink_puts(s, "}\n");
+}
+
+int render_json(char **bytes, size_t *size, const trace *t, kit_error *err)
+{
+    sink s = {0};
+    json_put_trace(&s, t, &(json_style){NULL, NULL});
     return sink_finish(&s, bytes, size, err);
 }

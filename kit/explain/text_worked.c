@@ -303,7 +303,10 @@ void text_worked(page *p, const trace_step *s, bool row_too)
         case TRACE_MIX: work_mix(&w, &sum); break;
         case TRACE_GIVEN:
         case TRACE_SCALE: /* the row says it all */
-        case TRACE_MASK: break;
+        case TRACE_MASK:
+        case TRACE_ATTEND:
+        case TRACE_NORM:
+        case TRACE_SLOPE: break;
         }
     }
     put_line(p, &w.out, &sum);

@@ -27,9 +27,13 @@ typedef enum trace_op {
     TRACE_PROJECT, /* a times the matrix b */
     TRACE_DOT,     /* row i of a . row j of b */
     TRACE_SCALE,   /* a * factor */
-    TRACE_MASK,    /* a, and -inf where a key is hidden */
+    TRACE_MASK,    /* a, times factor if it is not 0, and -inf where a key is hidden */
     TRACE_SOFTMAX, /* e^a / sum of e^a over each row */
-    TRACE_MIX      /* rows of b, weighted by a */
+    TRACE_MIX,     /* rows of b, weighted by a */
+    TRACE_ATTEND,  /* in one go: softmax of factor * (row i of a . row j of b), per head; b may have
+                      fewer heads than a, each for a group */
+    TRACE_NORM, /* [H,S]: the length of each row of values a, or of it times a head's part of b */
+    TRACE_SLOPE /* gradient of a loss by the scores behind weights a */
 } trace_op;
 
 typedef struct trace_step {
@@ -51,7 +55,10 @@ typedef struct trace_step {
     bool aside;   /* only there to be compared with `printed`: no renderer draws it */
     trace_op op;
     char *a, *b;   /* names of the operand steps, or NULL */
-    double factor; /* of TRACE_SCALE; of TRACE_SOFTMAX if a is yet to be scaled, else 0 */
+    double factor; /* of TRACE_SCALE; of TRACE_SOFTMAX, _MASK if a is yet to be scaled, else 0 */
+    bool causal;   /* of TRACE_MASK, _ATTEND: the keys after the query are hidden */
+    int64_t layer, moment; /* of a model with layers, from 1; after so many steps of training, from
+                              1 for step 0; 0: neither */
     double slack,
         slack_part;  /* lesson_check allows slack + slack_part * |value| more than the last */
     char *slack_why; /* printed digit, for this reason; NULL: none */

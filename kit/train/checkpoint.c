@@ -8,6 +8,7 @@
  *   history.loss         f64 [steps]
  *   history.checks       f64 [n, 4]: step, loss, accuracy, places
  *   history.maps         f32 [n, L, H, P, P] and i64 [n]
+ *   history.map_slopes   f32, of the same shape: the gradient by the scores (may be missing)
  *   history.map_steps
  *   __metadata__         the options and the step, as text
  *
@@ -118,7 +119,7 @@ int train_load_config(train_config *config, const char *path, kit_error *err)
 
 /* Arrays that are made for the file, and all that go into it. */
 typedef struct saving {
-    kit_array state, position, loss, checks, maps, map_steps;
+    kit_array state, position, loss, checks, maps, slopes, map_steps;
     kit_tensor *tensor;
     char (*name)[80];
     size_t count;
@@ -163,6 +164,15 @@ static void add_options(saving *s, const train_run *run)
     add_text(s, "text", "%016" PRIx64, run->text ? run->text->hash : 0);
 }
 
+/* All maps have their gradients; not so if the run was resumed from an old checkpoint. */
+static bool keeps_slopes(const train_run *run)
+{
+    for (size_t i = 0; i < run->map_count; i++)
+        if (!run->map[i].slopes.data)
+            return false;
+    return run->map_count > 0;
+}
+
 static int make_history(saving *s, const train_run *run, kit_error *err)
 {
     const int64_t n = (int64_t)run->check_count, maps = (int64_t)run->map_count;
@@ -172,7 +182,10 @@ static int make_history(saving *s, const train_run *run, kit_error *err)
         (code = kit_array_new(&s->checks, ATTN_F64, 2, (const int64_t[]){n, 4}, err)) ||
         (code = kit_array_new(&s->map_steps, ATTN_I64, 1, &maps, err)) ||
         (code = kit_array_new(&s->maps, ATTN_F32, 5,
-                              (const int64_t[]){maps, P[0], P[1], P[2], P[3]}, err)))
+                              (const int64_t[]){maps, P[0], P[1], P[2], P[3]}, err)) ||
+        (keeps_slopes(run) &&
+         (code = kit_array_new(&s->slopes, ATTN_F32, 5,
+                               (const int64_t[]){maps, P[0], P[1], P[2], P[3]}, err))))
         return code;
     if (run->step)
         memcpy(s->loss.data, run->loss, s->loss.bytes);
@@ -186,6 +199,9 @@ static int make_history(saving *s, const train_run *run, kit_error *err)
         const kit_array *w = &run->map[i].weights;
         ((int64_t *)s->map_steps.data)[i] = run->map[i].step;
         memcpy((char *)s->maps.data + (size_t)i * w->bytes, w->data, w->bytes);
+        if (s->slopes.data)
+            memcpy((char *)s->slopes.data + (size_t)i * w->bytes, run->map[i].slopes.data,
+                   w->bytes);
     }
     return KIT_OK;
 }
@@ -206,8 +222,8 @@ static int make_random(saving *s, const train_run *run, kit_error *err)
 static int collect(saving *s, const train_run *run, kit_error *err)
 {
     const train_model *m = &run->model;
-    s->tensor = calloc((size_t)m->count * 3 + 6, sizeof *s->tensor);
-    s->name = calloc((size_t)m->count * 3 + 6, sizeof *s->name);
+    s->tensor = calloc((size_t)m->count * 3 + 7, sizeof *s->tensor);
+    s->name = calloc((size_t)m->count * 3 + 7, sizeof *s->name);
     if (!s->tensor || !s->name)
         return kit_fail(err, KIT_LIMIT, "not enough memory for a checkpoint");
     int code = make_random(s, run, err);
@@ -226,6 +242,8 @@ static int collect(saving *s, const train_run *run, kit_error *err)
     add_tensor(s, "", "history.loss", &s->loss);
     add_tensor(s, "", "history.checks", &s->checks);
     add_tensor(s, "", "history.maps", &s->maps);
+    if (s->slopes.data)
+        add_tensor(s, "", "history.map_slopes", &s->slopes);
     add_tensor(s, "", "history.map_steps", &s->map_steps);
     add_options(s, run);
     return KIT_OK;
@@ -244,7 +262,8 @@ int train_save(const train_run *run, const char *path, kit_error *err)
         kit_output_abort(out);
     else
         code = kit_output_commit(out, err);
-    kit_array *made[] = {&s.state, &s.position, &s.loss, &s.checks, &s.maps, &s.map_steps};
+    kit_array *made[] = {&s.state, &s.position, &s.loss,     &s.checks,
+                         &s.maps,  &s.slopes,   &s.map_steps};
     for (size_t i = 0; i < sizeof made / sizeof *made; i++)
         kit_array_free(made[i]);
     free(s.tensor);
@@ -346,32 +365,50 @@ static int load_checks(const loading *l, train_run *run)
     return code;
 }
 
+/* Part i of all, or an array without data if there are none. */
+static int take_part(const loading *l, kit_array *one, const kit_array *all, int64_t i,
+                     const int64_t shape[4])
+{
+    if (!all->data)
+        return KIT_OK;
+    const int code = kit_array_new(one, ATTN_F32, 4, shape, l->err);
+    if (!code)
+        memcpy(one->data, (char *)all->data + (size_t)i * one->bytes, one->bytes);
+    return code;
+}
+
 static int load_maps(const loading *l, train_run *run)
 {
-    kit_array all = {0}, steps = {0};
+    kit_array all = {0}, slopes = {0}, steps = {0};
     int64_t P;
     int code = train_run_probe(run, &P, l->err);
     if (!code)
         code = load(l, &all, "history.maps", ATTN_F32, 5);
+    if (!code && kit_safetensors_has(l->file, "history.map_slopes"))
+        code = load(l, &slopes, "history.map_slopes", ATTN_F32, 5);
     if (!code)
         code = load(l, &steps, "history.map_steps", ATTN_I64, 1);
     const int64_t shape[4] = {run->config.layers, run->config.heads, P, P};
-    if (!code && (all.shape[0] != steps.shape[0] ||
-                  (steps.shape[0] && memcmp(all.shape + 1, shape, sizeof shape) != 0)))
+    if (!code &&
+        (all.shape[0] != steps.shape[0] || (slopes.data && slopes.shape[0] != steps.shape[0]) ||
+         (steps.shape[0] && memcmp(all.shape + 1, shape, sizeof shape) != 0) ||
+         (slopes.data && memcmp(slopes.shape + 1, all.shape + 1, sizeof shape) != 0)))
         code = kit_fail(l->err, KIT_BAD_FILE, "%s: its maps have not the shape of the options",
                         l->path);
     for (int64_t i = 0; !code && i < steps.shape[0]; i++) {
         train_map map = {.step = ((const int64_t *)steps.data)[i]};
         code = train_grow((void **)&run->map, run->map_count, sizeof *run->map, l->err);
         if (!code)
-            code = kit_array_new(&map.weights, ATTN_F32, 4, shape, l->err);
-        if (!code) {
-            memcpy(map.weights.data, (char *)all.data + (size_t)i * map.weights.bytes,
-                   map.weights.bytes);
+            code = take_part(l, &map.weights, &all, i, shape);
+        if (!code)
+            code = take_part(l, &map.slopes, &slopes, i, shape);
+        if (code)
+            kit_array_free(&map.weights);
+        else
             run->map[run->map_count++] = map;
-        }
     }
     kit_array_free(&all);
+    kit_array_free(&slopes);
     kit_array_free(&steps);
     return code;
 }

@@ -340,15 +340,27 @@ static int attention_back(const train_model *m, const train_block *b, const floa
                           float *dqkv, kit_error *err)
 {
     attn_error e;
-    attn_tensor lse;
-    const int64_t E = m->config.embed, H = m->config.heads;
-    const attn_sdpa_args a = attention_of(m, b, &lse);
+    attn_tensor lse, mask, dmask;
+    const int64_t E = m->config.embed, H = m->config.heads, T = m->length;
+    attn_sdpa_args a = attention_of(m, b, &lse);
+    kit_array zeros = {0};
     attn_sdpa_grads g = ATTN_SDPA_GRADS_INIT;
     g.dout = attn_bthd(dheads, ATTN_F32, m->batch, m->length, H, E / H);
     g.dq = part(m, dqkv, 0);
     g.dk = part(m, dqkv, 1);
     g.dv = part(m, dqkv, 2);
-    return train_engine(attn_sdpa_backward(m->ctx, &a, &g, &e), &e, err);
+    if (m->slopes) { /* a mask of zeros changes nothing, and its gradient is that of the scores */
+        const int code = kit_array_new(&zeros, ATTN_F32, 3, (const int64_t[]){H, T, T}, err);
+        if (code)
+            return code;
+        mask = attn_bhtd(zeros.data, ATTN_F32, 1, H, T, T);
+        dmask = attn_bhtd(m->slopes + (b - m->block) * H * T * T, ATTN_F32, 1, H, T, T);
+        a.mask = &mask;
+        g.dmask = &dmask;
+    }
+    const int code = train_engine(attn_sdpa_backward(m->ctx, &a, &g, &e), &e, err);
+    kit_array_free(&zeros);
+    return code;
 }
 
 static int mlp_back(train_model *m, const train_block *b, kit_error *err)

@@ -41,7 +41,7 @@ void train_end(train_run *run)
         return;
     train_model_free(&run->model);
     for (size_t i = 0; i < run->map_count; i++)
-        kit_array_free(&run->map[i].weights);
+        kit_array_free(&run->map[i].weights), kit_array_free(&run->map[i].slopes);
     free(run->map);
     free(run->check);
     free(run->loss);
@@ -186,6 +186,8 @@ int train_keep_maps(train_run *run, kit_error *err)
         code = train_grow((void **)&run->map, run->map_count, sizeof *run->map, err);
     if (!code)
         code = kit_array_new(&map.weights, ATTN_F32, 4, (const int64_t[]){L, H, P, P}, err);
+    if (!code)
+        code = kit_array_new(&map.slopes, ATTN_F32, 4, (const int64_t[]){L, H, P, P}, err);
     for (int l = 0; l < (int)L && !code; l++) {
         kit_array one = {0};
         code = train_model_scores(&run->model, l, ATTN_STAGE_WEIGHTS, &one, err);
@@ -193,8 +195,13 @@ int train_keep_maps(train_run *run, kit_error *err)
             memcpy((char *)map.weights.data + (size_t)l * one.bytes, one.data, one.bytes);
         kit_array_free(&one);
     }
+    double loss;
+    run->model.slopes = map.slopes.data;
+    if (!code)
+        code = train_model_loss(&run->model, &loss, true, err);
+    run->model.slopes = NULL;
     if (code)
-        kit_array_free(&map.weights);
+        kit_array_free(&map.weights), kit_array_free(&map.slopes);
     else
         run->map[run->map_count++] = map;
     return code;

@@ -120,6 +120,24 @@ static void label_map(recipe *r, const probe *p)
     recipe_columns(r, p->labels, n);
 }
 
+/* Beside the weights of step `name`: the gradient that is about to push their scores. */
+static void tell_slope(recipe *r, const probe *p, const char *name, const kit_array *slopes,
+                       int64_t layer, int64_t moment, int64_t H)
+{
+    char own[NAME + 8];
+    if (!slopes->data || r->status != KIT_OK)
+        return;
+    snprintf(own, sizeof own, "%s_slope", name);
+    recipe_given(r, own, TRACE_VALUES, ATTN_F32, SHAPE(H, p->length, p->length),
+                 (const float *)slopes->data + (layer - 1) * H * p->length * p->length);
+    recipe_say(r, "The loss's gradient by the scores", "∂loss/∂S",
+               "Training goes against it: where it is below 0 a score will rise.");
+    recipe_made(r, TRACE_SLOPE, name, NULL, 0);
+    recipe_minor(r);
+    recipe_place(r, layer, moment);
+    label_map(r, p);
+}
+
 /* All maps but the last one, one step for each layer and moment. */
 static void tell_earlier(recipe *r, const train_run *run, const probe *p)
 {
@@ -136,7 +154,9 @@ static void tell_earlier(recipe *r, const train_run *run, const probe *p)
                          (const float *)map->weights.data + l * H * P * P);
             recipe_say(r, title, "", "%s", "");
             recipe_minor(r);
+            recipe_place(r, l + 1, map->step);
             label_map(r, p);
+            tell_slope(r, p, name, &map->slopes, l + 1, map->step, H);
         }
 }
 
@@ -161,7 +181,10 @@ static void tell_last(recipe *r, train_run *run, const probe *p)
             recipe_say(r, "Attention now", "", "After step %lld, on an unseen sequence.",
                        (long long)run->step);
             recipe_made(r, TRACE_GIVEN, scores_name, NULL, 0);
+            recipe_place(r, l + 1, run->step);
             label_map(r, p);
+            if (run->map_count && run->map[run->map_count - 1].step == run->step)
+                tell_slope(r, p, name, &run->map[run->map_count - 1].slopes, l + 1, run->step, H);
         }
         kit_array_free(&scores);
         kit_array_free(&weights);

@@ -44,6 +44,7 @@ typedef struct train_model {
     float *d[4], *d_wide, *d_logits;   /* gradients: [., E], the widest, [., V] */
     int64_t *tokens, *targets, *place; /* [batch * length] */
     int64_t batch, length;             /* of the call: at most the config's */
+    float *slopes; /* [L,H,T,T] of one sequence: takes the gradient by the scores too; or NULL */
 } train_model;
 
 /* What an engine call returned, as a code of the kit. */
@@ -68,6 +69,8 @@ typedef struct train_check {
 typedef struct train_map {
     int64_t step;
     kit_array weights; /* [L,H,P,P], float */
+    kit_array slopes;  /* the same shape: the gradient of the probe's loss by the scores; no data
+                          in a run resumed from a checkpoint that did not keep it */
 } train_map;
 
 struct train_run {

@@ -60,8 +60,8 @@ class Explanation:
         e["weights"]            an array, of any step: [T,T], or [heads,T,T]
         e.steps                 their names
         e.svg(), e.json()       the picture; all of it as a dict (schema attn.explain/1)
-        e.save("map.svg")       .svg, .json or .txt; .png and .pdf if the program was built with
-                                cairo, as `make install` does
+        e.save("page.html")     a page to explore; .svg, .json or .txt; .png and .pdf if the program
+                                was built with cairo, as `make install` does
 
     Every number is the engine's.
     """
@@ -128,11 +128,11 @@ class Explanation:
         if suffix in written:
             with open(name, "w", encoding="utf-8") as f:
                 f.write(written[suffix])
-        elif suffix in (".png", ".pdf"):
+        elif suffix in (".html", ".png", ".pdf"):
             self._run([name])
         else:
             raise ValueError(
-                "%s: the suffix must be .svg, .json, .txt, .png or .pdf" % (os.fspath(path),)
+                "%s: the suffix must be .html, .svg, .json, .txt, .png or .pdf" % (os.fspath(path),)
             )
 
     def _repr_html_(self) -> str:

@@ -1,6 +1,4 @@
-/* timeout: 240
- *
- * The backward's products of bf16, by the matrix unit and by dot products: the products and the
+/* The backward's products of bf16, by the matrix unit and by dot products: the products and the
  * pass over a block's scores against plain loops in double; whole calls against the definition; by
  * their fast pass and beside it, to the bit; and which calls go this way. */
 #include <math.h>

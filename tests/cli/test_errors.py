@@ -93,8 +93,7 @@ class Usage(CliTest):
         self.fails(USAGE, "explain", "--json", "--quiz", "a b", says="--json and --quiz")
         self.fails(USAGE, "explain", "--json", "--full", "a b", says="--full")
         self.fails(USAGE, "explain", "--quiz", "-", says="standard input")
-        self.fails(USAGE, "explain", "-o", "page.html", "a b", says="later release")
-        self.fails(USAGE, "explain", "-o", "map.gif", "a b", says="map.gif")
+        self.fails(USAGE, "explain", "-o", "map.gif", "a b", says="must end with .html .svg")
         self.fails(USAGE, "explain", "-o", "map", "a b", says="map")
         self.fails(USAGE, "explain", "-o", "-", "a b", says="--json")
         self.fails(

@@ -1,5 +1,4 @@
 #!/usr/bin/env python3
-# timeout: 300
 """attn train: it learns, it shows what it learned, and a run in parts is the run in one go."""
 
 import json

@@ -84,11 +84,17 @@ class Explain(unittest.TestCase):
             self.assertEqual(json.loads((here / "a.json").read_text(encoding="utf-8")), e.json())
             e.save(here / "a.png")  # this build has cairo
             self.assertEqual((here / "a.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+            e.save(here / "a.html")
+            page = (here / "a.html").read_text(encoding="utf-8")
+            data = page.split('<script type="application/json"', 1)[1].split(">", 1)[1]
+            trace = json.loads(data.split("</script>", 1)[0])["trace"]
+            self.assertEqual([step["name"] for step in trace["steps"]], e.steps)
             with self.assertRaisesRegex(ValueError, "suffix must be"):
                 e.save(here / "a.gif")
             with self.assertRaises(OSError):
                 e.save(here / "none" / "a.svg")
-            self.assertEqual(sorted(os.listdir(folder)), ["a.json", "a.png", "a.svg", "a.txt"])
+            written = ["a." + end for end in ("html", "json", "png", "svg", "txt")]
+            self.assertEqual(sorted(os.listdir(folder)), written)
 
     def test_lessons(self):
         """Every number of the five notebooks."""

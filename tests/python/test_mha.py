@@ -1,5 +1,4 @@
 #!/usr/bin/env python3
-# timeout: 240
 """attn.MultiHeadAttention against its definition in float64 NumPy, forward and gradients."""
 
 import copy

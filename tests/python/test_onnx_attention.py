@@ -1,5 +1,4 @@
 #!/usr/bin/env python3
-# timeout: 300
 """What ONNX's Attention means, without the package onnx: against its text, as a definition in
 float64 NumPy. tests/peers/test_onnx.py has what needs the package."""
 

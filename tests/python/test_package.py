@@ -87,6 +87,12 @@ class Package(unittest.TestCase):
         code = "import sys; sys.argv[1:] = ['lesson', 'sky', '--check']; "
         code += "from attn._explain import main; main()"
         python(code, path=os.path.abspath("installed"))
+        # the backend puts the page together in Python, the other program was built by CMake
+        for program, page in (path, "a.html"), (os.environ["ATTN"], "b.html"):
+            subprocess.run([program, "explain", "sky is blue", "-o", page], check=True,
+                           stdout=subprocess.DEVNULL)
+        with open("a.html", "rb") as a, open("b.html", "rb") as b:
+            self.assertEqual(a.read(), b.read())
         np.savez("a.npz", q=np.zeros((2, 2), "f4"))
         done = subprocess.run([path, "info", "a.npz"], stderr=subprocess.PIPE)
         self.assertEqual(done.returncode, 3)

@@ -1,5 +1,4 @@
 #!/usr/bin/env python3
-# timeout: 600
 """Threads, fork, spawn, and memory over many calls."""
 
 import gc

@@ -1,5 +1,4 @@
 #!/usr/bin/env python3
-# timeout: 300
 """attn.scaled_dot_product_attention and attn.grad against the definition in float64 NumPy."""
 
 import unittest

@@ -1,5 +1,4 @@
 /* labels: threads
- * timeout: 240
  *
  * What the gradients owe to nobody: the same bits for any number of threads, in any repeat, by
  * threads of the caller's, into any layout, and whichever of them are asked for; not a bit changed

@@ -236,6 +236,7 @@ static void test_suffixes(void **state)
     assert_ptr_equal(render_by_suffix("map.x.png", &e), render_png);
     assert_ptr_equal(render_by_suffix("m.pdf", &e), render_pdf);
     assert_ptr_equal(render_by_suffix("t.json", &e), render_json);
+    assert_ptr_equal(render_by_suffix("page.html", &e), render_html);
     assert_non_null(render_by_suffix("t.txt", &e));
     assert_null(render_by_suffix("map.gif", &e));
     assert_int_equal(e.code, KIT_USAGE);

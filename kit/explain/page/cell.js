@@ -1,0 +1,179 @@
+/* This cell in numbers: every operand from the words' vectors to the number itself, each of which
+ * can be copied. What is written out is what the trace (or, under changed settings, this page) has;
+ * nothing is rounded but how it is shown. */
+
+/** One line of the chain: what was done, and what came out. */
+function chainLine(name, text, value, stage, state) {
+  return el("tr", { class: stage === state.stage ? "now" : null, "data-chain": name },
+    el("th", { scope: "row" }, name), el("td", {}, text),
+    el("td", { class: "number", title: exactText(value) }, numberText(value)));
+}
+
+/** "0.4307×0.4434 + 1.4551×1.1418 = 1.8524", with every operand. */
+function productsText(x, y) {
+  return Array.from(x, (a, i) => `${numberText(a)}×${numberText(y[i])}`).join(" + ");
+}
+
+function sumOf(numbers) {
+  return Array.from(numbers).reduce((a, b) => a + b, 0);
+}
+
+/** A long equation: as text that can be scrolled, read and copied. */
+function equation(text, what) {
+  return el("div", { class: "equation" },
+    el("code", { tabindex: 0, "aria-label": what }, text), copyButton(text, what));
+}
+
+/** Vectors behind a score, as the settings have them: {q, k} or null. */
+function operandsOf(context, row, column) {
+  const { trace, block, head, settings, order } = context;
+  if (!block.q || !block.k) return null;
+  const from = (i) => (order ? order[i] : i);
+  const D = settings.size > 0 ? Math.min(settings.size, block.q.width) : block.q.width;
+  const cut = (step, i) => {
+    const all = numbersOf(trace, step, head, block.heads);
+    return all.subarray(i * step.width, i * step.width + D);
+  };
+  return { q: cut(block.q, from(row)), k: cut(block.k, from(column)) };
+}
+
+/** How the score became what softmax was given. */
+function scaleText(context) {
+  const { block, settings } = context;
+  const parts = [];
+  const size = settings.size > 0 ? settings.size : block.q?.width ?? 0;
+  const scale = settings.size > 0 ? block.scale * Math.sqrt(block.q.width / size) : block.scale;
+  if (!settings.scale) parts.push("not scaled");
+  else if (size && Math.abs(scale * Math.sqrt(size) - 1) < 1e-6) parts.push(`÷ √${size}`);
+  else parts.push(scale === 1 ? "× 1" : `× ${numberText(scale)}`);
+  if (settings.temperature !== 1) parts.push(`÷ T = ${general(settings.temperature, 3)}`);
+  return parts.join(", ");
+}
+
+/** The softmax of a row, with the terms of its sum: the hint of the quiz, too. */
+function softmaxText(scores, S, row, column) {
+  const line = Array.from(scores.subarray(row * S, (row + 1) * S));
+  const most = line.reduce((a, b) => Math.max(a, b), -Infinity);
+  const terms = line.filter((s) => s > -Infinity).map((s) => `e^${numberText(s - most)}`);
+  return { most, sum: sumOf(line.map((s) => Math.exp(s - most))),
+           text: `e^${numberText(line[column] - most)} / (${terms.join(" + ")})` };
+}
+
+function attentionCell(context, row, column) {
+  const { block, live, state, names } = context, S = block.S, at = row * S + column;
+  const operands = operandsOf(context, row, column);
+  const lines = [], out = [];
+  if (operands) {
+    const text = `${productsText(operands.q, operands.k)} = ${numberText(live.raw[at])}`;
+    out.push(neuronFigure(operands.q, operands.k, names),
+             equation(text, "the score with all its operands"));
+  }
+  const seen = !live.hidden?.[at];
+  if (live.raw) lines.push(chainLine("q·k", "sum of the products", live.raw[at], 4, state));
+  if (live.scaled) {
+    lines.push(chainLine("scale", scaleText(context), live.scaled[at], 5, state));
+    lines.push(chainLine("mask", seen ? "visible" : "hidden: −∞", live.masked[at], 6, state));
+    const used = state.settings.masking === "before" ? live.masked : live.scaled;
+    const soft = softmaxText(used, S, row, column), shifted = used[at] - soft.most;
+    lines.push(chainLine("− max", `the row's largest is ${numberText(soft.most)}`, shifted, 7,
+                         state),
+               chainLine("e^", `e^${numberText(shifted)}`, Math.exp(shifted), 7, state),
+               chainLine("÷ sum", `the row's sum is ${numberText(soft.sum)}`, live.weights[at], 7,
+                         state));
+    out.push(chain(lines), equation(`${soft.text} = ${numberText(live.weights[at])}`,
+                                    "the softmax with all its terms"));
+  } else {
+    lines.push(chainLine("weight", "as the trace has it", live.weights[at], 7, state));
+    out.push(chain(lines));
+  }
+  return out;
+}
+
+function chain(lines) {
+  return el("table", { class: "chain" }, el("tbody", {}, lines));
+}
+
+/** Which row of an operand a row of the result was made from. */
+function operandRow(trace, operand, step, row) {
+  if (operand.height === step.height) return row;
+  return operand.height === 1 ? 0 : Math.max(trace.query, 0);
+}
+
+/** The column of a weight matrix that makes number c: [out,in] or [in,out], whichever gives it. */
+function weightColumn(x, w, step, c, value) {
+  const n = x.length, candidates = [];
+  if (w.step.width === n && w.step.height === step.width)
+    candidates.push(Array.from({ length: n }, (_, d) => w.numbers[c * n + d]));
+  if (w.step.height === n && w.step.width === step.width)
+    candidates.push(Array.from({ length: n }, (_, d) => w.numbers[d * step.width + c]));
+  const miss = (y) => Math.abs(sumOf(y.map((b, i) => b * x[i])) - value);
+  return candidates.sort((a, b) => miss(a) - miss(b))[0] ?? null;
+}
+
+function projectedCell(context, step, row, column, value) {
+  const { trace, head } = context;
+  const a = trace.find.get(step.made.a), b = trace.find.get(step.made.b);
+  if (!a || !b) return null;
+  const from = operandRow(trace, a, step, row), all = numbersOf(trace, a, head, step.heads);
+  const x = all.subarray(from * a.width, (from + 1) * a.width);
+  const w = { step: b, numbers: numbersOf(trace, b, head, step.heads) };
+  const y = weightColumn(x, w, step, column, value);
+  if (!y) return null;
+  return [el("p", {}, `Row ${from + 1} of ${a.name}, times what ${b.name} has for number `
+                      + `${column + 1}:`),
+          equation(`${productsText(x, y)} = ${numberText(value)}`,
+                   "the sum with all its operands")];
+}
+
+function mixedCell(context, step, row, column, value) {
+  const { trace, block, head, live, order } = context, { S } = block;
+  const v = numbersOf(trace, block.v, head, block.heads);
+  const w = live.weights.subarray(row * S, (row + 1) * S);
+  const y = Array.from(w, (_, j) => v[(order ? order[j] : j) * block.v.width + column]);
+  return [el("p", {}, `Number ${column + 1} of every word's value, by the weights of this row:`),
+          equation(`${productsText(w, y)} = ${numberText(value)}`, "the mix with all its terms")];
+}
+
+function lookedUpCell(context, step, row, column) {
+  const { trace } = context, ids = trace.find.get(step.made.a);
+  if (!ids) return null;
+  const id = numbersOf(trace, ids, 0)[row];
+  return [el("p", {}, `“${rowLabel(step, row)}” has number ${id}, so it takes row ${id + 1} of `
+                      + `${step.made.b}; this is number ${column + 1} of it.`)];
+}
+
+/** The panel's contents for one cell. */
+function cellPanel(context, view, row, column) {
+  const { step } = view, at = row * view.S + column, value = view.numbers[at];
+  const heading = el("p", { class: "cell-sentence", id: "cell-sentence" },
+                     cellSentence(view, row, column));
+  if (view.blank === at)
+    return [heading, el("p", {}, "This is the number to predict; it is shown when you have.")];
+  let parts = null;
+  if (view.attention) parts = attentionCell(context, row, column);
+  else if (view.mix) parts = mixedCell(context, step, row, column, value);
+  else if (step?.made.op === "project") parts = projectedCell(context, step, row, column, value);
+  else if (step?.made.op === "lookup") parts = lookedUpCell(context, step, row, column);
+  const exact = el("p", { class: "exact" }, "Exactly ",
+                   el("code", { id: "exact" }, view.kind === "ids" ? String(value)
+                                                                   : exactText(value)),
+                   copyButton(exactText(value), "the number"));
+  if (view.shares) parts = [...(parts ?? []), sharesText(context, view, row, column)];
+  return [heading, ...(parts ?? [el("p", { class: "fine" }, givenText(step))]), exact];
+}
+
+function sharesText(context, view, row, column) {
+  const { norms } = view.shares, { live, block } = context, S = block.S;
+  const w = live.weights[row * S + column], size = norms[column];
+  const all = Array.from(norms, (x, j) => x * live.weights[row * S + j]);
+  return el("div", {},
+    el("p", {}, `What it adds: α × ${view.shares.name} of the key, as a share of the row's sum:`),
+    equation(`${numberText(w)}×${numberText(size)} / ${numberText(sumOf(all))} = `
+             + numberText(view.numbers[row * S + column]), "the share"));
+}
+
+function givenText(step) {
+  if (!step) return "";
+  const how = step.formula ? ` (${step.formula})` : "";
+  return `Given: typed in, drawn, trained, or the last of several steps${how}.`;
+}

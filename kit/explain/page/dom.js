@@ -1,0 +1,108 @@
+/* Elements. Text only ever becomes a text node: nothing of a trace is read as HTML. */
+
+const svgNames = new Set(["svg", "g", "rect", "line", "path", "text", "title", "desc", "defs",
+                          "pattern", "linearGradient", "stop", "circle"]);
+
+/** An element with attributes (on… is a listener, null is left out) and children. */
+function el(name, attributes = {}, ...children) {
+  const e = svgNames.has(name) ? document.createElementNS("http://www.w3.org/2000/svg", name)
+                               : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) e.addEventListener(key.slice(2), value);
+    else e.setAttribute(key, value === true ? "" : value);
+  }
+  e.append(...children.flat().filter((c) => c !== null && c !== undefined));
+  return e;
+}
+
+const byId = (id) => document.getElementById(id);
+
+/** Puts these in place of what an element holds; the focus stays on what has the same id. */
+function refill(e, ...children) {
+  const focused = e.contains(document.activeElement) ? document.activeElement.id : "";
+  e.replaceChildren(...children.flat().filter((c) => c !== null && c !== undefined));
+  if (focused) byId(focused)?.focus({ preventScroll: true });
+}
+
+/** A real table. rows: lists of cells; the first of each is the row's heading. */
+function makeTable(caption, columns, rows) {
+  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    el("table", { class: "twin" },
+      el("caption", {}, caption),
+      el("thead", {}, el("tr", {}, columns.map((c) => el("th", { scope: "col" }, c)))),
+      el("tbody", {}, rows.map((row) => el("tr", {},
+        row.map((cell, i) => el(i ? "td" : "th", i ? {} : { scope: "row" }, cell)))))));
+}
+
+/** Which figures are shown as tables, by their ids. */
+const asTables = new Set();
+
+/**
+ * A figure: what is drawn, and behind a button the same as a table, made when it is asked for.
+ * draw and table give elements; label says what is to be seen.
+ */
+function figure(id, label, draw, table) {
+  const holder = el("div", { class: "figure", id: `${id}-figure` });
+  const fill = () => {
+    const open = asTables.has(id);
+    const toggle = () => {
+      if (!asTables.delete(id)) asTables.add(id);
+      fill();
+    };
+    refill(holder, open ? table() : draw(),
+      el("button", { type: "button", class: "quiet twin-button", id: `${id}-table`,
+                     "aria-pressed": String(open), "aria-label": `${label}: show as table`,
+                     onclick: toggle }, open ? "Show as picture" : "Show as table"));
+  };
+  fill();
+  return holder;
+}
+
+/** Says it to screen readers. */
+function announce(text) {
+  const where = byId("status");
+  if (where.textContent !== text) where.textContent = text;
+}
+
+/** Copies a text; says on the button that it did. */
+async function copyText(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = el("textarea", { "aria-hidden": "true", class: "offscreen" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  const before = button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = before; }, 1200);
+}
+
+function copyButton(text, what) {
+  const button = el("button", { type: "button", class: "quiet", "aria-label": `Copy ${what}` },
+                    "Copy");
+  button.addEventListener("click", () => copyText(typeof text === "function" ? text() : text,
+                                                  button));
+  return button;
+}
+
+/** Text shortened to fit; the whole stays in the title. */
+function clip(text, most) {
+  const characters = [...text];
+  return characters.length > most ? `${characters.slice(0, most - 1).join("")}…` : text;
+}
+
+/** A horizontal bar 0…1 with its number beside it. */
+function bar(part, text, hue = "bar") {
+  const width = Math.round(100 * Math.min(Math.max(part, 0), 1) * 100) / 100;
+  return el("span", { class: "gauge" },
+    el("svg", { class: "track", viewBox: "0 0 100 8", preserveAspectRatio: "none",
+                "aria-hidden": "true" },
+      el("rect", { width: 100, height: 8, class: "empty" }),
+      el("rect", { width, height: 8, class: hue })),
+    el("span", { class: "number" }, text));
+}

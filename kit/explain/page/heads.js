@@ -1,0 +1,114 @@
+/* All heads at a glance: layers down, heads across. Thumbnails are drawn while the browser has
+ * nothing else to do; of long texts from evenly chosen rows, and the largest weight of each square,
+ * so that nothing bright is lost. */
+
+const THUMB = 48; // pixels
+const thumbs = new Map(); // block name and head -> canvas
+
+/** The blocks that stand side by side with this one: the layers of a model, or it alone. */
+function layersOf(trace, block) {
+  if (!block.layer) return [block];
+  return trace.blocks.filter((b) => b.layer && b.moment === block.moment)
+    .sort((a, b) => a.layer - b.layer);
+}
+
+/** Weights of some rows of one head, computed if the trace left them out. */
+function sampledWeights(trace, block, head, rows) {
+  const { T, S } = block, step = block.weights;
+  if (allNumbers(step)) {
+    const all = numbersOf(trace, step, head);
+    return rows.map((i) => all.subarray(i * S, (i + 1) * S));
+  }
+  if (step.made.op !== "attend") {
+    const all = numbersOf(trace, step, head);
+    return rows.map((i) => all.subarray(i * S, (i + 1) * S));
+  }
+  const q = numbersOf(trace, block.q, head, block.heads), D = block.q.width;
+  const k = numbersOf(trace, block.k, head, block.heads);
+  return rows.map((i) => {
+    const seen = block.causal ? i + 1 + Math.max(S - T, 0) : S;
+    const scores = dotRows(q.subarray(i * D, (i + 1) * D), k, 1, seen, D);
+    const out = new Float64Array(S);
+    out.set(softmaxRows(scores.map((s) => s * block.scale), 1, seen));
+    return out;
+  });
+}
+
+function drawThumb(trace, block, head) {
+  const { T, S } = block, high = Math.min(T, THUMB), wide = Math.min(S, THUMB);
+  const rows = Array.from({ length: high }, (_, i) => Math.floor(((i + 0.5) * T) / high));
+  const weights = sampledWeights(trace, block, head, rows);
+  const image = new ImageData(wide, high);
+  for (let i = 0; i < high; i++)
+    for (let j = 0; j < wide; j++) {
+      let most = 0;
+      for (let x = Math.floor((j * S) / wide); x < Math.floor(((j + 1) * S) / wide); x++)
+        most = Math.max(most, weights[i][x]);
+      image.data.set([...mapColour(cividis, most), 255], 4 * (i * wide + j));
+    }
+  const canvas = el("canvas", { width: wide, height: high, "aria-hidden": "true" });
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}
+
+/** Fills the buttons that still wait, a few at a time. */
+const waitingThumbs = [];
+function drawWaiting(trace) {
+  const start = performance.now();
+  while (waitingThumbs.length && performance.now() - start < 12) {
+    const { key, block, head, button } = waitingThumbs.shift();
+    if (!thumbs.has(key)) thumbs.set(key, drawThumb(trace, block, head));
+    if (button.isConnected) button.append(thumbs.get(key));
+  }
+  if (waitingThumbs.length) setTimeout(() => drawWaiting(trace), 0);
+}
+
+function thumbButton(context, block, head, change) {
+  const { trace, state } = context, key = `${block.name} ${head}`;
+  const chosen = block === context.block && head === state.head;
+  const name = `${block.layer ? `layer ${block.layer}, ` : ""}head ${head + 1}`;
+  const button = el("button", { type: "button", class: `thumb${chosen ? " chosen" : ""}`,
+    "aria-pressed": String(chosen), "aria-label": name, title: name,
+    id: `thumb-${key}`.replace(/\W/g, "-"),
+    onclick: () => change({ block, head, step: null, stage: 7, quiz: null }) });
+  if (thumbs.has(key)) button.append(thumbs.get(key));
+  else waitingThumbs.push({ key, block, head, button });
+  return button;
+}
+
+/** What the table says of a head: mean entropy of its rows, and which key takes most. */
+function headRow(trace, block, head) {
+  const { T, S } = block, w = numbersOf(trace, block.weights, head);
+  const hidden = hiddenOf(trace, block, head);
+  let part = 0, counted = 0;
+  for (let i = 0; i < T; i++) {
+    const h = rowHealth(w, hidden, i, S);
+    if (h.possible > 0) { part += h.bits / h.possible; counted++; }
+  }
+  const sink = findSink(w, hidden, T, S);
+  return [`${block.layer ? `layer ${block.layer}, ` : ""}head ${head + 1}`,
+          counted ? (part / counted).toFixed(3) : "–",
+          sink ? `${columnLabel(block.weights, sink.at)} ${percent(sink.share)}` : "–"];
+}
+
+function headsPanel(context, change) {
+  const { trace, block } = context, layers = layersOf(trace, block);
+  const most = Math.max(...layers.map((b) => b.heads)), few = layers.length * most <= 24;
+  waitingThumbs.length = 0;
+  setTimeout(() => drawWaiting(trace), 30);
+  const heads = (b) => Array.from({ length: b.heads }, (_, h) => h);
+  return [
+    figure("heads", "Layers and heads",
+      () => el("div", { class: `thumbs${few ? " few" : ""}` }, layers.map((b) =>
+        el("div", { class: "layer" },
+          el("span", { class: "layer-name" }, b.layer ? `L${b.layer}` : "heads"),
+          el("div", { class: "heads" }, heads(b).map((h) => thumbButton(context, b, h, change)))))),
+      () => makeTable("Heads: mean entropy, of what is possible, and sinks",
+        ["head", "entropy", "sink"],
+        layers.flatMap((b) => heads(b).map((h) => headRow(trace, b, h))))),
+    el("p", { class: "fine" }, most * layers.length > 1
+      ? `Click to open a head${most > 1 ? "; keys [ and ] step through them" : ""}. `
+        + "Labs change one head's output only, not the layers above it."
+      : "One head. With more (attn explain --heads 3), each asks in its own way."),
+  ];
+}

@@ -1,0 +1,82 @@
+/* Numbers: as JSON and base64 bring them, and as people read them. The texts are those of the
+ * terminal (number_text in draw.c), so that the same number looks the same everywhere. */
+
+/** A number of the trace; what JSON has no number for is a string. */
+function readNumber(x) {
+  return typeof x === "number" ? x : { inf: Infinity, "-inf": -Infinity, nan: NaN }[x];
+}
+
+/** The bytes of a base64 text. */
+function readBase64(text) {
+  const binary = atob(text), bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
+  return bytes;
+}
+
+/** IEEE binary16, given as 16 bits, as a number. */
+function readHalf(bits) {
+  const sign = bits & 0x8000 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
+  if (exponent === 31) return fraction ? NaN : sign * Infinity;
+  return exponent ? sign * 2 ** (exponent - 25) * (1024 + fraction) : sign * 2 ** -24 * fraction;
+}
+
+/** Every binary16 there is, once: 65,536 numbers. */
+let halves = null;
+function decodeHalves(bytes) {
+  halves ??= Float32Array.from({ length: 65536 }, (_, bits) => readHalf(bits));
+  const bits = new Uint16Array(bytes.buffer), out = new Float32Array(bits.length);
+  for (let i = 0; i < out.length; i++) out[i] = halves[bits[i]];
+  return out;
+}
+
+function stripZeros(text) {
+  return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
+}
+
+/** What printf writes for %.{digits}g. */
+function general(x, digits) {
+  if (!Number.isFinite(x)) return Number.isNaN(x) ? "nan" : x > 0 ? "inf" : "-inf";
+  if (x === 0) return "0";
+  const [mantissa, power] = x.toExponential(digits - 1).split("e"), exponent = Number(power);
+  if (exponent < -4 || exponent >= digits) {
+    const size = String(Math.abs(exponent)).padStart(2, "0");
+    return `${stripZeros(mantissa)}e${exponent < 0 ? "-" : "+"}${size}`;
+  }
+  return stripZeros(x.toFixed(digits - 1 - exponent));
+}
+
+/** "0.3986", "-57.1016", "5.46e-20", "0", "-inf": short enough for a sentence. */
+function numberText(x) {
+  const size = Math.abs(x);
+  if (!Number.isFinite(x)) return general(x, 3);
+  return x === 0 ? "0" : size < 5e-4 || size >= 1e5 ? general(x, 3) : x.toFixed(4);
+}
+
+/** All of it: the fewest digits that read back as the same float, as in the JSON. */
+function exactText(x) {
+  for (let digits = 6; digits < 9 && Math.fround(x) === x; digits++) {
+    const text = general(x, digits);
+    if (Math.fround(Number(text)) === x) return text;
+  }
+  return general(x, 9);
+}
+
+/** A number in a cell of the heat-map; room in pixels. "" where there is no room. */
+function cellText(x, kind, room) {
+  if (Number.isNaN(x)) return room >= 34 ? "nan" : "";
+  if (kind === "ids") return room >= 8 * String(x).length ? String(x) : "";
+  if (kind === "weights") {
+    if (room >= 50) return x.toFixed(3);
+    return room >= 34 ? (x > 0.995 ? x.toFixed(1) : x.toFixed(2)).replace(/^0/, "") : "";
+  }
+  if (!Number.isFinite(x)) return room >= 34 ? (x > 0 ? "∞" : "−∞") : "";
+  const size = Math.abs(x);
+  const text = size >= 1e5 || (x !== 0 && size < 5e-4) ? general(x, 2)
+             : x.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 3);
+  return room >= 8 * text.length ? text : room >= 34 ? general(x, 2).slice(0, 5) : "";
+}
+
+/** "40 %". */
+function percent(x) {
+  return `${Math.round(100 * x)} %`;
+}

@@ -1,0 +1,150 @@
+/* The trace: steps with their numbers, and the attention blocks among them.
+ *
+ * A step's tensor is seen as heads × rows × columns, whatever its rank. Numbers come as a list, as
+ * base64, or not at all: those the page computes from the steps that `made` names, one head at a
+ * time. A block is one attention: its weights, and what they were made of as far as the trace
+ * says. */
+
+/** The object of the page's <script type="application/json"> as a trace. */
+function readTrace(json) {
+  const trace = { ...json, steps: json.steps.map(readStep), find: new Map() };
+  trace.steps.forEach((s) => trace.find.set(s.name, s));
+  trace.shown = trace.steps.filter((s) => !s.aside);
+  trace.blocks = trace.shown.filter((s) => s.kind === "weights").map((s) => readBlock(trace, s));
+  return trace;
+}
+
+function readStep(json) {
+  const { shape } = json.tensor, rank = shape.length;
+  return {
+    ...json,
+    made: json.made ?? { op: "given" },
+    heads: shape.slice(0, -2).reduce((a, b) => a * b, 1),
+    height: rank > 1 ? shape[rank - 2] : 1,
+    width: rank > 0 ? shape[rank - 1] : 1,
+    rounded: json.tensor.f16 !== undefined,
+    all: null, // the numbers of all heads
+    kept: new Map(), // of derived steps: head -> numbers
+  };
+}
+
+/** All of a step's numbers, heads one after the other; null if they are derived. */
+function allNumbers(step) {
+  const { tensor } = step;
+  if (step.all === null) {
+    /* The fewest digits that read back as the same float: read them as one. */
+    const Numbers = tensor.dtype === "f64" || tensor.dtype === "i64" ? Float64Array : Float32Array;
+    if (tensor.data) step.all = Numbers.from(tensor.data, readNumber);
+    else if (tensor.f16) step.all = decodeHalves(readBase64(tensor.f16));
+    else if (tensor.f32) step.all = new Float32Array(readBase64(tensor.f32).buffer);
+  }
+  return step.all;
+}
+
+/** The numbers of one head, height × width. A step of fewer heads shares them among groups. */
+function numbersOf(trace, step, head, heads = step.heads) {
+  const all = allNumbers(step), size = step.height * step.width;
+  const own = Math.floor((head * step.heads) / Math.max(heads, 1));
+  if (all) return all.subarray(own * size, (own + 1) * size);
+  if (!step.kept.has(own)) {
+    if (step.kept.size >= 4) step.kept.delete(step.kept.keys().next().value);
+    step.kept.set(own, deriveNumbers(trace, step, own));
+  }
+  return step.kept.get(own);
+}
+
+/** What the program left out because the page can compute it. */
+function deriveNumbers(trace, step, head) {
+  const { op, factor, causal } = step.made;
+  const a = trace.find.get(step.made.a), b = trace.find.get(step.made.b);
+  const x = numbersOf(trace, a, head, step.heads);
+  const y = b && numbersOf(trace, b, head, step.heads);
+  const T = step.height, S = step.width;
+  switch (op) {
+    case "dot": return dotRows(x, y, T, S, a.width);
+    case "scale": return Float64Array.from(x, (s) => s * factor);
+    case "mask": return Float64Array.from(x, (s, i) =>
+      (i % S > Math.floor(i / S) ? -Infinity : s * (factor || 1)));
+    case "softmax": return softmaxRows(Float64Array.from(x, (s) => s * (factor || 1)), T, S);
+    case "mix": return mixRows(x, y, T, a.width, S);
+    case "attend": {
+      const hidden = causal ? causalMask(T, S) : null;
+      return engine.attend({ q: x, k: y, T, S, D: a.width, scale: factor, hidden }).weights;
+    }
+    default: return new Float64Array(T * S).fill(NaN);
+  }
+}
+
+/** What a weights step was made of: as far back as the trace's links go. */
+function readBlock(trace, weights) {
+  const block = { name: weights.name, weights, heads: weights.heads, T: weights.height,
+                  S: weights.width, layer: weights.layer ?? 0, moment: weights.moment ?? -1,
+                  section: weights.section, scale: 1, causal: weights.made.causal === true,
+                  raw: null, scaled: null, masked: null, scores: null, q: null, k: null, v: null,
+                  context: null, norms: null };
+  followScores(trace, block);
+  block.context = trace.shown.find((s) => s.made.op === "mix" && s.made.a === weights.name) ?? null;
+  block.v = (block.context && trace.find.get(block.context.made.b)) ?? null;
+  if (block.v && block.v.height !== block.S) block.v = null;
+  block.norms = trace.steps.find((s) => s.made.op === "norm" && block.v
+                                     && s.made.a === block.v.name) ?? null;
+  block.title = blockTitle(block);
+  return block;
+}
+
+function followScores(trace, block) {
+  const { made } = block.weights, like = (s) => s && s.height === block.T && s.width === block.S;
+  if (made.op === "attend") {
+    return Object.assign(block, { q: trace.find.get(made.a), k: trace.find.get(made.b),
+                                  scale: made.factor ?? 1 });
+  }
+  let s = trace.find.get(made.a);
+  if (!like(s) || s.kind !== "scores") return block;
+  block.scores = s;
+  block.last = made.factor || 1; // what the weights still multiply their scores by
+  block.scale = block.last;
+  for (; like(s); s = trace.find.get(s.made.a)) {
+    if (s.made.op === "mask") { block.masked = s; block.scale *= s.made.factor ?? 1; }
+    else if (s.made.op === "scale") { block.scaled = s; block.scale *= s.made.factor ?? 1; }
+    else {
+      if (s.made.op === "dot") {
+        const q = trace.find.get(s.made.a), k = trace.find.get(s.made.b);
+        if (q && k && q.width === k.width && q.height === block.T && k.height === block.S)
+          Object.assign(block, { raw: s, q, k });
+      }
+      break;
+    }
+  }
+  return block;
+}
+
+function blockTitle({ weights, layer, moment, name }) {
+  if (layer && moment >= 0) return `layer ${layer}, after step ${moment}`;
+  if (layer) return `layer ${layer}`;
+  return `${name}${weights.title ? ` – ${weights.title}` : ""}`;
+}
+
+/** Token text as people can see it: a space is ␣, what would disturb the line is �. */
+function labelText(text) {
+  const clean = text.replace(/[\u0000-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\u2028\u2029]/g,
+                             "\ufffd");
+  return clean === "" ? "∅" : clean.replace(/^ +| +$/g, (spaces) => "␣".repeat(spaces.length));
+}
+
+function rowLabel(step, i) {
+  return labelText(step.rows?.[i] ?? String(i + 1));
+}
+
+function columnLabel(step, j) {
+  return labelText(step.columns?.[j] ?? String(j + 1));
+}
+
+/** 1 where the row may not see the key: its score is −∞; null if all is visible. */
+function hiddenOf(trace, block, head) {
+  if (block.causal) return causalMask(block.T, block.S);
+  const step = block.scores ?? block.like?.scores;
+  if (!step) return null;
+  const scores = numbersOf(trace, step, head, block.heads);
+  const hidden = Uint8Array.from(scores, (x) => (x === -Infinity ? 1 : 0));
+  return hidden.includes(1) ? hidden : null;
+}

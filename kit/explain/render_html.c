@@ -1,0 +1,97 @@
+/* A trace as one page that opens anywhere, offline: the page's own files (page/), put together at
+ * build, and the trace between them as JSON. Nothing of the trace is ever HTML: it is data in a
+ * <script type="application/json">, in which no < stands, and the page shows it as text.
+ *
+ * Large steps: what the page can compute from other steps is left out, and queries, keys, values
+ * and the like are base64 of floats, or, where those would be too much, of f16.
+ */
+#include <math.h>
+
+#include "page.h"
+#include "render_json.h"
+
+#define FEW ((int64_t)4096)     /* elements that are written as numbers */
+#define MUCH ((int64_t)1 << 20) /* elements, of all other steps, that are written as f32 */
+#define F16_MOST 65504.0
+
+static bool is_large(const trace_step *s) { return kit_array_count(&s->tensor) > FEW; }
+
+/* The page computes it, in double precision, from the steps that it names. */
+static bool is_derived(const trace *t, const trace_step *s)
+{
+    if (!is_large(s) || trace_find(t, s->a) == NULL) {
+        return false;
+    }
+    switch (s->op) {
+    case TRACE_SCALE:
+    case TRACE_SOFTMAX: return true;
+    case TRACE_MASK: return s->causal;
+    case TRACE_DOT:
+    case TRACE_MIX:
+    case TRACE_ATTEND: return trace_find(t, s->b) != NULL;
+    default: return false;
+    }
+}
+
+static bool fits_f16(const kit_array *a)
+{
+    int64_t count = kit_array_count(a);
+    for (int64_t i = 0; i < count; i++) {
+        double x = fabs(kit_array_get(a, i));
+        if (x > F16_MOST && isfinite(x)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+typedef struct layout {
+    const trace *trace;
+    bool rounded; /* too much for f32 */
+} layout;
+
+static json_form form_of(const trace_step *s, void *self)
+{
+    const layout *l = self;
+    bool is_float = s->tensor.dtype == ATTN_F32 || s->tensor.dtype == ATTN_F64 ||
+                    s->tensor.dtype == ATTN_F16 || s->tensor.dtype == ATTN_BF16;
+    if (!is_large(s) || !is_float) {
+        return JSON_NUMBERS;
+    }
+    if (is_derived(l->trace, s)) {
+        return JSON_DERIVED;
+    }
+    return l->rounded && fits_f16(&s->tensor) ? JSON_F16 : JSON_F32;
+}
+
+/* The colours of the heat-maps, so that page, SVG and PNG have the same. */
+static void put_palette(sink *s)
+{
+    enum { COLOURS = 33 };
+    sink_puts(s, "\"palette\": [");
+    for (int i = 0; i < COLOURS; i++) {
+        rgb c = colour_map((double)i / (COLOURS - 1));
+        sink_printf(s, "%s[%d, %d, %d]", i > 0 ? ", " : "", c.r, c.g, c.b);
+    }
+    sink_puts(s, "]");
+}
+
+int render_html(char **bytes, size_t *size, const trace *t, kit_error *err)
+{
+    layout l = {t, false};
+    int64_t elements = 0;
+    for (size_t i = 0; i < t->count; i++) {
+        bool kept = is_large(&t->step[i]) && !is_derived(t, &t->step[i]);
+        elements += kept ? kit_array_count(&t->step[i].tensor) : 0;
+    }
+    l.rounded = elements > MUCH;
+    sink s = {0};
+    sink_write(&s, page_before, page_before_size);
+    sink_printf(&s, "{\"version\": \"%s\", ", ATTN_VERSION_STRING);
+    put_palette(&s);
+    sink_puts(&s, ", \"trace\": ");
+    json_put_trace(&s, t, &(json_style){form_of, &l});
+    sink_puts(&s, "}");
+    sink_write(&s, page_after, page_after_size);
+    return sink_finish(&s, bytes, size, err);
+}

@@ -1,0 +1,24 @@
+/* A trace as a JSON object, for a file of its own and for a page. */
+#ifndef KIT_EXPLAIN_RENDER_JSON_H
+#define KIT_EXPLAIN_RENDER_JSON_H
+
+#include "draw.h"
+
+/* How a step's numbers are written. */
+typedef enum json_form {
+    JSON_NUMBERS, /* "data": [..], enough digits to read back exactly */
+    JSON_F32,     /* "f32": base64 of the little-endian elements, row-major */
+    JSON_F16,     /* "f16": the same, rounded to 11 bits */
+    JSON_DERIVED  /* left out: whoever reads it computes them as "made" says */
+} json_form;
+
+/* form: of each step; NULL: numbers, for a file of its own. With a function the object is a page's:
+ * it has the scores behind weights even if they are `aside`, and no list of rows. */
+typedef struct json_style {
+    json_form (*form)(const trace_step *step, void *self);
+    void *self;
+} json_style;
+
+void json_put_trace(sink *s, const trace *t, const json_style *style);
+
+#endif

@@ -1,0 +1,191 @@
+"""What the tests of the page share: pages written by the program, opened in headless Chromium, and
+what every page must keep to: no error in the console, nothing fetched."""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "cli"))
+from cli import CliTest  # noqa: E402
+
+try:
+    import numpy as np
+    from selenium import webdriver
+    from selenium.webdriver.chrome.options import Options
+    from selenium.webdriver.chrome.service import Service
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import Select, WebDriverWait
+except ImportError as missing:
+    print("not run: needs Debian's python3-selenium, python3-numpy:", missing)
+    sys.exit(0)
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+if not CHROMIUM or not DRIVER:
+    print("not run: needs Debian's chromium and chromium-driver")
+    sys.exit(0)
+
+TEXT = "Life is short, eat dessert last"
+
+
+def start_browser(downloads):
+    options = Options()
+    options.binary_location = CHROMIUM
+    for flag in (
+        "--headless=new",
+        "--no-sandbox",  # which root may not use
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+        "--force-prefers-reduced-motion",
+        "--window-size=1280,800",
+    ):
+        options.add_argument(flag)
+    options.add_experimental_option("prefs", {"download.default_directory": downloads})
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    browser = webdriver.Chrome(service=Service(DRIVER), options=options)
+    browser.set_page_load_timeout(90)
+    return browser
+
+
+class PageTest(CliTest):
+    """One browser for a class; each test opens pages of its own."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.downloads = tempfile.mkdtemp(dir=os.path.abspath("."))
+        cls.browser = start_browser(cls.downloads)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.browser.quit()
+        shutil.rmtree(cls.downloads, ignore_errors=True)
+
+    def setUp(self):
+        super().setUp()
+        self.size(1280, 800)
+
+    def tearDown(self):
+        self.expect_quiet()
+
+    # ------------------------------------------------------------------------------- pages
+
+    def size(self, width, height):
+        self.browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
+        )
+
+    def open(self, *args, name="page.html"):
+        """The page of this command; its trace as --json of the same command has it."""
+        self.works(*args, "-o", name, "-o", "trace.json")
+        self.load(self.path(name))
+        return json.loads(self.bytes("trace.json"))
+
+    def explain(self, *args, text=TEXT):
+        return self.open("explain", *args, text)
+
+    def lesson(self, name, *args):
+        return self.open("lesson", name, *args)
+
+    def load(self, path):
+        self.expect_quiet()
+        self.browser.get("file://" + path)
+        self.opened = path
+        WebDriverWait(self.browser, 60).until(
+            lambda b: b.execute_script("return globalThis.attn !== undefined")
+        )
+
+    def expect_quiet(self):
+        """No message of the browser's, and no request but for the page itself."""
+        said = [e["message"] for e in self.browser.get_log("browser")]
+        self.assertEqual(said, [])
+        for entry in self.browser.get_log("performance"):
+            event = json.loads(entry["message"])["message"]
+            if event["method"] != "Network.requestWillBeSent":
+                continue
+            url = event["params"]["request"]["url"]
+            own = url.startswith("file://") and url.endswith(".html")
+            self.assertTrue(own or url.startswith(("data:", "blob:")), url)
+
+    # --------------------------------------------------------------------------- what is there
+
+    def js(self, script, *args):
+        return self.browser.execute_script(script, *args)
+
+    def one(self, selector):
+        return self.browser.find_element(By.CSS_SELECTOR, selector)
+
+    def every(self, selector):
+        return self.browser.find_elements(By.CSS_SELECTOR, selector)
+
+    def text(self, selector):
+        return self.js("return document.querySelector(arguments[0]).textContent", selector)
+
+    def click(self, selector):
+        self.js("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", selector)
+        self.one(selector).click()
+
+    def keys(self, *keys):
+        webdriver.ActionChains(self.browser).send_keys(*keys).perform()
+
+    def select(self, selector, value):
+        Select(self.one(selector)).select_by_value(value)
+
+    def slide(self, selector, value):
+        """Sets a slider as a hand would: the value, then its event."""
+        self.js(
+            "const e = document.querySelector(arguments[0]); e.value = arguments[1];"
+            "e.dispatchEvent(new Event('input', {bubbles: true}))",
+            selector,
+            value,
+        )
+
+    def cell(self, row, column):
+        """Goes to a cell of the matrix with the keyboard."""
+        self.js("document.getElementById('cell').focus()")
+        chain = webdriver.ActionChains(self.browser)
+        chain.key_down(Keys.CONTROL).send_keys(Keys.HOME).key_up(Keys.CONTROL).perform()
+        self.keys(*[Keys.ARROW_DOWN] * row, *[Keys.ARROW_RIGHT] * column)
+
+    def stage(self, number):
+        self.js("document.activeElement.blur()")
+        self.keys(str(number))
+
+    def drawn(self):
+        """The numbers that are written in the cells of the matrix."""
+        return [e.text for e in self.every("#matrix-body .digits")]
+
+    def table(self, figure):
+        """A figure's table twin, as rows of texts; shows the picture again."""
+        button = f"#{figure}-table"
+        self.click(button)
+        rows = self.js(
+            "return [...document.querySelectorAll(arguments[0] + ' tr')]"
+            ".map(r => [...r.children].map(c => c.textContent))",
+            f"#{figure}-figure",
+        )
+        self.click(button)
+        return rows
+
+    def shown(self):
+        """The shown matrix, from its table: numbers, NaN where hidden."""
+        rows = self.table("matrix")[1:]
+        number = {"hidden": np.nan, "-inf": -np.inf, "inf": np.inf}
+        return np.array([[number[x] if x in number else float(x) for x in row[1:]] for row in rows])
+
+
+def tensors(trace):
+    return {
+        s["name"]: np.array([float(x) for x in s["tensor"]["data"]]).reshape(s["tensor"]["shape"])
+        for s in trace["steps"]
+    }
+
+
+def softmax(scores):
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
