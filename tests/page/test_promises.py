@@ -194,6 +194,9 @@ class Promises(PageTest):
         self.assertIn("?", self.drawn())
         self.assertNotIn("%.4f" % truth, self.text("#main"))
         self.assertNotIn("%.9g" % truth, self.text("#main"))
+        for stage in (4, 5, 8, 9, 7):
+            self.stage(stage)
+            self.assertNotIn("%.4f" % truth, self.text("#main"), stage)
         for text in ("csvText", "svgText"):
             saved = self.js(f"return attn.{text}(attn.page.context.view)")
             self.assertNotIn("%.3f" % truth, saved)

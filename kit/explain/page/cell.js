@@ -59,6 +59,11 @@ function softmaxText(scores, S, row, column) {
            text: `e^${numberText(line[column] - most)} / (${terms.join(" + ")})` };
 }
 
+/** The cell that the quiz asks for and has not shown yet; −1: none. */
+function secretOf(state) {
+  return state.quiz && !state.quiz.done ? state.quiz.at : -1;
+}
+
 function attentionCell(context, row, column) {
   const { block, live, state, names } = context, S = block.S, at = row * S + column;
   const operands = operandsOf(context, row, column);
@@ -73,6 +78,7 @@ function attentionCell(context, row, column) {
   if (live.scaled) {
     lines.push(chainLine("scale", scaleText(context), live.scaled[at], 5, state));
     lines.push(chainLine("mask", seen ? "visible" : "hidden: −∞", live.masked[at], 6, state));
+    if (at === secretOf(state)) return [...out, chain(lines)];
     const used = state.settings.masking === "before" ? live.masked : live.scaled;
     const soft = softmaxText(used, S, row, column), shifted = used[at] - soft.most;
     lines.push(chainLine("− max", `the row's largest is ${numberText(soft.most)}`, shifted, 7,
@@ -126,7 +132,9 @@ function projectedCell(context, step, row, column, value) {
 }
 
 function mixedCell(context, step, row, column, value) {
-  const { trace, block, head, live, order } = context, { S } = block;
+  const { trace, block, head, live, order, state } = context, { S } = block;
+  if (Math.floor(secretOf(state) / S) === row)
+    return [el("p", {}, "Its weights are shown when you have predicted the blank one.")];
   const v = numbersOf(trace, block.v, head, block.heads);
   const w = live.weights.subarray(row * S, (row + 1) * S);
   const y = Array.from(w, (_, j) => v[(order ? order[j] : j) * block.v.width + column]);

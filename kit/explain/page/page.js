@@ -123,8 +123,10 @@ function drawRow(context) {
 function drawMatrix(context) {
   const { view } = context, holder = byId("matrix-body");
   if (context.state.stage === 9) {
+    const { row, column } = cursorOf(view, context.state);
     page.matrix = null;
     refill(holder, headsPanel(context, change), afterHeads(context));
+    drawCell(context, view, row, column);
     return;
   }
   const width = Math.max(holder.clientWidth, 240), cursor = cursorOf(view, context.state);
