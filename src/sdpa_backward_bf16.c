@@ -7,8 +7,8 @@
  *   dV += P^T dO, dK += dS^T Q     weights and gradients as rows, pairs of rows of dout and q
  *   dQ^T += K^T dS                 keys transposed, pairs of rows of gradients
  *
- * Keys are brought into shape once per task, queries once per tile: 1 % and 2 % of the time of 256
- * keys and 64 queries. Sums stay floats.
+ * Keys are brought into shape once per task, queries once per tile: 1 % and 5 % of the time. Sums
+ * stay floats.
  */
 #include "sdpa_backward_tile.h"
 

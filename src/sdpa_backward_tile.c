@@ -233,8 +233,6 @@ void attni_grad_sums(attni_grad_worker *w, int64_t j, int n)
     const attni_backward *bw = w->bw;
     const attni_plan *p = &bw->plan;
     const int rows = w->tile.rows;
-    if (bw->dmask == ATTNI_NO_DMASK && !bw->alibi_sums)
-        return;
     if (bw->dmask == ATTNI_DENSE)
         add_dmask(w, j, n);
     if (bw->dmask != ATTNI_OVER_KEYS && !bw->key_sums && !bw->alibi_sums)

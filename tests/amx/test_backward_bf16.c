@@ -212,7 +212,7 @@ static void test_scores(void **state)
 static void test_random_options(void **state)
 {
     (void)state;
-    run_property(check_backward, "backward", 1500);
+    run_property(check_backward, "backward", 500);
     assert_false(attni_emulated_configured());
 }
 
