@@ -17,7 +17,8 @@ sys.path[:0] = [str(ROOT / folder) for folder in FOLDERS]
 import environment
 
 PACKAGES = ["torch==2.13.0", "numpy==2.4.6", "safetensors==0.8.0", "transformers==5.23.0"]
-TESTS = ["test_nn", "test_train", "test_safetensors", "test_torch", "test_transformers"]
+TESTS = ["test_nn", "test_train", "test_safetensors", "test_torch", "test_torch_autograd"]
+TESTS += ["test_torch_patch", "test_transformers"]
 
 
 def main():
