@@ -1,8 +1,9 @@
-"""Hugging Face's models with attn beside their own eager attention: small ones, with random weights.
+"""Hugging Face's models with attn beside their own eager attention: small, with random weights.
 
-Nothing is downloaded. Logits and gradients in float differ by the order of sums alone. How much that
-is, a model says itself: attn's may be twice as far from those of the same model in double, with
-attention by its definition, as eager's are, and two roundings of the largest (6e-8 each) further.
+Nothing is downloaded. Logits and gradients in float differ by the order of sums alone. How much
+that is, a model says itself: attn's may be twice as far from those of the same model in double,
+with attention by its definition, as eager's are, and two roundings (6e-8 each) of the largest
+further.
 """
 
 import copy
