@@ -31,7 +31,7 @@ test: ## every test
 	cmake --build --preset release -j $(JOBS)
 	ctest --preset release -j $(JOBS)
 
-test-peers: build ## modules, training and files against PyTorch and safetensors, from PyPI
+test-peers: build ## against PyTorch and safetensors, and ONNX's own tests of its Attention; from PyPI
 	tools/install-deps.sh bench
 	tests/peers/run.py
 

@@ -159,6 +159,13 @@ static double extra_units(const gradients *g)
     return units;
 }
 
+/* By how much weights and gradients of scores are off when they are multiplied: to bf16 they are
+ * rounded where dout, too, is of it. */
+static double factor_error(const gradients *g, double weight_error)
+{
+    return weight_error > 0 && g->grads.dout.dtype == ATTN_BF16 ? 0x1p-8 : 0;
+}
+
 static void reference(check_case *c, gradients *g)
 {
     const check_call *call = &g->call;
@@ -167,6 +174,7 @@ static void reference(check_case *c, gradients *g)
     g->want.out_unit = narrower(call->args.out.dtype, call->compute) + 2 * weight;
     g->want.lse_unit = narrower(call->args.lse->dtype, call->compute);
     g->want.weight_error = weight;
+    g->want.factor_error = factor_error(g, weight);
     g->want.tiny = 128 * (call->compute == ATTN_F64 ? 0x1p-1022 : 0x1p-126);
     if (g->grads.dmask) { /* heads that share an element of a dense mask add to it in turn */
         const int64_t *n = call->args.mask->shape, *q = call->args.q.shape;

@@ -203,9 +203,10 @@ typedef enum attn_stage {
 
 typedef enum attn_precision {
     ATTN_PRECISION_DEFAULT = 0, /* f64: double; all others: float products and sums; but bf16 on
-                                   "avx512bf16" and "amx" rounds the weights to bf16 too */
+                                   "avx512bf16" and "amx" rounds the weights to bf16 too, and, in
+                                   the backward, the gradients of scores */
     ATTN_PRECISION_ACCURATE = 1 /* f32 storage computes in double: one rounding, at the end; bf16
-                                   keeps its weights in float everywhere */
+                                   keeps weights and gradients in float everywhere */
 } attn_precision;
 
 typedef struct attn_sdpa_args {

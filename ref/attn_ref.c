@@ -282,6 +282,7 @@ static void add_pair(const attn_sdpa_args *a, const ref_grads *result, int64_t b
     real dr = ds * slope * scale, unit = (real)result->unit;
     real tiny = (real)result->tiny; /* what scale, slope and a result lose if they are no more */
     error = fabs(scale) * (slope * error + tiny * fabs(ds)) + tiny * fabs(ds);
+    error += fabs(dr) * (real)result->factor_error;
     if (a->softcap > 0)
         error += fabs(dr) * unit * (8 + 4 * (fabs(r) + dot_size) / (real)a->softcap);
     for (int64_t t = 0; t < D; t++) {
@@ -322,7 +323,7 @@ static void grad_row(const attn_sdpa_args *a, const attn_sdpa_grads *g, const re
             dw_size += d * fabs(dout * v);
             if (d != 0)
                 add(result->dv, ((b * Hk + group) * S + j) * Dv + c, w[j] * d * dout,
-                    (w[j] * w_error + tiny) * d * fabs(dout) + tiny);
+                    (w[j] * (w_error + (real)result->factor_error) + tiny) * d * fabs(dout) + tiny);
         }
         real ds = w[j] * (dw - delta + dlse);
         real error_size = dw_size + delta_size + fabs(dlse);

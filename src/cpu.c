@@ -68,7 +68,7 @@
 #define NEED_amx                                                                                   \
     {                                                                                              \
         OSXSAVE | AVX | FMA | F16C, AVX2 | AVX512F | AVX512DQ | AVX512BW | AVX512VL,               \
-            AMX_TILE | AMX_BF16, 0, XCR0_AVX512 | XCR0_AMX                                         \
+            AMX_TILE | AMX_BF16, AVX512_BF16, XCR0_AVX512 | XCR0_AMX                               \
     }
 #endif
 #define NEED_neon NEED_generic /* part of every AArch64 processor that runs an operating system */

@@ -14,6 +14,7 @@
 #include "kernel/kernel.h"
 
 #define SHORT_RUN 500e-6 /* seconds: long beside the clock's step, short beside a time slice */
+#define FEWEST_RUNS 16   /* an interruption may outlast the time asked for */
 
 double attni_now(void)
 {
@@ -25,12 +26,13 @@ double attni_now(void)
 /* Results go here, where no compiler can tell that nobody reads them. */
 static _Atomic uint64_t unread;
 
-/* The best rate that `once(arg, n)` shows: it does n rounds and returns the work done. n grows
- * until a run is long enough to be timed. */
+/* The best rate that `once(arg, n)` shows in that time, or in FEWEST_RUNS if they take longer: it
+ * does n rounds and returns the work done. n grows until a run is long enough to be timed. */
 static double best_rate(double (*once)(void *arg, int64_t n), void *arg, double seconds)
 {
     double best = 0, start = attni_now(), end;
     int64_t n = 1;
+    int runs = 0;
     do {
         double begin = attni_now();
         double work = once(arg, n);
@@ -40,7 +42,7 @@ static double best_rate(double (*once)(void *arg, int64_t n), void *arg, double 
             best = work / took;
         if (took < SHORT_RUN && n < INT64_MAX / 2)
             n *= 2;
-    } while (end - start < seconds);
+    } while (++runs < FEWEST_RUNS || end - start < seconds);
     return best;
 }
 

@@ -146,6 +146,10 @@ extern const attni_way attni_way_tile;
  * part of the scale from plan->power to plan->rest. */
 const attni_way *attni_way_bf16(attni_plan *plan);
 
+/* sdpa_result.c: ln(l * 2^m), the same whatever m is; of a row counted in units that are `lowered`
+ * times larger. */
+double attni_log_sum(double l, double m, double lowered);
+
 /* sdpa_check.c: every argument, before anything is touched. Fills all of plan that args decide. */
 attn_status attni_sdpa_check(attni_plan *plan, const attn_sdpa_args *args, attn_error *err);
 

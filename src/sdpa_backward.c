@@ -13,6 +13,7 @@
  * in order, so the wait is short, and whoever is waited for is never waiting for a later task. No
  * partial sums have to be kept, and the bits do not depend on the number of threads.
  */
+#include "kernel/bf16/bf16.h"
 #include "sdpa_backward.h"
 
 #include <math.h>
@@ -148,9 +149,8 @@ static bool size_scratch(attni_backward *bw)
     return !layout.overflow;
 }
 
-static attn_status make_plan(attni_backward *bw, int isa, int threads, attn_error *err)
+int attni_plan_derivative(attni_plan *p, int isa)
 {
-    attni_plan *p = &bw->plan;
     const attn_sdpa_args *a = &p->args;
     p->kernels = attni_kernels_of(isa, p->real == sizeof(float) ? 32 : 64);
     p->q_in_place = attni_in_place(p, &a->q);
@@ -160,20 +160,52 @@ static attn_status make_plan(attni_backward *bw, int isa, int threads, attn_erro
     p->sequences = a->cu_seqlens_q ? a->sequences + 1 : 1;
     while (p->nv < p->kernels->vectors && p->nv * p->kernels->lanes < p->T)
         p->nv *= 2;
+    return p->nv * p->kernels->lanes;
+}
+
+attn_status attni_derivative_too_large(const attni_plan *p, attn_error *err)
+{
+    return attni_fail(err, ATTN_ERR_LIMIT, "q",
+                      "q is too large: its B x H x T, or the scratch for D=%lld and Dv=%lld, "
+                      "is more than this machine can count",
+                      (long long)p->D, (long long)p->Dv);
+}
+
+/* Products of bf16 are for calls that have nothing wider to multiply. Their tiles are of 32 queries
+ * at least. */
+static void choose_unit(attni_backward *bw)
+{
+    attni_plan *p = &bw->plan;
+    const attni_way *way = bw->grads.dout.dtype == ATTN_BF16 ? attni_way_bf16(p) : NULL;
+    if (!way)
+        return;
+    bw->unit = way->unit;
+    p->nv = p->nv < 2 ? 2 : p->nv;
     bw->W = p->nv * p->kernels->lanes;
+}
+
+static attni_panels panels_of(const attni_backward *bw, int64_t columns)
+{
+    const int64_t padded = attni_bf16_padded(columns);
+    return bw->unit ? (attni_panels){.columns = columns, .padded = padded}
+                    : attni_panels_of(&bw->plan, columns);
+}
+
+static attn_status make_plan(attni_backward *bw, int isa, int threads, attn_error *err)
+{
+    attni_plan *p = &bw->plan;
+    bw->W = attni_plan_derivative(p, isa);
+    choose_unit(bw);
     bw->scale = p->power * p->rest;
     bw->group = p->Hk ? attni_div(p->H, p->Hk) : 0;
     bw->keys = keys_per_chunk(p);
-    bw->q_panels = attni_panels_of(p, p->D);
-    bw->v_panels = attni_panels_of(p, p->Dv);
+    bw->q_panels = panels_of(bw, p->D);
+    bw->v_panels = panels_of(bw, p->Dv);
     const bool counted = count_tasks(bw);
     if (counted)
         count_workers(bw, threads);
     if (!counted || !size_scratch(bw))
-        return attni_fail(err, ATTN_ERR_LIMIT, "q",
-                          "q is too large: its B x H x T, or the scratch for D=%lld and Dv=%lld, "
-                          "is more than this machine can count",
-                          (long long)p->D, (long long)p->Dv);
+        return attni_derivative_too_large(p, err);
     return ATTN_OK;
 }
 
@@ -260,7 +292,10 @@ attn_status attn_sdpa_backward_plan(attn_context *ctx, const attn_sdpa_args *arg
     const attni_plan *p = &bw.plan;
     const attn_sdpa_args *a = &p->args;
     snprintf(info->kernel, sizeof info->kernel, "%s %s %dx%d backward", p->kernels->isa,
-             p->kernels->bits == 32 ? "f32" : "f64", bw.W, bw.keys);
+             bw.unit                  ? "bf16"
+             : p->kernels->bits == 32 ? "f32"
+                                      : "f64",
+             bw.W, bw.keys);
     info->scratch_bytes = bw.scratch_bytes + ATTNI_ALIGN - 1;
     info->threads = bw.workers;
     info->tasks = bw.tasks;

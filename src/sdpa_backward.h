@@ -32,8 +32,9 @@ typedef struct attni_backward {
     bool want_q, want_k, want_v;
     bool want_scores; /* the gradient of the scores, for any result but dv */
     double scale;
-    int W;                  /* queries in a tile */
-    int keys;               /* in a chunk, a function of the sizes alone */
+    const struct attni_bf16_unit *unit; /* that multiplies bf16; NULL: products are of R */
+    int W;                              /* queries in a tile */
+    int keys;                           /* in a chunk, a function of the sizes alone */
     int64_t group, pairs;   /* query heads of a key/value head; key/value heads of all batches */
     int64_t tasks_per_pair; /* chunks of all sequences */
     int64_t tasks;
@@ -73,6 +74,12 @@ attn_status attni_backward_prepare(attni_backward *bw, attn_context *ctx,
                                    const attn_sdpa_args *args, const attn_sdpa_grads *grads,
                                    attn_error *err);
 void attni_backward_run(attni_backward *bw, attni_call *call, char *scratch);
+
+/* What the plans of derivatives, backward and forward mode, have in common: tiles of one head, as
+ * wide as the queries fill. Returns their width W. */
+int attni_plan_derivative(attni_plan *p, int isa);
+/* The error of a call whose tasks or scratch cannot be counted. */
+attn_status attni_derivative_too_large(const attni_plan *p, attn_error *err);
 
 /* ---------------------------------------------------------------------- sdpa_backward_check.c */
 /* Fills p from the arguments of a forward call whose out and lse are inputs now. */

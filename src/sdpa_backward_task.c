@@ -7,6 +7,24 @@
 #include <sched.h>
 #include <string.h>
 
+/* Operands of the products of R. */
+static void carve_operands(attni_grad_worker *w, attni_layout *layout)
+{
+    const attni_backward *bw = w->bw;
+    const attni_plan *p = &bw->plan;
+    const size_t line = (size_t)bw->W * p->real, keys = (size_t)bw->keys * p->real;
+    const size_t D = (size_t)p->D, Dv = (size_t)p->Dv;
+    w->tile.qt = attni_layout_take(layout, D, line);
+    w->dot = attni_layout_take(layout, Dv, line);
+    w->q_rows = attni_layout_take(layout, (size_t)bw->q_panels.padded, line);
+    w->dout_rows = attni_layout_take(layout, (size_t)bw->v_panels.padded, line);
+    if (!p->k_in_place)
+        w->forward.k = attni_layout_take(layout, keys, D);
+    if (!p->v_in_place)
+        w->forward.v = attni_layout_take(layout, keys, Dv);
+    w->clean_k = attni_layout_take(layout, ATTNI_BLOCK * p->real, D);
+}
+
 static void carve(attni_grad_worker *w, attni_layout *layout)
 {
     const attni_backward *bw = w->bw;
@@ -14,10 +32,10 @@ static void carve(attni_grad_worker *w, attni_layout *layout)
     attni_worker *f = &w->forward;
     const size_t line = (size_t)bw->W * p->real, keys = (size_t)bw->keys * p->real;
     const size_t D = (size_t)p->D, Dv = (size_t)p->Dv;
-    w->tile.qt = attni_layout_take(layout, D, line);
-    w->dot = attni_layout_take(layout, Dv, line);
-    w->q_rows = attni_layout_take(layout, (size_t)bw->q_panels.padded, line);
-    w->dout_rows = attni_layout_take(layout, (size_t)bw->v_panels.padded, line);
+    if (bw->unit)
+        attni_grad_bf16_carve(w, layout);
+    else
+        carve_operands(w, layout);
     w->converted = attni_layout_take(layout, D > Dv ? D : Dv, line);
     w->lse = attni_layout_take(layout, 7, line);
     if (w->lse)
@@ -31,14 +49,9 @@ static void carve(attni_grad_worker *w, attni_layout *layout)
         w->kept = attni_layout_take(layout, ATTNI_BLOCK, line);
     if (p->args.mask)
         f->biases = attni_layout_take(layout, ATTNI_BLOCK, line);
-    if (!p->k_in_place)
-        f->k = attni_layout_take(layout, keys, D);
-    if (!p->v_in_place)
-        f->v = attni_layout_take(layout, keys, Dv);
     w->dk = attni_layout_take(layout, keys, (size_t)bw->q_panels.padded);
     w->dv = attni_layout_take(layout, keys, (size_t)bw->v_panels.padded);
-    w->dq = attni_layout_take(layout, D, line);
-    w->clean_k = attni_layout_take(layout, ATTNI_BLOCK * p->real, D);
+    w->dq = attni_layout_take(layout, (size_t)attni_bf16_padded(p->D), line);
     w->sums = attni_layout_take(layout, (size_t)bw->W, sizeof(double));
 }
 
@@ -274,12 +287,14 @@ static void begin_task(attni_grad_worker *w, int64_t task, char *scratch)
         attni_set_real(p, w->one, i, 1);
         attni_set_real(p, w->one, bw->W + i, 1);
     }
-    if (w->n > 0) {
+    if (w->n > 0 && bw->unit) {
+        attni_grad_bf16_load_keys(w);
+    } else if (w->n > 0) {
         attni_tile_load(&w->forward, w->j0, (int)w->n, bw->want_scores);
         find_bad_keys(w);
     }
-    memset(w->dk, 0, (size_t)(w->n * bw->q_panels.padded) * p->real);
-    memset(w->dv, 0, (size_t)(w->n * bw->v_panels.padded) * p->real);
+    memset(w->dk, 0, (size_t)(bw->keys * bw->q_panels.padded) * p->real);
+    memset(w->dv, 0, (size_t)(bw->keys * bw->v_panels.padded) * p->real);
     for (int64_t g = 0; g < bw->group && bw->alibi_sums; g++)
         bw->alibi_sums[task * bw->group + g] = 0;
 }
@@ -288,6 +303,8 @@ static void do_task(const attni_backward *bw, int64_t task, int64_t slot, char *
 {
     attni_grad_worker w = {.bw = bw, .slot = slot};
     begin_task(&w, task, scratch);
+    if (bw->unit)
+        bw->unit->begin();
     const int64_t tiles = attni_div_up(w.view.T, bw->W), before = dmask_before(&w);
     const int64_t h = w.view.hk * bw->group;
     for (int64_t x = 0; x < tiles; x++) {
@@ -300,6 +317,8 @@ static void do_task(const attni_backward *bw, int64_t task, int64_t slot, char *
         }
         atomic_store_explicit(&bw->progress[task], x + 1, memory_order_release);
     }
+    if (bw->unit)
+        bw->unit->end();
     if (bw->want_k)
         store_keys(&w, &bw->grads.dk, w.dk, bw->q_panels.padded, bw->scale);
     if (bw->want_v)

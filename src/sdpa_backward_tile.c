@@ -72,6 +72,10 @@ static void load_tile(attni_grad_worker *w)
         w->bad_dout |= (uint64_t)((bad & ATTNI_BAD_DOUT) != 0) << i;
         w->scaled |= attni_real(p, w->factor, i) != 1;
     }
+    if (bw->unit) {
+        attni_grad_bf16_load_tile(w);
+        return;
+    }
     ptrdiff_t ld;
     const char *rows = tile_rows(w, &p->args.q, t->i0, t->rows, &ld);
     p->kernels->pack(t->qt, rows, ld, t->rows, p->D, p->power, t->nv);
@@ -130,8 +134,7 @@ static bool keeps(const attni_grad_worker *w, int i, int64_t j)
                                           (uint64_t)(w->view.j_base + j));
 }
 
-/* What the bad rows of q or dout add to keys j0 .. that see them, with x the factors of all. */
-static void add_bad_rows(const attni_grad_worker *w, char *sum, const attni_panels *panels,
+void attni_grad_bad_rows(const attni_grad_worker *w, char *sum, const attni_panels *panels,
                          const char *x, const attn_tensor *t, uint64_t bad, int64_t j0, int n)
 {
     const attni_plan *p = &w->bw->plan;
@@ -152,21 +155,15 @@ static void add_bad_rows(const attni_grad_worker *w, char *sum, const attni_pane
     }
 }
 
-/* What the bad keys of the block add to queries that see them. */
-static void add_bad_keys(const attni_grad_worker *w, const char *k, ptrdiff_t ld, uint64_t bad)
+void attni_grad_bad_key(const attni_grad_worker *w, int j, const char *row)
 {
     const attni_plan *p = &w->bw->plan;
-    for (; bad; bad &= bad - 1) {
-        const int j = __builtin_ctzll(bad);
-        for (uint64_t lanes = w->seen[j]; lanes; lanes &= lanes - 1) {
-            const int i = __builtin_ctzll(lanes);
-            const double s = attni_real(p, w->dp, (int64_t)j * w->tile.W + i);
-            for (int64_t d = 0; d < p->D; d++) {
-                const int64_t at = d * w->tile.W + i;
-                attni_set_real(p, w->dq, at,
-                               attni_real(p, w->dq, at) +
-                                   s * attni_real(p, k, j * (int64_t)ld + d));
-            }
+    for (uint64_t lanes = w->seen[j]; lanes; lanes &= lanes - 1) {
+        const int i = __builtin_ctzll(lanes);
+        const double s = attni_real(p, w->dp, (int64_t)j * w->tile.W + i);
+        for (int64_t d = 0; d < p->D; d++) {
+            const int64_t at = d * w->tile.W + i;
+            attni_set_real(p, w->dq, at, attni_real(p, w->dq, at) + s * attni_real(p, row, d));
         }
     }
 }
@@ -191,8 +188,9 @@ static void add_queries(const attni_grad_worker *w, int64_t j, int n, bool first
     }
     p->kernels->values(w->dq, NULL, NULL, clean, ld_clean, w->dp, n, p->D, w->tile.nv,
                        first ? ATTNI_FIRST : 0);
-    if (bad)
-        add_bad_keys(w, k, ld, n < 64 ? bad & ((UINT64_C(1) << n) - 1) : bad);
+    for (int r = 0; r < n && bad >> r; r++)
+        if (bad >> r & 1)
+            attni_grad_bad_key(w, r, k + r * ld * (ptrdiff_t)p->real);
 }
 
 /* ------------------------------------------------------------------------------ sums on request */
@@ -230,11 +228,13 @@ static void add_dmask(const attni_grad_worker *w, int64_t j, int n)
 }
 
 /* Sums of dS over the tile's queries, over the block's keys, and weighted with ALiBi's distance. */
-static void add_sums(attni_grad_worker *w, int64_t j, int n)
+void attni_grad_sums(attni_grad_worker *w, int64_t j, int n)
 {
     const attni_backward *bw = w->bw;
     const attni_plan *p = &bw->plan;
     const int rows = w->tile.rows;
+    if (bw->dmask == ATTNI_NO_DMASK && !bw->alibi_sums)
+        return;
     if (bw->dmask == ATTNI_DENSE)
         add_dmask(w, j, n);
     if (bw->dmask != ATTNI_OVER_KEYS && !bw->key_sums && !bw->alibi_sums)
@@ -261,17 +261,12 @@ static void add_sums(attni_grad_worker *w, int64_t j, int n)
 
 /* ------------------------------------------------------------------------------ a block of keys */
 
-/* Weights into st, and those that dropout leaves into the array that is returned. */
-static char *weigh_block(attni_grad_worker *w, int64_t j, int n, attni_class visible)
+char *attni_grad_weigh(attni_grad_worker *w, int64_t j, int n)
 {
     const attni_plan *p = &w->bw->plan;
     const attni_kernels *kernels = p->kernels;
     attni_worker *f = &w->forward;
     attni_tile *t = &w->tile;
-    attni_tile_products(f, t, j, n);
-    if (w->raw)
-        memcpy(w->raw, f->st, (size_t)n * (size_t)t->W * p->real);
-    attni_tile_biases(f, t, j, n, visible, ATTN_STAGE_BIASED);
     kernels->recall(f->st, f->st, w->lse, p->c, n, t->nv);
     if (w->scaled)
         kernels->rescale(f->st, n, w->factor, t->nv);
@@ -283,38 +278,49 @@ static char *weigh_block(attni_grad_worker *w, int64_t j, int n, attni_class vis
     return w->kept;
 }
 
-static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible, bool first)
+void attni_grad_scores(attni_grad_worker *w, char *kept, int64_t j, int n)
 {
     const attni_backward *bw = w->bw;
     const attni_plan *p = &bw->plan;
     const attni_kernels *kernels = p->kernels;
     attni_worker *f = &w->forward;
+    if (w->bad_q | w->bad_dout | w->bad_k[(j - w->j0) / ATTNI_BLOCK])
+        note_seen(w, n);
+    kernels->score_grads(w->dp, f->st, kept == f->st ? NULL : kept, w->delta, n, w->tile.nv);
+    attni_grad_sums(w, j, n);
+    if (w->raw && bw->want_scores)
+        kernels->cap_grads(w->dp, w->raw, n, p->rest, p->args.softcap, w->tile.nv);
+}
+
+static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible, bool first)
+{
+    const attni_backward *bw = w->bw;
+    const attni_plan *p = &bw->plan;
+    attni_worker *f = &w->forward;
     attni_tile *t = &w->tile;
-    char *kept = weigh_block(w, j, n, visible);
+    attni_tile_products(f, t, j, n);
+    if (w->raw)
+        memcpy(w->raw, f->st, (size_t)n * (size_t)t->W * p->real);
+    attni_tile_biases(f, t, j, n, visible, ATTN_STAGE_BIASED);
+    char *kept = attni_grad_weigh(w, j, n);
     if (bw->want_scores) {
         ptrdiff_t ld;
         const char *v = attni_tile_rows(f, true, j, &ld);
-        kernels->scores(w->dp, f->mx, w->dot, v, ld, n, p->Dv, t->nv);
+        p->kernels->scores(w->dp, f->mx, w->dot, v, ld, n, p->Dv, t->nv);
     } else { /* only what is hidden is to be made 0 */
         memset(w->dp, 0, (size_t)n * (size_t)t->W * p->real);
     }
-    if (w->bad_q | w->bad_dout | w->bad_k[(j - w->j0) / ATTNI_BLOCK])
-        note_seen(w, n);
-    kernels->score_grads(w->dp, f->st, w->kept, w->delta, n, t->nv);
-    if (bw->dmask || bw->alibi_sums)
-        add_sums(w, j, n);
-    if (w->raw && bw->want_scores)
-        kernels->cap_grads(w->dp, w->raw, n, p->rest, p->args.softcap, t->nv);
+    attni_grad_scores(w, kept, j, n);
     const size_t at = (size_t)(j - w->j0) * p->real;
     if (bw->want_v) {
         char *sum = w->dv + at * (size_t)bw->v_panels.padded;
         add_rows(w, sum, &bw->v_panels, kept, w->dout_rows, n);
-        add_bad_rows(w, sum, &bw->v_panels, kept, &bw->grads.dout, w->bad_dout, j, n);
+        attni_grad_bad_rows(w, sum, &bw->v_panels, kept, &bw->grads.dout, w->bad_dout, j, n);
     }
     if (bw->want_k) {
         char *sum = w->dk + at * (size_t)bw->q_panels.padded;
         add_rows(w, sum, &bw->q_panels, w->dp, w->q_rows, n);
-        add_bad_rows(w, sum, &bw->q_panels, w->dp, &p->args.q, w->bad_q, j, n);
+        attni_grad_bad_rows(w, sum, &bw->q_panels, w->dp, &p->args.q, w->bad_q, j, n);
     }
     if (bw->want_q)
         add_queries(w, j, n, first);
@@ -338,7 +344,10 @@ bool attni_backward_tile(attni_grad_worker *w)
             load_tile(w);
             memset(w->sums, 0, (size_t)t->W * sizeof *w->sums);
         }
-        do_block(w, j, (int)(end - j), visible, !seen);
+        if (w->bw->unit)
+            attni_grad_bf16_block(w, j, (int)(end - j), visible);
+        else
+            do_block(w, j, (int)(end - j), visible, !seen);
         seen = true;
     }
     return seen;

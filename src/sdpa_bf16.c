@@ -30,7 +30,8 @@
 static void carve(worker *w, attni_layout *layout)
 {
     const attni_plan *p = w->plan;
-    const size_t W = (size_t)p->nv * 16, D = (size_t)padded(p->D), Dv = (size_t)padded(p->Dv);
+    const size_t W = (size_t)p->nv * 16, D = (size_t)attni_bf16_padded(p->D),
+                 Dv = (size_t)attni_bf16_padded(p->Dv);
     const size_t wide = D > Dv ? D : Dv;
     for (int t = 0; t < p->tiles; t++) {
         tile *x = &w->tiles[t];
@@ -61,7 +62,8 @@ static void carve(worker *w, attni_layout *layout)
 static partial carve_partial(const attni_plan *p, attni_layout *layout)
 {
     return (partial){attni_layout_take(layout, 1, sizeof(attni_bf16_columns)),
-                     attni_layout_take(layout, (size_t)padded(p->Dv), (size_t)p->nv * 16 * 4)};
+                     attni_layout_take(layout, (size_t)attni_bf16_padded(p->Dv),
+                                       (size_t)p->nv * 16 * 4)};
 }
 
 static size_t bf16_partial_bytes(const attni_plan *plan)
@@ -86,7 +88,8 @@ static bool finite_scores(const worker *w, const tile *t, int at)
 {
     const int q = t->exponent, k = w->exponent[at];
     /* |x| < 2^(exponent - 126) */
-    return q < 255 && k < 255 && q - 126 + k - 126 + ilogb((double)padded(w->plan->D)) < 126;
+    return q < 255 && k < 255 &&
+           q - 126 + k - 126 + ilogb((double)attni_bf16_padded(w->plan->D)) < 126;
 }
 
 static float *scores_of(const run *x, int b)
@@ -168,9 +171,9 @@ static void take_step(worker *w, run *next, run *now, int b)
         attni_mask_fetch(&w->ahead);
     const tile *any = next ? next->t : now->t ? now->t : before.t;
     attni_bf16_step x = {.nv = any->nv,
-                         .runs = (int)(padded(p->D) / 32),
+                         .runs = (int)(attni_bf16_padded(p->D) / 32),
                          .pairs = (int)((p->D + 1) / 2),
-                         .panels = p->Dv ? (int)(padded(p->Dv) / 16) : 0,
+                         .panels = p->Dv ? (int)(attni_bf16_padded(p->Dv) / 16) : 0,
                          .components = (int)p->Dv,
                          .few = w->few,
                          .sums = w->sums};
@@ -357,13 +360,22 @@ static void end_tile(worker *w, tile *t)
         attni_bf16_write_scores(w, t);
 }
 
+static void begin_worker(worker *w, const attni_plan *plan, const attni_view *view, char *scratch)
+{
+    attni_zero(w, sizeof *w);
+    w->plan = plan;
+    w->view = view;
+    w->unit = plan->way->unit;
+    attni_layout layout = {.base = scratch};
+    carve(w, &layout);
+    w->unit->begin();
+}
+
 static void bf16_task(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
                       char *scratch)
 {
-    worker w = {.plan = plan, .view = view, .unit = plan->way->unit};
-    attni_layout layout = {.base = scratch};
-    carve(&w, &layout);
-    w.unit->begin();
+    worker w;
+    begin_worker(&w, plan, view, scratch);
     int count = 0;
     for (int64_t done = 0; done < rows; count++) {
         begin_tile(&w, &w.tiles[count], i0 + done, rows - done);
@@ -386,10 +398,8 @@ static partial partial_of(const attni_plan *p, char *partials, int64_t chunk)
 static void bf16_part(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
                       int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
 {
-    worker w = {.plan = plan, .view = view, .unit = plan->way->unit};
-    attni_layout layout = {.base = scratch};
-    carve(&w, &layout);
-    w.unit->begin();
+    worker w;
+    begin_worker(&w, plan, view, scratch);
     tile *t = &w.tiles[0];
     begin_tile(&w, t, i0, rows);
     begin_sweep(&w, t, 1, FAST);
@@ -409,10 +419,8 @@ static void bf16_part(const attni_plan *plan, const attni_view *view, int64_t i0
 static void bf16_fold(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
                       int64_t chunks, char *partials, char *scratch)
 {
-    worker w = {.plan = plan, .view = view, .unit = plan->way->unit};
-    attni_layout layout = {.base = scratch};
-    carve(&w, &layout);
-    w.unit->begin();
+    worker w;
+    begin_worker(&w, plan, view, scratch);
     tile *t = &w.tiles[0];
     begin_tile(&w, t, i0, rows);
     for (int64_t chunk = 0; chunk < chunks; chunk++) {

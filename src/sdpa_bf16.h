@@ -106,9 +106,6 @@ static inline char *column_row(const worker *w, const tile *x, const attn_tensor
                     w->view->i_base + x->i0 + i % x->per_head, element);
 }
 
-/* Sizes are filled up with zeros to whole operands. */
-static inline int64_t padded(int64_t n) { return n <= 0 ? 32 : n + (32 - n % 32) % 32; }
-
 /* ------------------------------------------------------------------------- sdpa_bf16_data.c */
 
 void attni_bf16_load_queries(worker *w, tile *t);

@@ -12,15 +12,6 @@
 
 /* -------------------------------------------------------------------------- rows of the tensors */
 
-static void copy_row(attni_bf16 *to, const char *from, int64_t stride, int64_t n)
-{
-    if (stride == 1)
-        memcpy(to, from, (size_t)n * 2);
-    else
-        for (int64_t i = 0; i < n; i++)
-            memcpy(to + i, from + i * stride * 2, 2);
-}
-
 void attni_bf16_load_queries(worker *w, tile *t)
 {
     const attni_plan *p = w->plan;
@@ -30,18 +21,18 @@ void attni_bf16_load_queries(worker *w, tile *t)
     if ((q->stride[3] != 1 && p->D > 1) || (t->heads > 1 && t->per_head > 1)) {
         attni_bf16 *rows = (attni_bf16 *)(void *)w->rows;
         for (int i = 0; i < t->rows; i++)
-            copy_row(rows + i * p->D, column_row(w, t, q, i, 0), q->stride[3], p->D);
+            attni_bf16_copy_row(rows + i * p->D, column_row(w, t, q, i, 0), q->stride[3], p->D);
         from = rows, ldq = (ptrdiff_t)p->D;
     }
     attni_bf16_pack_queries(t->q, from, ldq, t->rows, p->D, (float)p->power, t->nv);
-    t->exponent = attni_bf16_exponent(t->q, 64, padded(p->D) / 2 * t->nv, 32);
+    t->exponent = attni_bf16_exponent(t->q, 64, attni_bf16_padded(p->D) / 2 * t->nv, 32);
 }
 
 const void *attni_bf16_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldk)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *k = &p->args.k;
-    const int64_t D = padded(p->D);
+    const int64_t D = attni_bf16_padded(p->D);
     const bool in_place = n == ATTNI_BLOCK && k->stride[3] == 1 && p->D > 0 &&
                           p->D % (w->few ? 32 : w->unit->granule) == 0;
     *ldk = (ptrdiff_t)(in_place ? k->stride[2] : D) * 2;
@@ -51,7 +42,8 @@ const void *attni_bf16_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t
     if (!in_place) {
         memset(copy, 0, (size_t)D * 2 * ATTNI_BLOCK);
         for (int r = 0; r < n && p->D; r++)
-            copy_row(copy + r * D, attni_stored_row(w->view, k, j0 + r), k->stride[3], p->D);
+            attni_bf16_copy_row(copy + r * D, attni_stored_row(w->view, k, j0 + r), k->stride[3],
+                                p->D);
     }
     w->keys[at] = in_place ? attni_stored_row(w->view, k, j0) : (const void *)copy;
     /* keys that one tile alone reads are not read once more: its scores are looked at instead */
@@ -66,7 +58,7 @@ static const attni_bf16 *value_rows(const worker *w, attni_bf16 *copy, int64_t j
 {
     const attni_plan *p = w->plan;
     const attn_tensor *v = &p->args.v;
-    const int64_t Dv = padded(p->Dv);
+    const int64_t Dv = attni_bf16_padded(p->Dv);
     if (n == ATTNI_BLOCK && p->Dv == Dv && v->stride[3] == 1) {
         *ldv = (ptrdiff_t)v->stride[2];
         return (const attni_bf16 *)attni_stored_row(w->view, v, j0);
@@ -74,7 +66,8 @@ static const attni_bf16 *value_rows(const worker *w, attni_bf16 *copy, int64_t j
     *ldv = (ptrdiff_t)Dv;
     memset(copy, 0, (size_t)Dv * 2 * ATTNI_BLOCK);
     for (int r = 0; r < n; r++)
-        copy_row(copy + r * Dv, attni_stored_row(w->view, v, j0 + r), v->stride[3], p->Dv);
+        attni_bf16_copy_row(copy + r * Dv, attni_stored_row(w->view, v, j0 + r), v->stride[3],
+                            p->Dv);
     return copy;
 }
 
@@ -82,7 +75,7 @@ const attni_bf16 *attni_bf16_find_values(worker *w, int64_t j0, int n, int at, p
 {
     const attni_plan *p = w->plan;
     const attn_tensor *v = &p->args.v;
-    attni_bf16 *vt = w->vt[w->chunks % 3] + at * ATTNI_BLOCK * padded(p->Dv);
+    attni_bf16 *vt = w->vt[w->chunks % 3] + at * ATTNI_BLOCK * attni_bf16_padded(p->Dv);
     *ldv = 0;
     if (w->few && p->Dv) {
         w->packed |= 1u << at;
@@ -96,7 +89,8 @@ const attni_bf16 *attni_bf16_find_values(worker *w, int64_t j0, int n, int at, p
     if (v->stride[3] != 1 && p->Dv > 1) {
         attni_bf16 *rows = (attni_bf16 *)(void *)w->rows;
         for (int r = 0; r < n; r++)
-            copy_row(rows + r * p->Dv, attni_stored_row(w->view, v, j0 + r), v->stride[3], p->Dv);
+            attni_bf16_copy_row(rows + r * p->Dv, attni_stored_row(w->view, v, j0 + r),
+                                v->stride[3], p->Dv);
         from = rows, apart = (ptrdiff_t)p->Dv;
     }
     if (w->unit->pack_values(vt, from, apart, n, p->Dv, w->mode != FAST))
@@ -132,7 +126,7 @@ void attni_bf16_mask(const worker *w, const tile *t, float *st, int64_t j0, int 
 
 void attni_bf16_clear(const attni_plan *p, tile *t)
 {
-    memset(t->total, 0, (size_t)padded(p->Dv) * (size_t)t->W * 4);
+    memset(t->total, 0, (size_t)attni_bf16_padded(p->Dv) * (size_t)t->W * 4);
     for (int i = 0; i < t->W; i++) {
         t->L[i] = 0;
         t->lift[i] = 0;
@@ -160,20 +154,6 @@ static void add_sink(worker *w, tile *t)
     attni_bf16_one_key(x, t->nv);
     memset(w->acc, 0, (size_t)p->Dv * (size_t)t->W * 4);
     attni_bf16_join(t->total, t->M, t->L, w->acc, x, p->Dv, t->nv);
-}
-
-/* ln(L * 2^M), the same whatever M is. */
-static double log_sum(const attni_plan *p, const tile *t, int i)
-{
-    const double l = (double)t->L[i], m = (double)t->M[i];
-    if (l == 0)
-        return -(double)INFINITY;
-    if (!isfinite(l))
-        return (double)NAN;
-    int exponent;
-    const double fraction = frexp(l, &exponent);
-    const double log2_sum = (isinf(m) ? 0 : m) + exponent;
-    return (log2_sum * 0.69314718055994530942 + log(fraction)) * lowered(p, t, i);
 }
 
 /* Does log2 units' range not hold this row's scores? */
@@ -208,7 +188,7 @@ bool attni_bf16_write(worker *w, tile *t)
         attni_store_row_f32(column_row(w, t, out, i, 0), out->dtype, out->stride[3],
                             (const float *)(const void *)w->rows + i * p->Dv, p->Dv);
     for (int i = 0; i < t->rows && p->args.lse; i++) {
-        const double x = log_sum(p, t, i);
+        const double x = attni_log_sum((double)t->L[i], (double)t->M[i], lowered(p, t, i));
         attni_store_row_f64(column_row(w, t, p->args.lse, i, 0), p->args.lse->dtype, 1, &x, 1);
     }
     return again;
@@ -247,7 +227,7 @@ static void score_rows(worker *w, tile *t, int64_t j0, int n, attni_class visibl
     float *st = w->st[0];
     uint32_t *seen = w->seen[0];
     attni_bf16_step x = {.nv = t->nv,
-                         .runs = (int)(padded(p->D) / 32),
+                         .runs = (int)(attni_bf16_padded(p->D) / 32),
                          .pairs = (int)((p->D + 1) / 2),
                          .q = t->q,
                          .st_next = st};

@@ -132,16 +132,7 @@ static bool count_tasks(jvp *j, int threads)
 static attn_status make_plan(jvp *j, int isa, int threads, attn_error *err)
 {
     attni_plan *p = &j->plan;
-    const attn_sdpa_args *a = &p->args;
-    p->kernels = attni_kernels_of(isa, p->real == sizeof(float) ? 32 : 64);
-    p->q_in_place = attni_in_place(p, &a->q);
-    p->k_in_place = attni_in_place(p, &a->k);
-    p->v_in_place = attni_in_place(p, &a->v);
-    p->tiles = p->group = p->nv = 1;
-    p->sequences = a->cu_seqlens_q ? a->sequences + 1 : 1;
-    while (p->nv < p->kernels->vectors && p->nv * p->kernels->lanes < p->T)
-        p->nv *= 2;
-    j->W = p->nv * p->kernels->lanes;
+    j->W = attni_plan_derivative(p, isa);
     const bool counted = count_tasks(j, threads);
     jvp_worker w = {.j = j};
     attni_layout layout = {0};
@@ -149,10 +140,7 @@ static attn_status make_plan(jvp *j, int isa, int threads, attn_error *err)
     j->worker_bytes = layout.used;
     if (!counted || layout.overflow ||
         !attni_size_mul(j->worker_bytes, (size_t)j->workers, &j->scratch_bytes))
-        return attni_fail(err, ATTN_ERR_LIMIT, "q",
-                          "q is too large: its B x H x T, or the scratch for D=%lld and Dv=%lld, "
-                          "is more than this machine can count",
-                          (long long)p->D, (long long)p->Dv);
+        return attni_derivative_too_large(p, err);
     return ATTN_OK;
 }
 

@@ -38,17 +38,14 @@ static void add_sink(attni_worker *w, attni_tile *t)
     kernels->rescale(t->total, p->Dv, w->factors, t->nv);
 }
 
-/* ln(l * 2^m), the same whatever m is. */
-static double log_sum(const attni_plan *p, const attni_tile *t, int i)
+double attni_log_sum(double l, double m, double lowered)
 {
-    const double l = attni_lane(p, t->l, i), m = attni_lane(p, t->m, i);
     if (l == 0)
         return -(double)INFINITY;
     if (!isfinite(l))
         return (double)NAN;
     int exponent;
     const double fraction = frexp(l, &exponent);
-    const double lowered = p->c / attni_lane(p, t->c, i);
     return (((isinf(m) ? 0 : m) + exponent) * 0.69314718055994530942 + log(fraction)) * lowered;
 }
 
@@ -99,7 +96,8 @@ bool attni_tile_finish(attni_worker *w, attni_tile *t)
     if (p->args.lse) {
         const attn_tensor *lse = p->args.lse;
         for (int i = 0; i < t->rows; i++) {
-            const double x = log_sum(p, t, i);
+            const double x = attni_log_sum(attni_lane(p, t->l, i), attni_lane(p, t->m, i),
+                                           p->c / attni_lane(p, t->c, i));
             attni_store_row_f64(attni_lane_row(w, t, lse, i, 0), lse->dtype, 1, &x, 1);
         }
     }

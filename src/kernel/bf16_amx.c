@@ -24,22 +24,15 @@
  */
 #if defined(__x86_64__)
 
-#ifdef __clang__
 #ifdef ATTNI_AMX_EMULATED
-#pragma clang attribute push(                                                                      \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))), apply_to = function)
-#else
+#include "vec/target_avx512.h"
+#elif defined(__clang__)
 #pragma clang attribute                                                                            \
     push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,amx-tile,amx-bf16"))), \
          apply_to = function)
-#endif
 #else
 #pragma GCC optimize("fp-contract=off") /* a bare cc must not fuse what is rounded twice */
-#ifdef ATTNI_AMX_EMULATED
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
-#else
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,amx-tile,amx-bf16")
-#endif
 #endif
 #include "bf16/tile_ops.h"
 #include "bf16/weigher.h"
@@ -187,6 +180,70 @@ static void run(const attni_bf16_step *x)
         step(x, 2, 2);
 }
 
+/* ----------------------------------------------------------------------------- the backward */
+
+/* A square of 16 x 16 sums joins c. */
+static __attribute__((noinline)) void join_square(const attni_bf16_product *x, const float *sums,
+                                                  int m, int n)
+{
+    for (int i = 0; i < 16; i++) {
+        float *to = x->c + (m + i) * x->ldc + n;
+        const __m512 s = _mm512_load_ps(sums + 16 * i), before = _mm512_load_ps(to);
+        _mm512_store_ps(to, x->factors ? _mm512_fmadd_ps(s, _mm512_load_ps(x->factors + n), before)
+                                       : _mm512_add_ps(before, s));
+    }
+}
+
+#define FINISH(tile, m, n)                                                                         \
+    do {                                                                                           \
+        if (x->add) {                                                                              \
+            tile_store(tile, sums, 64);                                                            \
+            join_square(x, sums, m, n);                                                            \
+        } else {                                                                                   \
+            tile_store(tile, x->c + (m)*x->ldc + (n), 4 * x->ldc);                                 \
+        }                                                                                          \
+    } while (0)
+
+/* 16 rows, or if `both` 32, by 32 columns. */
+INLINE void multiply_square(const attni_bf16_product *x, int m, int n, const bool both)
+{
+    float sums[256] __attribute__((aligned(64)));
+    const attni_bf16 *a = x->a + m / 16 * x->rows16, *b = x->b + n / 16 * x->columns16;
+    tile_zero(4);
+    tile_zero(5);
+    tile_zero(6);
+    tile_zero(7);
+    for (int r = 0; r < x->runs; r++, a += x->run, b += x->pairs16) {
+        tile_load(2, b, 2 * x->pair);
+        tile_load(0, a, 2 * x->row);
+        tile_dp_bf16(4, 0, 2);
+        tile_load(3, b + x->columns16, 2 * x->pair);
+        tile_dp_bf16(5, 0, 3);
+        if (both) {
+            tile_load(1, a + x->rows16, 2 * x->row);
+            tile_dp_bf16(6, 1, 2);
+            tile_dp_bf16(7, 1, 3);
+        }
+    }
+    FINISH(4, m, n);
+    FINISH(5, m, n + 16);
+    if (both) {
+        FINISH(6, m + 16, n);
+        FINISH(7, m + 16, n + 16);
+    }
+}
+
+static void multiply(const attni_bf16_product *x)
+{
+    for (int n = 0; n < x->n; n += 32) {
+        int m = 0;
+        for (; m + 32 <= x->m; m += 32)
+            multiply_square(x, m, n, true);
+        if (m < x->m)
+            multiply_square(x, m, n, false);
+    }
+}
+
 static double peak(int64_t n, double *sink)
 {
     char zeros[1024] = {0};
@@ -215,6 +272,7 @@ const attni_bf16_unit attni_bf16_amx = {
     .end = end,
     .run = run,
     .pack_values = attni_bf16_pack_values,
+    .multiply = multiply,
     .peak = peak,
 };
 

@@ -4,8 +4,11 @@
  */
 #if defined(__x86_64__)
 
+#include <string.h>
+
 #include "vec/target_avx512.h"
 #include "bf16/lanes.h"
+#include "vec/exp2.h"
 
 INLINE __m512 never(void) { return _mm512_set1_ps(-__builtin_inff()); }
 INLINE __mmask16 seen_something(__m512 x) { return _mm512_cmp_ps_mask(x, never(), _CMP_NEQ_UQ); }
@@ -23,22 +26,19 @@ INLINE __m512 maximum_of(__m512 x)
     return _mm512_mask_mov_ps(fine, beyond_near(fine), whole);
 }
 
-/* 2^d to a unit in the last place, 1 for d = 0: a minimax polynomial of degree 6 (relative error
- * 2e-9) on the fraction. */
-INLINE __m512 power_of_two(__m512 d)
-{
-    const __m512 n = _mm512_roundscale_ps(d, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m512 f = _mm512_sub_ps(d, n);
-    __m512 p = _mm512_set1_ps(0x1.417888p-13f);
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.5f094ap-10f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.3b2dd4p-7f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.c6af7ap-5f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.ebfbdcp-3f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.62e430p-1f));
-    return _mm512_scalef_ps(_mm512_fmadd_ps(p, f, _mm512_set1_ps(1)), n);
-}
+/* 2^d to a unit in the last place, 1 for d = 0. */
+INLINE __m512 power_of_two(__m512 d) { return exp2_minus(d, v_set1(0)); }
 
 /* ---------------------------------------------------------------------------- queries, values */
+
+void attni_bf16_copy_row(attni_bf16 *to, const char *from, int64_t stride, int64_t n)
+{
+    if (stride == 1)
+        memcpy(to, from, (size_t)n * 2);
+    else
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to + i, from + i * stride * 2, 2);
+}
 
 /* Both elements of each pair times a power of two. Exact, unless the product is denormal, which
  * counts as 0 in tile products. */
@@ -57,18 +57,23 @@ void attni_bf16_pack_queries(attni_bf16 *to, const attni_bf16 *q, ptrdiff_t ldq,
         const __mmask32 here = first32(D - d);
         for (int g = 0; g < nv; g++, to += OPERAND) {
             __m512 r[16];
-            UNROLL for (int i = 0; i < 16; i++)
-            {
-                const int row = g * 16 + i;
-                r[i] = _mm512_setzero_ps();
-                if (row < rows && here)
-                    r[i] = as_float(scaled_pairs(
-                        _mm512_maskz_loadu_epi16(here, (const char *)q + 2 * (row * ldq + d)),
-                        mul));
+            if (rows >= 16 * (g + 1) && D - d >= 32) {
+                const char *from = (const char *)q + 2 * (16 * g * ldq + d);
+                UNROLL for (int i = 0; i < 16; i += V_COLUMNS)
+                    v_load_transposed(r + i, from + 4 * i, 2 * ldq);
+            } else {
+                UNROLL for (int i = 0; i < 16; i++)
+                {
+                    const int row = g * 16 + i;
+                    r[i] = _mm512_setzero_ps();
+                    if (row < rows && here)
+                        r[i] = as_float(
+                            _mm512_maskz_loadu_epi16(here, (const char *)q + 2 * (row * ldq + d)));
+                }
+                v_transpose(r);
             }
-            v_transpose(r);
             UNROLL for (int i = 0; i < 16; i++)
-                _mm512_store_ps((float *)(void *)(to + 32 * i), r[i]);
+                _mm512_store_si512(to + 32 * i, scaled_pairs(as_bits(r[i]), mul));
         }
     }
 }
@@ -95,6 +100,25 @@ bool attni_bf16_pack_values(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, 
             v_transpose(r);
             UNROLL for (int i = 0; i < 16; i++)
                 _mm512_store_ps((float *)(void *)(vt + 32 * i), r[i]);
+        }
+    }
+    return odd;
+}
+
+bool attni_bf16_pack_pairs(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
+                           bool zero)
+{
+    bool odd = false;
+    for (int r = 0; r < ROWS; r += 2) {
+        for (int64_t c = 0; c < Dv || c % 32; c += 16, vt += 32) {
+            const __mmask16 here = first16(Dv - c);
+            const attni_bf16 *at = (const attni_bf16 *)((const char *)v + 2 * (r * ldv + c));
+            __m512i a = _mm512_setzero_si512(), b = a;
+            if (r < n && here)
+                a = load_values(at, here, zero, &odd);
+            if (r + 1 < n && here)
+                b = load_values((const attni_bf16 *)((const char *)at + 2 * ldv), here, zero, &odd);
+            _mm512_store_si512(vt, _mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
         }
     }
     return odd;
@@ -241,19 +265,6 @@ void attni_bf16_one_key(attni_bf16_columns *columns, int nv)
     }
 }
 
-/* To nearest even; a NaN stays one. */
-INLINE __m256i narrowed(__m512 x)
-{
-    const __m512i u = as_bits(x),
-                  odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-    const __m512i rounded =
-        _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))),
-                          16);
-    const __m512i nan = _mm512_or_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
-    return _mm512_cvtepi32_epi16(
-        _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan));
-}
-
 bool attni_bf16_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total, const float *l,
                        float factor, int rows, int64_t Dv, int nv)
 {
@@ -276,7 +287,8 @@ bool attni_bf16_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total,
                 const int64_t at = (g * 16 + i) * ldo + c;
                 bad |= not_finite(r[i]) & here;
                 if (narrow)
-                    _mm256_mask_storeu_epi16((char *)to + 2 * at, here, narrowed(r[i]));
+                    _mm256_mask_storeu_epi16((char *)to + 2 * at, here,
+                                             _mm512_cvtepi32_epi16((__m512i)v_bits_bf16(r[i])));
                 else
                     _mm512_mask_storeu_ps((char *)to + 4 * at, here, r[i]);
             }

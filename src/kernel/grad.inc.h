@@ -27,15 +27,13 @@ static void op_recall(void *p_, const void *st_, const void *lse_, double c, int
 {
     R *p = p_;
     const R *st = st_, *lse = lse_;
-    const vec factor = v_set1((R)c), never = v_set1(-R_INF), most = v_set1(16), zero = v_set1(0);
+    const vec factor = v_set1((R)c), never = v_set1(-R_INF);
     for (int v = 0; v < nv; v++) {
         const vec L = v_load(lse + v * V_LANES);
         for (int j = 0; j < n; j++) {
             const int at = (j * nv + v) * V_LANES;
             const vec s = v_load(st + at);
-            vec x = v_max(v_set1(R_LOWEST), v_mul(v_sub(s, L), factor));
-            x = v_select(v_lt(most, x), most, x);
-            v_store(p + at, v_select(v_eq(s, never), v_set1(-1), exp2_minus(x, zero)));
+            v_store(p + at, v_select(v_eq(s, never), v_set1(-1), recalled(s, L, factor)));
         }
     }
 }

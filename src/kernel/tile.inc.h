@@ -24,11 +24,7 @@
 #define MAX_ROWS 12
 
 #define R_INF ((R)INFINITY)
-#if ATTNI_BITS == 32
-#define R_LOWEST -1.7e38f /* stands in for -inf where arithmetic must stay finite */
-#else
-#define R_LOWEST -8e307
-#endif
+#include "vec/exp2.h"
 
 /* Runs `call` with nv as a constant, so that the compiler unrolls. */
 #if V_VECTORS == 4
@@ -189,35 +185,6 @@ static void op_maxima(void *mx, const void *st, int n, int nv_)
 }
 
 /* ----------------------------------------------------------------- the exponential, and tanh */
-
-/* (2^f - 1) / f for |f| <= 1/2: a minimax polynomial; the relative error that it leaves in 2^f, its
- * coefficients rounded, is 3e-9 (degree 6 in all) and 3.4e-18 (degree 11): far below the rounding
- * of R. */
-V_INLINE vec exp2m1_ratio(vec f)
-{
-#if ATTNI_BITS == 32
-    static const R c[] = {0x1.417888p-13f, 0x1.5f094ap-10f, 0x1.3b2dd4p-7f,
-                          0x1.c6af7ap-5f,  0x1.ebfbdcp-3f,  0x1.62e430p-1f};
-#else
-    static const R c[] = {4.4347374555651770564e-10,  7.0737860747722372986e-9,
-                          1.0178199819313554992e-7,   1.321543526396640684e-6,
-                          0.000015252733492459914873, 0.00015403530457154023597,
-                          0.001333355814677542402,    0.0096181291075940809329,
-                          0.055504108664820079175,    0.24022650695910131382,
-                          0.69314718055994532586};
-#endif
-    vec p = v_set1(c[0]);
-    UNROLL for (int i = 1; i < (int)(sizeof c / sizeof *c); i++) p = v_fma(p, f, v_set1(c[i]));
-    return p;
-}
-
-/* 2^(x - m), m an integer. Split before the subtraction: x = n + f exactly, so that m changes only
- * the exponent of the result, never its bits. */
-V_INLINE vec exp2_minus(vec x, vec m)
-{
-    const vec n = v_round(x), f = v_sub(x, n);
-    return v_scale2(v_fma(exp2m1_ratio(f), f, v_set1(1)), v_sub(n, m));
-}
 
 /* tanh(s * C ln(2) / 2) = (e - 1) / (e + 1) with e = 2^(s*C); e - 1 without cancellation near 0.
  * One rounded constant between the score and the exponent keeps the error to a few units. */

@@ -11,19 +11,20 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "peers"), str(ROOT / "tests" / "cli"), str(ROOT / "bench")]
+sys.path[:0] = [str(ROOT / x) for x in ("tests/peers", "tests/cli", "bench", "python")]
 
 import environment
 
 PACKAGES = ["torch==2.13.0", "numpy==2.4.6", "safetensors==0.8.0", "threadpoolctl==3.6.0",
             "ml_dtypes==0.6.0", "hypothesis==6.155.2", "mypy==2.4.1", "nbclient==0.11.0",
-            "ipykernel==7.4.0"]
+            "ipykernel==7.4.0", "onnx==1.23.2"]
 
 
 def main():
     environment.enter(ROOT / "build" / "test-peers", PACKAGES)
     build = Path(os.environ.setdefault("ATTN_BUILD", str(ROOT / "build")))
     os.environ.setdefault("ATTN", str(build / "attn"))
+    os.environ.setdefault("ATTN_LIBRARY", str(build / "libattn.so"))
     if not (build / "libattn.so").exists():
         sys.exit(f"run.py: {build}/libattn.so is not there; `make build` makes it")
     os.chdir(build)  # the tests make folders of their own below it

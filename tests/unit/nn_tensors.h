@@ -28,6 +28,8 @@ static inline uint64_t draw(void)
     return test_state * UINT64_C(2685821657736338717);
 }
 static inline int64_t pick(int64_t n) { return (int64_t)((draw() >> 33) % (uint64_t)n); }
+/* A size, or now and then 1, which is repeated. */
+static inline int64_t one_or(int64_t n) { return pick(3) == 0 ? 1 : n; }
 static inline double uniform(void) { return (double)(draw() >> 11) * 0x1p-52 - 1; }
 
 typedef struct test_tensor {
@@ -107,6 +109,20 @@ static inline test_tensor random_tensor(attn_dtype dtype, layout form, int64_t n
     FOR_ALL(&x.t, b, h, i, j)
     put(&x.t, b, h, i, j, uniform());
     return x;
+}
+
+static inline void copy_into(const attn_tensor *to, const attn_tensor *from)
+{
+    FOR_ALL(from, b, h, i, j)
+    put(to, b, h, i, j, get(from, b, h, i, j));
+}
+
+static inline test_tensor copy_of(const attn_tensor *t, layout form)
+{
+    const int64_t *n = t->shape;
+    test_tensor copy = make_tensor(t->dtype, form, n[0], n[1], n[2], n[3]);
+    copy_into(&copy.t, t);
+    return copy;
 }
 
 static inline void release(test_tensor *x)

@@ -16,6 +16,7 @@
 
 #include "attn.h"
 #include "check/check_call.h"
+#include "property.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define ROUNDS 4
@@ -80,12 +81,16 @@ typedef struct results {
     double dalibi[CHECK_MAX_HEADS], dsink[CHECK_MAX_HEADS];
 } results;
 
+/* Where an instruction set has a unit for bf16, half of the cases are its. */
 static void make(check_case *c, problem *p)
 {
     attn_sdpa_args *a = &p->call.args;
+    const char *isa = attn_isa(c->isa).name;
+    const bool narrow = strcmp(isa, "amx") == 0 || strcmp(isa, "avx512bf16") == 0;
     do {
         check_call_random(c, &p->call, WORK);
-    } while (check_count(&a->q) == 0 || check_count(&a->v) == 0);
+    } while (check_count(&a->q) == 0 || check_count(&a->v) == 0 ||
+             (narrow && c->seed % 2 && (a->q.dtype != ATTN_BF16 || a->precision)));
     const int64_t rows[4] = {a->q.shape[0], a->q.shape[1], a->q.shape[2], 1};
     p->dout = check_tensor_new(c, a->q.dtype, a->out.shape, CHECK_DENSE);
     check_call_fill(c, &p->dout, 1);
@@ -291,40 +296,28 @@ static void poison_goes_no_further(check_case *c)
     }
 }
 
-static void run_property(void (*property)(check_case *), const char *name)
-{
-    check_run_state r = {.out = stderr, .buffers = check_buffers_create()};
-    assert_non_null(r.buffers);
-    for (int isa = 0; attn_isa(isa).name; isa++)
-        for (uint64_t seed = 1; seed <= ROUNDS && attn_isa(isa).usable; seed++)
-            check_one(&r, name, property, isa, 64, 0, seed * 0x9E3779B97F4A7C15, NULL);
-    check_buffers_destroy(r.buffers);
-    assert_int_equal(r.failed, 0);
-    assert_true(r.passed >= ROUNDS);
-}
-
 static void test_threads(void **state)
 {
     (void)state;
-    run_property(same_for_any_thread_count, "threads");
+    run_property(same_for_any_thread_count, "threads", ROUNDS);
 }
 
 static void test_wanted(void **state)
 {
     (void)state;
-    run_property(same_whatever_is_wanted, "wanted");
+    run_property(same_whatever_is_wanted, "wanted", ROUNDS);
 }
 
 static void test_hidden(void **state)
 {
     (void)state;
-    run_property(hidden_is_not_touched, "hidden");
+    run_property(hidden_is_not_touched, "hidden", ROUNDS);
 }
 
 static void test_poison(void **state)
 {
     (void)state;
-    run_property(poison_goes_no_further, "poison");
+    run_property(poison_goes_no_further, "poison", ROUNDS);
 }
 
 /* ---------------------------------------------------------------------- many chunks, many times */

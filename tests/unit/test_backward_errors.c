@@ -13,6 +13,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "argument_errors.h"
 #include "attn.h"
 
 enum { B = 2, H = 4, HK = 2, T = 5, S = 7, D = 8, DV = 6 };
@@ -140,43 +141,17 @@ static const struct {
 
 /* ------------------------------------------------------------------------------ what is written */
 
-static const struct {
-    void *memory;
-    size_t size;
-} outputs[] = {{dq, sizeof dq},       {dk, sizeof dk},           {dv, sizeof dv},
-               {dmask, sizeof dmask}, {dslopes, sizeof dslopes}, {dsinks, sizeof dsinks},
-               {room, sizeof room}};
-#define OUTPUTS (sizeof outputs / sizeof *outputs)
+static const test_output outputs[] = {{dq, sizeof dq},           {dk, sizeof dk},
+                                      {dv, sizeof dv},           {dmask, sizeof dmask},
+                                      {dslopes, sizeof dslopes}, {dsinks, sizeof dsinks},
+                                      {room, sizeof room},       {NULL, 0}};
 
-static void blank(void)
-{
-    for (size_t i = 0; i < OUTPUTS; i++)
-        memset(outputs[i].memory, 0xA5, outputs[i].size);
-}
-
-static bool blank_still(void)
-{
-    for (size_t i = 0; i < OUTPUTS; i++)
-        for (size_t at = 0; at < outputs[i].size; at++)
-            if (((unsigned char *)outputs[i].memory)[at] != 0xA5)
-                return false;
-    return true;
-}
+static void blank(void) { blank_all(outputs); }
 
 static void expect(const char *name, attn_status status, attn_status want, const attn_error *err,
                    const char *argument)
 {
-    if (status != want || err->status != want)
-        fail_msg("%s: %s (%s), want %s", name, attn_status_name(status), err->message,
-                 attn_status_name(want));
-    if (strcmp(err->argument, argument) != 0)
-        fail_msg("%s: names %s, want %s (%s)", name, err->argument, argument, err->message);
-    size_t n = strlen(argument);
-    if (strncmp(err->message, argument, n) != 0 || strlen(err->message) < n + 8 ||
-        strchr(err->message, '\n'))
-        fail_msg("%s: says \"%s\"", name, err->message);
-    if (!blank_still())
-        fail_msg("%s: something was written", name);
+    expect_bad_argument(name, status, want, err, argument, outputs);
 }
 
 static int create_cache(void **state)
@@ -223,7 +198,7 @@ static void test_good(void **state)
     attn_plan_info info = {.struct_size = sizeof info};
     blank();
     assert_int_equal(attn_sdpa_backward_plan(NULL, &x.a, &x.g, &info, &err), ATTN_OK);
-    assert_true(blank_still());
+    assert_true(all_blank(outputs));
     assert_true(info.scratch_bytes > 0 && info.tasks == B * HK && info.threads == 1);
     assert_true(info.flop == 2.0 * B * H * T * S * (3 * D + 2 * DV));
     assert_true(strstr(info.kernel, attn_context_isa(NULL)) == info.kernel);
@@ -235,7 +210,7 @@ static void test_good(void **state)
     none.g.dout = x.g.dout;
     blank();
     assert_int_equal(attn_sdpa_backward(NULL, &none.a, &none.g, &err), ATTN_OK);
-    assert_true(blank_still());
+    assert_true(all_blank(outputs));
     attn_sdpa_grads init;
     attn_sdpa_grads_init(&init);
     assert_memory_equal(&init, &(attn_sdpa_grads)ATTN_SDPA_GRADS_INIT, sizeof init);
@@ -360,7 +335,7 @@ static void test_no_memory(void **state)
         const attn_status status = attn_sdpa_backward(contexts[i], &x.a, &x.g, &err);
         fails = false;
         assert_int_equal(status, ATTN_ERR_MEMORY);
-        assert_true(err.message[0] != '\0' && blank_still());
+        assert_true(err.message[0] != '\0' && all_blank(outputs));
         assert_int_equal(attn_sdpa_backward(contexts[i], &x.a, &x.g, NULL), ATTN_OK);
         x.a.workspace = room;
         x.a.workspace_bytes = sizeof room;

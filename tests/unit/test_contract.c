@@ -16,6 +16,7 @@
 
 #include "attn.h"
 #include "check/check_call.h"
+#include "property.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define ROUNDS 6
@@ -300,9 +301,9 @@ static void same_packed_and_alone(check_case *c)
 
 /* ------------------------------------------------------------------------------------ the tests */
 
-/* FNV-1a over the bits of every result of a property's calls: printed, so that two runs, machines
- * or builds can be compared by eye. */
-static uint64_t hash;
+/* FNV-1a over the bits of every result of a property's calls, by instruction set: printed, so that
+ * two runs, machines or builds can be compared by eye. */
+static uint64_t hashes[CHECK_MAX_ISAS];
 
 static void hash_results(check_case *c)
 {
@@ -314,69 +315,64 @@ static void hash_results(check_case *c)
         if (!isnan(x))
             memcpy(&bits, &x, sizeof bits);
         for (int byte = 0; byte < 8; byte++)
-            hash = (hash ^ (bits >> 8 * byte & 255)) * 0x100000001B3;
+            hashes[c->isa] = (hashes[c->isa] ^ (bits >> 8 * byte & 255)) * 0x100000001B3;
     }
 }
 
-static void run_property(void (*property)(check_case *), const char *name)
+static void hash_all(void)
 {
-    check_run_state r = {.out = stderr, .buffers = check_buffers_create()};
-    assert_non_null(r.buffers);
-    for (int isa = 0; attn_isa(isa).name; isa++) {
-        hash = 0xCBF29CE484222325;
-        for (uint64_t seed = 1; seed <= ROUNDS && attn_isa(isa).usable; seed++)
-            check_one(&r, name, property, isa, 64, 0, seed * 0x9E3779B97F4A7C15, NULL);
-        if (property == hash_results && attn_isa(isa).usable)
-            print_message("%-8s %016" PRIx64 "\n", attn_isa(isa).name, hash);
-    }
-    check_buffers_destroy(r.buffers);
-    assert_int_equal(r.failed, 0);
-    assert_true(r.passed >= ROUNDS);
+    for (int isa = 0; isa < CHECK_MAX_ISAS; isa++)
+        hashes[isa] = 0xCBF29CE484222325;
+    run_property(hash_results, "hash", ROUNDS);
 }
 
 static void test_threads(void **state)
 {
     (void)state;
-    run_property(same_for_any_thread_count, "threads");
+    run_property(same_for_any_thread_count, "threads", ROUNDS);
 }
 
 static void test_batch(void **state)
 {
     (void)state;
-    run_property(same_alone_and_in_a_batch, "batch");
+    run_property(same_alone_and_in_a_batch, "batch", ROUNDS);
 }
 
 static void test_queries(void **state)
 {
     (void)state;
-    run_property(same_alone_and_among_queries, "queries");
+    run_property(same_alone_and_among_queries, "queries", ROUNDS);
 }
 
 static void test_addresses(void **state)
 {
     (void)state;
-    run_property(same_at_any_address, "addresses");
+    run_property(same_at_any_address, "addresses", ROUNDS);
 }
 
 static void test_outputs(void **state)
 {
     (void)state;
-    run_property(same_with_more_outputs, "outputs");
+    run_property(same_with_more_outputs, "outputs", ROUNDS);
 }
 
 static void test_packed(void **state)
 {
     (void)state;
-    run_property(same_packed_and_alone, "packed");
+    run_property(same_packed_and_alone, "packed", ROUNDS);
 }
 
 static void test_hash(void **state)
 {
     (void)state;
-    run_property(hash_results, "hash");
-    uint64_t first = hash;
-    run_property(hash_results, "hash");
-    assert_true(hash == first);
+    uint64_t first[CHECK_MAX_ISAS];
+    hash_all();
+    memcpy(first, hashes, sizeof first);
+    for (int isa = 0; attn_isa(isa).name; isa++)
+        if (attn_isa(isa).usable)
+            print_message("%-8s %016" PRIx64 "\n", attn_isa(isa).name, hashes[isa]);
+    hash_all();
+    assert_memory_equal(hashes, first, sizeof first);
 }
 
 /* One query of 300, by every type and instruction set, with all options that can be told to it. */
@@ -416,13 +412,7 @@ static void one_of_three_hundred(check_case *c)
 static void test_prefill_and_decode(void **state)
 {
     (void)state;
-    check_run_state r = {.out = stderr, .buffers = check_buffers_create()};
-    for (int isa = 0; attn_isa(isa).name; isa++)
-        if (attn_isa(isa).usable)
-            check_one(&r, "decode", one_of_three_hundred, isa, 64, 0, 7, NULL);
-    check_buffers_destroy(r.buffers);
-    assert_int_equal(r.failed, 0);
-    assert_true(r.passed > 0);
+    run_property(one_of_three_hundred, "decode", 1);
 }
 
 int main(void)

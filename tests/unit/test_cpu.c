@@ -90,7 +90,7 @@ static const char *expectation(const machine *m)
     if (!wide_saved || !m->avx512f || !m->avx512dq || !m->avx512bw || !m->avx512vl)
         return "avx2";
     const bool tiles_saved = (m->xcr0 & 0x20000) && (m->xcr0 & 0x40000);
-    if (tiles_saved && m->amx_tile && m->amx_bf16)
+    if (tiles_saved && m->amx_tile && m->amx_bf16 && m->avx512_bf16)
         return "amx";
     return m->avx512_bf16 && m->amd ? "avx512bf16" : "avx512";
 #elif defined(__aarch64__)
@@ -187,7 +187,7 @@ static void other_bits_do_not_matter(void **state)
     attni_cpuid r = {.max_leaf = 32, .leaf1_ecx = 0xffffffff, .leaf7_ebx = 0xffffffff};
     r.xcr0 = UINT64_MAX;
     assert_string_equal(attn_isa(attni_isa_from_cpuid(&r)).name, "avx512");
-    r.leaf7_edx = 0xffffffff;
+    r.leaf7_edx = r.leaf7_1_eax = 0xffffffff;
     assert_string_equal(attn_isa(attni_isa_from_cpuid(&r)).name, "amx");
     attni_cpuid bare = {.max_leaf = 32};
     bare.leaf1_edx = bare.leaf7_ecx = bare.leaf7_edx = bare.leaf7_1_eax = 0xffffffff;
@@ -252,9 +252,9 @@ static void features_are_what_the_compiler_finds(void **state)
     assert_int_equal(attni_isa_usable(attni_isa_find("avx512")), avx512);
     attni_cpuid r;
     attni_read_cpuid(&r);
-    const bool amx = avx512 && listed(list, "amx_tile") && listed(list, "amx_bf16");
-    assert_true(amx || !attni_isa_usable(attni_isa_find("amx"))); /* the system may refuse it */
     const bool bf16 = avx512 && listed(list, "avx512_bf16");
+    const bool amx = bf16 && listed(list, "amx_tile") && listed(list, "amx_bf16");
+    assert_true(amx || !attni_isa_usable(attni_isa_find("amx"))); /* the system may refuse it */
     assert_int_equal(attni_isa_usable(attni_isa_find("avx512bf16")), bf16);
     assert_string_equal(attn_isa(attni_isa_from_cpuid(&r)).name, amx ? "amx"
                                                                  : bf16 && __builtin_cpu_is("amd")

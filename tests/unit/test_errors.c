@@ -10,6 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "argument_errors.h"
 #include "attn.h"
 
 enum { B = 2, H = 4, HK = 2, T = 5, S = 7, D = 8, DV = 6 };
@@ -185,37 +186,15 @@ static const struct {
     {"scores stage", scores_stage, ATTN_ERR_ARGUMENT, "scores_stage"},
 };
 
-static bool filled(const void *memory, size_t size)
-{
-    for (size_t i = 0; i < size; i++)
-        if (((const unsigned char *)memory)[i] != 0xA5)
-            return false;
-    return true;
-}
+static const test_output outputs[] = {
+    {out, sizeof out}, {lse, sizeof lse}, {scores, sizeof scores}, {room, sizeof room}, {NULL, 0}};
 
-static void blank(void)
-{
-    memset(out, 0xA5, sizeof out);
-    memset(lse, 0xA5, sizeof lse);
-    memset(scores, 0xA5, sizeof scores);
-    memset(room, 0xA5, sizeof room);
-}
+static void blank(void) { blank_all(outputs); }
 
 static void expect(const char *name, attn_status status, attn_status want, const attn_error *err,
                    const char *argument)
 {
-    if (status != want || err->status != want)
-        fail_msg("%s: %s (%s), want %s", name, attn_status_name(status), err->message,
-                 attn_status_name(want));
-    if (strcmp(err->argument, argument) != 0)
-        fail_msg("%s: names %s, want %s (%s)", name, err->argument, argument, err->message);
-    size_t n = strlen(argument);
-    if (strncmp(err->message, argument, n) != 0 || strlen(err->message) < n + 8 ||
-        strchr(err->message, '\n'))
-        fail_msg("%s: says \"%s\"", name, err->message);
-    if (!filled(out, sizeof out) || !filled(lse, sizeof lse) || !filled(scores, sizeof scores) ||
-        !filled(room, sizeof room))
-        fail_msg("%s: something was written", name);
+    expect_bad_argument(name, status, want, err, argument, outputs);
 }
 
 static void test_forward_and_plan(void **state)
@@ -256,11 +235,11 @@ static void test_good(void **state)
             fine[i](&a);
             blank();
             assert_int_equal(attn_sdpa_plan(NULL, &a, &info, &err), ATTN_OK);
-            assert_true(filled(out, sizeof out));
+            assert_true(is_blank(out, sizeof out));
             assert_int_equal(attn_sdpa_forward(NULL, &a, &err), ATTN_OK);
-            assert_false(filled(out, sizeof out));
-            assert_int_equal(filled(lse, sizeof lse), !more);
-            assert_int_equal(filled(scores, sizeof scores), !more);
+            assert_false(is_blank(out, sizeof out));
+            assert_int_equal(is_blank(lse, sizeof lse), !more);
+            assert_int_equal(is_blank(scores, sizeof scores), !more);
             assert_memory_equal(&err, &before, sizeof err); /* written only on failure */
             assert_true(info.scratch_bytes > 0 && info.tasks > 0 && info.threads == 1);
             assert_true(info.flop > 0 && info.bytes >= (double)(sizeof q + sizeof k + sizeof v));
@@ -282,7 +261,7 @@ static void test_null_and_workspace(void **state)
     assert_true(info.scratch_bytes > 16 && info.scratch_bytes < sizeof room);
     a.workspace_bytes = info.scratch_bytes;
     assert_int_equal(attn_sdpa_forward(NULL, &a, NULL), ATTN_OK);
-    assert_true(filled(room + info.scratch_bytes, sizeof room - info.scratch_bytes));
+    assert_true(is_blank(room + info.scratch_bytes, sizeof room - info.scratch_bytes));
 }
 
 /* A caller with a newer header: its fields are refused unless they are 0. With an older one: what
@@ -332,7 +311,7 @@ static void test_empty(void **state)
             for (size_t i = 0; i < sizeof out / sizeof *out; i++)
                 assert_true(out[i] == 0 && !signbit(out[i]));
         } else if (which != 4) {
-            assert_true(filled(out, sizeof out));
+            assert_true(is_blank(out, sizeof out));
         } else { /* D = 0: every score is 0, every weight 1/S */
             assert_true(fabsf(out[0]) < 1e-6f);
         }

@@ -83,21 +83,22 @@ static int read_pipe(kit_error *err)
     return read_and_compare(spec, err);
 }
 
-static int list_one(const char *spec, const char *name, kit_error *err)
+/* `count` entries, of which the first is `name`. */
+static int list_some(const char *spec, size_t count, const char *name, kit_error *err)
 {
     kit_entry *entries;
-    size_t count;
-    const int code = kit_read_list(&entries, &count, spec, err);
+    size_t n;
+    const int code = kit_read_list(&entries, &n, spec, err);
     if (code)
-        return entries || count ? -1 : code;
-    const bool right = count == 1 && entries[0].shape[0] == N && !strcmp(entries[0].name, name);
+        return entries || n ? -1 : code;
+    const bool right = n == count && entries[0].shape[0] == N && !strcmp(entries[0].name, name);
     free(entries);
     return right ? KIT_OK : -2;
 }
 
-static int list_npy(kit_error *err) { return list_one("k.npy", "", err); }
+static int list_npy(kit_error *err) { return list_some("k.npy", 1, "", err); }
 
-static int list_npz(kit_error *err) { return list_one("k.npz", "q", err); }
+static int list_npz(kit_error *err) { return list_some("k.npz", 1, "q", err); }
 
 /* A double array as float and as bfloat16, each longer than what an output holds back, and texts
  * longer than the buffer of kit_output_printf. */
@@ -230,16 +231,7 @@ static void check_tensors(int code)
 
 static int read_tensor(kit_error *err) { return read_and_compare("k.safetensors:q", err); }
 
-static int list_tensors(kit_error *err)
-{
-    kit_entry *entries;
-    size_t count;
-    const int code = kit_read_list(&entries, &count, "k.safetensors", err);
-    if (code)
-        return entries || count ? -1 : code;
-    free(entries);
-    return count == 2 ? KIT_OK : -2;
-}
+static int list_tensors(kit_error *err) { return list_some("k.safetensors", 2, "q", err); }
 
 /* A run that begins, or goes on from its checkpoint, and is told and saved. */
 static int train_a_step(bool resume, kit_error *err)
@@ -333,6 +325,15 @@ static int run(const operation *o, int kind, long at, int times, bool memory, ki
     return code;
 }
 
+/* How many calls there are to fail, of the system or of the allocator: a run without a fault. */
+static long count_calls(const operation *o, bool memory)
+{
+    kit_error err;
+    assert_int_equal(run(o, 0, 0, 0, memory, &err), KIT_OK);
+    assert_in_range(fault.calls, 2, 1000);
+    return fault.calls;
+}
+
 /* ----------------------------------------------------------------------------------- Tests */
 
 static void test_every_call_fails_once(void **state)
@@ -341,9 +342,7 @@ static void test_every_call_fails_once(void **state)
     static const int kinds[] = {EIO, ENOSPC, EDQUOT, EINTR, SHORT};
     for (size_t o = 0; o < COUNT(operations); o++) {
         kit_error err;
-        assert_int_equal(run(&operations[o], 0, 0, 0, false, &err), KIT_OK);
-        const long calls = fault.calls;
-        assert_in_range(calls, 2, 1000);
+        const long calls = count_calls(&operations[o], false);
         for (size_t k = 0; k < COUNT(kinds); k++)
             for (long at = 1; at <= calls; at++) {
                 const int code = run(&operations[o], kinds[k], at, 1, false, &err);
@@ -361,8 +360,7 @@ static void test_every_call_fails_from_there_on(void **state)
     (void)state;
     for (size_t o = 0; o < COUNT(operations); o++) {
         kit_error err;
-        assert_int_equal(run(&operations[o], 0, 0, 0, false, &err), KIT_OK);
-        const long calls = fault.calls;
+        const long calls = count_calls(&operations[o], false);
         for (long at = 1; at <= calls; at++) {
             assert_int_equal(run(&operations[o], EINTR, at, 20, false, &err), KIT_OK);
             assert_int_equal(run(&operations[o], SHORT, at, 200, false, &err), KIT_OK);
@@ -376,9 +374,7 @@ static void test_every_allocation_fails(void **state)
     (void)state;
     for (size_t o = 0; o < COUNT(operations); o++) {
         kit_error err;
-        assert_int_equal(run(&operations[o], 0, 0, 0, true, &err), KIT_OK);
-        const long calls = fault.calls;
-        assert_in_range(calls, 2, 1000);
+        const long calls = count_calls(&operations[o], true);
         for (long at = 1; at <= calls; at++)
             for (int sticky = 0; sticky < 2; sticky++)
                 if (run(&operations[o], ENOMEM, at, sticky ? 1 << 20 : 1, true, &err) != KIT_LIMIT)
@@ -404,8 +400,7 @@ static void test_close_that_fails(void **state)
     (void)state;
     kit_error err;
     int failed = 0;
-    assert_int_equal(run(&operations[5], 0, 0, 0, false, &err), KIT_OK);
-    const long calls = fault.calls;
+    const long calls = count_calls(&operations[5], false);
     for (long at = 1; at <= calls; at++) {
         const int code = run(&operations[5], EIO, at, 1, false, &err);
         if (fault.hit_close && code) {
@@ -425,8 +420,7 @@ static void test_writes_without_progress(void **state)
     (void)state;
     kit_error err;
     int failed = 0;
-    assert_int_equal(run(&operations[5], 0, 0, 0, false, &err), KIT_OK);
-    const long calls = fault.calls;
+    const long calls = count_calls(&operations[5], false);
     for (long at = 1; at <= calls; at++)
         if (run(&operations[5], NOTHING, at, 1, false, &err) != KIT_OK) {
             assert_string_equal(err.message, "w.npy: cannot write: No space left on device");
@@ -441,8 +435,7 @@ static void test_folder_that_cannot_be_flushed(void **state)
     (void)state;
     kit_error err;
     int folder = 0;
-    assert_int_equal(run(&operations[5], 0, 0, 0, false, &err), KIT_OK);
-    const long calls = fault.calls;
+    const long calls = count_calls(&operations[5], false);
     for (long at = 1; at <= calls; at++)
         folder += run(&operations[5], EINVAL, at, 1, false, &err) == KIT_OK && !fault.hit_close;
     assert_int_equal(folder, 1);
@@ -463,8 +456,7 @@ static void test_F16_cut_at_every_read(void **state)
 {
     (void)state;
     kit_error err;
-    assert_int_equal(run(&operations[0], 0, 0, 0, false, &err), KIT_OK);
-    const long calls = fault.calls;
+    const long calls = count_calls(&operations[0], false);
     int cut = 0;
     for (long at = 1; at <= calls; at++) {
         const int code = run(&operations[0], CUT, at, 1, false, &err);

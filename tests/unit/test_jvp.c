@@ -15,6 +15,7 @@
 
 #include "attn.h"
 #include "check/check_call.h"
+#include "property.h"
 #include "ref/attn_ref.h"
 #include "small_attention.h"
 
@@ -173,17 +174,7 @@ static void transpose(check_case *c)
 static void test_transpose(void **state)
 {
     (void)state;
-    check_run_state r = {.out = stderr, .buffers = check_buffers_create()};
-    assert_non_null(r.buffers);
-    for (int isa = 0; attn_isa(isa).name; isa++)
-        for (uint64_t seed = 1; seed <= 60 && attn_isa(isa).usable; seed++)
-            check_one(&r, "transpose", transpose, isa, 64, 0, seed * 0x9E3779B97F4A7C15, NULL);
-    for (int isa = 0; isa < CHECK_MAX_ISAS; isa++)
-        for (int i = 0; i < 2; i++)
-            attn_context_destroy(r.contexts[isa][i]);
-    check_buffers_destroy(r.buffers);
-    assert_int_equal(r.failed, 0);
-    assert_true(r.passed >= 60);
+    run_property(transpose, "transpose", 60);
 }
 
 /* ------------------------------------------------------------------------------------ arguments */

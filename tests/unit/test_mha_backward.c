@@ -136,12 +136,6 @@ static mha_dims plain_dims(attn_dtype dtype, layout form)
                       .has_w_o = true};
 }
 
-static void copy_into(const attn_tensor *to, const attn_tensor *from)
-{
-    FOR_ALL(from, b, h, i, j)
-    put(to, b, h, i, j, get(from, b, h, i, j));
-}
-
 /* The same case in another type, layout or context: all gradients. */
 static void repeat(attn_context *ctx, const mha_case *c, const gradients *g, const mha_dims *n,
                    mha_case *other, gradients *others)

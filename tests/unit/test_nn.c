@@ -40,8 +40,6 @@ static void expect_linear(const attn_tensor *x, const attn_tensor *w, const attn
     }
 }
 
-static int64_t one_or(int64_t n) { return pick(3) == 0 ? 1 : n; }
-
 static void random_case(attn_context *ctx, const char *what)
 {
     static const int64_t sizes[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 33, 63, 65, 130};
@@ -108,15 +106,6 @@ static test_tensor product_of(attn_context *ctx, const attn_tensor *x, const att
         make_tensor(x->dtype, form, x->shape[0], w->shape[1], x->shape[2], w->shape[2]);
     assert_int_equal(attn_linear_forward(ctx, x, w, bias, &out.t, NULL), ATTN_OK);
     return out;
-}
-
-static test_tensor copy_of(const attn_tensor *t, layout form)
-{
-    test_tensor copy =
-        make_tensor(t->dtype, form, t->shape[0], t->shape[1], t->shape[2], t->shape[3]);
-    FOR_ALL(t, b, h, i, j)
-    put(&copy.t, b, h, i, j, get(t, b, h, i, j));
-    return copy;
 }
 
 static void bits_of_threads(const attn_tensor *x, const attn_tensor *w, const attn_tensor *bias,

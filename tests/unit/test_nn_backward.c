@@ -52,8 +52,6 @@ static void expect_gradient(const layer *l, char of, const test_tensor *got)
     expect_gaps(got);
 }
 
-static int64_t one_or(int64_t n) { return pick(3) == 0 ? 1 : n; }
-
 static layer random_layer(attn_dtype dtype, int64_t B, int64_t H, int64_t T, int64_t In,
                           int64_t Out)
 {
@@ -112,15 +110,6 @@ static void test_linear_random(void **state)
     }
     for (int n = 0; n < 50; n++)
         random_case(NULL);
-}
-
-static test_tensor copy_of(const attn_tensor *t, layout form)
-{
-    const int64_t *n = t->shape;
-    test_tensor copy = make_tensor(t->dtype, form, n[0], n[1], n[2], n[3]);
-    FOR_ALL(t, b, h, i, j)
-    put(&copy.t, b, h, i, j, get(t, b, h, i, j));
-    return copy;
 }
 
 /* A weight that all of B shares, so that its gradient sums over B and T: in one piece where memory

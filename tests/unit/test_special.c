@@ -18,6 +18,7 @@
 
 #include "attn.h"
 #include "check/check_call.h"
+#include "property.h"
 
 enum { B = 2, H = 4, HK = 2, T = 37, S = 70, D = 24 };
 
@@ -477,31 +478,21 @@ static void state_is_kept(check_case *c)
 
 /* ------------------------------------------------------------------------------------ the tests */
 
-static void run_property(void **state, void (*property)(check_case *))
+static void run_once(void **state, void (*property)(check_case *))
 {
     (void)state;
-    check_run_state r = {.out = stderr, .buffers = check_buffers_create()};
-    assert_non_null(r.buffers);
-    for (int isa = 0; attn_isa(isa).name; isa++)
-        if (attn_isa(isa).usable)
-            check_one(&r, "special", property, isa, 64, 0, 11, NULL);
-    for (int isa = 0; isa < CHECK_MAX_ISAS; isa++)
-        for (int i = 0; i < 2; i++)
-            attn_context_destroy(r.contexts[isa][i]);
-    check_buffers_destroy(r.buffers);
-    assert_int_equal(r.failed, 0);
-    assert_true(r.passed > 0);
+    run_property(property, "special", 1);
 }
 
-static void test_hidden(void **state) { run_property(state, hidden_changes_nothing); }
-static void test_seen(void **state) { run_property(state, seen_reaches_its_rows); }
-static void test_query(void **state) { run_property(state, query_reaches_its_row); }
-static void test_mask(void **state) { run_property(state, mask_values); }
-static void test_nothing(void **state) { run_property(state, rows_that_see_nothing); }
-static void test_huge_logits(void **state) { run_property(state, huge_logits); }
-static void test_far_scores(void **state) { run_property(state, weights_of_far_scores); }
-static void test_scale(void **state) { run_property(state, scales); }
-static void test_state(void **state) { run_property(state, state_is_kept); }
+static void test_hidden(void **state) { run_once(state, hidden_changes_nothing); }
+static void test_seen(void **state) { run_once(state, seen_reaches_its_rows); }
+static void test_query(void **state) { run_once(state, query_reaches_its_row); }
+static void test_mask(void **state) { run_once(state, mask_values); }
+static void test_nothing(void **state) { run_once(state, rows_that_see_nothing); }
+static void test_huge_logits(void **state) { run_once(state, huge_logits); }
+static void test_far_scores(void **state) { run_once(state, weights_of_far_scores); }
+static void test_scale(void **state) { run_once(state, scales); }
+static void test_state(void **state) { run_once(state, state_is_kept); }
 
 int main(void)
 {

@@ -184,11 +184,8 @@ static void test_damaged_checkpoints(void **state)
     assert_int_equal(train_measure(run, &score, NULL), KIT_OK);
     assert_int_equal(train_save(run, "good.st", NULL), KIT_OK);
     train_end(run);
-    static unsigned char good[1 << 20];
-    FILE *f = fopen("good.st", "rb");
-    const size_t size = fread(good, 1, sizeof good, f);
-    fclose(f);
-    assert_in_range(size, 1000, sizeof good - 1);
+    bytes b = read_file("good.st");
+    assert_true(b.size > 4000);
     uint64_t x = 7;
     int refused = 0;
     for (int n = 0; n < 400; n++) {
@@ -197,20 +194,19 @@ static void test_damaged_checkpoints(void **state)
         kit_error err = {0};
         for (int k = 0; k < 3; k++) {
             x = x * 6364136223846793005 + 1442695040888963407;
-            at[k] = (size_t)(x >> 33) % (n % 2 ? size : 4000); /* the header, or anywhere */
-            was[k] = good[at[k]];
-            good[at[k]] = (unsigned char)(x >> 20);
+            at[k] = (size_t)(x >> 33) % (n % 2 ? b.size : 4000); /* the header, or anywhere */
+            was[k] = b.data[at[k]];
+            b.data[at[k]] = (unsigned char)(x >> 20);
         }
-        f = fopen("bad.st", "wb");
-        fwrite(good, 1, size, f);
-        fclose(f);
+        write_file("bad.st", b);
         const int code = train_load(&run, "bad.st", NULL, NULL, &err);
         refused += code != KIT_OK;
         assert_true(code == KIT_OK ? run != NULL : run == NULL && err.message[0] != 0);
         train_end(run);
         for (int k = 3; k-- > 0;)
-            good[at[k]] = was[k];
+            b.data[at[k]] = was[k];
     }
+    bytes_free(&b);
     assert_in_range(refused, 150, 399);
 }
 

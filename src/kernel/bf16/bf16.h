@@ -46,8 +46,8 @@ typedef struct attni_bf16_columns {
     float l[ATTNI_BF16_W];   /* sum of the rounded weights 2^(s c - m) */
 } __attribute__((aligned(64))) attni_bf16_columns;
 
-/* Four independent parts, of four different blocks (but that of an unit that is not `interleaved`
- * st_seen is st_next), any of which may be missing. */
+/* Four independent parts, of four different blocks, any of which may be missing. For a unit that is
+ * not `interleaved`, st_seen is st_next, and no step has both st_seen and st. */
 typedef struct attni_bf16_step {
     int nv;
     /* scores: st_next = K Q^T of 64 keys; k NULL: not wanted */
@@ -81,6 +81,22 @@ typedef struct attni_bf16_step {
     float *sums;
 } attni_bf16_step;
 
+/* The backward's products, c (+)= A B: A of m x 32 `runs` elements, in rows of pairs, and B of 32
+ * `runs` x n, in pairs of rows, as in tile operands. The strides of A and B are in elements. */
+typedef struct attni_bf16_product {
+    const attni_bf16 *a;
+    ptrdiff_t row, rows16, run; /* of A: from row to row, in 16; to the next 16; to the next 32
+                                   elements of each */
+    const attni_bf16 *b;        /* aligned */
+    ptrdiff_t pair, columns16, pairs16; /* of B: to the next pair of rows, in 16; the next 16
+                                           columns; the next 16 pairs of rows */
+    float *c;                           /* [m][ldc], aligned */
+    ptrdiff_t ldc;
+    int m, n, runs;       /* m: a multiple of 16, n of 32 */
+    bool add;             /* to what c has, the whole sum at once; else c is written */
+    const float *factors; /* if added, [n]: what sums of each column are multiplied by; or NULL */
+} attni_bf16_product;
+
 /* What multiplies: the matrix unit (bf16_amx.c) or dot products of the vector unit (bf16_dot.c). */
 typedef struct attni_bf16_unit {
     int few;             /* columns, at most, of a step with `few`; 0: none */
@@ -93,6 +109,7 @@ typedef struct attni_bf16_unit {
      * replaced by 0; returns true if there was one. */
     bool (*pack_values)(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
                         bool zero);
+    void (*multiply)(const attni_bf16_product *product);
     /* n rounds of independent products in registers, as fma_loop of kernel.h */
     double (*peak)(int64_t n, double *sink);
 } attni_bf16_unit;
@@ -114,12 +131,19 @@ void attni_bf16_weigh(float *st, attni_bf16_columns *columns, bool add, uint32_t
 /* p from the weights in st. */
 void attni_bf16_pack_weights(attni_bf16 *p, const float *st, int nv);
 
+/* Sizes are filled up with zeros to whole operands. */
+static inline int64_t attni_bf16_padded(int64_t n) { return n <= 0 ? 32 : n + (32 - n % 32) % 32; }
+
+/* n elements that lie `stride` apart, of 2 bytes each. */
+void attni_bf16_copy_row(attni_bf16 *to, const char *from, int64_t stride, int64_t n);
 /* Rows are of bf16, with a last stride of 1 and any alignment. power: a power of two. */
 void attni_bf16_pack_queries(attni_bf16 *to, const attni_bf16 *q, ptrdiff_t ldq, int rows,
                              int64_t D, float power, int nv);
-/* The matrix unit's pack_values. */
+/* pack_values of the matrix unit and of dot products. */
 bool attni_bf16_pack_values(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
                             bool zero);
+bool attni_bf16_pack_pairs(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
+                           bool zero);
 /* The exponent, biased as it is stored, of the largest of rows x columns elements; ld in
  * bytes. */
 int attni_bf16_exponent(const void *x, ptrdiff_t ld, int64_t rows, int64_t columns);
@@ -133,5 +157,22 @@ void attni_bf16_one_key(attni_bf16_columns *columns, int nv);
  * of float, or if `narrow` of bf16, ldo elements apart. Returns true if one is NaN or infinite. */
 bool attni_bf16_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total, const float *l,
                        float factor, int rows, int64_t Dv, int nv);
+
+/* Weights and gradients of a block of scores, of n <= 64 keys and the first `rows` of W = 16 nv
+ * queries, nv even. They are left where the scores were, as bf16 rounded to nearest even, and 0 for
+ * keys up to 64 and queries up to W:
+ *
+ *   st   [64][W/32][2][32]        rows of weights, and of gradients, of 32 queries in turn
+ *   dp   [32][2][W][2]            keys 2r, 2r+1: gradients divided by `largest`; then nothing */
+typedef struct attni_bf16_grads {
+    int n, rows, nv;
+    bool ready;     /* st and dp are weights and gradients; else scores and dout . v, and: */
+    float *st, *dp; /* [64][W] */
+    const float *lse, *factor, *delta; /* [W] */
+    float c; /* weights are recall()'s by lse and c, times factor; gradients score_grads()'s */
+    float *largest; /* [W] the largest |gradient| of each query, but no less than 2^-100 and no more
+                       than 2^100 */
+} attni_bf16_grads;
+void attni_bf16_score_grads(const attni_bf16_grads *x);
 
 #endif

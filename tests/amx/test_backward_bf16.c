@@ -1,0 +1,345 @@
+/* timeout: 240
+ *
+ * The backward's products of bf16, by the matrix unit and by dot products: the products and the
+ * pass over a block's scores against plain loops in double; whole calls against the definition; by
+ * their fast pass and beside it, to the bit; and which calls go this way. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "attn.h"
+#include "check/check.h"
+#include "check/check_call.h"
+#include "internal.h"
+#include "kernel/bf16/bf16.h"
+#include "kernel/bf16/tile_ops.h"
+
+static int isa; /* index of the instruction set that is tested */
+static const attni_bf16_unit *unit;
+
+static double value(attni_bf16 h)
+{
+    const uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return (double)f;
+}
+
+static void run_property(void (*property)(check_case *), const char *name, int rounds)
+{
+    check_run_state r = {.out = stderr, .buffers = check_buffers_create()};
+    struct check_signals *before = check_signals_catch();
+    for (int i = 0; i < rounds && r.failed < 3; i++)
+        check_one(&r, name, property, isa, 64, 0, 5000 + (uint64_t)i, NULL);
+    check_signals_restore(before);
+    for (int i = 0; i < 2; i++)
+        attn_context_destroy(r.contexts[isa][i]);
+    check_buffers_destroy(r.buffers);
+    assert_int_equal(r.failed, 0);
+    assert_true(r.passed > 0);
+}
+
+/* ------------------------------------------------------------------------------------- products */
+
+#define MOST 128
+
+/* C (+)= A B of every shape and of strides wider than the operands; nothing beside C changes. */
+static void products(check_case *c)
+{
+    static attni_bf16 a[MOST * (MOST + 8)] __attribute__((aligned(64)));
+    static attni_bf16 b[MOST * (MOST + 32)] __attribute__((aligned(64)));
+    static float sums[MOST * (MOST + 16)] __attribute__((aligned(64))), was[MOST * (MOST + 16)];
+    static float factors[MOST] __attribute__((aligned(64)));
+    const int m = 16 * (int)check_between(c, 1, MOST / 16);
+    const int n = 32 * (int)check_between(c, 1, MOST / 32);
+    const int runs = (int)check_between(c, 1, MOST / 32), K = 32 * runs;
+    const bool add = check_chance(c, 60), scaled = add && check_chance(c, 50);
+    const int row = K + (check_chance(c, 50) ? 8 : 0),
+              pair = 2 * n + (check_chance(c, 50) ? 32 : 0);
+    const int ldc = n + 16;
+    check_describe(c, "m=%d n=%d runs=%d add=%d scaled=%d", m, n, runs, add, scaled);
+    for (int i = 0; i < m * row; i++)
+        a[i] = check_to_bf16(check_normal(c));
+    for (int i = 0; i < K / 2 * pair; i++)
+        b[i] = check_to_bf16(check_normal(c));
+    for (int i = 0; i < m * ldc; i++)
+        sums[i] = was[i] = (float)check_normal(c);
+    for (int j = 0; j < n; j++)
+        factors[j] = (float)check_normal(c);
+    const attni_bf16_product x = {.a = a,
+                                  .row = row,
+                                  .rows16 = 16 * row,
+                                  .run = 32,
+                                  .b = b,
+                                  .pair = pair,
+                                  .columns16 = 32,
+                                  .pairs16 = 16 * pair,
+                                  .c = sums,
+                                  .ldc = ldc,
+                                  .m = m,
+                                  .n = n,
+                                  .runs = runs,
+                                  .add = add,
+                                  .factors = scaled ? factors : NULL};
+    unit->begin();
+    unit->multiply(&x);
+    unit->end();
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < ldc; j++) {
+            double sum = 0, size = 0, got = (double)sums[i * ldc + j];
+            for (int k = 0; k < K && j < n; k++) {
+                const double y = value(a[i * row + k]) * value(b[k / 2 * pair + 2 * j + k % 2]);
+                sum += y, size += fabs(y);
+            }
+            if (scaled)
+                sum *= (double)factors[j < n ? j : 0], size *= fabs((double)factors[j < n ? j : 0]);
+            if (add || j >= n)
+                sum += (double)was[i * ldc + j], size += fabs((double)was[i * ldc + j]);
+            if (j < n ? !(fabs(got - sum) <= 0x1p-23 * (K / 2 + 3) * size) : got != sum)
+                check_fail(c, "c[%d][%d] is %.9g, not %.9g", i, j, got, sum);
+        }
+}
+
+static void test_products(void **state)
+{
+    (void)state;
+    run_property(products, "products", 100);
+}
+
+/* ------------------------------------------------------------------- the pass over the scores */
+
+#define KEYS 64
+#define QUERIES 64
+
+typedef struct block {
+    float st[KEYS * QUERIES], dp[KEYS * QUERIES], lse[QUERIES], factor[QUERIES], delta[QUERIES];
+    float largest[QUERIES];
+} __attribute__((aligned(64))) block;
+
+static void expect(check_case *c, const char *what, int j, int i, double got, double want,
+                   double bound)
+{
+    if (isnan(want) ? !isnan(got) : !(fabs(got - want) <= bound))
+        check_fail(c, "%s of key %d, query %d is %.9g, not %.9g", what, j, i, got, want);
+}
+
+static void scores(check_case *c)
+{
+    static block x, y;
+    static double weight[KEYS][QUERIES], gradient[KEYS][QUERIES];
+    const int nv = check_chance(c, 50) ? 2 : 4, W = 16 * nv, n = (int)check_between(c, 1, KEYS);
+    const int rows = (int)check_between(c, 1, W);
+    const double scale = 1.4426950408889634, size = check_chance(c, 20) ? 1e-33 : 1;
+    double top[QUERIES] = {0};
+    check_describe(c, "n=%d rows=%d W=%d size=%g", n, rows, W, size);
+    for (int i = 0; i < W; i++) {
+        x.lse[i] = i < rows ? (float)(3 + check_normal(c)) : 0;
+        x.factor[i] = i < rows ? 1 : 0;
+        x.delta[i] = i < rows ? (float)(size * check_normal(c)) : 0;
+    }
+    for (int j = 0; j < KEYS; j++)
+        for (int i = 0; i < W; i++) {
+            float *s = &x.st[j * W + i], *g = &x.dp[j * W + i];
+            *s = check_chance(c, 10) ? -INFINITY : (float)(2 * check_normal(c));
+            *g = (float)(size * check_normal(c));
+            if (*s == -INFINITY || i >= rows) /* what is hidden, and what is not there */
+                *g = check_chance(c, 50) ? NAN : *g;
+            else if (check_chance(c, 1))
+                *g = NAN;
+            weight[j][i] = gradient[j][i] = 0;
+            if (*s == -INFINITY || i >= rows || j >= n)
+                continue;
+            weight[j][i] = exp((double)*s - (double)x.lse[i]) * (double)x.factor[i];
+            gradient[j][i] = weight[j][i] * ((double)*g - (double)x.delta[i]);
+            top[i] = fmax(top[i], isnan(gradient[j][i]) ? 0 : fabs(gradient[j][i]));
+        }
+    y = x;
+    attni_bf16_grads pass = {.n = n,
+                             .rows = rows,
+                             .nv = nv,
+                             .st = x.st,
+                             .dp = x.dp,
+                             .lse = x.lse,
+                             .factor = x.factor,
+                             .delta = x.delta,
+                             .c = (float)scale,
+                             .largest = x.largest};
+    attni_bf16_score_grads(&pass);
+    const attni_bf16 *st = (const attni_bf16 *)(const void *)x.st;
+    const attni_bf16 *dp = (const attni_bf16 *)(const void *)x.dp;
+    const double tiny = 0x1p-125;
+    for (int i = 0; i < W; i++)
+        expect(c, "the largest", 0, i, (double)x.largest[i], fmin(fmax(top[i], 0x1p-100), 0x1p100),
+               2e-6 * fmax(top[i], 0x1p-100));
+    for (int j = 0; j < KEYS; j++)
+        for (int i = 0; i < W; i++) {
+            const attni_bf16 *at = st + (j * W / 32 + i / 32) * 64 + i % 32;
+            const double w = weight[j][i], d = gradient[j][i], by = (double)x.largest[i];
+            const double off = fabs(w) * 2e-6 * (fabs((double)x.delta[i]) + 6 * size);
+            expect(c, "weight", j, i, value(at[0]), w, w * (0x1p-8 + 2e-6) + tiny);
+            expect(c, "gradient", j, i, value(at[32]), d, fabs(d) * 0x1p-8 + 2 * off + tiny);
+            expect(c, "pair", j, i, value(dp[j / 2 * 4 * W + 2 * i + j % 2]), d / by,
+                   fabs(d / by) * 0x1p-8 + 2 * off / by + 0x1p-20 * fabs(d / by) + tiny);
+        }
+
+    /* the same in two steps, by the operations of the kernel table */
+    const attni_kernels *kernels = attni_kernels_of(isa, 32);
+    kernels->recall(y.st, y.st, y.lse, (double)(float)scale, n, nv);
+    kernels->rescale(y.st, n, y.factor, nv);
+    kernels->score_grads(y.dp, y.st, NULL, y.delta, n, nv);
+    pass.ready = true, pass.st = y.st, pass.dp = y.dp, pass.largest = y.largest;
+    attni_bf16_score_grads(&pass);
+    bool same = memcmp(x.st, y.st, sizeof(float) * (size_t)(KEYS * W)) == 0 &&
+                memcmp(x.largest, y.largest, sizeof(float) * (size_t)W) == 0;
+    for (int j = 0; j < KEYS; j += 2)
+        same &= memcmp(x.dp + j * W, y.dp + j * W, sizeof(float) * (size_t)W) == 0;
+    if (!same)
+        check_fail(c, "other bits in one step than in two");
+}
+
+static void test_scores(void **state)
+{
+    (void)state;
+    run_property(scores, "scores", 300);
+}
+
+/* ---------------------------------------------------------------------------------- whole calls */
+
+static void test_random_options(void **state)
+{
+    (void)state;
+    run_property(check_backward, "backward", 1500);
+    assert_false(attni_emulated_configured());
+}
+
+typedef struct problem {
+    attn_sdpa_args args;
+    attn_sdpa_grads grads;
+    check_tensor x[9]; /* q, k, v, out, dout, dq, dk, dv, lse */
+} problem;
+
+static void make(check_case *c, problem *p, int64_t T, int64_t S, int64_t D, int64_t Dv,
+                 attn_dtype dtype, attn_dtype dout)
+{
+    const int64_t shapes[9][4] = {{1, 2, T, D},  {1, 1, S, D},  {1, 1, S, Dv},
+                                  {1, 2, T, Dv}, {1, 2, T, Dv}, {1, 2, T, D},
+                                  {1, 1, S, D},  {1, 1, S, Dv}, {1, 2, T, 1}};
+    for (int i = 0; i < 9; i++) {
+        const attn_dtype type = i < 4 ? dtype : i == 4 ? dout : ATTN_F32;
+        p->x[i] = check_tensor_new(c, type, shapes[i], CHECK_DENSE);
+        for (int64_t h = 0; h < shapes[i][1] && i < 5; h++)
+            for (int64_t j = 0; j < shapes[i][2]; j++)
+                for (int64_t d = 0; d < shapes[i][3]; d++)
+                    check_store(&p->x[i].view, 0, h, j, d, check_normal(c));
+    }
+    attn_sdpa_args_init(&p->args);
+    attn_sdpa_grads_init(&p->grads);
+    p->args.q = p->x[0].view, p->args.k = p->x[1].view, p->args.v = p->x[2].view;
+    p->args.out = p->x[3].view, p->args.lse = &p->x[8].view;
+    p->grads.dout = p->x[4].view, p->grads.dq = p->x[5].view;
+    p->grads.dk = p->x[6].view, p->grads.dv = p->x[7].view;
+}
+
+static void run(check_case *c, problem *p)
+{
+    attn_context *ctx = check_context(c, 1);
+    if (attn_sdpa_forward(ctx, &p->args, NULL) ||
+        attn_sdpa_backward(ctx, &p->args, &p->grads, NULL))
+        check_fail(c, "refused");
+}
+
+/* A float mask of zeros, whose gradient is asked for: then the pass over the scores is made in
+ * steps. */
+static void fast_and_aside(check_case *c)
+{
+    static const int64_t widths[] = {1, 16, 32, 40, 64, 80, 96, 128, 160};
+    problem p;
+    const int64_t T = check_between(c, 1, 200), S = check_between(c, 1, 400);
+    const int64_t D = CHECK_PICK(c, widths), Dv = CHECK_PICK(c, widths), mask[4] = {1, 1, T, S};
+    check_describe(c, "T=%d S=%d D=%d Dv=%d", (int)T, (int)S, (int)D, (int)Dv);
+    make(c, &p, T, S, D, Dv, ATTN_BF16, ATTN_BF16);
+    check_tensor zeros = check_tensor_new(c, ATTN_F32, mask, CHECK_DENSE);
+    check_tensor dmask = check_tensor_new(c, ATTN_F32, mask, CHECK_DENSE);
+    for (int64_t i = 0; i < T; i++)
+        for (int64_t j = 0; j < S; j++)
+            check_store(&zeros.view, 0, 0, i, j, 0);
+    p.args.mask = &zeros.view;
+    run(c, &p);
+    double *want[3];
+    for (int i = 0; i < 3; i++)
+        want[i] = check_tensor_copy(c, &p.x[5 + i].view);
+    p.grads.dmask = &dmask.view;
+    run(c, &p);
+    for (int i = 0; i < 3; i++) {
+        check_difference d;
+        const double *got = check_tensor_copy(c, &p.x[5 + i].view);
+        if (!check_same(got, want[i], check_count(&p.x[5 + i].view), CHECK_ZERO_SIGNED, &d))
+            check_fail(c, "d%c %d is %.9g, was %.9g", "qkv"[i], (int)d.at, d.got, d.want);
+    }
+}
+
+static void test_two_ways(void **state)
+{
+    (void)state;
+    run_property(fast_and_aside, "two ways", 60);
+}
+
+/* ------------------------------------------------------------------------------------- the plan */
+
+static void expect_plan(check_case *c, const problem *p, const char *operands)
+{
+    attn_plan_info info = {.struct_size = sizeof info};
+    char want[48];
+    snprintf(want, sizeof want, "%s %s ", attn_isa(isa).name, operands);
+    if (attn_sdpa_backward_plan(check_context(c, 1), &p->args, &p->grads, &info, NULL))
+        check_fail(c, "refused");
+    if (strncmp(info.kernel, want, strlen(want)) != 0)
+        check_fail(c, "the plan is %s, not %s", info.kernel, want);
+}
+
+static void choices(check_case *c)
+{
+    problem p;
+    make(c, &p, 5, 9, 8, 8, ATTN_BF16, ATTN_BF16);
+    expect_plan(c, &p, "bf16");
+    p.args.precision = ATTN_PRECISION_ACCURATE;
+    expect_plan(c, &p, "f32");
+    make(c, &p, 5, 9, 8, 8, ATTN_BF16, ATTN_F32);
+    expect_plan(c, &p, "f32");
+    make(c, &p, 5, 9, 8, 8, ATTN_F16, ATTN_F16);
+    expect_plan(c, &p, "f32");
+    make(c, &p, 5, 9, 8, 8, ATTN_F64, ATTN_F64);
+    expect_plan(c, &p, "f64");
+}
+
+static void test_choices(void **state)
+{
+    (void)state;
+    run_property(choices, "choices", 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products),       cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_random_options), cmocka_unit_test(test_two_ways),
+        cmocka_unit_test(test_choices),
+    };
+    static const char *const names[] = {"amx", "avx512bf16"};
+    int failed = 0;
+    for (int i = 0; i < 2; i++) {
+        isa = attni_isa_find(names[i]);
+        unit = attni_bf16_unit_of(names[i]);
+        if (attni_isa_usable(isa))
+            failed += cmocka_run_group_tests_name(names[i], tests, NULL, NULL);
+        else
+            printf("not run: this build has no usable %s\n", names[i]);
+    }
+    return failed;
+}

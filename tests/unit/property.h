@@ -1,0 +1,31 @@
+/* A property of whole calls, one function of a random case, on every instruction set. */
+#ifndef PROPERTY_H
+#define PROPERTY_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+#include "attn.h"
+#include "check/check_case.h"
+
+/* Seeds 1 .. rounds, spread out. `name` is what a failure is reported under. */
+static inline void run_property(void (*property)(check_case *), const char *name, uint64_t rounds)
+{
+    check_run_state r = {.out = stderr, .buffers = check_buffers_create()};
+    assert_non_null(r.buffers);
+    for (int isa = 0; attn_isa(isa).name; isa++)
+        for (uint64_t seed = 1; seed <= rounds && attn_isa(isa).usable; seed++)
+            check_one(&r, name, property, isa, 64, 0, seed * 0x9E3779B97F4A7C15, NULL);
+    for (int isa = 0; isa < CHECK_MAX_ISAS; isa++)
+        for (int i = 0; i < 2; i++)
+            attn_context_destroy(r.contexts[isa][i]);
+    check_buffers_destroy(r.buffers);
+    assert_int_equal(r.failed, 0);
+    assert_true(r.passed >= rounds);
+}
+
+#endif
