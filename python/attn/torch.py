@@ -8,7 +8,7 @@ patch for what calls PyTorch's own function, and an attention for Hugging Face's
     attn.torch.register()                                 # Hugging Face's transformers
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="attn")
 
-Needs PyTorch 2.6 or newer, which `import attn` alone does not load. Calls work with as many threads
+Tested with PyTorch 2.13, which `import attn` alone does not load. Calls work with as many threads
 as torch.get_num_threads() says.
 """
 
@@ -459,7 +459,7 @@ def _take_place() -> None:
 def register(name: str = "attn") -> None:
     """Makes attn_implementation="attn" (or another name) known to Hugging Face's transformers.
 
-    Needs transformers 4.56 or newer, which is loaded; ImportError without it. See
+    Tested with transformers 5.23, which is loaded; ImportError without it. See
     docs/PYTHON.md, "Hugging Face".
     """
     from . import _transformers

@@ -8,8 +8,8 @@ import torch
 from torch._inductor.utils import fresh_inductor_cache
 from torch.autograd import forward_ad
 
-from torch_common import BACKWARD, F64, OPERATOR, PYTORCH, TOLERANCE, AttnTorch, formula
-from torch_common import laid_out, leaf, sdpa
+from torch_common import BACKWARD, F64, OPERATOR, PYTORCH, TOLERANCE
+from torch_common import AttnTorch, formula, laid_out, leaf, sdpa
 
 
 def samples():
