@@ -190,7 +190,7 @@ static void add_queries(const attni_grad_worker *w, int64_t j, int n, bool first
         ld_clean = (ptrdiff_t)p->D;
     }
     p->kernels->values(w->dq, NULL, NULL, clean, ld_clean, w->dp, n, p->D, w->tile.nv,
-                       first ? ATTNI_FIRST : 0);
+                       first ? ATTNI_FIRST : 0, NULL);
     if (bad)
         add_bad_keys(w, k, ld, n < 64 ? bad & ((UINT64_C(1) << n) - 1) : bad);
 }
@@ -294,7 +294,7 @@ static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible
     if (bw->want_scores) {
         ptrdiff_t ld;
         const char *v = attni_tile_rows(f, true, j, &ld);
-        kernels->scores(w->dp, f->mx, w->dot, v, ld, n, p->Dv, t->nv);
+        kernels->scores(w->dp, f->mx, w->dot, v, ld, n, p->Dv, t->nv, NULL);
     } else { /* only what is hidden is to be made 0 */
         memset(w->dp, 0, (size_t)n * (size_t)t->W * p->real);
     }

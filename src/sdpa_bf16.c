@@ -357,16 +357,17 @@ static void end_tile(worker *w, tile *t)
         attni_bf16_write_scores(w, t);
 }
 
-static void bf16_task(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+static void bf16_task(const attni_plan *plan, const attni_task *task, const attni_task *next,
                       char *scratch)
 {
-    worker w = {.plan = plan, .view = view, .unit = plan->way->unit};
+    (void)next;
+    worker w = {.plan = plan, .view = &task->view, .unit = plan->way->unit};
     attni_layout layout = {.base = scratch};
     carve(&w, &layout);
     w.unit->begin();
     int count = 0;
-    for (int64_t done = 0; done < rows; count++) {
-        begin_tile(&w, &w.tiles[count], i0 + done, rows - done);
+    for (int64_t done = 0; done < task->rows; count++) {
+        begin_tile(&w, &w.tiles[count], task->i0 + done, task->rows - done);
         done += w.tiles[count].per_head;
     }
     sweep(&w, w.tiles, count, FAST);
