@@ -83,6 +83,8 @@ double check_value(check_case *c, check_content content);
 
 void *check_tile(check_case *c, int64_t rows);  /* [rows][W], aligned as tiles are */
 void *check_free(check_case *c, int64_t count); /* any alignment */
+/* A region where there is no memory, for operations that may ask the cache for one. */
+attni_ahead check_far_away(check_case *c);
 void check_fill(check_case *c, void *x, int64_t n, check_content content);
 /* What a kernel may be given in place of n elements of R: with `halves`, where the kernels take
  * them, perhaps a copy as bf16 or f16, to which x is then rounded; else x itself. */

@@ -91,12 +91,13 @@ static void check_scores_of(check_case *c, bool few)
 
     const int in_rows = few && n <= ATTNI_BLOCK && check_chance(c, 50);
     void *lines = few ? check_tile(c, ATTNI_BLOCK / c->kernels->lanes * c->kernels->few) : NULL;
+    attni_ahead far_away = check_far_away(c), *ahead = check_chance(c, 50) ? &far_away : NULL;
     const attni_soon soon = {check_chance(c, 50) ? k_few : NULL, ld, D}; /* never looked at */
     if (few)
         c->kernels->scores_few(in_rows ? lines : st, mx, qt, k_few, ld, type, n, D, rows, in_rows,
                                &soon);
     else
-        c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv);
+        c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv, ahead);
     for (int64_t at = 0; in_rows && at < (int64_t)n * c->W; at++)
         if (at % c->W < rows)
             check_set(c, st, at, check_get(c, lines, at % c->W * ATTNI_BLOCK + at / c->W));
@@ -111,7 +112,7 @@ static void check_scores_of(check_case *c, bool few)
                     c->kernels->scores_few(st, mx, qt, k_few, ld, type, n, D, rows, 0, &soon));
     else
         CHECK_BENCH(c, 2.0 * n * (double)D * c->W,
-                    c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv));
+                    c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv, ahead));
 }
 
 void check_scores(check_case *c) { check_scores_of(c, false); }

@@ -120,12 +120,13 @@ static void check_values_of(check_case *c, bool few)
     for (int64_t at = 0; in_rows && at < (int64_t)n * c->W; at++)
         if (at % c->W < c->kernels->few)
             check_set(c, lines, at % c->W * ATTNI_BLOCK + at / c->W, weight[at]);
+    attni_ahead far_away = check_far_away(c), *ahead = check_chance(c, 50) ? &far_away : NULL;
     const attni_soon soon = {check_chance(c, 50) ? v_few : NULL, ld, Dv}; /* never looked at */
     if (few)
         c->kernels->values_few(sums, acc, total, factors, v_few, ld, type, in_rows ? lines : p,
                                in_rows, n, Dv, rows, flags, &soon);
     else
-        c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags);
+        c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags, ahead);
     if (few && !(flags & (ATTNI_LAST | ATTNI_TURN))) /* they are where the next block finds them */
         for (int64_t at = 0; at < count; at++)
             if (at % c->W < rows)
@@ -144,7 +145,7 @@ static void check_values_of(check_case *c, bool few)
                                            rows, flags, &soon));
     else
         CHECK_BENCH(c, 2.0 * n * (double)count,
-                    c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags));
+                    c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags, ahead));
 }
 
 void check_values(check_case *c) { check_values_of(c, false); }

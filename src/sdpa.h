@@ -53,16 +53,6 @@ typedef struct attni_block {
     void *biases; /* [W][ATTNI_BLOCK], R: room for a dense mask's part of this block */
 } attni_block;
 
-/* What a tile will read of a dense mask, asked for in parts while another one is computed. Its rows
- * lie too far apart for the hardware to guess, and a core waits on few lines at a time: asked for
- * all at once, they hold everything up. */
-typedef struct attni_ahead {
-    const char *first;
-    ptrdiff_t ld;    /* bytes */
-    int rows, lines; /* lines of 64 bytes in each row */
-    int row, line;   /* the next one */
-} attni_ahead;
-
 typedef struct attni_plan attni_plan;
 typedef struct attni_way attni_way;
 /* The rules that a call uses, a bit each. All that follows looks at no others. */
@@ -105,6 +95,7 @@ struct attni_plan {
     bool k_in_place, v_in_place, q_in_place, out_in_place; /* else rows are converted */
     uint32_t drop_threshold;
     const attni_way *way;
+    bool far;          /* more data than stays in the second cache: worth asking for ahead */
     int nv;            /* vectors of queries in a full tile */
     int tiles;         /* in a task */
     int group;         /* query heads that share a tile's lanes, if few queries would fill it */
@@ -124,13 +115,19 @@ struct attni_plan {
  * A way of computing a task, queries i0 .. i0+rows-1 of a view. The first is every type's; another
  * is taken where it applies, as a whole: two ways round differently.
  */
+typedef struct attni_task {
+    attni_view view;
+    int64_t i0, rows;
+} attni_task;
+
 struct attni_way {
     const struct attni_bf16_unit *unit; /* that multiplies, of sdpa_bf16.c alone */
     const char *operands;               /* what is multiplied: "bf16"; NULL: the kernel table's R */
     int vectors;                        /* of a tile at most; 0: as many as the kernels have */
     int tiles; /* in a task at most; they share each chunk of keys while it is in cache */
     size_t (*scratch)(const attni_plan *plan); /* of a worker; SIZE_MAX: does not fit a size_t */
-    void (*task)(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+    /* next: what this thread will most likely do then, or NULL: to ask the cache for its data. */
+    void (*task)(const attni_plan *plan, const attni_task *task, const attni_task *next,
                  char *scratch);
     /* The same in two steps, for a task of one tile: chunks chunk0 .. chunk1-1 of keys into
      * partials [chunks of S][partial_bytes], on any thread; and when all are there, the result from

@@ -187,7 +187,7 @@ static void add_queries(const attni_grad_worker *w, int64_t j, int n, bool first
         ld_clean = (ptrdiff_t)p->D;
     }
     p->kernels->values(w->dq, NULL, NULL, clean, ld_clean, w->dp, n, p->D, w->tile.nv,
-                       first ? ATTNI_FIRST : 0);
+                       first ? ATTNI_FIRST : 0, NULL);
     for (int r = 0; r < n && bad >> r; r++)
         if (bad >> r & 1)
             attni_grad_bad_key(w, r, k + r * ld * (ptrdiff_t)p->real);
@@ -304,7 +304,7 @@ static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible
     if (bw->want_scores) {
         ptrdiff_t ld;
         const char *v = attni_tile_rows(f, true, j, &ld);
-        p->kernels->scores(w->dp, f->mx, w->dot, v, ld, n, p->Dv, t->nv);
+        p->kernels->scores(w->dp, f->mx, w->dot, v, ld, n, p->Dv, t->nv, NULL);
     } else { /* only what is hidden is to be made 0 */
         memset(w->dp, 0, (size_t)n * (size_t)t->W * p->real);
     }

@@ -371,14 +371,15 @@ static void begin_worker(worker *w, const attni_plan *plan, const attni_view *vi
     w->unit->begin();
 }
 
-static void bf16_task(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+static void bf16_task(const attni_plan *plan, const attni_task *task, const attni_task *next,
                       char *scratch)
 {
+    (void)next;
     worker w;
-    begin_worker(&w, plan, view, scratch);
+    begin_worker(&w, plan, &task->view, scratch);
     int count = 0;
-    for (int64_t done = 0; done < rows; count++) {
-        begin_tile(&w, &w.tiles[count], i0 + done, rows - done);
+    for (int64_t done = 0; done < task->rows; count++) {
+        begin_tile(&w, &w.tiles[count], task->i0 + done, task->rows - done);
         done += w.tiles[count].per_head;
     }
     sweep(&w, w.tiles, count, FAST);

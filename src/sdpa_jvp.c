@@ -207,14 +207,14 @@ static void tangent_scores(jvp_worker *w, int64_t j0, int n)
     ptrdiff_t ld;
     if (w->j->has_q) {
         const char *k = attni_tile_rows(&w->forward, false, j0, &ld);
-        kernels->scores(w->ts, w->forward.mx, w->tqt, k, ld, n, p->D, t->nv);
+        kernels->scores(w->ts, w->forward.mx, w->tqt, k, ld, n, p->D, t->nv, NULL);
     } else {
         memset(w->ts, 0, (size_t)n * (size_t)t->W * p->real);
     }
     if (w->j->has_k) {
         const attn_tensor *tk = &w->j->t.tk;
         const char *k = rows_of(p, tk, key_row(w, tk, j0), w->tk, n, &ld);
-        kernels->scores(w->part, w->forward.mx, t->qt, k, ld, n, p->D, t->nv);
+        kernels->scores(w->part, w->forward.mx, t->qt, k, ld, n, p->D, t->nv, NULL);
         kernels->fold(w->ts, w->part, n, w->one, t->nv);
     }
     if (p->rest != 1)
@@ -242,7 +242,7 @@ static void add_values(jvp_worker *w, const char *rows, ptrdiff_t ld, const char
             memcpy(w->clean + (size_t)r * row, rows + r * ld * (ptrdiff_t)p->real, row);
     }
     p->kernels->values(w->acc, NULL, NULL, clean, bad ? (ptrdiff_t)p->Dv : ld, x, n, p->Dv,
-                       w->tile.nv, first ? ATTNI_FIRST : 0);
+                       w->tile.nv, first ? ATTNI_FIRST : 0, NULL);
     for (; bad; bad &= bad - 1) {
         const int r = __builtin_ctzll(bad);
         for (int i = 0; i < w->tile.rows; i++)
@@ -292,7 +292,8 @@ static void weigh_block(jvp_worker *w, int64_t j0, int n, attni_class visible, b
         if (mass != w->ts)
             kernels->cap_grads(mass, w->raw, n, p->rest, p->args.softcap, t->nv);
     }
-    kernels->values(w->mu, NULL, NULL, w->ones, 1, mass, n, 1, t->nv, first ? ATTNI_FIRST : 0);
+    kernels->values(w->mu, NULL, NULL, w->ones, 1, mass, n, 1, t->nv, first ? ATTNI_FIRST : 0,
+                    NULL);
 }
 
 static void do_block(jvp_worker *w, int64_t j0, int n, attni_class visible, bool scaled, bool first)

@@ -246,7 +246,7 @@ void attni_tile_products(attni_worker *w, const attni_tile *t, int64_t j0, int n
         kernels->scores_few(w->st, w->mx, t->qt, k, ld, block_dtype(w), n, p->D, t->rows,
                             w->in_rows, &values);
     } else
-        kernels->scores(w->st, w->mx, t->qt, k, ld, n, p->D, t->nv);
+        kernels->scores(w->st, w->mx, t->qt, k, ld, n, p->D, t->nv, attni_ahead_now(w));
 }
 
 void attni_tile_biases(attni_worker *w, const attni_tile *t, int64_t j0, int n, attni_class visible,
@@ -326,7 +326,8 @@ static void add_values(attni_worker *w, attni_tile *t, attni_partial *x, int64_t
         p->kernels->values_few(w->sums, x->acc, t->total, w->factors, v, ld, block_dtype(w), w->st,
                                w->in_rows, n, p->Dv, t->rows, flags, &keys);
     } else
-        p->kernels->values(x->acc, t->total, w->factors, v, ld, w->st, n, p->Dv, t->nv, flags);
+        p->kernels->values(x->acc, t->total, w->factors, v, ld, w->st, n, p->Dv, t->nv, flags,
+                           attni_ahead_now(w));
 }
 
 /* What the tile sees of keys j0 .. j0+n-1, one chunk. Returns the last block that it sees, as a
@@ -406,6 +407,8 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, sweep_mode mode
         const int n = end - j0 < ATTNI_CHUNK ? (int)(end - j0) : ATTNI_CHUNK;
         if (w->plan->tiles > 1)
             attni_tile_load(w, j0, n, true);
+        if (w->plan->far && !few(w->plan, &tiles[0]))
+            attni_look_ahead(w, count, j0 + ATTNI_CHUNK, end);
         for (int t = 0; t < count; t++) {
             const attni_tile *next = t + 1 < count ? &tiles[t + 1] : &tiles[0];
             const int64_t from = t + 1 < count ? j0 : j0 + ATTNI_CHUNK;
@@ -460,15 +463,16 @@ static void finish_tile(attni_worker *w, attni_tile *t)
         attni_tile_scores_out(w, t);
 }
 
-static void tile_task(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+static void tile_task(const attni_plan *plan, const attni_task *task, const attni_task *next,
                       char *scratch)
 {
     attni_worker w;
-    begin_worker(&w, plan, view, scratch);
+    begin_worker(&w, plan, &task->view, scratch);
+    w.next = next;
     int count = 0;
-    for (int64_t done = 0; done < rows; count++) {
+    for (int64_t done = 0; done < task->rows; count++) {
         attni_tile *t = &w.tiles[count];
-        shape_tile(&w, t, i0 + done, rows - done);
+        shape_tile(&w, t, task->i0 + done, task->rows - done);
         load_queries(&w, t);
         attni_tile_clear(plan, t);
         done += t->per_head;

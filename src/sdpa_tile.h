@@ -33,20 +33,23 @@ typedef struct attni_partial {
 typedef struct attni_worker {
     const attni_plan *plan;
     const attni_view *view;
-    attni_partial chunk; /* the running one */
-    char *sums;          /* [few][Dv] its weighted values, of a tile of a few queries */
-    char *st;            /* [block][W] */
-    char *mx, *a;        /* [W] each */
-    char *factors;       /* [2][W], of join() */
-    char *k, *v;         /* [chunk][D], [chunk][Dv]: converted keys and values */
-    int64_t loaded;      /* the key that the first row of both is */
-    bool in_rows;        /* st is a row per query, as the *_few operations like it */
-    bool as_stored;      /* the block's rows are read where they lie, as the halves they are */
-    char *rows;          /* [W][max(D, Dv)]: converted queries, outputs */
-    char *biases;        /* [W][block] of a dense mask */
-    char *lines;         /* [W][block] scores, a row per query */
-    attni_ahead ahead;
-    attni_tile tiles[ATTNI_TILES]; /* last: all before it begins as 0 */
+    attni_partial chunk;    /* the running one */
+    char *sums;             /* [few][Dv] its weighted values, of a tile of a few queries */
+    char *st;               /* [block][W] */
+    char *mx, *a;           /* [W] each */
+    char *factors;          /* [2][W], of join() */
+    char *k, *v;            /* [chunk][D], [chunk][Dv]: converted keys and values */
+    int64_t loaded;         /* the key that the first row of both is */
+    bool in_rows;           /* st is a row per query, as the *_few operations like it */
+    bool as_stored;         /* the block's rows are read where they lie, as the halves they are */
+    char *rows;             /* [W][max(D, Dv)]: converted queries, outputs */
+    char *biases;           /* [W][block] of a dense mask */
+    char *lines;            /* [W][block] scores, a row per query */
+    attni_ahead ahead;      /* of a dense mask */
+    const attni_task *next; /* or NULL */
+    int soons, soon_at;     /* regions in `soon`, and which one is asked for */
+    attni_tile tiles[ATTNI_TILES]; /* all before it begins as 0 */
+    attni_ahead soon[2 + 2 * ATTNI_CHUNK / ATTNI_BLOCK];
 } attni_worker;
 
 /* --------------------------------------------------------------------------- lanes, either type */
@@ -95,6 +98,15 @@ void attni_tile_biases(attni_worker *w, const attni_tile *t, int64_t j0, int n, 
 /* Scores of one block, up to `stage`, into w->st; w->mx are their maxima at the last stage. */
 void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, attni_class visible,
                        attn_stage stage);
+
+/* ------------------------------------------------------------------------------- sdpa_ahead.c */
+
+/* Chooses what is asked for while the first `count` tiles pass over a chunk of keys; the next one
+ * begins at j, unless that is `end`. */
+void attni_look_ahead(attni_worker *w, int count, int64_t j, int64_t end);
+
+/* What to ask for in the next operation, or NULL. */
+attni_ahead *attni_ahead_now(attni_worker *w);
 
 /* ------------------------------------------------------------------------------ sdpa_result.c */
 

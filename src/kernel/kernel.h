@@ -57,6 +57,16 @@ typedef struct attni_soon {
     int64_t n;
 } attni_soon;
 
+/* Memory that will be read soon, which the cache is asked for in parts while something else is
+ * computed: a core waits on few lines at a time, and asked for all at once they would hold
+ * everything up. It is not looked at; what lies behind a row's end may be asked for too. */
+typedef struct attni_ahead {
+    const char *first;
+    ptrdiff_t ld;    /* bytes */
+    int rows, lines; /* lines of 64 bytes in each row */
+    int row, line;   /* the next one */
+} attni_ahead;
+
 typedef struct attni_kernels {
     const char *isa;
     int bits;    /* 32 or 64: R */
@@ -78,9 +88,10 @@ typedef struct attni_kernels {
 
     /* st[j*W + i] = sum over d < D of k[j*ldk + d] * qt[d*W + i], for j < n: a chain from 0 over
      * each run of ATTNI_RUN components, then run 0 + run 1 + ... in order. mx[i] = the largest of
-     * column i, -inf if n is 0. A NaN in a column may or may not show in mx. */
+     * column i, -inf if n is 0. A NaN in a column may or may not show in mx. `ahead`, unless NULL,
+     * is asked for on the way, as far as the arithmetic hides it. */
     void (*scores)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
-                   int64_t D, int nv);
+                   int64_t D, int nv, attni_ahead *ahead);
 
     /* The same bits for i < rows, 1 <= rows <= few, and anything in the other lanes: with keys in
      * the lanes, for tiles that are nearly empty, where reading k is the work. k is of R's type or,
@@ -153,9 +164,9 @@ typedef struct attni_kernels {
 
     /* For each c < Dv: s = a chain from 0 of v[j*ldv + c] * p[j*W + i], in order of j < n; if not
      * FIRST, s = acc[c*W + i] + s; then acc[c*W + i] = s, or if LAST, total is folded with s by
-     * join()'s factors. CAREFUL: weights < 0 are passed over. */
+     * join()'s factors. CAREFUL: weights < 0 are passed over. `ahead` as in scores(). */
     void (*values)(void *acc, void *total, const void *factors, const void *v, ptrdiff_t ldv,
-                   const void *p, int n, int64_t Dv, int nv, int flags);
+                   const void *p, int n, int64_t Dv, int nv, int flags, attni_ahead *ahead);
 
     /* The same bits for i < rows, 1 <= rows <= few, with components in the lanes; v as k there. Not
      * CAREFUL; nv is 1. With in_rows p is as weights_few() leaves it. The sums of a chunk stand in

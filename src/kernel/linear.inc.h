@@ -12,14 +12,8 @@
 
 V_INLINE vec biased_sum(vec s, const R *bias) { return v_add(v_add(s, v_load(bias)), v_set1(0)); }
 
-/* Memory that will be needed soon is asked for a line at a time, as fast as it comes: every step of
- * a micro-kernel asks for a line of 64 bytes of another row, and so a micro-kernel for ATTNI_RUN
- * rows. */
-typedef struct asking {
-    uintptr_t at, step; /* step 0: always the same line, which costs nothing */
-} asking;
-
-/* What the t-th micro-kernel of a product asks for: first the next weights, then rows. */
+/* What the t-th micro-kernel of a product asks for, a line of each of ATTNI_RUN rows: first the
+ * next weights, then rows. */
 V_INLINE asking ask(const attni_product *p, int t, int W)
 {
     const int weights = ATTNI_RUN * (int)sizeof(R) / 64, lines = W * (int)sizeof(R) / 64 + 1;

@@ -149,6 +149,16 @@ static void same_for_any_thread_count(check_case *c)
     expect_equal(c, "again", run(c, a, 1), want);
 }
 
+/* How large a batch must be for its q, k, v and out to have so many bytes. */
+#define MOST_TIMES 4000
+static int64_t times_to_exceed(int64_t bytes, const attn_sdpa_args *one)
+{
+    const int64_t once = (check_count(&one->q) + check_count(&one->k) + check_count(&one->v) +
+                          check_count(&one->out)) *
+                         (int64_t)attn_dtype_size(one->q.dtype);
+    return bytes / (once + 1) < MOST_TIMES ? bytes / (once + 1) + 1 : MOST_TIMES;
+}
+
 static void same_alone_and_in_a_batch(check_case *c)
 {
     check_call call;
@@ -164,22 +174,24 @@ static void same_alone_and_in_a_batch(check_case *c)
         mask = slice(*a->mask, 0, b, 1, true);
         one.mask = &mask;
     }
-    int64_t length = a->key_lengths ? a->key_lengths[b] : 0, lengths[5];
+    int64_t length = a->key_lengths ? a->key_lengths[b] : 0, lengths[MOST_TIMES];
     if (a->key_lengths)
         one.key_lengths = a->key_lengths + b;
     results want = part(c, all, b, 1, 0, a->q.shape[2]);
     expect_equal(c, "alone", run(c, &one, 1), want);
 
-    /* Five times itself: at every position of a batch. */
-    attn_sdpa_args five = one;
-    five.q.shape[0] = five.k.shape[0] = five.v.shape[0] = five.out.shape[0] = 5;
-    five.q.stride[0] = five.k.stride[0] = five.v.stride[0] = 0;
-    for (int i = 0; i < 5; i++)
+    /* Some times itself, or so often that more is read than caches hold: at every position of a
+     * batch. */
+    const int64_t times = check_chance(c, 70) ? 5 : times_to_exceed(2 << 20, &one);
+    attn_sdpa_args more = one;
+    more.q.shape[0] = more.k.shape[0] = more.v.shape[0] = more.out.shape[0] = times;
+    more.q.stride[0] = more.k.stride[0] = more.v.stride[0] = 0;
+    for (int64_t i = 0; i < times; i++)
         lengths[i] = length;
     if (a->key_lengths)
-        five.key_lengths = lengths;
-    results many = run(c, &five, 7);
-    for (int i = 0; i < 5; i++)
+        more.key_lengths = lengths;
+    results many = run(c, &more, 7);
+    for (int64_t i = 0; i<times; i += times> 5 ? check_between(c, 1, times / 3) : 1)
         expect_equal(c, "position", part(c, many, i, 1, 0, a->q.shape[2]), want);
 }
 
