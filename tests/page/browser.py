@@ -126,7 +126,14 @@ class PageTest(CliTest):
     def text(self, selector):
         return self.js("return document.querySelector(arguments[0]).textContent", selector)
 
+    def until(self, script, *args):
+        """Waits until this JavaScript gives something true: what is drawn a moment later."""
+        return WebDriverWait(self.browser, 60, poll_frequency=0.05).until(
+            lambda b: b.execute_script(script, *args)
+        )
+
     def click(self, selector):
+        self.until("return document.querySelector(arguments[0]) !== null", selector)
         self.js("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", selector)
         self.one(selector).click()
 

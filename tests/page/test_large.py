@@ -113,10 +113,7 @@ class Large(PageTest):
                                    share / share.sum(1, keepdims=True), atol=1e-6)
         self.assertIn("‖v W_O‖", self.text("#lab-said"))
         self.select("#lab-view", "rollout")
-        for _ in range(50):
-            if self.js("return attn.page.context.rolled !== null"):
-                break
-            self.js("return new Promise(done => setTimeout(done, 50))")
+        self.until("return attn.page.context.rolled !== null")
         first = np.array(self.js("""
             const {page} = attn, b = page.trace.blocks[0];
             return Array.from({length: 4}, (_, h) => Array.from(attn.numbersOf(page.trace,

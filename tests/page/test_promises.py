@@ -162,7 +162,7 @@ class Promises(PageTest):
         np.testing.assert_allclose(self.shown(), share, atol=1e-6)
         self.assertAlmostEqual(self.shown()[1, 1], 0.278, delta=5e-4)
         self.select("#lab-view", "rollout")
-        self.js("return new Promise(done => setTimeout(done, 200))")
+        self.until("return attn.page.context.rolled !== null")
         np.testing.assert_allclose(self.shown(), 0.5 * t["v1_weights"] + 0.5 * np.eye(6), atol=1e-6)
 
     def test_08_sinks_are_named_and_never_hidden_silently(self):
