@@ -15,7 +15,13 @@ sys.path[:0] = [str(ROOT / "tests" / "peers"), str(ROOT / "tests" / "cli"), str(
 
 import environment
 
-PACKAGES = ["torch==2.13.0", "numpy==2.4.6", "safetensors==0.8.0"]
+PACKAGES = [
+    "torch==2.13.0",
+    "numpy==2.4.6",
+    "safetensors==0.8.0",
+    "transformers==5.23.0",
+    "tokenizers==0.23.3",
+]
 
 
 def main():
@@ -25,7 +31,7 @@ def main():
     if not (build / "libattn.so").exists():
         sys.exit(f"run.py: {build}/libattn.so is not there; `make build` makes it")
     os.chdir(build)  # the tests make folders of their own below it
-    names = sys.argv[1:] or ["test_nn", "test_train", "test_safetensors"]
+    names = sys.argv[1:] or ["test_nn", "test_train", "test_safetensors", "test_tokenizers"]
     unittest.main(module=None, argv=[sys.argv[0], *names])
 
 
