@@ -31,7 +31,8 @@ def main():
     if not (build / "libattn.so").exists():
         sys.exit(f"run.py: {build}/libattn.so is not there; `make build` makes it")
     os.chdir(build)  # the tests make folders of their own below it
-    names = sys.argv[1:] or ["test_nn", "test_train", "test_safetensors", "test_tokenizers"]
+    names = sys.argv[1:] or ["test_nn", "test_train", "test_safetensors", "test_tokenizers",
+                             "test_models"]
     unittest.main(module=None, argv=[sys.argv[0], *names])
 
 
