@@ -10,9 +10,13 @@ int command_lesson(const options *o, kit_error *err);
 int command_run(const options *o, kit_error *err);
 int command_bench(const options *o, kit_error *err);
 int command_train(const options *o, kit_error *err);
+int command_generate(const options *o, kit_error *err);
 int command_check(const options *o, kit_error *err);
 int command_info(const options *o, kit_error *err);
 int command_help(const options *o, kit_error *err);
+
+/* explain.c: the operands, as a shell splits an unquoted text, joined again; NULL: no memory. */
+char *command_join_operands(const options *o, kit_error *err);
 
 /* help.c, manual.c: made from the table, on stdout. */
 void help_overview(void);

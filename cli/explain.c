@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../kit/explain/explain_model.h"
 #include "command.h"
+#include "value.h"
 #include "view.h"
 
 enum { TEXT_LIMIT = 1 << 20 /* bytes of standard input */ };
@@ -29,8 +31,7 @@ static char *read_text(kit_error *err)
     return NULL;
 }
 
-/* The operands, as a shell splits an unquoted sentence, joined again. */
-static char *join_text(const options *o, kit_error *err)
+char *command_join_operands(const options *o, kit_error *err)
 {
     size_t size = 1;
     for (size_t i = 0; i < o->operand_count; i++)
@@ -56,17 +57,60 @@ static char *find_text(const options *o, kit_error *err)
                  "--quiz reads answers from standard input, so the text cannot be '-'");
         return NULL;
     }
-    return standard ? read_text(err) : join_text(o, err);
+    return standard ? read_text(err) : command_join_operands(o, err);
+}
+
+/* Options that say what random weights are like do not go with real ones, and the other way. */
+static int check_model_options(const options *o, kit_error *err)
+{
+    static const option_id random[] = {OPT_explain_seed,     OPT_explain_embed, OPT_explain_qk,
+                                       OPT_explain_v,        OPT_explain_heads, OPT_explain_causal,
+                                       OPT_explain_no_scale, OPT_explain_scale};
+    static const option_id real[] = {OPT_explain_layer, OPT_explain_head, OPT_explain_text_pair};
+    const bool given = option_given(o, OPT_explain_model);
+    const option_id *wrong = given ? random : real;
+    const size_t count = given ? sizeof random / sizeof *random : sizeof real / sizeof *real;
+    for (size_t i = 0; i < count; i++)
+        if (option_given(o, wrong[i]))
+            return kit_fail(err, KIT_USAGE,
+                            given ? "--%s does not go with --model, which has its own"
+                                  : "--%s needs --model DIR",
+                            option_of(wrong[i])->name);
+    return KIT_OK;
 }
 
 static int check_options_agree(const options *o, kit_error *err)
 {
+    if (check_model_options(o, err))
+        return KIT_USAGE;
     if (option_given(o, OPT_explain_scale) && option_given(o, OPT_explain_no_scale))
         return kit_fail(err, KIT_USAGE, "--scale and --no-scale exclude each other");
     if (option_given(o, OPT_explain_scale) && option_real(o, OPT_explain_scale) == 0)
         return kit_fail(err, KIT_USAGE, "--scale %s: must not be 0; leave it out for 1/sqrt(qk)",
                         option_text(o, OPT_explain_scale));
     return KIT_OK;
+}
+
+/* With real weights. */
+static int explain_real(trace *t, const options *o, const char *text, kit_error *err)
+{
+    const char *head = option_text(o, OPT_explain_head);
+    explain_model_options e = {.text = text,
+                               .pair = option_text(o, OPT_explain_text_pair),
+                               .layer = option_integer(o, OPT_explain_layer),
+                               .query = option_text(o, OPT_explain_query)};
+    attn_context *ctx = NULL;
+    model *m = NULL;
+    if (strcmp(head, "all") != 0 && (!value_integer(head, &e.head) || e.head < 1))
+        return kit_fail(err, KIT_USAGE, "--head %s: must be all, or a number from 1", head);
+    int code = engine_context(&ctx, NULL, 0, err);
+    if (!code)
+        code = model_open(&m, option_text(o, OPT_explain_model), ctx, err);
+    if (!code)
+        code = explain_model(t, &e, m, err);
+    model_close(m);
+    attn_context_destroy(ctx);
+    return code;
 }
 
 int command_explain(const options *o, kit_error *err)
@@ -90,7 +134,11 @@ int command_explain(const options *o, kit_error *err)
     if (!(code = check_options_agree(o, err)) && !(code = view_begin(&v, o, &ids, err))) {
         v.quiz_seed = e.seed;
         e.text = text = find_text(o, err);
-        code = text ? explain_build(&t, &e, NULL, err) : err->code;
+        if (!text)
+            code = err->code;
+        else
+            code = option_given(o, OPT_explain_model) ? explain_real(&t, o, text, err)
+                                                      : explain_build(&t, &e, NULL, err);
     }
     if (!code)
         code = view_show(&v, &t, err);

@@ -2,7 +2,7 @@
  *
  * Splitting is the notebooks' `text.replace(",", "").split()` made general: white space as Python's
  * str.split() knows it, then Unicode punctuation off both ends of each word. utf8proc supplies the
- * categories and widths. Sub-word tokenisers will stand beside this file, with the same struct.
+ * categories and widths. Sub-word tokenisers are in tokenizer.c.
  */
 #include <stdlib.h>
 #include <string.h>

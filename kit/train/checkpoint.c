@@ -10,6 +10,7 @@
  *   history.maps         f32 [n, L, H, P, P] and i64 [n]
  *   history.map_slopes   f32, of the same shape: the gradient by the scores (may be missing)
  *   history.map_steps
+ *   text.characters      code points of the vocabulary, i64 [vocabulary], where it is a text's
  *   __metadata__         the options and the step, as text
  *
  * A file is not trusted: every tensor must be there in the type and shape that the options give it.
@@ -19,6 +20,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <utf8proc.h>
 
 #include "train_inner.h"
 
@@ -119,7 +122,7 @@ int train_load_config(train_config *config, const char *path, kit_error *err)
 
 /* Arrays that are made for the file, and all that go into it. */
 typedef struct saving {
-    kit_array state, position, loss, checks, maps, slopes, map_steps;
+    kit_array state, position, loss, checks, maps, slopes, map_steps, characters;
     kit_tensor *tensor;
     char (*name)[80];
     size_t count;
@@ -219,16 +222,26 @@ static int make_random(saving *s, const train_run *run, kit_error *err)
     return code;
 }
 
+static int make_characters(saving *s, const train_text *text, kit_error *err)
+{
+    const int code = kit_array_new(&s->characters, ATTN_I64, 1, &text->vocabulary, err);
+    for (int64_t i = 0; i < text->vocabulary && !code; i++)
+        ((int64_t *)s->characters.data)[i] = text->character[i];
+    return code;
+}
+
 static int collect(saving *s, const train_run *run, kit_error *err)
 {
     const train_model *m = &run->model;
-    s->tensor = calloc((size_t)m->count * 3 + 7, sizeof *s->tensor);
-    s->name = calloc((size_t)m->count * 3 + 7, sizeof *s->name);
+    s->tensor = calloc((size_t)m->count * 3 + 8, sizeof *s->tensor);
+    s->name = calloc((size_t)m->count * 3 + 8, sizeof *s->name);
     if (!s->tensor || !s->name)
         return kit_fail(err, KIT_LIMIT, "not enough memory for a checkpoint");
     int code = make_random(s, run, err);
     if (!code)
         code = make_history(s, run, err);
+    if (!code && run->text)
+        code = make_characters(s, run->text, err);
     if (code)
         return code;
     for (int i = 0; i < m->count; i++)
@@ -245,6 +258,8 @@ static int collect(saving *s, const train_run *run, kit_error *err)
     if (s->slopes.data)
         add_tensor(s, "", "history.map_slopes", &s->slopes);
     add_tensor(s, "", "history.map_steps", &s->map_steps);
+    if (run->text)
+        add_tensor(s, "", "text.characters", &s->characters);
     add_options(s, run);
     return KIT_OK;
 }
@@ -262,8 +277,8 @@ int train_save(const train_run *run, const char *path, kit_error *err)
         kit_output_abort(out);
     else
         code = kit_output_commit(out, err);
-    kit_array *made[] = {&s.state, &s.position, &s.loss,     &s.checks,
-                         &s.maps,  &s.slopes,   &s.map_steps};
+    kit_array *made[] = {&s.state, &s.position, &s.loss,      &s.checks,
+                         &s.maps,  &s.slopes,   &s.map_steps, &s.characters};
     for (size_t i = 0; i < sizeof made / sizeof *made; i++)
         kit_array_free(made[i]);
     free(s.tensor);
@@ -478,6 +493,47 @@ int train_load(train_run **out, const char *path, const train_text *text, attn_c
         train_end(*out);
         *out = NULL;
     }
+    kit_safetensors_close(f);
+    return code;
+}
+
+/* ----------------------------------------------------------------------------------- Labels */
+
+static int label_characters(char (*label)[TRAIN_LABEL], const kit_array *codes, const char *path,
+                            kit_error *err)
+{
+    for (int64_t i = 0; i < codes->shape[0]; i++) {
+        const int64_t code = ((const int64_t *)codes->data)[i];
+        if (code < 1 || code > 0x10FFFF || !utf8proc_codepoint_valid((utf8proc_int32_t)code))
+            return kit_fail(err, KIT_BAD_FILE, "%s: text.characters holds what is no character",
+                            path);
+        label[i][utf8proc_encode_char((utf8proc_int32_t)code, (utf8proc_uint8_t *)label[i])] = 0;
+    }
+    return KIT_OK;
+}
+
+int train_load_labels(char (*label)[TRAIN_LABEL], const train_config *config, const char *path,
+                      kit_error *err)
+{
+    const int64_t count = train_config_tokens(config);
+    kit_safetensors *f;
+    kit_array codes = {0};
+    if (config->task != TRAIN_TEXT) {
+        for (int64_t i = 0; i < count; i++)
+            train_label(config, NULL, i, label[i]);
+        return KIT_OK;
+    }
+    int code = kit_safetensors_open(&f, path, err);
+    if (code)
+        return code;
+    const int64_t wanted[KIT_MAX_RANK] = {count};
+    code = load(&(loading){f, path, err}, &codes, "text.characters", ATTN_I64, 1);
+    if (!code && memcmp(codes.shape, wanted, sizeof wanted) != 0)
+        code =
+            kit_fail(err, KIT_BAD_FILE, "%s: text.characters has not the vocabulary's size", path);
+    if (!code)
+        code = label_characters(label, &codes, path, err);
+    kit_array_free(&codes);
     kit_safetensors_close(f);
     return code;
 }

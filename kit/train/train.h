@@ -89,6 +89,12 @@ int train_load_config(train_config *config, const char *path, kit_error *err);
 int train_load(train_run **out, const char *path, const train_text *text, attn_context *ctx,
                kit_error *err);
 
+/* Each token of a checkpoint's model as text: as it is shown, and characters of a text as they are.
+ * label: [train_config_tokens(config)]. */
+#define TRAIN_LABEL 8
+int train_load_labels(char (*label)[TRAIN_LABEL], const train_config *config, const char *path,
+                      kit_error *err);
+
 /* -------------------------------------------------------------------------------- The story */
 int train_tell(trace *t, train_run *run, kit_error *err);
 

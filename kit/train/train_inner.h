@@ -15,7 +15,6 @@ void train_draw(const train_config *c, const train_text *text, attn_rng *rng, bo
 int64_t train_draw_probe(const train_config *c, const train_text *text, int64_t *tokens,
                          int64_t *targets);
 /* A token as a label: a letter, a character of the text, a number. */
-#define TRAIN_LABEL 8
 void train_label(const train_config *c, const train_text *text, int64_t token,
                  char label[TRAIN_LABEL]);
 int64_t train_below(attn_rng *rng, int64_t n); /* 0..n-1 */

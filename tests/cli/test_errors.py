@@ -100,8 +100,6 @@ class Usage(CliTest):
             USAGE, "explain", "-o", "a.svg", "-o", "./a.svg", "a b", says="named for two outputs"
         )
         self.fails(USAGE, "explain", "--heads", "0", "a b", says="must be an integer in 1..1024")
-        for later in ("--model", "--layer", "--head", "--text-pair"):
-            self.fails(USAGE, "explain", later, "x", "a", says="%s: not in this release" % later)
         self.fails(LIMIT, "explain", "-o", "none/map.svg", "a b", says="none/map.svg")
         self.fails(LIMIT, "explain", "-", stdin=b"a " * 5000, says="words")
         self.fails(LIMIT, "explain", "-", stdin=b"a" * 3000000, says="longer than")

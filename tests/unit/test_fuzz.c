@@ -3,6 +3,7 @@
  * too (npy-0, npz-0, ...): what a fuzzer starts from. */
 #define _GNU_SOURCE
 #include "io_testing.h"
+#include "tokenizer_samples.h"
 
 #define LLVMFuzzerTestOneInput fuzz_npy
 #define must must_npy
@@ -19,6 +20,12 @@
 #define LLVMFuzzerTestOneInput fuzz_safetensors
 #define must must_safetensors
 #include "../../fuzz/fuzz_safetensors.c"
+#undef LLVMFuzzerTestOneInput
+#undef must
+
+#define LLVMFuzzerTestOneInput fuzz_tokenizer
+#define must must_tokenizer
+#include "../../fuzz/fuzz_tokenizer.c"
 #undef LLVMFuzzerTestOneInput
 #undef must
 
@@ -113,6 +120,19 @@ static void test_fuzz_safetensors(void **state)
     }
 }
 
+static void test_fuzz_tokenizer(void **state)
+{
+    (void)state;
+    static const char *const seeds[] = {WORDPIECE, BPE, GPT2_CONFIG, LLAMA_CONFIG("")};
+    for (int i = 0; i < 4; i++) {
+        bytes b = {0};
+        put_text(&b, seeds[i]);
+        keep_seed("tokenizer", i, b);
+        around_seed(fuzz_tokenizer, b, FILE_INPUTS / 4);
+        bytes_free(&b);
+    }
+}
+
 static int keep_bytes(void *user, const void *data, size_t n)
 {
     put(user, data, n);
@@ -159,9 +179,8 @@ static void test_fuzz_sdpa(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fuzz_files),
-        cmocka_unit_test(test_fuzz_safetensors),
-        cmocka_unit_test(test_fuzz_cache),
+        cmocka_unit_test(test_fuzz_files),     cmocka_unit_test(test_fuzz_safetensors),
+        cmocka_unit_test(test_fuzz_tokenizer), cmocka_unit_test(test_fuzz_cache),
         cmocka_unit_test(test_fuzz_sdpa),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

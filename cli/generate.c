@@ -1,0 +1,216 @@
+/* attn generate: a model goes on with a prompt. The text goes out as it comes, in whole characters;
+ * with --json it comes at the end, with everything that is known about it. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../kit/model/model.h"
+#include "command.h"
+#include "json.h"
+#include "terminal.h"
+
+typedef struct session {
+    const options *o;
+    attn_context *ctx;
+    model *m;
+    model_run *run;
+    kit_tokens prompt;
+    int64_t *id; /* [room]: the prompt's, then what follows */
+    int64_t count, room;
+    char *text; /* of what follows */
+    size_t size, shown, capacity;
+    attn_rng rng;
+    double seconds; /* for all tokens but the first, which waits for the prompt */
+} session;
+
+/* ------------------------------------------------------------------------------------- Text */
+
+static int keep_text(session *s, int64_t id, kit_error *err)
+{
+    size_t length = 0;
+    const char *bytes = kit_tokenizer_bytes(model_tokenizer(s->m), id, &length);
+    if (!bytes) /* the model has more ids than its tokeniser has tokens */
+        return KIT_OK;
+    if (s->size + length + 1 > s->capacity) {
+        const size_t capacity = 2 * (s->size + length) + 64;
+        char *grown = realloc(s->text, capacity);
+        if (!grown)
+            return kit_fail(err, KIT_LIMIT, "out of memory");
+        s->text = grown;
+        s->capacity = capacity;
+    }
+    memcpy(s->text + s->size, bytes, length);
+    s->size += length;
+    s->text[s->size] = 0;
+    return KIT_OK;
+}
+
+/* Bytes of a character that begins with this one; 1 for what begins none. */
+static size_t length_of(unsigned char first)
+{
+    return first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 1;
+}
+
+/* Characters that are whole, or cannot become so. What would move a terminal's cursor is shown as
+ * U+FFFD; `all`: nothing follows. */
+static int show_text(session *s, bool all, kit_error *err)
+{
+    while (s->shown < s->size) {
+        const unsigned char *at = (const unsigned char *)s->text + s->shown;
+        const size_t n = length_of(*at), left = s->size - s->shown;
+        size_t whole = 1;
+        while (whole < n && whole < left && (at[whole] & 0xC0) == 0x80)
+            whole++;
+        if (whole < n && whole == left && !all)
+            break;
+        const bool control = (*at < 0x20 && *at != '\n' && *at != '\t') || *at == 0x7F;
+        if (whole < n || control || (n == 1 && *at >= 0x80))
+            fputs("\xEF\xBF\xBD", stdout);
+        else
+            fwrite(at, 1, n, stdout);
+        s->shown += whole;
+    }
+    if (fflush(stdout) || ferror(stdout))
+        return kit_fail(err, KIT_LIMIT, "standard output: %s", strerror(errno));
+    return KIT_OK;
+}
+
+/* ------------------------------------------------------------------------------------ Beginning */
+
+static int begin_prompt(session *s, const char *text, kit_error *err)
+{
+    const model_sizes *z = model_sizes_of(s->m);
+    int code = kit_tokenizer_encode(&s->prompt, model_tokenizer(s->m), text, NULL, err);
+    if (code)
+        return code;
+    s->count = (int64_t)s->prompt.count;
+    if (!s->count)
+        return kit_fail(err, KIT_USAGE, "the prompt has no token");
+    if (s->count > z->positions)
+        return kit_fail(err, KIT_USAGE,
+                        "the prompt has %" PRId64 " tokens; the model has places for %" PRId64,
+                        s->count, z->positions);
+    s->room = s->count + option_integer(s->o, OPT_generate_tokens);
+    s->room = s->room < z->positions ? s->room : z->positions;
+    s->id = calloc((size_t)s->room + 1, sizeof *s->id);
+    if (!s->id)
+        return kit_fail(err, KIT_LIMIT, "out of memory");
+    for (int64_t i = 0; i < s->count; i++)
+        s->id[i] = s->prompt.token[i].id;
+    return model_run_begin(&s->run, s->m, s->count, s->room, err);
+}
+
+static int begin(session *s, const char *text, kit_error *err)
+{
+    const char *path = option_text(s->o, OPT_generate_model);
+    int code = engine_context(&s->ctx, option_text(s->o, OPT_generate_isa),
+                              (int)option_integer(s->o, OPT_generate_threads), err);
+    if (!code)
+        code = model_open(&s->m, path, s->ctx, err);
+    if (!code && !model_sizes_of(s->m)->causal)
+        code = kit_fail(err, KIT_USAGE, "%s: a %s reads texts; it does not go on with them", path,
+                        model_sizes_of(s->m)->kind);
+    attn_rng_seed(&s->rng, option_seed(s->o, OPT_generate_seed));
+    return code ? code : begin_prompt(s, text, err);
+}
+
+/* --------------------------------------------------------------------------------- The loop */
+
+static int next_token(session *s, int64_t *id, kit_error *err)
+{
+    const float *logits;
+    const int64_t top_k =
+        option_given(s->o, OPT_generate_top_k) ? option_integer(s->o, OPT_generate_top_k) : 0;
+    const int code = model_run_logits(s->run, &logits, err);
+    return code ? code
+                : model_sample(id, logits, model_sizes_of(s->m)->vocabulary,
+                               option_real(s->o, OPT_generate_temperature), top_k, &s->rng, err);
+}
+
+static int go_on(session *s, bool quiet, kit_error *err)
+{
+    double start = 0;
+    int64_t id = 0;
+    int code = model_run_tokens(s->run, s->id, NULL, s->count, NULL, err);
+    while (!code && s->count < s->room && !(code = next_token(s, &id, err))) {
+        start = start > 0 ? start : seconds_now();
+        s->id[s->count++] = id;
+        if (model_ends_with(s->m, id))
+            break;
+        code = keep_text(s, id, err);
+        if (!code && !quiet)
+            code = show_text(s, false, err);
+        if (!code && s->count < s->room)
+            code = model_run_tokens(s->run, &id, NULL, 1, NULL, err);
+    }
+    s->seconds = start > 0 ? seconds_now() - start : 0;
+    return code;
+}
+
+static void put_ids(const char *key, const int64_t *id, int64_t count)
+{
+    printf(",\"%s\":[", key);
+    for (int64_t i = 0; i < count; i++)
+        printf("%s%" PRId64, i ? "," : "", id[i]);
+    putchar(']');
+}
+
+static void put_json(const session *s, const char *prompt, double speed)
+{
+    const int64_t given = (int64_t)s->prompt.count;
+    fputs("{\"schema\":\"attn.generate/1\",\"prompt\":", stdout);
+    json_text(prompt);
+    put_ids("prompt_ids", s->id, given);
+    put_ids("ids", s->id + given, s->count - given);
+    fputs(",\"text\":", stdout);
+    json_text(s->text ? s->text : "");
+    fputs(",\"tokens_per_second\":", stdout);
+    json_number(speed);
+    puts("}");
+}
+
+static int generate(session *s, const char *prompt, kit_error *err)
+{
+    const bool json = option_given(s->o, OPT_generate_json);
+    int code = begin(s, prompt, err);
+    if (code)
+        return code;
+    if (!json)
+        fputs(prompt, stdout);
+    code = go_on(s, json, err);
+    const int64_t made = s->count - (int64_t)s->prompt.count;
+    const double speed = made > 1 && s->seconds > 0 ? (double)(made - 1) / s->seconds : 0;
+    if (code)
+        return code;
+    if (json) {
+        put_json(s, prompt, speed);
+        return KIT_OK;
+    }
+    code = show_text(s, true, err);
+    putchar('\n');
+    if (!code)
+        fprintf(stderr, "%" PRId64 " tokens, %.1f tokens/s\n", made, speed);
+    return code;
+}
+
+int command_generate(const options *o, kit_error *err)
+{
+    session s = {.o = o};
+    if (!o->operand_count)
+        return kit_fail(err, KIT_USAGE,
+                        "a prompt is missing: attn generate --model DIR \"Life is short,\"");
+    if (!option_given(o, OPT_generate_model))
+        return kit_fail(err, KIT_USAGE, "--model DIR is missing");
+    char *prompt = command_join_operands(o, err);
+    const int code = prompt ? generate(&s, prompt, err) : err->code;
+    model_run_end(s.run);
+    model_close(s.m);
+    attn_context_destroy(s.ctx);
+    kit_tokens_free(&s.prompt);
+    free(s.id);
+    free(s.text);
+    free(prompt);
+    return code;
+}

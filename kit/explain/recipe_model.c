@@ -1,0 +1,367 @@
+/* `attn explain --model`: a text through a real model, and one layer's attention step by step. The
+ * model computes everything up to the layer's queries, keys and values; scores, weights and context
+ * are then the engine's, one call a step, as in every other recipe. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "explain_model.h"
+#include "grid.h"
+#include "recipe.h"
+
+#define MAX_TOKENS 4096
+#define MAX_ELEMENTS ((int64_t)1 << 28) /* of a matrix of all heads' scores: 1 GiB */
+enum { TOP = 5 };
+
+typedef struct telling {
+    recipe *r;
+    const explain_model_options *o;
+    const model *m;
+    const model_sizes *s;
+    kit_tokens tokens;
+    model_layer look;
+    int64_t id[TOP]; /* of a decoder: the likeliest next tokens */
+    double probability[TOP];
+    int64_t T, heads; /* heads that are shown */
+} telling;
+
+/* ---------------------------------------------------------------------------------- Running */
+
+static int check(const telling *t)
+{
+    const model_sizes *s = t->s;
+    if (t->o->layer < 1 || t->o->layer > s->layers)
+        return recipe_fail(t->r, KIT_USAGE,
+                           "--layer %" PRId64 ": the model has layers 1 to %" PRId64, t->o->layer,
+                           s->layers);
+    if (t->o->head < 0 || t->o->head > s->heads)
+        return recipe_fail(t->r, KIT_USAGE, "--head %" PRId64 ": the model has heads 1 to %" PRId64,
+                           t->o->head, s->heads);
+    if (t->o->pair && s->causal)
+        return recipe_fail(t->r, KIT_USAGE, "--text-pair is for models that read a pair, as BERT");
+    return t->r->status;
+}
+
+/* The tokens' labels as the trace's words; there is no vocabulary of words. */
+static void label_tokens(const telling *t)
+{
+    kit_words *w = &t->r->trace->words;
+    const size_t n = t->tokens.count;
+    char *block = calloc(n + 1, KIT_TOKEN_LABEL);
+    kit_words_free(w);
+    w->word = calloc(n + 1, sizeof *w->word);
+    w->id = calloc(n + 1, sizeof *w->id);
+    if (!block || !w->word || !w->id) {
+        free(block);
+        recipe_fail(t->r, KIT_LIMIT, "no memory for %zu tokens", n);
+        return;
+    }
+    w->word[0] = block; /* which owns all */
+    for (size_t i = 0; i < n; i++, block += KIT_TOKEN_LABEL) {
+        kit_token_label(block, model_tokenizer(t->m), &t->tokens, i, t->o->text, t->o->pair);
+        w->word[i] = block;
+        w->id[i] = t->tokens.token[i].id;
+    }
+    w->count = n;
+}
+
+static int predict(telling *t, model_run *run)
+{
+    const float *logits;
+    int code = t->s->causal ? model_run_logits(run, &logits, t->r->err) : KIT_OK;
+    const int n = t->s->vocabulary < TOP ? (int)t->s->vocabulary : TOP;
+    if (!code && t->s->causal)
+        code = model_top(t->id, t->probability, n, logits, t->s->vocabulary, t->r->err);
+    return code;
+}
+
+static int run_model(telling *t)
+{
+    model_run *run = NULL;
+    int64_t *ids = calloc(2 * (size_t)t->T + 1, sizeof *ids), *types = ids ? ids + t->T : NULL;
+    int code = ids ? KIT_OK : kit_fail(t->r->err, KIT_LIMIT, "no memory");
+    for (int64_t i = 0; i < t->T && !code; i++) {
+        ids[i] = t->tokens.token[i].id;
+        types[i] = t->tokens.token[i].type;
+    }
+    t->look.layer = t->o->layer - 1;
+    if (!code)
+        code = model_run_begin(&run, t->m, t->T, 0, t->r->err);
+    if (!code)
+        code = model_run_tokens(run, ids, types, t->T, &t->look, t->r->err);
+    if (!code)
+        code = predict(t, run);
+    model_run_end(run);
+    free(ids);
+    return code;
+}
+
+static void prepare(telling *t)
+{
+    recipe *r = t->r;
+    if (check(t) != KIT_OK)
+        return;
+    r->status =
+        kit_tokenizer_encode(&t->tokens, model_tokenizer(t->m), t->o->text, t->o->pair, r->err);
+    t->T = (int64_t)t->tokens.count;
+    t->heads = t->o->head ? 1 : t->s->heads;
+    if (r->status == KIT_OK && t->T > MAX_TOKENS)
+        recipe_fail(r, KIT_LIMIT, "the text has %" PRId64 " tokens; explain shows at most %d", t->T,
+                    MAX_TOKENS);
+    if (r->status == KIT_OK && t->T > 0 && t->heads * t->T > MAX_ELEMENTS / t->T)
+        recipe_fail(r, KIT_LIMIT, "%" PRId64 " tokens and all heads are more than fits; --head N",
+                    t->T);
+    if (r->status == KIT_OK)
+        label_tokens(t);
+    if (r->status == KIT_OK)
+        r->status = run_model(t);
+}
+
+/* ------------------------------------------------------------------------------------ Telling */
+
+/* [T, .] with one head, [H, T, .] with all. */
+#define WITH_HEADS(t, rows, columns)                                                               \
+    (t)->heads > 1 ? 3 : 2,                                                                        \
+        (t)->heads > 1 ? (const int64_t[]){(t)->heads, rows, columns} : (const int64_t[])          \
+    {                                                                                              \
+        rows, columns                                                                              \
+    }
+
+static void tell_tokens(const telling *t)
+{
+    recipe *r = t->r;
+    r->section = "Text to vectors";
+    kit_array ids = recipe_step(r, "token_ids", TRACE_IDS, ATTN_I64, SHAPE(t->T));
+    for (int64_t i = 0; i < t->T && r->status == KIT_OK; i++)
+        ((int64_t *)ids.data)[i] = t->tokens.token[i].id;
+    recipe_say(r, "The text as the model's tokens", "",
+               "%" PRId64 " token%s; ␣ is a space, ## goes on inside a word, [..] and <..> are the "
+               "model's own.",
+               t->T, t->T == 1 ? "" : "s");
+    recipe_word_columns(r);
+    if (t->o->pair) {
+        kit_array types = recipe_step(r, "token_types", TRACE_IDS, ATTN_I64, SHAPE(t->T));
+        for (int64_t i = 0; i < t->T && r->status == KIT_OK; i++)
+            ((int64_t *)types.data)[i] = t->tokens.token[i].type;
+        recipe_say(r, "Which of the two texts", "", "Each has a vector that is added.");
+        recipe_word_columns(r);
+    }
+    recipe_given(r, "embeddings", TRACE_VALUES, ATTN_F32, SHAPE(t->T, t->s->embed),
+                 t->look.input.data);
+    if (t->o->layer == 1)
+        recipe_say(r, "What the first layer is given", "X", "Each token's row of the table%s.",
+                   t->look.normed.data && !t->s->places_added ? "" : ", and its place's added");
+    else
+        recipe_say(r, "What the layer is given", "X",
+                   "What the %" PRId64 " layer%s before made of the tokens.", t->o->layer - 1,
+                   t->o->layer == 2 ? "" : "s");
+    recipe_word_rows(r);
+    if (!t->look.normed.data)
+        return;
+    recipe_given(r, "normed", TRACE_VALUES, ATTN_F32, SHAPE(t->T, t->s->embed),
+                 t->look.normed.data);
+    recipe_say(r, "Brought to one size", "norm(X)", "This model does so before attention.");
+    recipe_word_rows(r);
+}
+
+/* The heads that are shown, of [Hk,T,D]; where heads share keys, each shows them. */
+static kit_array tell_part(const telling *t, const kit_array *from, const char *name,
+                           const char *title, const char *formula, const char *sentence)
+{
+    recipe *r = t->r;
+    const int64_t D = t->s->head_size, group = t->s->heads / (from->data ? from->shape[0] : 1);
+    kit_array out = recipe_step(r, name, TRACE_VALUES, ATTN_F32, WITH_HEADS(t, t->T, D));
+    const size_t bytes = (size_t)(t->T * D) * sizeof(float);
+    for (int64_t h = 0; h < t->heads && r->status == KIT_OK; h++) {
+        const int64_t head = (t->o->head ? t->o->head - 1 : h) / group;
+        memcpy((char *)out.data + (size_t)h * bytes,
+               (const char *)from->data + (size_t)head * bytes, bytes);
+    }
+    recipe_say(r, title, formula, "%s%s", sentence, group > 1 ? " Several heads share these." : "");
+    recipe_word_rows(r);
+    return out;
+}
+
+static kit_array tell_scores(const telling *t, const recipe_attention *a, attn_stage stage,
+                             const char *name, trace_kind kind)
+{
+    recipe *r = t->r;
+    kit_array out = recipe_step(r, name, kind, ATTN_F32, WITH_HEADS(t, t->T, t->T));
+    recipe_scores(r, a, stage, recipe_view(out));
+    recipe_word_rows(r);
+    recipe_word_columns(r);
+    return out;
+}
+
+static void tell_scaling(const telling *t, recipe_attention *a)
+{
+    char formula[64];
+    recipe *r = t->r;
+    const long long D = (long long)t->s->head_size;
+    r->section = "Scores";
+    a->scale = 1;
+    recipe_attention open = *a;
+    open.causal = false;
+    open.mask = NULL;
+    tell_scores(t, &open, ATTN_STAGE_RAW, "scores", TRACE_SCORES);
+    recipe_say(r, "Every token asks, every token answers", "S = Q·Kᵀ",
+               "The more a query and a key point the same way, the higher the score.");
+    recipe_made(r, TRACE_DOT, "queries", "keys", 0);
+    a->scale = open.scale = t->s->scale;
+    tell_scores(t, &open, ATTN_STAGE_RAW, "scaled_scores", TRACE_SCORES);
+    snprintf(formula, sizeof formula, t->s->scale < 1 ? "S / √%lld" : "S", D);
+    recipe_say(r, t->s->scale < 1 ? "Scale" : "No scaling", formula,
+               "A dot product of %lld numbers grows like √%lld = %.4g.", D, D, sqrt((double)D));
+    recipe_made(r, TRACE_SCALE, "scores", NULL, t->s->scale);
+    if (!t->s->causal)
+        return;
+    tell_scores(t, a, ATTN_STAGE_BIASED, "masked_scores", TRACE_SCORES);
+    recipe_say(r, "Hide what comes later", "−∞ where key > query",
+               t->s->window ? "A token sees itself and the %lld before it; e^−∞ is 0."
+                            : "A token sees itself and those before it; e^−∞ is 0.",
+               (long long)t->s->window - 1);
+    recipe_made(r, TRACE_MASK, "scaled_scores", NULL, 0);
+}
+
+static void tell_attention(const telling *t, const recipe_attention *a)
+{
+    recipe *r = t->r;
+    r->section = "Attention";
+    tell_scores(t, a, ATTN_STAGE_WEIGHTS, "weights", TRACE_WEIGHTS);
+    recipe_say(r, "Softmax: each row becomes shares of 1", "A = softmax(S)",
+               "Row asks, column answers.");
+    recipe_made(r, TRACE_SOFTMAX, t->s->causal ? "masked_scores" : "scaled_scores", NULL, 0);
+    kit_array z =
+        recipe_step(r, "context", TRACE_VALUES, ATTN_F32, WITH_HEADS(t, t->T, t->s->head_size));
+    recipe_context(r, a, recipe_view(z));
+    recipe_say(r, "Mix the values by the weights", "Z = A·V",
+               "The new vector of a token: the values of all tokens it sees, by weight.");
+    recipe_made(r, TRACE_MIX, "weights", "values", 0);
+    recipe_word_rows(r);
+}
+
+static void tell_output(const telling *t)
+{
+    recipe *r = t->r;
+    r->section = "Onwards";
+    recipe_given(r, "output", TRACE_VALUES, ATTN_F32, SHAPE(t->T, t->s->embed),
+                 t->look.output.data);
+    recipe_say(r, "What the layer gives", "",
+               "All heads joined and projected, the MLP, and what the layer was given added.");
+    recipe_word_rows(r);
+    if (!t->s->causal || r->status != KIT_OK)
+        return;
+    static const char *const columns[] = {"probability"};
+    const int64_t n = t->s->vocabulary < TOP ? t->s->vocabulary : TOP;
+    char label[TOP][KIT_TOKEN_LABEL];
+    const char *rows[TOP];
+    for (int64_t i = 0; i < n; i++) {
+        kit_tokens one = {&(kit_token){.id = t->id[i], .which = -1}, 1, 1};
+        kit_token_label(label[i], model_tokenizer(t->m), &one, 0, NULL, NULL);
+        rows[i] = label[i];
+    }
+    recipe_given(r, "next_token_ids", TRACE_IDS, ATTN_I64, SHAPE(n), t->id);
+    recipe_say(r, "The likeliest next tokens", "", "After the last layer, likeliest first.");
+    recipe_columns(r, rows, (size_t)n);
+    recipe_given(r, "next_tokens", TRACE_VALUES, ATTN_F64, SHAPE(n, 1), t->probability);
+    recipe_say(r, "Their probabilities", "softmax(logits)", "Of all %lld tokens.",
+               (long long)t->s->vocabulary);
+    recipe_rows(r, rows, (size_t)n);
+    recipe_columns(r, columns, 1);
+}
+
+/* Attention that has nowhere to go collects on one token (Xiao et al. 2023). */
+static void tell_sink(const telling *t)
+{
+    const trace_step *w = t->r->status == KIT_OK ? trace_find(t->r->trace, "weights") : NULL;
+    double most = 0;
+    int64_t where = 0;
+    if (!w || t->T < 4)
+        return;
+    const grid g = grid_of(t->r->trace, w);
+    for (int64_t j = 0; j < g.columns; j++) {
+        double sum = 0;
+        int64_t rows = 0; /* that see it, and others beside */
+        for (int64_t h = 0; h < g.heads; h++)
+            for (int64_t i = t->s->causal ? j + 1 : 0; i < g.rows; i++, rows++)
+                sum += grid_at(&g, h, i, j);
+        if (2 * rows >= g.heads * g.rows && sum / (double)rows > most) {
+            most = sum / (double)rows;
+            where = j;
+        }
+    }
+    if (most > 0.3)
+        recipe_note(t->r, "sink",
+                    "%s takes %.0f %% of the weight on average: usual for a model that has learnt "
+                    "to do nothing by looking there.",
+                    t->r->trace->words.word[where], 100 * most);
+}
+
+/* ------------------------------------------------------------------------------------ The whole */
+
+/* A window as a mask: bool [T,T]. */
+static void make_window(const telling *t, kit_array *mask, attn_tensor *view, recipe_attention *a)
+{
+    recipe *r = t->r;
+    if (!t->s->window || r->status != KIT_OK)
+        return;
+    r->status = kit_array_new(mask, ATTN_BOOL, 2, (const int64_t[]){t->T, t->T}, r->err);
+    for (int64_t i = 0; i < t->T && r->status == KIT_OK; i++)
+        for (int64_t j = 0; j < t->T; j++)
+            ((unsigned char *)mask->data)[i * t->T + j] = j > i - t->s->window;
+    *view = recipe_view(*mask);
+    a->mask = view;
+}
+
+static void tell(telling *t)
+{
+    recipe *r = t->r;
+    kit_array mask = {0};
+    attn_tensor view;
+    tell_tokens(t);
+    r->section = "Three views of each token";
+    kit_array q = tell_part(t, &t->look.q, "queries", "Queries", "Q", "What each token looks for.");
+    kit_array k = tell_part(t, &t->look.k, "keys", "Keys", "K", "What each token can be found by.");
+    kit_array v = tell_part(t, &t->look.v, "values", "Values", "V",
+                            "What each token hands over when it is attended to.");
+    recipe_attention a = {recipe_view(q), recipe_view(k), recipe_view(v), 0, t->s->causal, NULL};
+    make_window(t, &mask, &view, &a);
+    tell_scaling(t, &a);
+    tell_attention(t, &a);
+    tell_output(t);
+    kit_array_free(&mask);
+    if (r->status == KIT_OK)
+        r->status = trace_set_query(r->trace, t->o->query, r->err);
+    recipe_health(r, "weights", &(recipe_advice){0});
+    tell_sink(t);
+    recipe_note(r, "next", "--layer N  --head N|all  --query TOKEN  --full  -o map.svg  --json");
+}
+
+int explain_model(trace *to, const explain_model_options *o, const model *m, kit_error *err)
+{
+    char title[160], heads[48];
+    recipe r = recipe_begin(to, model_context(m), err, NULL, "", "");
+    telling t = {.r = &r, .o = o, .m = m, .s = model_sizes_of(m)};
+    prepare(&t);
+    if (r.status == KIT_OK) {
+        snprintf(heads, sizeof heads, o->head ? "head %lld" : "all %lld heads",
+                 (long long)(o->head ? o->head : t.s->heads));
+        snprintf(title, sizeof title, "%s, layer %lld, %s", t.s->kind, (long long)o->layer, heads);
+        free(to->title);
+        free(to->text);
+        to->title = strdup(title);
+        to->text = strdup(o->text);
+        to->heads = t.heads;
+        recipe_setting(&r, "%s of %lld layers, %lld heads of %lld, d = %lld, %lld tokens, %s",
+                       t.s->kind, (long long)t.s->layers, (long long)t.s->heads,
+                       (long long)t.s->head_size, (long long)t.s->embed, (long long)t.T,
+                       t.s->causal ? "causal mask" : "no mask");
+        if (!to->title || !to->text)
+            recipe_fail(&r, KIT_LIMIT, "no memory");
+        tell(&t);
+    }
+    kit_tokens_free(&t.tokens);
+    model_layer_free(&t.look);
+    return recipe_end(&r);
+}

@@ -1,0 +1,148 @@
+/* Strings and ids, pairs and merges: two tables with open addressing, at most half full. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tokenizer_inner.h"
+
+static uint64_t hash_bytes(const char *bytes, size_t length)
+{
+    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
+    for (size_t i = 0; i < length; i++)
+        h = (h ^ (unsigned char)bytes[i]) * 0x100000001b3u;
+    return h ^ h >> 29;
+}
+
+/* ------------------------------------------------------------------------------- Vocabulary */
+
+/* The slot where the bytes are or would be. */
+static size_t place_of(const text_vocabulary *v, const char *bytes, size_t length)
+{
+    size_t at = hash_bytes(bytes, length) & (v->slots - 1);
+    for (; v->slot[at]; at = (at + 1) & (v->slots - 1)) {
+        const text_entry *e = &v->entry[v->slot[at] - 1];
+        if (e->length == length && memcmp(e->bytes, bytes, length) == 0)
+            break;
+    }
+    return at;
+}
+
+int64_t text_vocabulary_find(const text_vocabulary *v, const char *bytes, size_t length)
+{
+    return v->slots ? (int64_t)v->slot[place_of(v, bytes, length)] - 1 : -1;
+}
+
+static bool grow_slots(text_vocabulary *v)
+{
+    if (v->used * 2 < v->slots)
+        return true;
+    text_vocabulary larger = *v;
+    larger.slots = v->slots ? 2 * v->slots : 1024;
+    larger.slot = calloc(larger.slots, sizeof *larger.slot);
+    if (!larger.slot)
+        return false;
+    for (size_t i = 0; i < v->slots; i++)
+        if (v->slot[i]) {
+            const text_entry *e = &v->entry[v->slot[i] - 1];
+            larger.slot[place_of(&larger, e->bytes, e->length)] = v->slot[i];
+        }
+    free(v->slot);
+    *v = larger;
+    return true;
+}
+
+static bool grow_entries(text_vocabulary *v, int64_t id)
+{
+    if (id >= v->capacity) {
+        int64_t capacity = v->capacity ? v->capacity : 1024;
+        while (capacity <= id)
+            capacity *= 2;
+        text_entry *grown = realloc(v->entry, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return false;
+        memset(grown + v->capacity, 0, (size_t)(capacity - v->capacity) * sizeof *grown);
+        v->entry = grown;
+        v->capacity = capacity;
+    }
+    v->size = id >= v->size ? id + 1 : v->size;
+    return true;
+}
+
+int text_vocabulary_add(text_vocabulary *v, const char *bytes, size_t length, int64_t id,
+                        bool hidden, const char *name, kit_error *err)
+{
+    if (id < 0 || id >= TEXT_IDS)
+        return kit_fail(err, KIT_BAD_FILE,
+                        "%s: token '%.80s' has the id %lld; it must be 0 to %lld", name, bytes,
+                        (long long)id, (long long)TEXT_IDS - 1);
+    if (!grow_entries(v, id) || !grow_slots(v))
+        return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
+    if (v->entry[id].bytes)
+        return kit_fail(err, KIT_BAD_FILE, "%s: two tokens have the id %lld", name, (long long)id);
+    const size_t at = hidden ? 0 : place_of(v, bytes, length);
+    if (!hidden && v->slot[at])
+        return kit_fail(err, KIT_BAD_FILE, "%s: token '%.80s' comes twice", name, bytes);
+    char *copy = malloc(length + 1);
+    if (!copy)
+        return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
+    memcpy(copy, bytes, length);
+    copy[length] = 0;
+    v->entry[id] = (text_entry){copy, length, hidden};
+    if (!hidden) {
+        v->slot[at] = (uint32_t)id + 1;
+        v->used++;
+    }
+    return KIT_OK;
+}
+
+void text_vocabulary_free(text_vocabulary *v)
+{
+    for (int64_t i = 0; i < v->size; i++)
+        free(v->entry[i].bytes);
+    free(v->entry);
+    free(v->slot);
+    *v = (text_vocabulary){0};
+}
+
+/* ----------------------------------------------------------------------------------- Merges */
+
+static size_t merge_place(const text_merges *m, uint32_t left, uint32_t right)
+{
+    uint64_t h = ((uint64_t)left << 32 | right) * 0x9e3779b97f4a7c15u;
+    size_t at = (h ^ h >> 32) & (m->slots - 1);
+    while (m->slot[at].rank != UINT32_MAX &&
+           (m->slot[at].left != left || m->slot[at].right != right))
+        at = (at + 1) & (m->slots - 1);
+    return at;
+}
+
+int text_merges_reserve(text_merges *m, size_t count, const char *name, kit_error *err)
+{
+    size_t slots = 16;
+    while (slots < 2 * count && slots < SIZE_MAX / 4)
+        slots *= 2;
+    m->slot = slots < UINT32_MAX ? malloc(slots * sizeof *m->slot) : NULL;
+    if (!m->slot)
+        return kit_fail(err, KIT_LIMIT, "%s: not enough memory for %zu merges", name, count);
+    memset(m->slot, 0xFF, slots * sizeof *m->slot);
+    m->slots = slots;
+    return KIT_OK;
+}
+
+int text_merges_add(text_merges *m, int64_t left, int64_t right, int64_t made, const char *name,
+                    kit_error *err)
+{
+    const size_t at = merge_place(m, (uint32_t)left, (uint32_t)right);
+    if (m->slot[at].rank != UINT32_MAX)
+        return kit_fail(err, KIT_BAD_FILE, "%s: merge %u is merge %u again", name, m->count + 1,
+                        m->slot[at].rank + 1);
+    m->slot[at] = (text_merge){(uint32_t)left, (uint32_t)right, m->count++, (uint32_t)made};
+    return KIT_OK;
+}
+
+const text_merge *text_merges_find(const text_merges *m, uint32_t left, uint32_t right)
+{
+    if (!m->slots)
+        return NULL;
+    const text_merge *found = &m->slot[merge_place(m, left, right)];
+    return found->rank != UINT32_MAX ? found : NULL;
+}

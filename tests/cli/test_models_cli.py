@@ -1,0 +1,231 @@
+#!/usr/bin/env python3
+"""Real models on the command line: a tiny GPT-2 whose forward pass stands here in NumPy, what attn
+train writes, and folders that lie. tests/peers compares every architecture with transformers."""
+
+import json
+import os
+import unittest
+
+import numpy as np
+
+from cli import CliTest
+from test_safetensors_cli import safetensors
+
+USAGE, BAD_FILE = 2, 3
+E, H, V, LAYERS, PLACES = 8, 2, 13, 2, 16
+WORDS = ["a", "b", "c", "\u0120", "ab", "abc", "\u0120abc", "bc", "\u00c3", "\u00a9", "1", "'", "s"]
+CONFIG = {
+    "model_type": "gpt2", "vocab_size": V, "n_embd": E, "n_layer": LAYERS, "n_head": H,
+    "n_positions": PLACES, "eos_token_id": V - 1,
+}
+TOKENIZER = {
+    "added_tokens": [],
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+    "model": {
+        "type": "BPE", "vocab": {w: i for i, w in enumerate(WORDS)},
+        "merges": ["a b", "ab c", "\u0120 abc", "b c"],
+    },
+}
+
+
+def weights():
+    rng = np.random.default_rng(7)
+    shapes = {"wte.weight": (V, E), "wpe.weight": (PLACES, E), "ln_f.weight": (E,),
+              "ln_f.bias": (E,)}
+    for i in range(LAYERS):
+        for name, shape in {
+            "ln_1.weight": (E,), "ln_1.bias": (E,), "attn.c_attn.weight": (E, 3 * E),
+            "attn.c_attn.bias": (3 * E,), "attn.c_proj.weight": (E, E), "attn.c_proj.bias": (E,),
+            "ln_2.weight": (E,), "ln_2.bias": (E,), "mlp.c_fc.weight": (E, 4 * E),
+            "mlp.c_fc.bias": (4 * E,), "mlp.c_proj.weight": (4 * E, E), "mlp.c_proj.bias": (E,),
+        }.items():
+            shapes["h.%d.%s" % (i, name)] = shape
+    return {k: rng.standard_normal(s).astype("f4") for k, s in shapes.items()}
+
+
+def norm(x, w, stem):
+    y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    return y * w[stem + ".weight"] + w[stem + ".bias"]
+
+
+def softmax(x):
+    y = np.exp(x - x.max(-1, keepdims=True))
+    return y / y.sum(-1, keepdims=True)
+
+
+def forward(w, ids):
+    """GPT-2 in double: each layer's attention, and the probabilities of the next token."""
+    w = {k: v.astype("f8") for k, v in w.items()}
+    T, D, maps = len(ids), E // H, []
+    x = w["wte.weight"][ids] + w["wpe.weight"][:T]
+    for i in range(LAYERS):
+        n = "h.%d." % i
+        qkv = norm(x, w, n + "ln_1") @ w[n + "attn.c_attn.weight"] + w[n + "attn.c_attn.bias"]
+        q, k, v = (qkv[:, j * E : (j + 1) * E].reshape(T, H, D).swapaxes(0, 1) for j in range(3))
+        scores = q @ k.swapaxes(1, 2) / np.sqrt(D)
+        maps.append(softmax(np.where(np.tri(T, dtype=bool), scores, -np.inf)))
+        heads = (maps[-1] @ v).swapaxes(0, 1).reshape(T, E)
+        x = x + heads @ w[n + "attn.c_proj.weight"] + w[n + "attn.c_proj.bias"]
+        y = norm(x, w, n + "ln_2") @ w[n + "mlp.c_fc.weight"] + w[n + "mlp.c_fc.bias"]
+        y = 0.5 * y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
+        x = x + y @ w[n + "mlp.c_proj.weight"] + w[n + "mlp.c_proj.bias"]
+    return maps, softmax(norm(x, w, "ln_f")[-1] @ w["wte.weight"].T)
+
+
+class Models(CliTest):
+    def setUp(self):
+        super().setUp()
+        os.mkdir(self.path("m"))
+        self.weights = weights()
+        self.put()
+
+    def put(self, config=CONFIG, tokenizer=TOKENIZER, tensors=None):
+        self.write("m/config.json", json.dumps(config).encode())
+        self.write("m/tokenizer.json", json.dumps(tokenizer).encode())
+        self.write("m/model.safetensors", safetensors(tensors or self.weights))
+
+    def steps(self, *args):
+        out = json.loads(self.works("explain", "--json", "--model", "m", *args))
+        return out, {
+            s["name"]: np.array(
+                [float(x) for x in s["tensor"]["data"]]).reshape(s["tensor"]["shape"])
+            for s in out["steps"]
+        }
+
+    def test_explain(self):
+        ids = [5, 6, 3, 8, 9, 7]
+        maps, next_tokens = forward(self.weights, ids)
+        for layer in (1, 2):
+            out, step = self.steps("--layer", layer, "abc abc \u00e9bc")
+            self.assertEqual(
+                out["tokens"], ["abc", "\u2423abc", "\u2423", "\u00e9 1/2", "\u00e9 2/2", "bc"])
+            self.assertEqual(step["token_ids"].tolist(), ids)
+            self.assertLess(np.abs(step["weights"] - maps[layer - 1]).max(), 1e-5)
+            self.assertLess(
+                np.abs(step["weights"] @ step["values"] - step["context"]).max(), 1e-5)
+        order = np.argsort(-next_tokens)[:5]
+        self.assertEqual(step["next_token_ids"].tolist(), order.tolist())
+        self.assertLess(np.abs(step["next_tokens"][:, 0] - next_tokens[order]).max(), 1e-5)
+        one = self.steps("--layer", "2", "--head", "2", "abc abc \u00e9bc")[1]["weights"]
+        self.assertLess(np.abs(one - maps[1][1]).max(), 1e-5)
+
+    def test_every_output(self):
+        text = self.works("explain", "--model", "m", "--query", "bc", "-o", "a.svg", "abc bc bc")
+        self.assertIn("gpt2, layer 1, all 2 heads", text)
+        self.assertIn("gpt2", self.bytes("a.svg").decode())
+
+    def test_generate(self):
+        ids = [5, 6]
+        for _ in range(PLACES - len(ids)):
+            ids.append(int(np.argmax(forward(self.weights, ids)[1])))
+            if ids[-1] == CONFIG["eos_token_id"]:
+                break
+        args = ["generate", "--model", "m", "--tokens", "100"]
+        got = json.loads(self.works(*args, "--json", "abc abc"))
+        self.assertEqual(got["schema"], "attn.generate/1")
+        self.assertEqual(got["prompt_ids"] + got["ids"], ids)
+        done = self.attn(*args, "abc abc")
+        self.assertEqual(done.returncode, 0)
+        self.assertRegex(done.stderr.decode(), r"^%d tokens, [0-9.]+ tokens/s\n$" % (len(ids) - 2))
+        self.assertTrue(done.stdout.startswith(b"abc abc"))
+        self.assertEqual(
+            done.stdout.decode().rstrip("\n").replace("\ufffd", ""),
+            ("abc abc" + got["text"]).rstrip("\n").replace("\ufffd", ""))
+
+    def test_a_seed_gives_the_same_text(self):
+        args = ["generate", "--json", "--model", "m", "--temperature", "3", "abc"]
+        texts = {
+            json.dumps(json.loads(self.works(*args, "--seed", seed))["ids"])
+            for seed in (1, 1, 2, 3, 4, 5)
+        }
+        self.assertGreater(len(texts), 2)
+        one, two = (json.loads(self.works(*args, "--seed", "1", "--threads", n)) for n in (1, 2))
+        self.assertEqual(one["ids"], two["ids"])
+
+    def test_what_attn_train_writes(self):
+        self.write("book.txt", "the dog runs. the fox sleeps! ".encode() * 40)
+        self.works("train", "--text", "book.txt", "--length", "16", "--steps", "30", "--mlp",
+                   "--checkpoint", "book.safetensors")
+        out = json.loads(self.works("explain", "--json", "--model", "book.safetensors", "--layer",
+                                    "2", "the fox"))
+        self.assertEqual(out["tokens"], ["t", "h", "e", "\u2423", "f", "o", "x"])
+        got = json.loads(self.attn("generate", "--json", "--model", "book.safetensors", "--tokens",
+                                   "4", "the ").stdout)
+        self.assertEqual(len(got["ids"]), 4)
+        self.fails(USAGE, "explain", "--model", "book.safetensors", "caf\u00e9", says="'c'")
+        self.works("train", "--vocab", "8", "--length", "12", "--steps", "2", "--checkpoint",
+                   "task.safetensors")
+        out = json.loads(self.works("explain", "--json", "--model", "task.safetensors", "a c a"))
+        self.assertEqual(out["tokens"], ["a", "c", "a"])
+
+    # ---------------------------------------------------------------------------------- Errors
+
+    def bad(self, says):
+        self.fails(BAD_FILE, "explain", "--model", "m", "abc", says=says)
+
+    def test_usage(self):
+        m = ["explain", "--model", "m"]
+        self.fails(USAGE, *m, "--layer", "3", "abc", says="layers 1 to 2")
+        self.fails(USAGE, *m, "--head", "3", "abc", says="heads 1 to 2")
+        self.fails(USAGE, *m, "--head", "x", "abc", says="must be all")
+        self.fails(USAGE, *m, "--text-pair", "b", "abc", says="pair")
+        self.fails(USAGE, *m, "--heads", "2", "abc", says="--heads does not go with --model")
+        self.fails(USAGE, *m, "xyz", says="no token for the byte 0x78")
+        self.fails(USAGE, *m, "a" * 17, says="places for 16")
+        self.fails(USAGE, *m, "--query", "zz", "abc bc", says="--query zz")
+        self.fails(USAGE, "explain", "--layer", "2", "abc", says="--layer needs --model")
+        self.fails(USAGE, "generate", "--model", "m", says="a prompt is missing")
+        self.fails(USAGE, "generate", "abc", says="--model DIR is missing")
+
+    def test_missing_files(self):
+        self.fails(BAD_FILE, "explain", "--model", "none", "abc", says="no such model")
+        for name in ("tokenizer.json", "model.safetensors", "config.json"):
+            os.remove(self.path("m/" + name))
+            self.bad("m")
+
+    def test_tensors_that_do_not_fit_the_config(self):
+        for key, value in (("n_layer", 3), ("vocab_size", 14), ("n_embd", 10), ("n_inner", 4)):
+            self.put(config=dict(CONFIG, **{key: value}))
+            self.bad("tensor '")
+        self.put(config=dict(CONFIG, vocab_size=1 << 24, n_embd=1 << 20, n_positions=1 << 26))
+        self.bad("tensor 'wte.weight'")  # shapes of 2^46 bytes take no memory
+        lacking = dict(self.weights)
+        del lacking["h.1.mlp.c_fc.bias"]
+        self.put(tensors=lacking)
+        self.bad("tensor 'h.1.mlp.c_fc.bias' is missing")
+        self.put(tensors=dict(self.weights, **{"ln_f.bias": np.zeros(E, "i8")}))
+        self.bad("must be f32, f16 or bf16")
+
+    def test_truncated_weights(self):
+        whole = self.bytes("m/model.safetensors")
+        for size in (0, 7, 8, 100, len(whole) - 1):
+            self.write("m/model.safetensors", whole[:size])
+            self.bad("model.safetensors")
+
+    def test_index_leads_out_of_the_folder(self):
+        for name in ("../m/x.safetensors", "/etc/passwd", "", "..", 7, "none.safetensors"):
+            self.write("m/model.safetensors.index.json",
+                       json.dumps({"weight_map": {"wte.weight": name}}).encode())
+            self.bad("m")
+
+    def test_hostile_json(self):
+        for name in ("config.json", "tokenizer.json"):
+            good = self.bytes("m/" + name)
+            for data in (b"", b"{", b"\xff", b"[" * 100000, good[:-1], good + b"x", b"null"):
+                self.write("m/" + name, data)
+                self.bad(name)
+            self.write("m/" + name, good)
+
+    def test_tokenizer_larger_than_the_model(self):
+        added = [{"id": 500, "content": "<x>", "normalized": False}]
+        self.put(tokenizer=dict(TOKENIZER, added_tokens=added))
+        self.bad("ids up to 500")
+
+    def test_numbers_that_are_none(self):
+        self.weights["h.0.ln_1.weight"][3] = np.nan
+        self.put()
+        self.fails(5, "generate", "--json", "--model", "m", "abc", says="not numbers")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,274 @@
+"""Tokens against Hugging Face's tokenizers: the same ids, types and places, on texts of every kind.
+The vocabularies are trained here, so that nothing has to be fetched."""
+
+import bisect
+import functools
+import itertools
+import json
+import os
+import random
+import shlex
+import subprocess
+import tempfile
+import unicodedata
+import unittest
+from pathlib import Path
+
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, trainers
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("ATTN_BUILD", ROOT / "build"))
+
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+
+# ------------------------------------------------------------------------------------- Texts
+
+PROSE = """Life is short, eat dessert last. The sky is blue; your journey starts with one step.
+Don't, I'LL, you've, THEY'RE, she'd, it's 1234567 times 0.5 — 3,141.59! "Quotes" (and) [brackets]
+Où est-il? Là-bas, à l'hôtel. Größe, Straße, ÆØÅ, naïve, façade, ĲSSEL, İstanbul, ΣΊΣΥΦΟΣ, ﬁne
+Привет, мир! Ещё ёлка. שלום עולם. مرحبا بالعالم. नमस्ते दुनिया। สวัสดีชาวโลก 안녕하세요 세계
+今天天气很好。東京タワー、ｶﾀｶﾅ。㐀㐁𠀀𠀁 豈 中a文b字 ①②③ ½ ² Ⅷ ٣٤٥ १२३
+😀 👨‍👩‍👧 🇩🇪 🏳️‍🌈 e\u0301 a\u030a\u0323 o\u0323\u0302 \u1e69 q\u0307\u0323 \u0344 ﷽ x\u200dy z\u200cw
+for (int i = 0; i < n; i++) { a[i] += b[i] * 2; }  // C\n\tdef f(x): return x**2\r\n\r\n  \n
+https://example.org/a?b=c&d=%20 user@example.com #tag @name $5.00 €10 £3 50% 1st 2nd
+[CLS] [MASK] <mask> </s> <|endoftext|> ##ing ## [UNK]x <|begin_of_text|>
+"""
+
+SPECIAL = [
+    "", " ", "  ", "\n", "\t", "a", "'", "''", "'s", " 's", "'S", "'\u017f", "\u017f",
+    "don\u2019t", "a\u00a0b", "a\u3000b", "a\u200bb", "\ufeffa", "a\u0085b", "a\u2028b\u2029c",
+    "\u180e", "\x01\x7f", "\ufffd", "\x1c\x1d\x1e\x1f", "a\x0bb\x0cc", "   a", "a   ", " \n ",
+    "a \n b", "\n\n\na", "\r\n\r\n", " \r\n x", "x \r", "...", "!?!?", " !", "a!\n\n\nb",
+    " \u00a0 a", "1", "12", "123", "1234", "12a34", "\u0301", "\u0301\u0323\u0345",
+    "a\u0345\u0301\u0323", "\u1100\u1161\u11a8", "\ud55c\uae00", "\u0130i\u0307", "x" * 99,
+    "x" * 100, "x" * 101, "é" * 100, "e\u0301" * 100, "supercali" * 500, "中" * 150, "\U0010ffff",
+    "\ue000", "\U000e0041", "\u0378", "[MASK]", "a[MASK]b", "[mask]", " <mask> x", "a <mask>",
+    "<|endoftext|>", "x<|endoftext|>y", "<|endoftext|", "a b" * 400, "##ab", "a##b", "\u00ad",
+    "co\u00adop", "ﬀ", "ŉ", "ǰ", "ẞ", "ß", "Ⅷⅷ", "①", "\u0e33", "\u0f73",
+]
+
+
+def texts():
+    """At least 3,000: as written, cut out of prose, mixed from all scripts, random characters."""
+    pick = random.Random(11)
+    everything = list(PROSE + "".join(SPECIAL))
+    blocks = [(0, 0x80), (0x80, 0x250), (0x300, 0x370), (0x370, 0x530), (0x590, 0x700),
+              (0x900, 0xe80), (0x1e00, 0x2070), (0x2070, 0x2c00), (0x3000, 0x3400),
+              (0x4e00, 0x4f00),
+              (0xac00, 0xad00), (0xf900, 0xfb00), (0x1f300, 0x1f700), (0x20000, 0x20080)]
+    out = SPECIAL + PROSE.splitlines() + [PROSE]
+    for _ in range(900):
+        a, n = pick.randrange(len(PROSE)), pick.randrange(1, 60)
+        out.append(PROSE[a : a + n])
+    for _ in range(1200):
+        out.append("".join(pick.choice(everything) for _ in range(pick.randrange(1, 40))))
+    while len(out) < 3400:
+        low, high = pick.choice(blocks)
+        chars = [chr(pick.randrange(low, high)) for _ in range(pick.randrange(1, 20))]
+        chars += pick.choices(["", " ", "\n", "'s", "a", "7"], k=4)
+        pick.shuffle(chars)
+        out.append("".join(chars))
+    return [t.replace("\0", " ") for t in out]
+
+
+# ------------------------------------------------------------------------------- Tokenisers
+
+
+def bert(lower):
+    t = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    t.normalizer = normalizers.BertNormalizer(lowercase=lower)
+    t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    t.train_from_iterator(
+        [PROSE] * 3,
+        trainers.WordPieceTrainer(vocab_size=500, special_tokens=special, show_progress=False),
+    )
+    t.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(s, t.token_to_id(s)) for s in ("[CLS]", "[SEP]")],
+    )
+    return t
+
+
+def byte_level(pre, special, template=None):
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = pre
+    t.decoder = decoders.ByteLevel()
+    t.train_from_iterator(
+        [PROSE] * 3,
+        trainers.BpeTrainer(
+            vocab_size=700,
+            special_tokens=special,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    t.post_processor = template or processors.ByteLevel(trim_offsets=False)
+    return t
+
+
+def gpt2():
+    return byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), ["<|endoftext|>"])
+
+
+def roberta():
+    special = ["<s>", "<pad>", "</s>", "<unk>", AddedToken("<mask>", lstrip=True, special=True)]
+    t = byte_level(pre_tokenizers.ByteLevel(add_prefix_space=True), special)
+    t.post_processor = processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), trim_offsets=False, add_prefix_space=True
+    )
+    return t
+
+
+def split(pattern):
+    special = ["<|begin_of_text|>", "<|endoftext|>"]
+    t = byte_level(
+        pre_tokenizers.Sequence([
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]),
+        special,
+    )
+    t.post_processor = processors.Sequence([
+        processors.ByteLevel(trim_offsets=False),
+        processors.TemplateProcessing(
+            single="<|begin_of_text|> $A",
+            pair="<|begin_of_text|> $A <|begin_of_text|>:1 $B:1",
+            special_tokens=[("<|begin_of_text|>", 0)],
+        ),
+    ])
+    return t
+
+
+# ----------------------------------------------------------------------------------- Running
+
+
+@functools.lru_cache
+def program():
+    flags = subprocess.run(
+        ["pkg-config", "--cflags", "--libs", "jansson", "libutf8proc", "libzip", "cairo"],
+        check=True, capture_output=True, text=True,
+    ).stdout
+    out = BUILD / "tokenize"
+    subprocess.run(
+        ["cc", "-O1", "-o", out, ROOT / "tests/peers/tokenize.c", f"-I{ROOT}/kit",
+         f"-I{ROOT}/include", BUILD / "libattn_kit.a", BUILD / "libattn.a", *shlex.split(flags),
+         "-lm", "-lpthread"],
+        check=True,
+    )
+    return out
+
+
+def ours(folder, pairs):
+    data = b""
+    for a, b in pairs:
+        a, b = a.encode(), None if b is None else b.encode()
+        data += b"%d %d\n" % (len(a), -1 if b is None else len(b)) + a + (b or b"")
+    done = subprocess.run([program(), folder], input=data, capture_output=True, check=True)
+    lines = done.stdout.decode().split("\n")[:-1]
+    assert len(lines) == len(pairs), (len(lines), len(pairs))
+    return [
+        line if line.startswith("!") else
+        [tuple(int(x) for x in token.split(",")) for token in line.split()]
+        for line in lines
+    ]
+
+
+def is_newer(c):
+    """The tables of tokenizers' BERT end with Unicode 8 (2015): punctuation, marks and format
+    characters that came later are letters there. Ours are utf8proc's."""
+    kind = unicodedata.category(c)
+    alone = normalizers.BertNormalizer(lowercase=False, strip_accents=True).normalize_str("a" + c)
+    if kind in ("Mn", "Cf"):
+        return alone != "a"
+    if kind[0] == "P":
+        return len(pre_tokenizers.BertPreTokenizer().pre_tokenize_str("a" + c)) != 2
+    return False
+
+
+@functools.lru_cache
+def without_newer(text):
+    return "".join(c for c in text if not is_newer(c))
+
+
+class Tokens(unittest.TestCase):
+    def compare(self, t, places=True, folder=None, known=str):
+        """places: bytes too. A character that several tokens share has its whole place there.
+        known: takes what the two are known to see differently out of a text."""
+        with tempfile.TemporaryDirectory() as made:
+            if folder is None:
+                t.save(os.path.join(made, "tokenizer.json"))
+            all_texts = [known(text) for text in texts()]
+            pairs = [(a, None) for a in all_texts]
+            pairs += list(zip(all_texts[::7], all_texts[3::7]))
+            found = ours(folder or made, pairs)
+        self.assertGreater(len(pairs), 3400)
+        for (a, b), got in zip(pairs, found):
+            want = t.encode(a) if b is None else t.encode(a, b)
+            self.assertNotIsInstance(got, str, (a, b))
+            self.assertEqual([k[0] for k in got], want.ids, (a, b))
+            self.assertEqual([k[1] for k in got], want.type_ids, (a, b))
+            if places:
+                self.compare_places(a, b, got, want)
+
+    def compare_places(self, a, b, got, want):
+        at = [
+            list(itertools.accumulate((len(c.encode()) for c in text or ""), initial=0))
+            for text in (a, b)
+        ]
+        for k, places, which in zip(got, want.offsets, want.sequence_ids):
+            if which is not None:
+                here = bisect.bisect(at[which], k[3]) - 1, bisect.bisect_left(at[which], k[4])
+                self.assertEqual((k[2], here), (which, places), (a, b, k))
+
+    def test_bert_uncased(self):
+        self.compare(bert(True), places=False, known=without_newer)
+
+    def test_newer_characters_are_few(self):
+        newer = {c for text in texts() for c in text if is_newer(c)}
+        self.assertLess(len(newer), 40)
+        self.assertTrue(all(unicodedata.category(c)[0] in "PMC" for c in newer))
+
+    def test_bert_cased(self):
+        self.compare(bert(False), places=False, known=without_newer)
+
+    def test_gpt2(self):
+        self.compare(gpt2())
+
+    def test_roberta(self):
+        self.compare(roberta(), places=False)
+
+    def test_llama3(self):
+        self.compare(split(LLAMA3))
+
+    def test_qwen2(self):
+        self.compare(split(QWEN2))
+
+    def test_whole_words_before_merges(self):
+        t = json.loads(split(LLAMA3).to_str())
+        t["model"]["ignore_merges"] = True
+        t["model"]["vocab"]["dessert"] = 900
+        t["model"]["vocab"]["Ġis"] = t["model"]["vocab"].get("Ġis", 901)
+        self.compare(Tokenizer.from_str(json.dumps(t)))
+
+    def test_old_files_of_bert(self):
+        t = bert(True)
+        with tempfile.TemporaryDirectory() as folder:
+            t.model.save(folder)
+            self.compare(t, places=False, folder=folder, known=without_newer)
+
+    def test_old_files_of_gpt2(self):
+        t = gpt2()
+        with tempfile.TemporaryDirectory() as folder:
+            t.model.save(folder)
+            self.compare(t, folder=folder)
+
+
+if __name__ == "__main__":
+    unittest.main()
