@@ -50,11 +50,18 @@ static void expect_maxima(check_case *c, const void *mx, const double *st, int n
     check_expect_same(c, "mx", mx, want, c->W, c->W, CHECK_ZERO_ANY);
 }
 
+/* Where scores_few and weights_few have key j of query i, in rows. */
+static int64_t row_place(const check_case *c, int j, int64_t i)
+{
+    return (j / ATTNI_BLOCK * c->kernels->few + i) * ATTNI_BLOCK + j % ATTNI_BLOCK;
+}
+
 /* Both kernels of scores: that of full tiles, and that of a few queries, whose other lanes may hold
  * anything. */
 static void check_scores_of(check_case *c, bool few)
 {
-    int n = some_keys(c), rows = few ? (int)check_between(c, 1, c->kernels->few) : c->W;
+    int n = few && check_chance(c, 40) ? (int)check_between(c, 0, ATTNI_CHUNK) : some_keys(c);
+    int rows = few ? (int)check_between(c, 1, c->kernels->few) : c->W;
     int64_t D = CHECK_PICK(c, sizes);
     ptrdiff_t ld = check_chance(c, 60)   ? (ptrdiff_t)(D + check_between(c, 0, 9))
                    : check_chance(c, 50) ? -(ptrdiff_t)(D + check_between(c, 0, 9))
@@ -72,7 +79,8 @@ static void check_scores_of(check_case *c, bool few)
     const char *halves = check_as_stored(c, memory, span, few, &type);
     const char *k = span > 0 && reach < 0 ? memory + (size_t)far * c->size : memory;
     const char *k_few = halves + (size_t)(k - memory) / c->size * attn_dtype_size(type);
-    void *qt = check_tile(c, D), *st = check_tile(c, n), *mx = check_tile(c, 1);
+    void *qt = check_tile(c, D), *st = check_tile(c, n);
+    char *mx = check_tile(c, few ? ATTNI_BLOCKS : 1);
     check_fill(c, qt, D * c->W, content == CHECK_WILD ? CHECK_PLAIN : content);
 
     double *q = check_copy(c, qt, D * c->W), *want = check_array(c, (int64_t)n * c->W);
@@ -89,23 +97,29 @@ static void check_scores_of(check_case *c, bool few)
             want[j * c->W + i] = sum;
         }
 
-    const int in_rows = few && n <= ATTNI_BLOCK && check_chance(c, 50);
-    void *lines = few ? check_tile(c, ATTNI_BLOCK / c->kernels->lanes * c->kernels->few) : NULL;
+    const int in_rows = few && n <= ATTNI_CHUNK && check_chance(c, 50);
+    void *lines = few ? check_tile(c, ATTNI_CHUNK / c->kernels->lanes * c->kernels->few) : NULL;
     attni_ahead far_away = check_far_away(c), *ahead = check_chance(c, 50) ? &far_away : NULL;
     const attni_soon soon = {check_chance(c, 50) ? k_few : NULL, ld, D}; /* never looked at */
+    void *row = few ? check_tile(c, (D + c->kernels->lanes - 1) / c->kernels->lanes) : NULL;
+    for (int64_t d = 0; few && d < D; d++)
+        check_set(c, row, d, q[d * c->W]);
     if (few)
-        c->kernels->scores_few(in_rows ? lines : st, mx, qt, k_few, ld, type, n, D, rows, in_rows,
-                               &soon);
+        c->kernels->scores_few(in_rows ? lines : st, mx, in_rows && rows == 1 ? row : qt, k_few, ld,
+                               type, n, D, rows, in_rows, &soon);
     else
         c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv, ahead);
     for (int64_t at = 0; in_rows && at < (int64_t)n * c->W; at++)
         if (at % c->W < rows)
-            check_set(c, st, at, check_get(c, lines, at % c->W * ATTNI_BLOCK + at / c->W));
+            check_set(c, st, at, check_get(c, lines, row_place(c, (int)(at / c->W), at % c->W)));
     for (int64_t at = 0; at < (int64_t)n * c->W; at++)
         if (at % c->W >= rows)
             want[at] = check_get(c, st, at);
     check_expect_same(c, "st", st, want, (int64_t)n * c->W, c->W, CHECK_ZERO_ANY);
-    expect_maxima(c, mx, want, n, rows);
+    const int block = in_rows && n > ATTNI_BLOCK ? ATTNI_BLOCK : n;
+    for (int j = 0; j == 0 || j < n; j += block ? block : 1)
+        expect_maxima(c, mx + (size_t)(j / ATTNI_BLOCK * c->W * in_rows) * c->size,
+                      want + (size_t)j * (size_t)c->W, n - j < block ? n - j : block, rows);
     check_expect_intact(c);
     if (few)
         CHECK_BENCH(c, 2.0 * n * (double)D * rows,

@@ -57,7 +57,8 @@ static void fill_weights(check_case *c, void *p, int64_t count, bool careful)
  * anything. */
 static void check_values_of(check_case *c, bool few)
 {
-    int n = (int)check_between(c, 0, ATTNI_BLOCK);
+    const int in_rows = few && check_chance(c, 50);
+    int n = (int)check_between(c, 0, in_rows ? ATTNI_CHUNK : ATTNI_BLOCK);
     int rows = few ? (int)check_between(c, 1, c->kernels->few) : c->W;
     int64_t Dv = CHECK_PICK(c, sizes), count = Dv * c->W;
     ptrdiff_t ld = check_chance(c, 60)   ? (ptrdiff_t)(Dv + check_between(c, 0, 9))
@@ -66,8 +67,8 @@ static void check_values_of(check_case *c, bool few)
     int flags = (int)check_between(c, 0, 3);
     if (!few && check_chance(c, 40))
         flags |= ATTNI_CAREFUL;
-    if (few && !(flags & ATTNI_LAST) && check_chance(c, 50))
-        flags |= ATTNI_TURN;
+    if (few) /* joining is left to others */
+        flags &= ATTNI_FIRST;
     check_content content = check_any_content(c);
     check_describe(c, "n=%d Dv=%" PRId64 " ld=%td rows=%d flags=%d", n, Dv, ld, rows, flags);
     if (few && c->nv != 1)
@@ -102,32 +103,47 @@ static void check_values_of(check_case *c, bool few)
     for (int64_t at = 0; at < count; at++) {
         const int64_t d = at / c->W, i = at % c->W;
         double s = 0;
-        for (int j = 0; j < n && i < rows; j++) {
-            double w = weight[(int64_t)j * c->W + i];
-            if (!(flags & ATTNI_CAREFUL && w < 0))
-                s = check_fma(c, check_get(c, v, j * ld + d), w, s);
+        for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK) { /* a chain for each block */
+            const double before = s;
+            s = 0;
+            for (int u = j; u < n && u < j + ATTNI_BLOCK && i < rows; u++) {
+                double w = weight[(int64_t)u * c->W + i];
+                if (!(flags & ATTNI_CAREFUL && w < 0))
+                    s = check_fma(c, check_get(c, v, u * ld + d), w, s);
+            }
+            if (j > 0 || !(flags & ATTNI_FIRST))
+                s = check_round(c, (j > 0 ? before : want_acc[at]) + s);
         }
-        if (!(flags & ATTNI_FIRST))
-            s = check_round(c, want_acc[at] + s);
         if (flags & ATTNI_LAST)
             want[at] = check_fma(c, want[at], check_get(c, factors, i),
                                  check_round(c, s * check_get(c, factors, c->W + i)));
         else
             want_acc[at] = s;
     }
-    const int in_rows = few && n <= ATTNI_BLOCK && check_chance(c, 50);
-    void *lines = few ? check_tile(c, ATTNI_BLOCK / c->kernels->lanes * c->kernels->few) : NULL;
-    for (int64_t at = 0; in_rows && at < (int64_t)n * c->W; at++)
+    void *lines = few ? check_tile(c, ATTNI_CHUNK / c->kernels->lanes * c->kernels->few) : NULL;
+    for (int64_t at = 0; in_rows && at < (int64_t)n * c->W; at++) {
+        const int64_t j = at / c->W, block = j / ATTNI_BLOCK * c->kernels->few;
         if (at % c->W < c->kernels->few)
-            check_set(c, lines, at % c->W * ATTNI_BLOCK + at / c->W, weight[at]);
+            check_set(c, lines, (block + at % c->W) * ATTNI_BLOCK + j % ATTNI_BLOCK, weight[at]);
+    }
+    void *l = check_tile(c, 1);
+    check_fill(c, l, c->W, CHECK_PLAIN);
+    double *want_l = check_copy(c, l, c->W);
+    for (int i = 0; in_rows && i < rows; i++)
+        for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK) {
+            double sum = 0;
+            for (int u = j; u < n && u < j + ATTNI_BLOCK; u++)
+                sum = check_round(c, sum + weight[(int64_t)u * c->W + i]);
+            want_l[i] = check_round(c, want_l[i] + sum);
+        }
     attni_ahead far_away = check_far_away(c), *ahead = check_chance(c, 50) ? &far_away : NULL;
     const attni_soon soon = {check_chance(c, 50) ? v_few : NULL, ld, Dv}; /* never looked at */
     if (few)
-        c->kernels->values_few(sums, acc, total, factors, v_few, ld, type, in_rows ? lines : p,
-                               in_rows, n, Dv, rows, flags, &soon);
+        c->kernels->values_few(sums, l, v_few, ld, type, in_rows ? lines : p, in_rows, n, Dv, rows,
+                               flags, &soon);
     else
         c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags, ahead);
-    if (few && !(flags & (ATTNI_LAST | ATTNI_TURN))) /* they are where the next block finds them */
+    if (few) /* they are where the next block finds them */
         for (int64_t at = 0; at < count; at++)
             if (at % c->W < rows)
                 check_set(c, acc, at, check_get(c, sums, at % c->W * width + at / c->W));
@@ -137,12 +153,14 @@ static void check_values_of(check_case *c, bool few)
             want_acc[at] = check_get(c, acc, at);
         }
     check_expect_same(c, "total", total, want, count, c->W, CHECK_ZERO_ANY);
+    check_expect_same(c, "l", l, want_l, c->W, c->W, CHECK_ZERO_ANY);
     check_expect_same(c, "acc", acc, want_acc, count, c->W, CHECK_ZERO_ANY);
     check_expect_intact(c);
     if (few)
         CHECK_BENCH(c, 2.0 * n * (double)Dv * rows,
-                    c->kernels->values_few(sums, acc, total, factors, v_few, ld, type, p, 0, n, Dv,
-                                           rows, flags, &soon));
+                    c->kernels->values_few(sums, l, v_few, ld, type, p, 0,
+                                           n < ATTNI_BLOCK ? n : ATTNI_BLOCK, Dv, rows, flags,
+                                           &soon));
     else
         CHECK_BENCH(c, 2.0 * n * (double)count,
                     c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags, ahead));

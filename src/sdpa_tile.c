@@ -23,15 +23,15 @@
 #include <math.h>
 #include <string.h>
 
-typedef enum sweep_mode { FAST, CAREFUL } sweep_mode;
-
 /* ------------------------------------------------------------------------------------ scratch */
 
-/* Dv, rounded up to whole vectors */
-static size_t sums_width(const attni_plan *p)
+/* Bytes of R that `few` queries take in a row of st that holds a weight of each: st is a row per
+ * query there, and if blocks are scored one after the other, there is one for each block. */
+static size_t st_line(const attni_plan *p)
 {
-    const size_t lanes = (size_t)p->kernels->lanes;
-    return ((size_t)p->Dv + lanes - 1) / lanes * lanes;
+    const size_t line = (size_t)(p->nv * p->kernels->lanes) * p->real;
+    const size_t few = ATTNI_BLOCKS * (size_t)p->kernels->few * p->real;
+    return p->S > ATTNI_BLOCK && few > line ? few : line;
 }
 
 static void carve_partial(const attni_plan *p, attni_partial *x, attni_layout *layout, size_t line)
@@ -57,11 +57,13 @@ static void carve(attni_worker *w, attni_layout *layout)
             x->c = x->top + line;
     }
     carve_partial(p, &w->chunk, layout, line);
-    w->sums = attni_layout_take(layout, (size_t)p->kernels->few * p->real, sums_width(p));
-    w->st = attni_layout_take(layout, ATTNI_BLOCK, line);
-    w->mx = attni_layout_take(layout, 4, line);
+    w->sums = attni_layout_take(layout, (size_t)p->kernels->few * p->real, attni_sums_width(p));
+    w->totals = attni_layout_take(layout, (size_t)p->kernels->few * p->real, attni_sums_width(p));
+    w->st = attni_layout_take(layout, ATTNI_BLOCK, st_line(p));
+    w->q_row = attni_layout_take(layout, (D * p->real + line - 1) / line, line);
+    w->mx = attni_layout_take(layout, 2 * ATTNI_BLOCKS + 2, line);
     if (w->mx)
-        w->a = w->mx + line, w->factors = w->a + line;
+        w->a = w->mx + ATTNI_BLOCKS * line, w->factors = w->a + ATTNI_BLOCKS * line;
     const size_t keys = p->tiles > 1 ? ATTNI_CHUNK : ATTNI_BLOCK;
     if (!p->k_in_place)
         w->k = attni_layout_take(layout, keys * p->real, D);
@@ -94,24 +96,14 @@ static size_t tile_partial_bytes(const attni_plan *plan)
 
 /* --------------------------------------------------------------------------------- one tile */
 
-static void fill_lanes(const attni_plan *p, char *array, double x, int n)
-{
-    if (p->real == sizeof(float))
-        for (int i = 0; i < n; i++)
-            ((float *)array)[i] = (float)x;
-    else
-        for (int i = 0; i < n; i++)
-            ((double *)array)[i] = x;
-}
-
 void attni_tile_clear(const attni_plan *p, attni_tile *t)
 {
     memset(t->total, 0, (size_t)p->Dv * (size_t)t->W * p->real);
     memset(t->l, 0, (size_t)t->W * p->real);
-    fill_lanes(p, t->m, -(double)INFINITY, t->W);
-    fill_lanes(p, t->m_first, -(double)INFINITY, t->W);
-    fill_lanes(p, t->top, -(double)INFINITY, t->W);
-    fill_lanes(p, t->c, p->c, t->W);
+    attni_fill_lanes(p, t->m, -(double)INFINITY, t->W);
+    attni_fill_lanes(p, t->m_first, -(double)INFINITY, t->W);
+    attni_fill_lanes(p, t->top, -(double)INFINITY, t->W);
+    attni_fill_lanes(p, t->c, p->c, t->W);
 }
 
 void attni_convert_rows(const attni_plan *p, char *to, const char *from, ptrdiff_t ld,
@@ -150,6 +142,13 @@ static void load_queries(attni_worker *w, attni_tile *t)
         ldq = (ptrdiff_t)p->D;
     }
     p->kernels->pack(t->qt, from, ldq, t->rows, p->D, p->power, t->nv);
+    if (t->rows > 1 || !attni_tile_few(p, t))
+        return;
+    for (int64_t d = 0; d < p->D; d += t->W) { /* a row is a column of W single components */
+        const size_t at = (size_t)d * p->real;
+        p->kernels->pack(w->q_row + at, from + at, 1, p->D - d < t->W ? (int)(p->D - d) : t->W, 1,
+                         p->power, t->nv);
+    }
 }
 
 /* ------------------------------------------------------------------------------ keys and values */
@@ -199,30 +198,13 @@ const char *attni_tile_rows(const attni_worker *w, bool values, int64_t j, ptrdi
 
 /* ------------------------------------------------------------------------------------- blocks */
 
-/* Are the tile's queries so few, and keys so many, that lanes are better filled with keys and with
- * components? */
-static bool few(const attni_plan *p, const attni_tile *t)
+attni_soon attni_tile_soon(const attni_worker *w, const attni_tile *tile, bool values, int64_t j)
 {
-    return t->nv == 1 && t->rows <= p->kernels->few &&
-           t->span.any1 - t->span.any0 >= p->kernels->lanes;
-}
-
-/* Then halves need no conversion. */
-static bool reads_halves(const attni_plan *p, const attni_tile *t, sweep_mode mode)
-{
-    const attn_tensor *k = &p->args.k, *v = &p->args.v;
-    return mode == FAST && p->tiles == 1 && p->kernels->halves && few(p, t) &&
-           (k->dtype == ATTN_BF16 || k->dtype == ATTN_F16) && k->stride[3] == 1 &&
-           v->stride[3] == 1;
-}
-
-/* Rows j .. of keys or values, if the tile sees some and they are read where they lie; else any
- * address. */
-static attni_soon soon_rows(const attni_worker *w, const attni_tile *tile, const attn_tensor *t,
-                            bool in_place, int64_t j)
-{
+    const attni_plan *p = w->plan;
+    const attn_tensor *t = values ? &p->args.v : &p->args.k;
     attni_soon soon = {w->st, 0, 0};
-    if ((in_place || w->as_stored) && j < tile->span.any1 && t->shape[3] > 0) {
+    if (((values ? p->v_in_place : p->k_in_place) || w->as_stored) && j < tile->span.any1 &&
+        t->shape[3] > 0) {
         const ptrdiff_t size = (ptrdiff_t)attn_dtype_size(t->dtype);
         soon = (attni_soon){attni_stored_row(w->view, t, j), (ptrdiff_t)t->stride[2] * size,
                             t->shape[3] * size};
@@ -230,7 +212,7 @@ static attni_soon soon_rows(const attni_worker *w, const attni_tile *tile, const
     return soon;
 }
 
-static attn_dtype block_dtype(const attni_worker *w)
+attn_dtype attni_tile_dtype(const attni_worker *w)
 {
     return w->as_stored ? w->plan->args.k.dtype : w->plan->real_dtype;
 }
@@ -241,10 +223,11 @@ void attni_tile_products(attni_worker *w, const attni_tile *t, int64_t j0, int n
     const attni_kernels *kernels = p->kernels;
     ptrdiff_t ld;
     const char *k = attni_tile_rows(w, false, j0, &ld);
-    if (few(p, t)) {
-        const attni_soon values = soon_rows(w, t, &p->args.v, p->v_in_place, j0);
-        kernels->scores_few(w->st, w->mx, t->qt, k, ld, block_dtype(w), n, p->D, t->rows,
-                            w->in_rows, &values);
+    if (attni_tile_few(p, t)) {
+        const attni_soon soon = attni_tile_soon(w, t, false, j0 + n);
+        const char *q = t->rows == 1 && w->in_rows ? w->q_row : t->qt;
+        kernels->scores_few(w->st, w->mx, q, k, ld, attni_tile_dtype(w), n, p->D, t->rows,
+                            w->in_rows, &soon);
     } else
         kernels->scores(w->st, w->mx, t->qt, k, ld, n, p->D, t->nv, attni_ahead_now(w));
 }
@@ -281,119 +264,7 @@ void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, 
     attni_tile_biases(w, t, j0, n, visible, stage);
 }
 
-static void rescale_sums(attni_worker *w, const attni_tile *t)
-{
-    const attni_plan *p = w->plan;
-    for (int i = 0; i < t->rows; i++) {
-        fill_lanes(p, w->factors, attni_lane(p, w->a, i), t->W);
-        p->kernels->rescale(w->sums + (size_t)i * sums_width(p) * p->real,
-                            (int64_t)sums_width(p) / p->kernels->lanes, w->factors, 1);
-    }
-}
-
-/* The weights of w->st. `flags` are values()'s, and those of weights(). */
-static void weigh_block(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
-                        int flags)
-{
-    const attni_plan *p = w->plan;
-    const attni_kernels *kernels = p->kernels;
-    if (kernels->raise(x->m, w->a, x->top, w->mx, t->c, t->nv) && !(flags & ATTNI_FIRST)) {
-        kernels->rescale(x->l, 1, w->a, t->nv);
-        if (few(p, t) && !(flags & ATTNI_CAREFUL))
-            rescale_sums(w, t);
-        else
-            kernels->rescale(x->acc, p->Dv, w->a, t->nv);
-    }
-    if (w->in_rows)
-        kernels->weights_few(w->st, x->l, w->st, t->c, x->m, n, t->rows);
-    else
-        kernels->weights(w->st, x->l, w->st, t->c, x->m, n, t->nv, flags);
-    if (p->args.dropout > 0)
-        kernels->drop(w->st, w->st, n, p->args.dropout_seed, p->drop_threshold,
-                      (uint64_t)(w->view->b * p->H + w->view->h),
-                      (uint64_t)(w->view->i_base + t->i0), (uint64_t)(w->view->j_base + j0),
-                      1 / (1 - p->args.dropout), t->nv);
-}
-
-static void add_values(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
-                       int flags)
-{
-    const attni_plan *p = w->plan;
-    ptrdiff_t ld;
-    const char *v = attni_tile_rows(w, true, j0, &ld);
-    if (few(p, t) && !(flags & ATTNI_CAREFUL)) {
-        const attni_soon keys = soon_rows(w, t, &p->args.k, p->k_in_place, j0 + ATTNI_BLOCK);
-        p->kernels->values_few(w->sums, x->acc, t->total, w->factors, v, ld, block_dtype(w), w->st,
-                               w->in_rows, n, p->Dv, t->rows, flags, &keys);
-    } else
-        p->kernels->values(x->acc, t->total, w->factors, v, ld, w->st, n, p->Dv, t->nv, flags,
-                           attni_ahead_now(w));
-}
-
-/* What the tile sees of keys j0 .. j0+n-1, one chunk. Returns the last block that it sees, as a
- * distance from j0, or -1. */
-static int classify_chunk(const attni_worker *w, const attni_tile *t, int64_t j0, int n,
-                          attni_class class[ATTNI_CHUNK / ATTNI_BLOCK])
-{
-    int last = -1;
-    for (int r = 0; r < n; r += ATTNI_BLOCK) {
-        const int end = r + ATTNI_BLOCK < n ? r + ATTNI_BLOCK : n;
-        attni_class *c = &class[r / ATTNI_BLOCK];
-        *c = attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->per_head, j0 + r, j0 + end);
-        if (*c != ATTNI_EMPTY)
-            last = r;
-    }
-    return last;
-}
-
-/* One chunk for one tile, into x; with `joins`, it then joins the tile. False: nothing was seen,
- * and x is not filled. */
-static bool sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
-                        sweep_mode mode, bool joins)
-{
-    const attni_plan *p = w->plan;
-    attni_class class[ATTNI_CHUNK / ATTNI_BLOCK];
-    const int last = classify_chunk(w, t, j0, n, class);
-    if (last < 0)
-        return false;
-    memset(x->l, 0, (size_t)t->W * p->real);
-    memcpy(x->m, t->m_first, (size_t)t->W * p->real);
-    memcpy(x->top, t->top, (size_t)t->W * p->real);
-    int flags = ATTNI_FIRST | (mode == FAST ? 0 : ATTNI_CAREFUL);
-    for (int r = 0; r <= last; r += ATTNI_BLOCK) {
-        const attni_class visible = class[r / ATTNI_BLOCK];
-        if (visible == ATTNI_EMPTY)
-            continue;
-        /* keys before the first and past the last visible one are cut off; they would add 0 */
-        const int64_t from = t->span.any0 > j0 + r ? t->span.any0 : j0 + r;
-        int64_t end = r + ATTNI_BLOCK < n ? j0 + r + ATTNI_BLOCK : j0 + n;
-        if (t->span.any1 < end)
-            end = t->span.any1;
-        const int block = (int)(end - from);
-        w->as_stored = reads_halves(p, t, mode);
-        w->in_rows = few(p, t) && mode == FAST && visible == ATTNI_FULL && !p->natural &&
-                     p->args.dropout == 0;
-        if (p->tiles == 1 && !w->as_stored)
-            attni_tile_load(w, from, block, true);
-        attni_mask_fetch(&w->ahead);
-        attni_tile_scores(w, t, from, block, visible, ATTN_STAGE_BIASED);
-        attni_mask_fetch(&w->ahead);
-        flags |= visible == ATTNI_FULL ? 0 : ATTNI_MASKED;
-        weigh_block(w, t, x, from, block, flags);
-        if (r == last && joins)
-            p->kernels->join(t->m, t->l, w->factors, x->m, x->l, t->nv);
-        if (r == last)
-            flags |= joins ? ATTNI_LAST : ATTNI_TURN;
-        attni_mask_fetch(&w->ahead);
-        add_values(w, t, x, from, block, flags);
-        flags &= ~(ATTNI_FIRST | ATTNI_MASKED);
-    }
-    if (joins)
-        memcpy(t->top, x->top, (size_t)t->W * p->real);
-    return true;
-}
-
-static void sweep(attni_worker *w, attni_tile *tiles, int count, sweep_mode mode)
+static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mode)
 {
     int64_t begin = INT64_MAX, end = 0;
     for (int t = 0; t < count; t++) {
@@ -403,20 +274,27 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, sweep_mode mode
             end = tiles[t].span.any1;
     }
     begin -= begin % ATTNI_CHUNK;
+    const attni_tile *last = &tiles[count - 1]; /* the others are full */
+    const bool totals = attni_tile_few(w->plan, last) && mode == ATTNI_FAST;
+    if (totals)
+        memset(w->totals, 0,
+               (size_t)w->plan->kernels->few * attni_sums_width(w->plan) * w->plan->real);
     for (int64_t j0 = begin; j0 < end; j0 += ATTNI_CHUNK) {
         const int n = end - j0 < ATTNI_CHUNK ? (int)(end - j0) : ATTNI_CHUNK;
         if (w->plan->tiles > 1)
             attni_tile_load(w, j0, n, true);
-        if (w->plan->far && !few(w->plan, &tiles[0]))
+        if (w->plan->far && !attni_tile_few(w->plan, &tiles[0]))
             attni_look_ahead(w, count, j0 + ATTNI_CHUNK, end);
         for (int t = 0; t < count; t++) {
             const attni_tile *next = t + 1 < count ? &tiles[t + 1] : &tiles[0];
             const int64_t from = t + 1 < count ? j0 : j0 + ATTNI_CHUNK;
             w->ahead = attni_mask_ahead(w->view, next->i0, next->per_head, from, end - from);
             if (tiles[t].span.any0 < j0 + n && tiles[t].span.any1 > j0)
-                sweep_chunk(w, &tiles[t], &w->chunk, j0, n, mode, true);
+                attni_tile_sweep_chunk(w, &tiles[t], &w->chunk, j0, n, mode, true);
         }
     }
+    if (totals)
+        attni_turn_sums(w, last, last->total, w->totals);
 }
 
 /* ---------------------------------------------------------------------------------- the task */
@@ -452,10 +330,10 @@ static void finish_tile(attni_worker *w, attni_tile *t)
 {
     if (attni_tile_finish(w, t)) {
         attni_tile_clear(w->plan, t);
-        sweep(w, t, 1, CAREFUL);
+        sweep(w, t, 1, ATTNI_AGAIN);
         if (attni_tile_finish(w, t)) {
             attni_tile_move_exponents(w, t);
-            sweep(w, t, 1, CAREFUL);
+            sweep(w, t, 1, ATTNI_AGAIN);
             attni_tile_finish(w, t);
         }
     }
@@ -477,7 +355,7 @@ static void tile_task(const attni_plan *plan, const attni_task *task, const attn
         attni_tile_clear(plan, t);
         done += t->per_head;
     }
-    sweep(&w, w.tiles, count, FAST);
+    sweep(&w, w.tiles, count, ATTNI_FAST);
     for (int i = 0; i < count; i++)
         finish_tile(&w, &w.tiles[i]);
 }
@@ -512,7 +390,8 @@ static void tile_part(const attni_plan *plan, const attni_view *view, int64_t i0
         attni_partial x = partial_of(plan, partials, chunk);
         const int64_t j0 = chunk * ATTNI_CHUNK, left = t->span.any1 - j0;
         const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
-        if (n <= 0 || t->span.any0 >= j0 + n || !sweep_chunk(&w, t, &x, j0, n, FAST, false))
+        if (n <= 0 || t->span.any0 >= j0 + n ||
+            !attni_tile_sweep_chunk(&w, t, &x, j0, n, ATTNI_FAST, false))
             attni_set_lane(plan, x.l, 0, -1); /* no sum of weights: nothing was seen */
     }
 }

@@ -34,9 +34,11 @@ typedef struct attni_worker {
     const attni_plan *plan;
     const attni_view *view;
     attni_partial chunk;    /* the running one */
-    char *sums;             /* [few][Dv] its weighted values, of a tile of a few queries */
-    char *st;               /* [block][W] */
-    char *mx, *a;           /* [W] each */
+    char *sums;             /* [few][Dv] its weighted values, of a tile of a few queries, ... */
+    char *totals;           /* [few][Dv] ... and those of all before it, until all is swept */
+    char *st;               /* [block][W]; of few queries up to [ATTNI_BLOCKS][few][block] */
+    char *q_row;            /* [D] the query of a tile of one, times power */
+    char *mx, *a;           /* [ATTNI_BLOCKS][W]; mostly only the first row */
     char *factors;          /* [2][W], of join() */
     char *k, *v;            /* [chunk][D], [chunk][Dv]: converted keys and values */
     int64_t loaded;         /* the key that the first row of both is */
@@ -49,7 +51,7 @@ typedef struct attni_worker {
     const attni_task *next; /* or NULL */
     int soons, soon_at;     /* regions in `soon`, and which one is asked for */
     attni_tile tiles[ATTNI_TILES]; /* all before it begins as 0 */
-    attni_ahead soon[2 + 2 * ATTNI_CHUNK / ATTNI_BLOCK];
+    attni_ahead soon[2 + 2 * ATTNI_BLOCKS];
 } attni_worker;
 
 /* --------------------------------------------------------------------------- lanes, either type */
@@ -76,6 +78,27 @@ static inline char *attni_lane_row(const attni_worker *w, const attni_tile *tile
                     w->view->i_base + tile->i0 + i % tile->per_head, column);
 }
 
+static inline void attni_fill_lanes(const attni_plan *p, char *array, double x, int n)
+{
+    for (int i = 0; i < n; i++)
+        attni_set_lane(p, array, i, x);
+}
+
+/* Dv, rounded up to whole vectors. */
+static inline size_t attni_sums_width(const attni_plan *p)
+{
+    const size_t lanes = (size_t)p->kernels->lanes;
+    return ((size_t)p->Dv + lanes - 1) / lanes * lanes;
+}
+
+/* Are the tile's queries so few, and keys so many, that lanes are better filled with keys and with
+ * components? */
+static inline bool attni_tile_few(const attni_plan *p, const attni_tile *t)
+{
+    return t->nv == 1 && t->rows <= p->kernels->few &&
+           t->span.any1 - t->span.any0 >= p->kernels->lanes;
+}
+
 void attni_tile_clear(const attni_plan *p, attni_tile *t);
 
 /* Makes keys j0 .. j0+n-1 (at most a chunk) and, if wanted, their values readable as R. j counts
@@ -89,6 +112,13 @@ void attni_convert_rows(const attni_plan *p, char *to, const char *from, ptrdiff
 /* The rows of keys, or of values, from j on, as attni_tile_load made them readable (or as halves,
  * if w->as_stored), and how far apart they lie. */
 const char *attni_tile_rows(const attni_worker *w, bool values, int64_t j, ptrdiff_t *ld);
+
+/* Their type. */
+attn_dtype attni_tile_dtype(const attni_worker *w);
+
+/* Rows j .. of keys or values, if the tile sees some and they are read where they lie; else any
+ * address. */
+attni_soon attni_tile_soon(const attni_worker *w, const attni_tile *t, bool values, int64_t j);
 
 /* The same as attni_tile_scores in two steps: q . k; then all that follows up to `stage`. */
 void attni_tile_products(attni_worker *w, const attni_tile *t, int64_t j0, int n);
@@ -107,6 +137,18 @@ void attni_look_ahead(attni_worker *w, int count, int64_t j, int64_t end);
 
 /* What to ask for in the next operation, or NULL. */
 attni_ahead *attni_ahead_now(attni_worker *w);
+
+/* ------------------------------------------------------------------------------- sdpa_chunk.c */
+
+typedef enum attni_sweep { ATTNI_FAST, ATTNI_AGAIN } attni_sweep; /* again: CAREFUL */
+
+/* One chunk, keys j0 .. j0+n-1, for one tile, into x; with `joins`, it then joins the tile, or, of a
+ * few queries in the fast sweep, w->totals. False: nothing was seen, and x is not filled. */
+bool attni_tile_sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
+                            attni_sweep mode, bool joins);
+
+/* Rows of sums of a few queries into lanes, [Dv][W], exactly. */
+void attni_turn_sums(const attni_worker *w, const attni_tile *t, char *to, const char *rows);
 
 /* ------------------------------------------------------------------------------ sdpa_result.c */
 

@@ -219,12 +219,13 @@ INLINE void score_few_keys(float *st, const attni_bf16 *q, const char *k, ptrdif
         UNROLL for (int r = 0; r < 16; r++) s[g][r] = _mm512_setzero_ps();
     }
     for (int d = 0; d < runs; d++, q += OPERAND, k += 64) {
-        UNROLL for (int c = 0; c < 16; c += V_COLUMNS)
+        UNROLL for (int g = 0; g < groups; g++)
         {
-            UNROLL for (int g = 0; g < groups; g++)
+            const v_rows rows = v_rows_at(k + g * 16 * ldk, ldk);
+            UNROLL for (int c = 0; c < 16; c += V_COLUMNS)
             {
                 __m512 kt[V_COLUMNS];
-                v_load_transposed(kt, k + g * 16 * ldk + 4 * c, ldk);
+                v_load_transposed(kt, &rows, 4 * c);
                 UNROLL for (int i = 0; i < V_COLUMNS; i++) FOR_R s[g][r] =
                     dot(s[g][r], as_bits(kt[i]), pair_at(q + (c + i) * 32 + 2 * r));
                 ask_lines(next, V_COLUMNS);

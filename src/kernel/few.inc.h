@@ -92,67 +92,93 @@ static void op_narrow(void *to_, attn_dtype dtype, const void *from_, int64_t n)
 
 #ifndef V_COLUMNS
 #define V_COLUMNS V_LANES
-V_INLINE void v_load_transposed(vec r[V_LANES], const char *p, ptrdiff_t bytes)
+typedef struct v_rows {
+    const char *p;
+    ptrdiff_t bytes;
+} v_rows;
+V_INLINE v_rows v_rows_at(const char *p, ptrdiff_t bytes) { return (v_rows){p, bytes}; }
+V_INLINE void v_load_transposed(vec r[V_LANES], const v_rows *rows, int at)
 {
-    UNROLL for (int j = 0; j < V_LANES; j++) r[j] = v_loadu((const R_any *)(p + j * bytes));
+    UNROLL for (int j = 0; j < V_LANES; j++) r[j] =
+        v_loadu((const R_any *)(rows->p + j * rows->bytes + at));
     v_transpose(r);
 }
 #endif
 
 /* Rows that are read next, asked for in the order of memory and spread over the arithmetic. Asked
  * for line by line down the rows, as the transposes read them, they would come in an order that no
- * prefetcher likes (22 GB/s of 36 on a Zen 5), and all at once memory would idle meanwhile (14).
+ * prefetcher likes (22 GB/s of 36 on a Zen 5). A core with all its line buffers in use forgets what
+ * it is asked for: so one line at a time, between two multiplications (keys alone: 37 GB/s of 40;
+ * four at a time 34).
  *
- * One query passes over a block once, and half a block ahead stays in the first cache (27 GB/s, f32
- * and D = 128; a whole block ahead 19). More queries pass over values several times, so that a
- * block should be there before: keys ask for values, and values for the next keys (22; else 16). */
+ * One query passes over a block once, and half a block ahead stays in the first cache (f32 and
+ * D = 128: 16 KB; 8 KB and 32 KB are 15 % slower). More queries pass over values several times, so
+ * that a block should be there before. */
 typedef struct ahead {
-    uintptr_t row;   /* an address, not a pointer: it may be anywhere */
-    ptrdiff_t bytes; /* from row to row */
-    int64_t at, n;   /* bytes of a row: asked for, in all */
-    int64_t left;    /* bytes until it goes on with ... */
+    uintptr_t line, end; /* the next one, and the end of its row: addresses, not pointers, since
+                          * they may be anywhere */
+    ptrdiff_t bytes;     /* from row to row */
+    int64_t n;           /* bytes of a row */
+    int64_t left;        /* bytes until it goes on with ... */
     const attni_soon *soon;
 } ahead;
 
 V_INLINE ahead look_ahead(const attni_soon *soon, const char *rows, ptrdiff_t bytes, int64_t n,
                           int count, const int nr)
 {
-    const int half = nr == 1 ? count / 2 : 0;
-    ahead a = {(uintptr_t)rows + (uintptr_t)(half * bytes), bytes, 0, n, half * n, soon};
-    if (bytes == n) /* rows without gaps are one long row */
-        a.n = INT64_MAX;
-    return a;
+    const int most = nr == 1 ? ATTNI_BLOCK / 2 : ATTNI_BLOCK, before = count < most ? count : most;
+    const uintptr_t line = (uintptr_t)rows + (uintptr_t)(before * bytes);
+    /* rows without gaps are one long row */
+    const uintptr_t end = bytes == n ? UINTPTR_MAX : line + (uintptr_t)n;
+    return (ahead){line, end, bytes, n, (count - before) * n, soon};
 }
 
-V_INLINE void ask_lines(ahead *a, const int lines)
+/* Before up to so many lines are asked for. */
+V_INLINE void ask_begin(ahead *a, const int lines)
 {
     if (a->left <= 0) {
         *a = look_ahead(a->soon, a->soon->rows, a->soon->bytes, a->soon->n, 0, 0);
         a->left = INT64_MAX;
     }
-    uintptr_t p = a->row + (uintptr_t)a->at;
-    __asm__("" : "+r"(p)); /* one register, not one for each line */
-    UNROLL for (int i = 0; i < lines; i++)
-        __builtin_prefetch((const void *)(p + 64 * (uintptr_t)i));
-    a->at += 64 * lines;
     a->left -= 64 * lines;
-    a->row += a->at >= a->n ? (uintptr_t)a->bytes : 0;
-    a->at = a->at >= a->n ? 0 : a->at;
 }
+
+V_INLINE void ask_line(const ahead *a, const int line)
+{
+    __builtin_prefetch((const void *)(a->line + 64 * (uintptr_t)line));
+}
+
+/* After so many. */
+V_INLINE void ask_end(ahead *a, const int lines)
+{
+    a->line += 64 * (uintptr_t)lines;
+    if (a->line >= a->end) {
+        a->line = a->end + (uintptr_t)(a->bytes - a->n);
+        a->end += (uintptr_t)a->bytes;
+    }
+}
+
+/* Compilers would bring them together. */
+#define ASK_NOW(a) __asm__ volatile("" : "+r"((a)->line))
+
+/* Components of a single query stand side by side: its lane of qt would fill the first cache. */
+#define QT_LD(nr) ((nr) > 1 ? V_LANES : 1)
 
 /* s[r] += sum over the components of k[j][d] * qt[d][r] in a line of 64 bytes of each of V_LANES
  * keys, which are the lanes. Halves are turned in pairs, as one element each. */
 V_INLINE void scores_few_line(vec *s, const R *qt, const char *k, ptrdiff_t bytes, ahead *next,
                               const attn_dtype dtype, const int nr)
 {
-    UNROLL for (int i = 0; i < V_LANES / 4; i++) ask_lines(next, 4);
+    enum { each = LINE_OF_R / V_LANES, step = V_LANES < 4 ? V_LANES : 4 };
+    const v_rows rows = v_rows_at(k, bytes);
+    ask_begin(next, V_LANES);
     UNROLL for (int c = 0; c < LINE_OF_R; c += V_COLUMNS)
     {
         vec kt[V_COLUMNS];
-        v_load_transposed(kt, k + c * (int)sizeof(R), bytes);
+        v_load_transposed(kt, &rows, c * (int)sizeof(R));
         UNROLL for (int u = 0; u < V_COLUMNS; u++)
         {
-            const R *q = qt + (dtype == OWN ? c + u : 2 * (c + u)) * V_LANES;
+            const R *q = qt + (dtype == OWN ? c + u : 2 * (c + u)) * QT_LD(nr);
             if (dtype == OWN) {
                 FOR_R s[r] = v_fma(kt[u], v_bcast(q + r), s[r]);
             } else {
@@ -160,8 +186,14 @@ V_INLINE void scores_few_line(vec *s, const R *qt, const char *k, ptrdiff_t byte
                 const vec first = dtype == ATTN_BF16 ? v_low_bf16(kt[u]) : v_low_f16(kt[u]);
                 const vec second = dtype == ATTN_BF16 ? v_high_bf16(kt[u]) : v_high_f16(kt[u]);
                 FOR_R s[r] = v_fma(first, v_bcast(q + r), s[r]);
-                FOR_R s[r] = v_fma(second, v_bcast(q + V_LANES + r), s[r]);
+                FOR_R s[r] = v_fma(second, v_bcast(q + QT_LD(nr) + r), s[r]);
 #endif
+            }
+            if ((c + u) % each == 0) {
+                ASK_NOW(next);
+                ask_line(next, (c + u) / each % step);
+                if ((c + u) / each % step == step - 1)
+                    ask_end(next, step);
             }
         }
     }
@@ -178,13 +210,13 @@ V_INLINE void scores_few_rest(vec *s, const R *qt, const char *k, ptrdiff_t byte
             kt[j] = j < keys ? load_as(k + j * bytes + d * SIZE_OF(dtype), dtype, n) : v_set1(0);
         v_transpose(kt);
         for (int u = 0; u < n; u++)
-            FOR_R s[r] = v_fma(kt[u], v_bcast(qt + (d + u) * V_LANES + r), s[r]);
+            FOR_R s[r] = v_fma(kt[u], v_bcast(qt + (d + u) * QT_LD(nr) + r), s[r]);
     }
 }
 
 /* x[r] holds the scores of query r, keys first .. in the lanes; `keys` of them go to st as in_rows
  * says. */
-V_INLINE void store_few(R *st, vec *top, vec x[V_LANES], int first, int keys, int in_rows,
+V_INLINE void store_few(R *st, vec *top, const vec *x, int first, int keys, int in_rows,
                         const int nr)
 {
     const vmask here = v_lt(v_iota(), v_set1((R)keys));
@@ -193,9 +225,11 @@ V_INLINE void store_few(R *st, vec *top, vec x[V_LANES], int first, int keys, in
         FOR_R v_store(st + r * ATTNI_BLOCK + first, x[r]);
         return;
     }
-    v_transpose(x);
+    vec all[V_LANES];
+    UNROLL for (int i = 0; i < V_LANES; i++) all[i] = i < nr ? x[i < nr ? i : 0] : v_set1(0);
+    v_transpose(all);
     for (int u = 0; u < V_LANES && u < keys; u++)
-        v_store(st + (first + u) * V_LANES, x[u]);
+        v_store(st + (first + u) * V_LANES, all[u]);
 }
 
 /* Scores of up to `groups` x V_LANES keys. Two groups keep two chains of sums going: one alone
@@ -205,46 +239,80 @@ V_INLINE void scores_few_keys(R *st, vec *top, const R *qt, const char *k, ptrdi
                               int in_rows, const int nr, const int groups)
 {
     enum { group = V_LANES };
-    const int line = 64 / SIZE_OF(dtype), size = SIZE_OF(dtype);
-    vec x[2][V_LANES];
-    FOR_G { UNROLL for (int i = 0; i < V_LANES; i++) x[g][i] = v_set1(0); }
+    const int ld = QT_LD(nr), line = 64 / SIZE_OF(dtype), size = SIZE_OF(dtype);
+    vec x[2][V_FEW];
+    FOR_G FOR_R x[g][r] = v_set1(0);
     for (int64_t run = 0; run < D; run += ATTNI_RUN) {
         const int n = D - run < ATTNI_RUN ? (int)(D - run) : ATTNI_RUN;
         const char *from = k + run * size;
-        const R *q = qt + run * V_LANES;
+        R row[ATTNI_RUN];
+        const R *q = nr > 1 || in_rows ? qt + run * (nr > 1 ? V_LANES : 1) : row;
+        if (nr == 1 && !in_rows)
+            for (int i = 0; i < n; i++)
+                row[i] = qt[(run + i) * V_LANES];
         vec s[2][V_FEW];
         FOR_G FOR_R s[g][r] = v_set1(0);
         int d = 0;
         for (; keys == groups * group && d + line <= n; d += line)
-            FOR_G scores_few_line(s[g], q + d * V_LANES, from + g * group * bytes + d * size, bytes,
+            FOR_G scores_few_line(s[g], q + d * ld, from + g * group * bytes + d * size, bytes,
                                   next, dtype, nr);
         if (d < n)
-            FOR_G scores_few_rest(s[g], q + d * V_LANES, from + g * group * bytes + d * size, bytes,
+            FOR_G scores_few_rest(s[g], q + d * ld, from + g * group * bytes + d * size, bytes,
                                   dtype, keys - g * group, n - d, nr);
         FOR_G FOR_R x[g][r] = run ? v_add(x[g][r], s[g][r]) : s[g][r];
     }
     FOR_G store_few(st, top, x[g], first + g * group, keys - g * group, in_rows, nr);
 }
 
+V_INLINE R v_first(vec x)
+{
+    R lane[V_LANES] __attribute__((aligned(ATTNI_ALIGN)));
+    v_store(lane, x);
+    return lane[0];
+}
+
+V_INLINE R highest(vec x)
+{
+    R lane[V_LANES] __attribute__((aligned(ATTNI_ALIGN)));
+    v_store(lane, x);
+    UNROLL for (int n = V_LANES / 2; n > 0; n /= 2) for (int i = 0; i < n; i++) lane[i] =
+        lane[i] > lane[i + n] ? lane[i] : lane[i + n];
+    return lane[0];
+}
+
+/* One block; n keys if they are one. */
+V_INLINE void scores_few_block(R *st, R *mx, const R *qt, const char *k, ptrdiff_t bytes,
+                               ahead *next, const attn_dtype dtype, int n, int64_t D, int in_rows,
+                               const int nr)
+{
+    enum { pair = 2 * V_LANES };
+    vec top[V_FEW];
+    FOR_R top[r] = v_set1(-R_INF);
+    int j = 0;
+    if (nr <= V_FEW / 2)
+        for (; j + pair <= n; j += pair)
+            scores_few_keys(st, top, qt, k + j * bytes, bytes, next, dtype, j, pair, D, in_rows, nr,
+                            2);
+    for (; j < n; j += V_LANES)
+        scores_few_keys(st, top, qt, k + j * bytes, bytes, next, dtype, j,
+                        n - j < V_LANES ? n - j : V_LANES, D, in_rows, nr, 1);
+    v_store(mx, v_set1(-R_INF));
+    FOR_R mx[r] = highest(top[r]);
+}
+
 V_INLINE void scores_few_tile(R *st, R *mx, const R *qt, const char *k, ptrdiff_t bytes,
                               const attn_dtype dtype, int n, int64_t D, int in_rows,
                               const attni_soon *soon, const int nr)
 {
-    enum { pair = 2 * V_LANES };
     ahead next = look_ahead(soon, k, bytes, D * SIZE_OF(dtype), n, nr);
-    vec top[V_LANES];
-    UNROLL for (int i = 0; i < V_LANES; i++) top[i] = v_set1(-R_INF);
-    int j = 0;
-    if (nr <= V_FEW / 2)
-        for (; j + pair <= n; j += pair)
-            scores_few_keys(st, top, qt, k + j * bytes, bytes, &next, dtype, j, pair, D, in_rows,
-                            nr, 2);
-    for (; j < n; j += V_LANES)
-        scores_few_keys(st, top, qt, k + j * bytes, bytes, &next, dtype, j,
-                        n - j < V_LANES ? n - j : V_LANES, D, in_rows, nr, 1);
-    v_transpose(top);
-    UNROLL for (int i = 1; i < V_LANES; i++) top[0] = v_max(top[0], top[i]);
-    v_store(mx, top[0]);
+    const int block = in_rows ? ATTNI_BLOCK : n;
+    for (int j = 0; j == 0 || j < n; j += block) {
+        const int b = j / ATTNI_BLOCK; /* 0 if not in_rows */
+        scores_few_block(st + b * V_FEW * ATTNI_BLOCK, mx + b * V_LANES, qt, k + j * bytes, bytes,
+                         &next, dtype, n - j < block ? n - j : block, D, in_rows, nr);
+        if (block == 0)
+            break;
+    }
 }
 
 /* Runs `call` with nr, rows rounded up to 1 or all, as a constant: each takes 20 KB of code. */
@@ -293,88 +361,86 @@ static void op_scores_few(void *st, void *mx, const void *qt, const void *k, ptr
 
 /* ------------------------------------------------------------------------------ weights_few */
 
-static void op_weights_few(void *p_, void *l_, const void *st_, const void *c_, const void *m_,
-                           int n, int rows)
+static void op_weights_few(void *p_, const void *st_, const void *c_, const void *m_, int n,
+                           int rows)
 {
-    R *p = p_, *l = l_;
+    R *p = p_;
     const R *st = st_, *c = c_, *m = m_;
-    R sum[V_FEW] = {0};
     for (int i = 0; i < rows; i++) {
         const vec scale = v_set1(c[i]), max = v_set1(m[i] == -R_INF ? 0 : m[i]);
         for (int j = i * ATTNI_BLOCK; j < i * ATTNI_BLOCK + n; j += V_LANES)
             v_store(p + j, exp2_minus(v_mul(v_load(st + j), scale), max));
     }
-    for (int j = 0; j < n; j++) /* chains in order of j, next to each other */
-        for (int i = 0; i < rows; i++)
-            sum[i] += p[i * ATTNI_BLOCK + j];
-    for (int i = 0; i < rows; i++)
-        l[i] += sum[i];
 }
 
 /* ------------------------------------------------------------------------------- values_few */
 
+/* l += sums of weights, chains in order of j, next to each other. */
+V_INLINE void add_weights(R *l, const R *p, int n, int rows, const int nr)
+{
+    R sum[V_FEW] = {0};
+    for (int j = 0; j < n; j++)
+        FOR_R sum[r] += p[r * ATTNI_BLOCK + j];
+    for (int r = 0; r < rows; r++)
+        l[r] += sum[r];
+}
+
 /* Sums of weighted values for `groups` vectors of components, a row of them for each query, ld
- * apart; one group may be of `tail` < V_LANES components. */
-V_INLINE void values_few_group(R *sums, ptrdiff_t ld, const char *val, ptrdiff_t bytes,
+ * apart; one group may be of `tail` < V_LANES components. A single query's weights are added on the
+ * way, if l is not NULL: a chain of their own would hold everything up. */
+V_INLINE void values_few_group(R *sums, R *l, ptrdiff_t ld, const char *val, ptrdiff_t bytes,
                                const attn_dtype dtype, const R *p, int in_rows, int n, int tail,
                                int flags, ahead *next, const int nr, const int groups)
 {
-    vec s[V_FEW][8];
+    vec s[V_FEW][8], sum = v_set1(0);
     FOR_R FOR_G s[r][g] = v_set1(0);
     const ptrdiff_t key = in_rows ? 1 : V_LANES, query = in_rows ? ATTNI_BLOCK : 1;
-    const int lines = groups * V_LANES * SIZE_OF(dtype) / 64;
+    const int whole = groups * V_LANES * SIZE_OF(dtype) / 64, lines = whole ? whole : 1;
     for (int j = 0; j < n; j++) {
-        ask_lines(next, lines > 0 ? lines : 1);
+        ask_begin(next, lines);
         vec x[8];
         FOR_G
         {
+            if (g % (groups / lines) == 0) {
+                ASK_NOW(next);
+                ask_line(next, g / (groups / lines));
+            }
             const char *from = val + j * bytes + g * V_LANES * SIZE_OF(dtype);
             x[g] = load_as(from, dtype, groups == 1 ? tail : V_LANES);
         }
         FOR_R
         {
             const vec w = v_bcast(p + j * key + r * query);
+            if (nr == 1)
+                sum = v_add(sum, w);
             FOR_G s[r][g] = v_fma(x[g], w, s[r][g]);
         }
+        ask_end(next, lines);
     }
     FOR_R FOR_G
     {
         R *to = sums + r * ld + g * V_LANES;
         v_store(to, flags & ATTNI_FIRST ? s[r][g] : v_add(v_load(to), s[r][g]));
     }
+    if (nr == 1 && l)
+        *l += v_first(sum);
 }
 
-/* Rows of sums into lanes: of the total, or of acc. */
-V_INLINE void turn_sums(R *acc, R *total, const R *factors, const R *sums, ptrdiff_t ld, int64_t Dv,
-                        int flags, const int nr)
-{
-    for (int64_t c = 0; c < Dv; c += V_LANES) {
-        vec x[V_LANES];
-        UNROLL for (int i = 0; i < V_LANES; i++) x[i] =
-            i < nr ? v_load(sums + (i < nr ? i : 0) * ld + c) : v_set1(0);
-        v_transpose(x);
-        for (int u = 0; u < V_LANES && c + u < Dv; u++) {
-            R *t = total + (c + u) * V_LANES;
-            if (flags & ATTNI_LAST)
-                v_store(t, joined(v_load(t), x[u], factors, V_LANES));
-            else
-                v_store(acc + (c + u) * V_LANES, x[u]);
-        }
-    }
-}
-
-V_INLINE void values_few_tile(R *sums, R *acc, R *total, const R *factors, const char *val,
-                              ptrdiff_t bytes, const attn_dtype dtype, const R *p, int in_rows,
-                              int n, int64_t Dv, int flags, const attni_soon *soon, const int nr)
+V_INLINE void values_few_block(R *sums, R *l, const char *val, ptrdiff_t bytes,
+                               const attn_dtype dtype, const R *p, int in_rows, int n, int64_t Dv,
+                               int rows, int flags, ahead *next, const int nr)
 {
     const int size = SIZE_OF(dtype);
     const ptrdiff_t ld = (ptrdiff_t)((Dv + V_LANES - 1) / V_LANES * V_LANES);
-    ahead next = look_ahead(soon, val, bytes, Dv * size, n, nr);
     int64_t c = 0;
+    if (in_rows && (nr > 1 || Dv == 0))
+        add_weights(l, p, n, rows, nr);
+    if (!in_rows)
+        l = NULL;
 #define STEP(groups)                                                                               \
     for (; c + (groups)*V_LANES <= Dv; c += (groups)*V_LANES)                                      \
-    values_few_group(sums + c, ld, val + c * size, bytes, dtype, p, in_rows, n, V_LANES, flags,    \
-                     &next, nr, groups)
+    values_few_group(sums + c, c ? NULL : l, ld, val + c * size, bytes, dtype, p, in_rows, n,      \
+                     V_LANES, flags, next, nr, groups)
     if (nr * 8 <= V_ACCUMULATORS)
         STEP(8);
     if (nr * 4 <= V_ACCUMULATORS)
@@ -383,17 +449,27 @@ V_INLINE void values_few_tile(R *sums, R *acc, R *total, const R *factors, const
     STEP(1);
 #undef STEP
     if (c < Dv)
-        values_few_group(sums + c, ld, val + c * size, bytes, dtype, p, in_rows, n, (int)(Dv - c),
-                         flags, &next, nr, 1);
-    if (flags & (ATTNI_LAST | ATTNI_TURN))
-        turn_sums(acc, total, factors, sums, ld, Dv, flags, nr);
+        values_few_group(sums + c, c ? NULL : l, ld, val + c * size, bytes, dtype, p, in_rows, n,
+                         (int)(Dv - c), flags, next, nr, 1);
 }
 
-static void op_values_few(void *sums, void *acc, void *total, const void *factors, const void *v,
-                          ptrdiff_t ldv, attn_dtype dtype_, const void *p, int in_rows, int n,
-                          int64_t Dv, int rows, int flags, const attni_soon *soon)
+V_INLINE void values_few_tile(R *sums, R *l, const char *val, ptrdiff_t bytes,
+                              const attn_dtype dtype, const R *p, int in_rows, int n, int64_t Dv,
+                              int rows, int flags, const attni_soon *soon, const int nr)
 {
-    WITH_DTYPE(dtype_,
-               WITH_NR(rows, values_few_tile(sums, acc, total, factors, v, ldv * SIZE_OF(dtype),
-                                             dtype, p, in_rows, n, Dv, flags, soon, nr)));
+    ahead next = look_ahead(soon, val, bytes, Dv * SIZE_OF(dtype), n, nr);
+    for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK) {
+        values_few_block(sums, l, val + j * bytes, bytes, dtype, p, in_rows,
+                         n - j < ATTNI_BLOCK ? n - j : ATTNI_BLOCK, Dv, rows, flags, &next, nr);
+        p += V_FEW * ATTNI_BLOCK; /* of more blocks in_rows alone */
+        flags = 0;
+    }
+}
+
+static void op_values_few(void *sums, void *l, const void *v, ptrdiff_t ldv, attn_dtype dtype_,
+                          const void *p, int in_rows, int n, int64_t Dv, int rows, int flags,
+                          const attni_soon *soon)
+{
+    WITH_DTYPE(dtype_, WITH_NR(rows, values_few_tile(sums, l, v, ldv * SIZE_OF(dtype), dtype, p,
+                                                     in_rows, n, Dv, rows, flags, soon, nr)));
 }

@@ -26,6 +26,7 @@
 #define ATTNI_RUN 64    /* components of D in one chain of a score */
 #define ATTNI_BLOCK 64  /* keys in one block of scores: one chain of weights and weighted values */
 #define ATTNI_CHUNK 256 /* keys whose weighted values are summed before they join the total */
+#define ATTNI_BLOCKS (ATTNI_CHUNK / ATTNI_BLOCK)
 #define ATTNI_MAX_LANES 64 /* no tile is wider */
 #define ATTNI_FEW_ROWS 4   /* rows of x, at most, of linear_few() */
 
@@ -33,7 +34,6 @@
 #define ATTNI_FIRST 1   /* values: the first block of a chunk: sums start at 0 */
 #define ATTNI_LAST 2    /* values: the last block of a chunk: sums join the total */
 #define ATTNI_MASKED 4  /* weights: scores may be -inf, which gives exactly 0 */
-#define ATTNI_TURN 16   /* values_few: the last block of a chunk that does not join yet */
 #define ATTNI_CAREFUL 8 /* a weight of a -inf score is the mark -1, and is never multiplied */
 
 /* Of linear(): a run of D <= ATTNI_RUN components of n rows of x, times a panel of the weight. */
@@ -93,10 +93,11 @@ typedef struct attni_kernels {
     void (*scores)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
                    int64_t D, int nv, attni_ahead *ahead);
 
-    /* The same bits for i < rows, 1 <= rows <= few, and anything in the other lanes: with keys in
-     * the lanes, for tiles that are nearly empty, where reading k is the work. k is of R's type or,
-     * if `halves`, of bf16 or f16. nv is 1. With in_rows st[i*ATTNI_BLOCK + j] is a row per query
-     * instead, n <= ATTNI_BLOCK: what weights_few() takes. */
+    /* The same bits for i < rows, 1 <= rows <= few, and anything in the other lanes of st: with keys
+     * in the lanes, for tiles that are nearly empty, where reading k is the work. k is of R's type
+     * or, if `halves`, of bf16 or f16. nv is 1. With in_rows st[i*ATTNI_BLOCK + j] is a row per
+     * query instead, which weights_few() takes; n <= ATTNI_CHUNK, and each block has `few` such
+     * rows in st and W maxima in mx. If rows is 1, too, qt is a row, [D]. */
     void (*scores_few)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk,
                        attn_dtype dtype, int n, int64_t D, int rows, int in_rows,
                        const attni_soon *soon);
@@ -153,9 +154,9 @@ typedef struct attni_kernels {
                     int flags);
 
     /* The same bits of rows: p[i*ATTNI_BLOCK + j] of st[i*ATTNI_BLOCK + j], for i < rows, j < n; p
-     * may be st. No score may be -inf. Both have room for `few` rows of ATTNI_BLOCK. */
-    void (*weights_few)(void *p, void *l, const void *st, const void *c, const void *m, int n,
-                        int rows);
+     * may be st. No score may be -inf. Both have room for `few` rows of ATTNI_BLOCK. The sums are
+     * left to values_few(). */
+    void (*weights_few)(void *p, const void *st, const void *c, const void *m, int n, int rows);
 
     /* Dropout: to = keep ? p * kept : 0, keep = attni_dropout_keep(seed, threshold, bh, i0 + i,
      * j0 + j); marks stay. `to` may be p. */
@@ -168,14 +169,14 @@ typedef struct attni_kernels {
     void (*values)(void *acc, void *total, const void *factors, const void *v, ptrdiff_t ldv,
                    const void *p, int n, int64_t Dv, int nv, int flags, attni_ahead *ahead);
 
-    /* The same bits for i < rows, 1 <= rows <= few, with components in the lanes; v as k there. Not
-     * CAREFUL; nv is 1. With in_rows p is as weights_few() leaves it. The sums of a chunk stand in
-     * rows, sums[i*ld + c] with ld = Dv rounded up to whole vectors and room for `few` rows, and
-     * are turned once: with LAST total is folded with them, with TURN they become acc; lanes from
-     * `rows` on may then be anything. */
-    void (*values_few)(void *sums, void *acc, void *total, const void *factors, const void *v,
-                       ptrdiff_t ldv, attn_dtype dtype, const void *p, int in_rows, int n,
-                       int64_t Dv, int rows, int flags, const attni_soon *soon);
+    /* acc's bits for i < rows, 1 <= rows <= few, with components in the lanes; v as k there. Not
+     * CAREFUL; nv is 1. With in_rows p is what weights_few() makes of what scores_few() gives, of
+     * up to ATTNI_CHUNK keys, and l as weights() gives it; else l is left alone. Sums stand in
+     * rows, sums[i*ld + c] with ld = Dv rounded up to whole vectors and room for `few` rows. Of
+     * flags only FIRST counts: fold() and pack() do the rest. */
+    void (*values_few)(void *sums, void *l, const void *v, ptrdiff_t ldv, attn_dtype dtype,
+                       const void *p, int in_rows, int n, int64_t Dv, int rows, int flags,
+                       const attni_soon *soon);
 
     /* out[i*ldo + c] = total[c*W + i] / l[i] (never -0; to within 0.51 units in the last place), or
      * 0 where l is infinite and total 0; i < rows, c < Dv. Returns 1 if one of them is NaN or

@@ -78,8 +78,9 @@ static void op_linear(const attni_product *p, int nv_) { WITH_NV(nv_, linear_til
 V_INLINE void load_square(vec r[V_LANES], const R_any *w, ptrdiff_t ldw, int outputs, int count)
 {
     if (outputs >= V_LANES && count >= V_LANES) {
+        const v_rows rows = v_rows_at((const char *)w, ldw * (ptrdiff_t)sizeof(R));
         UNROLL for (int d = 0; d < V_LANES; d += V_COLUMNS)
-            v_load_transposed(r + d, (const char *)(w + d), ldw * (ptrdiff_t)sizeof(R));
+            v_load_transposed(r + d, &rows, d * (int)sizeof(R));
     } else {
         R part[V_LANES][V_LANES] = {{0}};
         for (int i = 0; i < outputs && i < V_LANES; i++)

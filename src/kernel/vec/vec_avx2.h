@@ -157,17 +157,27 @@ V_INLINE void v_transpose(vec r[V_LANES])
 #endif
 }
 
-/* r[i][j] = element i of the row at p + j * bytes, for the first V_COLUMNS elements of V_LANES
- * rows. Halves of vectors go to their places as they are loaded, which costs no shuffle. */
+/* r[i][j] = element i of row j, from byte `at` of V_LANES rows on, for the first V_COLUMNS elements.
+ * Halves of vectors go to their places as they are loaded, which costs no shuffle. */
 #if ATTNI_BITS == 32
 #define V_COLUMNS 4
-V_INLINE void v_load_transposed(vec r[V_COLUMNS], const char *p, ptrdiff_t bytes)
+typedef struct v_rows {
+    const char *p[4]; /* rows 0 to 3; four rows on is what an address can say */
+    ptrdiff_t bytes;
+} v_rows;
+V_INLINE v_rows v_rows_at(const char *p, ptrdiff_t bytes)
 {
-    const char *p1 = p + 4 * bytes;
+    v_rows rows = {{p, p + bytes, p + 2 * bytes, p + 3 * bytes}, bytes};
+    __asm__("" : "+r"(rows.p[0]), "+r"(rows.p[1]), "+r"(rows.p[2]), "+r"(rows.p[3])); /* or eight */
+    return rows;
+}
+V_INLINE void v_load_transposed(vec r[V_COLUMNS], const v_rows *rows, int at)
+{
     vec a[4];
     for (int j = 0; j < 4; j++) { /* rows j, 4+j */
-        const vec x = _mm256_castps128_ps256(_mm_loadu_ps((const float *)(p + j * bytes)));
-        a[j] = _mm256_insertf128_ps(x, _mm_loadu_ps((const float *)(p1 + j * bytes)), 1);
+        const char *p = rows->p[j] + at;
+        const vec x = _mm256_castps128_ps256(_mm_loadu_ps((const float *)p));
+        a[j] = _mm256_insertf128_ps(x, _mm_loadu_ps((const float *)(p + 4 * rows->bytes)), 1);
     }
     const vec t0 = _mm256_unpacklo_ps(a[0], a[1]), t1 = _mm256_unpackhi_ps(a[0], a[1]);
     const vec t2 = _mm256_unpacklo_ps(a[2], a[3]), t3 = _mm256_unpackhi_ps(a[2], a[3]);

@@ -149,21 +149,35 @@ V_INLINE void v_transpose(vec r[V_LANES])
 #endif
 }
 
-/* r[i][j] = element i of the row at p + j * bytes, for the first V_COLUMNS elements of V_LANES
- * rows. Quarters of vectors go to their places as they are loaded, which costs no shuffle. */
+/* r[i][j] = element i of row j, from byte `at` of V_LANES rows on, for the first V_COLUMNS elements.
+ * Quarters of vectors go to their places as they are loaded, which costs no shuffle. */
 #if ATTNI_BITS == 32
 #define V_COLUMNS 4
-V_INLINE void v_load_transposed(vec r[V_COLUMNS], const char *p, ptrdiff_t bytes)
+typedef struct v_rows {
+    const char *p[4]; /* rows 0, 4, 8, 12; three rows on are what addresses can say */
+    ptrdiff_t bytes, thrice;
+} v_rows;
+V_INLINE v_rows v_rows_at(const char *p, ptrdiff_t bytes)
 {
-    const char *p1 = p + 4 * bytes, *p2 = p + 8 * bytes, *p3 = p + 12 * bytes;
-    __asm__("" : "+r"(p), "+r"(p1), "+r"(p2), "+r"(p3)); /* or compilers keep sixteen */
-    vec a[4];
-    for (int j = 0; j < 4; j++) { /* rows j, 4+j, 8+j, 12+j */
-        vec x = _mm512_castps128_ps512(_mm_loadu_ps((const float *)(p + j * bytes)));
-        x = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(p1 + j * bytes)), 1);
-        x = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(p2 + j * bytes)), 2);
-        a[j] = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(p3 + j * bytes)), 3);
-    }
+    v_rows rows = {{p, p + 4 * bytes, p + 8 * bytes, p + 12 * bytes}, bytes, 3 * bytes};
+    __asm__("" /* or compilers keep sixteen pointers */
+            : "+r"(rows.p[0]), "+r"(rows.p[1]), "+r"(rows.p[2]), "+r"(rows.p[3]),
+              "+r"(rows.thrice));
+    return rows;
+}
+V_INLINE vec v_load_quarters(const v_rows *rows, ptrdiff_t at)
+{
+    vec x = _mm512_castps128_ps512(_mm_loadu_ps((const float *)(rows->p[0] + at)));
+    x = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(rows->p[1] + at)), 1);
+    x = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(rows->p[2] + at)), 2);
+    return _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(rows->p[3] + at)), 3);
+}
+V_INLINE void v_load_transposed(vec r[V_COLUMNS], const v_rows *rows, int at)
+{
+    const vec a[4] = {/* rows j, 4+j, 8+j, 12+j */
+                      v_load_quarters(rows, at), v_load_quarters(rows, rows->bytes + at),
+                      v_load_quarters(rows, 2 * rows->bytes + at),
+                      v_load_quarters(rows, rows->thrice + at)};
     const vec t0 = _mm512_unpacklo_ps(a[0], a[1]), t1 = _mm512_unpackhi_ps(a[0], a[1]);
     const vec t2 = _mm512_unpacklo_ps(a[2], a[3]), t3 = _mm512_unpackhi_ps(a[2], a[3]);
     r[0] = _mm512_shuffle_ps(t0, t2, 0x44);
