@@ -142,7 +142,7 @@ attni_ahead *attni_ahead_now(attni_worker *w);
 
 typedef enum attni_sweep { ATTNI_FAST, ATTNI_AGAIN } attni_sweep; /* again: CAREFUL */
 
-/* One chunk, keys j0 .. j0+n-1, for one tile, into x; with `joins`, it then joins the tile, or, of a
+/* One chunk, keys j0 .. j0+n-1, for one tile, into x; with `joins`, it then joins the tile or, of a
  * few queries in the fast sweep, w->totals. False: nothing was seen, and x is not filled. */
 bool attni_tile_sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
                             attni_sweep mode, bool joins);

@@ -58,9 +58,9 @@ void attni_bf16_pack_queries(attni_bf16 *to, const attni_bf16 *q, ptrdiff_t ldq,
         for (int g = 0; g < nv; g++, to += OPERAND) {
             __m512 r[16];
             if (rows >= 16 * (g + 1) && D - d >= 32) {
-                const char *from = (const char *)q + 2 * (16 * g * ldq + d);
+                const v_rows from = v_rows_at((const char *)q + 2 * (16 * g * ldq + d), 2 * ldq);
                 UNROLL for (int i = 0; i < 16; i += V_COLUMNS)
-                    v_load_transposed(r + i, from + 4 * i, 2 * ldq);
+                    v_load_transposed(r + i, &from, 4 * i);
             } else {
                 UNROLL for (int i = 0; i < 16; i++)
                 {

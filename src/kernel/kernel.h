@@ -93,8 +93,8 @@ typedef struct attni_kernels {
     void (*scores)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
                    int64_t D, int nv, attni_ahead *ahead);
 
-    /* The same bits for i < rows, 1 <= rows <= few, and anything in the other lanes of st: with keys
-     * in the lanes, for tiles that are nearly empty, where reading k is the work. k is of R's type
+    /* The same bits for i < rows, 1 <= rows <= few, and anything in other lanes of st: with keys in
+     * the lanes, for tiles that are nearly empty, where reading k is the work. k is of R's type
      * or, if `halves`, of bf16 or f16. nv is 1. With in_rows st[i*ATTNI_BLOCK + j] is a row per
      * query instead, which weights_few() takes; n <= ATTNI_CHUNK, and each block has `few` such
      * rows in st and W maxima in mx. If rows is 1, too, qt is a row, [D]. */

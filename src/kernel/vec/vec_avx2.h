@@ -157,7 +157,7 @@ V_INLINE void v_transpose(vec r[V_LANES])
 #endif
 }
 
-/* r[i][j] = element i of row j, from byte `at` of V_LANES rows on, for the first V_COLUMNS elements.
+/* r[i][j] = element i of row j, from byte `at` of V_LANES rows on, i < V_COLUMNS.
  * Halves of vectors go to their places as they are loaded, which costs no shuffle. */
 #if ATTNI_BITS == 32
 #define V_COLUMNS 4
