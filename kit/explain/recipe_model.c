@@ -151,7 +151,7 @@ static void tell_tokens(const telling *t)
                  t->look.input.data);
     if (t->o->layer == 1)
         recipe_say(r, "What the first layer is given", "X", "Each token's row of the table%s.",
-                   t->look.normed.data && !t->s->places_added ? "" : ", and its place's added");
+                   t->s->places_added ? ", and its place's added" : "");
     else
         recipe_say(r, "What the layer is given", "X",
                    "What the %" PRId64 " layer%s before made of the tokens.", t->o->layer - 1,
