@@ -448,8 +448,8 @@ const attni_way *attni_way_bf16(attni_plan *plan)
     if (!unit || plan->args.q.dtype != ATTN_BF16 ||
         plan->args.k.dtype != ATTN_BF16 || /* a cache of i8 */
         plan->args.precision != ATTN_PRECISION_DEFAULT || plan->D > INT32_MAX - 32 ||
-        plan->Dv > INT32_MAX - 32)
-        return NULL;
+        plan->Dv > INT32_MAX - 32 || fabs(plan->power) < 0x1p-160)
+        return NULL; /* of such a scale no float would hold the rest that is taken apart below */
     /* Such a unit takes denormal elements for 0, so queries are not made that small: of a tiny
      * scale the rest goes to the scores. */
     const double least = 0x1p-64;

@@ -131,15 +131,8 @@ void attni_bf16_clear(const attni_plan *p, tile *t)
         t->L[i] = 0;
         t->lift[i] = 0;
         t->M[i] = t->top[i] = -INFINITY;
-        t->c[i] = fmaxf((float)p->c, 0x1p-149f); /* not 0: a hidden key's -inf must stay that */
+        t->c[i] = (float)p->c;
     }
-}
-
-/* How much the row's own factor is lowered (attni_bf16_lift), and what rounding it to float costs.
- * A factor below float's range, of a tiny scale, is not lowered; it leaves nothing of any score. */
-static double lowered(const attni_plan *p, const tile *t, int i)
-{
-    return p->c < 0x1p-126 ? 1 : p->c / (double)t->c[i];
 }
 
 /* A sink is a chunk of one more key, whose logit is in natural units and whose value is nothing. */
@@ -148,7 +141,7 @@ static void add_sink(worker *w, tile *t)
     const attni_plan *p = w->plan;
     attni_bf16_columns *x = w->columns;
     for (int i = 0; i < t->W; i++) { /* log2(e), lowered as the row's own factor may be */
-        x->c[i] = (float)(1.4426950408889634074 / lowered(p, t, i));
+        x->c[i] = (float)((double)t->c[i] / p->c * 1.4426950408889634074);
         x->top[i] = p->args.sink_logits[w->view->h + (i < t->rows ? i / t->per_head : 0)];
     }
     attni_bf16_one_key(x, t->nv);
@@ -188,7 +181,7 @@ bool attni_bf16_write(worker *w, tile *t)
         attni_store_row_f32(column_row(w, t, out, i, 0), out->dtype, out->stride[3],
                             (const float *)(const void *)w->rows + i * p->Dv, p->Dv);
     for (int i = 0; i < t->rows && p->args.lse; i++) {
-        const double x = attni_log_sum((double)t->L[i], (double)t->M[i], lowered(p, t, i));
+        const double x = attni_log_sum((double)t->L[i], (double)t->M[i], p->c / (double)t->c[i]);
         attni_store_row_f64(column_row(w, t, p->args.lse, i, 0), p->args.lse->dtype, 1, &x, 1);
     }
     return again;
@@ -212,7 +205,7 @@ void attni_bf16_lift(const attni_plan *p, tile *t)
         if (stays[i] || !isfinite(top[i]))
             continue;
         const bool huge = !(fabs((double)top[i]) * p->c < 1.6e38);
-        t->c[i] = huge ? (float)(p->c / 256) : fmaxf((float)p->c, 0x1p-149f);
+        t->c[i] = (float)(huge ? p->c / 256 : p->c);
         t->lift[i] = 40; /* room for the sum of 2^31 of the largest values */
     }
 }

@@ -210,6 +210,30 @@ static void test_rising(void **state)
 
 enum tiny { TINY_PLAIN, TINY_SINK, TINY_DROPOUT, TINY_HIDDEN, TINY_WAYS };
 
+/* dq and dk are scale times something, so 0; dv is the sum of the weights. */
+static void tiny_gradients(attn_context *ctx, const attn_sdpa_args *args)
+{
+    attn_sdpa_args a = *args;
+    const int64_t S = a.k.shape[2];
+    static const uint16_t one = 0x3F80;
+    float dq[40], dk[80], dv[40], sum = 0;
+    attn_sdpa_grads g = ATTN_SDPA_GRADS_INIT;
+    g.dout = attn_matrix(&one, ATTN_BF16, 20, 1);
+    memset(g.dout.stride, 0, sizeof g.dout.stride);
+    g.dq = attn_matrix(dq, ATTN_F32, 20, 2);
+    g.dk = attn_matrix(dk, ATTN_F32, S, 2);
+    g.dv = attn_matrix(dv, ATTN_F32, S, 1);
+    assert_int_equal(attn_sdpa_backward(ctx, &a, &g, NULL), ATTN_OK);
+    for (int i = 0; i < 40; i++)
+        assert_true(fabsf(dq[i]) < 1e-37F);
+    for (int64_t i = 0; i < 2 * S; i++)
+        assert_true(fabsf(dk[i]) < 1e-37F);
+    for (int64_t i = 0; i < S; i++)
+        sum += dv[i];
+    const double weights = a.sink_logits ? 20 * (1 - exp(1.5 - (double)*(float *)a.lse->data)) : 20;
+    assert_true(fabs((double)sum - weights) < 0.1);
+}
+
 /* 20 queries and S keys that are all 1, values 3 and 1 in turn: weights are equal. */
 static void tiny_call(attn_context *ctx, double scale, int64_t S, enum tiny way)
 {
@@ -234,6 +258,7 @@ static void tiny_call(attn_context *ctx, double scale, int64_t S, enum tiny way)
     a.dropout = way == TINY_DROPOUT ? 0x1p-18 : 0; /* drops nothing, but goes that way */
     a.key_lengths = &seen;
     assert_int_equal(attn_sdpa_forward(ctx, &a, NULL), ATTN_OK);
+    tiny_gradients(ctx, &a);
     const double total = (double)seen + (way == TINY_SINK ? exp(1.5) : 0);
     const double mean = (double)(2 * seen + seen % 2) / total;
     for (int i = 0; i < 20; i++) {
@@ -242,9 +267,9 @@ static void tiny_call(attn_context *ctx, double scale, int64_t S, enum tiny way)
     }
 }
 
-/* A scale so small that its rest is below float's range: all scores are 0, and lse and sinks are
- * what they are for scores of 0. lse was 0 * infinity, a sink's logit was taken for 0, and with
- * dropout or a mask hidden keys were 0 * -infinity. */
+/* A scale so small that its rest is below float's range: all scores are 0, and lse, sinks and
+ * gradients are what they are for scores of 0. lse was 0 * infinity, a sink's logit was taken for
+ * 0, with dropout hidden keys were 0 * -infinity, and gradients NaN. */
 static void test_tiny_scale(void **state)
 {
     (void)state;
