@@ -60,7 +60,7 @@ static void carve(attni_worker *w, attni_layout *layout)
     w->sums = attni_layout_take(layout, (size_t)p->kernels->few * p->real, attni_sums_width(p));
     w->totals = attni_layout_take(layout, (size_t)p->kernels->few * p->real, attni_sums_width(p));
     w->st = attni_layout_take(layout, ATTNI_BLOCK, st_line(p));
-    w->q_row = attni_layout_take(layout, (D * p->real + line - 1) / line, line);
+    w->q_row = attni_layout_take(layout, D * p->real + line, 1); /* whole lines of it are written */
     w->mx = attni_layout_take(layout, 2 * ATTNI_BLOCKS + 2, line);
     if (w->mx)
         w->a = w->mx + ATTNI_BLOCKS * line, w->factors = w->a + ATTNI_BLOCKS * line;

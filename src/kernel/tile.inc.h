@@ -110,10 +110,10 @@ typedef struct asking {
 /* What the next micro-kernel, of n steps, asks for. Where one line follows another it asks four
  * times for each, so that they are spread over its time: a line in 48 cycles, some 5 GB/s. Not
  * inlined, which would be in every shape of every micro-kernel. */
-static __attribute__((noinline)) asking ask_for(attni_ahead *a, int n, const void *nothing)
+static __attribute__((noinline)) asking ask_for(attni_ahead *a, int n)
 {
-    if (!a || a->line >= a->lines)
-        return (asking){(uintptr_t)nothing, 0};
+    if (a->line >= a->lines)
+        return (asking){(uintptr_t)a, 0};
     asking soon = {(uintptr_t)a->first + (uintptr_t)a->line * 64, 16};
     if (a->rows == 1) {
         a->line += (n + 3) / 4;
@@ -126,6 +126,7 @@ static __attribute__((noinline)) asking ask_for(attni_ahead *a, int n, const voi
         a->row = 0, a->line++;
     return soon;
 }
+#define ASK(a, n, nothing) ((a) ? ask_for(a, n) : (asking){(uintptr_t)(nothing), 0})
 
 /* For mr keys and one run of D: st[u][:] (+)= sum_d k[u][d] * qt[d][:]. */
 V_INLINE void scores_rows(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int D,
@@ -133,7 +134,7 @@ V_INLINE void scores_rows(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t
                           const int nv)
 {
     const int W = nv * V_LANES;
-    asking soon = ask_for(ahead, D, qt);
+    asking soon = ASK(ahead, D, qt);
     vec s[MAX_ROWS][V_VECTORS];
     FOR_U FOR_V s[u][v] = v_set1(0);
     for (int d = 0; d < D; d++, soon.at += soon.step) {
@@ -167,6 +168,8 @@ V_INLINE void scores_run(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t 
     for (; j + (mr) <= n && ((mr) == 4 || n - j != 8); j += (mr))                                  \
     scores_rows(st + j * W, mx, qt, k + j * ldk, ldk, D, first, last, ahead, mr, nv)
     STEP(ROWS_OF(nv));
+    if (nv == 1) /* a handful of keys */
+        STEP(6);
     STEP(4);
     STEP(1);
 #undef STEP
@@ -180,15 +183,13 @@ V_INLINE void scores_tile(R *st, R *mx, const R *qt, const R_any *k, ptrdiff_t l
     const int W = nv * V_LANES;
     vec top[V_VECTORS];
     FOR_V top[v] = v_set1(-R_INF);
-    if (D <= ATTNI_RUN) {
+    if (D <= ATTNI_RUN)
         scores_run(st, top, qt, k, ldk, n, (int)D, 1, 1, ahead, nv);
-    } else {
-        scores_run(st, top, qt, k, ldk, n, ATTNI_RUN, 1, 0, ahead, nv);
-        int64_t d = ATTNI_RUN;
-        for (; D - d > ATTNI_RUN; d += ATTNI_RUN)
-            scores_run(st, top, qt + d * W, k + d, ldk, n, ATTNI_RUN, 0, 0, ahead, nv);
-        scores_run(st, top, qt + d * W, k + d, ldk, n, (int)(D - d), 0, 1, ahead, nv);
-    }
+    else
+        for (int64_t d = 0; d < D; d += ATTNI_RUN)
+            scores_run(st, top, qt + d * W, k + d, ldk, n,
+                       D - d < ATTNI_RUN ? (int)(D - d) : ATTNI_RUN, d == 0, D - d <= ATTNI_RUN,
+                       ahead, nv);
     FOR_V v_store(mx + v * V_LANES, top[v]);
 }
 
@@ -368,7 +369,7 @@ V_INLINE void values_rows(R *acc, R *total, const R *join, const R_any *val, ptr
                           const int mr, const int nv)
 {
     const int W = nv * V_LANES;
-    asking soon = ask_for(ahead, n, p);
+    asking soon = ASK(ahead, n, p);
     vec s[MAX_ROWS][V_VECTORS];
     FOR_U FOR_V s[u][v] = v_set1(0);
     for (int j = 0; j < n; j++, soon.at += soon.step) {
