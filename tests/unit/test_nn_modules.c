@@ -50,20 +50,34 @@ static wide element(const subject *s, const attn_tensor *t, int64_t b, int64_t h
     return (wide)get(t, b, h, i, j) + (here ? s->by : 0);
 }
 
-static wide output(const subject *s, int64_t b, int64_t h, int64_t i, int64_t j)
+typedef struct row_spread {
+    wide mean, deviation;
+} row_spread;
+
+static row_spread spread_of(const subject *s, int64_t b, int64_t h, int64_t i)
 {
     const int64_t E = s->x->shape[3];
+    wide mean = 0, variance = 0;
+    for (int64_t c = 0; c < E && !s->gelu; c++)
+        mean += element(s, s->x, b, h, i, c) / (wide)E;
+    for (int64_t c = 0; c < E && !s->gelu; c++)
+        variance += powl(element(s, s->x, b, h, i, c) - mean, 2) / (wide)E;
+    return (row_spread){mean, sqrtl(variance + (wide)s->eps)};
+}
+
+/* With the spread of its row, which a row of 300 needs once and not 300 times. */
+static wide output_in(const subject *s, row_spread row, int64_t b, int64_t h, int64_t i, int64_t j)
+{
     const wide x = element(s, s->x, b, h, i, j);
     if (s->gelu)
         return x * (1 + erfl(x / sqrtl(2.0L))) / 2;
-    wide mean = 0, variance = 0;
-    for (int64_t c = 0; c < E; c++)
-        mean += element(s, s->x, b, h, i, c) / (wide)E;
-    for (int64_t c = 0; c < E; c++)
-        variance += powl(element(s, s->x, b, h, i, c) - mean, 2) / (wide)E;
-    const wide y = (x - mean) / sqrtl(variance + (wide)s->eps);
-    return y * (s->weight ? element(s, s->weight, 0, 0, 0, j) : 1) +
+    return (x - row.mean) / row.deviation * (s->weight ? element(s, s->weight, 0, 0, 0, j) : 1) +
            (s->bias ? element(s, s->bias, 0, 0, 0, j) : 0);
+}
+
+static wide output(const subject *s, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    return output_in(s, spread_of(s, b, h, i), b, h, i, j);
 }
 
 static double want_output(void *arg, int64_t b, int64_t h, int64_t i, int64_t j)
@@ -75,10 +89,14 @@ static double want_output(void *arg, int64_t b, int64_t h, int64_t i, int64_t j)
 static wide value(const subject *s)
 {
     const bool row = s->moved == s->x;
+    row_spread now = {0};
     wide sum = 0;
     FOR_ALL(s->x, b, h, i, j)
-    if (!row || (b == s->at[0] && h == s->at[1] && i == s->at[2]))
-        sum += (wide)get(s->dout, b, h, i, j) * output(s, b, h, i, j);
+    if (!row || (b == s->at[0] && h == s->at[1] && i == s->at[2])) {
+        if (j == 0)
+            now = spread_of(s, b, h, i);
+        sum += (wide)get(s->dout, b, h, i, j) * output_in(s, now, b, h, i, j);
+    }
     return sum;
 }
 
