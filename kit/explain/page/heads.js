@@ -19,7 +19,7 @@ function sampledWeights(trace, block, head, rows) {
     const all = numbersOf(trace, step, head);
     return rows.map((i) => all.subarray(i * S, (i + 1) * S));
   }
-  if (step.made.op !== "attend") {
+  if (!block.q || !block.k || (block.masked && !block.causal)) {
     const all = numbersOf(trace, step, head);
     return rows.map((i) => all.subarray(i * S, (i + 1) * S));
   }
@@ -27,9 +27,10 @@ function sampledWeights(trace, block, head, rows) {
   const k = numbersOf(trace, block.k, head, block.heads);
   return rows.map((i) => {
     const seen = block.causal ? i + 1 + Math.max(S - T, 0) : S;
-    const scores = dotRows(q.subarray(i * D, (i + 1) * D), k, 1, seen, D);
+    const from = block.window > 0 ? Math.max(i + 1 - block.window, 0) : 0;
+    const scores = dotRows(q.subarray(i * D, (i + 1) * D), k.subarray(from * D), 1, seen - from, D);
     const out = new Float64Array(S);
-    out.set(softmaxRows(scores.map((s) => s * block.scale), 1, seen));
+    out.set(softmaxRows(scores.map((s) => s * block.scale), 1, seen - from), from);
     return out;
   });
 }

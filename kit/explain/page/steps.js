@@ -7,13 +7,15 @@ const STAGES = ["tokens", "embed", "Q K V", "Q·Kᵀ", "scale", "mask", "softmax
 function stageSteps(trace, block, stage) {
   const find = (name) => trace.find.get(name), known = (list) => list.filter((s) => s && !s.aside);
   const inputs = [block.q, block.k, block.v].filter(Boolean);
+  const own = (s) => (s && (s.layer ?? block.layer) === block.layer ? s : null);
   const source = inputs.map((s) => s.made.op === "project" ? find(s.made.a) : null).find(Boolean);
   switch (stage) {
     case 1: return trace.shown.filter((s) => s.kind === "ids");
     case 2: {
       const looked = trace.shown.filter((s) => s.made.op === "lookup");
-      const x = source ?? looked[0] ?? find("embeddings") ?? find("inputs");
-      return known([x, x && x.made.op === "lookup" ? find(x.made.b) : null]);
+      const x = source ?? looked[0] ?? own(find("embeddings")) ?? find("inputs");
+      return known([...new Set([own(find("embeddings")), x, own(find("normed")),
+                                x && x.made.op === "lookup" ? find(x.made.b) : null])]);
     }
     case 3: {
       const made = inputs.map((s) => (s.made.op === "project" ? find(s.made.b) : null));
