@@ -10,7 +10,7 @@ import unittest
 
 import numpy as np
 
-from browser import PageTest
+from browser import Keys, PageTest, tensors
 from models import Model
 
 USAGE, LIMIT = 2, 4
@@ -62,6 +62,22 @@ class ModelPage(PageTest):
         got = self.numbers(*z.shape)
         self.assertTrue((abs(got - z) <= far[1]).all(), abs(got - z).max())
 
+    def lengths(self, added, off):
+        """The table of the layer's output with heads off: added [H+1,T,E] is what each adds."""
+        on = [h for h in range(len(added)) if h not in off]
+        whole, left, gone = (np.linalg.norm(added[list(h)].sum(0), axis=1)
+                             for h in (range(len(added)), on, off))
+        rows = self.table("off")
+        self.assertEqual(rows[0], ["token", "whole", "without", "change", "what is gone"])
+        got = np.array([[float(x) for x in (r[1], r[2], r[4])] for r in rows[1:]]).T
+        np.testing.assert_allclose(got, [whole, left, gone], rtol=2e-4, atol=1e-4)
+        changes = [float(r[3].replace("−", "-").rstrip(" %")) for r in rows[1:]]
+        np.testing.assert_allclose(changes, 100 * (left / whole - 1), atol=0.07)
+        said = self.text("#heads-panel, #matrix-body .head-off")
+        for text in ("this layer's output only", "needs a new run",
+                     "%d %% as long" % round(100 * (gone / whole).mean())):
+            self.assertIn(text, said)
+
     # ------------------------------------------------------------------------------- large
 
     def test_bert_base_of_512_tokens(self):
@@ -80,6 +96,8 @@ class ModelPage(PageTest):
         for layer, head in ((1, 0), (3, 7)):
             self.compare(layers, layer, head, exact=False)
             self.assertIn("11 bits", self.text("#rounded"))
+        self.click("#head-switch-5")
+        self.lengths(layers[2]["added"], [5])
         self.open_head(12, 11)
         sums = self.numbers(512, 512).sum(1)
         np.testing.assert_allclose(sums, 1, atol=1e-9)
@@ -156,6 +174,50 @@ class ModelPage(PageTest):
                                        atol=1e-5)
             self.assertIn("‖v W_O‖", self.text("#lab-said"))
             self.select("#lab-view", "weights")
+
+    def test_heads_off(self):
+        for kind, sizes in (("bert", {}), ("gpt2", {}), ("llama", {"Hk": 2})):
+            m = Model(kind, **{"L": 2, "H": 4, "D": 4, **sizes})
+            m.save(self.path("m"))
+            text, ids = m.text_of(11)
+            layers = m.forward(ids)
+            self.page(text)
+            self.assertEqual(self.every("#off-figure"), [])
+            self.js("document.getElementById('head-switch-1').focus()")
+            self.keys(Keys.SPACE)
+            self.lengths(layers[0]["added"], [1])
+            self.assertIn("off", self.one("#thumb-weights-1").get_attribute("class"))
+            self.js("document.getElementById('head-switch-1').focus()")
+            self.keys(Keys.TAB, Keys.TAB, Keys.ENTER)
+            self.assertEqual(self.js("return document.activeElement.id"), "head-switch-3")
+            self.assertEqual([e.get_attribute("aria-checked") for e in self.every(".head-switch")],
+                             ["true", "false", "true", "false"])
+            self.assertIn("Without heads 2, 4 ", self.text("#status"))
+            self.lengths(layers[0]["added"], [1, 3])
+            # Of each layer its own; all heads off leave the bias.
+            self.open_head(2, 0)
+            self.assertEqual(self.every("#off-figure"), [])
+            for head in range(4):
+                self.click(f"#head-switch-{head}")
+            self.lengths(layers[1]["added"], [0, 1, 2, 3])
+            for head in range(4):
+                self.click(f"#head-switch-{head}")
+            self.assertEqual(self.every("#off-figure"), [])
+            self.page(text, "--layer", "2", "--head", "3")
+            self.stage(9)
+            self.click("#head-switch-0")
+            one, rest = layers[1]["added"][2], np.delete(layers[1]["added"], 2, 0).sum(0)
+            self.lengths(np.stack([one, rest]), [0])
+            os.rename(self.path("m"), self.path(kind))
+
+    def test_heads_off_without_a_projection(self):
+        z = tensors(self.explain("--heads", "3", "--scale", "0.02"))["context"]
+        self.click("#head-switch-2")
+        side = np.zeros((4, 6, z.size // 6))
+        for h in range(3):
+            side[h, :, h * z.shape[2] : (h + 1) * z.shape[2]] = z[h]
+        self.lengths(side, [2])
+        self.assertIn("no W_O", self.text("#heads-body"))
 
     # ------------------------------------------------------------------------------ errors
 

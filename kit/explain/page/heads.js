@@ -64,13 +64,18 @@ function drawWaiting(trace) {
   if (waitingThumbs.length) setTimeout(() => drawWaiting(trace), 0);
 }
 
+function thumbId(block, head) {
+  return `thumb-${block.name} ${head}`.replace(/\W/g, "-");
+}
+
 function thumbButton(context, block, head, change) {
-  const { trace, state } = context, key = `${block.name} ${head}`;
-  const chosen = block === context.block && head === state.head;
+  const { state } = context, key = `${block.name} ${head}`;
+  const chosen = block === context.block && head === state.head, off = offIn(block).has(head);
   const name = `${block.layer ? `layer ${block.layer}, ` : ""}head ${head + 1}`;
-  const button = el("button", { type: "button", class: `thumb${chosen ? " chosen" : ""}`,
+  const button = el("button", { type: "button",
+    class: `thumb${chosen ? " chosen" : ""}${off ? " off" : ""}`,
     "aria-pressed": String(chosen), "aria-label": name, title: name,
-    id: `thumb-${key}`.replace(/\W/g, "-"),
+    id: thumbId(block, head),
     onclick: () => change({ block, head, step: null, stage: 7, quiz: null }) });
   if (thumbs.has(key)) button.append(thumbs.get(key));
   else waitingThumbs.push({ key, block, head, button });
@@ -111,5 +116,6 @@ function headsPanel(context, change) {
       ? `Click to open a head${most > 1 ? "; keys [ and ] step through them" : ""}. `
         + "Labs change one head's output only, not the layers above it."
       : "One head. With more (attn explain --heads 3), each asks in its own way."),
+    headOffPanel(context),
   ];
 }
