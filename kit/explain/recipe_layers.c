@@ -232,3 +232,33 @@ void layer_effects(recipe *r, const layer_heads *h, const model_layer *look, con
     recipe_minor(r);
     recipe_place(r, look->layer + 1, -1);
 }
+
+/* ----------------------------------------------------------------------------------- Makers */
+
+void layer_makers(recipe *r, const layer_heads *h, int64_t layer, const char *input)
+{
+    const model_sizes *s = model_sizes_of(h->m);
+    const int64_t D = s->head_size, E = s->embed, own = h->first / (s->heads / s->kv_heads);
+    const struct {
+        const char *name, *title, *of;
+        int64_t head; /* among the heads of all three */
+    } makers[] = {{"w_q", "This head's part of W_q", "queries", h->first},
+                  {"w_k", "This head's part of W_k", "keys", s->heads + own},
+                  {"w_v", "This head's part of W_v", "values", s->heads + s->kv_heads + own}};
+    attn_tensor weight, bias;
+    model_input_projection(h->m, layer, &weight, &bias);
+    for (size_t i = 0; i < sizeof makers / sizeof *makers; i++) {
+        kit_array w = recipe_step(r, makers[i].name, TRACE_VALUES, ATTN_F32, SHAPE(D, E + 1));
+        for (int64_t c = 0; c < D && r->status == KIT_OK; c++) {
+            const int64_t row = makers[i].head * D + c;
+            float *to = (float *)w.data + c * (E + 1);
+            memcpy(to, (const float *)weight.data + row * E, (size_t)E * sizeof(float));
+            to[E] = bias.data ? ((const float *)bias.data)[row] : 0;
+        }
+        recipe_say(r, makers[i].title, "",
+                   "Row c makes number c of the %s; its last number is the bias.", makers[i].of);
+        recipe_made(r, TRACE_MAKER, input, makers[i].of, 0);
+        recipe_minor(r);
+        recipe_place(r, layer + 1, -1);
+    }
+}

@@ -21,4 +21,8 @@ void layer_beside(recipe *r, const layer_heads *h, model_layer *look);
 void layer_effects(recipe *r, const layer_heads *h, const model_layer *look, const char *values,
                    const char *context, const char *prefix);
 
+/* Of one head of `layer` (from 0): the parts of W_q, W_k and W_v, with biases, that made its steps
+ * queries, keys and values from the step `input`. */
+void layer_makers(recipe *r, const layer_heads *h, int64_t layer, const char *input);
+
 #endif

@@ -342,6 +342,8 @@ static void tell_others(const telling *t)
     snprintf(section, sizeof section, "Layer %" PRId64, t->o->layer);
     r->beside = true;
     r->section = section;
+    if (t->o->head && t->T <= EXPLAIN_MODEL_FEW && t->s->places_added)
+        layer_makers(r, &h, t->told->layer, t->told->normed.data ? "normed" : "embeddings");
     layer_effects(r, &h, t->told, "values", "context", "");
     for (int64_t l = 0; l < t->looks; l++)
         if (&t->look[l] != t->told && r->status == KIT_OK) {
@@ -410,6 +412,7 @@ int explain_model(trace *to, const explain_model_options *o, const model *m, kit
         to->title = strdup(title);
         to->text = strdup(o->text);
         to->heads = t.heads;
+        to->head = o->head;
         recipe_setting(&r, "%s of %lld layers, %lld heads of %lld, d = %lld, %lld tokens, %s",
                        t.s->kind, (long long)t.s->layers, (long long)t.s->heads,
                        (long long)t.s->head_size, (long long)t.s->embed, (long long)t.T,

@@ -34,6 +34,8 @@ typedef enum trace_op {
                       fewer heads than a, each for a group */
     TRACE_NORM,  /* [H,S]: the length of each row of values a, or of it times a head's part of b */
     TRACE_SLOPE, /* gradient of a loss by the scores behind weights a */
+    TRACE_MAKER, /* [D,E+1], beside: with it step a [T,E] becomes step b [T,D]; number c is a row
+                      of a times the first E numbers of row c here, plus its last one */
     TRACE_PRODUCTS /* [T,n(n+1)/2]: of each token, what n - 1 heads (of context a) and the rest add
                       to the layer's output: vector i . vector j at i(i+1)/2 + j, j up to i */
 } trace_op;
@@ -76,6 +78,7 @@ typedef struct trace {
     char *setting; /* one line: sizes, scale, mask, where the weights come from; or NULL */
     kit_words words;
     int64_t heads, query; /* query: the row that is written out, -1: none */
+    int64_t head;         /* of a model: the one that is shown, from 1; 0: all of them */
     int64_t across;       /* minor panels side by side in a picture; 0: as many as fit */
     char *notes; /* lines "label<TAB>sentence" for the end: health, slips, what to try; or NULL */
     trace_step *step; /* [count + beside] */

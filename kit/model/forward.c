@@ -118,13 +118,22 @@ void model_layer_free(model_layer *look)
         kit_array_free(all[i]);
 }
 
+static void show(const module *of, attn_tensor *weight, attn_tensor *bias)
+{
+    *weight = attn_matrix(of->weight.data, ATTN_F32, of->weight.shape[0], of->weight.shape[1]);
+    *bias = (attn_tensor){0};
+    if (of->bias.data)
+        *bias = attn_matrix(of->bias.data, ATTN_F32, 1, of->bias.shape[0]);
+}
+
+void model_input_projection(const model *m, int64_t layer, attn_tensor *weight, attn_tensor *bias)
+{
+    show(block_module(&m->block[layer], QKV), weight, bias);
+}
+
 void model_output_projection(const model *m, int64_t layer, attn_tensor *weight, attn_tensor *bias)
 {
-    const module *out = block_module(&m->block[layer], OUT);
-    *weight = attn_matrix(out->weight.data, ATTN_F32, out->weight.shape[0], out->weight.shape[1]);
-    *bias = (attn_tensor){0};
-    if (out->bias.data)
-        *bias = attn_matrix(out->bias.data, ATTN_F32, 1, out->bias.shape[0]);
+    show(block_module(&m->block[layer], OUT), weight, bias);
 }
 
 /* ------------------------------------------------------------------------------ Small steps */

@@ -51,6 +51,9 @@ typedef struct model_layer {
 } model_layer;
 void model_layer_free(model_layer *look);
 
+/* The projections of a layer (from 0) to queries, keys and values, in one: weight [(H+2*Hk)*D,E],
+ * bias as below. */
+void model_input_projection(const model *m, int64_t layer, attn_tensor *weight, attn_tensor *bias);
 /* The projection that joins the heads of a layer (from 0), W_O: weight [E,H*D]; bias [E] or, if
  * there is none, no data. The model's own memory. */
 void model_output_projection(const model *m, int64_t layer, attn_tensor *weight, attn_tensor *bias);

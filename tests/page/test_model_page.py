@@ -208,6 +208,10 @@ class ModelPage(PageTest):
             self.click("#head-switch-0")
             one, rest = layers[1]["added"][2], np.delete(layers[1]["added"], 2, 0).sum(0)
             self.lengths(np.stack([one, rest]), [0])
+            label = self.js("return attn.page.context.view.label")
+            self.assertIn("layer 2: weights, head 3", label)
+            self.assertIn("Without head 3 ", self.text("#off-said"))
+            self.assertEqual(self.one(".thumb").get_attribute("aria-label"), "layer 2, head 3")
             os.rename(self.path("m"), self.path(kind))
 
     def test_heads_off_without_a_projection(self):
@@ -218,6 +222,43 @@ class ModelPage(PageTest):
             side[h, :, h * z.shape[2] : (h + 1) * z.shape[2]] = z[h]
         self.lengths(side, [2])
         self.assertIn("no W_O", self.text("#heads-body"))
+
+    def test_rows_of_the_matrices_that_made_a_head(self):
+        """Of one head that was chosen, where the model does not rotate."""
+        for kind, made_of in (("bert", "embeddings"), ("gpt2", "normed")):
+            m = Model(kind, L=2, H=2, D=4)
+            m.save(self.path("m"))
+            text, ids = m.text_of(7)
+            self.page(text, "--layer", "2", "--head", "2")
+            want = m.forward(ids)[1]
+            x = m.normed("h.1.ln_1", want["x"]) if kind == "gpt2" else want["x"]
+            self.stage(3)
+            for step, maker, name in (("queries", "w_q", "q"), ("keys", "w_k", "k"),
+                                      ("values", "w_v", "v")):
+                w = np.array(self.js("return Array.from(attn.numbersOf(attn.page.trace, attn.page"
+                                     ".trace.find.get(arguments[0]), 0))", maker)).reshape(4, 9)
+                np.testing.assert_allclose(x @ w[:, :8].T + w[:, 8], want[name][1], atol=1e-5)
+                tab = "//div[@id='tabs']/button[text()='%s']"
+                self.browser.find_element("xpath", tab % step).click()
+                self.cell(5, 2)
+                self.assertIn(f"Row 6 of {made_of}, times row 3 of {maker}",
+                              self.text("#cell-body"))
+                terms, value = self.text("#cell-body .equation code").split(" = ")
+                *products, bias = terms.split(" + ")
+                pairs = np.array([[float(f) for f in p.split("×")] for p in products])
+                np.testing.assert_allclose(pairs, np.stack((x[5], w[2, :8]), 1), rtol=1e-3,
+                                           atol=6e-5)
+                self.assertAlmostEqual(float(bias), w[2, 8], delta=6e-5)
+                self.assertAlmostEqual(float(value), want[name][1][5, 2], delta=2e-4)
+                self.browser.find_element("xpath", tab % maker).click()
+            os.rename(self.path("m"), self.path(kind))
+        for kind, count, args in (("llama", 7, ("--head", "1")), ("gpt2", 65, ("--head", "1")),
+                                  ("gpt2", 7, ())):
+            m = Model(kind, L=1, H=2, D=4, places=80)
+            m.save(self.path("m"))
+            self.page(m.text_of(count)[0], *args)
+            self.assertFalse(self.js("return attn.page.trace.find.has('w_q')"), (kind, count))
+            os.rename(self.path("m"), self.path(f"{kind}-{count}-{len(args)}"))
 
     # ------------------------------------------------------------------------------ errors
 

@@ -69,7 +69,8 @@ function effectsFigure(context, effects) {
 }
 
 function effectsText(context, effects, off) {
-  const { block } = context, n = block.T, names = [...off].sort((a, b) => a - b).map((h) => h + 1);
+  const { trace, block } = context, n = block.T;
+  const names = [...off].sort((a, b) => a - b).map((h) => headNumber(trace, h));
   const mean = (f) => Array.from({ length: n }, (_, i) => f(i)).reduce((a, b) => a + b, 0) / n;
   const part = mean((i) => (effects.whole[i] > 0 ? effects.gone[i] / effects.whole[i] : 0));
   const change = signedPercent(mean((i) => changeOf(effects, i)));
@@ -99,9 +100,9 @@ function headOffPanel(context) {
   const where = block.layer ? `Heads of layer ${block.layer}` : "Heads";
   const button = (head, off) => el("button", { type: "button", class: "head-switch",
     id: `head-switch-${head}`, role: "switch", "aria-checked": String(!off.has(head)),
-    "aria-label": `Head ${head + 1}`,
-    title: `Switch head ${head + 1} ${off.has(head) ? "on" : "off"}`,
-    onclick: () => toggle(head) }, String(head + 1));
+    "aria-label": `Head ${headNumber(trace, head)}`,
+    title: `Switch head ${headNumber(trace, head)} ${off.has(head) ? "on" : "off"}`,
+    onclick: () => toggle(head) }, String(headNumber(trace, head)));
   function fill() {
     const off = offIn(block), effects = off.size ? headEffects(trace, block, off) : null;
     refill(holder,

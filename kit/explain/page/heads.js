@@ -64,6 +64,15 @@ function drawWaiting(trace) {
   if (waitingThumbs.length) setTimeout(() => drawWaiting(trace), 0);
 }
 
+/** As the model counts them: the one head that is shown may be any. */
+function headNumber(trace, head) {
+  return head + (trace.head ?? 1);
+}
+
+function headName(trace, block, head) {
+  return `${block.layer ? `layer ${block.layer}, ` : ""}head ${headNumber(trace, head)}`;
+}
+
 function thumbId(block, head) {
   return `thumb-${block.name} ${head}`.replace(/\W/g, "-");
 }
@@ -71,7 +80,7 @@ function thumbId(block, head) {
 function thumbButton(context, block, head, change) {
   const { state } = context, key = `${block.name} ${head}`;
   const chosen = block === context.block && head === state.head, off = offIn(block).has(head);
-  const name = `${block.layer ? `layer ${block.layer}, ` : ""}head ${head + 1}`;
+  const name = headName(context.trace, block, head);
   const button = el("button", { type: "button",
     class: `thumb${chosen ? " chosen" : ""}${off ? " off" : ""}`,
     "aria-pressed": String(chosen), "aria-label": name, title: name,
@@ -92,7 +101,7 @@ function headRow(trace, block, head) {
     if (h.possible > 0) { part += h.bits / h.possible; counted++; }
   }
   const sink = findSink(w, hidden, T, S);
-  return [`${block.layer ? `layer ${block.layer}, ` : ""}head ${head + 1}`,
+  return [headName(trace, block, head),
           counted ? (part / counted).toFixed(3) : "–",
           sink ? `${columnLabel(block.weights, sink.at)} ${percent(sink.share)}` : "–"];
 }
@@ -115,6 +124,7 @@ function headsPanel(context, change) {
     el("p", { class: "fine" }, most * layers.length > 1
       ? `Click to open a head${most > 1 ? "; keys [ and ] step through them" : ""}. `
         + "Labs change one head's output only, not the layers above it."
+      : trace.head ? `Head ${trace.head} alone; --head all shows the others.`
       : "One head. With more (attn explain --heads 3), each asks in its own way."),
     headOffPanel(context),
   ];

@@ -18,7 +18,8 @@ function stageSteps(trace, block, stage) {
                                 x && x.made.op === "lookup" ? find(x.made.b) : null])]);
     }
     case 3: {
-      const made = inputs.map((s) => (s.made.op === "project" ? find(s.made.b) : null));
+      const made = inputs.map((s) => (s.made.op === "project" ? find(s.made.b)
+                                                              : makerOf(trace, s)));
       return known([...new Set([...inputs, ...made])]);
     }
     case 4: return known([block.raw]);
@@ -110,7 +111,8 @@ function viewOf(context) {
   view.sentence = view.step?.sentence ?? "Computed here, between two steps of the trace.";
   view.name = view.step?.name ?? STAGES[stage - 1];
   const heads = inChain ? block.heads : step.heads;
-  const head = heads > 1 ? `, head ${Math.min(state.head, heads - 1) + 1} of ${heads}` : "";
+  const alone = trace.head && inChain ? `, head ${trace.head}` : "";
+  const head = heads > 1 ? `, head ${Math.min(state.head, heads - 1) + 1} of ${heads}` : alone;
   const changed = inChain && (live.changed || context.settings.hideSink) ? " – changed here" : "";
   const shown = view.shares ? `α·${normName(block)} of ` : view.given ? "rollout of " : "";
   const where = inChain && block.layer ? `${block.title}: ` : "";

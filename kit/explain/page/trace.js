@@ -136,6 +136,11 @@ function followScores(trace, block) {
   return block;
 }
 
+/** The matrix that made a model's queries, keys or values, where the trace has it. */
+function makerOf(trace, step) {
+  return trace.steps.find((s) => s.made.op === "maker" && s.made.b === step.name) ?? null;
+}
+
 function blockTitle({ weights, layer, moment, name }) {
   if (layer && moment >= 0) return `layer ${layer}, after step ${moment}`;
   if (layer) return `layer ${layer}`;
