@@ -150,6 +150,26 @@ class ModelPage(PageTest):
                 self.compare(layers, layer, 1, as_head=0 if one else 1)
         self.assertIn("mistral, all 3 layers, head 2", self.browser.title)
 
+    def test_table_of_heads(self):
+        """Entropy as a part of what is possible: of all rows, and, above 64, of 48 of them."""
+        for kind, count, sizes in (("gpt2", 30, {}), ("bert", 100, {}), ("gpt2", 100, {}),
+                                   ("mistral", 100, {"window": 9})):
+            m = Model(kind, L=2, H=2, D=4, places=128, **sizes)
+            m.save(self.path("m"))
+            text, ids = m.text_of(count)
+            self.page(text, "--layer", "all")
+            some = [int((i + 0.5) * count / 48) for i in range(48)]
+            picked = some if count > 64 else list(range(count))
+            want = []
+            for layer in m.forward(ids):
+                for w in layer["weights"][:, picked]:
+                    bits = -(w * np.log2(np.where(w > 0, w, 1))).sum(1)
+                    possible = np.log2((w > 0).sum(1))
+                    want.append((bits[possible > 0] / possible[possible > 0]).mean())
+            got = [float(row[1]) for row in self.table("heads")[1:]]
+            np.testing.assert_allclose(got, want, atol=6e-4)
+            os.rename(self.path("m"), self.path(f"{kind}{count}"))
+
     def test_json_has_the_layer_that_is_told(self):
         m = self.model("gpt2", L=3)
         text, ids = m.text_of(9)

@@ -35,9 +35,26 @@ function sampledWeights(trace, block, head, rows) {
   });
 }
 
+/** Up to THUMB rows, evenly chosen. */
+function someRows(T) {
+  const high = Math.min(T, THUMB);
+  return Array.from({ length: high }, (_, i) => Math.floor(((i + 0.5) * T) / high));
+}
+
+/** The same rows of what is hidden, without a mask of T × S where places alone decide. */
+function sampledHidden(trace, block, head, rows) {
+  const { S, window } = block, all = block.causal ? null : hiddenOf(trace, block, head);
+  if (!block.causal && !all) return null;
+  const out = new Uint8Array(rows.length * S);
+  const far = (row, j) => j > row || (window > 0 && j <= row - window);
+  rows.forEach((row, i) => {
+    for (let j = 0; j < S; j++) out[i * S + j] = all ? all[row * S + j] : Number(far(row, j));
+  });
+  return out;
+}
+
 function drawThumb(trace, block, head) {
-  const { T, S } = block, high = Math.min(T, THUMB), wide = Math.min(S, THUMB);
-  const rows = Array.from({ length: high }, (_, i) => Math.floor(((i + 0.5) * T) / high));
+  const { T, S } = block, rows = someRows(T), high = rows.length, wide = Math.min(S, THUMB);
   const weights = sampledWeights(trace, block, head, rows);
   const image = new ImageData(wide, high);
   for (let i = 0; i < high; i++)
@@ -91,10 +108,13 @@ function thumbButton(context, block, head, change) {
   return button;
 }
 
-/** What the table says of a head: mean entropy of its rows, and which key takes most. */
+/** What the table says of a head: mean entropy of its rows, and which key takes most. Of a large
+ * matrix some rows are looked at: there may be hundreds of heads. */
 function headRow(trace, block, head) {
-  const { T, S } = block, w = numbersOf(trace, block.weights, head);
-  const hidden = hiddenOf(trace, block, head);
+  const { S } = block, every = Array.from({ length: block.T }, (_, i) => i);
+  const rows = block.T > MOST_SVG ? someRows(block.T) : every, T = rows.length;
+  const w = new Float64Array(T * S), hidden = sampledHidden(trace, block, head, rows);
+  sampledWeights(trace, block, head, rows).forEach((row, i) => w.set(row, i * S));
   let part = 0, counted = 0;
   for (let i = 0; i < T; i++) {
     const h = rowHealth(w, hidden, i, S);
@@ -118,7 +138,8 @@ function headsPanel(context, change) {
         el("div", { class: "layer" },
           el("span", { class: "layer-name" }, b.layer ? `L${b.layer}` : "heads"),
           el("div", { class: "heads" }, heads(b).map((h) => thumbButton(context, b, h, change)))))),
-      () => makeTable("Heads: mean entropy, of what is possible, and sinks",
+      () => makeTable("Heads: mean entropy, of what is possible, and sinks"
+          + (block.T > MOST_SVG ? `; from ${THUMB} of ${block.T} rows of each` : ""),
         ["head", "entropy", "sink"],
         layers.flatMap((b) => heads(b).map((h) => headRow(trace, b, h))))),
     el("p", { class: "fine" }, most * layers.length > 1
