@@ -91,19 +91,56 @@ static int check_options_agree(const options *o, kit_error *err)
     return KIT_OK;
 }
 
+/* Is one of the files a page? */
+static bool page_wanted(const options *o)
+{
+    const char *path;
+    for (size_t i = 0; (path = option_at(o, OPT_explain_output, i)) != NULL; i++)
+        if (render_by_suffix(path, NULL) == render_html)
+            return true;
+    return false;
+}
+
+/* "all", which is 0, or a number from 1. */
+static int read_number(int64_t *number, const options *o, option_id id, kit_error *err)
+{
+    const char *text = option_text(o, id);
+    *number = 0;
+    if (strcmp(text, "all") != 0 && (!value_integer(text, number) || *number < 1))
+        return kit_fail(err, KIT_USAGE, "--%s %s: must be all, or a number from 1",
+                        option_of(id)->name, text);
+    return KIT_OK;
+}
+
+static int read_model_options(explain_model_options *e, const options *o, kit_error *err)
+{
+    const bool page = page_wanted(o);
+    int code = read_number(&e->layer, o, OPT_explain_layer, err);
+    if (!code)
+        code = read_number(&e->head, o, OPT_explain_head, err);
+    if (code)
+        return code;
+    e->all = e->layer == 0;
+    if (e->all && !page)
+        return kit_fail(err, KIT_USAGE,
+                        "--layer all makes a page, so it needs -o FILE.html; --layer N is for "
+                        "everything else");
+    e->others = e->all ? INT64_MAX : page && e->head == 0 ? EXPLAIN_MODEL_FEW : 0;
+    e->layer += e->all;
+    return KIT_OK;
+}
+
 /* With real weights. */
 static int explain_real(trace *t, const options *o, const char *text, kit_error *err)
 {
-    const char *head = option_text(o, OPT_explain_head);
     explain_model_options e = {.text = text,
                                .pair = option_text(o, OPT_explain_text_pair),
-                               .layer = option_integer(o, OPT_explain_layer),
                                .query = option_text(o, OPT_explain_query)};
     attn_context *ctx = NULL;
     model *m = NULL;
-    if (strcmp(head, "all") != 0 && (!value_integer(head, &e.head) || e.head < 1))
-        return kit_fail(err, KIT_USAGE, "--head %s: must be all, or a number from 1", head);
-    int code = engine_context(&ctx, NULL, 0, err);
+    int code = read_model_options(&e, o, err);
+    if (!code)
+        code = engine_context(&ctx, NULL, 0, err);
     if (!code)
         code = model_open(&m, option_text(o, OPT_explain_model), ctx, err);
     if (!code)

@@ -133,7 +133,7 @@ static int go_on(session *s, bool quiet, kit_error *err)
 {
     double start = 0;
     int64_t id = 0;
-    int code = model_run_tokens(s->run, s->id, NULL, s->count, NULL, err);
+    int code = model_run_tokens(s->run, s->id, NULL, s->count, NULL, 0, err);
     while (!code && s->count < s->room && !(code = next_token(s, &id, err))) {
         start = start > 0 ? start : seconds_now();
         s->id[s->count++] = id;
@@ -143,7 +143,7 @@ static int go_on(session *s, bool quiet, kit_error *err)
         if (!code && !quiet)
             code = show_text(s, false, err);
         if (!code && s->count < s->room)
-            code = model_run_tokens(s->run, &id, NULL, 1, NULL, err);
+            code = model_run_tokens(s->run, &id, NULL, 1, NULL, 0, err);
     }
     s->seconds = start > 0 ? seconds_now() - start : 0;
     return code;

@@ -20,6 +20,7 @@ typedef struct recipe {
     int status;          /* KIT_OK until the first failure */
     const char *section; /* heading of the steps to come */
     bool beyond;         /* so are the steps to come */
+    bool beside;         /* so are the steps to come: only a page has them */
 } recipe;
 
 /* Starts an empty trace: a lesson's, or, with `lesson` NULL, explain's, or train's if there is no
@@ -37,12 +38,16 @@ kit_array recipe_step(recipe *r, const char *name, trace_kind kind, attn_dtype d
                       const int64_t *shape);
 kit_array recipe_given(recipe *r, const char *name, trace_kind kind, attn_dtype dtype, int rank,
                        const int64_t *shape, const void *data);
+/* A step that takes over `tensor`; one beside the others may have no data, but a shape. */
+kit_array recipe_taken(recipe *r, const char *name, trace_kind kind, kit_array *tensor);
 
 /* These describe the last step. */
 void recipe_say(recipe *r, const char *title, const char *formula, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 void recipe_made(recipe *r, trace_op op, const char *a, const char *b, double factor);
-void recipe_causal(recipe *r); /* of TRACE_MASK, TRACE_ATTEND: keys after the query are hidden */
+/* Of TRACE_MASK, TRACE_ATTEND: keys after the query are hidden, and where window > 0 all but so
+ * many of the others, the query's own the last. */
+void recipe_causal(recipe *r, int64_t window);
 void recipe_rows(recipe *r, const char *const *labels, size_t count);
 void recipe_columns(recipe *r, const char *const *labels, size_t count);
 void recipe_word_rows(recipe *r);    /* the sentence's words ask */

@@ -18,7 +18,7 @@ recipe recipe_begin(trace *t, attn_context *ctx, kit_error *err, const char *les
                     const char *title, const char *text)
 {
     memset(t, 0, sizeof *t);
-    recipe r = {t, ctx, err, KIT_OK, NULL, false};
+    recipe r = {t, ctx, err, KIT_OK, NULL, false, false};
     t->heads = 1;
     t->query = -1;
     set_string(&r, &t->command, lesson != NULL ? "lesson" : text != NULL ? "explain" : "train");
@@ -80,14 +80,20 @@ kit_array recipe_step(recipe *r, const char *name, trace_kind kind, attn_dtype d
         return a;
     }
     r->status = kit_array_new(&a, dtype, rank, shape, r->err);
-    if (r->status != KIT_OK) {
-        return a;
+    return recipe_taken(r, name, kind, &a);
+}
+
+kit_array recipe_taken(recipe *r, const char *name, trace_kind kind, kit_array *tensor)
+{
+    trace_step *s = NULL;
+    if (r->status == KIT_OK) {
+        s = r->beside ? trace_add_beside(r->trace, name, kind, tensor, r->err)
+                      : trace_add(r->trace, name, kind, tensor, r->err);
+        r->status = s != NULL ? KIT_OK : KIT_LIMIT;
     }
-    trace_step *s = trace_add(r->trace, name, kind, &a, r->err);
     if (s == NULL) {
-        r->status = KIT_LIMIT;
-        kit_array_free(&a);
-        return a;
+        kit_array_free(tensor);
+        return *tensor;
     }
     set_string(r, &s->section, r->section);
     s->beyond = r->beyond;
@@ -106,7 +112,8 @@ kit_array recipe_given(recipe *r, const char *name, trace_kind kind, attn_dtype 
 
 static trace_step *last(recipe *r)
 {
-    return r->status == KIT_OK && r->trace->count > 0 ? &r->trace->step[r->trace->count - 1] : NULL;
+    size_t count = r->trace->count + r->trace->beside;
+    return r->status == KIT_OK && count > 0 ? &r->trace->step[count - 1] : NULL;
 }
 
 void recipe_say(recipe *r, const char *title, const char *formula, const char *format, ...)
@@ -136,11 +143,12 @@ void recipe_made(recipe *r, trace_op op, const char *a, const char *b, double fa
     }
 }
 
-void recipe_causal(recipe *r)
+void recipe_causal(recipe *r, int64_t window)
 {
     trace_step *s = last(r);
     if (s != NULL) {
         s->causal = true;
+        s->window = window;
     }
 }
 

@@ -156,7 +156,7 @@ static void score(recipe *r, const sizes *s, recipe_attention a, const explain_o
         recipe_say(r, "Hide what comes later", "−∞ where key > query",
                    "A word sees itself and the words before it; e^−∞ is 0.");
         recipe_made(r, TRACE_MASK, "scaled_scores", NULL, 0);
-        recipe_causal(r);
+        recipe_causal(r, 0);
     }
 }
 

@@ -8,7 +8,7 @@
 
 #include "explain_model.h"
 #include "grid.h"
-#include "recipe.h"
+#include "recipe_layers.h"
 
 #define MAX_TOKENS 4096
 #define MAX_ELEMENTS ((int64_t)1 << 28) /* of a matrix of all heads' scores: 1 GiB */
@@ -20,8 +20,10 @@ typedef struct telling {
     const model *m;
     const model_sizes *s;
     kit_tokens tokens;
-    model_layer look;
-    int64_t id[TOP]; /* of a decoder: the likeliest next tokens */
+    model_layer *look; /* [looks]: of the layer alone, or of every layer */
+    int64_t looks;
+    model_layer *told; /* one of them */
+    int64_t id[TOP];   /* of a decoder: the likeliest next tokens */
     double probability[TOP];
     int64_t T, heads; /* heads that are shown */
 } telling;
@@ -85,16 +87,38 @@ static int run_model(telling *t)
         ids[i] = t->tokens.token[i].id;
         types[i] = t->tokens.token[i].type;
     }
-    t->look.layer = t->o->layer - 1;
     if (!code)
         code = model_run_begin(&run, t->m, t->T, 0, t->r->err);
     if (!code)
-        code = model_run_tokens(run, ids, types, t->T, &t->look, t->r->err);
+        code = model_run_tokens(run, ids, types, t->T, t->look, t->looks, t->r->err);
     if (!code)
         code = predict(t, run);
     model_run_end(run);
     free(ids);
     return code;
+}
+
+/* Whose vectors are wanted. */
+static void choose_layers(telling *t)
+{
+    const model_sizes *s = t->s;
+    const int64_t vectors = (t->heads + 2 * (t->o->head ? 1 : s->kv_heads)) * s->head_size;
+    const bool all = t->T <= t->o->others;
+    if (t->r->status == KIT_OK && all && t->T > EXPLAIN_MODEL_MOST / vectors / s->layers)
+        recipe_fail(t->r, KIT_LIMIT,
+                    "%" PRId64 " tokens in all layers are more than a page can hold; --layer N",
+                    t->T);
+    t->looks = all ? s->layers : 1;
+    t->look = calloc((size_t)t->looks, sizeof *t->look);
+    if (!t->look) {
+        recipe_fail(t->r, KIT_LIMIT, "no memory for %" PRId64 " layers", t->looks);
+        return;
+    }
+    for (int64_t l = 0; l < t->looks; l++) {
+        t->look[l].layer = all ? l : t->o->layer - 1;
+        t->look[l].brief = all && l != t->o->layer - 1;
+    }
+    t->told = &t->look[all ? t->o->layer - 1 : 0];
 }
 
 static void prepare(telling *t)
@@ -114,6 +138,8 @@ static void prepare(telling *t)
                     t->T);
     if (r->status == KIT_OK)
         label_tokens(t);
+    if (r->status == KIT_OK)
+        choose_layers(t);
     if (r->status == KIT_OK)
         r->status = run_model(t);
 }
@@ -148,7 +174,7 @@ static void tell_tokens(const telling *t)
         recipe_word_columns(r);
     }
     recipe_given(r, "embeddings", TRACE_VALUES, ATTN_F32, SHAPE(t->T, t->s->embed),
-                 t->look.input.data);
+                 t->told->input.data);
     if (t->o->layer == 1)
         recipe_say(r, "What the first layer is given", "X", "Each token's row of the table%s.",
                    t->s->places_added ? ", and its place's added" : "");
@@ -157,12 +183,14 @@ static void tell_tokens(const telling *t)
                    "What the %" PRId64 " layer%s before made of the tokens.", t->o->layer - 1,
                    t->o->layer == 2 ? "" : "s");
     recipe_word_rows(r);
-    if (!t->look.normed.data)
+    recipe_place(r, t->o->layer, -1);
+    if (!t->told->normed.data)
         return;
     recipe_given(r, "normed", TRACE_VALUES, ATTN_F32, SHAPE(t->T, t->s->embed),
-                 t->look.normed.data);
+                 t->told->normed.data);
     recipe_say(r, "Brought to one size", "norm(X)", "This model does so before attention.");
     recipe_word_rows(r);
+    recipe_place(r, t->o->layer, -1);
 }
 
 /* The heads that are shown, of [Hk,T,D]; where heads share keys, each shows them. */
@@ -180,6 +208,7 @@ static kit_array tell_part(const telling *t, const kit_array *from, const char *
     }
     recipe_say(r, title, formula, "%s%s", sentence, group > 1 ? " Several heads share these." : "");
     recipe_word_rows(r);
+    recipe_place(r, t->o->layer, -1);
     return out;
 }
 
@@ -190,6 +219,7 @@ static kit_array tell_scores(const telling *t, const recipe_attention *a, attn_s
     kit_array out = recipe_step(r, name, kind, ATTN_F32, WITH_HEADS(t, t->T, t->T));
     recipe_scores(r, a, stage, recipe_view(out));
     recipe_word_rows(r);
+    recipe_place(r, t->o->layer, -1);
     recipe_word_columns(r);
     return out;
 }
@@ -222,6 +252,7 @@ static void tell_scaling(const telling *t, recipe_attention *a)
                             : "A token sees itself and those before it; e^−∞ is 0.",
                (long long)t->s->window - 1);
     recipe_made(r, TRACE_MASK, "scaled_scores", NULL, 0);
+    recipe_causal(r, t->s->window);
 }
 
 static void tell_attention(const telling *t, const recipe_attention *a)
@@ -239,6 +270,7 @@ static void tell_attention(const telling *t, const recipe_attention *a)
                "The new vector of a token: the values of all tokens it sees, by weight.");
     recipe_made(r, TRACE_MIX, "weights", "values", 0);
     recipe_word_rows(r);
+    recipe_place(r, t->o->layer, -1);
 }
 
 static void tell_output(const telling *t)
@@ -246,10 +278,11 @@ static void tell_output(const telling *t)
     recipe *r = t->r;
     r->section = "Onwards";
     recipe_given(r, "output", TRACE_VALUES, ATTN_F32, SHAPE(t->T, t->s->embed),
-                 t->look.output.data);
+                 t->told->output.data);
     recipe_say(r, "What the layer gives", "",
                "All heads joined and projected, the MLP, and what the layer was given added.");
     recipe_word_rows(r);
+    recipe_place(r, t->o->layer, -1);
     if (!t->s->causal || r->status != KIT_OK)
         return;
     static const char *const columns[] = {"probability"};
@@ -300,6 +333,26 @@ static void tell_sink(const telling *t)
 
 /* ------------------------------------------------------------------------------------ The whole */
 
+/* What only a page has: the effects of this layer's heads, and the other layers. */
+static void tell_others(const telling *t)
+{
+    recipe *r = t->r;
+    const layer_heads h = {t->m, t->o->head ? t->o->head - 1 : 0, t->heads};
+    char section[32];
+    snprintf(section, sizeof section, "Layer %" PRId64, t->o->layer);
+    r->beside = true;
+    r->section = section;
+    if (t->o->head && t->T <= EXPLAIN_MODEL_FEW && t->s->places_added)
+        layer_makers(r, &h, t->told->layer, t->told->normed.data ? "normed" : "embeddings");
+    layer_effects(r, &h, t->told, "values", "context", "");
+    for (int64_t l = 0; l < t->looks; l++)
+        if (&t->look[l] != t->told && r->status == KIT_OK) {
+            layer_beside(r, &h, &t->look[l]);
+            model_layer_free(&t->look[l]);
+        }
+    r->section = NULL;
+}
+
 /* A window as a mask: bool [T,T]. */
 static void make_window(const telling *t, kit_array *mask, attn_tensor *view, recipe_attention *a)
 {
@@ -321,9 +374,11 @@ static void tell(telling *t)
     attn_tensor view;
     tell_tokens(t);
     r->section = "Three views of each token";
-    kit_array q = tell_part(t, &t->look.q, "queries", "Queries", "Q", "What each token looks for.");
-    kit_array k = tell_part(t, &t->look.k, "keys", "Keys", "K", "What each token can be found by.");
-    kit_array v = tell_part(t, &t->look.v, "values", "Values", "V",
+    kit_array q =
+        tell_part(t, &t->told->q, "queries", "Queries", "Q", "What each token looks for.");
+    kit_array k =
+        tell_part(t, &t->told->k, "keys", "Keys", "K", "What each token can be found by.");
+    kit_array v = tell_part(t, &t->told->v, "values", "Values", "V",
                             "What each token hands over when it is attended to.");
     recipe_attention a = {recipe_view(q), recipe_view(k), recipe_view(v), 0, t->s->causal, NULL};
     make_window(t, &mask, &view, &a);
@@ -335,24 +390,29 @@ static void tell(telling *t)
         r->status = trace_set_query(r->trace, t->o->query, r->err);
     recipe_health(r, "weights", &(recipe_advice){0});
     tell_sink(t);
-    recipe_note(r, "next", "--layer N  --head N|all  --query TOKEN  --full  -o map.svg  --json");
+    tell_others(t);
+    recipe_note(r, "next",
+                "--layer N|all  --head N|all  --query TOKEN  --full  -o map.svg  --json");
 }
 
 int explain_model(trace *to, const explain_model_options *o, const model *m, kit_error *err)
 {
-    char title[160], heads[48];
+    char title[160], heads[48], layer[48];
     recipe r = recipe_begin(to, model_context(m), err, NULL, "", "");
     telling t = {.r = &r, .o = o, .m = m, .s = model_sizes_of(m)};
     prepare(&t);
     if (r.status == KIT_OK) {
         snprintf(heads, sizeof heads, o->head ? "head %lld" : "all %lld heads",
                  (long long)(o->head ? o->head : t.s->heads));
-        snprintf(title, sizeof title, "%s, layer %lld, %s", t.s->kind, (long long)o->layer, heads);
+        snprintf(layer, sizeof layer, o->all ? "all %lld layers" : "layer %lld",
+                 (long long)(o->all ? t.s->layers : o->layer));
+        snprintf(title, sizeof title, "%s, %s, %s", t.s->kind, layer, heads);
         free(to->title);
         free(to->text);
         to->title = strdup(title);
         to->text = strdup(o->text);
         to->heads = t.heads;
+        to->head = o->head;
         recipe_setting(&r, "%s of %lld layers, %lld heads of %lld, d = %lld, %lld tokens, %s",
                        t.s->kind, (long long)t.s->layers, (long long)t.s->heads,
                        (long long)t.s->head_size, (long long)t.s->embed, (long long)t.T,
@@ -362,6 +422,8 @@ int explain_model(trace *to, const explain_model_options *o, const model *m, kit
         tell(&t);
     }
     kit_tokens_free(&t.tokens);
-    model_layer_free(&t.look);
+    for (int64_t l = 0; t.look && l < t.looks; l++)
+        model_layer_free(&t.look[l]);
+    free(t.look);
     return recipe_end(&r);
 }

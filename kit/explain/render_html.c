@@ -19,6 +19,9 @@ static bool is_large(const trace_step *s) { return kit_array_count(&s->tensor) >
 /* The page computes it, in double precision, from the steps that it names. */
 static bool is_derived(const trace *t, const trace_step *s)
 {
+    if (s->tensor.data == NULL) {
+        return true;
+    }
     if (!is_large(s) || trace_find(t, s->a) == NULL) {
         return false;
     }
@@ -55,13 +58,14 @@ static json_form form_of(const trace_step *s, void *self)
     const layout *l = self;
     bool is_float = s->tensor.dtype == ATTN_F32 || s->tensor.dtype == ATTN_F64 ||
                     s->tensor.dtype == ATTN_F16 || s->tensor.dtype == ATTN_BF16;
-    if (!is_large(s) || !is_float) {
-        return JSON_NUMBERS;
-    }
     if (is_derived(l->trace, s)) {
         return JSON_DERIVED;
     }
-    return l->rounded && fits_f16(&s->tensor) ? JSON_F16 : JSON_F32;
+    if (!is_large(s) || !is_float) {
+        return JSON_NUMBERS;
+    }
+    /* Sums of products may cancel. */
+    return l->rounded && s->op != TRACE_PRODUCTS && fits_f16(&s->tensor) ? JSON_F16 : JSON_F32;
 }
 
 /* The colours of the heat-maps, so that page, SVG and PNG have the same. */
@@ -80,7 +84,7 @@ int render_html(char **bytes, size_t *size, const trace *t, kit_error *err)
 {
     layout l = {t, false};
     int64_t elements = 0;
-    for (size_t i = 0; i < t->count; i++) {
+    for (size_t i = 0; i < t->count + t->beside; i++) {
         bool kept = is_large(&t->step[i]) && !is_derived(t, &t->step[i]);
         elements += kept ? kit_array_count(&t->step[i].tensor) : 0;
     }

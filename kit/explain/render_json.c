@@ -138,8 +138,9 @@ static void put_labels(sink *s, const char *name, char **labels, size_t count)
 
 static const char *const kind_names[] = {"ids", "values", "scores", "weights", "scalar", "curve"};
 
-static const char *const op_names[] = {"given",   "lookup", "project", "dot",  "scale", "mask",
-                                       "softmax", "mix",    "attend",  "norm", "slope"};
+static const char *const op_names[] = {"given", "lookup",  "project", "dot",    "scale",
+                                       "mask",  "softmax", "mix",     "attend", "norm",
+                                       "slope", "maker",   "products"};
 
 /* What the numbers were made of: {"op": "scale", "a": "scores", "factor": 0.2041...}. */
 static void put_made(sink *s, const trace_step *step)
@@ -154,6 +155,9 @@ static void put_made(sink *s, const trace_step *step)
     if (step->factor != 0) {
         sink_puts(s, ", \"factor\": ");
         put_real(s, step->factor, false);
+    }
+    if (step->window > 0) {
+        sink_printf(s, ", \"window\": %lld", (long long)step->window);
     }
     sink_puts(s, step->causal ? ", \"causal\": true}" : "}");
 }
@@ -290,10 +294,14 @@ void json_put_trace(sink *s, const trace *t, const json_style *style)
     put_member(s, "text", t->text != NULL ? t->text : "");
     put_member(s, "setting", t->setting != NULL ? t->setting : "");
     sink_printf(s, ", \"heads\": %lld, \"query\": %lld", (long long)t->heads, (long long)t->query);
+    if (t->head > 0) {
+        sink_printf(s, ", \"head\": %lld", (long long)t->head);
+    }
     put_words(s, t);
     sink_puts(s, ",\n \"steps\": [");
     const char *before = "\n  ";
-    for (size_t i = 0; i < t->count; i++) {
+    const size_t count = t->count + (style->form != NULL ? t->beside : 0);
+    for (size_t i = 0; i < count; i++) {
         if (is_shown(t, &t->step[i], style)) {
             sink_puts(s, before);
             put_step(s, &t->step[i], style);

@@ -306,6 +306,8 @@ void text_worked(page *p, const trace_step *s, bool row_too)
         case TRACE_MASK:
         case TRACE_ATTEND:
         case TRACE_NORM:
+        case TRACE_MAKER:
+        case TRACE_PRODUCTS:
         case TRACE_SLOPE: break;
         }
     }

@@ -31,7 +31,7 @@ static void free_step(trace_step *s)
 
 void trace_free(trace *t)
 {
-    for (size_t i = 0; i < t->count; i++) {
+    for (size_t i = 0; i < t->count + t->beside; i++) {
         free_step(&t->step[i]);
     }
     free(t->step);
@@ -45,10 +45,10 @@ void trace_free(trace *t)
     memset(t, 0, sizeof *t);
 }
 
-trace_step *trace_add(trace *t, const char *name, trace_kind kind, kit_array *tensor,
-                      kit_error *err)
+static trace_step *append(trace *t, const char *name, trace_kind kind, kit_array *tensor,
+                          kit_error *err)
 {
-    if (t->count == t->capacity) {
+    if (t->count + t->beside == t->capacity) {
         size_t capacity = t->capacity > 0 ? 2 * t->capacity : 16;
         trace_step *grown = realloc(t->step, capacity * sizeof *grown);
         if (grown == NULL) {
@@ -58,7 +58,7 @@ trace_step *trace_add(trace *t, const char *name, trace_kind kind, kit_array *te
         t->step = grown;
         t->capacity = capacity;
     }
-    trace_step *s = &t->step[t->count];
+    trace_step *s = &t->step[t->count + t->beside];
     memset(s, 0, sizeof *s);
     s->name = strdup(name);
     if (s->name == NULL) {
@@ -68,13 +68,28 @@ trace_step *trace_add(trace *t, const char *name, trace_kind kind, kit_array *te
     s->kind = kind;
     s->tensor = *tensor;
     memset(tensor, 0, sizeof *tensor);
-    t->count++;
+    return s;
+}
+
+trace_step *trace_add(trace *t, const char *name, trace_kind kind, kit_array *tensor,
+                      kit_error *err)
+{
+    trace_step *s = append(t, name, kind, tensor, err);
+    *(t->beside > 0 ? &t->beside : &t->count) += s != NULL;
+    return s;
+}
+
+trace_step *trace_add_beside(trace *t, const char *name, trace_kind kind, kit_array *tensor,
+                             kit_error *err)
+{
+    trace_step *s = append(t, name, kind, tensor, err);
+    t->beside += s != NULL;
     return s;
 }
 
 const trace_step *trace_find(const trace *t, const char *name)
 {
-    for (size_t i = 0; name != NULL && i < t->count; i++) {
+    for (size_t i = 0; name != NULL && i < t->count + t->beside; i++) {
         if (strcmp(t->step[i].name, name) == 0) {
             return &t->step[i];
         }

@@ -32,8 +32,12 @@ typedef enum trace_op {
     TRACE_MIX,     /* rows of b, weighted by a */
     TRACE_ATTEND,  /* in one go: softmax of factor * (row i of a . row j of b), per head; b may have
                       fewer heads than a, each for a group */
-    TRACE_NORM, /* [H,S]: the length of each row of values a, or of it times a head's part of b */
-    TRACE_SLOPE /* gradient of a loss by the scores behind weights a */
+    TRACE_NORM,  /* [H,S]: the length of each row of values a, or of it times a head's part of b */
+    TRACE_SLOPE, /* gradient of a loss by the scores behind weights a */
+    TRACE_MAKER, /* [D,E+1], beside: with it step a [T,E] becomes step b [T,D]; number c is a row
+                      of a times the first E numbers of row c here, plus its last one */
+    TRACE_PRODUCTS /* [T,n(n+1)/2]: of each token, what n - 1 heads (of context a) and the rest add
+                      to the layer's output: vector i . vector j at i(i+1)/2 + j, j up to i */
 } trace_op;
 
 typedef struct trace_step {
@@ -43,7 +47,8 @@ typedef struct trace_step {
     char *sentence; /* one or two sentences, with this case's own words and numbers */
     char *section;  /* heading that the step stands under, or NULL */
     trace_kind kind;
-    kit_array tensor;  /* [T,.], or [H,T,.] with heads; any rank in lessons */
+    kit_array tensor;  /* [T,.], or [H,T,.] with heads; any rank in lessons. A step beside the
+                          others may have a shape and no data: the page computes it */
     char **row_labels; /* of the last but one dimension, or NULL; owned */
     size_t row_label_count;
     char **column_labels; /* of the last dimension, or NULL; owned */
@@ -54,9 +59,10 @@ typedef struct trace_step {
         *printed; /* what the notebook printed for it, or beyond it, what PyTorch prints; or NULL */
     bool aside;   /* only there to be compared with `printed`: no renderer draws it */
     trace_op op;
-    char *a, *b;   /* names of the operand steps, or NULL */
-    double factor; /* of TRACE_SCALE; of TRACE_SOFTMAX, _MASK if a is yet to be scaled, else 0 */
-    bool causal;   /* of TRACE_MASK, _ATTEND: the keys after the query are hidden */
+    char *a, *b;    /* names of the operand steps, or NULL */
+    double factor;  /* of TRACE_SCALE; of TRACE_SOFTMAX, _MASK if a is yet to be scaled, else 0 */
+    bool causal;    /* of TRACE_MASK, _ATTEND: the keys after the query are hidden */
+    int64_t window; /* and all but so many up to the query, itself the last; 0: none of those */
     int64_t layer, moment; /* of a model with layers, from 1; after so many steps of training, from
                               1 for step 0; 0: neither */
     double slack,
@@ -72,16 +78,22 @@ typedef struct trace {
     char *setting; /* one line: sizes, scale, mask, where the weights come from; or NULL */
     kit_words words;
     int64_t heads, query; /* query: the row that is written out, -1: none */
+    int64_t head;         /* of a model: the one that is shown, from 1; 0: all of them */
     int64_t across;       /* minor panels side by side in a picture; 0: as many as fit */
     char *notes; /* lines "label<TAB>sentence" for the end: health, slips, what to try; or NULL */
-    trace_step *step;
-    size_t count, capacity;
+    trace_step *step; /* [count + beside] */
+    size_t count;
+    size_t beside; /* after those: what a page alone has, such as a model's other layers */
+    size_t capacity;
 } trace;
 
 void trace_free(trace *t);
 /* Appends a step that takes over `tensor`. Strings are copied. NULL and err on failure. */
 trace_step *trace_add(trace *t, const char *name, trace_kind kind, kit_array *tensor,
                       kit_error *err);
+/* The same beside the others; from the first of these on, all steps are. */
+trace_step *trace_add_beside(trace *t, const char *name, trace_kind kind, kit_array *tensor,
+                             kit_error *err);
 const trace_step *trace_find(const trace *t, const char *name);
 
 #endif

@@ -112,9 +112,28 @@ void model_run_end(model_run *r)
 
 void model_layer_free(model_layer *look)
 {
-    kit_array *all[] = {&look->input, &look->normed, &look->q, &look->k, &look->v, &look->output};
+    kit_array *all[] = {&look->input, &look->normed,  &look->q,     &look->k,
+                        &look->v,     &look->context, &look->output};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         kit_array_free(all[i]);
+}
+
+static void show(const module *of, attn_tensor *weight, attn_tensor *bias)
+{
+    *weight = attn_matrix(of->weight.data, ATTN_F32, of->weight.shape[0], of->weight.shape[1]);
+    *bias = (attn_tensor){0};
+    if (of->bias.data)
+        *bias = attn_matrix(of->bias.data, ATTN_F32, 1, of->bias.shape[0]);
+}
+
+void model_input_projection(const model *m, int64_t layer, attn_tensor *weight, attn_tensor *bias)
+{
+    show(block_module(&m->block[layer], QKV), weight, bias);
+}
+
+void model_output_projection(const model *m, int64_t layer, attn_tensor *weight, attn_tensor *bias)
+{
+    show(block_module(&m->block[layer], OUT), weight, bias);
 }
 
 /* ------------------------------------------------------------------------------ Small steps */
@@ -330,11 +349,12 @@ static int run_block(model_run *r, int64_t layer, const angles *turn, model_laye
     const block *b = &r->m->block[layer];
     const kit_array *x = c->a->norm_first ? &r->normed : &r->x;
     int code = KIT_OK;
-    if (look && (code = keep_rows(&look->input, &r->x, r->rows, err)))
+    const bool all = look && !look->brief;
+    if (all && (code = keep_rows(&look->input, &r->x, r->rows, err)))
         return code;
     if (c->a->norm_first)
         code = norm(r, &r->x, block_module(b, NORM1), &r->normed, err);
-    if (!code && look && c->a->norm_first)
+    if (!code && all && c->a->norm_first)
         code = keep_rows(&look->normed, &r->normed, r->rows, err);
     if (!code)
         code = linear(r, x, block_module(b, QKV), &r->qkv, err);
@@ -343,6 +363,8 @@ static int run_block(model_run *r, int64_t layer, const angles *turn, model_laye
                      s->head_size);
     if (!code)
         code = attend(r, layer, look, err);
+    if (!code && look)
+        code = keep_rows(&look->context, &r->heads, r->rows, err);
     if (!code)
         code = linear(r, &r->heads, block_module(b, OUT), &r->branch, err);
     add(r, &r->x, &r->branch);
@@ -357,11 +379,11 @@ static int run_block(model_run *r, int64_t layer, const angles *turn, model_laye
         if (!code && !c->a->norm_first)
             code = norm_back(r, &r->x, block_module(b, NORM2), err);
     }
-    return code || !look ? code : keep_rows(&look->output, &r->x, r->rows, err);
+    return code || !all ? code : keep_rows(&look->output, &r->x, r->rows, err);
 }
 
 int model_run_tokens(model_run *r, const int64_t *ids, const int64_t *types, int64_t count,
-                     model_layer *look, kit_error *err)
+                     model_layer *look, int64_t looks, kit_error *err)
 {
     const model_config *c = &r->m->config;
     angles turn = {0};
@@ -372,8 +394,12 @@ int model_run_tokens(model_run *r, const int64_t *ids, const int64_t *types, int
     code = embed_all(r, ids, types, err);
     if (!code && c->a->places == PLACES_ROTATED)
         code = model_angles(&turn, &c->rotation, r->length, count, c->sizes.head_size, err);
-    for (int64_t l = 0; l < c->sizes.layers && !code; l++)
-        code = run_block(r, l, &turn, look && look->layer == l ? look : NULL, err);
+    for (int64_t l = 0; l < c->sizes.layers && !code; l++) {
+        model_layer *at = NULL;
+        for (int64_t i = 0; i < looks; i++)
+            at = look[i].layer == l ? &look[i] : at;
+        code = run_block(r, l, &turn, at, err);
+    }
     free(turn.cos);
     free(turn.sin);
     r->length += r->cached && !code ? count : 0;

@@ -42,12 +42,21 @@ bool model_ends_with(const model *m, int64_t id); /* a token that ends a text */
 /* What one layer's attention was given and gave, for explain. Owned; free with model_layer_free. */
 typedef struct model_layer {
     int64_t layer;     /* from 0; set by the caller */
+    bool brief;        /* set by the caller: input, normed and output are not wanted */
     kit_array input;   /* [T,E] what the layer is given */
     kit_array normed;  /* [T,E] after the norm, where that comes first; else no data */
     kit_array q, k, v; /* [H,T,D], [Hk,T,D], [Hk,T,D], rotated where the model does that */
+    kit_array context; /* [T,H*D] what the heads found, side by side */
     kit_array output;  /* [T,E] what the layer gives */
 } model_layer;
 void model_layer_free(model_layer *look);
+
+/* The projections of a layer (from 0) to queries, keys and values, in one: weight [(H+2*Hk)*D,E],
+ * bias as below. */
+void model_input_projection(const model *m, int64_t layer, attn_tensor *weight, attn_tensor *bias);
+/* The projection that joins the heads of a layer (from 0), W_O: weight [E,H*D]; bias [E] or, if
+ * there is none, no data. The model's own memory. */
+void model_output_projection(const model *m, int64_t layer, attn_tensor *weight, attn_tensor *bias);
 
 /* A run: memory for calls of up to `most` tokens, and, with `keys` > 0, a cache of so many, so that
  * calls go on from each other. One thread at a time. */
@@ -55,9 +64,9 @@ typedef struct model_run model_run;
 int model_run_begin(model_run **out, const model *m, int64_t most, int64_t keys, kit_error *err);
 void model_run_end(model_run *r); /* NULL is fine */
 /* Ids, and segments (NULL: all 0), both [count]. KIT_USAGE: more than the model has places for, or
- * an id that it has not. look: NULL, or filled. */
+ * an id that it has not. look [looks] is filled; NULL, 0: nothing is wanted. */
 int model_run_tokens(model_run *r, const int64_t *ids, const int64_t *types, int64_t count,
-                     model_layer *look, kit_error *err);
+                     model_layer *look, int64_t looks, kit_error *err);
 /* After model_run_tokens, of a decoder: a logit for each token of the vocabulary, after the last
  * one. Valid until the next call. */
 int model_run_logits(model_run *r, const float **logits, kit_error *err);

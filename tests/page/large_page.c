@@ -46,7 +46,7 @@ static void add_layer(recipe *r, const sizes *s, int64_t layer, attn_rng *rng)
     recipe_say(r, "Each head's weights", "softmax(Q·Kᵀ/√d)", "Row asks, column answers.");
     recipe_made(r, TRACE_ATTEND, name[0], name[1], scale);
     if (s->causal)
-        recipe_causal(r);
+        recipe_causal(r, 0);
     recipe_word_rows(r);
     recipe_word_columns(r);
     recipe_place(r, layer, -1);

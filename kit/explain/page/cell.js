@@ -131,6 +131,19 @@ function projectedCell(context, step, row, column, value) {
                    "the sum with all its operands")];
 }
 
+/** Of a model's queries, keys and values: the row of the matrix, with its bias, that made it. */
+function makerCell(context, step, row, column, value) {
+  const { trace } = context, maker = step && makerOf(trace, step);
+  const x = maker && trace.find.get(maker.made.a);
+  if (!x) return null;
+  const w = numbersOf(trace, maker, 0).subarray(column * maker.width, (column + 1) * maker.width);
+  const given = numbersOf(trace, x, 0).subarray(row * x.width, (row + 1) * x.width);
+  const sum = `${productsText(given, w)} + ${numberText(w[x.width])} = ${numberText(value)}`;
+  return [el("p", {}, `Row ${row + 1} of ${x.name}, times row ${column + 1} of ${maker.name}, plus `
+                      + "its bias:"),
+          equation(sum, "the sum with all its operands")];
+}
+
 function mixedCell(context, step, row, column, value) {
   const { trace, block, head, live, order, state } = context, { S } = block;
   if (Math.floor(secretOf(state) / S) === row)
@@ -162,6 +175,7 @@ function cellPanel(context, view, row, column) {
   else if (view.mix) parts = mixedCell(context, step, row, column, value);
   else if (step?.made.op === "project") parts = projectedCell(context, step, row, column, value);
   else if (step?.made.op === "lookup") parts = lookedUpCell(context, step, row, column);
+  else parts = makerCell(context, step, row, column, value);
   const exact = el("p", { class: "exact" }, "Exactly ",
                    el("code", { id: "exact" }, view.kind === "ids" ? String(value)
                                                                    : exactText(value)),

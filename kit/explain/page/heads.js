@@ -19,7 +19,7 @@ function sampledWeights(trace, block, head, rows) {
     const all = numbersOf(trace, step, head);
     return rows.map((i) => all.subarray(i * S, (i + 1) * S));
   }
-  if (step.made.op !== "attend") {
+  if (!block.q || !block.k || (block.masked && !block.causal)) {
     const all = numbersOf(trace, step, head);
     return rows.map((i) => all.subarray(i * S, (i + 1) * S));
   }
@@ -27,16 +27,34 @@ function sampledWeights(trace, block, head, rows) {
   const k = numbersOf(trace, block.k, head, block.heads);
   return rows.map((i) => {
     const seen = block.causal ? i + 1 + Math.max(S - T, 0) : S;
-    const scores = dotRows(q.subarray(i * D, (i + 1) * D), k, 1, seen, D);
+    const from = block.window > 0 ? Math.max(i + 1 - block.window, 0) : 0;
+    const scores = dotRows(q.subarray(i * D, (i + 1) * D), k.subarray(from * D), 1, seen - from, D);
     const out = new Float64Array(S);
-    out.set(softmaxRows(scores.map((s) => s * block.scale), 1, seen));
+    out.set(softmaxRows(scores.map((s) => s * block.scale), 1, seen - from), from);
     return out;
   });
 }
 
+/** Up to THUMB rows, evenly chosen. */
+function someRows(T) {
+  const high = Math.min(T, THUMB);
+  return Array.from({ length: high }, (_, i) => Math.floor(((i + 0.5) * T) / high));
+}
+
+/** The same rows of what is hidden, without a mask of T × S where places alone decide. */
+function sampledHidden(trace, block, head, rows) {
+  const { S, window } = block, all = block.causal ? null : hiddenOf(trace, block, head);
+  if (!block.causal && !all) return null;
+  const out = new Uint8Array(rows.length * S);
+  const far = (row, j) => j > row || (window > 0 && j <= row - window);
+  rows.forEach((row, i) => {
+    for (let j = 0; j < S; j++) out[i * S + j] = all ? all[row * S + j] : Number(far(row, j));
+  });
+  return out;
+}
+
 function drawThumb(trace, block, head) {
-  const { T, S } = block, high = Math.min(T, THUMB), wide = Math.min(S, THUMB);
-  const rows = Array.from({ length: high }, (_, i) => Math.floor(((i + 0.5) * T) / high));
+  const { T, S } = block, rows = someRows(T), high = rows.length, wide = Math.min(S, THUMB);
   const weights = sampledWeights(trace, block, head, rows);
   const image = new ImageData(wide, high);
   for (let i = 0; i < high; i++)
@@ -63,30 +81,47 @@ function drawWaiting(trace) {
   if (waitingThumbs.length) setTimeout(() => drawWaiting(trace), 0);
 }
 
+/** As the model counts them: the one head that is shown may be any. */
+function headNumber(trace, head) {
+  return head + (trace.head ?? 1);
+}
+
+function headName(trace, block, head) {
+  return `${block.layer ? `layer ${block.layer}, ` : ""}head ${headNumber(trace, head)}`;
+}
+
+function thumbId(block, head) {
+  return `thumb-${block.name} ${head}`.replace(/\W/g, "-");
+}
+
 function thumbButton(context, block, head, change) {
-  const { trace, state } = context, key = `${block.name} ${head}`;
-  const chosen = block === context.block && head === state.head;
-  const name = `${block.layer ? `layer ${block.layer}, ` : ""}head ${head + 1}`;
-  const button = el("button", { type: "button", class: `thumb${chosen ? " chosen" : ""}`,
+  const { state } = context, key = `${block.name} ${head}`;
+  const chosen = block === context.block && head === state.head, off = offIn(block).has(head);
+  const name = headName(context.trace, block, head);
+  const button = el("button", { type: "button",
+    class: `thumb${chosen ? " chosen" : ""}${off ? " off" : ""}`,
     "aria-pressed": String(chosen), "aria-label": name, title: name,
-    id: `thumb-${key}`.replace(/\W/g, "-"),
+    id: thumbId(block, head),
     onclick: () => change({ block, head, step: null, stage: 7, quiz: null }) });
   if (thumbs.has(key)) button.append(thumbs.get(key));
   else waitingThumbs.push({ key, block, head, button });
   return button;
 }
 
-/** What the table says of a head: mean entropy of its rows, and which key takes most. */
+/** What the table says of a head: mean entropy of its rows, and which key takes most. Of a large
+ * matrix some rows are looked at: there may be hundreds of heads. */
 function headRow(trace, block, head) {
-  const { T, S } = block, w = numbersOf(trace, block.weights, head);
-  const hidden = hiddenOf(trace, block, head);
+  const { S } = block, every = Array.from({ length: block.T }, (_, i) => i);
+  const rows = block.T > MOST_SVG ? someRows(block.T) : every, T = rows.length;
+  const w = new Float64Array(T * S), hidden = sampledHidden(trace, block, head, rows);
+  sampledWeights(trace, block, head, rows).forEach((row, i) => w.set(row, i * S));
   let part = 0, counted = 0;
   for (let i = 0; i < T; i++) {
     const h = rowHealth(w, hidden, i, S);
     if (h.possible > 0) { part += h.bits / h.possible; counted++; }
   }
   const sink = findSink(w, hidden, T, S);
-  return [`${block.layer ? `layer ${block.layer}, ` : ""}head ${head + 1}`,
+  return [headName(trace, block, head),
           counted ? (part / counted).toFixed(3) : "–",
           sink ? `${columnLabel(block.weights, sink.at)} ${percent(sink.share)}` : "–"];
 }
@@ -103,12 +138,15 @@ function headsPanel(context, change) {
         el("div", { class: "layer" },
           el("span", { class: "layer-name" }, b.layer ? `L${b.layer}` : "heads"),
           el("div", { class: "heads" }, heads(b).map((h) => thumbButton(context, b, h, change)))))),
-      () => makeTable("Heads: mean entropy, of what is possible, and sinks",
+      () => makeTable("Heads: mean entropy, of what is possible, and sinks"
+          + (block.T > MOST_SVG ? `; from ${THUMB} of ${block.T} rows of each` : ""),
         ["head", "entropy", "sink"],
         layers.flatMap((b) => heads(b).map((h) => headRow(trace, b, h))))),
     el("p", { class: "fine" }, most * layers.length > 1
       ? `Click to open a head${most > 1 ? "; keys [ and ] step through them" : ""}. `
         + "Labs change one head's output only, not the layers above it."
+      : trace.head ? `Head ${trace.head} alone; --head all shows the others.`
       : "One head. With more (attn explain --heads 3), each asks in its own way."),
+    headOffPanel(context),
   ];
 }

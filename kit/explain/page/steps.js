@@ -7,16 +7,19 @@ const STAGES = ["tokens", "embed", "Q K V", "Q·Kᵀ", "scale", "mask", "softmax
 function stageSteps(trace, block, stage) {
   const find = (name) => trace.find.get(name), known = (list) => list.filter((s) => s && !s.aside);
   const inputs = [block.q, block.k, block.v].filter(Boolean);
+  const own = (s) => (s && (s.layer ?? block.layer) === block.layer ? s : null);
   const source = inputs.map((s) => s.made.op === "project" ? find(s.made.a) : null).find(Boolean);
   switch (stage) {
     case 1: return trace.shown.filter((s) => s.kind === "ids");
     case 2: {
       const looked = trace.shown.filter((s) => s.made.op === "lookup");
-      const x = source ?? looked[0] ?? find("embeddings") ?? find("inputs");
-      return known([x, x && x.made.op === "lookup" ? find(x.made.b) : null]);
+      const x = source ?? looked[0] ?? own(find("embeddings")) ?? find("inputs");
+      return known([...new Set([own(find("embeddings")), x, own(find("normed")),
+                                x && x.made.op === "lookup" ? find(x.made.b) : null])]);
     }
     case 3: {
-      const made = inputs.map((s) => (s.made.op === "project" ? find(s.made.b) : null));
+      const made = inputs.map((s) => (s.made.op === "project" ? find(s.made.b)
+                                                              : makerOf(trace, s)));
       return known([...new Set([...inputs, ...made])]);
     }
     case 4: return known([block.raw]);
@@ -108,7 +111,8 @@ function viewOf(context) {
   view.sentence = view.step?.sentence ?? "Computed here, between two steps of the trace.";
   view.name = view.step?.name ?? STAGES[stage - 1];
   const heads = inChain ? block.heads : step.heads;
-  const head = heads > 1 ? `, head ${Math.min(state.head, heads - 1) + 1} of ${heads}` : "";
+  const alone = trace.head && inChain ? `, head ${trace.head}` : "";
+  const head = heads > 1 ? `, head ${Math.min(state.head, heads - 1) + 1} of ${heads}` : alone;
   const changed = inChain && (live.changed || context.settings.hideSink) ? " – changed here" : "";
   const shown = view.shares ? `α·${normName(block)} of ` : view.given ? "rollout of " : "";
   const where = inChain && block.layer ? `${block.title}: ` : "";

@@ -11,6 +11,8 @@ function readTrace(json) {
   trace.steps.forEach((s) => trace.find.set(s.name, s));
   trace.shown = trace.steps.filter((s) => !s.aside);
   trace.blocks = trace.shown.filter((s) => s.kind === "weights").map((s) => readBlock(trace, s));
+  if (trace.blocks.every((b) => b.layer && b.moment < 0))
+    trace.blocks.sort((a, b) => a.layer - b.layer); // the one that is told comes first
   return trace;
 }
 
@@ -55,7 +57,7 @@ function numbersOf(trace, step, head, heads = step.heads) {
 
 /** What the program left out because the page can compute it. */
 function deriveNumbers(trace, step, head) {
-  const { op, factor, causal } = step.made;
+  const { op, factor, causal, window } = step.made;
   const a = trace.find.get(step.made.a), b = trace.find.get(step.made.b);
   const x = numbersOf(trace, a, head, step.heads);
   const y = b && numbersOf(trace, b, head, step.heads);
@@ -63,16 +65,25 @@ function deriveNumbers(trace, step, head) {
   switch (op) {
     case "dot": return dotRows(x, y, T, S, a.width);
     case "scale": return Float64Array.from(x, (s) => s * factor);
-    case "mask": return Float64Array.from(x, (s, i) =>
-      (i % S > Math.floor(i / S) ? -Infinity : s * (factor || 1)));
+    case "mask": {
+      const hidden = placesMask(T, S, window);
+      return Float64Array.from(x, (s, i) => (hidden[i] ? -Infinity : s * (factor || 1)));
+    }
     case "softmax": return softmaxRows(Float64Array.from(x, (s) => s * (factor || 1)), T, S);
     case "mix": return mixRows(x, y, T, a.width, S);
     case "attend": {
-      const hidden = causal ? causalMask(T, S) : null;
+      const hidden = causal ? placesMask(T, S, window) : null;
       return engine.attend({ q: x, k: y, T, S, D: a.width, scale: factor, hidden }).weights;
     }
     default: return new Float64Array(T * S).fill(NaN);
   }
+}
+
+/** 1 where key j stands after query i, or, of a window, too far before it. */
+function placesMask(T, S, window = 0) {
+  const hidden = causalMask(T, S);
+  for (let i = window; window > 0 && i < T; i++) hidden.fill(1, i * S, i * S + i - window + 1);
+  return hidden;
 }
 
 /** What a weights step was made of: as far back as the trace's links go. */
@@ -80,14 +91,17 @@ function readBlock(trace, weights) {
   const block = { name: weights.name, weights, heads: weights.heads, T: weights.height,
                   S: weights.width, layer: weights.layer ?? 0, moment: weights.moment ?? -1,
                   section: weights.section, scale: 1, causal: weights.made.causal === true,
+                  window: weights.made.window ?? 0,
                   raw: null, scaled: null, masked: null, scores: null, q: null, k: null, v: null,
-                  context: null, norms: null };
+                  context: null, norms: null, products: null };
   followScores(trace, block);
   block.context = trace.shown.find((s) => s.made.op === "mix" && s.made.a === weights.name) ?? null;
   block.v = (block.context && trace.find.get(block.context.made.b)) ?? null;
   if (block.v && block.v.height !== block.S) block.v = null;
   block.norms = trace.steps.find((s) => s.made.op === "norm" && block.v
                                      && s.made.a === block.v.name) ?? null;
+  block.products = trace.steps.find((s) => s.made.op === "products" && block.context
+                                        && s.made.a === block.context.name) ?? null;
   block.title = blockTitle(block);
   return block;
 }
@@ -104,7 +118,11 @@ function followScores(trace, block) {
   block.last = made.factor || 1; // what the weights still multiply their scores by
   block.scale = block.last;
   for (; like(s); s = trace.find.get(s.made.a)) {
-    if (s.made.op === "mask") { block.masked = s; block.scale *= s.made.factor ?? 1; }
+    if (s.made.op === "mask") {
+      Object.assign(block, { masked: s, causal: s.made.causal === true,
+                             window: s.made.window ?? 0 });
+      block.scale *= s.made.factor ?? 1;
+    }
     else if (s.made.op === "scale") { block.scaled = s; block.scale *= s.made.factor ?? 1; }
     else {
       if (s.made.op === "dot") {
@@ -116,6 +134,11 @@ function followScores(trace, block) {
     }
   }
   return block;
+}
+
+/** The matrix that made a model's queries, keys or values, where the trace has it. */
+function makerOf(trace, step) {
+  return trace.steps.find((s) => s.made.op === "maker" && s.made.b === step.name) ?? null;
 }
 
 function blockTitle({ weights, layer, moment, name }) {
@@ -141,7 +164,7 @@ function columnLabel(step, j) {
 
 /** 1 where the row may not see the key: its score is −∞; null if all is visible. */
 function hiddenOf(trace, block, head) {
-  if (block.causal) return causalMask(block.T, block.S);
+  if (block.causal) return placesMask(block.T, block.S, block.window);
   const step = block.scores ?? block.like?.scores;
   if (!step) return null;
   const scores = numbersOf(trace, step, head, block.heads);

@@ -1,0 +1,117 @@
+/* Heads of a layer switched off: how long its attention output is without what they add. That
+ * follows from the products of what the heads add, through W_O, where the trace has them; else
+ * heads stand side by side, and lengths add up as squares. Nothing behind this output is computed
+ * again. */
+
+const offHeads = new Map(); // block name -> Set of heads
+
+function offIn(block) {
+  return offHeads.get(block.name) ?? new Set();
+}
+
+/** Each token's sum, over pairs of these heads, of what they add times what they add. */
+function productSums(block, chosen) {
+  const all = allNumbers(block.products), { T } = block, out = new Float64Array(T);
+  const at = (i, j) => (i >= j ? (i * (i + 1)) / 2 + j : (j * (j + 1)) / 2 + i);
+  for (let t = 0; t < T; t++)
+    for (const i of chosen)
+      for (const j of chosen) out[t] += all[t * block.products.width + at(i, j)];
+  return out;
+}
+
+/** The same where heads stand side by side. */
+function contextSums(trace, block, chosen) {
+  const out = new Float64Array(block.T);
+  for (const head of chosen) {
+    const v = block.context ? null : numbersOf(trace, block.v, head, block.heads);
+    const z = v ? mixRows(numbersOf(trace, block.weights, head), v, block.T, block.S, block.v.width)
+                : numbersOf(trace, block.context, head, block.heads);
+    const width = z.length / block.T;
+    for (let i = 0; i < z.length; i++) out[Math.floor(i / width)] += z[i] ** 2;
+  }
+  return out;
+}
+
+/** Lengths of a layer's output, token by token: whole, without these heads, of what is gone. */
+function headEffects(trace, block, off) {
+  const heads = Array.from({ length: block.heads }, (_, h) => h);
+  const rest = block.products ? [block.heads] : []; // the bias, and heads that are not shown
+  const lengths = (chosen) => (block.products ? productSums(block, chosen)
+    : contextSums(trace, block, chosen)).map((x) => Math.sqrt(Math.max(x, 0)));
+  return { whole: lengths([...heads, ...rest]), gone: lengths([...off]),
+           left: lengths([...heads.filter((h) => !off.has(h)), ...rest]) };
+}
+
+/** −1: all of it is gone. */
+function changeOf(effects, i) {
+  return effects.whole[i] > 0 ? effects.left[i] / effects.whole[i] - 1 : 0;
+}
+
+function signedPercent(x) {
+  return `${x < 0 ? "−" : "+"}${(100 * Math.abs(x)).toFixed(1)} %`;
+}
+
+function effectsFigure(context, effects) {
+  const { block } = context, SHOWN = 12, label = (i) => rowLabel(block.weights, i);
+  const order = Array.from({ length: block.T }, (_, i) => i)
+    .sort((a, b) => Math.abs(changeOf(effects, b)) - Math.abs(changeOf(effects, a)) || a - b);
+  return figure("off", "Length of the layer's output without these heads",
+    () => el("div", {},
+      block.T > SHOWN ? el("p", { class: "fine" }, `The ${SHOWN} tokens that change most:`) : null,
+      el("ul", { class: "effects" }, order.slice(0, SHOWN).map((i) => el("li", {},
+        el("span", {}, clip(label(i), 14)),
+        bar(Math.abs(changeOf(effects, i)), signedPercent(changeOf(effects, i))))))),
+    () => makeTable("Length of the layer's attention output, token by token",
+      ["token", "whole", "without", "change", "what is gone"],
+      Array.from({ length: block.T }, (_, i) => [label(i), numberText(effects.whole[i]),
+        numberText(effects.left[i]), signedPercent(changeOf(effects, i)),
+        numberText(effects.gone[i])])));
+}
+
+function effectsText(context, effects, off) {
+  const { trace, block } = context, n = block.T;
+  const names = [...off].sort((a, b) => a - b).map((h) => headNumber(trace, h));
+  const mean = (f) => Array.from({ length: n }, (_, i) => f(i)).reduce((a, b) => a + b, 0) / n;
+  const part = mean((i) => (effects.whole[i] > 0 ? effects.gone[i] / effects.whole[i] : 0));
+  const change = signedPercent(mean((i) => changeOf(effects, i)));
+  const layer = block.layer ? `layer ${block.layer}` : "this layer";
+  return [
+    el("p", { id: "off-said" }, `Without head${names.length > 1 ? "s" : ""} ${names.join(", ")} `
+      + `the attention output of ${layer} changes its length by ${change}, mean of all tokens; `
+      + `what is gone is ${percent(part)} as long as the whole.`),
+    el("p", { class: "fine" }, "This changes this layer's output only: what later layers do with "
+      + "it needs a new run. " + (block.products ? "Heads are joined by W_O, as in the model."
+        : "The trace has no W_O, so the heads stand side by side.")),
+  ];
+}
+
+/** Switches of the heads of the layer that is shown, and what becomes of its output. */
+function headOffPanel(context) {
+  const { trace, block } = context, holder = el("div", { class: "head-off" });
+  if (!block.products && (block.heads < 2 || !(block.v || block.context))) return null;
+  const toggle = (head) => {
+    const off = new Set(offIn(block));
+    if (!off.delete(head)) off.add(head);
+    offHeads.set(block.name, off);
+    byId(thumbId(block, head))?.classList.toggle("off", off.has(head));
+    fill();
+    announce(byId("off-said")?.textContent ?? "All heads are on.");
+  };
+  const where = block.layer ? `Heads of layer ${block.layer}` : "Heads";
+  const button = (head, off) => el("button", { type: "button", class: "head-switch",
+    id: `head-switch-${head}`, role: "switch", "aria-checked": String(!off.has(head)),
+    "aria-label": `Head ${headNumber(trace, head)}`,
+    title: `Switch head ${headNumber(trace, head)} ${off.has(head) ? "on" : "off"}`,
+    onclick: () => toggle(head) }, String(headNumber(trace, head)));
+  function fill() {
+    const off = offIn(block), effects = off.size ? headEffects(trace, block, off) : null;
+    refill(holder,
+      el("div", { class: "head-switches", role: "group", "aria-label": `${where}: on or off` },
+        el("span", { class: "fine" }, `${where}, on or off:`),
+        Array.from({ length: block.heads }, (_, h) => button(h, off))),
+      effects ? effectsText(context, effects, off) : null,
+      effects ? effectsFigure(context, effects) : null);
+  }
+  fill();
+  return holder;
+}
