@@ -169,6 +169,11 @@ static void write_index(const tensors *all, const char *path)
     bytes_free(&b);
 }
 
+#define STEPPED                                                                                    \
+    BPE_NORMALIZED("{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":"         \
+                   "\"Prepend\",\"prepend\":\"a\"},{\"type\":\"Replace\",\"pattern\":{\"String\":" \
+                   "\"x\"},\"content\":\"bc\"},{\"type\":\"Strip\"},{\"type\":\"Lowercase\"}]}")
+
 static void write_models(void)
 {
     tensors all = {0};
@@ -188,7 +193,7 @@ static void write_models(void)
     write_tensors(&all, 1, 2, "llama/part-1.safetensors");
     write_index(&all, "llama/model.safetensors.index.json");
     write_text("llama/config.json", BPE_CONFIG("\"model_type\":\"llama\""));
-    write_text("llama/tokenizer.json", BPE);
+    write_text("llama/tokenizer.json", STEPPED);
     free_tensors(&all);
 }
 
@@ -279,6 +284,10 @@ static int read_wordpiece(kit_error *err)
                     "a [SEP] ab", err);
 }
 static int read_bpe(kit_error *err) { return tokenize("gpt2", LONG_TEXT, NULL, err); }
+static int read_steps(kit_error *err)
+{
+    return tokenize("llama", "x abc e\xCC\x81 bc \xC3\xA9", NULL, err);
+}
 static int read_old_wordpiece(kit_error *err)
 {
     return tokenize("old-bert", "UNAFFABLE, a", NULL, err);
@@ -402,6 +411,7 @@ static void check_page(int code)
 static const operation tokenizers[] = {
     {"WordPiece's tokenizer.json", prepare_nothing, read_wordpiece, NULL, false},
     {"BPE's tokenizer.json", prepare_nothing, read_bpe, NULL, false},
+    {"BPE with a normalizer", prepare_nothing, read_steps, NULL, false},
     {"vocab.txt", prepare_nothing, read_old_wordpiece, NULL, false},
     {"vocab.json and merges.txt", prepare_nothing, read_old_bpe, NULL, false},
     {"words", prepare_nothing, read_words, NULL, false},

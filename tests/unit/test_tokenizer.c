@@ -2,7 +2,7 @@
  * ones with Hugging Face's. */
 #include "io_testing.h"
 
-#include "text/tokenizer.h"
+#include "text/tokenizer_inner.h"
 #include "tokenizer_samples.h"
 
 static kit_tokenizer *make(const char *json)
@@ -88,6 +88,110 @@ static void test_split_patterns(void **state)
     kit_tokenizer_free(t);
 }
 
+/* ------------------------------------------------------------------------------ Normalizers */
+
+/* Code points, closed by 0. */
+enum { LONGEST_FORM = 20 };
+static const struct form {
+    bool compose, compatible;
+    int32_t in[LONGEST_FORM], out[LONGEST_FORM];
+} forms[] = {
+    {true, false, {'e', 0x301}, {0xE9}},
+    {true, false, {'a', 0x301, 0x323}, {0x1EA1, 0x301}}, /* the dot below comes first, and joins */
+    {true, false, {'a', 0x328, 0x328, 0x301}, {0x105, 0x328, 0x301}},
+    {true, false, {0x301, 'a'}, {0x301, 'a'}},
+    {true, false, {0x212B, 0x2126, 0x212A}, {0xC5, 0x3A9, 'K'}}, /* signs that are letters */
+    {true, false, {0x958}, {0x915, 0x93C}},                      /* is never composed again */
+    {true, false, {0x9C7, 0x9BE}, {0x9CB}},                      /* of class 0, both */
+    {true, false, {0x9C7, 0x301, 0x9BE}, {0x9C7, 0x301, 0x9BE}},
+    {true, false, {0x344}, {0x308, 0x301}},
+    {true, false, {0xF900}, {0x8C48}},
+    {true, false, {0xFB01, 0x2460}, {0xFB01, 0x2460}},
+    {true, false, {0x1100, 0x1161, 0x11A8}, {0xAC01}},
+    {true, false, {0xAC00, 0x11A8}, {0xAC01}},
+    {true, false, {0xAC00, 0x11A7}, {0xAC00, 0x11A7}}, /* is no final consonant */
+    {true, false, {0xAC01, 0x11A8}, {0xAC01, 0x11A8}},
+    {true, false, {0x1F600, 0xFE0F, 0x200D, '\n', 1}, {0x1F600, 0xFE0F, 0x200D, '\n', 1}},
+    {false, false, {0xE9}, {'e', 0x301}},
+    {false, false, {0x1E69}, {'s', 0x323, 0x307}},
+    {false, false, {0xAC01}, {0x1100, 0x1161, 0x11A8}},
+    {true, true, {0xFB01, 0x2460, 0xFF21}, {'f', 'i', '1', 'A'}},
+    {false, true, {0xC5, 0x3000}, {'A', 0x30A, ' '}},
+    {true,
+     true,
+     {0xFDFA},
+     {0x635, 0x644, 0x649, ' ', 0x627, 0x644, 0x644, 0x647, ' ', 0x639, 0x644, 0x64A, 0x647, ' ',
+      0x648, 0x633, 0x644, 0x645}},
+};
+
+static void test_forms_of_unicode(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT(forms); i++) {
+        const struct form *f = &forms[i];
+        text_normalizer n = {.count = 1};
+        n.step[0] =
+            (text_step){.kind = TEXT_FORM, .compose = f->compose, .compatible = f->compatible};
+        text_char in[LONGEST_FORM];
+        text_chars out = {0};
+        uint32_t count = 0;
+        size_t wanted = 0;
+        for (; f->in[count]; count++)
+            in[count] = (text_char){f->in[count], count, count + 1};
+        assert_int_equal(text_normalize(&out, &n, in, count, NULL), KIT_OK);
+        while (f->out[wanted])
+            wanted++;
+        if (out.count != wanted)
+            fail_msg("%zu: %zu characters", i, out.count);
+        for (size_t k = 0; k < wanted; k++)
+            if (out.at[k].code != f->out[k])
+                fail_msg("%zu: character %zu is U+%04X", i, k, (unsigned)out.at[k].code);
+        free(out.at);
+    }
+}
+
+static void expect_normalized(const char *json, const char *text, const char *want)
+{
+    kit_tokenizer *t = make(json);
+    expect(t, text, NULL, want);
+    kit_tokenizer_free(t);
+}
+
+/* Where the tokens come from is told in places of the text as it was given. */
+static void test_normalizers(void **state)
+{
+    (void)state;
+    static const char nfc[] = BPE_NORMALIZED("{\"type\":\"NFC\"}");
+    expect_normalized(nfc, "a\xC3\xA9", "0@0-1 8@1-2 9@2-3");
+    expect_normalized(nfc, "a\x65\xCC\x81", "0@0-1 8@1-4 9@1-4");
+    expect_normalized(BPE_NORMALIZED("{\"type\":\"NFKC\"}"),
+                      "\xEF\xBD\x81"
+                      "b",
+                      "4@0-4");
+    expect_normalized(BPE_NORMALIZED("{\"type\":\"Lowercase\"}"), "ABC", "5@0-3");
+    expect_normalized(BPE_NORMALIZED("{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFD\"},"
+                                     "{\"type\":\"StripAccents\"}]}"),
+                      "\xC3\xA1"
+                      "b",
+                      "4@0-3");
+    expect_normalized(BPE_NORMALIZED("{\"type\":\"Strip\",\"strip_right\":false}"), " \tab ",
+                      "4@2-4 3@4-5");
+    expect_normalized(BPE_NORMALIZED("{\"type\":\"Prepend\",\"prepend\":\"a\"}"), "bc", "5@0-2");
+    expect_normalized(BPE_NORMALIZED("{\"type\":\"Prepend\",\"prepend\":\"a\"}"), "", "");
+    expect_normalized(BPE_NORMALIZED("{\"type\":\"Replace\",\"pattern\":{\"String\":\"xx\"},"
+                                     "\"content\":\"ab\"}"),
+                      "xxcxx", "5@0-3 4@3-5");
+}
+
+/* BERT takes no mark away that spaces, but puts them in the order of their class. */
+static void test_places_of_marks_that_changed_places(void **state)
+{
+    (void)state;
+    kit_tokenizer *t = make(WORDPIECE);
+    expect(t, "\xF0\x9D\x85\xAD\xE3\x80\xAE\xF0\x9D\x85\xA5", NULL, "1 0@0-11 2");
+    kit_tokenizer_free(t);
+}
+
 static void test_labels(void **state)
 {
     (void)state;
@@ -149,6 +253,10 @@ static void test_texts_that_cannot_be(void **state)
 
 /* --------------------------------------------------------------------------------- Hostile */
 
+#define TIMES_17(x)                                                                                \
+    x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x    \
+      "," x
+
 static const struct hostile {
     const char *json, *says;
 } hostile[] = {
@@ -184,6 +292,21 @@ static const struct hostile {
     {BPE_OF(BPE_VOCABULARY, "{}", BYTE_LEVEL), "must be a list"},
     {BPE_OF(BPE_VOCABULARY, "[]", "{\"type\":\"Metaspace\"}"), "'Metaspace' is not supported"},
     {BPE_OF(BPE_VOCABULARY, "[]", SPLIT_OF("[a-z]+")), "'[a-z]+' is not supported"},
+    {BPE_NORMALIZED("{\"type\":\"Nmt\"}"), "normalizer 'Nmt' is not supported"},
+    {BPE_NORMALIZED("{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AA==\"}"),
+     "normalizer 'Precompiled' is not supported"},
+    {BPE_NORMALIZED("\"NFC\""), "normalizer '(none)'"},
+    {BPE_NORMALIZED("{\"type\":\"Sequence\"}"), "must be a list"},
+    {BPE_NORMALIZED("{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},[]]}"), "(none)"},
+    {BPE_NORMALIZED("{\"type\":\"Sequence\",\"normalizers\":[" TIMES_17("{\"type\":\"NFC\"}") "]}"),
+     "more than 16 steps"},
+    {BPE_NORMALIZED("{\"type\":\"Prepend\"}"), "prepend is missing"},
+    {BPE_NORMALIZED("{\"type\":\"Prepend\",\"prepend\":7}"), "must be a text"},
+    {BPE_NORMALIZED("{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"a\"}"),
+     "Replace of '(none)'"},
+    {BPE_NORMALIZED("{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" +\"},\"content\":\"\"}"),
+     "Replace of ' +'"},
+    {BPE_NORMALIZED("{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"}}"), "Replace of"},
 };
 
 static void test_hostile_tokenizers(void **state)
@@ -199,6 +322,22 @@ static void test_hostile_tokenizers(void **state)
         if (strncmp(e.message, "t.json: ", 8) != 0 || !strstr(e.message, hostile[i].says))
             fail_msg("%zu: %s", i, e.message);
     }
+}
+
+/* Steps that make four characters of each, sixteen times: an end is put to it. */
+static void test_normalizer_that_explodes(void **state)
+{
+    (void)state;
+#define FOUR "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaa\"}"
+#define TIMES_4(x) x "," x "," x "," x
+    kit_tokenizer *t = make(
+        BPE_NORMALIZED("{\"type\":\"Sequence\",\"normalizers\":[" TIMES_4(TIMES_4(FOUR)) "]}"));
+    kit_tokens k;
+    kit_error e = {0};
+    assert_int_equal(kit_tokenizer_encode(&k, t, "a", NULL, &e), KIT_LIMIT);
+    assert_non_null(strstr(e.message, "longer than 16777216 characters"));
+    assert_null(k.token);
+    kit_tokenizer_free(t);
 }
 
 /* A piece of a million bytes, all of which merge: no step looks at the whole piece again. */
@@ -229,10 +368,14 @@ int main(void)
         cmocka_unit_test(test_wordpiece),
         cmocka_unit_test(test_bpe),
         cmocka_unit_test(test_split_patterns),
+        cmocka_unit_test(test_forms_of_unicode),
+        cmocka_unit_test(test_normalizers),
+        cmocka_unit_test(test_places_of_marks_that_changed_places),
         cmocka_unit_test(test_labels),
         cmocka_unit_test(test_words),
         cmocka_unit_test(test_texts_that_cannot_be),
         cmocka_unit_test(test_hostile_tokenizers),
+        cmocka_unit_test(test_normalizer_that_explodes),
         cmocka_unit_test(test_long_piece),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
