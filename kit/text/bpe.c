@@ -19,16 +19,14 @@ static bool prints(int byte)
     return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
 
-/* The byte that a character stands for, or -1. */
+/* The byte that a character stands for, or -1. What does not print is 0x00 to 0x20, 0x7F to 0xA0
+ * and 0xAD. */
 static int byte_of(int32_t c)
 {
     if (c < 0x100)
         return c >= 0 && prints(c) ? c : -1;
-    int32_t next = 0x100;
-    for (int b = 0; b < 0x100; b++)
-        if (!prints(b) && next++ == c)
-            return b;
-    return -1;
+    const int32_t nth = c - 0x100;
+    return nth < 0x21 ? nth : nth < 0x43 ? 0x7F + nth - 0x21 : nth == 0x43 ? 0xAD : -1;
 }
 
 bool text_bytes_of(char *out, size_t *out_length, const char *token, size_t length)
@@ -87,8 +85,9 @@ int text_bpe_merge(kit_tokenizer *t, const char *a, size_t a_length, const char 
     free(bytes);
     if (made < 0)
         return kit_fail(err, KIT_BAD_FILE,
-                        "%s: merge %u, '%.40s' '%.40s': the vocabulary has not both and their sum",
-                        name, t->merges.count + 1, a, b);
+                        "%s: merge %u, '%.*s' '%.*s': the vocabulary has not both and their sum",
+                        name, t->merges.count + 1, a_length < 40 ? (int)a_length : 40, a,
+                        b_length < 40 ? (int)b_length : 40, b);
     return text_merges_add(&t->merges, left, right, made, name, err);
 }
 

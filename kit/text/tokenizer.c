@@ -129,21 +129,44 @@ void text_template_surround(kit_tokenizer *t, int64_t first, int64_t last, bool 
     }
 }
 
-int text_added_add(kit_tokenizer *t, const char *content, int64_t id, bool normalized, bool left,
-                   bool right, const char *name, kit_error *err)
+/* An added token and the vocabulary have the same id for the same token, or one of them none. */
+static int check_added(const kit_tokenizer *t, const char *content, int64_t id, const char *name,
+                       kit_error *err)
 {
-    const size_t length = strlen(content);
-    const int64_t known =
-        t->kind == TEXT_BPE ? -1 : text_vocabulary_find(&t->vocabulary, content, length);
-    const bool there = id >= 0 && id < t->vocabulary.size && t->vocabulary.entry[id].bytes;
-    int code = KIT_OK;
-    if (!length)
+    size_t length = strlen(content);
+    const text_entry *there = id >= 0 && id < t->vocabulary.size ? &t->vocabulary.entry[id] : NULL;
+    char *bytes = malloc(length + 1);
+    if (!bytes)
+        return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
+    if (t->kind != TEXT_BPE || !text_bytes_of(bytes, &length, content, length)) {
+        length = strlen(content);
+        memcpy(bytes, content, length);
+    }
+    const int64_t known = text_vocabulary_find(&t->vocabulary, bytes, length);
+    const bool same = !there || !there->bytes ||
+                      (there->length == length && memcmp(there->bytes, bytes, length) == 0) ||
+                      strcmp(there->bytes, content) == 0;
+    free(bytes);
+    if (!*content)
         return kit_fail(err, KIT_BAD_FILE, "%s: an added token is empty", name);
     if (known >= 0 && known != id)
         return kit_fail(err, KIT_BAD_FILE, "%s: token '%.80s' has the ids %lld and %lld", name,
                         content, (long long)known, (long long)id);
+    if (!same)
+        return kit_fail(err, KIT_BAD_FILE, "%s: added token '%.80s' has the id %lld of '%.80s'",
+                        name, content, (long long)id, there->bytes);
+    return KIT_OK;
+}
+
+int text_added_add(kit_tokenizer *t, const char *content, int64_t id, bool normalized, bool left,
+                   bool right, const char *name, kit_error *err)
+{
+    const bool there = id >= 0 && id < t->vocabulary.size && t->vocabulary.entry[id].bytes;
+    int code = check_added(t, content, id, name, err);
+    if (code)
+        return code;
     if (!there) /* found as an added token only, not as a piece */
-        code = text_vocabulary_add(&t->vocabulary, content, length, id, true, name, err);
+        code = text_vocabulary_add(&t->vocabulary, content, strlen(content), id, true, name, err);
     text_added *grown = code ? NULL : realloc(t->added, (t->added_count + 1) * sizeof *t->added);
     if (!grown)
         return code ? code : kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
