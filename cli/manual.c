@@ -153,7 +153,7 @@ static void completion_values(void)
     puts("    case \"$command:$before\" in");
     for (option_id id = 0; id < OPTION_COUNT; id++) {
         const option_spec *spec = option_of(id);
-        if (spec->kind == OPTION_LATER || spec->kind == OPTION_FLAG)
+        if (spec->kind == OPTION_FLAG)
             continue;
         if (strcmp(spec->name, "isa") == 0)
             completion_isas(spec);

@@ -42,8 +42,7 @@ const option_spec *option_of(option_id id)
 bool option_belongs(option_id id, command_id command)
 {
     const option_spec *spec = option_of(id);
-    return (spec->command == command || spec->command == COMMAND_common) &&
-           spec->kind != OPTION_LATER;
+    return spec->command == command || spec->command == COMMAND_common;
 }
 
 command_id command_find(const char *name)
@@ -84,7 +83,6 @@ static int check_value(const option_spec *spec, const char *text, kit_error *err
             return kit_fail(err, KIT_USAGE, "--%s %s: must be %s", spec->name, text, list);
         }
         break;
-    case OPTION_LATER: return kit_fail(err, KIT_USAGE, "--%s: not in this release", spec->name);
     case OPTION_FILE:
     case OPTION_MANY_FILE:
         if (!*text)
@@ -180,8 +178,6 @@ static int missing(const options *o, int code, kit_error *err)
 {
     int id = code >= FIRST_CODE ? code - FIRST_CODE : option_by_letter(o->command, code);
     const option_spec *spec = option_of((option_id)id);
-    if (spec->kind == OPTION_LATER)
-        return check_value(spec, "", err);
     return kit_fail(err, KIT_USAGE, "--%s needs a value: --%s %s", spec->name, spec->name,
                     spec->argument);
 }

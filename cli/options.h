@@ -34,8 +34,7 @@ typedef enum option_kind {
     OPTION_TEXT,
     OPTION_MANY_TEXT,
     OPTION_FILE,
-    OPTION_MANY_FILE,
-    OPTION_LATER
+    OPTION_MANY_FILE
 } option_kind;
 
 typedef struct command_spec {
@@ -64,7 +63,7 @@ typedef struct options {
 
 const command_spec *command_of(command_id id);
 const option_spec *option_of(option_id id);
-bool option_belongs(option_id id, command_id command); /* its own or a common one, not LATER */
+bool option_belongs(option_id id, command_id command); /* its own or a common one */
 command_id command_find(const char *name);             /* COMMAND_COUNT: unknown */
 
 /* argv[0] is the command's name. Checks every value against its range. With -h among the options

@@ -96,7 +96,8 @@ typedef struct kit_safetensors kit_safetensors;
 int kit_safetensors_open(kit_safetensors **out, const char *path, kit_error *err);
 void kit_safetensors_close(kit_safetensors *f); /* NULL is fine */
 bool kit_safetensors_has(const kit_safetensors *f, const char *name);
-size_t kit_safetensors_bytes(const kit_safetensors *f); /* of all tensors */
+const char *kit_safetensors_name(const kit_safetensors *f, size_t i); /* NULL: there are i */
+size_t kit_safetensors_bytes(const kit_safetensors *f);               /* of all tensors */
 const char *kit_safetensors_metadata(const kit_safetensors *f, const char *key);
 int kit_safetensors_load(kit_array *a, const kit_safetensors *f, const char *name, kit_error *err);
 

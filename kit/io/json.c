@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -54,8 +55,10 @@ int io_read_bytes(char **bytes, size_t *size, const char *path, size_t limit, ki
 {
     *bytes = NULL;
     *size = 0;
-    const int fd =
-        open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a FIFO never waits */
+    int fd;
+    do
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a FIFO never waits */
+    while (fd < 0 && errno == EINTR);
     if (fd < 0)
         return kit_fail(err, KIT_BAD_FILE, "%s: cannot open: %s", path, strerror(errno));
     const int code = read_open(fd, bytes, size, path, limit, err);
@@ -63,14 +66,50 @@ int io_read_bytes(char **bytes, size_t *size, const char *path, size_t limit, ki
     return code;
 }
 
+/* ------------------------------------------------------------------------------- Documents */
+
+/* jansson takes an allocation that failed for a bad token, or goes on without a character and would
+ * run past the end of one. So its memory comes from here: after one failure there is none until the
+ * next document, and whatever came out is thrown away. */
+static _Thread_local bool lacked;
+
+static void *allocate(size_t size)
+{
+    void *memory = lacked ? NULL : malloc(size);
+    lacked = !memory;
+    return memory;
+}
+
+static void allocate_here(void) { json_set_alloc_funcs(allocate, free); }
+
+void io_json_begin(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, allocate_here);
+    lacked = false;
+}
+
+bool io_json_lacked(void) { return lacked; }
+
+int io_json_load(json_t **out, const void *bytes, size_t size, json_error_t *e)
+{
+    io_json_begin();
+    *out = json_loadb(bytes, size, JSON_REJECT_DUPLICATES, e);
+    if (*out && !lacked)
+        return KIT_OK;
+    json_decref(*out);
+    *out = NULL;
+    return lacked ? KIT_LIMIT : KIT_BAD_FILE;
+}
+
 int io_json_parse(json_t **out, const char *name, const void *bytes, size_t size, kit_error *err)
 {
     json_error_t e;
-    *out = json_loadb(bytes, size, JSON_REJECT_DUPLICATES, &e);
-    if (!*out)
-        return kit_fail(err,
-                        json_error_code(&e) == json_error_out_of_memory ? KIT_LIMIT : KIT_BAD_FILE,
-                        "%s: line %d: %s", name, e.line, e.text);
+    const int code = io_json_load(out, bytes, size, &e);
+    if (code == KIT_LIMIT)
+        return kit_fail(err, code, "%s: not enough memory", name);
+    if (code)
+        return kit_fail(err, code, "%s: line %d: %s", name, e.line, e.text);
     if (json_is_object(*out))
         return KIT_OK;
     json_decref(*out);

@@ -9,6 +9,13 @@
 /* All bytes of a file (regular, at most `limit`), with a NUL behind them; free() them. */
 int io_read_bytes(char **bytes, size_t *size, const char *path, size_t limit, kit_error *err);
 
+/* jansson: every call that allocates stands between io_json_begin and the question whether memory
+ * lacked; what it made is worth nothing if so. io_json_load does both: KIT_BAD_FILE leaves the
+ * reason in e, KIT_LIMIT nothing. */
+void io_json_begin(void);
+bool io_json_lacked(void);
+int io_json_load(json_t **out, const void *bytes, size_t size, json_error_t *e);
+
 /* A document whose top is an object. Keys that come twice are refused. `name` starts messages. */
 int io_json_parse(json_t **out, const char *name, const void *bytes, size_t size, kit_error *err);
 int io_json_read(json_t **out, const char *path, size_t limit, kit_error *err);

@@ -12,9 +12,10 @@
 #include "io.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "json.h"
 
 enum { LENGTH = 8, WRITE_ALIGNMENT = 64 };
 
@@ -191,11 +192,13 @@ static int read_tensors(io_safetensors *f, kit_error *err)
 static int parse_header(io_safetensors *f, const char *text, size_t length, kit_error *err)
 {
     json_error_t e;
-    f->header = json_loadb(text, length, JSON_REJECT_DUPLICATES, &e);
-    if (!f->header)
-        return kit_fail(err,
-                        json_error_code(&e) == json_error_out_of_memory ? KIT_LIMIT : KIT_BAD_FILE,
-                        "%s: header, byte %d: %s", f->file->name, e.position, e.text);
+    json_t *header;
+    const int code = io_json_load(&header, text, length, &e);
+    f->header = header;
+    if (code == KIT_LIMIT)
+        return kit_fail(err, code, "%s: not enough memory", f->file->name);
+    if (code)
+        return kit_fail(err, code, "%s: header, byte %d: %s", f->file->name, e.position, e.text);
     return KIT_OK;
 }
 
@@ -368,6 +371,7 @@ static int add_tensor(json_t *header, const kit_tensor *t, size_t *at)
 static char *make_header(const kit_tensor *tensor, const size_t *place, size_t count,
                          const kit_text *metadata, size_t metadata_count)
 {
+    io_json_begin();
     json_t *header = json_object(), *texts = metadata_count ? json_object() : NULL;
     size_t at = 0;
     int bad_part = header ? 0 : -1;
@@ -379,7 +383,10 @@ static char *make_header(const kit_tensor *tensor, const size_t *place, size_t c
         bad_part |= add_tensor(header, &tensor[place[i]], &at);
     char *text = bad_part ? NULL : json_dumps(header, JSON_COMPACT);
     json_decref(header);
-    return text;
+    if (!io_json_lacked())
+        return text;
+    free(text);
+    return NULL;
 }
 
 static int write_header(kit_output *out, const char *text, kit_error *err)

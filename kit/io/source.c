@@ -270,6 +270,11 @@ bool kit_safetensors_has(const kit_safetensors *f, const char *name)
     return io_safetensors_find(&f->file, name) != NULL;
 }
 
+const char *kit_safetensors_name(const kit_safetensors *f, size_t i)
+{
+    return i < f->file.count ? f->file.tensor[i].name : NULL;
+}
+
 size_t kit_safetensors_bytes(const kit_safetensors *f)
 {
     return (size_t)(f->file.file->size - f->file.data);

@@ -59,6 +59,21 @@ static kit_safetensors *find_shard(const weights *w, const char *name)
     return NULL;
 }
 
+/* No file has a tensor that the index sends to another one. */
+static int check_shards(const weights *w, kit_error *err)
+{
+    const char *tensor;
+    for (int i = 0; i < w->shards; i++)
+        for (size_t k = 0; (tensor = kit_safetensors_name(w->shard[i].file, k)); k++) {
+            const char *file = json_string_value(json_object_get(w->map, tensor));
+            if (file && strcmp(file, w->shard[i].name) != 0)
+                return kit_fail(err, KIT_BAD_FILE,
+                                "%s: tensor '%.80s' is in %.80s, but the index has it in %.80s",
+                                w->path, tensor, w->shard[i].name, file);
+        }
+    return KIT_OK;
+}
+
 static int open_shards(weights *w, const char *folder, kit_error *err)
 {
     const char *tensor;
@@ -83,7 +98,7 @@ static int open_shards(weights *w, const char *folder, kit_error *err)
         if (code)
             return code;
     }
-    return KIT_OK;
+    return check_shards(w, err);
 }
 
 static int begin(weights **out, const char *path, kit_error *err)

@@ -19,16 +19,14 @@ static bool prints(int byte)
     return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
 
-/* The byte that a character stands for, or -1. */
+/* The byte that a character stands for, or -1. What does not print is 0x00 to 0x20, 0x7F to 0xA0
+ * and 0xAD. */
 static int byte_of(int32_t c)
 {
     if (c < 0x100)
         return c >= 0 && prints(c) ? c : -1;
-    int32_t next = 0x100;
-    for (int b = 0; b < 0x100; b++)
-        if (!prints(b) && next++ == c)
-            return b;
-    return -1;
+    const int32_t nth = c - 0x100;
+    return nth < 0x21 ? nth : nth < 0x43 ? 0x7F + nth - 0x21 : nth == 0x43 ? 0xAD : -1;
 }
 
 bool text_bytes_of(char *out, size_t *out_length, const char *token, size_t length)
@@ -87,8 +85,9 @@ int text_bpe_merge(kit_tokenizer *t, const char *a, size_t a_length, const char 
     free(bytes);
     if (made < 0)
         return kit_fail(err, KIT_BAD_FILE,
-                        "%s: merge %u, '%.40s' '%.40s': the vocabulary has not both and their sum",
-                        name, t->merges.count + 1, a, b);
+                        "%s: merge %u, '%.*s' '%.*s': the vocabulary has not both and their sum",
+                        name, t->merges.count + 1, a_length < 40 ? (int)a_length : 40, a,
+                        b_length < 40 ? (int)b_length : 40, b);
     return text_merges_add(&t->merges, left, right, made, name, err);
 }
 
@@ -188,13 +187,69 @@ static void merge_all(merging *m)
 
 /* ---------------------------------------------------------------------------------- A piece */
 
-/* `size` bytes, of which the first `extra` are not in the text; the rest begins at `begin`. */
-static int encode_bytes(kit_tokens *out, const kit_tokenizer *t, const char *bytes, uint32_t size,
-                        uint32_t extra, size_t begin, kit_error *err)
+/* Characters as bytes, and where each byte comes from: a character that is in the text as it is has
+ * a byte there for each of its own; of any other each byte stands for all that it came from. */
+typedef struct flat {
+    char *bytes;
+    struct place {
+        uint32_t begin, end;
+    } * place;
+    uint32_t size;
+} flat;
+
+static void flat_free(flat *f)
+{
+    free(f->bytes);
+    free(f->place);
+}
+
+static uint32_t utf8_length(int32_t c)
+{
+    return c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+}
+
+static int flat_make(flat *f, const text_char *c, size_t count, kit_error *err)
+{
+    size_t size = 0;
+    *f = (flat){0};
+    for (size_t i = 0; i < count; i++)
+        size += utf8_length(c[i].code);
+    if (size >= UINT32_MAX)
+        return kit_fail(err, KIT_LIMIT, "the text becomes longer than 4 GiB");
+    f->bytes = malloc(size + 1);
+    f->place = malloc((size + 1) * sizeof *f->place);
+    if (!f->bytes || !f->place) {
+        flat_free(f);
+        return kit_fail(err, KIT_LIMIT, "not enough memory");
+    }
+    for (size_t i = 0; i < count; i++) {
+        const uint32_t n =
+            (uint32_t)utf8proc_encode_char(c[i].code, (utf8proc_uint8_t *)f->bytes + f->size);
+        const bool plain = c[i].end - c[i].begin == n;
+        for (uint32_t k = 0; k < n; k++)
+            f->place[f->size++] = plain ? (struct place){c[i].begin + k, c[i].begin + k + 1}
+                                        : (struct place){c[i].begin, c[i].end};
+    }
+    return KIT_OK;
+}
+
+static int add_token(kit_tokens *out, int64_t id, const struct place *place, uint32_t size,
+                     kit_error *err)
+{
+    uint32_t begin = place[0].begin, end = place[0].end;
+    for (uint32_t i = 1; i < size; i++) {
+        begin = place[i].begin < begin ? place[i].begin : begin;
+        end = place[i].end > end ? place[i].end : end;
+    }
+    return text_tokens_add(out, id, begin, end, err);
+}
+
+static int encode_bytes(kit_tokens *out, const kit_tokenizer *t, const char *bytes,
+                        const struct place *place, uint32_t size, kit_error *err)
 {
     const int64_t whole = t->whole_words ? text_vocabulary_find(&t->vocabulary, bytes, size) : -1;
     if (whole >= 0)
-        return text_tokens_add(out, whole, begin, begin + size - extra, err);
+        return add_token(out, whole, place, size, err);
     merging m = {.t = t, .count = size};
     m.s = malloc(size * sizeof *m.s);
     m.heap = malloc(2 * (size_t)size * sizeof *m.heap);
@@ -208,55 +263,44 @@ static int encode_bytes(kit_tokens *out, const kit_tokenizer *t, const char *byt
     }
     if (!code)
         merge_all(&m);
-    for (uint32_t i = 0; i < size && !code; i = m.s[i].after) {
-        const size_t from = i > extra ? i - extra : 0, to = i + m.s[i].length;
-        code = text_tokens_add(out, m.s[i].id, begin + from, begin + (to > extra ? to - extra : 0),
-                               err);
-    }
+    for (uint32_t i = 0; i < size && !code; i = m.s[i].after)
+        code = add_token(out, m.s[i].id, place + i, m.s[i].length, err);
     free(m.s);
     free(m.heap);
     return code;
 }
 
-/* The same with a space in front that the text has not. */
-static int encode_spaced(kit_tokens *out, const kit_tokenizer *t, const char *bytes, uint32_t size,
-                         size_t begin, kit_error *err)
+static int encode_pieces(kit_tokens *out, const kit_tokenizer *t, const text_char *chars,
+                         size_t count, kit_error *err)
 {
-    char *spaced = malloc((size_t)size + 1);
-    if (!spaced)
-        return kit_fail(err, KIT_LIMIT, "not enough memory");
-    spaced[0] = ' ';
-    memcpy(spaced + 1, bytes, size);
-    const int code = encode_bytes(out, t, spaced, size + 1, 1, begin, err);
-    free(spaced);
-    return code;
-}
-
-static int encode_pieces(kit_tokens *out, const kit_tokenizer *t, const char *text,
-                         const text_char *chars, size_t count, bool spaced, kit_error *err)
-{
-    int code = KIT_OK;
-    for (size_t i = 0, n = 0; i < count && !code; i += n, spaced = false) {
+    flat f;
+    int code = flat_make(&f, chars, count, err);
+    if (code)
+        return code;
+    uint32_t at = 0;
+    for (size_t i = 0, n = 0; i < count && !code; i += n) {
+        uint32_t size = 0;
         n = text_split(t->pattern, chars + i, count - i);
-        const size_t begin = chars[i].begin;
-        const uint32_t size = chars[i + n - 1].end - chars[i].begin;
-        code = spaced ? encode_spaced(out, t, text + begin, size, begin, err)
-                      : encode_bytes(out, t, text + begin, size, 0, begin, err);
+        for (size_t k = 0; k < n; k++)
+            size += utf8_length(chars[i + k].code);
+        code = encode_bytes(out, t, f.bytes + at, f.place + at, size, err);
+        at += size;
     }
+    flat_free(&f);
     return code;
 }
 
-int text_bpe_encode(kit_tokens *out, const kit_tokenizer *t, const char *text,
-                    const text_char *chars, size_t count, kit_error *err)
+int text_bpe_encode(kit_tokens *out, const kit_tokenizer *t, const text_char *chars, size_t count,
+                    kit_error *err)
 {
     if (!count || !t->prefix_space || chars[0].code == ' ')
-        return encode_pieces(out, t, text, chars, count, false, err);
-    text_chars spaced = {0};
+        return encode_pieces(out, t, chars, count, err);
+    text_chars spaced = {0}; /* with a space in front that the text has not */
     int code = text_chars_add(&spaced, (text_char){' ', chars[0].begin, chars[0].begin}, err);
     for (size_t i = 0; i < count && !code; i++)
         code = text_chars_add(&spaced, chars[i], err);
     if (!code)
-        code = encode_pieces(out, t, text, spaced.at, spaced.count, true, err);
+        code = encode_pieces(out, t, spaced.at, spaced.count, err);
     free(spaced.at);
     return code;
 }

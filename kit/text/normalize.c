@@ -1,5 +1,9 @@
-/* BERT's clean-up, as its BasicTokenizer does it, character by character, so that each one still
- * knows where it came from (Devlin et al. 2018).
+/* What is done to a text before it is cut, character by character, so that each one still knows
+ * where it came from.
+ *
+ * The forms of Unicode (UAX 15): all that can be is decomposed, marks that follow each other are
+ * put in the order of their class, and, for NFC and NFKC, what belongs together is joined again.
+ * BERT's clean-up, as its BasicTokenizer does it (Devlin et al. 2018):
  *
  *   clean   control characters go, white space becomes a space
  *   cjk     a space on both sides of each ideograph
@@ -38,7 +42,7 @@ static bool is_ideograph(int32_t c)
     return false;
 }
 
-/* ------------------------------------------------------------------------------------- NFD */
+/* ----------------------------------------------------------------------------------- Forms */
 
 static int combining_class(int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
@@ -61,16 +65,18 @@ static int order_marks(text_char *mark, size_t count, kit_error *err)
     return KIT_OK;
 }
 
-static int decompose(text_chars *out, const text_char *in, size_t count, kit_error *err)
+static int decompose(text_chars *out, const text_char *in, size_t count, bool compatible,
+                     kit_error *err)
 {
-    enum { LONGEST = 8 };
+    enum { LONGEST = 32 }; /* the longest there is has 18 */
+    const utf8proc_option_t how =
+        UTF8PROC_DECOMPOSE | UTF8PROC_STABLE | (compatible ? UTF8PROC_COMPAT : 0);
     utf8proc_int32_t code[LONGEST];
     int code_of = KIT_OK;
     for (size_t i = 0; i < count && !code_of; i++) {
         int boundary = 0;
         const utf8proc_ssize_t n =
-            utf8proc_decompose_char(in[i].code, code, LONGEST, UTF8PROC_DECOMPOSE | UTF8PROC_STABLE,
-                                    &boundary);
+            utf8proc_decompose_char(in[i].code, code, LONGEST, how, &boundary);
         if (n < 1 || n > LONGEST) { /* what it does not know stays */
             code_of = text_chars_add(out, in[i], err);
             continue;
@@ -89,19 +95,57 @@ static int decompose(text_chars *out, const text_char *in, size_t count, kit_err
     return code_of;
 }
 
-/* -------------------------------------------------------------------------------- The steps */
+/* The character that two others make, or -1. */
+static int32_t composed(int32_t first, int32_t second)
+{
+    enum { FIRST_MARK = 0x300, NO_FINAL = 0x11A7 };
+    utf8proc_int32_t pair[2] = {first, second};
+    /* Nothing below the first mark joins what is before it; and utf8proc 2.8 takes the character
+     * before the first final consonant of Hangul for one. */
+    if (second < FIRST_MARK || second == NO_FINAL)
+        return -1;
+    return utf8proc_normalize_utf32(pair, 2, UTF8PROC_COMPOSE | UTF8PROC_STABLE) == 1 ? pair[0]
+                                                                                      : -1;
+}
 
-static int clean_up(text_chars *out, const text_normalizer *n, const text_char *in, size_t count,
+/* In place. A character joins the last one of class 0 unless one between them has its class or a
+ * higher one. */
+static void compose(text_chars *c)
+{
+    text_char *starter = NULL;
+    size_t used = 0;
+    int between = -1; /* the class of the last one between them */
+    for (size_t i = 0; i < c->count; i++) {
+        const text_char now = c->at[i];
+        const int class = combining_class(now.code);
+        const int32_t made = starter && between < class ? composed(starter->code, now.code) : -1;
+        if (made >= 0) {
+            starter->code = made;
+            starter->begin = now.begin < starter->begin ? now.begin : starter->begin;
+            starter->end = now.end > starter->end ? now.end : starter->end;
+            continue;
+        }
+        c->at[used] = now;
+        starter = class ? starter : &c->at[used];
+        between = class ? class : -1;
+        used++;
+    }
+    c->count = used;
+}
+
+/* ------------------------------------------------------------------------------------ BERT's */
+
+static int clean_up(text_chars *out, const text_step *s, const text_char *in, size_t count,
                     kit_error *err)
 {
     int code = KIT_OK;
     for (size_t i = 0; i < count && !code; i++) {
         text_char c = in[i];
-        if (n->clean && (c.code == 0 || c.code == 0xFFFD || is_control(c.code)))
+        if (s->clean && (c.code == 0 || c.code == 0xFFFD || is_control(c.code)))
             continue;
-        if (n->clean && text_is_space(c.code))
+        if (s->clean && text_is_space(c.code))
             c.code = ' ';
-        const bool apart = n->cjk && is_ideograph(c.code);
+        const bool apart = s->cjk && is_ideograph(c.code);
         if (apart)
             code = text_chars_add(out, (text_char){' ', c.begin, c.begin}, err);
         if (!code)
@@ -123,23 +167,148 @@ static int add_lower(text_chars *out, text_char c, kit_error *err)
     return text_chars_add(out, (text_char){DOT_ABOVE, c.begin, c.end}, err);
 }
 
-int text_normalize(text_chars *out, const text_normalizer *n, const text_char *in, size_t count,
+/* Marks go, those that space too or not, or letters become small, or both. */
+typedef enum marks { KEEP_MARKS, STRIP_NONSPACING, STRIP_MARKS } marks;
+
+static bool goes(marks which, int32_t c)
+{
+    const utf8proc_category_t k = utf8proc_category(c);
+    return (which != KEEP_MARKS && k == UTF8PROC_CATEGORY_MN) ||
+           (which == STRIP_MARKS && (k == UTF8PROC_CATEGORY_MC || k == UTF8PROC_CATEGORY_ME));
+}
+
+static int strip_and_lower(text_chars *out, marks which, bool lower, const text_char *in,
+                           size_t count, kit_error *err)
+{
+    int code = KIT_OK;
+    for (size_t i = 0; !code && i < count; i++) {
+        if (goes(which, in[i].code))
+            continue;
+        code = lower ? add_lower(out, in[i], err) : text_chars_add(out, in[i], err);
+    }
+    return code;
+}
+
+static int do_bert(text_chars *out, const text_step *s, const text_char *in, size_t count,
                    kit_error *err)
 {
     text_chars cleaned = {0}, apart = {0};
-    int code = clean_up(&cleaned, n, in, count, err);
+    int code = clean_up(&cleaned, s, in, count, err);
     const text_chars *now = &cleaned;
-    if (!code && n->strip) {
-        code = decompose(&apart, cleaned.at, cleaned.count, err);
+    if (!code && s->strip) {
+        code = decompose(&apart, cleaned.at, cleaned.count, false, err);
         now = &apart;
     }
-    for (size_t i = 0; !code && i < now->count; i++) {
-        const text_char c = now->at[i];
-        if (n->strip && utf8proc_category(c.code) == UTF8PROC_CATEGORY_MN)
-            continue;
-        code = n->lower ? add_lower(out, c, err) : text_chars_add(out, c, err);
-    }
+    if (!code)
+        code = strip_and_lower(out, s->strip ? STRIP_NONSPACING : KEEP_MARKS, s->lower, now->at,
+                               now->count, err);
     free(cleaned.at);
     free(apart.at);
     return code;
+}
+
+/* ------------------------------------------------------------------------------ Other steps */
+
+static int add_all(text_chars *out, const text_char *c, size_t count, kit_error *err)
+{
+    int code = KIT_OK;
+    for (size_t i = 0; i < count && !code; i++)
+        code = text_chars_add(out, c[i], err);
+    return code;
+}
+
+/* New text, which stands for what lies from `begin` to `end`. */
+static int add_new(text_chars *out, const text_chars *c, uint32_t begin, uint32_t end,
+                   kit_error *err)
+{
+    enum { MOST = 1 << 24 }; /* steps could double a text again and again */
+    int code = KIT_OK;
+    if (out->count + c->count > MOST)
+        return kit_fail(err, KIT_LIMIT, "the normalizer makes the text longer than %d characters",
+                        (int)MOST);
+    for (size_t i = 0; i < c->count && !code; i++)
+        code = text_chars_add(out, (text_char){c->at[i].code, begin, end}, err);
+    return code;
+}
+
+static bool stands_at(const text_chars *what, const text_char *c, size_t count)
+{
+    bool same = what->count <= count;
+    for (size_t i = 0; same && i < what->count; i++)
+        same = what->at[i].code == c[i].code;
+    return same;
+}
+
+static int do_replace(text_chars *out, const text_step *s, const text_char *in, size_t count,
+                      kit_error *err)
+{
+    int code = KIT_OK;
+    for (size_t i = 0; i < count && !code;) {
+        if (!stands_at(&s->from, in + i, count - i)) {
+            code = text_chars_add(out, in[i++], err);
+            continue;
+        }
+        code = add_new(out, &s->to, in[i].begin, in[i + s->from.count - 1].end, err);
+        i += s->from.count;
+    }
+    return code;
+}
+
+static int do_strip(text_chars *out, const text_step *s, const text_char *in, size_t count,
+                    kit_error *err)
+{
+    size_t from = 0;
+    while (s->left && from < count && text_is_space(in[from].code))
+        from++;
+    while (s->right && count > from && text_is_space(in[count - 1].code))
+        count--;
+    return add_all(out, in + from, count - from, err);
+}
+
+static int do_step(text_chars *out, const text_step *s, const text_char *in, size_t count,
+                   kit_error *err)
+{
+    int code = KIT_OK;
+    switch (s->kind) {
+    case TEXT_BERT: return do_bert(out, s, in, count, err);
+    case TEXT_FORM:
+        code = decompose(out, in, count, s->compatible, err);
+        if (!code && s->compose)
+            compose(out);
+        return code;
+    case TEXT_LOWER: return strip_and_lower(out, KEEP_MARKS, true, in, count, err);
+    case TEXT_STRIP_ACCENTS: return strip_and_lower(out, STRIP_MARKS, false, in, count, err);
+    case TEXT_STRIP: return do_strip(out, s, in, count, err);
+    case TEXT_PREPEND:
+        code = count ? add_new(out, &s->to, in[0].begin, in[0].begin, err) : KIT_OK;
+        return code ? code : add_all(out, in, count, err);
+    case TEXT_REPLACE: break;
+    }
+    return do_replace(out, s, in, count, err);
+}
+
+int text_normalize(text_chars *out, const text_normalizer *n, const text_char *in, size_t count,
+                   kit_error *err)
+{
+    text_chars before = {0};
+    int code = KIT_OK;
+    if (!n->count)
+        return add_all(out, in, count, err);
+    for (int i = 0; i < n->count && !code; i++) {
+        text_chars *to = i == n->count - 1 ? out : &(text_chars){0};
+        code = do_step(to, &n->step[i], i ? before.at : in, i ? before.count : count, err);
+        free(before.at);
+        before = to == out ? (text_chars){0} : *to;
+    }
+    free(before.at);
+    return code;
+}
+
+void text_normalizer_free(text_normalizer *n)
+{
+    for (int i = 0; i < n->count; i++) {
+        free(n->step[i].from.at);
+        free(n->step[i].to.at);
+    }
+    n->count = 0;
 }

@@ -64,6 +64,16 @@ int text_chars_decode(text_chars *c, const char *text, kit_error *err)
     return code;
 }
 
+void text_chars_span(size_t *begin, size_t *end, const text_char *c, size_t count)
+{
+    *begin = c[0].begin;
+    *end = c[0].end;
+    for (size_t i = 1; i < count; i++) {
+        *begin = c[i].begin < *begin ? c[i].begin : *begin;
+        *end = c[i].end > *end ? c[i].end : *end;
+    }
+}
+
 /* ------------------------------------------------------------------------- Making and freeing */
 
 int text_tokenizer_new(kit_tokenizer **out, text_kind kind, const char *name, kit_error *err)
@@ -88,6 +98,7 @@ void kit_tokenizer_free(kit_tokenizer *t)
         free(t->added[i].chars.at);
     free(t->added);
     text_vocabulary_free(&t->vocabulary);
+    text_normalizer_free(&t->normalizer);
     free(t->prefix);
     free(t->merges.slot);
     free(t);
@@ -118,21 +129,44 @@ void text_template_surround(kit_tokenizer *t, int64_t first, int64_t last, bool 
     }
 }
 
-int text_added_add(kit_tokenizer *t, const char *content, int64_t id, bool normalized, bool left,
-                   bool right, const char *name, kit_error *err)
+/* An added token and the vocabulary have the same id for the same token, or one of them none. */
+static int check_added(const kit_tokenizer *t, const char *content, int64_t id, const char *name,
+                       kit_error *err)
 {
-    const size_t length = strlen(content);
-    const int64_t known =
-        t->kind == TEXT_BPE ? -1 : text_vocabulary_find(&t->vocabulary, content, length);
-    const bool there = id >= 0 && id < t->vocabulary.size && t->vocabulary.entry[id].bytes;
-    int code = KIT_OK;
-    if (!length)
+    size_t length = strlen(content);
+    const text_entry *there = id >= 0 && id < t->vocabulary.size ? &t->vocabulary.entry[id] : NULL;
+    char *bytes = malloc(length + 1);
+    if (!bytes)
+        return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
+    if (t->kind != TEXT_BPE || !text_bytes_of(bytes, &length, content, length)) {
+        length = strlen(content);
+        memcpy(bytes, content, length);
+    }
+    const int64_t known = text_vocabulary_find(&t->vocabulary, bytes, length);
+    const bool same = !there || !there->bytes ||
+                      (there->length == length && memcmp(there->bytes, bytes, length) == 0) ||
+                      strcmp(there->bytes, content) == 0;
+    free(bytes);
+    if (!*content)
         return kit_fail(err, KIT_BAD_FILE, "%s: an added token is empty", name);
     if (known >= 0 && known != id)
         return kit_fail(err, KIT_BAD_FILE, "%s: token '%.80s' has the ids %lld and %lld", name,
                         content, (long long)known, (long long)id);
+    if (!same)
+        return kit_fail(err, KIT_BAD_FILE, "%s: added token '%.80s' has the id %lld of '%.80s'",
+                        name, content, (long long)id, there->bytes);
+    return KIT_OK;
+}
+
+int text_added_add(kit_tokenizer *t, const char *content, int64_t id, bool normalized, bool left,
+                   bool right, const char *name, kit_error *err)
+{
+    const bool there = id >= 0 && id < t->vocabulary.size && t->vocabulary.entry[id].bytes;
+    int code = check_added(t, content, id, name, err);
+    if (code)
+        return code;
     if (!there) /* found as an added token only, not as a piece */
-        code = text_vocabulary_add(&t->vocabulary, content, length, id, true, name, err);
+        code = text_vocabulary_add(&t->vocabulary, content, strlen(content), id, true, name, err);
     text_added *grown = code ? NULL : realloc(t->added, (t->added_count + 1) * sizeof *t->added);
     if (!grown)
         return code ? code : kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
@@ -141,7 +175,7 @@ int text_added_add(kit_tokenizer *t, const char *content, int64_t id, bool norma
     *a = (text_added){.id = id, .normalized = normalized, .left = left, .right = right};
     text_chars plain = {0};
     code = text_chars_decode(&plain, content, err);
-    if (!code && normalized && t->normalizer.used) {
+    if (!code && normalized && t->normalizer.count) {
         code = text_normalize(&a->chars, &t->normalizer, plain.at, plain.count, err);
         free(plain.at);
     } else {
@@ -211,7 +245,7 @@ static int encode_plain(const encoding *e, const text_char *c, size_t count)
 {
     switch (e->t->kind) {
     case TEXT_WORDPIECE: return text_wordpiece_encode(e->out, e->t, c, count, e->err);
-    case TEXT_BPE: return text_bpe_encode(e->out, e->t, e->text, c, count, e->err);
+    case TEXT_BPE: return text_bpe_encode(e->out, e->t, c, count, e->err);
     default: return encode_words(e->out, e->t, e->text, c, count, e->err);
     }
 }
@@ -243,7 +277,7 @@ static int encode_between(const encoding *e, bool normalized, const text_char *c
         return KIT_OK;
     if (normalized)
         return encode_plain(e, c, count);
-    if (!e->t->normalizer.used)
+    if (!e->t->normalizer.count)
         return encode_part(e, true, c, count);
     text_chars now = {0};
     int code = text_normalize(&now, &e->t->normalizer, c, count, e->err);
@@ -269,8 +303,11 @@ static int encode_part(const encoding *e, bool normalized, const text_char *c, s
         while (a->right && to < count && text_is_space(c[to].code))
             to++;
         code = encode_between(e, normalized, c + done, from - done);
-        if (!code)
-            code = text_tokens_add(e->out, a->id, c[from].begin, c[to - 1].end, e->err);
+        if (!code) {
+            size_t begin, end;
+            text_chars_span(&begin, &end, c + from, to - from);
+            code = text_tokens_add(e->out, a->id, begin, end, e->err);
+        }
         i = done = to;
     }
     return code ? code : encode_between(e, normalized, c + done, count - done);

@@ -1,12 +1,13 @@
 /* Sub-word tokens: a text as the ids that a model was trained on, and back.
  *
  *   vocabulary.c        strings and ids, both ways
- *   normalize.c         BERT's clean-up: control characters, accents, case, CJK
+ *   normalize.c         BERT's clean-up, Unicode's normal forms, and other steps before all else
  *   wordpiece.c         BERT: words, then the longest piece that the vocabulary has
  *   split.c             GPT-2's and Llama 3's patterns, that cut a text before its bytes are merged
  *   bpe.c               GPT-2: bytes, merged pair by pair
  *   tokenizer.c         added tokens, the models above, templates, labels
  *   tokenizer_json.c    tokenizer.json
+ *   tokenizer_steps.c   its normalizer
  *   tokenizer_folder.c  which files a model's folder has; vocab.txt, vocab.json with merges.txt
  *
  * The ids are those of Hugging Face's `tokenizers`. What is not known here is refused by its name.

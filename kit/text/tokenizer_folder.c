@@ -113,9 +113,10 @@ static int read_wordpiece(kit_tokenizer *t, const char *path, const json_t *conf
                           const char *config_name, kit_error *err)
 {
     static const char *const special[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
-    text_normalizer *n = &t->normalizer;
+    text_step *n = &t->normalizer.step[0];
     int code = read_lines(t, path, add_piece, err);
-    *n = (text_normalizer){true, true, true, true, true};
+    *n = (text_step){.kind = TEXT_BERT, .clean = true, .cjk = true, .lower = true};
+    t->normalizer.count = 1;
     t->prefix = strdup("##");
     if (!code && !t->prefix)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", path);

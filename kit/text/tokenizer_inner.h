@@ -58,12 +58,36 @@ int text_chars_add(text_chars *c, text_char one, kit_error *err);
 int text_chars_decode(text_chars *c, const char *text, kit_error *err); /* KIT_USAGE: not UTF-8 */
 bool text_is_space(int32_t code);                                       /* Unicode's White_Space */
 
-/* ----------------------------------------------------------------------------- normalize.c */
+/* Of several characters, which marks that changed places may have left out of order. */
+void text_chars_span(size_t *begin, size_t *end, const text_char *c, size_t count);
+
+/* ----------------------------------------------------------------------------- normalize.c
+ *
+ * Steps, one after the other. */
+typedef enum text_step_kind {
+    TEXT_BERT,
+    TEXT_FORM, /* NFD, NFC, NFKD, NFKC */
+    TEXT_LOWER,
+    TEXT_STRIP_ACCENTS, /* marks of all kinds */
+    TEXT_STRIP,         /* white space at the ends */
+    TEXT_PREPEND,       /* `to`, unless the text is empty */
+    TEXT_REPLACE        /* each `from`, from the left, by `to` */
+} text_step_kind;
+typedef struct text_step {
+    text_step_kind kind;
+    bool clean, cjk, strip, lower; /* TEXT_BERT */
+    bool compose, compatible;      /* TEXT_FORM */
+    bool left, right;              /* TEXT_STRIP */
+    text_chars from, to;           /* owned */
+} text_step;
+enum { TEXT_STEPS = 16 };
 typedef struct text_normalizer {
-    bool used, clean, cjk, strip, lower;
+    text_step step[TEXT_STEPS];
+    int count;
 } text_normalizer;
 int text_normalize(text_chars *out, const text_normalizer *n, const text_char *in, size_t count,
                    kit_error *err);
+void text_normalizer_free(text_normalizer *n);
 
 /* --------------------------------------------------------------------------------- split.c */
 typedef enum text_pattern { TEXT_WHOLE, TEXT_GPT2, TEXT_LLAMA3, TEXT_QWEN2 } text_pattern;
@@ -109,11 +133,11 @@ struct kit_tokenizer {
 };
 
 int text_tokens_add(kit_tokens *tokens, int64_t id, size_t begin, size_t end, kit_error *err);
-/* A part of a text without added tokens. `text` is the source that chars came from. */
+/* A part of a text without added tokens. */
 int text_wordpiece_encode(kit_tokens *out, const kit_tokenizer *t, const text_char *chars,
                           size_t count, kit_error *err);
-int text_bpe_encode(kit_tokens *out, const kit_tokenizer *t, const char *text,
-                    const text_char *chars, size_t count, kit_error *err);
+int text_bpe_encode(kit_tokens *out, const kit_tokenizer *t, const text_char *chars, size_t count,
+                    kit_error *err);
 
 /* Token strings of a byte-level vocabulary, whose characters stand for bytes: into raw bytes.
  * false: it has other characters; out needs length + 1 bytes. */
@@ -131,6 +155,10 @@ int text_added_add(kit_tokenizer *t, const char *content, int64_t id, bool norma
 int text_tokenizer_new(kit_tokenizer **out, text_kind kind, const char *name, kit_error *err);
 /* "[CLS] A [SEP]" and "... B [SEP]" from the ids; doubled: "</s></s>" between, types all 0. */
 void text_template_surround(kit_tokenizer *t, int64_t first, int64_t last, bool doubled);
+/* tokenizer_steps.c: "normalizer" of a tokenizer.json. */
+int text_normalizer_read(text_normalizer *to, const json_t *n, const char *name, kit_error *err);
+int text_refuse(const char *name, const char *what, const char *found, const char *known,
+                kit_error *err);
 int text_tokenizer_read(kit_tokenizer *t, const json_t *top, const char *name, kit_error *err);
 
 #endif

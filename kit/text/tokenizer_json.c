@@ -7,13 +7,6 @@
 #include "../io/json.h"
 #include "tokenizer_inner.h"
 
-static int refuse(const char *name, const char *what, const char *found, const char *known,
-                  kit_error *err)
-{
-    return kit_fail(err, KIT_BAD_FILE, "%s: %s '%.200s' is not supported; %s", name, what,
-                    found ? found : "(none)", known);
-}
-
 static const char *type_of(const json_t *part)
 {
     const char *type = json_string_value(json_object_get(part, "type"));
@@ -93,7 +86,7 @@ static int read_bpe_options(kit_tokenizer *t, const json_t *model, const char *n
                         "byte-level BPE is",
                         name);
     if (!absent(json_object_get(model, "dropout")))
-        return refuse(name, "model option", "dropout", "it must be null", err);
+        return text_refuse(name, "model option", "dropout", "it must be null", err);
     return KIT_OK;
 }
 
@@ -135,28 +128,10 @@ static int read_model(kit_tokenizer *t, const json_t *model, const char *name, k
     if (is_type(model, "BPE") ||
         (absent(json_object_get(model, "type")) && json_object_get(model, "merges")))
         return read_bpe(t, model, name, err);
-    return refuse(name, "model", type_of(model), "WordPiece and byte-level BPE are", err);
+    return text_refuse(name, "model", type_of(model), "WordPiece and byte-level BPE are", err);
 }
 
 /* ------------------------------------------------------------------- Before and after them */
-
-static int read_normalizer(kit_tokenizer *t, const json_t *n, const char *name, kit_error *err)
-{
-    if (absent(n))
-        return KIT_OK;
-    if (t->kind != TEXT_WORDPIECE || !is_type(n, "BertNormalizer"))
-        return refuse(name, "normalizer", type_of(n), "WordPiece takes BertNormalizer, BPE none",
-                      err);
-    text_normalizer *to = &t->normalizer;
-    *to = (text_normalizer){true, true, true, true, true};
-    int code;
-    if ((code = io_json_flag(&to->clean, n, name, "clean_text", err)) ||
-        (code = io_json_flag(&to->cjk, n, name, "handle_chinese_chars", err)) ||
-        (code = io_json_flag(&to->lower, n, name, "lowercase", err)))
-        return code;
-    to->strip = to->lower; /* unless it is said */
-    return io_json_flag(&to->strip, n, name, "strip_accents", err);
-}
 
 static int read_byte_level(kit_tokenizer *t, const json_t *p, bool after_split, const char *name,
                            kit_error *err)
@@ -167,8 +142,8 @@ static int read_byte_level(kit_tokenizer *t, const json_t *p, bool after_split, 
     if (!code)
         code = io_json_flag(&regex, p, name, "use_regex", err);
     if (!code && after_split && (regex || t->prefix_space))
-        return refuse(name, "ByteLevel after Split", "with use_regex or add_prefix_space",
-                      "neither may be", err);
+        return text_refuse(name, "ByteLevel after Split", "with use_regex or add_prefix_space",
+                           "neither may be", err);
     if (!after_split)
         t->pattern = regex ? TEXT_GPT2 : TEXT_WHOLE;
     return code;
@@ -179,10 +154,11 @@ static int read_split(kit_tokenizer *t, const json_t *p, const char *name, kit_e
     const char *regex = json_string_value(json_object_get(json_object_get(p, "pattern"), "Regex"));
     const char *behavior = json_string_value(json_object_get(p, "behavior"));
     if (!regex || !text_pattern_find(&t->pattern, regex))
-        return refuse(name, "the split pattern", regex, "GPT-2's, Llama 3's and Qwen 2's are", err);
+        return text_refuse(name, "the split pattern", regex, "GPT-2's, Llama 3's and Qwen 2's are",
+                           err);
     if (!behavior || strcmp(behavior, "Isolated") != 0 ||
         json_is_true(json_object_get(p, "invert")))
-        return refuse(name, "the split", behavior, "Isolated, not inverted, is", err);
+        return text_refuse(name, "the split", behavior, "Isolated, not inverted, is", err);
     return KIT_OK;
 }
 
@@ -194,14 +170,14 @@ static int read_pre_tokenizer(kit_tokenizer *t, const json_t *p, const char *nam
     if (t->kind == TEXT_WORDPIECE)
         return is_type(p, "BertPreTokenizer")
                    ? KIT_OK
-                   : refuse(name, "pre_tokenizer", type_of(p), known, err);
+                   : text_refuse(name, "pre_tokenizer", type_of(p), known, err);
     if (is_type(p, "ByteLevel"))
         return read_byte_level(t, p, false, name, err);
     if (!is_type(p, "Sequence"))
-        return refuse(name, "pre_tokenizer", type_of(p), known, err);
+        return text_refuse(name, "pre_tokenizer", type_of(p), known, err);
     const json_t *first = json_array_get(list, 0), *second = json_array_get(list, 1);
     if (json_array_size(list) != 2 || !is_type(first, "Split") || !is_type(second, "ByteLevel"))
-        return refuse(name, "pre_tokenizer Sequence of", type_of(first), known, err);
+        return text_refuse(name, "pre_tokenizer Sequence of", type_of(first), known, err);
     const int code = read_split(t, first, name, err);
     return code ? code : read_byte_level(t, second, true, name, err);
 }
@@ -283,9 +259,9 @@ static int read_post_processor(kit_tokenizer *t, const json_t *p, const char *na
                                     err);
     }
     if (!is_type(p, "BertProcessing") && !is_type(p, "RobertaProcessing"))
-        return refuse(name, "post_processor", type_of(p),
-                      "TemplateProcessing, BertProcessing, RobertaProcessing and ByteLevel are",
-                      err);
+        return text_refuse(
+            name, "post_processor", type_of(p),
+            "TemplateProcessing, BertProcessing, RobertaProcessing and ByteLevel are", err);
     code = read_id(&first, t, json_array_get(json_object_get(p, "cls"), 1), name, err);
     if (!code)
         code = read_id(&last, t, json_array_get(json_object_get(p, "sep"), 1), name, err);
@@ -323,7 +299,8 @@ static int read_added(kit_tokenizer *t, const json_t *one, const char *name, kit
     if (!content || id < 0)
         return kit_fail(err, KIT_BAD_FILE, "%s: an added token needs content and id", name);
     if (single)
-        return refuse(name, "an added token with single_word,", content, "it must be false", err);
+        return text_refuse(name, "an added token with single_word,", content, "it must be false",
+                           err);
     return text_added_add(t, content, id, normalized, left, right, name, err);
 }
 
@@ -332,7 +309,7 @@ int text_tokenizer_read(kit_tokenizer *t, const json_t *top, const char *name, k
     const json_t *added = json_object_get(top, "added_tokens");
     int code = read_model(t, json_object_get(top, "model"), name, err);
     if (!code)
-        code = read_normalizer(t, json_object_get(top, "normalizer"), name, err);
+        code = text_normalizer_read(&t->normalizer, json_object_get(top, "normalizer"), name, err);
     for (size_t i = 0; i < json_array_size(added) && !code; i++)
         code = read_added(t, json_array_get(added, i), name, err);
     if (!code)

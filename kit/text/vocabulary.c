@@ -56,10 +56,13 @@ static bool grow_entries(text_vocabulary *v, int64_t id)
         int64_t capacity = v->capacity ? v->capacity : 1024;
         while (capacity <= id)
             capacity *= 2;
-        text_entry *grown = realloc(v->entry, (size_t)capacity * sizeof *grown);
+        /* Zeros of calloc's, so that the entries below one large id take no memory. */
+        text_entry *grown = calloc((size_t)capacity, sizeof *grown);
         if (!grown)
             return false;
-        memset(grown + v->capacity, 0, (size_t)(capacity - v->capacity) * sizeof *grown);
+        if (v->size)
+            memcpy(grown, v->entry, (size_t)v->size * sizeof *grown);
+        free(v->entry);
         v->entry = grown;
         v->capacity = capacity;
     }
@@ -67,20 +70,23 @@ static bool grow_entries(text_vocabulary *v, int64_t id)
     return true;
 }
 
+/* How much of a token a message shows. */
+static int shown(size_t length) { return length < 80 ? (int)length : 80; }
+
 int text_vocabulary_add(text_vocabulary *v, const char *bytes, size_t length, int64_t id,
                         bool hidden, const char *name, kit_error *err)
 {
     if (id < 0 || id >= TEXT_IDS)
-        return kit_fail(err, KIT_BAD_FILE,
-                        "%s: token '%.80s' has the id %lld; it must be 0 to %lld", name, bytes,
-                        (long long)id, (long long)TEXT_IDS - 1);
+        return kit_fail(err, KIT_BAD_FILE, "%s: token '%.*s' has the id %lld; it must be 0 to %lld",
+                        name, shown(length), bytes, (long long)id, (long long)TEXT_IDS - 1);
     if (!grow_entries(v, id) || !grow_slots(v))
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
     if (v->entry[id].bytes)
         return kit_fail(err, KIT_BAD_FILE, "%s: two tokens have the id %lld", name, (long long)id);
     const size_t at = hidden ? 0 : place_of(v, bytes, length);
     if (!hidden && v->slot[at])
-        return kit_fail(err, KIT_BAD_FILE, "%s: token '%.80s' comes twice", name, bytes);
+        return kit_fail(err, KIT_BAD_FILE, "%s: token '%.*s' comes twice", name, shown(length),
+                        bytes);
     char *copy = malloc(length + 1);
     if (!copy)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);

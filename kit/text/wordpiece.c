@@ -56,13 +56,21 @@ static int64_t longest_piece(const word *w, const kit_tokenizer *t, size_t from,
     return -1;
 }
 
+static int add_piece(kit_tokens *out, int64_t id, const text_char *chars, size_t count,
+                     kit_error *err)
+{
+    size_t begin, end;
+    text_chars_span(&begin, &end, chars, count);
+    return text_tokens_add(out, id, begin, end, err);
+}
+
 static int add_unknown(kit_tokens *out, const kit_tokenizer *t, const text_char *chars,
                        size_t count, kit_error *err)
 {
     if (t->unknown < 0)
         return kit_fail(err, KIT_USAGE,
                         "the vocabulary has no token for a word, nor an unknown one");
-    return text_tokens_add(out, t->unknown, chars[0].begin, chars[count - 1].end, err);
+    return add_piece(out, t->unknown, chars, count, err);
 }
 
 static int encode_word(kit_tokens *out, const kit_tokenizer *t, const text_char *chars,
@@ -82,7 +90,7 @@ static int encode_word(kit_tokens *out, const kit_tokenizer *t, const text_char 
             code = add_unknown(out, t, chars, count, err);
             break;
         }
-        code = text_tokens_add(out, id, chars[from].begin, chars[to - 1].end, err);
+        code = add_piece(out, id, chars + from, to - from, err);
     }
     free(w.bytes);
     free(w.at);

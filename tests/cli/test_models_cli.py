@@ -208,6 +208,85 @@ class Models(CliTest):
                        json.dumps({"weight_map": {"wte.weight": name}}).encode())
             self.bad("m")
 
+    # The weights in two files, and an index of them.
+
+    def put_shards(self, index=None, first=None, second=None):
+        names = sorted(self.weights)
+        half = {n: self.weights[n] for n in names[::2]}, {n: self.weights[n] for n in names[1::2]}
+        self.write("m/1.safetensors", safetensors(half[0]) if first is None else first)
+        self.write("m/2.safetensors", safetensors(half[1]) if second is None else second)
+        self.index = {n: "%d.safetensors" % (1 + i % 2) for i, n in enumerate(names)}
+        self.index = index(self.index) if callable(index) else self.index
+        self.write("m/model.safetensors.index.json",
+                   json.dumps({"weight_map": self.index}).encode())
+        return half
+
+    def test_shards(self):
+        maps, _ = forward(self.weights, [5, 6])
+        self.put_shards()
+        os.remove(self.path("m/model.safetensors"))
+        _, step = self.steps("--layer", "1", "abc abc")
+        self.assertLess(np.abs(step["weights"] - maps[0]).max(), 1e-5)
+
+    def test_hostile_index(self):
+        self.put_shards()
+        for data, says in (
+            (b"", "line"), (b"[]", "not a JSON object"), (b"{}", "no weight_map"),
+            (b'{"weight_map": []}', "no weight_map"), (b'{"weight_map": {}}', "is missing"),
+            (b'{"weight_map": {"a": null}}', "no file for tensor 'a'"),
+            (b'{"weight_map": {"a": "1.safetensors", "a": "2.safetensors"}}', "duplicate"),
+            (b'{"weight_map": ' + b'{"a": ' * 3000 + b"1" + b"}" * 3001, "depth"),
+            (b'{"weight_map": {"a": "\\ud800"}}', "invalid Unicode"),
+            (b'{"weight_map": {"a": "x\\u0000/../1.safetensors"}}', "u0000"),
+        ):
+            self.write("m/model.safetensors.index.json", data)
+            self.bad(says)
+        self.put_shards(lambda x: dict(x, **{"wte.weight": "x" * 300}))
+        self.bad("File name too long")
+        self.put_shards(lambda x: dict(x, **{"wte.weight": "x" * 5000}))
+        self.bad("too long")
+        self.put_shards(lambda x: {"t%d" % i: "%d.safetensors" % i for i in range(1, 4)})
+        self.bad("3.safetensors: cannot open")
+
+    def test_tensor_in_two_shards(self):
+        half = self.put_shards()
+        twice = sorted(half[1])[0]
+        self.put_shards(first=safetensors(dict(half[0], **{twice: self.weights[twice]})))
+        self.bad("tensor '%s' is in 1.safetensors, but the index has it in 2" % twice)
+
+    def test_index_and_shards_disagree(self):
+        half = self.put_shards()
+        moved = sorted(half[1])[0]
+        self.put_shards(lambda x: dict(x, **{moved: "1.safetensors"}))
+        self.bad("tensor '%s' is in 2.safetensors, but the index has it in 1" % moved)
+        less = dict(half[1])
+        del less[moved]
+        self.put_shards(second=safetensors(less))
+        self.bad("tensor '%s' is missing" % moved)
+
+    def test_hostile_shards(self):
+        half = self.put_shards()
+        whole = safetensors(half[1])
+        size = int.from_bytes(whole[:8], "little")
+        for length in (len(whole) - 7, 1 << 31, 1 << 63, (1 << 64) - 1):
+            self.put_shards(second=length.to_bytes(8, "little") + whole[8:])
+            self.bad("2.safetensors: a header of %d bytes" % length)
+        names = sorted(half[1], key=list(half[1]).index)
+        for change, says in (
+            (lambda h: h[names[1]].update(data_offsets=h[names[0]]["data_offsets"]), "its shape"),
+            (lambda h: h[names[1]].update(
+                data_offsets=[x - 4 for x in h[names[1]]["data_offsets"]]), "shares bytes"),
+            (lambda h: h.pop(names[0]), "hole"),
+            (lambda h: h[names[0]].update(shape=[1 << 62, 8]), "more than can be addressed"),
+            (lambda h: h[names[-1]].update(
+                data_offsets=[x + 4 for x in h[names[-1]]["data_offsets"]]), "are not within"),
+        ):
+            header = json.loads(whole[8 : 8 + size])
+            change(header)
+            text = json.dumps(header).encode()
+            self.put_shards(second=len(text).to_bytes(8, "little") + text + whole[8 + size :])
+            self.bad(says)
+
     def test_hostile_json(self):
         for name in ("config.json", "tokenizer.json"):
             good = self.bytes("m/" + name)

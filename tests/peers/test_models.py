@@ -11,7 +11,7 @@ import unittest
 import numpy as np
 import torch
 import transformers
-from tokenizers import processors
+from tokenizers import normalizers, processors
 from transformers import (
     BertConfig, BertForMaskedLM, BertModel, DistilBertConfig, DistilBertModel, GPT2Config,
     GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config,
@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from cli import CliTest
-from test_tokenizers import LLAMA3, bert, gpt2, roberta, split
+from test_tokenizers import LLAMA3, QWEN2, bert, gpt2, roberta, split
 
 TEXT = "Life is short, eat dessert last. 😀 naïve 12345"
 SIZES = dict(hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80)
@@ -207,7 +207,7 @@ class Models(CliTest):
         self.decode(made(MistralForCausalLM, config), t)
 
     def test_qwen2(self):
-        t = split(LLAMA3)
+        t = split(QWEN2, normalizers.NFC())
         self.decode(made(Qwen2ForCausalLM, self.llama_config(Qwen2Config, t)), t)
 
     # ------------------------------------------------------------------------- Types and shards

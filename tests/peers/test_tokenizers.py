@@ -76,6 +76,43 @@ def texts():
     return [t.replace("\0", " ") for t in out]
 
 
+MARKS = "\u0300\u0301\u0302\u0303\u0304\u0307\u0308\u030a\u0315\u031b\u0323\u0327\u0328\u0331\u0334"
+MARKS += "\u0338\u0345\u035c\u0360\u0591\u05b0\u05bc"
+MARKS += "\u064b\u0651\u0654\u093c\u094d\u09be\u09d7\u0b3e"
+MARKS += "\u0b57\u0bd7\u0cd5\u0dca\u0dcf\u0ddf\u0e38\u0f71"
+MARKS += "\u0f72\u0f74\u0f80\u1037\u102e\u302a\u302e\u3099"
+MARKS += "\u309a\u20d0\u20e3\ufe0f\U0001d165\U0001d16d\U0001d16e\U000110ba\U0001133e\U00011357"
+BASES = "aAeEiIoOuUcnsyzÅé"
+BASES += "ộốữ\u212b\u2126\u212a\u00b4\u1fef\u1f82\u1fb7<>=\u2203\u0915\u0958\u09c7\u09cb"
+BASES += "\u0b47\u0b4b\u0b94\u0bc6\u0cc6\u0d46\u0dd9\u0f40"
+BASES += "\u0f43\u0f73\u0f81\u1025\u1b05\u05d0\ufb1d\ufb2a"
+BASES += "\u0627\u0622\u06d5\u304b\u304c\u30cf"
+BASES += "\uff76\uff9e\u2adc\U0001d157\U0001d15e\U00011099\U00011347"
+JAMO = "\u1100\u1112\u1161\u1175\u11a8\u11c2\u11a7\u1176\u1113\uac00\uac01\ud7a3\u3131\u314f\uffa1"
+COMPATIBLE = "\uf900\ufa10\ufa70\U0002f800\U0002fa1d\u2f00"
+COMPATIBLE += "\u3300\u32d0\u3392\ufdfa\ufb01\u017f\u00bd"
+COMPATIBLE += "\u2460\u2163\uff21\uff10\u3000\u00a0"
+COMPATIBLE += "\u2026\u2000\u2002\ufe70\U0001d400\U0001f100\u1d2c"
+OTHERS = "\U0001f600\U0001f3f3\ufe0f\u200d\U0001f308\U0001f1e9\U0001f1ea\x01\x7f"
+OTHERS += "\u0085\ufeff \n\t' 1x."
+
+
+@functools.lru_cache
+def form_texts():
+    """What the forms of Unicode change, in every mixture: 2,400 texts."""
+    pick = random.Random(23)
+    out = []
+    for _ in range(2400):
+        text = ""
+        for _ in range(pick.randrange(1, 9)):
+            kind = pick.choices([BASES, JAMO, COMPATIBLE, OTHERS], [4, 2, 2, 2])[0]
+            text += "".join(pick.choices(kind, k=pick.randrange(1, 4)))
+            if kind in (BASES, COMPATIBLE):
+                text += "".join(pick.choices(MARKS, k=pick.randrange(5)))
+        out.append(text)
+    return out
+
+
 # ------------------------------------------------------------------------------- Tokenisers
 
 
@@ -96,8 +133,10 @@ def bert(lower):
     return t
 
 
-def byte_level(pre, special, template=None):
+def byte_level(pre, special, template=None, normalizer=None):
     t = Tokenizer(models.BPE())
+    if normalizer:
+        t.normalizer = normalizer
     t.pre_tokenizer = pre
     t.decoder = decoders.ByteLevel()
     t.train_from_iterator(
@@ -126,7 +165,7 @@ def roberta():
     return t
 
 
-def split(pattern):
+def split(pattern, normalizer=None):
     special = ["<|begin_of_text|>", "<|endoftext|>"]
     t = byte_level(
         pre_tokenizers.Sequence([
@@ -134,6 +173,7 @@ def split(pattern):
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]),
         special,
+        normalizer=normalizer,
     )
     t.post_processor = processors.Sequence([
         processors.ByteLevel(trim_offsets=False),
@@ -197,14 +237,38 @@ def without_newer(text):
     return "".join(c for c in text if not is_newer(c))
 
 
+FORMS = {f: getattr(normalizers, f)() for f in ("NFC", "NFD", "NFKC", "NFKD")}
+
+
+@functools.lru_cache(None)
+def is_newer_in_forms(c):
+    """The tables of tokenizers' forms end with Unicode 9 (2016): marks that came later have no
+    class there, and characters no decomposition. Python's and ours do."""
+    return any(
+        t.normalize_str(s) != unicodedata.normalize(form, s)
+        for form, t in FORMS.items() for s in (c, "a" + c + "\u0316", "a\u0301" + c)
+    )
+
+
+@functools.lru_cache(None)
+def is_newer_mark(c):
+    """What StripAccents takes for a mark is as old; what Python does not know may be one here."""
+    strips = normalizers.StripAccents().normalize_str("a" + c) == "a"
+    return unicodedata.category(c) == "Cn" or strips != (unicodedata.category(c)[0] == "M")
+
+
+def without_newer_forms(text):
+    return "".join(c for c in text if not is_newer_in_forms(c))
+
+
 class Tokens(unittest.TestCase):
-    def compare(self, t, places=True, folder=None, known=str):
+    def compare(self, t, places=True, folder=None, known=str, more=()):
         """places: bytes too. A character that several tokens share has its whole place there.
         known: takes what the two are known to see differently out of a text."""
         with tempfile.TemporaryDirectory() as made:
             if folder is None:
                 t.save(os.path.join(made, "tokenizer.json"))
-            all_texts = [known(text) for text in texts()]
+            all_texts = [known(text) for text in [*texts(), *more]]
             pairs = [(a, None) for a in all_texts]
             pairs += list(zip(all_texts[::7], all_texts[3::7]))
             found = ours(folder or made, pairs)
@@ -214,7 +278,9 @@ class Tokens(unittest.TestCase):
             self.assertNotIsInstance(got, str, (a, b))
             self.assertEqual([k[0] for k in got], want.ids, (a, b))
             self.assertEqual([k[1] for k in got], want.type_ids, (a, b))
-            if places:
+            # What a step changed has its whole place here, and there that of its first character.
+            if places and (not t.normalizer or all(
+                    t.normalizer.normalize_str(x) == x for x in (a, b) if x)):
                 self.compare_places(a, b, got, want)
 
     def compare_places(self, a, b, got, want):
@@ -249,6 +315,66 @@ class Tokens(unittest.TestCase):
 
     def test_qwen2(self):
         self.compare(split(QWEN2))
+
+    # ------------------------------------------------------------------------------- Normalizers
+
+    def compare_normalized(self, normalizer, known=without_newer_forms):
+        self.compare(split(QWEN2, normalizer), known=known, more=form_texts())
+
+    def test_qwen2_with_nfc(self):
+        changed = sum(unicodedata.normalize("NFC", x) != x for x in form_texts())
+        self.assertGreater(changed, 1500)
+        self.compare_normalized(normalizers.NFC())
+
+    def test_other_forms(self):
+        for form in ("NFD", "NFKC", "NFKD"):
+            self.compare_normalized(FORMS[form])
+
+    def test_forms_of_every_character(self):
+        """Alone, after an accent, and before a mark of another class, against Python's tables."""
+        every = [
+            c for c in map(chr, range(1, 0x110000)) if unicodedata.category(c) not in ("Cn", "Cs")
+        ]
+        marked = [c for c in every if unicodedata.combining(c) or unicodedata.decomposition(c)]
+        some = every + ["a\u0301" + c for c in marked] + ["a" + c + "\u0316" for c in marked]
+        some += [c + d for c in marked for d in "\u0301\u0338\u3099\u09be\u11a7\u11a8"]
+        some = ["\n".join(some[i : i + 2000]) for i in range(0, len(some), 2000)]
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        t = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+        t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        for form in FORMS:
+            t.normalizer = FORMS[form]
+            with tempfile.TemporaryDirectory() as folder:
+                t.save(os.path.join(folder, "tokenizer.json"))
+                found = ours(folder, [(x, None) for x in some])
+            t.normalizer = normalizers.Sequence([])
+            for text, got in zip(some, found):
+                want = t.encode(unicodedata.normalize(form, text)).ids
+                self.assertEqual([k[0] for k in got], want, (form, text))
+
+    def test_newer_forms_are_few(self):
+        newer = [
+            c for c in map(chr, range(0x110000))
+            if (unicodedata.combining(c) or unicodedata.decomposition(c)) and is_newer_in_forms(c)
+        ]
+        self.assertLess(len(newer), 200)
+        self.assertTrue(all(ord(c) > 0x7f0 for c in newer))
+
+    def test_steps(self):
+        n = normalizers
+        self.compare_normalized(
+            n.Sequence([n.NFD(), n.Lowercase(), n.StripAccents()]),
+            lambda text: "".join(c for c in without_newer_forms(text) if not is_newer_mark(c)))
+        self.compare_normalized(
+            n.Sequence([n.Strip(), n.Replace("a", "\u2581xy"), n.Replace("\u2581x", "")]))
+        self.compare_normalized(
+            n.Sequence([n.Sequence([n.Prepend("e")]), n.Strip(left=False), n.NFC()]))
+
+    def test_bert_after_nfc(self):
+        t = bert(True)
+        t.normalizer = normalizers.Sequence([normalizers.NFKC(), t.normalizer])
+        self.compare(t, places=False, more=form_texts(),
+                     known=lambda text: without_newer(without_newer_forms(text)))
 
     def test_whole_words_before_merges(self):
         t = json.loads(split(LLAMA3).to_str())

@@ -1,31 +1,18 @@
-/* Reading and writing while the system fails, at the first call, the second, and so on to the last.
+/* Reading and writing while the system fails, at the first call, the second, and so on to the last;
+ * see fault_operation.h.
  * link: -Wl,--wrap=open,--wrap=openat,--wrap=read,--wrap=pread,--wrap=fstat,--wrap=fstatat
  * link: -Wl,--wrap=write,--wrap=fsync,--wrap=close,--wrap=renameat,--wrap=malloc,--wrap=calloc
  * link: -Wl,--wrap=realloc,--wrap=aligned_alloc,--wrap=free,--wrap=zip_source_function_create
  * link: -Wl,--wrap=zip_get_name,--wrap=zip_stat_index,--wrap=zip_fopen_index
- * link: -Wl,--wrap=strdup,--wrap=json_dumps,--wrap=json_loadb
- *
- * An operation is run once to count its calls, then once for each call and each way to fail. What
- * can be got over (an interruption, a short count) must be; everything else must be an error that
- * leaves no descriptor, no memory and no half file behind.
+ * link: -Wl,--wrap=strdup,--wrap=strndup
  */
-#include "io_testing.h"
+#include "fault_operation.h"
 
 #include <sys/mman.h>
 
-#include "failing_system.h"
 #include "train/train.h"
 
 /* ------------------------------------------------------------------------------ Operations */
-
-/* Runs once, under the fault that is set; returns the code, and what it made is as expected if it
- * says KIT_OK. `prepare` is not under the fault. */
-typedef struct operation {
-    const char *name;
-    void (*prepare)(void);
-    int (*run)(kit_error *err);
-    void (*check)(int code); /* outside of the fault; may be NULL */
-} operation;
 
 enum { N = 9000 }; /* elements: more than are read at once */
 
@@ -280,107 +267,43 @@ static void check_run(int code)
 }
 
 static const operation operations[] = {
-    {"read .npy", prepare_files, read_npy, NULL},
-    {"read .npz", prepare_files, read_npz, NULL},
-    {"read a pipe", prepare_pipe, read_pipe, NULL},
-    {"list .npy", prepare_files, list_npy, NULL},
-    {"list .npz", prepare_files, list_npz, NULL},
-    {"write over a file", prepare_old, write_over_old, check_old_or_new},
-    {"write a new file", prepare_nothing, write_over_old, check_absent_or_new},
-    {"write in place", prepare_sink, write_in_place, check_sink},
-    {"write to a device", prepare_sink, write_device, NULL},
-    {"read .safetensors", prepare_tensors, read_tensor, NULL},
-    {"list .safetensors", prepare_tensors, list_tensors, NULL},
-    {"write .safetensors", prepare_tensors, write_tensors, check_tensors},
-    {"train", prepare_run, train_first, check_run},
-    {"resume", prepare_run, train_more, check_run},
+    {"read .npy", prepare_files, read_npy, NULL, false},
+    {"read .npz", prepare_files, read_npz, NULL, false},
+    {"read a pipe", prepare_pipe, read_pipe, NULL, false},
+    {"list .npy", prepare_files, list_npy, NULL, false},
+    {"list .npz", prepare_files, list_npz, NULL, false},
+    {"write over a file", prepare_old, write_over_old, check_old_or_new, false},
+    {"write a new file", prepare_nothing, write_over_old, check_absent_or_new, true},
+    {"write in place", prepare_sink, write_in_place, check_sink, false},
+    {"write to a device", prepare_sink, write_device, NULL, false},
+    {"read .safetensors", prepare_tensors, read_tensor, NULL, false},
+    {"list .safetensors", prepare_tensors, list_tensors, NULL, false},
+    {"write .safetensors", prepare_tensors, write_tensors, check_tensors, false},
+    {"train", prepare_run, train_first, check_run, false},
+    {"resume", prepare_run, train_more, check_run, false},
 };
-
-/* Runs an operation with a fault, checks what holds always, and returns its code. */
-static int run(const operation *o, int kind, long at, int times, bool memory, kit_error *err)
-{
-    o->prepare();
-    const size_t files = count_here(), descriptors = count_descriptors();
-    const long blocks = live;
-    memset(&fault, 0, sizeof fault);
-    fault.kind = kind;
-    fault.at = at;
-    fault.times = times;
-    fault.memory = memory;
-    memset(story, 0, sizeof story);
-    *err = (kit_error){0};
-    armed = true;
-    const int code = o->run(err);
-    armed = false;
-    if (code < 0 || code != err->code || !err->message[0] != !code)
-        fail_msg("%s: fault %d at call %ld: code %d, «%s»", o->name, kind, at, code, err->message);
-    if (live != blocks || count_descriptors() != descriptors)
-        fail_msg("%s: fault %d at call %ld: %ld blocks, %ld descriptors left", o->name, kind, at,
-                 live - blocks, (long)(count_descriptors() - descriptors));
-    const size_t now = count_here(); /* the old file, or a new one, but no stray */
-    if (now != files && !(now == files + 1 && o->prepare == prepare_nothing))
-        fail_msg("%s: fault %d at call %ld: a stray file", o->name, kind, at);
-    if (o->check)
-        o->check(code);
-    return code;
-}
-
-/* How many calls there are to fail, of the system or of the allocator: a run without a fault. */
-static long count_calls(const operation *o, bool memory)
-{
-    kit_error err;
-    assert_int_equal(run(o, 0, 0, 0, memory, &err), KIT_OK);
-    assert_in_range(fault.calls, 2, 1000);
-    return fault.calls;
-}
 
 /* ----------------------------------------------------------------------------------- Tests */
 
 static void test_every_call_fails_once(void **state)
 {
     (void)state;
-    static const int kinds[] = {EIO, ENOSPC, EDQUOT, EINTR, SHORT};
-    for (size_t o = 0; o < COUNT(operations); o++) {
-        kit_error err;
-        const long calls = count_calls(&operations[o], false);
-        for (size_t k = 0; k < COUNT(kinds); k++)
-            for (long at = 1; at <= calls; at++) {
-                const int code = run(&operations[o], kinds[k], at, 1, false, &err);
-                const bool passes = kinds[k] == EINTR || kinds[k] == SHORT || !fault.hit;
-                if (passes ? code != KIT_OK : code == KIT_OK && !fault.hit_close)
-                    fail_msg("%s: fault %d at call %ld: code %d, «%s»", operations[o].name,
-                             kinds[k], at, code, err.message);
-            }
-    }
+    for (size_t o = 0; o < COUNT(operations); o++)
+        fail_each_call_once(&operations[o]);
 }
 
-/* Interrupted again and again, and all transfers short from some call on. */
 static void test_every_call_fails_from_there_on(void **state)
 {
     (void)state;
-    for (size_t o = 0; o < COUNT(operations); o++) {
-        kit_error err;
-        const long calls = count_calls(&operations[o], false);
-        for (long at = 1; at <= calls; at++) {
-            assert_int_equal(run(&operations[o], EINTR, at, 20, false, &err), KIT_OK);
-            assert_int_equal(run(&operations[o], SHORT, at, 200, false, &err), KIT_OK);
-            run(&operations[o], EIO, at, 1 << 20, false, &err);
-        }
-    }
+    for (size_t o = 0; o < COUNT(operations); o++)
+        fail_each_call_for_good(&operations[o]);
 }
 
 static void test_every_allocation_fails(void **state)
 {
     (void)state;
-    for (size_t o = 0; o < COUNT(operations); o++) {
-        kit_error err;
-        const long calls = count_calls(&operations[o], true);
-        for (long at = 1; at <= calls; at++)
-            for (int sticky = 0; sticky < 2; sticky++)
-                if (run(&operations[o], ENOMEM, at, sticky ? 1 << 20 : 1, true, &err) != KIT_LIMIT)
-                    fail_msg("%s: allocation %ld: code %d, «%s»", operations[o].name, at, err.code,
-                             err.message);
-    }
+    for (size_t o = 0; o < COUNT(operations); o++)
+        fail_each_allocation(&operations[o]);
 }
 
 /* The file is on the disk before it gets its name, and then the name is. */

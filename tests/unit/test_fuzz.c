@@ -29,6 +29,12 @@
 #undef LLVMFuzzerTestOneInput
 #undef must
 
+#define LLVMFuzzerTestOneInput fuzz_model
+#define must must_model
+#include "../../fuzz/fuzz_model.c"
+#undef LLVMFuzzerTestOneInput
+#undef must
+
 #define LLVMFuzzerTestOneInput fuzz_cache
 #define must must_cache
 #define number number_cache
@@ -123,14 +129,57 @@ static void test_fuzz_safetensors(void **state)
 static void test_fuzz_tokenizer(void **state)
 {
     (void)state;
-    static const char *const seeds[] = {WORDPIECE, BPE, GPT2_CONFIG, LLAMA_CONFIG("")};
-    for (int i = 0; i < 4; i++) {
+    static const char *const seeds[] = {
+        WORDPIECE, BPE, GPT2_CONFIG, LLAMA_CONFIG(""),
+        BPE_NORMALIZED("{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFKC\"},{\"type\":"
+                       "\"Strip\"},{\"type\":\"Prepend\",\"prepend\":\"a\"},{\"type\":\"Replace\","
+                       "\"pattern\":{\"String\":\"a\"},\"content\":\"bc\"},{\"type\":\"NFD\"},"
+                       "{\"type\":\"StripAccents\"}]}")};
+    for (int i = 0; i < 5; i++) {
         bytes b = {0};
         put_text(&b, seeds[i]);
         keep_seed("tokenizer", i, b);
         around_seed(fuzz_tokenizer, b, FILE_INPUTS / 4);
         bytes_free(&b);
     }
+}
+
+/* The byte that says which file it is, and the file. */
+static void around_model(int kind, int i, const void *data, size_t size)
+{
+    bytes b = {0};
+    put_number(&b, (uint64_t)kind, 1);
+    put(&b, data, size);
+    keep_seed("model", i, b);
+    around_seed(fuzz_model, b, FILE_INPUTS / 40);
+    bytes_free(&b);
+}
+
+static void test_fuzz_model(void **state)
+{
+    (void)state;
+    static const char vocab[] =
+        "[UNK]\n[CLS]\n[SEP]\na\n##b\n\xC3\xA9\n\x1E{\"do_lower_case\":true}";
+    static const char merges[] = BPE_VOCABULARY "\x1E#version: 0.2\na b\nab c\nb c\n";
+    around_model(0, 0, vocab, sizeof vocab - 1);
+    around_model(1, 1, merges, sizeof merges - 1);
+    for (int i = 0; i < 3; i++)
+        around_model(2 + i, 2 + i, configs[i], strlen(configs[i]));
+    bytes index = {0};
+    put_text(&index, "{\"weight_map\":{");
+    for (size_t i = 0; gpt2[i].name; i++) {
+        char entry[64];
+        snprintf(entry, sizeof entry, "%s\"%s\":\"%d.st\"", i ? "," : "", gpt2[i].name,
+                 (int)(1 + i % 2));
+        put_text(&index, entry);
+    }
+    put_text(&index, "}}");
+    around_model(5, 5, index.data, index.size);
+    bytes_free(&index);
+    put_good(6);
+    bytes weights = read_file(path_of("model.safetensors"));
+    around_model(6, 6, weights.data, weights.size);
+    bytes_free(&weights);
 }
 
 static int keep_bytes(void *user, const void *data, size_t n)
@@ -180,8 +229,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fuzz_files),     cmocka_unit_test(test_fuzz_safetensors),
-        cmocka_unit_test(test_fuzz_tokenizer), cmocka_unit_test(test_fuzz_cache),
-        cmocka_unit_test(test_fuzz_sdpa),
+        cmocka_unit_test(test_fuzz_tokenizer), cmocka_unit_test(test_fuzz_model),
+        cmocka_unit_test(test_fuzz_cache),     cmocka_unit_test(test_fuzz_sdpa),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

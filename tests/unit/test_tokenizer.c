@@ -2,7 +2,9 @@
  * ones with Hugging Face's. */
 #include "io_testing.h"
 
-#include "text/tokenizer.h"
+#include <sys/resource.h>
+
+#include "text/tokenizer_inner.h"
 #include "tokenizer_samples.h"
 
 static kit_tokenizer *make(const char *json)
@@ -88,6 +90,110 @@ static void test_split_patterns(void **state)
     kit_tokenizer_free(t);
 }
 
+/* ------------------------------------------------------------------------------ Normalizers */
+
+/* Code points, closed by 0. */
+enum { LONGEST_FORM = 20 };
+static const struct form {
+    bool compose, compatible;
+    int32_t in[LONGEST_FORM], out[LONGEST_FORM];
+} forms[] = {
+    {true, false, {'e', 0x301}, {0xE9}},
+    {true, false, {'a', 0x301, 0x323}, {0x1EA1, 0x301}}, /* the dot below comes first, and joins */
+    {true, false, {'a', 0x328, 0x328, 0x301}, {0x105, 0x328, 0x301}},
+    {true, false, {0x301, 'a'}, {0x301, 'a'}},
+    {true, false, {0x212B, 0x2126, 0x212A}, {0xC5, 0x3A9, 'K'}}, /* signs that are letters */
+    {true, false, {0x958}, {0x915, 0x93C}},                      /* is never composed again */
+    {true, false, {0x9C7, 0x9BE}, {0x9CB}},                      /* of class 0, both */
+    {true, false, {0x9C7, 0x301, 0x9BE}, {0x9C7, 0x301, 0x9BE}},
+    {true, false, {0x344}, {0x308, 0x301}},
+    {true, false, {0xF900}, {0x8C48}},
+    {true, false, {0xFB01, 0x2460}, {0xFB01, 0x2460}},
+    {true, false, {0x1100, 0x1161, 0x11A8}, {0xAC01}},
+    {true, false, {0xAC00, 0x11A8}, {0xAC01}},
+    {true, false, {0xAC00, 0x11A7}, {0xAC00, 0x11A7}}, /* is no final consonant */
+    {true, false, {0xAC01, 0x11A8}, {0xAC01, 0x11A8}},
+    {true, false, {0x1F600, 0xFE0F, 0x200D, '\n', 1}, {0x1F600, 0xFE0F, 0x200D, '\n', 1}},
+    {false, false, {0xE9}, {'e', 0x301}},
+    {false, false, {0x1E69}, {'s', 0x323, 0x307}},
+    {false, false, {0xAC01}, {0x1100, 0x1161, 0x11A8}},
+    {true, true, {0xFB01, 0x2460, 0xFF21}, {'f', 'i', '1', 'A'}},
+    {false, true, {0xC5, 0x3000}, {'A', 0x30A, ' '}},
+    {true,
+     true,
+     {0xFDFA},
+     {0x635, 0x644, 0x649, ' ', 0x627, 0x644, 0x644, 0x647, ' ', 0x639, 0x644, 0x64A, 0x647, ' ',
+      0x648, 0x633, 0x644, 0x645}},
+};
+
+static void test_forms_of_unicode(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT(forms); i++) {
+        const struct form *f = &forms[i];
+        text_normalizer n = {.count = 1};
+        n.step[0] =
+            (text_step){.kind = TEXT_FORM, .compose = f->compose, .compatible = f->compatible};
+        text_char in[LONGEST_FORM];
+        text_chars out = {0};
+        uint32_t count = 0;
+        size_t wanted = 0;
+        for (; f->in[count]; count++)
+            in[count] = (text_char){f->in[count], count, count + 1};
+        assert_int_equal(text_normalize(&out, &n, in, count, NULL), KIT_OK);
+        while (f->out[wanted])
+            wanted++;
+        if (out.count != wanted)
+            fail_msg("%zu: %zu characters", i, out.count);
+        for (size_t k = 0; k < wanted; k++)
+            if (out.at[k].code != f->out[k])
+                fail_msg("%zu: character %zu is U+%04X", i, k, (unsigned)out.at[k].code);
+        free(out.at);
+    }
+}
+
+static void expect_normalized(const char *json, const char *text, const char *want)
+{
+    kit_tokenizer *t = make(json);
+    expect(t, text, NULL, want);
+    kit_tokenizer_free(t);
+}
+
+/* Where the tokens come from is told in places of the text as it was given. */
+static void test_normalizers(void **state)
+{
+    (void)state;
+    static const char nfc[] = BPE_NORMALIZED("{\"type\":\"NFC\"}");
+    expect_normalized(nfc, "a\xC3\xA9", "0@0-1 8@1-2 9@2-3");
+    expect_normalized(nfc, "a\x65\xCC\x81", "0@0-1 8@1-4 9@1-4");
+    expect_normalized(BPE_NORMALIZED("{\"type\":\"NFKC\"}"),
+                      "\xEF\xBD\x81"
+                      "b",
+                      "4@0-4");
+    expect_normalized(BPE_NORMALIZED("{\"type\":\"Lowercase\"}"), "ABC", "5@0-3");
+    expect_normalized(BPE_NORMALIZED("{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFD\"},"
+                                     "{\"type\":\"StripAccents\"}]}"),
+                      "\xC3\xA1"
+                      "b",
+                      "4@0-3");
+    expect_normalized(BPE_NORMALIZED("{\"type\":\"Strip\",\"strip_right\":false}"), " \tab ",
+                      "4@2-4 3@4-5");
+    expect_normalized(BPE_NORMALIZED("{\"type\":\"Prepend\",\"prepend\":\"a\"}"), "bc", "5@0-2");
+    expect_normalized(BPE_NORMALIZED("{\"type\":\"Prepend\",\"prepend\":\"a\"}"), "", "");
+    expect_normalized(BPE_NORMALIZED("{\"type\":\"Replace\",\"pattern\":{\"String\":\"xx\"},"
+                                     "\"content\":\"ab\"}"),
+                      "xxcxx", "5@0-3 4@3-5");
+}
+
+/* BERT takes no mark away that spaces, but puts them in the order of their class. */
+static void test_places_of_marks_that_changed_places(void **state)
+{
+    (void)state;
+    kit_tokenizer *t = make(WORDPIECE);
+    expect(t, "\xF0\x9D\x85\xAD\xE3\x80\xAE\xF0\x9D\x85\xA5", NULL, "1 0@0-11 2");
+    kit_tokenizer_free(t);
+}
+
 static void test_labels(void **state)
 {
     (void)state;
@@ -149,6 +255,10 @@ static void test_texts_that_cannot_be(void **state)
 
 /* --------------------------------------------------------------------------------- Hostile */
 
+#define TIMES_17(x)                                                                                \
+    x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x    \
+      "," x
+
 static const struct hostile {
     const char *json, *says;
 } hostile[] = {
@@ -184,6 +294,37 @@ static const struct hostile {
     {BPE_OF(BPE_VOCABULARY, "{}", BYTE_LEVEL), "must be a list"},
     {BPE_OF(BPE_VOCABULARY, "[]", "{\"type\":\"Metaspace\"}"), "'Metaspace' is not supported"},
     {BPE_OF(BPE_VOCABULARY, "[]", SPLIT_OF("[a-z]+")), "'[a-z]+' is not supported"},
+    {BPE_OF("{\"\\ud800\":0}", "[]", BYTE_LEVEL), "invalid Unicode"},
+    {BPE_OF("{\"\\udc00a\":0}", "[]", BYTE_LEVEL), "invalid Unicode"},
+    {BPE_OF("{\"\\u0000\":0}", "[]", BYTE_LEVEL), "NUL byte in object key"},
+    {BPE_OF("{\"a\":1e999}", "[]", BYTE_LEVEL), "real number overflow"},
+    {BPE_OF("{\"a\":-9223372036854775809}", "[]", BYTE_LEVEL), "too big negative integer"},
+    {BPE_OF("{\"a\":2147483648}", "[]", BYTE_LEVEL), "'a' has the id 2147483648; it must be"},
+    {BPE_OF("{\"a\":4294967296}", "[]", BYTE_LEVEL), "'a' has the id 4294967296; it must be"},
+    {BPE_OF("{\"a\":-1}", "[]", BYTE_LEVEL), "'a' has the id -1; it must be"},
+    {BPE_OF("{\"a\":20}", "[]", BYTE_LEVEL), "added token '<end>' has the id 20 of 'a'"},
+    {BPE_OF("{\"<end>\":19}", "[]", BYTE_LEVEL), "token '<end>' has the ids 19 and 20"},
+    {BPE_OF("{\"a\":0,\"b\":1}", "[\"a b\"]", BYTE_LEVEL), "not both and their sum"},
+    {BPE_OF("{\"a\":0,\"ab\":1}", "[\"a b\"]", BYTE_LEVEL), "not both and their sum"},
+    {WORDPIECE_OF(WORDPIECE_MODEL, "{\"id\":2147483648,\"content\":\"x\"}"), "id must be"},
+    {WORDPIECE_OF(WORDPIECE_MODEL, "{\"id\":-1,\"content\":\"x\"}"), "id must be"},
+    {WORDPIECE_OF(WORDPIECE_MODEL, "{\"id\":6,\"content\":\"x\"}"), "has the id 6 of 'a'"},
+    {WORDPIECE_OF(WORDPIECE_MODEL, "7"), "needs content and id"},
+    {BPE_NORMALIZED("{\"type\":\"Nmt\"}"), "normalizer 'Nmt' is not supported"},
+    {BPE_NORMALIZED("{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AA==\"}"),
+     "normalizer 'Precompiled' is not supported"},
+    {BPE_NORMALIZED("\"NFC\""), "normalizer '(none)'"},
+    {BPE_NORMALIZED("{\"type\":\"Sequence\"}"), "must be a list"},
+    {BPE_NORMALIZED("{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},[]]}"), "(none)"},
+    {BPE_NORMALIZED("{\"type\":\"Sequence\",\"normalizers\":[" TIMES_17("{\"type\":\"NFC\"}") "]}"),
+     "more than 16 steps"},
+    {BPE_NORMALIZED("{\"type\":\"Prepend\"}"), "prepend is missing"},
+    {BPE_NORMALIZED("{\"type\":\"Prepend\",\"prepend\":7}"), "must be a text"},
+    {BPE_NORMALIZED("{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"a\"}"),
+     "Replace of '(none)'"},
+    {BPE_NORMALIZED("{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" +\"},\"content\":\"\"}"),
+     "Replace of ' +'"},
+    {BPE_NORMALIZED("{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"}}"), "Replace of"},
 };
 
 static void test_hostile_tokenizers(void **state)
@@ -199,6 +340,113 @@ static void test_hostile_tokenizers(void **state)
         if (strncmp(e.message, "t.json: ", 8) != 0 || !strstr(e.message, hostile[i].says))
             fail_msg("%zu: %s", i, e.message);
     }
+}
+
+/* What opens and opens, and never closes, and what closes. */
+static void test_nested_json(void **state)
+{
+    (void)state;
+    static const char list[] = "{\"type\":\"Sequence\",\"normalizers\":[";
+    for (int depth = 900; depth <= 300000; depth *= 18) { /* jansson goes 2048 deep */
+        bytes b = {0};
+        kit_tokenizer *t;
+        kit_error e = {0};
+        put_text(&b, "{\"normalizer\":");
+        for (int i = 0; i < depth; i++)
+            put_text(&b, list);
+        put_text(&b, "{\"type\":\"NFC\"}");
+        for (int i = 0; i < depth; i++)
+            put_text(&b, "]}");
+        put_text(&b, ",\"pre_tokenizer\":" BYTE_LEVEL ",\"model\":{\"type\":\"BPE\",\"vocab\":"
+                     "{\"a\":0},\"merges\":[]}}");
+        const int code = kit_tokenizer_parse(&t, "t.json", b.data, b.size, &e);
+        assert_int_equal(code, depth == 900 ? KIT_OK : KIT_BAD_FILE);
+        assert_true(!code || strstr(e.message, "maximum parsing depth reached"));
+        kit_tokenizer_free(t);
+        bytes_free(&b);
+    }
+}
+
+/* Ids without a token are none, and one large id takes no memory for those below it. */
+static void test_ids_with_holes(void **state)
+{
+    (void)state;
+    static const char json[] = BPE_OF("{\"a\":0,\"b\":7,\"ab\":16777215}", "[\"a b\"]", BYTE_LEVEL);
+    struct rusage before, after;
+    size_t length;
+    getrusage(RUSAGE_SELF, &before);
+    kit_tokenizer *t = make(json);
+    expect(t, "aabb", NULL, "0@0-1 16777215@1-3 7@3-4");
+    assert_int_equal(kit_tokenizer_size(t), 16777216);
+    assert_null(kit_tokenizer_bytes(t, 3, &length));
+    assert_null(kit_tokenizer_bytes(t, 16777216, &length));
+    assert_null(kit_tokenizer_bytes(t, -1, &length));
+    kit_tokenizer_free(t);
+    getrusage(RUSAGE_SELF, &after);
+    if (!getenv("ATTN_SANITIZED") || strcmp(getenv("ATTN_SANITIZED"), "1") != 0)
+        assert_in_range(after.ru_maxrss - before.ru_maxrss, 0, 64 << 10); /* KiB */
+}
+
+/* Half of it spaces, which are two bytes each there. */
+static void test_token_of_100_MB(void **state)
+{
+    (void)state;
+    enum { LONG = 100000000 };
+    bytes b = {0};
+    size_t length;
+    char *token = malloc(LONG + 1);
+    assert_non_null(token);
+    for (size_t i = 0; i < LONG; i++)
+        token[i] = i < LONG / 2 ? 'a' : "\xC4\xA0"[i % 2];
+    token[LONG] = 0;
+    put_text(&b, "{\"pre_tokenizer\":" BYTE_LEVEL ",\"model\":{\"type\":\"BPE\",\"merges\":[],"
+                 "\"vocab\":{\"a\":0,\"");
+    put(&b, token, LONG);
+    put_text(&b, "\":1}}}");
+    free(token);
+    bytes text = {0};
+    put(&text, b.data, b.size + 1);
+    bytes_free(&b);
+    kit_tokenizer *t = make((char *)text.data);
+    const char *found = kit_tokenizer_bytes(t, 1, &length);
+    assert_int_equal(length, LONG / 2 + LONG / 4);
+    assert_true(found[LONG / 2 - 1] == 'a' && found[length - 1] == ' ');
+    expect(t, "aa", NULL, "0@0-1 0@1-2");
+    kit_tokenizer_free(t);
+    bytes_free(&text);
+}
+
+/* The one that begins first is found, and of those the longest. */
+static void test_added_tokens_that_overlap(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"added_tokens\":[{\"id\":20,\"content\":\"<a>\",\"normalized\":false},"
+        "{\"id\":21,\"content\":\"<a><a>\",\"normalized\":false},{\"id\":22,\"content\":\"a>\"},"
+        "{\"id\":23,\"content\":\"><\",\"normalized\":false},{\"id\":21,\"content\":\"<a><a>\"}],"
+        "\"pre_tokenizer\":" BYTE_LEVEL ",\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":"
+        "{\"a\":0,\"<\":1,\">\":2}}}";
+    kit_tokenizer *t = make(json);
+    expect(t, "<a><a><a>", NULL, "21@0-6 20@6-9");
+    expect(t, "<<a>a>><a>", NULL, "1@0-1 20@1-4 22@4-6 23@6-8 22@8-10");
+    expect(t, "<a", NULL, "1@0-1 0@1-2");
+    kit_tokenizer_free(t);
+}
+
+/* Steps that make four characters of each, sixteen times: an end is put to it. */
+static void test_normalizer_that_explodes(void **state)
+{
+    (void)state;
+#define FOUR "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaa\"}"
+#define TIMES_4(x) x "," x "," x "," x
+    kit_tokenizer *t = make(
+        BPE_NORMALIZED("{\"type\":\"Sequence\",\"normalizers\":[" TIMES_4(TIMES_4(FOUR)) "]}"));
+    kit_tokens k;
+    kit_error e = {0};
+    assert_int_equal(kit_tokenizer_encode(&k, t, "a", NULL, &e), KIT_LIMIT);
+    assert_non_null(strstr(e.message, "longer than 16777216 characters"));
+    assert_null(k.token);
+    kit_tokenizer_free(t);
 }
 
 /* A piece of a million bytes, all of which merge: no step looks at the whole piece again. */
@@ -223,17 +471,83 @@ static void test_long_piece(void **state)
     free(text);
 }
 
+/* Files that came before tokenizer.json, in a folder of their own; NULL: not there. */
+static const struct old_files {
+    const char *lines, *vocabulary, *merges, *config, *says;
+} old_files[] = {
+    {"", NULL, NULL, NULL, "has no [CLS], [SEP] or [UNK]"},
+    {"[CLS]\n[SEP]\na\n", NULL, NULL, NULL, "has no [CLS], [SEP] or [UNK]"},
+    {"[CLS]\n[SEP]\n[UNK]\na\na\n", NULL, NULL, NULL, "token 'a' comes twice"},
+    {"[CLS]\n[SEP]\n[UNK]\n\xC3\n", NULL, NULL, NULL, "vocab.txt: line 4 is not UTF-8"},
+    {"[CLS]\n[SEP]\n[UNK]\n", NULL, NULL, "{\"do_lower_case\":7}", "must be true or false"},
+    {"[CLS]\n[SEP]\n[UNK]\n", NULL, NULL, "[]", "tokenizer_config.json: is not a JSON object"},
+    {NULL, "{}", NULL, NULL, "has no tokeniser"},
+    {NULL, NULL, "a b\n", NULL, "has no tokeniser"},
+    {NULL, "[]", "", NULL, "vocab.json: is not a JSON object"},
+    {NULL, "{\"a\":0,\"a\":1}", "", NULL, "duplicate"},
+    {NULL, "{\"a\":0,\"b\":0}", "", NULL, "two tokens have the id 0"},
+    {NULL, "{\"a\":-1}", "", NULL, "it must be 0 to"},
+    {NULL, "{\"a\":2147483648}", "", NULL, "it must be 0 to"},
+    {NULL, "{\"a\":1e3}", "", NULL, "no integer as its id"},
+    {NULL, "{\"\\ud800\":1}", "", NULL, "invalid Unicode"},
+    {NULL, BPE_VOCABULARY, "#version: 0.2\na\n", NULL, "merges.txt: line 2 must be two tokens"},
+    {NULL, BPE_VOCABULARY, "a b c\n", NULL, "merges.txt: line 1 must be two tokens"},
+    {NULL, BPE_VOCABULARY, "a b\n a\n", NULL, "merges.txt: line 2 must be two tokens"},
+    {NULL, BPE_VOCABULARY, "a c\nb c\n", NULL, "merge 1, 'a' 'c': the vocabulary has not"},
+    {NULL, BPE_VOCABULARY, "a nothing\n", NULL, "not both and their sum"},
+    {NULL, BPE_VOCABULARY, "a b\na b\n", NULL, "merge 2 is merge 1 again"},
+    {NULL, BPE_VOCABULARY, "a b\n\xFF b\n", NULL, "merges.txt: line 2 is not UTF-8"},
+    {NULL, BPE_VOCABULARY, "", "{\"add_prefix_space\":\"yes\"}", "must be true or false"},
+};
+
+static void write_or_not(const char *path, const char *text)
+{
+    bytes b = {0};
+    unlink(path);
+    if (!text)
+        return;
+    put_text(&b, text);
+    write_file(path, b);
+    bytes_free(&b);
+}
+
+static void test_hostile_old_files(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT(old_files); i++) {
+        kit_tokenizer *t;
+        kit_error e = {0};
+        write_or_not("vocab.txt", old_files[i].lines);
+        write_or_not("vocab.json", old_files[i].vocabulary);
+        write_or_not("merges.txt", old_files[i].merges);
+        write_or_not("tokenizer_config.json", old_files[i].config);
+        assert_int_equal(kit_tokenizer_open(&t, ".", &e), KIT_BAD_FILE);
+        assert_null(t);
+        if (!strstr(e.message, old_files[i].says) || strchr(e.message, '\n'))
+            fail_msg("%zu: %s", i, e.message);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wordpiece),
         cmocka_unit_test(test_bpe),
         cmocka_unit_test(test_split_patterns),
+        cmocka_unit_test(test_forms_of_unicode),
+        cmocka_unit_test(test_normalizers),
+        cmocka_unit_test(test_places_of_marks_that_changed_places),
         cmocka_unit_test(test_labels),
         cmocka_unit_test(test_words),
         cmocka_unit_test(test_texts_that_cannot_be),
         cmocka_unit_test(test_hostile_tokenizers),
+        cmocka_unit_test(test_hostile_old_files),
+        cmocka_unit_test(test_nested_json),
+        cmocka_unit_test(test_ids_with_holes),
+        cmocka_unit_test(test_token_of_100_MB),
+        cmocka_unit_test(test_added_tokens_that_overlap),
+        cmocka_unit_test(test_normalizer_that_explodes),
         cmocka_unit_test(test_long_piece),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, scratch_enter, scratch_leave);
 }

@@ -35,6 +35,9 @@
     "\"" regex                                                                                     \
     "\"},\"behavior\":\"Isolated\"},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"           \
     "\"use_regex\":false}]}"
+#define BPE_NORMALIZED(normalizer)                                                                 \
+    "{\"normalizer\":" normalizer ",\"pre_tokenizer\":" BYTE_LEVEL                                 \
+    ",\"model\":{\"type\":\"BPE\",\"vocab\":" BPE_VOCABULARY ",\"merges\":" BPE_MERGES "}}"
 #define BPE BPE_OF(BPE_VOCABULARY, BPE_MERGES, BYTE_LEVEL)
 
 #define GPT2_CONFIG                                                                                \
