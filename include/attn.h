@@ -143,6 +143,13 @@ ATTN_API void attn_context_destroy(attn_context *ctx); /* NULL is fine; no call 
 ATTN_API int attn_context_threads(const attn_context *ctx);     /* 1 for NULL */
 ATTN_API const char *attn_context_isa(const attn_context *ctx); /* the best one for NULL */
 
+/* A parallel_for for programs that compute with OpenMP, whose idle threads spin on the CPUs that a
+ * context's own would need: its tasks run in the runtime's team. parallel_user is the address of
+ * GOMP_parallel, which GNU's, LLVM's and Intel's runtimes have. The team may have any size; after
+ * fork() the child is as free to use it as it is to use OpenMP. */
+ATTN_API void attn_openmp_for(void *gomp_parallel, int n, void (*body)(void *arg, int index),
+                              void *arg);
+
 /* The instruction sets that were compiled in, best last. name is NULL past the end; usable is 1 if
  * this machine can run it. */
 typedef struct attn_isa_info {

@@ -26,6 +26,14 @@ def _unlock() -> None:
 os.register_at_fork(after_in_child=_unlock)
 
 
+def create(threads: int, **more: Any) -> Optional[int]:
+    """A context of its own, with more fields of an attn_context_options; it is never destroyed."""
+    options = ContextOptions(struct_size=ctypes.sizeof(ContextOptions), threads=threads, **more)
+    made = ctypes.c_void_p()
+    check(library.attn_context_create, ctypes.byref(options), ctypes.byref(made))
+    return made.value
+
+
 def _create(threads: Any) -> Optional[int]:
     try:
         number = 0 if threads is None else operator.index(threads)
@@ -36,11 +44,7 @@ def _create(threads: Any) -> Optional[int]:
         raise ValueError("threads is %d; use 0 to 1024" % number)
     with _lock:
         if number not in _contexts:
-            options = ContextOptions(struct_size=ctypes.sizeof(ContextOptions), threads=number)
-            made = ctypes.c_void_p()
-            create = library.attn_context_create
-            check(create, ctypes.byref(options), ctypes.byref(made))
-            _contexts[number] = made.value
+            _contexts[number] = create(number)
         if threads is None:  # what it is, until set_num_threads says something else
             return _contexts.setdefault(None, _contexts[0])
         return _contexts[number]

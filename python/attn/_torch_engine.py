@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from . import _library
-from ._context import context
 from ._library import BF16, BOOL, BOTTOM_RIGHT, F16, F32, F64, OFFSET, TOP_LEFT, check
+from ._torch_threads import context
 
 CODES = {
     torch.float64: F64,

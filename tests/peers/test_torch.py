@@ -171,9 +171,9 @@ class Forward(AttnTorch):
         want = sdpa(q, k, v)
         torch.set_num_threads(2)
         self.assertTrue(torch.equal(sdpa(q, k, v), want))
-        from attn import _context
+        from attn import _torch_threads
 
-        self.assertLessEqual({1, 2}, set(_context._contexts))
+        self.assertLessEqual({1, 2}, set(_torch_threads._contexts))
 
     def test_not_what_memory_says(self):
         """A tensor whose memory holds its numbers negated, and one that is all zeros, unwritten."""

@@ -136,6 +136,50 @@ static void threads_of_the_caller(void **state)
     attn_context_destroy(ctx);
 }
 
+/* What an OpenMP runtime does for a parallel region: every thread of the team runs body once. */
+static int team;
+
+typedef struct region {
+    void (*body)(void *arg);
+    void *arg;
+} region;
+
+static void *run_member(void *arg)
+{
+    const region *r = arg;
+    r->body(r->arg);
+    return NULL;
+}
+
+static void fake_gomp_parallel(void (*body)(void *arg), void *arg, unsigned threads, unsigned flags)
+{
+    assert_int_equal(threads, 0); /* the usual team */
+    assert_int_equal(flags, 0);
+    pthread_t members[16];
+    region r = {body, arg};
+    for (int i = 1; i < team; i++)
+        assert_int_equal(pthread_create(&members[i], NULL, run_member, &r), 0);
+    body(arg);
+    for (int i = 1; i < team; i++)
+        pthread_join(members[i], NULL);
+}
+
+static void threads_of_openmp(void **state)
+{
+    (void)state;
+    void (*gomp)(void (*)(void *), void *, unsigned, unsigned) = fake_gomp_parallel;
+    attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
+    o.threads = 5;
+    o.parallel_for = attn_openmp_for;
+    memcpy(&o.parallel_user, &gomp, sizeof o.parallel_user);
+    attn_context *ctx;
+    assert_int_equal(attn_context_create(&o, &ctx, NULL), ATTN_OK);
+    for (team = 1; team <= 8; team++) /* fewer than asked for, as many, more */
+        for (int workers = 0; workers <= 5; workers++)
+            assert_true(sums_are_right(ctx, workers));
+    attn_context_destroy(ctx);
+}
+
 static atomic_int failures;
 
 static void *own_context(void *arg)
@@ -456,6 +500,7 @@ int main(void)
         cmocka_unit_test(threads_that_the_system_refuses),
         cmocka_unit_test(create_and_destroy_1000_times),
         cmocka_unit_test(threads_of_the_caller),
+        cmocka_unit_test(threads_of_openmp),
         cmocka_unit_test(eight_threads_with_own_contexts),
         cmocka_unit_test(eight_threads_share_a_context),
         cmocka_unit_test(fork_of_an_idle_context),
