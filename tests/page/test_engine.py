@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # timeout: 1200
 """What computes in the page: attention of the C library in WebAssembly, JavaScript where there is
-none of it. Times are printed, not judged."""
+none of it; and the check of the trace's numbers. Times are printed, not judged."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from browser import PageTest, softmax, tensors
+from browser import Keys, PageTest, softmax, tensors
 
 SOURCE, BUILD = Path(os.environ["ATTN_SOURCE"]), Path(os.environ["ATTN_BUILD"])
 PAGE = SOURCE / "kit" / "explain" / "page"
@@ -71,6 +71,24 @@ class EngineTest(PageTest):
             self.load(path)
         finally:
             self.browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+
+    def check(self):
+        """Runs the check by keyboard; what it says."""
+        self.js("document.getElementById('save-csv').focus()")
+        self.keys(Keys.TAB)
+        self.assertEqual(self.js("return document.activeElement.id"), "run-check")
+        self.keys(Keys.ENTER)
+        return self.text("#check-said")
+
+    def change(self, name, alter):
+        """The open page with other numbers in the step of this name."""
+        before, rest = self.bytes("page.html").decode().split('id="data">', 1)
+        data, after = rest.split("</script>", 1)
+        page = json.loads(data)
+        step = next(s for s in page["trace"]["steps"] if s["name"] == name)
+        step["tensor"]["data"] = alter(step["tensor"]["data"])
+        self.write("page.html", f'{before}id="data">{json.dumps(page)}</script>{after}'.encode())
+        self.load(self.path("page.html"))
 
 
 def has_module():
@@ -200,6 +218,7 @@ class Module(EngineTest):
                        self.path("page.html"))
         self.until("return attn.library.state === 'ready'")
         self.assertEqual(self.engine(), OWN)
+        self.assertIn("Passed", self.check())
 
     def test_times(self):
         """One head of 512 words, 64 numbers each, in this browser: medians."""
@@ -232,6 +251,8 @@ class Without(EngineTest):
         """JavaScript computes, the page says so, and everything works."""
         self.assertEqual(self.engine(), name)
         self.slide("#lab-t", 1)
+        self.assertIn("Passed", self.check())
+        self.assertIn(name, self.text("#check-said"))
         t = tensors(json.loads(self.bytes("trace.json")))
         self.until("return attn.page.state.settings.temperature === 10")
         np.testing.assert_allclose(self.shown(), softmax(t["queries"] @ t["keys"].T * 0.002),
@@ -299,6 +320,102 @@ class Without(EngineTest):
             self.assertEqual(done.returncode, code, said)
             self.assertIn(says, said)
             self.assertNotIn("WebAssembly", said)
+
+
+class Check(EngineTest):
+    def test_by_keyboard_and_aloud(self):
+        self.explain("--scale", "0.02", "--causal")
+        self.assertEqual(self.text("#check-said"), "")
+        self.assertEqual(self.one("#check-said").get_attribute("role"), "status")
+        said = self.check()
+        self.assertTrue(said.startswith("Passed: 3 matrices, recomputed by "), said)
+        self.assertIn("equal to 1e-6", said)
+        self.assertEqual(self.js("return document.activeElement.id"), "run-check")
+        self.keys(Keys.TAB, Keys.ENTER)  # the table
+        rows = self.js("return [...document.querySelectorAll('#check-each tbody tr')]"
+                       ".map(r => [...r.children].map(c => c.textContent))")
+        self.assertEqual([r[0] for r in rows], ["scores", "weights", "context"])
+        for row in rows:
+            self.assertLess(float(row[1]), 1e-6)
+            self.assertEqual(row[2:], ["1e-06", "equal"])
+        # Labs change nothing of it: it is about the trace.
+        self.slide("#lab-t", 1)
+        self.assertEqual(self.check(), said)
+
+    def test_every_lesson_passes(self):
+        for name in ("dessert", "sky", "module", "numpy", "journey"):
+            self.lesson(name)
+            self.assertTrue(self.check().startswith("Passed: "), name)
+        said = self.check()
+        self.assertNotIn("Of ", said)
+        self.lesson("module")
+        self.assertIn("Of mha_weights the trace has either no operands", self.check())
+        self.open("train", "--steps", "30", "--task", "previous-token")
+        self.assertTrue(self.check().startswith("Passed: "))
+
+    def test_large_scores(self):
+        """Floats know scores of hundreds less well than to 1e-6; what is allowed grows with them,
+        and is said."""
+        words = " ".join("abcdefghijklmnopqrstuvwxyz")
+        self.explain("--scale", "1", "--qk", "64", "--heads", "4", "--seed", "3", text=words)
+        t = tensors(json.loads(self.bytes("trace.json")))
+        q, k = t["queries"].reshape(4, 26, -1), t["keys"].reshape(4, 26, -1)
+        self.assertTrue(self.check().startswith("Passed"))
+        most = abs(q @ k.swapaxes(1, 2)).max((1, 2))
+        self.assertGreater(most.min(), 100)
+        for found in self.js("return attn.checkTrace(attn.page.trace).checks"):
+            if found["name"].startswith("weights"):
+                head = int(found["name"][-1]) - 1
+                self.assertAlmostEqual(found["limit"], most[head] * 2.0 ** -22, delta=1e-9)
+            elif found["name"].startswith("scores"):
+                self.assertEqual(found["limit"], 1e-6)
+
+    def test_it_can_fail(self):
+        """One number of one matrix, changed in its fifth digit, or by more."""
+        for step, by in (("weights", 2e-6), ("weights", -0.3), ("context", 1e-3),
+                         ("scores", 0.5)):
+            trace = tensors(self.explain("--scale", "0.02", "--heads", "2"))[step]
+            at = abs(trace).argmax()
+            self.change(step, lambda x: x[:at] + [x[at] + by * abs(trace).max()] + x[at + 1:])
+            said = self.check()
+            self.assertTrue(said.startswith("Failed: 1 of 6 matrices"), said)
+            head = at // (trace.size // 2) + 1
+            self.assertIn(f"in {step}, head {head}, is", said)
+            self.assertIn("failed", self.one("#check-said").get_attribute("class"))
+            self.assertIn("not equal", self.text("#check-each"))
+
+    def test_a_hidden_key_that_is_seen_fails(self):
+        self.explain("--scale", "0.02", "--causal")
+        self.change("weights", lambda x: x[:1] + [x[1] + 1e-4] + x[2:])
+        self.assertTrue(self.check().startswith("Failed: 1 of 3 matrices"))
+
+    def large(self, *sizes):
+        program = os.path.join(os.environ["ATTN_BUILD"], "tests", "large_page")
+        subprocess.run([program, *map(str, sizes)], cwd=self.folder, check=True,
+                       stdout=subprocess.DEVNULL)
+        self.load(self.path("page.html"))
+
+    def test_vectors_of_11_bits(self):
+        """A page so large that its vectors are 16-bit floats, of few words, so that its weights are
+        the library's: what that limits is said."""
+        self.large(16, 24, 16, 64, 16, 0)
+        self.assertTrue(self.js("return attn.page.trace.blocks[0].q.rounded"))
+        said = self.check()
+        self.assertTrue(said.startswith("Passed, but not to 1e-6: 384 matrices"), said)
+        self.assertIn("this page has queries, keys and values with 11 bits", said)
+        found = self.js("return attn.checkTrace(attn.page.trace).checks")
+        for one in found:
+            self.assertGreater(one["error"], 1e-5)  # it is real
+            self.assertLess(one["limit"], 0.1)  # and not anything goes
+        name = self.js("return attn.page.trace.blocks[3].name")
+        self.change(name, lambda x: [x[0] + 0.2] + x[1:])
+        self.assertTrue(self.check().startswith("Failed: 1 of 384 matrices"))
+
+    def test_nothing_to_compare(self):
+        """Of large steps the page has no numbers of the library's."""
+        self.large(100, 1, 2, 32, 2, 0)
+        self.assertEqual(self.check(), "Nothing was checked. Of layer_1_weights the trace has "
+                         "either no operands or no numbers of its own: nothing to compare.")
 
 
 if __name__ == "__main__":

@@ -119,7 +119,8 @@ class Keyboard(PageTest):
         for name in ("stage-1", "stage-9", "every-step", "previous", "next", "cell", "save-svg",
                      "lab-scale", "lab-d", "lab-t", "lab-mask", "lab-masking", "lab-view",
                      "lab-sink", "lab-shuffle", "quiz-start", "theme", "text-size", "tab-NumPy",
-                     "matrix-table", "lines-table", "health-table", "heads-table", "neuron-table"):
+                     "matrix-table", "lines-table", "health-table", "heads-table", "neuron-table",
+                     "run-check"):
             self.assertIn(name, seen)
 
     def test_cell_is_a_grid_cell_that_says_where_it_is(self):

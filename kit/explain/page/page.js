@@ -294,6 +294,7 @@ function start() {
   byId("previous").addEventListener("click", () => go(-1));
   byId("next").addEventListener("click", () => go(1));
   byId("changed-reset").addEventListener("click", () => change({ settings: untouched() }));
+  byId("run-check").addEventListener("click", runCheck);
   byId("mask-lab").addEventListener("toggle", (e) => e.target.open && drawMaskLab());
   byId("size-lab").addEventListener("toggle", (e) => e.target.open && drawSizeLab());
   document.addEventListener("keydown", onKey);
@@ -316,5 +317,6 @@ function start() {
 /* For the browser's console, and for tests: the trace, the state, the pure functions. */
 globalThis.attn = { page, engine, attend, change, numberText, general, readHalf, cellText,
                     csvField, csvText, svgText, pngBlob, codeLines, rowHealth, readAnswer,
-                    labelText, measureSize, softmaxRows, numbersOf, liveNumbers, library };
+                    labelText, measureSize, softmaxRows, numbersOf, liveNumbers, checkTrace,
+                    library };
 start();
