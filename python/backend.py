@@ -137,10 +137,14 @@ def program_libraries(c):
 
 
 def page_module(c, build):
-    """Attention for the page in WebAssembly, as base64; "" where no clang can compile it, and then
-    the page computes by JavaScript."""
+    """Attention for the page in WebAssembly, as base64; "" where no clang can compile it, or
+    ATTN_PAGE_WASM=OFF is set, and then the page computes by JavaScript."""
+    if os.environ.get("ATTN_PAGE_WASM") == "OFF":
+        return ""
     found = subprocess.run(["sh", build], stdout=subprocess.PIPE)
     if found.returncode != 0:
+        print("attn: no clang for wasm32, so the pages of attn.explain compute by JavaScript (on "
+              "Debian: apt-get install clang lld)", file=sys.stderr)
         return ""
     module = os.path.join(c.folder, "page.wasm")
     subprocess.run(["sh", build, found.stdout.decode().strip(), module], check=True)

@@ -47,7 +47,7 @@ function libraryRoom(exports, { T, S, width, Dv }) {
   const sizes = { q: T * width, k: S * width, raw: T * S, v: S * Dv, mask: T * S, weights: T * S,
                   out: T * Dv };
   const total = Object.values(sizes).reduce((a, b) => a + b, 0), at = {};
-  let next = exports.room(8 * total);
+  let next = total < 2 ** 28 ? exports.room(8 * total) : 0; // of 32-bit addresses
   if (next === 0) return null;
   for (const [name, size] of Object.entries(sizes)) {
     at[name] = next;
