@@ -1,9 +1,11 @@
 # Puts the page together and writes it as C: what stands before and after the trace.
 #
-#   cmake -DPAGE=kit/explain/page -DOUT=page.c -P EmbedPage.cmake
+#   cmake -DPAGE=kit/explain/page -DMODULE=page.wasm.base64 -DOUT=page.c -P EmbedPage.cmake
 #
 # PAGE/page.html has three marks: @CSS@, @JS@ and @TRACE@; and @CSS_HASH@, @JS_HASH@ where its
-# content security policy names the one style sheet and the one script that may take effect.
+# content security policy names the one style sheet and the one script that may take effect. In the
+# script @WASM@ becomes what MODULE holds, the module's base64; with MODULE empty, nothing, and the
+# policy allows no module (@MODULES@).
 # PAGE/scripts.txt lists the scripts, in the order in which they are joined.
 cmake_policy(VERSION 3.25)
 
@@ -46,12 +48,20 @@ foreach(script IN LISTS scripts)
     file(READ ${PAGE}/${script} text)
     string(APPEND js "\n/* ${script} */\n${text}")
 endforeach()
+set(module "")
+set(modules "")
+if(MODULE)
+    file(READ ${MODULE} module)
+    set(modules " 'wasm-unsafe-eval'")
+endif()
+string(REPLACE "@WASM@" "${module}" js "${js}")
 set(js "\"use strict\";\n(() => {${js}})();\n")
 file(READ ${PAGE}/page.css css)
 file(READ ${PAGE}/page.html html)
 hash_of("${js}" js_hash)
 hash_of("${css}" css_hash)
 string(REPLACE "@JS_HASH@" "${js_hash}" html "${html}")
+string(REPLACE "@MODULES@" "${modules}" html "${html}")
 string(REPLACE "@CSS_HASH@" "${css_hash}" html "${html}")
 string(REPLACE "@CSS@" "${css}" html "${html}")
 string(REPLACE "@JS@" "${js}" html "${html}")

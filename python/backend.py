@@ -136,9 +136,26 @@ def program_libraries(c):
     return linked
 
 
+def page_module(c, build):
+    """Attention for the page in WebAssembly, as base64; "" where no clang can compile it, or
+    ATTN_PAGE_WASM=OFF is set, and then the page computes by JavaScript."""
+    if os.environ.get("ATTN_PAGE_WASM") == "OFF":
+        return ""
+    found = subprocess.run(["sh", build], stdout=subprocess.PIPE)
+    if found.returncode != 0:
+        print("attn: no clang for wasm32, so the pages of attn.explain compute by JavaScript (on "
+              "Debian: apt-get install clang lld)", file=sys.stderr)
+        return ""
+    module = os.path.join(c.folder, "page.wasm")
+    subprocess.run(["sh", build, found.stdout.decode().strip(), module], check=True)
+    with open(module + ".base64") as f:
+        return f.read()
+
+
 def page_source(c):
     """The C file of the page of `-o page.html`, as cmake/EmbedPage.cmake makes it; its path."""
     folder = os.path.join(c.root, "kit", "explain", "page")
+    module = page_module(c, os.path.join(folder, "wasm", "build.sh"))
 
     def text(name):
         with open(os.path.join(folder, name), encoding="utf-8") as f:
@@ -150,10 +167,12 @@ def page_source(c):
 
     scripts = [line for line in text("scripts.txt").splitlines() if line and line[0] != "#"]
     js = "".join("\n/* %s */\n%s" % (name, text(name)) for name in scripts)
+    js = js.replace("@WASM@", module)
     js, css = '"use strict";\n(() => {%s})();\n' % js, text("page.css")
     page = text("page.html")
-    for mark, content in (("JS_HASH", digest(js)), ("CSS_HASH", digest(css)), ("CSS", css),
-                          ("JS", js)):
+    modules = " 'wasm-unsafe-eval'" if module else ""
+    for mark, content in (("JS_HASH", digest(js)), ("MODULES", modules), ("CSS_HASH", digest(css)),
+                          ("CSS", css), ("JS", js)):
         page = page.replace("@%s@" % mark, content)
     path = os.path.join(c.folder, "page.c")
     with open(path, "w", encoding="utf-8") as f:

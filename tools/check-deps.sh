@@ -16,6 +16,10 @@ may_see() {
     src/kernel/*) echo 'include/attn.h src/internal.h src/kernel/*' ;;
     src/*) echo 'include/attn.h src/kernel/* src/*.h src/*.def' ;;
     ref/*) echo 'include/attn.h ref/*' ;;
+    # The library for a page, without a system: it stands in for files of src/.
+    kit/explain/page/wasm/*)
+        echo 'include/attn.h src/*.h src/kernel/*.c kit/explain/page/wasm/*'
+        ;;
     kit/*) echo 'include/attn.h kit/*' ;;
     check/*)
         echo 'include/attn.h src/internal.h src/kernel/kernel.h src/kernel/*.def ref/* check/*'

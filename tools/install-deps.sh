@@ -3,15 +3,17 @@
 #
 #   tools/install-deps.sh [build|test|ci|bench]     default: build, which each other group holds
 #
+# clang and lld are not needed to build; with them, pages compute in WebAssembly (ATTN_PAGE_WASM).
+#
 # Asks nothing. Where it cannot install it says what is needed, in one message.
 set -euo pipefail
 
 build=(gcc libc6-dev make cmake pkg-config
        libjansson-dev libzip-dev libutf8proc-dev libcairo2-dev)
 tests=("${build[@]}" libcmocka-dev python3 python3-numpy python3-hypothesis
-       python3-selenium chromium chromium-driver qemu-user)
+       python3-selenium chromium chromium-driver clang lld qemu-user)
 bench=("${build[@]}" python3 python3-venv)
-ci=("${tests[@]}" git clang clang-format g++ shellcheck
+ci=("${tests[@]}" git clang-format g++ shellcheck
     gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
 
 case "${1:-build}" in

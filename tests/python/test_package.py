@@ -41,7 +41,8 @@ print(attn.__version__)
 
 
 def python(code, *args, path, **more):
-    env = {k: v for k, v in os.environ.items() if not k.startswith("ATTN")}
+    env = {k: v for k, v in os.environ.items()
+           if not k.startswith("ATTN") or k == "ATTN_PAGE_WASM"}
     env["PYTHONPATH"] = path
     done = subprocess.run(
         [sys.executable, "-c", code, *args], env=env, stdout=subprocess.PIPE, check=True, **more

@@ -1,5 +1,5 @@
-/* Attention, and nothing else: numbers in, numbers out. Everything the page computes itself goes
- * through attend(); whoever has a faster one with the same face may replace it (see `engine`).
+/* Attention, and nothing else: numbers in, numbers out. attend() is the page's own; everything goes
+ * through `engine` (wasm.js), which has the library's with the same face, where it can.
  *
  * Matrices are row-major lists. T queries, S keys, D numbers in a query or key, Dv in a value. */
 
@@ -62,13 +62,26 @@ const MASKING = {
  *
  * Gives raw and scaled (÷ temperature too) and masked scores, weights, sums of the rows, context.
  */
-function attend({ q, k, v, scores, T, S, D, width = D, Dv, scale = 1, hidden = null,
-                  temperature = 1, masking = "before" }) {
+function attend(call) {
+  const { q, k, v, scores, T, S, D, width = D, Dv } = call;
   const raw = q ? dotRows(q, k, T, S, D, width) : scores;
-  const factor = (q ? scale : 1) / temperature;
-  const scaled = Float64Array.from(raw, (s) => (s === -Infinity ? s : s * factor));
-  const masked = hidden ? scaled.map((s, i) => (hidden[i] ? -Infinity : s)) : scaled;
-  const weights = softmaxRows(masking === "before" ? masked : scaled, T, S);
+  const stages = scoreStages(call, raw);
+  const weights = softmaxRows(stages.used, T, S), sums = hideAfter(call, weights);
+  const context = v ? mixRows(weights, v, T, S, Dv) : null;
+  return { raw: q ? raw : null, ...stages, weights, sums, context };
+}
+
+/** Scores scaled (÷ temperature too), masked, and those of the two that softmax gets. */
+function scoreStages({ q, scale = 1, temperature = 1, hidden = null, masking = "before" }, raw) {
+  const factor = (q ? scale : 1) / temperature, n = raw.length;
+  const scaled = new Float64Array(n), masked = hidden ? new Float64Array(n) : scaled;
+  for (let i = 0; i < n; i++) scaled[i] = raw[i] === -Infinity ? -Infinity : raw[i] * factor;
+  if (hidden) for (let i = 0; i < n; i++) masked[i] = hidden[i] ? -Infinity : scaled[i];
+  return { factor, scaled, masked, used: masking === "before" ? masked : scaled };
+}
+
+/** Hides keys in weights, for those who do it there; the sums of the rows. */
+function hideAfter({ T, S, hidden = null, masking = "before" }, weights) {
   const sums = new Float64Array(T);
   for (let i = 0; i < T; i++) {
     for (let j = 0; j < S; j++) {
@@ -81,12 +94,8 @@ function attend({ q, k, v, scores, T, S, D, width = D, Dv, scale = 1, hidden = n
       sums[i] = 1;
     }
   }
-  const context = v ? mixRows(weights, v, T, S, Dv) : null;
-  return { raw: q ? raw : null, scaled, masked, weights, sums, context };
+  return sums;
 }
-
-/** What computes: plain JavaScript in double precision, unless something better is put here. */
-const engine = { name: "JavaScript, double precision", attend };
 
 /** Entropy in bits, the most that the visible keys allow, the largest weight, of one row. */
 function rowHealth(weights, hidden, row, S) {

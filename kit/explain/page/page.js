@@ -273,9 +273,12 @@ function fillHeader(trace, version) {
   byId("command").textContent = `attn ${name}`;
   byId("setting").textContent = trace.setting;
   byId("version").textContent = `libattn ${version}`;
-  byId("engine").textContent = engine.name;
   const rest = trace.notes.filter((n) => !["health", "cause", "try"].includes(n.label));
   refill(byId("notes"), rest.map((n) => [el("dt", {}, n.label), el("dd", {}, n.text)]).flat());
+}
+
+function showEngine() {
+  byId("engine").textContent = engine.name;
 }
 
 function start() {
@@ -291,9 +294,12 @@ function start() {
   byId("previous").addEventListener("click", () => go(-1));
   byId("next").addEventListener("click", () => go(1));
   byId("changed-reset").addEventListener("click", () => change({ settings: untouched() }));
+  byId("run-check").addEventListener("click", runCheck);
   byId("mask-lab").addEventListener("toggle", (e) => e.target.open && drawMaskLab());
   byId("size-lab").addEventListener("toggle", (e) => e.target.open && drawSizeLab());
   document.addEventListener("keydown", onKey);
+  engine.onchange = showEngine;
+  setTimeout(showEngine); // when the page can be seen: it may take a moment to find out
   if (page.trace.blocks.length === 0) {
     byId("main").hidden = true;
     byId("empty").hidden = false;
@@ -311,5 +317,6 @@ function start() {
 /* For the browser's console, and for tests: the trace, the state, the pure functions. */
 globalThis.attn = { page, engine, attend, change, numberText, general, readHalf, cellText,
                     csvField, csvText, svgText, pngBlob, codeLines, rowHealth, readAnswer,
-                    labelText, measureSize, softmaxRows, numbersOf, liveNumbers };
+                    labelText, measureSize, softmaxRows, numbersOf, liveNumbers, checkTrace,
+                    library };
 start();

@@ -1,0 +1,100 @@
+/* Do the numbers of the trace, which are the C library's, equal what this page computes from their
+ * operands? Every head of every attention, whatever is shown; differences are relative to the
+ * matrix's largest value. */
+
+const WANTED = 1e-6;
+
+/** The largest of numbers, in size; what is infinite or no number counts as 0. */
+function largestSize(numbers) {
+  return numbers.reduce((most, x) => (Number.isFinite(x) ? Math.max(most, Math.abs(x)) : most), 0);
+}
+
+/** max |x − y| / max |y|; 0 where both are the same infinity, or both no number. */
+function difference(x, y) {
+  let most = x.length === y.length ? 0 : Infinity;
+  for (let i = 0; i < y.length; i++) {
+    if (Object.is(x[i], y[i]) || x[i] === y[i]) continue;
+    const d = Math.abs(x[i] - y[i]);
+    most = Math.max(most, Number.isNaN(d) ? Infinity : d);
+  }
+  const size = largestSize(y);
+  return most === 0 ? 0 : most / (size || 1);
+}
+
+/**
+ * What may differ, where that is more than WANTED: { raw, weights, why }. A score, as the library's
+ * floats know it, was rounded in its sum and as an exponent, each time by up to 2^-24 of itself; a
+ * weight changes by twice as much, once by its own score and once by its row's sum. Of vectors that
+ * the page has with 11 bits each product is uncertain by 2^-10 of it.
+ */
+function knownTo(trace, block, head, live) {
+  if ([block.q, block.k, block.v].some((step) => step?.rounded)) {
+    const size = (step) => numbersOf(trace, step, head, block.heads).map(Math.abs);
+    const most = largestSize(dotRows(size(block.q), size(block.k), block.T, block.S,
+                                     block.q.width));
+    return { raw: 2 ** -10 * most / largestSize(live.raw),
+             weights: Math.expm1(2 ** -9 * Math.abs(block.scale) * most) + 2 ** -10,
+             why: "this page has queries, keys and values with 11 bits" };
+  }
+  const most = largestSize(live.masked), single = block.weights.tensor.dtype !== "f64";
+  return { raw: 0, weights: single ? 2 ** -22 * most : 0,
+           why: `scores reach ${numberText(most)}, and the library’s floats have 24 bits` };
+}
+
+/** One head: [{ name, error, limit, why }], of the matrices whose numbers the trace has. */
+function checkHead(trace, block, head) {
+  const live = recomputed(trace, block, head, untouched());
+  const known = knownTo(trace, block, head, live);
+  const given = (name) => block[name] && live[name] && allNumbers(block[name]) !== null;
+  return ["raw", "weights", "context"].filter(given).map((name) => {
+    const step = block[name], wide = name === "raw" ? known.raw : known.weights;
+    return { name: `${step.name}${block.heads > 1 ? `, head ${head + 1}` : ""}`,
+             error: difference(live[name], numbersOf(trace, step, head, block.heads)),
+             limit: Math.max(WANTED, wide), why: known.why };
+  });
+}
+
+/** All of the trace: { checks, absent }, absent being the attentions that nothing could be said of:
+ * their operands are not in the trace, or their numbers are not, which the page computes anyway. */
+function checkTrace(trace) {
+  const checks = [], absent = [];
+  for (const block of trace.blocks) {
+    const before = checks.length;
+    for (let head = 0; head < block.heads && (block.q || block.scores); head++)
+      checks.push(...checkHead(trace, block, head));
+    if (checks.length === before) absent.push(block.name);
+  }
+  return { checks, absent };
+}
+
+function checkText({ checks, absent }) {
+  const by = engine.name, worst = (list) => list.reduce((a, b) => (b.error > a.error ? b : a));
+  const which = absent.length === 1 ? absent[0] : `${absent.length} attentions`;
+  const rest = absent.length ? ` Of ${which} the trace has either no operands or no numbers of its `
+                               + "own: nothing to compare." : "";
+  if (!checks.length) return `Nothing was checked.${rest}`;
+  const many = `${checks.length} ${checks.length === 1 ? "matrix" : "matrices"}`;
+  const all = `${many}, recomputed by ${by}`;
+  const failed = checks.filter((c) => !(c.error <= c.limit));
+  const most = worst(failed.length ? failed : checks);
+  const size = `The largest difference, in ${most.name}, is ${general(most.error, 2)} of the `
+               + "matrix’s largest value";
+  if (failed.length)
+    return `Failed: ${failed.length} of ${all}, ${failed.length === 1 ? "is" : "are"} not equal. `
+           + `${size}; ${general(most.limit, 2)} is allowed.${rest}`;
+  if (most.error <= WANTED) return `Passed: ${all}, equal to 1e-6. ${size}.${rest}`;
+  return `Passed, but not to 1e-6: ${all}. ${size}; ${most.why}, so up to `
+         + `${general(most.limit, 2)} says nothing.${rest}`;
+}
+
+function runCheck() {
+  const found = checkTrace(page.trace);
+  const failed = found.checks.some((c) => !(c.error <= c.limit));
+  byId("check-said").textContent = checkText(found);
+  byId("check-said").className = failed ? "failed" : "fine";
+  const rows = found.checks.map((c) => [c.name, general(c.error, 2), general(c.limit, 2),
+                                        c.error <= c.limit ? "equal" : "not equal"]);
+  refill(byId("check-each"), rows.length ? [el("summary", { class: "fine" }, "Each matrix"),
+    makeTable("What was checked", ["Matrix", "Difference", "Allowed", ""], rows)] : []);
+  byId("check-each").hidden = rows.length === 0;
+}

@@ -1,0 +1,107 @@
+/* What src/ has in files that are not compiled here, because they are about a system: the memory,
+ * threads, messages and the choice of an instruction set of one call (context.c, error.c, cpu.c);
+ * and the parts of attention that a page has no use for (cache.c, sdpa_bf16.c). */
+#include "alone.h"
+
+#include "cache.h"
+#include "internal.h"
+#include "sdpa.h"
+
+/* ------------------------------------------------------------------------------------- memory
+ *
+ * Behind the stack and the constants lies the page's block, behind that the scratch of the call
+ * that runs. Nothing is ever given back; the next user of the same place writes over it.
+ */
+extern unsigned char __heap_base; /* the linker's */
+static size_t lent;               /* bytes of the page's block */
+
+#define PAGE ((size_t)65536)
+
+static void *memory(size_t from, size_t bytes)
+{
+    size_t end;
+    const size_t start = ((size_t)&__heap_base + ATTNI_ALIGN - 1) / ATTNI_ALIGN * ATTNI_ALIGN;
+    if (!attni_size_add(start, from, &from) || !attni_size_add(from, bytes, &end) ||
+        !attni_size_add(end, PAGE - 1, &end))
+        return NULL;
+    const size_t have = __builtin_wasm_memory_size(0), pages = end / PAGE;
+    if (pages > have && __builtin_wasm_memory_grow(0, pages - have) == SIZE_MAX)
+        return NULL;
+    return (void *)from;
+}
+
+void *alone_room(size_t bytes)
+{
+    if (!attni_size_add(bytes, ATTNI_ALIGN - 1, &bytes))
+        return NULL;
+    lent = bytes / ATTNI_ALIGN * ATTNI_ALIGN;
+    return memory(0, lent);
+}
+
+/* ------------------------------------------------------------------------------------ one call */
+
+attn_status attni_call_begin(attni_call *call, attn_context *ctx, size_t scratch_bytes,
+                             void *workspace, size_t workspace_bytes, attn_error *err)
+{
+    (void)workspace_bytes, (void)err;
+    *call = (attni_call){.ctx = ctx, .threads = 1};
+    call->scratch = workspace ? workspace : memory(lent, scratch_bytes);
+    return call->scratch ? ATTN_OK : ATTN_ERR_MEMORY;
+}
+
+void attni_call_run(attni_call *call, int workers, void (*body)(void *arg, int worker), void *arg)
+{
+    (void)call, (void)workers;
+    body(arg, 0);
+}
+
+void attni_call_end(attni_call *call) { (void)call; }
+
+int attni_context_isa_index(const attn_context *ctx)
+{
+    (void)ctx;
+    return 0; /* "generic", the only one */
+}
+
+int attn_context_threads(const attn_context *ctx)
+{
+    (void)ctx;
+    return 1;
+}
+
+/* The page shows no message of the library's: it computes itself what is refused here. */
+attn_status attni_fail(attn_error *err, attn_status status, const char *argument,
+                       const char *format, ...)
+{
+    (void)err, (void)argument, (void)format;
+    return status;
+}
+
+/* ------------------------------------------------------------------------------- not in a page */
+
+const attni_way *attni_way_bf16(attni_plan *plan)
+{
+    (void)plan;
+    return NULL;
+}
+
+uint32_t attni_dropout_threshold(double p)
+{
+    (void)p;
+    __builtin_trap();
+}
+
+/* Of a cache, which no call here has. */
+char *attni_cache_rows(const attn_cache *cache, attni_cache_part part, int64_t b, int64_t hk,
+                       int64_t j)
+{
+    (void)cache, (void)part, (void)b, (void)hk, (void)j;
+    __builtin_trap();
+}
+
+void attni_cache_load(const attn_cache *cache, attni_cache_part part, int64_t b, int64_t hk,
+                      int64_t j, int64_t n, attn_dtype real, void *to)
+{
+    (void)cache, (void)part, (void)b, (void)hk, (void)j, (void)n, (void)real, (void)to;
+    __builtin_trap();
+}

@@ -1,0 +1,11 @@
+/* The library alone in a page: no C library, no threads, one instruction set. */
+#ifndef ATTN_WASM_ALONE_H
+#define ATTN_WASM_ALONE_H
+
+#include <stddef.h>
+
+/* The start of so many bytes, aligned to 64; NULL: none. The block that was lent before is this
+ * one, longer or shorter; scratch of calls lies behind it. */
+void *alone_room(size_t bytes);
+
+#endif

@@ -1,0 +1,34 @@
+/* What the page calls: attention of one head by attn_sdpa_forward, in memory that this module
+ * lends. Numbers are doubles, as JavaScript's are, and matrices row-major and dense. */
+#include "alone.h"
+
+#include "attn.h"
+
+#define EXPORT(name) __attribute__((export_name(#name), used)) name
+
+/* The address of so many bytes for the page's matrices, or 0 if there is no memory. One block: the
+ * next call may give the same again. */
+void *EXPORT(room)(size_t bytes) { return alone_room(bytes); }
+
+/* q [T,width], k [S,width], of which the first D numbers of a row count; v [S,Dv]. mask: NULL,
+ * [T,S] of bytes, 0 where a key is hidden, or, if `added`, of doubles that are added to the scaled
+ * scores. scores [T,S] becomes what attention has at this attn_stage; out [T,Dv]. Both may be NULL
+ * if they are not asked for: scores, and out where Dv is 0. Returns an attn_status. */
+int EXPORT(attend)(int T, int S, int D, int width, int Dv, double scale, const double *q,
+                   const double *k, const double *v, const void *mask, int added, double *scores,
+                   int stage, double *out)
+{
+    attn_sdpa_args args = ATTN_SDPA_ARGS_INIT;
+    args.q = attn_matrix(q, ATTN_F64, T, D);
+    args.k = attn_matrix(k, ATTN_F64, S, D);
+    args.q.stride[2] = args.k.stride[2] = width;
+    args.v = attn_matrix(v, ATTN_F64, S, Dv);
+    args.out = attn_matrix(out, ATTN_F64, T, Dv);
+    args.scale = scale;
+    const attn_tensor visible = attn_matrix(mask, added ? ATTN_F64 : ATTN_BOOL, T, S);
+    const attn_tensor asked = attn_matrix(scores, ATTN_F64, T, S);
+    args.mask = mask ? &visible : NULL;
+    args.scores = scores ? &asked : NULL;
+    args.scores_stage = (attn_stage)stage;
+    return (int)attn_sdpa_forward(NULL, &args, NULL);
+}
