@@ -193,12 +193,12 @@ static void run_tokens(const model *m, const kit_tokens *tokens)
     }
     const bool causal = model_sizes_of(m)->causal;
     must(model_run_begin(&run, m, n, causal ? n + 1 : 0, &err) == KIT_OK);
-    int code = model_run_tokens(run, ids, types, n, NULL, &err);
+    int code = model_run_tokens(run, ids, types, n, NULL, 0, &err);
     if (!code && causal && !(code = model_run_logits(run, &logits, &err)))
         code = model_sample(&next, logits, model_sizes_of(m)->vocabulary, 1, 0, &rng, &err);
     if (!code && causal) {
         must(next >= 0 && next < model_sizes_of(m)->vocabulary);
-        code = model_run_tokens(run, &next, NULL, 1, NULL, &err);
+        code = model_run_tokens(run, &next, NULL, 1, NULL, 0, &err);
     }
     must(code == KIT_OK || (err.message[0] && !strpbrk(err.message, "\n\r\x1B")));
     model_run_end(run);

@@ -323,13 +323,13 @@ static int generate(const char *path, const char *text, kit_error *err)
     for (size_t i = 0; i < tokens.count; i++)
         ids[i] = tokens.token[i].id;
     if (!code)
-        code = model_run_tokens(run, ids, NULL, (int64_t)tokens.count, NULL, err);
+        code = model_run_tokens(run, ids, NULL, (int64_t)tokens.count, NULL, 0, err);
     for (int step = 0; step < 2 && !code; step++) {
         code = model_run_logits(run, &logits, err);
         if (!code)
             code = model_sample(&next, logits, model_sizes_of(m)->vocabulary, 1, 5, &rng, err);
         if (!code)
-            code = model_run_tokens(run, &next, NULL, 1, NULL, err);
+            code = model_run_tokens(run, &next, NULL, 1, NULL, 0, err);
     }
     model_run_end(run);
     kit_tokens_free(&tokens);
