@@ -59,7 +59,7 @@ function effectsFigure(context, effects) {
     () => el("div", {},
       block.T > SHOWN ? el("p", { class: "fine" }, `The ${SHOWN} tokens that change most:`) : null,
       el("ul", { class: "effects" }, order.slice(0, SHOWN).map((i) => el("li", {},
-        el("span", {}, clip(label(i), 14)),
+        el("span", {}, clip(label(i), 12), el("span", { class: "fine" }, ` ${i + 1}`)),
         bar(Math.abs(changeOf(effects, i)), signedPercent(changeOf(effects, i))))))),
     () => makeTable("Length of the layer's attention output, token by token",
       ["token", "whole", "without", "change", "what is gone"],
