@@ -310,7 +310,7 @@ static int encode_part(const encoding *e, bool normalized, const text_char *c, s
         }
         i = done = to;
     }
-    return code ? code : encode_between(e, normalized, c + done, count - done);
+    return code || done == count ? code : encode_between(e, normalized, c + done, count - done);
 }
 
 static int encode_one(kit_tokens *out, const kit_tokenizer *t, const char *text, int which,
