@@ -45,17 +45,54 @@ bool text_bytes_of(char *out, size_t *out_length, const char *token, size_t leng
     return true;
 }
 
+/* ------------------------------------------------------------------------------- Characters */
+
+/* SentencePiece's way, as Llama 2 has it (Kudo and Richardson 2018): a text's spaces become U+2581,
+ * pieces are characters, and what is no character of the vocabulary is its bytes, "<0x0A>". Here
+ * U+2581 is a space again, in the vocabulary and in the text. */
+enum { SPACE_MARK = 0x2581 };
+
+bool text_piece_of(char *out, size_t *out_length, const kit_tokenizer *t, const char *token,
+                   size_t length)
+{
+    static const char mark[] = "\xE2\x96\x81";
+    if (!t->characters)
+        return text_bytes_of(out, out_length, token, length);
+    *out_length = 0;
+    for (size_t at = 0; at < length;) {
+        const bool space = length - at >= 3 && memcmp(token + at, mark, 3) == 0;
+        out[(*out_length)++] = space ? ' ' : token[at];
+        at += space ? 3 : 1;
+    }
+    return true;
+}
+
+/* The byte that "<0x0A>" is, or -1. */
+static int byte_token(const char *token, size_t length)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    if (length != 6 || memcmp(token, "<0x", 3) != 0 || token[5] != '>')
+        return -1;
+    const char *high = memchr(digits, token[3], 16), *low = memchr(digits, token[4], 16);
+    return high && low ? (int)(high - digits) * 16 + (int)(low - digits) : -1;
+}
+
 /* ---------------------------------------------------------------------------------- Reading */
 
 int text_bpe_add(kit_tokenizer *t, const char *token, size_t length, int64_t id, const char *name,
                  kit_error *err)
 {
     size_t size;
+    const int byte = t->characters ? byte_token(token, length) : -1;
+    if (byte >= 0) {
+        t->byte_id[byte] = id;
+        return text_vocabulary_add(&t->vocabulary, &(char){(char)byte}, 1, id, true, name, err);
+    }
     char *bytes = malloc(length + 1);
     if (!bytes)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
     /* What is not written in the alphabet is no bytes: only an added token can be it. */
-    const bool plain = length > 0 && text_bytes_of(bytes, &size, token, length);
+    const bool plain = length > 0 && text_piece_of(bytes, &size, t, token, length);
     const int code = plain
                          ? text_vocabulary_add(&t->vocabulary, bytes, size, id, false, name, err)
                          : text_vocabulary_add(&t->vocabulary, token, length, id, true, name, err);
@@ -66,7 +103,7 @@ int text_bpe_add(kit_tokenizer *t, const char *token, size_t length, int64_t id,
 static int64_t find_token(const kit_tokenizer *t, const char *token, size_t length, char *bytes,
                           size_t *size)
 {
-    if (!length || !text_bytes_of(bytes, size, token, length))
+    if (!length || !text_piece_of(bytes, size, t, token, length))
         return -1;
     return text_vocabulary_find(&t->vocabulary, bytes, *size);
 }
@@ -91,10 +128,16 @@ int text_bpe_merge(kit_tokenizer *t, const char *a, size_t a_length, const char 
     return text_merges_add(&t->merges, left, right, made, name, err);
 }
 
-void text_bpe_finish(kit_tokenizer *t)
+int text_bpe_finish(kit_tokenizer *t, const char *name, kit_error *err)
 {
-    for (int b = 0; b < 256; b++)
-        t->byte_id[b] = text_vocabulary_find(&t->vocabulary, &(char){(char)b}, 1);
+    for (int b = 0; b < 256; b++) {
+        if (!t->characters)
+            t->byte_id[b] = text_vocabulary_find(&t->vocabulary, &(char){(char)b}, 1);
+        else if (t->byte_id[b] < 0)
+            return kit_fail(err, KIT_BAD_FILE, "%s: byte_fallback needs the token <0x%02X>", name,
+                            (unsigned)b);
+    }
+    return KIT_OK;
 }
 
 /* ---------------------------------------------------------------------------------- Merging */
@@ -147,7 +190,7 @@ static candidate heap_pop(merging *m)
 static void consider(merging *m, uint32_t at)
 {
     const symbol *s = &m->s[at];
-    if (s->after >= m->count)
+    if (!s->length || s->after >= m->count)
         return;
     const text_merge *merge = text_merges_find(&m->t->merges, s->id, m->s[s->after].id);
     if (merge)
@@ -208,12 +251,18 @@ static uint32_t utf8_length(int32_t c)
     return c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
 }
 
-static int flat_make(flat *f, const text_char *c, size_t count, kit_error *err)
+static uint32_t bytes_of(const kit_tokenizer *t, int32_t c)
+{
+    return t->characters && c == SPACE_MARK ? 1 : utf8_length(c);
+}
+
+static int flat_make(flat *f, const kit_tokenizer *t, const text_char *c, size_t count,
+                     kit_error *err)
 {
     size_t size = 0;
     *f = (flat){0};
     for (size_t i = 0; i < count; i++)
-        size += utf8_length(c[i].code);
+        size += bytes_of(t, c[i].code);
     if (size >= UINT32_MAX)
         return kit_fail(err, KIT_LIMIT, "the text becomes longer than 4 GiB");
     f->bytes = malloc(size + 1);
@@ -223,8 +272,9 @@ static int flat_make(flat *f, const text_char *c, size_t count, kit_error *err)
         return kit_fail(err, KIT_LIMIT, "not enough memory");
     }
     for (size_t i = 0; i < count; i++) {
+        const int32_t code = t->characters && c[i].code == SPACE_MARK ? ' ' : c[i].code;
         const uint32_t n =
-            (uint32_t)utf8proc_encode_char(c[i].code, (utf8proc_uint8_t *)f->bytes + f->size);
+            (uint32_t)utf8proc_encode_char(code, (utf8proc_uint8_t *)f->bytes + f->size);
         const bool plain = c[i].end - c[i].begin == n;
         for (uint32_t k = 0; k < n; k++)
             f->place[f->size++] = plain ? (struct place){c[i].begin + k, c[i].begin + k + 1}
@@ -244,6 +294,38 @@ static int add_token(kit_tokens *out, int64_t id, const struct place *place, uin
     return text_tokens_add(out, id, begin, end, err);
 }
 
+/* Bytes of the character that begins here. */
+static uint32_t character_length(const char *bytes, uint32_t left)
+{
+    const unsigned char first = (unsigned char)*bytes;
+    const uint32_t n = first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+    return n < left ? n : left;
+}
+
+/* What is merged: the vocabulary's characters, or else bytes. */
+static int put_symbols(merging *m, const char *bytes, kit_error *err)
+{
+    const kit_tokenizer *t = m->t;
+    uint32_t before = 0;
+    memset(m->s, 0, m->count * sizeof *m->s);
+    for (uint32_t i = 0, rest = 0, n; i < m->count; before = i, i += n) {
+        int64_t id = -1;
+        n = t->characters && !rest ? character_length(bytes + i, m->count - i) : 1;
+        if (t->characters && !rest) /* not inside of one that is taken byte by byte */
+            id = text_vocabulary_find(&t->vocabulary, bytes + i, n);
+        if (id < 0) {
+            rest = rest ? rest - 1 : n - 1;
+            n = 1;
+            id = t->byte_id[(unsigned char)bytes[i]];
+        }
+        if (id < 0)
+            return kit_fail(err, KIT_USAGE, "the vocabulary has no token for the byte 0x%02x",
+                            (unsigned)(unsigned char)bytes[i]);
+        m->s[i] = (symbol){(uint32_t)id, n, before, i + n};
+    }
+    return KIT_OK;
+}
+
 static int encode_bytes(kit_tokens *out, const kit_tokenizer *t, const char *bytes,
                         const struct place *place, uint32_t size, kit_error *err)
 {
@@ -253,14 +335,8 @@ static int encode_bytes(kit_tokens *out, const kit_tokenizer *t, const char *byt
     merging m = {.t = t, .count = size};
     m.s = malloc(size * sizeof *m.s);
     m.heap = malloc(2 * (size_t)size * sizeof *m.heap);
-    int code = m.s && m.heap ? KIT_OK : kit_fail(err, KIT_LIMIT, "not enough memory");
-    for (uint32_t i = 0; i < size && !code; i++) {
-        const int64_t id = t->byte_id[(unsigned char)bytes[i]];
-        if (id < 0)
-            code = kit_fail(err, KIT_USAGE, "the vocabulary has no token for the byte 0x%02x",
-                            (unsigned)(unsigned char)bytes[i]);
-        m.s[i] = (symbol){(uint32_t)id, 1, i ? i - 1 : 0, i + 1};
-    }
+    int code =
+        m.s && m.heap ? put_symbols(&m, bytes, err) : kit_fail(err, KIT_LIMIT, "not enough memory");
     if (!code)
         merge_all(&m);
     for (uint32_t i = 0; i < size && !code; i = m.s[i].after)
@@ -274,7 +350,7 @@ static int encode_pieces(kit_tokens *out, const kit_tokenizer *t, const text_cha
                          size_t count, kit_error *err)
 {
     flat f;
-    int code = flat_make(&f, chars, count, err);
+    int code = flat_make(&f, t, chars, count, err);
     if (code)
         return code;
     uint32_t at = 0;
@@ -282,7 +358,7 @@ static int encode_pieces(kit_tokens *out, const kit_tokenizer *t, const text_cha
         uint32_t size = 0;
         n = text_split(t->pattern, chars + i, count - i);
         for (size_t k = 0; k < n; k++)
-            size += utf8_length(chars[i + k].code);
+            size += bytes_of(t, chars[i + k].code);
         code = encode_bytes(out, t, f.bytes + at, f.place + at, size, err);
         at += size;
     }

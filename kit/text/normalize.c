@@ -269,6 +269,8 @@ static int do_step(text_chars *out, const text_step *s, const text_char *in, siz
                    kit_error *err)
 {
     int code = KIT_OK;
+    if (!count)
+        return KIT_OK; /* of nothing comes nothing */
     switch (s->kind) {
     case TEXT_BERT: return do_bert(out, s, in, count, err);
     case TEXT_FORM:
@@ -280,7 +282,7 @@ static int do_step(text_chars *out, const text_step *s, const text_char *in, siz
     case TEXT_STRIP_ACCENTS: return strip_and_lower(out, STRIP_MARKS, false, in, count, err);
     case TEXT_STRIP: return do_strip(out, s, in, count, err);
     case TEXT_PREPEND:
-        code = count ? add_new(out, &s->to, in[0].begin, in[0].begin, err) : KIT_OK;
+        code = add_new(out, &s->to, in[0].begin, in[0].begin, err);
         return code ? code : add_all(out, in, count, err);
     case TEXT_REPLACE: break;
     }

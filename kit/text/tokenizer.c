@@ -138,7 +138,7 @@ static int check_added(const kit_tokenizer *t, const char *content, int64_t id, 
     char *bytes = malloc(length + 1);
     if (!bytes)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
-    if (t->kind != TEXT_BPE || !text_bytes_of(bytes, &length, content, length)) {
+    if (t->kind != TEXT_BPE || !text_piece_of(bytes, &length, t, content, length)) {
         length = strlen(content);
         memcpy(bytes, content, length);
     }
@@ -310,7 +310,7 @@ static int encode_part(const encoding *e, bool normalized, const text_char *c, s
         }
         i = done = to;
     }
-    return code ? code : encode_between(e, normalized, c + done, count - done);
+    return code || done == count ? code : encode_between(e, normalized, c + done, count - done);
 }
 
 static int encode_one(kit_tokens *out, const kit_tokenizer *t, const char *text, int which,

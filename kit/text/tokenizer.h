@@ -4,7 +4,7 @@
  *   normalize.c         BERT's clean-up, Unicode's normal forms, and other steps before all else
  *   wordpiece.c         BERT: words, then the longest piece that the vocabulary has
  *   split.c             GPT-2's and Llama 3's patterns, that cut a text before its bytes are merged
- *   bpe.c               GPT-2: bytes, merged pair by pair
+ *   bpe.c               GPT-2: bytes, merged pair by pair; Llama 2: characters
  *   tokenizer.c         added tokens, the models above, templates, labels
  *   tokenizer_json.c    tokenizer.json
  *   tokenizer_steps.c   its normalizer

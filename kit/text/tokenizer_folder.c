@@ -194,7 +194,8 @@ static int read_bpe(kit_tokenizer *t, const char *vocab, const char *merges, con
         code = text_merges_reserve(&t->merges, lines, merges, err);
     if (!code)
         code = read_lines(t, merges, add_merge, err);
-    text_bpe_finish(t);
+    if (!code)
+        code = text_bpe_finish(t, vocab, err);
     if (!code)
         code = io_json_flag(&t->prefix_space, config, config_name, "add_prefix_space", err);
     const int64_t first = id_of(t, "<s>"), last = id_of(t, "</s>");

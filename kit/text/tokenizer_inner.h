@@ -128,6 +128,7 @@ struct kit_tokenizer {
     /* BPE */
     text_pattern pattern;
     bool prefix_space, whole_words;
+    bool characters; /* SentencePiece's: pieces are characters, and bytes where there is none */
     text_merges merges;
     int64_t byte_id[256]; /* -1: none */
 };
@@ -142,12 +143,16 @@ int text_bpe_encode(kit_tokens *out, const kit_tokenizer *t, const text_char *ch
 /* Token strings of a byte-level vocabulary, whose characters stand for bytes: into raw bytes.
  * false: it has other characters; out needs length + 1 bytes. */
 bool text_bytes_of(char *out, size_t *out_length, const char *token, size_t length);
-/* One token of a byte-level vocabulary; one line of its merges, "a b" or two texts. */
+/* The same with characters: U+2581 stands for a space, and all others for themselves. */
+bool text_piece_of(char *out, size_t *out_length, const kit_tokenizer *t, const char *token,
+                   size_t length);
+/* One token of a vocabulary for BPE; one line of its merges, "a b" or two texts. */
 int text_bpe_add(kit_tokenizer *t, const char *token, size_t length, int64_t id, const char *name,
                  kit_error *err);
 int text_bpe_merge(kit_tokenizer *t, const char *a, size_t a_length, const char *b, size_t b_length,
                    const char *name, kit_error *err);
-void text_bpe_finish(kit_tokenizer *t); /* after the vocabulary: the tokens of single bytes */
+/* After the vocabulary: the tokens of single bytes. With characters all must be there. */
+int text_bpe_finish(kit_tokenizer *t, const char *name, kit_error *err);
 
 /* A token that is found before anything else; its id is that of the vocabulary or a new one. */
 int text_added_add(kit_tokenizer *t, const char *content, int64_t id, bool normalized, bool left,

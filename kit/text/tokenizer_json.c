@@ -73,17 +73,16 @@ static int read_merges(kit_tokenizer *t, const json_t *merges, const char *name,
 static int read_bpe_options(kit_tokenizer *t, const json_t *model, const char *name, kit_error *err)
 {
     const char *prefix = "", *suffix = "";
-    bool byte_fallback = false;
     int code;
     if ((code = io_json_text(&prefix, model, name, "continuing_subword_prefix", err)) ||
         (code = io_json_text(&suffix, model, name, "end_of_word_suffix", err)) ||
-        (code = io_json_flag(&byte_fallback, model, name, "byte_fallback", err)) ||
+        (code = io_json_flag(&t->characters, model, name, "byte_fallback", err)) ||
         (code = io_json_flag(&t->whole_words, model, name, "ignore_merges", err)))
         return code;
-    if (*prefix || *suffix || byte_fallback)
+    if (*prefix || *suffix || (t->characters && t->whole_words))
         return kit_fail(err, KIT_BAD_FILE,
-                        "%s: BPE with a prefix, a suffix or byte_fallback is not supported; only "
-                        "byte-level BPE is",
+                        "%s: BPE with a prefix, a suffix or ignore_merges beside byte_fallback is "
+                        "not supported",
                         name);
     if (!absent(json_object_get(model, "dropout")))
         return text_refuse(name, "model option", "dropout", "it must be null", err);
@@ -98,8 +97,7 @@ static int read_bpe(kit_tokenizer *t, const json_t *model, const char *name, kit
         code = read_vocabulary(t, json_object_get(model, "vocab"), name, err);
     if (!code)
         code = read_merges(t, json_object_get(model, "merges"), name, err);
-    text_bpe_finish(t);
-    return code;
+    return code ? code : text_bpe_finish(t, name, err);
 }
 
 static int read_wordpiece(kit_tokenizer *t, const json_t *model, const char *name, kit_error *err)
@@ -128,7 +126,7 @@ static int read_model(kit_tokenizer *t, const json_t *model, const char *name, k
     if (is_type(model, "BPE") ||
         (absent(json_object_get(model, "type")) && json_object_get(model, "merges")))
         return read_bpe(t, model, name, err);
-    return text_refuse(name, "model", type_of(model), "WordPiece and byte-level BPE are", err);
+    return text_refuse(name, "model", type_of(model), "WordPiece and BPE are", err);
 }
 
 /* ------------------------------------------------------------------- Before and after them */
@@ -162,6 +160,14 @@ static int read_split(kit_tokenizer *t, const json_t *p, const char *name, kit_e
     return KIT_OK;
 }
 
+/* So that no space is left beside U+2581. */
+static bool marks_spaces(const text_normalizer *n)
+{
+    const text_step *last = n->count ? &n->step[n->count - 1] : NULL;
+    return last && last->kind == TEXT_REPLACE && last->from.count == 1 &&
+           last->from.at[0].code == ' ' && last->to.count == 1 && last->to.at[0].code == 0x2581;
+}
+
 static int read_pre_tokenizer(kit_tokenizer *t, const json_t *p, const char *name, kit_error *err)
 {
     static const char known[] =
@@ -171,6 +177,13 @@ static int read_pre_tokenizer(kit_tokenizer *t, const json_t *p, const char *nam
         return is_type(p, "BertPreTokenizer")
                    ? KIT_OK
                    : text_refuse(name, "pre_tokenizer", type_of(p), known, err);
+    if (t->characters)
+        return absent(p) && marks_spaces(&t->normalizer)
+                   ? KIT_OK
+                   : text_refuse(name, "byte_fallback with pre_tokenizer", type_of(p),
+                                 "without one, and a normalizer whose last step is Replace of ' ' "
+                                 "by U+2581, it is",
+                                 err);
     if (is_type(p, "ByteLevel"))
         return read_byte_level(t, p, false, name, err);
     if (!is_type(p, "Sequence"))

@@ -186,6 +186,32 @@ def split(pattern, normalizer=None):
     return t
 
 
+def sentence_piece():
+    """As tokenizer.json of Llama 2 and the first Mistrals has it."""
+    t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    t.normalizer = normalizers.Sequence([
+        normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")
+    ])
+    special = ["<unk>", "<s>", "</s>"]
+    t.train_from_iterator(
+        [line for line in PROSE.splitlines() for _ in range(3)],
+        trainers.BpeTrainer(
+            vocab_size=900, special_tokens=special + ["<0x%02X>" % b for b in range(256)],
+            limit_alphabet=150, max_token_length=12, show_progress=False,
+        ),
+    )
+    made = json.loads(t.to_str())
+    made["added_tokens"] = made["added_tokens"][: len(special)]
+    t = Tokenizer.from_str(json.dumps(made))
+    t.decoder = decoders.Sequence([
+        decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    ])
+    t.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s>:1 $B:1", special_tokens=[("<s>", 1)])
+    return t
+
+
 # ----------------------------------------------------------------------------------- Running
 
 
@@ -375,6 +401,14 @@ class Tokens(unittest.TestCase):
         t.normalizer = normalizers.Sequence([normalizers.NFKC(), t.normalizer])
         self.compare(t, places=False, more=form_texts(),
                      known=lambda text: without_newer(without_newer_forms(text)))
+
+    def test_sentence_piece(self):
+        t = sentence_piece()
+        pieces = t.encode("Life is short, \ua66e </s>x").tokens
+        self.assertIn("</s>", pieces)
+        self.assertIn("<0xEA>", pieces)
+        self.assertTrue(any(len(p) > 4 and p[0] == "\u2581" for p in pieces))
+        self.compare(t, places=False, more=form_texts())
 
     def test_whole_words_before_merges(self):
         t = json.loads(split(LLAMA3).to_str())

@@ -129,13 +129,19 @@ static void test_fuzz_safetensors(void **state)
 static void test_fuzz_tokenizer(void **state)
 {
     (void)state;
-    static const char *const seeds[] = {
-        WORDPIECE, BPE, GPT2_CONFIG, LLAMA_CONFIG(""),
+    static char piece[SENTENCE_PIECE_ROOM];
+    sentence_piece(piece, sizeof piece, MARK_SPACES, 255, "");
+    const char *const seeds[] = {
+        piece,
+        WORDPIECE,
+        BPE,
+        GPT2_CONFIG,
+        LLAMA_CONFIG(""),
         BPE_NORMALIZED("{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFKC\"},{\"type\":"
                        "\"Strip\"},{\"type\":\"Prepend\",\"prepend\":\"a\"},{\"type\":\"Replace\","
                        "\"pattern\":{\"String\":\"a\"},\"content\":\"bc\"},{\"type\":\"NFD\"},"
                        "{\"type\":\"StripAccents\"}]}")};
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         bytes b = {0};
         put_text(&b, seeds[i]);
         keep_seed("tokenizer", i, b);

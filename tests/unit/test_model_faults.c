@@ -214,7 +214,7 @@ static void write_checkpoint(void)
     train_end(run);
 }
 
-static const char *const folders[] = {"bert", "gpt2", "llama", "old-bert", "old-gpt2"};
+static const char *const folders[] = {"bert", "gpt2", "llama", "pieces", "old-bert", "old-gpt2"};
 
 static int make_all(void **state)
 {
@@ -224,6 +224,9 @@ static int make_all(void **state)
         assert_int_equal(mkdir(folders[i], 0777), 0);
     write_models();
     write_checkpoint();
+    char pieces[SENTENCE_PIECE_ROOM];
+    sentence_piece(pieces, sizeof pieces, MARK_SPACES, 255, "");
+    write_text("pieces/tokenizer.json", pieces);
     write_text("old-bert/vocab.txt", "[UNK]\n[CLS]\n[SEP]\nun\n##aff\n##able\na\n##b\n,\n");
     write_text("old-bert/tokenizer_config.json", "{\"do_lower_case\": true}");
     write_text("old-gpt2/vocab.json", BPE_VOCABULARY);
@@ -288,6 +291,8 @@ static int read_steps(kit_error *err)
 {
     return tokenize("llama", "x abc e\xCC\x81 bc \xC3\xA9", NULL, err);
 }
+static int read_pieces(kit_error *err) { return tokenize("pieces", "ab ab \xC3\xA8", NULL, err); }
+
 static int read_old_wordpiece(kit_error *err)
 {
     return tokenize("old-bert", "UNAFFABLE, a", NULL, err);
@@ -412,6 +417,7 @@ static const operation tokenizers[] = {
     {"WordPiece's tokenizer.json", prepare_nothing, read_wordpiece, NULL, false},
     {"BPE's tokenizer.json", prepare_nothing, read_bpe, NULL, false},
     {"BPE with a normalizer", prepare_nothing, read_steps, NULL, false},
+    {"SentencePiece's tokenizer.json", prepare_nothing, read_pieces, NULL, false},
     {"vocab.txt", prepare_nothing, read_old_wordpiece, NULL, false},
     {"vocab.json and merges.txt", prepare_nothing, read_old_bpe, NULL, false},
     {"words", prepare_nothing, read_words, NULL, false},

@@ -2,6 +2,8 @@
 #ifndef TOKENIZER_SAMPLES_H
 #define TOKENIZER_SAMPLES_H
 
+#include <stdio.h>
+
 #define WORDPIECE_MODEL                                                                            \
     "{\"type\":\"WordPiece\",\"unk_token\":\"[UNK]\",\"vocab\":{\"[UNK]\":0,\"[CLS]\":1,"          \
     "\"[SEP]\":2,\"un\":3,\"##aff\":4,\"##able\":5,\"a\":6,\"##b\":7,\",\":8,\"\xE4\xB8\xAD\":9,"  \
@@ -39,6 +41,28 @@
     "{\"normalizer\":" normalizer ",\"pre_tokenizer\":" BYTE_LEVEL                                 \
     ",\"model\":{\"type\":\"BPE\",\"vocab\":" BPE_VOCABULARY ",\"merges\":" BPE_MERGES "}}"
 #define BPE BPE_OF(BPE_VOCABULARY, BPE_MERGES, BYTE_LEVEL)
+
+/* SentencePiece's BPE: 256 tokens of bytes, then these from 256 on; U+2581 stands for a space. */
+#define MARKED "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}"
+#define PREPEND_MARK "{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"}"
+#define MARK_SPACES "{\"type\":\"Sequence\",\"normalizers\":[" PREPEND_MARK "," MARKED "]}"
+#define PIECES                                                                                     \
+    "\"\xE2\x96\x81\":256,\"a\":257,\"b\":258,\"ab\":259,\"\xE2\x96\x81"                           \
+    "ab\":260,\"\xC3\xA9\":261,\"\xE2\x96\x81\xE2\x96\x81\":262"
+#define PIECE_MERGES "\"a b\",[\"\xE2\x96\x81\",\"ab\"],[\"\xE2\x96\x81\",\"\xE2\x96\x81\"]"
+/* Into `json` of `size` bytes; the byte tokens up to `last`. */
+__attribute__((unused)) static void sentence_piece(char *json, size_t size, const char *normalizer,
+                                                   int last, const char *more)
+{
+    int used = snprintf(json, size,
+                        "{\"normalizer\":%s%s,\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,"
+                        "\"vocab\":{",
+                        normalizer, more);
+    for (int b = 0; b <= last; b++)
+        used += snprintf(json + used, size - (size_t)used, "\"<0x%02X>\":%d,", (unsigned)b, b);
+    snprintf(json + used, size - (size_t)used, PIECES "},\"merges\":[" PIECE_MERGES "]}}");
+}
+enum { SENTENCE_PIECE_ROOM = 8192 };
 
 #define GPT2_CONFIG                                                                                \
     "{\"model_type\":\"gpt2\",\"vocab_size\":13,\"n_embd\":8,\"n_layer\":2,\"n_head\":2,"          \
