@@ -110,6 +110,16 @@ class Forward(AttnTorch):
             for y in (x, x, x.detach().requires_grad_()):
                 self.assertEqual(sdpa(y, k, k).stride(), want)
 
+    def test_strides_of_one(self):
+        """Those of dimensions of one element say nothing: such calls are of one kind."""
+        q, memory = torch.randn(1, 2, 3, 8), torch.randn(64)
+        for strides in ((16, 8, 8, 1), (5, 8, 3, 1), (0, 8, 40, 1)):
+            k = memory.as_strided((1, 2, 1, 8), strides)
+            self.near(sdpa(q, k, k), PYTORCH(q, k.clone(), k.clone()))
+        for strides in ((8, 16, 8, 1), (8, 24, 8, 1)):  # and these do
+            k = memory.as_strided((1, 2, 1, 8), strides)
+            self.near(sdpa(q, k, k), PYTORCH(q, k.clone(), k.clone()))
+
     def test_own_options(self):
         """window, softcap, alibi, sinks, key_lengths, causal_offset, lse against the definition."""
         B, H, Hk, T, S, D = 3, 4, 2, 6, 9, 5
