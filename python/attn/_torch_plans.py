@@ -28,6 +28,7 @@ _forward = _library.library.attn_sdpa_forward
 # A call without vectors: all of its attn_sdpa_args but five addresses is known from before.
 _plans: Dict[Any, Tuple[Any, ...]] = {}
 _PLANS = 512  # that are kept; a decoder has a new one with each token
+_kinds: Dict[Any, Tuple[Any, ...]] = {}  # one plan for any number of keys
 _SIZE = sizeof(_library.SdpaArgs)
 _ADDRESSES = [
     getattr(_library.SdpaArgs, name).offset + _library.Tensor.data.offset
@@ -80,9 +81,12 @@ def repeat(
         )  # fmt: skip
         if mask is not None:
             key = key, mask.shape, mask.stride(), mask.dtype
-        a, b, c, d, e, f, masked, dtype, shape, strides = _plans[key]
-    except (KeyError, TypeError, RuntimeError):  # unknown; window is a list; there are no strides
+        plan = _plans.get(key) or _grown(key, q, k, v, mask, numbers)
+    except (TypeError, RuntimeError):  # window is a list; there are no strides
         return None
+    if plan is None:
+        return None
+    a, b, c, d, e, f, masked, dtype, shape, strides = plan
     q_at, k_at, v_at, mask_at = q.data_ptr(), k.data_ptr(), v.data_ptr(), 0
     if not (q_at and k_at and v_at):
         return None  # there are no elements, or no memory: the zeros that autograd makes
@@ -100,6 +104,39 @@ def repeat(
     if _forward(context(_threads()), packed, None):
         check(_forward, context(_threads()), packed)
     return out
+
+
+def _kind(k: Tensor, v: Tensor, mask: Optional[Tensor], *others: Any) -> Any:
+    """What a plan depends on, but for the number of keys and how they lie; None: it cannot be told
+    apart."""
+    if k.dim() != 4 or v.dim() != 4 or (mask is not None and mask.shape[-1] != k.shape[2]):
+        return None
+    (B, Hk, S, D), (Bv, Hv, Sv, Dv) = k.shape, v.shape
+    if S != Sv:
+        return None
+    masked = None if mask is None else (mask.shape[:-1], mask.dtype)
+    return B, Hk, D, Bv, Hv, Dv, k.dtype, v.dtype, masked, others
+
+
+def _grown(
+    key: Any, q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], numbers: Tuple[Any, ...]
+) -> Optional[Tuple[Any, ...]]:
+    """The plan of a call that differs from a known one in its keys alone: of a next token."""
+    plan = _kinds.get(_kind(k, v, mask, q.shape, q.stride(), q.dtype, numbers))
+    if plan is None:
+        return None
+    a, b, _, _, e, f, masked, *result = plan
+    if mask is not None:
+        masked = engine.tensor_bytes(mask[(None,) * (4 - mask.dim())])[8:]
+    grown = (a, b, *(engine.tensor_bytes(t)[8:] for t in (k, v)), e, f, masked, *result)
+    _keep(key, grown)
+    return grown
+
+
+def _keep(key: Any, plan: Tuple[Any, ...]) -> None:
+    if len(_plans) >= _PLANS:
+        _plans.clear()
+    _plans[key] = plan
 
 
 def remember(
@@ -123,6 +160,10 @@ def remember(
     shape, strides = tuple(out.shape), out.stride()
     if out.shape == q.shape and out.dtype == q.dtype and strides == _empty_like(q).stride():
         shape = None  # torch.empty_like() takes less time
-    if len(_plans) >= _PLANS:
-        _plans.clear()
-    _plans[key] = (*pieces, masked, out.dtype, shape, strides)
+    plan = (*pieces, masked, out.dtype, shape, strides)
+    _keep(key, plan)
+    kind = _kind(k, v, mask, q.shape, q.stride(), q.dtype, numbers)
+    if kind is not None:
+        if len(_kinds) >= _PLANS:
+            _kinds.clear()
+        _kinds[kind] = plan

@@ -120,6 +120,23 @@ class Forward(AttnTorch):
             k = memory.as_strided((1, 2, 1, 8), strides)
             self.near(sdpa(q, k, k), PYTORCH(q, k.clone(), k.clone()))
 
+    def test_growing_keys(self):
+        """A call that differs from the one before in its keys alone, as a decoder's."""
+        q = torch.randn(2, 4, 1, 8)
+        for S in (1, 2, 3, 9, 40, 300):
+            for way in range(4):
+                k, v = (laid_out(torch.randn(2, 2, S, n), way) for n in (8, 5))
+                if way == 3:
+                    v = v[:, :, :1].expand(-1, -1, S, -1)
+                row, dense = torch.rand(2, 1, 1, S) < 0.7, torch.randn(1, S)
+                for mask in (None, row, dense, row[..., :1], dense[..., :1]):
+                    got = sdpa(q, k, v, mask, enable_gqa=True)
+                    self.near(got, PYTORCH(q, k, v, mask, enable_gqa=True))
+        with self.assertRaisesRegex(ValueError, "value has S=300"):
+            sdpa(q, k[:, :, 1:], v, enable_gqa=True)
+        with self.assertRaisesRegex(ValueError, "must divide query's 4"):
+            sdpa(q, *(x[:, :1].expand(-1, 3, -1, -1) for x in (k, v)), enable_gqa=True)
+
     def test_own_options(self):
         """window, softcap, alibi, sinks, key_lengths, causal_offset, lse against the definition."""
         B, H, Hk, T, S, D = 3, 4, 2, 6, 9, 5
