@@ -7,9 +7,8 @@ attn.torch makes sure of it, and PyTorch's dispatcher does for the operators.
 from __future__ import annotations
 
 import operator
-import struct
 from ctypes import addressof, create_string_buffer, sizeof
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -114,9 +113,14 @@ def check_ranks(*tensors: Optional[Tensor]) -> None:
             )
 
 
+def tensor_bytes(t: Tensor) -> bytes:
+    """Those of an attn_tensor."""
+    return _pack_tensor(*_view(t))
+
+
 def _at(t: Tensor) -> Tuple[Any, int]:
     """An attn_tensor in memory, and its address."""
-    memory = create_string_buffer(_pack_tensor(*_view(t)))
+    memory = create_string_buffer(tensor_bytes(t))
     return memory, addressof(memory)
 
 
@@ -148,7 +152,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _arguments(
+def arguments(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Optional[Tensor], mask: Optional[Tensor],
     alibi: Optional[Tensor], sinks: Optional[Tensor], key_lengths: Optional[Tensor], seed: int,
     o: Options,
@@ -193,75 +197,12 @@ def forward(
     Dv = v.shape[3]
     out = _empty_strided((B, H, T, Dv), out_strides(q, Dv), dtype=q.dtype)
     lse = None if want_lse is None else torch.empty((B, H, T), dtype=want_lse)
-    packed, keep = _arguments(q, k, v, out, lse, mask, alibi, sinks, key_lengths, seed, o)
+    packed, keep = arguments(q, k, v, out, lse, mask, alibi, sinks, key_lengths, seed, o)
     # The message is asked for only when there is one: errors are found before anything is written.
     if _forward(context(_threads()), packed, None):
         check(_forward, context(_threads()), packed)
     del keep
     return out, lse
-
-
-# A call without vectors, over and over with tensors of the same shapes: all of its arguments but
-# five addresses are known from the time before.
-_plans: Dict[Any, Tuple[Any, ...]] = {}
-_PLANS = 512  # that are kept; a decoder has a new one with each token
-_ADDRESSES = [
-    getattr(_library.SdpaArgs, name).offset + _library.Tensor.data.offset
-    for name in ("q", "k", "v", "out")
-] + [_library.SdpaArgs.mask.offset]
-_CUTS = [0, *(x for at in _ADDRESSES for x in (at, at + 8)), _SIZE]
-_PIECES = list(zip(_CUTS[::2], _CUTS[1::2]))
-_patch = struct.Struct("=" + "Q".join("%ds" % (b - a) for a, b in _PIECES)).pack
-_patch_tensor = struct.Struct("=Q%ds" % (sizeof(_library.Tensor) - 8)).pack
-
-
-def _key(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], *numbers: Any) -> Tuple[Any, ...]:
-    """What a plan depends on."""
-    key = (
-        q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype,
-        numbers,
-    )  # fmt: skip
-    return key if mask is None else (*key, mask.shape, mask.stride(), mask.dtype)
-
-
-def repeat(
-    q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], *numbers: Any
-) -> Optional[Tensor]:
-    """The result of a call of a kind that remember() was told of; else None."""
-    try:
-        a, b, c, d, e, f, masked, dtype, shape, strides = _plans[_key(q, k, v, mask, *numbers)]
-    except (KeyError, TypeError, RuntimeError):  # unknown; window is a list; there are no strides
-        return None
-    q_at, k_at, v_at, mask_at = q.data_ptr(), k.data_ptr(), v.data_ptr(), 0
-    if not (q_at and k_at and v_at):
-        return None  # there are no elements, or no memory: the zeros that autograd makes
-    if mask is not None:
-        memory = create_string_buffer(_patch_tensor(mask.data_ptr(), masked))
-        mask_at = addressof(memory)
-    out = _empty_strided(shape, strides, dtype=dtype)
-    packed = _patch(a, q_at, b, k_at, c, v_at, d, out.data_ptr(), e, mask_at, f)
-    # The message is asked for only when there is one: errors are found before anything is written.
-    if _forward(context(_threads()), packed, None):
-        check(_forward, context(_threads()), packed)
-    return out
-
-
-def remember(
-    q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], out: Tensor, o: Options, *numbers: Any
-) -> None:
-    """Lets repeat() do what forward() has just done. All but the mask have four dimensions; nothing
-    broadcasts but the mask, and key/value heads."""
-    shaped = mask
-    if mask is not None:
-        shaped = mask[(None,) * (4 - mask.dim())]
-    packed, _ = _arguments(q, k, v, out, None, shaped, None, None, None, 0, o)
-    pieces = [packed[a:b] for a, b in _PIECES]
-    masked = None if shaped is None else _pack_tensor(*_view(shaped))[8:]
-    if len(_plans) >= _PLANS:
-        _plans.clear()
-    _plans[_key(q, k, v, mask, *numbers)] = (
-        *pieces, masked, out.dtype, tuple(out.shape), out.stride()
-    )  # fmt: skip
 
 
 def backward(
@@ -271,7 +212,7 @@ def backward(
 ) -> Tuple[Tensor, ...]:  # fmt: skip
     """The gradients of q, k, v, mask, alibi and sinks, of their shapes and types; one of no
     elements for what is not wanted."""
-    packed, keep = _arguments(q, k, v, out, lse, mask, alibi, sinks, key_lengths, seed, o)
+    packed, keep = arguments(q, k, v, out, lse, mask, alibi, sinks, key_lengths, seed, o)
     made = gradients(q, k, v, mask, alibi, sinks, want)
     three = [_view(x) if wanted else _ABSENT for x, wanted in zip(made[:3], want)]
     dmask_at = dlse_at = 0

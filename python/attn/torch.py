@@ -22,39 +22,20 @@ from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union
 import torch
 import torch.nn.functional
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from . import _torch_engine as engine
 from . import _torch_operator as operator
+from . import _torch_plans as plans
+from . import _torch_private as private
 from ._torch_engine import CODES, Options
 
 __all__ = ["patch", "register", "scaled_dot_product_attention"]
 
 _Numbers = Union[Tensor, Sequence[float], float]
-_keys = torch._C._dispatch_keys
 _compiling = torch.compiler.is_compiling
-_grad_enabled = torch.is_grad_enabled
-_autocasting = torch._C._is_any_autocast_enabled
-_functorch = torch._C._are_functorch_transforms_active
-_modes = torch._C._len_torch_dispatch_stack
-_tracing = torch._C._get_tracing_state
+_autocasting, _functorch = private.autocasting, private.functorch
+_forward_mode = private.forward_mode
 _FLOATS = tuple(t for t in CODES if t.is_floating_point)
-
-
-def _usual_keys() -> Any:
-    with torch.inference_mode():
-        inference = torch.empty(0)
-    return frozenset(_keys(t).raw_repr() for t in (torch.empty(0), inference))
-
-
-_KEYS = _usual_keys()
-
-
-def _ordinary(t: Any) -> bool:
-    """Is it a dense tensor on the CPU, whose memory holds its numbers? Fake, sparse, nested,
-    quantised, batched and negated ones, zeros without memory, most subclasses, and tensors of
-    other devices have other dispatch keys."""
-    return isinstance(t, Tensor) and _keys(t).raw_repr() in _KEYS
 
 
 def scaled_dot_product_attention(
@@ -119,15 +100,12 @@ def scaled_dot_product_attention(
         and causal_offset is None
         and not dropout_p
         and not return_lse
-        and not (is_causal and attn_mask is not None)
+        and (attn_mask is None or not is_causal)
         and not _compiling()
-        and _direct(query, key, value, attn_mask)
-        and not _autocasting()
     )
     if plain:
-        out = engine.repeat(
-            query, key, value, attn_mask, is_causal, scale, enable_gqa, softcap, window
-        )  # fmt: skip
+        numbers = is_causal, scale, enable_gqa, softcap, window
+        out = plans.repeat(query, key, value, attn_mask, numbers)
         if out is not None:
             return out
     if attn_mask is not None and is_causal:
@@ -136,43 +114,22 @@ def scaled_dot_product_attention(
     out, lse = attend(
         query, key, value, attn_mask, enable_gqa, o, alibi, sinks, key_lengths, seed, return_lse
     )
-    if plain and query.dim() == key.dim() == value.dim() == 4 and _equal_batches(query, key, value):
-        window = None if window is None else tuple(window)
-        engine.remember(
-            query, key, value, attn_mask, out, o, is_causal, scale, enable_gqa, softcap, window
-        )  # fmt: skip
+    if plain and _as_they_are(query, key, value, attn_mask):
+        if window is not None:
+            numbers = is_causal, scale, enable_gqa, softcap, tuple(window)
+        plans.remember(query, key, value, attn_mask, out, o, numbers)
     return (out, lse) if return_lse else out
 
 
-def _equal_batches(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Are these what the engine gets, as they are?"""
-    return q.shape[0] == k.shape[0] == v.shape[0] and k.shape[1] == v.shape[1] <= q.shape[1]
-
-
-def _direct(q: Tensor, k: Tensor, v: Tensor, *more: Optional[Tensor]) -> bool:
-    """May the engine be called without PyTorch's dispatcher? That takes longer over an operator in
-    Python than a small call takes in all, so it is left out where it would do nothing: tensors are
-    dense and on the CPU, their memory holds their numbers, and nobody differentiates, transforms,
-    traces or looks on."""
-    if _functorch() or _modes() or _tracing() or forward_ad._current_level >= 0:
-        return False
-    if not (
-        type(q) is type(k) is type(v) is Tensor
-        and q.is_cpu
-        and k.is_cpu
-        and v.is_cpu
-        and not (q.is_neg() or k.is_neg() or v.is_neg())
-    ) and not (_ordinary(q) and _ordinary(k) and _ordinary(v)):
-        return False
-    differentiated = _grad_enabled()
-    if differentiated and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return False
-    for t in more:
-        if t is not None and (
-            not _ordinary(t) or differentiated and t.requires_grad
-        ):
-            return False
-    return True
+def _as_they_are(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor]) -> bool:
+    """Did the engine get these four directly, nothing cast and nothing but the mask broadcast?"""
+    return (
+        q.dim() == k.dim() == v.dim() == 4
+        and q.shape[0] == k.shape[0] == v.shape[0]
+        and k.shape[1] == v.shape[1] <= q.shape[1]
+        and plans.direct(q, k, v, mask)
+        and not _autocasting()
+    )
 
 
 def attend(
@@ -200,7 +157,7 @@ def attend(
     if p == 1:
         o = o._replace(dropout=0.0)
     drawn = _seed(seed) if 0 < p < 1 else None
-    if not _compiling() and _direct(q, k, v, mask, *vectors, *(q, k, v)):
+    if not _compiling() and plans.direct(q, k, v, mask, *vectors):
         number = 0 if drawn is None else int(drawn) % (1 << 64)
         kind = engine.wide(q.dtype) if return_lse else None
         out, lse = engine.forward(q, k, v, mask, *vectors, number, o, kind)
@@ -249,12 +206,9 @@ def _check_types(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor]) -> Non
 
 def _check_transforms(*tensors: Optional[Tensor]) -> None:
     """Raises where the operator would do something else than was asked: it has no tangents."""
-    if forward_ad._current_level >= 0 or _functorch():
+    if _forward_mode._current_level >= 0 or _functorch():
         for t in tensors:
-            if t is not None and (
-                torch._C._functorch.is_functorch_wrapped_tensor(t)
-                or forward_ad.unpack_dual(t).tangent is not None
-            ):
+            if t is not None and private.transformed(t):
                 raise NotImplementedError(
                     "attn has no rules for torch.func's transforms (vmap, grad, jvp, ...) nor for "
                     "forward-mode derivatives; under attn.torch.patch() PyTorch's own function "
@@ -390,6 +344,8 @@ def _seed(seed: Optional[int]) -> Tensor:
 _pytorch = torch.nn.functional.scaled_dot_product_attention
 _lock = threading.Lock()
 _patches = 0
+# What attn does not take; the last two are the dispatcher's, where it alone knows.
+_REFUSALS = (TypeError, ValueError) + (() if private.known else (NotImplementedError, RuntimeError))
 
 
 def _patched(
@@ -408,7 +364,7 @@ def _patched(
             return scaled_dot_product_attention(
                 query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
             )
-        except (TypeError, ValueError):
+        except _REFUSALS:
             pass  # nothing was computed; PyTorch has an error of its own, or an answer
     return _pytorch(
         query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal,
@@ -416,12 +372,14 @@ def _patched(
     )  # fmt: skip
 
 
-def _possible(*tensors: Optional[Tensor]) -> bool:
+def _possible(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor]) -> bool:
     if _compiling():
-        return all(t is None or t.device.type == "cpu" for t in tensors)
-    if forward_ad._current_level >= 0 or _tracing():
+        return all(t is None or t.device.type == "cpu" for t in (q, k, v, mask))
+    if _forward_mode._current_level >= 0 or torch.jit.is_tracing():
         return False
-    return all(t is None or _ordinary(t) for t in tensors)
+    if mask is None and type(q) is type(k) is type(v) is Tensor and not _functorch():
+        return q.is_cpu and k.is_cpu and v.is_cpu  # what else they may be, attn sees
+    return all(t is None or private.ordinary(t) for t in (q, k, v, mask))
 
 
 @contextlib.contextmanager

@@ -110,6 +110,33 @@ class Forward(AttnTorch):
             for y in (x, x, x.detach().requires_grad_()):
                 self.assertEqual(sdpa(y, k, k).stride(), want)
 
+    def test_strides_of_one(self):
+        """Those of dimensions of one element say nothing: such calls are of one kind."""
+        q, memory = torch.randn(1, 2, 3, 8), torch.randn(64)
+        for strides in ((16, 8, 8, 1), (5, 8, 3, 1), (0, 8, 40, 1)):
+            k = memory.as_strided((1, 2, 1, 8), strides)
+            self.near(sdpa(q, k, k), PYTORCH(q, k.clone(), k.clone()))
+        for strides in ((8, 16, 8, 1), (8, 24, 8, 1)):  # and these do
+            k = memory.as_strided((1, 2, 1, 8), strides)
+            self.near(sdpa(q, k, k), PYTORCH(q, k.clone(), k.clone()))
+
+    def test_growing_keys(self):
+        """A call that differs from the one before in its keys alone, as a decoder's."""
+        q = torch.randn(2, 4, 1, 8)
+        for S in (1, 2, 3, 9, 40, 300):
+            for way in range(4):
+                k, v = (laid_out(torch.randn(2, 2, S, n), way) for n in (8, 5))
+                if way == 3:
+                    v = v[:, :, :1].expand(-1, -1, S, -1)
+                row, dense = torch.rand(2, 1, 1, S) < 0.7, torch.randn(1, S)
+                for mask in (None, row, dense, row[..., :1], dense[..., :1]):
+                    got = sdpa(q, k, v, mask, enable_gqa=True)
+                    self.near(got, PYTORCH(q, k, v, mask, enable_gqa=True))
+        with self.assertRaisesRegex(ValueError, "value has S=300"):
+            sdpa(q, k[:, :, 1:], v, enable_gqa=True)
+        with self.assertRaisesRegex(ValueError, "must divide query's 4"):
+            sdpa(q, *(x[:, :1].expand(-1, 3, -1, -1) for x in (k, v)), enable_gqa=True)
+
     def test_own_options(self):
         """window, softcap, alibi, sinks, key_lengths, causal_offset, lse against the definition."""
         B, H, Hk, T, S, D = 3, 4, 2, 6, 9, 5
