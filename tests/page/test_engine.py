@@ -241,8 +241,20 @@ class Module(EngineTest):
                                                  i => { call.temperature = 1 + i; }),
                     javascript: time(attn.attend, () => { call.q = x(T * D); })};""")
         print("\n512 words, D = 64, ms:", {k: round(v, 1) for k, v in found.items()})
-        size = (BUILD / "page.wasm").stat().st_size
-        self.assertLess(size, 65536)
+
+    def test_the_module_is_small(self):
+        self.assertLess((BUILD / "page.wasm").stat().st_size, 65536)
+
+    def test_a_module_that_fails_is_given_up(self):
+        """JavaScript goes on, and the page says so."""
+        t = tensors(self.explain("--scale", "0.02"))
+        self.assertEqual(self.engine(), OWN)
+        self.js("attn.library.exports = {...attn.library.exports, room() {"
+                "throw new WebAssembly.RuntimeError('out of memory'); }}")
+        self.slide("#lab-t", 1)
+        np.testing.assert_allclose(self.shown(), softmax(t["queries"] @ t["keys"].T * 0.002),
+                                   atol=1e-8)
+        self.assertTrue(self.engine().startswith(SCRIPT))
 
 
 class Without(EngineTest):

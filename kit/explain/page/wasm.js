@@ -105,6 +105,7 @@ const engine = {
       if (done) return done;
     } catch {
       Object.assign(library, { exports: null, state: "refused" }); // out of memory
+      engine.onchange();
     }
     return attend(call);
   },
