@@ -444,12 +444,22 @@ int train_model_scores(train_model *m, int layer, attn_stage stage, kit_array *o
     const int64_t H = m->config.heads, T = m->length;
     attn_error e;
     attn_tensor lse;
-    const int code = kit_array_new(out, ATTN_F32, 3, (const int64_t[]){H, T, T}, err);
-    if (code)
-        return code;
+    kit_array unused = {0}; /* the context: the forward's own stays as it is for the backward */
     attn_sdpa_args a = attention_of(m, &m->block[layer], &lse);
+    int code = kit_array_new(out, ATTN_F32, 3, (const int64_t[]){H, T, T}, err);
+    if (!code)
+        code = kit_array_new(&unused, ATTN_F32, 4, a.out.shape, err);
+    if (code) {
+        kit_array_free(out);
+        return code;
+    }
     const attn_tensor scores = attn_bhtd(out->data, ATTN_F32, 1, H, T, T);
     a.scores = &scores;
     a.scores_stage = stage;
-    return train_engine(attn_sdpa_forward(m->ctx, &a, &e), &e, err);
+    a.lse = NULL;
+    a.out = attn_bhtd(unused.data, ATTN_F32, m->batch, H, T, a.out.shape[3]);
+    a.precision = ATTN_PRECISION_ACCURATE; /* as explain has it: digits that can be worked out */
+    code = train_engine(attn_sdpa_forward(m->ctx, &a, &e), &e, err);
+    kit_array_free(&unused);
+    return code;
 }

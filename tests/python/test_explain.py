@@ -43,11 +43,12 @@ class Explain(unittest.TestCase):
             want = reference.attention(*four, scale=scale, causal="top-left" if causal else None)
             np.testing.assert_allclose(e["weights"], want["weights"].reshape(e["weights"].shape),
                                        rtol=1e-4, atol=1e-7)
+            q, k, v = (x.astype("f8") for x in (q, k, v))  # explain computes floats in double
             out, weights = attn.scaled_dot_product_attention(
                 q, k, v, scale=scale, is_causal=causal, return_weights=True
             )
-            self.assertEqual(weights.tobytes(), e["weights"].tobytes())
-            np.testing.assert_allclose(out, e["context"], atol=1e-5)
+            self.assertEqual(weights.astype("f4").tobytes(), e["weights"].tobytes())
+            self.assertEqual(out.astype("f4").tobytes(), e["context"].tobytes())
 
     def test_shown(self):
         e = attn.explain(SENTENCE, query="dessert")
@@ -111,7 +112,9 @@ class Explain(unittest.TestCase):
                 want = np.where(np.isnan(want), -np.inf, want)
                 got = lesson[step].astype("f8").reshape(want.shape)
                 got = np.where(np.isnan(got), -np.inf, got)
-                np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-6, err_msg=step)
+                # PyTorch's floats are off by as much: dessert's context by 1e-5 of its own q, k, v
+                largest = abs(want[np.isfinite(want)]).max(initial=0)
+                np.testing.assert_allclose(got, want, rtol=0, atol=5e-6 * largest, err_msg=step)
                 found += 1
         self.assertGreater(found, 80)
 

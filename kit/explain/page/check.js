@@ -22,23 +22,17 @@ function difference(x, y) {
 }
 
 /**
- * What may differ, where that is more than WANTED: { raw, weights, why }. A score, as the library's
- * floats know it, was rounded in its sum and as an exponent, each time by up to 2^-24 of itself; a
- * weight changes by twice as much, once by its own score and once by its row's sum. Of vectors that
- * the page has with 11 bits each product is uncertain by 2^-10 of it.
+ * What may differ, where that is more than WANTED: { raw, weights, why }. The library computed in
+ * double, as the page does, and stored floats. But of vectors that the page has with 11 bits each
+ * product is uncertain by 2^-10 of it.
  */
 function knownTo(trace, block, head, live) {
-  if ([block.q, block.k, block.v].some((step) => step?.rounded)) {
-    const size = (step) => numbersOf(trace, step, head, block.heads).map(Math.abs);
-    const most = largestSize(dotRows(size(block.q), size(block.k), block.T, block.S,
-                                     block.q.width));
-    return { raw: 2 ** -10 * most / largestSize(live.raw),
-             weights: Math.expm1(2 ** -9 * Math.abs(block.scale) * most) + 2 ** -10,
-             why: "this page has queries, keys and values with 11 bits" };
-  }
-  const most = largestSize(live.masked), single = block.weights.tensor.dtype !== "f64";
-  return { raw: 0, weights: single ? 2 ** -22 * most : 0,
-           why: `scores reach ${numberText(most)}, and the library’s floats have 24 bits` };
+  if (![block.q, block.k, block.v].some((step) => step?.rounded)) return { raw: 0, weights: 0 };
+  const size = (step) => numbersOf(trace, step, head, block.heads).map(Math.abs);
+  const most = largestSize(dotRows(size(block.q), size(block.k), block.T, block.S, block.q.width));
+  return { raw: 2 ** -10 * most / largestSize(live.raw),
+           weights: Math.expm1(2 ** -9 * Math.abs(block.scale) * most) + 2 ** -10,
+           why: "this page has queries, keys and values with 11 bits" };
 }
 
 /** One head: [{ name, error, limit, why }], of the matrices whose numbers the trace has. */
