@@ -59,14 +59,9 @@ char *attni_stored_row(const attni_view *view, const attn_tensor *t, int64_t j)
     return attni_at(t, view->b, view->hk, view->j_base + j, 0);
 }
 
-static int64_t rows_per_task(const attni_plan *p)
-{
-    return (int64_t)p->tiles * (attni_div(p->nv * p->kernels->lanes, p->group));
-}
-
 static int64_t tasks_of(const attni_plan *p, int64_t T)
 {
-    return attni_div_up(T, rows_per_task(p));
+    return T <= p->task_rows ? T > 0 : attni_div_up(T, p->task_rows);
 }
 
 /* ----------------------------------------------------------------------------------------- plan */
@@ -141,6 +136,7 @@ static bool count_tasks(attni_plan *p, int threads)
 {
     p->sequences = p->args.cu_seqlens_q ? p->args.sequences + 1 : 1;
     p->tiles = tiles_per_task(p, threads);
+    p->task_rows = p->tiles * attni_div(p->nv * p->kernels->lanes, p->group);
     p->tasks_per_head = 0;
     if (p->B && p->H)
         for (int64_t n = 0; n < p->sequences; n++)
@@ -241,16 +237,17 @@ static void run_part(job *j, int64_t task, int64_t part, const attni_view *view,
  * and the longest work should not start last. */
 static void find_task(const attni_plan *p, int64_t number, attni_task *task)
 {
-    const int64_t groups = attni_div(p->H, p->group), head = attni_div(number, p->tasks_per_head);
-    const int64_t b = attni_div(head, groups), h = (head - b * groups) * p->group;
+    const int64_t groups = attni_div(p->H, p->group);
+    const int64_t head = number ? attni_div(number, p->tasks_per_head) : 0;
+    const int64_t b = head ? attni_div(head, groups) : 0, h = (head - b * groups) * p->group;
     int64_t left = p->tasks_per_head - 1 - (number - head * p->tasks_per_head);
     int64_t n = 0;
     attni_view *view = &task->view;
     *view = attni_view_of(p, b, h, 0);
     for (int64_t here; left >= (here = tasks_of(p, view->T)); left -= here)
         *view = attni_view_of(p, b, h, ++n);
-    task->i0 = left * rows_per_task(p);
-    task->rows = view->T - task->i0 < rows_per_task(p) ? view->T - task->i0 : rows_per_task(p);
+    task->i0 = left * p->task_rows;
+    task->rows = view->T - task->i0 < p->task_rows ? view->T - task->i0 : p->task_rows;
 }
 
 static void run_task(job *j, int64_t number, int64_t part, char *scratch)

@@ -100,6 +100,7 @@ struct attni_plan {
     int tiles;         /* in a task */
     int group;         /* query heads that share a tile's lanes, if few queries would fill it */
     int64_t sequences; /* args.sequences + 1 (the rows after the last), or 1 */
+    int64_t task_rows; /* queries of a head in a full task */
     int64_t tasks_per_head;
     int64_t tasks;
     int64_t parts;        /* of a task, each a run of chunks of keys; 1: not cut */
