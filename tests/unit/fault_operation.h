@@ -96,4 +96,11 @@ static void fail_each_allocation(const operation *o)
                          sticky ? " and on" : "", err.code, err.message);
 }
 
+/* One of these three, of each operation. */
+static void for_each(const operation *o, size_t count, void (*each)(const operation *o))
+{
+    for (size_t i = 0; i < count; i++)
+        each(&o[i]);
+}
+
 #endif

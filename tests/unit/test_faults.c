@@ -288,22 +288,19 @@ static const operation operations[] = {
 static void test_every_call_fails_once(void **state)
 {
     (void)state;
-    for (size_t o = 0; o < COUNT(operations); o++)
-        fail_each_call_once(&operations[o]);
+    for_each(operations, COUNT(operations), fail_each_call_once);
 }
 
 static void test_every_call_fails_from_there_on(void **state)
 {
     (void)state;
-    for (size_t o = 0; o < COUNT(operations); o++)
-        fail_each_call_for_good(&operations[o]);
+    for_each(operations, COUNT(operations), fail_each_call_for_good);
 }
 
 static void test_every_allocation_fails(void **state)
 {
     (void)state;
-    for (size_t o = 0; o < COUNT(operations); o++)
-        fail_each_allocation(&operations[o]);
+    for_each(operations, COUNT(operations), fail_each_allocation);
 }
 
 /* The file is on the disk before it gets its name, and then the name is. */

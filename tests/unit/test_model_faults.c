@@ -440,48 +440,40 @@ static const operation pages[] = {
 static void test_allocations_of_tokenizers(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < COUNT(tokenizers); i++)
-        fail_each_allocation(&tokenizers[i]);
+    for_each(tokenizers, COUNT(tokenizers), fail_each_allocation);
 }
 
 static void test_allocations_of_models(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < COUNT(models); i++)
-        fail_each_allocation(&models[i]);
+    for_each(models, COUNT(models), fail_each_allocation);
 }
 
 static void test_allocations_of_pages(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < COUNT(pages); i++)
-        fail_each_allocation(&pages[i]);
+    for_each(pages, COUNT(pages), fail_each_allocation);
 }
 
 /* But for the words, which are in no file. */
 static void test_files_of_tokenizers(void **state)
 {
     (void)state;
-    for (size_t i = 0; i + 1 < COUNT(tokenizers); i++) {
-        fail_each_call_once(&tokenizers[i]);
-        fail_each_call_for_good(&tokenizers[i]);
-    }
+    for_each(tokenizers, COUNT(tokenizers) - 1, fail_each_call_once);
+    for_each(tokenizers, COUNT(tokenizers) - 1, fail_each_call_for_good);
 }
 
 static void test_files_of_models(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < COUNT(models); i++) {
-        fail_each_call_once(&models[i]);
-        fail_each_call_for_good(&models[i]);
-    }
+    for_each(models, COUNT(models), fail_each_call_once);
+    for_each(models, COUNT(models), fail_each_call_for_good);
 }
 
 static void test_files_of_pages(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < COUNT(pages); i++)
-        fail_each_call_once(&pages[i]);
+    for_each(pages, COUNT(pages), fail_each_call_once);
 }
 
 int main(void)
