@@ -21,6 +21,7 @@ typedef struct recipe {
     const char *section; /* heading of the steps to come */
     bool beyond;         /* so are the steps to come */
     bool beside;         /* so are the steps to come: only a page has them */
+    int64_t layer;       /* of a model, from 1, that the steps to come are of; 0: of none */
 } recipe;
 
 /* Starts an empty trace: a lesson's, or, with `lesson` NULL, explain's, or train's if there is no

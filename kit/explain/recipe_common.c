@@ -18,7 +18,7 @@ recipe recipe_begin(trace *t, attn_context *ctx, kit_error *err, const char *les
                     const char *title, const char *text)
 {
     memset(t, 0, sizeof *t);
-    recipe r = {t, ctx, err, KIT_OK, NULL, false, false};
+    recipe r = {t, ctx, err, KIT_OK, NULL, false, false, 0};
     t->heads = 1;
     t->query = -1;
     set_string(&r, &t->command, lesson != NULL ? "lesson" : text != NULL ? "explain" : "train");
@@ -97,6 +97,7 @@ kit_array recipe_taken(recipe *r, const char *name, trace_kind kind, kit_array *
     }
     set_string(r, &s->section, r->section);
     s->beyond = r->beyond;
+    s->layer = r->layer;
     return s->tensor;
 }
 

@@ -52,13 +52,11 @@ void layer_beside(recipe *r, const layer_heads *h, model_layer *look)
     snprintf(z, sizeof z, "layer_%" PRId64 "_context", layer);
     r->beside = true;
     r->section = section;
+    r->layer = layer;
     layer_effects(r, h, look, v, z, prefix); /* while the values are here */
     tell_vectors(r, h, &look->q, q, "Queries", "Q");
-    recipe_place(r, layer, -1);
     tell_vectors(r, h, &look->k, k, "Keys", "K");
-    recipe_place(r, layer, -1);
     tell_vectors(r, h, &look->v, v, "Values", "V");
-    recipe_place(r, layer, -1);
     tell_absent(r, w, TRACE_WEIGHTS, h->count, T, T);
     recipe_say(r, "Each head's weights", "softmax(Q·Kᵀ × scale)", "Row asks, column answers.");
     recipe_made(r, TRACE_ATTEND, q, k, s->scale);
@@ -66,13 +64,11 @@ void layer_beside(recipe *r, const layer_heads *h, model_layer *look)
         recipe_causal(r, s->window);
     recipe_word_rows(r);
     recipe_word_columns(r);
-    recipe_place(r, layer, -1);
     tell_absent(r, z, TRACE_VALUES, h->count, T, D);
     recipe_say(r, "Mix the values by the weights", "Z = A·V",
                "The values of all tokens that each sees, by weight.");
     recipe_made(r, TRACE_MIX, w, v, 0);
     recipe_word_rows(r);
-    recipe_place(r, layer, -1);
     r->section = NULL;
 }
 
@@ -122,7 +118,6 @@ static void tell_norms(recipe *r, const layer_heads *h, const model_layer *look,
     recipe_made(r, TRACE_NORM, values, NULL, 0);
     recipe_word_columns(r);
     recipe_minor(r);
-    recipe_place(r, look->layer + 1, -1);
 }
 
 /* What is added to the outputs of n tokens from `first` on, into parts [n,heads + 1,E]: by each
@@ -230,7 +225,6 @@ void layer_effects(recipe *r, const layer_heads *h, const model_layer *look, con
     recipe_word_rows(r);
     label_products(r, h);
     recipe_minor(r);
-    recipe_place(r, look->layer + 1, -1);
 }
 
 /* ----------------------------------------------------------------------------------- Makers */
@@ -259,6 +253,5 @@ void layer_makers(recipe *r, const layer_heads *h, int64_t layer, const char *in
                    "Row c makes number c of the %s; its last number is the bias.", makers[i].of);
         recipe_made(r, TRACE_MAKER, input, makers[i].of, 0);
         recipe_minor(r);
-        recipe_place(r, layer + 1, -1);
     }
 }

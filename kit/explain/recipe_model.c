@@ -173,6 +173,7 @@ static void tell_tokens(const telling *t)
         recipe_say(r, "Which of the two texts", "", "Each has a vector that is added.");
         recipe_word_columns(r);
     }
+    r->layer = t->o->layer;
     recipe_given(r, "embeddings", TRACE_VALUES, ATTN_F32, SHAPE(t->T, t->s->embed),
                  t->told->input.data);
     if (t->o->layer == 1)
@@ -183,14 +184,12 @@ static void tell_tokens(const telling *t)
                    "What the %" PRId64 " layer%s before made of the tokens.", t->o->layer - 1,
                    t->o->layer == 2 ? "" : "s");
     recipe_word_rows(r);
-    recipe_place(r, t->o->layer, -1);
     if (!t->told->normed.data)
         return;
     recipe_given(r, "normed", TRACE_VALUES, ATTN_F32, SHAPE(t->T, t->s->embed),
                  t->told->normed.data);
     recipe_say(r, "Brought to one size", "norm(X)", "This model does so before attention.");
     recipe_word_rows(r);
-    recipe_place(r, t->o->layer, -1);
 }
 
 /* The heads that are shown, of [Hk,T,D]; where heads share keys, each shows them. */
@@ -208,7 +207,6 @@ static kit_array tell_part(const telling *t, const kit_array *from, const char *
     }
     recipe_say(r, title, formula, "%s%s", sentence, group > 1 ? " Several heads share these." : "");
     recipe_word_rows(r);
-    recipe_place(r, t->o->layer, -1);
     return out;
 }
 
@@ -219,7 +217,6 @@ static kit_array tell_scores(const telling *t, const recipe_attention *a, attn_s
     kit_array out = recipe_step(r, name, kind, ATTN_F32, WITH_HEADS(t, t->T, t->T));
     recipe_scores(r, a, stage, recipe_view(out));
     recipe_word_rows(r);
-    recipe_place(r, t->o->layer, -1);
     recipe_word_columns(r);
     return out;
 }
@@ -270,7 +267,6 @@ static void tell_attention(const telling *t, const recipe_attention *a)
                "The new vector of a token: the values of all tokens it sees, by weight.");
     recipe_made(r, TRACE_MIX, "weights", "values", 0);
     recipe_word_rows(r);
-    recipe_place(r, t->o->layer, -1);
 }
 
 static void tell_output(const telling *t)
@@ -282,7 +278,7 @@ static void tell_output(const telling *t)
     recipe_say(r, "What the layer gives", "",
                "All heads joined and projected, the MLP, and what the layer was given added.");
     recipe_word_rows(r);
-    recipe_place(r, t->o->layer, -1);
+    r->layer = 0;
     if (!t->s->causal || r->status != KIT_OK)
         return;
     static const char *const columns[] = {"probability"};
@@ -342,6 +338,7 @@ static void tell_others(const telling *t)
     snprintf(section, sizeof section, "Layer %" PRId64, t->o->layer);
     r->beside = true;
     r->section = section;
+    r->layer = t->o->layer;
     if (t->o->head && t->T <= EXPLAIN_MODEL_FEW && t->s->places_added)
         layer_makers(r, &h, t->told->layer, t->told->normed.data ? "normed" : "embeddings");
     layer_effects(r, &h, t->told, "values", "context", "");

@@ -118,24 +118,6 @@ void model_layer_free(model_layer *look)
         kit_array_free(all[i]);
 }
 
-static void show(const module *of, attn_tensor *weight, attn_tensor *bias)
-{
-    *weight = attn_matrix(of->weight.data, ATTN_F32, of->weight.shape[0], of->weight.shape[1]);
-    *bias = (attn_tensor){0};
-    if (of->bias.data)
-        *bias = attn_matrix(of->bias.data, ATTN_F32, 1, of->bias.shape[0]);
-}
-
-void model_input_projection(const model *m, int64_t layer, attn_tensor *weight, attn_tensor *bias)
-{
-    show(block_module(&m->block[layer], QKV), weight, bias);
-}
-
-void model_output_projection(const model *m, int64_t layer, attn_tensor *weight, attn_tensor *bias)
-{
-    show(block_module(&m->block[layer], OUT), weight, bias);
-}
-
 /* ------------------------------------------------------------------------------ Small steps */
 
 static attn_tensor rows_of(const kit_array *a, int64_t rows)
@@ -148,17 +130,31 @@ static attn_tensor vector(const kit_array *a)
     return attn_matrix(a->data, a->dtype, 1, a->shape[0]);
 }
 
+/* Of a linear layer; without a bias, that has no data. */
+static void show(const module *of, attn_tensor *weight, attn_tensor *bias)
+{
+    *weight = rows_of(&of->weight, of->weight.shape[0]);
+    *bias = of->bias.data ? vector(&of->bias) : (attn_tensor){0};
+}
+
+void model_input_projection(const model *m, int64_t layer, attn_tensor *weight, attn_tensor *bias)
+{
+    show(block_module(&m->block[layer], QKV), weight, bias);
+}
+
+void model_output_projection(const model *m, int64_t layer, attn_tensor *weight, attn_tensor *bias)
+{
+    show(block_module(&m->block[layer], OUT), weight, bias);
+}
+
 static int linear(const model_run *r, const kit_array *x, const module *w, const kit_array *out,
                   kit_error *err)
 {
     attn_error e;
     const attn_tensor from = rows_of(x, r->rows), to = rows_of(out, r->rows);
-    const attn_tensor weight = rows_of(&w->weight, w->weight.shape[0]);
-    attn_tensor bias = {0};
-    if (w->bias.data)
-        bias = vector(&w->bias);
-    return engine(attn_linear_forward(r->m->ctx, &from, &weight, w->bias.data ? &bias : NULL, &to,
-                                      &e),
+    attn_tensor weight, bias;
+    show(w, &weight, &bias);
+    return engine(attn_linear_forward(r->m->ctx, &from, &weight, bias.data ? &bias : NULL, &to, &e),
                   &e, err);
 }
 
