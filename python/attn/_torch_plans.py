@@ -74,7 +74,7 @@ def repeat(
         or v.is_neg()
     ):
         return None
-    try:
+    try:  # remember() has the same key; a function that makes it costs 0.09 of 4.6 microseconds
         key: Any = (
             q.shape, k.shape, v.shape, q.stride(), k.is_contiguous() or k.stride(),
             v.is_contiguous() or v.stride(), q.dtype, k.dtype, v.dtype, numbers,
