@@ -60,50 +60,75 @@ static double quotient_bound(const check_case *c, double n, double by)
     return 1.01 * check_ulp(type, n / by) * (isfinite(n / by) ? 1 : 0) + check_ulp(type, 0);
 }
 
-void check_finish(check_case *c)
-{
-    int rows = (int)check_between(c, 0, c->W);
-    int64_t Dv = CHECK_PICK(c, row_sizes);
-    ptrdiff_t ld = (ptrdiff_t)(Dv + check_between(c, 0, 9)) * (check_chance(c, 20) ? -1 : 1);
-    check_content content = check_any_content(c);
-    bool one_bad = check_chance(c, 30); /* a single element that is not finite */
-    check_describe(c, "rows=%d Dv=%" PRId64 " ld=%td", rows, Dv, ld);
+/* Sums of `total` in lanes, or in rows as values_few() has them. */
+typedef struct finish_case {
+    bool in_rows;
+    int rows;
+    int64_t Dv, count; /* elements of total */
+    void *total, *l;
+} finish_case;
 
-    void *total = check_tile(c, Dv), *l = check_tile(c, 1);
-    check_fill(c, total, Dv * c->W, one_bad ? CHECK_PLAIN : content);
+static int64_t sum_at(const check_case *c, const finish_case *f, int i, int64_t d)
+{
+    const int64_t lanes = c->kernels->lanes;
+    return f->in_rows ? i * ((f->Dv + lanes - 1) / lanes * lanes) + d : d * c->W + i;
+}
+
+static void fill_sums(check_case *c, const finish_case *f)
+{
+    const check_content content = check_any_content(c);
+    const bool one_bad = check_chance(c, 30); /* a single element that is not finite */
+    check_fill(c, f->total, f->count, one_bad ? CHECK_PLAIN : content);
     for (int i = 0; i < c->W; i++) {
         const bool empty = check_chance(c, 10); /* a row that saw nothing */
-        check_set(c, l, i,
+        check_set(c, f->l, i,
                   empty ? INFINITY
                         : exp2((double)check_between(c, -1, 40)) + (double)check_between(c, 0, 9));
-        for (int64_t d = 0; d < Dv && empty; d++)
-            check_set(c, total, d * c->W + i, 0);
+        for (int64_t d = 0; d < f->Dv && empty && (i < f->rows || !f->in_rows); d++)
+            check_set(c, f->total, sum_at(c, f, i, d), 0);
     }
-    if (one_bad && rows > 0 && Dv > 0) {
-        int64_t at = check_between(c, 0, Dv - 1) * c->W + check_between(c, 0, rows - 1);
-        check_set(c, total, at,
+    if (one_bad && f->rows > 0 && f->Dv > 0) {
+        const int i = (int)check_between(c, 0, f->rows - 1);
+        check_set(c, f->total, sum_at(c, f, i, check_between(c, 0, f->Dv - 1)),
                   check_chance(c, 50)   ? NAN
                   : check_chance(c, 50) ? INFINITY
                                         : -INFINITY);
     }
+}
+
+static int call_finish(const check_case *c, const finish_case *f, char *out, ptrdiff_t ld)
+{
+    return f->in_rows ? c->kernels->finish_few(out, ld, f->total, f->l, f->rows, f->Dv)
+                      : c->kernels->finish(out, ld, f->total, f->l, f->rows, f->Dv, c->nv);
+}
+
+static void run_finish(check_case *c, bool in_rows)
+{
+    finish_case f = {.in_rows = in_rows, .Dv = CHECK_PICK(c, row_sizes)};
+    f.rows = (int)check_between(c, 0, in_rows ? c->kernels->few : c->W);
+    ptrdiff_t ld = (ptrdiff_t)(f.Dv + check_between(c, 0, 9)) * (check_chance(c, 20) ? -1 : 1);
+    check_describe(c, "rows=%d Dv=%" PRId64 " ld=%td", f.rows, f.Dv, ld);
+    f.count = in_rows ? sum_at(c, &f, c->kernels->few, 0) : f.Dv * c->W;
+    f.total = check_tile(c, (f.count + c->W - 1) / c->W), f.l = check_tile(c, 1);
+    fill_sums(c, &f);
 
     /* The rows and whatever lies between them, which must stay as it was. */
-    char *out = place_rows(c, rows, Dv, ld);
+    char *out = place_rows(c, f.rows, f.Dv, ld);
     int64_t gap = ld < 0 ? -ld : ld;
-    int64_t span = rows > 0 && Dv > 0 ? (rows - 1) * gap + Dv : 0;
-    char *first = ld < 0 && span > 0 ? out + (rows - 1) * ld * (ptrdiff_t)c->size : out;
+    int64_t span = f.rows > 0 && f.Dv > 0 ? (f.rows - 1) * gap + f.Dv : 0;
+    char *first = ld < 0 && span > 0 ? out + (f.rows - 1) * ld * (ptrdiff_t)c->size : out;
     double *want = check_copy(c, first, span), *bound = check_array(c, span);
     bool bad = false;
-    for (int i = 0; i < rows; i++)
-        for (int64_t d = 0; d < Dv; d++) {
-            const double n = check_get(c, total, d * c->W + i), by = check_get(c, l, i);
-            int64_t row = ld < 0 ? rows - 1 - i : i;
+    for (int i = 0; i < f.rows; i++)
+        for (int64_t d = 0; d < f.Dv; d++) {
+            const double n = check_get(c, f.total, sum_at(c, &f, i, d)), by = check_get(c, f.l, i);
+            int64_t row = ld < 0 ? f.rows - 1 - i : i;
             want[row * gap + d] = check_round(c, n / by);
             bound[row * gap + d] = quotient_bound(c, n, by);
             bad = bad || !isfinite(want[row * gap + d]);
         }
 
-    int told = c->kernels->finish(out, ld, total, l, rows, Dv, c->nv);
+    int told = call_finish(c, &f, out, ld);
     check_expect_within(c, "out", first, want, bound, span, gap ? gap : 1);
     for (int64_t at = 0; at < span; at++)
         if (check_get(c, first, at) == 0 && signbit(check_get(c, first, at)) && bound[at] > 0)
@@ -111,8 +136,13 @@ void check_finish(check_case *c)
     if (told != bad)
         check_fail(c, "returned %d, but the result is %s", told, bad ? "not all finite" : "finite");
     check_expect_intact(c);
-    CHECK_BENCH(c, rows * Dv, c->kernels->finish(out, ld, total, l, rows, Dv, c->nv));
+    CHECK_BENCH(c, f.rows * f.Dv, call_finish(c, &f, out, ld));
 }
+
+void check_finish(check_case *c) { run_finish(c, false); }
+
+/* What fills a row of sums up to a whole vector may be anything. */
+void check_finish_few(check_case *c) { run_finish(c, true); }
 
 /* Any float type, by its own definition one element at a time, as rows of R. */
 void check_widen(check_case *c)

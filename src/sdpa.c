@@ -198,6 +198,8 @@ static attn_status make_plan(attni_plan *p, int isa, int threads, attn_error *er
     if (!p->way)
         p->way = &attni_way_tile;
     p->group = heads_per_tile(p);
+    p->plain = p->k_in_place && p->v_in_place && !p->natural && !p->args.mask && !p->args.scores &&
+               p->args.dropout == 0;
     p->far = far_data(p);
     p->nv = 1;
     while (p->nv < most_vectors(p) && p->nv * p->kernels->lanes < p->T * p->group)

@@ -95,6 +95,7 @@ struct attni_plan {
     bool k_in_place, v_in_place, q_in_place, out_in_place; /* else rows are converted */
     uint32_t drop_threshold;
     const attni_way *way;
+    bool plain;        /* scores become weights as they are, for nobody else to see */
     bool far;          /* more data than stays in the second cache: worth asking for ahead */
     int nv;            /* vectors of queries in a full tile */
     int tiles;         /* in a task */

@@ -35,6 +35,9 @@ static void add_sink(attni_worker *w, attni_tile *t)
     kernels->raise(w->chunk.m, w->factors, w->mx, w->mx, w->a, t->nv);
     kernels->weights(w->st, w->chunk.l, w->st, w->a, w->chunk.m, 1, t->nv, ATTNI_MASKED);
     kernels->join(t->m, t->l, w->factors, w->chunk.m, w->chunk.l, t->nv);
+    if (t->in_totals)
+        attni_turn_sums(w, t, t->total, w->totals);
+    t->in_totals = false;
     kernels->rescale(t->total, p->Dv, w->factors, t->nv);
 }
 
@@ -57,12 +60,14 @@ static bool write_out(attni_worker *w, const attni_tile *t)
     const bool direct = p->out_in_place && (t->heads == 1 || t->per_head == 1);
     char *to = direct ? attni_lane_row(w, t, out, 0, 0) : w->rows;
     const int64_t apart = out->stride[t->per_head == 1 && t->heads > 1 ? 1 : 2];
-    const bool bad = p->kernels->finish(to, (ptrdiff_t)(direct ? apart : p->Dv), t->total, w->a,
-                                        t->rows, p->Dv, t->nv) != 0;
+    const ptrdiff_t ldo = (ptrdiff_t)(direct ? apart : p->Dv);
+    const int bad = t->in_totals
+                        ? p->kernels->finish_few(to, ldo, w->totals, w->a, t->rows, p->Dv)
+                        : p->kernels->finish(to, ldo, t->total, w->a, t->rows, p->Dv, t->nv);
     for (int i = 0; i < t->rows && !direct; i++)
         attni_store_row(p, attni_lane_row(w, t, out, i, 0), out,
                         w->rows + (size_t)i * (size_t)p->Dv * p->real, p->Dv);
-    return bad;
+    return bad != 0;
 }
 
 /* What the rows are divided by: l, or infinity where nothing was seen. True if some score was too
@@ -124,7 +129,7 @@ void attni_tile_move_exponents(attni_worker *w, attni_tile *t)
                         (l == 0 && x == 0);
         }
     }
-    attni_tile_clear(p, t);
+    attni_tile_clear(p, t, true);
     for (int i = 0; i < t->W; i++) {
         if (!isfinite(top[i]))
             continue;

@@ -13,10 +13,11 @@ typedef struct attni_tile {
     int heads;
     int rows; /* per_head * heads: the other lanes compute on zeros */
     int nv, W;
-    char *qt;    /* [D][W]  queries, times power */
-    char *total; /* [Dv][W] sum of weighted values */
-    char *l;     /* [W]     sum of weights */
-    char *m;     /* [W]     what both count from: an integer, log2 units */
+    bool in_totals; /* `total` is in the worker's totals, a row of each query */
+    char *qt;       /* [D][W]  queries, times power */
+    char *total;    /* [Dv][W] sum of weighted values */
+    char *l;        /* [W]     sum of weights */
+    char *m;        /* [W]     what both count from: an integer, log2 units */
     char
         *m_first; /* [W]     where a chunk's maximum starts: -inf, or high enough not to overflow */
     char *top;    /* [W]     largest score */
@@ -38,6 +39,7 @@ typedef struct attni_worker {
     char *totals;           /* [few][Dv] ... and those of all before it, until all is swept */
     char *st;               /* [block][W]; of few queries up to [ATTNI_BLOCKS][few][block] */
     char *q_row;            /* [D] the query of a tile of one, times power */
+    bool q_alone;           /* its tile's qt is not filled yet */
     char *mx, *a;           /* [ATTNI_BLOCKS][W]; mostly only the first row */
     char *factors;          /* [2][W], of join() */
     char *k, *v;            /* [chunk][D], [chunk][Dv]: converted keys and values */
@@ -99,7 +101,15 @@ static inline bool attni_tile_few(const attni_plan *p, const attni_tile *t)
            t->span.any1 - t->span.any0 >= p->kernels->lanes;
 }
 
-void attni_tile_clear(const attni_plan *p, attni_tile *t);
+/* The narrowest tile that holds `rows` queries of each of the plan's heads; a query's bits do not
+ * depend on it. */
+void attni_tile_shape(const attni_worker *w, attni_tile *t, int64_t i0, int64_t rows);
+
+/* Its queries into qt or q_row. */
+void attni_tile_queries(attni_worker *w, attni_tile *t);
+
+/* Nothing is summed yet; `total` may stay as it is if it will not be added to. */
+void attni_tile_clear(const attni_plan *p, attni_tile *t, bool total);
 
 /* Makes keys j0 .. j0+n-1 (at most a chunk) and, if wanted, their values readable as R. j counts
  * from the sequence. */
@@ -128,6 +138,13 @@ void attni_tile_biases(attni_worker *w, const attni_tile *t, int64_t j0, int n, 
 /* Scores of one block, up to `stage`, into w->st; w->mx are their maxima at the last stage. */
 void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, attni_class visible,
                        attn_stage stage);
+
+/* ------------------------------------------------------------------------------- sdpa_short.c */
+
+/* The task, if it is one of those that this file is for and its result is finite; else false, and
+ * out and lse may be anything. */
+bool attni_task_short(const attni_plan *plan, const attni_task *task, const attni_task *next,
+                      char *scratch);
 
 /* ------------------------------------------------------------------------------- sdpa_ahead.c */
 

@@ -184,6 +184,10 @@ typedef struct attni_kernels {
     int (*finish)(void *out, ptrdiff_t ldo, const void *total, const void *l, int rows, int64_t Dv,
                   int nv);
 
+    /* The same of sums in rows, as values_few() has them. */
+    int (*finish_few)(void *out, ptrdiff_t ldo, const void *sums, const void *l, int rows,
+                      int64_t Dv);
+
     /* The linear layer has its *outputs* in lanes: wt is what pack() makes of W rows of the weight,
      * bias is [W], aligned; rows of sums, x and out are anywhere. Sums are those
      * of scores(): a chain from 0 over each run of ATTNI_RUN components, runs in order, and where

@@ -3,7 +3,8 @@
  * Decoding gives prefill's bits. One call over T queries is the measure; each query is then made
  * again alone, in threes, with its key/value head's queries in one tile or by itself, by 1, 2, 3
  * and 7 threads that share the keys of one query: kernels with keys in their lanes, heads packed
- * into lanes and work cut along the keys all have to agree with full tiles. */
+ * into lanes, work cut along the keys and the short way of one block of keys all have to agree with
+ * full tiles. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -116,7 +117,8 @@ static void draw_options(decode_case *c)
 
 static void make_case(decode_case *c)
 {
-    static const int64_t groups[] = {1, 1, 2, 3, 8, 16}, keys[] = {1, 5, 63, 64, 257, 700, 2900};
+    static const int64_t groups[] = {1, 1, 2, 3, 8, 16},
+                         keys[] = {1, 5, 16, 33, 63, 64, 257, 700, 2900};
     static const int64_t widths[] = {1, 8, 16, 33, 64, 80, 128, 130};
     static const attn_dtype types[] = {ATTN_F32, ATTN_F32, ATTN_BF16, ATTN_F16, ATTN_F64};
     memset(c, 0, sizeof *c);
@@ -124,7 +126,7 @@ static void make_case(decode_case *c)
     c->H = one_of(groups, 6);
     c->Hk = c->H * c->Hk > 16 ? 1 : c->Hk;
     c->H *= c->Hk;
-    c->S = one_of(keys, 7) + pick(2);
+    c->S = one_of(keys, 9) + pick(2);
     c->B = c->S > 500 ? 1 : 1 + pick(3);
     c->T = 1 + pick(5);
     c->D = one_of(widths, 8);
@@ -214,6 +216,20 @@ static void forget(decode_case *c)
     memset(c->lse_again, 0xA5, sizeof c->lse_again);
 }
 
+/* All queries at once, and their scores: then no task is too short to go all the way. */
+static void with_scores(attn_context *ctx, const decode_case *c)
+{
+    attn_sdpa_args a = c->args;
+    attn_tensor lse = c->lse_view;
+    float *x = malloc((size_t)(c->B * c->H * c->T * c->S) * sizeof *x);
+    assert_non_null(x);
+    const attn_tensor scores = attn_bhtd(x, ATTN_F32, c->B, c->H, c->T, c->S);
+    lse.data = (void *)(uintptr_t)c->lse_again;
+    a.out.data = c->again, a.lse = &lse, a.scores = &scores;
+    assert_int_equal(attn_sdpa_forward(ctx, &a, NULL), ATTN_OK);
+    free(x);
+}
+
 static void decode_is_prefill(decode_case *c, const char *isa)
 {
     for (int t = 0; t < THREADS; t++) {
@@ -240,6 +256,9 @@ static void decode_is_prefill(decode_case *c, const char *isa)
             for (int64_t i = 0; i < c->T; i += together ? c->T : 3)
                 part(ctx, c, h, G, i, together ? c->T : i + 3 < c->T ? 3 : c->T - i);
         expect_same(c, "three queries at a time", isa, thread_counts[t]);
+        forget(c);
+        with_scores(ctx, c);
+        expect_same(c, "with scores", isa, thread_counts[t]);
         attn_context_destroy(ctx);
     }
 }

@@ -29,7 +29,8 @@ clang=$1 out=$2
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../../.." && pwd)
 set -- "$here/attend.c" "$here/alone.c" "$here/libc.c" "$here/kernels.c"
-for name in alloc dtype mask sdpa sdpa_ahead sdpa_check sdpa_chunk sdpa_result sdpa_tile tensor; do
+for name in alloc dtype mask sdpa sdpa_ahead sdpa_check sdpa_chunk sdpa_result sdpa_short \
+    sdpa_tile tensor; do
     set -- "$@" "$root/src/$name.c"
 done
 # The order of sums and their rounding are those of every other build (cmake/AttnCompile.cmake).
