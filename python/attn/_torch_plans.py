@@ -19,7 +19,7 @@ from ._torch_engine import Options
 from ._torch_threads import context
 
 _autocasting, _forward_mode = private.autocasting, private.forward_mode
-_functorch, _modes, _tracing = private.functorch, private.modes, torch.jit.is_tracing
+_functorch, _modes, _tracing = private.functorch, private.modes, private.tracing
 _grad_enabled = torch.is_grad_enabled
 _threads = torch.get_num_threads
 _empty_like, _empty_strided = torch.empty_like, torch.empty_strided

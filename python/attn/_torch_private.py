@@ -22,6 +22,7 @@ def _look_up() -> SimpleNamespace:
         functorch=C._are_functorch_transforms_active,  # torch.func's, of this thread
         modes=C._len_torch_dispatch_stack,  # TorchDispatchMode: fake tensors, profilers, ...
         autocasting=C._is_any_autocast_enabled,
+        tracing=getattr(C, "_is_tracing", torch.jit.is_tracing),  # torch.jit.trace
         forward_mode=forward_ad,  # forward-mode derivatives, if its _current_level >= 0
         keys=lambda t: C._dispatch_keys(t).raw_repr(),
         wrapped=C._functorch.is_functorch_wrapped_tensor,
@@ -74,11 +75,11 @@ _found = _known()
 known: bool = _found.known
 if known:
     functorch, modes, autocasting = _found.functorch, _found.modes, _found.autocasting
-    forward_mode = _found.forward_mode
+    forward_mode, tracing = _found.forward_mode, _found.tracing
     _keys, _usual, _wrapped = _found.keys, _found.usual, _found.wrapped
 else:
     # Somebody may always look on, or cast.
-    functorch = modes = autocasting = lambda: True
+    functorch = modes = autocasting = tracing = lambda: True
     forward_mode = SimpleNamespace(_current_level=-1)
 
 
