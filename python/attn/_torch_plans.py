@@ -25,19 +25,20 @@ _threads = torch.get_num_threads
 _empty_like, _empty_strided = torch.empty_like, torch.empty_strided
 _forward = _library.library.attn_sdpa_forward
 
-# A call without vectors: all of its attn_sdpa_args but five addresses is known from before.
+# A call without vectors: of its attn_sdpa_args all is known from before but five addresses, and
+# where keys and values lie: there is one plan for any number of them.
 _plans: Dict[Any, Tuple[Any, ...]] = {}
-_PLANS = 512  # that are kept; a decoder has a new one with each token
-_kinds: Dict[Any, Tuple[Any, ...]] = {}  # one plan for any number of keys
+_PLANS = 512  # that are kept
 _SIZE = sizeof(_library.SdpaArgs)
-_ADDRESSES = [
-    getattr(_library.SdpaArgs, name).offset + _library.Tensor.data.offset
-    for name in ("q", "k", "v", "out")
-] + [_library.SdpaArgs.mask.offset]
-_CUTS = [0, *(x for at in _ADDRESSES for x in (at, at + 8)), _SIZE]
-_PIECES = list(zip(_CUTS[::2], _CUTS[1::2]))
-_patch = struct.Struct("=" + "Q".join("%ds" % (b - a) for a, b in _PIECES)).pack
-_patch_tensor = struct.Struct("=Q%ds" % (sizeof(_library.Tensor) - 8)).pack
+_TENSOR = sizeof(_library.Tensor)
+_LIES = _library.Tensor.shape.offset  # sizes and strides, to the end
+_Q, _K, _V, _OUT = (getattr(_library.SdpaArgs, name).offset for name in ("q", "k", "v", "out"))
+_MASK = _library.SdpaArgs.mask.offset
+_KNOWN = [  # from, to
+    (0, _Q), (_Q + 8, _K), (_K + 8, _K + _LIES), (_K + _TENSOR, _V), (_V + 8, _V + _LIES),
+    (_V + _TENSOR, _OUT), (_OUT + 8, _MASK), (_MASK + 8, _SIZE),
+]  # fmt: skip
+_patch = struct.Struct("=%dsQ%dsQ%ds8q%dsQ%ds8q%dsQ%dsQ%ds" % tuple(b - a for a, b in _KNOWN)).pack
 
 
 def direct(*tensors: Optional[Tensor]) -> bool:
@@ -74,69 +75,43 @@ def repeat(
         or v.is_neg()
     ):
         return None
-    try:  # remember() has the same key; a function that makes it costs 0.09 of 4.6 microseconds
+    try:  # remember() has the same key
+        (B, Hk, S, D), (Bv, Hv, Sv, Dv) = k.shape, v.shape
         key: Any = (
-            q.shape, k.shape, v.shape, q.stride(), k.is_contiguous() or k.stride(),
-            v.is_contiguous() or v.stride(), q.dtype, k.dtype, v.dtype, numbers,
+            q.shape, q.stride(), B, Hk, D, Bv, Hv, Dv, S == Sv, q.dtype, k.dtype, v.dtype, numbers,
         )  # fmt: skip
         if mask is not None:
-            key = key, mask.shape, mask.stride(), mask.dtype
-        plan = _plans.get(key) or _grown(key, q, k, v, mask, numbers)
-    except (TypeError, RuntimeError):  # window is a list; there are no strides
+            key = key, mask.shape[:-1], mask.shape[-1] == S, mask.dtype
+        plan = _plans.get(key)
+    except (TypeError, ValueError, RuntimeError):  # window is a list; three dimensions; no strides
         return None
     if plan is None:
         return None
-    a, b, c, d, e, f, masked, dtype, shape, strides = plan
+    a, b, c, d, e, f, g, h, dtype, shape, strides = plan
     q_at, k_at, v_at, mask_at = q.data_ptr(), k.data_ptr(), v.data_ptr(), 0
     if not (q_at and k_at and v_at):
         return None  # there are no elements, or no memory: the zeros that autograd makes
     if mask is not None:
         if not direct(mask) or not mask.data_ptr():
             return None
-        memory = create_string_buffer(_patch_tensor(mask.data_ptr(), masked))
+        memory = create_string_buffer(engine.tensor_bytes(_four(mask)))
         mask_at = addressof(memory)
     if shape is None:
         out = _empty_like(q)
     else:
         out = _empty_strided(shape, strides, dtype=dtype)
-    packed = _patch(a, q_at, b, k_at, c, v_at, d, out.data_ptr(), e, mask_at, f)
+    packed = _patch(
+        a, q_at, b, k_at, c, B, Hk, S, D, *k.stride(), d, v_at, e, Bv, Hv, Sv, Dv, *v.stride(), f,
+        out.data_ptr(), g, mask_at, h,
+    )  # fmt: skip
     # The message is asked for only when there is one: errors are found before anything is written.
     if _forward(context(_threads()), packed, None):
         check(_forward, context(_threads()), packed)
     return out
 
 
-def _kind(k: Tensor, v: Tensor, mask: Optional[Tensor], *others: Any) -> Any:
-    """What a plan depends on, but for the number of keys and how they lie; None: it cannot be told
-    apart."""
-    if k.dim() != 4 or v.dim() != 4 or (mask is not None and mask.shape[-1] != k.shape[2]):
-        return None
-    (B, Hk, S, D), (Bv, Hv, Sv, Dv) = k.shape, v.shape
-    if S != Sv:
-        return None
-    masked = None if mask is None else (mask.shape[:-1], mask.dtype)
-    return B, Hk, D, Bv, Hv, Dv, k.dtype, v.dtype, masked, others
-
-
-def _grown(
-    key: Any, q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], numbers: Tuple[Any, ...]
-) -> Optional[Tuple[Any, ...]]:
-    """The plan of a call that differs from a known one in its keys alone: of a next token."""
-    plan = _kinds.get(_kind(k, v, mask, q.shape, q.stride(), q.dtype, numbers))
-    if plan is None:
-        return None
-    a, b, _, _, e, f, masked, *result = plan
-    if mask is not None:
-        masked = engine.tensor_bytes(mask[(None,) * (4 - mask.dim())])[8:]
-    grown = (a, b, *(engine.tensor_bytes(t)[8:] for t in (k, v)), e, f, masked, *result)
-    _keep(key, grown)
-    return grown
-
-
-def _keep(key: Any, plan: Tuple[Any, ...]) -> None:
-    if len(_plans) >= _PLANS:
-        _plans.clear()
-    _plans[key] = plan
+def _four(mask: Tensor) -> Tensor:
+    return mask if mask.dim() == 4 else mask[(None,) * (4 - mask.dim())]
 
 
 def remember(
@@ -144,26 +119,20 @@ def remember(
     numbers: Tuple[Any, ...],
 ) -> None:  # fmt: skip
     """Lets repeat() do what engine.forward() has just done. All but the mask have four dimensions;
-    nothing broadcasts but the mask, and key/value heads. Contiguous tensors of one shape differ in
-    strides that count for nothing; q's are also those of the result."""
+    nothing broadcasts but the mask, and key/value heads. q's strides are also those of the
+    result."""
+    (B, Hk, S, D), (Bv, Hv, Sv, Dv) = k.shape, v.shape
     key: Any = (
-        q.shape, k.shape, v.shape, q.stride(), k.is_contiguous() or k.stride(),
-        v.is_contiguous() or v.stride(), q.dtype, k.dtype, v.dtype, numbers,
+        q.shape, q.stride(), B, Hk, D, Bv, Hv, Dv, S == Sv, q.dtype, k.dtype, v.dtype, numbers,
     )  # fmt: skip
-    shaped = masked = None
+    shaped = None
     if mask is not None:
-        key = key, mask.shape, mask.stride(), mask.dtype
-        shaped = mask[(None,) * (4 - mask.dim())]
-        masked = engine.tensor_bytes(shaped)[8:]
+        key = key, mask.shape[:-1], mask.shape[-1] == S, mask.dtype
+        shaped = _four(mask)
     packed, _ = engine.arguments(q, k, v, out, None, shaped, None, None, None, 0, o)
-    pieces = [packed[a:b] for a, b in _PIECES]
     shape, strides = tuple(out.shape), out.stride()
     if out.shape == q.shape and out.dtype == q.dtype and strides == _empty_like(q).stride():
         shape = None  # torch.empty_like() takes less time
-    plan = (*pieces, masked, out.dtype, shape, strides)
-    _keep(key, plan)
-    kind = _kind(k, v, mask, q.shape, q.stride(), q.dtype, numbers)
-    if kind is not None:
-        if len(_kinds) >= _PLANS:
-            _kinds.clear()
-        _kinds[kind] = plan
+    if len(_plans) >= _PLANS:
+        _plans.clear()
+    _plans[key] = (*(packed[a:b] for a, b in _KNOWN), out.dtype, shape, strides)
