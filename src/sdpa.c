@@ -233,9 +233,7 @@ static void run_part(job *j, int64_t task, int64_t part, const attni_view *view,
         p->way->fold(p, view, i0, rows, p->chunks, partials, scratch);
 }
 
-/* Task number -> head and run of queries. Later queries first: with a causal mask they see more,
- * and the longest work should not start last. */
-static void find_task(const attni_plan *p, int64_t number, attni_task *task)
+void attni_find_task(const attni_plan *p, int64_t number, attni_task *task)
 {
     const int64_t groups = attni_div(p->H, p->group);
     const int64_t head = number ? attni_div(number, p->tasks_per_head) : 0;
@@ -254,7 +252,7 @@ static void run_task(job *j, int64_t number, int64_t part, char *scratch)
 {
     const attni_plan *p = j->plan;
     attni_task task, next;
-    find_task(p, number, &task);
+    attni_find_task(p, number, &task);
     if (p->parts > 1) {
         run_part(j, number, part, &task.view, task.i0, task.rows, scratch);
         return;
@@ -263,7 +261,7 @@ static void run_task(job *j, int64_t number, int64_t part, char *scratch)
         p->workers <= 1 ? number + 1 : atomic_load_explicit(&j->next, memory_order_relaxed);
     const bool ahead = p->far && free < p->tasks;
     if (ahead)
-        find_task(p, free, &next);
+        attni_find_task(p, free, &next);
     p->way->task(p, &task, ahead ? &next : NULL, scratch);
 }
 

@@ -162,6 +162,10 @@ double attni_tensor_bytes(const attn_tensor *t);
 /* Pairs that the rules other than a dense mask leave visible, over all batches of one head. */
 double attni_visible_pairs(const attni_plan *p);
 
+/* Task number -> head and run of queries. Later queries first: with a causal mask they see more,
+ * and the longest work should not start last. */
+void attni_find_task(const attni_plan *p, int64_t number, attni_task *task);
+
 /* attn_sdpa_forward in two pieces, for modules that attend inside a call of their own. prepare
  * checks and plans, and touches no data: until run, the tensors of plan->args may be given other
  * `data`. */
