@@ -7,12 +7,12 @@
  * parts and folds) run on this thread, each worker's after those of the worker before, in turn with
  * all other plans; the shortest time of each counts. Memory is as it comes: what the last tasks
  * left in the caches. Then the schedule is played with these times (schedule.h), and with what
- * waking a thread and taking a task cost, measured first. Where CPUs suffice, the library's own call
- * stands beside it.
+ * waking a thread and taking a task cost, measured first. Where CPUs suffice, the library's own
+ * call stands beside it.
  *
  * Not in it: memory that threads share (the last column is the time to read and write everything
- * once, at what all CPUs here read together, or at the given rate), clocks that fall when many cores
- * work, caches that cores share, and a microsecond for checking and planning. */
+ * once, at what all CPUs here read together, or at the given rate), clocks that fall when many
+ * cores work, caches that cores share, and a microsecond for checking and planning. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
