@@ -121,8 +121,8 @@ static void count_up(void *arg, int index)
         ;
 }
 
-/* The fastest of those that spin. Of sleepers, what a quarter of all wakings stay below: they differ,
- * and the machine's other work makes them longer. */
+/* The fastest of those that spin. Of sleepers, what a quarter of all wakings stay below: they
+ * differ, and the machine's other work makes them longer. */
 static costs measure_costs(void)
 {
     costs c = {0};
