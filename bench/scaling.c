@@ -428,7 +428,7 @@ int main(int argc, char **argv)
         attn_context_isa(NULL), cpus, 1e-9 * here, 1e-9 * rate, 1e6 * c.spinning, 1e6 * c.asleep,
         1e6 * c.signal, 1e6 * c.take);
     printf(
-        "| case | threads | tasks | ms | measured | speed-up | of N | cutting | waking | idle "
+        "| case | N | tasks | ms | measured | speed-up | of N | cutting | waking | idle "
         "| paused | reading |\n"
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
