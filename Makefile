@@ -8,10 +8,10 @@ SENTENCE := Life is short, eat dessert last
 PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test test-peers install format asan tsan bench bench-peers pictures clean
+.PHONY: help deps build demo test test-peers install format asan tsan bench bench-peers bench-scaling pictures clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 deps: ## install the packages that building needs
 	tools/install-deps.sh build
@@ -50,6 +50,9 @@ bench: build ## how fast this machine is, beside what it could do
 bench-peers: build ## beside PyTorch, ONNX Runtime and OpenVINO; rewrites docs/BENCHMARKS.md
 	tools/install-deps.sh bench
 	bench/peers.py --markdown docs/BENCHMARKS.md
+
+bench-scaling: build ## 1 to 16 threads: a simulation from the times of tasks
+	build/bench-scaling
 
 pictures: build ## docs/heatmap.png and, with chromium, docs/page.png
 	build/attn explain "$(SENTENCE)" -o docs/heatmap.png >/dev/null

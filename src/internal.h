@@ -206,6 +206,7 @@ void attni_call_release(attni_call *call, void *memory, size_t bytes);
 /* The thread pool, one per context (pool.c). threads counts the caller. Fewer threads than asked
  * for is not an error; attni_pool_threads says how many there are. Survives fork: the child starts
  * its own at the next run. */
+#define ATTNI_SPIN_SECONDS 30e-6 /* that a thread without work waits awake, where CPUs suffice */
 typedef struct attni_pool attni_pool;
 attni_pool *attni_pool_create(int threads); /* NULL: out of memory */
 int attni_pool_threads(const attni_pool *pool);

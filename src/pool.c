@@ -25,7 +25,6 @@
 
 #include "internal.h"
 
-#define SPIN_SECONDS 30e-6
 #ifdef __has_feature /* clang's word for what gcc defines */
 #if __has_feature(address_sanitizer)
 #define __SANITIZE_ADDRESS__ 1
@@ -156,7 +155,7 @@ static bool settle(attni_pool *pool)
     int cpus = attni_cpu_count();
     pool->process = 0;
     pool->started = 0;
-    pool->spin = pool->asked <= cpus ? SPIN_SECONDS : 0;
+    pool->spin = pool->asked <= cpus ? ATTNI_SPIN_SECONDS : 0;
     atomic_store(&pool->threads, pool->asked);
     atomic_store(&pool->left, 0);
     atomic_store(&pool->undone, 0);

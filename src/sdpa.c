@@ -121,11 +121,14 @@ static double guess_seconds(const attni_plan *p)
     return seconds > reading ? seconds : reading;
 }
 
-/* Too few tasks for the threads are cut along the keys. */
+/* Too few tasks for the threads are cut along the keys; but not if each thread gets one that is as
+ * long as the others': partials and folding would cost 10 to 25 %. */
 static int64_t parts_per_task(const attni_plan *p, int threads)
 {
-    if (p->tiles > 1 || p->tasks == 0 || p->tasks >= 2 * threads || p->args.cu_seqlens_q ||
-        threads == 1 || guess_seconds(p) < 2 * WORK_SECONDS)
+    const bool alike = p->tasks_per_head == 1 && (p->B == 1 || !p->args.key_lengths);
+    if (p->tiles > 1 || (alike && p->tasks == threads) || p->tasks == 0 ||
+        p->tasks >= 2 * threads || p->args.cu_seqlens_q || threads == 1 ||
+        guess_seconds(p) < 2 * WORK_SECONDS)
         return 1;
     const int64_t wanted = (4 * threads + p->tasks - 1) / p->tasks;
     return wanted < p->chunks ? wanted : p->chunks > 1 ? p->chunks : 1;
@@ -156,6 +159,9 @@ static bool count_tasks(attni_plan *p, int threads)
         if (worth < (double)(workers - 1))
             p->workers = 1 + (int)worth;
     }
+    /* Two threads end within one task of each other, whichever comes last, and a head after the
+     * other is kinder to the cache. */
+    p->heads_in_turn = p->workers > 2 && p->args.causal && !p->args.mask && !p->args.cu_seqlens_q;
     return true;
 }
 
@@ -235,14 +241,19 @@ static void run_part(job *j, int64_t task, int64_t part, const attni_view *view,
         p->way->fold(p, view, i0, rows, p->chunks, partials, scratch);
 }
 
-/* Task number -> head and run of queries. Later queries first: with a causal mask they see more,
- * and the longest work should not start last. */
-static void find_task(const attni_plan *p, int64_t number, attni_task *task)
+void attni_find_task(const attni_plan *p, int64_t number, attni_task *task)
 {
     const int64_t groups = attni_div(p->H, p->group);
-    const int64_t head = number ? attni_div(number, p->tasks_per_head) : 0;
+    int64_t head, later; /* tasks of the head with later queries */
+    if (p->heads_in_turn) {
+        later = attni_div(number, p->B * groups);
+        head = number - later * p->B * groups;
+    } else {
+        head = number ? attni_div(number, p->tasks_per_head) : 0;
+        later = number - head * p->tasks_per_head;
+    }
     const int64_t b = head ? attni_div(head, groups) : 0, h = (head - b * groups) * p->group;
-    int64_t left = p->tasks_per_head - 1 - (number - head * p->tasks_per_head);
+    int64_t left = p->tasks_per_head - 1 - later;
     int64_t n = 0;
     attni_view *view = &task->view;
     *view = attni_view_of(p, b, h, 0);
@@ -256,7 +267,7 @@ static void run_task(job *j, int64_t number, int64_t part, char *scratch)
 {
     const attni_plan *p = j->plan;
     attni_task task, next;
-    find_task(p, number, &task);
+    attni_find_task(p, number, &task);
     if (p->parts > 1) {
         run_part(j, number, part, &task.view, task.i0, task.rows, scratch);
         return;
@@ -265,7 +276,7 @@ static void run_task(job *j, int64_t number, int64_t part, char *scratch)
         p->workers <= 1 ? number + 1 : atomic_load_explicit(&j->next, memory_order_relaxed);
     const bool ahead = p->far && free < p->tasks;
     if (ahead)
-        find_task(p, free, &next);
+        attni_find_task(p, free, &next);
     p->way->task(p, &task, ahead ? &next : NULL, scratch);
 }
 

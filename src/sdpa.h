@@ -104,6 +104,7 @@ struct attni_plan {
     int64_t task_rows; /* queries of a head in a full task */
     int64_t tasks_per_head;
     int64_t tasks;
+    bool heads_in_turn;   /* tasks are numbered by queries first, then by heads */
     int64_t parts;        /* of a task, each a run of chunks of keys; 1: not cut */
     int64_t chunks;       /* of S */
     size_t partial_bytes; /* of one chunk of one task, where parts > 1 */
@@ -162,6 +163,11 @@ bool attni_in_place(const attni_plan *p, const attn_tensor *t);
 double attni_tensor_bytes(const attn_tensor *t);
 /* Pairs that the rules other than a dense mask leave visible, over all batches of one head. */
 double attni_visible_pairs(const attni_plan *p);
+
+/* Task number -> head and run of queries. Later queries first: with a causal mask they see more,
+ * and the longest work should not start last; with more than two workers, not the last head's
+ * either. */
+void attni_find_task(const attni_plan *p, int64_t number, attni_task *task);
 
 /* attn_sdpa_forward in two pieces, for modules that attend inside a call of their own. prepare
  * checks and plans, and touches no data: until run, the tensors of plan->args may be given other

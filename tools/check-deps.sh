@@ -25,6 +25,8 @@ may_see() {
         echo 'include/attn.h src/internal.h src/kernel/kernel.h src/kernel/*.def ref/* check/*'
         ;;
     cli/*) echo 'include/attn.h kit/* check/* cli/*' ;;
+    # Plays the schedule of a call, so it sees the plan.
+    bench/scaling*) echo 'include/attn.h src/internal.h src/sdpa.h bench/*' ;;
     examples/* | bench/*) echo 'include/attn.h' ;;
     fuzz/*) echo 'include/attn.h kit/* ref/* fuzz/*' ;;
     *) echo '*' ;;
