@@ -180,6 +180,7 @@ static void take_step(worker *w, run *next, run *now, int b)
     if (next && b < next->count) {
         x.k = next->blocks[b].k;
         x.ldk = next->blocks[b].ldk;
+        x.turned = w->few && p->k_turned ? next->blocks[b].n : 0;
         x.q = next->t->q;
         x.st_next = scores_of(next, b);
     }

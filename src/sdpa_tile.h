@@ -41,9 +41,11 @@ typedef struct attni_worker {
     char *mx, *a;           /* [ATTNI_BLOCKS][W]; mostly only the first row */
     char *factors;          /* [2][W], of join() */
     char *k, *v;            /* [chunk][D], [chunk][Dv]: converted keys and values */
+    char *turned;           /* [block] rows of a cache's keys on their way there */
+    char *few;              /* [2][few][block] scores in rows, on their way into st */
     int64_t loaded;         /* the key that the first row of both is */
     bool in_rows;           /* st is a row per query, as the *_few operations like it */
-    bool as_stored;         /* the block's rows are read where they lie, as the halves they are */
+    bool as_stored;         /* the block is read where it lies, as halves, keys turned */
     char *rows;             /* [W][max(D, Dv)]: converted queries, outputs */
     char *biases;           /* [W][block] of a dense mask */
     char *lines;            /* [W][block] scores, a row per query */
@@ -109,8 +111,8 @@ void attni_tile_load(attni_worker *w, int64_t j0, int n, bool values);
 void attni_convert_rows(const attni_plan *p, char *to, const char *from, ptrdiff_t ld,
                         attn_dtype dtype, int64_t stride, int rows, int64_t n);
 
-/* The rows of keys, or of values, from j on, as attni_tile_load made them readable (or as halves,
- * if w->as_stored), and how far apart they lie. */
+/* The rows of keys, or of values, from j on, as attni_tile_load made them readable (or, if
+ * w->as_stored, as they are: halves, turned keys), and how far apart they lie. */
 const char *attni_tile_rows(const attni_worker *w, bool values, int64_t j, ptrdiff_t *ld);
 
 /* Their type. */

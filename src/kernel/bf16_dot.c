@@ -239,6 +239,20 @@ INLINE void score_few_keys(float *st, const attni_bf16 *q, const char *k, ptrdif
     }
 }
 
+/* The same of groups of turned keys, whose lines are read in the order of their addresses. */
+INLINE void score_turned_keys(float *st, const attni_bf16 *q, const char *k, int pairs, ahead *next,
+                              const int nr)
+{
+    __m512 s[16];
+    UNROLL for (int r = 0; r < 16; r++) s[r] = _mm512_setzero_ps();
+    for (int d = 0; d < pairs; d++, k += 64) {
+        ask_lines(next, 1);
+        FOR_R s[r] = dot(s[r], _mm512_load_si512(k), pair_at(q + d * 32 + 2 * r));
+    }
+    v_transpose(s);
+    UNROLL for (int i = 0; i < 16; i++) _mm512_store_ps(st + i * 16, s[i]);
+}
+
 /* Sums of 32 components stand as _mm512_unpack*_epi16 leaves them: 0-3, 8-11, ... and 4-7, 12-15,
  * ... until they are turned. */
 INLINE void value_few_columns(float *sums, ptrdiff_t apart, const attni_bf16 *p,
@@ -287,12 +301,19 @@ INLINE void turn_sums(float *acc, const float *sums, int Dv, const int nr)
     }
 }
 
+#define TURNED_AHEAD 8192
+
 INLINE void few_columns(const attni_bf16_step *x, const int nr)
 {
     /* One column reads values once, and half a block ahead stays in the first cache; more read them
      * in several passes. */
     const int before = nr == 1 ? ROWS / 2 : ROWS;
-    if (x->k) {
+    if (x->k && x->turned) {
+        const char *k = x->k;
+        ahead next = {(uintptr_t)k + TURNED_AHEAD, 0, 0, INT32_MAX};
+        for (int j = 0; j < x->turned; j += 16, k += 64 * x->pairs)
+            score_turned_keys(x->st_next + j * 16, x->q, k, x->pairs, &next, nr);
+    } else if (x->k) {
         const char *k = x->k;
         ahead next = look_ahead(k, before, x->ldk, 64 * x->runs);
         for (int j = 0; j < ROWS; j += nr == 1 ? 32 : 16)

@@ -79,6 +79,8 @@ typedef struct attni_bf16_step {
     const attni_bf16 *v;
     ptrdiff_t ldv;
     float *sums;
+    int turned; /* 0, or how many of the 64 keys are there: k are groups of turned keys (kernel.h),
+                   and scores past the last one's group are not written */
 } attni_bf16_step;
 
 /* The backward's products, c (+)= A B: A of m x 32 `runs` elements, in rows of pairs, and B of 32
