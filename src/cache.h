@@ -7,12 +7,13 @@
  * whatever D is. Rows are not padded to lines: for D of 40, 72, 80, 100 and 111, f32 and bf16, one
  * query and 64, padding changed the time by -2.6 to +2.8 %, which is noise, and costs memory.
  *
- * Values are rows. Keys of f32, f16 and bf16 are *turned*, since decoding waits for memory and reads
- * them fastest in the order of addresses, with keys in lanes: a head's keys in a page are groups of
- * 16, and a group is [units][16], where a unit is 32 bits of a key: a component, or two of 2 bytes
- * (the last one's second half is 0 if D is odd). So a line of 64 bytes is one unit of 16 keys,
- * whatever the instruction set, and a group takes the room of its 16 rows. Lanes of a group whose
- * keys are not there yet may be read, and are never used: they are 0, or what an older key left.
+ * Values are rows. Keys of f32, f16 and bf16 are *turned*, since decoding waits for memory and
+ * reads them fastest in the order of addresses, with keys in lanes: a head's keys in a page are
+ * groups of 16, and a group is [units][16], where a unit is 32 bits of a key: a component, or two
+ * of 2 bytes (the last one's second half is 0 if D is odd). So a line of 64 bytes is one unit of 16
+ * keys, whatever the instruction set, and a group takes the room of its 16 rows. Lanes of a group
+ * whose keys are not there yet may be read, and are never used: they are 0, or what an older key
+ * left.
  */
 #ifndef ATTNI_CACHE_H
 #define ATTNI_CACHE_H
@@ -41,8 +42,8 @@ struct attn_cache {
 
 /* Row j of head hk of sequence b, in the cache's dtype; the others of its page, up to the next
  * multiple of page_keys, lie before and behind it. j must be below the sequence's length. Of a
- * turned key, its first unit: the others follow 64 bytes apart, and the address modulo 64 is 4 times
- * its lane. */
+ * turned key, its first unit: the others follow 64 bytes apart, and the address modulo 64 is 4
+ * times its lane. */
 char *attni_cache_rows(const attn_cache *cache, attni_cache_part part, int64_t b, int64_t hk,
                        int64_t j);
 /* The same rows' scales; NULL but for ATTN_I8. An element is (float)i8 * scale, rounded once. */
