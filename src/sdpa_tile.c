@@ -276,9 +276,10 @@ static void score_few_lanes(const attni_worker *w, const attni_tile *t, int64_t 
 void attni_tile_products(attni_worker *w, const attni_tile *t, int64_t j0, int n)
 {
     const attni_plan *p = w->plan;
-    if (attni_tile_few(p, t) && w->in_rows)
+    const bool few = attni_tile_few(p, t) && w->few; /* gradients have no rows */
+    if (few && w->in_rows)
         score_few(w, t, w->st, j0, n);
-    else if (attni_tile_few(p, t))
+    else if (few)
         score_few_lanes(w, t, j0, n);
     else {
         ptrdiff_t ld;
