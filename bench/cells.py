@@ -33,6 +33,7 @@ class Cell(NamedTuple):
     dropout: float = 0.0
     unit: str = GFLOPS
     from_c: bool = False  # libattn is called by tiny.c, without Python
+    cached: bool = False  # libattn reads its own cache, the peers the tensors that were put there
     dtype: str = "f32"
     passes: str = "forward"  # forward, backward (gradients by q, k and v), both
 
@@ -87,6 +88,7 @@ F32 = ("f32",)
 HALF = ("f32", "bf16")
 SHORT = ("f32", "bf16", "f16")
 DECODE = dict(causal="bottom-right", unit=GBPS)
+CACHED = dict(cached=True, **DECODE)
 BACKWARD = dict(passes="backward")
 BOTH = dict(passes="both")
 GRID = [
@@ -129,6 +131,12 @@ GRID = [
     (Cell("decode 32h of 4096, 4 queries", 1, 32, 4, 4096, 128, **DECODE), SHORT),
     (Cell("decode batch 8, 8h of 2048", 8, 8, 1, 2048, 128, **DECODE), F32),
     (Cell("decode 32:4h of 8192", 1, 32, 1, 8192, 128, Hk=4, **DECODE), SHORT),
+    (Cell("decode 32h of 4096, libattn from its cache", 1, 32, 1, 4096, 128, **CACHED), HALF),
+    (Cell("decode batch 8, 8h of 2048, libattn from its cache", 8, 8, 1, 2048, 128, **CACHED), F32),
+    (
+        Cell("decode 32:4h of 8192, libattn from its cache", 1, 32, 1, 8192, 128, Hk=4, **CACHED),
+        ("bf16",),
+    ),
     (Cell("backward 12h 128, D=64", 1, 12, 128, 128, 64, **BACKWARD), HALF),
     (Cell("backward 12h 512, D=64", 1, 12, 512, 512, 64, **BACKWARD), HALF + ("f64",)),
     (Cell("backward 1h 2048, D=64", 1, 1, 2048, 2048, 64, **BACKWARD), HALF),

@@ -26,6 +26,7 @@ def _package_structures():
 structures = _package_structures()
 ContextOptions, Error, Tensor = structures.ContextOptions, structures.Error, structures.Tensor
 SdpaArgs, SdpaGrads = structures.SdpaArgs, structures.SdpaGrads
+CacheOptions = structures.CacheOptions
 
 
 def new_args():
@@ -96,6 +97,33 @@ class Library:
                 raise Failed(error.message.decode())
 
         return call
+
+    def store(self, args):
+        """Keys and values of args go into a cache, from which they are read then; returns what
+        frees it when it is called."""
+        (B, Hk, S, D), error, cache = args.k.shape, Error(), c_void_p()
+        options = CacheOptions(
+            struct_size=ctypes.sizeof(CacheOptions),
+            B=B, Hk=Hk, D=D, Dv=args.v.shape[3], dtype=args.k.dtype, max_keys=S,
+        )  # fmt: skip
+        failed = self.c.attn_cache_create(
+            ctypes.byref(options), ctypes.byref(cache), ctypes.byref(error)
+        )
+        for b in range(B if not failed else 0):
+            of_b = []
+            for t in (args.k, args.v):
+                size = self.c.attn_dtype_size(t.dtype)
+                shape = (c_int64 * 4)(1, *t.shape[1:])
+                of_b.append(Tensor(t.data + b * t.stride[0] * size, t.dtype, shape, t.stride))
+            failed = failed or self.c.attn_cache_append(
+                cache, c_int64(b), ctypes.byref(of_b[0]), ctypes.byref(of_b[1]), ctypes.byref(error)
+            )
+        if failed:
+            self.c.attn_cache_destroy(cache)
+            raise Failed(error.message.decode())
+        args.k = args.v = Tensor()
+        args.cache = cache
+        return lambda: self.c.attn_cache_destroy(cache)
 
     def backward(self, args, grads, threads):
         """The same of attn_sdpa_backward, after a forward call with args."""

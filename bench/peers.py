@@ -23,6 +23,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import weakref
 from pathlib import Path
 
 import cells
@@ -93,6 +94,8 @@ def own_calls(problem, threads, lib):
     """libattn's call on these threads and on one, made once; and what gives its result."""
     args, out = problem.attn_args()
     passes = problem.cell.passes
+    if problem.cell.cached:
+        weakref.finalize(args, lib.store(args))
     if passes == "forward":
         call = lib.forward(args, threads)
         call()

@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 static const int64_t sizes[] = {0,  1,  2,  3,  5,  7,  8,  15, 16,  17,  31,  32,  33,
                                 40, 59, 63, 64, 65, 72, 80, 96, 111, 112, 128, 160, 257};
@@ -56,10 +57,33 @@ static int64_t row_place(const check_case *c, int j, int64_t i)
     return (j / ATTNI_BLOCK * c->kernels->few + i) * ATTNI_BLOCK + j % ATTNI_BLOCK;
 }
 
-/* Both kernels of scores: that of full tiles, and that of a few queries, whose other lanes may hold
- * anything. */
-static void check_scores_of(check_case *c, bool few)
+/* Keys, rows of `type` ld apart, turned; NaN are the lanes that are no key's. */
+static const char *turn_keys(check_case *c, const char *k, attn_dtype type, ptrdiff_t ld, int n,
+                             int64_t D)
 {
+    const size_t size = attn_dtype_size(type);
+    const int64_t units = (D * (int64_t)size + ATTNI_UNIT - 1) / ATTNI_UNIT;
+    const int64_t groups = (n + ATTNI_GROUP - 1) / ATTNI_GROUP;
+    char *turned = check_tile(c, groups * units * ATTNI_GROUP / c->W);
+    for (int j = 0; j < n; j++)
+        for (int64_t d = 0; d < D; d++) {
+            const int64_t at = d * (int64_t)size;
+            const int64_t line = j / ATTNI_GROUP * units + at / ATTNI_UNIT;
+            char *unit = turned + line * ATTNI_LINE + j % ATTNI_GROUP * ATTNI_UNIT;
+            if (at % ATTNI_UNIT == 0)
+                memset(unit, 0, ATTNI_UNIT);
+            memcpy(unit + at % ATTNI_UNIT, k + (j * ld + d) * (ptrdiff_t)size, size);
+        }
+    return turned;
+}
+
+typedef enum scores_form { FULL, FEW, TURNED } scores_form;
+
+/* The kernels of scores: that of full tiles, and those of a few queries, whose other lanes may hold
+ * anything. */
+static void check_scores_of(check_case *c, scores_form form)
+{
+    const bool few = form != FULL;
     int n = few && check_chance(c, 40) ? (int)check_between(c, 0, ATTNI_CHUNK) : some_keys(c);
     int rows = few ? (int)check_between(c, 1, c->kernels->few) : c->W;
     int64_t D = CHECK_PICK(c, sizes);
@@ -68,7 +92,7 @@ static void check_scores_of(check_case *c, bool few)
                                          : (ptrdiff_t)check_between(c, 0, 3);
     check_content content = check_any_content(c);
     check_describe(c, "n=%d D=%" PRId64 " ld=%td rows=%d", n, D, ld, rows);
-    if (few && c->nv != 1)
+    if (few && (c->nv != 1 || (form == TURNED && !c->kernels->scores_turned)))
         return;
 
     int64_t reach = n > 1 ? (n - 1) * (int64_t)ld : 0, far = reach < 0 ? -reach : reach;
@@ -79,7 +103,7 @@ static void check_scores_of(check_case *c, bool few)
     const char *halves = check_as_stored(c, memory, span, few, &type);
     const char *k = span > 0 && reach < 0 ? memory + (size_t)far * c->size : memory;
     const char *k_few = halves + (size_t)(k - memory) / c->size * attn_dtype_size(type);
-    void *qt = check_tile(c, D), *st = check_tile(c, n);
+    void *qt = check_tile(c, D + 1), *st = check_tile(c, n);
     char *mx = check_tile(c, few ? ATTNI_BLOCKS : 1);
     check_fill(c, qt, D * c->W, content == CHECK_WILD ? CHECK_PLAIN : content);
 
@@ -97,41 +121,52 @@ static void check_scores_of(check_case *c, bool few)
             want[j * c->W + i] = sum;
         }
 
-    const int in_rows = few && n <= ATTNI_CHUNK && check_chance(c, 50);
+    if (form == TURNED) {
+        k_few = turn_keys(c, k_few, type, ld, n, D);
+        for (int i = 0; i < c->W; i++)
+            check_set(c, qt, D * c->W + i, 0);
+    }
     void *lines = few ? check_tile(c, ATTNI_CHUNK / c->kernels->lanes * c->kernels->few) : NULL;
     attni_ahead far_away = check_far_away(c), *ahead = check_chance(c, 50) ? &far_away : NULL;
     const attni_soon soon = {check_chance(c, 50) ? k_few : NULL, ld, D}; /* never looked at */
-    void *row = few ? check_tile(c, (D + c->kernels->lanes - 1) / c->kernels->lanes) : NULL;
-    for (int64_t d = 0; few && d < D; d++)
-        check_set(c, row, d, q[d * c->W]);
-    if (few)
-        c->kernels->scores_few(in_rows ? lines : st, mx, in_rows && rows == 1 ? row : qt, k_few, ld,
-                               type, n, D, rows, in_rows, &soon);
+    void *row = few ? check_tile(c, D / c->kernels->lanes + 1) : NULL;
+    for (int64_t d = 0; few && d <= D; d++)
+        check_set(c, row, d, d < D ? q[d * c->W] : 0);
+    const void *q_few = rows == 1 ? row : qt;
+    if (form == TURNED)
+        c->kernels->scores_turned(lines, mx, q_few, k_few, type, n, D, rows, &soon);
+    else if (few)
+        c->kernels->scores_few(lines, mx, q_few, k_few, ld, type, n, D, rows, &soon);
     else
         c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv, ahead);
-    for (int64_t at = 0; in_rows && at < (int64_t)n * c->W; at++)
+    for (int64_t at = 0; few && at < (int64_t)n * c->W; at++)
         if (at % c->W < rows)
             check_set(c, st, at, check_get(c, lines, row_place(c, (int)(at / c->W), at % c->W)));
     for (int64_t at = 0; at < (int64_t)n * c->W; at++)
         if (at % c->W >= rows)
             want[at] = check_get(c, st, at);
     check_expect_same(c, "st", st, want, (int64_t)n * c->W, c->W, CHECK_ZERO_ANY);
-    const int block = in_rows && n > ATTNI_BLOCK ? ATTNI_BLOCK : n;
+    const int block = few && n > ATTNI_BLOCK ? ATTNI_BLOCK : n;
     for (int j = 0; j == 0 || j < n; j += block ? block : 1)
-        expect_maxima(c, mx + (size_t)(j / ATTNI_BLOCK * c->W * in_rows) * c->size,
+        expect_maxima(c, mx + (size_t)(j / ATTNI_BLOCK * c->W) * c->size,
                       want + (size_t)j * (size_t)c->W, n - j < block ? n - j : block, rows);
     check_expect_intact(c);
-    if (few)
+    if (form == TURNED)
         CHECK_BENCH(c, 2.0 * n * (double)D * rows,
-                    c->kernels->scores_few(st, mx, qt, k_few, ld, type, n, D, rows, 0, &soon));
+                    c->kernels->scores_turned(lines, mx, q_few, k_few, type, n, D, rows, &soon));
+    else if (few)
+        CHECK_BENCH(c, 2.0 * n * (double)D * rows,
+                    c->kernels->scores_few(lines, mx, q_few, k_few, ld, type, n, D, rows, &soon));
     else
         CHECK_BENCH(c, 2.0 * n * (double)D * c->W,
                     c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv, ahead));
 }
 
-void check_scores(check_case *c) { check_scores_of(c, false); }
+void check_scores(check_case *c) { check_scores_of(c, FULL); }
 
-void check_scores_few(check_case *c) { check_scores_of(c, true); }
+void check_scores_few(check_case *c) { check_scores_of(c, FEW); }
+
+void check_scores_turned(check_case *c) { check_scores_of(c, TURNED); }
 
 void check_maxima(check_case *c)
 {

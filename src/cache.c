@@ -4,15 +4,19 @@
  * leaves the cache as it was. A row's bytes depend on that row alone, for ATTN_I8 too, whose scales
  * belong to single rows: so it does not matter how rows were cut into appends.
  *
- * To add a storage type: if attni_dtype_is_float, nothing; else a branch in store_row and in
- * load_part, as ATTN_I8 has one. To add a layout: find_slot is the only place that knows it.
+ * To add a storage type: if attni_dtype_is_float, nothing; else a branch in store_rows and in
+ * load_part, as ATTN_I8 has one. To add a layout of pages: find_slot is the only place that knows
+ * it.
  */
 #include "cache.h"
 
 #include <math.h>
 #include <string.h>
 
-#define PIECE 256 /* components of a row that are converted at a time */
+#define PIECE 256  /* components of a row that are converted at a time */
+#define TURNED 256 /* bytes of a row that are turned at a time */
+#define LINE ATTNI_LINE
+#define UNIT ATTNI_UNIT
 
 /* ----------------------------------------------------------------------------------- options */
 
@@ -89,6 +93,9 @@ static bool plan_pages(attn_cache *c)
     int64_t bytes[2];
     if (__builtin_mul_overflow(o->D, size, &bytes[0]) ||
         __builtin_mul_overflow(o->Dv, size, &bytes[1]))
+        return false;
+    c->turned = attni_dtype_is_float(o->dtype) && size <= UNIT;
+    if (c->turned && __builtin_add_overflow(bytes[0], bytes[0] % UNIT, &bytes[0]))
         return false;
     c->row_bytes[0] = (size_t)bytes[0];
     c->row_bytes[1] = (size_t)bytes[1];
@@ -181,9 +188,26 @@ static int64_t find_slot(const attn_cache *c, int64_t b, int64_t hk, int64_t j)
     return (page * o->Hk + hk) * o->page_keys + j % o->page_keys;
 }
 
+static bool is_turned(const attn_cache *c, attni_cache_part part)
+{
+    return part == ATTNI_KEYS && c->turned;
+}
+
 static char *row_at(const attn_cache *c, attni_cache_part part, int64_t slot)
 {
-    return c->rows[part] + (size_t)slot * c->row_bytes[part];
+    const int64_t lane = is_turned(c, part) ? slot % ATTNI_GROUP : 0;
+    return c->rows[part] + (size_t)(slot - lane) * c->row_bytes[part] + (size_t)lane * UNIT;
+}
+
+/* What may be read of keys that are not there: 0, in the last group if it is new and not full. */
+static void clear_last_group(attn_cache *c, int64_t b, int64_t before)
+{
+    const int64_t length = c->lengths[b], first = length - length % ATTNI_GROUP;
+    if (!c->turned || first < before || first == length)
+        return;
+    for (int64_t hk = 0; hk < c->options.Hk; hk++)
+        attni_zero(attni_cache_rows(c, ATTNI_KEYS, b, hk, first),
+                   ATTNI_GROUP * c->row_bytes[ATTNI_KEYS]);
 }
 
 attn_status attni_cache_grow(attn_cache *c, int64_t b, int64_t n, attn_error *err)
@@ -204,6 +228,7 @@ attn_status attni_cache_grow(attn_cache *c, int64_t b, int64_t n, attn_error *er
     for (int64_t page = have; page < want; page++)
         c->table[b * c->table_pages + page] = c->spare[--c->spares];
     c->lengths[b] = length + n;
+    clear_last_group(c, b, length);
     return ATTN_OK;
 }
 
@@ -356,6 +381,38 @@ static void store_row(attn_cache *c, attni_cache_part part, int64_t slot, const 
         convert_row(to, c->options.dtype, from, t->dtype, t->stride[3], n);
 }
 
+/* Keys of one group, from its lane slot % 16 on. */
+static void store_turned(attn_cache *c, int64_t slot, int64_t n, const attn_tensor *t, int64_t hk,
+                         int64_t i)
+{
+    const attn_dtype dtype = c->options.dtype;
+    const size_t size = attn_dtype_size(dtype);
+    const int64_t D = c->width[ATTNI_KEYS], most = TURNED / (int64_t)size;
+    char *to = row_at(c, ATTNI_KEYS, slot);
+    char row[ATTNI_GROUP][TURNED] __attribute__((aligned(16)));
+    for (int64_t d = 0; d < D; d += most, to += TURNED / UNIT * LINE) {
+        const int64_t here = least(most, D - d), units = (here * (int64_t)size + UNIT - 1) / UNIT;
+        for (int64_t r = 0; r < n; r++) {
+            memset(row[r] + (units - 1) * UNIT, 0, UNIT); /* of an odd D only half is written */
+            convert_row(row[r], dtype, attni_at(t, 0, hk, i + r, d), t->dtype, t->stride[3], here);
+        }
+        attni_turn(to, LINE, row[0], sizeof row[0], n, units);
+    }
+}
+
+static void store_rows(attn_cache *c, attni_cache_part part, int64_t b, int64_t first,
+                       const attn_tensor *t, int64_t hk, int64_t n)
+{
+    for (int64_t i = 0, here; i < n; i += here) {
+        const int64_t slot = find_slot(c, b, hk, first + i);
+        here = is_turned(c, part) ? least(n - i, ATTNI_GROUP - slot % ATTNI_GROUP) : 1;
+        if (is_turned(c, part))
+            store_turned(c, slot, here, t, hk, i);
+        else
+            store_row(c, part, slot, t, hk, i);
+    }
+}
+
 /* One of k and v, [1,Hk,n,width]; n is the other's too. */
 static attn_status check_rows(const attn_cache *c, const attn_tensor *t, attni_cache_part part,
                               int64_t n, attn_error *err)
@@ -388,12 +445,10 @@ attn_status attn_cache_append(attn_cache *cache, int64_t b, const attn_tensor *k
         (s = attni_cache_grow(cache, b, n, err)))
         return s;
     const attni_mode mode = attni_mode_enter(); /* roundings must not depend on the caller's */
-    for (int64_t hk = 0; hk < cache->options.Hk; hk++)
-        for (int64_t i = 0; i < n; i++) {
-            const int64_t slot = find_slot(cache, b, hk, first + i);
-            store_row(cache, ATTNI_KEYS, slot, k, hk, i);
-            store_row(cache, ATTNI_VALUES, slot, v, hk, i);
-        }
+    for (int64_t hk = 0; hk < cache->options.Hk; hk++) {
+        store_rows(cache, ATTNI_KEYS, b, first, k, hk, n);
+        store_rows(cache, ATTNI_VALUES, b, first, v, hk, n);
+    }
     attni_mode_leave(mode);
     return ATTN_OK;
 }
@@ -411,23 +466,13 @@ float *attni_cache_scales(const attn_cache *c, attni_cache_part part, int64_t b,
     return c->scales[part] ? c->scales[part] + find_slot(c, b, hk, j) : NULL;
 }
 
-/* Components i .. i+n-1 of a slot's row. */
-static void load_part(const attn_cache *c, attni_cache_part part, int64_t slot, int64_t i,
-                      int64_t n, attn_dtype real, void *to)
+static void load_i8(const attn_cache *c, attni_cache_part part, int64_t slot, int64_t i, int64_t n,
+                    attn_dtype real, void *to)
 {
-    const attn_dtype dtype = c->options.dtype;
-    const char *from = row_at(c, part, slot) + (size_t)i * attn_dtype_size(dtype);
+    const float scale = c->scales[part][slot];
+    const int8_t *x = (const int8_t *)row_at(c, part, slot) + i;
     float *f = to;
     double *d = to;
-    if (dtype != ATTN_I8) {
-        if (real == ATTN_F32)
-            attni_load_row_f32(f, from, dtype, 1, n);
-        else
-            attni_load_row_f64(d, from, dtype, 1, n);
-        return;
-    }
-    const float scale = c->scales[part][slot];
-    const int8_t *x = (const int8_t *)from;
     if (real == ATTN_F32)
         for (int64_t e = 0; e < n; e++)
             f[e] = (float)x[e] * scale;
@@ -445,10 +490,27 @@ void attni_cache_load(const attn_cache *c, attni_cache_part part, int64_t b, int
         int64_t here = least(n, page_keys - j % page_keys);
         n -= here;
         for (int64_t slot = find_slot(c, b, hk, j); here > 0; here--, slot++, j++) {
-            load_part(c, part, slot, 0, c->width[part], real, to);
+            load_i8(c, part, slot, 0, c->width[part], real, to);
             to = (char *)to + row;
         }
     }
+}
+
+/* Components i .. i+n-1 of a slot's row, n <= PIECE. */
+static void load_part(const attn_cache *c, attni_cache_part part, int64_t slot, int64_t i,
+                      int64_t n, double *to)
+{
+    const attn_dtype dtype = c->options.dtype;
+    const size_t size = attn_dtype_size(dtype);
+    const char *from = row_at(c, part, slot);
+    char row[PIECE * UNIT];
+    if (dtype == ATTN_I8) {
+        load_i8(c, part, slot, i, n, ATTN_F64, to);
+        return;
+    }
+    if (is_turned(c, part))
+        attni_cache_get(row, from, (size_t)i * size, (size_t)n * size);
+    attni_load_row_f64(to, is_turned(c, part) ? row : from + (size_t)i * size, dtype, 1, n);
 }
 
 static void read_row(const attn_cache *c, attni_cache_part part, int64_t slot, const attn_tensor *t,
@@ -458,7 +520,7 @@ static void read_row(const attn_cache *c, attni_cache_part part, int64_t slot, c
     char *to = attni_at(t, 0, hk, i, 0);
     for (int64_t e = 0; e < c->width[part]; e += PIECE) {
         const int64_t n = least(PIECE, c->width[part] - e);
-        load_part(c, part, slot, e, n, ATTN_F64, x);
+        load_part(c, part, slot, e, n, x);
         attni_store_row_f64(piece_at(to, t->dtype, t->stride[3], e), t->dtype, t->stride[3], x, n);
     }
 }

@@ -59,12 +59,36 @@ static void copy_elements(void *to, const void *from, size_t bytes, size_t eleme
 #endif
 }
 
-/* What is done with each run of bytes that both the file and the cache have in one piece. */
+/* What is done with each run of bytes that both the file and the cache have in one piece, or with
+ * a piece of a turned key's row. */
 typedef bool visitor(void *arg, void *memory, size_t bytes, size_t element);
+static visitor fill;
+
+/* Rows of turned keys, by way of a buffer: out of the cache, or into it. */
+static bool each_turned(const attn_cache *c, int64_t b, int64_t hk, visitor *visit, void *arg)
+{
+    char piece[1024];
+    const size_t element = attn_dtype_size(c->options.dtype), row = (size_t)c->width[0] * element;
+    for (int64_t j = 0; j < c->lengths[b]; j++) {
+        char *key = attni_cache_rows(c, ATTNI_KEYS, b, hk, j);
+        for (size_t at = 0; at < row; at += sizeof piece) {
+            const size_t n = row - at < sizeof piece ? row - at : sizeof piece;
+            if (visit != fill)
+                attni_cache_get(piece, key, at, n);
+            if (!visit(arg, piece, n, element))
+                return false;
+            if (visit == fill)
+                attni_cache_put(key, piece, at, n);
+        }
+    }
+    return true;
+}
 
 static bool each_run(const attn_cache *c, int64_t b, int64_t hk, attni_cache_part part, bool scales,
                      visitor *visit, void *arg)
 {
+    if (part == ATTNI_KEYS && c->turned)
+        return each_turned(c, b, hk, visit, arg);
     const size_t element = attn_dtype_size(c->options.dtype);
     for (int64_t j = 0, here; j < c->lengths[b]; j += here) {
         here = c->lengths[b] - j; /* of a page, all of which but the last are full */

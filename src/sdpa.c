@@ -197,7 +197,8 @@ static attn_status make_plan(attni_plan *p, int isa, int threads, attn_error *er
 {
     p->kernels = attni_kernels_of(isa, p->real == sizeof(float) ? 32 : 64);
     p->q_in_place = attni_in_place(p, &p->args.q);
-    p->k_in_place = attni_in_place(p, &p->args.k);
+    p->k_turned = p->args.cache && p->args.cache->turned;
+    p->k_in_place = attni_in_place(p, &p->args.k) && !p->k_turned;
     p->v_in_place = attni_in_place(p, &p->args.v);
     p->out_in_place = attni_in_place(p, &p->args.out);
     p->way = attni_way_bf16(p);

@@ -22,7 +22,8 @@ typedef struct attni_view {
 
 /* sdpa.c. Row j of the view's keys or values - `t` is args->k or args->v - as they are stored, in a
  * tensor or in a cache. Up to a block of rows, from a multiple of ATTNI_BLOCK on, lie t->stride[2]
- * apart. */
+ * apart; but a cache's keys, if the plan says k_turned, are no rows (cache.h), and take as many
+ * bytes. */
 char *attni_stored_row(const attni_view *view, const attn_tensor *t, int64_t j);
 /* Which of the two `t` is, for a cache. */
 static inline attni_cache_part attni_part_of(const attni_view *view, const attn_tensor *t)
@@ -93,6 +94,7 @@ struct attni_plan {
     unsigned kinds; /* of masks */
     bool natural;   /* scores are brought to natural units: soft cap or biases */
     bool k_in_place, v_in_place, q_in_place, out_in_place; /* else rows are converted */
+    bool k_turned; /* keys are a cache's, whose layout only the *_turned operations read */
     uint32_t drop_threshold;
     const attni_way *way;
     bool plain;        /* scores become weights as they are, for nobody else to see */

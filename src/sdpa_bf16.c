@@ -118,7 +118,8 @@ static void finish_scores(worker *w, run *x)
             p->kernels->natural(st, y->n, p->rest, p->args.softcap, t->nv);
         if (y->visible != ATTNI_FULL)
             attni_bf16_mask(w, t, st, y->j0, y->n);
-        y->clean = attni_bf16_maxima(x->columns, st, y->n, t->nv);
+        y->clean = y->row ? attni_bf16_row_maximum(x->columns, st)
+                          : attni_bf16_maxima(x->columns, st, y->n, t->nv);
     }
     attni_bf16_set_maxima(x->columns, t->lift, t->nv);
     for (int i = 0; i < t->W; i++)
@@ -126,10 +127,13 @@ static void finish_scores(worker *w, run *x)
 }
 
 /* The weights of block b of a run whatever its scores are, and dropout. */
-static void weigh_aside(worker *w, const run *x, int b, attni_bf16 *to, uint32_t *seen)
+static void weigh_aside(worker *w, run *x, int b, attni_bf16 *to, uint32_t *seen)
 {
     const attni_plan *p = w->plan;
     float *st = scores_of(x, b);
+    if (x->blocks[b].row)
+        attni_bf16_turn_row(st);
+    x->blocks[b].row = false;
     attni_bf16_weigh(st, x->columns, true, seen, x->t->nv);
     if (p->args.dropout > 0) /* what is kept grows by 1 / (1 - p) at the end, all of it at once */
         p->kernels->drop(st, st, x->blocks[b].n, p->args.dropout_seed, p->drop_threshold,
@@ -180,8 +184,10 @@ static void take_step(worker *w, run *next, run *now, int b)
     if (next && b < next->count) {
         x.k = next->blocks[b].k;
         x.ldk = next->blocks[b].ldk;
+        x.turned = w->few && p->k_turned ? next->blocks[b].n : 0;
         x.q = next->t->q;
         x.st_next = scores_of(next, b);
+        x.row_scores = next->blocks[b].row;
     }
     const int seen = w->unit->interleaved ? b - 1 : b;
     if (next && seen >= 0 && seen < next->count && plain(w, &next->blocks[seen])) {
@@ -206,9 +212,11 @@ static void take_step(worker *w, run *next, run *now, int b)
             x.st = scores_of(now, b);
             x.p = w->p[turn];
             x.columns = now->columns;
+            x.row_weights = now->blocks[b].row;
         } else {
             weigh_aside(w, now, b, w->p[turn], w->seen[turn]);
         }
+        w->weighed.block.row = now->blocks[b].row;
     }
     if (before.t) {
         x.p_before = before.p;
@@ -217,6 +225,8 @@ static void take_step(worker *w, run *next, run *now, int b)
         x.acc = before.acc;
         x.first = before.first;
         x.last = before.last;
+        x.row_values = before.block.row;
+        x.row_sum = before.columns->l;
     }
     w->unit->run(&x);
     if (before.t && before.block.odd)
@@ -287,6 +297,8 @@ static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, const partial *in
         y->j0 = j0 + b * ATTNI_BLOCK;
         y->n = j0 + n - y->j0 < ATTNI_BLOCK ? (int)(j0 + n - y->j0) : ATTNI_BLOCK;
         y->visible = class[b];
+        y->row = w->few == 1 && w->plan->Dv > 0 && class[b] == ATTNI_FULL && y->n == ATTNI_BLOCK &&
+                 !w->plan->natural && w->plan->args.dropout == 0;
         y->k = attni_bf16_find_keys(w, y->j0, y->n, b, &y->ldk);
         y->vt = attni_bf16_find_values(w, y->j0, y->n, b, &y->ldv);
         y->odd = w->odd >> b & 1;

@@ -37,6 +37,7 @@ typedef struct block {
     ptrdiff_t ldk;        /* bytes */
     const attni_bf16 *vt; /* or, for a tile of a few columns, rows, ldv elements apart */
     ptrdiff_t ldv;
+    bool row;     /* of a single column, while its scores and weights are a row */
     bool odd;     /* CAREFUL: some value is NaN or infinite, and 0 in vt */
     bool clean;   /* no score is NaN or +inf */
     bool counted; /* its scores are in columns->top */

@@ -33,15 +33,19 @@ const void *attni_bf16_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t
     const attni_plan *p = w->plan;
     const attn_tensor *k = &p->args.k;
     const int64_t D = attni_bf16_padded(p->D);
-    const bool in_place = n == ATTNI_BLOCK && k->stride[3] == 1 && p->D > 0 &&
-                          p->D % (w->few ? 32 : w->unit->granule) == 0;
+    const bool in_place = p->k_turned ? w->few && p->D > 0
+                                      : n == ATTNI_BLOCK && k->stride[3] == 1 && p->D > 0 &&
+                                            p->D % (w->few ? 32 : w->unit->granule) == 0;
     *ldk = (ptrdiff_t)(in_place ? k->stride[2] : D) * 2;
     if (w->keys[at])
         return w->keys[at];
     attni_bf16 *copy = w->k + at * ATTNI_BLOCK * D;
     if (!in_place) {
         memset(copy, 0, (size_t)D * 2 * ATTNI_BLOCK);
-        for (int r = 0; r < n && p->D; r++)
+        if (p->k_turned && p->D)
+            attni_cache_turn_back(p->args.cache, w->view->b, w->view->hk, j0, n, copy,
+                                  (size_t)D * 2);
+        for (int r = 0; r < n && p->D && !p->k_turned; r++)
             attni_bf16_copy_row(copy + r * D, attni_stored_row(w->view, k, j0 + r), k->stride[3],
                                 p->D);
     }

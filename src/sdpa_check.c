@@ -64,6 +64,7 @@ static attn_status use_cache(attn_sdpa_args *a, attn_error *err)
                               (long long)S);
     a->k = attn_bhtd(NULL, o->dtype, o->B, o->Hk, S, o->D);
     a->v = attn_bhtd(NULL, o->dtype, o->B, o->Hk, S, o->Dv);
+    a->k.stride[2] = (int64_t)(c->row_bytes[ATTNI_KEYS] / attn_dtype_size(o->dtype));
     if (!a->key_lengths)
         a->key_lengths = c->lengths;
     return ATTN_OK;

@@ -151,13 +151,16 @@ static void add_values(attni_worker *w, attni_tile *t, attni_partial *x, const p
                     attni_ahead_now(w));
 }
 
-/* Then halves need no conversion. */
-static bool reads_halves(const attni_plan *p, const attni_tile *t, attni_sweep mode)
+/* Then halves need no conversion, and turned keys need not be turned back. */
+static bool reads_as_stored(const attni_plan *p, const attni_tile *t, attni_sweep mode)
 {
     const attn_tensor *k = &p->args.k, *v = &p->args.v;
-    return mode == ATTNI_FAST && p->tiles == 1 && p->kernels->halves && attni_tile_few(p, t) &&
-           (k->dtype == ATTN_BF16 || k->dtype == ATTN_F16) && k->stride[3] == 1 &&
-           v->stride[3] == 1;
+    if (mode != ATTNI_FAST || p->tiles > 1 || !attni_tile_few(p, t))
+        return false;
+    if (k->dtype == p->real_dtype)
+        return p->k_turned;
+    return p->kernels->halves && (k->dtype == ATTN_BF16 || k->dtype == ATTN_F16) &&
+           k->stride[3] == 1 && v->stride[3] == 1;
 }
 
 /* The blocks of a chunk, keys j0 .. j0+n-1, that the tile sees some of; returns how many. */
@@ -209,7 +212,7 @@ bool attni_tile_sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, in
     memset(x->l, 0, (size_t)t->W * p->real);
     memcpy(x->m, t->m_first, (size_t)t->W * p->real);
     memcpy(x->top, t->top, (size_t)t->W * p->real);
-    w->as_stored = reads_halves(p, t, mode);
+    w->as_stored = reads_as_stored(p, t, mode);
     const bool all = keys_first(w, t, mode, pieces, count);
     const size_t line = (size_t)t->W * p->real, rows = (size_t)p->kernels->few * p->real;
     for (int i = 0; i < count; i++) {

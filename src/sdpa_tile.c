@@ -49,7 +49,7 @@ static void carve(attni_worker *w, attni_layout *layout)
     const size_t D = (size_t)p->D, Dv = (size_t)p->Dv;
     for (int t = 0; t < p->tiles; t++) {
         attni_tile *x = &w->tiles[t];
-        x->qt = attni_layout_take(layout, D, line);
+        x->qt = attni_layout_take(layout, D + p->k_turned, line); /* one more: scores_turned */
         x->total = attni_layout_take(layout, Dv, line);
         x->l = attni_layout_take(layout, 5, line);
         if (x->l)
@@ -69,6 +69,10 @@ static void carve(attni_worker *w, attni_layout *layout)
         w->k = attni_layout_take(layout, keys * p->real, D);
     if (!p->v_in_place)
         w->v = attni_layout_take(layout, keys * p->real, Dv);
+    if (p->k_turned && p->args.k.dtype != p->real_dtype)
+        w->turned = attni_layout_take(layout, ATTNI_BLOCK, p->args.cache->row_bytes[ATTNI_KEYS]);
+    if (p->S >= p->kernels->lanes)
+        w->few = attni_layout_take(layout, 2 * ATTNI_BLOCK, (size_t)p->kernels->few * p->real);
     if (!p->q_in_place || !p->out_in_place || p->group > 1)
         w->rows = attni_layout_take(layout, D > Dv ? D : Dv, line);
     if (p->args.mask)
@@ -145,6 +149,8 @@ void attni_tile_queries(attni_worker *w, attni_tile *t)
     }
     if (t->rows > 1 || !attni_tile_few(p, t)) {
         p->kernels->pack(t->qt, from, ldq, t->rows, p->D, p->power, t->nv);
+        if (p->k_turned)
+            memset(t->qt + (size_t)(p->D * t->W) * p->real, 0, (size_t)t->W * p->real);
         return;
     }
     const size_t line = (size_t)t->W * p->real, bytes = (size_t)p->D * p->real;
@@ -154,21 +160,21 @@ void attni_tile_queries(attni_worker *w, attni_tile *t)
         memcpy(w->q_row, from, bytes);
     attni_fill_lanes(p, w->mx, p->power, t->W);
     p->kernels->rescale(w->q_row, (int64_t)lines, w->mx, 1);
-    w->q_alone = true;
-}
-
-/* The tile's queries as scores_few() takes them. */
-static const char *queries_of(attni_worker *w, const attni_tile *t)
-{
-    if (t->rows == 1 && w->in_rows)
-        return w->q_row;
-    if (w->q_alone)
-        w->plan->kernels->pack(t->qt, w->q_row, 0, 1, w->plan->D, 1, 1);
-    w->q_alone = false;
-    return t->qt;
 }
 
 /* ------------------------------------------------------------------------------ keys and values */
+
+/* Turned keys become rows, and those R: up to a block. */
+static void load_turned(const attni_worker *w, char *to, int64_t j, int n)
+{
+    const attni_plan *p = w->plan;
+    const size_t bytes = p->args.cache->row_bytes[ATTNI_KEYS];
+    char *rows = w->turned ? w->turned : to;
+    attni_cache_turn_back(p->args.cache, w->view->b, w->view->hk, j, n, rows, bytes);
+    if (rows != to)
+        attni_convert_rows(p, to, rows, (ptrdiff_t)p->args.k.stride[2], p->args.k.dtype, 1, n,
+                           p->D);
+}
 
 static void load_blocks(const attni_worker *w, const attn_tensor *t, char *to, int64_t j0, int n)
 {
@@ -179,10 +185,15 @@ static void load_blocks(const attni_worker *w, const attn_tensor *t, char *to, i
                          p->real_dtype, to);
         return;
     }
-    for (int r = 0; r < n; r += ATTNI_BLOCK)
-        attni_convert_rows(p, to + (size_t)r * (size_t)width * p->real,
-                           attni_stored_row(w->view, t, j0 + r), (ptrdiff_t)t->stride[2], t->dtype,
-                           t->stride[3], n - r < ATTNI_BLOCK ? n - r : ATTNI_BLOCK, width);
+    for (int r = 0; r < n; r += ATTNI_BLOCK) {
+        char *block = to + (size_t)r * (size_t)width * p->real;
+        const int rows = n - r < ATTNI_BLOCK ? n - r : ATTNI_BLOCK;
+        if (p->k_turned && t == &p->args.k)
+            load_turned(w, block, j0 + r, rows);
+        else
+            attni_convert_rows(p, block, attni_stored_row(w->view, t, j0 + r),
+                               (ptrdiff_t)t->stride[2], t->dtype, t->stride[3], rows, width);
+    }
 }
 
 void attni_tile_load(attni_worker *w, int64_t j0, int n, bool values)
@@ -234,8 +245,10 @@ attni_soon attni_tile_soon(const attni_worker *w, const attni_tile *tile, bool v
     }
     if (j < end) {
         const ptrdiff_t size = (ptrdiff_t)attn_dtype_size(t->dtype);
-        soon = (attni_soon){attni_stored_row(view, t, j), (ptrdiff_t)t->stride[2] * size,
-                            t->shape[3] * size};
+        const ptrdiff_t bytes = (ptrdiff_t)t->stride[2] * size;
+        const bool turned = p->k_turned && !values; /* all of whose bytes are read */
+        soon =
+            (attni_soon){attni_stored_row(view, t, j), bytes, turned ? bytes : t->shape[3] * size};
     }
     return soon;
 }
@@ -245,18 +258,50 @@ attn_dtype attni_tile_dtype(const attni_worker *w)
     return w->as_stored ? w->plan->args.k.dtype : w->plan->real_dtype;
 }
 
-void attni_tile_products(attni_worker *w, const attni_tile *t, int64_t j0, int n)
+/* Scores of few queries, in rows, of keys j0 .. j0+n-1. */
+static void score_few(const attni_worker *w, const attni_tile *t, char *st, int64_t j0, int n)
 {
     const attni_plan *p = w->plan;
     const attni_kernels *kernels = p->kernels;
+    const char *q = t->rows == 1 ? w->q_row : t->qt;
     ptrdiff_t ld;
     const char *k = attni_tile_rows(w, false, j0, &ld);
-    if (attni_tile_few(p, t)) {
-        const attni_soon soon = attni_tile_soon(w, t, false, j0 + n);
-        kernels->scores_few(w->st, w->mx, queries_of(w, t), k, ld, attni_tile_dtype(w), n, p->D,
-                            t->rows, w->in_rows, &soon);
-    } else
-        kernels->scores(w->st, w->mx, t->qt, k, ld, n, p->D, t->nv, attni_ahead_now(w));
+    const attni_soon soon = attni_tile_soon(w, t, false, j0 + n);
+    if (w->as_stored && p->k_turned)
+        kernels->scores_turned(st, w->mx, q, k, p->args.k.dtype, n, p->D, t->rows, &soon);
+    else
+        kernels->scores_few(st, w->mx, q, k, ld, attni_tile_dtype(w), n, p->D, t->rows, &soon);
+}
+
+/* The same as a tile. Turned keys are read from the first of a group on. */
+static void score_few_lanes(const attni_worker *w, const attni_tile *t, int64_t j0, int n)
+{
+    const attni_plan *p = w->plan;
+    const int skip = w->as_stored && p->k_turned ? (int)(j0 % ATTNI_GROUP) : 0, all = skip + n;
+    score_few(w, t, w->few, j0 - skip, all);
+    for (int j = skip, end; j < all; j = end) { /* rows of two blocks, perhaps */
+        const int block = j / ATTNI_BLOCK * ATTNI_BLOCK;
+        end = all < block + ATTNI_BLOCK ? all : block + ATTNI_BLOCK;
+        p->kernels->pack(w->st + (size_t)((j - skip) * t->W) * p->real,
+                         w->few + (size_t)(block * p->kernels->few + j - block) * p->real,
+                         ATTNI_BLOCK, t->rows, end - j, 1, t->nv);
+    }
+    p->kernels->maxima(w->mx, w->st, n, t->nv);
+}
+
+void attni_tile_products(attni_worker *w, const attni_tile *t, int64_t j0, int n)
+{
+    const attni_plan *p = w->plan;
+    const bool few = attni_tile_few(p, t) && w->q_row; /* gradients have none */
+    if (few && w->in_rows)
+        score_few(w, t, w->st, j0, n);
+    else if (few)
+        score_few_lanes(w, t, j0, n);
+    else {
+        ptrdiff_t ld;
+        const char *k = attni_tile_rows(w, false, j0, &ld);
+        p->kernels->scores(w->st, w->mx, t->qt, k, ld, n, p->D, t->nv, attni_ahead_now(w));
+    }
 }
 
 void attni_tile_biases(attni_worker *w, const attni_tile *t, int64_t j0, int n, attni_class visible,

@@ -38,14 +38,15 @@ typedef struct attni_worker {
     char *sums;             /* [few][Dv] its weighted values, of a tile of a few queries, ... */
     char *totals;           /* [few][Dv] ... and those of all before it, until all is swept */
     char *st;               /* [block][W]; of few queries up to [ATTNI_BLOCKS][few][block] */
-    char *q_row;            /* [D] the query of a tile of one, times power */
-    bool q_alone;           /* its tile's qt is not filled yet */
+    char *q_row;            /* [D] the query of a tile of one, times power; its qt is not filled */
     char *mx, *a;           /* [ATTNI_BLOCKS][W]; mostly only the first row */
     char *factors;          /* [2][W], of join() */
     char *k, *v;            /* [chunk][D], [chunk][Dv]: converted keys and values */
+    char *turned;           /* [block] rows of a cache's keys on their way there */
+    char *few;              /* [2][few][block] scores in rows, on their way into st */
     int64_t loaded;         /* the key that the first row of both is */
     bool in_rows;           /* st is a row per query, as the *_few operations like it */
-    bool as_stored;         /* the block's rows are read where they lie, as the halves they are */
+    bool as_stored;         /* the block is read where it lies, as halves, keys turned */
     char *rows;             /* [W][max(D, Dv)]: converted queries, outputs */
     char *biases;           /* [W][block] of a dense mask */
     char *lines;            /* [W][block] scores, a row per query */
@@ -105,7 +106,7 @@ static inline bool attni_tile_few(const attni_plan *p, const attni_tile *t)
  * depend on it. */
 void attni_tile_shape(const attni_worker *w, attni_tile *t, int64_t i0, int64_t rows);
 
-/* Its queries into qt or q_row. */
+/* Its queries into qt, or q_row. */
 void attni_tile_queries(attni_worker *w, attni_tile *t);
 
 /* Nothing is summed yet; `total` may stay as it is if it will not be added to. */
@@ -119,8 +120,8 @@ void attni_tile_load(attni_worker *w, int64_t j0, int n, bool values);
 void attni_convert_rows(const attni_plan *p, char *to, const char *from, ptrdiff_t ld,
                         attn_dtype dtype, int64_t stride, int rows, int64_t n);
 
-/* The rows of keys, or of values, from j on, as attni_tile_load made them readable (or as halves,
- * if w->as_stored), and how far apart they lie. */
+/* The rows of keys, or of values, from j on, as attni_tile_load made them readable (or, if
+ * w->as_stored, as they are: halves, turned keys), and how far apart they lie. */
 const char *attni_tile_rows(const attni_worker *w, bool values, int64_t j, ptrdiff_t *ld);
 
 /* Their type. */

@@ -208,10 +208,21 @@ INLINE void ask_lines(ahead *a, const int lines)
     a->at = a->at >= a->n ? 0 : a->at;
 }
 
+/* Scores of 16 keys, the lanes; as a row those of the first column alone. */
+INLINE void store_keys(float *st, __m512 s[16], bool row)
+{
+    if (row) {
+        _mm512_store_ps(st, s[0]);
+        return;
+    }
+    v_transpose(s);
+    UNROLL for (int i = 0; i < 16; i++) _mm512_store_ps(st + i * 16, s[i]);
+}
+
 /* st of groups x 16 keys, which are the lanes until they are turned. Two groups keep two chains of
  * sums going: one alone would wait for its own additions. */
 INLINE void score_few_keys(float *st, const attni_bf16 *q, const char *k, ptrdiff_t ldk, int runs,
-                           ahead *next, const int nr, const int groups)
+                           bool row, ahead *next, const int nr, const int groups)
 {
     __m512 s[2][16];
     UNROLL for (int g = 0; g < groups; g++)
@@ -232,27 +243,37 @@ INLINE void score_few_keys(float *st, const attni_bf16 *q, const char *k, ptrdif
             }
         }
     }
-    UNROLL for (int g = 0; g < groups; g++)
-    {
-        v_transpose(s[g]);
-        UNROLL for (int i = 0; i < 16; i++) _mm512_store_ps(st + (g * 16 + i) * 16, s[g][i]);
+    UNROLL for (int g = 0; g < groups; g++) store_keys(st + g * 16 * (row ? 1 : 16), s[g], row);
+}
+
+/* The same of groups of turned keys, whose lines are read in the order of their addresses. */
+INLINE void score_turned_keys(float *st, const attni_bf16 *q, const char *k, int pairs, bool row,
+                              ahead *next, const int nr)
+{
+    __m512 s[16];
+    UNROLL for (int r = 0; r < 16; r++) s[r] = _mm512_setzero_ps();
+    for (int d = 0; d < pairs; d++, k += 64) {
+        ask_lines(next, 1);
+        FOR_R s[r] = dot(s[r], _mm512_load_si512(k), pair_at(q + d * 32 + 2 * r));
     }
+    store_keys(st, s, row);
 }
 
 /* Sums of 32 components stand as _mm512_unpack*_epi16 leaves them: 0-3, 8-11, ... and 4-7, 12-15,
  * ... until they are turned. */
 INLINE void value_few_columns(float *sums, ptrdiff_t apart, const attni_bf16 *p,
-                              const attni_bf16 *v, ptrdiff_t ldv, const bool first, ahead *next,
-                              const int nr, const int groups)
+                              const attni_bf16 *v, ptrdiff_t ldv, const bool first, int p_step,
+                              float *sum, ahead *next, const int nr, const int groups)
 {
+    __m512 l = sum ? _mm512_set1_ps(*sum) : _mm512_setzero_ps();
     __m512 s[FEW][8];
     FOR_R UNROLL for (int g = 0; g < 2 * groups; g++) s[r][g] =
         first ? _mm512_setzero_ps() : _mm512_load_ps(sums + r * apart + g * 16);
-    for (int i = 0; i < ROWS / 2; i++, v += 2 * ldv, p += 32) {
+    for (int i = 0; i < ROWS / 2; i++, v += 2 * ldv, p += p_step) {
         __m512i pair[8];
-        ask_lines(next, 2 * groups);
         UNROLL for (int g = 0; g < groups; g++)
         {
+            ask_lines(next, 2);
             const __m512i a = _mm512_loadu_si512(v + g * 32);
             const __m512i b = _mm512_loadu_si512(v + ldv + g * 32);
             pair[2 * g] = _mm512_unpacklo_epi16(a, b);
@@ -261,11 +282,17 @@ INLINE void value_few_columns(float *sums, ptrdiff_t apart, const attni_bf16 *p,
         FOR_R
         {
             const __m512i w = pair_at(p + 2 * r);
+            if (nr == 1) { /* on the way: a chain of its own would hold everything up */
+                l = _mm512_add_ps(l, as_float(_mm512_slli_epi32(w, 16)));
+                l = _mm512_add_ps(l, as_float(_mm512_and_si512(w, high_half())));
+            }
             UNROLL for (int g = 0; g < 2 * groups; g++) s[r][g] = dot(s[r][g], pair[g], w);
         }
     }
     FOR_R UNROLL for (int g = 0; g < 2 * groups; g++)
         _mm512_store_ps(sums + r * apart + g * 16, s[r][g]);
+    if (nr == 1 && sum)
+        *sum = _mm512_cvtss_f32(l);
 }
 
 /* acc [Dv][16] from sums [nr][Dv]. */
@@ -287,26 +314,38 @@ INLINE void turn_sums(float *acc, const float *sums, int Dv, const int nr)
     }
 }
 
+#define TURNED_AHEAD 8192
+
 INLINE void few_columns(const attni_bf16_step *x, const int nr)
 {
     /* One column reads values once, and half a block ahead stays in the first cache; more read them
      * in several passes. */
     const int before = nr == 1 ? ROWS / 2 : ROWS;
-    if (x->k) {
+    const bool row = nr == 1 && x->row_scores;
+    const int across = row ? 1 : 16;
+    if (x->k && x->turned) {
+        const char *k = x->k;
+        ahead next = {(uintptr_t)k + TURNED_AHEAD, 0, 0, INT32_MAX};
+        for (int j = 0; j < x->turned; j += 16, k += 64 * x->pairs)
+            score_turned_keys(x->st_next + j * across, x->q, k, x->pairs, row, &next, nr);
+    } else if (x->k) {
         const char *k = x->k;
         ahead next = look_ahead(k, before, x->ldk, 64 * x->runs);
         for (int j = 0; j < ROWS; j += nr == 1 ? 32 : 16)
-            score_few_keys(x->st_next + j * 16, x->q, k + j * x->ldk, x->ldk, x->runs, &next, nr,
-                           nr == 1 ? 2 : 1);
+            score_few_keys(x->st_next + j * across, x->q, k + j * x->ldk, x->ldk, x->runs, row,
+                           &next, nr, nr == 1 ? 2 : 1);
     }
     if (!x->p_before)
         return;
     const int Dv = x->panels * 16;
+    const bool row_values = nr == 1 && x->row_values;
     ahead next = look_ahead(x->v, before, 2 * x->ldv, 2 * Dv);
     int c = 0;
 #define STEP(groups)                                                                               \
     for (; c + 32 * (groups) <= Dv; c += 32 * (groups))                                            \
-    value_few_columns(x->sums + c, Dv, x->p_before, x->v + c, x->ldv, x->first, &next, nr, groups)
+    value_few_columns(x->sums + c, Dv, x->p_before, x->v + c, x->ldv, x->first,                    \
+                      row_values ? 2 : 32, row_values && c == 0 ? x->row_sum : NULL, &next, nr,    \
+                      groups)
     if (nr == 1)
         STEP(4);
     STEP(1);
@@ -327,6 +366,17 @@ INLINE void weigh(const attni_bf16_step *x, const int nv)
     weigh_end(&w, x, 4, nv);
 }
 
+/* Weights of a row of scores, as a row. */
+static void weigh_a_row(const attni_bf16_step *x)
+{
+    weigher w = {.c[0] = _mm512_set1_ps(x->columns->c[0]),
+                 .offset[0] = offset_of(_mm512_set1_ps(x->columns->m[0]))};
+    for (int j = 0; j < ROWS; j += 16) {
+        const __m512i e = _mm512_srli_epi32(weigh_vector(&w, x->st + j, 0), 16);
+        _mm256_store_si256((__m256i *)(void *)(x->p + j), _mm512_cvtepi32_epi16(e));
+    }
+}
+
 static void run(const attni_bf16_step *x)
 {
     if (x->few == 1)
@@ -343,7 +393,9 @@ static void run(const attni_bf16_step *x)
         else
             add_values(x, 8, 2);
     }
-    if (x->st && x->nv == 1)
+    if (x->st && x->row_weights)
+        weigh_a_row(x);
+    else if (x->st && x->nv == 1)
         weigh(x, 1);
     else if (x->st)
         weigh(x, 2);

@@ -181,6 +181,27 @@ bool attni_bf16_maxima(attni_bf16_columns *columns, float *st, int n, int nv)
     return bad == 0;
 }
 
+bool attni_bf16_row_maximum(attni_bf16_columns *columns, const float *st)
+{
+    __mmask16 bad = 0;
+    __m512 top = _mm512_set1_ps(columns->top[0]);
+    for (int j = 0; j < ROWS; j += 16) {
+        const __m512 s = _mm512_load_ps(st + j);
+        bad |= _mm512_fpclass_ps_mask(s, 0x89);
+        top = _mm512_max_ps(s, top);
+    }
+    columns->top[0] = _mm512_reduce_max_ps(top);
+    return bad == 0;
+}
+
+void attni_bf16_turn_row(float *st)
+{
+    float row[ROWS];
+    memcpy(row, st, sizeof row);
+    for (int j = 0; j < ROWS; j++)
+        _mm512_store_ps(st + j * 16, _mm512_maskz_mov_ps(1, _mm512_set1_ps(row[j])));
+}
+
 void attni_bf16_set_maxima(attni_bf16_columns *columns, const float *lift, int nv)
 {
     for (int g = 0; g < nv; g++) {

@@ -214,29 +214,19 @@ V_INLINE void scores_few_rest(vec *s, const R *qt, const char *k, ptrdiff_t byte
     }
 }
 
-/* x[r] holds the scores of query r, keys first .. in the lanes; `keys` of them go to st as in_rows
- * says. */
-V_INLINE void store_few(R *st, vec *top, const vec *x, int first, int keys, int in_rows,
-                        const int nr)
+/* x[r] holds the scores of query r, keys first .. in the lanes, `keys` of them. */
+V_INLINE void store_few(R *st, vec *top, const vec *x, int first, int keys, const int nr)
 {
     const vmask here = v_lt(v_iota(), v_set1((R)keys));
     FOR_R top[r] = v_max(top[r], v_select(here, x[r], v_set1(-R_INF)));
-    if (in_rows) {
-        FOR_R v_store(st + r * ATTNI_BLOCK + first, x[r]);
-        return;
-    }
-    vec all[V_LANES];
-    UNROLL for (int i = 0; i < V_LANES; i++) all[i] = i < nr ? x[i < nr ? i : 0] : v_set1(0);
-    v_transpose(all);
-    for (int u = 0; u < V_LANES && u < keys; u++)
-        v_store(st + (first + u) * V_LANES, all[u]);
+    FOR_R v_store(st + r * ATTNI_BLOCK + first, x[r]);
 }
 
 /* Scores of up to `groups` x V_LANES keys. Two groups keep two chains of sums going: one alone
  * would wait for its own additions. */
 V_INLINE void scores_few_keys(R *st, vec *top, const R *qt, const char *k, ptrdiff_t bytes,
                               ahead *next, const attn_dtype dtype, int first, int keys, int64_t D,
-                              int in_rows, const int nr, const int groups)
+                              const int nr, const int groups)
 {
     enum { group = V_LANES };
     const int ld = QT_LD(nr), line = 64 / SIZE_OF(dtype), size = SIZE_OF(dtype);
@@ -245,11 +235,7 @@ V_INLINE void scores_few_keys(R *st, vec *top, const R *qt, const char *k, ptrdi
     for (int64_t run = 0; run < D; run += ATTNI_RUN) {
         const int n = D - run < ATTNI_RUN ? (int)(D - run) : ATTNI_RUN;
         const char *from = k + run * size;
-        R row[ATTNI_RUN];
-        const R *q = nr > 1 || in_rows ? qt + run * (nr > 1 ? V_LANES : 1) : row;
-        if (nr == 1 && !in_rows)
-            for (int i = 0; i < n; i++)
-                row[i] = qt[(run + i) * V_LANES];
+        const R *q = qt + run * ld;
         vec s[2][V_FEW];
         FOR_G FOR_R s[g][r] = v_set1(0);
         int d = 0;
@@ -261,7 +247,7 @@ V_INLINE void scores_few_keys(R *st, vec *top, const R *qt, const char *k, ptrdi
                                   dtype, keys - g * group, n - d, nr);
         FOR_G FOR_R x[g][r] = run ? v_add(x[g][r], s[g][r]) : s[g][r];
     }
-    FOR_G store_few(st, top, x[g], first + g * group, keys - g * group, in_rows, nr);
+    FOR_G store_few(st, top, x[g], first + g * group, keys - g * group, nr);
 }
 
 V_INLINE R v_first(vec x)
@@ -282,8 +268,7 @@ V_INLINE R highest(vec x)
 
 /* One block; n keys if they are one. */
 V_INLINE void scores_few_block(R *st, R *mx, const R *qt, const char *k, ptrdiff_t bytes,
-                               ahead *next, const attn_dtype dtype, int n, int64_t D, int in_rows,
-                               const int nr)
+                               ahead *next, const attn_dtype dtype, int n, int64_t D, const int nr)
 {
     enum { pair = 2 * V_LANES };
     vec top[V_FEW];
@@ -291,27 +276,23 @@ V_INLINE void scores_few_block(R *st, R *mx, const R *qt, const char *k, ptrdiff
     int j = 0;
     if (nr <= V_FEW / 2)
         for (; j + pair <= n; j += pair)
-            scores_few_keys(st, top, qt, k + j * bytes, bytes, next, dtype, j, pair, D, in_rows, nr,
-                            2);
+            scores_few_keys(st, top, qt, k + j * bytes, bytes, next, dtype, j, pair, D, nr, 2);
     for (; j < n; j += V_LANES)
         scores_few_keys(st, top, qt, k + j * bytes, bytes, next, dtype, j,
-                        n - j < V_LANES ? n - j : V_LANES, D, in_rows, nr, 1);
+                        n - j < V_LANES ? n - j : V_LANES, D, nr, 1);
     v_store(mx, v_set1(-R_INF));
     FOR_R mx[r] = highest(top[r]);
 }
 
 V_INLINE void scores_few_tile(R *st, R *mx, const R *qt, const char *k, ptrdiff_t bytes,
-                              const attn_dtype dtype, int n, int64_t D, int in_rows,
-                              const attni_soon *soon, const int nr)
+                              const attn_dtype dtype, int n, int64_t D, const attni_soon *soon,
+                              const int nr)
 {
     ahead next = look_ahead(soon, k, bytes, D * SIZE_OF(dtype), n, nr);
-    const int block = in_rows ? ATTNI_BLOCK : n;
-    for (int j = 0; j == 0 || j < n; j += block) {
-        const int b = j / ATTNI_BLOCK; /* 0 if not in_rows */
+    for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK) {
+        const int b = j / ATTNI_BLOCK;
         scores_few_block(st + b * V_FEW * ATTNI_BLOCK, mx + b * V_LANES, qt, k + j * bytes, bytes,
-                         &next, dtype, n - j < block ? n - j : block, D, in_rows, nr);
-        if (block == 0)
-            break;
+                         &next, dtype, n - j < ATTNI_BLOCK ? n - j : ATTNI_BLOCK, D, nr);
     }
 }
 
@@ -352,11 +333,10 @@ V_INLINE void scores_few_tile(R *st, R *mx, const R *qt, const char *k, ptrdiff_
 #endif
 
 static void op_scores_few(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk,
-                          attn_dtype dtype_, int n, int64_t D, int rows, int in_rows,
-                          const attni_soon *soon)
+                          attn_dtype dtype_, int n, int64_t D, int rows, const attni_soon *soon)
 {
     WITH_DTYPE(dtype_, WITH_NR(rows, scores_few_tile(st, mx, qt, k, ldk * SIZE_OF(dtype), dtype, n,
-                                                     D, in_rows, soon, nr)));
+                                                     D, soon, nr)));
 }
 
 /* ------------------------------------------------------------------------------ weights_few */

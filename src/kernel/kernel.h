@@ -28,7 +28,10 @@
 #define ATTNI_CHUNK 256 /* keys whose weighted values are summed before they join the total */
 #define ATTNI_BLOCKS (ATTNI_CHUNK / ATTNI_BLOCK)
 #define ATTNI_MAX_LANES 64 /* no tile is wider */
-#define ATTNI_FEW_ROWS 4   /* rows of x, at most, of linear_few() */
+#define ATTNI_GROUP 16     /* turned keys that share lines ... */
+#define ATTNI_UNIT 4       /* ... with so many bytes of each */
+#define ATTNI_LINE (ATTNI_GROUP * ATTNI_UNIT)
+#define ATTNI_FEW_ROWS 4 /* rows of x, at most, of linear_few() */
 
 /* Flags of weights() and values(). */
 #define ATTNI_FIRST 1   /* values: the first block of a chunk: sums start at 0 */
@@ -93,14 +96,21 @@ typedef struct attni_kernels {
     void (*scores)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
                    int64_t D, int nv, attni_ahead *ahead);
 
-    /* The same bits for i < rows, 1 <= rows <= few, and anything in other lanes of st: with keys in
+    /* The same bits in rows, st[i*ATTNI_BLOCK + j], for i < rows, 1 <= rows <= few: with keys in
      * the lanes, for tiles that are nearly empty, where reading k is the work. k is of R's type
-     * or, if `halves`, of bf16 or f16. nv is 1. With in_rows st[i*ATTNI_BLOCK + j] is a row per
-     * query instead, which weights_few() takes; n <= ATTNI_CHUNK, and each block has `few` such
-     * rows in st and W maxima in mx. If rows is 1, too, qt is a row, [D]. */
-    void (*scores_few)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk,
-                       attn_dtype dtype, int n, int64_t D, int rows, int in_rows,
-                       const attni_soon *soon);
+     * or, if `halves`, of bf16 or f16. n <= ATTNI_CHUNK, and each block has `few` such rows in st,
+     * of which whole vectors are written, and W maxima in mx; nv is 1. If rows is 1, q is a row,
+     * [D]; else a tile, as above. */
+    void (*scores_few)(void *st, void *mx, const void *q, const void *k, ptrdiff_t ldk,
+                       attn_dtype dtype, int n, int64_t D, int rows, const attni_soon *soon);
+
+    /* The same from turned keys, as a cache has them: groups of ATTNI_GROUP keys one after the
+     * other, a group [units][ATTNI_GROUP], a line of ATTNI_LINE bytes each; a unit is one element
+     * or two halves of a key. If D is odd, the half after the last one is 0, and so is component D
+     * of q. k is the first unit of a group. All lanes of the groups of n keys are read, and as many
+     * scores written. NULL for 64 bits. */
+    void (*scores_turned)(void *st, void *mx, const void *q, const void *k, attn_dtype dtype, int n,
+                          int64_t D, int rows, const attni_soon *soon);
 
     /* mx[i] as scores() gives it, of st as it is now. */
     void (*maxima)(void *mx, const void *st, int n, int nv);

@@ -508,6 +508,7 @@ static double op_fma_loop(int64_t n, double *sink)
 }
 
 #include "few.inc.h"
+#include "turned.inc.h"
 #include "linear.inc.h"
 #include "grad.inc.h"
 

@@ -58,7 +58,8 @@ static void fill_nan(const attn_tensor *t)
 
 static void make_sizes(setup *s, size_t round)
 {
-    static const int64_t sizes[] = {1, 8, 16, 20, 40, 64, 80, 128}, widths[] = {1, 13, 64, 100};
+    static const int64_t sizes[] = {1, 8, 16, 20, 40, 63, 64, 65, 80, 128};
+    static const int64_t widths[] = {0, 1, 13, 64, 100};
     static const attn_dtype of_q[] = {ATTN_F32, ATTN_F16, ATTN_BF16};
     memset(s, 0, sizeof *s);
     s->stored = cache_dtypes[round % COUNT(cache_dtypes)];
@@ -67,7 +68,7 @@ static void make_sizes(setup *s, size_t round)
     s->Hk = draw(1, 3);
     s->H = s->Hk * (draw(0, 1) ? draw(1, 2) : 8 / s->Hk);
     s->H = s->H > 8 ? s->Hk : s->H;
-    s->T = draw(0, 3) ? draw(1, 5) : draw(1, 90);
+    s->T = draw(0, 3) ? draw(1, 8) : draw(1, 90);
     s->D = sizes[draw(0, COUNT(sizes) - 1)];
     s->Dv = draw(0, 1) ? s->D : widths[draw(0, COUNT(widths) - 1)];
     for (int64_t b = 0; b < s->B; b++) {
@@ -283,6 +284,70 @@ static void test_decoding_is_prefill(void **state)
         }
 }
 
+/* A window may begin and a sequence end anywhere in a group of keys that are stored turned, of one
+ * page or at the end of one; pads of an odd D and lanes without a key are of other memory: NaN. */
+static void *nan_memory(void *user, size_t size, size_t alignment)
+{
+    (void)user, (void)alignment;
+    char *memory = aligned_alloc(64, (size + 63) / 64 * 64);
+    assert_non_null(memory);
+    memset(memory, 0xFF, size);
+    return memory;
+}
+
+static void free_memory(void *user, void *memory, size_t size)
+{
+    (void)user, (void)size;
+    free(memory);
+}
+
+static void test_windows_begin_anywhere(void **state)
+{
+    (void)state;
+    enum { S = 150, D = 5, T = 2, STEP = 7 };
+    static const attn_dtype turned[] = {ATTN_F32, ATTN_F16, ATTN_BF16};
+    for (int isa = 0; attn_isa(isa).name; isa++) {
+        if (!attn_isa(isa).usable)
+            continue;
+        attn_context *ctx = context(attn_isa(isa).name, 1);
+        for (size_t t = 0; t < COUNT(turned); t++) {
+            attn_tensor q = tensor_new_filled(turned[t], 1, 1, T, D, 0);
+            attn_tensor k = tensor_new_filled(turned[t], 1, 1, S, D, 0);
+            attn_tensor v = tensor_new_filled(turned[t], 1, 1, S, D, 0);
+            attn_tensor want = tensor_new(ATTN_F32, 1, 1, T, D, 0);
+            attn_tensor got = tensor_new(ATTN_F32, 1, 1, T, D, 0);
+            attn_cache_options o = cache_options(turned[t], 1, 1, D, D, S, 64, 0);
+            o.allocate = nan_memory, o.release = free_memory;
+            attn_cache *cache = cache_new(&o);
+            for (int64_t length = 0; length < S;) {
+                const int64_t n = length + STEP < S ? STEP : S - length;
+                assert_int_equal(append_rows(cache, &k, &v, 0, length, n, NULL), ATTN_OK);
+                length += n;
+                for (int64_t left = 0; left < length && left < 70; left++) {
+                    attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+                    a.q = rows_of(q, 0, 0, 1 + left % T);
+                    a.out = rows_of(want, 0, 0, a.q.shape[2]);
+                    a.k = rows_of(k, 0, 0, length), a.v = rows_of(v, 0, 0, length);
+                    a.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
+                    a.window_left = left;
+                    assert_int_equal(attn_sdpa_forward(ctx, &a, NULL), ATTN_OK);
+                    a.k = a.v = (attn_tensor){0};
+                    a.cache = cache;
+                    a.out.data = got.data;
+                    assert_int_equal(attn_sdpa_forward(ctx, &a, NULL), ATTN_OK);
+                    const size_t n_out = (size_t)a.q.shape[2] * D * sizeof(float);
+                    assert_memory_equal(got.data, want.data, n_out);
+                    assert_true(isfinite(*(const float *)got.data));
+                }
+            }
+            attn_cache_destroy(cache);
+            tensor_free(&q), tensor_free(&k), tensor_free(&v);
+            tensor_free(&want), tensor_free(&got);
+        }
+        attn_context_destroy(ctx);
+    }
+}
+
 /* ----------------------------------------------------------------------------- many readers */
 
 typedef struct reader {
@@ -455,6 +520,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits_as_plain_tensors),
         cmocka_unit_test(test_decoding_is_prefill),
+        cmocka_unit_test(test_windows_begin_anywhere),
         cmocka_unit_test(test_many_readers),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_corners),

@@ -79,6 +79,12 @@ typedef struct attni_bf16_step {
     const attni_bf16 *v;
     ptrdiff_t ldv;
     float *sums;
+    int turned; /* 0, or how many of the 64 keys are there: k are groups of turned keys (kernel.h),
+                   and scores past the last one's group are not written */
+    /* Of a single column: st_next, st and p, p_before are rows of 64, whose maxima are not wanted,
+     * and the sum of the weights joins *row_sum with the values. */
+    bool row_scores, row_weights, row_values;
+    float *row_sum;
 } attni_bf16_step;
 
 /* The backward's products, c (+)= A B: A of m x 32 `runs` elements, in rows of pairs, and B of 32
@@ -120,6 +126,9 @@ const attni_bf16_unit *attni_bf16_unit_of(const char *isa);
 /* The same maxima on the side, of the first n rows; the others become -inf. False if one of the n
  * is NaN or +inf. */
 bool attni_bf16_maxima(attni_bf16_columns *columns, float *st, int n, int nv);
+/* The same of the first column from a row of 64; and that row as [64][16]. */
+bool attni_bf16_row_maximum(attni_bf16_columns *columns, const float *st);
+void attni_bf16_turn_row(float *st);
 /* m from top, and `lift` more. */
 void attni_bf16_set_maxima(attni_bf16_columns *columns, const float *lift, int nv);
 /* Is every m -inf or within +-ATTNI_BF16_NEAR? Beyond, scores need other arithmetic. */

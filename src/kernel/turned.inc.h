@@ -1,0 +1,102 @@
+/* Scores of a few queries from turned keys (kernel.h); included after few.inc.h, whose helpers it
+ * uses.
+ *
+ * Lines are read in the order of their addresses: one group at a time, since two of them would be
+ * two places at once. */
+#if ATTNI_BITS == 32
+
+enum {
+    TURNED_VECTORS = ATTNI_GROUP / V_LANES, /* of a line */
+    TURNED_AHEAD = 8192                     /* bytes */
+};
+#define FOR_L UNROLL for (int l = 0; l < TURNED_VECTORS; l++)
+
+/* s += the products of a line of units, whose components lie ld apart in q. */
+V_INLINE void turned_line(vec (*s)[V_FEW], const R *q, const int ld, const char *line,
+                          const attn_dtype dtype, const int nr)
+{
+    FOR_L
+    {
+        const vec kt = v_loadu((const R_any *)(line + l * (int)sizeof(vec)));
+        if (dtype == OWN) {
+            FOR_R s[l][r] = v_fma(kt, v_bcast(q + r), s[l][r]);
+            continue;
+        }
+        (void)ld;
+#ifdef V_HALVES
+        const vec first = dtype == ATTN_BF16 ? v_low_bf16(kt) : v_low_f16(kt);
+        const vec second = dtype == ATTN_BF16 ? v_high_bf16(kt) : v_high_f16(kt);
+        FOR_R s[l][r] = v_fma(first, v_bcast(q + r), s[l][r]);
+        FOR_R s[l][r] = v_fma(second, v_bcast(q + ld + r), s[l][r]);
+#endif
+    }
+}
+
+/* The same of `lines` lines, while as many are asked for. */
+V_INLINE void turned_lines(vec (*s)[V_FEW], const R *q, const char *k, ahead *next,
+                           const attn_dtype dtype, const int lines, const int nr)
+{
+    const int each = dtype == OWN ? 1 : 2, ld = QT_LD(nr);
+    ask_begin(next, lines);
+    UNROLL for (int u = 0; u < lines; u++)
+    {
+        ASK_NOW(next);
+        ask_line(next, u);
+        turned_line(s, q + u * each * ld, ld, k + u * ATTNI_LINE, dtype, nr);
+    }
+    ask_end(next, lines);
+}
+
+/* Scores of n keys, up to whole groups of them, a row per query. */
+V_INLINE void turned_block(R *st, const R *q, const char *k, ahead *next, const attn_dtype dtype,
+                           int n, int64_t D, const int nr)
+{
+    const int each = dtype == OWN ? 1 : 2, at_once = nr == 1 ? 4 : 1;
+    for (int j = 0; j < n; j += ATTNI_GROUP) {
+        vec x[TURNED_VECTORS][V_FEW];
+        FOR_L FOR_R x[l][r] = v_set1(-(R)0); /* added to anything it changes nothing */
+        for (int64_t run = 0; run < D; run += ATTNI_RUN) {
+            const int to = D - run < ATTNI_RUN ? (int)(D - run) : ATTNI_RUN;
+            const R *at = q + run * QT_LD(nr);
+            vec s[TURNED_VECTORS][V_FEW];
+            FOR_L FOR_R s[l][r] = v_set1(0);
+            int d = 0;
+            for (; d + at_once * each <= to; d += at_once * each, k += at_once * ATTNI_LINE)
+                turned_lines(s, at + d * QT_LD(nr), k, next, dtype, at_once, nr);
+            for (; d < to; d += each, k += ATTNI_LINE)
+                turned_lines(s, at + d * QT_LD(nr), k, next, dtype, 1, nr);
+            FOR_L FOR_R x[l][r] = v_add(x[l][r], s[l][r]);
+        }
+        FOR_L FOR_R v_store(st + r * ATTNI_BLOCK + j + l * V_LANES, x[l][r]);
+    }
+}
+
+static void op_scores_turned(void *st_, void *mx_, const void *q, const void *k_, attn_dtype dtype_,
+                             int n, int64_t D, int rows, const attni_soon *soon)
+{
+    const int64_t size = dtype_ == OWN ? ATTNI_UNIT : ATTNI_UNIT / 2;
+    const int64_t bytes = (D * size + ATTNI_UNIT - 1) / ATTNI_UNIT * ATTNI_LINE;
+    const int64_t all = (n + ATTNI_GROUP - 1) / ATTNI_GROUP * bytes;
+    const int64_t before = all < TURNED_AHEAD ? all : TURNED_AHEAD;
+    const char *k = k_;
+    ahead next = {(uintptr_t)k + (uintptr_t)before, UINTPTR_MAX, bytes, bytes, all - before, soon};
+    R *st = st_, *mx = mx_;
+    for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK, st += V_FEW * ATTNI_BLOCK, mx += V_LANES) {
+        const int here = n - j < ATTNI_BLOCK ? n - j : ATTNI_BLOCK;
+        WITH_DTYPE(dtype_, WITH_NR(rows, turned_block(st, q, k, &next, dtype, here, D, nr)));
+        k += ATTNI_BLOCK / ATTNI_GROUP * bytes;
+        v_store(mx, v_set1(-R_INF));
+        for (int r = 0; r < rows; r++) {
+            vec top = v_set1(-R_INF);
+            for (int i = 0; i < here; i += V_LANES) {
+                const vec x = v_load(st + r * ATTNI_BLOCK + i);
+                top =
+                    v_max(top, v_select(v_lt(v_iota(), v_set1((R)(here - i))), x, v_set1(-R_INF)));
+            }
+            mx[r] = highest(top);
+        }
+    }
+}
+#else
+#define op_scores_turned NULL
+#endif
