@@ -379,7 +379,8 @@ ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tenso
  * ATTN_I8, for each key of each key/value head. Contiguous: [B,Hk,max_keys,D], max_keys rounded up
  * to 64. In pages: [pages,Hk,page_keys,D], each page being one sequence's, taken as that grows and
  * given back by attn_cache_truncate. Where the block begins, and each head of each page, is aligned
- * to 64 bytes; rows follow each other without gaps.
+ * to 64 bytes; values follow each other without gaps. Keys of f32, f16 and bf16 are turned, as
+ * decoding reads them fastest; of 2 bytes, an odd D takes one element more.
  *
  * Threads: append, truncate and destroy need the cache for themselves; everything else only reads
  * it, and may overlap.
