@@ -324,7 +324,7 @@ void attni_sdpa_run(const attni_plan *plan, attni_call *call, char *scratch)
 }
 
 /* With a few short rows, asking for memory would take longer than attention. */
-#define STACK_SCRATCH 12288
+#define STACK_SCRATCH 16384
 
 static attn_status forward(const attni_plan *plan, attn_context *ctx, void *workspace, size_t bytes,
                            attn_error *err)
