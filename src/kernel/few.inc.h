@@ -463,17 +463,18 @@ static int op_finish_few(void *out_, ptrdiff_t ldo, const void *sums_, const voi
     const R *sums = sums_, *l = l_;
     const vec zero = v_set1(0);
     vec bad = zero;
-    for (int i = 0; i < rows; i++, out += ldo) {
+    for (int i = 0; i < rows; i++) {
         const vec minus_l = v_sub(zero, v_bcast(l + i)), inverse = v_div(v_set1(1), v_bcast(l + i));
         for (int64_t c = 0; c < Dv; c += V_LANES, sums += V_LANES) {
             const int columns = Dv - c < V_LANES ? (int)(Dv - c) : V_LANES;
             const vec x = load_as((const char *)sums, OWN, columns);
             const vec y = quotient(x, minus_l, inverse);
             bad = v_add(bad, v_mul(y, zero));
+            R_any *to = out + i * ldo + c; /* here: without columns `out` may be no address */
             if (columns == V_LANES)
-                v_storeu(out + c, y);
+                v_storeu(to, y);
             else
-                store_part(out + c, y, columns);
+                store_part(to, y, columns);
         }
     }
     return v_any(v_lt(zero, v_select(v_eq(bad, bad), zero, v_set1(1))));

@@ -303,11 +303,45 @@ static void test_unused_keys_change_no_bit(void **unused)
     free(q), free(k), free(v);
 }
 
+/* Values without columns: there is nothing to write, `out` may be NULL, and its strides are not to
+ * be added to it (a fault that the sanitizers see). */
+static void test_no_columns_no_address(void **unused)
+{
+    (void)unused;
+    enum { T = 3, S = 20, D = 16 };
+    float *q = (float *)random_elements(ATTN_F32, T * D);
+    float *k = (float *)random_elements(ATTN_F32, S * D);
+    for (int isa = 0; attn_isa(isa).name; isa++)
+        for (int n = 1; n <= T && attn_isa(isa).usable; n++) {
+            attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
+            options.isa = attn_isa(isa).name;
+            attn_context *ctx = NULL;
+            assert_int_equal(attn_context_create(&options, &ctx, NULL), ATTN_OK);
+            double lse[2][T];
+            float column[S] = {0}, out[T];
+            for (int Dv = 0; Dv < 2; Dv++) {
+                attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+                attn_tensor l = attn_bhtd(lse[Dv], ATTN_F64, 1, 1, n, 1);
+                a.q = attn_bhtd(q, ATTN_F32, 1, 1, n, D);
+                a.k = attn_bhtd(k, ATTN_F32, 1, 1, S, D);
+                a.v = attn_bhtd(Dv ? column : NULL, ATTN_F32, 1, 1, S, Dv);
+                a.out = attn_bhtd(Dv ? out : NULL, ATTN_F32, 1, 1, n, Dv);
+                a.out.stride[2] = Dv ? 1 : -7;
+                a.lse = &l;
+                assert_int_equal(attn_sdpa_forward(ctx, &a, NULL), ATTN_OK);
+            }
+            assert_memory_equal(lse[0], lse[1], (size_t)n * sizeof *lse[0]);
+            attn_context_destroy(ctx);
+        }
+    free(q), free(k);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_decode_is_prefill),
         cmocka_unit_test(test_unused_keys_change_no_bit),
+        cmocka_unit_test(test_no_columns_no_address),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
