@@ -100,7 +100,7 @@ static float *scores_of(const run *x, int b)
 /* Does nothing stand between the products and the weights? */
 static bool plain(const worker *w, const block *x)
 {
-    return x->visible == ATTNI_FULL && x->n == ATTNI_BLOCK && !w->plan->natural &&
+    return x->visible == ATTNI_FULL && x->n % attni_bf16_keys(w) == 0 && !w->plan->natural &&
            w->mode == FAST && x->clean;
 }
 
@@ -133,6 +133,8 @@ static void weigh_aside(worker *w, run *x, int b, attni_bf16 *to, uint32_t *seen
     float *st = scores_of(x, b);
     if (x->blocks[b].row)
         attni_bf16_turn_row(st);
+    for (int i = x->blocks[b].n * x->t->W; i < ATTNI_BLOCK * x->t->W; i++)
+        st[i] = -INFINITY; /* the step may have left these out */
     x->blocks[b].row = false;
     attni_bf16_weigh(st, x->columns, true, seen, x->t->nv);
     if (p->args.dropout > 0) /* what is kept grows by 1 / (1 - p) at the end, all of it at once */
@@ -186,6 +188,7 @@ static void take_step(worker *w, run *next, run *now, int b)
         x.ldk = next->blocks[b].ldk;
         x.turned = w->few && p->k_turned ? next->blocks[b].n : 0;
         x.q = next->t->q;
+        x.to_score = next->blocks[b].n;
         x.st_next = scores_of(next, b);
         x.row_scores = next->blocks[b].row;
     }
@@ -209,6 +212,7 @@ static void take_step(worker *w, run *next, run *now, int b)
                                .seen = w->seen[turn]};
         if (w->mode == FAST && p->args.dropout == 0 && now->blocks[b].clean &&
             attni_bf16_near(now->columns, now->t->nv)) {
+            x.to_weigh = w->few ? ATTNI_BLOCK : now->blocks[b].n;
             x.st = scores_of(now, b);
             x.p = w->p[turn];
             x.columns = now->columns;
@@ -222,6 +226,7 @@ static void take_step(worker *w, run *next, run *now, int b)
         x.p_before = before.p;
         x.vt = x.v = before.block.vt;
         x.ldv = before.block.ldv;
+        x.to_add = before.block.n;
         x.acc = before.acc;
         x.first = before.first;
         x.last = before.last;

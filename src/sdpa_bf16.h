@@ -107,6 +107,9 @@ static inline char *column_row(const worker *w, const tile *x, const attn_tensor
                     w->view->i_base + x->i0 + i % x->per_head, element);
 }
 
+/* Keys are read, and those beyond the last left out, by groups of so many. */
+static inline int attni_bf16_keys(const worker *w) { return w->few ? ATTNI_BLOCK : w->unit->keys; }
+
 /* ------------------------------------------------------------------------- sdpa_bf16_data.c */
 
 void attni_bf16_load_queries(worker *w, tile *t);

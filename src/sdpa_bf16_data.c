@@ -33,9 +33,10 @@ const void *attni_bf16_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t
     const attni_plan *p = w->plan;
     const attn_tensor *k = &p->args.k;
     const int64_t D = attni_bf16_padded(p->D);
-    const bool in_place = p->k_turned ? w->few && p->D > 0
-                                      : n == ATTNI_BLOCK && k->stride[3] == 1 && p->D > 0 &&
-                                            p->D % (w->few ? 32 : w->unit->granule) == 0;
+    const bool in_place = p->k_turned
+                              ? w->few && p->D > 0
+                              : n % attni_bf16_keys(w) == 0 && k->stride[3] == 1 && p->D > 0 &&
+                                    p->D % (w->few ? 32 : w->unit->granule) == 0;
     *ldk = (ptrdiff_t)(in_place ? k->stride[2] : D) * 2;
     if (w->keys[at])
         return w->keys[at];
@@ -51,8 +52,7 @@ const void *attni_bf16_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t
     }
     w->keys[at] = in_place ? attni_stored_row(w->view, k, j0) : (const void *)copy;
     /* keys that one tile alone reads are not read once more: its scores are looked at instead */
-    w->exponent[at] =
-        w->few ? 255 : attni_bf16_exponent(w->keys[at], *ldk, ATTNI_BLOCK, in_place ? p->D : D);
+    w->exponent[at] = w->few ? 255 : attni_bf16_exponent(w->keys[at], *ldk, n, in_place ? p->D : D);
     return w->keys[at];
 }
 
@@ -224,6 +224,7 @@ static void score_rows(worker *w, tile *t, int64_t j0, int n, attni_class visibl
     float *st = w->st[0];
     uint32_t *seen = w->seen[0];
     attni_bf16_step x = {.nv = t->nv,
+                         .to_score = n,
                          .runs = (int)(attni_bf16_padded(p->D) / 32),
                          .pairs = (int)((p->D + 1) / 2),
                          .q = t->q,

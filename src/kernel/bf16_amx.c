@@ -163,7 +163,7 @@ INLINE void step(const attni_bf16_step *x, const int rows, const int nv)
         score_keys(x, &w, rows, nv);
     if (x->p_before)
         add_values(x, &w, rows, nv);
-    weigh_end(&w, x, rows, nv);
+    weigh_end(&w, x, ROWS, rows, nv);
 }
 
 static void run(const attni_bf16_step *x)
@@ -267,6 +267,7 @@ static double peak(int64_t n, double *sink)
 
 const attni_bf16_unit attni_bf16_amx = {
     .granule = 32,
+    .keys = ROWS,
     .interleaved = true,
     .begin = begin,
     .end = end,

@@ -85,20 +85,20 @@ INLINE void score_keys(const attni_bf16_step *x, const int mr, const int nv)
 {
     __m512 top[2];
     FOR_G top[g] = _mm512_set1_ps(-__builtin_inff());
-    for (int j = 0; j < ROWS; j += mr)
+    for (int j = 0; j < x->to_score; j += mr)
         score_rows(x->st_next + j * nv * 16, top, x->q, (const char *)x->k + j * x->ldk, x->ldk,
                    x->pairs, mr, nv);
     raise_top(x, top, nv);
 }
 
-/* acc[u][:] (+)= sum over the pairs of keys of v[pair][u] * p[pair][:], of mr components. */
-INLINE void value_rows(float *acc, const attni_bf16 *p, const attni_bf16 *vt, ptrdiff_t ldv,
+/* acc[u][:] (+)= sum over the pairs of n keys of v[pair][u] * p[pair][:], of mr components. */
+INLINE void value_rows(float *acc, const attni_bf16 *p, const attni_bf16 *vt, ptrdiff_t ldv, int n,
                        const bool first, const int mr, const int nv)
 {
     __m512 s[16][2];
     FOR_U FOR_G s[u][g] = first ? _mm512_setzero_ps() : _mm512_load_ps(acc + (u * nv + g) * 16);
-    for (int half = 0; half < 2; half++, p += nv * OPERAND)
-        for (int i = 0; i < 16; i++, vt += ldv) {
+    for (; n > 0; n -= 32, p += nv * OPERAND)
+        for (int i = 0; i < 16 && 2 * i < n; i++, vt += ldv) {
             __m512i x[2];
             FOR_G x[g] = _mm512_load_si512(p + g * OPERAND + i * 32);
             FOR_U
@@ -114,7 +114,8 @@ INLINE void add_values(const attni_bf16_step *x, const int mr, const int nv)
 {
     const int Dv = x->panels * 16;
     for (int c = 0; c < x->components; c += mr)
-        value_rows(x->acc + c * nv * 16, x->p_before, x->vt + 2 * c, 2 * Dv, x->first, mr, nv);
+        value_rows(x->acc + c * nv * 16, x->p_before, x->vt + 2 * c, 2 * Dv, x->to_add, x->first,
+                   mr, nv);
 }
 
 /* ------------------------------------------------------------------------ the backward */
@@ -363,7 +364,7 @@ INLINE void weigh(const attni_bf16_step *x, const int nv)
     weigher w;
     weigh_begin(&w, x, nv);
     w.st_seen = NULL; /* no step has both (bf16.h): the compiler may leave maxima out */
-    weigh_end(&w, x, 4, nv);
+    weigh_end(&w, x, x->to_weigh, 4, nv);
 }
 
 /* Weights of a row of scores, as a row. */
@@ -421,6 +422,7 @@ static double peak(int64_t n, double *sink)
 const attni_bf16_unit attni_bf16_dot = {
     .few = FEW,
     .granule = 2,
+    .keys = 16,
     .begin = nothing,
     .end = nothing,
     .run = run,

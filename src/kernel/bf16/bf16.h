@@ -50,6 +50,9 @@ typedef struct attni_bf16_columns {
  * not `interleaved`, st_seen is st_next, and no step has both st_seen and st. */
 typedef struct attni_bf16_step {
     int nv;
+    /* How many of the 64 keys are there in the scores, the weights and the values. A unit may leave
+     * out the others, by whole groups of its `keys`; what it reads of them anyway are zeros. */
+    int to_score, to_weigh, to_add;
     /* scores: st_next = K Q^T of 64 keys; k NULL: not wanted */
     const void *k;
     ptrdiff_t ldk; /* bytes */
@@ -106,7 +109,8 @@ typedef struct attni_bf16_product {
 /* What multiplies: the matrix unit (bf16_amx.c) or dot products of the vector unit (bf16_dot.c). */
 typedef struct attni_bf16_unit {
     int few;             /* columns, at most, of a step with `few`; 0: none */
-    int granule;         /* keys are read in place if D is a multiple of it */
+    int granule;         /* keys are read in place if D is a multiple of it ... */
+    int keys;            /* ... and their number of this */
     bool interleaved;    /* parts of a step run at once, so all four should be there */
     void (*begin)(void); /* this thread takes the unit ... */
     void (*end)(void);   /* ... and gives it back */

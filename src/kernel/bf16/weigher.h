@@ -71,9 +71,10 @@ INLINE void weigh_begin(weigher *w, const attni_bf16_step *x, const int nv)
     }
 }
 
-INLINE void weigh_end(weigher *w, const attni_bf16_step *x, const int rows, const int nv)
+/* Up to row n, which may be passed. */
+INLINE void weigh_end(weigher *w, const attni_bf16_step *x, int n, const int rows, const int nv)
 {
-    while (w->row < ROWS)
+    while (w->row < n)
         weigh_rows(w, rows, nv);
     UNROLL for (int g = 0; g < nv; g++)
     {
