@@ -174,6 +174,32 @@ void check_widen(check_case *c)
     CHECK_BENCH(c, rows * D, c->kernels->widen(to, from, (ptrdiff_t)ld, type, rows, D));
 }
 
+/* Every i8 there is, times scales of any size: one product of floats. */
+void check_widen_i8(check_case *c)
+{
+    const int rows = (int)check_between(c, 0, ATTNI_BLOCK);
+    const int64_t D = CHECK_PICK(c, row_sizes), ld = D + check_between(c, 0, 9);
+    const int64_t span = rows > 0 && D > 0 ? (rows - 1) * ld + D : 0;
+    check_describe(c, "rows=%d D=%" PRId64 " ld=%" PRId64, rows, D, ld);
+    const int64_t elements = (span + (int64_t)c->size - 1) / (int64_t)c->size;
+    int8_t *from = check_free(c, elements); /* what lies behind its end is out of bounds */
+    from += elements * (int64_t)c->size - span;
+    float scales[ATTNI_BLOCK];
+    void *to = check_free(c, rows * D);
+    double *want = check_array(c, rows * D);
+    for (int64_t r = 0; r < rows; r++) {
+        scales[r] = ldexpf((float)check_normal(c), (int)check_between(c, -30, 30));
+        for (int64_t d = 0; d < D; d++) {
+            from[r * ld + d] = (int8_t)check_between(c, -128, 127);
+            want[r * D + d] = (double)(float)((double)from[r * ld + d] * (double)scales[r]);
+        }
+    }
+    c->kernels->widen_i8(to, from, (ptrdiff_t)ld, scales, rows, D);
+    check_expect_same(c, "to", to, want, rows * D, D ? D : 1, CHECK_ZERO_SIGNED);
+    check_expect_intact(c);
+    CHECK_BENCH(c, rows * D, c->kernels->widen_i8(to, from, (ptrdiff_t)ld, scales, rows, D));
+}
+
 /* Against the rows of dtype.c, which are tested on every number there is. */
 void check_narrow(check_case *c)
 {

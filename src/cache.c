@@ -466,36 +466,6 @@ float *attni_cache_scales(const attn_cache *c, attni_cache_part part, int64_t b,
     return c->scales[part] ? c->scales[part] + find_slot(c, b, hk, j) : NULL;
 }
 
-static void load_i8(const attn_cache *c, attni_cache_part part, int64_t slot, int64_t i, int64_t n,
-                    attn_dtype real, void *to)
-{
-    const float scale = c->scales[part][slot];
-    const int8_t *x = (const int8_t *)row_at(c, part, slot) + i;
-    float *f = to;
-    double *d = to;
-    if (real == ATTN_F32)
-        for (int64_t e = 0; e < n; e++)
-            f[e] = (float)x[e] * scale;
-    else
-        for (int64_t e = 0; e < n; e++)
-            d[e] = (double)((float)x[e] * scale); /* rounded to float all the same */
-}
-
-void attni_cache_load(const attn_cache *c, attni_cache_part part, int64_t b, int64_t hk, int64_t j,
-                      int64_t n, attn_dtype real, void *to)
-{
-    const size_t row = (size_t)c->width[part] * attn_dtype_size(real);
-    const int64_t page_keys = c->options.page_keys;
-    while (n > 0) {
-        int64_t here = least(n, page_keys - j % page_keys);
-        n -= here;
-        for (int64_t slot = find_slot(c, b, hk, j); here > 0; here--, slot++, j++) {
-            load_i8(c, part, slot, 0, c->width[part], real, to);
-            to = (char *)to + row;
-        }
-    }
-}
-
 /* Components i .. i+n-1 of a slot's row, n <= PIECE. */
 static void load_part(const attn_cache *c, attni_cache_part part, int64_t slot, int64_t i,
                       int64_t n, double *to)
@@ -505,7 +475,9 @@ static void load_part(const attn_cache *c, attni_cache_part part, int64_t slot, 
     const char *from = row_at(c, part, slot);
     char row[PIECE * UNIT];
     if (dtype == ATTN_I8) {
-        load_i8(c, part, slot, i, n, ATTN_F64, to);
+        const int8_t *x = (const int8_t *)from + i;
+        for (int64_t e = 0; e < n; e++)
+            to[e] = (double)((float)x[e] * c->scales[part][slot]); /* rounded to float */
         return;
     }
     if (is_turned(c, part))

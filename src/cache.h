@@ -60,10 +60,6 @@ void attni_cache_put(char *key, const void *from, size_t at, size_t n);
  * are written. */
 void attni_cache_turn_back(const attn_cache *cache, int64_t b, int64_t hk, int64_t j, int64_t n,
                            void *to, size_t bytes);
-/* Rows j .. j+n-1 of ATTN_I8 as `real` (f32 or f64), densely; whatever the pages. */
-void attni_cache_load(const attn_cache *cache, attni_cache_part part, int64_t b, int64_t hk,
-                      int64_t j, int64_t n, attn_dtype real, void *to);
-
 /* For cache_file.c. Room for n more keys in sequence b: takes the pages and makes it longer; the
  * caller fills the slots. ATTN_ERR_FULL leaves all as it was. */
 attn_status attni_cache_grow(attn_cache *cache, int64_t b, int64_t n, attn_error *err);

@@ -80,11 +80,12 @@ static attn_status check_storage(const attn_sdpa_args *a, attn_error *err)
         if (t == ATTN_F64)
             return attni_fail(err, ATTN_ERR_DTYPE, "q",
                               "q is f64 and the cache i8; q must be f32, f16 or bf16");
-    } else if (a->k.dtype != t || a->v.dtype != t)
-        return attni_fail(err, ATTN_ERR_DTYPE, a->k.dtype != t ? "k" : "v",
-                          "q is %s, k is %s and v is %s; they must share one dtype",
-                          attn_dtype_name(t), attn_dtype_name(a->k.dtype),
-                          attn_dtype_name(a->v.dtype));
+    } else if (a->k.dtype != t || a->v.dtype != t) {
+        const bool k = a->k.dtype != t;
+        return attni_fail(err, ATTN_ERR_DTYPE, k ? "k" : "v",
+                          "%s is %s and q is %s; q, k and v must share one dtype", k ? "k" : "v",
+                          attn_dtype_name(k ? a->k.dtype : a->v.dtype), attn_dtype_name(t));
+    }
     if (a->out.dtype != t && a->out.dtype != ATTN_F32 && a->out.dtype != ATTN_F64)
         return attni_fail(err, ATTN_ERR_DTYPE, "out", "out is %s; it must be %s, f32 or f64",
                           attn_dtype_name(a->out.dtype), attn_dtype_name(t));

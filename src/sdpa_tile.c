@@ -176,20 +176,27 @@ static void load_turned(const attni_worker *w, char *to, int64_t j, int n)
                            p->D);
 }
 
+/* Rows of a cache of i8 become R: up to a block. */
+static void load_i8(const attni_worker *w, const attn_tensor *t, char *to, int64_t j, int n)
+{
+    const attni_view *view = w->view;
+    const float *scales =
+        attni_cache_scales(w->plan->args.cache, attni_part_of(view, t), view->b, view->hk, j);
+    w->plan->kernels->widen_i8(to, (const int8_t *)attni_stored_row(view, t, j),
+                               (ptrdiff_t)t->stride[2], scales, n, t->shape[3]);
+}
+
 static void load_blocks(const attni_worker *w, const attn_tensor *t, char *to, int64_t j0, int n)
 {
     const attni_plan *p = w->plan;
     const int64_t width = t->shape[3];
-    if (t->dtype == ATTN_I8) {
-        attni_cache_load(p->args.cache, attni_part_of(w->view, t), w->view->b, w->view->hk, j0, n,
-                         p->real_dtype, to);
-        return;
-    }
     for (int r = 0; r < n; r += ATTNI_BLOCK) {
         char *block = to + (size_t)r * (size_t)width * p->real;
         const int rows = n - r < ATTNI_BLOCK ? n - r : ATTNI_BLOCK;
         if (p->k_turned && t == &p->args.k)
             load_turned(w, block, j0 + r, rows);
+        else if (t->dtype == ATTN_I8)
+            load_i8(w, t, block, j0 + r, rows);
         else
             attni_convert_rows(p, block, attni_stored_row(w->view, t, j0 + r),
                                (ptrdiff_t)t->stride[2], t->dtype, t->stride[3], rows, width);
@@ -232,7 +239,9 @@ attni_soon attni_tile_soon(const attni_worker *w, const attni_tile *tile, bool v
     const attn_tensor *t = values ? &p->args.v : &p->args.k;
     const attni_view *view = w->view;
     attni_soon soon = {w->st, 0, 0};
-    if (!((values ? p->v_in_place : p->k_in_place) || w->as_stored) || t->shape[3] == 0)
+    const bool in_place = (values ? p->v_in_place : p->k_in_place) || w->as_stored;
+    /* i8 become floats a block at a time, what is asked for now is the next one */
+    if ((!in_place && t->dtype != ATTN_I8) || t->shape[3] == 0)
         return soon;
     int64_t end = tile->span.any1;
     /* Of the next task: 12 heads of 537 keys, one query, from memory took 4 to 6 % less time. With

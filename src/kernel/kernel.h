@@ -85,6 +85,10 @@ typedef struct attni_kernels {
      * type; to a narrower R it rounds to nearest even. */
     void (*widen)(void *to, const void *from, ptrdiff_t ld, attn_dtype dtype, int rows, int64_t D);
 
+    /* The same of a cache's i8: to[r*D + d] = from[r*ld + d] * scales[r] as float, then as R. */
+    void (*widen_i8)(void *to, const int8_t *from, ptrdiff_t ld, const float *scales, int rows,
+                     int64_t D);
+
     /* to[i] = from[i] rounded to nearest even, i < n; dtype is any float type, `to` at any
      * address. */
     void (*narrow)(void *to, attn_dtype dtype, const void *from, int64_t n);

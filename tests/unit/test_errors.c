@@ -264,6 +264,21 @@ static void test_null_and_workspace(void **state)
     assert_true(is_blank(room + info.scratch_bytes, sizeof room - info.scratch_bytes));
 }
 
+/* The subject is named once: it was "k q is f16, ...". */
+static void test_message_of_mixed_dtypes(void **state)
+{
+    (void)state;
+    attn_error err = {.status = ATTN_OK};
+    attn_sdpa_args a = good();
+    k_dtype(&a);
+    assert_int_equal(attn_sdpa_forward(NULL, &a, &err), ATTN_ERR_DTYPE);
+    assert_string_equal(err.message, "k is f16 and q is f32; q, k and v must share one dtype");
+    a = good();
+    v_dtype(&a);
+    assert_int_equal(attn_sdpa_forward(NULL, &a, &err), ATTN_ERR_DTYPE);
+    assert_string_equal(err.message, "v is f64 and q is f32; q, k and v must share one dtype");
+}
+
 /* A caller with a newer header: its fields are refused unless they are 0. With an older one: what
  * its struct lacks has its default. */
 static void test_struct_size(void **state)
@@ -339,6 +354,7 @@ int main(void)
         cmocka_unit_test(test_good),
         cmocka_unit_test(test_forward_and_plan),
         cmocka_unit_test(test_null_and_workspace),
+        cmocka_unit_test(test_message_of_mixed_dtypes),
         cmocka_unit_test(test_struct_size),
         cmocka_unit_test(test_empty),
         cmocka_unit_test(test_dropout_mask),

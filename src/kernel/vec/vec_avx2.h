@@ -100,6 +100,10 @@ V_INLINE vec v_from_bf16(const void *p)
     const __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128(p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
 }
+V_INLINE vec v_from_i8(const void *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p)));
+}
 #include "bf16.h"
 V_INLINE __m128i v_words(__m256i a) /* of 32 bits each, none above 2^16 - 1 */
 {

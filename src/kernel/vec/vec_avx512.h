@@ -78,6 +78,10 @@ V_INLINE vec v_from_bf16(const void *p)
     const __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
 }
+V_INLINE vec v_from_i8(const void *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
+}
 #include "bf16.h"
 V_INLINE vec v_low_f16(vec a)
 {

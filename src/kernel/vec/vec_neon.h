@@ -93,6 +93,13 @@ V_INLINE vec v_from_bf16(const void *p)
 {
     return vreinterpretq_f32_u32(vshll_n_u16(*(const halves_any *)p, 16));
 }
+V_INLINE vec v_from_i8(const void *p)
+{
+    int32_t four;
+    __builtin_memcpy(&four, p, sizeof four);
+    const int8x8_t bytes = vreinterpret_s8_s32(vdup_n_s32(four));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
+}
 #include "bf16.h"
 V_INLINE vec v_low_f16(vec a)
 {

@@ -106,9 +106,9 @@ void attni_cache_turn_back(const attn_cache *cache, int64_t b, int64_t hk, int64
     __builtin_trap();
 }
 
-void attni_cache_load(const attn_cache *cache, attni_cache_part part, int64_t b, int64_t hk,
-                      int64_t j, int64_t n, attn_dtype real, void *to)
+float *attni_cache_scales(const attn_cache *cache, attni_cache_part part, int64_t b, int64_t hk,
+                          int64_t j)
 {
-    (void)cache, (void)part, (void)b, (void)hk, (void)j, (void)n, (void)real, (void)to;
+    (void)cache, (void)part, (void)b, (void)hk, (void)j;
     __builtin_trap();
 }
