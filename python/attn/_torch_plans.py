@@ -5,7 +5,7 @@ call takes in all; and calls of a kind that was seen before, of which all but ad
 from __future__ import annotations
 
 import struct
-from ctypes import addressof, create_string_buffer, sizeof
+from ctypes import addressof, c_char, sizeof
 from typing import Any, Dict, Optional, Tuple
 
 import torch
@@ -38,6 +38,8 @@ _KNOWN = [  # from, to
     (0, _Q), (_Q + 8, _K), (_K + 8, _K + _LIES), (_K + _TENSOR, _V), (_V + 8, _V + _LIES),
     (_V + _TENSOR, _OUT), (_OUT + 8, _MASK), (_MASK + 8, _SIZE),
 ]  # fmt: skip
+_MaskBytes = c_char * _TENSOR
+_patch_mask = struct.Struct("=Q%ds8q" % (_LIES - 8)).pack_into
 _patch = struct.Struct("=%dsQ%dsQ%ds8q%dsQ%ds8q%dsQ%dsQ%ds" % tuple(b - a for a, b in _KNOWN)).pack
 
 
@@ -75,26 +77,35 @@ def repeat(
         or v.is_neg()
     ):
         return None
+    if mask is not None and (
+        not (type(mask) is Tensor and mask.is_cpu)
+        or mask.is_neg()
+        or (_grad_enabled() and mask.requires_grad)
+    ):
+        return None
     try:  # remember() has the same key
         (B, Hk, S, D), (Bv, Hv, Sv, Dv) = k.shape, v.shape
         key: Any = (
             q.shape, q.stride(), B, Hk, D, Bv, Hv, Dv, S == Sv, q.dtype, k.dtype, v.dtype, numbers,
         )  # fmt: skip
         if mask is not None:
-            key = key, mask.shape[:-1], mask.shape[-1] == S, mask.dtype
+            masked, mask_strides = mask.shape, mask.stride()
+            key = key, masked[:-1], masked[-1] == S, mask.dtype
         plan = _plans.get(key)
-    except (TypeError, ValueError, RuntimeError):  # window is a list; three dimensions; no strides
+    except (IndexError, TypeError, ValueError, RuntimeError):
+        # a mask of no dimension; window is a list; three dimensions; no strides
         return None
     if plan is None:
         return None
-    a, b, c, d, e, f, g, h, dtype, shape, strides = plan
+    a, b, c, d, e, f, g, h, mask_is, dtype, shape, strides = plan
     q_at, k_at, v_at, mask_at = q.data_ptr(), k.data_ptr(), v.data_ptr(), 0
     if not (q_at and k_at and v_at):
         return None  # there are no elements, or no memory: the zeros that autograd makes
     if mask is not None:
-        if not direct(mask) or not mask.data_ptr():
+        memory, ones, data = _MaskBytes(), _ONES[len(masked)], mask.data_ptr()
+        if not data:
             return None
-        memory = create_string_buffer(engine.tensor_bytes(_four(mask)))
+        _patch_mask(memory, 0, data, mask_is, *ones, *masked, *ones, *mask_strides)
         mask_at = addressof(memory)
     if shape is None:
         out = _empty_like(q)
@@ -110,8 +121,8 @@ def repeat(
     return out
 
 
-def _four(mask: Tensor) -> Tensor:
-    return mask if mask.dim() == 4 else mask[(None,) * (4 - mask.dim())]
+# Sizes of the dimensions that a mask of so many lacks; of a stride there anything is right.
+_ONES = ((1, 1, 1, 1), (1, 1, 1), (1, 1), (1,), ())
 
 
 def remember(
@@ -125,14 +136,15 @@ def remember(
     key: Any = (
         q.shape, q.stride(), B, Hk, D, Bv, Hv, Dv, S == Sv, q.dtype, k.dtype, v.dtype, numbers,
     )  # fmt: skip
-    shaped = None
+    shaped, mask_is = None, b""
     if mask is not None:
         key = key, mask.shape[:-1], mask.shape[-1] == S, mask.dtype
-        shaped = _four(mask)
+        shaped = mask[(None,) * (4 - mask.dim())]
+        mask_is = engine.tensor_bytes(shaped)[8:_LIES]
     packed, _ = engine.arguments(q, k, v, out, None, shaped, None, None, None, 0, o)
     shape, strides = tuple(out.shape), out.stride()
     if out.shape == q.shape and out.dtype == q.dtype and strides == _empty_like(q).stride():
         shape = None  # torch.empty_like() takes less time
     if len(_plans) >= _PLANS:
         _plans.clear()
-    _plans[key] = (*(packed[a:b] for a, b in _KNOWN), out.dtype, shape, strides)
+    _plans[key] = (*(packed[a:b] for a, b in _KNOWN), mask_is, out.dtype, shape, strides)

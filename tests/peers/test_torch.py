@@ -120,6 +120,16 @@ class Forward(AttnTorch):
             k = memory.as_strided((1, 2, 1, 8), strides)
             self.near(sdpa(q, k, k), PYTORCH(q, k.clone(), k.clone()))
 
+    def test_masks_lie_anywhere(self):
+        """Calls whose masks differ in strides alone are of one kind."""
+        r = torch.randn
+        q, k = r(1, 2, 5, 8), r(1, 2, 7, 8)
+        for mask in (
+            r(5, 7), r(7, 5).t(), r(1, 7).expand(5, 7), r(5, 1).expand(5, 7), r(5, 14)[:, ::2],
+            r(2, 5, 7), r(7, 5, 2).permute(2, 1, 0), r(1, 7, 2, 5).permute(0, 2, 3, 1),
+        ):  # fmt: skip
+            self.near(sdpa(q, k, k, mask), PYTORCH(q, k, k, mask))
+
     def test_growing_keys(self):
         """A call that differs from the one before in its keys alone, as a decoder's."""
         q = torch.randn(2, 4, 1, 8)
@@ -212,7 +222,9 @@ class Forward(AttnTorch):
             for _ in range(2):
                 self.near(sdpa(x, x, x), PYTORCH(x.clone(), x.clone(), x.clone()))
         mask = torch.randn(5, 5, dtype=torch.complex128).conj().imag
-        self.near(sdpa(z.real, z.real, z.real, mask), PYTORCH(z.real, z.real, z.real, mask.clone()))
+        x = z.real
+        for y in (mask.clone(), mask):  # the first is remembered
+            self.near(sdpa(x, x, x, y), PYTORCH(x, x, x, mask.clone()))
 
     def test_errors(self):
         r = torch.randn
@@ -229,6 +241,7 @@ class Forward(AttnTorch):
             (TypeError, "query is ndarray", (q.numpy(), q, q), {}),
             (TypeError, "attn_mask is torch.int64", (q, q, q, torch.ones(3, 3).long()), {}),
             (ValueError, "[..,H,T,S] = (2, 4, 3, 3)", (q, q, q, torch.ones(4, 3)), {}),
+            (ValueError, "attn_mask has 0 dim", (q, q, q, torch.tensor(True)), {}),
             (ValueError, "attn_mask has 1 dim", (q, q, q, torch.ones(3)), {}),
             (ValueError, "attn_mask has 5 dim", (q, q, q, torch.ones(1, 1, 1, 3, 3)), {}),
             (ValueError, "exclude each other", (q, q, q, torch.ones(3, 3)), {"is_causal": True}),
