@@ -66,7 +66,7 @@ static void op_widen(void *to_, const void *from, ptrdiff_t ld, attn_dtype dtype
 static void op_widen_i8(void *to_, const int8_t *from, ptrdiff_t ld, const float *scales, int rows,
                         int64_t D)
 {
-    R *to = to_;
+    R_any *to = to_;
     for (int r = 0; r < rows; r++, to += D) {
         int64_t d = 0;
         const int8_t *row = from + r * ld;
