@@ -49,8 +49,11 @@ static void carve(worker *w, attni_layout *layout)
         w->vt[n] = attni_layout_take(layout, ATTNI_CHUNK * 2, Dv);
     w->columns = attni_layout_take(layout, 3, sizeof *w->columns);
     w->acc = attni_layout_take(layout, Dv, W * 4);
-    if (w->unit->few)
+    if (w->unit->few) {
         w->sums = attni_layout_take(layout, Dv, (size_t)w->unit->few * 4);
+        w->row_total = attni_layout_take(layout, Dv, 4);
+        w->row_q = attni_layout_take(layout, D, 2);
+    }
     w->k = attni_layout_take(layout, ATTNI_CHUNK * 2, D);
     w->rows = attni_layout_take(layout, ATTNI_BLOCK * 4, wide);
     if (p->args.mask)
@@ -118,8 +121,7 @@ static void finish_scores(worker *w, run *x)
             p->kernels->natural(st, y->n, p->rest, p->args.softcap, t->nv);
         if (y->visible != ATTNI_FULL)
             attni_bf16_mask(w, t, st, y->j0, y->n);
-        y->clean = y->row ? attni_bf16_row_maximum(x->columns, st)
-                          : attni_bf16_maxima(x->columns, st, y->n, t->nv);
+        y->clean = attni_bf16_maxima(x->columns, st, y->n, t->nv);
     }
     attni_bf16_set_maxima(x->columns, t->lift, t->nv);
     for (int i = 0; i < t->W; i++)
@@ -131,11 +133,8 @@ static void weigh_aside(worker *w, run *x, int b, attni_bf16 *to, uint32_t *seen
 {
     const attni_plan *p = w->plan;
     float *st = scores_of(x, b);
-    if (x->blocks[b].row)
-        attni_bf16_turn_row(st);
     for (int i = x->blocks[b].n * x->t->W; i < ATTNI_BLOCK * x->t->W; i++)
         st[i] = -INFINITY; /* the step may have left these out */
-    x->blocks[b].row = false;
     attni_bf16_weigh(st, x->columns, true, seen, x->t->nv);
     if (p->args.dropout > 0) /* what is kept grows by 1 / (1 - p) at the end, all of it at once */
         p->kernels->drop(st, st, x->blocks[b].n, p->args.dropout_seed, p->drop_threshold,
@@ -190,7 +189,6 @@ static void take_step(worker *w, run *next, run *now, int b)
         x.q = next->t->q;
         x.to_score = next->blocks[b].n;
         x.st_next = scores_of(next, b);
-        x.row_scores = next->blocks[b].row;
     }
     const int seen = w->unit->interleaved ? b - 1 : b;
     if (next && seen >= 0 && seen < next->count && plain(w, &next->blocks[seen])) {
@@ -216,11 +214,9 @@ static void take_step(worker *w, run *next, run *now, int b)
             x.st = scores_of(now, b);
             x.p = w->p[turn];
             x.columns = now->columns;
-            x.row_weights = now->blocks[b].row;
         } else {
             weigh_aside(w, now, b, w->p[turn], w->seen[turn]);
         }
-        w->weighed.block.row = now->blocks[b].row;
     }
     if (before.t) {
         x.p_before = before.p;
@@ -230,8 +226,6 @@ static void take_step(worker *w, run *next, run *now, int b)
         x.acc = before.acc;
         x.first = before.first;
         x.last = before.last;
-        x.row_values = before.block.row;
-        x.row_sum = before.columns->l;
     }
     w->unit->run(&x);
     if (before.t && before.block.odd)
@@ -264,6 +258,11 @@ static void drain(worker *w)
 
 /* ------------------------------------------------------------------------------------- sweeps */
 
+static void clear_total(const worker *w, tile *t)
+{
+    memset(t->total, 0, (size_t)attni_bf16_padded(w->plan->Dv) * (size_t)t->W * 4);
+}
+
 static run new_run(worker *w, tile *t, const partial *into)
 {
     run x = {.t = t,
@@ -278,6 +277,22 @@ static run new_run(worker *w, tile *t, const partial *into)
     return x;
 }
 
+/* The same as a row; false if not all keys from the first to the last that it sees are visible. */
+static bool sweep_row(worker *w, tile *t, const attni_class *class, int64_t j0, int n,
+                      const partial *into)
+{
+    int b = 0, end = (n + ATTNI_BLOCK - 1) / ATTNI_BLOCK;
+    while (class[b] == ATTNI_EMPTY)
+        b++;
+    while (class[end - 1] == ATTNI_EMPTY)
+        end--;
+    for (int i = b; i < end; i++)
+        if (class[i] != ATTNI_FULL)
+            return false;
+    const int from = b * ATTNI_BLOCK, to = end * ATTNI_BLOCK < n ? end * ATTNI_BLOCK : n;
+    return attni_bf16_row_chunk(w, t, j0 + from, to - from, into);
+}
+
 /* The blocks of keys j0 .. j0+n-1 (one chunk) for one tile; into a partial, if one is given. */
 static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, const partial *into)
 {
@@ -289,12 +304,14 @@ static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, const partial *in
         class[b] = attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->per_head, from, to);
         seen += class[b] != ATTNI_EMPTY;
     }
-    if (seen == 0)
+    if (seen == 0 || (w->row && sweep_row(w, t, class, j0, n, into)))
         return;
     /* One step works on tiles of one width. */
     if ((w->scored.t && w->scored.t->nv != t->nv) || (w->weighed.t && w->weighed.t->nv != t->nv))
         drain(w);
-    run x = new_run(w, t, into);
+    const partial own = {w->columns, w->acc};
+    const bool joins_row = w->row && !into;
+    run x = new_run(w, t, joins_row ? &own : into);
     for (int b = 0; b * ATTNI_BLOCK < n; b++) {
         if (class[b] == ATTNI_EMPTY)
             continue;
@@ -302,8 +319,6 @@ static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, const partial *in
         y->j0 = j0 + b * ATTNI_BLOCK;
         y->n = j0 + n - y->j0 < ATTNI_BLOCK ? (int)(j0 + n - y->j0) : ATTNI_BLOCK;
         y->visible = class[b];
-        y->row = w->few == 1 && w->plan->Dv > 0 && class[b] == ATTNI_FULL && y->n == ATTNI_BLOCK &&
-                 !w->plan->natural && w->plan->args.dropout == 0;
         y->k = attni_bf16_find_keys(w, y->j0, y->n, b, &y->ldk);
         y->vt = attni_bf16_find_values(w, y->j0, y->n, b, &y->ldv);
         y->odd = w->odd >> b & 1;
@@ -312,12 +327,17 @@ static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, const partial *in
     advance(w, &x);
     if (!w->unit->interleaved) /* then its scores are used while they are in the first cache */
         drain(w);
+    if (joins_row)
+        attni_bf16_row_join(w, t, &own);
 }
 
-static void begin_sweep(worker *w, const tile *tiles, int count, sweep_mode mode)
+static void begin_sweep(worker *w, tile *tiles, int count, sweep_mode mode)
 {
     w->mode = mode;
     w->few = mode == FAST && count == 1 && tiles->rows <= w->unit->few ? tiles->rows : 0;
+    w->row = w->few == 1 && attni_bf16_row_begin(w, tiles);
+    for (int t = 0; t < count && !w->row; t++)
+        clear_total(w, &tiles[t]);
 }
 
 static void sweep(worker *w, tile *tiles, int count, sweep_mode mode)
@@ -391,9 +411,9 @@ static void begin_worker(worker *w, const attni_plan *plan, const attni_view *vi
 static void bf16_task(const attni_plan *plan, const attni_task *task, const attni_task *next,
                       char *scratch)
 {
-    (void)next;
     worker w;
     begin_worker(&w, plan, &task->view, scratch);
+    w.next = next;
     int count = 0;
     for (int64_t done = 0; done < task->rows; count++) {
         begin_tile(&w, &w.tiles[count], task->i0 + done, task->rows - done);
@@ -441,6 +461,7 @@ static void bf16_fold(const attni_plan *plan, const attni_view *view, int64_t i0
     begin_worker(&w, plan, view, scratch);
     tile *t = &w.tiles[0];
     begin_tile(&w, t, i0, rows);
+    clear_total(&w, t);
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
         const partial x = partial_of(plan, partials, chunk);
         if (x.columns->l[0] < 0)

@@ -37,7 +37,6 @@ typedef struct block {
     ptrdiff_t ldk;        /* bytes */
     const attni_bf16 *vt; /* or, for a tile of a few columns, rows, ldv elements apart */
     ptrdiff_t ldv;
-    bool row;     /* of a single column, while its scores and weights are a row */
     bool odd;     /* CAREFUL: some value is NaN or infinite, and 0 in vt */
     bool clean;   /* no score is NaN or +inf */
     bool counted; /* its scores are in columns->top */
@@ -75,6 +74,7 @@ typedef struct weighed {
 typedef struct worker {
     const attni_plan *plan;
     const attni_view *view;
+    const attni_task *next; /* what this thread will most likely do then, or NULL */
     const attni_bf16_unit *unit;
     tile tiles[TILES];
     sweep_mode mode;
@@ -88,6 +88,9 @@ typedef struct worker {
     int runs, blocks, chunks;    /* counted, to take turns */
     float *acc;                  /* [Dv][W] */
     float *sums;                 /* [few][Dv] */
+    bool row;                    /* the task's only tile has one query, and what it sums up is: */
+    float *row_total;            /* [Dv] */
+    attni_bf16 *row_q;           /* [D] */
     attni_bf16 *vt[3];           /* of chunks: one run's, while those of two are still in use */
     unsigned packed, odd;        /* bit b: block b of the chunk is in vt; has odd values */
     const void *keys[BLOCKS];    /* where they are to be read, NULL: not asked for yet */
@@ -123,7 +126,7 @@ const void *attni_bf16_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t
 /* The values of the same block, packed, or if w->few as rows: *ldv in elements. */
 const attni_bf16 *attni_bf16_find_values(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldv);
 
-/* A tile before a sweep. */
+/* A tile before a sweep, but for its total. */
 void attni_bf16_clear(const attni_plan *p, tile *t);
 /* Writes out and lse; true if some row is not finite, or could not be computed in this mode. */
 bool attni_bf16_write(worker *w, tile *t);
@@ -131,5 +134,15 @@ bool attni_bf16_write(worker *w, tile *t);
 void attni_bf16_lift(const attni_plan *p, tile *t);
 /* The scores that the caller asked for, computed once more now that M and L are final. */
 void attni_bf16_write_scores(worker *w, tile *t);
+
+/* -------------------------------------------------------------------------- sdpa_bf16_row.c */
+
+/* Can the sweep of this tile, of one query, be done in rows? */
+bool attni_bf16_row_begin(worker *w, const tile *t);
+/* Keys j0 .. j0+n-1 of one chunk, all visible: joins w->row_total, or `into`. False if their scores
+ * want the careful way; then nothing has changed. */
+bool attni_bf16_row_chunk(worker *w, tile *t, int64_t j0, int n, const partial *into);
+/* A chunk whose sums are in columns joins w->row_total. */
+void attni_bf16_row_join(worker *w, tile *t, const partial *chunk);
 
 #endif

@@ -130,7 +130,6 @@ void attni_bf16_mask(const worker *w, const tile *t, float *st, int64_t j0, int 
 
 void attni_bf16_clear(const attni_plan *p, tile *t)
 {
-    memset(t->total, 0, (size_t)attni_bf16_padded(p->Dv) * (size_t)t->W * 4);
     for (int i = 0; i < t->W; i++) {
         t->L[i] = 0;
         t->lift[i] = 0;
@@ -150,7 +149,10 @@ static void add_sink(worker *w, tile *t)
     }
     attni_bf16_one_key(x, t->nv);
     memset(w->acc, 0, (size_t)p->Dv * (size_t)t->W * 4);
-    attni_bf16_join(t->total, t->M, t->L, w->acc, x, p->Dv, t->nv);
+    if (w->row)
+        attni_bf16_join_row(w->row_total, t->M, t->L, w->acc, x, p->Dv);
+    else
+        attni_bf16_join(t->total, t->M, t->L, w->acc, x, p->Dv, t->nv);
 }
 
 /* Does log2 units' range not hold this row's scores? */
@@ -179,8 +181,10 @@ bool attni_bf16_write(worker *w, tile *t)
     const int64_t apart = out->stride[t->heads > 1 ? 1 : 2];
     void *to = direct ? column_row(w, t, out, 0, 0) : w->rows;
     const ptrdiff_t ldo = (ptrdiff_t)(direct ? apart : p->Dv);
-    again |= attni_bf16_finish(to, direct && out->dtype == ATTN_BF16, ldo, t->total, t->L,
-                               (float)kept_factor(p), t->rows, p->Dv, t->nv);
+    const bool narrow = direct && out->dtype == ATTN_BF16;
+    again |= w->row ? attni_bf16_finish_row(to, narrow, w->row_total, t->L[0], 1, p->Dv)
+                    : attni_bf16_finish(to, narrow, ldo, t->total, t->L, (float)kept_factor(p),
+                                        t->rows, p->Dv, t->nv);
     for (int i = 0; i < t->rows && !direct; i++)
         attni_store_row_f32(column_row(w, t, out, i, 0), out->dtype, out->stride[3],
                             (const float *)(const void *)w->rows + i * p->Dv, p->Dv);

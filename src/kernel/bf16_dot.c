@@ -209,13 +209,9 @@ INLINE void ask_lines(ahead *a, const int lines)
     a->at = a->at >= a->n ? 0 : a->at;
 }
 
-/* Scores of 16 keys, the lanes; as a row those of the first column alone. */
-INLINE void store_keys(float *st, __m512 s[16], bool row)
+/* Scores of 16 keys, the lanes until now. */
+INLINE void store_keys(float *st, __m512 s[16])
 {
-    if (row) {
-        _mm512_store_ps(st, s[0]);
-        return;
-    }
     v_transpose(s);
     UNROLL for (int i = 0; i < 16; i++) _mm512_store_ps(st + i * 16, s[i]);
 }
@@ -223,7 +219,7 @@ INLINE void store_keys(float *st, __m512 s[16], bool row)
 /* st of groups x 16 keys, which are the lanes until they are turned. Two groups keep two chains of
  * sums going: one alone would wait for its own additions. */
 INLINE void score_few_keys(float *st, const attni_bf16 *q, const char *k, ptrdiff_t ldk, int runs,
-                           bool row, ahead *next, const int nr, const int groups)
+                           ahead *next, const int nr, const int groups)
 {
     __m512 s[2][16];
     UNROLL for (int g = 0; g < groups; g++)
@@ -244,12 +240,12 @@ INLINE void score_few_keys(float *st, const attni_bf16 *q, const char *k, ptrdif
             }
         }
     }
-    UNROLL for (int g = 0; g < groups; g++) store_keys(st + g * 16 * (row ? 1 : 16), s[g], row);
+    UNROLL for (int g = 0; g < groups; g++) store_keys(st + g * 256, s[g]);
 }
 
 /* The same of groups of turned keys, whose lines are read in the order of their addresses. */
-INLINE void score_turned_keys(float *st, const attni_bf16 *q, const char *k, int pairs, bool row,
-                              ahead *next, const int nr)
+INLINE void score_turned_keys(float *st, const attni_bf16 *q, const char *k, int pairs, ahead *next,
+                              const int nr)
 {
     __m512 s[16];
     UNROLL for (int r = 0; r < 16; r++) s[r] = _mm512_setzero_ps();
@@ -257,20 +253,19 @@ INLINE void score_turned_keys(float *st, const attni_bf16 *q, const char *k, int
         ask_lines(next, 1);
         FOR_R s[r] = dot(s[r], _mm512_load_si512(k), pair_at(q + d * 32 + 2 * r));
     }
-    store_keys(st, s, row);
+    store_keys(st, s);
 }
 
 /* Sums of 32 components stand as _mm512_unpack*_epi16 leaves them: 0-3, 8-11, ... and 4-7, 12-15,
  * ... until they are turned. */
 INLINE void value_few_columns(float *sums, ptrdiff_t apart, const attni_bf16 *p,
-                              const attni_bf16 *v, ptrdiff_t ldv, const bool first, int p_step,
-                              float *sum, ahead *next, const int nr, const int groups)
+                              const attni_bf16 *v, ptrdiff_t ldv, const bool first, ahead *next,
+                              const int nr, const int groups)
 {
-    __m512 l = sum ? _mm512_set1_ps(*sum) : _mm512_setzero_ps();
     __m512 s[FEW][8];
     FOR_R UNROLL for (int g = 0; g < 2 * groups; g++) s[r][g] =
         first ? _mm512_setzero_ps() : _mm512_load_ps(sums + r * apart + g * 16);
-    for (int i = 0; i < ROWS / 2; i++, v += 2 * ldv, p += p_step) {
+    for (int i = 0; i < ROWS / 2; i++, v += 2 * ldv, p += 32) {
         __m512i pair[8];
         UNROLL for (int g = 0; g < groups; g++)
         {
@@ -283,17 +278,11 @@ INLINE void value_few_columns(float *sums, ptrdiff_t apart, const attni_bf16 *p,
         FOR_R
         {
             const __m512i w = pair_at(p + 2 * r);
-            if (nr == 1) { /* on the way: a chain of its own would hold everything up */
-                l = _mm512_add_ps(l, as_float(_mm512_slli_epi32(w, 16)));
-                l = _mm512_add_ps(l, as_float(_mm512_and_si512(w, high_half())));
-            }
             UNROLL for (int g = 0; g < 2 * groups; g++) s[r][g] = dot(s[r][g], pair[g], w);
         }
     }
     FOR_R UNROLL for (int g = 0; g < 2 * groups; g++)
         _mm512_store_ps(sums + r * apart + g * 16, s[r][g]);
-    if (nr == 1 && sum)
-        *sum = _mm512_cvtss_f32(l);
 }
 
 /* acc [Dv][16] from sums [nr][Dv]. */
@@ -322,37 +311,159 @@ INLINE void few_columns(const attni_bf16_step *x, const int nr)
     /* One column reads values once, and half a block ahead stays in the first cache; more read them
      * in several passes. */
     const int before = nr == 1 ? ROWS / 2 : ROWS;
-    const bool row = nr == 1 && x->row_scores;
-    const int across = row ? 1 : 16;
     if (x->k && x->turned) {
         const char *k = x->k;
         ahead next = {(uintptr_t)k + TURNED_AHEAD, 0, 0, INT32_MAX};
         for (int j = 0; j < x->turned; j += 16, k += 64 * x->pairs)
-            score_turned_keys(x->st_next + j * across, x->q, k, x->pairs, row, &next, nr);
+            score_turned_keys(x->st_next + j * 16, x->q, k, x->pairs, &next, nr);
     } else if (x->k) {
         const char *k = x->k;
         ahead next = look_ahead(k, before, x->ldk, 64 * x->runs);
         for (int j = 0; j < ROWS; j += nr == 1 ? 32 : 16)
-            score_few_keys(x->st_next + j * across, x->q, k + j * x->ldk, x->ldk, x->runs, row,
-                           &next, nr, nr == 1 ? 2 : 1);
+            score_few_keys(x->st_next + j * 16, x->q, k + j * x->ldk, x->ldk, x->runs, &next, nr,
+                           nr == 1 ? 2 : 1);
     }
     if (!x->p_before)
         return;
     const int Dv = x->panels * 16;
-    const bool row_values = nr == 1 && x->row_values;
     ahead next = look_ahead(x->v, before, 2 * x->ldv, 2 * Dv);
     int c = 0;
 #define STEP(groups)                                                                               \
     for (; c + 32 * (groups) <= Dv; c += 32 * (groups))                                            \
-    value_few_columns(x->sums + c, Dv, x->p_before, x->v + c, x->ldv, x->first,                    \
-                      row_values ? 2 : 32, row_values && c == 0 ? x->row_sum : NULL, &next, nr,    \
-                      groups)
+    value_few_columns(x->sums + c, Dv, x->p_before, x->v + c, x->ldv, x->first, &next, nr, groups)
     if (nr == 1)
         STEP(4);
     STEP(1);
 #undef STEP
     if (x->last)
         turn_sums(x->acc, x->sums, Dv, nr);
+}
+
+/* ------------------------------------------------------------------------- a single query */
+
+/* Scores of groups x 16 keys. */
+INLINE void score_row_keys(float *st, const attni_bf16 *q, const char *k, ptrdiff_t ld, int runs,
+                           ahead *next, const int groups)
+{
+    __m512 s[2];
+    UNROLL for (int g = 0; g < groups; g++) s[g] = _mm512_setzero_ps();
+    for (int d = 0; d < runs; d++, q += 32, k += 64) {
+        UNROLL for (int g = 0; g < groups; g++)
+        {
+            const v_rows rows = v_rows_at(k + g * 16 * ld, ld);
+            UNROLL for (int c = 0; c < 16; c += V_COLUMNS)
+            {
+                __m512 kt[V_COLUMNS];
+                v_load_transposed(kt, &rows, 4 * c);
+                UNROLL for (int i = 0; i < V_COLUMNS; i++) s[g] =
+                    dot(s[g], as_bits(kt[i]), pair_at(q + 2 * (c + i)));
+                ask_lines(next, V_COLUMNS);
+            }
+        }
+    }
+    UNROLL for (int g = 0; g < groups; g++) _mm512_store_ps(st + g * 16, s[g]);
+}
+
+static void score_row_turned(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int pairs)
+{
+    const char *line = k->at;
+    const int left = (k->n + 15) / 16 * pairs * 64; /* bytes */
+    for (int j = 0, at = TURNED_AHEAD; j < k->n; j += 16, at += pairs * 64) {
+        uintptr_t ask = at < left ? (uintptr_t)k->at + (uintptr_t)at
+                                  : (uintptr_t)k->next + (uintptr_t)(at - left);
+        __m512 s = _mm512_setzero_ps();
+        for (int d = 0; d < pairs; d++, line += 64, ask += 64) {
+            __builtin_prefetch((const void *)ask);
+            s = dot(s, _mm512_load_si512(line), pair_at(q + 2 * d));
+        }
+        _mm512_store_ps(st + j, s);
+    }
+}
+
+static void row_scores(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int pairs)
+{
+    if (k->turned) {
+        score_row_turned(st, q, k, pairs);
+        return;
+    }
+    const int runs = pairs / 16;
+    for (int j = 0; j < k->n; j += 32) {
+        const char *from = (const char *)k->at + j * k->ld;
+        const bool inside = j + 32 < k->n;
+        ahead next = look_ahead(inside ? from : k->next, inside ? 32 : 0, k->ld, 64 * runs);
+        if (k->n - j >= 32)
+            score_row_keys(st + j, q, from, k->ld, runs, &next, 2);
+        else
+            score_row_keys(st + j, q, from, k->ld, runs, &next, 1);
+    }
+}
+
+/* 32 components in order, from what _mm512_unpack*_epi16 leaves of them; and back. */
+INLINE void order_sums(__m512 s[2])
+{
+    const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    const __m512 first = _mm512_permutex2var_ps(s[0], low, s[1]);
+    s[1] = _mm512_permutex2var_ps(s[0], high, s[1]);
+    s[0] = first;
+}
+
+INLINE void disorder_sums(__m512 s[2])
+{
+    const __m512i even =
+        _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(4));
+    const __m512 first = _mm512_permutex2var_ps(s[0], even, s[1]);
+    s[1] = _mm512_permutex2var_ps(s[0], odd, s[1]);
+    s[0] = first;
+}
+
+/* groups x 32 components, from component c on. */
+INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
+                           int64_t c, const bool first, const int groups)
+{
+    const char *at = (const char *)v->at + 2 * c;
+    const uintptr_t ld = (uintptr_t)v->ld, next = (uintptr_t)v->next + 2 * (uintptr_t)c;
+    uintptr_t ask = v->n > ROWS / 2 ? (uintptr_t)at + ROWS / 2 * ld : next;
+    __m512 sum = l ? _mm512_set1_ps(*l) : _mm512_setzero_ps();
+    __m512 s[8];
+    UNROLL for (int g = 0; g < 2 * groups; g++) s[g] =
+        first ? _mm512_setzero_ps() : _mm512_load_ps(sums + g * 16);
+    UNROLL for (int g = 0; g < groups; g++) disorder_sums(s + 2 * g);
+    for (int j = 0; j < v->n; j += 2, at += 2 * v->ld, ask += 2 * ld) {
+        const char *second = j + 1 < v->n ? at + v->ld : at; /* the same once more, times 0 */
+        const __m512i w = pair_at(p + j);
+        ask = j == ROWS / 2 ? next : ask;
+        UNROLL for (int g = 0; g < groups; g++)
+        {
+            __builtin_prefetch((const void *)(ask + 64 * (uintptr_t)g));
+            __builtin_prefetch((const void *)(ask + ld + 64 * (uintptr_t)g));
+            const __m512i a = _mm512_loadu_si512(at + g * 64);
+            const __m512i b = _mm512_loadu_si512(second + g * 64);
+            s[2 * g] = dot(s[2 * g], _mm512_unpacklo_epi16(a, b), w);
+            s[2 * g + 1] = dot(s[2 * g + 1], _mm512_unpackhi_epi16(a, b), w);
+        }
+        /* on the way: a chain of its own would hold everything up */
+        sum = _mm512_add_ps(sum, as_float(_mm512_slli_epi32(w, 16)));
+        sum = _mm512_add_ps(sum, as_float(_mm512_and_si512(w, high_half())));
+    }
+    UNROLL for (int g = 0; g < groups; g++) order_sums(s + 2 * g);
+    UNROLL for (int g = 0; g < 2 * groups; g++) _mm512_store_ps(sums + g * 16, s[g]);
+    if (l)
+        *l = _mm512_cvtss_f32(sum);
+}
+
+static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
+                       int64_t Dv, bool first)
+{
+    int64_t c = 0;
+#define STEP(groups)                                                                               \
+    for (; c + 32 * (groups) <= Dv; c += 32 * (groups))                                            \
+    value_row_part(sums + c, c ? NULL : l, p, v, c, first, groups)
+    STEP(4);
+    STEP(2);
+    STEP(1);
+#undef STEP
 }
 
 /* ----------------------------------------------------------------------------------- run */
@@ -365,17 +476,6 @@ INLINE void weigh(const attni_bf16_step *x, const int nv)
     weigh_begin(&w, x, nv);
     w.st_seen = NULL; /* no step has both (bf16.h): the compiler may leave maxima out */
     weigh_end(&w, x, x->to_weigh, 4, nv);
-}
-
-/* Weights of a row of scores, as a row. */
-static void weigh_a_row(const attni_bf16_step *x)
-{
-    weigher w = {.c[0] = _mm512_set1_ps(x->columns->c[0]),
-                 .offset[0] = offset_of(_mm512_set1_ps(x->columns->m[0]))};
-    for (int j = 0; j < ROWS; j += 16) {
-        const __m512i e = _mm512_srli_epi32(weigh_vector(&w, x->st + j, 0), 16);
-        _mm256_store_si256((__m256i *)(void *)(x->p + j), _mm512_cvtepi32_epi16(e));
-    }
 }
 
 static void run(const attni_bf16_step *x)
@@ -394,9 +494,7 @@ static void run(const attni_bf16_step *x)
         else
             add_values(x, 8, 2);
     }
-    if (x->st && x->row_weights)
-        weigh_a_row(x);
-    else if (x->st && x->nv == 1)
+    if (x->st && x->nv == 1)
         weigh(x, 1);
     else if (x->st)
         weigh(x, 2);
@@ -428,6 +526,8 @@ const attni_bf16_unit attni_bf16_dot = {
     .run = run,
     .pack_values = attni_bf16_pack_pairs,
     .multiply = multiply,
+    .row_scores = row_scores,
+    .row_values = row_values,
     .peak = peak,
 };
 

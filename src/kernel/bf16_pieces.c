@@ -181,25 +181,35 @@ bool attni_bf16_maxima(attni_bf16_columns *columns, float *st, int n, int nv)
     return bad == 0;
 }
 
-bool attni_bf16_row_maximum(attni_bf16_columns *columns, const float *st)
+bool attni_bf16_row_maximum(attni_bf16_columns *columns, float *st, int n)
 {
     __mmask16 bad = 0;
     __m512 top = _mm512_set1_ps(columns->top[0]);
-    for (int j = 0; j < ROWS; j += 16) {
-        const __m512 s = _mm512_load_ps(st + j);
+    for (int j = 0; j < n || j % 32; j += 16) {
+        const __m512 s = _mm512_mask_mov_ps(never(), first16(n - j), _mm512_load_ps(st + j));
         bad |= _mm512_fpclass_ps_mask(s, 0x89);
         top = _mm512_max_ps(s, top);
+        _mm512_store_ps(st + j, s);
     }
     columns->top[0] = _mm512_reduce_max_ps(top);
     return bad == 0;
 }
 
-void attni_bf16_turn_row(float *st)
+void attni_bf16_row_weights(attni_bf16 *p, const float *st, const attni_bf16_columns *columns,
+                            int n)
 {
-    float row[ROWS];
-    memcpy(row, st, sizeof row);
-    for (int j = 0; j < ROWS; j++)
-        _mm512_store_ps(st + j * 16, _mm512_maskz_mov_ps(1, _mm512_set1_ps(row[j])));
+    const __m512 c = _mm512_set1_ps(columns->c[0]);
+    const __m512 offset = offset_of(_mm512_set1_ps(columns->m[0]));
+    for (int j = 0; j < n; j += 32) {
+        __m512i e[2];
+        UNROLL for (int i = 0; i < 2; i++)
+        {
+            const __m512 t = _mm512_fmadd_ps(_mm512_load_ps(st + j + 16 * i), c, offset);
+            e[i] = weight_bits(at_least(_mm512_set1_ps(ORIGIN + LOWEST), t));
+            _mm256_store_si256((__m256i *)(void *)(p + j + 16 * i),
+                               _mm512_cvtepi32_epi16(_mm512_srli_epi32(e[i], 16)));
+        }
+    }
 }
 
 void attni_bf16_set_maxima(attni_bf16_columns *columns, const float *lift, int nv)
@@ -250,27 +260,46 @@ void attni_bf16_pack_weights(attni_bf16 *p, const float *st, int nv)
 
 /* -------------------------------------------------------------------------- sums, the result */
 
+/* M and L of 16 columns after a chunk; what the total, a, and the chunk, b, are multiplied by. */
+INLINE void join_sums(float *M, float *L, const float *m, const float *l, __m512 *a, __m512 *b)
+{
+    const __m512 before = _mm512_load_ps(M), here = _mm512_load_ps(m);
+    const __m512 both = _mm512_max_ps(before, here);
+    /* 2^(m - m'), 0 for -inf */
+    const __mmask16 had = seen_something(before), has = seen_something(here);
+    *a = _mm512_maskz_mov_ps(had, power_of_two(_mm512_sub_ps(before, both)));
+    *b = _mm512_maskz_mov_ps(has, power_of_two(_mm512_sub_ps(here, both)));
+    _mm512_store_ps(L, _mm512_add_ps(_mm512_mul_ps(_mm512_load_ps(L), *a),
+                                     _mm512_mul_ps(_mm512_load_ps(l), *b)));
+    _mm512_store_ps(M, both);
+}
+
+INLINE void join_vector(float *total, const float *acc, __m512 a, __m512 b)
+{
+    const __m512 x = _mm512_mul_ps(_mm512_load_ps(acc), b);
+    _mm512_store_ps(total, _mm512_add_ps(_mm512_mul_ps(_mm512_load_ps(total), a), x));
+}
+
 void attni_bf16_join(float *total, float *M, float *L, const float *acc,
                      const attni_bf16_columns *columns, int64_t rows, int nv)
 {
     for (int g = 0; g < nv; g++) {
-        const __m512 before = _mm512_load_ps(M + 16 * g);
-        const __m512 here = _mm512_load_ps(columns->m + 16 * g);
-        const __m512 both = _mm512_max_ps(before, here);
-        /* 2^(m - m'), 0 for -inf */
-        const __mmask16 had = seen_something(before);
-        const __mmask16 has = seen_something(here);
-        const __m512 a = _mm512_maskz_mov_ps(had, power_of_two(_mm512_sub_ps(before, both)));
-        const __m512 b = _mm512_maskz_mov_ps(has, power_of_two(_mm512_sub_ps(here, both)));
-        const __m512 l = _mm512_mul_ps(_mm512_load_ps(columns->l + 16 * g), b);
-        _mm512_store_ps(L + 16 * g, _mm512_add_ps(_mm512_mul_ps(_mm512_load_ps(L + 16 * g), a), l));
-        _mm512_store_ps(M + 16 * g, both);
-        for (int64_t r = 0; r < rows; r++) {
-            float *at = total + (r * nv + g) * 16;
-            const __m512 x = _mm512_mul_ps(_mm512_load_ps(acc + (r * nv + g) * 16), b);
-            _mm512_store_ps(at, _mm512_add_ps(_mm512_mul_ps(_mm512_load_ps(at), a), x));
-        }
+        __m512 a, b;
+        join_sums(M + 16 * g, L + 16 * g, columns->m + 16 * g, columns->l + 16 * g, &a, &b);
+        for (int64_t r = 0; r < rows; r++)
+            join_vector(total + (r * nv + g) * 16, acc + (r * nv + g) * 16, a, b);
     }
+}
+
+void attni_bf16_join_row(float *total, float *M, float *L, const float *sums,
+                         const attni_bf16_columns *columns, int64_t n)
+{
+    __m512 a, b;
+    join_sums(M, L, columns->m, columns->l, &a, &b);
+    a = _mm512_broadcastss_ps(_mm512_castps512_ps128(a));
+    b = _mm512_broadcastss_ps(_mm512_castps512_ps128(b));
+    for (int64_t c = 0; c < n; c += 16)
+        join_vector(total + c, sums + c, a, b);
 }
 
 void attni_bf16_one_key(attni_bf16_columns *columns, int nv)
@@ -286,35 +315,43 @@ void attni_bf16_one_key(attni_bf16_columns *columns, int nv)
     }
 }
 
+/* 16 components from `at` on, of which `here` are there; the lanes that are not finite. */
+INLINE __mmask16 finish_vector(void *to, bool narrow, int64_t at, __m512 total, float l,
+                               float factor, __mmask16 here)
+{
+    const __m512 x = l != 0 ? _mm512_div_ps(total, _mm512_set1_ps(l)) : _mm512_setzero_ps();
+    const __m512 y = _mm512_add_ps(_mm512_mul_ps(x, _mm512_set1_ps(factor)), _mm512_setzero_ps());
+    if (narrow)
+        _mm256_mask_storeu_epi16((char *)to + 2 * at, here,
+                                 _mm512_cvtepi32_epi16((__m512i)v_bits_bf16(y)));
+    else
+        _mm512_mask_storeu_ps((char *)to + 4 * at, here, y);
+    return not_finite(y) & here;
+}
+
 bool attni_bf16_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total, const float *l,
                        float factor, int rows, int64_t Dv, int nv)
 {
     __mmask16 bad = 0;
-    for (int g = 0; g * 16 < rows; g++) {
-        const __m512 sum = _mm512_load_ps(l + 16 * g);
-        const __mmask16 some = _mm512_cmp_ps_mask(sum, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+    for (int g = 0; g * 16 < rows; g++)
         for (int64_t c = 0; c < Dv; c += 16) {
-            const __mmask16 here = first16(Dv - c);
             __m512 r[16];
-            UNROLL for (int u = 0; u < 16; u++)
-            {
-                const __m512 x = _mm512_load_ps(total + ((c + u) * nv + g) * 16);
-                const __m512 y =
-                    _mm512_mul_ps(_mm512_maskz_div_ps(some, x, sum), _mm512_set1_ps(factor));
-                r[u] = _mm512_add_ps(y, _mm512_setzero_ps());
-            }
+            UNROLL for (int u = 0; u < 16; u++) r[u] =
+                _mm512_load_ps(total + ((c + u) * nv + g) * 16);
             v_transpose(r);
-            for (int i = 0; i < 16 && g * 16 + i < rows; i++) {
-                const int64_t at = (g * 16 + i) * ldo + c;
-                bad |= not_finite(r[i]) & here;
-                if (narrow)
-                    _mm256_mask_storeu_epi16((char *)to + 2 * at, here,
-                                             _mm512_cvtepi32_epi16((__m512i)v_bits_bf16(r[i])));
-                else
-                    _mm512_mask_storeu_ps((char *)to + 4 * at, here, r[i]);
-            }
+            for (int i = g * 16; i < g * 16 + 16 && i < rows; i++)
+                bad |= finish_vector(to, narrow, i * ldo + c, r[i % 16], l[i], factor,
+                                     first16(Dv - c));
         }
-    }
+    return bad != 0;
+}
+
+bool attni_bf16_finish_row(void *to, bool narrow, const float *total, float l, float factor,
+                           int64_t Dv)
+{
+    __mmask16 bad = 0;
+    for (int64_t c = 0; c < Dv; c += 16)
+        bad |= finish_vector(to, narrow, c, _mm512_load_ps(total + c), l, factor, first16(Dv - c));
     return bad != 0;
 }
 

@@ -82,6 +82,22 @@ static char *random_elements(attn_dtype dtype, int64_t n)
     return x;
 }
 
+/* Now and then an infinite value, most often of the last key: results are made another way then. */
+static void spoil_a_value(decode_case *c)
+{
+    if (pick(5) || c->Dv == 0)
+        return;
+    const int64_t j = pick(3) ? c->S - 1 : pick(c->S), at = j * c->Dv + pick(c->Dv);
+    const double d = (double)INFINITY;
+    const float f = INFINITY;
+    const uint16_t bf16 = 0x7f80, f16 = 0x7c00;
+    const void *x = c->dtype == ATTN_F32    ? (const void *)&f
+                    : c->dtype == ATTN_F64  ? (const void *)&d
+                    : c->dtype == ATTN_BF16 ? (const void *)&bf16
+                                            : (const void *)&f16;
+    memcpy(c->v + (size_t)at * attn_dtype_size(c->dtype), x, attn_dtype_size(c->dtype));
+}
+
 /* Options that a decoder uses; offset: which query of the sequence comes first. */
 static void draw_options(decode_case *c)
 {
@@ -135,6 +151,7 @@ static void make_case(decode_case *c)
     c->q = random_elements(c->dtype, c->B * c->H * c->T * c->D);
     c->k = random_elements(c->dtype, c->B * c->Hk * c->S * c->D);
     c->v = random_elements(c->dtype, c->B * c->Hk * c->S * c->Dv);
+    spoil_a_value(c);
     c->out = random_elements(c->dtype, c->B * c->H * c->T * c->Dv);
     c->again = random_elements(c->dtype, c->B * c->H * c->T * c->Dv);
     c->mask = calloc((size_t)(c->B * c->S), 1);
