@@ -49,11 +49,11 @@ static void carve(worker *w, attni_layout *layout)
         w->vt[n] = attni_layout_take(layout, ATTNI_CHUNK * 2, Dv);
     w->columns = attni_layout_take(layout, 3, sizeof *w->columns);
     w->acc = attni_layout_take(layout, Dv, W * 4);
-    if (w->unit->few) {
-        w->sums = attni_layout_take(layout, Dv, (size_t)w->unit->few * 4);
-        w->row_total = attni_layout_take(layout, Dv, 4);
-        w->row_q = attni_layout_take(layout, D, 2);
-    }
+    const size_t rows = (size_t)w->unit->rows;
+    w->row_sums = attni_layout_take(layout, Dv, rows * 4);
+    w->row_total = attni_layout_take(layout, Dv, rows * 4);
+    w->row_q = attni_layout_take(layout, D, rows * 2);
+    w->row_p = attni_layout_take(layout, ATTNI_CHUNK, rows * 2);
     w->k = attni_layout_take(layout, ATTNI_CHUNK * 2, D);
     w->rows = attni_layout_take(layout, ATTNI_BLOCK * 4, wide);
     if (p->args.mask)
@@ -103,7 +103,7 @@ static float *scores_of(const run *x, int b)
 /* Does nothing stand between the products and the weights? */
 static bool plain(const worker *w, const block *x)
 {
-    return x->visible == ATTNI_FULL && x->n % attni_bf16_keys(w) == 0 && !w->plan->natural &&
+    return x->visible == ATTNI_FULL && x->n % w->unit->keys == 0 && !w->plan->natural &&
            w->mode == FAST && x->clean;
 }
 
@@ -179,13 +179,10 @@ static void take_step(worker *w, run *next, run *now, int b)
                          .runs = (int)(attni_bf16_padded(p->D) / 32),
                          .pairs = (int)((p->D + 1) / 2),
                          .panels = p->Dv ? (int)(attni_bf16_padded(p->Dv) / 16) : 0,
-                         .components = (int)p->Dv,
-                         .few = w->few,
-                         .sums = w->sums};
+                         .components = (int)p->Dv};
     if (next && b < next->count) {
         x.k = next->blocks[b].k;
         x.ldk = next->blocks[b].ldk;
-        x.turned = w->few && p->k_turned ? next->blocks[b].n : 0;
         x.q = next->t->q;
         x.to_score = next->blocks[b].n;
         x.st_next = scores_of(next, b);
@@ -210,7 +207,7 @@ static void take_step(worker *w, run *next, run *now, int b)
                                .seen = w->seen[turn]};
         if (w->mode == FAST && p->args.dropout == 0 && now->blocks[b].clean &&
             attni_bf16_near(now->columns, now->t->nv)) {
-            x.to_weigh = w->few ? ATTNI_BLOCK : now->blocks[b].n;
+            x.to_weigh = now->blocks[b].n;
             x.st = scores_of(now, b);
             x.p = w->p[turn];
             x.columns = now->columns;
@@ -220,12 +217,10 @@ static void take_step(worker *w, run *next, run *now, int b)
     }
     if (before.t) {
         x.p_before = before.p;
-        x.vt = x.v = before.block.vt;
-        x.ldv = before.block.ldv;
+        x.vt = before.block.vt;
         x.to_add = before.block.n;
         x.acc = before.acc;
         x.first = before.first;
-        x.last = before.last;
     }
     w->unit->run(&x);
     if (before.t && before.block.odd)
@@ -277,22 +272,6 @@ static run new_run(worker *w, tile *t, const partial *into)
     return x;
 }
 
-/* The same as a row; false if not all keys from the first to the last that it sees are visible. */
-static bool sweep_row(worker *w, tile *t, const attni_class *class, int64_t j0, int n,
-                      const partial *into)
-{
-    int b = 0, end = (n + ATTNI_BLOCK - 1) / ATTNI_BLOCK;
-    while (class[b] == ATTNI_EMPTY)
-        b++;
-    while (class[end - 1] == ATTNI_EMPTY)
-        end--;
-    for (int i = b; i < end; i++)
-        if (class[i] != ATTNI_FULL)
-            return false;
-    const int from = b * ATTNI_BLOCK, to = end * ATTNI_BLOCK < n ? end * ATTNI_BLOCK : n;
-    return attni_bf16_row_chunk(w, t, j0 + from, to - from, into);
-}
-
 /* The blocks of keys j0 .. j0+n-1 (one chunk) for one tile; into a partial, if one is given. */
 static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, const partial *into)
 {
@@ -304,7 +283,7 @@ static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, const partial *in
         class[b] = attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->per_head, from, to);
         seen += class[b] != ATTNI_EMPTY;
     }
-    if (seen == 0 || (w->row && sweep_row(w, t, class, j0, n, into)))
+    if (seen == 0 || (w->row && attni_bf16_row_chunk(w, t, class, j0, n, into)))
         return;
     /* One step works on tiles of one width. */
     if ((w->scored.t && w->scored.t->nv != t->nv) || (w->weighed.t && w->weighed.t->nv != t->nv))
@@ -320,7 +299,7 @@ static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, const partial *in
         y->n = j0 + n - y->j0 < ATTNI_BLOCK ? (int)(j0 + n - y->j0) : ATTNI_BLOCK;
         y->visible = class[b];
         y->k = attni_bf16_find_keys(w, y->j0, y->n, b, &y->ldk);
-        y->vt = attni_bf16_find_values(w, y->j0, y->n, b, &y->ldv);
+        y->vt = attni_bf16_find_values(w, y->j0, y->n, b);
         y->odd = w->odd >> b & 1;
         y->clean = finite_scores(w, t, b);
     }
@@ -334,8 +313,10 @@ static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, const partial *in
 static void begin_sweep(worker *w, tile *tiles, int count, sweep_mode mode)
 {
     w->mode = mode;
-    w->few = mode == FAST && count == 1 && tiles->rows <= w->unit->few ? tiles->rows : 0;
-    w->row = w->few == 1 && attni_bf16_row_begin(w, tiles);
+    w->row = 0;
+    if (mode == FAST && count == 1 && tiles->rows <= w->unit->rows && w->plan->D > 0 &&
+        w->plan->Dv > 0 && w->plan->args.dropout == 0)
+        attni_bf16_row_begin(w, tiles);
     for (int t = 0; t < count && !w->row; t++)
         clear_total(w, &tiles[t]);
 }

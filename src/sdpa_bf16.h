@@ -34,9 +34,8 @@ typedef struct block {
     int n;      /* keys */
     attni_class visible;
     const void *k;
-    ptrdiff_t ldk;        /* bytes */
-    const attni_bf16 *vt; /* or, for a tile of a few columns, rows, ldv elements apart */
-    ptrdiff_t ldv;
+    ptrdiff_t ldk; /* bytes */
+    const attni_bf16 *vt;
     bool odd;     /* CAREFUL: some value is NaN or infinite, and 0 in vt */
     bool clean;   /* no score is NaN or +inf */
     bool counted; /* its scores are in columns->top */
@@ -78,7 +77,6 @@ typedef struct worker {
     const attni_bf16_unit *unit;
     tile tiles[TILES];
     sweep_mode mode;
-    int few;          /* columns, if the task's only tile is swept as one of a few; else 0 */
     run scored;       /* the run whose scores and maxima are there */
     weighed weighed;  /* the last block of the run before it */
     float *st[2];     /* of runs, by turns */
@@ -87,10 +85,10 @@ typedef struct worker {
     attni_bf16_columns *columns; /* of the last three runs */
     int runs, blocks, chunks;    /* counted, to take turns */
     float *acc;                  /* [Dv][W] */
-    float *sums;                 /* [few][Dv] */
-    bool row;                    /* the task's only tile has one query, and what it sums up is: */
-    float *row_total;            /* [Dv] */
-    attni_bf16 *row_q;           /* [D] */
+    int row; /* the task's only tile is swept in rows, so many: 1, 4 or 8; else 0 */
+    float *row_sums, *row_total; /* [row][Dv] of a chunk, of all */
+    attni_bf16 *row_q;           /* [D/2][row][2] */
+    attni_bf16 *row_p;           /* [row][CHUNK] */
     attni_bf16 *vt[3];           /* of chunks: one run's, while those of two are still in use */
     unsigned packed, odd;        /* bit b: block b of the chunk is in vt; has odd values */
     const void *keys[BLOCKS];    /* where they are to be read, NULL: not asked for yet */
@@ -110,9 +108,6 @@ static inline char *column_row(const worker *w, const tile *x, const attn_tensor
                     w->view->i_base + x->i0 + i % x->per_head, element);
 }
 
-/* Keys are read, and those beyond the last left out, by groups of so many. */
-static inline int attni_bf16_keys(const worker *w) { return w->few ? ATTNI_BLOCK : w->unit->keys; }
-
 /* ------------------------------------------------------------------------- sdpa_bf16_data.c */
 
 void attni_bf16_load_queries(worker *w, tile *t);
@@ -123,8 +118,8 @@ void attni_bf16_mask(const worker *w, const tile *t, float *st, int64_t j0, int 
 /* Keys j0 .. j0+n-1, block `at` of the chunk, as 64 rows of a multiple of 32 components: where they
  * lie if they are so, else a copy filled up with zeros. Returns the first; *ldk in bytes. */
 const void *attni_bf16_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldk);
-/* The values of the same block, packed, or if w->few as rows: *ldv in elements. */
-const attni_bf16 *attni_bf16_find_values(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldv);
+/* The values of the same block, packed. */
+const attni_bf16 *attni_bf16_find_values(worker *w, int64_t j0, int n, int at);
 
 /* A tile before a sweep, but for its total. */
 void attni_bf16_clear(const attni_plan *p, tile *t);
@@ -137,11 +132,12 @@ void attni_bf16_write_scores(worker *w, tile *t);
 
 /* -------------------------------------------------------------------------- sdpa_bf16_row.c */
 
-/* Can the sweep of this tile, of one query, be done in rows? */
-bool attni_bf16_row_begin(worker *w, const tile *t);
-/* Keys j0 .. j0+n-1 of one chunk, all visible: joins w->row_total, or `into`. False if their scores
- * want the careful way; then nothing has changed. */
-bool attni_bf16_row_chunk(worker *w, tile *t, int64_t j0, int n, const partial *into);
+/* Before the sweep of a few queries as rows. */
+void attni_bf16_row_begin(worker *w, const tile *t);
+/* The visible ones of keys j0 .. j0+n-1 (one chunk) join w->row_total, or `into`. False if scores or
+ * maxima want the careful way, by columns; then nothing has changed. */
+bool attni_bf16_row_chunk(worker *w, tile *t, const attni_class *class, int64_t j0, int n,
+                          const partial *into);
 /* A chunk whose sums are in columns joins w->row_total. */
 void attni_bf16_row_join(worker *w, tile *t, const partial *chunk);
 

@@ -33,10 +33,8 @@ const void *attni_bf16_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t
     const attni_plan *p = w->plan;
     const attn_tensor *k = &p->args.k;
     const int64_t D = attni_bf16_padded(p->D);
-    const bool in_place = p->k_turned
-                              ? w->few && p->D > 0
-                              : n % attni_bf16_keys(w) == 0 && k->stride[3] == 1 && p->D > 0 &&
-                                    p->D % (w->few ? 32 : w->unit->granule) == 0;
+    const bool in_place = !p->k_turned && n % w->unit->keys == 0 && k->stride[3] == 1 && p->D > 0 &&
+                          p->D % w->unit->granule == 0;
     *ldk = (ptrdiff_t)(in_place ? k->stride[2] : D) * 2;
     if (w->keys[at])
         return w->keys[at];
@@ -51,40 +49,15 @@ const void *attni_bf16_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t
                                 p->D);
     }
     w->keys[at] = in_place ? attni_stored_row(w->view, k, j0) : (const void *)copy;
-    /* keys that one tile alone reads are not read once more: its scores are looked at instead */
-    w->exponent[at] = w->few ? 255 : attni_bf16_exponent(w->keys[at], *ldk, n, in_place ? p->D : D);
+    w->exponent[at] = attni_bf16_exponent(w->keys[at], *ldk, n, in_place ? p->D : D);
     return w->keys[at];
 }
 
-/* Values as 64 rows of a multiple of 32 components: where they lie, or a copy. */
-static const attni_bf16 *value_rows(const worker *w, attni_bf16 *copy, int64_t j0, int n,
-                                    ptrdiff_t *ldv)
-{
-    const attni_plan *p = w->plan;
-    const attn_tensor *v = &p->args.v;
-    const int64_t Dv = attni_bf16_padded(p->Dv);
-    if (n == ATTNI_BLOCK && p->Dv == Dv && v->stride[3] == 1) {
-        *ldv = (ptrdiff_t)v->stride[2];
-        return (const attni_bf16 *)attni_stored_row(w->view, v, j0);
-    }
-    *ldv = (ptrdiff_t)Dv;
-    memset(copy, 0, (size_t)Dv * 2 * ATTNI_BLOCK);
-    for (int r = 0; r < n; r++)
-        attni_bf16_copy_row(copy + r * Dv, attni_stored_row(w->view, v, j0 + r), v->stride[3],
-                            p->Dv);
-    return copy;
-}
-
-const attni_bf16 *attni_bf16_find_values(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldv)
+const attni_bf16 *attni_bf16_find_values(worker *w, int64_t j0, int n, int at)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *v = &p->args.v;
     attni_bf16 *vt = w->vt[w->chunks % 3] + at * ATTNI_BLOCK * attni_bf16_padded(p->Dv);
-    *ldv = 0;
-    if (w->few && p->Dv) {
-        w->packed |= 1u << at;
-        return value_rows(w, vt, j0, n, ldv);
-    }
     if (w->packed >> at & 1 || p->Dv == 0)
         return vt;
     w->packed |= 1u << at;
@@ -148,9 +121,10 @@ static void add_sink(worker *w, tile *t)
         x->top[i] = p->args.sink_logits[w->view->h + (i < t->rows ? i / t->per_head : 0)];
     }
     attni_bf16_one_key(x, t->nv);
-    memset(w->acc, 0, (size_t)p->Dv * (size_t)t->W * 4);
+    memset(w->acc, 0, (size_t)attni_bf16_padded(p->Dv) * (size_t)t->W * 4);
     if (w->row)
-        attni_bf16_join_row(w->row_total, t->M, t->L, w->acc, x, p->Dv);
+        attni_bf16_join_rows(w->row_total, t->M, t->L, w->acc, x, t->rows,
+                             attni_bf16_padded(p->Dv));
     else
         attni_bf16_join(t->total, t->M, t->L, w->acc, x, p->Dv, t->nv);
 }
@@ -182,7 +156,7 @@ bool attni_bf16_write(worker *w, tile *t)
     void *to = direct ? column_row(w, t, out, 0, 0) : w->rows;
     const ptrdiff_t ldo = (ptrdiff_t)(direct ? apart : p->Dv);
     const bool narrow = direct && out->dtype == ATTN_BF16;
-    again |= w->row ? attni_bf16_finish_row(to, narrow, w->row_total, t->L[0], 1, p->Dv)
+    again |= w->row ? attni_bf16_finish_rows(to, narrow, ldo, w->row_total, t->L, 1, t->rows, p->Dv)
                     : attni_bf16_finish(to, narrow, ldo, t->total, t->L, (float)kept_factor(p),
                                         t->rows, p->Dv, t->nv);
     for (int i = 0; i < t->rows && !direct; i++)
@@ -233,7 +207,6 @@ static void score_rows(worker *w, tile *t, int64_t j0, int n, attni_class visibl
                          .pairs = (int)((p->D + 1) / 2),
                          .q = t->q,
                          .st_next = st};
-    w->few = 0;
     attni_bf16_new_chunk(w);
     x.k = attni_bf16_find_keys(w, j0, n, 0, &x.ldk);
     w->unit->run(&x);

@@ -1,10 +1,11 @@
-/* A tile of a single query, as in decoding: scores, weights and sums are rows, and a chunk of keys
- * is done at once where all that are visible stand side by side, instead of in the steps of
- * sdpa_bf16.c. The order of all sums is the same, and so is every bit.
+/* A tile of a few queries, as in decoding: their scores, weights and sums are rows, keys and values
+ * are read where they lie, and a chunk is done at once instead of in the steps of sdpa_bf16.c. The
+ * order of all sums is the same, and so is every bit.
  *
  * Decoding waits for memory, and whatever else is done between keys and values comes on top. Steps,
- * 16 columns where one is wanted and their transposes were a third of a call from cache: 1024 keys,
- * D = 128, took 7.8 us, without them 5.9; 12 heads of 33 keys, D = 64, 13.8 and 4.9 (Zen 5).
+ * 16 columns where one is wanted and their transposes were a third of a call from cache: of 1024
+ * keys, D = 128, one query took 7.8 us, now 6.0, four that share a head 17.8, now 10.5, eight 18.3,
+ * now 16.0; 12 heads of 33 keys, D = 64, 13.8, now 4.9 (Zen 5).
  */
 #include "sdpa_bf16.h"
 
@@ -13,112 +14,172 @@
 #include <math.h>
 #include <string.h>
 
-bool attni_bf16_row_begin(worker *w, const tile *t)
+/* The blocks of a chunk of which some query sees some key, one after the other. */
+typedef struct blocks {
+    int count, n; /* blocks; keys of them all */
+    int64_t j[BLOCKS], end;
+    attni_class visible[BLOCKS];
+} blocks;
+
+static blocks find_blocks(const attni_class *class, int64_t j0, int n)
+{
+    blocks x = {.end = j0 + n};
+    for (int b = 0; b * ATTNI_BLOCK < n; b++)
+        if (class[b] != ATTNI_EMPTY) {
+            x.j[x.count] = j0 + b * ATTNI_BLOCK;
+            x.visible[x.count++] = class[b];
+            x.n += n - b * ATTNI_BLOCK < ATTNI_BLOCK ? n - b * ATTNI_BLOCK : ATTNI_BLOCK;
+        }
+    return x;
+}
+
+void attni_bf16_row_begin(worker *w, const tile *t)
 {
     const attni_plan *p = w->plan;
-    const attn_tensor *k = &p->args.k, *v = &p->args.v;
-    const bool keys = p->k_turned || (k->stride[3] == 1 && p->D % 32 == 0);
-    const bool values = v->stride[3] == 1 && p->Dv % 32 == 0;
-    if (!keys || !values || p->D == 0 || p->Dv == 0 || p->natural || p->args.dropout > 0)
-        return false;
-    for (int64_t d = 0; d < attni_bf16_padded(p->D); d += 2)
-        memcpy(w->row_q + d, t->q + d * 16, 4);
-    memset(w->row_total, 0, (size_t)p->Dv * sizeof *w->row_total);
-    return true;
+    w->row = t->rows == 1 ? 1 : t->rows <= 4 ? 4 : 8;
+    for (int64_t d = 0; d < attni_bf16_padded(p->D) / 2; d++) /* other columns of t->q are 0 */
+        memcpy(w->row_q + d * 2 * w->row, t->q + d * 32, (size_t)w->row * 4);
+    memset(w->row_p, 0, (size_t)w->row * ATTNI_CHUNK * sizeof *w->row_p);
+    memset(w->row_total, 0, (size_t)(attni_bf16_padded(p->Dv) * w->row) * sizeof *w->row_total);
 }
 
-/* Keys or values, of which j is read first. */
-static attni_bf16_rows first_rows(const worker *w, const attn_tensor *t, int64_t j)
-{
-    return (attni_bf16_rows){.next = attni_stored_row(w->view, t, j),
-                             .ld = (ptrdiff_t)t->stride[2] * 2};
-}
+/* -------------------------------------------------------------------------- keys and values */
 
-/* x->next, which is row j, becomes the block that is read, up to `end`; behind it lies the next
- * block, or what this thread will most likely read then. */
-static void step_on(const worker *w, const attn_tensor *t, int64_t j, int64_t end,
-                    attni_bf16_rows *x)
+/* Block b, where it lies; behind it the next one, or what this thread will most likely read then. */
+static attni_bf16_rows rows_at(const worker *w, const attn_tensor *t, const blocks *all, int b)
 {
-    x->at = x->next;
-    x->n = end - j < ATTNI_BLOCK ? (int)(end - j) : ATTNI_BLOCK;
-    if (j + x->n < w->view->S)
-        x->next = attni_stored_row(w->view, t, j + x->n);
+    const int64_t j = all->j[b], left = all->end - j;
+    attni_bf16_rows x = {.at = attni_stored_row(w->view, t, j), .ld = (ptrdiff_t)t->stride[2] * 2};
+    x.n = left < ATTNI_BLOCK ? (int)left : ATTNI_BLOCK;
+    x.next = x.at;
+    if (j + x.n < w->view->S)
+        x.next = attni_stored_row(w->view, t, j + x.n);
     else if (w->next)
-        x->next = attni_stored_row(&w->next->view, t, 0);
+        x.next = attni_stored_row(&w->next->view, t, 0);
+    return x;
 }
 
-/* Scores of rest < 16 rows, by way of a copy: 16 are read. */
-static void score_rest(worker *w, float *st, const attni_bf16_rows *k, int rest, int pairs)
+/* A copy of rows j .. j+n-1 of `width` components, as rows of a multiple of 32 and a multiple of 16
+ * of them, filled up with zeros. */
+static attni_bf16_rows copy_rows(const worker *w, const attn_tensor *t, int64_t j, int n,
+                                 int64_t width, attni_bf16 *to)
 {
-    const size_t bytes = (size_t)w->plan->D * sizeof *w->k;
-    memset(w->k, 0, 16 * bytes);
-    for (int r = 0; r < rest; r++)
-        memcpy((char *)w->k + (size_t)r * bytes, (const char *)k->at + (k->n + r) * k->ld, bytes);
-    const attni_bf16_rows copy = {.at = w->k, .ld = (ptrdiff_t)bytes, .next = k->next, .n = 16};
-    w->unit->row_scores(st, w->row_q, &copy, pairs);
+    const int64_t ld = attni_bf16_padded(width);
+    const int rows = (n + 15) / 16 * 16;
+    memset(to, 0, (size_t)(rows * ld) * sizeof *to);
+    for (int r = 0; r < n; r++)
+        attni_bf16_copy_row(to + r * ld, attni_stored_row(w->view, t, j + r), t->stride[3], width);
+    return (attni_bf16_rows){.at = to, .ld = (ptrdiff_t)ld * 2, .next = to, .n = rows};
 }
 
-static void score(worker *w, float *st, int64_t j0, int n)
+static void score(worker *w, float *st, const blocks *all)
 {
     const attni_plan *p = w->plan;
-    const int pairs = (int)((p->D + 1) / 2);
-    attni_bf16_rows k = first_rows(w, &p->args.k, j0);
-    k.turned = p->k_turned;
-    for (int64_t j = j0; j < j0 + n; j += ATTNI_BLOCK, st += ATTNI_BLOCK) {
-        step_on(w, &p->args.k, j, j0 + n, &k);
-        const int rest = k.turned ? 0 : k.n % 16;
+    const attn_tensor *keys = &p->args.k;
+    const bool turned = p->k_turned, in_place = turned || (keys->stride[3] == 1 && p->D % 32 == 0);
+    const int pairs = (int)(turned ? (p->D + 1) / 2 : attni_bf16_padded(p->D) / 2);
+    for (int b = 0; b < all->count; b++, st += ATTNI_BLOCK) {
+        attni_bf16_rows k = rows_at(w, keys, all, b);
+        const int rest = turned ? 0 : in_place ? k.n % 16 : k.n;
+        k.turned = turned;
         k.n -= rest;
-        w->unit->row_scores(st, w->row_q, &k, pairs);
-        if (rest)
-            score_rest(w, st + k.n, &k, rest, pairs);
+        if (k.n)
+            w->unit->row_scores(st, w->row_q, &k, pairs, w->row);
+        if (rest == 0)
+            continue;
+        const attni_bf16_rows copy = copy_rows(w, keys, all->j[b] + k.n, rest, p->D, w->k);
+        w->unit->row_scores(st + k.n, w->row_q, &copy, pairs, w->row);
     }
 }
 
-static void add_values(worker *w, float *l, int64_t j0, int n)
+static void add_values(worker *w, float *l, const blocks *all)
 {
-    const attn_tensor *values = &w->plan->args.v;
-    attni_bf16_rows v = first_rows(w, values, j0);
-    for (int64_t j = j0; j < j0 + n; j += ATTNI_BLOCK) {
-        step_on(w, values, j, j0 + n, &v);
-        w->unit->row_values(w->sums, l, w->p[0] + (j - j0), &v, w->plan->Dv, j == j0);
+    const attni_plan *p = w->plan;
+    const attn_tensor *values = &p->args.v;
+    const bool in_place = values->stride[3] == 1 && p->Dv % 32 == 0;
+    for (int b = 0; b < all->count; b++) {
+        attni_bf16_rows v = rows_at(w, values, all, b);
+        if (!in_place)
+            v = copy_rows(w, values, all->j[b], v.n, p->Dv, w->vt[0]);
+        w->unit->row_values(w->row_sums, l, w->row_p + b * ATTNI_BLOCK, &v,
+                            attni_bf16_padded(p->Dv), b == 0, w->row);
     }
 }
 
-/* As the first of 16 columns, which is what a partial is made of; the others are 0. */
-static void to_column(float *acc, const float *row, int64_t Dv)
+/* --------------------------------------------------------------------------- a chunk of keys */
+
+/* Masks and biases of a block: they are for columns. */
+static void mask(worker *w, const tile *t, float *st, int64_t j, int n)
 {
-    memset(acc, 0, (size_t)Dv * 16 * sizeof *acc);
-    for (int64_t c = 0; c < Dv; c++)
-        acc[c * 16] = row[c];
+    float *columns = w->st[1];
+    memset(columns, 0, ATTNI_BLOCK * (size_t)t->W * sizeof *columns);
+    for (int r = 0; r < t->rows; r++)
+        for (int i = 0; i < n; i++)
+            columns[i * t->W + r] = st[r * ATTNI_CHUNK + i];
+    attni_bf16_mask(w, t, columns, j, n);
+    for (int r = 0; r < t->rows; r++)
+        for (int i = 0; i < n; i++)
+            st[r * ATTNI_CHUNK + i] = columns[i * t->W + r];
 }
 
-bool attni_bf16_row_chunk(worker *w, tile *t, int64_t j0, int n, const partial *into)
+/* From products to scores and their maxima; false if one of these wants the careful way. */
+static bool finish_scores(worker *w, const tile *t, attni_bf16_columns *x, float *st,
+                          const blocks *all)
 {
+    const attni_plan *p = w->plan;
+    for (int r = 0; r < t->rows && p->natural; r++)
+        p->kernels->natural(st + r * ATTNI_CHUNK, (all->n + 15) / 16, p->rest, p->args.softcap, 1);
+    for (int b = 0; b < all->count; b++)
+        if (all->visible[b] != ATTNI_FULL) {
+            const int64_t left = all->end - all->j[b];
+            mask(w, t, st + b * ATTNI_BLOCK, all->j[b],
+                 left < ATTNI_BLOCK ? (int)left : ATTNI_BLOCK);
+        }
+    bool clean = true;
+    for (int r = 0; r < t->rows; r++)
+        clean &= attni_bf16_row_maximum(x, st + r * ATTNI_CHUNK, all->n, r);
+    attni_bf16_set_maxima(x, t->lift, t->nv);
+    return clean && attni_bf16_near(x, t->nv);
+}
+
+bool attni_bf16_row_chunk(worker *w, tile *t, const attni_class *class, int64_t j0, int n,
+                          const partial *into)
+{
+    const blocks all = find_blocks(class, j0, n);
+    const int64_t Dv = attni_bf16_padded(w->plan->Dv);
     attni_bf16_columns *x = into ? into->columns : w->columns;
     float *st = w->st[0];
     memcpy(x->c, t->c, (size_t)t->W * 4);
     for (int i = 0; i < t->W; i++)
         x->l[i] = 0, x->top[i] = -INFINITY;
-    score(w, st, j0, n);
-    const bool clean = attni_bf16_row_maximum(x, st, n);
-    attni_bf16_set_maxima(x, t->lift, t->nv);
-    if (!clean || !attni_bf16_near(x, t->nv))
+    score(w, st, &all);
+    if (!finish_scores(w, t, x, st, &all))
         return false;
-    t->top[0] = fmaxf(t->top[0], x->top[0]);
-    attni_bf16_row_weights(w->p[0], st, x, n);
-    add_values(w, x->l, j0, n);
-    if (into)
-        to_column(into->acc, w->sums, w->plan->Dv);
-    else
-        attni_bf16_join_row(w->row_total, t->M, t->L, w->sums, x, w->plan->Dv);
+    for (int r = 0; r < t->rows; r++) {
+        t->top[r] = fmaxf(t->top[r], x->top[r]);
+        attni_bf16_row_weights(w->row_p + r * ATTNI_CHUNK, st + r * ATTNI_CHUNK, x, all.n, r);
+    }
+    add_values(w, x->l, &all);
+    if (!into) {
+        attni_bf16_join_rows(w->row_total, t->M, t->L, w->row_sums, x, t->rows, Dv);
+        return true;
+    }
+    /* what a partial is made of are columns */
+    memset(into->acc, 0, (size_t)(Dv * t->W) * sizeof *into->acc);
+    for (int r = 0; r < t->rows; r++)
+        for (int64_t c = 0; c < Dv; c++)
+            into->acc[c * t->W + r] = w->row_sums[r * Dv + c];
     return true;
 }
 
 void attni_bf16_row_join(worker *w, tile *t, const partial *chunk)
 {
-    for (int64_t c = 0; c < w->plan->Dv; c++)
-        w->sums[c] = chunk->acc[c * 16];
-    attni_bf16_join_row(w->row_total, t->M, t->L, w->sums, chunk->columns, w->plan->Dv);
+    const int64_t Dv = attni_bf16_padded(w->plan->Dv);
+    memset(w->row_sums, 0, (size_t)(Dv * w->row) * sizeof *w->row_sums);
+    for (int r = 0; r < t->rows; r++)
+        for (int64_t c = 0; c < w->plan->Dv; c++)
+            w->row_sums[r * Dv + c] = chunk->acc[c * t->W + r];
+    attni_bf16_join_rows(w->row_total, t->M, t->L, w->row_sums, chunk->columns, t->rows, Dv);
 }
 
 #endif

@@ -5,8 +5,8 @@
  * (bf16/bf16.h), but that values are pairs of keys with all their components side by side: pairs of
  * a key's components and pairs of values are broadcast, and queries and weights stand in lanes, as
  * everywhere (kernel.h). A score is one chain over all pairs of components, in order; a weighted
- * value one over all pairs of keys of a chunk of 256. That order is also the one of tiles of a few
- * columns, where lanes hold keys or components instead and nothing is packed.
+ * value one over all pairs of keys of a chunk of 256. That order is also the one of a few queries as
+ * rows, where lanes hold keys or components instead and nothing is packed.
  *
  * Measured on a Zen 5 at 475 GFLOP/s of dot products alone: 8 keys x 32 queries 442 (D = 64) and
  * 457 (D = 128), values 438 over 64 keys; 6 x 64 and 12 x 32 are within 2 % of that, but the scores
@@ -14,10 +14,11 @@
  */
 #if defined(__x86_64__)
 
+#include "kernel.h"
 #include "vec/target_avx512bf16.h"
 #include "bf16/weigher.h"
 
-#define FEW 8 /* columns, at most, of a tile of a few */
+#define FEW 8 /* queries, at most, that are rows */
 #define FOR_U UNROLL for (int u = 0; u < mr; u++)
 #define FOR_G UNROLL for (int g = 0; g < nv; g++)
 #define FOR_R UNROLL for (int r = 0; r < nr; r++)
@@ -181,7 +182,7 @@ static void multiply(const attni_bf16_product *product)
             multiply_rows(&x, m, n, 8, 2);
 }
 
-/* ------------------------------------------------------------------------- a few columns */
+/* ----------------------------------------------------------------------- queries as rows */
 
 /* Rows that are read later, asked for in the order of memory and spread over the arithmetic: see
  * few.inc.h. What lies behind a chunk's last rows are the next chunk's first, as a rule. */
@@ -209,193 +210,90 @@ INLINE void ask_lines(ahead *a, const int lines)
     a->at = a->at >= a->n ? 0 : a->at;
 }
 
-/* Scores of 16 keys, the lanes until now. */
-INLINE void store_keys(float *st, __m512 s[16])
-{
-    v_transpose(s);
-    UNROLL for (int i = 0; i < 16; i++) _mm512_store_ps(st + i * 16, s[i]);
-}
+#define TURNED_AHEAD 8192
 
-/* st of groups x 16 keys, which are the lanes until they are turned. Two groups keep two chains of
- * sums going: one alone would wait for its own additions. */
-INLINE void score_few_keys(float *st, const attni_bf16 *q, const char *k, ptrdiff_t ldk, int runs,
-                           ahead *next, const int nr, const int groups)
+/* Scores of groups x 16 keys from key j on. */
+INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int j,
+                           int runs, const int nr, const int groups)
 {
-    __m512 s[2][16];
-    UNROLL for (int g = 0; g < groups; g++)
-    {
-        UNROLL for (int r = 0; r < 16; r++) s[g][r] = _mm512_setzero_ps();
-    }
-    for (int d = 0; d < runs; d++, q += OPERAND, k += 64) {
+    const bool inside = j + ROWS / 2 < k->n;
+    const char *from = (const char *)k->at + j * k->ld;
+    ahead next =
+        look_ahead(inside ? from : k->next, inside ? ROWS / 2 : j % (ROWS / 2), k->ld, 64 * runs);
+    __m512 s[2][FEW];
+    UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = _mm512_setzero_ps();
+    for (int d = 0; d < runs; d++, q += 32 * nr, from += 64) {
         UNROLL for (int g = 0; g < groups; g++)
         {
-            const v_rows rows = v_rows_at(k + g * 16 * ldk, ldk);
+            const v_rows rows = v_rows_at(from + g * 16 * k->ld, k->ld);
             UNROLL for (int c = 0; c < 16; c += V_COLUMNS)
             {
                 __m512 kt[V_COLUMNS];
                 v_load_transposed(kt, &rows, 4 * c);
                 UNROLL for (int i = 0; i < V_COLUMNS; i++) FOR_R s[g][r] =
-                    dot(s[g][r], as_bits(kt[i]), pair_at(q + (c + i) * 32 + 2 * r));
-                ask_lines(next, V_COLUMNS);
+                    dot(s[g][r], as_bits(kt[i]), pair_at(q + 2 * ((c + i) * nr + r)));
+                ask_lines(&next, V_COLUMNS);
             }
         }
     }
-    UNROLL for (int g = 0; g < groups; g++) store_keys(st + g * 256, s[g]);
+    UNROLL for (int g = 0; g < groups; g++)
+        FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK + j + g * 16, s[g][r]);
 }
 
-/* The same of groups of turned keys, whose lines are read in the order of their addresses. */
-INLINE void score_turned_keys(float *st, const attni_bf16 *q, const char *k, int pairs, ahead *next,
-                              const int nr)
+/* Of a group, whose lines are read in the order of their addresses. */
+INLINE void score_row_group(float *st, const attni_bf16 *q, const char *line, uintptr_t ask,
+                            int pairs, const int nr)
 {
-    __m512 s[16];
-    UNROLL for (int r = 0; r < 16; r++) s[r] = _mm512_setzero_ps();
-    for (int d = 0; d < pairs; d++, k += 64) {
-        ask_lines(next, 1);
-        FOR_R s[r] = dot(s[r], _mm512_load_si512(k), pair_at(q + d * 32 + 2 * r));
+    __m512 s[FEW];
+    FOR_R s[r] = _mm512_setzero_ps();
+    for (int d = 0; d < pairs; d++, line += 64, ask += 64, q += 2 * nr) {
+        __builtin_prefetch((const void *)ask);
+        FOR_R s[r] = dot(s[r], _mm512_load_si512(line), pair_at(q + 2 * r));
     }
-    store_keys(st, s);
+    FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK, s[r]);
 }
 
-/* Sums of 32 components stand as _mm512_unpack*_epi16 leaves them: 0-3, 8-11, ... and 4-7, 12-15,
- * ... until they are turned. */
-INLINE void value_few_columns(float *sums, ptrdiff_t apart, const attni_bf16 *p,
-                              const attni_bf16 *v, ptrdiff_t ldv, const bool first, ahead *next,
-                              const int nr, const int groups)
+/* One group needs several chains of sums, or it would wait for its own additions. */
+INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int pairs,
+                          const int nr)
 {
-    __m512 s[FEW][8];
-    FOR_R UNROLL for (int g = 0; g < 2 * groups; g++) s[r][g] =
-        first ? _mm512_setzero_ps() : _mm512_load_ps(sums + r * apart + g * 16);
-    for (int i = 0; i < ROWS / 2; i++, v += 2 * ldv, p += 32) {
-        __m512i pair[8];
-        UNROLL for (int g = 0; g < groups; g++)
-        {
-            ask_lines(next, 2);
-            const __m512i a = _mm512_loadu_si512(v + g * 32);
-            const __m512i b = _mm512_loadu_si512(v + ldv + g * 32);
-            pair[2 * g] = _mm512_unpacklo_epi16(a, b);
-            pair[2 * g + 1] = _mm512_unpackhi_epi16(a, b);
-        }
-        FOR_R
-        {
-            const __m512i w = pair_at(p + 2 * r);
-            UNROLL for (int g = 0; g < 2 * groups; g++) s[r][g] = dot(s[r][g], pair[g], w);
-        }
-    }
-    FOR_R UNROLL for (int g = 0; g < 2 * groups; g++)
-        _mm512_store_ps(sums + r * apart + g * 16, s[r][g]);
-}
-
-/* acc [Dv][16] from sums [nr][Dv]. */
-INLINE void turn_sums(float *acc, const float *sums, int Dv, const int nr)
-{
-    const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-    for (int c = 0; c < Dv; c += 16, acc += 256) {
-        __m512 x[16];
-        UNROLL for (int r = 0; r < 16; r++) x[r] = _mm512_setzero_ps();
-        FOR_R
-        {
-            const float *from = sums + r * Dv + c / 32 * 32;
-            x[r] = _mm512_permutex2var_ps(_mm512_load_ps(from), c % 32 ? high : low,
-                                          _mm512_load_ps(from + 16));
-        }
-        v_transpose(x);
-        UNROLL for (int i = 0; i < 16; i++) _mm512_store_ps(acc + i * 16, x[i]);
-    }
-}
-
-#define TURNED_AHEAD 8192
-
-INLINE void few_columns(const attni_bf16_step *x, const int nr)
-{
-    /* One column reads values once, and half a block ahead stays in the first cache; more read them
-     * in several passes. */
-    const int before = nr == 1 ? ROWS / 2 : ROWS;
-    if (x->k && x->turned) {
-        const char *k = x->k;
-        ahead next = {(uintptr_t)k + TURNED_AHEAD, 0, 0, INT32_MAX};
-        for (int j = 0; j < x->turned; j += 16, k += 64 * x->pairs)
-            score_turned_keys(x->st_next + j * 16, x->q, k, x->pairs, &next, nr);
-    } else if (x->k) {
-        const char *k = x->k;
-        ahead next = look_ahead(k, before, x->ldk, 64 * x->runs);
-        for (int j = 0; j < ROWS; j += nr == 1 ? 32 : 16)
-            score_few_keys(x->st_next + j * 16, x->q, k + j * x->ldk, x->ldk, x->runs, &next, nr,
-                           nr == 1 ? 2 : 1);
-    }
-    if (!x->p_before)
-        return;
-    const int Dv = x->panels * 16;
-    ahead next = look_ahead(x->v, before, 2 * x->ldv, 2 * Dv);
-    int c = 0;
-#define STEP(groups)                                                                               \
-    for (; c + 32 * (groups) <= Dv; c += 32 * (groups))                                            \
-    value_few_columns(x->sums + c, Dv, x->p_before, x->v + c, x->ldv, x->first, &next, nr, groups)
-    if (nr == 1)
-        STEP(4);
-    STEP(1);
-#undef STEP
-    if (x->last)
-        turn_sums(x->acc, x->sums, Dv, nr);
-}
-
-/* ------------------------------------------------------------------------- a single query */
-
-/* Scores of groups x 16 keys. */
-INLINE void score_row_keys(float *st, const attni_bf16 *q, const char *k, ptrdiff_t ld, int runs,
-                           ahead *next, const int groups)
-{
-    __m512 s[2];
-    UNROLL for (int g = 0; g < groups; g++) s[g] = _mm512_setzero_ps();
-    for (int d = 0; d < runs; d++, q += 32, k += 64) {
-        UNROLL for (int g = 0; g < groups; g++)
-        {
-            const v_rows rows = v_rows_at(k + g * 16 * ld, ld);
-            UNROLL for (int c = 0; c < 16; c += V_COLUMNS)
-            {
-                __m512 kt[V_COLUMNS];
-                v_load_transposed(kt, &rows, 4 * c);
-                UNROLL for (int i = 0; i < V_COLUMNS; i++) s[g] =
-                    dot(s[g], as_bits(kt[i]), pair_at(q + 2 * (c + i)));
-                ask_lines(next, V_COLUMNS);
-            }
-        }
-    }
-    UNROLL for (int g = 0; g < groups; g++) _mm512_store_ps(st + g * 16, s[g]);
-}
-
-static void score_row_turned(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int pairs)
-{
-    const char *line = k->at;
-    const int left = (k->n + 15) / 16 * pairs * 64; /* bytes */
-    for (int j = 0, at = TURNED_AHEAD; j < k->n; j += 16, at += pairs * 64) {
-        uintptr_t ask = at < left ? (uintptr_t)k->at + (uintptr_t)at
-                                  : (uintptr_t)k->next + (uintptr_t)(at - left);
-        __m512 s = _mm512_setzero_ps();
-        for (int d = 0; d < pairs; d++, line += 64, ask += 64) {
-            __builtin_prefetch((const void *)ask);
-            s = dot(s, _mm512_load_si512(line), pair_at(q + 2 * d));
-        }
-        _mm512_store_ps(st + j, s);
-    }
-}
-
-static void row_scores(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int pairs)
-{
+    const int groups = (k->n + 15) / 16, bytes = pairs * 64, runs = pairs / 16;
     if (k->turned) {
-        score_row_turned(st, q, k, pairs);
+        for (int g = 0, at = TURNED_AHEAD; g < groups; g++, at += bytes)
+            score_row_group(st + g * 16, q, (const char *)k->at + g * bytes,
+                            at < groups * bytes
+                                ? (uintptr_t)k->at + (uintptr_t)at
+                                : (uintptr_t)k->next + (uintptr_t)(at - groups * bytes),
+                            pairs, nr);
         return;
     }
-    const int runs = pairs / 16;
-    for (int j = 0; j < k->n; j += 32) {
-        const char *from = (const char *)k->at + j * k->ld;
-        const bool inside = j + 32 < k->n;
-        ahead next = look_ahead(inside ? from : k->next, inside ? 32 : 0, k->ld, 64 * runs);
-        if (k->n - j >= 32)
-            score_row_keys(st + j, q, from, k->ld, runs, &next, 2);
-        else
-            score_row_keys(st + j, q, from, k->ld, runs, &next, 1);
-    }
+    int j = 0;
+    if (nr <= 4)
+        for (; j + 32 <= k->n; j += 32)
+            score_row_keys(st, q, k, j, runs, nr, 2);
+    for (; j < k->n; j += 16)
+        score_row_keys(st, q, k, j, runs, nr, 1);
+}
+
+/* Runs `call` with nr, queries rounded up, as a constant. */
+#define WITH_NR(queries, call)                                                                     \
+    do {                                                                                           \
+        if ((queries) <= 1) {                                                                      \
+            enum { nr = 1 };                                                                       \
+            call;                                                                                  \
+        } else if ((queries) <= 4) {                                                               \
+            enum { nr = 4 };                                                                       \
+            call;                                                                                  \
+        } else {                                                                                   \
+            enum { nr = FEW };                                                                     \
+            call;                                                                                  \
+        }                                                                                          \
+    } while (0)
+
+static void row_scores(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int pairs,
+                       int queries)
+{
+    WITH_NR(queries, score_rows_of(st, q, k, pairs, nr));
 }
 
 /* 32 components in order, from what _mm512_unpack*_epi16 leaves of them; and back. */
@@ -420,19 +318,23 @@ INLINE void disorder_sums(__m512 s[2])
 
 /* groups x 32 components, from component c on. */
 INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
-                           int64_t c, const bool first, const int groups)
+                           int64_t c, int64_t Dv, const bool first, const int nr, const int groups)
 {
     const char *at = (const char *)v->at + 2 * c;
     const uintptr_t ld = (uintptr_t)v->ld, next = (uintptr_t)v->next + 2 * (uintptr_t)c;
     uintptr_t ask = v->n > ROWS / 2 ? (uintptr_t)at + ROWS / 2 * ld : next;
-    __m512 sum = l ? _mm512_set1_ps(*l) : _mm512_setzero_ps();
-    __m512 s[8];
-    UNROLL for (int g = 0; g < 2 * groups; g++) s[g] =
-        first ? _mm512_setzero_ps() : _mm512_load_ps(sums + g * 16);
-    UNROLL for (int g = 0; g < groups; g++) disorder_sums(s + 2 * g);
+    __m512 sum[FEW], s[FEW][8];
+    sums += c;
+    FOR_R
+    {
+        sum[r] = _mm512_set1_ps(l[r]);
+        UNROLL for (int g = 0; g < 2 * groups; g++) s[r][g] =
+            first ? _mm512_setzero_ps() : _mm512_load_ps(sums + r * Dv + g * 16);
+        UNROLL for (int g = 0; g < groups; g++) disorder_sums(s[r] + 2 * g);
+    }
     for (int j = 0; j < v->n; j += 2, at += 2 * v->ld, ask += 2 * ld) {
         const char *second = j + 1 < v->n ? at + v->ld : at; /* the same once more, times 0 */
-        const __m512i w = pair_at(p + j);
+        __m512i pair[8];
         ask = j == ROWS / 2 ? next : ask;
         UNROLL for (int g = 0; g < groups; g++)
         {
@@ -440,30 +342,47 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
             __builtin_prefetch((const void *)(ask + ld + 64 * (uintptr_t)g));
             const __m512i a = _mm512_loadu_si512(at + g * 64);
             const __m512i b = _mm512_loadu_si512(second + g * 64);
-            s[2 * g] = dot(s[2 * g], _mm512_unpacklo_epi16(a, b), w);
-            s[2 * g + 1] = dot(s[2 * g + 1], _mm512_unpackhi_epi16(a, b), w);
+            pair[2 * g] = _mm512_unpacklo_epi16(a, b);
+            pair[2 * g + 1] = _mm512_unpackhi_epi16(a, b);
         }
-        /* on the way: a chain of its own would hold everything up */
-        sum = _mm512_add_ps(sum, as_float(_mm512_slli_epi32(w, 16)));
-        sum = _mm512_add_ps(sum, as_float(_mm512_and_si512(w, high_half())));
+        FOR_R
+        {
+            const __m512i w = pair_at(p + r * ATTNI_CHUNK + j);
+            UNROLL for (int g = 0; g < 2 * groups; g++) s[r][g] = dot(s[r][g], pair[g], w);
+            if (c == 0) { /* on the way: a chain of its own would hold everything up */
+                sum[r] = _mm512_add_ps(sum[r], as_float(_mm512_slli_epi32(w, 16)));
+                sum[r] = _mm512_add_ps(sum[r], as_float(_mm512_and_si512(w, high_half())));
+            }
+        }
     }
-    UNROLL for (int g = 0; g < groups; g++) order_sums(s + 2 * g);
-    UNROLL for (int g = 0; g < 2 * groups; g++) _mm512_store_ps(sums + g * 16, s[g]);
-    if (l)
-        *l = _mm512_cvtss_f32(sum);
+    FOR_R
+    {
+        UNROLL for (int g = 0; g < groups; g++) order_sums(s[r] + 2 * g);
+        UNROLL for (int g = 0; g < 2 * groups; g++)
+            _mm512_store_ps(sums + r * Dv + g * 16, s[r][g]);
+        l[r] = _mm512_cvtss_f32(sum[r]);
+    }
 }
 
-static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
-                       int64_t Dv, bool first)
+INLINE void value_rows_of(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
+                          int64_t Dv, bool first, const int nr)
 {
     int64_t c = 0;
 #define STEP(groups)                                                                               \
     for (; c + 32 * (groups) <= Dv; c += 32 * (groups))                                            \
-    value_row_part(sums + c, c ? NULL : l, p, v, c, first, groups)
-    STEP(4);
-    STEP(2);
+    value_row_part(sums, l, p, v, c, Dv, first, nr, groups)
+    if (nr == 1)
+        STEP(4);
+    if (nr <= 4)
+        STEP(2);
     STEP(1);
 #undef STEP
+}
+
+static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
+                       int64_t Dv, bool first, int queries)
+{
+    WITH_NR(queries, value_rows_of(sums, l, p, v, Dv, first, nr));
 }
 
 /* ----------------------------------------------------------------------------------- run */
@@ -480,15 +399,11 @@ INLINE void weigh(const attni_bf16_step *x, const int nv)
 
 static void run(const attni_bf16_step *x)
 {
-    if (x->few == 1)
-        few_columns(x, 1);
-    else if (x->few)
-        few_columns(x, FEW);
-    else if (x->k && x->nv == 1)
+    if (x->k && x->nv == 1)
         score_keys(x, 16, 1);
     else if (x->k)
         score_keys(x, 8, 2);
-    if (!x->few && x->p_before) {
+    if (x->p_before) {
         if (x->nv == 1)
             add_values(x, 16, 1);
         else
@@ -518,7 +433,7 @@ static double peak(int64_t n, double *sink)
 }
 
 const attni_bf16_unit attni_bf16_dot = {
-    .few = FEW,
+    .rows = FEW,
     .granule = 2,
     .keys = 16,
     .begin = nothing,

@@ -181,25 +181,25 @@ bool attni_bf16_maxima(attni_bf16_columns *columns, float *st, int n, int nv)
     return bad == 0;
 }
 
-bool attni_bf16_row_maximum(attni_bf16_columns *columns, float *st, int n)
+bool attni_bf16_row_maximum(attni_bf16_columns *columns, float *st, int n, int r)
 {
     __mmask16 bad = 0;
-    __m512 top = _mm512_set1_ps(columns->top[0]);
+    __m512 top = _mm512_set1_ps(columns->top[r]);
     for (int j = 0; j < n || j % 32; j += 16) {
         const __m512 s = _mm512_mask_mov_ps(never(), first16(n - j), _mm512_load_ps(st + j));
         bad |= _mm512_fpclass_ps_mask(s, 0x89);
         top = _mm512_max_ps(s, top);
         _mm512_store_ps(st + j, s);
     }
-    columns->top[0] = _mm512_reduce_max_ps(top);
+    columns->top[r] = _mm512_reduce_max_ps(top);
     return bad == 0;
 }
 
 void attni_bf16_row_weights(attni_bf16 *p, const float *st, const attni_bf16_columns *columns,
-                            int n)
+                            int n, int r)
 {
-    const __m512 c = _mm512_set1_ps(columns->c[0]);
-    const __m512 offset = offset_of(_mm512_set1_ps(columns->m[0]));
+    const __m512 c = _mm512_set1_ps(columns->c[r]);
+    const __m512 offset = offset_of(_mm512_set1_ps(columns->m[r]));
     for (int j = 0; j < n; j += 32) {
         __m512i e[2];
         UNROLL for (int i = 0; i < 2; i++)
@@ -291,15 +291,17 @@ void attni_bf16_join(float *total, float *M, float *L, const float *acc,
     }
 }
 
-void attni_bf16_join_row(float *total, float *M, float *L, const float *sums,
-                         const attni_bf16_columns *columns, int64_t n)
+void attni_bf16_join_rows(float *total, float *M, float *L, const float *sums,
+                          const attni_bf16_columns *columns, int rows, int64_t n)
 {
     __m512 a, b;
     join_sums(M, L, columns->m, columns->l, &a, &b);
-    a = _mm512_broadcastss_ps(_mm512_castps512_ps128(a));
-    b = _mm512_broadcastss_ps(_mm512_castps512_ps128(b));
-    for (int64_t c = 0; c < n; c += 16)
-        join_vector(total + c, sums + c, a, b);
+    for (int r = 0; r < rows; r++, total += n, sums += n) {
+        const __m512 x = _mm512_permutexvar_ps(_mm512_set1_epi32(r), a);
+        const __m512 y = _mm512_permutexvar_ps(_mm512_set1_epi32(r), b);
+        for (int64_t c = 0; c < n; c += 16)
+            join_vector(total + c, sums + c, x, y);
+    }
 }
 
 void attni_bf16_one_key(attni_bf16_columns *columns, int nv)
@@ -346,12 +348,14 @@ bool attni_bf16_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total,
     return bad != 0;
 }
 
-bool attni_bf16_finish_row(void *to, bool narrow, const float *total, float l, float factor,
-                           int64_t Dv)
+bool attni_bf16_finish_rows(void *to, bool narrow, ptrdiff_t ldo, const float *total,
+                            const float *l, float factor, int rows, int64_t Dv)
 {
     __mmask16 bad = 0;
-    for (int64_t c = 0; c < Dv; c += 16)
-        bad |= finish_vector(to, narrow, c, _mm512_load_ps(total + c), l, factor, first16(Dv - c));
+    for (int i = 0; i < rows; i++, total += attni_bf16_padded(Dv))
+        for (int64_t c = 0; c < Dv; c += 16)
+            bad |= finish_vector(to, narrow, i * ldo + c, _mm512_load_ps(total + c), l[i], factor,
+                                 first16(Dv - c));
     return bad != 0;
 }
 

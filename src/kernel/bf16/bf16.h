@@ -74,19 +74,9 @@ typedef struct attni_bf16_step {
     int panels;     /* Dv / 16, even */
     int components; /* Dv before it was rounded up */
     bool first;     /* acc starts at 0 */
-    bool last;      /* of its chunk */
-    /* A tile of a few columns, for a unit that has use for it; 0: not. Then nv is 1, v are the 64
-     * values as rows, ldv elements apart, instead of vt; and acc is written only at the last
-     * block: until then the sums are kept in `sums`, [few][Dv]. */
-    int few;
-    const attni_bf16 *v;
-    ptrdiff_t ldv;
-    float *sums;
-    int turned; /* 0, or how many of the 64 keys are there: k are groups of turned keys (kernel.h),
-                   and scores past the last one's group are not written */
 } attni_bf16_step;
 
-/* n <= 64 keys, or values, for a single query, whose scores, weights and sums are rows, too. */
+/* n <= 64 keys, or values, for a few queries, whose scores, weights and sums are rows, too. */
 typedef struct attni_bf16_rows {
     const void *at;
     ptrdiff_t ld;     /* bytes from row to row */
@@ -113,7 +103,7 @@ typedef struct attni_bf16_product {
 
 /* What multiplies: the matrix unit (bf16_amx.c) or dot products of the vector unit (bf16_dot.c). */
 typedef struct attni_bf16_unit {
-    int few;             /* columns, at most, of a step with `few`; 0: none */
+    int rows;            /* queries, at most, that row_* take; 0: none */
     int granule;         /* keys are read in place if D is a multiple of it ... */
     int keys;            /* ... and their number of this */
     bool interleaved;    /* parts of a step run at once, so all four should be there */
@@ -125,13 +115,14 @@ typedef struct attni_bf16_unit {
     bool (*pack_values)(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
                         bool zero);
     void (*multiply)(const attni_bf16_product *product);
-    /* A single query, if few > 0. row_scores: st[j] of keys that lie as rows of a multiple of 32
-     * components, n a multiple of 16, or turned; of a turned group all 16 are written. q: the
-     * query's pairs one after the other. row_values: sums (+)= p V, *l += the sum of p, Dv a
-     * multiple of 32; sums and p are aligned, p[n] is 0 if n is odd. */
-    void (*row_scores)(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int pairs);
+    /* A few queries as rows, 1, 4 or 8. row_scores: st[r][j], [rows][CHUNK], of
+     * keys that lie as rows of a multiple of 32 components, n a multiple of 16, or turned; of a
+     * turned group all 16 are written. q: [D/2][rows][2]. row_values: sums (+)= p V, [rows][Dv], Dv
+     * a multiple of 32, l[r] += the sum of p[r], [rows][CHUNK]; p[r][n] is 0 if n is odd. */
+    void (*row_scores)(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int pairs,
+                       int rows);
     void (*row_values)(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
-                       int64_t Dv, bool first);
+                       int64_t Dv, bool first, int rows);
     /* n rounds of independent products in registers, as fma_loop of kernel.h */
     double (*peak)(int64_t n, double *sink);
 } attni_bf16_unit;
@@ -142,8 +133,8 @@ const attni_bf16_unit *attni_bf16_unit_of(const char *isa);
 /* The same maxima on the side, of the first n rows; the others become -inf. False if one of the n
  * is NaN or +inf. */
 bool attni_bf16_maxima(attni_bf16_columns *columns, float *st, int n, int nv);
-/* The same of the first column from a row of n; up to a multiple of 32 the others become -inf. */
-bool attni_bf16_row_maximum(attni_bf16_columns *columns, float *st, int n);
+/* The same of column r from a row of n; up to a multiple of 32 the others become -inf. */
+bool attni_bf16_row_maximum(attni_bf16_columns *columns, float *st, int n, int r);
 /* m from top, and `lift` more. */
 void attni_bf16_set_maxima(attni_bf16_columns *columns, const float *lift, int nv);
 /* Is every m -inf or within +-ATTNI_BF16_NEAR? Beyond, scores need other arithmetic. */
@@ -152,10 +143,10 @@ bool attni_bf16_near(const attni_bf16_columns *columns, int nv);
 /* st = 2^(st c - m), rounded to bf16, of 64 rows, for any score and any m. A -inf gives 0, a NaN
  * NaN. l += the sums, if `add`. seen[j]: the columns whose score was not -inf, a bit each. */
 void attni_bf16_weigh(float *st, attni_bf16_columns *columns, bool add, uint32_t *seen, int nv);
-/* p[j] = 2^(st[j] c - m) of the first column, up to a multiple of 32. No score may be NaN or above
- * its maximum, and attni_bf16_near must hold. */
+/* p[j] = 2^(st[j] c - m) of column r, up to a multiple of 32. No score may be NaN or above its
+ * maximum, and attni_bf16_near must hold. */
 void attni_bf16_row_weights(attni_bf16 *p, const float *st, const attni_bf16_columns *columns,
-                            int n);
+                            int n, int r);
 /* p from the weights in st. */
 void attni_bf16_pack_weights(attni_bf16 *p, const float *st, int nv);
 
@@ -179,18 +170,18 @@ int attni_bf16_exponent(const void *x, ptrdiff_t ld, int64_t rows, int64_t colum
 /* A chunk joins the total: m' = max(M, m), total = total 2^(M - m') + acc 2^(m - m'), and L. */
 void attni_bf16_join(float *total, float *M, float *L, const float *acc,
                      const attni_bf16_columns *columns, int64_t rows, int nv);
-/* The same of a row: the first column of M, L and columns. */
-void attni_bf16_join_row(float *total, float *M, float *L, const float *sums,
-                         const attni_bf16_columns *columns, int64_t n);
+/* The same of total and sums [rows][n], n a multiple of 16. */
+void attni_bf16_join_rows(float *total, float *M, float *L, const float *sums,
+                          const attni_bf16_columns *columns, int rows, int64_t n);
 /* m and l of a chunk of one key, whose scores are in top; its weight is not rounded to bf16. */
 void attni_bf16_one_key(attni_bf16_columns *columns, int nv);
 /* to[i][c] = total[c][i] / l[i] * factor, never -0, and 0 where l is 0; i < rows, c < Dv; `to` is
  * of float, or if `narrow` of bf16, ldo elements apart. Returns true if one is NaN or infinite. */
 bool attni_bf16_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total, const float *l,
                        float factor, int rows, int64_t Dv, int nv);
-/* The same of a total that is a row, aligned. */
-bool attni_bf16_finish_row(void *to, bool narrow, const float *total, float l, float factor,
-                           int64_t Dv);
+/* The same of total [rows][Dv rounded up]. */
+bool attni_bf16_finish_rows(void *to, bool narrow, ptrdiff_t ldo, const float *total,
+                            const float *l, float factor, int rows, int64_t Dv);
 
 /* Weights and gradients of a block of scores, of n <= 64 keys and the first `rows` of W = 16 nv
  * queries, nv even. They are left where the scores were, as bf16 rounded to nearest even, and 0 for
