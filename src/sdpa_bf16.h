@@ -134,8 +134,8 @@ void attni_bf16_write_scores(worker *w, tile *t);
 
 /* Before the sweep of a few queries as rows. */
 void attni_bf16_row_begin(worker *w, const tile *t);
-/* The visible ones of keys j0 .. j0+n-1 (one chunk) join w->row_total, or `into`. False if scores or
- * maxima want the careful way, by columns; then nothing has changed. */
+/* The visible ones of keys j0 .. j0+n-1 (one chunk) join w->row_total, or `into`. False if scores
+ * or maxima want the careful way, by columns; then nothing has changed. */
 bool attni_bf16_row_chunk(worker *w, tile *t, const attni_class *class, int64_t j0, int n,
                           const partial *into);
 /* A chunk whose sums are in columns joins w->row_total. */

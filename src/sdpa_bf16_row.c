@@ -45,7 +45,7 @@ void attni_bf16_row_begin(worker *w, const tile *t)
 
 /* -------------------------------------------------------------------------- keys and values */
 
-/* Block b, where it lies; behind it the next one, or what this thread will most likely read then. */
+/* Block b, where it lies; behind it the next, or what this thread will most likely read then. */
 static attni_bf16_rows rows_at(const worker *w, const attn_tensor *t, const blocks *all, int b)
 {
     const int64_t j = all->j[b], left = all->end - j;
@@ -59,50 +59,46 @@ static attni_bf16_rows rows_at(const worker *w, const attn_tensor *t, const bloc
     return x;
 }
 
-/* A copy of rows j .. j+n-1 of `width` components, as rows of a multiple of 32 and a multiple of 16
- * of them, filled up with zeros. */
+/* A copy of rows j .. j+n-1 of `width` components; up to a multiple of 16 of them, of zeros. */
 static attni_bf16_rows copy_rows(const worker *w, const attn_tensor *t, int64_t j, int n,
                                  int64_t width, attni_bf16 *to)
 {
-    const int64_t ld = attni_bf16_padded(width);
     const int rows = (n + 15) / 16 * 16;
-    memset(to, 0, (size_t)(rows * ld) * sizeof *to);
     for (int r = 0; r < n; r++)
-        attni_bf16_copy_row(to + r * ld, attni_stored_row(w->view, t, j + r), t->stride[3], width);
-    return (attni_bf16_rows){.at = to, .ld = (ptrdiff_t)ld * 2, .next = to, .n = rows};
+        attni_bf16_copy_row(to + r * width, attni_stored_row(w->view, t, j + r), t->stride[3],
+                            width);
+    memset(to + n * width, 0, (size_t)((rows - n) * width) * sizeof *to);
+    return (attni_bf16_rows){.at = to, .ld = (ptrdiff_t)width * 2, .next = to, .n = rows};
 }
 
 static void score(worker *w, float *st, const blocks *all)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *keys = &p->args.k;
-    const bool turned = p->k_turned, in_place = turned || (keys->stride[3] == 1 && p->D % 32 == 0);
-    const int pairs = (int)(turned ? (p->D + 1) / 2 : attni_bf16_padded(p->D) / 2);
+    const int D = (int)p->D;
     for (int b = 0; b < all->count; b++, st += ATTNI_BLOCK) {
         attni_bf16_rows k = rows_at(w, keys, all, b);
-        const int rest = turned ? 0 : in_place ? k.n % 16 : k.n;
-        k.turned = turned;
+        k.turned = p->k_turned;
+        const int rest = k.turned ? 0 : keys->stride[3] == 1 || D == 1 ? k.n % 16 : k.n;
         k.n -= rest;
         if (k.n)
-            w->unit->row_scores(st, w->row_q, &k, pairs, w->row);
+            w->unit->row_scores(st, w->row_q, &k, D, w->row);
         if (rest == 0)
             continue;
-        const attni_bf16_rows copy = copy_rows(w, keys, all->j[b] + k.n, rest, p->D, w->k);
-        w->unit->row_scores(st + k.n, w->row_q, &copy, pairs, w->row);
+        const attni_bf16_rows copy = copy_rows(w, keys, all->j[b] + k.n, rest, D, w->k);
+        w->unit->row_scores(st + k.n, w->row_q, &copy, D, w->row);
     }
 }
 
 static void add_values(worker *w, float *l, const blocks *all)
 {
-    const attni_plan *p = w->plan;
-    const attn_tensor *values = &p->args.v;
-    const bool in_place = values->stride[3] == 1 && p->Dv % 32 == 0;
+    const attn_tensor *values = &w->plan->args.v;
+    const int64_t Dv = w->plan->Dv;
     for (int b = 0; b < all->count; b++) {
         attni_bf16_rows v = rows_at(w, values, all, b);
-        if (!in_place)
-            v = copy_rows(w, values, all->j[b], v.n, p->Dv, w->vt[0]);
-        w->unit->row_values(w->row_sums, l, w->row_p + b * ATTNI_BLOCK, &v,
-                            attni_bf16_padded(p->Dv), b == 0, w->row);
+        if (values->stride[3] != 1 && Dv > 1)
+            v = copy_rows(w, values, all->j[b], v.n, Dv, w->vt[0]);
+        w->unit->row_values(w->row_sums, l, w->row_p + b * ATTNI_BLOCK, &v, Dv, b == 0, w->row);
     }
 }
 

@@ -5,8 +5,8 @@
  * (bf16/bf16.h), but that values are pairs of keys with all their components side by side: pairs of
  * a key's components and pairs of values are broadcast, and queries and weights stand in lanes, as
  * everywhere (kernel.h). A score is one chain over all pairs of components, in order; a weighted
- * value one over all pairs of keys of a chunk of 256. That order is also the one of a few queries as
- * rows, where lanes hold keys or components instead and nothing is packed.
+ * value one over all pairs of keys of a chunk of 256. That order is also the one of a few queries
+ * as rows, where lanes hold keys or components instead and nothing is packed.
  *
  * Measured on a Zen 5 at 475 GFLOP/s of dot products alone: 8 keys x 32 queries 442 (D = 64) and
  * 457 (D = 128), values 438 over 64 keys; 6 x 64 and 12 x 32 are within 2 % of that, but the scores
@@ -189,14 +189,14 @@ static void multiply(const attni_bf16_product *product)
 typedef struct ahead {
     uintptr_t row;   /* an address, not a pointer: it may be anywhere */
     ptrdiff_t bytes; /* from row to row */
-    int at, n;       /* bytes of a row: asked for, in all */
+    ptrdiff_t at, n; /* bytes of a row: asked for, in all */
 } ahead;
 
 /* From `rows` rows on; each of n bytes. Rows without gaps are one long row. */
-INLINE ahead look_ahead(const void *from, int rows, ptrdiff_t bytes, int n)
+INLINE ahead look_ahead(const void *from, int rows, ptrdiff_t bytes, ptrdiff_t n)
 {
     return (ahead){(uintptr_t)from + (uintptr_t)(rows * bytes), bytes, 0,
-                   bytes == n ? INT32_MAX - 4096 : n};
+                   bytes == n ? PTRDIFF_MAX / 2 : n};
 }
 
 INLINE void ask_lines(ahead *a, const int lines)
@@ -212,17 +212,28 @@ INLINE void ask_lines(ahead *a, const int lines)
 
 #define TURNED_AHEAD 8192
 
+/* kt[i]: components 2i and 2i+1 of 16 keys, of the last n < 32. Its code is here once. */
+static __attribute__((noinline)) void turn_rest(__m512 kt[16], const char *k, ptrdiff_t ld, int n)
+{
+    __m512 r[16];
+    UNROLL for (int i = 0; i < 16; i++) r[i] =
+        as_float(_mm512_maskz_loadu_epi16(first32(n), k + i * ld));
+    v_transpose(r);
+    UNROLL for (int i = 0; i < 16; i++) kt[i] = r[i];
+}
+
 /* Scores of groups x 16 keys from key j on. */
-INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int j,
-                           int runs, const int nr, const int groups)
+INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int j, int D,
+                           const int nr, const int groups)
 {
     const bool inside = j + ROWS / 2 < k->n;
     const char *from = (const char *)k->at + j * k->ld;
-    ahead next =
-        look_ahead(inside ? from : k->next, inside ? ROWS / 2 : j % (ROWS / 2), k->ld, 64 * runs);
+    ahead next = look_ahead(inside ? from : k->next, inside ? ROWS / 2 : j % (ROWS / 2), k->ld,
+                            2 * (ptrdiff_t)D);
     __m512 s[2][FEW];
     UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = _mm512_setzero_ps();
-    for (int d = 0; d < runs; d++, q += 32 * nr, from += 64) {
+    int d = 0;
+    for (; d + 32 <= D; d += 32, q += 32 * nr, from += 64) {
         UNROLL for (int g = 0; g < groups; g++)
         {
             const v_rows rows = v_rows_at(from + g * 16 * k->ld, k->ld);
@@ -235,6 +246,13 @@ INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows
                 ask_lines(&next, V_COLUMNS);
             }
         }
+    }
+    UNROLL for (int g = 0; g < groups && d < D; g++)
+    {
+        __m512 kt[16];
+        turn_rest(kt, from + g * 16 * k->ld, k->ld, D - d);
+        for (int i = 0; i < (D - d + 1) / 2; i++)
+            FOR_R s[g][r] = dot(s[g][r], as_bits(kt[i]), pair_at(q + 2 * (i * nr + r)));
     }
     UNROLL for (int g = 0; g < groups; g++)
         FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK + j + g * 16, s[g][r]);
@@ -253,13 +271,17 @@ INLINE void score_row_group(float *st, const attni_bf16 *q, const char *line, ui
     FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK, s[r]);
 }
 
-/* One group needs several chains of sums, or it would wait for its own additions. */
-INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int pairs,
+/* A single query scores two groups of rows at once: one chain of sums would wait for its own
+ * additions. Of turned keys, two groups are a quarter faster from the second cache, and 5 to 15 %
+ * slower from memory, where they are two places. */
+INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D,
                           const int nr)
 {
-    const int groups = (k->n + 15) / 16, bytes = pairs * 64, runs = pairs / 16;
+    const int groups = (k->n + 15) / 16, pairs = (D + 1) / 2;
     if (k->turned) {
-        for (int g = 0, at = TURNED_AHEAD; g < groups; g++, at += bytes)
+        const ptrdiff_t bytes = (ptrdiff_t)pairs * 64;
+        ptrdiff_t at = TURNED_AHEAD;
+        for (int g = 0; g < groups; g++, at += bytes)
             score_row_group(st + g * 16, q, (const char *)k->at + g * bytes,
                             at < groups * bytes
                                 ? (uintptr_t)k->at + (uintptr_t)at
@@ -268,11 +290,11 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
         return;
     }
     int j = 0;
-    if (nr <= 4)
+    if (nr == 1)
         for (; j + 32 <= k->n; j += 32)
-            score_row_keys(st, q, k, j, runs, nr, 2);
+            score_row_keys(st, q, k, j, D, nr, 2);
     for (; j < k->n; j += 16)
-        score_row_keys(st, q, k, j, runs, nr, 1);
+        score_row_keys(st, q, k, j, D, nr, 1);
 }
 
 /* Runs `call` with nr, queries rounded up, as a constant. */
@@ -290,10 +312,9 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
         }                                                                                          \
     } while (0)
 
-static void row_scores(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int pairs,
-                       int queries)
+static void row_scores(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D, int queries)
 {
-    WITH_NR(queries, score_rows_of(st, q, k, pairs, nr));
+    WITH_NR(queries, score_rows_of(st, q, k, D, nr));
 }
 
 /* 32 components in order, from what _mm512_unpack*_epi16 leaves of them; and back. */
@@ -316,10 +337,18 @@ INLINE void disorder_sums(__m512 s[2])
     s[0] = first;
 }
 
-/* groups x 32 components, from component c on. */
-INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
-                           int64_t c, int64_t Dv, const bool first, const int nr, const int groups)
+INLINE __m512i load32(const char *p, __mmask32 here, const bool whole)
 {
+    return whole ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16(here, p);
+}
+
+/* groups x 32 components, from component c on; less than 32 if not `whole`. */
+INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
+                           int64_t c, int64_t Dv, const bool first, const int nr, const int groups,
+                           const bool whole)
+{
+    const __mmask32 here = whole ? 0xffffffff : first32(Dv - c);
+    const int64_t apart = attni_bf16_padded(Dv);
     const char *at = (const char *)v->at + 2 * c;
     const uintptr_t ld = (uintptr_t)v->ld, next = (uintptr_t)v->next + 2 * (uintptr_t)c;
     uintptr_t ask = v->n > ROWS / 2 ? (uintptr_t)at + ROWS / 2 * ld : next;
@@ -329,7 +358,7 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
     {
         sum[r] = _mm512_set1_ps(l[r]);
         UNROLL for (int g = 0; g < 2 * groups; g++) s[r][g] =
-            first ? _mm512_setzero_ps() : _mm512_load_ps(sums + r * Dv + g * 16);
+            first ? _mm512_setzero_ps() : _mm512_load_ps(sums + r * apart + g * 16);
         UNROLL for (int g = 0; g < groups; g++) disorder_sums(s[r] + 2 * g);
     }
     for (int j = 0; j < v->n; j += 2, at += 2 * v->ld, ask += 2 * ld) {
@@ -340,8 +369,8 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
         {
             __builtin_prefetch((const void *)(ask + 64 * (uintptr_t)g));
             __builtin_prefetch((const void *)(ask + ld + 64 * (uintptr_t)g));
-            const __m512i a = _mm512_loadu_si512(at + g * 64);
-            const __m512i b = _mm512_loadu_si512(second + g * 64);
+            const __m512i a = load32(at + g * 64, here, whole);
+            const __m512i b = load32(second + g * 64, here, whole);
             pair[2 * g] = _mm512_unpacklo_epi16(a, b);
             pair[2 * g + 1] = _mm512_unpackhi_epi16(a, b);
         }
@@ -359,7 +388,7 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
     {
         UNROLL for (int g = 0; g < groups; g++) order_sums(s[r] + 2 * g);
         UNROLL for (int g = 0; g < 2 * groups; g++)
-            _mm512_store_ps(sums + r * Dv + g * 16, s[r][g]);
+            _mm512_store_ps(sums + r * apart + g * 16, s[r][g]);
         l[r] = _mm512_cvtss_f32(sum[r]);
     }
 }
@@ -370,13 +399,15 @@ INLINE void value_rows_of(float *sums, float *l, const attni_bf16 *p, const attn
     int64_t c = 0;
 #define STEP(groups)                                                                               \
     for (; c + 32 * (groups) <= Dv; c += 32 * (groups))                                            \
-    value_row_part(sums, l, p, v, c, Dv, first, nr, groups)
+    value_row_part(sums, l, p, v, c, Dv, first, nr, groups, true)
     if (nr == 1)
         STEP(4);
     if (nr <= 4)
         STEP(2);
     STEP(1);
 #undef STEP
+    if (c < Dv)
+        value_row_part(sums, l, p, v, c, Dv, first, nr, 1, false);
 }
 
 static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,

@@ -115,12 +115,11 @@ typedef struct attni_bf16_unit {
     bool (*pack_values)(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
                         bool zero);
     void (*multiply)(const attni_bf16_product *product);
-    /* A few queries as rows, 1, 4 or 8. row_scores: st[r][j], [rows][CHUNK], of
-     * keys that lie as rows of a multiple of 32 components, n a multiple of 16, or turned; of a
-     * turned group all 16 are written. q: [D/2][rows][2]. row_values: sums (+)= p V, [rows][Dv], Dv
-     * a multiple of 32, l[r] += the sum of p[r], [rows][CHUNK]; p[r][n] is 0 if n is odd. */
-    void (*row_scores)(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int pairs,
-                       int rows);
+    /* A few queries as rows, 1, 4 or 8. row_scores: st[r][j], [rows][CHUNK], of keys that lie as
+     * rows, n a multiple of 16, or turned; of a turned group all 16 are written. q: [D/2][rows][2],
+     * D rounded up. row_values: sums (+)= p V, [rows][Dv rounded up]; l[r] += the sum of p[r],
+     * [rows][CHUNK]; p[r][n] is 0 if n is odd. */
+    void (*row_scores)(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D, int rows);
     void (*row_values)(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
                        int64_t Dv, bool first, int rows);
     /* n rounds of independent products in registers, as fma_loop of kernel.h */
