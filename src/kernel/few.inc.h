@@ -15,7 +15,19 @@
 #define OWN (ATTNI_BITS == 32 ? ATTN_F32 : ATTN_F64)
 #define SIZE_OF(dtype) ((dtype) == OWN ? (int)sizeof(R) : 2)
 
-/* n <= V_LANES elements of `dtype` as R, then zeros. Nothing past them is touched. */
+/* n < V_LANES elements of `dtype` as R, then zeros. */
+V_INLINE vec load_part(const char *p, attn_dtype dtype, int n)
+{
+    R lane[V_LANES] = {0};
+#if ATTNI_BITS == 32
+    attni_load_row_f32(lane, p, dtype, 1, n);
+#else
+    attni_load_row_f64(lane, p, dtype, 1, n);
+#endif
+    return v_loadu(lane);
+}
+
+/* n <= V_LANES of them. Nothing past them is touched. */
 V_INLINE vec load_as(const char *p, const attn_dtype dtype, int n)
 {
     if (n == V_LANES) {
@@ -25,13 +37,7 @@ V_INLINE vec load_as(const char *p, const attn_dtype dtype, int n)
         return dtype == ATTN_BF16 ? v_from_bf16(p) : v_from_f16(p);
 #endif
     }
-    R lane[V_LANES] = {0};
-#if ATTNI_BITS == 32
-    attni_load_row_f32(lane, p, dtype, 1, n);
-#else
-    attni_load_row_f64(lane, p, dtype, 1, n);
-#endif
-    return v_loadu(lane);
+    return load_part(p, dtype, n);
 }
 
 /* ------------------------------------------------------------------------------------ widen */
@@ -222,16 +228,38 @@ V_INLINE void scores_few_line(vec *s, const R *qt, const char *k, ptrdiff_t byte
     }
 }
 
+/* kt[u]: component u of V_LANES keys, of which `keys` are there, and n components. */
+V_INLINE void turn_rest(vec kt[V_LANES], const char *k, ptrdiff_t bytes, const attn_dtype dtype,
+                        int keys, int n)
+{
+    for (int j = 0; j < V_LANES; j++)
+        kt[j] = j < keys ? load_as(k + j * bytes, dtype, n) : v_set1(0);
+    v_transpose(kt);
+}
+
+/* The same, here once: in each of the kernels it would be 45 KB. The usual case, one query and a
+ * few keys past a block, takes 4 % longer so (12 heads of 33 keys). */
+static __attribute__((noinline)) void turn_any_rest(vec kt[V_LANES], const char *k, ptrdiff_t bytes,
+                                                    attn_dtype dtype, int keys, int n)
+{
+    vec r[V_LANES];
+    turn_rest(r, k, bytes, dtype, keys, n);
+    UNROLL for (int j = 0; j < V_LANES; j++) kt[j] = r[j];
+}
+
 /* The same where less than a line is there: `keys` rows of D components. */
 V_INLINE void scores_few_rest(vec *s, const R *qt, const char *k, ptrdiff_t bytes,
-                              const attn_dtype dtype, int keys, int D, const int nr)
+                              const attn_dtype dtype, int keys, int D, const int nr,
+                              const int groups)
 {
     for (int d = 0; d < D; d += V_LANES) {
         const int n = D - d < V_LANES ? D - d : V_LANES;
         vec kt[V_LANES];
-        for (int j = 0; j < V_LANES; j++)
-            kt[j] = j < keys ? load_as(k + j * bytes + d * SIZE_OF(dtype), dtype, n) : v_set1(0);
-        v_transpose(kt);
+        const char *from = k + d * SIZE_OF(dtype);
+        if (nr * groups == 1 && dtype == OWN)
+            turn_rest(kt, from, bytes, dtype, keys, n);
+        else
+            turn_any_rest(kt, from, bytes, dtype, keys, n);
         for (int u = 0; u < n; u++)
             FOR_R s[r] = v_fma(kt[u], v_bcast(qt + (d + u) * QT_LD(nr) + r), s[r]);
     }
@@ -267,7 +295,7 @@ V_INLINE void scores_few_keys(R *st, vec *top, const R *qt, const char *k, ptrdi
                                   next, dtype, nr);
         if (d < n)
             FOR_G scores_few_rest(s[g], q + d * ld, from + g * group * bytes + d * size, bytes,
-                                  dtype, keys - g * group, n - d, nr);
+                                  dtype, keys - g * group, n - d, nr, groups);
         FOR_G FOR_R x[g][r] = run ? v_add(x[g][r], s[g][r]) : s[g][r];
     }
     FOR_G store_few(st, top, x[g], first + g * group, keys - g * group, nr);
@@ -297,7 +325,7 @@ V_INLINE void scores_few_block(R *st, R *mx, const R *qt, const char *k, ptrdiff
     vec top[V_FEW];
     FOR_R top[r] = v_set1(-R_INF);
     int j = 0;
-    if (nr <= V_FEW / 2)
+    if (nr == 1)
         for (; j + pair <= n; j += pair)
             scores_few_keys(st, top, qt, k + j * bytes, bytes, next, dtype, j, pair, D, nr, 2);
     for (; j < n; j += V_LANES)
@@ -319,11 +347,16 @@ V_INLINE void scores_few_tile(R *st, R *mx, const R *qt, const char *k, ptrdiff_
     }
 }
 
-/* Runs `call` with nr, rows rounded up to 1 or all, as a constant: each takes 20 KB of code. */
+/* Runs `call` with nr, rows rounded up to 1, 4 or all, as a constant: each takes 20 KB of code.
+ * Four, a usual number of heads that share keys, take 0.65 of the time of eight. */
+#define FOUR_TOO (V_FEW > 4 && ATTNI_BITS == 32)
 #define WITH_NR(rows, call)                                                                        \
     do {                                                                                           \
         if ((rows) <= 1) {                                                                         \
             enum { nr = 1 };                                                                       \
+            call;                                                                                  \
+        } else if (FOUR_TOO && (rows) <= 4) {                                                      \
+            enum { nr = FOUR_TOO ? 4 : 1 };                                                        \
             call;                                                                                  \
         } else {                                                                                   \
             enum { nr = V_FEW };                                                                   \
@@ -449,11 +482,10 @@ V_INLINE void values_few_block(R *sums, R *l, const char *val, ptrdiff_t bytes,
     if (nr * 4 <= V_ACCUMULATORS)
         STEP(4);
     STEP(2);
-    STEP(1);
 #undef STEP
-    if (c < Dv)
+    for (; c < Dv; c += V_LANES)
         values_few_group(sums + c, c ? NULL : l, ld, val + c * size, bytes, dtype, p, in_rows, n,
-                         (int)(Dv - c), flags, next, nr, 1);
+                         Dv - c < V_LANES ? (int)(Dv - c) : V_LANES, flags, next, nr, 1);
 }
 
 V_INLINE void values_few_tile(R *sums, R *l, const char *val, ptrdiff_t bytes,
