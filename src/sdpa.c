@@ -59,6 +59,12 @@ char *attni_stored_row(const attni_view *view, const attn_tensor *t, int64_t j)
     return attni_at(t, view->b, view->hk, view->j_base + j, 0);
 }
 
+char *attni_first_row(const attni_task *task, const attn_tensor *t)
+{
+    const attni_span span = attni_mask_span(&task->view, task->i0, task->i0 + task->rows);
+    return span.any0 < span.any1 ? attni_stored_row(&task->view, t, span.any0) : NULL;
+}
+
 static int64_t tasks_of(const attni_plan *p, int64_t T)
 {
     return T <= p->task_rows ? T > 0 : attni_div_up(T, p->task_rows);

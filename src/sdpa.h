@@ -124,6 +124,8 @@ typedef struct attni_task {
     attni_view view;
     int64_t i0, rows;
 } attni_task;
+/* The first row of k or v that it reads; NULL: none, and there may be no memory to look for. */
+char *attni_first_row(const attni_task *task, const attn_tensor *t);
 
 struct attni_way {
     const struct attni_bf16_unit *unit; /* that multiplies, of sdpa_bf16.c alone */

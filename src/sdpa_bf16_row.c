@@ -51,11 +51,12 @@ static attni_bf16_rows rows_at(const worker *w, const attn_tensor *t, const bloc
     const int64_t j = all->j[b], left = all->end - j;
     attni_bf16_rows x = {.at = attni_stored_row(w->view, t, j), .ld = (ptrdiff_t)t->stride[2] * 2};
     x.n = left < ATTNI_BLOCK ? (int)left : ATTNI_BLOCK;
-    x.next = x.at;
     if (j + x.n < w->view->S)
         x.next = attni_stored_row(w->view, t, j + x.n);
     else if (w->next)
-        x.next = attni_stored_row(&w->next->view, t, 0);
+        x.next = attni_first_row(w->next, t);
+    if (!x.next)
+        x.next = x.at;
     return x;
 }
 

@@ -495,6 +495,53 @@ static void test_corners(void **state)
     attn_cache_destroy(cache), attn_cache_destroy(none);
 }
 
+static void *take_soiled(void *user, size_t size, size_t alignment)
+{
+    (void)user;
+    void *p = aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+    if (p)
+        memset(p, 0x7f, size);
+    return p;
+}
+
+static void give_back(void *user, void *memory, size_t size)
+{
+    (void)user, (void)size;
+    free(memory);
+}
+
+/* A sequence without keys has no page, so that nothing of it may be looked for while the one before
+ * it is read (a fault that the sanitizers see). */
+static void test_empty_sequence_behind(void **state)
+{
+    (void)state;
+    enum { KEYS = 5000, WIDTH = 128 }; /* with less, nothing is looked for */
+    static float x[KEYS * WIDTH], result[2 * WIDTH];
+    static uint16_t zeros[2 * WIDTH];
+    for (int i = 0; i < KEYS * WIDTH; i++)
+        x[i] = (float)(i % 7);
+    for (int page_keys = 0; page_keys <= 64; page_keys += 64) {
+        attn_cache_options o = cache_options(ATTN_BF16, 2, 1, WIDTH, WIDTH, KEYS, page_keys, 0);
+        o.allocate = take_soiled, o.release = give_back;
+        attn_cache *cache = cache_new(&o);
+        const attn_tensor k = attn_bhtd(x, ATTN_F32, 1, 1, KEYS, WIDTH);
+        assert_int_equal(append_rows(cache, &k, &k, 0, 0, KEYS, NULL), ATTN_OK);
+        attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+        a.q = attn_bhtd(zeros, ATTN_BF16, 2, 1, 1, WIDTH);
+        a.out = attn_bhtd(result, ATTN_F32, 2, 1, 1, WIDTH);
+        a.cache = cache;
+        assert_int_equal(attn_sdpa_forward(NULL, &a, NULL), ATTN_OK);
+        for (int d = 0; d < WIDTH; d++) {
+            float sum = 0; /* the mean */
+            for (int j = 0; j < KEYS; j++)
+                sum += x[j * WIDTH + d];
+            assert_true(fabsf(result[d] - sum / KEYS) < 1e-4f);
+            assert_true(result[WIDTH + d] == 0);
+        }
+        attn_cache_destroy(cache);
+    }
+}
+
 /* The plan counts the cache's own bytes, and only the keys that are there. */
 static void test_plan(void **state)
 {
@@ -524,6 +571,7 @@ int main(void)
         cmocka_unit_test(test_many_readers),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_corners),
+        cmocka_unit_test(test_empty_sequence_behind),
         cmocka_unit_test(test_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
