@@ -60,6 +60,7 @@ void attni_cache_put(char *key, const void *from, size_t at, size_t n);
  * are written. */
 void attni_cache_turn_back(const attn_cache *cache, int64_t b, int64_t hk, int64_t j, int64_t n,
                            void *to, size_t bytes);
+
 /* For cache_file.c. Room for n more keys in sequence b: takes the pages and makes it longer; the
  * caller fills the slots. ATTN_ERR_FULL leaves all as it was. */
 attn_status attni_cache_grow(attn_cache *cache, int64_t b, int64_t n, attn_error *err);

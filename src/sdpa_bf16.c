@@ -266,9 +266,7 @@ static run new_run(worker *w, tile *t, const partial *into)
              .acc = into ? into->acc : w->acc,
              .apart = into != NULL};
     w->runs++;
-    memcpy(x.columns->c, t->c, (size_t)t->W * 4);
-    for (int i = 0; i < t->W; i++)
-        x.columns->l[i] = 0, x.columns->top[i] = -INFINITY;
+    attni_bf16_clear_columns(t, x.columns);
     return x;
 }
 

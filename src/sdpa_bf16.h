@@ -121,8 +121,9 @@ const void *attni_bf16_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t
 /* The values of the same block, packed. */
 const attni_bf16 *attni_bf16_find_values(worker *w, int64_t j0, int n, int at);
 
-/* A tile before a sweep, but for its total. */
+/* A tile before a sweep, but for its total; and its columns before a chunk. */
 void attni_bf16_clear(const attni_plan *p, tile *t);
+void attni_bf16_clear_columns(const tile *t, attni_bf16_columns *columns);
 /* Writes out and lse; true if some row is not finite, or could not be computed in this mode. */
 bool attni_bf16_write(worker *w, tile *t);
 /* Clears a tile for the sweep EXTREME. */

@@ -111,6 +111,13 @@ void attni_bf16_clear(const attni_plan *p, tile *t)
     }
 }
 
+void attni_bf16_clear_columns(const tile *t, attni_bf16_columns *x)
+{
+    memcpy(x->c, t->c, (size_t)t->W * 4);
+    for (int i = 0; i < t->W; i++)
+        x->l[i] = 0, x->top[i] = -INFINITY;
+}
+
 /* A sink is a chunk of one more key, whose logit is in natural units and whose value is nothing. */
 static void add_sink(worker *w, tile *t)
 {
@@ -156,7 +163,7 @@ bool attni_bf16_write(worker *w, tile *t)
     void *to = direct ? column_row(w, t, out, 0, 0) : w->rows;
     const ptrdiff_t ldo = (ptrdiff_t)(direct ? apart : p->Dv);
     const bool narrow = direct && out->dtype == ATTN_BF16;
-    again |= w->row ? attni_bf16_finish_rows(to, narrow, ldo, w->row_total, t->L, 1, t->rows, p->Dv)
+    again |= w->row ? attni_bf16_finish_rows(to, narrow, ldo, w->row_total, t->L, t->rows, p->Dv)
                     : attni_bf16_finish(to, narrow, ldo, t->total, t->L, (float)kept_factor(p),
                                         t->rows, p->Dv, t->nv);
     for (int i = 0; i < t->rows && !direct; i++)

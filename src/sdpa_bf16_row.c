@@ -5,7 +5,7 @@
  * Decoding waits for memory, and whatever else is done between keys and values comes on top. Steps,
  * 16 columns where one is wanted and their transposes were a third of a call from cache: of 1024
  * keys, D = 128, one query took 7.8 us, now 6.0, four that share a head 17.8, now 10.5, eight 18.3,
- * now 16.0; 12 heads of 33 keys, D = 64, 13.8, now 4.9 (Zen 5).
+ * now 16.0; 12 heads of 33 keys, D = 64, 13.8, now 5.6 (Zen 5).
  */
 #include "sdpa_bf16.h"
 
@@ -17,18 +17,21 @@
 /* The blocks of a chunk of which some query sees some key, one after the other. */
 typedef struct blocks {
     int count, n; /* blocks; keys of them all */
-    int64_t j[BLOCKS], end;
+    int64_t j[BLOCKS];
+    int keys[BLOCKS];
     attni_class visible[BLOCKS];
 } blocks;
 
 static blocks find_blocks(const attni_class *class, int64_t j0, int n)
 {
-    blocks x = {.end = j0 + n};
+    blocks x = {0};
     for (int b = 0; b * ATTNI_BLOCK < n; b++)
         if (class[b] != ATTNI_EMPTY) {
+            const int left = n - b * ATTNI_BLOCK, keys = left < ATTNI_BLOCK ? left : ATTNI_BLOCK;
             x.j[x.count] = j0 + b * ATTNI_BLOCK;
+            x.keys[x.count] = keys;
             x.visible[x.count++] = class[b];
-            x.n += n - b * ATTNI_BLOCK < ATTNI_BLOCK ? n - b * ATTNI_BLOCK : ATTNI_BLOCK;
+            x.n += keys;
         }
     return x;
 }
@@ -37,9 +40,16 @@ void attni_bf16_row_begin(worker *w, const tile *t)
 {
     const attni_plan *p = w->plan;
     w->row = t->rows == 1 ? 1 : t->rows <= 4 ? 4 : 8;
-    for (int64_t d = 0; d < attni_bf16_padded(p->D) / 2; d++) /* other columns of t->q are 0 */
-        memcpy(w->row_q + d * 2 * w->row, t->q + d * 32, (size_t)w->row * 4);
-    memset(w->row_p, 0, (size_t)w->row * ATTNI_CHUNK * sizeof *w->row_p);
+    const attni_bf16 *q = t->q; /* its columns past the last row are 0 */
+    attni_bf16 *to = w->row_q;
+    for (int64_t d = 0; d < attni_bf16_padded(p->D); d += 2, q += 32, to += 2 * w->row)
+        if (w->row == 1)
+            memcpy(to, q, 4);
+        else
+            for (int r = 0; r < w->row; r += 4)
+                memcpy(to + 2 * r, q + 2 * r, 16);
+    for (int r = t->rows; r < w->row; r++)
+        memset(w->row_p + r * ATTNI_CHUNK, 0, ATTNI_CHUNK * sizeof *w->row_p);
     memset(w->row_total, 0, (size_t)(attni_bf16_padded(p->Dv) * w->row) * sizeof *w->row_total);
 }
 
@@ -48,9 +58,10 @@ void attni_bf16_row_begin(worker *w, const tile *t)
 /* Block b, where it lies; behind it the next, or what this thread will most likely read then. */
 static attni_bf16_rows rows_at(const worker *w, const attn_tensor *t, const blocks *all, int b)
 {
-    const int64_t j = all->j[b], left = all->end - j;
-    attni_bf16_rows x = {.at = attni_stored_row(w->view, t, j), .ld = (ptrdiff_t)t->stride[2] * 2};
-    x.n = left < ATTNI_BLOCK ? (int)left : ATTNI_BLOCK;
+    const int64_t j = all->j[b];
+    attni_bf16_rows x = {.at = attni_stored_row(w->view, t, j),
+                         .ld = (ptrdiff_t)t->stride[2] * 2,
+                         .n = all->keys[b]};
     if (j + x.n < w->view->S)
         x.next = attni_stored_row(w->view, t, j + x.n);
     else if (w->next)
@@ -105,18 +116,29 @@ static void add_values(worker *w, float *l, const blocks *all)
 
 /* --------------------------------------------------------------------------- a chunk of keys */
 
+/* n elements of each of the tile's rows, ld apart, as its first columns: the others become 0. */
+static void to_columns(const tile *t, float *columns, const float *rows, int64_t ld, int64_t n)
+{
+    memset(columns, 0, (size_t)(n * t->W) * sizeof *columns);
+    for (int r = 0; r < t->rows; r++)
+        for (int64_t i = 0; i < n; i++)
+            columns[i * t->W + r] = rows[r * ld + i];
+}
+
+static void to_rows(const tile *t, float *rows, int64_t ld, const float *columns, int64_t n)
+{
+    for (int r = 0; r < t->rows; r++)
+        for (int64_t i = 0; i < n; i++)
+            rows[r * ld + i] = columns[i * t->W + r];
+}
+
 /* Masks and biases of a block: they are for columns. */
 static void mask(worker *w, const tile *t, float *st, int64_t j, int n)
 {
     float *columns = w->st[1];
-    memset(columns, 0, ATTNI_BLOCK * (size_t)t->W * sizeof *columns);
-    for (int r = 0; r < t->rows; r++)
-        for (int i = 0; i < n; i++)
-            columns[i * t->W + r] = st[r * ATTNI_CHUNK + i];
+    to_columns(t, columns, st, ATTNI_CHUNK, n);
     attni_bf16_mask(w, t, columns, j, n);
-    for (int r = 0; r < t->rows; r++)
-        for (int i = 0; i < n; i++)
-            st[r * ATTNI_CHUNK + i] = columns[i * t->W + r];
+    to_rows(t, st, ATTNI_CHUNK, columns, n);
 }
 
 /* From products to scores and their maxima; false if one of these wants the careful way. */
@@ -127,11 +149,8 @@ static bool finish_scores(worker *w, const tile *t, attni_bf16_columns *x, float
     for (int r = 0; r < t->rows && p->natural; r++)
         p->kernels->natural(st + r * ATTNI_CHUNK, (all->n + 15) / 16, p->rest, p->args.softcap, 1);
     for (int b = 0; b < all->count; b++)
-        if (all->visible[b] != ATTNI_FULL) {
-            const int64_t left = all->end - all->j[b];
-            mask(w, t, st + b * ATTNI_BLOCK, all->j[b],
-                 left < ATTNI_BLOCK ? (int)left : ATTNI_BLOCK);
-        }
+        if (all->visible[b] != ATTNI_FULL)
+            mask(w, t, st + b * ATTNI_BLOCK, all->j[b], all->keys[b]);
     bool clean = true;
     for (int r = 0; r < t->rows; r++)
         clean &= attni_bf16_row_maximum(x, st + r * ATTNI_CHUNK, all->n, r);
@@ -146,9 +165,7 @@ bool attni_bf16_row_chunk(worker *w, tile *t, const attni_class *class, int64_t 
     const int64_t Dv = attni_bf16_padded(w->plan->Dv);
     attni_bf16_columns *x = into ? into->columns : w->columns;
     float *st = w->st[0];
-    memcpy(x->c, t->c, (size_t)t->W * 4);
-    for (int i = 0; i < t->W; i++)
-        x->l[i] = 0, x->top[i] = -INFINITY;
+    attni_bf16_clear_columns(t, x);
     score(w, st, &all);
     if (!finish_scores(w, t, x, st, &all))
         return false;
@@ -157,15 +174,10 @@ bool attni_bf16_row_chunk(worker *w, tile *t, const attni_class *class, int64_t 
         attni_bf16_row_weights(w->row_p + r * ATTNI_CHUNK, st + r * ATTNI_CHUNK, x, all.n, r);
     }
     add_values(w, x->l, &all);
-    if (!into) {
+    if (into) /* partials are made of columns */
+        to_columns(t, into->acc, w->row_sums, Dv, Dv);
+    else
         attni_bf16_join_rows(w->row_total, t->M, t->L, w->row_sums, x, t->rows, Dv);
-        return true;
-    }
-    /* what a partial is made of are columns */
-    memset(into->acc, 0, (size_t)(Dv * t->W) * sizeof *into->acc);
-    for (int r = 0; r < t->rows; r++)
-        for (int64_t c = 0; c < Dv; c++)
-            into->acc[c * t->W + r] = w->row_sums[r * Dv + c];
     return true;
 }
 
@@ -173,9 +185,7 @@ void attni_bf16_row_join(worker *w, tile *t, const partial *chunk)
 {
     const int64_t Dv = attni_bf16_padded(w->plan->Dv);
     memset(w->row_sums, 0, (size_t)(Dv * w->row) * sizeof *w->row_sums);
-    for (int r = 0; r < t->rows; r++)
-        for (int64_t c = 0; c < w->plan->Dv; c++)
-            w->row_sums[r * Dv + c] = chunk->acc[c * t->W + r];
+    to_rows(t, w->row_sums, Dv, chunk->acc, w->plan->Dv);
     attni_bf16_join_rows(w->row_total, t->M, t->L, w->row_sums, chunk->columns, t->rows, Dv);
 }
 

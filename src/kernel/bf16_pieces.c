@@ -349,12 +349,12 @@ bool attni_bf16_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total,
 }
 
 bool attni_bf16_finish_rows(void *to, bool narrow, ptrdiff_t ldo, const float *total,
-                            const float *l, float factor, int rows, int64_t Dv)
+                            const float *l, int rows, int64_t Dv)
 {
     __mmask16 bad = 0;
     for (int i = 0; i < rows; i++, total += attni_bf16_padded(Dv))
         for (int64_t c = 0; c < Dv; c += 16)
-            bad |= finish_vector(to, narrow, i * ldo + c, _mm512_load_ps(total + c), l[i], factor,
+            bad |= finish_vector(to, narrow, i * ldo + c, _mm512_load_ps(total + c), l[i], 1,
                                  first16(Dv - c));
     return bad != 0;
 }

@@ -15,19 +15,7 @@
 #define OWN (ATTNI_BITS == 32 ? ATTN_F32 : ATTN_F64)
 #define SIZE_OF(dtype) ((dtype) == OWN ? (int)sizeof(R) : 2)
 
-/* n < V_LANES elements of `dtype` as R, then zeros. */
-V_INLINE vec load_part(const char *p, attn_dtype dtype, int n)
-{
-    R lane[V_LANES] = {0};
-#if ATTNI_BITS == 32
-    attni_load_row_f32(lane, p, dtype, 1, n);
-#else
-    attni_load_row_f64(lane, p, dtype, 1, n);
-#endif
-    return v_loadu(lane);
-}
-
-/* n <= V_LANES of them. Nothing past them is touched. */
+/* n <= V_LANES elements of `dtype` as R, then zeros. Nothing past them is touched. */
 V_INLINE vec load_as(const char *p, const attn_dtype dtype, int n)
 {
     if (n == V_LANES) {
@@ -37,7 +25,13 @@ V_INLINE vec load_as(const char *p, const attn_dtype dtype, int n)
         return dtype == ATTN_BF16 ? v_from_bf16(p) : v_from_f16(p);
 #endif
     }
-    return load_part(p, dtype, n);
+    R lane[V_LANES] = {0};
+#if ATTNI_BITS == 32
+    attni_load_row_f32(lane, p, dtype, 1, n);
+#else
+    attni_load_row_f64(lane, p, dtype, 1, n);
+#endif
+    return v_loadu(lane);
 }
 
 /* ------------------------------------------------------------------------------------ widen */

@@ -178,9 +178,9 @@ void attni_bf16_one_key(attni_bf16_columns *columns, int nv);
  * of float, or if `narrow` of bf16, ldo elements apart. Returns true if one is NaN or infinite. */
 bool attni_bf16_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total, const float *l,
                        float factor, int rows, int64_t Dv, int nv);
-/* The same of total [rows][Dv rounded up]. */
+/* The same of total [rows][Dv rounded up], with a factor of 1. */
 bool attni_bf16_finish_rows(void *to, bool narrow, ptrdiff_t ldo, const float *total,
-                            const float *l, float factor, int rows, int64_t Dv);
+                            const float *l, int rows, int64_t Dv);
 
 /* Weights and gradients of a block of scores, of n <= 64 keys and the first `rows` of W = 16 nv
  * queries, nv even. They are left where the scores were, as bf16 rounded to nearest even, and 0 for
