@@ -59,6 +59,13 @@ char *attni_stored_row(const attni_view *view, const attn_tensor *t, int64_t j)
     return attni_at(t, view->b, view->hk, view->j_base + j, 0);
 }
 
+int64_t attni_rows_together(const attni_view *view, int64_t j)
+{
+    const attn_cache *cache = view->args->cache;
+    const int64_t left = view->S - j, page = cache ? cache->options.page_keys : 0;
+    return !cache || left <= page - j % page ? left : page - j % page;
+}
+
 char *attni_first_row(const attni_task *task, const attn_tensor *t)
 {
     const attni_span span = attni_mask_span(&task->view, task->i0, task->i0 + task->rows);

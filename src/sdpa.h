@@ -25,6 +25,8 @@ typedef struct attni_view {
  * apart; but a cache's keys, if the plan says k_turned, are no rows (cache.h), and take as many
  * bytes. */
 char *attni_stored_row(const attni_view *view, const attn_tensor *t, int64_t j);
+/* How many rows from j on, up to the sequence's end, are surely no further apart. */
+int64_t attni_rows_together(const attni_view *view, int64_t j);
 /* Which of the two `t` is, for a cache. */
 static inline attni_cache_part attni_part_of(const attni_view *view, const attn_tensor *t)
 {

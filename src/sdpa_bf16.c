@@ -266,6 +266,7 @@ static run new_run(worker *w, tile *t, const partial *into)
              .acc = into ? into->acc : w->acc,
              .apart = into != NULL};
     w->runs++;
+    attni_bf16_load_queries(w, t);
     attni_bf16_clear_columns(t, x.columns);
     return x;
 }
@@ -274,11 +275,14 @@ static run new_run(worker *w, tile *t, const partial *into)
 static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, const partial *into)
 {
     attni_class class[BLOCKS] = {ATTNI_EMPTY};
+    const bool full = !w->view->kinds && j0 >= t->span.all0 && j0 + n <= t->span.all1;
     int seen = 0;
     for (int b = 0; b * ATTNI_BLOCK < n; b++) {
         const int64_t from = j0 + b * ATTNI_BLOCK;
         const int64_t to = from + ATTNI_BLOCK < j0 + n ? from + ATTNI_BLOCK : j0 + n;
-        class[b] = attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->per_head, from, to);
+        class[b] =
+            full ? ATTNI_FULL
+                 : attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->per_head, from, to);
         seen += class[b] != ATTNI_EMPTY;
     }
     if (seen == 0 || (w->row && attni_bf16_row_chunk(w, t, class, j0, n, into)))
@@ -341,6 +345,8 @@ static void sweep(worker *w, tile *tiles, int count, sweep_mode mode)
                 sweep_chunk(w, &tiles[t], j0, n, NULL);
         }
     }
+    if (w->row)
+        attni_bf16_row_end(w, tiles);
     drain(w);
 }
 
@@ -357,7 +363,7 @@ static void begin_tile(worker *w, tile *t, int64_t i0, int64_t rows)
     t->per_head = rows * t->heads < t->W ? (int)rows : t->W / t->heads;
     t->rows = t->per_head * t->heads;
     t->span = attni_mask_span(w->view, i0, i0 + t->per_head);
-    attni_bf16_load_queries(w, t);
+    t->loaded = false;
     attni_bf16_clear(p, t);
 }
 
@@ -378,7 +384,7 @@ static void end_tile(worker *w, tile *t)
 
 static void begin_worker(worker *w, const attni_plan *plan, const attni_view *view, char *scratch)
 {
-    attni_zero(w, sizeof *w);
+    attni_zero(w, offsetof(worker, tiles));
     w->plan = plan;
     w->view = view;
     w->unit = plan->way->unit;
@@ -429,6 +435,8 @@ static void bf16_part(const attni_plan *plan, const attni_view *view, int64_t i0
         if (n > 0 && t->span.any0 < j0 + n && t->span.any1 > j0)
             sweep_chunk(&w, t, j0, n, &x);
     }
+    if (w.row)
+        attni_bf16_row_end(&w, t);
     drain(&w);
     w.unit->end();
 }

@@ -20,7 +20,8 @@ typedef struct tile {
     int heads;
     int rows; /* per_head * heads: the other columns compute on zeros */
     int nv, W;
-    attni_bf16 *q;
+    attni_bf16 *q; /* loaded when columns are first wanted */
+    bool loaded;
     int exponent;                  /* of the largest element of q */
     float *total;                  /* [Dv][W] */
     float *c, *lift, *M, *L, *top; /* [W]: score -> log2 units; what is added to maxima; the
@@ -70,18 +71,24 @@ typedef struct weighed {
     const uint32_t *seen; /* [64] CAREFUL: the columns that see key r, a bit each */
 } weighed;
 
+/* The blocks of a chunk of which some query sees some key, one after the other. */
+typedef struct blocks {
+    int count, n; /* blocks; keys of them all */
+    int64_t j[BLOCKS];
+    int keys[BLOCKS];
+    attni_class visible[BLOCKS];
+} blocks;
+
 typedef struct worker {
     const attni_plan *plan;
     const attni_view *view;
     const attni_task *next; /* what this thread will most likely do then, or NULL */
     const attni_bf16_unit *unit;
-    tile tiles[TILES];
     sweep_mode mode;
-    run scored;       /* the run whose scores and maxima are there */
-    weighed weighed;  /* the last block of the run before it */
-    float *st[2];     /* of runs, by turns */
-    attni_bf16 *p[2]; /* of blocks, by turns */
-    uint32_t seen[2][ATTNI_BLOCK];
+    run scored;                  /* the run whose scores and maxima are there */
+    weighed weighed;             /* the last block of the run before it */
+    float *st[2];                /* of runs, by turns */
+    attni_bf16 *p[2];            /* of blocks, by turns */
     attni_bf16_columns *columns; /* of the last three runs */
     int runs, blocks, chunks;    /* counted, to take turns */
     float *acc;                  /* [Dv][W] */
@@ -89,15 +96,21 @@ typedef struct worker {
     float *row_sums, *row_total; /* [row][Dv] of a chunk, of all */
     attni_bf16 *row_q;           /* [D/2][row][2] */
     attni_bf16 *row_p;           /* [row][CHUNK] */
-    attni_bf16 *vt[3];           /* of chunks: one run's, while those of two are still in use */
-    unsigned packed, odd;        /* bit b: block b of the chunk is in vt; has odd values */
-    const void *keys[BLOCKS];    /* where they are to be read, NULL: not asked for yet */
-    int exponent[BLOCKS];        /* of the largest key of each block */
-    attni_bf16 *k;               /* [CHUNK][D]: keys that cannot be read where they lie */
-    char *rows;                  /* [block][max(D, Dv)] float: rows on their way */
-    float *biases;               /* [W][block] */
-    float *lines;                /* [W][block] scores, a row per query */
+    blocks row_left;             /* count > 0: whose weights are in row_p, not their values yet */
+    attni_bf16_columns *row_columns; /* theirs */
+    float *row_acc;                  /* and where they go, NULL: the total */
+    attni_bf16 *vt[3];               /* of chunks: one run's, while those of two are still in use */
+    unsigned packed, odd;            /* bit b: block b of the chunk is in vt; has odd values */
+    const void *keys[BLOCKS];        /* where they are to be read, NULL: not asked for yet */
+    int exponent[BLOCKS];            /* of the largest key of each block */
+    attni_bf16 *k;                   /* [CHUNK][D]: keys that cannot be read where they lie */
+    char *rows;                      /* [block][max(D, Dv)] float: rows on their way */
+    float *biases;                   /* [W][block] */
+    float *lines;                    /* [W][block] scores, a row per query */
     attni_ahead ahead;
+    /* not cleared at a task's begin */
+    tile tiles[TILES];
+    uint32_t seen[2][ATTNI_BLOCK];
 } worker;
 
 /* Where tensor t, [B,H,T,...], has the row of column i. */
@@ -110,6 +123,7 @@ static inline char *column_row(const worker *w, const tile *x, const attn_tensor
 
 /* ------------------------------------------------------------------------- sdpa_bf16_data.c */
 
+/* The tile's queries as columns, unless they are there. */
 void attni_bf16_load_queries(worker *w, tile *t);
 /* Forgets the keys and values of the chunk before; those that are still to be multiplied stay. */
 void attni_bf16_new_chunk(worker *w);
@@ -134,11 +148,13 @@ void attni_bf16_write_scores(worker *w, tile *t);
 /* -------------------------------------------------------------------------- sdpa_bf16_row.c */
 
 /* Before the sweep of a few queries as rows. */
-void attni_bf16_row_begin(worker *w, const tile *t);
+void attni_bf16_row_begin(worker *w, tile *t);
 /* The visible ones of keys j0 .. j0+n-1 (one chunk) join w->row_total, or `into`. False if scores
  * or maxima want the careful way, by columns; then nothing has changed. */
 bool attni_bf16_row_chunk(worker *w, tile *t, const attni_class *class, int64_t j0, int n,
                           const partial *into);
+/* What the last chunk has left to do. */
+void attni_bf16_row_end(worker *w, tile *t);
 /* A chunk whose sums are in columns joins w->row_total. */
 void attni_bf16_row_join(worker *w, tile *t, const partial *chunk);
 

@@ -14,6 +14,9 @@
 
 void attni_bf16_load_queries(worker *w, tile *t)
 {
+    if (t->loaded)
+        return;
+    t->loaded = true;
     const attni_plan *p = w->plan;
     const attn_tensor *q = &p->args.q;
     const attni_bf16 *from = (const attni_bf16 *)column_row(w, t, q, 0, 0);
@@ -208,6 +211,7 @@ static void score_rows(worker *w, tile *t, int64_t j0, int n, attni_class visibl
     const attn_stage stage = p->args.scores_stage;
     float *st = w->st[0];
     uint32_t *seen = w->seen[0];
+    attni_bf16_load_queries(w, t);
     attni_bf16_step x = {.nv = t->nv,
                          .to_score = n,
                          .runs = (int)(attni_bf16_padded(p->D) / 32),

@@ -49,6 +49,13 @@ INLINE __m512i scaled_pairs(__m512i x, __m512 power)
     return pair_rows(as_bits(even), as_bits(odd));
 }
 
+void attni_bf16_scale_row(attni_bf16 *to, const attni_bf16 *q, int64_t D, float power)
+{
+    for (int64_t d = 0; d == 0 || d < D; d += 32)
+        _mm512_store_si512(to + d, scaled_pairs(_mm512_maskz_loadu_epi16(first32(D - d), q + d),
+                                                _mm512_set1_ps(power)));
+}
+
 void attni_bf16_pack_queries(attni_bf16 *to, const attni_bf16 *q, ptrdiff_t ldq, int rows,
                              int64_t D, float power, int nv)
 {
@@ -181,45 +188,50 @@ bool attni_bf16_maxima(attni_bf16_columns *columns, float *st, int n, int nv)
     return bad == 0;
 }
 
-bool attni_bf16_row_maximum(attni_bf16_columns *columns, float *st, int n, int r)
+/* The maximum that weights count from, in log2 units, from the largest score. */
+INLINE __m512 count_from(__m512 top, __m512 c, __m512 lift)
 {
-    __mmask16 bad = 0;
-    __m512 top = _mm512_set1_ps(columns->top[r]);
-    for (int j = 0; j < n || j % 32; j += 16) {
-        const __m512 s = _mm512_mask_mov_ps(never(), first16(n - j), _mm512_load_ps(st + j));
-        bad |= _mm512_fpclass_ps_mask(s, 0x89);
-        top = _mm512_max_ps(s, top);
-        _mm512_store_ps(st + j, s);
-    }
-    columns->top[r] = _mm512_reduce_max_ps(top);
-    return bad == 0;
+    return _mm512_add_ps(maximum_of(_mm512_mul_ps(top, c)), lift);
 }
 
-void attni_bf16_row_weights(attni_bf16 *p, const float *st, const attni_bf16_columns *columns,
+void attni_bf16_set_maxima(attni_bf16_columns *columns, const float *lift, int nv)
+{
+    for (int g = 0; g < nv; g++)
+        _mm512_store_ps(columns->m + 16 * g, count_from(_mm512_load_ps(columns->top + 16 * g),
+                                                        _mm512_load_ps(columns->c + 16 * g),
+                                                        _mm512_load_ps(lift + 16 * g)));
+}
+
+bool attni_bf16_row_weights(attni_bf16 *p, attni_bf16_columns *columns, float *st, float lift,
                             int n, int r)
 {
     const __m512 c = _mm512_set1_ps(columns->c[r]);
-    const __m512 offset = offset_of(_mm512_set1_ps(columns->m[r]));
+    __mmask16 bad = 0;
+    __m512 top = never();
+    for (int j = n - n % 16; j < n || j % 32; j += 16)
+        _mm512_mask_store_ps(st + j, (__mmask16)~first16(n - j), never());
+    for (int j = 0; j < n; j += 16) {
+        const __m512 s = _mm512_load_ps(st + j);
+        bad |= _mm512_fpclass_ps_mask(s, 0x89); /* NaN, +inf */
+        top = _mm512_max_ps(s, top);
+    }
+    columns->top[r] = _mm512_reduce_max_ps(top);
+    const __m512 m = count_from(_mm512_set1_ps(columns->top[r]), c, _mm512_set1_ps(lift));
+    columns->m[r] = _mm512_cvtss_f32(m);
+    if (bad || (beyond_near(m) & seen_something(m)))
+        return false;
+    const __m512 offset = offset_of(m), least = _mm512_set1_ps(ORIGIN + LOWEST);
     for (int j = 0; j < n; j += 32) {
         __m512i e[2];
         UNROLL for (int i = 0; i < 2; i++)
         {
             const __m512 t = _mm512_fmadd_ps(_mm512_load_ps(st + j + 16 * i), c, offset);
-            e[i] = weight_bits(at_least(_mm512_set1_ps(ORIGIN + LOWEST), t));
+            e[i] = weight_bits(at_least(least, t));
             _mm256_store_si256((__m256i *)(void *)(p + j + 16 * i),
                                _mm512_cvtepi32_epi16(_mm512_srli_epi32(e[i], 16)));
         }
     }
-}
-
-void attni_bf16_set_maxima(attni_bf16_columns *columns, const float *lift, int nv)
-{
-    for (int g = 0; g < nv; g++) {
-        const __m512 x = _mm512_mul_ps(_mm512_load_ps(columns->top + 16 * g),
-                                       _mm512_load_ps(columns->c + 16 * g));
-        _mm512_store_ps(columns->m + 16 * g,
-                        _mm512_add_ps(maximum_of(x), _mm512_load_ps(lift + 16 * g)));
-    }
+    return true;
 }
 
 void attni_bf16_weigh(float *st, attni_bf16_columns *columns, bool add, uint32_t *seen, int nv)

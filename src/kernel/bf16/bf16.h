@@ -76,7 +76,7 @@ typedef struct attni_bf16_step {
     bool first;     /* acc starts at 0 */
 } attni_bf16_step;
 
-/* n <= 64 keys, or values, for a few queries, whose scores, weights and sums are rows, too. */
+/* n keys, or values, of a chunk for a few queries, whose scores, weights and sums are rows, too. */
 typedef struct attni_bf16_rows {
     const void *at;
     ptrdiff_t ld;     /* bytes from row to row */
@@ -84,6 +84,21 @@ typedef struct attni_bf16_rows {
     int n;
     bool turned; /* keys: groups of turned ones (kernel.h) */
 } attni_bf16_rows;
+
+/* n turned keys, and as many values of the chunk before, for one query: as row_scores and row_values
+ * do it, in one loop. */
+typedef struct attni_bf16_both {
+    int D; /* of keys and values */
+    int n;
+    const attni_bf16 *q;
+    const char *k;
+    float *st;
+    const char *v;
+    ptrdiff_t ld; /* bytes from value to value */
+    const attni_bf16 *p;
+    bool first; /* the sums start at 0 */
+    float *sums, *l;
+} attni_bf16_both;
 
 /* The backward's products, c (+)= A B: A of m x 32 `runs` elements, in rows of pairs, and B of 32
  * `runs` x n, in pairs of rows, as in tile operands. The strides of A and B are in elements. */
@@ -122,6 +137,8 @@ typedef struct attni_bf16_unit {
     void (*row_scores)(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D, int rows);
     void (*row_values)(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
                        int64_t Dv, bool first, int rows);
+    /* False, and nothing is done, if it does not know this D or n. */
+    bool (*row_both)(const attni_bf16_both *both);
     /* n rounds of independent products in registers, as fma_loop of kernel.h */
     double (*peak)(int64_t n, double *sink);
 } attni_bf16_unit;
@@ -132,8 +149,6 @@ const attni_bf16_unit *attni_bf16_unit_of(const char *isa);
 /* The same maxima on the side, of the first n rows; the others become -inf. False if one of the n
  * is NaN or +inf. */
 bool attni_bf16_maxima(attni_bf16_columns *columns, float *st, int n, int nv);
-/* The same of column r from a row of n; up to a multiple of 32 the others become -inf. */
-bool attni_bf16_row_maximum(attni_bf16_columns *columns, float *st, int n, int r);
 /* m from top, and `lift` more. */
 void attni_bf16_set_maxima(attni_bf16_columns *columns, const float *lift, int nv);
 /* Is every m -inf or within +-ATTNI_BF16_NEAR? Beyond, scores need other arithmetic. */
@@ -142,9 +157,9 @@ bool attni_bf16_near(const attni_bf16_columns *columns, int nv);
 /* st = 2^(st c - m), rounded to bf16, of 64 rows, for any score and any m. A -inf gives 0, a NaN
  * NaN. l += the sums, if `add`. seen[j]: the columns whose score was not -inf, a bit each. */
 void attni_bf16_weigh(float *st, attni_bf16_columns *columns, bool add, uint32_t *seen, int nv);
-/* p[j] = 2^(st[j] c - m) of column r, up to a multiple of 32. No score may be NaN or above its
- * maximum, and attni_bf16_near must hold. */
-void attni_bf16_row_weights(attni_bf16 *p, const float *st, const attni_bf16_columns *columns,
+/* All of that for column r, from a row of n scores: top, m and p[j] = 2^(st[j] c - m), rounded; up
+ * to a multiple of 32 the others of p become 0. False if a score is NaN or +inf, or m not near. */
+bool attni_bf16_row_weights(attni_bf16 *p, attni_bf16_columns *columns, float *st, float lift,
                             int n, int r);
 /* p from the weights in st. */
 void attni_bf16_pack_weights(attni_bf16 *p, const float *st, int nv);
@@ -157,6 +172,8 @@ void attni_bf16_copy_row(attni_bf16 *to, const char *from, int64_t stride, int64
 /* Rows are of bf16, with a last stride of 1 and any alignment. power: a power of two. */
 void attni_bf16_pack_queries(attni_bf16 *to, const attni_bf16 *q, ptrdiff_t ldq, int rows,
                              int64_t D, float power, int nv);
+/* One row of them, as a row. */
+void attni_bf16_scale_row(attni_bf16 *to, const attni_bf16 *q, int64_t D, float power);
 /* pack_values of the matrix unit and of dot products. */
 bool attni_bf16_pack_values(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
                             bool zero);

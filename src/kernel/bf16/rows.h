@@ -1,0 +1,297 @@
+/* A few queries as rows: part of bf16_dot.c. */
+#ifndef ATTNI_BF16_ROWS_H
+#define ATTNI_BF16_ROWS_H
+
+#define FEW 8 /* queries, at most, that are rows */
+#define FOR_R UNROLL for (int r = 0; r < nr; r++)
+
+/* Rows that are read later, asked for in the order of memory and spread over the arithmetic: see
+ * few.inc.h. What lies behind a chunk's last rows are the next chunk's first, as a rule. */
+typedef struct ahead {
+    uintptr_t row;   /* an address, not a pointer: it may be anywhere */
+    ptrdiff_t bytes; /* from row to row */
+    ptrdiff_t at, n; /* bytes of a row: asked for, in all */
+} ahead;
+
+/* From `rows` rows on; each of n bytes. Rows without gaps are one long row. */
+INLINE ahead look_ahead(const void *from, int rows, ptrdiff_t bytes, ptrdiff_t n)
+{
+    return (ahead){(uintptr_t)from + (uintptr_t)(rows * bytes), bytes, 0,
+                   bytes == n ? PTRDIFF_MAX / 2 : n};
+}
+
+INLINE void ask_lines(ahead *a, const int lines)
+{
+    uintptr_t p = a->row + (uintptr_t)a->at;
+    __asm__("" : "+r"(p)); /* one register, not one for each line */
+    UNROLL for (int i = 0; i < lines; i++)
+        __builtin_prefetch((const void *)(p + 64 * (uintptr_t)i));
+    a->at += 64 * lines;
+    a->row += a->at >= a->n ? (uintptr_t)a->bytes : 0;
+    a->at = a->at >= a->n ? 0 : a->at;
+}
+
+#define TURNED_AHEAD 8192
+
+/* kt[i]: components 2i and 2i+1 of 16 keys, of the last n < 32. Its code is here once. */
+static __attribute__((noinline)) void turn_rest(__m512 kt[16], const char *k, ptrdiff_t ld, int n)
+{
+    __m512 r[16];
+    UNROLL for (int i = 0; i < 16; i++) r[i] =
+        as_float(_mm512_maskz_loadu_epi16(first32(n), k + i * ld));
+    v_transpose(r);
+    UNROLL for (int i = 0; i < 16; i++) kt[i] = r[i];
+}
+
+/* Scores of groups x 16 keys from key j on. */
+INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int j, int D,
+                           const int nr, const int groups)
+{
+    const bool inside = j + ROWS / 2 < k->n;
+    const char *from = (const char *)k->at + j * k->ld;
+    ahead next = look_ahead(inside ? from : k->next, inside ? ROWS / 2 : j % (ROWS / 2), k->ld,
+                            2 * (ptrdiff_t)D);
+    __m512 s[2][FEW];
+    UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = _mm512_setzero_ps();
+    int d = 0;
+    for (; d + 32 <= D; d += 32, q += 32 * nr, from += 64) {
+        UNROLL for (int g = 0; g < groups; g++)
+        {
+            const v_rows rows = v_rows_at(from + g * 16 * k->ld, k->ld);
+            UNROLL for (int c = 0; c < 16; c += V_COLUMNS)
+            {
+                __m512 kt[V_COLUMNS];
+                v_load_transposed(kt, &rows, 4 * c);
+                UNROLL for (int i = 0; i < V_COLUMNS; i++) FOR_R s[g][r] =
+                    dot(s[g][r], as_bits(kt[i]), pair_at(q + 2 * ((c + i) * nr + r)));
+                ask_lines(&next, V_COLUMNS);
+            }
+        }
+    }
+    UNROLL for (int g = 0; g < groups && d < D; g++)
+    {
+        __m512 kt[16];
+        turn_rest(kt, from + g * 16 * k->ld, k->ld, D - d);
+        for (int i = 0; i < (D - d + 1) / 2; i++)
+            FOR_R s[g][r] = dot(s[g][r], as_bits(kt[i]), pair_at(q + 2 * (i * nr + r)));
+    }
+    UNROLL for (int g = 0; g < groups; g++)
+        FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK + j + g * 16, s[g][r]);
+}
+
+/* Of a group, whose lines are read in the order of their addresses. */
+INLINE void score_row_group(float *st, const attni_bf16 *q, const char *line, uintptr_t ask,
+                            int pairs, const int nr)
+{
+    __m512 s[FEW];
+    FOR_R s[r] = _mm512_setzero_ps();
+    for (int d = 0; d < pairs; d++, line += 64, ask += 64, q += 2 * nr) {
+        __builtin_prefetch((const void *)ask);
+        FOR_R s[r] = dot(s[r], _mm512_load_si512(line), pair_at(q + 2 * r));
+    }
+    FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK, s[r]);
+}
+
+/* A single query scores two groups of rows at once: one chain of sums would wait for its own
+ * additions. Of turned keys, two groups are a quarter faster from the second cache, and 5 to 15 %
+ * slower from memory, where they are two places. */
+INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D,
+                          const int nr)
+{
+    const int groups = (k->n + 15) / 16, pairs = (D + 1) / 2;
+    if (k->turned) {
+        const ptrdiff_t bytes = (ptrdiff_t)pairs * 64;
+        ptrdiff_t at = TURNED_AHEAD;
+        for (int g = 0; g < groups; g++, at += bytes)
+            score_row_group(st + g * 16, q, (const char *)k->at + g * bytes,
+                            at < groups * bytes
+                                ? (uintptr_t)k->at + (uintptr_t)at
+                                : (uintptr_t)k->next + (uintptr_t)(at - groups * bytes),
+                            pairs, nr);
+        return;
+    }
+    int j = 0;
+    if (nr == 1)
+        for (; j + 32 <= k->n; j += 32)
+            score_row_keys(st, q, k, j, D, nr, 2);
+    for (; j < k->n; j += 16)
+        score_row_keys(st, q, k, j, D, nr, 1);
+}
+
+/* Runs `call` with nr, queries rounded up, as a constant. */
+#define WITH_NR(queries, call)                                                                     \
+    do {                                                                                           \
+        if ((queries) <= 1) {                                                                      \
+            enum { nr = 1 };                                                                       \
+            call;                                                                                  \
+        } else if ((queries) <= 4) {                                                               \
+            enum { nr = 4 };                                                                       \
+            call;                                                                                  \
+        } else {                                                                                   \
+            enum { nr = FEW };                                                                     \
+            call;                                                                                  \
+        }                                                                                          \
+    } while (0)
+
+static void row_scores(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D, int queries)
+{
+    WITH_NR(queries, score_rows_of(st, q, k, D, nr));
+}
+
+/* 32 components in order, from what _mm512_unpack*_epi16 leaves of them; and back. */
+INLINE void order_sums(__m512 s[2])
+{
+    const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    const __m512 first = _mm512_permutex2var_ps(s[0], low, s[1]);
+    s[1] = _mm512_permutex2var_ps(s[0], high, s[1]);
+    s[0] = first;
+}
+
+INLINE void disorder_sums(__m512 s[2])
+{
+    const __m512i even =
+        _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(4));
+    const __m512 first = _mm512_permutex2var_ps(s[0], even, s[1]);
+    s[1] = _mm512_permutex2var_ps(s[0], odd, s[1]);
+    s[0] = first;
+}
+
+INLINE __m512i load32(const char *p, __mmask32 here, const bool whole)
+{
+    return whole ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16(here, p);
+}
+
+/* groups x 32 components, from component c on; less than 32 if not `whole`. */
+INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
+                           int64_t c, int64_t Dv, const bool first, const int nr, const int groups,
+                           const bool whole)
+{
+    const __mmask32 here = whole ? 0xffffffff : first32(Dv - c);
+    const int64_t apart = attni_bf16_padded(Dv);
+    const char *at = (const char *)v->at + 2 * c;
+    const uintptr_t ld = (uintptr_t)v->ld, next = (uintptr_t)v->next + 2 * (uintptr_t)c;
+    uintptr_t ask = (uintptr_t)at + ROWS / 2 * ld;
+    const int last = v->n > ROWS / 2 ? (v->n - ROWS / 2 + 1) / 2 * 2 : 0; /* rows ask for `next` */
+    __m512 sum[FEW], s[FEW][8];
+    sums += c;
+    FOR_R
+    {
+        sum[r] = _mm512_set1_ps(l[r]);
+        UNROLL for (int g = 0; g < 2 * groups; g++) s[r][g] =
+            first ? _mm512_setzero_ps() : _mm512_load_ps(sums + r * apart + g * 16);
+        UNROLL for (int g = 0; g < groups; g++) disorder_sums(s[r] + 2 * g);
+    }
+    for (int j = 0; j < v->n; j += 2, at += 2 * v->ld, ask += 2 * ld) {
+        const char *second = j + 1 < v->n ? at + v->ld : at; /* the same once more, times 0 */
+        __m512i pair[8];
+        ask = j == last ? next : ask;
+        UNROLL for (int g = 0; g < groups; g++)
+        {
+            __builtin_prefetch((const void *)(ask + 64 * (uintptr_t)g));
+            __builtin_prefetch((const void *)(ask + ld + 64 * (uintptr_t)g));
+            const __m512i a = load32(at + g * 64, here, whole);
+            const __m512i b = load32(second + g * 64, here, whole);
+            pair[2 * g] = _mm512_unpacklo_epi16(a, b);
+            pair[2 * g + 1] = _mm512_unpackhi_epi16(a, b);
+        }
+        FOR_R
+        {
+            const __m512i w = pair_at(p + r * ATTNI_CHUNK + j);
+            UNROLL for (int g = 0; g < 2 * groups; g++) s[r][g] = dot(s[r][g], pair[g], w);
+            if (c == 0) { /* on the way: a chain of its own would hold everything up */
+                sum[r] = _mm512_add_ps(sum[r], as_float(_mm512_slli_epi32(w, 16)));
+                sum[r] = _mm512_add_ps(sum[r], as_float(_mm512_and_si512(w, high_half())));
+            }
+        }
+    }
+    FOR_R
+    {
+        UNROLL for (int g = 0; g < groups; g++) order_sums(s[r] + 2 * g);
+        UNROLL for (int g = 0; g < 2 * groups; g++)
+            _mm512_store_ps(sums + r * apart + g * 16, s[r][g]);
+        l[r] = _mm512_cvtss_f32(sum[r]);
+    }
+}
+
+INLINE void value_rows_of(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
+                          int64_t Dv, bool first, const int nr)
+{
+    int64_t c = 0;
+#define STEP(groups)                                                                               \
+    for (; c + 32 * (groups) <= Dv; c += 32 * (groups))                                            \
+    value_row_part(sums, l, p, v, c, Dv, first, nr, groups, true)
+    if (nr == 1)
+        STEP(4);
+    if (nr <= 4)
+        STEP(2);
+    STEP(1);
+#undef STEP
+    if (c < Dv)
+        value_row_part(sums, l, p, v, c, Dv, first, nr, 1, false);
+}
+
+static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
+                       int64_t Dv, bool first, int queries)
+{
+    WITH_NR(queries, value_rows_of(sums, l, p, v, Dv, first, nr));
+}
+
+/* ------------------------------------------------- keys of a chunk and values of the one before */
+
+/* Two rows of values join the sums of all components, 32 x groups. */
+INLINE void add_pair(__m512 s[8], __m512 *sum, const attni_bf16 *p, const char *v, ptrdiff_t ld,
+                     const int groups)
+{
+    const __m512i w = pair_at(p);
+    UNROLL for (int g = 0; g < groups; g++)
+    {
+        const __m512i a = _mm512_loadu_si512(v + 64 * g), b = _mm512_loadu_si512(v + ld + 64 * g);
+        s[2 * g] = dot(s[2 * g], _mm512_unpacklo_epi16(a, b), w);
+        s[2 * g + 1] = dot(s[2 * g + 1], _mm512_unpackhi_epi16(a, b), w);
+    }
+    *sum = _mm512_add_ps(*sum, as_float(_mm512_slli_epi32(w, 16)));
+    *sum = _mm512_add_ps(*sum, as_float(_mm512_and_si512(w, high_half())));
+}
+
+/* The loop over a group's values is not unrolled: with more than some 16 loads the hardware loses
+ * track of what is read in order, and memory gives half. For the same reason nothing is asked for:
+ * that is 5 to 15 % slower, from 1 to 8 KB ahead. */
+INLINE void both_of(const attni_bf16_both *x, const int groups)
+{
+    const char *k = x->k, *v = x->v;
+    const attni_bf16 *p = x->p;
+    __m512 s[8], sum = _mm512_set1_ps(*x->l);
+    UNROLL for (int g = 0; g < 2 * groups; g++) s[g] =
+        x->first ? _mm512_setzero_ps() : _mm512_load_ps(x->sums + g * 16);
+    UNROLL for (int g = 0; g < groups; g++) disorder_sums(s + 2 * g);
+    for (int j = 0; j < x->n; j += 16) {
+        const attni_bf16 *q = x->q;
+        __m512 t = _mm512_setzero_ps();
+        ROLLED for (int i = 0; i < 8; i++, v += 2 * x->ld, p += 2)
+        {
+            UNROLL for (int g = 0; g < 2 * groups; g++, k += 64, q += 2) t =
+                dot(t, _mm512_load_si512(k), pair_at(q));
+            add_pair(s, &sum, p, v, x->ld, groups);
+        }
+        _mm512_store_ps(x->st + j, t);
+    }
+    UNROLL for (int g = 0; g < groups; g++) order_sums(s + 2 * g);
+    UNROLL for (int g = 0; g < 2 * groups; g++) _mm512_store_ps(x->sums + g * 16, s[g]);
+    *x->l = _mm512_cvtss_f32(sum);
+}
+
+static bool row_both(const attni_bf16_both *x)
+{
+    if (x->n % 16 != 0)
+        return false;
+    switch (x->D) {
+    case 64: both_of(x, 2); return true;
+    case 96: both_of(x, 3); return true;
+    case 128: both_of(x, 4); return true;
+    default: return false;
+    }
+}
+
+#endif
