@@ -371,6 +371,7 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mod
                 attni_tile_sweep_chunk(w, &tiles[t], &w->chunk, j0, n, mode, true);
         }
     }
+    attni_tile_end_chunks(w, last);
     last->in_totals = totals;
 }
 

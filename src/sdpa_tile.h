@@ -31,6 +31,17 @@ typedef struct attni_partial {
     char *m, *l, *top; /* [W] each */
 } attni_partial;
 
+/* A block of keys that a tile sees some of. */
+typedef struct attni_piece {
+    int64_t j; /* its first key */
+    int n;
+    attni_class visible;
+    int flags;   /* of values() and weights() */
+    bool raised; /* what was summed before it is to be rescaled by a */
+    char *st;    /* scores, then weights */
+    char *mx, *a;
+} attni_piece;
+
 typedef struct attni_worker {
     const attni_plan *plan;
     const attni_view *view;
@@ -53,7 +64,9 @@ typedef struct attni_worker {
     attni_ahead ahead;      /* of a dense mask */
     const attni_task *next; /* or NULL */
     int soons, soon_at;     /* regions in `soon`, and which one is asked for */
+    int lefts;              /* pieces whose values wait for the next chunk */
     attni_tile tiles[ATTNI_TILES]; /* all before it begins as 0 */
+    attni_piece left[ATTNI_BLOCKS];
     attni_ahead soon[2 + 2 * ATTNI_BLOCKS];
 } attni_worker;
 
@@ -164,6 +177,9 @@ typedef enum attni_sweep { ATTNI_FAST, ATTNI_AGAIN } attni_sweep; /* again: CARE
  * few queries in the fast sweep, w->totals. False: nothing was seen, and x is not filled. */
 bool attni_tile_sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
                             attni_sweep mode, bool joins);
+
+/* After the last chunk. */
+void attni_tile_end_chunks(attni_worker *w, attni_tile *t);
 
 /* Rows of sums of a few queries into lanes, [Dv][W], exactly. */
 void attni_turn_sums(const attni_worker *w, const attni_tile *t, char *to, const char *rows);

@@ -192,6 +192,11 @@ typedef struct attni_kernels {
                        const void *p, int in_rows, int n, int64_t Dv, int rows, int flags,
                        const attni_soon *soon);
 
+    /* For one query and D = Dv (attni_knows_both), in one loop: scores_turned() of a whole block k
+     * and, in_rows, values_few() of another's values v; st may be p. NULL for 64 bits. */
+    void (*both_few)(void *st, void *mx, const void *q, const void *k, void *sums, void *l,
+                     const void *v, ptrdiff_t ldv, const void *p, int64_t D, int flags);
+
     /* out[i*ldo + c] = total[c*W + i] / l[i] (never -0; to within 0.51 units in the last place), or
      * 0 where l is infinite and total 0; i < rows, c < Dv. Returns 1 if one of them is NaN or
      * infinite, else 0. */
@@ -240,6 +245,12 @@ typedef struct attni_kernels {
      * operations done. *sink keeps the compiler honest. */
     double (*fma_loop)(int64_t n, double *sink);
 } attni_kernels;
+
+/* A value's sums are to stay in registers. */
+static inline int attni_knows_both(const attni_kernels *kernels, int64_t D)
+{
+    return kernels->both_few && (D == 64 || D == 128) && D <= 8 * kernels->lanes;
+}
 
 #define ATTNI_ISA(name) extern const attni_kernels attni_##name##_f32, attni_##name##_f64;
 #include "isa.def"

@@ -71,6 +71,20 @@ V_INLINE void turned_block(R *st, const R *q, const char *k, ahead *next, const 
     }
 }
 
+/* The largest of n scores of each row. */
+V_INLINE void turned_maxima(R *mx, const R *st, int n, int rows)
+{
+    v_store(mx, v_set1(-R_INF));
+    for (int r = 0; r < rows; r++) {
+        vec top = v_set1(-R_INF);
+        for (int i = 0; i < n; i += V_LANES) {
+            const vec x = v_load(st + r * ATTNI_BLOCK + i);
+            top = v_max(top, v_select(v_lt(v_iota(), v_set1((R)(n - i))), x, v_set1(-R_INF)));
+        }
+        mx[r] = highest(top);
+    }
+}
+
 static void op_scores_turned(void *st_, void *mx_, const void *q, const void *k_, attn_dtype dtype_,
                              int n, int64_t D, int rows, const attni_soon *soon)
 {
@@ -85,18 +99,63 @@ static void op_scores_turned(void *st_, void *mx_, const void *q, const void *k_
         const int here = n - j < ATTNI_BLOCK ? n - j : ATTNI_BLOCK;
         WITH_DTYPE(dtype_, WITH_NR(rows, turned_block(st, q, k, &next, dtype, here, D, nr)));
         k += ATTNI_BLOCK / ATTNI_GROUP * bytes;
-        v_store(mx, v_set1(-R_INF));
-        for (int r = 0; r < rows; r++) {
-            vec top = v_set1(-R_INF);
-            for (int i = 0; i < here; i += V_LANES) {
-                const vec x = v_load(st + r * ATTNI_BLOCK + i);
-                top =
-                    v_max(top, v_select(v_lt(v_iota(), v_set1((R)(here - i))), x, v_set1(-R_INF)));
-            }
-            mx[r] = highest(top);
-        }
+        turned_maxima(mx, st, here, rows);
     }
+}
+
+/* A group of keys with as many values, D = V_LANES x groups. Both are read in order, and nothing is
+ * asked for: with few loads, which the loop repeats, the hardware does it as well as it can. */
+V_INLINE void both_group(R *st, vec *s, vec *sum, const R *q, const char *k, const char *v,
+                         ptrdiff_t bytes, const R *p, const int groups)
+{
+    const int lines = groups * V_LANES / ATTNI_GROUP; /* of keys, for each value */
+    const int each = lines * ATTNI_GROUP / ATTNI_RUN; /* runs */
+    vec x[TURNED_VECTORS];
+    FOR_L x[l] = v_set1(-(R)0);
+    for (int run = 0; run < each; run++) {
+        vec t[TURNED_VECTORS];
+        FOR_L t[l] = v_set1(0);
+        NO_UNROLL for (int i = 0; i < ATTNI_GROUP / each; i++, v += bytes, p++)
+        {
+            UNROLL for (int u = 0; u < lines; u++, k += ATTNI_LINE, q++) FOR_L t[l] =
+                v_fma(v_loadu((const R_any *)(k + l * (int)sizeof(vec))), v_bcast(q), t[l]);
+            const vec w = v_bcast(p);
+            *sum = v_add(*sum, w);
+            FOR_G s[g] = v_fma(v_loadu((const R_any *)v + g * V_LANES), w, s[g]);
+        }
+        FOR_L x[l] = v_add(x[l], t[l]);
+    }
+    FOR_L v_store(st + l * V_LANES, x[l]);
+}
+
+V_INLINE void both_block(R *st, const R *q, const char *k, R *sums, R *l, const char *v,
+                         ptrdiff_t bytes, const R *p, int flags, const int groups)
+{
+    vec s[8], sum = v_set1(0);
+    FOR_G s[g] = v_set1(0);
+    for (int j = 0; j < ATTNI_BLOCK; j += ATTNI_GROUP)
+        both_group(st + j, s, &sum, q, k + j * groups * (int)sizeof(vec), v + j * bytes, bytes,
+                   p + j, groups);
+    FOR_G
+    {
+        R *to = sums + g * V_LANES;
+        v_store(to, flags & ATTNI_FIRST ? s[g] : v_add(v_load(to), s[g]));
+    }
+    *l += v_first(sum);
+}
+
+static void op_both_few(void *st, void *mx, const void *q, const void *k, void *sums, void *l,
+                        const void *v, ptrdiff_t ldv, const void *p, int64_t D, int flags)
+{
+    const ptrdiff_t bytes = ldv * (ptrdiff_t)sizeof(R);
+    enum { half = 64 / V_LANES <= 8 ? 64 / V_LANES : 8, whole = 128 / V_LANES };
+    if (D == 64)
+        both_block(st, q, k, sums, l, v, bytes, p, flags, half);
+    else if (whole <= 8)
+        both_block(st, q, k, sums, l, v, bytes, p, flags, whole <= 8 ? whole : 8);
+    turned_maxima(mx, st, ATTNI_BLOCK, 1);
 }
 #else
 #define op_scores_turned NULL
+#define op_both_few NULL
 #endif

@@ -32,10 +32,10 @@
 #define INLINE static inline __attribute__((always_inline))
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
-#define ROLLED _Pragma("clang loop unroll(disable)")
+#define NO_UNROLL _Pragma("clang loop unroll(disable)")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
-#define ROLLED _Pragma("GCC unroll 1")
+#define NO_UNROLL _Pragma("GCC unroll 1")
 #endif
 
 #define ORIGIN 448.0f /* t = x + ORIGIN */

@@ -269,7 +269,7 @@ INLINE void both_of(const attni_bf16_both *x, const int groups)
     for (int j = 0; j < x->n; j += 16) {
         const attni_bf16 *q = x->q;
         __m512 t = _mm512_setzero_ps();
-        ROLLED for (int i = 0; i < 8; i++, v += 2 * x->ld, p += 2)
+        NO_UNROLL for (int i = 0; i < 8; i++, v += 2 * x->ld, p += 2)
         {
             UNROLL for (int g = 0; g < 2 * groups; g++, k += 64, q += 2) t =
                 dot(t, _mm512_load_si512(k), pair_at(q));
