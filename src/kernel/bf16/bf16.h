@@ -85,8 +85,8 @@ typedef struct attni_bf16_rows {
     bool turned; /* keys: groups of turned ones (kernel.h) */
 } attni_bf16_rows;
 
-/* n turned keys, and as many values of the chunk before, for one query: as row_scores and row_values
- * do it, in one loop. */
+/* n turned keys, and as many values of the chunk before, for one query: what row_scores and
+ * row_values do, in one loop. */
 typedef struct attni_bf16_both {
     int D; /* of keys and values */
     int n;
