@@ -275,14 +275,11 @@ static run new_run(worker *w, tile *t, const partial *into)
 static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, const partial *into)
 {
     attni_class class[BLOCKS] = {ATTNI_EMPTY};
-    const bool full = !w->view->kinds && j0 >= t->span.all0 && j0 + n <= t->span.all1;
     int seen = 0;
     for (int b = 0; b * ATTNI_BLOCK < n; b++) {
         const int64_t from = j0 + b * ATTNI_BLOCK;
         const int64_t to = from + ATTNI_BLOCK < j0 + n ? from + ATTNI_BLOCK : j0 + n;
-        class[b] =
-            full ? ATTNI_FULL
-                 : attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->per_head, from, to);
+        class[b] = attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->per_head, from, to);
         seen += class[b] != ATTNI_EMPTY;
     }
     if (seen == 0 || (w->row && attni_bf16_row_chunk(w, t, class, j0, n, into)))

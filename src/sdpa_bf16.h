@@ -149,8 +149,9 @@ void attni_bf16_write_scores(worker *w, tile *t);
 
 /* Before the sweep of a few queries as rows. */
 void attni_bf16_row_begin(worker *w, tile *t);
-/* The visible ones of keys j0 .. j0+n-1 (one chunk) join w->row_total, or `into`. False if scores
- * or maxima want the careful way, by columns; then nothing has changed. */
+/* The visible ones of keys j0 .. j0+n-1 (one chunk) join w->row_total, or `into`: their weights are
+ * made at once, their values are added in the next call, or at the end. False if scores or maxima
+ * want the careful way, by columns; then nothing of this chunk has been done. */
 bool attni_bf16_row_chunk(worker *w, tile *t, const attni_class *class, int64_t j0, int n,
                           const partial *into);
 /* What the last chunk has left to do. */
