@@ -103,19 +103,19 @@ static void op_scores_turned(void *st_, void *mx_, const void *q, const void *k_
     }
 }
 
-/* A group of keys with as many values, D = V_LANES x groups. Both are read in order, and nothing is
- * asked for: with few loads, which the loop repeats, the hardware does it as well as it can. */
+/* A group of keys with as many values. Both are read in order, and nothing is asked for: with few
+ * loads, which the loop repeats, the hardware does it as well as it can. */
 V_INLINE void both_group(R *st, vec *s, vec *sum, const R *q, const char *k, const char *v,
-                         ptrdiff_t bytes, const R *p, const int groups)
+                         ptrdiff_t bytes, const R *p, const int D)
 {
-    const int lines = groups * V_LANES / ATTNI_GROUP; /* of keys, for each value */
-    const int each = lines * ATTNI_GROUP / ATTNI_RUN; /* runs */
+    const int groups = D / V_LANES, lines = D / ATTNI_GROUP; /* of keys, for each value */
+    const int values = ATTNI_GROUP / (D / ATTNI_RUN);        /* for each run of the keys */
     vec x[TURNED_VECTORS];
     FOR_L x[l] = v_set1(-(R)0);
-    for (int run = 0; run < each; run++) {
+    for (int run = 0; run < D; run += ATTNI_RUN) {
         vec t[TURNED_VECTORS];
         FOR_L t[l] = v_set1(0);
-        NO_UNROLL for (int i = 0; i < ATTNI_GROUP / each; i++, v += bytes, p++)
+        NO_UNROLL for (int i = 0; i < values; i++, v += bytes, p++)
         {
             UNROLL for (int u = 0; u < lines; u++, k += ATTNI_LINE, q++) FOR_L t[l] =
                 v_fma(v_loadu((const R_any *)(k + l * (int)sizeof(vec))), v_bcast(q), t[l]);
@@ -129,13 +129,13 @@ V_INLINE void both_group(R *st, vec *s, vec *sum, const R *q, const char *k, con
 }
 
 V_INLINE void both_block(R *st, const R *q, const char *k, R *sums, R *l, const char *v,
-                         ptrdiff_t bytes, const R *p, int flags, const int groups)
+                         ptrdiff_t bytes, const R *p, int flags, const int D)
 {
-    vec s[8], sum = v_set1(0);
+    const int groups = D / V_LANES;
+    vec s[128 / V_LANES], sum = v_set1(0);
     FOR_G s[g] = v_set1(0);
     for (int j = 0; j < ATTNI_BLOCK; j += ATTNI_GROUP)
-        both_group(st + j, s, &sum, q, k + j * groups * (int)sizeof(vec), v + j * bytes, bytes,
-                   p + j, groups);
+        both_group(st + j, s, &sum, q, k + j * D * (int)sizeof(R), v + j * bytes, bytes, p + j, D);
     FOR_G
     {
         R *to = sums + g * V_LANES;
@@ -148,11 +148,11 @@ static void op_both_few(void *st, void *mx, const void *q, const void *k, void *
                         const void *v, ptrdiff_t ldv, const void *p, int64_t D, int flags)
 {
     const ptrdiff_t bytes = ldv * (ptrdiff_t)sizeof(R);
-    enum { half = 64 / V_LANES <= 8 ? 64 / V_LANES : 8, whole = 128 / V_LANES };
-    if (D == 64)
-        both_block(st, q, k, sums, l, v, bytes, p, flags, half);
-    else if (whole <= 8)
-        both_block(st, q, k, sums, l, v, bytes, p, flags, whole <= 8 ? whole : 8);
+    enum { most = 8 * V_LANES }; /* as attni_knows_both has it */
+    if (D == 64 && 64 <= most)
+        both_block(st, q, k, sums, l, v, bytes, p, flags, 64);
+    else if (D == 128 && 128 <= most)
+        both_block(st, q, k, sums, l, v, bytes, p, flags, 128);
     turned_maxima(mx, st, ATTNI_BLOCK, 1);
 }
 #else
