@@ -5,12 +5,6 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* Key j's component d in a block of turned keys. */
-static int64_t turned_place(int64_t D, int j, int64_t d)
-{
-    return (j / ATTNI_GROUP * D + d) * ATTNI_GROUP + j % ATTNI_GROUP;
-}
-
 static double *want_scores(check_case *c, const void *q, const void *k, int64_t D)
 {
     double *st = check_array(c, ATTNI_BLOCK);
@@ -18,7 +12,7 @@ static double *want_scores(check_case *c, const void *q, const void *k, int64_t 
         for (int64_t begin = 0; begin < D; begin += ATTNI_RUN) {
             double run = 0;
             for (int64_t d = begin; d < begin + ATTNI_RUN; d++)
-                run = check_fma(c, check_get(c, k, turned_place(D, j, d)), check_get(c, q, d), run);
+                run = check_fma(c, check_get(c, k, j * D + d), check_get(c, q, d), run);
             st[j] = begin ? check_round(c, st[j] + run) : run;
         }
     return st;
@@ -70,18 +64,19 @@ void check_both_few(check_case *c)
     if (flags == 0) /* else what is there must not matter, and it is NaN */
         check_fill(c, sums, D, CHECK_PLAIN);
     check_fill(c, l, c->W, CHECK_PLAIN);
+    const char *turned = check_turn_keys(c, k, ATTN_F32, (ptrdiff_t)D, ATTNI_BLOCK, D);
 
     double *want_st = want_scores(c, q, k, D), *want = want_sums(c, sums, p, v, ld, D, flags);
     double *want_l = check_copy(c, l, c->W), sum = 0;
     for (int j = 0; j < ATTNI_BLOCK; j++)
         sum = check_round(c, sum + check_get(c, p, j));
     want_l[0] = check_round(c, want_l[0] + sum);
-    c->kernels->both_few(st, mx, q, k, sums, l, v, ld, p, D, flags);
+    c->kernels->both_few(st, mx, q, turned, sums, l, v, ld, p, D, flags);
     check_expect_same(c, "st", st, want_st, ATTNI_BLOCK, c->W, CHECK_ZERO_ANY);
     check_expect_same(c, "mx", mx, want_maximum(c, mx, want_st), c->W, c->W, CHECK_ZERO_ANY);
     check_expect_same(c, "sums", sums, want, D, c->W, CHECK_ZERO_ANY);
     check_expect_same(c, "l", l, want_l, c->W, c->W, CHECK_ZERO_ANY);
     check_expect_intact(c);
     CHECK_BENCH(c, 4.0 * ATTNI_BLOCK * (double)D,
-                c->kernels->both_few(st, mx, q, k, sums, l, v, ld, p, D, flags));
+                c->kernels->both_few(st, mx, q, turned, sums, l, v, ld, p, D, flags));
 }

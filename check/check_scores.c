@@ -57,9 +57,8 @@ static int64_t row_place(const check_case *c, int j, int64_t i)
     return (j / ATTNI_BLOCK * c->kernels->few + i) * ATTNI_BLOCK + j % ATTNI_BLOCK;
 }
 
-/* Keys, rows of `type` ld apart, turned; NaN are the lanes that are no key's. */
-static const char *turn_keys(check_case *c, const char *k, attn_dtype type, ptrdiff_t ld, int n,
-                             int64_t D)
+const char *check_turn_keys(check_case *c, const char *k, attn_dtype type, ptrdiff_t ld, int n,
+                            int64_t D)
 {
     const size_t size = attn_dtype_size(type);
     const int64_t units = (D * (int64_t)size + ATTNI_UNIT - 1) / ATTNI_UNIT;
@@ -122,7 +121,7 @@ static void check_scores_of(check_case *c, scores_form form)
         }
 
     if (form == TURNED) {
-        k_few = turn_keys(c, k_few, type, ld, n, D);
+        k_few = check_turn_keys(c, k_few, type, ld, n, D);
         for (int i = 0; i < c->W; i++)
             check_set(c, qt, D * c->W + i, 0);
     }

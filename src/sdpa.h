@@ -27,6 +27,14 @@ typedef struct attni_view {
 char *attni_stored_row(const attni_view *view, const attn_tensor *t, int64_t j);
 /* How many rows from j on, up to the sequence's end, are surely no further apart. */
 int64_t attni_rows_together(const attni_view *view, int64_t j);
+/* Asks for the first lines of what is read next, so that they come while scores become weights; 32
+ * of them are no better. */
+static inline void attni_ask(const void *next)
+{
+    const uintptr_t at = (uintptr_t)next; /* an address, not a pointer: it may be anywhere */
+    for (uintptr_t line = 0; line < 16; line++)
+        __builtin_prefetch((const void *)(at + 64 * line));
+}
 /* Which of the two `t` is, for a cache. */
 static inline attni_cache_part attni_part_of(const attni_view *view, const attn_tensor *t)
 {

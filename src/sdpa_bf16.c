@@ -342,8 +342,7 @@ static void sweep(worker *w, tile *tiles, int count, sweep_mode mode)
                 sweep_chunk(w, &tiles[t], j0, n, NULL);
         }
     }
-    if (w->row)
-        attni_bf16_row_end(w, tiles);
+    attni_bf16_row_end(w, tiles);
     drain(w);
 }
 
@@ -432,8 +431,7 @@ static void bf16_part(const attni_plan *plan, const attni_view *view, int64_t i0
         if (n > 0 && t->span.any0 < j0 + n && t->span.any1 > j0)
             sweep_chunk(&w, t, j0, n, &x);
     }
-    if (w.row)
-        attni_bf16_row_end(&w, t);
+    attni_bf16_row_end(&w, t);
     drain(&w);
     w.unit->end();
 }

@@ -154,7 +154,7 @@ void attni_bf16_row_begin(worker *w, tile *t);
  * want the careful way, by columns; then nothing of this chunk has been done. */
 bool attni_bf16_row_chunk(worker *w, tile *t, const attni_class *class, int64_t j0, int n,
                           const partial *into);
-/* What the last chunk has left to do. */
+/* What the last chunk has left to do, if anything. */
 void attni_bf16_row_end(worker *w, tile *t);
 /* A chunk whose sums are in columns joins w->row_total. */
 void attni_bf16_row_join(worker *w, tile *t, const partial *chunk);

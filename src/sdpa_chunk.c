@@ -212,14 +212,6 @@ static bool waits(const attni_worker *w, const attni_tile *t, bool joins)
            p->args.k.dtype == p->real_dtype && p->D == p->Dv && attni_knows_both(p->kernels, p->D);
 }
 
-/* What is read next, so that it comes while scores become weights. */
-static void ask(const attni_worker *w, const attni_tile *t, bool values, const attni_piece *last)
-{
-    const attni_soon soon = attni_tile_soon(w, t, values, last->j + last->n);
-    for (int line = 0; line < 16; line++)
-        __builtin_prefetch(soon.rows + 64 * line);
-}
-
 /* Scores of the pieces, and what is left of the chunk before. */
 static void score_and_add(attni_worker *w, attni_tile *t, attni_partial *x, attni_piece *b,
                           int count)
@@ -239,8 +231,8 @@ static void score_and_add(attni_worker *w, attni_tile *t, attni_partial *x, attn
         end_sums(w, t, x, v);
     }
     if (i) {
-        ask(w, t, false, &b[i - 1]);
-        ask(w, t, true, &w->left[i - 1]);
+        attni_ask(attni_tile_soon(w, t, false, b[i - 1].j + ATTNI_BLOCK).rows);
+        attni_ask(attni_tile_soon(w, t, true, w->left[i - 1].j + ATTNI_BLOCK).rows);
     }
     for (int l = i, run; l < w->lefts; l += run) {
         run = joint(w, &w->left[l], w->lefts - l, true);

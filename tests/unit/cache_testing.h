@@ -113,6 +113,16 @@ __attribute__((unused)) static attn_cache *cache_new(const attn_cache_options *o
     return cache;
 }
 
+__attribute__((unused)) static attn_context *context(const char *isa, int threads)
+{
+    attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
+    attn_context *ctx = NULL;
+    o.isa = isa;
+    o.threads = threads;
+    assert_int_equal(attn_context_create(&o, &ctx, NULL), ATTN_OK);
+    return ctx;
+}
+
 static int put_bytes(void *user, const void *data, size_t n)
 {
     put(user, data, n);

@@ -183,16 +183,6 @@ static bytes run(attn_context *ctx, const setup *s, const attn_sdpa_args *args)
     return all;
 }
 
-static attn_context *context(const char *isa, int threads)
-{
-    attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
-    attn_context *ctx = NULL;
-    o.isa = isa;
-    o.threads = threads;
-    assert_int_equal(attn_context_create(&o, &ctx, NULL), ATTN_OK);
-    return ctx;
-}
-
 static void test_same_bits_as_plain_tensors(void **state)
 {
     (void)state;

@@ -112,13 +112,8 @@ static void test_waiting_values_change_no_bit(void **state)
     for (int isa = 0; attn_isa(isa).name; isa++) {
         if (!attn_isa(isa).usable)
             continue;
-        attn_context *ctx[2] = {NULL, NULL};
-        for (int t = 0; t < 2; t++) {
-            attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
-            o.isa = attn_isa(isa).name;
-            o.threads = t ? 3 : 1;
-            assert_int_equal(attn_context_create(&o, &ctx[t], NULL), ATTN_OK);
-        }
+        attn_context *const ctx[2] = {context(attn_isa(isa).name, 1),
+                                      context(attn_isa(isa).name, 3)};
         for (size_t i = 0; i < COUNT(types) * COUNT(lengths) * COUNT(widths) * KINDS; i += STEP) {
             wait_case c = {.dtype = types[i % COUNT(types)],
                            .S = lengths[i / COUNT(types) % COUNT(lengths)],

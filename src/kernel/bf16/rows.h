@@ -181,6 +181,44 @@ INLINE __m512i load32(const char *p, __mmask32 here, const bool whole)
     return whole ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16(here, p);
 }
 
+/* groups x 32 components of two rows, as pairs; less than 32 if not `whole`. */
+INLINE void load_pairs(__m512i pair[8], const char *first, const char *second, __mmask32 here,
+                       const int groups, const bool whole)
+{
+    UNROLL for (int g = 0; g < groups; g++)
+    {
+        const __m512i a = load32(first + g * 64, here, whole);
+        const __m512i b = load32(second + g * 64, here, whole);
+        pair[2 * g] = _mm512_unpacklo_epi16(a, b);
+        pair[2 * g + 1] = _mm512_unpackhi_epi16(a, b);
+    }
+}
+
+INLINE void begin_sums(__m512 s[8], const float *sums, const bool first, const int groups)
+{
+    UNROLL for (int g = 0; g < 2 * groups; g++) s[g] =
+        first ? _mm512_setzero_ps() : _mm512_load_ps(sums + g * 16);
+    UNROLL for (int g = 0; g < groups; g++) disorder_sums(s + 2 * g);
+}
+
+INLINE void end_sums(__m512 s[8], float *sums, const int groups)
+{
+    UNROLL for (int g = 0; g < groups; g++) order_sums(s + 2 * g);
+    UNROLL for (int g = 0; g < 2 * groups; g++) _mm512_store_ps(sums + g * 16, s[g]);
+}
+
+INLINE void add_pairs(__m512 s[8], const __m512i pair[8], __m512i w, const int groups)
+{
+    UNROLL for (int g = 0; g < 2 * groups; g++) s[g] = dot(s[g], pair[g], w);
+}
+
+/* Both weights of a pair, the first one first. */
+INLINE __m512 add_weights(__m512 sum, __m512i w)
+{
+    sum = _mm512_add_ps(sum, as_float(_mm512_slli_epi32(w, 16)));
+    return _mm512_add_ps(sum, as_float(_mm512_and_si512(w, high_half())));
+}
+
 /* groups x 32 components, from component c on; less than 32 if not `whole`. */
 INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
                            ahead *block, int64_t c, int64_t Dv, const bool first, const int nr,
@@ -197,42 +235,31 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
     FOR_R
     {
         sum[r] = _mm512_set1_ps(l[r]);
-        UNROLL for (int g = 0; g < 2 * groups; g++) s[r][g] =
-            first ? _mm512_setzero_ps() : _mm512_load_ps(sums + r * apart + g * 16);
-        UNROLL for (int g = 0; g < groups; g++) disorder_sums(s[r] + 2 * g);
+        begin_sums(s[r], sums + r * apart, first, groups);
     }
     for (int j = 0; j < v->n; j += 2, at += 2 * v->ld, ask += 2 * ld) {
         const char *second = j + 1 < v->n ? at + v->ld : at; /* the same once more, times 0 */
         __m512i pair[8];
         ask = j == last ? next : ask;
-        UNROLL for (int g = 0; g < groups; g++)
+        UNROLL for (int g = 0; g < groups && nr == 1; g++)
         {
-            if (nr == 1) {
-                __builtin_prefetch((const void *)(ask + 64 * (uintptr_t)g));
-                __builtin_prefetch((const void *)(ask + ld + 64 * (uintptr_t)g));
-            }
-            const __m512i a = load32(at + g * 64, here, whole);
-            const __m512i b = load32(second + g * 64, here, whole);
-            pair[2 * g] = _mm512_unpacklo_epi16(a, b);
-            pair[2 * g + 1] = _mm512_unpackhi_epi16(a, b);
+            __builtin_prefetch((const void *)(ask + 64 * (uintptr_t)g));
+            __builtin_prefetch((const void *)(ask + ld + 64 * (uintptr_t)g));
         }
         if (nr > 1)
             ask_lines(block, 2 * groups);
+        load_pairs(pair, at, second, here, groups, whole);
         FOR_R
         {
             const __m512i w = pair_at(p + r * ATTNI_CHUNK + j);
-            UNROLL for (int g = 0; g < 2 * groups; g++) s[r][g] = dot(s[r][g], pair[g], w);
-            if (c == 0) { /* on the way: a chain of its own would hold everything up */
-                sum[r] = _mm512_add_ps(sum[r], as_float(_mm512_slli_epi32(w, 16)));
-                sum[r] = _mm512_add_ps(sum[r], as_float(_mm512_and_si512(w, high_half())));
-            }
+            add_pairs(s[r], pair, w, groups);
+            if (c == 0) /* on the way: a chain of its own would hold everything up */
+                sum[r] = add_weights(sum[r], w);
         }
     }
     FOR_R
     {
-        UNROLL for (int g = 0; g < groups; g++) order_sums(s[r] + 2 * g);
-        UNROLL for (int g = 0; g < 2 * groups; g++)
-            _mm512_store_ps(sums + r * apart + g * 16, s[r][g]);
+        end_sums(s[r], sums + r * apart, groups);
         l[r] = _mm512_cvtss_f32(sum[r]);
     }
 }
@@ -273,21 +300,6 @@ static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_b
 
 /* ------------------------------------------------- keys of a chunk and values of the one before */
 
-/* Two rows of values join the sums of all components, 32 x groups. */
-INLINE void add_pair(__m512 s[8], __m512 *sum, const attni_bf16 *p, const char *v, ptrdiff_t ld,
-                     const int groups)
-{
-    const __m512i w = pair_at(p);
-    UNROLL for (int g = 0; g < groups; g++)
-    {
-        const __m512i a = _mm512_loadu_si512(v + 64 * g), b = _mm512_loadu_si512(v + ld + 64 * g);
-        s[2 * g] = dot(s[2 * g], _mm512_unpacklo_epi16(a, b), w);
-        s[2 * g + 1] = dot(s[2 * g + 1], _mm512_unpackhi_epi16(a, b), w);
-    }
-    *sum = _mm512_add_ps(*sum, as_float(_mm512_slli_epi32(w, 16)));
-    *sum = _mm512_add_ps(*sum, as_float(_mm512_and_si512(w, high_half())));
-}
-
 /* The loop over a group's values is not unrolled: with more than some 16 loads the hardware loses
  * track of what is read in order, and memory gives half. For the same reason nothing is asked for:
  * that is 5 to 15 % slower, from 1 to 8 KB ahead. */
@@ -296,9 +308,7 @@ INLINE void both_of(const attni_bf16_both *x, const int groups)
     const char *k = x->k, *v = x->v;
     const attni_bf16 *p = x->p;
     __m512 s[8], sum = _mm512_set1_ps(*x->l);
-    UNROLL for (int g = 0; g < 2 * groups; g++) s[g] =
-        x->first ? _mm512_setzero_ps() : _mm512_load_ps(x->sums + g * 16);
-    UNROLL for (int g = 0; g < groups; g++) disorder_sums(s + 2 * g);
+    begin_sums(s, x->sums, x->first, groups);
     for (int j = 0; j < x->n; j += 16) {
         const attni_bf16 *q = x->q;
         __m512 t = _mm512_setzero_ps();
@@ -306,12 +316,15 @@ INLINE void both_of(const attni_bf16_both *x, const int groups)
         {
             UNROLL for (int g = 0; g < 2 * groups; g++, k += 64, q += 2) t =
                 dot(t, _mm512_load_si512(k), pair_at(q));
-            add_pair(s, &sum, p, v, x->ld, groups);
+            const __m512i w = pair_at(p);
+            __m512i pair[8];
+            load_pairs(pair, v, v + x->ld, 0, groups, true);
+            add_pairs(s, pair, w, groups);
+            sum = add_weights(sum, w);
         }
         _mm512_store_ps(x->st + j, t);
     }
-    UNROLL for (int g = 0; g < groups; g++) order_sums(s + 2 * g);
-    UNROLL for (int g = 0; g < 2 * groups; g++) _mm512_store_ps(x->sums + g * 16, s[g]);
+    end_sums(s, x->sums, groups);
     *x->l = _mm512_cvtss_f32(sum);
 }
 
