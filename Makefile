@@ -8,7 +8,7 @@ SENTENCE := Life is short, eat dessert last
 PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test test-peers install format asan tsan bench bench-peers bench-scaling pictures clean
+.PHONY: help deps build demo test quick test-peers install format asan tsan bench bench-peers bench-scaling pictures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -23,6 +23,7 @@ build: ## build/: libattn.so, libattn.a, attn
 demo: deps ## attn explain, on a sentence
 	@echo "building (about a minute)..."; mkdir -p build
 	@$(MAKE) --no-print-directory build >build/log 2>&1 || { cat build/log; exit 1; }
+	@sed -n '/^attn: /p' build/log
 	build/attn explain "$(SENTENCE)"
 
 test: ## every test
@@ -30,6 +31,12 @@ test: ## every test
 	cmake --preset release -DATTN_BUILD_TESTS=ON $(CMAKE_ARGS)
 	cmake --build --preset release -j $(JOBS)
 	ctest --preset release -j $(JOBS)
+
+quick: ## the tests that run first: less than a minute on two cores
+	tools/install-deps.sh test
+	cmake --preset release -DATTN_BUILD_TESTS=ON $(CMAKE_ARGS)
+	cmake --build --preset release -j $(JOBS)
+	ctest --preset release -L quick -j $(JOBS)
 
 test-peers: build ## what needs PyPI: PyTorch, transformers, ONNX and others beside it
 	tools/install-deps.sh bench

@@ -126,7 +126,7 @@ static void poison_hidden(check_case *c, gradients *g)
 
 static void bring_workspace(check_case *c, gradients *g, attn_context *ctx)
 {
-    attn_plan_info info = {.struct_size = sizeof info};
+    attn_plan_info info = ATTN_PLAN_INFO_INIT;
     attn_error err = {0};
     if (attn_sdpa_backward_plan(ctx, &g->call.args, &g->grads, &info, &err) != ATTN_OK) {
         check_fail(c, "plan: %s", err.message);

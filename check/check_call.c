@@ -29,14 +29,23 @@ static const int64_t lengths[] = {0,   1,   2,   3,   4,   5,   7,   8,   9,   1
 static const int64_t widths[] = {1,  2,  3,  4,  5,  7,  8,  9,   15,  16,  17,  31, 32,
                                  33, 40, 59, 64, 72, 80, 96, 111, 112, 128, 160, 256};
 
+static const int64_t long_lengths[] = {31,  64,  65,  97,  128, 129, 193, 256, 257,  300,  383,
+                                       511, 512, 513, 520, 600, 700, 769, 800, 1024, 1025, 1100};
+
+static int64_t choose_length(check_case *c, bool is_long, int shortest)
+{
+    const int last = (int)(sizeof long_lengths / sizeof *long_lengths) - 1;
+    return is_long ? long_lengths[check_between(c, shortest, last)] : CHECK_PICK(c, lengths);
+}
+
 /* q, k, v and out of random sizes whose product is not above `work`. */
-static void choose_sizes(check_case *c, check_call *call, double work, int64_t *Hk)
+static void choose_sizes(check_case *c, check_call *call, double work, bool is_long, int64_t *Hk)
 {
     static const int64_t groups[] = {1, 1, 1, 2, 3, 4};
     int64_t B = check_between(c, 1, 3), G = CHECK_PICK(c, groups), D, Dv, T, S;
     *Hk = check_between(c, 1, 3);
-    T = CHECK_PICK(c, lengths);
-    S = CHECK_PICK(c, lengths);
+    T = choose_length(c, is_long, 0);
+    S = choose_length(c, is_long, 3);
     D = check_chance(c, 2) ? 0 : CHECK_PICK(c, widths);
     Dv = check_chance(c, 60) ? D : check_chance(c, 5) ? 0 : CHECK_PICK(c, widths);
     if (check_chance(c, 2))
@@ -52,9 +61,9 @@ static void choose_sizes(check_case *c, check_call *call, double work, int64_t *
         else if (D > 8 || Dv > 8)
             D = (D + 1) / 2, Dv = (Dv + 1) / 2;
         else if (T > S)
-            T = CHECK_PICK(c, lengths);
+            T = choose_length(c, is_long, 0);
         else
-            S = CHECK_PICK(c, lengths);
+            S = choose_length(c, is_long, 3);
     }
     const int64_t H = *Hk * G;
     memcpy(call->args.q.shape, (int64_t[]){B, H, T, D}, sizeof call->args.q.shape);
@@ -262,7 +271,7 @@ void check_call_fill(check_case *c, check_tensor *t, double scale)
 
 void check_call_say(check_case *c, const char *word) { say(c, " %s", word); }
 
-void check_call_random(check_case *c, check_call *call, double work)
+static void random_call(check_case *c, check_call *call, double work, bool is_long)
 {
     static const attn_dtype floats[] = {ATTN_F64, ATTN_F32, ATTN_F32, ATTN_F16, ATTN_BF16};
     static const double spreads[] = {0.3, 1, 1, 3};
@@ -272,7 +281,7 @@ void check_call_random(check_case *c, check_call *call, double work)
     attn_sdpa_args_init(&call->args);
     attn_sdpa_args *a = &call->args;
     check_describe(c, "%s ", attn_dtype_name(dtype));
-    choose_sizes(c, call, work, &Hk);
+    choose_sizes(c, call, work, is_long, &Hk);
 
     check_layout inputs = check_chance(c, 50) ? CHECK_DENSE : CHECK_REPEAT;
     check_content content = check_chance(c, 30) ? CHECK_OUTLIERS : CHECK_PLAIN;
@@ -300,6 +309,16 @@ void check_call_random(check_case *c, check_call *call, double work)
     call->compute = dtype == ATTN_F64 || (dtype == ATTN_F32 && a->precision) ? ATTN_F64 : ATTN_F32;
     call->threads = check_chance(c, 50) ? 1 : 3;
     say(c, " threads=%d%s", call->threads, inputs == CHECK_DENSE ? "" : " strided");
+}
+
+void check_call_random(check_case *c, check_call *call, double work)
+{
+    random_call(c, call, work, false);
+}
+
+void check_call_random_long(check_case *c, check_call *call, double work)
+{
+    random_call(c, call, work, true);
 }
 
 void check_call_reference(check_case *c, const check_call *call, ref_result *want)

@@ -24,6 +24,9 @@ typedef struct check_call {
 /* Fills the call from the case's random numbers, and says it in c->what. `work` bounds
  * B * H * T * S * (D + Dv). */
 void check_call_random(check_case *c, check_call *call, double work);
+/* The same with more queries and keys: T from 31, S from 97, both up to 1100. For what needs no
+ * reference, and several tiles, chunks and sequences. */
+void check_call_random_long(check_case *c, check_call *call, double work);
 
 /* What it should give, with what its rounding errors are measured by; arrays are freed after the
  * case. */

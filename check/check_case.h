@@ -23,6 +23,7 @@
 #include "check_compare.h"
 
 #define CHECK_MAX_ISAS 16
+#define CHECK_CONTEXTS 5
 
 /* One run of the harness. */
 typedef struct check_run_state {
@@ -30,7 +31,7 @@ typedef struct check_run_state {
     uint64_t passed, failed;
     bool bench;
     check_buffers *buffers;
-    attn_context *contexts[CHECK_MAX_ISAS][2]; /* by instruction set; of 1 and of 3 threads */
+    attn_context *contexts[CHECK_MAX_ISAS][CHECK_CONTEXTS]; /* by instruction set; see below */
 } check_run_state;
 
 typedef struct check_case {
@@ -62,7 +63,11 @@ void check_one(check_run_state *run, const char *op, void (*check)(check_case *)
                int nv, uint64_t seed, double *fastest);
 /* Ends the case at once, as failed. */
 void check_abandon(check_case *c, const char *why) __attribute__((noreturn));
-attn_context *check_context(check_case *c, int threads); /* 1 or 3, on the case's instruction set */
+/* The numbers of threads that calls are checked on: 1, 2, 3, 8, 16, and 0 at the end; and the
+ * context of so many on the case's instruction set. */
+extern const int check_thread_counts[CHECK_CONTEXTS + 1];
+attn_context *check_context(check_case *c, int threads);
+void check_contexts_destroy(check_run_state *run);
 
 /* ---- check_case.c: random numbers */
 
@@ -137,5 +142,6 @@ void check_exp2_all(check_case *c); /* all of them; only when it is asked for by
 void check_dropout(check_case *c);  /* attn_dropout_mask */
 void check_sdpa(check_case *c);
 void check_backward(check_case *c); /* attn_sdpa_backward */
+void check_threads(check_case *c);  /* every pass, on several numbers of threads */
 
 #endif

@@ -27,11 +27,9 @@ static const check_entry entries[] = {
 #define ATTNI_OP(name) {#name, check_##name, 24, KERNEL},
 #include "../src/kernel/ops.def"
 #undef ATTNI_OP
-    {"exp2", check_exp2, 2, KERNEL},
-    {"dropout", check_dropout, 16, CALL},
-    {"sdpa", check_sdpa, 150, CALL},
-    {"backward", check_backward, 150, CALL},
-    {"exp2_all", check_exp2_all, 1, ON_REQUEST},
+    {"exp2", check_exp2, 2, KERNEL},      {"dropout", check_dropout, 16, CALL},
+    {"sdpa", check_sdpa, 150, CALL},      {"backward", check_backward, 150, CALL},
+    {"threads", check_threads, 12, CALL}, {"exp2_all", check_exp2_all, 1, ON_REQUEST},
 };
 #define ENTRIES ((int)(sizeof entries / sizeof *entries))
 
@@ -46,15 +44,58 @@ const char *check_op_name(int index)
 static sigjmp_buf way_out;
 static const char *volatile why;
 
-static pthread_t owner;
-static check_case *volatile running;
+static pthread_t owner;              /* whose stack way_out is on */
+static check_case *volatile running; /* NULL: way_out leads nowhere */
+
+static const char *name_of(int number)
+{
+    return number == SIGSEGV  ? "segmentation fault: touched memory that is not its own"
+           : number == SIGBUS ? "bus error"
+           : number == SIGILL ? "illegal instruction"
+                              : "arithmetic exception";
+}
+
+static size_t put_text(char *line, size_t used, size_t room, const char *text)
+{
+    while (*text && used < room)
+        line[used++] = *text++;
+    return used;
+}
+
+/* Another thread has nowhere to jump to: the process ends by the signal, with a line that says how
+ * to repeat it. Nothing here allocates or locks: the thread may have crashed inside malloc. */
+static void end_process(int number)
+{
+    char line[700], digit[2] = "";
+    const check_case *c = running;
+    const char *const parts[] = {"FAIL ",   c ? c->op : "between cases",
+                                 " ",       c ? c->isa_name : "",
+                                 " ",       c ? c->what : "",
+                                 " seed=0x"};
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        used = put_text(line, used, sizeof line - 120, parts[i]);
+    int bits = 60;
+    while (bits > 0 && c && c->seed >> bits == 0)
+        bits -= 4;
+    for (; bits >= 0; bits -= 4) {
+        digit[0] = "0123456789abcdef"[c ? c->seed >> bits & 15 : 0];
+        used = put_text(line, used, sizeof line, digit);
+    }
+    used = put_text(line, used, sizeof line, ": ");
+    used = put_text(line, used, sizeof line, name_of(number));
+    used = put_text(line, used, sizeof line, "; not on the case's own thread, so the run ends\n");
+    if (write(STDERR_FILENO, line, used) < 0)
+        _exit(1);
+    signal(number, SIG_DFL);
+    raise(number);
+}
 
 static void on_signal(int number)
 {
-    why = number == SIGSEGV  ? "segmentation fault: touched memory that is not its own"
-          : number == SIGBUS ? "bus error"
-          : number == SIGILL ? "illegal instruction"
-                             : "arithmetic exception";
+    if (!running || !pthread_equal(owner, pthread_self()))
+        end_process(number);
+    why = name_of(number);
     siglongjmp(way_out, 1);
 }
 
@@ -115,6 +156,7 @@ void check_one(check_run_state *run, const char *op, void (*check)(check_case *)
         check_fail(&c, "%s", why);
         memset(run->contexts, 0, sizeof run->contexts); /* one may be locked for good */
     }
+    running = NULL;
     check_arrays_free(&c);
     if (c.failed)
         run->failed++;
@@ -124,13 +166,19 @@ void check_one(check_run_state *run, const char *op, void (*check)(check_case *)
         *fastest = c.fastest;
 }
 
+const int check_thread_counts[CHECK_CONTEXTS + 1] = {1, 2, 3, 8, 16};
+
 attn_context *check_context(check_case *c, int threads)
 {
-    attn_context **ctx = &c->run->contexts[c->isa][threads > 1];
+    int index = 0;
+    while (check_thread_counts[index] != threads)
+        if (++index == CHECK_CONTEXTS)
+            check_abandon(c, "no context of so many threads");
+    attn_context **ctx = &c->run->contexts[c->isa][index];
     if (*ctx)
         return *ctx;
     attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
-    options.threads = threads > 1 ? 3 : 1;
+    options.threads = threads;
     options.isa = c->isa_name;
     attn_error err;
     if (attn_context_create(&options, ctx, &err) != ATTN_OK) {
@@ -138,6 +186,13 @@ attn_context *check_context(check_case *c, int threads)
         check_abandon(c, "no context");
     }
     return *ctx;
+}
+
+void check_contexts_destroy(check_run_state *run)
+{
+    for (int isa = 0; isa < CHECK_MAX_ISAS; isa++)
+        for (int i = 0; i < CHECK_CONTEXTS; i++)
+            attn_context_destroy(run->contexts[isa][i]);
 }
 
 /* -------------------------------------------------------------------------------------- the run */
@@ -234,9 +289,7 @@ int check_run(const check_options *given)
                 run_entry(&run, &options, e, isa);
     }
     check_signals_restore(signals_before);
-    for (int isa = 0; isa < CHECK_MAX_ISAS; isa++)
-        for (int i = 0; i < 2; i++)
-            attn_context_destroy(run.contexts[isa][i]);
+    check_contexts_destroy(&run);
     check_buffers_destroy(run.buffers);
     fprintf(run.out, "%" PRIu64 " passed, %" PRIu64 " failed\n", run.passed, run.failed);
     return run.failed > INT32_MAX ? INT32_MAX : (int)run.failed;

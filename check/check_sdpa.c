@@ -12,7 +12,7 @@
 /* Gives the call scratch of exactly the size that its plan asks for, at any address. */
 static void bring_workspace(check_case *c, check_call *call, attn_context *ctx)
 {
-    attn_plan_info info = {.struct_size = sizeof info};
+    attn_plan_info info = ATTN_PLAN_INFO_INIT;
     attn_error err = {0};
     if (attn_sdpa_plan(ctx, &call->args, &info, &err) != ATTN_OK) {
         check_fail(c, "plan: %s", err.message);

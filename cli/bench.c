@@ -238,9 +238,9 @@ static int make_call(bench_call *c, const bench *b, const int64_t *n, kit_error 
 /* What will run: of both passes the backward's kernel, and the work of either. */
 static int plan_call(bench_result *r, const bench *b, const bench_call *c, kit_error *err)
 {
-    attn_plan_info backward = {.struct_size = sizeof backward};
+    attn_plan_info backward = ATTN_PLAN_INFO_INIT;
     attn_error engine = {0};
-    r->plan.struct_size = sizeof r->plan;
+    attn_plan_info_init(&r->plan);
     if (attn_sdpa_plan(b->ctx, &c->args, &r->plan, &engine) ||
         (b->pass != FORWARD &&
          attn_sdpa_backward_plan(b->ctx, &c->args, &c->grads, &backward, &engine)) ||

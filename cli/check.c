@@ -1,7 +1,10 @@
-/* attn check: the parity harness of check/ on this machine. */
+/* attn check: the parity harness of check/ on this machine, and its record of bits. */
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "../check/check.h"
+#include "../check/check_bits.h"
 #include "command.h"
 #include "value.h"
 
@@ -29,6 +32,30 @@ static int check_op(const char *op, kit_error *err)
     return KIT_USAGE;
 }
 
+/* attn check --bits [--record FILE] */
+static int bits(const options *o, kit_error *err)
+{
+    const char *file = option_text(o, OPT_check_record);
+    check_bits_options check = {.isa = option_text(o, OPT_check_isa), .out = stdout};
+    char message[200];
+    if (option_given(o, OPT_check_op) || option_given(o, OPT_check_seed) ||
+        option_given(o, OPT_check_seconds))
+        return kit_fail(err, KIT_USAGE,
+                        "--bits: its problems are fixed; leave out --op, --seed "
+                        "and --seconds");
+    if (file && !(check.record = fopen(file, "r")))
+        return kit_fail(err, KIT_BAD_FILE, "%s: %s", file, strerror(errno));
+    const int differ = check_bits(&check, message, sizeof message);
+    if (check.record)
+        fclose(check.record);
+    if (differ < 0)
+        return kit_fail(err, file ? KIT_BAD_FILE : KIT_LIMIT, "%s%s%s", file ? file : "",
+                        file ? ": " : "", message);
+    if (differ && !file)
+        return kit_fail(err, KIT_CHECK_FAILED, "--bits: %s", message);
+    return differ ? KIT_CHECK_FAILED : KIT_OK;
+}
+
 int command_check(const options *o, kit_error *err)
 {
     check_options check = {.seconds = option_real(o, OPT_check_seconds),
@@ -42,6 +69,10 @@ int command_check(const options *o, kit_error *err)
                         o->operand[0]);
     if ((code = engine_check_isa(check.isa, err)) || (code = check_op(check.op, err)))
         return code;
+    if (option_given(o, OPT_check_bits))
+        return bits(o, err);
+    if (option_given(o, OPT_check_record))
+        return kit_fail(err, KIT_USAGE, "--record is a part of --bits");
     int failed = check_run(&check);
     if (failed < 0)
         return KIT_USAGE;

@@ -19,6 +19,7 @@ if(ATTN_WERROR)
 endif()
 
 include(CheckCCompilerFlag)
+include(CheckCSourceCompiles)
 include(CheckLinkerFlag)
 function(attn_compile_flag flag)
     string(MAKE_C_IDENTIFIER "ATTN_HAS${flag}" variable)
@@ -40,6 +41,12 @@ attn_compile_flag(-fstack-protector-strong)
 # 32-byte line (the "JCC erratum"). Where a loop lies is chance: values() on AVX2 ran at 83 % of the
 # peak in one build and at 96 % in the next. The assembler can keep branches off those places.
 attn_compile_flag(-Wa,-mbranches-within-32B-boundaries)
+if(MINGW)
+    # %zu in messages, by mingw's own printf; and no stack of Windows is aligned for AVX, which gcc
+    # does not know (its bug 54412).
+    target_compile_definitions(attn_compile INTERFACE __USE_MINGW_ANSI_STDIO=1)
+    attn_compile_flag(-Wa,-muse-unaligned-vector-move)
+endif()
 attn_link_flag(-Wl,-z,relro)
 attn_link_flag(-Wl,-z,now)
 attn_link_flag(-Wl,--gc-sections)
@@ -54,8 +61,14 @@ if(ATTN_SANITIZE)
     target_link_options(attn_compile INTERFACE ${flags})
 else()
     # The sanitizers bring their own checks of these functions, and symbols of their own.
-    target_compile_options(attn_compile INTERFACE
-        $<$<CONFIG:Release>:-U_FORTIFY_SOURCE$<SEMICOLON>-D_FORTIFY_SOURCE=2>)
+    # Distributions' compilers and builds choose a level of their own.
+    set(CMAKE_REQUIRED_FLAGS -O2)
+    check_c_source_compiles("#ifdef _FORTIFY_SOURCE\n#error\n#endif\nint main(void) { return 0; }"
+                            ATTN_CHOOSES_FORTIFY)
+    unset(CMAKE_REQUIRED_FLAGS)
+    if(ATTN_CHOOSES_FORTIFY)
+        target_compile_options(attn_compile INTERFACE $<$<CONFIG:Release>:-D_FORTIFY_SOURCE=2>)
+    endif()
     attn_link_flag(-Wl,--no-undefined)
 endif()
 

@@ -4,8 +4,8 @@
 #
 # PAGE/page.html has three marks: @CSS@, @JS@ and @TRACE@; and @CSS_HASH@, @JS_HASH@ where its
 # content security policy names the one style sheet and the one script that may take effect. In the
-# script @WASM@ becomes what MODULE holds, the module's base64; with MODULE empty, nothing, and the
-# policy allows no module (@MODULES@).
+# script @WASM@ becomes what MODULE holds, the module's base64; with no MODULE, or an empty one,
+# nothing, and the policy allows no module (@MODULES@).
 # PAGE/scripts.txt lists the scripts, in the order in which they are joined.
 cmake_policy(VERSION 3.25)
 
@@ -52,6 +52,8 @@ set(module "")
 set(modules "")
 if(MODULE)
     file(READ ${MODULE} module)
+endif()
+if(module)
     set(modules " 'wasm-unsafe-eval'")
 endif()
 string(REPLACE "@WASM@" "${module}" js "${js}")

@@ -2,8 +2,8 @@
  * written, read back, and must be the same.
  *
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude -Isrc fuzz/fuzz_npy.c
- *       $(ls kit/kit.c kit/io/?*.c src/?*.c src/kernel/?*.c) -lzip -ljansson -lm
- *       -lpthread -o fuzz_npy
+ *       $(ls kit/kit.c kit/text/shown.c kit/io/?*.c src/?*.c src/kernel/?*.c) -lzip -ljansson
+ *       -lutf8proc -lm -lpthread -o fuzz_npy
  *   ./fuzz_npy -max_len=4096 corpus
  *
  * Seeds: tests/unit/test_fuzz.c writes some. With gcc, fuzz/standalone.c stands in for the fuzzer.

@@ -12,9 +12,12 @@
  *   4. Modules (attn_nn.h, which this header includes): embedding, linear layer, multi-head
  *      attention and what else a small model is trained with; PyTorch's random stream.
  *
- * The library never prints, exits, aborts, or changes the locale, the floating-point mode or any
- * signal. It needs libc, libm and pthreads. Functions are reentrant; the thread rule of each object
- * stands beside it. A pointer argument may be NULL only where this header says so.
+ * The library never prints, exits, aborts, or changes the locale or any signal. The floating-point
+ * mode and the exception flags of the caller's thread are, after a call, what they were before;
+ * results do not depend on them. While a call runs, C's default mode holds, in which nothing traps,
+ * for the caller's own allocate, release and parallel_for too. It needs libc, libm and pthreads.
+ * Functions are reentrant; the thread rule of each object stands beside it. A pointer argument may
+ * be NULL only where this header says so.
  */
 #ifndef ATTN_H
 #define ATTN_H
@@ -27,9 +30,9 @@ extern "C" {
 #endif
 
 #define ATTN_VERSION_MAJOR 0
-#define ATTN_VERSION_MINOR 1
+#define ATTN_VERSION_MINOR 2
 #define ATTN_VERSION_PATCH 0
-#define ATTN_VERSION_STRING "0.1.0"
+#define ATTN_VERSION_STRING "0.2.0"
 
 #if defined(__GNUC__)
 #define ATTN_API __attribute__((visibility("default")))
@@ -63,7 +66,22 @@ typedef struct attn_error {
 } attn_error;
 
 ATTN_API const char *attn_status_name(attn_status status); /* "ATTN_ERR_SHAPE" */
-ATTN_API const char *attn_version(void);                   /* of the library that is linked */
+
+/* The version of the library that the program is linked with: "0.2.0", or "0.2.0 (compiled without
+ * optimisation)". */
+ATTN_API const char *attn_version(void);
+
+/* -------------------------------------------------------------------------- Structs that grow
+ *
+ * A struct that begins with struct_size may get more members at its end. Start from its INIT macro
+ * or its init function, which set struct_size to its sizeof and all else to the defaults. A call
+ * takes the shorter struct of an older header, whose missing members have their defaults, and the
+ * longer one of a newer header if what this library does not know of it is 0; else it returns
+ * ATTN_ERR_ARGUMENT and names struct_size. All other structs stay as they are: docs/ABI.md.
+ *
+ * The functions init_sized are for bindings without this header, which say how large their struct
+ * is.
+ */
 
 /* ------------------------------------------------------------------------------------ Tensors
  *
@@ -71,6 +89,7 @@ ATTN_API const char *attn_version(void);                   /* of the library tha
  * ELEMENTS and may be anything, negative and 0 included: a stride of 0 repeats an input along that
  * dimension. Outputs must not overlap themselves. No alignment is assumed. A last stride of 1 is
  * the fast case; others are gathered row by row. If a size is 0, data may be NULL.
+ * A size is at most 2^56, else ATTN_ERR_LIMIT.
  */
 typedef enum attn_dtype {
     ATTN_F64 = 1,
@@ -134,6 +153,11 @@ typedef struct attn_context_options {
     {                                                                                              \
         sizeof(attn_context_options), 0, 0, 0, 0, 0, 0, 0                                          \
     }
+ATTN_API void attn_context_options_init_sized(attn_context_options *options, size_t struct_size);
+static inline void attn_context_options_init(attn_context_options *options)
+{
+    attn_context_options_init_sized(options, sizeof *options);
+}
 
 /* options may be NULL: all defaults. ATTN_ERR_UNSUPPORTED if the machine lacks the named set. If
  * the system refuses a thread, the context works with those it got. */
@@ -167,7 +191,10 @@ ATTN_API int attn_cpu_features(char *buffer, size_t size);
  * attn_sdpa_forward() - out = softmax(scale * q k^T + bias, over visible keys) v
  *
  * Shapes: q [B,H,T,D], k [B,Hk,S,D], v [B,Hk,S,Dv], out [B,H,T,Dv]; query head h reads key/value
- * head h / (H/Hk). Any size may be 0. q, k, v share one dtype; out has that dtype, or f32 or f64.
+ * head h / (H/Hk). q, k, v share one dtype; out has that dtype, or f32 or f64. Any size may be 0;
+ * where that leaves nothing to write, a call returns at once, however large the others are. Keys
+ * without elements (D = Dv = 0) are at most 2^31 - 1 where lse, scores or a gradient is wanted,
+ * else ATTN_ERR_LIMIT.
  *
  * Visible(i, j), query i and key j: the AND of causal, window, mask, key_lengths and sequences.
  * With off the causal offset (0 for NONE and TOP_LEFT, S - T for BOTTOM_RIGHT, with the batch's own
@@ -212,8 +239,9 @@ typedef enum attn_precision {
     ATTN_PRECISION_DEFAULT = 0, /* f64: double; all others: float products and sums; but bf16 on
                                    "avx512bf16" and "amx" rounds the weights to bf16 too, and, in
                                    the backward, the gradients of scores */
-    ATTN_PRECISION_ACCURATE = 1 /* f32 storage computes in double: one rounding, at the end; bf16
-                                   keeps weights and gradients in float everywhere */
+    ATTN_PRECISION_ACCURATE = 1 /* f32 storage computes in double: one rounding, at the end; so does
+                                   any q beside a cache of i8, whose rows are f32; bf16 keeps
+                                   weights and gradients in float everywhere */
 } attn_precision;
 
 typedef struct attn_sdpa_args {
@@ -261,14 +289,20 @@ typedef struct attn_sdpa_args {
     {                                                                                              \
         .struct_size = sizeof(attn_sdpa_args), .window_left = -1, .window_right = -1               \
     }
-ATTN_API void attn_sdpa_args_init(attn_sdpa_args *args); /* the same, for C++ and bindings */
+ATTN_API void attn_sdpa_args_init_sized(attn_sdpa_args *args, size_t struct_size);
+static inline void attn_sdpa_args_init(attn_sdpa_args *args)
+{
+    attn_sdpa_args_init_sized(args, sizeof *args);
+}
 
 ATTN_API attn_status attn_sdpa_forward(attn_context *ctx, const attn_sdpa_args *args,
                                        attn_error *err);
 
-/* What attn_sdpa_forward would run, without running it. Fails as attn_sdpa_forward would. */
+/* What attn_sdpa_forward would run, without running it. Fails as attn_sdpa_forward would, but does
+ * not look at workspace: how large that must be is what it is asked. Of an older, shorter struct as
+ * much is filled as it has; of a newer one, what is not known becomes 0. */
 typedef struct attn_plan_info {
-    size_t struct_size; /* set by the caller to sizeof(attn_plan_info) */
+    size_t struct_size; /* sizeof(attn_plan_info), set by ATTN_PLAN_INFO_INIT */
     char kernel[48];    /* "avx512 f32 64x256" */
     size_t scratch_bytes;
     int threads; /* that will work on it */
@@ -276,6 +310,15 @@ typedef struct attn_plan_info {
     double flop;  /* of the visible pairs; a dense mask counts as all visible */
     double bytes; /* of the inputs and outputs, each once */
 } attn_plan_info;
+#define ATTN_PLAN_INFO_INIT                                                                        \
+    {                                                                                              \
+        .struct_size = sizeof(attn_plan_info)                                                      \
+    }
+ATTN_API void attn_plan_info_init_sized(attn_plan_info *info, size_t struct_size);
+static inline void attn_plan_info_init(attn_plan_info *info)
+{
+    attn_plan_info_init_sized(info, sizeof *info);
+}
 ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *args,
                                     attn_plan_info *info, attn_error *err);
 
@@ -293,9 +336,10 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
  * in q and dout of a row that sees nothing, changes no bit; a row that sees nothing and a key that
  * is not seen get exactly 0.
  *
- * Memory: three numbers for each row of q; for each thread a chunk of keys, O(D + Dv), and sums for
- * dq, O(T * D), of the heads that share a key/value head; for the gradient of a mask that repeats,
- * a number for each head's query or key. Never T x S. Bits: equal for any number of threads.
+ * Memory: three numbers for each row of q; for each thread a chunk of keys, O(D + Dv); sums for dq,
+ * O((T + S) * D) for each query head of at most twice as many key/value heads as there are threads;
+ * for the gradient of a mask that repeats, a number for each head's query or key. Never T x S.
+ * Bits: equal for any number of threads.
  * Outputs must not overlap inputs nor each other. Returns ATTN_OK, or an error before anything is
  * written. Source: Dao et al. 2022.
  */
@@ -314,13 +358,17 @@ typedef struct attn_sdpa_grads {
     {                                                                                              \
         .struct_size = sizeof(attn_sdpa_grads)                                                     \
     }
-ATTN_API void attn_sdpa_grads_init(attn_sdpa_grads *grads); /* the same, for C++ and bindings */
+ATTN_API void attn_sdpa_grads_init_sized(attn_sdpa_grads *grads, size_t struct_size);
+static inline void attn_sdpa_grads_init(attn_sdpa_grads *grads)
+{
+    attn_sdpa_grads_init_sized(grads, sizeof *grads);
+}
 
 ATTN_API attn_status attn_sdpa_backward(attn_context *ctx, const attn_sdpa_args *args,
                                         const attn_sdpa_grads *grads, attn_error *err);
 
-/* What attn_sdpa_backward would run, as attn_sdpa_plan says it of the forward; args->workspace
- * needs these scratch_bytes. */
+/* What attn_sdpa_backward would run, as attn_sdpa_plan says it of the forward; args->workspace,
+ * which is not looked at, needs these scratch_bytes. */
 ATTN_API attn_status attn_sdpa_backward_plan(attn_context *ctx, const attn_sdpa_args *args,
                                              const attn_sdpa_grads *grads, attn_plan_info *info,
                                              attn_error *err);
@@ -346,7 +394,11 @@ typedef struct attn_sdpa_tangents {
     {                                                                                              \
         .struct_size = sizeof(attn_sdpa_tangents)                                                  \
     }
-ATTN_API void attn_sdpa_tangents_init(attn_sdpa_tangents *tangents);
+ATTN_API void attn_sdpa_tangents_init_sized(attn_sdpa_tangents *tangents, size_t struct_size);
+static inline void attn_sdpa_tangents_init(attn_sdpa_tangents *tangents)
+{
+    attn_sdpa_tangents_init_sized(tangents, sizeof *tangents);
+}
 
 ATTN_API attn_status attn_sdpa_jvp(attn_context *ctx, const attn_sdpa_args *args,
                                    const attn_sdpa_tangents *tangents, attn_error *err);
@@ -405,6 +457,11 @@ typedef struct attn_cache_options {
     {                                                                                              \
         .struct_size = sizeof(attn_cache_options), .dtype = ATTN_F32                               \
     }
+ATTN_API void attn_cache_options_init_sized(attn_cache_options *options, size_t struct_size);
+static inline void attn_cache_options_init(attn_cache_options *options)
+{
+    attn_cache_options_init_sized(options, sizeof *options);
+}
 
 ATTN_API attn_status attn_cache_create(const attn_cache_options *options, attn_cache **out,
                                        attn_error *err);

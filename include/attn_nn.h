@@ -100,19 +100,30 @@ ATTN_API attn_status attn_cross_entropy_backward(attn_context *ctx, double dloss
  * [3E]. Scratch: q, k, v and the joined heads, O(B * (T + S) * H * (D + Dv)), and what attention
  * and a linear layer need. */
 typedef struct attn_mha_args {
-    size_t struct_size;
+    size_t struct_size;        /* sizeof(attn_mha_args), set by ATTN_MHA_ARGS_INIT */
     attn_tensor x;             /* [B,1,T,E] */
     attn_tensor source;        /* [B,1,S,Es] keys and values come from; data NULL: x */
     attn_tensor w_q, w_k, w_v; /* [1,H,D,E], [1,Hk,D,E], [1,Hk,Dv,E] */
     attn_tensor b_q, b_k, b_v; /* [1,H,1,D], [1,Hk,1,D], [1,Hk,1,Dv]; data NULL: none */
-    attn_tensor w_o, b_o;     /* [1,1,Out,H*Dv], [1,1,1,Out]; data NULL: the joined heads are out */
-    attn_tensor out;          /* [B,1,T,Out] */
-    attn_sdpa_args attention; /* masks, scale, dropout, lse, scores (the weights), a workspace for
-                                  all; q, k, v and out are ours */
-    double output_dropout;    /* 0 <= p < 1, Philox as above with b*T + i as row and h = 0 */
+    attn_tensor w_o, b_o; /* [1,1,Out,H*Dv], [1,1,1,Out]; data NULL: the joined heads are out */
+    attn_tensor out;      /* [B,1,T,Out] */
+    const attn_sdpa_args
+        *attention;        /* masks, scale, dropout, lse, scores (the weights), a workspace
+                                        for all; q, k, v and out are ours. NULL: the defaults */
+    double output_dropout; /* 0 <= p < 1, Philox as above, b*T + i as row and h = 0 */
     uint64_t output_dropout_seed;
 } attn_mha_args;
-ATTN_API void attn_mha_args_init(attn_mha_args *args);
+
+/* All zero but the size: no source, no biases, no w_o, attention's defaults. */
+#define ATTN_MHA_ARGS_INIT                                                                         \
+    {                                                                                              \
+        .struct_size = sizeof(attn_mha_args)                                                       \
+    }
+ATTN_API void attn_mha_args_init_sized(attn_mha_args *args, size_t struct_size);
+static inline void attn_mha_args_init(attn_mha_args *args)
+{
+    attn_mha_args_init_sized(args, sizeof *args);
+}
 /* Fills w_q..b_v from packed [3E,E] and [3E] (bias may be NULL). ATTN_ERR_SHAPE if E % heads !=
  * 0. */
 ATTN_API attn_status attn_mha_packed(attn_mha_args *args, const void *in_proj_weight,
@@ -122,7 +133,7 @@ ATTN_API attn_status attn_mha_forward(attn_context *ctx, const attn_mha_args *ar
                                       attn_error *err);
 
 /* The gradients of attn_mha_forward. args: those of the forward. Nothing has to be kept from it: q,
- * k, v and the heads are computed again. args->out, attention.lse and attention.scores are not
+ * k, v and the heads are computed again. args->out, attention->lse and attention->scores are not
  * looked at. Gradients have the shapes of what they are the gradient of; data NULL: not wanted.
  * Without source, keys and values come from x and dx has their part too; dsource is not wanted
  * then.
@@ -143,6 +154,11 @@ typedef struct attn_mha_grads {
     {                                                                                              \
         .struct_size = sizeof(attn_mha_grads)                                                      \
     }
+ATTN_API void attn_mha_grads_init_sized(attn_mha_grads *grads, size_t struct_size);
+static inline void attn_mha_grads_init(attn_mha_grads *grads)
+{
+    attn_mha_grads_init_sized(grads, sizeof *grads);
+}
 ATTN_API attn_status attn_mha_backward(attn_context *ctx, const attn_mha_args *args,
                                        const attn_mha_grads *grads, attn_error *err);
 /* Fills dw_q..db_v from packed [3E,E] and [3E] (bias may be NULL), as attn_mha_packed. */
@@ -193,6 +209,11 @@ typedef struct attn_adamw_options {
     {                                                                                              \
         sizeof(attn_adamw_options), 1e-3, 0.9, 0.999, 1e-8, 1e-2                                   \
     }
+ATTN_API void attn_adamw_options_init_sized(attn_adamw_options *options, size_t struct_size);
+static inline void attn_adamw_options_init(attn_adamw_options *options)
+{
+    attn_adamw_options_init_sized(options, sizeof *options);
+}
 ATTN_API attn_status attn_adamw_step(attn_context *ctx, const attn_adamw_options *options,
                                      int64_t step, const attn_tensor *param,
                                      const attn_tensor *grad, const attn_tensor *m,

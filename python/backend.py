@@ -137,7 +137,7 @@ def program_libraries(c):
 
 
 def page_module(c, build):
-    """Attention for the page in WebAssembly, as base64; "" where no clang can compile it, or
+    """Attention for the page in WebAssembly, as base64; "" where no clang compiles it, or
     ATTN_PAGE_WASM=OFF is set, and then the page computes by JavaScript."""
     if os.environ.get("ATTN_PAGE_WASM") == "OFF":
         return ""
@@ -147,7 +147,7 @@ def page_module(c, build):
               "Debian: apt-get install clang lld)", file=sys.stderr)
         return ""
     module = os.path.join(c.folder, "page.wasm")
-    subprocess.run(["sh", build, found.stdout.decode().strip(), module], check=True)
+    subprocess.run(["sh", build, found.stdout.decode().strip(), module, "AUTO"], check=True)
     with open(module + ".base64") as f:
         return f.read()
 

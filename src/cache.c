@@ -58,15 +58,9 @@ attn_status attni_cache_options(attn_cache_options *to, const attn_cache_options
     if (!from)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "options",
                           "options is NULL; a cache has no default sizes");
-    const size_t size = from->struct_size;
-    if (size < sizeof *to || size > 4096)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "options",
-                          "options.struct_size is %zu; start from ATTN_CACHE_OPTIONS_INIT", size);
-    attn_status status = attni_check_newer(from, sizeof *to, err);
+    attn_status status = attni_struct_read(ATTNI_CACHE_OPTIONS, to, from, "options", err);
     if (status)
         return status;
-    *to = *from;
-    to->struct_size = sizeof *to;
     status = attni_check_allocator(&to->allocate, &to->release, err);
     return status ? status : check_numbers(to, err);
 }
@@ -97,16 +91,15 @@ static bool plan_pages(attn_cache *c)
     c->turned = attni_dtype_is_float(o->dtype) && size <= UNIT;
     if (c->turned && __builtin_add_overflow(bytes[0], bytes[0] % UNIT, &bytes[0]))
         return false;
-    c->row_bytes[0] = (size_t)bytes[0];
-    c->row_bytes[1] = (size_t)bytes[1];
-    return true;
+    return attni_size_add((uint64_t)bytes[0], 0, &c->row_bytes[0]) &&
+           attni_size_add((uint64_t)bytes[1], 0, &c->row_bytes[1]);
 }
 
 static void *take(attni_layout *layout, int64_t n0, int64_t n1, int64_t n2, size_t bytes)
 {
     size_t count;
-    if (!attni_size_mul((size_t)n0, (size_t)n1, &count) ||
-        !attni_size_mul(count, (size_t)n2, &count) || count > INT64_MAX) {
+    if (!attni_size_mul((uint64_t)n0, (uint64_t)n1, &count) ||
+        !attni_size_mul(count, (uint64_t)n2, &count) || count > PTRDIFF_MAX) {
         layout->overflow = true;
         return NULL;
     }
@@ -203,7 +196,7 @@ static char *row_at(const attn_cache *c, attni_cache_part part, int64_t slot)
 static void clear_last_group(attn_cache *c, int64_t b, int64_t before)
 {
     const int64_t length = c->lengths[b], first = length - length % ATTNI_GROUP;
-    if (!c->turned || first < before || first == length)
+    if (!c->turned || first < before || first == length || c->row_bytes[ATTNI_KEYS] == 0)
         return;
     for (int64_t hk = 0; hk < c->options.Hk; hk++)
         attni_zero(attni_cache_rows(c, ATTNI_KEYS, b, hk, first),
@@ -435,6 +428,7 @@ static attn_status check_rows(const attn_cache *c, const attn_tensor *t, attni_c
 attn_status attn_cache_append(attn_cache *cache, int64_t b, const attn_tensor *k,
                               const attn_tensor *v, attn_error *err)
 {
+    ATTNI_DEFAULT_MODE;
     attn_status s;
     if ((s = check_sequence(cache, b, err)) || (s = attni_check_input(k, "k", err)) ||
         (s = attni_check_input(v, "v", err)))
@@ -444,12 +438,13 @@ attn_status attn_cache_append(attn_cache *cache, int64_t b, const attn_tensor *k
         (s = check_rows(cache, v, ATTNI_VALUES, n, err)) ||
         (s = attni_cache_grow(cache, b, n, err)))
         return s;
-    const attni_mode mode = attni_mode_enter(); /* roundings must not depend on the caller's */
-    for (int64_t hk = 0; hk < cache->options.Hk; hk++) {
-        store_rows(cache, ATTNI_KEYS, b, first, k, hk, n);
-        store_rows(cache, ATTNI_VALUES, b, first, v, hk, n);
+    const attn_tensor *const parts[2] = {k, v};
+    for (int part = 0; part < 2; part++) {
+        if (n == 0 || (attni_empty(parts[part]) && !cache->scales[part]))
+            continue; /* of any number of heads, or of rows of nothing */
+        for (int64_t hk = 0; hk < cache->options.Hk; hk++)
+            store_rows(cache, (attni_cache_part)part, b, first, parts[part], hk, n);
     }
-    attni_mode_leave(mode);
     return ATTN_OK;
 }
 
@@ -500,6 +495,7 @@ static void read_row(const attn_cache *c, attni_cache_part part, int64_t slot, c
 attn_status attn_cache_read(const attn_cache *cache, int64_t b, int64_t first, const attn_tensor *k,
                             const attn_tensor *v, attn_error *err)
 {
+    ATTNI_DEFAULT_MODE;
     attn_status s;
     if ((s = check_sequence(cache, b, err)) || (k && (s = attni_check_output(k, "k", err))) ||
         (v && (s = attni_check_output(v, "v", err))))
@@ -513,12 +509,13 @@ attn_status attn_cache_read(const attn_cache *cache, int64_t b, int64_t first, c
         return attni_fail(err, ATTN_ERR_ARGUMENT, "first",
                           "first is %lld, for %lld keys; sequence %lld has %lld", (long long)first,
                           (long long)n, (long long)b, (long long)cache->lengths[b]);
-    const attni_mode mode = attni_mode_enter();
-    for (int part = 0; part < 2; part++)
-        for (int64_t hk = 0; hk < cache->options.Hk && parts[part]; hk++)
+    for (int part = 0; part < 2; part++) {
+        if (!parts[part] || attni_empty(parts[part]))
+            continue;
+        for (int64_t hk = 0; hk < cache->options.Hk; hk++)
             for (int64_t i = 0; i < n; i++)
                 read_row(cache, (attni_cache_part)part, find_slot(cache, b, hk, first + i),
                          parts[part], hk, i);
-    attni_mode_leave(mode);
+    }
     return ATTN_OK;
 }

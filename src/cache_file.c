@@ -50,7 +50,7 @@ static uint64_t get_number(const unsigned char *from, int bytes)
 /* Elements from this machine's order of bytes to little-endian, or back. */
 static void copy_elements(void *to, const void *from, size_t bytes, size_t element)
 {
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#if ATTNI_BIG_ENDIAN
     for (size_t i = 0; i < bytes; i++)
         ((char *)to)[i] = ((const char *)from)[i / element * element + element - 1 - i % element];
 #else
@@ -69,7 +69,7 @@ static bool each_turned(const attn_cache *c, int64_t b, int64_t hk, visitor *vis
 {
     char piece[1024];
     const size_t element = attn_dtype_size(c->options.dtype), row = (size_t)c->width[0] * element;
-    for (int64_t j = 0; j < c->lengths[b]; j++) {
+    for (int64_t j = 0; j < c->lengths[b] && row > 0; j++) {
         char *key = attni_cache_rows(c, ATTNI_KEYS, b, hk, j);
         for (size_t at = 0; at < row; at += sizeof piece) {
             const size_t n = row - at < sizeof piece ? row - at : sizeof piece;
@@ -107,12 +107,14 @@ static bool each_run(const attn_cache *c, int64_t b, int64_t hk, attni_cache_par
 static bool each(const attn_cache *c, visitor *visit, void *arg)
 {
     const bool scaled = c->options.dtype == ATTN_I8;
-    for (int64_t b = 0; b < c->options.B; b++)
-        for (int64_t hk = 0; hk < c->options.Hk; hk++)
+    for (int64_t b = 0; b < c->options.B; b++) {
+        const bool rows = c->lengths[b] > 0 && (scaled || c->options.D || c->options.Dv);
+        for (int64_t hk = 0; hk < c->options.Hk && rows; hk++)
             for (attni_cache_part part = ATTNI_KEYS; part <= ATTNI_VALUES; part++)
                 if ((scaled && !each_run(c, b, hk, part, true, visit, arg)) ||
                     !each_run(c, b, hk, part, false, visit, arg))
                     return false;
+    }
     return true;
 }
 
@@ -139,7 +141,7 @@ static bool emit_number(writer *w, uint64_t x, int bytes)
 
 static bool emit_elements(void *arg, void *memory, size_t bytes, size_t element)
 {
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#if ATTNI_BIG_ENDIAN
     char piece[1024];
     for (size_t done = 0; done < bytes; done += sizeof piece) {
         const size_t n = bytes - done < sizeof piece ? bytes - done : sizeof piece;
@@ -244,16 +246,16 @@ static attn_status read_head(reader *r, const attn_cache_options *o, attn_error 
 static bool bytes_of_key(const attn_cache_options *o, size_t *bytes)
 {
     const size_t scales = o->dtype == ATTN_I8 ? 2 * sizeof(float) : 0;
-    return attni_size_add((size_t)o->D, (size_t)o->Dv, bytes) &&
+    return attni_size_add((uint64_t)o->D, (uint64_t)o->Dv, bytes) &&
            attni_size_mul(*bytes, attn_dtype_size(o->dtype), bytes) &&
-           attni_size_add(*bytes, scales, bytes) && attni_size_mul(*bytes, (size_t)o->Hk, bytes);
+           attni_size_add(*bytes, scales, bytes) && attni_size_mul(*bytes, (uint64_t)o->Hk, bytes);
 }
 
 /* The lengths, at r, promise exactly the bytes that follow them. */
 static attn_status check_lengths(const reader *r, const attn_cache_options *o, attn_error *err)
 {
     size_t of_key, left = r->left;
-    if (left / 8 < (size_t)o->B)
+    if (left / 8 < (uint64_t)o->B)
         return attni_fail(err, ATTN_ERR_FILE, "bytes",
                           "bytes end among the lengths: B is %lld and %zu bytes are left",
                           (long long)o->B, left);
@@ -263,8 +265,7 @@ static attn_status check_lengths(const reader *r, const attn_cache_options *o, a
     for (int64_t b = 0; b < o->B; b++) {
         const uint64_t length = get_number(r->at + 8 * b, 8);
         size_t wanted;
-        if (length > INT64_MAX || length > SIZE_MAX ||
-            !attni_size_mul((size_t)length, of_key, &wanted) || wanted > left)
+        if (length > INT64_MAX || !attni_size_mul(length, of_key, &wanted) || wanted > left)
             return attni_fail(err, ATTN_ERR_FILE, "bytes",
                               "bytes give sequence %lld a length of %llu keys, of %zu bytes each; "
                               "%zu bytes are left for them",

@@ -16,7 +16,6 @@
 #include "internal.h"
 
 #define MOST_THREADS 1024
-#define LARGEST_OPTIONS 4096 /* bytes: beyond it, struct_size was never set */
 
 struct attn_context {
     atomic_int process; /* whose this is; -p: process p is taking it over */
@@ -32,19 +31,6 @@ struct attn_context {
 
 /* ----------------------------------------------------------------------------------- options */
 
-attn_status attni_check_newer(const void *options, size_t known, attn_error *err)
-{
-    size_t size;
-    memcpy(&size, options, sizeof size);
-    for (size_t i = known; i < size; i++)
-        if (((const char *)options)[i] != 0)
-            return attni_fail(err, ATTN_ERR_ARGUMENT, "options",
-                              "options has fields that this library, version %s, does not know; "
-                              "leave them 0",
-                              attn_version());
-    return ATTN_OK;
-}
-
 attn_status attni_check_allocator(attni_allocate *allocate, attni_release *release, attn_error *err)
 {
     if (!*allocate != !*release)
@@ -57,18 +43,14 @@ attn_status attni_check_allocator(attni_allocate *allocate, attni_release *relea
     return ATTN_OK;
 }
 
-/* Copies what the caller's version of the struct has; the rest keeps its default. */
 static attn_status read_options(attn_context_options *to, const attn_context_options *from,
                                 attn_error *err)
 {
-    size_t size = from ? from->struct_size : sizeof *to;
-    if (size < sizeof from->struct_size || size > LARGEST_OPTIONS || size % sizeof(void *) != 0)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "options",
-                          "options.struct_size is %zu; start from ATTN_CONTEXT_OPTIONS_INIT", size);
-    *to = (attn_context_options)ATTN_CONTEXT_OPTIONS_INIT;
+    attn_status status = ATTN_OK;
     if (from)
-        memcpy(to, from, size < sizeof *to ? size : sizeof *to);
-    const attn_status status = from ? attni_check_newer(from, sizeof *to, err) : ATTN_OK;
+        status = attni_struct_read(ATTNI_CONTEXT_OPTIONS, to, from, "options", err);
+    else
+        attni_struct_init(ATTNI_CONTEXT_OPTIONS, to, sizeof *to);
     return status ? status : attni_check_allocator(&to->allocate, &to->release, err);
 }
 
@@ -290,7 +272,7 @@ attn_status attni_call_begin(attni_call *call, attn_context *ctx, size_t scratch
         if (!call->owned)
             return no_scratch(scratch_bytes, err);
     }
-    call->mode = attni_mode_enter();
+    attni_mode_set();
     return ATTN_OK;
 }
 
@@ -303,9 +285,8 @@ typedef struct guarded {
 static void run_guarded(void *arg, int worker)
 {
     const guarded *g = arg;
-    const attni_mode mode = attni_mode_enter();
+    ATTNI_DEFAULT_MODE;
     g->body(g->arg, worker);
-    attni_mode_leave(mode);
 }
 
 void attni_call_run(attni_call *call, int workers, void (*body)(void *arg, int worker), void *arg)
@@ -324,8 +305,7 @@ void attni_call_run(attni_call *call, int workers, void (*body)(void *arg, int w
 
 void attni_call_end(attni_call *call)
 {
-    attni_mode_leave(call->mode);
-    free(call->owned);
+    attni_aligned_free(call->owned);
     if (call->ctx)
         leave(call->ctx);
 }

@@ -17,6 +17,9 @@
 #include <sys/syscall.h>
 #endif
 #include <unistd.h>
+#ifdef _WIN32
+#include <windows.h>
+#endif
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -51,11 +54,15 @@
     {                                                                                              \
         OSXSAVE | AVX | FMA | F16C, AVX2, 0, 0, XCR0_AVX                                           \
     }
+#ifdef ATTNI_AVX512_EMULATED
+#define NEED_avx512 NEED_avx2
+#else
 #define NEED_avx512                                                                                \
     {                                                                                              \
         OSXSAVE | AVX | FMA | F16C, AVX2 | AVX512F | AVX512DQ | AVX512BW | AVX512VL, 0, 0,         \
             XCR0_AVX512                                                                            \
     }
+#endif
 #ifdef ATTNI_AMX_EMULATED
 #define NEED_avx512bf16 NEED_avx512
 #define NEED_amx NEED_avx512
@@ -295,6 +302,10 @@ int attni_cpu_count(void)
     if (sched_getaffinity(0, sizeof mask, mask) == 0)
         count = CPU_COUNT_S(sizeof mask, mask);
     errno = saved;
+#elif defined(_WIN32)
+    DWORD_PTR mine, all;
+    if (GetProcessAffinityMask(GetCurrentProcess(), &mine, &all))
+        count = __builtin_popcountll(mine);
 #else
     count = (int)sysconf(_SC_NPROCESSORS_ONLN);
 #endif

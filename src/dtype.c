@@ -12,6 +12,7 @@
 /* Elements in memory: of any alignment, and the caller's, whatever type they were declared with. */
 typedef double __attribute__((aligned(1), may_alias)) any_f64;
 typedef float __attribute__((aligned(1), may_alias)) any_f32;
+typedef uint32_t __attribute__((aligned(1), may_alias)) any_bits;
 typedef uint16_t __attribute__((aligned(1), may_alias)) any_f16;
 typedef uint16_t __attribute__((aligned(1), may_alias)) any_bf16;
 
@@ -114,17 +115,17 @@ static inline uint16_t f64_to_bf16(double x) { return f32_to_bf16(to_odd(x)); }
 /* ---------------------------------------------------------------------------------- rows
  *
  * dst[i] = src[i] with one of the two strided. Stride 1 has its own loop: it is the one that
- * vectorises. */
+ * vectorises. What is left after the vectors is not unrolled: it took more room than the vectors,
+ * and rows seldom leave anything. */
 #define CONVERT(to, d, from, s, ds, ss, convert)                                                   \
     do {                                                                                           \
         to *restrict out = (to *)(d);                                                              \
         const from *restrict in = (const from *)(s);                                               \
         if ((ds) == 1 && (ss) == 1)                                                                \
-            for (int64_t i = 0; i < n; i++)                                                        \
-                out[i] = convert(in[i]);                                                           \
+            _Pragma("GCC unroll 1") for (int64_t i = 0; i < n; i++) out[i] = convert(in[i]);       \
         else                                                                                       \
-            for (int64_t i = 0; i < n; i++)                                                        \
-                out[i * (ds)] = convert(in[i * (ss)]);                                             \
+            _Pragma("GCC unroll 1") for (int64_t i = 0; i < n; i++) out[i * (ds)] =                \
+                convert(in[i * (ss)]);                                                             \
     } while (0)
 
 #define ATTNI_FLOAT(type, name, bytes)                                                             \
@@ -195,4 +196,16 @@ void attni_store_row_f64(void *dst, attn_dtype dtype, int64_t stride, const doub
 {
     if (attni_dtype_is_float(dtype))
         types[dtype].store_f64(dst, stride, src, n);
+}
+
+void attni_clear_signs(void *row, attn_dtype dtype, int64_t stride, int64_t n)
+{
+    any_f16 *half = row;
+    any_bits *single = row;
+    for (; dtype == ATTN_F32 && n > 0; n--, single += stride)
+        if (*single == 0x80000000)
+            *single = 0;
+    for (; dtype != ATTN_F64 && n > 0; n--, half += stride)
+        if (*half == 0x8000)
+            *half = 0;
 }

@@ -6,7 +6,15 @@
 
 #include "internal.h"
 
-const char *attn_version(void) { return ATTN_VERSION_STRING; }
+/* Kernels without -O are some thirty times as slow, and nothing else would tell. */
+const char *attn_version(void)
+{
+#ifdef __OPTIMIZE__
+    return ATTN_VERSION_STRING;
+#else
+    return ATTN_VERSION_STRING " (compiled without optimisation)";
+#endif
+}
 
 const char *attn_status_name(attn_status status)
 {

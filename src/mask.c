@@ -13,7 +13,9 @@
  */
 #include "sdpa.h"
 
+#include <float.h>
 #include <limits.h>
+#include <math.h>
 #include <string.h>
 
 #define UNBOUNDED (INT64_MAX / 4)
@@ -305,6 +307,19 @@ static void bool_show(const attni_view *view, const attni_block *block, uint64_t
         visible[r] &= rows > 1 ? bits[r] : -(bits[0] >> r & 1);
 }
 
+/* What became infinite in a row of f64 that is floats now becomes the largest float: -4e38 does not
+ * hide a key, as -inf does. */
+static __attribute__((cold, noinline)) void keep_finite(float *to, const char *row, int64_t stride,
+                                                        int n)
+{
+    for (int r = 0; r < n; r++) {
+        double x;
+        memcpy(&x, row + r * stride * (int64_t)sizeof x, sizeof x);
+        if (isinf(to[r]) && !isinf(x))
+            to[r] = copysignf(FLT_MAX, to[r]);
+    }
+}
+
 /* The mask as rows of R: where it lies, if it is such rows, else converted. */
 static void bias_add(const attni_view *view, const attni_block *block)
 {
@@ -328,6 +343,9 @@ static void bias_add(const attni_view *view, const attni_block *block)
         kernels->widen(block->biases, from, ld, mask->dtype, rows, block->n);
         from = block->biases, ld = block->n;
     }
+    for (int i = 0; i < rows && mask->dtype == ATTN_F64 && own == ATTN_F32; i++)
+        keep_finite((float *)block->biases + i * ld, dense_at(view, block->i0 + i, block->j0),
+                    mask->stride[3], block->n);
     kernels->bias(block->st, block->n, from, rows == 1 ? 0 : ld, block->rows * block->heads,
                   block->nv);
 }

@@ -64,6 +64,7 @@ static double multiply(void *arg, int64_t n)
 
 double attn_measure_flops(const char *isa, attn_dtype dtype, double seconds)
 {
+    ATTNI_DEFAULT_MODE;
     int index = isa ? attni_isa_find(isa) : attni_isa_best();
     if (!attni_isa_usable(index) || !attni_dtype_is_float(dtype))
         return 0;
@@ -138,17 +139,18 @@ static double read_all(void *arg, int64_t n)
 
 double attn_measure_read(size_t bytes, double seconds)
 {
+    ATTNI_DEFAULT_MODE;
     region r = {NULL, bytes / (4 * LINE)}; /* the last few bytes of an odd size are left out */
     if (r.quarter == 0)
         return 0;
     size_t used = r.quarter * 4 * LINE;
-    unsigned char *memory = aligned_alloc(LINE, used);
+    unsigned char *memory = attni_aligned_new(LINE, used);
     if (!memory)
         return 0;
     /* Pages that were never written all map to one page of zeros, which fits any cache. */
     memset(memory, 1, used);
     r.line = (const words *)memory;
     double best = best_rate(read_all, &r, seconds);
-    free(memory);
+    attni_aligned_free(memory);
     return best;
 }

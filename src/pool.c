@@ -176,24 +176,46 @@ static bool settle(attni_pool *pool)
     return true;
 }
 
+#ifdef _WIN32 /* where a signal is of no thread */
+typedef int signal_set;
+static signal_set block_signals(void) { return 0; }
+static void unblock_signals(const signal_set *before) { (void)before; }
+#else
+typedef sigset_t signal_set;
+
 /* The application's signals are for its own threads. Faults stay open: they strike the thread that
  * caused them, and blocked they would kill the process before its handler could say where. */
-static void signals_for_workers(sigset_t *blocked)
+static signal_set block_signals(void)
 {
-    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
-    sigfillset(blocked);
+    signal_set blocked, before;
+    static const int faults[] = {
+        SIGSEGV, SIGBUS, SIGFPE, SIGILL,
+#ifdef SIGTRAP /* not of POSIX without XSI: FreeBSD's headers hide it */
+        SIGTRAP,
+#endif
+#ifdef SIGSYS
+        SIGSYS,
+#endif
+    };
+    sigfillset(&blocked);
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
-        sigdelset(blocked, faults[i]);
+        sigdelset(&blocked, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    return before;
 }
+
+static void unblock_signals(const signal_set *before)
+{
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+#endif
 
 /* Starts workers until there are `wanted`, or as many as the system gives. */
 static void start(attni_pool *pool, int wanted)
 {
     if (pool->started >= wanted)
         return;
-    sigset_t blocked, before;
-    signals_for_workers(&blocked);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before); /* a new thread inherits the mask */
+    const signal_set before = block_signals(); /* a new thread inherits the mask */
 
     pthread_attr_t small;
     bool sized = pthread_attr_init(&small) == 0;
@@ -211,7 +233,7 @@ static void start(attni_pool *pool, int wanted)
     }
     if (sized)
         pthread_attr_destroy(&small);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    unblock_signals(&before);
 }
 
 /* -------------------------------------------------------------------------------- interface */

@@ -79,6 +79,7 @@ void attn_rng_rand(attn_rng *rng, float *x, size_t n)
 
 void attn_rng_uniform(attn_rng *rng, float *x, size_t n, double a, double b)
 {
+    ATTNI_DEFAULT_MODE;
     /* rounded once: so torch's own build does it, on every CPU that has fused multiply-adds */
     const float from = (float)a, width = (float)b - (float)a;
     for (size_t i = 0; i < n; i++)
@@ -116,6 +117,7 @@ static float normal_one(attn_rng *rng)
 
 void attn_rng_randn(attn_rng *rng, float *x, size_t n)
 {
+    ATTNI_DEFAULT_MODE;
     if (n < 16) {
         for (size_t i = 0; i < n; i++)
             x[i] = normal_one(rng);
@@ -132,6 +134,7 @@ void attn_rng_randn(attn_rng *rng, float *x, size_t n)
 
 void attn_rng_linear(attn_rng *rng, float *weight, float *bias, int64_t in, int64_t out)
 {
+    ATTNI_DEFAULT_MODE;
     if (in < 0 || out <= 0)
         return;
     /* torch reaches the weight's bound as sqrt(3) * (sqrt(2 / (1 + 5)) / sqrt(in)); as a float it
@@ -206,6 +209,7 @@ static attn_status check_dropout_mask(double p, const attn_tensor *out, attn_err
 
 attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tensor *out, attn_error *err)
 {
+    ATTNI_DEFAULT_MODE;
     const attn_status status = check_dropout_mask(p, out, err);
     if (status != ATTN_OK)
         return status;

@@ -19,12 +19,6 @@
 #include <stdio.h>
 #include <string.h>
 
-void attn_sdpa_args_init(attn_sdpa_args *args)
-{
-    const attn_sdpa_args init = ATTN_SDPA_ARGS_INIT;
-    *args = init;
-}
-
 /* ------------------------------------------------------------------------------------ sequences */
 
 attni_view attni_view_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)
@@ -48,7 +42,7 @@ attni_view attni_view_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)
     if (a->causal == ATTN_CAUSAL_OFFSET)
         view.off = a->causal_offset;
     if (a->causal == ATTN_CAUSAL_BOTTOM_RIGHT)
-        view.off = (a->key_lengths ? a->key_lengths[b] : view.S) - view.T;
+        view.off = attni_keys_there(&view) - view.T;
     return view;
 }
 
@@ -190,9 +184,9 @@ static bool size_scratch(attni_plan *p)
     p->scratch_bytes = workers;
     if (p->parts == 1)
         return true;
-    return attni_size_mul(p->partial_bytes, (size_t)p->chunks, &partials) &&
-           attni_size_mul(partials, (size_t)p->tasks, &partials) &&
-           attni_size_mul((size_t)p->tasks, sizeof(atomic_llong), &arrived) &&
+    return attni_size_mul(p->partial_bytes, (uint64_t)p->chunks, &partials) &&
+           attni_size_mul(partials, (uint64_t)p->tasks, &partials) &&
+           attni_size_mul((uint64_t)p->tasks, sizeof(atomic_llong), &arrived) &&
            attni_size_add(workers, partials, &partials) &&
            attni_size_add(partials, arrived, &p->scratch_bytes);
 }
@@ -217,6 +211,12 @@ static attn_status make_plan(attni_plan *p, int isa, int threads, attn_error *er
     p->way = attni_way_bf16(p);
     if (!p->way)
         p->way = &attni_way_tile;
+    if (attni_empty(&p->args.out) &&
+        !attni_sdpa_writes(&p->args)) { /* one worker without a task or scratch */
+        p->tiles = p->group = p->nv = 1;
+        p->sequences = p->parts = 1;
+        return ATTN_OK;
+    }
     p->group = heads_per_tile(p);
     p->plain = p->k_in_place && p->v_in_place && !p->natural && !p->args.mask && !p->args.scores &&
                p->args.dropout == 0;
@@ -251,6 +251,7 @@ static void run_part(job *j, int64_t task, int64_t part, const attni_view *view,
     char *partials = j->partials + (size_t)task * (size_t)p->chunks * p->partial_bytes;
     p->way->part(p, view, i0, rows, p->chunks * part / p->parts, p->chunks * (part + 1) / p->parts,
                  partials, scratch);
+    attni_hand_over();
     if (atomic_fetch_add_explicit(&j->arrived[task], 1, memory_order_acq_rel) + 1 == p->parts)
         p->way->fold(p, view, i0, rows, p->chunks, partials, scratch);
 }
@@ -306,6 +307,7 @@ static void run_worker(void *arg, int worker)
         if (next >= p->tasks * p->parts)
             return;
         const int64_t task = p->parts > 1 ? attni_div(next, p->parts) : next;
+        attni_hand_over();
         run_task(j, task, next - task * p->parts, scratch);
     }
 }
@@ -313,7 +315,9 @@ static void run_worker(void *arg, int worker)
 attn_status attni_sdpa_prepare(attni_plan *plan, attn_context *ctx, const attn_sdpa_args *args,
                                attn_error *err)
 {
-    const attn_status status = attni_sdpa_check(plan, args, err);
+    attn_status status = attni_sdpa_check(plan, args, false, err);
+    if (status == ATTN_OK && plan->D + plan->Dv == 0)
+        status = attni_check_keys(plan, attni_sdpa_writes(&plan->args), err);
     if (status)
         return status;
     return make_plan(plan, attni_context_isa_index(ctx), attn_context_threads(ctx), err);
@@ -354,6 +358,7 @@ static attn_status forward(const attni_plan *plan, attn_context *ctx, void *work
 
 attn_status attn_sdpa_forward(attn_context *ctx, const attn_sdpa_args *args, attn_error *err)
 {
+    ATTNI_CALL_MODE;
     attni_plan plan;
     const attn_status status = attni_sdpa_prepare(&plan, ctx, args, err);
     if (status)
@@ -375,49 +380,80 @@ double attni_tensor_bytes(const attn_tensor *t)
     return bytes;
 }
 
+/* The sum of max(0, a), max(0, a + step), ..., max(0, b), which are n numbers; step is -1, 0 or
+ * 1. */
+static double sum_run(int64_t a, int64_t b, int64_t n)
+{
+    if (a < 0 && b < 0)
+        return 0;
+    if (a < 0 || b < 0) { /* those from 0 on */
+        n = (a < 0 ? b : a) + 1;
+        a = 0, b = n - 1;
+    }
+    return (double)n * ((double)a + (double)b) / 2;
+}
+
+static int64_t visible_keys(const attni_view *view, int64_t i)
+{
+    const attni_span span = attni_mask_span(view, i, i + 1);
+    return span.any1 - span.any0;
+}
+
+/* Pairs of queries i0 .. i1, both included. Each end of a query's span either stays or moves on by
+ * one with the query, and ends are minima and maxima of such: so the count of keys, before it is
+ * cut off at 0, is concave in i. Where the middle lies on the line between the ends, all of the run
+ * does; else halves are counted. It takes some logarithms of the run's length. */
+static double pairs_of_run(const attni_view *view, int64_t i0, int64_t i1)
+{
+    const int64_t first = visible_keys(view, i0), last = visible_keys(view, i1), n = i1 - i0;
+    const int64_t step = n ? (last - first) / n : 0, middle = i0 + n / 2;
+    if (first + step * n == last && first + step * (n / 2) == visible_keys(view, middle))
+        return sum_run(first, last, n + 1);
+    return pairs_of_run(view, i0, middle) + pairs_of_run(view, middle + 1, i1);
+}
+
 double attni_visible_pairs(const attni_plan *p)
 {
+    const attn_sdpa_args *a = &p->args;
+    const int64_t sequences = a->cu_seqlens_q ? a->sequences : 1;
     double pairs = 0;
-    for (int64_t b = 0; b < p->B && p->H; b++) {
-        for (int64_t n = 0; n < p->sequences; n++) {
+    if (!p->B || !p->H || !p->T || !p->S)
+        return 0;
+    for (int64_t b = 0; b < (a->key_lengths ? p->B : 1); b++) /* else all batches are alike */
+        for (int64_t n = 0; n < sequences; n++) {
             const attni_view view = attni_view_of(p, b, 0, n);
-            for (int64_t i = 0; i < view.T; i++) {
-                const attni_span s = attni_mask_span(&view, i, i + 1);
-                if (s.any1 > s.any0)
-                    pairs += (double)(s.any1 - s.any0);
-            }
+            if (view.T > 0 && view.S > 0)
+                pairs += pairs_of_run(&view, 0, view.T - 1);
         }
-    }
-    return pairs;
+    return a->key_lengths ? pairs : pairs * (double)p->B;
 }
 
 attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *args, attn_plan_info *info,
                            attn_error *err)
 {
+    ATTNI_DEFAULT_MODE;
     attni_plan plan;
     attn_status status = attni_sdpa_prepare(&plan, ctx, args, err);
     if (status)
         return status;
-    if (!info || info->struct_size < sizeof *info)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "info",
-                          "info is NULL or its struct_size is not sizeof(attn_plan_info)");
+    attn_plan_info made = {0};
     const attn_sdpa_args *a = &plan.args;
     const char *operands = plan.kernels->bits == 32 ? "f32" : "f64";
-    snprintf(info->kernel, sizeof info->kernel, "%s %s %dx%d", plan.kernels->isa,
+    snprintf(made.kernel, sizeof made.kernel, "%s %s %dx%d", plan.kernels->isa,
              plan.way->operands ? plan.way->operands : operands, plan.nv * plan.kernels->lanes,
              ATTNI_CHUNK);
     /* room to align a workspace that is not */
-    info->scratch_bytes = plan.scratch_bytes + ATTNI_ALIGN - 1;
-    info->threads = plan.workers > 1 ? plan.workers : 1;
-    info->tasks = plan.tasks;
-    info->flop = 2 * attni_visible_pairs(&plan) * (double)plan.H * (double)(plan.D + plan.Dv);
-    info->bytes = attni_tensor_bytes(&a->q) + attni_tensor_bytes(&a->k) +
-                  attni_tensor_bytes(&a->v) + attni_tensor_bytes(&a->out);
+    made.scratch_bytes = plan.scratch_bytes + ATTNI_ALIGN - 1;
+    made.threads = plan.workers > 1 ? plan.workers : 1;
+    made.tasks = plan.tasks;
+    made.flop = 2 * attni_visible_pairs(&plan) * (double)plan.H * (double)(plan.D + plan.Dv);
+    made.bytes = attni_tensor_bytes(&a->q) + attni_tensor_bytes(&a->k) + attni_tensor_bytes(&a->v) +
+                 attni_tensor_bytes(&a->out);
     if (a->mask)
-        info->bytes += attni_tensor_bytes(a->mask);
+        made.bytes += attni_tensor_bytes(a->mask);
     if (a->lse)
-        info->bytes += attni_tensor_bytes(a->lse);
+        made.bytes += attni_tensor_bytes(a->lse);
     if (a->scores)
-        info->bytes += attni_tensor_bytes(a->scores);
-    return ATTN_OK;
+        made.bytes += attni_tensor_bytes(a->scores);
+    return attni_struct_write(ATTNI_PLAN_INFO, info, &made, "info", err);
 }

@@ -20,6 +20,13 @@ typedef struct attni_view {
     int64_t off; /* causal offset */
 } attni_view;
 
+/* How many of the view's keys exist: a cache has no pages for a sequence's later ones. */
+static inline int64_t attni_keys_there(const attni_view *view)
+{
+    const int64_t *lengths = view->args->key_lengths;
+    return lengths ? lengths[view->b] : view->S;
+}
+
 /* sdpa.c. Row j of the view's keys or values - `t` is args->k or args->v - as they are stored, in a
  * tensor or in a cache. Up to a block of rows, from a multiple of ATTNI_BLOCK on, lie t->stride[2]
  * apart; but a cache's keys, if the plan says k_turned, are no rows (cache.h), and take as many
@@ -89,8 +96,9 @@ void attni_mask_apply(const attni_view *view, const attni_block *block);
 /* ---------------------------------------------------------------------------- sdpa.c
  *
  * What does not change within one call. A score in log2 units is (q * power) . k * rest * log2(e),
- * with scale = power * rest, power a power of two and 1 <= rest < 2: multiplying q by it is exact,
- * and no product overflows before the scaled score does.
+ * with scale = power * rest, power a power of two and 1 <= rest < 2, but that |power| is 1 at most,
+ * rest being larger then: multiplying q by it is exact, or a denormal number, and neither that nor
+ * a product overflows before the scaled score does.
  */
 struct attni_plan {
     attn_sdpa_args args; /* the caller's, in this version's size; broadcast sizes have stride 0 */
@@ -156,16 +164,33 @@ struct attni_way {
                  int64_t chunks, char *partials, char *scratch);
 };
 extern const attni_way attni_way_tile;
-/* bf16, where plan->kernels' instruction set has a unit for it. NULL: not for this call. May move a
- * part of the scale from plan->power to plan->rest. */
-const attni_way *attni_way_bf16(attni_plan *plan);
+/* bf16, where plan->kernels' instruction set has a unit for it. NULL: not for this call. */
+const attni_way *attni_way_bf16(const attni_plan *plan);
+
+/* sdpa_tile.c: n rows of nv vectors of products become scores in natural units, with the soft cap
+ * `cap`, however large; 0: without. */
+void attni_natural(const attni_plan *plan, void *st, int n, double cap, int nv);
 
 /* sdpa_result.c: ln(l * 2^m), the same whatever m is; of a row counted in units that are `lowered`
  * times larger. */
 double attni_log_sum(double l, double m, double lowered);
+/* Writes a row of n elements of R, results without -0, to where t has it: none there either. */
+void attni_store_row(const attni_plan *p, char *to, const attn_tensor *t, const char *from,
+                     int64_t n);
+/* Is x, finite, a score in log2 units that a row of R, so many bytes, has no room for? */
+bool attni_log2_too_large(size_t real, double x);
 
-/* sdpa_check.c: every argument, before anything is touched. Fills all of plan that args decide. */
-attn_status attni_sdpa_check(attni_plan *plan, const attn_sdpa_args *args, attn_error *err);
+/* sdpa_check.c: every argument, before anything is touched. Fills all of plan that args decide. Of
+ * a derivative, scores and their stage are not looked at. */
+attn_status attni_sdpa_check(attni_plan *plan, const attn_sdpa_args *args, bool derivative,
+                             attn_error *err);
+
+/* Is there an element of out, lse or scores to write? */
+bool attni_sdpa_writes(const attn_sdpa_args *args);
+/* Results have memory, which bounds their number. Where q, k and v have no elements (D = Dv = 0)
+ * nothing bounds the number of keys, nor the time of a call that `writes` something: an error for
+ * more than anybody has. */
+attn_status attni_check_keys(const attni_plan *plan, bool writes, attn_error *err);
 
 /* Sequence n of the call: of packed ones, or the only one. The last packed one holds the rows that
  * are left over; it has no keys. */

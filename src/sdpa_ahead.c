@@ -30,8 +30,8 @@ static void add_queries(attni_worker *w, const attni_view *view, const attn_tens
 {
     const int64_t size = (int64_t)attn_dtype_size(t->dtype);
     if (t->stride[3] == 1 && t->shape[3] > 0) /* else data may be NULL */
-        add(w, attni_at(t, view->b, view->h, view->i_base + i, 0), t->stride[2] * size, rows,
-            t->shape[3] * size);
+        add(w, attni_at(t, view->b, view->h, view->i_base + i, 0), (ptrdiff_t)(t->stride[2] * size),
+            rows, t->shape[3] * size);
 }
 
 /* Rows j .. of keys or values, up to `end`, but no more than a chunk. */
@@ -44,7 +44,7 @@ static void add_keys(attni_worker *w, const attni_view *view, const attn_tensor 
         end = j + ATTNI_CHUNK;
     if (t->stride[3] == 1 && t->shape[3] > 0 && t->dtype != ATTN_I8)
         for (; j < end; j += most)
-            add(w, attni_stored_row(view, t, j), t->stride[2] * size,
+            add(w, attni_stored_row(view, t, j), (ptrdiff_t)(t->stride[2] * size),
                 end - j < most ? end - j : most, t->shape[3] * size);
 }
 

@@ -6,24 +6,25 @@
  *   attni_backward_task (sdpa_backward_tile.c)    one chunk of keys of one key/value head
  *   attni_backward_sums (sdpa_backward_rows.c)    gradients that are sums over tasks
  *
- * A task owns its chunk's dk and dv. A row of dq is a sum over chunks, in their order. As long as
- * there are key/value heads enough, a thread does all tasks of one. Of those that are left over
- * each task computes its part by itself and then waits for its turn, that is, for the task before
- * it to be done with the same tile. All tasks take the tiles in one order and are themselves taken
- * in order, so the wait is short, and whoever is waited for is never waiting for a later task. No
- * partial sums have to be kept, and the bits do not depend on the number of threads.
+ * A task owns its chunk's dk and dv. A row of dq is a sum over the chunks of its sequence, in their
+ * order: the first chunk that a tile of queries sees begins the tile's total, each later one adds
+ * its part, the last one writes the result. As long as there are key/value heads enough, a thread
+ * does all tasks of one head, in order. The tasks of the heads that are left over are shared by all
+ * threads, and one rule gives them their turns:
+ *
+ *     a chunk adds its part of a tile after the chunk before it has finished the same tile.
+ *
+ * Every tile of a shared head has memory of its own, so no other order matters. All tasks visit
+ * their tiles in one order and are taken in order themselves. So waits are short, and a task only
+ * waits for a task before it, which some thread is working on: there is no deadlock. The bits do
+ * not depend on the number of threads. docs/models/backward.pml is this rule as a model that a
+ * model checker explores in every order of steps.
  */
 #include "kernel/bf16/bf16.h"
 #include "sdpa_backward.h"
 
 #include <math.h>
 #include <stdio.h>
-
-void attn_sdpa_grads_init(attn_sdpa_grads *grads)
-{
-    const attn_sdpa_grads init = ATTN_SDPA_GRADS_INIT;
-    *grads = init;
-}
 
 /* ----------------------------------------------------------------------------------------- plan */
 
@@ -50,26 +51,29 @@ static int keys_per_chunk(const attni_plan *p)
     return keys;
 }
 
-/* False: more tasks than can be counted. */
+/* False: more tasks than can be counted. Where there is `nothing`, there may be any number of
+ * sequences, heads and rows. */
 static bool count_tasks(attni_backward *bw)
 {
     const attni_plan *p = &bw->plan;
-    bw->tasks_per_pair = 0;
-    bw->tiles = 0;
-    if (__builtin_mul_overflow(p->B, p->Hk, &bw->pairs))
+    int64_t heads;
+    if (!bw->nothing && __builtin_mul_overflow(p->B, p->Hk, &bw->pairs))
         return false;
-    if (p->T == 0 && p->S == 0)
-        bw->pairs = 0; /* however many there are */
     for (int64_t n = 0; n < p->sequences && bw->pairs; n++) {
         const attni_view view = attni_view_of(p, 0, 0, n);
         const int64_t chunks = attni_div_up(view.S, bw->keys), tiles = attni_div_up(view.T, bw->W);
         bw->tasks_per_pair += chunks ? chunks : 1;
-        bw->tiles = tiles > bw->tiles ? tiles : bw->tiles;
+        if (chunks > 1) {
+            bw->most_tiles = tiles > bw->most_tiles ? tiles : bw->most_tiles;
+            bw->all_tiles += tiles;
+        }
     }
+    if (__builtin_mul_overflow(bw->tasks_per_pair, bw->pairs, &bw->tasks))
+        return false;
+    if (bw->nothing && (!bw->grads.dsink_logits || !p->T))
+        return true;
     bw->runs_per_head = attni_div_up(p->T, ATTNI_BLOCK);
-    int64_t heads;
-    return !__builtin_mul_overflow(bw->tasks_per_pair, bw->pairs, &bw->tasks) &&
-           !__builtin_mul_overflow(p->B, p->H, &heads) &&
+    return !__builtin_mul_overflow(p->B, p->H, &heads) &&
            !__builtin_mul_overflow(heads, bw->runs_per_head, &bw->runs);
 }
 
@@ -98,14 +102,13 @@ static void count_workers(attni_backward *bw, int threads)
     if (bw->workers < 1)
         bw->workers = 1;
     bw->whole = bw->pairs - bw->pairs % bw->workers;
-    bw->slots = (bw->whole ? bw->workers : 0) + (bw->whole < bw->pairs ? ATTNI_SHARED_SLOTS : 0);
 }
 
 /* a * b * c, or more than there is. */
 static size_t product(int64_t a, int64_t b, int64_t c)
 {
     size_t ab, abc;
-    return attni_size_mul((size_t)a, (size_t)b, &ab) && attni_size_mul(ab, (size_t)c, &abc)
+    return attni_size_mul((uint64_t)a, (uint64_t)b, &ab) && attni_size_mul(ab, (uint64_t)c, &abc)
                ? abc
                : SIZE_MAX;
 }
@@ -113,24 +116,28 @@ static size_t product(int64_t a, int64_t b, int64_t c)
 static void carve(attni_backward *bw, attni_layout *layout)
 {
     const attni_plan *p = &bw->plan;
-    const size_t rows = product(p->B, p->H, p->T);
+    const size_t rows = bw->runs ? product(p->B, p->H, p->T) : 0;
     bw->lse = attni_layout_take(layout, rows, p->real);
     bw->factor = attni_layout_take(layout, rows, p->real);
     bw->delta = attni_layout_take(layout, rows, p->real);
     bw->bad = attni_layout_take(layout, rows, 1);
-    bw->progress = attni_layout_take(layout, (size_t)bw->tasks, sizeof *bw->progress);
-    if (bw->want_q || bw->dmask == ATTNI_OVER_KEYS)
-        bw->totals =
-            attni_layout_take(layout, product(bw->slots, bw->group, bw->tiles), bw->tile_bytes);
+    bw->progress = attni_layout_take(layout, (uint64_t)bw->tasks, sizeof *bw->progress);
+    if (bw->want_rows) {
+        const int64_t own = bw->whole ? bw->workers : 0, shared = bw->pairs - bw->whole;
+        bw->own_totals =
+            attni_layout_take(layout, product(own, bw->group, bw->most_tiles), bw->tile_bytes);
+        bw->shared_totals =
+            attni_layout_take(layout, product(shared, bw->group, bw->all_tiles), bw->tile_bytes);
+    }
     if (bw->dmask == ATTNI_OVER_KEYS)
         bw->row_sums = attni_layout_take(layout, rows, sizeof(double));
-    if (bw->dmask == ATTNI_OVER_QUERIES)
+    if (bw->dmask == ATTNI_OVER_QUERIES && !bw->nothing)
         bw->key_sums = attni_layout_take(layout, product(p->B, p->H, p->S), sizeof(double));
-    if (bw->grads.dalibi_slopes)
+    if (bw->grads.dalibi_slopes && !bw->nothing)
         bw->alibi_sums =
             attni_layout_take(layout, product(bw->tasks, bw->group, 1), sizeof(double));
     if (bw->grads.dsink_logits)
-        bw->sink_sums = attni_layout_take(layout, (size_t)bw->runs, sizeof(double));
+        bw->sink_sums = attni_layout_take(layout, (uint64_t)bw->runs, sizeof(double));
     bw->workers_scratch = attni_layout_take(layout, (size_t)bw->workers, bw->worker_bytes);
 }
 
@@ -140,7 +147,7 @@ static bool size_scratch(attni_backward *bw)
     const size_t W = (size_t)bw->W, sums = W * sizeof(double);
     const size_t rows = attni_backward_rows_scratch(bw), task = attni_backward_task_scratch(bw);
     bw->worker_bytes = rows > task ? rows : task;
-    if (!attni_size_mul(W * p->real, (size_t)p->D, &bw->tile_bytes) ||
+    if (!attni_size_mul(W * p->real, (uint64_t)p->D, &bw->tile_bytes) ||
         !attni_size_add(bw->tile_bytes, sums, &bw->tile_bytes))
         return false;
     attni_layout layout = {0};
@@ -198,6 +205,7 @@ static attn_status make_plan(attni_backward *bw, int isa, int threads, attn_erro
     choose_unit(bw);
     bw->scale = p->power * p->rest;
     bw->group = p->Hk ? attni_div(p->H, p->Hk) : 0;
+    bw->want_rows = bw->want_q || bw->dmask == ATTNI_OVER_KEYS;
     bw->keys = keys_per_chunk(p);
     bw->q_panels = panels_of(bw, p->D);
     bw->v_panels = panels_of(bw, p->Dv);
@@ -235,6 +243,7 @@ static void run_worker(void *arg, int worker)
         const int64_t next = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
         if (next >= j->count)
             return;
+        attni_hand_over();
         j->step(j->bw, next, worker);
     }
 }
@@ -262,6 +271,7 @@ void attni_backward_run(attni_backward *bw, attni_call *call, char *scratch)
 attn_status attn_sdpa_backward(attn_context *ctx, const attn_sdpa_args *args,
                                const attn_sdpa_grads *grads, attn_error *err)
 {
+    ATTNI_CALL_MODE;
     attni_backward bw;
     attn_status status = attni_backward_prepare(&bw, ctx, args, grads, err);
     if (status)
@@ -282,30 +292,28 @@ attn_status attn_sdpa_backward_plan(attn_context *ctx, const attn_sdpa_args *arg
                                     const attn_sdpa_grads *grads, attn_plan_info *info,
                                     attn_error *err)
 {
+    ATTNI_DEFAULT_MODE;
     attni_backward bw;
     const attn_status status = attni_backward_prepare(&bw, ctx, args, grads, err);
     if (status)
         return status;
-    if (!info || info->struct_size < sizeof *info)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "info",
-                          "info is NULL or its struct_size is not sizeof(attn_plan_info)");
+    attn_plan_info made = {0};
     const attni_plan *p = &bw.plan;
     const attn_sdpa_args *a = &p->args;
-    snprintf(info->kernel, sizeof info->kernel, "%s %s %dx%d backward", p->kernels->isa,
+    snprintf(made.kernel, sizeof made.kernel, "%s %s %dx%d backward", p->kernels->isa,
              bw.unit                  ? "bf16"
              : p->kernels->bits == 32 ? "f32"
                                       : "f64",
              bw.W, bw.keys);
-    info->scratch_bytes = bw.scratch_bytes + ATTNI_ALIGN - 1;
-    info->threads = bw.workers;
-    info->tasks = bw.tasks;
-    info->flop = visible_flop(&bw, attni_visible_pairs(p) * (double)p->H);
+    made.scratch_bytes = bw.scratch_bytes + ATTNI_ALIGN - 1;
+    made.threads = bw.workers;
+    made.tasks = bw.tasks;
+    made.flop = visible_flop(&bw, attni_visible_pairs(p) * (double)p->H);
     const attn_tensor *tensors[] = {&a->q,        &a->k,        &a->v,          &a->out,
                                     a->lse,       a->mask,      &bw.grads.dout, &bw.grads.dq,
                                     &bw.grads.dk, &bw.grads.dv, bw.grads.dmask};
-    info->bytes = 0;
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
         if (tensors[i] && attni_wanted(tensors[i]))
-            info->bytes += attni_tensor_bytes(tensors[i]);
-    return ATTN_OK;
+            made.bytes += attni_tensor_bytes(tensors[i]);
+    return attni_struct_write(ATTNI_PLAN_INFO, info, &made, "info", err);
 }

@@ -30,6 +30,7 @@ typedef struct attni_backward {
     attn_tensor dlse, dmask_view; /* grads.dlse and grads.dmask point here; repeated: stride 0 */
     attni_dmask dmask;
     bool want_q, want_k, want_v;
+    bool nothing; /* no pair of a query and a key, or no result: what there is, is 0, but dsink */
     bool want_scores; /* the gradient of the scores, for any result but dv */
     double scale;
     const struct attni_bf16_unit *unit; /* that multiplies bf16; NULL: products are of R */
@@ -38,10 +39,11 @@ typedef struct attni_backward {
     int64_t group, pairs;   /* query heads of a key/value head; key/value heads of all batches */
     int64_t tasks_per_pair; /* chunks of all sequences */
     int64_t tasks;
-    int64_t tiles; /* of queries, in the longest sequence */
     int64_t whole; /* the first so many pairs are each one thread's; of the others, each chunk is */
-    int64_t slots; /* sums of dq: of each thread, then ATTNI_SHARED_SLOTS for the other pairs */
-    int64_t runs;  /* of ATTNI_BLOCK queries, over all heads: tasks of the first step */
+    /* Tiles of queries in sequences of several chunks, whose dq needs a total: in the one that has
+     * most of them, and in all of a head's. */
+    int64_t most_tiles, all_tiles;
+    int64_t runs; /* of ATTNI_BLOCK queries, over all heads: tasks of the first step */
     int64_t runs_per_head;
     attni_panels q_panels, v_panels;
     int workers;
@@ -52,8 +54,10 @@ typedef struct attni_backward {
     char *factor;                /* [B,H,T] e^(that, rounded, - lse): 1, nearly */
     char *delta;                 /* [B,H,T] dout . out - dlse */
     unsigned char *bad;          /* [B,H,T] bits: ATTNI_BAD_Q, ATTNI_BAD_DOUT */
-    char *totals;                /* [slots][group][tiles][tile_bytes]: dq so far, [D][W], and W sums
-                                    of ds, double */
+    bool want_rows;              /* dq or row_sums: a task's part of them joins the totals */
+    char *own_totals;            /* [workers][group][most_tiles][tile_bytes]: dq of the chunks so
+                                    far, [D][W], and W sums of ds, double; of a thread's own pair */
+    char *shared_totals;         /* [pairs - whole][group][all_tiles][tile_bytes]: the same */
     double *row_sums, *key_sums; /* [B,H,T], [B,H,S]: sums of ds */
     double *alibi_sums;          /* [tasks][group] */
     double *sink_sums;           /* [runs] */
@@ -64,7 +68,6 @@ typedef struct attni_backward {
 #define ATTNI_BAD_Q 1 /* the row has a NaN or an infinity, or is so large that its square has */
 #define ATTNI_BAD_DOUT 2
 #define ATTNI_TASK_DONE INT64_MAX
-#define ATTNI_SHARED_SLOTS 2 /* pairs that several threads are at, at once */
 
 /* ---------------------------------------------------------------------------- sdpa_backward.c
  *
@@ -84,15 +87,13 @@ attn_status attni_derivative_too_large(const attni_plan *p, attn_error *err);
 /* ---------------------------------------------------------------------- sdpa_backward_check.c */
 /* Fills p from the arguments of a forward call whose out and lse are inputs now. */
 attn_status attni_check_forward(attni_plan *p, const attn_sdpa_args *args, attn_error *err);
-/* A caller's struct, whose first member is its size, of an older or a newer header: at least
- * `least` bytes, and what is not known must be 0. */
-attn_status attni_copy_struct(void *to, size_t known, const void *from, size_t least,
-                              const char *name, attn_error *err);
 /* A derivative: q's dtype, f32 or f64; the shape of `like`, but for its last size. */
 attn_status attni_check_gradient(const attni_plan *p, const attn_tensor *t, const char *name,
                                  const attn_tensor *like, int64_t last, bool output,
                                  attn_error *err);
 attn_status attni_check_wide(const attn_tensor *t, const char *name, attn_error *err);
+/* Is there an element of a gradient to write? One that is not wanted is empty. */
+bool attni_backward_writes(const attn_sdpa_grads *grads, int64_t H);
 attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
                                  const attn_sdpa_grads *grads, attn_error *err);
 

@@ -2,31 +2,6 @@
  * here, before anything is read or written. */
 #include "sdpa_backward.h"
 
-#include <string.h>
-
-attn_status attni_copy_struct(void *to, size_t known, const void *from, size_t least,
-                              const char *name, attn_error *err)
-{
-    if (!from)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, name, "%s is NULL", name);
-    size_t size;
-    memcpy(&size, from, sizeof size);
-    if (size < least)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "struct_size",
-                          "struct_size of %s is %zu; start from its ATTN_SDPA_..._INIT", name,
-                          size);
-    for (size_t i = known; i < size; i++)
-        if (((const char *)from)[i])
-            return attni_fail(err, ATTN_ERR_ARGUMENT, "struct_size",
-                              "struct_size of %s is %zu and uses fields that this library, "
-                              "whose struct has %zu bytes, does not know",
-                              name, size, known);
-    memset(to, 0, known);
-    memcpy(to, from, size < known ? size : known);
-    memcpy(to, &known, sizeof known);
-    return ATTN_OK;
-}
-
 attn_status attni_check_gradient(const attni_plan *p, const attn_tensor *t, const char *name,
                                  const attn_tensor *like, int64_t last, bool output,
                                  attn_error *err)
@@ -62,13 +37,12 @@ attn_status attni_check_forward(attni_plan *p, const attn_sdpa_args *args, attn_
     if (args && args->struct_size > offsetof(attn_sdpa_args, cache) && args->cache)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "cache",
                           "cache is given; there are no derivatives through a cache, give k and v");
-    const attn_status status = attni_sdpa_check(p, args, err);
+    const attn_status status = attni_sdpa_check(p, args, true, err);
     if (status)
         return status;
     if (!p->args.lse)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "lse",
                           "lse is NULL; derivatives need the lse that the forward gave");
-    p->args.scores = NULL;
     return attni_check_wide(p->args.lse, "lse", err);
 }
 
@@ -119,13 +93,18 @@ static attn_status check_extras(attni_backward *bw, attn_error *err)
     return status;
 }
 
+bool attni_backward_writes(const attn_sdpa_grads *g, int64_t H)
+{
+    return !attni_empty(&g->dq) || !attni_empty(&g->dk) || !attni_empty(&g->dv) ||
+           (g->dmask && !attni_empty(g->dmask)) || (H && (g->dalibi_slopes || g->dsink_logits));
+}
+
 attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
                                  const attn_sdpa_grads *grads, attn_error *err)
 {
     *bw = (attni_backward){0};
     attn_sdpa_grads *g = &bw->grads;
-    attn_status s =
-        attni_copy_struct(g, sizeof *g, grads, offsetof(attn_sdpa_grads, dmask), "grads", err);
+    attn_status s = attni_struct_read(ATTNI_SDPA_GRADS, g, grads, "grads", err);
     if (s)
         return s;
     attni_plan *p = &bw->plan;
@@ -142,6 +121,10 @@ attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
         return s;
     if ((s = check_dmask(bw, err)) || (s = check_extras(bw, err)))
         return s;
+    const bool writes = attni_backward_writes(g, p->H);
+    if ((s = attni_check_keys(p, writes, err)))
+        return s;
+    bw->nothing = !writes || !p->B || !p->H || !p->T || !p->S;
     bw->want_scores = bw->want_q || bw->want_k || g->dmask || g->dalibi_slopes;
     return ATTN_OK;
 }

@@ -76,12 +76,12 @@ void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, doub
     attni_set_real(p, factor, i, off == 0 || isnan(off) ? 1 : exp(fmax(fmin(off, 60), -60)));
 }
 
-/* What the row adds to the gradient of its head's sink, whose weight e^(sink - lse) has no
- * value. */
+/* What the row adds to the gradient of its head's sink, whose weight e^(sink - lse) has no value.
+ * The weight is cut off as recall() cuts: of a huge lse the rounding may be huge. */
 static double sink_part(const attni_backward *bw, int64_t h, double lse, double delta)
 {
     const double sink = (double)bw->plan.args.sink_logits[h];
-    const double weight = sink == -(double)INFINITY ? 0 : exp(sink - lse);
+    const double weight = sink == -(double)INFINITY ? 0 : exp(fmin(sink - lse, 11));
     return weight == 0 ? 0 : -weight * delta;
 }
 
@@ -127,18 +127,10 @@ void attni_backward_rows(const attni_backward *bw, int64_t run, int worker)
 
 /* -------------------------------------------------------------------------------- the last step */
 
-void attni_backward_clear(const attni_backward *bw)
+static void clear_tensor(const attn_tensor *t)
 {
-    const attni_plan *p = &bw->plan;
-    for (int64_t t = 0; t < bw->tasks; t++)
-        atomic_init(&bw->progress[t], 0);
-    if (bw->key_sums)
-        memset(bw->key_sums, 0, (size_t)(p->B * p->H * p->S) * sizeof(double));
-    if (bw->dmask != ATTNI_DENSE)
-        return;
-    const attn_tensor *t = bw->grads.dmask;
     const size_t size = attn_dtype_size(t->dtype);
-    if (t->shape[3] == 0) /* data may be NULL */
+    if (attni_empty(t)) /* data may be NULL, and its sizes huge */
         return;
     for (int64_t b = 0; b < t->shape[0]; b++)
         for (int64_t h = 0; h < t->shape[1]; h++)
@@ -148,6 +140,34 @@ void attni_backward_clear(const attni_backward *bw)
                 else
                     for (int64_t j = 0; j < t->shape[3]; j++)
                         memset(attni_at(t, b, h, i, j), 0, size);
+}
+
+/* Without a pair of a query and a key every gradient, but for that of the sinks, is 0. */
+static void clear_all(const attni_backward *bw)
+{
+    const attn_sdpa_grads *g = &bw->grads;
+    clear_tensor(&g->dq);
+    clear_tensor(&g->dk);
+    clear_tensor(&g->dv);
+    if (g->dmask)
+        clear_tensor(g->dmask);
+    for (int64_t h = 0; h < bw->plan.H && g->dalibi_slopes; h++)
+        g->dalibi_slopes[h] = 0;
+}
+
+void attni_backward_clear(const attni_backward *bw)
+{
+    const attni_plan *p = &bw->plan;
+    if (bw->nothing) {
+        clear_all(bw);
+        return;
+    }
+    for (int64_t t = 0; t < bw->tasks; t++)
+        atomic_init(&bw->progress[t], 0);
+    if (bw->key_sums)
+        memset(bw->key_sums, 0, (size_t)(p->B * p->H * p->S) * sizeof(double));
+    if (bw->dmask == ATTNI_DENSE)
+        clear_tensor(bw->grads.dmask);
 }
 
 /* The sum over all b, h and n that element (b, h, n) of the mask was repeated for; sums is
@@ -179,8 +199,9 @@ static void sum_dmask(const attni_backward *bw)
         for (int64_t h = 0; h < t->shape[1]; h++)
             for (int64_t n = 0; n < t->shape[dimension]; n++) {
                 const double x = repeated_sum(bw, sums, count, b, h, n, dimension) + 0.0;
-                attni_store_row_f64(attni_at(t, b, h, keys ? 0 : n, keys ? n : 0), t->dtype, 1, &x,
-                                    1);
+                char *to = attni_at(t, b, h, keys ? 0 : n, keys ? n : 0);
+                attni_store_row_f64(to, t->dtype, 1, &x, 1);
+                attni_clear_signs(to, t->dtype, 1, 1);
             }
 }
 
@@ -188,7 +209,7 @@ void attni_backward_sums(const attni_backward *bw)
 {
     const attni_plan *p = &bw->plan;
     const int64_t B = p->T ? p->B : 0; /* without rows there is nothing to add up */
-    if (bw->dmask == ATTNI_OVER_QUERIES || bw->dmask == ATTNI_OVER_KEYS)
+    if (!bw->nothing && (bw->dmask == ATTNI_OVER_QUERIES || bw->dmask == ATTNI_OVER_KEYS))
         sum_dmask(bw);
     for (int64_t h = 0; h < p->H && bw->sink_sums; h++) {
         double sum = 0;

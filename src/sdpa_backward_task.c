@@ -70,6 +70,7 @@ size_t attni_backward_task_scratch(const attni_backward *bw)
 static void wait_for(const attni_backward *bw, int64_t task, int64_t tiles)
 {
     atomic_llong *progress = &bw->progress[task];
+    attni_hand_over();
     for (int spins = 0; atomic_load_explicit(progress, memory_order_acquire) <= tiles; spins++) {
         if (spins > 2000)
             sched_yield();
@@ -97,16 +98,6 @@ static int64_t dmask_before(const attni_grad_worker *w)
     else if (over_b && !over_h)
         pairs = p->Hk;
     return pairs && pairs <= w->pair ? w->task - pairs * bw->tasks_per_pair : -1;
-}
-
-/* The place for this pair's dq, unless it is this thread's own: the pair that had it before is
- * done. */
-static void wait_for_slot(const attni_grad_worker *w)
-{
-    const attni_backward *bw = w->bw;
-    const int64_t before = w->pair - ATTNI_SHARED_SLOTS;
-    for (int64_t t = 0; before >= bw->whole && t < bw->tasks_per_pair; t++)
-        wait_for(bw, before * bw->tasks_per_pair + t, ATTNI_TASK_DONE - 1);
 }
 
 /* ------------------------------------------------------------------------------------------ dq */
@@ -137,8 +128,7 @@ static void join_tile(attni_grad_worker *w, int64_t x, int64_t first, int64_t la
     char *part = w->dq;
     double *sums = w->sums;
     if (first < last) {
-        const int64_t slot = (w->slot * bw->group + w->head) * bw->tiles + x;
-        char *total = bw->totals + (size_t)slot * bw->tile_bytes;
+        char *total = w->totals + (size_t)w->head * w->head_totals + (size_t)x * bw->tile_bytes;
         double *all = (double *)(void *)(total + (size_t)p->D * (size_t)bw->W * p->real);
         if (w->chunk > first) {
             wait_for(bw, w->task - 1, x);
@@ -146,7 +136,6 @@ static void join_tile(attni_grad_worker *w, int64_t x, int64_t first, int64_t la
             for (int i = 0; i < t->W; i++)
                 all[i] += sums[i];
         } else {
-            wait_for_slot(w);
             memcpy(total, part, bytes);
             memcpy(all, sums, (size_t)t->W * sizeof *sums);
         }
@@ -186,7 +175,7 @@ static void do_tile(attni_grad_worker *w, int64_t x)
     if (w->chunk < first || w->chunk > last)
         return;
     const bool seen = attni_backward_tile(w);
-    if (!bw->totals)
+    if (!bw->want_rows)
         return;
     if (!seen) {
         memset(w->dq, 0, (size_t)p->D * (size_t)t->W * p->real);
@@ -245,8 +234,23 @@ static void find_bad_keys(attni_grad_worker *w)
     }
 }
 
+/* Where the totals of the task's sequence are, `tiles` tiles after the first of its head: with the
+ * thread that does all tasks of the pair, in memory that is used again for each sequence; else in
+ * the pair's own, which holds those of all sequences. */
+static void find_totals(attni_grad_worker *w, int64_t tiles, int worker)
+{
+    const attni_backward *bw = w->bw;
+    const bool own = w->pair < bw->whole;
+    const int64_t per_head = own ? bw->most_tiles : bw->all_tiles;
+    const int64_t index = own ? worker : w->pair - bw->whole;
+    const int64_t first = index * bw->group * per_head + (own ? 0 : tiles);
+    w->head_totals = (size_t)per_head * bw->tile_bytes;
+    if (bw->want_rows)
+        w->totals = (own ? bw->own_totals : bw->shared_totals) + (size_t)first * bw->tile_bytes;
+}
+
 /* Task number -> pair, sequence, chunk. */
-static void find_task(attni_grad_worker *w, int64_t task)
+static void find_task(attni_grad_worker *w, int64_t task, int worker)
 {
     const attni_backward *bw = w->bw;
     const attni_plan *p = &bw->plan;
@@ -254,14 +258,16 @@ static void find_task(attni_grad_worker *w, int64_t task)
     w->pair = attni_div(task, bw->tasks_per_pair);
     w->b = attni_div(w->pair, p->Hk);
     const int64_t h = (w->pair - w->b * p->Hk) * bw->group;
-    int64_t left = task - w->pair * bw->tasks_per_pair, n = 0;
+    int64_t left = task - w->pair * bw->tasks_per_pair, n = 0, tiles = 0;
     for (;; n++) {
         w->view = attni_view_of(p, w->b, h, n);
         const int64_t chunks = attni_div_up(w->view.S, bw->keys);
         if (left < (chunks ? chunks : 1))
             break;
         left -= chunks ? chunks : 1;
+        tiles += chunks > 1 ? attni_div_up(w->view.T, bw->W) : 0;
     }
+    find_totals(w, tiles, worker);
     w->view.hk = w->pair - w->b * p->Hk; /* also where there are no query heads */
     w->chunk = left;
     w->j0 = left * bw->keys;
@@ -270,13 +276,13 @@ static void find_task(attni_grad_worker *w, int64_t task)
         zero_left_keys(w);
 }
 
-static void begin_task(attni_grad_worker *w, int64_t task, char *scratch)
+static void begin_task(attni_grad_worker *w, int64_t task, int worker)
 {
     const attni_backward *bw = w->bw;
     const attni_plan *p = &bw->plan;
-    attni_layout layout = {.base = scratch};
+    attni_layout layout = {.base = attni_backward_scratch(bw, worker)};
     carve(w, &layout);
-    find_task(w, task);
+    find_task(w, task, worker);
     w->forward.plan = p;
     w->forward.view = &w->view;
     w->tile.heads = 1;
@@ -299,10 +305,10 @@ static void begin_task(attni_grad_worker *w, int64_t task, char *scratch)
         bw->alibi_sums[task * bw->group + g] = 0;
 }
 
-static void do_task(const attni_backward *bw, int64_t task, int64_t slot, char *scratch)
+static void do_task(const attni_backward *bw, int64_t task, int worker)
 {
-    attni_grad_worker w = {.bw = bw, .slot = slot};
-    begin_task(&w, task, scratch);
+    attni_grad_worker w = {.bw = bw};
+    begin_task(&w, task, worker);
     if (bw->unit)
         bw->unit->begin();
     const int64_t tiles = attni_div_up(w.view.T, bw->W), before = dmask_before(&w);
@@ -315,6 +321,7 @@ static void do_task(const attni_backward *bw, int64_t task, int64_t slot, char *
             w.view.h = h + w.head;
             do_tile(&w, x);
         }
+        attni_hand_over();
         atomic_store_explicit(&bw->progress[task], x + 1, memory_order_release);
     }
     if (bw->unit)
@@ -328,14 +335,9 @@ static void do_task(const attni_backward *bw, int64_t task, int64_t slot, char *
 
 void attni_backward_unit(const attni_backward *bw, int64_t unit, int worker)
 {
-    char *scratch = attni_backward_scratch(bw, worker);
     const int64_t n = bw->tasks_per_pair;
-    if (unit < bw->whole) {
-        for (int64_t t = 0; t < n; t++)
-            do_task(bw, unit * n + t, worker, scratch);
-        return;
-    }
-    const int64_t task = bw->whole * n + unit - bw->whole;
-    const int64_t first = bw->whole ? bw->workers : 0;
-    do_task(bw, task, first + attni_div(task, n) % ATTNI_SHARED_SLOTS, scratch);
+    for (int64_t t = 0; unit < bw->whole && t < n; t++)
+        do_task(bw, unit * n + t, worker);
+    if (unit >= bw->whole)
+        do_task(bw, bw->whole * n + unit - bw->whole, worker);
 }

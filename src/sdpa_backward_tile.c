@@ -201,7 +201,7 @@ static void add_queries(const attni_grad_worker *w, int64_t j, int n, bool first
         M x;                                                                                       \
         char *at = to + r * step * (int64_t)sizeof x;                                              \
         memcpy(&x, at, sizeof x);                                                                  \
-        x = (M)((double)x + (double)((const R *)(const void *)ds)[r * W]);                         \
+        x = (M)((double)x + (double)((const R *)(const void *)ds)[r * W]) + (M)0;                  \
         memcpy(at, &x, sizeof x);                                                                  \
     }
 

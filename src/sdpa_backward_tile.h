@@ -23,7 +23,8 @@ typedef struct attni_grad_worker {
     const attni_backward *bw;
     attni_view view;
     attni_tile tile;
-    int64_t slot;              /* of totals, where the pair's dq adds up */
+    char *totals;              /* [tiles of the view]: of the group's first head */
+    size_t head_totals;        /* bytes from there to the next head's */
     int64_t task, pair, chunk; /* chunk of the view's keys */
     int64_t b, head;           /* head: of the view, within the group */
     int64_t j0, n;             /* the chunk's keys */

@@ -15,8 +15,8 @@
  *
  * As in sdpa_tile.c, a tile whose result is not finite is swept again. CAREFUL puts 0 in the place
  * of values that are NaN or infinite and then adds what they give to the queries that see them;
- * EXTREME also lifts the maxima of the rows that are still not finite so high that nothing
- * overflows. Rows that were finite get the same bits.
+ * EXTREME also multiplies values by so much less, in the rows that are still not finite, that
+ * nothing overflows. Rows that were finite get the same bits.
  */
 #include "sdpa_bf16.h"
 
@@ -118,12 +118,12 @@ static void finish_scores(worker *w, run *x)
         if (y->counted)
             continue;
         if (p->natural)
-            p->kernels->natural(st, y->n, p->rest, p->args.softcap, t->nv);
+            attni_natural(p, st, y->n, p->args.softcap, t->nv);
         if (y->visible != ATTNI_FULL)
             attni_bf16_mask(w, t, st, y->j0, y->n);
         y->clean = attni_bf16_maxima(x->columns, st, y->n, t->nv);
     }
-    attni_bf16_set_maxima(x->columns, t->lift, t->nv);
+    attni_bf16_set_maxima(x->columns, t->nv);
     for (int i = 0; i < t->W; i++)
         t->top[i] = fmaxf(t->top[i], x->columns->top[i]);
 }
@@ -141,6 +141,8 @@ static void weigh_aside(worker *w, run *x, int b, attni_bf16 *to, uint32_t *seen
                          (uint64_t)(w->view->b * p->H + w->view->h),
                          (uint64_t)(w->view->i_base + x->t->i0),
                          (uint64_t)(w->view->j_base + x->blocks[b].j0), 1, x->t->nv);
+    if (w->mode == EXTREME)
+        p->kernels->rescale(st, ATTNI_BLOCK, x->t->lift, x->t->nv);
     attni_bf16_pack_weights(to, st, x->t->nv);
 }
 
@@ -369,7 +371,7 @@ static void end_tile(worker *w, tile *t)
         attni_bf16_clear(w->plan, t);
         sweep(w, t, 1, CAREFUL);
         if (attni_bf16_write(w, t)) {
-            attni_bf16_lift(w->plan, t);
+            attni_bf16_lift(w, t);
             sweep(w, t, 1, EXTREME);
             attni_bf16_write(w, t);
         }
@@ -462,28 +464,20 @@ static void bf16_fold(const attni_plan *plan, const attni_view *view, int64_t i0
 static const attni_way matrix = {SHARED, .tiles = TILES, .unit = &attni_bf16_amx};
 static const attni_way products = {SHARED, .tiles = TILES, .unit = &attni_bf16_dot};
 
-const attni_way *attni_way_bf16(attni_plan *plan)
+const attni_way *attni_way_bf16(const attni_plan *plan)
 {
     const attni_bf16_unit *unit = attni_bf16_unit_of(plan->kernels->isa);
     if (!unit || plan->args.q.dtype != ATTN_BF16 ||
         plan->args.k.dtype != ATTN_BF16 || /* a cache of i8 */
         plan->args.precision != ATTN_PRECISION_DEFAULT || plan->D > INT32_MAX - 32 ||
-        plan->Dv > INT32_MAX - 32 || fabs(plan->power) < 0x1p-160)
-        return NULL; /* of such a scale no float would hold the rest that is taken apart below */
-    /* Such a unit takes denormal elements for 0, so queries are not made that small: of a tiny
-     * scale the rest goes to the scores. */
-    const double least = 0x1p-64;
-    if (fabs(plan->power) < least) {
-        const double left = fabs(plan->power) / least;
-        plan->power = copysign(least, plan->power);
-        plan->rest *= left;
-        plan->c *= plan->natural ? 1 : left;
-    }
+        plan->Dv > INT32_MAX - 32 || fabs(plan->power) < 0x1p-64 || plan->rest > 0x1p64)
+        return NULL; /* such a unit takes denormals for 0: neither q * power nor q . k is that small
+                      * where it matters */
     return unit == &attni_bf16_amx ? &matrix : &products;
 }
 
 #else
-const attni_way *attni_way_bf16(attni_plan *plan)
+const attni_way *attni_way_bf16(const attni_plan *plan)
 {
     (void)plan;
     return NULL;

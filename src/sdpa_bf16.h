@@ -24,8 +24,8 @@ typedef struct tile {
     bool loaded;
     int exponent;                  /* of the largest element of q */
     float *total;                  /* [Dv][W] */
-    float *c, *lift, *M, *L, *top; /* [W]: score -> log2 units; what is added to maxima; the
-                                       total's maximum and sum; largest score met */
+    float *c, *lift, *M, *L, *top; /* [W]: score -> log2 units; what EXTREME multiplies weights by;
+                                       the total's maximum and sum; largest score met */
     attni_span span;
 } tile;
 
@@ -141,7 +141,7 @@ void attni_bf16_clear_columns(const tile *t, attni_bf16_columns *columns);
 /* Writes out and lse; true if some row is not finite, or could not be computed in this mode. */
 bool attni_bf16_write(worker *w, tile *t);
 /* Clears a tile for the sweep EXTREME. */
-void attni_bf16_lift(const attni_plan *p, tile *t);
+void attni_bf16_lift(const worker *w, tile *t);
 /* The scores that the caller asked for, computed once more now that M and L are final. */
 void attni_bf16_write_scores(worker *w, tile *t);
 

@@ -10,6 +10,8 @@
 #include <math.h>
 #include <string.h>
 
+#define LOG2E 1.4426950408889634074
+
 /* -------------------------------------------------------------------------- rows of the tensors */
 
 void attni_bf16_load_queries(worker *w, tile *t)
@@ -108,7 +110,7 @@ void attni_bf16_clear(const attni_plan *p, tile *t)
 {
     for (int i = 0; i < t->W; i++) {
         t->L[i] = 0;
-        t->lift[i] = 0;
+        t->lift[i] = 1;
         t->M[i] = t->top[i] = -INFINITY;
         t->c[i] = (float)p->c;
     }
@@ -121,14 +123,19 @@ void attni_bf16_clear_columns(const tile *t, attni_bf16_columns *x)
         x->l[i] = 0, x->top[i] = -INFINITY;
 }
 
+static float sink_of(const worker *w, const tile *t, int i)
+{
+    return w->plan->args.sink_logits[w->view->h + (i < t->rows ? i / t->per_head : 0)];
+}
+
 /* A sink is a chunk of one more key, whose logit is in natural units and whose value is nothing. */
 static void add_sink(worker *w, tile *t)
 {
     const attni_plan *p = w->plan;
     attni_bf16_columns *x = w->columns;
     for (int i = 0; i < t->W; i++) { /* log2(e), lowered as the row's own factor may be */
-        x->c[i] = (float)((double)t->c[i] / p->c * 1.4426950408889634074);
-        x->top[i] = p->args.sink_logits[w->view->h + (i < t->rows ? i / t->per_head : 0)];
+        x->c[i] = (float)((double)t->c[i] / p->c * LOG2E);
+        x->top[i] = sink_of(w, t, i);
     }
     attni_bf16_one_key(x, t->nv);
     memset(w->acc, 0, (size_t)attni_bf16_padded(p->Dv) * (size_t)t->W * 4);
@@ -139,10 +146,14 @@ static void add_sink(worker *w, tile *t)
         attni_bf16_join(t->total, t->M, t->L, w->acc, x, p->Dv, t->nv);
 }
 
-/* Does log2 units' range not hold this row's scores? */
-static bool too_large(const tile *t, int i, double c)
+/* Does log2 units' range not hold this row's scores, of which its sink is one? */
+static bool too_large(const worker *w, const tile *t, int i)
 {
-    return isfinite(t->top[i]) && !(fabs((double)t->top[i]) * c < 1.6e38);
+    const attn_sdpa_args *a = &w->plan->args;
+    double x = (double)t->top[i] * w->plan->c;
+    if (a->sink_logits)
+        x = fmax(x, (double)sink_of(w, t, i) * LOG2E);
+    return attni_log2_too_large(sizeof(float), x);
 }
 
 static double kept_factor(const attni_plan *p)
@@ -158,20 +169,23 @@ bool attni_bf16_write(worker *w, tile *t)
     if (p->args.sink_logits)
         add_sink(w, t);
     bool again = false;
-    for (int i = 0; i < t->rows; i++)
-        again |= too_large(t, i, (double)t->c[i]);
+    float l[ATTNI_BF16_W];
+    for (int i = 0; i < t->rows; i++) {
+        again |= too_large(w, t, i);
+        l[i] = t->L[i] * t->lift[i];
+    }
     const bool direct = (out->dtype == ATTN_BF16 || out->dtype == ATTN_F32) &&
                         out->stride[3] == 1 && (t->heads == 1 || t->per_head == 1);
     const int64_t apart = out->stride[t->heads > 1 ? 1 : 2];
     void *to = direct ? column_row(w, t, out, 0, 0) : w->rows;
     const ptrdiff_t ldo = (ptrdiff_t)(direct ? apart : p->Dv);
     const bool narrow = direct && out->dtype == ATTN_BF16;
-    again |= w->row ? attni_bf16_finish_rows(to, narrow, ldo, w->row_total, t->L, t->rows, p->Dv)
-                    : attni_bf16_finish(to, narrow, ldo, t->total, t->L, (float)kept_factor(p),
+    again |= w->row ? attni_bf16_finish_rows(to, narrow, ldo, w->row_total, l, t->rows, p->Dv)
+                    : attni_bf16_finish(to, narrow, ldo, t->total, l, (float)kept_factor(p),
                                         t->rows, p->Dv, t->nv);
     for (int i = 0; i < t->rows && !direct; i++)
-        attni_store_row_f32(column_row(w, t, out, i, 0), out->dtype, out->stride[3],
-                            (const float *)(const void *)w->rows + i * p->Dv, p->Dv);
+        attni_store_row(p, column_row(w, t, out, i, 0), out,
+                        w->rows + (size_t)(i * p->Dv) * sizeof(float), p->Dv);
     for (int i = 0; i < t->rows && p->args.lse; i++) {
         const double x = attni_log_sum((double)t->L[i], (double)t->M[i], p->c / (double)t->c[i]);
         attni_store_row_f64(column_row(w, t, p->args.lse, i, 0), p->args.lse->dtype, 1, &x, 1);
@@ -179,26 +193,25 @@ bool attni_bf16_write(worker *w, tile *t)
     return again;
 }
 
-/* Rows that are not finite yet start again with exponents that cannot overflow: weights keep their
- * bits, 40 exponents lower. A score too large for log2 units is counted in units of 2^-8, where
- * anything but the maximum still vanishes. */
-void attni_bf16_lift(const attni_plan *p, tile *t)
+/* Rows that are not finite yet start again such that sums cannot overflow: what values are
+ * multiplied by is 2^-40 of the weight, which keeps its bits. A score too large for log2 units is
+ * counted in units of 2^-8, where anything but the maximum still vanishes. */
+void attni_bf16_lift(const worker *w, tile *t)
 {
-    float top[ATTNI_BF16_W];
-    bool stays[ATTNI_BF16_W];
+    const attni_plan *p = w->plan;
+    bool huge[ATTNI_BF16_W], stays[ATTNI_BF16_W];
     for (int i = 0; i < t->W; i++) {
-        top[i] = t->top[i];
-        stays[i] = isfinite(t->L[i]) && !too_large(t, i, p->c);
+        huge[i] = too_large(w, t, i);
+        stays[i] = isfinite(t->L[i]) && !huge[i];
         for (int64_t c = 0; c < p->Dv && stays[i]; c++)
             stays[i] = isfinite(t->total[c * t->W + i] / (t->L[i] != 0 ? t->L[i] : 1)) != 0;
     }
     attni_bf16_clear(p, t);
     for (int i = 0; i < t->W; i++) {
-        if (stays[i] || !isfinite(top[i]))
-            continue;
-        const bool huge = !(fabs((double)top[i]) * p->c < 1.6e38);
-        t->c[i] = (float)(huge ? p->c / 256 : p->c);
-        t->lift[i] = 40; /* room for the sum of 2^31 of the largest values */
+        if (huge[i])
+            t->c[i] = (float)(p->c / 256);
+        if (!stays[i])
+            t->lift[i] = 0x1p-40F; /* room for the sum of 2^31 of the largest values */
     }
 }
 
@@ -222,8 +235,7 @@ static void score_rows(worker *w, tile *t, int64_t j0, int n, attni_class visibl
     x.k = attni_bf16_find_keys(w, j0, n, 0, &x.ldk);
     w->unit->run(&x);
     if (p->natural || stage <= ATTN_STAGE_SOFTCAP)
-        p->kernels->natural(st, n, p->rest, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0,
-                            t->nv);
+        attni_natural(p, st, n, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0, t->nv);
     if (visible != ATTNI_FULL && stage >= ATTN_STAGE_BIASED)
         attni_bf16_mask(w, t, st, j0, n);
     const bool weights = stage == ATTN_STAGE_WEIGHTS;
@@ -240,7 +252,8 @@ static void score_rows(worker *w, tile *t, int64_t j0, int n, attni_class visibl
             float s = st[r * t->W + i];
             if (weights)
                 s = seen[r] >> i & 1 ? s / t->L[i] : 0;
-            w->lines[i * ATTNI_BLOCK + r] = s;
+            /* the products of bf16 flush a small negative sum to -0, which no result is */
+            w->lines[i * ATTNI_BLOCK + r] = s + 0.0f;
         }
 }
 
@@ -264,8 +277,8 @@ void attni_bf16_write_scores(worker *w, tile *t)
             for (int i = 0; i < t->rows * ATTNI_BLOCK; i++)
                 w->lines[i] = hidden;
         for (int i = 0; i < t->rows; i++)
-            attni_store_row_f32(attni_at(s, w->view->b, w->view->h, w->view->i_base + t->i0 + i, g),
-                                s->dtype, s->stride[3], w->lines + i * ATTNI_BLOCK, n);
+            attni_store_row(p, attni_at(s, w->view->b, w->view->h, w->view->i_base + t->i0 + i, g),
+                            s, (const char *)(w->lines + i * ATTNI_BLOCK), n);
     }
 }
 

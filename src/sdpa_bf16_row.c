@@ -83,7 +83,7 @@ static attni_bf16_rows rows_at(const worker *w, const attn_tensor *t, const bloc
     while (*b < all->count && all->j[*b] == j + x.n && x.n + all->keys[*b] <= together);
     if (x.n < together)
         x.next = (const char *)x.at + x.n * x.ld;
-    else if (j + x.n < w->view->S)
+    else if (j + x.n < attni_keys_there(w->view))
         x.next = attni_stored_row(w->view, t, j + x.n);
     else if (w->next)
         x.next = attni_first_row(w->next, t);
@@ -209,13 +209,12 @@ static bool weigh(worker *w, tile *t, attni_bf16_columns *x, float *st, const bl
 {
     const attni_plan *p = w->plan;
     for (int r = 0; r < t->rows && p->natural; r++)
-        p->kernels->natural(st + r * ATTNI_CHUNK, (all->n + 15) / 16, p->rest, p->args.softcap, 1);
+        attni_natural(p, st + r * ATTNI_CHUNK, (all->n + 15) / 16, p->args.softcap, 1);
     for (int b = 0; b < all->count; b++)
         if (all->visible[b] != ATTNI_FULL)
             mask(w, t, st + b * ATTNI_BLOCK, all->j[b], all->keys[b]);
     for (int r = 0; r < t->rows; r++)
-        if (!attni_bf16_row_weights(w->row_p + r * ATTNI_CHUNK, x, st + r * ATTNI_CHUNK, t->lift[r],
-                                    all->n, r))
+        if (!attni_bf16_row_weights(w->row_p + r * ATTNI_CHUNK, x, st + r * ATTNI_CHUNK, all->n, r))
             return false;
     for (int r = 0; r < t->rows; r++)
         t->top[r] = fmaxf(t->top[r], x->top[r]);

@@ -3,29 +3,16 @@
 #include "cache.h"
 #include "sdpa.h"
 
+#include <float.h>
 #include <math.h>
-#include <string.h>
 
-/* The caller's struct may be of an older or a newer header: shorter is fine, longer only if what we
- * do not know is zero. */
+/* The size that every caller has who was compiled with this header comes first: small calls take
+ * no longer than a copy. */
 static attn_status copy_args(attn_sdpa_args *to, const attn_sdpa_args *from, attn_error *err)
 {
-    if (!from)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "args", "args is NULL");
-    const size_t size = from->struct_size, known = sizeof *to;
-    if (size < offsetof(attn_sdpa_args, scale))
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "struct_size",
-                          "struct_size is %zu; start from ATTN_SDPA_ARGS_INIT", size);
-    for (size_t i = known; i < size; i++)
-        if (((const char *)from)[i])
-            return attni_fail(err, ATTN_ERR_ARGUMENT, "struct_size",
-                              "struct_size is %zu and uses fields that this library, whose struct "
-                              "has %zu bytes, does not know",
-                              size, known);
-    if (size < known)
-        attn_sdpa_args_init(to);
-    attni_copy(to, from, size < known ? size : known);
-    to->struct_size = known;
+    if (!from || from->struct_size != sizeof *to)
+        return attni_struct_read(ATTNI_SDPA_ARGS, to, from, "args", err);
+    attni_copy(to, from, sizeof *to);
     return ATTN_OK;
 }
 
@@ -173,6 +160,21 @@ static attn_status check_numbers(const attni_plan *p, attn_error *err)
     return ATTN_OK;
 }
 
+/* Of a scale of 2 and more, all but the sign waits for the sums: a query times it might be
+ * infinite. So does what R has no power of two for. In the end rest, in log2 units too, fits into
+ * R; and so does what a score is to the soft cap, which is as good as 0 if it is raised. */
+static __attribute__((cold, noinline)) void fit_scale(attni_plan *p)
+{
+    const bool f32 = p->real == sizeof(float);
+    const double size = fabs(p->power), least = f32 ? 0x1p-149 : 0x1p-1074;
+    const double kept = size > 1 ? 1 : size < least ? least : size;
+    const double rest = p->rest * (size / kept), smallest = f32 ? 0x1p-125 : 0;
+    p->power = rest < smallest ? 0 : copysign(kept, p->power);
+    p->rest = rest < smallest ? 1 : fmin(rest, (f32 ? (double)FLT_MAX : DBL_MAX) * 0.693);
+    if (p->args.softcap > 0)
+        p->args.softcap = fmax(p->args.softcap, p->rest * (f32 ? 0x1p-124 : 0x1p-1020));
+}
+
 /* scale = power * rest: see sdpa.h. */
 static void split_scale(attni_plan *p)
 {
@@ -194,18 +196,45 @@ static void split_scale(attni_plan *p)
     }
     p->rest = rest.x;
     p->power = power.x;
+    const double size = fabs(p->power);
+    if (size > 1 || size < 0x1p-149 || p->args.softcap > 0)
+        fit_scale(p);
     p->natural = p->args.softcap > 0 || attni_mask_biases(p->kinds);
     p->c = (p->natural ? 1 : p->rest) * 1.4426950408889634074; /* log2(e) */
 }
 
-attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, attn_error *err)
+static bool written(const attn_tensor *t) { return t && !attni_empty(t); }
+
+bool attni_sdpa_writes(const attn_sdpa_args *a)
+{
+    return written(&a->out) || written(a->lse) || written(a->scores);
+}
+
+attn_status attni_check_keys(const attni_plan *p, bool writes, attn_error *err)
+{
+    if (!writes || p->D || p->Dv || !p->T ||
+        (double)p->B * (double)p->Hk * (double)p->S <= (double)INT32_MAX)
+        return ATTN_OK;
+    return attni_fail(err, ATTN_ERR_LIMIT, "k",
+                      "k has [%lld, %lld, %lld] keys without elements, D and Dv being 0; it may "
+                      "have at most 2^31 - 1",
+                      (long long)p->B, (long long)p->Hk, (long long)p->S);
+}
+
+attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, bool derivative,
+                             attn_error *err)
 {
     attn_status s;
     attni_zero(&p->mask, sizeof *p - offsetof(attni_plan, mask)); /* args are copied */
-    if ((s = copy_args(&p->args, args, err)) || (s = use_cache(&p->args, err)) ||
-        (s = check_storage(&p->args, err)) || (s = check_shapes(p, err)))
-        return s;
     attn_sdpa_args *a = &p->args;
+    if ((s = copy_args(a, args, err)))
+        return s;
+    if (derivative) {
+        a->scores = NULL;
+        a->scores_stage = ATTN_STAGE_RAW;
+    }
+    if ((s = use_cache(a, err)) || (s = check_storage(a, err)) || (s = check_shapes(p, err)))
+        return s;
     if ((s = check_extra_output(p, a->lse, "lse", 1, "1", err)) ||
         (s = check_extra_output(p, a->scores, "scores", p->S, "S", err)) ||
         (s = check_numbers(p, err)))
@@ -225,12 +254,12 @@ attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, attn_err
     }
     if (!a->cu_seqlens_q)
         a->sequences = 0;
-    split_scale(p);
     if (a->dropout > 0)
         p->drop_threshold = attni_dropout_threshold(a->dropout);
-    const bool f64 = a->q.dtype == ATTN_F64 ||
-                     (a->q.dtype == ATTN_F32 && a->precision == ATTN_PRECISION_ACCURATE);
+    const bool floats = a->q.dtype == ATTN_F32 || a->k.dtype == ATTN_I8; /* or read as such */
+    const bool f64 = a->q.dtype == ATTN_F64 || (floats && a->precision == ATTN_PRECISION_ACCURATE);
     p->real = f64 ? sizeof(double) : sizeof(float);
     p->real_dtype = f64 ? ATTN_F64 : ATTN_F32;
+    split_scale(p);
     return ATTN_OK;
 }

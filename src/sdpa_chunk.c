@@ -63,6 +63,8 @@ static void weigh_block(attni_worker *w, attni_tile *t, attni_partial *x, attni_
                       (uint64_t)(w->view->b * p->H + w->view->h),
                       (uint64_t)(w->view->i_base + t->i0), (uint64_t)(w->view->j_base + b->j),
                       1 / (1 - p->args.dropout), t->nv);
+    if (t->lifted)
+        kernels->rescale(b->st, b->n, t->lift, t->nv);
 }
 
 /* How many pieces from the first on lie at one distance, all keys or all values of them. */

@@ -15,16 +15,11 @@
 #include <stdatomic.h>
 #include <string.h>
 
-void attn_sdpa_tangents_init(attn_sdpa_tangents *tangents)
-{
-    const attn_sdpa_tangents init = ATTN_SDPA_TANGENTS_INIT;
-    *tangents = init;
-}
-
 typedef struct jvp {
     attni_plan plan;
     attn_sdpa_tangents t;
     bool has_q, has_k, has_v;
+    bool writes; /* is there an element of tout or tlse? */
     int W;
     int64_t tiles_per_head, tasks; /* of all sequences */
     int workers;
@@ -90,8 +85,7 @@ static attn_status check(jvp *j, const attn_sdpa_args *args, const attn_sdpa_tan
     attn_sdpa_tangents *t = &j->t;
     const attn_sdpa_args *a = &p->args;
     attn_status s;
-    if ((s = attni_copy_struct(t, sizeof *t, tangents, offsetof(attn_sdpa_tangents, tlse),
-                               "tangents", err)) ||
+    if ((s = attni_struct_read(ATTNI_SDPA_TANGENTS, t, tangents, "tangents", err)) ||
         (s = attni_check_forward(p, args, err)))
         return s;
     j->has_q = attni_wanted(&t->tq);
@@ -105,7 +99,8 @@ static attn_status check(jvp *j, const attn_sdpa_args *args, const attn_sdpa_tan
     if (t->tlse && ((s = attni_check_gradient(p, t->tlse, "tlse", &a->q, 1, true, err)) ||
                     (s = attni_check_wide(t->tlse, "tlse", err))))
         return s;
-    return ATTN_OK;
+    j->writes = !attni_empty(&t->tout) || (t->tlse && !attni_empty(t->tlse));
+    return attni_check_keys(p, j->writes, err);
 }
 
 static bool count_tasks(jvp *j, int threads)
@@ -133,6 +128,8 @@ static attn_status make_plan(jvp *j, int isa, int threads, attn_error *err)
 {
     attni_plan *p = &j->plan;
     j->W = attni_plan_derivative(p, isa);
+    if (!j->writes)
+        return ATTN_OK; /* no task */
     const bool counted = count_tasks(j, threads);
     jvp_worker w = {.j = j};
     attni_layout layout = {0};
@@ -319,16 +316,19 @@ static void store_tile(jvp_worker *w)
     const attni_plan *p = &w->j->plan;
     const attn_tensor *out = &p->args.out, *tout = &w->j->t.tout, *tlse = w->j->t.tlse;
     for (int i = 0; i < w->tile.rows; i++) {
-        const double mu = attni_real(p, w->mu, i);
+        const double mu = attni_real(p, w->mu, i) + 0.0;
         ptrdiff_t ld;
         const char *from = rows_of(p, out, query_row(w, out, i), w->rows, 1, &ld);
         for (int64_t c = 0; c < p->Dv; c++) {
             const double o = attni_real(p, from, c), x = attni_real(p, w->acc, c * w->tile.W + i);
             attni_set_real(p, w->rows, c, (o == 0 ? x : x - mu * o) + 0.0);
         }
+        attni_clear_signs(w->rows, p->real_dtype, 1, p->Dv);
         attni_store_row(p, query_row(w, tout, i), tout, w->rows, p->Dv);
-        if (tlse)
+        if (tlse) {
             attni_store_row_f64(query_row(w, tlse, i), tlse->dtype, 1, &mu, 1);
+            attni_clear_signs(query_row(w, tlse, i), tlse->dtype, 1, 1);
+        }
     }
 }
 
@@ -379,6 +379,7 @@ static void run_worker(void *arg, int worker)
         const int64_t next = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
         if (next >= j->tasks)
             return;
+        attni_hand_over();
         do_task(j, next, j->scratch + (size_t)worker * j->worker_bytes);
     }
 }
@@ -386,6 +387,7 @@ static void run_worker(void *arg, int worker)
 attn_status attn_sdpa_jvp(attn_context *ctx, const attn_sdpa_args *args,
                           const attn_sdpa_tangents *tangents, attn_error *err)
 {
+    ATTNI_CALL_MODE;
     jvp j = {.has_q = false};
     attn_status status = check(&j, args, tangents, err);
     if (status == ATTN_OK)

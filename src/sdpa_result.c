@@ -2,17 +2,29 @@
  * request. sdpa_tile.h has the structures, sdpa_tile.c the sweep. */
 #include "sdpa_tile.h"
 
+#include <float.h>
 #include <math.h>
+
+#define LOG2E 1.4426950408889634074
+#define COLD __attribute__((cold, noinline)) /* small, and out of the way */
 
 void attni_store_row(const attni_plan *p, char *to, const attn_tensor *t, const char *from,
                      int64_t n)
 {
-    if (t->stride[3] == 1)
+    if (t->stride[3] == 1) {
         p->kernels->narrow(to, t->dtype, from, n);
-    else if (p->real == sizeof(float))
+        return;
+    }
+    if (p->real == sizeof(float))
         attni_store_row_f32(to, t->dtype, t->stride[3], (const float *)from, n);
     else
         attni_store_row_f64(to, t->dtype, t->stride[3], (const double *)from, n);
+    attni_clear_signs(to, t->dtype, t->stride[3], n);
+}
+
+static double sink_of(const attni_worker *w, const attni_tile *t, int i)
+{
+    return (double)w->plan->args.sink_logits[w->view->h + (i < t->rows ? i / t->per_head : 0)];
 }
 
 /* A sink is one more key, a chunk of its own, last, whose logit is in natural units and whose value
@@ -22,12 +34,11 @@ static void add_sink(attni_worker *w, attni_tile *t)
     const attni_plan *p = w->plan;
     const attni_kernels *kernels = p->kernels;
     for (int i = 0; i < t->W; i++) {
-        const int head = i < t->rows ? i / t->per_head : 0;
-        const double sink = (double)p->args.sink_logits[w->view->h + head];
+        const double sink = sink_of(w, t, i);
         attni_set_lane(p, w->mx, i, sink);
         attni_set_lane(p, w->st, i, sink);
         /* log2(e), lowered as the row's own factor may be */
-        attni_set_lane(p, w->a, i, attni_lane(p, t->c, i) / p->c * 1.4426950408889634074);
+        attni_set_lane(p, w->a, i, attni_lane(p, t->c, i) / p->c * LOG2E);
         attni_set_lane(p, w->chunk.m, i, attni_lane(p, t->m_first, i));
         attni_set_lane(p, w->chunk.l, i, 0);
     }
@@ -91,12 +102,53 @@ static bool set_divisors(const attni_plan *p, const attni_tile *t, char *a)
     SET_DIVISORS(double, fabs, 8e307);
 }
 
+COLD bool attni_log2_too_large(size_t real, double x)
+{
+    return isfinite(x) && !(fabs(x) < (real == sizeof(float) ? 1.6e38 : 8e307));
+}
+
+/* The largest of a row's scores, of which its sink is one, in log2 units. */
+static COLD double highest(const attni_worker *w, const attni_tile *t, int i)
+{
+    const attni_plan *p = w->plan;
+    const double top = attni_lane(p, t->top, i) * p->c;
+    return p->args.sink_logits ? fmax(top, sink_of(w, t, i) * LOG2E) : top;
+}
+
+/* No mean of finite values is infinite, but roundings may carry it past the largest number: not if
+ * the sum of weighted values is within this, times the sum of weights. */
+static COLD double largest(const attni_plan *p)
+{
+    return p->real == sizeof(float) ? (double)FLT_MAX * (1 - 0x1p-22) : DBL_MAX * (1 - 0x1p-51);
+}
+
+/* Divisors of lifted rows, whose sums are made that small. */
+static COLD void lift_divisors(const attni_worker *w, const attni_tile *t)
+{
+    const attni_plan *p = w->plan;
+    for (int i = 0; i < t->rows; i++) {
+        const double lift = attni_lane(p, t->lift, i), l = attni_lane(p, w->a, i) * lift;
+        const double most = largest(p) * l;
+        attni_set_lane(p, w->a, i, l);
+        for (int64_t c = 0; c < p->Dv && lift != 1 && p->args.dropout == 0; c++) {
+            const int at = (int)c * t->W + i;
+            const double x = attni_lane(p, t->total, at);
+            if (isfinite(x) && fabs(x) > most)
+                attni_set_lane(p, t->total, at, copysign(most, x));
+        }
+    }
+}
+
 bool attni_tile_finish(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;
     if (p->args.sink_logits)
         add_sink(w, t);
     bool again = set_divisors(p, t, w->a);
+    for (int i = 0; i < t->rows && p->args.sink_logits; i++)
+        again |= attni_log2_too_large(p->real, highest(w, t, i));
+    if (t->lifted)
+        lift_divisors(w, t);
     again |= write_out(w, t);
     if (p->args.lse) {
         const attn_tensor *lse = p->args.lse;
@@ -109,36 +161,51 @@ bool attni_tile_finish(attni_worker *w, attni_tile *t)
     return again;
 }
 
-/* Rows that are not finite yet start again with exponents that cannot overflow: the maximum is
- * known, so m begins above it by enough for the sum of 2^31 of the largest values. A score too
- * large for log2 units is counted in units of 2^-8, where anything but the maximum still
- * vanishes. */
-void attni_tile_move_exponents(attni_worker *w, attni_tile *t)
+/* A score times c as raise() rounds it: of a score beyond 2^24, the exact product may be thousands
+ * away from what weights count from. */
+static double log2_units(const attni_plan *p, double score, double c)
+{
+    return p->real == sizeof(float) ? (double)((float)score * (float)c) : score * c;
+}
+
+/* Is what a row came to, its sum of weights and its result, finite? */
+static COLD bool row_is_finite(const attni_plan *p, const attni_tile *t, int i)
+{
+    const double l = attni_lane(p, t->l, i);
+    bool finite = isfinite(l) != 0;
+    for (int64_t c = 0; c < p->Dv && finite; c++) {
+        const double x = attni_lane(p, t->total, (int)c * t->W + i);
+        finite = isfinite(x) && fabs(x) <= largest(p) * l;
+    }
+    return finite;
+}
+
+/* Rows that are not finite yet start again such that nothing overflows. Their maximum is known, so
+ * that no weight exceeds 1, and what values are multiplied by is 2^-40 of the weight: the sum of
+ * 2^31 of the largest values has room. (To count from 40 more than the maximum would not do: what
+ * is 40 beside 10^9?) A score too large for log2 units is counted in units of 2^-8, where anything
+ * but the maximum still vanishes. */
+COLD void attni_tile_move_exponents(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;
-    const double limit = p->real == sizeof(float) ? 1.6e38 : 8e307;
-    char finite[ATTNI_MAX_LANES];
-    double top[ATTNI_MAX_LANES];
+    double top[ATTNI_MAX_LANES], high[ATTNI_MAX_LANES];
+    bool finite[ATTNI_MAX_LANES];
     for (int i = 0; i < t->W; i++) {
         top[i] = attni_lane(p, t->top, i);
-        const double l = attni_lane(p, t->l, i);
-        finite[i] = isfinite(l) != 0;
-        for (int64_t c = 0; c < p->Dv && finite[i]; c++) {
-            const double x = attni_lane(p, t->total, (int)c * t->W + i);
-            finite[i] = isfinite(p->real == sizeof(float) ? (double)(float)(x / l) : x / l) ||
-                        (l == 0 && x == 0);
-        }
+        high[i] = highest(w, t, i);
+        finite[i] = row_is_finite(p, t, i);
     }
     attni_tile_clear(p, t, true);
+    attni_fill_lanes(p, t->lift, 1, t->W);
+    t->lifted = true;
     for (int i = 0; i < t->W; i++) {
-        if (!isfinite(top[i]))
+        const bool huge = attni_log2_too_large(p->real, high[i]);
+        if (!isfinite(high[i]) || (finite[i] && !huge))
             continue;
-        const bool huge = !(fabs(top[i]) * p->c < limit);
-        if (finite[i] && !huge)
-            continue;
-        const double c = huge ? p->c / 256 : p->c;
-        attni_set_lane(p, t->c, i, c);
-        attni_set_lane(p, t->m_first, i, ceil(top[i] * attni_lane(p, t->c, i)) + 40);
+        if (huge)
+            attni_set_lane(p, t->c, i, p->c / 256);
+        attni_set_lane(p, t->m_first, i, ceil(log2_units(p, top[i], attni_lane(p, t->c, i))));
+        attni_set_lane(p, t->lift, i, 0x1p-40);
     }
 }
 
@@ -153,22 +220,11 @@ static char *line_of(const attni_worker *w, int i)
 static void turn_scores(attni_worker *w, const attni_tile *t, int n, bool marked)
 {
     const attni_plan *p = w->plan;
-    if (!marked) {
-        p->kernels->finish(w->lines, ATTNI_BLOCK, w->st, w->a, t->rows, n, t->nv);
-        return;
-    }
-    for (int i = 0; i < t->rows; i++)
-        for (int r = 0; r < n; r++) {
-            const double x = attni_lane(p, w->st, r * t->W + i);
-            attni_set_lane(p, line_of(w, i), r, x < 0 ? 0 : x / attni_lane(p, w->a, i));
-        }
-}
-
-/* A score times c as raise() rounds it: of a score beyond 2^24, the exact product may be thousands
- * away from what weights count from. */
-static double log2_units(const attni_plan *p, double score, double c)
-{
-    return p->real == sizeof(float) ? (double)((float)score * (float)c) : score * c;
+    p->kernels->finish(w->lines, ATTNI_BLOCK, w->st, w->a, t->rows, n, t->nv);
+    for (int i = 0; i < t->rows && marked; i++)
+        for (int r = 0; r < n; r++)
+            if (attni_lane(p, w->st, r * t->W + i) < 0)
+                attni_set_lane(p, line_of(w, i), r, 0);
 }
 
 /* The divisors of the rows: l for weights, else 1. Weights count from the maximum itself, wherever

@@ -14,8 +14,8 @@
  * The fast sweep multiplies a hidden key's value by a weight of 0, which is harmless unless the
  * value is NaN or infinite, and keeps sums that overflow only for huge values. So a tile whose
  * result is not finite is swept again: CAREFUL passes over what is hidden, and gives every other
- * row the same bits; EXTREME also moves the exponents of the rows that are still not finite out of
- * danger. What is then not finite is so by its own data.
+ * row the same bits; the third sweep also takes the sums of the rows that are still not finite out
+ * of danger (attni_tile_move_exponents). What is then not finite is so by its own data.
  */
 #include "cache.h"
 #include "sdpa_tile.h"
@@ -51,10 +51,10 @@ static void carve(attni_worker *w, attni_layout *layout)
         attni_tile *x = &w->tiles[t];
         x->qt = attni_layout_take(layout, D + p->k_turned, line); /* one more: scores_turned */
         x->total = attni_layout_take(layout, Dv, line);
-        x->l = attni_layout_take(layout, 5, line);
+        x->l = attni_layout_take(layout, 6, line);
         if (x->l)
             x->m = x->l + line, x->m_first = x->m + line, x->top = x->m_first + line,
-            x->c = x->top + line;
+            x->c = x->top + line, x->lift = x->c + line;
     }
     carve_partial(p, &w->chunk, layout, line);
     w->sums = attni_layout_take(layout, (size_t)p->kernels->few * p->real, attni_sums_width(p));
@@ -102,7 +102,7 @@ static size_t tile_partial_bytes(const attni_plan *plan)
 
 void attni_tile_clear(const attni_plan *p, attni_tile *t, bool total)
 {
-    t->in_totals = false;
+    t->in_totals = t->lifted = false;
     if (total)
         memset(t->total, 0, (size_t)p->Dv * (size_t)t->W * p->real);
     memset(t->l, 0, (size_t)t->W * p->real);
@@ -310,6 +310,20 @@ void attni_tile_products(attni_worker *w, const attni_tile *t, int64_t j0, int n
     }
 }
 
+static __attribute__((cold, noinline)) void cap_in_double(float *x, int64_t n, double r, double cap)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(cap * tanh((double)x[i] * r / cap));
+}
+
+void attni_natural(const attni_plan *p, void *st, int n, double cap, int nv)
+{
+    if (p->real == sizeof(float) && cap > 0x1p126)
+        cap_in_double(st, (int64_t)n * nv * p->kernels->lanes, p->rest, cap);
+    else
+        p->kernels->natural(st, n, p->rest, cap, nv);
+}
+
 void attni_tile_biases(attni_worker *w, const attni_tile *t, int64_t j0, int n, attni_class visible,
                        attn_stage stage)
 {
@@ -317,8 +331,7 @@ void attni_tile_biases(attni_worker *w, const attni_tile *t, int64_t j0, int n, 
     const attni_kernels *kernels = p->kernels;
     const bool masked = visible != ATTNI_FULL && stage >= ATTN_STAGE_BIASED;
     if (p->natural || stage <= ATTN_STAGE_SOFTCAP)
-        kernels->natural(w->st, n, p->rest, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0,
-                         t->nv);
+        attni_natural(p, w->st, n, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0, t->nv);
     if (masked) {
         const attni_block block = {.st = w->st,
                                    .mx = w->mx,

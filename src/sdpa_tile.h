@@ -22,6 +22,8 @@ typedef struct attni_tile {
         *m_first; /* [W]     where a chunk's maximum starts: -inf, or high enough not to overflow */
     char *top;    /* [W]     largest score */
     char *c;      /* [W]     score -> log2 units */
+    char *lift;   /* [W]     if `lifted`: what weights are multiplied by before values are */
+    bool lifted;
     attni_span span;
 } attni_tile;
 
@@ -185,10 +187,6 @@ void attni_tile_end_chunks(attni_worker *w, attni_tile *t);
 void attni_turn_sums(const attni_worker *w, const attni_tile *t, char *to, const char *rows);
 
 /* ------------------------------------------------------------------------------ sdpa_result.c */
-
-/* Writes a row of n elements of R to where t has it. */
-void attni_store_row(const attni_plan *p, char *to, const attn_tensor *t, const char *from,
-                     int64_t n);
 
 /* Writes out and lse; true if some row is not finite, or could not be computed in this mode. */
 bool attni_tile_finish(attni_worker *w, attni_tile *t);

@@ -35,11 +35,6 @@ attn_tensor attn_matrix(const void *data, attn_dtype dtype, int64_t rows, int64_
     return attn_bhtd(data, dtype, 1, 1, rows, columns);
 }
 
-static bool empty(const attn_tensor *t)
-{
-    return t->shape[0] == 0 || t->shape[1] == 0 || t->shape[2] == 0 || t->shape[3] == 0;
-}
-
 /* Sizes and strides below 2^15, in which nothing of extent() can overflow; half of a small call's
  * time went into the checks of the general case. */
 static bool small(const attn_tensor *t)
@@ -98,12 +93,20 @@ attn_status attni_check_input(const attn_tensor *t, const char *name, attn_error
     if (attni_dtype_size(t->dtype) == 0)
         return attni_fail(err, ATTN_ERR_DTYPE, name, "%s has dtype %d; use one of attn_dtype", name,
                           (int)t->dtype);
-    for (int d = 0; d < 4; d++)
-        if (t->shape[d] < 0)
-            return attni_fail(err, ATTN_ERR_SHAPE, name,
-                              "%s has shape " FOUR "; a size is 0 or more", name,
+    const uint64_t bits = (uint64_t)(t->shape[0] | t->shape[1] | t->shape[2] | t->shape[3]);
+    for (int d = 0; d < 4 && bits >= (uint64_t)ATTNI_MAX_SIZE; d++)
+        if ((uint64_t)t->shape[d] > (uint64_t)ATTNI_MAX_SIZE)
+            return attni_fail(err, t->shape[d] < 0 ? ATTN_ERR_SHAPE : ATTN_ERR_LIMIT, name,
+                              "%s has shape " FOUR "; a size is 0 or more, and at most 2^56", name,
                               FOUR_OF(t->shape));
-    if (empty(t))
+#if PTRDIFF_MAX < INT64_MAX
+    for (int d = 0; d < 4; d++) /* of empty ones too: scratch is as wide as they are */
+        if (t->shape[d] > PTRDIFF_MAX)
+            return attni_fail(err, ATTN_ERR_LIMIT, name,
+                              "%s has shape " FOUR "; a size must fit the address space", name,
+                              FOUR_OF(t->shape));
+#endif
+    if (attni_empty(t))
         return ATTN_OK;
 
     int64_t low, high;
@@ -125,7 +128,7 @@ attn_status attni_check_input(const attn_tensor *t, const char *name, attn_error
 attn_status attni_check_output(const attn_tensor *t, const char *name, attn_error *err)
 {
     attn_status status = attni_check_input(t, name, err);
-    if (status != ATTN_OK || empty(t))
+    if (status != ATTN_OK || attni_empty(t))
         return status;
 
     int64_t step[4], size[4];

@@ -17,7 +17,12 @@ strip -o "$work/libattn.so" "$library"
 size=$(stat -c %s "$work/libattn.so")
 ((size < 1048576)) || fail "libattn.so has $size bytes stripped; it must stay under 1 MiB"
 
-objdump -p "$library" | grep -q 'SONAME *libattn\.so\.0$' || fail "SONAME is not libattn.so.0"
+# Below 1.0 the name has the minor version: a program never gets a library with another ABI.
+version=$(sed -n 's/^#define ATTN_VERSION_STRING "\(.*\)"$/\1/p' include/attn.h)
+name=libattn.so.${version%%.*}
+[[ $version != 0.* ]] || name=libattn.so.${version%.*}
+soname=$(objdump -p "$library" | awk '$1 == "SONAME" { print $2 }')
+[[ $soname == "$name" ]] || fail "SONAME is $soname; of version $version it must be $name"
 mapfile -t needed < <(objdump -p "$library" | awk '$1 == "NEEDED" { print $2 }')
 for name in "${needed[@]}"; do
     case "$name" in
@@ -37,6 +42,18 @@ declared=$(gcc -E -P include/attn.h | tr '\n' ' ' | tr ';{}' '\n' |
 difference=$(diff <(echo "$declared") <(echo "$exported") || true)
 [[ -z $difference ]] || fail "the header (<) and the library (>) differ: $difference"
 
+# It never prints, exits, aborts, sends or catches a signal, or changes the locale: it imports no
+# function that does. What a hardening compiler adds is no exception to that, but a check of memory
+# that is broken already: __stack_chk_fail, and the __*_chk that format into buffers.
+imported=$(nm -D --undefined-only "$library" | awk '{ sub("@.*", "", $2); print $2 }' | sort -u)
+grep -qx 'aligned_alloc' <<<"$imported" || fail "nm shows no imports of libattn.so"
+forbidden='_*(v?f?w?printf|f?puts|f?putc|putchar|fwrite|writev?|send|perror|psignal)(_chk)?'
+forbidden+='|std(out|err)|syslog|_?exit|_Exit|quick_exit|abort|__assert(_fail|_rtn)?|__fortify_fail'
+forbidden+='|raise|kill|tgkill|pthread_kill|signal|sigaction|sigqueue|alarm|(_*sig)?longjmp'
+forbidden+='|setlocale|uselocale|fesetround|feenableexcept|fedisableexcept|terminate'
+bad=$(grep -xE "$forbidden" <<<"$imported" || true)
+[[ -z $bad ]] || fail "libattn.so imports what prints, exits, aborts or the like: ${bad//$'\n'/ }"
+
 warnings=(-Wall -Wextra -pedantic -Werror)
 for compiler in gcc g++ clang clang++; do
     if ! command -v "$compiler" >/dev/null; then
@@ -52,6 +69,39 @@ for compiler in gcc g++ clang clang++; do
             "$compiler" "${dialect[@]}" "${warnings[@]}" -Iinclude -fsyntax-only - ||
             fail "$header does not compile alone with $compiler"
     done
+done
+
+# Every struct that grows has an init function and an INIT macro. The functions are what C++ has
+# before C++20, where the macros have warnings.
+mapfile -t grow < <(sed -n 's/^} \(attn_[a-z_]*\);$/\1/p' <(awk '
+    /^typedef struct/ { grows = 0 } /^    size_t struct_size;/ { grows = 1 } /^}/ && grows
+    ' include/attn.h include/attn_nn.h))
+((${#grow[@]} >= 9)) || fail "only ${#grow[@]} structs that begin with struct_size were found"
+{
+    echo '#include "attn.h"'
+    echo 'int main() { int wrong = 0;'
+    for type in "${grow[@]}"; do
+        echo "{ $type s; ${type}_init(&s); wrong += s.struct_size != sizeof s; }"
+    done
+    echo 'return wrong; }'
+} >"$work/init.cc"
+{
+    echo '#include "attn.h"'
+    for type in "${grow[@]}"; do
+        echo "$type of_$type = ${type^^}_INIT;"
+    done
+} >"$work/init.c"
+for compiler in g++ clang++; do
+    command -v "$compiler" >/dev/null || continue
+    "$compiler" -std=c++11 "${warnings[@]}" -Iinclude -o "$work/init" "$work/init.cc" "$library" ||
+        fail "a C++11 program with every init function does not build with $compiler"
+    LD_LIBRARY_PATH=$(dirname "$library") "$work/init" ||
+        fail "an init function leaves another struct_size than sizeof ($compiler)"
+done
+for compiler in gcc clang; do
+    command -v "$compiler" >/dev/null || continue
+    "$compiler" -std=c11 "${warnings[@]}" -Iinclude -fsyntax-only "$work/init.c" ||
+        fail "an INIT macro is missing or wrong ($compiler)"
 done
 
 for compiler in gcc clang; do

@@ -144,14 +144,16 @@ static void run_module(recipe *r, attn_mha_args *args, kit_array w_o, kit_array 
 
     attn_tensor weights_out = recipe_view(weights);
     args->out = attn_bhtd(joined.data, ATTN_F32, 1, 1, WORDS, MODEL);
-    args->attention.scores = &weights_out;
-    args->attention.scores_stage = ATTN_STAGE_WEIGHTS;
+    attn_sdpa_args attention = ATTN_SDPA_ARGS_INIT;
+    attention.scores = &weights_out;
+    attention.scores_stage = ATTN_STAGE_WEIGHTS;
+    args->attention = &attention;
     call_module(r, args); /* without w_o: the joined heads themselves */
     for (int i = 0; r->status == KIT_OK && i < WORDS * MODEL; i++) {
         int word = i / MODEL, head = i % MODEL / HEAD, column = i % HEAD;
         ((float *)heads.data)[(head * WORDS + word) * HEAD + column] = ((float *)joined.data)[i];
     }
-    args->attention.scores = NULL;
+    args->attention = NULL;
     args->w_o = recipe_view(w_o);
     args->b_o = recipe_view(b_o);
     args->out = attn_bhtd(out.data, ATTN_F32, 1, 1, WORDS, MODEL);

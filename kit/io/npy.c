@@ -14,7 +14,7 @@
 #include <string.h>
 
 static const char magic[] = "\x93NUMPY";
-enum { MAGIC = 6, BLOCK = 4096 /* elements */, WIDEST = 8 /* bytes of an element */ };
+enum { MAGIC = 6, BLOCK = 1024 /* elements */, WIDEST = 8 /* bytes of an element */ };
 
 /* ---------------------------------------------------------------------------------- Header */
 

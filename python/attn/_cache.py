@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import operator
 import threading
 from typing import Any, Optional, Tuple
 
 import numpy as np
 
 from . import _library
-from ._array import array, output, tensor_bytes, view
+from ._array import array, integer, output, tensor_bytes, view
 from ._context import context
 from ._library import BF16, F16, F32, F64, I8, check, library
 from ._sdpa import arguments, wide
@@ -51,10 +50,13 @@ class KVCache:
         name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
         if name not in _DTYPES:
             raise TypeError("dtype is %s; it must be one of %s" % (name, ", ".join(_DTYPES)))
-        sizes = [operator.index(x) for x in (B, Hk, D, D if Dv is None else Dv)]
-        more = [operator.index(x) for x in (max_keys, page_keys, pages)]
-        if any(abs(x) >= 1 << 62 for x in sizes + more):
-            raise ValueError("a size of the cache is past 2^62")
+        names = ("B", "Hk", "D", "Dv", "max_keys", "page_keys", "pages")
+        given = (B, Hk, D, D if Dv is None else Dv, max_keys, page_keys, pages)
+        numbers = [integer(x, size) for x, size in zip(given, names)]
+        for x, size in zip(numbers, names):
+            if abs(x) >= 1 << 62:
+                raise ValueError("%s is %d; it must be 0 or more, and below 2^62" % (size, x))
+        sizes, more = numbers[:4], numbers[4:]
         self._sizes, self._dtype = tuple(sizes), name
         self._lock = threading.RLock()
         made = ctypes.c_void_p()
@@ -80,7 +82,7 @@ class KVCache:
         return int(library.attn_cache_bytes(self._cache))
 
     def _sequence(self, b: Any) -> int:
-        index = operator.index(b)
+        index = integer(b, "b")
         if not 0 <= index < self._sizes[0]:
             last = self._sizes[0] - 1
             raise ValueError("b is %d; the cache has sequences 0..%d" % (index, last))
@@ -118,7 +120,7 @@ class KVCache:
 
     def truncate(self, length: int, b: Optional[int] = None) -> None:
         """Cuts sequence b, or without b every one that is longer, off after `length` keys."""
-        length = operator.index(length)
+        length = integer(length, "length")
         if not 0 <= length < 1 << 62:
             raise ValueError("length is %d; it must be 0 or more" % length)
         with self._lock:

@@ -70,13 +70,14 @@ class Explanation:
         self._command, self._input = command, text
         with tempfile.TemporaryDirectory() as folder:
             files = [os.path.join(folder, "e" + end) for end in (".json", ".svg")]
-            self._text = self._run(files)
+            self._text = self._run([])  # with files it prints their names alone
+            self._run(files)
             self._json, self._svg = (_read(file) for file in files)
         self._trace: Dict[str, Any] = json.loads(self._json)
         self._steps = {step["name"]: step for step in self._trace["steps"]}
 
     def _run(self, files: List[str]) -> str:
-        """What the program prints; it writes the files too."""
+        """What the program prints; or it writes files, and prints their names."""
         outputs = [word for file in files for word in ("-o", file)]
         done = subprocess.run(
             [_program(), *self._command, "--color=never", *outputs],

@@ -68,4 +68,6 @@ def check(function: Any, *arguments: Any) -> None:
     error = Error()
     if function(*arguments, ctypes.byref(error)):
         message = error.message.decode("utf-8", "replace")
+        if message.startswith("dropout "):  # which has another name here
+            message = "dropout_p" + message[len("dropout") :]
         raise _EXCEPTIONS.get(error.status, RuntimeError)(message)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-import operator
 import struct
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from . import _library, _mha_apart
-from ._array import ABSENT, address, array, output, tensor, tensor_bytes, view
+from ._array import ABSENT, address, array, integer, output, tensor, tensor_bytes, view
 from ._context import context
-from ._library import MhaArgs, MhaGrads, check, library
+from ._library import MhaArgs, MhaGrads, SdpaArgs, check, library
 from ._sdpa import arguments, wide
 
 _SIZE = struct.Struct("@N")
-_DROPOUT = struct.Struct("@dQ")
+_TAIL = struct.Struct("@PdQ")
 _ABSENT = bytes(ctypes.sizeof(_library.Tensor))
 _pack_grads = _library.packer(MhaGrads)
 _WEIGHTS = ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v", "w_o", "b_o")
@@ -122,8 +121,8 @@ class MultiHeadAttention:
         kv_heads: Optional[int] = None,
     ) -> None:
         self._module: Any = None  # until it is made
-        H = self.num_heads = operator.index(num_heads)
-        Hk = self.kv_heads = H if kv_heads is None else operator.index(kv_heads)
+        H = self.num_heads = integer(num_heads, "num_heads")
+        Hk = self.kv_heads = H if kv_heads is None else integer(kv_heads, "kv_heads")
         if not 1 <= Hk <= H < 1 << 31:
             raise ValueError("num_heads is %d and kv_heads is %d; 1 <= kv_heads <= num_heads"
                              % (H, Hk))  # fmt: skip
@@ -160,7 +159,7 @@ class MultiHeadAttention:
             four["w_o"].shape[0] if "w_o" in four else H * four["w_v"].shape[2]
         )
         made = ctypes.c_void_p()
-        args = self._args(None, None, None, arguments((0,) * 40, H)[0], (0.0, 0))
+        args, _ = self._args(None, None, None, None, (0.0, 0))
         check(library.attn_mha_create, context(None), args, ctypes.byref(made))
         self._module = made.value
 
@@ -202,9 +201,16 @@ class MultiHeadAttention:
         )  # fmt: skip
 
     def _args(
-        self, query: Any, key: Any, out: Any, attention: bytes, dropout: Tuple[float, int]
-    ) -> bytes:
-        """The bytes of an attn_mha_args."""
+        self,
+        query: Any,
+        key: Any,
+        out: Any,
+        attention: Optional[bytes],
+        dropout: Tuple[float, int],
+    ) -> Tuple[bytes, Any]:
+        """The bytes of an attn_mha_args, and what has to live while they are used."""
+        kept = None if attention is None else SdpaArgs.from_buffer_copy(attention)
+        attention_at = 0 if kept is None else ctypes.addressof(kept)
         tensors = [
             _ABSENT if x is None else tensor_bytes(_rows(x), name)
             for x, name in ((query, "query"), (key, "key"), (out, "out"))
@@ -212,11 +218,11 @@ class MultiHeadAttention:
         packed = b"".join(
             (
                 _SIZE.pack(ctypes.sizeof(MhaArgs)), tensors[0], tensors[1], self._weights,
-                tensors[2], attention, _DROPOUT.pack(*dropout),
+                tensors[2], _TAIL.pack(attention_at, *dropout),
             )
         )  # fmt: skip
         assert len(packed) == ctypes.sizeof(MhaArgs)
-        return packed
+        return packed, kept
 
     def _inputs(self, query: Any, key: Any, value: Any) -> Tuple[Any, Any, Any]:
         """The three as arrays; None for a key that is the query, or a value that is the key."""
@@ -259,7 +265,7 @@ class MultiHeadAttention:
     def _attention(
         self, query: Any, options: Dict[str, Any], lse: Any = None, weights: Any = None
     ) -> Tuple[bytes, List[Any]]:
-        """The bytes of the attn_sdpa_args inside, and what has to live while they are used."""
+        """The bytes of the attn_sdpa_args pointed at, and what has to live while they are used."""
         options = dict(options)
         if options.get("mask") is not None:
             options["mask"] = array(options["mask"], "mask")
@@ -328,9 +334,9 @@ class MultiHeadAttention:
         weights = np.empty(heads + (S,), query.dtype) if return_weights else None
         lse = np.empty(heads, wide(query.dtype)) if return_lse else None
         attention, keep = self._attention(query, options, lse, weights)
-        args = self._args(query, key, out, attention, output_dropout)
+        args, kept = self._args(query, key, out, attention, output_dropout)
         _call(library.attn_mha_run, context(threads), self._module, args)
-        del keep
+        del keep, kept
         return tuple(x for x in (weights, lse) if x is not None)
 
     def grad(
@@ -418,7 +424,7 @@ class MultiHeadAttention:
     ) -> Tuple[bytes, bytes, Any]:
         """The bytes of attn_mha_args and attn_mha_grads, and what has to live meanwhile."""
         attention, keep = self._attention(query, options)
-        args = self._args(query, key, None, attention, output_dropout)
+        args, kept = self._args(query, key, None, attention, output_dropout)
         shaped = self._shaped(made)
         numbers = list(view(_rows(dout), "dout"))
         for name in ("query", "key") + _WEIGHTS:
@@ -426,7 +432,7 @@ class MultiHeadAttention:
         kept_mask, dmask_at = tensor(made["mask"], "dmask") if "mask" in made else (None, 0)
         sums = [address(made[name]) if name in made else 0 for name in ("alibi", "sinks")]
         grads = _pack_grads(ctypes.sizeof(MhaGrads), *numbers, dmask_at, *sums)
-        return args, grads, (keep, kept_mask)
+        return args, grads, (keep, kept, kept_mask)
 
 
 def _again(num_heads: int, kv_heads: int, given: Dict[str, Any]) -> MultiHeadAttention:

@@ -100,7 +100,7 @@ class MhaArgs(ctypes.Structure):
         ("w_o", Tensor),
         ("b_o", Tensor),
         ("out", Tensor),
-        ("attention", SdpaArgs),
+        ("attention", c_void_p),
         ("output_dropout", c_double),
         ("output_dropout_seed", c_uint64),
     ]

@@ -9,11 +9,7 @@
 #ifdef ATTNI_AMX_EMULATED
 #include "bf16/tile_ops.h"
 
-#ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx512f"))), apply_to = function)
-#else
-#pragma GCC target("avx512f")
-#endif
+#include "vec/target_avx512.h"
 #include <immintrin.h>
 #include <stdio.h>
 #include <stdlib.h>

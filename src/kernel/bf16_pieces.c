@@ -189,21 +189,16 @@ bool attni_bf16_maxima(attni_bf16_columns *columns, float *st, int n, int nv)
 }
 
 /* The maximum that weights count from, in log2 units, from the largest score. */
-INLINE __m512 count_from(__m512 top, __m512 c, __m512 lift)
-{
-    return _mm512_add_ps(maximum_of(_mm512_mul_ps(top, c)), lift);
-}
+INLINE __m512 count_from(__m512 top, __m512 c) { return maximum_of(_mm512_mul_ps(top, c)); }
 
-void attni_bf16_set_maxima(attni_bf16_columns *columns, const float *lift, int nv)
+void attni_bf16_set_maxima(attni_bf16_columns *columns, int nv)
 {
     for (int g = 0; g < nv; g++)
         _mm512_store_ps(columns->m + 16 * g, count_from(_mm512_load_ps(columns->top + 16 * g),
-                                                        _mm512_load_ps(columns->c + 16 * g),
-                                                        _mm512_load_ps(lift + 16 * g)));
+                                                        _mm512_load_ps(columns->c + 16 * g)));
 }
 
-bool attni_bf16_row_weights(attni_bf16 *p, attni_bf16_columns *columns, float *st, float lift,
-                            int n, int r)
+bool attni_bf16_row_weights(attni_bf16 *p, attni_bf16_columns *columns, float *st, int n, int r)
 {
     const __m512 c = _mm512_set1_ps(columns->c[r]);
     __mmask16 bad = 0;
@@ -216,7 +211,7 @@ bool attni_bf16_row_weights(attni_bf16 *p, attni_bf16_columns *columns, float *s
         top = _mm512_max_ps(s, top);
     }
     columns->top[r] = _mm512_reduce_max_ps(top);
-    const __m512 m = count_from(_mm512_set1_ps(columns->top[r]), c, _mm512_set1_ps(lift));
+    const __m512 m = count_from(_mm512_set1_ps(columns->top[r]), c);
     columns->m[r] = _mm512_cvtss_f32(m);
     if (bad || (beyond_near(m) & seen_something(m)))
         return false;
@@ -335,10 +330,12 @@ INLINE __mmask16 finish_vector(void *to, bool narrow, int64_t at, __m512 total, 
 {
     const __m512 x = l != 0 ? _mm512_div_ps(total, _mm512_set1_ps(l)) : _mm512_setzero_ps();
     const __m512 y = _mm512_add_ps(_mm512_mul_ps(x, _mm512_set1_ps(factor)), _mm512_setzero_ps());
-    if (narrow)
+    if (narrow) {
+        const __m512i bits = (__m512i)v_bits_bf16(y);
+        const __mmask16 rest = _mm512_cmpneq_epi32_mask(bits, _mm512_set1_epi32(0x8000));
         _mm256_mask_storeu_epi16((char *)to + 2 * at, here,
-                                 _mm512_cvtepi32_epi16((__m512i)v_bits_bf16(y)));
-    else
+                                 _mm512_cvtepi32_epi16(_mm512_maskz_mov_epi32(rest, bits)));
+    } else
         _mm512_mask_storeu_ps((char *)to + 4 * at, here, y);
     return not_finite(y) & here;
 }

@@ -83,8 +83,9 @@ V_INLINE void draw_eight(vec draw[8], const v_u64 *products, const uint32_t shar
     UNROLL for (int w = 0; w < 4; w++)
     {
         v_u64 words = x[0][w];
-        if (DRAW_PARTS == 2)
-            words = (words & 0xffffffff) | x[DRAW_PARTS - 1][w] << 32;
+        if (DRAW_PARTS == 2) /* the first part to the lower address of the two floats */
+            words = ATTNI_BIG_ENDIAN ? words << 32 | (x[DRAW_PARTS - 1][w] & 0xffffffff)
+                                     : (words & 0xffffffff) | x[DRAW_PARTS - 1][w] << 32;
         const v_u64 low = (words & DRAW_FIELD) | DRAW_BITS;
         const v_u64 high = (words >> 16 & DRAW_FIELD) | DRAW_BITS;
         __builtin_memcpy(&draw[2 * w], &low, sizeof low);

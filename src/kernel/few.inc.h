@@ -86,6 +86,14 @@ static void op_widen_i8(void *to_, const int8_t *from, ptrdiff_t ld, const float
     }
 }
 
+#ifdef V_HALVES
+/* 0 for what would be rounded to -0: from -least on. A NaN stays. */
+V_INLINE vec without_minus_zero(vec x, R least)
+{
+    return v_select(v_lt(x, v_set1(-least)), x, v_max(v_set1(0), x));
+}
+#endif
+
 static void op_narrow(void *to_, attn_dtype dtype, const void *from_, int64_t n)
 {
     char *to = to_;
@@ -94,10 +102,10 @@ static void op_narrow(void *to_, attn_dtype dtype, const void *from_, int64_t n)
 #ifdef V_HALVES
     if (dtype == ATTN_BF16)
         for (; i + V_LANES <= n; i += V_LANES)
-            v_to_bf16(to + 2 * i, v_loadu(from + i));
+            v_to_bf16(to + 2 * i, without_minus_zero(v_loadu(from + i), 0x1p-134F));
     else if (dtype == ATTN_F16)
         for (; i + V_LANES <= n; i += V_LANES)
-            v_to_f16(to + 2 * i, v_loadu(from + i));
+            v_to_f16(to + 2 * i, without_minus_zero(v_loadu(from + i), 0x1p-25F));
 #endif
     if (i == n)
         return;
@@ -107,6 +115,8 @@ static void op_narrow(void *to_, attn_dtype dtype, const void *from_, int64_t n)
 #else
     attni_store_row_f64(to, dtype, 1, (const double *)from + i, n - i);
 #endif
+    if (dtype != OWN)
+        attni_clear_signs(to, dtype, 1, n - i);
 }
 
 /* ------------------------------------------------------------------------------- scores_few

@@ -1,5 +1,5 @@
 /* AArch64 NEON, which every such processor has; float, and double by way of isa_neon_f64.c. */
-#if defined(__aarch64__)
+#if defined(__aarch64__) && !defined(__AARCH64EB__)
 #ifndef ATTNI_BITS
 #define ATTNI_BITS 32
 #endif

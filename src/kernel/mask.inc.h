@@ -99,6 +99,13 @@ static void op_hide(void *st, void *mx, const uint64_t *visible, int n, int nv_)
 
 /* Bit u: is byte u of 64 not 0? A vec header may have its own. */
 #ifndef V_BITS_OF_BYTES
+/* Bit 0 of each byte of a word, times this: the byte at the lowest address gives bit 56, the next
+ * one bit 57, and so on. */
+#if ATTNI_BIG_ENDIAN
+#define V_GATHER_BYTES UINT64_C(0x8040201008040201)
+#else
+#define V_GATHER_BYTES UINT64_C(0x0102040810204080)
+#endif
 V_INLINE uint64_t v_bytes(const uint8_t *p)
 {
     uint64_t bits = 0;
@@ -107,7 +114,7 @@ V_INLINE uint64_t v_bytes(const uint8_t *p)
         __builtin_memcpy(&w, p + 8 * u, sizeof w);
         const uint64_t low = 0x7f7f7f7f7f7f7f7f;
         const uint64_t high = (((w & low) + low) | w) & ~low; /* bit 7 of bytes that are not 0 */
-        bits |= ((high >> 7) * 0x0102040810204080 >> 56) << 8 * u;
+        bits |= ((high >> 7) * V_GATHER_BYTES >> 56) << 8 * u;
     }
     return bits;
 }

@@ -93,7 +93,8 @@ static void op_scores_turned(void *st_, void *mx_, const void *q, const void *k_
     const int64_t all = (n + ATTNI_GROUP - 1) / ATTNI_GROUP * bytes;
     const int64_t before = all < TURNED_AHEAD ? all : TURNED_AHEAD;
     const char *k = k_;
-    ahead next = {(uintptr_t)k + (uintptr_t)before, UINTPTR_MAX, bytes, bytes, all - before, soon};
+    ahead next = {
+        (uintptr_t)k + (uintptr_t)before, UINTPTR_MAX, (ptrdiff_t)bytes, bytes, all - before, soon};
     R *st = st_, *mx = mx_;
     for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK, st += V_FEW * ATTNI_BLOCK, mx += V_LANES) {
         const int here = n - j < ATTNI_BLOCK ? n - j : ATTNI_BLOCK;

@@ -11,11 +11,6 @@ typedef struct adamw {
 
 static attn_status check_options(const attn_adamw_options *o, int64_t step, attn_error *err)
 {
-    if (!o)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "options", "options is NULL");
-    if (o->struct_size != sizeof *o)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "struct_size",
-                          "struct_size is %zu; start from ATTN_ADAMW_OPTIONS_INIT", o->struct_size);
     const struct {
         const char *name;
         double value;
@@ -92,17 +87,19 @@ attn_status attn_adamw_step(attn_context *ctx, const attn_adamw_options *options
                             const attn_tensor *param, const attn_tensor *grad, const attn_tensor *m,
                             const attn_tensor *v, attn_error *err)
 {
-    adamw p = {.o = options, .param = param, .grad = grad, .m = m, .v = v};
+    ATTNI_CALL_MODE;
+    attn_adamw_options o;
+    adamw p = {.o = &o, .param = param, .grad = grad, .m = m, .v = v};
     attni_call call;
     attn_status s;
-    if ((s = check_options(options, step, err)) || (s = check_tensors(&p, err)) ||
+    if ((s = attni_struct_read(ATTNI_ADAMW_OPTIONS, &o, options, "options", err)) ||
+        (s = check_options(&o, step, err)) || (s = check_tensors(&p, err)) ||
         (s = attni_call_begin(&call, ctx, 0, NULL, 0, err)))
         return s;
-    p.correction1 = 1 - pow(options->beta1, (double)step);
-    p.correction2 = 1 - pow(options->beta2, (double)step);
-    const int64_t *n = param->shape;
-    attni_module_share(&call, n[0] * n[1] * n[2] * attni_div_up(n[3], ATTNI_PIECE), 4 * ATTNI_PIECE,
-                       update_rows, &p);
+    p.correction1 = 1 - pow(o.beta1, (double)step);
+    p.correction2 = 1 - pow(o.beta2, (double)step);
+    attni_module_share(&call, attni_module_rows(param) * attni_div_up(param->shape[3], ATTNI_PIECE),
+                       4 * ATTNI_PIECE, update_rows, &p);
     attni_call_end(&call);
     return ATTN_OK;
 }

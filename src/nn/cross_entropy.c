@@ -101,6 +101,7 @@ attn_status attn_cross_entropy_forward(attn_context *ctx, const attn_tensor *log
                                        const int64_t *targets, int64_t ignore, double *loss,
                                        attn_error *err)
 {
+    ATTNI_CALL_MODE;
     entropy p = {.logits = logits, .targets = targets, .ignore = ignore};
     attni_call call;
     attn_status s = check_entropy(&p, err);
@@ -110,7 +111,7 @@ attn_status attn_cross_entropy_forward(attn_context *ctx, const attn_tensor *log
         return s;
     const int64_t N = logits->shape[2];
     size_t bytes;
-    if (!attni_size_mul((size_t)N, sizeof *p.losses, &bytes) || bytes > PTRDIFF_MAX)
+    if (!attni_size_mul((uint64_t)N, sizeof *p.losses, &bytes) || bytes > PTRDIFF_MAX)
         return attni_fail(err, ATTN_ERR_LIMIT, "logits",
                           "logits has %lld rows, more than can be addressed", (long long)N);
     if ((s = attni_call_begin(&call, ctx, bytes, NULL, 0, err)))
@@ -129,6 +130,7 @@ attn_status attn_cross_entropy_backward(attn_context *ctx, double dloss, const a
                                         const int64_t *targets, int64_t ignore,
                                         const attn_tensor *dlogits, attn_error *err)
 {
+    ATTNI_CALL_MODE;
     entropy p = {.logits = logits, .dlogits = dlogits, .targets = targets, .ignore = ignore};
     p.dloss = dloss;
     attni_call call;

@@ -74,6 +74,7 @@ static void add_columns(void *arg, int64_t first, int64_t end)
 attn_status attn_embedding_backward(attn_context *ctx, const attn_tensor *dout, const int64_t *ids,
                                     int64_t count, const attn_tensor *dtable, attn_error *err)
 {
+    ATTNI_CALL_MODE;
     table_work w = {dout, dtable, ids, count};
     attni_call call;
     attn_status s;

@@ -4,6 +4,9 @@
 
 #include "module.h"
 
+/* not M_SQRT1_2 and M_2_SQRTPI, which are not of standard C */
+static const double root_half = 0.70710678118654752440, two_by_root_pi = 1.12837916709551257390;
+
 typedef struct gelu {
     const attn_tensor *x, *dout, *out; /* dout NULL: forward */
 } gelu;
@@ -24,8 +27,8 @@ static void gelu_rows(void *arg, int64_t first, int64_t end)
             attni_load_row_f64(dout, attni_module_row(p->dout, r) + c * p->dout->stride[3] * size,
                                x->dtype, p->dout->stride[3], n);
         for (int64_t j = 0; j < n; j++) {
-            const double at = value[j], below = 0.5 * erfc(-M_SQRT1_2 * at);
-            const double density = 0.5 * M_2_SQRTPI * M_SQRT1_2 * exp(-0.5 * at * at);
+            const double at = value[j], below = 0.5 * erfc(-root_half * at);
+            const double density = 0.5 * two_by_root_pi * root_half * exp(-0.5 * at * at);
             /* far out 0 times infinity would be NaN, but the limit is 0 */
             const double rise = density == 0 ? 0 : at * density;
             value[j] = p->dout ? dout[j] * (below + rise) : below == 0 ? 0 : at * below;
@@ -37,12 +40,11 @@ static void gelu_rows(void *arg, int64_t first, int64_t end)
 
 static attn_status run(attn_context *ctx, gelu *p, attn_error *err)
 {
-    const int64_t *n = p->x->shape;
     attni_call call;
     const attn_status s = attni_call_begin(&call, ctx, 0, NULL, 0, err);
     if (s != ATTN_OK)
         return s;
-    attni_module_share(&call, n[0] * n[1] * n[2] * attni_div_up(n[3], ATTNI_PIECE),
+    attni_module_share(&call, attni_module_rows(p->x) * attni_div_up(p->x->shape[3], ATTNI_PIECE),
                        16 * ATTNI_PIECE, gelu_rows, p);
     attni_call_end(&call);
     return ATTN_OK;
@@ -51,6 +53,7 @@ static attn_status run(attn_context *ctx, gelu *p, attn_error *err)
 attn_status attn_gelu_forward(attn_context *ctx, const attn_tensor *x, const attn_tensor *out,
                               attn_error *err)
 {
+    ATTNI_CALL_MODE;
     gelu p = {.x = x, .out = out};
     attn_status s;
     if ((s = attni_module_check(x, "x", x, "x", err)) ||
@@ -64,6 +67,7 @@ attn_status attn_gelu_forward(attn_context *ctx, const attn_tensor *x, const att
 attn_status attn_gelu_backward(attn_context *ctx, const attn_tensor *dout, const attn_tensor *x,
                                const attn_tensor *dx, attn_error *err)
 {
+    ATTNI_CALL_MODE;
     gelu p = {.x = x, .dout = dout, .out = dx};
     attn_status s;
     if ((s = attni_module_check(x, "x", x, "x", err)) ||

@@ -49,8 +49,6 @@ static attn_status check_inputs(const norm *p, attn_error *err)
     return ATTN_OK;
 }
 
-static int64_t row_count(const attn_tensor *t) { return t->shape[0] * t->shape[1] * t->shape[2]; }
-
 /* ------------------------------------------------------------------------------------------ Rows
  */
 
@@ -160,7 +158,7 @@ static void gradient_rows(void *arg, int64_t first, int64_t end)
 static void gradient_columns(void *arg, int64_t first, int64_t end)
 {
     const norm *p = arg;
-    const int64_t rows = row_count(p->x);
+    const int64_t rows = attni_module_rows(p->x);
     double x[ATTNI_PIECE], dout[ATTNI_PIECE];
     for (int64_t c = first * ATTNI_PIECE; c < end * ATTNI_PIECE; c += ATTNI_PIECE) {
         double dweight[ATTNI_PIECE] = {0}, dbias[ATTNI_PIECE] = {0};
@@ -187,13 +185,14 @@ attn_status attn_layer_norm_forward(attn_context *ctx, const attn_tensor *x,
                                     const attn_tensor *weight, const attn_tensor *bias, double eps,
                                     const attn_tensor *out, attn_error *err)
 {
+    ATTNI_CALL_MODE;
     norm p = {.x = x, .weight = weight, .bias = bias, .out = out, .eps = eps};
     attni_call call;
     attn_status s;
     if ((s = check_inputs(&p, err)) || (s = check_result(out, "out", x, false, err)) ||
         (s = attni_call_begin(&call, ctx, 0, NULL, 0, err)))
         return s;
-    attni_module_share(&call, row_count(x), 4 * x->shape[3], norm_rows, &p);
+    attni_module_share(&call, attni_module_rows(x), 4 * x->shape[3], norm_rows, &p);
     attni_call_end(&call);
     return ATTN_OK;
 }
@@ -203,6 +202,7 @@ attn_status attn_layer_norm_backward(attn_context *ctx, const attn_tensor *dout,
                                      const attn_tensor *dx, const attn_tensor *dweight,
                                      const attn_tensor *dbias, attn_error *err)
 {
+    ATTNI_CALL_MODE;
     norm p = {.x = x, .weight = weight, .dout = dout, .dx = dx, .eps = eps};
     p.dweight = dweight;
     p.dbias = dbias;
@@ -215,9 +215,9 @@ attn_status attn_layer_norm_backward(attn_context *ctx, const attn_tensor *dout,
         (dweight && (s = check_result(dweight, "dweight", x, true, err))) ||
         (dbias && (s = check_result(dbias, "dbias", x, true, err))))
         return s;
-    const int64_t rows = row_count(x), E = x->shape[3];
+    const int64_t rows = attni_module_rows(x), E = x->shape[3];
     attni_layout layout = {0};
-    (void)attni_layout_take(&layout, (size_t)rows, 2 * sizeof *p.mean);
+    (void)attni_layout_take(&layout, (uint64_t)rows, 2 * sizeof *p.mean);
     if (layout.overflow || layout.used > PTRDIFF_MAX)
         return attni_fail(err, ATTN_ERR_LIMIT, "x", "x has %lld rows, more than can be addressed",
                           (long long)rows);

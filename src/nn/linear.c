@@ -270,9 +270,9 @@ bool attni_packed_size(attni_packed *packed, const attn_tensor *weight,
     const int64_t W = kernels->lanes * kernels->vectors;
     const int64_t last = n[2] % W ? vectors_of(kernels, n[2] % W) * kernels->lanes : 0;
     *packed = (attni_packed){.H = n[1], .Out = n[2], .In = n[3], .kernels = kernels};
-    return attni_size_mul((size_t)(n[2] / W * W + last), (size_t)n[3], &packed->head_bytes) &&
+    return attni_size_mul((uint64_t)(n[2] / W * W + last), (uint64_t)n[3], &packed->head_bytes) &&
            attni_size_mul(packed->head_bytes, (size_t)kernels->bits / 8, &packed->head_bytes) &&
-           attni_size_mul(packed->head_bytes, (size_t)n[1], &packed->bytes) &&
+           attni_size_mul(packed->head_bytes, (uint64_t)n[1], &packed->bytes) &&
            packed->bytes <= PTRDIFF_MAX;
 }
 
@@ -285,8 +285,10 @@ static char *panel_at(const attni_packed *packed, int64_t h, int64_t first_outpu
 void attni_packed_fill(const attni_packed *packed, const attn_tensor *weight)
 {
     const int64_t W = packed->kernels->lanes * packed->kernels->vectors;
+    if (packed->In == 0 || packed->Out == 0) /* of any number of heads */
+        return;
     for (int64_t h = 0; h < packed->H; h++)
-        for (int64_t first = 0; first < packed->Out && packed->In > 0; first += W) {
+        for (int64_t first = 0; first < packed->Out; first += W) {
             const int outputs = (int)(packed->Out - first < W ? packed->Out - first : W);
             pack_panel(packed->kernels, panel_at(packed, h, first), weight, 0, h, first, outputs, 0,
                        packed->In);
@@ -488,6 +490,7 @@ static void work(void *arg, int worker)
         const size_t task = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
         if (task >= p->tasks)
             return;
+        attni_hand_over();
         run_task(p, &a, task);
     }
 }
@@ -503,6 +506,7 @@ void attni_linear_run(const attni_linear *plan, attni_call *call, char *scratch)
 attn_status attn_linear_forward(attn_context *ctx, const attn_tensor *x, const attn_tensor *weight,
                                 const attn_tensor *bias, const attn_tensor *out, attn_error *err)
 {
+    ATTNI_CALL_MODE;
     attni_linear plan;
     attni_call call;
     attn_status status = check_linear(x, weight, bias, out, err);

@@ -90,15 +90,15 @@ static attn_tensor turned(attn_tensor t)
 static bool fold(attn_tensor *t, int d)
 {
     const int64_t n = t->shape[d], inner = t->shape[3];
+    int64_t step; /* that may not fit in a tensor that is empty or repeats */
     t->shape[d] = 1;
     if (n == 1)
         return true;
     if (inner == 1)
         t->stride[3] = t->stride[d];
-    else if (t->stride[d] != inner * t->stride[3])
+    else if (__builtin_mul_overflow(inner, t->stride[3], &step) || t->stride[d] != step)
         return false;
-    t->shape[3] = n * inner;
-    return true;
+    return !__builtin_mul_overflow(n, inner, &t->shape[3]);
 }
 
 /* Sizes fit: every operand has been checked to be addressable, but a repeated one may not be. */
@@ -183,9 +183,8 @@ static void run_product(product *p, attni_call *call, char *scratch)
 {
     for (int i = 0; i < 2 && p->wanted; i++)
         if (p->copied[i]) {
-            const int64_t *n = p->from[i].shape;
             copy_work w = {&p->from[i], &p->view[i], p->fold_b, p->fold_h};
-            attni_module_share(call, n[0] * n[1] * n[2], n[3], copy_rows, &w);
+            attni_module_share(call, attni_module_rows(w.from), w.from->shape[3], copy_rows, &w);
         }
     if (!p->wanted)
         return;
@@ -203,7 +202,7 @@ static void sum_columns(void *arg, int64_t first, int64_t end)
         const int64_t group = item / pieces, c = item % pieces * ATTNI_PIECE;
         const int64_t b = group / dbias->shape[1], h = group % dbias->shape[1];
         const int64_t n = Out - c < ATTNI_PIECE ? Out - c : ATTNI_PIECE;
-        const int64_t bs = dout->shape[0] / dbias->shape[0];
+        const int64_t bs = attni_empty(dout) ? 0 : dout->shape[0] / dbias->shape[0];
         const int64_t hs = dout->shape[1] / dbias->shape[1];
         double sums[ATTNI_PIECE] = {0}, row[ATTNI_PIECE];
         for (int64_t r = 0; r < bs * hs * T; r++) {
@@ -274,6 +273,7 @@ attn_status attn_linear_backward(attn_context *ctx, const attn_tensor *dout, con
                                  const attn_tensor *dweight, const attn_tensor *dbias,
                                  attn_error *err)
 {
+    ATTNI_CALL_MODE;
     backward p = {.dout = dout, .x = x, .weight = weight};
     p.dx = dx;
     p.dweight = dweight;

@@ -35,13 +35,6 @@ typedef struct mha_plan {
     char *work; /* scratch that one part after the other uses */
 } mha_plan;
 
-void attn_mha_args_init(attn_mha_args *args)
-{
-    memset(args, 0, sizeof *args);
-    args->struct_size = sizeof *args;
-    attn_sdpa_args_init(&args->attention);
-}
-
 /* ------------------------------------------------------------------------------- Packed weights */
 
 /* [1, heads, D, columns] of rows that follow each other, from `row` on. */
@@ -79,7 +72,7 @@ attn_status attni_mha_views(attn_tensor w[3], attn_tensor b[3], const void *weig
                           "E is %lld and heads is %lld; E must be a multiple of heads",
                           (long long)E, (long long)heads);
     size_t bytes;
-    if (!attni_size_mul((size_t)E, (size_t)E, &bytes) ||
+    if (!attni_size_mul((uint64_t)E, (uint64_t)E, &bytes) ||
         !attni_size_mul(bytes, 3 * attn_dtype_size(dtype), &bytes) || bytes > PTRDIFF_MAX)
         return attni_fail(err, ATTN_ERR_LIMIT, "E",
                           "E is %lld; 3 * E * E is more than can be "
@@ -122,24 +115,22 @@ static const attn_tensor *source_of(const attn_mha_args *a)
 
 static const attn_tensor *given(const attn_tensor *t) { return t->data ? t : NULL; }
 
-attn_status attni_mha_check_struct(const attn_mha_args *a, attn_error *err)
+attn_status attni_mha_read(attni_mha_call *to, const attn_mha_args *from, attn_error *err)
 {
-    if (!a)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "args", "args is NULL");
-    if (a->struct_size < sizeof *a || a->attention.struct_size != sizeof a->attention)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "struct_size",
-                          "struct_size is %zu, of attention %zu; start from attn_mha_args_init",
-                          a->struct_size, a->attention.struct_size);
-    if (a->attention.cache)
+    attn_status s = attni_struct_read(ATTNI_MHA_ARGS, &to->args, from, "args", err);
+    if (s != ATTN_OK)
+        return s;
+    attni_struct_init(ATTNI_SDPA_ARGS, &to->attention, sizeof to->attention);
+    if (to->args.attention)
+        s = attni_struct_read(ATTNI_SDPA_ARGS, &to->attention, to->args.attention, "attention",
+                              err);
+    if (s != ATTN_OK)
+        return s;
+    to->args.attention = &to->attention;
+    if (to->attention.cache)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "cache",
                           "cache is set in attention, whose keys and values are projected from "
                           "source; leave it NULL");
-    for (size_t i = sizeof *a; i < a->struct_size; i++)
-        if (((const char *)a)[i])
-            return attni_fail(err, ATTN_ERR_ARGUMENT, "struct_size",
-                              "struct_size is %zu and uses fields that this library, whose struct "
-                              "has %zu bytes, does not know",
-                              a->struct_size, sizeof *a);
     return ATTN_OK;
 }
 
@@ -303,7 +294,7 @@ static bool place(mha_plan *p, char *base)
 
 static attn_status plan_attention(mha_plan *p, attn_context *ctx, attn_error *err)
 {
-    attn_sdpa_args a = p->args->attention;
+    attn_sdpa_args a = *p->args->attention;
     a.q = p->q;
     a.k = p->k;
     a.v = p->v;
@@ -395,18 +386,27 @@ void attni_mha_drop(attni_call *call, const attn_tensor *t, double p, uint64_t s
 {
     dropout d = {t, p, seed};
     if (p > 0)
-        attni_module_share(call, t->shape[0] * t->shape[2], t->shape[3], drop_rows, &d);
+        attni_module_share(call, attni_module_rows(t), t->shape[3], drop_rows, &d);
+}
+
+/* Else it is done: between x and out there may be any number of rows. */
+static bool writes(const attn_mha_args *args)
+{
+    const attn_tensor *lse = args->attention->lse, *scores = args->attention->scores;
+    return !attni_empty(&args->out) || (lse && !attni_empty(lse)) ||
+           (scores && !attni_empty(scores));
 }
 
 attn_status attni_mha_forward(attn_context *ctx, const attn_mha_args *args, const attn_mha *module,
                               attn_error *err)
 {
+    ATTNI_CALL_MODE;
     mha_plan p = {.args = args, .module = module};
     attni_call call;
     attn_status s;
-    if ((s = attni_mha_check(&p.n, args, err)) || (s = make_plan(&p, ctx, err)) ||
-        (s = attni_call_begin(&call, ctx, p.scratch_bytes, args->attention.workspace,
-                              args->attention.workspace_bytes, err)))
+    if ((s = attni_mha_check(&p.n, args, err)) || (s = make_plan(&p, ctx, err)) || !writes(args) ||
+        (s = attni_call_begin(&call, ctx, p.scratch_bytes, args->attention->workspace,
+                              args->attention->workspace_bytes, err)))
         return s;
     place(&p, call.scratch);
     attni_linear_run(&p.to_q, &call, p.work);
@@ -422,6 +422,7 @@ attn_status attni_mha_forward(attn_context *ctx, const attn_mha_args *args, cons
 
 attn_status attn_mha_forward(attn_context *ctx, const attn_mha_args *args, attn_error *err)
 {
-    const attn_status s = attni_mha_check_struct(args, err);
-    return s != ATTN_OK ? s : attni_mha_forward(ctx, args, NULL, err);
+    attni_mha_call c;
+    const attn_status s = attni_mha_read(&c, args, err);
+    return s != ATTN_OK ? s : attni_mha_forward(ctx, &c.args, NULL, err);
 }

@@ -73,13 +73,7 @@ static attn_status check(mha_backward *p, attn_error *err)
 {
     const attn_mha_grads *g = p->grads;
     attn_mha_args forward;
-    attn_status s = attni_mha_check_struct(p->args, err);
-    if (s != ATTN_OK)
-        return s;
-    if (!g || g->struct_size != sizeof *g)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "grads",
-                          "grads is NULL or its struct_size is not sizeof(attn_mha_grads); start "
-                          "from ATTN_MHA_GRADS_INIT");
+    attn_status s;
     /* What the forward takes: its output is of dout's shape. */
     forward = *p->args;
     forward.out = g->dout;
@@ -157,7 +151,7 @@ static attn_status plan_forward(mha_backward *p, attn_context *ctx, attn_sdpa_ar
     const int isa = attni_context_isa_index(ctx), threads = attn_context_threads(ctx);
     const attn_mha_args *args = p->args;
     attn_status s;
-    *a = args->attention;
+    *a = *args->attention;
     a->q = p->q;
     a->k = p->k;
     a->v = p->v;
@@ -256,7 +250,7 @@ static attn_status make_plan(mha_backward *p, attn_context *ctx, char *base, att
 static void copy_rows(const attn_tensor *to, int64_t first, const attn_tensor *from)
 {
     const int64_t *n = from->shape;
-    for (int64_t r = 0; r < n[0] * n[1] * n[2]; r++)
+    for (int64_t r = 0; r < attni_module_rows(from); r++)
         attni_module_copy_row(attni_module_row(to, first + r), to->stride[3],
                               attni_module_row(from, r), from->stride[3], n[3],
                               attn_dtype_size(from->dtype));
@@ -286,15 +280,34 @@ static void run(mha_backward *p, attni_call *call)
     attni_linear_backward_run(&p->by_source, call, p->work);
 }
 
+static bool written(const attn_tensor *t) { return t->data && !attni_empty(t); }
+
+/* Else it is done, however many rows there are. */
+static bool writes(const mha_backward *p)
+{
+    const attn_mha_grads *g = p->grads;
+    const attn_tensor *const all[] = {&g->dx,   &g->dsource, &g->dw_q, &g->dw_k, &g->dw_v,
+                                      &g->db_q, &g->db_k,    &g->db_v, &g->dw_o, &g->db_o};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (written(all[i]))
+            return true;
+    return (g->dmask && written(g->dmask)) || (p->n.H && (g->dalibi_slopes || g->dsink_logits));
+}
+
 attn_status attn_mha_backward(attn_context *ctx, const attn_mha_args *args,
                               const attn_mha_grads *grads, attn_error *err)
 {
-    mha_backward p = {.args = args, .grads = grads};
+    ATTNI_CALL_MODE;
+    attni_mha_call c;
+    attn_mha_grads g;
+    mha_backward p = {.args = &c.args, .grads = &g};
     attni_call call;
     attn_status s;
-    if ((s = check(&p, err)) || (s = make_plan(&p, ctx, NULL, err)) ||
-        (s = attni_call_begin(&call, ctx, p.bytes, args->attention.workspace,
-                              args->attention.workspace_bytes, err)))
+    if ((s = attni_mha_read(&c, args, err)) ||
+        (s = attni_struct_read(ATTNI_MHA_GRADS, &g, grads, "grads", err)) || (s = check(&p, err)) ||
+        (s = make_plan(&p, ctx, NULL, err)) || !writes(&p) ||
+        (s = attni_call_begin(&call, ctx, p.bytes, c.attention.workspace,
+                              c.attention.workspace_bytes, err)))
         return s;
     (void)make_plan(&p, ctx, call.scratch, NULL);
     run(&p, &call);

@@ -89,20 +89,23 @@ static bool take_all(making *m, const attn_mha_args *a)
 attn_status attn_mha_create(attn_context *ctx, const attn_mha_args *args, attn_mha **out,
                             attn_error *err)
 {
+    ATTNI_CALL_MODE;
     attni_mha_sizes sizes;
+    attn_mha_args given;
     attni_call call;
     attn_status s;
     if (!out)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "out",
                           "out is NULL; a place for the module is needed");
     *out = NULL;
-    if ((s = attni_mha_check_struct(args, err)) || (s = check_weights(&sizes, args, err)))
+    if ((s = attni_struct_read(ATTNI_MHA_ARGS, &given, args, "args", err)) ||
+        (s = check_weights(&sizes, &given, err)))
         return s;
     const int isa = attni_context_isa_index(ctx);
-    making m = {.kernels = attni_kernels_of(isa, args->w_q.dtype == ATTN_F64 ? 64 : 32),
+    making m = {.kernels = attni_kernels_of(isa, given.w_q.dtype == ATTN_F64 ? 64 : 32),
                 .fits = true};
     attni_layout_take(&m.layout, 1, sizeof(attn_mha));
-    if (!take_all(&m, args))
+    if (!take_all(&m, &given))
         return attni_fail(err, ATTN_ERR_LIMIT, "w_q",
                           "w_q and the other weights are more than can be addressed when packed");
     const size_t bytes = m.layout.used;
@@ -113,8 +116,7 @@ attn_status attn_mha_create(attn_context *ctx, const attn_mha_args *args, attn_m
         memset(m.module, 0, sizeof *m.module);
         m.layout = (attni_layout){.base = (char *)m.module};
         attni_layout_take(&m.layout, 1, sizeof(attn_mha));
-        attn_mha_args_init(&m.module->args);
-        take_all(&m, args);
+        take_all(&m, &given);
         m.module->ctx = ctx;
         m.module->bytes = bytes;
         m.module->isa = isa;
@@ -130,6 +132,7 @@ attn_status attn_mha_create(attn_context *ctx, const attn_mha_args *args, attn_m
 
 void attn_mha_destroy(attn_mha *module)
 {
+    ATTNI_CALL_MODE;
     attni_call call;
     if (!module || attni_call_begin(&call, module->ctx, 0, NULL, 0, NULL) != ATTN_OK)
         return;
@@ -145,7 +148,8 @@ attn_status attn_mha_run(attn_context *ctx, const attn_mha *module, const attn_m
     if (!module)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "module",
                           "module is NULL; attn_mha_create makes one");
-    const attn_status s = attni_mha_check_struct(args, err);
+    attni_mha_call c;
+    const attn_status s = attni_mha_read(&c, args, err);
     if (s != ATTN_OK)
         return s;
     if (attni_context_isa_index(ctx) != module->isa)
@@ -153,14 +157,14 @@ attn_status attn_mha_run(attn_context *ctx, const attn_mha *module, const attn_m
                           "ctx uses %s and the module was packed for %s; they must be the same",
                           attn_context_isa(ctx), attn_isa(module->isa).name);
     const attn_mha_args *own = &module->args;
-    attn_mha_args a = *args;
-    a.w_q = own->w_q;
-    a.w_k = own->w_k;
-    a.w_v = own->w_v;
-    a.w_o = own->w_o;
-    a.b_q = own->b_q;
-    a.b_k = own->b_k;
-    a.b_v = own->b_v;
-    a.b_o = own->b_o;
-    return attni_mha_forward(ctx, &a, module, err);
+    attn_mha_args *a = &c.args;
+    a->w_q = own->w_q;
+    a->w_k = own->w_k;
+    a->w_v = own->w_v;
+    a->w_o = own->w_o;
+    a->b_q = own->b_q;
+    a->b_k = own->b_k;
+    a->b_v = own->b_v;
+    a->b_o = own->b_o;
+    return attni_mha_forward(ctx, a, module, err);
 }

@@ -46,9 +46,10 @@ attn_status attni_module_check_shape(const attn_tensor *t, const char *name, int
 void *attni_module_take(attni_layout *layout, size_t element, int64_t n0, int64_t n1, int64_t n2,
                         int64_t n3)
 {
-    size_t count = (size_t)n0;
-    if (!attni_size_mul(count, (size_t)n1, &count) || !attni_size_mul(count, (size_t)n2, &count) ||
-        !attni_size_mul(count, (size_t)n3, &count)) {
+    size_t count;
+    if (!attni_size_mul((uint64_t)n0, (uint64_t)n1, &count) ||
+        !attni_size_mul(count, (uint64_t)n2, &count) ||
+        !attni_size_mul(count, (uint64_t)n3, &count)) {
         layout->overflow = true;
         return NULL;
     }

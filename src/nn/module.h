@@ -22,6 +22,11 @@ static inline char *attni_module_row(const attn_tensor *t, int64_t r)
     const int64_t T = t->shape[2], H = t->shape[1];
     return attni_at(t, r / T / H, r / T % H, r % T, 0);
 }
+/* How many there are; 0 where rows have no elements. */
+static inline int64_t attni_module_rows(const attn_tensor *t)
+{
+    return attni_empty(t) ? 0 : t->shape[0] * t->shape[1] * t->shape[2];
+}
 void attni_module_copy_row(char *dst, int64_t dst_stride, const char *src, int64_t src_stride,
                            int64_t n, size_t element);
 
@@ -119,7 +124,12 @@ struct attn_mha {
     attni_packed q, k, v, o; /* o: if args.w_o.data */
 };
 
-attn_status attni_mha_check_struct(const attn_mha_args *args, attn_error *err);
+/* A caller's arguments, whole: args.attention is `attention`. */
+typedef struct attni_mha_call {
+    attn_mha_args args;
+    attn_sdpa_args attention;
+} attni_mha_call;
+attn_status attni_mha_read(attni_mha_call *to, const attn_mha_args *from, attn_error *err);
 /* Everything else of args, out included. */
 attn_status attni_mha_check(attni_mha_sizes *n, const attn_mha_args *args, attn_error *err);
 /* The dropout of the output, in place on t [B,1,T,Out]; nothing for p = 0. */

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Runs a test program that was linked with the emulated matrix unit, whose vector part is AVX-512.
-if ! grep -qw avx512vl /proc/cpuinfo; then
-    echo "not run: the emulation of AMX needs a processor with AVX-512"
+# run.sh FLAG PROGRAM: runs a test program that was linked with the emulated matrix unit, whose
+# vector part is AVX-512 or, in C, AVX2.
+if ! grep -qw "$1" /proc/cpuinfo; then
+    echo "not run: the emulation of AMX needs a processor with AVX-512, or gcc and AVX2"
     exit 0
 fi
-exec "$@"
+exec "${@:2}"

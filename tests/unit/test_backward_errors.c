@@ -174,7 +174,7 @@ static void test_arguments(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         both x = good();
-        attn_plan_info info = {.struct_size = sizeof info};
+        attn_plan_info info = ATTN_PLAN_INFO_INIT;
         attn_error err = {.status = ATTN_OK};
         rows[i].spoil(&x);
         blank();
@@ -195,7 +195,7 @@ static void test_good(void **state)
     attn_error err;
     memset(&err, 0x5A, sizeof err);
     const attn_error before = err;
-    attn_plan_info info = {.struct_size = sizeof info};
+    attn_plan_info info = ATTN_PLAN_INFO_INIT;
     blank();
     assert_int_equal(attn_sdpa_backward_plan(NULL, &x.a, &x.g, &info, &err), ATTN_OK);
     assert_true(all_blank(outputs));
@@ -221,7 +221,7 @@ static void test_null_and_workspace(void **state)
     (void)state;
     both x = good();
     attn_error err = {.status = ATTN_OK};
-    attn_plan_info info = {.struct_size = sizeof info};
+    attn_plan_info info = ATTN_PLAN_INFO_INIT;
     blank();
     expect("args", attn_sdpa_backward(NULL, NULL, &x.g, &err), ATTN_ERR_ARGUMENT, &err, "args");
     expect("grads", attn_sdpa_backward(NULL, &x.a, NULL, &err), ATTN_ERR_ARGUMENT, &err, "grads");

@@ -87,9 +87,11 @@ static void test_options_errors(void **state)
     }
     o = usual(ATTN_F32, 0);
     o.struct_size = 0;
-    expect_error(attn_cache_create(&o, &cache, &err), &err, ATTN_ERR_ARGUMENT, "options", "INIT");
+    expect_error(attn_cache_create(&o, &cache, &err), &err, ATTN_ERR_ARGUMENT, "struct_size",
+                 "attn_cache_options_init");
     o.struct_size = sizeof o - 1;
-    expect_error(attn_cache_create(&o, &cache, &err), &err, ATTN_ERR_ARGUMENT, "options", "INIT");
+    expect_error(attn_cache_create(&o, &cache, &err), &err, ATTN_ERR_ARGUMENT, "struct_size",
+                 "attn_cache_options_init");
     struct {
         attn_cache_options o;
         int64_t newer;
@@ -97,7 +99,7 @@ static void test_options_errors(void **state)
     longer.o.struct_size = sizeof longer;
     attn_cache_destroy(cache_new(&longer.o));
     longer.newer = 1;
-    expect_error(attn_cache_create(&longer.o, &cache, &err), &err, ATTN_ERR_ARGUMENT, "options",
+    expect_error(attn_cache_create(&longer.o, &cache, &err), &err, ATTN_ERR_ARGUMENT, "struct_size",
                  "does not know");
 }
 

@@ -288,6 +288,40 @@ static void test_F15_counts_against_the_bytes(void **state)
     bytes_free(&b);
 }
 
+/* The length of each sequence, not only of the first, is held against what the ones before it leave
+ * of the bytes. */
+static void test_F15_each_sequence_against_the_bytes(void **state)
+{
+    (void)state;
+    static const uint64_t lengths[3] = {2, 1, 3}; /* keys of 12 bytes: 72 */
+    static const uint64_t left[3] = {72, 48, 36};
+    static const uint64_t more[] = {1, 256, UINT64_C(1) << 32, UINT64_C(1) << 62};
+    const attn_cache_options o = cache_options(ATTN_F32, 3, 1, 2, 1, 64, 64, 0);
+    for (int wrong = -1; wrong < 3; wrong++)
+        for (size_t m = 0; m < COUNT(more); m++) {
+            bytes b = head(1, ATTN_F32, 3, 1, 2, 1);
+            const uint64_t long_ = wrong < 0 ? 0 : left[wrong] / 12 + more[m];
+            for (int i = 0; i < 3; i++)
+                put_number(&b, i == wrong ? long_ : lengths[i], 8);
+            for (int i = 0; i < 18; i++)
+                put_number(&b, 0x3F800000, 4);
+            end(&b);
+            char part[100];
+            snprintf(part, sizeof part, "sequence %d a length of %llu keys, of 12 bytes each; %d ",
+                     wrong, (unsigned long long)long_, wrong < 0 ? 0 : (int)left[wrong]);
+            attn_cache *cache;
+            if (wrong >= 0) {
+                expect_bad(&o, b, ATTN_ERR_FILE, "bytes", part);
+            } else {
+                assert_int_equal(attn_cache_load(&o, b.data, b.size, &cache, NULL), ATTN_OK);
+                for (int i = 0; i < 3; i++)
+                    assert_int_equal(attn_cache_length(cache, i), lengths[i]);
+                attn_cache_destroy(cache);
+            }
+            bytes_free(&b);
+        }
+}
+
 /* Sizes beyond any file, which the options name too. */
 static void test_F15_sizes_against_the_bytes(void **state)
 {
@@ -489,6 +523,7 @@ int main(void)
         cmocka_unit_test(test_save_errors),
         cmocka_unit_test(test_F15_arguments),
         cmocka_unit_test(test_F15_counts_against_the_bytes),
+        cmocka_unit_test(test_F15_each_sequence_against_the_bytes),
         cmocka_unit_test(test_F15_sizes_against_the_bytes),
         cmocka_unit_test(test_F15_magic_and_version),
         cmocka_unit_test(test_F15_every_prefix_and_bit),

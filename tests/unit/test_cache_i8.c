@@ -76,11 +76,56 @@ static void test_i8_error(void **state)
     }
 }
 
+/* Rows that have no scale are saved as zeros, whatever lay in their place before: the bytes by the
+ * format. */
+static void test_i8_rows_without_a_scale(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    static const double rows[][N] = {{0, -0.0, 0, 0, 0},
+                                     {1e-60, 0, 0, 0, 0},
+                                     {1, 2, NAN, 4, 5},
+                                     {1, 2, 3, 4, -INFINITY},
+                                     {1e300, 1, 1, 1, 1}};
+    static const double full[N] = {127, -127, 85, -1, 127};
+    for (size_t r = 0; r < COUNT(rows); r++) {
+        const attn_cache_options o = cache_options(ATTN_I8, 1, 1, N, N, 1, 0, 0);
+        attn_cache *cache = cache_new(&o);
+        attn_tensor x = attn_bhtd(full, ATTN_F64, 1, 1, 1, N);
+        assert_int_equal(attn_cache_append(cache, 0, &x, &x, NULL), ATTN_OK);
+        bytes b = content(cache);
+        /* the head and one length, a scale and a row of keys, the same of values, the checksum */
+        assert_int_equal(b.size, 48 + 8 + 2 * (4 + N) + 8);
+        for (int part = 0; part < 2; part++)
+            for (int i = 0; i < N; i++)
+                assert_int_equal((int8_t)b.data[56 + part * (4 + N) + 4 + i], (int8_t)full[i]);
+        bytes_free(&b);
+        assert_int_equal(attn_cache_truncate(cache, 0, 0, NULL), ATTN_OK);
+        x.data = (double *)(uintptr_t)rows[r];
+        assert_int_equal(attn_cache_append(cache, 0, &x, &x, NULL), ATTN_OK);
+        b = content(cache);
+        for (int part = 0; part < 2; part++) {
+            const unsigned char *at = b.data + 56 + part * (4 + N);
+            const uint32_t bits = (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 |
+                                  (uint32_t)at[3] << 24;
+            if (r < 2)
+                assert_int_equal(bits, 0);
+            else
+                assert_true((bits & 0x7FFFFFFF) > 0x7F800000); /* a NaN */
+            for (int i = 0; i < N; i++)
+                assert_int_equal(at[4 + i], 0);
+        }
+        bytes_free(&b);
+        attn_cache_destroy(cache);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_i8_known_rows),
         cmocka_unit_test(test_i8_error),
+        cmocka_unit_test(test_i8_rows_without_a_scale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

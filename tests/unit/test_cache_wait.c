@@ -1,4 +1,4 @@
-/* labels: threads
+/* labels: threads slow
  *
  * One query's values wait for the next chunk's keys, to be read together with them. From plain
  * tensors they do not, or lie otherwise: so a cache and tensors must give the same bits, whatever
@@ -7,7 +7,7 @@
 
 #include "cache_testing.h"
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || defined(EMULATED)
 enum { STEP = 5 }; /* of all cases */
 #else
 enum { STEP = 1 };

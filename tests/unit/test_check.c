@@ -1,19 +1,29 @@
-/* The harness against the engine, with fixed seeds; and the harness against itself: that it finds
+/* labels: slow
+ *
+ * The harness against the engine, with fixed seeds; and the harness against itself: that it finds
  * what is wrong, says it in one line, and outlives a crash. */
 #include <math.h>
+#include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "attn.h"
 #include "check/check.h"
 #include "check/check_call.h"
 #include "check/check_case.h"
+#include "internal.h"
 
 /* Runs the harness; the report is the caller's to free. */
 static int run(const check_options *options, char **report)
@@ -179,13 +189,123 @@ static void test_planted(void **state)
     }
 }
 
+/* -------------------------------------------------------------- a crash on a thread of the pool */
+
+static pthread_t case_thread;
+static atomic_int arrived;
+
+static void crash_elsewhere(void *arg, int worker)
+{
+    (void)arg, (void)worker;
+    atomic_fetch_add(&arrived, 1);
+    while (atomic_load(&arrived) < 2)
+        sched_yield();
+    if (!pthread_equal(case_thread, pthread_self()))
+        raise(SIGSEGV); /* no bad store: the sanitizers would report that themselves */
+    sleep(30);
+}
+
+static void crash_in_pool(check_case *c)
+{
+    attni_call call;
+    check_describe(c, "n=4");
+    case_thread = pthread_self();
+    if (attni_call_begin(&call, check_context(c, 3), 0, NULL, 0, NULL) == ATTN_OK)
+        attni_call_run(&call, 2, crash_elsewhere, NULL);
+}
+
+/* Nobody can go on with the case from there: the process ends by the signal, and says which case it
+ * was. */
+static void test_crash_on_another_thread(void **state)
+{
+    (void)state;
+    int ends[2], status;
+    char text[1024] = "";
+    assert_int_equal(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        struct rlimit none = {0, 0};
+        setrlimit(RLIMIT_CORE, &none);
+        dup2(ends[1], STDERR_FILENO);
+        check_run_state r = {.out = fopen("/dev/null", "w"), .buffers = check_buffers_create()};
+        check_signals_catch();
+        check_one(&r, "planted", crash_in_pool, 0, 64, 0, 0x5eed, NULL);
+        _exit(0);
+    }
+    close(ends[1]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(read(ends[0], text, sizeof text - 1) >= 0);
+    close(ends[0]);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+    const char *says = "FAIL planted generic n=4 seed=0x5eed: segmentation fault: touched memory "
+                       "that is not its own; not on the case's own thread, so the run ends\n";
+    if (!strstr(text, says))
+        fail_msg("it says: %s", text);
+}
+
+/* ------------------------------------------------------------ soft caps that are a little wrong */
+
+static const attni_kernels *right; /* whose natural() is spoiled */
+static int units_off, every;
+
+static void wrong_natural(void *st, int n, double r, double cap, int nv)
+{
+    right->natural(st, n, r, cap, nv);
+    for (int i = 0; i < n * nv * right->lanes && cap > 0; i++)
+        for (int step = 0; step < units_off && i % every == 0; step++) {
+            float *single = (float *)st + i;
+            double *wide = (double *)st + i;
+            if (right->bits == 32)
+                *single = nextafterf(*single, copysignf(INFINITY, *single));
+            else
+                *wide = nextafter(*wide, copysign(INFINITY, *wide));
+        }
+}
+
+static void natural_of_wrong(check_case *c)
+{
+    attni_kernels wrong = *c->kernels;
+    right = c->kernels;
+    wrong.natural = wrong_natural;
+    c->kernels = &wrong;
+    check_natural(c);
+    c->kernels = right;
+}
+
+/* Failures among a round's cases. */
+static int natural_failures(int bits, int units, int apart, uint64_t seeds)
+{
+    check_run_state r = {.out = fopen("/dev/null", "w"), .buffers = check_buffers_create()};
+    assert_true(r.out && r.buffers);
+    units_off = units;
+    every = apart;
+    for (uint64_t seed = 1; seed <= seeds; seed++)
+        for (int isa = 0; attn_isa(isa).name; isa++)
+            if (attn_isa(isa).usable)
+                check_one(&r, "natural", natural_of_wrong, isa, bits, 1, seed * 7919, NULL);
+    fclose(r.out);
+    check_buffers_destroy(r.buffers);
+    return (int)r.failed;
+}
+
+/* The bound of the soft cap is as wide as roundings can come to, and no wider: 12 units in one of
+ * 100 elements, and 3 (double: 4) in all of them, are found. */
+static void test_natural_bound(void **state)
+{
+    (void)state;
+    for (int bits = 32; bits <= 64; bits += 32) {
+        assert_int_equal(natural_failures(bits, 0, 1, 4000), 0);
+        assert_true(natural_failures(bits, 12, 100, 24) > 0);
+        assert_true(natural_failures(bits, bits == 32 ? 3 : 4, 1, 24) > 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_seed),
-        cmocka_unit_test(test_planted),
-        cmocka_unit_test(test_selection),
-        cmocka_unit_test(test_engine),
+        cmocka_unit_test(test_natural_bound), cmocka_unit_test(test_crash_on_another_thread),
+        cmocka_unit_test(test_seed),          cmocka_unit_test(test_planted),
+        cmocka_unit_test(test_selection),     cmocka_unit_test(test_engine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -107,10 +107,10 @@ static void sizes_of_older_and_newer_options(void **state)
     newer.options = (attn_context_options)ATTN_CONTEXT_OPTIONS_INIT;
     newer.options.threads = 3;
 
-    static const size_t bad[] = {0, 1, 7, 9, 5000, SIZE_MAX, (size_t)1 << 40};
+    static const size_t bad[] = {0, 1, 7, 9, 5000, SIZE_MAX, SIZE_MAX / 3};
     for (size_t i = 0; i < COUNT(bad); i++) {
         newer.options.struct_size = bad[i];
-        expect_refused(&newer.options, ATTN_ERR_ARGUMENT, "options");
+        expect_refused(&newer.options, ATTN_ERR_ARGUMENT, "struct_size");
     }
 
     attn_context *ctx;
@@ -119,7 +119,7 @@ static void sizes_of_older_and_newer_options(void **state)
     assert_int_equal(attn_context_threads(ctx), 3);
     attn_context_destroy(ctx);
     newer.tail[15] = 1; /* a field that this library cannot honour */
-    expect_refused(&newer.options, ATTN_ERR_ARGUMENT, "options");
+    expect_refused(&newer.options, ATTN_ERR_ARGUMENT, "struct_size");
     newer.tail[15] = 0;
     newer.tail[16] = 1; /* past the caller's struct */
     assert_int_equal(attn_context_create(&newer.options, &ctx, NULL), ATTN_OK);
@@ -360,18 +360,20 @@ static void the_caller_s_modes_are_restored(void **state)
         errno = 1234;
         attn_context *ctx = threads > 0 ? context_of(threads) : NULL;
         attni_call call;
+        const attni_mode mode = attni_mode_enter();
         assert_int_equal(attni_call_begin(&call, ctx, 100, NULL, 0, NULL), ATTN_OK);
         bool as_default = rounds_to_nearest();
 #if defined(__SSE__)
         as_default = as_default && (_mm_getcsr() & 0x805f) == 0; /* FTZ, DAZ, flags: the sums
                                                                   above were inexact, 0x20 */
 #else
-        as_default = as_default && !fetestexcept(FE_ALL_EXCEPT);
+        as_default = as_default && !fetestexcept(FE_ALL_EXCEPT & ~FE_INEXACT);
 #endif
         volatile double zero = 0, third = 1; /* computing raises what it may */
         zero = zero / zero, third = third / 3;
         attni_call_end(&call);
         bool right = sums_are_right(ctx, 4); /* sees the default mode on every worker */
+        attni_mode_leave(mode);
         attn_context_destroy(ctx);
 
         int kept_errno = errno, kept_rounding = fegetround();

@@ -15,145 +15,15 @@
 #include <cmocka.h>
 
 #include "attn.h"
-#include "check/check_call.h"
-#include "property.h"
+#include "contract.h"
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || defined(EMULATED)
 #define ROUNDS 6
 #else
 #define ROUNDS 40
 #endif
-#define WORK 4e5
 
 static const attn_dtype dtypes[] = {ATTN_F64, ATTN_F32, ATTN_F16, ATTN_BF16};
-static const int thread_counts[] = {1, 2, 3, 7};
-static attn_context *contexts[CHECK_MAX_ISAS][4];
-
-/* Memory of NaN: what a call reads of its scratch before it writes it shows, as all contexts but
- * those of one thread have such memory. */
-static void *soiled(void *user, size_t size, size_t alignment)
-{
-    (void)user;
-    void *memory = aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
-    return memory ? memset(memory, 0xFF, size) : NULL;
-}
-
-static void clean(void *user, void *memory, size_t size)
-{
-    (void)user, (void)size;
-    free(memory);
-}
-
-static int create_contexts(void **state)
-{
-    (void)state;
-    for (int isa = 0; attn_isa(isa).name; isa++)
-        for (int t = 0; t < 4 && attn_isa(isa).usable; t++) {
-            attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
-            options.isa = attn_isa(isa).name;
-            options.threads = thread_counts[t];
-            if (options.threads > 1)
-                options.allocate = soiled, options.release = clean;
-            if (attn_context_create(&options, &contexts[isa][t], NULL) != ATTN_OK)
-                return -1;
-        }
-    return 0;
-}
-
-static int destroy_contexts(void **state)
-{
-    (void)state;
-    for (int isa = 0; isa < CHECK_MAX_ISAS; isa++)
-        for (int t = 0; t < 4; t++)
-            attn_context_destroy(contexts[isa][t]);
-    return 0;
-}
-
-/* The results of a call, element by element. */
-typedef struct results {
-    double *out, *lse;
-    int64_t outs, rows;
-    int64_t H, T, Dv;
-} results;
-
-static int64_t rows_of(const attn_sdpa_args *a)
-{
-    return a->q.shape[0] * a->q.shape[1] * a->q.shape[2];
-}
-
-/* Runs `args` with new dense outputs at a random address in place of its own. */
-static results run(check_case *c, const attn_sdpa_args *args, int threads)
-{
-    attn_sdpa_args a = *args;
-    const int64_t shape[4] = {a.q.shape[0], a.q.shape[1], a.q.shape[2], 1};
-    check_tensor out = check_tensor_new(c, a.out.dtype, a.out.shape, CHECK_DENSE);
-    check_tensor lse = check_tensor_new(c, ATTN_F64, shape, CHECK_DENSE);
-    a.out = out.view;
-    a.lse = &lse.view;
-    attn_error err = {0};
-    int t = threads == 1 ? 0 : threads == 2 ? 1 : threads == 3 ? 2 : 3;
-    if (attn_sdpa_forward(contexts[c->isa][t], &a, &err) != ATTN_OK)
-        check_fail(c, "%s", err.message);
-    return (results){check_tensor_copy(c, &out.view),
-                     check_tensor_copy(c, &lse.view),
-                     check_count(&out.view),
-                     rows_of(&a),
-                     a.q.shape[1],
-                     a.q.shape[2],
-                     a.out.shape[3]};
-}
-
-static void expect_equal(check_case *c, const char *what, results got, results want)
-{
-    check_difference d;
-    if (got.outs != want.outs || got.rows != want.rows)
-        check_fail(c, "%s: compared with another shape", what);
-    else if (!check_same(got.out, want.out, want.outs, CHECK_ZERO_SIGNED, &d))
-        check_fail(c, "%s: out %" PRId64 " is %.17g, was %.17g", what, d.at, d.got, d.want);
-    else if (!check_same(got.lse, want.lse, want.rows, CHECK_ZERO_SIGNED, &d))
-        check_fail(c, "%s: lse %" PRId64 " is %.17g, was %.17g", what, d.at, d.got, d.want);
-}
-
-/* Rows i0 .. i0+n-1 of batch b0 .. b0+B-1 of a result, as a result of its own. */
-static results part(check_case *c, results all, int64_t b0, int64_t B, int64_t i0, int64_t n)
-{
-    results r = {check_array(c, B * all.H * n * all.Dv),
-                 check_array(c, B * all.H * n),
-                 B * all.H * n * all.Dv,
-                 B * all.H * n,
-                 all.H,
-                 n,
-                 all.Dv};
-    int64_t row = 0;
-    for (int64_t bh = b0 * all.H; bh < (b0 + B) * all.H; bh++)
-        for (int64_t i = i0; i < i0 + n; i++, row++) {
-            r.lse[row] = all.lse[bh * all.T + i];
-            memcpy(r.out + row * all.Dv, all.out + (bh * all.T + i) * all.Dv,
-                   (size_t)all.Dv * sizeof *r.out);
-        }
-    return r;
-}
-
-/* A view of indices first .. first+n-1 of one dimension. A size of 1 in a mask stays. */
-static attn_tensor slice(attn_tensor t, int dimension, int64_t first, int64_t n, bool broadcasts)
-{
-    if (broadcasts && t.shape[dimension] == 1)
-        return t;
-    if (t.data)
-        t.data = (char *)t.data + first * t.stride[dimension] * (int64_t)attn_dtype_size(t.dtype);
-    t.shape[dimension] = n;
-    return t;
-}
-
-/* A random call with at least one row. NaN are welcome here too. */
-static attn_sdpa_args *random_call(check_case *c, check_call *call)
-{
-    do {
-        check_call_random(c, call, WORK);
-    } while (rows_of(&call->args) == 0);
-    call->args.lse = call->args.scores = NULL;
-    return &call->args;
-}
 
 /* ----------------------------------------------------------------------------------- properties */
 
@@ -195,12 +65,12 @@ static void same_alone_and_in_a_batch(check_case *c)
     int64_t length = a->key_lengths ? a->key_lengths[b] : 0, lengths[MOST_TIMES];
     if (a->key_lengths)
         one.key_lengths = a->key_lengths + b;
-    results want = part(c, all, b, 1, 0, a->q.shape[2]);
+    results want = part(c, all, (piece){.b = b, .B = 1, .T = a->q.shape[2]});
     expect_equal(c, "alone", run(c, &one, 1), want);
 
     /* Some times itself, or so often that more is read than caches hold: at every position of a
      * batch. */
-    const int64_t times = check_chance(c, 70) ? 5 : times_to_exceed(2 << 20, &one);
+    const int64_t times = with_scores || check_chance(c, 70) ? 5 : times_to_exceed(2 << 20, &one);
     attn_sdpa_args more = one;
     more.q.shape[0] = more.k.shape[0] = more.v.shape[0] = more.out.shape[0] = times;
     more.q.stride[0] = more.k.stride[0] = more.v.stride[0] = 0;
@@ -210,7 +80,23 @@ static void same_alone_and_in_a_batch(check_case *c)
         more.key_lengths = lengths;
     results many = run(c, &more, 7);
     for (int64_t i = 0; i<times; i += times> 5 ? check_between(c, 1, times / 3) : 1)
-        expect_equal(c, "position", part(c, many, i, 1, 0, a->q.shape[2]), want);
+        expect_equal(c, "position", part(c, many, (piece){.b = i, .B = 1, .T = a->q.shape[2]}),
+                     want);
+}
+
+/* Which queries can be alone and still be told where they stand: any, by the causal offset; without
+ * a causal rule the first ones, if a window or ALiBi counts from there; with lengths and a diagonal
+ * at the bottom right the last ones. */
+static void choose_queries(check_case *c, const attn_sdpa_args *a, bool one, int64_t *i, int64_t *n)
+{
+    const int64_t T = a->q.shape[2];
+    const bool counts = a->window_left >= 0 || a->window_right >= 0 || a->alibi_slopes;
+    *i = check_between(c, 0, T - 1);
+    *n = one ? 1 : check_between(c, 1, T - *i);
+    if (a->causal == ATTN_CAUSAL_NONE && counts)
+        *i = 0, *n = check_between(c, 1, T);
+    else if (a->causal == ATTN_CAUSAL_BOTTOM_RIGHT && a->key_lengths)
+        *n = T - *i;
 }
 
 /* Some queries alone: the causal diagonal has to be told where they stand. */
@@ -219,20 +105,13 @@ static void same_alone_and_among_queries(check_case *c)
     check_call call;
     attn_sdpa_args *a = random_call(c, &call);
     a->dropout = 0;
-    if (a->cu_seqlens_q) {
-        a->cu_seqlens_q = a->cu_seqlens_k = NULL;
-        a->sequences = 0;
-    }
-    a->key_lengths = NULL;
-    if (a->causal == ATTN_CAUSAL_NONE) {
-        a->window_left = a->window_right = -1; /* would need an offset, and that is causal */
-        a->alibi_slopes = NULL;
-    }
+    a->cu_seqlens_q = a->cu_seqlens_k = NULL;
+    a->sequences = 0;
     results all = run(c, a, 1);
     int64_t T = a->q.shape[2], S = a->k.shape[2];
     for (int n = 0; n < 4; n++) {
-        int64_t i = check_between(c, 0, T - 1);
-        int64_t rows = n < 2 ? 1 : check_between(c, 1, T - i);
+        int64_t i, rows;
+        choose_queries(c, a, n < 2, &i, &rows);
         attn_sdpa_args few = *a;
         attn_tensor mask;
         few.q = slice(a->q, 2, i, rows, false);
@@ -241,7 +120,8 @@ static void same_alone_and_among_queries(check_case *c)
             mask = slice(*a->mask, 2, i, rows, true);
             few.mask = &mask;
         }
-        if (a->causal != ATTN_CAUSAL_NONE) {
+        if (a->causal == ATTN_CAUSAL_TOP_LEFT || a->causal == ATTN_CAUSAL_OFFSET ||
+            (a->causal == ATTN_CAUSAL_BOTTOM_RIGHT && !a->key_lengths)) {
             few.causal = ATTN_CAUSAL_OFFSET;
             few.causal_offset = i + (a->causal == ATTN_CAUSAL_OFFSET         ? a->causal_offset
                                      : a->causal == ATTN_CAUSAL_BOTTOM_RIGHT ? S - T
@@ -249,7 +129,8 @@ static void same_alone_and_among_queries(check_case *c)
         }
         char what[64];
         snprintf(what, sizeof what, "queries %" PRId64 "..%" PRId64 " alone", i, i + rows - 1);
-        expect_equal(c, what, run(c, &few, 1), part(c, all, 0, a->q.shape[0], i, rows));
+        expect_equal(c, what, run(c, &few, 1),
+                     part(c, all, (piece){.B = a->q.shape[0], .i = i, .T = rows}));
     }
 }
 
@@ -325,8 +206,56 @@ static void same_packed_and_alone(check_case *c)
             one.mask = &mask;
         }
         expect_equal(c, "sequence alone", run(c, &one, 1),
-                     part(c, all, 0, a->q.shape[0], q0, q1 - q0));
+                     part(c, all,
+                          (piece){.B = a->q.shape[0],
+                                  .i = q0,
+                                  .T = q1 - q0,
+                                  .keys = true,
+                                  .j = k0,
+                                  .S = k1 - k0}));
     }
+}
+
+/* Does the rule of `a`, causal, window or lengths, show key j to query i? */
+static bool shows(const attn_sdpa_args *a, int64_t b, int64_t i, int64_t j)
+{
+    const int64_t off = a->causal == ATTN_CAUSAL_OFFSET ? a->causal_offset : 0;
+    return (a->causal == ATTN_CAUSAL_NONE || j <= i + off) &&
+           (a->window_left < 0 || j >= i + off - a->window_left) &&
+           (a->window_right < 0 || j <= i + off + a->window_right) &&
+           (!a->key_lengths || j < a->key_lengths[b]);
+}
+
+/* A rule, and the mask that writes it out: bool, or 0 and -inf beside a scale that is a power of
+ * two. */
+static void same_as_a_dense_mask(check_case *c)
+{
+    static const attn_dtype types[] = {ATTN_BOOL, ATTN_F32, ATTN_F64, ATTN_F16, ATTN_BF16};
+    check_call call;
+    attn_sdpa_args *a = random_call(c, &call);
+    a->mask = NULL, a->alibi_slopes = NULL; /* which counts from the causal diagonal */
+    a->cu_seqlens_q = a->cu_seqlens_k = NULL, a->sequences = 0;
+    if (a->causal == ATTN_CAUSAL_BOTTOM_RIGHT)
+        a->causal = ATTN_CAUSAL_TOP_LEFT;
+    const attn_dtype type = CHECK_PICK(c, types);
+    if (type != ATTN_BOOL)
+        a->scale = 0.125;
+    const results want = run(c, a, 1);
+    const int64_t shape[4] = {a->q.shape[0], 1, a->q.shape[2], a->k.shape[2]};
+    check_tensor mask = check_tensor_new(c, type, shape, CHECK_LOOSE);
+    for (int64_t b = 0; b < shape[0]; b++)
+        for (int64_t i = 0; i < shape[2]; i++)
+            for (int64_t j = 0; j < shape[3]; j++)
+                check_store(&mask.view, b, 0, i, j,
+                            type == ATTN_BOOL   ? shows(a, b, i, j)
+                            : shows(a, b, i, j) ? 0.0
+                                                : -INFINITY);
+    attn_sdpa_args masked = *a;
+    masked.causal = ATTN_CAUSAL_NONE, masked.window_left = masked.window_right = -1;
+    masked.key_lengths = NULL;
+    masked.mask = &mask.view;
+    for (int t = 0; t < 4; t += 2)
+        expect_equal(c, attn_dtype_name(type), run(c, &masked, thread_counts[t]), want);
 }
 
 /* ------------------------------------------------------------------------------------ the tests */
@@ -433,7 +362,8 @@ static void one_of_three_hundred(check_case *c)
             one.out.shape[2] = 1;
             one.causal = ATTN_CAUSAL_OFFSET;
             one.causal_offset = i;
-            expect_equal(c, "one of 300", run(c, &one, 1), part(c, all, 0, 1, i, 1));
+            expect_equal(c, "one of 300", run(c, &one, 1),
+                         part(c, all, (piece){.B = 1, .i = i, .T = 1}));
         }
     }
 }
@@ -474,6 +404,25 @@ static void test_every_length(void **state)
     run_property(every_length, "lengths", 1);
 }
 
+static void test_dense_masks(void **state)
+{
+    (void)state;
+    run_property(same_as_a_dense_mask, "dense masks", 3 * ROUNDS);
+}
+
+/* The same of `scores`, at every stage. */
+static void test_scores(void **state)
+{
+    (void)state;
+    with_scores = true;
+    run_property(same_for_any_thread_count, "scores: threads", ROUNDS);
+    run_property(same_alone_and_in_a_batch, "scores: batch", ROUNDS);
+    run_property(same_alone_and_among_queries, "scores: queries", ROUNDS);
+    run_property(same_at_any_address, "scores: addresses", ROUNDS);
+    run_property(same_packed_and_alone, "scores: packed", ROUNDS);
+    with_scores = false;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -481,7 +430,8 @@ int main(void)
         cmocka_unit_test(test_queries),      cmocka_unit_test(test_addresses),
         cmocka_unit_test(test_outputs),      cmocka_unit_test(test_packed),
         cmocka_unit_test(test_hash),         cmocka_unit_test(test_prefill_and_decode),
-        cmocka_unit_test(test_every_length),
+        cmocka_unit_test(test_every_length), cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_dense_masks),
     };
     return cmocka_run_group_tests(tests, create_contexts, destroy_contexts);
 }

@@ -18,7 +18,7 @@
 
 #include "attn.h"
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || defined(EMULATED)
 #define ROUNDS 8
 #else
 #define ROUNDS 60

@@ -23,13 +23,61 @@ static void statuses_keep_values_and_names(void **state)
     assert_string_equal(attn_status_name((attn_status)-1), "unknown status");
 }
 
+/* Every value of every enum: older programs and bindings have them built in. */
+static void enums_keep_their_values(void **state)
+{
+    (void)state;
+    static const struct {
+        int value, pinned;
+    } all[] = {
+        {ATTN_OK, 0},
+        {ATTN_ERR_ARGUMENT, 1},
+        {ATTN_ERR_SHAPE, 2},
+        {ATTN_ERR_DTYPE, 3},
+        {ATTN_ERR_STRIDE, 4},
+        {ATTN_ERR_MEMORY, 5},
+        {ATTN_ERR_LIMIT, 6},
+        {ATTN_ERR_UNSUPPORTED, 7},
+        {ATTN_ERR_FULL, 8},
+        {ATTN_ERR_FILE, 9},
+        {ATTN_F64, 1},
+        {ATTN_F32, 2},
+        {ATTN_F16, 3},
+        {ATTN_BF16, 4},
+        {ATTN_BOOL, 5},
+        {ATTN_I64, 6},
+        {ATTN_I8, 7},
+        {ATTN_CAUSAL_NONE, 0},
+        {ATTN_CAUSAL_TOP_LEFT, 1},
+        {ATTN_CAUSAL_BOTTOM_RIGHT, 2},
+        {ATTN_CAUSAL_OFFSET, 3},
+        {ATTN_STAGE_RAW, 0},
+        {ATTN_STAGE_SOFTCAP, 1},
+        {ATTN_STAGE_BIASED, 2},
+        {ATTN_STAGE_WEIGHTS, 3},
+        {ATTN_PRECISION_DEFAULT, 0},
+        {ATTN_PRECISION_ACCURATE, 1},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].value != all[i].pinned)
+            fail_msg("value %zu of the table is %d; it was released as %d", i, all[i].value,
+                     all[i].pinned);
+    assert_int_equal(sizeof(attn_status), 4);
+    assert_int_equal(sizeof(attn_dtype), 4);
+    assert_int_equal(sizeof(attn_causal), 4);
+    assert_int_equal(sizeof(attn_stage), 4);
+    assert_int_equal(sizeof(attn_precision), 4);
+}
+
 static void version_is_the_header_s(void **state)
 {
     (void)state;
     char parts[32];
     snprintf(parts, sizeof parts, "%d.%d.%d", ATTN_VERSION_MAJOR, ATTN_VERSION_MINOR,
              ATTN_VERSION_PATCH);
-    assert_string_equal(attn_version(), parts);
+    assert_memory_equal(attn_version(), parts, strlen(parts));
+    const char *rest = attn_version() + strlen(parts);
+    assert_true(!*rest || strcmp(rest, " (compiled without optimisation)") == 0);
 }
 
 static const char *message(const char *argument, const char *text)
@@ -90,6 +138,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(statuses_keep_values_and_names),
+        cmocka_unit_test(enums_keep_their_values),
         cmocka_unit_test(version_is_the_header_s),
         cmocka_unit_test(messages_start_with_the_argument),
         cmocka_unit_test(messages_are_one_line),

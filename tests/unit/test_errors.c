@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "argument_errors.h"
+#include "sdpa.h"
 #include "attn.h"
 
 enum { B = 2, H = 4, HK = 2, T = 5, S = 7, D = 8, DV = 6 };
@@ -202,7 +203,7 @@ static void test_forward_and_plan(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         attn_sdpa_args a = good();
-        attn_plan_info info = {.struct_size = sizeof info};
+        attn_plan_info info = ATTN_PLAN_INFO_INIT;
         attn_error err = {.status = ATTN_OK};
         rows[i].spoil(&a);
         blank();
@@ -224,7 +225,7 @@ static void test_good(void **state)
     for (size_t i = 0; i < 2; i++)
         for (int more = 0; more < 2; more++) {
             attn_sdpa_args a = good();
-            attn_plan_info info = {.struct_size = sizeof info};
+            attn_plan_info info = ATTN_PLAN_INFO_INIT;
             attn_error err;
             memset(&err, 0x5A, sizeof err);
             const attn_error before = err;
@@ -251,7 +252,7 @@ static void test_null_and_workspace(void **state)
 {
     (void)state;
     attn_error err = {.status = ATTN_OK};
-    attn_plan_info info = {.struct_size = sizeof info};
+    attn_plan_info info = ATTN_PLAN_INFO_INIT;
     blank();
     expect("NULL", attn_sdpa_forward(NULL, NULL, &err), ATTN_ERR_ARGUMENT, &err, "args");
     attn_sdpa_args a = good();
@@ -348,6 +349,50 @@ static void test_dropout_mask(void **state)
     expect("NULL", attn_dropout_mask(1, 0.5, NULL, &err), ATTN_ERR_ARGUMENT, &err, "out");
 }
 
+/* Dropout numbers queries, keys / 8 and batch x heads with 32 bits each: the largest numbers that
+ * fit pass the check of arguments, the next do not; without dropout they do. */
+static void test_dropout_limits(void **state)
+{
+    (void)state;
+    enum { FITS = 1, TOO_LARGE = 0 };
+    const int64_t most = UINT32_MAX;
+    static float x;
+    const struct {
+        int64_t sizes[4]; /* B, H, T, S */
+        int fits;
+    } cases[] = {
+        {{1, 1, most, 1}, FITS},         {{1, 1, most + 1, 1}, TOO_LARGE},
+        {{1, 1, 1, 8 * most + 7}, FITS}, {{1, 1, 1, 8 * most + 8}, TOO_LARGE},
+        {{1, most, 1, 1}, FITS},         {{1, most + 1, 1, 1}, TOO_LARGE},
+        {{most, 1, 1, 1}, FITS},         {{most + 1, 1, 1, 1}, TOO_LARGE},
+        {{2, most / 2, 1, 1}, FITS},     {{2, most / 2 + 1, 1, 1}, TOO_LARGE},
+        {{65536, 65535, 1, 1}, FITS},    {{65536, 65536, 1, 1}, TOO_LARGE},
+        {{65537, 65535, 1, 1}, FITS},    {{65537, 65536, 1, 1}, TOO_LARGE},
+        {{0, most + 1, 1, 1}, FITS},     {{0, 1, most + 1, 1}, TOO_LARGE},
+    };
+    for (size_t n = 0; n < sizeof cases / sizeof *cases * 3; n++) {
+        static const double rates[] = {0, 0.5, 1e-6};
+        const int64_t *s = cases[n / 3].sizes;
+        attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+        /* Dv = 0: no output, and keys whose strides are 0 */
+        const attn_tensor none = {&x, ATTN_F32, {s[0], s[1], s[2], 0}, {0}};
+        a.q = none, a.k = none, a.v = none, a.out = none;
+        a.k.shape[2] = a.v.shape[2] = s[3];
+        a.q.shape[3] = a.k.shape[3] = 1;
+        a.dropout = rates[n % 3];
+        static attni_plan plan;
+        attn_error err = {.status = ATTN_OK};
+        const attn_status status = attni_sdpa_check(&plan, &a, false, &err);
+        if (cases[n / 3].fits || a.dropout == 0) {
+            if (status != ATTN_OK)
+                fail_msg("case %zu: %s", n, err.message);
+        } else {
+            blank();
+            expect("dropout", status, ATTN_ERR_LIMIT, &err, "dropout");
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -358,6 +403,7 @@ int main(void)
         cmocka_unit_test(test_struct_size),
         cmocka_unit_test(test_empty),
         cmocka_unit_test(test_dropout_mask),
+        cmocka_unit_test(test_dropout_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

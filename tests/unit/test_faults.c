@@ -1,5 +1,6 @@
 /* Reading and writing while the system fails, at the first call, the second, and so on to the last;
  * see fault_operation.h.
+ * labels: slow
  * link: -Wl,--wrap=open,--wrap=openat,--wrap=read,--wrap=pread,--wrap=fstat,--wrap=fstatat
  * link: -Wl,--wrap=write,--wrap=fsync,--wrap=close,--wrap=renameat,--wrap=malloc,--wrap=calloc
  * link: -Wl,--wrap=realloc,--wrap=aligned_alloc,--wrap=free,--wrap=zip_source_function_create

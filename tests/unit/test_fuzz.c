@@ -1,4 +1,6 @@
-/* The fuzz targets of fuzz/, on seeds and on a fixed run of random inputs, so that they stay alive
+/* labels: slow
+ *
+ * The fuzz targets of fuzz/, on seeds and on a fixed run of random inputs, so that they stay alive
  * where no fuzzer runs. With ATTN_FUZZ_CORPUS=FOLDER in the environment the seeds are written there
  * too (npy-0, npz-0, ...): what a fuzzer starts from. */
 #define _GNU_SOURCE
@@ -231,12 +233,74 @@ static void test_fuzz_sdpa(void **state)
     }
 }
 
+/* The judge of fuzz_sdpa on what a unit for bf16 makes of q * power below 2^-126: it is 0 there, so
+ * that beside a large k a score is off. Elsewhere, and by more, that is wrong. */
+static void test_judge_of_denormals(void **state)
+{
+    (void)state;
+    const uint16_t tiny = (127 - 120) << 7, one = 127 << 7, large = 254 << 7; /* 2^-120, 1, 2^127 */
+    const uint16_t k[4] = {large, one, 0, one}, v[2] = {one, 0};
+    uint16_t q[2] = {tiny, one};
+    double out;
+    attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+    a.q = attn_matrix(q, ATTN_BF16, 1, 2);
+    a.k = attn_matrix(k, ATTN_BF16, 2, 2);
+    a.v = attn_matrix(v, ATTN_BF16, 2, 1);
+    a.out = attn_matrix(&out, ATTN_F64, 1, 1);
+    a.scale = 0x1p-10;
+    ref_result exact = {0}, flushed = {0};
+    assert_true(reference(&a, &exact));
+    q[0] = 0;
+    assert_true(reference(&a, &flushed));
+    q[0] = tiny;
+    out = flushed.out[0];
+    assert_true(fabs(out - exact.out[0]) > 0.03); /* scores of 1/8 and 0, or of 0 both */
+    assert_true(agrees(&a, &exact, true));
+    assert_false(agrees(&a, &exact, false));
+    out = exact.out[0] + 0.2;
+    assert_false(agrees(&a, &exact, true));
+    q[0] = (127 - 116) << 7; /* 2^-126: nothing is lost */
+    out = flushed.out[0];
+    ref_result larger = {0};
+    assert_true(reference(&a, &larger));
+    assert_false(agrees(&a, &larger, true));
+    ref_result *all[] = {&exact, &flushed, &larger};
+    for (int i = 0; i < 3; i++) {
+        free(all[i]->out);
+        free(all[i]->mass);
+        free(all[i]->reach);
+    }
+}
+
+/* A row that sees nothing is 0, though scores of what it does not see may be off without bound. */
+static void test_judge_of_empty_rows(void **state)
+{
+    (void)state;
+    const uint16_t q = 254 << 7, k = 1, v = 127 << 7; /* 2^127, 2^-133, 1 */
+    const int64_t none = 0;
+    double out = 0;
+    attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+    a.q = attn_matrix((void *)&q, ATTN_BF16, 1, 1);
+    a.k = attn_matrix((void *)&k, ATTN_BF16, 1, 1);
+    a.v = attn_matrix((void *)&v, ATTN_BF16, 1, 1);
+    a.out = attn_matrix(&out, ATTN_F64, 1, 1);
+    a.scale = 0x1p20;
+    a.key_lengths = &none;
+    ref_result want = {0};
+    assert_true(reference(&a, &want));
+    assert_true(agrees(&a, &want, true));
+    out = 0.5;
+    assert_false(agrees(&a, &want, true));
+    free(want.out), free(want.mass), free(want.reach);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fuzz_files),     cmocka_unit_test(test_fuzz_safetensors),
-        cmocka_unit_test(test_fuzz_tokenizer), cmocka_unit_test(test_fuzz_model),
-        cmocka_unit_test(test_fuzz_cache),     cmocka_unit_test(test_fuzz_sdpa),
+        cmocka_unit_test(test_fuzz_files),         cmocka_unit_test(test_fuzz_safetensors),
+        cmocka_unit_test(test_fuzz_tokenizer),     cmocka_unit_test(test_fuzz_model),
+        cmocka_unit_test(test_fuzz_cache),         cmocka_unit_test(test_fuzz_sdpa),
+        cmocka_unit_test(test_judge_of_denormals), cmocka_unit_test(test_judge_of_empty_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,8 +82,10 @@ static void test_lesson_module(void **state)
     expect_near(golden, "mha_heads", heads, 12);
 
     const attn_tensor scores = attn_bhtd(weights, ATTN_F32, 1, 2, 3, 3);
-    a.attention.scores = &scores;
-    a.attention.scores_stage = ATTN_STAGE_WEIGHTS;
+    attn_sdpa_args attention = ATTN_SDPA_ARGS_INIT;
+    attention.scores = &scores;
+    attention.scores_stage = ATTN_STAGE_WEIGHTS;
+    a.attention = &attention;
     a.w_o = attn_bhtd(w_o, ATTN_F32, 1, 1, 4, 4);
     a.b_o = attn_bhtd(b_o, ATTN_F32, 1, 1, 1, 4);
     a.out = attn_bhtd(out, ATTN_F32, 1, 1, 3, 4);
@@ -103,8 +105,8 @@ static void test_bits(void **state)
     (void)state;
     test_state = 31;
     make_case(&c, &n);
-    c.args.attention.causal = ATTN_CAUSAL_TOP_LEFT;
-    c.args.attention.dropout = 0.1;
+    c.attention.causal = ATTN_CAUSAL_TOP_LEFT;
+    c.attention.dropout = 0.1;
     c.args.output_dropout = 0.1;
     assert_int_equal(attn_mha_forward(NULL, &c.args, NULL), ATTN_OK);
     for (size_t k = 0; k < COUNT(threads) + 1; k++) {
@@ -113,8 +115,8 @@ static void test_bits(void **state)
                                                : make_context(6, NULL, &runs);
         test_state = 31;
         make_case(&other, &n);
-        other.args.attention.causal = ATTN_CAUSAL_TOP_LEFT;
-        other.args.attention.dropout = 0.1;
+        other.attention.causal = ATTN_CAUSAL_TOP_LEFT;
+        other.attention.dropout = 0.1;
         other.args.output_dropout = 0.1;
         for (int again = 0; again < 2; again++)
             assert_int_equal(attn_mha_forward(ctx, &other.args, NULL), ATTN_OK);
@@ -153,8 +155,7 @@ static void test_packed(void **state)
         memset(&packed.w_q, 0xA5, sizeof packed.w_q);
         memset(&packed.b_k, 0xA5, sizeof packed.b_k);
         packed.out = out.t;
-        packed.attention.scores = NULL;
-        packed.attention.lse = NULL;
+        packed.attention = NULL; /* all defaults */
         assert_int_equal(attn_mha_packed(&packed, weight.t.data, n < 2 ? bias.t.data : NULL, dtype,
                                          E, H, NULL),
                          ATTN_OK);

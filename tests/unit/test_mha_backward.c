@@ -18,9 +18,9 @@ static void inputs_of(const mha_case *c, const attn_tensor *in[INPUTS])
 {
     static const attn_tensor none;
     const attn_mha_args *a = &c->args;
-    const attn_tensor *all[INPUTS] = {&a->x,   &a->source, &a->w_q,          &a->w_k,
-                                      &a->w_v, &a->w_o,    &a->b_q,          &a->b_k,
-                                      &a->b_v, &a->b_o,    a->attention.mask};
+    const attn_tensor *all[INPUTS] = {&a->x,   &a->source, &a->w_q,           &a->w_k,
+                                      &a->w_v, &a->w_o,    &a->b_q,           &a->b_k,
+                                      &a->b_v, &a->b_o,    a->attention->mask};
     for (int i = 0; i < INPUTS; i++)
         in[i] = all[i] ? all[i] : &none;
 }
@@ -142,7 +142,7 @@ static void repeat(attn_context *ctx, const mha_case *c, const gradients *g, con
 {
     const attn_tensor *from[INPUTS], *to[INPUTS];
     make_case(other, n);
-    other->args.attention.causal = c->args.attention.causal;
+    other->attention.causal = c->attention.causal;
     make_gradients(others, other, n, true);
     copy_into(&others->dout.t, &g->dout.t);
     inputs_of(c, from);
@@ -161,7 +161,7 @@ static void test_f32_against_f64(void **state)
     mha_case c, exact;
     gradients g, want;
     make_case(&c, &n);
-    c.args.attention.causal = ATTN_CAUSAL_TOP_LEFT;
+    c.attention.causal = ATTN_CAUSAL_TOP_LEFT;
     make_gradients(&g, &c, &n, true);
     assert_int_equal(attn_mha_backward(NULL, &c.args, &g.g, NULL), ATTN_OK);
     repeat(NULL, &c, &g, &wide, &exact, &want);
@@ -230,7 +230,9 @@ static void test_packed(void **state)
         x[i] = uniform(), dout[i] = uniform();
     attn_mha_args_init(&a);
     a.x = attn_bhtd(x, ATTN_F64, 1, 1, T, E);
-    a.attention.causal = ATTN_CAUSAL_TOP_LEFT;
+    attn_sdpa_args attention = ATTN_SDPA_ARGS_INIT;
+    attention.causal = ATTN_CAUSAL_TOP_LEFT;
+    a.attention = &attention;
     g.dout = attn_bhtd(dout, ATTN_F64, 1, 1, T, E);
     assert_int_equal(attn_mha_packed(&a, w, b, ATTN_F64, E, H, NULL), ATTN_OK);
     assert_int_equal(attn_mha_packed_grads(&g, dw, db, ATTN_F64, E, H, NULL), ATTN_OK);
@@ -272,7 +274,7 @@ static void test_errors(void **state)
     expect_error(attn_mha_backward(NULL, &c.args, NULL, &e), &e, ATTN_ERR_ARGUMENT, "grads",
                  "NULL");
     bad.struct_size = 8;
-    WANT(ATTN_ERR_ARGUMENT, "grads", "struct_size");
+    WANT(ATTN_ERR_ARGUMENT, "struct_size", "attn_mha_grads_init");
     bad.dout.shape[2] = 7;
     WANT(ATTN_ERR_SHAPE, "out", "60, 30]");
     bad.dx.shape[3] = 5;

@@ -50,17 +50,20 @@ static void test_errors(void **state)
     const attn_tensor none = {0};
     mha_case c;
     attn_mha_args a;
+    attn_sdpa_args attention;
     (void)state;
     test_state = 4;
     make_case(&c, &n);
 #define REFUSE(change, status, argument, part)                                                     \
     do {                                                                                           \
         a = c.args;                                                                                \
+        attention = c.attention;                                                                   \
+        a.attention = &attention;                                                                  \
         change;                                                                                    \
         expect_refusal(&c, &a, status, argument, part);                                            \
     } while (0)
     REFUSE(a.struct_size = 0, ATTN_ERR_ARGUMENT, "struct_size", "attn_mha_args_init");
-    REFUSE(a.attention.struct_size = 8, ATTN_ERR_ARGUMENT, "struct_size", "of attention 8");
+    REFUSE(attention.struct_size = 8, ATTN_ERR_ARGUMENT, "struct_size", "of attention is 8");
     REFUSE(a.x.shape[1] = 2; a.x.stride[1] = 0, ATTN_ERR_SHAPE, "x", "must be [2, 1, 3, 6]");
     REFUSE(a.x.shape[2] = -1, ATTN_ERR_SHAPE, "x", "-1");
     REFUSE(a.x.shape[3] = 5, ATTN_ERR_SHAPE, "w_q", "must be [1, 4, 3, 5]");
@@ -89,14 +92,14 @@ static void test_errors(void **state)
     REFUSE(a.out.dtype = ATTN_BF16, ATTN_ERR_DTYPE, "out", "bf16");
     REFUSE(a.output_dropout = 1, ATTN_ERR_ARGUMENT, "output_dropout", "less than 1");
     REFUSE(a.output_dropout = (double)NAN, ATTN_ERR_ARGUMENT, "output_dropout", "nan");
-    REFUSE(a.attention.dropout = -1, ATTN_ERR_ARGUMENT, "dropout", "-1");
-    REFUSE(a.attention.scores = &c.lse.t, ATTN_ERR_SHAPE, "scores", "5");
-    REFUSE(a.attention.mask = &c.x.t, ATTN_ERR_SHAPE, "mask", "mask");
-    REFUSE(a.attention.cache = (const attn_cache *)(const void *)&a, ATTN_ERR_ARGUMENT, "cache",
+    REFUSE(attention.dropout = -1, ATTN_ERR_ARGUMENT, "dropout", "-1");
+    REFUSE(attention.scores = &c.lse.t, ATTN_ERR_SHAPE, "scores", "5");
+    REFUSE(attention.mask = &c.x.t, ATTN_ERR_SHAPE, "mask", "mask");
+    REFUSE(attention.cache = (const attn_cache *)(const void *)&a, ATTN_ERR_ARGUMENT, "cache",
            "leave it NULL");
     char workspace[64];
-    REFUSE(a.attention.workspace = workspace;
-           a.attention.workspace_bytes = sizeof workspace, ATTN_ERR_ARGUMENT, "workspace", "needs");
+    REFUSE(attention.workspace = workspace;
+           attention.workspace_bytes = sizeof workspace, ATTN_ERR_ARGUMENT, "workspace", "needs");
     attn_error err = {0};
     expect_error(attn_mha_forward(NULL, NULL, &err), &err, ATTN_ERR_ARGUMENT, "args", "NULL");
     check_case(NULL, &c); /* nothing above was wrong but what was changed */
@@ -186,11 +189,11 @@ static void test_memory(void **state)
     /* a caller's workspace: no memory at all */
     ctx = make_failing_context(&memory);
     memory.left = 0;
-    c.args.attention.workspace_bytes = 1 << 20;
-    c.args.attention.workspace = malloc(c.args.attention.workspace_bytes);
-    assert_non_null(c.args.attention.workspace);
+    c.attention.workspace_bytes = 1 << 20;
+    c.attention.workspace = malloc(c.attention.workspace_bytes);
+    assert_non_null(c.attention.workspace);
     check_case(ctx, &c);
-    free(c.args.attention.workspace);
+    free(c.attention.workspace);
     attn_context_destroy(ctx);
     release_case(&c);
 }

@@ -41,8 +41,10 @@ static outputs run_module(attn_context *ctx, const attn_mha *module, const mha_c
     memset(&a.b_v, 0xA5, sizeof a.b_v);
     memset(&a.b_o, 0xA5, sizeof a.b_o);
     a.out = o.out.t;
-    a.attention.scores = &o.scores.t;
-    a.attention.lse = &o.lse.t;
+    attn_sdpa_args attention = c->attention;
+    attention.scores = &o.scores.t;
+    attention.lse = &o.lse.t;
+    a.attention = &attention;
     if (attn_mha_run(ctx, module, &a, &err) != ATTN_OK)
         fail_msg("%s", err.message);
     return o;
@@ -196,18 +198,22 @@ static void test_create_errors(void **state)
     REFUSE(a.b_v.shape[3] = 7, ATTN_ERR_SHAPE, "b_v", "must be [1, 2, 1, 8]");
     REFUSE(a.w_o.shape[3] = 31, ATTN_ERR_SHAPE, "w_o", "must be [1, 1, 9, 32]");
     REFUSE(a.w_o = none, ATTN_ERR_ARGUMENT, "b_o", "without w_o");
-    REFUSE(a.w_q.shape[3] = INT64_C(1) << 59;
-           a.w_q.stride[3] = 0, ATTN_ERR_LIMIT, "w_q", "more than can be addressed when packed");
+    REFUSE(a.w_q.shape[3] = INT64_C(1) << 56; a.w_q.stride[3] = 0; a.w_q.stride[1] = 0;
+           a.w_q.shape[1] = a.b_q.shape[1] = 16; a.w_o.shape[3] = 16 * 8, ATTN_ERR_LIMIT, "w_q",
+                                                 "more than can be addressed when packed");
     expect_error(attn_mha_create(NULL, NULL, &module, &err), &err, ATTN_ERR_ARGUMENT, "args",
                  "NULL");
     expect_error(attn_mha_create(NULL, &c.args, NULL, &err), &err, ATTN_ERR_ARGUMENT, "out",
                  "NULL");
     attn_mha_destroy(NULL);
 
-    a = c.args; /* nothing but weights and biases is looked at */
+    a = c.args; /* nothing but weights and biases is looked at: attention points nowhere */
     memset(&a.x, 0xA5, sizeof a.x);
     memset(&a.source, 0xA5, sizeof a.source);
     memset(&a.out, 0xA5, sizeof a.out);
+    memset(&a.attention, 0xA5, sizeof a.attention);
+    memset(&a.output_dropout, 0xA5, sizeof a.output_dropout);
+    memset(&a.output_dropout_seed, 0xA5, sizeof a.output_dropout_seed);
     assert_int_equal(attn_mha_create(NULL, &a, &module, NULL), ATTN_OK);
     attn_mha_destroy(module);
     release_case(&c);

@@ -346,10 +346,14 @@ static void test_linear_errors(void **state)
     REFUSE(a.x.data = NULL, ATTN_ERR_ARGUMENT, "x", "NULL");
     REFUSE(a.out.data = NULL, ATTN_ERR_ARGUMENT, "out", "NULL");
     REFUSE(a.weight.stride[2] = INT64_MAX / 2, ATTN_ERR_LIMIT, "weight", "address");
-    /* a row that repeats one number 2^58 times has an address, but no tile of it has */
-    REFUSE(a.x.shape[3] = a.weight.shape[3] = INT64_C(1) << 58;
-           a.x.stride[3] = a.weight.stride[3] = 0, ATTN_ERR_LIMIT, "x",
-           "rows of 288230376151711744");
+    REFUSE(a.x.shape[3] = INT64_C(1) << 58, ATTN_ERR_LIMIT, "x", "at most 2^56");
+    /* a row that repeats one number 2^56 times has an address, but no tile of 40 has */
+    REFUSE(a.x = a.weight = attn_bhtd(a.x.data, ATTN_F32, 1, 1, 1, INT64_C(1) << 56);
+           a.x.shape[2] = 40; a.weight.shape[2] = 6; a.bias.shape[1] = 1;
+           memset(a.x.stride, 0, sizeof a.x.stride);
+           memset(a.weight.stride, 0, sizeof a.weight.stride);
+           a.out = attn_matrix(a.out.data, ATTN_F32, 40, 6), ATTN_ERR_LIMIT, "x",
+           "rows of 72057594037927936");
     expect_untouched(&out);
 
     /* memory fails: nothing is written, and the next call works */

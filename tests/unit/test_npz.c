@@ -3,7 +3,11 @@
 
 #include <zip.h>
 
-static bytes array_of(float x) { return npy("'<f4'", 0, "(1,)", &x, sizeof x); }
+static bytes array_of(float x)
+{
+    const bool big = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
+    return npy(big ? "'>f4'" : "'<f4'", 0, "(1,)", &x, sizeof x);
+}
 
 static void put_zip(const char *path, const member *members, size_t count)
 {

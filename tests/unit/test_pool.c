@@ -208,6 +208,23 @@ static void idle_threads_sleep(void **state)
     attni_pool_destroy(pool);
 }
 
+/* A run for fewer threads than are asleep wakes as many as it can use: else its bodies, which wait
+ * for each other, never all begin. */
+static void as_many_wake_as_are_needed(void **state)
+{
+    (void)state;
+    alarm(60);
+    attni_pool *pool = attni_pool_create(6);
+    run_together(pool, 6);
+    for (int threads = 2; threads <= 6; threads++)
+        for (int i = 0; i < 3; i++) {
+            nanosleep(&(struct timespec){0, 20000000}, NULL); /* they fall asleep */
+            run_together(pool, threads);
+        }
+    attni_pool_destroy(pool);
+    alarm(0);
+}
+
 /* ---------------------------------------------------------------------------- refusals */
 
 static void refused_threads_are_done_without(void **state)
@@ -410,6 +427,7 @@ int main(void)
         cmocka_unit_test(one_thousand_pools),
         cmocka_unit_test(threads_start_when_needed),
         cmocka_unit_test(idle_threads_sleep),
+        cmocka_unit_test(as_many_wake_as_are_needed),
         cmocka_unit_test(refused_threads_are_done_without),
         cmocka_unit_test(no_memory_no_pool),
         cmocka_unit_test(signals_stay_with_the_application),

@@ -333,7 +333,7 @@ static void test_mask_refusals(void **state)
                    "2^32");
     expect_refusal(0.5, attn_bhtd(NULL, ATTN_BOOL, 65536, 65536, 0, 1), ATTN_ERR_LIMIT, "out",
                    "2^32");
-    out = attn_bhtd(NULL, ATTN_BOOL, INT64_MAX, INT64_MAX, 0, 1);
+    out = attn_bhtd(NULL, ATTN_BOOL, INT64_C(1) << 56, INT64_C(1) << 56, 0, 1);
     expect_refusal(0.5, out, ATTN_ERR_LIMIT, "out", "2^32");
     for (size_t i = 0; i < sizeof mask; i++)
         assert_int_equal(mask[i], 9);

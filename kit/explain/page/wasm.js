@@ -1,7 +1,7 @@
 /* What computes: attn_sdpa_forward itself, of the C library, compiled to WebAssembly (wasm/), in
  * double precision; where there is none, attend() of this page. */
 
-/* The module, as base64; empty if there was no clang for wasm32 at build. */
+/* The module, as base64; empty if no clang compiled it for wasm32 at build. */
 const moduleText = "@WASM@";
 
 /* of wasm/attend.c: attn_stage */
@@ -19,7 +19,7 @@ function libraryExports() {
   if (library.state !== "untried") return library.exports;
   library.state = "refused";
   try {
-    const bytes = readBase64(moduleText), imports = { Math: { log: Math.log } };
+    const bytes = readBase64(moduleText), imports = { Math: { log: Math.log, tanh: Math.tanh } };
     const take = (instance) => Object.assign(library, { exports: instance.exports,
                                                         state: "ready" });
     try {
@@ -114,7 +114,7 @@ const engine = {
     libraryExports();
     return library.state === "ready" ? "the engine’s own code (WebAssembly), double precision"
          : `JavaScript, double precision${{ starting: "", refused: ": this browser refused the "
-             + "engine’s WebAssembly", absent: ": this build had no clang for wasm32" }[
+             + "engine’s WebAssembly", absent: ": this build has no WebAssembly" }[
            library.state]}`;
   },
 };

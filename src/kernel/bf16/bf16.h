@@ -149,8 +149,8 @@ const attni_bf16_unit *attni_bf16_unit_of(const char *isa);
 /* The same maxima on the side, of the first n rows; the others become -inf. False if one of the n
  * is NaN or +inf. */
 bool attni_bf16_maxima(attni_bf16_columns *columns, float *st, int n, int nv);
-/* m from top, and `lift` more. */
-void attni_bf16_set_maxima(attni_bf16_columns *columns, const float *lift, int nv);
+/* m from top. */
+void attni_bf16_set_maxima(attni_bf16_columns *columns, int nv);
 /* Is every m -inf or within +-ATTNI_BF16_NEAR? Beyond, scores need other arithmetic. */
 #define ATTNI_BF16_NEAR 2048
 bool attni_bf16_near(const attni_bf16_columns *columns, int nv);
@@ -159,8 +159,7 @@ bool attni_bf16_near(const attni_bf16_columns *columns, int nv);
 void attni_bf16_weigh(float *st, attni_bf16_columns *columns, bool add, uint32_t *seen, int nv);
 /* All of that for column r, from a row of n scores: top, m and p[j] = 2^(st[j] c - m), rounded; up
  * to a multiple of 32 the others of p become 0. False if a score is NaN or +inf, or m not near. */
-bool attni_bf16_row_weights(attni_bf16 *p, attni_bf16_columns *columns, float *st, float lift,
-                            int n, int r);
+bool attni_bf16_row_weights(attni_bf16 *p, attni_bf16_columns *columns, float *st, int n, int r);
 /* p from the weights in st. */
 void attni_bf16_pack_weights(attni_bf16 *p, const float *st, int nv);
 

@@ -8,7 +8,7 @@
  *
  * With ATTNI_AMX_EMULATED the tiles are arrays in memory (amx_emulated.c), with the arithmetic, the
  * checks of shapes and the faults of the processor's: so that everything above can be tested on any
- * machine with AVX-512.
+ * machine with AVX-512; with ATTNI_AVX512_EMULATED too, on any with AVX2 (tests/amx/avx512).
  *
  * The instructions are written as assembly and not as the compilers' intrinsics: gcc 12's say
  * nothing of the memory that a load reads, so that the stores before it may be moved behind it.

@@ -79,7 +79,7 @@ attn_status attni_fail(attn_error *err, attn_status status, const char *argument
 
 /* ------------------------------------------------------------------------------- not in a page */
 
-const attni_way *attni_way_bf16(attni_plan *plan)
+const attni_way *attni_way_bf16(const attni_plan *plan)
 {
     (void)plan;
     return NULL;

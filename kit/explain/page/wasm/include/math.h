@@ -13,6 +13,7 @@ static inline float fabsf(float x) { return __builtin_fabsf(x); }
 static inline double fabs(double x) { return __builtin_fabs(x); }
 static inline double ceil(double x) { return __builtin_ceil(x); }
 static inline double sqrt(double x) { return __builtin_sqrt(x); }
+static inline float copysignf(float x, float y) { return __builtin_copysignf(x, y); }
 static inline double copysign(double x, double y) { return __builtin_copysign(x, y); }
 
 double fmin(double a, double b); /* libc.c */
@@ -20,7 +21,9 @@ double fmax(double a, double b);
 double ldexp(double x, int n);
 double frexp(double x, int *exponent);
 
-/* JavaScript's. For log-sum-exp, which the page does not ask for. */
+/* JavaScript's. For log-sum-exp and soft caps beyond the range of a float, which the page does not
+ * ask for. */
 __attribute__((import_module("Math"), import_name("log"))) double log(double x);
+__attribute__((import_module("Math"), import_name("tanh"))) double tanh(double x);
 
 #endif

@@ -1,0 +1,59 @@
+#!/bin/bash
+# timeout: 600
+# BUILD_SHARED_LIBS, CMake's own variable, chooses the library that is built for installation; a
+# project that asks for Attn::attn gets that one, by find_package and by add_subdirectory. A level
+# of _FORTIFY_SOURCE that the builder chose is left alone.
+set -euo pipefail
+if grep -qE '__(asan|tsan|msan)_init' "$ATTN"; then
+    echo "not run: a build with sanitizers has nothing to add here"
+    exit 0
+fi
+fail() {
+    echo "install_kinds: $*" >&2
+    exit 1
+}
+quietly() { "$@" >log 2>&1 || { cat log; fail "$*"; }; }
+
+rm -rf OFF ON user* prefix*
+mkdir user
+cat >user/CMakeLists.txt <<'END'
+cmake_minimum_required(VERSION 3.21)
+project(user C)
+if(ATTN_TREE)
+    add_subdirectory(${ATTN_TREE} attn)
+    if(TARGET test)
+        message(FATAL_ERROR "tests of another project")
+    endif()
+else()
+    find_package(Attn 0.2 REQUIRED)
+endif()
+add_executable(one_call ${EXAMPLE})
+target_link_libraries(one_call PRIVATE Attn::attn)
+END
+
+for shared in OFF ON; do
+    quietly cmake -S "$ATTN_SOURCE" -B "$shared" -DBUILD_SHARED_LIBS="$shared" \
+            -DATTN_BUILD_PROGRAM=OFF -DCMAKE_BUILD_TYPE=Release \
+            -DCMAKE_C_FLAGS="-D_FORTIFY_SOURCE=1" -DCMAKE_C_FLAGS_RELEASE="-O1 -DNDEBUG" \
+            -DCMAKE_EXPORT_COMPILE_COMMANDS=ON
+    grep -q 'FORTIFY_SOURCE=1' "$shared/compile_commands.json" || fail "the builder's flags: lost"
+    ! grep -q 'FORTIFY_SOURCE=2' "$shared/compile_commands.json" || fail "_FORTIFY_SOURCE redefined"
+    quietly cmake --build "$shared" -j "$(nproc)"
+    quietly cmake --install "$shared" --prefix "$PWD/prefix-$shared"
+    got=$(find "prefix-$shared" -name 'libattn.*' -type f -printf '%f ')
+    case $shared$got in
+    OFF"libattn.a " | ON"libattn.so."*) ;;
+    *) fail "BUILD_SHARED_LIBS=$shared installs $got" ;;
+    esac
+    for name in LICENSE attn.h attn_nn.h; do
+        [[ -n $(find "prefix-$shared" -name "$name") ]] || fail "$name is not installed"
+    done
+    quietly cmake -S user -B "user-$shared" -DCMAKE_PREFIX_PATH="$PWD/prefix-$shared" \
+            -DEXAMPLE="$ATTN_SOURCE/examples/one_call.c"
+    quietly cmake --build "user-$shared"
+    "user-$shared/one_call" >"$shared.out"
+done
+cmp OFF.out ON.out
+quietly cmake -S user -B user-tree -DBUILD_SHARED_LIBS=OFF -DATTN_TREE="$ATTN_SOURCE" \
+        -DEXAMPLE="$ATTN_SOURCE/examples/one_call.c"
+echo "installed: one library each"
