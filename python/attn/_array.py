@@ -1,6 +1,7 @@
 """NumPy arrays as the engine sees them: an address, a type, four sizes and four strides."""
 
 from ctypes import addressof, c_void_p
+import operator
 import struct
 import sys
 from typing import Any, Dict, Tuple
@@ -41,8 +42,22 @@ def array(x: Any, name: str) -> Any:
     if a.dtype.hasobject and a.ndim == 0:
         raise TypeError("%s is %s; it must be an array" % (name, type(x).__name__))
     if a.dtype.hasobject and isinstance(x, (list, tuple)):  # of lists of unequal length
-        raise ValueError("%s is not an array of numbers" % name)
+        raise ValueError("%s is not an array of numbers; its rows must be equally long" % name)
     return a
+
+
+def integer(x: Any, name: str) -> int:
+    try:
+        return operator.index(x)
+    except TypeError:
+        raise TypeError("%s is %r; it must be an integer" % (name, x)) from None
+
+
+def _other_order(dtype: Any, name: str) -> ValueError:
+    return ValueError(
+        "%s has the other byte order (%s); use %s.astype(%s.dtype.newbyteorder('='))"
+        % (name, dtype.str, name, name)
+    )
 
 
 def _kind(dtype: Any, name: str) -> Tuple[int, int, int]:
@@ -50,10 +65,7 @@ def _kind(dtype: Any, name: str) -> Tuple[int, int, int]:
         _KINDS[dtype] = BF16, 1, 1
         return _KINDS[dtype]
     if dtype.newbyteorder("=") in _KINDS:
-        raise ValueError(
-            "%s has the other byte order (%s); use %s.astype(%s.dtype.newbyteorder('='))"
-            % (name, dtype.str, name, name)
-        )
+        raise _other_order(dtype, name)
     raise TypeError(
         "%s is %s; it must be float64, float32, float16 or bfloat16 (a mask also bool)"
         % (name, dtype)
@@ -99,8 +111,8 @@ def _describe(a: Any, name: str) -> Tuple[int, ...]:
     s0, s1, s2, s3 = strides
     if (s0 | s1 | s2 | s3) & odd:
         raise ValueError(
-            "%s has strides of %s bytes, which are no multiples of its elements' %d; copy it first"
-            % (name, a.strides, dtype.itemsize)
+            "%s has strides of %s bytes, which are no multiples of its elements' %d; use "
+            "numpy.ascontiguousarray(%s)" % (name, a.strides, dtype.itemsize, name)
         )
     rest = (code, *shape, s0 >> shift, s1 >> shift, s2 >> shift, s3 >> shift)
     if len(_described) >= MOST_KEPT:
@@ -135,7 +147,7 @@ def output(a: Any, name: str, *inputs: Any) -> None:
     if not isinstance(a, ndarray):
         raise TypeError("%s is %s; it must be a NumPy array" % (name, type(a).__name__))
     if not a.flags.writeable:
-        raise ValueError("%s is read-only" % name)
+        raise ValueError("%s is read-only; it must be writable" % name)
     for x in inputs:
         if np.may_share_memory(a, x):  # by their bounds; then exactly, unless that is too hard
             try:
@@ -153,6 +165,10 @@ def vector(x: Any, name: str, n: int, dtype: Any, letter: str) -> Tuple[Any, int
     real = a.dtype.kind == "f" and (dtype != np.int64 or a.size == 0)  # [] is float64
     if a.dtype.kind not in "iu" and not real:
         raise TypeError("%s is %s; it must be %s" % (name, a.dtype, np.dtype(dtype)))
+    if not a.dtype.isnative:
+        raise _other_order(a.dtype, name)
+    if a.dtype.kind == "u" and a.size and a.max() > _LARGEST:
+        raise ValueError("%s has %d; no length is above 2^63-1" % (name, a.max()))
     if a.ndim == 0:
         a = np.broadcast_to(a, (n,))
     if a.shape != (n,):
@@ -161,4 +177,5 @@ def vector(x: Any, name: str, n: int, dtype: Any, letter: str) -> Tuple[Any, int
     return a, address(a)
 
 
+_LARGEST = (1 << 63) - 1
 bad_number = struct.error

@@ -22,6 +22,7 @@ from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union
 import torch
 import torch.nn.functional
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from . import _torch_engine as engine
 from . import _torch_operator as operator
@@ -85,7 +86,9 @@ def scaled_dot_product_attention(
 
     Differentiable, once, in query, key, value, a float attn_mask, alibi, sinks, from the result and
     from lse; forward and backward need memory linear in T and S. A row that sees nothing gives 0.
-    Works under torch.compile, autocast and with fake tensors.
+    Works under torch.compile, autocast and with fake tensors. A tensor subclass or a
+    TorchFunctionMode that overrides functions is asked first, as PyTorch's functions do; of
+    torch.nn.attention.bias.CausalBias the rule is taken.
 
     Raises TypeError for a type, ValueError for a shape or a value, NotImplementedError for a tensor
     that is not on a CPU, for second derivatives, for torch.func's transforms and forward mode. Bits
@@ -93,6 +96,12 @@ def scaled_dot_product_attention(
 
     Source: Vaswani et al. 2017; include/attn.h names the others.
     """
+    if has_torch_function_variadic(query, key, value, attn_mask):
+        return _overridden(
+            query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, window=window,
+            softcap=softcap, alibi=alibi, sinks=sinks, key_lengths=key_lengths,
+            causal_offset=causal_offset, seed=seed, return_lse=return_lse,
+        )  # fmt: skip
     plain = (
         alibi is None
         and sinks is None
@@ -101,6 +110,7 @@ def scaled_dot_product_attention(
         and not dropout_p
         and not return_lse
         and (attn_mask is None or not is_causal)
+        and type(is_causal) is type(enable_gqa) is bool
         and not _compiling()
     )
     if plain:
@@ -108,6 +118,9 @@ def scaled_dot_product_attention(
         out = plans.repeat(query, key, value, attn_mask, numbers)
         if out is not None:
             return out
+    for name, flag in (("is_causal", is_causal), ("enable_gqa", enable_gqa)):
+        if not isinstance(flag, bool):
+            raise TypeError("%s is %s; it must be bool" % (name, type(flag).__name__))
     if attn_mask is not None and is_causal:
         raise ValueError("attn_mask and is_causal exclude each other; make one mask of both")
     o = engine.options(is_causal, causal_offset, scale, window, softcap, dropout_p)
@@ -119,6 +132,40 @@ def scaled_dot_product_attention(
             numbers = is_causal, scale, enable_gqa, softcap, tuple(window)
         plans.remember(query, key, value, attn_mask, out, o, numbers)
     return (out, lse) if return_lse else out
+
+
+def _is_causal_bias(mask: Any) -> bool:
+    """Is it a torch.nn.attention.bias.CausalBias? By name: its module takes seconds to load."""
+    kind = type(mask)
+    return kind.__name__ == "CausalBias" and kind.__module__ == "torch.nn.attention.bias"
+
+
+def _overridden(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], dropout_p: float,
+    is_causal: bool, scale: Optional[float], enable_gqa: bool, **options: Any,
+) -> Any:  # fmt: skip
+    """The call where an argument's type, or a mode, overrides functions."""
+    arguments = query, key, value, attn_mask
+    if _is_causal_bias(attn_mask):
+        if is_causal or options["causal_offset"] is not None:
+            raise ValueError("attn_mask is a CausalBias: is_causal and causal_offset exclude it")
+        sizes = query.shape[-2], key.shape[-2]
+        if (attn_mask.seq_len_q, attn_mask.seq_len_kv) != sizes:
+            raise ValueError(
+                "attn_mask is a CausalBias for T=%d and S=%d; the call has T=%d and S=%d"
+                % (attn_mask.seq_len_q, attn_mask.seq_len_kv, *sizes)
+            )
+        lower_right = attn_mask.variant.name == "LOWER_RIGHT"
+        options["causal_offset"] = "bottom-right" if lower_right else 0
+        arguments, is_causal = (query, key, value, None), True
+        if not has_torch_function_variadic(*arguments):
+            return scaled_dot_product_attention(
+                query, key, value, None, dropout_p, True, scale, enable_gqa, **options
+            )
+    return handle_torch_function(
+        scaled_dot_product_attention, arguments, *arguments, dropout_p, is_causal, scale,
+        enable_gqa, **options,
+    )  # fmt: skip
 
 
 def _as_they_are(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor]) -> bool:
@@ -200,8 +247,10 @@ def _check_types(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor]) -> Non
             "query is %s, key is %s and value is %s; they must share one dtype"
             % (q.dtype, k.dtype, v.dtype)
         )
-    if mask is not None and mask.dtype not in CODES:
-        raise TypeError("attn_mask is %s; it must be bool or a float type" % mask.dtype)
+    if mask is not None and mask.dtype not in (torch.bool, torch.float32, q.dtype):
+        raise TypeError(
+            "attn_mask is %s; it must be bool, float32 or query's dtype, %s" % (mask.dtype, q.dtype)
+        )
 
 
 def _check_transforms(*tensors: Optional[Tensor]) -> None:
@@ -344,6 +393,7 @@ def _seed(seed: Optional[int]) -> Tensor:
 _pytorch = torch.nn.functional.scaled_dot_product_attention
 _lock = threading.Lock()
 _patches = 0
+_aside = 0  # calls that PyTorch's function has been put back for
 # What attn does not take; the last two are the dispatcher's, where it alone knows.
 _REFUSALS = (TypeError, ValueError) + (() if private.known else (NotImplementedError, RuntimeError))
 
@@ -359,17 +409,22 @@ def _patched(
     enable_gqa: bool = False,
 ) -> Tensor:
     """PyTorch's scaled_dot_product_attention, by attn where it can."""
-    if _patches and _possible(query, key, value, attn_mask):
+    rule = _is_causal_bias(attn_mask)  # which attn reads by itself
+    overridden = has_torch_function_variadic(query, key, value, None if rule else attn_mask)
+    if _patches and not overridden and _possible(query, key, value, attn_mask):
         try:
             return scaled_dot_product_attention(
                 query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
             )
         except _REFUSALS:
-            pass  # nothing was computed; PyTorch has an error of its own, or an answer
-    return _pytorch(
-        query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal,
-        scale=scale, enable_gqa=enable_gqa,
-    )  # fmt: skip
+            if _compiling() and rule:
+                raise  # a graph of PyTorch's function would read its memory, which holds nothing
+            # Else nothing was computed; PyTorch has an error of its own, or an answer.
+    with _stepped_aside() if overridden or rule else contextlib.nullcontext():
+        return _pytorch(
+            query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal,
+            scale=scale, enable_gqa=enable_gqa,
+        )  # fmt: skip
 
 
 def _possible(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor]) -> bool:
@@ -383,12 +438,38 @@ def _possible(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor]) -> bool:
 
 
 @contextlib.contextmanager
+def _stepped_aside() -> Iterator[None]:
+    """While it lasts, PyTorch's function is in its own place.
+
+    What overrides functions compares the function that it is asked about with the one that it knows
+    from before the patch, or with the one that it finds in torch.nn.functional: both are PyTorch's.
+    """
+    global _aside
+    if _compiling():  # a graph is made of what follows, without this module's state
+        yield
+        return
+    with _lock:
+        _aside += 1
+        if torch.nn.functional.scaled_dot_product_attention is _patched:
+            torch.nn.functional.scaled_dot_product_attention = _pytorch
+    try:
+        yield
+    finally:
+        with _lock:
+            _aside -= 1
+            here = torch.nn.functional.scaled_dot_product_attention is _pytorch
+            if _aside == 0 and _patches > 0 and here:
+                torch.nn.functional.scaled_dot_product_attention = _patched
+
+
+@contextlib.contextmanager
 def patch() -> Iterator[None]:
     """While it lasts, torch.nn.functional.scaled_dot_product_attention is attn's, in all threads.
 
     PyTorch's own function still gets what is not on a CPU, is no dense tensor of the four float
-    types (subclasses, fake and nested tensors, those of torch.func's transforms), forward-mode
-    derivatives, torch.jit.trace, and what attn refuses. Second derivatives are not possible. Code
+    types (subclasses, fake and nested tensors, those of torch.func's transforms), calls that a
+    tensor subclass or a TorchFunctionMode overrides, forward-mode derivatives, torch.jit.trace, and
+    what attn refuses. Second derivatives are not possible. Code
     that took the function out of torch.nn.functional before (`from ... import`) keeps PyTorch's.
 
     May be nested and overlap between threads: the last to leave restores PyTorch's. If somebody has

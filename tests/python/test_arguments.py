@@ -56,6 +56,43 @@ class Arguments(unittest.TestCase):
                          mask=np.zeros((5, 6), other))
             self.refused(ValueError, "out has the other byte order", q, k, v,
                          out=np.zeros((2, 4, 5, 8), other))
+        for name, n, dtype in (("alibi", 4, "f4"), ("sinks", 4, "f8"), ("key_lengths", 2, "i8"),
+                               ("key_lengths", 2, "i4"), ("alibi", 4, "i2")):
+            swapped = np.ones(n, np.dtype(dtype).newbyteorder())
+            self.refused(ValueError, name + " has the other byte order", **{name: swapped})
+
+    def test_lines_that_say_what_is_right(self):
+        """Each names the argument as it is called here, and what would be right."""
+        self.refused(ValueError, "key_lengths has 9223372036854775809; no length is above 2^63-1",
+                     key_lengths=np.array([1, 2**63 + 1], np.uint64))
+        self.refused(ValueError, "q is not an array", [[1.0], [1.0, 2.0]], self.k, self.v)
+        for name in ("B", "Hk", "D", "Dv", "max_keys", "page_keys", "pages"):
+            sizes = dict(B=1, Hk=1, D=4, Dv=4, max_keys=64, page_keys=64, pages=1)
+            for wrong in (1.5, "2", None) if name != "Dv" else (1.5, "2"):
+                self.refused(TypeError, "%s is %r; it must be an integer" % (name, wrong),
+                             function=lambda *_, **options: attn.KVCache(**options),
+                             **dict(sizes, **{name: wrong}))
+            self.refused(ValueError, name + " is ",
+                         function=lambda *_, **options: attn.KVCache(**options),
+                         **dict(sizes, **{name: 2**63}))
+        cache = attn.KVCache(1, 1, 4, max_keys=64)
+        self.refused(TypeError, "length is 1.5; it must be an integer", 1.5,
+                     function=cache.truncate)
+        self.refused(TypeError, "b is 0.5; it must be an integer", 0, 0.5,
+                     function=cache.truncate)
+        self.refused(TypeError, "num_heads is 2.0; it must be an integer", 2.0,
+                     function=attn.MultiHeadAttention)
+
+    def test_no_memory(self):
+        """What no machine has: a cache, and the scratch of a call; then nothing is written."""
+        self.refused(MemoryError, "no memory", function=lambda *_: attn.KVCache(
+            1, 1, 1 << 20, max_keys=1 << 30))
+        wide = np.broadcast_to(np.float32(1), (1, 1 << 40))  # a tile of it is 16 TiB
+        out = np.full((1, 1), 7, "f4")
+        one = np.ones((1, 1), "f4")
+        self.refused(MemoryError, "no memory", wide, wide, one, function=lambda *x: sdpa(
+            *x, out=out, softcap=1.0))
+        self.assertEqual(out[0, 0], 7)
 
     def test_shapes(self):
         q, k, v = self.q, self.k, self.v
@@ -82,7 +119,7 @@ class Arguments(unittest.TestCase):
         self.refused(ValueError, "scale is inf", scale=np.inf)
         self.refused(TypeError, "must be real numbers", scale="one")
         self.refused(ValueError, "softcap is -1", softcap=-1)
-        self.refused(ValueError, "dropout is 1", dropout_p=1.0)
+        self.refused(ValueError, "dropout_p is 1", dropout_p=1.0)
         self.refused(ValueError, "without is_causal", causal_offset=1)
         self.refused(ValueError, "'bottom-right'", is_causal=True, causal_offset="top")
         self.refused(TypeError, "causal_offset is 1.5", is_causal=True, causal_offset=1.5)
@@ -100,7 +137,7 @@ class Arguments(unittest.TestCase):
         q, k, v = (x.copy() for x in (self.q, self.k, self.v))
         locked = np.zeros_like(q)
         locked.flags.writeable = False
-        self.refused(ValueError, "out is read-only", out=locked)
+        self.refused(ValueError, "out is read-only; it must be writable", out=locked)
         self.refused(ValueError, "out shares memory", q, k, v, out=q)
         self.refused(ValueError, "out shares memory", q, k, v, out=v[:, :, :5])
         self.refused(ValueError, "out ", out=np.lib.stride_tricks.as_strided(
@@ -115,7 +152,8 @@ class Arguments(unittest.TestCase):
     def test_strides_that_are_no_elements(self):
         records = np.zeros(6, np.dtype([("a", "u1"), ("x", "f4", 8)]))
         odd = records["x"]  # 33 bytes from row to row
-        self.refused(ValueError, "no multiples", odd, odd, odd)
+        self.refused(ValueError, "use numpy.ascontiguousarray(q)", odd, odd, odd)
+        sdpa(*[np.ascontiguousarray(odd)] * 3)
         even = np.zeros(6, np.dtype([("a", "u4"), ("x", "f4", 8)]))
         even["x"] = numbers(6, 8)
         dense = np.ascontiguousarray(even["x"])
