@@ -66,7 +66,8 @@ static int check_model_options(const options *o, kit_error *err)
     static const option_id random[] = {OPT_explain_seed,     OPT_explain_embed, OPT_explain_qk,
                                        OPT_explain_v,        OPT_explain_heads, OPT_explain_causal,
                                        OPT_explain_no_scale, OPT_explain_scale};
-    static const option_id real[] = {OPT_explain_layer, OPT_explain_head, OPT_explain_text_pair};
+    static const option_id real[] = {OPT_explain_layer, OPT_explain_head, OPT_explain_text_pair,
+                                     OPT_explain_ignore_unknown};
     const bool given = option_given(o, OPT_explain_model);
     const option_id *wrong = given ? random : real;
     const size_t count = given ? sizeof random / sizeof *random : sizeof real / sizeof *real;
@@ -142,7 +143,10 @@ static int explain_real(trace *t, const options *o, const char *text, kit_error 
     if (!code)
         code = engine_context(&ctx, NULL, 0, err);
     if (!code)
-        code = model_open(&m, option_text(o, OPT_explain_model), ctx, err);
+        code = model_open_with(&m, option_text(o, OPT_explain_model),
+                               &(model_options){.ignore_unknown =
+                                                    option_given(o, OPT_explain_ignore_unknown)},
+                               ctx, err);
     if (!code)
         code = explain_model(t, &e, m, err);
     model_close(m);

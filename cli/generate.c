@@ -22,6 +22,8 @@ typedef struct session {
     char *text; /* of what follows */
     size_t size, shown, capacity;
     attn_rng rng;
+    model_generation how;
+    float *score;   /* [vocabulary]: logits that what was there has changed */
     double seconds; /* for all tokens but the first, which waits for the prompt */
 } session;
 
@@ -53,8 +55,29 @@ static size_t length_of(unsigned char first)
     return first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 1;
 }
 
-/* Characters that are whole, or cannot become so. What would move a terminal's cursor is shown as
- * U+FFFD; `all`: nothing follows. */
+/* A character of what the model says; its lines and tabs stay. */
+static void show_character(const unsigned char *at, size_t n)
+{
+    char one[5] = "";
+    memcpy(one, at, n);
+    if (*at == '\n' || *at == '\t')
+        putchar(*at);
+    else if (*at)
+        kit_text_print(stdout, one);
+    else
+        fputs("\xEF\xBF\xBD", stdout);
+}
+
+static void show_prompt(const char *prompt)
+{
+    for (const char *piece, *next; *prompt; prompt = next) {
+        size_t length;
+        next = kit_text_next(prompt, &piece, &length);
+        show_character((const unsigned char *)prompt, (size_t)(next - prompt));
+    }
+}
+
+/* Characters that are whole, or cannot become so. `all`: nothing follows. */
 static int show_text(session *s, bool all, kit_error *err)
 {
     while (s->shown < s->size) {
@@ -65,11 +88,7 @@ static int show_text(session *s, bool all, kit_error *err)
             whole++;
         if (whole < n && whole == left && !all)
             break;
-        const bool control = (*at < 0x20 && *at != '\n' && *at != '\t') || *at == 0x7F;
-        if (whole < n || control || (n == 1 && *at >= 0x80))
-            fputs("\xEF\xBF\xBD", stdout);
-        else
-            fwrite(at, 1, n, stdout);
+        show_character(at, whole);
         s->shown += whole;
     }
     if (fflush(stdout) || ferror(stdout))
@@ -102,16 +121,46 @@ static int begin_prompt(session *s, const char *text, kit_error *err)
     return model_run_begin(&s->run, s->m, s->count, s->room, err);
 }
 
+/* What the model's files say about the next token, and before that what the options say. */
+static int choose(session *s, kit_error *err)
+{
+    const options *o = s->o;
+    const bool own = option_given(o, OPT_generate_temperature);
+    const double temperature = own ? option_real(o, OPT_generate_temperature) : 0;
+    const int code = model_generation_of(&s->how, s->m, own, temperature > 0, err);
+    if (own)
+        s->how.temperature = temperature;
+    if (option_given(o, OPT_generate_top_k))
+        s->how.top_k = option_integer(o, OPT_generate_top_k);
+    if (option_given(o, OPT_generate_top_p))
+        s->how.top_p = option_real(o, OPT_generate_top_p);
+    if (code || (s->how.repetition_penalty == 1 && !s->how.no_repeat_ngram))
+        return code;
+    s->score = calloc((size_t)model_sizes_of(s->m)->vocabulary, sizeof *s->score);
+    return s->score ? KIT_OK : kit_fail(err, KIT_LIMIT, "out of memory");
+}
+
 static int begin(session *s, const char *text, kit_error *err)
 {
     const char *path = option_text(s->o, OPT_generate_model);
     int code = engine_context(&s->ctx, option_text(s->o, OPT_generate_isa),
                               (int)option_integer(s->o, OPT_generate_threads), err);
     if (!code)
-        code = model_open(&s->m, path, s->ctx, err);
+        code =
+            model_open_with(&s->m, path,
+                            &(model_options){.ignore_unknown =
+                                                 option_given(s->o, OPT_generate_ignore_unknown)},
+                            s->ctx, err);
     if (!code && !model_sizes_of(s->m)->causal)
         code = kit_fail(err, KIT_USAGE, "%s: a %s reads texts; it does not go on with them", path,
                         model_sizes_of(s->m)->kind);
+    if (!code && !model_sizes_of(s->m)->predicts)
+        code = kit_fail(err, KIT_BAD_FILE,
+                        "%s: tensor 'lm_head.weight' is missing, and tie_word_embeddings is not "
+                        "true: without a head there is no next token",
+                        path);
+    if (!code)
+        code = choose(s, err);
     attn_rng_seed(&s->rng, option_seed(s->o, OPT_generate_seed));
     return code ? code : begin_prompt(s, text, err);
 }
@@ -120,13 +169,15 @@ static int begin(session *s, const char *text, kit_error *err)
 
 static int next_token(session *s, int64_t *id, kit_error *err)
 {
+    const int64_t vocabulary = model_sizes_of(s->m)->vocabulary;
     const float *logits;
-    const int64_t top_k =
-        option_given(s->o, OPT_generate_top_k) ? option_integer(s->o, OPT_generate_top_k) : 0;
-    const int code = model_run_logits(s->run, &logits, err);
-    return code ? code
-                : model_sample(id, logits, model_sizes_of(s->m)->vocabulary,
-                               option_real(s->o, OPT_generate_temperature), top_k, &s->rng, err);
+    int code = model_run_logits(s->run, &logits, err);
+    if (!code && s->score) {
+        memcpy(s->score, logits, (size_t)vocabulary * sizeof *s->score);
+        logits = s->score;
+        code = model_penalize(s->score, vocabulary, s->id, s->count, &s->how, err);
+    }
+    return code ? code : model_sample(id, logits, vocabulary, &s->how, &s->rng, err);
 }
 
 static int go_on(session *s, bool quiet, kit_error *err)
@@ -167,7 +218,10 @@ static void put_json(const session *s, const char *prompt, double speed)
     fputs(",\"text\":", stdout);
     json_text(s->text ? s->text : "");
     fputs(",\"tokens_per_second\":", stdout);
-    json_number(speed);
+    if (speed > 0)
+        json_number(speed);
+    else
+        fputs("null", stdout);
     puts("}");
 }
 
@@ -178,9 +232,10 @@ static int generate(session *s, const char *prompt, kit_error *err)
     if (code)
         return code;
     if (!json)
-        fputs(prompt, stdout);
+        show_prompt(prompt);
     code = go_on(s, json, err);
     const int64_t made = s->count - (int64_t)s->prompt.count;
+    /* From the first token on, which the prompt's work is for: one alone has no speed. */
     const double speed = made > 1 && s->seconds > 0 ? (double)(made - 1) / s->seconds : 0;
     if (code)
         return code;
@@ -190,8 +245,10 @@ static int generate(session *s, const char *prompt, kit_error *err)
     }
     code = show_text(s, true, err);
     putchar('\n');
-    if (!code)
+    if (!code && speed > 0)
         fprintf(stderr, "%" PRId64 " tokens, %.1f tokens/s\n", made, speed);
+    else if (!code)
+        fprintf(stderr, "%" PRId64 " token%s\n", made, made == 1 ? "" : "s");
     return code;
 }
 
@@ -211,6 +268,7 @@ int command_generate(const options *o, kit_error *err)
     kit_tokens_free(&s.prompt);
     free(s.id);
     free(s.text);
+    free(s.score);
     free(prompt);
     return code;
 }

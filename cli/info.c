@@ -1,10 +1,10 @@
 /* attn info: what this program is and what it found here; or what a file holds. */
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../kit/model/model.h"
 #include "command.h"
 #include "json.h"
 
@@ -82,17 +82,29 @@ static void print_machine_json(const machine *m)
     puts("}");
 }
 
+/* Columns of a name as kit_text_print shows it. */
+static int shown_width(const char *name)
+{
+    int width = 0;
+    while (*name) {
+        const char *piece;
+        size_t length;
+        name = kit_text_next(name, &piece, &length);
+        width += kit_text_width_of(piece, length);
+    }
+    return width;
+}
+
 static void print_entries(const kit_entry *entries, size_t count)
 {
     int width = 0;
     for (size_t i = 0; i < count; i++)
-        if (kit_text_width(entries[i].name) > width)
-            width = kit_text_width(entries[i].name);
+        if (shown_width(entries[i].name) > width)
+            width = shown_width(entries[i].name);
     for (size_t i = 0; i < count; i++) {
         const kit_entry *e = &entries[i];
-        int space = width - kit_text_width(e->name) + (width ? 2 : 0);
-        for (const char *c = e->name; *c; c++)
-            putchar(iscntrl((unsigned char)*c) ? '?' : *c);
+        int space = width - shown_width(e->name) + (width ? 2 : 0);
+        kit_text_print(stdout, e->name);
         printf("%*s%-4s [", space, "", attn_dtype_name(e->dtype));
         for (int d = 0; d < e->rank; d++)
             printf("%s%" PRId64, d ? ", " : "", e->shape[d]);
@@ -115,9 +127,43 @@ static void print_entries_json(const char *path, const kit_entry *entries, size_
     puts("]}");
 }
 
+static void print_keys(void)
+{
+    const char *family = "";
+    model_key k;
+    for (size_t i = 0; model_key_at(&k, i); i++) {
+        if (strcmp(k.family, family) != 0)
+            printf("%s%s\n", i ? "\n" : "", family = k.family);
+        printf("  %-34s %-18s %-24s %s\n", k.key, k.use, k.values, k.meaning);
+    }
+}
+
+static void print_keys_json(void)
+{
+    model_key k;
+    fputs("{\"schema\":\"attn.info/1\",\"model_keys\":[", stdout);
+    for (size_t i = 0; model_key_at(&k, i); i++) {
+        const char *const member[] = {"family", k.family, "key",    k.key,     "use",
+                                      k.use,    "values", k.values, "meaning", k.meaning};
+        for (size_t j = 0; j < sizeof member / sizeof *member; j += 2) {
+            printf("%s\"%s\":", j ? "," : i ? ",{" : "{", member[j]);
+            json_text(member[j + 1]);
+        }
+        putchar('}');
+    }
+    puts("]}");
+}
+
 int command_info(const options *o, kit_error *err)
 {
     bool json = option_given(o, OPT_info_json);
+    if (option_given(o, OPT_info_model_keys) && o->operand_count > 0)
+        return kit_fail(err, KIT_USAGE, "--model-keys takes no file; '%s' is too many",
+                        o->operand[0]);
+    if (option_given(o, OPT_info_model_keys)) {
+        (json ? print_keys_json : print_keys)();
+        return KIT_OK;
+    }
     if (o->operand_count > 1)
         return kit_fail(err, KIT_USAGE, "one file at a time; '%s' is too many", o->operand[1]);
     if (o->operand_count == 1) {

@@ -1,12 +1,12 @@
 /* attn: finds the command, parses its options, and turns what it returns into an exit code and at
  * most one line on stderr. Commands are listed in options.def; each has a file of its own. */
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "command.h"
@@ -23,12 +23,9 @@ static const char *const reserved[] = {
 #include "options.def"
 };
 
-/* A message may quote what a user typed or a file contains; it stays one line of printable text. */
-static void complain(const char *command, char *message)
+/* kit_fail has made the message one line of printable text, whatever it quotes. */
+static void complain(const char *command, const char *message)
 {
-    for (char *s = message; *s; s++)
-        if (iscntrl((unsigned char)*s))
-            *s = '?';
     terminal_progress(NULL);
     fprintf(stderr, "attn%s%s: %s\n", command ? " " : "", command ? command : "", message);
 }
@@ -40,6 +37,20 @@ static void hold_standard_files(void)
     for (int fd = 0; fd <= 2; fd++)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
             (void)!open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
+}
+
+/* What goes past the end of the stack dies without a word. Of our own functions 56 KiB are enough;
+ * cairo takes 96 to draw. */
+static int check_stack(kit_error *err)
+{
+    enum { LEAST = 128 /* KiB */ };
+    struct rlimit stack;
+    if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur == RLIM_INFINITY ||
+        stack.rlim_cur >= (rlim_t)LEAST << 10)
+        return KIT_OK;
+    return kit_fail(err, KIT_LIMIT,
+                    "the stack is limited to %llu KiB and %d are needed: ulimit -s %d",
+                    (unsigned long long)stack.rlim_cur >> 10, (int)LEAST, (int)LEAST);
 }
 
 static void interrupted(int signal)
@@ -97,25 +108,36 @@ static int dispatch(command_id command, int argc, char **argv, kit_error *err)
     return code;
 }
 
+/* *command: its name, once it is known to be one. */
+static int answer(const char **command, int argc, char **argv, kit_error *err)
+{
+    const char *name = argc > 1 ? argv[1] : "--help";
+    const int code = check_stack(err);
+    if (code)
+        return code;
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
+        help_overview();
+        return KIT_OK;
+    }
+    if (strcmp(name, "--version") == 0 || strcmp(name, "version") == 0) {
+        printf("attn %s\n", attn_version());
+        return KIT_OK;
+    }
+    if (command_find(name) == COMMAND_COUNT)
+        return unknown_command(name, err);
+    *command = name;
+    return dispatch(command_find(name), argc - 1, argv + 1, err);
+}
+
 int main(int argc, char **argv)
 {
     static const struct sigaction leave = {.sa_handler = interrupted};
     kit_error err = {0};
-    int code = KIT_OK;
-    const char *name = argc > 1 ? argv[1] : "--help", *command = NULL;
+    const char *command = NULL;
     hold_standard_files();
     setlocale(LC_CTYPE, ""); /* for UTF-8; numbers keep their point */
     sigaction(SIGINT, &leave, NULL);
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
-        help_overview();
-    } else if (strcmp(name, "--version") == 0) {
-        printf("attn %s\n", attn_version());
-    } else if (command_find(name) != COMMAND_COUNT) {
-        command = name;
-        code = dispatch(command_find(name), argc - 1, argv + 1, &err);
-    } else {
-        code = unknown_command(name, &err);
-    }
+    const int code = answer(&command, argc, argv, &err);
     if (err.message[0])
         complain(command, err.message);
     return finish_stdout(command, code, err.message[0] != 0);

@@ -141,7 +141,7 @@ static int compute_gradients(run_state *r, attn_context *ctx, const attn_sdpa_ar
     grads.dk = r->result[GRAD_K].view;
     grads.dv = r->result[GRAD_V].view;
     grads.dmask = r->result[GRAD_MASK].path ? &r->result[GRAD_MASK].view : NULL;
-    r->backward.struct_size = sizeof r->backward;
+    attn_plan_info_init(&r->backward);
     if (attn_sdpa_backward_plan(ctx, args, &grads, &r->backward, &engine))
         return engine_failed(&engine, err);
     double start = seconds_now();
@@ -166,7 +166,7 @@ static int compute(run_state *r, attn_context *ctx, attn_stage stage, kit_error 
     args.lse = r->result[LSE].path || wants_gradients(r) ? &r->result[LSE].view : NULL;
     args.scores = scores[first];
     args.scores_stage = stages[first];
-    r->plan.struct_size = sizeof r->plan;
+    attn_plan_info_init(&r->plan);
     if (attn_sdpa_plan(ctx, &args, &r->plan, &engine))
         return engine_failed(&engine, err);
     double start = seconds_now();

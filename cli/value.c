@@ -159,7 +159,8 @@ static int distance(const char *a, const char *b)
 const char *value_nearest(const char *text, const char *const *words, size_t count)
 {
     const char *nearest = NULL;
-    int least = (int)strlen(text) / 3 + 1; /* more than a third wrong is another word */
+    int least = (int)strlen(text) / 3; /* more than a third wrong is another word */
+    least = least ? least : 1;
     for (size_t i = 0; i < count; i++) {
         size_t length = strlen(text);
         bool begins = length >= 3 && strncmp(text, words[i], length) == 0;

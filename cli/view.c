@@ -11,7 +11,7 @@
 #include "terminal.h"
 #include "value.h"
 
-enum { QUESTIONS = 3, TRIES = 2, LARGE = 5000000 /* bytes of a file */ };
+enum { QUESTIONS = 3, TRIES = 2 };
 
 static int name_output(view *v, const char *path, kit_error *err)
 {
@@ -111,43 +111,63 @@ static int hold_quiz(const view *v, const trace *t, kit_error *err)
 
 /* -------------------------------------------------------------------------------------- showing */
 
-/* A page of a large model is a download of its own: its size is said before it is there. */
-static void announce(const char *path, size_t size)
+/* "page.html: 231.4 kB" */
+static void put_written(const char *path, size_t size)
 {
-    if (size > LARGE)
-        fprintf(stderr, "%s: %.1f MB\n", path, (double)size / 1e6);
+    kit_text_print(stdout, path);
+    if (size < 1000)
+        printf(": %zu bytes\n", size);
+    else if (size < 1000000)
+        printf(": %.1f kB\n", (double)size / 1e3);
+    else
+        printf(": %.1f MB\n", (double)size / 1e6);
 }
 
-static int write_files(view *v, const trace *t, kit_error *err)
+/* size: of each file, as many as there are outputs. */
+static int write_files(view *v, const trace *t, size_t *size, kit_error *err)
 {
     char *bytes = NULL;
-    size_t size = 0;
     int code = v->files.output_count ? files_open(&v->files, err) : KIT_OK;
     for (size_t i = 0; i < v->files.output_count && !code; i++) {
         render_function render = render_by_suffix(v->files.output[i].path, err);
-        code = render(&bytes, &size, t, err);
+        code = render(&bytes, &size[i], t, err);
         if (!code)
-            announce(v->files.output[i].path, size);
-        if (!code)
-            code = kit_output_write(v->files.output[i].file, bytes, size, err);
+            code = kit_output_write(v->files.output[i].file, bytes, size[i], err);
         free(bytes);
         bytes = NULL;
     }
     return code ? code : files_commit(&v->files, err);
 }
 
+/* Writes what goes to stdout, once the files exist: it names them and their sizes. */
+static int show_rest(const view *v, const char *bytes, size_t size, const size_t *written,
+                     kit_error *err)
+{
+    bool failed = bytes && fwrite(bytes, 1, size, stdout) != size;
+    if (bytes && !v->json && v->files.output_count)
+        putchar('\n');
+    for (size_t i = 0; i < v->files.output_count && !v->json; i++)
+        put_written(v->files.output[i].path, written[i]);
+    failed = fflush(stdout) || ferror(stdout) || failed;
+    return failed ? kit_fail(err, KIT_LIMIT, "standard output: %s", strerror(errno)) : KIT_OK;
+}
+
 int view_show(view *v, const trace *t, kit_error *err)
 {
     char *bytes = NULL;
-    size_t size = 0;
-    int code =
-        v->json ? render_json(&bytes, &size, t, err) : render_text(&bytes, &size, t, &v->text, err);
+    size_t size = 0, *written = calloc(v->files.output_count + 1, sizeof *written);
+    int code = written ? KIT_OK : kit_fail(err, KIT_LIMIT, "out of memory");
+    if (!code && v->json)
+        code = render_json(&bytes, &size, t, err);
+    else if (!code && (v->full || !v->files.output_count))
+        code = render_text(&bytes, &size, t, &v->text, err);
     if (!code && v->quiz)
         code = hold_quiz(v, t, err);
     if (!code)
-        code = write_files(v, t, err);
-    if (!code && (fwrite(bytes, 1, size, stdout) != size || fflush(stdout)))
-        code = kit_fail(err, KIT_LIMIT, "standard output: %s", strerror(errno));
+        code = write_files(v, t, written, err);
+    if (!code)
+        code = show_rest(v, bytes, size, written, err);
     free(bytes);
+    free(written);
     return code;
 }

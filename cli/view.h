@@ -20,7 +20,8 @@ typedef struct view_options {
 } view_options;
 
 int view_begin(view *v, const options *o, const view_options *ids, kit_error *err);
-/* The quiz if asked for, then files, then the trace on stdout. */
+/* The quiz if asked for; files, and their names and sizes on stdout; the trace there if no file is
+ * named, or all of it is asked for. */
 int view_show(view *v, const trace *t, kit_error *err);
 void view_end(view *v);
 

@@ -191,12 +191,13 @@ static void run_tokens(const model *m, const kit_tokens *tokens)
         ids[i] = tokens->token[i].id;
         types[i] = tokens->token[i].type;
     }
-    const bool causal = model_sizes_of(m)->causal;
+    const bool causal = model_sizes_of(m)->causal, predicts = model_sizes_of(m)->predicts;
     must(model_run_begin(&run, m, n, causal ? n + 1 : 0, &err) == KIT_OK);
     int code = model_run_tokens(run, ids, types, n, NULL, 0, &err);
-    if (!code && causal && !(code = model_run_logits(run, &logits, &err)))
-        code = model_sample(&next, logits, model_sizes_of(m)->vocabulary, 1, 0, &rng, &err);
-    if (!code && causal) {
+    if (!code && predicts && !(code = model_run_logits(run, &logits, &err)))
+        code = model_sample(&next, logits, model_sizes_of(m)->vocabulary,
+                            &(model_generation){.temperature = 1, .top_p = 1}, &rng, &err);
+    if (!code && predicts) {
         must(next >= 0 && next < model_sizes_of(m)->vocabulary);
         code = model_run_tokens(run, &next, NULL, 1, NULL, 0, &err);
     }
@@ -278,6 +279,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         remove_files();
         if (kind >= 2)
             put_good(kind);
+        else
+            put_string("config.json",
+                       kind ? "{\"model_type\": \"gpt2\"}" : "{\"model_type\": \"bert\"}");
     }
     last = kind;
     put_file(first[kind], rest, cut ? (size_t)(cut - rest) : size - 1);

@@ -1,7 +1,7 @@
 /* Errors of the kit: one line, whatever was put into it.
  *
- * Names of files and words of users end up in messages, so a control character is replaced before a
- * terminal sees it, and a message that would be cut says so.
+ * Names of files and words of users end up in messages, so what would disturb a terminal is
+ * replaced, and a message that would be cut says so.
  */
 #include "kit.h"
 
@@ -25,8 +25,15 @@ int kit_fail(kit_error *err, int code, const char *format, ...)
             cut--;
         strcpy(cut, "...");
     }
-    for (char *c = err->message; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7F)
-            *c = '?';
+    char *to = err->message;
+    for (const char *from = to, *piece; *from;) {
+        size_t size;
+        const char *next = kit_text_next(from, &piece, &size);
+        const bool kept = piece == from;
+        memmove(to, kept ? from : "?", kept ? size : 1);
+        to += kept ? size : 1;
+        from = next;
+    }
+    *to = 0;
     return code;
 }

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "attn.h"
 
@@ -130,5 +131,17 @@ void kit_words_free(kit_words *words);
 /* Terminal columns that a UTF-8 string takes; of its first `length` bytes. */
 int kit_text_width(const char *text);
 int kit_text_width_of(const char *text, size_t length);
+
+/* ------------------------------------------------------------------------------ text/shown.c
+ *
+ * Text of a file or a user, as a terminal, a picture and a message may show it. The next character:
+ * its bytes at *piece, where to go on is returned. White space is one space; what would move a
+ * cursor or turn the direction of a line, or is not UTF-8, is U+FFFD, and *piece then is not text.
+ */
+const char *kit_text_next(const char *text, const char **piece, size_t *length);
+void kit_text_print(FILE *to, const char *text);
+/* The same text as a JSON string: nothing is lost but what is not UTF-8; the rest is escaped. */
+typedef void kit_text_sink(void *to, const char *bytes, size_t size);
+void kit_text_json(const char *text, kit_text_sink *put, void *to);
 
 #endif

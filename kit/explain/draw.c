@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <utf8proc.h>
-
 #include "draw.h"
 
 /* -------------------------------------------------------------------------------------- sink */
@@ -92,39 +90,13 @@ const char *grid_column_label(const grid *g, int64_t column, char buffer[LABEL_B
     return label(g->step->column_labels, g->step->column_label_count, column, buffer);
 }
 
-/* Control characters move a terminal's cursor and are not allowed in XML; marks that turn the
- * writing direction would turn the rest of the line too. */
-static bool is_disturbing(utf8proc_int32_t c)
-{
-    return c < 0x20 || (c >= 0x7f && c < 0xa0) || (c >= 0x202a && c <= 0x202e) ||
-           (c >= 0x2066 && c <= 0x2069) || c == 0x2028 || c == 0x2029 || c == 0xfffe || c == 0xffff;
-}
-
-/* The next character of text, made harmless: its bytes at *piece, *length; returns where to go
- * on. */
-static const char *next_piece(const char *text, const char **piece, size_t *length)
-{
-    utf8proc_int32_t c;
-    utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)text, -1, &c);
-    *piece = text;
-    *length = n > 0 ? (size_t)n : 1;
-    const char *next = text + *length;
-    if (n > 0 && (c == '\t' || c == '\n' || c == '\r')) {
-        *piece = " ";
-    } else if (n <= 0 || is_disturbing(c)) {
-        *piece = "\xef\xbf\xbd"; /* U+FFFD */
-        *length = 3;
-    }
-    return next;
-}
-
 void sink_clean(sink *s, const char *text)
 {
     sink_puts(s, "");
     while (*text != '\0') {
         const char *piece;
         size_t length;
-        text = next_piece(text, &piece, &length);
+        text = kit_text_next(text, &piece, &length);
         sink_write(s, piece, length);
     }
 }
@@ -136,7 +108,7 @@ static bool copy_within(char *out, const char *text, int width)
     out[0] = '\0';
     while (*text != '\0') {
         const char *piece;
-        text = next_piece(text, &piece, &length);
+        text = kit_text_next(text, &piece, &length);
         if (used + length + 8 > LABEL_BYTES) {
             return false;
         }

@@ -19,8 +19,7 @@ void sink_write(sink *s, const void *bytes, size_t size);
 void sink_puts(sink *s, const char *text);
 void sink_printf(sink *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void sink_vprintf(sink *s, const char *format, va_list arguments);
-/* Text without what would disturb a terminal or XML: control characters, direction marks, bad
- * UTF-8. */
+/* Text without what would disturb a terminal or XML: kit_text_next. */
 void sink_clean(sink *s, const char *text);
 /* Hands the bytes over, with a NUL behind them; or frees them and reports. */
 int sink_finish(sink *s, char **bytes, size_t *size, kit_error *err);

@@ -59,9 +59,9 @@ void layer_beside(recipe *r, const layer_heads *h, model_layer *look)
     tell_vectors(r, h, &look->v, v, "Values", "V");
     tell_absent(r, w, TRACE_WEIGHTS, h->count, T, T);
     recipe_say(r, "Each head's weights", "softmax(Q·Kᵀ × scale)", "Row asks, column answers.");
-    recipe_made(r, TRACE_ATTEND, q, k, s->scale);
+    recipe_made(r, TRACE_ATTEND, q, k, model_scale(h->m, look->layer));
     if (s->causal)
-        recipe_causal(r, s->window);
+        recipe_causal(r, model_window(h->m, look->layer));
     recipe_word_rows(r);
     recipe_word_columns(r);
     tell_absent(r, z, TRACE_VALUES, h->count, T, D);

@@ -71,9 +71,9 @@ static void label_tokens(const telling *t)
 static int predict(telling *t, model_run *run)
 {
     const float *logits;
-    int code = t->s->causal ? model_run_logits(run, &logits, t->r->err) : KIT_OK;
+    int code = t->s->predicts ? model_run_logits(run, &logits, t->r->err) : KIT_OK;
     const int n = t->s->vocabulary < TOP ? (int)t->s->vocabulary : TOP;
-    if (!code && t->s->causal)
+    if (!code && t->s->predicts)
         code = model_top(t->id, t->probability, n, logits, t->s->vocabulary, t->r->err);
     return code;
 }
@@ -235,21 +235,27 @@ static void tell_scaling(const telling *t, recipe_attention *a)
     recipe_say(r, "Every token asks, every token answers", "S = Q·Kᵀ",
                "The more a query and a key point the same way, the higher the score.");
     recipe_made(r, TRACE_DOT, "queries", "keys", 0);
-    a->scale = open.scale = t->s->scale;
+    const double scale = a->scale = open.scale = model_scale(t->m, t->told->layer);
     tell_scores(t, &open, ATTN_STAGE_RAW, "scaled_scores", TRACE_SCORES);
-    snprintf(formula, sizeof formula, t->s->scale < 1 ? "S / √%lld" : "S", D);
-    recipe_say(r, t->s->scale < 1 ? "Scale" : "No scaling", formula,
+    if (scale == 1)
+        snprintf(formula, sizeof formula, "S");
+    else if (scale == 1 / sqrt((double)D))
+        snprintf(formula, sizeof formula, "S / √%lld", D);
+    else
+        snprintf(formula, sizeof formula, "S · %.6g", scale);
+    recipe_say(r, scale == 1 ? "No scaling" : "Scale", formula,
                "A dot product of %lld numbers grows like √%lld = %.4g.", D, D, sqrt((double)D));
-    recipe_made(r, TRACE_SCALE, "scores", NULL, t->s->scale);
+    recipe_made(r, TRACE_SCALE, "scores", NULL, scale);
     if (!t->s->causal)
         return;
+    const int64_t window = model_window(t->m, t->told->layer);
     tell_scores(t, a, ATTN_STAGE_BIASED, "masked_scores", TRACE_SCORES);
     recipe_say(r, "Hide what comes later", "−∞ where key > query",
-               t->s->window ? "A token sees itself and the %lld before it; e^−∞ is 0."
-                            : "A token sees itself and those before it; e^−∞ is 0.",
-               (long long)t->s->window - 1);
+               window ? "A token sees itself and the %lld before it; e^−∞ is 0."
+                      : "A token sees itself and those before it; e^−∞ is 0.",
+               (long long)window - 1);
     recipe_made(r, TRACE_MASK, "scaled_scores", NULL, 0);
-    recipe_causal(r, t->s->window);
+    recipe_causal(r, window);
 }
 
 static void tell_attention(const telling *t, const recipe_attention *a)
@@ -279,7 +285,7 @@ static void tell_output(const telling *t)
                "All heads joined and projected, the MLP, and what the layer was given added.");
     recipe_word_rows(r);
     r->layer = 0;
-    if (!t->s->causal || r->status != KIT_OK)
+    if (!t->s->predicts || r->status != KIT_OK)
         return;
     static const char *const columns[] = {"probability"};
     const int64_t n = t->s->vocabulary < TOP ? t->s->vocabulary : TOP;
@@ -293,38 +299,51 @@ static void tell_output(const telling *t)
     recipe_given(r, "next_token_ids", TRACE_IDS, ATTN_I64, SHAPE(n), t->id);
     recipe_say(r, "The likeliest next tokens", "", "After the last layer, likeliest first.");
     recipe_columns(r, rows, (size_t)n);
-    recipe_given(r, "next_tokens", TRACE_VALUES, ATTN_F64, SHAPE(n, 1), t->probability);
+    recipe_given(r, "next_tokens", TRACE_PROBABILITIES, ATTN_F64, SHAPE(n, 1), t->probability);
     recipe_say(r, "Their probabilities", "softmax(logits)", "Of all %lld tokens.",
                (long long)t->s->vocabulary);
     recipe_rows(r, rows, (size_t)n);
     recipe_columns(r, columns, 1);
 }
 
-/* Attention that has nowhere to go collects on one token (Xiao et al. 2023). */
+static int64_t visible_keys(const telling *t, int64_t row)
+{
+    const int64_t all = t->s->causal ? row + 1 : t->T, window = model_window(t->m, t->told->layer);
+    return t->s->causal && window && window < all ? window : all;
+}
+
+/* Attention that has nowhere to go collects on one token (Xiao et al. 2023). Under a causal mask
+ * the first tokens get much of any attention: what counts is how much more than of an even one. */
 static void tell_sink(const telling *t)
 {
     const trace_step *w = t->r->status == KIT_OK ? trace_find(t->r->trace, "weights") : NULL;
-    double most = 0;
+    double most = 0, average = 1;
     int64_t where = 0;
     if (!w || t->T < 4)
         return;
     const grid g = grid_of(t->r->trace, w);
     for (int64_t j = 0; j < g.columns; j++) {
-        double sum = 0;
+        double sum = 0, even = 0;
         int64_t rows = 0; /* that see it, and others beside */
-        for (int64_t h = 0; h < g.heads; h++)
-            for (int64_t i = t->s->causal ? j + 1 : 0; i < g.rows; i++, rows++)
+        for (int64_t i = t->s->causal ? j + 1 : 0; i < g.rows; i++) {
+            const int64_t seen = visible_keys(t, i);
+            if (t->s->causal && j <= i - seen)
+                continue; /* out of its window */
+            for (int64_t h = 0; h < g.heads; h++, rows++)
                 sum += grid_at(&g, h, i, j);
+            even += (double)g.heads / (double)seen;
+        }
         if (2 * rows >= g.heads * g.rows && sum / (double)rows > most) {
             most = sum / (double)rows;
+            average = even / (double)rows;
             where = j;
         }
     }
-    if (most > 0.3)
+    if (most > 0.3 && most > 1.5 * average)
         recipe_note(t->r, "sink",
-                    "%s takes %.0f %% of the weight on average: usual for a model that has learnt "
-                    "to do nothing by looking there.",
-                    t->r->trace->words.word[where], 100 * most);
+                    "%s takes %.0f %% of the weight of the rows that see it; spread evenly over "
+                    "the keys that each of them sees, it would be %.0f %%.",
+                    t->r->trace->words.word[where], 100 * most, 100 * average);
 }
 
 /* ------------------------------------------------------------------------------------ The whole */
@@ -354,12 +373,13 @@ static void tell_others(const telling *t)
 static void make_window(const telling *t, kit_array *mask, attn_tensor *view, recipe_attention *a)
 {
     recipe *r = t->r;
-    if (!t->s->window || r->status != KIT_OK)
+    const int64_t window = r->status == KIT_OK ? model_window(t->m, t->told->layer) : 0;
+    if (!window)
         return;
     r->status = kit_array_new(mask, ATTN_BOOL, 2, (const int64_t[]){t->T, t->T}, r->err);
     for (int64_t i = 0; i < t->T && r->status == KIT_OK; i++)
         for (int64_t j = 0; j < t->T; j++)
-            ((unsigned char *)mask->data)[i * t->T + j] = j > i - t->s->window;
+            ((unsigned char *)mask->data)[i * t->T + j] = j > i - window;
     *view = recipe_view(*mask);
     a->mask = view;
 }

@@ -10,26 +10,9 @@
 
 #include "render_json.h"
 
-/* A < is written as \u003c, so that the object may stand inside a page. */
-static void put_string(sink *s, const char *text)
-{
-    sink_puts(s, "\"");
-    const char *from = text;
-    for (const char *p = text; *p != '\0'; p++) {
-        unsigned char c = (unsigned char)*p;
-        if (c == '"' || c == '\\' || c == '<' || c < 0x20 || c == 0x7f) {
-            sink_write(s, from, (size_t)(p - from));
-            from = p + 1;
-            if (c == '"' || c == '\\') {
-                sink_printf(s, "\\%c", c);
-            } else {
-                sink_printf(s, "\\u%04x", c);
-            }
-        }
-    }
-    sink_puts(s, from);
-    sink_puts(s, "\"");
-}
+static void put_bytes(void *to, const char *bytes, size_t size) { sink_write(to, bytes, size); }
+
+static void put_string(sink *s, const char *text) { kit_text_json(text, put_bytes, s); }
 
 static void put_member(sink *s, const char *name, const char *text)
 {
@@ -136,7 +119,8 @@ static void put_labels(sink *s, const char *name, char **labels, size_t count)
     sink_puts(s, "]");
 }
 
-static const char *const kind_names[] = {"ids", "values", "scores", "weights", "scalar", "curve"};
+static const char *const kind_names[] = {"ids",    "values", "scores",       "weights",
+                                         "scalar", "curve",  "probabilities"};
 
 static const char *const op_names[] = {"given", "lookup",  "project", "dot",    "scale",
                                        "mask",  "softmax", "mix",     "attend", "norm",

@@ -52,7 +52,10 @@ static void put_shape(sink *s, const kit_array *a)
     for (int i = 0; i < a->rank; i++) {
         sink_printf(s, "%s%lld", i > 0 ? "×" : "", (long long)a->shape[i]);
     }
-    sink_puts(s, a->rank == 0 ? "one number" : a->rank == 1 ? " numbers" : "");
+    sink_puts(s, a->rank == 0       ? "one number"
+                 : a->rank > 1      ? ""
+                 : a->shape[0] == 1 ? " number"
+                                    : " numbers");
 }
 
 /* " 3 scores  Every word asks, every word answers  S = Q·Kᵀ            6×6" */
@@ -137,7 +140,7 @@ static void put_step(page *p, const trace_step *s)
     /* Lessons are small and meant to be read beside the notebook; a sentence of one's own shows the
      * chosen row, and all with --full. */
     bool own = p->trace->lesson == NULL && p->trace->text != NULL;
-    bool whole = p->full || (!own && text_matrix_fits(p, s));
+    bool whole = p->full || s->kind == TRACE_PROBABILITIES || (!own && text_matrix_fits(p, s));
     bool drawn = s->op == TRACE_GIVEN && s->kind == TRACE_VALUES;
     text_worked(p, s, !whole && !drawn);
     if (whole) {

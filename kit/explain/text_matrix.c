@@ -198,7 +198,7 @@ static int cell_width(const page *p, const grid *g)
     for (int64_t j = 0; g->step->column_labels != NULL && j < g->columns; j++) {
         char label[LABEL_BYTES];
         int w = kit_text_width(grid_column_label(g, j, label)) + 1;
-        wide = w > wide ? (w > 11 ? 11 : w) : wide;
+        wide = w > wide ? (w > 15 ? 15 : w) : wide;
     }
     wide = wide > numbers ? wide : numbers;
     return columns_that_fit(p, g, wide) >= g->columns ? wide : numbers;

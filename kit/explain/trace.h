@@ -16,7 +16,8 @@ typedef enum trace_kind {
     TRACE_SCORES,  /* a row asks, a column answers; any sign; -inf where masked */
     TRACE_WEIGHTS, /* a row asks, a column answers; 0..1, rows sum to 1 */
     TRACE_SCALAR,
-    TRACE_CURVE /* [n,2]: x and y of a curve, x rising; column labels name them */
+    TRACE_CURVE,        /* [n,2]: x and y of a curve, x rising; column labels name them */
+    TRACE_PROBABILITIES /* a table of parts of 1, with rows and columns of its own */
 } trace_kind;
 
 /* Where a step's numbers come from, so that any of them can be written out with its operands: `a`

@@ -91,10 +91,10 @@ void io_json_begin(void)
 
 bool io_json_lacked(void) { return lacked; }
 
-int io_json_load(json_t **out, const void *bytes, size_t size, json_error_t *e)
+static int load(json_t **out, const void *bytes, size_t size, size_t flags, json_error_t *e)
 {
     io_json_begin();
-    *out = json_loadb(bytes, size, JSON_REJECT_DUPLICATES, e);
+    *out = json_loadb(bytes, size, JSON_REJECT_DUPLICATES | flags, e);
     if (*out && !lacked)
         return KIT_OK;
     json_decref(*out);
@@ -102,10 +102,16 @@ int io_json_load(json_t **out, const void *bytes, size_t size, json_error_t *e)
     return lacked ? KIT_LIMIT : KIT_BAD_FILE;
 }
 
-int io_json_parse(json_t **out, const char *name, const void *bytes, size_t size, kit_error *err)
+int io_json_load(json_t **out, const void *bytes, size_t size, json_error_t *e)
+{
+    return load(out, bytes, size, 0, e);
+}
+
+static int parse(json_t **out, const char *name, const void *bytes, size_t size, size_t flags,
+                 kit_error *err)
 {
     json_error_t e;
-    const int code = io_json_load(out, bytes, size, &e);
+    const int code = load(out, bytes, size, flags, &e);
     if (code == KIT_LIMIT)
         return kit_fail(err, code, "%s: not enough memory", name);
     if (code)
@@ -117,16 +123,31 @@ int io_json_parse(json_t **out, const char *name, const void *bytes, size_t size
     return kit_fail(err, KIT_BAD_FILE, "%s: is not a JSON object", name);
 }
 
-int io_json_read(json_t **out, const char *path, size_t limit, kit_error *err)
+int io_json_parse(json_t **out, const char *name, const void *bytes, size_t size, kit_error *err)
+{
+    return parse(out, name, bytes, size, 0, err);
+}
+
+static int read_document(json_t **out, const char *path, size_t limit, size_t flags, kit_error *err)
 {
     char *bytes;
     size_t size;
     *out = NULL;
     int code = io_read_bytes(&bytes, &size, path, limit, err);
     if (!code)
-        code = io_json_parse(out, path, bytes, size, err);
+        code = parse(out, path, bytes, size, flags, err);
     free(bytes);
     return code;
+}
+
+int io_json_read(json_t **out, const char *path, size_t limit, kit_error *err)
+{
+    return read_document(out, path, limit, 0, err);
+}
+
+int io_json_read_reals(json_t **out, const char *path, size_t limit, kit_error *err)
+{
+    return read_document(out, path, limit, JSON_DECODE_INT_AS_REAL, err);
 }
 
 /* ------------------------------------------------------------------------------- Members */

@@ -19,6 +19,8 @@ int io_json_load(json_t **out, const void *bytes, size_t size, json_error_t *e);
 /* A document whose top is an object. Keys that come twice are refused. `name` starts messages. */
 int io_json_parse(json_t **out, const char *name, const void *bytes, size_t size, kit_error *err);
 int io_json_read(json_t **out, const char *path, size_t limit, kit_error *err);
+/* With integers as reals, for files where 10^30 stands for none: no integer is too big. */
+int io_json_read_reals(json_t **out, const char *path, size_t limit, kit_error *err);
 
 /* A member of an object that has one of these types; absent or null: *to stays as it is. What is
  * there and is something else is KIT_BAD_FILE: "name: key is ...; it must be ...". */

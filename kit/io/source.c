@@ -122,30 +122,52 @@ static int split_spec(input *in, const char *spec, kit_error *err)
     return KIT_OK;
 }
 
-/* Opens in->path and finds out what it is. */
-static int open_path(input *in, kit_error *err)
+static int not_a_file(const input *in, kit_error *err)
 {
-    io_source *s = &in->source;
+    return kit_fail(err, KIT_BAD_FILE,
+                    "%s: is a pipe, a device or a socket; arrays by name are read from a file",
+                    in->path);
+}
+
+/* Opens in->path. To open a pipe waits for its other end, which is right for a .npy alone. */
+static int open_descriptor(input *in, bool must_be_file, kit_error *err)
+{
+    const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | (must_be_file ? O_NONBLOCK : 0);
     int fd;
     do
-        fd = open(in->path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    while (fd < 0 && errno == EINTR); /* a pipe that waits for its other end */
+        fd = open(in->path, flags);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0 && errno == ENXIO && must_be_file) /* a socket */
+        return not_a_file(in, err);
     if (fd < 0)
         return kit_fail(err, KIT_BAD_FILE, "%s: cannot open: %s", in->path, strerror(errno));
-    s->fd = fd;
+    in->source.fd = fd;
     in->opened = true;
+    return KIT_OK;
+}
+
+/* Opens in->path and finds out what it is. must_be_file: as files of several arrays, which are read
+ * at places, always must. */
+static int open_path(input *in, bool must_be_file, kit_error *err)
+{
+    io_source *s = &in->source;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        must_be_file = must_be_file || names(in->path, strlen(in->path), kinds[i].suffix);
+    int code = open_descriptor(in, must_be_file, err);
+    if (code)
+        return code;
     struct stat st;
-    if (fstat(fd, &st) != 0)
+    if (fstat(s->fd, &st) != 0)
         return kit_fail(err, KIT_BAD_FILE, "%s: cannot read: %s", in->path, strerror(errno));
     if (S_ISDIR(st.st_mode))
         return kit_fail(err, KIT_BAD_FILE, "%s: is a directory, not a file", in->path);
     if (!S_ISREG(st.st_mode))
-        return KIT_OK;
+        return must_be_file ? not_a_file(in, err) : KIT_OK;
 
     s->size = (int64_t)st.st_size;
     unsigned char start[9];
     size_t got;
-    const int code = io_read(s, start, sizeof start, &got, err);
+    code = io_read(s, start, sizeof start, &got, err);
     if (io_is_zip(start, got))
         in->format = NPZ;
     else if (io_is_safetensors(start, got) || names(in->path, strlen(in->path), ".safetensors"))
@@ -154,7 +176,7 @@ static int open_path(input *in, kit_error *err)
     return code;
 }
 
-static int input_open(input *in, const char *spec, kit_error *err)
+static int input_open(input *in, const char *spec, bool must_be_file, kit_error *err)
 {
     *in = (input){.source = {.name = spec, .fd = -1, .size = IO_SIZE_UNKNOWN}};
     in->source.read = read_descriptor;
@@ -165,7 +187,7 @@ static int input_open(input *in, const char *spec, kit_error *err)
     }
     int code = split_spec(in, spec, err);
     if (!code)
-        code = open_path(in, err);
+        code = open_path(in, must_be_file, err);
     if (!code && in->member && in->format == NPY)
         code = kit_fail(err, KIT_BAD_FILE, "%s: not a .npz file", in->path);
     return code;
@@ -185,7 +207,7 @@ int kit_read_array(kit_array *a, const char *spec, kit_error *err)
 {
     memset(a, 0, sizeof *a);
     input in;
-    int code = input_open(&in, spec, err);
+    int code = input_open(&in, spec, false, err);
     if (!code)
         switch (in.format) {
         case NPY: code = io_npy_load(a, &in.source, err); break;
@@ -228,7 +250,7 @@ int kit_read_list(kit_entry **entries, size_t *count, const char *path, kit_erro
     *entries = NULL;
     *count = 0;
     input in;
-    int code = input_open(&in, path, err);
+    int code = input_open(&in, path, false, err);
     if (!code)
         switch (in.format) {
         case NPY: code = list_npy(entries, count, &in.source, err); break;
@@ -246,7 +268,7 @@ int kit_safetensors_open(kit_safetensors **out, const char *path, kit_error *err
     kit_safetensors *f = *out = calloc(1, sizeof *f);
     if (!f)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", path);
-    int code = input_open(&f->in, path, err);
+    int code = input_open(&f->in, path, true, err);
     if (!code)
         code = io_safetensors_open(&f->file, &f->in.source, err);
     if (code) {

@@ -36,11 +36,8 @@
             "max_position_embeddings", "hidden_act", "rms_norm_eps"                                \
     }
 #define LLAMA(type)                                                                                \
-    {                                                                                              \
-        .kind = type, .prefix = "model.", .name = LLAMA_NAMES, .causal = true, .norm_first = true, \
-        .rms = true, .places = PLACES_ROTATED, .biases = BIAS_IF_THERE, .key = LLAMA_KEYS,         \
-        .eps = 1e-6                                                                                \
-    }
+    .kind = type, .prefix = "model.", .name = LLAMA_NAMES, .causal = true, .norm_first = true,     \
+    .rms = true, .places = PLACES_ROTATED, .key = LLAMA_KEYS, .eps = 1e-6
 
 const architecture model_architectures[] = {
     {.kind = "bert", .prefix = "bert.", .name = BERT_NAMES, .key = BERT_KEYS, .eps = 1e-12},
@@ -64,7 +61,7 @@ const architecture model_architectures[] = {
               [DOWN] = "transformer.layer.%d.ffn.lin2",
               [NORM2] = "transformer.layer.%d.output_layer_norm"},
      .key = {"dim", "n_layers", "n_heads", "hidden_dim", "max_position_embeddings", "activation",
-             "layer_norm_eps"},
+             NULL},
      .eps = 1e-12},
     {.kind = "gpt2",
      .prefix = "transformer.",
@@ -85,9 +82,11 @@ const architecture model_architectures[] = {
              "layer_norm_epsilon"},
      .tied = true,
      .eps = 1e-5},
-    LLAMA("llama"),
-    LLAMA("mistral"),
-    LLAMA("qwen2"),
+    {LLAMA("llama"), .biases = BIAS_BY_CONFIG, .length = 2048},
+    {LLAMA("mistral"), .biases = BIAS_NEVER, .windows = WINDOW_ALL, .kv_heads = 8,
+     .length = 131072},
+    {LLAMA("qwen2"), .biases = BIAS_OF_QKV, .windows = WINDOW_ON_REQUEST, .kv_heads = 32,
+     .length = 32768},
     /* What attn train writes; its config is in the file itself (trained.c). */
     {.kind = "attn.train",
      .prefix = "",
@@ -104,6 +103,7 @@ const architecture model_architectures[] = {
      .causal = true,
      .norm_first = true,
      .may_lack_mlp = true,
+     .head_bias = true,
      .eps = 1e-5},
     {0},
 };

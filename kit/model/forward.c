@@ -49,7 +49,7 @@ static int make_buffers(model_run *r, kit_error *err)
         {&r->branch, ATTN_F32, r->most, s->embed},
         {&r->wide, ATTN_F32, r->most, c->inner},
         {&r->gate, ATTN_F32, r->most, c->inner},
-        {&r->logits, ATTN_F32, 1, s->causal ? s->vocabulary : 0},
+        {&r->logits, ATTN_F32, 1, s->predicts ? s->vocabulary : 0},
         {&r->place, ATTN_I64, 1, r->most},
         {&r->type, ATTN_I64, 1, r->most},
     };
@@ -287,8 +287,7 @@ static int keep_rows(kit_array *to, const kit_array *from, int64_t rows, kit_err
 
 static int attend(model_run *r, int64_t layer, model_layer *look, kit_error *err)
 {
-    const model_config *c = &r->m->config;
-    const model_sizes *s = &c->sizes;
+    const model_sizes *s = &r->m->config.sizes;
     attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
     attn_error e;
     int code = KIT_OK;
@@ -296,9 +295,9 @@ static int attend(model_run *r, int64_t layer, model_layer *look, kit_error *err
     a.k = heads_of(r, s->heads, s->kv_heads);
     a.v = heads_of(r, s->heads + s->kv_heads, s->kv_heads);
     a.out = attn_bthd(r->heads.data, ATTN_F32, 1, r->rows, s->heads, s->head_size);
-    a.scale = s->scale;
+    a.scale = model_scale(r->m, layer);
     a.causal = s->causal ? ATTN_CAUSAL_BOTTOM_RIGHT : ATTN_CAUSAL_NONE;
-    a.window_left = s->window ? s->window - 1 : -1;
+    a.window_left = model_window(r->m, layer) - 1;
     if (look && ((code = keep(&look->q, &a.q, err)) || (code = keep(&look->k, &a.k, err)) ||
                  (code = keep(&look->v, &a.v, err))))
         return code;
@@ -405,8 +404,8 @@ int model_run_tokens(model_run *r, const int64_t *ids, const int64_t *types, int
 int model_run_logits(model_run *r, const float **logits, kit_error *err)
 {
     const model *m = r->m;
-    const module head = {.weight = m->m[m->config.tied ? TOKENS : HEAD].weight,
-                         .bias = m->m[HEAD].bias};
+    const bool own = m->m[HEAD].weight.data != NULL;
+    const module head = {.weight = m->m[own ? HEAD : TOKENS].weight, .bias = m->m[HEAD].bias};
     const int64_t E = m->config.sizes.embed;
     /* The last row alone, through buffers that are free now. */
     memmove(r->x.data, (float *)r->x.data + (r->rows - 1) * E, (size_t)E * sizeof(float));

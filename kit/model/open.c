@@ -73,6 +73,22 @@ static int load_table(const loading *l, module_id id, int64_t rows)
                         l->err);
 }
 
+/* Whether the config gives the module a bias; one that is in the file all the same is not used. */
+static bool has_bias(const model_config *c, module_id id)
+{
+    const bool attention = id == QUERY || id == KEY || id == VALUE || id == QKV;
+    const bool mlp = id == GATE || id == UP || id == DOWN;
+    if (id == HEAD)
+        return c->a->head_bias;
+    switch (c->a->biases) {
+    case BIAS_NEVER: return false;
+    case BIAS_OF_QKV: return attention;
+    case BIAS_BY_CONFIG: return mlp ? c->mlp_bias : c->attention_bias;
+    case BIAS_ALWAYS: break;
+    }
+    return true;
+}
+
 static int load_linear(const loading *l, module *to, module_id id, int64_t layer, int64_t out,
                        int64_t in)
 {
@@ -84,7 +100,7 @@ static int load_linear(const loading *l, module *to, module_id id, int64_t layer
     const bool turned = a->transposed && id != HEAD;
     const int code = weights_load(&to->weight, l->w, name, out, in, turned, l->err);
     name_of(name, l, id, layer, "bias");
-    if (code || ((a->biases == BIAS_IF_THERE || id == HEAD) && !weights_has(l->w, name)))
+    if (code || !has_bias(&l->m->config, id) || (id == HEAD && !weights_has(l->w, name)))
         return code;
     return weights_load(&to->bias, l->w, name, 0, out, false, l->err);
 }
@@ -153,6 +169,22 @@ static int load_block(const loading *l, block *b, int64_t layer)
 
 /* ---------------------------------------------------------------------------------- A model */
 
+/* A head of the file's own counts, tied or not. Without one, and not tied, a model can be looked
+ * into, but does not predict. */
+static int load_head(const loading *l)
+{
+    model *m = l->m;
+    char name[NAME_ROOM];
+    if (!m->config.a->name[HEAD])
+        return KIT_OK;
+    name_of(name, l, HEAD, 0, "weight");
+    const bool own = weights_has(l->w, name);
+    m->config.sizes.predicts = own || m->config.tied;
+    return own ? load_linear(l, &m->m[HEAD], HEAD, 0, m->config.sizes.vocabulary,
+                             m->config.sizes.embed)
+               : KIT_OK;
+}
+
 static int load_all(loading *l)
 {
     model *m = l->m;
@@ -169,7 +201,7 @@ static int load_all(loading *l)
         (code = load_norm(l, &m->m[EMBED_NORM], EMBED_NORM, 0)) ||
         (code = load_norm(l, &m->m[LAST_NORM], LAST_NORM, 0)))
         return code;
-    if (!m->config.tied && (code = load_linear(l, &m->m[HEAD], HEAD, 0, s->vocabulary, s->embed)))
+    if ((code = load_head(l)))
         return code;
     m->block = calloc((size_t)s->layers, sizeof *m->block);
     if (!m->block)
@@ -179,7 +211,7 @@ static int load_all(loading *l)
     return code;
 }
 
-static int read_config(model *m, const char *folder, kit_error *err)
+static int read_config(model *m, const char *folder, bool ignore_unknown, kit_error *err)
 {
     char path[PATH_ROOM];
     json_t *top, *more;
@@ -187,25 +219,30 @@ static int read_config(model *m, const char *folder, kit_error *err)
         return kit_fail(err, KIT_BAD_FILE, "%.200s...: a path that is too long", folder);
     int code = io_json_read(&top, path, CONFIG_LIMIT, err);
     if (!code)
-        code = model_config_read(&m->config, top, path, err);
+        code = model_config_read(&m->config, top, path, ignore_unknown, err);
     json_decref(top);
     snprintf(path, sizeof path, "%s/generation_config.json", folder);
     if (code || access(path, F_OK) != 0)
         return code;
     code = io_json_read(&more, path, CONFIG_LIMIT, err);
     if (!code)
-        code = model_config_ends(&m->config, more, path, err);
+        code = model_generation_read(&m->config, more, path, false, ignore_unknown, err);
     json_decref(more);
     return code;
 }
 
-static int open_all(model *m, const char *path, weights **w, kit_error *err)
+static int open_all(model *m, const char *path, bool ignore_unknown, weights **w, kit_error *err)
 {
     struct stat st;
     if (stat(path, &st) != 0)
-        return kit_fail(err, KIT_BAD_FILE, "%s: no such model", path);
+        return kit_fail(err, KIT_BAD_FILE,
+                        "%s: no such folder or checkpoint, and nothing is fetched; a model comes "
+                        "by: pip install huggingface_hub && hf download openai-community/gpt2 "
+                        "--local-dir gpt2",
+                        path);
     const bool folder = S_ISDIR(st.st_mode);
-    int code = folder ? read_config(m, path, err) : model_trained_config(&m->config, path, err);
+    int code = folder ? read_config(m, path, ignore_unknown, err)
+                      : model_trained_config(&m->config, path, err);
     if (!code)
         code = folder ? weights_open_folder(w, path, err) : weights_open_file(w, path, err);
     if (!code)
@@ -213,27 +250,29 @@ static int open_all(model *m, const char *path, weights **w, kit_error *err)
     if (!code) /* the last, so that the weights have shown how many tokens there are */
         code = folder ? kit_tokenizer_open(&m->tokenizer, path, err)
                       : model_trained_tokenizer(&m->tokenizer, path, err);
-    if (!code && kit_tokenizer_size(m->tokenizer) > m->config.sizes.vocabulary)
-        code = kit_fail(err, KIT_BAD_FILE,
-                        "%s: the tokeniser has ids up to %" PRId64 ", the model %" PRId64 " tokens",
-                        path, kit_tokenizer_size(m->tokenizer) - 1, m->config.sizes.vocabulary);
-    return code;
+    return code ? code : kit_tokenizer_limit(m->tokenizer, m->config.sizes.vocabulary, path, err);
 }
 
-int model_open(model **out, const char *path, attn_context *ctx, kit_error *err)
+int model_open_with(model **out, const char *path, const model_options *options, attn_context *ctx,
+                    kit_error *err)
 {
     weights *w = NULL;
     model *m = *out = calloc(1, sizeof *m);
     if (!m)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", path);
     m->ctx = ctx;
-    const int code = open_all(m, path, &w, err);
+    const int code = open_all(m, path, options && options->ignore_unknown, &w, err);
     weights_close(w);
     if (code) {
         model_close(m);
         *out = NULL;
     }
     return code;
+}
+
+int model_open(model **out, const char *path, attn_context *ctx, kit_error *err)
+{
+    return model_open_with(out, path, NULL, ctx, err);
 }
 
 static void free_modules(module *m, int count)
@@ -253,12 +292,23 @@ void model_close(model *m)
         free_modules(m->block[i].m, BLOCK_MODULES);
     free(m->block);
     kit_tokenizer_free(m->tokenizer);
+    model_config_free(&m->config);
     free(m);
 }
 
 const model_sizes *model_sizes_of(const model *m) { return &m->config.sizes; }
 attn_context *model_context(const model *m) { return m->ctx; }
 const kit_tokenizer *model_tokenizer(const model *m) { return m->tokenizer; }
+
+int64_t model_window(const model *m, int64_t layer)
+{
+    return m->config.windowed[layer] ? m->config.window : 0;
+}
+
+double model_scale(const model *m, int64_t layer)
+{
+    return m->config.scale / (m->config.scale_by_layer ? (double)(layer + 1) : 1);
+}
 
 bool model_ends_with(const model *m, int64_t id)
 {

@@ -1,7 +1,7 @@
 /* The arithmetic of models that the engine has no call for: row by row, element by element. Sums in
  * double, as the engine's layer norm has them. */
 #include <math.h>
-#include <stdlib.h>
+#include <string.h>
 
 #include "inner.h"
 
@@ -19,6 +19,47 @@ void model_rms_norm(float *out, const float *x, const float *weight, double eps,
     }
 }
 
+/* ------------------------------------------------------------------------------ Activations */
+
+bool model_activation(activation *kind, const char *name)
+{
+    static const struct {
+        const char *name;
+        activation kind;
+    } known[] = {{"gelu", ACT_GELU},
+                 {"gelu_python", ACT_GELU},
+                 {"gelu_new", ACT_GELU_TANH},
+                 {"gelu_fast", ACT_GELU_TANH},
+                 {"gelu_accurate", ACT_GELU_TANH},
+                 {"gelu_pytorch_tanh", ACT_GELU_TANH},
+                 {"gelu_python_tanh", ACT_GELU_TANH},
+                 {"gelu_10", ACT_GELU_10},
+                 {"quick_gelu", ACT_QUICK_GELU},
+                 {"relu", ACT_RELU},
+                 {"relu2", ACT_RELU2},
+                 {"relu6", ACT_RELU6},
+                 {"leaky_relu", ACT_LEAKY_RELU},
+                 {"silu", ACT_SILU},
+                 {"swish", ACT_SILU},
+                 {"hardswish", ACT_HARD_SWISH},
+                 {"mish", ACT_MISH},
+                 {"tanh", ACT_TANH},
+                 {"sigmoid", ACT_SIGMOID},
+                 {"linear", ACT_LINEAR}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i].name, name) == 0) {
+            *kind = known[i].kind;
+            return true;
+        }
+    return false;
+}
+
+static float gelu(float x)
+{
+    const double root = 0.70710678118654752440; /* sqrt(1 / 2) */
+    return (float)(0.5 * (double)x * (1 + erf((double)x * root)));
+}
+
 static float gelu_tanh(float x)
 {
     const float root = 0.7978845608f; /* sqrt(2 / pi) */
@@ -27,69 +68,35 @@ static float gelu_tanh(float x)
 
 static float silu(float x, float slope) { return x / (1 + expf(-slope * x)); }
 
+/* NaN stays NaN, which neither comparison holds for. */
+static float clip(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
+
+/* x tanh(log(1 + e^x)); where e^x is past a float, the logarithm is x. */
+static float mish(float x) { return x * tanhf(x > 20 ? x : log1pf(expf(x))); }
+
+static float activated(float x, activation kind)
+{
+    switch (kind) {
+    case ACT_GELU: return gelu(x);
+    case ACT_GELU_TANH: return gelu_tanh(x);
+    case ACT_GELU_10: return clip(gelu(x), -10, 10);
+    case ACT_QUICK_GELU: return silu(x, 1.702f);
+    case ACT_RELU: return clip(x, 0, INFINITY);
+    case ACT_RELU2: return clip(x, 0, INFINITY) * clip(x, 0, INFINITY);
+    case ACT_RELU6: return clip(x, 0, 6);
+    case ACT_LEAKY_RELU: return x < 0 ? 0.01f * x : x;
+    case ACT_SILU: return silu(x, 1);
+    case ACT_HARD_SWISH: return x * clip(x + 3, 0, 6) / 6;
+    case ACT_MISH: return mish(x);
+    case ACT_TANH: return tanhf(x);
+    case ACT_SIGMOID: return 1 / (1 + expf(-x));
+    case ACT_LINEAR: break;
+    }
+    return x;
+}
+
 void model_activate(float *x, activation kind, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
-        switch (kind) {
-        case ACT_GELU: break; /* the engine's */
-        case ACT_GELU_TANH: x[i] = gelu_tanh(x[i]); break;
-        case ACT_QUICK_GELU: x[i] = silu(x[i], 1.702f); break;
-        case ACT_RELU: x[i] = x[i] > 0 ? x[i] : x[i] < 0 ? 0 : x[i]; break;
-        case ACT_SILU: x[i] = silu(x[i], 1); break;
-        }
-}
-
-/* --------------------------------------------------------------------------------- Rotation */
-
-/* Llama 3.1's: slow pairs turn `factor` times slower, fast ones as they did, the ones between in
- * between; fast and slow by how often they turn within the original length. */
-static double scaled(const rotation *r, double frequency)
-{
-    if (r->linear)
-        return frequency / r->factor;
-    if (!(r->original > 0))
-        return frequency;
-    const double turns = r->original * frequency / (2 * acos(-1));
-    if (turns < r->low)
-        return frequency / r->factor;
-    if (turns > r->high)
-        return frequency;
-    const double smooth = (turns - r->low) / (r->high - r->low);
-    return (1 - smooth) * frequency / r->factor + smooth * frequency;
-}
-
-int model_angles(angles *a, const rotation *r, int64_t first, int64_t count, int64_t D,
-                 kit_error *err)
-{
-    const int64_t half = D / 2;
-    a->cos = calloc((size_t)(count * half) + 1, sizeof(float));
-    a->sin = calloc((size_t)(count * half) + 1, sizeof(float));
-    if (!a->cos || !a->sin)
-        return kit_fail(err, KIT_LIMIT, "not enough memory for %lld places", (long long)count);
-    for (int64_t i = 0; i < half; i++) {
-        /* Rounded where the models' own code has floats: far places would differ else. */
-        const float frequency =
-            (float)scaled(r, (double)(float)pow(r->theta, -2 * (double)i / (double)D));
-        for (int64_t t = 0; t < count; t++) {
-            const float angle = (float)(first + t) * frequency;
-            a->cos[t * half + i] = (float)cos((double)angle);
-            a->sin[t * half + i] = (float)sin((double)angle);
-        }
-    }
-    return KIT_OK;
-}
-
-void model_rotate(float *x, const angles *a, int64_t rows, int64_t stride, int64_t heads, int64_t D)
-{
-    const int64_t half = D / 2;
-    for (int64_t t = 0; t < rows; t++)
-        for (int64_t h = 0; h < heads; h++) {
-            float *row = x + t * stride + h * D;
-            const float *c = a->cos + t * half, *s = a->sin + t * half;
-            for (int64_t i = 0; i < half; i++) {
-                const float low = row[i], high = row[i + half];
-                row[i] = low * c[i] - high * s[i];
-                row[i + half] = high * c[i] + low * s[i];
-            }
-        }
+        x[i] = activated(x[i], kind);
 }

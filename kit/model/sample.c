@@ -48,24 +48,54 @@ static int likeliest(int64_t *id, const float *logits, int64_t count, kit_error 
     return KIT_OK;
 }
 
-int model_sample(int64_t *id, const float *logits, int64_t count, double temperature, int64_t top_k,
+/* Sums of exp((logit - the largest) / temperature) over the first n. */
+static double mass(const choice *c, int64_t n, double temperature)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += exp((c[i].logit - c[0].logit) / temperature);
+    return sum;
+}
+
+/* How many of the likeliest may be drawn. Equals of the last of top_k may, too. */
+static int64_t drawable(const choice *c, int64_t count, const model_generation *how)
+{
+    int64_t n = how->top_k > 0 && how->top_k < count ? how->top_k : count;
+    while (n < count && c[n].logit == c[n - 1].logit)
+        n++;
+    if (how->top_p >= 1)
+        return n;
+    const double enough = how->top_p * mass(c, n, how->temperature);
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += exp((c[i].logit - c[0].logit) / how->temperature);
+        if (sum >= enough)
+            return i + 1;
+    }
+    return n;
+}
+
+int model_sample(int64_t *id, const float *logits, int64_t count, const model_generation *how,
                  attn_rng *rng, kit_error *err)
 {
     choice *c;
     float uniform;
-    if (temperature == 0)
+    if (how->temperature == 0)
         return likeliest(id, logits, count, err);
     const int code = sorted(&c, logits, count, err);
     if (code)
         return code;
-    const int64_t n = top_k > 0 && top_k < count ? top_k : count;
-    double sum = 0, so_far = 0;
-    for (int64_t i = 0; i < n; i++)
-        sum += exp((c[i].logit - c[0].logit) / temperature);
+    if (isinf(c[0].logit)) {
+        free(c);
+        return kit_fail(err, KIT_NOT_FINITE, "the model's largest logit is infinite");
+    }
+    const int64_t n = drawable(c, count, how);
+    const double sum = mass(c, n, how->temperature);
+    double so_far = 0;
     attn_rng_rand(rng, &uniform, 1);
     *id = c[n - 1].id;
     for (int64_t i = 0; i < n; i++) {
-        so_far += exp((c[i].logit - c[0].logit) / temperature);
+        so_far += exp((c[i].logit - c[0].logit) / how->temperature);
         if ((double)uniform * sum < so_far) {
             *id = c[i].id;
             break;
@@ -73,6 +103,45 @@ int model_sample(int64_t *id, const float *logits, int64_t count, double tempera
     }
     free(c);
     return KIT_OK;
+}
+
+/* ------------------------------------------------------------------------ What was there before */
+
+/* Once for each token, however often it was there. */
+static int penalize_repeats(float *logits, int64_t count, const int64_t *token, int64_t length,
+                            float penalty, kit_error *err)
+{
+    bool *seen = calloc((size_t)count + 1, sizeof *seen);
+    if (!seen)
+        return kit_fail(err, KIT_LIMIT, "not enough memory");
+    for (int64_t i = 0; i < length; i++) {
+        float *x = &logits[token[i]];
+        if (!seen[token[i]])
+            *x = *x < 0 ? *x * penalty : *x / penalty;
+        seen[token[i]] = true;
+    }
+    free(seen);
+    return KIT_OK;
+}
+
+/* Tokens that would end a run of n that was there before. */
+static void forbid_runs(float *logits, const int64_t *token, int64_t length, int64_t n)
+{
+    const int64_t *last = token + length - (n - 1);
+    for (int64_t i = 0; i + n <= length; i++)
+        if (memcmp(token + i, last, (size_t)(n - 1) * sizeof *token) == 0)
+            logits[token[i + n - 1]] = -INFINITY;
+}
+
+int model_penalize(float *logits, int64_t count, const int64_t *token, int64_t length,
+                   const model_generation *how, kit_error *err)
+{
+    int code = KIT_OK;
+    if (how->repetition_penalty != 1)
+        code = penalize_repeats(logits, count, token, length, (float)how->repetition_penalty, err);
+    if (!code && how->no_repeat_ngram > 0 && how->no_repeat_ngram <= length)
+        forbid_runs(logits, token, length, how->no_repeat_ngram);
+    return code;
 }
 
 int model_top(int64_t *id, double *probability, int n, const float *logits, int64_t count,

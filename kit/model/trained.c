@@ -24,8 +24,9 @@ int model_trained_config(model_config *c, const char *path, kit_error *err)
                              .layers = of.layers,
                              .heads = of.heads,
                              .kv_heads = of.heads,
-                             .head_size = of.embed / of.heads,
-                             .scale = 1 / sqrt((double)(of.embed / of.heads))};
+                             .head_size = of.embed / of.heads};
+    c->scale = 1 / sqrt((double)c->sizes.head_size);
+    c->generation = (model_generation){.top_p = 1, .repetition_penalty = 1};
     c->inner = of.mlp ? 4 * of.embed : 0;
     c->eps = c->a->eps;
     c->activation = ACT_GELU;

@@ -1,5 +1,5 @@
-/* Tensors by name, out of model.safetensors or of the files that an index, which is named
- * model.safetensors.index.json, spreads them over; each is read when it is asked for, must have the
+/* Tensors by name, out of model.safetensors or, where that is not there, of the files that
+ * model.safetensors.index.json spreads them over; each is read when it is asked for, must have the
  * shape that the config gives it, and becomes f32. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -133,8 +133,11 @@ int weights_open_folder(weights **out, const char *folder, kit_error *err)
     int code = begin(out, folder, err);
     if (code)
         return code;
+    /* An index beside the one file is left over from another time. */
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    const bool one = access(path, F_OK) == 0;
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
-    if (access(path, F_OK) == 0) {
+    if (!one && access(path, F_OK) == 0) {
         code = io_json_read(&(*out)->index, path, INDEX_LIMIT, err);
         if (!code)
             code = open_shards(*out, folder, err);
@@ -179,9 +182,12 @@ static int convert(kit_array *out, const kit_array *a, kit_error *err)
 {
     const int code = kit_array_new(out, ATTN_F32, a->rank, a->shape, err);
     const uint16_t *small = a->data;
+    const double *large = a->data;
     const int64_t n = code ? 0 : kit_array_count(a);
     float *to = out->data;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && a->dtype == ATTN_F64; i++)
+        to[i] = (float)large[i];
+    for (int64_t i = 0; i < n && a->dtype != ATTN_F64; i++) {
         const uint32_t high = (uint32_t)small[i] << 16;
         if (a->dtype == ATTN_F16)
             to[i] = from_f16(small[i]);
@@ -217,9 +223,11 @@ static int check_shape(const kit_array *a, const char *path, const char *name, i
 {
     const int rank = rows ? 2 : 1;
     const int64_t wanted[2] = {rows ? rows : columns, columns};
-    if (a->dtype != ATTN_F32 && a->dtype != ATTN_F16 && a->dtype != ATTN_BF16)
-        return kit_fail(err, KIT_BAD_FILE, "%s: tensor '%s' is %s; it must be f32, f16 or bf16",
-                        path, name, attn_dtype_name(a->dtype));
+    if (a->dtype != ATTN_F64 && a->dtype != ATTN_F32 && a->dtype != ATTN_F16 &&
+        a->dtype != ATTN_BF16)
+        return kit_fail(err, KIT_BAD_FILE,
+                        "%s: tensor '%s' is %s; it must be f64, f32, f16 or bf16", path, name,
+                        attn_dtype_name(a->dtype));
     if (a->rank == rank && memcmp(a->shape, wanted, (size_t)rank * sizeof *wanted) == 0)
         return KIT_OK;
     char text[64];

@@ -59,6 +59,8 @@ bool text_piece_of(char *out, size_t *out_length, const kit_tokenizer *t, const 
     if (!t->characters)
         return text_bytes_of(out, out_length, token, length);
     *out_length = 0;
+    if (memchr(token, ' ', length))
+        return false;
     for (size_t at = 0; at < length;) {
         const bool space = length - at >= 3 && memcmp(token + at, mark, 3) == 0;
         out[(*out_length)++] = space ? ' ' : token[at];
@@ -67,8 +69,7 @@ bool text_piece_of(char *out, size_t *out_length, const kit_tokenizer *t, const 
     return true;
 }
 
-/* The byte that "<0x0A>" is, or -1. */
-static int byte_token(const char *token, size_t length)
+int text_byte_token(const char *token, size_t length)
 {
     static const char digits[] = "0123456789ABCDEF";
     if (length != 6 || memcmp(token, "<0x", 3) != 0 || token[5] != '>')
@@ -83,19 +84,20 @@ int text_bpe_add(kit_tokenizer *t, const char *token, size_t length, int64_t id,
                  kit_error *err)
 {
     size_t size;
-    const int byte = t->characters ? byte_token(token, length) : -1;
+    const int byte = t->characters ? text_byte_token(token, length) : -1;
     if (byte >= 0) {
         t->byte_id[byte] = id;
-        return text_vocabulary_add(&t->vocabulary, &(char){(char)byte}, 1, id, true, name, err);
+        return text_vocabulary_add(&t->vocabulary, &(char){(char)byte}, 1, id, TEXT_BY_ID, name,
+                                   err);
     }
     char *bytes = malloc(length + 1);
     if (!bytes)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
     /* What is not written in the alphabet is no bytes: only an added token can be it. */
     const bool plain = length > 0 && text_piece_of(bytes, &size, t, token, length);
-    const int code = plain
-                         ? text_vocabulary_add(&t->vocabulary, bytes, size, id, false, name, err)
-                         : text_vocabulary_add(&t->vocabulary, token, length, id, true, name, err);
+    const int code =
+        plain ? text_vocabulary_add(&t->vocabulary, bytes, size, id, TEXT_BY_BYTES, name, err)
+              : text_vocabulary_add(&t->vocabulary, token, length, id, TEXT_BY_NAME, name, err);
     free(bytes);
     return code;
 }
@@ -302,7 +304,17 @@ static uint32_t character_length(const char *bytes, uint32_t left)
     return n < left ? n : left;
 }
 
-/* What is merged: the vocabulary's characters, or else bytes. */
+/* How many bytes stand here that the vocabulary has no token for. */
+static uint32_t unknown_run(const kit_tokenizer *t, const char *bytes, uint32_t left)
+{
+    uint32_t n = 0;
+    while (n < left && t->byte_id[(unsigned char)bytes[n]] < 0)
+        n++;
+    return n;
+}
+
+/* Puts the symbols that merges begin with: a character of the vocabulary as one symbol; else its
+ * bytes; else the unknown token, for each byte or for a run of them. */
 static int put_symbols(merging *m, const char *bytes, kit_error *err)
 {
     const kit_tokenizer *t = m->t;
@@ -318,10 +330,12 @@ static int put_symbols(merging *m, const char *bytes, kit_error *err)
             n = 1;
             id = t->byte_id[(unsigned char)bytes[i]];
         }
-        if (id < 0)
+        if (id < 0 && t->unknown < 0)
             return kit_fail(err, KIT_USAGE, "the vocabulary has no token for the byte 0x%02x",
                             (unsigned)(unsigned char)bytes[i]);
-        m->s[i] = (symbol){(uint32_t)id, n, before, i + n};
+        if (id < 0 && t->fuse_unknown)
+            n = unknown_run(t, bytes + i, m->count - i);
+        m->s[i] = (symbol){(uint32_t)(id < 0 ? t->unknown : id), n, before, i + n};
     }
     return KIT_OK;
 }

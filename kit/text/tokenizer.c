@@ -129,62 +129,34 @@ void text_template_surround(kit_tokenizer *t, int64_t first, int64_t last, bool 
     }
 }
 
-/* An added token and the vocabulary have the same id for the same token, or one of them none. */
-static int check_added(const kit_tokenizer *t, const char *content, int64_t id, const char *name,
-                       kit_error *err)
+void text_template_each(kit_tokenizer *t, int64_t first, int64_t last)
 {
-    size_t length = strlen(content);
-    const text_entry *there = id >= 0 && id < t->vocabulary.size ? &t->vocabulary.entry[id] : NULL;
-    char *bytes = malloc(length + 1);
-    if (!bytes)
-        return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
-    if (t->kind != TEXT_BPE || !text_piece_of(bytes, &length, t, content, length)) {
-        length = strlen(content);
-        memcpy(bytes, content, length);
+    static const struct {
+        bool pair;
+        int text;
+    } part[] = {{false, 0}, {true, 0}, {true, 1}};
+    t->single.count = t->pair.count = 0;
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+        text_template *to = part[i].pair ? &t->pair : &t->single;
+        if (first >= 0)
+            put_item(to, first, -1, part[i].text);
+        put_item(to, 0, part[i].text, part[i].text);
+        if (last >= 0)
+            put_item(to, last, -1, part[i].text);
     }
-    const int64_t known = text_vocabulary_find(&t->vocabulary, bytes, length);
-    const bool same = !there || !there->bytes ||
-                      (there->length == length && memcmp(there->bytes, bytes, length) == 0) ||
-                      strcmp(there->bytes, content) == 0;
-    free(bytes);
-    if (!*content)
-        return kit_fail(err, KIT_BAD_FILE, "%s: an added token is empty", name);
-    if (known >= 0 && known != id)
-        return kit_fail(err, KIT_BAD_FILE, "%s: token '%.80s' has the ids %lld and %lld", name,
-                        content, (long long)known, (long long)id);
-    if (!same)
-        return kit_fail(err, KIT_BAD_FILE, "%s: added token '%.80s' has the id %lld of '%.80s'",
-                        name, content, (long long)id, there->bytes);
-    return KIT_OK;
-}
-
-int text_added_add(kit_tokenizer *t, const char *content, int64_t id, bool normalized, bool left,
-                   bool right, const char *name, kit_error *err)
-{
-    const bool there = id >= 0 && id < t->vocabulary.size && t->vocabulary.entry[id].bytes;
-    int code = check_added(t, content, id, name, err);
-    if (code)
-        return code;
-    if (!there) /* found as an added token only, not as a piece */
-        code = text_vocabulary_add(&t->vocabulary, content, strlen(content), id, true, name, err);
-    text_added *grown = code ? NULL : realloc(t->added, (t->added_count + 1) * sizeof *t->added);
-    if (!grown)
-        return code ? code : kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
-    t->added = grown;
-    text_added *a = &t->added[t->added_count++];
-    *a = (text_added){.id = id, .normalized = normalized, .left = left, .right = right};
-    text_chars plain = {0};
-    code = text_chars_decode(&plain, content, err);
-    if (!code && normalized && t->normalizer.count) {
-        code = text_normalize(&a->chars, &t->normalizer, plain.at, plain.count, err);
-        free(plain.at);
-    } else {
-        a->chars = plain;
-    }
-    return code;
 }
 
 int64_t kit_tokenizer_size(const kit_tokenizer *t) { return t->vocabulary.size; }
+
+int kit_tokenizer_limit(kit_tokenizer *t, int64_t ids, const char *name, kit_error *err)
+{
+    t->limit = ids;
+    return t->own_end <= ids
+               ? KIT_OK
+               : kit_fail(err, KIT_BAD_FILE,
+                          "%s: the tokeniser has ids up to %lld, the model %lld tokens", name,
+                          (long long)t->own_end - 1, (long long)ids);
+}
 
 const char *kit_tokenizer_bytes(const kit_tokenizer *t, int64_t id, size_t *length)
 {
@@ -201,8 +173,10 @@ int kit_tokenizer_of_words(kit_tokenizer **out, const char *const *word, size_t 
 {
     int code = text_tokenizer_new(out, letters ? TEXT_LETTERS : TEXT_WORDS, "words", err);
     for (size_t i = 0; i < count && !code; i++)
-        code = text_vocabulary_add(&(*out)->vocabulary, word[i], strlen(word[i]), (int64_t)i, false,
-                                   "words", err);
+        code = text_vocabulary_add(&(*out)->vocabulary, word[i], strlen(word[i]), (int64_t)i,
+                                   TEXT_BY_BYTES, "words", err);
+    if (!code)
+        (*out)->own_end = (*out)->vocabulary.size;
     if (code) {
         kit_tokenizer_free(*out);
         *out = NULL;
@@ -250,24 +224,6 @@ static int encode_plain(const encoding *e, const text_char *c, size_t count)
     }
 }
 
-/* The longest added token that stands here, or NULL. */
-static const text_added *added_at(const kit_tokenizer *t, bool normalized, const text_char *c,
-                                  size_t count)
-{
-    const text_added *best = NULL;
-    for (size_t i = 0; i < t->added_count; i++) {
-        const text_added *a = &t->added[i];
-        size_t n = 0;
-        if (a->normalized != normalized || !a->chars.count || a->chars.count > count)
-            continue;
-        while (n < a->chars.count && a->chars.at[n].code == c[n].code)
-            n++;
-        if (n == a->chars.count && (!best || n > best->chars.count))
-            best = a;
-    }
-    return best;
-}
-
 static int encode_part(const encoding *e, bool normalized, const text_char *c, size_t count);
 
 /* Between added tokens of the text as it is there are those of the text as it is normalised. */
@@ -287,28 +243,32 @@ static int encode_between(const encoding *e, bool normalized, const text_char *c
     return code;
 }
 
+/* A match that does not fit is passed over whole. After one, matches are sought behind the token
+ * itself, not behind the white space that it took along. */
 static int encode_part(const encoding *e, bool normalized, const text_char *c, size_t count)
 {
     size_t done = 0;
     int code = KIT_OK;
-    for (size_t i = 0; i < count && !code;) {
-        const text_added *a = added_at(e->t, normalized, c + i, count - i);
-        if (!a) {
-            i++;
+    for (size_t i = 0, stop = 0; i < count && !code; i = stop) {
+        const text_added *a = text_added_at(e->t, normalized, c + i, count - i);
+        stop = i + (a ? a->chars.count : 1);
+        if (!a || !text_added_fits(a, c, i, count))
             continue;
-        }
-        size_t from = i, to = i + a->chars.count;
-        while (a->left && from > done && text_is_space(c[from - 1].code))
+        size_t from = i, to = stop;
+        if (a->manner.left && from < done && done < stop)
+            from = done; /* the space was taken by the token before */
+        while (a->manner.left && from > done && text_is_space(c[from - 1].code))
             from--;
-        while (a->right && to < count && text_is_space(c[to].code))
+        while (a->manner.right && to < count && text_is_space(c[to].code))
             to++;
-        code = encode_between(e, normalized, c + done, from - done);
+        if (from > done)
+            code = encode_between(e, normalized, c + done, from - done);
         if (!code) {
             size_t begin, end;
             text_chars_span(&begin, &end, c + from, to - from);
             code = text_tokens_add(e->out, a->id, begin, end, e->err);
         }
-        i = done = to;
+        done = to;
     }
     return code || done == count ? code : encode_between(e, normalized, c + done, count - done);
 }
@@ -329,6 +289,19 @@ static int encode_one(kit_tokens *out, const kit_tokenizer *t, const char *text,
     return code;
 }
 
+static int check_limit(const kit_tokens *out, const kit_tokenizer *t, kit_error *err)
+{
+    for (size_t i = 0; i < out->count && t->limit; i++) {
+        const int64_t id = out->token[i].id;
+        if (id >= t->limit)
+            return kit_fail(err, KIT_USAGE,
+                            "the text has the added token '%.80s', id %lld; the model has no row "
+                            "for it: its ids end at %lld",
+                            t->vocabulary.entry[id].bytes, (long long)id, (long long)t->limit - 1);
+    }
+    return KIT_OK;
+}
+
 int kit_tokenizer_encode(kit_tokens *out, const kit_tokenizer *t, const char *text,
                          const char *pair, kit_error *err)
 {
@@ -344,6 +317,8 @@ int kit_tokenizer_encode(kit_tokens *out, const kit_tokenizer *t, const char *te
             out->token[out->count - 1].type = item->type;
         }
     }
+    if (!code)
+        code = check_limit(out, t, err);
     if (code)
         kit_tokens_free(out);
     return code;

@@ -5,10 +5,14 @@
  *   wordpiece.c         BERT: words, then the longest piece that the vocabulary has
  *   split.c             GPT-2's and Llama 3's patterns, that cut a text before its bytes are merged
  *   bpe.c               GPT-2: bytes, merged pair by pair; Llama 2: characters
+ *   added.c             tokens that are found before anything else
  *   tokenizer.c         added tokens, the models above, templates, labels
  *   tokenizer_json.c    tokenizer.json
  *   tokenizer_steps.c   its normalizer
- *   tokenizer_folder.c  which files a model's folder has; vocab.txt, vocab.json with merges.txt
+ *   tokenizer_folder.c  which files a model's folder has, and of which class its tokeniser is
+ *   tokenizer_old.c     vocab.txt, vocab.json with merges.txt
+ *   tokenizer_special.c the special and added tokens that the files beside these name
+ *   tokenizer_keys.c    every key of all these files: used, without effect on ids, or refused
  *
  * The ids are those of Hugging Face's `tokenizers`. What is not known here is refused by its name.
  *
@@ -45,6 +49,9 @@ int kit_tokenizer_of_words(kit_tokenizer **out, const char *const *word, size_t 
                            kit_error *err);
 void kit_tokenizer_free(kit_tokenizer *t);          /* NULL is fine */
 int64_t kit_tokenizer_size(const kit_tokenizer *t); /* ids are below it */
+/* The model has this many rows. KIT_BAD_FILE: its vocabulary has more. Added tokens may be beyond,
+ * as a <pad> that only training uses: a text that has one is refused when it is encoded. */
+int kit_tokenizer_limit(kit_tokenizer *t, int64_t ids, const char *name, kit_error *err);
 
 /* The tokens of a text, and of a second one (NULL: none), with the template's tokens around them.
  * KIT_USAGE: not UTF-8, or what the vocabulary has no token for. */

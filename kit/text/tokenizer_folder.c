@@ -1,252 +1,201 @@
-/* A model's folder: tokenizer.json if there is one, else the files that came before it.
- *
- *   vocab.txt                  WordPiece: a token a line, its number is its id
- *   vocab.json, merges.txt     byte-level BPE: {"token": id}; "a b" a line, first merged first
- *   tokenizer_config.json      do_lower_case, strip_accents, add_prefix_space, tokenizer_class
- */
+/* A model's folder: tokenizer.json if there is one, else the files that came before it, which a
+ * class of tokenisers reads. transformers 5 takes the class of tokenizer_config.json, else that of
+ * config.json, else the one that the type of the model has. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <utf8proc.h>
-
 #include "../io/json.h"
 #include "tokenizer_inner.h"
 
-enum { PATH_ROOM = 4096 };
-#define FILE_LIMIT ((size_t)256 << 20)
-
-static bool find(char path[PATH_ROOM], const char *folder, const char *name)
+bool text_find_file(char path[TEXT_PATH], const char *folder, const char *name)
 {
-    const int n = snprintf(path, PATH_ROOM, "%s/%s", folder, name);
-    return n > 0 && n < PATH_ROOM && access(path, F_OK) == 0;
+    const int n = snprintf(path, TEXT_PATH, "%s/%s", folder, name);
+    return n > 0 && n < TEXT_PATH && access(path, F_OK) == 0;
 }
 
-/* ------------------------------------------------------------------------------------ Lines */
+/* ------------------------------------------------------------------------------- The class */
 
-/* The next line without its end in *line, *length; returns where to go on, or NULL at the end. */
-static const char *next_line(const char *p, const char *end, const char **line, size_t *length)
+static const struct {
+    const char *name;
+    text_class class;
+} classes[] = {
+    {"BertTokenizer", TEXT_CLASS_BERT},       {"DistilBertTokenizer", TEXT_CLASS_BERT},
+    {"RobertaTokenizer", TEXT_CLASS_ROBERTA}, {"GPT2Tokenizer", TEXT_CLASS_GPT2},
+    {"Qwen2Tokenizer", TEXT_CLASS_QWEN2},
+};
+
+/* `only`: whatever the files name. "": transformers has no class for old files, but one that
+ * tokenizer.json needs. NULL: the files must name a class. */
+static const struct {
+    const char *type, *name;
+    bool only;
+} types[] = {
+    {"bert", "BertTokenizer", false},
+    {"distilbert", "BertTokenizer", false},
+    {"roberta", "RobertaTokenizer", false},
+    {"gpt2", "GPT2Tokenizer", false},
+    {"qwen2", "Qwen2Tokenizer", true},
+    {"mistral", "", true},
+    {"llama", NULL, false},
+};
+
+static bool is_class(const char *name, const char *class)
 {
-    if (p >= end)
-        return NULL;
-    const char *stop = memchr(p, '\n', (size_t)(end - p));
-    *line = p;
-    *length = (size_t)((stop ? stop : end) - p);
-    if (*length && p[*length - 1] == '\r')
-        --*length;
-    return stop ? stop + 1 : end;
+    const size_t n = strlen(class);
+    return strncmp(name, class, n) == 0 && (!name[n] || strcmp(name + n, "Fast") == 0);
 }
 
-static bool is_utf8(const char *bytes, size_t length)
+static int find_class(text_class *class, const char *name, const char *type, const char *folder,
+                      kit_error *err)
 {
-    for (size_t at = 0; at < length;) {
-        utf8proc_int32_t c;
-        const utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)bytes + at,
-                                                    (utf8proc_ssize_t)(length - at), &c);
-        if (n <= 0 || c == 0)
-            return false;
-        at += (size_t)n;
-    }
-    return true;
+    size_t i = 0;
+    while (type && i < sizeof types / sizeof *types && strcmp(types[i].type, type) != 0)
+        i++;
+    const bool known = type && i < sizeof types / sizeof *types;
+    if (known && types[i].name && (!name || types[i].only))
+        name = types[i].name;
+    for (size_t k = 0; name && k < sizeof classes / sizeof *classes; k++)
+        if (is_class(name, classes[k].name)) {
+            *class = classes[k].class;
+            return KIT_OK;
+        }
+    if (known && types[i].name && !*types[i].name)
+        return kit_fail(err, KIT_BAD_FILE,
+                        "%s: has no tokenizer.json; a %s needs it, vocab.json is not enough",
+                        folder, type);
+    if (!name)
+        return kit_fail(err, KIT_BAD_FILE,
+                        "%s: has no tokenizer.json, and neither tokenizer_class nor model_type "
+                        "says how vocab.txt or vocab.json are read",
+                        folder);
+    return kit_fail(err, KIT_BAD_FILE,
+                    "%s: tokenizer_class '%.80s' without tokenizer.json is not supported; "
+                    "BertTokenizer, DistilBertTokenizer, RobertaTokenizer, GPT2Tokenizer and "
+                    "Qwen2Tokenizer are",
+                    folder, name);
 }
 
-typedef int (*line_reader)(kit_tokenizer *t, const char *line, size_t length, int64_t number,
-                           const char *name, kit_error *err);
+/* --------------------------------------------------------------------------------- The files */
 
-static int read_lines(kit_tokenizer *t, const char *path, line_reader reader, kit_error *err)
+static const char config_file[] = "tokenizer_config.json";
+
+/* *out stays NULL if the file is not there. In tokenizer_config.json a model_max_length of 10^30
+ * says that there is none. */
+static int read_if_there(json_t **out, char path[TEXT_PATH], const char *folder, const char *name,
+                         kit_error *err)
 {
-    char *bytes;
-    const char *line = NULL;
-    size_t size, length = 0;
-    int64_t number = 0;
-    int code = io_read_bytes(&bytes, &size, path, FILE_LIMIT, err);
-    for (const char *p = bytes; !code && (p = next_line(p, bytes + size, &line, &length)); number++)
-        code = is_utf8(line, length) ? reader(t, line, length, number, path, err)
-                                     : kit_fail(err, KIT_BAD_FILE, "%s: line %lld is not UTF-8",
-                                                path, (long long)number + 1);
-    free(bytes);
-    return code;
-}
-
-/* -------------------------------------------------------------------------------- WordPiece */
-
-static int add_piece(kit_tokenizer *t, const char *line, size_t length, int64_t number,
-                     const char *name, kit_error *err)
-{
-    char *copy = length ? strndup(line, length) : NULL;
-    if (!length)
-        return KIT_OK; /* a number without a token */
-    if (!copy)
-        return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
-    const int code = text_vocabulary_add(&t->vocabulary, copy, length, number, false, name, err);
-    free(copy);
-    return code;
-}
-
-static int64_t id_of(const kit_tokenizer *t, const char *token)
-{
-    if (t->kind != TEXT_BPE)
-        return text_vocabulary_find(&t->vocabulary, token, strlen(token));
-    char bytes[64];
-    size_t size;
-    return strlen(token) < sizeof bytes && text_bytes_of(bytes, &size, token, strlen(token))
-               ? text_vocabulary_find(&t->vocabulary, bytes, size)
-               : -1;
-}
-
-/* Those of the tokens that the vocabulary has are found before anything else. */
-static int add_special(kit_tokenizer *t, const char *const *token, size_t count, const char *name,
-                       kit_error *err)
-{
-    int code = KIT_OK;
-    for (size_t i = 0; i < count && !code; i++) {
-        const int64_t id = id_of(t, token[i]);
-        const bool mask = strcmp(token[i], "<mask>") == 0; /* takes the space before it */
-        if (id >= 0)
-            code = text_added_add(t, token[i], id, false, mask, false, name, err);
-    }
-    return code;
-}
-
-static int read_wordpiece(kit_tokenizer *t, const char *path, const json_t *config,
-                          const char *config_name, kit_error *err)
-{
-    static const char *const special[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
-    text_step *n = &t->normalizer.step[0];
-    int code = read_lines(t, path, add_piece, err);
-    *n = (text_step){.kind = TEXT_BERT, .clean = true, .cjk = true, .lower = true};
-    t->normalizer.count = 1;
-    t->prefix = strdup("##");
-    if (!code && !t->prefix)
-        return kit_fail(err, KIT_LIMIT, "%s: not enough memory", path);
-    if (code || (code = io_json_flag(&n->lower, config, config_name, "do_lower_case", err)) ||
-        (code = io_json_flag(&n->cjk, config, config_name, "tokenize_chinese_chars", err)))
-        return code;
-    n->strip = n->lower;
-    if ((code = io_json_flag(&n->strip, config, config_name, "strip_accents", err)))
-        return code;
-    const int64_t first = id_of(t, "[CLS]"), last = id_of(t, "[SEP]");
-    t->unknown = id_of(t, "[UNK]");
-    if (first < 0 || last < 0 || t->unknown < 0)
-        return kit_fail(err, KIT_BAD_FILE, "%s: has no [CLS], [SEP] or [UNK]", path);
-    text_template_surround(t, first, last, false);
-    return add_special(t, special, sizeof special / sizeof *special, path, err);
-}
-
-/* -------------------------------------------------------------------------------------- BPE */
-
-static int add_merge(kit_tokenizer *t, const char *line, size_t length, int64_t number,
-                     const char *name, kit_error *err)
-{
-    static const char version[] = "#version";
-    if (!length || (number == 0 && length >= sizeof version - 1 &&
-                    memcmp(line, version, sizeof version - 1) == 0))
+    *out = NULL;
+    if (!text_find_file(path, folder, name))
         return KIT_OK;
-    const char *space = memchr(line, ' ', length);
-    const size_t first = space ? (size_t)(space - line) : 0, second = length - first - 1;
-    if (!space || !first || !second || memchr(space + 1, ' ', second))
-        return kit_fail(err, KIT_BAD_FILE, "%s: line %lld must be two tokens", name,
-                        (long long)number + 1);
-    return text_bpe_merge(t, line, first, space + 1, second, name, err);
+    return name == config_file ? io_json_read_reals(out, path, TEXT_FILE_LIMIT, err)
+                               : io_json_read(out, path, TEXT_FILE_LIMIT, err);
 }
-
-static int count_line(kit_tokenizer *t, const char *line, size_t length, int64_t number,
-                      const char *name, kit_error *err)
-{
-    (void)line, (void)length, (void)number, (void)name, (void)err;
-    t->merges.slots++;
-    return KIT_OK;
-}
-
-static int read_bpe_vocabulary(kit_tokenizer *t, const char *path, kit_error *err)
-{
-    json_t *top;
-    const char *key;
-    json_t *value;
-    int code = io_json_read(&top, path, FILE_LIMIT, err);
-    json_object_foreach(top, key, value)
-    {
-        if (!json_is_integer(value))
-            code = kit_fail(err, KIT_BAD_FILE, "%s: token '%.80s' has no integer as its id", path,
-                            key);
-        if (!code)
-            code = text_bpe_add(t, key, strlen(key), json_integer_value(value), path, err);
-        if (code)
-            break;
-    }
-    json_decref(top);
-    return code;
-}
-
-static int read_bpe(kit_tokenizer *t, const char *vocab, const char *merges, const json_t *config,
-                    const char *config_name, kit_error *err)
-{
-    static const char *const special[] = {"<s>",   "</s>",   "<unk>",
-                                          "<pad>", "<mask>", "<|endoftext|>"};
-    t->pattern = TEXT_GPT2;
-    int code = read_bpe_vocabulary(t, vocab, err);
-    if (!code)
-        code = read_lines(t, merges, count_line, err);
-    const size_t lines = t->merges.slots;
-    t->merges.slots = 0;
-    if (!code)
-        code = text_merges_reserve(&t->merges, lines, merges, err);
-    if (!code)
-        code = read_lines(t, merges, add_merge, err);
-    if (!code)
-        code = text_bpe_finish(t, vocab, err);
-    if (!code)
-        code = io_json_flag(&t->prefix_space, config, config_name, "add_prefix_space", err);
-    const int64_t first = id_of(t, "<s>"), last = id_of(t, "</s>");
-    if (!code && first >= 0 && last >= 0) /* RoBERTa's */
-        text_template_surround(t, first, last, true);
-    return code ? code : add_special(t, special, sizeof special / sizeof *special, vocab, err);
-}
-
-/* ------------------------------------------------------------------------------- The folder */
 
 static int read_old_files(kit_tokenizer *t, const char *folder, kit_error *err)
 {
-    char vocab[PATH_ROOM], merges[PATH_ROOM], name[PATH_ROOM];
-    json_t *config = NULL;
-    int code = find(name, folder, "tokenizer_config.json")
-                   ? io_json_read(&config, name, FILE_LIMIT, err)
-                   : KIT_OK;
-    if (code)
+    enum { CONFIG, MODEL, MAP, ADDED, FILES };
+    static const char *const name[FILES] = {config_file, "config.json", "special_tokens_map.json",
+                                            "added_tokens.json"};
+    char path[FILES][TEXT_PATH];
+    json_t *file[FILES] = {0};
+    const char *class = NULL, *type = NULL;
+    int code = KIT_OK;
+    for (int i = 0; i < FILES && !code; i++)
+        code = read_if_there(&file[i], path[i], folder, name[i], err);
+    if (!code)
+        code = io_json_text(&class, file[MODEL], path[MODEL], "tokenizer_class", err);
+    if (!code)
+        code = io_json_text(&class, file[CONFIG], path[CONFIG], "tokenizer_class", err);
+    if (!code)
+        code = io_json_text(&type, file[MODEL], path[MODEL], "model_type", err);
+    text_old old = {.config = file[CONFIG],
+                    .map = file[MAP],
+                    .added = file[ADDED],
+                    .config_name = path[CONFIG],
+                    .map_name = path[MAP],
+                    .added_name = path[ADDED]};
+    if (!code)
+        code = find_class(&old.class, class, type, folder, err);
+    if (!code)
+        code = text_old_read(t, folder, &old, err);
+    for (int i = 0; i < FILES; i++)
+        json_decref(file[i]);
+    return code;
+}
+
+static bool has_any(const char *folder)
+{
+    char path[TEXT_PATH];
+    return text_find_file(path, folder, "vocab.txt") || text_find_file(path, folder, "vocab.json");
+}
+
+/* ------------------------------------------------------------------------- tokenizer.json */
+
+/* Is what tokenizer_config.json says of this option what tokenizer.json does? transformers builds
+ * some classes from the one file and some from the other. */
+static int check_option(const json_t *config, const char *name, const char *key, bool done,
+                        kit_error *err)
+{
+    bool said = done;
+    const int code = io_json_flag(&said, config, name, key, err);
+    return code || said == done
+               ? code
+               : kit_fail(err, KIT_BAD_FILE, "%s: %s is %s, but tokenizer.json has %s", name, key,
+                          said ? "true" : "false", done ? "true" : "false");
+}
+
+static int check_options(const kit_tokenizer *t, const char *folder, kit_error *err)
+{
+    char name[TEXT_PATH];
+    json_t *config;
+    int code = read_if_there(&config, name, folder, config_file, err);
+    if (code || !config)
         return code;
-    if (find(vocab, folder, "vocab.txt")) {
-        t->kind = TEXT_WORDPIECE;
-        code = read_wordpiece(t, vocab, config, name, err);
-    } else if (find(vocab, folder, "vocab.json") && find(merges, folder, "merges.txt")) {
-        t->kind = TEXT_BPE;
-        code = read_bpe(t, vocab, merges, config, name, err);
-    } else {
-        code = kit_fail(err, KIT_BAD_FILE,
-                        "%s: has no tokeniser: tokenizer.json, vocab.txt, or vocab.json with "
-                        "merges.txt",
-                        folder);
-    }
+    const text_step *n = &t->normalizer.step[0];
+    const bool bert = t->normalizer.count == 1 && n->kind == TEXT_BERT;
+    if (t->kind == TEXT_BPE && t->pattern == TEXT_GPT2 && !t->characters)
+        code = check_option(config, name, "add_prefix_space", t->prefix_space, err);
+    if (bert)
+        code = check_option(config, name, "do_lower_case", n->lower, err);
+    if (bert && !code)
+        code = check_option(config, name, "strip_accents", n->strip, err);
+    if (bert && !code)
+        code = check_option(config, name, "tokenize_chinese_chars", n->cjk, err);
     json_decref(config);
     return code;
 }
 
+static int read_tokenizer_json(kit_tokenizer **out, const char *path, const char *folder,
+                               kit_error *err)
+{
+    char *bytes;
+    size_t size;
+    int code = io_read_bytes(&bytes, &size, path, TEXT_FILE_LIMIT, err);
+    if (!code)
+        code = kit_tokenizer_parse(out, path, bytes, size, err);
+    free(bytes);
+    return code ? code : check_options(*out, folder, err);
+}
+
 int kit_tokenizer_open(kit_tokenizer **out, const char *folder, kit_error *err)
 {
-    char path[PATH_ROOM];
+    char path[TEXT_PATH];
+    int code;
     *out = NULL;
-    if (find(path, folder, "tokenizer.json")) {
-        char *bytes;
-        size_t size;
-        int code = io_read_bytes(&bytes, &size, path, FILE_LIMIT, err);
+    if (text_find_file(path, folder, "tokenizer.json")) {
+        code = read_tokenizer_json(out, path, folder, err);
+    } else if (!has_any(folder)) {
+        code = kit_fail(err, KIT_BAD_FILE,
+                        "%s: has no tokeniser: tokenizer.json, vocab.txt, or vocab.json with "
+                        "merges.txt",
+                        folder);
+    } else {
+        code = text_tokenizer_new(out, TEXT_WORDPIECE, folder, err);
         if (!code)
-            code = kit_tokenizer_parse(out, path, bytes, size, err);
-        free(bytes);
-        return code;
+            code = read_old_files(*out, folder, err);
     }
-    int code = text_tokenizer_new(out, TEXT_WORDPIECE, folder, err);
-    if (!code)
-        code = read_old_files(*out, folder, err);
     if (code) {
         kit_tokenizer_free(*out);
         *out = NULL;

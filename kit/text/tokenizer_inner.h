@@ -9,23 +9,36 @@
 /* ---------------------------------------------------------------------------- vocabulary.c */
 #define TEXT_IDS ((int64_t)1 << 24) /* ids are below this */
 
+enum { TEXT_PATH = 4096 };
+#define TEXT_FILE_LIMIT ((size_t)256 << 20)
+
 typedef struct text_entry {
     char *bytes; /* owned; NULL: no such token */
     size_t length;
-    bool hidden; /* not to be found by its bytes */
 } text_entry;
 
-typedef struct text_vocabulary {
-    text_entry *entry; /* [size], by id */
-    int64_t size, capacity;
+typedef enum text_sought {
+    TEXT_BY_BYTES, /* a piece of texts: by its bytes there */
+    TEXT_BY_NAME,  /* an added token at most: by its string as the file has it */
+    TEXT_BY_ID     /* "<0x0A>" */
+} text_sought;
+
+typedef struct text_slots {
     uint32_t *slot; /* id + 1; 0: free */
     size_t slots, used;
+} text_slots;
+
+typedef struct text_vocabulary {
+    text_entry *entry;             /* [size], by id */
+    int64_t size, capacity, count; /* count: without holes */
+    text_slots pieces, names;
 } text_vocabulary;
 /* KIT_BAD_FILE: the id or the bytes are taken; name starts the message. */
 int text_vocabulary_add(text_vocabulary *v, const char *bytes, size_t length, int64_t id,
-                        bool hidden, const char *name, kit_error *err);
-int64_t text_vocabulary_find(const text_vocabulary *v, const char *bytes,
-                             size_t length); /* or -1 */
+                        text_sought by, const char *name, kit_error *err);
+/* What was added TEXT_BY_BYTES, or TEXT_BY_NAME; -1: none. */
+int64_t text_vocabulary_find(const text_vocabulary *v, const char *bytes, size_t length);
+int64_t text_vocabulary_find_name(const text_vocabulary *v, const char *bytes, size_t length);
 void text_vocabulary_free(text_vocabulary *v);
 
 /* A table from pairs of ids to merges. */
@@ -99,10 +112,16 @@ size_t text_split(text_pattern pattern, const text_char *c, size_t count);
 /* --------------------------------------------------------------------------- The tokeniser */
 typedef enum text_kind { TEXT_WORDPIECE, TEXT_BPE, TEXT_WORDS, TEXT_LETTERS } text_kind;
 
+typedef struct text_manner { /* how an added token is found */
+    bool normalized;  /* in the text as the normalizer leaves it; else in the text as it is */
+    bool left, right; /* takes the white space there with it */
+    bool single;      /* not beside a letter, a digit or what else is part of a word */
+} text_manner;
+
 typedef struct text_added {
     int64_t id;
-    text_chars chars;             /* as they stand in a text, or in a normalised one */
-    bool normalized, left, right; /* left, right: takes the white space there with it */
+    text_chars chars; /* as they stand in a text, or in a normalised one */
+    text_manner manner;
 } text_added;
 
 typedef struct text_item { /* of a template */
@@ -118,6 +137,9 @@ typedef struct text_template {
 struct kit_tokenizer {
     text_kind kind;
     text_vocabulary vocabulary;
+    int64_t own_end; /* the model's ids, without those of added tokens, are below */
+    int64_t unused;  /* that `tokenizers` counts as a token and no text has */
+    int64_t limit;   /* ids of texts must be below; 0: all may be */
     text_added *added;
     size_t added_count;
     text_normalizer normalizer;
@@ -128,6 +150,7 @@ struct kit_tokenizer {
     /* BPE */
     text_pattern pattern;
     bool prefix_space, whole_words;
+    bool fuse_unknown;
     bool characters; /* SentencePiece's: pieces are characters, and bytes where there is none */
     text_merges merges;
     int64_t byte_id[256]; /* -1: none */
@@ -146,6 +169,8 @@ bool text_bytes_of(char *out, size_t *out_length, const char *token, size_t leng
 /* The same with characters: U+2581 stands for a space, and all others for themselves. */
 bool text_piece_of(char *out, size_t *out_length, const kit_tokenizer *t, const char *token,
                    size_t length);
+/* The byte that "<0x0A>" is, or -1. */
+int text_byte_token(const char *token, size_t length);
 /* One token of a vocabulary for BPE; one line of its merges, "a b" or two texts. */
 int text_bpe_add(kit_tokenizer *t, const char *token, size_t length, int64_t id, const char *name,
                  kit_error *err);
@@ -154,16 +179,57 @@ int text_bpe_merge(kit_tokenizer *t, const char *a, size_t a_length, const char 
 /* After the vocabulary: the tokens of single bytes. With characters all must be there. */
 int text_bpe_finish(kit_tokenizer *t, const char *name, kit_error *err);
 
-/* A token that is found before anything else; its id is that of the vocabulary or a new one. */
-int text_added_add(kit_tokenizer *t, const char *content, int64_t id, bool normalized, bool left,
-                   bool right, const char *name, kit_error *err);
+/* The id of a token by its string as the file has it, or -1. */
+int text_token_id(int64_t *id, const kit_tokenizer *t, const char *content, const char *name,
+                  kit_error *err);
+/* A token that is found before anything else; its id is that of the vocabulary or a new one. Of
+ * several with one id the last is meant. */
+int text_added_add(kit_tokenizer *t, const char *content, int64_t id, text_manner manner,
+                   const char *name, kit_error *err);
+/* The longest added token that stands at the start of `c`, or NULL; does it fit at c[at]? */
+const text_added *text_added_at(const kit_tokenizer *t, bool normalized, const text_char *c,
+                                size_t count);
+bool text_added_fits(const text_added *a, const text_char *c, size_t at, size_t count);
 int text_tokenizer_new(kit_tokenizer **out, text_kind kind, const char *name, kit_error *err);
 /* "[CLS] A [SEP]" and "... B [SEP]" from the ids; doubled: "</s></s>" between, types all 0. */
 void text_template_surround(kit_tokenizer *t, int64_t first, int64_t last, bool doubled);
+/* A first and a last token around each text, which is of type 0 or 1; -1: none. */
+void text_template_each(kit_tokenizer *t, int64_t first, int64_t last);
 /* tokenizer_steps.c: "normalizer" of a tokenizer.json. */
 int text_normalizer_read(text_normalizer *to, const json_t *n, const char *name, kit_error *err);
 int text_refuse(const char *name, const char *what, const char *found, const char *known,
                 kit_error *err);
 int text_tokenizer_read(kit_tokenizer *t, const json_t *top, const char *name, kit_error *err);
+
+/* ------------------------------------------------------------------------ tokenizer_keys.c
+ *
+ * A key is used, without effect on ids, or refused by its name; so is its value. */
+typedef enum text_class { /* of tokenisers in old files: bits */
+                          TEXT_CLASS_BERT = 1,
+                          TEXT_CLASS_ROBERTA = 2,
+                          TEXT_CLASS_GPT2 = 4,
+                          TEXT_CLASS_QWEN2 = 8
+} text_class;
+const char *text_class_name(text_class c);
+/* The keys of tokenizer_config.json, or of special_tokens_map.json. */
+int text_config_keys_check(const json_t *config, text_class c, const char *name, kit_error *err);
+int text_map_keys_check(const json_t *map, const char *name, kit_error *err);
+/* Those of an object of a tokenizer.json; `what` it is, as "model BPE". */
+int text_keys_check(const json_t *object, const char *what, const char *name, kit_error *err);
+
+/* --------------------------------------------------------------------- tokenizer_special.c */
+typedef struct text_old { /* the files beside the vocabulary; NULL: not there */
+    text_class class;
+    const json_t *config, *map, *added;
+    const char *config_name, *map_name, *added_name;
+} text_old;
+enum { TEXT_BOS, TEXT_EOS, TEXT_UNK, TEXT_SEP, TEXT_PAD, TEXT_CLS, TEXT_MASK, TEXT_NAMED };
+/* All that the files name, after the vocabulary, with the ids that transformers gives to them.
+ * named: bos_token and its like by TEXT_BOS..., which live as long as the files; NULL: none. */
+int text_special_add(kit_tokenizer *t, const char *named[TEXT_NAMED], const text_old *old,
+                     kit_error *err);
+/* tokenizer_old.c: vocab.txt, or vocab.json with merges.txt. */
+int text_old_read(kit_tokenizer *t, const char *folder, const text_old *old, kit_error *err);
+bool text_find_file(char path[TEXT_PATH], const char *folder, const char *name);
 
 #endif

@@ -35,9 +35,9 @@ static int read_vocabulary(kit_tokenizer *t, json_t *vocab, const char *name, ki
             return kit_fail(err, KIT_BAD_FILE, "%s: token '%.80s' has no integer as its id", name,
                             key);
         const int64_t id = json_integer_value(value);
-        code = t->kind == TEXT_BPE
-                   ? text_bpe_add(t, key, strlen(key), id, name, err)
-                   : text_vocabulary_add(&t->vocabulary, key, strlen(key), id, false, name, err);
+        code = t->kind == TEXT_BPE ? text_bpe_add(t, key, strlen(key), id, name, err)
+                                   : text_vocabulary_add(&t->vocabulary, key, strlen(key), id,
+                                                         TEXT_BY_BYTES, name, err);
         if (code)
             return code;
     }
@@ -73,9 +73,13 @@ static int read_merges(kit_tokenizer *t, const json_t *merges, const char *name,
 static int read_bpe_options(kit_tokenizer *t, const json_t *model, const char *name, kit_error *err)
 {
     const char *prefix = "", *suffix = "";
+    double dropout = 0;
     int code;
-    if ((code = io_json_text(&prefix, model, name, "continuing_subword_prefix", err)) ||
+    if ((code = text_keys_check(model, "model BPE", name, err)) ||
+        (code = io_json_text(&prefix, model, name, "continuing_subword_prefix", err)) ||
         (code = io_json_text(&suffix, model, name, "end_of_word_suffix", err)) ||
+        (code = io_json_real(&dropout, model, name, "dropout", 0, 1, err)) ||
+        (code = io_json_flag(&t->fuse_unknown, model, name, "fuse_unk", err)) ||
         (code = io_json_flag(&t->characters, model, name, "byte_fallback", err)) ||
         (code = io_json_flag(&t->whole_words, model, name, "ignore_merges", err)))
         return code;
@@ -84,19 +88,24 @@ static int read_bpe_options(kit_tokenizer *t, const json_t *model, const char *n
                         "%s: BPE with a prefix, a suffix or ignore_merges beside byte_fallback is "
                         "not supported",
                         name);
-    if (!absent(json_object_get(model, "dropout")))
-        return text_refuse(name, "model option", "dropout", "it must be null", err);
+    if (dropout > 0)
+        return text_refuse(name, "model option", "dropout", "it must be null or 0", err);
     return KIT_OK;
 }
 
 static int read_bpe(kit_tokenizer *t, const json_t *model, const char *name, kit_error *err)
 {
+    const char *unknown = NULL;
     t->kind = TEXT_BPE;
     int code = read_bpe_options(t, model, name, err);
+    if (!code)
+        code = io_json_text(&unknown, model, name, "unk_token", err);
     if (!code)
         code = read_vocabulary(t, json_object_get(model, "vocab"), name, err);
     if (!code)
         code = read_merges(t, json_object_get(model, "merges"), name, err);
+    if (!code && unknown)
+        code = text_token_id(&t->unknown, t, unknown, name, err);
     return code ? code : text_bpe_finish(t, name, err);
 }
 
@@ -105,7 +114,8 @@ static int read_wordpiece(kit_tokenizer *t, const json_t *model, const char *nam
     const char *unknown = "[UNK]", *prefix = "##";
     int code;
     t->kind = TEXT_WORDPIECE;
-    if ((code = io_json_text(&unknown, model, name, "unk_token", err)) ||
+    if ((code = text_keys_check(model, "model WordPiece", name, err)) ||
+        (code = io_json_text(&unknown, model, name, "unk_token", err)) ||
         (code = io_json_text(&prefix, model, name, "continuing_subword_prefix", err)) ||
         (code =
              io_json_integer(&t->longest, model, name, "max_input_chars_per_word", 1, 1000, err)))
@@ -136,7 +146,9 @@ static int read_byte_level(kit_tokenizer *t, const json_t *p, bool after_split, 
 {
     bool regex = true;
     t->prefix_space = true;
-    int code = io_json_flag(&t->prefix_space, p, name, "add_prefix_space", err);
+    int code = text_keys_check(p, "ByteLevel", name, err);
+    if (!code)
+        code = io_json_flag(&t->prefix_space, p, name, "add_prefix_space", err);
     if (!code)
         code = io_json_flag(&regex, p, name, "use_regex", err);
     if (!code && after_split && (regex || t->prefix_space))
@@ -151,12 +163,16 @@ static int read_split(kit_tokenizer *t, const json_t *p, const char *name, kit_e
 {
     const char *regex = json_string_value(json_object_get(json_object_get(p, "pattern"), "Regex"));
     const char *behavior = json_string_value(json_object_get(p, "behavior"));
+    int code = text_keys_check(p, "Split", name, err);
+    if (!code)
+        code = text_keys_check(json_object_get(p, "pattern"), "a pattern", name, err);
+    if (code)
+        return code;
     if (!regex || !text_pattern_find(&t->pattern, regex))
         return text_refuse(name, "the split pattern", regex, "GPT-2's, Llama 3's and Qwen 2's are",
                            err);
-    if (!behavior || strcmp(behavior, "Isolated") != 0 ||
-        json_is_true(json_object_get(p, "invert")))
-        return text_refuse(name, "the split", behavior, "Isolated, not inverted, is", err);
+    if (!behavior || strcmp(behavior, "Isolated") != 0)
+        return text_refuse(name, "the split", behavior, "Isolated is", err);
     return KIT_OK;
 }
 
@@ -175,7 +191,7 @@ static int read_pre_tokenizer(kit_tokenizer *t, const json_t *p, const char *nam
     const json_t *list = json_object_get(p, "pretokenizers");
     if (t->kind == TEXT_WORDPIECE)
         return is_type(p, "BertPreTokenizer")
-                   ? KIT_OK
+                   ? text_keys_check(p, "a step without options", name, err)
                    : text_refuse(name, "pre_tokenizer", type_of(p), known, err);
     if (t->characters)
         return absent(p) && marks_spaces(&t->normalizer)
@@ -189,9 +205,12 @@ static int read_pre_tokenizer(kit_tokenizer *t, const json_t *p, const char *nam
     if (!is_type(p, "Sequence"))
         return text_refuse(name, "pre_tokenizer", type_of(p), known, err);
     const json_t *first = json_array_get(list, 0), *second = json_array_get(list, 1);
+    int code = text_keys_check(p, "Sequence", name, err);
+    if (code)
+        return code;
     if (json_array_size(list) != 2 || !is_type(first, "Split") || !is_type(second, "ByteLevel"))
         return text_refuse(name, "pre_tokenizer Sequence of", type_of(first), known, err);
-    const int code = read_split(t, first, name, err);
+    code = read_split(t, first, name, err);
     return code ? code : read_byte_level(t, second, true, name, err);
 }
 
@@ -262,9 +281,14 @@ static int read_post_processor(kit_tokenizer *t, const json_t *p, const char *na
     const json_t *special = json_object_get(p, "special_tokens");
     int64_t first, last;
     int code;
-    if (absent(p) || is_type(p, "ByteLevel")) /* that one only moves offsets */
+    if (absent(p))
         return KIT_OK;
+    if (is_type(p, "ByteLevel")) /* that one only moves offsets */
+        return text_keys_check(p, "ByteLevel", name, err);
     if (is_type(p, "TemplateProcessing")) {
+        code = text_keys_check(p, "TemplateProcessing", name, err);
+        if (code)
+            return code;
         code =
             read_template(&t->single, t, json_object_get(p, "single"), special, false, name, err);
         return code ? code
@@ -275,7 +299,9 @@ static int read_post_processor(kit_tokenizer *t, const json_t *p, const char *na
         return text_refuse(
             name, "post_processor", type_of(p),
             "TemplateProcessing, BertProcessing, RobertaProcessing and ByteLevel are", err);
-    code = read_id(&first, t, json_array_get(json_object_get(p, "cls"), 1), name, err);
+    code = text_keys_check(p, type_of(p), name, err);
+    if (!code)
+        code = read_id(&first, t, json_array_get(json_object_get(p, "cls"), 1), name, err);
     if (!code)
         code = read_id(&last, t, json_array_get(json_object_get(p, "sep"), 1), name, err);
     if (!code)
@@ -289,6 +315,7 @@ static int read_post_processors(kit_tokenizer *t, const json_t *p, const char *n
     int code = KIT_OK;
     if (absent(p) || !is_type(p, "Sequence"))
         return read_post_processor(t, p, name, err);
+    code = text_keys_check(p, "Sequence", name, err);
     for (size_t i = 0; i < json_array_size(list) && !code; i++)
         code = read_post_processor(t, json_array_get(list, i), name, err);
     return code;
@@ -299,28 +326,35 @@ static int read_post_processors(kit_tokenizer *t, const json_t *p, const char *n
 static int read_added(kit_tokenizer *t, const json_t *one, const char *name, kit_error *err)
 {
     const char *content = NULL;
-    bool normalized = true, left = false, right = false, single = false;
+    text_manner m = {.normalized = true};
     int64_t id = -1;
     int code;
-    if ((code = io_json_text(&content, one, name, "content", err)) ||
+    if ((code = text_keys_check(one, "an added token", name, err)) ||
+        (code = io_json_text(&content, one, name, "content", err)) ||
         (code = io_json_integer(&id, one, name, "id", 0, TEXT_IDS - 1, err)) ||
-        (code = io_json_flag(&normalized, one, name, "normalized", err)) ||
-        (code = io_json_flag(&left, one, name, "lstrip", err)) ||
-        (code = io_json_flag(&right, one, name, "rstrip", err)) ||
-        (code = io_json_flag(&single, one, name, "single_word", err)))
+        (code = io_json_flag(&m.normalized, one, name, "normalized", err)) ||
+        (code = io_json_flag(&m.left, one, name, "lstrip", err)) ||
+        (code = io_json_flag(&m.right, one, name, "rstrip", err)) ||
+        (code = io_json_flag(&m.single, one, name, "single_word", err)))
         return code;
     if (!content || id < 0)
         return kit_fail(err, KIT_BAD_FILE, "%s: an added token needs content and id", name);
-    if (single)
-        return text_refuse(name, "an added token with single_word,", content, "it must be false",
-                           err);
-    return text_added_add(t, content, id, normalized, left, right, name, err);
+    const int64_t next = t->vocabulary.count; /* `tokenizers` counts, whatever the file says */
+    code = text_added_add(t, content, id, m, name, err);
+    if (!code && t->vocabulary.count > next && id != next)
+        return kit_fail(err, KIT_BAD_FILE,
+                        "%s: added token '%.80s' has the id %lld; by the vocabulary it is %lld",
+                        name, content, (long long)id, (long long)next);
+    return code;
 }
 
 int text_tokenizer_read(kit_tokenizer *t, const json_t *top, const char *name, kit_error *err)
 {
     const json_t *added = json_object_get(top, "added_tokens");
-    int code = read_model(t, json_object_get(top, "model"), name, err);
+    int code = text_keys_check(top, "tokenizer.json", name, err);
+    if (!code)
+        code = read_model(t, json_object_get(top, "model"), name, err);
+    t->own_end = t->vocabulary.size;
     if (!code)
         code = text_normalizer_read(&t->normalizer, json_object_get(top, "normalizer"), name, err);
     for (size_t i = 0; i < json_array_size(added) && !code; i++)

@@ -59,7 +59,8 @@ static int read_replace(text_step *s, const json_t *n, const char *name, kit_err
     const json_t *pattern = json_object_get(n, "pattern");
     const char *from = NULL, *to = NULL;
     int code;
-    if ((code = io_json_text(&from, pattern, name, "String", err)) ||
+    if ((code = text_keys_check(pattern, "a pattern", name, err)) ||
+        (code = io_json_text(&from, pattern, name, "String", err)) ||
         (code = io_json_text(&to, n, name, "content", err)))
         return code;
     if (!from || !*from || !to)
@@ -97,7 +98,8 @@ static int read_step(text_normalizer *to, const json_t *n, const char *name, kit
                                 (int)TEXT_STEPS);
             text_step *s = &to->step[to->count++]; /* counts, so that it is freed */
             *s = (text_step){.kind = known[i].kind};
-            return known[i].read(s, n, name, err);
+            const int code = text_keys_check(n, type, name, err);
+            return code ? code : known[i].read(s, n, name, err);
         }
     return text_refuse(name, "normalizer", type,
                        "BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, "
@@ -117,6 +119,7 @@ int text_normalizer_read(text_normalizer *to, const json_t *n, const char *name,
     if (!json_is_array(list))
         return kit_fail(err, KIT_BAD_FILE, "%s: normalizer Sequence: normalizers must be a list",
                         name);
+    code = text_keys_check(n, type, name, err);
     for (size_t i = 0; i < json_array_size(list) && !code; i++)
         code = text_normalizer_read(to, json_array_get(list, i), name, err);
     return code;

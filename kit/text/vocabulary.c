@@ -1,4 +1,4 @@
-/* Strings and ids, pairs and merges: two tables with open addressing, at most half full. */
+/* Strings and ids, pairs and merges: tables with open addressing, at most half full. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,38 +15,49 @@ static uint64_t hash_bytes(const char *bytes, size_t length)
 /* ------------------------------------------------------------------------------- Vocabulary */
 
 /* The slot where the bytes are or would be. */
-static size_t place_of(const text_vocabulary *v, const char *bytes, size_t length)
+static size_t place_of(const text_vocabulary *v, const text_slots *in, const char *bytes,
+                       size_t length)
 {
-    size_t at = hash_bytes(bytes, length) & (v->slots - 1);
-    for (; v->slot[at]; at = (at + 1) & (v->slots - 1)) {
-        const text_entry *e = &v->entry[v->slot[at] - 1];
+    size_t at = hash_bytes(bytes, length) & (in->slots - 1);
+    for (; in->slot[at]; at = (at + 1) & (in->slots - 1)) {
+        const text_entry *e = &v->entry[in->slot[at] - 1];
         if (e->length == length && memcmp(e->bytes, bytes, length) == 0)
             break;
     }
     return at;
 }
 
-int64_t text_vocabulary_find(const text_vocabulary *v, const char *bytes, size_t length)
+static int64_t find_in(const text_vocabulary *v, const text_slots *in, const char *bytes,
+                       size_t length)
 {
-    return v->slots ? (int64_t)v->slot[place_of(v, bytes, length)] - 1 : -1;
+    return in->slots ? (int64_t)in->slot[place_of(v, in, bytes, length)] - 1 : -1;
 }
 
-static bool grow_slots(text_vocabulary *v)
+int64_t text_vocabulary_find(const text_vocabulary *v, const char *bytes, size_t length)
 {
-    if (v->used * 2 < v->slots)
+    return find_in(v, &v->pieces, bytes, length);
+}
+
+int64_t text_vocabulary_find_name(const text_vocabulary *v, const char *bytes, size_t length)
+{
+    return find_in(v, &v->names, bytes, length);
+}
+
+static bool grow_slots(const text_vocabulary *v, text_slots *in)
+{
+    if (in->used * 2 < in->slots)
         return true;
-    text_vocabulary larger = *v;
-    larger.slots = v->slots ? 2 * v->slots : 1024;
+    text_slots larger = {.slots = in->slots ? 2 * in->slots : 1024, .used = in->used};
     larger.slot = calloc(larger.slots, sizeof *larger.slot);
     if (!larger.slot)
         return false;
-    for (size_t i = 0; i < v->slots; i++)
-        if (v->slot[i]) {
-            const text_entry *e = &v->entry[v->slot[i] - 1];
-            larger.slot[place_of(&larger, e->bytes, e->length)] = v->slot[i];
+    for (size_t i = 0; i < in->slots; i++)
+        if (in->slot[i]) {
+            const text_entry *e = &v->entry[in->slot[i] - 1];
+            larger.slot[place_of(v, &larger, e->bytes, e->length)] = in->slot[i];
         }
-    free(v->slot);
-    *v = larger;
+    free(in->slot);
+    *in = larger;
     return true;
 }
 
@@ -74,17 +85,18 @@ static bool grow_entries(text_vocabulary *v, int64_t id)
 static int shown(size_t length) { return length < 80 ? (int)length : 80; }
 
 int text_vocabulary_add(text_vocabulary *v, const char *bytes, size_t length, int64_t id,
-                        bool hidden, const char *name, kit_error *err)
+                        text_sought by, const char *name, kit_error *err)
 {
+    text_slots *in = by == TEXT_BY_BYTES ? &v->pieces : by == TEXT_BY_NAME ? &v->names : NULL;
     if (id < 0 || id >= TEXT_IDS)
         return kit_fail(err, KIT_BAD_FILE, "%s: token '%.*s' has the id %lld; it must be 0 to %lld",
                         name, shown(length), bytes, (long long)id, (long long)TEXT_IDS - 1);
-    if (!grow_entries(v, id) || !grow_slots(v))
+    if (!grow_entries(v, id) || (in && !grow_slots(v, in)))
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
     if (v->entry[id].bytes)
         return kit_fail(err, KIT_BAD_FILE, "%s: two tokens have the id %lld", name, (long long)id);
-    const size_t at = hidden ? 0 : place_of(v, bytes, length);
-    if (!hidden && v->slot[at])
+    const size_t at = in ? place_of(v, in, bytes, length) : 0;
+    if (in && in->slot[at])
         return kit_fail(err, KIT_BAD_FILE, "%s: token '%.*s' comes twice", name, shown(length),
                         bytes);
     char *copy = malloc(length + 1);
@@ -92,10 +104,11 @@ int text_vocabulary_add(text_vocabulary *v, const char *bytes, size_t length, in
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
     memcpy(copy, bytes, length);
     copy[length] = 0;
-    v->entry[id] = (text_entry){copy, length, hidden};
-    if (!hidden) {
-        v->slot[at] = (uint32_t)id + 1;
-        v->used++;
+    v->entry[id] = (text_entry){copy, length};
+    v->count++;
+    if (in) {
+        in->slot[at] = (uint32_t)id + 1;
+        in->used++;
     }
     return KIT_OK;
 }
@@ -105,7 +118,8 @@ void text_vocabulary_free(text_vocabulary *v)
     for (int64_t i = 0; i < v->size; i++)
         free(v->entry[i].bytes);
     free(v->entry);
-    free(v->slot);
+    free(v->pieces.slot);
+    free(v->names.slot);
     *v = (text_vocabulary){0};
 }
 

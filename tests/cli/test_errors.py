@@ -25,6 +25,9 @@ class Usage(CliTest):
         self.fails(USAGE, "", says="no command ''")
         self.fails(USAGE, "--verbose", says="unknown option '--verbose'")
         self.fails(USAGE, "help", "leson", says="did you mean 'lesson'?")
+        self.assertEqual(self.works("version"), self.works("--version"))
+        for word in ("versoin", "explode"):  # more than a third is wrong
+            self.assertNotIn("did you mean", self.fails(USAGE, word))
         self.fails(USAGE, "help", "run", "bench", says="one command at a time")
         self.fails(USAGE, "help", "--man", "run", says="alone")
         for name in ("plan", "dist", "serve"):
@@ -145,6 +148,11 @@ class Usage(CliTest):
         self.fails(USAGE, "bench", "128", says="--shape")
         self.fails(LIMIT, "bench", "--shape", "1,1,1,2000000000,2000000000,2000000000")
         self.fails(USAGE, "check", "--op", "scors", says="did you mean 'scores'?")
+        self.fails(USAGE, "check", "--record", "bits.txt", says="--bits")
+        self.fails(USAGE, "check", "--bits", "--op", "scores", says="--op")
+        self.fails(BAD_FILE, "check", "--bits", "--record", "none.txt", says="none.txt")
+        self.write("empty.txt", b"# nothing\n")
+        self.fails(BAD_FILE, "check", "--bits", "--record", "empty.txt", says="empty.txt")
         self.fails(USAGE, "check", "--isa", "avx3", says="no instruction set 'avx3'")
         self.fails(USAGE, "check", "scores", says="--op NAME")
         self.fails(USAGE, "info", "a", "b", says="one file at a time")

@@ -47,6 +47,11 @@ class Explain(CliTest):
 
 
 class Json(Explain):
+    def test_one_number_is_singular(self):
+        text = self.works("explain", "alone")
+        self.assertRegex(text, r"(?m)^ 1 token_ids .* 1 number$")
+        self.assertNotIn(" 1 numbers", text)
+
     def test_keys(self):
         t = self.trace()
         self.assertEqual(t["schema"], "attn.explain/1")
@@ -201,8 +206,10 @@ class Json(Explain):
 class Files(Explain):
     def test_all_kinds_at_once(self):
         args = [x for name in ("m.svg", "m.png", "m.pdf", "t.json", "t.txt") for x in ("-o", name)]
-        text = self.works("explain", *args, TEXT)
-        self.assertIn("Life", text)
+        said = self.works("explain", *args, TEXT)
+        sizes = [(name, os.path.getsize(self.path(name)))
+                 for name in ("m.svg", "m.png", "m.pdf", "t.json", "t.txt")]
+        self.assertEqual(said, "".join("%s: %.1f kB\n" % (name, n / 1e3) for name, n in sizes))
         self.assertEqual(self.bytes("t.json").decode(), self.works("explain", "--json", TEXT))
         root = xml.fromstring(self.bytes("m.svg"))
         self.assertEqual(root.tag, "{http://www.w3.org/2000/svg}svg")
@@ -216,6 +223,20 @@ class Files(Explain):
         self.assertEqual(self.bytes("m.pdf")[:5], b"%PDF-")
         self.assertIn(b"dessert", self.bytes("t.txt"))
         self.assertEqual(len(os.listdir(self.folder)), 5)
+
+    def test_what_is_printed_beside_files(self):
+        """Names and sizes; with --full the steps before them; with --json the object alone."""
+        plain = self.works("explain", "--full", TEXT)
+        said = self.works("explain", "-o", "t.json", TEXT)
+        self.assertRegex(said, r"^t\.json: [0-9.]+ kB\n$")
+        self.assertEqual(self.works("explain", "--full", "-o", "t.json", TEXT), plain + "\n" + said)
+        self.assertEqual(self.works("explain", "--json", "-o", "t.json", TEXT),
+                         self.bytes("t.json").decode())
+        self.assertRegex(self.works("lesson", "sky", "-o", "s.svg"), r"^s\.svg: [0-9.]+ kB\n$")
+        self.assertRegex(self.works("train", "--steps", "2", "-o", "t.svg"),
+                         r"(?s)^    step .*\n\nt\.svg: [0-9.]+ kB\n$")
+        odd = "a\u202eb.svg"
+        self.assertTrue(self.works("explain", "-o", odd, "a").startswith("a\ufffdb.svg: "))
 
     def test_mode_follows_umask(self):
         self.works("explain", "-o", "t.json", TEXT, umask=0o027)

@@ -76,6 +76,11 @@ class Lesson(CliTest):
         self.fails(2, "lesson", "--all", "--gradients", says="does not go with --all")
         self.fails(2, "lesson", "--gradients", says="a lesson's name")
 
+    def test_names_of_columns_are_whole(self):
+        text = self.works("lesson", "numpy")
+        self.assertRegex(text, r"(?m)^ +q +k +scores +scaled_scores$")
+        self.assertNotIn("scaled_sc\u2026", self.works("lesson", "--all", env={"COLUMNS": "80"}))
+
     def test_text(self):
         for name in LESSONS:
             text = self.works("lesson", name)

@@ -53,8 +53,8 @@ def softmax(x):
     return y / y.sum(-1, keepdims=True)
 
 
-def forward(w, ids):
-    """GPT-2 in double: each layer's attention, and the probabilities of the next token."""
+def logits_of(w, ids):
+    """GPT-2 in double: each layer's attention, and the next token's logits."""
     w = {k: v.astype("f8") for k, v in w.items()}
     T, D, maps = len(ids), E // H, []
     x = w["wte.weight"][ids] + w["wpe.weight"][:T]
@@ -69,7 +69,13 @@ def forward(w, ids):
         y = norm(x, w, n + "ln_2") @ w[n + "mlp.c_fc.weight"] + w[n + "mlp.c_fc.bias"]
         y = 0.5 * y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
         x = x + y @ w[n + "mlp.c_proj.weight"] + w[n + "mlp.c_proj.bias"]
-    return maps, softmax(norm(x, w, "ln_f")[-1] @ w["wte.weight"].T)
+    return maps, norm(x, w, "ln_f")[-1] @ w["wte.weight"].T
+
+
+def forward(w, ids):
+    """The same with probabilities."""
+    maps, logits = logits_of(w, ids)
+    return maps, softmax(logits)
 
 
 class Models(CliTest):
@@ -110,7 +116,8 @@ class Models(CliTest):
         self.assertLess(np.abs(one - maps[1][1]).max(), 1e-5)
 
     def test_every_output(self):
-        text = self.works("explain", "--model", "m", "--query", "bc", "-o", "a.svg", "abc bc bc")
+        text = self.works("explain", "--model", "m", "--query", "bc", "--full", "-o", "a.svg",
+                          "abc bc bc")
         self.assertIn("gpt2, layer 1, all 2 heads", text)
         self.assertIn("gpt2", self.bytes("a.svg").decode())
 
@@ -131,6 +138,12 @@ class Models(CliTest):
         self.assertEqual(
             done.stdout.decode().rstrip("\n").replace("\ufffd", ""),
             ("abc abc" + got["text"]).rstrip("\n").replace("\ufffd", ""))
+
+    def test_one_token_has_no_speed(self):
+        args = ["generate", "--model", "m", "--tokens", "1", "abc"]
+        done = self.attn(*args)
+        self.assertEqual((done.returncode, done.stderr.decode()), (0, "1 token\n"))
+        self.assertIsNone(json.loads(self.works(*args, "--json"))["tokens_per_second"])
 
     def test_a_seed_gives_the_same_text(self):
         args = ["generate", "--json", "--model", "m", "--temperature", "3", "abc"]
@@ -178,7 +191,7 @@ class Models(CliTest):
         self.fails(USAGE, "generate", "abc", says="--model DIR is missing")
 
     def test_missing_files(self):
-        self.fails(BAD_FILE, "explain", "--model", "none", "abc", says="no such model")
+        self.fails(BAD_FILE, "explain", "--model", "none", "abc", says="no such folder")
         for name in ("tokenizer.json", "model.safetensors", "config.json"):
             os.remove(self.path("m/" + name))
             self.bad("m")
@@ -194,7 +207,7 @@ class Models(CliTest):
         self.put(tensors=lacking)
         self.bad("tensor 'h.1.mlp.c_fc.bias' is missing")
         self.put(tensors=dict(self.weights, **{"ln_f.bias": np.zeros(E, "i8")}))
-        self.bad("must be f32, f16 or bf16")
+        self.bad("must be f64, f32, f16 or bf16")
 
     def test_truncated_weights(self):
         whole = self.bytes("m/model.safetensors")
@@ -203,6 +216,7 @@ class Models(CliTest):
             self.bad("model.safetensors")
 
     def test_index_leads_out_of_the_folder(self):
+        os.remove(self.path("m/model.safetensors"))
         for name in ("../m/x.safetensors", "/etc/passwd", "", "..", 7, "none.safetensors"):
             self.write("m/model.safetensors.index.json",
                        json.dumps({"weight_map": {"wte.weight": name}}).encode())
@@ -213,6 +227,8 @@ class Models(CliTest):
     def put_shards(self, index=None, first=None, second=None):
         names = sorted(self.weights)
         half = {n: self.weights[n] for n in names[::2]}, {n: self.weights[n] for n in names[1::2]}
+        if os.path.exists(self.path("m/model.safetensors")):
+            os.remove(self.path("m/model.safetensors"))
         self.write("m/1.safetensors", safetensors(half[0]) if first is None else first)
         self.write("m/2.safetensors", safetensors(half[1]) if second is None else second)
         self.index = {n: "%d.safetensors" % (1 + i % 2) for i, n in enumerate(names)}
@@ -224,7 +240,6 @@ class Models(CliTest):
     def test_shards(self):
         maps, _ = forward(self.weights, [5, 6])
         self.put_shards()
-        os.remove(self.path("m/model.safetensors"))
         _, step = self.steps("--layer", "1", "abc abc")
         self.assertLess(np.abs(step["weights"] - maps[0]).max(), 1e-5)
 
@@ -296,9 +311,29 @@ class Models(CliTest):
             self.write("m/" + name, good)
 
     def test_tokenizer_larger_than_the_model(self):
-        added = [{"id": 500, "content": "<x>", "normalized": False}]
-        self.put(tokenizer=dict(TOKENIZER, added_tokens=added))
+        model = TOKENIZER["model"]
+        self.put(tokenizer=dict(TOKENIZER, model=dict(model, vocab=dict(model["vocab"], x=500))))
         self.bad("ids up to 500")
+
+    def test_added_token_beyond_the_model(self):
+        """A <pad> that only training used: the model is read, and a text that has it refused."""
+        added = [{"id": V, "content": "<pad>", "normalized": False}]
+        self.put(tokenizer=dict(TOKENIZER, added_tokens=added))
+        self.works("explain", "--model", "m", "abc")
+        self.fails(USAGE, "explain", "--model", "m", "abc<pad>", says="added token '<pad>', id 13")
+
+    def test_old_files(self):
+        """vocab.json and merges.txt are read by the class that tokenizer_config.json names."""
+        vocab = json.dumps(TOKENIZER["model"]["vocab"]).encode()
+        os.unlink(self.path("m/tokenizer.json"))
+        self.write("m/vocab.json", vocab)
+        self.write("m/merges.txt", "\n".join(TOKENIZER["model"]["merges"]).encode())
+        self.write("m/tokenizer_config.json", b'{"add_prefix_space": true}')
+        self.assertEqual(self.steps("abc")[1]["token_ids"].tolist(), [6])
+        self.write("m/tokenizer_config.json", b'{"tokenizer_class": "FooTokenizer"}')
+        self.bad("FooTokenizer")
+        self.write("m/tokenizer_config.json", b'{"foo": 1}')
+        self.bad("'foo' is no key of GPT2Tokenizer")
 
     def test_numbers_that_are_none(self):
         self.weights["h.0.ln_1.weight"][3] = np.nan

@@ -296,6 +296,31 @@ class Contract(CliTest):
             results.append(self.load("o.npy").tobytes() + self.load("l.npy").tobytes())
         self.assertEqual(len(set(results)), 1)
 
+    def test_same_gradients_for_any_thread_count(self):
+        # lengths that are not equal, heads that share keys, several tiles and chunks
+        r = np.random.default_rng(8)
+        B, H, Hk, T, S, D = 3, 2, 2, 520, 520, 16
+        for name, shape in (
+            ("q", (B, H, T, D)),
+            ("k", (B, Hk, S, D)),
+            ("v", (B, Hk, S, D)),
+            ("dout", (B, H, T, D)),
+        ):
+            np.save(self.path(name + ".npy"), r.standard_normal(shape).astype(np.float32))
+        np.save(self.path("lengths.npy"), np.array([520, 20, 520]))
+        names = ["grad-q", "grad-k", "grad-v"]
+        options = ["--q", "q.npy", "--k", "k.npy", "--v", "v.npy"]
+        options += ["--key-lengths", "lengths.npy", "--grad-out", "dout.npy"]
+        for name in names:
+            options += ["--" + name, name + ".npy"]
+        first = None
+        for threads in (1, 2, 3) + 10 * (8, 16):
+            self.works("run", *options, "--threads", threads)
+            got = [self.bytes(name + ".npy") for name in names]
+            first = first or got
+            for name, one, other in zip(names, first, got):
+                self.assertEqual(one, other, (name, threads))
+
     def test_standard_input_and_output(self):
         data = self.bytes("q.npy")
         done = self.attn("run", "--q", "-", *self.qkv[3:], "--out", "-", stdin=data)

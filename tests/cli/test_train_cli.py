@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# labels: slow
 """attn train: it learns, it shows what it learned, and a run in parts is the run in one go."""
 
 import json
@@ -88,6 +89,21 @@ class Train(CliTest):
             files.append(self.bytes("t.st"))
         self.assertEqual(files[0], files[1])
         self.assertEqual(files[0], files[2])
+
+    def test_text_and_mlp_on_any_number_of_threads(self):
+        self.write("text.txt", "abc déf! ghi\n".encode() * 200)
+        for options in (
+            ["--text", "text.txt", "--length", "60", "--mlp"],
+            ["--task", "copy", "--mlp", "--length", "40"],
+        ):
+            files = []
+            for threads in (1, 2, 3, 8):
+                more = ["--steps", "3", "--batch", "16", "--unseen", "4", "--embed", "64"]
+                more += ["--threads", threads, "--checkpoint", "t.st"]
+                self.works("train", *options, *more)
+                files.append(self.bytes("t.st"))
+            for other in files[1:]:
+                self.assertEqual(files[0], other, options)
 
     def test_in_parts_is_in_one_go(self):
         for more in ([], ["--mlp", "--task", "copy"]):

@@ -23,14 +23,16 @@ class Model:
     """kind: bert (reads words w0, w1, …), gpt2 or llama or mistral (read letters). Weights are kept
     and stored as bf16."""
 
-    def __init__(self, kind, L=2, H=2, D=4, Hk=None, inner=None, places=64, window=0, seed=1):
+    def __init__(self, kind, L=2, H=2, D=4, Hk=None, inner=None, places=64, window=0, seed=1,
+                 words=None):
         self.kind, self.L, self.H, self.D, self.Hk = kind, L, H, D, Hk or H
         self.E, self.places, self.window = H * D, places, window
         self.inner = inner or 4 * self.E
         self.rng = np.random.default_rng(seed)
         self.decoder = kind != "bert"
         self.turned = kind == "gpt2"  # weights are [in, out]
-        self.words = ([f"w{i}" for i in range(200)] if kind == "bert" else [*LETTERS, "\u0120"])
+        self.words = words or (
+            [f"w{i}" for i in range(200)] if kind == "bert" else [*LETTERS, "\u0120"])
         self.special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] if kind == "bert" else []
         self.vocabulary = self.special + self.words
         self.w = {}

@@ -289,7 +289,7 @@ class Without(EngineTest):
         self.write("page.html", before + data.encode() + after)
         self.assertNotIn(b"wasm-unsafe-eval", before)
         self.load(self.path("page.html"))
-        self.falls_back(SCRIPT + ": this build had no clang for wasm32")
+        self.falls_back(SCRIPT + ": this build has no WebAssembly")
 
     def test_pages_of_cmake_and_of_the_package_are_the_same(self):
         """Byte for byte, with the module and without."""

@@ -88,7 +88,7 @@ class ModelPage(PageTest):
         os.remove(self.path("m/model.safetensors"))
         size = os.path.getsize(self.path("page.html"))
         self.assertLessEqual(size, 45_000_000)
-        self.assertEqual(done.stderr.decode(), "page.html: %.1f MB\n" % (size / 1e6))
+        self.assertEqual(done.stdout.decode(), "page.html: %.1f MB\n" % (size / 1e6))
         self.assertEqual(done.returncode, 0)
         self.load(self.path("page.html"))
         self.assertEqual(len(self.every(".thumb")), 144)

@@ -19,8 +19,10 @@ TEXT = "one two three four five"
 class SameNumbers(PageTest):
     def outputs(self, *args):
         """(terminal, svg's root, json), and the page is open."""
-        text = self.works("explain", "--scale", "0.03", *args, "-o", "m.svg", "-o", "m.png", "-o",
-                          "trace.json", "-o", "page.html", TEXT)
+        command = ["explain", "--scale", "0.03", *args]
+        text = self.works(*command, TEXT)
+        self.works(*command, "-o", "m.svg", "-o", "m.png", "-o", "trace.json", "-o", "page.html",
+                   TEXT)
         self.load(self.path("page.html"))
         return text, xml.fromstring(self.bytes("m.svg")), json.loads(self.bytes("trace.json"))
 

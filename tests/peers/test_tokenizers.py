@@ -421,13 +421,61 @@ class Tokens(unittest.TestCase):
         t = bert(True)
         with tempfile.TemporaryDirectory() as folder:
             t.model.save(folder)
+            Path(folder, "config.json").write_text('{"model_type": "bert"}')
             self.compare(t, places=False, folder=folder, known=without_newer)
 
     def test_old_files_of_gpt2(self):
         t = gpt2()
         with tempfile.TemporaryDirectory() as folder:
             t.model.save(folder)
+            Path(folder, "config.json").write_text('{"model_type": "gpt2"}')
             self.compare(t, folder=folder)
+
+    # --------------------------------------------------------------- Options of tokenizer.json
+
+    def test_unknown_bytes(self):
+        """Byte-level BPE whose alphabet lacks bytes, alone and in runs."""
+        for fuse in (False, True):
+            t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=fuse))
+            t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            t.train_from_iterator([PROSE[:200]] * 3, trainers.BpeTrainer(
+                vocab_size=200, special_tokens=["<unk>"], show_progress=False))
+            self.assertIn("<unk>", t.encode("\u4e2d").tokens)
+            self.compare(t)
+
+    def test_dropout_of_0(self):
+        t = json.loads(gpt2().to_str())
+        t["model"]["dropout"] = 0.0
+        self.compare(Tokenizer.from_str(json.dumps(t)))
+
+    def test_single_words(self):
+        t = gpt2()
+        t.add_tokens([AddedToken("day", single_word=True), AddedToken("es", single_word=True),
+                      AddedToken(" x", single_word=True, lstrip=True, rstrip=True)])
+        t.add_special_tokens([AddedToken("\u00e9", single_word=True, rstrip=True)])
+        words = ["day", "es", " x", "\u00e9", "days", "xes"]
+        pick = random.Random(3)
+        around = "aZ9_\u0301\u200d\u200c\u2160\u24b6\U0001f130\u203f\u00b2\u4e2d .-\n"
+        around += "\u00a0\u0e33\U0001f600"
+        more = ["".join(pick.choice(words) + pick.choice(around)
+                        for _ in range(pick.randrange(1, 6))) for _ in range(600)]
+        more += [c + "day" + d for c in around for d in around]
+        self.compare(t, more=more)
+
+    def test_word_characters(self):
+        """Beside every character: is it a part of a word?"""
+        t = Tokenizer(models.BPE({c: i for i, c in enumerate(sorted(
+            pre_tokenizers.ByteLevel.alphabet()))}, []))
+        t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        t.add_tokens([AddedToken("day", single_word=True)])
+        every = [c for c in map(chr, range(1, 0x110000))
+                 if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
+        some = ["".join(c + "day\n" for c in every[i : i + 500]) for i in range(0, len(every), 500)]
+        with tempfile.TemporaryDirectory() as folder:
+            t.save(os.path.join(folder, "tokenizer.json"))
+            found = ours(folder, [(x, None) for x in some])
+        for text, got in zip(some, found):
+            self.assertEqual([k[0] for k in got], t.encode(text).ids, text[:50])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 /* Tokenisers, models and pages while the system fails; see fault_operation.h.
+ * labels: slow
  * link: -Wl,--wrap=open,--wrap=openat,--wrap=read,--wrap=pread,--wrap=fstat,--wrap=fstatat
  * link: -Wl,--wrap=write,--wrap=fsync,--wrap=close,--wrap=renameat,--wrap=malloc,--wrap=calloc
  * link: -Wl,--wrap=realloc,--wrap=aligned_alloc,--wrap=free,--wrap=zip_source_function_create
@@ -84,10 +85,14 @@ static void write_text(const char *path, const char *text)
     "{\"model_type\":\"bert\",\"vocab_size\":21,\"hidden_size\":8,\"num_hidden_layers\":2,"        \
     "\"num_attention_heads\":2,\"intermediate_size\":16,\"max_position_embeddings\":40,"           \
     "\"type_vocab_size\":2}"
-#define BPE_CONFIG(more)                                                                           \
-    "{\"vocab_size\":21,\"num_hidden_layers\":2,\"n_layer\":2,\"hidden_size\":8,\"n_embd\":8,"     \
-    "\"num_attention_heads\":2,\"n_head\":2,\"num_key_value_heads\":1,\"intermediate_size\":16,"   \
-    "\"n_positions\":40,\"n_inner\":16," more "}"
+#define GPT2_FILE                                                                                  \
+    "{\"model_type\":\"gpt2\",\"vocab_size\":21,\"n_layer\":2,\"n_embd\":8,"                       \
+    "\"n_head\":2,\"n_positions\":40,\"n_inner\":16}"
+#define LLAMA_FILE                                                                                 \
+    "{\"model_type\":\"llama\",\"vocab_size\":21,\"num_hidden_layers\":2,\"hidden_size\":8,"       \
+    "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"intermediate_size\":16,"                \
+    "\"rope_parameters\":{\"rope_type\":\"longrope\",\"short_factor\":[1,2],"                      \
+    "\"long_factor\":[2,3],\"original_max_position_embeddings\":4}}"
 
 static void make_bert(tensors *all)
 {
@@ -184,7 +189,7 @@ static void write_models(void)
     free_tensors(&all);
     make_gpt2(&all);
     write_tensors(&all, 0, 1, "gpt2/model.safetensors");
-    write_text("gpt2/config.json", BPE_CONFIG("\"model_type\":\"gpt2\""));
+    write_text("gpt2/config.json", GPT2_FILE);
     write_text("gpt2/generation_config.json", "{\"eos_token_id\":[12, 13]}");
     write_text("gpt2/tokenizer.json", BPE);
     free_tensors(&all);
@@ -192,7 +197,7 @@ static void write_models(void)
     write_tensors(&all, 0, 2, "llama/part-0.safetensors");
     write_tensors(&all, 1, 2, "llama/part-1.safetensors");
     write_index(&all, "llama/model.safetensors.index.json");
-    write_text("llama/config.json", BPE_CONFIG("\"model_type\":\"llama\""));
+    write_text("llama/config.json", LLAMA_FILE);
     write_text("llama/tokenizer.json", STEPPED);
     free_tensors(&all);
 }
@@ -228,10 +233,17 @@ static int make_all(void **state)
     sentence_piece(pieces, sizeof pieces, MARK_SPACES, 255, "");
     write_text("pieces/tokenizer.json", pieces);
     write_text("old-bert/vocab.txt", "[UNK]\n[CLS]\n[SEP]\nun\n##aff\n##able\na\n##b\n,\n");
+    write_text("old-bert/config.json", "{\"model_type\": \"bert\"}");
     write_text("old-bert/tokenizer_config.json", "{\"do_lower_case\": true}");
+    write_text("old-bert/special_tokens_map.json",
+               "{\"extra_special_tokens\": [\"<x>\", \"<y>\"]}");
+    write_text("old-bert/added_tokens.json", "{\"<z>\": 9}");
     write_text("old-gpt2/vocab.json", BPE_VOCABULARY);
     write_text("old-gpt2/merges.txt", "#version: 0.2\na b\nab c\n\xC4\xA0 abc\nb c\n");
-    write_text("old-gpt2/tokenizer_config.json", "{\"add_prefix_space\": true}");
+    write_text(
+        "old-gpt2/tokenizer_config.json",
+        "{\"tokenizer_class\": \"GPT2Tokenizer\", \"add_prefix_space\": true, "
+        "\"added_tokens_decoder\": {\"13\": {\"content\": \"<x>\", \"single_word\": true}}}");
     return 0;
 }
 
@@ -332,7 +344,9 @@ static int generate(const char *path, const char *text, kit_error *err)
     for (int step = 0; step < 2 && !code; step++) {
         code = model_run_logits(run, &logits, err);
         if (!code)
-            code = model_sample(&next, logits, model_sizes_of(m)->vocabulary, 1, 5, &rng, err);
+            code = model_sample(&next, logits, model_sizes_of(m)->vocabulary,
+                                &(model_generation){.temperature = 1, .top_k = 5, .top_p = 1}, &rng,
+                                err);
         if (!code)
             code = model_run_tokens(run, &next, NULL, 1, NULL, 0, err);
     }

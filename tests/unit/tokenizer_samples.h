@@ -27,10 +27,12 @@
     "{\"a\":0,\"b\":1,\"c\":2,\"\xC4\xA0\":3,\"ab\":4,\"abc\":5,\"\xC4\xA0"                        \
     "abc\":6,\"bc\":7,\"\xC3\x83\":8,\"\xC2\xA9\":9,\"1\":10,\"'\":11,\"s\":12}"
 #define BPE_MERGES "[\"a b\",\"ab c\",\"\xC4\xA0 abc\",\"b c\"]"
-#define BPE_OF(vocabulary, merges, before)                                                         \
-    "{\"added_tokens\":[{\"id\":20,\"content\":\"<end>\",\"normalized\":false,\"lstrip\":true}],"  \
+#define BPE_ADDED(id, vocabulary, merges, before)                                                  \
+    "{\"added_tokens\":[{\"id\":" id                                                               \
+    ",\"content\":\"<end>\",\"normalized\":false,\"lstrip\":true}],"                               \
     "\"pre_tokenizer\":" before ",\"model\":{\"type\":\"BPE\",\"vocab\":" vocabulary               \
     ",\"merges\":" merges "}}"
+#define BPE_OF(vocabulary, merges, before) BPE_ADDED("13", vocabulary, merges, before)
 #define BYTE_LEVEL "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}"
 #define SPLIT_OF(regex)                                                                            \
     "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"        \

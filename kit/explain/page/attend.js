@@ -97,15 +97,17 @@ function hideAfter({ T, S, hidden = null, masking = "before" }, weights) {
   return sums;
 }
 
-/** Entropy in bits, the most that the visible keys allow, the largest weight, of one row. */
+/** Entropy in bits, the most that the visible keys allow, the largest weight, the sum, of one
+ * row. */
 function rowHealth(weights, hidden, row, S) {
-  let bits = 0, visible = 0, largest = 0, at = 0;
+  let bits = 0, visible = 0, largest = 0, at = 0, sum = 0;
   for (let j = 0; j < S; j++) {
     const w = weights[row * S + j];
     visible += hidden?.[row * S + j] ? 0 : 1;
+    sum += w;
     bits -= w > 0 ? w * Math.log2(w) : 0;
     if (w > largest) [largest, at] = [w, j];
   }
   const possible = visible > 1 ? Math.log2(visible) : 0;
-  return { bits: Math.max(bits, 0), possible, visible, largest, at };
+  return { bits: Math.max(bits, 0), possible, visible, largest, at, sum };
 }

@@ -59,6 +59,40 @@ function softmaxText(scores, S, row, column) {
            text: `e^${numberText(line[column] - most)} / (${terms.join(" + ")})` };
 }
 
+/**
+ * What the labs do to a weight once softmax has given it: a mask that comes after, the division
+ * that makes the row sum to 1 again, a sink taken out. A list of {name, text, value, equation}.
+ */
+function afterSoftmax(context, used, soft, row, column) {
+  const { block, live, settings } = context, S = block.S, out = [];
+  let line = Array.from(used.subarray(row * S, (row + 1) * S),
+                        (s) => Math.exp(s - soft.most) / soft.sum);
+  const step = (name, text, change, sign) => {
+    const before = line[column];
+    line = line.map(change);
+    out.push({ name, text, value: line[column],
+               equation: `${numberText(before)} ${sign} = ${numberText(line[column])}` });
+  };
+  const divide = (name, what) => {
+    const sum = sumOf(line), of = sum > 0 ? sum : 1;
+    step(name, sum > 0 ? `${what} ${numberText(sum)}` : "nothing is left of the row",
+         (w) => w / of, `/ ${numberText(of)}`);
+  };
+  if (settings.masking !== "before" && live.hidden) {
+    const hidden = (j) => live.hidden[row * S + j];
+    step("mask", hidden(column) ? "hidden: × 0" : "visible: × 1", (w, j) => (hidden(j) ? 0 : w),
+         hidden(column) ? "× 0" : "× 1");
+    if (settings.masking === "renormalised") divide("÷ rest", "what is left of the row is");
+  }
+  if (settings.hideSink && live.sink) {
+    const { at } = live.sink;
+    step("sink", column === at ? "taken out: × 0" : "stays: × 1", (w, j) => (j === at ? 0 : w),
+         column === at ? "× 0" : "× 1");
+    divide("÷ others", "the other keys have");
+  }
+  return out;
+}
+
 /** The cell that the quiz asks for and has not shown yet; −1: none. */
 function secretOf(state) {
   return state.quiz && !state.quiz.done ? state.quiz.at : -1;
@@ -77,16 +111,21 @@ function attentionCell(context, row, column) {
   if (live.raw) lines.push(chainLine("q·k", "sum of the products", live.raw[at], 4, state));
   if (live.scaled) {
     lines.push(chainLine("scale", scaleText(context), live.scaled[at], 5, state));
-    lines.push(chainLine("mask", seen ? "visible" : "hidden: −∞", live.masked[at], 6, state));
+    const first = context.settings.masking === "before";
+    if (first)
+      lines.push(chainLine("mask", seen ? "visible" : "hidden: −∞", live.masked[at], 6, state));
     if (at === secretOf(state)) return [...out, chain(lines)];
-    const used = state.settings.masking === "before" ? live.masked : live.scaled;
+    const used = first ? live.masked : live.scaled;
     const soft = softmaxText(used, S, row, column), shifted = used[at] - soft.most;
+    const after = afterSoftmax(context, used, soft, row, column);
+    const share = after.length ? Math.exp(shifted) / soft.sum : live.weights[at];
     lines.push(chainLine("− max", `the row's largest is ${numberText(soft.most)}`, shifted, 7,
                          state),
                chainLine("e^", `e^${numberText(shifted)}`, Math.exp(shifted), 7, state),
-               chainLine("÷ sum", `the row's sum is ${numberText(soft.sum)}`, live.weights[at], 7,
-                         state));
-    out.push(chain(lines), equation(`${soft.text} = ${numberText(live.weights[at])}`,
+               chainLine("÷ sum", `the row's sum is ${numberText(soft.sum)}`, share, 7, state),
+               ...after.map((a) => chainLine(a.name, a.text, a.value, 7, state)));
+    out.push(chain(lines), equation([`${soft.text} = ${numberText(share)}`,
+                                     ...after.map((a) => a.equation)].join("; "),
                                     "the softmax with all its terms"));
   } else {
     lines.push(chainLine("weight", "as the trace has it", live.weights[at], 7, state));
@@ -197,5 +236,8 @@ function sharesText(context, view, row, column) {
 function givenText(step) {
   if (!step) return "";
   const how = step.formula ? ` (${step.formula})` : "";
+  if (step.kind === "probabilities")
+    return `Computed by the model after its last layer${how}, for each of its tokens; the `
+           + "likeliest are shown.";
   return `Given: typed in, drawn, trained, or the last of several steps${how}.`;
 }

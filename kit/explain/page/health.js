@@ -2,12 +2,14 @@
  * cause where that is very little or nearly all, and what to try. */
 
 const SATURATED = 0.99, FLAT = 0.985; // as in recipe_health.c
+const NOTHING = 1e-6, NOT_ONE = 1e-3; // of a row's sum; no rounding is as far from 1
 const MOST_HEALTH = 40; // rows that are listed
 
 function judgeRow(weights, hidden, row, S) {
   const h = rowHealth(weights, hidden, row, S);
   h.part = h.possible > 0 ? h.bits / h.possible : 0;
-  h.verdict = h.visible < 2 ? "one key" : h.largest > SATURATED ? "saturated"
+  h.verdict = h.sum < NOTHING ? "sum is 0" : Math.abs(h.sum - 1) > NOT_ONE ? "sum is not 1"
+            : h.visible < 2 ? "one key" : h.largest > SATURATED ? "saturated"
             : h.bits > FLAT * h.possible ? "flat" : "fine";
   return h;
 }
@@ -22,6 +24,12 @@ function spread(scores, row, S) {
 /** Cause and repair of one row, from its own scores. */
 function adviceFor(context, row, judged) {
   const { live, block, settings } = context;
+  if (judged.verdict.startsWith("sum"))
+    return { temperature: null,
+             cause: `Its weights sum to ${numberText(judged.sum)}, not to 1`
+                    + (live.hidden && settings.masking === "after"
+                       ? ": the rest was on keys that the mask took away after softmax." : ".")
+                    + (judged.verdict === "sum is 0" ? " Its context is 0." : "") };
   if (!live.masked || judged.verdict === "fine" || judged.verdict === "one key") return null;
   const size = spread(live.masked, row, block.S), to = settings.temperature * size;
   const saturated = judged.verdict === "saturated";
@@ -35,15 +43,16 @@ function adviceFor(context, row, judged) {
 }
 
 function sinkText(context) {
-  const { live, columns, block } = context, { sink } = live;
+  const { live, columns } = context, { sink } = live;
   if (!sink) return null;
   const name = columns(sink.at);
-  const usual = (context.settings.order ? context.settings.order[sink.at] : sink.at) === 0
+  const first = (context.settings.order ? context.settings.order[sink.at] : sink.at) === 0
                 || /^(\[CLS\]|\[SEP\]|<s>|<\/s>|<\|endoftext\|>|\.|,)$/.test(name);
-  const what = usual && block.S > 2 ? "usual: trained models rest their weight on a first or "
-                                      + "marking token when there is nothing to look for"
-                                    : "look whether its key is long, or the scores are large";
-  return `Sink: “${name}” takes ${percent(sink.share)} of all rows' weight; ${what}.`;
+  const what = first ? "Trained models often rest weight on a first or marking token when there is "
+                       + "nothing to look for; random ones do so by chance"
+                     : "Look whether its key is long, or the scores are large";
+  return `Sink: “${name}” takes ${percent(sink.share)} of all rows' weight; spread evenly over the `
+         + `keys that each row sees, it would be ${percent(sink.even)}. ${what}.`;
 }
 
 function notesOf(trace) {
@@ -57,13 +66,14 @@ function healthList(context, judged, choose) {
       el("button", { type: "button", class: "quiet word", onclick: () => choose(i) },
          clip(context.rows(i), 12)),
       bar(h.part, h.possible > 0 ? h.part.toFixed(2) : "–", h.verdict),
-      el("span", { class: `verdict ${h.verdict.replace(" ", "-")}` }, h.verdict))));
+      el("span", { class: `verdict ${h.verdict.replaceAll(" ", "-")}` }, h.verdict))));
 }
 
 /** More rows than can be listed: how many are what. */
 function healthCounts(judged) {
   const count = (v) => judged.filter((h) => h.verdict === v).length;
-  return el("dl", { class: "pairs" }, ["saturated", "fine", "flat", "one key"].flatMap((v) =>
+  return el("dl", { class: "pairs" }, ["saturated", "fine", "flat", "one key", "sum is not 1",
+    "sum is 0"].filter((v) => !v.startsWith("sum") || count(v) > 0).flatMap((v) =>
     [el("dt", {}, v), el("dd", {}, bar(count(v) / judged.length, `${count(v)} rows`, v))]));
 }
 

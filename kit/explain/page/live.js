@@ -136,20 +136,27 @@ function withoutColumn(weights, column, T, S) {
   return out;
 }
 
-/** The key that takes most of all rows' weight, if it takes much; rows that see one key only do not
- * count. {at, share} or null. */
+/** The key that takes most of all rows' weight, if it takes much, and much more than attention
+ * spread evenly over the keys that each row sees would give it; rows that see one key only do not
+ * count. {at, share, even} or null. */
 function findSink(weights, hidden, T, S) {
-  const shares = new Float64Array(S);
+  const shares = new Float64Array(S), even = new Float64Array(S);
   let rows = 0;
   for (let i = 0; i < T; i++) {
-    if (rowHealth(weights, hidden, i, S).visible < 2) continue;
+    const { visible } = rowHealth(weights, hidden, i, S);
+    if (visible < 2) continue;
     rows++;
-    for (let j = 0; j < S; j++) shares[j] += weights[i * S + j];
+    for (let j = 0; j < S; j++) {
+      shares[j] += weights[i * S + j];
+      even[j] += hidden?.[i * S + j] ? 0 : 1 / visible;
+    }
   }
   let at = 0;
   for (let j = 1; j < S; j++) if (shares[j] > shares[at]) at = j;
   const share = rows > 0 ? shares[at] / rows : 0;
-  return S > 2 && rows > 1 && share >= Math.max(0.3, 1.5 / S) ? { at, share } : null;
+  const usual = rows > 0 ? even[at] / rows : 0;
+  const large = S > 2 && rows > 1 && share >= Math.max(0.3, 1.5 * usual);
+  return large ? { at, share, even: usual } : null;
 }
 
 /** Everything the panels show of one head. Kept until something changes. */

@@ -10,7 +10,11 @@ function stageSteps(trace, block, stage) {
   const own = (s) => (s && (s.layer ?? block.layer) === block.layer ? s : null);
   const source = inputs.map((s) => s.made.op === "project" ? find(s.made.a) : null).find(Boolean);
   switch (stage) {
-    case 1: return trace.shown.filter((s) => s.kind === "ids");
+    case 1: { // those of the text, not what a model says comes next
+      const at = (s) => trace.shown.indexOf(s);
+      const first = Math.min(...trace.blocks.map((b) => at(b.weights)));
+      return trace.shown.filter((s) => s.kind === "ids" && at(s) < first);
+    }
     case 2: {
       const looked = trace.shown.filter((s) => s.made.op === "lookup");
       const x = source ?? looked[0] ?? own(find("embeddings")) ?? find("inputs");
@@ -93,7 +97,8 @@ function plainView(context, step) {
   const { trace, head } = context;
   const own = Math.min(head, step.heads - 1);
   return { step, numbers: numbersOf(trace, step, own), T: step.height, S: step.width,
-           kind: step.kind === "scalar" ? "values" : step.kind, asks: step.kind === "scores"
+           kind: { scalar: "values", probabilities: "weights" }[step.kind] ?? step.kind,
+           asks: step.kind === "scores"
              || step.kind === "weights", hidden: null, named: step.rows !== undefined,
            namedColumns: step.columns !== undefined, rows: (i) => rowLabel(step, i),
            columns: (j) => columnLabel(step, j) };

@@ -1,0 +1,77 @@
+/* How the next token is chosen: generation_config.json, or, where that is not there, the keys of
+ * the same names in config.json, as older models have them. What cannot be done is kept until
+ * somebody asks for a text: explain shows logits, which none of this changes. */
+#include <string.h>
+
+#include "../io/json.h"
+#include "inner.h"
+
+/* A token or a list of them. */
+static int read_ends(model_config *c, const json_t *top, const char *name, kit_error *err)
+{
+    const json_t *end = json_object_get(top, "eos_token_id");
+    const size_t most = sizeof c->end / sizeof *c->end;
+    c->ends = 0;
+    if (!end || json_is_null(end))
+        return KIT_OK;
+    const size_t n = json_is_array(end) ? json_array_size(end) : 1;
+    for (size_t i = 0; i < n && n <= most; i++) {
+        const json_t *one = json_is_array(end) ? json_array_get(end, i) : end;
+        if (!json_is_integer(one))
+            break;
+        c->end[c->ends++] = json_integer_value(one);
+    }
+    return c->ends == (int)n ? KIT_OK
+                             : kit_fail(err, KIT_BAD_FILE,
+                                        "%s: eos_token_id must be an id, or a list of at most "
+                                        "%zu",
+                                        name, most);
+}
+
+static int read_choice(model_generation *g, const json_t *top, const char *name, kit_error *err)
+{
+    bool drawn = false;
+    int code = io_json_flag(&drawn, top, name, "do_sample", err);
+    *g = (model_generation){.top_p = 1, .repetition_penalty = 1};
+    if (code ||
+        (code = io_json_real(&g->repetition_penalty, top, name, "repetition_penalty", 1e-6, 1e6,
+                             err)) ||
+        (code = io_json_integer(&g->no_repeat_ngram, top, name, "no_repeat_ngram_size", 0,
+                                INT32_MAX, err)))
+        return code;
+    /* Where the likeliest is taken, files often say that the temperature is 0. top_k and top_p are
+     * kept for a temperature from elsewhere. */
+    g->temperature = drawn ? 1 : 0;
+    g->top_k = drawn ? 50 : 0;
+    if (drawn && (code = io_json_real(&g->temperature, top, name, "temperature", 1e-6, 1e6, err)))
+        return code;
+    code = io_json_integer(&g->top_k, top, name, "top_k", 0, 1 << 24, err);
+    return code ? code : io_json_real(&g->top_p, top, name, "top_p", 0, 1, err);
+}
+
+int model_generation_read(model_config *c, const json_t *top, const char *name, bool fallback,
+                          bool ignore_unknown, kit_error *err)
+{
+    static const config_key *const tables[] = {model_generation_keys, NULL};
+    key_check how = {.name = name,
+                     .ignore_unknown = ignore_unknown || fallback,
+                     .err = &c->no_text};
+    c->no_text = c->no_drawn = (kit_error){0};
+    if (!c->a->causal)
+        return KIT_OK;
+    if (!model_check_keys(top, tables, &how))
+        read_choice(&c->generation, top, name, &c->no_text);
+    how.drawn = true;
+    how.err = &c->no_drawn;
+    model_check_keys(top, tables, &how);
+    return read_ends(c, top, name, err);
+}
+
+int model_generation_of(model_generation *g, const model *m, bool given, bool drawn, kit_error *err)
+{
+    const model_config *c = &m->config;
+    const bool draws = given ? drawn : c->generation.temperature > 0;
+    const kit_error *why = draws && !c->no_text.code ? &c->no_drawn : &c->no_text;
+    *g = c->generation;
+    return why->code ? kit_fail(err, why->code, "%s", why->message) : KIT_OK;
+}

@@ -1,0 +1,71 @@
+/* Text that came from elsewhere, as it may be shown. Names of tensors, tokens, words and messages
+ * of a file may hold anything, and a terminal obeys some of it: control characters, those above
+ * U+0080 too, move the cursor or rename the window, and marks of direction turn the rest of the
+ * line. Everything that shows such text comes by kit_text_next; JSON keeps the characters, and
+ * writes those as \u escapes (kit_text_json). */
+#include <stdio.h>
+#include <string.h>
+
+#include <utf8proc.h>
+
+#include "../kit.h"
+
+static bool disturbs(int32_t c)
+{
+    return c < 0x20 || (c >= 0x7f && c < 0xa0) || (c >= 0x202a && c <= 0x202e) ||
+           (c >= 0x2066 && c <= 0x2069) || c == 0x2028 || c == 0x2029 || c == 0xfffe || c == 0xffff;
+}
+
+/* Bytes of the character at text, its code in *c; 0 if it is none. */
+static size_t code_at(const char *text, int32_t *c)
+{
+    const utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)text, -1, c);
+    return n > 0 ? (size_t)n : 0;
+}
+
+const char *kit_text_next(const char *text, const char **piece, size_t *length)
+{
+    int32_t c = 0;
+    const size_t n = code_at(text, &c);
+    *piece = text;
+    *length = n ? n : 1;
+    const char *next = text + *length;
+    if (n && (c == '\t' || c == '\n' || c == '\r')) {
+        *piece = " ";
+    } else if (!n || disturbs(c)) {
+        *piece = "\xef\xbf\xbd"; /* U+FFFD */
+        *length = 3;
+    }
+    return next;
+}
+
+void kit_text_print(FILE *to, const char *text)
+{
+    while (*text) {
+        const char *piece;
+        size_t length;
+        text = kit_text_next(text, &piece, &length);
+        fwrite(piece, 1, length, to);
+    }
+}
+
+/* One \u escape for each UTF-16 unit; what needs two disturbs nobody. A < is escaped too, so that
+ * the string may stand inside a page. */
+void kit_text_json(const char *text, kit_text_sink *put, void *to)
+{
+    put(to, "\"", 1);
+    while (*text) {
+        char escape[8] = "\\ufffd";
+        int32_t c = 0xfffd;
+        const size_t n = code_at(text, &c);
+        if (n && (c == '"' || c == '\\'))
+            snprintf(escape, sizeof escape, "\\%c", (char)c);
+        else if (n && (c == '<' || disturbs(c)))
+            snprintf(escape, sizeof escape, "\\u%04x", (unsigned)c & 0xffff);
+        else if (n)
+            escape[0] = 0;
+        put(to, *escape ? escape : text, *escape ? strlen(escape) : n);
+        text += n ? n : 1;
+    }
+    put(to, "\"", 1);
+}

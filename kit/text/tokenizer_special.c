@@ -1,0 +1,361 @@
+/* The special and added tokens of old files, with the manners and ids that transformers 5 gives to
+ * them:
+ *
+ *   tokenizer_config.json    bos_token and the like, extra_special_tokens, added_tokens_decoder;
+ *                            if it has that last key, the other two files are not looked at
+ *   special_tokens_map.json  the names again: they go before those of tokenizer_config.json
+ *   added_tokens.json        {"token": id}
+ *
+ * Those with an id are added first, by their ids; then the named ones in the order of `keys`; then
+ * the extra ones. What is not in the vocabulary gets the next id.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../io/json.h"
+#include "tokenizer_inner.h"
+
+typedef struct special {
+    const char *content; /* of the file's; NULL: none */
+    int64_t id;          /* as the file says */
+    text_manner manner;
+    bool text;    /* written as its content alone */
+    bool special; /* as it is written */
+    bool decided; /* it says whether it is sought in the normalised text */
+    bool there;   /* a file has the key, if only to say null */
+    bool counted; /* added_tokens.json's token of that name is special */
+} special;
+
+typedef struct specials {
+    special named[TEXT_NAMED];
+    special *extra, *stated;
+    size_t extra_count, stated_count;
+    bool has_extra; /* special_tokens_map.json's additional_special_tokens are not looked at */
+} specials;
+
+static const char *const keys[TEXT_NAMED] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                             "pad_token", "cls_token", "mask_token"};
+
+#define END_OF_TEXT "<|endoftext|>"
+static const struct {
+    text_class class;
+    const char *name[TEXT_NAMED];
+} defaults[] = {
+    {TEXT_CLASS_BERT, {NULL, NULL, "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"}},
+    {TEXT_CLASS_ROBERTA, {"<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"}},
+    {TEXT_CLASS_GPT2, {END_OF_TEXT, END_OF_TEXT, END_OF_TEXT, NULL, NULL, NULL, NULL}},
+    {TEXT_CLASS_QWEN2, {NULL, END_OF_TEXT, END_OF_TEXT, NULL, END_OF_TEXT, NULL, NULL}},
+};
+
+/* -------------------------------------------------------------------------------- One token */
+
+/* {"content": "<mask>", "lstrip": true, ...}. A special token is sought in the text as it is,
+ * unless it says otherwise. `special_one`: it is one, whatever it says. */
+static int read_object(special *to, const json_t *value, bool special_one, const char *name,
+                       kit_error *err)
+{
+    text_manner *m = &to->manner;
+    int code;
+    if ((code = text_keys_check(value, "a special token", name, err)) ||
+        (code = io_json_flag(&to->special, value, name, "special", err)))
+        return code;
+    const json_t *normalized = json_object_get(value, "normalized");
+    to->decided = normalized && !json_is_null(normalized);
+    to->special |= special_one;
+    m->normalized = !to->special;
+    if ((code = io_json_text(&to->content, value, name, "content", err)) ||
+        (code = io_json_flag(&m->normalized, value, name, "normalized", err)) ||
+        (code = io_json_flag(&m->left, value, name, "lstrip", err)) ||
+        (code = io_json_flag(&m->right, value, name, "rstrip", err)) ||
+        (code = io_json_flag(&m->single, value, name, "single_word", err)))
+        return code;
+    return to->content ? KIT_OK
+                       : kit_fail(err, KIT_BAD_FILE, "%s: a special token needs a content", name);
+}
+
+/* An object of tokenizer_config.json says of itself that it is a token; one of
+ * special_tokens_map.json need not. */
+static int read_token(special *to, const json_t *value, bool map, const char *key, const char *name,
+                      kit_error *err)
+{
+    const char *type = json_string_value(json_object_get(value, "__type"));
+    *to = (special){.content = json_string_value(value), .there = true};
+    to->text = to->content;
+    to->counted = to->text || map;
+    if (!to->content && !json_is_null(value)) {
+        if (!json_is_object(value) || (!map && (!type || strcmp(type, "AddedToken") != 0)))
+            return kit_fail(err, KIT_BAD_FILE,
+                            "%s: %s must be a text, or an object of \"__type\": \"AddedToken\"",
+                            name, key);
+        const int code = read_object(to, value, map, name, err);
+        if (code)
+            return code;
+    }
+    return !to->content || *to->content
+               ? KIT_OK
+               : kit_fail(err, KIT_BAD_FILE, "%s: %s is an empty text; null would be none", name,
+                          key);
+}
+
+/* --------------------------------------------------------------------------------- Reading */
+
+static special *one_more(special **list, size_t *count)
+{
+    special *grown = realloc(*list, (*count + 1) * sizeof *grown);
+    if (!grown)
+        return NULL;
+    *list = grown;
+    return &grown[(*count)++];
+}
+
+static int read_list(specials *s, const json_t *list, bool map, const char *key, const char *name,
+                     kit_error *err)
+{
+    int code = KIT_OK;
+    if (list && !json_is_array(list))
+        return kit_fail(err, KIT_BAD_FILE, "%s: %s must be a list of tokens", name, key);
+    for (size_t i = 0; i < json_array_size(list) && !code; i++) {
+        special *to = one_more(&s->extra, &s->extra_count);
+        code = to ? read_token(to, json_array_get(list, i), map, key, name, err)
+                  : kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
+        if (!code && !to->content)
+            code = kit_fail(err, KIT_BAD_FILE, "%s: %s has a token that is null", name, key);
+    }
+    return code;
+}
+
+static const char extra_key[] = "extra_special_tokens", older_key[] = "additional_special_tokens";
+
+static bool says_nothing(const json_t *list)
+{
+    return !list || json_is_null(list) || (json_is_array(list) && !json_array_size(list)) ||
+           (json_is_object(list) && !json_object_size(list));
+}
+
+/* additional_special_tokens, the older name, is read where the other one says nothing. An object
+ * would give names to tokens. */
+static int read_config_extras(specials *s, const json_t *config, const char *name, kit_error *err)
+{
+    const json_t *extra = json_object_get(config, extra_key);
+    const json_t *older = json_object_get(config, older_key);
+    s->has_extra = (extra && !json_is_object(extra)) || older;
+    if (!says_nothing(extra))
+        return read_list(s, extra, false, extra_key, name, err);
+    return json_is_null(older) ? KIT_OK : read_list(s, older, false, older_key, name, err);
+}
+
+static int read_map_extras(specials *s, const json_t *map, const char *name, kit_error *err)
+{
+    const json_t *extra = json_object_get(map, extra_key);
+    const json_t *older = json_object_get(map, older_key);
+    int code = read_list(s, extra, true, extra_key, name, err);
+    if (code || extra || s->has_extra || json_is_null(older))
+        return code;
+    const size_t before = s->extra_count;
+    code = read_list(s, older, false, older_key, name, err);
+    for (size_t i = before; i < s->extra_count; i++)
+        s->extra[i].counted = false;
+    return code;
+}
+
+static int read_names(specials *s, const json_t *from, bool map, const char *name, kit_error *err)
+{
+    int code = KIT_OK;
+    for (int i = 0; i < TEXT_NAMED && !code; i++) {
+        const json_t *value = json_object_get(from, keys[i]);
+        if (value)
+            code = read_token(&s->named[i], value, map, keys[i], name, err);
+    }
+    return code;
+}
+
+/* {"700": {"content": "<x>", ...}} */
+static int read_decoder(specials *s, const json_t *decoder, const char *name, kit_error *err)
+{
+    const char *key;
+    json_t *value;
+    int code = KIT_OK;
+    if (!json_is_object(decoder))
+        return kit_fail(err, KIT_BAD_FILE, "%s: added_tokens_decoder must map ids to tokens", name);
+    json_object_foreach((json_t *)decoder, key, value)
+    {
+        if (!*key || strlen(key) > 9 || key[strspn(key, "0123456789")] || !json_is_object(value))
+            return kit_fail(err, KIT_BAD_FILE,
+                            "%s: added_tokens_decoder: '%.80s' must be an id, of an object", name,
+                            key);
+        special *to = one_more(&s->stated, &s->stated_count);
+        if (!to)
+            return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
+        *to = (special){.id = strtol(key, NULL, 10)};
+        code = read_object(to, value, false, name, err);
+        if (code)
+            break;
+    }
+    return code;
+}
+
+static bool has_name(const special *list, size_t count, const char *content, bool counted)
+{
+    for (size_t i = 0; i < count; i++)
+        if (list[i].content && strcmp(list[i].content, content) == 0 &&
+            (!counted || list[i].counted))
+            return true;
+    return false;
+}
+
+/* {"<x>": 700}; what is not special is sought in the normalised text. */
+static int read_added(specials *s, const json_t *added, const char *name, kit_error *err)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)added, key, value)
+    {
+        if (!json_is_integer(value) || json_integer_value(value) < 0)
+            return kit_fail(err, KIT_BAD_FILE, "%s: token '%.80s' has no integer as its id", name,
+                            key);
+        special *to = one_more(&s->stated, &s->stated_count);
+        if (!to)
+            return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
+        *to = (special){.content = key, .id = json_integer_value(value), .decided = true};
+        to->manner.normalized = !has_name(s->named, TEXT_NAMED, key, true) &&
+                                !has_name(s->extra, s->extra_count, key, true);
+    }
+    return KIT_OK;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const int64_t x = ((const special *)a)->id, y = ((const special *)b)->id;
+    return (x > y) - (x < y);
+}
+
+static int read_all(specials *s, const text_old *old, kit_error *err)
+{
+    const json_t *decoder = json_object_get(old->config, "added_tokens_decoder");
+    int code;
+    if ((code = read_names(s, old->config, false, old->config_name, err)) ||
+        (code = read_config_extras(s, old->config, old->config_name, err)))
+        return code;
+    if (decoder)
+        code = read_decoder(s, decoder, old->config_name, err);
+    else if (!(code = text_map_keys_check(old->map, old->map_name, err)) &&
+             !(code = read_names(s, old->map, true, old->map_name, err)) &&
+             !(code = read_map_extras(s, old->map, old->map_name, err)))
+        code = read_added(s, old->added, old->added_name, err);
+    if (s->stated_count)
+        qsort(s->stated, s->stated_count, sizeof *s->stated, by_id);
+    for (size_t k = 0; k < sizeof defaults / sizeof *defaults; k++)
+        for (int i = 0; i < TEXT_NAMED && defaults[k].class == old->class; i++)
+            if (!s->named[i].there)
+                s->named[i] = (special){.content = defaults[k].name[i], .text = true};
+    return code;
+}
+
+/* ---------------------------------------------------------------------------------- Adding */
+
+/* With the id of the vocabulary, or the next one: `tokenizers` counts what is there, and goes on
+ * with that number. It is not always free where ids have holes. */
+static int add_one(kit_tokenizer *t, const special *one, text_manner manner, int64_t *id,
+                   const char *name, kit_error *err)
+{
+    int code = text_token_id(id, t, one->content, name, err);
+    if (*id < 0)
+        *id = t->vocabulary.count + t->unused;
+    return code ? code : text_added_add(t, one->content, *id, manner, name, err);
+}
+
+/* A token that has a name becomes a special one. */
+static text_manner manner_of(const specials *s, const special *one)
+{
+    text_manner m = one->manner;
+    if (!one->decided && has_name(s->named, TEXT_NAMED, one->content, false))
+        m.normalized = false;
+    return m;
+}
+
+/* The file says the id, which must be the one that the token gets. */
+static int add_stated(kit_tokenizer *t, const specials *s, const char *name, kit_error *err)
+{
+    int code = KIT_OK;
+    for (size_t i = 0; i < s->stated_count && !code; i++) {
+        const special *one = &s->stated[i];
+        int64_t id = -1;
+        code = add_one(t, one, manner_of(s, one), &id, name, err);
+        if (!code && id != one->id)
+            code = kit_fail(err, KIT_BAD_FILE,
+                            "%s: added token '%.80s' has the id %lld; by the vocabulary it is %lld",
+                            name, one->content, (long long)one->id, (long long)id);
+    }
+    return code;
+}
+
+static bool are_equal(const special *a, const special *b)
+{
+    const text_manner *x = &a->manner, *y = &b->manner;
+    return a->content && strcmp(a->content, b->content) == 0 && a->text == b->text &&
+           a->special == b->special && x->normalized == y->normalized && x->left == y->left &&
+           x->right == y->right && x->single == y->single;
+}
+
+/* Adds the tokens of `list` that no file gave an id. Where two tokens have the same content and
+ * different options, the later one counts, unless a token equal to it came before the other. */
+static int add_list(kit_tokenizer *t, const specials *s, const special *list, size_t count,
+                    const char *name, kit_error *err)
+{
+    int code = KIT_OK;
+    for (size_t i = 0; i < count && !code; i++) {
+        const size_t before = list == s->named ? i : TEXT_NAMED;
+        bool again =
+            !list[i].content || has_name(s->stated, s->stated_count, list[i].content, false);
+        for (size_t k = 0; k < before && !again; k++)
+            again = are_equal(&s->named[k], &list[i]);
+        for (size_t k = 0; k < i && list != s->named && !again; k++)
+            again = are_equal(&list[k], &list[i]);
+        int64_t id;
+        if (!again)
+            code = add_one(t, &list[i], manner_of(s, &list[i]), &id, name, err);
+    }
+    return code;
+}
+
+/* Qwen2Tokenizer adds its special tokens a second time, without manners. */
+static int add_plain(kit_tokenizer *t, const special *list, size_t count, const char *name,
+                     kit_error *err)
+{
+    int code = KIT_OK;
+    int64_t id;
+    for (size_t i = 0; i < count && !code; i++)
+        if (list[i].content)
+            code = add_one(t, &list[i], (text_manner){0}, &id, name, err);
+    return code;
+}
+
+static int add_all(kit_tokenizer *t, const specials *s, const text_old *old, kit_error *err)
+{
+    const bool decoder = json_object_get(old->config, "added_tokens_decoder");
+    const char *name = old->config_name;
+    int code = add_stated(t, s, decoder ? name : old->added_name, err);
+    if (!code)
+        code = add_list(t, s, s->named, TEXT_NAMED, name, err);
+    if (!code)
+        code = add_list(t, s, s->extra, s->extra_count, name, err);
+    if (!code && old->class == TEXT_CLASS_QWEN2)
+        code = add_plain(t, s->named, TEXT_NAMED, name, err);
+    if (!code && old->class == TEXT_CLASS_QWEN2)
+        code = add_plain(t, s->extra, s->extra_count, name, err);
+    return code;
+}
+
+int text_special_add(kit_tokenizer *t, const char *named[TEXT_NAMED], const text_old *old,
+                     kit_error *err)
+{
+    specials s = {0};
+    int code = read_all(&s, old, err);
+    if (!code)
+        code = add_all(t, &s, old, err);
+    for (int i = 0; i < TEXT_NAMED; i++)
+        named[i] = s.named[i].content;
+    free(s.extra);
+    free(s.stated);
+    return code;
+}

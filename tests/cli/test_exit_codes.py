@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""The exit codes that README.md and the manual list: the lists agree, and what leads to each, but
+for a failed comparison (1) and Ctrl-C (130, which test_errors.py has)."""
+
+import os
+import re
+import signal
+import subprocess
+import unittest
+
+import numpy as np
+
+from cli import ATTN, CliTest
+
+
+class ExitCodes(CliTest):
+    def setUp(self):
+        super().setUp()
+        x = np.ones((1, 1, 4, 8), np.float32)
+        np.save(self.path("x.npy"), x)
+        np.save(self.path("huge.npy"), x * np.float32(3e38))
+        self.write("bad.npy", b"no array")
+        self.run_x = ["run", "--q", "x.npy", "--k", "x.npy", "--v"]
+
+    def test_ok_usage_bad_file(self):
+        self.works(*self.run_x, "x.npy", code=0)
+        self.fails(2, *self.run_x, "x.npy", "--threads", "none")
+        self.fails(3, *self.run_x, "bad.npy")
+        self.fails(3, *self.run_x, "none.npy")
+
+    def test_an_output_that_cannot_be_written(self):
+        self.fails(4, *self.run_x, "x.npy", "--out", "no/o.npy", says="no/o.npy")
+        self.fails(4, "explain", "a b", "-o", "no/m.svg", says="no/m.svg")
+        os.mkdir(self.path("d.svg"))
+        self.fails(4, "explain", "a b", "-o", "d.svg", says="d.svg")
+
+    def test_a_limit_and_a_full_device(self):
+        self.fails(4, *self.run_x, "x.npy", "--out", "no/o.npy")
+        with open("/dev/full", "wb") as full:
+            done = self.attn(*self.run_x, "x.npy", "--json", stdout=full)
+        self.assertEqual((done.returncode, done.stderr.count(b"\n")), (4, 1))
+
+    def test_infinity_from_finite_input(self):
+        done = self.attn(*self.run_x, "huge.npy", "--dtype", "f16", "--out", "o.npy")
+        self.assertEqual((done.returncode, done.stderr.count(b"\n")), (5, 1), done.stderr)
+        self.assertEqual(np.load(self.path("o.npy")).shape, (1, 1, 4, 8))
+
+    def test_closed_pipe(self):
+        # as a shell reports it: 128 and the signal's number
+        done = subprocess.run(
+            ["bash", "-c", '"$0" lesson --all | true; exit "${PIPESTATUS[0]}"', ATTN],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=100,
+            preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_DFL),
+        )
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (141, b"", b""))
+
+    def test_readme_and_manual_have_the_list(self):
+        with open(os.path.join(os.environ["ATTN_SOURCE"], "README.md"), encoding="utf-8") as f:
+            text = " ".join(f.read().split())
+        said = re.search(r"Exit codes: (.*?)\. ", text).group(1)
+        codes = [int(n) for n in re.findall(r"(?:^|, )(\d+) ", said)]
+        self.assertEqual(codes, [0, 1, 2, 3, 4, 5, 130, 141])
+        said = re.search(r"Exit codes: (.*?)\.", " ".join(self.works("help").split())).group(1)
+        self.assertEqual([int(n) for n in re.findall(r"(?:^|, )(\d+) ", said)], codes)
+        self.assertIn("an output that could not be written", said)
+        manual = self.works("help", "--man")
+        self.assertIn("an output could not be written", manual)
+        status = manual[manual.index(".SH EXIT STATUS") : manual.index(".SH ENVIRONMENT")]
+        self.assertEqual([int(n) for n in re.findall(r"\.TP\n(\d+)\n", status)], codes)
+
+
+if __name__ == "__main__":
+    unittest.main()
