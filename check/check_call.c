@@ -121,6 +121,11 @@ static void choose_causal(check_case *c, attn_sdpa_args *a)
         if (a->causal == ATTN_CAUSAL_OFFSET)
             say(c, ",%" PRId64, a->causal_offset);
     }
+    if ((a->causal == ATTN_CAUSAL_NONE || a->causal == ATTN_CAUSAL_BOTTOM_RIGHT) &&
+        check_chance(c, 40)) {
+        a->corner = ATTN_CORNER_BOTTOM_RIGHT;
+        say(c, " bottom-right");
+    }
     if (check_chance(c, 30)) {
         a->window_left = check_chance(c, 25) ? -1 : check_between(c, 0, 90);
         a->window_right = check_chance(c, 25) ? -1 : check_between(c, 0, 90);
@@ -223,7 +228,8 @@ static void choose_extras(check_case *c, check_call *call)
             call->slopes[h] =
                 (float)(check_chance(c, 50) ? exp2(-(double)h - 1) : 0.1 * check_normal(c));
         a->alibi_slopes = call->slopes;
-        say(c, " alibi");
+        a->alibi_form = check_chance(c, 50) ? ATTN_ALIBI_SYMMETRIC : ATTN_ALIBI_SIGNED;
+        say(c, a->alibi_form == ATTN_ALIBI_SYMMETRIC ? " alibi=symmetric" : " alibi");
     }
     if (check_chance(c, 20)) {
         for (int64_t h = 0; h < a->q.shape[1]; h++)

@@ -259,8 +259,9 @@ void check_alibi(check_case *c)
     int n = some_keys(c);
     double slope = check_round(c, check_normal(c));
     double first = (double)check_between(c, -3000, 3000);
+    bool symmetric = check_chance(c, 50);
     check_content content = check_any_content(c);
-    check_describe(c, "n=%d slope=%g first=%g", n, slope, first);
+    check_describe(c, "n=%d slope=%g first=%g%s", n, slope, first, symmetric ? " symmetric" : "");
 
     int64_t count = (int64_t)n * c->W;
     void *st = check_tile(c, n);
@@ -270,13 +271,14 @@ void check_alibi(check_case *c)
     for (int j = 0; j < n; j++)
         for (int i = 0; i < c->W; i++) {
             int64_t at = (int64_t)j * c->W + i;
-            double product = slope * (first + j - i); /* exact in double, or nearly */
+            double d = symmetric ? -fabs(first + j - i) : first + j - i;
+            double product = slope * d; /* exact in double, or nearly */
             want[at] = check_get(c, st, at) + product;
             bound[at] = check_rounding(type, product) + check_rounding(type, want[at]) +
                         (c->bits == 64 ? check_rounding(type, want[at]) : 0);
         }
-    c->kernels->alibi(st, n, slope, first, c->nv);
+    c->kernels->alibi(st, n, slope, first, symmetric, c->nv);
     check_expect_within(c, "st", st, want, bound, count, c->W);
     check_expect_intact(c);
-    CHECK_BENCH(c, count, c->kernels->alibi(st, n, slope, first, c->nv));
+    CHECK_BENCH(c, count, c->kernels->alibi(st, n, slope, first, symmetric, c->nv));
 }

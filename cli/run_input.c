@@ -271,6 +271,27 @@ static int parse_window(attn_sdpa_args *args, const char *text, kit_error *err)
     return KIT_OK;
 }
 
+/* --corner and --alibi-symmetric: refused where they would change nothing. */
+static int parse_places(attn_sdpa_args *args, const options *o, kit_error *err)
+{
+    const bool alibi = option_given(o, OPT_run_alibi);
+    if (option_given(o, OPT_run_alibi_symmetric) && !alibi)
+        return kit_fail(err, KIT_USAGE,
+                        "--alibi-symmetric says how --alibi counts, which is not given");
+    if (option_given(o, OPT_run_corner) && option_given(o, OPT_run_causal))
+        return kit_fail(
+            err, KIT_USAGE,
+            "--corner is for calls without --causal, which says itself where it begins");
+    if (option_given(o, OPT_run_corner) && !option_given(o, OPT_run_window) && !alibi)
+        return kit_fail(err, KIT_USAGE,
+                        "--corner is where --window and --alibi count from; neither is given");
+    args->corner =
+        option_choice(o, OPT_run_corner) == 1 ? ATTN_CORNER_BOTTOM_RIGHT : ATTN_CORNER_TOP_LEFT;
+    if (option_given(o, OPT_run_alibi_symmetric))
+        args->alibi_form = ATTN_ALIBI_SYMMETRIC;
+    return KIT_OK;
+}
+
 static int parse_numbers(attn_sdpa_args *args, const options *o, kit_error *err)
 {
     args->scale = option_real(o, OPT_run_scale);
@@ -285,7 +306,9 @@ static int parse_numbers(attn_sdpa_args *args, const options *o, kit_error *err)
     if (option_given(o, OPT_run_seed) && !option_given(o, OPT_run_dropout))
         return kit_fail(err, KIT_USAGE, "--seed is the seed of --dropout, which is not given");
     int code = engine_parse_causal(args, option_text(o, OPT_run_causal), false, err);
-    return code ? code : parse_window(args, option_text(o, OPT_run_window), err);
+    if (code || (code = parse_window(args, option_text(o, OPT_run_window), err)))
+        return code;
+    return parse_places(args, o, err);
 }
 
 int run_read(run_input *in, const options *o, kit_error *err)

@@ -197,8 +197,8 @@ ATTN_API int attn_cpu_features(char *buffer, size_t size);
  * else ATTN_ERR_LIMIT.
  *
  * Visible(i, j), query i and key j: the AND of causal, window, mask, key_lengths and sequences.
- * With off the causal offset (0 for NONE and TOP_LEFT, S - T for BOTTOM_RIGHT, with the batch's own
- * key length for S, as given for OFFSET):
+ * With off the causal offset (0 for TOP_LEFT, S - T for BOTTOM_RIGHT, with the batch's own key
+ * length for S, as given for OFFSET; for NONE, `corner` chooses 0 or S - T):
  *   causal  j <= i + off          window  i + off - window_left <= j <= i + off + window_right
  *   lengths j < key_lengths[b]    mask    true, or a float that is not -inf
  *
@@ -227,6 +227,18 @@ typedef enum attn_causal {
     ATTN_CAUSAL_BOTTOM_RIGHT = 2, /* off = S - T: FlashAttention, decoding with a cache */
     ATTN_CAUSAL_OFFSET = 3        /* off = causal_offset */
 } attn_causal;
+
+/* Where off comes from when causal is ATTN_CAUSAL_NONE: the corner of the scores [T, S] that the
+ * window and ALiBi count from. */
+typedef enum attn_corner {
+    ATTN_CORNER_TOP_LEFT = 0,    /* off = 0 */
+    ATTN_CORNER_BOTTOM_RIGHT = 1 /* off = S - T, as BOTTOM_RIGHT: FlashAttention */
+} attn_corner;
+
+typedef enum attn_alibi_form {
+    ATTN_ALIBI_SIGNED = 0,   /* slope * (j - i - off): later keys gain what earlier ones lose */
+    ATTN_ALIBI_SYMMETRIC = 1 /* -slope * |j - i - off|: FlashAttention; SIGNED for j <= i + off */
+} attn_alibi_form;
 
 typedef enum attn_stage {
     ATTN_STAGE_RAW = 0,     /* scale * q . k, of every pair, visible or not */
@@ -263,7 +275,7 @@ typedef struct attn_sdpa_args {
     const int64_t *cu_seqlens_q, *cu_seqlens_k;
     int64_t sequences;
 
-    const float *alibi_slopes; /* [H]: adds slope * (j - i - off); NULL */
+    const float *alibi_slopes; /* [H]: adds slope * (j - i - off), or by alibi_form; NULL */
     const float *sink_logits;  /* [H]: one more logit in each row's denominator; NULL */
     double softcap;            /* > 0: softcap * tanh(x / softcap) */
     double dropout;            /* 0 <= p < 1: weights kept with probability 1-p, times 1/(1-p) */
@@ -282,6 +294,9 @@ typedef struct attn_sdpa_args {
      * the lengths are the key_lengths, unless key_lengths says less. q has the cache's dtype, or,
      * with ATTN_I8, is f32, f16 or bf16. Not together with cu_seqlens. */
     const struct attn_cache *cache;
+
+    attn_corner corner; /* not BOTTOM_RIGHT beside another causal than NONE and BOTTOM_RIGHT */
+    attn_alibi_form alibi_form;
 } attn_sdpa_args;
 
 /* All zero but the size and the open window. */

@@ -53,9 +53,11 @@ static sequence sequence_of(const attn_sdpa_args *a, int64_t b, int64_t i)
  * future. */
 static int64_t ahead(const attn_sdpa_args *a, sequence s, int64_t i, int64_t j)
 {
-    int64_t off = a->causal == ATTN_CAUSAL_BOTTOM_RIGHT ? s.S - s.T
-                  : a->causal == ATTN_CAUSAL_OFFSET     ? a->causal_offset
-                                                        : 0;
+    int64_t off = a->causal == ATTN_CAUSAL_BOTTOM_RIGHT   ? s.S - s.T
+                  : a->causal == ATTN_CAUSAL_OFFSET       ? a->causal_offset
+                  : a->causal == ATTN_CAUSAL_TOP_LEFT     ? 0
+                  : a->corner == ATTN_CORNER_BOTTOM_RIGHT ? s.S - s.T
+                                                          : 0;
     return (j - s.k0) - (i - s.q0) - off;
 }
 
@@ -78,6 +80,13 @@ static bool visible(const attn_sdpa_args *a, int64_t b, int64_t h, int64_t i, in
     return a->mask->dtype == ATTN_BOOL ? m != 0 : !(m == -INFINITY);
 }
 
+/* What ALiBi's slope is multiplied with. */
+static int64_t alibi_distance(const attn_sdpa_args *a, int64_t b, int64_t i, int64_t j)
+{
+    int64_t d = ahead(a, sequence_of(a, b, i), i, j);
+    return a->alibi_form == ATTN_ALIBI_SYMMETRIC && d > 0 ? -d : d;
+}
+
 /* The number that is added to the score of a visible pair. */
 static real bias(const attn_sdpa_args *a, int64_t b, int64_t h, int64_t i, int64_t j,
                  real *magnitude)
@@ -86,7 +95,7 @@ static real bias(const attn_sdpa_args *a, int64_t b, int64_t h, int64_t i, int64
     if (a->mask && a->mask->dtype != ATTN_BOOL)
         mask = (real)ref_get(a->mask, b, h, i, j);
     if (a->alibi_slopes)
-        alibi = (real)a->alibi_slopes[h] * (real)ahead(a, sequence_of(a, b, i), i, j);
+        alibi = (real)a->alibi_slopes[h] * (real)alibi_distance(a, b, i, j);
     *magnitude = fabs(mask) + fabs(alibi);
     return mask + alibi;
 }
@@ -268,7 +277,7 @@ static void add_pair(const attn_sdpa_args *a, const ref_grads *result, int64_t b
 {
     int64_t H = a->q.shape[1], T = a->q.shape[2], S = a->k.shape[2], D = a->q.shape[3];
     int64_t Hk = a->k.shape[1], group = h / (H / Hk);
-    real distance = (real)ahead(a, sequence_of(a, b, i), i, j), dot_size;
+    real distance = (real)alibi_distance(a, b, i, j), dot_size;
     add(result->dalibi, h, ds * distance, error * fabs(distance));
     if (result->dmask.x) {
         const int64_t *n = a->mask->shape, index[4] = {b, h, i, j};

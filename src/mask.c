@@ -393,9 +393,10 @@ static attni_class alibi_scan(const attni_view *view, int64_t i0, int64_t i1, in
 
 static void alibi_add(const attni_view *view, const attni_block *block)
 {
+    const attn_sdpa_args *args = view->args;
     const double first = (double)(block->j0 - block->i0 - view->off);
-    block->kernels->alibi(block->st, block->n, (double)view->args->alibi_slopes[view->h], first,
-                          block->nv);
+    block->kernels->alibi(block->st, block->n, (double)args->alibi_slopes[view->h], first,
+                          args->alibi_form == ATTN_ALIBI_SYMMETRIC, block->nv);
 }
 
 /* -------------------------------------------------------------------------------------- table */
@@ -426,8 +427,28 @@ unsigned attni_mask_kinds(const attn_sdpa_args *args)
     return bits;
 }
 
+/* What is looked at whether a rule uses it or not. */
+static attn_status check_choices(const attn_sdpa_args *args, attn_error *err)
+{
+    if ((int)args->corner < 0 || args->corner > ATTN_CORNER_BOTTOM_RIGHT)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "corner", "corner is %d; it must be 0 or 1",
+                          (int)args->corner);
+    if ((int)args->alibi_form < 0 || args->alibi_form > ATTN_ALIBI_SYMMETRIC)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "alibi_form",
+                          "alibi_form is %d; it must be 0 or 1", (int)args->alibi_form);
+    if (args->corner == ATTN_CORNER_BOTTOM_RIGHT &&
+        (args->causal == ATTN_CAUSAL_TOP_LEFT || args->causal == ATTN_CAUSAL_OFFSET))
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "corner",
+                          "corner is bottom right, but causal has another offset; "
+                          "causal must be 0 or ATTN_CAUSAL_BOTTOM_RIGHT, or corner 0");
+    return ATTN_OK;
+}
+
 attn_status attni_mask_check(const attni_plan *plan, attn_error *err)
 {
+    const attn_status choices = check_choices(&plan->args, err);
+    if (choices)
+        return choices;
     FOR_KINDS (kind, plan->kinds) {
         const attn_status status = kind->check ? kind->check(plan, err) : ATTN_OK;
         if (status)

@@ -41,7 +41,7 @@ attni_view attni_view_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)
     }
     if (a->causal == ATTN_CAUSAL_OFFSET)
         view.off = a->causal_offset;
-    if (a->causal == ATTN_CAUSAL_BOTTOM_RIGHT)
+    if (a->causal == ATTN_CAUSAL_BOTTOM_RIGHT || a->corner == ATTN_CORNER_BOTTOM_RIGHT)
         view.off = attni_keys_there(&view) - view.T;
     return view;
 }

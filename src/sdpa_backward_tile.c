@@ -15,6 +15,7 @@
  */
 #include "sdpa_backward_tile.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ----------------------------------------------------------------------------- loading a tile */
@@ -227,6 +228,15 @@ static void add_dmask(const attni_grad_worker *w, int64_t j, int n)
     }
 }
 
+/* The sum of ds[i] * -|d - i|: what ALiBi's slope was multiplied with, where that is symmetric. */
+static double symmetric_moment(const double *ds, int rows, double d)
+{
+    double sum = 0;
+    for (int i = 0; i < rows; i++)
+        sum -= ds[i] * fabs(d - i);
+    return sum;
+}
+
 /* Sums of dS over the tile's queries, over the block's keys, and weighted with ALiBi's distance. */
 void attni_grad_sums(attni_grad_worker *w, int64_t j, int n)
 {
@@ -251,7 +261,9 @@ void attni_grad_sums(attni_grad_worker *w, int64_t j, int n)
         }
         if (keys)
             keys[r] += sum;
-        alibi += sum * (double)(j + r - w->tile.i0 - w->view.off) - moment;
+        const double d = (double)(j + r - w->tile.i0 - w->view.off);
+        alibi += p->args.alibi_form == ATTN_ALIBI_SYMMETRIC ? symmetric_moment(ds, rows, d)
+                                                            : sum * d - moment;
     }
     if (bw->alibi_sums)
         bw->alibi_sums[w->task * bw->group + w->head] += alibi;

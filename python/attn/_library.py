@@ -6,7 +6,7 @@ from ctypes import c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_voi
 from typing import Any
 
 from ._structures import *  # noqa: F401,F403
-from ._structures import Error
+from ._structures import BOTTOM_RIGHT, CORNERS, Error
 
 
 def _load() -> ctypes.CDLL:
@@ -49,6 +49,20 @@ _beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libattn.so")
 path = os.path.abspath(os.environ.get("ATTN_LIBRARY") or _beside)
 library = _load()
 version: str = library.attn_version().decode()
+
+
+def corner_number(corner: Any, causal: int) -> int:
+    """The attn_corner of that name, beside an attn_causal."""
+    number = CORNERS.get(corner) if isinstance(corner, str) else None
+    if number is None:
+        raise ValueError("corner is %r; it must be 'top-left' or 'bottom-right'" % (corner,))
+    if number and causal not in (0, BOTTOM_RIGHT):
+        raise ValueError(
+            "corner is 'bottom-right', but is_causal counts from elsewhere; pass "
+            "causal_offset='bottom-right', or leave corner out"
+        )
+    return number
+
 
 _EXCEPTIONS = {
     1: ValueError,  # ATTN_ERR_ARGUMENT

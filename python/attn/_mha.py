@@ -291,8 +291,9 @@ class MultiHeadAttention:
         module's. Values from another array than keys take the same steps one by one, to the same
         bits; then weights are packed in every call.
 
-        options         mask, is_causal, causal_offset, scale, window, softcap, alibi, sinks,
-                        key_lengths, dropout_p and seed, as scaled_dot_product_attention has them
+        options         mask, is_causal, causal_offset, scale, window, corner, softcap, alibi,
+                        alibi_symmetric, sinks, key_lengths, dropout_p and seed, as
+                        scaled_dot_product_attention has them
         output_dropout  (p, seed), of the result
         out             where to write
 

@@ -10,7 +10,7 @@ import numpy as np
 from . import _library
 from ._array import ABSENT, MOST_KEPT, address, array, bad_number, output, tensor, vector, view
 from ._context import context
-from ._library import BOTTOM_RIGHT, OFFSET, STAGE_WEIGHTS, TOP_LEFT, check
+from ._library import BOTTOM_RIGHT, OFFSET, STAGE_WEIGHTS, TOP_LEFT, check, corner_number
 
 ndarray = np.ndarray
 _pack = _library.packer(_library.SdpaArgs)
@@ -23,7 +23,8 @@ _INT64 = 1 << 63
 _empty = np.empty
 _ADDRESS = ctypes.sizeof(ctypes.c_void_p)
 _TAIL = _library.SdpaArgs.scale.offset
-_ZERO, _NO_SEED = 0.0, 0  # as defaults: that an option was not given is seen by `is`
+# As defaults: that an option was not given is seen by `is`.
+_ZERO, _NO_SEED, _TOP_LEFT = 0.0, 0, "top-left"
 
 CausalOffset = Optional[Union[int, str]]
 
@@ -75,6 +76,8 @@ def arguments(
     lse: Any = None,
     weights: Any = None,
     cache: int = 0,
+    corner: str = "top-left",
+    alibi_symmetric: bool = False,
 ) -> Tuple[bytes, List[Any]]:
     """The bytes of an attn_sdpa_args, and what has to live while they are used. `tensors`: the
     forty numbers of q, k, v and out."""
@@ -110,6 +113,8 @@ def arguments(
     if key_lengths is not None:
         kept, lengths_at = vector(key_lengths, "key_lengths", tensors[2], np.int64, "B")
         keep.append(kept)
+    if alibi_symmetric and alibi is None:
+        raise ValueError("alibi_symmetric is given without alibi")
     if alibi is not None:
         kept, alibi_at = vector(alibi, "alibi", heads, np.float32, "H")
         keep.append(kept)
@@ -126,7 +131,7 @@ def arguments(
         packed = _pack(
             _SIZE, *tensors, scale, causal, offset, left, right, mask_at, lengths_at, 0, 0, 0,
             alibi_at, sinks_at, softcap, dropout_p, seed, 0, lse_at, weights_at,
-            STAGE_WEIGHTS, 0, 0, cache,
+            STAGE_WEIGHTS, 0, 0, cache, corner_number(corner, causal), 1 if alibi_symmetric else 0,
         )  # fmt: skip
     except (bad_number, OverflowError):
         _checked(causal_offset, window, seed)
@@ -155,6 +160,8 @@ def scaled_dot_product_attention(
     key_lengths: Any = None,
     dropout_p: float = _ZERO,
     seed: int = _NO_SEED,
+    corner: str = _TOP_LEFT,
+    alibi_symmetric: bool = False,
     return_weights: bool = False,
     return_lse: bool = False,
     out: Optional[np.ndarray] = None,
@@ -176,7 +183,10 @@ def scaled_dot_product_attention(
     scale          of the scores; None: 1/sqrt(D)
     window         (left, right): i + off - left <= j <= i + off + right; -1: open
     softcap        c > 0: scores become c * tanh(score / c), before mask and alibi
-    alibi          [H] slopes: adds slope * (j - i - off)
+    alibi          [H] slopes: adds slope * (j - i - off), or with
+    alibi_symmetric  -slope * |j - i - off|, as FlashAttention does: the same where is_causal is set
+    corner         without is_causal, "top-left": off is 0, or "bottom-right": S - T, which is
+                   where FlashAttention counts window and alibi from
     sinks          [H] logits: one more in each row's denominator
     key_lengths    [B] integers, or one: only keys j < key_lengths[b] are seen
     dropout_p      0 <= p < 1: weights are kept with probability 1-p, times 1/(1-p), by
@@ -203,6 +213,8 @@ def scaled_dot_product_attention(
         and window is causal_offset is scale is None  # type: ignore[comparison-overlap]
         and softcap is dropout_p is _ZERO
         and seed is _NO_SEED
+        and corner is _TOP_LEFT
+        and not alibi_symmetric
         and not (return_weights or return_lse)
         and type(q) is type(k) is type(v) is ndarray
     ):
@@ -223,7 +235,7 @@ def scaled_dot_product_attention(
     lse = _empty(rows, wide(q.dtype)) if return_lse else None
     packed, keep = arguments(
         numbers + view(out, "out"), numbers[3], scale, is_causal, causal_offset, window, softcap,
-        alibi, sinks, key_lengths, dropout_p, seed, mask, lse, weights,
+        alibi, sinks, key_lengths, dropout_p, seed, mask, lse, weights, 0, corner, alibi_symmetric,
     )  # fmt: skip
     # The message is asked for only when there is one: errors are found before anything is written.
     if _forward(context(threads), packed, None):
@@ -307,6 +319,8 @@ def grad(
     key_lengths: Any = None,
     dropout_p: float = 0.0,
     seed: int = 0,
+    corner: str = "top-left",
+    alibi_symmetric: bool = False,
     threads: Optional[int] = None,
 ) -> Gradients:
     """The gradients of a loss with respect to what scaled_dot_product_attention read.
@@ -336,7 +350,7 @@ def grad(
     options: Dict[str, Any] = dict(
         scale=scale, is_causal=is_causal, causal_offset=causal_offset, window=window,
         softcap=softcap, alibi=alibi, sinks=sinks, key_lengths=key_lengths, dropout_p=dropout_p,
-        seed=seed, mask=mask,
+        seed=seed, mask=mask, corner=corner, alibi_symmetric=alibi_symmetric,
     )  # fmt: skip
     if out is None or lse is None:
         out = np.empty(q.shape[:-1] + v.shape[-1:], wide(q.dtype))

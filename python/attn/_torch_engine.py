@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from . import _library
-from ._library import BF16, BOOL, BOTTOM_RIGHT, F16, F32, F64, OFFSET, TOP_LEFT, check
+from ._library import BF16, BOOL, BOTTOM_RIGHT, F16, F32, F64, OFFSET, TOP_LEFT
+from ._library import check, corner_number
 from ._torch_threads import context
 
 CODES = {
@@ -46,6 +47,8 @@ class Options(NamedTuple):
     right: int = -1
     softcap: float = 0.0
     dropout: float = 0.0
+    corner: int = 0  # attn_corner
+    symmetric: int = 0  # attn_alibi_form
 
 
 def options(
@@ -55,6 +58,8 @@ def options(
     window: Optional[Tuple[int, int]],
     softcap: float,
     dropout_p: float,
+    corner: str = "top-left",
+    alibi_symmetric: bool = False,
 ) -> Options:
     """The numbers of a call, from what the functions of this package take."""
     causal = offset = 0
@@ -83,7 +88,8 @@ def options(
         scale = 5e-324  # no score is anything but 0, and to the engine 0 is the usual scale
     return Options(
         scale, causal, _integer(offset, "causal_offset"), _integer(left, "window"),
-        _integer(right, "window"), softcap, dropout_p,
+        _integer(right, "window"), softcap, dropout_p, corner_number(corner, causal),
+        1 if alibi_symmetric else 0,
     )  # fmt: skip
 
 
@@ -182,7 +188,7 @@ def arguments(
     packed = _pack(
         _SIZE, *_view(q), *_view(k), *_view(v), *_view(out), o.scale, o.causal, o.offset, o.left,
         o.right, mask_at, lengths_at, 0, 0, 0, alibi_at, sinks_at, o.softcap, o.dropout, seed,
-        0, lse_at, 0, 0, 0, 0, 0,
+        0, lse_at, 0, 0, 0, 0, 0, o.corner, o.symmetric,
     )  # fmt: skip
     return packed, keep
 

@@ -55,6 +55,8 @@ def scaled_dot_product_attention(
     sinks: Optional[_Numbers] = None,
     key_lengths: Optional[_Numbers] = None,
     causal_offset: Union[int, str, None] = None,
+    corner: str = "top-left",
+    alibi_symmetric: bool = False,
     seed: Optional[int] = None,
     return_lse: bool = False,
 ) -> Any:
@@ -77,7 +79,10 @@ def scaled_dot_product_attention(
 
     window         (left, right): i + off - left <= j <= i + off + right; -1: open
     softcap        c > 0: scores become c * tanh(score / c), before mask and alibi
-    alibi          [H] slopes: adds slope * (j - i - off)
+    alibi          [H] slopes: adds slope * (j - i - off), or with
+    alibi_symmetric  -slope * |j - i - off|, as FlashAttention does: the same where is_causal is set
+    corner         without is_causal, "top-left": off is 0, or "bottom-right": S - T, which is
+                   where FlashAttention counts window and alibi from
     sinks          [H] logits: one more in each row's denominator
     key_lengths    [B] integers: only keys j < key_lengths[b] are seen
     causal_offset  off: an integer, or "bottom-right": S - T, with key_lengths[b] for S
@@ -100,7 +105,8 @@ def scaled_dot_product_attention(
         return _overridden(
             query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, window=window,
             softcap=softcap, alibi=alibi, sinks=sinks, key_lengths=key_lengths,
-            causal_offset=causal_offset, seed=seed, return_lse=return_lse,
+            causal_offset=causal_offset, corner=corner, alibi_symmetric=alibi_symmetric, seed=seed,
+            return_lse=return_lse,
         )  # fmt: skip
     plain = (
         alibi is None
@@ -109,12 +115,13 @@ def scaled_dot_product_attention(
         and causal_offset is None
         and not dropout_p
         and not return_lse
+        and not alibi_symmetric
         and (attn_mask is None or not is_causal)
         and type(is_causal) is type(enable_gqa) is bool
         and not _compiling()
     )
     if plain:
-        numbers = is_causal, scale, enable_gqa, softcap, window
+        numbers = is_causal, scale, enable_gqa, softcap, window, corner
         out = plans.repeat(query, key, value, attn_mask, numbers)
         if out is not None:
             return out
@@ -123,13 +130,17 @@ def scaled_dot_product_attention(
             raise TypeError("%s is %s; it must be bool" % (name, type(flag).__name__))
     if attn_mask is not None and is_causal:
         raise ValueError("attn_mask and is_causal exclude each other; make one mask of both")
-    o = engine.options(is_causal, causal_offset, scale, window, softcap, dropout_p)
+    if alibi_symmetric and alibi is None:
+        raise ValueError("alibi_symmetric is given without alibi")
+    o = engine.options(
+        is_causal, causal_offset, scale, window, softcap, dropout_p, corner, alibi_symmetric
+    )
     out, lse = attend(
         query, key, value, attn_mask, enable_gqa, o, alibi, sinks, key_lengths, seed, return_lse
     )
     if plain and _as_they_are(query, key, value, attn_mask):
         if window is not None:
-            numbers = is_causal, scale, enable_gqa, softcap, tuple(window)
+            numbers = is_causal, scale, enable_gqa, softcap, tuple(window), corner
         plans.remember(query, key, value, attn_mask, out, o, numbers)
     return (out, lse) if return_lse else out
 

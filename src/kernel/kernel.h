@@ -18,6 +18,7 @@
 #ifndef ATTNI_KERNEL_H
 #define ATTNI_KERNEL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -123,8 +124,8 @@ typedef struct attni_kernels {
      * floats 10 * 2^-24 (check/check_scores.c derives it). */
     void (*natural)(void *st, int n, double r, double cap, int nv);
 
-    /* st[j*W + i] += slope * (first + j - i). */
-    void (*alibi)(void *st, int n, double slope, double first, int nv);
+    /* st[j*W + i] += slope * d, with d = first + j - i, or its -|d| if symmetric. */
+    void (*alibi)(void *st, int n, double slope, double first, bool symmetric, int nv);
 
     /* st[j*W + i] += b[i*ldb + j] for i < rows, j < n; -inf, whatever st is, where b is -inf. b may
      * have any alignment. With ldb = 0 the other lanes, too, may get what all lanes get. */

@@ -1,14 +1,17 @@
 /* What masks do to a tile of scores, and how masks that are data are read. Included by tile.inc.h;
  * the contracts stand in kernel.h. */
 
-static void op_alibi(void *st_, int n, double slope, double first, int nv)
+static void op_alibi(void *st_, int n, double slope, double first, bool symmetric, int nv)
 {
     R *st = st_;
     const vec vslope = v_set1((R)slope), iota = v_iota();
+    /* d - max(0, 2 d) is -|d|, and d - max(0, 0 d) is d: no branch, and no other bit of d < 0. */
+    const vec fold = v_set1(symmetric ? 2 : 0);
     for (int j = 0; j < n; j++) {
         for (int v = 0; v < nv; v++) {
             R *s = st + (j * nv + v) * V_LANES;
-            const vec distance = v_sub(v_set1((R)(first + j - v * V_LANES)), iota);
+            const vec d = v_sub(v_set1((R)(first + j - v * V_LANES)), iota);
+            const vec distance = v_sub(d, v_max(v_set1(0), v_mul(fold, d)));
             v_store(s, v_fma(vslope, distance, v_load(s)));
         }
     }

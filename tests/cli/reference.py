@@ -64,6 +64,8 @@ def attention(
     lengths=None,
     softcap=0.0,
     alibi=None,
+    alibi_symmetric=False,
+    corner="top-left",
     sinks=None,
     dropout=0.0,
     seed=0
@@ -80,9 +82,10 @@ def attention(
     capped = softcap * np.tanh(raw / softcap) if softcap > 0 else raw
     lengths = np.full(B, S) if lengths is None else np.broadcast_to(lengths, B)
 
+    rule = corner if causal is None else causal
     off = (
-        {None: np.zeros(B, int), "top-left": np.zeros(B, int), "bottom-right": lengths - T}
-        .get(causal, np.full(B, causal if isinstance(causal, int) else 0))
+        {"top-left": np.zeros(B, int), "bottom-right": lengths - T}
+        .get(rule, np.full(B, rule if isinstance(rule, int) else 0))
         .reshape(B, 1, 1, 1)
     )
     i, j = np.arange(T).reshape(1, 1, T, 1), np.arange(S).reshape(1, 1, 1, S)
@@ -100,7 +103,9 @@ def attention(
         visible &= ~np.isneginf(np.broadcast_to(mask, visible.shape))
         bias = bias + np.where(np.isneginf(mask), 0, mask).astype(np.float64)
     if alibi is not None:
-        bias = bias + alibi.astype(np.float64).reshape(1, H, 1, 1) * (j - i - off)
+        ahead = j - i - off
+        slopes = alibi.astype(np.float64).reshape(1, H, 1, 1)
+        bias = bias + slopes * (-abs(ahead) if alibi_symmetric else ahead)
 
     biased = np.where(visible, capped + bias, -np.inf)
     sink = -np.inf if sinks is None else sinks.astype(np.float64).reshape(1, H, 1, 1)

@@ -82,10 +82,14 @@ class Case:
             where = choose(r, "top-left", "bottom-right", int(r.integers(-5, 40)))
             self.args += ["--causal", where]
             self.want["causal"] = where
+        corner = "--causal" not in self.args and self.maybe(0.5)
         if self.maybe():
             window = tuple(int(choose(r, -1, 0, 1, 5, 30)) for _ in range(2))
             self.args += ["--window", "%d,%d" % window]
             self.want["window"] = window
+        if corner and "--window" in self.args:
+            self.args += ["--corner", "bottom-right"]
+            self.want["corner"] = "bottom-right"
         if self.maybe(0.4):
             rank = int(r.integers(0, 5))
             shape = tuple(choose(r, 1, n) for n in full)[4 - rank :]
@@ -114,6 +118,9 @@ class Case:
                 x = r.standard_normal(self.H).astype(np.float32)
                 self.give(option, x)
                 self.want[name] = x
+        if "--alibi" in self.args and self.maybe(0.5):
+            self.args += ["--alibi-symmetric"]
+            self.want["alibi_symmetric"] = True
         for option, value in (("softcap", 0.5 + 20 * r.random()), ("scale", r.standard_normal())):
             if self.maybe(0.25):
                 self.args += ["--" + option, repr(float(value))]

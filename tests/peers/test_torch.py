@@ -173,6 +173,10 @@ class Forward(AttnTorch):
         check(window=[2, -1], visible=j >= i - 2)
         check(is_causal=True, causal_offset=2, visible=j <= i + 2)
         check(alibi=slopes, bias=slopes[:, None, None] * (j - i))
+        back = -(j - i - (S - T)).abs()
+        right = {"corner": "bottom-right"}
+        check(alibi=slopes, alibi_symmetric=True, bias=slopes[:, None, None] * back, **right)
+        check(window=(1, 2), visible=(j - i - (S - T) >= -1) & (j - i - (S - T) <= 2), **right)
         check(alibi=slopes.tolist(), attn_mask=mask, bias=slopes[:, None, None] * (j - i) + mask)
         check(
             is_causal=True, causal_offset="bottom-right", key_lengths=lengths, sinks=logits,
@@ -247,6 +251,8 @@ class Forward(AttnTorch):
             (ValueError, "exclude each other", (q, q, q, torch.ones(3, 3)), {"is_causal": True}),
             (ValueError, "dropout_p is 1.5", (q, q, q), {"dropout_p": 1.5}),
             (ValueError, "seed is -1", (q, q, q), {"dropout_p": 0.5, "seed": -1}),
+            (ValueError, "corner is 'right'", (q, q, q), {"corner": "right"}),
+            (ValueError, "alibi_symmetric is given without", (q, q, q), {"alibi_symmetric": True}),
             (ValueError, "alibi has shape (3,)", (q, q, q), {"alibi": [1.0, 2.0, 3.0]}),
             (ValueError, "sinks has shape (2, 2)", (q, q, q), {"sinks": r(2, 2)}),
             (TypeError, "key_lengths is torch.float32", (q, q, q), {"key_lengths": [1.0, 2.0]}),
@@ -271,7 +277,7 @@ class Forward(AttnTorch):
     def test_operator_alone(self):
         """Nobody but the operator's own kernel checks what it is called with."""
         q = torch.randn(1, 2, 3, 4)
-        numbers = 0.0, 0, 0, -1, -1, 0.0, 0.0
+        numbers = 0.0, 0, 0, -1, -1, 0.0, 0.0, 0, 0
         with self.assertRaisesRegex(ValueError, "3 dimensions"):
             OPERATOR(q[0], q[0], q[0], None, None, None, None, None, *numbers)
         with self.assertRaisesRegex(ValueError, "alibi has shape"):

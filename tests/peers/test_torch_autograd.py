@@ -46,7 +46,8 @@ def samples():
         if n % 7 == 1:
             seed, dropout = torch.tensor(-n), 0.3
         numbers = (0.0, 0.3)[n % 2], n % 4, n % 3, (-1, 3)[n // 2 % 2], -1, (0.0, 2.0)[n // 3 % 2]
-        yield (q, k, v, mask, alibi, sinks, lengths, seed, *numbers, dropout)
+        places = (0 if numbers[1] in (1, 3) else n // 4 % 2, n // 5 % 2)
+        yield (q, k, v, mask, alibi, sinks, lengths, seed, *numbers, dropout, *places)
 
 
 class Operator(AttnTorch):

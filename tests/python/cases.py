@@ -33,6 +33,8 @@ def draw(rng):
             ours["causal_offset"] = theirs["causal"] = "bottom-right"
         elif rng.random() < 0.5:
             ours["causal_offset"] = theirs["causal"] = int(rng.integers(-5, 20))
+    elif rng.random() < 0.4:
+        give("corner", "bottom-right")
     if rng.random() < 0.3:
         give("window", tuple(int(x) for x in rng.integers(-1, 20, 2)))
     if rng.random() < 0.2:
@@ -43,6 +45,7 @@ def draw(rng):
         theirs["scale"] = 1  # the scores are 0 whatever it is, but 1/sqrt(0) is not a number
     if rng.random() < 0.2:
         give("alibi", rng.standard_normal(H).astype(np.float32))
+        give("alibi_symmetric", bool(rng.random() < 0.5))
     if rng.random() < 0.2:
         give("sinks", rng.standard_normal(H).astype(np.float32))
     if rng.random() < 0.3:

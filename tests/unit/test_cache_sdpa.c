@@ -120,6 +120,9 @@ static void make_args(setup *s)
     a.causal = draw(0, 3) ? ATTN_CAUSAL_BOTTOM_RIGHT : (attn_causal)draw(0, 2);
     if (draw(0, 3) == 0)
         a.window_left = draw(0, 200);
+    if (a.causal == ATTN_CAUSAL_NONE)
+        a.corner = (attn_corner)draw(0, 1);
+    a.alibi_form = (attn_alibi_form)draw(0, 1);
     for (int h = 0; h < 8; h++)
         s->slopes[h] = (float)draw_normal() / 100, s->sinks[h] = (float)draw_normal();
     a.alibi_slopes = draw(0, 4) ? NULL : s->slopes;
