@@ -81,7 +81,8 @@ void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, doub
 static double sink_part(const attni_backward *bw, int64_t h, double lse, double delta)
 {
     const double sink = (double)bw->plan.args.sink_logits[h];
-    const double weight = sink == -(double)INFINITY ? 0 : exp(fmin(sink - lse, 11));
+    const double x = sink - lse; /* NaN stays NaN, which fmin would lose */
+    const double weight = sink == -(double)INFINITY ? 0 : exp(x > 11 ? 11 : x);
     return weight == 0 ? 0 : -weight * delta;
 }
 

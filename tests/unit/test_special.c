@@ -509,6 +509,41 @@ static void test_far_scores(void **state) { run_once(state, weights_of_far_score
 static void test_scale(void **state) { run_once(state, scales); }
 static void test_state(void **state) { run_once(state, state_is_kept); }
 
+/* Values without components leave dout nothing to say, but dlse reaches the sink of a row whose lse
+ * is NaN: the gradient is NaN, and no number in its place. */
+static void test_sink_of_a_nan_row(void **state)
+{
+    const double q[] = {NAN, 1}, k[] = {1, 1}, dlse[] = {1};
+    const float sink = 2;
+    (void)state;
+    for (int isa = 0; attn_isa(isa).name; isa++) {
+        double lse = 0, dsink = 7;
+        attn_context *ctx;
+        attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
+        options.isa = attn_isa(isa).name;
+        if (!attn_isa(isa).usable)
+            continue;
+        assert_int_equal(attn_context_create(&options, &ctx, NULL), ATTN_OK);
+        const attn_tensor t_lse = attn_bhtd(&lse, ATTN_F64, 1, 1, 1, 1);
+        const attn_tensor t_dlse = attn_bhtd((double *)dlse, ATTN_F64, 1, 1, 1, 1);
+        attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+        a.q = attn_bhtd((double *)q, ATTN_F64, 1, 1, 1, 2);
+        a.k = attn_bhtd((double *)k, ATTN_F64, 1, 1, 1, 2);
+        a.v = a.out = attn_bhtd(NULL, ATTN_F64, 1, 1, 1, 0);
+        a.sink_logits = &sink;
+        a.lse = &t_lse;
+        assert_int_equal(attn_sdpa_forward(ctx, &a, NULL), ATTN_OK);
+        assert_true(isnan(lse));
+        attn_sdpa_grads g = ATTN_SDPA_GRADS_INIT;
+        g.dout = a.out;
+        g.dlse = &t_dlse;
+        g.dsink_logits = &dsink;
+        assert_int_equal(attn_sdpa_backward(ctx, &a, &g, NULL), ATTN_OK);
+        assert_true(isnan(dsink));
+        attn_context_destroy(ctx);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -516,7 +551,7 @@ int main(void)
         cmocka_unit_test(test_query),      cmocka_unit_test(test_mask),
         cmocka_unit_test(test_nothing),    cmocka_unit_test(test_huge_logits),
         cmocka_unit_test(test_scale),      cmocka_unit_test(test_state),
-        cmocka_unit_test(test_far_scores),
+        cmocka_unit_test(test_far_scores), cmocka_unit_test(test_sink_of_a_nan_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
