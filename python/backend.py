@@ -65,6 +65,11 @@ def version():
         return re.search(r'ATTN_VERSION_STRING "([^"]+)"', f.read()).group(1)
 
 
+def cpus():
+    """How many this process may use, where the system says it; else how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
 def accepted(compiler, flag, folder):
     """[flag] if the compiler knows it, else []."""
     source = os.path.join(folder, "accepted.c")
@@ -95,7 +100,7 @@ class Compiler:
             subprocess.run(command + ["-c", source, "-o", to + ".o"], check=True)
             return to + ".o"
 
-        with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        with concurrent.futures.ThreadPoolExecutor(cpus()) as pool:
             return list(pool.map(compile_one, files))
 
     def link(self, objects, path, *more):

@@ -97,7 +97,7 @@ static int open_temporary(kit_output *out, kit_error *err)
 {
     for (int i = 0; i < TRIES; i++) {
         uint64_t random = (uint64_t)getpid() + (uint64_t)i; /* if the system has nothing better */
-        (void)!getrandom(&random, sizeof random, GRND_NONBLOCK);
+        (void)!getentropy(&random, sizeof random);
         snprintf(out->temporary, sizeof out->temporary, ".attn-%016" PRIx64, random);
         out->fd = open_at(out->folder, out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
         if (out->fd >= 0)
