@@ -6,6 +6,8 @@
 #include "internal.h"
 #include "kernel/kernel.h"
 
+#include <math.h>
+
 #define ATTNI_TILES 4 /* query tiles, at most, that share each chunk of keys while it is in cache */
 
 /* One sequence's queries and keys, of one batch and head. i and j count from its start; its first
@@ -178,7 +180,10 @@ double attni_log_sum(double l, double m, double lowered);
 void attni_store_row(const attni_plan *p, char *to, const attn_tensor *t, const char *from,
                      int64_t n);
 /* Is x, finite, a score in log2 units that a row of R, so many bytes, has no room for? */
-bool attni_log2_too_large(size_t real, double x);
+static inline bool attni_log2_too_large(size_t real, double x)
+{
+    return isfinite(x) && !(fabs(x) < (real == sizeof(float) ? 1.6e38 : 8e307));
+}
 
 /* sdpa_check.c: every argument, before anything is touched. Fills all of plan that args decide. Of
  * a derivative, scores and their stage are not looked at. */

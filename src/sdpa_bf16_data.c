@@ -156,6 +156,20 @@ static bool too_large(const worker *w, const tile *t, int i)
     return attni_log2_too_large(sizeof(float), x);
 }
 
+/* Of any row of the tile. Without sinks the largest score answers for all rows, nearly always. */
+static bool some_too_large(const worker *w, const tile *t)
+{
+    float most = 0; /* of the scores that are numbers */
+    for (int i = 0; i < t->rows; i++)
+        most = fabsf(t->top[i]) > most ? fabsf(t->top[i]) : most;
+    if (!w->plan->args.sink_logits && (double)most * w->plan->c < 1.6e38)
+        return false;
+    bool some = false;
+    for (int i = 0; i < t->rows; i++)
+        some |= too_large(w, t, i);
+    return some;
+}
+
 static double kept_factor(const attni_plan *p)
 {
     return p->args.dropout > 0 ? 1 / (1 - p->args.dropout) : 1;
@@ -168,11 +182,12 @@ bool attni_bf16_write(worker *w, tile *t)
     const attn_tensor *out = &p->args.out;
     if (p->args.sink_logits)
         add_sink(w, t);
-    bool again = false;
-    float l[ATTNI_BF16_W];
-    for (int i = 0; i < t->rows; i++) {
-        again |= too_large(w, t, i);
-        l[i] = t->L[i] * t->lift[i];
+    bool again = some_too_large(w, t);
+    const float *l = t->L;
+    float lifted[ATTNI_BF16_W];
+    for (int i = 0; i < t->rows && w->mode == EXTREME; i++) {
+        lifted[i] = t->L[i] * t->lift[i];
+        l = lifted;
     }
     const bool direct = (out->dtype == ATTN_BF16 || out->dtype == ATTN_F32) &&
                         out->stride[3] == 1 && (t->heads == 1 || t->per_head == 1);

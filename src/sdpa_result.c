@@ -102,11 +102,6 @@ static bool set_divisors(const attni_plan *p, const attni_tile *t, char *a)
     SET_DIVISORS(double, fabs, 8e307);
 }
 
-COLD bool attni_log2_too_large(size_t real, double x)
-{
-    return isfinite(x) && !(fabs(x) < (real == sizeof(float) ? 1.6e38 : 8e307));
-}
-
 /* The largest of a row's scores, of which its sink is one, in log2 units. */
 static COLD double highest(const attni_worker *w, const attni_tile *t, int i)
 {
