@@ -247,17 +247,40 @@ def read(path):
         return f.read()
 
 
+def platform_tag(config_settings):
+    """py3-none- and the platform: this machine's, or what --config-settings=platform= says of the
+    compiler in CC: manylinux_2_28_x86_64, musllinux_1_2_x86_64."""
+    given = (config_settings or {}).get("platform")
+    if given and not re.fullmatch(r"(manylinux_2|musllinux_1)_\d+_\w+", given):
+        raise SystemExit("platform is %s; it must be like manylinux_2_28_x86_64 or "
+                         "musllinux_1_2_x86_64" % given)
+    return "py3-none-" + (given or re.sub(r"[-.]", "_", sysconfig.get_platform()))
+
+
+def check_platform(tag, library):
+    """A wheel must run where its tag says: of glibc no newer symbol, beside musl none."""
+    found = {int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", library)}
+    allowed = re.search("manylinux_2_(\\d+)_", tag)
+    if allowed and max(found, default=0) > int(allowed.group(1)):
+        raise SystemExit("libattn.so asks for glibc 2.%d, which %s lacks; compile with CC for an "
+                         "older one" % (max(found), tag))
+    if "-musllinux_" in tag and found:
+        raise SystemExit("libattn.so asks for glibc, so it is not for %s; CC must compile for musl"
+                         % tag)
+
+
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     if not sys.platform.startswith("linux"):
         raise SystemExit("the package builds on Linux only; elsewhere build libattn by hand and "
                          "set ATTN_LIBRARY")
-    tag = "py3-none-" + re.sub(r"[-.]", "_", sysconfig.get_platform())
+    tag = platform_tag(config_settings)
     files = {"attn/" + os.path.basename(f): read(f) for f in python_files()}
     with tempfile.TemporaryDirectory() as folder:
         compiler = Compiler(folder)
         library, program = (os.path.join(folder, name) for name in ("libattn.so", "attn"))
         engine = compile_library(compiler, library)
         files["attn/libattn.so"] = read(library)
+        check_platform(tag, files["attn/libattn.so"])
         if compile_program(compiler, engine, program):
             files["attn/" + PROGRAM] = read(program)
     return write_wheel(wheel_directory, files, tag)
