@@ -172,6 +172,7 @@ static void reference(check_case *c, gradients *g)
     const double weight = check_call_weight_error(c, call);
     g->want.unit = check_unit(call->compute) * (1 + extra_units(g) / 8);
     g->want.out_unit = narrower(call->args.out.dtype, call->compute) + 2 * weight;
+    g->want.out_tiny = g->want.out_unit > 0 ? check_ulp(call->args.out.dtype, 0) : 0;
     g->want.lse_unit = narrower(call->args.lse->dtype, call->compute);
     g->want.weight_error = weight;
     g->want.factor_error = factor_error(g, weight);

@@ -114,18 +114,21 @@ static void choose_causal(check_case *c, attn_sdpa_args *a)
 {
     if (check_chance(c, 55)) {
         a->causal = (attn_causal)check_between(c, ATTN_CAUSAL_TOP_LEFT, ATTN_CAUSAL_OFFSET);
-        a->causal_offset = check_chance(c, 90)
-                               ? check_between(c, -70, 140)
-                               : check_between(c, -(INT64_C(1) << 40), INT64_C(1) << 40);
+        if (check_chance(c, 20)) /* the same choice */
+            a->diagonal = (attn_diagonal)(a->causal - 1);
+    } else if (check_chance(c, 50)) {
+        a->diagonal =
+            (attn_diagonal)check_between(c, ATTN_DIAGONAL_BOTTOM_RIGHT, ATTN_DIAGONAL_OFFSET);
+    }
+    a->causal_offset = check_chance(c, 90)
+                           ? check_between(c, -70, 140)
+                           : check_between(c, -(INT64_C(1) << 40), INT64_C(1) << 40);
+    if (a->causal)
         say(c, " causal=%d", a->causal);
-        if (a->causal == ATTN_CAUSAL_OFFSET)
-            say(c, ",%" PRId64, a->causal_offset);
-    }
-    if ((a->causal == ATTN_CAUSAL_NONE || a->causal == ATTN_CAUSAL_BOTTOM_RIGHT) &&
-        check_chance(c, 40)) {
-        a->corner = ATTN_CORNER_BOTTOM_RIGHT;
-        say(c, " bottom-right");
-    }
+    if (a->diagonal)
+        say(c, " diagonal=%d", a->diagonal);
+    if (a->causal == ATTN_CAUSAL_OFFSET || a->diagonal == ATTN_DIAGONAL_OFFSET)
+        say(c, ",%" PRId64, a->causal_offset);
     if (check_chance(c, 30)) {
         a->window_left = check_chance(c, 25) ? -1 : check_between(c, 0, 90);
         a->window_right = check_chance(c, 25) ? -1 : check_between(c, 0, 90);

@@ -29,8 +29,11 @@ void manual_bash_completion(void);
  * rest. */
 int engine_context(attn_context **out, const char *isa, int threads, kit_error *err);
 int engine_failed(const attn_error *engine, kit_error *err);
-int engine_check_isa(const char *isa, kit_error *err); /* known and usable here; NULL is fine */
+void engine_ignored(const char *file, const char *what); /* keeps a line of --ignore-unknown */
+void engine_tell_ignored(void);                          /* prints those lines on stderr */
+int engine_check_isa(const char *isa, kit_error *err);   /* known and usable here; NULL is fine */
 /* "none", "top-left", "bottom-right" or an integer */
 int engine_parse_causal(attn_sdpa_args *args, const char *text, bool none, kit_error *err);
+int engine_parse_diagonal(attn_sdpa_args *args, const char *text, kit_error *err); /* not "none" */
 
 #endif

@@ -1,4 +1,5 @@
 /* What several commands ask of the engine, with errors worded for someone who typed them. */
+#include <stdio.h>
 #include <string.h>
 
 #include "command.h"
@@ -14,6 +15,26 @@ int engine_failed(const attn_error *engine, kit_error *err)
     else if (engine->status == ATTN_ERR_SHAPE || engine->status == ATTN_ERR_DTYPE)
         code = KIT_BAD_FILE;
     return kit_fail(err, code, "%s", engine->message);
+}
+
+/* Kept until the command has gone well: one that fails has one line to say. */
+static kit_error ignored[16];
+static size_t ignored_count;
+
+void engine_ignored(const char *file, const char *what)
+{
+    if (ignored_count++ < sizeof ignored / sizeof *ignored)
+        kit_fail(&ignored[ignored_count - 1], KIT_OK,
+                 "%.200s: '%.80s' is not understood, and is ignored", file, what);
+}
+
+void engine_tell_ignored(void)
+{
+    const size_t most = sizeof ignored / sizeof *ignored;
+    for (size_t i = 0; i < ignored_count && i < most; i++)
+        fprintf(stderr, "attn: %s\n", ignored[i].message);
+    if (ignored_count > most)
+        fprintf(stderr, "attn: and %zu more\n", ignored_count - most);
 }
 
 int engine_check_isa(const char *isa, kit_error *err)
@@ -49,21 +70,43 @@ int engine_context(attn_context **out, const char *isa, int threads, kit_error *
     return KIT_OK;
 }
 
-int engine_parse_causal(attn_sdpa_args *args, const char *text, bool none, kit_error *err)
+/* The number of a word, which is its place in words, or that of an integer. */
+static int parse_place(int *place, int64_t *offset, const char *option, const char *words,
+                       const char *text, kit_error *err)
 {
     static const char range[] = "-1000000000000..1000000000000"; /* no sum of these overflows */
-    const char *words = none ? "top-left|bottom-right|none" : "top-left|bottom-right";
-    const attn_causal causal[] = {ATTN_CAUSAL_TOP_LEFT, ATTN_CAUSAL_BOTTOM_RIGHT, ATTN_CAUSAL_NONE};
-    int word = text ? value_find(words, text) : 2;
-    if (word >= 0) {
-        args->causal = causal[word];
+    *place = value_find(words, text);
+    if (*place >= 0 || (value_integer(text, offset) && value_in_integers(*offset, range)))
         return KIT_OK;
-    }
-    args->causal = ATTN_CAUSAL_OFFSET;
-    if (!value_integer(text, &args->causal_offset) ||
-        !value_in_integers(args->causal_offset, range))
-        return kit_fail(err, KIT_USAGE,
-                        "--causal %s: must be %stop-left, bottom-right or an integer", text,
-                        none ? "none, " : "");
-    return KIT_OK;
+    return kit_fail(err, KIT_USAGE, "%s %s: must be %stop-left, bottom-right or an integer", option,
+                    text, strstr(words, "none") ? "none, " : "");
+}
+
+int engine_parse_causal(attn_sdpa_args *args, const char *text, bool none, kit_error *err)
+{
+    static const attn_causal causal[] = {ATTN_CAUSAL_OFFSET, ATTN_CAUSAL_TOP_LEFT,
+                                         ATTN_CAUSAL_BOTTOM_RIGHT, ATTN_CAUSAL_NONE};
+    int place;
+    if (!text)
+        return KIT_OK;
+    const int code =
+        parse_place(&place, &args->causal_offset, "--causal",
+                    none ? "top-left|bottom-right|none" : "top-left|bottom-right", text, err);
+    if (!code)
+        args->causal = causal[place + 1];
+    return code;
+}
+
+int engine_parse_diagonal(attn_sdpa_args *args, const char *text, kit_error *err)
+{
+    static const attn_diagonal diagonal[] = {ATTN_DIAGONAL_OFFSET, ATTN_DIAGONAL_TOP_LEFT,
+                                             ATTN_DIAGONAL_BOTTOM_RIGHT};
+    int place;
+    if (!text)
+        return KIT_OK;
+    const int code =
+        parse_place(&place, &args->causal_offset, "--diagonal", "top-left|bottom-right", text, err);
+    if (!code)
+        args->diagonal = diagonal[place + 1];
+    return code;
 }

@@ -144,11 +144,11 @@ static int explain_real(trace *t, const options *o, const char *text, kit_error 
         code = engine_context(&ctx, NULL, 0, err);
     if (!code)
         code = model_open_with(&m, option_text(o, OPT_explain_model),
-                               &(model_options){.ignore_unknown =
-                                                    option_given(o, OPT_explain_ignore_unknown)},
+                               &(model_options){option_given(o, OPT_explain_ignore_unknown),
+                                                engine_ignored},
                                ctx, err);
-    if (!code)
-        code = explain_model(t, &e, m, err);
+    if (!code && !(code = explain_model(t, &e, m, err)))
+        engine_tell_ignored();
     model_close(m);
     attn_context_destroy(ctx);
     return code;

@@ -146,11 +146,10 @@ static int begin(session *s, const char *text, kit_error *err)
     int code = engine_context(&s->ctx, option_text(s->o, OPT_generate_isa),
                               (int)option_integer(s->o, OPT_generate_threads), err);
     if (!code)
-        code =
-            model_open_with(&s->m, path,
-                            &(model_options){.ignore_unknown =
-                                                 option_given(s->o, OPT_generate_ignore_unknown)},
-                            s->ctx, err);
+        code = model_open_with(&s->m, path,
+                               &(model_options){option_given(s->o, OPT_generate_ignore_unknown),
+                                                engine_ignored},
+                               s->ctx, err);
     if (!code && !model_sizes_of(s->m)->causal)
         code = kit_fail(err, KIT_USAGE, "%s: a %s reads texts; it does not go on with them", path,
                         model_sizes_of(s->m)->kind);
@@ -162,7 +161,9 @@ static int begin(session *s, const char *text, kit_error *err)
     if (!code)
         code = choose(s, err);
     attn_rng_seed(&s->rng, option_seed(s->o, OPT_generate_seed));
-    return code ? code : begin_prompt(s, text, err);
+    if (!code && !(code = begin_prompt(s, text, err)))
+        engine_tell_ignored();
+    return code;
 }
 
 /* --------------------------------------------------------------------------------- The loop */

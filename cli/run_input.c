@@ -271,25 +271,22 @@ static int parse_window(attn_sdpa_args *args, const char *text, kit_error *err)
     return KIT_OK;
 }
 
-/* --corner and --alibi-symmetric: refused where they would change nothing. */
+/* --diagonal and --alibi-symmetric: refused where they would change nothing. */
 static int parse_places(attn_sdpa_args *args, const options *o, kit_error *err)
 {
     const bool alibi = option_given(o, OPT_run_alibi);
     if (option_given(o, OPT_run_alibi_symmetric) && !alibi)
         return kit_fail(err, KIT_USAGE,
                         "--alibi-symmetric says how --alibi counts, which is not given");
-    if (option_given(o, OPT_run_corner) && option_given(o, OPT_run_causal))
-        return kit_fail(
-            err, KIT_USAGE,
-            "--corner is for calls without --causal, which says itself where it begins");
-    if (option_given(o, OPT_run_corner) && !option_given(o, OPT_run_window) && !alibi)
+    if (option_given(o, OPT_run_diagonal) && option_given(o, OPT_run_causal))
         return kit_fail(err, KIT_USAGE,
-                        "--corner is where --window and --alibi count from; neither is given");
-    args->corner =
-        option_choice(o, OPT_run_corner) == 1 ? ATTN_CORNER_BOTTOM_RIGHT : ATTN_CORNER_TOP_LEFT;
+                        "--diagonal is for calls without --causal, which has a diagonal itself");
+    if (option_given(o, OPT_run_diagonal) && !option_given(o, OPT_run_window) && !alibi)
+        return kit_fail(err, KIT_USAGE,
+                        "--diagonal is what --window and --alibi count from; neither is given");
     if (option_given(o, OPT_run_alibi_symmetric))
         args->alibi_form = ATTN_ALIBI_SYMMETRIC;
-    return KIT_OK;
+    return engine_parse_diagonal(args, option_text(o, OPT_run_diagonal), err);
 }
 
 static int parse_numbers(attn_sdpa_args *args, const options *o, kit_error *err)

@@ -161,7 +161,7 @@ static void make_options(input *in, call *c, int64_t B, int64_t H, int64_t T, in
     a->softcap = chance(in, 40) ? real(in) * 10 : 0;
     a->dropout = chance(in, 40) ? real(in) / 2 : 0;
     a->dropout_seed = word(in);
-    a->corner = (attn_corner)(chance(in, 6) ? byte(in) : a->causal % 2 ? 0 : byte(in) % 2);
+    a->diagonal = (attn_diagonal)(chance(in, 6) ? byte(in) : a->causal ? 0 : byte(in) % 3);
     a->alibi_form = (attn_alibi_form)(chance(in, 6) ? byte(in) : byte(in) % 2);
     a->precision = (attn_precision)(chance(in, 6) ? byte(in) : byte(in) % 2);
     a->scores_stage = (attn_stage)(chance(in, 6) ? byte(in) : byte(in) % 4);

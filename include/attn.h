@@ -198,7 +198,7 @@ ATTN_API int attn_cpu_features(char *buffer, size_t size);
  *
  * Visible(i, j), query i and key j: the AND of causal, window, mask, key_lengths and sequences.
  * With off the causal offset (0 for TOP_LEFT, S - T for BOTTOM_RIGHT, with the batch's own key
- * length for S, as given for OFFSET; for NONE, `corner` chooses 0 or S - T):
+ * length for S, as given for OFFSET; for NONE, as `diagonal` says):
  *   causal  j <= i + off          window  i + off - window_left <= j <= i + off + window_right
  *   lengths j < key_lengths[b]    mask    true, or a float that is not -inf
  *
@@ -228,12 +228,13 @@ typedef enum attn_causal {
     ATTN_CAUSAL_OFFSET = 3        /* off = causal_offset */
 } attn_causal;
 
-/* Where off comes from when causal is ATTN_CAUSAL_NONE: the corner of the scores [T, S] that the
- * window and ALiBi count from. */
-typedef enum attn_corner {
-    ATTN_CORNER_TOP_LEFT = 0,    /* off = 0 */
-    ATTN_CORNER_BOTTOM_RIGHT = 1 /* off = S - T, as BOTTOM_RIGHT: FlashAttention */
-} attn_corner;
+/* off where causal is ATTN_CAUSAL_NONE: the diagonal j = i + off that the window and ALiBi count
+ * from. Beside another causal it must be TOP_LEFT, which then says nothing, or the same choice. */
+typedef enum attn_diagonal {
+    ATTN_DIAGONAL_TOP_LEFT = 0,     /* off = 0 */
+    ATTN_DIAGONAL_BOTTOM_RIGHT = 1, /* off = S - T: FlashAttention */
+    ATTN_DIAGONAL_OFFSET = 2        /* off = causal_offset */
+} attn_diagonal;
 
 typedef enum attn_alibi_form {
     ATTN_ALIBI_SIGNED = 0,   /* slope * (j - i - off): later keys gain what earlier ones lose */
@@ -262,7 +263,7 @@ typedef struct attn_sdpa_args {
     double scale; /* 0: 1/sqrt(D) */
 
     attn_causal causal;
-    int64_t causal_offset;             /* for ATTN_CAUSAL_OFFSET */
+    int64_t causal_offset;             /* for ATTN_CAUSAL_OFFSET and ATTN_DIAGONAL_OFFSET */
     int64_t window_left, window_right; /* -1: open */
     const attn_tensor *mask; /* bool (true = attend) or float (added); [B|1, H|1, T|1, S|1]; NULL */
     const int64_t *key_lengths; /* [B], each in 0..S, or NULL */
@@ -295,7 +296,7 @@ typedef struct attn_sdpa_args {
      * with ATTN_I8, is f32, f16 or bf16. Not together with cu_seqlens. */
     const struct attn_cache *cache;
 
-    attn_corner corner; /* not BOTTOM_RIGHT beside another causal than NONE and BOTTOM_RIGHT */
+    attn_diagonal diagonal; /* that window and ALiBi count from without causal */
     attn_alibi_form alibi_form;
 } attn_sdpa_args;
 

@@ -53,11 +53,12 @@ static sequence sequence_of(const attn_sdpa_args *a, int64_t b, int64_t i)
  * future. */
 static int64_t ahead(const attn_sdpa_args *a, sequence s, int64_t i, int64_t j)
 {
-    int64_t off = a->causal == ATTN_CAUSAL_BOTTOM_RIGHT   ? s.S - s.T
-                  : a->causal == ATTN_CAUSAL_OFFSET       ? a->causal_offset
-                  : a->causal == ATTN_CAUSAL_TOP_LEFT     ? 0
-                  : a->corner == ATTN_CORNER_BOTTOM_RIGHT ? s.S - s.T
-                                                          : 0;
+    bool right = a->causal == ATTN_CAUSAL_BOTTOM_RIGHT, given = a->causal == ATTN_CAUSAL_OFFSET;
+    if (a->causal == ATTN_CAUSAL_NONE) {
+        right = a->diagonal == ATTN_DIAGONAL_BOTTOM_RIGHT;
+        given = a->diagonal == ATTN_DIAGONAL_OFFSET;
+    }
+    int64_t off = right ? s.S - s.T : given ? a->causal_offset : 0;
     return (j - s.k0) - (i - s.q0) - off;
 }
 
@@ -317,6 +318,8 @@ static void grad_row(const attn_sdpa_args *a, const attn_sdpa_grads *g, const re
     real w_error = 12 * unit * size + 2 * (real)result->lse_unit * fabs(lse);
     w_error += (real)result->weight_error;
     real d_error = (real)result->out_unit * delta_size + w_error * (delta_size + fabs(dlse));
+    for (int64_t c = 0; c < Dv; c++)
+        d_error += (real)result->out_tiny * fabs((real)ref_get(&g->dout, b, h, i, c));
     if (!(w_error < 1)) /* scores so large that any weights would do */
         w_error = d_error = INFINITY;
 

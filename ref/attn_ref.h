@@ -39,15 +39,16 @@ bool ref_sdpa_forward_wide(const attn_sdpa_args *args, const ref_result *result)
 
 /* Where gradients go: dense arrays, any of them NULL, and beside each what its rounding errors
  * are bounded by (docs/NUMERICS.md, "Gradients"). Those are in units of what is given here: the
- * rounding of products and sums; of out and of lse as they are stored, 0 if that is no narrower;
- * the relative error of the forward's weights beyond rounding, and of weights and gradients of
- * scores as dq, dk and dv multiply them; the smallest weight that is not lost. */
+ * rounding of products and sums; of out as it is stored, relative and, near 0, in steps; of lse,
+ * relative (0 where they are no narrower); the relative error of the forward's weights beyond
+ * rounding, and of weights and gradients of scores as dq, dk and dv multiply them; the smallest
+ * weight that is not lost. */
 typedef struct ref_grad {
     double *x, *error;
 } ref_grad;
 
 typedef struct ref_grads {
-    double unit, out_unit, lse_unit, weight_error, factor_error, tiny;
+    double unit, out_unit, out_tiny, lse_unit, weight_error, factor_error, tiny;
     double dmask_unit;      /* of each sum of dmask that is kept in its own type */
     ref_grad dq, dk, dv;    /* [B,H,T,D], [B,Hk,S,D], [B,Hk,S,Dv] */
     ref_grad dmask;         /* of the mask's own shape */

@@ -128,11 +128,6 @@ static attn_status causal_check(const attni_plan *plan, attn_error *err)
     if ((int)args->causal < 0 || args->causal > ATTN_CAUSAL_OFFSET)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "causal", "causal is %d; it must be 0..3",
                           (int)args->causal);
-    if (args->causal == ATTN_CAUSAL_OFFSET &&
-        (args->causal_offset > UNBOUNDED || args->causal_offset < -UNBOUNDED))
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "causal_offset",
-                          "causal_offset is %lld; it must be within +-2^61",
-                          (long long)args->causal_offset);
     return ATTN_OK;
 }
 
@@ -430,17 +425,22 @@ unsigned attni_mask_kinds(const attn_sdpa_args *args)
 /* What is looked at whether a rule uses it or not. */
 static attn_status check_choices(const attn_sdpa_args *args, attn_error *err)
 {
-    if ((int)args->corner < 0 || args->corner > ATTN_CORNER_BOTTOM_RIGHT)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "corner", "corner is %d; it must be 0 or 1",
-                          (int)args->corner);
+    if ((int)args->diagonal < 0 || args->diagonal > ATTN_DIAGONAL_OFFSET)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "diagonal", "diagonal is %d; it must be 0..2",
+                          (int)args->diagonal);
     if ((int)args->alibi_form < 0 || args->alibi_form > ATTN_ALIBI_SYMMETRIC)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "alibi_form",
                           "alibi_form is %d; it must be 0 or 1", (int)args->alibi_form);
-    if (args->corner == ATTN_CORNER_BOTTOM_RIGHT &&
-        (args->causal == ATTN_CAUSAL_TOP_LEFT || args->causal == ATTN_CAUSAL_OFFSET))
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "corner",
-                          "corner is bottom right, but causal has another offset; "
-                          "causal must be 0 or ATTN_CAUSAL_BOTTOM_RIGHT, or corner 0");
+    if (args->diagonal && args->causal && (int)args->causal != (int)args->diagonal + 1)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "diagonal",
+                          "diagonal is %d beside causal, which has another; it must be 0 there, or "
+                          "the same choice",
+                          (int)args->diagonal);
+    if ((args->causal == ATTN_CAUSAL_OFFSET || args->diagonal == ATTN_DIAGONAL_OFFSET) &&
+        (args->causal_offset > UNBOUNDED || args->causal_offset < -UNBOUNDED))
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "causal_offset",
+                          "causal_offset is %lld; it must be within +-2^61",
+                          (long long)args->causal_offset);
     return ATTN_OK;
 }
 

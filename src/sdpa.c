@@ -39,9 +39,9 @@ attni_view attni_view_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)
         view.j_base = packed ? a->cu_seqlens_k[n] : 0;
         view.S = packed ? a->cu_seqlens_k[n + 1] - view.j_base : 0;
     }
-    if (a->causal == ATTN_CAUSAL_OFFSET)
+    if (a->causal == ATTN_CAUSAL_OFFSET || a->diagonal == ATTN_DIAGONAL_OFFSET)
         view.off = a->causal_offset;
-    if (a->causal == ATTN_CAUSAL_BOTTOM_RIGHT || a->corner == ATTN_CORNER_BOTTOM_RIGHT)
+    if (a->causal == ATTN_CAUSAL_BOTTOM_RIGHT || a->diagonal == ATTN_DIAGONAL_BOTTOM_RIGHT)
         view.off = attni_keys_there(&view) - view.T;
     return view;
 }

@@ -209,8 +209,8 @@ static int read_options(model_config *c, const reader *r)
                : KIT_OK;
 }
 
-int model_config_read(model_config *c, const json_t *top, const char *name, bool ignore_unknown,
-                      kit_error *err)
+int model_config_read(model_config *c, const json_t *top, const char *name,
+                      const model_options *options, kit_error *err)
 {
     const reader r = {top, name, err};
     *c = (model_config){.a = find_architecture(&r)};
@@ -220,16 +220,16 @@ int model_config_read(model_config *c, const json_t *top, const char *name, bool
     const key_check how = {.name = name,
                            .kind = c->a->kind,
                            .other = model_generation_keys,
-                           .ignore_unknown = ignore_unknown,
+                           .options = options,
                            .err = err};
     int code;
     if ((code = model_check_keys(top, tables, &how)) || (code = read_sizes(c, &r)) ||
         (code = read_options(c, &r)) ||
-        (code = model_generation_read(c, top, name, true, ignore_unknown, err)) ||
+        (code = model_generation_read(c, top, name, true, options, err)) ||
         c->a->places != PLACES_ROTATED)
         return code;
-    return model_rotation_read(&c->rotation, top, name, c->sizes.head_size, c->length,
-                               ignore_unknown, err);
+    return model_rotation_read(&c->rotation, top, name, c->sizes.head_size, c->length, options,
+                               err);
 }
 
 void model_config_free(model_config *c) { model_rotation_free(&c->rotation); }

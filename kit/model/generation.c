@@ -50,12 +50,10 @@ static int read_choice(model_generation *g, const json_t *top, const char *name,
 }
 
 int model_generation_read(model_config *c, const json_t *top, const char *name, bool fallback,
-                          bool ignore_unknown, kit_error *err)
+                          const model_options *options, kit_error *err)
 {
     static const config_key *const tables[] = {model_generation_keys, NULL};
-    key_check how = {.name = name,
-                     .ignore_unknown = ignore_unknown || fallback,
-                     .err = &c->no_text};
+    key_check how = {.name = name, .options = options, .shared = fallback, .err = &c->no_text};
     c->no_text = c->no_drawn = (kit_error){0};
     if (!c->a->causal)
         return KIT_OK;

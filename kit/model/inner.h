@@ -108,7 +108,7 @@ typedef struct rotation {
 } rotation;
 /* From config.json; c->length is known. */
 int model_rotation_read(rotation *to, const json_t *top, const char *name, int64_t D,
-                        int64_t length, bool ignore_unknown, kit_error *err);
+                        int64_t length, const model_options *options, kit_error *err);
 void model_rotation_free(rotation *r);
 /* Cosines and sines of `count` places from `first` on. Rotates the heads of `rows` rows, which lie
  * `stride` apart and hold `heads` times D numbers: pairs (i, i + D/2) by the angle of their place
@@ -145,10 +145,12 @@ extern const config_key model_generation_keys[];
 const config_key *model_family_keys(const char *kind); /* of config.json of one model_type */
 
 typedef struct key_check {
-    const char *name;        /* of the file, and what starts every message */
-    const char *kind;        /* model_type; NULL: of no one in particular */
-    const config_key *other; /* keys that others read, and check; NULL: none */
-    bool ignore_unknown, drawn;
+    const char *name;             /* of the file, and what starts every message */
+    const char *kind;             /* model_type; NULL: of no one in particular */
+    const config_key *other;      /* keys that others read, and check; NULL: none */
+    const model_options *options; /* NULL: none */
+    bool shared;                  /* the file has keys of others too, which they check */
+    bool drawn;                   /* the second look at it, for texts that are drawn */
     kit_error *err;
 } key_check;
 /* Whether each key of `top` is in one of the tables (NULL at the end) with a value that is
@@ -175,15 +177,15 @@ typedef struct model_config {
     kit_error no_text;  /* code KIT_OK, or why generate cannot do what the files ask for */
     kit_error no_drawn; /* likewise where tokens are drawn */
 } model_config;
-int model_config_read(model_config *c, const json_t *top, const char *name, bool ignore_unknown,
-                      kit_error *err);
+int model_config_read(model_config *c, const json_t *top, const char *name,
+                      const model_options *options, kit_error *err);
 void model_config_free(model_config *c);
 
 /* ---------------------------------------------------------------------------- generation.c */
 /* What a text is made by: `top` is generation_config.json, or config.json where that is not there,
  * as `fallback` says. */
 int model_generation_read(model_config *c, const json_t *top, const char *name, bool fallback,
-                          bool ignore_unknown, kit_error *err);
+                          const model_options *options, kit_error *err);
 
 /* ------------------------------------------------------------------------------- trained.c */
 /* Config and tokeniser of a checkpoint of attn train. */

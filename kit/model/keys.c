@@ -482,6 +482,16 @@ static int refuse_key(const char *name, const key_check *how)
         how->name, name, how->kind ? " of model_type " : "", how->kind ? how->kind : "");
 }
 
+static bool ignored(const char *name, const key_check *how)
+{
+    const model_options *o = how->options;
+    if (!o || !o->ignore_unknown)
+        return false;
+    if (o->ignored && !how->drawn)
+        o->ignored(how->name, name);
+    return true;
+}
+
 int model_check_keys(const json_t *top, const config_key *const *tables, const key_check *how)
 {
     const char *name;
@@ -490,7 +500,7 @@ int model_check_keys(const json_t *top, const config_key *const *tables, const k
     json_object_foreach((json_t *)top, name, value)
     {
         const config_key *k = find(name, tables);
-        if (!k && !how->ignore_unknown && !(how->other && find(name, others)))
+        if (!k && !how->shared && !(how->other && find(name, others)) && !ignored(name, how))
             return refuse_key(name, how);
         if (k &&
             (k->use == KEY_USED || k->use == KEY_FIXED || (k->use == KEY_DRAWN && how->drawn)) &&

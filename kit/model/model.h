@@ -37,8 +37,10 @@ typedef struct model_sizes {
 int model_open(model **out, const char *path, attn_context *ctx, kit_error *err);
 /* The same with options; NULL: model_open's. */
 typedef struct model_options {
-    bool
-        ignore_unknown; /* keys of config.json and generation_config.json that attn does not know */
+    /* Go on without what attn does not know: keys of config.json and generation_config.json, an
+     * adapter beside the model. */
+    bool ignore_unknown;
+    void (*ignored)(const char *file, const char *what); /* told of each; NULL */
 } model_options;
 int model_open_with(model **out, const char *path, const model_options *options, attn_context *ctx,
                     kit_error *err);

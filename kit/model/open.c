@@ -211,7 +211,25 @@ static int load_all(loading *l)
     return code;
 }
 
-static int read_config(model *m, const char *folder, bool ignore_unknown, kit_error *err)
+/* Of a folder with an adapter, transformers (with peft) applies it to the model. */
+static int check_adapter(const char *folder, const model_options *options, kit_error *err)
+{
+    static const char name[] = "adapter_config.json";
+    char path[PATH_ROOM];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (access(path, F_OK) != 0)
+        return KIT_OK;
+    if (!options || !options->ignore_unknown)
+        return kit_fail(err, KIT_BAD_FILE,
+                        "%s: an adapter, which attn does not apply; save the model with it merged "
+                        "(peft's merge_and_unload), or go on without it by --ignore-unknown",
+                        path);
+    if (options->ignored)
+        options->ignored(folder, name);
+    return KIT_OK;
+}
+
+static int read_config(model *m, const char *folder, const model_options *options, kit_error *err)
 {
     char path[PATH_ROOM];
     json_t *top, *more;
@@ -219,19 +237,20 @@ static int read_config(model *m, const char *folder, bool ignore_unknown, kit_er
         return kit_fail(err, KIT_BAD_FILE, "%.200s...: a path that is too long", folder);
     int code = io_json_read(&top, path, CONFIG_LIMIT, err);
     if (!code)
-        code = model_config_read(&m->config, top, path, ignore_unknown, err);
+        code = model_config_read(&m->config, top, path, options, err);
     json_decref(top);
     snprintf(path, sizeof path, "%s/generation_config.json", folder);
     if (code || access(path, F_OK) != 0)
         return code;
     code = io_json_read(&more, path, CONFIG_LIMIT, err);
     if (!code)
-        code = model_generation_read(&m->config, more, path, false, ignore_unknown, err);
+        code = model_generation_read(&m->config, more, path, false, options, err);
     json_decref(more);
     return code;
 }
 
-static int open_all(model *m, const char *path, bool ignore_unknown, weights **w, kit_error *err)
+static int open_all(model *m, const char *path, const model_options *options, weights **w,
+                    kit_error *err)
 {
     struct stat st;
     if (stat(path, &st) != 0)
@@ -241,8 +260,10 @@ static int open_all(model *m, const char *path, bool ignore_unknown, weights **w
                         "--local-dir gpt2",
                         path);
     const bool folder = S_ISDIR(st.st_mode);
-    int code = folder ? read_config(m, path, ignore_unknown, err)
-                      : model_trained_config(&m->config, path, err);
+    int code =
+        folder ? read_config(m, path, options, err) : model_trained_config(&m->config, path, err);
+    if (!code && folder)
+        code = check_adapter(path, options, err);
     if (!code)
         code = folder ? weights_open_folder(w, path, err) : weights_open_file(w, path, err);
     if (!code)
@@ -261,7 +282,7 @@ int model_open_with(model **out, const char *path, const model_options *options,
     if (!m)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", path);
     m->ctx = ctx;
-    const int code = open_all(m, path, options && options->ignore_unknown, &w, err);
+    const int code = open_all(m, path, options, &w, err);
     weights_close(w);
     if (code) {
         model_close(m);

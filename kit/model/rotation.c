@@ -145,7 +145,7 @@ static int read_scaling(rotation *to, const reader *r, int64_t D)
 }
 
 int model_rotation_read(rotation *to, const json_t *top, const char *name, int64_t D,
-                        int64_t length, bool ignore_unknown, kit_error *err)
+                        int64_t length, const model_options *options, kit_error *err)
 {
     static const config_key *const tables[] = {model_rotation_keys, NULL};
     const json_t *old = json_object_get(top, "rope_scaling");
@@ -154,7 +154,7 @@ int model_rotation_read(rotation *to, const json_t *top, const char *name, int64
     snprintf(inside, sizeof inside, "%.200s: %s", name, older ? "rope_scaling" : "rope_parameters");
     const reader at_top = {top, name, err},
                  r = {older ? old : json_object_get(top, "rope_parameters"), inside, err};
-    const key_check how = {.name = inside, .ignore_unknown = ignore_unknown, .err = err};
+    const key_check how = {.name = inside, .options = options, .err = err};
     int code;
     *to = (rotation){.theta = 10000, .factor = 1, .size = 1, .length = (double)length};
     to->original = to->length;

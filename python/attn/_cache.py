@@ -157,7 +157,7 @@ class KVCache:
         key_lengths: Any = None,
         dropout_p: float = 0.0,
         seed: int = 0,
-        corner: str = "top-left",
+        diagonal: Union[int, str] = "top-left",
         alibi_symmetric: bool = False,
         return_lse: bool = False,
         out: Optional[np.ndarray] = None,
@@ -187,7 +187,7 @@ class KVCache:
         packed, keep = arguments(
             numbers, q.shape[1], scale, is_causal, causal_offset if is_causal else None, window,
             softcap, alibi, sinks, key_lengths, dropout_p, seed, mask, lse, None,
-            self._cache.value, corner, alibi_symmetric,
+            self._cache.value, diagonal, alibi_symmetric,
         )  # fmt: skip
         with self._lock:
             check(library.attn_sdpa_forward, context(threads), packed)

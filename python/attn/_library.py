@@ -3,10 +3,10 @@
 import ctypes
 import os
 from ctypes import c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
-from typing import Any
+from typing import Any, Tuple
 
 from ._structures import *  # noqa: F401,F403
-from ._structures import BOTTOM_RIGHT, CORNERS, Error
+from ._structures import BOTTOM_RIGHT, DIAGONALS, Error
 
 
 def _load() -> ctypes.CDLL:
@@ -51,17 +51,19 @@ library = _load()
 version: str = library.attn_version().decode()
 
 
-def corner_number(corner: Any, causal: int) -> int:
-    """The attn_corner of that name, beside an attn_causal."""
-    number = CORNERS.get(corner) if isinstance(corner, str) else None
+def diagonal_numbers(diagonal: Any, causal: int, offset: Any) -> Tuple[int, Any]:
+    """The attn_diagonal that is called so, and the offset, of a call with this attn_causal."""
+    number = DIAGONALS.get(diagonal) if isinstance(diagonal, str) else 2
     if number is None:
-        raise ValueError("corner is %r; it must be 'top-left' or 'bottom-right'" % (corner,))
-    if number and causal not in (0, BOTTOM_RIGHT):
         raise ValueError(
-            "corner is 'bottom-right', but is_causal counts from elsewhere; pass "
-            "causal_offset='bottom-right', or leave corner out"
+            "diagonal is %r; it must be 'top-left', 'bottom-right' or an integer" % diagonal
         )
-    return number
+    if number and causal and (causal, number) != (BOTTOM_RIGHT, 1):
+        raise ValueError(
+            "diagonal is %r beside is_causal, which has its own; pass causal_offset=%r, or leave "
+            "diagonal out" % (diagonal, diagonal)
+        )
+    return number, diagonal if number == 2 else offset
 
 
 _EXCEPTIONS = {

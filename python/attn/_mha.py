@@ -291,7 +291,7 @@ class MultiHeadAttention:
         module's. Values from another array than keys take the same steps one by one, to the same
         bits; then weights are packed in every call.
 
-        options         mask, is_causal, causal_offset, scale, window, corner, softcap, alibi,
+        options         mask, is_causal, causal_offset, scale, window, diagonal, softcap, alibi,
                         alibi_symmetric, sinks, key_lengths, dropout_p and seed, as
                         scaled_dot_product_attention has them
         output_dropout  (p, seed), of the result

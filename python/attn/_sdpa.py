@@ -10,7 +10,7 @@ import numpy as np
 from . import _library
 from ._array import ABSENT, MOST_KEPT, address, array, bad_number, output, tensor, vector, view
 from ._context import context
-from ._library import BOTTOM_RIGHT, OFFSET, STAGE_WEIGHTS, TOP_LEFT, check, corner_number
+from ._library import BOTTOM_RIGHT, OFFSET, STAGE_WEIGHTS, TOP_LEFT, check, diagonal_numbers
 
 ndarray = np.ndarray
 _pack = _library.packer(_library.SdpaArgs)
@@ -44,9 +44,11 @@ def _same_rank(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
         )
 
 
-def _checked(causal_offset: Any, window: Any, seed: Any) -> NoReturn:
+def _checked(causal_offset: Any, diagonal: Any, window: Any, seed: Any) -> NoReturn:
     """Says what is wrong with numbers that did not fit into the engine's arguments."""
-    for name, x in (("causal_offset", causal_offset), ("window", window), ("seed", seed)):
+    for name, x in (
+        ("causal_offset", causal_offset), ("diagonal", diagonal), ("window", window), ("seed", seed)
+    ):  # fmt: skip
         for number in x if isinstance(x, (tuple, list)) else (x,):
             if number is None or isinstance(number, str):
                 continue
@@ -76,7 +78,7 @@ def arguments(
     lse: Any = None,
     weights: Any = None,
     cache: int = 0,
-    corner: str = "top-left",
+    diagonal: Union[int, str] = "top-left",
     alibi_symmetric: bool = False,
 ) -> Tuple[bytes, List[Any]]:
     """The bytes of an attn_sdpa_args, and what has to live while they are used. `tensors`: the
@@ -101,6 +103,7 @@ def arguments(
                 causal, offset = OFFSET, causal_offset
     elif causal_offset is not None:
         raise ValueError("causal_offset is given without is_causal=True")
+    place, offset = diagonal_numbers(diagonal, causal, offset)
     if window is not None:
         try:
             left, right = window
@@ -131,10 +134,10 @@ def arguments(
         packed = _pack(
             _SIZE, *tensors, scale, causal, offset, left, right, mask_at, lengths_at, 0, 0, 0,
             alibi_at, sinks_at, softcap, dropout_p, seed, 0, lse_at, weights_at,
-            STAGE_WEIGHTS, 0, 0, cache, corner_number(corner, causal), 1 if alibi_symmetric else 0,
+            STAGE_WEIGHTS, 0, 0, cache, place, 1 if alibi_symmetric else 0,
         )  # fmt: skip
     except (bad_number, OverflowError):
-        _checked(causal_offset, window, seed)
+        _checked(causal_offset, diagonal, window, seed)
     return packed, keep
 
 
@@ -160,7 +163,7 @@ def scaled_dot_product_attention(
     key_lengths: Any = None,
     dropout_p: float = _ZERO,
     seed: int = _NO_SEED,
-    corner: str = _TOP_LEFT,
+    diagonal: Union[int, str] = _TOP_LEFT,
     alibi_symmetric: bool = False,
     return_weights: bool = False,
     return_lse: bool = False,
@@ -185,8 +188,8 @@ def scaled_dot_product_attention(
     softcap        c > 0: scores become c * tanh(score / c), before mask and alibi
     alibi          [H] slopes: adds slope * (j - i - off), or with
     alibi_symmetric  -slope * |j - i - off|, as FlashAttention does: the same where is_causal is set
-    corner         without is_causal, "top-left": off is 0, or "bottom-right": S - T, which is
-                   where FlashAttention counts window and alibi from
+    diagonal       off without is_causal, for window and alibi: "top-left", 0; "bottom-right",
+                   S - T, as FlashAttention counts; or an integer
     sinks          [H] logits: one more in each row's denominator
     key_lengths    [B] integers, or one: only keys j < key_lengths[b] are seen
     dropout_p      0 <= p < 1: weights are kept with probability 1-p, times 1/(1-p), by
@@ -213,7 +216,7 @@ def scaled_dot_product_attention(
         and window is causal_offset is scale is None  # type: ignore[comparison-overlap]
         and softcap is dropout_p is _ZERO
         and seed is _NO_SEED
-        and corner is _TOP_LEFT
+        and diagonal is _TOP_LEFT
         and not alibi_symmetric
         and not (return_weights or return_lse)
         and type(q) is type(k) is type(v) is ndarray
@@ -235,7 +238,8 @@ def scaled_dot_product_attention(
     lse = _empty(rows, wide(q.dtype)) if return_lse else None
     packed, keep = arguments(
         numbers + view(out, "out"), numbers[3], scale, is_causal, causal_offset, window, softcap,
-        alibi, sinks, key_lengths, dropout_p, seed, mask, lse, weights, 0, corner, alibi_symmetric,
+        alibi, sinks, key_lengths, dropout_p, seed, mask, lse, weights, 0, diagonal,
+        alibi_symmetric,
     )  # fmt: skip
     # The message is asked for only when there is one: errors are found before anything is written.
     if _forward(context(threads), packed, None):
@@ -319,7 +323,7 @@ def grad(
     key_lengths: Any = None,
     dropout_p: float = 0.0,
     seed: int = 0,
-    corner: str = "top-left",
+    diagonal: Union[int, str] = "top-left",
     alibi_symmetric: bool = False,
     threads: Optional[int] = None,
 ) -> Gradients:
@@ -350,7 +354,7 @@ def grad(
     options: Dict[str, Any] = dict(
         scale=scale, is_causal=is_causal, causal_offset=causal_offset, window=window,
         softcap=softcap, alibi=alibi, sinks=sinks, key_lengths=key_lengths, dropout_p=dropout_p,
-        seed=seed, mask=mask, corner=corner, alibi_symmetric=alibi_symmetric,
+        seed=seed, mask=mask, diagonal=diagonal, alibi_symmetric=alibi_symmetric,
     )  # fmt: skip
     if out is None or lse is None:
         out = np.empty(q.shape[:-1] + v.shape[-1:], wide(q.dtype))

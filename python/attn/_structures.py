@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 F64, F32, F16, BF16, BOOL, I64, I8 = range(1, 8)  # attn_dtype
 TOP_LEFT, BOTTOM_RIGHT, OFFSET = 1, 2, 3  # attn_causal
-CORNERS = {"top-left": 0, "bottom-right": 1}  # attn_corner
+DIAGONALS = {"top-left": 0, "bottom-right": 1}  # attn_diagonal; 2: an offset
 STAGE_WEIGHTS = 3  # attn_stage
 
 
@@ -70,7 +70,7 @@ class SdpaArgs(ctypes.Structure):
         ("workspace", c_void_p),
         ("workspace_bytes", c_size_t),
         ("cache", c_void_p),
-        ("corner", c_int),
+        ("diagonal", c_int),
         ("alibi_form", c_int),
     ]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from . import _library
 from ._library import BF16, BOOL, BOTTOM_RIGHT, F16, F32, F64, OFFSET, TOP_LEFT
-from ._library import check, corner_number
+from ._library import check, diagonal_numbers
 from ._torch_threads import context
 
 CODES = {
@@ -47,7 +47,7 @@ class Options(NamedTuple):
     right: int = -1
     softcap: float = 0.0
     dropout: float = 0.0
-    corner: int = 0  # attn_corner
+    diagonal: int = 0  # attn_diagonal
     symmetric: int = 0  # attn_alibi_form
 
 
@@ -58,7 +58,7 @@ def options(
     window: Optional[Tuple[int, int]],
     softcap: float,
     dropout_p: float,
-    corner: str = "top-left",
+    diagonal: Any = "top-left",
     alibi_symmetric: bool = False,
 ) -> Options:
     """The numbers of a call, from what the functions of this package take."""
@@ -75,6 +75,7 @@ def options(
             causal, offset = OFFSET, causal_offset
     elif causal_offset is not None:
         raise ValueError("causal_offset is given without is_causal=True")
+    place, offset = diagonal_numbers(diagonal, causal, offset)
     left = right = -1
     if window is not None:
         try:
@@ -87,8 +88,8 @@ def options(
     elif scale == 0:
         scale = 5e-324  # no score is anything but 0, and to the engine 0 is the usual scale
     return Options(
-        scale, causal, _integer(offset, "causal_offset"), _integer(left, "window"),
-        _integer(right, "window"), softcap, dropout_p, corner_number(corner, causal),
+        scale, causal, _integer(offset, "diagonal" if place else "causal_offset"),
+        _integer(left, "window"), _integer(right, "window"), softcap, dropout_p, place,
         1 if alibi_symmetric else 0,
     )  # fmt: skip
 
@@ -188,7 +189,7 @@ def arguments(
     packed = _pack(
         _SIZE, *_view(q), *_view(k), *_view(v), *_view(out), o.scale, o.causal, o.offset, o.left,
         o.right, mask_at, lengths_at, 0, 0, 0, alibi_at, sinks_at, o.softcap, o.dropout, seed,
-        0, lse_at, 0, 0, 0, 0, 0, o.corner, o.symmetric,
+        0, lse_at, 0, 0, 0, 0, 0, o.diagonal, o.symmetric,
     )  # fmt: skip
     return packed, keep
 

@@ -14,7 +14,7 @@ from ._torch_engine import Options
 _INPUTS = (
     "Tensor? mask, Tensor? alibi, Tensor? sinks, Tensor? key_lengths, Tensor? seed, float scale, "
     "int causal, SymInt offset, SymInt left, SymInt right, float softcap, float dropout, "
-    "int corner, int symmetric"
+    "int diagonal, int symmetric"
 )
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 

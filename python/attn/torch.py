@@ -55,7 +55,7 @@ def scaled_dot_product_attention(
     sinks: Optional[_Numbers] = None,
     key_lengths: Optional[_Numbers] = None,
     causal_offset: Union[int, str, None] = None,
-    corner: str = "top-left",
+    diagonal: Union[int, str] = "top-left",
     alibi_symmetric: bool = False,
     seed: Optional[int] = None,
     return_lse: bool = False,
@@ -81,8 +81,8 @@ def scaled_dot_product_attention(
     softcap        c > 0: scores become c * tanh(score / c), before mask and alibi
     alibi          [H] slopes: adds slope * (j - i - off), or with
     alibi_symmetric  -slope * |j - i - off|, as FlashAttention does: the same where is_causal is set
-    corner         without is_causal, "top-left": off is 0, or "bottom-right": S - T, which is
-                   where FlashAttention counts window and alibi from
+    diagonal       off without is_causal, for window and alibi: "top-left", 0; "bottom-right",
+                   S - T, as FlashAttention counts; or an integer
     sinks          [H] logits: one more in each row's denominator
     key_lengths    [B] integers: only keys j < key_lengths[b] are seen
     causal_offset  off: an integer, or "bottom-right": S - T, with key_lengths[b] for S
@@ -105,8 +105,8 @@ def scaled_dot_product_attention(
         return _overridden(
             query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, window=window,
             softcap=softcap, alibi=alibi, sinks=sinks, key_lengths=key_lengths,
-            causal_offset=causal_offset, corner=corner, alibi_symmetric=alibi_symmetric, seed=seed,
-            return_lse=return_lse,
+            causal_offset=causal_offset, diagonal=diagonal, alibi_symmetric=alibi_symmetric,
+            seed=seed, return_lse=return_lse,
         )  # fmt: skip
     plain = (
         alibi is None
@@ -121,7 +121,7 @@ def scaled_dot_product_attention(
         and not _compiling()
     )
     if plain:
-        numbers = is_causal, scale, enable_gqa, softcap, window, corner
+        numbers = is_causal, scale, enable_gqa, softcap, window, diagonal
         out = plans.repeat(query, key, value, attn_mask, numbers)
         if out is not None:
             return out
@@ -133,14 +133,14 @@ def scaled_dot_product_attention(
     if alibi_symmetric and alibi is None:
         raise ValueError("alibi_symmetric is given without alibi")
     o = engine.options(
-        is_causal, causal_offset, scale, window, softcap, dropout_p, corner, alibi_symmetric
+        is_causal, causal_offset, scale, window, softcap, dropout_p, diagonal, alibi_symmetric
     )
     out, lse = attend(
         query, key, value, attn_mask, enable_gqa, o, alibi, sinks, key_lengths, seed, return_lse
     )
     if plain and _as_they_are(query, key, value, attn_mask):
         if window is not None:
-            numbers = is_causal, scale, enable_gqa, softcap, tuple(window), corner
+            numbers = is_causal, scale, enable_gqa, softcap, tuple(window), diagonal
         plans.remember(query, key, value, attn_mask, out, o, numbers)
     return (out, lse) if return_lse else out
 

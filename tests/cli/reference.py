@@ -65,7 +65,7 @@ def attention(
     softcap=0.0,
     alibi=None,
     alibi_symmetric=False,
-    corner="top-left",
+    diagonal="top-left",
     sinks=None,
     dropout=0.0,
     seed=0
@@ -82,7 +82,7 @@ def attention(
     capped = softcap * np.tanh(raw / softcap) if softcap > 0 else raw
     lengths = np.full(B, S) if lengths is None else np.broadcast_to(lengths, B)
 
-    rule = corner if causal is None else causal
+    rule = diagonal if causal is None else causal
     off = (
         {"top-left": np.zeros(B, int), "bottom-right": lengths - T}
         .get(rule, np.full(B, rule if isinstance(rule, int) else 0))

@@ -115,7 +115,11 @@ class Checkpoint(CliTest):
             self.write("m/generation_config.json", json.dumps(generation).encode())
 
     def steps(self, *args):
-        out = json.loads(self.works("explain", "--json", "--model", "m", "--layer", 2, *args))
+        done = self.attn("explain", "--json", "--model", "m", "--layer", 2, *args)
+        said = done.stderr.decode().splitlines()
+        self.assertEqual(done.returncode, 0, said)
+        self.assertEqual(bool(said), "--ignore-unknown" in args, said)
+        out = json.loads(done.stdout)
         return {
             s["name"]: np.array(
                 [float(x) for x in s["tensor"]["data"]]).reshape(s["tensor"]["shape"])
@@ -155,6 +159,26 @@ class Checkpoint(CliTest):
         self.fails(BAD_FILE, "explain", "--model", "m", TEXT,
                    says="m/config.json: rope_parameters: 'twist' is not a known key")
         self.is_llama(inside, self.llama, flags=("--ignore-unknown",))
+
+    def test_what_is_ignored_is_said(self):
+        self.put(self.llama_with(twist=1, rope_parameters={"rope_theta": 50.0, "turn\x1b[2J": 2}),
+                 self.llama, generation={"spin": 3})
+        self.write("m/adapter_config.json", b"{}")
+        self.fails(BAD_FILE, "explain", "--model", "m", TEXT, says="twist")
+        want = ["m/config.json: 'twist'", "m/config.json: rope_parameters: 'turn?[2J'",
+                "m/generation_config.json: 'spin'", "m: 'adapter_config.json'"]
+        for command in ("explain", "generate"):
+            done = self.attn(command, "--model", "m", "--ignore-unknown", TEXT)
+            lines = done.stderr.decode().splitlines()
+            self.assertEqual(done.returncode, 0, lines)
+            self.assertEqual([line for line in lines if "is ignored" in line],
+                             ["attn: %s is not understood, and is ignored" % x for x in want])
+
+    def test_an_adapter_is_refused(self):
+        self.put(LLAMA, self.llama)
+        self.write("m/adapter_config.json", b"{}")
+        self.fails(BAD_FILE, "explain", "--model", "m", TEXT,
+                   says="m/adapter_config.json: an adapter, which attn does not apply; save")
 
     def test_a_known_key_with_a_value_that_is_not_done_stays_refused(self):
         for key, value, says in (
@@ -430,7 +454,7 @@ class Checkpoint(CliTest):
         self.steps("abc")
         self.put(GPT2, self.gpt2, {"min_p": 0.1, "top_x": 3})
         args = ["generate", "--json", "--model", "m", "--ignore-unknown", "abc"]
-        self.works(*args)
+        self.assertEqual(self.attn(*args).returncode, 0)
         self.fails(BAD_FILE, *args, "--temperature", 1, says="min_p")
         self.put(dict(GPT2, num_beams=4), self.gpt2)
         self.fails(BAD_FILE, "generate", "--model", "m", "abc", says="m/config.json: num_beams")

@@ -14,7 +14,7 @@ OPTIONS = {
     "explain": "seed embed qk v heads causal no-scale scale query full quiz json output model "
     "layer head text-pair ignore-unknown color help",
     "lesson": "check all gradients json output color help",
-    "run": "q k v out weights scores scores-stage lse causal window corner mask key-lengths "
+    "run": "q k v out weights scores scores-stage lse causal window diagonal mask key-lengths "
     "softcap alibi alibi-symmetric sinks grad-out grad-q grad-k grad-v grad-mask "
     "scale dropout seed precision dtype threads isa json color help",
     "bench": "shape dtype causal pass threads isa seconds json color help",

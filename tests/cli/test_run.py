@@ -82,14 +82,15 @@ class Case:
             where = choose(r, "top-left", "bottom-right", int(r.integers(-5, 40)))
             self.args += ["--causal", where]
             self.want["causal"] = where
-        corner = "--causal" not in self.args and self.maybe(0.5)
+        diagonal = "--causal" not in self.args and self.maybe(0.5)
         if self.maybe():
             window = tuple(int(choose(r, -1, 0, 1, 5, 30)) for _ in range(2))
             self.args += ["--window", "%d,%d" % window]
             self.want["window"] = window
-        if corner and "--window" in self.args:
-            self.args += ["--corner", "bottom-right"]
-            self.want["corner"] = "bottom-right"
+        if diagonal and "--window" in self.args:
+            where = choose(r, "bottom-right", int(r.integers(-5, 40)))
+            self.args += ["--diagonal", where]
+            self.want["diagonal"] = where
         if self.maybe(0.4):
             rank = int(r.integers(0, 5))
             shape = tuple(choose(r, 1, n) for n in full)[4 - rank :]

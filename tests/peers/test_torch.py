@@ -174,7 +174,7 @@ class Forward(AttnTorch):
         check(is_causal=True, causal_offset=2, visible=j <= i + 2)
         check(alibi=slopes, bias=slopes[:, None, None] * (j - i))
         back = -(j - i - (S - T)).abs()
-        right = {"corner": "bottom-right"}
+        right = {"diagonal": "bottom-right"}
         check(alibi=slopes, alibi_symmetric=True, bias=slopes[:, None, None] * back, **right)
         check(window=(1, 2), visible=(j - i - (S - T) >= -1) & (j - i - (S - T) <= 2), **right)
         check(alibi=slopes.tolist(), attn_mask=mask, bias=slopes[:, None, None] * (j - i) + mask)
@@ -251,7 +251,7 @@ class Forward(AttnTorch):
             (ValueError, "exclude each other", (q, q, q, torch.ones(3, 3)), {"is_causal": True}),
             (ValueError, "dropout_p is 1.5", (q, q, q), {"dropout_p": 1.5}),
             (ValueError, "seed is -1", (q, q, q), {"dropout_p": 0.5, "seed": -1}),
-            (ValueError, "corner is 'right'", (q, q, q), {"corner": "right"}),
+            (ValueError, "diagonal is 'right'", (q, q, q), {"diagonal": "right"}),
             (ValueError, "alibi_symmetric is given without", (q, q, q), {"alibi_symmetric": True}),
             (ValueError, "alibi has shape (3,)", (q, q, q), {"alibi": [1.0, 2.0, 3.0]}),
             (ValueError, "sinks has shape (2, 2)", (q, q, q), {"sinks": r(2, 2)}),

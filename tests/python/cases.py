@@ -34,7 +34,7 @@ def draw(rng):
         elif rng.random() < 0.5:
             ours["causal_offset"] = theirs["causal"] = int(rng.integers(-5, 20))
     elif rng.random() < 0.4:
-        give("corner", "bottom-right")
+        give("diagonal", "bottom-right" if rng.random() < 0.5 else int(rng.integers(-5, 20)))
     if rng.random() < 0.3:
         give("window", tuple(int(x) for x in rng.integers(-1, 20, 2)))
     if rng.random() < 0.2:

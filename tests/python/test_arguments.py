@@ -122,10 +122,11 @@ class Arguments(unittest.TestCase):
         self.refused(ValueError, "dropout_p is 1", dropout_p=1.0)
         self.refused(ValueError, "without is_causal", causal_offset=1)
         self.refused(ValueError, "'bottom-right'", is_causal=True, causal_offset="top")
-        self.refused(ValueError, "corner is 'left'", corner="left")
-        self.refused(ValueError, "corner is 1", corner=1)
-        right = {"corner": "bottom-right"}
-        self.refused(ValueError, "is_causal counts from elsewhere", is_causal=True, **right)
+        self.refused(ValueError, "diagonal is 'left'", diagonal="left")
+        self.refused(TypeError, "diagonal is 1.5", diagonal=1.5)
+        self.refused(ValueError, "diagonal is 3 beside is_causal", is_causal=True, diagonal=3)
+        right = {"diagonal": "bottom-right"}
+        self.refused(ValueError, "pass causal_offset='bottom-right'", is_causal=True, **right)
         self.refused(ValueError, "alibi_symmetric is given without alibi", alibi_symmetric=True)
         self.refused(TypeError, "causal_offset is 1.5", is_causal=True, causal_offset=1.5)
         self.refused(ValueError, "no 64-bit integer", is_causal=True, causal_offset=2**64)

@@ -106,7 +106,7 @@ static const size_t sdpa_members[] = {
     M(workspace),
     M(workspace_bytes),
     M(cache),
-    M(corner) /* and alibi_form: sizes are multiples of 8, so they came together */
+    M(diagonal) /* and alibi_form: sizes are multiples of 8, so they came together */
 #undef M
 };
 
@@ -128,11 +128,11 @@ static void sdpa_set(void *s, int variant)
     a->v = attn_bhtd(variant == 2 ? NULL : in[2], ATTN_F32, B, HK, S, DV);
     a->out = attn_bhtd(got.a, ATTN_F32, B, H, T, DV);
     a->scale = 0.7;
-    if (variant != 1) { /* causal leaves window_right nothing to hide, nor corner to choose */
+    if (variant != 1) { /* causal leaves window_right nothing to hide, nor diagonal to choose */
         a->causal = ATTN_CAUSAL_OFFSET;
         a->causal_offset = 2;
     } else {
-        a->corner = ATTN_CORNER_BOTTOM_RIGHT;
+        a->diagonal = ATTN_DIAGONAL_BOTTOM_RIGHT;
         a->alibi_form = ATTN_ALIBI_SYMMETRIC;
     }
     a->window_left = 2;

@@ -121,7 +121,7 @@ static void make_args(setup *s)
     if (draw(0, 3) == 0)
         a.window_left = draw(0, 200);
     if (a.causal == ATTN_CAUSAL_NONE)
-        a.corner = (attn_corner)draw(0, 1);
+        a.diagonal = (attn_diagonal)draw(0, 1);
     a.alibi_form = (attn_alibi_form)draw(0, 1);
     for (int h = 0; h < 8; h++)
         s->slopes[h] = (float)draw_normal() / 100, s->sinks[h] = (float)draw_normal();

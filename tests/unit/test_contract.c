@@ -84,19 +84,26 @@ static void same_alone_and_in_a_batch(check_case *c)
                      want);
 }
 
-/* Which queries can be alone and still be told where they stand: any, by the causal offset; without
- * a causal rule the first ones, if a window or ALiBi counts from there; with lengths and a diagonal
- * at the bottom right the last ones. */
+static bool at_bottom_right(const attn_sdpa_args *a)
+{
+    return a->causal == ATTN_CAUSAL_BOTTOM_RIGHT || a->diagonal == ATTN_DIAGONAL_BOTTOM_RIGHT;
+}
+
+/* Which queries can be alone and still be told where they stand: any, by an offset; with lengths
+ * and a diagonal at the bottom right the last ones. */
 static void choose_queries(check_case *c, const attn_sdpa_args *a, bool one, int64_t *i, int64_t *n)
 {
     const int64_t T = a->q.shape[2];
-    const bool counts = a->window_left >= 0 || a->window_right >= 0 || a->alibi_slopes;
     *i = check_between(c, 0, T - 1);
     *n = one ? 1 : check_between(c, 1, T - *i);
-    if (a->causal == ATTN_CAUSAL_NONE && counts)
-        *i = 0, *n = check_between(c, 1, T);
-    else if (a->causal == ATTN_CAUSAL_BOTTOM_RIGHT && a->key_lengths)
+    if (at_bottom_right(a) && a->key_lengths)
         *n = T - *i;
+}
+
+static int64_t given_offset(const attn_sdpa_args *a)
+{
+    return a->causal == ATTN_CAUSAL_OFFSET || a->diagonal == ATTN_DIAGONAL_OFFSET ? a->causal_offset
+                                                                                  : 0;
 }
 
 /* Some queries alone: the causal diagonal has to be told where they stand. */
@@ -120,12 +127,10 @@ static void same_alone_and_among_queries(check_case *c)
             mask = slice(*a->mask, 2, i, rows, true);
             few.mask = &mask;
         }
-        if (a->causal == ATTN_CAUSAL_TOP_LEFT || a->causal == ATTN_CAUSAL_OFFSET ||
-            (a->causal == ATTN_CAUSAL_BOTTOM_RIGHT && !a->key_lengths)) {
-            few.causal = ATTN_CAUSAL_OFFSET;
-            few.causal_offset = i + (a->causal == ATTN_CAUSAL_OFFSET         ? a->causal_offset
-                                     : a->causal == ATTN_CAUSAL_BOTTOM_RIGHT ? S - T
-                                                                             : 0);
+        if (!at_bottom_right(a) || !a->key_lengths) {
+            few.causal = a->causal ? ATTN_CAUSAL_OFFSET : ATTN_CAUSAL_NONE;
+            few.diagonal = a->causal ? ATTN_DIAGONAL_TOP_LEFT : ATTN_DIAGONAL_OFFSET;
+            few.causal_offset = i + (at_bottom_right(a) ? S - T : given_offset(a));
         }
         char what[64];
         snprintf(what, sizeof what, "queries %" PRId64 "..%" PRId64 " alone", i, i + rows - 1);
@@ -219,7 +224,7 @@ static void same_packed_and_alone(check_case *c)
 /* Does the rule of `a`, causal, window or lengths, show key j to query i? */
 static bool shows(const attn_sdpa_args *a, int64_t b, int64_t i, int64_t j)
 {
-    const int64_t off = a->causal == ATTN_CAUSAL_OFFSET ? a->causal_offset : 0;
+    const int64_t off = given_offset(a);
     return (a->causal == ATTN_CAUSAL_NONE || j <= i + off) &&
            (a->window_left < 0 || j >= i + off - a->window_left) &&
            (a->window_right < 0 || j <= i + off + a->window_right) &&
@@ -237,6 +242,8 @@ static void same_as_a_dense_mask(check_case *c)
     a->cu_seqlens_q = a->cu_seqlens_k = NULL, a->sequences = 0;
     if (a->causal == ATTN_CAUSAL_BOTTOM_RIGHT)
         a->causal = ATTN_CAUSAL_TOP_LEFT;
+    if (a->causal || a->diagonal == ATTN_DIAGONAL_BOTTOM_RIGHT)
+        a->diagonal = ATTN_DIAGONAL_TOP_LEFT;
     const attn_dtype type = CHECK_PICK(c, types);
     if (type != ATTN_BOOL)
         a->scale = 0.125;

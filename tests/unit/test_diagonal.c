@@ -19,7 +19,8 @@ typedef enum batches { WHOLE, LENGTHS, PACKED, BATCHES } batches;
 
 typedef struct problem {
     int64_t T, S, left, right;
-    attn_corner corner;
+    attn_diagonal diagonal;
+    int64_t offset;
     attn_alibi_form form;
     batches batches;
 } problem;
@@ -63,8 +64,8 @@ static void sequence_of(const problem *p, int64_t b, int64_t i, int64_t s[4])
             s[3] = starts_k[n + 1] - s[1];
 }
 
-/* FlashAttention: i sees keys from i + S - T - left to i + S - T + right, and adds
- * -slope * |i + S - T - j|. */
+/* i sees keys from i + off - left to i + off + right, and adds -slope * |i + off - j|: as in
+ * FlashAttention, where off is S - T. */
 static void write_mask(const problem *p)
 {
     for (int64_t b = 0; b < B; b++)
@@ -74,8 +75,8 @@ static void write_mask(const problem *p)
                     const int64_t at = ((b * H + h) * p->T + i) * p->S + j;
                     int64_t s[4];
                     sequence_of(p, b, i, s);
-                    const int64_t diagonal =
-                        i - s[0] + (p->corner == ATTN_CORNER_BOTTOM_RIGHT ? s[3] - s[2] : 0);
+                    const int64_t off[] = {0, s[3] - s[2], p->offset};
+                    const int64_t diagonal = i - s[0] + off[p->diagonal];
                     const int64_t key = j - s[1];
                     const bool seen = key >= 0 && key < s[3] &&
                                       (p->left < 0 || key >= diagonal - p->left) &&
@@ -121,8 +122,8 @@ static void expect_near(const char *what, double x, double y, const problem *p)
 {
     if (x != y && !(fabs(x - y) <= 1e-12 * (1 + fabs(y))))
         fail_msg(
-            "%s is %.17g, by a mask %.17g: T=%d S=%d corner=%d form=%d window=%d,%d batches=%d",
-            what, x, y, (int)p->T, (int)p->S, (int)p->corner, (int)p->form, (int)p->left,
+            "%s is %.17g, by a mask %.17g: T=%d S=%d diagonal=%d form=%d window=%d,%d batches=%d",
+            what, x, y, (int)p->T, (int)p->S, (int)p->diagonal, (int)p->form, (int)p->left,
             (int)p->right, (int)p->batches);
 }
 
@@ -137,7 +138,8 @@ static void compare(attn_context *ctx, const problem *p)
     a.v = attn_bhtd(v, ATTN_F64, B, H, p->S, D);
     attn_sdpa_args masked = a;
     a.window_left = p->left, a.window_right = p->right;
-    a.alibi_slopes = slopes, a.alibi_form = p->form, a.corner = p->corner;
+    a.alibi_slopes = slopes, a.alibi_form = p->form, a.diagonal = p->diagonal;
+    a.causal_offset = p->offset;
     if (p->batches == LENGTHS)
         a.key_lengths = lengths;
     if (p->batches == PACKED)
@@ -173,26 +175,27 @@ static void as_a_mask(void **state)
         if (!attn_isa(isa).usable)
             continue;
         assert_int_equal(attn_context_create(&options, &ctx, NULL), ATTN_OK);
-        for (int n = 0; n < 5 * 5 * 2 * 2 * BATCHES; n++) {
+        for (int n = 0; n < 5 * 5 * 3 * 2 * BATCHES; n++) {
             const problem p = {.T = sizes[n % 5][0],
                                .S = sizes[n % 5][1],
                                .left = windows[n / 5 % 5][0],
                                .right = windows[n / 5 % 5][1],
-                               .corner = (attn_corner)(n / 25 % 2),
-                               .form = (attn_alibi_form)(n / 50 % 2),
-                               .batches = (batches)(n / 100)};
+                               .diagonal = (attn_diagonal)(n / 25 % 3),
+                               .offset = n % 37 - 18,
+                               .form = (attn_alibi_form)(n / 75 % 2),
+                               .batches = (batches)(n / 150)};
             compare(ctx, &p);
         }
         attn_context_destroy(ctx);
     }
 }
 
-/* What T = 2, S = 4 sees with one key to each side, from either corner. */
+/* What T = 2, S = 4 sees with one key to each side of a diagonal. */
 static void pictures(void **state)
 {
-    static const char *const want_seen[] = {"xx..xxx.", ".xxx..xx"};
+    static const char *const want_seen[] = {"xx..xxx.", ".xxx..xx", "xxx..xxx"};
     (void)state;
-    for (int corner = 0; corner < 2; corner++) {
+    for (int diagonal = 0; diagonal < 3; diagonal++) {
         double scores[8], out[2 * D];
         char seen[9] = "";
         attn_tensor view = attn_bhtd(scores, ATTN_F64, 1, 1, 2, 4);
@@ -202,12 +205,13 @@ static void pictures(void **state)
         a.v = attn_bhtd(v, ATTN_F64, 1, 1, 4, D);
         a.out = attn_bhtd(out, ATTN_F64, 1, 1, 2, D);
         a.window_left = a.window_right = 1;
-        a.corner = (attn_corner)corner;
+        a.diagonal = (attn_diagonal)diagonal;
+        a.causal_offset = 1;
         a.scores = &view, a.scores_stage = ATTN_STAGE_BIASED;
         assert_int_equal(attn_sdpa_forward(NULL, &a, NULL), ATTN_OK);
         for (int e = 0; e < 8; e++)
             seen[e] = scores[e] == -INFINITY ? '.' : 'x';
-        assert_string_equal(seen, want_seen[corner]);
+        assert_string_equal(seen, want_seen[diagonal]);
     }
 }
 
@@ -223,7 +227,7 @@ static void forms_are_one_when_causal(void **state)
     a.alibi_slopes = slopes;
     a.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
     run(NULL, &a, &got);
-    a.alibi_form = ATTN_ALIBI_SYMMETRIC, a.corner = ATTN_CORNER_BOTTOM_RIGHT;
+    a.alibi_form = ATTN_ALIBI_SYMMETRIC, a.diagonal = ATTN_DIAGONAL_BOTTOM_RIGHT;
     run(NULL, &a, &want);
     assert_memory_equal(got.x, want.x, sizeof got.x);
     for (int h = 0; h < H; h++)
@@ -233,13 +237,14 @@ static void forms_are_one_when_causal(void **state)
 static void refused(void **state)
 {
     static const struct {
-        int corner, form;
+        int diagonal, form;
         attn_causal causal;
         const char *argument;
-    } cases[] = {{2, 0, ATTN_CAUSAL_NONE, "corner"},
-                 {-1, 0, ATTN_CAUSAL_NONE, "corner"},
-                 {1, 0, ATTN_CAUSAL_TOP_LEFT, "corner"},
-                 {1, 0, ATTN_CAUSAL_OFFSET, "corner"},
+    } cases[] = {{3, 0, ATTN_CAUSAL_NONE, "diagonal"},
+                 {-1, 0, ATTN_CAUSAL_NONE, "diagonal"},
+                 {1, 0, ATTN_CAUSAL_TOP_LEFT, "diagonal"},
+                 {1, 0, ATTN_CAUSAL_OFFSET, "diagonal"},
+                 {2, 0, ATTN_CAUSAL_BOTTOM_RIGHT, "diagonal"},
                  {0, 2, ATTN_CAUSAL_NONE, "alibi_form"},
                  {0, -1, ATTN_CAUSAL_BOTTOM_RIGHT, "alibi_form"}};
     (void)state;
@@ -249,7 +254,7 @@ static void refused(void **state)
         attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
         a.q = a.k = a.v = attn_bhtd(q, ATTN_F64, 1, 1, 1, D);
         a.out = attn_bhtd(out, ATTN_F64, 1, 1, 1, D);
-        a.corner = (attn_corner)cases[i].corner;
+        a.diagonal = (attn_diagonal)cases[i].diagonal;
         a.alibi_form = (attn_alibi_form)cases[i].form;
         a.causal = cases[i].causal;
         assert_int_equal(attn_sdpa_forward(NULL, &a, &err), ATTN_ERR_ARGUMENT);
