@@ -120,12 +120,38 @@ static void test_i8_rows_without_a_scale(void **state)
     }
 }
 
+/* Rows of i8 are less than f64 promises: refused for f64 queries, taken for the others. */
+static void test_i8_and_the_type_of_queries(void **state)
+{
+    static const attn_dtype types[] = {ATTN_F32, ATTN_F16, ATTN_BF16, ATTN_F64};
+    static const double row[4] = {1, 2, 3, 4};
+    const attn_cache_options o = cache_options(ATTN_I8, 1, 1, 4, 4, 1, 0, 0);
+    attn_cache *cache = cache_new(&o);
+    const attn_tensor x = attn_bhtd(row, ATTN_F64, 1, 1, 1, 4);
+    (void)state;
+    assert_int_equal(attn_cache_append(cache, 0, &x, &x, NULL), ATTN_OK);
+    for (size_t i = 0; i < COUNT(types); i++) {
+        double q[4] = {0}, out[4] = {7, 7, 7, 7};
+        attn_error err = {0};
+        attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+        a.q = attn_bhtd(q, types[i], 1, 1, 1, 4);
+        a.out = attn_bhtd(out, types[i] == ATTN_F64 ? ATTN_F64 : ATTN_F32, 1, 1, 1, 4);
+        a.cache = cache;
+        const attn_status status = attn_sdpa_forward(NULL, &a, &err);
+        assert_int_equal(status, types[i] == ATTN_F64 ? ATTN_ERR_DTYPE : ATTN_OK);
+        assert_string_equal(err.argument, types[i] == ATTN_F64 ? "q" : "");
+        assert_int_equal(out[0] == 7, types[i] == ATTN_F64);
+    }
+    attn_cache_destroy(cache);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_i8_known_rows),
         cmocka_unit_test(test_i8_error),
         cmocka_unit_test(test_i8_rows_without_a_scale),
+        cmocka_unit_test(test_i8_and_the_type_of_queries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
