@@ -33,6 +33,15 @@ static void set_shapes(bits_case *c, bits_call *call, int64_t B, int64_t Hk, int
              B, Hk * G, Hk, T, S, D, Dv);
 }
 
+/* Lowers the first of batch, key/value heads and their group that is more than 1, if one is. */
+static bool lower_one(int64_t *B, int64_t *Hk, int64_t *G)
+{
+    int64_t *n = *B > 1 ? B : *Hk > 1 ? Hk : *G > 1 ? G : NULL;
+    if (n)
+        --*n;
+    return n != NULL;
+}
+
 static void choose_sizes(bits_case *c, bits_call *call)
 {
     static const int64_t lengths[] = {0,   1,   1,   2,   3,   5,   8,   13,  16,  17,
@@ -45,13 +54,9 @@ static void choose_sizes(bits_case *c, bits_call *call)
     int64_t T = BITS_PICK(c, lengths), S = BITS_PICK(c, lengths);
     int64_t D = BITS_PICK(c, widths), Dv = bits_chance(c, 60) ? D : BITS_PICK(c, widths);
     while ((double)(B * Hk * G * T * S) * (double)(D + Dv) > 2e6) {
-        if (B > 1)
-            B--;
-        else if (Hk > 1)
-            Hk--;
-        else if (G > 1)
-            G--;
-        else if (D > 40 || Dv > 40)
+        if (lower_one(&B, &Hk, &G))
+            continue;
+        if (D > 40 || Dv > 40)
             D = (D + 1) / 2, Dv = (Dv + 1) / 2;
         else if (T > S)
             T = BITS_PICK(c, lengths);
@@ -71,13 +76,7 @@ static void choose_large_sizes(bits_case *c, bits_call *call)
     int64_t T = BITS_PICK(c, queries), S = BITS_PICK(c, keys);
     int64_t D = BITS_PICK(c, widths), Dv = bits_chance(c, 75) ? D : BITS_PICK(c, widths);
     while ((double)(B * Hk * G * T * S) * (double)(D + Dv) > 2.5e7) {
-        if (B > 1)
-            B--;
-        else if (Hk > 1)
-            Hk--;
-        else if (G > 1)
-            G--;
-        else
+        if (!lower_one(&B, &Hk, &G))
             T = BITS_PICK(c, queries);
     }
     set_shapes(c, call, B, Hk, G, T, S, D, Dv);

@@ -422,7 +422,7 @@ unsigned attni_mask_kinds(const attn_sdpa_args *args)
     return bits;
 }
 
-/* What is looked at whether a rule uses it or not. */
+/* These members are checked even where no window and no ALiBi uses them. */
 static attn_status check_choices(const attn_sdpa_args *args, attn_error *err)
 {
     if ((int)args->diagonal < 0 || args->diagonal > ATTN_DIAGONAL_OFFSET)

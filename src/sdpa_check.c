@@ -160,9 +160,10 @@ static attn_status check_numbers(const attni_plan *p, attn_error *err)
     return ATTN_OK;
 }
 
-/* Of a scale of 2 and more, all but the sign waits for the sums: a query times it might be
- * infinite. So does what R has no power of two for. In the end rest, in log2 units too, fits into
- * R; and so does what a score is to the soft cap, which is as good as 0 if it is raised. */
+/* Queries are multiplied by `power`, their sums by `rest`. A scale of 2 and more would make a query
+ * infinite, so `rest` takes all of it but the sign; it also takes what R has no power of two for.
+ * `rest` must fit into R, in log2 units too. A soft cap so small that rest / softcap would not fit
+ * is raised: capped scores are as good as 0 either way. */
 static __attribute__((cold, noinline)) void fit_scale(attni_plan *p)
 {
     const bool f32 = p->real == sizeof(float);

@@ -211,7 +211,7 @@ static int load_all(loading *l)
     return code;
 }
 
-/* Of a folder with an adapter, transformers (with peft) applies it to the model. */
+/* transformers, where peft is installed, applies an adapter of the folder to the model. */
 static int check_adapter(const char *folder, const model_options *options, kit_error *err)
 {
     static const char name[] = "adapter_config.json";

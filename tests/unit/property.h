@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "attn.h"
-#include "check/check_case.h"
+#include "check/check_call.h"
 
 /* Seeds 1 .. rounds, spread out. `name` is what a failure is reported under. */
 static inline void run_property(void (*property)(check_case *), const char *name, uint64_t rounds)
@@ -24,6 +24,19 @@ static inline void run_property(void (*property)(check_case *), const char *name
     check_buffers_destroy(r.buffers);
     assert_int_equal(r.failed, 0);
     assert_true(r.passed >= rounds);
+}
+
+/* A copy of a tensor with other strides. */
+static inline attn_tensor copied(check_case *c, const attn_tensor *from)
+{
+    check_tensor copy = check_tensor_new(c, from->dtype, from->shape, CHECK_LOOSE);
+    const int64_t *z = from->shape;
+    for (int64_t b = 0; b < z[0]; b++)
+        for (int64_t h = 0; h < z[1]; h++)
+            for (int64_t i = 0; i < z[2]; i++)
+                for (int64_t j = 0; j < z[3]; j++)
+                    check_store(&copy.view, b, h, i, j, ref_get(from, b, h, i, j));
+    return copy.view;
 }
 
 #endif

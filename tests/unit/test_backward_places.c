@@ -135,18 +135,6 @@ static void expect_equal(check_case *c, const char *what, results got, results w
                        d.want);
 }
 
-static attn_tensor copied(check_case *c, const attn_tensor *from)
-{
-    check_tensor copy = check_tensor_new(c, from->dtype, from->shape, CHECK_LOOSE);
-    const int64_t *z = from->shape;
-    for (int64_t b = 0; b < z[0]; b++)
-        for (int64_t h = 0; h < z[1]; h++)
-            for (int64_t i = 0; i < z[2]; i++)
-                for (int64_t j = 0; j < z[3]; j++)
-                    check_store(&copy.view, b, h, i, j, ref_get(from, b, h, i, j));
-    return copy.view;
-}
-
 static void same_in_any_layout(check_case *c)
 {
     check_call call;

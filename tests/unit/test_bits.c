@@ -92,7 +92,7 @@ static void test_record(void **state)
     free(text);
 }
 
-/* What is printed is what the record holds: the hash of generic stands third. */
+/* The program prints the hashes of the record; that of generic is the third word of a line. */
 static void test_table(void **state)
 {
     (void)state;

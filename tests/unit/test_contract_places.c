@@ -19,18 +19,6 @@
 #define ROUNDS 40
 #endif
 
-static attn_tensor copied(check_case *c, const attn_tensor *from)
-{
-    check_tensor copy = check_tensor_new(c, from->dtype, from->shape, CHECK_LOOSE);
-    const int64_t *z = from->shape;
-    for (int64_t b = 0; b < z[0]; b++)
-        for (int64_t h = 0; h < z[1]; h++)
-            for (int64_t i = 0; i < z[2]; i++)
-                for (int64_t j = 0; j < z[3]; j++)
-                    check_store(&copy.view, b, h, i, j, ref_get(from, b, h, i, j));
-    return copy.view;
-}
-
 /* The first call has dense outputs; then inputs, mask and outputs have other strides each time, one
  * in five of them negative. */
 static void same_in_any_layout(check_case *c)

@@ -109,6 +109,18 @@ static unsigned state(void)
 #endif
 }
 
+/* The first call's results are kept in `want`; those of each other call must have their bits. */
+static void expect_same_results(check_case *c, const problem *p, double **want)
+{
+    for (int r = 0; r < p->count; r++) {
+        double *got = check_tensor_copy(c, &p->results[r].view);
+        want[r] = want[r] ? want[r] : got;
+        check_difference d;
+        if (!check_same(got, want[r], check_count(&p->results[r].view), CHECK_ZERO_SIGNED, &d))
+            check_fail(c, "result %d, element %d: %.17g, else %.17g", r, (int)d.at, d.got, d.want);
+    }
+}
+
 static void attention(check_case *c)
 {
     for (int type = 0; type < 4; type++) {
@@ -129,15 +141,7 @@ static void attention(check_case *c)
             if (status != ATTN_OK || after != before)
                 check_fail(c, "%s %s, state %x, was %x", attn_status_name(status), err.message,
                            after, before);
-            for (int r = 0; r < p.count; r++) {
-                double *got = check_tensor_copy(c, &p.results[r].view);
-                want[r] = want[r] ? want[r] : got;
-                check_difference d;
-                if (!check_same(got, want[r], check_count(&p.results[r].view), CHECK_ZERO_SIGNED,
-                                &d))
-                    check_fail(c, "result %d, element %d: %.17g, else %.17g", r, (int)d.at, d.got,
-                               d.want);
-            }
+            expect_same_results(c, &p, want);
         }
         check_buffers_reset(c->run->buffers);
     }
@@ -171,15 +175,7 @@ static void modules(check_case *c)
             if (status != ATTN_OK || after != before)
                 check_fail(c, "%s %s, state %x, was %x", attn_status_name(status), err.message,
                            after, before);
-            for (int r = 0; r < p.count; r++) {
-                double *got = check_tensor_copy(c, &p.results[r].view);
-                want[r] = want[r] ? want[r] : got;
-                check_difference d;
-                if (!check_same(got, want[r], check_count(&p.results[r].view), CHECK_ZERO_SIGNED,
-                                &d))
-                    check_fail(c, "result %d, element %d: %.17g, else %.17g", r, (int)d.at, d.got,
-                               d.want);
-            }
+            expect_same_results(c, &p, want);
         }
         check_buffers_reset(c->run->buffers);
     }
