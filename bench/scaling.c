@@ -20,8 +20,8 @@
 #include <string.h>
 
 #include "bench/schedule.h"
-#include "internal.h"
-#include "sdpa.h"
+#include "core/internal.h"
+#include "sdpa/sdpa.h"
 
 #define SHAPE_SECONDS 8.0
 #define UNKNOWN 1e9 /* seconds: not timed yet */
@@ -228,7 +228,7 @@ static void keep_least(double *best, double seconds)
         *best = seconds;
 }
 
-/* As run_task() of src/sdpa.c. */
+/* As run_task() of src/sdpa/sdpa.c. */
 static void run_item(replay *r, int64_t i)
 {
     const attni_plan *p = &r->plan;

@@ -1,5 +1,5 @@
 /* The schedule of a call of attention, played on paper: workers take items in order, each the next
- * one as soon as it is free, as run_worker() of src/sdpa.c does. Seconds throughout. */
+ * one as soon as it is free, as run_worker() of src/sdpa/sdpa.c does. Seconds throughout. */
 #ifndef BENCH_SCHEDULE_H
 #define BENCH_SCHEDULE_H
 

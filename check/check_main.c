@@ -2,7 +2,7 @@
  * after the other, and says what failed and what repeats it. See check.h and check_case.h. */
 #include "check.h"
 
-#include "../src/internal.h"
+#include "../src/core/internal.h"
 #include "check_case.h"
 
 #include <inttypes.h>

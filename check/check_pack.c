@@ -3,7 +3,7 @@
  * byte that is not theirs. */
 #include "check_case.h"
 
-#include "../src/internal.h"
+#include "../src/core/internal.h"
 
 #include <inttypes.h>
 #include <math.h>

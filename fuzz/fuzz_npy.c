@@ -2,7 +2,7 @@
  * written, read back, and must be the same.
  *
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude -Isrc fuzz/fuzz_npy.c
- *       $(ls kit/kit.c kit/text/shown.c kit/io/?*.c src/?*.c src/kernel/?*.c) -lzip -ljansson
+ *       $(ls kit/kit.c kit/text/shown.c kit/io/?*.c; find src -name '*.c') -lzip -ljansson
  *       -lutf8proc -lm -lpthread -o fuzz_npy
  *   ./fuzz_npy -max_len=4096 corpus
  *

@@ -113,7 +113,7 @@ class Compiler:
 
 def compile_library(c, path):
     """Writes libattn.so to path; returns its objects."""
-    objects = c.objects(c.found(["src/*.c", "src/*/*.c"]), ["src"])
+    objects = c.objects(c.found(["src/*/*.c"]), ["src"])
     exports = "-Wl,--version-script=" + os.path.join(c.root, "cmake", "attn.map")
     c.link(objects, path, "-shared", "-Wl,-soname,libattn.so", exports)
     return objects

@@ -10,18 +10,18 @@ tried=0
 for compiler in gcc clang; do
     command -v $compiler >/dev/null || continue
     tried=1
-    for file in sdpa_bf16 sdpa_bf16_data kernel/bf16_amx kernel/bf16_dot kernel/bf16_pieces \
-        kernel/amx_emulated; do
+    for file in bf16_task bf16_operands bf16_decode unit_amx unit_dot unit_grads unit_shared \
+        amx_emulated; do
         $compiler -std=gnu11 -O2 -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Werror \
             -ffp-contract=off -I"$ATTN_SOURCE/include" -I"$ATTN_SOURCE/src" \
-            -c "$ATTN_SOURCE/src/$file.c" -o "$(basename $file).o"
+            -c "$ATTN_SOURCE/src/bf16/$file.c" -o "$file.o"
     done
     for instruction in ldtilecfg tilerelease tileloadd tilestored tilezero tdpbf16ps; do
-        count=$(objdump -d bf16_amx.o | grep -c "[[:space:]]$instruction\b") || true
+        count=$(objdump -d unit_amx.o | grep -c "[[:space:]]$instruction\b") || true
         echo "$compiler: $instruction $count"
         [ "$count" -gt 0 ]
     done
-    count=$(objdump -d bf16_dot.o | grep -c "[[:space:]]vdpbf16ps\b") || true
+    count=$(objdump -d unit_dot.o | grep -c "[[:space:]]vdpbf16ps\b") || true
     echo "$compiler: vdpbf16ps $count"
     [ "$count" -gt 0 ]
 done

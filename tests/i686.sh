@@ -23,7 +23,8 @@ units max "${quick[@]}" "${whole_calls[@]}"
 for flags in -mfpmath=387 "-msse2 -mfpmath=387" "-msse -mfpmath=sse" \
     "-msse2 -mfpmath=sse -Ofast"; do
     # shellcheck disable=SC2086  # flags are words
-    if "$cc" -I"$ATTN_SOURCE/include" $flags -c "$ATTN_SOURCE/src/dtype.c" -o x87.o 2>x87.log; then
+    if "$cc" -I"$ATTN_SOURCE/include" $flags -c "$ATTN_SOURCE/src/core/dtype.c" -o x87.o \
+        2>x87.log; then
         fail "compiled with $flags"
     fi
     grep -qE 'error.*(-msse2 -mfpmath=sse|leave out -ffast-math)' x87.log || fail "$(cat x87.log)"

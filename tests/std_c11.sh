@@ -3,7 +3,7 @@
 # has beyond it, takes them.
 set -euo pipefail
 cd "$ATTN_SOURCE"
-files=(src/*.c src/*/*.c)
+files=(src/*/*.c)
 ((${#files[@]} > 50)) || { echo "only ${#files[@]} sources" >&2; exit 1; }
 printf '%s\n' "${files[@]}" |
     xargs -P "$(nproc)" -n 4 "${CC:-cc}" -std=c11 -O1 -Wall -Wextra -Werror -fsyntax-only \

@@ -1,4 +1,4 @@
-/* The turns of the backward's tasks (src/sdpa_backward_task.c), for the model checker spin: every
+/* The turns of the backward's tasks (src/grad/backward_task.c), for the model checker spin: every
  * order of the threads' steps is tried, for every way in which tiles of queries may see chunks of
  * keys. tools/check-models.sh runs the sizes that CI checks.
  *

@@ -11,7 +11,7 @@
 
 #include "tile.inc.h"
 
-/* These are avx512 with a way of their own for bf16: sdpa_bf16.c */
+/* These are avx512 with a way of their own for bf16: bf16_task.c */
 #undef ATTNI_ISA_NAME
 #define ATTNI_ISA_NAME avx512bf16
 #include "table.inc.h"

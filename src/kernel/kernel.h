@@ -254,7 +254,7 @@ static inline int attni_knows_both(const attni_kernels *kernels, int64_t D)
 }
 
 #define ATTNI_ISA(name) extern const attni_kernels attni_##name##_f32, attni_##name##_f64;
-#include "isa.def"
+#include "../core/isa.def"
 #undef ATTNI_ISA
 
 /* isa: an index into isa.def; bits: 32 or 64. */

@@ -9,7 +9,7 @@
  * alone, clang keeps the sums in memory and runs at half the speed.
  */
 #include "kernel.h"
-#include "../internal.h"
+#include "../core/internal.h"
 
 #ifdef __clang__
 #pragma clang diagnostic ignored "-Wpass-failed" /* debug builds do not unroll, and need not */

@@ -18,7 +18,7 @@
  */
 #include <string.h>
 
-#include "../sdpa.h"
+#include "../sdpa/sdpa.h"
 #include "module.h"
 
 typedef struct mha_plan {

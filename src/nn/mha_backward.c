@@ -10,7 +10,8 @@
  * dk and dv are the columns of one matrix, a row for each token, so that the last step has one sum
  * to run over, whose weights are copied below each other for it.
  */
-#include "../sdpa_backward.h"
+#include "../grad/backward.h"
+#include "../sdpa/sdpa.h"
 #include "module.h"
 
 typedef struct mha_backward {

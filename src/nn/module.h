@@ -3,7 +3,7 @@
 #ifndef ATTNI_NN_MODULE_H
 #define ATTNI_NN_MODULE_H
 
-#include "../internal.h"
+#include "../core/internal.h"
 #include "../kernel/kernel.h"
 
 /* -------------------------------------------------------------------------------------- module.c

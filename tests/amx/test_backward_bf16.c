@@ -14,9 +14,9 @@
 #include "attn.h"
 #include "check/check.h"
 #include "check/check_call.h"
-#include "internal.h"
-#include "kernel/bf16/bf16.h"
-#include "kernel/bf16/tile_ops.h"
+#include "core/internal.h"
+#include "bf16/unit.h"
+#include "bf16/tile_ops.h"
 
 static int isa; /* index of the instruction set that is tested */
 static const attni_bf16_unit *unit;

@@ -14,8 +14,8 @@
 #include "attn.h"
 #include "check/check.h"
 #include "check/check_call.h"
-#include "internal.h"
-#include "kernel/bf16/tile_ops.h"
+#include "core/internal.h"
+#include "bf16/tile_ops.h"
 
 static int isa; /* index of the instruction set that is tested */
 

@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "kernel/bf16/tile_ops.h"
+#include "bf16/tile_ops.h"
 
 static attni_tile_config shapes(int m, int n, int pairs)
 {

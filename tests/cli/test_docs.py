@@ -200,7 +200,7 @@ class Optimisation(CliTest):
         self.write("v.c", b'#include <attn.h>\n#include <stdio.h>\n'
                    b'int main(void) { return puts(attn_version()) < 0; }\n')
         subprocess.run([os.environ.get("CC", "cc"), *flags, "v.c", "-I" + SOURCE + "/include",
-                        "-I" + SOURCE + "/src", SOURCE + "/src/error.c", "-o", "v"],
+                        "-I" + SOURCE + "/src", SOURCE + "/src/core/error.c", "-o", "v"],
                        cwd=self.folder, check=True)
         return subprocess.check_output([self.path("v")]).decode().strip()
 

@@ -43,7 +43,7 @@ compile() {
 # accident, which some architectures do at every chance, must not need an option. And the harness,
 # which is slow in any case where its long double is software.
 build() {
-    printf '%s\n' "$ATTN_SOURCE"/src/*.c "$ATTN_SOURCE"/src/*/*.c |
+    printf "%s\n" "$ATTN_SOURCE"/src/*/*.c |
         compile library -O2 -Wall -Wextra -Wshadow -Wconversion -Werror "${flags[@]}"
     printf '%s\n' "$ATTN_SOURCE"/check/*.c "$ATTN_SOURCE"/ref/*.c \
         "$ATTN_SOURCE/tests/emulated/harness.c" |

@@ -5,7 +5,7 @@
 #include <fenv.h>
 #include <stdatomic.h>
 
-#include "internal.h"
+#include "core/internal.h"
 
 static inline attn_context *context_of(int threads)
 {

@@ -5,7 +5,7 @@
 
 #include "nn_tensors.h"
 
-#include "internal.h"
+#include "core/internal.h"
 
 /* ----------------------------------------------------------------------------------- the module */
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-#include "internal.h"
+#include "core/internal.h"
 
 typedef unsigned __int128 wide;
 

@@ -23,7 +23,7 @@
 #include "check/check.h"
 #include "check/check_call.h"
 #include "check/check_case.h"
-#include "internal.h"
+#include "core/internal.h"
 
 /* Runs the harness; the report is the caller's to free. */
 static int run(const check_options *options, char **report)

@@ -17,7 +17,7 @@
 #endif
 
 #include "context_job.h"
-#include "internal.h"
+#include "core/internal.h"
 
 #define COUNT(x) (sizeof(x) / sizeof *(x))
 

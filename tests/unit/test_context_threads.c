@@ -20,7 +20,7 @@
 
 #include "context_job.h"
 #include "forking.h"
-#include "internal.h"
+#include "core/internal.h"
 
 #define COUNT(x) (sizeof(x) / sizeof *(x))
 

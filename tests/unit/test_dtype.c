@@ -12,7 +12,7 @@
 #include <xmmintrin.h>
 #endif
 
-#include "internal.h"
+#include "core/internal.h"
 
 #define COUNT(x) (sizeof(x) / sizeof *(x))
 

@@ -17,8 +17,8 @@
 #include <cmocka.h>
 
 #include "attn.h"
-#include "internal.h"
-#include "sdpa.h"
+#include "core/internal.h"
+#include "plan/plan.h"
 
 #define LONG 8 /* seconds after which a call is taken to hang */
 #define ROOM 4096

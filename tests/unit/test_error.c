@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "internal.h"
+#include "core/internal.h"
 
 /* The values are pinned: a binding may have them built in. */
 static void statuses_keep_values_and_names(void **state)

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "argument_errors.h"
-#include "sdpa.h"
+#include "plan/plan.h"
 #include "attn.h"
 
 enum { B = 2, H = 4, HK = 2, T = 5, S = 7, D = 8, DV = 6 };

@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 #include "forking.h"
-#include "internal.h"
+#include "core/internal.h"
 
 #define COUNT(x) (sizeof(x) / sizeof *(x))
 enum { MOST = 1000 };

@@ -11,7 +11,7 @@
 #include <jansson.h>
 
 #include "attn.h"
-#include "internal.h"
+#include "core/internal.h"
 
 #define COUNT(x) (sizeof(x) / sizeof *(x))
 

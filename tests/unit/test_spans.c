@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "sdpa.h"
+#include "plan/plan.h"
 
 enum { T = 9, S = 12 };
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "sdpa.h"
+#include "sdpa/sdpa.h"
 
 enum { B = 2, H = 6, T = 700, D = 16 };
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "internal.h"
+#include "core/internal.h"
 
 #define COUNT(x) (sizeof(x) / sizeof *(x))
 

@@ -1,11 +1,11 @@
 /* What src/ has in files that are not compiled here, because they are about a system: the memory,
  * threads, messages and the choice of an instruction set of one call (context.c, error.c, cpu.c);
- * and the parts of attention that a page has no use for (cache.c, sdpa_bf16.c). */
+ * and the parts of attention that a page has no use for (cache.c, bf16_task.c). */
 #include "alone.h"
 
-#include "cache.h"
-#include "internal.h"
-#include "sdpa.h"
+#include "cache/cache.h"
+#include "core/internal.h"
+#include "plan/plan.h"
 
 /* ------------------------------------------------------------------------------------- memory
  *

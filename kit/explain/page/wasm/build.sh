@@ -46,8 +46,10 @@ clang=$1 module=$2 failure=${3:-}
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../../.." && pwd)
 set -- "$here/attend.c" "$here/alone.c" "$here/libc.c" "$here/kernels.c"
-for name in alloc dtype mask sdpa sdpa_ahead sdpa_check sdpa_chunk sdpa_result sdpa_short \
-    sdpa_tile struct_size tensor; do
+for name in core/alloc core/dtype core/struct_size core/tensor plan/engine plan/mask \
+    plan/sdpa_check plan/sequence plan/task_list plan/work sdpa/chunk sdpa/make_plan \
+    sdpa/one_block sdpa/plan_info sdpa/prefetch sdpa/result sdpa/sdpa sdpa/tile_load \
+    sdpa/tile_scores sdpa/tile_task; do
     set -- "$@" "$root/src/$name.c"
 done
 # The order of sums and their rounding are those of every other build (cmake/AttnCompile.cmake).

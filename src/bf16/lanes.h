@@ -1,0 +1,105 @@
+/* Vectors of 16 columns: what unit_amx.c, unit_dot.c and unit_shared.c share. All compute weights
+ * with the one function here, because a block's weights must have the same bits whoever computes
+ * them.
+ *
+ * The weight. With x = s c - m in log2 units, t = x + 448 lies in [256, 512) for every x that
+ * matters, so that the last bit of t is 2^-15 and the fraction of t, shifted left by 8, is at once
+ * the fraction of x (15 bits, at the top of a float's 23) and, above it, the whole part: no
+ * rounding, no conversion, no subtraction. 2^fraction is a minimax polynomial of degree 3 (relative
+ * error 7.5e-5, of which bf16 sees little: its rounding is 3.9e-3); the whole part is added to the
+ * exponent as an integer. The polynomial is times 2^64, which makes the biases of the three
+ * exponents (of t, of 448 and of a float) cancel modulo 2^32. Half a unit in the last place of bf16
+ * is in its constant already: cutting the lower 16 bits then rounds to nearest, ties up.
+ *
+ * Below 2^-126 weights are 0: t is held above 448 - 127, which gives an exponent of 0 and a
+ * fraction that is cut to 0. This includes scores of -inf, so hidden keys need nothing of their
+ * own.
+ *
+ * The file that includes this sets the target (AVX-512 F, BW, DQ, VL) first.
+ */
+#ifndef ATTNI_BF16_LANES_H
+#define ATTNI_BF16_LANES_H
+
+#include <immintrin.h>
+
+#include "unit.h"
+#define ATTNI_BITS 32
+#include "../kernel/vec/vec_avx512.h"
+
+#define ROWS 64     /* keys in a block */
+#define OPERAND 512 /* elements of one tile operand */
+
+#define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#define NO_UNROLL _Pragma("clang loop unroll(disable)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#define NO_UNROLL _Pragma("GCC unroll 1")
+#endif
+
+#define ORIGIN 448.0f /* t = x + ORIGIN */
+#define LOWEST -127.0f
+
+/* All ones above the part of a float that bf16 keeps. */
+INLINE __m512i high_half(void) { return _mm512_set1_epi32((int)0xffff0000); }
+INLINE __m512 as_float(__m512i x) { return _mm512_castsi512_ps(x); }
+INLINE __m512i as_bits(__m512 x) { return _mm512_castps_si512(x); }
+
+/* ORIGIN - m, where a column that has seen nothing counts from 0. */
+INLINE __m512 offset_of(__m512 m)
+{
+    const __mmask16 never = _mm512_cmp_ps_mask(m, _mm512_set1_ps(-__builtin_inff()), _CMP_EQ_OQ);
+    return _mm512_sub_ps(_mm512_set1_ps(ORIGIN), _mm512_mask_mov_ps(m, never, _mm512_setzero_ps()));
+}
+
+/* The bits of 2^(t - ORIGIN), not cut yet. A NaN in t is lost here. */
+INLINE __m512i weight_bits(__m512 t)
+{
+    const __m512i z = _mm512_slli_epi32(as_bits(t), 8);
+    /* (z & 0x007fffff) | 1.0f */
+    const __m512 g =
+        as_float(_mm512_ternarylogic_epi32(z, _mm512_set1_epi32(0x007fffff),
+                                           _mm512_castps_si512(_mm512_set1_ps(1)), 0xea));
+    __m512 p = _mm512_set1_ps(0x1.3f96a4p+60f);
+    p = _mm512_fmadd_ps(p, g, _mm512_set1_ps(-0x1.065aa4p+57f));
+    p = _mm512_fmadd_ps(p, g, _mm512_set1_ps(0x1.e93d46p+62f));
+    p = _mm512_fmadd_ps(p, g, _mm512_set1_ps(0x1.d2fc4cp+62f)); /* with 2^-8 of 2^64 */
+    return _mm512_add_epi32(as_bits(p), _mm512_and_si512(z, _mm512_set1_epi32((int)0xff800000)));
+}
+
+/* max(a, t) that is t where t is NaN. */
+INLINE __m512 at_least(__m512 a, __m512 t) { return _mm512_max_ps(a, t); }
+
+/* Two rows of weights as the pairs that a tile product wants. */
+INLINE __m512i pair_rows(__m512i even, __m512i odd)
+{
+    /* bits of odd where high_half has ones, else of even >> 16 */
+    return _mm512_ternarylogic_epi32(odd, _mm512_srli_epi32(even, 16), high_half(), 0xe4);
+}
+
+/* The first n of 16 or 32 elements; n may be anything. */
+INLINE __mmask16 first16(int64_t n)
+{
+    return (__mmask16)(n <= 0 ? 0 : n >= 16 ? 0xffff : (1u << n) - 1);
+}
+INLINE __mmask32 first32(int64_t n)
+{
+    return (__mmask32)(n <= 0 ? 0 : n >= 32 ? 0xffffffff : (1u << n) - 1);
+}
+INLINE __mmask16 not_finite(__m512 x) { return _mm512_fpclass_ps_mask(x, 0x99); }
+
+/* 16 elements of a row as 32 bits each; *odd becomes true if one is NaN or infinite and is to be
+ * 0. */
+INLINE __m512i load_values(const attni_bf16 *v, __mmask16 here, bool zero, bool *odd)
+{
+    __m512i x = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(here, v));
+    if (zero) {
+        const __mmask16 bad = not_finite(as_float(_mm512_slli_epi32(x, 16)));
+        *odd |= bad != 0;
+        x = _mm512_mask_mov_epi32(x, bad, _mm512_setzero_si512());
+    }
+    return x;
+}
+
+#endif

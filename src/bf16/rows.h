@@ -1,0 +1,343 @@
+/* A few queries as rows: part of unit_dot.c. */
+#ifndef ATTNI_BF16_ROWS_H
+#define ATTNI_BF16_ROWS_H
+
+#define FEW 8 /* queries, at most, that are rows */
+#define FOR_R UNROLL for (int r = 0; r < nr; r++)
+
+/* Rows that are read later, asked for in the order of memory and spread over the arithmetic: see
+ * few.inc.h. What lies behind a chunk's last rows are the next chunk's first, as a rule. */
+typedef struct ahead {
+    uintptr_t row;   /* an address, not a pointer: it may be anywhere */
+    ptrdiff_t bytes; /* from row to row */
+    ptrdiff_t at, n; /* bytes of a row: asked for, in all */
+} ahead;
+
+/* From `rows` rows on; each of n bytes. Rows without gaps are one long row. */
+INLINE ahead look_ahead(const void *from, int rows, ptrdiff_t bytes, ptrdiff_t n)
+{
+    return (ahead){(uintptr_t)from + (uintptr_t)(rows * bytes), bytes, 0,
+                   bytes == n ? PTRDIFF_MAX / 2 : n};
+}
+
+INLINE void ask_lines(ahead *a, const int lines)
+{
+    uintptr_t p = a->row + (uintptr_t)a->at;
+    __asm__("" : "+r"(p)); /* one register, not one for each line */
+    UNROLL for (int i = 0; i < lines; i++)
+        __builtin_prefetch((const void *)(p + 64 * (uintptr_t)i));
+    a->at += 64 * lines;
+    a->row += a->at >= a->n ? (uintptr_t)a->bytes : 0;
+    a->at = a->at >= a->n ? 0 : a->at;
+}
+
+#define TURNED_AHEAD 8192
+
+/* kt[i]: components 2i and 2i+1 of 16 keys, of the last n < 32. Its code is here once. */
+static __attribute__((noinline)) void turn_rest(__m512 kt[16], const char *k, ptrdiff_t ld, int n)
+{
+    __m512 r[16];
+    UNROLL for (int i = 0; i < 16; i++) r[i] =
+        as_float(_mm512_maskz_loadu_epi16(first32(n), k + i * ld));
+    v_transpose(r);
+    UNROLL for (int i = 0; i < 16; i++) kt[i] = r[i];
+}
+
+/* Scores of groups x 16 keys from key j on. */
+INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int j, int D,
+                           const int nr, const int groups)
+{
+    const bool inside = j + ROWS / 2 < k->n;
+    const char *from = (const char *)k->at + j * k->ld;
+    ahead next = look_ahead(inside ? from : k->next, inside ? ROWS / 2 : j % (ROWS / 2), k->ld,
+                            2 * (ptrdiff_t)D);
+    __m512 s[2][FEW];
+    UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = _mm512_setzero_ps();
+    int d = 0;
+    for (; d + 32 <= D; d += 32, q += 32 * nr, from += 64) {
+        UNROLL for (int g = 0; g < groups; g++)
+        {
+            const v_rows rows = v_rows_at(from + g * 16 * k->ld, k->ld);
+            UNROLL for (int c = 0; c < 16; c += V_COLUMNS)
+            {
+                __m512 kt[V_COLUMNS];
+                v_load_transposed(kt, &rows, 4 * c);
+                UNROLL for (int i = 0; i < V_COLUMNS; i++) FOR_R s[g][r] =
+                    dot(s[g][r], as_bits(kt[i]), pair_at(q + 2 * ((c + i) * nr + r)));
+                ask_lines(&next, V_COLUMNS);
+            }
+        }
+    }
+    UNROLL for (int g = 0; g < groups && d < D; g++)
+    {
+        __m512 kt[16];
+        turn_rest(kt, from + g * 16 * k->ld, k->ld, D - d);
+        for (int i = 0; i < (D - d + 1) / 2; i++)
+            FOR_R s[g][r] = dot(s[g][r], as_bits(kt[i]), pair_at(q + 2 * (i * nr + r)));
+    }
+    UNROLL for (int g = 0; g < groups; g++)
+        FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK + j + g * 16, s[g][r]);
+}
+
+/* Of one or two groups, whose lines are read in the order of their addresses. */
+INLINE void score_row_group(float *st, const attni_bf16 *q, const char *line, uintptr_t ask,
+                            int pairs, const int nr, const int groups)
+{
+    const ptrdiff_t bytes = (ptrdiff_t)pairs * 64;
+    __m512 s[2][FEW];
+    UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = _mm512_setzero_ps();
+    for (int d = 0; d < pairs; d++, line += 64, q += 2 * nr) {
+        UNROLL for (int g = 0; g < groups; g++, ask += 64) __builtin_prefetch((const void *)ask);
+        FOR_R
+        {
+            const __m512i x = pair_at(q + 2 * r);
+            UNROLL for (int g = 0; g < groups; g++) s[g][r] =
+                dot(s[g][r], _mm512_load_si512(line + g * bytes), x);
+        }
+    }
+    UNROLL for (int g = 0; g < groups; g++)
+        FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK + g * 16, s[g][r]);
+}
+
+/* Several queries score two groups at once: fewer chains of sums would wait for their own
+ * additions. From the second cache four queries take 22 % less time so, eight 12 %; from memory 3
+ * to 7. A single query would be 5 to 15 % slower from memory: two groups are two places. */
+INLINE void score_turned_rows(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D,
+                              const int nr)
+{
+    const int groups = (k->n + 15) / 16, pairs = (D + 1) / 2;
+    const ptrdiff_t bytes = (ptrdiff_t)pairs * 64, all = groups * bytes;
+    for (int g = 0, two; g < groups; g += 1 + two) {
+        const ptrdiff_t at = g * bytes, later = at + TURNED_AHEAD;
+        const char *line = (const char *)k->at + at;
+        const uintptr_t ask = later < all ? (uintptr_t)k->at + (uintptr_t)later
+                                          : (uintptr_t)k->next + (uintptr_t)(later - all);
+        two = nr > 1 && g + 1 < groups;
+        if (two)
+            score_row_group(st + g * 16, q, line, ask, pairs, nr, 2);
+        else
+            score_row_group(st + g * 16, q, line, ask, pairs, nr, 1);
+    }
+}
+
+/* A single query scores two groups of rows at once, for the same reason. */
+INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D,
+                          const int nr)
+{
+    int j = 0;
+    if (k->turned) {
+        score_turned_rows(st, q, k, D, nr);
+        return;
+    }
+    if (nr == 1)
+        for (; j + 32 <= k->n; j += 32)
+            score_row_keys(st, q, k, j, D, nr, 2);
+    for (; j < k->n; j += 16)
+        score_row_keys(st, q, k, j, D, nr, 1);
+}
+
+/* Runs `call` with nr, queries rounded up, as a constant. */
+#define WITH_NR(queries, call)                                                                     \
+    do {                                                                                           \
+        if ((queries) <= 1) {                                                                      \
+            enum { nr = 1 };                                                                       \
+            call;                                                                                  \
+        } else if ((queries) <= 4) {                                                               \
+            enum { nr = 4 };                                                                       \
+            call;                                                                                  \
+        } else {                                                                                   \
+            enum { nr = FEW };                                                                     \
+            call;                                                                                  \
+        }                                                                                          \
+    } while (0)
+
+static void row_scores(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D, int queries)
+{
+    WITH_NR(queries, score_rows_of(st, q, k, D, nr));
+}
+
+/* 32 components in order, from what _mm512_unpack*_epi16 leaves of them; and back. */
+INLINE void order_sums(__m512 s[2])
+{
+    const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    const __m512 first = _mm512_permutex2var_ps(s[0], low, s[1]);
+    s[1] = _mm512_permutex2var_ps(s[0], high, s[1]);
+    s[0] = first;
+}
+
+INLINE void disorder_sums(__m512 s[2])
+{
+    const __m512i even =
+        _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(4));
+    const __m512 first = _mm512_permutex2var_ps(s[0], even, s[1]);
+    s[1] = _mm512_permutex2var_ps(s[0], odd, s[1]);
+    s[0] = first;
+}
+
+INLINE __m512i load32(const char *p, __mmask32 here, const bool whole)
+{
+    return whole ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16(here, p);
+}
+
+/* groups x 32 components of two rows, as pairs; less than 32 if not `whole`. */
+INLINE void load_pairs(__m512i pair[8], const char *first, const char *second, __mmask32 here,
+                       const int groups, const bool whole)
+{
+    UNROLL for (int g = 0; g < groups; g++)
+    {
+        const __m512i a = load32(first + g * 64, here, whole);
+        const __m512i b = load32(second + g * 64, here, whole);
+        pair[2 * g] = _mm512_unpacklo_epi16(a, b);
+        pair[2 * g + 1] = _mm512_unpackhi_epi16(a, b);
+    }
+}
+
+INLINE void begin_sums(__m512 s[8], const float *sums, const bool first, const int groups)
+{
+    UNROLL for (int g = 0; g < 2 * groups; g++) s[g] =
+        first ? _mm512_setzero_ps() : _mm512_load_ps(sums + g * 16);
+    UNROLL for (int g = 0; g < groups; g++) disorder_sums(s + 2 * g);
+}
+
+INLINE void end_sums(__m512 s[8], float *sums, const int groups)
+{
+    UNROLL for (int g = 0; g < groups; g++) order_sums(s + 2 * g);
+    UNROLL for (int g = 0; g < 2 * groups; g++) _mm512_store_ps(sums + g * 16, s[g]);
+}
+
+INLINE void add_pairs(__m512 s[8], const __m512i pair[8], __m512i w, const int groups)
+{
+    UNROLL for (int g = 0; g < 2 * groups; g++) s[g] = dot(s[g], pair[g], w);
+}
+
+/* Both weights of a pair, the first one first. */
+INLINE __m512 add_weights(__m512 sum, __m512i w)
+{
+    sum = _mm512_add_ps(sum, as_float(_mm512_slli_epi32(w, 16)));
+    return _mm512_add_ps(sum, as_float(_mm512_and_si512(w, high_half())));
+}
+
+/* groups x 32 components, from component c on; less than 32 if not `whole`. */
+INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
+                           ahead *block, int64_t c, int64_t Dv, const bool first, const int nr,
+                           const int groups, const bool whole)
+{
+    const __mmask32 here = whole ? 0xffffffff : first32(Dv - c);
+    const int64_t apart = attni_bf16_padded(Dv);
+    const char *at = (const char *)v->at + 2 * c;
+    const uintptr_t ld = (uintptr_t)v->ld, next = (uintptr_t)v->next + 2 * (uintptr_t)c;
+    uintptr_t ask = (uintptr_t)at + ROWS / 2 * ld;
+    const int last = v->n > ROWS / 2 ? (v->n - ROWS / 2 + 1) / 2 * 2 : 0; /* rows ask for `next` */
+    __m512 sum[FEW], s[FEW][8];
+    sums += c;
+    FOR_R
+    {
+        sum[r] = _mm512_set1_ps(l[r]);
+        begin_sums(s[r], sums + r * apart, first, groups);
+    }
+    for (int j = 0; j < v->n; j += 2, at += 2 * v->ld, ask += 2 * ld) {
+        const char *second = j + 1 < v->n ? at + v->ld : at; /* the same once more, times 0 */
+        __m512i pair[8];
+        ask = j == last ? next : ask;
+        UNROLL for (int g = 0; g < groups && nr == 1; g++)
+        {
+            __builtin_prefetch((const void *)(ask + 64 * (uintptr_t)g));
+            __builtin_prefetch((const void *)(ask + ld + 64 * (uintptr_t)g));
+        }
+        if (nr > 1)
+            ask_lines(block, 2 * groups);
+        load_pairs(pair, at, second, here, groups, whole);
+        FOR_R
+        {
+            const __m512i w = pair_at(p + r * ATTNI_CHUNK + j);
+            add_pairs(s[r], pair, w, groups);
+            if (c == 0) /* on the way: a chain of its own would hold everything up */
+                sum[r] = add_weights(sum[r], w);
+        }
+    }
+    FOR_R
+    {
+        end_sums(s[r], sums + r * apart, groups);
+        l[r] = _mm512_cvtss_f32(sum[r]);
+    }
+}
+
+INLINE void value_rows_of(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
+                          int64_t Dv, bool first, const int nr)
+{
+    int64_t c = 0;
+    ahead block = look_ahead(v->next, 0, v->ld, 2 * (ptrdiff_t)Dv);
+#define STEP(groups)                                                                               \
+    for (; c + 32 * (groups) <= Dv; c += 32 * (groups))                                            \
+    value_row_part(sums, l, p, v, &block, c, Dv, first, nr, groups, true)
+    if (nr == 1)
+        STEP(4);
+    if (nr <= 4)
+        STEP(2);
+    STEP(1);
+#undef STEP
+    if (c < Dv)
+        value_row_part(sums, l, p, v, &block, c, Dv, first, nr, 1, false);
+}
+
+static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
+                       int64_t Dv, bool first, int queries)
+{
+    /* Several queries pass over values several times: a block of them stays in the first cache, and
+     * the next one is asked for meanwhile, in order. From memory 15 to 25 % faster than lines asked
+     * for as they are read. */
+    const int part = queries > 1 ? ROWS : v->n;
+    for (int j = 0; j < v->n; j += part) {
+        attni_bf16_rows x = *v;
+        x.at = (const char *)v->at + j * v->ld;
+        x.n = v->n - j < part ? v->n - j : part;
+        x.next = j + part < v->n ? (const char *)x.at + part * v->ld : v->next;
+        WITH_NR(queries, value_rows_of(sums, l, p + j, &x, Dv, first && j == 0, nr));
+    }
+}
+
+/* ------------------------------------------------- keys of a chunk and values of the one before */
+
+/* The loop over a group's values is not unrolled: with more than some 16 loads the hardware loses
+ * track of what is read in order, and memory gives half. For the same reason nothing is asked for:
+ * that is 5 to 15 % slower, from 1 to 8 KB ahead. */
+INLINE void both_of(const attni_bf16_both *x, const int groups)
+{
+    const char *k = x->k, *v = x->v;
+    const attni_bf16 *p = x->p;
+    __m512 s[8], sum = _mm512_set1_ps(*x->l);
+    begin_sums(s, x->sums, x->first, groups);
+    for (int j = 0; j < x->n; j += 16) {
+        const attni_bf16 *q = x->q;
+        __m512 t = _mm512_setzero_ps();
+        NO_UNROLL for (int i = 0; i < 8; i++, v += 2 * x->ld, p += 2)
+        {
+            UNROLL for (int g = 0; g < 2 * groups; g++, k += 64, q += 2) t =
+                dot(t, _mm512_load_si512(k), pair_at(q));
+            const __m512i w = pair_at(p);
+            __m512i pair[8];
+            load_pairs(pair, v, v + x->ld, 0, groups, true);
+            add_pairs(s, pair, w, groups);
+            sum = add_weights(sum, w);
+        }
+        _mm512_store_ps(x->st + j, t);
+    }
+    end_sums(s, x->sums, groups);
+    *x->l = _mm512_cvtss_f32(sum);
+}
+
+static bool row_both(const attni_bf16_both *x)
+{
+    if (x->n % 16 != 0)
+        return false;
+    switch (x->D) {
+    case 64: both_of(x, 2); return true;
+    case 96: both_of(x, 3); return true;
+    case 128: both_of(x, 4); return true;
+    default: return false;
+    }
+}
+
+#endif

@@ -1,0 +1,283 @@
+/* The fast kernel of bf16 attention on AMX: scores of one block of 64 keys, maxima and weights of
+ * blocks before it and weighted values of yet another, interleaved.
+ *
+ * Why. The matrix unit and the vector unit of a core work at the same time only if their
+ * instructions stand close together, and the weights cost as much time as the products: at D = 64
+ * 16 scores take 4 cycles of the matrix unit and about 5 of the vector unit. A study of this scheme
+ * on one core with AMX-BF16 (about 3.5 GHz, 3480 GFLOP/s at most), one head, S = 2048, D = 64:
+ * three loops one after the other 540 GFLOP/s; with two pairs of accumulators in turn, so that a
+ * tile is stored while the next one is computed, 640; interleaved after every pair of products,
+ * 916; D = 128: 1207. Of the weights' instructions each one removed was worth up to 7 % at D = 64;
+ * here there are 11 on a vector of scores, one for the maximum, and two on each two vectors to pack
+ * them.
+ *
+ * How. A pair of products (one operand of keys or values against both groups of columns) occupies
+ * the matrix unit for 32 cycles; after each pair stand as many rows of weights as spread all 64 of
+ * them evenly. The scores of a chunk are all there before its first weight is computed, so that
+ * weights need no second look; they wait in the second cache.
+ *
+ * Tiles: 0, 1 keys or values; 2, 3 queries or weights; 4, 5 and 6, 7 accumulators in turn.
+ *
+ * To be measured on AMX: what the waiting scores cost; values of 128 keys at a time at D = 128; the
+ * sum of the weights by vdpbf16ps on the packed pairs, three instructions fewer on two vectors;
+ * prefetching the next keys.
+ */
+#if defined(__x86_64__)
+
+#ifdef ATTNI_AMX_EMULATED
+#include "../kernel/vec/target_avx512.h"
+#elif defined(__clang__)
+#pragma clang attribute                                                                            \
+    push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,amx-tile,amx-bf16"))), \
+         apply_to = function)
+#else
+#pragma GCC optimize("fp-contract=off") /* a bare cc must not fuse what is rounded twice */
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,amx-tile,amx-bf16")
+#endif
+#include "tile_ops.h"
+#include "weigher.h"
+
+static void begin(void)
+{
+    attni_tile_config config = {.palette = 1};
+    for (int t = 0; t < 8; t++)
+        config.row_bytes[t] = 64, config.rows[t] = 16;
+    tile_config(&config);
+}
+
+static void end(void) { tile_release(); }
+
+/* st_next = K Q^T: groups of 16 keys, two in turn; each is stored during the products of the
+ * next. */
+INLINE void score_keys(const attni_bf16_step *x, weigher *w, const int rows, const int nv)
+{
+    const char *k = x->k;
+    const ptrdiff_t down = 16 * x->ldk, row = 64 * nv;
+    float *st = x->st_next;
+    for (int g = 0; g < 4; g += 2, k += 2 * down, st += 2 * 16 * 16 * nv) {
+        const attni_bf16 *q = x->q;
+        tile_zero(4);
+        if (nv == 2)
+            tile_zero(5);
+        for (int d = 0; d < x->runs; d++, q += nv * OPERAND) {
+            tile_load(0, k + d * 64, x->ldk);
+            tile_load(2, q, 64);
+            tile_dp_bf16(4, 0, 2);
+            if (d == 0 && g)
+                tile_store(6, st - 16 * 16 * nv, row);
+            if (nv == 2) {
+                tile_load(3, q + OPERAND, 64);
+                tile_dp_bf16(5, 0, 3);
+                if (d == 0 && g)
+                    tile_store(7, st - 16 * 16 * nv + 16, row);
+            }
+            weigh_rows(w, rows, nv);
+        }
+        q = x->q;
+        tile_zero(6);
+        if (nv == 2)
+            tile_zero(7);
+        for (int d = 0; d < x->runs; d++, q += nv * OPERAND) {
+            tile_load(1, k + down + d * 64, x->ldk);
+            tile_load(2, q, 64);
+            tile_dp_bf16(6, 1, 2);
+            if (d == 0)
+                tile_store(4, st, row);
+            if (nv == 2) {
+                tile_load(3, q + OPERAND, 64);
+                tile_dp_bf16(7, 1, 3);
+                if (d == 0)
+                    tile_store(5, st + 16, row);
+            }
+            weigh_rows(w, rows, nv);
+        }
+    }
+    tile_store(6, st - 16 * 16 * nv, row);
+    if (nv == 2)
+        tile_store(7, st - 16 * 16 * nv + 16, row);
+}
+
+/* An accumulator of 16 components, from 0 or from what the chunk has so far. */
+#define START(tile, from)                                                                          \
+    do {                                                                                           \
+        if (x->first)                                                                              \
+            tile_zero(tile);                                                                       \
+        else                                                                                       \
+            tile_load(tile, from, row);                                                            \
+    } while (0)
+
+/* acc (+)= V^T P: panels of 16 components, two in turn, each over the 64 keys as two operands. */
+INLINE void add_values(const attni_bf16_step *x, weigher *w, const int rows, const int nv)
+{
+    const ptrdiff_t row = 64 * nv, panel = 16 * 16 * nv;
+    const attni_bf16 *p = x->p_before;
+    for (int d = 0; d < x->panels; d += 2) {
+        float *a = x->acc + d * panel, *b = a + panel;
+        START(4, a);
+        if (nv == 2)
+            START(5, a + 16);
+        for (int half = 0; half < 2; half++) {
+            tile_load(0, x->vt + (half * x->panels + d) * OPERAND, 64);
+            tile_load(2, p + half * nv * OPERAND, 64);
+            tile_dp_bf16(4, 0, 2);
+            if (half == 0 && d)
+                tile_store(6, a - panel, row);
+            if (nv == 2) {
+                tile_load(3, p + (half * nv + 1) * OPERAND, 64);
+                tile_dp_bf16(5, 0, 3);
+                if (half == 0 && d)
+                    tile_store(7, a - panel + 16, row);
+            }
+            weigh_rows(w, rows, nv);
+        }
+        START(6, b);
+        if (nv == 2)
+            START(7, b + 16);
+        for (int half = 0; half < 2; half++) {
+            tile_load(1, x->vt + (half * x->panels + d + 1) * OPERAND, 64);
+            tile_load(2, p + half * nv * OPERAND, 64);
+            tile_dp_bf16(6, 1, 2);
+            if (half == 0)
+                tile_store(4, a, row);
+            if (nv == 2) {
+                tile_load(3, p + (half * nv + 1) * OPERAND, 64);
+                tile_dp_bf16(7, 1, 3);
+                if (half == 0)
+                    tile_store(5, a + 16, row);
+            }
+            weigh_rows(w, rows, nv);
+        }
+    }
+    if (x->panels == 0)
+        return;
+    tile_store(6, x->acc + (x->panels - 1) * panel, row);
+    if (nv == 2)
+        tile_store(7, x->acc + (x->panels - 1) * panel + 16, row);
+}
+
+INLINE void step(const attni_bf16_step *x, const int rows, const int nv)
+{
+    weigher w;
+    weigh_begin(&w, x, nv);
+    if (x->k)
+        score_keys(x, &w, rows, nv);
+    if (x->p_before)
+        add_values(x, &w, rows, nv);
+    weigh_end(&w, x, ROWS, rows, nv);
+}
+
+static void run(const attni_bf16_step *x)
+{
+    /* pairs of products, between which the 64 rows are spread */
+    const int pairs = (x->k ? 4 * x->runs : 0) + (x->p_before ? 2 * x->panels : 0);
+    if (x->nv == 1)
+        step(x, 8, 1);
+    else if (pairs < 16)
+        step(x, 8, 2);
+    else if (pairs < 32)
+        step(x, 4, 2);
+    else
+        step(x, 2, 2);
+}
+
+/* ----------------------------------------------------------------------------- the backward */
+
+/* A square of 16 x 16 sums joins c. */
+static __attribute__((noinline)) void join_square(const attni_bf16_product *x, const float *sums,
+                                                  int m, int n)
+{
+    for (int i = 0; i < 16; i++) {
+        float *to = x->c + (m + i) * x->ldc + n;
+        const __m512 s = _mm512_load_ps(sums + 16 * i), before = _mm512_load_ps(to);
+        _mm512_store_ps(to, x->factors ? _mm512_fmadd_ps(s, _mm512_load_ps(x->factors + n), before)
+                                       : _mm512_add_ps(before, s));
+    }
+}
+
+#define FINISH(tile, m, n)                                                                         \
+    do {                                                                                           \
+        if (x->add) {                                                                              \
+            tile_store(tile, sums, 64);                                                            \
+            join_square(x, sums, m, n);                                                            \
+        } else {                                                                                   \
+            tile_store(tile, x->c + (m)*x->ldc + (n), 4 * x->ldc);                                 \
+        }                                                                                          \
+    } while (0)
+
+/* 16 rows, or if `both` 32, by 32 columns. */
+INLINE void multiply_square(const attni_bf16_product *x, int m, int n, const bool both)
+{
+    float sums[256] __attribute__((aligned(64)));
+    const attni_bf16 *a = x->a + m / 16 * x->rows16, *b = x->b + n / 16 * x->columns16;
+    tile_zero(4);
+    tile_zero(5);
+    tile_zero(6);
+    tile_zero(7);
+    for (int r = 0; r < x->runs; r++, a += x->run, b += x->pairs16) {
+        tile_load(2, b, 2 * x->pair);
+        tile_load(0, a, 2 * x->row);
+        tile_dp_bf16(4, 0, 2);
+        tile_load(3, b + x->columns16, 2 * x->pair);
+        tile_dp_bf16(5, 0, 3);
+        if (both) {
+            tile_load(1, a + x->rows16, 2 * x->row);
+            tile_dp_bf16(6, 1, 2);
+            tile_dp_bf16(7, 1, 3);
+        }
+    }
+    FINISH(4, m, n);
+    FINISH(5, m, n + 16);
+    if (both) {
+        FINISH(6, m + 16, n);
+        FINISH(7, m + 16, n + 16);
+    }
+}
+
+static void multiply(const attni_bf16_product *x)
+{
+    for (int n = 0; n < x->n; n += 32) {
+        int m = 0;
+        for (; m + 32 <= x->m; m += 32)
+            multiply_square(x, m, n, true);
+        if (m < x->m)
+            multiply_square(x, m, n, false);
+    }
+}
+
+static double peak(int64_t n, double *sink)
+{
+    char zeros[1024] = {0};
+    begin();
+    tile_load(0, zeros, 64);
+    tile_load(1, zeros, 64);
+    tile_zero(4);
+    tile_zero(5);
+    tile_zero(6);
+    tile_zero(7);
+    for (int64_t r = 0; r < n; r++) {
+        tile_dp_bf16(4, 0, 1);
+        tile_dp_bf16(5, 0, 1);
+        tile_dp_bf16(6, 0, 1);
+        tile_dp_bf16(7, 0, 1);
+    }
+    end();
+    *sink = 0;
+    return 4 * 2.0 * 16 * 16 * 32 * (double)n;
+}
+
+const attni_bf16_unit attni_bf16_amx = {
+    .granule = 32,
+    .keys = ROWS,
+    .interleaved = true,
+    .begin = begin,
+    .end = end,
+    .run = run,
+    .pack_values = attni_bf16_pack_values,
+    .multiply = multiply,
+    .peak = peak,
+};
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
+#endif

@@ -1,0 +1,532 @@
+/* The cache of keys and values: options, the block table, rows in and out. cache.h has the layout.
+ *
+ * An append checks all it could fail of, then takes pages, then stores rows, so that an error
+ * leaves the cache as it was. A row's bytes depend on that row alone, for ATTN_I8 too, whose scales
+ * belong to single rows: so it does not matter how rows were cut into appends.
+ *
+ * To add a storage type: if attni_dtype_is_float, nothing; else a branch in store_rows and in
+ * load_part, as ATTN_I8 has one. To add a layout of pages: find_slot is the only place that knows
+ * it.
+ */
+#include "cache.h"
+
+#include <math.h>
+#include <string.h>
+
+#define PIECE 256  /* components of a row that are converted at a time */
+#define TURNED 256 /* bytes of a row that are turned at a time */
+#define LINE ATTNI_LINE
+#define UNIT ATTNI_UNIT
+
+/* ----------------------------------------------------------------------------------- options */
+
+static attn_status check_numbers(const attn_cache_options *o, attn_error *err)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } sizes[] = {{"B", o->B},
+                 {"Hk", o->Hk},
+                 {"D", o->D},
+                 {"Dv", o->Dv},
+                 {"max_keys", o->max_keys},
+                 {"page_keys", o->page_keys},
+                 {"pages", o->pages}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if ((uint64_t)sizes[i].value > PTRDIFF_MAX)
+            return attni_fail(err, ATTN_ERR_ARGUMENT, sizes[i].name,
+                              "%s is %lld; it must be 0 or more, and fit an address", sizes[i].name,
+                              (long long)sizes[i].value);
+    if (!attni_dtype_is_float(o->dtype) && o->dtype != ATTN_I8)
+        return attni_fail(err, ATTN_ERR_DTYPE, "dtype",
+                          "dtype is %s; it must be f64, f32, f16, bf16 or i8",
+                          attn_dtype_name(o->dtype));
+    if (o->page_keys % ATTNI_PAGE != 0)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "page_keys",
+                          "page_keys is %lld; it must be a multiple of %d, or 0 for no pages",
+                          (long long)o->page_keys, ATTNI_PAGE);
+    if (o->page_keys == 0 && o->pages != 0)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "pages",
+                          "pages is %lld and page_keys is 0; give page_keys too, or no pages",
+                          (long long)o->pages);
+    return ATTN_OK;
+}
+
+attn_status attni_cache_options(attn_cache_options *to, const attn_cache_options *from,
+                                attn_error *err)
+{
+    if (!from)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "options",
+                          "options is NULL; a cache has no default sizes");
+    attn_status status = attni_struct_read(ATTNI_CACHE_OPTIONS, to, from, "options", err);
+    if (status)
+        return status;
+    status = attni_check_allocator(&to->allocate, &to->release, err);
+    return status ? status : check_numbers(to, err);
+}
+
+/* ---------------------------------------------------------------------------------- creation */
+
+/* What follows from the options; false where it cannot be counted. */
+static bool plan_pages(attn_cache *c)
+{
+    attn_cache_options *o = &c->options;
+    const int64_t size = (int64_t)attn_dtype_size(o->dtype);
+    const bool paged = o->page_keys > 0;
+    if (!paged && __builtin_add_overflow(o->max_keys, ATTNI_PAGE - 1, &o->page_keys))
+        return false;
+    o->page_keys -= o->page_keys % ATTNI_PAGE;
+    if (o->page_keys == 0) /* of a cache for no keys */
+        o->page_keys = ATTNI_PAGE;
+    c->table_pages = o->max_keys / o->page_keys + (o->max_keys % o->page_keys != 0);
+    if (o->pages == 0 && __builtin_mul_overflow(o->B, c->table_pages, &o->pages))
+        return false;
+    c->spares = o->pages;
+    c->width[ATTNI_KEYS] = o->D;
+    c->width[ATTNI_VALUES] = o->Dv;
+    int64_t bytes[2];
+    if (__builtin_mul_overflow(o->D, size, &bytes[0]) ||
+        __builtin_mul_overflow(o->Dv, size, &bytes[1]))
+        return false;
+    c->turned = attni_dtype_is_float(o->dtype) && size <= UNIT;
+    if (c->turned && __builtin_add_overflow(bytes[0], bytes[0] % UNIT, &bytes[0]))
+        return false;
+    return attni_size_add((uint64_t)bytes[0], 0, &c->row_bytes[0]) &&
+           attni_size_add((uint64_t)bytes[1], 0, &c->row_bytes[1]);
+}
+
+static void *take(attni_layout *layout, int64_t n0, int64_t n1, int64_t n2, size_t bytes)
+{
+    size_t count;
+    if (!attni_size_mul((uint64_t)n0, (uint64_t)n1, &count) ||
+        !attni_size_mul(count, (uint64_t)n2, &count) || count > PTRDIFF_MAX) {
+        layout->overflow = true;
+        return NULL;
+    }
+    return attni_layout_take(layout, count, bytes);
+}
+
+/* The cache itself is the first piece of its block. */
+static void carve(attn_cache *c, attni_layout *layout)
+{
+    const attn_cache_options *o = &c->options;
+    attni_layout_take(layout, 1, sizeof *c);
+    c->lengths = take(layout, o->B, 1, 1, sizeof *c->lengths);
+    c->table = take(layout, o->B, c->table_pages, 1, sizeof *c->table);
+    c->spare = take(layout, o->pages, 1, 1, sizeof *c->spare);
+    for (int part = 0; part < 2; part++) {
+        c->rows[part] = take(layout, o->pages, o->Hk, o->page_keys, c->row_bytes[part]);
+        if (o->dtype == ATTN_I8)
+            c->scales[part] = take(layout, o->pages, o->Hk, o->page_keys, sizeof(float));
+    }
+    c->bytes = layout->used;
+}
+
+attn_status attn_cache_create(const attn_cache_options *options, attn_cache **out, attn_error *err)
+{
+    if (!out)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "out",
+                          "out is NULL; a place for the cache is needed");
+    *out = NULL;
+    attn_cache c = {.bytes = 0};
+    const attn_status status = attni_cache_options(&c.options, options, err);
+    if (status)
+        return status;
+    attni_layout size = {.base = NULL};
+    const bool counted = plan_pages(&c);
+    if (counted)
+        carve(&c, &size);
+    if (!counted || size.overflow || size.used > PTRDIFF_MAX)
+        return attni_fail(
+            err, ATTN_ERR_LIMIT, "options",
+            "options ask for more bytes than this machine can address: B=%lld Hk=%lld "
+            "D=%lld Dv=%lld max_keys=%lld",
+            (long long)c.options.B, (long long)c.options.Hk, (long long)c.options.D,
+            (long long)c.options.Dv, (long long)c.options.max_keys);
+    attni_layout layout = {.base =
+                               c.options.allocate(c.options.memory_user, size.used, ATTNI_ALIGN)};
+    if (!layout.base)
+        return attni_fail(err, ATTN_ERR_MEMORY, "", "no memory for a cache of %zu bytes",
+                          size.used);
+    attn_cache *cache = (attn_cache *)(void *)layout.base;
+    carve(&c, &layout);
+    *cache = c;
+    for (int64_t b = 0; b < c.options.B; b++)
+        c.lengths[b] = 0;
+    for (int64_t i = 0; i < c.spares; i++)
+        c.spare[i] = c.spares - 1 - i;
+    *out = cache;
+    return ATTN_OK;
+}
+
+void attn_cache_destroy(attn_cache *cache)
+{
+    if (!cache)
+        return;
+    const attn_cache_options o = cache->options;
+    o.release(o.memory_user, cache, cache->bytes);
+}
+
+/* ------------------------------------------------------------------------------------- pages */
+
+static int64_t pages_of(const attn_cache *c, int64_t keys)
+{
+    return keys / c->options.page_keys + (keys % c->options.page_keys != 0);
+}
+
+static int64_t find_slot(const attn_cache *c, int64_t b, int64_t hk, int64_t j)
+{
+    const attn_cache_options *o = &c->options;
+    const int64_t page = c->table[b * c->table_pages + j / o->page_keys];
+    return (page * o->Hk + hk) * o->page_keys + j % o->page_keys;
+}
+
+static bool is_turned(const attn_cache *c, attni_cache_part part)
+{
+    return part == ATTNI_KEYS && c->turned;
+}
+
+static char *row_at(const attn_cache *c, attni_cache_part part, int64_t slot)
+{
+    const int64_t lane = is_turned(c, part) ? slot % ATTNI_GROUP : 0;
+    return c->rows[part] + (size_t)(slot - lane) * c->row_bytes[part] + (size_t)lane * UNIT;
+}
+
+/* What may be read of keys that are not there: 0, in the last group if it is new and not full. */
+static void clear_last_group(attn_cache *c, int64_t b, int64_t before)
+{
+    const int64_t length = c->lengths[b], first = length - length % ATTNI_GROUP;
+    if (!c->turned || first < before || first == length || c->row_bytes[ATTNI_KEYS] == 0)
+        return;
+    for (int64_t hk = 0; hk < c->options.Hk; hk++)
+        attni_zero(attni_cache_rows(c, ATTNI_KEYS, b, hk, first),
+                   ATTNI_GROUP * c->row_bytes[ATTNI_KEYS]);
+}
+
+attn_status attni_cache_grow(attn_cache *c, int64_t b, int64_t n, attn_error *err)
+{
+    const attn_cache_options *o = &c->options;
+    const int64_t length = c->lengths[b];
+    if (n > o->max_keys - length)
+        return attni_fail(err, ATTN_ERR_FULL, "max_keys",
+                          "max_keys is %lld; sequence %lld has %lld keys and cannot take %lld more",
+                          (long long)o->max_keys, (long long)b, (long long)length, (long long)n);
+    const int64_t have = pages_of(c, length), want = pages_of(c, length + n);
+    if (want - have > c->spares)
+        return attni_fail(err, ATTN_ERR_FULL, "pages",
+                          "pages is %lld and %lld are left; %lld more keys of sequence %lld need "
+                          "%lld",
+                          (long long)o->pages, (long long)c->spares, (long long)n, (long long)b,
+                          (long long)(want - have));
+    for (int64_t page = have; page < want; page++)
+        c->table[b * c->table_pages + page] = c->spare[--c->spares];
+    c->lengths[b] = length + n;
+    clear_last_group(c, b, length);
+    return ATTN_OK;
+}
+
+static attn_status check_sequence(const attn_cache *c, int64_t b, attn_error *err)
+{
+    if (!c)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "cache", "cache is NULL");
+    if (b < 0 || b >= c->options.B)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "b",
+                          "b is %lld; this cache has sequences 0..%lld", (long long)b,
+                          (long long)(c->options.B - 1));
+    return ATTN_OK;
+}
+
+attn_status attn_cache_truncate(attn_cache *cache, int64_t b, int64_t length, attn_error *err)
+{
+    const attn_status status = check_sequence(cache, b, err);
+    if (status)
+        return status;
+    if (length < 0 || length > cache->lengths[b])
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "length",
+                          "length is %lld; sequence %lld has %lld keys", (long long)length,
+                          (long long)b, (long long)cache->lengths[b]);
+    const int64_t *pages = cache->table + b * cache->table_pages;
+    for (int64_t page = pages_of(cache, cache->lengths[b]); page > pages_of(cache, length); page--)
+        cache->spare[cache->spares++] = pages[page - 1];
+    cache->lengths[b] = length;
+    return ATTN_OK;
+}
+
+int64_t attn_cache_length(const attn_cache *cache, int64_t b)
+{
+    return cache && b >= 0 && b < cache->options.B ? cache->lengths[b] : -1;
+}
+
+size_t attn_cache_bytes(const attn_cache *cache) { return cache ? cache->bytes : 0; }
+
+/* ------------------------------------------------------------------------------------ storing */
+
+/* Element i of a row of any stride; in integers, as attni_at. */
+static char *piece_at(const char *row, attn_dtype dtype, int64_t stride, int64_t i)
+{
+    const uint64_t e = (uint64_t)i * (uint64_t)stride;
+    return (char *)((uintptr_t)row + (uintptr_t)(e * attn_dtype_size(dtype)));
+}
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* One rounding: from f64 at once, from the others through float, which holds them all. */
+static void convert_row(char *to, attn_dtype to_dtype, const char *from, attn_dtype dtype,
+                        int64_t stride, int64_t n)
+{
+    const size_t size = attn_dtype_size(to_dtype);
+    if (dtype == to_dtype && stride == 1) {
+        memcpy(to, from, (size_t)n * size);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += PIECE) {
+        const int64_t here = least(PIECE, n - i);
+        const char *piece = piece_at(from, dtype, stride, i);
+        char *there = to + (size_t)i * size;
+        if (dtype == to_dtype) /* no detour: not a bit of a NaN changes */
+            for (int64_t e = 0; e < here; e++)
+                memcpy(there + (size_t)e * size, piece_at(piece, dtype, stride, e), size);
+        else if (dtype == ATTN_F64) {
+            double x[PIECE];
+            attni_load_row_f64(x, piece, dtype, stride, here);
+            attni_store_row_f64(there, to_dtype, 1, x, here);
+        } else {
+            float x[PIECE];
+            attni_load_row_f32(x, piece, dtype, stride, here);
+            attni_store_row_f32(there, to_dtype, 1, x, here);
+        }
+    }
+}
+
+#define LANES 8 /* loops over so many that the compiler turns into vectors */
+
+/* The largest |x|; NaN if one of them is not finite. x has room for whole lanes. */
+static double largest(double *x, int64_t n)
+{
+    double most[LANES] = {0}, lost[LANES] = {0}, all = 0;
+    while (n % LANES != 0)
+        x[n++] = 0;
+    for (int64_t i = 0; i < n; i += LANES)
+        for (int e = 0; e < LANES; e++) {
+            const double size = x[i + e] < 0 ? -x[i + e] : x[i + e];
+            most[e] = size > most[e] ? size : most[e];
+            lost[e] += x[i + e] - x[i + e]; /* 0, or NaN for a NaN or an infinity */
+        }
+    for (int e = 0; e < LANES; e++)
+        all = (most[e] > all ? most[e] : all) + lost[e];
+    return all;
+}
+
+/* x / scale, cut off at 127, to the nearest integer, ties to even: which the sum with 1.5 * 2^52
+ * has in its last bits. */
+static void quantise(int8_t *to, const double *x, double scale, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        union {
+            double d;
+            uint64_t u;
+        } sum;
+        double y = x[i] / scale;
+        y = y > 127 ? 127 : y;
+        y = y < -127 ? -127 : y;
+        sum.d = y + 0x1.8p52;
+        to[i] = (int8_t)(uint8_t)sum.u;
+    }
+}
+
+/* A row as i8; returns its scale, the largest |x| / 127. That is rounded to float, so that a
+ * quotient can be a little above 127, or far above where the scale is denormal: it is cut off
+ * there. Where there is no scale for these numbers (a NaN or an infinity is among them, or a double
+ * beyond float), it is NaN and so is every element of the row; where all are so small that it is 0,
+ * they are 0. */
+static float quantise_row(int8_t *to, const char *from, attn_dtype dtype, int64_t stride, int64_t n)
+{
+    double x[PIECE], most = 0;
+    for (int64_t i = 0; i < n && most == most; i += PIECE) {
+        const int64_t here = least(PIECE, n - i);
+        attni_load_row_f64(x, piece_at(from, dtype, stride, i), dtype, stride, here);
+        const double of_piece = largest(x, here);
+        most = of_piece <= most ? most : of_piece;
+    }
+    const float scale = (float)(most / 127);
+    if (scale == 0 || !isfinite(scale)) {
+        memset(to, 0, (size_t)n);
+        return scale == 0 ? 0 : NAN;
+    }
+    for (int64_t i = 0; i < n; i += PIECE) {
+        const int64_t here = least(PIECE, n - i);
+        if (n > PIECE) /* else it is still there */
+            attni_load_row_f64(x, piece_at(from, dtype, stride, i), dtype, stride, here);
+        quantise(to + i, x, (double)scale, here);
+    }
+    return scale;
+}
+
+static void store_row(attn_cache *c, attni_cache_part part, int64_t slot, const attn_tensor *t,
+                      int64_t hk, int64_t i)
+{
+    const char *from = attni_at(t, 0, hk, i, 0);
+    char *to = row_at(c, part, slot);
+    const int64_t n = c->width[part];
+    if (c->options.dtype == ATTN_I8)
+        c->scales[part][slot] = quantise_row((int8_t *)to, from, t->dtype, t->stride[3], n);
+    else if (n > 0)
+        convert_row(to, c->options.dtype, from, t->dtype, t->stride[3], n);
+}
+
+/* Keys of one group, from its lane slot % 16 on. */
+static void store_turned(attn_cache *c, int64_t slot, int64_t n, const attn_tensor *t, int64_t hk,
+                         int64_t i)
+{
+    const attn_dtype dtype = c->options.dtype;
+    const size_t size = attn_dtype_size(dtype);
+    const int64_t D = c->width[ATTNI_KEYS], most = TURNED / (int64_t)size;
+    char *to = row_at(c, ATTNI_KEYS, slot);
+    char row[ATTNI_GROUP][TURNED] __attribute__((aligned(16)));
+    for (int64_t d = 0; d < D; d += most, to += TURNED / UNIT * LINE) {
+        const int64_t here = least(most, D - d), units = (here * (int64_t)size + UNIT - 1) / UNIT;
+        for (int64_t r = 0; r < n; r++) {
+            memset(row[r] + (units - 1) * UNIT, 0, UNIT); /* of an odd D only half is written */
+            convert_row(row[r], dtype, attni_at(t, 0, hk, i + r, d), t->dtype, t->stride[3], here);
+        }
+        attni_turn(to, LINE, row[0], sizeof row[0], n, units);
+    }
+}
+
+static void store_rows(attn_cache *c, attni_cache_part part, int64_t b, int64_t first,
+                       const attn_tensor *t, int64_t hk, int64_t n)
+{
+    for (int64_t i = 0, here; i < n; i += here) {
+        const int64_t slot = find_slot(c, b, hk, first + i);
+        here = is_turned(c, part) ? least(n - i, ATTNI_GROUP - slot % ATTNI_GROUP) : 1;
+        if (is_turned(c, part))
+            store_turned(c, slot, here, t, hk, i);
+        else
+            store_row(c, part, slot, t, hk, i);
+    }
+}
+
+/* One of k and v, [1,Hk,n,width]; n is the other's too. */
+static attn_status check_rows(const attn_cache *c, const attn_tensor *t, attni_cache_part part,
+                              int64_t n, attn_error *err)
+{
+    const char *name = part == ATTNI_KEYS ? "k" : "v";
+    if (!attni_dtype_is_float(t->dtype))
+        return attni_fail(err, ATTN_ERR_DTYPE, name, "%s is %s; it must be f64, f32, f16 or bf16",
+                          name, attn_dtype_name(t->dtype));
+    const int64_t want[4] = {1, c->options.Hk, n, c->width[part]};
+    if (memcmp(want, t->shape, sizeof want) != 0)
+        return attni_fail(err, ATTN_ERR_SHAPE, name,
+                          "%s is [%lld, %lld, %lld, %lld]; it must be [1, %lld, %lld, %lld]: Hk, "
+                          "the keys of k and v alike, %s",
+                          name, (long long)t->shape[0], (long long)t->shape[1],
+                          (long long)t->shape[2], (long long)t->shape[3], (long long)want[1],
+                          (long long)n, (long long)want[3], part == ATTNI_KEYS ? "D" : "Dv");
+    return ATTN_OK;
+}
+
+attn_status attn_cache_append(attn_cache *cache, int64_t b, const attn_tensor *k,
+                              const attn_tensor *v, attn_error *err)
+{
+    ATTNI_DEFAULT_MODE;
+    attn_status s;
+    if ((s = check_sequence(cache, b, err)) || (s = attni_check_input(k, "k", err)) ||
+        (s = attni_check_input(v, "v", err)))
+        return s;
+    const int64_t n = k->shape[2], first = cache->lengths[b];
+    if ((s = check_rows(cache, k, ATTNI_KEYS, n, err)) ||
+        (s = check_rows(cache, v, ATTNI_VALUES, n, err)) ||
+        (s = attni_cache_grow(cache, b, n, err)))
+        return s;
+    const attn_tensor *const parts[2] = {k, v};
+    for (int part = 0; part < 2; part++) {
+        if (n == 0 || (attni_empty(parts[part]) && !cache->scales[part]))
+            continue; /* of any number of heads, or of rows of nothing */
+        for (int64_t hk = 0; hk < cache->options.Hk; hk++)
+            store_rows(cache, (attni_cache_part)part, b, first, parts[part], hk, n);
+    }
+    return ATTN_OK;
+}
+
+/* ------------------------------------------------------------------------------------ reading */
+
+char *attni_cache_rows(const attn_cache *c, attni_cache_part part, int64_t b, int64_t hk, int64_t j)
+{
+    return row_at(c, part, find_slot(c, b, hk, j));
+}
+
+float *attni_cache_scales(const attn_cache *c, attni_cache_part part, int64_t b, int64_t hk,
+                          int64_t j)
+{
+    return c->scales[part] ? c->scales[part] + find_slot(c, b, hk, j) : NULL;
+}
+
+void attni_cache_turn_back(const attn_cache *c, int64_t b, int64_t hk, int64_t j, int64_t n,
+                           void *to, size_t bytes)
+{
+    const int64_t units = (int64_t)(c->row_bytes[ATTNI_KEYS] / UNIT);
+    for (int64_t here; n > 0; n -= here, j += here, to = (char *)to + (size_t)here * bytes) {
+        here = ATTNI_GROUP - j % ATTNI_GROUP;
+        here = here < n ? here : n;
+        attni_turn(to, bytes, attni_cache_rows(c, ATTNI_KEYS, b, hk, j), LINE, units, here);
+    }
+}
+
+/* Components i .. i+n-1 of a slot's row, n <= PIECE. */
+static void load_part(const attn_cache *c, attni_cache_part part, int64_t slot, int64_t i,
+                      int64_t n, double *to)
+{
+    const attn_dtype dtype = c->options.dtype;
+    const size_t size = attn_dtype_size(dtype);
+    const char *from = row_at(c, part, slot);
+    char row[PIECE * UNIT];
+    if (dtype == ATTN_I8) {
+        const int8_t *x = (const int8_t *)from + i;
+        for (int64_t e = 0; e < n; e++)
+            to[e] = (double)((float)x[e] * c->scales[part][slot]); /* rounded to float */
+        return;
+    }
+    if (is_turned(c, part))
+        attni_cache_get(row, from, (size_t)i * size, (size_t)n * size);
+    attni_load_row_f64(to, is_turned(c, part) ? row : from + (size_t)i * size, dtype, 1, n);
+}
+
+static void read_row(const attn_cache *c, attni_cache_part part, int64_t slot, const attn_tensor *t,
+                     int64_t hk, int64_t i)
+{
+    double x[PIECE];
+    char *to = attni_at(t, 0, hk, i, 0);
+    for (int64_t e = 0; e < c->width[part]; e += PIECE) {
+        const int64_t n = least(PIECE, c->width[part] - e);
+        load_part(c, part, slot, e, n, x);
+        attni_store_row_f64(piece_at(to, t->dtype, t->stride[3], e), t->dtype, t->stride[3], x, n);
+    }
+}
+
+attn_status attn_cache_read(const attn_cache *cache, int64_t b, int64_t first, const attn_tensor *k,
+                            const attn_tensor *v, attn_error *err)
+{
+    ATTNI_DEFAULT_MODE;
+    attn_status s;
+    if ((s = check_sequence(cache, b, err)) || (k && (s = attni_check_output(k, "k", err))) ||
+        (v && (s = attni_check_output(v, "v", err))))
+        return s;
+    const attn_tensor *parts[2] = {k, v};
+    const int64_t n = k ? k->shape[2] : v ? v->shape[2] : 0;
+    if ((k && (s = check_rows(cache, k, ATTNI_KEYS, n, err))) ||
+        (v && (s = check_rows(cache, v, ATTNI_VALUES, n, err))))
+        return s;
+    if (first < 0 || first > cache->lengths[b] || n > cache->lengths[b] - first)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "first",
+                          "first is %lld, for %lld keys; sequence %lld has %lld", (long long)first,
+                          (long long)n, (long long)b, (long long)cache->lengths[b]);
+    for (int part = 0; part < 2; part++) {
+        if (!parts[part] || attni_empty(parts[part]))
+            continue;
+        for (int64_t hk = 0; hk < cache->options.Hk; hk++)
+            for (int64_t i = 0; i < n; i++)
+                read_row(cache, (attni_cache_part)part, find_slot(cache, b, hk, first + i),
+                         parts[part], hk, i);
+    }
+    return ATTN_OK;
+}

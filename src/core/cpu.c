@@ -1,0 +1,313 @@
+/* Which instruction sets this machine can run, and how many CPUs it may use.
+ *
+ * A CPU that has AVX2 may still fault on it: the operating system must save the registers, which
+ * shows in OSXSAVE and XCR0, and a hypervisor may mask one feature and leave another that builds on
+ * it. So each set lists all that its code needs, and is taken only if all of it is there.
+ *
+ * To add an instruction set: a row in kernel/isa.def and a NEED_<name> here.
+ */
+#define _GNU_SOURCE /* sched_getaffinity, syscall */
+#include <errno.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
+#include <unistd.h>
+#ifdef _WIN32
+#include <windows.h>
+#endif
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
+#include "internal.h"
+
+/* ---------------------------------------------------------------------------- requirements */
+
+/* Bits as the manuals number them (Intel SDM volume 2, CPUID; volume 1, 13.3, XCR0). */
+#define FMA (1u << 12)
+#define OSXSAVE (1u << 27)
+#define AVX (1u << 28)
+#define F16C (1u << 29)
+#define AVX2 (1u << 5)
+#define AVX512F (1u << 16)
+#define AVX512DQ (1u << 17)
+#define AVX512BW (1u << 30)
+#define AVX512VL (1u << 31)
+#define AVX512_BF16 (1u << 5)
+#define AMX_BF16 (1u << 22)
+#define AMX_TILE (1u << 24)
+#define XCR0_AVX 0x6u     /* xmm and the upper halves of ymm */
+#define XCR0_AVX512 0xe6u /* those, mask registers, upper zmm, zmm16-31 */
+#define XCR0_AMX 0x60000u /* tile configuration and data */
+
+/* {leaf 1 ecx, leaf 7 ebx, leaf 7 edx, leaf 7.1 eax, xcr0} */
+#define NEED_generic                                                                               \
+    {                                                                                              \
+        0, 0, 0, 0, 0                                                                              \
+    }
+#define NEED_avx2                                                                                  \
+    {                                                                                              \
+        OSXSAVE | AVX | FMA | F16C, AVX2, 0, 0, XCR0_AVX                                           \
+    }
+#ifdef ATTNI_AVX512_EMULATED
+#define NEED_avx512 NEED_avx2
+#else
+#define NEED_avx512                                                                                \
+    {                                                                                              \
+        OSXSAVE | AVX | FMA | F16C, AVX2 | AVX512F | AVX512DQ | AVX512BW | AVX512VL, 0, 0,         \
+            XCR0_AVX512                                                                            \
+    }
+#endif
+#ifdef ATTNI_AMX_EMULATED
+#define NEED_avx512bf16 NEED_avx512
+#define NEED_amx NEED_avx512
+#else
+#define NEED_avx512bf16                                                                            \
+    {                                                                                              \
+        OSXSAVE | AVX | FMA | F16C, AVX2 | AVX512F | AVX512DQ | AVX512BW | AVX512VL, 0,            \
+            AVX512_BF16, XCR0_AVX512                                                               \
+    }
+#define NEED_amx                                                                                   \
+    {                                                                                              \
+        OSXSAVE | AVX | FMA | F16C, AVX2 | AVX512F | AVX512DQ | AVX512BW | AVX512VL,               \
+            AMX_TILE | AMX_BF16, AVX512_BF16, XCR0_AVX512 | XCR0_AMX                               \
+    }
+#endif
+#define NEED_neon NEED_generic /* part of every AArch64 processor that runs an operating system */
+
+static const struct {
+    const char *name;
+    struct {
+        uint32_t leaf1_ecx, leaf7_ebx, leaf7_edx, leaf7_1_eax;
+        uint64_t xcr0;
+    } need;
+} sets[] = {
+#define ATTNI_ISA(name) {#name, NEED_##name},
+#include "isa.def"
+#undef ATTNI_ISA
+};
+enum { SETS = (int)(sizeof sets / sizeof sets[0]) };
+
+/* Some CPUs answer for a leaf past max_leaf with the values of another one. */
+static attni_cpuid sane(const attni_cpuid *regs)
+{
+    attni_cpuid r = *regs;
+    if (r.max_leaf < 1)
+        r.leaf1_ecx = r.leaf1_edx = 0;
+    if (r.max_leaf < 7)
+        r.leaf7_ebx = r.leaf7_ecx = r.leaf7_edx = r.leaf7_1_eax = 0;
+    return r;
+}
+
+static bool runs(int index, const attni_cpuid *r)
+{
+    return (r->leaf1_ecx & sets[index].need.leaf1_ecx) == sets[index].need.leaf1_ecx &&
+           (r->leaf7_ebx & sets[index].need.leaf7_ebx) == sets[index].need.leaf7_ebx &&
+           (r->leaf7_edx & sets[index].need.leaf7_edx) == sets[index].need.leaf7_edx &&
+           (r->leaf7_1_eax & sets[index].need.leaf7_1_eax) == sets[index].need.leaf7_1_eax &&
+           (r->xcr0 & sets[index].need.xcr0) == sets[index].need.xcr0;
+}
+
+/* Is a set that runs here better than those before it? Dot products of bf16 are as fast as
+ * multiply-adds of floats on AMD's processors (Zen 5: 475 and 240 GFLOP/s), and so do twice as
+ * much; on Intel's they take four times as long, and widening to floats is faster. */
+static bool pays(int index, const attni_cpuid *r)
+{
+    const uint32_t amd = 0x68747541; /* "Auth", of AuthenticAMD */
+    return strcmp(sets[index].name, "avx512bf16") != 0 || r->vendor == amd;
+}
+
+int attni_isa_from_cpuid(const attni_cpuid *regs)
+{
+    attni_cpuid r = sane(regs);
+    int best = SETS - 1;
+    while (best > 0 && !(runs(best, &r) && pays(best, &r)))
+        best--;
+    return best;
+}
+
+/* --------------------------------------------------------------------------- this machine */
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+void attni_read_cpuid(attni_cpuid *regs)
+{
+    uint32_t a, b, c, d;
+    memset(regs, 0, sizeof *regs);
+    __cpuid(0, regs->max_leaf, regs->vendor, c, d);
+    if (regs->max_leaf >= 1)
+        __cpuid(1, a, b, regs->leaf1_ecx, regs->leaf1_edx);
+    if (regs->max_leaf >= 7) {
+        uint32_t subleaves;
+        __cpuid_count(7, 0, subleaves, regs->leaf7_ebx, regs->leaf7_ecx, regs->leaf7_edx);
+        if (subleaves >= 1)
+            __cpuid_count(7, 1, regs->leaf7_1_eax, b, c, d);
+    }
+    if (regs->leaf1_ecx & OSXSAVE) {
+        __asm__("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+        regs->xcr0 = (uint64_t)d << 32 | a;
+    }
+}
+#else
+void attni_read_cpuid(attni_cpuid *regs) { memset(regs, 0, sizeof *regs); }
+#endif
+
+/* Linux saves the 8 KiB of tile data only for processes that have asked for it, and refuses where a
+ * thread's signal stack is too small for them. It may be asked more than once.
+ *
+ * Until the tiles' code has been measured on a processor that has them - so far its tests have run
+ * on an emulation alone - it is there for those who ask: ATTN_AMX=1. */
+static bool tiles_permitted(void)
+{
+#if defined(__x86_64__) && defined(__linux__) && !defined(ATTNI_AMX_EMULATED)
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    const char *asked = getenv("ATTN_AMX");
+    if (!asked || strcmp(asked, "1") != 0)
+        return false;
+    const int saved = errno;
+    const bool granted = syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+    errno = saved;
+    return granted;
+#elif defined(ATTNI_AMX_EMULATED)
+    return true;
+#else
+    return false;
+#endif
+}
+
+/* One bit for each set that runs, and 16 higher one if it pays, read once: CPUID traps in a virtual
+ * machine and can take tens of microseconds. Threads that race here find the same. */
+static unsigned usable_sets(void)
+{
+    static atomic_uint cached; /* 0: not read yet; else generic's bit is set */
+    unsigned found = atomic_load_explicit(&cached, memory_order_relaxed);
+    if (found == 0) {
+        attni_cpuid regs;
+        attni_read_cpuid(&regs);
+        regs = sane(&regs);
+        for (int i = 0; i < SETS; i++)
+            if (runs(i, &regs) && (strcmp(sets[i].name, "amx") != 0 || tiles_permitted()))
+                found |= (pays(i, &regs) ? 0x10001u : 1u) << i;
+        atomic_store_explicit(&cached, found, memory_order_relaxed);
+    }
+    return found;
+}
+
+bool attni_isa_usable(int index)
+{
+    return index >= 0 && index < SETS && (usable_sets() >> index & 1);
+}
+
+int attni_isa_find(const char *name)
+{
+    for (int i = 0; name && i < SETS; i++)
+        if (strcmp(name, sets[i].name) == 0)
+            return i;
+    return -1;
+}
+
+/* An ATTN_ISA that names no usable set is passed over here, where there is nobody to tell;
+ * attn_context_create refuses it. */
+int attni_isa_best(void)
+{
+    static atomic_int cached; /* index + 1 */
+    int best = atomic_load_explicit(&cached, memory_order_relaxed) - 1;
+    if (best < 0) {
+        best = attni_isa_find(getenv("ATTN_ISA"));
+        if (!attni_isa_usable(best))
+            for (best = SETS - 1; !(usable_sets() >> 16 >> best & 1);)
+                best--;
+        atomic_store_explicit(&cached, best + 1, memory_order_relaxed);
+    }
+    return best;
+}
+
+attn_isa_info attn_isa(int index)
+{
+    if (index < 0 || index >= SETS)
+        return (attn_isa_info){NULL, 0};
+    return (attn_isa_info){sets[index].name, attni_isa_usable(index)};
+}
+
+/* ------------------------------------------------------------------------- names, for people */
+
+int attn_cpu_features(char *buffer, size_t size)
+{
+    attni_cpuid r;
+    attni_read_cpuid(&r);
+    r = sane(&r);
+#if defined(__aarch64__) && defined(__linux__)
+    const uint64_t cap = getauxval(AT_HWCAP), cap2 = getauxval(AT_HWCAP2);
+#elif defined(__aarch64__)
+    const uint64_t cap = 1u << 1, cap2 = 0; /* what need not be asked for */
+#endif
+    const struct {
+        const char *name;
+        uint64_t have, need, xcr0;
+    } features[] = {
+#if defined(__aarch64__)
+        /* Bits and names as Linux has them (arm64's uapi/asm/hwcap.h and /proc/cpuinfo). */
+        {"asimd", cap, 1u << 1, 0},
+        {"asimdhp", cap, 1u << 10, 0},
+        {"asimddp", cap, 1u << 20, 0},
+        {"sve", cap, 1u << 22, 0},
+        {"asimdfhm", cap, 1u << 23, 0},
+        {"sve2", cap2, 1u << 1, 0},
+        {"i8mm", cap2, 1u << 13, 0},
+        {"bf16", cap2, 1u << 14, 0},
+        {"sme", cap2, 1u << 23, 0},
+#endif
+        {"avx", r.leaf1_ecx, AVX, XCR0_AVX},
+        {"fma", r.leaf1_ecx, FMA, XCR0_AVX},
+        {"f16c", r.leaf1_ecx, F16C, XCR0_AVX},
+        {"avx2", r.leaf7_ebx, AVX2, XCR0_AVX},
+        {"avx512f", r.leaf7_ebx, AVX512F, XCR0_AVX512},
+        {"avx512dq", r.leaf7_ebx, AVX512DQ, XCR0_AVX512},
+        {"avx512bw", r.leaf7_ebx, AVX512BW, XCR0_AVX512},
+        {"avx512vl", r.leaf7_ebx, AVX512VL, XCR0_AVX512},
+        {"avx512_vnni", r.leaf7_ecx, 1u << 11, XCR0_AVX512},
+        {"avx512_bf16", r.leaf7_1_eax, 1u << 5, XCR0_AVX512},
+        {"avx512_fp16", r.leaf7_edx, 1u << 23, XCR0_AVX512},
+        {"amx_tile", r.leaf7_edx, AMX_TILE, XCR0_AMX},
+        {"amx_bf16", r.leaf7_edx, AMX_BF16, XCR0_AMX},
+        {"amx_int8", r.leaf7_edx, 1u << 25, XCR0_AMX},
+    };
+    size_t length = 0;
+    if (size > 0)
+        buffer[0] = '\0';
+    for (size_t i = 0; i < sizeof features / sizeof features[0]; i++) {
+        if (!(features[i].have & features[i].need) ||
+            (r.xcr0 & features[i].xcr0) != features[i].xcr0)
+            continue;
+        size_t at = length < size ? length : size;
+        length += (size_t)snprintf(size > 0 ? buffer + at : NULL, size - at, "%s%s",
+                                   length > 0 ? " " : "", features[i].name);
+    }
+    return (int)length;
+}
+
+/* CPUs in this thread's affinity mask, at least 1. Not from malloc: a forked child asks too. */
+int attni_cpu_count(void)
+{
+    int count = 0;
+#if defined(__linux__)
+    int saved = errno;
+    cpu_set_t mask[16]; /* of 1024 each: more than any kernel is built for, so that it fits */
+    if (sched_getaffinity(0, sizeof mask, mask) == 0)
+        count = CPU_COUNT_S(sizeof mask, mask);
+    errno = saved;
+#elif defined(_WIN32)
+    DWORD_PTR mine, all;
+    if (GetProcessAffinityMask(GetCurrentProcess(), &mine, &all))
+        count = __builtin_popcountll(mine);
+#else
+    count = (int)sysconf(_SC_NPROCESSORS_ONLN);
+#endif
+    return count > 0 ? count : 1;
+}

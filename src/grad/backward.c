@@ -1,0 +1,320 @@
+/* Attention, backward: check, plan, cut into tasks, run. Read this first.
+ *
+ *   attni_backward_check (backward_check.c)  every argument, once
+ *   make_plan                                     chunks of keys, tasks, scratch
+ *   attni_backward_rows (backward_rows.c)    what is known of each query before: lse, delta
+ *   attni_backward_task (backward_tile.c)    one chunk of keys of one key/value head
+ *   attni_backward_sums (backward_rows.c)    gradients that are sums over tasks
+ *
+ * A task owns its chunk's dk and dv. A row of dq is a sum over the chunks of its sequence, in their
+ * order: the first chunk that a tile of queries sees begins the tile's total, each later one adds
+ * its part, the last one writes the result. As long as there are key/value heads enough, a thread
+ * does all tasks of one head, in order. The tasks of the heads that are left over are shared by all
+ * threads, and one rule gives them their turns:
+ *
+ *     a chunk adds its part of a tile after the chunk before it has finished the same tile.
+ *
+ * Every tile of a shared head has memory of its own, so no other order matters. All tasks visit
+ * their tiles in one order and are taken in order themselves. So waits are short, and a task only
+ * waits for a task before it, which some thread is working on: there is no deadlock. The bits do
+ * not depend on the number of threads. docs/models/backward.pml is this rule as a model that a
+ * model checker explores in every order of steps.
+ */
+#include "../bf16/bf16_engine.h"
+#include "../bf16/unit.h"
+#include "backward.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* ----------------------------------------------------------------------------------------- plan */
+
+attni_panels attni_panels_of(const attni_plan *p, int64_t columns)
+{
+    const int lanes = p->kernels->lanes, widest = p->kernels->vectors * lanes;
+    attni_panels panels = {.columns = columns, .widest = widest};
+    int64_t last = columns % widest, width = lanes;
+    while (width < last)
+        width *= 2;
+    panels.padded = columns - last + (last ? width : 0);
+    return panels;
+}
+
+/* Keys and values of a chunk, and their gradients, stay in the second cache while all queries pass
+ * by. Whole blocks; a function of the sizes alone, because the bits depend on it. */
+#define CHUNK_BYTES (512 * 1024)
+static int keys_per_chunk(const attni_plan *p)
+{
+    int keys = ATTNI_CHUNK;
+    const double key_bytes = 2 * (double)(p->D + p->Dv) * (double)p->real;
+    while (keys > ATTNI_BLOCK && keys * key_bytes > CHUNK_BYTES)
+        keys /= 2;
+    return keys;
+}
+
+/* False: more tasks than can be counted. Where there is `nothing`, there may be any number of
+ * sequences, heads and rows. */
+static bool count_tasks(attni_backward *bw)
+{
+    const attni_plan *p = &bw->plan;
+    int64_t heads;
+    if (!bw->nothing && __builtin_mul_overflow(p->B, p->Hk, &bw->pairs))
+        return false;
+    for (int64_t n = 0; n < p->sequences && bw->pairs; n++) {
+        const attni_view view = attni_view_of(p, 0, 0, n);
+        const int64_t chunks = attni_div_up(view.S, bw->keys), tiles = attni_div_up(view.T, bw->W);
+        bw->tasks_per_pair += chunks ? chunks : 1;
+        if (chunks > 1) {
+            bw->most_tiles = tiles > bw->most_tiles ? tiles : bw->most_tiles;
+            bw->all_tiles += tiles;
+        }
+    }
+    if (__builtin_mul_overflow(bw->tasks_per_pair, bw->pairs, &bw->tasks))
+        return false;
+    if (bw->nothing && (!bw->grads.dsink_logits || !p->T))
+        return true;
+    bw->runs_per_head = attni_div_up(p->T, ATTNI_BLOCK);
+    return !__builtin_mul_overflow(p->B, p->H, &heads) &&
+           !__builtin_mul_overflow(heads, bw->runs_per_head, &bw->runs);
+}
+
+static double visible_flop(const attni_backward *bw, double pairs)
+{
+    const attni_plan *p = &bw->plan;
+    double width = (double)p->D; /* q . k */
+    width += bw->want_v ? (double)p->Dv : 0;
+    width += bw->want_scores ? (double)p->Dv : 0;
+    width += bw->want_k ? (double)p->D : 0;
+    width += bw->want_q ? (double)p->D : 0;
+    return 2 * pairs * width;
+}
+
+/* Below some microseconds a thread is not worth waking. */
+#define WORK_SECONDS 10e-6
+static void count_workers(attni_backward *bw, int threads)
+{
+    const attni_plan *p = &bw->plan;
+    const double all = (double)p->B * (double)p->H * (double)p->T * (double)p->S;
+    const double worth = visible_flop(bw, all) / 1e11 / WORK_SECONDS;
+    const int64_t most = bw->tasks < threads ? bw->tasks : threads;
+    bw->workers = worth < (double)most ? 1 + (int)worth : (int)most;
+    if (bw->workers > most)
+        bw->workers = (int)most;
+    if (bw->workers < 1)
+        bw->workers = 1;
+    bw->whole = bw->pairs - bw->pairs % bw->workers;
+}
+
+/* a * b * c, or more than there is. */
+static size_t product(int64_t a, int64_t b, int64_t c)
+{
+    size_t ab, abc;
+    return attni_size_mul((uint64_t)a, (uint64_t)b, &ab) && attni_size_mul(ab, (uint64_t)c, &abc)
+               ? abc
+               : SIZE_MAX;
+}
+
+static void carve(attni_backward *bw, attni_layout *layout)
+{
+    const attni_plan *p = &bw->plan;
+    const size_t rows = bw->runs ? product(p->B, p->H, p->T) : 0;
+    bw->lse = attni_layout_take(layout, rows, p->real);
+    bw->factor = attni_layout_take(layout, rows, p->real);
+    bw->delta = attni_layout_take(layout, rows, p->real);
+    bw->bad = attni_layout_take(layout, rows, 1);
+    bw->progress = attni_layout_take(layout, (uint64_t)bw->tasks, sizeof *bw->progress);
+    if (bw->want_rows) {
+        const int64_t own = bw->whole ? bw->workers : 0, shared = bw->pairs - bw->whole;
+        bw->own_totals =
+            attni_layout_take(layout, product(own, bw->group, bw->most_tiles), bw->tile_bytes);
+        bw->shared_totals =
+            attni_layout_take(layout, product(shared, bw->group, bw->all_tiles), bw->tile_bytes);
+    }
+    if (bw->dmask == ATTNI_OVER_KEYS)
+        bw->row_sums = attni_layout_take(layout, rows, sizeof(double));
+    if (bw->dmask == ATTNI_OVER_QUERIES && !bw->nothing)
+        bw->key_sums = attni_layout_take(layout, product(p->B, p->H, p->S), sizeof(double));
+    if (bw->grads.dalibi_slopes && !bw->nothing)
+        bw->alibi_sums =
+            attni_layout_take(layout, product(bw->tasks, bw->group, 1), sizeof(double));
+    if (bw->grads.dsink_logits)
+        bw->sink_sums = attni_layout_take(layout, (uint64_t)bw->runs, sizeof(double));
+    bw->workers_scratch = attni_layout_take(layout, (size_t)bw->workers, bw->worker_bytes);
+}
+
+static bool size_scratch(attni_backward *bw)
+{
+    const attni_plan *p = &bw->plan;
+    const size_t W = (size_t)bw->W, sums = W * sizeof(double);
+    const size_t rows = attni_backward_rows_scratch(bw), task = attni_backward_task_scratch(bw);
+    bw->worker_bytes = rows > task ? rows : task;
+    if (!attni_size_mul(W * p->real, (uint64_t)p->D, &bw->tile_bytes) ||
+        !attni_size_add(bw->tile_bytes, sums, &bw->tile_bytes))
+        return false;
+    attni_layout layout = {0};
+    carve(bw, &layout);
+    bw->scratch_bytes = layout.used;
+    return !layout.overflow;
+}
+
+int attni_plan_derivative(attni_plan *p, int isa)
+{
+    const attn_sdpa_args *a = &p->args;
+    p->kernels = attni_kernels_of(isa, p->real == sizeof(float) ? 32 : 64);
+    p->q_in_place = attni_in_place(p, &a->q);
+    p->k_in_place = attni_in_place(p, &a->k);
+    p->v_in_place = attni_in_place(p, &a->v);
+    p->tiles = p->group = p->nv = 1;
+    p->sequences = a->cu_seqlens_q ? a->sequences + 1 : 1;
+    while (p->nv < p->kernels->vectors && p->nv * p->kernels->lanes < p->T)
+        p->nv *= 2;
+    return p->nv * p->kernels->lanes;
+}
+
+attn_status attni_derivative_too_large(const attni_plan *p, attn_error *err)
+{
+    return attni_fail(err, ATTN_ERR_LIMIT, "q",
+                      "q is too large: its B x H x T, or the scratch for D=%lld and Dv=%lld, "
+                      "is more than this machine can count",
+                      (long long)p->D, (long long)p->Dv);
+}
+
+/* Products of bf16 are for calls that have nothing wider to multiply. Their tiles are of 32 queries
+ * at least. */
+static void choose_unit(attni_backward *bw)
+{
+    attni_plan *p = &bw->plan;
+    const attni_way *way = bw->grads.dout.dtype == ATTN_BF16 ? attni_way_bf16(p) : NULL;
+    if (!way)
+        return;
+    bw->unit = way->unit;
+    p->nv = p->nv < 2 ? 2 : p->nv;
+    bw->W = p->nv * p->kernels->lanes;
+}
+
+static attni_panels panels_of(const attni_backward *bw, int64_t columns)
+{
+    const int64_t padded = attni_bf16_padded(columns);
+    return bw->unit ? (attni_panels){.columns = columns, .padded = padded}
+                    : attni_panels_of(&bw->plan, columns);
+}
+
+static attn_status make_plan(attni_backward *bw, int isa, int threads, attn_error *err)
+{
+    attni_plan *p = &bw->plan;
+    bw->W = attni_plan_derivative(p, isa);
+    choose_unit(bw);
+    bw->scale = p->power * p->rest;
+    bw->group = p->Hk ? attni_div(p->H, p->Hk) : 0;
+    bw->want_rows = bw->want_q || bw->dmask == ATTNI_OVER_KEYS;
+    bw->keys = keys_per_chunk(p);
+    bw->q_panels = panels_of(bw, p->D);
+    bw->v_panels = panels_of(bw, p->Dv);
+    const bool counted = count_tasks(bw);
+    if (counted)
+        count_workers(bw, threads);
+    if (!counted || !size_scratch(bw))
+        return attni_derivative_too_large(p, err);
+    return ATTN_OK;
+}
+
+attn_status attni_backward_prepare(attni_backward *bw, attn_context *ctx,
+                                   const attn_sdpa_args *args, const attn_sdpa_grads *grads,
+                                   attn_error *err)
+{
+    const attn_status status = attni_backward_check(bw, args, grads, err);
+    if (status)
+        return status;
+    return make_plan(bw, attni_context_isa_index(ctx), attn_context_threads(ctx), err);
+}
+
+/* ------------------------------------------------------------------------------------------ run */
+
+typedef struct job {
+    const attni_backward *bw;
+    void (*step)(const attni_backward *bw, int64_t index, int worker);
+    int64_t count;
+    atomic_llong next;
+} job;
+
+static void run_worker(void *arg, int worker)
+{
+    job *j = arg;
+    for (;;) {
+        const int64_t next = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
+        if (next >= j->count)
+            return;
+        attni_hand_over();
+        j->step(j->bw, next, worker);
+    }
+}
+
+static void run_step(const attni_backward *bw, attni_call *call, int64_t count,
+                     void (*step)(const attni_backward *, int64_t, int))
+{
+    job j = {.bw = bw, .step = step, .count = count};
+    atomic_init(&j.next, 0);
+    if (count)
+        attni_call_run(call, bw->workers, run_worker, &j);
+}
+
+void attni_backward_run(attni_backward *bw, attni_call *call, char *scratch)
+{
+    attni_layout layout = {.base = scratch};
+    carve(bw, &layout);
+    attni_backward_clear(bw);
+    run_step(bw, call, bw->runs, attni_backward_rows);
+    run_step(bw, call, bw->whole + (bw->pairs - bw->whole) * bw->tasks_per_pair,
+             attni_backward_unit);
+    attni_backward_sums(bw);
+}
+
+attn_status attn_sdpa_backward(attn_context *ctx, const attn_sdpa_args *args,
+                               const attn_sdpa_grads *grads, attn_error *err)
+{
+    ATTNI_CALL_MODE;
+    attni_backward bw;
+    attn_status status = attni_backward_prepare(&bw, ctx, args, grads, err);
+    if (status)
+        return status;
+    attni_call call;
+    status = attni_call_begin(&call, ctx, bw.scratch_bytes, bw.plan.args.workspace,
+                              bw.plan.args.workspace_bytes, err);
+    if (status)
+        return status;
+    attni_backward_run(&bw, &call, call.scratch);
+    attni_call_end(&call);
+    return ATTN_OK;
+}
+
+/* -------------------------------------------------------------------------------- what will run */
+
+attn_status attn_sdpa_backward_plan(attn_context *ctx, const attn_sdpa_args *args,
+                                    const attn_sdpa_grads *grads, attn_plan_info *info,
+                                    attn_error *err)
+{
+    ATTNI_DEFAULT_MODE;
+    attni_backward bw;
+    const attn_status status = attni_backward_prepare(&bw, ctx, args, grads, err);
+    if (status)
+        return status;
+    attn_plan_info made = {0};
+    const attni_plan *p = &bw.plan;
+    const attn_sdpa_args *a = &p->args;
+    snprintf(made.kernel, sizeof made.kernel, "%s %s %dx%d backward", p->kernels->isa,
+             bw.unit                  ? "bf16"
+             : p->kernels->bits == 32 ? "f32"
+                                      : "f64",
+             bw.W, bw.keys);
+    made.scratch_bytes = bw.scratch_bytes + ATTNI_ALIGN - 1;
+    made.threads = bw.workers;
+    made.tasks = bw.tasks;
+    made.flop = visible_flop(&bw, attni_visible_pairs(p) * (double)p->H);
+    const attn_tensor *tensors[] = {&a->q,        &a->k,        &a->v,          &a->out,
+                                    a->lse,       a->mask,      &bw.grads.dout, &bw.grads.dq,
+                                    &bw.grads.dk, &bw.grads.dv, bw.grads.dmask};
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
+        if (tensors[i] && attni_wanted(tensors[i]))
+            made.bytes += attni_tensor_bytes(tensors[i]);
+    return attni_struct_write(ATTNI_PLAN_INFO, info, &made, "info", err);
+}

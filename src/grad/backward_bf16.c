@@ -1,0 +1,283 @@
+/* The arithmetic of the backward where an instruction set multiplies bf16: backward_tile.c's
+ * five products, by unit_dot.c or unit_amx.c. Scores, weights and gradients are floats, and
+ * all that masks, caps, dropout and the sums on request do is done to those; then weights and
+ * gradients are rounded to bf16 (bf16/unit_grads.c) and multiplied:
+ *
+ *   S^T = K Q^T, dP^T = V dO^T     keys and values as rows, pairs of components of q and dout
+ *   dV += P^T dO, dK += dS^T Q     weights and gradients as rows, pairs of rows of dout and q
+ *   dQ^T += K^T dS                 keys transposed, pairs of rows of gradients
+ *
+ * Keys are brought into shape once per task, queries once per tile: 1 % and 5 % of the time. Sums
+ * stay floats.
+ */
+#include "backward_tile.h"
+
+#include <string.h>
+
+#if defined(__x86_64__)
+
+#define OPERAND 512 /* elements */
+
+void attni_grad_bf16_carve(attni_grad_worker *w, attni_layout *layout)
+{
+    const attni_backward *bw = w->bw;
+    attni_grad_operands *o = &w->bf16;
+    const size_t D = (size_t)bw->q_panels.padded, Dv = (size_t)bw->v_panels.padded;
+    const size_t keys = (size_t)bw->keys * sizeof(attni_bf16);
+    const size_t queries = (size_t)bw->W * sizeof(attni_bf16);
+    const size_t block = ATTNI_BLOCK * sizeof(attni_bf16);
+    o->k = attni_layout_take(layout, keys, D);
+    o->v = attni_layout_take(layout, keys, Dv);
+    o->kt = attni_layout_take(layout, keys, D);
+    o->q = attni_layout_take(layout, queries, D);
+    o->dout = attni_layout_take(layout, queries, Dv);
+    o->q_pairs = attni_layout_take(layout, block, D);
+    o->dout_pairs = attni_layout_take(layout, block, Dv);
+    o->rows = attni_layout_take(layout, block, D > Dv ? D : Dv);
+    o->largest = attni_layout_take(layout, (size_t)bw->W, sizeof(float));
+}
+
+/* -------------------------------------------------------------------------------------- loading */
+
+/* The chunk's rows of k or v, and zeros up to whole blocks and operands. */
+static void load_rows(const attni_grad_worker *w, const attn_tensor *t, attni_bf16 *to, int64_t ld)
+{
+    const int64_t width = t->shape[3],
+                  end = w->n + (ATTNI_BLOCK - w->n % ATTNI_BLOCK) % ATTNI_BLOCK;
+    for (int64_t r = 0; r < end; r++, to += ld) {
+        const bool copied = r < w->n && width;
+        if (copied)
+            attni_bf16_copy_row(to, attni_stored_row(&w->view, t, w->j0 + r), t->stride[3], width);
+        const int64_t filled = copied ? width : 0;
+        memset(to + filled, 0, (size_t)(ld - filled) * sizeof *to);
+    }
+}
+
+void attni_grad_bf16_load_keys(attni_grad_worker *w)
+{
+    const attni_backward *bw = w->bw;
+    const attn_sdpa_args *a = &bw->plan.args;
+    attni_grad_operands *o = &w->bf16;
+    const int64_t D = bw->q_panels.padded;
+    load_rows(w, &a->k, o->k, D);
+    if (bw->want_scores)
+        load_rows(w, &a->v, o->v, bw->v_panels.padded);
+    for (int64_t j = 0; j < w->n; j += ATTNI_BLOCK) {
+        attni_bf16 *k = o->k + j * D;
+        uint64_t bad = 0;
+        for (int r = 0; r < ATTNI_BLOCK; r++)
+            bad |= (uint64_t)(attni_bf16_exponent(k + r * D, 0, 1, D) == 255) << r;
+        w->bad_k[j / ATTNI_BLOCK] = bad;
+        if (bad) {
+            memcpy(o->rows, k, (size_t)D * ATTNI_BLOCK * sizeof *k);
+            for (int r = 0; r < ATTNI_BLOCK; r++)
+                if (bad >> r & 1)
+                    memset(o->rows + r * D, 0, (size_t)D * sizeof *k);
+            k = o->rows;
+        }
+        attni_bf16_pack_values(o->kt + j * D, k, (ptrdiff_t)D, ATTNI_BLOCK, D, false);
+    }
+}
+
+/* The tile's rows of q or dout as pairs of components and, without the bad ones, of rows. */
+static void load_queries(const attni_grad_worker *w, const attn_tensor *t, attni_bf16 *components,
+                         double power, attni_bf16 *pairs, uint64_t bad)
+{
+    const attni_tile *tile = &w->tile;
+    const int64_t width = t->shape[3], padded = attni_bf16_padded(width);
+    if (width == 0) { /* data may be NULL, to which nothing may be added */
+        memset(components, 0, (size_t)(padded * tile->W) * sizeof *components);
+        memset(pairs, 0, (size_t)(padded * ATTNI_BLOCK) * sizeof *pairs);
+        return;
+    }
+    const char *row = attni_at(t, w->view.b, w->view.h, w->view.i_base + tile->i0, 0);
+    const attni_bf16 *from = (const attni_bf16 *)(const void *)row;
+    ptrdiff_t ld = (ptrdiff_t)t->stride[2];
+    if (bad || (t->stride[3] != 1 && width > 1)) {
+        for (int i = 0; i < tile->rows; i++)
+            attni_bf16_copy_row(w->bf16.rows + i * width,
+                                row + i * ld * (ptrdiff_t)sizeof(attni_bf16), t->stride[3], width);
+        from = w->bf16.rows, ld = (ptrdiff_t)width;
+    }
+    attni_bf16_pack_queries(components, from, ld, tile->rows, width, (float)power, tile->nv);
+    for (; bad; bad &= bad - 1)
+        memset(w->bf16.rows + __builtin_ctzll(bad) * width, 0, (size_t)width * sizeof *from);
+    attni_bf16_pack_pairs(pairs, from, ld, tile->rows, width, false);
+}
+
+void attni_grad_bf16_load_tile(attni_grad_worker *w)
+{
+    const attni_backward *bw = w->bw;
+    const attni_plan *p = &bw->plan;
+    attni_grad_operands *o = &w->bf16;
+    load_queries(w, &p->args.q, o->q, p->power, o->q_pairs, w->bad_q);
+    load_queries(w, &bw->grads.dout, o->dout, 1, o->dout_pairs, w->bad_dout);
+    memset(w->dq, 0, (size_t)bw->q_panels.padded * (size_t)bw->W * sizeof(float));
+}
+
+/* ------------------------------------------------------------------------------------- products */
+
+/* Up to whole operands. */
+static int filled(int n, int to) { return (n + to - 1) / to * to; }
+
+/* c [n][W] = rows of n keys or values, times queries as pairs of components. */
+static void score(const attni_grad_worker *w, void *c, const attni_bf16 *rows, int64_t width,
+                  const attni_bf16 *queries, int n)
+{
+    const attni_bf16_product x = {.a = rows,
+                                  .row = (ptrdiff_t)width,
+                                  .rows16 = (ptrdiff_t)(16 * width),
+                                  .run = 32,
+                                  .b = queries,
+                                  .pair = 32,
+                                  .columns16 = OPERAND,
+                                  .pairs16 = w->tile.nv * OPERAND,
+                                  .c = c,
+                                  .ldc = w->tile.W,
+                                  .m = filled(n, 16),
+                                  .n = w->tile.W,
+                                  .runs = (int)(width / 32)};
+    w->bw->unit->multiply(&x);
+}
+
+/* sum [n][width] += weights or gradients of n keys as attni_bf16_grads leaves them, times pairs of
+ * rows of dout or q. */
+static void add_rows(const attni_grad_worker *w, char *sum, const attni_bf16 *rows,
+                     const attni_bf16 *pairs, int64_t width, int n)
+{
+    const attni_bf16_product x = {.a = rows,
+                                  .row = 2 * w->tile.W,
+                                  .rows16 = 32 * w->tile.W,
+                                  .run = 64,
+                                  .b = pairs,
+                                  .pair = (ptrdiff_t)(2 * width),
+                                  .columns16 = 32,
+                                  .pairs16 = (ptrdiff_t)(32 * width),
+                                  .c = (float *)(void *)sum,
+                                  .ldc = (ptrdiff_t)width,
+                                  .m = filled(n, 16),
+                                  .n = (int)width,
+                                  .runs = filled(w->tile.rows, 32) / 32,
+                                  .add = true};
+    w->bw->unit->multiply(&x);
+}
+
+/* dq [D][W] += keys transposed, times pairs of rows of gradients. */
+static void add_queries(const attni_grad_worker *w, int64_t at, int n)
+{
+    const int64_t D = w->bw->q_panels.padded;
+    const attni_bf16_product x = {.a = w->bf16.kt + at * D,
+                                  .row = 32,
+                                  .rows16 = OPERAND,
+                                  .run = (ptrdiff_t)(D / 16 * OPERAND),
+                                  .b = (const attni_bf16 *)(const void *)w->dp,
+                                  .pair = 4 * w->tile.W,
+                                  .columns16 = 32,
+                                  .pairs16 = 64 * w->tile.W,
+                                  .c = (float *)(void *)w->dq,
+                                  .ldc = w->tile.W,
+                                  .m = (int)D,
+                                  .n = w->tile.W,
+                                  .runs = filled(n, 32) / 32,
+                                  .add = true,
+                                  .factors = w->bf16.largest};
+    w->bw->unit->multiply(&x);
+}
+
+/* ------------------------------------------------------------------------------ a block of keys */
+
+/* Where dv, and dk, of key `at` of the chunk add up. */
+static char *dv_of(const attni_grad_worker *w, int64_t at)
+{
+    return w->dv + (size_t)(at * w->bw->v_panels.padded) * sizeof(float);
+}
+
+static char *dk_of(const attni_grad_worker *w, int64_t at)
+{
+    return w->dk + (size_t)(at * w->bw->q_panels.padded) * sizeof(float);
+}
+
+/* What bad rows and bad keys add where they are seen, by weights and gradients as floats. */
+static void add_bad(const attni_grad_worker *w, const char *weights, int64_t j, int n)
+{
+    const attni_backward *bw = w->bw;
+    const attni_plan *p = &bw->plan;
+    const int64_t at = j - w->j0, D = bw->q_panels.padded;
+    if (bw->want_v)
+        attni_grad_bad_rows(w, dv_of(w, at), &bw->v_panels, weights, &bw->grads.dout, w->bad_dout,
+                            j, n);
+    if (bw->want_k)
+        attni_grad_bad_rows(w, dk_of(w, at), &bw->q_panels, w->dp, &p->args.q, w->bad_q, j, n);
+    const uint64_t bad = bw->want_q ? w->bad_k[at / ATTNI_BLOCK] : 0;
+    for (int r = 0; r < n && bad >> r; r++)
+        if (bad >> r & 1) {
+            attni_convert_rows(p, w->converted, (const char *)(w->bf16.k + (at + r) * D), 0,
+                               ATTN_BF16, 1, 1, p->D);
+            attni_grad_bad_key(w, r, w->converted);
+        }
+}
+
+/* Weights and gradients as bf16, from scores in st and dout . v in dp; returns the weights. All at
+ * once, unless something stands between: the cap's derivative, dropout, sums on request, bad rows;
+ * with the same bits. */
+static const attni_bf16 *differentiate(attni_grad_worker *w, int64_t j, int n)
+{
+    const attni_backward *bw = w->bw;
+    const uint64_t bad = w->bad_q | w->bad_dout | w->bad_k[(j - w->j0) / ATTNI_BLOCK];
+    char *weights = w->forward.st;
+    const bool apart = w->raw || w->kept || bad || bw->dmask != ATTNI_NO_DMASK || bw->alibi_sums;
+    if (apart) {
+        weights = attni_grad_weigh(w, j, n);
+        attni_grad_scores(w, weights, j, n);
+        if (bad)
+            add_bad(w, weights, j, n);
+    }
+    const attni_bf16_grads x = {.n = n,
+                                .rows = w->tile.rows,
+                                .nv = w->tile.nv,
+                                .ready = apart,
+                                .st = (float *)(void *)weights,
+                                .dp = (float *)(void *)w->dp,
+                                .lse = (const float *)(const void *)w->lse,
+                                .factor = (const float *)(const void *)w->factor,
+                                .delta = (const float *)(const void *)w->delta,
+                                .c = (float)bw->plan.c,
+                                .largest = w->bf16.largest};
+    attni_bf16_score_grads(&x);
+    return (const attni_bf16 *)(const void *)weights;
+}
+
+void attni_grad_bf16_block(attni_grad_worker *w, int64_t j, int n, attni_class visible)
+{
+    const attni_backward *bw = w->bw;
+    const attni_grad_operands *o = &w->bf16;
+    attni_worker *f = &w->forward;
+    const int64_t D = bw->q_panels.padded, Dv = bw->v_panels.padded, at = j - w->j0;
+    const size_t bytes = (size_t)n * (size_t)w->tile.W * sizeof(float);
+    score(w, f->st, o->k + at * D, D, o->q, n);
+    if (w->raw)
+        memcpy(w->raw, f->st, bytes);
+    attni_tile_biases(f, &w->tile, j, n, visible, ATTN_STAGE_BIASED);
+    if (bw->want_scores)
+        score(w, w->dp, o->v + at * Dv, Dv, o->dout, n);
+    else
+        memset(w->dp, 0, bytes);
+    const attni_bf16 *rows = differentiate(w, j, n);
+    if (bw->want_v)
+        add_rows(w, dv_of(w, at), rows, o->dout_pairs, Dv, n);
+    if (bw->want_k)
+        add_rows(w, dk_of(w, at), rows + 32, o->q_pairs, D, n);
+    if (bw->want_q)
+        add_queries(w, at, n);
+}
+
+#else
+/* No way of bf16, no unit: these are not called. */
+void attni_grad_bf16_carve(attni_grad_worker *w, attni_layout *layout) { (void)w, (void)layout; }
+void attni_grad_bf16_load_keys(attni_grad_worker *w) { (void)w; }
+void attni_grad_bf16_load_tile(attni_grad_worker *w) { (void)w; }
+void attni_grad_bf16_block(attni_grad_worker *w, int64_t j, int n, attni_class visible)
+{
+    (void)w, (void)j, (void)n, (void)visible;
+}
+#endif

@@ -1,0 +1,343 @@
+/* One task of the backward: a chunk of keys of one key/value head against every query that sees it,
+ * tile by tile, the last first (backward_tile.c). Its dk and dv are its own; dq, and dmask
+ * where several heads share it, it adds to in turn. */
+#include "backward_tile.h"
+
+#include <math.h>
+#include <sched.h>
+#include <string.h>
+
+/* Operands of the products of R. */
+static void carve_operands(attni_grad_worker *w, attni_layout *layout)
+{
+    const attni_backward *bw = w->bw;
+    const attni_plan *p = &bw->plan;
+    const size_t line = (size_t)bw->W * p->real, keys = (size_t)bw->keys * p->real;
+    const size_t D = (size_t)p->D, Dv = (size_t)p->Dv;
+    w->tile.qt = attni_layout_take(layout, D, line);
+    w->dot = attni_layout_take(layout, Dv, line);
+    w->q_rows = attni_layout_take(layout, (size_t)bw->q_panels.padded, line);
+    w->dout_rows = attni_layout_take(layout, (size_t)bw->v_panels.padded, line);
+    if (!p->k_in_place)
+        w->forward.k = attni_layout_take(layout, keys, D);
+    if (!p->v_in_place)
+        w->forward.v = attni_layout_take(layout, keys, Dv);
+    w->clean_k = attni_layout_take(layout, ATTNI_BLOCK * p->real, D);
+}
+
+static void carve(attni_grad_worker *w, attni_layout *layout)
+{
+    const attni_backward *bw = w->bw;
+    const attni_plan *p = &bw->plan;
+    attni_worker *f = &w->forward;
+    const size_t line = (size_t)bw->W * p->real, keys = (size_t)bw->keys * p->real;
+    const size_t D = (size_t)p->D, Dv = (size_t)p->Dv;
+    if (bw->unit)
+        attni_grad_bf16_carve(w, layout);
+    else
+        carve_operands(w, layout);
+    w->converted = attni_layout_take(layout, D > Dv ? D : Dv, line);
+    w->lse = attni_layout_take(layout, 7, line);
+    if (w->lse)
+        w->factor = w->lse + line, w->delta = w->factor + line, w->scale = w->delta + line,
+        w->one = w->scale + line, f->mx = w->one + 2 * line;
+    f->st = attni_layout_take(layout, ATTNI_BLOCK, line);
+    w->dp = attni_layout_take(layout, ATTNI_BLOCK, line);
+    if (p->args.softcap > 0)
+        w->raw = attni_layout_take(layout, ATTNI_BLOCK, line);
+    if (p->args.dropout > 0)
+        w->kept = attni_layout_take(layout, ATTNI_BLOCK, line);
+    if (p->args.mask)
+        f->biases = attni_layout_take(layout, ATTNI_BLOCK, line);
+    w->dk = attni_layout_take(layout, keys, (size_t)bw->q_panels.padded);
+    w->dv = attni_layout_take(layout, keys, (size_t)bw->v_panels.padded);
+    w->dq = attni_layout_take(layout, (size_t)attni_bf16_padded(p->D), line);
+    w->sums = attni_layout_take(layout, (size_t)bw->W, sizeof(double));
+}
+
+size_t attni_backward_task_scratch(const attni_backward *bw)
+{
+    attni_grad_worker w = {.bw = bw};
+    attni_layout layout = {0};
+    carve(&w, &layout);
+    return layout.overflow ? SIZE_MAX : layout.used;
+}
+
+/* ------------------------------------------------------------------------------------- in turn */
+
+/* Until `task` has done more than `tiles` tiles. It is of a lower number than the caller's own, and
+ * so has been taken by a thread that is at work on it. */
+static void wait_for(const attni_backward *bw, int64_t task, int64_t tiles)
+{
+    atomic_llong *progress = &bw->progress[task];
+    attni_hand_over();
+    for (int spins = 0; atomic_load_explicit(progress, memory_order_acquire) <= tiles; spins++) {
+        if (spins > 2000)
+            sched_yield();
+#if defined(__x86_64__)
+        else
+            __builtin_ia32_pause();
+#endif
+    }
+}
+
+/* Where several heads add to one element of dmask, they do so in order: the task before this one of
+ * the same chunk, or -1. */
+static int64_t dmask_before(const attni_grad_worker *w)
+{
+    const attni_backward *bw = w->bw;
+    const attni_plan *p = &bw->plan;
+    if (bw->dmask != ATTNI_DENSE)
+        return -1;
+    const int64_t *shape = bw->grads.dmask->shape;
+    const bool over_b = shape[0] == 1, over_h = shape[1] == 1;
+    const int64_t hk = w->pair - w->b * p->Hk;
+    int64_t pairs = 0;
+    if (over_h && (hk > 0 || over_b))
+        pairs = 1;
+    else if (over_b && !over_h)
+        pairs = p->Hk;
+    return pairs && pairs <= w->pair ? w->task - pairs * bw->tasks_per_pair : -1;
+}
+
+/* ------------------------------------------------------------------------------------------ dq */
+
+static void store_queries(const attni_grad_worker *w, char *total)
+{
+    const attni_plan *p = &w->bw->plan;
+    const attni_tile *t = &w->tile;
+    const attn_tensor *dq = &w->bw->grads.dq;
+    const bool direct = attni_in_place(p, dq);
+    char *to = attni_at(dq, w->view.b, w->view.h, w->view.i_base + t->i0, 0);
+    p->kernels->rescale(total, p->D, w->scale, t->nv);
+    p->kernels->finish(direct ? to : w->converted, (ptrdiff_t)(direct ? dq->stride[2] : p->D),
+                       total, w->one, t->rows, p->D, t->nv);
+    for (int i = 0; i < t->rows && !direct; i++)
+        attni_store_row(p, attni_at(dq, w->view.b, w->view.h, w->view.i_base + t->i0 + i, 0), dq,
+                        w->converted + (size_t)i * (size_t)p->D * p->real, p->D);
+}
+
+/* This chunk's part of a tile's dq, and of its sums, joins those before it, of chunks `first` .. ;
+ * after `last` they are written out. */
+static void join_tile(attni_grad_worker *w, int64_t x, int64_t first, int64_t last)
+{
+    const attni_backward *bw = w->bw;
+    const attni_plan *p = &bw->plan;
+    const attni_tile *t = &w->tile;
+    const size_t bytes = (size_t)p->D * (size_t)t->W * p->real;
+    char *part = w->dq;
+    double *sums = w->sums;
+    if (first < last) {
+        char *total = w->totals + (size_t)w->head * w->head_totals + (size_t)x * bw->tile_bytes;
+        double *all = (double *)(void *)(total + (size_t)p->D * (size_t)bw->W * p->real);
+        if (w->chunk > first) {
+            wait_for(bw, w->task - 1, x);
+            p->kernels->fold(total, part, p->D, w->one, t->nv);
+            for (int i = 0; i < t->W; i++)
+                all[i] += sums[i];
+        } else {
+            memcpy(total, part, bytes);
+            memcpy(all, sums, (size_t)t->W * sizeof *sums);
+        }
+        part = total;
+        sums = all;
+    }
+    if (w->chunk < last)
+        return;
+    if (bw->want_q)
+        store_queries(w, part);
+    if (bw->row_sums)
+        memcpy(bw->row_sums + w->row0, sums, (size_t)t->rows * sizeof *sums);
+}
+
+/* ------------------------------------------------------------------------------------ one tile */
+
+/* The chunks that some query of the tile sees: from `first` to `last`; chunk 0 if there is none. */
+static void chunks_of(const attni_grad_worker *w, int64_t *first, int64_t *last)
+{
+    const attni_span *span = &w->tile.span;
+    const int64_t begin = span->any0 > 0 ? span->any0 : 0;
+    const int64_t end = span->any1 < w->view.S ? span->any1 : w->view.S;
+    *first = begin < end ? begin / w->bw->keys : 0;
+    *last = begin < end ? (end - 1) / w->bw->keys : 0;
+}
+
+static void do_tile(attni_grad_worker *w, int64_t x)
+{
+    const attni_backward *bw = w->bw;
+    const attni_plan *p = &bw->plan;
+    attni_tile *t = &w->tile;
+    t->rows = t->per_head = w->view.T - t->i0 < t->W ? (int)(w->view.T - t->i0) : t->W;
+    t->span = attni_mask_span(&w->view, t->i0, t->i0 + t->rows);
+    w->row0 = (w->view.b * p->H + w->view.h) * p->T + w->view.i_base + t->i0;
+    int64_t first, last;
+    chunks_of(w, &first, &last);
+    if (w->chunk < first || w->chunk > last)
+        return;
+    const bool seen = attni_backward_tile(w);
+    if (!bw->want_rows)
+        return;
+    if (!seen) {
+        memset(w->dq, 0, (size_t)p->D * (size_t)t->W * p->real);
+        memset(w->sums, 0, (size_t)t->W * sizeof *w->sums);
+    }
+    join_tile(w, x, first, last);
+}
+
+/* ------------------------------------------------------------------------------------ the task */
+
+/* Rows of sums, times a factor, to where t has them. -0 becomes 0. */
+static void store_keys(const attni_grad_worker *w, const attn_tensor *t, char *sums, int64_t padded,
+                       double factor)
+{
+    const attni_plan *p = &w->bw->plan;
+    for (int64_t j = 0; j < w->n; j++) {
+        char *row = sums + (size_t)(j * padded) * p->real;
+        if (p->real == sizeof(float))
+            for (int64_t c = 0; c < t->shape[3]; c++)
+                ((float *)(void *)row)[c] = ((float *)(void *)row)[c] * (float)factor + 0.0F;
+        else
+            for (int64_t c = 0; c < t->shape[3]; c++)
+                ((double *)(void *)row)[c] = ((double *)(void *)row)[c] * factor + 0.0;
+        attni_store_row(p, attni_at(t, w->b, w->view.hk, w->view.j_base + w->j0 + j, 0), t, row,
+                        t->shape[3]);
+    }
+}
+
+/* Keys that belong to no sequence. */
+static void zero_left_keys(attni_grad_worker *w)
+{
+    const attni_backward *bw = w->bw;
+    const attn_sdpa_args *a = &bw->plan.args;
+    for (int64_t j = a->cu_seqlens_k[a->sequences]; j < bw->plan.S; j++) {
+        const attn_tensor *outputs[] = {&bw->grads.dk, &bw->grads.dv};
+        for (int o = 0; o < 2; o++)
+            for (int64_t c = 0; c < outputs[o]->shape[3]; c++)
+                memset(attni_at(outputs[o], w->b, w->view.hk, j, c), 0,
+                       attn_dtype_size(outputs[o]->dtype));
+    }
+}
+
+/* Keys with a NaN or an infinity, or too large to be squared, a bit each. */
+static void find_bad_keys(attni_grad_worker *w)
+{
+    const attni_plan *p = &w->bw->plan;
+    for (int64_t r = 0; r < w->n; r += ATTNI_BLOCK) {
+        const int n = w->n - r < ATTNI_BLOCK ? (int)(w->n - r) : ATTNI_BLOCK;
+        ptrdiff_t ld;
+        const char *k = attni_tile_rows(&w->forward, false, w->j0 + r, &ld);
+        uint64_t bad = 0;
+        p->kernels->dots(w->dp, k, ld, k, ld, n, p->D);
+        for (int i = 0; i < n; i++)
+            bad |= (uint64_t)!isfinite(attni_real(p, w->dp, i)) << i;
+        w->bad_k[r / ATTNI_BLOCK] = bad;
+    }
+}
+
+/* Where the totals of the task's sequence are, `tiles` tiles after the first of its head: with the
+ * thread that does all tasks of the pair, in memory that is used again for each sequence; else in
+ * the pair's own, which holds those of all sequences. */
+static void find_totals(attni_grad_worker *w, int64_t tiles, int worker)
+{
+    const attni_backward *bw = w->bw;
+    const bool own = w->pair < bw->whole;
+    const int64_t per_head = own ? bw->most_tiles : bw->all_tiles;
+    const int64_t index = own ? worker : w->pair - bw->whole;
+    const int64_t first = index * bw->group * per_head + (own ? 0 : tiles);
+    w->head_totals = (size_t)per_head * bw->tile_bytes;
+    if (bw->want_rows)
+        w->totals = (own ? bw->own_totals : bw->shared_totals) + (size_t)first * bw->tile_bytes;
+}
+
+/* Task number -> pair, sequence, chunk. */
+static void find_task(attni_grad_worker *w, int64_t task, int worker)
+{
+    const attni_backward *bw = w->bw;
+    const attni_plan *p = &bw->plan;
+    w->task = task;
+    w->pair = attni_div(task, bw->tasks_per_pair);
+    w->b = attni_div(w->pair, p->Hk);
+    const int64_t h = (w->pair - w->b * p->Hk) * bw->group;
+    int64_t left = task - w->pair * bw->tasks_per_pair, n = 0, tiles = 0;
+    for (;; n++) {
+        w->view = attni_view_of(p, w->b, h, n);
+        const int64_t chunks = attni_div_up(w->view.S, bw->keys);
+        if (left < (chunks ? chunks : 1))
+            break;
+        left -= chunks ? chunks : 1;
+        tiles += chunks > 1 ? attni_div_up(w->view.T, bw->W) : 0;
+    }
+    find_totals(w, tiles, worker);
+    w->view.hk = w->pair - w->b * p->Hk; /* also where there are no query heads */
+    w->chunk = left;
+    w->j0 = left * bw->keys;
+    w->n = w->view.S - w->j0 < bw->keys ? w->view.S - w->j0 : bw->keys;
+    if (p->args.cu_seqlens_q && n == p->args.sequences)
+        zero_left_keys(w);
+}
+
+static void begin_task(attni_grad_worker *w, int64_t task, int worker)
+{
+    const attni_backward *bw = w->bw;
+    const attni_plan *p = &bw->plan;
+    attni_layout layout = {.base = attni_backward_scratch(bw, worker)};
+    carve(w, &layout);
+    find_task(w, task, worker);
+    w->forward.plan = p;
+    w->forward.view = &w->view;
+    w->tile.heads = 1;
+    w->tile.nv = p->nv;
+    w->tile.W = bw->W;
+    for (int i = 0; i < bw->W; i++) {
+        attni_set_real(p, w->scale, i, bw->scale);
+        attni_set_real(p, w->one, i, 1);
+        attni_set_real(p, w->one, bw->W + i, 1);
+    }
+    if (w->n > 0 && bw->unit) {
+        attni_grad_bf16_load_keys(w);
+    } else if (w->n > 0) {
+        attni_tile_load(&w->forward, w->j0, (int)w->n, bw->want_scores);
+        find_bad_keys(w);
+    }
+    memset(w->dk, 0, (size_t)(bw->keys * bw->q_panels.padded) * p->real);
+    memset(w->dv, 0, (size_t)(bw->keys * bw->v_panels.padded) * p->real);
+    for (int64_t g = 0; g < bw->group && bw->alibi_sums; g++)
+        bw->alibi_sums[task * bw->group + g] = 0;
+}
+
+static void do_task(const attni_backward *bw, int64_t task, int worker)
+{
+    attni_grad_worker w = {.bw = bw};
+    begin_task(&w, task, worker);
+    if (bw->unit)
+        bw->unit->begin();
+    const int64_t tiles = attni_div_up(w.view.T, bw->W), before = dmask_before(&w);
+    const int64_t h = w.view.hk * bw->group;
+    for (int64_t x = 0; x < tiles; x++) {
+        if (before >= 0)
+            wait_for(bw, before, x);
+        w.tile.i0 = (tiles - 1 - x) * bw->W;
+        for (w.head = 0; w.head < bw->group; w.head++) {
+            w.view.h = h + w.head;
+            do_tile(&w, x);
+        }
+        attni_hand_over();
+        atomic_store_explicit(&bw->progress[task], x + 1, memory_order_release);
+    }
+    if (bw->unit)
+        bw->unit->end();
+    if (bw->want_k)
+        store_keys(&w, &bw->grads.dk, w.dk, bw->q_panels.padded, bw->scale);
+    if (bw->want_v)
+        store_keys(&w, &bw->grads.dv, w.dv, bw->v_panels.padded, 1);
+    atomic_store_explicit(&bw->progress[task], ATTNI_TASK_DONE, memory_order_release);
+}
+
+void attni_backward_unit(const attni_backward *bw, int64_t unit, int worker)
+{
+    const int64_t n = bw->tasks_per_pair;
+    for (int64_t t = 0; unit < bw->whole && t < n; t++)
+        do_task(bw, unit * n + t, worker);
+    if (unit >= bw->whole)
+        do_task(bw, bw->whole * n + unit - bw->whole, worker);
+}

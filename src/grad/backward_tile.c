@@ -1,0 +1,185 @@
+/* The arithmetic of the backward: a chunk of keys of one key/value head against a tile of queries.
+ *
+ *   for each tile of W queries, the last first, for each query head of the group
+ *     for each block of 64 keys of the chunk that some query of the tile sees
+ *       S^T = K Q^T;  scale, cap, biases, masks;  P = 2^(S - lse)
+ *       dP^T = V dO^T;  dS = P (dP - delta), by the cap's derivative
+ *       dV += P^T dO;  dK += dS^T Q            components in lanes: the linear layer's product
+ *       dQ^T += K^T dS                         queries in lanes: the forward's
+ *     dQ^T joins that of the chunks before it
+ *
+ * What is hidden has P = dS = 0, put there and not computed. In the last three products that 0
+ * would still meet a NaN or an infinity of a q, dout or k that others see. So such rows are taken
+ * out, as zeros, and what they add, where they are seen, is added element by element (add_bad_*):
+ * other results get the bits that they have without them.
+ */
+#include "backward_tile.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ----------------------------------------------------------------------------- loading a tile */
+
+/* Rows of R as panels; bad rows, a bit each, as zeros. */
+static void fill_panels(const attni_plan *p, char *to, const attni_panels *panels, const char *rows,
+                        ptrdiff_t ld, int n, uint64_t bad)
+{
+    for (int64_t c = 0; c < panels->columns; c += panels->widest) {
+        const int64_t left = panels->padded - c;
+        const size_t width = (size_t)(left < panels->widest ? left : panels->widest) * p->real;
+        const size_t used = (size_t)(panels->columns - c) * p->real;
+        const size_t bytes = used < width ? used : width;
+        for (int i = 0; i < n; i++, to += width) {
+            memcpy(to, rows + (i * ld + c) * (ptrdiff_t)p->real, bytes);
+            memset(to + bytes, 0, width - bytes);
+            if (bad >> i & 1)
+                memset(to, 0, width);
+        }
+    }
+}
+
+static void load_tile(attni_grad_worker *w)
+{
+    const attni_backward *bw = w->bw;
+    const attni_plan *p = &bw->plan;
+    attni_tile *t = &w->tile;
+    const size_t bytes = (size_t)t->rows * p->real, at = (size_t)w->row0 * p->real;
+    memset(w->lse, 0, 3 * (size_t)bw->W * p->real);
+    memcpy(w->lse, bw->lse + at, bytes);
+    memcpy(w->factor, bw->factor + at, bytes);
+    memcpy(w->delta, bw->delta + at, bytes);
+    w->bad_q = w->bad_dout = 0;
+    w->scaled = false;
+    for (int i = 0; i < t->rows; i++) {
+        const uint64_t bad = bw->bad[w->row0 + i];
+        w->bad_q |= (uint64_t)((bad & ATTNI_BAD_Q) != 0) << i;
+        w->bad_dout |= (uint64_t)((bad & ATTNI_BAD_DOUT) != 0) << i;
+        w->scaled |= attni_real(p, w->factor, i) != 1;
+    }
+    if (bw->unit) {
+        attni_grad_bf16_load_tile(w);
+        return;
+    }
+    ptrdiff_t ld;
+    const char *rows = attni_grad_tile_rows(w, &p->args.q, t->i0, t->rows, &ld);
+    p->kernels->pack(t->qt, rows, ld, t->rows, p->D, p->power, t->nv);
+    if (bw->want_k)
+        fill_panels(p, w->q_rows, &bw->q_panels, rows, ld, t->rows, w->bad_q);
+    rows = attni_grad_tile_rows(w, &bw->grads.dout, t->i0, t->rows, &ld);
+    if (bw->want_scores)
+        p->kernels->pack(w->dot, rows, ld, t->rows, p->Dv, 1, t->nv);
+    if (bw->want_v)
+        fill_panels(p, w->dout_rows, &bw->v_panels, rows, ld, t->rows, w->bad_dout);
+}
+
+/* ------------------------------------------------------------------------------------ products */
+
+/* sum[j][:] += sum_i x[j][i] rows[i][:] for n keys, `rows` in panels. */
+static void add_rows(const attni_grad_worker *w, char *sum, const attni_panels *panels,
+                     const char *x, const char *rows, int n)
+{
+    const attni_plan *p = &w->bw->plan;
+    const int lanes = p->kernels->lanes;
+    attni_product product = {.ldo = (ptrdiff_t)panels->padded,
+                             .ld_sums = (ptrdiff_t)panels->padded,
+                             .x = x,
+                             .ldx = w->tile.W,
+                             .n = n,
+                             .D = w->tile.rows};
+    for (int64_t c = 0; c < panels->padded; c += panels->widest) {
+        const int64_t left = panels->padded - c,
+                      width = left < panels->widest ? left : panels->widest;
+        product.out = sum + (size_t)c * p->real;
+        product.sums = product.out;
+        product.wt = rows + (size_t)c * (size_t)w->tile.rows * p->real;
+        p->kernels->linear(&product, (int)(width / lanes));
+    }
+}
+
+static void add_queries(const attni_grad_worker *w, int64_t j, int n, bool first)
+{
+    const attni_plan *p = &w->bw->plan;
+    ptrdiff_t ld;
+    const char *k = attni_tile_rows(&w->forward, false, j, &ld);
+    const uint64_t bad = w->bad_k[(j - w->j0) / ATTNI_BLOCK];
+    const char *clean = k;
+    ptrdiff_t ld_clean = ld;
+    if (bad) {
+        const size_t row = (size_t)p->D * p->real;
+        for (int r = 0; r < n; r++)
+            if (bad >> r & 1)
+                memset(w->clean_k + (size_t)r * row, 0, row);
+            else
+                memcpy(w->clean_k + (size_t)r * row, k + r * ld * (ptrdiff_t)p->real, row);
+        clean = w->clean_k;
+        ld_clean = (ptrdiff_t)p->D;
+    }
+    p->kernels->values(w->dq, NULL, NULL, clean, ld_clean, w->dp, n, p->D, w->tile.nv,
+                       first ? ATTNI_FIRST : 0, NULL);
+    for (int r = 0; r < n && bad >> r; r++)
+        if (bad >> r & 1)
+            attni_grad_bad_key(w, r, k + r * ld * (ptrdiff_t)p->real);
+}
+
+/* ------------------------------------------------------------------------------ a block of keys */
+
+static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible, bool first)
+{
+    const attni_backward *bw = w->bw;
+    const attni_plan *p = &bw->plan;
+    attni_worker *f = &w->forward;
+    attni_tile *t = &w->tile;
+    attni_tile_products(f, t, j, n);
+    if (w->raw)
+        memcpy(w->raw, f->st, (size_t)n * (size_t)t->W * p->real);
+    attni_tile_biases(f, t, j, n, visible, ATTN_STAGE_BIASED);
+    char *kept = attni_grad_weigh(w, j, n);
+    if (bw->want_scores) {
+        ptrdiff_t ld;
+        const char *v = attni_tile_rows(f, true, j, &ld);
+        p->kernels->scores(w->dp, f->mx, w->dot, v, ld, n, p->Dv, t->nv, NULL);
+    } else { /* only what is hidden is to be made 0 */
+        memset(w->dp, 0, (size_t)n * (size_t)t->W * p->real);
+    }
+    attni_grad_scores(w, kept, j, n);
+    const size_t at = (size_t)(j - w->j0) * p->real;
+    if (bw->want_v) {
+        char *sum = w->dv + at * (size_t)bw->v_panels.padded;
+        add_rows(w, sum, &bw->v_panels, kept, w->dout_rows, n);
+        attni_grad_bad_rows(w, sum, &bw->v_panels, kept, &bw->grads.dout, w->bad_dout, j, n);
+    }
+    if (bw->want_k) {
+        char *sum = w->dk + at * (size_t)bw->q_panels.padded;
+        add_rows(w, sum, &bw->q_panels, w->dp, w->q_rows, n);
+        attni_grad_bad_rows(w, sum, &bw->q_panels, w->dp, &p->args.q, w->bad_q, j, n);
+    }
+    if (bw->want_q)
+        add_queries(w, j, n, first);
+}
+
+bool attni_backward_tile(attni_grad_worker *w)
+{
+    const attni_tile *t = &w->tile;
+    bool seen = false;
+    for (int64_t j = w->j0; j < w->j0 + w->n; j += ATTNI_BLOCK) {
+        int64_t end = j + ATTNI_BLOCK < w->j0 + w->n ? j + ATTNI_BLOCK : w->j0 + w->n;
+        if (t->span.any1 < end)
+            end = t->span.any1;
+        if (end <= j)
+            continue;
+        const attni_class visible =
+            attni_mask_classify(&w->view, &t->span, t->i0, t->i0 + t->rows, j, end);
+        if (visible == ATTNI_EMPTY)
+            continue;
+        if (!seen) {
+            load_tile(w);
+            memset(w->sums, 0, (size_t)t->W * sizeof *w->sums);
+        }
+        if (w->bw->unit)
+            attni_grad_bf16_block(w, j, (int)(end - j), visible);
+        else
+            do_block(w, j, (int)(end - j), visible, !seen);
+        seen = true;
+    }
+    return seen;
+}

@@ -1,0 +1,545 @@
+/* Masks: one row of a table per kind.
+ *
+ *   active  does this call use the rule?
+ *   check   is what the caller gave sensible? (NULL: nothing to check)
+ *   span    the keys that any, and that all, of a run of queries see (NULL: all keys)
+ *   scan    looks at the data of one tile, for rules that only data can decide (NULL: by span)
+ *   add     adds to a block of scores (NULL: nothing)
+ *   show    which lanes of a block see each of its keys (NULL: all)
+ *
+ * Spans and what is shown intersect, and what is added adds up, so rules combine without knowing of
+ * each other. What is hidden is overwritten last, so a NaN bias there is harmless. To add a kind: a
+ * field in attn.h, a row here, a case in ref/attn_ref.c.
+ */
+#include "plan.h"
+
+#include <float.h>
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+#define UNBOUNDED (INT64_MAX / 4)
+
+typedef struct mask_kind {
+    const char *name;
+    bool (*active)(const attn_sdpa_args *args);
+    attn_status (*check)(const attni_plan *plan, attn_error *err);
+    void (*span)(const attni_view *view, int64_t i0, int64_t i1, attni_span *span);
+    attni_class (*scan)(const attni_view *view, int64_t i0, int64_t i1, int64_t j0, int64_t j1);
+    void (*add)(const attni_view *view, const attni_block *block);
+    /* visible[r] of key j0 + r: takes away the bits of lanes that do not see it */
+    void (*show)(const attni_view *view, const attni_block *block, uint64_t *visible);
+} mask_kind;
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* The lanes of queries from .. to-1 of the block, of each of its heads. */
+static uint64_t lanes(const attni_block *block, int64_t from, int64_t to)
+{
+    from = max64(from, 0);
+    to = min64(to, block->rows);
+    if (from >= to)
+        return 0;
+    const uint64_t one = UINT64_MAX >> (64 - (to - from)) << from;
+    uint64_t all = one;
+    for (int h = 1; h < block->heads; h++)
+        all |= one << h * block->rows;
+    return all;
+}
+
+/* Shows keys from .. to-1 alone, to all lanes. */
+static void show_keys(const attni_block *block, uint64_t *visible, int64_t from, int64_t to)
+{
+    for (int r = 0; r < block->n; r++)
+        if (block->j0 + r < from || block->j0 + r >= to)
+            visible[r] = 0;
+}
+
+/* ----------------------------------------------------------------------------------- sequence */
+
+static bool sequence_active(const attn_sdpa_args *args)
+{
+    (void)args;
+    return true;
+}
+
+/* Keys outside the sequence are met only when scores of every pair are written out. */
+static void sequence_span(const attni_view *view, int64_t i0, int64_t i1, attni_span *span)
+{
+    (void)i0, (void)i1;
+    *span = (attni_span){0, view->S, 0, view->S};
+}
+
+static void sequence_show(const attni_view *view, const attni_block *block, uint64_t *visible)
+{
+    show_keys(block, visible, 0, view->S);
+}
+
+static attn_status check_offsets(const char *name, const int64_t *at, int64_t n, int64_t limit,
+                                 const char *letter, attn_error *err)
+{
+    if (at[0] != 0)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, name, "%s starts at %lld; it must start at 0",
+                          name, (long long)at[0]);
+    for (int64_t i = 0; i < n; i++)
+        if (at[i + 1] < at[i])
+            return attni_fail(err, ATTN_ERR_ARGUMENT, name,
+                              "%s falls from %lld to %lld at element %lld; it must never fall",
+                              name, (long long)at[i], (long long)at[i + 1], (long long)(i + 1));
+    if (at[n] > limit)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, name, "%s ends at %lld, past %s = %lld", name,
+                          (long long)at[n], letter, (long long)limit);
+    return ATTN_OK;
+}
+
+static attn_status sequence_check(const attni_plan *plan, attn_error *err)
+{
+    const attn_sdpa_args *args = &plan->args;
+    if (!args->cu_seqlens_q && !args->cu_seqlens_k)
+        return ATTN_OK;
+    if (!args->cu_seqlens_q || !args->cu_seqlens_k) {
+        const char *missing = args->cu_seqlens_q ? "cu_seqlens_k" : "cu_seqlens_q";
+        return attni_fail(err, ATTN_ERR_ARGUMENT, missing,
+                          "%s is NULL; cu_seqlens_q and cu_seqlens_k must be given together",
+                          missing);
+    }
+    if (args->key_lengths)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "key_lengths",
+                          "key_lengths and cu_seqlens exclude each other; shorten cu_seqlens_k");
+    if (args->sequences < 0 || args->sequences > INT64_MAX / 16)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "sequences",
+                          "sequences is %lld; it must be the number of packed sequences",
+                          (long long)args->sequences);
+    const attn_status status =
+        check_offsets("cu_seqlens_q", args->cu_seqlens_q, args->sequences, plan->T, "T", err);
+    if (status)
+        return status;
+    return check_offsets("cu_seqlens_k", args->cu_seqlens_k, args->sequences, plan->S, "S", err);
+}
+
+/* ------------------------------------------------------------------------------------- causal */
+
+static bool causal_active(const attn_sdpa_args *args) { return args->causal != ATTN_CAUSAL_NONE; }
+
+static attn_status causal_check(const attni_plan *plan, attn_error *err)
+{
+    const attn_sdpa_args *args = &plan->args;
+    if ((int)args->causal < 0 || args->causal > ATTN_CAUSAL_OFFSET)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "causal", "causal is %d; it must be 0..3",
+                          (int)args->causal);
+    return ATTN_OK;
+}
+
+/* j <= i + off */
+static void causal_span(const attni_view *view, int64_t i0, int64_t i1, attni_span *span)
+{
+    *span = (attni_span){0, i1 - 1 + view->off + 1, 0, i0 + view->off + 1};
+}
+
+static void causal_show(const attni_view *view, const attni_block *block, uint64_t *visible)
+{
+    for (int r = 0; r < block->n; r++)
+        visible[r] &= lanes(block, block->j0 + r - view->off - block->i0, block->rows);
+}
+
+/* ------------------------------------------------------------------------------------- window */
+
+static bool window_active(const attn_sdpa_args *args)
+{
+    return args->window_left != -1 || args->window_right != -1;
+}
+
+static attn_status window_check(const attni_plan *plan, attn_error *err)
+{
+    const int64_t left = plan->args.window_left, right = plan->args.window_right;
+    if (left < -1 || right < -1 || left > UNBOUNDED || right > UNBOUNDED)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "window",
+                          "window is %lld,%lld; each side must be -1 (open) or 0..2^61",
+                          (long long)left, (long long)right);
+    return ATTN_OK;
+}
+
+/* i + off - left <= j <= i + off + right */
+static void window_span(const attni_view *view, int64_t i0, int64_t i1, attni_span *span)
+{
+    const int64_t left = view->args->window_left, right = view->args->window_right;
+    *span = (attni_span){-UNBOUNDED, UNBOUNDED, -UNBOUNDED, UNBOUNDED};
+    if (left >= 0) {
+        span->any0 = i0 + view->off - left;
+        span->all0 = i1 - 1 + view->off - left;
+    }
+    if (right >= 0) {
+        span->any1 = i1 - 1 + view->off + right + 1;
+        span->all1 = i0 + view->off + right + 1;
+    }
+}
+
+static void window_show(const attni_view *view, const attni_block *block, uint64_t *visible)
+{
+    const int64_t left = view->args->window_left, right = view->args->window_right;
+    for (int r = 0; r < block->n; r++) {
+        const int64_t i = block->j0 + r - view->off - block->i0; /* the lane on the diagonal */
+        visible[r] &=
+            lanes(block, right >= 0 ? i - right : 0, left >= 0 ? i + left + 1 : block->rows);
+    }
+}
+
+/* ------------------------------------------------------------------------------------ lengths */
+
+static bool lengths_active(const attn_sdpa_args *args) { return args->key_lengths != NULL; }
+
+static attn_status lengths_check(const attni_plan *plan, attn_error *err)
+{
+    const int64_t *n = plan->args.key_lengths;
+    for (int64_t b = 0; b < plan->B; b++)
+        if (n[b] < 0 || n[b] > plan->S)
+            return attni_fail(err, ATTN_ERR_ARGUMENT, "key_lengths",
+                              "key_lengths[%lld] is %lld; it must be within 0..S = %lld",
+                              (long long)b, (long long)n[b], (long long)plan->S);
+    return ATTN_OK;
+}
+
+static void lengths_span(const attni_view *view, int64_t i0, int64_t i1, attni_span *span)
+{
+    (void)i0, (void)i1;
+    const int64_t n = view->args->key_lengths[view->b];
+    *span = (attni_span){0, n, 0, n};
+}
+
+static void lengths_show(const attni_view *view, const attni_block *block, uint64_t *visible)
+{
+    show_keys(block, visible, INT64_MIN, view->args->key_lengths[view->b]);
+}
+
+/* -------------------------------------------------------------------------------------- dense */
+
+static bool bool_active(const attn_sdpa_args *args)
+{
+    return args->mask && args->mask->dtype == ATTN_BOOL;
+}
+
+static attn_status dense_check(const attni_plan *plan, attn_error *err)
+{
+    const attn_tensor *mask = plan->args.mask;
+    const int64_t want[4] = {plan->B, plan->H, plan->T, plan->S};
+    static const char letter[] = "BHTS";
+    if (mask->dtype != ATTN_BOOL && !attni_dtype_is_float(mask->dtype))
+        return attni_fail(err, ATTN_ERR_DTYPE, "mask",
+                          "mask is %s; it must be bool or a float type",
+                          attn_dtype_name(mask->dtype));
+    for (int d = 0; d < 4; d++)
+        if (mask->shape[d] != want[d] && mask->shape[d] != 1)
+            return attni_fail(
+                err, ATTN_ERR_SHAPE, "mask",
+                "mask has %lld in dimension %d; it must be %c = %lld, or 1 to broadcast",
+                (long long)mask->shape[d], d, letter[d], (long long)want[d]);
+    return attni_check_input(mask, "mask", err);
+}
+
+static const char *dense_at(const attni_view *view, int64_t i, int64_t j)
+{
+    return attni_at(view->args->mask, view->b, view->h, view->i_base + i, view->j_base + j);
+}
+
+/* Rows that repeat are looked at once: the mask is the same for every query, or the lanes are the
+ * same query of several heads, for which it is. */
+static int different_rows(const attn_tensor *mask, int64_t rows)
+{
+    return mask->stride[2] == 0 && rows > 1 ? 1 : (int)rows;
+}
+
+/* A bit per key of queries i0 .. i0+rows-1, for n <= 64 keys from j0 on. */
+static void bool_bits(const attni_view *view, int64_t i0, int rows, int64_t j0, int n, uint64_t *to)
+{
+    const attn_tensor *mask = view->args->mask;
+    if (mask->stride[3] == 1) {
+        view->kernels->pack_bits(to, dense_at(view, i0, j0), (ptrdiff_t)mask->stride[2], rows, n);
+        return;
+    }
+    for (int i = 0; i < rows; i++) {
+        const char *from = dense_at(view, i0 + i, j0);
+        to[i] = 0;
+        for (int r = 0; r < n; r++)
+            to[i] |= (uint64_t)(from[r * mask->stride[3]] != 0) << r;
+    }
+}
+
+static attni_class bool_scan(const attni_view *view, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+{
+    uint64_t bits[ATTNI_MAX_LANES], some = 0, hidden = 0;
+    const int rows = different_rows(view->args->mask, i1 - i0), n = (int)(j1 - j0);
+    bool_bits(view, i0, rows, j0, n, bits);
+    for (int i = 0; i < rows; i++)
+        some |= bits[i], hidden |= ~bits[i];
+    if (some == 0)
+        return ATTNI_EMPTY;
+    return hidden << (64 - n) ? ATTNI_PARTIAL : ATTNI_FULL;
+}
+
+/* Bit i of row j and bit j of row i change places: halves of rows first, then halves of those
+ * (Warren, Hacker's Delight, 7-3). */
+static void turn_bits(uint64_t rows[64])
+{
+    uint64_t low = 0xffffffff;
+    for (int half = 32; half; half >>= 1, low ^= low << half)
+        for (int pair = 0; pair < 64; pair += 2 * half)
+            for (int i = pair; i < pair + half; i++) {
+                const uint64_t other = (rows[i] >> half ^ rows[i + half]) & low;
+                rows[i] ^= other << half;
+                rows[i + half] ^= other;
+            }
+}
+
+static void bool_show(const attni_view *view, const attni_block *block, uint64_t *visible)
+{
+    uint64_t bits[64] = {0};
+    const int rows = block->heads > 1 ? 1 : different_rows(view->args->mask, block->rows);
+    bool_bits(view, block->i0, rows, block->j0, block->n, bits);
+    if (rows > 1)
+        turn_bits(bits);
+    for (int r = 0; r < block->n; r++)
+        visible[r] &= rows > 1 ? bits[r] : -(bits[0] >> r & 1);
+}
+
+/* What became infinite in a row of f64 that is floats now becomes the largest float: -4e38 does not
+ * hide a key, as -inf does. */
+static __attribute__((cold, noinline)) void keep_finite(float *to, const char *row, int64_t stride,
+                                                        int n)
+{
+    for (int r = 0; r < n; r++) {
+        double x;
+        memcpy(&x, row + r * stride * (int64_t)sizeof x, sizeof x);
+        if (isinf(to[r]) && !isinf(x))
+            to[r] = copysignf(FLT_MAX, to[r]);
+    }
+}
+
+/* The mask as rows of R: where it lies, if it is such rows, else converted. */
+static void bias_add(const attni_view *view, const attni_block *block)
+{
+    const attn_tensor *mask = view->args->mask;
+    const attni_kernels *kernels = block->kernels;
+    const char *from = dense_at(view, block->i0, block->j0);
+    const attn_dtype own = kernels->bits == 32 ? ATTN_F32 : ATTN_F64;
+    const int rows = block->heads > 1 ? 1 : different_rows(mask, block->rows);
+    ptrdiff_t ld = (ptrdiff_t)mask->stride[2];
+    if (mask->stride[3] != 1) {
+        for (int i = 0; i < rows; i++) {
+            void *to = (char *)block->biases + (size_t)(i * ATTNI_BLOCK * kernels->bits / 8);
+            const char *row = dense_at(view, block->i0 + i, block->j0);
+            if (kernels->bits == 32)
+                attni_load_row_f32(to, row, mask->dtype, mask->stride[3], block->n);
+            else
+                attni_load_row_f64(to, row, mask->dtype, mask->stride[3], block->n);
+        }
+        from = block->biases, ld = ATTNI_BLOCK;
+    } else if (mask->dtype != own) {
+        kernels->widen(block->biases, from, ld, mask->dtype, rows, block->n);
+        from = block->biases, ld = block->n;
+    }
+    for (int i = 0; i < rows && mask->dtype == ATTN_F64 && own == ATTN_F32; i++)
+        keep_finite((float *)block->biases + i * ld, dense_at(view, block->i0 + i, block->j0),
+                    mask->stride[3], block->n);
+    kernels->bias(block->st, block->n, from, rows == 1 ? 0 : ld, block->rows * block->heads,
+                  block->nv);
+}
+
+static bool bias_active(const attn_sdpa_args *args)
+{
+    return args->mask && args->mask->dtype != ATTN_BOOL;
+}
+
+/* A tile is empty if every element is -inf, and full, for nothing is to be added, if every one is
+ * 0. One that is neither is found in its first row as a rule. The bits are enough to know. */
+static attni_class bias_scan(const attni_view *view, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+{
+    static const struct {
+        uint64_t value, hidden; /* all but signs; -inf; as often as they fill 8 bytes */
+    } bits[] = {[ATTN_F64] = {0x7fffffffffffffff, 0xfff0000000000000},
+                [ATTN_F32] = {0x7fffffff7fffffff, 0xff800000ff800000},
+                [ATTN_F16] = {0x7fff7fff7fff7fff, 0xfc00fc00fc00fc00},
+                [ATTN_BF16] = {0x7fff7fff7fff7fff, 0xff80ff80ff80ff80}};
+    const attn_tensor *mask = view->args->mask;
+    const uint64_t value = bits[mask->dtype].value, hidden = bits[mask->dtype].hidden;
+    const size_t size = attn_dtype_size(mask->dtype), n = (size_t)(j1 - j0);
+    const ptrdiff_t ld = (ptrdiff_t)mask->stride[2] * (ptrdiff_t)size;
+    const int rows = different_rows(mask, i1 - i0);
+    int found = 0;
+    if (mask->stride[3] == 1)
+        found = view->kernels->scan(dense_at(view, i0, j0), ld, rows, n * size, value, hidden);
+    for (int i = 0; i < rows && mask->stride[3] != 1 && found != 3; i++)
+        for (int64_t j = j0; j < j1 && found != 3; j++)
+            found |= view->kernels->scan(dense_at(view, i0 + i, j), 0, 1, size, value, hidden);
+    return found == 3 ? ATTNI_PARTIAL : found == 1 ? ATTNI_EMPTY : ATTNI_FULL;
+}
+
+/* -------------------------------------------------------------------------------------- alibi */
+
+static bool alibi_active(const attn_sdpa_args *args) { return args->alibi_slopes != NULL; }
+
+/* Every tile gets its biases, whatever is visible. */
+static attni_class alibi_scan(const attni_view *view, int64_t i0, int64_t i1, int64_t j0,
+                              int64_t j1)
+{
+    (void)view, (void)i0, (void)i1, (void)j0, (void)j1;
+    return ATTNI_PARTIAL;
+}
+
+static void alibi_add(const attni_view *view, const attni_block *block)
+{
+    const attn_sdpa_args *args = view->args;
+    const double first = (double)(block->j0 - block->i0 - view->off);
+    block->kernels->alibi(block->st, block->n, (double)args->alibi_slopes[view->h], first,
+                          args->alibi_form == ATTN_ALIBI_SYMMETRIC, block->nv);
+}
+
+/* -------------------------------------------------------------------------------------- table */
+
+static const mask_kind kinds[] = {
+    {"bias", bias_active, dense_check, NULL, bias_scan, bias_add, NULL},
+    {"alibi", alibi_active, NULL, NULL, alibi_scan, alibi_add, NULL},
+    {"bool", bool_active, dense_check, NULL, bool_scan, NULL, bool_show},
+    {"sequence", sequence_active, sequence_check, sequence_span, NULL, NULL, sequence_show},
+    {"causal", causal_active, causal_check, causal_span, NULL, NULL, causal_show},
+    {"window", window_active, window_check, window_span, NULL, NULL, window_show},
+    {"lengths", lengths_active, lengths_check, lengths_span, NULL, NULL, lengths_show},
+};
+#define KINDS (sizeof kinds / sizeof *kinds)
+/* The rules of a call, by the bits of attni_mask_kinds(). Unrolled, so that what is called is known
+ * to the compiler: each call by way of a pointer costs some 4 ns. */
+#define FOR_KINDS(kind, bits)                                                                      \
+    _Pragma("GCC unroll 16") for (unsigned i_ = 0; i_ < KINDS;                                     \
+                                  i_++) for (const mask_kind *kind =                               \
+                                                 (bits) >> i_ & 1 ? &kinds[i_] : NULL;             \
+                                             kind; kind = NULL)
+
+unsigned attni_mask_kinds(const attn_sdpa_args *args)
+{
+    unsigned bits = 0;
+    FOR_KINDS (kind, UINT_MAX)
+        bits |= (unsigned)kind->active(args) << (kind - kinds);
+    return bits;
+}
+
+/* These members are checked even where no window and no ALiBi uses them. */
+static attn_status check_choices(const attn_sdpa_args *args, attn_error *err)
+{
+    if ((int)args->diagonal < 0 || args->diagonal > ATTN_DIAGONAL_OFFSET)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "diagonal", "diagonal is %d; it must be 0..2",
+                          (int)args->diagonal);
+    if ((int)args->alibi_form < 0 || args->alibi_form > ATTN_ALIBI_SYMMETRIC)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "alibi_form",
+                          "alibi_form is %d; it must be 0 or 1", (int)args->alibi_form);
+    if (args->diagonal && args->causal && (int)args->causal != (int)args->diagonal + 1)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "diagonal",
+                          "diagonal is %d beside causal, which has another; it must be 0 there, or "
+                          "the same choice",
+                          (int)args->diagonal);
+    if ((args->causal == ATTN_CAUSAL_OFFSET || args->diagonal == ATTN_DIAGONAL_OFFSET) &&
+        (args->causal_offset > UNBOUNDED || args->causal_offset < -UNBOUNDED))
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "causal_offset",
+                          "causal_offset is %lld; it must be within +-2^61",
+                          (long long)args->causal_offset);
+    return ATTN_OK;
+}
+
+attn_status attni_mask_check(const attni_plan *plan, attn_error *err)
+{
+    const attn_status choices = check_choices(&plan->args, err);
+    if (choices)
+        return choices;
+    FOR_KINDS (kind, plan->kinds) {
+        const attn_status status = kind->check ? kind->check(plan, err) : ATTN_OK;
+        if (status)
+            return status;
+    }
+    return ATTN_OK;
+}
+
+bool attni_mask_biases(unsigned bits)
+{
+    bool biases = false;
+    FOR_KINDS (kind, bits)
+        biases |= kind->add != NULL;
+    return biases;
+}
+
+bool attni_mask_shared(const attni_plan *plan)
+{
+    const attn_sdpa_args *args = &plan->args;
+    return !alibi_active(args) && (!args->mask || (args->mask->stride[1] == 0 && plan->T == 1));
+}
+
+attni_span attni_mask_span(const attni_view *view, int64_t i0, int64_t i1)
+{
+    attni_span all = {-UNBOUNDED, UNBOUNDED, -UNBOUNDED, UNBOUNDED};
+    FOR_KINDS (kind, view->kinds) {
+        if (!kind->span)
+            continue;
+        attni_span s;
+        kind->span(view, i0, i1, &s);
+        all.any0 = max64(all.any0, s.any0);
+        all.any1 = min64(all.any1, s.any1);
+        all.all0 = max64(all.all0, s.all0);
+        all.all1 = min64(all.all1, s.all1);
+    }
+    return all;
+}
+
+attni_class attni_mask_classify(const attni_view *view, const attni_span *span, int64_t i0,
+                                int64_t i1, int64_t j0, int64_t j1)
+{
+    if (j1 <= span->any0 || j0 >= span->any1)
+        return ATTNI_EMPTY;
+    attni_class result = j0 >= span->all0 && j1 <= span->all1 ? ATTNI_FULL : ATTNI_PARTIAL;
+    FOR_KINDS (kind, view->kinds) {
+        const attni_class c = kind->scan ? kind->scan(view, i0, i1, j0, j1) : ATTNI_FULL;
+        if (c == ATTNI_EMPTY)
+            return ATTNI_EMPTY;
+        if (c == ATTNI_PARTIAL)
+            result = ATTNI_PARTIAL;
+    }
+    return result;
+}
+
+attni_ahead attni_mask_ahead(const attni_view *view, int64_t i0, int rows, int64_t j0, int64_t n)
+{
+    const attn_tensor *mask = view->args->mask;
+    if (!mask || n <= 0 || mask->stride[2] == 0 || mask->stride[3] != 1)
+        return (attni_ahead){0};
+    const ptrdiff_t size = (ptrdiff_t)attn_dtype_size(mask->dtype);
+    return (attni_ahead){.first = dense_at(view, i0, j0),
+                         .ld = (ptrdiff_t)mask->stride[2] * size,
+                         .rows = rows,
+                         .lines = (int)attni_div_up(min64(n, ATTNI_CHUNK) * size, 64)};
+}
+
+void attni_mask_fetch(attni_ahead *ahead)
+{
+    const int part = (ahead->rows * ahead->lines + ATTNI_AHEAD_PARTS - 1) / ATTNI_AHEAD_PARTS;
+    for (int n = 0; n < part && ahead->row < ahead->rows; n++) {
+        __builtin_prefetch(ahead->first + ahead->row * ahead->ld + ahead->line * 64, 0, 2);
+        if (++ahead->line == ahead->lines)
+            ahead->line = 0, ahead->row++;
+    }
+}
+
+void attni_mask_apply(const attni_view *view, const attni_block *block)
+{
+    uint64_t visible[ATTNI_BLOCK];
+    memset(visible, 0xff, sizeof visible);
+    FOR_KINDS (kind, view->kinds) {
+        if (kind->add)
+            kind->add(view, block);
+        if (kind->show)
+            kind->show(view, block, visible);
+    }
+    uint64_t all = UINT64_MAX;
+    for (int r = 0; r < block->n; r++)
+        all &= visible[r];
+    if (all == UINT64_MAX)
+        block->kernels->maxima(block->mx, block->st, block->n, block->nv);
+    else
+        block->kernels->hide(block->st, block->mx, visible, block->n, block->nv);
+}

@@ -1,0 +1,266 @@
+/* The arguments of attention: everything is checked here, before anything is read or written, and
+ * what follows from them alone is filled into the plan. */
+#include "../cache/cache.h"
+#include "plan.h"
+
+#include <float.h>
+#include <math.h>
+
+/* The size that every caller has who was compiled with this header comes first: small calls take
+ * no longer than a copy. */
+static attn_status copy_args(attn_sdpa_args *to, const attn_sdpa_args *from, attn_error *err)
+{
+    if (!from || from->struct_size != sizeof *to)
+        return attni_struct_read(ATTNI_SDPA_ARGS, to, from, "args", err);
+    attni_copy(to, from, sizeof *to);
+    return ATTN_OK;
+}
+
+/* Keys and values of a cache, as tensors without data: their rows are found block by block. */
+static attn_status use_cache(attn_sdpa_args *a, attn_error *err)
+{
+    const attn_cache *c = a->cache;
+    if (!c)
+        return ATTN_OK;
+    const attn_cache_options *o = &c->options;
+    if (a->k.data || a->v.data)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, a->k.data ? "k" : "v",
+                          "%s has data, but keys and values come from the cache; it must be NULL",
+                          a->k.data ? "k" : "v");
+    if (a->cu_seqlens_q || a->cu_seqlens_k)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "cache",
+                          "cache and cu_seqlens exclude each other; each batch is a sequence");
+    if (a->q.shape[0] != o->B)
+        return attni_fail(err, ATTN_ERR_SHAPE, "q", "q has B=%lld; the cache has B=%lld",
+                          (long long)a->q.shape[0], (long long)o->B);
+    int64_t S = 0;
+    for (int64_t b = 0; b < o->B; b++) {
+        S = c->lengths[b] > S ? c->lengths[b] : S;
+        if (a->key_lengths && (a->key_lengths[b] < 0 || a->key_lengths[b] > c->lengths[b]))
+            return attni_fail(err, ATTN_ERR_ARGUMENT, "key_lengths",
+                              "key_lengths[%lld] is %lld; the cache has %lld keys there",
+                              (long long)b, (long long)a->key_lengths[b], (long long)c->lengths[b]);
+    }
+    /* the two stages that show every pair: a slot without a key has none */
+    for (int64_t b = 0; b < o->B && a->scores && a->scores_stage <= ATTN_STAGE_SOFTCAP; b++)
+        if (c->lengths[b] != S)
+            return attni_fail(err, ATTN_ERR_ARGUMENT, "scores_stage",
+                              "scores_stage is %d, of every pair, but sequence %lld has %lld of "
+                              "%lld keys; use ATTN_STAGE_BIASED",
+                              (int)a->scores_stage, (long long)b, (long long)c->lengths[b],
+                              (long long)S);
+    a->k = attn_bhtd(NULL, o->dtype, o->B, o->Hk, S, o->D);
+    a->v = attn_bhtd(NULL, o->dtype, o->B, o->Hk, S, o->Dv);
+    a->k.stride[2] = (int64_t)(c->row_bytes[ATTNI_KEYS] / attn_dtype_size(o->dtype));
+    if (!a->key_lengths)
+        a->key_lengths = c->lengths;
+    return ATTN_OK;
+}
+
+static attn_status check_storage(const attn_sdpa_args *a, attn_error *err)
+{
+    const attn_dtype t = a->q.dtype;
+    if (!attni_dtype_is_float(t))
+        return attni_fail(err, ATTN_ERR_DTYPE, "q", "q is %s; it must be f64, f32, f16 or bf16",
+                          attn_dtype_name(t));
+    if (a->k.dtype == ATTN_I8 && a->cache) {
+        if (t == ATTN_F64)
+            return attni_fail(err, ATTN_ERR_DTYPE, "q",
+                              "q is f64 and the cache i8; q must be f32, f16 or bf16");
+    } else if (a->k.dtype != t || a->v.dtype != t) {
+        const bool k = a->k.dtype != t;
+        return attni_fail(err, ATTN_ERR_DTYPE, k ? "k" : "v",
+                          "%s is %s and q is %s; q, k and v must share one dtype", k ? "k" : "v",
+                          attn_dtype_name(k ? a->k.dtype : a->v.dtype), attn_dtype_name(t));
+    }
+    if (a->out.dtype != t && a->out.dtype != ATTN_F32 && a->out.dtype != ATTN_F64)
+        return attni_fail(err, ATTN_ERR_DTYPE, "out", "out is %s; it must be %s, f32 or f64",
+                          attn_dtype_name(a->out.dtype), attn_dtype_name(t));
+    return ATTN_OK;
+}
+
+/* One size of one tensor against what the others say. */
+static attn_status expect(const attn_tensor *t, const char *name, int dimension, int64_t want,
+                          const char *letter, attn_error *err)
+{
+    if (t->shape[dimension] == want)
+        return ATTN_OK;
+    return attni_fail(err, ATTN_ERR_SHAPE, name, "%s has %s=%lld in dimension %d; it must be %lld",
+                      name, letter, (long long)t->shape[dimension], dimension, (long long)want);
+}
+
+static attn_status check_shapes(attni_plan *p, attn_error *err)
+{
+    const attn_sdpa_args *a = &p->args;
+    attn_status s;
+    if ((s = attni_check_input(&a->q, "q", err)) ||
+        (!a->cache &&
+         ((s = attni_check_input(&a->k, "k", err)) || (s = attni_check_input(&a->v, "v", err)))) ||
+        (s = attni_check_output(&a->out, "out", err)))
+        return s;
+    p->B = a->q.shape[0], p->H = a->q.shape[1], p->T = a->q.shape[2], p->D = a->q.shape[3];
+    p->Hk = a->k.shape[1], p->S = a->k.shape[2], p->Dv = a->v.shape[3];
+    if ((s = expect(&a->k, "k", 0, p->B, "B", err)) ||
+        (s = expect(&a->v, "v", 0, p->B, "B", err)) ||
+        (s = expect(&a->out, "out", 0, p->B, "B", err)) ||
+        (s = expect(&a->v, "v", 1, p->Hk, "Hk", err)) ||
+        (s = expect(&a->v, "v", 2, p->S, "S", err)) ||
+        (s = expect(&a->out, "out", 1, p->H, "H", err)) ||
+        (s = expect(&a->out, "out", 2, p->T, "T", err)) ||
+        (s = expect(&a->out, "out", 3, p->Dv, "Dv", err)))
+        return s;
+    if (a->k.shape[3] != p->D)
+        return attni_fail(err, ATTN_ERR_SHAPE, "k",
+                          "k has D=%lld but q has D=%lld; q and k must share D",
+                          (long long)a->k.shape[3], (long long)p->D);
+    if (p->Hk == 0 ? p->H != 0 : p->H % p->Hk != 0)
+        return attni_fail(err, ATTN_ERR_SHAPE, "k",
+                          "q has H=%lld heads and k has Hk=%lld; H must be a multiple of Hk",
+                          (long long)p->H, (long long)p->Hk);
+    return ATTN_OK;
+}
+
+static attn_status check_extra_output(const attni_plan *p, const attn_tensor *t, const char *name,
+                                      int64_t last, const char *letter, attn_error *err)
+{
+    attn_status s;
+    if (!t)
+        return ATTN_OK;
+    if (!attni_dtype_is_float(t->dtype))
+        return attni_fail(err, ATTN_ERR_DTYPE, name, "%s is %s; it must be a float type", name,
+                          attn_dtype_name(t->dtype));
+    if ((s = attni_check_output(t, name, err)) || (s = expect(t, name, 0, p->B, "B", err)) ||
+        (s = expect(t, name, 1, p->H, "H", err)) || (s = expect(t, name, 2, p->T, "T", err)))
+        return s;
+    return expect(t, name, 3, last, letter, err);
+}
+
+static attn_status check_numbers(const attni_plan *p, attn_error *err)
+{
+    const attn_sdpa_args *a = &p->args;
+    if (!isfinite(a->scale))
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "scale", "scale is %g; it must be finite",
+                          a->scale);
+    if (!(a->softcap >= 0) || !isfinite(a->softcap))
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "softcap",
+                          "softcap is %g; it must be 0 (none) or a positive number", a->softcap);
+    if (!(a->dropout >= 0 && a->dropout < 1))
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "dropout", "dropout is %g; it must be 0 <= p < 1",
+                          a->dropout);
+    if (a->dropout > 0 &&
+        (p->T > UINT32_MAX || p->S / 8 > UINT32_MAX || (p->B > 0 && p->H > UINT32_MAX / p->B)))
+        return attni_fail(err, ATTN_ERR_LIMIT, "dropout",
+                          "dropout numbers queries, keys / 8 and batch x heads with 32 bits each");
+    if ((int)a->precision < 0 || a->precision > ATTN_PRECISION_ACCURATE)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "precision", "precision is %d; it must be 0 or 1",
+                          (int)a->precision);
+    if ((int)a->scores_stage < 0 || a->scores_stage > ATTN_STAGE_WEIGHTS)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "scores_stage",
+                          "scores_stage is %d; it must be 0..3", (int)a->scores_stage);
+    return ATTN_OK;
+}
+
+/* Queries are multiplied by `power`, their sums by `rest`. A scale of 2 and more would make a query
+ * infinite, so `rest` takes all of it but the sign; it also takes what R has no power of two for.
+ * `rest` must fit into R, in log2 units too. A soft cap so small that rest / softcap would not fit
+ * is raised: capped scores are as good as 0 either way. */
+static __attribute__((cold, noinline)) void fit_scale(attni_plan *p)
+{
+    const bool f32 = p->real == sizeof(float);
+    const double size = fabs(p->power), least = f32 ? 0x1p-149 : 0x1p-1074;
+    const double kept = size > 1 ? 1 : size < least ? least : size;
+    const double rest = p->rest * (size / kept), smallest = f32 ? 0x1p-125 : 0;
+    p->power = rest < smallest ? 0 : copysign(kept, p->power);
+    p->rest = rest < smallest ? 1 : fmin(rest, (f32 ? (double)FLT_MAX : DBL_MAX) * 0.693);
+    if (p->args.softcap > 0)
+        p->args.softcap = fmax(p->args.softcap, p->rest * (f32 ? 0x1p-124 : 0x1p-1020));
+}
+
+/* scale = power * rest: see plan.h. */
+static void split_scale(attni_plan *p)
+{
+    double scale = p->args.scale;
+    if (scale == 0)
+        scale = p->D > 0 ? 1 / sqrt((double)p->D) : 1;
+    union {
+        double x;
+        uint64_t bits;
+    } power = {.x = scale}, rest = {.x = scale};
+    const uint64_t fraction = UINT64_MAX >> 12, one = (uint64_t)1023 << 52;
+    if (isnormal(scale)) { /* sign and exponent; fraction */
+        power.bits &= ~fraction;
+        rest.bits = (rest.bits & fraction) | one;
+    } else {
+        int exponent;
+        rest.x = 2 * frexp(fabs(scale), &exponent);
+        power.x = copysign(ldexp(1, exponent - 1), scale);
+    }
+    p->rest = rest.x;
+    p->power = power.x;
+    const double size = fabs(p->power);
+    if (size > 1 || size < 0x1p-149 || p->args.softcap > 0)
+        fit_scale(p);
+    p->natural = p->args.softcap > 0 || attni_mask_biases(p->kinds);
+    p->c = (p->natural ? 1 : p->rest) * 1.4426950408889634074; /* log2(e) */
+}
+
+static bool written(const attn_tensor *t) { return t && !attni_empty(t); }
+
+bool attni_sdpa_writes(const attn_sdpa_args *a)
+{
+    return written(&a->out) || written(a->lse) || written(a->scores);
+}
+
+attn_status attni_check_keys(const attni_plan *p, bool writes, attn_error *err)
+{
+    if (!writes || p->D || p->Dv || !p->T ||
+        (double)p->B * (double)p->Hk * (double)p->S <= (double)INT32_MAX)
+        return ATTN_OK;
+    return attni_fail(err, ATTN_ERR_LIMIT, "k",
+                      "k has [%lld, %lld, %lld] keys without elements, D and Dv being 0; it may "
+                      "have at most 2^31 - 1",
+                      (long long)p->B, (long long)p->Hk, (long long)p->S);
+}
+
+attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, bool derivative,
+                             attn_error *err)
+{
+    attn_status s;
+    attni_zero(&p->mask, sizeof *p - offsetof(attni_plan, mask)); /* args are copied */
+    attn_sdpa_args *a = &p->args;
+    if ((s = copy_args(a, args, err)))
+        return s;
+    if (derivative) {
+        a->scores = NULL;
+        a->scores_stage = ATTN_STAGE_RAW;
+    }
+    if ((s = use_cache(a, err)) || (s = check_storage(a, err)) || (s = check_shapes(p, err)))
+        return s;
+    if ((s = check_extra_output(p, a->lse, "lse", 1, "1", err)) ||
+        (s = check_extra_output(p, a->scores, "scores", p->S, "S", err)) ||
+        (s = check_numbers(p, err)))
+        return s;
+    p->kinds = attni_mask_kinds(a);
+    if ((s = attni_mask_check(p, err)))
+        return s;
+    if (a->lse && a->lse->dtype != ATTN_F32 && a->lse->dtype != ATTN_F64)
+        return attni_fail(err, ATTN_ERR_DTYPE, "lse", "lse is %s; it must be f32 or f64",
+                          attn_dtype_name(a->lse->dtype));
+    if (a->mask) {
+        p->mask = *a->mask;
+        for (int d = 0; d < 4; d++)
+            if (p->mask.shape[d] == 1)
+                p->mask.stride[d] = 0;
+        a->mask = &p->mask;
+    }
+    if (!a->cu_seqlens_q)
+        a->sequences = 0;
+    if (a->dropout > 0)
+        p->drop_threshold = attni_dropout_threshold(a->dropout);
+    const bool floats = a->q.dtype == ATTN_F32 || a->k.dtype == ATTN_I8; /* or read as such */
+    const bool f64 = a->q.dtype == ATTN_F64 || (floats && a->precision == ATTN_PRECISION_ACCURATE);
+    p->real = f64 ? sizeof(double) : sizeof(float);
+    p->real_dtype = f64 ? ATTN_F64 : ATTN_F32;
+    split_scale(p);
+    return ATTN_OK;
+}

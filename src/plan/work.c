@@ -1,0 +1,58 @@
+/* How much work a call is: visible pairs of a query and a key, and bytes. */
+#include "plan.h"
+
+double attni_tensor_bytes(const attn_tensor *t)
+{
+    double bytes = (double)attn_dtype_size(t->dtype);
+    for (int d = 0; d < 4; d++)
+        bytes *= t->stride[d] ? (double)t->shape[d] : t->shape[d] > 0;
+    return bytes;
+}
+
+/* The sum of max(0, a), max(0, a + step), ..., max(0, b), which are n numbers; step is -1, 0 or
+ * 1. */
+static double sum_run(int64_t a, int64_t b, int64_t n)
+{
+    if (a < 0 && b < 0)
+        return 0;
+    if (a < 0 || b < 0) { /* those from 0 on */
+        n = (a < 0 ? b : a) + 1;
+        a = 0, b = n - 1;
+    }
+    return (double)n * ((double)a + (double)b) / 2;
+}
+
+static int64_t visible_keys(const attni_view *view, int64_t i)
+{
+    const attni_span span = attni_mask_span(view, i, i + 1);
+    return span.any1 - span.any0;
+}
+
+/* Pairs of queries i0 .. i1, both included. Each end of a query's span either stays or moves on by
+ * one with the query, and ends are minima and maxima of such: so the count of keys, before it is
+ * cut off at 0, is concave in i. Where the middle lies on the line between the ends, all of the run
+ * does; else halves are counted. It takes some logarithms of the run's length. */
+static double pairs_of_run(const attni_view *view, int64_t i0, int64_t i1)
+{
+    const int64_t first = visible_keys(view, i0), last = visible_keys(view, i1), n = i1 - i0;
+    const int64_t step = n ? (last - first) / n : 0, middle = i0 + n / 2;
+    if (first + step * n == last && first + step * (n / 2) == visible_keys(view, middle))
+        return sum_run(first, last, n + 1);
+    return pairs_of_run(view, i0, middle) + pairs_of_run(view, middle + 1, i1);
+}
+
+double attni_visible_pairs(const attni_plan *p)
+{
+    const attn_sdpa_args *a = &p->args;
+    const int64_t sequences = a->cu_seqlens_q ? a->sequences : 1;
+    double pairs = 0;
+    if (!p->B || !p->H || !p->T || !p->S)
+        return 0;
+    for (int64_t b = 0; b < (a->key_lengths ? p->B : 1); b++) /* else all batches are alike */
+        for (int64_t n = 0; n < sequences; n++) {
+            const attni_view view = attni_view_of(p, b, 0, n);
+            if (view.T > 0 && view.S > 0)
+                pairs += pairs_of_run(&view, 0, view.T - 1);
+        }
+    return a->key_lengths ? pairs : pairs * (double)p->B;
+}

@@ -1,0 +1,256 @@
+/* What comes out of a tile once its keys are swept: sinks, division, lse, and the scores on
+ * request. tile.h has the structures, tile_task.c the sweep. */
+#include "tile.h"
+
+#include <float.h>
+#include <math.h>
+
+#define LOG2E 1.4426950408889634074
+#define COLD __attribute__((cold, noinline)) /* small, and out of the way */
+
+static double sink_of(const attni_worker *w, const attni_tile *t, int i)
+{
+    return (double)w->plan->args.sink_logits[w->view->h + (i < t->rows ? i / t->per_head : 0)];
+}
+
+/* A sink is one more key, a chunk of its own, last, whose logit is in natural units and whose value
+ * is nothing. */
+static void add_sink(attni_worker *w, attni_tile *t)
+{
+    const attni_plan *p = w->plan;
+    const attni_kernels *kernels = p->kernels;
+    for (int i = 0; i < t->W; i++) {
+        const double sink = sink_of(w, t, i);
+        attni_set_lane(p, w->mx, i, sink);
+        attni_set_lane(p, w->st, i, sink);
+        /* log2(e), lowered as the row's own factor may be */
+        attni_set_lane(p, w->a, i, attni_lane(p, t->c, i) / p->c * LOG2E);
+        attni_set_lane(p, w->chunk.m, i, attni_lane(p, t->m_first, i));
+        attni_set_lane(p, w->chunk.l, i, 0);
+    }
+    /* mx twice: `top` is of the keys alone */
+    kernels->raise(w->chunk.m, w->factors, w->mx, w->mx, w->a, t->nv);
+    kernels->weights(w->st, w->chunk.l, w->st, w->a, w->chunk.m, 1, t->nv, ATTNI_MASKED);
+    kernels->join(t->m, t->l, w->factors, w->chunk.m, w->chunk.l, t->nv);
+    if (t->in_totals)
+        attni_turn_sums(w, t, t->total, w->totals);
+    t->in_totals = false;
+    kernels->rescale(t->total, p->Dv, w->factors, t->nv);
+}
+
+/* out = total / l. Rows of several heads lie apart, and go by way of w->rows. */
+static bool write_out(attni_worker *w, const attni_tile *t)
+{
+    const attni_plan *p = w->plan;
+    const attn_tensor *out = &p->args.out;
+    const bool direct = p->out_in_place && (t->heads == 1 || t->per_head == 1);
+    char *to = direct ? attni_lane_row(w, t, out, 0, 0) : w->rows;
+    const int64_t apart = out->stride[t->per_head == 1 && t->heads > 1 ? 1 : 2];
+    const ptrdiff_t ldo = (ptrdiff_t)(direct ? apart : p->Dv);
+    const int bad = t->in_totals
+                        ? p->kernels->finish_few(to, ldo, w->totals, w->a, t->rows, p->Dv)
+                        : p->kernels->finish(to, ldo, t->total, w->a, t->rows, p->Dv, t->nv);
+    for (int i = 0; i < t->rows && !direct; i++)
+        attni_store_row(p, attni_lane_row(w, t, out, i, 0), out,
+                        w->rows + (size_t)i * (size_t)p->Dv * p->real, p->Dv);
+    return bad != 0;
+}
+
+/* What the rows are divided by: l, or infinity where nothing was seen. True if some score was too
+ * large for log2 units. */
+#define SET_DIVISORS(R, abs, limit)                                                                \
+    do {                                                                                           \
+        const R *l = (const R *)t->l, *top = (const R *)t->top, *c = (const R *)t->c;              \
+        int large = 0;                                                                             \
+        for (int i = 0; i < t->W; i++) {                                                           \
+            ((R *)a)[i] = l[i] == 0 ? (R)INFINITY : l[i];                                          \
+            const R x = abs(top[i]);                                                               \
+            large |= (i < t->rows) & (x < (R)INFINITY) & !(x * c[i] < (R)(limit));                 \
+        }                                                                                          \
+        return large != 0;                                                                         \
+    } while (0)
+
+static bool set_divisors(const attni_plan *p, const attni_tile *t, char *a)
+{
+    if (p->real == sizeof(float))
+        SET_DIVISORS(float, fabsf, 1.6e38f);
+    SET_DIVISORS(double, fabs, 8e307);
+}
+
+/* The largest of a row's scores, of which its sink is one, in log2 units. */
+static COLD double highest(const attni_worker *w, const attni_tile *t, int i)
+{
+    const attni_plan *p = w->plan;
+    const double top = attni_lane(p, t->top, i) * p->c;
+    return p->args.sink_logits ? fmax(top, sink_of(w, t, i) * LOG2E) : top;
+}
+
+/* No mean of finite values is infinite, but roundings may carry it past the largest number: not if
+ * the sum of weighted values is within this, times the sum of weights. */
+static COLD double largest(const attni_plan *p)
+{
+    return p->real == sizeof(float) ? (double)FLT_MAX * (1 - 0x1p-22) : DBL_MAX * (1 - 0x1p-51);
+}
+
+/* Divisors of lifted rows, whose sums are made that small. */
+static COLD void lift_divisors(const attni_worker *w, const attni_tile *t)
+{
+    const attni_plan *p = w->plan;
+    for (int i = 0; i < t->rows; i++) {
+        const double lift = attni_lane(p, t->lift, i), l = attni_lane(p, w->a, i) * lift;
+        const double most = largest(p) * l;
+        attni_set_lane(p, w->a, i, l);
+        for (int64_t c = 0; c < p->Dv && lift != 1 && p->args.dropout == 0; c++) {
+            const int at = (int)c * t->W + i;
+            const double x = attni_lane(p, t->total, at);
+            if (isfinite(x) && fabs(x) > most)
+                attni_set_lane(p, t->total, at, copysign(most, x));
+        }
+    }
+}
+
+bool attni_tile_finish(attni_worker *w, attni_tile *t)
+{
+    const attni_plan *p = w->plan;
+    if (p->args.sink_logits)
+        add_sink(w, t);
+    bool again = set_divisors(p, t, w->a);
+    for (int i = 0; i < t->rows && p->args.sink_logits; i++)
+        again |= attni_log2_too_large(p->real, highest(w, t, i));
+    if (t->lifted)
+        lift_divisors(w, t);
+    again |= write_out(w, t);
+    if (p->args.lse) {
+        const attn_tensor *lse = p->args.lse;
+        for (int i = 0; i < t->rows; i++) {
+            const double x = attni_log_sum(attni_lane(p, t->l, i), attni_lane(p, t->m, i),
+                                           p->c / attni_lane(p, t->c, i));
+            attni_store_row_f64(attni_lane_row(w, t, lse, i, 0), lse->dtype, 1, &x, 1);
+        }
+    }
+    return again;
+}
+
+/* A score times c as raise() rounds it: of a score beyond 2^24, the exact product may be thousands
+ * away from what weights count from. */
+static double log2_units(const attni_plan *p, double score, double c)
+{
+    return p->real == sizeof(float) ? (double)((float)score * (float)c) : score * c;
+}
+
+/* Is what a row came to, its sum of weights and its result, finite? */
+static COLD bool row_is_finite(const attni_plan *p, const attni_tile *t, int i)
+{
+    const double l = attni_lane(p, t->l, i);
+    bool finite = isfinite(l) != 0;
+    for (int64_t c = 0; c < p->Dv && finite; c++) {
+        const double x = attni_lane(p, t->total, (int)c * t->W + i);
+        finite = isfinite(x) && fabs(x) <= largest(p) * l;
+    }
+    return finite;
+}
+
+/* Rows that are not finite yet start again such that nothing overflows. Their maximum is known, so
+ * that no weight exceeds 1, and what values are multiplied by is 2^-40 of the weight: the sum of
+ * 2^31 of the largest values has room. (To count from 40 more than the maximum would not do: what
+ * is 40 beside 10^9?) A score too large for log2 units is counted in units of 2^-8, where anything
+ * but the maximum still vanishes. */
+COLD void attni_tile_move_exponents(attni_worker *w, attni_tile *t)
+{
+    const attni_plan *p = w->plan;
+    double top[ATTNI_MAX_LANES], high[ATTNI_MAX_LANES];
+    bool finite[ATTNI_MAX_LANES];
+    for (int i = 0; i < t->W; i++) {
+        top[i] = attni_lane(p, t->top, i);
+        high[i] = highest(w, t, i);
+        finite[i] = row_is_finite(p, t, i);
+    }
+    attni_tile_clear(p, t, true);
+    attni_fill_lanes(p, t->lift, 1, t->W);
+    t->lifted = true;
+    for (int i = 0; i < t->W; i++) {
+        const bool huge = attni_log2_too_large(p->real, high[i]);
+        if (!isfinite(high[i]) || (finite[i] && !huge))
+            continue;
+        if (huge)
+            attni_set_lane(p, t->c, i, p->c / 256);
+        attni_set_lane(p, t->m_first, i, ceil(log2_units(p, top[i], attni_lane(p, t->c, i))));
+        attni_set_lane(p, t->lift, i, 0x1p-40);
+    }
+}
+
+/* ------------------------------------------------------------------------------- scores out */
+
+static char *line_of(const attni_worker *w, int i)
+{
+    return w->lines + (size_t)i * ATTNI_BLOCK * w->plan->real;
+}
+
+/* A block of scores into w->lines. A mark (see ATTNI_CAREFUL) is a hidden key's. */
+static void turn_scores(attni_worker *w, const attni_tile *t, int n, bool marked)
+{
+    const attni_plan *p = w->plan;
+    p->kernels->finish(w->lines, ATTNI_BLOCK, w->st, w->a, t->rows, n, t->nv);
+    for (int i = 0; i < t->rows && marked; i++)
+        for (int r = 0; r < n; r++)
+            if (attni_lane(p, w->st, r * t->W + i) < 0)
+                attni_set_lane(p, line_of(w, i), r, 0);
+}
+
+/* The divisors of the rows: l for weights, else 1. Weights count from the maximum itself, wherever
+ * m has been. True if a row is NaN, where 0 for a hidden key must not be divided. */
+static bool row_divisors(attni_worker *w, attni_tile *t)
+{
+    const attni_plan *p = w->plan;
+    bool marked = false;
+    for (int i = 0; i < t->W; i++) {
+        attni_set_lane(p, w->a, i, 1);
+        if (p->args.scores_stage != ATTN_STAGE_WEIGHTS)
+            continue;
+        const double l = attni_lane(p, t->l, i), m = attni_lane(p, t->m, i);
+        const double up = ceil(log2_units(p, attni_lane(p, t->top, i), attni_lane(p, t->c, i)));
+        const bool moves = isfinite(up) && isfinite(m);
+        const double shift = moves ? fmax(fmin(m - up, 3000), -3000) : 0;
+        if (moves)
+            attni_set_lane(p, t->m, i, up);
+        attni_set_lane(p, w->a, i, l == 0 ? (double)INFINITY : ldexp(l, (int)shift));
+        marked |= isnan(l);
+    }
+    return marked;
+}
+
+/* The scores that the caller asked for, computed once more now that m and l are final; out is
+ * the same with and without. Every key of the tensor has a place, so keys outside the sequence come
+ * too, with negative or large j. */
+void attni_tile_scores_out(attni_worker *w, attni_tile *t)
+{
+    const attni_plan *p = w->plan;
+    const attn_tensor *s = p->args.scores;
+    const attn_stage stage = p->args.scores_stage;
+    const bool hides = stage >= ATTN_STAGE_BIASED, weights = stage == ATTN_STAGE_WEIGHTS;
+    const bool marked = row_divisors(w, t);
+    w->as_stored = w->in_rows = false;
+    for (int64_t g = 0; g < p->S; g += ATTNI_BLOCK) { /* g counts from the tensor's first key */
+        const int64_t j0 = g - w->view->j_base;
+        const int n = p->S - g < ATTNI_BLOCK ? (int)(p->S - g) : ATTNI_BLOCK;
+        attni_class visible = ATTNI_PARTIAL;
+        if (hides)
+            visible = attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->rows, j0, j0 + n);
+        if (visible != ATTNI_EMPTY) {
+            attni_tile_load(w, j0, n, false);
+            attni_tile_scores(w, t, j0, n, visible, hides ? ATTN_STAGE_BIASED : stage);
+            if (weights)
+                p->kernels->weights(w->st, w->chunk.l, w->st, t->c, t->m, n, t->nv,
+                                    marked ? ATTNI_CAREFUL : ATTNI_MASKED);
+            else if (hides && !p->natural)
+                p->kernels->natural(w->st, n, p->rest, 0, t->nv);
+            turn_scores(w, t, n, marked);
+        } else {
+            for (int i = 0; i < t->rows * ATTNI_BLOCK; i++)
+                attni_set_lane(p, w->lines, i, weights ? 0 : -(double)INFINITY);
+        }
+        for (int i = 0; i < t->rows; i++)
+            attni_store_row(p, attni_at(s, w->view->b, w->view->h, w->view->i_base + t->i0 + i, g),
+                            s, line_of(w, i), n);
+    }
+}

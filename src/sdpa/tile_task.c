@@ -1,0 +1,244 @@
+/* One task of the forward: up to ATTNI_TILES tiles of queries against all keys that they see.
+ *
+ *   for each chunk of 256 keys (converted to R if stored otherwise)
+ *     for each tile of W queries, for each block of the chunk that some query of the tile sees
+ *       S^T = K Q^T;  scale, cap, biases, masks;  raise the chunk's maximum;  P = 2^(S - m)
+ *       acc += V^T P
+ *     the chunk joins the tile:  O, l
+ *   out = O / l
+ *
+ * A chunk knows nothing of the others until it joins, in order of keys, and joining changes only
+ * exponents before it adds. So chunks may also be computed apart, on any thread, kept as partials
+ * and folded later: tile_part and tile_fold. The bits are the same.
+ *
+ * The fast sweep multiplies a hidden key's value by a weight of 0, which is harmless unless the
+ * value is NaN or infinite, and keeps sums that overflow only for huge values. So a tile whose
+ * result is not finite is swept again: CAREFUL passes over what is hidden, and gives every other
+ * row the same bits; the third sweep also takes the sums of the rows that are still not finite out
+ * of danger (attni_tile_move_exponents). What is then not finite is so by its own data.
+ */
+#include "../cache/cache.h"
+#include "tile.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------------ scratch */
+
+/* Bytes of R that `few` queries take in a row of st that holds a weight of each: st is a row per
+ * query there, and if blocks are scored one after the other, there is one for each block. */
+static size_t st_line(const attni_plan *p)
+{
+    const size_t line = (size_t)(p->nv * p->kernels->lanes) * p->real;
+    const size_t few = ATTNI_BLOCKS * (size_t)p->kernels->few * p->real;
+    return p->S > ATTNI_BLOCK && few > line ? few : line;
+}
+
+static void carve_partial(const attni_plan *p, attni_partial *x, attni_layout *layout, size_t line)
+{
+    x->acc = attni_layout_take(layout, (size_t)p->Dv, line);
+    x->m = attni_layout_take(layout, 3, line);
+    if (x->m)
+        x->l = x->m + line, x->top = x->l + line;
+}
+
+static void carve(attni_worker *w, attni_layout *layout)
+{
+    const attni_plan *p = w->plan;
+    const size_t line = (size_t)(p->nv * p->kernels->lanes) * p->real;
+    const size_t D = (size_t)p->D, Dv = (size_t)p->Dv;
+    for (int t = 0; t < p->tiles; t++) {
+        attni_tile *x = &w->tiles[t];
+        x->qt = attni_layout_take(layout, D + p->k_turned, line); /* one more: scores_turned */
+        x->total = attni_layout_take(layout, Dv, line);
+        x->l = attni_layout_take(layout, 6, line);
+        if (x->l)
+            x->m = x->l + line, x->m_first = x->m + line, x->top = x->m_first + line,
+            x->c = x->top + line, x->lift = x->c + line;
+    }
+    carve_partial(p, &w->chunk, layout, line);
+    w->sums = attni_layout_take(layout, (size_t)p->kernels->few * p->real, attni_sums_width(p));
+    w->totals = attni_layout_take(layout, (size_t)p->kernels->few * p->real, attni_sums_width(p));
+    w->st = attni_layout_take(layout, ATTNI_BLOCK, st_line(p));
+    w->q_row = attni_layout_take(layout, D * p->real + line, 1); /* whole lines of it are written */
+    w->mx = attni_layout_take(layout, 2 * ATTNI_BLOCKS + 2, line);
+    if (w->mx)
+        w->a = w->mx + ATTNI_BLOCKS * line, w->factors = w->a + ATTNI_BLOCKS * line;
+    const size_t keys = p->tiles > 1 ? ATTNI_CHUNK : ATTNI_BLOCK;
+    if (!p->k_in_place)
+        w->k = attni_layout_take(layout, keys * p->real, D);
+    if (!p->v_in_place)
+        w->v = attni_layout_take(layout, keys * p->real, Dv);
+    if (p->k_turned && p->args.k.dtype != p->real_dtype)
+        w->turned = attni_layout_take(layout, ATTNI_BLOCK, p->args.cache->row_bytes[ATTNI_KEYS]);
+    if (p->S >= p->kernels->lanes)
+        w->few = attni_layout_take(layout, 2 * ATTNI_BLOCK, (size_t)p->kernels->few * p->real);
+    if (!p->q_in_place || !p->out_in_place || p->group > 1)
+        w->rows = attni_layout_take(layout, D > Dv ? D : Dv, line);
+    if (p->args.mask)
+        w->biases = attni_layout_take(layout, ATTNI_BLOCK, line);
+    if (p->args.scores)
+        w->lines = attni_layout_take(layout, ATTNI_BLOCK, line);
+}
+
+static size_t tile_scratch(const attni_plan *plan)
+{
+    attni_worker w;
+    w.plan = plan;
+    attni_layout layout = {0};
+    carve(&w, &layout);
+    return layout.overflow ? SIZE_MAX : layout.used;
+}
+
+static size_t tile_partial_bytes(const attni_plan *plan)
+{
+    attni_partial x;
+    attni_layout layout = {0};
+    carve_partial(plan, &x, &layout, (size_t)(plan->nv * plan->kernels->lanes) * plan->real);
+    return layout.overflow ? SIZE_MAX : layout.used;
+}
+
+static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mode)
+{
+    int64_t begin = INT64_MAX, end = 0;
+    for (int t = 0; t < count; t++) {
+        if (tiles[t].span.any0 < begin)
+            begin = tiles[t].span.any0;
+        if (tiles[t].span.any1 > end)
+            end = tiles[t].span.any1;
+    }
+    begin -= begin % ATTNI_CHUNK;
+    attni_tile *last = &tiles[count - 1]; /* the others are full */
+    const bool totals = attni_tile_few(w->plan, last) && mode == ATTNI_FAST;
+    if (totals)
+        memset(w->totals, 0,
+               (size_t)w->plan->kernels->few * attni_sums_width(w->plan) * w->plan->real);
+    for (int64_t j0 = begin; j0 < end; j0 += ATTNI_CHUNK) {
+        const int n = end - j0 < ATTNI_CHUNK ? (int)(end - j0) : ATTNI_CHUNK;
+        if (w->plan->tiles > 1)
+            attni_tile_load(w, j0, n, true);
+        if (w->plan->far && !attni_tile_few(w->plan, &tiles[0]))
+            attni_look_ahead(w, count, j0 + ATTNI_CHUNK, end);
+        for (int t = 0; t < count; t++) {
+            const attni_tile *next = t + 1 < count ? &tiles[t + 1] : &tiles[0];
+            const int64_t from = t + 1 < count ? j0 : j0 + ATTNI_CHUNK;
+            w->ahead = attni_mask_ahead(w->view, next->i0, next->per_head, from, end - from);
+            if (tiles[t].span.any0 < j0 + n && tiles[t].span.any1 > j0)
+                attni_tile_sweep_chunk(w, &tiles[t], &w->chunk, j0, n, mode, true);
+        }
+    }
+    attni_tile_end_chunks(w, last);
+    last->in_totals = totals;
+}
+
+/* ---------------------------------------------------------------------------------- the task */
+
+static void begin_worker(attni_worker *w, const attni_plan *plan, const attni_view *view,
+                         char *scratch)
+{
+    attni_zero(w, offsetof(attni_worker, tiles));
+    w->plan = plan;
+    w->view = view;
+    attni_layout layout = {.base = scratch};
+    carve(w, &layout);
+}
+
+static void finish_tile(attni_worker *w, attni_tile *t)
+{
+    if (attni_tile_finish(w, t)) {
+        attni_tile_clear(w->plan, t, true);
+        sweep(w, t, 1, ATTNI_AGAIN);
+        if (attni_tile_finish(w, t)) {
+            attni_tile_move_exponents(w, t);
+            sweep(w, t, 1, ATTNI_AGAIN);
+            attni_tile_finish(w, t);
+        }
+    }
+    if (w->plan->args.scores)
+        attni_tile_scores_out(w, t);
+}
+
+static void tile_task(const attni_plan *plan, const attni_task *task, const attni_task *next,
+                      char *scratch)
+{
+    if (attni_task_short(plan, task, next, scratch))
+        return;
+    attni_worker w;
+    begin_worker(&w, plan, &task->view, scratch);
+    w.next = next;
+    int count = 0;
+    for (int64_t done = 0; done < task->rows; count++) {
+        attni_tile *t = &w.tiles[count];
+        attni_tile_shape(&w, t, task->i0 + done, task->rows - done);
+        attni_tile_queries(&w, t);
+        attni_tile_clear(plan, t, !attni_tile_few(plan, t));
+        done += t->per_head;
+    }
+    sweep(&w, w.tiles, count, ATTNI_FAST);
+    for (int i = 0; i < count; i++)
+        finish_tile(&w, &w.tiles[i]);
+}
+
+/* ---------------------------------------------------------------- a task in parts over the keys */
+
+static attni_partial partial_of(const attni_plan *p, char *partials, int64_t chunk)
+{
+    attni_partial x;
+    attni_layout layout = {.base = partials + (size_t)chunk * p->partial_bytes};
+    carve_partial(p, &x, &layout, (size_t)(p->nv * p->kernels->lanes) * p->real);
+    return x;
+}
+
+/* Prepares the only tile of a task that is cut into parts. */
+static attni_tile *part_tile(attni_worker *w, int64_t i0, int64_t rows)
+{
+    attni_tile *t = &w->tiles[0];
+    attni_tile_shape(w, t, i0, rows);
+    attni_tile_queries(w, t);
+    attni_tile_clear(w->plan, t, true);
+    return t;
+}
+
+static void tile_part(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                      int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
+{
+    attni_worker w;
+    begin_worker(&w, plan, view, scratch);
+    attni_tile *t = part_tile(&w, i0, rows);
+    for (int64_t chunk = chunk0; chunk < chunk1; chunk++) {
+        attni_partial x = partial_of(plan, partials, chunk);
+        const int64_t j0 = chunk * ATTNI_CHUNK, left = t->span.any1 - j0;
+        const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
+        if (n <= 0 || t->span.any0 >= j0 + n ||
+            !attni_tile_sweep_chunk(&w, t, &x, j0, n, ATTNI_FAST, false))
+            attni_set_lane(plan, x.l, 0, -1); /* no sum of weights: nothing was seen */
+    }
+}
+
+static void tile_fold(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+                      int64_t chunks, char *partials, char *scratch)
+{
+    attni_worker w;
+    begin_worker(&w, plan, view, scratch);
+    attni_tile *t = part_tile(&w, i0, rows);
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
+        const attni_partial x = partial_of(plan, partials, chunk);
+        if (attni_lane(plan, x.l, 0) < 0)
+            continue;
+        plan->kernels->join(t->m, t->l, w.factors, x.m, x.l, t->nv);
+        plan->kernels->fold(t->total, x.acc, plan->Dv, w.factors, t->nv);
+        for (int i = 0; i < t->W; i++)
+            if (attni_lane(plan, x.top, i) > attni_lane(plan, t->top, i))
+                attni_set_lane(plan, t->top, i, attni_lane(plan, x.top, i));
+    }
+    finish_tile(&w, t);
+}
+
+const attni_way attni_way_tile = {
+    .tiles = ATTNI_TILES,
+    .scratch = tile_scratch,
+    .task = tile_task,
+    .partial_bytes = tile_partial_bytes,
+    .part = tile_part,
+    .fold = tile_fold,
+};
