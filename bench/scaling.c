@@ -238,14 +238,15 @@ static void run_item(replay *r, int64_t i)
     const double start = attni_now();
     attni_find_task(p, number, &task);
     if (p->parts > 1) {
-        p->way->part(p, &task.view, task.i0, task.rows, p->chunks * part / p->parts,
-                     p->chunks * (part + 1) / p->parts,
-                     r->partials + (size_t)number * (size_t)p->chunks * p->partial_bytes, scratch);
+        p->engine->part(p, &task.sequence, task.i0, task.rows, p->chunks * part / p->parts,
+                        p->chunks * (part + 1) / p->parts,
+                        r->partials + (size_t)number * (size_t)p->chunks * p->partial_bytes,
+                        scratch);
     } else {
         const bool ahead = p->far && number + 1 < p->tasks;
         if (ahead)
             attni_find_task(p, number + 1, &next);
-        p->way->task(p, &task, ahead ? &next : NULL, scratch);
+        p->engine->task(p, &task, ahead ? &next : NULL, scratch);
     }
     keep_least(&r->item[i], attni_now() - start);
 }
@@ -262,7 +263,7 @@ static void run_pass(replay *r)
         attni_find_task(p, number, &task);
         char *partials = r->partials + (size_t)number * (size_t)p->chunks * p->partial_bytes;
         const double start = attni_now();
-        p->way->fold(p, &task.view, task.i0, task.rows, p->chunks, partials, r->scratch);
+        p->engine->fold(p, &task.sequence, task.i0, task.rows, p->chunks, partials, r->scratch);
         keep_least(&r->fold[number], attni_now() - start);
     }
 }

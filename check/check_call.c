@@ -359,7 +359,7 @@ double check_call_extra_units(const check_call *call)
     const attn_sdpa_args *a = &call->args;
     double S = (double)a->k.shape[2], D = (double)a->k.shape[3], units = 0;
     if (call->outliers)
-        units += sqrt(fmin(D, ATTNI_RUN));
+        units += sqrt(fmin(D, ATTNI_D_CHAIN));
     if (S > 1 && (a->k.stride[2] == 0 || a->v.stride[2] == 0))
         units += fmin(S, ATTNI_CHUNK);
     if (D > 1 && a->q.stride[3] == 0 && a->k.stride[3] == 0)

@@ -80,11 +80,11 @@ void *check_free(check_case *c, int64_t count)
     return take(c, count, 1, side, (size_t)check_between(c, 0, 63));
 }
 
-attni_ahead check_far_away(check_case *c)
+attni_prefetch check_far_away(check_case *c)
 {
-    return (attni_ahead){.ld = (ptrdiff_t)check_between(c, -9, 9),
-                         .rows = (int)check_between(c, 0, 9),
-                         .lines = (int)check_between(c, 1, 9)};
+    return (attni_prefetch){.ld = (ptrdiff_t)check_between(c, -9, 9),
+                            .rows = (int)check_between(c, 0, 9),
+                            .lines = (int)check_between(c, 1, 9)};
 }
 
 const char *check_as_stored(check_case *c, void *x, int64_t n, bool halves, attn_dtype *type)

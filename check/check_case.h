@@ -89,15 +89,15 @@ double check_value(check_case *c, check_content content);
 void *check_tile(check_case *c, int64_t rows);  /* [rows][W], aligned as tiles are */
 void *check_free(check_case *c, int64_t count); /* any alignment */
 /* A region where there is no memory, for operations that may ask the cache for one. */
-attni_ahead check_far_away(check_case *c);
+attni_prefetch check_far_away(check_case *c);
 void check_fill(check_case *c, void *x, int64_t n, check_content content);
 /* What a kernel may be given in place of n elements of R: with `halves`, where the kernels take
  * them, perhaps a copy as bf16 or f16, to which x is then rounded; else x itself. */
 const char *check_as_stored(check_case *c, void *x, int64_t n, bool halves, attn_dtype *type);
 /* check_scores.c: keys, rows of `type` ld apart, as a cache has them turned; NaN are the lanes that
  * are no key's. */
-const char *check_turn_keys(check_case *c, const char *k, attn_dtype type, ptrdiff_t ld, int n,
-                            int64_t D);
+const char *check_interleave_keys(check_case *c, const char *k, attn_dtype type, ptrdiff_t ld,
+                                  int n, int64_t D);
 double check_get(const check_case *c, const void *x, int64_t i);
 void check_set(const check_case *c, void *x, int64_t i, double value);
 double check_round(const check_case *c, double x);                     /* to R */

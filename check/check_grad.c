@@ -48,7 +48,7 @@ void check_dots(check_case *c)
 
 /* ----------------------------------------------------------------------------------- recall */
 
-void check_recall(check_case *c)
+void check_weights_from_lse(check_case *c)
 {
     int n = (int)check_between(c, 0, ATTNI_BLOCK);
     bool in_place = check_chance(c, 50);
@@ -76,10 +76,10 @@ void check_recall(check_case *c)
                         ? smallest(c)
                         : check_ulp(type_of(c), want[at]) * (c->fused ? 1 : 1.25) * (1 + 0x1p-9);
     }
-    c->kernels->recall(p, st, lse, factor, n, c->nv);
+    c->kernels->weights_from_lse(p, st, lse, factor, n, c->nv);
     check_expect_within(c, "p", p, want, bound, count, c->W);
     check_expect_intact(c);
-    CHECK_BENCH(c, count, c->kernels->recall(p, st, lse, factor, n, c->nv));
+    CHECK_BENCH(c, count, c->kernels->weights_from_lse(p, st, lse, factor, n, c->nv));
 }
 
 /* ------------------------------------------------------------------------------ score_grads */

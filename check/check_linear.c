@@ -1,4 +1,4 @@
-/* linear and linear_few: rows of x times panels of a weight.
+/* linear and linear_few_rows: rows of x times panels of a weight.
  *
  * The order of every sum is fixed, so they are compared to the bit with a chain of the same
  * multiply-adds, one element at a time. */
@@ -77,7 +77,7 @@ static void expect_product(check_case *c, const product *p, double *before, cons
 
 void check_linear(check_case *c)
 {
-    const int n = CHECK_PICK(c, row_counts), D = (int)check_between(c, 0, ATTNI_RUN);
+    const int n = CHECK_PICK(c, row_counts), D = (int)check_between(c, 0, ATTNI_D_CHAIN);
     const ptrdiff_t ld = some_stride(c, D);
     const bool adds = check_chance(c, 50), in_place = adds && check_chance(c, 50);
     const check_content content = check_any_content(c);
@@ -113,16 +113,16 @@ void check_linear(check_case *c)
     call.n = n;
     call.D = D;
     if (check_chance(c, 50)) { /* any address will do: nothing is read there */
-        call.soon = call.rows_soon = c;
-        call.ld_soon = 1000;
-        call.ld_rows_soon = -1000;
+        call.next_weights = call.next_x = c;
+        call.ld_next_weights = 1000;
+        call.ld_next_x = -1000;
     }
     c->kernels->linear(&call, c->nv);
     expect_product(c, &p, before, want, n, c->W);
     CHECK_BENCH(c, 2.0 * n * D * c->W, c->kernels->linear(&call, c->nv));
 }
 
-void check_linear_few(check_case *c)
+void check_linear_few_rows(check_case *c)
 {
     static const int64_t sizes[] = {0,  1,  2,  3,  5,  7,  8,  15, 16,  17,  31,  32,  33,
                                     40, 59, 63, 64, 65, 72, 80, 96, 111, 112, 128, 160, 257};
@@ -143,16 +143,16 @@ void check_linear_few(check_case *c)
             double sum = 0, run = 0;
             for (int64_t d = 0; d < D; d++) {
                 run = check_fma(c, check_get(c, x, i * ldx + d), check_get(c, w, o * ldw + d), run);
-                if ((d + 1) % ATTNI_RUN == 0 || d + 1 == D) {
-                    sum = d < ATTNI_RUN ? run : check_round(c, sum + run);
+                if ((d + 1) % ATTNI_D_CHAIN == 0 || d + 1 == D) {
+                    sum = d < ATTNI_D_CHAIN ? run : check_round(c, sum + run);
                     run = 0;
                 }
             }
             want[i * c->W + o] = sum;
         }
 
-    c->kernels->linear_few(p.out, p.ld, p.bias, w, ldw, outputs, x, ldx, n, D);
+    c->kernels->linear_few_rows(p.out, p.ld, p.bias, w, ldw, outputs, x, ldx, n, D);
     expect_product(c, &p, before, want, n, outputs);
     CHECK_BENCH(c, 2.0 * n * (double)D * outputs,
-                c->kernels->linear_few(p.out, p.ld, p.bias, w, ldw, outputs, x, ldx, n, D));
+                c->kernels->linear_few_rows(p.out, p.ld, p.bias, w, ldw, outputs, x, ldx, n, D));
 }

@@ -60,7 +60,7 @@ static double quotient_bound(const check_case *c, double n, double by)
     return 1.01 * check_ulp(type, n / by) * (isfinite(n / by) ? 1 : 0) + check_ulp(type, 0);
 }
 
-/* Sums of `total` in lanes, or in rows as values_few() has them. */
+/* Sums of `total` in lanes, or in rows as values_decode() has them. */
 typedef struct finish_case {
     bool in_rows;
     int rows;
@@ -98,17 +98,17 @@ static void fill_sums(check_case *c, const finish_case *f)
 
 static int call_finish(const check_case *c, const finish_case *f, char *out, ptrdiff_t ld)
 {
-    return f->in_rows ? c->kernels->finish_few(out, ld, f->total, f->l, f->rows, f->Dv)
+    return f->in_rows ? c->kernels->finish_decode(out, ld, f->total, f->l, f->rows, f->Dv)
                       : c->kernels->finish(out, ld, f->total, f->l, f->rows, f->Dv, c->nv);
 }
 
 static void run_finish(check_case *c, bool in_rows)
 {
     finish_case f = {.in_rows = in_rows, .Dv = CHECK_PICK(c, row_sizes)};
-    f.rows = (int)check_between(c, 0, in_rows ? c->kernels->few : c->W);
+    f.rows = (int)check_between(c, 0, in_rows ? c->kernels->max_decode_rows : c->W);
     ptrdiff_t ld = (ptrdiff_t)(f.Dv + check_between(c, 0, 9)) * (check_chance(c, 20) ? -1 : 1);
     check_describe(c, "rows=%d Dv=%" PRId64 " ld=%td", f.rows, f.Dv, ld);
-    f.count = in_rows ? sum_at(c, &f, c->kernels->few, 0) : f.Dv * c->W;
+    f.count = in_rows ? sum_at(c, &f, c->kernels->max_decode_rows, 0) : f.Dv * c->W;
     f.total = check_tile(c, (f.count + c->W - 1) / c->W), f.l = check_tile(c, 1);
     fill_sums(c, &f);
 
@@ -142,7 +142,7 @@ static void run_finish(check_case *c, bool in_rows)
 void check_finish(check_case *c) { run_finish(c, false); }
 
 /* What fills a row of sums up to a whole vector may be anything. */
-void check_finish_few(check_case *c) { run_finish(c, true); }
+void check_finish_decode(check_case *c) { run_finish(c, true); }
 
 /* Any float type, by its own definition one element at a time, as rows of R. */
 void check_widen(check_case *c)

@@ -51,32 +51,32 @@ static void expect_maxima(check_case *c, const void *mx, const double *st, int n
     check_expect_same(c, "mx", mx, want, c->W, c->W, CHECK_ZERO_ANY);
 }
 
-/* Where scores_few and weights_few have key j of query i, in rows. */
+/* Where scores_decode and weights_decode have key j of query i, in rows. */
 static int64_t row_place(const check_case *c, int j, int64_t i)
 {
-    return (j / ATTNI_BLOCK * c->kernels->few + i) * ATTNI_BLOCK + j % ATTNI_BLOCK;
+    return (j / ATTNI_BLOCK * c->kernels->max_decode_rows + i) * ATTNI_BLOCK + j % ATTNI_BLOCK;
 }
 
-const char *check_turn_keys(check_case *c, const char *k, attn_dtype type, ptrdiff_t ld, int n,
-                            int64_t D)
+const char *check_interleave_keys(check_case *c, const char *k, attn_dtype type, ptrdiff_t ld,
+                                  int n, int64_t D)
 {
     const size_t size = attn_dtype_size(type);
     const int64_t units = (D * (int64_t)size + ATTNI_UNIT - 1) / ATTNI_UNIT;
     const int64_t groups = (n + ATTNI_GROUP - 1) / ATTNI_GROUP;
-    char *turned = check_tile(c, groups * units * ATTNI_GROUP / c->W);
+    char *interleaved = check_tile(c, groups * units * ATTNI_GROUP / c->W);
     for (int j = 0; j < n; j++)
         for (int64_t d = 0; d < D; d++) {
             const int64_t at = d * (int64_t)size;
             const int64_t line = j / ATTNI_GROUP * units + at / ATTNI_UNIT;
-            char *unit = turned + line * ATTNI_LINE + j % ATTNI_GROUP * ATTNI_UNIT;
+            char *unit = interleaved + line * ATTNI_LINE + j % ATTNI_GROUP * ATTNI_UNIT;
             if (at % ATTNI_UNIT == 0)
                 memset(unit, 0, ATTNI_UNIT);
             memcpy(unit + at % ATTNI_UNIT, k + (j * ld + d) * (ptrdiff_t)size, size);
         }
-    return turned;
+    return interleaved;
 }
 
-typedef enum scores_form { FULL, FEW, TURNED } scores_form;
+typedef enum scores_form { FULL, FEW, INTERLEAVED } scores_form;
 
 /* The kernels of scores: that of full tiles, and those of a few queries, whose other lanes may hold
  * anything. */
@@ -84,14 +84,14 @@ static void check_scores_of(check_case *c, scores_form form)
 {
     const bool few = form != FULL;
     int n = few && check_chance(c, 40) ? (int)check_between(c, 0, ATTNI_CHUNK) : some_keys(c);
-    int rows = few ? (int)check_between(c, 1, c->kernels->few) : c->W;
+    int rows = few ? (int)check_between(c, 1, c->kernels->max_decode_rows) : c->W;
     int64_t D = CHECK_PICK(c, sizes);
     ptrdiff_t ld = check_chance(c, 60)   ? (ptrdiff_t)(D + check_between(c, 0, 9))
                    : check_chance(c, 50) ? -(ptrdiff_t)(D + check_between(c, 0, 9))
                                          : (ptrdiff_t)check_between(c, 0, 3);
     check_content content = check_any_content(c);
     check_describe(c, "n=%d D=%" PRId64 " ld=%td rows=%d", n, D, ld, rows);
-    if (few && (c->nv != 1 || (form == TURNED && !c->kernels->scores_turned)))
+    if (few && (c->nv != 1 || (form == INTERLEAVED && !c->kernels->scores_interleaved)))
         return;
 
     int64_t reach = n > 1 ? (n - 1) * (int64_t)ld : 0, far = reach < 0 ? -reach : reach;
@@ -112,30 +112,31 @@ static void check_scores_of(check_case *c, scores_form form)
             double sum = 0, run = 0;
             for (int64_t d = 0; d < D; d++) {
                 run = check_fma(c, check_get(c, k, j * ld + d), q[d * c->W + i], run);
-                if ((d + 1) % ATTNI_RUN == 0 || d + 1 == D) {
-                    sum = d < ATTNI_RUN ? run : check_round(c, sum + run);
+                if ((d + 1) % ATTNI_D_CHAIN == 0 || d + 1 == D) {
+                    sum = d < ATTNI_D_CHAIN ? run : check_round(c, sum + run);
                     run = 0;
                 }
             }
             want[j * c->W + i] = sum;
         }
 
-    if (form == TURNED) {
-        k_few = check_turn_keys(c, k_few, type, ld, n, D);
+    if (form == INTERLEAVED) {
+        k_few = check_interleave_keys(c, k_few, type, ld, n, D);
         for (int i = 0; i < c->W; i++)
             check_set(c, qt, D * c->W + i, 0);
     }
-    void *lines = few ? check_tile(c, ATTNI_CHUNK / c->kernels->lanes * c->kernels->few) : NULL;
-    attni_ahead far_away = check_far_away(c), *ahead = check_chance(c, 50) ? &far_away : NULL;
-    const attni_soon soon = {check_chance(c, 50) ? k_few : NULL, ld, D}; /* never looked at */
+    void *lines =
+        few ? check_tile(c, ATTNI_CHUNK / c->kernels->lanes * c->kernels->max_decode_rows) : NULL;
+    attni_prefetch far_away = check_far_away(c), *ahead = check_chance(c, 50) ? &far_away : NULL;
+    const attni_next_rows soon = {check_chance(c, 50) ? k_few : NULL, ld, D}; /* never looked at */
     void *row = few ? check_tile(c, D / c->kernels->lanes + 1) : NULL;
     for (int64_t d = 0; few && d <= D; d++)
         check_set(c, row, d, d < D ? q[d * c->W] : 0);
     const void *q_few = rows == 1 ? row : qt;
-    if (form == TURNED)
-        c->kernels->scores_turned(lines, mx, q_few, k_few, type, n, D, rows, &soon);
+    if (form == INTERLEAVED)
+        c->kernels->scores_interleaved(lines, mx, q_few, k_few, type, n, D, rows, &soon);
     else if (few)
-        c->kernels->scores_few(lines, mx, q_few, k_few, ld, type, n, D, rows, &soon);
+        c->kernels->scores_decode(lines, mx, q_few, k_few, ld, type, n, D, rows, &soon);
     else
         c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv, ahead);
     for (int64_t at = 0; few && at < (int64_t)n * c->W; at++)
@@ -150,12 +151,14 @@ static void check_scores_of(check_case *c, scores_form form)
         expect_maxima(c, mx + (size_t)(j / ATTNI_BLOCK * c->W) * c->size,
                       want + (size_t)j * (size_t)c->W, n - j < block ? n - j : block, rows);
     check_expect_intact(c);
-    if (form == TURNED)
+    if (form == INTERLEAVED)
         CHECK_BENCH(c, 2.0 * n * (double)D * rows,
-                    c->kernels->scores_turned(lines, mx, q_few, k_few, type, n, D, rows, &soon));
+                    c->kernels->scores_interleaved(lines, mx, q_few, k_few, type, n, D, rows,
+                                                   &soon));
     else if (few)
         CHECK_BENCH(c, 2.0 * n * (double)D * rows,
-                    c->kernels->scores_few(lines, mx, q_few, k_few, ld, type, n, D, rows, &soon));
+                    c->kernels->scores_decode(lines, mx, q_few, k_few, ld, type, n, D, rows,
+                                              &soon));
     else
         CHECK_BENCH(c, 2.0 * n * (double)D * c->W,
                     c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv, ahead));
@@ -163,9 +166,9 @@ static void check_scores_of(check_case *c, scores_form form)
 
 void check_scores(check_case *c) { check_scores_of(c, FULL); }
 
-void check_scores_few(check_case *c) { check_scores_of(c, FEW); }
+void check_scores_decode(check_case *c) { check_scores_of(c, FEW); }
 
-void check_scores_turned(check_case *c) { check_scores_of(c, TURNED); }
+void check_scores_interleaved(check_case *c) { check_scores_of(c, INTERLEAVED); }
 
 void check_maxima(check_case *c)
 {
@@ -217,7 +220,7 @@ static void expect_centred(check_case *c, const void *st, const double *want, in
         check_fail(c, "st: the mean of %" PRId64 " errors is %.2f half units", n, mean);
 }
 
-void check_natural(check_case *c)
+void check_scale_softcap(check_case *c)
 {
     static const double factors[] = {1, 0.125, 0.13363062095621219, -2, 1e-3, 30};
     static const double caps[] = {0, 0, 1, 0.5, 30, 50, 1e-3};
@@ -246,12 +249,12 @@ void check_natural(check_case *c)
                                  (2 * cap + 1) * check_ulp(type, 0) + 0x1p-53 * fabs(want[i])
                            : check_ulp(type, want[i]);
     }
-    c->kernels->natural(st, n, r, cap, c->nv);
+    c->kernels->scale_softcap(st, n, r, cap, c->nv);
     check_expect_within(c, "st", st, want, bound, count, c->W);
     if (content == CHECK_PLAIN && cap > 0)
         expect_centred(c, st, want, count);
     check_expect_intact(c);
-    CHECK_BENCH(c, count, c->kernels->natural(st, n, r, cap, c->nv));
+    CHECK_BENCH(c, count, c->kernels->scale_softcap(st, n, r, cap, c->nv));
 }
 
 void check_alibi(check_case *c)

@@ -59,14 +59,14 @@ static void check_values_of(check_case *c, bool few)
 {
     const int in_rows = few && check_chance(c, 50);
     int n = (int)check_between(c, 0, in_rows ? ATTNI_CHUNK : ATTNI_BLOCK);
-    int rows = few ? (int)check_between(c, 1, c->kernels->few) : c->W;
+    int rows = few ? (int)check_between(c, 1, c->kernels->max_decode_rows) : c->W;
     int64_t Dv = CHECK_PICK(c, sizes), count = Dv * c->W;
     ptrdiff_t ld = check_chance(c, 60)   ? (ptrdiff_t)(Dv + check_between(c, 0, 9))
                    : check_chance(c, 50) ? -(ptrdiff_t)(Dv + check_between(c, 0, 9))
                                          : (ptrdiff_t)check_between(c, 0, 3);
     int flags = (int)check_between(c, 0, 3);
     if (!few && check_chance(c, 40))
-        flags |= ATTNI_CAREFUL;
+        flags |= ATTNI_SKIP_MASKED;
     if (few) /* joining is left to others */
         flags &= ATTNI_FIRST;
     check_content content = check_any_content(c);
@@ -84,16 +84,17 @@ static void check_values_of(check_case *c, bool few)
     const char *v_few = halves + (size_t)(v - memory) / c->size * attn_dtype_size(type);
     void *p = check_tile(c, n), *acc = check_tile(c, Dv), *total = check_tile(c, Dv);
     void *factors = check_tile(c, 2);
-    fill_weights(c, p, (int64_t)n * c->W, flags & ATTNI_CAREFUL);
+    fill_weights(c, p, (int64_t)n * c->W, flags & ATTNI_SKIP_MASKED);
     check_fill(c, total, count, CHECK_PLAIN);
     for (int i = 0; i < 2 * c->W; i++)
         check_set(c, factors, i, exp2((double)check_between(c, -30, 0)));
-    /* the running sums of values_few, a row per query */
+    /* the running sums of values_decode, a row per query */
     const int64_t width = (Dv + c->kernels->lanes - 1) / c->kernels->lanes * c->kernels->lanes;
-    void *sums = few ? check_tile(c, width / c->kernels->lanes * c->kernels->few) : NULL;
+    void *sums =
+        few ? check_tile(c, width / c->kernels->lanes * c->kernels->max_decode_rows) : NULL;
     if (!(flags & ATTNI_FIRST)) /* else what is there must not matter, and it is NaN */
         check_fill(c, acc, count, CHECK_PLAIN);
-    for (int64_t at = 0; few && at < width * c->kernels->few; at++) {
+    for (int64_t at = 0; few && at < width * c->kernels->max_decode_rows; at++) {
         const int64_t i = at / width, d = at % width;
         check_set(c, sums, at, d < Dv && i < c->W ? check_get(c, acc, d * c->W + i) : 0);
     }
@@ -108,7 +109,7 @@ static void check_values_of(check_case *c, bool few)
             s = 0;
             for (int u = j; u < n && u < j + ATTNI_BLOCK && i < rows; u++) {
                 double w = weight[(int64_t)u * c->W + i];
-                if (!(flags & ATTNI_CAREFUL && w < 0))
+                if (!(flags & ATTNI_SKIP_MASKED && w < 0))
                     s = check_fma(c, check_get(c, v, u * ld + d), w, s);
             }
             if (j > 0 || !(flags & ATTNI_FIRST))
@@ -120,10 +121,11 @@ static void check_values_of(check_case *c, bool few)
         else
             want_acc[at] = s;
     }
-    void *lines = few ? check_tile(c, ATTNI_CHUNK / c->kernels->lanes * c->kernels->few) : NULL;
+    void *lines =
+        few ? check_tile(c, ATTNI_CHUNK / c->kernels->lanes * c->kernels->max_decode_rows) : NULL;
     for (int64_t at = 0; in_rows && at < (int64_t)n * c->W; at++) {
-        const int64_t j = at / c->W, block = j / ATTNI_BLOCK * c->kernels->few;
-        if (at % c->W < c->kernels->few)
+        const int64_t j = at / c->W, block = j / ATTNI_BLOCK * c->kernels->max_decode_rows;
+        if (at % c->W < c->kernels->max_decode_rows)
             check_set(c, lines, (block + at % c->W) * ATTNI_BLOCK + j % ATTNI_BLOCK, weight[at]);
     }
     void *l = check_tile(c, 1);
@@ -136,11 +138,11 @@ static void check_values_of(check_case *c, bool few)
                 sum = check_round(c, sum + weight[(int64_t)u * c->W + i]);
             want_l[i] = check_round(c, want_l[i] + sum);
         }
-    attni_ahead far_away = check_far_away(c), *ahead = check_chance(c, 50) ? &far_away : NULL;
-    const attni_soon soon = {check_chance(c, 50) ? v_few : NULL, ld, Dv}; /* never looked at */
+    attni_prefetch far_away = check_far_away(c), *ahead = check_chance(c, 50) ? &far_away : NULL;
+    const attni_next_rows soon = {check_chance(c, 50) ? v_few : NULL, ld, Dv}; /* never looked at */
     if (few)
-        c->kernels->values_few(sums, l, v_few, ld, type, in_rows ? lines : p, in_rows, n, Dv, rows,
-                               flags, &soon);
+        c->kernels->values_decode(sums, l, v_few, ld, type, in_rows ? lines : p, in_rows, n, Dv,
+                                  rows, flags, &soon);
     else
         c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags, ahead);
     if (few) /* they are where the next block finds them */
@@ -158,9 +160,9 @@ static void check_values_of(check_case *c, bool few)
     check_expect_intact(c);
     if (few)
         CHECK_BENCH(c, 2.0 * n * (double)Dv * rows,
-                    c->kernels->values_few(sums, l, v_few, ld, type, p, 0,
-                                           n < ATTNI_BLOCK ? n : ATTNI_BLOCK, Dv, rows, flags,
-                                           &soon));
+                    c->kernels->values_decode(sums, l, v_few, ld, type, p, 0,
+                                              n < ATTNI_BLOCK ? n : ATTNI_BLOCK, Dv, rows, flags,
+                                              &soon));
     else
         CHECK_BENCH(c, 2.0 * n * (double)count,
                     c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags, ahead));
@@ -168,7 +170,7 @@ static void check_values_of(check_case *c, bool few)
 
 void check_values(check_case *c) { check_values_of(c, false); }
 
-void check_values_few(check_case *c) { check_values_of(c, true); }
+void check_values_decode(check_case *c) { check_values_of(c, true); }
 
 /* A chunk joins those before it: exponents move, one multiplication and one addition round. */
 void check_join(check_case *c)

@@ -10,7 +10,7 @@
  * for: sums of 2^64 are far from overflow. */
 #define MOST_ABOVE 64
 
-void check_raise(check_case *c)
+void check_update_max(check_case *c)
 {
     bool calm = check_chance(c, 40); /* nothing that calls for a new maximum */
     int odd = (int)check_between(c, 0, c->W - 1);
@@ -46,7 +46,7 @@ void check_raise(check_case *c)
         want_top[i] = fmax(want_top[i], x);
         must = must || up - want_m[i] > MOST_ABOVE || (want_m[i] == -INFINITY && up > -INFINITY);
     }
-    int raised = c->kernels->raise(m, a, top, mx, scale, c->nv);
+    int raised = c->kernels->update_max(m, a, top, mx, scale, c->nv);
     check_expect_same(c, "top", top, want_top, c->W, c->W, CHECK_ZERO_ANY);
     if (raised != 0 && raised != 1)
         check_fail(c, "returned %d", raised);
@@ -68,7 +68,7 @@ void check_raise(check_case *c)
     check_expect_same(c, "m", m, want_m, c->W, c->W, CHECK_ZERO_ANY);
     check_expect_same(c, "a", a, want_a, c->W, c->W, CHECK_ZERO_ANY);
     check_expect_intact(c);
-    CHECK_BENCH(c, c->W, c->kernels->raise(m, a, top, mx, scale, c->nv));
+    CHECK_BENCH(c, c->W, c->kernels->update_max(m, a, top, mx, scale, c->nv));
 }
 
 void check_rescale(check_case *c)
@@ -104,7 +104,7 @@ static double power_bound(const check_case *c, double power)
 /* One column's running maximum, factor and scores: as raise() and the masks leave them. */
 static void fill_column(check_case *c, int i, int n, void *st, void *scale, void *m, int flags)
 {
-    bool masked = flags & (ATTNI_MASKED | ATTNI_CAREFUL), empty = masked && check_chance(c, 10);
+    bool masked = flags & (ATTNI_MASKED | ATTNI_SKIP_MASKED), empty = masked && check_chance(c, 10);
     double factor = check_round(c, exp2(2 * check_normal(c)));
     double top = empty ? -INFINITY : (double)check_between(c, -30, 30);
     double spread = check_chance(c, 50) ? 8 : check_chance(c, 50) ? 60 : 1e6;
@@ -122,7 +122,8 @@ static void fill_column(check_case *c, int i, int n, void *st, void *scale, void
 
 void check_weights(check_case *c)
 {
-    static const int modes[] = {0, ATTNI_MASKED, ATTNI_MASKED | ATTNI_CAREFUL, ATTNI_CAREFUL};
+    static const int modes[] = {0, ATTNI_MASKED, ATTNI_MASKED | ATTNI_SKIP_MASKED,
+                                ATTNI_SKIP_MASKED};
     int n = (int)check_between(c, 0, ATTNI_BLOCK), flags = CHECK_PICK(c, modes);
     bool in_place = check_chance(c, 50);
     int64_t count = (int64_t)n * c->W;
@@ -142,7 +143,7 @@ void check_weights(check_case *c)
         long double power = exp2l((long double)exponent - (top == -INFINITY ? 0 : top));
         want[at] = (double)power;
         bound[at] = x == -INFINITY ? 0 : power_bound(c, want[at]);
-        if (x == -INFINITY && flags & ATTNI_CAREFUL)
+        if (x == -INFINITY && flags & ATTNI_SKIP_MASKED)
             want[at] = -1;
     }
     double *before = check_copy(c, l, c->W), *sum = check_array(c, c->W);
@@ -165,17 +166,17 @@ void check_weights(check_case *c)
 }
 
 /* Rows of weights have the bits of columns, which check_weights compares with libm. */
-void check_weights_few(check_case *c)
+void check_weights_decode(check_case *c)
 {
     const int n = (int)check_between(c, 0, ATTNI_BLOCK), lanes = c->kernels->lanes;
-    const int rows = (int)check_between(c, 1, c->kernels->few);
+    const int rows = (int)check_between(c, 1, c->kernels->max_decode_rows);
     const bool in_place = check_chance(c, 50);
     check_describe(c, "n=%d rows=%d in_place=%d", n, rows, in_place);
     if (c->nv != 1)
         return;
     void *st = check_tile(c, n), *p = check_tile(c, n);
-    void *lines = check_tile(c, ATTNI_BLOCK / lanes * c->kernels->few);
-    void *got = in_place ? lines : check_tile(c, ATTNI_BLOCK / lanes * c->kernels->few);
+    void *lines = check_tile(c, ATTNI_BLOCK / lanes * c->kernels->max_decode_rows);
+    void *got = in_place ? lines : check_tile(c, ATTNI_BLOCK / lanes * c->kernels->max_decode_rows);
     void *l = check_tile(c, 1), *scale = check_tile(c, 1), *m = check_tile(c, 1);
     for (int i = 0; i < c->W; i++) {
         fill_column(c, i, n, st, scale, m, 0);
@@ -184,7 +185,7 @@ void check_weights_few(check_case *c)
             check_set(c, lines, i * ATTNI_BLOCK + j, check_get(c, st, j * c->W + i));
     }
     c->kernels->weights(p, l, st, scale, m, n, c->nv, 0);
-    c->kernels->weights_few(got, lines, scale, m, n, rows);
+    c->kernels->weights_decode(got, lines, scale, m, n, rows);
     for (int i = 0; i < c->W; i++) {
         for (int j = 0; j < n && i < rows; j++)
             check_set(c, st, j * c->W + i, check_get(c, got, i * ATTNI_BLOCK + j));

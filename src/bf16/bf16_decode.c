@@ -19,9 +19,9 @@
 #include <math.h>
 #include <string.h>
 
-static blocks find_blocks(const attni_class *class, int64_t j0, int n)
+static bf16_visible_blocks find_blocks(const attni_class *class, int64_t j0, int n)
 {
-    blocks x = {0};
+    bf16_visible_blocks x = {0};
     for (int b = 0; b * ATTNI_BLOCK < n; b++)
         if (class[b] != ATTNI_EMPTY) {
             const int left = n - b * ATTNI_BLOCK, keys = left < ATTNI_BLOCK ? left : ATTNI_BLOCK;
@@ -33,7 +33,7 @@ static blocks find_blocks(const attni_class *class, int64_t j0, int n)
     return x;
 }
 
-static void load_row(worker *w, const tile *t)
+static void load_row(bf16_worker *w, const bf16_tile *t)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *q = &p->args.q;
@@ -42,10 +42,11 @@ static void load_row(worker *w, const tile *t)
         attni_bf16_copy_row((attni_bf16 *)(void *)w->rows, from, q->stride[3], p->D);
         from = w->rows;
     }
-    attni_bf16_scale_row(w->row_q, (const attni_bf16 *)(const void *)from, p->D, (float)p->power);
+    attni_bf16_scale_row(w->row_q, (const attni_bf16 *)(const void *)from, p->D,
+                         (float)p->scale_pow2);
 }
 
-static void load_rows(worker *w, tile *t)
+static void load_rows(bf16_worker *w, bf16_tile *t)
 {
     attni_bf16_load_queries(w, t);
     const attni_bf16 *q = t->q; /* its columns past the last row are 0 */
@@ -55,7 +56,7 @@ static void load_rows(worker *w, tile *t)
             memcpy(to + 2 * r, q + 2 * r, 16);
 }
 
-void attni_bf16_row_begin(worker *w, tile *t)
+void attni_bf16_row_begin(bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
     w->row = t->rows == 1 ? 1 : t->rows <= 4 ? 4 : 8;
@@ -65,7 +66,7 @@ void attni_bf16_row_begin(worker *w, tile *t)
         load_rows(w, t);
     for (int r = t->rows; r < w->row; r++)
         memset(w->row_p + r * ATTNI_CHUNK, 0, ATTNI_CHUNK * sizeof *w->row_p);
-    w->row_left.count = 0;
+    w->row_pending.count = 0;
     w->row_columns = w->columns;
     memset(w->row_total, 0, (size_t)(attni_bf16_padded(p->Dv) * w->row) * sizeof *w->row_total);
 }
@@ -74,17 +75,19 @@ void attni_bf16_row_begin(worker *w, tile *t)
 
 /* Blocks from *b on, as many as lie in one piece, and what this thread will most likely read after
  * them; *b becomes the first that is not among them. */
-static attni_bf16_rows rows_at(const worker *w, const attn_tensor *t, const blocks *all, int *b)
+static attni_bf16_rows rows_at(const bf16_worker *w, const attn_tensor *t,
+                               const bf16_visible_blocks *all, int *b)
 {
-    const int64_t j = all->j[*b], together = attni_rows_together(w->view, j);
-    attni_bf16_rows x = {.at = attni_stored_row(w->view, t, j), .ld = (ptrdiff_t)t->stride[2] * 2};
+    const int64_t j = all->j[*b], together = attni_rows_together(w->sequence, j);
+    attni_bf16_rows x = {.at = attni_stored_row(w->sequence, t, j),
+                         .ld = (ptrdiff_t)t->stride[2] * 2};
     do
         x.n += all->keys[(*b)++];
     while (*b < all->count && all->j[*b] == j + x.n && x.n + all->keys[*b] <= together);
     if (x.n < together)
         x.next = (const char *)x.at + x.n * x.ld;
-    else if (j + x.n < attni_keys_there(w->view))
-        x.next = attni_stored_row(w->view, t, j + x.n);
+    else if (j + x.n < attni_keys_there(w->sequence))
+        x.next = attni_stored_row(w->sequence, t, j + x.n);
     else if (w->next)
         x.next = attni_first_row(w->next, t);
     if (!x.next)
@@ -93,23 +96,23 @@ static attni_bf16_rows rows_at(const worker *w, const attn_tensor *t, const bloc
 }
 
 /* A copy of rows j .. j+n-1 of `width` components; up to a multiple of 16 of them, of zeros. */
-static attni_bf16_rows copy_rows(const worker *w, const attn_tensor *t, int64_t j, int n,
+static attni_bf16_rows copy_rows(const bf16_worker *w, const attn_tensor *t, int64_t j, int n,
                                  int64_t width, attni_bf16 *to)
 {
     const int rows = (n + 15) / 16 * 16;
     for (int r = 0; r < n; r++)
-        attni_bf16_copy_row(to + r * width, attni_stored_row(w->view, t, j + r), t->stride[3],
+        attni_bf16_copy_row(to + r * width, attni_stored_row(w->sequence, t, j + r), t->stride[3],
                             width);
     memset(to + n * width, 0, (size_t)((rows - n) * width) * sizeof *to);
     return (attni_bf16_rows){.at = to, .ld = (ptrdiff_t)width * 2, .next = to, .n = rows};
 }
 
-static void score_rows(worker *w, float *st, attni_bf16_rows k, int64_t j)
+static void score_rows(bf16_worker *w, float *st, attni_bf16_rows k, int64_t j)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *keys = &p->args.k;
     const int D = (int)p->D;
-    const int rest = k.turned ? 0 : keys->stride[3] == 1 || D == 1 ? k.n % 16 : k.n;
+    const int rest = k.interleaved ? 0 : keys->stride[3] == 1 || D == 1 ? k.n % 16 : k.n;
     k.n -= rest;
     if (k.n)
         w->unit->row_scores(st, w->row_q, &k, D, w->row);
@@ -119,46 +122,46 @@ static void score_rows(worker *w, float *st, attni_bf16_rows k, int64_t j)
     w->unit->row_scores(st + k.n, w->row_q, &copy, D, w->row);
 }
 
-static void add_rows(worker *w, attni_bf16_rows v, int from)
+static void add_rows(bf16_worker *w, attni_bf16_rows v, int from)
 {
     const attn_tensor *values = &w->plan->args.v;
     const int64_t Dv = w->plan->Dv;
     if (values->stride[3] != 1 && Dv > 1)
-        v = copy_rows(w, values, w->row_left.j[from], v.n, Dv, w->vt[0]);
+        v = copy_rows(w, values, w->row_pending.j[from], v.n, Dv, w->vt[0]);
     w->unit->row_values(w->row_sums, w->row_columns->l, w->row_p + from * ATTNI_BLOCK, &v, Dv,
                         from == 0, w->row);
 }
 
 /* Both at once, if the unit does so; a run of keys and one of values from block `first` on. */
-static bool add_while_scoring(worker *w, float *st, const attni_bf16_rows *k,
+static bool add_while_scoring(bf16_worker *w, float *st, const attni_bf16_rows *k,
                               const attni_bf16_rows *v, int first)
 {
     const attni_plan *p = w->plan;
-    if (w->row != 1 || !k->turned || k->n != v->n || p->D != p->Dv)
+    if (w->row != 1 || !k->interleaved || k->n != v->n || p->D != p->Dv)
         return false; /* a cache's rows have no gaps */
-    const attni_bf16_both both = {.D = (int)p->D,
-                                  .n = k->n,
-                                  .q = w->row_q,
-                                  .k = k->at,
-                                  .st = st,
-                                  .v = v->at,
-                                  .ld = v->ld,
-                                  .p = w->row_p + first * ATTNI_BLOCK,
-                                  .first = first == 0,
-                                  .sums = w->row_sums,
-                                  .l = w->row_columns->l};
-    if (!w->unit->row_both(&both))
+    const attni_bf16_values_and_next_scores both = {.D = (int)p->D,
+                                                    .n = k->n,
+                                                    .q = w->row_q,
+                                                    .k = k->at,
+                                                    .st = st,
+                                                    .v = v->at,
+                                                    .ld = v->ld,
+                                                    .p = w->row_p + first * ATTNI_BLOCK,
+                                                    .first = first == 0,
+                                                    .sums = w->row_sums,
+                                                    .l = w->row_columns->l};
+    if (!w->unit->row_values_and_next_scores(&both))
         return false;
-    attni_ask(k->next); /* bf16, one query, D = 128 1 to 3 % faster, D = 64 2 to 8 % */
-    attni_ask(v->next);
+    attni_prefetch_lines(k->next); /* bf16, one query, D = 128 1 to 3 % faster, D = 64 2 to 8 % */
+    attni_prefetch_lines(v->next);
     return true;
 }
 
 /* Scores of `all`, and what is left of the chunk before. */
-static void score_and_add(worker *w, float *st, const blocks *all)
+static void score_and_add(bf16_worker *w, float *st, const bf16_visible_blocks *all)
 {
     const attni_plan *p = w->plan;
-    const blocks *left = &w->row_left;
+    const bf16_visible_blocks *left = &w->row_pending;
     for (int b = 0, c = 0; b < all->count || c < left->count;) {
         float *to = st + b * ATTNI_BLOCK;
         const int from = b, first = c;
@@ -167,7 +170,7 @@ static void score_and_add(worker *w, float *st, const blocks *all)
             k = rows_at(w, &p->args.k, all, &b);
         if (c < left->count)
             v = rows_at(w, &p->args.v, left, &c);
-        k.turned = p->k_turned;
+        k.interleaved = p->k_interleaved;
         if (k.n && v.n && add_while_scoring(w, to, &k, &v, first))
             continue;
         if (v.n)
@@ -180,7 +183,7 @@ static void score_and_add(worker *w, float *st, const blocks *all)
 /* --------------------------------------------------------------------------- a chunk of keys */
 
 /* n elements of each of the tile's rows, ld apart, as its first columns: the others become 0. */
-static void to_columns(const tile *t, float *columns, const float *rows, int64_t ld, int64_t n)
+static void to_columns(const bf16_tile *t, float *columns, const float *rows, int64_t ld, int64_t n)
 {
     memset(columns, 0, (size_t)(n * t->W) * sizeof *columns);
     for (int r = 0; r < t->rows; r++)
@@ -188,7 +191,7 @@ static void to_columns(const tile *t, float *columns, const float *rows, int64_t
             columns[i * t->W + r] = rows[r * ld + i];
 }
 
-static void to_rows(const tile *t, float *rows, int64_t ld, const float *columns, int64_t n)
+static void to_rows(const bf16_tile *t, float *rows, int64_t ld, const float *columns, int64_t n)
 {
     for (int r = 0; r < t->rows; r++)
         for (int64_t i = 0; i < n; i++)
@@ -196,7 +199,7 @@ static void to_rows(const tile *t, float *rows, int64_t ld, const float *columns
 }
 
 /* Masks and biases of a block: they are for columns. */
-static void mask(worker *w, const tile *t, float *st, int64_t j, int n)
+static void mask(bf16_worker *w, const bf16_tile *t, float *st, int64_t j, int n)
 {
     float *columns = w->st[1];
     to_columns(t, columns, st, ATTNI_CHUNK, n);
@@ -205,11 +208,12 @@ static void mask(worker *w, const tile *t, float *st, int64_t j, int n)
 }
 
 /* From products to weights; false if some scores or maxima want the careful way. */
-static bool weigh(worker *w, tile *t, attni_bf16_columns *x, float *st, const blocks *all)
+static bool weigh(bf16_worker *w, bf16_tile *t, attni_bf16_columns *x, float *st,
+                  const bf16_visible_blocks *all)
 {
     const attni_plan *p = w->plan;
-    for (int r = 0; r < t->rows && p->natural; r++)
-        attni_natural(p, st + r * ATTNI_CHUNK, (all->n + 15) / 16, p->args.softcap, 1);
+    for (int r = 0; r < t->rows && p->scaled_scores; r++)
+        attni_scale_softcap(p, st + r * ATTNI_CHUNK, (all->n + 15) / 16, p->args.softcap, 1);
     for (int b = 0; b < all->count; b++)
         if (all->visible[b] != ATTNI_FULL)
             mask(w, t, st + b * ATTNI_BLOCK, all->j[b], all->keys[b]);
@@ -221,22 +225,22 @@ static bool weigh(worker *w, tile *t, attni_bf16_columns *x, float *st, const bl
     return true;
 }
 
-static void join_left(worker *w, tile *t)
+static void join_left(bf16_worker *w, bf16_tile *t)
 {
     const int64_t Dv = attni_bf16_padded(w->plan->Dv);
-    if (w->row_left.count == 0)
+    if (w->row_pending.count == 0)
         return;
     if (w->row_acc) /* partials are made of columns */
         to_columns(t, w->row_acc, w->row_sums, Dv, Dv);
     else
         attni_bf16_join_rows(w->row_total, t->M, t->L, w->row_sums, w->row_columns, t->rows, Dv);
-    w->row_left.count = 0;
+    w->row_pending.count = 0;
 }
 
-bool attni_bf16_row_chunk(worker *w, tile *t, const attni_class *class, int64_t j0, int n,
-                          const partial *into)
+bool attni_bf16_row_chunk(bf16_worker *w, bf16_tile *t, const attni_class *class, int64_t j0, int n,
+                          const bf16_partial *into)
 {
-    const blocks all = find_blocks(class, j0, n);
+    const bf16_visible_blocks all = find_blocks(class, j0, n);
     float *st = w->st[0];
     score_and_add(w, st, &all);
     join_left(w, t);
@@ -244,20 +248,20 @@ bool attni_bf16_row_chunk(worker *w, tile *t, const attni_class *class, int64_t 
     attni_bf16_clear_columns(t, x);
     if (!weigh(w, t, x, st, &all))
         return false;
-    w->row_left = all;
+    w->row_pending = all;
     w->row_columns = x;
     w->row_acc = into ? into->acc : NULL;
     return true;
 }
 
-void attni_bf16_row_end(worker *w, tile *t)
+void attni_bf16_row_end(bf16_worker *w, bf16_tile *t)
 {
-    const blocks none = {0};
+    const bf16_visible_blocks none = {0};
     score_and_add(w, w->st[0], &none);
     join_left(w, t);
 }
 
-void attni_bf16_row_join(worker *w, tile *t, const partial *chunk)
+void attni_bf16_row_join(bf16_worker *w, bf16_tile *t, const bf16_partial *chunk)
 {
     const int64_t Dv = attni_bf16_padded(w->plan->Dv);
     memset(w->row_sums, 0, (size_t)(Dv * w->row) * sizeof *w->row_sums);

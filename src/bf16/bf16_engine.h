@@ -6,6 +6,6 @@
 
 /* NULL: the call is not for it: types, options or sizes are others, or plan->kernels' instruction
  * set does not multiply bf16. */
-const attni_way *attni_way_bf16(const attni_plan *plan);
+const attni_engine *attni_engine_bf16(const attni_plan *plan);
 
 #endif

@@ -14,7 +14,7 @@
 
 /* -------------------------------------------------------------------------- rows of the tensors */
 
-void attni_bf16_load_queries(worker *w, tile *t)
+void attni_bf16_load_queries(bf16_worker *w, bf16_tile *t)
 {
     if (t->loaded)
         return;
@@ -29,36 +29,36 @@ void attni_bf16_load_queries(worker *w, tile *t)
             attni_bf16_copy_row(rows + i * p->D, column_row(w, t, q, i, 0), q->stride[3], p->D);
         from = rows, ldq = (ptrdiff_t)p->D;
     }
-    attni_bf16_pack_queries(t->q, from, ldq, t->rows, p->D, (float)p->power, t->nv);
+    attni_bf16_pack_queries(t->q, from, ldq, t->rows, p->D, (float)p->scale_pow2, t->nv);
     t->exponent = attni_bf16_exponent(t->q, 64, attni_bf16_padded(p->D) / 2 * t->nv, 32);
 }
 
-const void *attni_bf16_find_keys(worker *w, int64_t j0, int n, int at, ptrdiff_t *ldk)
+const void *attni_bf16_find_keys(bf16_worker *w, int64_t j0, int n, int at, ptrdiff_t *ldk)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *k = &p->args.k;
     const int64_t D = attni_bf16_padded(p->D);
-    const bool in_place = !p->k_turned && n % w->unit->keys == 0 && k->stride[3] == 1 && p->D > 0 &&
-                          p->D % w->unit->granule == 0;
+    const bool in_place = !p->k_interleaved && n % w->unit->keys == 0 && k->stride[3] == 1 &&
+                          p->D > 0 && p->D % w->unit->granule == 0;
     *ldk = (ptrdiff_t)(in_place ? k->stride[2] : D) * 2;
     if (w->keys[at])
         return w->keys[at];
     attni_bf16 *copy = w->k + at * ATTNI_BLOCK * D;
     if (!in_place) {
         memset(copy, 0, (size_t)D * 2 * ATTNI_BLOCK);
-        if (p->k_turned && p->D)
-            attni_cache_turn_back(p->args.cache, w->view->b, w->view->hk, j0, n, copy,
-                                  (size_t)D * 2);
-        for (int r = 0; r < n && p->D && !p->k_turned; r++)
-            attni_bf16_copy_row(copy + r * D, attni_stored_row(w->view, k, j0 + r), k->stride[3],
-                                p->D);
+        if (p->k_interleaved && p->D)
+            attni_cache_keys_as_rows(p->args.cache, w->sequence->b, w->sequence->hk, j0, n, copy,
+                                     (size_t)D * 2);
+        for (int r = 0; r < n && p->D && !p->k_interleaved; r++)
+            attni_bf16_copy_row(copy + r * D, attni_stored_row(w->sequence, k, j0 + r),
+                                k->stride[3], p->D);
     }
-    w->keys[at] = in_place ? attni_stored_row(w->view, k, j0) : (const void *)copy;
+    w->keys[at] = in_place ? attni_stored_row(w->sequence, k, j0) : (const void *)copy;
     w->exponent[at] = attni_bf16_exponent(w->keys[at], *ldk, n, in_place ? p->D : D);
     return w->keys[at];
 }
 
-const attni_bf16 *attni_bf16_find_values(worker *w, int64_t j0, int n, int at)
+const attni_bf16 *attni_bf16_find_values(bf16_worker *w, int64_t j0, int n, int at)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *v = &p->args.v;
@@ -66,29 +66,29 @@ const attni_bf16 *attni_bf16_find_values(worker *w, int64_t j0, int n, int at)
     if (w->packed >> at & 1 || p->Dv == 0)
         return vt;
     w->packed |= 1u << at;
-    const attni_bf16 *from = (const attni_bf16 *)attni_stored_row(w->view, v, j0);
+    const attni_bf16 *from = (const attni_bf16 *)attni_stored_row(w->sequence, v, j0);
     ptrdiff_t apart = (ptrdiff_t)v->stride[2];
     if (v->stride[3] != 1 && p->Dv > 1) {
         attni_bf16 *rows = (attni_bf16 *)(void *)w->rows;
         for (int r = 0; r < n; r++)
-            attni_bf16_copy_row(rows + r * p->Dv, attni_stored_row(w->view, v, j0 + r),
+            attni_bf16_copy_row(rows + r * p->Dv, attni_stored_row(w->sequence, v, j0 + r),
                                 v->stride[3], p->Dv);
         from = rows, apart = (ptrdiff_t)p->Dv;
     }
-    if (w->unit->pack_values(vt, from, apart, n, p->Dv, w->mode != FAST))
-        w->odd |= 1u << at;
+    if (w->unit->pack_values(vt, from, apart, n, p->Dv, w->mode != SWEEP_FAST))
+        w->nonfinite |= 1u << at;
     return vt;
 }
 
-void attni_bf16_new_chunk(worker *w)
+void attni_bf16_new_chunk(bf16_worker *w)
 {
     if (w->packed)
         w->chunks++;
-    w->packed = w->odd = 0;
+    w->packed = w->nonfinite = 0;
     memset(w->keys, 0, sizeof w->keys);
 }
 
-void attni_bf16_mask(const worker *w, const tile *t, float *st, int64_t j0, int n)
+void attni_bf16_mask(const bf16_worker *w, const bf16_tile *t, float *st, int64_t j0, int n)
 {
     float mx[ATTNI_BF16_W] __attribute__((aligned(ATTNI_ALIGN)));
     const attni_block part = {.st = st,
@@ -101,40 +101,40 @@ void attni_bf16_mask(const worker *w, const tile *t, float *st, int64_t j0, int 
                               .n = n,
                               .nv = t->nv,
                               .biases = w->biases};
-    attni_mask_apply(w->view, &part);
+    attni_mask_apply(w->sequence, &part);
 }
 
 /* --------------------------------------------------------------------------------- the result */
 
-void attni_bf16_clear(const attni_plan *p, tile *t)
+void attni_bf16_clear(const attni_plan *p, bf16_tile *t)
 {
     for (int i = 0; i < t->W; i++) {
         t->L[i] = 0;
-        t->lift[i] = 1;
+        t->value_scale[i] = 1;
         t->M[i] = t->top[i] = -INFINITY;
-        t->c[i] = (float)p->c;
+        t->c[i] = (float)p->log2_scale;
     }
 }
 
-void attni_bf16_clear_columns(const tile *t, attni_bf16_columns *x)
+void attni_bf16_clear_columns(const bf16_tile *t, attni_bf16_columns *x)
 {
     memcpy(x->c, t->c, (size_t)t->W * 4);
     for (int i = 0; i < t->W; i++)
         x->l[i] = 0, x->top[i] = -INFINITY;
 }
 
-static float sink_of(const worker *w, const tile *t, int i)
+static float sink_of(const bf16_worker *w, const bf16_tile *t, int i)
 {
-    return w->plan->args.sink_logits[w->view->h + (i < t->rows ? i / t->per_head : 0)];
+    return w->plan->args.sink_logits[w->sequence->h + (i < t->rows ? i / t->per_head : 0)];
 }
 
 /* A sink is a chunk of one more key, whose logit is in natural units and whose value is nothing. */
-static void add_sink(worker *w, tile *t)
+static void add_sink(bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
     attni_bf16_columns *x = w->columns;
     for (int i = 0; i < t->W; i++) { /* log2(e), lowered as the row's own factor may be */
-        x->c[i] = (float)((double)t->c[i] / p->c * LOG2E);
+        x->c[i] = (float)((double)t->c[i] / p->log2_scale * LOG2E);
         x->top[i] = sink_of(w, t, i);
     }
     attni_bf16_one_key(x, t->nv);
@@ -147,22 +147,22 @@ static void add_sink(worker *w, tile *t)
 }
 
 /* Does log2 units' range not hold this row's scores, of which its sink is one? */
-static bool too_large(const worker *w, const tile *t, int i)
+static bool too_large(const bf16_worker *w, const bf16_tile *t, int i)
 {
     const attn_sdpa_args *a = &w->plan->args;
-    double x = (double)t->top[i] * w->plan->c;
+    double x = (double)t->top[i] * w->plan->log2_scale;
     if (a->sink_logits)
         x = fmax(x, (double)sink_of(w, t, i) * LOG2E);
     return attni_log2_too_large(sizeof(float), x);
 }
 
 /* Of any row of the tile. Without sinks the largest score answers for all rows, nearly always. */
-static bool some_too_large(const worker *w, const tile *t)
+static bool some_too_large(const bf16_worker *w, const bf16_tile *t)
 {
     float most = 0; /* of the scores that are numbers */
     for (int i = 0; i < t->rows; i++)
         most = fabsf(t->top[i]) > most ? fabsf(t->top[i]) : most;
-    if (!w->plan->args.sink_logits && (double)most * w->plan->c < 1.6e38)
+    if (!w->plan->args.sink_logits && (double)most * w->plan->log2_scale < 1.6e38)
         return false;
     bool some = false;
     for (int i = 0; i < t->rows; i++)
@@ -176,7 +176,7 @@ static double kept_factor(const attni_plan *p)
 }
 
 /* Writes out and lse; true if some row is not finite, or could not be computed in this mode. */
-bool attni_bf16_write(worker *w, tile *t)
+bool attni_bf16_write(bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *out = &p->args.out;
@@ -185,8 +185,8 @@ bool attni_bf16_write(worker *w, tile *t)
     bool again = some_too_large(w, t);
     const float *l = t->L;
     float lifted[ATTNI_BF16_W];
-    for (int i = 0; i < t->rows && w->mode == EXTREME; i++) {
-        lifted[i] = t->L[i] * t->lift[i];
+    for (int i = 0; i < t->rows && w->mode == SWEEP_RESCALED; i++) {
+        lifted[i] = t->L[i] * t->value_scale[i];
         l = lifted;
     }
     const bool direct = (out->dtype == ATTN_BF16 || out->dtype == ATTN_F32) &&
@@ -202,7 +202,8 @@ bool attni_bf16_write(worker *w, tile *t)
         attni_store_row(p, column_row(w, t, out, i, 0), out,
                         w->rows + (size_t)(i * p->Dv) * sizeof(float), p->Dv);
     for (int i = 0; i < t->rows && p->args.lse; i++) {
-        const double x = attni_log_sum((double)t->L[i], (double)t->M[i], p->c / (double)t->c[i]);
+        const double x =
+            attni_log_sum((double)t->L[i], (double)t->M[i], p->log2_scale / (double)t->c[i]);
         attni_store_row_f64(column_row(w, t, p->args.lse, i, 0), p->args.lse->dtype, 1, &x, 1);
     }
     return again;
@@ -211,7 +212,7 @@ bool attni_bf16_write(worker *w, tile *t)
 /* Rows that are not finite yet start again such that sums cannot overflow: what values are
  * multiplied by is 2^-40 of the weight, which keeps its bits. A score too large for log2 units is
  * counted in units of 2^-8, where anything but the maximum still vanishes. */
-void attni_bf16_lift(const worker *w, tile *t)
+void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
     bool huge[ATTNI_BF16_W], stays[ATTNI_BF16_W];
@@ -224,16 +225,16 @@ void attni_bf16_lift(const worker *w, tile *t)
     attni_bf16_clear(p, t);
     for (int i = 0; i < t->W; i++) {
         if (huge[i])
-            t->c[i] = (float)(p->c / 256);
+            t->c[i] = (float)(p->log2_scale / 256);
         if (!stays[i])
-            t->lift[i] = 0x1p-40F; /* room for the sum of 2^31 of the largest values */
+            t->value_scale[i] = 0x1p-40F; /* room for the sum of 2^31 of the largest values */
     }
 }
 
 /* --------------------------------------------------------------------------------- scores out */
 
 /* A block of scores up to the stage wanted, as rows. */
-static void score_rows(worker *w, tile *t, int64_t j0, int n, attni_class visible)
+static void score_rows(bf16_worker *w, bf16_tile *t, int64_t j0, int n, attni_class visible)
 {
     const attni_plan *p = w->plan;
     const attn_stage stage = p->args.scores_stage;
@@ -249,13 +250,13 @@ static void score_rows(worker *w, tile *t, int64_t j0, int n, attni_class visibl
     attni_bf16_new_chunk(w);
     x.k = attni_bf16_find_keys(w, j0, n, 0, &x.ldk);
     w->unit->run(&x);
-    if (p->natural || stage <= ATTN_STAGE_SOFTCAP)
-        attni_natural(p, st, n, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0, t->nv);
+    if (p->scaled_scores || stage <= ATTN_STAGE_SOFTCAP)
+        attni_scale_softcap(p, st, n, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0, t->nv);
     if (visible != ATTNI_FULL && stage >= ATTN_STAGE_BIASED)
         attni_bf16_mask(w, t, st, j0, n);
     const bool weights = stage == ATTN_STAGE_WEIGHTS;
-    if (stage == ATTN_STAGE_BIASED && !p->natural)
-        p->kernels->natural(st, n, p->rest, 0, t->nv);
+    if (stage == ATTN_STAGE_BIASED && !p->scaled_scores)
+        p->kernels->scale_softcap(st, n, p->scale_mantissa, 0, t->nv);
     if (weights) {
         attni_bf16_columns *columns = w->columns;
         memcpy(columns->c, t->c, (size_t)t->W * 4);
@@ -274,25 +275,28 @@ static void score_rows(worker *w, tile *t, int64_t j0, int n, attni_class visibl
 
 /* The scores that the caller asked for, computed once more now that M and L are final. Keys outside
  * the sequence come too, with negative or large j. */
-void attni_bf16_write_scores(worker *w, tile *t)
+void attni_bf16_write_scores(bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *s = p->args.scores;
     const bool hides = p->args.scores_stage >= ATTN_STAGE_BIASED;
     const float hidden = p->args.scores_stage == ATTN_STAGE_WEIGHTS ? 0 : -INFINITY;
     for (int64_t g = 0; g < p->S; g += ATTNI_BLOCK) { /* g counts from the tensor's first key */
-        const int64_t j0 = g - w->view->j_base;
+        const int64_t j0 = g - w->sequence->j_base;
         const int n = p->S - g < ATTNI_BLOCK ? (int)(p->S - g) : ATTNI_BLOCK;
         attni_class visible = ATTNI_PARTIAL;
         if (hides)
-            visible = attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->rows, j0, j0 + n);
+            visible =
+                attni_mask_classify(w->sequence, &t->span, t->i0, t->i0 + t->rows, j0, j0 + n);
         if (visible != ATTNI_EMPTY)
             score_rows(w, t, j0, n, visible);
         else
             for (int i = 0; i < t->rows * ATTNI_BLOCK; i++)
                 w->lines[i] = hidden;
         for (int i = 0; i < t->rows; i++)
-            attni_store_row(p, attni_at(s, w->view->b, w->view->h, w->view->i_base + t->i0 + i, g),
+            attni_store_row(p,
+                            attni_at(s, w->sequence->b, w->sequence->h,
+                                     w->sequence->i_base + t->i0 + i, g),
                             s, (const char *)(w->lines + i * ATTNI_BLOCK), n);
     }
 }

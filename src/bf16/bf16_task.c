@@ -27,19 +27,20 @@
 
 /* ------------------------------------------------------------------------------------ scratch */
 
-static void carve(worker *w, attni_layout *layout)
+static void carve(bf16_worker *w, attni_layout *layout)
 {
     const attni_plan *p = w->plan;
     const size_t W = (size_t)p->nv * 16, D = (size_t)attni_bf16_padded(p->D),
                  Dv = (size_t)attni_bf16_padded(p->Dv);
     const size_t wide = D > Dv ? D : Dv;
     for (int t = 0; t < p->tiles; t++) {
-        tile *x = &w->tiles[t];
+        bf16_tile *x = &w->tiles[t];
         x->q = attni_layout_take(layout, D, W * 2);
         x->total = attni_layout_take(layout, Dv, W * 4);
         x->c = attni_layout_take(layout, 5, W * 4);
         if (x->c)
-            x->lift = x->c + W, x->M = x->lift + W, x->L = x->M + W, x->top = x->L + W;
+            x->value_scale = x->c + W, x->M = x->value_scale + W, x->L = x->M + W,
+            x->top = x->L + W;
     }
     for (int n = 0; n < 2; n++) {
         w->st[n] = attni_layout_take(layout, ATTNI_CHUNK, W * 4);
@@ -62,11 +63,11 @@ static void carve(worker *w, attni_layout *layout)
         w->lines = attni_layout_take(layout, ATTNI_BLOCK, W * 4);
 }
 
-static partial carve_partial(const attni_plan *p, attni_layout *layout)
+static bf16_partial carve_partial(const attni_plan *p, attni_layout *layout)
 {
-    return (partial){attni_layout_take(layout, 1, sizeof(attni_bf16_columns)),
-                     attni_layout_take(layout, (size_t)attni_bf16_padded(p->Dv),
-                                       (size_t)p->nv * 16 * 4)};
+    return (bf16_partial){attni_layout_take(layout, 1, sizeof(attni_bf16_columns)),
+                          attni_layout_take(layout, (size_t)attni_bf16_padded(p->Dv),
+                                            (size_t)p->nv * 16 * 4)};
 }
 
 static size_t bf16_partial_bytes(const attni_plan *plan)
@@ -78,7 +79,7 @@ static size_t bf16_partial_bytes(const attni_plan *plan)
 
 static size_t bf16_scratch(const attni_plan *plan)
 {
-    worker w = {.plan = plan, .unit = plan->way->unit};
+    bf16_worker w = {.plan = plan, .unit = plan->engine->unit};
     attni_layout layout = {0};
     carve(&w, &layout);
     return layout.overflow ? SIZE_MAX : layout.used;
@@ -87,7 +88,7 @@ static size_t bf16_scratch(const attni_plan *plan)
 /* ------------------------------------------------------------------------- parts of a step */
 
 /* Can no product of this tile with these keys, nor a sum of them, leave the finite numbers? */
-static bool finite_scores(const worker *w, const tile *t, int at)
+static bool finite_scores(const bf16_worker *w, const bf16_tile *t, int at)
 {
     const int q = t->exponent, k = w->exponent[at];
     /* |x| < 2^(exponent - 126) */
@@ -95,30 +96,30 @@ static bool finite_scores(const worker *w, const tile *t, int at)
            q - 126 + k - 126 + ilogb((double)attni_bf16_padded(w->plan->D)) < 126;
 }
 
-static float *scores_of(const run *x, int b)
+static float *scores_of(const bf16_tile_chunk *x, int b)
 {
     return x->st + (ptrdiff_t)b * ATTNI_BLOCK * x->t->W;
 }
 
 /* Does nothing stand between the products and the weights? */
-static bool plain(const worker *w, const block *x)
+static bool identity_scores(const bf16_worker *w, const bf16_block *x)
 {
-    return x->visible == ATTNI_FULL && x->n % w->unit->keys == 0 && !w->plan->natural &&
-           w->mode == FAST && x->clean;
+    return x->visible == ATTNI_FULL && x->n % w->unit->keys == 0 && !w->plan->scaled_scores &&
+           w->mode == SWEEP_FAST && x->clean;
 }
 
 /* What is still to be done when all scores of a run are there, up to its maxima. */
-static void finish_scores(worker *w, run *x)
+static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
 {
     const attni_plan *p = w->plan;
-    tile *t = x->t;
+    bf16_tile *t = x->t;
     for (int b = 0; b < x->count; b++) {
-        block *y = &x->blocks[b];
+        bf16_block *y = &x->blocks[b];
         float *st = scores_of(x, b);
         if (y->counted)
             continue;
-        if (p->natural)
-            attni_natural(p, st, y->n, p->args.softcap, t->nv);
+        if (p->scaled_scores)
+            attni_scale_softcap(p, st, y->n, p->args.softcap, t->nv);
         if (y->visible != ATTNI_FULL)
             attni_bf16_mask(w, t, st, y->j0, y->n);
         y->clean = attni_bf16_maxima(x->columns, st, y->n, t->nv);
@@ -129,7 +130,7 @@ static void finish_scores(worker *w, run *x)
 }
 
 /* The weights of block b of a run whatever its scores are, and dropout. */
-static void weigh_aside(worker *w, run *x, int b, attni_bf16 *to, uint32_t *seen)
+static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *to, uint32_t *seen)
 {
     const attni_plan *p = w->plan;
     float *st = scores_of(x, b);
@@ -138,22 +139,22 @@ static void weigh_aside(worker *w, run *x, int b, attni_bf16 *to, uint32_t *seen
     attni_bf16_weigh(st, x->columns, true, seen, x->t->nv);
     if (p->args.dropout > 0) /* what is kept grows by 1 / (1 - p) at the end, all of it at once */
         p->kernels->drop(st, st, x->blocks[b].n, p->args.dropout_seed, p->drop_threshold,
-                         (uint64_t)(w->view->b * p->H + w->view->h),
-                         (uint64_t)(w->view->i_base + x->t->i0),
-                         (uint64_t)(w->view->j_base + x->blocks[b].j0), 1, x->t->nv);
-    if (w->mode == EXTREME)
-        p->kernels->rescale(st, ATTNI_BLOCK, x->t->lift, x->t->nv);
+                         (uint64_t)(w->sequence->b * p->H + w->sequence->h),
+                         (uint64_t)(w->sequence->i_base + x->t->i0),
+                         (uint64_t)(w->sequence->j_base + x->blocks[b].j0), 1, x->t->nv);
+    if (w->mode == SWEEP_RESCALED)
+        p->kernels->rescale(st, ATTNI_BLOCK, x->t->value_scale, x->t->nv);
     attni_bf16_pack_weights(to, st, x->t->nv);
 }
 
 /* What values that are NaN or infinite give to the queries that see them: NaN or infinity. */
-static void add_odd_values(worker *w, const weighed *x)
+static void add_odd_values(bf16_worker *w, const bf16_weighted_block *x)
 {
     const attn_tensor *v = &w->plan->args.v;
     const int nv = x->t->nv, W = x->t->W;
     for (int r = 0; r < x->block.n; r++)
         for (int64_t c = 0; c < w->plan->Dv; c++) {
-            const char *row = attni_stored_row(w->view, v, x->block.j0 + r);
+            const char *row = attni_stored_row(w->sequence, v, x->block.j0 + r);
             float value;
             attni_load_row_f32(&value, row + c * v->stride[3] * 2, v->dtype, 1, 1);
             if (isfinite(value))
@@ -170,13 +171,13 @@ static void add_odd_values(worker *w, const weighed *x)
 
 /* One step: scores of block b of `next`, weights of block b of `now`, values of what was weighed in
  * the step before; each only if there is one. */
-static void take_step(worker *w, run *next, run *now, int b)
+static void take_step(bf16_worker *w, bf16_tile_chunk *next, bf16_tile_chunk *now, int b)
 {
     const attni_plan *p = w->plan;
-    const weighed before = w->weighed;
-    for (int part = 0; part < ATTNI_AHEAD_PARTS / BLOCKS; part++)
-        attni_mask_fetch(&w->ahead);
-    const tile *any = next ? next->t : now->t ? now->t : before.t;
+    const bf16_weighted_block before = w->weighed;
+    for (int part = 0; part < ATTNI_MASK_PREFETCH_PARTS / BLOCKS; part++)
+        attni_mask_prefetch_part(&w->mask_prefetch);
+    const bf16_tile *any = next ? next->t : now->t ? now->t : before.t;
     attni_bf16_step x = {.nv = any->nv,
                          .runs = (int)(attni_bf16_padded(p->D) / 32),
                          .pairs = (int)((p->D + 1) / 2),
@@ -189,8 +190,8 @@ static void take_step(worker *w, run *next, run *now, int b)
         x.to_score = next->blocks[b].n;
         x.st_next = scores_of(next, b);
     }
-    const int seen = w->unit->interleaved ? b - 1 : b;
-    if (next && seen >= 0 && seen < next->count && plain(w, &next->blocks[seen])) {
+    const int seen = w->unit->pipelined ? b - 1 : b;
+    if (next && seen >= 0 && seen < next->count && identity_scores(w, &next->blocks[seen])) {
         x.st_seen = scores_of(next, seen);
         x.highest = next->columns;
         next->blocks[seen].counted = true;
@@ -198,16 +199,16 @@ static void take_step(worker *w, run *next, run *now, int b)
     w->weighed.t = NULL;
     if (now->t && b < now->count) {
         const int turn = w->blocks++ & 1;
-        w->weighed = (weighed){.t = now->t,
-                               .block = now->blocks[b],
-                               .columns = now->columns,
-                               .acc = now->acc,
-                               .first = b == 0,
-                               .last = b == now->count - 1,
-                               .apart = now->apart,
-                               .p = w->p[turn],
-                               .seen = w->seen[turn]};
-        if (w->mode == FAST && p->args.dropout == 0 && now->blocks[b].clean &&
+        w->weighed = (bf16_weighted_block){.t = now->t,
+                                           .block = now->blocks[b],
+                                           .columns = now->columns,
+                                           .acc = now->acc,
+                                           .first = b == 0,
+                                           .last = b == now->count - 1,
+                                           .apart = now->apart,
+                                           .p = w->p[turn],
+                                           .seen = w->seen[turn]};
+        if (w->mode == SWEEP_FAST && p->args.dropout == 0 && now->blocks[b].clean &&
             attni_bf16_near(now->columns, now->t->nv)) {
             x.to_weigh = now->blocks[b].n;
             x.st = scores_of(now, b);
@@ -225,7 +226,7 @@ static void take_step(worker *w, run *next, run *now, int b)
         x.first = before.first;
     }
     w->unit->run(&x);
-    if (before.t && before.block.odd)
+    if (before.t && before.block.nonfinite)
         add_odd_values(w, &before);
     if (before.t && before.last && !before.apart)
         attni_bf16_join(before.t->total, before.t->M, before.t->L, before.acc, before.columns,
@@ -234,9 +235,9 @@ static void take_step(worker *w, run *next, run *now, int b)
 
 /* Moves everything on by one run: the scores of `next` (NULL: none), the weights of w->scored, and
  * the values of all but its last block. */
-static void advance(worker *w, run *next)
+static void advance(bf16_worker *w, bf16_tile_chunk *next)
 {
-    run *now = &w->scored;
+    bf16_tile_chunk *now = &w->scored;
     int steps = now->t ? now->count : w->weighed.t ? 1 : 0;
     if (next && next->count > steps)
         steps = next->count;
@@ -244,10 +245,10 @@ static void advance(worker *w, run *next)
         take_step(w, next, now, b);
     if (next)
         finish_scores(w, next);
-    w->scored = next ? *next : (run){0};
+    w->scored = next ? *next : (bf16_tile_chunk){0};
 }
 
-static void drain(worker *w)
+static void drain(bf16_worker *w)
 {
     advance(w, NULL);
     advance(w, NULL);
@@ -255,18 +256,18 @@ static void drain(worker *w)
 
 /* ------------------------------------------------------------------------------------- sweeps */
 
-static void clear_total(const worker *w, tile *t)
+static void clear_total(const bf16_worker *w, bf16_tile *t)
 {
     memset(t->total, 0, (size_t)attni_bf16_padded(w->plan->Dv) * (size_t)t->W * 4);
 }
 
-static run new_run(worker *w, tile *t, const partial *into)
+static bf16_tile_chunk new_run(bf16_worker *w, bf16_tile *t, const bf16_partial *into)
 {
-    run x = {.t = t,
-             .columns = into ? into->columns : &w->columns[w->runs % 3],
-             .st = w->st[w->unit->interleaved ? w->runs % 2 : 0],
-             .acc = into ? into->acc : w->acc,
-             .apart = into != NULL};
+    bf16_tile_chunk x = {.t = t,
+                         .columns = into ? into->columns : &w->columns[w->runs % 3],
+                         .st = w->st[w->unit->pipelined ? w->runs % 2 : 0],
+                         .acc = into ? into->acc : w->acc,
+                         .apart = into != NULL};
     w->runs++;
     attni_bf16_load_queries(w, t);
     attni_bf16_clear_columns(t, x.columns);
@@ -274,14 +275,14 @@ static run new_run(worker *w, tile *t, const partial *into)
 }
 
 /* The blocks of keys j0 .. j0+n-1 (one chunk) for one tile; into a partial, if one is given. */
-static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, const partial *into)
+static void sweep_chunk(bf16_worker *w, bf16_tile *t, int64_t j0, int n, const bf16_partial *into)
 {
     attni_class class[BLOCKS] = {ATTNI_EMPTY};
     int seen = 0;
     for (int b = 0; b * ATTNI_BLOCK < n; b++) {
         const int64_t from = j0 + b * ATTNI_BLOCK;
         const int64_t to = from + ATTNI_BLOCK < j0 + n ? from + ATTNI_BLOCK : j0 + n;
-        class[b] = attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->per_head, from, to);
+        class[b] = attni_mask_classify(w->sequence, &t->span, t->i0, t->i0 + t->per_head, from, to);
         seen += class[b] != ATTNI_EMPTY;
     }
     if (seen == 0 || (w->row && attni_bf16_row_chunk(w, t, class, j0, n, into)))
@@ -289,40 +290,40 @@ static void sweep_chunk(worker *w, tile *t, int64_t j0, int n, const partial *in
     /* One step works on tiles of one width. */
     if ((w->scored.t && w->scored.t->nv != t->nv) || (w->weighed.t && w->weighed.t->nv != t->nv))
         drain(w);
-    const partial own = {w->columns, w->acc};
+    const bf16_partial own = {w->columns, w->acc};
     const bool joins_row = w->row && !into;
-    run x = new_run(w, t, joins_row ? &own : into);
+    bf16_tile_chunk x = new_run(w, t, joins_row ? &own : into);
     for (int b = 0; b * ATTNI_BLOCK < n; b++) {
         if (class[b] == ATTNI_EMPTY)
             continue;
-        block *y = &x.blocks[x.count++];
+        bf16_block *y = &x.blocks[x.count++];
         y->j0 = j0 + b * ATTNI_BLOCK;
         y->n = j0 + n - y->j0 < ATTNI_BLOCK ? (int)(j0 + n - y->j0) : ATTNI_BLOCK;
         y->visible = class[b];
         y->k = attni_bf16_find_keys(w, y->j0, y->n, b, &y->ldk);
         y->vt = attni_bf16_find_values(w, y->j0, y->n, b);
-        y->odd = w->odd >> b & 1;
+        y->nonfinite = w->nonfinite >> b & 1;
         y->clean = finite_scores(w, t, b);
     }
     advance(w, &x);
-    if (!w->unit->interleaved) /* then its scores are used while they are in the first cache */
+    if (!w->unit->pipelined) /* then its scores are used while they are in the first cache */
         drain(w);
     if (joins_row)
         attni_bf16_row_join(w, t, &own);
 }
 
-static void begin_sweep(worker *w, tile *tiles, int count, sweep_mode mode)
+static void begin_sweep(bf16_worker *w, bf16_tile *tiles, int count, sweep_mode mode)
 {
     w->mode = mode;
     w->row = 0;
-    if (mode == FAST && count == 1 && tiles->rows <= w->unit->rows && w->plan->D > 0 &&
+    if (mode == SWEEP_FAST && count == 1 && tiles->rows <= w->unit->rows && w->plan->D > 0 &&
         w->plan->Dv > 0 && w->plan->args.dropout == 0)
         attni_bf16_row_begin(w, tiles);
     for (int t = 0; t < count && !w->row; t++)
         clear_total(w, &tiles[t]);
 }
 
-static void sweep(worker *w, tile *tiles, int count, sweep_mode mode)
+static void sweep(bf16_worker *w, bf16_tile *tiles, int count, sweep_mode mode)
 {
     int64_t begin = INT64_MAX, end = 0;
     for (int t = 0; t < count; t++) {
@@ -333,13 +334,14 @@ static void sweep(worker *w, tile *tiles, int count, sweep_mode mode)
     begin -= begin % ATTNI_CHUNK;
     for (int64_t j0 = begin; j0 < end; j0 += ATTNI_CHUNK) {
         /* up to the sequence's end, not the span's: a shorter block would have to be copied */
-        const int64_t left = w->view->S - j0;
+        const int64_t left = w->sequence->S - j0;
         const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
         attni_bf16_new_chunk(w);
         for (int t = 0; t < count; t++) {
-            const tile *next = t + 1 < count ? &tiles[t + 1] : &tiles[0];
+            const bf16_tile *next = t + 1 < count ? &tiles[t + 1] : &tiles[0];
             const int64_t from = t + 1 < count ? j0 : j0 + ATTNI_CHUNK;
-            w->ahead = attni_mask_ahead(w->view, next->i0, next->per_head, from, end - from);
+            w->mask_prefetch =
+                attni_mask_prefetch(w->sequence, next->i0, next->per_head, from, end - from);
             if (tiles[t].span.any0 < j0 + n && tiles[t].span.any1 > j0)
                 sweep_chunk(w, &tiles[t], j0, n, NULL);
         }
@@ -351,7 +353,7 @@ static void sweep(worker *w, tile *tiles, int count, sweep_mode mode)
 /* ------------------------------------------------------------------------------------ the task */
 
 /* The next tile of a task: as many of the queries i0 .. i0+rows-1 of each head as fit. */
-static void begin_tile(worker *w, tile *t, int64_t i0, int64_t rows)
+static void begin_tile(bf16_worker *w, bf16_tile *t, int64_t i0, int64_t rows)
 {
     const attni_plan *p = w->plan;
     t->i0 = i0;
@@ -360,19 +362,19 @@ static void begin_tile(worker *w, tile *t, int64_t i0, int64_t rows)
     t->W = t->nv * 16;
     t->per_head = rows * t->heads < t->W ? (int)rows : t->W / t->heads;
     t->rows = t->per_head * t->heads;
-    t->span = attni_mask_span(w->view, i0, i0 + t->per_head);
+    t->span = attni_mask_span(w->sequence, i0, i0 + t->per_head);
     t->loaded = false;
     attni_bf16_clear(p, t);
 }
 
-static void end_tile(worker *w, tile *t)
+static void end_tile(bf16_worker *w, bf16_tile *t)
 {
     if (attni_bf16_write(w, t)) {
         attni_bf16_clear(w->plan, t);
-        sweep(w, t, 1, CAREFUL);
+        sweep(w, t, 1, SWEEP_SKIP_MASKED);
         if (attni_bf16_write(w, t)) {
-            attni_bf16_lift(w, t);
-            sweep(w, t, 1, EXTREME);
+            attni_bf16_rescale_tile(w, t);
+            sweep(w, t, 1, SWEEP_RESCALED);
             attni_bf16_write(w, t);
         }
     }
@@ -380,12 +382,13 @@ static void end_tile(worker *w, tile *t)
         attni_bf16_write_scores(w, t);
 }
 
-static void begin_worker(worker *w, const attni_plan *plan, const attni_view *view, char *scratch)
+static void begin_worker(bf16_worker *w, const attni_plan *plan, const attni_sequence *sequence,
+                         char *scratch)
 {
-    attni_zero(w, offsetof(worker, tiles));
+    attni_zero(w, offsetof(bf16_worker, tiles));
     w->plan = plan;
-    w->view = view;
-    w->unit = plan->way->unit;
+    w->sequence = sequence;
+    w->unit = plan->engine->unit;
     attni_layout layout = {.base = scratch};
     carve(w, &layout);
     w->unit->begin();
@@ -394,15 +397,15 @@ static void begin_worker(worker *w, const attni_plan *plan, const attni_view *vi
 static void bf16_task(const attni_plan *plan, const attni_task *task, const attni_task *next,
                       char *scratch)
 {
-    worker w;
-    begin_worker(&w, plan, &task->view, scratch);
+    bf16_worker w;
+    begin_worker(&w, plan, &task->sequence, scratch);
     w.next = next;
     int count = 0;
     for (int64_t done = 0; done < task->rows; count++) {
         begin_tile(&w, &w.tiles[count], task->i0 + done, task->rows - done);
         done += w.tiles[count].per_head;
     }
-    sweep(&w, w.tiles, count, FAST);
+    sweep(&w, w.tiles, count, SWEEP_FAST);
     for (int i = 0; i < count; i++)
         end_tile(&w, &w.tiles[i]);
     w.unit->end();
@@ -410,23 +413,23 @@ static void bf16_task(const attni_plan *plan, const attni_task *task, const attn
 
 /* ------------------------------------------------------------- a task in parts over the keys */
 
-static partial partial_of(const attni_plan *p, char *partials, int64_t chunk)
+static bf16_partial partial_of(const attni_plan *p, char *partials, int64_t chunk)
 {
     attni_layout layout = {.base = partials + (size_t)chunk * p->partial_bytes};
     return carve_partial(p, &layout);
 }
 
-static void bf16_part(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
-                      int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
+static void bf16_part(const attni_plan *plan, const attni_sequence *sequence, int64_t i0,
+                      int64_t rows, int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
 {
-    worker w;
-    begin_worker(&w, plan, view, scratch);
-    tile *t = &w.tiles[0];
+    bf16_worker w;
+    begin_worker(&w, plan, sequence, scratch);
+    bf16_tile *t = &w.tiles[0];
     begin_tile(&w, t, i0, rows);
-    begin_sweep(&w, t, 1, FAST);
+    begin_sweep(&w, t, 1, SWEEP_FAST);
     for (int64_t chunk = chunk0; chunk < chunk1; chunk++) {
-        const partial x = partial_of(plan, partials, chunk);
-        const int64_t j0 = chunk * ATTNI_CHUNK, left = view->S - j0;
+        const bf16_partial x = partial_of(plan, partials, chunk);
+        const int64_t j0 = chunk * ATTNI_CHUNK, left = sequence->S - j0;
         const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
         x.columns->l[0] = -1;
         attni_bf16_new_chunk(&w);
@@ -438,16 +441,16 @@ static void bf16_part(const attni_plan *plan, const attni_view *view, int64_t i0
     w.unit->end();
 }
 
-static void bf16_fold(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
-                      int64_t chunks, char *partials, char *scratch)
+static void bf16_fold(const attni_plan *plan, const attni_sequence *sequence, int64_t i0,
+                      int64_t rows, int64_t chunks, char *partials, char *scratch)
 {
-    worker w;
-    begin_worker(&w, plan, view, scratch);
-    tile *t = &w.tiles[0];
+    bf16_worker w;
+    begin_worker(&w, plan, sequence, scratch);
+    bf16_tile *t = &w.tiles[0];
     begin_tile(&w, t, i0, rows);
     clear_total(&w, t);
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
-        const partial x = partial_of(plan, partials, chunk);
+        const bf16_partial x = partial_of(plan, partials, chunk);
         if (x.columns->l[0] < 0)
             continue;
         attni_bf16_join(t->total, t->M, t->L, x.acc, x.columns, plan->Dv, t->nv);
@@ -461,23 +464,24 @@ static void bf16_fold(const attni_plan *plan, const attni_view *view, int64_t i0
 #define SHARED                                                                                     \
     .operands = "bf16", .vectors = ATTNI_BF16_W / 16, .scratch = bf16_scratch, .task = bf16_task,  \
     .partial_bytes = bf16_partial_bytes, .part = bf16_part, .fold = bf16_fold
-static const attni_way matrix = {SHARED, .tiles = TILES, .unit = &attni_bf16_amx};
-static const attni_way products = {SHARED, .tiles = TILES, .unit = &attni_bf16_dot};
+static const attni_engine matrix = {SHARED, .tiles = TILES, .unit = &attni_bf16_amx};
+static const attni_engine products = {SHARED, .tiles = TILES, .unit = &attni_bf16_dot};
 
-const attni_way *attni_way_bf16(const attni_plan *plan)
+const attni_engine *attni_engine_bf16(const attni_plan *plan)
 {
     const attni_bf16_unit *unit = attni_bf16_unit_of(plan->kernels->isa);
     if (!unit || plan->args.q.dtype != ATTN_BF16 ||
         plan->args.k.dtype != ATTN_BF16 || /* a cache of i8 */
         plan->args.precision != ATTN_PRECISION_DEFAULT || plan->D > INT32_MAX - 32 ||
-        plan->Dv > INT32_MAX - 32 || fabs(plan->power) < 0x1p-64 || plan->rest > 0x1p64)
+        plan->Dv > INT32_MAX - 32 || fabs(plan->scale_pow2) < 0x1p-64 ||
+        plan->scale_mantissa > 0x1p64)
         return NULL; /* such a unit takes denormals for 0: neither q * power nor q . k is that small
                       * where it matters */
     return unit == &attni_bf16_amx ? &matrix : &products;
 }
 
 #else
-const attni_way *attni_way_bf16(const attni_plan *plan)
+const attni_engine *attni_engine_bf16(const attni_plan *plan)
 {
     (void)plan;
     return NULL;

@@ -72,10 +72,10 @@ INLINE __m512i weight_bits(__m512 t)
 INLINE __m512 at_least(__m512 a, __m512 t) { return _mm512_max_ps(a, t); }
 
 /* Two rows of weights as the pairs that a tile product wants. */
-INLINE __m512i pair_rows(__m512i even, __m512i odd)
+INLINE __m512i pair_rows(__m512i even, __m512i nonfinite)
 {
     /* bits of odd where high_half has ones, else of even >> 16 */
-    return _mm512_ternarylogic_epi32(odd, _mm512_srli_epi32(even, 16), high_half(), 0xe4);
+    return _mm512_ternarylogic_epi32(nonfinite, _mm512_srli_epi32(even, 16), high_half(), 0xe4);
 }
 
 /* The first n of 16 or 32 elements; n may be anything. */
@@ -89,15 +89,15 @@ INLINE __mmask32 first32(int64_t n)
 }
 INLINE __mmask16 not_finite(__m512 x) { return _mm512_fpclass_ps_mask(x, 0x99); }
 
-/* 16 elements of a row as 32 bits each; *odd becomes true if one is NaN or infinite and is to be
- * 0. */
-INLINE __m512i load_values(const attni_bf16 *v, __mmask16 here, bool zero, bool *odd)
+/* Loads 16 elements of a row as 32 bits each. With `zero`, a NaN or an infinity becomes 0, and
+ * *nonfinite becomes true. */
+INLINE __m512i load_values(const attni_bf16 *v, __mmask16 here, bool zero, bool *nonfinite)
 {
     __m512i x = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(here, v));
     if (zero) {
-        const __mmask16 bad = not_finite(as_float(_mm512_slli_epi32(x, 16)));
-        *odd |= bad != 0;
-        x = _mm512_mask_mov_epi32(x, bad, _mm512_setzero_si512());
+        const __mmask16 mask = not_finite(as_float(_mm512_slli_epi32(x, 16)));
+        *nonfinite |= mask != 0;
+        x = _mm512_mask_mov_epi32(x, mask, _mm512_setzero_si512());
     }
     return x;
 }

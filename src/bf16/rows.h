@@ -6,7 +6,7 @@
 #define FOR_R UNROLL for (int r = 0; r < nr; r++)
 
 /* Rows that are read later, asked for in the order of memory and spread over the arithmetic: see
- * few.inc.h. What lies behind a chunk's last rows are the next chunk's first, as a rule. */
+ * decode.inc.h. What lies behind a chunk's last rows are the next chunk's first, as a rule. */
 typedef struct ahead {
     uintptr_t row;   /* an address, not a pointer: it may be anywhere */
     ptrdiff_t bytes; /* from row to row */
@@ -14,7 +14,7 @@ typedef struct ahead {
 } ahead;
 
 /* From `rows` rows on; each of n bytes. Rows without gaps are one long row. */
-INLINE ahead look_ahead(const void *from, int rows, ptrdiff_t bytes, ptrdiff_t n)
+INLINE ahead prefetch_stream(const void *from, int rows, ptrdiff_t bytes, ptrdiff_t n)
 {
     return (ahead){(uintptr_t)from + (uintptr_t)(rows * bytes), bytes, 0,
                    bytes == n ? PTRDIFF_MAX / 2 : n};
@@ -31,7 +31,7 @@ INLINE void ask_lines(ahead *a, const int lines)
     a->at = a->at >= a->n ? 0 : a->at;
 }
 
-#define TURNED_AHEAD 8192
+#define INTERLEAVED_PREFETCH 8192
 
 /* kt[i]: components 2i and 2i+1 of 16 keys, of the last n < 32. Its code is here once. */
 static __attribute__((noinline)) void turn_rest(__m512 kt[16], const char *k, ptrdiff_t ld, int n)
@@ -49,8 +49,8 @@ INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows
 {
     const bool inside = j + ROWS / 2 < k->n;
     const char *from = (const char *)k->at + j * k->ld;
-    ahead next = look_ahead(inside ? from : k->next, inside ? ROWS / 2 : j % (ROWS / 2), k->ld,
-                            2 * (ptrdiff_t)D);
+    ahead next = prefetch_stream(inside ? from : k->next, inside ? ROWS / 2 : j % (ROWS / 2), k->ld,
+                                 2 * (ptrdiff_t)D);
     __m512 s[2][FEW];
     UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = _mm512_setzero_ps();
     int d = 0;
@@ -108,7 +108,7 @@ INLINE void score_turned_rows(float *st, const attni_bf16 *q, const attni_bf16_r
     const int groups = (k->n + 15) / 16, pairs = (D + 1) / 2;
     const ptrdiff_t bytes = (ptrdiff_t)pairs * 64, all = groups * bytes;
     for (int g = 0, two; g < groups; g += 1 + two) {
-        const ptrdiff_t at = g * bytes, later = at + TURNED_AHEAD;
+        const ptrdiff_t at = g * bytes, later = at + INTERLEAVED_PREFETCH;
         const char *line = (const char *)k->at + at;
         const uintptr_t ask = later < all ? (uintptr_t)k->at + (uintptr_t)later
                                           : (uintptr_t)k->next + (uintptr_t)(later - all);
@@ -125,7 +125,7 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
                           const int nr)
 {
     int j = 0;
-    if (k->turned) {
+    if (k->interleaved) {
         score_turned_rows(st, q, k, D, nr);
         return;
     }
@@ -268,7 +268,7 @@ INLINE void value_rows_of(float *sums, float *l, const attni_bf16 *p, const attn
                           int64_t Dv, bool first, const int nr)
 {
     int64_t c = 0;
-    ahead block = look_ahead(v->next, 0, v->ld, 2 * (ptrdiff_t)Dv);
+    ahead block = prefetch_stream(v->next, 0, v->ld, 2 * (ptrdiff_t)Dv);
 #define STEP(groups)                                                                               \
     for (; c + 32 * (groups) <= Dv; c += 32 * (groups))                                            \
     value_row_part(sums, l, p, v, &block, c, Dv, first, nr, groups, true)
@@ -303,7 +303,7 @@ static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_b
 /* The loop over a group's values is not unrolled: with more than some 16 loads the hardware loses
  * track of what is read in order, and memory gives half. For the same reason nothing is asked for:
  * that is 5 to 15 % slower, from 1 to 8 KB ahead. */
-INLINE void both_of(const attni_bf16_both *x, const int groups)
+INLINE void both_of(const attni_bf16_values_and_next_scores *x, const int groups)
 {
     const char *k = x->k, *v = x->v;
     const attni_bf16 *p = x->p;
@@ -328,7 +328,7 @@ INLINE void both_of(const attni_bf16_both *x, const int groups)
     *x->l = _mm512_cvtss_f32(sum);
 }
 
-static bool row_both(const attni_bf16_both *x)
+static bool row_values_and_next_scores(const attni_bf16_values_and_next_scores *x)
 {
     if (x->n % 16 != 0)
         return false;

@@ -47,7 +47,7 @@ typedef struct attni_bf16_columns {
 } __attribute__((aligned(64))) attni_bf16_columns;
 
 /* Four independent parts, of four different blocks, any of which may be missing. For a unit that is
- * not `interleaved`, st_seen is st_next, and no step has both st_seen and st. */
+ * not `pipelined`, st_seen is st_next, and no step has both st_seen and st. */
 typedef struct attni_bf16_step {
     int nv;
     /* How many of the 64 keys are there in the scores, the weights and the values. A unit may leave
@@ -82,12 +82,12 @@ typedef struct attni_bf16_rows {
     ptrdiff_t ld;     /* bytes from row to row */
     const void *next; /* the row that is read after the last one; it is only asked for */
     int n;
-    bool turned; /* keys: groups of turned ones (kernel.h) */
+    bool interleaved; /* keys: groups of turned ones (kernel.h) */
 } attni_bf16_rows;
 
 /* n turned keys, and as many values of the chunk before, for one query: what row_scores and
  * row_values do, in one loop. */
-typedef struct attni_bf16_both {
+typedef struct attni_bf16_values_and_next_scores {
     int D; /* of keys and values */
     int n;
     const attni_bf16 *q;
@@ -98,7 +98,7 @@ typedef struct attni_bf16_both {
     const attni_bf16 *p;
     bool first; /* the sums start at 0 */
     float *sums, *l;
-} attni_bf16_both;
+} attni_bf16_values_and_next_scores;
 
 /* The backward's products, c (+)= A B: A of m x 32 `runs` elements, in rows of pairs, and B of 32
  * `runs` x n, in pairs of rows, as in tile operands. The strides of A and B are in elements. */
@@ -121,7 +121,7 @@ typedef struct attni_bf16_unit {
     int rows;            /* queries, at most, that row_* take; 0: none */
     int granule;         /* keys are read in place if D is a multiple of it ... */
     int keys;            /* ... and their number of this */
-    bool interleaved;    /* parts of a step run at once, so all four should be there */
+    bool pipelined;      /* parts of a step run at once, so all four should be there */
     void (*begin)(void); /* this thread takes the unit ... */
     void (*end)(void);   /* ... and gives it back */
     void (*run)(const attni_bf16_step *step);
@@ -138,7 +138,7 @@ typedef struct attni_bf16_unit {
     void (*row_values)(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
                        int64_t Dv, bool first, int rows);
     /* False, and nothing is done, if it does not know this D or n. */
-    bool (*row_both)(const attni_bf16_both *both);
+    bool (*row_values_and_next_scores)(const attni_bf16_values_and_next_scores *both);
     /* n rounds of independent products in registers, as fma_loop of kernel.h */
     double (*peak)(int64_t n, double *sink);
 } attni_bf16_unit;

@@ -268,7 +268,7 @@ static double peak(int64_t n, double *sink)
 const attni_bf16_unit attni_bf16_amx = {
     .granule = 32,
     .keys = ROWS,
-    .interleaved = true,
+    .pipelined = true,
     .begin = begin,
     .end = end,
     .run = run,

@@ -173,19 +173,19 @@ bool attni_bf16_near(const attni_bf16_columns *columns, int nv)
 
 bool attni_bf16_maxima(attni_bf16_columns *columns, float *st, int n, int nv)
 {
-    __mmask16 bad = 0;
+    __mmask16 nonfinite = 0;
     for (int g = 0; g < nv; g++) {
         __m512 top = _mm512_load_ps(columns->top + 16 * g);
         for (int j = 0; j < n; j++) {
             const __m512 s = _mm512_load_ps(st + (j * nv + g) * 16);
-            bad |= _mm512_fpclass_ps_mask(s, 0x89); /* NaN, +inf */
-            top = _mm512_max_ps(s, top);            /* top, where s is NaN */
+            nonfinite |= _mm512_fpclass_ps_mask(s, 0x89); /* NaN, +inf */
+            top = _mm512_max_ps(s, top);                  /* top, where s is NaN */
         }
         _mm512_store_ps(columns->top + 16 * g, top);
     }
     for (int j = n * nv; j < ROWS * nv; j++)
         _mm512_store_ps(st + j * 16, never());
-    return bad == 0;
+    return nonfinite == 0;
 }
 
 /* The maximum that weights count from, in log2 units, from the largest score. */
@@ -201,19 +201,19 @@ void attni_bf16_set_maxima(attni_bf16_columns *columns, int nv)
 bool attni_bf16_row_weights(attni_bf16 *p, attni_bf16_columns *columns, float *st, int n, int r)
 {
     const __m512 c = _mm512_set1_ps(columns->c[r]);
-    __mmask16 bad = 0;
+    __mmask16 nonfinite = 0;
     __m512 top = never();
     for (int j = n - n % 16; j < n || j % 32; j += 16)
         _mm512_mask_store_ps(st + j, (__mmask16)~first16(n - j), never());
     for (int j = 0; j < n; j += 16) {
         const __m512 s = _mm512_load_ps(st + j);
-        bad |= _mm512_fpclass_ps_mask(s, 0x89); /* NaN, +inf */
+        nonfinite |= _mm512_fpclass_ps_mask(s, 0x89); /* NaN, +inf */
         top = _mm512_max_ps(s, top);
     }
     columns->top[r] = _mm512_reduce_max_ps(top);
     const __m512 m = count_from(_mm512_set1_ps(columns->top[r]), c);
     columns->m[r] = _mm512_cvtss_f32(m);
-    if (bad || (beyond_near(m) & seen_something(m)))
+    if (nonfinite || (beyond_near(m) & seen_something(m)))
         return false;
     const __m512 offset = offset_of(m), least = _mm512_set1_ps(ORIGIN + LOWEST);
     for (int j = 0; j < n; j += 32) {
@@ -343,7 +343,7 @@ INLINE __mmask16 finish_vector(void *to, bool narrow, int64_t at, __m512 total, 
 bool attni_bf16_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total, const float *l,
                        float factor, int rows, int64_t Dv, int nv)
 {
-    __mmask16 bad = 0;
+    __mmask16 nonfinite = 0;
     for (int g = 0; g * 16 < rows; g++)
         for (int64_t c = 0; c < Dv; c += 16) {
             __m512 r[16];
@@ -351,21 +351,21 @@ bool attni_bf16_finish(void *to, bool narrow, ptrdiff_t ldo, const float *total,
                 _mm512_load_ps(total + ((c + u) * nv + g) * 16);
             v_transpose(r);
             for (int i = g * 16; i < g * 16 + 16 && i < rows; i++)
-                bad |= finish_vector(to, narrow, i * ldo + c, r[i % 16], l[i], factor,
-                                     first16(Dv - c));
+                nonfinite |= finish_vector(to, narrow, i * ldo + c, r[i % 16], l[i], factor,
+                                           first16(Dv - c));
         }
-    return bad != 0;
+    return nonfinite != 0;
 }
 
 bool attni_bf16_finish_rows(void *to, bool narrow, ptrdiff_t ldo, const float *total,
                             const float *l, int rows, int64_t Dv)
 {
-    __mmask16 bad = 0;
+    __mmask16 nonfinite = 0;
     for (int i = 0; i < rows; i++, total += attni_bf16_padded(Dv))
         for (int64_t c = 0; c < Dv; c += 16)
-            bad |= finish_vector(to, narrow, i * ldo + c, _mm512_load_ps(total + c), l[i], 1,
-                                 first16(Dv - c));
-    return bad != 0;
+            nonfinite |= finish_vector(to, narrow, i * ldo + c, _mm512_load_ps(total + c), l[i], 1,
+                                       first16(Dv - c));
+    return nonfinite != 0;
 }
 
 #ifdef __clang__

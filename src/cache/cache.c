@@ -13,8 +13,8 @@
 #include <math.h>
 #include <string.h>
 
-#define PIECE 256  /* components of a row that are converted at a time */
-#define TURNED 256 /* bytes of a row that are turned at a time */
+#define PIECE 256       /* components of a row that are converted at a time */
+#define INTERLEAVED 256 /* bytes of a row that are turned at a time */
 #define LINE ATTNI_LINE
 #define UNIT ATTNI_UNIT
 
@@ -88,8 +88,8 @@ static bool plan_pages(attn_cache *c)
     if (__builtin_mul_overflow(o->D, size, &bytes[0]) ||
         __builtin_mul_overflow(o->Dv, size, &bytes[1]))
         return false;
-    c->turned = attni_dtype_is_float(o->dtype) && size <= UNIT;
-    if (c->turned && __builtin_add_overflow(bytes[0], bytes[0] % UNIT, &bytes[0]))
+    c->interleaved = attni_dtype_is_float(o->dtype) && size <= UNIT;
+    if (c->interleaved && __builtin_add_overflow(bytes[0], bytes[0] % UNIT, &bytes[0]))
         return false;
     return attni_size_add((uint64_t)bytes[0], 0, &c->row_bytes[0]) &&
            attni_size_add((uint64_t)bytes[1], 0, &c->row_bytes[1]);
@@ -181,14 +181,14 @@ static int64_t find_slot(const attn_cache *c, int64_t b, int64_t hk, int64_t j)
     return (page * o->Hk + hk) * o->page_keys + j % o->page_keys;
 }
 
-static bool is_turned(const attn_cache *c, attni_cache_part part)
+static bool is_interleaved(const attn_cache *c, attni_cache_part part)
 {
-    return part == ATTNI_KEYS && c->turned;
+    return part == ATTNI_KEYS && c->interleaved;
 }
 
 static char *row_at(const attn_cache *c, attni_cache_part part, int64_t slot)
 {
-    const int64_t lane = is_turned(c, part) ? slot % ATTNI_GROUP : 0;
+    const int64_t lane = is_interleaved(c, part) ? slot % ATTNI_GROUP : 0;
     return c->rows[part] + (size_t)(slot - lane) * c->row_bytes[part] + (size_t)lane * UNIT;
 }
 
@@ -196,7 +196,7 @@ static char *row_at(const attn_cache *c, attni_cache_part part, int64_t slot)
 static void clear_last_group(attn_cache *c, int64_t b, int64_t before)
 {
     const int64_t length = c->lengths[b], first = length - length % ATTNI_GROUP;
-    if (!c->turned || first < before || first == length || c->row_bytes[ATTNI_KEYS] == 0)
+    if (!c->interleaved || first < before || first == length || c->row_bytes[ATTNI_KEYS] == 0)
         return;
     for (int64_t hk = 0; hk < c->options.Hk; hk++)
         attni_zero(attni_cache_rows(c, ATTNI_KEYS, b, hk, first),
@@ -375,21 +375,21 @@ static void store_row(attn_cache *c, attni_cache_part part, int64_t slot, const 
 }
 
 /* Keys of one group, from its lane slot % 16 on. */
-static void store_turned(attn_cache *c, int64_t slot, int64_t n, const attn_tensor *t, int64_t hk,
-                         int64_t i)
+static void store_interleaved(attn_cache *c, int64_t slot, int64_t n, const attn_tensor *t,
+                              int64_t hk, int64_t i)
 {
     const attn_dtype dtype = c->options.dtype;
     const size_t size = attn_dtype_size(dtype);
-    const int64_t D = c->width[ATTNI_KEYS], most = TURNED / (int64_t)size;
+    const int64_t D = c->width[ATTNI_KEYS], most = INTERLEAVED / (int64_t)size;
     char *to = row_at(c, ATTNI_KEYS, slot);
-    char row[ATTNI_GROUP][TURNED] __attribute__((aligned(16)));
-    for (int64_t d = 0; d < D; d += most, to += TURNED / UNIT * LINE) {
+    char row[ATTNI_GROUP][INTERLEAVED] __attribute__((aligned(16)));
+    for (int64_t d = 0; d < D; d += most, to += INTERLEAVED / UNIT * LINE) {
         const int64_t here = least(most, D - d), units = (here * (int64_t)size + UNIT - 1) / UNIT;
         for (int64_t r = 0; r < n; r++) {
             memset(row[r] + (units - 1) * UNIT, 0, UNIT); /* of an odd D only half is written */
             convert_row(row[r], dtype, attni_at(t, 0, hk, i + r, d), t->dtype, t->stride[3], here);
         }
-        attni_turn(to, LINE, row[0], sizeof row[0], n, units);
+        attni_transpose_units(to, LINE, row[0], sizeof row[0], n, units);
     }
 }
 
@@ -398,9 +398,9 @@ static void store_rows(attn_cache *c, attni_cache_part part, int64_t b, int64_t 
 {
     for (int64_t i = 0, here; i < n; i += here) {
         const int64_t slot = find_slot(c, b, hk, first + i);
-        here = is_turned(c, part) ? least(n - i, ATTNI_GROUP - slot % ATTNI_GROUP) : 1;
-        if (is_turned(c, part))
-            store_turned(c, slot, here, t, hk, i);
+        here = is_interleaved(c, part) ? least(n - i, ATTNI_GROUP - slot % ATTNI_GROUP) : 1;
+        if (is_interleaved(c, part))
+            store_interleaved(c, slot, here, t, hk, i);
         else
             store_row(c, part, slot, t, hk, i);
     }
@@ -461,14 +461,15 @@ float *attni_cache_scales(const attn_cache *c, attni_cache_part part, int64_t b,
     return c->scales[part] ? c->scales[part] + find_slot(c, b, hk, j) : NULL;
 }
 
-void attni_cache_turn_back(const attn_cache *c, int64_t b, int64_t hk, int64_t j, int64_t n,
-                           void *to, size_t bytes)
+void attni_cache_keys_as_rows(const attn_cache *c, int64_t b, int64_t hk, int64_t j, int64_t n,
+                              void *to, size_t bytes)
 {
     const int64_t units = (int64_t)(c->row_bytes[ATTNI_KEYS] / UNIT);
     for (int64_t here; n > 0; n -= here, j += here, to = (char *)to + (size_t)here * bytes) {
         here = ATTNI_GROUP - j % ATTNI_GROUP;
         here = here < n ? here : n;
-        attni_turn(to, bytes, attni_cache_rows(c, ATTNI_KEYS, b, hk, j), LINE, units, here);
+        attni_transpose_units(to, bytes, attni_cache_rows(c, ATTNI_KEYS, b, hk, j), LINE, units,
+                              here);
     }
 }
 
@@ -486,9 +487,9 @@ static void load_part(const attn_cache *c, attni_cache_part part, int64_t slot, 
             to[e] = (double)((float)x[e] * c->scales[part][slot]); /* rounded to float */
         return;
     }
-    if (is_turned(c, part))
+    if (is_interleaved(c, part))
         attni_cache_get(row, from, (size_t)i * size, (size_t)n * size);
-    attni_load_row_f64(to, is_turned(c, part) ? row : from + (size_t)i * size, dtype, 1, n);
+    attni_load_row_f64(to, is_interleaved(c, part) ? row : from + (size_t)i * size, dtype, 1, n);
 }
 
 static void read_row(const attn_cache *c, attni_cache_part part, int64_t slot, const attn_tensor *t,

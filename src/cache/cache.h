@@ -32,7 +32,7 @@ struct attn_cache {
     int64_t *table;             /* [B][table_pages]: the pages of each sequence, first to last */
     int64_t *spare;             /* [pages]: those that belong to no sequence, used from the end */
     int64_t spares;
-    bool turned;         /* keys are */
+    bool interleaved;    /* keys are */
     int64_t width[2];    /* D, Dv */
     size_t row_bytes[2]; /* of a key (a turned one's whole units), of a value */
     char *rows[2];       /* [pages][Hk][page_keys][row_bytes] */
@@ -51,15 +51,15 @@ float *attni_cache_scales(const attn_cache *cache, attni_cache_part part, int64_
                           int64_t j);
 /* cache_layout.c. Unit c of row r becomes unit r of row c: to[c * to_bytes][r] = from[r *
  * from_bytes][c], of rows x columns units. */
-void attni_turn(char *to, size_t to_bytes, const char *from, size_t from_bytes, int64_t rows,
-                int64_t columns);
+void attni_transpose_units(char *to, size_t to_bytes, const char *from, size_t from_bytes,
+                           int64_t rows, int64_t columns);
 /* Bytes at .. at+n-1 of a turned key's row; `at` is a multiple of 4, `key` its first unit. */
 void attni_cache_get(void *to, const char *key, size_t at, size_t n);
 void attni_cache_put(char *key, const void *from, size_t at, size_t n);
 /* Turned keys j .. j+n-1 of one page as rows in the cache's dtype, `bytes` apart: row_bytes of each
  * are written. */
-void attni_cache_turn_back(const attn_cache *cache, int64_t b, int64_t hk, int64_t j, int64_t n,
-                           void *to, size_t bytes);
+void attni_cache_keys_as_rows(const attn_cache *cache, int64_t b, int64_t hk, int64_t j, int64_t n,
+                              void *to, size_t bytes);
 
 /* For cache_file.c. Room for n more keys in sequence b: takes the pages and makes it longer; the
  * caller fills the slots. ATTN_ERR_FULL leaves all as it was. */

@@ -87,7 +87,7 @@ static bool each_turned(const attn_cache *c, int64_t b, int64_t hk, visitor *vis
 static bool each_run(const attn_cache *c, int64_t b, int64_t hk, attni_cache_part part, bool scales,
                      visitor *visit, void *arg)
 {
-    if (part == ATTNI_KEYS && c->turned)
+    if (part == ATTNI_KEYS && c->interleaved)
         return each_turned(c, b, hk, visit, arg);
     const size_t element = attn_dtype_size(c->options.dtype);
     for (int64_t j = 0, here; j < c->lengths[b]; j += here) {

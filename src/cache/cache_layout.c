@@ -14,7 +14,7 @@ typedef uint32_t units4 __attribute__((vector_size(16)));
 #endif
 
 /* Unit c of row r becomes unit r of row c: 4 x 4 of them. */
-static void turn_square(char *to, size_t to_bytes, const char *from, size_t from_bytes)
+static void transpose_square(char *to, size_t to_bytes, const char *from, size_t from_bytes)
 {
     units4 a[4];
     for (size_t r = 0; r < 4; r++)
@@ -29,15 +29,16 @@ static void turn_square(char *to, size_t to_bytes, const char *from, size_t from
     }
 }
 
-void attni_turn(char *to, size_t to_bytes, const char *from, size_t from_bytes, int64_t rows,
-                int64_t columns)
+void attni_transpose_units(char *to, size_t to_bytes, const char *from, size_t from_bytes,
+                           int64_t rows, int64_t columns)
 {
     for (int64_t r = 0, high; r < rows; r += high) {
         high = rows - r < 4 ? 1 : 4;
         const char *row = from + (size_t)r * from_bytes;
         int64_t c = 0;
         for (; high == 4 && c + 4 <= columns; c += 4)
-            turn_square(to + (size_t)c * to_bytes + r * UNIT, to_bytes, row + c * UNIT, from_bytes);
+            transpose_square(to + (size_t)c * to_bytes + r * UNIT, to_bytes, row + c * UNIT,
+                             from_bytes);
         for (; c < columns; c++)
             for (int64_t i = 0; i < high; i++)
                 memcpy(to + (size_t)c * to_bytes + (r + i) * UNIT,

@@ -58,24 +58,25 @@ static bool count_tasks(attni_backward *bw)
 {
     const attni_plan *p = &bw->plan;
     int64_t heads;
-    if (!bw->nothing && __builtin_mul_overflow(p->B, p->Hk, &bw->pairs))
+    if (!bw->nothing && __builtin_mul_overflow(p->B, p->Hk, &bw->kv_heads))
         return false;
-    for (int64_t n = 0; n < p->sequences && bw->pairs; n++) {
-        const attni_view view = attni_view_of(p, 0, 0, n);
-        const int64_t chunks = attni_div_up(view.S, bw->keys), tiles = attni_div_up(view.T, bw->W);
-        bw->tasks_per_pair += chunks ? chunks : 1;
+    for (int64_t n = 0; n < p->sequences && bw->kv_heads; n++) {
+        const attni_sequence sequence = attni_sequence_of(p, 0, 0, n);
+        const int64_t chunks = attni_div_up(sequence.S, bw->keys),
+                      tiles = attni_div_up(sequence.T, bw->W);
+        bw->tasks_per_kv_head += chunks ? chunks : 1;
         if (chunks > 1) {
             bw->most_tiles = tiles > bw->most_tiles ? tiles : bw->most_tiles;
             bw->all_tiles += tiles;
         }
     }
-    if (__builtin_mul_overflow(bw->tasks_per_pair, bw->pairs, &bw->tasks))
+    if (__builtin_mul_overflow(bw->tasks_per_kv_head, bw->kv_heads, &bw->tasks))
         return false;
     if (bw->nothing && (!bw->grads.dsink_logits || !p->T))
         return true;
-    bw->runs_per_head = attni_div_up(p->T, ATTNI_BLOCK);
+    bw->query_blocks_per_head = attni_div_up(p->T, ATTNI_BLOCK);
     return !__builtin_mul_overflow(p->B, p->H, &heads) &&
-           !__builtin_mul_overflow(heads, bw->runs_per_head, &bw->runs);
+           !__builtin_mul_overflow(heads, bw->query_blocks_per_head, &bw->query_blocks);
 }
 
 static double visible_flop(const attni_backward *bw, double pairs)
@@ -102,7 +103,7 @@ static void count_workers(attni_backward *bw, int threads)
         bw->workers = (int)most;
     if (bw->workers < 1)
         bw->workers = 1;
-    bw->whole = bw->pairs - bw->pairs % bw->workers;
+    bw->private_pairs = bw->kv_heads - bw->kv_heads % bw->workers;
 }
 
 /* a * b * c, or more than there is. */
@@ -117,17 +118,18 @@ static size_t product(int64_t a, int64_t b, int64_t c)
 static void carve(attni_backward *bw, attni_layout *layout)
 {
     const attni_plan *p = &bw->plan;
-    const size_t rows = bw->runs ? product(p->B, p->H, p->T) : 0;
+    const size_t rows = bw->query_blocks ? product(p->B, p->H, p->T) : 0;
     bw->lse = attni_layout_take(layout, rows, p->real);
     bw->factor = attni_layout_take(layout, rows, p->real);
     bw->delta = attni_layout_take(layout, rows, p->real);
-    bw->bad = attni_layout_take(layout, rows, 1);
+    bw->nonfinite = attni_layout_take(layout, rows, 1);
     bw->progress = attni_layout_take(layout, (uint64_t)bw->tasks, sizeof *bw->progress);
     if (bw->want_rows) {
-        const int64_t own = bw->whole ? bw->workers : 0, shared = bw->pairs - bw->whole;
-        bw->own_totals =
+        const int64_t own = bw->private_pairs ? bw->workers : 0,
+                      shared = bw->kv_heads - bw->private_pairs;
+        bw->private_dq =
             attni_layout_take(layout, product(own, bw->group, bw->most_tiles), bw->tile_bytes);
-        bw->shared_totals =
+        bw->shared_dq =
             attni_layout_take(layout, product(shared, bw->group, bw->all_tiles), bw->tile_bytes);
     }
     if (bw->dmask == ATTNI_OVER_KEYS)
@@ -138,7 +140,7 @@ static void carve(attni_backward *bw, attni_layout *layout)
         bw->alibi_sums =
             attni_layout_take(layout, product(bw->tasks, bw->group, 1), sizeof(double));
     if (bw->grads.dsink_logits)
-        bw->sink_sums = attni_layout_take(layout, (uint64_t)bw->runs, sizeof(double));
+        bw->sink_sums = attni_layout_take(layout, (uint64_t)bw->query_blocks, sizeof(double));
     bw->workers_scratch = attni_layout_take(layout, (size_t)bw->workers, bw->worker_bytes);
 }
 
@@ -184,7 +186,7 @@ attn_status attni_derivative_too_large(const attni_plan *p, attn_error *err)
 static void choose_unit(attni_backward *bw)
 {
     attni_plan *p = &bw->plan;
-    const attni_way *way = bw->grads.dout.dtype == ATTN_BF16 ? attni_way_bf16(p) : NULL;
+    const attni_engine *way = bw->grads.dout.dtype == ATTN_BF16 ? attni_engine_bf16(p) : NULL;
     if (!way)
         return;
     bw->unit = way->unit;
@@ -204,7 +206,7 @@ static attn_status make_plan(attni_backward *bw, int isa, int threads, attn_erro
     attni_plan *p = &bw->plan;
     bw->W = attni_plan_derivative(p, isa);
     choose_unit(bw);
-    bw->scale = p->power * p->rest;
+    bw->scale = p->scale_pow2 * p->scale_mantissa;
     bw->group = p->Hk ? attni_div(p->H, p->Hk) : 0;
     bw->want_rows = bw->want_q || bw->dmask == ATTNI_OVER_KEYS;
     bw->keys = keys_per_chunk(p);
@@ -263,9 +265,10 @@ void attni_backward_run(attni_backward *bw, attni_call *call, char *scratch)
     attni_layout layout = {.base = scratch};
     carve(bw, &layout);
     attni_backward_clear(bw);
-    run_step(bw, call, bw->runs, attni_backward_rows);
-    run_step(bw, call, bw->whole + (bw->pairs - bw->whole) * bw->tasks_per_pair,
-             attni_backward_unit);
+    run_step(bw, call, bw->query_blocks, attni_backward_rows);
+    run_step(bw, call,
+             bw->private_pairs + (bw->kv_heads - bw->private_pairs) * bw->tasks_per_kv_head,
+             attni_backward_work_item);
     attni_backward_sums(bw);
 }
 

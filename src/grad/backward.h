@@ -36,15 +36,17 @@ typedef struct attni_backward {
     const struct attni_bf16_unit *unit; /* that multiplies bf16; NULL: products are of R */
     int W;                              /* queries in a tile */
     int keys;                           /* in a chunk, a function of the sizes alone */
-    int64_t group, pairs;   /* query heads of a key/value head; key/value heads of all batches */
-    int64_t tasks_per_pair; /* chunks of all sequences */
+    int64_t group, kv_heads;   /* query heads of a key/value head; key/value heads of all batches */
+    int64_t tasks_per_kv_head; /* chunks of all sequences */
     int64_t tasks;
-    int64_t whole; /* the first so many pairs are each one thread's; of the others, each chunk is */
+    /* Each of the first so many key/value heads is computed by one thread; of the others, each
+     * chunk is one work item. */
+    int64_t private_pairs;
     /* Tiles of queries in sequences of several chunks, whose dq needs a total: in the one that has
      * most of them, and in all of a head's. */
     int64_t most_tiles, all_tiles;
-    int64_t runs; /* of ATTNI_BLOCK queries, over all heads: tasks of the first step */
-    int64_t runs_per_head;
+    int64_t query_blocks; /* of ATTNI_BLOCK queries, over all heads: tasks of the first step */
+    int64_t query_blocks_per_head;
     attni_panels q_panels, v_panels;
     int workers;
     size_t worker_bytes, tile_bytes, scratch_bytes;
@@ -53,11 +55,11 @@ typedef struct attni_backward {
     char *lse;                   /* [B,H,T] in units of the scores, rounded */
     char *factor;                /* [B,H,T] e^(that, rounded, - lse): 1, nearly */
     char *delta;                 /* [B,H,T] dout . out - dlse */
-    unsigned char *bad;          /* [B,H,T] bits: ATTNI_BAD_Q, ATTNI_BAD_DOUT */
+    unsigned char *nonfinite;    /* [B,H,T] bits: ATTNI_NONFINITE_Q, ATTNI_NONFINITE_DOUT */
     bool want_rows;              /* dq or row_sums: a task's part of them joins the totals */
-    char *own_totals;            /* [workers][group][most_tiles][tile_bytes]: dq of the chunks so
+    char *private_dq;            /* [workers][group][most_tiles][tile_bytes]: dq of the chunks so
                                     far, [D][W], and W sums of ds, double; of a thread's own pair */
-    char *shared_totals;         /* [pairs - whole][group][all_tiles][tile_bytes]: the same */
+    char *shared_dq;             /* [pairs - whole][group][all_tiles][tile_bytes]: the same */
     double *row_sums, *key_sums; /* [B,H,T], [B,H,S]: sums of ds */
     double *alibi_sums;          /* [tasks][group] */
     double *sink_sums;           /* [runs] */
@@ -65,8 +67,9 @@ typedef struct attni_backward {
     char *workers_scratch;
 } attni_backward;
 
-#define ATTNI_BAD_Q 1 /* the row has a NaN or an infinity, or is so large that its square has */
-#define ATTNI_BAD_DOUT 2
+#define ATTNI_NONFINITE_Q                                                                          \
+    1 /* the row has a NaN or an infinity, or is so large that its square has */
+#define ATTNI_NONFINITE_DOUT 2
 #define ATTNI_TASK_DONE INT64_MAX
 
 /* ---------------------------------------------------------------------------- backward.c
@@ -114,7 +117,7 @@ void attni_backward_sums(const attni_backward *bw);
  * One task: a chunk of keys of one key/value head against all queries that see it. A unit is a
  * task, or all those of a pair. */
 size_t attni_backward_task_scratch(const attni_backward *bw);
-void attni_backward_unit(const attni_backward *bw, int64_t unit, int worker);
+void attni_backward_work_item(const attni_backward *bw, int64_t unit, int worker);
 
 attni_panels attni_panels_of(const attni_plan *p, int64_t columns);
 

@@ -47,7 +47,8 @@ static void load_rows(const attni_grad_worker *w, const attn_tensor *t, attni_bf
     for (int64_t r = 0; r < end; r++, to += ld) {
         const bool copied = r < w->n && width;
         if (copied)
-            attni_bf16_copy_row(to, attni_stored_row(&w->view, t, w->j0 + r), t->stride[3], width);
+            attni_bf16_copy_row(to, attni_stored_row(&w->sequence, t, w->j0 + r), t->stride[3],
+                                width);
         const int64_t filled = copied ? width : 0;
         memset(to + filled, 0, (size_t)(ld - filled) * sizeof *to);
     }
@@ -64,14 +65,14 @@ void attni_grad_bf16_load_keys(attni_grad_worker *w)
         load_rows(w, &a->v, o->v, bw->v_panels.padded);
     for (int64_t j = 0; j < w->n; j += ATTNI_BLOCK) {
         attni_bf16 *k = o->k + j * D;
-        uint64_t bad = 0;
+        uint64_t nonfinite = 0;
         for (int r = 0; r < ATTNI_BLOCK; r++)
-            bad |= (uint64_t)(attni_bf16_exponent(k + r * D, 0, 1, D) == 255) << r;
-        w->bad_k[j / ATTNI_BLOCK] = bad;
-        if (bad) {
+            nonfinite |= (uint64_t)(attni_bf16_exponent(k + r * D, 0, 1, D) == 255) << r;
+        w->nonfinite_k[j / ATTNI_BLOCK] = nonfinite;
+        if (nonfinite) {
             memcpy(o->rows, k, (size_t)D * ATTNI_BLOCK * sizeof *k);
             for (int r = 0; r < ATTNI_BLOCK; r++)
-                if (bad >> r & 1)
+                if (nonfinite >> r & 1)
                     memset(o->rows + r * D, 0, (size_t)D * sizeof *k);
             k = o->rows;
         }
@@ -81,7 +82,7 @@ void attni_grad_bf16_load_keys(attni_grad_worker *w)
 
 /* The tile's rows of q or dout as pairs of components and, without the bad ones, of rows. */
 static void load_queries(const attni_grad_worker *w, const attn_tensor *t, attni_bf16 *components,
-                         double power, attni_bf16 *pairs, uint64_t bad)
+                         double power, attni_bf16 *pairs, uint64_t nonfinite)
 {
     const attni_tile *tile = &w->tile;
     const int64_t width = t->shape[3], padded = attni_bf16_padded(width);
@@ -90,18 +91,18 @@ static void load_queries(const attni_grad_worker *w, const attn_tensor *t, attni
         memset(pairs, 0, (size_t)(padded * ATTNI_BLOCK) * sizeof *pairs);
         return;
     }
-    const char *row = attni_at(t, w->view.b, w->view.h, w->view.i_base + tile->i0, 0);
+    const char *row = attni_at(t, w->sequence.b, w->sequence.h, w->sequence.i_base + tile->i0, 0);
     const attni_bf16 *from = (const attni_bf16 *)(const void *)row;
     ptrdiff_t ld = (ptrdiff_t)t->stride[2];
-    if (bad || (t->stride[3] != 1 && width > 1)) {
+    if (nonfinite || (t->stride[3] != 1 && width > 1)) {
         for (int i = 0; i < tile->rows; i++)
             attni_bf16_copy_row(w->bf16.rows + i * width,
                                 row + i * ld * (ptrdiff_t)sizeof(attni_bf16), t->stride[3], width);
         from = w->bf16.rows, ld = (ptrdiff_t)width;
     }
     attni_bf16_pack_queries(components, from, ld, tile->rows, width, (float)power, tile->nv);
-    for (; bad; bad &= bad - 1)
-        memset(w->bf16.rows + __builtin_ctzll(bad) * width, 0, (size_t)width * sizeof *from);
+    for (; nonfinite; nonfinite &= nonfinite - 1)
+        memset(w->bf16.rows + __builtin_ctzll(nonfinite) * width, 0, (size_t)width * sizeof *from);
     attni_bf16_pack_pairs(pairs, from, ld, tile->rows, width, false);
 }
 
@@ -110,8 +111,8 @@ void attni_grad_bf16_load_tile(attni_grad_worker *w)
     const attni_backward *bw = w->bw;
     const attni_plan *p = &bw->plan;
     attni_grad_operands *o = &w->bf16;
-    load_queries(w, &p->args.q, o->q, p->power, o->q_pairs, w->bad_q);
-    load_queries(w, &bw->grads.dout, o->dout, 1, o->dout_pairs, w->bad_dout);
+    load_queries(w, &p->args.q, o->q, p->scale_pow2, o->q_pairs, w->nonfinite_q);
+    load_queries(w, &bw->grads.dout, o->dout, 1, o->dout_pairs, w->nonfinite_dout);
     memset(w->dq, 0, (size_t)bw->q_panels.padded * (size_t)bw->W * sizeof(float));
 }
 
@@ -198,22 +199,23 @@ static char *dk_of(const attni_grad_worker *w, int64_t at)
 }
 
 /* What bad rows and bad keys add where they are seen, by weights and gradients as floats. */
-static void add_bad(const attni_grad_worker *w, const char *weights, int64_t j, int n)
+static void add_nonfinite(const attni_grad_worker *w, const char *weights, int64_t j, int n)
 {
     const attni_backward *bw = w->bw;
     const attni_plan *p = &bw->plan;
     const int64_t at = j - w->j0, D = bw->q_panels.padded;
     if (bw->want_v)
-        attni_grad_bad_rows(w, dv_of(w, at), &bw->v_panels, weights, &bw->grads.dout, w->bad_dout,
-                            j, n);
+        attni_grad_nonfinite_rows(w, dv_of(w, at), &bw->v_panels, weights, &bw->grads.dout,
+                                  w->nonfinite_dout, j, n);
     if (bw->want_k)
-        attni_grad_bad_rows(w, dk_of(w, at), &bw->q_panels, w->dp, &p->args.q, w->bad_q, j, n);
-    const uint64_t bad = bw->want_q ? w->bad_k[at / ATTNI_BLOCK] : 0;
-    for (int r = 0; r < n && bad >> r; r++)
-        if (bad >> r & 1) {
+        attni_grad_nonfinite_rows(w, dk_of(w, at), &bw->q_panels, w->dp, &p->args.q, w->nonfinite_q,
+                                  j, n);
+    const uint64_t nonfinite = bw->want_q ? w->nonfinite_k[at / ATTNI_BLOCK] : 0;
+    for (int r = 0; r < n && nonfinite >> r; r++)
+        if (nonfinite >> r & 1) {
             attni_convert_rows(p, w->converted, (const char *)(w->bf16.k + (at + r) * D), 0,
                                ATTN_BF16, 1, 1, p->D);
-            attni_grad_bad_key(w, r, w->converted);
+            attni_grad_nonfinite_key(w, r, w->converted);
         }
 }
 
@@ -223,14 +225,16 @@ static void add_bad(const attni_grad_worker *w, const char *weights, int64_t j, 
 static const attni_bf16 *differentiate(attni_grad_worker *w, int64_t j, int n)
 {
     const attni_backward *bw = w->bw;
-    const uint64_t bad = w->bad_q | w->bad_dout | w->bad_k[(j - w->j0) / ATTNI_BLOCK];
+    const uint64_t nonfinite =
+        w->nonfinite_q | w->nonfinite_dout | w->nonfinite_k[(j - w->j0) / ATTNI_BLOCK];
     char *weights = w->forward.st;
-    const bool apart = w->raw || w->kept || bad || bw->dmask != ATTNI_NO_DMASK || bw->alibi_sums;
+    const bool apart =
+        w->raw || w->kept || nonfinite || bw->dmask != ATTNI_NO_DMASK || bw->alibi_sums;
     if (apart) {
         weights = attni_grad_weigh(w, j, n);
         attni_grad_scores(w, weights, j, n);
-        if (bad)
-            add_bad(w, weights, j, n);
+        if (nonfinite)
+            add_nonfinite(w, weights, j, n);
     }
     const attni_bf16_grads x = {.n = n,
                                 .rows = w->tile.rows,
@@ -241,7 +245,7 @@ static const attni_bf16 *differentiate(attni_grad_worker *w, int64_t j, int n)
                                 .lse = (const float *)(const void *)w->lse,
                                 .factor = (const float *)(const void *)w->factor,
                                 .delta = (const float *)(const void *)w->delta,
-                                .c = (float)bw->plan.c,
+                                .c = (float)bw->plan.log2_scale,
                                 .largest = w->bf16.largest};
     attni_bf16_score_grads(&x);
     return (const attni_bf16 *)(const void *)weights;

@@ -68,7 +68,7 @@ static double number(const attn_tensor *t, int64_t b, int64_t h, int64_t i)
  * Where the row sees nothing there is nothing to divide by. */
 void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, double x)
 {
-    const double unit = p->natural ? 1 : p->rest;
+    const double unit = p->scaled_scores ? 1 : p->scale_mantissa;
     if (x == -(double)INFINITY)
         x = 0;
     attni_set_real(p, lse, i, x / unit);
@@ -93,15 +93,17 @@ void attni_backward_rows(const attni_backward *bw, int64_t run, int worker)
     rows_worker w;
     attni_layout layout = {.base = attni_backward_scratch(bw, worker)};
     carve(p, &w, &layout);
-    const int64_t head = attni_div(run, bw->runs_per_head);
-    const int64_t i0 = (run - head * bw->runs_per_head) * ATTNI_BLOCK, row0 = head * p->T + i0;
+    const int64_t head = attni_div(run, bw->query_blocks_per_head);
+    const int64_t i0 = (run - head * bw->query_blocks_per_head) * ATTNI_BLOCK,
+                  row0 = head * p->T + i0;
     const int64_t b = attni_div(head, p->H), h = head - b * p->H;
     const int n = p->T - i0 < ATTNI_BLOCK ? (int)(p->T - i0) : ATTNI_BLOCK;
     ptrdiff_t ld_dout, ld_out, ldq;
     const char *q = rows_of(p, &a->q, b, h, i0, n, w.a, &ldq);
     p->kernels->dots(w.norms, q, ldq, q, ldq, n, p->D);
     for (int i = 0; i < n; i++)
-        bw->bad[row0 + i] = (unsigned char)(isfinite(attni_real(p, w.norms, i)) ? 0 : ATTNI_BAD_Q);
+        bw->nonfinite[row0 + i] =
+            (unsigned char)(isfinite(attni_real(p, w.norms, i)) ? 0 : ATTNI_NONFINITE_Q);
     const char *dout = rows_of(p, &bw->grads.dout, b, h, i0, n, w.a, &ld_dout);
     const char *out = rows_of(p, &a->out, b, h, i0, n, w.b, &ld_out);
     p->kernels->dots(w.sums, dout, ld_dout, out, ld_out, n, p->Dv);
@@ -111,7 +113,8 @@ void attni_backward_rows(const attni_backward *bw, int64_t run, int worker)
         const double lse = number(a->lse, b, h, i0 + i);
         double delta = attni_real(p, w.sums, i);
         if (!isfinite(attni_real(p, w.norms, i)))
-            bw->bad[row0 + i] = (unsigned char)(bw->bad[row0 + i] | ATTNI_BAD_DOUT);
+            bw->nonfinite[row0 + i] =
+                (unsigned char)(bw->nonfinite[row0 + i] | ATTNI_NONFINITE_DOUT);
         if (!isfinite(delta))
             delta = careful_delta(p, dout + i * ld_dout * (ptrdiff_t)p->real,
                                   out + i * ld_out * (ptrdiff_t)p->real);
@@ -215,16 +218,16 @@ void attni_backward_sums(const attni_backward *bw)
     for (int64_t h = 0; h < p->H && bw->sink_sums; h++) {
         double sum = 0;
         for (int64_t b = 0; b < B; b++)
-            for (int64_t r = 0; r < bw->runs_per_head; r++)
-                sum += bw->sink_sums[(b * p->H + h) * bw->runs_per_head + r];
+            for (int64_t r = 0; r < bw->query_blocks_per_head; r++)
+                sum += bw->sink_sums[(b * p->H + h) * bw->query_blocks_per_head + r];
         bw->grads.dsink_logits[h] = sum;
     }
     for (int64_t h = 0; h < p->H && bw->alibi_sums; h++) {
         double sum = 0;
         for (int64_t b = 0; b < B; b++)
-            for (int64_t t = 0; t < bw->tasks_per_pair; t++) {
+            for (int64_t t = 0; t < bw->tasks_per_kv_head; t++) {
                 const int64_t pair = b * p->Hk + attni_div(h, bw->group);
-                const int64_t task = pair * bw->tasks_per_pair + t;
+                const int64_t task = pair * bw->tasks_per_kv_head + t;
                 sum += bw->alibi_sums[task * bw->group + h % bw->group];
             }
         bw->grads.dalibi_slopes[h] = sum;

@@ -9,7 +9,7 @@ const char *attni_grad_tile_rows(const attni_grad_worker *w, const attn_tensor *
                                  ptrdiff_t *ld)
 {
     const attni_plan *p = &w->bw->plan;
-    const char *from = attni_at(t, w->view.b, w->view.h, w->view.i_base + i, 0);
+    const char *from = attni_at(t, w->sequence.b, w->sequence.h, w->sequence.i_base + i, 0);
     *ld = (ptrdiff_t)t->stride[2];
     if (t->shape[3] == 0) {
         *ld = 0;
@@ -39,18 +39,19 @@ static bool keeps(const attni_grad_worker *w, int i, int64_t j)
 {
     const attni_plan *p = &w->bw->plan;
     return !w->kept || attni_dropout_keep(p->args.dropout_seed, p->drop_threshold,
-                                          (uint64_t)(w->view.b * p->H + w->view.h),
-                                          (uint64_t)(w->view.i_base + w->tile.i0 + i),
-                                          (uint64_t)(w->view.j_base + j));
+                                          (uint64_t)(w->sequence.b * p->H + w->sequence.h),
+                                          (uint64_t)(w->sequence.i_base + w->tile.i0 + i),
+                                          (uint64_t)(w->sequence.j_base + j));
 }
 
-void attni_grad_bad_rows(const attni_grad_worker *w, char *sum, const attni_panels *panels,
-                         const char *x, const attn_tensor *t, uint64_t bad, int64_t j0, int n)
+void attni_grad_nonfinite_rows(const attni_grad_worker *w, char *sum, const attni_panels *panels,
+                               const char *x, const attn_tensor *t, uint64_t nonfinite, int64_t j0,
+                               int n)
 {
     const attni_plan *p = &w->bw->plan;
     const bool drops = t == &w->bw->grads.dout;
-    for (; bad; bad &= bad - 1) {
-        const int i = __builtin_ctzll(bad);
+    for (; nonfinite; nonfinite &= nonfinite - 1) {
+        const int i = __builtin_ctzll(nonfinite);
         ptrdiff_t ld;
         const char *row = attni_grad_tile_rows(w, t, w->tile.i0 + i, 1, &ld);
         for (int j = 0; j < n; j++) {
@@ -65,7 +66,7 @@ void attni_grad_bad_rows(const attni_grad_worker *w, char *sum, const attni_pane
     }
 }
 
-void attni_grad_bad_key(const attni_grad_worker *w, int j, const char *row)
+void attni_grad_nonfinite_key(const attni_grad_worker *w, int j, const char *row)
 {
     const attni_plan *p = &w->bw->plan;
     for (uint64_t lanes = w->seen[j]; lanes; lanes &= lanes - 1) {
@@ -97,8 +98,8 @@ static void add_dmask(const attni_grad_worker *w, int64_t j, int n)
     const int64_t step = t->stride[3];
     const int W = w->tile.W;
     for (int i = 0; i < w->tile.rows; i++) {
-        char *to =
-            attni_at(t, w->view.b, w->view.h, w->view.i_base + w->tile.i0 + i, w->view.j_base + j);
+        char *to = attni_at(t, w->sequence.b, w->sequence.h, w->sequence.i_base + w->tile.i0 + i,
+                            w->sequence.j_base + j);
         const char *ds = w->dp + (size_t)i * p->real;
         if (t->dtype == ATTN_F32 && p->real == sizeof(float)) {
             ADD_COLUMN(float, float)
@@ -133,7 +134,7 @@ void attni_grad_sums(attni_grad_worker *w, int64_t j, int n)
         return;
     double *keys = bw->key_sums;
     if (keys)
-        keys += (w->view.b * p->H + w->view.h) * p->S + w->view.j_base + j;
+        keys += (w->sequence.b * p->H + w->sequence.h) * p->S + w->sequence.j_base + j;
     double alibi = 0, ds[ATTNI_MAX_LANES];
     for (int r = 0; r < n; r++) {
         attni_load_row_f64(ds, w->dp + (size_t)(r * w->tile.W) * p->real, p->real_dtype, 1, rows);
@@ -145,7 +146,7 @@ void attni_grad_sums(attni_grad_worker *w, int64_t j, int n)
         }
         if (keys)
             keys[r] += sum;
-        const double d = (double)(j + r - w->tile.i0 - w->view.off);
+        const double d = (double)(j + r - w->tile.i0 - w->sequence.off);
         alibi += p->args.alibi_form == ATTN_ALIBI_SYMMETRIC ? symmetric_moment(ds, rows, d)
                                                             : sum * d - moment;
     }
@@ -159,14 +160,15 @@ char *attni_grad_weigh(attni_grad_worker *w, int64_t j, int n)
     const attni_kernels *kernels = p->kernels;
     attni_worker *f = &w->forward;
     attni_tile *t = &w->tile;
-    kernels->recall(f->st, f->st, w->lse, p->c, n, t->nv);
+    kernels->weights_from_lse(f->st, f->st, w->lse, p->log2_scale, n, t->nv);
     if (w->scaled)
         kernels->rescale(f->st, n, w->factor, t->nv);
     if (!w->kept)
         return f->st;
     kernels->drop(w->kept, f->st, n, p->args.dropout_seed, p->drop_threshold,
-                  (uint64_t)(w->view.b * p->H + w->view.h), (uint64_t)(w->view.i_base + t->i0),
-                  (uint64_t)(w->view.j_base + j), 1 / (1 - p->args.dropout), t->nv);
+                  (uint64_t)(w->sequence.b * p->H + w->sequence.h),
+                  (uint64_t)(w->sequence.i_base + t->i0), (uint64_t)(w->sequence.j_base + j),
+                  1 / (1 - p->args.dropout), t->nv);
     return w->kept;
 }
 
@@ -176,10 +178,10 @@ void attni_grad_scores(attni_grad_worker *w, char *kept, int64_t j, int n)
     const attni_plan *p = &bw->plan;
     const attni_kernels *kernels = p->kernels;
     attni_worker *f = &w->forward;
-    if (w->bad_q | w->bad_dout | w->bad_k[(j - w->j0) / ATTNI_BLOCK])
+    if (w->nonfinite_q | w->nonfinite_dout | w->nonfinite_k[(j - w->j0) / ATTNI_BLOCK])
         note_seen(w, n);
     kernels->score_grads(w->dp, f->st, kept == f->st ? NULL : kept, w->delta, n, w->tile.nv);
     attni_grad_sums(w, j, n);
     if (w->raw && bw->want_scores)
-        kernels->cap_grads(w->dp, w->raw, n, p->rest, p->args.softcap, w->tile.nv);
+        kernels->cap_grads(w->dp, w->raw, n, p->scale_mantissa, p->args.softcap, w->tile.nv);
 }

@@ -97,7 +97,7 @@ static int64_t dmask_before(const attni_grad_worker *w)
         pairs = 1;
     else if (over_b && !over_h)
         pairs = p->Hk;
-    return pairs && pairs <= w->pair ? w->task - pairs * bw->tasks_per_pair : -1;
+    return pairs && pairs <= w->pair ? w->task - pairs * bw->tasks_per_kv_head : -1;
 }
 
 /* ------------------------------------------------------------------------------------------ dq */
@@ -108,13 +108,15 @@ static void store_queries(const attni_grad_worker *w, char *total)
     const attni_tile *t = &w->tile;
     const attn_tensor *dq = &w->bw->grads.dq;
     const bool direct = attni_in_place(p, dq);
-    char *to = attni_at(dq, w->view.b, w->view.h, w->view.i_base + t->i0, 0);
+    char *to = attni_at(dq, w->sequence.b, w->sequence.h, w->sequence.i_base + t->i0, 0);
     p->kernels->rescale(total, p->D, w->scale, t->nv);
     p->kernels->finish(direct ? to : w->converted, (ptrdiff_t)(direct ? dq->stride[2] : p->D),
                        total, w->one, t->rows, p->D, t->nv);
     for (int i = 0; i < t->rows && !direct; i++)
-        attni_store_row(p, attni_at(dq, w->view.b, w->view.h, w->view.i_base + t->i0 + i, 0), dq,
-                        w->converted + (size_t)i * (size_t)p->D * p->real, p->D);
+        attni_store_row(p,
+                        attni_at(dq, w->sequence.b, w->sequence.h, w->sequence.i_base + t->i0 + i,
+                                 0),
+                        dq, w->converted + (size_t)i * (size_t)p->D * p->real, p->D);
 }
 
 /* This chunk's part of a tile's dq, and of its sums, joins those before it, of chunks `first` .. ;
@@ -157,7 +159,7 @@ static void chunks_of(const attni_grad_worker *w, int64_t *first, int64_t *last)
 {
     const attni_span *span = &w->tile.span;
     const int64_t begin = span->any0 > 0 ? span->any0 : 0;
-    const int64_t end = span->any1 < w->view.S ? span->any1 : w->view.S;
+    const int64_t end = span->any1 < w->sequence.S ? span->any1 : w->sequence.S;
     *first = begin < end ? begin / w->bw->keys : 0;
     *last = begin < end ? (end - 1) / w->bw->keys : 0;
 }
@@ -167,9 +169,9 @@ static void do_tile(attni_grad_worker *w, int64_t x)
     const attni_backward *bw = w->bw;
     const attni_plan *p = &bw->plan;
     attni_tile *t = &w->tile;
-    t->rows = t->per_head = w->view.T - t->i0 < t->W ? (int)(w->view.T - t->i0) : t->W;
-    t->span = attni_mask_span(&w->view, t->i0, t->i0 + t->rows);
-    w->row0 = (w->view.b * p->H + w->view.h) * p->T + w->view.i_base + t->i0;
+    t->rows = t->per_head = w->sequence.T - t->i0 < t->W ? (int)(w->sequence.T - t->i0) : t->W;
+    t->span = attni_mask_span(&w->sequence, t->i0, t->i0 + t->rows);
+    w->row0 = (w->sequence.b * p->H + w->sequence.h) * p->T + w->sequence.i_base + t->i0;
     int64_t first, last;
     chunks_of(w, &first, &last);
     if (w->chunk < first || w->chunk > last)
@@ -199,8 +201,8 @@ static void store_keys(const attni_grad_worker *w, const attn_tensor *t, char *s
         else
             for (int64_t c = 0; c < t->shape[3]; c++)
                 ((double *)(void *)row)[c] = ((double *)(void *)row)[c] * factor + 0.0;
-        attni_store_row(p, attni_at(t, w->b, w->view.hk, w->view.j_base + w->j0 + j, 0), t, row,
-                        t->shape[3]);
+        attni_store_row(p, attni_at(t, w->b, w->sequence.hk, w->sequence.j_base + w->j0 + j, 0), t,
+                        row, t->shape[3]);
     }
 }
 
@@ -213,24 +215,24 @@ static void zero_left_keys(attni_grad_worker *w)
         const attn_tensor *outputs[] = {&bw->grads.dk, &bw->grads.dv};
         for (int o = 0; o < 2; o++)
             for (int64_t c = 0; c < outputs[o]->shape[3]; c++)
-                memset(attni_at(outputs[o], w->b, w->view.hk, j, c), 0,
+                memset(attni_at(outputs[o], w->b, w->sequence.hk, j, c), 0,
                        attn_dtype_size(outputs[o]->dtype));
     }
 }
 
 /* Keys with a NaN or an infinity, or too large to be squared, a bit each. */
-static void find_bad_keys(attni_grad_worker *w)
+static void find_nonfinite_keys(attni_grad_worker *w)
 {
     const attni_plan *p = &w->bw->plan;
     for (int64_t r = 0; r < w->n; r += ATTNI_BLOCK) {
         const int n = w->n - r < ATTNI_BLOCK ? (int)(w->n - r) : ATTNI_BLOCK;
         ptrdiff_t ld;
         const char *k = attni_tile_rows(&w->forward, false, w->j0 + r, &ld);
-        uint64_t bad = 0;
+        uint64_t nonfinite = 0;
         p->kernels->dots(w->dp, k, ld, k, ld, n, p->D);
         for (int i = 0; i < n; i++)
-            bad |= (uint64_t)!isfinite(attni_real(p, w->dp, i)) << i;
-        w->bad_k[r / ATTNI_BLOCK] = bad;
+            nonfinite |= (uint64_t)!isfinite(attni_real(p, w->dp, i)) << i;
+        w->nonfinite_k[r / ATTNI_BLOCK] = nonfinite;
     }
 }
 
@@ -240,13 +242,13 @@ static void find_bad_keys(attni_grad_worker *w)
 static void find_totals(attni_grad_worker *w, int64_t tiles, int worker)
 {
     const attni_backward *bw = w->bw;
-    const bool own = w->pair < bw->whole;
+    const bool own = w->pair < bw->private_pairs;
     const int64_t per_head = own ? bw->most_tiles : bw->all_tiles;
-    const int64_t index = own ? worker : w->pair - bw->whole;
+    const int64_t index = own ? worker : w->pair - bw->private_pairs;
     const int64_t first = index * bw->group * per_head + (own ? 0 : tiles);
     w->head_totals = (size_t)per_head * bw->tile_bytes;
     if (bw->want_rows)
-        w->totals = (own ? bw->own_totals : bw->shared_totals) + (size_t)first * bw->tile_bytes;
+        w->totals = (own ? bw->private_dq : bw->shared_dq) + (size_t)first * bw->tile_bytes;
 }
 
 /* Task number -> pair, sequence, chunk. */
@@ -255,23 +257,23 @@ static void find_task(attni_grad_worker *w, int64_t task, int worker)
     const attni_backward *bw = w->bw;
     const attni_plan *p = &bw->plan;
     w->task = task;
-    w->pair = attni_div(task, bw->tasks_per_pair);
+    w->pair = attni_div(task, bw->tasks_per_kv_head);
     w->b = attni_div(w->pair, p->Hk);
     const int64_t h = (w->pair - w->b * p->Hk) * bw->group;
-    int64_t left = task - w->pair * bw->tasks_per_pair, n = 0, tiles = 0;
+    int64_t left = task - w->pair * bw->tasks_per_kv_head, n = 0, tiles = 0;
     for (;; n++) {
-        w->view = attni_view_of(p, w->b, h, n);
-        const int64_t chunks = attni_div_up(w->view.S, bw->keys);
+        w->sequence = attni_sequence_of(p, w->b, h, n);
+        const int64_t chunks = attni_div_up(w->sequence.S, bw->keys);
         if (left < (chunks ? chunks : 1))
             break;
         left -= chunks ? chunks : 1;
-        tiles += chunks > 1 ? attni_div_up(w->view.T, bw->W) : 0;
+        tiles += chunks > 1 ? attni_div_up(w->sequence.T, bw->W) : 0;
     }
     find_totals(w, tiles, worker);
-    w->view.hk = w->pair - w->b * p->Hk; /* also where there are no query heads */
+    w->sequence.hk = w->pair - w->b * p->Hk; /* also where there are no query heads */
     w->chunk = left;
     w->j0 = left * bw->keys;
-    w->n = w->view.S - w->j0 < bw->keys ? w->view.S - w->j0 : bw->keys;
+    w->n = w->sequence.S - w->j0 < bw->keys ? w->sequence.S - w->j0 : bw->keys;
     if (p->args.cu_seqlens_q && n == p->args.sequences)
         zero_left_keys(w);
 }
@@ -284,7 +286,7 @@ static void begin_task(attni_grad_worker *w, int64_t task, int worker)
     carve(w, &layout);
     find_task(w, task, worker);
     w->forward.plan = p;
-    w->forward.view = &w->view;
+    w->forward.sequence = &w->sequence;
     w->tile.heads = 1;
     w->tile.nv = p->nv;
     w->tile.W = bw->W;
@@ -297,7 +299,7 @@ static void begin_task(attni_grad_worker *w, int64_t task, int worker)
         attni_grad_bf16_load_keys(w);
     } else if (w->n > 0) {
         attni_tile_load(&w->forward, w->j0, (int)w->n, bw->want_scores);
-        find_bad_keys(w);
+        find_nonfinite_keys(w);
     }
     memset(w->dk, 0, (size_t)(bw->keys * bw->q_panels.padded) * p->real);
     memset(w->dv, 0, (size_t)(bw->keys * bw->v_panels.padded) * p->real);
@@ -311,14 +313,14 @@ static void do_task(const attni_backward *bw, int64_t task, int worker)
     begin_task(&w, task, worker);
     if (bw->unit)
         bw->unit->begin();
-    const int64_t tiles = attni_div_up(w.view.T, bw->W), before = dmask_before(&w);
-    const int64_t h = w.view.hk * bw->group;
+    const int64_t tiles = attni_div_up(w.sequence.T, bw->W), before = dmask_before(&w);
+    const int64_t h = w.sequence.hk * bw->group;
     for (int64_t x = 0; x < tiles; x++) {
         if (before >= 0)
             wait_for(bw, before, x);
         w.tile.i0 = (tiles - 1 - x) * bw->W;
         for (w.head = 0; w.head < bw->group; w.head++) {
-            w.view.h = h + w.head;
+            w.sequence.h = h + w.head;
             do_tile(&w, x);
         }
         attni_hand_over();
@@ -333,11 +335,11 @@ static void do_task(const attni_backward *bw, int64_t task, int worker)
     atomic_store_explicit(&bw->progress[task], ATTNI_TASK_DONE, memory_order_release);
 }
 
-void attni_backward_unit(const attni_backward *bw, int64_t unit, int worker)
+void attni_backward_work_item(const attni_backward *bw, int64_t unit, int worker)
 {
-    const int64_t n = bw->tasks_per_pair;
-    for (int64_t t = 0; unit < bw->whole && t < n; t++)
+    const int64_t n = bw->tasks_per_kv_head;
+    for (int64_t t = 0; unit < bw->private_pairs && t < n; t++)
         do_task(bw, unit * n + t, worker);
-    if (unit >= bw->whole)
-        do_task(bw, bw->whole * n + unit - bw->whole, worker);
+    if (unit >= bw->private_pairs)
+        do_task(bw, bw->private_pairs * n + unit - bw->private_pairs, worker);
 }

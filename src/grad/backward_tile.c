@@ -22,7 +22,7 @@
 
 /* Rows of R as panels; bad rows, a bit each, as zeros. */
 static void fill_panels(const attni_plan *p, char *to, const attni_panels *panels, const char *rows,
-                        ptrdiff_t ld, int n, uint64_t bad)
+                        ptrdiff_t ld, int n, uint64_t nonfinite)
 {
     for (int64_t c = 0; c < panels->columns; c += panels->widest) {
         const int64_t left = panels->padded - c;
@@ -32,7 +32,7 @@ static void fill_panels(const attni_plan *p, char *to, const attni_panels *panel
         for (int i = 0; i < n; i++, to += width) {
             memcpy(to, rows + (i * ld + c) * (ptrdiff_t)p->real, bytes);
             memset(to + bytes, 0, width - bytes);
-            if (bad >> i & 1)
+            if (nonfinite >> i & 1)
                 memset(to, 0, width);
         }
     }
@@ -48,12 +48,12 @@ static void load_tile(attni_grad_worker *w)
     memcpy(w->lse, bw->lse + at, bytes);
     memcpy(w->factor, bw->factor + at, bytes);
     memcpy(w->delta, bw->delta + at, bytes);
-    w->bad_q = w->bad_dout = 0;
+    w->nonfinite_q = w->nonfinite_dout = 0;
     w->scaled = false;
     for (int i = 0; i < t->rows; i++) {
-        const uint64_t bad = bw->bad[w->row0 + i];
-        w->bad_q |= (uint64_t)((bad & ATTNI_BAD_Q) != 0) << i;
-        w->bad_dout |= (uint64_t)((bad & ATTNI_BAD_DOUT) != 0) << i;
+        const uint64_t nonfinite = bw->nonfinite[w->row0 + i];
+        w->nonfinite_q |= (uint64_t)((nonfinite & ATTNI_NONFINITE_Q) != 0) << i;
+        w->nonfinite_dout |= (uint64_t)((nonfinite & ATTNI_NONFINITE_DOUT) != 0) << i;
         w->scaled |= attni_real(p, w->factor, i) != 1;
     }
     if (bw->unit) {
@@ -62,14 +62,14 @@ static void load_tile(attni_grad_worker *w)
     }
     ptrdiff_t ld;
     const char *rows = attni_grad_tile_rows(w, &p->args.q, t->i0, t->rows, &ld);
-    p->kernels->pack(t->qt, rows, ld, t->rows, p->D, p->power, t->nv);
+    p->kernels->pack(t->qt, rows, ld, t->rows, p->D, p->scale_pow2, t->nv);
     if (bw->want_k)
-        fill_panels(p, w->q_rows, &bw->q_panels, rows, ld, t->rows, w->bad_q);
+        fill_panels(p, w->q_rows, &bw->q_panels, rows, ld, t->rows, w->nonfinite_q);
     rows = attni_grad_tile_rows(w, &bw->grads.dout, t->i0, t->rows, &ld);
     if (bw->want_scores)
         p->kernels->pack(w->dot, rows, ld, t->rows, p->Dv, 1, t->nv);
     if (bw->want_v)
-        fill_panels(p, w->dout_rows, &bw->v_panels, rows, ld, t->rows, w->bad_dout);
+        fill_panels(p, w->dout_rows, &bw->v_panels, rows, ld, t->rows, w->nonfinite_dout);
 }
 
 /* ------------------------------------------------------------------------------------ products */
@@ -101,13 +101,13 @@ static void add_queries(const attni_grad_worker *w, int64_t j, int n, bool first
     const attni_plan *p = &w->bw->plan;
     ptrdiff_t ld;
     const char *k = attni_tile_rows(&w->forward, false, j, &ld);
-    const uint64_t bad = w->bad_k[(j - w->j0) / ATTNI_BLOCK];
+    const uint64_t nonfinite = w->nonfinite_k[(j - w->j0) / ATTNI_BLOCK];
     const char *clean = k;
     ptrdiff_t ld_clean = ld;
-    if (bad) {
+    if (nonfinite) {
         const size_t row = (size_t)p->D * p->real;
         for (int r = 0; r < n; r++)
-            if (bad >> r & 1)
+            if (nonfinite >> r & 1)
                 memset(w->clean_k + (size_t)r * row, 0, row);
             else
                 memcpy(w->clean_k + (size_t)r * row, k + r * ld * (ptrdiff_t)p->real, row);
@@ -116,9 +116,9 @@ static void add_queries(const attni_grad_worker *w, int64_t j, int n, bool first
     }
     p->kernels->values(w->dq, NULL, NULL, clean, ld_clean, w->dp, n, p->D, w->tile.nv,
                        first ? ATTNI_FIRST : 0, NULL);
-    for (int r = 0; r < n && bad >> r; r++)
-        if (bad >> r & 1)
-            attni_grad_bad_key(w, r, k + r * ld * (ptrdiff_t)p->real);
+    for (int r = 0; r < n && nonfinite >> r; r++)
+        if (nonfinite >> r & 1)
+            attni_grad_nonfinite_key(w, r, k + r * ld * (ptrdiff_t)p->real);
 }
 
 /* ------------------------------------------------------------------------------ a block of keys */
@@ -146,12 +146,13 @@ static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible
     if (bw->want_v) {
         char *sum = w->dv + at * (size_t)bw->v_panels.padded;
         add_rows(w, sum, &bw->v_panels, kept, w->dout_rows, n);
-        attni_grad_bad_rows(w, sum, &bw->v_panels, kept, &bw->grads.dout, w->bad_dout, j, n);
+        attni_grad_nonfinite_rows(w, sum, &bw->v_panels, kept, &bw->grads.dout, w->nonfinite_dout,
+                                  j, n);
     }
     if (bw->want_k) {
         char *sum = w->dk + at * (size_t)bw->q_panels.padded;
         add_rows(w, sum, &bw->q_panels, w->dp, w->q_rows, n);
-        attni_grad_bad_rows(w, sum, &bw->q_panels, w->dp, &p->args.q, w->bad_q, j, n);
+        attni_grad_nonfinite_rows(w, sum, &bw->q_panels, w->dp, &p->args.q, w->nonfinite_q, j, n);
     }
     if (bw->want_q)
         add_queries(w, j, n, first);
@@ -168,7 +169,7 @@ bool attni_backward_tile(attni_grad_worker *w)
         if (end <= j)
             continue;
         const attni_class visible =
-            attni_mask_classify(&w->view, &t->span, t->i0, t->i0 + t->rows, j, end);
+            attni_mask_classify(&w->sequence, &t->span, t->i0, t->i0 + t->rows, j, end);
         if (visible == ATTNI_EMPTY)
             continue;
         if (!seen) {

@@ -21,17 +21,17 @@ typedef struct attni_grad_operands {
 typedef struct attni_grad_worker {
     attni_worker forward; /* its st holds scores, then weights */
     const attni_backward *bw;
-    attni_view view;
+    attni_sequence sequence;
     attni_tile tile;
-    char *totals;              /* [tiles of the view]: of the group's first head */
-    size_t head_totals;        /* bytes from there to the next head's */
-    int64_t task, pair, chunk; /* chunk of the view's keys */
-    int64_t b, head;           /* head: of the view, within the group */
-    int64_t j0, n;             /* the chunk's keys */
-    int64_t row0;              /* of the tile, in [B,H,T] */
-    bool scaled;               /* some factor of the tile is not 1 */
-    uint64_t bad_q, bad_dout;  /* of the tile's lanes */
-    uint64_t bad_k[ATTNI_CHUNK / ATTNI_BLOCK];
+    char *totals;                         /* [tiles of the view]: of the group's first head */
+    size_t head_totals;                   /* bytes from there to the next head's */
+    int64_t task, pair, chunk;            /* chunk of the view's keys */
+    int64_t b, head;                      /* head: of the view, within the group */
+    int64_t j0, n;                        /* the chunk's keys */
+    int64_t row0;                         /* of the tile, in [B,H,T] */
+    bool scaled;                          /* some factor of the tile is not 1 */
+    uint64_t nonfinite_q, nonfinite_dout; /* of the tile's lanes */
+    uint64_t nonfinite_k[ATTNI_CHUNK / ATTNI_BLOCK];
     uint64_t seen[ATTNI_BLOCK]; /* the lanes that see a key of the block; only where rows are bad */
     char *dot;                  /* [Dv][W] dout, transposed */
     char *q_rows, *dout_rows;   /* panels of the tile's rows */
@@ -62,9 +62,10 @@ void attni_grad_scores(attni_grad_worker *w, char *kept, int64_t j, int n);
 void attni_grad_sums(attni_grad_worker *w, int64_t j, int n);
 /* What the bad rows of t, q or dout, add to `sum` of keys j0 .. that see them, by factors x; and
  * what key j of the block, which is bad, adds to queries that see it. */
-void attni_grad_bad_rows(const attni_grad_worker *w, char *sum, const attni_panels *panels,
-                         const char *x, const attn_tensor *t, uint64_t bad, int64_t j0, int n);
-void attni_grad_bad_key(const attni_grad_worker *w, int j, const char *row);
+void attni_grad_nonfinite_rows(const attni_grad_worker *w, char *sum, const attni_panels *panels,
+                               const char *x, const attn_tensor *t, uint64_t nonfinite, int64_t j0,
+                               int n);
+void attni_grad_nonfinite_key(const attni_grad_worker *w, int j, const char *row);
 /* Rows i .. i+n-1 of t, q or dout, as R, ld elements apart: where they lie, or in w->converted. */
 const char *attni_grad_tile_rows(const attni_grad_worker *w, const attn_tensor *t, int64_t i, int n,
                                  ptrdiff_t *ld);

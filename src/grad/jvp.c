@@ -32,15 +32,15 @@ typedef struct jvp {
 typedef struct jvp_worker {
     attni_worker forward; /* its st holds scores, then weights */
     const jvp *j;
-    attni_view view;
+    attni_sequence sequence;
     attni_tile tile;
-    char *tqt;                            /* [D][W] */
-    char *lse, *factor, *zero, *one;      /* [W]; one: [2][W] */
-    char *ts, *part, *raw, *kept, *plain; /* [block][W] */
-    char *acc, *mu;                       /* [Dv][W], [W] */
-    char *ones;                           /* [block] */
-    char *rows;                           /* [W][max(D, Dv)] */
-    char *tk, *tv, *clean;                /* [block][D], [block][Dv] */
+    char *tqt;                                        /* [D][W] */
+    char *lse, *factor, *zero, *one;                  /* [W]; one: [2][W] */
+    char *ts, *part, *raw, *kept, *undropped_weights; /* [block][W] */
+    char *acc, *mu;                                   /* [Dv][W], [W] */
+    char *ones;                                       /* [block] */
+    char *rows;                                       /* [W][max(D, Dv)] */
+    char *tk, *tv, *clean;                            /* [block][D], [block][Dv] */
 } jvp_worker;
 
 static void carve(jvp_worker *w, attni_layout *layout)
@@ -62,7 +62,7 @@ static void carve(jvp_worker *w, attni_layout *layout)
         w->raw = attni_layout_take(layout, ATTNI_BLOCK, line);
     if (p->args.dropout > 0) {
         w->kept = attni_layout_take(layout, ATTNI_BLOCK, line);
-        w->plain = attni_layout_take(layout, ATTNI_BLOCK, line);
+        w->undropped_weights = attni_layout_take(layout, ATTNI_BLOCK, line);
     }
     if (p->args.mask)
         f->biases = attni_layout_take(layout, ATTNI_BLOCK, line);
@@ -111,7 +111,7 @@ static bool count_tasks(jvp *j, int threads)
     if (__builtin_mul_overflow(p->B, p->H, &heads))
         return false;
     for (int64_t n = 0; n < p->sequences && heads; n++)
-        j->tiles_per_head += attni_div_up(attni_view_of(p, 0, 0, n).T, j->W);
+        j->tiles_per_head += attni_div_up(attni_sequence_of(p, 0, 0, n).T, j->W);
     if (__builtin_mul_overflow(heads, j->tiles_per_head, &j->tasks))
         return false;
     /* below some tens of microseconds a thread is not worth waking */
@@ -159,12 +159,12 @@ static const char *rows_of(const attni_plan *p, const attn_tensor *t, const char
 
 static char *query_row(const jvp_worker *w, const attn_tensor *t, int64_t i)
 {
-    return attni_at(t, w->view.b, w->view.h, w->view.i_base + w->tile.i0 + i, 0);
+    return attni_at(t, w->sequence.b, w->sequence.h, w->sequence.i_base + w->tile.i0 + i, 0);
 }
 
 static char *key_row(const jvp_worker *w, const attn_tensor *t, int64_t j)
 {
-    return attni_at(t, w->view.b, w->view.hk, w->view.j_base + j, 0);
+    return attni_at(t, w->sequence.b, w->sequence.hk, w->sequence.j_base + j, 0);
 }
 
 static bool load_tile(jvp_worker *w)
@@ -174,11 +174,11 @@ static bool load_tile(jvp_worker *w)
     bool scaled = false;
     ptrdiff_t ld;
     const char *rows = rows_of(p, &p->args.q, query_row(w, &p->args.q, 0), w->rows, t->rows, &ld);
-    p->kernels->pack(t->qt, rows, ld, t->rows, p->D, p->power, t->nv);
+    p->kernels->pack(t->qt, rows, ld, t->rows, p->D, p->scale_pow2, t->nv);
     if (w->j->has_q) {
         const attn_tensor *tq = &w->j->t.tq;
         rows = rows_of(p, tq, query_row(w, tq, 0), w->rows, t->rows, &ld);
-        p->kernels->pack(w->tqt, rows, ld, t->rows, p->D, p->power, t->nv);
+        p->kernels->pack(w->tqt, rows, ld, t->rows, p->D, p->scale_pow2, t->nv);
     }
     for (int i = 0; i < t->W; i++) {
         double lse = 0;
@@ -214,8 +214,8 @@ static void tangent_scores(jvp_worker *w, int64_t j0, int n)
         kernels->scores(w->part, w->forward.mx, t->qt, k, ld, n, p->D, t->nv, NULL);
         kernels->fold(w->ts, w->part, n, w->one, t->nv);
     }
-    if (p->rest != 1)
-        kernels->natural(w->ts, n, p->rest, 0, t->nv);
+    if (p->scale_mantissa != 1)
+        kernels->scale_softcap(w->ts, n, p->scale_mantissa, 0, t->nv);
 }
 
 /* acc += rows^T x, for n rows; x is 0 where a lane does not see a row, as `seen` says: a row that
@@ -226,22 +226,22 @@ static void add_values(jvp_worker *w, const char *rows, ptrdiff_t ld, const char
     const attni_plan *p = &w->j->plan;
     const int W = w->tile.W;
     const size_t row = (size_t)p->Dv * p->real;
-    uint64_t bad = 0;
+    uint64_t nonfinite = 0;
     p->kernels->dots(w->part, rows, ld, rows, ld, n, p->Dv);
     for (int r = 0; r < n; r++)
-        bad |= (uint64_t)!isfinite(attni_real(p, w->part, r)) << r;
+        nonfinite |= (uint64_t)!isfinite(attni_real(p, w->part, r)) << r;
     const char *clean = rows;
-    for (int r = 0; r < n && bad; r++) {
+    for (int r = 0; r < n && nonfinite; r++) {
         clean = w->clean;
-        if (bad >> r & 1)
+        if (nonfinite >> r & 1)
             memset(w->clean + (size_t)r * row, 0, row);
         else
             memcpy(w->clean + (size_t)r * row, rows + r * ld * (ptrdiff_t)p->real, row);
     }
-    p->kernels->values(w->acc, NULL, NULL, clean, bad ? (ptrdiff_t)p->Dv : ld, x, n, p->Dv,
+    p->kernels->values(w->acc, NULL, NULL, clean, nonfinite ? (ptrdiff_t)p->Dv : ld, x, n, p->Dv,
                        w->tile.nv, first ? ATTNI_FIRST : 0, NULL);
-    for (; bad; bad &= bad - 1) {
-        const int r = __builtin_ctzll(bad);
+    for (; nonfinite; nonfinite &= nonfinite - 1) {
+        const int r = __builtin_ctzll(nonfinite);
         for (int i = 0; i < w->tile.rows; i++)
             for (int64_t c = 0; c < p->Dv && seen[r] >> i & 1; c++) {
                 const double sum = attni_real(p, w->acc, c * W + i);
@@ -265,7 +265,7 @@ static void weigh_block(jvp_worker *w, int64_t j0, int n, attni_class visible, b
     if (w->raw)
         memcpy(w->raw, f->st, bytes);
     attni_tile_biases(f, t, j0, n, visible, ATTN_STAGE_BIASED);
-    kernels->recall(f->st, f->st, w->lse, p->c, n, t->nv);
+    kernels->weights_from_lse(f->st, f->st, w->lse, p->log2_scale, n, t->nv);
     if (scaled)
         kernels->rescale(f->st, n, w->factor, t->nv);
     for (int r = 0; r < n; r++) {
@@ -275,19 +275,20 @@ static void weigh_block(jvp_worker *w, int64_t j0, int n, attni_class visible, b
     }
     char *mass = w->ts; /* what mu is the sum of: without dropout */
     if (w->kept) {
-        memcpy(w->plain, w->ts, bytes);
+        memcpy(w->undropped_weights, w->ts, bytes);
         memcpy(w->part, f->st, bytes);
         kernels->drop(w->kept, f->st, n, p->args.dropout_seed, p->drop_threshold,
-                      (uint64_t)(w->view.b * p->H + w->view.h), (uint64_t)(w->view.i_base + t->i0),
-                      (uint64_t)(w->view.j_base + j0), 1 / (1 - p->args.dropout), t->nv);
-        kernels->score_grads(w->plain, w->part, NULL, w->zero, n, t->nv);
-        mass = w->plain;
+                      (uint64_t)(w->sequence.b * p->H + w->sequence.h),
+                      (uint64_t)(w->sequence.i_base + t->i0), (uint64_t)(w->sequence.j_base + j0),
+                      1 / (1 - p->args.dropout), t->nv);
+        kernels->score_grads(w->undropped_weights, w->part, NULL, w->zero, n, t->nv);
+        mass = w->undropped_weights;
     }
     kernels->score_grads(w->ts, f->st, w->kept, w->zero, n, t->nv);
     if (w->raw) {
-        kernels->cap_grads(w->ts, w->raw, n, p->rest, p->args.softcap, t->nv);
+        kernels->cap_grads(w->ts, w->raw, n, p->scale_mantissa, p->args.softcap, t->nv);
         if (mass != w->ts)
-            kernels->cap_grads(mass, w->raw, n, p->rest, p->args.softcap, t->nv);
+            kernels->cap_grads(mass, w->raw, n, p->scale_mantissa, p->args.softcap, t->nv);
     }
     kernels->values(w->mu, NULL, NULL, w->ones, 1, mass, n, 1, t->nv, first ? ATTNI_FIRST : 0,
                     NULL);
@@ -341,27 +342,27 @@ static void do_task(const jvp *j, int64_t task, char *scratch)
     const int64_t head = attni_div(task, j->tiles_per_head), b = attni_div(head, p->H);
     int64_t left = task - head * j->tiles_per_head, n = 0;
     for (;; n++) {
-        w.view = attni_view_of(p, b, head - b * p->H, n);
-        const int64_t tiles = attni_div_up(w.view.T, j->W);
+        w.sequence = attni_sequence_of(p, b, head - b * p->H, n);
+        const int64_t tiles = attni_div_up(w.sequence.T, j->W);
         if (left < tiles)
             break;
         left -= tiles;
     }
     attni_tile *t = &w.tile;
     w.forward.plan = p;
-    w.forward.view = &w.view;
+    w.forward.sequence = &w.sequence;
     t->heads = 1, t->nv = p->nv, t->W = j->W, t->i0 = left * j->W;
-    t->rows = t->per_head = w.view.T - t->i0 < t->W ? (int)(w.view.T - t->i0) : t->W;
-    t->span = attni_mask_span(&w.view, t->i0, t->i0 + t->rows);
+    t->rows = t->per_head = w.sequence.T - t->i0 < t->W ? (int)(w.sequence.T - t->i0) : t->W;
+    t->span = attni_mask_span(&w.sequence, t->i0, t->i0 + t->rows);
     const bool scaled = load_tile(&w);
-    const int64_t end = t->span.any1 < w.view.S ? t->span.any1 : w.view.S;
+    const int64_t end = t->span.any1 < w.sequence.S ? t->span.any1 : w.sequence.S;
     int64_t j0 = t->span.any0 > 0 ? t->span.any0 - t->span.any0 % ATTNI_BLOCK : 0;
     memset(w.acc, 0, (size_t)p->Dv * (size_t)t->W * p->real);
     memset(w.mu, 0, (size_t)t->W * p->real);
     for (bool first = true; j0 < end; j0 += ATTNI_BLOCK) {
         const int count = end - j0 < ATTNI_BLOCK ? (int)(end - j0) : ATTNI_BLOCK;
         const attni_class visible =
-            attni_mask_classify(&w.view, &t->span, t->i0, t->i0 + t->rows, j0, j0 + count);
+            attni_mask_classify(&w.sequence, &t->span, t->i0, t->i0 + t->rows, j0, j0 + count);
         if (visible == ATTNI_EMPTY)
             continue;
         do_block(&w, j0, count, visible, scaled, first);

@@ -23,7 +23,8 @@ static void op_dots(void *out_, const void *a_, ptrdiff_t lda, const void *b_, p
     }
 }
 
-static void op_recall(void *p_, const void *st_, const void *lse_, double c, int n, int nv)
+static void op_weights_from_lse(void *p_, const void *st_, const void *lse_, double c, int n,
+                                int nv)
 {
     R *p = p_;
     const R *st = st_, *lse = lse_;

@@ -1,34 +1,37 @@
 /* The linear layer's operations, over the vector operations of vec/vec_<isa>.h; tile.inc.h
- * includes this for each instruction set, after few.inc.h. The contracts stand in kernel.h.
+ * includes this for each instruction set, after decode.inc.h. The contracts stand in kernel.h.
  *
  * Here the *outputs* stand in lanes, and rows of x are broadcast in place. So a product comes out
  * as rows, no lane is idle however few rows there are, and packed weights are read in the order in
  * which they lie in memory.
  */
 
-#define FEW_AHEAD (512 / (int)sizeof(R)) /* components of a weight asked for ahead of use */
+#define LINEAR_PREFETCH (512 / (int)sizeof(R)) /* components of a weight asked for ahead of use */
 
 /* ----------------------------------------------------------------------------------- linear */
 
 V_INLINE vec biased_sum(vec s, const R *bias) { return v_add(v_add(s, v_load(bias)), v_set1(0)); }
 
-/* What the t-th micro-kernel of a product asks for, a line of each of ATTNI_RUN rows: first the
+/* What the t-th micro-kernel of a product asks for, a line of each of ATTNI_D_CHAIN rows: first the
  * next weights, then rows. */
-V_INLINE asking ask(const attni_product *p, int t, int W)
+V_INLINE prefetch_step linear_prefetch(const attni_product *p, int t, int W)
 {
-    const int weights = ATTNI_RUN * (int)sizeof(R) / 64, lines = W * (int)sizeof(R) / 64 + 1;
-    if (p->soon && t < weights)
-        return (asking){(uintptr_t)p->soon + (uintptr_t)t * 64, (uintptr_t)p->ld_soon * sizeof(R)};
-    const int row = (t - weights) / lines * ATTNI_RUN, line = (t - weights) % lines;
-    if (p->rows_soon && t >= weights && row < p->n) {
-        const uintptr_t ld = (uintptr_t)p->ld_rows_soon * sizeof(R);
-        return (asking){(uintptr_t)p->rows_soon + (uintptr_t)row * ld + (uintptr_t)line * 64, ld};
+    const int weights = ATTNI_D_CHAIN * (int)sizeof(R) / 64, lines = W * (int)sizeof(R) / 64 + 1;
+    if (p->next_weights && t < weights)
+        return (prefetch_step){(uintptr_t)p->next_weights + (uintptr_t)t * 64,
+                               (uintptr_t)p->ld_next_weights * sizeof(R)};
+    const int row = (t - weights) / lines * ATTNI_D_CHAIN, line = (t - weights) % lines;
+    if (p->next_x && t >= weights && row < p->n) {
+        const uintptr_t ld = (uintptr_t)p->ld_next_x * sizeof(R);
+        return (prefetch_step){(uintptr_t)p->next_x + (uintptr_t)row * ld + (uintptr_t)line * 64,
+                               ld};
     }
-    return (asking){(uintptr_t)p->wt, 0};
+    return (prefetch_step){(uintptr_t)p->wt, 0};
 }
 
 /* For the mr rows of x from i on: out[u][:] = sums[u][:] + sum_d x[u][d] * wt[d][:]. */
-V_INLINE void linear_rows(const attni_product *p, int i, asking soon, const int mr, const int nv)
+V_INLINE void linear_rows(const attni_product *p, int i, prefetch_step prefetch, const int mr,
+                          const int nv)
 {
     const int W = nv * V_LANES;
     const R *wt = p->wt, *bias = p->bias;
@@ -36,9 +39,9 @@ V_INLINE void linear_rows(const attni_product *p, int i, asking soon, const int 
     const ptrdiff_t ldx = p->ldx;
     vec s[MAX_ROWS][V_VECTORS];
     FOR_U FOR_V s[u][v] = v_set1(0);
-    for (int d = 0; d < p->D; d++, soon.at += soon.step) {
+    for (int d = 0; d < p->D; d++, prefetch.at += prefetch.step) {
         vec w[V_VECTORS];
-        __builtin_prefetch((const void *)soon.at, 0, 2);
+        __builtin_prefetch((const void *)prefetch.at, 0, 2);
         FOR_V w[v] = v_load(wt + d * W + v * V_LANES);
         FOR_U
         {
@@ -61,7 +64,7 @@ V_INLINE void linear_tile(const attni_product *p, const int nv)
     int i = 0, t = 0;
 #define STEP(mr)                                                                                   \
     for (; i + (mr) <= p->n; i += (mr), t++)                                                       \
-    linear_rows(p, i, ask(p, t, nv *V_LANES), mr, nv)
+    linear_rows(p, i, linear_prefetch(p, t, nv *V_LANES), mr, nv)
     STEP(ROWS_OF(nv));
     STEP(4);
     STEP(2);
@@ -71,7 +74,8 @@ V_INLINE void linear_tile(const attni_product *p, const int nv)
 
 static void op_linear(const attni_product *p, int nv_) { WITH_NV(nv_, linear_tile(p, nv)) }
 
-/* ------------------------------------------------------------------------------- linear_few */
+/* ------------------------------------------------------------------------------- linear_few_rows
+ */
 
 /* One square of the weight, V_LANES outputs by V_LANES components, transposed in registers; what
  * lies outside `outputs` x `count` is 0. */
@@ -92,10 +96,11 @@ V_INLINE void load_square(vec r[V_LANES], const R_any *w, ptrdiff_t ldw, int out
     }
 }
 
-/* Asks for the square FEW_AHEAD further on; behind the rows' end, the next rows begin. */
-V_INLINE void ask_ahead(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t D)
+/* Asks for the square LINEAR_PREFETCH further on; behind the rows' end, the next rows begin. */
+V_INLINE void prefetch_square(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t D)
 {
-    const int64_t next = d + FEW_AHEAD < D ? d + FEW_AHEAD : V_LANES * ldw + d + FEW_AHEAD - D;
+    const int64_t next =
+        d + LINEAR_PREFETCH < D ? d + LINEAR_PREFETCH : V_LANES * ldw + d + LINEAR_PREFETCH - D;
     UNROLL for (int i = 0; i < V_LANES; i++)
         __builtin_prefetch((const void *)((uintptr_t)w + (uintptr_t)(i * ldw + next) * sizeof *w),
                            0, 2);
@@ -108,14 +113,14 @@ V_INLINE void few_rows(R_any *out, ptrdiff_t ldo, const R *bias, const R_any *w,
 {
     vec total[ATTNI_FEW_ROWS];
     FOR_U total[u] = v_set1(0);
-    for (int64_t run = 0; run < D; run += ATTNI_RUN) {
-        const int64_t end = D - run < ATTNI_RUN ? D : run + ATTNI_RUN;
+    for (int64_t run = 0; run < D; run += ATTNI_D_CHAIN) {
+        const int64_t end = D - run < ATTNI_D_CHAIN ? D : run + ATTNI_D_CHAIN;
         vec s[ATTNI_FEW_ROWS];
         FOR_U s[u] = v_set1(0);
         for (int64_t d = run; d < end; d += V_LANES) {
             vec r[V_LANES];
             const int count = end - d < V_LANES ? (int)(end - d) : V_LANES;
-            ask_ahead(w, ldw, d, D);
+            prefetch_square(w, ldw, d, D);
             load_square(r, w + d, ldw, outputs, count);
             if (count == V_LANES) {
                 UNROLL for (int i = 0; i < V_LANES; i++) FOR_U s[u] =
@@ -130,9 +135,9 @@ V_INLINE void few_rows(R_any *out, ptrdiff_t ldo, const R *bias, const R_any *w,
     FOR_U v_storeu(out + u * ldo, bias ? biased_sum(total[u], bias) : total[u]);
 }
 
-static void op_linear_few(void *out_, ptrdiff_t ldo, const void *bias_, const void *w_,
-                          ptrdiff_t ldw, int outputs, const void *x_, ptrdiff_t ldx, int n,
-                          int64_t D)
+static void op_linear_few_rows(void *out_, ptrdiff_t ldo, const void *bias_, const void *w_,
+                               ptrdiff_t ldw, int outputs, const void *x_, ptrdiff_t ldx, int n,
+                               int64_t D)
 {
     const R_any *w = w_, *x = x_;
     const R *bias = bias_;

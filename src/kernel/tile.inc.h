@@ -57,10 +57,10 @@
     }
 #endif
 
-/* Rows that scores_few() and values_few() take: three times as many vectors must be registers, and
- * the rows lanes of one. */
+/* Rows that scores_decode() and values_decode() take: three times as many vectors must be
+ * registers, and the rows lanes of one. */
 #define V_FEW_OF(rows) (V_ACCUMULATORS / 3 >= (rows) && V_LANES >= (rows))
-#define V_FEW (V_FEW_OF(8) ? 8 : V_FEW_OF(4) ? 4 : 2)
+#define V_MAX_DECODE_ROWS (V_FEW_OF(8) ? 8 : V_FEW_OF(4) ? 4 : 2)
 
 /* Rows of sums beside nv vectors. */
 #define ROWS_OF(nv) (V_ACCUMULATORS / (nv) < MAX_ROWS ? V_ACCUMULATORS / (nv) : MAX_ROWS)
@@ -103,42 +103,43 @@ static void op_pack(void *qt, const void *q, ptrdiff_t ldq, int rows, int64_t D,
 /* ----------------------------------------------------------------------------------- scores */
 
 /* Memory that a micro-kernel asks for: a line of 64 bytes at every step. */
-typedef struct asking {
+typedef struct prefetch_step {
     uintptr_t at, step; /* step 0: always the same line, which costs nothing */
-} asking;
+} prefetch_step;
 
 /* What the next micro-kernel, of n steps, asks for. Where one line follows another it asks four
  * times for each, so that they are spread over its time: a line in 48 cycles, some 5 GB/s. Not
  * inlined, which would be in every shape of every micro-kernel. */
-static __attribute__((noinline)) asking ask_for(attni_ahead *a, int n)
+static __attribute__((noinline)) prefetch_step next_prefetch(attni_prefetch *a, int n)
 {
     if (a->line >= a->lines)
-        return (asking){(uintptr_t)a, 0};
-    asking soon = {(uintptr_t)a->first + (uintptr_t)a->line * 64, 16};
+        return (prefetch_step){(uintptr_t)a, 0};
+    prefetch_step prefetch = {(uintptr_t)a->first + (uintptr_t)a->line * 64, 16};
     if (a->rows == 1) {
         a->line += (n + 3) / 4;
-        return soon;
+        return prefetch;
     }
-    soon.at += (uintptr_t)(a->row * a->ld);
-    soon.step = (uintptr_t)a->ld;
+    prefetch.at += (uintptr_t)(a->row * a->ld);
+    prefetch.step = (uintptr_t)a->ld;
     a->row += n;
     if (a->row >= a->rows)
         a->row = 0, a->line++;
-    return soon;
+    return prefetch;
 }
-#define ASK(a, n, nothing) ((a) ? ask_for(a, n) : (asking){(uintptr_t)(nothing), 0})
+#define NEXT_PREFETCH(a, n, nothing)                                                               \
+    ((a) ? next_prefetch(a, n) : (prefetch_step){(uintptr_t)(nothing), 0})
 
 /* For mr keys and one run of D: st[u][:] (+)= sum_d k[u][d] * qt[d][:]. */
 V_INLINE void scores_rows(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int D,
-                          const int first, const int last, attni_ahead *ahead, const int mr,
+                          const int first, const int last, attni_prefetch *ahead, const int mr,
                           const int nv)
 {
     const int W = nv * V_LANES;
-    asking soon = ASK(ahead, D, qt);
+    prefetch_step prefetch = NEXT_PREFETCH(ahead, D, qt);
     vec s[MAX_ROWS][V_VECTORS];
     FOR_U FOR_V s[u][v] = v_set1(0);
-    for (int d = 0; d < D; d++, soon.at += soon.step) {
-        __builtin_prefetch((const void *)soon.at, 0, 2);
+    for (int d = 0; d < D; d++, prefetch.at += prefetch.step) {
+        __builtin_prefetch((const void *)prefetch.at, 0, 2);
         vec q[V_VECTORS];
         FOR_V q[v] = v_load(qt + d * W + v * V_LANES);
         FOR_U
@@ -159,7 +160,7 @@ V_INLINE void scores_rows(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t
 }
 
 V_INLINE void scores_run(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int n, int D,
-                         const int first, const int last, attni_ahead *ahead, const int nv)
+                         const int first, const int last, attni_prefetch *ahead, const int nv)
 {
     const int W = nv * V_LANES;
     int j = 0;
@@ -178,23 +179,23 @@ V_INLINE void scores_run(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t 
 /* D is cut into runs so that a run of the queries stays in the first cache while all keys of the
  * block pass by, and so that rounding errors grow with a run's length and not with D. */
 V_INLINE void scores_tile(R *st, R *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int n,
-                          int64_t D, attni_ahead *ahead, const int nv)
+                          int64_t D, attni_prefetch *ahead, const int nv)
 {
     const int W = nv * V_LANES;
     vec top[V_VECTORS];
     FOR_V top[v] = v_set1(-R_INF);
-    if (D <= ATTNI_RUN)
+    if (D <= ATTNI_D_CHAIN)
         scores_run(st, top, qt, k, ldk, n, (int)D, 1, 1, ahead, nv);
     else
-        for (int64_t d = 0; d < D; d += ATTNI_RUN)
+        for (int64_t d = 0; d < D; d += ATTNI_D_CHAIN)
             scores_run(st, top, qt + d * W, k + d, ldk, n,
-                       D - d < ATTNI_RUN ? (int)(D - d) : ATTNI_RUN, d == 0, D - d <= ATTNI_RUN,
-                       ahead, nv);
+                       D - d < ATTNI_D_CHAIN ? (int)(D - d) : ATTNI_D_CHAIN, d == 0,
+                       D - d <= ATTNI_D_CHAIN, ahead, nv);
     FOR_V v_store(mx + v * V_LANES, top[v]);
 }
 
 static void op_scores(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
-                      int64_t D, int nv_, attni_ahead *ahead)
+                      int64_t D, int nv_, attni_prefetch *ahead)
 {
     WITH_NV(nv_, scores_tile(st, mx, qt, k, ldk, n, D, ahead, nv))
 }
@@ -228,7 +229,7 @@ V_INLINE vec tanh_scaled(vec s, vec C, vec limit)
     return v_div(em1, v_add(em1, v_set1(2)));
 }
 
-static void op_natural(void *st_, int n, double r, double cap, int nv)
+static void op_scale_softcap(void *st_, int n, double r, double cap, int nv)
 {
     R *st = st_;
     if (r == 1 && !(cap > 0)) /* the scale is a power of two, as of D = 64 */
@@ -248,7 +249,7 @@ static void op_natural(void *st_, int n, double r, double cap, int nv)
 
 /* -------------------------------------------------------------- running maximum and weights */
 
-static int op_raise(void *m_, void *a_, void *top_, const void *mx_, const void *c_, int nv)
+static int op_update_max(void *m_, void *a_, void *top_, const void *mx_, const void *c_, int nv)
 {
     R *m = m_, *a = a_, *top = top_;
     const R *mx = mx_, *c = c_;
@@ -350,7 +351,7 @@ V_INLINE void weights_tile(R *p, R *l, const R *st, const R *c, const R *m, int 
 static void op_weights(void *p, void *l, const void *st, const void *c, const void *m, int n,
                        int nv_, int flags)
 {
-    if (flags & ATTNI_CAREFUL) {
+    if (flags & ATTNI_SKIP_MASKED) {
         WITH_NV(nv_, weights_tile(p, l, st, c, m, n, nv, 1, 1))
     } else if (flags & ATTNI_MASKED) {
         WITH_NV(nv_, weights_tile(p, l, st, c, m, n, nv, 1, 0))
@@ -365,15 +366,15 @@ static void op_weights(void *p, void *l, const void *st, const void *c, const vo
 
 /* s[u][:] = sum_j v[j][u] * p[j][:] for mr value components, keys in order. */
 V_INLINE void values_rows(R *acc, R *total, const R *join, const R_any *val, ptrdiff_t ldv,
-                          const R *p, int n, int flags, attni_ahead *ahead, const int careful,
+                          const R *p, int n, int flags, attni_prefetch *ahead, const int careful,
                           const int mr, const int nv)
 {
     const int W = nv * V_LANES;
-    asking soon = ASK(ahead, n, p);
+    prefetch_step prefetch = NEXT_PREFETCH(ahead, n, p);
     vec s[MAX_ROWS][V_VECTORS];
     FOR_U FOR_V s[u][v] = v_set1(0);
-    for (int j = 0; j < n; j++, soon.at += soon.step) {
-        __builtin_prefetch((const void *)soon.at, 0, 2);
+    for (int j = 0; j < n; j++, prefetch.at += prefetch.step) {
+        __builtin_prefetch((const void *)prefetch.at, 0, 2);
         vec w[V_VECTORS];
         FOR_V w[v] = v_load(p + j * W + v * V_LANES);
         FOR_U
@@ -396,7 +397,7 @@ V_INLINE void values_rows(R *acc, R *total, const R *join, const R_any *val, ptr
 }
 
 V_INLINE void values_tile(R *acc, R *total, const R *join, const R_any *val, ptrdiff_t ldv,
-                          const R *p, int n, int64_t Dv, int flags, attni_ahead *ahead,
+                          const R *p, int n, int64_t Dv, int flags, attni_prefetch *ahead,
                           const int careful, const int nv)
 {
     const int width = nv * V_LANES;
@@ -412,9 +413,9 @@ V_INLINE void values_tile(R *acc, R *total, const R *join, const R_any *val, ptr
 }
 
 static void op_values(void *acc, void *total, const void *join, const void *val, ptrdiff_t ldv,
-                      const void *p, int n, int64_t Dv, int nv_, int flags, attni_ahead *ahead)
+                      const void *p, int n, int64_t Dv, int nv_, int flags, attni_prefetch *ahead)
 {
-    if (flags & ATTNI_CAREFUL) {
+    if (flags & ATTNI_SKIP_MASKED) {
         WITH_NV(nv_, values_tile(acc, total, join, val, ldv, p, n, Dv, flags, ahead, 1, nv))
     } else {
         WITH_NV(nv_, values_tile(acc, total, join, val, ldv, p, n, Dv, flags, ahead, 0, nv))
@@ -507,8 +508,8 @@ static double op_fma_loop(int64_t n, double *sink)
     return 2.0 * V_LANES * V_ACCUMULATORS * (double)n;
 }
 
-#include "few.inc.h"
-#include "turned.inc.h"
+#include "decode.inc.h"
+#include "interleaved.inc.h"
 #include "linear.inc.h"
 #include "grad.inc.h"
 

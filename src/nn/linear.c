@@ -10,7 +10,7 @@
  *                  all rows of the task pass by
  *
  * For few rows packing is most of the work; then the weight is transposed in registers and never
- * stored (linear_few).
+ * stored (linear_few_rows).
  *
  * An output is the sum over In in the order that kernel.h fixes, then its bias: nothing of it
  * depends on the panel, the task, the thread or the way through the code that it falls to.
@@ -126,7 +126,7 @@ static void cut_tasks(attni_linear *p, int threads)
 
 /* One worker's arrays; the same code sizes them and carves them. */
 typedef struct worker_arrays {
-    void *panel;  /* [ATTNI_RUN][W], unless weights are packed */
+    void *panel;  /* [ATTNI_D_CHAIN][W], unless weights are packed */
     void *sums;   /* [rows][W] */
     void *bias;   /* [W], zeros where there is none */
     void *x_rows; /* [rows][x_stride], where x is not read in place */
@@ -145,7 +145,7 @@ static worker_arrays take_arrays(const attni_linear *p, attni_layout *layout)
     const int64_t W = p->width;
     worker_arrays a = {0};
     if (!p->packed && !p->few)
-        a.panel = attni_module_take(layout, R, 1, 1, ATTNI_RUN, W);
+        a.panel = attni_module_take(layout, R, 1, 1, ATTNI_D_CHAIN, W);
     a.sums = attni_module_take(layout, R, 1, 1, p->rows, W);
     a.bias = attni_module_take(layout, R, 1, 1, 1, W);
     if (p->copy_x) {
@@ -352,7 +352,7 @@ static const void *weights_at(const attni_linear *p, int64_t b, const task_panel
         *stride = (ptrdiff_t)p->weight.stride[2];
         return attni_at(&p->weight, b, q->h, q->first, from);
     }
-    *stride = ATTNI_RUN;
+    *stride = ATTNI_D_CHAIN;
     return panel_at(p->packed, p->weight.stride[1] ? q->h : 0, q->first) +
            (size_t)from * (size_t)(q->nv * k->lanes) * (size_t)k->bits / 8;
 }
@@ -364,23 +364,24 @@ typedef struct task_block {
 
 /* What the cache is asked for during one run: the weights of the next, and its part of x; before
  * the last run, the rows of out. */
-static void ask_soon(const attni_linear *p, const task_rows *t, const task_panel *q,
-                     const task_panel *next, task_block block, int64_t after,
-                     attni_product *product)
+static void prefetch_next_rows(const attni_linear *p, const task_rows *t, const task_panel *q,
+                               const task_panel *next, task_block block, int64_t after,
+                               attni_product *product)
 {
-    const bool before_last = after < block.end && after + ATTNI_RUN >= block.end;
+    const bool before_last = after < block.end && after + ATTNI_D_CHAIN >= block.end;
     if (p->packed || rows_contiguous(&p->weight)) {
         if (after < block.end)
-            product->soon = weights_at(p, t->b, q, after, &product->ld_soon);
+            product->next_weights = weights_at(p, t->b, q, after, &product->ld_next_weights);
         else if (next)
-            product->soon = weights_at(p, t->b, next, block.first, &product->ld_soon);
+            product->next_weights =
+                weights_at(p, t->b, next, block.first, &product->ld_next_weights);
     }
     if (q->direct && before_last) {
-        product->rows_soon = q->to;
-        product->ld_rows_soon = q->stride;
+        product->next_x = q->to;
+        product->ld_next_x = q->stride;
     } else if (after < block.end) {
-        product->rows_soon = t->x + (size_t)(after - block.first) * (size_t)p->kernels->bits / 8;
-        product->ld_rows_soon = t->stride;
+        product->next_x = t->x + (size_t)(after - block.first) * (size_t)p->kernels->bits / 8;
+        product->ld_next_x = t->stride;
     }
 }
 
@@ -413,18 +414,18 @@ static void multiply_panel(const attni_linear *p, const worker_arrays *a, const 
                            const task_panel *q, const task_panel *next, task_block block)
 {
     if (p->few) {
-        p->kernels->linear_few(q->to, q->stride, a->bias,
-                               attni_at(&p->weight, t->b, q->h, q->first, 0),
-                               (ptrdiff_t)p->weight.stride[2], q->outputs, t->x, t->stride, t->rows,
-                               p->x.shape[3]);
+        p->kernels->linear_few_rows(q->to, q->stride, a->bias,
+                                    attni_at(&p->weight, t->b, q->h, q->first, 0),
+                                    (ptrdiff_t)p->weight.stride[2], q->outputs, t->x, t->stride,
+                                    t->rows, p->x.shape[3]);
         return;
     }
     int64_t from = block.first;
     do { /* once for In = 0, which makes every sum 0 */
-        const int n = block.end - from < ATTNI_RUN ? (int)(block.end - from) : ATTNI_RUN;
+        const int n = block.end - from < ATTNI_D_CHAIN ? (int)(block.end - from) : ATTNI_D_CHAIN;
         attni_product product = product_of_run(p, a, t, q, block, from, n);
         from += n;
-        ask_soon(p, t, q, next, block, from, &product);
+        prefetch_next_rows(p, t, q, next, block, from, &product);
         p->kernels->linear(&product, q->nv);
     } while (from < block.end);
 }

@@ -9,12 +9,12 @@ static __attribute__((cold, noinline)) void cap_in_double(float *x, int64_t n, d
         x[i] = (float)(cap * tanh((double)x[i] * r / cap));
 }
 
-void attni_natural(const attni_plan *p, void *st, int n, double cap, int nv)
+void attni_scale_softcap(const attni_plan *p, void *st, int n, double cap, int nv)
 {
     if (p->real == sizeof(float) && cap > 0x1p126)
-        cap_in_double(st, (int64_t)n * nv * p->kernels->lanes, p->rest, cap);
+        cap_in_double(st, (int64_t)n * nv * p->kernels->lanes, p->scale_mantissa, cap);
     else
-        p->kernels->natural(st, n, p->rest, cap, nv);
+        p->kernels->scale_softcap(st, n, p->scale_mantissa, cap, nv);
 }
 
 double attni_log_sum(double l, double m, double lowered)

@@ -7,7 +7,7 @@
 #include "plan.h"
 
 /* An engine takes a whole call, since two engines round differently. */
-struct attni_way {
+struct attni_engine {
     const struct attni_bf16_unit *unit; /* that multiplies, of bf16_task.c alone */
     const char *operands;               /* what is multiplied: "bf16"; NULL: the kernel table's R */
     int vectors;                        /* of a tile at most; 0: as many as the kernels have */
@@ -20,15 +20,15 @@ struct attni_way {
      * partials [chunks of S][partial_bytes], on any thread; and when all are there, the result from
      * them. */
     size_t (*partial_bytes)(const attni_plan *plan);
-    void (*part)(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+    void (*part)(const attni_plan *plan, const attni_sequence *sequence, int64_t i0, int64_t rows,
                  int64_t chunk0, int64_t chunk1, char *partials, char *scratch);
-    void (*fold)(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
+    void (*fold)(const attni_plan *plan, const attni_sequence *sequence, int64_t i0, int64_t rows,
                  int64_t chunks, char *partials, char *scratch);
 };
 
 /* n rows of nv vectors of products become scores in natural units, with the soft cap
  * `cap`, however large; 0: without. */
-void attni_natural(const attni_plan *plan, void *st, int n, double cap, int nv);
+void attni_scale_softcap(const attni_plan *plan, void *st, int n, double cap, int nv);
 
 /* ln(l * 2^m), the same whatever m is; of a row counted in units that are `lowered`
  * times larger. */

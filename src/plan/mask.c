@@ -24,11 +24,12 @@ typedef struct mask_kind {
     const char *name;
     bool (*active)(const attn_sdpa_args *args);
     attn_status (*check)(const attni_plan *plan, attn_error *err);
-    void (*span)(const attni_view *view, int64_t i0, int64_t i1, attni_span *span);
-    attni_class (*scan)(const attni_view *view, int64_t i0, int64_t i1, int64_t j0, int64_t j1);
-    void (*add)(const attni_view *view, const attni_block *block);
+    void (*span)(const attni_sequence *sequence, int64_t i0, int64_t i1, attni_span *span);
+    attni_class (*scan)(const attni_sequence *sequence, int64_t i0, int64_t i1, int64_t j0,
+                        int64_t j1);
+    void (*add)(const attni_sequence *sequence, const attni_block *block);
     /* visible[r] of key j0 + r: takes away the bits of lanes that do not see it */
-    void (*show)(const attni_view *view, const attni_block *block, uint64_t *visible);
+    void (*show)(const attni_sequence *sequence, const attni_block *block, uint64_t *visible);
 } mask_kind;
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -65,15 +66,16 @@ static bool sequence_active(const attn_sdpa_args *args)
 }
 
 /* Keys outside the sequence are met only when scores of every pair are written out. */
-static void sequence_span(const attni_view *view, int64_t i0, int64_t i1, attni_span *span)
+static void sequence_span(const attni_sequence *sequence, int64_t i0, int64_t i1, attni_span *span)
 {
     (void)i0, (void)i1;
-    *span = (attni_span){0, view->S, 0, view->S};
+    *span = (attni_span){0, sequence->S, 0, sequence->S};
 }
 
-static void sequence_show(const attni_view *view, const attni_block *block, uint64_t *visible)
+static void sequence_show(const attni_sequence *sequence, const attni_block *block,
+                          uint64_t *visible)
 {
-    show_keys(block, visible, 0, view->S);
+    show_keys(block, visible, 0, sequence->S);
 }
 
 static attn_status check_offsets(const char *name, const int64_t *at, int64_t n, int64_t limit,
@@ -132,15 +134,15 @@ static attn_status causal_check(const attni_plan *plan, attn_error *err)
 }
 
 /* j <= i + off */
-static void causal_span(const attni_view *view, int64_t i0, int64_t i1, attni_span *span)
+static void causal_span(const attni_sequence *sequence, int64_t i0, int64_t i1, attni_span *span)
 {
-    *span = (attni_span){0, i1 - 1 + view->off + 1, 0, i0 + view->off + 1};
+    *span = (attni_span){0, i1 - 1 + sequence->off + 1, 0, i0 + sequence->off + 1};
 }
 
-static void causal_show(const attni_view *view, const attni_block *block, uint64_t *visible)
+static void causal_show(const attni_sequence *sequence, const attni_block *block, uint64_t *visible)
 {
     for (int r = 0; r < block->n; r++)
-        visible[r] &= lanes(block, block->j0 + r - view->off - block->i0, block->rows);
+        visible[r] &= lanes(block, block->j0 + r - sequence->off - block->i0, block->rows);
 }
 
 /* ------------------------------------------------------------------------------------- window */
@@ -161,25 +163,25 @@ static attn_status window_check(const attni_plan *plan, attn_error *err)
 }
 
 /* i + off - left <= j <= i + off + right */
-static void window_span(const attni_view *view, int64_t i0, int64_t i1, attni_span *span)
+static void window_span(const attni_sequence *sequence, int64_t i0, int64_t i1, attni_span *span)
 {
-    const int64_t left = view->args->window_left, right = view->args->window_right;
+    const int64_t left = sequence->args->window_left, right = sequence->args->window_right;
     *span = (attni_span){-UNBOUNDED, UNBOUNDED, -UNBOUNDED, UNBOUNDED};
     if (left >= 0) {
-        span->any0 = i0 + view->off - left;
-        span->all0 = i1 - 1 + view->off - left;
+        span->any0 = i0 + sequence->off - left;
+        span->all0 = i1 - 1 + sequence->off - left;
     }
     if (right >= 0) {
-        span->any1 = i1 - 1 + view->off + right + 1;
-        span->all1 = i0 + view->off + right + 1;
+        span->any1 = i1 - 1 + sequence->off + right + 1;
+        span->all1 = i0 + sequence->off + right + 1;
     }
 }
 
-static void window_show(const attni_view *view, const attni_block *block, uint64_t *visible)
+static void window_show(const attni_sequence *sequence, const attni_block *block, uint64_t *visible)
 {
-    const int64_t left = view->args->window_left, right = view->args->window_right;
+    const int64_t left = sequence->args->window_left, right = sequence->args->window_right;
     for (int r = 0; r < block->n; r++) {
-        const int64_t i = block->j0 + r - view->off - block->i0; /* the lane on the diagonal */
+        const int64_t i = block->j0 + r - sequence->off - block->i0; /* the lane on the diagonal */
         visible[r] &=
             lanes(block, right >= 0 ? i - right : 0, left >= 0 ? i + left + 1 : block->rows);
     }
@@ -200,16 +202,17 @@ static attn_status lengths_check(const attni_plan *plan, attn_error *err)
     return ATTN_OK;
 }
 
-static void lengths_span(const attni_view *view, int64_t i0, int64_t i1, attni_span *span)
+static void lengths_span(const attni_sequence *sequence, int64_t i0, int64_t i1, attni_span *span)
 {
     (void)i0, (void)i1;
-    const int64_t n = view->args->key_lengths[view->b];
+    const int64_t n = sequence->args->key_lengths[sequence->b];
     *span = (attni_span){0, n, 0, n};
 }
 
-static void lengths_show(const attni_view *view, const attni_block *block, uint64_t *visible)
+static void lengths_show(const attni_sequence *sequence, const attni_block *block,
+                         uint64_t *visible)
 {
-    show_keys(block, visible, INT64_MIN, view->args->key_lengths[view->b]);
+    show_keys(block, visible, INT64_MIN, sequence->args->key_lengths[sequence->b]);
 }
 
 /* -------------------------------------------------------------------------------------- dense */
@@ -237,9 +240,10 @@ static attn_status dense_check(const attni_plan *plan, attn_error *err)
     return attni_check_input(mask, "mask", err);
 }
 
-static const char *dense_at(const attni_view *view, int64_t i, int64_t j)
+static const char *dense_at(const attni_sequence *sequence, int64_t i, int64_t j)
 {
-    return attni_at(view->args->mask, view->b, view->h, view->i_base + i, view->j_base + j);
+    return attni_at(sequence->args->mask, sequence->b, sequence->h, sequence->i_base + i,
+                    sequence->j_base + j);
 }
 
 /* Rows that repeat are looked at once: the mask is the same for every query, or the lanes are the
@@ -250,26 +254,29 @@ static int different_rows(const attn_tensor *mask, int64_t rows)
 }
 
 /* A bit per key of queries i0 .. i0+rows-1, for n <= 64 keys from j0 on. */
-static void bool_bits(const attni_view *view, int64_t i0, int rows, int64_t j0, int n, uint64_t *to)
+static void bool_bits(const attni_sequence *sequence, int64_t i0, int rows, int64_t j0, int n,
+                      uint64_t *to)
 {
-    const attn_tensor *mask = view->args->mask;
+    const attn_tensor *mask = sequence->args->mask;
     if (mask->stride[3] == 1) {
-        view->kernels->pack_bits(to, dense_at(view, i0, j0), (ptrdiff_t)mask->stride[2], rows, n);
+        sequence->kernels->pack_bits(to, dense_at(sequence, i0, j0), (ptrdiff_t)mask->stride[2],
+                                     rows, n);
         return;
     }
     for (int i = 0; i < rows; i++) {
-        const char *from = dense_at(view, i0 + i, j0);
+        const char *from = dense_at(sequence, i0 + i, j0);
         to[i] = 0;
         for (int r = 0; r < n; r++)
             to[i] |= (uint64_t)(from[r * mask->stride[3]] != 0) << r;
     }
 }
 
-static attni_class bool_scan(const attni_view *view, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+static attni_class bool_scan(const attni_sequence *sequence, int64_t i0, int64_t i1, int64_t j0,
+                             int64_t j1)
 {
     uint64_t bits[ATTNI_MAX_LANES], some = 0, hidden = 0;
-    const int rows = different_rows(view->args->mask, i1 - i0), n = (int)(j1 - j0);
-    bool_bits(view, i0, rows, j0, n, bits);
+    const int rows = different_rows(sequence->args->mask, i1 - i0), n = (int)(j1 - j0);
+    bool_bits(sequence, i0, rows, j0, n, bits);
     for (int i = 0; i < rows; i++)
         some |= bits[i], hidden |= ~bits[i];
     if (some == 0)
@@ -291,11 +298,11 @@ static void turn_bits(uint64_t rows[64])
             }
 }
 
-static void bool_show(const attni_view *view, const attni_block *block, uint64_t *visible)
+static void bool_show(const attni_sequence *sequence, const attni_block *block, uint64_t *visible)
 {
     uint64_t bits[64] = {0};
-    const int rows = block->heads > 1 ? 1 : different_rows(view->args->mask, block->rows);
-    bool_bits(view, block->i0, rows, block->j0, block->n, bits);
+    const int rows = block->heads > 1 ? 1 : different_rows(sequence->args->mask, block->rows);
+    bool_bits(sequence, block->i0, rows, block->j0, block->n, bits);
     if (rows > 1)
         turn_bits(bits);
     for (int r = 0; r < block->n; r++)
@@ -316,18 +323,18 @@ static __attribute__((cold, noinline)) void keep_finite(float *to, const char *r
 }
 
 /* The mask as rows of R: where it lies, if it is such rows, else converted. */
-static void bias_add(const attni_view *view, const attni_block *block)
+static void bias_add(const attni_sequence *sequence, const attni_block *block)
 {
-    const attn_tensor *mask = view->args->mask;
+    const attn_tensor *mask = sequence->args->mask;
     const attni_kernels *kernels = block->kernels;
-    const char *from = dense_at(view, block->i0, block->j0);
+    const char *from = dense_at(sequence, block->i0, block->j0);
     const attn_dtype own = kernels->bits == 32 ? ATTN_F32 : ATTN_F64;
     const int rows = block->heads > 1 ? 1 : different_rows(mask, block->rows);
     ptrdiff_t ld = (ptrdiff_t)mask->stride[2];
     if (mask->stride[3] != 1) {
         for (int i = 0; i < rows; i++) {
             void *to = (char *)block->biases + (size_t)(i * ATTNI_BLOCK * kernels->bits / 8);
-            const char *row = dense_at(view, block->i0 + i, block->j0);
+            const char *row = dense_at(sequence, block->i0 + i, block->j0);
             if (kernels->bits == 32)
                 attni_load_row_f32(to, row, mask->dtype, mask->stride[3], block->n);
             else
@@ -339,7 +346,7 @@ static void bias_add(const attni_view *view, const attni_block *block)
         from = block->biases, ld = block->n;
     }
     for (int i = 0; i < rows && mask->dtype == ATTN_F64 && own == ATTN_F32; i++)
-        keep_finite((float *)block->biases + i * ld, dense_at(view, block->i0 + i, block->j0),
+        keep_finite((float *)block->biases + i * ld, dense_at(sequence, block->i0 + i, block->j0),
                     mask->stride[3], block->n);
     kernels->bias(block->st, block->n, from, rows == 1 ? 0 : ld, block->rows * block->heads,
                   block->nv);
@@ -352,7 +359,8 @@ static bool bias_active(const attn_sdpa_args *args)
 
 /* A tile is empty if every element is -inf, and full, for nothing is to be added, if every one is
  * 0. One that is neither is found in its first row as a rule. The bits are enough to know. */
-static attni_class bias_scan(const attni_view *view, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+static attni_class bias_scan(const attni_sequence *sequence, int64_t i0, int64_t i1, int64_t j0,
+                             int64_t j1)
 {
     static const struct {
         uint64_t value, hidden; /* all but signs; -inf; as often as they fill 8 bytes */
@@ -360,17 +368,19 @@ static attni_class bias_scan(const attni_view *view, int64_t i0, int64_t i1, int
                 [ATTN_F32] = {0x7fffffff7fffffff, 0xff800000ff800000},
                 [ATTN_F16] = {0x7fff7fff7fff7fff, 0xfc00fc00fc00fc00},
                 [ATTN_BF16] = {0x7fff7fff7fff7fff, 0xff80ff80ff80ff80}};
-    const attn_tensor *mask = view->args->mask;
+    const attn_tensor *mask = sequence->args->mask;
     const uint64_t value = bits[mask->dtype].value, hidden = bits[mask->dtype].hidden;
     const size_t size = attn_dtype_size(mask->dtype), n = (size_t)(j1 - j0);
     const ptrdiff_t ld = (ptrdiff_t)mask->stride[2] * (ptrdiff_t)size;
     const int rows = different_rows(mask, i1 - i0);
     int found = 0;
     if (mask->stride[3] == 1)
-        found = view->kernels->scan(dense_at(view, i0, j0), ld, rows, n * size, value, hidden);
+        found =
+            sequence->kernels->scan(dense_at(sequence, i0, j0), ld, rows, n * size, value, hidden);
     for (int i = 0; i < rows && mask->stride[3] != 1 && found != 3; i++)
         for (int64_t j = j0; j < j1 && found != 3; j++)
-            found |= view->kernels->scan(dense_at(view, i0 + i, j), 0, 1, size, value, hidden);
+            found |=
+                sequence->kernels->scan(dense_at(sequence, i0 + i, j), 0, 1, size, value, hidden);
     return found == 3 ? ATTNI_PARTIAL : found == 1 ? ATTNI_EMPTY : ATTNI_FULL;
 }
 
@@ -379,18 +389,18 @@ static attni_class bias_scan(const attni_view *view, int64_t i0, int64_t i1, int
 static bool alibi_active(const attn_sdpa_args *args) { return args->alibi_slopes != NULL; }
 
 /* Every tile gets its biases, whatever is visible. */
-static attni_class alibi_scan(const attni_view *view, int64_t i0, int64_t i1, int64_t j0,
+static attni_class alibi_scan(const attni_sequence *sequence, int64_t i0, int64_t i1, int64_t j0,
                               int64_t j1)
 {
-    (void)view, (void)i0, (void)i1, (void)j0, (void)j1;
+    (void)sequence, (void)i0, (void)i1, (void)j0, (void)j1;
     return ATTNI_PARTIAL;
 }
 
-static void alibi_add(const attni_view *view, const attni_block *block)
+static void alibi_add(const attni_sequence *sequence, const attni_block *block)
 {
-    const attn_sdpa_args *args = view->args;
-    const double first = (double)(block->j0 - block->i0 - view->off);
-    block->kernels->alibi(block->st, block->n, (double)args->alibi_slopes[view->h], first,
+    const attn_sdpa_args *args = sequence->args;
+    const double first = (double)(block->j0 - block->i0 - sequence->off);
+    block->kernels->alibi(block->st, block->n, (double)args->alibi_slopes[sequence->h], first,
                           args->alibi_form == ATTN_ALIBI_SYMMETRIC, block->nv);
 }
 
@@ -471,14 +481,14 @@ bool attni_mask_shared(const attni_plan *plan)
     return !alibi_active(args) && (!args->mask || (args->mask->stride[1] == 0 && plan->T == 1));
 }
 
-attni_span attni_mask_span(const attni_view *view, int64_t i0, int64_t i1)
+attni_span attni_mask_span(const attni_sequence *sequence, int64_t i0, int64_t i1)
 {
     attni_span all = {-UNBOUNDED, UNBOUNDED, -UNBOUNDED, UNBOUNDED};
-    FOR_KINDS (kind, view->kinds) {
+    FOR_KINDS (kind, sequence->kinds) {
         if (!kind->span)
             continue;
         attni_span s;
-        kind->span(view, i0, i1, &s);
+        kind->span(sequence, i0, i1, &s);
         all.any0 = max64(all.any0, s.any0);
         all.any1 = min64(all.any1, s.any1);
         all.all0 = max64(all.all0, s.all0);
@@ -487,14 +497,14 @@ attni_span attni_mask_span(const attni_view *view, int64_t i0, int64_t i1)
     return all;
 }
 
-attni_class attni_mask_classify(const attni_view *view, const attni_span *span, int64_t i0,
+attni_class attni_mask_classify(const attni_sequence *sequence, const attni_span *span, int64_t i0,
                                 int64_t i1, int64_t j0, int64_t j1)
 {
     if (j1 <= span->any0 || j0 >= span->any1)
         return ATTNI_EMPTY;
     attni_class result = j0 >= span->all0 && j1 <= span->all1 ? ATTNI_FULL : ATTNI_PARTIAL;
-    FOR_KINDS (kind, view->kinds) {
-        const attni_class c = kind->scan ? kind->scan(view, i0, i1, j0, j1) : ATTNI_FULL;
+    FOR_KINDS (kind, sequence->kinds) {
+        const attni_class c = kind->scan ? kind->scan(sequence, i0, i1, j0, j1) : ATTNI_FULL;
         if (c == ATTNI_EMPTY)
             return ATTNI_EMPTY;
         if (c == ATTNI_PARTIAL)
@@ -503,21 +513,23 @@ attni_class attni_mask_classify(const attni_view *view, const attni_span *span, 
     return result;
 }
 
-attni_ahead attni_mask_ahead(const attni_view *view, int64_t i0, int rows, int64_t j0, int64_t n)
+attni_prefetch attni_mask_prefetch(const attni_sequence *sequence, int64_t i0, int rows, int64_t j0,
+                                   int64_t n)
 {
-    const attn_tensor *mask = view->args->mask;
+    const attn_tensor *mask = sequence->args->mask;
     if (!mask || n <= 0 || mask->stride[2] == 0 || mask->stride[3] != 1)
-        return (attni_ahead){0};
+        return (attni_prefetch){0};
     const ptrdiff_t size = (ptrdiff_t)attn_dtype_size(mask->dtype);
-    return (attni_ahead){.first = dense_at(view, i0, j0),
-                         .ld = (ptrdiff_t)mask->stride[2] * size,
-                         .rows = rows,
-                         .lines = (int)attni_div_up(min64(n, ATTNI_CHUNK) * size, 64)};
+    return (attni_prefetch){.first = dense_at(sequence, i0, j0),
+                            .ld = (ptrdiff_t)mask->stride[2] * size,
+                            .rows = rows,
+                            .lines = (int)attni_div_up(min64(n, ATTNI_CHUNK) * size, 64)};
 }
 
-void attni_mask_fetch(attni_ahead *ahead)
+void attni_mask_prefetch_part(attni_prefetch *ahead)
 {
-    const int part = (ahead->rows * ahead->lines + ATTNI_AHEAD_PARTS - 1) / ATTNI_AHEAD_PARTS;
+    const int part =
+        (ahead->rows * ahead->lines + ATTNI_MASK_PREFETCH_PARTS - 1) / ATTNI_MASK_PREFETCH_PARTS;
     for (int n = 0; n < part && ahead->row < ahead->rows; n++) {
         __builtin_prefetch(ahead->first + ahead->row * ahead->ld + ahead->line * 64, 0, 2);
         if (++ahead->line == ahead->lines)
@@ -525,15 +537,15 @@ void attni_mask_fetch(attni_ahead *ahead)
     }
 }
 
-void attni_mask_apply(const attni_view *view, const attni_block *block)
+void attni_mask_apply(const attni_sequence *sequence, const attni_block *block)
 {
     uint64_t visible[ATTNI_BLOCK];
     memset(visible, 0xff, sizeof visible);
-    FOR_KINDS (kind, view->kinds) {
+    FOR_KINDS (kind, sequence->kinds) {
         if (kind->add)
-            kind->add(view, block);
+            kind->add(sequence, block);
         if (kind->show)
-            kind->show(view, block, visible);
+            kind->show(sequence, block, visible);
     }
     uint64_t all = UINT64_MAX;
     for (int r = 0; r < block->n; r++)

@@ -31,19 +31,20 @@ unsigned attni_mask_kinds(const attn_sdpa_args *args);
 attn_status attni_mask_check(const attni_plan *plan, attn_error *err);
 /* Does any rule add to the scores, so that they must be in natural units? */
 bool attni_mask_biases(unsigned kinds);
-attni_span attni_mask_span(const attni_view *view, int64_t i0, int64_t i1);
+attni_span attni_mask_span(const attni_sequence *sequence, int64_t i0, int64_t i1);
 /* FULL: nothing to apply. `span` is that of the queries i0 <= i < i1. */
-attni_class attni_mask_classify(const attni_view *view, const attni_span *span, int64_t i0,
+attni_class attni_mask_classify(const attni_sequence *sequence, const attni_span *span, int64_t i0,
                                 int64_t i1, int64_t j0, int64_t j1);
 /* May heads that share keys be lanes of one tile: is every rule the same for all of them? */
 bool attni_mask_shared(const attni_plan *plan);
 /* The part of a dense mask, if there is one, of queries i0 .. i0+rows-1 and of n keys, but no more
  * than a chunk, from j0 on. */
-attni_ahead attni_mask_ahead(const attni_view *view, int64_t i0, int rows, int64_t j0, int64_t n);
-/* Asks for one part of it in ATTNI_AHEAD_PARTS. */
-#define ATTNI_AHEAD_PARTS (3 * ATTNI_CHUNK / ATTNI_BLOCK)
-void attni_mask_fetch(attni_ahead *ahead);
+attni_prefetch attni_mask_prefetch(const attni_sequence *sequence, int64_t i0, int rows, int64_t j0,
+                                   int64_t n);
+/* Asks for one part of it in ATTNI_MASK_PREFETCH_PARTS. */
+#define ATTNI_MASK_PREFETCH_PARTS (3 * ATTNI_CHUNK / ATTNI_BLOCK)
+void attni_mask_prefetch_part(attni_prefetch *ahead);
 /* Adds biases, then writes -inf wherever a key is not visible; then come the maxima. */
-void attni_mask_apply(const attni_view *view, const attni_block *block);
+void attni_mask_apply(const attni_sequence *sequence, const attni_block *block);
 
 #endif

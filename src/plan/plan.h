@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-typedef struct attni_way attni_way;
+typedef struct attni_engine attni_engine;
 
 /* What does not change within one call. A score in log2 units is (q * power) . k * rest * log2(e),
  * with scale = power * rest, power a power of two and 1 <= rest < 2, but that |power| is 1 at most,
@@ -21,24 +21,24 @@ struct attni_plan {
     size_t real; /* bytes of R */
     attn_dtype real_dtype;
     int64_t B, H, Hk, T, S, D, Dv;
-    double power, rest;
-    double c;       /* turns a score into log2 units: rest * log2(e), or log2(e) if natural */
-    unsigned kinds; /* of masks */
-    bool natural;   /* scores are brought to natural units: soft cap or biases */
+    double scale_pow2, scale_mantissa;
+    double log2_scale;  /* turns a score into log2 units: rest * log2(e), or log2(e) if natural */
+    unsigned kinds;     /* of masks */
+    bool scaled_scores; /* scores are brought to natural units: soft cap or biases */
     bool k_in_place, v_in_place, q_in_place, out_in_place; /* else rows are converted */
-    bool k_turned; /* keys are a cache's, whose layout only the *_turned operations read */
+    bool k_interleaved; /* keys are a cache's, whose layout only the *_turned operations read */
     uint32_t drop_threshold;
-    const attni_way *way;
-    bool plain;        /* scores become weights as they are, for nobody else to see */
-    bool far;          /* more data than stays in the second cache: worth asking for ahead */
-    int nv;            /* vectors of queries in a full tile */
-    int tiles;         /* in a task */
+    const attni_engine *engine;
+    bool no_postprocessing; /* scores become weights as they are, for nobody else to see */
+    bool far;               /* more data than stays in the second cache: worth asking for ahead */
+    int nv;                 /* vectors of queries in a full tile */
+    int tiles;              /* in a task */
     int group;         /* query heads that share a tile's lanes, if few queries would fill it */
     int64_t sequences; /* args.sequences + 1 (the rows after the last), or 1 */
     int64_t task_rows; /* queries of a head in a full task */
     int64_t tasks_per_head;
     int64_t tasks;
-    bool heads_in_turn;   /* tasks are numbered by queries first, then by heads */
+    bool longest_first;   /* tasks are numbered by queries first, then by heads */
     int64_t parts;        /* of a task, each a run of chunks of keys; 1: not cut */
     int64_t chunks;       /* of S */
     size_t partial_bytes; /* of one chunk of one task, where parts > 1 */
@@ -51,7 +51,7 @@ struct attni_plan {
  *
  * One task: queries i0 .. i0+rows-1 of a sequence. */
 typedef struct attni_task {
-    attni_view view;
+    attni_sequence sequence;
     int64_t i0, rows;
 } attni_task;
 /* The first row of k or v that it reads; NULL: none, and there may be no memory to look for. */
@@ -71,7 +71,7 @@ attn_status attni_check_keys(const attni_plan *plan, bool writes, attn_error *er
 
 /* Sequence n of the call: of packed ones, or the only one. The last packed one holds the rows that
  * are left over; it has no keys. */
-attni_view attni_view_of(const attni_plan *p, int64_t b, int64_t h, int64_t n);
+attni_sequence attni_sequence_of(const attni_plan *p, int64_t b, int64_t h, int64_t n);
 /* Can rows of t be read and written as R where they lie? */
 static inline bool attni_in_place(const attni_plan *p, const attn_tensor *t)
 {

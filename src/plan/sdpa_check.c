@@ -167,13 +167,13 @@ static attn_status check_numbers(const attni_plan *p, attn_error *err)
 static __attribute__((cold, noinline)) void fit_scale(attni_plan *p)
 {
     const bool f32 = p->real == sizeof(float);
-    const double size = fabs(p->power), least = f32 ? 0x1p-149 : 0x1p-1074;
+    const double size = fabs(p->scale_pow2), least = f32 ? 0x1p-149 : 0x1p-1074;
     const double kept = size > 1 ? 1 : size < least ? least : size;
-    const double rest = p->rest * (size / kept), smallest = f32 ? 0x1p-125 : 0;
-    p->power = rest < smallest ? 0 : copysign(kept, p->power);
-    p->rest = rest < smallest ? 1 : fmin(rest, (f32 ? (double)FLT_MAX : DBL_MAX) * 0.693);
+    const double rest = p->scale_mantissa * (size / kept), smallest = f32 ? 0x1p-125 : 0;
+    p->scale_pow2 = rest < smallest ? 0 : copysign(kept, p->scale_pow2);
+    p->scale_mantissa = rest < smallest ? 1 : fmin(rest, (f32 ? (double)FLT_MAX : DBL_MAX) * 0.693);
     if (p->args.softcap > 0)
-        p->args.softcap = fmax(p->args.softcap, p->rest * (f32 ? 0x1p-124 : 0x1p-1020));
+        p->args.softcap = fmax(p->args.softcap, p->scale_mantissa * (f32 ? 0x1p-124 : 0x1p-1020));
 }
 
 /* scale = power * rest: see plan.h. */
@@ -195,13 +195,14 @@ static void split_scale(attni_plan *p)
         rest.x = 2 * frexp(fabs(scale), &exponent);
         power.x = copysign(ldexp(1, exponent - 1), scale);
     }
-    p->rest = rest.x;
-    p->power = power.x;
-    const double size = fabs(p->power);
+    p->scale_mantissa = rest.x;
+    p->scale_pow2 = power.x;
+    const double size = fabs(p->scale_pow2);
     if (size > 1 || size < 0x1p-149 || p->args.softcap > 0)
         fit_scale(p);
-    p->natural = p->args.softcap > 0 || attni_mask_biases(p->kinds);
-    p->c = (p->natural ? 1 : p->rest) * 1.4426950408889634074; /* log2(e) */
+    p->scaled_scores = p->args.softcap > 0 || attni_mask_biases(p->kinds);
+    p->log2_scale =
+        (p->scaled_scores ? 1 : p->scale_mantissa) * 1.4426950408889634074; /* log2(e) */
 }
 
 static bool written(const attn_tensor *t) { return t && !attni_empty(t); }

@@ -3,8 +3,8 @@
 
 char *attni_first_row(const attni_task *task, const attn_tensor *t)
 {
-    const attni_span span = attni_mask_span(&task->view, task->i0, task->i0 + task->rows);
-    return span.any0 < span.any1 ? attni_stored_row(&task->view, t, span.any0) : NULL;
+    const attni_span span = attni_mask_span(&task->sequence, task->i0, task->i0 + task->rows);
+    return span.any0 < span.any1 ? attni_stored_row(&task->sequence, t, span.any0) : NULL;
 }
 
 int64_t attni_tasks_of(const attni_plan *p, int64_t T)
@@ -16,7 +16,7 @@ void attni_find_task(const attni_plan *p, int64_t number, attni_task *task)
 {
     const int64_t groups = attni_div(p->H, p->group);
     int64_t head, later; /* tasks of the head with later queries */
-    if (p->heads_in_turn) {
+    if (p->longest_first) {
         later = attni_div(number, p->B * groups);
         head = number - later * p->B * groups;
     } else {
@@ -26,10 +26,10 @@ void attni_find_task(const attni_plan *p, int64_t number, attni_task *task)
     const int64_t b = head ? attni_div(head, groups) : 0, h = (head - b * groups) * p->group;
     int64_t left = p->tasks_per_head - 1 - later;
     int64_t n = 0;
-    attni_view *view = &task->view;
-    *view = attni_view_of(p, b, h, 0);
-    for (int64_t here; left >= (here = attni_tasks_of(p, view->T)); left -= here)
-        *view = attni_view_of(p, b, h, ++n);
+    attni_sequence *sequence = &task->sequence;
+    *sequence = attni_sequence_of(p, b, h, 0);
+    for (int64_t here; left >= (here = attni_tasks_of(p, sequence->T)); left -= here)
+        *sequence = attni_sequence_of(p, b, h, ++n);
     task->i0 = left * p->task_rows;
-    task->rows = view->T - task->i0 < p->task_rows ? view->T - task->i0 : p->task_rows;
+    task->rows = sequence->T - task->i0 < p->task_rows ? sequence->T - task->i0 : p->task_rows;
 }

@@ -22,9 +22,9 @@ static double sum_run(int64_t a, int64_t b, int64_t n)
     return (double)n * ((double)a + (double)b) / 2;
 }
 
-static int64_t visible_keys(const attni_view *view, int64_t i)
+static int64_t visible_keys(const attni_sequence *sequence, int64_t i)
 {
-    const attni_span span = attni_mask_span(view, i, i + 1);
+    const attni_span span = attni_mask_span(sequence, i, i + 1);
     return span.any1 - span.any0;
 }
 
@@ -32,13 +32,14 @@ static int64_t visible_keys(const attni_view *view, int64_t i)
  * one with the query, and ends are minima and maxima of such: so the count of keys, before it is
  * cut off at 0, is concave in i. Where the middle lies on the line between the ends, all of the run
  * does; else halves are counted. It takes some logarithms of the run's length. */
-static double pairs_of_run(const attni_view *view, int64_t i0, int64_t i1)
+static double pairs_of_run(const attni_sequence *sequence, int64_t i0, int64_t i1)
 {
-    const int64_t first = visible_keys(view, i0), last = visible_keys(view, i1), n = i1 - i0;
+    const int64_t first = visible_keys(sequence, i0), last = visible_keys(sequence, i1),
+                  n = i1 - i0;
     const int64_t step = n ? (last - first) / n : 0, middle = i0 + n / 2;
-    if (first + step * n == last && first + step * (n / 2) == visible_keys(view, middle))
+    if (first + step * n == last && first + step * (n / 2) == visible_keys(sequence, middle))
         return sum_run(first, last, n + 1);
-    return pairs_of_run(view, i0, middle) + pairs_of_run(view, middle + 1, i1);
+    return pairs_of_run(sequence, i0, middle) + pairs_of_run(sequence, middle + 1, i1);
 }
 
 double attni_visible_pairs(const attni_plan *p)
@@ -50,9 +51,9 @@ double attni_visible_pairs(const attni_plan *p)
         return 0;
     for (int64_t b = 0; b < (a->key_lengths ? p->B : 1); b++) /* else all batches are alike */
         for (int64_t n = 0; n < sequences; n++) {
-            const attni_view view = attni_view_of(p, b, 0, n);
-            if (view.T > 0 && view.S > 0)
-                pairs += pairs_of_run(&view, 0, view.T - 1);
+            const attni_sequence sequence = attni_sequence_of(p, b, 0, n);
+            if (sequence.T > 0 && sequence.S > 0)
+                pairs += pairs_of_run(&sequence, 0, sequence.T - 1);
         }
     return a->key_lengths ? pairs : pairs * (double)p->B;
 }

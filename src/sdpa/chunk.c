@@ -40,13 +40,14 @@ static void fold_sums(attni_worker *w, const attni_tile *t)
 }
 
 /* The weights of its scores. */
-static void weigh_block(attni_worker *w, attni_tile *t, attni_partial *x, attni_piece *b)
+static void weigh_block(attni_worker *w, attni_tile *t, attni_partial *x, attni_chunk_block *b)
 {
     const attni_plan *p = w->plan;
     const attni_kernels *kernels = p->kernels;
-    b->raised = kernels->raise(x->m, b->a, x->top, b->mx, t->c, t->nv) && !(b->flags & ATTNI_FIRST);
+    b->raised =
+        kernels->update_max(x->m, b->a, x->top, b->mx, t->c, t->nv) && !(b->flags & ATTNI_FIRST);
     if (w->in_rows) { /* sums wait for the values */
-        kernels->weights_few(b->st, b->st, t->c, x->m, b->n, t->rows);
+        kernels->weights_decode(b->st, b->st, t->c, x->m, b->n, t->rows);
         return;
     }
     if (b->raised)
@@ -54,15 +55,15 @@ static void weigh_block(attni_worker *w, attni_tile *t, attni_partial *x, attni_
     kernels->weights(b->st, x->l, b->st, t->c, x->m, b->n, t->nv, b->flags);
     if (p->args.dropout > 0)
         kernels->drop(b->st, b->st, b->n, p->args.dropout_seed, p->drop_threshold,
-                      (uint64_t)(w->view->b * p->H + w->view->h),
-                      (uint64_t)(w->view->i_base + t->i0), (uint64_t)(w->view->j_base + b->j),
-                      1 / (1 - p->args.dropout), t->nv);
-    if (t->lifted)
-        kernels->rescale(b->st, b->n, t->lift, t->nv);
+                      (uint64_t)(w->sequence->b * p->H + w->sequence->h),
+                      (uint64_t)(w->sequence->i_base + t->i0),
+                      (uint64_t)(w->sequence->j_base + b->j), 1 / (1 - p->args.dropout), t->nv);
+    if (t->rescaled)
+        kernels->rescale(b->st, b->n, t->value_scale, t->nv);
 }
 
 /* How many pieces from the first on lie at one distance, all keys or all values of them. */
-static int joint(const attni_worker *w, const attni_piece *b, int count, bool values)
+static int contiguous(const attni_worker *w, const attni_chunk_block *b, int count, bool values)
 {
     ptrdiff_t ld;
     int n = 1;
@@ -77,13 +78,13 @@ static int joint(const attni_worker *w, const attni_piece *b, int count, bool va
     return n;
 }
 
-static int keys_of(const attni_piece *b, int count)
+static int keys_of(const attni_chunk_block *b, int count)
 {
     return (int)(b[count - 1].j - b->j) + b[count - 1].n;
 }
 
 /* The first n pieces' products, where they lie at one distance. */
-static void score_pieces(attni_worker *w, attni_tile *t, const attni_piece *b, int n)
+static void score_blocks(attni_worker *w, attni_tile *t, const attni_chunk_block *b, int n)
 {
     char *const st = w->st, *const mx = w->mx;
     w->st = b->st, w->mx = b->mx;
@@ -91,18 +92,18 @@ static void score_pieces(attni_worker *w, attni_tile *t, const attni_piece *b, i
     w->st = st, w->mx = mx;
 }
 
-static void score_block(attni_worker *w, attni_tile *t, attni_partial *x, attni_piece *b)
+static void score_block(attni_worker *w, attni_tile *t, attni_partial *x, attni_chunk_block *b)
 {
     if (w->plan->tiles == 1 && !w->as_stored)
         attni_tile_load(w, b->j, b->n, true);
-    attni_mask_fetch(&w->ahead);
+    attni_mask_prefetch_part(&w->mask_prefetch);
     attni_tile_scores(w, t, b->j, b->n, b->visible, ATTN_STAGE_BIASED);
-    attni_mask_fetch(&w->ahead);
+    attni_mask_prefetch_part(&w->mask_prefetch);
     weigh_block(w, t, x, b);
 }
 
 /* Sums of a few queries, before those of a piece are added, and after. */
-static void begin_sums(attni_worker *w, attni_tile *t, attni_partial *x, const attni_piece *b)
+static void begin_sums(attni_worker *w, attni_tile *t, attni_partial *x, const attni_chunk_block *b)
 {
     if (b->raised)
         rescale_sums(w, t, b->a);
@@ -110,7 +111,7 @@ static void begin_sums(attni_worker *w, attni_tile *t, attni_partial *x, const a
         w->plan->kernels->rescale(x->l, 1, b->a, 1);
 }
 
-static void end_sums(attni_worker *w, attni_tile *t, attni_partial *x, const attni_piece *b)
+static void end_sums(attni_worker *w, attni_tile *t, attni_partial *x, const attni_chunk_block *b)
 {
     if (b->flags & ATTNI_LAST) {
         w->plan->kernels->join(t->m, t->l, w->factors, x->m, x->l, t->nv);
@@ -119,7 +120,7 @@ static void end_sums(attni_worker *w, attni_tile *t, attni_partial *x, const att
 }
 
 /* Of one piece or, where they lie at one distance, several. After the last, the chunk joins. */
-static void add_values(attni_worker *w, attni_tile *t, attni_partial *x, const attni_piece *b,
+static void add_values(attni_worker *w, attni_tile *t, attni_partial *x, const attni_chunk_block *b,
                        int count)
 {
     const attni_plan *p = w->plan;
@@ -127,11 +128,11 @@ static void add_values(attni_worker *w, attni_tile *t, attni_partial *x, const a
     const int n = keys_of(b, count);
     ptrdiff_t ld;
     const char *v = attni_tile_rows(w, true, b->j, &ld);
-    if (attni_tile_few(p, t) && !(b->flags & ATTNI_CAREFUL)) {
+    if (attni_tile_decodes(p, t) && !(b->flags & ATTNI_SKIP_MASKED)) {
         begin_sums(w, t, x, b);
-        const attni_soon soon = attni_tile_soon(w, t, true, b->j + n);
-        kernels->values_few(w->sums, x->l, v, ld, attni_tile_dtype(w), b->st, w->in_rows, n, p->Dv,
-                            t->rows, b->flags, &soon);
+        const attni_next_rows next = attni_tile_next_rows(w, t, true, b->j + n);
+        kernels->values_decode(w->sums, x->l, v, ld, attni_tile_dtype(w), b->st, w->in_rows, n,
+                               p->Dv, t->rows, b->flags, &next);
         end_sums(w, t, x, &b[count - 1]);
         return;
     }
@@ -140,59 +141,61 @@ static void add_values(attni_worker *w, attni_tile *t, attni_partial *x, const a
     if (b->raised)
         kernels->rescale(x->acc, p->Dv, b->a, t->nv);
     kernels->values(x->acc, t->total, w->factors, v, ld, b->st, n, p->Dv, t->nv, b->flags,
-                    attni_ahead_now(w));
+                    attni_prefetch_now(w));
 }
 
 /* Then halves need no conversion, and turned keys need not be turned back. */
 static bool reads_as_stored(const attni_plan *p, const attni_tile *t, attni_sweep mode)
 {
     const attn_tensor *k = &p->args.k, *v = &p->args.v;
-    if (mode != ATTNI_FAST || p->tiles > 1 || !attni_tile_few(p, t))
+    if (mode != ATTNI_SWEEP_FAST || p->tiles > 1 || !attni_tile_decodes(p, t))
         return false;
     if (k->dtype == p->real_dtype)
-        return p->k_turned;
+        return p->k_interleaved;
     return p->kernels->halves && (k->dtype == ATTN_BF16 || k->dtype == ATTN_F16) &&
            k->stride[3] == 1 && v->stride[3] == 1;
 }
 
 /* The blocks of a chunk, keys j0 .. j0+n-1, that the tile sees some of; returns how many. */
 static int cut_chunk(const attni_worker *w, const attni_tile *t, int64_t j0, int n,
-                     attni_piece pieces[ATTNI_BLOCKS], attni_sweep mode)
+                     attni_chunk_block blocks[ATTNI_BLOCKS], attni_sweep mode)
 {
-    const int flags = mode == ATTNI_FAST ? 0 : ATTNI_CAREFUL;
+    const int flags = mode == ATTNI_SWEEP_FAST ? 0 : ATTNI_SKIP_MASKED;
     int count = 0;
     for (int64_t r = j0; r < j0 + n; r += ATTNI_BLOCK) {
         const int64_t end = r + ATTNI_BLOCK < j0 + n ? r + ATTNI_BLOCK : j0 + n;
         const attni_class visible =
-            attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->per_head, r, end);
+            attni_mask_classify(w->sequence, &t->span, t->i0, t->i0 + t->per_head, r, end);
         if (visible == ATTNI_EMPTY)
             continue;
         /* keys before the first and past the last visible one are cut off; they would add 0 */
         const int64_t first = t->span.any0 > r ? t->span.any0 : r;
         const int64_t past = t->span.any1 < end ? t->span.any1 : end;
-        pieces[count++] =
-            (attni_piece){.j = first, .n = (int)(past - first), .visible = visible, .flags = flags};
+        blocks[count++] = (attni_chunk_block){.j = first,
+                                              .n = (int)(past - first),
+                                              .visible = visible,
+                                              .flags = flags};
     }
     return count;
 }
 
-/* Is a block's st a row per query, as the *_few operations like it? */
+/* Is a block's st a row per query, as the *_decode operations like it? */
 static bool in_rows(const attni_plan *p, const attni_tile *t, attni_sweep mode,
-                    const attni_piece *b)
+                    const attni_chunk_block *b)
 {
-    return attni_tile_few(p, t) && mode == ATTNI_FAST && b->visible == ATTNI_FULL && !p->natural &&
-           p->args.dropout == 0;
+    return attni_tile_decodes(p, t) && mode == ATTNI_SWEEP_FAST && b->visible == ATTNI_FULL &&
+           !p->scaled_scores && p->args.dropout == 0;
 }
 
 /* Are all keys of a chunk to come before all of its values? It is the order of memory, which a few
  * queries wait for; several rows of st are room enough, and nothing must be converted. */
 static bool keys_first(const attni_worker *w, const attni_tile *t, attni_sweep mode,
-                       const attni_piece *pieces, int count)
+                       const attni_chunk_block *blocks, int count)
 {
     const attni_plan *p = w->plan;
     bool all = (p->k_in_place && p->v_in_place) || w->as_stored;
     for (int i = 0; i < count; i++)
-        all &= in_rows(p, t, mode, &pieces[i]);
+        all &= in_rows(p, t, mode, &blocks[i]);
     return all;
 }
 
@@ -204,41 +207,43 @@ static bool keys_first(const attni_worker *w, const attni_tile *t, attni_sweep m
 static bool waits(const attni_worker *w, const attni_tile *t, bool joins)
 {
     const attni_plan *p = w->plan;
-    return joins && t->rows == 1 && w->as_stored && p->k_turned &&
-           p->args.k.dtype == p->real_dtype && p->D == p->Dv && attni_knows_both(p->kernels, p->D);
+    return joins && t->rows == 1 && w->as_stored && p->k_interleaved &&
+           p->args.k.dtype == p->real_dtype && p->D == p->Dv &&
+           attni_has_values_and_next_scores(p->kernels, p->D);
 }
 
 /* Scores of the pieces, and what is left of the chunk before. */
-static void score_and_add(attni_worker *w, attni_tile *t, attni_partial *x, attni_piece *b,
+static void score_and_add(attni_worker *w, attni_tile *t, attni_partial *x, attni_chunk_block *b,
                           int count)
 {
     const attni_plan *p = w->plan;
     int i = 0;
-    for (; i < count && i < w->lefts; i++) {
-        const attni_piece *v = &w->left[i];
+    for (; i < count && i < w->pending_count; i++) {
+        const attni_chunk_block *v = &w->pending[i];
         if (b[i].n != ATTNI_BLOCK || v->n != ATTNI_BLOCK)
             break;
         ptrdiff_t ldk, ldv;
         const char *keys = attni_tile_rows(w, false, b[i].j, &ldk);
         const char *values = attni_tile_rows(w, true, v->j, &ldv);
         begin_sums(w, t, x, v);
-        p->kernels->both_few(b[i].st, b[i].mx, w->q_row, keys, w->sums, x->l, values, ldv, v->st,
-                             p->D, v->flags);
+        p->kernels->values_and_next_scores(b[i].st, b[i].mx, w->q_row, keys, w->sums, x->l, values,
+                                           ldv, v->st, p->D, v->flags);
         end_sums(w, t, x, v);
     }
     if (i) {
-        attni_ask(attni_tile_soon(w, t, false, b[i - 1].j + ATTNI_BLOCK).rows);
-        attni_ask(attni_tile_soon(w, t, true, w->left[i - 1].j + ATTNI_BLOCK).rows);
+        attni_prefetch_lines(attni_tile_next_rows(w, t, false, b[i - 1].j + ATTNI_BLOCK).rows);
+        attni_prefetch_lines(
+            attni_tile_next_rows(w, t, true, w->pending[i - 1].j + ATTNI_BLOCK).rows);
     }
-    for (int l = i, run; l < w->lefts; l += run) {
-        run = joint(w, &w->left[l], w->lefts - l, true);
-        add_values(w, t, x, &w->left[l], run);
+    for (int l = i, run; l < w->pending_count; l += run) {
+        run = contiguous(w, &w->pending[l], w->pending_count - l, true);
+        add_values(w, t, x, &w->pending[l], run);
     }
     for (int run; i < count; i += run) {
-        run = joint(w, b + i, count - i, false);
-        score_pieces(w, t, b + i, run);
+        run = contiguous(w, b + i, count - i, false);
+        score_blocks(w, t, b + i, run);
     }
-    w->lefts = 0;
+    w->pending_count = 0;
 }
 
 void attni_tile_end_chunks(attni_worker *w, attni_tile *t)
@@ -259,58 +264,59 @@ static void begin_chunk(const attni_worker *w, const attni_tile *t, const attni_
 
 /* Flags, and room: pieces that are scored one after the other have their own. Where values wait, a
  * piece of the next chunk takes the room of the one that it is read with. */
-static void place_pieces(const attni_worker *w, const attni_tile *t, attni_piece *pieces, int count,
-                         bool all)
+static void place_blocks(const attni_worker *w, const attni_tile *t, attni_chunk_block *blocks,
+                         int count, bool all)
 {
     const attni_plan *p = w->plan;
-    const size_t line = (size_t)t->W * p->real, rows = (size_t)p->kernels->few * p->real;
+    const size_t line = (size_t)t->W * p->real,
+                 rows = (size_t)p->kernels->max_decode_rows * p->real;
     for (int i = 0; i < count; i++) {
-        attni_piece *b = &pieces[i];
+        attni_chunk_block *b = &blocks[i];
         const size_t at = all ? (size_t)i : 0;
         b->st = w->st + at * ATTNI_BLOCK * rows;
         b->mx = w->mx + at * line;
         b->a = w->a + at * line;
         b->flags |= b->visible == ATTNI_FULL ? 0 : ATTNI_MASKED;
     }
-    pieces[0].flags |= ATTNI_FIRST;
+    blocks[0].flags |= ATTNI_FIRST;
 }
 
 bool attni_tile_sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
                             attni_sweep mode, bool joins)
 {
     const attni_plan *p = w->plan;
-    attni_piece pieces[ATTNI_BLOCKS];
-    const int count = cut_chunk(w, t, j0, n, pieces, mode);
+    attni_chunk_block blocks[ATTNI_BLOCKS];
+    const int count = cut_chunk(w, t, j0, n, blocks, mode);
     if (count == 0)
         return false;
-    pieces[count - 1].flags |= joins ? ATTNI_LAST : 0;
+    blocks[count - 1].flags |= joins ? ATTNI_LAST : 0;
     w->as_stored = reads_as_stored(p, t, mode);
-    const bool all = keys_first(w, t, mode, pieces, count), wait = all && waits(w, t, joins);
-    if (w->lefts && !wait)
+    const bool all = keys_first(w, t, mode, blocks, count), wait = all && waits(w, t, joins);
+    if (w->pending_count && !wait)
         attni_tile_end_chunks(w, t);
-    place_pieces(w, t, pieces, count, all);
+    place_blocks(w, t, blocks, count, all);
     w->in_rows = true;
     if (all)
-        score_and_add(w, t, x, pieces, count);
+        score_and_add(w, t, x, blocks, count);
     begin_chunk(w, t, x);
     for (int i = 0; i < count && all; i++)
-        weigh_block(w, t, x, &pieces[i]);
+        weigh_block(w, t, x, &blocks[i]);
     for (int i = 0, run; i < count && !wait; i += run) {
-        run = all ? joint(w, &pieces[i], count - i, true) : 1;
+        run = all ? contiguous(w, &blocks[i], count - i, true) : 1;
         if (!all) {
-            w->in_rows = in_rows(p, t, mode, &pieces[i]);
-            score_block(w, t, x, &pieces[i]);
+            w->in_rows = in_rows(p, t, mode, &blocks[i]);
+            score_block(w, t, x, &blocks[i]);
         }
-        attni_mask_fetch(&w->ahead);
-        add_values(w, t, x, &pieces[i], run);
+        attni_mask_prefetch_part(&w->mask_prefetch);
+        add_values(w, t, x, &blocks[i], run);
     }
     if (wait) {
-        memcpy(w->left, pieces, sizeof pieces);
-        w->lefts = count;
+        memcpy(w->pending, blocks, sizeof blocks);
+        w->pending_count = count;
     }
     if (joins)
         memcpy(t->top, x->top, (size_t)t->W * p->real);
-    else if (attni_tile_few(p, t) && mode == ATTNI_FAST)
-        attni_turn_sums(w, t, x->acc, w->sums);
+    else if (attni_tile_decodes(p, t) && mode == ATTNI_SWEEP_FAST)
+        attni_transpose_sums(w, t, x->acc, w->sums);
     return true;
 }

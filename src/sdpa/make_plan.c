@@ -19,7 +19,7 @@ static int tiles_per_task(const attni_plan *p, int threads)
     const double W = p->nv * p->kernels->lanes;
     const double tile_bytes = (double)(p->D + p->Dv) * W * (double)p->real;
     const double heads = (double)p->B * (double)p->H;
-    int tiles = p->way->tiles;
+    int tiles = p->engine->tiles;
     while (tiles > 1 && ((double)p->T <= W * (tiles / 2) || tiles * tile_bytes > 512 * 1024 ||
                          (threads > 1 && heads * ceil((double)p->T / (W * tiles)) < 4.0 * threads)))
         tiles /= 2;
@@ -29,7 +29,7 @@ static int tiles_per_task(const attni_plan *p, int threads)
 /* Vectors in the widest tile. */
 static int most_vectors(const attni_plan *p)
 {
-    return p->way->vectors ? p->way->vectors : p->kernels->vectors;
+    return p->engine->vectors ? p->engine->vectors : p->kernels->vectors;
 }
 
 /* Heads that share keys share a tile if their queries fit into it together. Rules that differ
@@ -82,7 +82,7 @@ static bool count_tasks(attni_plan *p, int threads)
     p->tasks_per_head = 0;
     if (p->B && p->H)
         for (int64_t n = 0; n < p->sequences; n++)
-            p->tasks_per_head += attni_tasks_of(p, attni_view_of(p, 0, 0, n).T);
+            p->tasks_per_head += attni_tasks_of(p, attni_sequence_of(p, 0, 0, n).T);
     int64_t heads;
     if (__builtin_mul_overflow(p->B, attni_div(p->H, p->group), &heads) ||
         __builtin_mul_overflow(p->tasks_per_head, heads, &p->tasks))
@@ -100,15 +100,15 @@ static bool count_tasks(attni_plan *p, int threads)
     }
     /* Two threads end within one task of each other, whichever comes last, and a head after the
      * other is kinder to the cache. */
-    p->heads_in_turn = p->workers > 2 && p->args.causal && !p->args.mask && !p->args.cu_seqlens_q;
+    p->longest_first = p->workers > 2 && p->args.causal && !p->args.mask && !p->args.cu_seqlens_q;
     return true;
 }
 
 /* Workers' arrays, then, of a call in parts, each task's partials and its count of parts done. */
 static bool size_scratch(attni_plan *p)
 {
-    p->worker_bytes = p->way->scratch(p);
-    p->partial_bytes = p->parts > 1 ? p->way->partial_bytes(p) : 0;
+    p->worker_bytes = p->engine->scratch(p);
+    p->partial_bytes = p->parts > 1 ? p->engine->partial_bytes(p) : 0;
     size_t partials, arrived, workers;
     if (p->worker_bytes == SIZE_MAX || p->partial_bytes == SIZE_MAX ||
         !attni_size_mul(p->worker_bytes, (size_t)(p->workers > 1 ? p->workers : 1), &workers))
@@ -136,13 +136,13 @@ attn_status attni_make_plan(attni_plan *p, int isa, int threads, attn_error *err
 {
     p->kernels = attni_kernels_of(isa, p->real == sizeof(float) ? 32 : 64);
     p->q_in_place = attni_in_place(p, &p->args.q);
-    p->k_turned = p->args.cache && p->args.cache->turned;
-    p->k_in_place = attni_in_place(p, &p->args.k) && !p->k_turned;
+    p->k_interleaved = p->args.cache && p->args.cache->interleaved;
+    p->k_in_place = attni_in_place(p, &p->args.k) && !p->k_interleaved;
     p->v_in_place = attni_in_place(p, &p->args.v);
     p->out_in_place = attni_in_place(p, &p->args.out);
-    p->way = attni_way_bf16(p);
-    if (!p->way)
-        p->way = &attni_way_tile;
+    p->engine = attni_engine_bf16(p);
+    if (!p->engine)
+        p->engine = &attni_engine_tile;
     if (attni_empty(&p->args.out) &&
         !attni_sdpa_writes(&p->args)) { /* one worker without a task or scratch */
         p->tiles = p->group = p->nv = 1;
@@ -150,8 +150,8 @@ attn_status attni_make_plan(attni_plan *p, int isa, int threads, attn_error *err
         return ATTN_OK;
     }
     p->group = heads_per_tile(p);
-    p->plain = p->k_in_place && p->v_in_place && !p->natural && !p->args.mask && !p->args.scores &&
-               p->args.dropout == 0;
+    p->no_postprocessing = p->k_in_place && p->v_in_place && !p->scaled_scores && !p->args.mask &&
+                           !p->args.scores && p->args.dropout == 0;
     p->far = far_data(p);
     p->nv = 1;
     while (p->nv < most_vectors(p) && p->nv * p->kernels->lanes < p->T * p->group)

@@ -30,7 +30,7 @@ static void carve(attni_worker *w, attni_tile *t, char *at)
     w->a = w->mx + line, w->factors = w->a + line;
     t->qt = take(&at, D * line);
     t->total = take(&at, Dv * line);
-    w->totals = take(&at, (size_t)p->kernels->few * p->real * attni_sums_width(p));
+    w->totals = take(&at, (size_t)p->kernels->max_decode_rows * p->real * attni_sums_width(p));
     w->st = take(&at, ATTNI_BLOCK * line);
     w->q_row = take(&at, D * p->real + line);
     if (!p->q_in_place || !p->out_in_place || p->group > 1)
@@ -42,17 +42,17 @@ static void sweep(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;
     const attni_kernels *kernels = p->kernels;
-    const int n = (int)w->view->S;
+    const int n = (int)w->sequence->S;
     ptrdiff_t ldv;
     const char *v = attni_tile_rows(w, true, 0, &ldv);
-    w->in_rows = attni_tile_few(p, t);
+    w->in_rows = attni_tile_decodes(p, t);
     attni_tile_products(w, t, 0, n);
-    kernels->raise(t->m, w->a, t->top, w->mx, t->c, t->nv);
+    kernels->update_max(t->m, w->a, t->top, w->mx, t->c, t->nv);
     if (w->in_rows) {
-        const attni_soon soon = attni_tile_soon(w, t, true, n);
-        kernels->weights_few(w->st, w->st, t->c, t->m, n, t->rows);
-        kernels->values_few(w->totals, t->l, v, ldv, p->real_dtype, w->st, 1, n, p->Dv, t->rows,
-                            ATTNI_FIRST, &soon);
+        const attni_next_rows next = attni_tile_next_rows(w, t, true, n);
+        kernels->weights_decode(w->st, w->st, t->c, t->m, n, t->rows);
+        kernels->values_decode(w->totals, t->l, v, ldv, p->real_dtype, w->st, 1, n, p->Dv, t->rows,
+                               ATTNI_FIRST, &next);
     } else {
         kernels->weights(w->st, t->l, w->st, t->c, t->m, n, t->nv, 0);
         kernels->values(t->total, NULL, NULL, v, ldv, w->st, n, p->Dv, t->nv, ATTNI_FIRST, NULL);
@@ -60,19 +60,20 @@ static void sweep(attni_worker *w, attni_tile *t)
     t->in_totals = w->in_rows;
 }
 
-bool attni_task_short(const attni_plan *plan, const attni_task *task, const attni_task *next,
-                      char *scratch)
+bool attni_task_one_block(const attni_plan *plan, const attni_task *task, const attni_task *next,
+                          char *scratch)
 {
-    const attni_view *view = &task->view;
-    if (!plan->plain || view->S < 1 || view->S > ATTNI_BLOCK)
+    const attni_sequence *sequence = &task->sequence;
+    if (!plan->no_postprocessing || sequence->S < 1 || sequence->S > ATTNI_BLOCK)
         return false;
     attni_worker w;
     attni_zero(&w, offsetof(attni_worker, tiles));
-    w.plan = plan, w.view = view, w.next = next;
+    w.plan = plan, w.sequence = sequence, w.next = next;
     attni_tile *t = &w.tiles[0];
     attni_tile_shape(&w, t, task->i0, task->rows);
     if (t->per_head < task->rows ||
-        attni_mask_classify(view, &t->span, t->i0, t->i0 + t->per_head, 0, view->S) != ATTNI_FULL)
+        attni_mask_classify(sequence, &t->span, t->i0, t->i0 + t->per_head, 0, sequence->S) !=
+            ATTNI_FULL)
         return false;
     carve(&w, t, scratch);
     attni_tile_queries(&w, t);

@@ -15,8 +15,8 @@ attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *args, attn_p
     const attn_sdpa_args *a = &plan.args;
     const char *operands = plan.kernels->bits == 32 ? "f32" : "f64";
     snprintf(made.kernel, sizeof made.kernel, "%s %s %dx%d", plan.kernels->isa,
-             plan.way->operands ? plan.way->operands : operands, plan.nv * plan.kernels->lanes,
-             ATTNI_CHUNK);
+             plan.engine->operands ? plan.engine->operands : operands,
+             plan.nv * plan.kernels->lanes, ATTNI_CHUNK);
     /* room to align a workspace that is not */
     made.scratch_bytes = plan.scratch_bytes + ATTNI_ALIGN - 1;
     made.threads = plan.workers > 1 ? plan.workers : 1;

@@ -18,61 +18,62 @@ static void add(attni_worker *w, const char *first, ptrdiff_t ld, int64_t rows, 
         bytes *= rows, rows = 1;
     if (bytes > INT_MAX) /* more than any cache holds */
         bytes = INT_MAX;
-    w->soon[w->soons++] = (attni_ahead){.first = first,
-                                        .ld = ld,
-                                        .rows = (int)rows,
-                                        .lines = (int)((bytes + 63) / 64)};
+    w->prefetch[w->prefetch_count++] = (attni_prefetch){.first = first,
+                                                        .ld = ld,
+                                                        .rows = (int)rows,
+                                                        .lines = (int)((bytes + 63) / 64)};
 }
 
 /* Rows i .. i+rows-1 of the view's head of a [B,H,T,...] tensor. */
-static void add_queries(attni_worker *w, const attni_view *view, const attn_tensor *t, int64_t i,
-                        int64_t rows)
+static void add_queries(attni_worker *w, const attni_sequence *sequence, const attn_tensor *t,
+                        int64_t i, int64_t rows)
 {
     const int64_t size = (int64_t)attn_dtype_size(t->dtype);
     if (t->stride[3] == 1 && t->shape[3] > 0) /* else data may be NULL */
-        add(w, attni_at(t, view->b, view->h, view->i_base + i, 0), (ptrdiff_t)(t->stride[2] * size),
-            rows, t->shape[3] * size);
+        add(w, attni_at(t, sequence->b, sequence->h, sequence->i_base + i, 0),
+            (ptrdiff_t)(t->stride[2] * size), rows, t->shape[3] * size);
 }
 
 /* Rows j .. of keys or values, up to `end`, but no more than a chunk. */
-static void add_keys(attni_worker *w, const attni_view *view, const attn_tensor *t, int64_t j,
-                     int64_t end)
+static void add_keys(attni_worker *w, const attni_sequence *sequence, const attn_tensor *t,
+                     int64_t j, int64_t end)
 {
     const int64_t size = (int64_t)attn_dtype_size(t->dtype);
-    const int64_t most = view->args->cache ? ATTNI_BLOCK : ATTNI_CHUNK; /* rows in one place */
+    const int64_t most = sequence->args->cache ? ATTNI_BLOCK : ATTNI_CHUNK; /* rows in one place */
     if (end > j + ATTNI_CHUNK)
         end = j + ATTNI_CHUNK;
     if (t->stride[3] == 1 && t->shape[3] > 0 && t->dtype != ATTN_I8)
         for (; j < end; j += most)
-            add(w, attni_stored_row(view, t, j), (ptrdiff_t)(t->stride[2] * size),
+            add(w, attni_stored_row(sequence, t, j), (ptrdiff_t)(t->stride[2] * size),
                 end - j < most ? end - j : most, t->shape[3] * size);
 }
 
-void attni_look_ahead(attni_worker *w, int count, int64_t j, int64_t end)
+void attni_choose_prefetch(attni_worker *w, int count, int64_t j, int64_t end)
 {
     const attni_plan *p = w->plan;
-    const attni_view *view = w->view;
-    w->soons = w->soon_at = 0;
+    const attni_sequence *sequence = w->sequence;
+    w->prefetch_count = w->prefetch_next = 0;
     if (j >= end) {
         const attni_tile *first = &w->tiles[0], *last = &w->tiles[count - 1];
         if (p->group == 1)
-            add_queries(w, view, &p->args.out, first->i0, last->i0 + last->rows - first->i0);
+            add_queries(w, sequence, &p->args.out, first->i0, last->i0 + last->rows - first->i0);
         if (!w->next)
             return;
-        view = &w->next->view;
-        const attni_span span = attni_mask_span(view, w->next->i0, w->next->i0 + w->next->rows);
+        sequence = &w->next->sequence;
+        const attni_span span = attni_mask_span(sequence, w->next->i0, w->next->i0 + w->next->rows);
         j = span.any0 - span.any0 % ATTNI_CHUNK;
         end = span.any1;
         if (p->group == 1)
-            add_queries(w, view, &p->args.q, w->next->i0, w->next->rows);
+            add_queries(w, sequence, &p->args.q, w->next->i0, w->next->rows);
     }
-    add_keys(w, view, &p->args.k, j, end);
-    add_keys(w, view, &p->args.v, j, end);
+    add_keys(w, sequence, &p->args.k, j, end);
+    add_keys(w, sequence, &p->args.v, j, end);
 }
 
-attni_ahead *attni_ahead_now(attni_worker *w)
+attni_prefetch *attni_prefetch_now(attni_worker *w)
 {
-    while (w->soon_at < w->soons && w->soon[w->soon_at].line >= w->soon[w->soon_at].lines)
-        w->soon_at++;
-    return w->soon_at < w->soons ? &w->soon[w->soon_at] : NULL;
+    while (w->prefetch_next < w->prefetch_count &&
+           w->prefetch[w->prefetch_next].line >= w->prefetch[w->prefetch_next].lines)
+        w->prefetch_next++;
+    return w->prefetch_next < w->prefetch_count ? &w->prefetch[w->prefetch_next] : NULL;
 }

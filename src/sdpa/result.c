@@ -10,7 +10,7 @@
 
 static double sink_of(const attni_worker *w, const attni_tile *t, int i)
 {
-    return (double)w->plan->args.sink_logits[w->view->h + (i < t->rows ? i / t->per_head : 0)];
+    return (double)w->plan->args.sink_logits[w->sequence->h + (i < t->rows ? i / t->per_head : 0)];
 }
 
 /* A sink is one more key, a chunk of its own, last, whose logit is in natural units and whose value
@@ -24,16 +24,16 @@ static void add_sink(attni_worker *w, attni_tile *t)
         attni_set_lane(p, w->mx, i, sink);
         attni_set_lane(p, w->st, i, sink);
         /* log2(e), lowered as the row's own factor may be */
-        attni_set_lane(p, w->a, i, attni_lane(p, t->c, i) / p->c * LOG2E);
+        attni_set_lane(p, w->a, i, attni_lane(p, t->c, i) / p->log2_scale * LOG2E);
         attni_set_lane(p, w->chunk.m, i, attni_lane(p, t->m_first, i));
         attni_set_lane(p, w->chunk.l, i, 0);
     }
     /* mx twice: `top` is of the keys alone */
-    kernels->raise(w->chunk.m, w->factors, w->mx, w->mx, w->a, t->nv);
+    kernels->update_max(w->chunk.m, w->factors, w->mx, w->mx, w->a, t->nv);
     kernels->weights(w->st, w->chunk.l, w->st, w->a, w->chunk.m, 1, t->nv, ATTNI_MASKED);
     kernels->join(t->m, t->l, w->factors, w->chunk.m, w->chunk.l, t->nv);
     if (t->in_totals)
-        attni_turn_sums(w, t, t->total, w->totals);
+        attni_transpose_sums(w, t, t->total, w->totals);
     t->in_totals = false;
     kernels->rescale(t->total, p->Dv, w->factors, t->nv);
 }
@@ -48,7 +48,7 @@ static bool write_out(attni_worker *w, const attni_tile *t)
     const int64_t apart = out->stride[t->per_head == 1 && t->heads > 1 ? 1 : 2];
     const ptrdiff_t ldo = (ptrdiff_t)(direct ? apart : p->Dv);
     const int bad = t->in_totals
-                        ? p->kernels->finish_few(to, ldo, w->totals, w->a, t->rows, p->Dv)
+                        ? p->kernels->finish_decode(to, ldo, w->totals, w->a, t->rows, p->Dv)
                         : p->kernels->finish(to, ldo, t->total, w->a, t->rows, p->Dv, t->nv);
     for (int i = 0; i < t->rows && !direct; i++)
         attni_store_row(p, attni_lane_row(w, t, out, i, 0), out,
@@ -81,7 +81,7 @@ static bool set_divisors(const attni_plan *p, const attni_tile *t, char *a)
 static COLD double highest(const attni_worker *w, const attni_tile *t, int i)
 {
     const attni_plan *p = w->plan;
-    const double top = attni_lane(p, t->top, i) * p->c;
+    const double top = attni_lane(p, t->top, i) * p->log2_scale;
     return p->args.sink_logits ? fmax(top, sink_of(w, t, i) * LOG2E) : top;
 }
 
@@ -93,14 +93,14 @@ static COLD double largest(const attni_plan *p)
 }
 
 /* Divisors of lifted rows, whose sums are made that small. */
-static COLD void lift_divisors(const attni_worker *w, const attni_tile *t)
+static COLD void scale_divisors(const attni_worker *w, const attni_tile *t)
 {
     const attni_plan *p = w->plan;
     for (int i = 0; i < t->rows; i++) {
-        const double lift = attni_lane(p, t->lift, i), l = attni_lane(p, w->a, i) * lift;
+        const double scale = attni_lane(p, t->value_scale, i), l = attni_lane(p, w->a, i) * scale;
         const double most = largest(p) * l;
         attni_set_lane(p, w->a, i, l);
-        for (int64_t c = 0; c < p->Dv && lift != 1 && p->args.dropout == 0; c++) {
+        for (int64_t c = 0; c < p->Dv && scale != 1 && p->args.dropout == 0; c++) {
             const int at = (int)c * t->W + i;
             const double x = attni_lane(p, t->total, at);
             if (isfinite(x) && fabs(x) > most)
@@ -117,14 +117,14 @@ bool attni_tile_finish(attni_worker *w, attni_tile *t)
     bool again = set_divisors(p, t, w->a);
     for (int i = 0; i < t->rows && p->args.sink_logits; i++)
         again |= attni_log2_too_large(p->real, highest(w, t, i));
-    if (t->lifted)
-        lift_divisors(w, t);
+    if (t->rescaled)
+        scale_divisors(w, t);
     again |= write_out(w, t);
     if (p->args.lse) {
         const attn_tensor *lse = p->args.lse;
         for (int i = 0; i < t->rows; i++) {
             const double x = attni_log_sum(attni_lane(p, t->l, i), attni_lane(p, t->m, i),
-                                           p->c / attni_lane(p, t->c, i));
+                                           p->log2_scale / attni_lane(p, t->c, i));
             attni_store_row_f64(attni_lane_row(w, t, lse, i, 0), lse->dtype, 1, &x, 1);
         }
     }
@@ -166,16 +166,16 @@ COLD void attni_tile_move_exponents(attni_worker *w, attni_tile *t)
         finite[i] = row_is_finite(p, t, i);
     }
     attni_tile_clear(p, t, true);
-    attni_fill_lanes(p, t->lift, 1, t->W);
-    t->lifted = true;
+    attni_fill_lanes(p, t->value_scale, 1, t->W);
+    t->rescaled = true;
     for (int i = 0; i < t->W; i++) {
         const bool huge = attni_log2_too_large(p->real, high[i]);
         if (!isfinite(high[i]) || (finite[i] && !huge))
             continue;
         if (huge)
-            attni_set_lane(p, t->c, i, p->c / 256);
+            attni_set_lane(p, t->c, i, p->log2_scale / 256);
         attni_set_lane(p, t->m_first, i, ceil(log2_units(p, top[i], attni_lane(p, t->c, i))));
-        attni_set_lane(p, t->lift, i, 0x1p-40);
+        attni_set_lane(p, t->value_scale, i, 0x1p-40);
     }
 }
 
@@ -186,8 +186,8 @@ static char *line_of(const attni_worker *w, int i)
     return w->lines + (size_t)i * ATTNI_BLOCK * w->plan->real;
 }
 
-/* A block of scores into w->lines. A mark (see ATTNI_CAREFUL) is a hidden key's. */
-static void turn_scores(attni_worker *w, const attni_tile *t, int n, bool marked)
+/* A block of scores into w->lines. A mark (see ATTNI_SKIP_MASKED) is a hidden key's. */
+static void transpose_scores(attni_worker *w, const attni_tile *t, int n, bool marked)
 {
     const attni_plan *p = w->plan;
     p->kernels->finish(w->lines, ATTNI_BLOCK, w->st, w->a, t->rows, n, t->nv);
@@ -231,26 +231,29 @@ void attni_tile_scores_out(attni_worker *w, attni_tile *t)
     const bool marked = row_divisors(w, t);
     w->as_stored = w->in_rows = false;
     for (int64_t g = 0; g < p->S; g += ATTNI_BLOCK) { /* g counts from the tensor's first key */
-        const int64_t j0 = g - w->view->j_base;
+        const int64_t j0 = g - w->sequence->j_base;
         const int n = p->S - g < ATTNI_BLOCK ? (int)(p->S - g) : ATTNI_BLOCK;
         attni_class visible = ATTNI_PARTIAL;
         if (hides)
-            visible = attni_mask_classify(w->view, &t->span, t->i0, t->i0 + t->rows, j0, j0 + n);
+            visible =
+                attni_mask_classify(w->sequence, &t->span, t->i0, t->i0 + t->rows, j0, j0 + n);
         if (visible != ATTNI_EMPTY) {
             attni_tile_load(w, j0, n, false);
             attni_tile_scores(w, t, j0, n, visible, hides ? ATTN_STAGE_BIASED : stage);
             if (weights)
                 p->kernels->weights(w->st, w->chunk.l, w->st, t->c, t->m, n, t->nv,
-                                    marked ? ATTNI_CAREFUL : ATTNI_MASKED);
-            else if (hides && !p->natural)
-                p->kernels->natural(w->st, n, p->rest, 0, t->nv);
-            turn_scores(w, t, n, marked);
+                                    marked ? ATTNI_SKIP_MASKED : ATTNI_MASKED);
+            else if (hides && !p->scaled_scores)
+                p->kernels->scale_softcap(w->st, n, p->scale_mantissa, 0, t->nv);
+            transpose_scores(w, t, n, marked);
         } else {
             for (int i = 0; i < t->rows * ATTNI_BLOCK; i++)
                 attni_set_lane(p, w->lines, i, weights ? 0 : -(double)INFINITY);
         }
         for (int i = 0; i < t->rows; i++)
-            attni_store_row(p, attni_at(s, w->view->b, w->view->h, w->view->i_base + t->i0 + i, g),
+            attni_store_row(p,
+                            attni_at(s, w->sequence->b, w->sequence->h,
+                                     w->sequence->i_base + t->i0 + i, g),
                             s, line_of(w, i), n);
     }
 }

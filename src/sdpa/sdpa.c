@@ -28,16 +28,16 @@ typedef struct job {
 } job;
 
 /* One part of a task: whoever does the last one folds them all. */
-static void run_part(job *j, int64_t task, int64_t part, const attni_view *view, int64_t i0,
+static void run_part(job *j, int64_t task, int64_t part, const attni_sequence *sequence, int64_t i0,
                      int64_t rows, char *scratch)
 {
     const attni_plan *p = j->plan;
     char *partials = j->partials + (size_t)task * (size_t)p->chunks * p->partial_bytes;
-    p->way->part(p, view, i0, rows, p->chunks * part / p->parts, p->chunks * (part + 1) / p->parts,
-                 partials, scratch);
+    p->engine->part(p, sequence, i0, rows, p->chunks * part / p->parts,
+                    p->chunks * (part + 1) / p->parts, partials, scratch);
     attni_hand_over();
     if (atomic_fetch_add_explicit(&j->arrived[task], 1, memory_order_acq_rel) + 1 == p->parts)
-        p->way->fold(p, view, i0, rows, p->chunks, partials, scratch);
+        p->engine->fold(p, sequence, i0, rows, p->chunks, partials, scratch);
 }
 
 static void run_task(job *j, int64_t number, int64_t part, char *scratch)
@@ -46,7 +46,7 @@ static void run_task(job *j, int64_t number, int64_t part, char *scratch)
     attni_task task, next;
     attni_find_task(p, number, &task);
     if (p->parts > 1) {
-        run_part(j, number, part, &task.view, task.i0, task.rows, scratch);
+        run_part(j, number, part, &task.sequence, task.i0, task.rows, scratch);
         return;
     }
     const int64_t free =
@@ -54,7 +54,7 @@ static void run_task(job *j, int64_t number, int64_t part, char *scratch)
     const bool ahead = p->far && free < p->tasks;
     if (ahead)
         attni_find_task(p, free, &next);
-    p->way->task(p, &task, ahead ? &next : NULL, scratch);
+    p->engine->task(p, &task, ahead ? &next : NULL, scratch);
 }
 
 static void run_worker(void *arg, int worker)

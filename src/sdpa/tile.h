@@ -7,7 +7,7 @@
 
 #define ATTNI_TILES 4 /* query tiles, at most, that share each chunk of keys while it is in cache */
 
-extern const attni_way attni_way_tile;
+extern const attni_engine attni_engine_tile;
 
 /* A tile of queries. Its lanes are the queries i0 .. of one head, or of `heads` heads one after the
  * other: heads that share keys share their reading. */
@@ -26,8 +26,8 @@ typedef struct attni_tile {
         *m_first; /* [W]     where a chunk's maximum starts: -inf, or high enough not to overflow */
     char *top;    /* [W]     largest score */
     char *c;      /* [W]     score -> log2 units */
-    char *lift;   /* [W]     if `lifted`: what weights are multiplied by before values are */
-    bool lifted;
+    char *value_scale; /* [W]     if `lifted`: what weights are multiplied by before values are */
+    bool rescaled;
     attni_span span;
 } attni_tile;
 
@@ -38,7 +38,7 @@ typedef struct attni_partial {
 } attni_partial;
 
 /* A block of keys that a tile sees some of. */
-typedef struct attni_piece {
+typedef struct attni_chunk_block {
     int64_t j; /* its first key */
     int n;
     attni_class visible;
@@ -46,34 +46,34 @@ typedef struct attni_piece {
     bool raised; /* what was summed before it is to be rescaled by a */
     char *st;    /* scores, then weights */
     char *mx, *a;
-} attni_piece;
+} attni_chunk_block;
 
 typedef struct attni_worker {
     const attni_plan *plan;
-    const attni_view *view;
-    attni_partial chunk;    /* the running one */
-    char *sums;             /* [few][Dv] its weighted values, of a tile of a few queries, ... */
-    char *totals;           /* [few][Dv] ... and those of all before it, until all is swept */
-    char *st;               /* [block][W]; of few queries up to [ATTNI_BLOCKS][few][block] */
-    char *q_row;            /* [D] the query of a tile of one, times power; its qt is not filled */
-    char *mx, *a;           /* [ATTNI_BLOCKS][W]; mostly only the first row */
-    char *factors;          /* [2][W], of join() */
-    char *k, *v;            /* [chunk][D], [chunk][Dv]: converted keys and values */
-    char *turned;           /* [block] rows of a cache's keys on their way there */
-    char *few;              /* [2][few][block] scores in rows, on their way into st */
-    int64_t loaded;         /* the key that the first row of both is */
-    bool in_rows;           /* st is a row per query, as the *_few operations like it */
-    bool as_stored;         /* the block is read where it lies, as halves, keys turned */
-    char *rows;             /* [W][max(D, Dv)]: converted queries, outputs */
-    char *biases;           /* [W][block] of a dense mask */
-    char *lines;            /* [W][block] scores, a row per query */
-    attni_ahead ahead;      /* of a dense mask */
-    const attni_task *next; /* or NULL */
-    int soons, soon_at;     /* regions in `soon`, and which one is asked for */
-    int lefts;              /* pieces whose values wait for the next chunk */
-    attni_tile tiles[ATTNI_TILES]; /* all before it begins as 0 */
-    attni_piece left[ATTNI_BLOCKS];
-    attni_ahead soon[2 + 2 * ATTNI_BLOCKS];
+    const attni_sequence *sequence;
+    attni_partial chunk; /* the running one */
+    char *sums;          /* [few][Dv] its weighted values, of a tile of a few queries, ... */
+    char *totals;        /* [few][Dv] ... and those of all before it, until all is swept */
+    char *st;            /* [block][W]; of few queries up to [ATTNI_BLOCKS][few][block] */
+    char *q_row;         /* [D] the query of a tile of one, times power; its qt is not filled */
+    char *mx, *a;        /* [ATTNI_BLOCKS][W]; mostly only the first row */
+    char *factors;       /* [2][W], of join() */
+    char *k, *v;         /* [chunk][D], [chunk][Dv]: converted keys and values */
+    char *interleaved;   /* [block] rows of a cache's keys on their way there */
+    char *score_rows;    /* [2][few][block] scores in rows, on their way into st */
+    int64_t loaded;      /* the key that the first row of both is */
+    bool in_rows;        /* st is a row per query, as the *_decode operations like it */
+    bool as_stored;      /* the block is read where it lies, as halves, keys turned */
+    char *rows;          /* [W][max(D, Dv)]: converted queries, outputs */
+    char *biases;        /* [W][block] of a dense mask */
+    char *lines;         /* [W][block] scores, a row per query */
+    attni_prefetch mask_prefetch;      /* of a dense mask */
+    const attni_task *next;            /* or NULL */
+    int prefetch_count, prefetch_next; /* regions in `soon`, and which one is asked for */
+    int pending_count;                 /* pieces whose values wait for the next chunk */
+    attni_tile tiles[ATTNI_TILES];     /* all before it begins as 0 */
+    attni_chunk_block pending[ATTNI_BLOCKS];
+    attni_prefetch prefetch[2 + 2 * ATTNI_BLOCKS];
 } attni_worker;
 
 /* --------------------------------------------------------------------------- lanes, either type */
@@ -96,8 +96,8 @@ static inline void attni_set_lane(const attni_plan *p, char *array, int i, doubl
 static inline char *attni_lane_row(const attni_worker *w, const attni_tile *tile,
                                    const attn_tensor *t, int i, int64_t column)
 {
-    return attni_at(t, w->view->b, w->view->h + i / tile->per_head,
-                    w->view->i_base + tile->i0 + i % tile->per_head, column);
+    return attni_at(t, w->sequence->b, w->sequence->h + i / tile->per_head,
+                    w->sequence->i_base + tile->i0 + i % tile->per_head, column);
 }
 
 static inline void attni_fill_lanes(const attni_plan *p, char *array, double x, int n)
@@ -115,9 +115,9 @@ static inline size_t attni_sums_width(const attni_plan *p)
 
 /* Are the tile's queries so few, and keys so many, that lanes are better filled with keys and with
  * components? */
-static inline bool attni_tile_few(const attni_plan *p, const attni_tile *t)
+static inline bool attni_tile_decodes(const attni_plan *p, const attni_tile *t)
 {
-    return t->nv == 1 && t->rows <= p->kernels->few &&
+    return t->nv == 1 && t->rows <= p->kernels->max_decode_rows &&
            t->span.any1 - t->span.any0 >= p->kernels->lanes;
 }
 
@@ -150,10 +150,11 @@ attn_dtype attni_tile_dtype(const attni_worker *w);
 
 /* Rows j .. of keys or values, if the tile sees some and they are read where they lie; else any
  * address. */
-attni_soon attni_tile_soon(const attni_worker *w, const attni_tile *t, bool values, int64_t j);
+attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *t, bool values,
+                                     int64_t j);
 
 /* Rows of sums of a few queries into lanes, [Dv][W], exactly. */
-void attni_turn_sums(const attni_worker *w, const attni_tile *t, char *to, const char *rows);
+void attni_transpose_sums(const attni_worker *w, const attni_tile *t, char *to, const char *rows);
 
 /* ------------------------------------------------------------------------------ tile_scores.c */
 
@@ -170,21 +171,24 @@ void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, 
 
 /* The task, if it is one of those that this file is for and its result is finite; else false, and
  * out and lse may be anything. */
-bool attni_task_short(const attni_plan *plan, const attni_task *task, const attni_task *next,
-                      char *scratch);
+bool attni_task_one_block(const attni_plan *plan, const attni_task *task, const attni_task *next,
+                          char *scratch);
 
 /* ------------------------------------------------------------------------------- prefetch.c */
 
 /* Chooses what is asked for while the first `count` tiles pass over a chunk of keys; the next one
  * begins at j, unless that is `end`. */
-void attni_look_ahead(attni_worker *w, int count, int64_t j, int64_t end);
+void attni_choose_prefetch(attni_worker *w, int count, int64_t j, int64_t end);
 
 /* What to ask for in the next operation, or NULL. */
-attni_ahead *attni_ahead_now(attni_worker *w);
+attni_prefetch *attni_prefetch_now(attni_worker *w);
 
 /* ------------------------------------------------------------------------------- chunk.c */
 
-typedef enum attni_sweep { ATTNI_FAST, ATTNI_AGAIN } attni_sweep; /* again: CAREFUL */
+typedef enum attni_sweep {
+    ATTNI_SWEEP_FAST,
+    ATTNI_SWEEP_SKIP_MASKED
+} attni_sweep; /* again: CAREFUL */
 
 /* One chunk, keys j0 .. j0+n-1, for one tile, into x; with `joins`, it then joins the tile or, of a
  * few queries in the fast sweep, w->totals. False: nothing was seen, and x is not filled. */

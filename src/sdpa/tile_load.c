@@ -18,19 +18,19 @@ void attni_tile_shape(const attni_worker *w, attni_tile *t, int64_t i0, int64_t 
     t->W = t->nv * lanes;
     t->per_head = rows * t->heads < t->W ? (int)rows : t->W / t->heads;
     t->rows = t->per_head * t->heads;
-    t->span = attni_mask_span(w->view, i0, i0 + t->per_head);
+    t->span = attni_mask_span(w->sequence, i0, i0 + t->per_head);
 }
 
 void attni_tile_clear(const attni_plan *p, attni_tile *t, bool total)
 {
-    t->in_totals = t->lifted = false;
+    t->in_totals = t->rescaled = false;
     if (total)
         memset(t->total, 0, (size_t)p->Dv * (size_t)t->W * p->real);
     memset(t->l, 0, (size_t)t->W * p->real);
     attni_fill_lanes(p, t->m, -(double)INFINITY, t->W);
     attni_fill_lanes(p, t->m_first, -(double)INFINITY, t->W);
     attni_fill_lanes(p, t->top, -(double)INFINITY, t->W);
-    attni_fill_lanes(p, t->c, p->c, t->W);
+    attni_fill_lanes(p, t->c, p->log2_scale, t->W);
 }
 
 void attni_convert_rows(const attni_plan *p, char *to, const char *from, ptrdiff_t ld,
@@ -68,9 +68,9 @@ void attni_tile_queries(attni_worker *w, attni_tile *t)
         from = w->rows;
         ldq = (ptrdiff_t)p->D;
     }
-    if (t->rows > 1 || !attni_tile_few(p, t)) {
-        p->kernels->pack(t->qt, from, ldq, t->rows, p->D, p->power, t->nv);
-        if (p->k_turned)
+    if (t->rows > 1 || !attni_tile_decodes(p, t)) {
+        p->kernels->pack(t->qt, from, ldq, t->rows, p->D, p->scale_pow2, t->nv);
+        if (p->k_interleaved)
             memset(t->qt + (size_t)(p->D * t->W) * p->real, 0, (size_t)t->W * p->real);
         return;
     }
@@ -79,19 +79,19 @@ void attni_tile_queries(attni_worker *w, attni_tile *t)
     memset(w->q_row + bytes, 0, lines * line - bytes);
     if (bytes > 0) /* else `from` may be NULL */
         memcpy(w->q_row, from, bytes);
-    attni_fill_lanes(p, w->mx, p->power, t->W);
+    attni_fill_lanes(p, w->mx, p->scale_pow2, t->W);
     p->kernels->rescale(w->q_row, (int64_t)lines, w->mx, 1);
 }
 
 /* ------------------------------------------------------------------------------ keys and values */
 
 /* Turned keys become rows, and those R: up to a block. */
-static void load_turned(const attni_worker *w, char *to, int64_t j, int n)
+static void load_interleaved(const attni_worker *w, char *to, int64_t j, int n)
 {
     const attni_plan *p = w->plan;
     const size_t bytes = p->args.cache->row_bytes[ATTNI_KEYS];
-    char *rows = w->turned ? w->turned : to;
-    attni_cache_turn_back(p->args.cache, w->view->b, w->view->hk, j, n, rows, bytes);
+    char *rows = w->interleaved ? w->interleaved : to;
+    attni_cache_keys_as_rows(p->args.cache, w->sequence->b, w->sequence->hk, j, n, rows, bytes);
     if (rows != to)
         attni_convert_rows(p, to, rows, (ptrdiff_t)p->args.k.stride[2], p->args.k.dtype, 1, n,
                            p->D);
@@ -100,10 +100,10 @@ static void load_turned(const attni_worker *w, char *to, int64_t j, int n)
 /* Rows of a cache of i8 become R: up to a block. */
 static void load_i8(const attni_worker *w, const attn_tensor *t, char *to, int64_t j, int n)
 {
-    const attni_view *view = w->view;
-    const float *scales =
-        attni_cache_scales(w->plan->args.cache, attni_part_of(view, t), view->b, view->hk, j);
-    w->plan->kernels->widen_i8(to, (const int8_t *)attni_stored_row(view, t, j),
+    const attni_sequence *sequence = w->sequence;
+    const float *scales = attni_cache_scales(w->plan->args.cache, attni_part_of(sequence, t),
+                                             sequence->b, sequence->hk, j);
+    w->plan->kernels->widen_i8(to, (const int8_t *)attni_stored_row(sequence, t, j),
                                (ptrdiff_t)t->stride[2], scales, n, t->shape[3]);
 }
 
@@ -114,12 +114,12 @@ static void load_blocks(const attni_worker *w, const attn_tensor *t, char *to, i
     for (int r = 0; r < n; r += ATTNI_BLOCK) {
         char *block = to + (size_t)r * (size_t)width * p->real;
         const int rows = n - r < ATTNI_BLOCK ? n - r : ATTNI_BLOCK;
-        if (p->k_turned && t == &p->args.k)
-            load_turned(w, block, j0 + r, rows);
+        if (p->k_interleaved && t == &p->args.k)
+            load_interleaved(w, block, j0 + r, rows);
         else if (t->dtype == ATTN_I8)
             load_i8(w, t, block, j0 + r, rows);
         else
-            attni_convert_rows(p, block, attni_stored_row(w->view, t, j0 + r),
+            attni_convert_rows(p, block, attni_stored_row(w->sequence, t, j0 + r),
                                (ptrdiff_t)t->stride[2], t->dtype, t->stride[3], rows, width);
     }
 }
@@ -146,7 +146,7 @@ const char *attni_tile_rows(const attni_worker *w, bool values, int64_t j, ptrdi
     }
     if ((values ? p->v_in_place : p->k_in_place) || w->as_stored) {
         *ld = (ptrdiff_t)t->stride[2];
-        return attni_stored_row(w->view, t, j);
+        return attni_stored_row(w->sequence, t, j);
     }
     *ld = (ptrdiff_t)width;
     return converted + (size_t)(j - w->loaded) * (size_t)width * p->real;
@@ -154,30 +154,31 @@ const char *attni_tile_rows(const attni_worker *w, bool values, int64_t j, ptrdi
 
 /* ------------------------------------------------------------------------------------- blocks */
 
-attni_soon attni_tile_soon(const attni_worker *w, const attni_tile *tile, bool values, int64_t j)
+attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *tile, bool values,
+                                     int64_t j)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *t = values ? &p->args.v : &p->args.k;
-    attni_soon soon = {w->st, 0, 0};
+    attni_next_rows next = {w->st, 0, 0};
     const bool in_place = (values ? p->v_in_place : p->k_in_place) || w->as_stored;
     /* i8 become floats a block at a time, what is asked for now is the next one */
     if ((!in_place && t->dtype != ATTN_I8) || t->shape[3] == 0)
-        return soon;
+        return next;
     const char *rows = NULL;
     /* Of the next task: 12 heads of 537 keys, one query, from memory took 4 to 6 % less time. With
      * 4096 it took 1 to 2 % more. */
     enum { SHORT_KEYS = 1024 };
     if (j < tile->span.any1)
-        rows = attni_stored_row(w->view, t, j);
+        rows = attni_stored_row(w->sequence, t, j);
     else if (w->next && p->S <= SHORT_KEYS)
         rows = attni_first_row(w->next, t);
     if (rows) {
         const ptrdiff_t size = (ptrdiff_t)attn_dtype_size(t->dtype);
         const ptrdiff_t bytes = (ptrdiff_t)t->stride[2] * size;
-        const bool turned = p->k_turned && !values; /* all of whose bytes are read */
-        soon = (attni_soon){rows, bytes, turned ? bytes : t->shape[3] * size};
+        const bool interleaved = p->k_interleaved && !values; /* all of whose bytes are read */
+        next = (attni_next_rows){rows, bytes, interleaved ? bytes : t->shape[3] * size};
     }
-    return soon;
+    return next;
 }
 
 attn_dtype attni_tile_dtype(const attni_worker *w)
@@ -185,7 +186,7 @@ attn_dtype attni_tile_dtype(const attni_worker *w)
     return w->as_stored ? w->plan->args.k.dtype : w->plan->real_dtype;
 }
 
-void attni_turn_sums(const attni_worker *w, const attni_tile *t, char *to, const char *rows)
+void attni_transpose_sums(const attni_worker *w, const attni_tile *t, char *to, const char *rows)
 {
     const attni_plan *p = w->plan;
     p->kernels->pack(to, rows, (ptrdiff_t)attni_sums_width(p), t->rows, p->Dv, 1, t->nv);

@@ -2,31 +2,32 @@
 #include "tile.h"
 
 /* Scores of few queries, in rows, of keys j0 .. j0+n-1. */
-static void score_few(const attni_worker *w, const attni_tile *t, char *st, int64_t j0, int n)
+static void score_decode(const attni_worker *w, const attni_tile *t, char *st, int64_t j0, int n)
 {
     const attni_plan *p = w->plan;
     const attni_kernels *kernels = p->kernels;
     const char *q = t->rows == 1 ? w->q_row : t->qt;
     ptrdiff_t ld;
     const char *k = attni_tile_rows(w, false, j0, &ld);
-    const attni_soon soon = attni_tile_soon(w, t, false, j0 + n);
-    if (w->as_stored && p->k_turned)
-        kernels->scores_turned(st, w->mx, q, k, p->args.k.dtype, n, p->D, t->rows, &soon);
+    const attni_next_rows next = attni_tile_next_rows(w, t, false, j0 + n);
+    if (w->as_stored && p->k_interleaved)
+        kernels->scores_interleaved(st, w->mx, q, k, p->args.k.dtype, n, p->D, t->rows, &next);
     else
-        kernels->scores_few(st, w->mx, q, k, ld, attni_tile_dtype(w), n, p->D, t->rows, &soon);
+        kernels->scores_decode(st, w->mx, q, k, ld, attni_tile_dtype(w), n, p->D, t->rows, &next);
 }
 
 /* The same as a tile. Turned keys are read from the first of a group on. */
-static void score_few_lanes(const attni_worker *w, const attni_tile *t, int64_t j0, int n)
+static void score_decode_lanes(const attni_worker *w, const attni_tile *t, int64_t j0, int n)
 {
     const attni_plan *p = w->plan;
-    const int skip = w->as_stored && p->k_turned ? (int)(j0 % ATTNI_GROUP) : 0, all = skip + n;
-    score_few(w, t, w->few, j0 - skip, all);
+    const int skip = w->as_stored && p->k_interleaved ? (int)(j0 % ATTNI_GROUP) : 0, all = skip + n;
+    score_decode(w, t, w->score_rows, j0 - skip, all);
     for (int j = skip, end; j < all; j = end) { /* rows of two blocks, perhaps */
         const int block = j / ATTNI_BLOCK * ATTNI_BLOCK;
         end = all < block + ATTNI_BLOCK ? all : block + ATTNI_BLOCK;
         p->kernels->pack(w->st + (size_t)((j - skip) * t->W) * p->real,
-                         w->few + (size_t)(block * p->kernels->few + j - block) * p->real,
+                         w->score_rows +
+                             (size_t)(block * p->kernels->max_decode_rows + j - block) * p->real,
                          ATTNI_BLOCK, t->rows, end - j, 1, t->nv);
     }
     p->kernels->maxima(w->mx, w->st, n, t->nv);
@@ -35,15 +36,15 @@ static void score_few_lanes(const attni_worker *w, const attni_tile *t, int64_t 
 void attni_tile_products(attni_worker *w, const attni_tile *t, int64_t j0, int n)
 {
     const attni_plan *p = w->plan;
-    const bool few = attni_tile_few(p, t) && w->q_row; /* gradients have none */
+    const bool few = attni_tile_decodes(p, t) && w->q_row; /* gradients have none */
     if (few && w->in_rows)
-        score_few(w, t, w->st, j0, n);
+        score_decode(w, t, w->st, j0, n);
     else if (few)
-        score_few_lanes(w, t, j0, n);
+        score_decode_lanes(w, t, j0, n);
     else {
         ptrdiff_t ld;
         const char *k = attni_tile_rows(w, false, j0, &ld);
-        p->kernels->scores(w->st, w->mx, t->qt, k, ld, n, p->D, t->nv, attni_ahead_now(w));
+        p->kernels->scores(w->st, w->mx, t->qt, k, ld, n, p->D, t->nv, attni_prefetch_now(w));
     }
 }
 
@@ -53,8 +54,8 @@ void attni_tile_biases(attni_worker *w, const attni_tile *t, int64_t j0, int n, 
     const attni_plan *p = w->plan;
     const attni_kernels *kernels = p->kernels;
     const bool masked = visible != ATTNI_FULL && stage >= ATTN_STAGE_BIASED;
-    if (p->natural || stage <= ATTN_STAGE_SOFTCAP)
-        attni_natural(p, w->st, n, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0, t->nv);
+    if (p->scaled_scores || stage <= ATTN_STAGE_SOFTCAP)
+        attni_scale_softcap(p, w->st, n, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0, t->nv);
     if (masked) {
         const attni_block block = {.st = w->st,
                                    .mx = w->mx,
@@ -66,8 +67,8 @@ void attni_tile_biases(attni_worker *w, const attni_tile *t, int64_t j0, int n, 
                                    .n = n,
                                    .nv = t->nv,
                                    .biases = w->biases};
-        attni_mask_apply(w->view, &block);
-    } else if (p->natural)
+        attni_mask_apply(w->sequence, &block);
+    } else if (p->scaled_scores)
         kernels->maxima(w->mx, w->st, n, t->nv);
 }
 

@@ -30,7 +30,7 @@
 static size_t st_line(const attni_plan *p)
 {
     const size_t line = (size_t)(p->nv * p->kernels->lanes) * p->real;
-    const size_t few = ATTNI_BLOCKS * (size_t)p->kernels->few * p->real;
+    const size_t few = ATTNI_BLOCKS * (size_t)p->kernels->max_decode_rows * p->real;
     return p->S > ATTNI_BLOCK && few > line ? few : line;
 }
 
@@ -49,16 +49,19 @@ static void carve(attni_worker *w, attni_layout *layout)
     const size_t D = (size_t)p->D, Dv = (size_t)p->Dv;
     for (int t = 0; t < p->tiles; t++) {
         attni_tile *x = &w->tiles[t];
-        x->qt = attni_layout_take(layout, D + p->k_turned, line); /* one more: scores_turned */
+        x->qt = attni_layout_take(layout, D + p->k_interleaved,
+                                  line); /* one more: scores_interleaved */
         x->total = attni_layout_take(layout, Dv, line);
         x->l = attni_layout_take(layout, 6, line);
         if (x->l)
             x->m = x->l + line, x->m_first = x->m + line, x->top = x->m_first + line,
-            x->c = x->top + line, x->lift = x->c + line;
+            x->c = x->top + line, x->value_scale = x->c + line;
     }
     carve_partial(p, &w->chunk, layout, line);
-    w->sums = attni_layout_take(layout, (size_t)p->kernels->few * p->real, attni_sums_width(p));
-    w->totals = attni_layout_take(layout, (size_t)p->kernels->few * p->real, attni_sums_width(p));
+    w->sums = attni_layout_take(layout, (size_t)p->kernels->max_decode_rows * p->real,
+                                attni_sums_width(p));
+    w->totals = attni_layout_take(layout, (size_t)p->kernels->max_decode_rows * p->real,
+                                  attni_sums_width(p));
     w->st = attni_layout_take(layout, ATTNI_BLOCK, st_line(p));
     w->q_row = attni_layout_take(layout, D * p->real + line, 1); /* whole lines of it are written */
     w->mx = attni_layout_take(layout, 2 * ATTNI_BLOCKS + 2, line);
@@ -69,10 +72,12 @@ static void carve(attni_worker *w, attni_layout *layout)
         w->k = attni_layout_take(layout, keys * p->real, D);
     if (!p->v_in_place)
         w->v = attni_layout_take(layout, keys * p->real, Dv);
-    if (p->k_turned && p->args.k.dtype != p->real_dtype)
-        w->turned = attni_layout_take(layout, ATTNI_BLOCK, p->args.cache->row_bytes[ATTNI_KEYS]);
+    if (p->k_interleaved && p->args.k.dtype != p->real_dtype)
+        w->interleaved =
+            attni_layout_take(layout, ATTNI_BLOCK, p->args.cache->row_bytes[ATTNI_KEYS]);
     if (p->S >= p->kernels->lanes)
-        w->few = attni_layout_take(layout, 2 * ATTNI_BLOCK, (size_t)p->kernels->few * p->real);
+        w->score_rows = attni_layout_take(layout, 2 * ATTNI_BLOCK,
+                                          (size_t)p->kernels->max_decode_rows * p->real);
     if (!p->q_in_place || !p->out_in_place || p->group > 1)
         w->rows = attni_layout_take(layout, D > Dv ? D : Dv, line);
     if (p->args.mask)
@@ -109,20 +114,22 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mod
     }
     begin -= begin % ATTNI_CHUNK;
     attni_tile *last = &tiles[count - 1]; /* the others are full */
-    const bool totals = attni_tile_few(w->plan, last) && mode == ATTNI_FAST;
+    const bool totals = attni_tile_decodes(w->plan, last) && mode == ATTNI_SWEEP_FAST;
     if (totals)
         memset(w->totals, 0,
-               (size_t)w->plan->kernels->few * attni_sums_width(w->plan) * w->plan->real);
+               (size_t)w->plan->kernels->max_decode_rows * attni_sums_width(w->plan) *
+                   w->plan->real);
     for (int64_t j0 = begin; j0 < end; j0 += ATTNI_CHUNK) {
         const int n = end - j0 < ATTNI_CHUNK ? (int)(end - j0) : ATTNI_CHUNK;
         if (w->plan->tiles > 1)
             attni_tile_load(w, j0, n, true);
-        if (w->plan->far && !attni_tile_few(w->plan, &tiles[0]))
-            attni_look_ahead(w, count, j0 + ATTNI_CHUNK, end);
+        if (w->plan->far && !attni_tile_decodes(w->plan, &tiles[0]))
+            attni_choose_prefetch(w, count, j0 + ATTNI_CHUNK, end);
         for (int t = 0; t < count; t++) {
             const attni_tile *next = t + 1 < count ? &tiles[t + 1] : &tiles[0];
             const int64_t from = t + 1 < count ? j0 : j0 + ATTNI_CHUNK;
-            w->ahead = attni_mask_ahead(w->view, next->i0, next->per_head, from, end - from);
+            w->mask_prefetch =
+                attni_mask_prefetch(w->sequence, next->i0, next->per_head, from, end - from);
             if (tiles[t].span.any0 < j0 + n && tiles[t].span.any1 > j0)
                 attni_tile_sweep_chunk(w, &tiles[t], &w->chunk, j0, n, mode, true);
         }
@@ -133,12 +140,12 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mod
 
 /* ---------------------------------------------------------------------------------- the task */
 
-static void begin_worker(attni_worker *w, const attni_plan *plan, const attni_view *view,
+static void begin_worker(attni_worker *w, const attni_plan *plan, const attni_sequence *sequence,
                          char *scratch)
 {
     attni_zero(w, offsetof(attni_worker, tiles));
     w->plan = plan;
-    w->view = view;
+    w->sequence = sequence;
     attni_layout layout = {.base = scratch};
     carve(w, &layout);
 }
@@ -147,10 +154,10 @@ static void finish_tile(attni_worker *w, attni_tile *t)
 {
     if (attni_tile_finish(w, t)) {
         attni_tile_clear(w->plan, t, true);
-        sweep(w, t, 1, ATTNI_AGAIN);
+        sweep(w, t, 1, ATTNI_SWEEP_SKIP_MASKED);
         if (attni_tile_finish(w, t)) {
             attni_tile_move_exponents(w, t);
-            sweep(w, t, 1, ATTNI_AGAIN);
+            sweep(w, t, 1, ATTNI_SWEEP_SKIP_MASKED);
             attni_tile_finish(w, t);
         }
     }
@@ -161,20 +168,20 @@ static void finish_tile(attni_worker *w, attni_tile *t)
 static void tile_task(const attni_plan *plan, const attni_task *task, const attni_task *next,
                       char *scratch)
 {
-    if (attni_task_short(plan, task, next, scratch))
+    if (attni_task_one_block(plan, task, next, scratch))
         return;
     attni_worker w;
-    begin_worker(&w, plan, &task->view, scratch);
+    begin_worker(&w, plan, &task->sequence, scratch);
     w.next = next;
     int count = 0;
     for (int64_t done = 0; done < task->rows; count++) {
         attni_tile *t = &w.tiles[count];
         attni_tile_shape(&w, t, task->i0 + done, task->rows - done);
         attni_tile_queries(&w, t);
-        attni_tile_clear(plan, t, !attni_tile_few(plan, t));
+        attni_tile_clear(plan, t, !attni_tile_decodes(plan, t));
         done += t->per_head;
     }
-    sweep(&w, w.tiles, count, ATTNI_FAST);
+    sweep(&w, w.tiles, count, ATTNI_SWEEP_FAST);
     for (int i = 0; i < count; i++)
         finish_tile(&w, &w.tiles[i]);
 }
@@ -199,27 +206,27 @@ static attni_tile *part_tile(attni_worker *w, int64_t i0, int64_t rows)
     return t;
 }
 
-static void tile_part(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
-                      int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
+static void tile_part(const attni_plan *plan, const attni_sequence *sequence, int64_t i0,
+                      int64_t rows, int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
 {
     attni_worker w;
-    begin_worker(&w, plan, view, scratch);
+    begin_worker(&w, plan, sequence, scratch);
     attni_tile *t = part_tile(&w, i0, rows);
     for (int64_t chunk = chunk0; chunk < chunk1; chunk++) {
         attni_partial x = partial_of(plan, partials, chunk);
         const int64_t j0 = chunk * ATTNI_CHUNK, left = t->span.any1 - j0;
         const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
         if (n <= 0 || t->span.any0 >= j0 + n ||
-            !attni_tile_sweep_chunk(&w, t, &x, j0, n, ATTNI_FAST, false))
+            !attni_tile_sweep_chunk(&w, t, &x, j0, n, ATTNI_SWEEP_FAST, false))
             attni_set_lane(plan, x.l, 0, -1); /* no sum of weights: nothing was seen */
     }
 }
 
-static void tile_fold(const attni_plan *plan, const attni_view *view, int64_t i0, int64_t rows,
-                      int64_t chunks, char *partials, char *scratch)
+static void tile_fold(const attni_plan *plan, const attni_sequence *sequence, int64_t i0,
+                      int64_t rows, int64_t chunks, char *partials, char *scratch)
 {
     attni_worker w;
-    begin_worker(&w, plan, view, scratch);
+    begin_worker(&w, plan, sequence, scratch);
     attni_tile *t = part_tile(&w, i0, rows);
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
         const attni_partial x = partial_of(plan, partials, chunk);
@@ -234,7 +241,7 @@ static void tile_fold(const attni_plan *plan, const attni_view *view, int64_t i0
     finish_tile(&w, t);
 }
 
-const attni_way attni_way_tile = {
+const attni_engine attni_engine_tile = {
     .tiles = ATTNI_TILES,
     .scratch = tile_scratch,
     .task = tile_task,

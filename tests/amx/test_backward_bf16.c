@@ -187,7 +187,7 @@ static void scores(check_case *c)
 
     /* the same in two steps, by the operations of the kernel table */
     const attni_kernels *kernels = attni_kernels_of(isa, 32);
-    kernels->recall(y.st, y.st, y.lse, (double)(float)scale, n, nv);
+    kernels->weights_from_lse(y.st, y.st, y.lse, (double)(float)scale, n, nv);
     kernels->rescale(y.st, n, y.factor, nv);
     kernels->score_grads(y.dp, y.st, NULL, y.delta, n, nv);
     pass.ready = true, pass.st = y.st, pass.dp = y.dp, pass.largest = y.largest;

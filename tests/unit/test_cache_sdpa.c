@@ -296,18 +296,18 @@ static void test_windows_begin_anywhere(void **state)
 {
     (void)state;
     enum { S = 150, D = 5, T = 2, STEP = 7 };
-    static const attn_dtype turned[] = {ATTN_F32, ATTN_F16, ATTN_BF16};
+    static const attn_dtype interleaved[] = {ATTN_F32, ATTN_F16, ATTN_BF16};
     for (int isa = 0; attn_isa(isa).name; isa++) {
         if (!attn_isa(isa).usable)
             continue;
         attn_context *ctx = context(attn_isa(isa).name, 1);
-        for (size_t t = 0; t < COUNT(turned); t++) {
-            attn_tensor q = tensor_new_filled(turned[t], 1, 1, T, D, 0);
-            attn_tensor k = tensor_new_filled(turned[t], 1, 1, S, D, 0);
-            attn_tensor v = tensor_new_filled(turned[t], 1, 1, S, D, 0);
+        for (size_t t = 0; t < COUNT(interleaved); t++) {
+            attn_tensor q = tensor_new_filled(interleaved[t], 1, 1, T, D, 0);
+            attn_tensor k = tensor_new_filled(interleaved[t], 1, 1, S, D, 0);
+            attn_tensor v = tensor_new_filled(interleaved[t], 1, 1, S, D, 0);
             attn_tensor want = tensor_new(ATTN_F32, 1, 1, T, D, 0);
             attn_tensor got = tensor_new(ATTN_F32, 1, 1, T, D, 0);
-            attn_cache_options o = cache_options(turned[t], 1, 1, D, D, S, 64, 0);
+            attn_cache_options o = cache_options(interleaved[t], 1, 1, D, D, S, 64, 0);
             o.allocate = nan_memory, o.release = free_memory;
             attn_cache *cache = cache_new(&o);
             for (int64_t length = 0; length < S;) {

@@ -245,12 +245,12 @@ static void test_crash_on_another_thread(void **state)
 
 /* ------------------------------------------------------------ soft caps that are a little wrong */
 
-static const attni_kernels *right; /* whose natural() is spoiled */
+static const attni_kernels *right; /* whose scale_softcap() is spoiled */
 static int units_off, every;
 
 static void wrong_natural(void *st, int n, double r, double cap, int nv)
 {
-    right->natural(st, n, r, cap, nv);
+    right->scale_softcap(st, n, r, cap, nv);
     for (int i = 0; i < n * nv * right->lanes && cap > 0; i++)
         for (int step = 0; step < units_off && i % every == 0; step++) {
             float *single = (float *)st + i;
@@ -266,9 +266,9 @@ static void natural_of_wrong(check_case *c)
 {
     attni_kernels wrong = *c->kernels;
     right = c->kernels;
-    wrong.natural = wrong_natural;
+    wrong.scale_softcap = wrong_natural;
     c->kernels = &wrong;
-    check_natural(c);
+    check_scale_softcap(c);
     c->kernels = right;
 }
 

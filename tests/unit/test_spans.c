@@ -28,18 +28,18 @@ static __attribute__((noinline)) int leave_behind(int byte)
 
 /* any0 .. any1 is exactly the keys that some query of the tile sees, all0 .. all1 those that every
  * one sees, as far as the window says. */
-static void expect_span(const attni_view *view, int64_t i0, int64_t i1)
+static void expect_span(const attni_sequence *sequence, int64_t i0, int64_t i1)
 {
     static const int left_behind[] = {0, 0xFF, 0x7F, 0x80};
-    const attn_sdpa_args *a = view->args;
+    const attn_sdpa_args *a = sequence->args;
     for (int n = 0; n < 4; n++) {
         leave_behind(left_behind[n]);
-        const attni_span span = attni_mask_span(view, i0, i1);
+        const attni_span span = attni_mask_span(sequence, i0, i1);
         for (int64_t j = 0; j < S; j++) {
             bool any = false, all = true;
             for (int64_t i = i0; i < i1; i++) {
-                const bool sees = in_window(i, j, view->off, a->window_left, a->window_right) &&
-                                  (a->causal == ATTN_CAUSAL_NONE || j <= i + view->off) &&
+                const bool sees = in_window(i, j, sequence->off, a->window_left, a->window_right) &&
+                                  (a->causal == ATTN_CAUSAL_NONE || j <= i + sequence->off) &&
                                   (!a->key_lengths || j < a->key_lengths[0]);
                 any = any || sees, all = all && sees;
             }
@@ -63,13 +63,13 @@ static void test_spans(void **state)
                     a.window_left = left, a.window_right = right;
                     a.causal = more / 2 == 1 ? ATTN_CAUSAL_OFFSET : ATTN_CAUSAL_NONE;
                     a.key_lengths = more / 2 >= 2 ? &lengths[more / 2 - 2] : NULL;
-                    attni_view view = {
+                    attni_sequence sequence = {
                         .args = &a, .kinds = attni_mask_kinds(&a), .T = T, .S = S, .off = off};
                     if (more % 2) /* the rules by themselves, without the one of every sequence */
-                        view.kinds &= ~of_every_call;
+                        sequence.kinds &= ~of_every_call;
                     for (int64_t i0 = 0; i0 < T; i0++)
                         for (int64_t i1 = i0 + 1; i1 <= i0 + 4 && i1 <= T; i1++)
-                            expect_span(&view, i0, i1);
+                            expect_span(&sequence, i0, i1);
                 }
 }
 

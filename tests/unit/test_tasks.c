@@ -73,7 +73,7 @@ static void each_query_is_in_one_task(void **state)
                 attni_find_task(&c.plan, n, &task);
                 assert_true(task.rows > 0 && task.i0 + task.rows <= T);
                 for (int64_t i = 0; i < task.rows; i++)
-                    assert_int_equal(seen[task.view.b][task.view.h][task.i0 + i]++, 0);
+                    assert_int_equal(seen[task.sequence.b][task.sequence.h][task.i0 + i]++, 0);
             }
             for (size_t i = 0; i < sizeof seen; i++)
                 assert_int_equal(((char *)seen)[i], 1);

@@ -79,7 +79,7 @@ attn_status attni_fail(attn_error *err, attn_status status, const char *argument
 
 /* ------------------------------------------------------------------------------- not in a page */
 
-const attni_way *attni_way_bf16(const attni_plan *plan)
+const attni_engine *attni_engine_bf16(const attni_plan *plan)
 {
     (void)plan;
     return NULL;
@@ -99,8 +99,8 @@ char *attni_cache_rows(const attn_cache *cache, attni_cache_part part, int64_t b
     __builtin_trap();
 }
 
-void attni_cache_turn_back(const attn_cache *cache, int64_t b, int64_t hk, int64_t j, int64_t n,
-                           void *to, size_t bytes)
+void attni_cache_keys_as_rows(const attn_cache *cache, int64_t b, int64_t hk, int64_t j, int64_t n,
+                              void *to, size_t bytes)
 {
     (void)cache, (void)b, (void)hk, (void)j, (void)n, (void)to, (void)bytes;
     __builtin_trap();

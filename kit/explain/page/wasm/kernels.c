@@ -16,7 +16,7 @@ OP(void, pack, (void *qt, const void *q, ptrdiff_t ldq, int rows, int64_t D, dou
    qt, q, ldq, rows, D, mul, TILE)
 OP(void, scores,
    (void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n, int64_t D, int nv,
-    attni_ahead *ahead),
+    attni_prefetch *ahead),
    st, mx, qt, k, ldk, n, D, TILE, ahead)
 OP(void, maxima, (void *mx, const void *st, int n, int nv), mx, st, n, TILE)
 OP(void, natural, (void *st, int n, double r, double cap, int nv), st, n, r, cap, TILE)
@@ -36,7 +36,7 @@ OP(void, weights,
    st, c, m, n, TILE, flags)
 OP(void, values,
    (void *acc, void *total, const void *factors, const void *v, ptrdiff_t ldv, const void *p, int n,
-    int64_t Dv, int nv, int flags, attni_ahead *ahead),
+    int64_t Dv, int nv, int flags, attni_prefetch *ahead),
    acc, total, factors, v, ldv, p, n, Dv, TILE, flags, ahead)
 OP(int, finish,
    (void *out, ptrdiff_t ldo, const void *total, const void *l, int rows, int64_t Dv, int nv), out,

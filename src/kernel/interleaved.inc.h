@@ -1,19 +1,19 @@
-/* Scores of a few queries from turned keys (kernel.h); included after few.inc.h, whose helpers it
- * uses.
+/* Scores of a few queries from interleaved keys (kernel.h); included after decode.inc.h, whose
+ * helpers this file uses.
  *
  * Lines are read in the order of their addresses: one group at a time, since two of them would be
  * two places at once. */
 #if ATTNI_BITS == 32
 
 enum {
-    TURNED_VECTORS = ATTNI_GROUP / V_LANES, /* of a line */
-    TURNED_AHEAD = 8192                     /* bytes */
+    INTERLEAVED_VECTORS = ATTNI_GROUP / V_LANES, /* of a line */
+    INTERLEAVED_PREFETCH = 8192                  /* bytes */
 };
-#define FOR_L UNROLL for (int l = 0; l < TURNED_VECTORS; l++)
+#define FOR_L UNROLL for (int l = 0; l < INTERLEAVED_VECTORS; l++)
 
 /* s += the products of a line of units, whose components lie ld apart in q. */
-V_INLINE void turned_line(vec (*s)[V_FEW], const R *q, const int ld, const char *line,
-                          const attn_dtype dtype, const int nr)
+V_INLINE void interleaved_line(vec (*s)[V_MAX_DECODE_ROWS], const R *q, const int ld,
+                               const char *line, const attn_dtype dtype, const int nr)
 {
     FOR_L
     {
@@ -33,38 +33,39 @@ V_INLINE void turned_line(vec (*s)[V_FEW], const R *q, const int ld, const char 
 }
 
 /* The same of `lines` lines, while as many are asked for. */
-V_INLINE void turned_lines(vec (*s)[V_FEW], const R *q, const char *k, ahead *next,
-                           const attn_dtype dtype, const int lines, const int nr)
+V_INLINE void interleaved_lines(vec (*s)[V_MAX_DECODE_ROWS], const R *q, const char *k,
+                                prefetcher *next, const attn_dtype dtype, const int lines,
+                                const int nr)
 {
     const int each = dtype == OWN ? 1 : 2, ld = QT_LD(nr);
-    ask_begin(next, lines);
+    prefetch_begin(next, lines);
     UNROLL for (int u = 0; u < lines; u++)
     {
-        ASK_NOW(next);
-        ask_line(next, u);
-        turned_line(s, q + u * each * ld, ld, k + u * ATTNI_LINE, dtype, nr);
+        PREFETCH_NOW(next);
+        prefetch_line(next, u);
+        interleaved_line(s, q + u * each * ld, ld, k + u * ATTNI_LINE, dtype, nr);
     }
-    ask_end(next, lines);
+    prefetch_end(next, lines);
 }
 
 /* Scores of n keys, up to whole groups of them, a row per query. */
-V_INLINE void turned_block(R *st, const R *q, const char *k, ahead *next, const attn_dtype dtype,
-                           int n, int64_t D, const int nr)
+V_INLINE void interleaved_block(R *st, const R *q, const char *k, prefetcher *next,
+                                const attn_dtype dtype, int n, int64_t D, const int nr)
 {
     const int each = dtype == OWN ? 1 : 2, at_once = nr == 1 ? 4 : 1;
     for (int j = 0; j < n; j += ATTNI_GROUP) {
-        vec x[TURNED_VECTORS][V_FEW];
+        vec x[INTERLEAVED_VECTORS][V_MAX_DECODE_ROWS];
         FOR_L FOR_R x[l][r] = v_set1(-(R)0); /* added to anything it changes nothing */
-        for (int64_t run = 0; run < D; run += ATTNI_RUN) {
-            const int to = D - run < ATTNI_RUN ? (int)(D - run) : ATTNI_RUN;
+        for (int64_t run = 0; run < D; run += ATTNI_D_CHAIN) {
+            const int to = D - run < ATTNI_D_CHAIN ? (int)(D - run) : ATTNI_D_CHAIN;
             const R *at = q + run * QT_LD(nr);
-            vec s[TURNED_VECTORS][V_FEW];
+            vec s[INTERLEAVED_VECTORS][V_MAX_DECODE_ROWS];
             FOR_L FOR_R s[l][r] = v_set1(0);
             int d = 0;
             for (; d + at_once * each <= to; d += at_once * each, k += at_once * ATTNI_LINE)
-                turned_lines(s, at + d * QT_LD(nr), k, next, dtype, at_once, nr);
+                interleaved_lines(s, at + d * QT_LD(nr), k, next, dtype, at_once, nr);
             for (; d < to; d += each, k += ATTNI_LINE)
-                turned_lines(s, at + d * QT_LD(nr), k, next, dtype, 1, nr);
+                interleaved_lines(s, at + d * QT_LD(nr), k, next, dtype, 1, nr);
             FOR_L FOR_R x[l][r] = v_add(x[l][r], s[l][r]);
         }
         FOR_L FOR_R v_store(st + r * ATTNI_BLOCK + j + l * V_LANES, x[l][r]);
@@ -72,7 +73,7 @@ V_INLINE void turned_block(R *st, const R *q, const char *k, ahead *next, const 
 }
 
 /* The largest of n scores of each row. */
-V_INLINE void turned_maxima(R *mx, const R *st, int n, int rows)
+V_INLINE void interleaved_maxima(R *mx, const R *st, int n, int rows)
 {
     v_store(mx, v_set1(-R_INF));
     for (int r = 0; r < rows; r++) {
@@ -85,22 +86,28 @@ V_INLINE void turned_maxima(R *mx, const R *st, int n, int rows)
     }
 }
 
-static void op_scores_turned(void *st_, void *mx_, const void *q, const void *k_, attn_dtype dtype_,
-                             int n, int64_t D, int rows, const attni_soon *soon)
+static void op_scores_interleaved(void *st_, void *mx_, const void *q, const void *k_,
+                                  attn_dtype dtype_, int n, int64_t D, int rows,
+                                  const attni_next_rows *next_rows)
 {
     const int64_t size = dtype_ == OWN ? ATTNI_UNIT : ATTNI_UNIT / 2;
     const int64_t bytes = (D * size + ATTNI_UNIT - 1) / ATTNI_UNIT * ATTNI_LINE;
     const int64_t all = (n + ATTNI_GROUP - 1) / ATTNI_GROUP * bytes;
-    const int64_t before = all < TURNED_AHEAD ? all : TURNED_AHEAD;
+    const int64_t before = all < INTERLEAVED_PREFETCH ? all : INTERLEAVED_PREFETCH;
     const char *k = k_;
-    ahead next = {
-        (uintptr_t)k + (uintptr_t)before, UINTPTR_MAX, (ptrdiff_t)bytes, bytes, all - before, soon};
+    prefetcher next = {(uintptr_t)k + (uintptr_t)before,
+                       UINTPTR_MAX,
+                       (ptrdiff_t)bytes,
+                       bytes,
+                       all - before,
+                       next_rows};
     R *st = st_, *mx = mx_;
-    for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK, st += V_FEW * ATTNI_BLOCK, mx += V_LANES) {
+    for (int j = 0; j == 0 || j < n;
+         j += ATTNI_BLOCK, st += V_MAX_DECODE_ROWS * ATTNI_BLOCK, mx += V_LANES) {
         const int here = n - j < ATTNI_BLOCK ? n - j : ATTNI_BLOCK;
-        WITH_DTYPE(dtype_, WITH_NR(rows, turned_block(st, q, k, &next, dtype, here, D, nr)));
+        WITH_DTYPE(dtype_, WITH_NR(rows, interleaved_block(st, q, k, &next, dtype, here, D, nr)));
         k += ATTNI_BLOCK / ATTNI_GROUP * bytes;
-        turned_maxima(mx, st, here, rows);
+        interleaved_maxima(mx, st, here, rows);
     }
 }
 
@@ -110,11 +117,11 @@ V_INLINE void both_group(R *st, vec *s, vec *sum, const R *q, const char *k, con
                          ptrdiff_t bytes, const R *p, const int D)
 {
     const int groups = D / V_LANES, lines = D / ATTNI_GROUP; /* of keys, for each value */
-    const int values = ATTNI_GROUP / (D / ATTNI_RUN);        /* for each run of the keys */
-    vec x[TURNED_VECTORS];
+    const int values = ATTNI_GROUP / (D / ATTNI_D_CHAIN);    /* for each run of the keys */
+    vec x[INTERLEAVED_VECTORS];
     FOR_L x[l] = v_set1(-(R)0);
-    for (int run = 0; run < D; run += ATTNI_RUN) {
-        vec t[TURNED_VECTORS];
+    for (int run = 0; run < D; run += ATTNI_D_CHAIN) {
+        vec t[INTERLEAVED_VECTORS];
         FOR_L t[l] = v_set1(0);
         NO_UNROLL for (int i = 0; i < values; i++, v += bytes, p++)
         {
@@ -145,18 +152,19 @@ V_INLINE void both_block(R *st, const R *q, const char *k, R *sums, R *l, const 
     *l += v_first(sum);
 }
 
-static void op_both_few(void *st, void *mx, const void *q, const void *k, void *sums, void *l,
-                        const void *v, ptrdiff_t ldv, const void *p, int64_t D, int flags)
+static void op_values_and_next_scores(void *st, void *mx, const void *q, const void *k, void *sums,
+                                      void *l, const void *v, ptrdiff_t ldv, const void *p,
+                                      int64_t D, int flags)
 {
     const ptrdiff_t bytes = ldv * (ptrdiff_t)sizeof(R);
-    enum { most = 8 * V_LANES }; /* as attni_knows_both has it */
+    enum { most = 8 * V_LANES }; /* as attni_has_values_and_next_scores has it */
     if (D == 64 && 64 <= most)
         both_block(st, q, k, sums, l, v, bytes, p, flags, 64);
     else if (D == 128 && 128 <= most)
         both_block(st, q, k, sums, l, v, bytes, p, flags, 128);
-    turned_maxima(mx, st, ATTNI_BLOCK, 1);
+    interleaved_maxima(mx, st, ATTNI_BLOCK, 1);
 }
 #else
-#define op_scores_turned NULL
-#define op_both_few NULL
+#define op_scores_interleaved NULL
+#define op_values_and_next_scores NULL
 #endif

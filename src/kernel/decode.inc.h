@@ -119,7 +119,7 @@ static void op_narrow(void *to_, attn_dtype dtype, const void *from_, int64_t n)
         attni_clear_signs(to, dtype, 1, n - i);
 }
 
-/* ------------------------------------------------------------------------------- scores_few
+/* ------------------------------------------------------------------------------- scores_decode
  *
  * Strides of k and v are in bytes from here on. */
 
@@ -147,42 +147,43 @@ V_INLINE void v_load_transposed(vec r[V_LANES], const v_rows *rows, int at)
  * One query passes over a block once, and half a block ahead stays in the first cache (f32 and
  * D = 128: 16 KB; 8 KB and 32 KB are 15 % slower). More queries pass over values several times, so
  * that a block should be there before. */
-typedef struct ahead {
+typedef struct prefetcher {
     uintptr_t line, end; /* the next one, and the end of its row: addresses, not pointers, since
                           * they may be anywhere */
     ptrdiff_t bytes;     /* from row to row */
     int64_t n;           /* bytes of a row */
     int64_t left;        /* bytes until it goes on with ... */
-    const attni_soon *soon;
-} ahead;
+    const attni_next_rows *next_rows;
+} prefetcher;
 
-V_INLINE ahead look_ahead(const attni_soon *soon, const char *rows, ptrdiff_t bytes, int64_t n,
-                          int count, const int nr)
+V_INLINE prefetcher prefetch_stream(const attni_next_rows *next_rows, const char *rows,
+                                    ptrdiff_t bytes, int64_t n, int count, const int nr)
 {
     const int most = nr == 1 ? ATTNI_BLOCK / 2 : ATTNI_BLOCK, before = count < most ? count : most;
     const uintptr_t line = (uintptr_t)rows + (uintptr_t)(before * bytes);
     /* rows without gaps are one long row */
     const uintptr_t end = bytes == n ? UINTPTR_MAX : line + (uintptr_t)n;
-    return (ahead){line, end, bytes, n, (count - before) * n, soon};
+    return (prefetcher){line, end, bytes, n, (count - before) * n, next_rows};
 }
 
 /* Before up to so many lines are asked for. */
-V_INLINE void ask_begin(ahead *a, const int lines)
+V_INLINE void prefetch_begin(prefetcher *a, const int lines)
 {
     if (a->left <= 0) {
-        *a = look_ahead(a->soon, a->soon->rows, a->soon->bytes, a->soon->n, 0, 0);
+        *a = prefetch_stream(a->next_rows, a->next_rows->rows, a->next_rows->bytes, a->next_rows->n,
+                             0, 0);
         a->left = INT64_MAX;
     }
     a->left -= 64 * lines;
 }
 
-V_INLINE void ask_line(const ahead *a, const int line)
+V_INLINE void prefetch_line(const prefetcher *a, const int line)
 {
     __builtin_prefetch((const void *)(a->line + 64 * (uintptr_t)line));
 }
 
 /* After so many. */
-V_INLINE void ask_end(ahead *a, const int lines)
+V_INLINE void prefetch_end(prefetcher *a, const int lines)
 {
     a->line += 64 * (uintptr_t)lines;
     if (a->line >= a->end) {
@@ -192,19 +193,19 @@ V_INLINE void ask_end(ahead *a, const int lines)
 }
 
 /* Compilers would bring them together. */
-#define ASK_NOW(a) __asm__ volatile("" : "+r"((a)->line))
+#define PREFETCH_NOW(a) __asm__ volatile("" : "+r"((a)->line))
 
 /* Components of a single query stand side by side: its lane of qt would fill the first cache. */
 #define QT_LD(nr) ((nr) > 1 ? V_LANES : 1)
 
 /* s[r] += sum over the components of k[j][d] * qt[d][r] in a line of 64 bytes of each of V_LANES
  * keys, which are the lanes. Halves are turned in pairs, as one element each. */
-V_INLINE void scores_few_line(vec *s, const R *qt, const char *k, ptrdiff_t bytes, ahead *next,
-                              const attn_dtype dtype, const int nr)
+V_INLINE void scores_decode_line(vec *s, const R *qt, const char *k, ptrdiff_t bytes,
+                                 prefetcher *next, const attn_dtype dtype, const int nr)
 {
     enum { each = LINE_OF_R / V_LANES, step = V_LANES < 4 ? V_LANES : 4 };
     const v_rows rows = v_rows_at(k, bytes);
-    ask_begin(next, V_LANES);
+    prefetch_begin(next, V_LANES);
     UNROLL for (int c = 0; c < LINE_OF_R; c += V_COLUMNS)
     {
         vec kt[V_COLUMNS];
@@ -223,10 +224,10 @@ V_INLINE void scores_few_line(vec *s, const R *qt, const char *k, ptrdiff_t byte
 #endif
             }
             if ((c + u) % each == 0) {
-                ASK_NOW(next);
-                ask_line(next, (c + u) / each % step);
+                PREFETCH_NOW(next);
+                prefetch_line(next, (c + u) / each % step);
                 if ((c + u) / each % step == step - 1)
-                    ask_end(next, step);
+                    prefetch_end(next, step);
             }
         }
     }
@@ -252,9 +253,9 @@ static __attribute__((noinline)) void turn_any_rest(vec kt[V_LANES], const char 
 }
 
 /* The same where less than a line is there: `keys` rows of D components. */
-V_INLINE void scores_few_rest(vec *s, const R *qt, const char *k, ptrdiff_t bytes,
-                              const attn_dtype dtype, int keys, int D, const int nr,
-                              const int groups)
+V_INLINE void scores_decode_rest(vec *s, const R *qt, const char *k, ptrdiff_t bytes,
+                                 const attn_dtype dtype, int keys, int D, const int nr,
+                                 const int groups)
 {
     for (int d = 0; d < D; d += V_LANES) {
         const int n = D - d < V_LANES ? D - d : V_LANES;
@@ -270,7 +271,7 @@ V_INLINE void scores_few_rest(vec *s, const R *qt, const char *k, ptrdiff_t byte
 }
 
 /* x[r] holds the scores of query r, keys first .. in the lanes, `keys` of them. */
-V_INLINE void store_few(R *st, vec *top, const vec *x, int first, int keys, const int nr)
+V_INLINE void store_decode(R *st, vec *top, const vec *x, int first, int keys, const int nr)
 {
     const vmask here = v_lt(v_iota(), v_set1((R)keys));
     FOR_R top[r] = v_max(top[r], v_select(here, x[r], v_set1(-R_INF)));
@@ -279,30 +280,30 @@ V_INLINE void store_few(R *st, vec *top, const vec *x, int first, int keys, cons
 
 /* Scores of up to `groups` x V_LANES keys. Two groups keep two chains of sums going: one alone
  * would wait for its own additions. */
-V_INLINE void scores_few_keys(R *st, vec *top, const R *qt, const char *k, ptrdiff_t bytes,
-                              ahead *next, const attn_dtype dtype, int first, int keys, int64_t D,
-                              const int nr, const int groups)
+V_INLINE void scores_decode_keys(R *st, vec *top, const R *qt, const char *k, ptrdiff_t bytes,
+                                 prefetcher *next, const attn_dtype dtype, int first, int keys,
+                                 int64_t D, const int nr, const int groups)
 {
     enum { group = V_LANES };
     const int ld = QT_LD(nr), line = 64 / SIZE_OF(dtype), size = SIZE_OF(dtype);
-    vec x[2][V_FEW];
+    vec x[2][V_MAX_DECODE_ROWS];
     FOR_G FOR_R x[g][r] = v_set1(0);
-    for (int64_t run = 0; run < D; run += ATTNI_RUN) {
-        const int n = D - run < ATTNI_RUN ? (int)(D - run) : ATTNI_RUN;
+    for (int64_t run = 0; run < D; run += ATTNI_D_CHAIN) {
+        const int n = D - run < ATTNI_D_CHAIN ? (int)(D - run) : ATTNI_D_CHAIN;
         const char *from = k + run * size;
         const R *q = qt + run * ld;
-        vec s[2][V_FEW];
+        vec s[2][V_MAX_DECODE_ROWS];
         FOR_G FOR_R s[g][r] = v_set1(0);
         int d = 0;
         for (; keys == groups * group && d + line <= n; d += line)
-            FOR_G scores_few_line(s[g], q + d * ld, from + g * group * bytes + d * size, bytes,
-                                  next, dtype, nr);
+            FOR_G scores_decode_line(s[g], q + d * ld, from + g * group * bytes + d * size, bytes,
+                                     next, dtype, nr);
         if (d < n)
-            FOR_G scores_few_rest(s[g], q + d * ld, from + g * group * bytes + d * size, bytes,
-                                  dtype, keys - g * group, n - d, nr, groups);
+            FOR_G scores_decode_rest(s[g], q + d * ld, from + g * group * bytes + d * size, bytes,
+                                     dtype, keys - g * group, n - d, nr, groups);
         FOR_G FOR_R x[g][r] = run ? v_add(x[g][r], s[g][r]) : s[g][r];
     }
-    FOR_G store_few(st, top, x[g], first + g * group, keys - g * group, nr);
+    FOR_G store_decode(st, top, x[g], first + g * group, keys - g * group, nr);
 }
 
 V_INLINE R v_first(vec x)
@@ -322,38 +323,40 @@ V_INLINE R highest(vec x)
 }
 
 /* One block; n keys if they are one. */
-V_INLINE void scores_few_block(R *st, R *mx, const R *qt, const char *k, ptrdiff_t bytes,
-                               ahead *next, const attn_dtype dtype, int n, int64_t D, const int nr)
+V_INLINE void scores_decode_block(R *st, R *mx, const R *qt, const char *k, ptrdiff_t bytes,
+                                  prefetcher *next, const attn_dtype dtype, int n, int64_t D,
+                                  const int nr)
 {
     enum { pair = 2 * V_LANES };
-    vec top[V_FEW];
+    vec top[V_MAX_DECODE_ROWS];
     FOR_R top[r] = v_set1(-R_INF);
     int j = 0;
     if (nr == 1)
         for (; j + pair <= n; j += pair)
-            scores_few_keys(st, top, qt, k + j * bytes, bytes, next, dtype, j, pair, D, nr, 2);
+            scores_decode_keys(st, top, qt, k + j * bytes, bytes, next, dtype, j, pair, D, nr, 2);
     for (; j < n; j += V_LANES)
-        scores_few_keys(st, top, qt, k + j * bytes, bytes, next, dtype, j,
-                        n - j < V_LANES ? n - j : V_LANES, D, nr, 1);
+        scores_decode_keys(st, top, qt, k + j * bytes, bytes, next, dtype, j,
+                           n - j < V_LANES ? n - j : V_LANES, D, nr, 1);
     v_store(mx, v_set1(-R_INF));
     FOR_R mx[r] = highest(top[r]);
 }
 
-V_INLINE void scores_few_tile(R *st, R *mx, const R *qt, const char *k, ptrdiff_t bytes,
-                              const attn_dtype dtype, int n, int64_t D, const attni_soon *soon,
-                              const int nr)
+V_INLINE void scores_decode_tile(R *st, R *mx, const R *qt, const char *k, ptrdiff_t bytes,
+                                 const attn_dtype dtype, int n, int64_t D,
+                                 const attni_next_rows *next_rows, const int nr)
 {
-    ahead next = look_ahead(soon, k, bytes, D * SIZE_OF(dtype), n, nr);
+    prefetcher next = prefetch_stream(next_rows, k, bytes, D * SIZE_OF(dtype), n, nr);
     for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK) {
         const int b = j / ATTNI_BLOCK;
-        scores_few_block(st + b * V_FEW * ATTNI_BLOCK, mx + b * V_LANES, qt, k + j * bytes, bytes,
-                         &next, dtype, n - j < ATTNI_BLOCK ? n - j : ATTNI_BLOCK, D, nr);
+        scores_decode_block(st + b * V_MAX_DECODE_ROWS * ATTNI_BLOCK, mx + b * V_LANES, qt,
+                            k + j * bytes, bytes, &next, dtype,
+                            n - j < ATTNI_BLOCK ? n - j : ATTNI_BLOCK, D, nr);
     }
 }
 
 /* Runs `call` with nr, rows rounded up to 1, 4 or all, as a constant: each takes 20 KB of code.
  * Four, a usual number of heads that share keys, take 0.65 of the time of eight. */
-#define FOUR_TOO (V_FEW > 4 && ATTNI_BITS == 32)
+#define FOUR_TOO (V_MAX_DECODE_ROWS > 4 && ATTNI_BITS == 32)
 #define WITH_NR(rows, call)                                                                        \
     do {                                                                                           \
         if ((rows) <= 1) {                                                                         \
@@ -363,7 +366,7 @@ V_INLINE void scores_few_tile(R *st, R *mx, const R *qt, const char *k, ptrdiff_
             enum { nr = FOUR_TOO ? 4 : 1 };                                                        \
             call;                                                                                  \
         } else {                                                                                   \
-            enum { nr = V_FEW };                                                                   \
+            enum { nr = V_MAX_DECODE_ROWS };                                                       \
             call;                                                                                  \
         }                                                                                          \
     } while (0)
@@ -392,17 +395,18 @@ V_INLINE void scores_few_tile(R *st, R *mx, const R *qt, const char *k, ptrdiff_
     } while (0)
 #endif
 
-static void op_scores_few(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk,
-                          attn_dtype dtype_, int n, int64_t D, int rows, const attni_soon *soon)
+static void op_scores_decode(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk,
+                             attn_dtype dtype_, int n, int64_t D, int rows,
+                             const attni_next_rows *next_rows)
 {
-    WITH_DTYPE(dtype_, WITH_NR(rows, scores_few_tile(st, mx, qt, k, ldk * SIZE_OF(dtype), dtype, n,
-                                                     D, soon, nr)));
+    WITH_DTYPE(dtype_, WITH_NR(rows, scores_decode_tile(st, mx, qt, k, ldk * SIZE_OF(dtype), dtype,
+                                                        n, D, next_rows, nr)));
 }
 
-/* ------------------------------------------------------------------------------ weights_few */
+/* ------------------------------------------------------------------------------ weights_decode */
 
-static void op_weights_few(void *p_, const void *st_, const void *c_, const void *m_, int n,
-                           int rows)
+static void op_weights_decode(void *p_, const void *st_, const void *c_, const void *m_, int n,
+                              int rows)
 {
     R *p = p_;
     const R *st = st_, *c = c_, *m = m_;
@@ -413,12 +417,12 @@ static void op_weights_few(void *p_, const void *st_, const void *c_, const void
     }
 }
 
-/* ------------------------------------------------------------------------------- values_few */
+/* ------------------------------------------------------------------------------- values_decode */
 
 /* l += sums of weights, chains in order of j, next to each other. */
 V_INLINE void add_weights(R *l, const R *p, int n, int rows, const int nr)
 {
-    R sum[V_FEW] = {0};
+    R sum[V_MAX_DECODE_ROWS] = {0};
     for (int j = 0; j < n; j++)
         FOR_R sum[r] += p[r * ATTNI_BLOCK + j];
     for (int r = 0; r < rows; r++)
@@ -428,22 +432,22 @@ V_INLINE void add_weights(R *l, const R *p, int n, int rows, const int nr)
 /* Sums of weighted values for `groups` vectors of components, a row of them for each query, ld
  * apart; one group may be of `tail` < V_LANES components. A single query's weights are added on the
  * way, if l is not NULL: a chain of their own would hold everything up. */
-V_INLINE void values_few_group(R *sums, R *l, ptrdiff_t ld, const char *val, ptrdiff_t bytes,
-                               const attn_dtype dtype, const R *p, int in_rows, int n, int tail,
-                               int flags, ahead *next, const int nr, const int groups)
+V_INLINE void values_decode_group(R *sums, R *l, ptrdiff_t ld, const char *val, ptrdiff_t bytes,
+                                  const attn_dtype dtype, const R *p, int in_rows, int n, int tail,
+                                  int flags, prefetcher *next, const int nr, const int groups)
 {
-    vec s[V_FEW][8], sum = v_set1(0);
+    vec s[V_MAX_DECODE_ROWS][8], sum = v_set1(0);
     FOR_R FOR_G s[r][g] = v_set1(0);
     const ptrdiff_t key = in_rows ? 1 : V_LANES, query = in_rows ? ATTNI_BLOCK : 1;
     const int whole = groups * V_LANES * SIZE_OF(dtype) / 64, lines = whole ? whole : 1;
     for (int j = 0; j < n; j++) {
-        ask_begin(next, lines);
+        prefetch_begin(next, lines);
         vec x[8];
         FOR_G
         {
             if (g % (groups / lines) == 0) {
-                ASK_NOW(next);
-                ask_line(next, g / (groups / lines));
+                PREFETCH_NOW(next);
+                prefetch_line(next, g / (groups / lines));
             }
             const char *from = val + j * bytes + g * V_LANES * SIZE_OF(dtype);
             x[g] = load_as(from, dtype, groups == 1 ? tail : V_LANES);
@@ -455,7 +459,7 @@ V_INLINE void values_few_group(R *sums, R *l, ptrdiff_t ld, const char *val, ptr
                 sum = v_add(sum, w);
             FOR_G s[r][g] = v_fma(x[g], w, s[r][g]);
         }
-        ask_end(next, lines);
+        prefetch_end(next, lines);
     }
     FOR_R FOR_G
     {
@@ -466,9 +470,9 @@ V_INLINE void values_few_group(R *sums, R *l, ptrdiff_t ld, const char *val, ptr
         *l += v_first(sum);
 }
 
-V_INLINE void values_few_block(R *sums, R *l, const char *val, ptrdiff_t bytes,
-                               const attn_dtype dtype, const R *p, int in_rows, int n, int64_t Dv,
-                               int rows, int flags, ahead *next, const int nr)
+V_INLINE void values_decode_block(R *sums, R *l, const char *val, ptrdiff_t bytes,
+                                  const attn_dtype dtype, const R *p, int in_rows, int n,
+                                  int64_t Dv, int rows, int flags, prefetcher *next, const int nr)
 {
     const int size = SIZE_OF(dtype);
     const ptrdiff_t ld = (ptrdiff_t)((Dv + V_LANES - 1) / V_LANES * V_LANES);
@@ -479,8 +483,8 @@ V_INLINE void values_few_block(R *sums, R *l, const char *val, ptrdiff_t bytes,
         l = NULL;
 #define STEP(groups)                                                                               \
     for (; c + (groups)*V_LANES <= Dv; c += (groups)*V_LANES)                                      \
-    values_few_group(sums + c, c ? NULL : l, ld, val + c * size, bytes, dtype, p, in_rows, n,      \
-                     V_LANES, flags, next, nr, groups)
+    values_decode_group(sums + c, c ? NULL : l, ld, val + c * size, bytes, dtype, p, in_rows, n,   \
+                        V_LANES, flags, next, nr, groups)
     if (nr * 8 <= V_ACCUMULATORS)
         STEP(8);
     if (nr * 4 <= V_ACCUMULATORS)
@@ -488,35 +492,37 @@ V_INLINE void values_few_block(R *sums, R *l, const char *val, ptrdiff_t bytes,
     STEP(2);
 #undef STEP
     for (; c < Dv; c += V_LANES)
-        values_few_group(sums + c, c ? NULL : l, ld, val + c * size, bytes, dtype, p, in_rows, n,
-                         Dv - c < V_LANES ? (int)(Dv - c) : V_LANES, flags, next, nr, 1);
+        values_decode_group(sums + c, c ? NULL : l, ld, val + c * size, bytes, dtype, p, in_rows, n,
+                            Dv - c < V_LANES ? (int)(Dv - c) : V_LANES, flags, next, nr, 1);
 }
 
-V_INLINE void values_few_tile(R *sums, R *l, const char *val, ptrdiff_t bytes,
-                              const attn_dtype dtype, const R *p, int in_rows, int n, int64_t Dv,
-                              int rows, int flags, const attni_soon *soon, const int nr)
+V_INLINE void values_decode_tile(R *sums, R *l, const char *val, ptrdiff_t bytes,
+                                 const attn_dtype dtype, const R *p, int in_rows, int n, int64_t Dv,
+                                 int rows, int flags, const attni_next_rows *next_rows,
+                                 const int nr)
 {
-    ahead next = look_ahead(soon, val, bytes, Dv * SIZE_OF(dtype), n, nr);
+    prefetcher next = prefetch_stream(next_rows, val, bytes, Dv * SIZE_OF(dtype), n, nr);
     for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK) {
-        values_few_block(sums, l, val + j * bytes, bytes, dtype, p, in_rows,
-                         n - j < ATTNI_BLOCK ? n - j : ATTNI_BLOCK, Dv, rows, flags, &next, nr);
-        p += V_FEW * ATTNI_BLOCK; /* of more blocks in_rows alone */
+        values_decode_block(sums, l, val + j * bytes, bytes, dtype, p, in_rows,
+                            n - j < ATTNI_BLOCK ? n - j : ATTNI_BLOCK, Dv, rows, flags, &next, nr);
+        p += V_MAX_DECODE_ROWS * ATTNI_BLOCK; /* of more blocks in_rows alone */
         flags = 0;
     }
 }
 
-static void op_values_few(void *sums, void *l, const void *v, ptrdiff_t ldv, attn_dtype dtype_,
-                          const void *p, int in_rows, int n, int64_t Dv, int rows, int flags,
-                          const attni_soon *soon)
+static void op_values_decode(void *sums, void *l, const void *v, ptrdiff_t ldv, attn_dtype dtype_,
+                             const void *p, int in_rows, int n, int64_t Dv, int rows, int flags,
+                             const attni_next_rows *next_rows)
 {
-    WITH_DTYPE(dtype_, WITH_NR(rows, values_few_tile(sums, l, v, ldv * SIZE_OF(dtype), dtype, p,
-                                                     in_rows, n, Dv, rows, flags, soon, nr)));
+    WITH_DTYPE(dtype_,
+               WITH_NR(rows, values_decode_tile(sums, l, v, ldv * SIZE_OF(dtype), dtype, p, in_rows,
+                                                n, Dv, rows, flags, next_rows, nr)));
 }
 
-/* ------------------------------------------------------------------------------- finish_few */
+/* ------------------------------------------------------------------------------- finish_decode */
 
-static int op_finish_few(void *out_, ptrdiff_t ldo, const void *sums_, const void *l_, int rows,
-                         int64_t Dv)
+static int op_finish_decode(void *out_, ptrdiff_t ldo, const void *sums_, const void *l_, int rows,
+                            int64_t Dv)
 {
     R_any *out = out_;
     const R *sums = sums_, *l = l_;

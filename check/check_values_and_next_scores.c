@@ -1,4 +1,5 @@
-/* both_few: one query's scores of a block of turned keys and its weighted values of another. Either
+/* values_and_next_scores: one query's scores of a block of interleaved keys and its weighted values
+ * of another. Either
  * sum's order is fixed, so both are compared to the bit with one element at a time. */
 #include "check_case.h"
 
@@ -9,9 +10,9 @@ static double *want_scores(check_case *c, const void *q, const void *k, int64_t 
 {
     double *st = check_array(c, ATTNI_BLOCK);
     for (int j = 0; j < ATTNI_BLOCK; j++)
-        for (int64_t begin = 0; begin < D; begin += ATTNI_RUN) {
+        for (int64_t begin = 0; begin < D; begin += ATTNI_D_CHAIN) {
             double run = 0;
-            for (int64_t d = begin; d < begin + ATTNI_RUN; d++)
+            for (int64_t d = begin; d < begin + ATTNI_D_CHAIN; d++)
                 run = check_fma(c, check_get(c, k, j * D + d), check_get(c, q, d), run);
             st[j] = begin ? check_round(c, st[j] + run) : run;
         }
@@ -43,14 +44,14 @@ static double *want_maximum(check_case *c, const void *mx, const double *st)
     return want;
 }
 
-void check_both_few(check_case *c)
+void check_values_and_next_scores(check_case *c)
 {
     const int64_t D = check_chance(c, 50) ? 64 : 128;
     const ptrdiff_t ld = (ptrdiff_t)(D + (check_chance(c, 50) ? 0 : check_between(c, 0, 9)));
     const int flags = check_chance(c, 50) ? ATTNI_FIRST : 0;
     const check_content content = check_any_content(c);
     check_describe(c, "D=%" PRId64 " ld=%td flags=%d", D, ld, flags);
-    if (c->nv != 1 || !attni_knows_both(c->kernels, D))
+    if (c->nv != 1 || !attni_has_values_and_next_scores(c->kernels, D))
         return;
     void *q = check_tile(c, D / c->W), *k = check_tile(c, D * ATTNI_BLOCK / c->W);
     void *v = check_free(c, (ATTNI_BLOCK - 1) * (int64_t)ld + D), *p = check_tile(c, 64 / c->W);
@@ -64,19 +65,20 @@ void check_both_few(check_case *c)
     if (flags == 0) /* else what is there must not matter, and it is NaN */
         check_fill(c, sums, D, CHECK_PLAIN);
     check_fill(c, l, c->W, CHECK_PLAIN);
-    const char *turned = check_turn_keys(c, k, ATTN_F32, (ptrdiff_t)D, ATTNI_BLOCK, D);
+    const char *interleaved = check_interleave_keys(c, k, ATTN_F32, (ptrdiff_t)D, ATTNI_BLOCK, D);
 
     double *want_st = want_scores(c, q, k, D), *want = want_sums(c, sums, p, v, ld, D, flags);
     double *want_l = check_copy(c, l, c->W), sum = 0;
     for (int j = 0; j < ATTNI_BLOCK; j++)
         sum = check_round(c, sum + check_get(c, p, j));
     want_l[0] = check_round(c, want_l[0] + sum);
-    c->kernels->both_few(st, mx, q, turned, sums, l, v, ld, p, D, flags);
+    c->kernels->values_and_next_scores(st, mx, q, interleaved, sums, l, v, ld, p, D, flags);
     check_expect_same(c, "st", st, want_st, ATTNI_BLOCK, c->W, CHECK_ZERO_ANY);
     check_expect_same(c, "mx", mx, want_maximum(c, mx, want_st), c->W, c->W, CHECK_ZERO_ANY);
     check_expect_same(c, "sums", sums, want, D, c->W, CHECK_ZERO_ANY);
     check_expect_same(c, "l", l, want_l, c->W, c->W, CHECK_ZERO_ANY);
     check_expect_intact(c);
     CHECK_BENCH(c, 4.0 * ATTNI_BLOCK * (double)D,
-                c->kernels->both_few(st, mx, q, turned, sums, l, v, ld, p, D, flags));
+                c->kernels->values_and_next_scores(st, mx, q, interleaved, sums, l, v, ld, p, D,
+                                                   flags));
 }
