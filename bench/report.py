@@ -160,13 +160,15 @@ def head(row):
 # --------------------------------------------------------------------------------- markdown
 
 EXPLAINED = """\
-Figures are GFLOP/s of visible pairs, GB/s of K and V each read once, or microseconds a call, of the
-fastest call. *best* and *torch*: how many times as long the fastest peer and PyTorch take; below 1
-libattn loses, which is marked **<**. *peak*: libattn's part of what the machine did at best in the
-same seconds on as many threads: multiply-adds in registers for GFLOP/s, streaming reads of as many
-bytes for GB/s. *2t/1t*: libattn's own speed on two threads over that on one, in the same rounds.
-*-*: did not run; letters: see below the tables. *8h*: 8 heads, *32:8h*: 32 query heads on 8 of keys
-and values; T = S but in decoding, where the last queries see a whole cache."""
+Each figure is that of the fastest call: GFLOP/s, counting only visible pairs of query and key;
+GB/s, counting each byte of K and V once; or microseconds per call. *best* is the fastest peer's
+time divided by libattn's time, *torch* is PyTorch's; values below 1, where libattn is slower, are
+marked **<**. *peak* is libattn's figure as a share of the machine's limit, measured in the same
+seconds on the same number of threads: multiply-adds in registers for GFLOP/s, streaming reads of as
+many bytes for GB/s. *2t/1t* is libattn's speed on two threads divided by its speed on one, in the
+same rounds. *-* means not run; letters refer to the notes below the tables. *8h* means 8 heads,
+*32:8h* 32 query heads that share 8 heads of keys and values. T = S, except in decoding, where the
+last queries see the whole cache."""
 
 
 def wrapped(text, width=118):
