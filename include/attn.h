@@ -5,19 +5,23 @@
  *   B batch   H query heads   Hk key/value heads (H % Hk == 0)   T queries   S keys
  *   D size of a query and of a key   Dv size of a value
  *
+ * A *row* is one query of one head with its scores, weights and output; i numbers queries, j keys.
+ * lse is the log-sum-exp of a row's scores.
+ *
  * The ladder, from one call to full control:
  *   1. attn_sdpa_forward(NULL, &args, NULL): softmax(q k^T / sqrt(D)) v on the caller's thread.
  *   2. attn_context: threads, instruction set, allocator, the caller's own parallel_for.
- *   3. attn_sdpa_args: every mask, packed sequences, scores and lse out, dropout, workspace.
+ *   3. attn_sdpa_args: every mask, packed sequences, scores and lse as outputs, dropout, workspace.
  *   4. Modules (attn_nn.h, which this header includes): embedding, linear layer, multi-head
- *      attention and what else a small model is trained with; PyTorch's random stream.
+ *      attention and the rest that training a small model takes; PyTorch's random stream.
  *
- * The library never prints, exits, aborts, or changes the locale or any signal. The floating-point
- * mode and the exception flags of the caller's thread are, after a call, what they were before;
- * results do not depend on them. While a call runs, C's default mode holds, in which nothing traps,
- * for the caller's own allocate, release and parallel_for too. It needs libc, libm and pthreads.
- * Functions are reentrant; the thread rule of each object stands beside it. A pointer argument may
- * be NULL only where this header says so.
+ * The library needs libc, libm and pthreads. It never prints, exits, aborts, or changes the locale
+ * or any signal. Functions are reentrant; the thread rule of each object is stated with it. A
+ * pointer argument may be NULL only where this header says so.
+ *
+ * Floating-point mode: results do not depend on the mode of the caller's thread. A call leaves that
+ * mode and the exception flags as it found them. While it runs, C's default mode is set, in which
+ * nothing traps; the caller's own allocate, release and parallel_for run in this mode too.
  */
 #ifndef ATTN_H
 #define ATTN_H
@@ -42,21 +46,21 @@ extern "C" {
 
 /* ------------------------------------------------------------------------------------- Errors
  *
- * Every function that can fail returns a status and, where `err` is not NULL, says in one line
- * which argument was wrong and what would be right. `err` is written only on failure. The values
- * are pinned: they never change meaning.
+ * Every function that can fail returns a status. If `err` is not NULL, it also writes one line that
+ * says which argument was wrong and what would be right; `err` is written only on failure. The
+ * values below are fixed: they never change their meaning.
  */
 typedef enum attn_status {
     ATTN_OK = 0,
     ATTN_ERR_ARGUMENT = 1,    /* a value out of its range, or two that exclude each other */
     ATTN_ERR_SHAPE = 2,       /* shapes that do not fit together */
-    ATTN_ERR_DTYPE = 3,       /* a storage type that does not belong there */
+    ATTN_ERR_DTYPE = 3,       /* a storage type that this argument cannot have */
     ATTN_ERR_STRIDE = 4,      /* an output whose elements overlap */
     ATTN_ERR_MEMORY = 5,      /* the allocator returned NULL */
     ATTN_ERR_LIMIT = 6,       /* a size that this machine cannot address */
     ATTN_ERR_UNSUPPORTED = 7, /* an instruction set that this machine lacks */
-    ATTN_ERR_FULL = 8,        /* a cache has no room for so many keys */
-    ATTN_ERR_FILE = 9         /* a saved cache that is damaged, another's, or was not written */
+    ATTN_ERR_FULL = 8,        /* a cache has no room for that many keys */
+    ATTN_ERR_FILE = 9         /* bytes that are damaged or no saved cache; or write failed */
 } attn_status;
 
 typedef struct attn_error {
@@ -73,23 +77,25 @@ ATTN_API const char *attn_version(void);
 
 /* -------------------------------------------------------------------------- Structs that grow
  *
- * A struct that begins with struct_size may get more members at its end. Start from its INIT macro
- * or its init function, which set struct_size to its sizeof and all else to the defaults. A call
- * takes the shorter struct of an older header, whose missing members have their defaults, and the
- * longer one of a newer header if what this library does not know of it is 0; else it returns
- * ATTN_ERR_ARGUMENT and names struct_size. All other structs stay as they are: docs/ABI.md.
+ * A struct that begins with struct_size may get more members at its end in a later version. Set it
+ * up by its INIT macro or its init function: they set struct_size to the struct's sizeof and every
+ * other member to its default. A call accepts a struct of another version, by its struct_size:
+ *   older header, shorter struct   the missing members have their defaults
+ *   newer header, longer struct    accepted if all members that this library does not know are 0;
+ *                                  else ATTN_ERR_ARGUMENT, which names struct_size
+ * All other structs never change (docs/ABI.md).
  *
- * The functions init_sized are for bindings without this header, which say how large their struct
- * is.
+ * The functions init_sized are for bindings that do not use this header: they pass the size of
+ * their struct.
  */
 
 /* ------------------------------------------------------------------------------------ Tensors
  *
- * A view: it owns nothing. Up to four dimensions; unused leading ones are 1. Strides are in
- * ELEMENTS and may be anything, negative and 0 included: a stride of 0 repeats an input along that
- * dimension. Outputs must not overlap themselves. No alignment is assumed. A last stride of 1 is
- * the fast case; others are gathered row by row. If a size is 0, data may be NULL.
- * A size is at most 2^56, else ATTN_ERR_LIMIT.
+ * A tensor is a view: it owns no memory. It has four dimensions; leading ones that are not used
+ * have size 1. Strides are in ELEMENTS and may have any value, negative and 0 included: a stride of
+ * 0 repeats an input along that dimension. No two elements of an output may share memory. No
+ * alignment is assumed. A last stride of 1 is the fast case; rows with another are first copied
+ * element by element. If a size is 0, data may be NULL. A size above 2^56 is ATTN_ERR_LIMIT.
  */
 typedef enum attn_dtype {
     ATTN_F64 = 1,
@@ -98,7 +104,7 @@ typedef enum attn_dtype {
     ATTN_BF16 = 4, /* the high half of a binary32 */
     ATTN_BOOL = 5, /* one byte, 0 or not 0; masks only */
     ATTN_I64 = 6,  /* indices only */
-    ATTN_I8 = 7    /* -127..127 times a float of the row; inside a cache only */
+    ATTN_I8 = 7    /* -127..127, times one float per row; inside a cache only */
 } attn_dtype;
 
 ATTN_API size_t attn_dtype_size(attn_dtype dtype);      /* bytes of an element, 0 if unknown */
@@ -111,8 +117,8 @@ typedef struct attn_tensor {
     int64_t stride[4];
 } attn_tensor;
 
-/* Dense views. bhtd: [B,H,T,D]. bthd: memory is [B,T,H,D] (a packed projection), seen as [B,H,T,D].
- * matrix: [rows,columns] seen as [1,1,rows,columns]. */
+/* Views of dense arrays. bhtd: memory is [B,H,T,D]. bthd: memory is [B,T,H,D] (the output of a
+ * packed projection), viewed as [B,H,T,D]. matrix: [rows,columns], as [1,1,rows,columns]. */
 ATTN_API attn_tensor attn_bhtd(const void *data, attn_dtype dtype, int64_t B, int64_t H, int64_t T,
                                int64_t D);
 ATTN_API attn_tensor attn_bthd(const void *data, attn_dtype dtype, int64_t B, int64_t T, int64_t H,
@@ -121,11 +127,12 @@ ATTN_API attn_tensor attn_matrix(const void *data, attn_dtype dtype, int64_t row
 
 /* ------------------------------------------------------------------------------------ Context
  *
- * Threads, the instruction set and scratch memory that is kept between calls. Everywhere a context
- * is taken, NULL means: the caller's thread, the best instruction set, scratch from malloc.
+ * A context holds threads, the instruction set, and scratch memory that is kept between calls.
+ * Wherever a function takes a context, NULL means: the caller's thread, the best instruction set,
+ * scratch from malloc.
  *
  * Threads: calls on different contexts may overlap freely; calls on one context are serialised.
- * After fork() a context works in the child, which starts threads of its own at the next call.
+ * After fork(), a context works in the child too, which starts its own threads at the next call.
  * Idle threads sleep and cost nothing.
  */
 typedef struct attn_context attn_context;
@@ -137,14 +144,16 @@ typedef struct attn_context_options {
                          * attn_isa() lists them; NULL: ATTN_ISA if set, else the best. "amx"
                          * needs ATTN_AMX=1 as well */
 
-    /* Memory. Both or neither. allocate must return memory aligned to `alignment` (a power of two,
-     * at most 64) or NULL; calls come from the thread that calls the library. */
+    /* The caller's allocator, both functions or neither. allocate must return NULL, or memory that
+     * is aligned to `alignment` (a power of two, at most 64). The library calls both only from the
+     * thread that called it. */
     void *(*allocate)(void *user, size_t size, size_t alignment);
     void (*release)(void *user, void *memory, size_t size);
     void *memory_user;
 
-    /* The caller's threads instead of the context's: must run body(arg, 0) ... body(arg, n - 1), in
-     * any order and on any threads, and return when all are done. `threads` bounds n. */
+    /* The caller's threads, used instead of the context's: the function must run body(arg, 0) ...
+     * body(arg, n - 1), in any order and on any threads, and return when all are done. n is at most
+     * `threads`. */
     void (*parallel_for)(void *user, int n, void (*body)(void *arg, int index), void *arg);
     void *parallel_user;
 } attn_context_options;
@@ -159,31 +168,32 @@ static inline void attn_context_options_init(attn_context_options *options)
     attn_context_options_init_sized(options, sizeof *options);
 }
 
-/* options may be NULL: all defaults. ATTN_ERR_UNSUPPORTED if the machine lacks the named set. If
- * the system refuses a thread, the context works with those it got. */
+/* options may be NULL: all defaults. ATTN_ERR_UNSUPPORTED if the machine lacks the instruction set
+ * that is named. If the system refuses to start a thread, the context works with those it has. */
 ATTN_API attn_status attn_context_create(const attn_context_options *options, attn_context **out,
                                          attn_error *err);
 ATTN_API void attn_context_destroy(attn_context *ctx); /* NULL is fine; no call may be running */
 ATTN_API int attn_context_threads(const attn_context *ctx);     /* 1 for NULL */
 ATTN_API const char *attn_context_isa(const attn_context *ctx); /* the best one for NULL */
 
-/* A parallel_for for programs that compute with OpenMP, whose idle threads spin on the CPUs that a
- * context's own would need: its tasks run in the runtime's team. parallel_user is the address of
- * GOMP_parallel, which GNU's, LLVM's and Intel's runtimes have. The team may have any size; after
- * fork() the child is as free to use it as it is to use OpenMP. */
+/* A parallel_for for programs that compute with OpenMP: it runs the tasks in the OpenMP runtime's
+ * team. (The idle threads of that team spin on the CPUs that a context's own threads would need.)
+ * parallel_user is the address of GOMP_parallel, which GNU's, LLVM's and Intel's runtimes have. The
+ * team may have any number of threads. After fork(), the child may use it wherever it may use
+ * OpenMP itself. */
 ATTN_API void attn_openmp_for(void *gomp_parallel, int n, void (*body)(void *arg, int index),
                               void *arg);
 
-/* The instruction sets that were compiled in, best last. name is NULL past the end; usable is 1 if
- * this machine can run it. */
+/* The instruction sets that were compiled in; the last one is the best. Past the end, name is NULL.
+ * usable is 1 if this machine can run it. */
 typedef struct attn_isa_info {
     const char *name;
     int usable;
 } attn_isa_info;
 ATTN_API attn_isa_info attn_isa(int index);
 
-/* Space-separated names of the CPU features that matter here, as found now. Returns the length
- * that is needed, as snprintf does. */
+/* Writes the names of this machine's CPU features that matter to the library, separated by spaces.
+ * Like snprintf, it returns the length of the whole text. */
 ATTN_API int attn_cpu_features(char *buffer, size_t size);
 
 /* ---------------------------------------------------------------------------------- Attention
@@ -192,13 +202,13 @@ ATTN_API int attn_cpu_features(char *buffer, size_t size);
  *
  * Shapes: q [B,H,T,D], k [B,Hk,S,D], v [B,Hk,S,Dv], out [B,H,T,Dv]; query head h reads key/value
  * head h / (H/Hk). q, k, v share one dtype; out has that dtype, or f32 or f64. Any size may be 0;
- * where that leaves nothing to write, a call returns at once, however large the others are. Keys
- * without elements (D = Dv = 0) are at most 2^31 - 1 where lse, scores or a gradient is wanted,
- * else ATTN_ERR_LIMIT.
+ * if that leaves nothing to write, a call returns at once, however large the other sizes are. If
+ * D = Dv = 0 and lse, scores or a gradient is wanted, B * Hk * S may be at most 2^31 - 1, else
+ * ATTN_ERR_LIMIT.
  *
- * Visible(i, j), query i and key j: the AND of causal, window, mask, key_lengths and sequences.
- * With off the causal offset (0 for TOP_LEFT, S - T for BOTTOM_RIGHT, with the batch's own key
- * length for S, as given for OFFSET; for NONE, as `diagonal` says):
+ * Visible(i, j), whether query i sees key j, is the AND of causal, window, mask, key_lengths and
+ * sequences. off is the offset of the diagonal: 0 for TOP_LEFT, S - T for BOTTOM_RIGHT (with the
+ * batch's own key length for S), causal_offset for OFFSET; without causal, `diagonal` chooses it.
  *   causal  j <= i + off          window  i + off - window_left <= j <= i + off + window_right
  *   lengths j < key_lengths[b]    mask    true, or a float that is not -inf
  *
@@ -208,16 +218,16 @@ ATTN_API int attn_cpu_features(char *buffer, size_t size);
  *                                             x x                x .
  *                                             x x                x x
  *
- * A row with no visible key gives 0 (and lse = -inf, or the sink). What is not visible is never
- * multiplied: NaN or Inf there changes no bit. NaN in a visible place reaches exactly the rows that
- * use it.
+ * A row with no visible key gives 0, and lse = -inf, or the sink if there is one. Hidden positions
+ * never influence the result: NaN or Inf there changes no bit. NaN in a visible position reaches
+ * exactly the rows that use it.
  *
  * Memory: O(T + S) scratch, never T x S, whatever the options. `scores` is the caller's own.
- * Bits: equal for any thread count, batch, number of queries in the call, and alignment, on one
- * instruction set. Not promised: equal bits on two instruction sets, or between releases.
+ * Bits: on one instruction set, the same for any number of threads, batch, number of queries in the
+ * call, and alignment. Not promised: the same bits on two instruction sets, or in two releases.
  * Outputs must not overlap inputs.
  *
- * Returns ATTN_OK, or an error before anything is written; after ATTN_ERR_MEMORY too, outputs are
+ * Returns ATTN_OK, or an error before anything is written; ATTN_ERR_MEMORY, too, leaves the outputs
  * untouched. Sources: Vaswani et al. 2017; online softmax, Milakov and Gimelshein 2018; tiling, Dao
  * et al. 2022; sinks, Xiao et al. 2023; ALiBi, Press et al. 2021.
  */
@@ -228,8 +238,8 @@ typedef enum attn_causal {
     ATTN_CAUSAL_OFFSET = 3        /* off = causal_offset */
 } attn_causal;
 
-/* off where causal is ATTN_CAUSAL_NONE: the diagonal j = i + off that the window and ALiBi count
- * from. Beside another causal it must be TOP_LEFT, which then says nothing, or the same choice. */
+/* Sets off if causal is ATTN_CAUSAL_NONE: the diagonal j = i + off from which window and ALiBi
+ * count. With another causal it must be TOP_LEFT, which then has no effect, or the same choice. */
 typedef enum attn_diagonal {
     ATTN_DIAGONAL_TOP_LEFT = 0,     /* off = 0 */
     ATTN_DIAGONAL_BOTTOM_RIGHT = 1, /* off = S - T: FlashAttention */
@@ -237,8 +247,10 @@ typedef enum attn_diagonal {
 } attn_diagonal;
 
 typedef enum attn_alibi_form {
-    ATTN_ALIBI_SIGNED = 0,   /* slope * (j - i - off): later keys gain what earlier ones lose */
-    ATTN_ALIBI_SYMMETRIC = 1 /* -slope * |j - i - off|: FlashAttention; SIGNED for j <= i + off */
+    ATTN_ALIBI_SIGNED = 0,   /* slope * (j - i - off): with slope > 0, keys after the
+                                diagonal gain what keys before it lose */
+    ATTN_ALIBI_SYMMETRIC = 1 /* -slope * |j - i - off|: FlashAttention; for j <= i + off
+                                the same as SIGNED */
 } attn_alibi_form;
 
 typedef enum attn_stage {
@@ -249,12 +261,12 @@ typedef enum attn_stage {
 } attn_stage;
 
 typedef enum attn_precision {
-    ATTN_PRECISION_DEFAULT = 0, /* f64: double; all others: float products and sums; but bf16 on
-                                   "avx512bf16" and "amx" rounds the weights to bf16 too, and, in
-                                   the backward, the gradients of scores */
-    ATTN_PRECISION_ACCURATE = 1 /* f32 storage computes in double: one rounding, at the end; so does
-                                   any q beside a cache of i8, whose rows are f32; bf16 keeps
-                                   weights and gradients in float everywhere */
+    ATTN_PRECISION_DEFAULT = 0, /* f64 computes in double, every other type in float. But bf16 on
+                                   "avx512bf16" and "amx" rounds the weights to bf16 and, in the
+                                   backward, the gradients of scores */
+    ATTN_PRECISION_ACCURATE = 1 /* f32 computes in double, with one rounding at the end; so does any
+                                   q with an i8 cache, whose rows are f32. bf16 keeps weights and
+                                   gradients in float on every instruction set */
 } attn_precision;
 
 typedef struct attn_sdpa_args {
@@ -264,43 +276,46 @@ typedef struct attn_sdpa_args {
 
     attn_causal causal;
     int64_t causal_offset;             /* for ATTN_CAUSAL_OFFSET and ATTN_DIAGONAL_OFFSET */
-    int64_t window_left, window_right; /* -1: open */
-    const attn_tensor *mask; /* bool (true = attend) or float (added); [B|1, H|1, T|1, S|1]; NULL */
-    const int64_t *key_lengths; /* [B], each in 0..S, or NULL */
+    int64_t window_left, window_right; /* -1: no limit on that side */
+    /* bool (true = attend) or float (added); [B|1, H|1, T|1, S|1], a 1 broadcasts; NULL: no mask */
+    const attn_tensor *mask;
+    const int64_t *key_lengths; /* [B], each in 0..S; NULL: S */
 
     /* Packed sequences: queries cu_seqlens_q[n] .. cu_seqlens_q[n+1]-1 see only keys
      * cu_seqlens_k[n] .. cu_seqlens_k[n+1]-1, n = 0..sequences-1. Both arrays have sequences + 1
      * elements, start at 0 and never fall. Causal, window and ALiBi count i and j from the start of
-     * the sequence, so each gives the bits that it gives alone; mask and dropout count from the
+     * the sequence, so a sequence gives the same bits as alone; mask and dropout count from the
      * start of the tensor. Not together with key_lengths. NULL: one sequence. */
     const int64_t *cu_seqlens_q, *cu_seqlens_k;
     int64_t sequences;
 
-    const float *alibi_slopes; /* [H]: adds slope * (j - i - off), or by alibi_form; NULL */
-    const float *sink_logits;  /* [H]: one more logit in each row's denominator; NULL */
-    double softcap;            /* > 0: softcap * tanh(x / softcap) */
-    double dropout;            /* 0 <= p < 1: weights kept with probability 1-p, times 1/(1-p) */
+    const float *alibi_slopes; /* [H]: added to scores, see alibi_form; NULL: none */
+    const float *sink_logits;  /* [H]: one more logit in each row's denominator; NULL: none */
+    double softcap;            /* > 0: a score x becomes softcap * tanh(x / softcap) */
+    double dropout;            /* 0 <= p < 1: keeps a weight with probability 1-p, times 1/(1-p) */
     uint64_t dropout_seed;
     attn_precision precision;
 
-    const attn_tensor *lse;    /* out: [B,H,T,1] f32 or f64, natural logarithm; NULL */
-    const attn_tensor *scores; /* out: [B,H,T,S] of any float dtype; NULL */
+    /* Optional outputs; NULL: not wanted. lse: natural logarithm, [B,H,T,1], f32 or f64. scores:
+     * [B,H,T,S] of any float dtype, at the stage scores_stage. */
+    const attn_tensor *lse;
+    const attn_tensor *scores;
     attn_stage scores_stage;
 
-    void *workspace; /* of at least attn_plan_info.scratch_bytes, or NULL: the context's */
+    void *workspace; /* at least attn_plan_info.scratch_bytes; NULL: the context's scratch */
     size_t workspace_bytes;
 
-    /* Keys and values come from here (see Cache, below); k.data and v.data are then NULL, and the
-     * rest of k and v is not looked at. B, Hk, D, Dv are the cache's; S is the longest length, and
-     * the lengths are the key_lengths, unless key_lengths says less. q has the cache's dtype, or,
-     * with ATTN_I8, is f32, f16 or bf16. Not together with cu_seqlens. */
+    /* If not NULL, keys and values come from this cache (see Cache, below). k.data and v.data are
+     * then NULL, and the rest of k and v is ignored. B, Hk, D, Dv are the cache's. S is its longest
+     * length, and its lengths are the key_lengths, unless key_lengths gives smaller ones. q has the
+     * cache's dtype; with ATTN_I8 it is f32, f16 or bf16. Not together with cu_seqlens. */
     const struct attn_cache *cache;
 
-    attn_diagonal diagonal; /* that window and ALiBi count from without causal */
+    attn_diagonal diagonal; /* without causal: where window and ALiBi count from */
     attn_alibi_form alibi_form;
 } attn_sdpa_args;
 
-/* All zero but the size and the open window. */
+/* All zero but the size and the window, which is open on both sides. */
 #define ATTN_SDPA_ARGS_INIT                                                                        \
     {                                                                                              \
         .struct_size = sizeof(attn_sdpa_args), .window_left = -1, .window_right = -1               \
@@ -314,17 +329,17 @@ static inline void attn_sdpa_args_init(attn_sdpa_args *args)
 ATTN_API attn_status attn_sdpa_forward(attn_context *ctx, const attn_sdpa_args *args,
                                        attn_error *err);
 
-/* What attn_sdpa_forward would run, without running it. Fails as attn_sdpa_forward would, but does
- * not look at workspace: how large that must be is what it is asked. Of an older, shorter struct as
- * much is filled as it has; of a newer one, what is not known becomes 0. */
+/* Describes what attn_sdpa_forward would run, without running it. It fails as attn_sdpa_forward
+ * would, but ignores workspace, whose size is one of its results. If info is the shorter struct of
+ * an older header, only its members are filled; if it is longer, unknown members become 0. */
 typedef struct attn_plan_info {
     size_t struct_size; /* sizeof(attn_plan_info), set by ATTN_PLAN_INFO_INIT */
     char kernel[48];    /* "avx512 f32 64x256" */
     size_t scratch_bytes;
-    int threads; /* that will work on it */
+    int threads; /* how many will work */
     int64_t tasks;
-    double flop;  /* of the visible pairs; a dense mask counts as all visible */
-    double bytes; /* of the inputs and outputs, each once */
+    double flop;  /* floating-point operations of the visible pairs, all pairs of a dense mask */
+    double bytes; /* size of the inputs and outputs, each counted once */
 } attn_plan_info;
 #define ATTN_PLAN_INFO_INIT                                                                        \
     {                                                                                              \
@@ -338,34 +353,35 @@ static inline void attn_plan_info_init(attn_plan_info *info)
 ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *args,
                                     attn_plan_info *info, attn_error *err);
 
-/* The gradients of a loss with respect to what attn_sdpa_forward read, given the gradient of the
- * loss with respect to what it wrote. `args` are those of the forward call; `out` and `lse`, which
- * is required, hold what it gave, and both are only read here; `scores` is not looked at. An lse of
- * f32 has an error of 6e-8 |lse|, which every weight gets as a relative error: for gradients in
- * double it must be f64. Not from a cache.
+/* The backward: given the gradient of a loss with respect to the outputs of attn_sdpa_forward, it
+ * computes the gradient with respect to the inputs. `args` are those of the forward call. `out` and
+ * `lse` hold its results and are only read here; lse is required, and `scores` is ignored. An lse
+ * stored as f32 has an error of 6e-8 |lse|, which becomes a relative error of every weight: for
+ * gradients in double it must be f64. A cache is refused.
  *
  *   w = weights    dw_ij = d_ij dout_i . v_j    ds_ij = w_ij (dw_ij - dout_i . out_i + dlse_i)
  *   dv_j = sum_i w_ij d_ij dout_i    dq_i = scale sum_j ds'_ij k_j    dk_j = scale sum_i ds'_ij q_i
  *
- * with d dropout's factor and ds' = ds times the soft cap's derivative. Query heads that share a
- * key/value head add to its gradient. What is not visible is never multiplied: NaN or Inf there, or
- * in q and dout of a row that sees nothing, changes no bit; a row that sees nothing and a key that
- * is not seen get exactly 0.
+ * d is dropout's factor, and ds' is ds times the soft cap's derivative. Query heads that share a
+ * key/value head add to its gradient. Hidden positions never influence a gradient: NaN or Inf
+ * there, or in q and dout of a row without visible keys, changes no bit. Rows without visible keys
+ * and keys that no query sees get gradients of exactly 0.
  *
  * Memory: three numbers for each row of q; for each thread a chunk of keys, O(D + Dv); sums for dq,
  * O((T + S) * D) for each query head of at most twice as many key/value heads as there are threads;
- * for the gradient of a mask that repeats, a number for each head's query or key. Never T x S.
- * Bits: equal for any number of threads.
+ * for the gradient of a mask that repeats, one number for each query or each key of each head.
+ * Never T x S.
+ * Bits: the same for any number of threads.
  * Outputs must not overlap inputs nor each other. Returns ATTN_OK, or an error before anything is
  * written. Source: Dao et al. 2022.
  */
 typedef struct attn_sdpa_grads {
     size_t struct_size;       /* sizeof(attn_sdpa_grads), set by ATTN_SDPA_GRADS_INIT */
     attn_tensor dout;         /* in:  [B,H,T,Dv], of q's dtype or f32/f64 */
-    const attn_tensor *dlse;  /* in:  [B,H,T,1] f32 or f64, gradient of lse; NULL: none */
+    const attn_tensor *dlse;  /* in:  [B,H,T,1] f32 or f64, gradient of lse; NULL: 0 */
     attn_tensor dq, dk, dv;   /* out: [B,H,T,D], [B,Hk,S,D], [B,Hk,S,Dv], of q's dtype or f32/f64;
                                  data NULL and shape all 0: not wanted */
-    const attn_tensor *dmask; /* out: of the float mask's own (broadcast) shape, f32 or f64; NULL */
+    const attn_tensor *dmask; /* out: the float mask's own (broadcast) shape, f32 or f64; or NULL */
     double *dalibi_slopes, *dsink_logits; /* out: [H], or NULL */
 } attn_sdpa_grads;
 
@@ -383,26 +399,26 @@ static inline void attn_sdpa_grads_init(attn_sdpa_grads *grads)
 ATTN_API attn_status attn_sdpa_backward(attn_context *ctx, const attn_sdpa_args *args,
                                         const attn_sdpa_grads *grads, attn_error *err);
 
-/* What attn_sdpa_backward would run, as attn_sdpa_plan says it of the forward; args->workspace,
- * which is not looked at, needs these scratch_bytes. */
+/* Describes what attn_sdpa_backward would run, as attn_sdpa_plan does for the forward. It ignores
+ * args->workspace; scratch_bytes is the size that the workspace of attn_sdpa_backward needs. */
 ATTN_API attn_status attn_sdpa_backward_plan(attn_context *ctx, const attn_sdpa_args *args,
                                              const attn_sdpa_grads *grads, attn_plan_info *info,
                                              attn_error *err);
 
-/* Forward mode: how out and lse move when q, k and v move along tq, tk and tv. `args` as for the
- * backward; args->workspace is not used. With ts_ij the tangent of score (i, j):
+/* Forward mode: the change (tangent) of out and lse when q, k and v change along tq, tk and tv.
+ * `args` as for the backward; args->workspace is not used. With ts_ij the tangent of score (i, j):
  *
  *   tlse_i = sum_j w_ij ts_ij    tout_i = sum_j w_ij d_ij (ts_ij v_j + tv_j) - tlse_i out_i
  *
- * Memory: some tiles for each thread, O(D + Dv). Bits: equal for any number of threads. What is
- * hidden, errors and outputs: as for the backward.
+ * Memory: a few tiles (blocks of scores and rows) for each thread, O(D + Dv). Bits: the same for
+ * any number of threads. Hidden positions, errors and outputs: as for the backward.
  */
 typedef struct attn_sdpa_tangents {
     size_t struct_size;      /* sizeof(attn_sdpa_tangents), set by ATTN_SDPA_TANGENTS_INIT */
     attn_tensor tq, tk, tv;  /* in:  of q's, k's, v's shape; of q's dtype or f32/f64; data NULL and
-                                shape all 0: does not move */
+                                shape all 0: the input does not change */
     attn_tensor tout;        /* out: [B,H,T,Dv], of q's dtype or f32/f64 */
-    const attn_tensor *tlse; /* out: [B,H,T,1] f32 or f64, 0 for a row that sees nothing; NULL */
+    const attn_tensor *tlse; /* out: [B,H,T,1] f32 or f64, 0 where no key is visible; or NULL */
 } attn_sdpa_tangents;
 
 /* All zero but the size. */
@@ -419,39 +435,41 @@ static inline void attn_sdpa_tangents_init(attn_sdpa_tangents *tangents)
 ATTN_API attn_status attn_sdpa_jvp(attn_context *ctx, const attn_sdpa_args *args,
                                    const attn_sdpa_tangents *tangents, attn_error *err);
 
-/* The dropout decisions of a call with this seed and p: out [B,H,T,S], bool, 1 = kept.
- * Philox4x32-10, key = seed, counter = (j / 8, i, b * H + h, 0), one 16-bit draw per key: kept if
- * it is >= round(p * 65536). Depends on nothing else. Salmon et al. 2011. */
+/* The dropout decisions of a call with this seed and p: out [B,H,T,S], bool, 1 = kept. They depend
+ * on nothing else. Philox4x32-10, key = seed, counter = (j / 8, i, b * H + h, 0), one 16-bit draw
+ * per key: kept if the draw is >= round(p * 65536). Salmon et al. 2011. */
 ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tensor *out,
                                        attn_error *err);
 
 /* -------------------------------------------------------------------------------------- Cache
  *
- * The keys and values of B sequences that grow, each on its own: what a decoder keeps between
- * tokens. Append the rows of new tokens, then attend to all that are there:
+ * A cache holds the keys and values of B sequences, each of which grows on its own: what a decoder
+ * keeps between tokens. Append the rows of new tokens, then attend to all rows:
  *
  *   attn_cache_append(cache, b, &k, &v, &err);                     for each sequence b
  *   args.q = ...;  args.cache = cache;  args.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
  *   attn_sdpa_forward(ctx, &args, &err);                           q: the last T tokens of each
  *
- * Bits: attention from a cache gives the bits that the same rows give in plain tensors, contiguous
- * or in pages, appended one by one or all at once. What was never appended, or was cut off, shows
- * in no result.
+ * Bits: attention from a cache gives the same bits as from plain tensors with the same rows. This
+ * holds for contiguous caches and pages, and for rows appended one by one or all at once. Slots
+ * that were never filled, and rows that were cut off, influence no result.
  *
- * Types: rows are converted to the cache's dtype with one rounding. ATTN_I8 keeps, for each key or
- * value row of a head, round(127 x / m) with m the largest |x| of the row, and the float m / 127:
- * an error of at most m / 254 and a float's rounding. Attention from it has the bits of an f32 call
- * on the rows that attn_cache_read gives. A row with a NaN or an infinity becomes NaN, all of it.
+ * Types: rows are converted to the cache's dtype with one rounding. ATTN_I8 stores each row of a
+ * head's keys or values as the integers round(127 x / m) and the float m / 127, where m is the
+ * largest |x| of the row. The error is at most m / 254, plus the rounding of a float. Attention
+ * from such a cache has the same bits as an f32 call on the rows that attn_cache_read gives. A row
+ * with a NaN or an infinity becomes NaN as a whole.
  *
- * Memory: one block, taken when it is created: (D + Dv) x the element's size, and 8 bytes for
- * ATTN_I8, for each key of each key/value head. Contiguous: [B,Hk,max_keys,D], max_keys rounded up
- * to 64. In pages: [pages,Hk,page_keys,D], each page being one sequence's, taken as that grows and
- * given back by attn_cache_truncate. Where the block begins, and each head of each page, is aligned
- * to 64 bytes; values follow each other without gaps. Keys of f32, f16 and bf16 are turned, as
- * decoding reads them fastest; of 2 bytes, an odd D takes one element more.
+ * Memory: a cache is one block, allocated by create: (D + Dv) x the element's size for each key of
+ * each key/value head, and 8 bytes more for ATTN_I8. Contiguous: [B,Hk,max_keys,D], with max_keys
+ * rounded up to 64. In pages: [pages,Hk,page_keys,D]; a page belongs to one sequence, is taken when
+ * the sequence grows and is given back by attn_cache_truncate. The block, and each head of each
+ * page, starts at a multiple of 64 bytes; values follow each other without gaps. Keys of f32, f16
+ * and bf16 are interleaved: each line of 64 bytes holds the next 4 bytes of 16 keys, the order that
+ * decoding reads fastest. If D is odd, a key of f16 or bf16 takes one element more.
  *
- * Threads: append, truncate and destroy need the cache for themselves; everything else only reads
- * it, and may overlap.
+ * Threads: append, truncate and destroy must not overlap any other use of the cache; all other
+ * functions only read it and may overlap each other.
  */
 typedef struct attn_cache attn_cache;
 
@@ -459,11 +477,11 @@ typedef struct attn_cache_options {
     size_t struct_size;       /* sizeof(attn_cache_options), set by ATTN_CACHE_OPTIONS_INIT */
     int64_t B, Hk, D, Dv;     /* 0 or more */
     attn_dtype dtype;         /* f64, f32, f16, bf16 or i8 */
-    int64_t max_keys;         /* that a sequence may have */
-    int64_t page_keys, pages; /* page_keys 0: contiguous. Else a multiple of 64; pages in the pool
-                                 of all sequences, 0: enough for B of max_keys */
+    int64_t max_keys;         /* per sequence, at most */
+    int64_t page_keys, pages; /* page_keys 0: contiguous, else a multiple of 64. pages: in the pool
+                                 of all sequences; 0: enough for B times max_keys */
 
-    /* As in attn_context_options: both or neither. Called by create, load and destroy alone. */
+    /* As in attn_context_options, both or neither. Only create, load and destroy call them. */
     void *(*allocate)(void *user, size_t size, size_t alignment);
     void (*release)(void *user, void *memory, size_t size);
     void *memory_user;
@@ -483,14 +501,14 @@ ATTN_API attn_status attn_cache_create(const attn_cache_options *options, attn_c
                                        attn_error *err);
 ATTN_API void attn_cache_destroy(attn_cache *cache); /* NULL is fine */
 
-/* Adds n keys and values to sequence b: k [1,Hk,n,D], v [1,Hk,n,Dv], of any float dtype and any
- * strides. ATTN_ERR_FULL: max_keys would be exceeded, or no page is left. After an error the cache
- * is as it was. */
+/* Appends n keys and values to sequence b: k [1,Hk,n,D], v [1,Hk,n,Dv], of any float dtype and any
+ * strides. ATTN_ERR_FULL: max_keys would be exceeded, or no page is left. An error leaves the cache
+ * unchanged. */
 ATTN_API attn_status attn_cache_append(attn_cache *cache, int64_t b, const attn_tensor *k,
                                        const attn_tensor *v, attn_error *err);
 
-/* Copies keys first .. first+n-1 of sequence b out: k [1,Hk,n,D], v [1,Hk,n,Dv], of any float
- * dtype; either may be NULL. */
+/* Copies keys and values first .. first+n-1 of sequence b to k [1,Hk,n,D] and v [1,Hk,n,Dv], of any
+ * float dtype; either may be NULL. */
 ATTN_API attn_status attn_cache_read(const attn_cache *cache, int64_t b, int64_t first,
                                      const attn_tensor *k, const attn_tensor *v, attn_error *err);
 
@@ -498,32 +516,34 @@ ATTN_API attn_status attn_cache_read(const attn_cache *cache, int64_t b, int64_t
 ATTN_API attn_status attn_cache_truncate(attn_cache *cache, int64_t b, int64_t length,
                                          attn_error *err);
 
-ATTN_API int64_t attn_cache_length(const attn_cache *cache, int64_t b); /* -1: there is no such b */
-ATTN_API size_t attn_cache_bytes(const attn_cache *cache);              /* that it allocated */
+ATTN_API int64_t attn_cache_length(const attn_cache *cache, int64_t b); /* -1: no such b */
+ATTN_API size_t attn_cache_bytes(const attn_cache *cache);              /* size of the block */
 
-/* Saved: the lengths and rows of all sequences, little-endian, the same bytes however the cache is
- * laid out (docs/NUMERICS.md, "Saved caches"). `write` gets them piece by piece and returns 0, or
- * anything else to give up: then ATTN_ERR_FILE. */
+/* Saves the lengths and rows of all sequences, little-endian. The bytes do not depend on the layout
+ * of the cache (docs/NUMERICS.md, "Saved caches"). `write` gets them in consecutive parts; it
+ * returns 0, or anything else to stop, which makes the result ATTN_ERR_FILE. */
 ATTN_API attn_status attn_cache_save(const attn_cache *cache,
                                      int (*write)(void *user, const void *bytes, size_t n),
                                      void *user, attn_error *err);
 
-/* A new cache by `options`, filled from `size` bytes that attn_cache_save wrote. B, Hk, D, Dv and
- * dtype must be those of the saved one; max_keys, page_keys and pages need only have room. The
- * bytes are not trusted: ATTN_ERR_FILE says what is wrong with them, and memory is taken, as much
- * as the options ask for, only when they have been found good; ATTN_ERR_FULL: no room. */
+/* Creates a cache by `options` and fills it from `size` bytes that attn_cache_save wrote. B, Hk, D,
+ * Dv and dtype must be those of the saved cache; max_keys, page_keys and pages only need enough
+ * room, else ATTN_ERR_FULL. The bytes are treated as untrusted input: ATTN_ERR_FILE says what is
+ * wrong with them. Memory is allocated only after they were found good, as much as the options ask
+ * for. */
 ATTN_API attn_status attn_cache_load(const attn_cache_options *options, const void *bytes,
                                      size_t size, attn_cache **out, attn_error *err);
 
 /* ---------------------------------------------------------------------------------- Measuring
  *
- * What this machine can do, to stand beside a time: for benchmarks. Each runs for about `seconds`
- * on the caller's thread and returns the best it saw.
+ * For benchmarks: the peak speed of this machine, to compare a measured time with. Each function
+ * runs for about `seconds` on the caller's thread and returns the best rate it measured.
  */
-/* Floating-point operations a second of the instruction set's fused multiply-adds on dtype's
- * compute type, from registers. 0 if isa is unknown or unusable. NULL: the best. */
+/* Floating-point operations per second of the instruction set's fused multiply-adds in dtype's
+ * compute type, with operands in registers; of bf16 products for bf16 on "avx512bf16" and "amx".
+ * isa NULL: the best. 0 if isa is unknown or unusable. */
 ATTN_API double attn_measure_flops(const char *isa, attn_dtype dtype, double seconds);
-/* Bytes a second of reading `bytes` of memory that was written before, over and over. */
+/* Bytes per second of reading `bytes` bytes of memory, written before, again and again. */
 ATTN_API double attn_measure_read(size_t bytes, double seconds);
 
 #ifdef __cplusplus
