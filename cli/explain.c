@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../kit/explain/explain.h"
 #include "../kit/explain/explain_model.h"
 #include "command.h"
 #include "value.h"

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../kit/explain/lessons/lessons.h"
 #include "command.h"
 #include "terminal.h"
 #include "value.h"

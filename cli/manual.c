@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../kit/explain/explain.h"
+#include "../kit/explain/lessons/lessons.h"
 #include "command.h"
 #include "value.h"
 

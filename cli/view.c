@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../kit/explain/lessons/quiz.h"
 #include "terminal.h"
 #include "value.h"
 

@@ -2,7 +2,7 @@
 #ifndef CLI_VIEW_H
 #define CLI_VIEW_H
 
-#include "../kit/explain/explain.h"
+#include "../kit/explain/render/render.h"
 #include "files.h"
 #include "options.h"
 

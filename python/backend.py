@@ -34,7 +34,7 @@ COMPILE = ["-std=gnu11", "-O3", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-ff
 COMPILE += ["-ffunction-sections", "-fdata-sections"]
 LINK = ["-s", "-Wl,--gc-sections", "-Wl,-z,relro,-z,now"]
 LIBRARIES = ["jansson", "utf8proc"]  # of the program
-REPLACED = ["kit/explain/render_cairo.c", "kit/io/npz.c"]  # by without.c
+REPLACED = ["kit/explain/render/render_cairo.c", "kit/io/npz.c"]  # by without.c
 METADATA = """\
 Metadata-Version: 2.1
 Name: attn
@@ -181,7 +181,7 @@ def page_source(c):
         page = page.replace("@%s@" % mark, content)
     path = os.path.join(c.folder, "page.c")
     with open(path, "w", encoding="utf-8") as f:
-        f.write('#include "explain/page.h"\n')
+        f.write('#include "explain/page/page.h"\n')
         for name, part in zip(("page_before", "page_after"), page.split("@TRACE@", 1)):
             part = part.encode()
             f.write("const char %s[] = {%s0};\n" % (name, "".join("'\\x%02x'," % b for b in part)))
@@ -195,7 +195,7 @@ def compile_program(c, engine, path):
     if libraries is None:
         return False
     left_out = {os.path.join(c.root, name) for name in REPLACED}
-    files = c.found(["kit/*.c", "kit/*/*.c", "cli/*.c", "check/*.c", "ref/*.c"])
+    files = c.found(["kit/*.c", "kit/*/*.c", "kit/*/*/*.c", "cli/*.c", "check/*.c", "ref/*.c"])
     files = [f for f in files if f not in left_out]
     files += [os.path.join(HERE, "without.c"), page_source(c)]
     objects = c.objects(files, [".", "kit", "check", "ref", "src"], "-Os")

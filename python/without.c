@@ -2,7 +2,7 @@
  * libc and libm on the machine where it runs: cairo (.png, .pdf) and libzip (.npz). */
 #include <string.h>
 
-#include "explain/explain.h"
+#include "explain/render/render.h"
 #include "io/io.h"
 
 static int no_picture(char **bytes, size_t *size, kit_error *err)

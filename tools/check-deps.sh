@@ -22,6 +22,9 @@ layers_up_to() {
     return 1
 }
 
+# What any file of kit/ may include: all of it but the folders below kit/explain/.
+kit='include/attn.h kit/+([!/]) kit/@(io|text|model|train)/* kit/explain/+([!/])'
+
 # What a file may include, as patterns of paths; the first line whose folder fits counts.
 may_see() {
     case "$1" in
@@ -32,7 +35,10 @@ may_see() {
     kit/explain/page/wasm/*)
         echo 'include/attn.h src/*/*.h src/kernel/*.c kit/explain/page/wasm/*'
         ;;
-    kit/*) echo 'include/attn.h kit/*' ;;
+    kit/explain/render/*) echo "$kit kit/explain/page/* kit/explain/render/*" ;;
+    # A quiz writes its lines with what the renderers share.
+    kit/explain/lessons/*) echo "$kit kit/explain/render/* kit/explain/lessons/*" ;;
+    kit/*) echo "$kit" ;;
     check/*)
         echo 'include/attn.h src/core/internal.h src/*/*.def src/kernel/kernel.h ref/* check/*'
         ;;

@@ -4,7 +4,7 @@
 #define KIT_EXPLAIN_MODEL_H
 
 #include "../model/model.h"
-#include "explain.h"
+#include "trace.h"
 
 typedef struct explain_model_options {
     const char *text, *pair; /* pair: a second text, or NULL */

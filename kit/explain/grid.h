@@ -3,7 +3,7 @@
 #ifndef KIT_EXPLAIN_GRID_H
 #define KIT_EXPLAIN_GRID_H
 
-#include "explain.h"
+#include "trace.h"
 
 typedef struct grid {
     const trace_step *step;

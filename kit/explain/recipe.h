@@ -11,7 +11,7 @@
 #ifndef KIT_EXPLAIN_RECIPE_H
 #define KIT_EXPLAIN_RECIPE_H
 
-#include "explain.h"
+#include "trace.h"
 
 typedef struct recipe {
     trace *trace;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "explain.h"
 #include "recipe.h"
 
 #define MAX_WORDS 4096

@@ -1,8 +1,8 @@
 /* A trace: what a recipe computed, step by step, for the renderers to draw.
  *
- * Recipes (recipe_*.c) call the engine and append to a trace; renderers (render_*.c) draw a trace.
- * No recipe knows a renderer, no renderer knows a recipe. Every number that anything shows is read
- * from here, and got here from the engine.
+ * Recipes (recipe_*.c, lessons/) call the engine and append to a trace; renderers (render/) draw a
+ * trace. No recipe knows a renderer, no renderer knows a recipe. Every number that anything shows
+ * is read from here, and got here from the engine.
  */
 #ifndef KIT_EXPLAIN_TRACE_H
 #define KIT_EXPLAIN_TRACE_H
@@ -96,5 +96,8 @@ trace_step *trace_add(trace *t, const char *name, trace_kind kind, kit_array *te
 trace_step *trace_add_beside(trace *t, const char *name, trace_kind kind, kit_array *tensor,
                              kit_error *err);
 const trace_step *trace_find(const trace *t, const char *name);
+
+/* Chooses the row that is written out: a word, or a position from 1. KIT_USAGE if it is none. */
+int trace_set_query(trace *t, const char *query, kit_error *err);
 
 #endif

@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "explain/recipe.h"
+#include "explain/render/render.h"
 
 typedef struct sizes {
     int64_t T, L, H, D, Hk;

@@ -15,6 +15,9 @@
 #include <jansson.h>
 
 #include "explain/explain.h"
+#include "explain/lessons/lessons.h"
+#include "explain/lessons/quiz.h"
+#include "explain/render/render.h"
 
 #define COUNT(x) (sizeof(x) / sizeof *(x))
 

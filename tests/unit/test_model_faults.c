@@ -10,7 +10,9 @@
 
 #include <math.h>
 
+#include "explain/explain.h"
 #include "explain/explain_model.h"
+#include "explain/render/render.h"
 #include "text/tokenizer.h"
 #include "tokenizer_samples.h"
 #include "train/train.h"

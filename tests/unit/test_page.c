@@ -2,7 +2,7 @@
  * that its size asks for. What the page then does is tested in a browser (tests/page). */
 #include "explain_samples.h"
 
-#include "explain/page.h"
+#include "explain/page/page.h"
 
 /* The trace that is in a page; *text, to be freed, is the page. */
 static json_t *trace_in(const trace *t, char **text)

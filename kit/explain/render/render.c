@@ -1,7 +1,7 @@
 /* Which renderer a file's suffix asks for. */
 #include <string.h>
 
-#include "explain.h"
+#include "render.h"
 
 static int render_plain_text(char **bytes, size_t *size, const trace *t, kit_error *err)
 {

@@ -4,7 +4,8 @@
 
 #include <stdarg.h>
 
-#include "grid.h"
+#include "../grid.h"
+#include "render.h"
 
 /* ------------------------------------------------------------------------- sink: growing bytes
  *

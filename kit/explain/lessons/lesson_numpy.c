@@ -6,8 +6,8 @@
  */
 #include <math.h>
 
+#include "../recipe.h"
 #include "lessons.h"
-#include "recipe.h"
 
 enum { L = 4, D = 8, BEYOND_HEADS = 2 };
 

@@ -7,7 +7,7 @@
  */
 #include <math.h>
 
-#include "page.h"
+#include "../page/page.h"
 #include "render_json.h"
 
 #define FEW ((int64_t)4096)     /* elements that are written as numbers */

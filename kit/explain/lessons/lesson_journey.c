@@ -6,8 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "../recipe.h"
 #include "lessons.h"
-#include "recipe.h"
 
 enum { WORDS = 6, IN = 3, OUT = 2, ASKS = 1 /* "journey" */ };
 

@@ -8,8 +8,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "../recipe.h"
 #include "lessons.h"
-#include "recipe.h"
 
 enum { WORDS = 6, EMBED = 16, QK = 24, VALUE = 28, HEADS = 3, ASKS = 1 /* "is" */ };
 

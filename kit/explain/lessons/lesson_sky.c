@@ -2,8 +2,8 @@
  * drawn. The notebook asks PyTorch to track the gradients of its three matrices and never uses
  * them; with gradients, the lesson goes on to what loss.backward() would give, checked against
  * PyTorch's numbers. */
+#include "../recipe.h"
 #include "lessons.h"
-#include "recipe.h"
 
 enum { WORDS = 3, SIZE = 2 };
 

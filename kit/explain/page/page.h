@@ -1,4 +1,4 @@
-/* The page's own bytes, put together at build by cmake/EmbedPage.cmake from the files of page/:
+/* The page's own bytes, put together at build by cmake/EmbedPage.cmake from the files here:
  * what stands before and after the trace. */
 #ifndef KIT_EXPLAIN_PAGE_H
 #define KIT_EXPLAIN_PAGE_H

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "draw.h"
+#include "../render/draw.h"
+#include "quiz.h"
 
 /* splitmix64: enough for choosing cells, and the same everywhere. */
 static uint64_t mix(uint64_t x)

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../recipe.h"
 #include "lessons.h"
-#include "recipe.h"
 
 enum { KEYS = 4, SIZE = 3, WORDS = 3, MODEL = 4, HEADS = 2, HEAD = MODEL / HEADS };
 

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "explain.h"
+#include "lessons.h"
 
 /* What was compared in one step. */
 typedef struct tally {
