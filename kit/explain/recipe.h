@@ -1,8 +1,8 @@
 /* What every recipe is written with: steps, and the engine's calls between them.
  *
  * A recipe reads top to bottom: recipe_step() appends an empty step and returns its array, an
- * engine call fills it, recipe_say() and its neighbours describe it. The first failure is kept
- * and everything after it does nothing, so that a recipe needs one check, at its end
+ * engine call fills it, recipe_describe() and its neighbours describe it. The first failure is
+ * kept and everything after it does nothing, so that a recipe needs one check, at its end
  * (recipe_end).
  *
  * Shapes: a step is [T,.], [H,T,.] with heads, or [.] for one row alone; recipe_view() sees any
@@ -19,8 +19,8 @@ typedef struct recipe {
     kit_error *err;
     int status;          /* KIT_OK until the first failure */
     const char *section; /* heading of the steps to come */
-    bool beyond;         /* so are the steps to come */
-    bool beside;         /* so are the steps to come: only a page has them */
+    bool after_notebook; /* so are the steps to come */
+    bool html_only;      /* so are the steps to come: only a page has them */
     int64_t layer;       /* of a model, from 1, that the steps to come are of; 0: of none */
 } recipe;
 
@@ -32,20 +32,20 @@ void recipe_setting(recipe *r, const char *format, ...) __attribute__((format(pr
 int recipe_end(recipe *r); /* frees the trace if the recipe failed; returns the status */
 int recipe_fail(recipe *r, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* A zeroed step; recipe_given copies `data` into it. SHAPE(T, D) stands for rank and shape. */
+/* A zeroed step; recipe_add_copy copies `data` into it. SHAPE(T, D) stands for rank and shape. */
 #define SHAPE(...)                                                                                 \
     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) { __VA_ARGS__ }
 kit_array recipe_step(recipe *r, const char *name, trace_kind kind, attn_dtype dtype, int rank,
                       const int64_t *shape);
-kit_array recipe_given(recipe *r, const char *name, trace_kind kind, attn_dtype dtype, int rank,
-                       const int64_t *shape, const void *data);
-/* A step that takes over `tensor`; one beside the others may have no data, but a shape. */
-kit_array recipe_taken(recipe *r, const char *name, trace_kind kind, kit_array *tensor);
+kit_array recipe_add_copy(recipe *r, const char *name, trace_kind kind, attn_dtype dtype, int rank,
+                          const int64_t *shape, const void *data);
+/* A step that takes over `tensor`; one that is html_only may have no data, but a shape. */
+kit_array recipe_add_owned(recipe *r, const char *name, trace_kind kind, kit_array *tensor);
 
 /* These describe the last step. */
-void recipe_say(recipe *r, const char *title, const char *formula, const char *format, ...)
+void recipe_describe(recipe *r, const char *title, const char *formula, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-void recipe_made(recipe *r, trace_op op, const char *a, const char *b, double factor);
+void recipe_set_provenance(recipe *r, trace_op op, const char *a, const char *b, double factor);
 /* Of TRACE_MASK, TRACE_ATTEND: keys after the query are hidden, and where window > 0 all but so
  * many of the others, the query's own the last. */
 void recipe_causal(recipe *r, int64_t window);
@@ -53,11 +53,13 @@ void recipe_rows(recipe *r, const char *const *labels, size_t count);
 void recipe_columns(recipe *r, const char *const *labels, size_t count);
 void recipe_word_rows(recipe *r);    /* the sentence's words ask */
 void recipe_word_columns(recipe *r); /* the sentence's words answer */
-void recipe_minor(recipe *r);
-void recipe_place(recipe *r, int64_t layer, int64_t moment); /* from 1; training steps, -1: none */
+void recipe_small(recipe *r);
+/* layer: from 1; moment: steps of training, -1: none. */
+void recipe_set_layer_step(recipe *r, int64_t layer, int64_t moment);
 void recipe_printed(recipe *r, const char *verbatim);
 void recipe_slack(recipe *r, double slack, double part, const char *why);
-void recipe_aside(recipe *r, const char *title, const char *verbatim); /* only for lesson_check */
+/* Only for lesson_check. */
+void recipe_check_only(recipe *r, const char *title, const char *verbatim);
 
 /* A line of the notes: health, slips, what to try. */
 void recipe_note(recipe *r, const char *label, const char *format, ...)

@@ -80,15 +80,15 @@ kit_array recipe_step(recipe *r, const char *name, trace_kind kind, attn_dtype d
         return a;
     }
     r->status = kit_array_new(&a, dtype, rank, shape, r->err);
-    return recipe_taken(r, name, kind, &a);
+    return recipe_add_owned(r, name, kind, &a);
 }
 
-kit_array recipe_taken(recipe *r, const char *name, trace_kind kind, kit_array *tensor)
+kit_array recipe_add_owned(recipe *r, const char *name, trace_kind kind, kit_array *tensor)
 {
     trace_step *s = NULL;
     if (r->status == KIT_OK) {
-        s = r->beside ? trace_add_beside(r->trace, name, kind, tensor, r->err)
-                      : trace_add(r->trace, name, kind, tensor, r->err);
+        s = r->html_only ? trace_add_html_only(r->trace, name, kind, tensor, r->err)
+                         : trace_add(r->trace, name, kind, tensor, r->err);
         r->status = s != NULL ? KIT_OK : KIT_LIMIT;
     }
     if (s == NULL) {
@@ -96,13 +96,13 @@ kit_array recipe_taken(recipe *r, const char *name, trace_kind kind, kit_array *
         return *tensor;
     }
     set_string(r, &s->section, r->section);
-    s->beyond = r->beyond;
+    s->after_notebook = r->after_notebook;
     s->layer = r->layer;
     return s->tensor;
 }
 
-kit_array recipe_given(recipe *r, const char *name, trace_kind kind, attn_dtype dtype, int rank,
-                       const int64_t *shape, const void *data)
+kit_array recipe_add_copy(recipe *r, const char *name, trace_kind kind, attn_dtype dtype, int rank,
+                          const int64_t *shape, const void *data)
 {
     kit_array a = recipe_step(r, name, kind, dtype, rank, shape);
     if (a.bytes > 0) {
@@ -113,11 +113,11 @@ kit_array recipe_given(recipe *r, const char *name, trace_kind kind, attn_dtype 
 
 static trace_step *last(recipe *r)
 {
-    size_t count = r->trace->count + r->trace->beside;
+    size_t count = r->trace->count + r->trace->html_only_count;
     return r->status == KIT_OK && count > 0 ? &r->trace->step[count - 1] : NULL;
 }
 
-void recipe_say(recipe *r, const char *title, const char *formula, const char *format, ...)
+void recipe_describe(recipe *r, const char *title, const char *formula, const char *format, ...)
 {
     trace_step *s = last(r);
     if (s == NULL) {
@@ -133,7 +133,7 @@ void recipe_say(recipe *r, const char *title, const char *formula, const char *f
     set_string(r, &s->sentence, sentence);
 }
 
-void recipe_made(recipe *r, trace_op op, const char *a, const char *b, double factor)
+void recipe_set_provenance(recipe *r, trace_op op, const char *a, const char *b, double factor)
 {
     trace_step *s = last(r);
     if (s != NULL) {
@@ -194,15 +194,15 @@ void recipe_word_columns(recipe *r)
     recipe_columns(r, (const char *const *)r->trace->words.word, r->trace->words.count);
 }
 
-void recipe_minor(recipe *r)
+void recipe_small(recipe *r)
 {
     trace_step *s = last(r);
     if (s != NULL) {
-        s->minor = true;
+        s->small = true;
     }
 }
 
-void recipe_place(recipe *r, int64_t layer, int64_t moment)
+void recipe_set_layer_step(recipe *r, int64_t layer, int64_t moment)
 {
     trace_step *s = last(r);
     if (s != NULL) {
@@ -229,11 +229,11 @@ void recipe_slack(recipe *r, double slack, double part, const char *why)
     }
 }
 
-void recipe_aside(recipe *r, const char *title, const char *verbatim)
+void recipe_check_only(recipe *r, const char *title, const char *verbatim)
 {
     trace_step *s = last(r);
     if (s != NULL) {
-        s->aside = true;
+        s->check_only = true;
         set_string(r, &s->title, title);
         set_string(r, &s->printed, verbatim);
     }

@@ -72,25 +72,25 @@ static kit_array embed_words(recipe *r, const sizes *s, attn_rng *rng)
 {
     r->section = "Words to vectors";
     kit_words *w = &r->trace->words;
-    kit_array ids = recipe_given(r, "token_ids", TRACE_IDS, ATTN_I64, SHAPE(s->T), w->id);
-    recipe_say(r, "Words to numbers", "",
-               "%lld word%s, %lld distinct; sorted, each distinct word "
-               "gets the number of its place.",
-               (long long)s->T, s->T == 1 ? "" : "s", (long long)s->V);
+    kit_array ids = recipe_add_copy(r, "token_ids", TRACE_IDS, ATTN_I64, SHAPE(s->T), w->id);
+    recipe_describe(r, "Words to numbers", "",
+                    "%lld word%s, %lld distinct; sorted, each distinct word "
+                    "gets the number of its place.",
+                    (long long)s->T, s->T == 1 ? "" : "s", (long long)s->V);
     recipe_word_columns(r);
 
     kit_array table = recipe_step(r, "embedding_table", TRACE_VALUES, ATTN_F32, SHAPE(s->V, s->E));
     if (r->status == KIT_OK) {
         attn_rng_randn(rng, table.data, (size_t)(s->V * s->E));
     }
-    recipe_say(r, "A random vector for every word", "N(0,1)", "Drawn, not trained.");
+    recipe_describe(r, "A random vector for every word", "N(0,1)", "Drawn, not trained.");
     recipe_rows(r, (const char *const *)w->vocabulary, w->vocabulary_count);
 
     kit_array x = recipe_step(r, "embeddings", TRACE_VALUES, ATTN_F32, SHAPE(s->T, s->E));
     recipe_lookup(r, ids, table, x);
-    recipe_say(r, "Each word takes its row of the table", "X = table[ids]",
-               "The same word has the same vector wherever it stands.");
-    recipe_made(r, TRACE_LOOKUP, "token_ids", "embedding_table", 0);
+    recipe_describe(r, "Each word takes its row of the table", "X = table[ids]",
+                    "The same word has the same vector wherever it stands.");
+    recipe_set_provenance(r, TRACE_LOOKUP, "token_ids", "embedding_table", 0);
     recipe_word_rows(r);
     return x;
 }
@@ -102,7 +102,7 @@ static kit_array draw_weight(recipe *r, const sizes *s, attn_rng *rng, const cha
     if (r->status == KIT_OK) {
         attn_rng_randn(rng, w.data, (size_t)(s->H * rows * s->E));
     }
-    recipe_say(r, title, "N(0,1)", "Drawn, not trained.");
+    recipe_describe(r, title, "N(0,1)", "Drawn, not trained.");
     return w;
 }
 
@@ -112,8 +112,8 @@ static kit_array project(recipe *r, const sizes *s, kit_array x, kit_array w, co
 {
     kit_array out = recipe_step(r, name, TRACE_VALUES, ATTN_F32, WITH_HEADS(s, s->T, columns));
     recipe_linear(r, recipe_repeat(recipe_view(x), s->H), recipe_view(w), NULL, recipe_view(out));
-    recipe_say(r, title, formula, "%s", sentence);
-    recipe_made(r, TRACE_PROJECT, "embeddings", weight, 0);
+    recipe_describe(r, title, formula, "%s", sentence);
+    recipe_set_provenance(r, TRACE_PROJECT, "embeddings", weight, 0);
     recipe_word_rows(r);
     return out;
 }
@@ -134,29 +134,30 @@ static void score(recipe *r, const sizes *s, recipe_attention a, const explain_o
     r->section = "Scores";
     a.scale = 1;
     add_scores(r, s, &a, ATTN_STAGE_RAW, "scores", TRACE_SCORES);
-    recipe_say(r, "Every word asks, every word answers", "S = Q·Kᵀ",
-               "The more a query and a key point the same way, the higher the score.");
-    recipe_made(r, TRACE_DOT, "queries", "keys", 0);
+    recipe_describe(r, "Every word asks, every word answers", "S = Q·Kᵀ",
+                    "The more a query and a key point the same way, the higher the score.");
+    recipe_set_provenance(r, TRACE_DOT, "queries", "keys", 0);
 
     a.scale = s->scale;
     add_scores(r, s, &a, ATTN_STAGE_RAW, "scaled_scores", TRACE_SCORES);
     if (o->no_scale) {
-        recipe_say(r, "No scaling", "S", "--no-scale leaves the scores as they are.");
+        recipe_describe(r, "No scaling", "S", "--no-scale leaves the scores as they are.");
     } else if (o->scale != 0) {
         snprintf(formula, sizeof formula, "S × %g", o->scale);
-        recipe_say(r, "Scale", formula, "By --scale instead of 1/√%lld = %.4g.", (long long)s->D,
-                   1 / sqrt((double)s->D));
+        recipe_describe(r, "Scale", formula, "By --scale instead of 1/√%lld = %.4g.",
+                        (long long)s->D, 1 / sqrt((double)s->D));
     } else {
         snprintf(formula, sizeof formula, "S / √%lld", (long long)s->D);
-        recipe_say(r, "Scale", formula, "A dot product of %lld numbers grows like √%lld = %.4g.",
-                   (long long)s->D, (long long)s->D, sqrt((double)s->D));
+        recipe_describe(r, "Scale", formula,
+                        "A dot product of %lld numbers grows like √%lld = %.4g.", (long long)s->D,
+                        (long long)s->D, sqrt((double)s->D));
     }
-    recipe_made(r, TRACE_SCALE, "scores", NULL, s->scale);
+    recipe_set_provenance(r, TRACE_SCALE, "scores", NULL, s->scale);
     if (o->causal) {
         add_scores(r, s, &a, ATTN_STAGE_BIASED, "masked_scores", TRACE_SCORES);
-        recipe_say(r, "Hide what comes later", "−∞ where key > query",
-                   "A word sees itself and the words before it; e^−∞ is 0.");
-        recipe_made(r, TRACE_MASK, "scaled_scores", NULL, 0);
+        recipe_describe(r, "Hide what comes later", "−∞ where key > query",
+                        "A word sees itself and the words before it; e^−∞ is 0.");
+        recipe_set_provenance(r, TRACE_MASK, "scaled_scores", NULL, 0);
         recipe_causal(r, 0);
     }
 }
@@ -165,15 +166,15 @@ static void attend(recipe *r, const sizes *s, const recipe_attention *a, const e
 {
     r->section = "Attention";
     add_scores(r, s, a, ATTN_STAGE_WEIGHTS, "weights", TRACE_WEIGHTS);
-    recipe_say(r, "Softmax: each row becomes shares of 1", "A = softmax(S)",
-               "Row asks, column answers.");
-    recipe_made(r, TRACE_SOFTMAX, o->causal ? "masked_scores" : "scaled_scores", NULL, 0);
+    recipe_describe(r, "Softmax: each row becomes shares of 1", "A = softmax(S)",
+                    "Row asks, column answers.");
+    recipe_set_provenance(r, TRACE_SOFTMAX, o->causal ? "masked_scores" : "scaled_scores", NULL, 0);
 
     kit_array z = recipe_step(r, "context", TRACE_VALUES, ATTN_F32, WITH_HEADS(s, s->T, s->Dv));
     recipe_context(r, a, recipe_view(z));
-    recipe_say(r, "Mix the values by the weights", "Z = A·V",
-               "The new vector of a word: the values of all words it sees, by weight.");
-    recipe_made(r, TRACE_MIX, "weights", "values", 0);
+    recipe_describe(r, "Mix the values by the weights", "Z = A·V",
+                    "The new vector of a word: the values of all words it sees, by weight.");
+    recipe_set_provenance(r, TRACE_MIX, "weights", "values", 0);
     recipe_word_rows(r);
 }
 

@@ -23,10 +23,10 @@ static void tell_vectors(recipe *r, const layer_heads *h, kit_array *from, const
             memcpy((char *)own.data + (size_t)i * bytes,
                    (const char *)from->data + (size_t)((h->first + i) / group) * bytes, bytes);
     } else {
-        recipe_taken(r, name, TRACE_VALUES, from);
+        recipe_add_owned(r, name, TRACE_VALUES, from);
     }
-    recipe_say(r, title, formula, "Of this layer's heads.%s",
-               group > 1 ? " Several heads share these." : "");
+    recipe_describe(r, title, formula, "Of this layer's heads.%s",
+                    group > 1 ? " Several heads share these." : "");
     recipe_word_rows(r);
 }
 
@@ -35,10 +35,10 @@ static void tell_absent(recipe *r, const char *name, trace_kind kind, int64_t H,
                         int64_t columns)
 {
     kit_array none = {.dtype = ATTN_F32, .rank = 3, .shape = {H, rows, columns}};
-    recipe_taken(r, name, kind, &none);
+    recipe_add_owned(r, name, kind, &none);
 }
 
-void layer_beside(recipe *r, const layer_heads *h, model_layer *look)
+void layer_html_only(recipe *r, const layer_heads *h, model_layer *look)
 {
     const model_sizes *s = model_sizes_of(h->m);
     const int64_t layer = look->layer + 1, T = look->q.shape[1], D = look->q.shape[2];
@@ -50,7 +50,7 @@ void layer_beside(recipe *r, const layer_heads *h, model_layer *look)
     snprintf(v, sizeof v, "layer_%" PRId64 "_values", layer);
     snprintf(w, sizeof w, "layer_%" PRId64 "_weights", layer);
     snprintf(z, sizeof z, "layer_%" PRId64 "_context", layer);
-    r->beside = true;
+    r->html_only = true;
     r->section = section;
     r->layer = layer;
     layer_effects(r, h, look, v, z, prefix); /* while the values are here */
@@ -58,16 +58,16 @@ void layer_beside(recipe *r, const layer_heads *h, model_layer *look)
     tell_vectors(r, h, &look->k, k, "Keys", "K");
     tell_vectors(r, h, &look->v, v, "Values", "V");
     tell_absent(r, w, TRACE_WEIGHTS, h->count, T, T);
-    recipe_say(r, "Each head's weights", "softmax(Q·Kᵀ × scale)", "Row asks, column answers.");
-    recipe_made(r, TRACE_ATTEND, q, k, model_scale(h->m, look->layer));
+    recipe_describe(r, "Each head's weights", "softmax(Q·Kᵀ × scale)", "Row asks, column answers.");
+    recipe_set_provenance(r, TRACE_ATTEND, q, k, model_scale(h->m, look->layer));
     if (s->causal)
         recipe_causal(r, model_window(h->m, look->layer));
     recipe_word_rows(r);
     recipe_word_columns(r);
     tell_absent(r, z, TRACE_VALUES, h->count, T, D);
-    recipe_say(r, "Mix the values by the weights", "Z = A·V",
-               "The values of all tokens that each sees, by weight.");
-    recipe_made(r, TRACE_MIX, w, v, 0);
+    recipe_describe(r, "Mix the values by the weights", "Z = A·V",
+                    "The values of all tokens that each sees, by weight.");
+    recipe_set_provenance(r, TRACE_MIX, w, v, 0);
     recipe_word_rows(r);
     r->section = NULL;
 }
@@ -112,12 +112,13 @@ static void tell_norms(recipe *r, const layer_heads *h, const model_layer *look,
                 (float)length_of((const float *)moved.data + j * E, E);
     }
     kit_array_free(&moved);
-    recipe_say(r, "How long each value is behind W_O", "‖v·W_O‖",
-               "A row is a head, a column the token whose value it is: what a full weight would "
-               "add to the layer's output.");
-    recipe_made(r, TRACE_NORM, values, NULL, 0);
+    recipe_describe(
+        r, "How long each value is behind W_O", "‖v·W_O‖",
+        "A row is a head, a column the token whose value it is: what a full weight would "
+        "add to the layer's output.");
+    recipe_set_provenance(r, TRACE_NORM, values, NULL, 0);
     recipe_word_columns(r);
-    recipe_minor(r);
+    recipe_small(r);
 }
 
 /* What is added to the outputs of n tokens from `first` on, into parts [n,heads + 1,E]: by each
@@ -217,14 +218,15 @@ void layer_effects(recipe *r, const layer_heads *h, const model_layer *look, con
     snprintf(name, sizeof name, "%shead_products", prefix);
     kit_array products = recipe_step(r, name, TRACE_VALUES, ATTN_F32, SHAPE(T, M * (M + 1) / 2));
     multiply(r, h, look, &products, &weight, &bias);
-    recipe_say(r, "What each head adds, times what each other adds", "(Z_i·W_O)·(Z_j·W_O)",
-               "Of each token; “rest” is the bias%s. From these follows how long the layer's "
-               "attention output is with any heads off.",
-               h->count < model_sizes_of(h->m)->heads ? " and all heads that are not shown" : "");
-    recipe_made(r, TRACE_PRODUCTS, context, NULL, 0);
+    recipe_describe(r, "What each head adds, times what each other adds", "(Z_i·W_O)·(Z_j·W_O)",
+                    "Of each token; “rest” is the bias%s. From these follows how long the layer's "
+                    "attention output is with any heads off.",
+                    h->count < model_sizes_of(h->m)->heads ? " and all heads that are not shown"
+                                                           : "");
+    recipe_set_provenance(r, TRACE_PRODUCTS, context, NULL, 0);
     recipe_word_rows(r);
     label_products(r, h);
-    recipe_minor(r);
+    recipe_small(r);
 }
 
 /* ----------------------------------------------------------------------------------- Makers */
@@ -249,9 +251,10 @@ void layer_makers(recipe *r, const layer_heads *h, int64_t layer, const char *in
             memcpy(to, (const float *)weight.data + row * E, (size_t)E * sizeof(float));
             to[E] = bias.data ? ((const float *)bias.data)[row] : 0;
         }
-        recipe_say(r, makers[i].title, "",
-                   "Row c makes number c of the %s; its last number is the bias.", makers[i].of);
-        recipe_made(r, TRACE_MAKER, input, makers[i].of, 0);
-        recipe_minor(r);
+        recipe_describe(r, makers[i].title, "",
+                        "Row c makes number c of the %s; its last number is the bias.",
+                        makers[i].of);
+        recipe_set_provenance(r, TRACE_MAKER, input, makers[i].of, 0);
+        recipe_small(r);
     }
 }

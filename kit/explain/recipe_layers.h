@@ -12,7 +12,7 @@ typedef struct layer_heads { /* which heads of a model: first from 0 */
 
 /* Another layer: queries, keys and values, which are taken out of look; weights and context, which
  * the page computes from them; and layer_effects. Steps "layer_2_queries" and so on. */
-void layer_beside(recipe *r, const layer_heads *h, model_layer *look);
+void layer_html_only(recipe *r, const layer_heads *h, model_layer *look);
 
 /* What heads do to the layer's output, through W_O: the length of each value there, and the
  * products of what each head adds to each token with what each other adds, from which follows how

@@ -161,34 +161,35 @@ static void tell_tokens(const telling *t)
     kit_array ids = recipe_step(r, "token_ids", TRACE_IDS, ATTN_I64, SHAPE(t->T));
     for (int64_t i = 0; i < t->T && r->status == KIT_OK; i++)
         ((int64_t *)ids.data)[i] = t->tokens.token[i].id;
-    recipe_say(r, "The text as the model's tokens", "",
-               "%" PRId64 " token%s; ␣ is a space, ## goes on inside a word, [..] and <..> are the "
-               "model's own.",
-               t->T, t->T == 1 ? "" : "s");
+    recipe_describe(r, "The text as the model's tokens", "",
+                    "%" PRId64
+                    " token%s; ␣ is a space, ## goes on inside a word, [..] and <..> are the "
+                    "model's own.",
+                    t->T, t->T == 1 ? "" : "s");
     recipe_word_columns(r);
     if (t->o->pair) {
         kit_array types = recipe_step(r, "token_types", TRACE_IDS, ATTN_I64, SHAPE(t->T));
         for (int64_t i = 0; i < t->T && r->status == KIT_OK; i++)
             ((int64_t *)types.data)[i] = t->tokens.token[i].type;
-        recipe_say(r, "Which of the two texts", "", "Each has a vector that is added.");
+        recipe_describe(r, "Which of the two texts", "", "Each has a vector that is added.");
         recipe_word_columns(r);
     }
     r->layer = t->o->layer;
-    recipe_given(r, "embeddings", TRACE_VALUES, ATTN_F32, SHAPE(t->T, t->s->embed),
-                 t->told->input.data);
+    recipe_add_copy(r, "embeddings", TRACE_VALUES, ATTN_F32, SHAPE(t->T, t->s->embed),
+                    t->told->input.data);
     if (t->o->layer == 1)
-        recipe_say(r, "What the first layer is given", "X", "Each token's row of the table%s.",
-                   t->s->places_added ? ", and its place's added" : "");
+        recipe_describe(r, "What the first layer is given", "X", "Each token's row of the table%s.",
+                        t->s->places_added ? ", and its place's added" : "");
     else
-        recipe_say(r, "What the layer is given", "X",
-                   "What the %" PRId64 " layer%s before made of the tokens.", t->o->layer - 1,
-                   t->o->layer == 2 ? "" : "s");
+        recipe_describe(r, "What the layer is given", "X",
+                        "What the %" PRId64 " layer%s before made of the tokens.", t->o->layer - 1,
+                        t->o->layer == 2 ? "" : "s");
     recipe_word_rows(r);
     if (!t->told->normed.data)
         return;
-    recipe_given(r, "normed", TRACE_VALUES, ATTN_F32, SHAPE(t->T, t->s->embed),
-                 t->told->normed.data);
-    recipe_say(r, "Brought to one size", "norm(X)", "This model does so before attention.");
+    recipe_add_copy(r, "normed", TRACE_VALUES, ATTN_F32, SHAPE(t->T, t->s->embed),
+                    t->told->normed.data);
+    recipe_describe(r, "Brought to one size", "norm(X)", "This model does so before attention.");
     recipe_word_rows(r);
 }
 
@@ -205,7 +206,8 @@ static kit_array tell_part(const telling *t, const kit_array *from, const char *
         memcpy((char *)out.data + (size_t)h * bytes,
                (const char *)from->data + (size_t)head * bytes, bytes);
     }
-    recipe_say(r, title, formula, "%s%s", sentence, group > 1 ? " Several heads share these." : "");
+    recipe_describe(r, title, formula, "%s%s", sentence,
+                    group > 1 ? " Several heads share these." : "");
     recipe_word_rows(r);
     return out;
 }
@@ -232,9 +234,9 @@ static void tell_scaling(const telling *t, recipe_attention *a)
     open.causal = false;
     open.mask = NULL;
     tell_scores(t, &open, ATTN_STAGE_RAW, "scores", TRACE_SCORES);
-    recipe_say(r, "Every token asks, every token answers", "S = Q·Kᵀ",
-               "The more a query and a key point the same way, the higher the score.");
-    recipe_made(r, TRACE_DOT, "queries", "keys", 0);
+    recipe_describe(r, "Every token asks, every token answers", "S = Q·Kᵀ",
+                    "The more a query and a key point the same way, the higher the score.");
+    recipe_set_provenance(r, TRACE_DOT, "queries", "keys", 0);
     const double scale = a->scale = open.scale = model_scale(t->m, t->told->layer);
     tell_scores(t, &open, ATTN_STAGE_RAW, "scaled_scores", TRACE_SCORES);
     if (scale == 1)
@@ -243,18 +245,19 @@ static void tell_scaling(const telling *t, recipe_attention *a)
         snprintf(formula, sizeof formula, "S / √%lld", D);
     else
         snprintf(formula, sizeof formula, "S · %.6g", scale);
-    recipe_say(r, scale == 1 ? "No scaling" : "Scale", formula,
-               "A dot product of %lld numbers grows like √%lld = %.4g.", D, D, sqrt((double)D));
-    recipe_made(r, TRACE_SCALE, "scores", NULL, scale);
+    recipe_describe(r, scale == 1 ? "No scaling" : "Scale", formula,
+                    "A dot product of %lld numbers grows like √%lld = %.4g.", D, D,
+                    sqrt((double)D));
+    recipe_set_provenance(r, TRACE_SCALE, "scores", NULL, scale);
     if (!t->s->causal)
         return;
     const int64_t window = model_window(t->m, t->told->layer);
     tell_scores(t, a, ATTN_STAGE_BIASED, "masked_scores", TRACE_SCORES);
-    recipe_say(r, "Hide what comes later", "−∞ where key > query",
-               window ? "A token sees itself and the %lld before it; e^−∞ is 0."
-                      : "A token sees itself and those before it; e^−∞ is 0.",
-               (long long)window - 1);
-    recipe_made(r, TRACE_MASK, "scaled_scores", NULL, 0);
+    recipe_describe(r, "Hide what comes later", "−∞ where key > query",
+                    window ? "A token sees itself and the %lld before it; e^−∞ is 0."
+                           : "A token sees itself and those before it; e^−∞ is 0.",
+                    (long long)window - 1);
+    recipe_set_provenance(r, TRACE_MASK, "scaled_scores", NULL, 0);
     recipe_causal(r, window);
 }
 
@@ -263,15 +266,16 @@ static void tell_attention(const telling *t, const recipe_attention *a)
     recipe *r = t->r;
     r->section = "Attention";
     tell_scores(t, a, ATTN_STAGE_WEIGHTS, "weights", TRACE_WEIGHTS);
-    recipe_say(r, "Softmax: each row becomes shares of 1", "A = softmax(S)",
-               "Row asks, column answers.");
-    recipe_made(r, TRACE_SOFTMAX, t->s->causal ? "masked_scores" : "scaled_scores", NULL, 0);
+    recipe_describe(r, "Softmax: each row becomes shares of 1", "A = softmax(S)",
+                    "Row asks, column answers.");
+    recipe_set_provenance(r, TRACE_SOFTMAX, t->s->causal ? "masked_scores" : "scaled_scores", NULL,
+                          0);
     kit_array z =
         recipe_step(r, "context", TRACE_VALUES, ATTN_F32, WITH_HEADS(t, t->T, t->s->head_size));
     recipe_context(r, a, recipe_view(z));
-    recipe_say(r, "Mix the values by the weights", "Z = A·V",
-               "The new vector of a token: the values of all tokens it sees, by weight.");
-    recipe_made(r, TRACE_MIX, "weights", "values", 0);
+    recipe_describe(r, "Mix the values by the weights", "Z = A·V",
+                    "The new vector of a token: the values of all tokens it sees, by weight.");
+    recipe_set_provenance(r, TRACE_MIX, "weights", "values", 0);
     recipe_word_rows(r);
 }
 
@@ -279,10 +283,10 @@ static void tell_output(const telling *t)
 {
     recipe *r = t->r;
     r->section = "Onwards";
-    recipe_given(r, "output", TRACE_VALUES, ATTN_F32, SHAPE(t->T, t->s->embed),
-                 t->told->output.data);
-    recipe_say(r, "What the layer gives", "",
-               "All heads joined and projected, the MLP, and what the layer was given added.");
+    recipe_add_copy(r, "output", TRACE_VALUES, ATTN_F32, SHAPE(t->T, t->s->embed),
+                    t->told->output.data);
+    recipe_describe(r, "What the layer gives", "",
+                    "All heads joined and projected, the MLP, and what the layer was given added.");
     recipe_word_rows(r);
     r->layer = 0;
     if (!t->s->predicts || r->status != KIT_OK)
@@ -296,12 +300,12 @@ static void tell_output(const telling *t)
         kit_token_label(label[i], model_tokenizer(t->m), &one, 0, NULL, NULL);
         rows[i] = label[i];
     }
-    recipe_given(r, "next_token_ids", TRACE_IDS, ATTN_I64, SHAPE(n), t->id);
-    recipe_say(r, "The likeliest next tokens", "", "After the last layer, likeliest first.");
+    recipe_add_copy(r, "next_token_ids", TRACE_IDS, ATTN_I64, SHAPE(n), t->id);
+    recipe_describe(r, "The likeliest next tokens", "", "After the last layer, likeliest first.");
     recipe_columns(r, rows, (size_t)n);
-    recipe_given(r, "next_tokens", TRACE_PROBABILITIES, ATTN_F64, SHAPE(n, 1), t->probability);
-    recipe_say(r, "Their probabilities", "softmax(logits)", "Of all %lld tokens.",
-               (long long)t->s->vocabulary);
+    recipe_add_copy(r, "next_tokens", TRACE_PROBABILITIES, ATTN_F64, SHAPE(n, 1), t->probability);
+    recipe_describe(r, "Their probabilities", "softmax(logits)", "Of all %lld tokens.",
+                    (long long)t->s->vocabulary);
     recipe_rows(r, rows, (size_t)n);
     recipe_columns(r, columns, 1);
 }
@@ -355,7 +359,7 @@ static void tell_others(const telling *t)
     const layer_heads h = {t->m, t->o->head ? t->o->head - 1 : 0, t->heads};
     char section[32];
     snprintf(section, sizeof section, "Layer %" PRId64, t->o->layer);
-    r->beside = true;
+    r->html_only = true;
     r->section = section;
     r->layer = t->o->layer;
     if (t->o->head && t->T <= EXPLAIN_MODEL_FEW && t->s->places_added)
@@ -363,7 +367,7 @@ static void tell_others(const telling *t)
     layer_effects(r, &h, t->told, "values", "context", "");
     for (int64_t l = 0; l < t->looks; l++)
         if (&t->look[l] != t->told && r->status == KIT_OK) {
-            layer_beside(r, &h, &t->look[l]);
+            layer_html_only(r, &h, &t->look[l]);
             model_layer_free(&t->look[l]);
         }
     r->section = NULL;

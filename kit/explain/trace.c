@@ -31,7 +31,7 @@ static void free_step(trace_step *s)
 
 void trace_free(trace *t)
 {
-    for (size_t i = 0; i < t->count + t->beside; i++) {
+    for (size_t i = 0; i < t->count + t->html_only_count; i++) {
         free_step(&t->step[i]);
     }
     free(t->step);
@@ -48,7 +48,7 @@ void trace_free(trace *t)
 static trace_step *append(trace *t, const char *name, trace_kind kind, kit_array *tensor,
                           kit_error *err)
 {
-    if (t->count + t->beside == t->capacity) {
+    if (t->count + t->html_only_count == t->capacity) {
         size_t capacity = t->capacity > 0 ? 2 * t->capacity : 16;
         trace_step *grown = realloc(t->step, capacity * sizeof *grown);
         if (grown == NULL) {
@@ -58,7 +58,7 @@ static trace_step *append(trace *t, const char *name, trace_kind kind, kit_array
         t->step = grown;
         t->capacity = capacity;
     }
-    trace_step *s = &t->step[t->count + t->beside];
+    trace_step *s = &t->step[t->count + t->html_only_count];
     memset(s, 0, sizeof *s);
     s->name = strdup(name);
     if (s->name == NULL) {
@@ -75,21 +75,21 @@ trace_step *trace_add(trace *t, const char *name, trace_kind kind, kit_array *te
                       kit_error *err)
 {
     trace_step *s = append(t, name, kind, tensor, err);
-    *(t->beside > 0 ? &t->beside : &t->count) += s != NULL;
+    *(t->html_only_count > 0 ? &t->html_only_count : &t->count) += s != NULL;
     return s;
 }
 
-trace_step *trace_add_beside(trace *t, const char *name, trace_kind kind, kit_array *tensor,
-                             kit_error *err)
+trace_step *trace_add_html_only(trace *t, const char *name, trace_kind kind, kit_array *tensor,
+                                kit_error *err)
 {
     trace_step *s = append(t, name, kind, tensor, err);
-    t->beside += s != NULL;
+    t->html_only_count += s != NULL;
     return s;
 }
 
 const trace_step *trace_find(const trace *t, const char *name)
 {
-    for (size_t i = 0; name != NULL && i < t->count + t->beside; i++) {
+    for (size_t i = 0; name != NULL && i < t->count + t->html_only_count; i++) {
         if (strcmp(t->step[i].name, name) == 0) {
             return &t->step[i];
         }

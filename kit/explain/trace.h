@@ -35,7 +35,7 @@ typedef enum trace_op {
                       fewer heads than a, each for a group */
     TRACE_NORM,  /* [H,S]: the length of each row of values a, or of it times a head's part of b */
     TRACE_SLOPE, /* gradient of a loss by the scores behind weights a */
-    TRACE_MAKER, /* [D,E+1], beside: with it step a [T,E] becomes step b [T,D]; number c is a row
+    TRACE_MAKER, /* [D,E+1], html_only: with it step a [T,E] becomes step b [T,D]; number c is a row
                       of a times the first E numbers of row c here, plus its last one */
     TRACE_PRODUCTS /* [T,n(n+1)/2]: of each token, what n - 1 heads (of context a) and the rest add
                       to the layer's output: vector i . vector j at i(i+1)/2 + j, j up to i */
@@ -48,17 +48,16 @@ typedef struct trace_step {
     char *sentence; /* one or two sentences, with this case's own words and numbers */
     char *section;  /* heading that the step stands under, or NULL */
     trace_kind kind;
-    kit_array tensor;  /* [T,.], or [H,T,.] with heads; any rank in lessons. A step beside the
-                          others may have a shape and no data: the page computes it */
+    kit_array tensor;  /* [T,.], or [H,T,.] with heads; any rank in lessons. A step that is
+                          html_only may have a shape and no data: the page computes it */
     char **row_labels; /* of the last but one dimension, or NULL; owned */
     size_t row_label_count;
     char **column_labels; /* of the last dimension, or NULL; owned */
     size_t column_label_count;
-    bool beyond; /* goes on where the notebook stops */
-    bool minor;  /* one of many like it: drawn small, and in text only with everything else */
-    char
-        *printed; /* what the notebook printed for it, or beyond it, what PyTorch prints; or NULL */
-    bool aside;   /* only there to be compared with `printed`: no renderer draws it */
+    bool after_notebook; /* goes on where the notebook stops */
+    bool small;          /* one of many: drawn small, and in text only with everything else */
+    bool check_only;     /* only there to be compared with `printed`: no renderer draws it */
+    char *printed; /* what the notebook printed for it, or after it, what PyTorch prints; or NULL */
     trace_op op;
     char *a, *b;    /* names of the operand steps, or NULL */
     double factor;  /* of TRACE_SCALE; of TRACE_SOFTMAX, _MASK if a is yet to be scaled, else 0 */
@@ -80,11 +79,11 @@ typedef struct trace {
     kit_words words;
     int64_t heads, query; /* query: the row that is written out, -1: none */
     int64_t head;         /* of a model: the one that is shown, from 1; 0: all of them */
-    int64_t across;       /* minor panels side by side in a picture; 0: as many as fit */
+    int64_t across;       /* small panels side by side in a picture; 0: as many as fit */
     char *notes; /* lines "label<TAB>sentence" for the end: health, slips, what to try; or NULL */
-    trace_step *step; /* [count + beside] */
+    trace_step *step; /* [count + html_only_count] */
     size_t count;
-    size_t beside; /* after those: what a page alone has, such as a model's other layers */
+    size_t html_only_count; /* after those: what a page alone has, such as a model's other layers */
     size_t capacity;
 } trace;
 
@@ -92,9 +91,9 @@ void trace_free(trace *t);
 /* Appends a step that takes over `tensor`. Strings are copied. NULL and err on failure. */
 trace_step *trace_add(trace *t, const char *name, trace_kind kind, kit_array *tensor,
                       kit_error *err);
-/* The same beside the others; from the first of these on, all steps are. */
-trace_step *trace_add_beside(trace *t, const char *name, trace_kind kind, kit_array *tensor,
-                             kit_error *err);
+/* The same for a page alone; from the first of these on, all steps are html_only. */
+trace_step *trace_add_html_only(trace *t, const char *name, trace_kind kind, kit_array *tensor,
+                                kit_error *err);
 const trace_step *trace_find(const trace *t, const char *name);
 
 /* Chooses the row that is written out: a word, or a position from 1. KIT_USAGE if it is none. */

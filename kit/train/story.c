@@ -30,9 +30,9 @@ static void tell_loss(recipe *r, const train_run *run)
         ((double *)a.data)[2 * i] = (double)(i + 1);
         ((double *)a.data)[2 * i + 1] = run->loss[i];
     }
-    recipe_say(r, "Loss of each step's batch", "mean of −log p(answer)",
-               "To guess evenly costs ln %lld = %.3g.",
-               (long long)train_config_tokens(&run->config), -log(chance(run)));
+    recipe_describe(r, "Loss of each step's batch", "mean of −log p(answer)",
+                    "To guess evenly costs ln %lld = %.3g.",
+                    (long long)train_config_tokens(&run->config), -log(chance(run)));
     recipe_columns(r, columns, 2);
 }
 
@@ -46,21 +46,21 @@ static void tell_accuracy(recipe *r, const train_run *run)
         ((double *)a.data)[2 * i] = (double)run->check[i].step;
         ((double *)a.data)[2 * i + 1] = run->check[i].score.accuracy;
     }
-    recipe_say(r, "Accuracy on unseen sequences", "",
-               "The likeliest token is the answer, of all places that count; chance is %.2g.",
-               chance(run));
+    recipe_describe(r, "Accuracy on unseen sequences", "",
+                    "The likeliest token is the answer, of all places that count; chance is %.2g.",
+                    chance(run));
     recipe_columns(r, columns, 2);
     if (!last || r->status != KIT_OK)
         return;
     a = recipe_step(r, "unseen_accuracy", TRACE_SCALAR, ATTN_F64, 0, NULL);
     if (r->status == KIT_OK)
         *(double *)a.data = last->score.accuracy;
-    recipe_say(r, "After the last step", "", "%lld sequences, %lld places.",
-               (long long)run->config.unseen, (long long)last->score.places);
+    recipe_describe(r, "After the last step", "", "%lld sequences, %lld places.",
+                    (long long)run->config.unseen, (long long)last->score.places);
     a = recipe_step(r, "unseen_loss", TRACE_SCALAR, ATTN_F64, 0, NULL);
     if (r->status == KIT_OK)
         *(double *)a.data = last->score.loss;
-    recipe_say(r, "Their loss", "", "%s", "");
+    recipe_describe(r, "Their loss", "", "%s", "");
 }
 
 /* ------------------------------------------------------------------------------------- Heads */
@@ -100,9 +100,9 @@ static void tell_heads(recipe *r, const train_run *run, const probe *p)
         snprintf(name[i], NAME, "L%d head %d", (int)(i / H) + 1, (int)(i % H) + 1);
         rows[i] = name[i];
     }
-    recipe_say(r, "Where each head looks", "",
-               "Mean weight on the place before, and on places that hold the answer, in the "
-               "sequence below.");
+    recipe_describe(r, "Where each head looks", "",
+                    "Mean weight on the place before, and on places that hold the answer, in the "
+                    "sequence below.");
     if (r->status == KIT_OK) {
         recipe_rows(r, rows, (size_t)(L * H));
         recipe_columns(r, columns, 2);
@@ -128,13 +128,13 @@ static void tell_slope(recipe *r, const probe *p, const char *name, const kit_ar
     if (!slopes->data || r->status != KIT_OK)
         return;
     snprintf(own, sizeof own, "%s_slope", name);
-    recipe_given(r, own, TRACE_VALUES, ATTN_F32, SHAPE(H, p->length, p->length),
-                 (const float *)slopes->data + (layer - 1) * H * p->length * p->length);
-    recipe_say(r, "The loss's gradient by the scores", "∂loss/∂S",
-               "Training goes against it: where it is below 0 a score will rise.");
-    recipe_made(r, TRACE_SLOPE, name, NULL, 0);
-    recipe_minor(r);
-    recipe_place(r, layer, moment);
+    recipe_add_copy(r, own, TRACE_VALUES, ATTN_F32, SHAPE(H, p->length, p->length),
+                    (const float *)slopes->data + (layer - 1) * H * p->length * p->length);
+    recipe_describe(r, "The loss's gradient by the scores", "∂loss/∂S",
+                    "Training goes against it: where it is below 0 a score will rise.");
+    recipe_set_provenance(r, TRACE_SLOPE, name, NULL, 0);
+    recipe_small(r);
+    recipe_set_layer_step(r, layer, moment);
     label_map(r, p);
 }
 
@@ -150,11 +150,11 @@ static void tell_earlier(recipe *r, const train_run *run, const probe *p)
                      (long long)map->step);
             snprintf(title, sizeof title, "step %lld, layer %lld", (long long)map->step,
                      (long long)l + 1);
-            recipe_given(r, name, TRACE_WEIGHTS, ATTN_F32, SHAPE(H, P, P),
-                         (const float *)map->weights.data + l * H * P * P);
-            recipe_say(r, title, "", "%s", "");
-            recipe_minor(r);
-            recipe_place(r, l + 1, map->step);
+            recipe_add_copy(r, name, TRACE_WEIGHTS, ATTN_F32, SHAPE(H, P, P),
+                            (const float *)map->weights.data + l * H * P * P);
+            recipe_describe(r, title, "", "%s", "");
+            recipe_small(r);
+            recipe_set_layer_step(r, l + 1, map->step);
             label_map(r, p);
             tell_slope(r, p, name, &map->slopes, l + 1, map->step, H);
         }
@@ -175,13 +175,13 @@ static void tell_last(recipe *r, train_run *run, const probe *p)
         if (code) {
             r->status = code;
         } else {
-            recipe_given(r, scores_name, TRACE_SCORES, ATTN_F32, SHAPE(H, P, P), scores.data);
-            recipe_aside(r, NULL, NULL);
-            recipe_given(r, name, TRACE_WEIGHTS, ATTN_F32, SHAPE(H, P, P), weights.data);
-            recipe_say(r, "Attention now", "", "After step %lld, on an unseen sequence.",
-                       (long long)run->step);
-            recipe_made(r, TRACE_GIVEN, scores_name, NULL, 0);
-            recipe_place(r, l + 1, run->step);
+            recipe_add_copy(r, scores_name, TRACE_SCORES, ATTN_F32, SHAPE(H, P, P), scores.data);
+            recipe_check_only(r, NULL, NULL);
+            recipe_add_copy(r, name, TRACE_WEIGHTS, ATTN_F32, SHAPE(H, P, P), weights.data);
+            recipe_describe(r, "Attention now", "", "After step %lld, on an unseen sequence.",
+                            (long long)run->step);
+            recipe_set_provenance(r, TRACE_GIVEN, scores_name, NULL, 0);
+            recipe_set_layer_step(r, l + 1, run->step);
             label_map(r, p);
             if (run->map_count && run->map[run->map_count - 1].step == run->step)
                 tell_slope(r, p, name, &run->map[run->map_count - 1].slopes, l + 1, run->step, H);

@@ -32,9 +32,9 @@ static void add_layer(recipe *r, const sizes *s, int64_t layer, attn_rng *rng)
         snprintf(name[i], sizeof name[i], "layer_%" PRId64 "_%s", layer, vectors[i]);
         a[i] = recipe_step(r, name[i], TRACE_VALUES, ATTN_F32, SHAPE(i ? s->Hk : s->H, s->T, s->D));
         attn_rng_randn(rng, a[i].data, (size_t)kit_array_count(&a[i]));
-        recipe_say(r, vectors[i], "", "%s", "");
+        recipe_describe(r, vectors[i], "", "%s", "");
         recipe_word_rows(r);
-        recipe_place(r, layer, -1);
+        recipe_set_layer_step(r, layer, -1);
     }
     /* A head that looks at the word before, and one that rests on the first word. */
     const double scale = 1 / sqrt((double)s->D);
@@ -44,31 +44,31 @@ static void add_layer(recipe *r, const sizes *s, int64_t layer, attn_rng *rng)
     snprintf(weights, sizeof weights, "layer_%" PRId64 "_weights", layer);
     kit_array w = recipe_step(r, weights, TRACE_WEIGHTS, ATTN_F32, SHAPE(s->H, s->T, s->T));
     recipe_scores(r, &at, ATTN_STAGE_WEIGHTS, recipe_view(w));
-    recipe_say(r, "Each head's weights", "softmax(Q·Kᵀ/√d)", "Row asks, column answers.");
-    recipe_made(r, TRACE_ATTEND, name[0], name[1], scale);
+    recipe_describe(r, "Each head's weights", "softmax(Q·Kᵀ/√d)", "Row asks, column answers.");
+    recipe_set_provenance(r, TRACE_ATTEND, name[0], name[1], scale);
     if (s->causal)
         recipe_causal(r, 0);
     recipe_word_rows(r);
     recipe_word_columns(r);
-    recipe_place(r, layer, -1);
+    recipe_set_layer_step(r, layer, -1);
 
     snprintf(other, sizeof other, "layer_%" PRId64 "_context", layer);
     kit_array z = recipe_step(r, other, TRACE_VALUES, ATTN_F32, SHAPE(s->H, s->T, s->D));
     recipe_context(r, &at, recipe_view(z));
-    recipe_say(r, "Mix the values by the weights", "Z = A·V", "%s", "");
-    recipe_made(r, TRACE_MIX, weights, name[2], 0);
+    recipe_describe(r, "Mix the values by the weights", "Z = A·V", "%s", "");
+    recipe_set_provenance(r, TRACE_MIX, weights, name[2], 0);
     recipe_word_rows(r);
-    recipe_place(r, layer, -1);
+    recipe_set_layer_step(r, layer, -1);
 
     snprintf(other, sizeof other, "layer_%" PRId64 "_value_norms", layer);
     kit_array n = recipe_step(r, other, TRACE_VALUES, ATTN_F32, SHAPE(s->H, s->T));
     for (int64_t i = 0; i < s->H * s->T; i++) /* any lengths will do */
         ((float *)n.data)[i] = 1 + (float)(i % 7);
-    recipe_say(r, "How long each value is behind W_O", "‖v·W_O‖", "%s", "");
-    recipe_made(r, TRACE_NORM, name[2], NULL, 0);
+    recipe_describe(r, "How long each value is behind W_O", "‖v·W_O‖", "%s", "");
+    recipe_set_provenance(r, TRACE_NORM, name[2], NULL, 0);
     recipe_word_columns(r);
-    recipe_minor(r);
-    recipe_place(r, layer, -1);
+    recipe_small(r);
+    recipe_set_layer_step(r, layer, -1);
 }
 
 static void save(const trace *t, int64_t layer, const char *step, const char *path)

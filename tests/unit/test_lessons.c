@@ -60,7 +60,7 @@ static void expect_golden(const trace *t, const char *key, json_t *golden)
         expect_variance(t, golden);
     } else {
         const kit_array *a = tensor_of(t, key);
-        assert_false(trace_find(t, key)->aside);
+        assert_false(trace_find(t, key)->check_only);
         expect_shape(a, json_object_get(golden, "shape"), key);
         bool exact = a->dtype == ATTN_I64;
         expect_data(a, 0, json_object_get(golden, "data"),
@@ -83,7 +83,7 @@ static void test_goldens(void **state)
         json_object_foreach(golden, key, value) expect_golden(&t, key, value);
         for (size_t n = 0; n < t.count; n++) { /* and no step beside them that does not say so */
             const trace_step *s = &t.step[n];
-            if (!s->aside && !s->beyond && json_object_get(golden, s->name) == NULL)
+            if (!s->check_only && !s->after_notebook && json_object_get(golden, s->name) == NULL)
                 fail_msg("%s: step %s has no golden", names[i], s->name);
         }
         json_decref(golden);
@@ -248,7 +248,7 @@ static void test_slip(void **state)
         largest = fmax(largest, fabs(want));
     }
     assert_true(largest > 0.018 && largest <= 0.019);
-    assert_true(trace_find(&t, "slip_weights")->beyond);
+    assert_true(trace_find(&t, "slip_weights")->after_notebook);
     assert_non_null(strstr(t.notes, "inputs @ W_v"));
     json_decref(golden);
     trace_free(&t);
@@ -263,7 +263,7 @@ static void test_journey_causal(void **state)
     json_t *golden = load_golden("journey");
     json_t *scores = json_object_get(json_object_get(golden, "v1_scores"), "data");
     const kit_array *weights = tensor_of(&t, "causal_weights");
-    assert_true(trace_find(&t, "causal_weights")->beyond);
+    assert_true(trace_find(&t, "causal_weights")->after_notebook);
     for (size_t i = 0; i < 6; i++) {
         double sum = 0;
         for (size_t j = 0; j <= i; j++)

@@ -87,11 +87,11 @@ static void test_every_sample(void **state)
             json_t *in = trace_in(&t, &text);
             size_t shown = 0;
             for (size_t n = 0; n < t.count; n++)
-                shown += !t.step[n].aside;
+                shown += !t.step[n].check_only;
             const json_t *steps = json_object_get(in, "steps");
             assert_int_equal(json_array_size(steps), shown);
             for (size_t n = 0; n < t.count; n++)
-                if (!t.step[n].aside && kit_array_count(&t.step[n].tensor) <= 4096) {
+                if (!t.step[n].check_only && kit_array_count(&t.step[n].tensor) <= 4096) {
                     const json_t *data = json_object_get(tensor_in(steps, t.step[n].name), "data");
                     assert_int_equal(json_array_size(data), kit_array_count(&t.step[n].tensor));
                 }

@@ -40,7 +40,7 @@ static void expect_json(const trace *t)
         assert_int_equal(json_integer_value(id), t->words.id[i]);
     }
     for (size_t i = 0; i < t->count; i++) {
-        if (t->step[i].aside)
+        if (t->step[i].check_only)
             continue;
         json_t *s = json_array_get(steps, step++);
         assert_string_equal(json_string_value(json_object_get(s, "name")), t->step[i].name);

@@ -145,7 +145,8 @@ static void compare_numbers(const trace_step *s, tally *t)
             }
         } else {
             note_difference(t, "number %lld is %.9g, %s %.*s", (long long)t->numbers + 1, x,
-                            s->beyond ? "PyTorch gives" : "the notebook printed", n.length, n.text);
+                            s->after_notebook ? "PyTorch gives" : "the notebook printed", n.length,
+                            n.text);
         }
     }
 }
@@ -199,7 +200,7 @@ static tally compare_step(const trace_step *s)
 /* "ok   weights_2   6 of 6 numbers and 1 shape as printed" */
 static void report(FILE *out, const trace_step *s, const tally *t)
 {
-    const char *name = s->aside && s->title != NULL ? s->title : s->name;
+    const char *name = s->check_only && s->title != NULL ? s->title : s->name;
     fprintf(out, "%s %-26s", t->difference[0] != '\0' ? "FAIL" : "ok  ", name);
     const char *and = "";
     if (t->numbers > 0) {
@@ -214,7 +215,7 @@ static void report(FILE *out, const trace_step *s, const tally *t)
     if (t->shapes > 0) {
         fprintf(out, "%s %lld shape%s", and, (long long)t->shapes, t->shapes == 1 ? "" : "s");
     }
-    fputs(s->beyond ? " as PyTorch gives them" : " as printed", out);
+    fputs(s->after_notebook ? " as PyTorch gives them" : " as printed", out);
     if (t->difference[0] != '\0') {
         fprintf(out, ": %s", t->difference);
     } else if (t->by_slack > 0) {
@@ -234,7 +235,7 @@ int lesson_check(const trace *t, FILE *out, kit_error *err)
             continue;
         }
         tally found = compare_step(s);
-        *(s->beyond ? &beyond : &numbers) += found.numbers;
+        *(s->after_notebook ? &beyond : &numbers) += found.numbers;
         shapes += found.shapes;
         compared++;
         if (out != NULL) {

@@ -23,7 +23,7 @@ static kit_array draw(recipe *r, attn_rng *rng, const char *name, const char *ti
     if (r->status == KIT_OK) {
         attn_rng_randn(rng, w.data, (size_t)kit_array_count(&w));
     }
-    recipe_say(r, title, "N(0,1)", "Drawn, not trained, and not divided by √%d.", EMBED);
+    recipe_describe(r, title, "N(0,1)", "Drawn, not trained, and not divided by √%d.", EMBED);
     recipe_printed(r, printed);
     return w;
 }
@@ -32,26 +32,26 @@ static kit_array embed(recipe *r, attn_rng *rng)
 {
     r->section = "Create the embedding";
     kit_words *words = &r->trace->words;
-    recipe_given(r, "vocabulary_ids", TRACE_IDS, ATTN_I64, SHAPE(WORDS),
-                 (int64_t[]){0, 1, 2, 3, 4, 5});
+    recipe_add_copy(r, "vocabulary_ids", TRACE_IDS, ATTN_I64, SHAPE(WORDS),
+                    (int64_t[]){0, 1, 2, 3, 4, 5});
     recipe_columns(r, (const char *const *)words->vocabulary, words->vocabulary_count);
-    recipe_aside(r, "vocabulary",
-                 "{'Life': 0, 'dessert': 1, 'eat': 2, 'is': 3, 'last': 4, 'short': 5}");
+    recipe_check_only(r, "vocabulary",
+                      "{'Life': 0, 'dessert': 1, 'eat': 2, 'is': 3, 'last': 4, 'short': 5}");
 
-    kit_array ids = recipe_given(r, "token_ids", TRACE_IDS, ATTN_I64, SHAPE(WORDS), words->id);
-    recipe_say(r, "Words to numbers", "", "The sorted words are numbered from 0.");
+    kit_array ids = recipe_add_copy(r, "token_ids", TRACE_IDS, ATTN_I64, SHAPE(WORDS), words->id);
+    recipe_describe(r, "Words to numbers", "", "The sorted words are numbered from 0.");
     recipe_word_columns(r);
     recipe_printed(r, "tensor([0, 3, 5, 2, 1, 4])");
 
     kit_array table = draw(r, rng, "embedding_table", "A random vector for every word", NULL,
                            SHAPE(WORDS, EMBED));
-    recipe_say(r, "A random vector for every word", "N(0,1)", "Embedding(6, 16), seed 123.");
+    recipe_describe(r, "A random vector for every word", "N(0,1)", "Embedding(6, 16), seed 123.");
     recipe_rows(r, (const char *const *)words->vocabulary, words->vocabulary_count);
 
     kit_array x = recipe_step(r, "embeddings", TRACE_VALUES, ATTN_F32, SHAPE(WORDS, EMBED));
     recipe_lookup(r, ids, table, x);
-    recipe_say(r, "Each word takes its row of the table", "X = table[ids]", "%s", "");
-    recipe_made(r, TRACE_LOOKUP, "token_ids", "embedding_table", 0);
+    recipe_describe(r, "Each word takes its row of the table", "X = table[ids]", "%s", "");
+    recipe_set_provenance(r, TRACE_LOOKUP, "token_ids", "embedding_table", 0);
     recipe_word_rows(r);
     recipe_printed(
         r, "tensor([[ 0.3374, -0.1778, -0.3035, -0.5880,  0.3486,  0.6603, -0.2196, -0.3792,\n"
@@ -77,8 +77,8 @@ static kit_array project_query(recipe *r, kit_array x, kit_array w, const char *
 {
     kit_array out = recipe_step(r, name, TRACE_VALUES, ATTN_F32, SHAPE(size));
     recipe_linear(r, recipe_row(x, ASKS), recipe_view(w), NULL, recipe_view(out));
-    recipe_say(r, title, formula, "%s", "");
-    recipe_made(r, TRACE_PROJECT, "embeddings", weight, 0);
+    recipe_describe(r, title, formula, "%s", "");
+    recipe_set_provenance(r, TRACE_PROJECT, "embeddings", weight, 0);
     recipe_rows(r, asking, 1);
     recipe_printed(r, printed);
     return out;
@@ -90,8 +90,8 @@ static kit_array project_all(recipe *r, kit_array x, kit_array w, const char *na
 {
     kit_array out = recipe_step(r, name, TRACE_VALUES, ATTN_F32, SHAPE(WORDS, size));
     recipe_linear(r, recipe_view(x), recipe_view(w), NULL, recipe_view(out));
-    recipe_say(r, title, formula, "%s", "");
-    recipe_made(r, TRACE_PROJECT, "embeddings", weight, 0);
+    recipe_describe(r, title, formula, "%s", "");
+    recipe_set_provenance(r, TRACE_PROJECT, "embeddings", weight, 0);
     recipe_word_rows(r);
     recipe_printed(r, printed);
     return out;
@@ -110,16 +110,16 @@ static void attend_one(recipe *r, kit_array q, kit_array keys, kit_array values)
         recipe_view(q), recipe_row(keys, 4), recipe_row(values, 4), 1, false, NULL};
     kit_array one = recipe_step(r, "score_24", TRACE_SCALAR, ATTN_F32, 0, NULL);
     recipe_scores(r, &a, ATTN_STAGE_RAW, recipe_view(one));
-    recipe_say(r, "\"is\" asks, \"dessert\" answers", "ω_24 = q_2·k_4",
-               "Counted from 0, key 4 is the fifth word.");
+    recipe_describe(r, "\"is\" asks, \"dessert\" answers", "ω_24 = q_2·k_4",
+                    "Counted from 0, key 4 is the fifth word.");
     recipe_printed(r, "tensor(58.9875)");
 
     a.k = recipe_view(keys);
     a.v = recipe_view(values);
     kit_array scores = recipe_step(r, "scores_2", TRACE_SCORES, ATTN_F32, SHAPE(WORDS));
     recipe_scores(r, &a, ATTN_STAGE_RAW, recipe_view(scores));
-    recipe_say(r, "\"is\" asks, every word answers", "ω_2 = q_2·Kᵀ", "%s", "");
-    recipe_made(r, TRACE_DOT, "query_2", "keys", 0);
+    recipe_describe(r, "\"is\" asks, every word answers", "ω_2 = q_2·Kᵀ", "%s", "");
+    recipe_set_provenance(r, TRACE_DOT, "query_2", "keys", 0);
     recipe_rows(r, asking, 1);
     recipe_word_columns(r);
     recipe_printed(r, "tensor([ -57.1016,  -85.4889,  160.1854, -144.2133,   58.9875,  -80.1705])");
@@ -128,9 +128,9 @@ static void attend_one(recipe *r, kit_array q, kit_array keys, kit_array values)
     a.scale = 0;
     kit_array weights = recipe_step(r, "weights_2", TRACE_WEIGHTS, ATTN_F32, SHAPE(WORDS));
     recipe_scores(r, &a, ATTN_STAGE_WEIGHTS, recipe_view(weights));
-    recipe_say(r, "Softmax of the scores divided by √24", "α_2 = softmax(ω_2/√24)",
-               "One key takes everything: the scores are far apart even after the division.");
-    recipe_made(r, TRACE_SOFTMAX, "scores_2", NULL, 1 / sqrt(QK));
+    recipe_describe(r, "Softmax of the scores divided by √24", "α_2 = softmax(ω_2/√24)",
+                    "One key takes everything: the scores are far apart even after the division.");
+    recipe_set_provenance(r, TRACE_SOFTMAX, "scores_2", NULL, 1 / sqrt(QK));
     recipe_rows(r, asking, 1);
     recipe_word_columns(r);
     recipe_printed(
@@ -140,8 +140,8 @@ static void attend_one(recipe *r, kit_array q, kit_array keys, kit_array values)
     r->section = "Step 3: Compute the Context Vector";
     kit_array context = recipe_step(r, "context_2", TRACE_VALUES, ATTN_F32, SHAPE(VALUE));
     recipe_context(r, &a, recipe_view(context));
-    recipe_say(r, "Mix the values by the weights", "z_2 = α_2·V", "%s", "");
-    recipe_made(r, TRACE_MIX, "weights_2", "values", 0);
+    recipe_describe(r, "Mix the values by the weights", "z_2 = α_2·V", "%s", "");
+    recipe_set_provenance(r, TRACE_MIX, "weights_2", "values", 0);
     recipe_rows(r, asking, 1);
     recipe_printed(
         r, "tensor([-4.6812,  4.3038, -5.0492, -2.6208, -2.4619, -0.3670, -1.0982,  3.0041,\n"
@@ -162,10 +162,11 @@ static void one_query(recipe *r, attn_rng *rng, kit_array x)
                          "torch.Size([28, 16])", SHAPE(VALUE, EMBED));
 
     const float *row = r->status == KIT_OK ? (const float *)x.data + ASKS * EMBED : NULL;
-    recipe_given(r, "x_2", TRACE_VALUES, ATTN_F32, SHAPE(EMBED), row);
-    recipe_aside(r, "x_2",
-                 "tensor([ 0.8768,  1.6221, -1.4779,  1.1331, -1.2203,  1.3139,  1.0533,  0.1388,\n"
-                 "2.2473, -0.8036, -0.2808,  0.7697, -0.6596, -0.7979,  0.1838,  0.2293])");
+    recipe_add_copy(r, "x_2", TRACE_VALUES, ATTN_F32, SHAPE(EMBED), row);
+    recipe_check_only(
+        r, "x_2",
+        "tensor([ 0.8768,  1.6221, -1.4779,  1.1331, -1.2203,  1.3139,  1.0533,  0.1388,\n"
+        "2.2473, -0.8036, -0.2808,  0.7697, -0.6596, -0.7979,  0.1838,  0.2293])");
     kit_array q = project_query(r, x, w_q, "query_2", "w_q", "The query of the second word, \"is\"",
                                 "q_2 = W_q·x_2", "torch.Size([24])", QK);
     project_query(r, x, w_k, "key_2", "w_k", "Its key", "k_2 = W_k·x_2", "torch.Size([24])", QK);
@@ -186,7 +187,7 @@ static kit_array project_heads(recipe *r, kit_array x, kit_array w, const char *
     kit_array out = recipe_step(r, name, TRACE_VALUES, ATTN_F32, SHAPE(HEADS, size, WORDS));
     recipe_linear(r, recipe_repeat(recipe_view(x), HEADS), recipe_view(w), NULL,
                   recipe_swapped(recipe_view(out)));
-    recipe_say(r, title, formula, "The notebook keeps them as columns, one word each.");
+    recipe_describe(r, title, formula, "The notebook keeps them as columns, one word each.");
     recipe_word_columns(r);
     recipe_printed(r, printed);
     return out;
@@ -204,7 +205,7 @@ static void attend_heads(recipe *r, kit_array q, kit_array keys, kit_array value
         recipe_step(r, "heads_scores_2", TRACE_SCORES, ATTN_F32, SHAPE(HEADS, WORDS));
     attn_tensor by_head = attn_bhtd(scores.data, ATTN_F32, 1, HEADS, 1, WORDS);
     recipe_scores(r, &a, ATTN_STAGE_RAW, by_head);
-    recipe_say(r, "Each head scores every word", "ω_2 = q_2·K", "A row is a head here.");
+    recipe_describe(r, "Each head scores every word", "ω_2 = q_2·K", "A row is a head here.");
     recipe_rows(r, heads_asking, HEADS);
     recipe_word_columns(r);
     recipe_printed(r, "torch.Size([3, 6])");
@@ -214,9 +215,9 @@ static void attend_heads(recipe *r, kit_array q, kit_array keys, kit_array value
         recipe_step(r, "heads_weights_2", TRACE_WEIGHTS, ATTN_F32, SHAPE(HEADS, WORDS));
     by_head = attn_bhtd(weights.data, ATTN_F32, 1, HEADS, 1, WORDS);
     recipe_scores(r, &a, ATTN_STAGE_WEIGHTS, by_head);
-    recipe_say(r, "Each head's weights", "α_2 = softmax(ω_2/√24)",
-               "The same word, asked through three matrices, looks in three places.");
-    recipe_made(r, TRACE_SOFTMAX, "heads_scores_2", NULL, 1 / sqrt(QK));
+    recipe_describe(r, "Each head's weights", "α_2 = softmax(ω_2/√24)",
+                    "The same word, asked through three matrices, looks in three places.");
+    recipe_set_provenance(r, TRACE_SOFTMAX, "heads_scores_2", NULL, 1 / sqrt(QK));
     recipe_rows(r, heads_asking, HEADS);
     recipe_word_columns(r);
     recipe_printed(r, "torch.Size([3, 6])");
@@ -224,8 +225,8 @@ static void attend_heads(recipe *r, kit_array q, kit_array keys, kit_array value
     kit_array context =
         recipe_step(r, "heads_context_2", TRACE_VALUES, ATTN_F32, SHAPE(HEADS, VALUE));
     recipe_context(r, &a, attn_bhtd(context.data, ATTN_F32, 1, HEADS, 1, VALUE));
-    recipe_say(r, "Each head's context vector", "z_2 = V·α_2",
-               "The notebook stops here: it does not join the heads or project them.");
+    recipe_describe(r, "Each head's context vector", "z_2 = V·α_2",
+                    "The notebook stops here: it does not join the heads or project them.");
     recipe_rows(r, heads_asking, HEADS);
     recipe_printed(r, "torch.Size([3, 28])");
 }
@@ -241,15 +242,15 @@ static void three_heads(recipe *r, attn_rng *rng, kit_array x)
                          SHAPE(HEADS, VALUE, EMBED));
 
     recipe_step(r, "heads_q_2", TRACE_VALUES, ATTN_F32, SHAPE(HEADS, QK));
-    recipe_aside(r, "q_2 as first printed", "torch.Size([3, 24])");
+    recipe_check_only(r, "q_2 as first printed", "torch.Size([3, 24])");
     recipe_step(r, "input_stack", TRACE_VALUES, ATTN_F32, SHAPE(HEADS, EMBED, WORDS));
-    recipe_aside(r, "input_stack", "torch.Size([3, 16, 6])");
+    recipe_check_only(r, "input_stack", "torch.Size([3, 16, 6])");
 
     kit_array q = recipe_step(r, "heads_query_2", TRACE_VALUES, ATTN_F32, SHAPE(HEADS, 1, QK));
     recipe_linear(r, recipe_repeat(recipe_row(x, ASKS), HEADS), recipe_view(w_q), NULL,
                   recipe_view(q));
-    recipe_say(r, "\"is\" asks three different questions", "q_2 = W_q·x_2", "%s", "");
-    recipe_made(r, TRACE_PROJECT, "embeddings", "heads_w_q", 0);
+    recipe_describe(r, "\"is\" asks three different questions", "q_2 = W_q·x_2", "%s", "");
+    recipe_set_provenance(r, TRACE_PROJECT, "embeddings", "heads_w_q", 0);
     recipe_rows(r, asking, 1);
     recipe_printed(r, "torch.Size([3, 1, 24])");
     kit_array keys = project_heads(r, x, w_k, "heads_keys", "Every head's keys", "K = W_k·Xᵀ",

@@ -47,18 +47,18 @@ static void one_simple_query(recipe *r, kit_array x)
     recipe_attention a = {recipe_row(x, ASKS), recipe_view(x), recipe_view(x), 1, false, NULL};
     kit_array scores = row_step(r, "simple_scores_2", TRACE_SCORES, WORDS);
     recipe_scores(r, &a, ATTN_STAGE_RAW, recipe_view(scores));
-    recipe_say(r, "\"journey\" asks with its own vector", "ω_2 = x_2·Xᵀ",
-               "A word is its own query, key and value here.");
+    recipe_describe(r, "\"journey\" asks with its own vector", "ω_2 = x_2·Xᵀ",
+                    "A word is its own query, key and value here.");
     recipe_printed(r, "tensor([0.9544, 1.4950, 1.4754, 0.8434, 0.7070, 1.0865])");
 
     kit_array parts = row_step(r, "simple_normalized_2", TRACE_VALUES, WORDS);
     recipe_word_columns(r);
-    recipe_say(r, "Divided by their sum", "ω_2/Σω_2",
-               "Shares of 1, but only because no score is negative.");
+    recipe_describe(r, "Divided by their sum", "ω_2/Σω_2",
+                    "Shares of 1, but only because no score is negative.");
     recipe_printed(r, "tensor([0.1455, 0.2278, 0.2249, 0.1285, 0.1077, 0.1656])");
     kit_array naive = row_step(r, "simple_softmax_naive_2", TRACE_WEIGHTS, WORDS);
-    recipe_say(r, "Softmax, written out", "e^ω/Σe^ω", "Always positive, always sums to 1.");
-    recipe_made(r, TRACE_SOFTMAX, "simple_scores_2", NULL, 0);
+    recipe_describe(r, "Softmax, written out", "e^ω/Σe^ω", "Always positive, always sums to 1.");
+    recipe_set_provenance(r, TRACE_SOFTMAX, "simple_scores_2", NULL, 0);
     recipe_printed(r, "tensor([0.1385, 0.2379, 0.2333, 0.1240, 0.1082, 0.1581])");
     float sum = 0, sum_exp = 0;
     for (int j = 0; r->status == KIT_OK && j < WORDS; j++) {
@@ -72,14 +72,14 @@ static void one_simple_query(recipe *r, kit_array x)
 
     kit_array weights = row_step(r, "simple_weights_2", TRACE_WEIGHTS, WORDS);
     recipe_scores(r, &a, ATTN_STAGE_WEIGHTS, recipe_view(weights));
-    recipe_say(r, "Softmax, the library's", "α_2 = softmax(ω_2)",
-               "The same; it subtracts the largest score first, so that nothing overflows.");
-    recipe_made(r, TRACE_SOFTMAX, "simple_scores_2", NULL, 0);
+    recipe_describe(r, "Softmax, the library's", "α_2 = softmax(ω_2)",
+                    "The same; it subtracts the largest score first, so that nothing overflows.");
+    recipe_set_provenance(r, TRACE_SOFTMAX, "simple_scores_2", NULL, 0);
     recipe_printed(r, "tensor([0.1385, 0.2379, 0.2333, 0.1240, 0.1082, 0.1581])");
     kit_array context = row_step(r, "simple_context_2", TRACE_VALUES, IN);
     recipe_context(r, &a, recipe_view(context));
-    recipe_say(r, "Mix the vectors by the weights", "z_2 = α_2·X", "%s", "");
-    recipe_made(r, TRACE_MIX, "simple_weights_2", "inputs", 0);
+    recipe_describe(r, "Mix the vectors by the weights", "z_2 = α_2·X", "%s", "");
+    recipe_set_provenance(r, TRACE_MIX, "simple_weights_2", "inputs", 0);
     recipe_printed(r, "tensor([0.4419, 0.6515, 0.5683])\n"
                       "tensor([0.4419, 0.6515, 0.5683])");
 }
@@ -90,9 +90,9 @@ static void all_simple_queries(recipe *r, kit_array x)
     recipe_attention a = {recipe_view(x), recipe_view(x), recipe_view(x), 1, false, NULL};
     kit_array scores = words_step(r, "simple_scores", TRACE_SCORES, WORDS);
     recipe_scores(r, &a, ATTN_STAGE_RAW, recipe_view(scores));
-    recipe_say(r, "Every word asks, every word answers", "ω = X·Xᵀ",
-               "Symmetric, since a word is query and key at once.");
-    recipe_made(r, TRACE_DOT, "inputs", "inputs", 0);
+    recipe_describe(r, "Every word asks, every word answers", "ω = X·Xᵀ",
+                    "Symmetric, since a word is query and key at once.");
+    recipe_set_provenance(r, TRACE_DOT, "inputs", "inputs", 0);
     recipe_printed(r, "tensor([[0.9995, 0.9544, 0.9422, 0.4753, 0.4576, 0.6310],\n"
                       "[0.9544, 1.4950, 1.4754, 0.8434, 0.7070, 1.0865],\n"
                       "[0.9422, 1.4754, 1.4570, 0.8296, 0.7154, 1.0605],\n"
@@ -107,9 +107,9 @@ static void all_simple_queries(recipe *r, kit_array x)
                       "[0.6310, 1.0865, 1.0605, 0.6565, 0.2935, 0.9450]])");
     kit_array weights = words_step(r, "simple_weights", TRACE_WEIGHTS, WORDS);
     recipe_scores(r, &a, ATTN_STAGE_WEIGHTS, recipe_view(weights));
-    recipe_say(r, "Softmax: each row becomes shares of 1", "α = softmax(ω)",
-               "Row asks, column answers; no longer symmetric.");
-    recipe_made(r, TRACE_SOFTMAX, "simple_scores", NULL, 0);
+    recipe_describe(r, "Softmax: each row becomes shares of 1", "α = softmax(ω)",
+                    "Row asks, column answers; no longer symmetric.");
+    recipe_set_provenance(r, TRACE_SOFTMAX, "simple_scores", NULL, 0);
     recipe_printed(r, "tensor([[0.2098, 0.2006, 0.1981, 0.1242, 0.1220, 0.1452],\n"
                       "[0.1385, 0.2379, 0.2333, 0.1240, 0.1082, 0.1581],\n"
                       "[0.1390, 0.2369, 0.2326, 0.1242, 0.1108, 0.1565],\n"
@@ -117,7 +117,7 @@ static void all_simple_queries(recipe *r, kit_array x)
                       "[0.1526, 0.1958, 0.1975, 0.1367, 0.1879, 0.1295],\n"
                       "[0.1385, 0.2184, 0.2128, 0.1420, 0.0988, 0.1896]])");
     kit_array sums = recipe_step(r, "simple_row_sums", TRACE_VALUES, ATTN_F32, SHAPE(WORDS));
-    recipe_say(r, "The rows sum to 1", "Σ_j α_ij", "%s", "");
+    recipe_describe(r, "The rows sum to 1", "Σ_j α_ij", "%s", "");
     recipe_word_columns(r);
     recipe_printed(r, "tensor([1.0000, 1.0000, 1.0000, 1.0000, 1.0000, 1.0000])");
     for (int i = 0; r->status == KIT_OK && i < WORDS * WORDS; i++) {
@@ -125,17 +125,18 @@ static void all_simple_queries(recipe *r, kit_array x)
     }
     kit_array context = words_step(r, "simple_context", TRACE_VALUES, IN);
     recipe_context(r, &a, recipe_view(context));
-    recipe_say(r, "Mix the vectors by the weights", "Z = α·X", "Row 2 is simple_context_2 again.");
-    recipe_made(r, TRACE_MIX, "simple_weights", "inputs", 0);
+    recipe_describe(r, "Mix the vectors by the weights", "Z = α·X",
+                    "Row 2 is simple_context_2 again.");
+    recipe_set_provenance(r, TRACE_MIX, "simple_weights", "inputs", 0);
     recipe_printed(r, "tensor([[0.4421, 0.5931, 0.5790],\n"
                       "[0.4419, 0.6515, 0.5683],\n"
                       "[0.4431, 0.6496, 0.5671],\n"
                       "[0.4304, 0.6298, 0.5510],\n"
                       "[0.4671, 0.5910, 0.5266],\n"
                       "[0.4177, 0.6503, 0.5645]])");
-    recipe_given(r, "context_row", TRACE_VALUES, ATTN_F32, SHAPE(IN),
-                 r->status == KIT_OK ? numbers(context) + ASKS * IN : NULL);
-    recipe_aside(r, "simple_context, row 2", "tensor([0.4419, 0.6515, 0.5683])");
+    recipe_add_copy(r, "context_row", TRACE_VALUES, ATTN_F32, SHAPE(IN),
+                    r->status == KIT_OK ? numbers(context) + ASKS * IN : NULL);
+    recipe_check_only(r, "simple_context, row 2", "tensor([0.4419, 0.6515, 0.5683])");
 }
 
 /* ------------------------------------------------------------------ 3.4 Trainable weights */
@@ -146,8 +147,8 @@ static kit_array weight(recipe *r, attn_rng *rng, const char *name, const char *
     if (r->status == KIT_OK) {
         attn_rng_rand(rng, w.data, IN * OUT);
     }
-    recipe_say(r, title, "U(0,1)",
-               "Drawn, not trained; one column for each number that comes out.");
+    recipe_describe(r, title, "U(0,1)",
+                    "Drawn, not trained; one column for each number that comes out.");
     return w;
 }
 
@@ -157,8 +158,8 @@ static kit_array project(recipe *r, kit_array x, kit_array w, const char *name, 
 {
     kit_array out = words_step(r, name, TRACE_VALUES, OUT);
     recipe_linear(r, recipe_view(x), recipe_swapped(recipe_view(w)), NULL, recipe_view(out));
-    recipe_say(r, title, formula, "%s", "");
-    recipe_made(r, TRACE_PROJECT, "inputs", weights, 0);
+    recipe_describe(r, title, formula, "%s", "");
+    recipe_set_provenance(r, TRACE_PROJECT, "inputs", weights, 0);
     return out;
 }
 
@@ -167,8 +168,8 @@ static kit_array project_row(recipe *r, kit_array x, kit_array w, const char *na
 {
     kit_array out = row_step(r, name, TRACE_VALUES, OUT);
     recipe_linear(r, recipe_row(x, ASKS), recipe_swapped(recipe_view(w)), NULL, recipe_view(out));
-    recipe_say(r, title, formula, "%s", "");
-    recipe_made(r, TRACE_PROJECT, "inputs", weights, 0);
+    recipe_describe(r, title, formula, "%s", "");
+    recipe_set_provenance(r, TRACE_PROJECT, "inputs", weights, 0);
     return out;
 }
 
@@ -181,25 +182,25 @@ static void one_trained_query(recipe *r, kit_array q, kit_array k, kit_array key
     recipe_attention a = {recipe_view(q), recipe_view(k), recipe_view(k), 1, false, NULL};
     kit_array one = recipe_step(r, "score_22", TRACE_SCALAR, ATTN_F32, 0, NULL);
     recipe_scores(r, &a, ATTN_STAGE_RAW, recipe_view(one));
-    recipe_say(r, "\"journey\" asks, \"journey\" answers", "ω_22 = q_2·k_2", "%s", "");
+    recipe_describe(r, "\"journey\" asks, \"journey\" answers", "ω_22 = q_2·k_2", "%s", "");
     recipe_printed(r, "tensor(1.8524)");
     a.k = recipe_view(keys);
     a.v = recipe_view(values);
     kit_array scores = row_step(r, "scores_2", TRACE_SCORES, WORDS);
     recipe_scores(r, &a, ATTN_STAGE_RAW, recipe_view(scores));
-    recipe_say(r, "\"journey\" asks, every word answers", "ω_2 = q_2·Kᵀ", "%s", "");
-    recipe_made(r, TRACE_DOT, "query_2", "keys", 0);
+    recipe_describe(r, "\"journey\" asks, every word answers", "ω_2 = q_2·Kᵀ", "%s", "");
+    recipe_set_provenance(r, TRACE_DOT, "query_2", "keys", 0);
     recipe_printed(r, "tensor([1.2705, 1.8524, 1.8111, 1.0795, 0.5577, 1.5440])");
     a.scale = 0;
     kit_array weights = row_step(r, "weights_2", TRACE_WEIGHTS, WORDS);
     recipe_scores(r, &a, ATTN_STAGE_WEIGHTS, recipe_view(weights));
-    recipe_say(r, "Softmax of the scores divided by √2", "α_2 = softmax(ω_2/√2)", "%s", "");
-    recipe_made(r, TRACE_SOFTMAX, "scores_2", NULL, 1 / sqrt(OUT));
+    recipe_describe(r, "Softmax of the scores divided by √2", "α_2 = softmax(ω_2/√2)", "%s", "");
+    recipe_set_provenance(r, TRACE_SOFTMAX, "scores_2", NULL, 1 / sqrt(OUT));
     recipe_printed(r, "tensor([0.1500, 0.2264, 0.2199, 0.1311, 0.0906, 0.1820])");
     kit_array context = row_step(r, "context_2", TRACE_VALUES, OUT);
     recipe_context(r, &a, recipe_view(context));
-    recipe_say(r, "Mix the values by the weights", "z_2 = α_2·V", "%s", "");
-    recipe_made(r, TRACE_MIX, "weights_2", "values", 0);
+    recipe_describe(r, "Mix the values by the weights", "z_2 = α_2·V", "%s", "");
+    recipe_set_provenance(r, TRACE_MIX, "weights_2", "values", 0);
     recipe_printed(r, "tensor([0.3061, 0.8210])");
 }
 
@@ -230,14 +231,14 @@ static kit_array all_weights(recipe *r, recipe_attention *a, const char *queries
     a->scale = 1;
     kit_array scores = words_step(r, scores_name, TRACE_SCORES, WORDS);
     recipe_scores(r, a, ATTN_STAGE_RAW, recipe_view(scores));
-    recipe_say(r, "Every word asks, every word answers", "ω = Q·Kᵀ", "%s", "");
-    recipe_made(r, TRACE_DOT, queries, keys, 0);
+    recipe_describe(r, "Every word asks, every word answers", "ω = Q·Kᵀ", "%s", "");
+    recipe_set_provenance(r, TRACE_DOT, queries, keys, 0);
     a->scale = 0;
     kit_array weights = words_step(r, weights_name, TRACE_WEIGHTS, WORDS);
     recipe_scores(r, a, ATTN_STAGE_WEIGHTS, recipe_view(weights));
-    recipe_say(r, "Softmax of the scores divided by √2", "α = softmax(ω/√2)",
-               "Row asks, column answers.");
-    recipe_made(r, TRACE_SOFTMAX, scores_name, NULL, 1 / sqrt(OUT));
+    recipe_describe(r, "Softmax of the scores divided by √2", "α = softmax(ω/√2)",
+                    "Row asks, column answers.");
+    recipe_set_provenance(r, TRACE_SOFTMAX, scores_name, NULL, 1 / sqrt(OUT));
     return weights;
 }
 
@@ -246,8 +247,8 @@ static void context(recipe *r, const recipe_attention *a, const char *name, cons
 {
     kit_array out = words_step(r, name, TRACE_VALUES, OUT);
     recipe_context(r, a, recipe_view(out));
-    recipe_say(r, "Mix the values by the weights", "Z = α·V", "%s", "");
-    recipe_made(r, TRACE_MIX, weights, values, 0);
+    recipe_describe(r, "Mix the values by the weights", "Z = α·V", "%s", "");
+    recipe_set_provenance(r, TRACE_MIX, weights, values, 0);
     recipe_printed(r, printed);
 }
 
@@ -276,7 +277,7 @@ static kit_array linear(recipe *r, attn_rng *rng, const char *name, const char *
     if (r->status == KIT_OK) {
         attn_rng_linear(rng, w.data, NULL, IN, OUT);
     }
-    recipe_say(r, title, "U(±1/√3)", "nn.Linear keeps its matrix transposed: [out, in].");
+    recipe_describe(r, title, "U(±1/√3)", "nn.Linear keeps its matrix transposed: [out, in].");
     return w;
 }
 
@@ -285,8 +286,8 @@ static kit_array apply(recipe *r, kit_array x, kit_array w, const char *name, co
 {
     kit_array out = words_step(r, name, TRACE_VALUES, OUT);
     recipe_linear(r, recipe_view(x), recipe_view(w), NULL, recipe_view(out));
-    recipe_say(r, title, "x·Wᵀ", "%s", "");
-    recipe_made(r, TRACE_PROJECT, "inputs", weights, 0);
+    recipe_describe(r, title, "x·Wᵀ", "%s", "");
+    recipe_set_provenance(r, TRACE_PROJECT, "inputs", weights, 0);
     return out;
 }
 
@@ -316,19 +317,20 @@ static void module_v2(recipe *r, attn_rng *rng, kit_array x)
 static void show_slip(recipe *r, const projections *p, kit_array meant)
 {
     r->section = "A slip in the notebook: queries = inputs @ W_v";
-    kit_array q = recipe_given(r, "slip_queries", TRACE_VALUES, ATTN_F32, SHAPE(WORDS, OUT),
-                               numbers(p->values));
-    recipe_say(r, "What that line gives: the values again", "X·W_v",
-               "Meant was X·W_q, which is v1_queries. The notebook never uses these queries, so "
-               "nothing else went wrong.");
+    kit_array q = recipe_add_copy(r, "slip_queries", TRACE_VALUES, ATTN_F32, SHAPE(WORDS, OUT),
+                                  numbers(p->values));
+    recipe_describe(
+        r, "What that line gives: the values again", "X·W_v",
+        "Meant was X·W_q, which is v1_queries. The notebook never uses these queries, so "
+        "nothing else went wrong.");
     recipe_word_rows(r);
     recipe_attention a = {
         recipe_view(q), recipe_view(p->keys), recipe_view(p->values), 0, false, NULL};
     kit_array weights = words_step(r, "slip_weights", TRACE_WEIGHTS, WORDS);
     recipe_scores(r, &a, ATTN_STAGE_WEIGHTS, recipe_view(weights));
-    recipe_say(r, "The weights that the slip would give", "softmax(X·W_v·Kᵀ/√2)",
-               "To be compared with v1_weights, which are what was meant.");
-    recipe_made(r, TRACE_ATTEND, "slip_queries", "keys", 1 / sqrt(OUT));
+    recipe_describe(r, "The weights that the slip would give", "softmax(X·W_v·Kᵀ/√2)",
+                    "To be compared with v1_weights, which are what was meant.");
+    recipe_set_provenance(r, TRACE_ATTEND, "slip_queries", "keys", 1 / sqrt(OUT));
     kit_array difference = words_step(r, "slip_difference", TRACE_VALUES, WORDS);
     recipe_word_columns(r);
     double largest = 0;
@@ -336,9 +338,9 @@ static void show_slip(recipe *r, const projections *p, kit_array meant)
         numbers(difference)[i] = numbers(weights)[i] - numbers(meant)[i];
         largest = fmax(largest, fabs((double)numbers(difference)[i]));
     }
-    recipe_say(r, "Slip minus meant", "slip_weights − v1_weights",
-               "At most %.4f: small enough to go unseen, because all three matrices are random.",
-               largest);
+    recipe_describe(
+        r, "Slip minus meant", "slip_weights − v1_weights",
+        "At most %.4f: small enough to go unseen, because all three matrices are random.", largest);
     recipe_note(r, "slip",
                 "Cell 14 says queries = inputs @ W_v; meant was W_q. Both are shown above: weights "
                 "would differ by at most %.3f.",
@@ -352,15 +354,17 @@ static void causal(recipe *r, const projections *p, kit_array q)
         recipe_view(q), recipe_view(p->keys), recipe_view(p->values), 0, true, NULL};
     kit_array masked = words_step(r, "causal_scores", TRACE_SCORES, WORDS);
     recipe_scores(r, &a, ATTN_STAGE_BIASED, recipe_view(masked));
-    recipe_say(r, "Hide what comes later", "ω/√2, −∞ where key > query",
-               "The notebook ends at this heading. A word may see itself and the words before it.");
-    recipe_made(r, TRACE_MASK, "v1_scores", NULL, 1 / sqrt(OUT));
+    recipe_describe(
+        r, "Hide what comes later", "ω/√2, −∞ where key > query",
+        "The notebook ends at this heading. A word may see itself and the words before it.");
+    recipe_set_provenance(r, TRACE_MASK, "v1_scores", NULL, 1 / sqrt(OUT));
     kit_array weights = words_step(r, "causal_weights", TRACE_WEIGHTS, WORDS);
     recipe_scores(r, &a, ATTN_STAGE_WEIGHTS, recipe_view(weights));
-    recipe_say(r, "Softmax over what is visible", "softmax",
-               "e^−∞ is 0: a hidden key gets nothing and takes no share. The first word sees only "
-               "itself.");
-    recipe_made(r, TRACE_SOFTMAX, "causal_scores", NULL, 0);
+    recipe_describe(
+        r, "Softmax over what is visible", "softmax",
+        "e^−∞ is 0: a hidden key gets nothing and takes no share. The first word sees only "
+        "itself.");
+    recipe_set_provenance(r, TRACE_SOFTMAX, "causal_scores", NULL, 0);
     context(r, &a, "causal_context", "causal_weights", "values", NULL);
 }
 
@@ -376,8 +380,8 @@ int lesson_journey(trace *t, attn_context *ctx, kit_error *err)
         return recipe_end(&r);
     }
     r.section = "Inputs";
-    kit_array x = recipe_given(&r, "inputs", TRACE_VALUES, ATTN_F32, SHAPE(WORDS, IN), typed);
-    recipe_say(&r, "A vector for each word", "X", "Typed in by the notebook.");
+    kit_array x = recipe_add_copy(&r, "inputs", TRACE_VALUES, ATTN_F32, SHAPE(WORDS, IN), typed);
+    recipe_describe(&r, "A vector for each word", "X", "Typed in by the notebook.");
     recipe_word_rows(&r);
     one_simple_query(&r, x);
     all_simple_queries(&r, x);
@@ -385,7 +389,7 @@ int lesson_journey(trace *t, attn_context *ctx, kit_error *err)
     kit_array weights = {0}, q = module_v1(&r, x, &p, &weights);
     module_v2(&r, rng, x);
     free(rng);
-    r.beyond = true;
+    r.after_notebook = true;
     show_slip(&r, &p, weights);
     causal(&r, &p, q);
     recipe_health(&r, "v1_weights",

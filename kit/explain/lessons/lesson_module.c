@@ -30,8 +30,8 @@ typedef struct lookup_case {
 static void look_up(recipe *r, const lookup_case *c, kit_array k, kit_array v)
 {
     kit_array q =
-        recipe_given(r, c->queries, TRACE_VALUES, ATTN_F32, SHAPE(c->rows, SIZE), c->numbers);
-    recipe_say(r, "The questions", "Q", "%s", c->queries_say);
+        recipe_add_copy(r, c->queries, TRACE_VALUES, ATTN_F32, SHAPE(c->rows, SIZE), c->numbers);
+    recipe_describe(r, "The questions", "Q", "%s", c->queries_say);
     recipe_rows(r, query_labels, (size_t)c->rows);
     recipe_printed(r, c->queries_print);
 
@@ -39,8 +39,8 @@ static void look_up(recipe *r, const lookup_case *c, kit_array k, kit_array v)
     recipe_attention a = {recipe_view(q), recipe_view(k), recipe_view(v), 0.5, false, NULL};
     kit_array weights = recipe_step(r, c->weights, TRACE_WEIGHTS, ATTN_F32, SHAPE(c->rows, KEYS));
     recipe_scores(r, &a, ATTN_STAGE_WEIGHTS, recipe_view(weights));
-    recipe_say(r, "Which key fits", "A = softmax(Q·Kᵀ/√4)", "%s", c->weights_say);
-    recipe_made(r, TRACE_ATTEND, c->queries, "keys", a.scale);
+    recipe_describe(r, "Which key fits", "A = softmax(Q·Kᵀ/√4)", "%s", c->weights_say);
+    recipe_set_provenance(r, TRACE_ATTEND, c->queries, "keys", a.scale);
     recipe_rows(r, query_labels, (size_t)c->rows);
     recipe_columns(r, key_labels, KEYS);
     recipe_printed(r, c->weights_print);
@@ -48,8 +48,8 @@ static void look_up(recipe *r, const lookup_case *c, kit_array k, kit_array v)
 
     kit_array out = recipe_step(r, c->context, TRACE_VALUES, ATTN_F32, SHAPE(c->rows, SIZE));
     recipe_context(r, &a, recipe_view(out));
-    recipe_say(r, "What comes back", "A·V", "%s", c->context_say);
-    recipe_made(r, TRACE_MIX, c->weights, "values", 0);
+    recipe_describe(r, "What comes back", "A·V", "%s", c->context_say);
+    recipe_set_provenance(r, TRACE_MIX, c->weights, "values", 0);
     recipe_rows(r, query_labels, (size_t)c->rows);
     recipe_printed(r, c->context_print);
     recipe_slack(r, 0, 2e-6, "a float score of 50 is known to 2e-06, and so is its weight");
@@ -58,15 +58,15 @@ static void look_up(recipe *r, const lookup_case *c, kit_array k, kit_array v)
 static void lookups(recipe *r)
 {
     r->section = "scaled_dot_product_attention";
-    kit_array k = recipe_given(r, "keys", TRACE_VALUES, ATTN_F32, SHAPE(KEYS, SIZE),
-                               (const float[]){10, 0, 0, 0, 10, 0, 0, 0, 10, 0, 0, 10});
-    recipe_say(r, "Four keys", "K", "Keys 2 and 3 are the same.");
+    kit_array k = recipe_add_copy(r, "keys", TRACE_VALUES, ATTN_F32, SHAPE(KEYS, SIZE),
+                                  (const float[]){10, 0, 0, 0, 10, 0, 0, 0, 10, 0, 0, 10});
+    recipe_describe(r, "Four keys", "K", "Keys 2 and 3 are the same.");
     recipe_rows(r, key_labels, KEYS);
     recipe_printed(r, "tensor([[10.,  0.,  0.],\n[ 0., 10.,  0.],\n[ 0.,  0., 10.],\n"
                       "[ 0.,  0., 10.]])");
-    kit_array v = recipe_given(r, "values", TRACE_VALUES, ATTN_F32, SHAPE(KEYS, SIZE),
-                               (const float[]){1, 0, 1, 10, 0, 2, 100, 5, 0, 1000, 6, 0});
-    recipe_say(r, "Their values", "V", "A value is what you get when its key fits.");
+    kit_array v = recipe_add_copy(r, "values", TRACE_VALUES, ATTN_F32, SHAPE(KEYS, SIZE),
+                                  (const float[]){1, 0, 1, 10, 0, 2, 100, 5, 0, 1000, 6, 0});
+    recipe_describe(r, "Their values", "V", "A value is what you get when its key fits.");
     recipe_rows(r, key_labels, KEYS);
     recipe_printed(r, "tensor([[   1.,    0.,    1.],\n[  10.,    0.,    2.],\n"
                       "[ 100.,    5.,    0.],\n[1000.,    6.,    0.]])");
@@ -103,9 +103,9 @@ static void draw_heads(recipe *r, attn_rng *rng, const char *weight, const char 
                        const char *title, kit_array *w, kit_array *b)
 {
     *w = recipe_step(r, weight, TRACE_VALUES, ATTN_F32, SHAPE(HEADS, HEAD, MODEL));
-    recipe_say(r, title, "U(±1/√4)", "One nn.Linear(4, 2) for each head.");
+    recipe_describe(r, title, "U(±1/√4)", "One nn.Linear(4, 2) for each head.");
     *b = recipe_step(r, bias, TRACE_VALUES, ATTN_F32, SHAPE(HEADS, HEAD));
-    recipe_say(r, "and its biases", "U(±1/√4)", "%s", "");
+    recipe_describe(r, "and its biases", "U(±1/√4)", "%s", "");
     for (int h = 0; r->status == KIT_OK && h < HEADS; h++) {
         attn_rng_linear(rng, (float *)w->data + h * HEAD * MODEL, (float *)b->data + h * HEAD,
                         MODEL, HEAD);
@@ -126,20 +126,21 @@ static void run_module(recipe *r, attn_mha_args *args, kit_array w_o, kit_array 
 {
     kit_array weights =
         recipe_step(r, "mha_weights", TRACE_WEIGHTS, ATTN_F32, SHAPE(1, HEADS, WORDS, WORDS));
-    recipe_say(r, "The weights of both heads", "softmax(Q·Kᵀ/√2)", "Row asks, column answers.");
+    recipe_describe(r, "The weights of both heads", "softmax(Q·Kᵀ/√2)",
+                    "Row asks, column answers.");
     recipe_rows(r, word_labels, WORDS);
     recipe_columns(r, word_labels, WORDS);
     recipe_printed(r, "torch.Size([1, 2, 3, 3])");
     kit_array heads =
         recipe_step(r, "mha_heads", TRACE_VALUES, ATTN_F32, SHAPE(1, HEADS, WORDS, HEAD));
-    recipe_say(r, "Each head's context", "A·V", "Two numbers for each word.");
+    recipe_describe(r, "Each head's context", "A·V", "Two numbers for each word.");
     recipe_rows(r, word_labels, WORDS);
     kit_array joined = recipe_step(r, "mha_concat", TRACE_VALUES, ATTN_F32, SHAPE(1, WORDS, MODEL));
-    recipe_say(r, "The heads side by side", "concat", "Head 1 in front, head 2 behind.");
+    recipe_describe(r, "The heads side by side", "concat", "Head 1 in front, head 2 behind.");
     recipe_rows(r, word_labels, WORDS);
     kit_array out = recipe_step(r, "mha_output", TRACE_VALUES, ATTN_F32, SHAPE(1, WORDS, MODEL));
-    recipe_say(r, "The module's output", "concat·W_oᵀ + b_o",
-               "In training, dropout would also zero 30 %% of these numbers.");
+    recipe_describe(r, "The module's output", "concat·W_oᵀ + b_o",
+                    "In training, dropout would also zero 30 %% of these numbers.");
     recipe_rows(r, word_labels, WORDS);
 
     attn_tensor weights_out = recipe_view(weights);
@@ -168,8 +169,8 @@ static void module(recipe *r, attn_rng *rng)
         toy[i] = (float)((10 * (i / MODEL) + i % MODEL) / 10.0); /* 0.0 0.1 .. 1.0 1.1 .. 2.3 */
     }
     kit_array x =
-        recipe_given(r, "mha_inputs", TRACE_VALUES, ATTN_F32, SHAPE(1, WORDS, MODEL), toy);
-    recipe_say(
+        recipe_add_copy(r, "mha_inputs", TRACE_VALUES, ATTN_F32, SHAPE(1, WORDS, MODEL), toy);
+    recipe_describe(
         r, "toy_encodings", "X",
         "The notebook's class stopped with NameError: name 'nn' is not defined (its cells ran "
         "out of order), so mha and output never came to be. Here the class runs as written: "
@@ -182,9 +183,9 @@ static void module(recipe *r, attn_rng *rng)
     draw_heads(r, rng, "mha_w_k", "mha_b_k", "What each head offers", &w_k, &b_k);
     draw_heads(r, rng, "mha_w_v", "mha_b_v", "What each head hands over", &w_v, &b_v);
     kit_array w_o = recipe_step(r, "mha_out_weight", TRACE_VALUES, ATTN_F32, SHAPE(MODEL, MODEL));
-    recipe_say(r, "The matrix that joins the heads", "U(±1/√4)", "nn.Linear(4, 4).");
+    recipe_describe(r, "The matrix that joins the heads", "U(±1/√4)", "nn.Linear(4, 4).");
     kit_array b_o = recipe_step(r, "mha_out_bias", TRACE_VALUES, ATTN_F32, SHAPE(MODEL));
-    recipe_say(r, "and its bias", "U(±1/√4)", "%s", "");
+    recipe_describe(r, "and its bias", "U(±1/√4)", "%s", "");
     if (r->status == KIT_OK) {
         attn_rng_linear(rng, w_o.data, b_o.data, MODEL, MODEL);
     }

@@ -101,9 +101,9 @@ static const char why[] = "the inputs are known to 8 decimals only";
 static kit_array typed(recipe *r, const char *name, const char *title, const double *numbers,
                        const char *const *labels, const char *printed)
 {
-    kit_array a = recipe_given(r, name, TRACE_VALUES, ATTN_F64, SHAPE(L, D), numbers);
-    recipe_say(r, title, "randn(4, 8)",
-               "Drawn by the notebook without a seed; typed in as printed.");
+    kit_array a = recipe_add_copy(r, name, TRACE_VALUES, ATTN_F64, SHAPE(L, D), numbers);
+    recipe_describe(r, title, "randn(4, 8)",
+                    "Drawn by the notebook without a seed; typed in as printed.");
     recipe_rows(r, labels, L);
     recipe_printed(r, printed);
     return a;
@@ -154,7 +154,7 @@ static void variances(recipe *r, kit_array q, kit_array k, kit_array scores, con
     x[1] = variance(k);
     x[2] = variance(scores);
     x[3] = variance(scaled);
-    recipe_say(
+    recipe_describe(
         r, "Why √d_k: dot products spread", "var",
         "The scores vary 8 times as much as the scaled ones: %.4g against %.4g. A dot product "
         "of d numbers of variance 1 has variance d.",
@@ -163,11 +163,11 @@ static void variances(recipe *r, kit_array q, kit_array k, kit_array scores, con
     recipe_printed(r, "0.9364650972271772 1.086444058695338 10.097741326679849 1.262217664703409");
     recipe_slack(r, 0, s->variance_part, why);
     double again[5] = {x[0], x[1], x[0], x[1], x[3]}; /* in front of scaled, and all once more */
-    recipe_given(r, "variance_again", TRACE_VALUES, ATTN_F64, SHAPE(5), again);
-    recipe_aside(r, "variance, printed again",
-                 "(np.float64(0.9364650972271772), np.float64(1.086444058695338),\n"
-                 "(np.float64(0.9364650972271772), np.float64(1.086444058695338), "
-                 "np.float64(1.262217664703409))");
+    recipe_add_copy(r, "variance_again", TRACE_VALUES, ATTN_F64, SHAPE(5), again);
+    recipe_check_only(r, "variance, printed again",
+                      "(np.float64(0.9364650972271772), np.float64(1.086444058695338),\n"
+                      "(np.float64(0.9364650972271772), np.float64(1.086444058695338), "
+                      "np.float64(1.262217664703409))");
     recipe_slack(r, 0, s->variance_part, why);
 }
 
@@ -178,13 +178,13 @@ static kit_array causal_mask(recipe *r)
         ones[i] = i % L <= i / L;
         mask[i] = ones[i] > 0 ? 0.0 : -INFINITY;
     }
-    recipe_given(r, "tril", TRACE_VALUES, ATTN_F64, SHAPE(L, L), ones);
-    recipe_aside(
+    recipe_add_copy(r, "tril", TRACE_VALUES, ATTN_F64, SHAPE(L, L), ones);
+    recipe_check_only(
         r, "mask as ones",
         "array([[1., 0., 0., 0.],\n[1., 1., 0., 0.],\n[1., 1., 1., 0.],\n[1., 1., 1., 1.]])");
-    kit_array out = recipe_given(r, "mask", TRACE_SCORES, ATTN_F64, SHAPE(L, L), mask);
-    recipe_say(r, "A mask to add: 0 where a key may be seen, −∞ where it may not", "tril", "%s",
-               "");
+    kit_array out = recipe_add_copy(r, "mask", TRACE_SCORES, ATTN_F64, SHAPE(L, L), mask);
+    recipe_describe(r, "A mask to add: 0 where a key may be seen, −∞ where it may not", "tril",
+                    "%s", "");
     recipe_rows(r, asks, L);
     recipe_columns(r, answers, L);
     recipe_printed(r, "array([[  0., -inf, -inf, -inf],\n[  0.,   0., -inf, -inf],\n"
@@ -214,23 +214,23 @@ static void zero_after(recipe *r, kit_array unmasked)
             again[i * L + j] = cut[i * L + j] / sums[i];
         }
     }
-    recipe_given(r, "beyond_zeroed", TRACE_VALUES, ATTN_F64, SHAPE(L, L), cut);
-    recipe_say(
+    recipe_add_copy(r, "beyond_zeroed", TRACE_VALUES, ATTN_F64, SHAPE(L, L), cut);
+    recipe_describe(
         r, "Zeroing after softmax instead", "A·tril",
         "The keys ahead are gone, but they took their share with them: what comes later still "
         "changes the numbers of what came before.");
     recipe_rows(r, asks, L);
     recipe_columns(r, answers, L);
-    recipe_given(r, "beyond_zeroed_row_sums", TRACE_VALUES, ATTN_F64, SHAPE(L), sums);
-    recipe_say(r, "The rows no longer sum to 1", "Σ_j", "The first query keeps only %.4g.",
-               sums[0]);
+    recipe_add_copy(r, "beyond_zeroed_row_sums", TRACE_VALUES, ATTN_F64, SHAPE(L), sums);
+    recipe_describe(r, "The rows no longer sum to 1", "Σ_j", "The first query keeps only %.4g.",
+                    sums[0]);
     recipe_columns(r, asks, L);
-    recipe_given(r, "beyond_renormalised", TRACE_WEIGHTS, ATTN_F64, SHAPE(L, L), again);
-    recipe_say(
+    recipe_add_copy(r, "beyond_renormalised", TRACE_WEIGHTS, ATTN_F64, SHAPE(L, L), again);
+    recipe_describe(
         r, "Divided by their row sums", "(A·tril)/Σ",
         "The same as −∞ before softmax, which is the same division over the visible keys alone, "
         "in one step and with nothing to leak.");
-    recipe_made(r, TRACE_GIVEN, "masked_scores", NULL, 0); /* the same keys are hidden */
+    recipe_set_provenance(r, TRACE_GIVEN, "masked_scores", NULL, 0); /* the same keys are hidden */
     recipe_rows(r, asks, L);
     recipe_columns(r, answers, L);
 }
@@ -248,14 +248,14 @@ static void two_heads(recipe *r, kit_array q, kit_array k, kit_array v)
     kit_array w =
         recipe_step(r, "beyond_heads_weights", TRACE_WEIGHTS, ATTN_F64, SHAPE(BEYOND_HEADS, L, L));
     recipe_scores(r, &a, ATTN_STAGE_WEIGHTS, recipe_view(w));
-    recipe_say(r, "Two heads: columns 1-4 and 5-8 of Q and K ask separately",
-               "softmax(Q_h·K_hᵀ/√4)", "The same numbers, two patterns of attention.");
+    recipe_describe(r, "Two heads: columns 1-4 and 5-8 of Q and K ask separately",
+                    "softmax(Q_h·K_hᵀ/√4)", "The same numbers, two patterns of attention.");
     recipe_rows(r, asks, L);
     recipe_columns(r, answers, L);
     kit_array z = recipe_step(r, "beyond_heads_context", TRACE_VALUES, ATTN_F64, SHAPE(L, D));
     recipe_context(r, &a, attn_bthd(z.data, ATTN_F64, 1, L, BEYOND_HEADS, size));
-    recipe_say(r, "Their contexts side by side", "concat(A_1·V_1, A_2·V_2)",
-               "As many numbers as with one head; a matrix W_o would mix them.");
+    recipe_describe(r, "Their contexts side by side", "concat(A_1·V_1, A_2·V_2)",
+                    "As many numbers as with one head; a matrix W_o would mix them.");
     recipe_rows(r, asks, L);
 }
 
@@ -268,8 +268,9 @@ static void score(recipe *r, kit_array q, kit_array k, recipe_attention *a, cons
                               "[-2.38702001,  5.77090827, -2.63810085, -4.87573555],\n"
                               "[-0.48467569,  3.22650468,  1.12892056, -1.25695118]])",
                               s->scores);
-    recipe_say(r, "Every query asks, every key answers", "S = Q·Kᵀ", "Row asks, column answers.");
-    recipe_made(r, TRACE_DOT, "queries", "keys", 0);
+    recipe_describe(r, "Every query asks, every key answers", "S = Q·Kᵀ",
+                    "Row asks, column answers.");
+    recipe_set_provenance(r, TRACE_DOT, "queries", "keys", 0);
     r->section = "Why we need sqrt(d_k) in denominator";
     variances(r, q, k, scores, s);
     a->scale = 0;
@@ -279,8 +280,8 @@ static void score(recipe *r, kit_array q, kit_array k, recipe_attention *a, cons
            "[-0.84393902,  2.04032419, -0.9327095 , -1.72383284],\n"
            "[-0.17135873,  1.14074167,  0.39913369, -0.44439935]])",
            s->scaled);
-    recipe_say(r, "Scale", "S / √8", "Divided by √d_k = %.4g.", sqrt(D));
-    recipe_made(r, TRACE_SCALE, "scores", NULL, 1 / sqrt(D));
+    recipe_describe(r, "Scale", "S / √8", "Divided by √d_k = %.4g.", sqrt(D));
+    recipe_set_provenance(r, TRACE_SCALE, "scores", NULL, 1 / sqrt(D));
 }
 
 static void attend(recipe *r, recipe_attention *a, const slacks *s)
@@ -295,23 +296,23 @@ static void attend(recipe *r, recipe_attention *a, const slacks *s)
            "[-0.84393902,  2.04032419, -0.9327095 ,        -inf],\n"
            "[-0.17135873,  1.14074167,  0.39913369, -0.44439935]])",
            s->scaled);
-    recipe_say(r, "Hide what comes later", "S/√8 + mask",
-               "e^−∞ is 0, so a hidden key gets nothing.");
-    recipe_made(r, TRACE_MASK, "scaled_scores", NULL, 0);
+    recipe_describe(r, "Hide what comes later", "S/√8 + mask",
+                    "e^−∞ is 0, so a hidden key gets nothing.");
+    recipe_set_provenance(r, TRACE_MASK, "scaled_scores", NULL, 0);
     matrix(r, a, ATTN_STAGE_WEIGHTS, "weights",
            "array([[1.        , 0.        , 0.        , 0.        ],\n"
            "[0.72392259, 0.27607741, 0.        , 0.        ],\n"
            "[0.05049119, 0.90330657, 0.04620224, 0.        ],\n"
            "[0.13804211, 0.51268376, 0.24421555, 0.10505859]])",
            s->weights);
-    recipe_say(
+    recipe_describe(
         r, "Softmax over what is visible", "A = softmax(S)",
         "The notebook's softmax does not subtract the row's maximum first; with large scores "
         "e^x would overflow. The engine's does, and the numbers are the same.");
-    recipe_made(r, TRACE_SOFTMAX, "masked_scores", NULL, 0);
+    recipe_set_provenance(r, TRACE_SOFTMAX, "masked_scores", NULL, 0);
     context(r, a, "context");
-    recipe_say(r, "Mix the values by the weights", "A·V", "The first query sees only itself.");
-    recipe_made(r, TRACE_MIX, "weights", "values", 0);
+    recipe_describe(r, "Mix the values by the weights", "A·V", "The first query sees only itself.");
+    recipe_set_provenance(r, TRACE_MIX, "weights", "values", 0);
     recipe_printed(r, "array([[-0.75019022,  0.40213689,  0.87469443, -0.08750707,  0.30595976,\n"
                       "0.57752085, -0.66289836, -1.41503872],\n"
                       "[-0.60766979,  0.21784661,  0.44589257, -0.27115811, -0.04690101,\n"
@@ -327,13 +328,13 @@ static void attend(recipe *r, recipe_attention *a, const slacks *s)
 static void go_on(recipe *r, const recipe_attention *a, kit_array q, kit_array k, kit_array v)
 {
     r->section = "Beyond the notebook: without the mask, and other ways to mask";
-    r->beyond = true;
+    r->after_notebook = true;
     kit_array unmasked = matrix(r, a, ATTN_STAGE_WEIGHTS, "unmasked_weights", NULL, 0);
-    recipe_say(r, "Without the mask", "softmax(S/√8)", "Every query sees every key.");
-    recipe_made(r, TRACE_SOFTMAX, "scaled_scores", NULL, 0);
+    recipe_describe(r, "Without the mask", "softmax(S/√8)", "Every query sees every key.");
+    recipe_set_provenance(r, TRACE_SOFTMAX, "scaled_scores", NULL, 0);
     context(r, a, "unmasked_context");
-    recipe_say(r, "and its context", "A·V", "%s", "");
-    recipe_made(r, TRACE_MIX, "unmasked_weights", "values", 0);
+    recipe_describe(r, "and its context", "A·V", "%s", "");
+    recipe_set_provenance(r, TRACE_MIX, "unmasked_weights", "values", 0);
     zero_after(r, unmasked);
     r->section = "Beyond the notebook: heads";
     two_heads(r, q, k, v);
@@ -349,10 +350,10 @@ int lesson_numpy(trace *t, attn_context *ctx, kit_error *err)
     r.section = "Q, K and V";
     kit_array q = typed(&r, "queries", "Queries", typed_q, asks, PRINTED_Q "\n" PRINTED_Q);
     kit_array k = typed(&r, "keys", "Keys", typed_k, answers, PRINTED_K "\n" PRINTED_K);
-    recipe_given(&r, "values_cut", TRACE_VALUES, ATTN_F64, SHAPE(4), typed_v);
-    recipe_aside(&r, "values, where the file cuts the print off",
-                 "V\n[[-0.75019022  0.40213689  0.87469443 -0.08750707\n"
-                 "V\n[[-0.75019022  0.40213689  0.87469443 -0.08750707");
+    recipe_add_copy(&r, "values_cut", TRACE_VALUES, ATTN_F64, SHAPE(4), typed_v);
+    recipe_check_only(&r, "values, where the file cuts the print off",
+                      "V\n[[-0.75019022  0.40213689  0.87469443 -0.08750707\n"
+                      "V\n[[-0.75019022  0.40213689  0.87469443 -0.08750707");
     kit_array v = typed(&r, "values", "Values", typed_v, answers, PRINTED_V);
 
     recipe_attention a = {recipe_view(q), recipe_view(k), recipe_view(v), 1, false, NULL};

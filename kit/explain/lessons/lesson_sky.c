@@ -14,8 +14,8 @@ static kit_array project(recipe *r, kit_array x, kit_array w, const char *name, 
 {
     kit_array out = recipe_step(r, name, TRACE_VALUES, ATTN_F32, SHAPE(WORDS, SIZE));
     recipe_linear(r, recipe_view(x), recipe_swapped(recipe_view(w)), NULL, recipe_view(out));
-    recipe_say(r, title, formula, "%s", sentence);
-    recipe_made(r, TRACE_PROJECT, "embeddings", weight, 0);
+    recipe_describe(r, title, formula, "%s", sentence);
+    recipe_set_provenance(r, TRACE_PROJECT, "embeddings", weight, 0);
     recipe_word_rows(r);
     recipe_printed(r, printed);
     return out;
@@ -36,15 +36,15 @@ static kit_array scores(recipe *r, const recipe_attention *a, attn_stage stage, 
 static kit_array embed(recipe *r)
 {
     r->section = "Tokens and embeddings";
-    recipe_given(r, "token_ids", TRACE_IDS, ATTN_I64, SHAPE(1, WORDS), (int64_t[]){1, 2, 3});
-    recipe_say(r, "Words to numbers", "", "The notebook calls its three words 1, 2 and 3.");
+    recipe_add_copy(r, "token_ids", TRACE_IDS, ATTN_I64, SHAPE(1, WORDS), (int64_t[]){1, 2, 3});
+    recipe_describe(r, "Words to numbers", "", "The notebook calls its three words 1, 2 and 3.");
     recipe_word_columns(r);
     recipe_printed(r, "tensor([[1, 2, 3]])");
 
     const float vectors[] = {-1.0720f, -0.5001f, -0.0120f, -0.4311f, -0.0050f, -0.5321f};
     kit_array x =
-        recipe_given(r, "embeddings", TRACE_VALUES, ATTN_F32, SHAPE(WORDS, SIZE), vectors);
-    recipe_say(r, "A vector for each word", "X", "Typed in by the notebook.");
+        recipe_add_copy(r, "embeddings", TRACE_VALUES, ATTN_F32, SHAPE(WORDS, SIZE), vectors);
+    recipe_describe(r, "A vector for each word", "X", "Typed in by the notebook.");
     recipe_word_rows(r);
     recipe_printed(r, "{1: [-1.072, -0.5001], 2: [-0.012, -0.4311], 3: [-0.005, -0.5321]}\n"
                       "tensor([[-1.0720, -0.5001],\n"
@@ -55,8 +55,8 @@ static kit_array embed(recipe *r)
 
 static kit_array weight(recipe *r, const char *name, const char *title, const float *numbers)
 {
-    kit_array w = recipe_given(r, name, TRACE_VALUES, ATTN_F32, SHAPE(SIZE, SIZE), numbers);
-    recipe_say(r, title, "", "Typed in by the notebook.");
+    kit_array w = recipe_add_copy(r, name, TRACE_VALUES, ATTN_F32, SHAPE(SIZE, SIZE), numbers);
+    recipe_describe(r, title, "", "Typed in by the notebook.");
     return w;
 }
 
@@ -67,7 +67,7 @@ static void row_sums(recipe *r, kit_array weights)
         const float *w = (const float *)weights.data + i * WORDS;
         ((float *)sums.data)[i] = w[0] + w[1] + w[2];
     }
-    recipe_say(r, "The rows sum to 1", "Σ_j A_ij", "Up to the rounding of float.");
+    recipe_describe(r, "The rows sum to 1", "Σ_j A_ij", "Up to the rounding of float.");
     recipe_word_columns(r);
     recipe_printed(r, "tensor(1.) tensor(1.) tensor(1.0000)");
 }
@@ -80,36 +80,37 @@ static kit_array attend(recipe *r, kit_array q, kit_array k, kit_array v)
            "tensor([[-0.2853,  0.0604,  0.0779],\n"
            "[-0.0704,  0.0281,  0.0356],\n"
            "[-0.0850,  0.0344,  0.0436]], grad_fn=)");
-    recipe_say(
+    recipe_describe(
         r, "Every word asks, every word answers", "S = Q·Kᵀ",
         "Row i holds how well query i fits each key. (The Kᵀ that the notebook writes out has the "
         "wrong shape: it is 2×3, one column for each key.)");
-    recipe_made(r, TRACE_DOT, "queries", "keys", 0);
+    recipe_set_provenance(r, TRACE_DOT, "queries", "keys", 0);
 
     a.scale = 0;
     scores(r, &a, ATTN_STAGE_RAW, "scaled_scores",
            "tensor([[-0.2017,  0.0427,  0.0551],\n"
            "[-0.0498,  0.0199,  0.0252],\n"
            "[-0.0601,  0.0243,  0.0309]], grad_fn=)");
-    recipe_say(r, "Scale", "S / √2", "d_k is 2.");
-    recipe_made(r, TRACE_SCALE, "scores", NULL, 0.70710678118654752);
+    recipe_describe(r, "Scale", "S / √2", "d_k is 2.");
+    recipe_set_provenance(r, TRACE_SCALE, "scores", NULL, 0.70710678118654752);
 
     r->section = "Softmax";
     kit_array weights = scores(r, &a, ATTN_STAGE_WEIGHTS, "weights",
                                "tensor([[0.2801, 0.3577, 0.3622],\n"
                                "[0.3175, 0.3404, 0.3422],\n"
                                "[0.3141, 0.3418, 0.3441]], grad_fn=)");
-    recipe_say(r, "Softmax: each row becomes shares of 1", "A = softmax(S)",
-               "Row asks, column answers.");
-    recipe_made(r, TRACE_SOFTMAX, "scaled_scores", NULL, 0);
+    recipe_describe(r, "Softmax: each row becomes shares of 1", "A = softmax(S)",
+                    "Row asks, column answers.");
+    recipe_set_provenance(r, TRACE_SOFTMAX, "scaled_scores", NULL, 0);
     row_sums(r, weights);
 
     r->section = "Output";
     kit_array out = recipe_step(r, "context", TRACE_VALUES, ATTN_F32, SHAPE(WORDS, SIZE));
     recipe_context(r, &a, recipe_view(out));
-    recipe_say(r, "Mix the values by the weights", "O = A·V",
-               "The values decide what comes out; a large Q·K only decides whose value counts.");
-    recipe_made(r, TRACE_MIX, "weights", "values", 0);
+    recipe_describe(
+        r, "Mix the values by the weights", "O = A·V",
+        "The values decide what comes out; a large Q·K only decides whose value counts.");
+    recipe_set_provenance(r, TRACE_MIX, "weights", "values", 0);
     recipe_word_rows(r);
     recipe_printed(r, "tensor([[0.1460, 0.1802],\n"
                       "[0.1543, 0.1757],\n"
@@ -126,15 +127,16 @@ static void loss(recipe *r, kit_array context)
     for (int i = 0; r->status == KIT_OK && i < WORDS * SIZE; i++) {
         *(float *)sum.data += ((const float *)context.data)[i];
     }
-    recipe_say(r, "A simple loss", "L = Σ O", "One number, so that there is a slope to ask for.");
-    recipe_made(r, TRACE_GIVEN, "context", NULL, 0);
+    recipe_describe(r, "A simple loss", "L = Σ O",
+                    "One number, so that there is a slope to ask for.");
+    recipe_set_provenance(r, TRACE_GIVEN, "context", NULL, 0);
 }
 
 static kit_array gradient_step(recipe *r, const char *name, const char *title, const char *formula,
                                const char *sentence)
 {
     kit_array out = recipe_step(r, name, TRACE_VALUES, ATTN_F32, SHAPE(WORDS, SIZE));
-    recipe_say(r, title, formula, "%s", sentence);
+    recipe_describe(r, title, formula, "%s", sentence);
     recipe_word_rows(r);
     return out;
 }
@@ -172,7 +174,7 @@ static void weight_gradient(recipe *r, kit_array x, kit_array dout, const char *
         attn_tensor to = recipe_swapped(recipe_view(out)); /* the notebook keeps W as [in, out] */
         recipe_engine(r, attn_linear_backward(r->ctx, &d, &in, NULL, NULL, &to, NULL, &e), &e);
     }
-    recipe_say(r, title, formula, "A step against it makes the loss smaller.");
+    recipe_describe(r, title, formula, "A step against it makes the loss smaller.");
     recipe_printed(r, pytorch);
 }
 
@@ -182,11 +184,11 @@ static void gradients(recipe *r, kit_array x, kit_array q, kit_array k, kit_arra
     const char *const why = "float rounding of dA, near 0.4, before it cancels";
     const float ones[WORDS * SIZE] = {1, 1, 1, 1, 1, 1};
     attn_sdpa_grads grads = ATTN_SDPA_GRADS_INIT;
-    r->beyond = true;
+    r->after_notebook = true;
     loss(r, context);
     kit_array dout =
-        recipe_given(r, "grad_context", TRACE_VALUES, ATTN_F32, SHAPE(WORDS, SIZE), ones);
-    recipe_say(r, "Its slope by each output", "dO = 1", "Each output adds itself to the sum.");
+        recipe_add_copy(r, "grad_context", TRACE_VALUES, ATTN_F32, SHAPE(WORDS, SIZE), ones);
+    recipe_describe(r, "Its slope by each output", "dO = 1", "Each output adds itself to the sum.");
     recipe_word_rows(r);
     kit_array dv = gradient_step(r, "grad_values", "By the values", "dV = Aᵀ·dO",
                                  "How much weight all queries together give to each word.");

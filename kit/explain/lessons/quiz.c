@@ -27,7 +27,7 @@ static bool worth_asking(const grid *g, int64_t head, int64_t row, int64_t colum
 static bool find_cell(const trace *t, int64_t n, quiz_question *q, grid *g)
 {
     for (size_t i = 0; i < t->count; i++) {
-        if (t->step[i].kind != TRACE_WEIGHTS || t->step[i].aside) {
+        if (t->step[i].kind != TRACE_WEIGHTS || t->step[i].check_only) {
             continue;
         }
         *g = grid_of(t, &t->step[i]);
@@ -49,7 +49,7 @@ static int64_t count_cells(const trace *t)
     int64_t cells = 0;
     for (size_t i = 0; i < t->count; i++) {
         grid g = grid_of(t, &t->step[i]);
-        cells += t->step[i].aside || g.scores == NULL ? 0 : g.heads * g.rows * g.columns;
+        cells += t->step[i].check_only || g.scores == NULL ? 0 : g.heads * g.rows * g.columns;
     }
     return cells;
 }

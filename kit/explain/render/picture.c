@@ -9,7 +9,7 @@
  *
  * Digits stand in the cells as long as they fit; past 64 words the cells become one map of
  * levels, past 1024 the largest weight of each square of cells stands for it, and the panel says
- * so. Of many alike (minor steps) only maps are drawn, small, side by side under their names.
+ * so. Of many alike (small steps) only maps are drawn, small, side by side under their names.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -107,7 +107,7 @@ typedef struct panel {
     double width, height;
     int row_label, column_label; /* columns of text */
     bool slanted;                /* column labels that are wider than a cell */
-    bool bare;                   /* minor: no labels */
+    bool bare;                   /* small: no labels */
 } panel;
 
 static double cell_size(int64_t n)
@@ -146,7 +146,7 @@ static void size_bare(panel *a, int64_t n)
 
 static panel make_panel(const trace *t, const trace_step *s, int64_t head)
 {
-    panel a = {.g = grid_of(t, s), .head = head, .bare = s->minor};
+    panel a = {.g = grid_of(t, s), .head = head, .bare = s->small};
     int64_t n = a.g.columns > a.g.rows ? a.g.columns : a.g.rows;
     a.pool = (n + MOST_CELLS - 1) / MOST_CELLS;
     a.rows = (a.g.rows + a.pool - 1) / a.pool;
@@ -337,7 +337,7 @@ static void draw_panel(picture *p, const trace *t, const panel *a, double x, dou
         snprintf(head, sizeof head, ", head %lld", (long long)a->head + 1);
     }
     snprintf(title, sizeof title, "%s%s%s", a->bare && s->title != NULL ? s->title : s->name, head,
-             s->beyond ? " (beyond the notebook)" : "");
+             s->after_notebook ? " (beyond the notebook)" : "");
     double em = a->bare ? 11 * EM_SANS : 13 * EM_BOLD;
     label_clip(clipped, title, (int)(a->width / em), "…");
     picture_text(p, (picture_item){.colour = ink, .size = a->bare ? 11 : 13, .bold = !a->bare}, x,
@@ -374,7 +374,7 @@ static size_t count_panels(const trace *t, bool single_rows, panel *out)
     for (size_t i = 0; i < t->count; i++) {
         const trace_step *s = &t->step[i];
         grid g = grid_of(t, s);
-        if (s->kind != TRACE_WEIGHTS || s->aside || g.rows == 0 || g.columns == 0 ||
+        if (s->kind != TRACE_WEIGHTS || s->check_only || g.rows == 0 || g.columns == 0 ||
             (g.rows == 1 && !single_rows)) {
             continue;
         }

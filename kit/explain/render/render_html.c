@@ -84,7 +84,7 @@ int render_html(char **bytes, size_t *size, const trace *t, kit_error *err)
 {
     layout l = {t, false};
     int64_t elements = 0;
-    for (size_t i = 0; i < t->count + t->beside; i++) {
+    for (size_t i = 0; i < t->count + t->html_only_count; i++) {
         bool kept = is_large(&t->step[i]) && !is_derived(t, &t->step[i]);
         elements += kept ? kit_array_count(&t->step[i].tensor) : 0;
     }

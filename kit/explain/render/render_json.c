@@ -149,10 +149,10 @@ static void put_made(sink *s, const trace_step *step)
 /* What only some steps have. */
 static void put_rare(sink *s, const trace_step *step)
 {
-    if (step->minor) {
+    if (step->small) {
         sink_puts(s, ", \"minor\": true");
     }
-    if (step->aside) {
+    if (step->check_only) {
         sink_puts(s, ", \"aside\": true");
     }
     if (step->layer > 0) {
@@ -161,7 +161,7 @@ static void put_rare(sink *s, const trace_step *step)
     if (step->moment > 0) {
         sink_printf(s, ", \"moment\": %lld", (long long)step->moment - 1);
     }
-    if (step->printed != NULL && !step->aside) {
+    if (step->printed != NULL && !step->check_only) {
         put_member(s, "printed", step->printed);
     }
 }
@@ -175,7 +175,7 @@ static void put_step(sink *s, const trace_step *step, const json_style *style)
     put_member(s, "sentence", step->sentence != NULL ? step->sentence : "");
     put_member(s, "section", step->section != NULL ? step->section : "");
     put_member(s, "kind", kind_names[step->kind]);
-    sink_printf(s, ", \"beyond\": %s", step->beyond ? "true" : "false");
+    sink_printf(s, ", \"beyond\": %s", step->after_notebook ? "true" : "false");
     put_labels(s, "rows", step->row_labels, step->row_label_count);
     put_labels(s, "columns", step->column_labels, step->column_label_count);
     put_made(s, step);
@@ -191,7 +191,7 @@ static void put_rows(sink *s, const trace *t)
     const char *before = "\n  ";
     sink_puts(s, ",\n \"rows\": [");
     for (size_t i = 0; i < t->count; i++) {
-        if (t->step[i].kind != TRACE_WEIGHTS || t->step[i].aside) {
+        if (t->step[i].kind != TRACE_WEIGHTS || t->step[i].check_only) {
             continue;
         }
         grid g = grid_of(t, &t->step[i]);
@@ -256,7 +256,7 @@ static void put_words(sink *s, const trace *t)
 /* Not what is only there to be compared; but a page needs the scores behind weights. */
 static bool is_shown(const trace *t, const trace_step *step, const json_style *style)
 {
-    if (!step->aside) {
+    if (!step->check_only) {
         return true;
     }
     for (size_t i = 0; style->form != NULL && i < t->count; i++) {
@@ -284,7 +284,7 @@ void json_put_trace(sink *s, const trace *t, const json_style *style)
     put_words(s, t);
     sink_puts(s, ",\n \"steps\": [");
     const char *before = "\n  ";
-    const size_t count = t->count + (style->form != NULL ? t->beside : 0);
+    const size_t count = t->count + (style->form != NULL ? t->html_only_count : 0);
     for (size_t i = 0; i < count; i++) {
         if (is_shown(t, &t->step[i], style)) {
             sink_puts(s, before);

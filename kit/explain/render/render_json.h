@@ -13,8 +13,8 @@ typedef enum json_form {
 } json_form;
 
 /* form: of each step; NULL: numbers, for a file of its own. With a function the object is a page's:
- * it has the scores behind weights even if they are `aside`, the steps beside the others, and no
- * list of rows. */
+ * it has the scores behind weights even if they are check_only, the steps that are html_only, and
+ * no list of rows. */
 typedef struct json_style {
     json_form (*form)(const trace_step *step, void *self);
     void *self;

@@ -65,7 +65,8 @@ static void put_heading(page *p, const trace_step *s, int number)
     put_shape(&shape, &s->tensor);
     sink_printf(&text, "%s%s%s%s", s->title != NULL ? s->title : "",
                 s->formula != NULL && s->formula[0] != '\0' ? "   " : "",
-                s->formula != NULL ? s->formula : "", s->beyond ? "   (beyond the notebook)" : "");
+                s->formula != NULL ? s->formula : "",
+                s->after_notebook ? "   (beyond the notebook)" : "");
     if (text.failed || shape.failed) {
         p->out.failed = true;
     } else {
@@ -162,7 +163,8 @@ static size_t put_drawn(page *p, size_t from, int number)
     sink line = {0};
     while (!p->full && to < t->count && t->step[to].op == TRACE_GIVEN &&
            t->step[to].kind == TRACE_VALUES && t->step[to].row_labels == NULL &&
-           t->step[to].column_labels == NULL && t->step[to].aside == t->step[from].aside &&
+           t->step[to].column_labels == NULL &&
+           t->step[to].check_only == t->step[from].check_only &&
            same_section(&t->step[to], &t->step[from]) &&
            !(t->lesson != NULL && text_matrix_fits(p, &t->step[to]))) {
         to++;
@@ -193,7 +195,7 @@ static void put_steps(page *p)
     int number = 1;
     for (size_t i = 0; i < t->count;) {
         const trace_step *s = &t->step[i];
-        if (s->aside || (s->minor && !p->full)) {
+        if (s->check_only || (s->small && !p->full)) {
             i++;
             continue;
         }
