@@ -1,5 +1,5 @@
 /* attn train: the loop around kit/train. Lines of progress go to standard output as they come, the
- * story of the run follows them; with --json there is the story alone. */
+ * report of the run follows them; with --json there is the report alone. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -227,7 +227,7 @@ static int report(session *s, double loss, kit_error *err)
     return KIT_OK;
 }
 
-/* At the beginning and after 1/8, 1/4 and 1/2 of the steps; the last ones are the story's. */
+/* At the beginning and after 1/8, 1/4 and 1/2 of the steps; the last ones are the report's. */
 static bool wants_map(const session *s, int64_t step)
 {
     for (int i = 1; i < MAPS; i++)
@@ -316,7 +316,7 @@ int command_train(const options *o, kit_error *err)
         if (!code && stopped && train_steps_done(s.run) < s.steps)
             code = leave(&s, err);
         if (!code)
-            code = train_tell(&t, s.run, err);
+            code = train_to_trace(&t, s.run, err);
         if (!code && !s.quiet)
             putchar('\n');
         if (!code)

@@ -4,7 +4,7 @@
  *   model.c       parameters by name, forward, backward
  *   run.c         a run: model, optimiser, random state, history; one step; accuracy
  *   checkpoint.c  a run as a .safetensors file, and back
- *   story.c       a run as a trace for explain's renderers: curves, heat-maps, what heads do
+ *   report.c      a run as a trace for explain's renderers: curves, heat-maps, what heads do
  *
  * The same seed and options give the same bits, for any number of threads, in one go or in parts
  * with checkpoints between them.
@@ -95,7 +95,7 @@ int train_load(train_run **out, const char *path, const train_text *text, attn_c
 int train_load_labels(char (*label)[TRAIN_LABEL], const train_config *config, const char *path,
                       kit_error *err);
 
-/* -------------------------------------------------------------------------------- The story */
-int train_tell(trace *t, train_run *run, kit_error *err);
+/* ------------------------------------------------------------------------------- The report */
+int train_to_trace(trace *t, train_run *run, kit_error *err);
 
 #endif

@@ -35,9 +35,9 @@ class Train(CliTest):
         return self.works("train", *SMALL, *args, **more)
 
     def steps(self, *args):
-        story = json.loads(self.works("train", "--json", *args))
-        self.assertEqual(story["schema"], "attn.train/1")
-        return {s["name"]: s for s in story["steps"]}
+        report = json.loads(self.works("train", "--json", *args))
+        self.assertEqual(report["schema"], "attn.train/1")
+        return {s["name"]: s for s in report["steps"]}
 
     def array(self, step):
         return np.array(step["tensor"]["data"], "f8").reshape(step["tensor"]["shape"])

@@ -124,8 +124,8 @@ class Train(CliTest):
             for mlp in (False, True):
                 options = ["--task", task, "--seed", SEED, *(["--mlp"] * mlp)]
                 self.works("train", *options, "--steps", "0", "--checkpoint", "init.st")
-                story = json.loads(self.works("train", *options, "--steps", STEPS, "--json"))
-                curve = next(s["tensor"] for s in story["steps"] if s["name"] == "loss")
+                report = json.loads(self.works("train", *options, "--steps", STEPS, "--json"))
+                curve = next(s["tensor"] for s in report["steps"] if s["name"] == "loss")
                 ours = curve["data"][1::2]
                 theirs = self.losses(self.model(tokens, mlp, "init.st"), draw)
                 worst = max(abs(a - b) for a, b in zip(ours, theirs, strict=True))

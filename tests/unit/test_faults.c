@@ -246,7 +246,7 @@ static int train_a_step(bool resume, kit_error *err)
     if (!code)
         code = train_measure(run, &score, err);
     if (!code)
-        code = train_tell(&t, run, err);
+        code = train_to_trace(&t, run, err);
     if (!code)
         code = train_save(run, "run.st", err);
     trace_free(&t);

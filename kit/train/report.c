@@ -21,7 +21,7 @@ static double chance(const train_run *run) { return 1 / (double)train_config_tok
 
 /* ------------------------------------------------------------------------------------ Curves */
 
-static void tell_loss(recipe *r, const train_run *run)
+static void report_loss(recipe *r, const train_run *run)
 {
     static const char *const columns[] = {"step", "loss"};
     r->section = "Training";
@@ -36,7 +36,7 @@ static void tell_loss(recipe *r, const train_run *run)
     recipe_columns(r, columns, 2);
 }
 
-static void tell_accuracy(recipe *r, const train_run *run)
+static void report_accuracy(recipe *r, const train_run *run)
 {
     static const char *const columns[] = {"step", "accuracy"};
     const int64_t n = (int64_t)run->check_count;
@@ -83,7 +83,7 @@ static void judge_head(const train_run *run, const float *w, int64_t P, double t
     to[1] /= counted ? (double)counted : 1;
 }
 
-static void tell_heads(recipe *r, const train_run *run, const probe *p)
+static void report_heads(recipe *r, const train_run *run, const probe *p)
 {
     static const char *const columns[] = {"before", "answer"};
     const int64_t L = run->config.layers, H = run->config.heads;
@@ -121,8 +121,8 @@ static void label_map(recipe *r, const probe *p)
 }
 
 /* Beside the weights of step `name`: the gradient that is about to push their scores. */
-static void tell_slope(recipe *r, const probe *p, const char *name, const kit_array *slopes,
-                       int64_t layer, int64_t moment, int64_t H)
+static void report_slope(recipe *r, const probe *p, const char *name, const kit_array *slopes,
+                         int64_t layer, int64_t moment, int64_t H)
 {
     char own[NAME + 8];
     if (!slopes->data || r->status != KIT_OK)
@@ -139,7 +139,7 @@ static void tell_slope(recipe *r, const probe *p, const char *name, const kit_ar
 }
 
 /* All maps but the last one, one step for each layer and moment. */
-static void tell_earlier(recipe *r, const train_run *run, const probe *p)
+static void report_earlier(recipe *r, const train_run *run, const probe *p)
 {
     const int64_t L = run->config.layers, H = run->config.heads, P = p->length;
     for (size_t k = 0; k + 1 < run->map_count; k++)
@@ -156,12 +156,12 @@ static void tell_earlier(recipe *r, const train_run *run, const probe *p)
             recipe_small(r);
             recipe_set_layer_step(r, l + 1, map->step);
             label_map(r, p);
-            tell_slope(r, p, name, &map->slopes, l + 1, map->step, H);
+            report_slope(r, p, name, &map->slopes, l + 1, map->step, H);
         }
 }
 
 /* The last maps, with the scores behind them, which say what the mask hides. */
-static void tell_last(recipe *r, train_run *run, const probe *p)
+static void report_last(recipe *r, train_run *run, const probe *p)
 {
     const int64_t H = run->config.heads, P = p->length;
     for (int l = 0; l < (int)run->config.layers && r->status == KIT_OK; l++) {
@@ -184,7 +184,7 @@ static void tell_last(recipe *r, train_run *run, const probe *p)
             recipe_set_layer_step(r, l + 1, run->step);
             label_map(r, p);
             if (run->map_count && run->map[run->map_count - 1].step == run->step)
-                tell_slope(r, p, name, &run->map[run->map_count - 1].slopes, l + 1, run->step, H);
+                report_slope(r, p, name, &run->map[run->map_count - 1].slopes, l + 1, run->step, H);
         }
         kit_array_free(&scores);
         kit_array_free(&weights);
@@ -203,7 +203,7 @@ static int find_probe(train_run *run, probe *p, kit_error *err)
 
 /* ------------------------------------------------------------------------------------- Notes */
 
-static void tell_notes(recipe *r, const train_run *run)
+static void report_notes(recipe *r, const train_run *run)
 {
     const train_config *c = &run->config;
     const int64_t H = c->heads, n = c->layers * H;
@@ -232,7 +232,7 @@ static int64_t panels_across(int64_t all, int64_t heads)
     return all <= FEW ? all * (FEW / all) : all <= MANY ? all : heads <= MANY ? heads : MANY;
 }
 
-int train_tell(trace *t, train_run *run, kit_error *err)
+int train_to_trace(trace *t, train_run *run, kit_error *err)
 {
     const train_config *c = &run->config;
     char title[96];
@@ -250,11 +250,11 @@ int train_tell(trace *t, train_run *run, kit_error *err)
     t->across = panels_across(c->layers * c->heads, c->heads);
     if (r.status == KIT_OK)
         r.status = find_probe(run, &p, err);
-    tell_loss(&r, run);
-    tell_accuracy(&r, run);
-    tell_heads(&r, run, &p);
-    tell_earlier(&r, run, &p);
-    tell_last(&r, run, &p);
-    tell_notes(&r, run);
+    report_loss(&r, run);
+    report_accuracy(&r, run);
+    report_heads(&r, run, &p);
+    report_earlier(&r, run, &p);
+    report_last(&r, run, &p);
+    report_notes(&r, run);
     return recipe_end(&r);
 }
