@@ -8,42 +8,42 @@
 
 /* --------------------------------------------------------------------------------- Headings */
 
-static void put_title(page *p)
+static void put_title(text_layout *p)
 {
     const trace *t = p->trace;
     char title[LABEL_BYTES];
     p->indent = 0;
-    page_bold(p);
+    text_bold(p);
     int room = p->width;
     if (t->lesson != NULL) {
         sink_printf(&p->out, "Lesson %s: ", t->lesson);
         room -= 9 + (int)strlen(t->lesson);
     }
-    label_clip(title, page_clean(p, t->title != NULL ? t->title : ""), room,
+    label_clip(title, text_clean(p, t->title != NULL ? t->title : ""), room,
                p->unicode ? "…" : "...");
     sink_puts(&p->out, title);
-    page_plain(p);
+    text_plain(p);
     sink_puts(&p->out, "\n");
     if (t->lesson != NULL && t->text != NULL) {
-        page_wrapf(p, "“%s”", t->text);
+        text_wrapf(p, "“%s”", t->text);
     }
     if (t->setting != NULL) {
-        page_wrapf(p, "%s", t->setting);
+        text_wrapf(p, "%s", t->setting);
     }
-    page_wrapf(p, "In scores and weights a row asks and a column answers.");
+    text_wrapf(p, "In scores and weights a row asks and a column answers.");
 }
 
-static void put_section(page *p, const char *section)
+static void put_section(text_layout *p, const char *section)
 {
     char title[LABEL_BYTES];
-    label_clip(title, page_clean(p, section), p->width - 4, p->unicode ? "…" : "...");
+    label_clip(title, text_clean(p, section), p->width - 4, p->unicode ? "…" : "...");
     sink_puts(&p->out, "\n");
-    page_bold(p);
+    text_bold(p);
     sink_printf(&p->out, "%s %s ", p->unicode ? "──" : "--", title);
     for (int i = kit_text_width(title) + 4; i < p->width; i++) {
         sink_puts(&p->out, p->unicode ? "─" : "-");
     }
-    page_plain(p);
+    text_plain(p);
     sink_puts(&p->out, "\n");
 }
 
@@ -59,7 +59,7 @@ static void put_shape(sink *s, const kit_array *a)
 }
 
 /* " 3 scores  Every word asks, every word answers  S = Q·Kᵀ            6×6" */
-static void put_heading(page *p, const trace_step *s, int number)
+static void put_heading(text_layout *p, const trace_step *s, int number)
 {
     sink text = {0}, shape = {0};
     put_shape(&shape, &s->tensor);
@@ -70,25 +70,25 @@ static void put_heading(page *p, const trace_step *s, int number)
     if (text.failed || shape.failed) {
         p->out.failed = true;
     } else {
-        const char *right = page_clean(p, shape.data), *rest = page_clean(p, text.data);
-        page_bold(p);
+        const char *right = text_clean(p, shape.data), *rest = text_clean(p, text.data);
+        text_bold(p);
         sink_printf(&p->out, "%2d ", number);
-        page_label(p, s->name,
+        text_label(p, s->name,
                    p->width - 5 < kit_text_width(s->name) ? p->width - 5 : kit_text_width(s->name),
                    false);
-        page_plain(p);
+        text_plain(p);
         int at = 3 + kit_text_width(s->name), wide = kit_text_width(right);
         if (at + 2 + kit_text_width(rest) + 2 + wide <= p->width) {
             sink_printf(&p->out, "  %s", rest);
-            page_spaces(p, p->width - at - 2 - kit_text_width(rest) - wide);
+            text_spaces(p, p->width - at - 2 - kit_text_width(rest) - wide);
             sink_printf(&p->out, "%s\n", right);
         } else {
             if (at + 2 + wide <= p->width) {
-                page_spaces(p, p->width - at - wide);
+                text_spaces(p, p->width - at - wide);
                 sink_puts(&p->out, right);
             }
             sink_puts(&p->out, "\n");
-            page_wrapf(p, "%s", text.data);
+            text_wrapf(p, "%s", text.data);
         }
     }
     free(text.data);
@@ -97,7 +97,7 @@ static void put_heading(page *p, const trace_step *s, int number)
 
 /* ------------------------------------------------------------------------------------ Steps */
 
-static void put_ids(page *p, const trace_step *s)
+static void put_ids(text_layout *p, const trace_step *s)
 {
     sink line = {0};
     grid g = grid_of(p->trace, s);
@@ -110,19 +110,19 @@ static void put_ids(page *p, const trace_step *s)
     if (g.columns > 64) {
         sink_printf(&line, "  … %lld words", (long long)g.columns);
     }
-    page_wrapf(p, "%s", line.failed ? "" : line.data);
+    text_wrapf(p, "%s", line.failed ? "" : line.data);
     p->out.failed = p->out.failed || line.failed;
     free(line.data);
 }
 
-static void put_sentence(page *p, const trace_step *s)
+static void put_sentence(text_layout *p, const trace_step *s)
 {
     if (s->sentence != NULL && s->sentence[0] != '\0') {
-        page_wrapf(p, "%s", s->sentence);
+        text_wrapf(p, "%s", s->sentence);
     }
 }
 
-static void put_step(page *p, const trace_step *s)
+static void put_step(text_layout *p, const trace_step *s)
 {
     put_sentence(p, s);
     if (s->kind == TRACE_IDS) {
@@ -156,7 +156,7 @@ static bool same_section(const trace_step *a, const trace_step *b)
 }
 
 /* Weights that are only drawn share one line: their names and shapes. */
-static size_t put_drawn(page *p, size_t from, int number)
+static size_t put_drawn(text_layout *p, size_t from, int number)
 {
     const trace *t = p->trace;
     size_t to = from;
@@ -177,18 +177,18 @@ static size_t put_drawn(page *p, size_t from, int number)
         put_shape(&line, &t->step[i].tensor);
     }
     if (!line.failed) {
-        page_bold(p);
+        text_bold(p);
         sink_printf(&p->out, "%2d ", number);
-        page_plain(p);
-        page_wrap(p, 3, p->indent, page_clean(p, line.data));
-        page_wrapf(p, "%s", t->step[from].sentence != NULL ? t->step[from].sentence : "");
+        text_plain(p);
+        text_wrap(p, 3, p->indent, text_clean(p, line.data));
+        text_wrapf(p, "%s", t->step[from].sentence != NULL ? t->step[from].sentence : "");
     }
     p->out.failed = p->out.failed || line.failed;
     free(line.data);
     return to;
 }
 
-static void put_steps(page *p)
+static void put_steps(text_layout *p)
 {
     const trace *t = p->trace;
     const char *section = NULL;
@@ -215,7 +215,7 @@ static void put_steps(page *p)
 }
 
 /* "health   saturated ..." */
-static void put_notes(page *p)
+static void put_notes(text_layout *p)
 {
     const int label = p->width >= 60 ? 9 : 2;
     for (const char *line = p->trace->notes; line != NULL && *line != '\0';) {
@@ -226,12 +226,12 @@ static void put_notes(page *p)
             return;
         }
         copy[tab] = '\0';
-        page_bold(p);
+        text_bold(p);
         sink_puts(&p->out, copy);
-        page_plain(p);
-        page_spaces(p, label > (int)tab ? label - (int)tab : 1);
-        page_wrap(p, label > (int)tab ? label : (int)tab + 1, label,
-                  page_clean(p, tab < length ? copy + tab + 1 : ""));
+        text_plain(p);
+        text_spaces(p, label > (int)tab ? label - (int)tab : 1);
+        text_wrap(p, label > (int)tab ? label : (int)tab + 1, label,
+                  text_clean(p, tab < length ? copy + tab + 1 : ""));
         free(copy);
         line += length + (line[length] == '\n');
     }
@@ -240,14 +240,14 @@ static void put_notes(page *p)
 int render_text(char **bytes, size_t *size, const trace *t, const render_text_options *o,
                 kit_error *err)
 {
-    page p = {.width = o->width < 20    ? 20
-                       : o->width > 200 ? 200
-                                        : o->width,
-              .colour = o->colour,
-              .unicode = o->unicode,
-              .full = o->full,
-              .top = o->top > 0 ? o->top : 5,
-              .trace = t};
+    text_layout p = {.width = o->width < 20    ? 20
+                              : o->width > 200 ? 200
+                                               : o->width,
+                     .colour = o->colour,
+                     .unicode = o->unicode,
+                     .full = o->full,
+                     .top = o->top > 0 ? o->top : 5,
+                     .trace = t};
     put_title(&p);
     p.indent = p.width >= 60 ? 4 : 2;
     put_steps(&p);

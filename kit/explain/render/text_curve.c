@@ -32,7 +32,7 @@ static void fill(chart *c, const grid *g)
 }
 
 /* What stands in line `line`, from the bottom, of a column. */
-static const char *cell(const page *p, double part, int line)
+static const char *cell(const text_layout *p, double part, int line)
 {
     static const char *const blocks[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     static const char *const ascii[] = {" ", ".", ".", ":", ":", "|", "|", "#", "#"};
@@ -41,20 +41,20 @@ static const char *cell(const page *p, double part, int line)
     return (p->unicode ? blocks : ascii)[level];
 }
 
-static void put_axis(page *p, const grid *g, const chart *c)
+static void put_axis(text_layout *p, const grid *g, const chart *c)
 {
     char first[NUMBER_BYTES], last[NUMBER_BYTES], label[LABEL_BYTES];
     snprintf(first, sizeof first, "%.6g", grid_at(g, 0, 0, 0));
     snprintf(last, sizeof last, "%.6g", grid_at(g, 0, g->rows - 1, 0));
-    page_spaces(p, p->indent + LABEL_WIDTH + 1);
+    text_spaces(p, p->indent + LABEL_WIDTH + 1);
     sink_puts(&p->out, first);
     int used = (int)(strlen(first) + strlen(last));
-    const char *name = page_clean(p, grid_column_label(g, 0, label));
-    page_spaces(p, c->bars * c->width > used ? c->bars * c->width - used : 1);
+    const char *name = text_clean(p, grid_column_label(g, 0, label));
+    text_spaces(p, c->bars * c->width > used ? c->bars * c->width - used : 1);
     sink_printf(&p->out, "%s %s\n", last, name);
 }
 
-void text_curve(page *p, const trace_step *s)
+void text_curve(text_layout *p, const trace_step *s)
 {
     grid g = grid_of(p->trace, s);
     int room = p->width - p->indent - LABEL_WIDTH - 8;
@@ -70,8 +70,8 @@ void text_curve(page *p, const trace_step *s)
         if (line == LINES - 1 || line == 0) {
             snprintf(number, sizeof number, "%.4g", line > 0 ? c.high : c.low);
         }
-        page_spaces(p, p->indent);
-        page_label(p, number, LABEL_WIDTH, true);
+        text_spaces(p, p->indent);
+        text_label(p, number, LABEL_WIDTH, true);
         sink_puts(&p->out, " ");
         for (int k = 0; k < c.bars * c.width; k++) {
             double part = (c.height[k / c.width] - c.low) / (c.high - c.low);

@@ -17,33 +17,33 @@ static int shade_level(double weight)
     return weight >= 0.75 ? 4 : weight >= 0.5 ? 3 : weight >= 0.25 ? 2 : weight >= 0.05 ? 1 : 0;
 }
 
-const char *text_shade(const page *p, double weight)
+const char *text_shade(const text_layout *p, double weight)
 {
     static const char *const blocks[] = {" ", "░", "▒", "▓", "█"};
     static const char *const ascii[] = {" ", ".", ":", "*", "#"};
     return isnan(weight) ? "!" : (p->unicode ? blocks : ascii)[shade_level(weight)];
 }
 
-void text_legend(page *p, bool masked)
+void text_legend(text_layout *p, bool masked)
 {
     const char *hidden = !masked ? "" : p->unicode ? "  · hidden" : "  - hidden";
     if (p->colour == RENDER_NO_COLOUR) {
-        page_wrapf(p, "blank <.05 %s<.25 %s<.5 %s<.75 %s%s", text_shade(p, 0.05),
+        text_wrapf(p, "blank <.05 %s<.25 %s<.5 %s<.75 %s%s", text_shade(p, 0.05),
                    text_shade(p, 0.25), text_shade(p, 0.5), text_shade(p, 1), hidden);
         return;
     }
     int room = p->width - p->indent - (int)strlen("weight 0  1"), cells = room < 20 ? room : 20;
-    page_spaces(p, p->indent);
+    text_spaces(p, p->indent);
     sink_puts(&p->out, "weight 0 ");
     for (int i = 0; i < cells; i++) {
-        page_cell(p, (i + 0.5) / cells);
+        text_cell(p, (i + 0.5) / cells);
         sink_puts(&p->out, " ");
     }
-    page_plain(p);
+    text_plain(p);
     sink_puts(&p->out, " 1");
     if (masked && p->indent + 11 + cells + kit_text_width(hidden) > p->width) {
         sink_puts(&p->out, "\n");
-        page_spaces(p, p->indent - 2);
+        text_spaces(p, p->indent - 2);
     }
     sink_puts(&p->out, hidden);
     sink_puts(&p->out, "\n");
@@ -52,16 +52,16 @@ void text_legend(page *p, bool masked)
 /* ------------------------------------------------------------------------------------ Cells */
 
 /* Numbers over the cells: 1, 5, 10, ... where each fits. */
-static void put_ticks(page *p, int64_t columns, int start, int cell)
+static void put_ticks(text_layout *p, int64_t columns, int start, int cell)
 {
     int at = start;
-    page_spaces(p, start);
+    text_spaces(p, start);
     for (int64_t j = 0; j < columns; j++) {
         char text[24];
         int length = snprintf(text, sizeof text, "%lld", (long long)j + 1);
         int want = start + (int)j * cell;
         if ((j == 0 || (j + 1) % 5 == 0) && want >= at && want + length <= p->width) {
-            page_spaces(p, want - at);
+            text_spaces(p, want - at);
             sink_puts(&p->out, text);
             at = want + length;
         }
@@ -69,17 +69,17 @@ static void put_ticks(page *p, int64_t columns, int start, int cell)
     sink_puts(&p->out, "\n");
 }
 
-static void put_map_cell(page *p, double w, bool masked, int cell)
+static void put_map_cell(text_layout *p, double w, bool masked, int cell)
 {
     if (masked) {
-        page_spaces(p, cell - 1);
+        text_spaces(p, cell - 1);
         sink_puts(&p->out, p->unicode ? "·" : "-");
         return;
     }
     if (p->colour != RENDER_NO_COLOUR) {
-        page_cell(p, w);
-        page_spaces(p, cell);
-        page_plain(p);
+        text_cell(p, w);
+        text_spaces(p, cell);
+        text_plain(p);
         return;
     }
     for (int i = 0; i < cell; i++) {
@@ -87,7 +87,7 @@ static void put_map_cell(page *p, double w, bool masked, int cell)
     }
 }
 
-static bool put_cells(page *p, const grid *g, int64_t head)
+static bool put_cells(text_layout *p, const grid *g, int64_t head)
 {
     int label = text_label_width(p, g) + 3; /* "12 word" */
     int room = p->width - p->indent - label - 1 - 5;
@@ -95,13 +95,13 @@ static bool put_cells(page *p, const grid *g, int64_t head)
         return false;
     }
     int cell = 2 * g->columns <= room ? 2 : 1;
-    page_wrapf(p, "Columns stand in the order of the rows; at the right: entropy/max.");
+    text_wrapf(p, "Columns stand in the order of the rows; at the right: entropy/max.");
     put_ticks(p, g->columns, p->indent + label + 1, cell);
     for (int64_t i = 0; i < g->rows; i++) {
         char text[LABEL_BYTES];
-        page_spaces(p, p->indent);
+        text_spaces(p, p->indent);
         sink_printf(&p->out, "%2lld ", (long long)i + 1);
-        page_label(p, grid_row_label(g, i, text), label - 3, false);
+        text_label(p, grid_row_label(g, i, text), label - 3, false);
         sink_puts(&p->out, i == grid_query(g, p->trace) ? (p->unicode ? "›" : ">") : " ");
         for (int64_t j = 0; j < g->columns; j++) {
             put_map_cell(p, grid_at(g, head, i, j), grid_masked(g, head, i, j), cell);
@@ -138,22 +138,22 @@ static double pooled(const pool *q, int64_t row, int64_t column)
 }
 
 /* Two rows in one character: the upper half is ink, the lower background. */
-static void put_halves(page *p, double upper, double lower)
+static void put_halves(text_layout *p, double upper, double lower)
 {
     if (upper < 0 && lower >= 0) {
-        page_half(p, lower, true);
+        text_half(p, lower, true);
         sink_puts(&p->out, "▄");
     } else {
-        page_half(p, upper, true);
+        text_half(p, upper, true);
         if (!(lower < 0)) {
-            page_half(p, lower, false);
+            text_half(p, lower, false);
         }
         sink_puts(&p->out, "▀");
     }
-    page_plain(p);
+    text_plain(p);
 }
 
-static void put_pooled_cell(page *p, const pool *q, int64_t row, int64_t column)
+static void put_pooled_cell(text_layout *p, const pool *q, int64_t row, int64_t column)
 {
     double upper = pooled(q, row, column), lower = pooled(q, row + 1, column);
     double w = isnan(upper) || upper > lower ? upper : lower;
@@ -162,15 +162,15 @@ static void put_pooled_cell(page *p, const pool *q, int64_t row, int64_t column)
     } else if (p->colour != RENDER_NO_COLOUR && p->unicode) {
         put_halves(p, upper, lower);
     } else if (p->colour != RENDER_NO_COLOUR) {
-        page_cell(p, w);
+        text_cell(p, w);
         sink_puts(&p->out, " ");
-        page_plain(p);
+        text_plain(p);
     } else {
         sink_puts(&p->out, text_shade(p, w));
     }
 }
 
-static void put_pooled(page *p, const grid *g, int64_t head)
+static void put_pooled(text_layout *p, const grid *g, int64_t head)
 {
     int label = 5;
     int64_t room = p->width - p->indent - label, side = g->rows > g->columns ? g->rows : g->columns;
@@ -178,23 +178,23 @@ static void put_pooled(page *p, const grid *g, int64_t head)
     pool q = {g, head, (side + room - 1) / room};
     int64_t rows = (g->rows + q.size - 1) / q.size, columns = (g->columns + q.size - 1) / q.size;
     bool halves = p->colour != RENDER_NO_COLOUR && p->unicode;
-    page_wrapf(p,
+    text_wrapf(p,
                "%lld×%lld weights in little room: each %s shows the largest of %lld×%lld weights "
                "(max-pooled).",
                (long long)g->rows, (long long)g->columns, halves ? "half block" : "character",
                (long long)(halves ? q.size : 2 * q.size), (long long)q.size);
     for (int64_t i = 0; i < rows; i += 2) {
-        page_spaces(p, p->indent);
+        text_spaces(p, p->indent);
         sink_printf(&p->out, "%4lld ", (long long)(i * q.size) + 1);
         for (int64_t j = 0; j < columns; j++) {
             put_pooled_cell(p, &q, i, j);
         }
-        page_plain(p);
+        text_plain(p);
         sink_puts(&p->out, "\n");
     }
 }
 
-void text_map(page *p, const grid *g, int64_t head)
+void text_map(text_layout *p, const grid *g, int64_t head)
 {
     if (!put_cells(p, g, head)) {
         put_pooled(p, g, head);
@@ -217,11 +217,11 @@ static int by_weight(const void *a, const void *b)
     return x->column > y->column ? 1 : -1; /* the same on every machine */
 }
 
-static void put_bar(page *p, const grid *g, const ranked *r, bool masked, int label_width)
+static void put_bar(text_layout *p, const grid *g, const ranked *r, bool masked, int label_width)
 {
     char label[LABEL_BYTES];
-    page_spaces(p, p->indent + 2);
-    page_label(p, grid_column_label(g, r->column, label), label_width, false);
+    text_spaces(p, p->indent + 2);
+    text_label(p, grid_column_label(g, r->column, label), label_width, false);
     if (masked) {
         sink_puts(&p->out, " hidden\n");
         return;
@@ -237,7 +237,7 @@ static void put_bar(page *p, const grid *g, const ranked *r, bool masked, int la
     sink_puts(&p->out, "\n");
 }
 
-static int bar_label_width(const page *p, const grid *g, const ranked *r, int64_t count)
+static int bar_label_width(const text_layout *p, const grid *g, const ranked *r, int64_t count)
 {
     int widest = 1, most = p->width < 40 ? 6 : 10;
     for (int64_t i = 0; i < count; i++) {
@@ -263,7 +263,7 @@ static int64_t rank(const grid *g, int64_t head, int64_t row, bool all, ranked *
     return n;
 }
 
-void text_bars(page *p, const grid *g, int64_t head, int64_t row, int64_t limit)
+void text_bars(text_layout *p, const grid *g, int64_t head, int64_t row, int64_t limit)
 {
     char label[LABEL_BYTES], who[LABEL_BYTES];
     ranked *r = malloc((size_t)(g->columns > 0 ? g->columns : 1) * sizeof *r);
@@ -276,9 +276,9 @@ void text_bars(page *p, const grid *g, int64_t head, int64_t row, int64_t limit)
     limit = limit < keys ? limit : keys;
     label_clip(who, grid_row_label(g, row, label), 24, "…");
     if (all) {
-        page_wrapf(p, "“%s” asks, each key answers:", who);
+        text_wrapf(p, "“%s” asks, each key answers:", who);
     } else {
-        page_wrapf(p, "“%s” asks; its %lld largest weights:", who, (long long)limit);
+        text_wrapf(p, "“%s” asks; its %lld largest weights:", who, (long long)limit);
     }
     int label_width = bar_label_width(p, g, r, limit);
     double rest = 0;
@@ -290,9 +290,9 @@ void text_bars(page *p, const grid *g, int64_t head, int64_t row, int64_t limit)
         }
     }
     if (limit < keys) {
-        page_wrapf(p, "the other %lld keys together: %.4f", (long long)(keys - limit), rest);
+        text_wrapf(p, "the other %lld keys together: %.4f", (long long)(keys - limit), rest);
     }
     row_health h = grid_health(g, head, row);
-    page_wrapf(p, "entropy %.3f of %.3f bits", h.bits, h.possible);
+    text_wrapf(p, "entropy %.3f of %.3f bits", h.bits, h.possible);
     free(r);
 }

@@ -10,7 +10,7 @@
 
 #define DIGITS_AT_MOST 12 /* columns and rows that are shown with digits */
 
-int text_label_width(const page *p, const grid *g)
+int text_label_width(const text_layout *p, const grid *g)
 {
     int most = p->width >= 100 ? 14 : p->width >= 40 ? 10 : 6, width = 1;
     for (int64_t i = 0; i < g->rows; i++) {
@@ -32,7 +32,7 @@ typedef struct layout {
 
 static const int health_width[] = {0, 6, 13};
 
-static bool choose_layout(const page *p, const grid *g, layout *l)
+static bool choose_layout(const text_layout *p, const grid *g, layout *l)
 {
     int widest = 0;
     for (int64_t j = 0; j < g->columns; j++) {
@@ -54,13 +54,13 @@ static bool choose_layout(const page *p, const grid *g, layout *l)
     return false;
 }
 
-static void put_header(page *p, const grid *g, const layout *l)
+static void put_header(text_layout *p, const grid *g, const layout *l)
 {
-    page_spaces(p, p->indent + l->label + 1);
+    text_spaces(p, p->indent + l->label + 1);
     for (int64_t j = 0; j < g->columns; j++) {
         char label[LABEL_BYTES];
-        page_label(p, grid_column_label(g, j, label), l->cell - 1, true);
-        page_spaces(p, 1);
+        text_label(p, grid_column_label(g, j, label), l->cell - 1, true);
+        text_spaces(p, 1);
     }
     sink_puts(&p->out, l->health == 2 ? " entropy/max" : l->health == 1 ? " ent." : "");
     sink_puts(&p->out, "\n");
@@ -77,31 +77,32 @@ const char *text_weight(char out[NUMBER_BYTES], double w, int digits)
     return narrow && out[0] == '0' ? out + 1 : out;
 }
 
-static void put_cell(page *p, const grid *g, const layout *l, int64_t head, int64_t i, int64_t j)
+static void put_cell(text_layout *p, const grid *g, const layout *l, int64_t head, int64_t i,
+                     int64_t j)
 {
     char text[NUMBER_BYTES];
     double w = grid_at(g, head, i, j);
     bool masked = grid_masked(g, head, i, j);
     if (masked) {
-        page_spaces(p, l->cell - 2);
+        text_spaces(p, l->cell - 2);
         sink_puts(&p->out, p->unicode ? "·" : "-");
-        page_spaces(p, 1);
+        text_spaces(p, 1);
         return;
     }
     const char *digits = text_weight(text, w, l->digits);
     if (p->colour != RENDER_NO_COLOUR) {
-        page_cell(p, w);
-        page_spaces(p, l->cell - 1 - (int)strlen(digits));
+        text_cell(p, w);
+        text_spaces(p, l->cell - 1 - (int)strlen(digits));
         sink_puts(&p->out, digits);
-        page_spaces(p, 1);
-        page_plain(p);
+        text_spaces(p, 1);
+        text_plain(p);
     } else {
-        page_spaces(p, l->cell - 2 - (int)strlen(digits));
+        text_spaces(p, l->cell - 2 - (int)strlen(digits));
         sink_printf(&p->out, "%s%s ", text_shade(p, w), digits);
     }
 }
 
-static void put_health(page *p, const grid *g, const layout *l, int64_t head, int64_t row)
+static void put_health(text_layout *p, const grid *g, const layout *l, int64_t head, int64_t row)
 {
     row_health h = grid_health(g, head, row);
     if (l->health == 0) {
@@ -116,19 +117,19 @@ static void put_health(page *p, const grid *g, const layout *l, int64_t head, in
     }
 }
 
-static void put_digits(page *p, const grid *g, const layout *l, int64_t head)
+static void put_digits(text_layout *p, const grid *g, const layout *l, int64_t head)
 {
     put_header(p, g, l);
     int64_t query = grid_query(g, p->trace);
     for (int64_t i = 0; i < g->rows; i++) {
         char label[LABEL_BYTES];
         bool here = i == query && g->rows > 1;
-        page_spaces(p, p->indent);
+        text_spaces(p, p->indent);
         if (here) {
-            page_bold(p);
+            text_bold(p);
         }
-        page_label(p, grid_row_label(g, i, label), l->label, false);
-        page_plain(p);
+        text_label(p, grid_row_label(g, i, label), l->label, false);
+        text_plain(p);
         sink_puts(&p->out, here ? (p->unicode ? "›" : ">") : " ");
         for (int64_t j = 0; j < g->columns; j++) {
             put_cell(p, g, l, head, i, j);
@@ -138,7 +139,7 @@ static void put_digits(page *p, const grid *g, const layout *l, int64_t head)
     }
 }
 
-void text_weights(page *p, const trace_step *s)
+void text_weights(text_layout *p, const trace_step *s)
 {
     grid g = grid_of(p->trace, s);
     layout l = {0};
@@ -147,7 +148,7 @@ void text_weights(page *p, const trace_step *s)
     bool digits = small && choose_layout(p, &g, &l);
     for (int64_t h = 0; h < g.heads; h++) {
         if (g.heads > 1) {
-            page_wrapf(p, "head %lld", (long long)h + 1);
+            text_wrapf(p, "head %lld", (long long)h + 1);
         }
         if (digits) {
             put_digits(p, &g, &l, h);
@@ -184,7 +185,7 @@ static int number_width(const grid *g)
 
 static bool has_rows(const grid *g) { return g->rows > 1 || g->step->row_labels != NULL; }
 
-static int64_t columns_that_fit(const page *p, const grid *g, int cell)
+static int64_t columns_that_fit(const text_layout *p, const grid *g, int cell)
 {
     int label = has_rows(g) ? text_label_width(p, g) + 1 : 0;
     int64_t fit = (p->width - p->indent - label) / cell;
@@ -192,7 +193,7 @@ static int64_t columns_that_fit(const page *p, const grid *g, int cell)
 }
 
 /* Columns of a cell with the space after it: wide enough for the labels, if that costs no block. */
-static int cell_width(const page *p, const grid *g)
+static int cell_width(const text_layout *p, const grid *g)
 {
     int numbers = number_width(g) + 1, wide = numbers;
     for (int64_t j = 0; g->step->column_labels != NULL && j < g->columns; j++) {
@@ -204,30 +205,31 @@ static int cell_width(const page *p, const grid *g)
     return columns_that_fit(p, g, wide) >= g->columns ? wide : numbers;
 }
 
-bool text_matrix_fits(const page *p, const trace_step *s)
+bool text_matrix_fits(const text_layout *p, const trace_step *s)
 {
     grid g = grid_of(p->trace, s);
     return g.rows * g.heads <= DIGITS_AT_MOST && g.columns <= DIGITS_AT_MOST &&
            columns_that_fit(p, &g, number_width(&g) + 1) >= g.columns;
 }
 
-static void put_block(page *p, const grid *g, int64_t head, int64_t from, int64_t to, int cell)
+static void put_block(text_layout *p, const grid *g, int64_t head, int64_t from, int64_t to,
+                      int cell)
 {
     int label_width = has_rows(g) ? text_label_width(p, g) : 0;
     char label[LABEL_BYTES], text[NUMBER_BYTES];
     if (g->step->column_labels != NULL) {
-        page_spaces(p, p->indent + label_width + (label_width > 0));
+        text_spaces(p, p->indent + label_width + (label_width > 0));
         for (int64_t j = from; j < to; j++) {
-            page_label(p, grid_column_label(g, j, label), cell - 1, true);
-            page_spaces(p, j + 1 < to);
+            text_label(p, grid_column_label(g, j, label), cell - 1, true);
+            text_spaces(p, j + 1 < to);
         }
         sink_puts(&p->out, "\n");
     }
     for (int64_t i = 0; i < g->rows; i++) {
-        page_spaces(p, p->indent);
+        text_spaces(p, p->indent);
         if (label_width > 0) {
-            page_label(p, grid_row_label(g, i, label), label_width, false);
-            page_spaces(p, 1);
+            text_label(p, grid_row_label(g, i, label), label_width, false);
+            text_spaces(p, 1);
         }
         for (int64_t j = from; j < to; j++) {
             number_text(text, grid_at(g, head, i, j));
@@ -236,19 +238,19 @@ static void put_block(page *p, const grid *g, int64_t head, int64_t from, int64_
     }
 }
 
-void text_matrix(page *p, const trace_step *s)
+void text_matrix(text_layout *p, const trace_step *s)
 {
     grid g = grid_of(p->trace, s);
     int cell = cell_width(p, &g);
     int64_t fit = columns_that_fit(p, &g, cell);
     for (int64_t h = 0; h < g.heads && g.rows > 0; h++) {
         if (g.heads > 1) {
-            page_wrapf(p, "head %lld", (long long)h + 1);
+            text_wrapf(p, "head %lld", (long long)h + 1);
         }
         for (int64_t from = 0; from < g.columns; from += fit) {
             int64_t to = from + fit < g.columns ? from + fit : g.columns;
             if (fit < g.columns) {
-                page_wrapf(p, "columns %lld-%lld", (long long)from + 1, (long long)to);
+                text_wrapf(p, "columns %lld-%lld", (long long)from + 1, (long long)to);
             }
             put_block(p, &g, h, from, to, cell);
         }

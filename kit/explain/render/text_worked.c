@@ -19,7 +19,7 @@ typedef struct worked {
     char who[LABEL_BYTES];
 } worked;
 
-static bool find_operands(const page *p, const trace_step *s, worked *w)
+static bool find_operands(const text_layout *p, const trace_step *s, worked *w)
 {
     char label[LABEL_BYTES];
     const trace_step *a = trace_find(p->trace, s->a), *b = trace_find(p->trace, s->b);
@@ -252,7 +252,7 @@ static void work_mix(const worked *w, sink *s)
 }
 
 /* The row itself: "q(is) = [..]", or key by key. */
-static void work_row(const page *p, const trace_step *s, sink *out)
+static void work_row(const text_layout *p, const trace_step *s, sink *out)
 {
     grid g = grid_of(p->trace, s);
     int64_t row = grid_query(&g, p->trace);
@@ -271,10 +271,10 @@ static void work_row(const page *p, const trace_step *s, sink *out)
     }
 }
 
-static void put_line(page *p, const grid *g, sink *s)
+static void put_line(text_layout *p, const grid *g, sink *s)
 {
     if (s->size > 0) {
-        page_wrapf(p, "%s%s", g->heads > 1 ? "head 1: " : "", s->data);
+        text_wrapf(p, "%s%s", g->heads > 1 ? "head 1: " : "", s->data);
     }
     p->out.failed = p->out.failed || s->failed;
     free(s->data);
@@ -286,7 +286,7 @@ static bool follows_alike(const trace *t, const trace_step *s)
     return s > t->step && s[-1].op == s->op && strcmp(s[-1].a, s->a) == 0;
 }
 
-void text_worked(page *p, const trace_step *s, bool row_too)
+void text_worked(text_layout *p, const trace_step *s, bool row_too)
 {
     worked w;
     sink sum = {0}, row = {0};

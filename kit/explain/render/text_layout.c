@@ -1,4 +1,4 @@
-/* The page: clean text, wrapping by display width, colours; see text.h. */
+/* The layout: clean text, wrapping by display width, colours; see text.h. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static void put_plain(sink *s, const char *text)
         while (i < marks && strncmp(p, plain_marks[i].mark, strlen(plain_marks[i].mark)) != 0) {
             i++;
         }
-        if (strncmp(p, NO_BREAK, 2) == 0) { /* page_wrap makes it a space */
+        if (strncmp(p, NO_BREAK, 2) == 0) { /* text_wrap makes it a space */
             sink_puts(s, NO_BREAK);
             p += 2;
         } else if (i < marks) {
@@ -40,7 +40,7 @@ static void put_plain(sink *s, const char *text)
     }
 }
 
-const char *page_clean(page *p, const char *text)
+const char *text_clean(text_layout *p, const char *text)
 {
     sink s = {0}, plain = {0};
     sink_clean(&s, text);
@@ -57,7 +57,7 @@ const char *page_clean(page *p, const char *text)
     return s.failed ? "" : s.data;
 }
 
-void page_spaces(page *p, int count)
+void text_spaces(text_layout *p, int count)
 {
     for (int i = 0; i < count; i++) {
         sink_puts(&p->out, " ");
@@ -89,7 +89,7 @@ static void put_word(sink *s, const char *word, size_t length)
     }
 }
 
-void page_wrap(page *p, int at, int hang, const char *text)
+void text_wrap(text_layout *p, int at, int hang, const char *text)
 {
     bool first = true;
     while (*text != '\0') {
@@ -101,7 +101,7 @@ void page_wrap(page *p, int at, int hang, const char *text)
         int gap = first ? 0 : (int)spaces, width = kit_text_width_of(text + spaces, length);
         if (at + gap + width > p->width && !first) {
             sink_puts(&p->out, "\n");
-            page_spaces(p, hang);
+            text_spaces(p, hang);
             at = hang;
             gap = 0;
         }
@@ -109,7 +109,7 @@ void page_wrap(page *p, int at, int hang, const char *text)
             length = prefix(text + spaces, length, p->width - at - gap);
             width = kit_text_width_of(text + spaces, length);
         }
-        page_spaces(p, gap);
+        text_spaces(p, gap);
         put_word(&p->out, text + spaces, length);
         at += gap + width;
         text += spaces + length;
@@ -118,27 +118,27 @@ void page_wrap(page *p, int at, int hang, const char *text)
     sink_puts(&p->out, "\n");
 }
 
-void page_wrapf(page *p, const char *format, ...)
+void text_wrapf(text_layout *p, const char *format, ...)
 {
     sink s = {0};
     va_list arguments;
     va_start(arguments, format);
     sink_vprintf(&s, format, arguments);
     va_end(arguments);
-    page_spaces(p, p->indent);
-    page_wrap(p, p->indent, p->indent + 2, s.failed ? "" : page_clean(p, s.data));
+    text_spaces(p, p->indent);
+    text_wrap(p, p->indent, p->indent + 2, s.failed ? "" : text_clean(p, s.data));
     p->out.failed = p->out.failed || s.failed;
     free(s.data);
 }
 
-void page_label(page *p, const char *text, int width, bool right)
+void text_label(text_layout *p, const char *text, int width, bool right)
 {
     char clipped[LABEL_BYTES];
-    label_clip(clipped, page_clean(p, text), width, p->unicode ? "…" : ".");
+    label_clip(clipped, text_clean(p, text), width, p->unicode ? "…" : ".");
     int pad = width - kit_text_width(clipped);
-    page_spaces(p, right ? pad : 0);
+    text_spaces(p, right ? pad : 0);
     sink_puts(&p->out, clipped);
-    page_spaces(p, right ? 0 : pad);
+    text_spaces(p, right ? 0 : pad);
 }
 
 /* ----------------------------------------------------------------------------------- Colours */
@@ -147,7 +147,7 @@ void page_label(page *p, const char *text, int width, bool right)
  * hand to go from dark blue over grey to yellow, lighter at every step. */
 static const int ramp[] = {17, 17, 238, 239, 241, 242, 244, 246, 143, 143, 185, 221, 227};
 
-static void set_colour(page *p, int layer, double weight)
+static void set_colour(text_layout *p, int layer, double weight)
 {
     const int last = (int)(sizeof ramp / sizeof *ramp) - 1;
     if (p->colour == RENDER_TRUECOLOUR) {
@@ -159,7 +159,7 @@ static void set_colour(page *p, int layer, double weight)
     }
 }
 
-void page_cell(page *p, double weight)
+void text_cell(text_layout *p, double weight)
 {
     bool dark = colour_wants_dark_text(colour_map(weight));
     set_colour(p, 48, weight);
@@ -168,15 +168,18 @@ void page_cell(page *p, double weight)
     }
 }
 
-void page_half(page *p, double weight, bool upper) { set_colour(p, upper ? 38 : 48, weight); }
+void text_half(text_layout *p, double weight, bool upper)
+{
+    set_colour(p, upper ? 38 : 48, weight);
+}
 
-static void set_style(page *p, const char *style)
+static void set_style(text_layout *p, const char *style)
 {
     sink_puts(&p->out, p->colour == RENDER_NO_COLOUR ? "" : style);
 }
 
-void page_bold(page *p) { set_style(p, "\x1b[1m"); }
+void text_bold(text_layout *p) { set_style(p, "\x1b[1m"); }
 
-void page_dim(page *p) { set_style(p, "\x1b[2m"); }
+void text_dim(text_layout *p) { set_style(p, "\x1b[2m"); }
 
-void page_plain(page *p) { set_style(p, "\x1b[0m"); }
+void text_plain(text_layout *p) { set_style(p, "\x1b[0m"); }
