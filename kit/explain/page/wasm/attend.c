@@ -1,6 +1,6 @@
 /* What the page calls: attention of one head by attn_sdpa_forward, in memory that this module
  * lends. Numbers are doubles, as JavaScript's are, and matrices row-major and dense. */
-#include "alone.h"
+#include "freestanding.h"
 
 #include "attn.h"
 
@@ -8,7 +8,7 @@
 
 /* The address of so many bytes for the page's matrices, or 0 if there is no memory. One block: the
  * next call may give the same again. */
-void *EXPORT(room)(size_t bytes) { return alone_room(bytes); }
+void *EXPORT(room)(size_t bytes) { return freestanding_room(bytes); }
 
 /* q [T,width], k [S,width], of which the first D numbers of a row count; v [S,Dv]. mask: NULL,
  * [T,S] of bytes, 0 where a key is hidden, or, if `added`, of doubles that are added to the scaled

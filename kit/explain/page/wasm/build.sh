@@ -45,7 +45,7 @@ fi
 clang=$1 module=$2 failure=${3:-}
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../../.." && pwd)
-set -- "$here/attend.c" "$here/alone.c" "$here/libc.c" "$here/kernels.c"
+set -- "$here/attend.c" "$here/freestanding.c" "$here/libc.c" "$here/kernels.c"
 for name in core/alloc core/dtype core/struct_size core/tensor plan/engine plan/mask \
     plan/sdpa_check plan/sequence plan/task_list plan/work sdpa/chunk sdpa/make_plan \
     sdpa/one_block sdpa/plan_info sdpa/prefetch sdpa/result sdpa/sdpa sdpa/tile_load \

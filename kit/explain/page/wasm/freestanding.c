@@ -1,7 +1,7 @@
 /* What src/ has in files that are not compiled here, because they are about a system: the memory,
  * threads, messages and the choice of an instruction set of one call (context.c, error.c, cpu.c);
  * and the parts of attention that a page has no use for (cache.c, bf16_task.c). */
-#include "alone.h"
+#include "freestanding.h"
 
 #include "cache/cache.h"
 #include "core/internal.h"
@@ -30,7 +30,7 @@ static void *memory(size_t from, size_t bytes)
     return (void *)from;
 }
 
-void *alone_room(size_t bytes)
+void *freestanding_room(size_t bytes)
 {
     if (!attni_size_add(bytes, ATTNI_ALIGN - 1, &bytes))
         return NULL;
