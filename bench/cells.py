@@ -2,7 +2,7 @@
 
 To add a cell, add a line to GRID. One that needs an option which `Cell` lacks: add the field here,
 its meaning in `visible_pairs` if it hides something, its field of attn_sdpa_args in problem.py, and
-in each rival how it says the same, or that it cannot.
+in each peer how it says the same, or that it cannot.
 """
 
 import re

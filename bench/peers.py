@@ -31,6 +31,7 @@ import environment
 import library
 import race
 import report
+from cannot import Cannot
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / "build" / "peers"
@@ -119,10 +120,8 @@ def own_calls(problem, threads, lib):
     return call, on(1), lambda: torch.cat([x.flatten() for x in outs])
 
 
-def find_players(cell, problem, threads, lib, rivals, tiny, notes):
+def find_players(cell, problem, threads, lib, peers, tiny, notes):
     """Everybody who can compute the cell rightly."""
-    from rivals import Cannot
-
     ours, single, want = own_calls(problem, threads, lib)
     players = [race.Player("libattn", "", ours)]
     if cell.from_c:
@@ -137,11 +136,11 @@ def find_players(cell, problem, threads, lib, rivals, tiny, notes):
         plain = Problem(cell._replace(dropout=0.0))
         _, _, want = own_calls(plain, threads, lib)
     want = want()
-    for rival in rivals:
+    for peer in peers:
         try:
-            found = rival.players(problem, threads)
+            found = peer.players(problem, threads)
             if cell.dropout:
-                for p in rival.players(plain, threads):
+                for p in peer.players(plain, threads):
                     p.call()
                     found = found if checked([p], want, cell, notes) else []
             else:
@@ -150,7 +149,7 @@ def find_players(cell, problem, threads, lib, rivals, tiny, notes):
                 found = checked(found, want, cell, notes)
             players += found
         except (Cannot, RuntimeError) as e:
-            notes[rival.who] = str(e).strip().splitlines()[0][:160]
+            notes[peer.who] = str(e).strip().splitlines()[0][:160]
     return players
 
 
@@ -163,7 +162,7 @@ def limit_of(cell, threads, lib):
     return None
 
 
-def measure(cell, threads, options, lib, rivals, tiny):
+def measure(cell, threads, options, lib, peers, tiny):
     """The cell's row, for report.py."""
     from problem import Problem
 
@@ -172,7 +171,7 @@ def measure(cell, threads, options, lib, rivals, tiny):
     try:
         if cell.from_c and not isinstance(tiny, Path):
             raise library.Failed(f"tiny.c was not built: {tiny}")
-        players = find_players(cell, problem, threads, lib, rivals, tiny, notes)
+        players = find_players(cell, problem, threads, lib, peers, tiny, notes)
     except library.Failed as e:
         notes["libattn"] = str(e)
     if players:
@@ -206,11 +205,11 @@ def measure(cell, threads, options, lib, rivals, tiny):
 # -------------------------------------------------------------------------------------- a run
 
 
-def describe(lib, rivals, seconds):
+def describe(lib, peers, seconds):
     """The machine and the versions for report.machine_text, without a name or a place."""
     return {
         "libattn": f"{lib.version()} ({lib.isa()})",
-        "peers": [f"{r.name} {r.version()}" for r in rivals],
+        "peers": [f"{r.name} {r.version()}" for r in peers],
         "cpus": library.cpus(),
         "features": lib.features(),
         "caches": library.caches(),
@@ -221,11 +220,11 @@ def describe(lib, rivals, seconds):
 def run(options, grid):
     """Measures and prints; gives the rows and the description of the machine."""
     import torch
-    from rivals import all_rivals
+    from peers_base import all_peers
 
-    lib, rivals = library.Library(options.library), all_rivals(options.peers)
+    lib, peers = library.Library(options.library), all_peers(options.peers)
     rows, notes, group = [], report.Notes(), None
-    machine = describe(lib, rivals, options.seconds)
+    machine = describe(lib, peers, options.seconds)
     # A call of microseconds stays on the caller's thread.
     order = [
         (cell, threads)
@@ -241,7 +240,7 @@ def run(options, grid):
             tiny = str(e)
         for i, (cell, threads) in enumerate(order):
             say(f"[{i + 1} of {len(order)}] {cell.name}, {cell.dtype}, {threads} thread(s)")
-            row = measure(cell, threads, options, lib, rivals, tiny)
+            row = measure(cell, threads, options, lib, peers, tiny)
             rows.append(row)
             if report.heading(row) != group:
                 group = report.heading(row)

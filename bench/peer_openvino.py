@@ -5,8 +5,8 @@ import openvino
 import torch
 from openvino import opset13 as op
 
+from cannot import Cannot
 from race import Player
-from rivals import Cannot
 
 TYPES = {
     torch.float64: openvino.Type.f64,

@@ -1,6 +1,6 @@
 """The peers, each asked to do what a cell says in the way that suits it best.
 
-A rival's `players(problem, threads)` gives one player for each way that it has, which all run; the
+A peer's `players(problem, threads)` gives one player for each way that it has, which all run; the
 fastest counts and is named. Where it has none it raises Cannot with the reason, which the table
 shows. Layouts are the peer's own, masks are made beforehand, and outputs are written where the peer
 likes; what is timed is the call alone.
@@ -9,11 +9,8 @@ likes; what is timed is the call alone.
 import torch
 import torch.nn.functional as F
 
+from cannot import Cannot
 from race import Player
-
-
-class Cannot(Exception):
-    """Why a peer has no figure in a cell."""
 
 
 class Torch:
@@ -100,18 +97,18 @@ class Torch:
         return call
 
 
-def all_rivals(names):
-    """The rivals of these names. The modules are loaded only if asked for."""
+def all_peers(names):
+    """The peers of these names. The modules are loaded only if asked for."""
     made = []
     for name in names:
         if name == "torch":
             made.append(Torch())
         elif name == "ort":
-            from rival_ort import OnnxRuntime
+            from peer_ort import OnnxRuntime
 
             made.append(OnnxRuntime())
         else:
-            from rival_openvino import OpenVino
+            from peer_openvino import OpenVino
 
             made.append(OpenVino())
     return made

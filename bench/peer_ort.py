@@ -12,8 +12,8 @@ import onnxruntime
 import torch
 from onnx import TensorProto, helper
 
+from cannot import Cannot
 from race import Player
-from rivals import Cannot
 
 OPSET, IR = 23, 10  # the first opset with Attention; both packages know it
 TYPES = {
