@@ -58,6 +58,37 @@ double check_value(check_case *c, check_content content)
     return x;
 }
 
+/* ---------------------------------------------------------------------------------- contexts */
+
+const int check_thread_counts[CHECK_CONTEXTS + 1] = {1, 2, 3, 8, 16};
+
+attn_context *check_context(check_case *c, int threads)
+{
+    int index = 0;
+    while (check_thread_counts[index] != threads)
+        if (++index == CHECK_CONTEXTS)
+            check_abandon(c, "no context of so many threads");
+    attn_context **ctx = &c->run->contexts[c->isa][index];
+    if (*ctx)
+        return *ctx;
+    attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
+    options.threads = threads;
+    options.isa = c->isa_name;
+    attn_error err;
+    if (attn_context_create(&options, ctx, &err) != ATTN_OK) {
+        check_fail(c, "context: %s", err.message);
+        check_abandon(c, "no context");
+    }
+    return *ctx;
+}
+
+void check_contexts_destroy(check_run_state *run)
+{
+    for (int isa = 0; isa < CHECK_MAX_ISAS; isa++)
+        for (int i = 0; i < CHECK_CONTEXTS; i++)
+            attn_context_destroy(run->contexts[isa][i]);
+}
+
 /* --------------------------------------------------------------------------------- arrays of R */
 
 static void *take(check_case *c, int64_t count, size_t alignment, check_side side, size_t shift)

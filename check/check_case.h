@@ -51,18 +51,26 @@ typedef struct check_case {
     double fastest; /* work per nanosecond: check_bench */
 } check_case;
 
-/* ---- check_main.c: single cases, for its own tables and for tests */
+/* ---- check_signals.c: cases that end early */
 
 /* From catch to restore, a signal for touching memory or for an illegal instruction fails the case
  * that is running, and no more. NULL (out of memory) is fine: then they do what they did. */
 struct check_signals *check_signals_catch(void);
 void check_signals_restore(struct check_signals *signals);
 
+/* Runs check(c); why it ended early, or NULL. */
+const char *check_guarded(check_case *c, void (*check)(check_case *));
+/* Ends the case at once, as failed. */
+void check_abandon(check_case *c, const char *why) __attribute__((noreturn));
+
+/* ---- check_main.c: single cases, for its own tables and for tests */
+
 /* Runs one case of `check`; counts and reports it. nv is 0 for whole calls. */
 void check_one(check_run_state *run, const char *op, void (*check)(check_case *), int isa, int bits,
                int nv, uint64_t seed, double *fastest);
-/* Ends the case at once, as failed. */
-void check_abandon(check_case *c, const char *why) __attribute__((noreturn));
+
+/* ---- check_case.c: contexts */
+
 /* The numbers of threads that calls are checked on: 1, 2, 3, 8, 16, and 0 at the end; and the
  * context of so many on the case's instruction set. */
 extern const int check_thread_counts[CHECK_CONTEXTS + 1];

@@ -7,12 +7,7 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <pthread.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* What can be checked. cases: of one round, for each instruction set, element type and tile
  * width. */
@@ -40,95 +35,6 @@ const char *check_op_name(int index)
 
 /* ------------------------------------------------------------------------------------ one case */
 
-/* A case ends early through here: by a signal, or when it cannot go on. */
-static sigjmp_buf way_out;
-static const char *volatile why;
-
-static pthread_t owner;              /* whose stack way_out is on */
-static check_case *volatile running; /* NULL: way_out leads nowhere */
-
-static const char *name_of(int number)
-{
-    return number == SIGSEGV  ? "segmentation fault: touched memory that is not its own"
-           : number == SIGBUS ? "bus error"
-           : number == SIGILL ? "illegal instruction"
-                              : "arithmetic exception";
-}
-
-static size_t put_text(char *line, size_t used, size_t room, const char *text)
-{
-    while (*text && used < room)
-        line[used++] = *text++;
-    return used;
-}
-
-/* Another thread has nowhere to jump to: the process ends by the signal, with a line that says how
- * to repeat it. Nothing here allocates or locks: the thread may have crashed inside malloc. */
-static void end_process(int number)
-{
-    char line[700], digit[2] = "";
-    const check_case *c = running;
-    const char *const parts[] = {"FAIL ",   c ? c->op : "between cases",
-                                 " ",       c ? c->isa_name : "",
-                                 " ",       c ? c->what : "",
-                                 " seed=0x"};
-    size_t used = 0;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        used = put_text(line, used, sizeof line - 120, parts[i]);
-    int bits = 60;
-    while (bits > 0 && c && c->seed >> bits == 0)
-        bits -= 4;
-    for (; bits >= 0; bits -= 4) {
-        digit[0] = "0123456789abcdef"[c ? c->seed >> bits & 15 : 0];
-        used = put_text(line, used, sizeof line, digit);
-    }
-    used = put_text(line, used, sizeof line, ": ");
-    used = put_text(line, used, sizeof line, name_of(number));
-    used = put_text(line, used, sizeof line, "; not on the case's own thread, so the run ends\n");
-    if (write(STDERR_FILENO, line, used) < 0)
-        _exit(1);
-    signal(number, SIG_DFL);
-    raise(number);
-}
-
-static void on_signal(int number)
-{
-    if (!running || !pthread_equal(owner, pthread_self()))
-        end_process(number);
-    why = name_of(number);
-    siglongjmp(way_out, 1);
-}
-
-void check_abandon(check_case *c, const char *reason)
-{
-    (void)c;
-    why = reason;
-    siglongjmp(way_out, 1);
-}
-
-static const int signals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
-#define SIGNALS (sizeof signals / sizeof *signals)
-
-struct check_signals {
-    struct sigaction before[SIGNALS];
-};
-
-struct check_signals *check_signals_catch(void)
-{
-    struct check_signals *s = calloc(1, sizeof *s);
-    struct sigaction catch = {.sa_handler = on_signal, .sa_flags = SA_NODEFER};
-    for (size_t i = 0; s && i < SIGNALS; i++)
-        sigaction(signals[i], &catch, &s->before[i]);
-    return s;
-}
-
-void check_signals_restore(struct check_signals *s)
-{
-    for (size_t i = 0; s && i < SIGNALS; i++)
-        sigaction(signals[i], &s->before[i], NULL);
-    free(s);
-}
-
 void check_one(check_run_state *run, const char *op, void (*check)(check_case *), int isa, int bits,
                int nv, uint64_t seed, double *fastest)
 {
@@ -148,15 +54,11 @@ void check_one(check_run_state *run, const char *op, void (*check)(check_case *)
                      .seed = seed,
                      .random = seed};
     check_buffers_reset(run->buffers);
-    owner = pthread_self();
-    running = &c;
-    if (sigsetjmp(way_out, 1) == 0) {
-        check(&c);
-    } else {
+    const char *why = check_guarded(&c, check);
+    if (why) {
         check_fail(&c, "%s", why);
         memset(run->contexts, 0, sizeof run->contexts); /* one may be locked for good */
     }
-    running = NULL;
     check_arrays_free(&c);
     if (c.failed)
         run->failed++;
@@ -164,35 +66,6 @@ void check_one(check_run_state *run, const char *op, void (*check)(check_case *)
         run->passed++;
     if (fastest && c.fastest > *fastest)
         *fastest = c.fastest;
-}
-
-const int check_thread_counts[CHECK_CONTEXTS + 1] = {1, 2, 3, 8, 16};
-
-attn_context *check_context(check_case *c, int threads)
-{
-    int index = 0;
-    while (check_thread_counts[index] != threads)
-        if (++index == CHECK_CONTEXTS)
-            check_abandon(c, "no context of so many threads");
-    attn_context **ctx = &c->run->contexts[c->isa][index];
-    if (*ctx)
-        return *ctx;
-    attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
-    options.threads = threads;
-    options.isa = c->isa_name;
-    attn_error err;
-    if (attn_context_create(&options, ctx, &err) != ATTN_OK) {
-        check_fail(c, "context: %s", err.message);
-        check_abandon(c, "no context");
-    }
-    return *ctx;
-}
-
-void check_contexts_destroy(check_run_state *run)
-{
-    for (int isa = 0; isa < CHECK_MAX_ISAS; isa++)
-        for (int i = 0; i < CHECK_CONTEXTS; i++)
-            attn_context_destroy(run->contexts[isa][i]);
 }
 
 /* -------------------------------------------------------------------------------------- the run */
