@@ -19,13 +19,13 @@ OP(void, scores,
     attni_prefetch *ahead),
    st, mx, qt, k, ldk, n, D, TILE, ahead)
 OP(void, maxima, (void *mx, const void *st, int n, int nv), mx, st, n, TILE)
-OP(void, natural, (void *st, int n, double r, double cap, int nv), st, n, r, cap, TILE)
+OP(void, scale_softcap, (void *st, int n, double r, double cap, int nv), st, n, r, cap, TILE)
 OP(void, bias, (void *st, int n, const void *b, ptrdiff_t ldb, int rows, int nv), st, n, b, ldb,
    rows, TILE)
 OP(void, hide, (void *st, void *mx, const uint64_t *visible, int n, int nv), st, mx, visible, n,
    TILE)
-OP(int, raise, (void *m, void *a, void *top, const void *mx, const void *c, int nv), m, a, top, mx,
-   c, TILE)
+OP(int, update_max, (void *m, void *a, void *top, const void *mx, const void *c, int nv), m, a, top,
+   mx, c, TILE)
 OP(void, rescale, (void *x, int64_t rows, const void *a, int nv), x, rows, a, TILE)
 OP(void, join, (void *M, void *L, void *factors, const void *m, const void *l, int nv), M, L,
    factors, m, l, TILE)
@@ -47,18 +47,18 @@ static const attni_kernels page_kernels = {
     .bits = ATTNI_BITS,
     .lanes = TILE * V_LANES,
     .vectors = 1,
-    .few = 0, /* the *_few operations are not here */
+    .max_decode_rows = 0, /* the *_decode operations are not here */
     .pack = page_pack,
     .widen = op_widen,
     .narrow = op_narrow,
     .scores = page_scores,
     .maxima = page_maxima,
-    .natural = page_natural,
+    .scale_softcap = page_scale_softcap,
     .bias = page_bias,
     .hide = page_hide,
     .pack_bits = op_pack_bits,
     .scan = op_scan,
-    .raise = page_raise,
+    .update_max = page_update_max,
     .rescale = page_rescale,
     .join = page_join,
     .fold = page_fold,
