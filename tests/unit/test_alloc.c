@@ -1,4 +1,7 @@
-/* Checked sizes and the scratch layout, against 128-bit arithmetic. */
+/* link: -Wl,--wrap=aligned_alloc
+ *
+ * Checked sizes and the scratch layout, against 128-bit arithmetic; what the default allocator asks
+ * of the C library. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -152,6 +155,31 @@ static void carving_is_sizing_with_a_base(void **state)
     }
 }
 
+/* C wants sizes that are multiples of the alignment: some C libraries refuse others. */
+static size_t asked_alignment, asked_size;
+void *__real_aligned_alloc(size_t alignment, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    asked_alignment = alignment;
+    asked_size = size;
+    return __real_aligned_alloc(alignment, size);
+}
+
+static void sizes_are_multiples_of_the_alignment(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {1, 63, 64, 65, 4095, BIT(22), BIT(22) + 1, BIT(23) - 7};
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        void *memory = attni_default_allocate(NULL, sizes[i], ATTNI_ALIGN);
+        assert_non_null(memory);
+        assert_true(asked_alignment >= ATTNI_ALIGN);
+        assert_int_equal(asked_size % asked_alignment, 0);
+        assert_true(asked_size >= sizes[i]);
+        attni_default_release(NULL, memory, sizes[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -159,6 +187,7 @@ int main(void)
         cmocka_unit_test(pieces_cannot_wrap),
         cmocka_unit_test(overflow_stays),
         cmocka_unit_test(carving_is_sizing_with_a_base),
+        cmocka_unit_test(sizes_are_multiples_of_the_alignment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -277,6 +277,25 @@ static void test_keys_of_nothing(void **state)
     assert_true(fabs((double)memory[4][0] - log(1000)) < 1e-5);
 }
 
+/* The gradient of ALiBi's slopes counts them, too. */
+static void test_gradient_of_keys_of_nothing(void **state)
+{
+    (void)state;
+    const int64_t n[6] = {1, 1, 1, (int64_t)1 << 40, 0, 0};
+    const float slope = 1;
+    double dalibi = 7;
+    problem p;
+    attn_error err = {.message = ""};
+    assert_true(build(&p, n, 1, 1));
+    p.a.alibi_slopes = &slope;
+    p.g.dalibi_slopes = &dalibi;
+    begin("attn_sdpa_backward", n);
+    assert_int_equal(attn_sdpa_backward(NULL, &p.a, &p.g, &err), ATTN_ERR_LIMIT);
+    assert_string_equal(err.argument, "k");
+    assert_true(dalibi == 7);
+    alarm(0);
+}
+
 /* Gradients of what is repeated over rows or keys that there are none of: 0, but for the sinks'. */
 static void test_repeated_gradients(void **state)
 {
@@ -536,6 +555,7 @@ int main(void)
         cmocka_unit_test(test_rows_of_nothing),
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_keys_of_nothing),
+        cmocka_unit_test(test_gradient_of_keys_of_nothing),
         cmocka_unit_test(test_repeated_gradients),
         cmocka_unit_test(test_pairs),
         cmocka_unit_test(test_modules),

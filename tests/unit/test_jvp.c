@@ -105,6 +105,62 @@ static void test_differences(void **state)
     }
 }
 
+/* ------------------------------------------------------------------------------ two hard values */
+
+/* An infinite tangent of a value passes on with its sign: one row, every instruction set. */
+static void test_infinite_tangent_keeps_its_sign(void **state)
+{
+    (void)state;
+    double q[1] = {1}, k[2] = {0.5, 0.25}, v[2] = {1, 2}, out[1] = {0}, lse[1] = {0}, tout[1] = {0};
+    double tv[2] = {0, INFINITY};
+    attn_tensor l = attn_bhtd(lse, ATTN_F64, 1, 1, 1, 1);
+    attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+    a.q = attn_bhtd(q, ATTN_F64, 1, 1, 1, 1);
+    a.k = attn_bhtd(k, ATTN_F64, 1, 1, 2, 1);
+    a.v = attn_bhtd(v, ATTN_F64, 1, 1, 2, 1);
+    a.out = attn_bhtd(out, ATTN_F64, 1, 1, 1, 1);
+    a.lse = &l;
+    attn_sdpa_tangents t = ATTN_SDPA_TANGENTS_INIT;
+    t.tv = attn_bhtd(tv, ATTN_F64, 1, 1, 2, 1);
+    t.tout = attn_bhtd(tout, ATTN_F64, 1, 1, 1, 1);
+    for (int sign = -1; sign <= 1; sign += 2) {
+        tv[1] = sign * (double)INFINITY;
+        assert_int_equal(attn_sdpa_forward(NULL, &a, NULL), ATTN_OK);
+        assert_int_equal(attn_sdpa_jvp(NULL, &a, &t, NULL), ATTN_OK);
+        if (tout[0] != tv[1])
+            fail_msg("tout is %g; it must be %g", tout[0], tv[1]);
+    }
+}
+
+/* Scores of 10^5 leave a float of lse half a unit of 2^-7 away: what rounding it lost is a factor of
+ * the weights, so that equal tangents of the values come out as they went in. */
+static void test_large_lse_is_not_rounded_away(void **state)
+{
+    (void)state;
+    enum { T = 8, S = 3 };
+    float q[T], k[S] = {1000, 999.999f, 999.99f}, v[S] = {1, 2, 3}, out[T], tv[S] = {1, 1, 1},
+                tout[T];
+    double lse[T] = {0};
+    for (int i = 0; i < T; i++)
+        q[i] = 100 + 0.37f * (float)i;
+    attn_tensor l = attn_bhtd(lse, ATTN_F64, 1, 1, T, 1);
+    attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+    a.q = attn_bhtd(q, ATTN_F32, 1, 1, T, 1);
+    a.k = attn_bhtd(k, ATTN_F32, 1, 1, S, 1);
+    a.v = attn_bhtd(v, ATTN_F32, 1, 1, S, 1);
+    a.out = attn_bhtd(out, ATTN_F32, 1, 1, T, 1);
+    a.lse = &l;
+    a.scale = 1;
+    attn_sdpa_tangents t = ATTN_SDPA_TANGENTS_INIT;
+    t.tv = attn_bhtd(tv, ATTN_F32, 1, 1, S, 1);
+    t.tout = attn_bhtd(tout, ATTN_F32, 1, 1, T, 1);
+    assert_int_equal(attn_sdpa_forward(NULL, &a, NULL), ATTN_OK);
+    assert_int_equal(attn_sdpa_jvp(NULL, &a, &t, NULL), ATTN_OK);
+    for (int i = 0; i < T; i++)
+        if (!(fabs((double)tout[i] - 1) < 1e-5))
+            fail_msg("tout[%d] is %.9g; it must be 1", i, (double)tout[i]);
+}
+
 /* -------------------------------------------------------------------------------- the transpose */
 
 typedef struct dot {
@@ -222,6 +278,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_infinite_tangent_keeps_its_sign),
+        cmocka_unit_test(test_large_lse_is_not_rounded_away),
         cmocka_unit_test(test_transpose),
         cmocka_unit_test(test_errors),
     };
