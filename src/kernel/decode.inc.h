@@ -1,21 +1,23 @@
-/* Operations for tiles of a few queries (decoding) and for narrow storage types; included after
- * tile.inc.h, whose helpers it uses. The contracts stand in kernel.h.
+/* The decode operations (tiles of few queries) and the conversions of narrow storage types.
+ * Included after tile.inc.h, whose helpers it uses. The contracts are in kernel.h.
  *
- * With one query in a tile of V_LANES, all but one lane of scores() and values() would idle. Here
- * the lanes hold keys (scores) or components of a value, and rows are turned by transposes in
- * registers: every sum keeps the order it has in a full tile, and so every bit. Reading k and v
- * from memory then takes longer than the arithmetic, and is asked for ahead.
+ * With one query in a tile of V_LANES, all but one lane of scores() and values() would be idle.
+ * Here the lanes hold keys (scores) or components of a value, and rows of keys are transposed in
+ * registers. Every sum keeps the order that it has in a full tile, so the bits are the same. These
+ * operations are memory-bound, so k and v are prefetched.
  */
 
 #define FOR_R UNROLL for (int r = 0; r < nr; r++)
 #define FOR_G UNROLL for (int g = 0; g < groups; g++)
 #define LINE_OF_R (64 / (int)sizeof(R))
 
-/* The type that R is; half types only where the vector header has them. */
+/* OWN: the storage type equal to R. Types of 2 bytes occur only where the vector header has
+ * them. */
 #define OWN (ATTNI_BITS == 32 ? ATTN_F32 : ATTN_F64)
 #define SIZE_OF(dtype) ((dtype) == OWN ? (int)sizeof(R) : 2)
 
-/* n <= V_LANES elements of `dtype` as R, then zeros. Nothing past them is touched. */
+/* Loads n <= V_LANES elements of `dtype`, converted to R; the other lanes are 0. Nothing past the n
+ * elements is read. */
 V_INLINE vec load_as(const char *p, const attn_dtype dtype, int n)
 {
     if (n == V_LANES) {
@@ -72,8 +74,9 @@ static void op_widen_i8(void *to_, const int8_t *from, ptrdiff_t ld, const float
         const int8_t *row = from + r * ld;
 #ifdef V_HALVES
         const vec scale = v_set1(scales[r]);
-        /* A block ahead; an address, not a pointer, as it may be anywhere. One query, 32 heads,
-         * 4096 keys took 5.9 ms without, 3.8 so, 3.4 where kernels ask for the block as well. */
+        /* Prefetches one block ahead. An integer, since the address may lie outside any array. One
+         * query, 32 heads, 4096 keys: 5.9 ms without prefetch, 3.8 with it, 3.4 if the kernels
+         * prefetch the block too. */
         const uintptr_t next = (uintptr_t)row + (uintptr_t)(ATTNI_BLOCK * ld);
         for (; d + V_LANES <= D; d += V_LANES) {
             if (d % 64 == 0)
@@ -87,7 +90,7 @@ static void op_widen_i8(void *to_, const int8_t *from, ptrdiff_t ld, const float
 }
 
 #ifdef V_HALVES
-/* 0 for what would be rounded to -0: from -least on. A NaN stays. */
+/* Replaces each x that would round to -0 (-least <= x <= 0) by 0. NaN stays NaN. */
 V_INLINE vec without_minus_zero(vec x, R least)
 {
     return v_select(v_lt(x, v_set1(-least)), x, v_max(v_set1(0), x));
@@ -121,7 +124,7 @@ static void op_narrow(void *to_, attn_dtype dtype, const void *from_, int64_t n)
 
 /* ------------------------------------------------------------------------------- scores_decode
  *
- * Strides of k and v are in bytes from here on. */
+ * From here on, strides of k and v are in bytes. */
 
 #ifndef V_COLUMNS
 #define V_COLUMNS V_LANES
@@ -138,21 +141,21 @@ V_INLINE void v_load_transposed(vec r[V_LANES], const v_rows *rows, int at)
 }
 #endif
 
-/* Rows that are read next, asked for in the order of memory and spread over the arithmetic. Asked
- * for line by line down the rows, as the transposes read them, they would come in an order that no
- * prefetcher likes (22 GB/s of 36 on a Zen 5). A core with all its line buffers in use forgets what
- * it is asked for: so one line at a time, between two multiplications (keys alone: 37 GB/s of 40;
- * four at a time 34).
+/* The prefetch of a decode operation: one stream of lines in address order, spread over the
+ * arithmetic. Prefetching in the order of the transposes, the same line of each row, defeats the
+ * hardware prefetcher (22 of 36 GB/s on Zen 5). A core drops prefetches while all its line-fill
+ * buffers are in use, so lines are prefetched one at a time, between two multiplications (keys
+ * alone: 37 of 40 GB/s; four at a time: 34).
  *
- * One query passes over a block once, and half a block ahead stays in the first cache (f32 and
- * D = 128: 16 KB; 8 KB and 32 KB are 15 % slower). More queries pass over values several times, so
- * that a block should be there before. */
+ * With one query a block is read once; half a block is prefetched ahead, which stays in L1 (f32 and
+ * D = 128: 16 KB; 8 KB and 32 KB are 15 % slower). With more queries the values of a block are read
+ * several times, so a whole block is prefetched ahead. */
 typedef struct prefetcher {
-    uintptr_t line, end; /* the next one, and the end of its row: addresses, not pointers, since
-                          * they may be anywhere */
-    ptrdiff_t bytes;     /* from row to row */
-    int64_t n;           /* bytes of a row */
-    int64_t left;        /* bytes until it goes on with ... */
+    uintptr_t line, end; /* the next line, and the end of its row: integers, since the addresses may
+                          * lie outside any array */
+    ptrdiff_t bytes;     /* distance between rows */
+    int64_t n;           /* bytes in a row */
+    int64_t left;        /* bytes left here; then the prefetch continues with next_rows */
     const attni_next_rows *next_rows;
 } prefetcher;
 
@@ -161,12 +164,12 @@ V_INLINE prefetcher prefetch_stream(const attni_next_rows *next_rows, const char
 {
     const int most = nr == 1 ? ATTNI_BLOCK / 2 : ATTNI_BLOCK, before = count < most ? count : most;
     const uintptr_t line = (uintptr_t)rows + (uintptr_t)(before * bytes);
-    /* rows without gaps are one long row */
+    /* rows without gaps are treated as one long row */
     const uintptr_t end = bytes == n ? UINTPTR_MAX : line + (uintptr_t)n;
     return (prefetcher){line, end, bytes, n, (count - before) * n, next_rows};
 }
 
-/* Before up to so many lines are asked for. */
+/* Call before a step that prefetches up to `lines` lines. */
 V_INLINE void prefetch_begin(prefetcher *a, const int lines)
 {
     if (a->left <= 0) {
@@ -182,7 +185,7 @@ V_INLINE void prefetch_line(const prefetcher *a, const int line)
     __builtin_prefetch((const void *)(a->line + 64 * (uintptr_t)line));
 }
 
-/* After so many. */
+/* Call after `lines` lines were prefetched: advances to the next ones. */
 V_INLINE void prefetch_end(prefetcher *a, const int lines)
 {
     a->line += 64 * (uintptr_t)lines;
@@ -192,14 +195,16 @@ V_INLINE void prefetch_end(prefetcher *a, const int lines)
     }
 }
 
-/* Compilers would bring them together. */
+/* Keeps the compiler from moving prefetches together. */
 #define PREFETCH_NOW(a) __asm__ volatile("" : "+r"((a)->line))
 
-/* Components of a single query stand side by side: its lane of qt would fill the first cache. */
+/* Distance between components of a query. A single query is stored as one row [D]; as one lane of a
+ * tile it would fill L1. */
 #define QT_LD(nr) ((nr) > 1 ? V_LANES : 1)
 
-/* s[r] += sum over the components of k[j][d] * qt[d][r] in a line of 64 bytes of each of V_LANES
- * keys, which are the lanes. Halves are turned in pairs, as one element each. */
+/* s[r] += sum of k[j][d] * qt[d][r] over the components d in one line of 64 bytes of each of
+ * V_LANES keys j, which are the lanes. bf16 and f16 components are transposed in pairs, as 4-byte
+ * elements. */
 V_INLINE void scores_decode_line(vec *s, const R *qt, const char *k, ptrdiff_t bytes,
                                  prefetcher *next, const attn_dtype dtype, const int nr)
 {
@@ -233,7 +238,8 @@ V_INLINE void scores_decode_line(vec *s, const R *qt, const char *k, ptrdiff_t b
     }
 }
 
-/* kt[u]: component u of V_LANES keys, of which `keys` are there, and n components. */
+/* kt[u] = component u of V_LANES keys, of which only `keys` exist, with n components each; the rest
+ * is 0. */
 V_INLINE void turn_rest(vec kt[V_LANES], const char *k, ptrdiff_t bytes, const attn_dtype dtype,
                         int keys, int n)
 {
@@ -242,8 +248,9 @@ V_INLINE void turn_rest(vec kt[V_LANES], const char *k, ptrdiff_t bytes, const a
     v_transpose(kt);
 }
 
-/* The same, here once: in each of the kernels it would be 45 KB. The usual case, one query and a
- * few keys past a block, takes 4 % longer so (12 heads of 33 keys). */
+/* turn_rest(), compiled once and not inlined: inlined in every kernel, it would take 45 KB. The
+ * usual case, one query and a few keys past a block, inlines turn_rest() instead: the call would
+ * make it 4 % slower (12 heads of 33 keys). */
 static __attribute__((noinline)) void turn_any_rest(vec kt[V_LANES], const char *k, ptrdiff_t bytes,
                                                     attn_dtype dtype, int keys, int n)
 {
@@ -252,7 +259,8 @@ static __attribute__((noinline)) void turn_any_rest(vec kt[V_LANES], const char 
     UNROLL for (int j = 0; j < V_LANES; j++) kt[j] = r[j];
 }
 
-/* The same where less than a line is there: `keys` rows of D components. */
+/* The rest of the scores, for fewer than V_LANES keys or less than a line: `keys` rows of D
+ * components. */
 V_INLINE void scores_decode_rest(vec *s, const R *qt, const char *k, ptrdiff_t bytes,
                                  const attn_dtype dtype, int keys, int D, const int nr,
                                  const int groups)
@@ -270,7 +278,8 @@ V_INLINE void scores_decode_rest(vec *s, const R *qt, const char *k, ptrdiff_t b
     }
 }
 
-/* x[r] holds the scores of query r, keys first .. in the lanes, `keys` of them. */
+/* Stores the scores x[r] of query r for keys first .. first+keys-1, and updates the maxima
+ * top[r]. */
 V_INLINE void store_decode(R *st, vec *top, const vec *x, int first, int keys, const int nr)
 {
     const vmask here = v_lt(v_iota(), v_set1((R)keys));
@@ -278,8 +287,8 @@ V_INLINE void store_decode(R *st, vec *top, const vec *x, int first, int keys, c
     FOR_R v_store(st + r * ATTNI_BLOCK + first, x[r]);
 }
 
-/* Scores of up to `groups` x V_LANES keys. Two groups keep two chains of sums going: one alone
- * would wait for its own additions. */
+/* Scores of up to `groups` x V_LANES keys. groups = 2 gives two independent chains of additions;
+ * one chain alone would be limited by the latency of additions. */
 V_INLINE void scores_decode_keys(R *st, vec *top, const R *qt, const char *k, ptrdiff_t bytes,
                                  prefetcher *next, const attn_dtype dtype, int first, int keys,
                                  int64_t D, const int nr, const int groups)
@@ -322,7 +331,7 @@ V_INLINE R highest(vec x)
     return lane[0];
 }
 
-/* One block; n keys if they are one. */
+/* Scores of one block of n keys. */
 V_INLINE void scores_decode_block(R *st, R *mx, const R *qt, const char *k, ptrdiff_t bytes,
                                   prefetcher *next, const attn_dtype dtype, int n, int64_t D,
                                   const int nr)
@@ -354,8 +363,9 @@ V_INLINE void scores_decode_tile(R *st, R *mx, const R *qt, const char *k, ptrdi
     }
 }
 
-/* Runs `call` with nr, rows rounded up to 1, 4 or all, as a constant: each takes 20 KB of code.
- * Four, a usual number of heads that share keys, take 0.65 of the time of eight. */
+/* Runs `call` with nr = rows rounded up to 1, 4 or the maximum, as a constant. Each variant takes
+ * 20 KB of code. Four is a usual number of heads that share keys, and takes 0.65 of the time of
+ * eight. */
 #define FOUR_TOO (V_MAX_DECODE_ROWS > 4 && ATTNI_BITS == 32)
 #define WITH_NR(rows, call)                                                                        \
     do {                                                                                           \
@@ -371,7 +381,7 @@ V_INLINE void scores_decode_tile(R *st, R *mx, const R *qt, const char *k, ptrdi
         }                                                                                          \
     } while (0)
 
-/* And with the storage type as a constant. */
+/* Runs `call` with the storage type as a constant. */
 #ifdef V_HALVES
 #define WITH_DTYPE(dtype_, call)                                                                   \
     do {                                                                                           \
@@ -419,7 +429,8 @@ static void op_weights_decode(void *p_, const void *st_, const void *c_, const v
 
 /* ------------------------------------------------------------------------------- values_decode */
 
-/* l += sums of weights, chains in order of j, next to each other. */
+/* l[r] += the sum of weights of row r, one chain per row in order of j; the chains run in
+ * parallel. */
 V_INLINE void add_weights(R *l, const R *p, int n, int rows, const int nr)
 {
     R sum[V_MAX_DECODE_ROWS] = {0};
@@ -429,9 +440,10 @@ V_INLINE void add_weights(R *l, const R *p, int n, int rows, const int nr)
         l[r] += sum[r];
 }
 
-/* Sums of weighted values for `groups` vectors of components, a row of them for each query, ld
- * apart; one group may be of `tail` < V_LANES components. A single query's weights are added on the
- * way, if l is not NULL: a chain of their own would hold everything up. */
+/* Sums of weighted values for `groups` vectors of components: a row of sums per query, ld apart. If
+ * groups is 1, the vector may have only `tail` < V_LANES components. With one query and l not NULL,
+ * the weights are summed in the same loop: a loop of their own would be limited by the latency of
+ * additions. */
 V_INLINE void values_decode_group(R *sums, R *l, ptrdiff_t ld, const char *val, ptrdiff_t bytes,
                                   const attn_dtype dtype, const R *p, int in_rows, int n, int tail,
                                   int flags, prefetcher *next, const int nr, const int groups)
@@ -505,7 +517,7 @@ V_INLINE void values_decode_tile(R *sums, R *l, const char *val, ptrdiff_t bytes
     for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK) {
         values_decode_block(sums, l, val + j * bytes, bytes, dtype, p, in_rows,
                             n - j < ATTNI_BLOCK ? n - j : ATTNI_BLOCK, Dv, rows, flags, &next, nr);
-        p += V_MAX_DECODE_ROWS * ATTNI_BLOCK; /* of more blocks in_rows alone */
+        p += V_MAX_DECODE_ROWS * ATTNI_BLOCK; /* only calls with in_rows have several blocks */
         flags = 0;
     }
 }
@@ -535,7 +547,8 @@ static int op_finish_decode(void *out_, ptrdiff_t ldo, const void *sums_, const 
             const vec x = load_as((const char *)sums, OWN, columns);
             const vec y = quotient(x, minus_l, inverse);
             bad = v_add(bad, v_mul(y, zero));
-            R_any *to = out + i * ldo + c; /* here: without columns `out` may be no address */
+            R_any *to = out + i * ldo + c; /* only here: if Dv is 0, `out` may be an invalid
+                                            * pointer */
             if (columns == V_LANES)
                 v_storeu(to, y);
             else

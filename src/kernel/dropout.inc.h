@@ -1,20 +1,23 @@
-/* drop: weights kept or lost by Philox4x32-10, counter-based, so that a decision depends on its
- * place alone (Salmon et al. 2011). Included by tile.inc.h; the contract stands in kernel.h.
+/* drop(): keeps or drops weights by Philox4x32-10, a counter-based generator, so that a decision
+ * depends only on its position (Salmon et al. 2011). Included by tile.inc.h; the contract is in
+ * kernel.h.
  *
- * A counter (key / 8, query, b*H + h, 0) gives eight draws of 16 bits, of eight keys in a row. Its
- * first two rounds multiply no two of its parts together: of four products three are the same for
- * all queries, and the fourth for all keys. So a tile computes them once, and the other eight
- * rounds for each counter; the draws are compared in the registers that they were made in. */
+ * A counter (key / 8, query, b*H + h, 0) gives eight draws of 16 bits, for eight consecutive keys.
+ * The first two rounds multiply no word that depends on both query and key: three of their four
+ * products are the same for all queries, and the fourth is the same for all keys. A tile computes
+ * these once; only the other eight rounds run for each counter. The draws are compared in the
+ * registers in which they were computed. */
 
-/* A 32-bit word stands in each 64-bit lane; a vector of R takes the words of so many vectors. */
+/* Each 64-bit lane holds one 32-bit word, so the words for one vector of R fill DRAW_PARTS
+ * vectors. */
 #define DRAW_PARTS (V_LANES / V_U64_LANES)
 #define PHILOX_M0 0xD2511F53u
 #define PHILOX_M1 0xCD9E8D57u
 #define PHILOX_K0(seed, round) ((uint32_t)(seed) + (uint32_t)(round)*0x9E3779B9u)
 #define PHILOX_K1(seed, round) ((uint32_t)((seed) >> 32) + (uint32_t)(round)*0xBB67AE85u)
 
-/* The one product of two rounds that depends on queries, for W of them from i0 on. Those of one
- * vector of R are dealt to the parts in turn. */
+/* The only product of the first two rounds that depends on the query, for W queries from i0 on. The
+ * queries of one vector of R are distributed over its parts in turn. */
 V_INLINE void query_products(v_u64 *products, uint64_t seed, uint64_t bh, uint64_t i0, int nv)
 {
     const v_u64 zero = {0}, m0 = zero + PHILOX_M0;
@@ -27,7 +30,8 @@ V_INLINE void query_products(v_u64 *products, uint64_t seed, uint64_t bh, uint64
     }
 }
 
-/* The other words after two rounds, which all queries share: x[2] without its query's part. */
+/* The other words after two rounds, which are the same for all queries; x[2] lacks the part of the
+ * query. */
 V_INLINE void key_words(uint32_t x[3], uint64_t seed, uint64_t bh, uint64_t key8)
 {
     const uint64_t a = (uint32_t)key8 * (uint64_t)PHILOX_M0;
@@ -38,8 +42,8 @@ V_INLINE void key_words(uint32_t x[3], uint64_t seed, uint64_t bh, uint64_t key8
     x[2] = (uint32_t)a ^ PHILOX_K1(seed, 1);
 }
 
-/* Rounds 3 to 10 of several counters side by side, each of which would wait for its products. What
- * the products leave in the high halves does no harm: the next product does not look at it. */
+/* Rounds 3 to 10 of several counters in parallel, which hides the latency of the multiplications.
+ * High halves may hold leftovers of products: the next multiplication reads only the low halves. */
 V_INLINE void philox_rounds(v_u64 x[DRAW_PARTS][4], uint64_t seed)
 {
     const v_u64 zero = {0}, m0 = zero + PHILOX_M0, m1 = zero + PHILOX_M1;
@@ -56,8 +60,8 @@ V_INLINE void philox_rounds(v_u64 x[DRAW_PARTS][4], uint64_t seed)
     }
 }
 
-/* The eight draws of V_LANES queries, each plus DRAW_BASE: their bits are the last ones of a number
- * of R that is that large. */
+/* The eight draws of V_LANES queries, each plus DRAW_BASE: the bits of a draw become the last bits
+ * of the number DRAW_BASE of type R. */
 #if ATTNI_BITS == 32
 #define DRAW_BASE 0x1p23F
 #define DRAW_BITS 0x4b0000004b000000u
@@ -83,7 +87,7 @@ V_INLINE void draw_eight(vec draw[8], const v_u64 *products, const uint32_t shar
     UNROLL for (int w = 0; w < 4; w++)
     {
         v_u64 words = x[0][w];
-        if (DRAW_PARTS == 2) /* the first part to the lower address of the two floats */
+        if (DRAW_PARTS == 2) /* the first part goes to the lower address of the two floats */
             words = ATTNI_BIG_ENDIAN ? words << 32 | (x[DRAW_PARTS - 1][w] & 0xffffffff)
                                      : (words & 0xffffffff) | x[DRAW_PARTS - 1][w] << 32;
         const v_u64 low = (words & DRAW_FIELD) | DRAW_BITS;
@@ -97,7 +101,7 @@ V_INLINE void drop_one(R *to, const R *p, vec draw, vec lowest, vec factor)
 {
     const vec w = v_load(p), zero = v_set1(0);
     const vec result = v_select(v_lt(draw, lowest), zero, v_mul(w, factor));
-    v_store(to, v_select(v_lt(w, zero), w, result)); /* a mark stays */
+    v_store(to, v_select(v_lt(w, zero), w, result)); /* marks are copied */
 }
 
 static void op_drop(void *to_, const void *p_, int n, uint64_t seed, uint32_t threshold,
@@ -122,7 +126,7 @@ static void op_drop(void *to_, const void *p_, int n, uint64_t seed, uint32_t th
                     drop_one(to + at + u * row, p + at + u * row, draw[u], lowest, factor);
                 continue;
             }
-            vec all[8]; /* in memory: which are asked for is not known here */
+            vec all[8]; /* in memory, since the index is not a constant */
             __builtin_memcpy(all, draw, sizeof all);
             NO_UNROLL for (int u = 0; u < next - j; u++)
                 drop_one(to + at + u * row, p + at + u * row, all[first + u], lowest, factor);

@@ -1,6 +1,7 @@
-/* What the backward does to a block of scores, element by element, over the vector operations of
- * vec/vec_<isa>.h; tile.inc.h includes this for each instruction set. Its products are those of the
- * forward and of the linear layer. The contracts stand in kernel.h. */
+/* The element-wise operations of the backward pass on a block of scores, over the vector operations
+ * of vec/vec_<isa>.h. tile.inc.h includes this file for each instruction set. The matrix products
+ * of the backward pass use the operations of the forward pass and of the linear layer. The
+ * contracts are in kernel.h. */
 
 static void op_dots(void *out_, const void *a_, ptrdiff_t lda, const void *b_, ptrdiff_t ldb,
                     int rows, int64_t D)
@@ -62,14 +63,14 @@ static void op_score_grads(void *dp_, void *p_, void *kept_, const void *delta_,
     }
 }
 
-/* 1 - tanh(y)^2 = 4 e / (1 + e)^2 with e = 2^(-2 log2(e) |y|): nothing cancels, however far the cap
- * has flattened. */
+/* 1 - tanh(y)^2 = 4 e / (1 + e)^2 with e = 2^(-2 log2(e) |y|). There is no cancellation, even where
+ * the soft cap is nearly flat. */
 static void op_cap_grads(void *ds_, const void *raw_, int n, double r, double cap, int nv)
 {
     R *ds = ds_;
     const R *raw = raw_;
     const double C = fabs(2.8853900817779268147 * r / cap);
-    const double end = ATTNI_BITS == 32 ? 160 : 1100; /* 2^-end is 0 */
+    const double end = ATTNI_BITS == 32 ? 160 : 1100; /* 2^-end rounds to 0 */
     const vec vC = v_set1((R)C), lowest = v_set1((R) - (end / C));
     const vec zero = v_set1(0), one = v_set1(1);
     for (int i = 0; i < n * nv * V_LANES; i += V_LANES) {

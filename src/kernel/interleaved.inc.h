@@ -1,17 +1,17 @@
-/* Scores of a few queries from interleaved keys (kernel.h); included after decode.inc.h, whose
- * helpers this file uses.
+/* Scores of few queries from interleaved keys (kernel.h). Included after decode.inc.h, whose
+ * helpers it uses.
  *
- * Lines are read in the order of their addresses: one group at a time, since two of them would be
- * two places at once. */
+ * Lines are read in address order, one group at a time: two groups would be two address streams. */
 #if ATTNI_BITS == 32
 
 enum {
-    INTERLEAVED_VECTORS = ATTNI_GROUP / V_LANES, /* of a line */
-    INTERLEAVED_PREFETCH = 8192                  /* bytes */
+    INTERLEAVED_VECTORS = ATTNI_GROUP / V_LANES, /* vectors in a line */
+    INTERLEAVED_PREFETCH = 8192                  /* distance in bytes */
 };
 #define FOR_L UNROLL for (int l = 0; l < INTERLEAVED_VECTORS; l++)
 
-/* s += the products of a line of units, whose components lie ld apart in q. */
+/* s += the products of one line: a unit of each of ATTNI_GROUP keys. Components of q are ld
+ * apart. */
 V_INLINE void interleaved_line(vec (*s)[V_MAX_DECODE_ROWS], const R *q, const int ld,
                                const char *line, const attn_dtype dtype, const int nr)
 {
@@ -32,7 +32,7 @@ V_INLINE void interleaved_line(vec (*s)[V_MAX_DECODE_ROWS], const R *q, const in
     }
 }
 
-/* The same of `lines` lines, while as many are asked for. */
+/* interleaved_line() for `lines` lines, while as many lines are prefetched. */
 V_INLINE void interleaved_lines(vec (*s)[V_MAX_DECODE_ROWS], const R *q, const char *k,
                                 prefetcher *next, const attn_dtype dtype, const int lines,
                                 const int nr)
@@ -48,14 +48,14 @@ V_INLINE void interleaved_lines(vec (*s)[V_MAX_DECODE_ROWS], const R *q, const c
     prefetch_end(next, lines);
 }
 
-/* Scores of n keys, up to whole groups of them, a row per query. */
+/* Scores of n keys, rounded up to whole groups: a row of st per query. */
 V_INLINE void interleaved_block(R *st, const R *q, const char *k, prefetcher *next,
                                 const attn_dtype dtype, int n, int64_t D, const int nr)
 {
     const int each = dtype == OWN ? 1 : 2, at_once = nr == 1 ? 4 : 1;
     for (int j = 0; j < n; j += ATTNI_GROUP) {
         vec x[INTERLEAVED_VECTORS][V_MAX_DECODE_ROWS];
-        FOR_L FOR_R x[l][r] = v_set1(-(R)0); /* added to anything it changes nothing */
+        FOR_L FOR_R x[l][r] = v_set1(-(R)0); /* -0 + x is x, for every x */
         for (int64_t run = 0; run < D; run += ATTNI_D_CHAIN) {
             const int to = D - run < ATTNI_D_CHAIN ? (int)(D - run) : ATTNI_D_CHAIN;
             const R *at = q + run * QT_LD(nr);
@@ -72,7 +72,7 @@ V_INLINE void interleaved_block(R *st, const R *q, const char *k, prefetcher *ne
     }
 }
 
-/* The largest of n scores of each row. */
+/* mx[r] = the maximum of the first n scores of row r. */
 V_INLINE void interleaved_maxima(R *mx, const R *st, int n, int rows)
 {
     v_store(mx, v_set1(-R_INF));
@@ -111,13 +111,15 @@ static void op_scores_interleaved(void *st_, void *mx_, const void *q, const voi
     }
 }
 
-/* A group of keys with as many values. Both are read in order, and nothing is asked for: with few
- * loads, which the loop repeats, the hardware does it as well as it can. */
+/* Scores of one group of keys, and the weighted values of ATTNI_GROUP other keys. Both arrays are
+ * read in address order without prefetch instructions: the loop has few loads, the same at each
+ * step, so the hardware prefetcher reaches its full speed. */
 V_INLINE void both_group(R *st, vec *s, vec *sum, const R *q, const char *k, const char *v,
                          ptrdiff_t bytes, const R *p, const int D)
 {
-    const int groups = D / V_LANES, lines = D / ATTNI_GROUP; /* of keys, for each value */
-    const int values = ATTNI_GROUP / (D / ATTNI_D_CHAIN);    /* for each run of the keys */
+    const int groups = D / V_LANES, lines = D / ATTNI_GROUP; /* lines of keys per row of values */
+    const int values = ATTNI_GROUP / (D / ATTNI_D_CHAIN);    /* rows of values per run of the
+                                                              * keys */
     vec x[INTERLEAVED_VECTORS];
     FOR_L x[l] = v_set1(-(R)0);
     for (int run = 0; run < D; run += ATTNI_D_CHAIN) {
@@ -157,7 +159,7 @@ static void op_values_and_next_scores(void *st, void *mx, const void *q, const v
                                       int64_t D, int flags)
 {
     const ptrdiff_t bytes = ldv * (ptrdiff_t)sizeof(R);
-    enum { most = 8 * V_LANES }; /* as attni_has_values_and_next_scores has it */
+    enum { most = 8 * V_LANES }; /* as in attni_has_values_and_next_scores() */
     if (D == 64 && 64 <= most)
         both_block(st, q, k, sums, l, v, bytes, p, flags, 64);
     else if (D == 128 && 128 <= most)

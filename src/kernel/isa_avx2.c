@@ -1,4 +1,4 @@
-/* AVX2 with FMA; float, and double by way of isa_avx2_f64.c. */
+/* AVX2 with FMA: float; isa_avx2_f64.c includes this file for double. */
 #if defined(__x86_64__)
 #ifndef ATTNI_BITS
 #define ATTNI_BITS 32
@@ -8,7 +8,7 @@
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #else
-#pragma GCC optimize("fp-contract=off") /* a bare cc must not fuse what is rounded twice */
+#pragma GCC optimize("fp-contract=off") /* a plain cc must not fuse separate operations */
 #pragma GCC target("avx2,fma,f16c")
 #endif
 #include <math.h>

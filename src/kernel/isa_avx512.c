@@ -1,4 +1,4 @@
-/* AVX-512: F, BW, DQ, VL; float, and double by way of isa_avx512_f64.c. */
+/* AVX-512 (F, BW, DQ, VL): float; isa_avx512_f64.c includes this file for double. */
 #if defined(__x86_64__)
 #ifndef ATTNI_BITS
 #define ATTNI_BITS 32
@@ -11,7 +11,7 @@
 
 #include "tile.inc.h"
 
-/* These are avx512 with a way of their own for bf16: bf16_task.c */
+/* These two have the table of avx512, and an engine of their own for bf16 (bf16_task.c). */
 #undef ATTNI_ISA_NAME
 #define ATTNI_ISA_NAME avx512bf16
 #include "table.inc.h"

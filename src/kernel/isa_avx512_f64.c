@@ -1,3 +1,3 @@
-/* AVX-512: F, BW, DQ, VL; double. */
+/* AVX-512 (F, BW, DQ, VL): double. */
 #define ATTNI_BITS 64
 #include "isa_avx512.c"

@@ -1,11 +1,11 @@
-/* Portable code: what every machine can run; float, and double by way of isa_generic_f64.c. */
+/* Portable code, for every machine: float; isa_generic_f64.c includes this file for double. */
 #ifndef ATTNI_BITS
 #define ATTNI_BITS 32
 #endif
 #define ATTNI_ISA_NAME generic
 
 #ifdef __clang__
-#pragma STDC FP_CONTRACT OFF /* a bare cc must not fuse what is rounded twice */
+#pragma STDC FP_CONTRACT OFF /* a plain cc must not fuse separate operations */
 #else
 #pragma GCC optimize("fp-contract=off")
 #endif

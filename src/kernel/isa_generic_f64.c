@@ -1,3 +1,3 @@
-/* Portable code: what every machine can run; double. */
+/* Portable code, for every machine: double. */
 #define ATTNI_BITS 64
 #include "isa_generic.c"

@@ -1,4 +1,5 @@
-/* AArch64 NEON, which every such processor has; float, and double by way of isa_neon_f64.c. */
+/* AArch64 NEON, part of every AArch64 processor: float; isa_neon_f64.c includes this file for
+ * double. */
 #if defined(__aarch64__) && !defined(__AARCH64EB__)
 #ifndef ATTNI_BITS
 #define ATTNI_BITS 32
@@ -6,7 +7,7 @@
 #define ATTNI_ISA_NAME neon
 
 #ifdef __clang__
-#pragma STDC FP_CONTRACT OFF /* a bare cc must not fuse what is rounded twice */
+#pragma STDC FP_CONTRACT OFF /* a plain cc must not fuse separate operations */
 #else
 #pragma GCC optimize("fp-contract=off")
 #endif

@@ -1,3 +1,3 @@
-/* AArch64 NEON, which every such processor has; double. */
+/* AArch64 NEON, part of every AArch64 processor: double. */
 #define ATTNI_BITS 64
 #include "isa_neon.c"

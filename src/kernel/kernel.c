@@ -1,4 +1,4 @@
-/* Finds the table of operations of an instruction set: rows of isa.def, in its order. */
+/* Finds the kernel table of an instruction set, by its index in isa.def. */
 #include "kernel.h"
 
 #include <stddef.h>

@@ -1,19 +1,45 @@
-/* The table of operations that every instruction set fills: what a tile of attention is made of.
+/* The kernel table: the operations that every instruction set implements, and their contracts.
  *
- * Queries stand in SIMD lanes. A tile is `nv` vectors of `lanes` queries, W = nv * lanes in all,
- * and every tile array is [rows][W]: S^T (a row per key), O^T (a row per value component). So K and
- * V are broadcast operands that stay in place, maxima and sums run down the rows, and a query's
- * arithmetic never depends on its neighbours in the tile.
+ * Glossary:
  *
- * R is float or double (`bits`). Tile arrays are aligned to ATTNI_ALIGN; k, v, q and out may have
- * any alignment. Strides ld* are in elements; the last stride is 1.
+ *   B H Hk T S   batch, query heads, key/value heads, queries, keys (as in attn.h)
+ *   D Dv         size of a query and of a key; size of a value
+ *   R            the compute type: float or double (`bits`)
+ *   lane         one element of a SIMD vector; a vector has `lanes` of them
+ *   tile, W      up to W queries, one per lane of nv vectors: W = nv * lanes. A tile array is
+ *                [rows][W]: scores S^T have a row per key, outputs O^T a row per value component.
+ *   block        ATTNI_BLOCK keys, which are scored and weighted together
+ *   chunk        ATTNI_CHUNK keys, whose weighted values are summed before they join the total
+ *   decode       the path for few query rows (at most max_decode_rows); lanes hold keys
+ *   group        ATTNI_GROUP keys that the key-value cache stores interleaved
+ *   interleaved  the layout of a group: line u holds unit u of each key; drawing below
+ *   pack         to transpose W rows into a tile array
+ *   panel        the weights of W outputs of a linear layer, packed: [In][W]
+ *   log2 units   scores times c[i], so that a weight is 2^(score in log2 units - maximum)
+ *   mark         the weight -1, which stands for a masked key (score -inf) where the exact weight 0
+ *                is not enough: 0 * NaN is NaN. No weight is negative, so w < 0 identifies a mark.
+ *                values() with ATTNI_SKIP_MASKED skips marked keys; other operations keep marks or,
+ *                in gradients, replace them by 0.
  *
- * The order of every sum is fixed here, for all instruction sets, and none of it depends on tile
- * widths: a score is one chain over each run of ATTNI_D_CHAIN components of D, the runs added in
- * order; keys come in index order, one chain in each block of ATTNI_BLOCK keys, blocks added in
- * order within each chunk of ATTNI_CHUNK keys, chunks added in order, all counted from the row's
- * key 0. That is what makes one query alone, a query among others and a split over keys agree to
- * the bit; and errors grow with the sum of these lengths, not with their product.
+ *    A tile of scores, [keys][W]:                A group of interleaved keys, [units][ATTNI_GROUP]:
+ *
+ *            lane 0   lane 1        lane W-1             byte 0    byte 4          byte 60
+ *    key 0   q0 k0    q1 k0   ...   qW-1 k0     line 0   key 0     key 1     ...   key 15   unit 0
+ *    key 1   q0 k1    q1 k1   ...   qW-1 k1     line 1   key 0     key 1     ...   key 15   unit 1
+ *    ...                                        ...
+ *
+ * Because lanes hold queries, k and v are broadcast from where they are stored, maxima and sums run
+ * down the rows, and a query's arithmetic never depends on the other queries of its tile.
+ *
+ * Tile arrays are aligned to ATTNI_ALIGN; k, v, q and out may have any alignment. Strides ld* are
+ * in elements; the last stride is 1.
+ *
+ * The order of every sum is fixed here for all instruction sets and does not depend on tile widths.
+ * A score is one chain over each run of ATTNI_D_CHAIN components of D; the runs are added in order.
+ * Keys are added in index order: one chain in each block, blocks in order within each chunk, chunks
+ * in order, all counted from the row's key 0. Therefore a query alone, a query among others and a
+ * split over keys give identical bits; and errors grow with the sum of these lengths, not with
+ * their product.
  */
 #ifndef ATTNI_KERNEL_H
 #define ATTNI_KERNEL_H
@@ -25,235 +51,246 @@
 #include "attn.h"
 
 #define ATTNI_D_CHAIN 64 /* components of D in one chain of a score */
-#define ATTNI_BLOCK 64   /* keys in one block of scores: one chain of weights and weighted values */
-#define ATTNI_CHUNK 256  /* keys whose weighted values are summed before they join the total */
+#define ATTNI_BLOCK 64   /* keys in a block: one chain of weights and of weighted values */
+#define ATTNI_CHUNK 256  /* keys in a chunk: their sums are added to the total together */
 #define ATTNI_BLOCKS (ATTNI_CHUNK / ATTNI_BLOCK)
-#define ATTNI_MAX_LANES 64 /* no tile is wider */
-#define ATTNI_GROUP 16     /* turned keys that share lines ... */
-#define ATTNI_UNIT 4       /* ... with so many bytes of each */
+#define ATTNI_MAX_LANES 64 /* the largest W of any tile */
+#define ATTNI_GROUP 16     /* keys in a group of the interleaved layout */
+#define ATTNI_UNIT 4       /* bytes of one key in each line of a group */
 #define ATTNI_LINE (ATTNI_GROUP * ATTNI_UNIT)
-#define ATTNI_FEW_ROWS 4 /* rows of x, at most, of linear_few_rows() */
+#define ATTNI_FEW_ROWS 4 /* largest number of rows of x in linear_few_rows() */
 
 /* Flags of weights() and values(). */
-#define ATTNI_FIRST 1       /* values: the first block of a chunk: sums start at 0 */
-#define ATTNI_LAST 2        /* values: the last block of a chunk: sums join the total */
-#define ATTNI_MASKED 4      /* weights: scores may be -inf, which gives exactly 0 */
-#define ATTNI_SKIP_MASKED 8 /* a weight of a -inf score is the mark -1, and is never multiplied */
+#define ATTNI_FIRST 1       /* values: first block of a chunk; sums start at 0 */
+#define ATTNI_LAST 2        /* values: last block of a chunk; sums are added to the total */
+#define ATTNI_MASKED 4      /* weights: scores may be -inf; their weight is exactly 0 */
+#define ATTNI_SKIP_MASKED 8 /* weights: -inf gives a mark; values: marks are skipped */
 
-/* Of linear(): a run of D <= ATTNI_D_CHAIN components of n rows of x, times a panel of the weight.
- */
+/* Operands of linear(): one run of D <= ATTNI_D_CHAIN components of n rows of x, times a panel. */
 typedef struct attni_product {
-    void *out; /* may be sums, with the same stride */
+    void *out; /* may equal `sums`, with the same stride */
     ptrdiff_t ldo;
     const void *sums, *bias, *wt, *x;
     ptrdiff_t ld_sums, ldx;
     int n, D;
-    /* Or NULL: W rows of ATTNI_D_CHAIN elements, and n rows of W, that the cache is asked for
-     * meanwhile. They are not looked at; what lies beyond may be asked for too. */
+    /* Regions to prefetch during the product (NULL: none): W rows of ATTNI_D_CHAIN elements of the
+     * weight, and n rows of W elements. The call does not read them, and may also prefetch lines
+     * past their ends. */
     const void *next_weights, *next_x;
     ptrdiff_t ld_next_weights, ld_next_x;
 } attni_product;
 
-/* Of the *_decode operations: rows of `n` bytes, `bytes` apart, that are read next, which the cache
- * is asked for meanwhile. They are not looked at; what lies beyond may be asked for too. */
+/* What a decode operation prefetches for the operation that follows: rows of n bytes, `bytes`
+ * apart. The call does not read them, and may also prefetch lines past their end. */
 typedef struct attni_next_rows {
     const void *rows;
     ptrdiff_t bytes;
     int64_t n;
 } attni_next_rows;
 
-/* Memory that will be read soon, which the cache is asked for in parts while something else is
- * computed: a core waits on few lines at a time, and asked for all at once they would hold
- * everything up. It is not looked at; what lies behind a row's end may be asked for too. */
+/* A region that will be needed later, prefetched in parts during other computations. A core has few
+ * line-fill buffers, so it would stall if all lines were prefetched at once. Prefetching does not
+ * access the region, and may continue past the end of a row. */
 typedef struct attni_prefetch {
     const char *first;
     ptrdiff_t ld;    /* bytes */
-    int rows, lines; /* lines of 64 bytes in each row */
-    int row, line;   /* the next one */
+    int rows, lines; /* lines: 64-byte cache lines in each row */
+    int row, line;   /* the next line to prefetch */
 } attni_prefetch;
 
 typedef struct attni_kernels {
     const char *isa;
-    int bits;            /* 32 or 64: R */
-    int lanes;           /* of one vector */
-    int vectors;         /* of the widest tile: nv is 1, 2, ... doubling up to this */
-    int halves;          /* do the *_decode operations take bf16 and f16 as they are? */
-    int max_decode_rows; /* queries, at most, for which the *_decode operations are the faster ones
-                          */
+    int bits;            /* of R: 32 or 64 */
+    int lanes;           /* in one vector */
+    int vectors;         /* in the widest tile; nv is 1, 2, ... doubling up to this */
+    int halves;          /* do the decode operations read bf16 and f16 without conversion? */
+    int max_decode_rows; /* largest number of queries for the decode operations */
 
     /* qt[d*W + i] = q[i*ldq + d] * mul for i < rows, else 0. mul is a power of two. */
     void (*pack)(void *qt, const void *q, ptrdiff_t ldq, int rows, int64_t D, double mul, int nv);
 
-    /* to[r*D + d] = from[r*ld + d] as R, exactly, for r < rows, d < D; dtype is any float
-     * type; to a narrower R it rounds to nearest even. */
+    /* to[r*D + d] = from[r*ld + d] converted to R, for r < rows, d < D; dtype is any float type.
+     * Widening is exact; conversion to a narrower R rounds to nearest even. */
     void (*widen)(void *to, const void *from, ptrdiff_t ld, attn_dtype dtype, int rows, int64_t D);
 
-    /* The same of a cache's i8: to[r*D + d] = from[r*ld + d] * scales[r] as float, then as R. */
+    /* widen() for rows of i8 in a cache: to[r*D + d] = from[r*ld + d] * scales[r], computed in
+     * float, then converted to R. */
     void (*widen_i8)(void *to, const int8_t *from, ptrdiff_t ld, const float *scales, int rows,
                      int64_t D);
 
-    /* to[i] = from[i] rounded to nearest even, i < n, and 0 where a negative number is rounded to
-     * -0; dtype is any float type, `to` at any address. No -0 comes in. */
+    /* to[i] = from[i] rounded to nearest even, i < n; a negative number that would round to -0
+     * becomes 0. dtype is any float type, `to` may have any alignment. `from` contains no -0. */
     void (*narrow)(void *to, attn_dtype dtype, const void *from, int64_t n);
 
     /* st[j*W + i] = sum over d < D of k[j*ldk + d] * qt[d*W + i], for j < n: a chain from 0 over
-     * each run of ATTNI_D_CHAIN components, then run 0 + run 1 + ... in order. mx[i] = the largest
-     * of column i, -inf if n is 0. A NaN in a column may or may not show in mx. `ahead`, unless
-     * NULL, is asked for on the way, as far as the arithmetic hides it. */
+     * each run of ATTNI_D_CHAIN components, then run 0 + run 1 + ... in order. mx[i] = the maximum
+     * of column i, -inf if n is 0; if a column contains a NaN, mx[i] may be NaN or not. `ahead`
+     * (may be NULL) is prefetched as far as the arithmetic hides it. */
     void (*scores)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
                    int64_t D, int nv, attni_prefetch *ahead);
 
-    /* The same bits in rows, st[i*ATTNI_BLOCK + j], for i < rows, 1 <= rows <= few: with keys in
-     * the lanes, for tiles that are nearly empty, where reading k is the work. k is of R's type
-     * or, if `halves`, of bf16 or f16. n <= ATTNI_CHUNK, and each block has `few` such rows in st,
-     * of which whole vectors are written, and W maxima in mx; nv is 1. If rows is 1, q is a row,
-     * [D]; else a tile, as above. */
+    /* The same bits as scores() for 1 <= rows <= max_decode_rows, with keys in the lanes; for
+     * nearly empty tiles, whose scores are memory-bound. k has type R or, if `halves`, bf16 or f16.
+     * n <= ATTNI_CHUNK; nv is 1. Each block of keys has its own part of st and mx: max_decode_rows
+     * rows of scores, st[i * ATTNI_BLOCK + j], written in whole vectors, and W maxima. q is a tile,
+     * as in scores(); if rows is 1, it is one row, [D]. `soon` is prefetched. */
     void (*scores_decode)(void *st, void *mx, const void *q, const void *k, ptrdiff_t ldk,
                           attn_dtype dtype, int n, int64_t D, int rows,
                           const attni_next_rows *soon);
 
-    /* The same from turned keys, as a cache has them: groups of ATTNI_GROUP keys one after the
-     * other, a group [units][ATTNI_GROUP], a line of ATTNI_LINE bytes each; a unit is one element
-     * or two halves of a key. If D is odd, the half after the last one is 0, and so is component D
-     * of q. k is the first unit of a group. All lanes of the groups of n keys are read, and as many
-     * scores written. NULL for 64 bits. */
+    /* scores_decode() for interleaved keys, stored as consecutive groups of ATTNI_GROUP keys: each
+     * group is [units][ATTNI_GROUP], ATTNI_LINE bytes per line. A unit is one f32 component of a
+     * key or two components of 2 bytes. If D is odd and components have 2 bytes, the second half of
+     * a key's last unit is 0, and component D of q must be 0 too. k is the first unit of a group.
+     * All lanes of the groups that hold the n keys are read, and a score is written for each. NULL
+     * for 64 bits. */
     void (*scores_interleaved)(void *st, void *mx, const void *q, const void *k, attn_dtype dtype,
                                int n, int64_t D, int rows, const attni_next_rows *soon);
 
-    /* mx[i] as scores() gives it, of st as it is now. */
+    /* Sets mx[i] as scores() does, from the present st. */
     void (*maxima)(void *mx, const void *st, int n, int nv);
 
-    /* st = r * st; then, if cap > 0, st = cap * tanh(st / cap): within a relative 12 * 2^-53, of
-     * floats 10 * 2^-24 (check/check_scores.c derives it). */
+    /* st = r * st; then, if cap > 0, st = cap * tanh(st / cap). The relative error is at most
+     * 12 * 2^-53, for float 10 * 2^-24 (derived in check/check_scores.c). */
     void (*scale_softcap)(void *st, int n, double r, double cap, int nv);
 
-    /* st[j*W + i] += slope * d, with d = first + j - i, or its -|d| if symmetric. */
+    /* st[j*W + i] += slope * d with d = first + j - i, or -|first + j - i| if symmetric. */
     void (*alibi)(void *st, int n, double slope, double first, bool symmetric, int nv);
 
-    /* st[j*W + i] += b[i*ldb + j] for i < rows, j < n; -inf, whatever st is, where b is -inf. b may
-     * have any alignment. With ldb = 0 the other lanes, too, may get what all lanes get. */
+    /* st[j*W + i] += b[i*ldb + j] for i < rows, j < n. Where b is -inf the result is -inf, whatever
+     * st is, NaN included. b may have any alignment. With ldb = 0, lanes i >= rows may get the same
+     * bias. */
     void (*bias)(void *st, int n, const void *b, ptrdiff_t ldb, int rows, int nv);
 
-    /* st[j*W + i] = -inf where bit i of visible[j] is 0, j < n. mx as maxima() gives it then. */
+    /* st[j*W + i] = -inf where bit i of visible[j] is 0, j < n; then mx as maxima() sets it. */
     void (*hide)(void *st, void *mx, const uint64_t *visible, int n, int nv);
 
-    /* Bit j of to[i] = is byte p[i*ld + j] not 0?, for i < rows, j < n <= 64; the others are 0. */
+    /* Bit j of to[i] is 1 if byte p[i*ld + j] is not 0, for i < rows, j < n <= 64; the other bits
+     * are 0. */
     void (*pack_bits)(uint64_t *to, const void *p, ptrdiff_t ld, int rows, int n);
 
-    /* Looks at rows of so many bytes, ld bytes apart: 1 if in some 8 bytes of a row, counted from
-     * its first, a bit of `value` is set; plus 2 if some are not those of `hidden`. With both found
-     * it may stop. Of a row's last bytes only those that are in it count. */
+    /* Reads rows of `bytes` bytes, ld bytes apart, as words of 8 bytes from the start of each row.
+     * Returns 1 if a word has a bit of `value` set, plus 2 if a word differs from `hidden`. Only
+     * the bytes inside the row count in its last word. May stop when both are found. */
     int (*scan)(const void *p, ptrdiff_t ld, int rows, size_t bytes, uint64_t value,
                 uint64_t hidden);
 
-    /* The running maximum m[i] is an integer, in log2 units (so that every rescaling is an exact
-     * power of two), or -inf while column i has seen nothing. c[i] > 0 turns a score into log2
-     * units. top[i] = max(top[i], mx[i]). Where mx[i]*c[i] exceeds m[i] by more than a threshold, m
-     * becomes its ceiling. Returns 1 if that happened anywhere, with a[i] = 2^(old - new)
-     * everywhere (1 where nothing was seen); else returns 0 and leaves a alone. */
+    /* Updates the running maximum m[i]. It is an integer in log2 units, so that every rescaling is
+     * by an exact power of two, or -inf while column i has seen no key. c[i] > 0 converts a score
+     * to log2 units. top[i] = max(top[i], mx[i]). Where mx[i]*c[i] exceeds m[i] by more than a
+     * threshold, m[i] becomes ceil(mx[i]*c[i]). Returns 1 if any m[i] changed, with
+     * a[i] = 2^(old m - new m) for all i (1 where no key was seen); else returns 0 and does not
+     * write a. */
     int (*update_max)(void *m, void *a, void *top, const void *mx, const void *c, int nv);
 
     /* x[r*W + i] *= a[i], r < rows. */
     void (*rescale)(void *x, int64_t rows, const void *a, int nv);
 
-    /* A chunk of keys, its running maximum m and its sum of weights l, joins those before it. M
-     * becomes max(M, m); factors[i] = 2^(old M - new M), factors[W + i] = 2^(m - new M), both 1
-     * while nothing was seen; L = L * factors[i] + l * factors[W + i]. */
+    /* Merges a chunk's running maximum m and sum of weights l into the totals M and L:
+     * M = max(M, m); factors[i] = 2^(old M - new M), factors[W + i] = 2^(m - new M), both 1 while
+     * no key was seen; L = L * factors[i] + l * factors[W + i]. */
     void (*join)(void *M, void *L, void *factors, const void *m, const void *l, int nv);
 
-    /* total = total * factors[i] + acc * factors[W + i], over [rows][W]: as values() with LAST. */
+    /* total = total * factors[i] + acc * factors[W + i], over [rows][W]: what values() does with
+     * ATTNI_LAST. */
     void (*fold)(void *total, const void *acc, int64_t rows, const void *factors, int nv);
 
-    /* p[j*W + i] = 2^(st[j*W + i]*c[i] - m[i]) (m = -inf counts as 0), the product rounded, the
-     * power within 1 unit in the last place (1.25 without fused multiply-add); l[i] += the sum of
-     * p, a chain from 0 in order of j. p may be st. NaN stays NaN. flags: ATTNI_MASKED,
-     * ATTNI_SKIP_MASKED. A mark does not enter l. */
+    /* p[j*W + i] = 2^(st[j*W + i]*c[i] - m[i]), where m = -inf counts as 0. The product is rounded;
+     * the power is within 1 ulp (1.25 without fused multiply-add). l[i] += the sum of p, a chain
+     * from 0 in order of j, without marks. p may be st. NaN stays NaN. flags: ATTNI_MASKED,
+     * ATTNI_SKIP_MASKED. */
     void (*weights)(void *p, void *l, const void *st, const void *c, const void *m, int n, int nv,
                     int flags);
 
-    /* The same bits of rows: p[i*ATTNI_BLOCK + j] of st[i*ATTNI_BLOCK + j], for i < rows, j < n; p
-     * may be st. No score may be -inf. Both have room for `few` rows of ATTNI_BLOCK. The sums are
-     * left to values_decode(). */
+    /* The same bits as weights(), in the layout of scores_decode(): p[i*ATTNI_BLOCK + j] from
+     * st[i*ATTNI_BLOCK + j], for i < rows, j < n. p may be st. No score may be -inf. Both arrays
+     * have room for max_decode_rows rows of ATTNI_BLOCK. values_decode() computes the sums l. */
     void (*weights_decode)(void *p, const void *st, const void *c, const void *m, int n, int rows);
 
-    /* Dropout: to = keep ? p * kept : 0, keep = attni_dropout_keep(seed, threshold, bh, i0 + i,
-     * j0 + j); marks stay. `to` may be p. */
+    /* Dropout: to = keep ? p * kept : 0 with keep = attni_dropout_keep(seed, threshold, bh, i0 + i,
+     * j0 + j). Marks are copied. `to` may be p. */
     void (*drop)(void *to, const void *p, int n, uint64_t seed, uint32_t threshold, uint64_t bh,
                  uint64_t i0, uint64_t j0, double kept, int nv);
 
-    /* For each c < Dv: s = a chain from 0 of v[j*ldv + c] * p[j*W + i], in order of j < n; if not
-     * FIRST, s = acc[c*W + i] + s; then acc[c*W + i] = s, or if LAST, total is folded with s by
-     * join()'s factors. CAREFUL: weights < 0 are passed over. `ahead` as in scores(). */
+    /* For each c < Dv: s = a chain from 0 of v[j*ldv + c] * p[j*W + i], in order of j < n; without
+     * ATTNI_FIRST, s = acc[c*W + i] + s. Then acc[c*W + i] = s or, with ATTNI_LAST,
+     * total = total * factors[i] + s * factors[W + i] (the factors of join()). With
+     * ATTNI_SKIP_MASKED, marks (weights < 0) are skipped. `ahead` as in scores(). */
     void (*values)(void *acc, void *total, const void *factors, const void *v, ptrdiff_t ldv,
                    const void *p, int n, int64_t Dv, int nv, int flags, attni_prefetch *ahead);
 
-    /* acc's bits for i < rows, 1 <= rows <= few, with components in the lanes; v as k there. Not
-     * CAREFUL; nv is 1. With in_rows p is what weights_decode() makes of what scores_decode()
-     * gives, of up to ATTNI_CHUNK keys, and l as weights() gives it; else l is left alone. Sums
-     * stand in rows, sums[i*ld + c] with ld = Dv rounded up to whole vectors and room for `few`
-     * rows. Of flags only FIRST counts: fold() and pack() do the rest. */
+    /* The bits that values() leaves in acc, for i < rows, 1 <= rows <= max_decode_rows, with
+     * components of v in the lanes. v has the types of k in scores_decode(). ATTNI_SKIP_MASKED is
+     * not supported; nv is 1. With in_rows, p has the layout of weights_decode(), of up to
+     * ATTNI_CHUNK keys, and l is updated as weights() does; otherwise p is a tile of one block and
+     * l is not used. Sums are stored in rows, sums[i * ld + c], ld = Dv rounded up to whole
+     * vectors, with room for max_decode_rows rows. Of the flags only ATTNI_FIRST has an effect:
+     * callers add the chunk to the total by fold() and, if they need a tile, transpose by pack().
+     * `soon` is prefetched. */
     void (*values_decode)(void *sums, void *l, const void *v, ptrdiff_t ldv, attn_dtype dtype,
                           const void *p, int in_rows, int n, int64_t Dv, int rows, int flags,
                           const attni_next_rows *soon);
 
-    /* For one query and D = Dv (attni_has_values_and_next_scores), in one loop:
-     * scores_interleaved() of a whole block k and, in_rows, values_decode() of another's values v;
-     * st may be p. NULL for 64 bits. */
+    /* For one query and D = Dv (if attni_has_values_and_next_scores), in one loop:
+     * scores_interleaved() of a whole block k, and values_decode() with in_rows of another block's
+     * values v. st may be p. NULL for 64 bits. */
     void (*values_and_next_scores)(void *st, void *mx, const void *q, const void *k, void *sums,
                                    void *l, const void *v, ptrdiff_t ldv, const void *p, int64_t D,
                                    int flags);
 
-    /* out[i*ldo + c] = total[c*W + i] / l[i] (never -0; to within 0.51 units in the last place), or
-     * 0 where l is infinite and total 0; i < rows, c < Dv. Returns 1 if one of them is NaN or
-     * infinite, else 0. */
+    /* out[i*ldo + c] = total[c*W + i] / l[i] (never -0; within 0.51 ulp), or 0 where l is infinite
+     * and total is 0; i < rows, c < Dv. Returns 1 if a result is NaN or infinite, else 0. */
     int (*finish)(void *out, ptrdiff_t ldo, const void *total, const void *l, int rows, int64_t Dv,
                   int nv);
 
-    /* The same of sums in rows, as values_decode() has them. */
+    /* finish() for sums in rows, the layout of values_decode(). */
     int (*finish_decode)(void *out, ptrdiff_t ldo, const void *sums, const void *l, int rows,
                          int64_t Dv);
 
-    /* The linear layer has its *outputs* in lanes: wt is what pack() makes of W rows of the weight,
-     * bias is [W], aligned; rows of sums, x and out are anywhere. Sums are those
-     * of scores(): a chain from 0 over each run of ATTNI_D_CHAIN components, runs in order, and
-     * where there is a bias, that, and -0 becomes 0.
+    /* The linear layer has its *outputs* in lanes. wt is a panel: pack() of W rows of the weight.
+     * bias is [W], aligned; sums, x and out may have any alignment. The order of sums is that of
+     * scores(): a chain from 0 over each run of ATTNI_D_CHAIN components, the runs in order. A bias
+     * is added last, and -0 becomes 0 then.
      *
-     * One run: s = a chain from 0 of x[i*ldx + d] * wt[d*W + o] in order of d, for i < n; sums, if
-     * not NULL: s = sums[i*ld_sums + o] + s; bias, if not NULL: s = s + bias[o] + 0; out[i*ldo + o]
-     * = s. */
+     * One call does one run, for i < n: s = a chain from 0 of x[i*ldx + d] * wt[d*W + o] in order
+     * of d; if sums is not NULL, s = sums[i*ld_sums + o] + s; if bias is not NULL,
+     * s = s + bias[o] + 0; out[i*ldo + o] = s. */
     void (*linear)(const attni_product *product, int nv);
 
-    /* All runs at once, with the weight in place, for a few rows of x, n <= ATTNI_FEW_ROWS: s = the
+    /* All runs in one call, with the weight not packed, for n <= ATTNI_FEW_ROWS rows of x: s = the
      * sum over d < D of x[i*ldx + d] * w[o*ldw + d], o < outputs; then as linear(). Whole vectors
-     * are written: what stands behind the last output in the last of them may be anything. */
+     * are written: the elements after the last output in its vector are unspecified. */
     void (*linear_few_rows)(void *out, ptrdiff_t ldo, const void *bias, const void *w,
                             ptrdiff_t ldw, int outputs, const void *x, ptrdiff_t ldx, int n,
                             int64_t D);
 
-    /* The backward's own. out[i] = sum over d < D of a[i*lda + d] * b[i*ldb + d], i < rows; in no
-     * promised order. */
+    /* This operation and the next three serve the backward pass.
+     * out[i] = sum over d < D of a[i*lda + d] * b[i*ldb + d], i < rows, in an unspecified order. */
     void (*dots)(void *out, const void *a, ptrdiff_t lda, const void *b, ptrdiff_t ldb, int rows,
                  int64_t D);
 
-    /* p[j*W + i] = 2^((st[j*W + i] - lse[i]) * c), the difference and the product rounded, the
-     * power within 1 unit in the last place (1.25 without fused multiply-add) and cut off at 2^16;
-     * the mark -1 where st is -inf. p may be st. NaN stays NaN. */
+    /* p[j*W + i] = 2^((st[j*W + i] - lse[i]) * c). The difference and the product are rounded; the
+     * power is within 1 ulp (1.25 without fused multiply-add) and at most 2^16. Where st is -inf, p
+     * is a mark. p may be st. NaN stays NaN. */
     void (*weights_from_lse)(void *p, const void *st, const void *lse, double c, int n, int nv);
 
-    /* dp[j*W + i] becomes the gradient of a score: p * (dp - delta[i]), or, with weights after
-     * dropout in `kept`, kept * dp - p * delta[i]. Where p is a mark, p, dp and kept become 0. */
+    /* dp[j*W + i] becomes the gradient of a score: p * (dp - delta[i]) or, with `kept` (the weights
+     * after dropout; may be NULL), kept * dp - p * delta[i]. Where p is a mark, p, dp and kept
+     * become 0. */
     void (*score_grads)(void *dp, void *p, void *kept, const void *delta, int n, int nv);
 
-    /* ds *= the derivative 1 - tanh(raw * r / cap)^2 at the raw score; a ds of 0 stays 0. To within
-     * 8 units in the last place, and one more for each factor of 2 that it is below 1. */
+    /* ds *= 1 - tanh(raw * r / cap)^2, the derivative of the soft cap at the raw score; a ds of 0
+     * stays 0. The error is within 8 ulp, plus one for each factor of 2 that the derivative is
+     * below 1. */
     void (*cap_grads)(void *ds, const void *raw, int n, double r, double cap, int nv);
 
-    /* n rounds of independent fused multiply-adds in registers; returns the floating-point
-     * operations done. *sink keeps the compiler honest. */
+    /* n rounds of independent fused multiply-adds in registers, to measure the peak. Returns the
+     * number of floating-point operations. *sink keeps the compiler from removing the loop. */
     double (*fma_loop)(int64_t n, double *sink);
 } attni_kernels;
 
-/* A value's sums are to stay in registers. */
+/* May values_and_next_scores() be used for this D? The sums of one row of values must fit in
+ * registers. */
 static inline int attni_has_values_and_next_scores(const attni_kernels *kernels, int64_t D)
 {
     return kernels->values_and_next_scores && (D == 64 || D == 128) && D <= 8 * kernels->lanes;
@@ -263,7 +300,8 @@ static inline int attni_has_values_and_next_scores(const attni_kernels *kernels,
 #include "../core/isa.def"
 #undef ATTNI_ISA
 
-/* isa: an index into isa.def; bits: 32 or 64. */
+/* The table of an instruction set; NULL if `isa` is not an index into core/isa.def. bits: 32 or
+ * 64. */
 const attni_kernels *attni_kernels_of(int isa, int bits);
 
 #endif

@@ -1,19 +1,21 @@
-/* The linear layer's operations, over the vector operations of vec/vec_<isa>.h; tile.inc.h
- * includes this for each instruction set, after decode.inc.h. The contracts stand in kernel.h.
+/* The operations of the linear layer, over the vector operations of vec/vec_<isa>.h. tile.inc.h
+ * includes this file for each instruction set, after decode.inc.h. The contracts are in kernel.h.
  *
- * Here the *outputs* stand in lanes, and rows of x are broadcast in place. So a product comes out
- * as rows, no lane is idle however few rows there are, and packed weights are read in the order in
- * which they lie in memory.
+ * Lanes hold *outputs*, and rows of x are broadcast from where they are stored. Therefore the
+ * result is stored as rows, no lane is idle even with few rows, and packed weights are read in
+ * address order.
  */
 
-#define LINEAR_PREFETCH (512 / (int)sizeof(R)) /* components of a weight asked for ahead of use */
+#define LINEAR_PREFETCH                                                                            \
+    (512 / (int)sizeof(R)) /* prefetch distance, in components of a row of
+                                                * weights */
 
 /* ----------------------------------------------------------------------------------- linear */
 
 V_INLINE vec biased_sum(vec s, const R *bias) { return v_add(v_add(s, v_load(bias)), v_set1(0)); }
 
-/* What the t-th micro-kernel of a product asks for, a line of each of ATTNI_D_CHAIN rows: first the
- * next weights, then rows. */
+/* What the t-th micro-kernel of a product prefetches, one line of each of ATTNI_D_CHAIN rows: first
+ * the next weights, then next_x. */
 V_INLINE prefetch_step linear_prefetch(const attni_product *p, int t, int W)
 {
     const int weights = ATTNI_D_CHAIN * (int)sizeof(R) / 64, lines = W * (int)sizeof(R) / 64 + 1;
@@ -29,7 +31,7 @@ V_INLINE prefetch_step linear_prefetch(const attni_product *p, int t, int W)
     return (prefetch_step){(uintptr_t)p->wt, 0};
 }
 
-/* For the mr rows of x from i on: out[u][:] = sums[u][:] + sum_d x[u][d] * wt[d][:]. */
+/* For rows i .. i+mr-1 of x: out[u][:] = sums[u][:] + sum_d x[u][d] * wt[d][:], plus the bias. */
 V_INLINE void linear_rows(const attni_product *p, int i, prefetch_step prefetch, const int mr,
                           const int nv)
 {
@@ -77,8 +79,8 @@ static void op_linear(const attni_product *p, int nv_) { WITH_NV(nv_, linear_til
 /* ------------------------------------------------------------------------------- linear_few_rows
  */
 
-/* One square of the weight, V_LANES outputs by V_LANES components, transposed in registers; what
- * lies outside `outputs` x `count` is 0. */
+/* Loads a square of the weight, V_LANES outputs by V_LANES components, and transposes it in
+ * registers; elements outside `outputs` x `count` are 0. */
 V_INLINE void load_square(vec r[V_LANES], const R_any *w, ptrdiff_t ldw, int outputs, int count)
 {
     if (outputs >= V_LANES && count >= V_LANES) {
@@ -96,7 +98,8 @@ V_INLINE void load_square(vec r[V_LANES], const R_any *w, ptrdiff_t ldw, int out
     }
 }
 
-/* Asks for the square LINEAR_PREFETCH further on; behind the rows' end, the next rows begin. */
+/* Prefetches the square LINEAR_PREFETCH components ahead; past the end of the rows, that is in the
+ * next V_LANES rows. */
 V_INLINE void prefetch_square(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t D)
 {
     const int64_t next =
@@ -106,8 +109,9 @@ V_INLINE void prefetch_square(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t 
                            0, 2);
 }
 
-/* One vector of outputs for mr rows of x. The squares of a run are a chain; runs do not wait for
- * each other, so that the processor works on several while memory is slow. */
+/* One vector of outputs for mr rows of x. The squares of a run form one chain of additions;
+ * different runs are independent, so the processor overlaps several of them while it loads from
+ * memory. */
 V_INLINE void few_rows(R_any *out, ptrdiff_t ldo, const R *bias, const R_any *w, ptrdiff_t ldw,
                        int outputs, const R_any *x, ptrdiff_t ldx, int64_t D, const int mr)
 {

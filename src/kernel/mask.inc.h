@@ -1,11 +1,12 @@
-/* What masks do to a tile of scores, and how masks that are data are read. Included by tile.inc.h;
- * the contracts stand in kernel.h. */
+/* Masks: applies them to a tile of scores, and reads mask data. Included by tile.inc.h; the
+ * contracts are in kernel.h. */
 
 static void op_alibi(void *st_, int n, double slope, double first, bool symmetric, int nv)
 {
     R *st = st_;
     const vec vslope = v_set1((R)slope), iota = v_iota();
-    /* d - max(0, 2 d) is -|d|, and d - max(0, 0 d) is d: no branch, and no other bit of d < 0. */
+    /* d - max(0, 2 d) is -|d|, and d - max(0, 0 d) is d. There is no branch, and for d < 0 both
+     * cases give the same bits. */
     const vec fold = v_set1(symmetric ? 2 : 0);
     for (int j = 0; j < n; j++) {
         for (int v = 0; v < nv; v++) {
@@ -17,10 +18,10 @@ static void op_alibi(void *st_, int n, double slope, double first, bool symmetri
     }
 }
 
-/* Adds one vector of biases; a hidden score may be anything, NaN too. */
+/* Adds a vector of biases. Where b is -inf the result is -inf even if the score is NaN. */
 V_INLINE vec biased(vec st, vec b) { return v_select(v_eq(b, v_set1(-R_INF)), b, v_add(st, b)); }
 
-/* One row of biases for all lanes */
+/* Adds the same row of biases to all lanes. */
 V_INLINE void bias_row(R *st, int n, const R_any *b, const int nv)
 {
     for (int j = 0; j < n; j++) {
@@ -67,7 +68,7 @@ static void op_bias(void *st, int n, const void *b, ptrdiff_t ldb, int rows, int
         bias_rows(st, n, b, ldb, rows, nv_ * V_LANES);
 }
 
-/* Which of V_LANES lanes the lowest bits name. A vec header may have its own. */
+/* The lanes i for which bit i is set. A vec header may define its own version. */
 #ifndef V_LANES_OF_BITS
 V_INLINE vmask v_lanes(unsigned bits)
 {
@@ -100,10 +101,11 @@ static void op_hide(void *st, void *mx, const uint64_t *visible, int n, int nv_)
     WITH_NV(nv_, hide_tile(st, mx, visible, n, nv))
 }
 
-/* Bit u: is byte u of 64 not 0? A vec header may have its own. */
+/* Bit u of the result is 1 if byte u of the 64 bytes at p is not 0. A vec header may define its own
+ * version. */
 #ifndef V_BITS_OF_BYTES
-/* Bit 0 of each byte of a word, times this: the byte at the lowest address gives bit 56, the next
- * one bit 57, and so on. */
+/* Multiplier that gathers bit 0 of each byte of a word in the top byte: the byte at the lowest
+ * address gives bit 56, the next one bit 57, and so on. */
 #if ATTNI_BIG_ENDIAN
 #define V_GATHER_BYTES UINT64_C(0x8040201008040201)
 #else
@@ -116,7 +118,7 @@ V_INLINE uint64_t v_bytes(const uint8_t *p)
         uint64_t w;
         __builtin_memcpy(&w, p + 8 * u, sizeof w);
         const uint64_t low = 0x7f7f7f7f7f7f7f7f;
-        const uint64_t high = (((w & low) + low) | w) & ~low; /* bit 7 of bytes that are not 0 */
+        const uint64_t high = (((w & low) + low) | w) & ~low; /* bit 7 of each byte that is not 0 */
         bits |= ((high >> 7) * V_GATHER_BYTES >> 56) << 8 * u;
     }
     return bits;

@@ -1,5 +1,5 @@
-/* The table of the operations that tile.inc.h has defined, under the name ATTNI_ISA_NAME. A file
- * may include it again under another name: amx has the floats and doubles of avx512. */
+/* The kernel table, named after ATTNI_ISA_NAME, of the operations that tile.inc.h defined. A file
+ * may include this again under another name: avx512bf16 and amx have the operations of avx512. */
 #ifndef TABLE_NAME
 #define TABLE_NAME_(isa, bits) attni_##isa##_f##bits
 #define TABLE_NAME(isa, bits) TABLE_NAME_(isa, bits)

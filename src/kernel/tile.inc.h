@@ -1,18 +1,18 @@
 /* Every operation of kernel.h, written once over the vector operations of vec/vec_<isa>.h.
  *
- * An instruction set's file includes its vec header and then this one; ATTNI_BITS chooses R. The
- * contracts stand in kernel.h and are not repeated here. Tile arrays are [rows][W], W = nv *
+ * The file of an instruction set includes its vec header and then this file; ATTNI_BITS selects R.
+ * The contracts are in kernel.h and are not repeated here. Tile arrays are [rows][W], W = nv *
  * V_LANES.
  *
- * Micro-kernels keep `mr` rows x `nv` vectors of sums in registers. That works only if both loops
- * are unrolled completely, which GCC and clang want to be told in different words: with GCC's
- * alone, clang keeps the sums in memory and runs at half the speed.
+ * A micro-kernel keeps `mr` rows x `nv` vectors of sums in registers, which requires that both
+ * loops are unrolled completely. GCC and clang have different pragmas for this; with GCC's alone,
+ * clang keeps the sums in memory and runs at half the speed.
  */
 #include "kernel.h"
 #include "../core/internal.h"
 
 #ifdef __clang__
-#pragma clang diagnostic ignored "-Wpass-failed" /* debug builds do not unroll, and need not */
+#pragma clang diagnostic ignored "-Wpass-failed" /* debug builds do not unroll */
 #define UNROLL _Pragma("clang loop unroll(full)")
 #define NO_UNROLL _Pragma("clang loop unroll(disable)")
 #else
@@ -26,7 +26,7 @@
 #define R_INF ((R)INFINITY)
 #include "vec/exp2.h"
 
-/* Runs `call` with nv as a constant, so that the compiler unrolls. */
+/* Runs `call` with nv as a constant, so that the compiler unrolls the loops over nv. */
 #if V_VECTORS == 4
 #define WITH_NV(nv_, call)                                                                         \
     switch (nv_) {                                                                                 \
@@ -57,12 +57,12 @@
     }
 #endif
 
-/* Rows that scores_decode() and values_decode() take: three times as many vectors must be
- * registers, and the rows lanes of one. */
+/* The largest number of rows for scores_decode() and values_decode(). Three vectors per row must
+ * fit in registers, and the rows must fit in the lanes of one vector. */
 #define V_FEW_OF(rows) (V_ACCUMULATORS / 3 >= (rows) && V_LANES >= (rows))
 #define V_MAX_DECODE_ROWS (V_FEW_OF(8) ? 8 : V_FEW_OF(4) ? 4 : 2)
 
-/* Rows of sums beside nv vectors. */
+/* Rows of a micro-kernel whose sums, nv vectors each, fit in registers. */
 #define ROWS_OF(nv) (V_ACCUMULATORS / (nv) < MAX_ROWS ? V_ACCUMULATORS / (nv) : MAX_ROWS)
 
 /* ------------------------------------------------------------------------------------- pack */
@@ -102,14 +102,14 @@ static void op_pack(void *qt, const void *q, ptrdiff_t ldq, int rows, int64_t D,
 
 /* ----------------------------------------------------------------------------------- scores */
 
-/* Memory that a micro-kernel asks for: a line of 64 bytes at every step. */
+/* What a micro-kernel prefetches: one line of 64 bytes at each step. */
 typedef struct prefetch_step {
-    uintptr_t at, step; /* step 0: always the same line, which costs nothing */
+    uintptr_t at, step; /* step 0: always the same line, which is free */
 } prefetch_step;
 
-/* What the next micro-kernel, of n steps, asks for. Where one line follows another it asks four
- * times for each, so that they are spread over its time: a line in 48 cycles, some 5 GB/s. Not
- * inlined, which would be in every shape of every micro-kernel. */
+/* What the next micro-kernel, of n steps, prefetches. If the region has no gaps, four steps
+ * prefetch each line, so that the lines are spread over the arithmetic: one line in 48 cycles, some
+ * 5 GB/s. Not inlined, since every variant of every micro-kernel would contain a copy. */
 static __attribute__((noinline)) prefetch_step next_prefetch(attni_prefetch *a, int n)
 {
     if (a->line >= a->lines)
@@ -129,7 +129,8 @@ static __attribute__((noinline)) prefetch_step next_prefetch(attni_prefetch *a, 
 #define NEXT_PREFETCH(a, n, nothing)                                                               \
     ((a) ? next_prefetch(a, n) : (prefetch_step){(uintptr_t)(nothing), 0})
 
-/* For mr keys and one run of D: st[u][:] (+)= sum_d k[u][d] * qt[d][:]. */
+/* For mr keys and one run of D components: st[u][:] = sum_d k[u][d] * qt[d][:], added to st unless
+ * it is the first run. The last run updates the maxima mx. */
 V_INLINE void scores_rows(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int D,
                           const int first, const int last, attni_prefetch *ahead, const int mr,
                           const int nv)
@@ -164,20 +165,21 @@ V_INLINE void scores_run(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t 
 {
     const int W = nv * V_LANES;
     int j = 0;
-    /* the last 8 are 4 + 4, not 6 + 1 + 1, whose few sums wait for each other */
+    /* the last 8 are done as 4 + 4: in 6 + 1 + 1, single rows are limited by the latency of
+     * additions */
 #define STEP(mr)                                                                                   \
     for (; j + (mr) <= n && ((mr) == 4 || n - j != 8); j += (mr))                                  \
     scores_rows(st + j * W, mx, qt, k + j * ldk, ldk, D, first, last, ahead, mr, nv)
     STEP(ROWS_OF(nv));
-    if (nv == 1) /* a handful of keys */
+    if (nv == 1) /* for calls with few keys */
         STEP(6);
     STEP(4);
     STEP(1);
 #undef STEP
 }
 
-/* D is cut into runs so that a run of the queries stays in the first cache while all keys of the
- * block pass by, and so that rounding errors grow with a run's length and not with D. */
+/* D is split into runs so that one run of the queries stays in L1 while all keys of the block are
+ * processed, and so that rounding errors grow with the length of a run and not with D. */
 V_INLINE void scores_tile(R *st, R *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int n,
                           int64_t D, attni_prefetch *ahead, const int nv)
 {
@@ -216,11 +218,12 @@ static void op_maxima(void *mx, const void *st, int n, int nv_)
 
 /* ----------------------------------------------------------------- the exponential, and tanh */
 
-/* tanh(s * C ln(2) / 2) = (e - 1) / (e + 1) with e = 2^(s*C); e - 1 without cancellation near 0.
- * One rounded constant between the score and the exponent keeps the error to a few units. */
+/* tanh(s * C ln(2) / 2) = (e - 1) / (e + 1) with e = 2^(s*C), where e - 1 is computed without
+ * cancellation near 0. There is only one rounded constant between score and exponent, which keeps
+ * the error to a few ulp. */
 V_INLINE vec tanh_scaled(vec s, vec C, vec limit)
 {
-    s = v_max(v_sub(v_set1(0), limit), s); /* a NaN passes both */
+    s = v_max(v_sub(v_set1(0), limit), s); /* NaN passes both selections */
     s = v_select(v_lt(limit, s), limit, s);
     const vec n = v_round(v_mul(s, C));
     const vec f = v_fma(s, C, v_sub(v_set1(0), n));
@@ -232,10 +235,10 @@ V_INLINE vec tanh_scaled(vec s, vec C, vec limit)
 static void op_scale_softcap(void *st_, int n, double r, double cap, int nv)
 {
     R *st = st_;
-    if (r == 1 && !(cap > 0)) /* the scale is a power of two, as of D = 64 */
+    if (r == 1 && !(cap > 0)) /* a power of two as scale (D = 64) is applied by pack() */
         return;
     const double C = 2.8853900817779268147 * r / cap; /* 2 log2(e) */
-    const double end = ATTNI_BITS == 32 ? 30 : 58;    /* 2^end + 1 rounds to 2^end: tanh is 1 */
+    const double end = ATTNI_BITS == 32 ? 30 : 58;    /* 2^end + 1 rounds to 2^end, so tanh is 1 */
     const vec vr = v_set1((R)r), vcap = v_set1((R)cap), vC = v_set1((R)C);
     const vec limit = v_set1((R)fabs(end / C));
     for (int i = 0; i < n * nv; i++) {
@@ -284,7 +287,7 @@ static void op_rescale(void *x_, int64_t rows, const void *a_, int nv)
         }
 }
 
-/* One step of the fold over chunks: see join() and fold() in kernel.h. */
+/* Merges a chunk's sum into the total: see join() and fold() in kernel.h. */
 V_INLINE vec joined(vec total, vec sum, const R *join, int W)
 {
     return v_fma(total, v_load(join), v_mul(sum, v_load(join + W)));
@@ -364,7 +367,7 @@ static void op_weights(void *p, void *l, const void *st, const void *c, const vo
 
 /* ----------------------------------------------------------------------------------- values */
 
-/* s[u][:] = sum_j v[j][u] * p[j][:] for mr value components, keys in order. */
+/* s[u][:] = sum_j v[j][u] * p[j][:] for mr components of v, keys in order. */
 V_INLINE void values_rows(R *acc, R *total, const R *join, const R_any *val, ptrdiff_t ldv,
                           const R *p, int n, int flags, attni_prefetch *ahead, const int careful,
                           const int mr, const int nv)
@@ -402,7 +405,7 @@ V_INLINE void values_tile(R *acc, R *total, const R *join, const R_any *val, ptr
 {
     const int width = nv * V_LANES;
     int64_t c = 0;
-#define STEP(mr) /* the last 8 as there */                                                         \
+#define STEP(mr) /* the last 8 as in scores_run() */                                               \
     for (; c + (mr) <= Dv && ((mr) == 4 || Dv - c != 8); c += (mr))                                \
     values_rows(acc + c * width, total + c * width, join, val + c, ldv, p, n, flags, ahead,        \
                 careful, mr, nv)
@@ -424,9 +427,10 @@ static void op_values(void *acc, void *total, const void *join, const void *val,
 
 /* ----------------------------------------------------------------------------------- finish */
 
-/* n / l, with r = 1 / l: the product n * r, corrected once by its own remainder (Markstein), so
- * that equal parts come out equal; a division costs some ten times as much. Where the remainder is
- * not finite - l infinite, the quotient too large - the product stands. -0 becomes 0. */
+/* n / l, with r = 1 / l: the product n * r, corrected once by its remainder (Markstein), so that
+ * equal quotients give equal results. A division takes about ten times as long. Where the
+ * correction is not finite (l is infinite, or the quotient overflows), the product is the result.
+ * -0 becomes 0. */
 V_INLINE vec quotient(vec n, vec minus_l, vec r)
 {
 #ifdef V_NO_FMA
@@ -446,7 +450,7 @@ V_INLINE void store_part(R_any *to, vec x, int n)
         to[i] = lane[i];
 }
 
-/* Rows are divided, not components, after they are turned: of a few queries there are fewer. */
+/* Divides after the transpose: with few queries there are fewer rows than vectors of components. */
 static int op_finish(void *out_, ptrdiff_t ldo, const void *total_, const void *l_, int rows,
                      int64_t Dv, int nv)
 {
@@ -454,14 +458,14 @@ static int op_finish(void *out_, ptrdiff_t ldo, const void *total_, const void *
     const R *total = total_, *l = l_;
     const int W = nv * V_LANES;
     const vec zero = v_set1(0);
-    vec bad = zero; /* x * 0 is NaN for NaN and Inf */
+    vec bad = zero; /* y * 0 is NaN if y is NaN or infinite */
     for (int first = 0; first < rows; first += V_LANES) {
         const int n = rows - first < V_LANES ? rows - first : V_LANES;
         R inverse[V_LANES];
         v_storeu(inverse, v_div(v_set1(1), v_load(l + first)));
         for (int64_t c = 0; c < Dv; c += V_LANES) {
             const int columns = Dv - c < V_LANES ? (int)(Dv - c) : V_LANES;
-            vec x[V_LANES]; /* what is filled up is 0, and 0 / l is NaN only if the row is */
+            vec x[V_LANES]; /* padding is 0, and 0 / l is NaN only if the row is NaN too */
             UNROLL for (int u = 0; u < V_LANES; u++)
             {
                 x[u] = u < columns ? v_load(total + (c + u) * W + first) : zero;
@@ -493,8 +497,9 @@ static double op_fma_loop(int64_t n, double *sink)
     for (int64_t r = 0; r < n; r++)
         UNROLL for (int i = 0; i < V_ACCUMULATORS; i++) s[i] = v_fma(s[i], b, c);
 #else
-    /* A product is added to each sum, as in scores() and values(): some sets have no other form. It
-     * is another product each time, of a factor that no compiler knows, and n of them are small. */
+    /* Each step adds a product to a sum, as in scores() and values(), because some instruction sets
+     * have no other form. The product changes at each step and has a factor that is unknown at
+     * compile time, so it cannot be moved out of the loop. n such products are small. */
     const vec b = v_set1((R)1e-10 / (R)(n + 1));
     for (int64_t r = 0; r < n; r++)
         UNROLL for (int i = 0; i < V_ACCUMULATORS; i++) s[i] =

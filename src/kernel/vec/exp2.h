@@ -1,5 +1,5 @@
-/* Powers of two of a vector: one exponential for every weight that is not rounded to bf16. Included
- * by files of kernels that have a vec header and UNROLL. */
+/* Powers of two of a vector: the one exponential for all weights that are not rounded to bf16.
+ * Included by kernel files that have a vec header and UNROLL. */
 #ifndef ATTNI_EXP2_H
 #define ATTNI_EXP2_H
 
@@ -9,9 +9,8 @@
 #define R_LOWEST -8e307
 #endif
 
-/* (2^f - 1) / f for |f| <= 1/2: a minimax polynomial; the relative error that it leaves in 2^f, its
- * coefficients rounded, is 3e-9 (degree 6 in all) and 3.4e-18 (degree 11): far below the rounding
- * of R. */
+/* (2^f - 1) / f for |f| <= 1/2: a minimax polynomial. With its rounded coefficients, the relative
+ * error of 2^f is 3e-9 (degree 6 in all) and 3.4e-18 (degree 11), far below the rounding of R. */
 V_INLINE vec exp2m1_ratio(vec f)
 {
 #if ATTNI_BITS == 32
@@ -30,15 +29,16 @@ V_INLINE vec exp2m1_ratio(vec f)
     return p;
 }
 
-/* 2^(x - m), m an integer. Split before the subtraction: x = n + f exactly, so that m changes only
- * the exponent of the result, never its bits. */
+/* 2^(x - m) for an integer m. x is split exactly into n + f before the subtraction, so that m
+ * changes only the exponent of the result, never its fraction bits. */
 V_INLINE vec exp2_minus(vec x, vec m)
 {
     const vec n = v_round(x), f = v_sub(x, n);
     return v_scale2(v_fma(exp2m1_ratio(f), f, v_set1(1)), v_sub(n, m));
 }
 
-/* A weight of the backward, of score s: recall() of kernel.h, but for hidden scores. */
+/* A weight of the backward pass from score s: weights_from_lse() of kernel.h, without the case of
+ * masked scores. */
 V_INLINE vec recalled(vec s, vec lse, vec c)
 {
     const vec most = v_set1(16);
