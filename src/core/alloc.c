@@ -1,4 +1,4 @@
-/* Memory: cleared and copied, and the allocator where the caller gives none. */
+/* Memory: clearing, copying, and the default allocator. */
 #ifdef __linux__
 #define _DEFAULT_SOURCE /* madvise */
 #include <sys/mman.h>
@@ -15,7 +15,7 @@ void attni_zero(void *to, size_t n) { memset(to, 0, n); }
 
 void attni_copy(void *to, const void *from, size_t n) { memcpy(to, from, n); }
 
-#ifdef _WIN32 /* whose C library has no aligned_alloc(), and whose free() takes no aligned memory */
+#ifdef _WIN32 /* no aligned_alloc(), and free() does not accept aligned memory */
 void *attni_aligned_new(size_t alignment, size_t size) { return _aligned_malloc(size, alignment); }
 void attni_aligned_free(void *memory) { _aligned_free(memory); }
 #else
@@ -23,9 +23,9 @@ void *attni_aligned_new(size_t alignment, size_t size) { return aligned_alloc(al
 void attni_aligned_free(void *memory) { free(memory); }
 #endif
 
-/* Large blocks ask for huge pages, as most systems give them: a core reads ahead within a page
- * only. Decoding from a cache of f32 takes 4 % less time, of bf16 10 %. A block that is never
- * touched still costs nothing. */
+/* Large blocks request huge pages: the hardware prefetcher stops at the end of a page. Decoding
+ * from a cache takes 4 % less time with f32 keys and values, 10 % less with bf16. A block that is
+ * never accessed still takes no physical memory. */
 #define HUGE_PAGE ((size_t)2 << 20)
 
 void *attni_default_allocate(void *user, size_t size, size_t alignment)
@@ -40,7 +40,7 @@ void *attni_default_allocate(void *user, size_t size, size_t alignment)
     void *memory = attni_aligned_new(alignment, size);
 #ifdef MADV_HUGEPAGE
     if (memory && huge)
-        (void)madvise(memory, size, MADV_HUGEPAGE); /* if not, then small ones */
+        (void)madvise(memory, size, MADV_HUGEPAGE); /* on failure the pages stay small */
 #endif
     return memory;
 }

@@ -1,10 +1,11 @@
 /* Which instruction sets this machine can run, and how many CPUs it may use.
  *
- * A CPU that has AVX2 may still fault on it: the operating system must save the registers, which
- * shows in OSXSAVE and XCR0, and a hypervisor may mask one feature and leave another that builds on
- * it. So each set lists all that its code needs, and is taken only if all of it is there.
+ * A CPU with AVX2 may still fault on AVX2 instructions: the operating system must save the
+ * registers, as OSXSAVE and XCR0 report, and a hypervisor may mask one feature without those that
+ * build on it. Therefore each set lists every feature that its code needs, and is used only if all
+ * are present.
  *
- * To add an instruction set: a row in kernel/isa.def and a NEED_<name> here.
+ * To add an instruction set: a row in core/isa.def and a NEED_<name> here.
  */
 #define _GNU_SOURCE /* sched_getaffinity, syscall */
 #include <errno.h>
@@ -28,7 +29,7 @@
 
 /* ---------------------------------------------------------------------------- requirements */
 
-/* Bits as the manuals number them (Intel SDM volume 2, CPUID; volume 1, 13.3, XCR0). */
+/* Bit positions from the manual (Intel SDM volume 2, CPUID; volume 1, 13.3, XCR0). */
 #define FMA (1u << 12)
 #define OSXSAVE (1u << 27)
 #define AVX (1u << 28)
@@ -42,7 +43,7 @@
 #define AMX_BF16 (1u << 22)
 #define AMX_TILE (1u << 24)
 #define XCR0_AVX 0x6u     /* xmm and the upper halves of ymm */
-#define XCR0_AVX512 0xe6u /* those, mask registers, upper zmm, zmm16-31 */
+#define XCR0_AVX512 0xe6u /* the above, mask registers, upper zmm, zmm16-31 */
 #define XCR0_AMX 0x60000u /* tile configuration and data */
 
 /* {leaf 1 ecx, leaf 7 ebx, leaf 7 edx, leaf 7.1 eax, xcr0} */
@@ -93,7 +94,8 @@ static const struct {
 };
 enum { SETS = (int)(sizeof sets / sizeof sets[0]) };
 
-/* Some CPUs answer for a leaf past max_leaf with the values of another one. */
+/* Clears the registers of leaves past max_leaf: some CPUs return the values of another leaf for
+ * them. */
 static attni_cpuid sane(const attni_cpuid *regs)
 {
     attni_cpuid r = *regs;
@@ -113,9 +115,9 @@ static bool runs(int index, const attni_cpuid *r)
            (r->xcr0 & sets[index].need.xcr0) == sets[index].need.xcr0;
 }
 
-/* Is a set that runs here better than those before it? Dot products of bf16 are as fast as
- * multiply-adds of floats on AMD's processors (Zen 5: 475 and 240 GFLOP/s), and so do twice as
- * much; on Intel's they take four times as long, and widening to floats is faster. */
+/* Is a usable set faster than the sets before it? On AMD processors a bf16 dot-product instruction
+ * has the throughput of a float multiply-add and does twice the work (Zen 5: 475 and 240 GFLOP/s).
+ * On Intel processors it takes four times as long, and widening to float is faster. */
 static bool pays(int index, const attni_cpuid *r)
 {
     const uint32_t amd = 0x68747541; /* "Auth", of AuthenticAMD */
@@ -158,11 +160,11 @@ void attni_read_cpuid(attni_cpuid *regs)
 void attni_read_cpuid(attni_cpuid *regs) { memset(regs, 0, sizeof *regs); }
 #endif
 
-/* Linux saves the 8 KiB of tile data only for processes that have asked for it, and refuses where a
- * thread's signal stack is too small for them. It may be asked more than once.
+/* Linux saves the 8 KiB of tile data only for processes that requested permission, and refuses if
+ * the signal stack of a thread is too small for them. The request may be repeated.
  *
- * Until the tiles' code has been measured on a processor that has them - so far its tests have run
- * on an emulation alone - it is there for those who ask: ATTN_AMX=1. */
+ * amx is opt-in, ATTN_AMX=1, until its code has been measured on a processor that has it; so far
+ * its tests have run on an emulation only. */
 static bool tiles_permitted(void)
 {
 #if defined(__x86_64__) && defined(__linux__) && !defined(ATTNI_AMX_EMULATED)
@@ -181,11 +183,12 @@ static bool tiles_permitted(void)
 #endif
 }
 
-/* One bit for each set that runs, and 16 higher one if it pays, read once: CPUID traps in a virtual
- * machine and can take tens of microseconds. Threads that race here find the same. */
+/* Bit i: set i can run here; bit 16 + i: it also pays off (pays()). The result is cached, since
+ * CPUID traps in a virtual machine and can take tens of microseconds. Threads that race here
+ * compute the same value. */
 static unsigned usable_sets(void)
 {
-    static atomic_uint cached; /* 0: not read yet; else generic's bit is set */
+    static atomic_uint cached; /* 0: not computed yet; otherwise the bit of generic is set */
     unsigned found = atomic_load_explicit(&cached, memory_order_relaxed);
     if (found == 0) {
         attni_cpuid regs;
@@ -212,8 +215,8 @@ int attni_isa_find(const char *name)
     return -1;
 }
 
-/* An ATTN_ISA that names no usable set is passed over here, where there is nobody to tell;
- * attn_context_create refuses it. */
+/* An ATTN_ISA that names no usable set is ignored here, since this function cannot report an error;
+ * attn_context_create() refuses it. */
 int attni_isa_best(void)
 {
     static atomic_int cached; /* index + 1 */
@@ -245,14 +248,14 @@ int attn_cpu_features(char *buffer, size_t size)
 #if defined(__aarch64__) && defined(__linux__)
     const uint64_t cap = getauxval(AT_HWCAP), cap2 = getauxval(AT_HWCAP2);
 #elif defined(__aarch64__)
-    const uint64_t cap = 1u << 1, cap2 = 0; /* what need not be asked for */
+    const uint64_t cap = 1u << 1, cap2 = 0; /* asimd, which is always present */
 #endif
     const struct {
         const char *name;
         uint64_t have, need, xcr0;
     } features[] = {
 #if defined(__aarch64__)
-        /* Bits and names as Linux has them (arm64's uapi/asm/hwcap.h and /proc/cpuinfo). */
+        /* Bits and names as in Linux (arm64's uapi/asm/hwcap.h and /proc/cpuinfo). */
         {"asimd", cap, 1u << 1, 0},
         {"asimdhp", cap, 1u << 10, 0},
         {"asimddp", cap, 1u << 20, 0},
@@ -292,13 +295,14 @@ int attn_cpu_features(char *buffer, size_t size)
     return (int)length;
 }
 
-/* CPUs in this thread's affinity mask, at least 1. Not from malloc: a forked child asks too. */
+/* The number of CPUs in this thread's affinity mask, at least 1. Does not allocate memory, since a
+ * forked child calls it too. */
 int attni_cpu_count(void)
 {
     int count = 0;
 #if defined(__linux__)
     int saved = errno;
-    cpu_set_t mask[16]; /* of 1024 each: more than any kernel is built for, so that it fits */
+    cpu_set_t mask[16]; /* 1024 CPUs each; the total exceeds the limit of every Linux kernel */
     if (sched_getaffinity(0, sizeof mask, mask) == 0)
         count = CPU_COUNT_S(sizeof mask, mask);
     errno = saved;

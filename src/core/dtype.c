@@ -1,15 +1,18 @@
 /* Storage types: sizes, names, and rows converted to and from the compute types float and double.
  *
  * Conversions are integer arithmetic and selects, without branches and without F16C, so that the
- * compiler vectorises the loops of stride 1 for any machine. Narrowing rounds to nearest even once,
- * whatever it comes from; a NaN stays a NaN (quieted, its payload cut), never an infinity. Widening
- * is exact and keeps a NaN's bits. Rows of bool and i64 are not converted: those calls do nothing.
+ * compiler vectorises the loops of stride 1 on every machine. Narrowing rounds to nearest even,
+ * once, from every source type; a NaN stays a NaN (made quiet, its payload truncated) and never
+ * becomes an infinity. Widening is exact and keeps the bits of a NaN. Rows of bool, i64 and i8 are
+ * not converted: those calls do nothing.
  *
- * To add a storage type: a row in dtype.def, its bits' type and its four element functions here.
+ * To add a storage type: a row in dtype.def; here, a type for its elements and four functions that
+ * convert one element.
  */
 #include "internal.h"
 
-/* Elements in memory: of any alignment, and the caller's, whatever type they were declared with. */
+/* Elements in memory: of any alignment, and accessed whatever type the caller declared them
+ * with. */
 typedef double __attribute__((aligned(1), may_alias)) any_f64;
 typedef float __attribute__((aligned(1), may_alias)) any_f32;
 typedef uint32_t __attribute__((aligned(1), may_alias)) any_bits;
@@ -36,7 +39,7 @@ static inline float float_of(uint32_t u)
 
 #define INF32 0x7f800000
 
-/* yes ? a : b, with both computed: a branch here would keep the loops from vectorising. */
+/* yes ? a : b without a branch, which would keep the loops from being vectorised. */
 static inline int32_t pick(bool yes, int32_t a, int32_t b) { return b ^ ((a ^ b) & -(int32_t)yes); }
 
 /* ------------------------------------------------------------------------------ to float */
@@ -47,10 +50,10 @@ static inline float f32_to_f32(float x) { return x; }
 
 static inline float bf16_to_f32(uint16_t h) { return float_of((uint32_t)h << 16); }
 
-/* binary16 has 5 exponent bits, bias 15, and 10 of fraction; binary32 has 8, bias 127, and 23.
- * Moved up by 13 bits, a finite number lacks 112 in its exponent, an infinity or NaN 224. A
- * denormal is given the exponent of 2^-14 and then loses that 2^-14: exact, and no denormal
- * operand, so that the processor's flush modes do not matter. */
+/* binary16 has 5 exponent bits, bias 15, and 10 fraction bits; binary32 has 8, bias 127, and 23.
+ * After a shift by 13 bits, the exponent of a finite number is too small by 112, that of an
+ * infinity or NaN by 224. A denormal gets the exponent of 2^-14, and then 2^-14 is subtracted: this
+ * is exact and has no denormal operand, so the processor's flush modes have no effect. */
 static inline float f16_to_f32(uint16_t h)
 {
     int32_t moved = (h & 0x7fff) << 13;
@@ -64,8 +67,9 @@ static inline float f16_to_f32(uint16_t h)
 
 static inline double f32_to_f64(float x) { return (double)x; }
 
-/* Adding just under half of the part that is cut, or just half where the kept part is odd, carries
- * exactly when round-to-nearest-even goes up; past the largest number it carries into infinity. */
+/* Adds slightly less than half of the unit of the kept part, or exactly half if the kept part is
+ * odd: this carries exactly when round-to-nearest-even rounds up. Past the largest number it
+ * carries into infinity. */
 static inline uint16_t f32_to_bf16(float x)
 {
     uint32_t u = bits_of(x);
@@ -74,8 +78,8 @@ static inline uint16_t f32_to_bf16(float x)
     return (uint16_t)pick((int32_t)(u & 0x7fffffff) > INF32, nan, rounded);
 }
 
-/* Below 2^-14 the result is a multiple of 2^-24, which is the last place of numbers in [0.5, 1):
- * adding 0.5 lets the adder round. */
+/* Below 2^-14 the result is a multiple of 2^-24, which is one ulp of the numbers in [0.5, 1): so
+ * the addition of 0.5 does the rounding. */
 static inline uint16_t f32_to_f16(float x)
 {
     uint32_t u = bits_of(x);
@@ -96,9 +100,9 @@ static inline double f16_to_f64(uint16_t h) { return (double)f16_to_f32(h); }
 
 static inline double bf16_to_f64(uint16_t h) { return (double)bf16_to_f32(h); }
 
-/* To float, rounded to odd: cut towards 0, and if anything was lost, the last bit set. Rounding
- * that to nearest even in at least two bits fewer gives what rounding x itself would (Boldo and
- * Melquiond 2008), where going through the nearest float would round twice. */
+/* To float, rounded to odd: truncated towards 0, and the last bit is set if anything was lost.
+ * Rounding the result to nearest even with at least two bits fewer gives the same as rounding x
+ * itself (Boldo and Melquiond 2008); rounding the nearest float would round twice. */
 static inline float to_odd(double x)
 {
     float f = (float)x;
@@ -114,9 +118,9 @@ static inline uint16_t f64_to_bf16(double x) { return f32_to_bf16(to_odd(x)); }
 
 /* ---------------------------------------------------------------------------------- rows
  *
- * dst[i] = src[i] with one of the two strided. Stride 1 has its own loop: it is the one that
- * vectorises. What is left after the vectors is not unrolled: it took more room than the vectors,
- * and rows seldom leave anything. */
+ * dst[i] = src[i], where one of the two is strided. Stride 1 has a loop of its own, which is
+ * vectorised. The remainder loop is not unrolled: unrolled, it took more code than the vector loop,
+ * and rows seldom have a remainder. */
 #define CONVERT(to, d, from, s, ds, ss, convert)                                                   \
     do {                                                                                           \
         to *restrict out = (to *)(d);                                                              \

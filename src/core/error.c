@@ -1,4 +1,4 @@
-/* Statuses, their names, and the one function that writes a message. */
+/* Statuses, their names, and the one function that writes an error message. */
 #include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 #include "internal.h"
 
-/* Kernels without -O are some thirty times as slow, and nothing else would tell. */
+/* The suffix warns of a build without -O, whose kernels are about thirty times as slow. */
 const char *attn_version(void)
 {
 #ifdef __OPTIMIZE__
@@ -36,7 +36,8 @@ const char *attn_status_name(attn_status status)
     return "unknown status";
 }
 
-/* "k has D=3" starts with the argument k; "key 3 is bad" does not. */
+/* Does the message start with the argument's name? "k has D=3" starts with k; "key 3 is bad" does
+ * not. */
 static bool starts_with_name(const char *message, const char *name)
 {
     size_t n = strlen(name);
@@ -55,12 +56,13 @@ attn_status attni_fail(attn_error *err, attn_status status, const char *argument
     vsnprintf(text, sizeof text, format, values);
     va_end(values);
 
-    /* Whatever came in through %s, the message stays one line. */
+    /* Keep the message on one line, whatever %s inserted. */
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
             *c = '?';
 
-    /* attn.h promises that it starts with the argument's name: "is -1" becomes "count is -1". */
+    /* attn.h promises that the message starts with the argument's name: "is -1" becomes "count is
+     * -1". */
     err->status = status;
     snprintf(err->argument, sizeof err->argument, "%s", argument);
     size_t used = 0;

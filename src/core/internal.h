@@ -1,4 +1,5 @@
-/* What the engine's own files share. Nothing here is public; externs begin with attni_. */
+/* Declarations that the library's own files share. Nothing here is public; extern names begin with
+ * attni_. */
 #ifndef ATTNI_INTERNAL_H
 #define ATTNI_INTERNAL_H
 
@@ -14,8 +15,9 @@
 
 #include "attn.h"
 
-/* Sums are made of floats and doubles, each rounded to its own type, and NaN and infinity are
- * values like others. With a compiler that is told otherwise results would be wrong, silently. */
+/* The arithmetic requires that floats and doubles are rounded to their own type, and that NaN and
+ * infinity are ordinary values. Compiler options that change this would silently give wrong
+ * results. */
 #if !defined(FLT_EVAL_METHOD) || FLT_EVAL_METHOD != 0
 #error "libattn needs arithmetic that rounds to float and to double (FLT_EVAL_METHOD 0): \
 on 32-bit x86 add -msse2 -mfpmath=sse; elsewhere add -fexcess-precision=fast or -std=gnu11"
@@ -25,8 +27,8 @@ on 32-bit x86 add -msse2 -mfpmath=sse; elsewhere add -fexcess-precision=fast or 
 leave out -ffast-math, -Ofast and -ffinite-math-only"
 #endif
 
-/* Nor may a compiler fuse a product and a sum that are written apart, where the machine has an
- * instruction for both: a bare `cc` does, and its bits would not be those of cmake/AttnCompile. */
+/* The compiler must not fuse a separate product and sum where the machine has fused multiply-add. A
+ * plain `cc` does so by default, and its bits would differ from those of cmake/AttnCompile. */
 #ifdef __FP_FAST_FMA
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -35,20 +37,22 @@ leave out -ffast-math, -Ofast and -ffinite-math-only"
 #endif
 #endif
 
-/* Which byte of a word has the lowest address: of bytes read as a word, and of a word's halves that
- * are read as two. Nothing else depends on it. */
+/* The byte order. It matters only where bytes are read as a word, or the halves of a word as two
+ * elements. */
 #define ATTNI_BIG_ENDIAN (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__)
 
-#define ATTNI_ALIGN 64 /* bytes; every scratch array starts on such a line */
+#define ATTNI_ALIGN 64 /* bytes: a cache line, on which every scratch array starts */
 
 /* ----------------------------------------------------------------------------- sizes; alloc.c
  *
- * Nearly every heap overflow in the readers and kernels of others began as a count times a size, or
- * a sum, or a rounding up, that wrapped. So every one goes through these. They return false, and
- * leave *out alone, where the true result does not fit. They take 64 bits, as tensors' sizes have
- * them: cast to a size_t of 32 bits, a number would be cut before anything looked at it.
- * attni_layout hands out aligned pieces of one block: with base NULL it only adds up, so that
- * sizing and carving are the same code run twice.
+ * Nearly every heap overflow in other libraries' file readers and kernels began with a count times
+ * a size, a sum or a rounding up that wrapped around. Therefore all of these go through the
+ * functions below, which return false and leave *out unchanged if the true result does not fit.
+ * Operands have 64 bits, as tensor sizes do: a cast to a 32-bit size_t would truncate them before
+ * the check.
+ *
+ * attni_layout places aligned arrays in one block. With base NULL it only adds up their sizes, so
+ * that the same code computes the size and then the addresses.
  */
 static inline bool attni_size_add(uint64_t a, uint64_t b, size_t *out)
 {
@@ -67,8 +71,8 @@ static inline bool attni_size_mul(uint64_t a, uint64_t b, size_t *out)
     return true;
 }
 
-/* a / b of numbers >= 0. Sizes are small as a rule, and a short division takes a quarter of a long
- * one's time. */
+/* a / b for a, b >= 0. Sizes are usually small, and a 32-bit division takes a quarter of the time
+ * of a 64-bit one. */
 static inline int64_t attni_div(int64_t a, int64_t b)
 {
     return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
@@ -80,12 +84,12 @@ static inline int64_t attni_div_up(int64_t a, int64_t b)
 }
 
 typedef struct attni_layout {
-    char *base; /* aligned to ATTNI_ALIGN, or NULL while sizing */
+    char *base; /* aligned to ATTNI_ALIGN; NULL while computing the size */
     size_t used;
-    bool overflow; /* a piece did not fit a size_t: `used` means nothing */
+    bool overflow; /* a size did not fit a size_t; `used` is meaningless */
 } attni_layout;
-/* Each piece is rounded up to whole lines, so that `used` is always where the next one starts, and
- * two workers never write to one line. */
+/* Takes the next count * element_size bytes. Sizes are rounded up to whole cache lines, so that
+ * `used` is always the start of the next array and two workers never write to the same line. */
 static inline void *attni_layout_take(attni_layout *into, uint64_t count, uint64_t element_size)
 {
     size_t bytes, end;
@@ -100,20 +104,22 @@ static inline void *attni_layout_take(attni_layout *into, uint64_t count, uint64
     return piece;
 }
 
-/* aligned_alloc(), on Windows too: size is a multiple of alignment; NULL may be freed. */
+/* aligned_alloc() and free() for it, also on Windows; size must be a multiple of alignment. NULL
+ * may be freed. */
 void *attni_aligned_new(size_t alignment, size_t size);
 void attni_aligned_free(void *memory);
 
-/* The allocate and release of options that have none. */
+/* The allocator used if options have no allocate and release. */
 void *attni_default_allocate(void *user, size_t size, size_t alignment);
 void attni_default_release(void *user, void *memory, size_t size);
 
-/* memset(to, 0, n) and memcpy, by the C library: GCC makes string instructions of sizes that it
- * knows, and three of them take as long to begin as attention over six words does to compute. */
+/* memset(to, 0, n) and memcpy, always as calls of the C library. For sizes known at compile time
+ * GCC emits string instructions, and the start-up of three of them takes as long as attention over
+ * six words does. */
 void attni_zero(void *to, size_t n);
 void attni_copy(void *to, const void *from, size_t n);
 
-#ifdef __MINGW32__ /* %zu and %lld, by its own printf and not by msvcrt's */
+#ifdef __MINGW32__ /* MinGW's own printf has %zu and %lld; msvcrt's has not */
 #define ATTNI_PRINTF gnu_printf
 #else
 #define ATTNI_PRINTF printf
@@ -121,16 +127,16 @@ void attni_copy(void *to, const void *from, size_t n);
 
 /* ------------------------------------------------------------------------- error.c: messages
  *
- * attni_fail fills err (which may be NULL) and returns status, so that `return attni_fail(...)`
- * reads as one step. The message starts with what was wrong and ends with what would be right.
+ * attni_fail fills err (which may be NULL) and returns status, so that callers can write `return
+ * attni_fail(...)`. A message says first what is wrong, then what would be right.
  */
 attn_status attni_fail(attn_error *err, attn_status status, const char *argument,
                        const char *format, ...) __attribute__((format(ATTNI_PRINTF, 4, 5)));
 
 /* --------------------------------------------------------------- struct_size.c: callers' structs
  *
- * A caller's struct that begins with its size may be of an older header, hence shorter, or of a
- * newer one, hence longer. `argument` is its name in the call; NULL structs are refused.
+ * A caller's struct that begins with its size may come from an older header and be shorter, or from
+ * a newer one and be longer. `argument` is its name in messages; a NULL struct is an error.
  */
 typedef enum attni_struct {
     ATTNI_CONTEXT_OPTIONS,
@@ -143,23 +149,26 @@ typedef enum attni_struct {
     ATTNI_MHA_GRADS,
     ATTNI_ADAMW_OPTIONS
 } attni_struct;
-/* The defaults, of a struct of `size` bytes; what this library does not know of it becomes 0. */
+/* Writes the defaults into a struct of `size` bytes; members that this library does not know become
+ * 0. */
 void attni_struct_init(attni_struct which, void *to, size_t size);
-/* The whole struct, as this library has it: members that `from` lacks have their defaults; bytes
- * that this library does not know must be 0. */
+/* Reads `from` into this library's version of the struct: members that `from` lacks get their
+ * defaults; bytes that this library does not know must be 0. */
 attn_status attni_struct_read(attni_struct which, void *to, const void *from, const char *argument,
                               attn_error *err);
-/* Fills as much as the caller's `to` has of `from`; of a longer one, the rest becomes 0. */
+/* Copies to the caller's struct `to` as many members of `from` as it has; if `to` is longer, the
+ * rest becomes 0. */
 attn_status attni_struct_write(attni_struct which, void *to, const void *from, const char *argument,
                                attn_error *err);
 
 /* ---------------------------------------------------------------------------- dtype.c: rows
  *
- * Rows of any storage type to and from the compute types. Strides in elements. Loads of f32 into
- * f32 and all widening are exact; stores round to nearest even. Neither pointer need be aligned.
+ * Convert rows of any float storage type to and from the compute types. Strides are in elements.
+ * Widening, and loading f32 as f32, is exact; stores round to nearest even. Neither pointer need be
+ * aligned.
  */
 bool attni_dtype_is_float(attn_dtype dtype);
-/* attn_dtype_size, without a call. */
+/* attn_dtype_size() as an inline function. */
 static inline size_t attni_dtype_size(attn_dtype dtype)
 {
     static const uint8_t sizes[] = {
@@ -173,65 +182,65 @@ void attni_load_row_f32(float *dst, const void *src, attn_dtype dtype, int64_t s
 void attni_load_row_f64(double *dst, const void *src, attn_dtype dtype, int64_t stride, int64_t n);
 void attni_store_row_f32(void *dst, attn_dtype dtype, int64_t stride, const float *src, int64_t n);
 void attni_store_row_f64(void *dst, attn_dtype dtype, int64_t stride, const double *src, int64_t n);
-/* Results, as they are stored in a float type narrower than f64: -0, to which small negative ones
- * are rounded, becomes 0. */
+/* Replaces -0, to which small negative results round, by 0 in a stored row of f32, f16 or bf16. */
 void attni_clear_signs(void *row, attn_dtype dtype, int64_t stride, int64_t n);
 
 /* --------------------------------------------------------------------------- tensor.c: views */
 static inline char *attni_at(const attn_tensor *t, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    /* in integers that may wrap: where a size is 0, data may be NULL and a stride anything */
+    /* unsigned, so that overflow is defined: if a size is 0, data may be NULL and a stride any
+     * number */
     const uint64_t e = (uint64_t)b * (uint64_t)t->stride[0] + (uint64_t)h * (uint64_t)t->stride[1] +
                        (uint64_t)i * (uint64_t)t->stride[2] + (uint64_t)j * (uint64_t)t->stride[3];
     return (char *)((uintptr_t)t->data + (uintptr_t)(e * attni_dtype_size(t->dtype)));
 }
-/* Has t no element? */
+/* Is a size of t 0? */
 static inline bool attni_empty(const attn_tensor *t)
 {
     return t->shape[0] == 0 || t->shape[1] == 0 || t->shape[2] == 0 || t->shape[3] == 0;
 }
-/* A size beyond this is ATTN_ERR_LIMIT, in an empty tensor too: no address space holds so many
- * bytes, and sums of a few sizes and offsets fit an int64_t. */
+/* The largest size; a larger one is ATTN_ERR_LIMIT, even in an empty tensor. No address space holds
+ * so many bytes, and sums of a few sizes and offsets fit an int64_t. */
 #define ATTNI_MAX_SIZE ((int64_t)1 << 56)
-/* Checks of one tensor: sizes 0 .. ATTNI_MAX_SIZE, every offset addressable, data not NULL unless a
- * size is 0; for outputs, that no two elements share memory. `name` is the argument's name in
+/* Check one tensor: sizes are 0 .. ATTNI_MAX_SIZE, every offset is addressable, data is not NULL
+ * unless a size is 0; for outputs, no two elements share memory. `name` is the argument's name in
  * messages. */
 attn_status attni_check_input(const attn_tensor *t, const char *name, attn_error *err);
 attn_status attni_check_output(const attn_tensor *t, const char *name, attn_error *err);
 
 /* ------------------------------------------------------------------- cpu.c: instruction sets
  *
- * Indices into kernel/isa.def, worst first. attni_isa_from_cpuid decides from the raw registers
- * alone, so that a test can play any machine.
+ * Instruction sets are indices into core/isa.def, worst first. attni_isa_from_cpuid decides from
+ * the register values alone, so that tests can simulate any machine.
  */
 typedef struct attni_cpuid {
-    uint32_t max_leaf, vendor; /* the first four letters of its name: leaf 0 ebx */
+    uint32_t max_leaf, vendor; /* vendor: the first four letters of its name, leaf 0 ebx */
     uint32_t leaf1_ecx, leaf1_edx, leaf7_ebx, leaf7_ecx, leaf7_edx, leaf7_1_eax;
-    uint64_t xcr0; /* 0 where OSXSAVE is off */
+    uint64_t xcr0; /* 0 if OSXSAVE is off */
 } attni_cpuid;
 void attni_read_cpuid(attni_cpuid *regs);          /* all zero on other architectures */
 int attni_isa_from_cpuid(const attni_cpuid *regs); /* the best index */
-int attni_isa_best(void);                          /* of this machine; ATTN_ISA obeyed; cached */
+int attni_isa_best(void);                          /* ATTN_ISA, else this machine's best; cached */
 int attni_isa_find(const char *name);              /* -1: unknown */
 bool attni_isa_usable(int index);
-int attni_cpu_count(void); /* that this thread may run on; at least 1 */
+int attni_cpu_count(void); /* CPUs that this thread may use; at least 1 */
 
 /* ------------------------------------------------------------- context.c, pool.c: one call
  *
- * attni_call_begin takes the context's lock and finds scratch: `workspace` if it is not NULL (an
- * error if it is too small), else the context's arena, else malloc for a NULL context.
- * attni_call_run runs body(arg, 0..workers-1), the caller being one of the workers, and returns
- * when all are done. attni_call_end gives back what begin took. With workers <= 1 no thread is
- * woken.
+ * attni_call_begin locks the context and provides scratch memory: `workspace` if it is not NULL (an
+ * error if it is too small), else the context's arena; for a NULL context, a new allocation.
+ * attni_call_run runs body(arg, i) for i = 0 .. workers-1, on the caller's thread and others, and
+ * returns when all are done; with workers <= 1 it wakes no thread. attni_call_end releases what
+ * begin took.
  *
- * In between, and in every body, the floating-point mode is C's default one, so that bits depend
- * neither on the caller's mode nor on the thread, and no exception traps. Every public function
- * that begins a call has ATTNI_CALL_MODE in its first line, because what it checks and plans is
- * arithmetic too; it brings the caller's mode back at the end, flags included.
+ * Between begin and end, and in every body, the floating-point mode is C's default mode, so that
+ * bits depend neither on the caller's mode nor on the thread, and no exception traps. The checks
+ * and the planning before begin are arithmetic too, so every public function that begins a call has
+ * ATTNI_CALL_MODE on its first line. On return it restores the caller's mode and exception flags.
  */
 #if defined(__x86_64__)
-/* MXCSR, all that SSE and AVX look at. fesetenv would also load the x87 unit, which nothing here
- * uses, and that takes longer than attention over six words. */
+/* Only MXCSR, the control register of SSE and AVX. fesetenv would also load the state of the x87
+ * unit, which is not used here; that takes longer than attention over six words. */
 typedef unsigned attni_mode;
 static inline attni_mode attni_mode_enter(void)
 {
@@ -248,7 +257,7 @@ static inline attni_mode attni_mode_look(void)
         attni_mode_set();
     return before;
 }
-#elif defined(__wasm__) /* which has one mode alone */
+#elif defined(__wasm__) /* which has only one mode */
 typedef int attni_mode;
 static inline attni_mode attni_mode_enter(void) { return 0; }
 static inline void attni_mode_leave(attni_mode before) { (void)before; }
@@ -269,16 +278,17 @@ static inline attni_mode attni_mode_look(void) { return attni_mode_enter(); }
 #endif
 
 static inline void attni_mode_back(attni_mode *before) { attni_mode_leave(*before); }
-/* C's default mode from here to the end of the block, however that is left. */
+/* Sets C's default mode from here to the end of the block, however control leaves it. */
 #define ATTNI_DEFAULT_MODE                                                                         \
     attni_mode before_ __attribute__((cleanup(attni_mode_back), unused)) = attni_mode_enter()
-/* The same, of a function that begins a call, which then sets the mode: to set it here would wait
- * for all arithmetic before, 20 ns of a small call. Only a mode in which the checks could trap, or
- * round otherwise, is left at once. */
+/* ATTNI_DEFAULT_MODE for functions that begin a call; attni_call_begin sets the mode. Setting it
+ * here would wait for all earlier arithmetic, 20 ns of a small call. The mode is set here only if
+ * the caller's mode could make the checks trap or round differently. */
 #define ATTNI_CALL_MODE                                                                            \
     attni_mode before_ __attribute__((cleanup(attni_mode_back), unused)) = attni_mode_look()
 
-/* An allocator is given whole or not at all; the latter becomes attni_default_allocate. */
+/* allocate and release must both be given or both be NULL; if NULL, the default ones replace
+ * them. */
 typedef void *(*attni_allocate)(void *user, size_t size, size_t alignment);
 typedef void (*attni_release)(void *user, void *memory, size_t size);
 attn_status attni_check_allocator(attni_allocate *allocate, attni_release *release,
@@ -286,34 +296,35 @@ attn_status attni_check_allocator(attni_allocate *allocate, attni_release *relea
 
 typedef struct attni_call {
     attn_context *ctx;
-    char *scratch; /* aligned to ATTNI_ALIGN, at least the size asked for */
-    void *owned;   /* freed at the end: a NULL context's scratch */
+    char *scratch; /* aligned to ATTNI_ALIGN; at least scratch_bytes */
+    void *owned;   /* scratch of a call without a context; freed at the end */
     int isa;       /* index into isa.def */
-    int threads;   /* workers at most */
+    int threads;   /* largest number of workers */
 } attni_call;
 int attni_context_isa_index(const attn_context *ctx);
 attn_status attni_call_begin(attni_call *call, attn_context *ctx, size_t scratch_bytes,
                              void *workspace, size_t workspace_bytes, attn_error *err);
 void attni_call_run(attni_call *call, int workers, void (*body)(void *arg, int worker), void *arg);
 void attni_call_end(attni_call *call);
-/* Memory that outlives the call, from the context's allocator (malloc for NULL), aligned to
- * ATTNI_ALIGN; inside a call, because calls of an allocator are serialised as calls on a context
- * are. */
-void *attni_call_allocate(attni_call *call, size_t bytes); /* NULL: none */
+/* Memory that outlives the call, from the context's allocator (the default one for a NULL context),
+ * aligned to ATTNI_ALIGN. Use inside a call: calls on a context are serialised, and so are those of
+ * its allocator. */
+void *attni_call_allocate(attni_call *call, size_t bytes); /* NULL: out of memory */
 void attni_call_release(attni_call *call, void *memory, size_t bytes);
 
-/* The thread pool, one per context (pool.c). threads counts the caller. Fewer threads than asked
- * for is not an error; attni_pool_threads says how many there are. Survives fork: the child starts
- * its own at the next run. */
-#define ATTNI_SPIN_SECONDS 30e-6 /* that a thread without work waits awake, where CPUs suffice */
+/* The thread pool, one per context (pool.c). `threads` includes the caller. Getting fewer threads
+ * than requested is not an error; attni_pool_threads returns their number. After fork() the child
+ * starts threads of its own at its next run. */
+#define ATTNI_SPIN_SECONDS                                                                         \
+    30e-6 /* an idle thread spins so long before it sleeps, if CPUs suffice */
 typedef struct attni_pool attni_pool;
 attni_pool *attni_pool_create(int threads); /* NULL: out of memory */
 int attni_pool_threads(const attni_pool *pool);
 void attni_pool_run(attni_pool *pool, int workers, void (*body)(void *arg, int worker), void *arg);
 void attni_pool_destroy(attni_pool *pool);
 
-/* Stands wherever the work of one thread becomes another's. It does nothing; tests/delays.c, in a
- * build of the library for tests, waits there for random times, so that rare orders of steps become
+/* Called wherever one thread's work is passed to another. Does nothing, except in a test build of
+ * the library: there tests/delays.c waits for random times, so that rare interleavings become
  * common. */
 #ifdef ATTNI_DELAYS
 void attni_hand_over(void);
@@ -321,16 +332,16 @@ void attni_hand_over(void);
 static inline void attni_hand_over(void) {}
 #endif
 
-/* ------------------------------------------------------------------------------- measure.c */
-double attni_now(void); /* seconds of a clock that never goes back */
+/* --------------------------------------------------------------------------------- clock.c */
+double attni_now(void); /* seconds of a monotonic clock */
 
 /* ------------------------------------------------------------------------ random.c: Philox */
 void attni_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 uint32_t attni_dropout_threshold(double p); /* round(p * 65536): kept if the 16-bit draw is >= it */
-/* Bit u: whether key 8 * j8 + u is kept, for the eight that one call of Philox decides */
+/* Bit u: key 8 * j8 + u is kept, for the eight keys that one call of Philox decides. */
 unsigned attni_dropout_keep8(uint64_t seed, uint32_t threshold, uint64_t bh, uint64_t i,
                              uint64_t j8);
-/* 1 if element (row bh, query i, key j) is kept: the definition, one element at a time */
+/* 1 if the weight of query i and key j in head bh is kept: the definition, one weight at a time. */
 int attni_dropout_keep(uint64_t seed, uint32_t threshold, uint64_t bh, uint64_t i, uint64_t j);
 
 #endif

@@ -1,11 +1,11 @@
-/* Random numbers: PyTorch's CPU generator, for initialisation, and Philox, for dropout.
+/* Random numbers: PyTorch's CPU generator for initialisation, and Philox for dropout.
  *
- * Two generators, because the two uses ask for opposite things. Initialisation must reproduce a
- * stream that others define: MT19937 and torch's own transforms, in torch's own order, rounding
- * where torch rounds. Dropout must be a function of its place alone: a counter-based generator has
- * no state, so any tile, thread or machine can ask for the decision of any (b, h, i, j).
+ * The two uses need opposite properties. Initialisation must reproduce PyTorch's stream: MT19937
+ * and torch's own transforms, in torch's order, with torch's roundings. Dropout must depend only on
+ * the position: a counter-based generator has no state, so any tile, thread or machine can compute
+ * the decision for any (b, h, i, j).
  *
- * To add a distribution: say which of torch's kernels draws it, draw in the same order, and add its
+ * To add a distribution: name the torch kernel that draws it, draw in the same order, and add its
  * values to tests/data/torch_rng.json.
  */
 #include <math.h>
@@ -20,7 +20,7 @@
 
 void attn_rng_seed(attn_rng *rng, uint64_t seed)
 {
-    /* torch seeds the engine with the low word alone */
+    /* torch seeds its engine with the low word only */
     uint32_t *s = rng->state;
     s[0] = (uint32_t)seed;
     for (uint32_t i = 1; i < MT_N; i++)
@@ -55,13 +55,13 @@ uint32_t attn_rng_u32(attn_rng *rng)
     return y ^ (y >> 18);
 }
 
-/* [0, 1) in 24 bits: all that a float holds */
+/* in [0, 1), with 24 bits: the precision of float */
 static float uniform_f32(attn_rng *rng)
 {
     return (float)(attn_rng_u32(rng) & 0xffffffu) * 0x1p-24f;
 }
 
-/* [0, 1) in 53 bits; the first word is the high half */
+/* in [0, 1), with 53 bits; the first word is the high half */
 static double uniform_f64(attn_rng *rng)
 {
     uint64_t high = attn_rng_u32(rng);
@@ -80,15 +80,15 @@ void attn_rng_rand(attn_rng *rng, float *x, size_t n)
 void attn_rng_uniform(attn_rng *rng, float *x, size_t n, double a, double b)
 {
     ATTNI_DEFAULT_MODE;
-    /* rounded once: so torch's own build does it, on every CPU that has fused multiply-adds */
+    /* fused, rounded once: as in torch's own build on every CPU with fused multiply-add */
     const float from = (float)a, width = (float)b - (float)a;
     for (size_t i = 0; i < n; i++)
         x[i] = fmaf(uniform_f32(rng), width, from);
 }
 
-/* Sixteen uniforms become sixteen normals (Box and Muller 1958). Every step rounds to float, as
- * torch's do: an angle kept in double would be off by 1e-6. The functions themselves are computed
- * in double, so that the result depends on no libm. */
+/* Turns sixteen uniforms into sixteen normals (Box and Muller 1958). Every step rounds to float, as
+ * in torch; keeping the angle in double would change results by 1e-6. The functions are computed in
+ * double, so that the result does not depend on the libm. */
 static void box_muller_16(float *x)
 {
     for (int j = 0; j < 8; j++) {
@@ -100,8 +100,8 @@ static void box_muller_16(float *x)
     }
 }
 
-/* torch's path for fewer than 16: one at a time, in double, in pairs. The second of a pair waits in
- * the generator for the next such draw, in whichever call. */
+/* torch's path for fewer than 16 numbers: in double, in pairs. The second of a pair is kept in the
+ * generator for the next draw of this kind, in this or a later call. */
 static float normal_one(attn_rng *rng)
 {
     if (rng->has_normal) {
@@ -126,7 +126,7 @@ void attn_rng_randn(attn_rng *rng, float *x, size_t n)
     attn_rng_rand(rng, x, n);
     for (size_t i = 0; i + 16 <= n; i += 16)
         box_muller_16(x + i);
-    if (n % 16 != 0) { /* the rest: the last sixteen are drawn again, whole */
+    if (n % 16 != 0) { /* remainder: the last sixteen are drawn again */
         attn_rng_rand(rng, x + n - 16, 16);
         box_muller_16(x + n - 16);
     }
@@ -137,15 +137,16 @@ void attn_rng_linear(attn_rng *rng, float *weight, float *bias, int64_t in, int6
     ATTNI_DEFAULT_MODE;
     if (in < 0 || out <= 0)
         return;
-    /* torch reaches the weight's bound as sqrt(3) * (sqrt(2 / (1 + 5)) / sqrt(in)); as a float it
-     * is this one for every `in` below 2^24 */
+    /* torch computes the weight's bound as sqrt(3) * (sqrt(2 / (1 + 5)) / sqrt(in)); rounded to
+     * float, this bound is the same for every `in` below 2^24 */
     const double bound = in > 0 ? 1 / sqrt((double)in) : 0;
     attn_rng_uniform(rng, weight, (size_t)in * (size_t)out, -bound, bound);
     if (bias)
         attn_rng_uniform(rng, bias, (size_t)out, -bound, bound);
 }
 
-/* ----------------------------------------------------------------------- Philox: which are kept */
+/* ----------------------------------------------------------------------- Philox: dropout
+ * decisions */
 
 void attni_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
 {
@@ -199,7 +200,7 @@ static attn_status check_dropout_mask(double p, const attn_tensor *out, attn_err
     if (out->dtype != ATTN_BOOL)
         return attni_fail(err, ATTN_ERR_DTYPE, "out", "is %s; must be bool",
                           attn_dtype_name(out->dtype));
-    const int64_t *n = out->shape; /* each part of the counter is one word */
+    const int64_t *n = out->shape; /* each part of the counter is one 32-bit word */
     if (n[2] > UINT32_MAX || n[3] / 8 > UINT32_MAX || (n[0] > 0 && n[1] > UINT32_MAX / n[0]))
         return attni_fail(err, ATTN_ERR_LIMIT, "out",
                           "is [%lld, %lld, %lld, %lld]; B*H, T and S/8 must be less than 2^32",

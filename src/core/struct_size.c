@@ -1,19 +1,19 @@
-/* Structs of the API that begin with their size, so that they can grow: the one place that knows
- * how small a caller's struct may be, what the members have that it lacks, and what a newer caller
- * may have set. docs/ABI.md has the rules.
- */
+/* Structs of the API that begin with their size, so that later versions can add members. This file
+ * alone defines the smallest size accepted from a caller, the defaults of members that the caller's
+ * struct lacks, and the rule for members that a newer caller may have set. The rules are in
+ * docs/ABI.md. */
 #include "internal.h"
 
 #include <string.h>
 
-#define LARGEST 4096 /* bytes: beyond it, struct_size was never set */
+#define LARGEST 4096 /* bytes; a larger struct_size was certainly never set */
 
 /* The defaults that are not all zero. */
 static const attn_sdpa_args sdpa_args = ATTN_SDPA_ARGS_INIT;
 static const attn_cache_options cache_options = ATTN_CACHE_OPTIONS_INIT;
 static const attn_adamw_options adamw_options = ATTN_ADAMW_OPTIONS_INIT;
 
-/* `least`: where the first member begins that a caller's struct may lack. It never grows. */
+/* `least`: offset of the first member that a caller's struct may lack. It never grows. */
 static const struct {
     const char *name;
     const void *defaults; /* NULL: all zero */
@@ -45,7 +45,7 @@ void attni_struct_init(attni_struct which, void *to, size_t size)
     memcpy(to, &size, sizeof size);
 }
 
-/* The struct_size of a caller's struct. */
+/* Reads and checks the struct_size of a caller's struct. */
 static attn_status take_size(size_t *size, attni_struct which, const void *from,
                              const char *argument, attn_error *err)
 {
@@ -96,7 +96,8 @@ attn_status attni_struct_write(attni_struct which, void *to, const void *from, c
     return ATTN_OK;
 }
 
-/* Each by its type: the caller's compiler says how large that is to the caller. */
+/* The functions <type>_init_sized: the caller passes sizeof of the struct as the caller was
+ * compiled. */
 #define INIT(which, type)                                                                          \
     void type##_init_sized(type *to, size_t struct_size)                                           \
     {                                                                                              \

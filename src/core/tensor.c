@@ -1,15 +1,16 @@
-/* Views: the dense ones, and the checks that every tensor passes before its data is touched.
+/* Views: constructors for dense arrays, and the checks that every tensor passes before its data is
+ * accessed.
  *
- * After attni_check_input, each offset that attni_at can form for an index inside the shape fits an
- * int64_t and lies inside the address space. Whether memory is really there only the caller knows.
+ * After attni_check_input, each offset that attni_at can compute for an index inside the shape fits
+ * an int64_t and lies inside the address space. Only the caller knows whether memory exists there.
  */
 #include <inttypes.h>
 #include <string.h>
 
 #include "internal.h"
 
-/* A product that does not fit belongs to a view that the checks refuse: its smaller strides already
- * span more than there are addresses. So it may be anything here. */
+/* a * b, INT64_MAX if it does not fit. The exact value does not matter then: the checks refuse such
+ * a view because of its smaller strides, which already span more than the address space. */
 static int64_t product(int64_t a, int64_t b)
 {
     int64_t result;
@@ -35,8 +36,8 @@ attn_tensor attn_matrix(const void *data, attn_dtype dtype, int64_t rows, int64_
     return attn_bhtd(data, dtype, 1, 1, rows, columns);
 }
 
-/* Sizes and strides below 2^15, in which nothing of extent() can overflow; half of a small call's
- * time went into the checks of the general case. */
+/* Are all sizes and strides below 2^15? Then nothing in extent() can overflow. Without this fast
+ * path the checks took half of the time of a small call. */
 static bool small(const attn_tensor *t)
 {
     uint64_t any = 0;
@@ -45,7 +46,8 @@ static bool small(const attn_tensor *t)
     return any >> 15 == 0;
 }
 
-/* The lowest and the highest element offset; false where one, or the count, does not fit. */
+/* The lowest and the highest element offset; false if one of them, or the number of elements, does
+ * not fit. */
 static bool extent(const attn_tensor *t, int64_t *low, int64_t *high)
 {
     int64_t least = 0, most = 0, n = 1;
@@ -70,8 +72,8 @@ static bool extent(const attn_tensor *t, int64_t *low, int64_t *high)
     return fits;
 }
 
-/* Every byte from the lowest element to the end of the highest has an address, and the distance of
- * any two is a ptrdiff_t. */
+/* Does every byte from the lowest element to the end of the highest one have an address, and does
+ * the distance of any two fit a ptrdiff_t? */
 static bool addressable(const attn_tensor *t, int64_t low, int64_t high)
 {
     int64_t size = (int64_t)attni_dtype_size(t->dtype), below, above, span;
@@ -100,7 +102,7 @@ attn_status attni_check_input(const attn_tensor *t, const char *name, attn_error
                               "%s has shape " FOUR "; a size is 0 or more, and at most 2^56", name,
                               FOUR_OF(t->shape));
 #if PTRDIFF_MAX < INT64_MAX
-    for (int d = 0; d < 4; d++) /* of empty ones too: scratch is as wide as they are */
+    for (int d = 0; d < 4; d++) /* also for empty tensors, since scratch is as wide as they are */
         if (t->shape[d] > PTRDIFF_MAX)
             return attni_fail(err, ATTN_ERR_LIMIT, name,
                               "%s has shape " FOUR "; a size must fit the address space", name,
@@ -122,9 +124,9 @@ attn_status attni_check_input(const attn_tensor *t, const char *name, attn_error
     return ATTN_OK;
 }
 
-/* From the smallest stride up, each must step over all that the smaller ones reach. Sizes of 1 step
- * nowhere. This refuses a few interleavings that do not overlap, such as sizes {3, 2} with strides
- * {2, 3}; no layout in use is one. */
+/* In increasing order, each stride must exceed the span of all smaller ones. Dimensions of size 1
+ * are ignored. This refuses a few interleavings that do not overlap, such as sizes {3, 2} with
+ * strides {2, 3}; no layout in use is one of them. */
 attn_status attni_check_output(const attn_tensor *t, const char *name, attn_error *err)
 {
     attn_status status = attni_check_input(t, name, err);
