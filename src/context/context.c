@@ -1,9 +1,10 @@
-/* The context: options checked once, scratch kept between calls, calls serialised; and what
- * surrounds every call, attni_call_begin, _run and _end.
+/* The context: options are checked once, scratch memory is kept between calls, and calls are
+ * serialised. Also here: what surrounds every call, attni_call_begin, attni_call_run and
+ * attni_call_end.
  *
- * After fork() the child may find the lock held, or the scratch half replaced, by a thread that it
- * does not have. So the context remembers its process, and the first call in another one takes it
- * over (adopt) before it touches anything else.
+ * After fork(), the child may find the lock held, or the scratch block half replaced, by a thread
+ * that does not exist in the child. Therefore the context records its process, and the first call
+ * in another process takes it over (adopt) before it accesses anything else.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
@@ -18,8 +19,8 @@
 #define MOST_THREADS 1024
 
 struct attn_context {
-    atomic_int process; /* whose this is; -p: process p is taking it over */
-    atomic_bool busy;   /* a call is inside */
+    atomic_int process; /* owner; -p: process p is taking the context over */
+    atomic_bool busy;   /* a call is running */
     pthread_mutex_t lock;
     attn_context_options options;
     int isa;
@@ -54,7 +55,7 @@ static attn_status read_options(attn_context_options *to, const attn_context_opt
     return status ? status : attni_check_allocator(&to->allocate, &to->release, err);
 }
 
-/* An environment variable; NULL if it is not set or empty. */
+/* The value of an environment variable; NULL if it is not set or empty. */
 static const char *environment(const char *name)
 {
     const char *value = getenv(name);
@@ -130,7 +131,7 @@ attn_status attn_context_create(const attn_context_options *options, attn_contex
     if (ctx) {
         memset(ctx, 0, sizeof *ctx);
         ctx->options = o;
-        ctx->options.isa = NULL; /* the caller's string need not outlive this call */
+        ctx->options.isa = NULL; /* the caller may free its string after this call */
         ctx->isa = isa;
         ctx->threads = threads;
         atomic_init(&ctx->process, (int)getpid());
@@ -147,15 +148,15 @@ attn_status attn_context_create(const attn_context_options *options, attn_contex
     return attni_fail(err, ATTN_ERR_MEMORY, "", "no memory for a context of %d threads", threads);
 }
 
-/* In a child, the lock may be held by nobody who could release it: it is initialised anew, not
- * unlocked or destroyed. Scratch that a call was using, or replacing, is left to that call: the
- * child's copy of it is lost, once. */
+/* Takes the context over for this process. In a child, the lock may be held by a thread that does
+ * not exist, so it is initialised anew, neither unlocked nor destroyed. Scratch that a call was
+ * using or replacing is left to that call; the child's copy of it is leaked, once. */
 static void adopt(attn_context *ctx)
 {
     int self = (int)getpid();
     int process = atomic_load(&ctx->process);
     while (process != self) {
-        if (process == -self) { /* another thread of this process is at it */
+        if (process == -self) { /* another thread of this process is taking it over */
             sched_yield();
             process = atomic_load(&ctx->process);
         } else if (atomic_compare_exchange_weak(&ctx->process, &process, -self)) {
@@ -205,7 +206,7 @@ static attn_status no_scratch(size_t bytes, attn_error *err)
     return attni_fail(err, ATTN_ERR_MEMORY, "", "no memory for %zu bytes of scratch", bytes);
 }
 
-/* The caller's block, from its first aligned byte on. */
+/* Sets *scratch to the first aligned byte of the caller's block. */
 static attn_status carve_workspace(char **scratch, size_t bytes, void *workspace, size_t size,
                                    attn_error *err)
 {
@@ -221,7 +222,8 @@ static attn_status carve_workspace(char **scratch, size_t bytes, void *workspace
     return ATTN_OK;
 }
 
-/* Under the lock. The old block goes first, so that both never count at once. */
+/* Called with the lock held. The old block is released first, so that both are never allocated at
+ * the same time. */
 static attn_status grow_arena(attn_context *ctx, size_t bytes, attn_error *err)
 {
     if (bytes <= ctx->arena_bytes)
@@ -276,7 +278,8 @@ attn_status attni_call_begin(attni_call *call, attn_context *ctx, size_t scratch
     return ATTN_OK;
 }
 
-/* The caller's parallel_for runs bodies on threads of any floating-point mode. */
+/* The caller's parallel_for may run bodies on threads with any floating-point mode; run_guarded()
+ * sets C's default mode around them. */
 typedef struct guarded {
     void (*body)(void *arg, int worker);
     void *arg;

@@ -1,21 +1,23 @@
-/* The parallel_for of programs whose threads are an OpenMP runtime's. */
+/* A parallel_for for programs whose threads belong to an OpenMP runtime. */
 #include <stdatomic.h>
 #include <string.h>
 
 #include "../core/internal.h"
 
-/* What `#pragma omp parallel` calls when GCC compiles it: runs body(arg) once on each thread of a
- * team, of as many as usual if threads is 0. libgomp; LLVM's and Intel's runtimes have it too. */
+/* The type of GOMP_parallel(), which code compiled by GCC calls for `#pragma omp parallel`. It runs
+ * body(arg) once on each thread of a team, of the default size if threads is 0. Provided by libgomp
+ * and by LLVM's and Intel's runtimes. */
 typedef void gomp_parallel(void (*body)(void *arg), void *arg, unsigned threads, unsigned flags);
 
 typedef struct region {
     void (*body)(void *arg, int index);
     void *arg;
     int n;
-    atomic_int next; /* index to take */
+    atomic_int next; /* the next index to run */
 } region;
 
-/* The team may be smaller than n, and is of one inside another region. */
+/* Each thread takes indices until none is left: the team may have fewer than n threads, and has
+ * only one inside another parallel region. */
 static void share(void *arg)
 {
     region *r = arg;
@@ -24,8 +26,9 @@ static void share(void *arg)
         r->body(r->arg, index);
 }
 
-/* The team is the usual one even where n is less: for another number libgomp would end threads and
- * start them again for the next region, which takes longer than letting them find nothing. */
+/* Always uses a team of the default size, even if n is smaller. For another size libgomp would end
+ * threads and start them again for the next region, which takes longer than leaving some threads
+ * without an index. */
 void attn_openmp_for(void *gomp, int n, void (*body)(void *arg, int index), void *arg)
 {
     gomp_parallel *parallel;

@@ -1,19 +1,20 @@
-/* The thread pool: one run at a time, the caller takes part, idle threads sleep.
+/* The thread pool: one run at a time; the caller takes part; idle threads sleep.
  *
- * A run is a count of unclaimed indices, `left`. Caller and workers claim from it by
+ * A run is a count of unclaimed indices, `left`. Caller and workers claim indices by
  * compare-and-swap until none is left; then the caller waits until `undone` is 0. A worker that
- * wakes late finds nothing and goes back to sleep, and nobody waits for it. `body` and `arg` are
- * plain data: they are read only after a claim, and they change only when every claimed index is
- * done.
+ * wakes late finds nothing to claim and sleeps again; no thread waits for it. `body` and `arg` are
+ * plain data: they are read only after a claim, and change only when every claimed index is done.
  *
- * A worker that runs out of work spins for a moment, because calls come in bursts, and then sleeps
- * on `wake`; so does the caller on `done`. Each sleeper says so first and then looks once more,
- * each waker changes the count first and then looks for sleepers; with sequentially consistent
- * atomics one of the two sees the other, so no wake-up is lost and the fast path takes no lock.
+ * Calls come in bursts, so a worker without work spins for a moment and then sleeps on `wake`; the
+ * caller does the same on `done`. A sleeping thread first announces its sleep and then checks the
+ * count again; a waking thread first changes the count and then checks for sleepers. With
+ * sequentially consistent atomics at least one of the two sees the other, so no wake-up is lost,
+ * and the fast path takes no lock.
  *
- * fork() copies no thread but its own. So the pool remembers the process that its threads belong
- * to; a run in another process starts over. The inherited locks may be held by threads that are not
- * there: nobody locks, unlocks or destroys them, their bytes are initialised anew.
+ * fork() copies only the calling thread. Therefore the pool records the process that its threads
+ * belong to, and a run in another process starts over. Threads that do not exist there may hold the
+ * inherited locks, so these are never locked, unlocked or destroyed; their bytes are initialised
+ * anew.
  */
 #define _POSIX_C_SOURCE 200809L /* pthread_sigmask */
 #include <limits.h>
@@ -25,34 +26,34 @@
 
 #include "../core/internal.h"
 
-#ifdef __has_feature /* clang's word for what gcc defines */
+#ifdef __has_feature /* clang's form of what gcc defines */
 #if __has_feature(address_sanitizer)
 #define __SANITIZE_ADDRESS__ 1
 #endif
 #endif
 #ifdef __SANITIZE_ADDRESS__
-#define STACK_BYTES ((size_t)8 << 20) /* every inlined copy of a kernel has variables of its own */
+#define STACK_BYTES ((size_t)8 << 20) /* every inlined copy of a kernel has its own variables */
 #else
-#define STACK_BYTES ((size_t)256 << 10) /* bodies keep their arrays in scratch */
+#define STACK_BYTES ((size_t)256 << 10) /* arrays are in scratch memory */
 #endif
 
 struct attni_pool {
-    int asked;          /* threads, the caller included */
-    atomic_int threads; /* what the system lets us have of them */
-    pid_t process;      /* whose the rest is; 0: nobody's yet */
-    int started;        /* workers that run; each is thread[i] */
-    double spin;        /* seconds; 0 where a spinning thread would keep another from its CPU */
+    int asked;          /* requested threads, including the caller */
+    atomic_int threads; /* how many of them the system provides */
+    pid_t process;      /* process that owns the members below; 0: none yet */
+    int started;        /* workers that were started: thread[0 .. started-1] */
+    double spin;        /* seconds; 0 if there are fewer CPUs than threads */
 
-    atomic_int left;   /* indices that nobody claimed yet; -1: workers leave */
+    atomic_int left;   /* unclaimed indices; -1: workers exit */
     atomic_int undone; /* indices whose body has not returned */
     void (*body)(void *arg, int worker);
     void *arg;
     int workers;
 
-    pthread_mutex_t lock; /* for sleeping and waking, nothing else */
+    pthread_mutex_t lock; /* used only for sleeping and waking */
     pthread_cond_t wake, done;
-    atomic_int sleepers;      /* workers that wait on `wake`, or are about to */
-    atomic_int caller_sleeps; /* on `done`, or is about to */
+    atomic_int sleepers;      /* workers that wait on `wake` or are about to */
+    atomic_int caller_sleeps; /* the caller waits on `done` or is about to */
 
     pthread_t thread[];
 };
@@ -66,7 +67,7 @@ static void relax(void)
 #endif
 }
 
-/* Waits a moment for (*count != 0) to become `nonzero`; false if it did not. */
+/* Spins until (*count != 0) == nonzero; returns false if that takes longer than `seconds`. */
 static bool spin(const atomic_int *count, bool nonzero, double seconds)
 {
     double start = 0;
@@ -87,7 +88,7 @@ static bool spin(const atomic_int *count, bool nonzero, double seconds)
 
 /* ------------------------------------------------------------------------------------ work */
 
-/* Runs indices until none is unclaimed. */
+/* Claims and runs indices until none is left. */
 static void work(attni_pool *pool)
 {
     int left = atomic_load(&pool->left);
@@ -121,7 +122,7 @@ static void *worker(void *arg)
     return NULL;
 }
 
-/* `left` has changed: wakes up to `wanted` of those that sleep. */
+/* After a change of `left`: wakes up to `wanted` sleeping workers. */
 static void wake(attni_pool *pool, int wanted)
 {
     if (atomic_load(&pool->sleepers) == 0)
@@ -149,7 +150,7 @@ static void wait_until_done(attni_pool *pool)
 
 /* --------------------------------------------------------------------------------- threads */
 
-/* Makes the pool this process's, without threads. */
+/* Initialises the pool for this process, without threads. */
 static bool settle(attni_pool *pool)
 {
     int cpus = attni_cpu_count();
@@ -176,21 +177,22 @@ static bool settle(attni_pool *pool)
     return true;
 }
 
-#ifdef _WIN32 /* where a signal is of no thread */
+#ifdef _WIN32 /* Windows has no per-thread signals */
 typedef int signal_set;
 static signal_set block_signals(void) { return 0; }
 static void unblock_signals(const signal_set *before) { (void)before; }
 #else
 typedef sigset_t signal_set;
 
-/* The application's signals are for its own threads. Faults stay open: they strike the thread that
- * caused them, and blocked they would kill the process before its handler could say where. */
+/* Blocks all signals but faults, so that the application's own threads handle its signals. A fault
+ * is delivered to the thread that caused it; if it were blocked, the process would be killed before
+ * the handler could report the location. */
 static signal_set block_signals(void)
 {
     signal_set blocked, before;
     static const int faults[] = {
         SIGSEGV, SIGBUS, SIGFPE, SIGILL,
-#ifdef SIGTRAP /* not of POSIX without XSI: FreeBSD's headers hide it */
+#ifdef SIGTRAP /* XSI only: FreeBSD's headers hide it */
         SIGTRAP,
 #endif
 #ifdef SIGSYS
@@ -210,7 +212,7 @@ static void unblock_signals(const signal_set *before)
 }
 #endif
 
-/* Starts workers until there are `wanted`, or as many as the system gives. */
+/* Starts workers until there are `wanted`, or as many as the system provides. */
 static void start(attni_pool *pool, int wanted)
 {
     if (pool->started >= wanted)
@@ -223,7 +225,7 @@ static void start(attni_pool *pool, int wanted)
         pthread_attr_setstacksize(&small, STACK_BYTES);
     while (pool->started < wanted) {
         pthread_t *thread = &pool->thread[pool->started];
-        /* A program with much thread-local data may need a larger stack: then the default one. */
+        /* A program with much thread-local data may need a larger stack: retry with the default. */
         if ((!sized || pthread_create(thread, &small, worker, pool) != 0) &&
             pthread_create(thread, NULL, worker, pool) != 0) {
             atomic_store(&pool->threads, pool->started + 1);
@@ -271,7 +273,7 @@ void attni_pool_run(attni_pool *pool, int workers, void (*body)(void *arg, int w
         return;
     }
 
-    /* A cancelled caller would take `arg` with it while workers still use it. */
+    /* If the caller were cancelled, `arg` would disappear while workers still use it. */
     int cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pool->body = body;
