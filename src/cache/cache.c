@@ -1,20 +1,20 @@
-/* The cache of keys and values: options, the block table, rows in and out. cache.h has the layout.
+/* The key-value cache: options, the block table, storing and reading rows. The layout is described
+ * in cache.h.
  *
- * An append checks all it could fail of, then takes pages, then stores rows, so that an error
- * leaves the cache as it was. A row's bytes depend on that row alone, for ATTN_I8 too, whose scales
- * belong to single rows: so it does not matter how rows were cut into appends.
+ * An append first checks everything that could fail, then takes pages, then stores rows, so that an
+ * error leaves the cache unchanged. The bytes of a row depend on that row alone, also for ATTN_I8,
+ * which has one scale per row; so it does not matter how rows are divided into appends.
  *
- * To add a storage type: if attni_dtype_is_float, nothing; else a branch in store_rows and in
- * load_part, as ATTN_I8 has one. To add a layout of pages: find_slot is the only place that knows
- * it.
+ * To add a storage type: if attni_dtype_is_float, nothing; else a branch in store_row and in
+ * load_part, as for ATTN_I8. To add a page layout: only find_slot depends on it.
  */
 #include "cache.h"
 
 #include <math.h>
 #include <string.h>
 
-#define PIECE 256       /* components of a row that are converted at a time */
-#define INTERLEAVED 256 /* bytes of a row that are turned at a time */
+#define PIECE 256       /* components of a row converted at a time */
+#define INTERLEAVED 256 /* bytes of a row transposed at a time */
 #define LINE ATTNI_LINE
 #define UNIT ATTNI_UNIT
 
@@ -67,7 +67,7 @@ attn_status attni_cache_options(attn_cache_options *to, const attn_cache_options
 
 /* ---------------------------------------------------------------------------------- creation */
 
-/* What follows from the options; false where it cannot be counted. */
+/* Computes sizes from the options; false if one of them overflows. */
 static bool plan_pages(attn_cache *c)
 {
     attn_cache_options *o = &c->options;
@@ -76,7 +76,7 @@ static bool plan_pages(attn_cache *c)
     if (!paged && __builtin_add_overflow(o->max_keys, ATTNI_PAGE - 1, &o->page_keys))
         return false;
     o->page_keys -= o->page_keys % ATTNI_PAGE;
-    if (o->page_keys == 0) /* of a cache for no keys */
+    if (o->page_keys == 0) /* max_keys is 0 */
         o->page_keys = ATTNI_PAGE;
     c->table_pages = o->max_keys / o->page_keys + (o->max_keys % o->page_keys != 0);
     if (o->pages == 0 && __builtin_mul_overflow(o->B, c->table_pages, &o->pages))
@@ -106,7 +106,7 @@ static void *take(attni_layout *layout, int64_t n0, int64_t n1, int64_t n2, size
     return attni_layout_take(layout, count, bytes);
 }
 
-/* The cache itself is the first piece of its block. */
+/* Places the cache and its arrays in one block; the struct itself comes first. */
 static void carve(attn_cache *c, attni_layout *layout)
 {
     const attn_cache_options *o = &c->options;
@@ -192,7 +192,8 @@ static char *row_at(const attn_cache *c, attni_cache_part part, int64_t slot)
     return c->rows[part] + (size_t)(slot - lane) * c->row_bytes[part] + (size_t)lane * UNIT;
 }
 
-/* What may be read of keys that are not there: 0, in the last group if it is new and not full. */
+/* Kernels read whole groups. If the sequence was extended from `before` keys into a new last group
+ * that is not full, sets this group to 0, so that its missing keys read as 0. */
 static void clear_last_group(attn_cache *c, int64_t b, int64_t before)
 {
     const int64_t length = c->lengths[b], first = length - length % ATTNI_GROUP;
@@ -261,7 +262,7 @@ size_t attn_cache_bytes(const attn_cache *cache) { return cache ? cache->bytes :
 
 /* ------------------------------------------------------------------------------------ storing */
 
-/* Element i of a row of any stride; in integers, as attni_at. */
+/* Address of element i of a row with any stride; computed in integers, as in attni_at(). */
 static char *piece_at(const char *row, attn_dtype dtype, int64_t stride, int64_t i)
 {
     const uint64_t e = (uint64_t)i * (uint64_t)stride;
@@ -270,7 +271,8 @@ static char *piece_at(const char *row, attn_dtype dtype, int64_t stride, int64_t
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* One rounding: from f64 at once, from the others through float, which holds them all. */
+/* Converts n elements with a single rounding: f64 directly, the other types through float, which
+ * holds them exactly. */
 static void convert_row(char *to, attn_dtype to_dtype, const char *from, attn_dtype dtype,
                         int64_t stride, int64_t n)
 {
@@ -283,7 +285,7 @@ static void convert_row(char *to, attn_dtype to_dtype, const char *from, attn_dt
         const int64_t here = least(PIECE, n - i);
         const char *piece = piece_at(from, dtype, stride, i);
         char *there = to + (size_t)i * size;
-        if (dtype == to_dtype) /* no detour: not a bit of a NaN changes */
+        if (dtype == to_dtype) /* copied, so that the bits of a NaN do not change */
             for (int64_t e = 0; e < here; e++)
                 memcpy(there + (size_t)e * size, piece_at(piece, dtype, stride, e), size);
         else if (dtype == ATTN_F64) {
@@ -298,9 +300,10 @@ static void convert_row(char *to, attn_dtype to_dtype, const char *from, attn_dt
     }
 }
 
-#define LANES 8 /* loops over so many that the compiler turns into vectors */
+#define LANES 8 /* inner loops of this length, which the compiler vectorises */
 
-/* The largest |x|; NaN if one of them is not finite. x has room for whole lanes. */
+/* The largest |x|; NaN if an element is not finite. n is rounded up to whole LANES, for which x has
+ * room. */
 static double largest(double *x, int64_t n)
 {
     double most[LANES] = {0}, lost[LANES] = {0}, all = 0;
@@ -310,15 +313,15 @@ static double largest(double *x, int64_t n)
         for (int e = 0; e < LANES; e++) {
             const double size = x[i + e] < 0 ? -x[i + e] : x[i + e];
             most[e] = size > most[e] ? size : most[e];
-            lost[e] += x[i + e] - x[i + e]; /* 0, or NaN for a NaN or an infinity */
+            lost[e] += x[i + e] - x[i + e]; /* 0, or NaN if x is not finite */
         }
     for (int e = 0; e < LANES; e++)
         all = (most[e] > all ? most[e] : all) + lost[e];
     return all;
 }
 
-/* x / scale, cut off at 127, to the nearest integer, ties to even: which the sum with 1.5 * 2^52
- * has in its last bits. */
+/* x / scale, limited to -127 .. 127 and rounded to the nearest integer, ties to even: the sum with
+ * 1.5 * 2^52 has this integer in its last bits. */
 static void quantise(int8_t *to, const double *x, double scale, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -334,11 +337,11 @@ static void quantise(int8_t *to, const double *x, double scale, int64_t n)
     }
 }
 
-/* A row as i8; returns its scale, the largest |x| / 127. That is rounded to float, so that a
- * quotient can be a little above 127, or far above where the scale is denormal: it is cut off
- * there. Where there is no scale for these numbers (a NaN or an infinity is among them, or a double
- * beyond float), it is NaN and so is every element of the row; where all are so small that it is 0,
- * they are 0. */
+/* Stores a row as i8; returns its scale, the largest |x| / 127 rounded to float. Because of this
+ * rounding a quotient can be slightly above 127, or far above if the scale is denormal; quantise()
+ * limits it. If the scale is not finite (a NaN or an infinity in the row, or a double beyond
+ * float), it is stored as NaN and every element reads as NaN; if it rounds to 0, all elements are
+ * 0. */
 static float quantise_row(int8_t *to, const char *from, attn_dtype dtype, int64_t stride, int64_t n)
 {
     double x[PIECE], most = 0;
@@ -355,7 +358,7 @@ static float quantise_row(int8_t *to, const char *from, attn_dtype dtype, int64_
     }
     for (int64_t i = 0; i < n; i += PIECE) {
         const int64_t here = least(PIECE, n - i);
-        if (n > PIECE) /* else it is still there */
+        if (n > PIECE) /* otherwise x still holds the row */
             attni_load_row_f64(x, piece_at(from, dtype, stride, i), dtype, stride, here);
         quantise(to + i, x, (double)scale, here);
     }
@@ -374,7 +377,7 @@ static void store_row(attn_cache *c, attni_cache_part part, int64_t slot, const 
         convert_row(to, c->options.dtype, from, t->dtype, t->stride[3], n);
 }
 
-/* Keys of one group, from its lane slot % 16 on. */
+/* Stores n keys of one group, from lane slot % 16 on, interleaved. */
 static void store_interleaved(attn_cache *c, int64_t slot, int64_t n, const attn_tensor *t,
                               int64_t hk, int64_t i)
 {
@@ -386,7 +389,8 @@ static void store_interleaved(attn_cache *c, int64_t slot, int64_t n, const attn
     for (int64_t d = 0; d < D; d += most, to += INTERLEAVED / UNIT * LINE) {
         const int64_t here = least(most, D - d), units = (here * (int64_t)size + UNIT - 1) / UNIT;
         for (int64_t r = 0; r < n; r++) {
-            memset(row[r] + (units - 1) * UNIT, 0, UNIT); /* of an odd D only half is written */
+            memset(row[r] + (units - 1) * UNIT, 0, UNIT); /* if D is odd, only half of this unit is
+                                                           * written below */
             convert_row(row[r], dtype, attni_at(t, 0, hk, i + r, d), t->dtype, t->stride[3], here);
         }
         attni_transpose_units(to, LINE, row[0], sizeof row[0], n, units);
@@ -406,7 +410,7 @@ static void store_rows(attn_cache *c, attni_cache_part part, int64_t b, int64_t 
     }
 }
 
-/* One of k and v, [1,Hk,n,width]; n is the other's too. */
+/* Checks k or v: its shape must be [1, Hk, n, width] with the same n for both. */
 static attn_status check_rows(const attn_cache *c, const attn_tensor *t, attni_cache_part part,
                               int64_t n, attn_error *err)
 {
@@ -441,7 +445,7 @@ attn_status attn_cache_append(attn_cache *cache, int64_t b, const attn_tensor *k
     const attn_tensor *const parts[2] = {k, v};
     for (int part = 0; part < 2; part++) {
         if (n == 0 || (attni_empty(parts[part]) && !cache->scales[part]))
-            continue; /* of any number of heads, or of rows of nothing */
+            continue; /* no keys, no heads, or rows of size 0 */
         for (int64_t hk = 0; hk < cache->options.Hk; hk++)
             store_rows(cache, (attni_cache_part)part, b, first, parts[part], hk, n);
     }
@@ -473,7 +477,7 @@ void attni_cache_keys_as_rows(const attn_cache *c, int64_t b, int64_t hk, int64_
     }
 }
 
-/* Components i .. i+n-1 of a slot's row, n <= PIECE. */
+/* Loads components i .. i+n-1 of a slot's row as double, n <= PIECE. */
 static void load_part(const attn_cache *c, attni_cache_part part, int64_t slot, int64_t i,
                       int64_t n, double *to)
 {

@@ -1,4 +1,5 @@
-/* Saved caches: attn_cache_save and attn_cache_load. Version 1, every number little-endian:
+/* Saved caches: attn_cache_save and attn_cache_load. The format, version 1; all numbers
+ * little-endian:
  *
  *    0  magic     93 'A' 'T' 'T' 'N' 'K' 'V' 0A
  *    8  version   u32, 1           12  dtype  u32, an attn_dtype
@@ -8,10 +9,10 @@
  *                                       for i8 before each of the two: its scales, f32 [length]
  *       checksum  u64: FNV-1a of all bytes before it (Fowler, Noll and Vo)
  *
- * Pages and capacity are not in it: a cache of any layout saves to the same bytes, and only keys
- * that are there are written. The reader trusts nothing: the checksum first, then every number
- * against the options and against the bytes that are left, and only then memory, of the size that
- * the options ask for.
+ * Pages and capacity are not saved: the bytes do not depend on the page layout, and only keys that
+ * exist are written. The reader treats its input as untrusted: it verifies the checksum, then every
+ * number against the options and against the bytes that remain, and allocates memory only after
+ * that, of the size that the options request.
  *
  * To change the format: a new VERSION, and a branch on it in read_head.
  */
@@ -47,7 +48,8 @@ static uint64_t get_number(const unsigned char *from, int bytes)
     return x;
 }
 
-/* Elements from this machine's order of bytes to little-endian, or back. */
+/* Copies elements, converting between this machine's byte order and little-endian; works in both
+ * directions. */
 static void copy_elements(void *to, const void *from, size_t bytes, size_t element)
 {
 #if ATTNI_BIG_ENDIAN
@@ -59,12 +61,13 @@ static void copy_elements(void *to, const void *from, size_t bytes, size_t eleme
 #endif
 }
 
-/* What is done with each run of bytes that both the file and the cache have in one piece, or with
- * a piece of a turned key's row. */
+/* Called for each run of bytes that is contiguous in both the file and the cache, and for parts of
+ * the row of an interleaved key. false stops the iteration. */
 typedef bool visitor(void *arg, void *memory, size_t bytes, size_t element);
 static visitor fill;
 
-/* Rows of turned keys, by way of a buffer: out of the cache, or into it. */
+/* Visits the rows of interleaved keys through a buffer: copied out of the cache before the visit
+ * or, if `visit` is fill, into the cache after it. */
 static bool each_turned(const attn_cache *c, int64_t b, int64_t hk, visitor *visit, void *arg)
 {
     char piece[1024];
@@ -91,7 +94,7 @@ static bool each_run(const attn_cache *c, int64_t b, int64_t hk, attni_cache_par
         return each_turned(c, b, hk, visit, arg);
     const size_t element = attn_dtype_size(c->options.dtype);
     for (int64_t j = 0, here; j < c->lengths[b]; j += here) {
-        here = c->lengths[b] - j; /* of a page, all of which but the last are full */
+        here = c->lengths[b] - j; /* the rest of the page: all pages but the last are full */
         here = here < c->options.page_keys ? here : c->options.page_keys;
         const size_t n = (size_t)here;
         if (scales
@@ -103,7 +106,7 @@ static bool each_run(const attn_cache *c, int64_t b, int64_t hk, attni_cache_par
     return true;
 }
 
-/* All of them, in the file's order, until visit returns false. */
+/* Visits all rows and scales in the order of the file, until `visit` returns false. */
 static bool each(const attn_cache *c, visitor *visit, void *arg)
 {
     const bool scaled = c->options.dtype == ATTN_I8;
@@ -191,7 +194,7 @@ attn_status attn_cache_save(const attn_cache *cache,
 
 typedef struct reader {
     const unsigned char *at;
-    size_t left; /* up to the checksum */
+    size_t left; /* bytes before the checksum */
 } reader;
 
 static attn_status bad(attn_error *err, const char *what)
@@ -207,7 +210,7 @@ static uint64_t next_number(reader *r, int bytes)
     return x;
 }
 
-/* Leaves the reader at the lengths. */
+/* Checks the header and the checksum; on success the reader is at the lengths. */
 static attn_status read_head(reader *r, const attn_cache_options *o, attn_error *err)
 {
     if (r->left < HEAD + CHECKSUM)
@@ -242,7 +245,7 @@ static attn_status read_head(reader *r, const attn_cache_options *o, attn_error 
     return ATTN_OK;
 }
 
-/* Bytes of one key and value over all heads; false where that does not fit. */
+/* Bytes of one key and its value in all heads; false on overflow. */
 static bool bytes_of_key(const attn_cache_options *o, size_t *bytes)
 {
     const size_t scales = o->dtype == ATTN_I8 ? 2 * sizeof(float) : 0;
@@ -251,7 +254,7 @@ static bool bytes_of_key(const attn_cache_options *o, size_t *bytes)
            attni_size_add(*bytes, scales, bytes) && attni_size_mul(*bytes, (uint64_t)o->Hk, bytes);
 }
 
-/* The lengths, at r, promise exactly the bytes that follow them. */
+/* Checks that the lengths, at r, account for exactly the bytes that follow them. */
 static attn_status check_lengths(const reader *r, const attn_cache_options *o, attn_error *err)
 {
     size_t of_key, left = r->left;

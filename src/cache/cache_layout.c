@@ -1,4 +1,4 @@
-/* Turned keys: cache.h has the layout. */
+/* Conversions between rows and interleaved keys; the layout is described in cache.h. */
 #include "cache.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ typedef uint32_t units4 __attribute__((vector_size(16)));
 #define PICK(a, b, ...) __builtin_shuffle(a, b, (units4){__VA_ARGS__})
 #endif
 
-/* Unit c of row r becomes unit r of row c: 4 x 4 of them. */
+/* Transposes 4 x 4 units: unit c of row r becomes unit r of row c. */
 static void transpose_square(char *to, size_t to_bytes, const char *from, size_t from_bytes)
 {
     units4 a[4];
