@@ -60,8 +60,8 @@ V_INLINE void philox_rounds(v_u64 x[DRAW_PARTS][4], uint64_t seed)
     }
 }
 
-/* The eight draws of V_LANES queries, each plus DRAW_BASE: the bits of a draw become the last bits
- * of the number DRAW_BASE of type R. */
+/* The eight draws of V_LANES queries, as numbers DRAW_BASE + draw of type R: the draw is written
+ * into the last bits of DRAW_BASE. */
 #if ATTNI_BITS == 32
 #define DRAW_BASE 0x1p23F
 #define DRAW_BITS 0x4b0000004b000000u

@@ -118,8 +118,7 @@ V_INLINE void both_group(R *st, vec *s, vec *sum, const R *q, const char *k, con
                          ptrdiff_t bytes, const R *p, const int D)
 {
     const int groups = D / V_LANES, lines = D / ATTNI_GROUP; /* lines of keys per row of values */
-    const int values = ATTNI_GROUP / (D / ATTNI_D_CHAIN);    /* rows of values per run of the
-                                                              * keys */
+    const int values = ATTNI_GROUP / (D / ATTNI_D_CHAIN);    /* rows of values per run */
     vec x[INTERLEAVED_VECTORS];
     FOR_L x[l] = v_set1(-(R)0);
     for (int run = 0; run < D; run += ATTNI_D_CHAIN) {

@@ -6,9 +6,7 @@
  * address order.
  */
 
-#define LINEAR_PREFETCH                                                                            \
-    (512 / (int)sizeof(R)) /* prefetch distance, in components of a row of
-                                                * weights */
+#define LINEAR_PREFETCH (512 / (int)sizeof(R)) /* prefetch distance, in components of a row */
 
 /* ----------------------------------------------------------------------------------- linear */
 

@@ -6,6 +6,6 @@
                                  "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16"))),      \
                              apply_to = function)
 #else
-#pragma GCC optimize("fp-contract=off") /* a bare cc must not fuse what is rounded twice */
+#pragma GCC optimize("fp-contract=off") /* a plain cc must not fuse separate operations */
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
 #endif

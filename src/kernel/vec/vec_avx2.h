@@ -166,7 +166,7 @@ V_INLINE void v_transpose(vec r[V_LANES])
 #if ATTNI_BITS == 32
 #define V_COLUMNS 4
 typedef struct v_rows {
-    const char *p[4]; /* rows 0 to 3; four rows on is what an address can say */
+    const char *p[4]; /* rows 0 to 3; x86 addressing reaches four rows further */
     ptrdiff_t bytes;
 } v_rows;
 V_INLINE v_rows v_rows_at(const char *p, ptrdiff_t bytes)

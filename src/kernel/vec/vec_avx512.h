@@ -158,7 +158,7 @@ V_INLINE void v_transpose(vec r[V_LANES])
 #if ATTNI_BITS == 32
 #define V_COLUMNS 4
 typedef struct v_rows {
-    const char *p[4]; /* rows 0, 4, 8, 12; three rows on are what addresses can say */
+    const char *p[4]; /* rows 0, 4, 8, 12; x86 addressing reaches the three rows after each */
     ptrdiff_t bytes, thrice;
 } v_rows;
 V_INLINE v_rows v_rows_at(const char *p, ptrdiff_t bytes)

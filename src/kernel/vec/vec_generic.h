@@ -1,8 +1,8 @@
 /* Vector operations, portable: the compiler's vector extension, 16 bytes wide.
  *
- * Every vec_<isa>.h defines the same names in the same order, for the R that ATTNI_BITS chooses. To
- * add an instruction set, copy this file and replace the bodies; kernel/tile.inc.h asks for no more
- * than what stands here. This one has no fused multiply-add: v_fma rounds twice.
+ * Every vec_<isa>.h defines the same names in the same order, for the R that ATTNI_BITS selects. To
+ * add an instruction set, copy this file and replace the bodies; kernel/tile.inc.h needs nothing
+ * else. This file has no fused multiply-add: v_fma rounds twice.
  */
 #ifndef ATTNI_VEC_H
 #define ATTNI_VEC_H
