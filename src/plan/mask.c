@@ -1,15 +1,19 @@
-/* Masks: one row of a table per kind.
+/* Masks: a table with one row for each kind of rule (`kinds`, at the end).
  *
  *   active  does this call use the rule?
- *   check   is what the caller gave sensible? (NULL: nothing to check)
- *   span    the keys that any, and that all, of a run of queries see (NULL: all keys)
- *   scan    looks at the data of one tile, for rules that only data can decide (NULL: by span)
- *   add     adds to a block of scores (NULL: nothing)
+ *   check   are the caller's arguments valid? (NULL: nothing to check)
+ *   span    the keys that any query, and that all queries, of a run see (NULL: all keys)
+ *   scan    reads the mask data of one tile, for rules that depend on data (NULL: span suffices)
+ *   add     adds a bias to a block of scores (NULL: nothing)
  *   show    which lanes of a block see each of its keys (NULL: all)
  *
- * Spans and what is shown intersect, and what is added adds up, so rules combine without knowing of
- * each other. What is hidden is overwritten last, so a NaN bias there is harmless. To add a kind: a
- * field in attn.h, a row here, a case in ref/attn_ref.c.
+ * sdpa_check.c calls active (attni_mask_kinds()) and check (attni_mask_check()). For each block of
+ * keys the engines call attni_mask_classify() (span and scan) and, if the class is ATTNI_PARTIAL,
+ * attni_mask_apply() (add and show).
+ *
+ * Spans and visibilities are intersected and biases are added up, so the rules combine without
+ * depending on each other. Masked scores are overwritten last, so a NaN bias at a masked key is
+ * harmless. To add a kind: add a field to attn.h, a row here and a case to ref/attn_ref.c.
  */
 #include "plan.h"
 
@@ -28,14 +32,14 @@ typedef struct mask_kind {
     attni_class (*scan)(const attni_sequence *sequence, int64_t i0, int64_t i1, int64_t j0,
                         int64_t j1);
     void (*add)(const attni_sequence *sequence, const attni_block *block);
-    /* visible[r] of key j0 + r: takes away the bits of lanes that do not see it */
+    /* Clears the bits of visible[r] for the lanes that do not see key j0 + r. */
     void (*show)(const attni_sequence *sequence, const attni_block *block, uint64_t *visible);
 } mask_kind;
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* The lanes of queries from .. to-1 of the block, of each of its heads. */
+/* The lanes of the block's queries from .. to-1, in each of its heads, one bit per lane. */
 static uint64_t lanes(const attni_block *block, int64_t from, int64_t to)
 {
     from = max64(from, 0);
@@ -49,7 +53,7 @@ static uint64_t lanes(const attni_block *block, int64_t from, int64_t to)
     return all;
 }
 
-/* Shows keys from .. to-1 alone, to all lanes. */
+/* Hides all keys but from .. to-1, for all lanes. */
 static void show_keys(const attni_block *block, uint64_t *visible, int64_t from, int64_t to)
 {
     for (int r = 0; r < block->n; r++)
@@ -65,7 +69,7 @@ static bool sequence_active(const attn_sdpa_args *args)
     return true;
 }
 
-/* Keys outside the sequence are met only when scores of every pair are written out. */
+/* Keys outside the sequence occur only when the scores of every pair are written out. */
 static void sequence_span(const attni_sequence *sequence, int64_t i0, int64_t i1, attni_span *span)
 {
     (void)i0, (void)i1;
@@ -133,7 +137,7 @@ static attn_status causal_check(const attni_plan *plan, attn_error *err)
     return ATTN_OK;
 }
 
-/* j <= i + off */
+/* Visible: j <= i + off. */
 static void causal_span(const attni_sequence *sequence, int64_t i0, int64_t i1, attni_span *span)
 {
     *span = (attni_span){0, i1 - 1 + sequence->off + 1, 0, i0 + sequence->off + 1};
@@ -162,7 +166,7 @@ static attn_status window_check(const attni_plan *plan, attn_error *err)
     return ATTN_OK;
 }
 
-/* i + off - left <= j <= i + off + right */
+/* Visible: i + off - left <= j <= i + off + right. */
 static void window_span(const attni_sequence *sequence, int64_t i0, int64_t i1, attni_span *span)
 {
     const int64_t left = sequence->args->window_left, right = sequence->args->window_right;
@@ -246,14 +250,15 @@ static const char *dense_at(const attni_sequence *sequence, int64_t i, int64_t j
                     sequence->j_base + j);
 }
 
-/* Rows that repeat are looked at once: the mask is the same for every query, or the lanes are the
- * same query of several heads, for which it is. */
+/* How many rows of the mask differ: 1 if the mask repeats along the queries (stride 0). Where the
+ * lanes hold one query of several heads, the heads share one mask row, and callers use 1
+ * themselves. */
 static int different_rows(const attn_tensor *mask, int64_t rows)
 {
     return mask->stride[2] == 0 && rows > 1 ? 1 : (int)rows;
 }
 
-/* A bit per key of queries i0 .. i0+rows-1, for n <= 64 keys from j0 on. */
+/* Sets bit r of to[i] if query i0 + i sees key j0 + r, for i < rows and r < n <= 64. */
 static void bool_bits(const attni_sequence *sequence, int64_t i0, int rows, int64_t j0, int n,
                       uint64_t *to)
 {
@@ -284,8 +289,8 @@ static attni_class bool_scan(const attni_sequence *sequence, int64_t i0, int64_t
     return hidden << (64 - n) ? ATTNI_PARTIAL : ATTNI_FULL;
 }
 
-/* Bit i of row j and bit j of row i change places: halves of rows first, then halves of those
- * (Warren, Hacker's Delight, 7-3). */
+/* Transposes a 64 x 64 bit matrix: bit i of row j and bit j of row i change places. First halves of
+ * the rows are exchanged, then halves of these halves (Warren, Hacker's Delight, 7-3). */
 static void turn_bits(uint64_t rows[64])
 {
     uint64_t low = 0xffffffff;
@@ -309,8 +314,8 @@ static void bool_show(const attni_sequence *sequence, const attni_block *block, 
         visible[r] &= rows > 1 ? bits[r] : -(bits[0] >> r & 1);
 }
 
-/* What became infinite in a row of f64 that is floats now becomes the largest float: -4e38 does not
- * hide a key, as -inf does. */
+/* Replaces the infinities that the conversion of an f64 mask to float created by the largest float.
+ * A bias of -4e38 is finite and, unlike -inf, does not hide a key. */
 static __attribute__((cold, noinline)) void keep_finite(float *to, const char *row, int64_t stride,
                                                         int n)
 {
@@ -322,7 +327,8 @@ static __attribute__((cold, noinline)) void keep_finite(float *to, const char *r
     }
 }
 
-/* The mask as rows of R: where it lies, if it is such rows, else converted. */
+/* Adds the mask, as rows of R. Rows that are already of type R, with a last stride of 1, are used
+ * in place; others are converted. */
 static void bias_add(const attni_sequence *sequence, const attni_block *block)
 {
     const attn_tensor *mask = sequence->args->mask;
@@ -357,13 +363,15 @@ static bool bias_active(const attn_sdpa_args *args)
     return args->mask && args->mask->dtype != ATTN_BOOL;
 }
 
-/* A tile is empty if every element is -inf, and full, for nothing is to be added, if every one is
- * 0. One that is neither is found in its first row as a rule. The bits are enough to know. */
+/* A tile is ATTNI_EMPTY if every element is -inf. It is ATTNI_FULL (nothing to add) if every
+ * element is 0. A tile that is neither usually shows it in its first row, where the scan stops.
+ * Only bits are compared. */
 static attni_class bias_scan(const attni_sequence *sequence, int64_t i0, int64_t i1, int64_t j0,
                              int64_t j1)
 {
     static const struct {
-        uint64_t value, hidden; /* all but signs; -inf; as often as they fill 8 bytes */
+        /* value: all bits but the sign; hidden: the bits of -inf; both repeated to fill 8 bytes. */
+        uint64_t value, hidden;
     } bits[] = {[ATTN_F64] = {0x7fffffffffffffff, 0xfff0000000000000},
                 [ATTN_F32] = {0x7fffffff7fffffff, 0xff800000ff800000},
                 [ATTN_F16] = {0x7fff7fff7fff7fff, 0xfc00fc00fc00fc00},
@@ -388,7 +396,7 @@ static attni_class bias_scan(const attni_sequence *sequence, int64_t i0, int64_t
 
 static bool alibi_active(const attn_sdpa_args *args) { return args->alibi_slopes != NULL; }
 
-/* Every tile gets its biases, whatever is visible. */
+/* Every tile needs its biases, whichever keys are visible. */
 static attni_class alibi_scan(const attni_sequence *sequence, int64_t i0, int64_t i1, int64_t j0,
                               int64_t j1)
 {
@@ -416,8 +424,8 @@ static const mask_kind kinds[] = {
     {"lengths", lengths_active, lengths_check, lengths_span, NULL, NULL, lengths_show},
 };
 #define KINDS (sizeof kinds / sizeof *kinds)
-/* The rules of a call, by the bits of attni_mask_kinds(). Unrolled, so that what is called is known
- * to the compiler: each call by way of a pointer costs some 4 ns. */
+/* Loops over the rules whose bits are set in `bits` (attni_mask_kinds()). The loop is unrolled so
+ * that the compiler sees which function is called: a call through a pointer costs about 4 ns. */
 #define FOR_KINDS(kind, bits)                                                                      \
     _Pragma("GCC unroll 16") for (unsigned i_ = 0; i_ < KINDS;                                     \
                                   i_++) for (const mask_kind *kind =                               \
@@ -432,7 +440,7 @@ unsigned attni_mask_kinds(const attn_sdpa_args *args)
     return bits;
 }
 
-/* These members are checked even where no window and no ALiBi uses them. */
+/* Checks the members that are checked even if the call uses neither a window nor ALiBi. */
 static attn_status check_choices(const attn_sdpa_args *args, attn_error *err)
 {
     if ((int)args->diagonal < 0 || args->diagonal > ATTN_DIAGONAL_OFFSET)

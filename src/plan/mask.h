@@ -1,12 +1,12 @@
-/* Which keys a run of queries sees, and what masks add to scores (mask.c). */
+/* Masks (mask.c): which keys a run of queries sees, and what is added to the scores. */
 #ifndef ATTNI_MASK_H
 #define ATTNI_MASK_H
 
 #include "sequence.h"
 
-/* Which keys a run of queries sees. A rule gives, for queries i0 <= i < i1, the keys that any of
- * them sees and the keys that all of them see, each one interval: tiles outside `any` are skipped,
- * tiles inside `all` are left alone, the others get attni_mask_apply().
+/* The visible keys of queries i0 <= i < i1, as two intervals: keys any0 .. any1-1 are seen by at
+ * least one of these queries, keys all0 .. all1-1 by all of them. Blocks outside `any` are skipped,
+ * blocks inside `all` need no mask, and the others go through attni_mask_apply().
  */
 typedef struct attni_span {
     int64_t any0, any1, all0, all1;
@@ -14,37 +14,41 @@ typedef struct attni_span {
 
 typedef enum attni_class { ATTNI_EMPTY, ATTNI_PARTIAL, ATTNI_FULL } attni_class;
 
-/* A block of scores: st[j][i] of keys j0 .. j0+n-1 and queries i0 .. i0+rows-1, W apart; of `heads`
- * heads, a head's lanes after those of the head before. */
+/* A block of scores st[j][i], of keys j0 .. j0+n-1 and queries i0 .. i0+rows-1; the rows of st
+ * are W apart. If the lanes hold several heads, the lanes of each head follow those of the head
+ * before. */
 typedef struct attni_block {
     void *st;
-    void *mx; /* [W] becomes the maxima of st */
+    void *mx; /* [W] out: the maxima of st */
     const attni_kernels *kernels;
     int64_t i0, j0;
     int rows, heads, n, nv;
-    void *biases; /* [W][ATTNI_BLOCK], R: room for a dense mask's part of this block */
+    void *biases; /* [W][ATTNI_BLOCK] of R: buffer for this block's part of a dense mask */
 } attni_block;
 
 typedef struct attni_plan attni_plan;
-/* The rules that a call uses, a bit each. All that follows looks at no others. */
+/* The rules that a call uses, one bit each. All functions below look at these rules only. */
 unsigned attni_mask_kinds(const attn_sdpa_args *args);
 attn_status attni_mask_check(const attni_plan *plan, attn_error *err);
-/* Does any rule add to the scores, so that they must be in natural units? */
+/* Does any rule add to the scores? Then the scores must be scaled scores. */
 bool attni_mask_biases(unsigned kinds);
 attni_span attni_mask_span(const attni_sequence *sequence, int64_t i0, int64_t i1);
-/* FULL: nothing to apply. `span` is that of the queries i0 <= i < i1. */
+/* The class of queries i0 .. i1-1 and keys j0 .. j1-1. ATTNI_FULL: nothing has to be applied.
+ * `span` must be the span of queries i0 .. i1-1. */
 attni_class attni_mask_classify(const attni_sequence *sequence, const attni_span *span, int64_t i0,
                                 int64_t i1, int64_t j0, int64_t j1);
-/* May heads that share keys be lanes of one tile: is every rule the same for all of them? */
+/* May heads that share keys be lanes of one tile? True if every rule is the same for all of
+ * them. */
 bool attni_mask_shared(const attni_plan *plan);
-/* The part of a dense mask, if there is one, of queries i0 .. i0+rows-1 and of n keys, but no more
- * than a chunk, from j0 on. */
+/* What to prefetch of a dense mask (nothing if there is none): the part for queries i0 .. i0+rows-1
+ * and for n keys, at most a chunk, from key j0 on. */
 attni_prefetch attni_mask_prefetch(const attni_sequence *sequence, int64_t i0, int rows, int64_t j0,
                                    int64_t n);
-/* Asks for one part of it in ATTNI_MASK_PREFETCH_PARTS. */
+/* Prefetches one of the ATTNI_MASK_PREFETCH_PARTS parts of it. */
 #define ATTNI_MASK_PREFETCH_PARTS (3 * ATTNI_CHUNK / ATTNI_BLOCK)
 void attni_mask_prefetch_part(attni_prefetch *ahead);
-/* Adds biases, then writes -inf wherever a key is not visible; then come the maxima. */
+/* Adds the biases, writes -inf wherever a key is not visible, and computes the maxima of the
+ * result. */
 void attni_mask_apply(const attni_sequence *sequence, const attni_block *block);
 
 #endif

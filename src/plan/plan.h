@@ -1,5 +1,11 @@
-/* What is decided about a call before it runs: sdpa_check.c checks the arguments, sdpa/make_plan.c
- * decides the rest. */
+/* The plan: everything that is decided about a call before it runs.
+ *
+ *   attni_sdpa_check  (sdpa_check.c)       checks the arguments, fills what follows from them alone
+ *   attni_make_plan   (sdpa/make_plan.c)   chooses engine, tile width, tasks and scratch
+ *   attni_find_task   (task_list.c)        task number -> queries, while the call runs
+ *
+ * The gradients (grad/) and attn_sdpa_plan (sdpa/plan_info.c) use the same plan.
+ */
 #ifndef ATTNI_PLAN_H
 #define ATTNI_PLAN_H
 
@@ -9,39 +15,49 @@
 
 typedef struct attni_engine attni_engine;
 
-/* What does not change within one call. A score in log2 units is (q * power) . k * rest * log2(e),
- * with scale = power * rest, power a power of two and 1 <= rest < 2, but that |power| is 1 at most,
- * rest being larger then: multiplying q by it is exact, or a denormal number, and neither that nor
- * a product overflows before the scaled score does.
+/* The constants of one call. A score in log2 units is
+ *
+ *   (q * scale_pow2) . k * scale_mantissa * log2(e),   scale = scale_pow2 * scale_mantissa
+ *
+ * where scale_pow2 is a power of two and 1 <= scale_mantissa < 2. But |scale_pow2| is at most 1:
+ * for a larger scale, scale_mantissa is larger than 2. The product of q and scale_pow2 is therefore
+ * exact or a denormal number, and neither it nor a product with k overflows before the scaled score
+ * does.
  */
 struct attni_plan {
-    attn_sdpa_args args; /* the caller's, in this version's size; broadcast sizes have stride 0 */
+    attn_sdpa_args args; /* a copy, in this version's size; broadcast sizes have stride 0 */
     attn_tensor mask;    /* args.mask points here */
     const attni_kernels *kernels;
-    size_t real; /* bytes of R */
+    size_t real; /* bytes of R, the type of all computation */
     attn_dtype real_dtype;
     int64_t B, H, Hk, T, S, D, Dv;
     double scale_pow2, scale_mantissa;
-    double log2_scale;  /* turns a score into log2 units: rest * log2(e), or log2(e) if natural */
-    unsigned kinds;     /* of masks */
-    bool scaled_scores; /* scores are brought to natural units: soft cap or biases */
+    /* Turns a score into log2 units: scale_mantissa * log2(e), or log2(e) if `scaled_scores`. */
+    double log2_scale;
+    unsigned kinds;     /* of masks: attni_mask_kinds */
+    bool scaled_scores; /* scores are scaled before the weights: for a soft cap or biases */
     bool k_in_place, v_in_place, q_in_place, out_in_place; /* else rows are converted */
-    bool k_interleaved; /* keys are a cache's, whose layout only the *_turned operations read */
+    /* The keys are a cache's, in the interleaved layout, which only scores_interleaved() and
+     * values_and_next_scores() read. */
+    bool k_interleaved;
     uint32_t drop_threshold;
     const attni_engine *engine;
-    bool no_postprocessing; /* scores become weights as they are, for nobody else to see */
-    bool far;               /* more data than stays in the second cache: worth asking for ahead */
-    int nv;                 /* vectors of queries in a full tile */
-    int tiles;              /* in a task */
-    int group;         /* query heads that share a tile's lanes, if few queries would fill it */
-    int64_t sequences; /* args.sequences + 1 (the rows after the last), or 1 */
-    int64_t task_rows; /* queries of a head in a full task */
+    /* Keys and values are read in place, and weights are computed directly from the products: there
+     * is no soft cap, bias, mask tensor or dropout, and no scores are written out. */
+    bool no_postprocessing;
+    bool far;          /* more data than stays in L2, so that rows are prefetched */
+    int nv;            /* vectors of queries in a full tile */
+    int tiles;         /* per task */
+    int group;         /* query heads that share the lanes of a tile, if one head's queries would
+                          not fill it */
+    int64_t sequences; /* args.sequences + 1 (one more for the rows after the last), or 1 */
+    int64_t task_rows; /* queries of one head in a full task */
     int64_t tasks_per_head;
     int64_t tasks;
-    bool longest_first;   /* tasks are numbered by queries first, then by heads */
-    int64_t parts;        /* of a task, each a run of chunks of keys; 1: not cut */
-    int64_t chunks;       /* of S */
-    size_t partial_bytes; /* of one chunk of one task, where parts > 1 */
+    bool longest_first;   /* tasks are ordered by queries first, then by heads */
+    int64_t parts;        /* per task, each a range of chunks of keys; 1: tasks are not cut */
+    int64_t chunks;       /* in S */
+    size_t partial_bytes; /* per chunk and task, if parts > 1 */
     int workers;
     size_t worker_bytes; /* scratch of one worker */
     size_t scratch_bytes;
@@ -54,40 +70,43 @@ typedef struct attni_task {
     attni_sequence sequence;
     int64_t i0, rows;
 } attni_task;
-/* The first row of k or v that it reads; NULL: none, and there may be no memory to look for. */
+/* The first row of t (k or v) that the task reads. NULL: it reads none, and there may be no
+ * memory. */
 char *attni_first_row(const attni_task *task, const attn_tensor *t);
 
-/* sdpa_check.c: every argument, before anything is touched. Fills all of plan that args decide. Of
- * a derivative, scores and their stage are not looked at. */
+/* sdpa_check.c. Checks every argument before anything is read or written, and fills all members
+ * of the plan that follow from args alone. For a derivative, `scores` and `scores_stage` are
+ * ignored. */
 attn_status attni_sdpa_check(attni_plan *plan, const attn_sdpa_args *args, bool derivative,
                              attn_error *err);
 
-/* Is there an element of out, lse or scores to write? */
+/* Does the call write any element of out, lse or scores? */
 bool attni_sdpa_writes(const attn_sdpa_args *args);
-/* Results have memory, which bounds their number. Where q, k and v have no elements (D = Dv = 0)
- * nothing bounds the number of keys, nor the time of a call that `writes` something: an error for
- * more than anybody has. */
+/* Limits the number of keys of a call that `writes` something although q, k and v have no elements
+ * (D and Dv are 0). Elsewhere the memory of the tensors bounds their sizes. Here nothing bounds the
+ * number of keys, nor the time of the call, so more keys than anybody has are an error. */
 attn_status attni_check_keys(const attni_plan *plan, bool writes, attn_error *err);
 
-/* Sequence n of the call: of packed ones, or the only one. The last packed one holds the rows that
- * are left over; it has no keys. */
+/* Sequence n of the call: one of the packed sequences, or the only one. The last packed one (n =
+ * args.sequences) holds the rows that are left over; it has no keys. */
 attni_sequence attni_sequence_of(const attni_plan *p, int64_t b, int64_t h, int64_t n);
-/* Can rows of t be read and written as R where they lie? */
+/* Can the rows of t be read and written in place, as rows of R? */
 static inline bool attni_in_place(const attni_plan *p, const attn_tensor *t)
 {
     return t->dtype == p->real_dtype && (t->stride[3] == 1 || t->shape[3] <= 1);
 }
 
-/* Of t's memory, each element once. */
+/* Bytes of t's memory; each element is counted once. */
 double attni_tensor_bytes(const attn_tensor *t);
-/* Pairs that the rules other than a dense mask leave visible, over all batches of one head. */
+/* Number of visible (query, key) pairs over all batches of one head. Every rule but a dense mask
+ * counts. */
 double attni_visible_pairs(const attni_plan *p);
 
-/* Task number -> head and run of queries. Later queries first: with a causal mask they see more,
- * and the longest work should not start last; with more than two workers, not the last head's
- * either. */
+/* Task number -> head and range of queries. Later queries come first: with a causal mask they see
+ * more keys, and the longest task should not start last. With more than two workers the long tasks
+ * of the last head must not start last either (longest_first). */
 void attni_find_task(const attni_plan *p, int64_t number, attni_task *task);
-/* How many tasks T queries of one head and sequence are. */
+/* How many tasks the T queries of one head and sequence make. */
 int64_t attni_tasks_of(const attni_plan *p, int64_t T);
 
 #endif

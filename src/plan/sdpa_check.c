@@ -1,13 +1,22 @@
-/* The arguments of attention: everything is checked here, before anything is read or written, and
- * what follows from them alone is filled into the plan. */
+/* Checks all arguments of attention before anything is read or written, and fills the members of
+ * the plan that follow from the arguments alone. attni_sdpa_check() is called by
+ * attni_sdpa_prepare() (sdpa/sdpa.c) and by the gradients.
+ *
+ *   copy_args            accept the struct of any version
+ *   use_cache            k, v and key_lengths of a cache
+ *   check_storage        types;  check_shapes: sizes;  check_extra_output: lse, scores
+ *   check_numbers        scale, soft cap, dropout, enums
+ *   attni_mask_check     the masks' own arguments (mask.c)
+ *   split_scale          scale -> scale_pow2 * scale_mantissa
+ */
 #include "../cache/cache.h"
 #include "plan.h"
 
 #include <float.h>
 #include <math.h>
 
-/* The size that every caller has who was compiled with this header comes first: small calls take
- * no longer than a copy. */
+/* Copies the caller's struct. Callers compiled with this header have this size, which is tested
+ * first, so that a small call takes no longer than a copy. */
 static attn_status copy_args(attn_sdpa_args *to, const attn_sdpa_args *from, attn_error *err)
 {
     if (!from || from->struct_size != sizeof *to)
@@ -16,7 +25,8 @@ static attn_status copy_args(attn_sdpa_args *to, const attn_sdpa_args *from, att
     return ATTN_OK;
 }
 
-/* Keys and values of a cache, as tensors without data: their rows are found block by block. */
+/* Describes a cache's keys and values as tensors without data: their rows are looked up block by
+ * block. */
 static attn_status use_cache(attn_sdpa_args *a, attn_error *err)
 {
     const attn_cache *c = a->cache;
@@ -41,7 +51,7 @@ static attn_status use_cache(attn_sdpa_args *a, attn_error *err)
                               "key_lengths[%lld] is %lld; the cache has %lld keys there",
                               (long long)b, (long long)a->key_lengths[b], (long long)c->lengths[b]);
     }
-    /* the two stages that show every pair: a slot without a key has none */
+    /* The first two stages show every pair, but a slot without a key has no score. */
     for (int64_t b = 0; b < o->B && a->scores && a->scores_stage <= ATTN_STAGE_SOFTCAP; b++)
         if (c->lengths[b] != S)
             return attni_fail(err, ATTN_ERR_ARGUMENT, "scores_stage",
@@ -79,7 +89,7 @@ static attn_status check_storage(const attn_sdpa_args *a, attn_error *err)
     return ATTN_OK;
 }
 
-/* One size of one tensor against what the others say. */
+/* Compares one size of a tensor with the size that the other tensors imply. */
 static attn_status expect(const attn_tensor *t, const char *name, int dimension, int64_t want,
                           const char *letter, attn_error *err)
 {
@@ -160,10 +170,11 @@ static attn_status check_numbers(const attni_plan *p, attn_error *err)
     return ATTN_OK;
 }
 
-/* Queries are multiplied by `power`, their sums by `rest`. A scale of 2 and more would make a query
- * infinite, so `rest` takes all of it but the sign; it also takes what R has no power of two for.
- * `rest` must fit into R, in log2 units too. A soft cap so small that rest / softcap would not fit
- * is raised: capped scores are as good as 0 either way. */
+/* Handles scales outside the usual range. Queries are multiplied by scale_pow2 and their sums by
+ * scale_mantissa (`rest` here). A scale of 2 or more could make a query infinite, so `rest` takes
+ * all of it but the sign. `rest` also takes what is too small for a power of two in R. It must fit
+ * into R, in log2 units too. A soft cap so small that rest / softcap would not fit is increased:
+ * the capped scores are practically 0 either way. */
 static __attribute__((cold, noinline)) void fit_scale(attni_plan *p)
 {
     const bool f32 = p->real == sizeof(float);
@@ -176,7 +187,7 @@ static __attribute__((cold, noinline)) void fit_scale(attni_plan *p)
         p->args.softcap = fmax(p->args.softcap, p->scale_mantissa * (f32 ? 0x1p-124 : 0x1p-1020));
 }
 
-/* scale = power * rest: see plan.h. */
+/* Splits scale = scale_pow2 * scale_mantissa (plan.h). */
 static void split_scale(attni_plan *p)
 {
     double scale = p->args.scale;
@@ -187,7 +198,7 @@ static void split_scale(attni_plan *p)
         uint64_t bits;
     } power = {.x = scale}, rest = {.x = scale};
     const uint64_t fraction = UINT64_MAX >> 12, one = (uint64_t)1023 << 52;
-    if (isnormal(scale)) { /* sign and exponent; fraction */
+    if (isnormal(scale)) { /* sign and exponent -> power; fraction -> rest */
         power.bits &= ~fraction;
         rest.bits = (rest.bits & fraction) | one;
     } else {
@@ -227,7 +238,7 @@ attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, bool der
                              attn_error *err)
 {
     attn_status s;
-    attni_zero(&p->mask, sizeof *p - offsetof(attni_plan, mask)); /* args are copied */
+    attni_zero(&p->mask, sizeof *p - offsetof(attni_plan, mask)); /* args come from copy_args */
     attn_sdpa_args *a = &p->args;
     if ((s = copy_args(a, args, err)))
         return s;
@@ -258,7 +269,7 @@ attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, bool der
         a->sequences = 0;
     if (a->dropout > 0)
         p->drop_threshold = attni_dropout_threshold(a->dropout);
-    const bool floats = a->q.dtype == ATTN_F32 || a->k.dtype == ATTN_I8; /* or read as such */
+    const bool floats = a->q.dtype == ATTN_F32 || a->k.dtype == ATTN_I8; /* computed as f32 */
     const bool f64 = a->q.dtype == ATTN_F64 || (floats && a->precision == ATTN_PRECISION_ACCURATE);
     p->real = f64 ? sizeof(double) : sizeof(float);
     p->real_dtype = f64 ? ATTN_F64 : ATTN_F32;

@@ -1,4 +1,4 @@
-/* Where one sequence's queries, keys and values stand in tensors and in a cache. */
+/* Finds the queries, keys and values of one sequence in the tensors or in a cache (sequence.h). */
 #include "plan.h"
 
 attni_sequence attni_sequence_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)

@@ -1,4 +1,5 @@
-/* One sequence of one head: where its queries, keys and values lie. */
+/* One sequence of one head: where its queries, keys and values are (sequence.c). The plan is the
+ * call; a sequence is what one task works on. */
 #ifndef ATTNI_SEQUENCE_H
 #define ATTNI_SEQUENCE_H
 
@@ -6,8 +7,9 @@
 #include "../core/internal.h"
 #include "../kernel/kernel.h"
 
-/* One sequence's queries and keys, of one batch and head. i and j count from its start; its first
- * query is row i_base of the tensors, its first key row j_base. */
+/* The queries and keys of one sequence, batch and head. Indices i (queries) and j (keys) count from
+ * the start of the sequence; its first query is row i_base of the tensors and its first key is row
+ * j_base. */
 typedef struct attni_sequence {
     const attn_sdpa_args *args;
     unsigned kinds; /* of masks: attni_mask_kinds */
@@ -18,29 +20,32 @@ typedef struct attni_sequence {
     int64_t off; /* causal offset */
 } attni_sequence;
 
-/* How many of the view's keys exist: a cache has no pages for a sequence's later ones. */
+/* How many keys of the sequence exist. A cache has no pages beyond the length of its batch, which
+ * may be less than S. */
 static inline int64_t attni_keys_there(const attni_sequence *sequence)
 {
     const int64_t *lengths = sequence->args->key_lengths;
     return lengths ? lengths[sequence->b] : sequence->S;
 }
 
-/* sdpa.c. Row j of the view's keys or values - `t` is args->k or args->v - as they are stored, in a
- * tensor or in a cache. Up to a block of rows, from a multiple of ATTNI_BLOCK on, lie t->stride[2]
- * apart; but a cache's keys, if the plan says k_interleaved, are no rows (cache.h), and take as
- * many bytes. */
+/* Address of row j of the sequence's keys or values, as stored in a tensor or in a cache; `t` is
+ * &args->k or &args->v. From a multiple of ATTNI_BLOCK on, up to ATTNI_BLOCK rows are t->stride[2]
+ * elements apart. Exception: interleaved keys of a cache (k_interleaved of the plan) are not rows
+ * (cache.h), but a block of them takes as many bytes. */
 char *attni_stored_row(const attni_sequence *sequence, const attn_tensor *t, int64_t j);
-/* How many rows from j on, up to the sequence's end, are surely no further apart. */
+/* How many rows, from row j to at most the end of the sequence, are guaranteed to have that same
+ * distance. */
 int64_t attni_rows_together(const attni_sequence *sequence, int64_t j);
-/* Asks for the first lines of what is read next, so that they come while scores become weights; 32
- * of them are no better. */
+/* Prefetches the first 16 cache lines of what is read next, so that they arrive while scores become
+ * weights; 32 lines are no better. */
 static inline void attni_prefetch_lines(const void *next)
 {
-    const uintptr_t at = (uintptr_t)next; /* an address, not a pointer: it may be anywhere */
+    const uintptr_t at = (uintptr_t)next; /* an address, not a pointer: it may lie outside any
+                                             object */
     for (uintptr_t line = 0; line < 16; line++)
         __builtin_prefetch((const void *)(at + 64 * line));
 }
-/* Which of the two `t` is, for a cache. */
+/* Is `t` the keys or the values, for a cache? */
 static inline attni_cache_part attni_part_of(const attni_sequence *sequence, const attn_tensor *t)
 {
     return t == &sequence->args->v ? ATTNI_VALUES : ATTNI_KEYS;

@@ -1,4 +1,11 @@
-/* Tasks: which queries of which head and sequence a number means. */
+/* Task numbers: which queries of which head and sequence a number stands for.
+ *
+ *   number -> head and `later`, the number of the head's tasks that have later queries
+ *   head   -> batch b, first query head h
+ *   later  -> sequence n and first query i0, counted from the end of the head
+ *
+ * sdpa.c calls attni_find_task() for each task that a worker takes.
+ */
 #include "plan.h"
 
 char *attni_first_row(const attni_task *task, const attn_tensor *t)

@@ -1,4 +1,5 @@
-/* How much work a call is: visible pairs of a query and a key, and bytes. */
+/* The work of a call: visible pairs of a query and a key (attni_visible_pairs), and bytes of
+ * tensors (attni_tensor_bytes). sdpa/plan_info.c reports both. */
 #include "plan.h"
 
 double attni_tensor_bytes(const attn_tensor *t)
@@ -9,13 +10,12 @@ double attni_tensor_bytes(const attn_tensor *t)
     return bytes;
 }
 
-/* The sum of max(0, a), max(0, a + step), ..., max(0, b), which are n numbers; step is -1, 0 or
- * 1. */
+/* The sum of the n numbers max(0, a), max(0, a + step), ..., max(0, b); step is -1, 0 or 1. */
 static double sum_run(int64_t a, int64_t b, int64_t n)
 {
     if (a < 0 && b < 0)
         return 0;
-    if (a < 0 || b < 0) { /* those from 0 on */
+    if (a < 0 || b < 0) { /* count those from 0 on only */
         n = (a < 0 ? b : a) + 1;
         a = 0, b = n - 1;
     }
@@ -28,10 +28,11 @@ static int64_t visible_keys(const attni_sequence *sequence, int64_t i)
     return span.any1 - span.any0;
 }
 
-/* Pairs of queries i0 .. i1, both included. Each end of a query's span either stays or moves on by
- * one with the query, and ends are minima and maxima of such: so the count of keys, before it is
- * cut off at 0, is concave in i. Where the middle lies on the line between the ends, all of the run
- * does; else halves are counted. It takes some logarithms of the run's length. */
+/* Visible pairs of queries i0 .. i1 (inclusive). Each end of a query's span either stays or moves
+ * by one from query to query, and the ends are minima and maxima of such lines. So the number of
+ * keys, before it is cut off at 0, is concave in i. If the middle lies on the line between both
+ * ends of the run, the whole run does, and is summed at once; else its halves are counted. The
+ * recursion takes a number of steps in the order of the logarithm of the run's length. */
 static double pairs_of_run(const attni_sequence *sequence, int64_t i0, int64_t i1)
 {
     const int64_t first = visible_keys(sequence, i0), last = visible_keys(sequence, i1),
@@ -49,7 +50,7 @@ double attni_visible_pairs(const attni_plan *p)
     double pairs = 0;
     if (!p->B || !p->H || !p->T || !p->S)
         return 0;
-    for (int64_t b = 0; b < (a->key_lengths ? p->B : 1); b++) /* else all batches are alike */
+    for (int64_t b = 0; b < (a->key_lengths ? p->B : 1); b++) /* else all batches are the same */
         for (int64_t n = 0; n < sequences; n++) {
             const attni_sequence sequence = attni_sequence_of(p, b, 0, n);
             if (sequence.T > 0 && sequence.S > 0)
