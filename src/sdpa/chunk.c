@@ -1,21 +1,38 @@
-/* One chunk of keys for one tile of the forward (tile_task.c): its blocks in turn, scores, weights,
- * weighted values; then it joins what came before.
+/* Processes one chunk of keys for one query tile; tile_task.c calls attni_tile_sweep_chunk() for
+ * each chunk and tile:
  *
- * A few queries wait for memory. Then all keys of the chunk come before all of its values, and both
- * are read in the order of their addresses without a break; sums stand in rows until all is swept.
- * Of one query that reads a cache, values even wait for the keys of the next chunk.
+ *   for each block of 64 keys:
+ *     S  scores = Q K^T, soft cap, biases, masks   (score_blocks, score_block)
+ *     W  weights = 2^(scores - m)                  (weigh_block)
+ *     V  sums += weights V                         (add_values)
+ *   J  merge the chunk's maximum, sum of weights and weighted values into the tile's (join, fold)
+ *
+ * There are three orders of this work. S0 is step S of block 0; [ ] is one loop; v0 and j are steps
+ * of the chunk before:
+ *
+ *   time ->
+ *   many queries        S0 W0 V0   S1 W1 V1   S2 W2 V2   S3 W3 V3 J  | next chunk: S0 W0 V0 ...
+ *   few rows            S0 S1 S2 S3   W0 W1 W2 W3   V0 V1 V2 V3 J    | next chunk: S0 S1 ...
+ *   one query, cache    [S0 v0] [S1 v1] [S2 v2] [S3 v3] j   W0 W1 W2 W3  | next chunk: [S0 v0] ...
+ *
+ * With many queries the work is compute-bound, and each block is finished before the next one. With
+ * few rows (the decode path) it is memory-bound: all keys of the chunk are read before all of its
+ * values, both in address order without a gap, and the sums are kept one row per query until the
+ * end of the sweep (docs/decisions/0008). With one query and a cache, the values of a chunk are
+ * even deferred until the keys of the next chunk are read (docs/decisions/0014).
  */
 #include "tile.h"
 
 #include <string.h>
 
-/* Row i of the sums, or of the totals, of a few queries. */
+/* Row i of the decode path's sums or totals. */
 static char *row_of(const attni_plan *p, char *rows, int i)
 {
     return rows + (size_t)i * attni_sums_width(p) * p->real;
 }
 
-/* Sums in rows, a vector of components each, with the factors of their queries in all lanes. */
+/* Rescales the sums when they are stored one row per query: row i is multiplied by a[i], broadcast
+ * to all lanes. */
 static void rescale_sums(attni_worker *w, const attni_tile *t, const char *a)
 {
     const attni_plan *p = w->plan;
@@ -26,7 +43,7 @@ static void rescale_sums(attni_worker *w, const attni_tile *t, const char *a)
     }
 }
 
-/* And they join the totals, by factors that join() gave. */
+/* Adds the chunk's sums, in rows, to the totals, with the factors that join() computed. */
 static void fold_sums(attni_worker *w, const attni_tile *t)
 {
     const attni_plan *p = w->plan;
@@ -39,14 +56,16 @@ static void fold_sums(attni_worker *w, const attni_tile *t)
     }
 }
 
-/* The weights of its scores. */
+/* Updates the maximum and replaces the block's scores by weights. */
 static void weigh_block(attni_worker *w, attni_tile *t, attni_partial *x, attni_chunk_block *b)
 {
     const attni_plan *p = w->plan;
     const attni_kernels *kernels = p->kernels;
     b->raised =
         kernels->update_max(x->m, b->a, x->top, b->mx, t->c, t->nv) && !(b->flags & ATTNI_FIRST);
-    if (w->in_rows) { /* sums wait for the values */
+    /* The sum of weights l is not updated here: begin_sums() and values_decode() do it with the
+     * values. */
+    if (w->in_rows) {
         kernels->weights_decode(b->st, b->st, t->c, x->m, b->n, t->rows);
         return;
     }
@@ -62,7 +81,8 @@ static void weigh_block(attni_worker *w, attni_tile *t, attni_partial *x, attni_
         kernels->rescale(b->st, b->n, t->value_scale, t->nv);
 }
 
-/* How many pieces from the first on lie at one distance, all keys or all values of them. */
+/* Number of blocks, starting at b[0], whose keys (or values, if `values`) are contiguous: one row
+ * stride from the first row to the last, so that one call can process them. */
 static int contiguous(const attni_worker *w, const attni_chunk_block *b, int count, bool values)
 {
     ptrdiff_t ld;
@@ -83,7 +103,7 @@ static int keys_of(const attni_chunk_block *b, int count)
     return (int)(b[count - 1].j - b->j) + b[count - 1].n;
 }
 
-/* The first n pieces' products, where they lie at one distance. */
+/* Computes q . k of the first n blocks, whose keys are contiguous. */
 static void score_blocks(attni_worker *w, attni_tile *t, const attni_chunk_block *b, int n)
 {
     char *const st = w->st, *const mx = w->mx;
@@ -102,7 +122,7 @@ static void score_block(attni_worker *w, attni_tile *t, attni_partial *x, attni_
     weigh_block(w, t, x, b);
 }
 
-/* Sums of a few queries, before those of a piece are added, and after. */
+/* Work on the sums of the decode path before the values of a block are added, and after. */
 static void begin_sums(attni_worker *w, attni_tile *t, attni_partial *x, const attni_chunk_block *b)
 {
     if (b->raised)
@@ -119,7 +139,8 @@ static void end_sums(attni_worker *w, attni_tile *t, attni_partial *x, const att
     }
 }
 
-/* Of one piece or, where they lie at one distance, several. After the last, the chunk joins. */
+/* Adds the weighted values of one block, or of `count` contiguous blocks. After the chunk's last
+ * block, the chunk's sums are added to the tile's totals. */
 static void add_values(attni_worker *w, attni_tile *t, attni_partial *x, const attni_chunk_block *b,
                        int count)
 {
@@ -144,7 +165,8 @@ static void add_values(attni_worker *w, attni_tile *t, attni_partial *x, const a
                     attni_prefetch_now(w));
 }
 
-/* Then halves need no conversion, and turned keys need not be turned back. */
+/* Can the kernels read this tile's keys and values as stored? Then f16 and bf16 need no widening,
+ * and interleaved keys need no conversion to rows. */
 static bool reads_as_stored(const attni_plan *p, const attni_tile *t, attni_sweep mode)
 {
     const attn_tensor *k = &p->args.k, *v = &p->args.v;
@@ -156,7 +178,8 @@ static bool reads_as_stored(const attni_plan *p, const attni_tile *t, attni_swee
            k->stride[3] == 1 && v->stride[3] == 1;
 }
 
-/* The blocks of a chunk, keys j0 .. j0+n-1, that the tile sees some of; returns how many. */
+/* Lists the blocks of keys j0 .. j0+n-1 (one chunk) of which the tile sees some key; returns their
+ * number. */
 static int cut_chunk(const attni_worker *w, const attni_tile *t, int64_t j0, int n,
                      attni_chunk_block blocks[ATTNI_BLOCKS], attni_sweep mode)
 {
@@ -168,7 +191,7 @@ static int cut_chunk(const attni_worker *w, const attni_tile *t, int64_t j0, int
             attni_mask_classify(w->sequence, &t->span, t->i0, t->i0 + t->per_head, r, end);
         if (visible == ATTNI_EMPTY)
             continue;
-        /* keys before the first and past the last visible one are cut off; they would add 0 */
+        /* Keys before the first and after the last visible key are cut off; they would add 0. */
         const int64_t first = t->span.any0 > r ? t->span.any0 : r;
         const int64_t past = t->span.any1 < end ? t->span.any1 : end;
         blocks[count++] = (attni_chunk_block){.j = first,
@@ -179,7 +202,7 @@ static int cut_chunk(const attni_worker *w, const attni_tile *t, int64_t j0, int
     return count;
 }
 
-/* Is a block's st a row per query, as the *_decode operations like it? */
+/* Is the block's st stored one row per query, the layout of the *_decode operations? */
 static bool in_rows(const attni_plan *p, const attni_tile *t, attni_sweep mode,
                     const attni_chunk_block *b)
 {
@@ -187,8 +210,9 @@ static bool in_rows(const attni_plan *p, const attni_tile *t, attni_sweep mode,
            !p->scaled_scores && p->args.dropout == 0;
 }
 
-/* Are all keys of a chunk to come before all of its values? It is the order of memory, which a few
- * queries wait for; several rows of st are room enough, and nothing must be converted. */
+/* Are all keys of the chunk read before all of its values? Reading in address order is faster when
+ * few rows make the work memory-bound. It is possible because st has room for the scores of all
+ * blocks of the chunk and nothing has to be converted first. */
 static bool keys_first(const attni_worker *w, const attni_tile *t, attni_sweep mode,
                        const attni_chunk_block *blocks, int count)
 {
@@ -199,11 +223,11 @@ static bool keys_first(const attni_worker *w, const attni_tile *t, attni_sweep m
     return all;
 }
 
-/* ------------------------------------------------------- values that wait for the next keys
+/* ------------------------------------------------------- deferred values
  *
- * One query's chunk, from a cache: its values are read in one loop with the keys of the next chunk,
- * two places in order. 32 heads of 4096, D = 128, one query, one thread: 3.48 ms, now 3.32, of
- * which reading takes 3.20 (Zen 5). */
+ * For one query that reads a cache, the values of a chunk are read in one loop with the keys of the
+ * next chunk: two ascending address streams. 32 heads of 4096, D = 128, one query, one thread: 3.48
+ * ms before, 3.32 ms with this, of which reading takes 3.20 ms (Zen 5; docs/decisions/0014). */
 static bool waits(const attni_worker *w, const attni_tile *t, bool joins)
 {
     const attni_plan *p = w->plan;
@@ -212,7 +236,7 @@ static bool waits(const attni_worker *w, const attni_tile *t, bool joins)
            attni_has_values_and_next_scores(p->kernels, p->D);
 }
 
-/* Scores of the pieces, and what is left of the chunk before. */
+/* Computes the scores of the blocks and adds the pending values of the chunk before. */
 static void score_and_add(attni_worker *w, attni_tile *t, attni_partial *x, attni_chunk_block *b,
                           int count)
 {
@@ -262,8 +286,10 @@ static void begin_chunk(const attni_worker *w, const attni_tile *t, const attni_
     memcpy(x->top, t->top, line);
 }
 
-/* Flags, and room: pieces that are scored one after the other have their own. Where values wait, a
- * piece of the next chunk takes the room of the one that it is read with. */
+/* Sets each block's flags and buffers (st, mx, a). If all keys are read first (`all`), every block
+ * has its own buffers; otherwise all blocks share the first ones. If values are deferred, block i
+ * of the next chunk writes its scores into the buffer of pending block i, whose weights the same
+ * loop consumes. */
 static void place_blocks(const attni_worker *w, const attni_tile *t, attni_chunk_block *blocks,
                          int count, bool all)
 {

@@ -1,7 +1,14 @@
-/* Chooses how a checked call is computed: kernel table, engine, tile width, tasks, scratch.
+/* Decides how a checked call is computed. attni_make_plan() is called by attni_sdpa_prepare()
+ * (sdpa.c) and fills the rest of the plan:
  *
- * None of what is decided here changes a bit of the result: not the width of tiles, not the number
- * of tasks or workers, not their order.
+ *   kernel table, what is read in place
+ *   engine                            bf16 if that engine accepts the call, else the tile engine
+ *   group, nv                         heads and vectors of a tile      (heads_per_tile)
+ *   tiles, tasks, parts, workers      how the work is divided          (count_tasks)
+ *   scratch                           bytes of all workers' arrays     (size_scratch)
+ *
+ * None of these decisions changes a bit of the result: neither the width of tiles, nor the number
+ * of tasks or workers, nor their order.
  */
 #include "../bf16/bf16_engine.h"
 #include "sdpa.h"
@@ -10,8 +17,8 @@
 #include <math.h>
 #include <stdatomic.h>
 
-/* Tiles share a chunk of keys while it is in cache: worth it until there are too few tasks for the
- * threads, or until the tiles themselves do not fit. */
+/* Tiles of one task share a chunk of keys while it is in cache. More tiles are better until there
+ * are too few tasks for the threads, or until the tiles themselves do not fit in cache. */
 static int tiles_per_task(const attni_plan *p, int threads)
 {
     if (p->group > 1)
@@ -32,8 +39,9 @@ static int most_vectors(const attni_plan *p)
     return p->engine->vectors ? p->engine->vectors : p->kernels->vectors;
 }
 
-/* Heads that share keys share a tile if their queries fit into it together. Rules that differ
- * between heads forbid it, and so do options that number queries along the lanes. */
+/* How many heads share a tile. Heads that share keys do, if all their queries fit into the tile.
+ * Rules that differ between heads forbid it, and so do options that number queries along the
+ * lanes. */
 static int heads_per_tile(const attni_plan *p)
 {
     const attn_sdpa_args *a = &p->args;
@@ -47,8 +55,8 @@ static int heads_per_tile(const attni_plan *p)
     return group > 1 ? (int)group : 1;
 }
 
-/* Seconds that one thread needs, roughly: whichever of arithmetic and reading takes longer. Below
- * some microseconds a thread is not worth waking. */
+/* Estimates the seconds that one thread needs: the longer of arithmetic and reading. A thread is
+ * not worth waking for less than some microseconds (WORK_SECONDS). */
 #define WORK_SECONDS 10e-6
 static double guess_seconds(const attni_plan *p)
 {
@@ -60,8 +68,9 @@ static double guess_seconds(const attni_plan *p)
     return seconds > reading ? seconds : reading;
 }
 
-/* Too few tasks for the threads are cut along the keys; but not if each thread gets one that is as
- * long as the others': partials and folding would cost 10 to 25 %. */
+/* Tasks are cut along the keys if there are too few of them for the threads. They are not cut if
+ * each thread gets one task of the same length: partials and folding would cost 10 to 25 %
+ * (docs/decisions/0026). */
 static int64_t parts_per_task(const attni_plan *p, int threads)
 {
     const bool alike = p->tasks_per_head == 1 && (p->B == 1 || !p->args.key_lengths);
@@ -73,7 +82,7 @@ static int64_t parts_per_task(const attni_plan *p, int threads)
     return wanted < p->chunks ? wanted : p->chunks > 1 ? p->chunks : 1;
 }
 
-/* False: more tasks than can be counted. */
+/* Returns false if there are more tasks than can be counted. */
 static bool count_tasks(attni_plan *p, int threads)
 {
     p->sequences = p->args.cu_seqlens_q ? p->args.sequences + 1 : 1;
@@ -98,13 +107,14 @@ static bool count_tasks(attni_plan *p, int threads)
         if (worth < (double)(workers - 1))
             p->workers = 1 + (int)worth;
     }
-    /* Two threads end within one task of each other, whichever comes last, and a head after the
-     * other is kinder to the cache. */
+    /* One or two workers finish within one task of each other in any order, so they take one head
+     * after the other, whose keys then stay in cache (docs/decisions/0025). */
     p->longest_first = p->workers > 2 && p->args.causal && !p->args.mask && !p->args.cu_seqlens_q;
     return true;
 }
 
-/* Workers' arrays, then, of a call in parts, each task's partials and its count of parts done. */
+/* Scratch: the workers' arrays; then, if tasks are cut into parts, each task's partials and its
+ * count of finished parts. */
 static bool size_scratch(attni_plan *p)
 {
     p->worker_bytes = p->engine->scratch(p);
@@ -123,8 +133,9 @@ static bool size_scratch(attni_plan *p)
            attni_size_add(partials, arrived, &p->scratch_bytes);
 }
 
-/* Bytes of q, k, v and out from which on they are asked for ahead: a second cache. With fewer it
- * only costs: 12 heads of 32 by 32 took 5 % longer, of 64 by 64 2 %. */
+/* If q, k, v and out together are larger than this (the size of an L2 cache), rows are prefetched.
+ * For smaller calls prefetch only costs time: 12 heads of 32 by 32 took 5 % longer, of 64 by 64 2
+ * %. */
 #define FAR_BYTES (1024 * 1024)
 static bool far_data(const attni_plan *p)
 {

@@ -1,6 +1,7 @@
-/* What the machine can do at best: multiply-adds from registers, and bytes read from memory.
+/* Measures what the machine can do at best: multiply-adds from registers (attn_measure_flops) and
+ * bytes read from memory (attn_measure_read).
  *
- * A figure here is a ceiling to stand beside a measured time, so each takes the fastest of many
+ * Each figure is an upper bound to compare a measured time with, so each is the fastest of many
  * short runs: interruptions only ever make a run slower.
  */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
@@ -13,14 +14,16 @@
 #include "../bf16/unit.h"
 #include "../kernel/kernel.h"
 
-#define SHORT_RUN 500e-6 /* seconds: long beside the clock's step, short beside a time slice */
-#define FEWEST_RUNS 16   /* an interruption may outlast the time asked for */
+#define SHORT_RUN                                                                                  \
+    500e-6             /* seconds: long compared with the clock's step, short compared with a
+                            time slice */
+#define FEWEST_RUNS 16 /* an interruption may take longer than `seconds` */
 
-/* Results go here, where no compiler can tell that nobody reads them. */
+/* Results are stored here so that the compiler cannot remove the work. */
 static _Atomic uint64_t unread;
 
-/* The best rate that `once(arg, n)` shows in that time, or in FEWEST_RUNS if they take longer: it
- * does n rounds and returns the work done. n grows until a run is long enough to be timed. */
+/* The best rate of `once(arg, n)`, which does n rounds and returns the amount of work. It is called
+ * for `seconds`, and at least FEWEST_RUNS times. n grows until a run is long enough to be timed. */
 static double best_rate(double (*once)(void *arg, int64_t n), void *arg, double seconds)
 {
     double best = 0, start = attni_now(), end;
@@ -41,7 +44,7 @@ static double best_rate(double (*once)(void *arg, int64_t n), void *arg, double 
 
 /* ----------------------------------------------------------------------- multiply-adds */
 
-/* A loop of products in registers: fma_loop of kernel.h or peak of bf16/unit.h. */
+/* A loop of products in registers: fma_loop of kernel.h or `peak` of bf16/unit.h. */
 typedef struct products {
     double (*loop)(int64_t n, double *sink);
 } products;
@@ -70,7 +73,8 @@ double attn_measure_flops(const char *isa, attn_dtype dtype, double seconds)
 /* ----------------------------------------------------------------------------- reading */
 
 #define LINE 64
-/* A line of words; wider than most machines' registers, so the compiler cuts it to their size. */
+/* One cache line. It is wider than most machines' registers; the compiler splits it to their
+ * size. */
 typedef uint64_t words __attribute__((vector_size(LINE), may_alias));
 
 typedef struct region {
@@ -78,8 +82,8 @@ typedef struct region {
     size_t quarter; /* lines in each of the four streams */
 } region;
 
-/* One stream does not keep all of a core's line buffers busy on every machine; four do, and they
- * are four independent sums. */
+/* Four streams, because one stream does not keep all line buffers of a core busy on every machine.
+ * They are four independent sums. */
 static inline __attribute__((always_inline)) uint64_t sum_lines(const region *r, int64_t n)
 {
     words a = {0}, b = {0}, c = {0}, d = {0};
@@ -91,7 +95,7 @@ static inline __attribute__((always_inline)) uint64_t sum_lines(const region *r,
             c += s[i];
             d += t[i];
         }
-        /* The next round must read again: memory may have changed for all the compiler knows. */
+        /* The next round must read again: for the compiler, memory may have changed. */
         atomic_signal_fence(memory_order_seq_cst);
     }
     a += b + c + d;
@@ -104,7 +108,7 @@ static inline __attribute__((always_inline)) uint64_t sum_lines(const region *r,
 static uint64_t sum_generic(const region *r, int64_t n) { return sum_lines(r, n); }
 
 #if defined(__x86_64__)
-/* From the first cache, 16-byte loads would measure themselves. */
+/* With data in L1, 16-byte loads would limit the rate; wider loads measure the cache. */
 __attribute__((target("avx2"))) static uint64_t sum_avx2(const region *r, int64_t n)
 {
     return sum_lines(r, n);
@@ -133,14 +137,14 @@ static double read_all(void *arg, int64_t n)
 double attn_measure_read(size_t bytes, double seconds)
 {
     ATTNI_DEFAULT_MODE;
-    region r = {NULL, bytes / (4 * LINE)}; /* the last few bytes of an odd size are left out */
+    region r = {NULL, bytes / (4 * LINE)}; /* the last few bytes of other sizes are left out */
     if (r.quarter == 0)
         return 0;
     size_t used = r.quarter * 4 * LINE;
     unsigned char *memory = attni_aligned_new(LINE, used);
     if (!memory)
         return 0;
-    /* Pages that were never written all map to one page of zeros, which fits any cache. */
+    /* Pages that were never written all map to one page of zeros, which fits in any cache. */
     memset(memory, 1, used);
     r.line = (const words *)memory;
     double best = best_rate(read_all, &r, seconds);

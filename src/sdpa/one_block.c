@@ -1,8 +1,13 @@
-/* A task of one block of keys, all of them visible: what tile_task (tile_task.c) does with it,
- * without what it does for others. Six words, or the next token after few: their arithmetic takes
- * 100 ns, and to go through chunks, totals and joins took as long again.
+/* The short path for a task whose keys are one block, all of them visible. tile_task()
+ * (tile_task.c) calls attni_task_one_block() first:
  *
- * The bits are the same: a chunk that joins nothing is multiplied by 1 and added to 0.
+ *   scores = Q K^T, maximum, weights, sums += weights V, out = sums / l
+ *
+ * The arithmetic of such calls (six words, or the next token after few) takes about 100 ns; chunks,
+ * totals and joins would double that (docs/decisions/0020).
+ *
+ * The result is bit-identical: the general path multiplies the totals of a single chunk by 1 and
+ * adds 0.
  */
 #include "tile.h"
 
@@ -15,7 +20,8 @@ static char *take(char **at, size_t bytes)
     return piece;
 }
 
-/* Of scratch that tile_scratch counted: each of these pieces is there, too. */
+/* Takes the arrays from scratch. Its size comes from tile_scratch(), which counts each of these
+ * arrays too. */
 static void carve(attni_worker *w, attni_tile *t, char *at)
 {
     const attni_plan *p = w->plan;
@@ -24,7 +30,7 @@ static void carve(attni_worker *w, attni_tile *t, char *at)
     t->l = take(&at, 5 * line);
     t->m = t->l + line, t->m_first = t->m + line, t->top = t->m_first + line;
     t->c = t->top + line;
-    w->chunk.m = take(&at, 2 * line); /* of a sink */
+    w->chunk.m = take(&at, 2 * line); /* for a sink */
     w->chunk.l = w->chunk.m + line;
     w->mx = take(&at, 4 * line);
     w->a = w->mx + line, w->factors = w->a + line;
@@ -37,7 +43,7 @@ static void carve(attni_worker *w, attni_tile *t, char *at)
         w->rows = take(&at, (D > Dv ? D : Dv) * line);
 }
 
-/* All keys and values, for one tile. */
+/* Processes all keys and values, for one tile. */
 static void sweep(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;

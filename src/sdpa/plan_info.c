@@ -1,4 +1,4 @@
-/* attn_sdpa_plan: what a call will run, before it runs. */
+/* attn_sdpa_plan: tells the caller what a call would run, without running it. */
 #include "sdpa.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *args, attn_p
     snprintf(made.kernel, sizeof made.kernel, "%s %s %dx%d", plan.kernels->isa,
              plan.engine->operands ? plan.engine->operands : operands,
              plan.nv * plan.kernels->lanes, ATTNI_CHUNK);
-    /* room to align a workspace that is not */
+    /* room to align a workspace that is not aligned */
     made.scratch_bytes = plan.scratch_bytes + ATTNI_ALIGN - 1;
     made.threads = plan.workers > 1 ? plan.workers : 1;
     made.tasks = plan.tasks;

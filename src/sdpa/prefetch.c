@@ -1,10 +1,14 @@
-/* What a task will read soon, asked for while it computes (scores() and values() of kernel.h).
+/* Prefetches what a task reads next, while it computes. tile_task.c chooses the regions at each
+ * chunk; scores() and values() of kernel.h issue the prefetches between their multiplications.
  *
- * While one chunk is computed: the next chunk's keys and values; and during the last one the rows
- * of out that the task is about to write, and the queries and first keys and values of the next
- * task. The hardware sees none of it coming: keys are read six rows at a time, values a few columns
- * at a time, and the next head lies anywhere. From the third cache, that was 2 to 9 % of a
- * call at T = S = 2048 and 5 to 11 % at 512.
+ *   during a chunk:           the next chunk's keys and values
+ *   during the last chunk:    the rows of out that the task will write;
+ *                             the queries and the first keys and values of the next task
+ *
+ * The hardware prefetcher cannot predict these reads: keys are read six rows at a time, values a
+ * few columns at a time, and the next head may be anywhere. With data in L3 the gain was 2 to 9 %
+ * of a call at T = S = 2048 and 5 to 11 % at 512 (docs/decisions/0004). The decode path has its own
+ * prefetch (attni_tile_next_rows()).
  */
 #include "tile.h"
 
@@ -24,7 +28,7 @@ static void add(attni_worker *w, const char *first, ptrdiff_t ld, int64_t rows, 
                                                         .lines = (int)((bytes + 63) / 64)};
 }
 
-/* Rows i .. i+rows-1 of the view's head of a [B,H,T,...] tensor. */
+/* Adds rows i .. i+rows-1 of the sequence's head of a [B,H,T,...] tensor. */
 static void add_queries(attni_worker *w, const attni_sequence *sequence, const attn_tensor *t,
                         int64_t i, int64_t rows)
 {
@@ -34,7 +38,7 @@ static void add_queries(attni_worker *w, const attni_sequence *sequence, const a
             (ptrdiff_t)(t->stride[2] * size), rows, t->shape[3] * size);
 }
 
-/* Rows j .. of keys or values, up to `end`, but no more than a chunk. */
+/* Adds the rows of keys or values from j up to `end`, but at most a chunk. */
 static void add_keys(attni_worker *w, const attni_sequence *sequence, const attn_tensor *t,
                      int64_t j, int64_t end)
 {

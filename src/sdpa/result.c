@@ -1,20 +1,26 @@
-/* What comes out of a tile once its keys are swept: sinks, division, lse, and the scores on
- * request. tile.h has the structures, tile_task.c the sweep. */
+/* The result of a tile once its keys are swept; called by tile_task.c and one_block.c.
+ *
+ *   attni_tile_finish           add the sink, out = total / l, write out and lse
+ *   attni_tile_move_exponents   prepare the rescaled sweep of rows that are not finite
+ *   attni_tile_scores_out       write the requested scores
+ *
+ * tile.h defines the structures.
+ */
 #include "tile.h"
 
 #include <float.h>
 #include <math.h>
 
 #define LOG2E 1.4426950408889634074
-#define COLD __attribute__((cold, noinline)) /* small, and out of the way */
+#define COLD __attribute__((cold, noinline)) /* kept small, and away from the hot code */
 
 static double sink_of(const attni_worker *w, const attni_tile *t, int i)
 {
     return (double)w->plan->args.sink_logits[w->sequence->h + (i < t->rows ? i / t->per_head : 0)];
 }
 
-/* A sink is one more key, a chunk of its own, last, whose logit is in natural units and whose value
- * is nothing. */
+/* Adds the sink: one more key, in a last chunk of its own, whose logit is in natural-log units and
+ * whose value is 0. */
 static void add_sink(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;
@@ -23,12 +29,12 @@ static void add_sink(attni_worker *w, attni_tile *t)
         const double sink = sink_of(w, t, i);
         attni_set_lane(p, w->mx, i, sink);
         attni_set_lane(p, w->st, i, sink);
-        /* log2(e), lowered as the row's own factor may be */
+        /* log2(e), reduced by the same factor as the row's own c */
         attni_set_lane(p, w->a, i, attni_lane(p, t->c, i) / p->log2_scale * LOG2E);
         attni_set_lane(p, w->chunk.m, i, attni_lane(p, t->m_first, i));
         attni_set_lane(p, w->chunk.l, i, 0);
     }
-    /* mx twice: `top` is of the keys alone */
+    /* mx is passed twice: `top` must hold the keys' maximum only */
     kernels->update_max(w->chunk.m, w->factors, w->mx, w->mx, w->a, t->nv);
     kernels->weights(w->st, w->chunk.l, w->st, w->a, w->chunk.m, 1, t->nv, ATTNI_MASKED);
     kernels->join(t->m, t->l, w->factors, w->chunk.m, w->chunk.l, t->nv);
@@ -38,7 +44,7 @@ static void add_sink(attni_worker *w, attni_tile *t)
     kernels->rescale(t->total, p->Dv, w->factors, t->nv);
 }
 
-/* out = total / l. Rows of several heads lie apart, and go by way of w->rows. */
+/* Writes out = total / l. Rows of several heads are not contiguous and go through w->rows. */
 static bool write_out(attni_worker *w, const attni_tile *t)
 {
     const attni_plan *p = w->plan;
@@ -56,8 +62,8 @@ static bool write_out(attni_worker *w, const attni_tile *t)
     return bad != 0;
 }
 
-/* What the rows are divided by: l, or infinity where nothing was seen. True if some score was too
- * large for log2 units. */
+/* Sets the divisors: l, or infinity for a row that has seen no key. Returns true if some score was
+ * too large for log2 units. */
 #define SET_DIVISORS(R, abs, limit)                                                                \
     do {                                                                                           \
         const R *l = (const R *)t->l, *top = (const R *)t->top, *c = (const R *)t->c;              \
@@ -77,7 +83,7 @@ static bool set_divisors(const attni_plan *p, const attni_tile *t, char *a)
     SET_DIVISORS(double, fabs, 8e307);
 }
 
-/* The largest of a row's scores, of which its sink is one, in log2 units. */
+/* The largest score of a row, its sink included, in log2 units. */
 static COLD double highest(const attni_worker *w, const attni_tile *t, int i)
 {
     const attni_plan *p = w->plan;
@@ -85,14 +91,15 @@ static COLD double highest(const attni_worker *w, const attni_tile *t, int i)
     return p->args.sink_logits ? fmax(top, sink_of(w, t, i) * LOG2E) : top;
 }
 
-/* No mean of finite values is infinite, but roundings may carry it past the largest number: not if
- * the sum of weighted values is within this, times the sum of weights. */
+/* Limit for a sum of weighted values, as a multiple of the sum of weights. A mean of finite values
+ * is never infinite, but roundings may carry it past the largest number. Below this limit they do
+ * not. */
 static COLD double largest(const attni_plan *p)
 {
     return p->real == sizeof(float) ? (double)FLT_MAX * (1 - 0x1p-22) : DBL_MAX * (1 - 0x1p-51);
 }
 
-/* Divisors of lifted rows, whose sums are made that small. */
+/* Divisors of rescaled rows: l times value_scale, which their sums were multiplied by. */
 static COLD void scale_divisors(const attni_worker *w, const attni_tile *t)
 {
     const attni_plan *p = w->plan;
@@ -131,14 +138,14 @@ bool attni_tile_finish(attni_worker *w, attni_tile *t)
     return again;
 }
 
-/* A score times c as raise() rounds it: of a score beyond 2^24, the exact product may be thousands
- * away from what weights count from. */
+/* The score times c, rounded as update_max() rounds it. For a score beyond 2^24 the exact product
+ * may differ by thousands from the value that weights are counted from. */
 static double log2_units(const attni_plan *p, double score, double c)
 {
     return p->real == sizeof(float) ? (double)((float)score * (float)c) : score * c;
 }
 
-/* Is what a row came to, its sum of weights and its result, finite? */
+/* Are the row's sum of weights and its result finite? */
 static COLD bool row_is_finite(const attni_plan *p, const attni_tile *t, int i)
 {
     const double l = attni_lane(p, t->l, i);
@@ -150,11 +157,12 @@ static COLD bool row_is_finite(const attni_plan *p, const attni_tile *t, int i)
     return finite;
 }
 
-/* Rows that are not finite yet start again such that nothing overflows. Their maximum is known, so
- * that no weight exceeds 1, and what values are multiplied by is 2^-40 of the weight: the sum of
- * 2^31 of the largest values has room. (To count from 40 more than the maximum would not do: what
- * is 40 beside 10^9?) A score too large for log2 units is counted in units of 2^-8, where anything
- * but the maximum still vanishes. */
+/* Prepares the rescaled sweep: rows that are not finite yet are computed again such that nothing
+ * overflows. The maximum of such a row is known and becomes m_first, so no weight exceeds 1. Values
+ * are multiplied by 2^-40 of the weight (value_scale), so the sum of 2^31 of the largest values has
+ * room. (Counting from the maximum plus 40 instead would not work: at 10^9 a difference of 40 is
+ * lost in rounding.) A score too large for log2 units is counted in units of 2^-8, where every
+ * weight but the maximum's still vanishes. */
 COLD void attni_tile_move_exponents(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;
@@ -186,7 +194,8 @@ static char *line_of(const attni_worker *w, int i)
     return w->lines + (size_t)i * ATTNI_BLOCK * w->plan->real;
 }
 
-/* A block of scores into w->lines. A mark (see ATTNI_SKIP_MASKED) is a hidden key's. */
+/* Transposes a block of scores into w->lines. If `marked`, a mark (see ATTNI_SKIP_MASKED) belongs
+ * to a masked key and becomes 0. */
 static void transpose_scores(attni_worker *w, const attni_tile *t, int n, bool marked)
 {
     const attni_plan *p = w->plan;
@@ -197,8 +206,9 @@ static void transpose_scores(attni_worker *w, const attni_tile *t, int n, bool m
                 attni_set_lane(p, line_of(w, i), r, 0);
 }
 
-/* The divisors of the rows: l for weights, else 1. Weights count from the maximum itself, wherever
- * m has been. True if a row is NaN, where 0 for a hidden key must not be divided. */
+/* Sets the divisors of the rows: l for weights, else 1. Weights are counted from the row's maximum
+ * itself, whatever m was. Returns true if a row is NaN: then the 0 of a masked key must not be
+ * divided. */
 static bool row_divisors(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;
@@ -219,9 +229,9 @@ static bool row_divisors(attni_worker *w, attni_tile *t)
     return marked;
 }
 
-/* The scores that the caller asked for, computed once more now that m and l are final; out is
- * the same with and without. Every key of the tensor has a place, so keys outside the sequence come
- * too, with negative or large j. */
+/* Writes the scores that the caller requested. They are computed once more, now that m and l are
+ * final, so that out is the same with and without them. Every key of the tensor has a place in the
+ * output, so keys outside the sequence occur too, with negative or large j. */
 void attni_tile_scores_out(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;

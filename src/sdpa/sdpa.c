@@ -1,16 +1,22 @@
-/* Attention, forward: check, plan, cut into tasks, run. Read this first.
+/* The forward: attn_sdpa_forward(). Read this file first.
  *
- *   attni_sdpa_check (sdpa_check.c)  every argument, once
- *   make_plan                        kernel table, tile width, tasks, scratch
- *   run_worker                       takes tasks until none is left
- *   plan->way (tile_task.c)          one task: a run of queries of one head against its keys
- *             (prefetch.c)          what it will read soon
- *             (bf16_task.c)           the same for bf16 on a matrix unit
- *   mask.c                           which keys those are
- *   kernel/                          the arithmetic
+ *   attni_sdpa_prepare
+ *     attni_sdpa_check (plan/sdpa_check.c)   check every argument, once
+ *     attni_make_plan  (make_plan.c)         choose kernels, engine, tile width, tasks, scratch
+ *   attni_sdpa_run: on each thread, run_worker
+ *     until no task is left: take the next number
+ *       attni_find_task (plan/task_list.c)   number -> a range of queries of one head
+ *       engine->task                         attention of these queries over their keys:
+ *                                            tile_task.c, or bf16/bf16_task.c on bf16 hardware
  *
- * None of what is decided here changes a bit of the result: not the width of tiles, not the number
- * of tasks or workers, not their order.
+ * plan/mask.c says which keys a query sees, prefetch.c what is prefetched; kernel/ is the
+ * arithmetic.
+ *
+ * If there are too few tasks for the threads, each is cut into parts along the keys: engine->part
+ * computes a range of chunks, and the thread that finishes a task's last part calls engine->fold.
+ *
+ * Neither the width of tiles, nor the number of tasks or workers, nor their order changes a bit of
+ * the result.
  */
 #include "sdpa.h"
 
@@ -23,11 +29,11 @@ typedef struct job {
     const attni_plan *plan;
     char *scratch;
     char *partials;        /* [tasks][chunks][partial_bytes] */
-    atomic_llong *arrived; /* [tasks]: parts that are done */
-    atomic_llong next;     /* part of a task to take */
+    atomic_llong *arrived; /* [tasks]: number of finished parts */
+    atomic_llong next;     /* the next task, or part of a task, to take */
 } job;
 
-/* One part of a task: whoever does the last one folds them all. */
+/* Computes one part of a task. The thread that finishes the task's last part folds all of them. */
 static void run_part(job *j, int64_t task, int64_t part, const attni_sequence *sequence, int64_t i0,
                      int64_t rows, char *scratch)
 {
@@ -102,7 +108,8 @@ void attni_sdpa_run(const attni_plan *plan, attni_call *call, char *scratch)
         attni_call_run(call, plan->workers, run_worker, &j);
 }
 
-/* With a few short rows, asking for memory would take longer than attention. */
+/* Scratch on the stack. For a few short rows, allocating memory would take longer than
+ * attention. */
 #define STACK_SCRATCH 16384
 
 static attn_status forward(const attni_plan *plan, attn_context *ctx, void *workspace, size_t bytes,

@@ -1,4 +1,12 @@
-/* What a tile reads, brought into shape: queries, keys and values as R, sums of a few queries. */
+/* Brings what a tile reads into the form that the kernels read:
+ *
+ *   attni_tile_shape, _queries, _clear      a tile at the start of a task
+ *   attni_tile_load                         keys and values of a chunk, as rows of R
+ *   attni_tile_rows, attni_tile_next_rows   where they are; what to prefetch next
+ *   attni_transpose_sums                    the decode path's sums, from rows to lanes
+ *
+ * tile_task.c, chunk.c, one_block.c and the gradients call these functions.
+ */
 #include "tile.h"
 
 #include <math.h>
@@ -36,7 +44,7 @@ void attni_tile_clear(const attni_plan *p, attni_tile *t, bool total)
 void attni_convert_rows(const attni_plan *p, char *to, const char *from, ptrdiff_t ld,
                         attn_dtype dtype, int64_t stride, int rows, int64_t n)
 {
-    if (n == 0) /* `from` may be NULL, to which nothing may be added */
+    if (n == 0) /* `from` may be NULL, and nothing may be added to NULL */
         return;
     if (stride == 1) {
         p->kernels->widen(to, from, ld, dtype, rows, n);
@@ -55,7 +63,7 @@ void attni_tile_queries(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *q = &p->args.q;
-    /* rows of one head, or one row of each head, lie at one distance */
+    /* Rows of one head, or one row of each head, have one constant stride. */
     const bool even = t->heads == 1 || t->per_head == 1;
     const char *from = attni_lane_row(w, t, q, 0, 0);
     ptrdiff_t ldq = (ptrdiff_t)q->stride[t->heads > 1 ? 1 : 2];
@@ -85,7 +93,7 @@ void attni_tile_queries(attni_worker *w, attni_tile *t)
 
 /* ------------------------------------------------------------------------------ keys and values */
 
-/* Turned keys become rows, and those R: up to a block. */
+/* Converts up to one block of interleaved cache keys to rows of R. */
 static void load_interleaved(const attni_worker *w, char *to, int64_t j, int n)
 {
     const attni_plan *p = w->plan;
@@ -97,7 +105,7 @@ static void load_interleaved(const attni_worker *w, char *to, int64_t j, int n)
                            p->D);
 }
 
-/* Rows of a cache of i8 become R: up to a block. */
+/* Converts up to one block of rows of an i8 cache to R. */
 static void load_i8(const attni_worker *w, const attn_tensor *t, char *to, int64_t j, int n)
 {
     const attni_sequence *sequence = w->sequence;
@@ -140,7 +148,7 @@ const char *attni_tile_rows(const attni_worker *w, bool values, int64_t j, ptrdi
     const attn_tensor *t = values ? &p->args.v : &p->args.k;
     const char *converted = values ? w->v : w->k;
     const int64_t width = t->shape[3];
-    if (width == 0) { /* data may be NULL, to which nothing may be added */
+    if (width == 0) { /* data may be NULL, and nothing may be added to NULL */
         *ld = 0;
         return w->st;
     }
@@ -161,12 +169,12 @@ attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *ti
     const attn_tensor *t = values ? &p->args.v : &p->args.k;
     attni_next_rows next = {w->st, 0, 0};
     const bool in_place = (values ? p->v_in_place : p->k_in_place) || w->as_stored;
-    /* i8 become floats a block at a time, what is asked for now is the next one */
+    /* i8 rows are converted a block at a time, and the next block is prefetched now. */
     if ((!in_place && t->dtype != ATTN_I8) || t->shape[3] == 0)
         return next;
     const char *rows = NULL;
-    /* Of the next task: 12 heads of 537 keys, one query, from memory took 4 to 6 % less time. With
-     * 4096 it took 1 to 2 % more. */
+    /* The next task's first rows are prefetched only if S <= SHORT_KEYS. Measured with 12 heads,
+     * one query, data in memory: 4 to 6 % faster with 537 keys, 1 to 2 % slower with 4096. */
     enum { SHORT_KEYS = 1024 };
     if (j < tile->span.any1)
         rows = attni_stored_row(w->sequence, t, j);
@@ -175,7 +183,7 @@ attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *ti
     if (rows) {
         const ptrdiff_t size = (ptrdiff_t)attn_dtype_size(t->dtype);
         const ptrdiff_t bytes = (ptrdiff_t)t->stride[2] * size;
-        const bool interleaved = p->k_interleaved && !values; /* all of whose bytes are read */
+        const bool interleaved = p->k_interleaved && !values; /* all bytes of these are read */
         next = (attni_next_rows){rows, bytes, interleaved ? bytes : t->shape[3] * size};
     }
     return next;

@@ -1,7 +1,11 @@
-/* Scores of one block of keys: products, soft cap, biases, masks. */
+/* Scores of one block of keys, for chunk.c, result.c and the gradients:
+ *
+ *   attni_tile_products   st = Q K^T, by scores(), scores_decode() or scores_interleaved()
+ *   attni_tile_biases     soft cap, biases, masks, maxima
+ */
 #include "tile.h"
 
-/* Scores of few queries, in rows, of keys j0 .. j0+n-1. */
+/* Decode path: scores in rows, of keys j0 .. j0+n-1. */
 static void score_decode(const attni_worker *w, const attni_tile *t, char *st, int64_t j0, int n)
 {
     const attni_plan *p = w->plan;
@@ -16,13 +20,15 @@ static void score_decode(const attni_worker *w, const attni_tile *t, char *st, i
         kernels->scores_decode(st, w->mx, q, k, ld, attni_tile_dtype(w), n, p->D, t->rows, &next);
 }
 
-/* The same as a tile. Turned keys are read from the first of a group on. */
+/* The same scores, stored in the tile layout [key][W]. Interleaved keys can be read only from the
+ * start of a group, so up to ATTNI_GROUP - 1 extra scores are computed and skipped. */
 static void score_decode_lanes(const attni_worker *w, const attni_tile *t, int64_t j0, int n)
 {
     const attni_plan *p = w->plan;
     const int skip = w->as_stored && p->k_interleaved ? (int)(j0 % ATTNI_GROUP) : 0, all = skip + n;
     score_decode(w, t, w->score_rows, j0 - skip, all);
-    for (int j = skip, end; j < all; j = end) { /* rows of two blocks, perhaps */
+    for (int j = skip, end; j < all; j = end) { /* the skip may push the last keys into a second
+                                                   block */
         const int block = j / ATTNI_BLOCK * ATTNI_BLOCK;
         end = all < block + ATTNI_BLOCK ? all : block + ATTNI_BLOCK;
         p->kernels->pack(w->st + (size_t)((j - skip) * t->W) * p->real,
@@ -36,7 +42,7 @@ static void score_decode_lanes(const attni_worker *w, const attni_tile *t, int64
 void attni_tile_products(attni_worker *w, const attni_tile *t, int64_t j0, int n)
 {
     const attni_plan *p = w->plan;
-    const bool few = attni_tile_decodes(p, t) && w->q_row; /* gradients have none */
+    const bool few = attni_tile_decodes(p, t) && w->q_row; /* the gradients have no q_row */
     if (few && w->in_rows)
         score_decode(w, t, w->st, j0, n);
     else if (few)

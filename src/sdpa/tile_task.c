@@ -1,21 +1,28 @@
-/* One task of the forward: up to ATTNI_TILES tiles of queries against all keys that they see.
+/* The tile engine: one task of the forward, up to ATTNI_TILES tiles of queries against all keys
+ * that they see. sdpa.c calls tile_task() through the plan's engine.
  *
  *   for each chunk of 256 keys (converted to R if stored otherwise)
- *     for each tile of W queries, for each block of the chunk that some query of the tile sees
- *       S^T = K Q^T;  scale, cap, biases, masks;  raise the chunk's maximum;  P = 2^(S - m)
- *       acc += V^T P
- *     the chunk joins the tile:  O, l
- *   out = O / l
+ *     for each tile of W queries
+ *       for each block of the chunk that some query of the tile sees            (chunk.c)
+ *         S^T = K Q^T;  scale, soft cap, biases, masks;  update the chunk's maximum m
+ *         P = 2^(S - m);  acc += V^T P
+ *       merge the chunk into the tile:  O, l
+ *   out = O / l                                                                 (result.c)
  *
- * A chunk knows nothing of the others until it joins, in order of keys, and joining changes only
- * exponents before it adds. So chunks may also be computed apart, on any thread, kept as partials
- * and folded later: tile_part and tile_fold. The bits are the same.
+ * A chunk is independent of the others until it is merged. Merging happens in the order of the
+ * keys, and changes only exponents before it adds. So chunks may also be computed separately, on
+ * any thread, kept as partials and folded later (tile_part, tile_fold). The bits are the same.
  *
- * The fast sweep multiplies a hidden key's value by a weight of 0, which is harmless unless the
- * value is NaN or infinite, and keeps sums that overflow only for huge values. So a tile whose
- * result is not finite is swept again: CAREFUL passes over what is hidden, and gives every other
- * row the same bits; the third sweep also takes the sums of the rows that are still not finite out
- * of danger (attni_tile_move_exponents). What is then not finite is so by its own data.
+ * A tile is swept up to three times:
+ *
+ *   fast           A masked key's value is multiplied by a weight of 0, which is harmless unless
+ *                  the value is NaN or infinite. Sums overflow only for huge values.
+ *   skip masked    If the result is not finite: masked keys are skipped. Every other row gets the
+ *                  same bits.
+ *   rescaled       If it is still not finite: the sums of the rows that are not finite are also
+ *                  scaled so that they cannot overflow (attni_tile_move_exponents).
+ *
+ * A result that is then not finite follows from the data of its own row.
  */
 #include "../cache/cache.h"
 #include "tile.h"
@@ -25,8 +32,10 @@
 
 /* ------------------------------------------------------------------------------------ scratch */
 
-/* Bytes of R that `few` queries take in a row of st that holds a weight of each: st is a row per
- * query there, and if blocks are scored one after the other, there is one for each block. */
+/* Bytes to reserve for each of the ATTNI_BLOCK rows of st. Normally a row holds one weight per
+ * lane. In the decode path st has one row per query instead and, if there is more than one block of
+ * keys, a separate set of these rows for each of the ATTNI_BLOCKS blocks. The larger of the two is
+ * reserved. */
 static size_t st_line(const attni_plan *p)
 {
     const size_t line = (size_t)(p->nv * p->kernels->lanes) * p->real;
@@ -50,7 +59,7 @@ static void carve(attni_worker *w, attni_layout *layout)
     for (int t = 0; t < p->tiles; t++) {
         attni_tile *x = &w->tiles[t];
         x->qt = attni_layout_take(layout, D + p->k_interleaved,
-                                  line); /* one more: scores_interleaved */
+                                  line); /* an extra row of zeros for scores_interleaved() */
         x->total = attni_layout_take(layout, Dv, line);
         x->l = attni_layout_take(layout, 6, line);
         if (x->l)
@@ -63,7 +72,7 @@ static void carve(attni_worker *w, attni_layout *layout)
     w->totals = attni_layout_take(layout, (size_t)p->kernels->max_decode_rows * p->real,
                                   attni_sums_width(p));
     w->st = attni_layout_take(layout, ATTNI_BLOCK, st_line(p));
-    w->q_row = attni_layout_take(layout, D * p->real + line, 1); /* whole lines of it are written */
+    w->q_row = attni_layout_take(layout, D * p->real + line, 1); /* written in whole vectors */
     w->mx = attni_layout_take(layout, 2 * ATTNI_BLOCKS + 2, line);
     if (w->mx)
         w->a = w->mx + ATTNI_BLOCKS * line, w->factors = w->a + ATTNI_BLOCKS * line;
@@ -113,7 +122,7 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mod
             end = tiles[t].span.any1;
     }
     begin -= begin % ATTNI_CHUNK;
-    attni_tile *last = &tiles[count - 1]; /* the others are full */
+    attni_tile *last = &tiles[count - 1]; /* the other tiles are full */
     const bool totals = attni_tile_decodes(w->plan, last) && mode == ATTNI_SWEEP_FAST;
     if (totals)
         memset(w->totals, 0,
@@ -218,7 +227,8 @@ static void tile_part(const attni_plan *plan, const attni_sequence *sequence, in
         const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
         if (n <= 0 || t->span.any0 >= j0 + n ||
             !attni_tile_sweep_chunk(&w, t, &x, j0, n, ATTNI_SWEEP_FAST, false))
-            attni_set_lane(plan, x.l, 0, -1); /* no sum of weights: nothing was seen */
+            attni_set_lane(plan, x.l, 0, -1); /* a negative sum of weights marks a chunk in which
+                                                 no key is visible */
     }
 }
 
