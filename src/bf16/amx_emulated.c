@@ -1,10 +1,15 @@
-/* Tile registers in memory: see bf16/tile_ops.h. Compiled to nothing without ATTNI_AMX_EMULATED.
+/* Emulates the tile registers of AMX in memory, for tests (tile_ops.h). Empty without
+ * ATTNI_AMX_EMULATED.
  *
- * What a processor would refuse with a fault ends the program here, with a line that says why. The
- * arithmetic is that of Intel's manual (volume 2, TDPBF16PS): in each element the products of even
- * elements form one chain of fused multiply-adds from 0 and those of odd elements another; the two
- * are added, and their sum to c. Denormal operands count as 0, denormal results become 0, rounding
- * is to nearest even whatever MXCSR says, and no exception flag is raised.
+ * Where a processor would raise a fault, the program ends here with a line that says why. The
+ * arithmetic is that of Intel's manual (volume 2, TDPBF16PS). In each element of c:
+ *
+ *   s0 = chain of fused multiply-adds from 0 over the products of even elements
+ *   s1 = the same over the products of odd elements
+ *   c += s0 + s1
+ *
+ * Denormal operands count as 0, denormal results become 0, rounding is to nearest even whatever
+ * MXCSR says, and no exception flag is raised.
  */
 #ifdef ATTNI_AMX_EMULATED
 #include "tile_ops.h"
@@ -16,13 +21,15 @@
 #include <string.h>
 
 #define TILES 8
-#define FLUSH 0x9fc0u /* MXCSR: no traps, to nearest even, denormals are 0 on both sides */
+#define FLUSH                                                                                      \
+    0x9fc0u /* MXCSR: no traps, round to nearest even, denormal operands and results
+                         are 0 */
 
 typedef struct tile {
     unsigned char row[16][64];
 } tile;
 
-static _Thread_local attni_tile_config now; /* palette 0: no state */
+static _Thread_local attni_tile_config now; /* palette 0: not configured */
 static _Thread_local tile tiles[TILES];
 
 static void fault(const char *why)
@@ -110,7 +117,7 @@ void attni_emulate_dp_bf16(int c, int a, int b)
         const __m512 sum = _mm512_add_ps(_mm512_loadu_ps(row), _mm512_add_ps(even, odd));
         _mm512_storeu_ps(row, _mm512_maskz_mov_ps(columns, sum));
     }
-    /* nothing of the above may move past the change of mode */
+    /* The compiler must not move the arithmetic above past this change of mode. */
     __asm__ volatile("" : : : "memory");
     _mm_setcsr(mode);
 }
@@ -119,5 +126,5 @@ void attni_emulate_dp_bf16(int c, int a, int b)
 #pragma clang attribute pop
 #endif
 #else
-typedef int attni_nothing_here; /* C wants a declaration in every file */
+typedef int attni_nothing_here; /* C requires a declaration in every file */
 #endif

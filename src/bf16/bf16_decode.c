@@ -1,16 +1,29 @@
-/* A tile of a few queries, as in decoding: their scores, weights and sums are rows, keys and values
- * are read where they lie, and a chunk is done at once instead of in the steps of bf16_task.c. The
- * order of all sums is the same, and so is every bit.
+/* The bf16 engine's decode path: a tile of a few queries whose scores, weights and sums are stored
+ * as rows. bf16_task.c calls attni_bf16_row_chunk() for each chunk of keys. Keys and values are
+ * read in place, and a chunk is processed at once instead of in the steps of bf16_task.c. The order
+ * of all sums is the same, and so is every bit.
  *
- * Decoding waits for memory, and whatever else is done between keys and values comes on top. Steps,
- * 16 columns where one is wanted and their transposes were a third of a call from cache: of 1024
- * keys, D = 128, one query took 7.8 us, now 5.2, four that share a head 17.8, now 10.6, eight 18.3,
- * now 16.4; 12 heads of 33 keys, D = 64, 13.8, now 4.6 (Zen 5).
+ *   K  scores   W  masks, maximum, weights   V  sums += weighted values   J  merge into total
+ *   K1: step K of chunk 1; [ ] is one loop, if the unit has one for this case
  *
- * A chunk's values wait for the next chunk's keys, and both are read in one loop: two places in
- * order, as fast as memory gives them, with the arithmetic of both in between. One after the other
- * is 10 % slower from memory and from the second cache. Keys that lie as rows are read 32 rows side
- * by side; with values in between, that takes twice as long as without.
+ *   time ->
+ *   chunk 0   | chunk 1          | chunk 2          | attni_bf16_row_end
+ *   K0 W0     | [K1 V0] J0 W1    | [K2 V1] J1 W2    | V2 J2
+ *
+ * Decoding is memory-bound, and all other work between keys and values adds to the time. Without
+ * this path the steps, the 16 columns where one is needed and their transposes were a third of a
+ * call with data in cache. Times before and after (Zen 5):
+ *
+ *   1024 keys, D = 128, one query                   7.8 -> 5.2 us
+ *   the same, four queries that share a head        17.8 -> 10.6 us
+ *   the same, eight queries                         18.3 -> 16.4 us
+ *   12 heads of 33 keys, D = 64                     13.8 -> 4.6 us
+ *
+ * A chunk's values are deferred until the next chunk's keys are read, and both are read in one
+ * loop: two ascending address streams, as fast as memory delivers them, with the arithmetic of both
+ * in between. Reading one after the other is 10 % slower from memory and from L2. Keys that are
+ * stored as rows are read 32 rows side by side; with values in between, that takes twice as long as
+ * without.
  */
 #include "bf16_task.h"
 
@@ -49,7 +62,7 @@ static void load_row(bf16_worker *w, const bf16_tile *t)
 static void load_rows(bf16_worker *w, bf16_tile *t)
 {
     attni_bf16_load_queries(w, t);
-    const attni_bf16 *q = t->q; /* its columns past the last row are 0 */
+    const attni_bf16 *q = t->q; /* columns past the last row are 0 */
     attni_bf16 *to = w->row_q;
     for (int64_t d = 0; d < attni_bf16_padded(w->plan->D); d += 2, q += 32, to += 2 * w->row)
         for (int r = 0; r < w->row; r += 4)
@@ -73,8 +86,9 @@ void attni_bf16_row_begin(bf16_worker *w, bf16_tile *t)
 
 /* -------------------------------------------------------------------------- keys and values */
 
-/* Blocks from *b on, as many as lie in one piece, and what this thread will most likely read after
- * them; *b becomes the first that is not among them. */
+/* The run of blocks from *b on that are contiguous in memory, and as `next` the rows that this
+ * thread will most likely read after them (to prefetch). *b becomes the first block after the
+ * run. */
 static attni_bf16_rows rows_at(const bf16_worker *w, const attn_tensor *t,
                                const bf16_visible_blocks *all, int *b)
 {
@@ -95,7 +109,8 @@ static attni_bf16_rows rows_at(const bf16_worker *w, const attn_tensor *t,
     return x;
 }
 
-/* A copy of rows j .. j+n-1 of `width` components; up to a multiple of 16 of them, of zeros. */
+/* Copies rows j .. j+n-1 of `width` components. Rows up to the next multiple of 16 are filled with
+ * zeros. */
 static attni_bf16_rows copy_rows(const bf16_worker *w, const attn_tensor *t, int64_t j, int n,
                                  int64_t width, attni_bf16 *to)
 {
@@ -132,13 +147,14 @@ static void add_rows(bf16_worker *w, attni_bf16_rows v, int from)
                         from == 0, w->row);
 }
 
-/* Both at once, if the unit does so; a run of keys and one of values from block `first` on. */
+/* Adds values and computes scores in one loop, if the unit has one for this case: a run of keys,
+ * and a run of values from block `first` on. Returns false if nothing was done. */
 static bool add_while_scoring(bf16_worker *w, float *st, const attni_bf16_rows *k,
                               const attni_bf16_rows *v, int first)
 {
     const attni_plan *p = w->plan;
     if (w->row != 1 || !k->interleaved || k->n != v->n || p->D != p->Dv)
-        return false; /* a cache's rows have no gaps */
+        return false; /* rows of a cache have no gaps */
     const attni_bf16_values_and_next_scores both = {.D = (int)p->D,
                                                     .n = k->n,
                                                     .q = w->row_q,
@@ -152,12 +168,12 @@ static bool add_while_scoring(bf16_worker *w, float *st, const attni_bf16_rows *
                                                     .l = w->row_columns->l};
     if (!w->unit->row_values_and_next_scores(&both))
         return false;
-    attni_prefetch_lines(k->next); /* bf16, one query, D = 128 1 to 3 % faster, D = 64 2 to 8 % */
+    attni_prefetch_lines(k->next); /* bf16, one query: D = 128 1 to 3 % faster, D = 64 2 to 8 % */
     attni_prefetch_lines(v->next);
     return true;
 }
 
-/* Scores of `all`, and what is left of the chunk before. */
+/* Computes the scores of `all` and adds the pending values of the chunk before. */
 static void score_and_add(bf16_worker *w, float *st, const bf16_visible_blocks *all)
 {
     const attni_plan *p = w->plan;
@@ -182,7 +198,8 @@ static void score_and_add(bf16_worker *w, float *st, const bf16_visible_blocks *
 
 /* --------------------------------------------------------------------------- a chunk of keys */
 
-/* n elements of each of the tile's rows, ld apart, as its first columns: the others become 0. */
+/* Transposes n elements of each of the tile's rows, ld apart, into its first columns; the other
+ * columns become 0. */
 static void to_columns(const bf16_tile *t, float *columns, const float *rows, int64_t ld, int64_t n)
 {
     memset(columns, 0, (size_t)(n * t->W) * sizeof *columns);
@@ -198,7 +215,7 @@ static void to_rows(const bf16_tile *t, float *rows, int64_t ld, const float *co
             rows[r * ld + i] = columns[i * t->W + r];
 }
 
-/* Masks and biases of a block: they are for columns. */
+/* Applies the masks and biases of a block, which work on columns. */
 static void mask(bf16_worker *w, const bf16_tile *t, float *st, int64_t j, int n)
 {
     float *columns = w->st[1];
@@ -207,7 +224,8 @@ static void mask(bf16_worker *w, const bf16_tile *t, float *st, int64_t j, int n
     to_rows(t, st, ATTNI_CHUNK, columns, n);
 }
 
-/* From products to weights; false if some scores or maxima want the careful way. */
+/* Turns products into weights. Returns false if a score is NaN or +inf or a maximum is too large
+ * (attni_bf16_row_weights); the chunk then needs the columns of bf16_task.c. */
 static bool weigh(bf16_worker *w, bf16_tile *t, attni_bf16_columns *x, float *st,
                   const bf16_visible_blocks *all)
 {
@@ -230,7 +248,7 @@ static void join_left(bf16_worker *w, bf16_tile *t)
     const int64_t Dv = attni_bf16_padded(w->plan->Dv);
     if (w->row_pending.count == 0)
         return;
-    if (w->row_acc) /* partials are made of columns */
+    if (w->row_acc) /* partials are stored in columns */
         to_columns(t, w->row_acc, w->row_sums, Dv, Dv);
     else
         attni_bf16_join_rows(w->row_total, t->M, t->L, w->row_sums, w->row_columns, t->rows, Dv);

@@ -1,11 +1,11 @@
-/* The engine for bf16, where an instruction set multiplies bf16. */
+/* The bf16 engine (bf16_task.c), for instruction sets that multiply bf16. */
 #ifndef ATTNI_BF16_ENGINE_H
 #define ATTNI_BF16_ENGINE_H
 
 #include "../plan/engine.h"
 
-/* NULL: the call is not for it: types, options or sizes are others, or plan->kernels' instruction
- * set does not multiply bf16. */
+/* The engine for this call, or NULL if the call is not for it: other types, options or sizes, or
+ * the instruction set of plan->kernels does not multiply bf16. Called by attni_make_plan(). */
 const attni_engine *attni_engine_bf16(const attni_plan *plan);
 
 #endif

@@ -1,5 +1,8 @@
-/* Queries, keys and values from the caller's tensors into the shapes of bf16/unit.h, and
- * results back, for the task of bf16_task.c.
+/* The operands and results of bf16_task.c:
+ *
+ *   load queries, find keys, find values   from the caller's tensors into the shapes of unit.h
+ *   clear, write, rescale a tile           sums at the start of a sweep; out and lse at its end
+ *   write scores                           the scores that the caller requested
  */
 #include "bf16_task.h"
 
@@ -128,12 +131,13 @@ static float sink_of(const bf16_worker *w, const bf16_tile *t, int i)
     return w->plan->args.sink_logits[w->sequence->h + (i < t->rows ? i / t->per_head : 0)];
 }
 
-/* A sink is a chunk of one more key, whose logit is in natural units and whose value is nothing. */
+/* Adds the sink: a chunk of one more key, whose logit is in natural-log units and whose value is
+ * 0. */
 static void add_sink(bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
     attni_bf16_columns *x = w->columns;
-    for (int i = 0; i < t->W; i++) { /* log2(e), lowered as the row's own factor may be */
+    for (int i = 0; i < t->W; i++) { /* log2(e), reduced as the row's own c */
         x->c[i] = (float)((double)t->c[i] / p->log2_scale * LOG2E);
         x->top[i] = sink_of(w, t, i);
     }
@@ -146,7 +150,7 @@ static void add_sink(bf16_worker *w, bf16_tile *t)
         attni_bf16_join(t->total, t->M, t->L, w->acc, x, p->Dv, t->nv);
 }
 
-/* Does log2 units' range not hold this row's scores, of which its sink is one? */
+/* Are this row's scores, its sink included, too large for log2 units? */
 static bool too_large(const bf16_worker *w, const bf16_tile *t, int i)
 {
     const attn_sdpa_args *a = &w->plan->args;
@@ -156,10 +160,11 @@ static bool too_large(const bf16_worker *w, const bf16_tile *t, int i)
     return attni_log2_too_large(sizeof(float), x);
 }
 
-/* Of any row of the tile. Without sinks the largest score answers for all rows, nearly always. */
+/* The same for any row of the tile. Without sinks, testing the largest score of all rows nearly
+ * always suffices. */
 static bool some_too_large(const bf16_worker *w, const bf16_tile *t)
 {
-    float most = 0; /* of the scores that are numbers */
+    float most = 0; /* largest score that is a number */
     for (int i = 0; i < t->rows; i++)
         most = fabsf(t->top[i]) > most ? fabsf(t->top[i]) : most;
     if (!w->plan->args.sink_logits && (double)most * w->plan->log2_scale < 1.6e38)
@@ -175,7 +180,8 @@ static double kept_factor(const attni_plan *p)
     return p->args.dropout > 0 ? 1 / (1 - p->args.dropout) : 1;
 }
 
-/* Writes out and lse; true if some row is not finite, or could not be computed in this mode. */
+/* Writes out and lse. Returns true if some row is not finite or could not be computed in this
+ * mode. */
 bool attni_bf16_write(bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
@@ -209,9 +215,10 @@ bool attni_bf16_write(bf16_worker *w, bf16_tile *t)
     return again;
 }
 
-/* Rows that are not finite yet start again such that sums cannot overflow: what values are
- * multiplied by is 2^-40 of the weight, which keeps its bits. A score too large for log2 units is
- * counted in units of 2^-8, where anything but the maximum still vanishes. */
+/* Prepares the rescaled sweep: rows that are not finite yet are computed again such that sums
+ * cannot overflow. Values are multiplied by 2^-40 of the weight, which keeps the weight's bits. A
+ * score too large for log2 units is counted in units of 2^-8, where every weight but the maximum's
+ * still vanishes. */
 void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
@@ -233,7 +240,7 @@ void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t)
 
 /* --------------------------------------------------------------------------------- scores out */
 
-/* A block of scores up to the stage wanted, as rows. */
+/* Computes a block of scores up to the requested stage, as rows in w->lines. */
 static void score_rows(bf16_worker *w, bf16_tile *t, int64_t j0, int n, attni_class visible)
 {
     const attni_plan *p = w->plan;
@@ -268,13 +275,13 @@ static void score_rows(bf16_worker *w, bf16_tile *t, int64_t j0, int n, attni_cl
             float s = st[r * t->W + i];
             if (weights)
                 s = seen[r] >> i & 1 ? s / t->L[i] : 0;
-            /* the products of bf16 flush a small negative sum to -0, which no result is */
+            /* The bf16 products flush a small negative sum to -0; results contain no -0. */
             w->lines[i * ATTNI_BLOCK + r] = s + 0.0f;
         }
 }
 
-/* The scores that the caller asked for, computed once more now that M and L are final. Keys outside
- * the sequence come too, with negative or large j. */
+/* Writes the scores that the caller requested. They are computed once more, now that M and L are
+ * final. Keys outside the sequence occur too, with negative or large j. */
 void attni_bf16_write_scores(bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;

@@ -1,22 +1,43 @@
-/* One task of the forward where an instruction set multiplies bf16: keys, values and weights by the
- * matrix unit of AMX or by the dot products of AVX512-BF16.
+/* The bf16 engine: one task of the forward where an instruction set multiplies bf16, by the matrix
+ * unit of AMX (unit_amx.c) or by the dot products of AVX512-BF16 (unit_dot.c). sdpa.c calls
+ * bf16_task() through the plan's engine.
  *
- *   for each chunk of 256 keys, for each tile of 32 queries that sees some of it: a run
- *     for each block of 64 keys of the run
- *       S^T = K Q^T, of the next run;  P = 2^(S - m), of this run;  acc += V^T P, one block behind
- *     m of the next run; where it is not plain, first its soft cap, biases and masks
- *     at the run's end: O += acc
+ *   for each chunk of 256 keys, for each tile of 32 queries that sees some of it: a tile chunk
+ *     for each block of 64 keys
+ *       S   S^T = K Q^T                (unit->run)
+ *       W   P = 2^(S - m)              (unit->run, or weigh_aside)
+ *       V   acc += V^T P               (unit->run)
+ *     M   m = maximum of all scores, after S of the last block and before W of the first; before M,
+ *         soft cap, biases and masks of the blocks that need them (not identity_scores())
+ *     J   merge acc into the total O, after V of the last block
  *   out = O / l
  *
- * The parts of a step are of different blocks. For the matrix unit these may be of different tiles
- * and chunks, and are interleaved (unit_amx.c); dot products finish one run before the next
- * (unit_dot.c). bf16/unit.h fixes shapes and the order of sums; which blocks go
- * together in a step changes no bit.
+ * Each call of unit->run (take_step) does S, W and V of three different blocks. The matrix unit
+ * works on them at once, interleaved, so its steps overlap tile chunks A, B, C (A3: block 3 of A):
  *
- * As in tile_task.c, a tile whose result is not finite is swept again. CAREFUL puts 0 in the place
- * of values that are NaN or infinite and then adds what they give to the queries that see them;
- * EXTREME also multiplies values by so much less, in the rows that are still not finite, that
- * nothing overflows. Rows that were finite get the same bits.
+ *   time ->  | advance(B)                 | advance(C)                 |
+ *   S        | B0    B1    B2    B3       | C0    C1    C2    C3       |
+ *   M        |                         B  |                         C  |
+ *   W        | A0    A1    A2    A3       | B0    B1    B2    B3       |
+ *   V        | .     A0    A1    A2       | A3    B0    B1    B2       |
+ *   J        |                            |    A                       |
+ *
+ * Dot products finish one tile chunk before the next, so that scores are used while they are in L1:
+ *
+ *   time ->  | advance(A)                 | drain                             |
+ *   S        | A0    A1    A2    A3       |                                   |
+ *   M        |                         A  |                                   |
+ *   W        |                            | A0    A1    A2    A3              |
+ *   V        |                            | .     A0    A1    A2    A3        |
+ *   J        |                            |                             A     |
+ *
+ * unit.h fixes the shapes and the order of sums; which blocks share a step changes no bit. Tasks of
+ * a few queries take the decode path (bf16_decode.c).
+ *
+ * As in tile_task.c, a tile whose result is not finite is swept again. SWEEP_SKIP_MASKED replaces
+ * values that are NaN or infinite by 0 and then adds their contribution to the queries that see
+ * them. SWEEP_RESCALED also multiplies values, in the rows that are still not finite, by so much
+ * less that nothing overflows. Rows that were finite get the same bits.
  */
 #include "bf16_task.h"
 
@@ -87,7 +108,7 @@ static size_t bf16_scratch(const attni_plan *plan)
 
 /* ------------------------------------------------------------------------- parts of a step */
 
-/* Can no product of this tile with these keys, nor a sum of them, leave the finite numbers? */
+/* Are all products of this tile with these keys, and all their sums, certainly finite? */
 static bool finite_scores(const bf16_worker *w, const bf16_tile *t, int at)
 {
     const int q = t->exponent, k = w->exponent[at];
@@ -101,14 +122,15 @@ static float *scores_of(const bf16_tile_chunk *x, int b)
     return x->st + (ptrdiff_t)b * ATTNI_BLOCK * x->t->W;
 }
 
-/* Does nothing stand between the products and the weights? */
+/* Are the products the final scores, with nothing to apply before the weights? */
 static bool identity_scores(const bf16_worker *w, const bf16_block *x)
 {
     return x->visible == ATTNI_FULL && x->n % w->unit->keys == 0 && !w->plan->scaled_scores &&
            w->mode == SWEEP_FAST && x->clean;
 }
 
-/* What is still to be done when all scores of a run are there, up to its maxima. */
+/* Completes the scores of a tile chunk: soft cap, biases, masks and the maxima of the blocks that
+ * are not `counted` yet; then m. */
 static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
 {
     const attni_plan *p = w->plan;
@@ -129,7 +151,7 @@ static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
         t->top[i] = fmaxf(t->top[i], x->columns->top[i]);
 }
 
-/* The weights of block b of a run whatever its scores are, and dropout. */
+/* Computes the weights of block b of a tile chunk for any scores, and applies dropout. */
 static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *to, uint32_t *seen)
 {
     const attni_plan *p = w->plan;
@@ -137,7 +159,7 @@ static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *t
     for (int i = x->blocks[b].n * x->t->W; i < ATTNI_BLOCK * x->t->W; i++)
         st[i] = -INFINITY; /* the step may have left these out */
     attni_bf16_weigh(st, x->columns, true, seen, x->t->nv);
-    if (p->args.dropout > 0) /* what is kept grows by 1 / (1 - p) at the end, all of it at once */
+    if (p->args.dropout > 0) /* kept weights are scaled by 1 / (1 - p) once, at the end */
         p->kernels->drop(st, st, x->blocks[b].n, p->args.dropout_seed, p->drop_threshold,
                          (uint64_t)(w->sequence->b * p->H + w->sequence->h),
                          (uint64_t)(w->sequence->i_base + x->t->i0),
@@ -147,7 +169,7 @@ static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *t
     attni_bf16_pack_weights(to, st, x->t->nv);
 }
 
-/* What values that are NaN or infinite give to the queries that see them: NaN or infinity. */
+/* Adds what NaN or infinite values contribute to the queries that see them: NaN or infinity. */
 static void add_odd_values(bf16_worker *w, const bf16_weighted_block *x)
 {
     const attn_tensor *v = &w->plan->args.v;
@@ -169,8 +191,8 @@ static void add_odd_values(bf16_worker *w, const bf16_weighted_block *x)
         }
 }
 
-/* One step: scores of block b of `next`, weights of block b of `now`, values of what was weighed in
- * the step before; each only if there is one. */
+/* One step: scores of block b of `next`, weights of block b of `now`, and values of the block
+ * weighed in the step before. Each part is skipped if it has no block. */
 static void take_step(bf16_worker *w, bf16_tile_chunk *next, bf16_tile_chunk *now, int b)
 {
     const attni_plan *p = w->plan;
@@ -233,8 +255,8 @@ static void take_step(bf16_worker *w, bf16_tile_chunk *next, bf16_tile_chunk *no
                         p->Dv, any->nv);
 }
 
-/* Moves everything on by one run: the scores of `next` (NULL: none), the weights of w->scored, and
- * the values of all but its last block. */
+/* Advances the pipeline by one tile chunk: the scores of `next` (NULL: none), the weights of
+ * w->scored, and the values of all but its last block. */
 static void advance(bf16_worker *w, bf16_tile_chunk *next)
 {
     bf16_tile_chunk *now = &w->scored;
@@ -274,7 +296,8 @@ static bf16_tile_chunk new_run(bf16_worker *w, bf16_tile *t, const bf16_partial 
     return x;
 }
 
-/* The blocks of keys j0 .. j0+n-1 (one chunk) for one tile; into a partial, if one is given. */
+/* Processes the blocks of keys j0 .. j0+n-1 (one chunk) for one tile. If `into` is not NULL, the
+ * sums go into that partial. */
 static void sweep_chunk(bf16_worker *w, bf16_tile *t, int64_t j0, int n, const bf16_partial *into)
 {
     attni_class class[BLOCKS] = {ATTNI_EMPTY};
@@ -287,7 +310,7 @@ static void sweep_chunk(bf16_worker *w, bf16_tile *t, int64_t j0, int n, const b
     }
     if (seen == 0 || (w->row && attni_bf16_row_chunk(w, t, class, j0, n, into)))
         return;
-    /* One step works on tiles of one width. */
+    /* A step works on tiles of one width. */
     if ((w->scored.t && w->scored.t->nv != t->nv) || (w->weighed.t && w->weighed.t->nv != t->nv))
         drain(w);
     const bf16_partial own = {w->columns, w->acc};
@@ -306,7 +329,7 @@ static void sweep_chunk(bf16_worker *w, bf16_tile *t, int64_t j0, int n, const b
         y->clean = finite_scores(w, t, b);
     }
     advance(w, &x);
-    if (!w->unit->pipelined) /* then its scores are used while they are in the first cache */
+    if (!w->unit->pipelined) /* use the scores while they are in L1 */
         drain(w);
     if (joins_row)
         attni_bf16_row_join(w, t, &own);
@@ -333,7 +356,8 @@ static void sweep(bf16_worker *w, bf16_tile *tiles, int count, sweep_mode mode)
     begin_sweep(w, tiles, count, mode);
     begin -= begin % ATTNI_CHUNK;
     for (int64_t j0 = begin; j0 < end; j0 += ATTNI_CHUNK) {
-        /* up to the sequence's end, not the span's: a shorter block would have to be copied */
+        /* Chunks end at the sequence's end, not the span's: a shorter block would have to be
+         * copied. */
         const int64_t left = w->sequence->S - j0;
         const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
         attni_bf16_new_chunk(w);
@@ -352,7 +376,7 @@ static void sweep(bf16_worker *w, bf16_tile *tiles, int count, sweep_mode mode)
 
 /* ------------------------------------------------------------------------------------ the task */
 
-/* The next tile of a task: as many of the queries i0 .. i0+rows-1 of each head as fit. */
+/* Sets up the next tile of a task: as many of the queries i0 .. i0+rows-1 of each head as fit. */
 static void begin_tile(bf16_worker *w, bf16_tile *t, int64_t i0, int64_t rows)
 {
     const attni_plan *p = w->plan;
@@ -471,12 +495,12 @@ const attni_engine *attni_engine_bf16(const attni_plan *plan)
 {
     const attni_bf16_unit *unit = attni_bf16_unit_of(plan->kernels->isa);
     if (!unit || plan->args.q.dtype != ATTN_BF16 ||
-        plan->args.k.dtype != ATTN_BF16 || /* a cache of i8 */
+        plan->args.k.dtype != ATTN_BF16 || /* an i8 cache */
         plan->args.precision != ATTN_PRECISION_DEFAULT || plan->D > INT32_MAX - 32 ||
         plan->Dv > INT32_MAX - 32 || fabs(plan->scale_pow2) < 0x1p-64 ||
         plan->scale_mantissa > 0x1p64)
-        return NULL; /* such a unit takes denormals for 0: neither q * power nor q . k is that small
-                      * where it matters */
+        return NULL; /* The unit treats denormals as 0. Within these limits neither q *
+                        scale_pow2 nor q . k is that small where it matters. */
     return unit == &attni_bf16_amx ? &matrix : &products;
 }
 

@@ -1,14 +1,14 @@
-/* Inside a task of bf16, between bf16_task.c (the order of the work) and bf16_operands.c (what
- * comes from the caller's tensors and goes into them). */
+/* The structures of one bf16 task, shared by bf16_task.c (the order of the work), bf16_operands.c
+ * (the caller's tensors) and bf16_decode.c (the decode path). */
 #ifndef ATTNI_SDPA_BF16_H
 #define ATTNI_SDPA_BF16_H
 
 #include "bf16_engine.h"
 #include "unit.h"
 
-/* Tiles that share a chunk's transposed values, at most. To transpose 64 values costs about half as
- * much as one tile's work on them on the matrix unit at D = 64, so that they are shared more widely
- * than the chunks of tile_task.c. To be measured on AMX. */
+/* Most tiles that share a chunk's transposed values. Transposing 64 values costs about half as much
+ * as one tile's work on them on the matrix unit at D = 64, so more tiles share them than share a
+ * chunk in tile_task.c. To be measured on AMX. */
 #define TILES 16
 #define BLOCKS (ATTNI_CHUNK / ATTNI_BLOCK)
 
@@ -16,34 +16,35 @@ typedef enum sweep_mode { SWEEP_FAST, SWEEP_SKIP_MASKED, SWEEP_RESCALED } sweep_
 
 typedef struct bf16_tile {
     int64_t i0;   /* first query */
-    int per_head; /* queries of each of the heads that share the columns, one after the other */
+    int per_head; /* queries per head; the columns hold the heads one after the other */
     int heads;
-    int rows; /* per_head * heads: the other columns compute on zeros */
+    int rows; /* per_head * heads; the other columns compute on zeros */
     int nv, W;
-    attni_bf16 *q; /* loaded when columns are first wanted */
+    attni_bf16 *q; /* loaded when columns are first needed */
     bool loaded;
-    int exponent; /* of the largest element of q */
-    float *total; /* [Dv][W] */
-    float *c, *value_scale, *M, *L,
-        *top; /* [W]: score -> log2 units; what EXTREME multiplies weights by;
-                                       the total's maximum and sum; largest score met */
+    int exponent; /* biased exponent of q's largest element */
+    /* total is [Dv][W], the others are [W]. c: score -> log2 units; value_scale: factor on the
+     * weights in SWEEP_RESCALED; M, L: the total's maximum and sum; top: the largest score so
+     * far. */
+    float *total;
+    float *c, *value_scale, *M, *L, *top; /* [W] */
     attni_span span;
 } bf16_tile;
 
 /* One block of keys for one tile. */
 typedef struct bf16_block {
-    int64_t j0; /* first key, counted from the sequence's first */
+    int64_t j0; /* first key, counted from the start of the sequence */
     int n;      /* keys */
     attni_class visible;
     const void *k;
     ptrdiff_t ldk; /* bytes */
     const attni_bf16 *vt;
-    bool nonfinite; /* CAREFUL: some value is NaN or infinite, and 0 in vt */
+    bool nonfinite; /* SWEEP_SKIP_MASKED: some value is NaN or infinite, and 0 in vt */
     bool clean;     /* no score is NaN or +inf */
     bool counted;   /* its scores are in columns->top */
 } bf16_block;
 
-/* The blocks of one chunk that one tile sees some key of. */
+/* A tile chunk: the blocks of one chunk of which one tile sees some key. */
 typedef struct bf16_tile_chunk {
     bf16_tile *t; /* NULL: none */
     attni_bf16_columns *columns;
@@ -51,30 +52,30 @@ typedef struct bf16_tile_chunk {
     bf16_block blocks[BLOCKS];
     float *st;  /* [count][64][W] */
     float *acc; /* [Dv][W] */
-    bool apart; /* a partial, that does not join the tile's total */
+    bool apart; /* the sums go into a partial, not into the tile's total */
 } bf16_tile_chunk;
 
-/* What one chunk of keys adds, kept until all of them are there. */
+/* The contribution of one chunk of keys, kept until those of all chunks are complete. */
 typedef struct bf16_partial {
-    attni_bf16_columns *columns; /* l[0] < 0: nothing was seen */
+    attni_bf16_columns *columns; /* l[0] < 0: no key is visible */
     float *acc;
 } bf16_partial;
 
-/* A block whose weights are in p, to be multiplied by its values. */
+/* A block whose weights are in p, and whose values are still to be added. */
 typedef struct bf16_weighted_block {
     bf16_tile *t; /* NULL: none */
     bf16_block block;
     attni_bf16_columns *columns;
     float *acc;
-    bool first, last; /* of its run */
+    bool first, last; /* in its tile chunk */
     bool apart;
     const attni_bf16 *p;
-    const uint32_t *seen; /* [64] CAREFUL: the columns that see key r, a bit each */
+    const uint32_t *seen; /* [64] bit i of seen[r]: column i sees key r; for SWEEP_SKIP_MASKED */
 } bf16_weighted_block;
 
-/* The blocks of a chunk of which some query sees some key, one after the other. */
+/* The blocks of a chunk of which some query sees some key, in order. */
 typedef struct bf16_visible_blocks {
-    int count, n; /* blocks; keys of them all */
+    int count, n; /* blocks; keys of all of them */
     int64_t j[BLOCKS];
     int keys[BLOCKS];
     attni_class visible[BLOCKS];
@@ -83,39 +84,39 @@ typedef struct bf16_visible_blocks {
 typedef struct bf16_worker {
     const attni_plan *plan;
     const attni_sequence *sequence;
-    const attni_task *next; /* what this thread will most likely do then, or NULL */
+    const attni_task *next; /* this thread's most likely next task (to prefetch), or NULL */
     const attni_bf16_unit *unit;
     sweep_mode mode;
-    bf16_tile_chunk scored;      /* the run whose scores and maxima are there */
-    bf16_weighted_block weighed; /* the last block of the run before it */
-    float *st[2];                /* of runs, by turns */
-    attni_bf16 *p[2];            /* of blocks, by turns */
-    attni_bf16_columns *columns; /* of the last three runs */
-    int runs, blocks, chunks;    /* counted, to take turns */
-    float *acc;                  /* [Dv][W] */
-    int row; /* the task's only tile is swept in rows, so many: 1, 4 or 8; else 0 */
-    float *row_sums, *row_total; /* [row][Dv] of a chunk, of all */
-    attni_bf16 *row_q;           /* [D/2][row][2] */
-    attni_bf16 *row_p;           /* [row][CHUNK] */
-    bf16_visible_blocks
-        row_pending; /* count > 0: whose weights are in row_p, not their values yet */
-    attni_bf16_columns *row_columns; /* theirs */
-    float *row_acc;                  /* and where they go, NULL: the total */
-    attni_bf16 *vt[3];               /* of chunks: one run's, while those of two are still in use */
-    unsigned packed, nonfinite;      /* bit b: block b of the chunk is in vt; has odd values */
-    const void *keys[BLOCKS];        /* where they are to be read, NULL: not asked for yet */
-    int exponent[BLOCKS];            /* of the largest key of each block */
-    attni_bf16 *k;                   /* [CHUNK][D]: keys that cannot be read where they lie */
-    char *rows;                      /* [block][max(D, Dv)] float: rows on their way */
+    bf16_tile_chunk scored;          /* the tile chunk that has scores and maxima */
+    bf16_weighted_block weighed;     /* the last block of the tile chunk before it */
+    float *st[2];                    /* of tile chunks, alternately */
+    attni_bf16 *p[2];                /* of blocks, alternately */
+    attni_bf16_columns *columns;     /* of the last three tile chunks */
+    int runs, blocks, chunks;        /* counters that select these buffers */
+    float *acc;                      /* [Dv][W] */
+    int row;                         /* decode path: number of rows, 1, 4 or 8; else 0 */
+    float *row_sums, *row_total;     /* [row][Dv] of the chunk; of all chunks */
+    attni_bf16 *row_q;               /* [D/2][row][2] */
+    attni_bf16 *row_p;               /* [row][CHUNK] */
+    bf16_visible_blocks row_pending; /* weights in row_p, values to be added */
+    attni_bf16_columns *row_columns; /* columns of row_pending */
+    float *row_acc;                  /* where its sums go; NULL: the total */
+    attni_bf16 *vt[3];               /* of chunks: one is filled while two are in use */
+    unsigned packed, nonfinite;      /* bit b: block b of the chunk is in vt; has non-finite
+                                        values */
+    const void *keys[BLOCKS];        /* where block b is read; NULL: not looked up yet */
+    int exponent[BLOCKS];            /* biased exponent of each block's largest key */
+    attni_bf16 *k;                   /* [CHUNK][D]: copies of keys that cannot be read in place */
+    char *rows;                      /* [block][max(D, Dv)] float: rows during conversion */
     float *biases;                   /* [W][block] */
-    float *lines;                    /* [W][block] scores, a row per query */
+    float *lines;                    /* [W][block] requested scores, a row per query */
     attni_prefetch mask_prefetch;
-    /* not cleared at a task's begin */
+    /* begin_worker() does not clear the members from here on. */
     bf16_tile tiles[TILES];
     uint32_t seen[2][ATTNI_BLOCK];
 } bf16_worker;
 
-/* Where tensor t, [B,H,T,...], has the row of column i. */
+/* Address of the row of column i in tensor t, [B,H,T,...]. */
 static inline char *column_row(const bf16_worker *w, const bf16_tile *x, const attn_tensor *t,
                                int i, int64_t element)
 {
@@ -125,40 +126,44 @@ static inline char *column_row(const bf16_worker *w, const bf16_tile *x, const a
 
 /* ------------------------------------------------------------------------- bf16_operands.c */
 
-/* The tile's queries as columns, unless they are there. */
+/* Loads the tile's queries as columns, unless they are loaded. */
 void attni_bf16_load_queries(bf16_worker *w, bf16_tile *t);
-/* Forgets the keys and values of the chunk before; those that are still to be multiplied stay. */
+/* Starts a new chunk: drops the keys and packed values of the chunk before, but keeps the values
+ * that are still to be multiplied. */
 void attni_bf16_new_chunk(bf16_worker *w);
-/* Biases and masks of scores st of keys j0 .. j0+n-1. */
+/* Applies biases and masks to the scores st of keys j0 .. j0+n-1. */
 void attni_bf16_mask(const bf16_worker *w, const bf16_tile *t, float *st, int64_t j0, int n);
-/* Keys j0 .. j0+n-1, block `at` of the chunk, as 64 rows of a multiple of 32 components: where they
- * lie if they are so, else a copy filled up with zeros. Returns the first; *ldk in bytes. */
+/* Finds keys j0 .. j0+n-1, block `at` of the chunk, as 64 rows of a multiple of 32 components: in
+ * place if they are stored so, else a copy padded with zeros. Returns the first row; *ldk is in
+ * bytes. */
 const void *attni_bf16_find_keys(bf16_worker *w, int64_t j0, int n, int at, ptrdiff_t *ldk);
-/* The values of the same block, packed. */
+/* Finds the values of the same block, packed. */
 const attni_bf16 *attni_bf16_find_values(bf16_worker *w, int64_t j0, int n, int at);
 
-/* A tile before a sweep, but for its total; and its columns before a chunk. */
+/* Clears a tile before a sweep, except for its total; and its columns before a chunk. */
 void attni_bf16_clear(const attni_plan *p, bf16_tile *t);
 void attni_bf16_clear_columns(const bf16_tile *t, attni_bf16_columns *columns);
-/* Writes out and lse; true if some row is not finite, or could not be computed in this mode. */
+/* Writes out and lse. Returns true if some row is not finite or could not be computed in this
+ * mode. */
 bool attni_bf16_write(bf16_worker *w, bf16_tile *t);
-/* Clears a tile for the sweep EXTREME. */
+/* Clears a tile for SWEEP_RESCALED. */
 void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t);
-/* The scores that the caller asked for, computed once more now that M and L are final. */
+/* Writes the scores that the caller requested, computed once more now that M and L are final. */
 void attni_bf16_write_scores(bf16_worker *w, bf16_tile *t);
 
 /* -------------------------------------------------------------------------- bf16_decode.c */
 
-/* Before the sweep of a few queries as rows. */
+/* Begins a sweep of the decode path. */
 void attni_bf16_row_begin(bf16_worker *w, bf16_tile *t);
-/* The visible ones of keys j0 .. j0+n-1 (one chunk) join w->row_total, or `into`: their weights are
- * made at once, their values are added in the next call, or at the end. False if scores or maxima
- * want the careful way, by columns; then nothing of this chunk has been done. */
+/* Processes the visible keys of j0 .. j0+n-1 (one chunk) for w->row_total or, if not NULL, for
+ * `into`: computes their weights now; their values are added in the next call or at the end.
+ * Returns false if scores or maxima need the columns of bf16_task.c; then nothing of this chunk has
+ * been done. */
 bool attni_bf16_row_chunk(bf16_worker *w, bf16_tile *t, const attni_class *class, int64_t j0, int n,
                           const bf16_partial *into);
-/* What the last chunk has left to do, if anything. */
+/* Adds the pending values of the last chunk, if any. */
 void attni_bf16_row_end(bf16_worker *w, bf16_tile *t);
-/* A chunk whose sums are in columns joins w->row_total. */
+/* Merges a chunk whose sums are in columns into w->row_total. */
 void attni_bf16_row_join(bf16_worker *w, bf16_tile *t, const bf16_partial *chunk);
 
 #endif

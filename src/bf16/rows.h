@@ -1,19 +1,26 @@
-/* A few queries as rows: part of unit_dot.c. */
+/* The decode path of unit_dot.c (which includes this file): a few queries as rows, for
+ * bf16_decode.c.
+ *
+ *   row_scores                   st = Q K^T, keys in SIMD lanes; keys as rows, or interleaved
+ *   row_values                   sums += P V, value components in SIMD lanes
+ *   row_values_and_next_scores   one query: values of a chunk and scores of the next, in one loop
+ */
 #ifndef ATTNI_BF16_ROWS_H
 #define ATTNI_BF16_ROWS_H
 
-#define FEW 8 /* queries, at most, that are rows */
+#define FEW 8 /* most queries of the decode path */
 #define FOR_R UNROLL for (int r = 0; r < nr; r++)
 
-/* Rows that are read later, asked for in the order of memory and spread over the arithmetic: see
- * decode.inc.h. What lies behind a chunk's last rows are the next chunk's first, as a rule. */
+/* A stream of rows to prefetch, in address order and spread over the arithmetic (see decode.inc.h).
+ * The rows after a chunk's last ones are usually the next chunk's first. */
 typedef struct ahead {
-    uintptr_t row;   /* an address, not a pointer: it may be anywhere */
+    uintptr_t row;   /* an address, not a pointer: it may lie outside any object */
     ptrdiff_t bytes; /* from row to row */
-    ptrdiff_t at, n; /* bytes of a row: asked for, in all */
+    ptrdiff_t at, n; /* bytes of a row: prefetched, in all */
 } ahead;
 
-/* From `rows` rows on; each of n bytes. Rows without gaps are one long row. */
+/* Starts a stream `rows` rows after `from`; each row has n bytes. Rows without gaps are one long
+ * row. */
 INLINE ahead prefetch_stream(const void *from, int rows, ptrdiff_t bytes, ptrdiff_t n)
 {
     return (ahead){(uintptr_t)from + (uintptr_t)(rows * bytes), bytes, 0,
@@ -23,7 +30,7 @@ INLINE ahead prefetch_stream(const void *from, int rows, ptrdiff_t bytes, ptrdif
 INLINE void ask_lines(ahead *a, const int lines)
 {
     uintptr_t p = a->row + (uintptr_t)a->at;
-    __asm__("" : "+r"(p)); /* one register, not one for each line */
+    __asm__("" : "+r"(p)); /* keep one register, not one per line */
     UNROLL for (int i = 0; i < lines; i++)
         __builtin_prefetch((const void *)(p + 64 * (uintptr_t)i));
     a->at += 64 * lines;
@@ -33,7 +40,8 @@ INLINE void ask_lines(ahead *a, const int lines)
 
 #define INTERLEAVED_PREFETCH 8192
 
-/* kt[i]: components 2i and 2i+1 of 16 keys, of the last n < 32. Its code is here once. */
+/* Transposes the last n < 32 components of 16 keys: kt[i] is components 2i and 2i+1. Not inlined,
+ * so its code exists once. */
 static __attribute__((noinline)) void turn_rest(__m512 kt[16], const char *k, ptrdiff_t ld, int n)
 {
     __m512 r[16];
@@ -43,7 +51,7 @@ static __attribute__((noinline)) void turn_rest(__m512 kt[16], const char *k, pt
     UNROLL for (int i = 0; i < 16; i++) kt[i] = r[i];
 }
 
-/* Scores of groups x 16 keys from key j on. */
+/* Scores of groups x 16 keys from key j on; the keys are rows. */
 INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int j, int D,
                            const int nr, const int groups)
 {
@@ -79,7 +87,7 @@ INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows
         FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK + j + g * 16, s[g][r]);
 }
 
-/* Of one or two groups, whose lines are read in the order of their addresses. */
+/* Scores of one or two groups of interleaved keys. Their lines are read in address order. */
 INLINE void score_row_group(float *st, const attni_bf16 *q, const char *line, uintptr_t ask,
                             int pairs, const int nr, const int groups)
 {
@@ -99,9 +107,10 @@ INLINE void score_row_group(float *st, const attni_bf16 *q, const char *line, ui
         FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK + g * 16, s[g][r]);
 }
 
-/* Several queries score two groups at once: fewer chains of sums would wait for their own
- * additions. From the second cache four queries take 22 % less time so, eight 12 %; from memory 3
- * to 7. A single query would be 5 to 15 % slower from memory: two groups are two places. */
+/* Several queries score two groups at once, because fewer chains of sums would wait for their
+ * own additions: with keys in L2 four queries take 22 % less time, eight 12 %; in memory 3 to 7
+ * %. A single query would be 5 to 15 % slower from memory, because two groups are two address
+ * streams. */
 INLINE void score_turned_rows(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D,
                               const int nr)
 {
@@ -120,7 +129,8 @@ INLINE void score_turned_rows(float *st, const attni_bf16 *q, const attni_bf16_r
     }
 }
 
-/* A single query scores two groups of rows at once, for the same reason. */
+/* Scores of all keys. A single query scores two groups of key rows at once, again because fewer
+ * chains of sums would wait for their own additions. */
 INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D,
                           const int nr)
 {
@@ -136,7 +146,7 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
         score_row_keys(st, q, k, j, D, nr, 1);
 }
 
-/* Runs `call` with nr, queries rounded up, as a constant. */
+/* Runs `call` with nr, the number of queries rounded up to 1, 4 or FEW, as a constant. */
 #define WITH_NR(queries, call)                                                                     \
     do {                                                                                           \
         if ((queries) <= 1) {                                                                      \
@@ -156,7 +166,8 @@ static void row_scores(float *st, const attni_bf16 *q, const attni_bf16_rows *k,
     WITH_NR(queries, score_rows_of(st, q, k, D, nr));
 }
 
-/* 32 components in order, from what _mm512_unpack*_epi16 leaves of them; and back. */
+/* Restores the order of 32 components after _mm512_unpack*_epi16; disorder_sums() is the
+ * inverse. */
 INLINE void order_sums(__m512 s[2])
 {
     const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
@@ -181,7 +192,7 @@ INLINE __m512i load32(const char *p, __mmask32 here, const bool whole)
     return whole ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16(here, p);
 }
 
-/* groups x 32 components of two rows, as pairs; less than 32 if not `whole`. */
+/* Loads groups x 32 components of two rows, as pairs; fewer than 32 if not `whole`. */
 INLINE void load_pairs(__m512i pair[8], const char *first, const char *second, __mmask32 here,
                        const int groups, const bool whole)
 {
@@ -212,14 +223,14 @@ INLINE void add_pairs(__m512 s[8], const __m512i pair[8], __m512i w, const int g
     UNROLL for (int g = 0; g < 2 * groups; g++) s[g] = dot(s[g], pair[g], w);
 }
 
-/* Both weights of a pair, the first one first. */
+/* Adds both weights of a pair, the first one first. */
 INLINE __m512 add_weights(__m512 sum, __m512i w)
 {
     sum = _mm512_add_ps(sum, as_float(_mm512_slli_epi32(w, 16)));
     return _mm512_add_ps(sum, as_float(_mm512_and_si512(w, high_half())));
 }
 
-/* groups x 32 components, from component c on; less than 32 if not `whole`. */
+/* Adds groups x 32 components of the values, from component c on; fewer than 32 if not `whole`. */
 INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
                            ahead *block, int64_t c, int64_t Dv, const bool first, const int nr,
                            const int groups, const bool whole)
@@ -229,7 +240,8 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
     const char *at = (const char *)v->at + 2 * c;
     const uintptr_t ld = (uintptr_t)v->ld, next = (uintptr_t)v->next + 2 * (uintptr_t)c;
     uintptr_t ask = (uintptr_t)at + ROWS / 2 * ld;
-    const int last = v->n > ROWS / 2 ? (v->n - ROWS / 2 + 1) / 2 * 2 : 0; /* rows ask for `next` */
+    const int last = v->n > ROWS / 2 ? (v->n - ROWS / 2 + 1) / 2 * 2 : 0; /* from this row on,
+                                                                             `next` is prefetched */
     __m512 sum[FEW], s[FEW][8];
     sums += c;
     FOR_R
@@ -238,7 +250,7 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
         begin_sums(s[r], sums + r * apart, first, groups);
     }
     for (int j = 0; j < v->n; j += 2, at += 2 * v->ld, ask += 2 * ld) {
-        const char *second = j + 1 < v->n ? at + v->ld : at; /* the same once more, times 0 */
+        const char *second = j + 1 < v->n ? at + v->ld : at; /* a lone last row twice, times 0 */
         __m512i pair[8];
         ask = j == last ? next : ask;
         UNROLL for (int g = 0; g < groups && nr == 1; g++)
@@ -253,7 +265,7 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
         {
             const __m512i w = pair_at(p + r * ATTNI_CHUNK + j);
             add_pairs(s[r], pair, w, groups);
-            if (c == 0) /* on the way: a chain of its own would hold everything up */
+            if (c == 0) /* here, because a separate chain of sums would delay everything */
                 sum[r] = add_weights(sum[r], w);
         }
     }
@@ -285,9 +297,9 @@ INLINE void value_rows_of(float *sums, float *l, const attni_bf16 *p, const attn
 static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
                        int64_t Dv, bool first, int queries)
 {
-    /* Several queries pass over values several times: a block of them stays in the first cache, and
-     * the next one is asked for meanwhile, in order. From memory 15 to 25 % faster than lines asked
-     * for as they are read. */
+    /* Several queries pass over the values several times. So a block of values stays in L1, and the
+     * next block is prefetched meanwhile, in order: from memory 15 to 25 % faster than prefetching
+     * the lines next to those that are read. */
     const int part = queries > 1 ? ROWS : v->n;
     for (int j = 0; j < v->n; j += part) {
         attni_bf16_rows x = *v;
@@ -300,9 +312,9 @@ static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_b
 
 /* ------------------------------------------------- keys of a chunk and values of the one before */
 
-/* The loop over a group's values is not unrolled: with more than some 16 loads the hardware loses
- * track of what is read in order, and memory gives half. For the same reason nothing is asked for:
- * that is 5 to 15 % slower, from 1 to 8 KB ahead. */
+/* The loop over a group's values is not unrolled: with more than about 16 loads the hardware
+ * prefetcher loses the streams, and memory delivers half the rate. For the same reason there is no
+ * software prefetch, which is 5 to 15 % slower from 1 to 8 KB ahead. */
 INLINE void both_of(const attni_bf16_values_and_next_scores *x, const int groups)
 {
     const char *k = x->k, *v = x->v;

@@ -1,17 +1,22 @@
 /* The tile registers of AMX-BF16, as six operations: configure, release, zero, load, store, and the
- * product of two tiles. All that uses tiles is written over these and nothing else.
+ * product of two tiles. All code that uses tiles (unit_amx.c) uses only these.
  *
- * There are eight tiles of up to 16 rows of 64 bytes. tile_dp_bf16(c, a, b) adds to a tile c of
- * float, c[m][n] += sum_k a[m][k] * b[k][n], where a row of `a` holds 32 bf16 and a row k of `b`
- * holds for each n the pair of elements 2k and 2k + 1 (its layout is called VNNI). Tile numbers are
- * constants of the instruction, so c, a and b must be literals.
+ * There are eight tiles of up to 16 rows of 64 bytes. tile_dp_bf16(c, a, b) adds a product to a
+ * tile c of float:
+ *
+ *   c[m][n] += sum_k a[m][k] * b[k][n]
+ *
+ * A row of `a` holds 32 bf16. Row k of `b` holds, for each n, the pair of elements 2k and 2k + 1
+ * (this layout is called VNNI). Tile numbers are constants of the instruction, so c, a and b must
+ * be literals.
  *
  * With ATTNI_AMX_EMULATED the tiles are arrays in memory (amx_emulated.c), with the arithmetic, the
- * checks of shapes and the faults of the processor's: so that everything above can be tested on any
- * machine with AVX-512; with ATTNI_AVX512_EMULATED too, on any with AVX2 (tests/amx/avx512).
+ * shape checks and the faults of the processor. So everything above them can be tested on any
+ * machine with AVX-512 and, with ATTNI_AVX512_EMULATED too, on any with AVX2 (tests/amx/avx512).
  *
- * The instructions are written as assembly and not as the compilers' intrinsics: gcc 12's say
- * nothing of the memory that a load reads, so that the stores before it may be moved behind it.
+ * The instructions are written as assembly instead of compiler intrinsics: gcc 12's intrinsics do
+ * not declare the memory that a load reads, so the compiler may move stores from before the load to
+ * after it.
  */
 #ifndef ATTNI_TILE_OPS_H
 #define ATTNI_TILE_OPS_H
@@ -19,7 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What ldtilecfg reads. */
+/* The operand of ldtilecfg. */
 typedef struct attni_tile_config {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16]; /* at most 64 */
@@ -34,7 +39,7 @@ void attni_emulate_zero(int tile);
 void attni_emulate_load(int tile, const void *from, ptrdiff_t stride);
 void attni_emulate_store(int tile, void *to, ptrdiff_t stride);
 void attni_emulate_dp_bf16(int c, int a, int b);
-int attni_emulated_configured(void); /* does this thread hold tile state? */
+int attni_emulated_configured(void); /* is this thread's tile state configured? */
 
 #define tile_config(config) attni_emulate_config(config)
 #define tile_release() attni_emulate_release()
@@ -45,7 +50,7 @@ int attni_emulated_configured(void); /* does this thread hold tile state? */
 
 #else
 
-/* Strides are of bytes. */
+/* Strides are in bytes. */
 #define tile_config(config)                                                                        \
     __asm__ volatile("ldtilecfg %0" : : "m"(*(const attni_tile_config *)(config)) : "memory")
 #define tile_release() __asm__ volatile("tilerelease" : : : "memory")

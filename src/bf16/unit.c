@@ -1,4 +1,4 @@
-/* Finds what multiplies bf16 on an instruction set. */
+/* Finds the unit that multiplies bf16 on an instruction set (unit.h). */
 #include "unit.h"
 
 #include <string.h>

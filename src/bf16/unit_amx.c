@@ -1,26 +1,32 @@
-/* The fast kernel of bf16 attention on AMX: scores of one block of 64 keys, maxima and weights of
- * blocks before it and weighted values of yet another, interleaved.
+/* bf16 attention on the matrix unit of AMX. run() computes one step of bf16_task.c:
+ *
+ *   scores of one block of 64 keys; maxima and weights of the blocks before it; weighted values of
+ *   another block: interleaved in one instruction stream
  *
  * Why. The matrix unit and the vector unit of a core work at the same time only if their
- * instructions stand close together, and the weights cost as much time as the products: at D = 64
- * 16 scores take 4 cycles of the matrix unit and about 5 of the vector unit. A study of this scheme
- * on one core with AMX-BF16 (about 3.5 GHz, 3480 GFLOP/s at most), one head, S = 2048, D = 64:
- * three loops one after the other 540 GFLOP/s; with two pairs of accumulators in turn, so that a
- * tile is stored while the next one is computed, 640; interleaved after every pair of products,
- * 916; D = 128: 1207. Of the weights' instructions each one removed was worth up to 7 % at D = 64;
- * here there are 11 on a vector of scores, one for the maximum, and two on each two vectors to pack
- * them.
+ * instructions are close together, and the weights cost as much time as the products: at D = 64, 16
+ * scores take 4 cycles of the matrix unit and about 5 of the vector unit. A study of this scheme on
+ * one core with AMX-BF16 (about 3.5 GHz, 3480 GFLOP/s at most), one head, S = 2048, D = 64:
  *
- * How. A pair of products (one operand of keys or values against both groups of columns) occupies
- * the matrix unit for 32 cycles; after each pair stand as many rows of weights as spread all 64 of
- * them evenly. The scores of a chunk are all there before its first weight is computed, so that
- * weights need no second look; they wait in the second cache.
+ *   three loops, one after the other                              540 GFLOP/s
+ *   two pairs of accumulators alternately, so that a tile is
+ *   stored while the next one is computed                         640
+ *   interleaved after every pair of products                      916
+ *   the same, D = 128                                            1207
  *
- * Tiles: 0, 1 keys or values; 2, 3 queries or weights; 4, 5 and 6, 7 accumulators in turn.
+ * Each instruction removed from the weights was worth up to 7 % at D = 64. Here there are 11 for a
+ * vector of scores, one for the maximum, and two for each two vectors to pack them.
  *
- * To be measured on AMX: what the waiting scores cost; values of 128 keys at a time at D = 128; the
- * sum of the weights by vdpbf16ps on the packed pairs, three instructions fewer on two vectors;
- * prefetching the next keys.
+ * How. A pair of products (one operand of keys or values, with both groups of columns) occupies the
+ * matrix unit for 32 cycles. After each pair, run() places enough rows of weights to spread all 64
+ * of them evenly. All scores of a chunk are complete before its first weight is computed, so each
+ * weight is computed once; the scores wait in L2.
+ *
+ * Tiles: 0, 1 keys or values; 2, 3 queries or weights; 4, 5 and 6, 7 accumulators, alternately.
+ *
+ * To be measured on AMX: the cost of the waiting scores; values of 128 keys at a time at D = 128;
+ * the sum of the weights by vdpbf16ps on the packed pairs, three instructions fewer for two
+ * vectors; prefetching the next keys.
  */
 #if defined(__x86_64__)
 
@@ -31,7 +37,7 @@
     push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,amx-tile,amx-bf16"))), \
          apply_to = function)
 #else
-#pragma GCC optimize("fp-contract=off") /* a bare cc must not fuse what is rounded twice */
+#pragma GCC optimize("fp-contract=off") /* the compiler must not fuse what is rounded twice */
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,amx-tile,amx-bf16")
 #endif
 #include "tile_ops.h"
@@ -47,8 +53,8 @@ static void begin(void)
 
 static void end(void) { tile_release(); }
 
-/* st_next = K Q^T: groups of 16 keys, two in turn; each is stored during the products of the
- * next. */
+/* st_next = K Q^T: groups of 16 keys, on two sets of accumulators alternately. Each group is stored
+ * during the products of the next one. */
 INLINE void score_keys(const attni_bf16_step *x, weigher *w, const int rows, const int nv)
 {
     const char *k = x->k;
@@ -97,7 +103,7 @@ INLINE void score_keys(const attni_bf16_step *x, weigher *w, const int rows, con
         tile_store(7, st - 16 * 16 * nv + 16, row);
 }
 
-/* An accumulator of 16 components, from 0 or from what the chunk has so far. */
+/* Starts an accumulator of 16 components, from 0 or from the chunk's sums so far. */
 #define START(tile, from)                                                                          \
     do {                                                                                           \
         if (x->first)                                                                              \
@@ -106,7 +112,8 @@ INLINE void score_keys(const attni_bf16_step *x, weigher *w, const int rows, con
             tile_load(tile, from, row);                                                            \
     } while (0)
 
-/* acc (+)= V^T P: panels of 16 components, two in turn, each over the 64 keys as two operands. */
+/* acc (+)= V^T P: panels of 16 components, on two sets of accumulators alternately, each over the
+ * 64 keys as two operands. */
 INLINE void add_values(const attni_bf16_step *x, weigher *w, const int rows, const int nv)
 {
     const ptrdiff_t row = 64 * nv, panel = 16 * 16 * nv;
@@ -168,7 +175,7 @@ INLINE void step(const attni_bf16_step *x, const int rows, const int nv)
 
 static void run(const attni_bf16_step *x)
 {
-    /* pairs of products, between which the 64 rows are spread */
+    /* Pairs of products, between which the 64 rows of weights are spread. */
     const int pairs = (x->k ? 4 * x->runs : 0) + (x->p_before ? 2 * x->panels : 0);
     if (x->nv == 1)
         step(x, 8, 1);
@@ -182,7 +189,7 @@ static void run(const attni_bf16_step *x)
 
 /* ----------------------------------------------------------------------------- the backward */
 
-/* A square of 16 x 16 sums joins c. */
+/* Adds a square of 16 x 16 sums to c. */
 static __attribute__((noinline)) void join_square(const attni_bf16_product *x, const float *sums,
                                                   int m, int n)
 {
@@ -204,7 +211,7 @@ static __attribute__((noinline)) void join_square(const attni_bf16_product *x, c
         }                                                                                          \
     } while (0)
 
-/* 16 rows, or if `both` 32, by 32 columns. */
+/* Multiplies 16 rows, or 32 if `both`, by 32 columns. */
 INLINE void multiply_square(const attni_bf16_product *x, int m, int n, const bool both)
 {
     float sums[256] __attribute__((aligned(64)));

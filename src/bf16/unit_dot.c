@@ -1,16 +1,21 @@
-/* bf16 attention by the dot products of AVX512-BF16, where these are as fast as multiply-adds of
- * floats, so that there are twice as many products: AMD since Zen 4.
+/* bf16 attention by the dot products of AVX512-BF16, on CPUs where these are as fast as
+ * multiply-adds of floats and therefore compute twice as many products: AMD since Zen 4. run()
+ * computes one step of bf16_task.c:
  *
- * One vdpbf16ps adds two products to each of 16 floats. Operands lie as for the matrix unit
- * (unit.h), but that values are pairs of keys with all their components side by side: pairs of
- * a key's components and pairs of values are broadcast, and queries and weights stand in lanes, as
- * everywhere (kernel.h). A score is one chain over all pairs of components, in order; a weighted
- * value one over all pairs of keys of a chunk of 256. That order is also the one of a few queries
- * as rows, where lanes hold keys or components instead and nothing is packed.
+ *   score_keys    st_next = K Q^T, and its maxima
+ *   add_values    acc (+)= V^T P of the block weighed before
+ *   weigh         p = 2^(st c - m)
  *
- * Measured on a Zen 5 at 475 GFLOP/s of dot products alone: 8 keys x 32 queries 442 (D = 64) and
- * 457 (D = 128), values 438 over 64 keys; 6 x 64 and 12 x 32 are within 2 % of that, but the scores
- * of 256 keys for 64 queries do not fit the first cache.
+ * One vdpbf16ps adds two products to each of 16 floats. Operands have the shapes of unit.h; values
+ * are pairs of keys with all their components side by side. Pairs of a key's components and pairs
+ * of values are broadcast; queries and weights are in SIMD lanes, as everywhere (kernel.h). A score
+ * is one chain over all pairs of components, in order; a weighted value is one chain over all pairs
+ * of keys of a chunk of 256. The decode path (rows.h) keeps this order; there the lanes hold keys
+ * or components instead, and nothing is packed.
+ *
+ * Measured on a Zen 5 with 475 GFLOP/s of dot products alone (docs/decisions/0018): 8 keys x 32
+ * queries 442 (D = 64) and 457 (D = 128), values 438 over 64 keys. 6 x 64 and 12 x 32 are within 2
+ * % of that, but the scores of 256 keys for 64 queries do not fit in L1.
  */
 #if defined(__x86_64__)
 
@@ -21,10 +26,10 @@
 #define FOR_U UNROLL for (int u = 0; u < mr; u++)
 #define FOR_G UNROLL for (int g = 0; g < nv; g++)
 
-/* c + a0 b0 + a1 b1 of the pairs of bf16 in each 32 bits. */
+/* c + a0 b0 + a1 b1, for the pairs of bf16 in each 32 bits. */
 INLINE __m512 dot(__m512 c, __m512i a, __m512i b)
 {
-#ifdef ATTNI_AMX_EMULATED /* but for denormals, which the instruction takes for 0 */
+#ifdef ATTNI_AMX_EMULATED /* except for denormals, which the instruction treats as 0 */
     const __m512 high = _mm512_fmadd_ps(as_float(_mm512_and_si512(a, high_half())),
                                         as_float(_mm512_and_si512(b, high_half())), c);
     return _mm512_fmadd_ps(as_float(_mm512_slli_epi32(a, 16)), as_float(_mm512_slli_epi32(b, 16)),
@@ -43,7 +48,7 @@ INLINE __m512i pair_at(const attni_bf16 *p)
 
 /* --------------------------------------------------------------------------- whole tiles */
 
-/* st[u][:] = sum over d of k[u][d] * q[d][:], of mr keys. */
+/* st[u][:] = sum over d of k[u][d] * q[d][:], for mr keys. */
 INLINE void score_rows(float *st, __m512 *top, const attni_bf16 *q, const char *k, ptrdiff_t ldk,
                        int pairs, const int mr, const int nv)
 {
@@ -68,7 +73,8 @@ INLINE void score_rows(float *st, __m512 *top, const attni_bf16 *q, const char *
     }
 }
 
-/* The maxima that the step asks for are those of the block it scores: st_seen is st_next. */
+/* Updates the maxima. Those of a step here are the maxima of the block that it scores: st_seen is
+ * st_next. */
 INLINE void raise_top(const attni_bf16_step *x, const __m512 *top, const int nv)
 {
     if (!x->st_seen)
@@ -90,7 +96,7 @@ INLINE void score_keys(const attni_bf16_step *x, const int mr, const int nv)
     raise_top(x, top, nv);
 }
 
-/* acc[u][:] (+)= sum over the pairs of n keys of v[pair][u] * p[pair][:], of mr components. */
+/* acc[u][:] (+)= sum over the pairs of n keys of v[pair][u] * p[pair][:], for mr components. */
 INLINE void value_rows(float *acc, const attni_bf16 *p, const attni_bf16 *vt, ptrdiff_t ldv, int n,
                        const bool first, const int mr, const int nv)
 {
@@ -119,10 +125,10 @@ INLINE void add_values(const attni_bf16_step *x, const int mr, const int nv)
 
 /* ------------------------------------------------------------------------ the backward */
 
-/* With the address hidden, or compilers keep those of all rows. */
+/* Hides the address from the compiler, which would otherwise keep the addresses of all rows. */
 #define NEXT_ROW(c, ld) __asm__("" : "=r"(c) : "0"((c) + (ld)))
 
-/* mr rows of A by 16 nv columns of B: one chain of sums. */
+/* Multiplies mr rows of A by 16 nv columns of B: one chain of sums per element. */
 INLINE void multiply_rows(const attni_bf16_product *x, int m, int n, const int mr, const int nv)
 {
     const attni_bf16 *a = x->a + m / 16 * x->rows16 + m % 16 * x->row;
@@ -167,10 +173,10 @@ INLINE void multiply_rows(const attni_bf16_product *x, int m, int n, const int m
     }
 }
 
-/* 4 x 64 is faster than 8 x 32: 8 loads for 16 dot products, not 10. */
+/* 4 x 64 is faster than 8 x 32: 8 loads, not 10, for 16 dot products. */
 static void multiply(const attni_bf16_product *product)
 {
-    const attni_bf16_product x = *product; /* or each store may have changed it */
+    const attni_bf16_product x = *product; /* a copy, which no store can change */
     int n = 0;
     for (; n + 64 <= x.n; n += 64)
         for (int m = 0; m < x.m; m += 4)
@@ -190,7 +196,7 @@ INLINE void weigh(const attni_bf16_step *x, const int nv)
 {
     weigher w;
     weigh_begin(&w, x, nv);
-    w.st_seen = NULL; /* no step has both (unit.h): the compiler may leave maxima out */
+    w.st_seen = NULL; /* no step has both (unit.h), so the compiler may drop the maxima */
     weigh_end(&w, x, x->to_weigh, 4, nv);
 }
 
@@ -219,7 +225,7 @@ static double peak(int64_t n, double *sink)
     UNROLL for (int i = 0; i < chains; i++) s[i] = _mm512_set1_ps((float)i);
     const __m512i a = _mm512_set1_epi32(0x3f803f80);
     for (int64_t r = 0; r < n; r++) {
-        __m512i b = _mm512_set1_epi32((int)(r & 0x3f)); /* so small that sums stay as they are */
+        __m512i b = _mm512_set1_epi32((int)(r & 0x3f)); /* so small that the sums do not change */
         UNROLL for (int i = 0; i < chains; i++) s[i] = dot(s[i], a, b);
     }
     __m512 sum = _mm512_setzero_ps();

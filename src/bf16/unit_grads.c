@@ -1,10 +1,15 @@
-/* What the backward does to a block of scores where products are of bf16: weights and gradients, in
- * one pass by the arithmetic of grad.inc.h, rounded to bf16 in the two shapes that its products
- * want.
+/* The backward's pass over a block of scores where products are of bf16; grad/backward_bf16.c calls
+ * attni_bf16_score_grads().
  *
- * For dq, what is rounded is each query's gradients over the largest of the block. That one is then
- * 1 and has no error; as it is also what weighs most, the error that rounding brings is a third
- * smaller: on normal data (S = 512, D = 64) 1.16e-3 of dq instead of 1.71e-3.
+ *   for each 32 queries
+ *     weights and gradients by the arithmetic of grad.inc.h (or taken as they are, if `ready`)
+ *     rounded to bf16 rows, for the products that read rows
+ *     gradients divided by the block's largest, rounded to pairs of rows, for dq
+ *
+ * For dq the values that are rounded are each query's gradients divided by the largest of the
+ * block. The largest is then 1 and has no rounding error. It also has the largest weight, so the
+ * error of rounding is a third smaller: on normal data (S = 512, D = 64) 1.16e-3 of dq instead of
+ * 1.71e-3.
  */
 #if defined(__x86_64__)
 
@@ -12,10 +17,10 @@
 #include "lanes.h"
 #include "../kernel/vec/exp2.h"
 
-/* 32 elements rounded to nearest even, in order. */
+/* Rounds 32 elements to nearest even, in order. */
 INLINE __m512i narrowed(__m512 low, __m512 high)
 {
-#ifdef ATTNI_AMX_EMULATED /* but for denormals, which the instruction takes for 0 */
+#ifdef ATTNI_AMX_EMULATED /* except for denormals, which the instruction treats as 0 */
     const __m256i a = _mm512_cvtepi32_epi16((__m512i)v_bits_bf16(low));
     const __m256i b = _mm512_cvtepi32_epi16((__m512i)v_bits_bf16(high));
     return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
@@ -44,7 +49,7 @@ INLINE void differentiate(const attni_bf16_grads *x, column *k, int at, __m512 *
         *gradient = _mm512_maskz_mul_ps(seen, *weight, _mm512_sub_ps(g, k->delta));
     }
     _mm512_store_ps(x->dp + at, *gradient);
-    k->largest = _mm512_max_ps(_mm512_abs_ps(*gradient), k->largest); /* a NaN is passed over */
+    k->largest = _mm512_max_ps(_mm512_abs_ps(*gradient), k->largest); /* a NaN is ignored */
 }
 
 /* One row of 32 gradients, times `factors`. */
@@ -54,7 +59,7 @@ INLINE __m512i scaled_row(const float *ds, const __m512 *factors)
                     _mm512_mul_ps(factors[1], _mm512_load_ps(ds + 16)));
 }
 
-/* Gradients of rows j and j + 1 of 32 queries as pairs, in the place of row j. */
+/* Writes the gradients of rows j and j + 1 of 32 queries as pairs, in place of row j. */
 INLINE void pair_gradients(float *ds, int W, const __m512 *factors, bool both)
 {
     static const uint16_t order[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
@@ -68,7 +73,7 @@ INLINE void pair_gradients(float *ds, int W, const __m512 *factors, bool both)
     _mm512_store_si512(ds + 16, _mm512_permutex2var_epi16(even, high, odd));
 }
 
-/* 32 queries, from group g on. */
+/* Processes 32 queries, from group g on. */
 INLINE void columns(const attni_bf16_grads *x, int g, const bool ready)
 {
     const int W = 16 * x->nv, n = x->n;

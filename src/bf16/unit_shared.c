@@ -1,6 +1,9 @@
-/* The pieces of bf16 attention that are done once per tile or chunk, or rarely: packing, weights of
- * any block whatever its scores, chunks joining the total, the result. unit.h says what each
- * computes. Plain AVX-512; the products are in unit_amx.c and unit_dot.c.
+/* The parts of bf16 attention that run once per tile or chunk, or rarely; unit.h says what each
+ * function computes. Plain AVX-512; the products are in unit_amx.c and unit_dot.c.
+ *
+ *   packing of queries and values
+ *   maxima and weights of any block, whatever its scores
+ *   merging a chunk into the total, and the result
  */
 #if defined(__x86_64__)
 
@@ -16,8 +19,8 @@ INLINE __mmask16 beyond_near(__m512 x)
 {
     return _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps((float)ATTNI_BF16_NEAR), _CMP_GT_OQ);
 }
-/* x rounded up: to a multiple of 2^-12, from which ORIGIN can be taken exactly; far from 0 to an
- * integer. */
+/* Rounds x up: to a multiple of 2^-12, which can be subtracted from ORIGIN exactly; far from 0, to
+ * an integer. */
 INLINE __m512 maximum_of(__m512 x)
 {
     const __m512 fine =
@@ -26,7 +29,7 @@ INLINE __m512 maximum_of(__m512 x)
     return _mm512_mask_mov_ps(fine, beyond_near(fine), whole);
 }
 
-/* 2^d to a unit in the last place, 1 for d = 0. */
+/* 2^d within a unit in the last place; 1 for d = 0. */
 INLINE __m512 power_of_two(__m512 d) { return exp2_minus(d, v_set1(0)); }
 
 /* ---------------------------------------------------------------------------- queries, values */
@@ -40,8 +43,8 @@ void attni_bf16_copy_row(attni_bf16 *to, const char *from, int64_t stride, int64
             memcpy(to + i, from + i * stride * 2, 2);
 }
 
-/* Both elements of each pair times a power of two. Exact, unless the product is denormal, which
- * counts as 0 in tile products. */
+/* Multiplies both elements of each pair by a power of two. Exact, unless the product is denormal,
+ * which counts as 0 in tile products. */
 INLINE __m512i scaled_pairs(__m512i x, __m512 power)
 {
     const __m512 even = _mm512_mul_ps(as_float(_mm512_slli_epi32(x, 16)), power);
@@ -150,8 +153,9 @@ int attni_bf16_exponent(const void *x, ptrdiff_t ld, int64_t rows, int64_t colum
 
 /* ------------------------------------------------------------------------ maxima and weights */
 
-/* x = s c - m, plus ORIGIN. Near 0 as the fast kernel computes it; for maxima so large that ORIGIN
- * would be lost in them, the difference first; and of the rounded product, as m is made of it. */
+/* x + ORIGIN, where x = s c - m. If m is near 0: the arithmetic of the fast kernel. If m is so
+ * large that ORIGIN would be lost in it: the difference first, from the rounded product, because m
+ * was computed from the rounded product. */
 INLINE __m512 place(__m512 s, __m512 c, __m512 m, __m512 offset)
 {
     const __mmask16 far = beyond_near(m);
@@ -179,7 +183,7 @@ bool attni_bf16_maxima(attni_bf16_columns *columns, float *st, int n, int nv)
         for (int j = 0; j < n; j++) {
             const __m512 s = _mm512_load_ps(st + (j * nv + g) * 16);
             nonfinite |= _mm512_fpclass_ps_mask(s, 0x89); /* NaN, +inf */
-            top = _mm512_max_ps(s, top);                  /* top, where s is NaN */
+            top = _mm512_max_ps(s, top);                  /* keeps top where s is NaN */
         }
         _mm512_store_ps(columns->top + 16 * g, top);
     }
@@ -188,7 +192,7 @@ bool attni_bf16_maxima(attni_bf16_columns *columns, float *st, int n, int nv)
     return nonfinite == 0;
 }
 
-/* The maximum that weights count from, in log2 units, from the largest score. */
+/* The maximum m that weights count from, in log2 units, from the largest score. */
 INLINE __m512 count_from(__m512 top, __m512 c) { return maximum_of(_mm512_mul_ps(top, c)); }
 
 void attni_bf16_set_maxima(attni_bf16_columns *columns, int nv)
@@ -267,12 +271,13 @@ void attni_bf16_pack_weights(attni_bf16 *p, const float *st, int nv)
 
 /* -------------------------------------------------------------------------- sums, the result */
 
-/* M and L of 16 columns after a chunk; what the total, a, and the chunk, b, are multiplied by. */
+/* Updates M and L of 16 columns after a chunk. The total is to be multiplied by a, the chunk by
+ * b. */
 INLINE void join_sums(float *M, float *L, const float *m, const float *l, __m512 *a, __m512 *b)
 {
     const __m512 before = _mm512_load_ps(M), here = _mm512_load_ps(m);
     const __m512 both = _mm512_max_ps(before, here);
-    /* 2^(m - m'), 0 for -inf */
+    /* 2^(m - m'); 0 for -inf. */
     const __mmask16 had = seen_something(before), has = seen_something(here);
     *a = _mm512_maskz_mov_ps(had, power_of_two(_mm512_sub_ps(before, both)));
     *b = _mm512_maskz_mov_ps(has, power_of_two(_mm512_sub_ps(here, both)));
@@ -324,7 +329,8 @@ void attni_bf16_one_key(attni_bf16_columns *columns, int nv)
     }
 }
 
-/* 16 components from `at` on, of which `here` are there; the lanes that are not finite. */
+/* Writes 16 components from `at` on, of which those in `here` exist. Returns the lanes that are not
+ * finite. */
 INLINE __mmask16 finish_vector(void *to, bool narrow, int64_t at, __m512 total, float l,
                                float factor, __mmask16 here)
 {

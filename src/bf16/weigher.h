@@ -1,15 +1,15 @@
-/* Weights of one block of keys and maxima of another, some rows at a time, so that a unit may put
- * them between its products: what unit_amx.c and unit_dot.c share. */
+/* Weights of one block of keys and maxima of another, a few rows at a time, so that unit_amx.c can
+ * place them between its products. unit_dot.c uses it too. */
 #ifndef ATTNI_BF16_WEIGHER_H
 #define ATTNI_BF16_WEIGHER_H
 
 #include "lanes.h"
 
-/* Held in registers through the whole step. */
+/* Kept in registers through the whole step. */
 typedef struct weigher {
     const float *st, *st_seen;
     attni_bf16 *p;
-    int row; /* the next one; ROWS: done */
+    int row; /* the next row; ROWS: done */
     __m512 c[2], offset[2], l[2], top[2];
 } weigher;
 
@@ -22,14 +22,14 @@ INLINE __m512i weigh_vector(weigher *w, const float *s, int g)
     return e;
 }
 
-/* `rows` rows, even; nothing if all are done. */
+/* Processes `rows` rows, an even number; nothing if all are done. */
 INLINE void weigh_rows(weigher *w, const int rows, const int nv)
 {
     if (w->row >= ROWS)
         return;
     if (w->st) {
         const float *s = w->st + w->row * nv * 16;
-        /* row 2r of the block is pair r % 16 of operand r / 16 */
+        /* Row 2r of the block is pair r % 16 of operand r / 16. */
         attni_bf16 *p = w->p + w->row / 32 * nv * OPERAND + w->row % 32 * 16;
         UNROLL for (int r = 0; r < rows; r += 2)
         {
@@ -71,7 +71,7 @@ INLINE void weigh_begin(weigher *w, const attni_bf16_step *x, const int nv)
     }
 }
 
-/* Up to row n, which may be passed. */
+/* Processes the remaining rows up to row n, and possibly a few more. */
 INLINE void weigh_end(weigher *w, const attni_bf16_step *x, int n, const int rows, const int nv)
 {
     while (w->row < n)
