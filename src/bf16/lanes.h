@@ -76,10 +76,10 @@ INLINE __m512i weight_bits(__m512 t)
 INLINE __m512 at_least(__m512 a, __m512 t) { return _mm512_max_ps(a, t); }
 
 /* Combines two rows of weights into the pairs that a tile product reads. */
-INLINE __m512i pair_rows(__m512i even, __m512i nonfinite)
+INLINE __m512i pair_rows(__m512i even, __m512i odd)
 {
-    /* The bits of the odd row (`nonfinite`) where high_half has ones, else of even >> 16. */
-    return _mm512_ternarylogic_epi32(nonfinite, _mm512_srli_epi32(even, 16), high_half(), 0xe4);
+    /* The bits of `odd` where high_half has ones, else of even >> 16. */
+    return _mm512_ternarylogic_epi32(odd, _mm512_srli_epi32(even, 16), high_half(), 0xe4);
 }
 
 /* Mask of the first n of 16 or 32 elements, for any n. */
