@@ -1,24 +1,25 @@
 /* Attention, backward: check, plan, cut into tasks, run. Read this first.
  *
- *   attni_backward_check (backward_check.c)  every argument, once
+ *   attni_backward_check      (backward_check.c)  every argument, once
  *   make_plan                                     chunks of keys, tasks, scratch
- *   attni_backward_rows (backward_rows.c)    what is known of each query before: lse, delta
- *   attni_backward_task (backward_tile.c)    one chunk of keys of one key/value head
- *   attni_backward_sums (backward_rows.c)    gradients that are sums over tasks
+ *   attni_backward_rows       (backward_rows.c)   values per query: lse, delta
+ *   attni_backward_work_item  (backward_task.c)   one chunk of keys of one key/value head, or all
+ *                                                 chunks of a private head
+ *   attni_backward_sums       (backward_rows.c)   gradients that are sums over tasks
  *
  * A task owns its chunk's dk and dv. A row of dq is a sum over the chunks of its sequence, in their
- * order: the first chunk that a tile of queries sees begins the tile's total, each later one adds
- * its part, the last one writes the result. As long as there are key/value heads enough, a thread
- * does all tasks of one head, in order. The tasks of the heads that are left over are shared by all
- * threads, and one rule gives them their turns:
+ * order: the first chunk that a tile of queries sees begins the tile's total, each later chunk adds
+ * its part, and the last one writes the result. As many key/value heads as can be divided evenly
+ * among the threads are private: one thread computes all tasks of such a head, in order. The tasks
+ * of the remaining heads are shared by all threads, and one rule orders their additions:
  *
  *     a chunk adds its part of a tile after the chunk before it has finished the same tile.
  *
- * Every tile of a shared head has memory of its own, so no other order matters. All tasks visit
- * their tiles in one order and are taken in order themselves. So waits are short, and a task only
- * waits for a task before it, which some thread is working on: there is no deadlock. The bits do
- * not depend on the number of threads. docs/models/backward.pml is this rule as a model that a
- * model checker explores in every order of steps.
+ * Each tile of a shared head has its own total in memory, so no other order matters. All tasks
+ * visit their tiles in the same order, and tasks are claimed in order. So waits are short, and a
+ * task waits only for an earlier task, on which some thread is already working: there is no
+ * deadlock. The bits of the result do not depend on the number of threads. docs/models/backward.pml
+ * states this rule as a model; a model checker explores it in every order of steps.
  */
 #include "../bf16/bf16_engine.h"
 #include "../bf16/unit.h"
@@ -40,8 +41,8 @@ attni_panels attni_panels_of(const attni_plan *p, int64_t columns)
     return panels;
 }
 
-/* Keys and values of a chunk, and their gradients, stay in the second cache while all queries pass
- * by. Whole blocks; a function of the sizes alone, because the bits depend on it. */
+/* The keys and values of a chunk and their gradients stay in L2 while all queries pass by. A chunk
+ * is a whole number of blocks and a function of the sizes alone, because the bits depend on it. */
 #define CHUNK_BYTES (512 * 1024)
 static int keys_per_chunk(const attni_plan *p)
 {
@@ -52,8 +53,8 @@ static int keys_per_chunk(const attni_plan *p)
     return keys;
 }
 
-/* False: more tasks than can be counted. Where there is `nothing`, there may be any number of
- * sequences, heads and rows. */
+/* Returns false if there are more tasks than can be counted. If bw->nothing, the numbers of
+ * sequences, heads and rows may have any size. */
 static bool count_tasks(attni_backward *bw)
 {
     const attni_plan *p = &bw->plan;
@@ -90,7 +91,7 @@ static double visible_flop(const attni_backward *bw, double pairs)
     return 2 * pairs * width;
 }
 
-/* Below some microseconds a thread is not worth waking. */
+/* For less than some microseconds of work, waking a thread does not pay. */
 #define WORK_SECONDS 10e-6
 static void count_workers(attni_backward *bw, int threads)
 {
@@ -106,7 +107,7 @@ static void count_workers(attni_backward *bw, int threads)
     bw->private_pairs = bw->kv_heads - bw->kv_heads % bw->workers;
 }
 
-/* a * b * c, or more than there is. */
+/* a * b * c, or SIZE_MAX if that does not fit. */
 static size_t product(int64_t a, int64_t b, int64_t c)
 {
     size_t ab, abc;
@@ -181,8 +182,7 @@ attn_status attni_derivative_too_large(const attni_plan *p, attn_error *err)
                       (long long)p->D, (long long)p->Dv);
 }
 
-/* Products of bf16 are for calls that have nothing wider to multiply. Their tiles are of 32 queries
- * at least. */
+/* Uses products of bf16 if q, k, v and dout are all bf16. Such tiles have at least 32 queries. */
 static void choose_unit(attni_backward *bw)
 {
     attni_plan *p = &bw->plan;

@@ -1,5 +1,5 @@
-/* Between backward.c (check, plan, tasks), backward_rows.c (what is known of each query
- * before, and summed after, the tasks) and backward_tile.c (one task). */
+/* The interface between backward.c (check, plan, tasks), backward_rows.c (values per query before
+ * the tasks, sums over tasks after them) and backward_task.c (one task). */
 #ifndef ATTNI_SDPA_BACKWARD_H
 #define ATTNI_SDPA_BACKWARD_H
 
@@ -8,8 +8,9 @@
 
 #include "../sdpa/tile.h"
 
-/* How the gradient of the mask comes about: element by element, as its blocks do; or as sums, which
- * are collected for each head and added up at the end: over queries, or over keys. */
+/* How the gradient of the mask is computed. ATTNI_DENSE: element by element, added as the blocks
+ * are computed. ATTNI_OVER_QUERIES, ATTNI_OVER_KEYS: the mask repeats along queries or keys, so its
+ * gradient is a sum over them; the sums are collected per head and added up at the end. */
 typedef enum attni_dmask {
     ATTNI_NO_DMASK,
     ATTNI_DENSE,
@@ -17,117 +18,125 @@ typedef enum attni_dmask {
     ATTNI_OVER_KEYS
 } attni_dmask;
 
-/* Rows of a tensor, side by side in panels [panel][rows][W] of at most the widest tile, as linear()
- * wants them. The last panel has as many vectors as its columns fill. */
+/* Rows of a tensor, cut into panels [panel][rows][W] side by side, as linear() reads them. W is at
+ * most the widest tile; the last panel has only as many vectors as its columns fill. */
 typedef struct attni_panels {
-    int64_t columns, padded; /* padded: of all panels */
+    int64_t columns, padded; /* padded: the columns of all panels together */
     int widest;              /* columns of all panels but the last */
 } attni_panels;
 
 typedef struct attni_backward {
-    attni_plan plan; /* what the forward decides from args alone; tiles of one head */
+    attni_plan plan; /* what the forward decides from args alone; each tile has one head */
     attn_sdpa_grads grads;
-    attn_tensor dlse, dmask_view; /* grads.dlse and grads.dmask point here; repeated: stride 0 */
+    /* grads.dlse and grads.dmask point here; repeated dimensions have stride 0 */
+    attn_tensor dlse, dmask_view;
     attni_dmask dmask;
     bool want_q, want_k, want_v;
-    bool nothing; /* no pair of a query and a key, or no result: what there is, is 0, but dsink */
-    bool want_scores; /* the gradient of the scores, for any result but dv */
+    bool nothing;     /* no query-key pair or no result: every gradient is 0, except dsink */
+    bool want_scores; /* the gradient of the scores is needed: for every result except dv */
     double scale;
-    const struct attni_bf16_unit *unit; /* that multiplies bf16; NULL: products are of R */
+    const struct attni_bf16_unit *unit; /* multiplies bf16; NULL: all products are in R */
     int W;                              /* queries in a tile */
-    int keys;                           /* in a chunk, a function of the sizes alone */
-    int64_t group, kv_heads;   /* query heads of a key/value head; key/value heads of all batches */
-    int64_t tasks_per_kv_head; /* chunks of all sequences */
+    int keys;                           /* keys in a chunk; a function of the sizes alone */
+    int64_t group, kv_heads;   /* query heads per key/value head; key/value heads of all batches */
+    int64_t tasks_per_kv_head; /* chunks of all sequences, for one key/value head */
     int64_t tasks;
-    /* Each of the first so many key/value heads is computed by one thread; of the others, each
-     * chunk is one work item. */
+    /* The first private_pairs key/value heads (counted over all batches) are private: one thread
+     * computes all chunks of such a head. For the other heads, each chunk is a work item of its
+     * own. */
     int64_t private_pairs;
-    /* Tiles of queries in sequences of several chunks, whose dq needs a total: in the one that has
-     * most of them, and in all of a head's. */
+    /* Tiles of queries in sequences of several chunks, which need a total of dq: most_tiles is the
+     * largest number in one sequence, all_tiles the sum over the sequences of one head. */
     int64_t most_tiles, all_tiles;
-    int64_t query_blocks; /* of ATTNI_BLOCK queries, over all heads: tasks of the first step */
+    /* blocks of ATTNI_BLOCK queries, over all heads: tasks of the first step */
+    int64_t query_blocks;
     int64_t query_blocks_per_head;
     attni_panels q_panels, v_panels;
     int workers;
     size_t worker_bytes, tile_bytes, scratch_bytes;
 
-    /* Shared scratch. R, but where it says otherwise. */
-    char *lse;                   /* [B,H,T] in units of the scores, rounded */
-    char *factor;                /* [B,H,T] e^(that, rounded, - lse): 1, nearly */
-    char *delta;                 /* [B,H,T] dout . out - dlse */
-    unsigned char *nonfinite;    /* [B,H,T] bits: ATTNI_NONFINITE_Q, ATTNI_NONFINITE_DOUT */
-    bool want_rows;              /* dq or row_sums: a task's part of them joins the totals */
-    char *private_dq;            /* [workers][group][most_tiles][tile_bytes]: dq of the chunks so
-                                    far, [D][W], and W sums of ds, double; of a thread's own pair */
-    char *shared_dq;             /* [pairs - whole][group][all_tiles][tile_bytes]: the same */
+    /* Shared scratch. Arrays are of R unless stated otherwise. */
+    char *lse;                /* [B,H,T] lse in units of the scores, rounded to R */
+    char *factor;             /* [B,H,T] e^(rounded lse - lse): nearly 1 */
+    char *delta;              /* [B,H,T] dout . out - dlse */
+    unsigned char *nonfinite; /* [B,H,T] bits ATTNI_NONFINITE_Q and ATTNI_NONFINITE_DOUT */
+    bool want_rows;           /* dq or row_sums: each task adds its part to the totals */
+    /* Totals of private heads, [workers][group][most_tiles][tile_bytes]. One total is the dq of the
+     * chunks so far, [D][W], and then W sums of ds (double). */
+    char *private_dq;
+    /* The same for the other heads, [kv_heads - private_pairs][group][all_tiles][tile_bytes]. */
+    char *shared_dq;
     double *row_sums, *key_sums; /* [B,H,T], [B,H,S]: sums of ds */
     double *alibi_sums;          /* [tasks][group] */
-    double *sink_sums;           /* [runs] */
-    atomic_llong *progress;      /* [tasks]: tiles that are done; at the end ATTNI_TASK_DONE */
+    double *sink_sums;           /* [query_blocks] */
+    atomic_llong *progress;      /* [tasks]: tiles completed; ATTNI_TASK_DONE at the end */
     char *workers_scratch;
 } attni_backward;
 
-#define ATTNI_NONFINITE_Q                                                                          \
-    1 /* the row has a NaN or an infinity, or is so large that its square has */
+#define ATTNI_NONFINITE_Q 1 /* the row holds a NaN or an infinity, or its square overflows */
 #define ATTNI_NONFINITE_DOUT 2
 #define ATTNI_TASK_DONE INT64_MAX
 
 /* ---------------------------------------------------------------------------- backward.c
  *
- * attn_sdpa_backward in two pieces, for modules, as attni_sdpa_prepare and attni_sdpa_run. bw must
- * stay where it is; run needs bw->scratch_bytes. */
+ * attn_sdpa_backward in two steps, for modules: as attni_sdpa_prepare and attni_sdpa_run. *bw must
+ * not move between the two calls, since it points into itself; run needs bw->scratch_bytes. */
 attn_status attni_backward_prepare(attni_backward *bw, attn_context *ctx,
                                    const attn_sdpa_args *args, const attn_sdpa_grads *grads,
                                    attn_error *err);
 void attni_backward_run(attni_backward *bw, attni_call *call, char *scratch);
 
-/* What the plans of derivatives, backward and forward mode, have in common: tiles of one head, as
- * wide as the queries fill. Returns their width W. */
+/* The part of the plan that backward and forward mode share: tiles of one head, as wide as the
+ * queries fill. Returns the tile width W. */
 int attni_plan_derivative(attni_plan *p, int isa);
-/* The error of a call whose tasks or scratch cannot be counted. */
+/* Reports that the tasks or the scratch of a call are too many to count. */
 attn_status attni_derivative_too_large(const attni_plan *p, attn_error *err);
 
 /* ---------------------------------------------------------------------- backward_check.c */
-/* Fills p from the arguments of a forward call whose out and lse are inputs now. */
+/* Fills p from the arguments of a forward call; its out and lse are inputs here. */
 attn_status attni_check_forward(attni_plan *p, const attn_sdpa_args *args, attn_error *err);
-/* A derivative: q's dtype, f32 or f64; the shape of `like`, but for its last size. */
+/* Checks a gradient or tangent: its dtype must be q's, f32 or f64, and its shape must be that of
+ * `like`, except for the last size, `last`. */
 attn_status attni_check_gradient(const attni_plan *p, const attn_tensor *t, const char *name,
                                  const attn_tensor *like, int64_t last, bool output,
                                  attn_error *err);
 attn_status attni_check_wide(const attn_tensor *t, const char *name, attn_error *err);
-/* Is there an element of a gradient to write? One that is not wanted is empty. */
+/* True if some gradient has an element to write. A gradient that is not wanted is empty. */
 bool attni_backward_writes(const attn_sdpa_grads *grads, int64_t H);
 attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
                                  const attn_sdpa_grads *grads, attn_error *err);
 
 /* ----------------------------------------------------------------------- backward_rows.c
  *
- * Scratch of one worker of the first step; run `run` of it, on any thread: lse, factor, delta, bad
- * and sink_sums. */
+ * attni_backward_rows computes one block of queries, `run`, of the first step, on any thread: its
+ * lse, factor, delta, nonfinite and sink_sums. attni_backward_rows_scratch is the scratch of one
+ * worker for it. */
 size_t attni_backward_rows_scratch(const attni_backward *bw);
 void attni_backward_rows(const attni_backward *bw, int64_t run, int worker);
-/* Of one row, element i of both: lse rounded to R in units of scores, and the rest as a factor. */
+/* Element i of both arrays, from the lse x of one row: lse[i] is x in units of scores, rounded to
+ * R, and factor[i] makes up for the rounding error. */
 void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, double x);
-/* Zeroes what the tasks add to; afterwards, adds up what they have left. */
+/* attni_backward_clear zeroes the arrays that tasks add to; attni_backward_sums adds up the tasks'
+ * partial sums afterwards. */
 void attni_backward_clear(const attni_backward *bw);
 void attni_backward_sums(const attni_backward *bw);
 
-/* ----------------------------------------------------------------------- backward_tile.c
+/* ----------------------------------------------------------------------- backward_task.c
  *
- * One task: a chunk of keys of one key/value head against all queries that see it. A unit is a
- * task, or all those of a pair. */
+ * A task is one chunk of keys of one key/value head against all queries that see it. A work item is
+ * one task or, for a private head, all tasks of that head. */
 size_t attni_backward_task_scratch(const attni_backward *bw);
 void attni_backward_work_item(const attni_backward *bw, int64_t unit, int worker);
 
 attni_panels attni_panels_of(const attni_plan *p, int64_t columns);
 
-/* Is t a result that the caller asked for? */
+/* True if the caller requested result t. */
 static inline bool attni_wanted(const attn_tensor *t)
 {
     return t->data || t->shape[0] || t->shape[1] || t->shape[2] || t->shape[3];
 }
 
-/* Element i of an array of R; of the caller's arrays too, at any address. */
+/* Element i of an array of R, at any address: also of the caller's arrays. */
 static inline double attni_real(const attni_plan *p, const char *array, int64_t i)
 {
     float single;

@@ -1,14 +1,13 @@
-/* The arithmetic of the backward where an instruction set multiplies bf16: backward_tile.c's
- * five products, by unit_dot.c or unit_amx.c. Scores, weights and gradients are floats, and
- * all that masks, caps, dropout and the sums on request do is done to those; then weights and
- * gradients are rounded to bf16 (bf16/unit_grads.c) and multiplied:
+/* The arithmetic of the backward on instruction sets that multiply bf16: the five products of
+ * backward_tile.c, computed by unit_dot.c or unit_amx.c. Scores, weights and gradients are floats;
+ * masks, cap, dropout and the requested sums work on these floats. Then weights and gradients are
+ * rounded to bf16 (bf16/unit_grads.c) and multiplied:
  *
  *   S^T = K Q^T, dP^T = V dO^T     keys and values as rows, pairs of components of q and dout
  *   dV += P^T dO, dK += dS^T Q     weights and gradients as rows, pairs of rows of dout and q
  *   dQ^T += K^T dS                 keys transposed, pairs of rows of gradients
  *
- * Keys are brought into shape once per task, queries once per tile: 1 % and 5 % of the time. Sums
- * stay floats.
+ * Keys are packed once per task, queries once per tile: 1 % and 5 % of the time. Sums stay floats.
  */
 #include "backward_tile.h"
 
@@ -39,7 +38,7 @@ void attni_grad_bf16_carve(attni_grad_worker *w, attni_layout *layout)
 
 /* -------------------------------------------------------------------------------------- loading */
 
-/* The chunk's rows of k or v, and zeros up to whole blocks and operands. */
+/* Copies the chunk's rows of k or v, padded with zeros to whole blocks and operands. */
 static void load_rows(const attni_grad_worker *w, const attn_tensor *t, attni_bf16 *to, int64_t ld)
 {
     const int64_t width = t->shape[3],
@@ -80,13 +79,14 @@ void attni_grad_bf16_load_keys(attni_grad_worker *w)
     }
 }
 
-/* The tile's rows of q or dout as pairs of components and, without the bad ones, of rows. */
+/* Packs the tile's rows of q or dout: as pairs of components and, non-finite rows as zeros, as
+ * pairs of rows. */
 static void load_queries(const attni_grad_worker *w, const attn_tensor *t, attni_bf16 *components,
                          double power, attni_bf16 *pairs, uint64_t nonfinite)
 {
     const attni_tile *tile = &w->tile;
     const int64_t width = t->shape[3], padded = attni_bf16_padded(width);
-    if (width == 0) { /* data may be NULL, to which nothing may be added */
+    if (width == 0) { /* data may be NULL: no offset may be added to it */
         memset(components, 0, (size_t)(padded * tile->W) * sizeof *components);
         memset(pairs, 0, (size_t)(padded * ATTNI_BLOCK) * sizeof *pairs);
         return;
@@ -118,10 +118,10 @@ void attni_grad_bf16_load_tile(attni_grad_worker *w)
 
 /* ------------------------------------------------------------------------------------- products */
 
-/* Up to whole operands. */
+/* n rounded up to a multiple of `to`. */
 static int filled(int n, int to) { return (n + to - 1) / to * to; }
 
-/* c [n][W] = rows of n keys or values, times queries as pairs of components. */
+/* c [n][W] = rows of n keys or values, times queries packed as pairs of components. */
 static void score(const attni_grad_worker *w, void *c, const attni_bf16 *rows, int64_t width,
                   const attni_bf16 *queries, int n)
 {
@@ -141,8 +141,8 @@ static void score(const attni_grad_worker *w, void *c, const attni_bf16 *rows, i
     w->bw->unit->multiply(&x);
 }
 
-/* sum [n][width] += weights or gradients of n keys as attni_bf16_grads leaves them, times pairs of
- * rows of dout or q. */
+/* sum [n][width] += weights or gradients of n keys, as attni_bf16_score_grads writes them, times
+ * pairs of rows of dout or q. */
 static void add_rows(const attni_grad_worker *w, char *sum, const attni_bf16 *rows,
                      const attni_bf16 *pairs, int64_t width, int n)
 {
@@ -187,7 +187,7 @@ static void add_queries(const attni_grad_worker *w, int64_t at, int n)
 
 /* ------------------------------------------------------------------------------ a block of keys */
 
-/* Where dv, and dk, of key `at` of the chunk add up. */
+/* The sums of dv, and of dk, for key `at` of the chunk. */
 static char *dv_of(const attni_grad_worker *w, int64_t at)
 {
     return w->dv + (size_t)(at * w->bw->v_panels.padded) * sizeof(float);
@@ -198,7 +198,8 @@ static char *dk_of(const attni_grad_worker *w, int64_t at)
     return w->dk + (size_t)(at * w->bw->q_panels.padded) * sizeof(float);
 }
 
-/* What bad rows and bad keys add where they are seen, by weights and gradients as floats. */
+/* Adds the contributions of non-finite rows and keys where they are seen, from float weights and
+ * gradients. */
 static void add_nonfinite(const attni_grad_worker *w, const char *weights, int64_t j, int n)
 {
     const attni_backward *bw = w->bw;
@@ -219,9 +220,9 @@ static void add_nonfinite(const attni_grad_worker *w, const char *weights, int64
         }
 }
 
-/* Weights and gradients as bf16, from scores in st and dout . v in dp; returns the weights. All at
- * once, unless something stands between: the cap's derivative, dropout, sums on request, bad rows;
- * with the same bits. */
+/* Computes weights and gradients as bf16 from the scores in st and dout . v in dp; returns the
+ * weights. This is one pass unless another step comes in between: the derivative of the cap,
+ * dropout, requested sums, or non-finite rows. The bits are the same either way. */
 static const attni_bf16 *differentiate(attni_grad_worker *w, int64_t j, int n)
 {
     const attni_backward *bw = w->bw;
@@ -276,7 +277,7 @@ void attni_grad_bf16_block(attni_grad_worker *w, int64_t j, int n, attni_class v
 }
 
 #else
-/* No way of bf16, no unit: these are not called. */
+/* No bf16 engine, hence no unit: these functions are never called. */
 void attni_grad_bf16_carve(attni_grad_worker *w, attni_layout *layout) { (void)w, (void)layout; }
 void attni_grad_bf16_load_keys(attni_grad_worker *w) { (void)w; }
 void attni_grad_bf16_load_tile(attni_grad_worker *w) { (void)w; }

@@ -1,5 +1,5 @@
-/* The arguments of attn_sdpa_backward, those of the forward call among them: everything is checked
- * here, before anything is read or written. */
+/* Checks the arguments of attn_sdpa_backward, including those of the forward call. Everything is
+ * checked before anything is read or written. */
 #include "backward.h"
 
 attn_status attni_check_gradient(const attni_plan *p, const attn_tensor *t, const char *name,

@@ -1,5 +1,6 @@
-/* The backward's first step, of every query by itself: what its weights are divided by, and delta =
- * dout . out. And its last: gradients that are sums over many tasks, added up in one order. */
+/* The first and the last step of the backward. The first step treats each query by itself: its lse,
+ * by which its weights are normalised, and delta = dout . out. The last step adds up gradients that
+ * are sums over many tasks, in one fixed order. */
 #include "backward.h"
 
 #include <math.h>
@@ -8,7 +9,7 @@
 /* ------------------------------------------------------------------------------- the first step */
 
 typedef struct rows_worker {
-    char *a, *b; /* [block][D or Dv]: rows that had to be converted */
+    char *a, *b; /* [block][D or Dv]: rows after conversion to R */
     char *sums;  /* [block] */
     char *norms; /* [block] */
 } rows_worker;
@@ -30,7 +31,7 @@ size_t attni_backward_rows_scratch(const attni_backward *bw)
     return layout.overflow ? SIZE_MAX : layout.used;
 }
 
-/* Rows i0 .. i0+n-1 of t as R, where they lie or in `buffer`. */
+/* Rows i0 .. i0+n-1 of t as R: in place if possible, otherwise converted into `buffer`. */
 static const char *rows_of(const attni_plan *p, const attn_tensor *t, int64_t b, int64_t h,
                            int64_t i0, int n, char *buffer, ptrdiff_t *ld)
 {
@@ -39,13 +40,14 @@ static const char *rows_of(const attni_plan *p, const attn_tensor *t, int64_t b,
     *ld = (ptrdiff_t)(width ? t->stride[2] : 0);
     if (width && attni_in_place(p, t))
         return from;
-    if (width) /* else data may be NULL, to which nothing may be added */
+    if (width) /* if width is 0, data may be NULL: no offset may be added to it */
         attni_convert_rows(p, buffer, from, *ld, t->dtype, t->stride[3], n, width);
     *ld = (ptrdiff_t)width;
     return buffer;
 }
 
-/* dout . out where a NaN of dout meets an output of 0, that of a row that sees nothing. */
+/* dout . out, skipping outputs that are 0. A row that sees no key has out = 0, and its dout may be
+ * NaN. */
 static double careful_delta(const attni_plan *p, const char *dout, const char *out)
 {
     double sum = 0;
@@ -64,8 +66,8 @@ static double number(const attn_tensor *t, int64_t b, int64_t h, int64_t i)
     return x;
 }
 
-/* A row's weights are 2^((score - lse) * c) * factor, lse being rounded to R, in units of scores.
- * Where the row sees nothing there is nothing to divide by. */
+/* The weights of a row are 2^((score - lse) * c) * factor, where lse is rounded to R, in units of
+ * scores. A row that sees no key has lse = -inf; 0 is stored instead, since it has no weights. */
 void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, double x)
 {
     const double unit = p->scaled_scores ? 1 : p->scale_mantissa;
@@ -76,12 +78,13 @@ void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, doub
     attni_set_real(p, factor, i, off == 0 || isnan(off) ? 1 : exp(fmax(fmin(off, 60), -60)));
 }
 
-/* What the row adds to the gradient of its head's sink, whose weight e^(sink - lse) has no value.
- * The weight is cut off as recall() cuts: of a huge lse the rounding may be huge. */
+/* The row's part of the gradient of its head's sink. The sink has the weight e^(sink - lse) but no
+ * value. The weight is cut off as weights_from_lse() cuts its weights off: a huge lse may have a
+ * huge rounding error. */
 static double sink_part(const attni_backward *bw, int64_t h, double lse, double delta)
 {
     const double sink = (double)bw->plan.args.sink_logits[h];
-    const double x = sink - lse; /* NaN stays NaN, which fmin would lose */
+    const double x = sink - lse; /* NaN stays NaN; fmin would lose it */
     const double weight = sink == -(double)INFINITY ? 0 : exp(x > 11 ? 11 : x);
     return weight == 0 ? 0 : -weight * delta;
 }
@@ -134,7 +137,7 @@ void attni_backward_rows(const attni_backward *bw, int64_t run, int worker)
 static void clear_tensor(const attn_tensor *t)
 {
     const size_t size = attn_dtype_size(t->dtype);
-    if (attni_empty(t)) /* data may be NULL, and its sizes huge */
+    if (attni_empty(t)) /* data may be NULL, and the sizes may be huge */
         return;
     for (int64_t b = 0; b < t->shape[0]; b++)
         for (int64_t h = 0; h < t->shape[1]; h++)
@@ -146,7 +149,7 @@ static void clear_tensor(const attn_tensor *t)
                         memset(attni_at(t, b, h, i, j), 0, size);
 }
 
-/* Without a pair of a query and a key every gradient, but for that of the sinks, is 0. */
+/* Without any query-key pair, every gradient except that of the sinks is 0. */
 static void clear_all(const attni_backward *bw)
 {
     const attn_sdpa_grads *g = &bw->grads;
@@ -174,8 +177,8 @@ void attni_backward_clear(const attni_backward *bw)
         clear_tensor(bw->grads.dmask);
 }
 
-/* The sum over all b, h and n that element (b, h, n) of the mask was repeated for; sums is
- * [B,H,count]. */
+/* The gradient of element (b, h, n) of the mask: the sum over all b, h and n for which the element
+ * was repeated. sums is [B,H,count]. */
 static double repeated_sum(const attni_backward *bw, const double *sums, int64_t count, int64_t b,
                            int64_t h, int64_t n, int dimension)
 {

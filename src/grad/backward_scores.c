@@ -1,5 +1,6 @@
-/* Gradients of scores, whatever type multiplies: weights from lse, what bad rows and keys add, sums
- * on request. backward_tile.c and backward_bf16.c have the products. */
+/* Gradients of scores, shared by both types of arithmetic: weights from lse, contributions of
+ * non-finite rows and keys, requested sums. The products are in backward_tile.c and
+ * backward_bf16.c. */
 #include "backward_tile.h"
 
 #include <math.h>
@@ -22,7 +23,7 @@ const char *attni_grad_tile_rows(const attni_grad_worker *w, const attn_tensor *
     return w->converted;
 }
 
-/* The lanes that see each key of the block, from the marks that hidden weights have. */
+/* Finds the lanes that see each key of the block: a masked weight is the mark -1. */
 static void note_seen(attni_grad_worker *w, int n)
 {
     const attni_plan *p = &w->bw->plan;
@@ -34,7 +35,7 @@ static void note_seen(attni_grad_worker *w, int n)
     }
 }
 
-/* Does dropout keep the weight of lane i and key j? */
+/* True if dropout keeps the weight of lane i and key j. */
 static bool keeps(const attni_grad_worker *w, int i, int64_t j)
 {
     const attni_plan *p = &w->bw->plan;
@@ -79,9 +80,10 @@ void attni_grad_nonfinite_key(const attni_grad_worker *w, int j, const char *row
     }
 }
 
-/* ------------------------------------------------------------------------------ sums on request */
+/* ------------------------------------------------------------------------------- requested sums */
 
-/* To the elements of the mask that lie `step` elements apart from `to` on, ds, W apart. */
+/* Adds ds, whose elements are W apart, to n elements of the mask's gradient, `step` elements
+ * apart. */
 #define ADD_COLUMN(M, R)                                                                           \
     for (int r = 0; r < n; r++) {                                                                  \
         M x;                                                                                       \
@@ -113,7 +115,7 @@ static void add_dmask(const attni_grad_worker *w, int64_t j, int n)
     }
 }
 
-/* The sum of ds[i] * -|d - i|: what ALiBi's slope was multiplied with, where that is symmetric. */
+/* The sum of ds[i] * -|d - i|, where -|d - i| is the factor of a symmetric ALiBi slope. */
 static double symmetric_moment(const double *ds, int rows, double d)
 {
     double sum = 0;
@@ -122,7 +124,8 @@ static double symmetric_moment(const double *ds, int rows, double d)
     return sum;
 }
 
-/* Sums of dS over the tile's queries, over the block's keys, and weighted with ALiBi's distance. */
+/* Sums of dS: over the tile's queries, over the block's keys, and weighted with ALiBi's
+ * distance. */
 void attni_grad_sums(attni_grad_worker *w, int64_t j, int n)
 {
     const attni_backward *bw = w->bw;
@@ -138,7 +141,7 @@ void attni_grad_sums(attni_grad_worker *w, int64_t j, int n)
     double alibi = 0, ds[ATTNI_MAX_LANES];
     for (int r = 0; r < n; r++) {
         attni_load_row_f64(ds, w->dp + (size_t)(r * w->tile.W) * p->real, p->real_dtype, 1, rows);
-        double sum = 0, moment = 0; /* of i */
+        double sum = 0, moment = 0; /* moment: the sum of ds[i] * i */
         for (int i = 0; i < rows; i++) {
             w->sums[i] += ds[i];
             sum += ds[i];

@@ -1,13 +1,13 @@
 /* One task of the backward: a chunk of keys of one key/value head against every query that sees it,
- * tile by tile, the last first (backward_tile.c). Its dk and dv are its own; dq, and dmask
- * where several heads share it, it adds to in turn. */
+ * tile by tile, the last tile first (backward_tile.c). The task owns its dk and dv. Tasks that
+ * share rows of dq, or a dmask that heads share, add to them in a fixed order. */
 #include "backward_tile.h"
 
 #include <math.h>
 #include <sched.h>
 #include <string.h>
 
-/* Operands of the products of R. */
+/* Operands of the products in R. */
 static void carve_operands(attni_grad_worker *w, attni_layout *layout)
 {
     const attni_backward *bw = w->bw;
@@ -63,10 +63,10 @@ size_t attni_backward_task_scratch(const attni_backward *bw)
     return layout.overflow ? SIZE_MAX : layout.used;
 }
 
-/* ------------------------------------------------------------------------------------- in turn */
+/* -------------------------------------------------------------------------- order of additions */
 
-/* Until `task` has done more than `tiles` tiles. It is of a lower number than the caller's own, and
- * so has been taken by a thread that is at work on it. */
+/* Waits until `task` has completed more than `tiles` tiles. Its number is lower than that of the
+ * caller's task, so some thread has claimed it and is working on it. */
 static void wait_for(const attni_backward *bw, int64_t task, int64_t tiles)
 {
     atomic_llong *progress = &bw->progress[task];
@@ -81,8 +81,8 @@ static void wait_for(const attni_backward *bw, int64_t task, int64_t tiles)
     }
 }
 
-/* Where several heads add to one element of dmask, they do so in order: the task before this one of
- * the same chunk, or -1. */
+/* Heads that share elements of dmask add to them in order. Returns the task that must add before
+ * this one: the same chunk of the head before it. -1: there is none. */
 static int64_t dmask_before(const attni_grad_worker *w)
 {
     const attni_backward *bw = w->bw;
@@ -119,8 +119,8 @@ static void store_queries(const attni_grad_worker *w, char *total)
                         dq, w->converted + (size_t)i * (size_t)p->D * p->real, p->D);
 }
 
-/* This chunk's part of a tile's dq, and of its sums, joins those before it, of chunks `first` .. ;
- * after `last` they are written out. */
+/* Adds this chunk's part of a tile's dq and sums to those of the chunks before it; `first` is the
+ * first chunk that the tile sees. The chunk `last` writes the results. */
 static void join_tile(attni_grad_worker *w, int64_t x, int64_t first, int64_t last)
 {
     const attni_backward *bw = w->bw;
@@ -154,7 +154,8 @@ static void join_tile(attni_grad_worker *w, int64_t x, int64_t first, int64_t la
 
 /* ------------------------------------------------------------------------------------ one tile */
 
-/* The chunks that some query of the tile sees: from `first` to `last`; chunk 0 if there is none. */
+/* The range of chunks that some query of the tile sees, `first` .. `last`; chunk 0 if there is
+ * none. */
 static void chunks_of(const attni_grad_worker *w, int64_t *first, int64_t *last)
 {
     const attni_span *span = &w->tile.span;
@@ -188,7 +189,7 @@ static void do_tile(attni_grad_worker *w, int64_t x)
 
 /* ------------------------------------------------------------------------------------ the task */
 
-/* Rows of sums, times a factor, to where t has them. -0 becomes 0. */
+/* Multiplies rows of sums by a factor and stores them in t. -0 becomes 0. */
 static void store_keys(const attni_grad_worker *w, const attn_tensor *t, char *sums, int64_t padded,
                        double factor)
 {
@@ -206,7 +207,7 @@ static void store_keys(const attni_grad_worker *w, const attn_tensor *t, char *s
     }
 }
 
-/* Keys that belong to no sequence. */
+/* Keys that belong to no sequence get zeros. */
 static void zero_left_keys(attni_grad_worker *w)
 {
     const attni_backward *bw = w->bw;
@@ -220,7 +221,7 @@ static void zero_left_keys(attni_grad_worker *w)
     }
 }
 
-/* Keys with a NaN or an infinity, or too large to be squared, a bit each. */
+/* Finds keys that hold a NaN or an infinity, or whose square overflows, one bit each. */
 static void find_nonfinite_keys(attni_grad_worker *w)
 {
     const attni_plan *p = &w->bw->plan;
@@ -236,9 +237,9 @@ static void find_nonfinite_keys(attni_grad_worker *w)
     }
 }
 
-/* Where the totals of the task's sequence are, `tiles` tiles after the first of its head: with the
- * thread that does all tasks of the pair, in memory that is used again for each sequence; else in
- * the pair's own, which holds those of all sequences. */
+/* Finds the totals of the task's sequence; `tiles` is the number of tiles of its head before this
+ * sequence. For a private head they are in the worker's memory, which is reused for each sequence.
+ * Otherwise they are in the head's own memory, which holds the totals of all sequences. */
 static void find_totals(attni_grad_worker *w, int64_t tiles, int worker)
 {
     const attni_backward *bw = w->bw;
@@ -270,7 +271,7 @@ static void find_task(attni_grad_worker *w, int64_t task, int worker)
         tiles += chunks > 1 ? attni_div_up(w->sequence.T, bw->W) : 0;
     }
     find_totals(w, tiles, worker);
-    w->sequence.hk = w->pair - w->b * p->Hk; /* also where there are no query heads */
+    w->sequence.hk = w->pair - w->b * p->Hk; /* also set if there are no query heads */
     w->chunk = left;
     w->j0 = left * bw->keys;
     w->n = w->sequence.S - w->j0 < bw->keys ? w->sequence.S - w->j0 : bw->keys;

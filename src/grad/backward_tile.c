@@ -3,15 +3,16 @@
  *   for each tile of W queries, the last first, for each query head of the group
  *     for each block of 64 keys of the chunk that some query of the tile sees
  *       S^T = K Q^T;  scale, cap, biases, masks;  P = 2^(S - lse)
- *       dP^T = V dO^T;  dS = P (dP - delta), by the cap's derivative
- *       dV += P^T dO;  dK += dS^T Q            components in lanes: the linear layer's product
- *       dQ^T += K^T dS                         queries in lanes: the forward's
- *     dQ^T joins that of the chunks before it
+ *       dP^T = V dO^T;  dS = P (dP - delta), times the derivative of the cap
+ *       dV += P^T dO;  dK += dS^T Q            components in lanes: the product linear()
+ *       dQ^T += K^T dS                         queries in lanes: the product values()
+ *     add dQ^T to that of the chunks before
  *
- * What is hidden has P = dS = 0, put there and not computed. In the last three products that 0
- * would still meet a NaN or an infinity of a q, dout or k that others see. So such rows are taken
- * out, as zeros, and what they add, where they are seen, is added element by element (add_bad_*):
- * other results get the bits that they have without them.
+ * A masked pair has P = dS = 0, by selection and not by computation. In the last three products
+ * such a 0 would still meet the NaN or infinity of a q, dout or k that other rows see, and 0 * NaN
+ * is NaN. So non-finite rows are replaced by zeros in these products, and their contributions are
+ * added element by element where they are seen (attni_grad_nonfinite_rows,
+ * attni_grad_nonfinite_key). All other results keep the bits that they have without such rows.
  */
 #include "backward_tile.h"
 
@@ -20,7 +21,7 @@
 
 /* ----------------------------------------------------------------------------- loading a tile */
 
-/* Rows of R as panels; bad rows, a bit each, as zeros. */
+/* Copies rows of R into panels; rows whose bit is set in `nonfinite` become zeros. */
 static void fill_panels(const attni_plan *p, char *to, const attni_panels *panels, const char *rows,
                         ptrdiff_t ld, int n, uint64_t nonfinite)
 {
@@ -138,7 +139,7 @@ static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible
         ptrdiff_t ld;
         const char *v = attni_tile_rows(f, true, j, &ld);
         p->kernels->scores(w->dp, f->mx, w->dot, v, ld, n, p->Dv, t->nv, NULL);
-    } else { /* only what is hidden is to be made 0 */
+    } else { /* nothing but masking needs dp: the masked elements become 0 */
         memset(w->dp, 0, (size_t)n * (size_t)t->W * p->real);
     }
     attni_grad_scores(w, kept, j, n);

@@ -1,13 +1,12 @@
-/* Attention, forward mode: how out and lse change when q, k and v move along tangents.
+/* Attention, forward mode: the tangents of out and lse when q, k and v move along given tangents.
  *
  *   for each tile of W queries, for each block of 64 keys that some query of the tile sees
- *     P as in the backward;  tS^T = K tQ^T + tK Q^T, by the cap's derivative;  A = P tS
+ *     P as in the backward;  tS^T = K tQ^T + tK Q^T, times the derivative of the cap;  A = P tS
  *     acc += V^T A + tV^T P;  mu += the sum of A over the keys
  *   tout = acc - mu out;  tlse = mu
  *
- * A task is one tile, and owns its rows: there is nothing to add up between tasks. What is hidden
- * has P = A = 0, put there; rows of v that are not finite are kept apart as in
- * backward_tile.c.
+ * A task is one tile and owns its rows, so tasks share no sums. A masked pair has P = A = 0, by
+ * selection; rows of v that are not finite are treated separately, as in backward_tile.c.
  */
 #include "backward.h"
 
@@ -19,7 +18,7 @@ typedef struct jvp {
     attni_plan plan;
     attn_sdpa_tangents t;
     bool has_q, has_k, has_v;
-    bool writes; /* is there an element of tout or tlse? */
+    bool writes; /* some element of tout or tlse is to be written */
     int W;
     int64_t tiles_per_head, tasks; /* of all sequences */
     int workers;
@@ -28,7 +27,7 @@ typedef struct jvp {
     atomic_llong next;
 } jvp;
 
-/* One tile. All arrays are of R. */
+/* State of one tile. All arrays are of R. */
 typedef struct jvp_worker {
     attni_worker forward; /* its st holds scores, then weights */
     const jvp *j;
@@ -114,7 +113,7 @@ static bool count_tasks(jvp *j, int threads)
         j->tiles_per_head += attni_div_up(attni_sequence_of(p, 0, 0, n).T, j->W);
     if (__builtin_mul_overflow(heads, j->tiles_per_head, &j->tasks))
         return false;
-    /* below some tens of microseconds a thread is not worth waking */
+    /* for less than some tens of microseconds of work, waking a thread does not pay */
     const double flop =
         (double)heads * (double)p->T * (double)p->S * (double)(3 * p->D + 2 * p->Dv);
     const double worth = flop / 1e6;
@@ -143,7 +142,7 @@ static attn_status make_plan(jvp *j, int isa, int threads, attn_error *err)
 
 /* -------------------------------------------------------------------------------------- a tile */
 
-/* Rows of t as R, where they lie or in `buffer`. */
+/* Rows of t as R: in place if possible, otherwise converted into `buffer`. */
 static const char *rows_of(const attni_plan *p, const attn_tensor *t, const char *from,
                            char *buffer, int n, ptrdiff_t *ld)
 {
@@ -218,8 +217,8 @@ static void tangent_scores(jvp_worker *w, int64_t j0, int n)
         kernels->scale_softcap(w->ts, n, p->scale_mantissa, 0, t->nv);
 }
 
-/* acc += rows^T x, for n rows; x is 0 where a lane does not see a row, as `seen` says: a row that
- * is not finite is passed over there. */
+/* acc += rows^T x, for n rows. x is 0 where a lane does not see a row; `seen` has these lanes as
+ * bits. A row that is not finite is skipped in lanes that do not see it. */
 static void add_values(jvp_worker *w, const char *rows, ptrdiff_t ld, const char *x,
                        const uint64_t *seen, int n, bool first)
 {
@@ -252,7 +251,8 @@ static void add_values(jvp_worker *w, const char *rows, ptrdiff_t ld, const char
     }
 }
 
-/* st: weights, after dropout; ts: those times the tangents of the scores; and mu grows. */
+/* On return st holds the weights, before dropout, and ts the weights after dropout times the
+ * tangents of the scores; mu has grown by the block's sum. */
 static void weigh_block(jvp_worker *w, int64_t j0, int n, attni_class visible, bool scaled,
                         uint64_t *seen, bool first)
 {
@@ -273,7 +273,7 @@ static void weigh_block(jvp_worker *w, int64_t j0, int n, attni_class visible, b
         for (int i = 0; i < t->rows; i++)
             seen[r] |= (uint64_t) !(attni_real(p, f->st, (int64_t)r * t->W + i) < 0) << i;
     }
-    char *mass = w->ts; /* what mu is the sum of: without dropout */
+    char *mass = w->ts; /* what mu sums up: the terms without dropout */
     if (w->kept) {
         memcpy(w->undropped_weights, w->ts, bytes);
         memcpy(w->part, f->st, bytes);
@@ -311,7 +311,7 @@ static void do_block(jvp_worker *w, int64_t j0, int n, attni_class visible, bool
     }
 }
 
-/* tout = acc - mu out, a row at a time; -0 becomes 0. */
+/* tout = acc - mu out, one row at a time; -0 becomes 0. */
 static void store_tile(jvp_worker *w)
 {
     const attni_plan *p = &w->j->plan;
