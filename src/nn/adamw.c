@@ -1,4 +1,4 @@
-/* One step of AdamW. Elements are independent; each is computed in double. */
+/* One step of AdamW. Elements are independent; each one is computed in double. */
 #include <math.h>
 
 #include "module.h"

@@ -1,5 +1,5 @@
-/* Cross-entropy of logits and target classes, and its gradient. Rows are one thread's each; their
- * losses are added in order. */
+/* Cross-entropy of logits and target classes, and its gradient. One thread computes a row; the
+ * losses of the rows are added in order. */
 #include <math.h>
 
 #include "module.h"
@@ -8,7 +8,7 @@ typedef struct entropy {
     const attn_tensor *logits, *dlogits;
     const int64_t *targets;
     int64_t ignore, counted;
-    double dloss, *losses; /* of each row */
+    double dloss, *losses; /* losses: one per row */
 } entropy;
 
 static attn_status check_entropy(entropy *p, attn_error *err)
@@ -42,7 +42,8 @@ static int64_t load_piece(double *to, const attn_tensor *t, int64_t row, int64_t
     return n;
 }
 
-/* log(sum of e^x) of a row, as its maximum and the logarithm of what is left. */
+/* log(sum of e^x) of a row is *top + *rest: the row's maximum, and the logarithm of sum e^(x -
+ * *top). */
 static void find_sum(const attn_tensor *logits, int64_t row, double *top, double *rest)
 {
     double piece[ATTNI_PIECE], sum = 0;

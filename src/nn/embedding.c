@@ -1,7 +1,8 @@
-/* The embedding: rows of a table, by number; and their gradients, added up. */
+/* The embedding: copies rows of a table, by index; backward: adds up the gradients of these
+ * rows. */
 #include "module.h"
 
-/* table or dtable, and out or dout, by the names that they go by. */
+/* Checks table or dtable, and out or dout, under the names that the caller uses for them. */
 static attn_status check_embedding(const attn_tensor *table, const char *table_name,
                                    const int64_t *ids, int64_t count, const attn_tensor *out,
                                    const char *out_name, attn_error *err)
@@ -50,7 +51,8 @@ typedef struct table_work {
     int64_t count;
 } table_work;
 
-/* Columns in pieces: a thread adds up all ids in order for its own, and meets no other. */
+/* Each thread has its own columns, in pieces. It adds the rows of all ids to them in order, so no
+ * two threads write to the same element. */
 static void add_columns(void *arg, int64_t first, int64_t end)
 {
     const table_work *w = arg;

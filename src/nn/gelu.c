@@ -1,14 +1,14 @@
-/* GELU, in its exact form: x * P(Z <= x). By erfc, so that a negative x keeps its digits where
- * 1 + erf would cancel. */
+/* GELU in its exact form, x * P(Z <= x). It uses erfc, so that a negative x keeps its digits; 1 +
+ * erf would cancel them. */
 #include <math.h>
 
 #include "module.h"
 
-/* not M_SQRT1_2 and M_2_SQRTPI, which are not of standard C */
+/* M_SQRT1_2 and M_2_SQRTPI are not in standard C */
 static const double root_half = 0.70710678118654752440, two_by_root_pi = 1.12837916709551257390;
 
 typedef struct gelu {
-    const attn_tensor *x, *dout, *out; /* dout NULL: forward */
+    const attn_tensor *x, *dout, *out; /* dout == NULL: forward */
 } gelu;
 
 static void gelu_rows(void *arg, int64_t first, int64_t end)
@@ -29,7 +29,7 @@ static void gelu_rows(void *arg, int64_t first, int64_t end)
         for (int64_t j = 0; j < n; j++) {
             const double at = value[j], below = 0.5 * erfc(-root_half * at);
             const double density = 0.5 * two_by_root_pi * root_half * exp(-0.5 * at * at);
-            /* far out 0 times infinity would be NaN, but the limit is 0 */
+            /* for large |x| the product would be 0 * infinity = NaN; the limit is 0 */
             const double rise = density == 0 ? 0 : at * density;
             value[j] = p->dout ? dout[j] * (below + rise) : below == 0 ? 0 : at * below;
         }

@@ -1,5 +1,5 @@
-/* Layer norm, over the last dimension. Everything is in double: rows come in pieces, and a row's
- * mean and variance are two passes over it, so that a large mean costs no digits.
+/* Layer norm over the last dimension. All arithmetic is in double. Rows are read in pieces; mean
+ * and variance take two passes over a row, so that a large mean costs no digits.
  *
  *   y = (x - mean) * r,  r = 1 / sqrt(variance + eps),  out = y * weight + bias
  *   dx = r * (g - mean of g - y * mean of g y),  g = dout * weight
@@ -13,7 +13,7 @@ typedef struct norm {
     const attn_tensor *x, *weight, *bias, *out;     /* forward */
     const attn_tensor *dout, *dx, *dweight, *dbias; /* backward */
     double eps;
-    double *mean, *r; /* of each row, backward: for the sums over rows */
+    double *mean, *r; /* of each row; backward only, for the sums over rows */
 } norm;
 
 /* ------------------------------------------------------------------------------------- Checking */
@@ -52,7 +52,8 @@ static attn_status check_inputs(const norm *p, attn_error *err)
 /* ------------------------------------------------------------------------------------------ Rows
  */
 
-/* The elements first .. first+n-1 of a row; n is what is left of it, at most a piece. */
+/* Loads the elements first .. first+n-1 of a row. Returns n: the rest of the row, at most a
+ * piece. */
 static int64_t load_piece(double *to, const attn_tensor *t, const char *row, int64_t first)
 {
     const int64_t left = t->shape[3] - first, n = left < ATTNI_PIECE ? left : ATTNI_PIECE;
@@ -68,7 +69,7 @@ static void store_piece(const attn_tensor *t, char *row, int64_t first, const do
                         t->stride[3], from, n);
 }
 
-/* weight or bias, or what stands for one that is not there. */
+/* Loads a piece of weight or bias; if t is NULL, all elements are `none`. */
 static void load_vector(double *to, const attn_tensor *t, int64_t first, int64_t n, double none)
 {
     for (int64_t j = 0; j < n && !t; j++)
@@ -117,7 +118,7 @@ static void norm_rows(void *arg, int64_t first, int64_t end)
 /* ------------------------------------------------------------------------------------- Gradients
  */
 
-/* y and g of a piece of row i; its length. */
+/* Loads y and g of a piece of row i; returns the piece's length. */
 static int64_t load_gradient(const norm *p, int64_t i, int64_t c, double *y, double *g)
 {
     double weight[ATTNI_PIECE];

@@ -1,30 +1,31 @@
 /* The linear layer: out = x weight^T + bias.
  *
- * Outputs stand in SIMD lanes. A panel is W outputs (64 with AVX-512 and float), its weights
- * transposed to [In][W]: `pack` does that, as it does for a tile of queries, or it was done once
- * for all calls (attni_packed). Rows of x are broadcast in place, and a product comes out as rows.
+ * Outputs are in SIMD lanes. A panel is W outputs (64 with AVX-512 and float). Its weights are
+ * transposed to [In][W] by `pack`, which also packs tiles of queries; or they were packed once for
+ * all calls (attni_packed). Rows of x are broadcast in place, so a product has one row per row of
+ * x.
  *
  *   task       up to TASK_ROWS rows of x times some panels
  *     panel      W outputs
- *       run        64 components of them: they are packed, 16 KB, and stay in the first cache while
- *                  all rows of the task pass by
+ *       run        64 components of them: their weights are packed, 16 KB, and stay in L1 while all
+ *                  rows of the task pass by
  *
- * For few rows packing is most of the work; then the weight is transposed in registers and never
- * stored (linear_few_rows).
+ * With few rows, packing would be most of the work. Then the weight is transposed in registers and
+ * never stored (linear_few_rows).
  *
- * An output is the sum over In in the order that kernel.h fixes, then its bias: nothing of it
- * depends on the panel, the task, the thread or the way through the code that it falls to.
+ * An output is the sum over In in the order that kernel.h fixes, then its bias. It does not depend
+ * on the panel, the task, the thread or the code path that computes it.
  */
 #include "module.h"
 
 #include <stdatomic.h>
 #include <string.h>
 
-#define TASK_ROWS 516    /* a multiple of every micro-kernel's rows; the more, the rarer packing */
-#define PACKED_ROWS 132  /* where nothing is packed: x stays in the second cache */
-#define BLOCK_BYTES 4096 /* of a row of x, that pass by all panels before the next ones */
-#define WORKER_FLOP 2e6  /* some 20 microseconds: below it a thread is not worth waking */
-#define COPY_PANELS 4    /* panels over which copying rows of x is spread */
+#define TASK_ROWS 516 /* a multiple of every micro-kernel's rows; a larger value packs less often */
+#define PACKED_ROWS 132  /* rows in a task if weights are already packed: x stays in L2 */
+#define BLOCK_BYTES 4096 /* of each row of x: all panels use this block before the next one */
+#define WORKER_FLOP 2e6  /* about 20 microseconds; for less work, waking a thread does not pay */
+#define COPY_PANELS 4    /* panels that share the cost of copying rows of x */
 
 /* ------------------------------------------------------------------------------------- Checking */
 
@@ -70,8 +71,8 @@ static attn_tensor repeated(const attn_tensor *t)
     return r;
 }
 
-/* Batches that follow each other in memory and share a weight are one batch with more rows: fewer
- * lanes stay empty. */
+/* If batches follow each other in memory and share a weight, they become one batch with more rows:
+ * fewer calls of a micro-kernel are partly filled. */
 static void join_batches(attni_linear *p)
 {
     const int64_t B = p->out.shape[0], T = p->out.shape[2];
@@ -82,7 +83,7 @@ static void join_batches(attni_linear *p)
     p->x.shape[2] = p->out.shape[2] = B * T;
 }
 
-/* Vectors of a panel of so many outputs: 1, 2, 4, ... */
+/* The vectors of a panel with this many outputs: 1, 2, 4, ... */
 static int vectors_of(const attni_kernels *kernels, int64_t outputs)
 {
     int nv = 1;
@@ -91,8 +92,8 @@ static int vectors_of(const attni_kernels *kernels, int64_t outputs)
     return nv;
 }
 
-/* Cuts the work into tasks: as large as caches like them, unless threads would stand idle. Cutting
- * panels apart costs nothing, cutting rows apart packs weights more often. */
+/* Cuts the work into tasks. Tasks are as large as the caches allow, unless threads would be idle.
+ * Splitting panels costs nothing; splitting rows packs weights more often. */
 static void cut_tasks(attni_linear *p, int threads)
 {
     const int64_t B = p->out.shape[0], T = p->out.shape[2];
@@ -124,16 +125,17 @@ static void cut_tasks(attni_linear *p, int threads)
         p->workers = 1 + (int)(flop / WORKER_FLOP);
 }
 
-/* One worker's arrays; the same code sizes them and carves them. */
+/* One worker's arrays. take_arrays both sizes them and lays them out. */
 typedef struct worker_arrays {
-    void *panel;  /* [ATTNI_D_CHAIN][W], unless weights are packed */
+    void *panel;  /* [ATTNI_D_CHAIN][W]; absent if weights are packed */
     void *sums;   /* [rows][W] */
-    void *bias;   /* [W], zeros where there is none */
-    void *x_rows; /* [rows][x_stride], where x is not read in place */
+    void *bias;   /* [W]; zeros if there is no bias */
+    void *x_rows; /* [rows][x_stride]; absent if x is read in place */
     ptrdiff_t x_stride;
 } worker_arrays;
 
-/* Rows of weights that follow their components, and so can be packed as they lie. */
+/* True if the components of each row of the weight are contiguous, so that it can be packed in
+ * place. */
 static bool rows_contiguous(const attn_tensor *weight)
 {
     return weight->shape[3] <= 1 || weight->stride[3] == 1;
@@ -149,14 +151,15 @@ static worker_arrays take_arrays(const attni_linear *p, attni_layout *layout)
     a.sums = attni_module_take(layout, R, 1, 1, p->rows, W);
     a.bias = attni_module_take(layout, R, 1, 1, 1, W);
     if (p->copy_x) {
-        /* a line more than a round number: rows must not all meet in one set of the cache */
+        /* A line more than a round number, so that the rows do not all map to one set of the
+         * cache. */
         a.x_stride = (ptrdiff_t)(p->block / 16 * 16 + 32);
         a.x_rows = attni_module_take(layout, R, 1, 1, p->rows, a.x_stride);
     }
     return a;
 }
 
-/* Rows of x that lie a multiple of this apart meet in a few sets of the caches. */
+/* Rows of x whose distance is a multiple of this map to only a few sets of the caches. */
 #define BAD_STRIDE 2048
 
 static bool wants_copy(const attni_linear *p)
@@ -168,8 +171,9 @@ static bool wants_copy(const attni_linear *p)
     return x->shape[2] >= 32 && bytes != 0 && bytes % BAD_STRIDE == 0;
 }
 
-/* Components of x that all panels of a task are multiplied with before the next: as many as the
- * second cache holds of its rows. The sums so far wait in out, if they can. */
+/* Components of x in a block: all panels of a task are multiplied with one block before the next
+ * one. A block is as large as L2 holds of the task's rows. Between blocks the sums are kept in out;
+ * if out cannot be written directly, there is only one block. */
 static int64_t block_of(const attni_linear *p)
 {
     const int64_t Out = p->out.shape[3], In = p->x.shape[3];
@@ -193,7 +197,7 @@ attn_status attni_linear_plan(attni_linear *p, int isa, int threads, const attn_
     for (int i = 0; i < 4; i++)
         if (out->shape[i] == 0)
             return ATTN_OK; /* no tasks */
-    if (x->shape[3] == 0) { /* nothing of them is read, but NULL cannot be added to */
+    if (x->shape[3] == 0) { /* nothing is read; data may be NULL: no offset may be added */
         p->x = p->weight = p->out;
         p->x.shape[3] = p->weight.shape[3] = 0;
         for (int i = 0; i < 4; i++)
@@ -241,8 +245,8 @@ static void store_row(const attn_tensor *t, int64_t b, int64_t h, int64_t i, int
 
 /* ------------------------------------------------------------------------------- Packed weights */
 
-/* to[d][o] = weight[b, h, first + o, from + d] for d < n, o < outputs; then 0 up to the panel's
- * width. */
+/* to[d][o] = weight[b, h, first + o, from + d] for d < n, o < outputs; the other columns of the
+ * panel are 0. */
 static void pack_panel(const attni_kernels *k, char *to, const attn_tensor *weight, int64_t b,
                        int64_t h, int64_t first, int outputs, int64_t from, int64_t n)
 {
@@ -252,7 +256,7 @@ static void pack_panel(const attni_kernels *k, char *to, const attn_tensor *weig
                 1, nv);
         return;
     }
-    attn_tensor columns = *weight; /* as W of `x @ W` */
+    attn_tensor columns = *weight; /* for a weight stored transposed, as W in `x @ W` */
     columns.stride[2] = weight->stride[3];
     columns.stride[3] = weight->stride[2];
     const size_t R = (size_t)k->bits / 8, row = (size_t)(nv * k->lanes) * R;
@@ -285,7 +289,7 @@ static char *panel_at(const attni_packed *packed, int64_t h, int64_t first_outpu
 void attni_packed_fill(const attni_packed *packed, const attn_tensor *weight)
 {
     const int64_t W = packed->kernels->lanes * packed->kernels->vectors;
-    if (packed->In == 0 || packed->Out == 0) /* of any number of heads */
+    if (packed->In == 0 || packed->Out == 0) /* H may then be any number */
         return;
     for (int64_t h = 0; h < packed->H; h++)
         for (int64_t first = 0; first < packed->Out; first += W) {
@@ -297,7 +301,8 @@ void attni_packed_fill(const attni_packed *packed, const attn_tensor *weight)
 
 /* -------------------------------------------------------------------------------------- Running */
 
-/* Rows row .. row+rows-1 of x in batch b, and where the components of one block of them lie. */
+/* Rows row .. row+rows-1 of x in batch b, and the address and stride of one block of their
+ * components. */
 typedef struct task_rows {
     int64_t b, row;
     int rows;
@@ -319,8 +324,8 @@ static void find_rows(const attni_linear *p, const worker_arrays *a, int64_t h, 
     t->stride = a->x_stride;
 }
 
-/* One panel of a task, and where its rows of outputs go: to out itself, or to sums first where the
- * kernels cannot write them in place. */
+/* One panel of a task, and the destination of its rows: out itself or, if the kernels cannot write
+ * the rows there, sums. */
 typedef struct task_panel {
     int64_t h, first;
     int outputs, nv;
@@ -342,8 +347,8 @@ static task_panel find_panel(const attni_linear *p, const worker_arrays *a, cons
     return q;
 }
 
-/* Where the weights of component `from` on lie, and what is between one row and the next: in packed
- * weights, of the pieces that a run is read in. */
+/* The address of the weights from component `from` on, and the distance between rows. Packed
+ * weights have no rows: there the distance is the size of the pieces that a run is read in. */
 static const void *weights_at(const attni_linear *p, int64_t b, const task_panel *q, int64_t from,
                               ptrdiff_t *stride)
 {
@@ -357,13 +362,13 @@ static const void *weights_at(const attni_linear *p, int64_t b, const task_panel
            (size_t)from * (size_t)(q->nv * k->lanes) * (size_t)k->bits / 8;
 }
 
-/* Components first .. end-1 of In, which all panels are multiplied with before the next ones. */
+/* Components first .. end-1 of In, which all panels use before the next block. */
 typedef struct task_block {
     int64_t first, end;
 } task_block;
 
-/* What the cache is asked for during one run: the weights of the next, and its part of x; before
- * the last run, the rows of out. */
+/* Sets what one run prefetches: the weights of the next run and its part of x; before the last run,
+ * the rows of out. */
 static void prefetch_next_rows(const attni_linear *p, const task_rows *t, const task_panel *q,
                                const task_panel *next, task_block block, int64_t after,
                                attni_product *product)
@@ -385,7 +390,7 @@ static void prefetch_next_rows(const attni_linear *p, const task_rows *t, const 
     }
 }
 
-/* One run of components, from..from+n-1, for all rows of the task. */
+/* The product of one run, components from..from+n-1, for all rows of the task. */
 static attni_product product_of_run(const attni_linear *p, const worker_arrays *a,
                                     const task_rows *t, const task_panel *q, task_block block,
                                     int64_t from, int n)
@@ -409,7 +414,7 @@ static attni_product product_of_run(const attni_linear *p, const worker_arrays *
     return product;
 }
 
-/* One panel; `next` is the one after it, or NULL. */
+/* Computes one panel. `next` is the panel after it, or NULL. */
 static void multiply_panel(const attni_linear *p, const worker_arrays *a, const task_rows *t,
                            const task_panel *q, const task_panel *next, task_block block)
 {
@@ -421,7 +426,7 @@ static void multiply_panel(const attni_linear *p, const worker_arrays *a, const 
         return;
     }
     int64_t from = block.first;
-    do { /* once for In = 0, which makes every sum 0 */
+    do { /* one pass even if In = 0, which makes every sum 0 */
         const int n = block.end - from < ATTNI_D_CHAIN ? (int)(block.end - from) : ATTNI_D_CHAIN;
         attni_product product = product_of_run(p, a, t, q, block, from, n);
         from += n;
@@ -477,7 +482,7 @@ static void run_task(const attni_linear *p, const worker_arrays *a, size_t task)
 typedef struct shared_work {
     const attni_linear *plan;
     char *scratch;
-    atomic_size_t next; /* the first task that nobody has taken */
+    atomic_size_t next; /* the first task not yet claimed */
 } shared_work;
 
 static void work(void *arg, int worker)

@@ -1,12 +1,13 @@
-/* The linear layer's gradients. Two of them are linear layers themselves, on other views of the
- * same memory:
+/* The gradients of the linear layer. Two of them are linear layers themselves, on other views of
+ * the same memory:
  *
  *   dx      [B,H,T,In]    rows t of dout    times  columns of the weight,   over Out
  *   dweight [B,H,Out,In]  columns of dout   times  columns of x,            over T
  *
- * and over b or h too where x or the weight was repeated. A sum over several dimensions is one over
- * a longer one if its terms are evenly spaced; else the operand is copied to scratch first. So the
- * order of a sum, and its bits, do not depend on strides.
+ * If x or the weight was repeated over b or h, its gradient also sums over that dimension. A sum
+ * over several dimensions becomes one sum over a longer dimension if its terms are evenly spaced;
+ * otherwise the operand is copied to scratch first. So the order of a sum, and its bits, do not
+ * depend on strides.
  */
 #include <string.h>
 
@@ -24,7 +25,7 @@ static attn_status check_same(const attn_tensor *t, const char *name, const attn
     return attni_module_check_shape(t, name, n[0], n[1], n[2], n[3], err);
 }
 
-/* One gradient and what it is computed with: dx with weight, dweight with x. */
+/* Checks one gradient and the operand that it is computed with: dx with weight, dweight with x. */
 static attn_status check_pair(const attn_tensor *grad, const char *grad_name,
                               const attn_tensor *other, const char *other_name,
                               const attn_tensor *dout, attn_error *err)
@@ -64,7 +65,7 @@ static attn_status check_backward(const backward *p, attn_error *err)
 
 /* ------------------------------------------------------------------------------------- Planning */
 
-/* t as [B,H,rows,columns], whatever of B and H it repeats. */
+/* t as [B,H,rows,columns], with stride 0 where it repeats B or H. */
 static attn_tensor expanded(const attn_tensor *t, const attn_tensor *dout)
 {
     attn_tensor e = *t;
@@ -86,11 +87,11 @@ static attn_tensor turned(attn_tensor t)
     return t;
 }
 
-/* Makes dimension d a part of the last one; false where its terms are not evenly spaced. */
+/* Merges dimension d into the last one. Returns false if the terms are then not evenly spaced. */
 static bool fold(attn_tensor *t, int d)
 {
     const int64_t n = t->shape[d], inner = t->shape[3];
-    int64_t step; /* that may not fit in a tensor that is empty or repeats */
+    int64_t step; /* may overflow if the tensor is empty or repeats */
     t->shape[d] = 1;
     if (n == 1)
         return true;
@@ -101,7 +102,8 @@ static bool fold(attn_tensor *t, int d)
     return !__builtin_mul_overflow(n, inner, &t->shape[3]);
 }
 
-/* Sizes fit: every operand has been checked to be addressable, but a repeated one may not be. */
+/* Checks that the folded sizes fit. Every operand is known to be addressable, but if it repeats,
+ * its expanded size may not be. */
 static bool folded_sizes(const product *p, attn_tensor *t)
 {
     for (int d = 0; d < 2; d++) {
@@ -114,7 +116,8 @@ static bool folded_sizes(const product *p, attn_tensor *t)
     return true;
 }
 
-/* The same code sizes copies, with base NULL, and places them. */
+/* Places operand i, copied if necessary. With a layout whose base is NULL it only sizes the
+ * copies. */
 static bool place_operand(product *p, int i, attni_layout *layout)
 {
     const attn_tensor *from = &p->from[i];
@@ -137,7 +140,8 @@ static bool place_operand(product *p, int i, attni_layout *layout)
     return !layout->overflow;
 }
 
-/* grad = a b^T over a's and b's last dimension and over what grad repeats. */
+/* Plans grad = a b^T, summed over the last dimension of a and b and over the dimensions that grad
+ * repeats. */
 static attn_status plan_product(product *p, attn_context *ctx, const attn_tensor *dout,
                                 attn_tensor a, attn_tensor b, const attn_tensor *grad,
                                 attni_layout *layout, attn_error *err)
@@ -164,7 +168,8 @@ typedef struct copy_work {
     bool fold_b, fold_h;
 } copy_work;
 
-/* Row r = (b, h, i) of the operand, b slowest: where its part of a folded row goes. */
+/* Copies rows of the operand to their parts of the folded rows. Row r is (b, h, i), with b
+ * slowest. */
 static void copy_rows(void *arg, int64_t first, int64_t end)
 {
     const copy_work *w = arg;
@@ -191,7 +196,8 @@ static void run_product(product *p, attni_call *call, char *scratch)
     attni_linear_run(&p->plan, call, scratch);
 }
 
-/* Columns of one [b,h] of dbias, in pieces: every row of dout that it was added to, in order. */
+/* Sums columns of one [b,h] of dbias, in pieces, over all rows of dout to which the bias was added,
+ * in order. */
 static void sum_columns(void *arg, int64_t first, int64_t end)
 {
     const backward *p = arg;
@@ -252,7 +258,7 @@ void attni_linear_backward_run(attni_linear_grads *p, attni_call *call, char *wo
         run_bias(p, call);
 }
 
-/* Copies, then room for the larger of two layers. */
+/* Takes the copies, then scratch for the larger of the two layers. */
 static attn_status plan_backward(backward *p, attn_context *ctx, attni_layout *layout, char **work,
                                  attn_error *err)
 {

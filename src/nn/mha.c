@@ -1,20 +1,21 @@
-/* Multi-head attention: three linear layers, attention, and a fourth.
+/* Multi-head attention: three linear layers, attention, and a fourth linear layer.
  *
- *   check_*     every argument, by its own name
- *   make_plan   plans the parts with tensors whose data is not there yet
- *   place       lays q, k, v and the joined heads into scratch, which the parts then share
+ *   check_*     every argument, under its own name
+ *   make_plan   plans the parts with tensors that have no data yet
+ *   place       lays out q, k, v and the joined heads in scratch and sets the parts' data
  *
- * All parts run inside one call, on one block of scratch, so that the context is taken once and
- * memory can fail only before anything is written. q, k and v lie in scratch as [H, B, T, D]: the
- * rows of a head follow each other, as attention reads them, and all batches of a head are one run
- * of rows, which the linear layer packs its weights for once.
+ * All parts run inside one call, on one block of scratch. So the context is locked once, and an
+ * allocation can fail only before anything is written. q, k and v are in scratch as [H, B, T, D]:
+ * the rows of a head follow each other, as attention reads them. All batches of a head are one
+ * sequence of rows, for which the linear layer packs its weights once.
  *
  * The parts run one after the other. Fusing them by blocks of rows (project 64 queries, attend with
- * all heads, project the block) would save one writing and one reading each of q and of the joined
- * heads: at E = 768 and 25 GB/s, what the third cache gives a core, 0.06 ms of 6 at T = 128, 1 ms
- * of 200 at T = 2048, so at most 1 %. In return weights are read once for every block: with rows in
- * blocks of 60, packed weights, the whole took 1.05 (T = 128), 1.01 (512) and 0.97 (2048) of the
- * time, which is noise but for the first. So there is nothing to be had.
+ * all heads, project the block) would save one write and one read of q and of the joined heads. At
+ * E = 768 and 25 GB/s, the L3 bandwidth of a core, that is 0.06 ms of 6 at T = 128 and 1 ms of 200
+ * at T = 2048, so at most 1 %. In return the weights would be read once per block. Measured with
+ * blocks of 60 rows and packed weights, the fused call took 1.05 (T = 128), 1.01 (512) and 0.97
+ * (2048) of the time, which is noise except for the first. So fusing gains nothing
+ * (docs/decisions/0023-linear-layer-fusion.md).
  */
 #include <string.h>
 
@@ -23,21 +24,21 @@
 
 typedef struct mha_plan {
     const attn_mha_args *args;
-    const attn_mha *module; /* or NULL: the weights are args' */
+    const attn_mha *module; /* NULL: the weights are those of args */
     attni_mha_sizes n;
-    bool joins;          /* there is a w_o: the heads are joined in scratch, not in out */
+    bool joins;          /* w_o is given: the heads are joined in scratch, not in out */
     attn_tensor q, k, v; /* in scratch */
     attn_tensor heads;   /* [B,H,T,Dv], in scratch or in out */
-    attn_tensor joined;  /* [1,1,B*T,H*Dv], the same memory, if it is in scratch */
+    attn_tensor joined;  /* [1,1,B*T,H*Dv]: the memory of heads, if it is in scratch */
     attni_linear to_q, to_k, to_v, to_out;
     attni_plan attention;
     size_t scratch_bytes;
-    char *work; /* scratch that one part after the other uses */
+    char *work; /* scratch that the parts use one after the other */
 } mha_plan;
 
 /* ------------------------------------------------------------------------------- Packed weights */
 
-/* [1, heads, D, columns] of rows that follow each other, from `row` on. */
+/* Contiguous rows, from `row` on, as [1, heads, D, columns]. */
 static attn_tensor packed_view(const void *data, attn_dtype dtype, int64_t row, int64_t heads,
                                int64_t D, int64_t columns)
 {
@@ -45,7 +46,7 @@ static attn_tensor packed_view(const void *data, attn_dtype dtype, int64_t row, 
     return attn_bhtd(data ? (const char *)data + offset : NULL, dtype, 1, heads, D, columns);
 }
 
-/* A bias is its own row: [1, heads, 1, D]. */
+/* A bias as one row per head: [1, heads, 1, D]. */
 static attn_tensor packed_bias(const void *data, attn_dtype dtype, int64_t row, int64_t heads,
                                int64_t D)
 {
@@ -233,10 +234,11 @@ attn_status attni_mha_check(attni_mha_sizes *n, const attn_mha_args *args, attn_
 
 /* ------------------------------------------------------------------------------------- Planning */
 
-/* Stands for scratch until there is some: plans look at it, but not behind it. */
+/* Stands for scratch that is not allocated yet. Plans may copy this pointer but never dereference
+ * it. */
 static char *const unplaced = (char *)ATTNI_ALIGN;
 
-/* [B,H,T,D] whose memory is [H,B,T,D]. */
+/* A tensor [B,H,T,D] whose memory is [H,B,T,D]. */
 static attn_tensor head_major(attn_dtype dtype, int64_t B, int64_t H, int64_t T, int64_t D)
 {
     attn_tensor t = attn_bhtd(unplaced, dtype, H, B, T, D);
@@ -248,7 +250,7 @@ static attn_tensor head_major(attn_dtype dtype, int64_t B, int64_t H, int64_t T,
     return t;
 }
 
-/* Where the heads go: joined in scratch as [B,T,H*Dv], or straight into out. */
+/* Chooses where the heads are written: joined in scratch as [B,T,H*Dv], or directly in out. */
 static void place_heads(mha_plan *p)
 {
     const attni_mha_sizes *n = &p->n;
@@ -262,13 +264,13 @@ static void place_heads(mha_plan *p)
     p->heads = *out;
     p->heads.shape[1] = n->H;
     p->heads.shape[3] = n->Dv;
-    /* unsigned: where out is empty its strides may be anything */
+    /* unsigned: if out is empty, its strides may be anything */
     p->heads.stride[1] = (int64_t)((uint64_t)n->Dv * (uint64_t)out->stride[3]);
 }
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
-/* The same code sizes scratch, with base NULL, and hands it out. */
+/* Lays out scratch; with base NULL it only sizes it. */
 static bool place(mha_plan *p, char *base)
 {
     const attni_mha_sizes *n = &p->n;
@@ -364,7 +366,7 @@ typedef struct dropout {
     uint64_t seed;
 } dropout;
 
-/* Row r = b * T + i is the r-th of the call. */
+/* Row r is b * T + i. */
 static void drop_rows(void *arg, int64_t first, int64_t end)
 {
     const dropout *d = arg;
@@ -389,7 +391,8 @@ void attni_mha_drop(attni_call *call, const attn_tensor *t, double p, uint64_t s
         attni_module_share(call, attni_module_rows(t), t->shape[3], drop_rows, &d);
 }
 
-/* Else it is done: between x and out there may be any number of rows. */
+/* False if nothing is to be written. The call then returns at once: x and out may have any number
+ * of rows. */
 static bool writes(const attn_mha_args *args)
 {
     const attn_tensor *lse = args->attention->lse, *scores = args->attention->scores;

@@ -1,14 +1,14 @@
-/* Multi-head attention's gradients. Everything is computed again from x and the weights, then goes
- * back the way it came:
+/* The gradients of multi-head attention. The forward pass is computed again from x and the weights;
+ * then the gradients run back through its parts in reverse order:
  *
  *   forward   q, k, v = projections of x      heads = sdpa(q, k, v), lse
  *   back      dheads = dout w_o               dw_o, db_o from dout and heads
  *             dq, dk, dv = sdpa_backward      dw_q, ... from dq, ... and x
  *             dx = [dq dk dv] [w_q; w_k; w_v], in one product
  *
- * All of it is one call on one block of scratch, planned as a whole before anything is written. dq,
- * dk and dv are the columns of one matrix, a row for each token, so that the last step has one sum
- * to run over, whose weights are copied below each other for it.
+ * Everything is one call on one block of scratch, planned as a whole before anything is written.
+ * dq, dk and dv are columns of one matrix with a row per token, and their weights are copied below
+ * each other. So dx is one product with one sum.
  */
 #include "../grad/backward.h"
 #include "../sdpa/sdpa.h"
@@ -19,18 +19,18 @@ typedef struct mha_backward {
     const attn_mha_grads *grads;
     attni_mha_sizes n;
     bool self;                       /* keys and values come from x */
-    attn_tensor dout;                /* behind the dropout of the output */
-    attn_tensor q, k, v, heads, lse; /* [B,H,T,.], heads with the memory of joined */
+    attn_tensor dout;                /* gradient of the output before its dropout */
+    attn_tensor q, k, v, heads, lse; /* [B,H,T,.]; heads shares the memory of joined */
     attn_tensor joined;              /* [B,1,T,H*Dv] */
-    attn_tensor dheads, djoined;     /* the same */
-    attn_tensor dq, dk, dv;          /* columns of dq_all and dkv_all, which are one if `self` */
-    attn_tensor dq_all, dkv_all;     /* [B,1,T,.], [B,1,S,.] */
-    attn_tensor w_all, w_kv;         /* [1,1,.,rows]: what those are multiplied with, transposed */
+    attn_tensor dheads, djoined;     /* shapes of heads and joined */
+    attn_tensor dq, dk, dv;      /* columns of dq_all and dkv_all, which are one matrix if `self` */
+    attn_tensor dq_all, dkv_all; /* [B,1,T,.], [B,1,S,.] */
+    attn_tensor w_all, w_kv;     /* [1,1,.,rows]: the factors of dq_all and dkv_all, transposed */
     attni_linear to_q, to_k, to_v;
     attni_plan attention;
     attni_backward back;
     attni_linear_grads by_o, by_q, by_k, by_v, by_x, by_source;
-    char *work; /* scratch that one part after the other uses */
+    char *work; /* scratch that the parts use one after the other */
     size_t work_bytes, bytes;
 } mha_backward;
 
@@ -75,7 +75,7 @@ static attn_status check(mha_backward *p, attn_error *err)
     const attn_mha_grads *g = p->grads;
     attn_mha_args forward;
     attn_status s;
-    /* What the forward takes: its output is of dout's shape. */
+    /* The forward's arguments: its output has the shape of dout. */
     forward = *p->args;
     forward.out = g->dout;
     p->self = !p->args->source.data;
@@ -86,7 +86,7 @@ static attn_status check(mha_backward *p, attn_error *err)
 
 /* ------------------------------------------------------------------------------------- Planning */
 
-/* [B,H,T,D] as columns first.. of a matrix [B,T,columns]. */
+/* Columns of a matrix [B,T,columns], from `first` on, as [B,H,T,D]. */
 static attn_tensor columns_of(const attn_tensor *all, int64_t first, int64_t H, int64_t D)
 {
     attn_tensor t = *all;
@@ -104,7 +104,8 @@ static attn_tensor take(attni_layout *layout, attn_dtype dtype, int64_t n0, int6
     return attn_bhtd(data ? data : (void *)ATTNI_ALIGN, dtype, n0, n1, n2, n3);
 }
 
-/* What passes between the parts; the same code sizes it, with a layout without base. */
+/* Places the tensors that the parts pass on. With a layout whose base is NULL it only sizes
+ * them. */
 static bool place_tensors(mha_backward *p, attni_layout *layout)
 {
     const attni_mha_sizes *n = &p->n;
@@ -145,7 +146,7 @@ static const attn_tensor *source_of(const mha_backward *p)
     return p->self ? &p->args->x : &p->args->source;
 }
 
-/* The parts of the forward pass. */
+/* Plans the parts of the forward pass. */
 static attn_status plan_forward(mha_backward *p, attn_context *ctx, attn_sdpa_args *a,
                                 attn_error *err)
 {
@@ -185,7 +186,7 @@ static attn_status plan_attention_back(mha_backward *p, attn_context *ctx, const
     return attni_backward_prepare(&p->back, ctx, a, &g, err);
 }
 
-/* All linear layers backwards, each with the copies that it needs. */
+/* Plans the backward of all linear layers, each with the copies that it needs. */
 static attn_status plan_linear_back(mha_backward *p, attn_context *ctx, attni_layout *layout,
                                     attn_error *err)
 {
@@ -219,7 +220,7 @@ static attn_status plan_linear_back(mha_backward *p, attn_context *ctx, attni_la
     return ATTN_OK;
 }
 
-/* Everything; once with base NULL, which sizes the scratch, and once with it. */
+/* Plans everything. Called twice: with base NULL to size the scratch, then with the scratch. */
 static attn_status make_plan(mha_backward *p, attn_context *ctx, char *base, attn_error *err)
 {
     attni_layout layout = {.base = base};
@@ -283,7 +284,7 @@ static void run(mha_backward *p, attni_call *call)
 
 static bool written(const attn_tensor *t) { return t->data && !attni_empty(t); }
 
-/* Else it is done, however many rows there are. */
+/* False if nothing is to be written; the call then returns at once, whatever the number of rows. */
 static bool writes(const mha_backward *p)
 {
     const attn_mha_grads *g = p->grads;

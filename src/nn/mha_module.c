@@ -1,9 +1,9 @@
-/* attn_mha: multi-head attention whose weights were packed once.
+/* attn_mha: multi-head attention with weights that were packed once.
  *
- * A module is one block of memory: the struct, the biases, the packed weights. Nothing of it
- * changes between create and destroy, so any number of threads may run it at once. Running it is
- * attn_mha_forward with tensors that stand for the weights: they have the shapes, and their data is
- * never looked at.
+ * A module is one block of memory: the struct, the biases, the packed weights. It does not change
+ * between create and destroy, so any number of threads may run it at once. attn_mha_run calls
+ * attni_mha_forward with tensors that have the shapes of the weights; their data is packed and is
+ * read only through the module.
  */
 #include <string.h>
 
@@ -35,7 +35,7 @@ static attn_status check_weights(attni_mha_sizes *n, const attn_mha_args *a, att
 
 /* ------------------------------------------------------------------------------------- Creating */
 
-/* A module while it is made; the same code sizes its block, with base NULL, and fills it. */
+/* The state of attn_mha_create. take_all sizes the module's block with base NULL, then fills it. */
 typedef struct making {
     attn_mha *module;
     attni_layout layout;

@@ -1,4 +1,5 @@
-/* What modules share: checks of their tensors, arrays in a call's scratch, rows for threads. */
+/* What modules share: checks of their tensors, arrays in a call's scratch, rows shared among
+ * threads. */
 #include <string.h>
 
 #include "module.h"
@@ -59,12 +60,12 @@ void *attni_module_take(attni_layout *layout, size_t element, int64_t n0, int64_
 /* ------------------------------------------------------------------------------- Rows for threads
  */
 
-#define SHARE 16384 /* elements below which a thread is not worth waking */
+#define SHARE 16384 /* for fewer elements, waking a thread does not pay */
 
 void attni_module_copy_row(char *dst, int64_t dst_stride, const char *src, int64_t src_stride,
                            int64_t n, size_t element)
 {
-    if (n > 0 && dst_stride == 1 && src_stride == 1) { /* of no elements, src may be NULL */
+    if (n > 0 && dst_stride == 1 && src_stride == 1) { /* if n is 0, src may be NULL */
         memcpy(dst, src, (size_t)n * element);
         return;
     }
