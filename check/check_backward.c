@@ -1,5 +1,5 @@
-/* Whole calls of attn_sdpa_backward: random combinations of every option, type and layout, against
- * the definition. */
+/* Whole calls of attn_sdpa_backward, with random combinations of every option, type and layout,
+ * against the definition. */
 #include "check_call.h"
 
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 
 #define WORK 1.5e6
 
-/* A call, its gradients, and what they should be. */
+/* A call, its gradients, and the expected gradients. */
 typedef struct gradients {
     check_call call; /* of the forward */
     attn_sdpa_grads grads;
@@ -92,8 +92,8 @@ static void poison_row(check_case *c, const attn_tensor *t, int64_t b, int64_t h
         check_store(t, b, h, i, d, CHECK_PICK(c, poison));
 }
 
-/* What no pair uses gets what would show if it were touched: keys and values that no query sees, q
- * and dout of rows that see nothing. */
+/* Poisons every row that no query-key pair uses: keys and values that no query sees, q and dout of
+ * rows that see no key. A result that uses such a row shows it. */
 static void poison_hidden(check_case *c, gradients *g)
 {
     attn_sdpa_args *a = &g->call.args;
@@ -140,13 +140,13 @@ static void bring_workspace(check_case *c, gradients *g, attn_context *ctx)
         check_abandon(c, "out of memory");
 }
 
-/* By how much types narrower than the sums' are off. */
+/* The additional error of a type that is narrower than that of the sums. */
 static double narrower(attn_dtype type, attn_dtype compute)
 {
     return check_unit(type) > check_unit(compute) ? check_unit(type) : 0;
 }
 
-/* As check_call_extra_units: rows that repeat round the same way in every step of a sum. */
+/* As check_call_extra_units: repeated rows round in the same direction in every step of a sum. */
 static double extra_units(const gradients *g)
 {
     const attn_sdpa_args *a = &g->call.args;
@@ -159,8 +159,8 @@ static double extra_units(const gradients *g)
     return units;
 }
 
-/* By how much weights and gradients of scores are off when they are multiplied: to bf16 they are
- * rounded where dout, too, is of it. */
+/* The relative error of weights and of gradients of scores when they are multiplied. If dout is
+ * bf16 too, they are rounded to bf16. */
 static double factor_error(const gradients *g, double weight_error)
 {
     return weight_error > 0 && g->grads.dout.dtype == ATTN_BF16 ? 0x1p-8 : 0;
@@ -177,7 +177,8 @@ static void reference(check_case *c, gradients *g)
     g->want.weight_error = weight;
     g->want.factor_error = factor_error(g, weight);
     g->want.tiny = 128 * (call->compute == ATTN_F64 ? 0x1p-1022 : 0x1p-126);
-    if (g->grads.dmask) { /* heads that share an element of a dense mask add to it in turn */
+    /* heads that share an element of a dense mask add to it one after the other */
+    if (g->grads.dmask) {
         const int64_t *n = call->args.mask->shape, *q = call->args.q.shape;
         double sharing = (n[0] == 1 ? (double)q[0] : 1) * (n[1] == 1 ? (double)q[1] : 1);
         g->want.dmask_unit = sharing * narrower(g->grads.dmask->dtype, call->compute);
@@ -193,7 +194,8 @@ static void reference(check_case *c, gradients *g)
 static void open_bounds(const ref_grad *want, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        if (isnan(want->error[i])) /* infinity times 0, in a row whose weights are open */
+        /* infinity times 0, in a row whose weights are open (weights_are_open) */
+        if (isnan(want->error[i]))
             want->error[i] = INFINITY;
 }
 

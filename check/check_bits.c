@@ -1,4 +1,4 @@
-/* The table of the record of bits: computing, printing, reading and comparing. See check_bits.h. */
+/* The table of the record of bits: compute, print, read and compare it. See check_bits.h. */
 #include "check_bits.h"
 
 #include <inttypes.h>
@@ -7,10 +7,10 @@
 
 #include "check_bits_case.h"
 
-#define DIGITS 12 /* of a hash, hexadecimal */
-#define SHOWN 10  /* differences that are written out */
+#define DIGITS 12 /* hexadecimal digits of a hash */
+#define SHOWN 10  /* differences that are printed */
 
-/* What the problem of an index is, by its remainder. */
+/* The kind of a problem, by the remainder of its index. */
 static const struct {
     const char *name;
     void (*run)(bits_case *);
@@ -26,7 +26,7 @@ static const struct {
              {"backward", bits_backward}, {"mha", bits_mha}};
 #define KINDS ((int)(sizeof kinds / sizeof *kinds))
 
-/* The instruction sets of every architecture: the table has a column for each. */
+/* The instruction sets of all architectures: each has a column in the table. */
 static const char *const columns[] = {"generic", "avx2", "avx512", "avx512bf16", "amx", "neon"};
 static const char head[] = "problem kind generic avx2 avx512 avx512bf16 amx neon\n";
 #define COLUMNS ((int)(sizeof columns / sizeof *columns))
@@ -35,7 +35,7 @@ static const char head[] = "problem kind generic avx2 avx512 avx512bf16 amx neon
 typedef struct bits_run {
     const check_bits_options *options;
     bits_case c;
-    attn_context *contexts[COLUMNS]; /* NULL: not to be computed here */
+    attn_context *contexts[COLUMNS]; /* NULL: this column is not computed here */
     uint64_t (*record)[COLUMNS];
     int64_t compared, differ;
     char *message;
@@ -50,7 +50,7 @@ static bool damaged(bits_run *r, int line, const char *what)
     return false;
 }
 
-/* A hash of DIGITS digits, or "-" for one that is absent, and a space or the line's end. */
+/* Reads a hash of DIGITS digits, or "-" for an absent one, and the space or line end after it. */
 static bool read_hash(char **at, bool last, uint64_t *hash)
 {
     size_t digits = strspn(*at, "0123456789abcdef");
@@ -84,7 +84,7 @@ static bool read_line(bits_run *r, char *text, int line, int problem)
 static bool read_record(bits_run *r)
 {
     char text[256];
-    int line = 0, problem = -1; /* -1: the head is to come */
+    int line = 0, problem = -1; /* -1: the head was not read yet */
     while (fgets(text, sizeof text, r->options->record)) {
         line++;
         if (text[0] == '#')
@@ -108,7 +108,7 @@ static bool selected(const bits_run *r, const char *isa)
     return !r->options->isa || strcmp(r->options->isa, isa) == 0;
 }
 
-/* A context for each instruction set that is usable, asked for. */
+/* Creates a context for each requested instruction set that is usable. */
 static bool create_contexts(bits_run *r)
 {
     for (int i = 0; attn_isa(i).name; i++)
@@ -128,7 +128,7 @@ static bool create_contexts(bits_run *r)
     return true;
 }
 
-/* One hash: ABSENT if a call failed, which c->err tells. */
+/* Computes one hash. ABSENT: a call failed, and c->err says why. */
 static uint64_t compute(bits_run *r, int problem, int column)
 {
     bits_case *c = &r->c;
@@ -184,7 +184,7 @@ static void print_line(bits_run *r, int problem)
     fputc('\n', out);
 }
 
-/* The last line of a comparison. */
+/* Prints the last line of a comparison. */
 static void summarise(const bits_run *r)
 {
     FILE *out = r->options->out;

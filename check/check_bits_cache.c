@@ -1,4 +1,4 @@
-/* Problems of the record of bits that attend to a cache: see check_bits_case.h. */
+/* Problems of the record of bits that attend to a cache; see check_bits_case.h. */
 #include <inttypes.h>
 
 #include "check_bits_case.h"
@@ -35,7 +35,7 @@ static void choose_cache(bits_case *c, bits_decoder *d)
         d->length[b] = BITS_PICK(c, lengths);
         d->longest = d->length[b] > d->longest ? d->length[b] : d->longest;
     }
-    o->max_keys = d->longest + 2; /* one more is appended later */
+    o->max_keys = d->longest + 2; /* one more key is appended later */
     bits_say(c, "%s q=%s B=%" PRId64 " Hk=%" PRId64 " G=%" PRId64 " D=%" PRId64 " Dv=%" PRId64,
              attn_dtype_name(o->dtype), attn_dtype_name(d->q_type), o->B, o->Hk, d->G, o->D, o->Dv);
     bits_say(c, " S=%" PRId64 " page=%" PRId64, d->longest, o->page_keys);
@@ -53,7 +53,8 @@ static bool append(bits_case *c, bits_decoder *d, int64_t b, int64_t n)
     return bits_ok(c, attn_cache_append(d->cache, b, &k, &v, &c->err));
 }
 
-/* In pieces, some of which are cut off again. */
+/* Appends the keys of sequence b in several appends, and sometimes truncates the sequence in
+ * between. */
 static bool grow(bits_case *c, bits_decoder *d, int64_t b)
 {
     static const int64_t pieces[] = {1, 7, 64, 100, 1000};

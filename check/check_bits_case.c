@@ -1,4 +1,4 @@
-/* What problems of the record of bits are made of: see check_bits_case.h. */
+/* The parts that problems of the record of bits are made of; see check_bits_case.h. */
 #include "check_bits_case.h"
 
 #include <stdarg.h>
@@ -68,13 +68,14 @@ void *bits_memory(bits_case *c, size_t bytes)
     char *memory = c->memory + c->used;
     const size_t taken = (bytes + 63) / 64 * 64;
     if (taken > BITS_MEMORY - c->used)
-        abort(); /* the problems are fixed: one that is too large never gets past who wrote it */
+        abort(); /* the problems are fixed, so their author sees this, never a user */
     c->used += taken;
     memset(memory, 0xFF, bytes);
     return memory;
 }
 
-/* Strides from the innermost dimension outwards; each steps over all that those before reach. */
+/* Chooses strides from the innermost dimension outwards. Each stride steps over everything that the
+ * dimensions inside it cover. */
 static void choose_strides(bits_case *c, attn_tensor *t, bits_layout layout)
 {
     static const int orders[][4] = {{3, 2, 1, 0}, {3, 1, 2, 0}, {2, 3, 1, 0}, {3, 0, 1, 2}};
@@ -105,7 +106,7 @@ attn_tensor bits_tensor(bits_case *c, attn_dtype dtype, const int64_t shape[4], 
         *(reach < 0 ? &low : &high) += reach;
     }
     const size_t size = attn_dtype_size(dtype);
-    const size_t shift = (size_t)bits_between(c, 0, 15); /* any alignment that the type has */
+    const size_t shift = (size_t)bits_between(c, 0, 15); /* every alignment that the type allows */
     char *memory = bits_memory(c, ((size_t)(high - low) + 1 + shift) * size);
     t.data = memory + ((size_t)-low + shift) * size;
     return t;
@@ -117,7 +118,7 @@ attn_tensor bits_new(bits_case *c, attn_dtype dtype, int64_t n0, int64_t n1, int
     return bits_tensor(c, dtype, (int64_t[]){n0, n1, n2, n3}, layout);
 }
 
-/* Calls visit for every element, in the order of indices. */
+/* Calls visit for every element, in index order. */
 static void each(bits_case *c, const attn_tensor *t, double scale,
                  void (*visit)(bits_case *, const attn_tensor *, const int64_t[4], double))
 {
@@ -165,7 +166,8 @@ void bits_hash_integer(bits_case *c, uint64_t x, int bytes)
         c->hash = (c->hash ^ (x >> 8 * i & 0xFF)) * FNV_PRIME;
 }
 
-/* `bits` of a float whose infinity is `infinity`; signs and payloads of NaN mean nothing. */
+/* Hashes the bits of a float; `infinity` is the bit pattern of infinity in its type. All NaN hash
+ * alike, whatever their signs and payloads. */
 static void hash_float(bits_case *c, uint64_t bits, uint64_t infinity, int bytes)
 {
     const uint64_t sign = UINT64_C(1) << (8 * bytes - 1);

@@ -1,4 +1,4 @@
-/* Problems of the record of bits that are modules (attn_nn.h): see check_bits_case.h. */
+/* Problems of the record of bits that run modules (attn_nn.h); see check_bits_case.h. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static attn_tensor filled(bits_case *c, attn_dtype dtype, int64_t n0, int64_t n1
     return t;
 }
 
-/* A tensor for a result of t's shape. */
+/* A tensor for a result with t's shape. */
 static attn_tensor result(bits_case *c, const attn_tensor *t)
 {
     return bits_tensor(c, t->dtype, t->shape, bits_chance(c, 70) ? BITS_DENSE : BITS_LOOSE);
@@ -77,7 +77,7 @@ static void layer_norm(bits_case *c)
     bits_hash(c, &dbias);
 }
 
-/* f32 alone: of f64 the last bit is the libm's, whose erfc is fused on some machines. */
+/* Only f32: in f64 the last bit depends on libm, whose erfc is fused on some machines. */
 static void gelu(bits_case *c)
 {
     const attn_dtype dtype = ATTN_F32;
@@ -188,7 +188,7 @@ void bits_layers(bits_case *c)
 /* ------------------------------------------------------------------------- multi-head attention */
 
 typedef struct bits_module {
-    attn_mha_args args; /* points into what follows */
+    attn_mha_args args; /* points into the members below */
     attn_sdpa_args attention;
     attn_mha_grads grads;
     attn_tensor lse, mask;
@@ -204,7 +204,7 @@ static void choose_module_sizes(bits_case *c, bits_module *m)
     m->D = bits_between(c, 1, 24);
     m->Dv = bits_chance(c, 60) ? m->D : bits_between(c, 1, 24);
     m->E = bits_between(c, 1, 70);
-    m->S = bits_chance(c, 40) ? bits_between(c, 1, 90) : 0; /* 0: attends to itself */
+    m->S = bits_chance(c, 40) ? bits_between(c, 1, 90) : 0; /* 0: self-attention */
     m->Out = bits_chance(c, 75) ? bits_between(c, 1, 70) : 0;
     bits_say(c, " B=%" PRId64 " T=%" PRId64 " S=%" PRId64 " H=%" PRId64 " Hk=%" PRId64, m->B, m->T,
              m->S, m->H, m->Hk);

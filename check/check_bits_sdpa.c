@@ -1,4 +1,4 @@
-/* Problems of the record of bits that are calls of attention: see check_bits_case.h. */
+/* Problems of the record of bits that are calls of attention; see check_bits_case.h. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #define SEQUENCES 6
 
 typedef struct bits_call {
-    attn_sdpa_args args; /* points into what follows */
+    attn_sdpa_args args; /* points into the members below */
     attn_tensor mask, lse, scores;
     int64_t lengths[4], cu_q[SEQUENCES + 1], cu_k[SEQUENCES + 1];
     float slopes[HEADS], sinks[HEADS];
@@ -33,7 +33,8 @@ static void set_shapes(bits_case *c, bits_call *call, int64_t B, int64_t Hk, int
              B, Hk * G, Hk, T, S, D, Dv);
 }
 
-/* Lowers the first of batch, key/value heads and their group that is more than 1, if one is. */
+/* Reduces by one the first of batch, key/value heads and group size that is more than 1. Returns
+ * false if all are 1. */
 static bool lower_one(int64_t *B, int64_t *Hk, int64_t *G)
 {
     int64_t *n = *B > 1 ? B : *Hk > 1 ? Hk : *G > 1 ? G : NULL;
@@ -84,7 +85,8 @@ static void choose_large_sizes(bits_case *c, bits_call *call)
 
 /* -------------------------------------------------------------------------------------- options */
 
-/* Large calls have fewer of them, so that plain ones are there too. */
+/* Chooses an option with this probability. Large calls have fewer options, so that calls without
+ * options occur too. */
 static bool option(bits_case *c, const bits_call *call, int percent)
 {
     return bits_chance(c, call->large ? percent / 2 : percent);
@@ -121,13 +123,13 @@ static void choose_visible(bits_case *c, bits_call *call)
     }
 }
 
-/* True or a number, and in some places false or -inf. */
+/* Fills a mask with true or numbers, and in some places with false or -inf. */
 static void fill_mask(bits_case *c, attn_tensor *mask)
 {
     static const int hidden[] = {0, 15, 70};
     const int64_t *n = mask->shape, count = n[0] * n[1] * n[2] * n[3];
     const int percent = BITS_PICK(c, hidden);
-    if (mask->dtype != ATTN_BOOL) /* else it is true */
+    if (mask->dtype != ATTN_BOOL) /* a bool mask already is true */
         bits_fill(c, mask, bits_chance(c, 40) ? 0 : 2);
     for (int64_t i = 0; i < count * percent / 100; i++)
         bits_plant(c, mask, mask->dtype == ATTN_BOOL ? 0 : (double)-INFINITY);
@@ -236,7 +238,7 @@ static void choose_call(bits_case *c, bits_call *call)
     a->out = bits_tensor(c, bits_chance(c, 75) ? dtype : wide(c), a->out.shape, call->outputs);
 }
 
-/* The forward with an lse, as derivatives need it. */
+/* Runs the forward with an lse, as derivatives need it. */
 static bool forward_with_lse(bits_case *c, bits_call *call)
 {
     attn_sdpa_args *a = &call->args;
@@ -278,7 +280,7 @@ void bits_forward(bits_case *c)
 
 /* ---------------------------------------------------------------------------------- derivatives */
 
-/* A gradient or tangent of t: q's type mostly. */
+/* The type of a gradient or tangent: mostly q's type. */
 static attn_dtype derived_type(bits_case *c, const bits_call *call)
 {
     return bits_chance(c, 70) ? call->args.q.dtype : wide(c);

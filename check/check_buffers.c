@@ -1,7 +1,7 @@
 /* Guarded memory: see check_buffers.h.
  *
- * A slot is one mapping with a guard page at both ends. Slots are kept and used again, since
- * mapping two buffers a case costs more than most cases.
+ * A slot is one mapping with a guard page at both ends. Slots are kept and reused, since mapping
+ * two buffers per case costs more than most cases.
  */
 #include "check_buffers.h"
 
@@ -11,11 +11,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define MARGIN 192 /* bytes of pattern on either side of a buffer, where the mapping has them */
+/* bytes of pattern on either side of a buffer, where the mapping has room for them */
+#define MARGIN 192
 
 typedef struct slot {
-    unsigned char *map; /* the usable bytes: between the guards */
-    size_t capacity;    /* a multiple of the page */
+    unsigned char *map; /* the usable bytes, between the guard pages */
+    size_t capacity;    /* a multiple of the page size */
     unsigned char *data;
     size_t size;
 } slot;
@@ -53,7 +54,7 @@ void check_buffers_destroy(check_buffers *b)
 
 void check_buffers_reset(check_buffers *b) { b->used = 0; }
 
-/* Makes room for `size` bytes between two guards. */
+/* Makes room for `size` bytes between two guard pages. */
 static bool map_slot(const check_buffers *b, slot *s, size_t size)
 {
     if (s->map && s->capacity >= size)

@@ -1,4 +1,4 @@
-/* Random whole calls and their judgement: see check_call.h. */
+/* Random whole calls and their comparison with the definition; see check_call.h. */
 #include "check_call.h"
 
 #include <float.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Appends to the case's description. */
+/* Appends to the description of the case. */
 static void say(check_case *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void say(check_case *c, const char *format, ...)
 {
@@ -21,7 +21,7 @@ static void say(check_case *c, const char *format, ...)
 
 /* ---------------------------------------------------------------------------------------- sizes */
 
-/* Around every vector, tile, block and chunk, and primes. */
+/* Lengths around every vector, tile, block and chunk, and primes. */
 static const int64_t lengths[] = {0,   1,   2,   3,   4,   5,   7,   8,   9,   13,
                                   15,  16,  17,  23,  31,  32,  33,  47,  63,  64,
                                   65,  67,  96,  97,  127, 128, 129, 131, 191, 192,
@@ -38,7 +38,7 @@ static int64_t choose_length(check_case *c, bool is_long, int shortest)
     return is_long ? long_lengths[check_between(c, shortest, last)] : CHECK_PICK(c, lengths);
 }
 
-/* q, k, v and out of random sizes whose product is not above `work`. */
+/* Chooses random sizes of q, k, v and out whose product is at most `work`. */
 static void choose_sizes(check_case *c, check_call *call, double work, bool is_long, int64_t *Hk)
 {
     static const int64_t groups[] = {1, 1, 1, 2, 3, 4};
@@ -50,7 +50,7 @@ static void choose_sizes(check_case *c, check_call *call, double work, bool is_l
     Dv = check_chance(c, 60) ? D : check_chance(c, 5) ? 0 : CHECK_PICK(c, widths);
     if (check_chance(c, 2))
         B = 0;
-    /* What a small case covers as well is cut first. */
+    /* Sizes that a small case also covers are reduced first. */
     while ((double)(B * *Hk * G * T * S) * (double)(D + Dv) > work) {
         if (B > 1)
             B--;
@@ -99,7 +99,8 @@ static void store_anywhere(check_case *c, check_tensor *t, double x)
     check_store(&t->view, at[0], at[1], at[2], at[3], x);
 }
 
-/* A few NaN where they may be seen: they must show in the rows that use them, and in no other. */
+/* Plants a few NaN where queries may see them. They must show in the rows that use them, and in no
+ * others. */
 static void plant_nan(check_case *c, check_call *call)
 {
     check_tensor *targets[] = {&call->q, &call->k, &call->v};
@@ -114,7 +115,7 @@ static void choose_causal(check_case *c, attn_sdpa_args *a)
 {
     if (check_chance(c, 55)) {
         a->causal = (attn_causal)check_between(c, ATTN_CAUSAL_TOP_LEFT, ATTN_CAUSAL_OFFSET);
-        if (check_chance(c, 20)) /* the same choice */
+        if (check_chance(c, 20)) /* the same diagonal, given twice */
             a->diagonal = (attn_diagonal)(a->causal - 1);
     } else if (check_chance(c, 50)) {
         a->diagonal =
@@ -165,8 +166,7 @@ static void choose_sequences(check_case *c, check_call *call)
     }
 }
 
-/* Hides single keys, whole rows of keys from a query, runs at either end: what masks are used
- * for. */
+/* Hides single keys, the keys at either end, or all keys of a query, as masks do in practice. */
 static void hide(check_case *c, check_tensor *mask, double hidden)
 {
     const int64_t *n = mask->view.shape;
@@ -341,19 +341,20 @@ void check_call_reference(check_case *c, const check_call *call, ref_result *wan
     want->reach = check_array(c, rows);
     for (int stage = 0; stage < 4; stage++)
         want->stages[stage] = check_array(c, rows * S);
-    /* What was computed in double is judged by something wider than double. */
+    /* Results computed in double are compared with a type wider than double. */
     bool done = call->compute == ATTN_F64 ? ref_sdpa_forward_wide(&call->args, want)
                                           : ref_sdpa_forward(&call->args, want);
     if (!done)
         check_abandon(c, "out of memory");
 }
 
-/* ----------------------------------------------------------------------------------- judgement */
+/* ---------------------------------------------------------------------------------- comparison */
 
-/* How many units more than the bound's 8 the contents of this call may cost. Roundings go both ways
- * and cancel, as long as terms are alike in size and unlike in value. An early product far larger
- * than the rest makes its chain a random walk of roundings as large as its own; one number added
- * again and again, as a stride of 0 makes it, rounds the same way each time. */
+/* How many units more than the bound's 8 the contents of this call may cost. Roundings go up and
+ * down and cancel, as long as terms are alike in size and differ in value. They do not cancel in
+ * two cases. If an early product is far larger than the rest, the chain becomes a random walk of
+ * roundings that are as large as that product's own. If one number is added repeatedly, as with a
+ * stride of 0, it rounds in the same direction each time. */
 double check_call_extra_units(const check_call *call)
 {
     const attn_sdpa_args *a = &call->args;
@@ -367,7 +368,7 @@ double check_call_extra_units(const check_call *call)
     return units;
 }
 
-/* From here on numbers round to infinity. */
+/* Numbers of at least this size round to infinity. */
 static double overflow(attn_dtype dtype)
 {
     return dtype == ATTN_F64   ? INFINITY
@@ -376,9 +377,9 @@ static double overflow(attn_dtype dtype)
                                : 0x1.ffp127;
 }
 
-/* The relative error of a weight before it is multiplied: on the matrix unit it is rounded to bf16,
- * after an exponential that is no better than that needs (docs/NUMERICS.md). The sum is of the
- * rounded ones, so that a row's result is off by twice as much at most. */
+/* The relative error of a weight before it is multiplied. The bf16 engine rounds weights to bf16,
+ * after an exponential that is only as exact as this needs (docs/NUMERICS.md). The sum is of the
+ * rounded weights, so a row's result is off by at most twice as much. */
 double check_call_weight_error(const check_case *c, const check_call *call)
 {
     const bool bf16 = call->args.q.dtype == ATTN_BF16 && !call->args.precision;
@@ -425,15 +426,15 @@ static double vector_norm(const attn_tensor *t, int64_t b, int64_t h, int64_t i)
     return sqrt(sum);
 }
 
-/* Scores so large that their own rounding exceeds 1 (biases of 1e11, in float) leave the weights
- * open: any that add up to 1 would do. */
+/* True if the scores are so large that their own rounding exceeds 1 (biases of 1e11, in float). The
+ * weights are then open: any weights that add up to 1 are accepted. */
 static bool weights_are_open(const check_call *call, double reach)
 {
     return 8 * check_unit(call->compute) * (1 + reach) > 1;
 }
 
-/* What a score may be off by. Of visible pairs `reach` says it; raw scores of all pairs are bounded
- * by |q| |k|, which is no less than sum |q_t k_t|. */
+/* The bounds of the scores' errors. For visible pairs they follow from `reach`. Raw scores of all
+ * pairs are bounded by |q| |k|, which is no less than sum |q_t k_t|. */
 static double *score_bounds(check_case *c, const check_call *call, const ref_result *want)
 {
     const attn_sdpa_args *a = &call->args;
@@ -461,8 +462,8 @@ static double *score_bounds(check_case *c, const check_call *call, const ref_res
     return bound;
 }
 
-/* What a key's weight may lose by being too small to be a normal number. Where some component of
- * the row is not finite, all its exponents are kept 40 lower, clear of overflow. */
+/* The error that arises because a key's weight may be too small for a normal number. In a row with
+ * a component that is not finite, all exponents are 40 lower, to avoid overflow. */
 static double lost_weights(const ref_result *want, int64_t row, int64_t Dv, double tiny)
 {
     bool finite = true;

@@ -1,4 +1,4 @@
-/* Random numbers, memory and expectations of one case: see check_case.h. */
+/* Random numbers, memory and expectations of one case; see check_case.h. */
 #include "check_case.h"
 
 #include "../ref/attn_ref.h"
@@ -14,7 +14,7 @@
 
 /* ----------------------------------------------------------------------------- random numbers */
 
-/* splitmix64: every state is as good as any other, so that a seed can be any number. */
+/* splitmix64: all states are equally good, so any number may be a seed. */
 uint64_t check_random(check_case *c)
 {
     uint64_t z = c->random += 0x9E3779B97F4A7C15;
@@ -32,7 +32,7 @@ bool check_chance(check_case *c, int percent) { return check_between(c, 0, 99) <
 
 double check_normal(check_case *c)
 {
-    double sum = 0; /* of eight uniforms: near enough, and cheap */
+    double sum = 0; /* of eight uniform numbers: nearly normal, and fast */
     uint64_t bits[2] = {check_random(c), check_random(c)};
     for (int i = 0; i < 8; i++)
         sum += (double)(bits[i / 4] >> 16 * (i % 4) & 0xFFFF);
@@ -124,7 +124,7 @@ const char *check_as_stored(check_case *c, void *x, int64_t n, bool halves, attn
     if (!halves || !c->kernels->halves || check_chance(c, 34))
         return x;
     *type = check_chance(c, 50) ? ATTN_BF16 : ATTN_F16;
-    /* as many elements of R as hold the bytes, so that what lies behind them is out of bounds */
+    /* As many elements of R as hold the bytes, so that everything after them is out of bounds. */
     const size_t bytes = 2 * (size_t)n, room = (bytes + c->size - 1) / c->size * c->size;
     char *copy = (char *)check_free(c, (int64_t)(room / c->size)) + (room - bytes);
     for (int64_t i = 0; i < n; i++) {
@@ -178,7 +178,7 @@ double check_fma(const check_case *c, double a, double b, double sum)
 
 double *check_array(check_case *c, int64_t n)
 {
-    /* Each array is linked to the one before it by its first element. */
+    /* The first element of each array links to the array before it. */
     void **x = calloc((size_t)n + 2, sizeof(double));
     if (!x)
         check_abandon(c, "out of memory");

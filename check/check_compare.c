@@ -1,11 +1,10 @@
-/* The comparer: see check_compare.h. */
+/* The comparison of arrays; see check_compare.h. */
 #include "check_compare.h"
 
 #include <math.h>
 #include <stddef.h>
 
-/* The error of one element: how far it is off, and without measure where NaN or infinity
- * disagree. */
+/* The error of one element: its distance, or infinity if NaN or infinity disagree. */
 static double error_of(double got, double want)
 {
     if (isnan(want) || isnan(got))
@@ -32,7 +31,7 @@ bool check_same(const double *got, const double *want, int64_t n, check_zero zer
     return d.at < 0;
 }
 
-/* The error in units of what is allowed; infinite where it is not allowed and not measurable. */
+/* The error in units of its bound; infinite if it is not allowed and cannot be measured. */
 static double ratio_of(double error, double bound)
 {
     if (error == 0)
@@ -69,7 +68,8 @@ double check_relative_error(const double *got, const double *want, int64_t n)
     return difference == 0 ? 0 : sqrt(difference / size);
 }
 
-/* Bits of fraction (the leading 1 not counted) and the exponent of the smallest normal number. */
+/* The fraction bits of a type (without the leading 1) and the exponent of its smallest normal
+ * number. */
 static void format_of(attn_dtype dtype, int *fraction, int *smallest)
 {
     switch (dtype) {

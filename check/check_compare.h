@@ -1,8 +1,8 @@
-/* The comparer: whether an array is what it should be, and by how much it is not.
+/* The comparison of arrays: whether an array is as expected, and how far off it is.
  *
- * It is strict where comparisons usually are not: NaN equals NaN only at the same place, an
- * infinity equals only itself, and a NaN or missing bound admits nothing. tests/unit/test_compare.c
- * plants errors of each kind. Everything is compared as double, which holds every storage type
+ * It is stricter than usual comparisons: NaN equals NaN only at the same place, an infinity equals
+ * only itself, and a bound that is NaN or missing allows nothing. tests/unit/test_compare.c plants
+ * errors of each kind. Everything is compared as double, which represents every storage type
  * exactly.
  */
 #ifndef CHECK_COMPARE_H
@@ -14,33 +14,33 @@
 #include "attn.h"
 
 typedef struct check_difference {
-    int64_t at; /* index of the worst element; -1: the array is empty or all equal */
+    int64_t at; /* index of the worst element; -1: none, or all are equal */
     double got, want;
-    double error; /* |got - want|; infinite where NaN, infinity or sign do not agree */
-    double bound; /* that was allowed there */
+    double error; /* |got - want|; infinite if NaN, infinity or sign disagree */
+    double bound; /* the bound of that element */
 } check_difference;
 
-typedef enum check_zero { CHECK_ZERO_ANY, CHECK_ZERO_SIGNED } check_zero; /* does -0 equal +0? */
+typedef enum check_zero { CHECK_ZERO_ANY, CHECK_ZERO_SIGNED } check_zero; /* whether -0 equals +0 */
 
-/* True if got equals want in every element. worst (may be NULL) tells of the first that does
- * not. */
+/* True if got equals want in every element. Otherwise worst (may be NULL) describes the first
+ * element that differs. */
 bool check_same(const double *got, const double *want, int64_t n, check_zero zero,
                 check_difference *worst);
 
-/* True if |got - want| <= bound in every element. worst (may be NULL) tells of the element with the
- * largest error in units of its bound, whether or not it is allowed. */
+/* True if |got - want| <= bound in every element. worst (may be NULL) describes the element with
+ * the largest error in units of its bound, whether or not that is allowed. */
 bool check_within(const double *got, const double *want, const double *bound, int64_t n,
                   check_difference *worst);
 
-/* ||got - want|| / ||want|| over all elements; 0 if they are equal, NaN if anything is not
+/* ||got - want|| / ||want|| over all elements; 0 if they are equal, NaN if any element is not
  * finite. */
 double check_relative_error(const double *got, const double *want, int64_t n);
 
-/* The distance between numbers of this type near x: the unit in the last place. */
+/* The unit in the last place: the distance between numbers of this type near x. */
 double check_ulp(attn_dtype dtype, double x);
-/* Half of it: the most that one rounding of x to this type changes. */
+/* Half a unit: the most that one rounding of x to this type changes. */
 double check_rounding(attn_dtype dtype, double x);
-/* 2^-53 or 2^-24 or 2^-11 or 2^-8: the u of docs/NUMERICS.md. */
+/* The unit roundoff u of docs/NUMERICS.md: 2^-53, 2^-24, 2^-11 or 2^-8. */
 double check_unit(attn_dtype dtype);
 
 #endif

@@ -1,5 +1,5 @@
-/* The backward's own operations: dots, recall, score_grads and cap_grads, against their formulas in
- * double or wider. */
+/* The operations of the backward: dots, weights_from_lse, score_grads and cap_grads, against their
+ * formulas in double or a wider type. */
 #include "check_case.h"
 
 #include <inttypes.h>
@@ -38,7 +38,7 @@ void check_dots(check_case *c)
         want[i] = (double)sum;
         bound[i] = ((double)D + 8) * check_unit(type_of(c)) * (double)size;
         if (i == bad)
-            bound[i] = 0; /* NaN it is */
+            bound[i] = 0; /* the result is NaN */
     }
     c->kernels->dots(out, a, lda, b, ldb, rows, D);
     check_expect_within(c, "out", out, want, bound, rows, 1);
@@ -46,7 +46,7 @@ void check_dots(check_case *c)
     CHECK_BENCH(c, 2.0 * rows * (double)D, c->kernels->dots(out, a, lda, b, ldb, rows, D));
 }
 
-/* ----------------------------------------------------------------------------------- recall */
+/* ------------------------------------------------------------------------- weights_from_lse */
 
 void check_weights_from_lse(check_case *c)
 {
@@ -139,7 +139,7 @@ void check_cap_grads(check_case *c)
     check_fill(c, ds, count, CHECK_PLAIN);
     for (int64_t at = 0; at < count; at++) {
         check_set(c, raw, at, spread * check_normal(c));
-        if (check_chance(c, 5)) { /* hidden: whatever the score is */
+        if (check_chance(c, 5)) { /* masked, whatever its score is */
             check_set(c, ds, at, 0);
             check_set(c, raw, at, check_chance(c, 50) ? NAN : INFINITY);
         }

@@ -1,16 +1,16 @@
 /* linear and linear_few_rows: rows of x times panels of a weight.
  *
- * The order of every sum is fixed, so they are compared to the bit with a chain of the same
- * multiply-adds, one element at a time. */
+ * The order of every sum is fixed. So the results must be bit-identical to the same chain of
+ * multiply-adds, computed one element at a time. */
 #include "check_case.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* Rows of a call: none, one, and every remainder of every micro-kernel. */
+/* Numbers of rows in a call: none, one, and every remainder of every micro-kernel. */
 static const int row_counts[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 17, 23, 24, 31};
 
-/* A row stride: with gaps, backwards, or so small that rows overlap. */
+/* A row stride: with gaps, negative, or so small that rows overlap. */
 static ptrdiff_t some_stride(check_case *c, int64_t size)
 {
     return check_chance(c, 60)   ? (ptrdiff_t)(size + check_between(c, 0, 9))
@@ -18,8 +18,8 @@ static ptrdiff_t some_stride(check_case *c, int64_t size)
                                  : (ptrdiff_t)check_between(c, 0, 3);
 }
 
-/* The first element of `rows` rows of `size` elements, `ld` apart, filled, in memory that ends
- * where they do. */
+/* Allocates and fills `rows` rows of `size` elements, `ld` apart, in memory that ends where they
+ * end. Returns the first element of row 0. */
 static char *some_rows(check_case *c, int rows, int64_t size, ptrdiff_t ld, check_content content)
 {
     const int64_t reach = rows > 1 ? (rows - 1) * (int64_t)ld : 0, far = reach < 0 ? -reach : reach;
@@ -29,12 +29,12 @@ static char *some_rows(check_case *c, int rows, int64_t size, ptrdiff_t ld, chec
     return count > 0 && reach < 0 ? memory + (size_t)far * c->size : memory;
 }
 
-/* Where a product goes: n rows of W, with gaps, backwards or not. */
+/* The destination of a product: n rows of W, with gaps or without, in either direction. */
 typedef struct product {
-    char *first, *out; /* first in memory; of row 0 */
+    char *first, *out; /* the first element in memory; the first of row 0 */
     ptrdiff_t ld;
-    int64_t span; /* elements from the first to the last */
-    void *bias;   /* or NULL */
+    int64_t span; /* elements from the first to the last in memory */
+    void *bias;   /* may be NULL */
 } product;
 
 static product some_product(check_case *c, int n)
@@ -49,13 +49,14 @@ static product some_product(check_case *c, int n)
     if (check_chance(c, 50)) {
         p.bias = check_tile(c, 1);
         check_fill(c, p.bias, c->W, CHECK_PLAIN);
-        if (check_chance(c, 30)) /* -0 + 0 must not stay -0 */
+        if (check_chance(c, 30)) /* -0 + 0 must give +0 */
             memset(p.bias, 0, (size_t)c->W * c->size);
     }
     return p;
 }
 
-/* What was there, with want[n][W] where it goes, bias added. */
+/* Expects want[n][W], with the bias added, in the rows of the product, and the previous contents
+ * everywhere else. */
 static void expect_product(check_case *c, const product *p, double *before, const double *want,
                            int n, int outputs)
 {
@@ -67,7 +68,7 @@ static void expect_product(check_case *c, const product *p, double *before, cons
                 s = check_round(c, s + check_get(c, p->bias, o));
             if (o < outputs)
                 before[at] = p->bias && s == 0 ? 0 : s;
-            else /* of the other lanes nothing is promised */
+            else /* other lanes may hold anything */
                 before[at] = check_get(c, p->first, at);
         }
     check_expect_same(c, "out", p->first, before, p->span, p->ld < 0 ? -p->ld : p->ld,
@@ -112,7 +113,7 @@ void check_linear(check_case *c)
     call.bias = p.bias;
     call.n = n;
     call.D = D;
-    if (check_chance(c, 50)) { /* any address will do: nothing is read there */
+    if (check_chance(c, 50)) { /* any address works: nothing is read there */
         call.next_weights = call.next_x = c;
         call.ld_next_weights = 1000;
         call.ld_next_x = -1000;

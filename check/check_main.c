@@ -1,5 +1,5 @@
-/* The harness: runs every check for every instruction set, element type and tile width, one seed
- * after the other, and says what failed and what repeats it. See check.h and check_case.h. */
+/* The harness. It runs every check for every instruction set, element type and tile width, one seed
+ * after the other, and reports what failed and how to repeat it. See check.h and check_case.h. */
 #include "check.h"
 
 #include "../src/core/internal.h"
@@ -9,8 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-/* What can be checked. cases: of one round, for each instruction set, element type and tile
- * width. */
+/* An operation that can be checked. cases: the cases in one round, for each instruction set,
+ * element type and tile width. */
 typedef struct check_entry {
     const char *name;
     void (*check)(check_case *);
@@ -38,7 +38,7 @@ const char *check_op_name(int index)
 void check_one(check_run_state *run, const char *op, void (*check)(check_case *), int isa, int bits,
                int nv, uint64_t seed, double *fastest)
 {
-    static check_case c; /* not on the stack: what siglongjmp would lose */
+    static check_case c; /* static: siglongjmp would lose locals that changed */
     const attni_kernels *kernels = nv ? attni_kernels_of(isa, bits) : NULL;
     const char *isa_name = attn_isa(isa).name;
     c = (check_case){.run = run,
@@ -57,7 +57,7 @@ void check_one(check_run_state *run, const char *op, void (*check)(check_case *)
     const char *why = check_guarded(&c, check);
     if (why) {
         check_fail(&c, "%s", why);
-        memset(run->contexts, 0, sizeof run->contexts); /* one may be locked for good */
+        memset(run->contexts, 0, sizeof run->contexts); /* a context may stay locked for ever */
     }
     check_arrays_free(&c);
     if (c.failed)
@@ -70,15 +70,15 @@ void check_one(check_run_state *run, const char *op, void (*check)(check_case *)
 
 /* -------------------------------------------------------------------------------------- the run */
 
-/* Case `index` of a run: the first is the run's seed itself, so that a failed case can be asked
- * for. */
+/* The seed of case `index` of a run. The first is the run's own seed, so that a failed case can be
+ * repeated. */
 static uint64_t seed_of(uint64_t seed, uint64_t index)
 {
     uint64_t z = seed + index * 0x9E3779B97F4A7C15;
     return index == 0 ? seed : z ^ z >> 29;
 }
 
-/* All cases of one operation on one instruction set, in one element type and tile width. */
+/* Runs all cases of one operation, on one instruction set, in one element type and tile width. */
 static void run_variant(check_run_state *run, const check_options *options, const check_entry *e,
                         int isa, int bits, int nv, double until)
 {
@@ -88,7 +88,7 @@ static void run_variant(check_run_state *run, const check_options *options, cons
         if (options->seconds > 0 && i > 0 && check_bench_now() >= until)
             break;
         check_one(run, e->name, e->check, isa, bits, nv, seed_of(options->seed, i), &fastest);
-        if (run->failed - failed >= 3) /* what follows would say the same again */
+        if (run->failed - failed >= 3) /* further failures would only repeat these */
             break;
         if (e->kind == ON_REQUEST)
             break;
@@ -98,7 +98,7 @@ static void run_variant(check_run_state *run, const check_options *options, cons
                 nv, fastest);
 }
 
-/* One operation on one instruction set: its share of the time goes evenly to its variants. */
+/* Runs one operation on one instruction set; its variants get equal shares of its time. */
 static void run_entry(check_run_state *run, const check_options *options, const check_entry *e,
                       int isa)
 {

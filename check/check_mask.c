@@ -1,10 +1,11 @@
-/* hide, pack_bits and scan: what masks do to a tile of scores, and how they are read. */
+/* hide, pack_bits and scan: the operations that apply masks to a tile of scores, and that read
+ * masks. */
 #include "check_case.h"
 
 #include <math.h>
 #include <string.h>
 
-/* The last `bytes` bytes of memory that ends where they do. */
+/* Returns `bytes` bytes that end where the memory ends. */
 static char *place_bytes(check_case *c, int64_t bytes)
 {
     const int64_t count = (bytes + (int64_t)c->size - 1) / (int64_t)c->size;
@@ -33,7 +34,7 @@ void check_hide(check_case *c)
         if (!(visible[at / c->W] >> i & 1))
             want[at] = -INFINITY;
         if (isnan(want[at]) || isnan(top[i]))
-            top[i] = NAN; /* of such a column nothing is promised */
+            top[i] = NAN; /* the result for such a column is unspecified */
         else
             top[i] = fmax(top[i], want[at]);
     }
@@ -73,7 +74,7 @@ void check_pack_bits(check_case *c)
     CHECK_BENCH(c, rows * n, c->kernels->pack_bits(to, p, ld, rows, n));
 }
 
-/* Rows of zeros, of hidden elements or of both, with or without one byte that is different. */
+/* Scans rows of zeros, of hidden elements or of both, with or without one byte that differs. */
 void check_scan(check_case *c)
 {
     static const struct {

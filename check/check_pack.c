@@ -1,6 +1,6 @@
-/* pack, widen, bias and finish: rows of the caller's arrays into tiles and back. Nothing is summed,
- * so every element but a quotient is compared to the bit; what these two can do wrong is to touch a
- * byte that is not theirs. */
+/* pack, widen, narrow, bias and finish: rows of the caller's arrays into tiles and back. These
+ * operations sum nothing, so every element except a quotient is compared bit for bit. Their other
+ * possible error is to access a byte outside their arrays. */
 #include "check_case.h"
 
 #include "../src/core/internal.h"
@@ -9,13 +9,13 @@
 #include <math.h>
 #include <string.h>
 
-/* Sizes of a row: every remainder of every vector, and what models use. */
+/* Row sizes: every remainder of every vector, and the sizes that models use. */
 static const int64_t row_sizes[] = {0,  1,  2,  3,  4,  5,   7,   8,   9,   11, 12,
                                     13, 15, 16, 17, 23, 31,  32,  33,  40,  47, 59,
                                     63, 64, 65, 80, 96, 111, 127, 128, 129, 256};
 
-/* The first element of `rows` rows of `size` elements, `ld` apart, in memory that ends where they
- * do. */
+/* Allocates `rows` rows of `size` elements, `ld` apart, in memory that ends where they end. Returns
+ * the first element of row 0. */
 static char *place_rows(check_case *c, int rows, int64_t size, ptrdiff_t ld)
 {
     int64_t reach = rows > 1 ? (rows - 1) * (int64_t)ld : 0;
@@ -52,19 +52,19 @@ void check_pack(check_case *c)
     CHECK_BENCH(c, rows * D, c->kernels->pack(qt, q, ld, rows, D, mul, c->nv));
 }
 
-/* What a quotient may be off: 0.51 units, of which check_round has used 0.5; below the normal
- * numbers its last place. A sum beside infinity may or may not overflow. */
+/* The error allowed in a quotient: 0.51 units, of which check_round has used 0.5; below the normal
+ * numbers, one unit in the last place. A sum next to infinity may or may not overflow. */
 static double quotient_bound(const check_case *c, double n, double by)
 {
     attn_dtype type = c->bits == 32 ? ATTN_F32 : ATTN_F64;
     return 1.01 * check_ulp(type, n / by) * (isfinite(n / by) ? 1 : 0) + check_ulp(type, 0);
 }
 
-/* Sums of `total` in lanes, or in rows as values_decode() has them. */
+/* The sums `total`, in lanes or, as values_decode() has them, in rows. */
 typedef struct finish_case {
     bool in_rows;
     int rows;
-    int64_t Dv, count; /* elements of total */
+    int64_t Dv, count; /* count: elements of total */
     void *total, *l;
 } finish_case;
 
@@ -77,10 +77,10 @@ static int64_t sum_at(const check_case *c, const finish_case *f, int i, int64_t 
 static void fill_sums(check_case *c, const finish_case *f)
 {
     const check_content content = check_any_content(c);
-    const bool one_bad = check_chance(c, 30); /* a single element that is not finite */
+    const bool one_bad = check_chance(c, 30); /* a single element is not finite */
     check_fill(c, f->total, f->count, one_bad ? CHECK_PLAIN : content);
     for (int i = 0; i < c->W; i++) {
-        const bool empty = check_chance(c, 10); /* a row that saw nothing */
+        const bool empty = check_chance(c, 10); /* a row that sees no key */
         check_set(c, f->l, i,
                   empty ? INFINITY
                         : exp2((double)check_between(c, -1, 40)) + (double)check_between(c, 0, 9));
@@ -112,7 +112,7 @@ static void run_finish(check_case *c, bool in_rows)
     f.total = check_tile(c, (f.count + c->W - 1) / c->W), f.l = check_tile(c, 1);
     fill_sums(c, &f);
 
-    /* The rows and whatever lies between them, which must stay as it was. */
+    /* The rows and the gaps between them; the gaps must keep their contents. */
     char *out = place_rows(c, f.rows, f.Dv, ld);
     int64_t gap = ld < 0 ? -ld : ld;
     int64_t span = f.rows > 0 && f.Dv > 0 ? (f.rows - 1) * gap + f.Dv : 0;
@@ -141,10 +141,10 @@ static void run_finish(check_case *c, bool in_rows)
 
 void check_finish(check_case *c) { run_finish(c, false); }
 
-/* What fills a row of sums up to a whole vector may be anything. */
+/* The elements that pad a row of sums to whole vectors may hold anything. */
 void check_finish_decode(check_case *c) { run_finish(c, true); }
 
-/* Any float type, by its own definition one element at a time, as rows of R. */
+/* Widens rows of every float type to R; the expectation decodes one element at a time. */
 void check_widen(check_case *c)
 {
     static const attn_dtype types[] = {ATTN_F32, ATTN_F16, ATTN_BF16, ATTN_F64};
@@ -155,7 +155,7 @@ void check_widen(check_case *c)
     const size_t bytes = attn_dtype_size(type);
     check_describe(c, "rows=%d D=%" PRId64 " ld=%" PRId64 " %s", rows, D, ld,
                    attn_dtype_name(type));
-    /* as many elements of R as hold the bytes, so that what lies behind them is out of bounds */
+    /* As many elements of R as hold the bytes, so that everything after them is out of bounds. */
     char *from = check_free(c, (int64_t)(((size_t)span * bytes + c->size - 1) / c->size));
     from += ((size_t)span * bytes + c->size - 1) / c->size * c->size - (size_t)span * bytes;
     void *to = check_free(c, rows * D);
@@ -174,7 +174,7 @@ void check_widen(check_case *c)
     CHECK_BENCH(c, rows * D, c->kernels->widen(to, from, (ptrdiff_t)ld, type, rows, D));
 }
 
-/* Every i8 there is, times scales of any size: one product of floats. */
+/* Every i8 value, times scales of any size: one product of floats. */
 void check_widen_i8(check_case *c)
 {
     const int rows = (int)check_between(c, 0, ATTNI_BLOCK);
@@ -182,7 +182,7 @@ void check_widen_i8(check_case *c)
     const int64_t span = rows > 0 && D > 0 ? (rows - 1) * ld + D : 0;
     check_describe(c, "rows=%d D=%" PRId64 " ld=%" PRId64, rows, D, ld);
     const int64_t elements = (span + (int64_t)c->size - 1) / (int64_t)c->size;
-    int8_t *from = check_free(c, elements); /* what lies behind its end is out of bounds */
+    int8_t *from = check_free(c, elements); /* memory after its end is out of bounds */
     from += elements * (int64_t)c->size - span;
     float scales[ATTNI_BLOCK];
     void *to = check_free(c, rows * D);
@@ -200,7 +200,7 @@ void check_widen_i8(check_case *c)
     CHECK_BENCH(c, rows * D, c->kernels->widen_i8(to, from, (ptrdiff_t)ld, scales, rows, D));
 }
 
-/* Against the rows of dtype.c, which are tested on every number there is, but without -0. */
+/* Compares with the row functions of dtype.c, which are tested on every number; but without -0. */
 void check_narrow(check_case *c)
 {
     static const attn_dtype types[] = {ATTN_F16, ATTN_BF16, ATTN_F32, ATTN_F64};
@@ -211,7 +211,7 @@ void check_narrow(check_case *c)
     check_describe(c, "n=%" PRId64 " %s", n, attn_dtype_name(type));
     void *from = check_free(c, n);
     check_fill(c, from, n, content);
-    /* as many elements of R as hold the bytes, so that what lies behind them is out of bounds */
+    /* As many elements of R as hold the bytes, so that everything after them is out of bounds. */
     const size_t room = (bytes + c->size - 1) / c->size * c->size;
     char *to = (char *)check_free(c, (int64_t)(room / c->size)) + (room - bytes);
     char *want = (char *)check_array(c, n + 1);
@@ -234,7 +234,8 @@ void check_narrow(check_case *c)
     CHECK_BENCH(c, n, c->kernels->narrow(to, type, from, n));
 }
 
-/* Biases come as rows and are added to columns; a -inf hides whatever the score was. */
+/* Biases are rows and are added to columns. A bias of -inf hides the key, whatever the score
+ * was. */
 void check_bias(check_case *c)
 {
     int rows = (int)check_between(c, 0, c->W), n = (int)check_between(c, 0, ATTNI_BLOCK);
@@ -266,7 +267,7 @@ void check_bias(check_case *c)
 
     c->kernels->bias(st, n, b, ld, rows, c->nv);
     for (int64_t at = 0; at < count && ld == 0; at++)
-        if (at % c->W >= rows) /* may be anything */
+        if (at % c->W >= rows) /* may hold anything */
             want[at] = check_get(c, st, at);
     check_expect_same(c, "st", st, want, count, c->W, CHECK_ZERO_ANY);
     check_expect_intact(c);

@@ -1,8 +1,8 @@
-/* scores, maxima, natural and alibi: the tile of scores S^T, [keys][W].
+/* scores, maxima, scale_softcap and alibi: the tile of scores S^T, [keys][W].
  *
- * The order of a score's sum is fixed, so scores are compared to the bit with a chain of the same
- * multiply-adds, one element at a time; what goes through a tanh is compared within its units in
- * the last place. */
+ * The order of a score's sum is fixed. So scores must be bit-identical to the same chain of
+ * multiply-adds, computed one element at a time. Results of tanh are compared within a number of
+ * units in the last place. */
 #include "check_case.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 static const int64_t sizes[] = {0,  1,  2,  3,  5,  7,  8,  15, 16,  17,  31,  32,  33,
                                 40, 59, 63, 64, 65, 72, 80, 96, 111, 112, 128, 160, 257};
 
-/* Keys in a block: none, one, all, and every remainder in between. */
+/* The number of keys in a block: none, one, all, or any remainder in between. */
 static int some_keys(check_case *c)
 {
     int64_t edges[] = {0,           1,
@@ -24,7 +24,8 @@ static int some_keys(check_case *c)
     return (int)CHECK_PICK(c, edges);
 }
 
-/* The largest of each column; NaN where a NaN in it makes it unspecified. */
+/* The maximum of each column; NaN if the column has a NaN, because its maximum is then
+ * unspecified. */
 static double *column_maxima(check_case *c, const double *st, int n)
 {
     double *mx = check_array(c, c->W);
@@ -41,7 +42,7 @@ static double *column_maxima(check_case *c, const double *st, int n)
     return mx;
 }
 
-/* mx as it should be, but for columns with a NaN, of which nothing is promised. */
+/* Expects the right mx, except for columns with a NaN, whose maximum is unspecified. */
 static void expect_maxima(check_case *c, const void *mx, const double *st, int n, int columns)
 {
     double *want = column_maxima(c, st, n);
@@ -51,7 +52,7 @@ static void expect_maxima(check_case *c, const void *mx, const double *st, int n
     check_expect_same(c, "mx", mx, want, c->W, c->W, CHECK_ZERO_ANY);
 }
 
-/* Where scores_decode and weights_decode have key j of query i, in rows. */
+/* The index at which scores_decode and weights_decode store key j of query i, in rows. */
 static int64_t row_place(const check_case *c, int j, int64_t i)
 {
     return (j / ATTNI_BLOCK * c->kernels->max_decode_rows + i) * ATTNI_BLOCK + j % ATTNI_BLOCK;
@@ -78,8 +79,8 @@ const char *check_interleave_keys(check_case *c, const char *k, attn_dtype type,
 
 typedef enum scores_form { FULL, FEW, INTERLEAVED } scores_form;
 
-/* The kernels of scores: that of full tiles, and those of a few queries, whose other lanes may hold
- * anything. */
+/* Checks the kernels of scores: that of full tiles, and those of the decode path, whose other lanes
+ * may hold anything. */
 static void check_scores_of(check_case *c, scores_form form)
 {
     const bool few = form != FULL;
@@ -128,7 +129,7 @@ static void check_scores_of(check_case *c, scores_form form)
     void *lines =
         few ? check_tile(c, ATTNI_CHUNK / c->kernels->lanes * c->kernels->max_decode_rows) : NULL;
     attni_prefetch far_away = check_far_away(c), *ahead = check_chance(c, 50) ? &far_away : NULL;
-    const attni_next_rows soon = {check_chance(c, 50) ? k_few : NULL, ld, D}; /* never looked at */
+    const attni_next_rows soon = {check_chance(c, 50) ? k_few : NULL, ld, D}; /* never read */
     void *row = few ? check_tile(c, D / c->kernels->lanes + 1) : NULL;
     for (int64_t d = 0; few && d <= D; d++)
         check_set(c, row, d, d < D ? q[d * c->W] : 0);
@@ -183,28 +184,32 @@ void check_maxima(check_case *c)
     CHECK_BENCH(c, n * c->W, c->kernels->maxima(mx, st, n, c->nv));
 }
 
-/* How far cap * tanh(y), y = s r / cap, may be off, in units u of a half unit of 1 relative to the
- * result; u each rounding of the kernel's, counted by how much of it arrives:
+/* How far cap * tanh(y), y = s r / cap, may be off, relative to the result, in units of u, half the
+ * unit in the last place of 1. Each rounding of the kernel is one u, and counts by how much of it
+ * reaches the result:
  *
- *   C = 2 log2(e) r / cap  three roundings in double, one in float: 3 or 1. Of a factor of y
- *                          2y / sinh(2y) <= 1 arrives.
- *   f = s C - n, |f| <= 1/2  1, which is 1.2 of p: f ln(2) 2^f / (2^f - 1)
- *   p = 2^f - 1            2.7: the polynomial's last sum 1, the sums before 0.4, constants 0.3,
- *                          and the product with f 1. So p is off by 3.9.
- *   e = t p + (t - 1), t = 2^n  p arrives as |t p / e|, and e in e / (e + 2) as 2 / (e + 2): the
- *                          product is largest at n = 1, p = -0.29, 1.18, which makes 4.6. The sum's
- *                          own rounding (none for n = 0) adds 0.83 there; where more of it arrives,
- *                          up to 2 for e near -1, p and C have hardly a part any more.
+ *   C = 2 log2(e) r / cap  three roundings in double, one in float: 3 or 1. The relative error of a
+ *                          factor of y is multiplied by 2y / sinh(2y) <= 1.
+ *   f = s C - n, |f| <= 1/2  1 of f, which is 1.2 of p: the factor is f ln(2) 2^f / (2^f - 1)
+ *   p = 2^f - 1            2.7: 1 for the polynomial's last sum, 0.4 for the sums before it, 0.3
+ *                          for the constants, and 1 for the product with f. With f's 1.2, p is off
+ *                          by 3.9.
+ *   e = t p + (t - 1), t = 2^n  p contributes |t p / e|, and e contributes 2 / (e + 2) to
+ *                          e / (e + 2). The product of the two is largest at n = 1, p = -0.29,
+ *                          where it is 1.18, which makes 4.6. The sum's own rounding (none for
+ *                          n = 0) adds 0.83 there. Where more of it reaches the result, up to 2
+ *                          for e near -1, p and C contribute hardly anything.
  *   e + 2, the quotient and the product with cap  3
  *
- * Together 11.4 for double, 9.4 for float. Without fused multiply-adds f is off by 1 of s C in the
- * place of 1 of f, of which no more arrives. */
+ * The sum is 11.4 for double, 9.4 for float. Without fused multiply-adds, f is off by 1 of s C
+ * instead of 1 of f, and no more of that reaches the result. */
 static double natural_units(const check_case *c) { return c->bits == 32 ? 10 : 12; }
 
-/* Roundings go up as often as down, but for C's, which is the same in a call: so the mean of many
- * errors is far smaller than the bound of one, and shows what is off by a unit or two throughout.
- * The others have a standard deviation of 1.5 together: 9 / sqrt(n) is 6 times that of their mean;
- * and 1 is for what is not drawn at random, the polynomial's constants. */
+/* Expects errors that are centred around 0. Roundings go up as often as down, except those of C,
+ * which are the same throughout a call. So the mean of many errors is far smaller than the bound of
+ * one error, and it reveals an operation that is always off by a unit or two. The random roundings
+ * together have a standard deviation of 1.5, so 9 / sqrt(n) is 6 times that of their mean. 1 is
+ * added for errors that are not random: those of the polynomial's constants. */
 static void expect_centred(check_case *c, const void *st, const double *want, int64_t count)
 {
     const double own = c->bits == 32 ? 1 : 3;
@@ -244,7 +249,7 @@ void check_scale_softcap(check_case *c)
         if (cap > 0)
             x = cap * tanhl(x / cap);
         want[i] = cap > 0 ? (double)x : check_round(c, (double)x);
-        /* below the normal numbers x / cap has lost bits before the tanh */
+        /* below the normal numbers, x / cap has lost bits before the tanh */
         bound[i] = cap > 0 ? natural_units(c) * check_unit(type) * fabs(want[i]) +
                                  (2 * cap + 1) * check_ulp(type, 0) + 0x1p-53 * fabs(want[i])
                            : check_ulp(type, want[i]);

@@ -1,4 +1,4 @@
-/* Whole calls: attn_sdpa_forward with random combinations of every option, type and layout, and
+/* Whole calls: attn_sdpa_forward, with random combinations of every option, type and layout, and
  * attn_dropout_mask, against the definition. */
 #include "check_call.h"
 
@@ -6,10 +6,10 @@
 #include <math.h>
 #include <string.h>
 
-/* Large enough for every pair of lengths of check_call.c with narrow heads. */
+/* Large enough for every pair of check_call.c's lengths, with narrow heads. */
 #define WORK 3e6
 
-/* Gives the call scratch of exactly the size that its plan asks for, at any address. */
+/* Gives the call a workspace of exactly the size that its plan requires, at any address. */
 static void bring_workspace(check_case *c, check_call *call, attn_context *ctx)
 {
     attn_plan_info info = ATTN_PLAN_INFO_INIT;
@@ -26,8 +26,8 @@ static void bring_workspace(check_case *c, check_call *call, attn_context *ctx)
         check_abandon(c, "out of memory");
 }
 
-/* Fills keys and values that no query sees with what would show if it were touched, and leaves the
- * expected result as it is. */
+/* Poisons keys and values that no query sees. The expected result stays the same, so a result that
+ * uses one of them shows it. */
 static void poison_hidden(check_case *c, check_call *call, const ref_result *want)
 {
     static const double poison[] = {NAN, INFINITY, -INFINITY, 1e38};

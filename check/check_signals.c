@@ -1,4 +1,4 @@
-/* Cases that end early: by a signal, or because they cannot go on. See check_case.h. */
+/* Cases that end early: after a signal, or because they cannot continue. See check_case.h. */
 #include "check_case.h"
 
 #include <pthread.h>
@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* A case ends early through here: by a signal, or when it cannot go on. */
+/* A case ends early with a jump to this point: after a signal, or if it cannot continue. */
 static sigjmp_buf way_out;
 static const char *volatile why;
 
-static pthread_t owner;              /* whose stack way_out is on */
-static check_case *volatile running; /* NULL: way_out leads nowhere */
+static pthread_t owner;              /* the thread on whose stack way_out is */
+static check_case *volatile running; /* NULL: way_out is not set */
 
 static const char *name_of(int number)
 {
@@ -29,8 +29,9 @@ static size_t put_text(char *line, size_t used, size_t room, const char *text)
     return used;
 }
 
-/* Another thread has nowhere to jump to: the process ends by the signal, with a line that says how
- * to repeat it. Nothing here allocates or locks: the thread may have crashed inside malloc. */
+/* Ends the process by the signal, with a line that says how to repeat the case: a thread other than
+ * `owner` has no point to jump to. This function neither allocates nor locks, because the thread
+ * may have crashed inside malloc. */
 static void end_process(int number)
 {
     char line[700], digit[2] = "";

@@ -1,4 +1,4 @@
-/* Tensors in guarded memory: see check_tensor.h. */
+/* Tensors in guarded memory; see check_tensor.h. */
 #include "check_tensor.h"
 
 #include "../ref/attn_ref.h"
@@ -12,8 +12,8 @@ int64_t check_count(const attn_tensor *t)
     return t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3];
 }
 
-/* Gives each dimension, from the innermost one in memory outwards, a stride that steps over all
- * that the ones before it reach. */
+/* Chooses a stride for each dimension, from the innermost one in memory outwards. Each stride steps
+ * over everything that the dimensions inside it cover. */
 static void choose_strides(check_case *c, attn_tensor *t, check_layout layout)
 {
     int order[4] = {3, 2, 1, 0};
@@ -25,7 +25,7 @@ static void choose_strides(check_case *c, attn_tensor *t, check_layout layout)
         order[d] = order[other];
         order[other] = kept;
     }
-    if (loose && check_chance(c, 50)) { /* mostly the last stride is small */
+    if (loose && check_chance(c, 50)) { /* the last stride is usually small */
         int at = order[1] == 3 ? 1 : order[2] == 3 ? 2 : order[3] == 3 ? 3 : 0;
         order[at] = order[0];
         order[0] = 3;
@@ -71,8 +71,8 @@ check_tensor check_tensor_new(check_case *c, attn_dtype dtype, const int64_t sha
 
 /* ------------------------------------------------------------------------------------ elements */
 
-/* |x| rounded to a multiple of the format's last place: `fraction` bits, exponents from
- * `smallest`. */
+/* |x| rounded to a multiple of the format's last place, with `fraction` bits and exponents from
+ * `smallest` on. */
 static double rounded(double x, int fraction, int smallest)
 {
     int exponent = x == 0 ? smallest : ilogb(x);

@@ -1,4 +1,5 @@
-/* Tensors of every layout in guarded memory: dense, transposed, with gaps, backwards, repeated. */
+/* Tensors of every layout in guarded memory: dense, transposed, with gaps, with negative or zero
+ * strides. */
 #ifndef CHECK_TENSOR_H
 #define CHECK_TENSOR_H
 
@@ -6,32 +7,33 @@
 
 typedef struct check_tensor {
     attn_tensor view;
-    unsigned char *memory; /* of the lowest element */
-    size_t bytes;          /* up to the end of the highest */
+    unsigned char *memory; /* address of the lowest element */
+    size_t bytes;          /* from there to the end of the highest element */
 } check_tensor;
 
-/* What layouts a tensor may have. */
+/* The layouts that a tensor may have. */
 typedef enum check_layout {
-    CHECK_DENSE, /* [B,H,T,D] or [B,T,H,D] in memory, from any address */
-    CHECK_LOOSE, /* any order of dimensions, any gaps, any sign of any stride */
-    CHECK_REPEAT /* CHECK_LOOSE, and strides of 0 where the size is above 1 */
+    CHECK_DENSE, /* [B,H,T,D] or [B,T,H,D] in memory, at any address */
+    CHECK_LOOSE, /* any order of dimensions, any gaps, strides of either sign */
+    CHECK_REPEAT /* CHECK_LOOSE, with some strides of 0 where the size is above 1 */
 } check_layout;
 
-/* All elements are NaN (bool: true). Strides of sizes of 1 mean nothing, and are odd numbers. */
+/* A new tensor whose elements are all NaN (bool: true). Strides of dimensions of size 1 have no
+ * effect and get unusual values. */
 check_tensor check_tensor_new(check_case *c, attn_dtype dtype, const int64_t shape[4],
                               check_layout layout);
 
 /* Element [b,h,i,j] = x, rounded to the tensor's type, ties to even. */
 void check_store(const attn_tensor *t, int64_t b, int64_t h, int64_t i, int64_t j, double x);
 
-/* All elements, as doubles, in order; freed after the case. */
+/* All elements in order, as doubles; freed after the case. */
 double *check_tensor_copy(check_case *c, const attn_tensor *t);
 int64_t check_count(const attn_tensor *t);
 
-/* True if no byte that belongs to no element was written. */
+/* True if no byte outside the elements was written. */
 bool check_tensor_gaps(const check_tensor *t);
 
-/* The bits of a binary16 or a bfloat16 nearest to x. */
+/* The bits of the binary16 or bfloat16 number nearest to x. */
 uint16_t check_to_f16(double x);
 uint16_t check_to_bf16(double x);
 

@@ -1,6 +1,6 @@
-/* Every pass on 1, 2, 3, 8 and 16 threads: random whole calls with all options together, large
- * enough that tiles, chunks, sequences and heads are shared between threads. The bits of every
- * result must be those of one thread. The other checks hold one thread's results against the
+/* Every pass on 1, 2, 3, 8 and 16 threads: random whole calls with all options combined, large
+ * enough that threads share tiles, chunks, sequences and heads. All results must be bit-identical
+ * to those of one thread. The other checks compare the results of one thread with the
  * definition. */
 #include "check_call.h"
 
@@ -14,7 +14,7 @@
 typedef struct output {
     const char *name;
     check_tensor tensor;
-    double *first; /* what one thread gave */
+    double *first; /* the results of one thread */
 } output;
 
 typedef struct product {
@@ -23,7 +23,7 @@ typedef struct product {
     attn_sdpa_grads grads;
     attn_sdpa_tangents tangents;
     attn_cache *cache;
-    attn_tensor cached_out; /* of the call from the cache */
+    attn_tensor cached_out; /* out of the call that reads the cache */
     output outputs[MOST_OUTPUTS];
     int count;
     double dalibi[CHECK_MAX_HEADS], dsink[CHECK_MAX_HEADS];
@@ -49,7 +49,7 @@ static attn_dtype derivative_dtype(check_case *c, const product *p)
     return check_chance(c, 70) ? p->call.args.q.dtype : check_chance(c, 50) ? ATTN_F32 : ATTN_F64;
 }
 
-/* Outputs of the forward call are replaced, so that all results are compared in one list. */
+/* Replaces the outputs of the forward call, so that all results are in one list. */
 static void choose_forward(check_case *c, product *p)
 {
     attn_sdpa_args *a = &p->call.args;
@@ -104,7 +104,7 @@ static attn_tensor sequence_of(const attn_tensor *t, int64_t b)
     return one;
 }
 
-/* The same keys and values once more, from a cache, contiguous or in pages. */
+/* Puts the same keys and values into a cache, contiguous or paged. */
 static void choose_cache(check_case *c, product *p)
 {
     const attn_sdpa_args *a = &p->call.args;
@@ -176,7 +176,7 @@ static void compare(check_case *c, const char *name, const double *got, const do
 
 void check_threads(check_case *c)
 {
-    static product drawn; /* the call's arguments point into it */
+    static product drawn; /* static: the call's arguments point into it */
     product *p = &drawn;
     *p = (product){.count = 0};
     check_call_random_long(c, &p->call, WORK);

@@ -1,6 +1,6 @@
-/* drop, values, join and fold: what weights do to values, and how chunks add up. Each sum's order
- * is fixed and each product rounds in a known way, so both are compared to the bit with one element
- * at a time. */
+/* drop, values, join and fold: how weights are applied to values, and how chunks add up. The order
+ * of every sum is fixed and every product rounds in a known way. So both must be bit-identical to
+ * the computation of one element at a time. */
 #include "check_case.h"
 
 #include "../ref/attn_ref.h"
@@ -44,7 +44,8 @@ void check_drop(check_case *c)
                 c->kernels->drop(weights, weights, n, seed, threshold, bh, i0, j0, kept, c->nv));
 }
 
-/* Weights as weights() makes them; with marks, a value that a mark meets may be anything. */
+/* Weights as weights() returns them. With marks of masked keys, a value that meets a mark may be
+ * anything. */
 static void fill_weights(check_case *c, void *p, int64_t count, bool careful)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -53,8 +54,8 @@ static void fill_weights(check_case *c, void *p, int64_t count, bool careful)
     }
 }
 
-/* Both kernels of values: that of full tiles, and that of a few queries, whose other lanes may hold
- * anything. */
+/* Checks both kernels of values: that of full tiles, and that of the decode path, whose other lanes
+ * may hold anything. */
 static void check_values_of(check_case *c, bool few)
 {
     const int in_rows = few && check_chance(c, 50);
@@ -67,7 +68,7 @@ static void check_values_of(check_case *c, bool few)
     int flags = (int)check_between(c, 0, 3);
     if (!few && check_chance(c, 40))
         flags |= ATTNI_SKIP_MASKED;
-    if (few) /* joining is left to others */
+    if (few) /* values_decode() does not join */
         flags &= ATTNI_FIRST;
     check_content content = check_any_content(c);
     check_describe(c, "n=%d Dv=%" PRId64 " ld=%td rows=%d flags=%d", n, Dv, ld, rows, flags);
@@ -88,11 +89,11 @@ static void check_values_of(check_case *c, bool few)
     check_fill(c, total, count, CHECK_PLAIN);
     for (int i = 0; i < 2 * c->W; i++)
         check_set(c, factors, i, exp2((double)check_between(c, -30, 0)));
-    /* the running sums of values_decode, a row per query */
+    /* The running sums of values_decode(), a row per query. */
     const int64_t width = (Dv + c->kernels->lanes - 1) / c->kernels->lanes * c->kernels->lanes;
     void *sums =
         few ? check_tile(c, width / c->kernels->lanes * c->kernels->max_decode_rows) : NULL;
-    if (!(flags & ATTNI_FIRST)) /* else what is there must not matter, and it is NaN */
+    if (!(flags & ATTNI_FIRST)) /* else the contents must not matter: they are NaN */
         check_fill(c, acc, count, CHECK_PLAIN);
     for (int64_t at = 0; few && at < width * c->kernels->max_decode_rows; at++) {
         const int64_t i = at / width, d = at % width;
@@ -104,7 +105,7 @@ static void check_values_of(check_case *c, bool few)
     for (int64_t at = 0; at < count; at++) {
         const int64_t d = at / c->W, i = at % c->W;
         double s = 0;
-        for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK) { /* a chain for each block */
+        for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK) { /* one chain per block */
             const double before = s;
             s = 0;
             for (int u = j; u < n && u < j + ATTNI_BLOCK && i < rows; u++) {
@@ -139,13 +140,13 @@ static void check_values_of(check_case *c, bool few)
             want_l[i] = check_round(c, want_l[i] + sum);
         }
     attni_prefetch far_away = check_far_away(c), *ahead = check_chance(c, 50) ? &far_away : NULL;
-    const attni_next_rows soon = {check_chance(c, 50) ? v_few : NULL, ld, Dv}; /* never looked at */
+    const attni_next_rows soon = {check_chance(c, 50) ? v_few : NULL, ld, Dv}; /* never read */
     if (few)
         c->kernels->values_decode(sums, l, v_few, ld, type, in_rows ? lines : p, in_rows, n, Dv,
                                   rows, flags, &soon);
     else
         c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags, ahead);
-    if (few) /* they are where the next block finds them */
+    if (few) /* its sums are in rows; the comparison below reads acc */
         for (int64_t at = 0; at < count; at++)
             if (at % c->W < rows)
                 check_set(c, acc, at, check_get(c, sums, at % c->W * width + at / c->W));
@@ -172,7 +173,8 @@ void check_values(check_case *c) { check_values_of(c, false); }
 
 void check_values_decode(check_case *c) { check_values_of(c, true); }
 
-/* A chunk joins those before it: exponents move, one multiplication and one addition round. */
+/* A chunk joins those before it: exponents change, and one multiplication and one addition
+ * round. */
 void check_join(check_case *c)
 {
     check_describe(c, "W=%d", c->W);

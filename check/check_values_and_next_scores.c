@@ -1,6 +1,6 @@
-/* values_and_next_scores: one query's scores of a block of interleaved keys and its weighted values
- * of another. Either
- * sum's order is fixed, so both are compared to the bit with one element at a time. */
+/* values_and_next_scores: one query's scores for a block of interleaved keys, and its weighted
+ * values for another block. The order of both sums is fixed, so both must be bit-identical to the
+ * computation of one element at a time. */
 #include "check_case.h"
 
 #include <inttypes.h>
@@ -32,7 +32,7 @@ static double *want_sums(check_case *c, const void *sums, const void *p, const v
     return want;
 }
 
-/* The largest score; anything where a score is NaN. */
+/* The largest score; any value if a score is NaN. */
 static double *want_maximum(check_case *c, const void *mx, const double *st)
 {
     double *want = check_copy(c, mx, c->W);
@@ -62,7 +62,7 @@ void check_values_and_next_scores(check_case *c)
     check_fill(c, v, (ATTNI_BLOCK - 1) * (int64_t)ld + D, content);
     for (int j = 0; j < ATTNI_BLOCK; j++)
         check_set(c, p, j, exp2(4 * check_normal(c)));
-    if (flags == 0) /* else what is there must not matter, and it is NaN */
+    if (flags == 0) /* else the contents must not matter: they are NaN */
         check_fill(c, sums, D, CHECK_PLAIN);
     check_fill(c, l, c->W, CHECK_PLAIN);
     const char *interleaved = check_interleave_keys(c, k, ATTN_F32, (ptrdiff_t)D, ATTNI_BLOCK, D);

@@ -1,18 +1,18 @@
-/* raise, rescale and weights: the running maximum and the exponential. The exponential is measured
- * against libm's in long double; that all binary32 numbers pass is `attn check --op exp2_all`. */
+/* update_max, rescale and weights: the running maximum and the exponential. The exponential is
+ * compared with libm's in long double; `attn check --op exp2_all` compares all binary32 numbers. */
 #include "check_case.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-/* Scores in log2 units never exceed the running maximum by more than this when weights are asked
- * for: sums of 2^64 are far from overflow. */
+/* When weights are computed, scores in log2 units exceed the running maximum by at most this much:
+ * sums of 2^64 are far from overflow. */
 #define MOST_ABOVE 64
 
 void check_update_max(check_case *c)
 {
-    bool calm = check_chance(c, 40); /* nothing that calls for a new maximum */
+    bool calm = check_chance(c, 40); /* no score needs a new maximum */
     int odd = (int)check_between(c, 0, c->W - 1);
     void *m = check_tile(c, 1), *a = check_tile(c, 1), *top = check_tile(c, 1);
     void *mx = check_tile(c, 1), *scale = check_tile(c, 1);
@@ -29,14 +29,14 @@ void check_update_max(check_case *c)
         check_set(c, a, i, 3);
         check_set(c, top, i, 20 * check_normal(c));
     }
-    if (calm && check_chance(c, 50)) { /* one column alone calls */
+    if (calm && check_chance(c, 50)) { /* only one column needs one */
         check_set(c, m, odd, -10);
         check_set(c, mx, odd, 1000);
         calm = false;
     }
 
-    /* A column may wait while its scores exceed m by little; when it moves, it moves to the
-     * ceiling, and whether it does is its own affair. */
+    /* A column may keep its maximum while its scores exceed it by little. If the maximum moves, it
+     * moves to the ceiling; the kernel may choose for each column whether it moves. */
     double *want_m = check_copy(c, m, c->W), *want_a = check_copy(c, a, c->W);
     double *want_top = check_copy(c, top, c->W);
     bool must = false;
@@ -60,7 +60,7 @@ void check_update_max(check_case *c)
         want_m[i] = waits || up < old ? old : up;
         want_a[i] = want_m[i] == -INFINITY ? 1 : check_round(c, exp2(old - want_m[i]));
         if (want_a[i] < (c->bits == 32 ? 0x1p-126 : 0x1p-1022) && check_get(c, a, i) == 0)
-            want_a[i] = 0; /* too small to be normal: 0 will do */
+            want_a[i] = 0; /* too small to be a normal number: 0 is accepted */
         moved = moved || want_m[i] != old;
     }
     if (raised && !moved)
@@ -90,9 +90,8 @@ void check_rescale(check_case *c)
 
 /* ---------------------------------------------------------------------------------- weights */
 
-/* The distance that 2^x may be off: one unit in the last place, a quarter more where multiply-adds
- * round twice, and below the normal numbers all of it. The reference's own rounding is beside
- * it. */
+/* The allowed error of 2^x: one unit in the last place, a quarter more where multiply-adds round
+ * twice; below the normal numbers, all of it. The rounding of the reference is added. */
 static double power_bound(const check_case *c, double power)
 {
     attn_dtype type = c->bits == 32 ? ATTN_F32 : ATTN_F64;
@@ -101,7 +100,8 @@ static double power_bound(const check_case *c, double power)
                             : check_ulp(type, power) * (c->fused ? 1 : 1.25) * (1 + 0x1p-9);
 }
 
-/* One column's running maximum, factor and scores: as raise() and the masks leave them. */
+/* The running maximum, factor and scores of one column, as update_max() and the masks leave
+ * them. */
 static void fill_column(check_case *c, int i, int n, void *st, void *scale, void *m, int flags)
 {
     bool masked = flags & (ATTNI_MASKED | ATTNI_SKIP_MASKED), empty = masked && check_chance(c, 10);
@@ -150,7 +150,7 @@ void check_weights(check_case *c)
     c->kernels->weights(p, l, st, scale, m, n, c->nv, flags);
     check_expect_within(c, "p", p, want, bound, count, c->W);
 
-    /* The sums are of the weights as they came out, in order. */
+    /* The sums are of the weights as computed, in order. */
     for (int64_t at = 0; at < count; at++) {
         double w = check_get(c, p, at);
         if (!(w < 0))
@@ -160,12 +160,13 @@ void check_weights(check_case *c)
         sum[i] = check_round(c, before[i] + sum[i]);
     check_expect_same(c, "l", l, sum, c->W, c->W, CHECK_ZERO_ANY);
     check_expect_intact(c);
-    for (int64_t at = 0; at < count && in_place; at++) /* weights of weights stay finite */
+    for (int64_t at = 0; at < count && in_place; at++) /* repeated calls in place stay finite */
         check_set(c, st, at, 0);
     CHECK_BENCH(c, count, c->kernels->weights(p, l, st, scale, m, n, c->nv, flags));
 }
 
-/* Rows of weights have the bits of columns, which check_weights compares with libm. */
+/* The weights in rows must be bit-identical to those in columns, which check_weights compares with
+ * libm. */
 void check_weights_decode(check_case *c)
 {
     const int n = (int)check_between(c, 0, ATTNI_BLOCK), lanes = c->kernels->lanes;
@@ -206,8 +207,9 @@ static float float_of(uint32_t bits)
     return x;
 }
 
-/* 2^x for every `step`-th binary32 x, in order from -inf up to MOST_ABOVE: within one unit in the
- * last place, falling by no more, 0 at -inf. A double's 2^x is exact enough to judge a float's. */
+/* Checks 2^x for every `step`-th binary32 x, in order from -inf up to MOST_ABOVE: within one unit
+ * in the last place, never decreasing by more than that, and 0 at -inf. The reference is computed
+ * in double, which is exact enough to check a float. */
 static void sweep(check_case *c, uint32_t first, uint32_t step)
 {
     int n = ATTNI_BLOCK;
