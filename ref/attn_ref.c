@@ -30,7 +30,7 @@
 typedef REF_REAL real;
 
 /* The sequence that query i of batch b belongs to: its first query and key, and its sizes. Without
- * packed sequences that is the whole tensor, or what key_lengths leaves of it. */
+ * packed sequences it is the whole tensor, or its first key_lengths[b] keys. */
 typedef struct sequence {
     int64_t q0, k0, T, S;
 } sequence;
@@ -45,12 +45,12 @@ static sequence sequence_of(const attn_sdpa_args *a, int64_t b, int64_t i)
     for (int64_t n = 0; n < a->sequences; n++)
         if (cq[n] <= i && i < cq[n + 1])
             return (sequence){cq[n], ck[n], cq[n + 1] - cq[n], ck[n + 1] - ck[n]};
-    return (sequence){i, 0, 1, 0}; /* in no sequence: sees nothing */
+    return (sequence){i, 0, 1, 0}; /* in no sequence: the query sees no key */
 }
 
-/* How far key j stands ahead of query i's own place, j - i - off, both counted from the start of
- * their sequence: 0 on the diagonal that `causal` puts down, negative in the past, positive in the
- * future. */
+/* The signed distance of key j from query i's own position, j - i - off, with both counted from the
+ * start of their sequence. It is 0 on the diagonal that `causal` defines, negative for past keys,
+ * positive for future keys. */
 static int64_t ahead(const attn_sdpa_args *a, sequence s, int64_t i, int64_t j)
 {
     bool right = a->causal == ATTN_CAUSAL_BOTTOM_RIGHT, given = a->causal == ATTN_CAUSAL_OFFSET;
@@ -62,7 +62,7 @@ static int64_t ahead(const attn_sdpa_args *a, sequence s, int64_t i, int64_t j)
     return (j - s.k0) - (i - s.q0) - off;
 }
 
-/* Whether query (b,h,i) may see key j: the AND of every rule that is given. */
+/* True if query (b,h,i) may see key j: the AND of all rules that are given. */
 static bool visible(const attn_sdpa_args *a, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     sequence s = sequence_of(a, b, i);
@@ -81,14 +81,14 @@ static bool visible(const attn_sdpa_args *a, int64_t b, int64_t h, int64_t i, in
     return a->mask->dtype == ATTN_BOOL ? m != 0 : !(m == -INFINITY);
 }
 
-/* What ALiBi's slope is multiplied with. */
+/* The factor of ALiBi's slope. */
 static int64_t alibi_distance(const attn_sdpa_args *a, int64_t b, int64_t i, int64_t j)
 {
     int64_t d = ahead(a, sequence_of(a, b, i), i, j);
     return a->alibi_form == ATTN_ALIBI_SYMMETRIC && d > 0 ? -d : d;
 }
 
-/* The number that is added to the score of a visible pair. */
+/* The bias that is added to the score of a visible pair. */
 static real bias(const attn_sdpa_args *a, int64_t b, int64_t h, int64_t i, int64_t j,
                  real *magnitude)
 {
@@ -123,8 +123,8 @@ static void put(double *array, int64_t at, real x)
         array[at] = (double)x;
 }
 
-/* One query (b,h,i): its scores, -inf where it may not see, and its weights before dropout. Returns
- * lse. */
+/* One query (b,h,i): computes its scores, -inf where a key is not visible, and its weights before
+ * dropout. Returns lse. */
 static real weigh_row(const attn_sdpa_args *a, const ref_result *result, int64_t b, int64_t h,
                       int64_t i, real *score, real *w, real *reach_of_row)
 {
@@ -133,7 +133,7 @@ static real weigh_row(const attn_sdpa_args *a, const ref_result *result, int64_t
     real sink = a->sink_logits ? (real)a->sink_logits[h] : (real)-INFINITY;
     real cap = (real)a->softcap;
 
-    /* Scores, and their largest. What is not visible is -inf, and from here on is passed over. */
+    /* Scores, and their maximum. Keys that are not visible get -inf and are skipped below. */
     real m = sink, reach = a->sink_logits ? fabs(sink) : 0;
     for (int64_t j = 0; j < S; j++) {
         real dot_size = 0, bias_size = 0;
@@ -150,7 +150,7 @@ static real weigh_row(const attn_sdpa_args *a, const ref_result *result, int64_t
         put(result->stages[ATTN_STAGE_BIASED], row * S + j, score[j]);
     }
 
-    /* Softmax. A NaN score makes l, and with it every weight of the row, NaN. */
+    /* Softmax. A NaN score makes l NaN, and with it every weight of the row. */
     real l = sink == (real)-INFINITY ? 0 : exp(sink - m);
     for (int64_t j = 0; j < S; j++)
         l += score[j] == (real)-INFINITY ? 0 : exp(score[j] - m);
@@ -162,7 +162,8 @@ static real weigh_row(const attn_sdpa_args *a, const ref_result *result, int64_t
     return l == 0 ? (real)-INFINITY : m + log(l);
 }
 
-/* What dropout makes of weight (i, j): kept, and made larger by what the lost ones lack, or 0. */
+/* The dropout factor of weight (i, j): 0 if it is dropped, otherwise 1 / (1 - p), which makes up
+ * for the dropped weights. */
 static real dropout_factor(const attn_sdpa_args *a, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     if (!(a->dropout > 0))
@@ -171,7 +172,7 @@ static real dropout_factor(const attn_sdpa_args *a, int64_t b, int64_t h, int64_
     return kept ? 1 / (1 - (real)a->dropout) : 0;
 }
 
-/* One query (b,h,i). score, w [S]: scratch. */
+/* Computes one query (b,h,i). score, w [S]: scratch. */
 static void attend_row(const attn_sdpa_args *a, const ref_result *result, int64_t b, int64_t h,
                        int64_t i, real *score, real *w)
 {
@@ -181,8 +182,8 @@ static void attend_row(const attn_sdpa_args *a, const ref_result *result, int64_
     put(result->lse, row, weigh_row(a, result, b, h, i, score, w, &reach));
     put(result->reach, row, reach);
 
-    /* What rounding errors are in proportion to: all weights, also those that dropout takes away,
-     * since an error of the row's largest score is in every weight that is left. */
+    /* The scale of the rounding errors: a sum over all weights, including those that dropout
+     * removes, because an error of the row's largest score is in every weight that remains. */
     for (int64_t c = 0; c < Dv; c++) {
         real mass = 0;
         for (int64_t j = 0; j < S; j++)
@@ -194,7 +195,7 @@ static void attend_row(const attn_sdpa_args *a, const ref_result *result, int64_
     for (int64_t j = 0; j < S; j++)
         w[j] *= dropout_factor(a, b, h, i, j);
 
-    /* Context: the weighted sum of the visible values; an empty sum is 0. */
+    /* Output: the weighted sum of the visible values; an empty sum is 0. */
     for (int64_t c = 0; c < Dv; c++) {
         real o = 0;
         for (int64_t j = 0; j < S; j++) {
@@ -207,7 +208,7 @@ static void attend_row(const attn_sdpa_args *a, const ref_result *result, int64_
     }
 }
 
-/* Every query: q [B,H,T,D], k [B,Hk,S,D], v [B,Hk,S,Dv] -> result. */
+/* All queries: q [B,H,T,D], k [B,Hk,S,D], v [B,Hk,S,Dv] -> result. */
 bool REF_FORWARD(const attn_sdpa_args *a, const ref_result *result)
 {
     int64_t B = a->q.shape[0], H = a->q.shape[1], T = a->q.shape[2], S = a->k.shape[2];
@@ -241,7 +242,7 @@ static void add(ref_grad to, int64_t at, real x, real error)
         to.error[at] += (double)error;
 }
 
-/* What one row of gradients needs of itself: dout . o, with the sum of absolute values. */
+/* dout . o of one row, with the sum of absolute values. */
 static real dout_dot_out(const attn_sdpa_args *a, const attn_sdpa_grads *g, int64_t b, int64_t h,
                          int64_t i, const real *score, const real *w, real *size)
 {
@@ -272,7 +273,8 @@ static real cap_slope(const attn_sdpa_args *a, real r)
     return a->softcap > 0 ? 1 / (cosh(y) * cosh(y)) : 1;
 }
 
-/* Pair (i, j), visible, of head h: ds is the gradient of its score, off by `error` at most. */
+/* Adds the contribution of a visible pair (i, j) of head h. ds is the gradient of its score; its
+ * error is at most `error`. */
 static void add_pair(const attn_sdpa_args *a, const ref_grads *result, int64_t b, int64_t h,
                      int64_t i, int64_t j, real ds, real error)
 {
@@ -290,7 +292,7 @@ static void add_pair(const attn_sdpa_args *a, const ref_grads *result, int64_t b
     real r = scaled_dot(a, b, h, i, j, &dot_size), slope = cap_slope(a, r);
     real scale = a->scale != 0 ? (real)a->scale : D > 0 ? 1 / sqrt((real)D) : 1;
     real dr = ds * slope * scale, unit = (real)result->unit;
-    real tiny = (real)result->tiny; /* what scale, slope and a result lose if they are no more */
+    real tiny = (real)result->tiny; /* error of scale, slope or a result that underflows */
     error = fabs(scale) * (slope * error + tiny * fabs(ds)) + tiny * fabs(ds);
     error += fabs(dr) * (real)result->factor_error;
     if (a->softcap > 0)
@@ -302,7 +304,7 @@ static void add_pair(const attn_sdpa_args *a, const ref_grads *result, int64_t b
     }
 }
 
-/* One query (b,h,i). score, w [S]: scratch. */
+/* Computes the gradients of one query (b,h,i). score, w [S]: scratch. */
 static void grad_row(const attn_sdpa_args *a, const attn_sdpa_grads *g, const ref_grads *result,
                      int64_t b, int64_t h, int64_t i, real *score, real *w)
 {
@@ -313,21 +315,21 @@ static void grad_row(const attn_sdpa_args *a, const attn_sdpa_grads *g, const re
     real delta = dout_dot_out(a, g, b, h, i, score, w, &delta_size);
     real dlse = g->dlse ? (real)ref_get(g->dlse, b, h, i, 0) : 0;
 
-    /* the relative error of a weight, and the absolute one of dout . out - dlse */
+    /* The relative error of a weight, and the absolute error of dout . out - dlse. */
     real size = 1 + reach + fabs(lse), unit = (real)result->unit;
     real w_error = 12 * unit * size + 2 * (real)result->lse_unit * fabs(lse);
     w_error += (real)result->weight_error;
     real d_error = (real)result->out_unit * delta_size + w_error * (delta_size + fabs(dlse));
     for (int64_t c = 0; c < Dv; c++)
         d_error += (real)result->out_tiny * fabs((real)ref_get(&g->dout, b, h, i, c));
-    if (!(w_error < 1)) /* scores so large that any weights would do */
+    if (!(w_error < 1)) /* scores so large that any weights are accepted */
         w_error = d_error = INFINITY;
 
     for (int64_t j = 0; j < S; j++) {
         if (score[j] == (real)-INFINITY)
             continue;
         real d = dropout_factor(a, b, h, i, j), dw = 0, dw_size = 0;
-        real tiny = (real)result->tiny; /* a weight may lose so much */
+        real tiny = (real)result->tiny; /* what a weight may lose to underflow */
         for (int64_t c = 0; c < Dv; c++) {
             real dout = (real)ref_get(&g->dout, b, h, i, c);
             real v = (real)ref_get(&a->v, b, group, j, c);

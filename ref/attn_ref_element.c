@@ -1,5 +1,5 @@
-/* What the definition needs that is not attention: elements of any storage type, and which weights
- * dropout keeps. Both by the book, one element at a time. */
+/* The parts of the definition that are not attention: elements of any storage type, and the weights
+ * that dropout keeps. Both follow their specification, one element at a time. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,7 @@ double ref_get(const attn_tensor *t, int64_t b, int64_t h, int64_t i, int64_t j)
     }
 }
 
-/* Philox4x32-10: ten rounds of two 32 x 32 -> 64 bit products whose halves are crossed and mixed
+/* Philox4x32-10: ten rounds of two 32 x 32 -> 64 bit products, whose halves are swapped and mixed
  * with the round's key. Salmon et al. 2011, figure 4 and table 2. */
 void ref_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
 {
@@ -65,7 +65,7 @@ void ref_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t o
     memcpy(out, x, sizeof x);
 }
 
-/* One Philox block serves eight keys: 16 bits each, low half of a word first. */
+/* One Philox block decides for eight keys: 16 bits each, the low half of a word first. */
 bool ref_dropout_keep(uint64_t seed, double p, int64_t bh, int64_t i, int64_t j)
 {
     const uint32_t counter[4] = {(uint32_t)(j / 8), (uint32_t)i, (uint32_t)bh, 0};

@@ -1,4 +1,4 @@
-/* The definition in float: what plain, unfused, untiled single precision makes of it. */
+/* The definition in float: the result of plain, unfused, untiled single precision. */
 #define REF_REAL float
 #define REF_FORWARD ref_sdpa_forward_f32
 #define REF_BACKWARD ref_sdpa_backward_f32
