@@ -141,12 +141,22 @@ def _vector(t: Tensor, name: str, n: int, dtype: torch.dtype, letter: str) -> Te
 
 
 def out_strides(q: Tensor, Dv: int) -> Tuple[int, int, int, int]:
-    """Of the result [B,H,T,Dv]: dense, with H and T in the order that they have in q's memory, as
-    PyTorch's kernel for the CPU does it: heads that a view took apart, a view puts together."""
-    _, H, T, _ = q.shape
-    if q.stride(1) < q.stride(2):
+    """Of the result [B,H,T,Dv]: dense, with B, H and T in the order that they have in q's memory,
+    as PyTorch's kernel for the CPU does it: what a view took apart, a view puts together. A
+    dimension that repeats, of stride 0, keeps its place."""
+    B, H, T, _ = q.shape
+    b, h, t, _ = q.stride()
+    if b >= h >= t > 0:
+        return H * T * Dv, T * Dv, Dv, 1
+    if b >= t >= h > 0:
         return T * H * Dv, Dv, H * Dv, 1
-    return T * H * Dv, T * Dv, Dv, 1
+    strides = b, h, t
+    laid = [i for i in range(3) if strides[i] != 0]
+    ranked = iter(sorted(laid, key=lambda i: strides[i], reverse=True))
+    out, step = [1, 1, 1], Dv
+    for i in reversed([next(ranked) if strides[i] != 0 else i for i in range(3)]):
+        out[i], step = step, step * q.shape[i]
+    return out[0], out[1], out[2], 1
 
 
 def lse_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -101,3 +101,16 @@ def ordinary(t: Any) -> bool:
 def transformed(t: Tensor) -> bool:
     """Would the operator do something else with it than was asked: it has no tangents?"""
     return (known and _wrapped(t)) or forward_ad.unpack_dual(t).tangent is not None
+
+
+def scripted_as(function: Any, other: Any) -> None:
+    """Makes torch.jit.script, which compiles functions from their source, take this one for the
+    other, which is PyTorch's own. Where that is not possible, it raises as for any such source."""
+    try:
+        from torch.jit import _builtins
+
+        known = _builtins._find_builtin(other)
+        if known is not None:
+            _builtins._register_builtin(function, known)
+    except Exception:  # of an interior that has changed, anything may come
+        pass

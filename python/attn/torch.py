@@ -66,7 +66,8 @@ def scaled_dot_product_attention(
     result [..,H,T,Dv], two or more dimensions; those before the last two broadcast. Hk is H or 1,
     or with enable_gqa a divisor of H: query head h reads key/value head h // (H // Hk). One of
     float64, float32, float16, bfloat16 on a CPU, of any strides, read where they lie. The result
-    of four dimensions is [B,T,H,Dv] in memory if query is, as PyTorch's; others are contiguous.
+    of four dimensions lies in memory as query does, for one [B,T,H,Dv], as PyTorch's; others are
+    contiguous.
 
     attn_mask      bool (True: attend) or float (added), of a shape that broadcasts to [..,H,T,S]
     dropout_p      0 <= p <= 1: weights are kept with probability 1-p, times 1/(1-p), by
@@ -479,8 +480,9 @@ def patch() -> Iterator[None]:
 
     PyTorch's own function still gets what is not on a CPU, is no dense tensor of the four float
     types (subclasses, fake and nested tensors, those of torch.func's transforms), calls that a
-    tensor subclass or a TorchFunctionMode overrides, forward-mode derivatives, torch.jit.trace, and
-    what attn refuses. Second derivatives are not possible. Code
+    tensor subclass or a TorchFunctionMode overrides, forward-mode derivatives, torch.jit's trace
+    and script, and what attn refuses. torch.nn.attention.sdpa_kernel chooses among PyTorch's
+    kernels only, and changes nothing for attn. Second derivatives are not possible. Code
     that took the function out of torch.nn.functional before (`from ... import`) keeps PyTorch's.
 
     May be nested and overlap between threads: the last to leave restores PyTorch's. If somebody has
@@ -503,6 +505,7 @@ def patch() -> Iterator[None]:
 def _take_place() -> None:
     global _pytorch
     _pytorch = torch.nn.functional.scaled_dot_product_attention
+    private.scripted_as(_patched, _pytorch)
     torch.nn.functional.scaled_dot_product_attention = _patched
 
 
