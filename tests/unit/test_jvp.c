@@ -132,8 +132,8 @@ static void test_infinite_tangent_keeps_its_sign(void **state)
     }
 }
 
-/* Scores of 10^5 leave a float of lse half a unit of 2^-7 away: what rounding it lost is a factor of
- * the weights, so that equal tangents of the values come out as they went in. */
+/* With scores near 10^5, rounding lse to float loses up to 2^-8. A factor of the weights makes up for
+ * it, so tangents of the values that are all equal come out unchanged. */
 static void test_large_lse_is_not_rounded_away(void **state)
 {
     (void)state;
