@@ -87,8 +87,28 @@ class Compiler:
         self.root, self.folder = sources(), folder
         self.command = shlex.split(os.environ.get("CC") or "cc")
         self.flags = shlex.split(os.environ.get("CFLAGS", ""))
+        self.check()
         self.compile = self.command + COMPILE + ["-I" + self.root + "/include"]
         self.compile += accepted(self.command, "-Wa,-mbranches-within-32B-boundaries", folder)
+
+    def check(self):
+        """Ends the build with one line where the compiler or the headers of libc are missing."""
+        source = os.path.join(self.folder, "check.c")
+        with open(source, "w") as f:
+            f.write("#include <stdlib.h>\n")
+        command = self.command + self.flags + ["-c", source, "-o", source + ".o"]
+        try:
+            done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        except OSError as error:
+            why = "%s: %s" % (self.command[0], error.strerror)
+        else:
+            if done.returncode == 0:
+                return
+            said = done.stderr.decode(errors="replace").splitlines()
+            said = [line for line in said if "error" in line] or said or ["it does not say why"]
+            why = "%s fails: %s" % (" ".join(self.command), said[0])
+        raise SystemExit("attn: no C compiler that works (%s); on Debian: apt-get install gcc "
+                         "libc6-dev, or name one in CC" % why)
 
     def objects(self, files, includes, *flags):
         """Compiles files of the tree; the paths of what comes out."""
@@ -267,6 +287,16 @@ def check_platform(tag, library):
     if "-musllinux_" in tag and found:
         raise SystemExit("libattn.so asks for glibc, so it is not for %s; CC must compile for musl"
                          % tag)
+
+
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    """What pip asks first; without this function it would compile everything to hear the name."""
+    folder, files = info(platform_tag(config_settings))
+    os.mkdir(os.path.join(metadata_directory, folder))
+    for name, data in files.items():
+        with open(os.path.join(metadata_directory, folder, name), "wb") as f:
+            f.write(data)
+    return folder.rstrip("/")
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):

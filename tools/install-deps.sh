@@ -55,7 +55,10 @@ root+=(DEBIAN_FRONTEND=noninteractive)
 echo "installing: ${missing[*]}" >&2
 install=("${root[@]}" apt-get install -y -q --no-install-recommends "${missing[@]}")
 # The package lists may be absent or stale: fetch them only if the first try fails.
-"${install[@]}" </dev/null >/dev/null 2>&1 || {
-    "${root[@]}" apt-get update -q </dev/null >/dev/null
-    "${install[@]}" </dev/null >/dev/null
+"${install[@]}" </dev/null >/dev/null 2>&1 && exit 0
+# apt's asides on a bare system (no apt-utils, no init) tell only whom the installation failed for.
+said=$({ "${root[@]}" apt-get update -q && "${install[@]}"; } 2>&1 >/dev/null </dev/null) || {
+    status=$?
+    printf '%s\n' "$said" >&2
+    exit "$status"
 }

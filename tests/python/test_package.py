@@ -113,6 +113,33 @@ class Package(unittest.TestCase):
         self.works(wheel, version)
         self.program()
 
+    def refused(self, hook, **environment):
+        """What the backend says in the end, where it refuses."""
+        done = subprocess.run(
+            [sys.executable, "-c", BUILD, hook, "."], stderr=subprocess.PIPE,
+            env={**os.environ, **environment, "PYTHONPATH": os.path.join(SOURCE, "python")})
+        self.assertEqual(done.returncode, 1)
+        return done.stderr.decode()
+
+    def test_no_compiler_is_one_line(self):
+        for compiler, why in (("no-such-cc -m64", r"no-such-cc: No such file or directory"),
+                              ("false", r"false fails: it does not say why"),
+                              ("cc -nostdinc", r"cc -nostdinc fails: .*stdlib\.h.*")):
+            said = self.refused("build_wheel", CC=compiler, CFLAGS="")
+            self.assertRegex(said, r"^attn: no C compiler that works \(%s\); on Debian: apt-get "
+                                   r"install gcc libc6-dev, or name one in CC\n$" % why)
+
+    def test_metadata_compiles_nothing(self):
+        """pip asks for it before it fetches NumPy; the wheel then has the same."""
+        env = {**os.environ, "PYTHONPATH": os.path.join(SOURCE, "python"), "CC": "no-such-cc"}
+        done = subprocess.run(
+            [sys.executable, "-c", BUILD, "prepare_metadata_for_build_wheel", "."],
+            env=env, stdout=subprocess.PIPE, check=True)
+        folder = done.stdout.decode().strip()
+        self.assertRegex(folder, r"^attn-[0-9.]+\.dist-info$")
+        with open(os.path.join(folder, "METADATA"), encoding="utf-8") as f:
+            self.assertIn("\nName: attn\nVersion: %s\n" % folder.split("-")[1][:-5], f.read())
+
 
 if __name__ == "__main__":
     unittest.main()
