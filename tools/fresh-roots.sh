@@ -1,0 +1,106 @@
+#!/bin/bash
+# The first commands of a newcomer, `make demo` and `pip install ./python`, each in four fresh
+# systems of Debian 12, with what is committed here. One line for each; fails if one failed.
+#
+#   tools/fresh-roots.sh [LOGS]     what the commands print goes into the folder LOGS
+#
+#   plain        the smallest system that debootstrap makes
+#   wasm         with clang, lld and binaryen: pages compute in WebAssembly
+#   clang        with clang alone, which cannot link WebAssembly: pages compute by JavaScript
+#   cmake-3.21   the oldest CMake that CMakeLists.txt takes, from PyPI
+#
+# Needs root, debootstrap, the network, 2 GB in TMPDIR and, on two cores, half an hour.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+die() { echo "fresh-roots: $*" >&2; exit 1; }
+(($# <= 1)) || { echo "usage: tools/fresh-roots.sh [LOGS]" >&2; exit 2; }
+((EUID == 0)) || die "must run as root, for debootstrap and chroot"
+command -v debootstrap >/dev/null || die "no debootstrap: apt-get install debootstrap"
+
+work=$(mktemp -d)
+running=
+# The processes of a root end with the one that started them, and mounts with them (inside): what
+# is left to remove is files.
+cleanup() {
+    [[ -z $running ]] || { kill -KILL "$running" && wait "$running"; } 2>/dev/null || true
+    rm -rf --one-file-system "$work"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+logs=${1:-$work/logs}
+mkdir -p "$logs"
+logs=$(realpath "$logs")
+passed=0 failed=0
+
+inside() { # COMMAND: run in $root as a newcomer's shell would, with none of this one's variables
+    local status=0
+    # shellcheck disable=SC2016  # for the bash inside
+    unshare --mount --pid --fork --kill-child bash -c \
+        'mount -t proc proc "$1/proc" && exec chroot "$1" env -i HOME=/root TERM=dumb \
+             PATH="$2" PIP_CERT=/etc/ssl/certs/ca-certificates.crt bash -ec "$3"' \
+        inside "$root" "$path" "$1" </dev/null &
+    # In the foreground bash would leave a signal until its end.
+    running=$!
+    wait "$running" || status=$?
+    running=
+    return "$status"
+}
+
+prepare() { # COMMAND: what the system has before a newcomer comes
+    inside "$1" >>"$logs/$name.prepare" 2>&1 && return
+    tail -n 20 "$logs/$name.prepare" >&2
+    die "$name cannot be prepared"
+}
+
+try() { # WHAT FILE COMMAND
+    local start=$SECONDS result=ok
+    inside "$3" >"$logs/$name.$2" 2>&1 || result=failed
+    printf '%-11s %-22s %-6s %4d s, the system has now %s\n' "$name" "$1" "$result" \
+           $((SECONDS - start)) "$(du -sh "$root" | cut -f1)"
+    if [[ $result == ok ]]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        tail -n 40 "$logs/$name.$2" | sed 's/^/    /'
+    fi
+}
+
+debootstrap --variant=minbase bookworm "$work/base" >"$logs/debootstrap" 2>&1 ||
+    { tail -n 5 "$logs/debootstrap" >&2; die "debootstrap failed"; }
+# As in images of Debian, and so that apt-get update is needed as README.md says.
+rm -rf "$work"/base/var/lib/apt/lists/*
+
+for name in plain wasm clang cmake-3.21; do
+    root=$work/$name
+    path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+    rm -rf --one-file-system "$work/last"
+    cp -a "$work/base" "$root"
+    cp -L /etc/resolv.conf /etc/hosts "$root/etc"
+    : >"$logs/$name.prepare"
+    prepare "apt-get update && apt-get install -y make git"
+    # Behind a proxy a system has certificates of its own.
+    cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs"
+    packages=() proof='! [[ -e build/page.wasm ]]'
+    case $name in
+    wasm) packages=(clang lld binaryen) proof='[[ -s build/page.wasm.base64 ]]' ;;
+    clang) packages=(clang) ;;
+    cmake-3.21) proof='grep -q "^CMAKE_CACHE_MINOR_VERSION:INTERNAL=21$" build/CMakeCache.txt' ;;
+    esac
+    prepare "apt-get install -y --no-install-recommends python3-venv ${packages[*]}"
+    if [[ $name == cmake-* ]]; then
+        prepare "python3 -m venv /opt/cmake && /opt/cmake/bin/pip install cmake==3.21.4"
+        path=/opt/cmake/bin:$path
+    fi
+    git clone -q . "$root/root/libattn"
+
+    try "make demo" demo "cd; cd libattn; make demo; $proof"
+    try "pip install ./python" pip 'cd; python3 -m venv venv; . venv/bin/activate
+        cd libattn; pip install ./python
+        cd /; python3 -c "
+import attn, numpy as np
+assert abs(attn.scaled_dot_product_attention(*[np.eye(2)] * 3).sum() - 2) < 1e-12"'
+    mv "$root" "$work/last"
+done
+echo "$passed passed, $failed failed"
+((failed == 0))
