@@ -132,8 +132,8 @@ static void test_infinite_tangent_keeps_its_sign(void **state)
     }
 }
 
-/* With scores near 10^5, rounding lse to float loses up to 2^-8. A factor of the weights makes up for
- * it, so tangents of the values that are all equal come out unchanged. */
+/* With scores near 10^5, rounding lse to float loses up to 2^-8. A factor of the weights makes up
+ * for this loss, so tangents of the values that are all equal come out unchanged. */
 static void test_large_lse_is_not_rounded_away(void **state)
 {
     (void)state;
