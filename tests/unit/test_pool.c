@@ -1,6 +1,6 @@
 /* The thread pool: every index once, real concurrency, refusals, sleep, and fork.
  * labels: threads
- * link: -Wl,--wrap=pthread_create,--wrap=calloc
+ * link: -Wl,--wrap=pthread_create,--wrap=calloc,--wrap=pthread_mutex_init,--wrap=pthread_cond_init
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -28,6 +28,30 @@ enum { MOST = 1000 };
 
 static atomic_int threads_left = 1 << 30; /* that pthread_create still gives */
 static atomic_int callocs_left = 1 << 30;
+
+static atomic_int locks_left = 1 << 30; /* mutexes and conditions */
+
+static bool refuses_lock(void)
+{
+    if (atomic_load(&locks_left) == 0)
+        return true;
+    atomic_fetch_sub(&locks_left, 1);
+    return false;
+}
+
+int __real_pthread_mutex_init(pthread_mutex_t *, const pthread_mutexattr_t *);
+int __wrap_pthread_mutex_init(pthread_mutex_t *, const pthread_mutexattr_t *);
+int __wrap_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr)
+{
+    return refuses_lock() ? 11 : __real_pthread_mutex_init(mutex, attr);
+}
+
+int __real_pthread_cond_init(pthread_cond_t *, const pthread_condattr_t *);
+int __wrap_pthread_cond_init(pthread_cond_t *, const pthread_condattr_t *);
+int __wrap_pthread_cond_init(pthread_cond_t *condition, const pthread_condattr_t *attr)
+{
+    return refuses_lock() ? 11 : __real_pthread_cond_init(condition, attr);
+}
 
 int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 int __wrap_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
@@ -252,6 +276,21 @@ static void no_memory_no_pool(void **state)
     assert_null(pool);
 }
 
+/* A mutex or a condition that the system refuses: no pool, and no thread waits for one. */
+static void no_lock_no_pool(void **state)
+{
+    (void)state;
+    for (int given = 0; given < 3; given++) { /* a pool has one mutex and two conditions */
+        atomic_store(&locks_left, given);
+        attni_pool *pool = attni_pool_create(3);
+        atomic_store(&locks_left, 1 << 30);
+        assert_null(pool);
+    }
+    attni_pool *pool = attni_pool_create(3);
+    assert_non_null(pool);
+    attni_pool_destroy(pool);
+}
+
 /* ----------------------------------------------------------------------------- signals */
 
 typedef struct masks {
@@ -430,6 +469,7 @@ int main(void)
         cmocka_unit_test(as_many_wake_as_are_needed),
         cmocka_unit_test(refused_threads_are_done_without),
         cmocka_unit_test(no_memory_no_pool),
+        cmocka_unit_test(no_lock_no_pool),
         cmocka_unit_test(signals_stay_with_the_application),
         cmocka_unit_test(fork_of_an_idle_pool),
         cmocka_unit_test(a_child_may_only_destroy),

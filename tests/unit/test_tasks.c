@@ -139,6 +139,35 @@ static void equal_tasks_for_all_threads_are_not_cut(void **state)
     end(&c);
 }
 
+/* The bytes of a plan: each element of every tensor once, repeated ones not. */
+static void bytes_count_every_tensor(void **state)
+{
+    (void)state;
+    enum { n = 4 };
+    static float q[n * n], k[n * n], v[n * n], out[n * n], mask[n], lse[n], scores[n * n];
+    const attn_tensor m = {mask, ATTN_F32, {1, 1, n, n}, {0, 0, 0, 1}};
+    const attn_tensor l = attn_bhtd(lse, ATTN_F32, 1, 1, n, 1);
+    const attn_tensor s = attn_bhtd(scores, ATTN_F32, 1, 1, n, n);
+    attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+    a.q = attn_matrix(q, ATTN_F32, n, n);
+    a.k = attn_matrix(k, ATTN_F32, n, n);
+    a.v = attn_matrix(v, ATTN_F32, n, n);
+    a.out = attn_matrix(out, ATTN_F32, n, n);
+    double want = 4 * n * n * sizeof(float);
+    for (int step = 0; step < 4; step++) {
+        attn_plan_info info = ATTN_PLAN_INFO_INIT;
+        if (step == 1)
+            a.mask = &m, want += n * sizeof(float);
+        if (step == 2)
+            a.lse = &l, want += n * sizeof(float);
+        if (step == 3)
+            a.scores = &s, want += n * n * sizeof(float);
+        assert_int_equal(attn_sdpa_plan(NULL, &a, &info, NULL), ATTN_OK);
+        if (info.bytes != want)
+            fail_msg("step %d: %g bytes; there are %g", step, info.bytes, want);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -146,6 +175,7 @@ int main(void)
         cmocka_unit_test(the_longest_of_all_heads_come_first),
         cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
         cmocka_unit_test(equal_tasks_for_all_threads_are_not_cut),
+        cmocka_unit_test(bytes_count_every_tensor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
