@@ -49,7 +49,7 @@ typedef struct check_case {
     bool failed;
     char what[512]; /* a description of its shape */
     void *arrays;   /* a list of the arrays of check_array */
-    double fastest; /* work per nanosecond: check_bench */
+    double fastest; /* work per nanosecond: CHECK_BENCH */
 } check_case;
 
 /* ---- check_signals.c: cases that end early */

@@ -106,6 +106,6 @@ if [[ -d $objects ]]; then
     )
     [[ -z $circles ]] || { echo "files that call each other in a circle: $circles" >&2; exit 1; }
 else
-    echo "check-deps: no objects in ${1:-build}; circles were not looked for" >&2
+    [[ $# == 0 ]] || { echo "check-deps: no objects in $1" >&2; exit 1; }
 fi
 echo "dependency direction: ok"
