@@ -24,6 +24,9 @@
  * in between. Reading one after the other is 10 % slower from memory and from L2. Keys that are
  * stored as rows are read 32 rows side by side; with values in between, that takes twice as long as
  * without.
+ *
+ * Terms (tile, block, chunk, interleaved): the glossary in kernel/kernel.h. Arrays: unit.h
+ * (operands: k, q, st, p, vt, acc) and bf16_task.h (those of a task).
  */
 #include "bf16_task.h"
 

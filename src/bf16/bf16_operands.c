@@ -3,6 +3,9 @@
  *   load queries, find keys, find values   from the caller's tensors into the shapes of unit.h
  *   clear, write, rescale a tile           sums at the start of a sweep; out and lse at its end
  *   write scores                           the scores that the caller requested
+ *
+ * Terms (tile, block, chunk, interleaved): the glossary in kernel/kernel.h. Arrays: unit.h
+ * (operands: k, q, st, p, vt, acc) and bf16_task.h (those of a task).
  */
 #include "bf16_task.h"
 
@@ -216,9 +219,9 @@ bool attni_bf16_write(bf16_worker *w, bf16_tile *t)
 }
 
 /* Prepares the rescaled sweep: rows that are not finite yet are computed again such that sums
- * cannot overflow. Values are multiplied by 2^-40 of the weight, which keeps the weight's bits. A
- * score too large for log2 units is counted in units of 2^-8, where every weight but the maximum's
- * still vanishes. */
+ * cannot overflow. Weights are scaled by 2^-40 (value_scale) before values are added, which keeps
+ * their mantissas; attni_bf16_write() scales L alike. A score too large for log2 units is divided
+ * by 2^8, where every weight but the maximum's still vanishes. */
 void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;

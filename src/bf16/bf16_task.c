@@ -2,18 +2,19 @@
  * unit of AMX (unit_amx.c) or by the dot products of AVX512-BF16 (unit_dot.c). sdpa.c calls
  * bf16_task() through the plan's engine.
  *
- *   for each chunk of 256 keys, for each tile of 32 queries that sees some of it: a tile chunk
+ *   for each tile chunk: 256 keys with a tile of up to 32 queries, if a query sees a key of them
  *     for each block of 64 keys
  *       S   S^T = K Q^T                (unit->run)
  *       W   P = 2^(S - m)              (unit->run, or weigh_aside)
  *       V   acc += V^T P               (unit->run)
- *     M   m = maximum of all scores, after S of the last block and before W of the first; before M,
- *         soft cap, biases and masks of the blocks that need them (not identity_scores())
- *     J   merge acc into the total O, after V of the last block
+ *     M   soft cap, biases and masks of the blocks that need them (not identity_scores()); then
+ *         m = maximum of all scores. M comes after S of all blocks and before W of the first
+ *     J   merge acc into the total O. J comes after V of the last block
  *   out = O / l
  *
- * Each call of unit->run (take_step) does S, W and V of three different blocks. The matrix unit
- * works on them at once, interleaved, so its steps overlap tile chunks A, B, C (A3: block 3 of A):
+ * Each call of unit->run, made by take_step(), does S of one block, W of a second and V of a third.
+ * On the matrix unit the instructions of the three are interleaved, so all three should be present.
+ * Its steps therefore overlap the tile chunks A, B, C (A3: block 3 of A):
  *
  *   time ->  | advance(B)                 | advance(C)                 |
  *   S        | B0    B1    B2    B3       | C0    C1    C2    C3       |
@@ -36,8 +37,12 @@
  *
  * As in tile_task.c, a tile whose result is not finite is swept again. SWEEP_SKIP_MASKED replaces
  * values that are NaN or infinite by 0 and then adds their contribution to the queries that see
- * them. SWEEP_RESCALED also multiplies values, in the rows that are still not finite, by so much
- * less that nothing overflows. Rows that were finite get the same bits.
+ * them. In SWEEP_RESCALED, the weights of the rows that are still not finite are also scaled by
+ * 2^-40 (value_scale) before values are added, so that the sums cannot overflow. The final division
+ * undoes this factor. Rows that were already finite get the same bits again.
+ *
+ * Terms (tile, block, chunk, interleaved): the glossary in kernel/kernel.h. Arrays: unit.h
+ * (operands: k, q, st, p, vt, acc) and bf16_task.h (those of a task).
  */
 #include "bf16_task.h"
 
@@ -112,7 +117,8 @@ static size_t bf16_scratch(const attni_plan *plan)
 static bool finite_scores(const bf16_worker *w, const bf16_tile *t, int at)
 {
     const int q = t->exponent, k = w->exponent[at];
-    /* |x| < 2^(exponent - 126) */
+    /* An element is below 2^(exponent - 126), so a sum of D products of two elements is below 2^126
+     * if this holds. */
     return q < 255 && k < 255 &&
            q - 126 + k - 126 + ilogb((double)attni_bf16_padded(w->plan->D)) < 126;
 }
@@ -129,8 +135,8 @@ static bool identity_scores(const bf16_worker *w, const bf16_block *x)
            w->mode == SWEEP_FAST && x->clean;
 }
 
-/* Completes the scores of a tile chunk: soft cap, biases, masks and the maxima of the blocks that
- * are not `counted` yet; then m. */
+/* Step M. Blocks that are not `counted` yet get soft cap, biases and masks, and their scores enter
+ * the maxima. Then m is computed from the maxima. */
 static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
 {
     const attni_plan *p = w->plan;
@@ -151,13 +157,14 @@ static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
         t->top[i] = fmaxf(t->top[i], x->columns->top[i]);
 }
 
-/* Computes the weights of block b of a tile chunk for any scores, and applies dropout. */
+/* Step W outside unit->run, for any scores: computes the weights of block b of a tile chunk,
+ * applies dropout and, in SWEEP_RESCALED, the factor value_scale; packs the weights into `to`. */
 static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *to, uint32_t *seen)
 {
     const attni_plan *p = w->plan;
     float *st = scores_of(x, b);
     for (int i = x->blocks[b].n * x->t->W; i < ATTNI_BLOCK * x->t->W; i++)
-        st[i] = -INFINITY; /* the step may have left these out */
+        st[i] = -INFINITY; /* past the last key: the step may not have written these */
     attni_bf16_weigh(st, x->columns, true, seen, x->t->nv);
     if (p->args.dropout > 0) /* kept weights are scaled by 1 / (1 - p) once, at the end */
         p->kernels->drop(st, st, x->blocks[b].n, p->args.dropout_seed, p->drop_threshold,
@@ -255,8 +262,9 @@ static void take_step(bf16_worker *w, bf16_tile_chunk *next, bf16_tile_chunk *no
                         p->Dv, any->nv);
 }
 
-/* Advances the pipeline by one tile chunk: the scores of `next` (NULL: none), the weights of
- * w->scored, and the values of all but its last block. */
+/* Advances the pipeline by one tile chunk: adds the values of w->weighed, the last block of the
+ * tile chunk before; computes the weights of w->scored and adds the values of all its blocks but
+ * the last; computes the scores of `next` (NULL: none), which becomes w->scored. */
 static void advance(bf16_worker *w, bf16_tile_chunk *next)
 {
     bf16_tile_chunk *now = &w->scored;
@@ -356,8 +364,8 @@ static void sweep(bf16_worker *w, bf16_tile *tiles, int count, sweep_mode mode)
     begin_sweep(w, tiles, count, mode);
     begin -= begin % ATTNI_CHUNK;
     for (int64_t j0 = begin; j0 < end; j0 += ATTNI_CHUNK) {
-        /* Chunks end at the sequence's end, not the span's: a shorter block would have to be
-         * copied. */
+        /* A chunk is cut off only by the end of the sequence, not by the last key that is seen: a
+         * shorter block could not always be read in place and would be copied. */
         const int64_t left = w->sequence->S - j0;
         const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
         attni_bf16_new_chunk(w);
@@ -495,12 +503,12 @@ const attni_engine *attni_engine_bf16(const attni_plan *plan)
 {
     const attni_bf16_unit *unit = attni_bf16_unit_of(plan->kernels->isa);
     if (!unit || plan->args.q.dtype != ATTN_BF16 ||
-        plan->args.k.dtype != ATTN_BF16 || /* an i8 cache */
+        plan->args.k.dtype != ATTN_BF16 || /* q is bf16, the cache i8 */
         plan->args.precision != ATTN_PRECISION_DEFAULT || plan->D > INT32_MAX - 32 ||
         plan->Dv > INT32_MAX - 32 || fabs(plan->scale_pow2) < 0x1p-64 ||
         plan->scale_mantissa > 0x1p64)
-        return NULL; /* The unit treats denormals as 0. Within these limits neither q *
-                        scale_pow2 nor q . k is that small where it matters. */
+        return NULL; /* The unit treats denormal numbers as 0. With a scale within these limits,
+                        q * scale_pow2 and q . k are denormal only if q or k is tiny. */
     return unit == &attni_bf16_amx ? &matrix : &products;
 }
 

@@ -16,16 +16,21 @@
  *   one query, cache    [S0 v0] [S1 v1] [S2 v2] [S3 v3] j   W0 W1 W2 W3  | next chunk: [S0 v0] ...
  *
  * With many queries the work is compute-bound, and each block is finished before the next one. With
- * few rows (the decode path) it is memory-bound: all keys of the chunk are read before all of its
- * values, both in address order without a gap, and the sums are kept one row per query until the
- * end of the sweep (docs/decisions/0008). With one query and a cache, the values of a chunk are
- * even deferred until the keys of the next chunk are read (docs/decisions/0014).
+ * few rows (the decode path) it is memory-bound. All keys of the chunk are then read before all of
+ * its values, both in address order without a gap (docs/decisions/0008). The sums are kept one row
+ * per query until after the final division; a sink or a task in parts needs them as a tile earlier.
+ * With one query and a cache, the values of a chunk are even deferred until the keys of the next
+ * chunk are read (docs/decisions/0014).
+ *
+ * Terms (tile, lane, block, chunk, R, interleaved): the glossary in kernel/kernel.h. Arrays (st, m,
+ * l, acc, sums, totals): tile.h.
  */
 #include "tile.h"
 
 #include <string.h>
 
-/* Row i of the decode path's sums or totals. */
+/* Query i's row of `rows`: w->sums (the weighted values of one chunk) or w->totals (those of all
+ * chunks before it). The decode path keeps both as one row per query. */
 static char *row_of(const attni_plan *p, char *rows, int i)
 {
     return rows + (size_t)i * attni_sums_width(p) * p->real;
@@ -63,9 +68,9 @@ static void weigh_block(attni_worker *w, attni_tile *t, attni_partial *x, attni_
     const attni_kernels *kernels = p->kernels;
     b->raised =
         kernels->update_max(x->m, b->a, x->top, b->mx, t->c, t->nv) && !(b->flags & ATTNI_FIRST);
-    /* The sum of weights l is not updated here: begin_sums() and values_decode() do it with the
-     * values. */
     if (w->in_rows) {
+        /* weights_decode() does not update the sum of weights l: begin_sums() and values_decode()
+         * do that when the values are added. */
         kernels->weights_decode(b->st, b->st, t->c, x->m, b->n, t->rows);
         return;
     }
@@ -122,7 +127,8 @@ static void score_block(attni_worker *w, attni_tile *t, attni_partial *x, attni_
     weigh_block(w, t, x, b);
 }
 
-/* Work on the sums of the decode path before the values of a block are added, and after. */
+/* Decode path, before the values of a block are added: if the block raised the maximum, rescales
+ * the sums to it. Rescales the sum of weights l too, unless weigh_block() has done so. */
 static void begin_sums(attni_worker *w, attni_tile *t, attni_partial *x, const attni_chunk_block *b)
 {
     if (b->raised)
@@ -131,6 +137,8 @@ static void begin_sums(attni_worker *w, attni_tile *t, attni_partial *x, const a
         w->plan->kernels->rescale(x->l, 1, b->a, 1);
 }
 
+/* Decode path, after the values of a block were added: if it was the chunk's last block, merges the
+ * chunk's maximum and sum of weights into the tile's and adds its sums to the totals. */
 static void end_sums(attni_worker *w, attni_tile *t, attni_partial *x, const attni_chunk_block *b)
 {
     if (b->flags & ATTNI_LAST) {
@@ -165,8 +173,9 @@ static void add_values(attni_worker *w, attni_tile *t, attni_partial *x, const a
                     attni_prefetch_now(w));
 }
 
-/* Can the kernels read this tile's keys and values as stored? Then f16 and bf16 need no widening,
- * and interleaved keys need no conversion to rows. */
+/* Do the kernels read this tile's keys and values in a stored form that is not rows of R? These
+ * forms are f16 and bf16, which then need no widening, and interleaved keys, which need no
+ * conversion to rows. False also for rows of R, which k_in_place and v_in_place stand for. */
 static bool reads_as_stored(const attni_plan *p, const attni_tile *t, attni_sweep mode)
 {
     const attn_tensor *k = &p->args.k, *v = &p->args.v;
@@ -202,7 +211,9 @@ static int cut_chunk(const attni_worker *w, const attni_tile *t, int64_t j0, int
     return count;
 }
 
-/* Is the block's st stored one row per query, the layout of the *_decode operations? */
+/* Is the block's st stored one row per query, the layout of the *_decode operations? Not if scores
+ * or weights must be changed before they are used: soft cap, biases, masks and dropout work on the
+ * tile layout. */
 static bool in_rows(const attni_plan *p, const attni_tile *t, attni_sweep mode,
                     const attni_chunk_block *b)
 {
@@ -226,8 +237,8 @@ static bool keys_first(const attni_worker *w, const attni_tile *t, attni_sweep m
 /* ------------------------------------------------------- deferred values
  *
  * For one query that reads a cache, the values of a chunk are read in one loop with the keys of the
- * next chunk: two ascending address streams. 32 heads of 4096, D = 128, one query, one thread: 3.48
- * ms before, 3.32 ms with this, of which reading takes 3.20 ms (Zen 5; docs/decisions/0014). */
+ * next chunk: two ascending address streams. 32 heads, 4096 keys, D = 128, one query, one thread,
+ * Zen 5: 3.32 ms per call instead of 3.48; reading alone takes 3.20 (docs/decisions/0014). */
 static bool waits(const attni_worker *w, const attni_tile *t, bool joins)
 {
     const attni_plan *p = w->plan;
@@ -287,9 +298,9 @@ static void begin_chunk(const attni_worker *w, const attni_tile *t, const attni_
 }
 
 /* Sets each block's flags and buffers (st, mx, a). If all keys are read first (`all`), every block
- * has its own buffers; otherwise all blocks share the first ones. If values are deferred, block i
- * of the next chunk writes its scores into the buffer of pending block i, whose weights the same
- * loop consumes. */
+ * has its own buffers; otherwise all blocks share the first ones. If the chunk before has pending
+ * values, block i gets the st of pending block i, which still holds that block's weights:
+ * score_and_add() uses these weights up before the new scores replace them. */
 static void place_blocks(const attni_worker *w, const attni_tile *t, attni_chunk_block *blocks,
                          int count, bool all)
 {

@@ -8,6 +8,9 @@
  *
  * The result is bit-identical: the general path multiplies the totals of a single chunk by 1 and
  * adds 0.
+ *
+ * Terms (tile, lane, block, chunk, R, interleaved): the glossary in kernel/kernel.h. Arrays (st, m,
+ * l, acc, sums, totals): tile.h.
  */
 #include "tile.h"
 

@@ -9,6 +9,9 @@
  * few columns at a time, and the next head may be anywhere. With data in L3 the gain was 2 to 9 %
  * of a call at T = S = 2048 and 5 to 11 % at 512 (docs/decisions/0004). The decode path has its own
  * prefetch (attni_tile_next_rows()).
+ *
+ * Terms (tile, lane, block, chunk, R, interleaved): the glossary in kernel/kernel.h. Arrays (st, m,
+ * l, acc, sums, totals): tile.h.
  */
 #include "tile.h"
 

@@ -5,6 +5,9 @@
  *   attni_tile_scores_out       write the requested scores
  *
  * tile.h defines the structures.
+ *
+ * Terms (tile, lane, block, chunk, R, interleaved): the glossary in kernel/kernel.h. Arrays (st, m,
+ * l, acc, sums, totals): tile.h.
  */
 #include "tile.h"
 
@@ -158,11 +161,11 @@ static COLD bool row_is_finite(const attni_plan *p, const attni_tile *t, int i)
 }
 
 /* Prepares the rescaled sweep: rows that are not finite yet are computed again such that nothing
- * overflows. The maximum of such a row is known and becomes m_first, so no weight exceeds 1. Values
- * are multiplied by 2^-40 of the weight (value_scale), so the sum of 2^31 of the largest values has
- * room. (Counting from the maximum plus 40 instead would not work: at 10^9 a difference of 40 is
- * lost in rounding.) A score too large for log2 units is counted in units of 2^-8, where every
- * weight but the maximum's still vanishes. */
+ * overflows. The maximum of such a row is known and becomes m_first, so no weight exceeds 1.
+ * Weights are scaled by 2^-40 (value_scale) before values are added, so the sum of 2^31 of the
+ * largest values has room; scale_divisors() scales l alike. (Counting from the maximum plus 40
+ * instead would not work: at 10^9 a difference of 40 is lost in rounding.) A score too large for
+ * log2 units is divided by 2^8, where every weight but the maximum's still vanishes. */
 COLD void attni_tile_move_exponents(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;

@@ -1,11 +1,17 @@
 /* Brings what a tile reads into the form that the kernels read:
  *
  *   attni_tile_shape, _queries, _clear      a tile at the start of a task
- *   attni_tile_load                         keys and values of a chunk, as rows of R
- *   attni_tile_rows, attni_tile_next_rows   where they are; what to prefetch next
- *   attni_transpose_sums                    the decode path's sums, from rows to lanes
+ *   attni_tile_load                         converts keys and values, if they are not stored as
+ *                                           rows of R
+ *   attni_tile_rows, attni_tile_next_rows   where the rows are; what to prefetch next
+ *   attni_transpose_sums                    turns the decode path's sums, one row per query, into
+ *                                           a tile array
  *
- * tile_task.c, chunk.c, one_block.c and the gradients call these functions.
+ * tile_task.c, chunk.c, tile_scores.c, one_block.c, result.c and the gradients call these
+ * functions.
+ *
+ * Terms (tile, lane, block, chunk, R, interleaved): the glossary in kernel/kernel.h. Arrays (st, m,
+ * l, acc, sums, totals): tile.h.
  */
 #include "tile.h"
 
@@ -63,7 +69,8 @@ void attni_tile_queries(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *q = &p->args.q;
-    /* Rows of one head, or one row of each head, have one constant stride. */
+    /* Are the tile's rows one constant stride apart? They are if they all belong to one head, or if
+     * there is one row per head. */
     const bool even = t->heads == 1 || t->per_head == 1;
     const char *from = attni_lane_row(w, t, q, 0, 0);
     ptrdiff_t ldq = (ptrdiff_t)q->stride[t->heads > 1 ? 1 : 2];
@@ -93,7 +100,8 @@ void attni_tile_queries(attni_worker *w, attni_tile *t)
 
 /* ------------------------------------------------------------------------------ keys and values */
 
-/* Converts up to one block of interleaved cache keys to rows of R. */
+/* Converts up to one block of a cache's interleaved keys to rows of R: first to rows of the cache's
+ * type, in w->interleaved (directly in `to` if that type is R), then to R. */
 static void load_interleaved(const attni_worker *w, char *to, int64_t j, int n)
 {
     const attni_plan *p = w->plan;
@@ -169,7 +177,8 @@ attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *ti
     const attn_tensor *t = values ? &p->args.v : &p->args.k;
     attni_next_rows next = {w->st, 0, 0};
     const bool in_place = (values ? p->v_in_place : p->k_in_place) || w->as_stored;
-    /* i8 rows are converted a block at a time, and the next block is prefetched now. */
+    /* Rows that are converted are not prefetched, except i8: these are converted block by block, so
+     * the next block's stored rows are prefetched while this block is computed. */
     if ((!in_place && t->dtype != ATTN_I8) || t->shape[3] == 0)
         return next;
     const char *rows = NULL;
@@ -183,7 +192,8 @@ attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *ti
     if (rows) {
         const ptrdiff_t size = (ptrdiff_t)attn_dtype_size(t->dtype);
         const ptrdiff_t bytes = (ptrdiff_t)t->stride[2] * size;
-        const bool interleaved = p->k_interleaved && !values; /* all bytes of these are read */
+        /* Interleaved keys are read in whole lines, with the padding between D and the stride. */
+        const bool interleaved = p->k_interleaved && !values;
         next = (attni_next_rows){rows, bytes, interleaved ? bytes : t->shape[3] * size};
     }
     return next;

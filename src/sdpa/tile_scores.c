@@ -2,6 +2,9 @@
  *
  *   attni_tile_products   st = Q K^T, by scores(), scores_decode() or scores_interleaved()
  *   attni_tile_biases     soft cap, biases, masks, maxima
+ *
+ * Terms (tile, lane, block, chunk, R, interleaved): the glossary in kernel/kernel.h. Arrays (st, m,
+ * l, acc, sums, totals): tile.h.
  */
 #include "tile.h"
 

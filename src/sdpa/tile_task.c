@@ -1,28 +1,35 @@
 /* The tile engine: one task of the forward, up to ATTNI_TILES tiles of queries against all keys
  * that they see. sdpa.c calls tile_task() through the plan's engine.
  *
- *   for each chunk of 256 keys (converted to R if stored otherwise)
+ *   for each chunk of 256 keys (keys and values that are not stored as rows of R are converted)
  *     for each tile of W queries
  *       for each block of the chunk that some query of the tile sees            (chunk.c)
  *         S^T = K Q^T;  scale, soft cap, biases, masks;  update the chunk's maximum m
  *         P = 2^(S - m);  acc += V^T P
- *       merge the chunk into the tile:  O, l
+ *       merge m, l (sum of weights) and acc of the chunk into m, l and O (`total`) of the tile
  *   out = O / l                                                                 (result.c)
  *
- * A chunk is independent of the others until it is merged. Merging happens in the order of the
- * keys, and changes only exponents before it adds. So chunks may also be computed separately, on
- * any thread, kept as partials and folded later (tile_part, tile_fold). The bits are the same.
+ * A chunk is independent of the others until it is merged: it begins with its own maximum and its
+ * own sums. Merging multiplies sums by 2^(old maximum - new maximum), then adds them. The maxima
+ * are integers in log2 units, so this factor is a power of two. Chunks are always merged in the
+ * order of the keys. So they may also be computed separately, on any thread, kept as partials and
+ * folded later (tile_part, tile_fold): the operations, and the bits, are the same.
  *
  * A tile is swept up to three times:
  *
  *   fast           A masked key's value is multiplied by a weight of 0, which is harmless unless
  *                  the value is NaN or infinite. Sums overflow only for huge values.
- *   skip masked    If the result is not finite: masked keys are skipped. Every other row gets the
- *                  same bits.
- *   rescaled       If it is still not finite: the sums of the rows that are not finite are also
- *                  scaled so that they cannot overflow (attni_tile_move_exponents).
+ *   skip masked    If the result is not finite: masked keys are skipped. Rows that were already
+ *                  finite get the same bits again.
+ *   rescaled       If it is still not finite: masked keys are skipped, and the weights of the rows
+ *                  that are still not finite are scaled by 2^-40 (value_scale) before values are
+ *                  added, so that the sums cannot overflow. The final division undoes this factor
+ *                  (attni_tile_move_exponents).
  *
  * A result that is then not finite follows from the data of its own row.
+ *
+ * Terms (tile, lane, block, chunk, R, interleaved): the glossary in kernel/kernel.h. Arrays (st, m,
+ * l, acc, sums, totals): tile.h.
  */
 #include "../cache/cache.h"
 #include "tile.h"
@@ -32,10 +39,9 @@
 
 /* ------------------------------------------------------------------------------------ scratch */
 
-/* Bytes to reserve for each of the ATTNI_BLOCK rows of st. Normally a row holds one weight per
- * lane. In the decode path st has one row per query instead and, if there is more than one block of
- * keys, a separate set of these rows for each of the ATTNI_BLOCKS blocks. The larger of the two is
- * reserved. */
+/* Bytes of st for each of the ATTNI_BLOCK keys of a block. As a tile array, st has one number per
+ * lane for a key. In the decode path it has one number per query for a key; if S is more than one
+ * block, it also has room for ATTNI_BLOCKS blocks at once. The larger of the two is reserved. */
 static size_t st_line(const attni_plan *p)
 {
     const size_t line = (size_t)(p->nv * p->kernels->lanes) * p->real;
@@ -59,7 +65,8 @@ static void carve(attni_worker *w, attni_layout *layout)
     for (int t = 0; t < p->tiles; t++) {
         attni_tile *x = &w->tiles[t];
         x->qt = attni_layout_take(layout, D + p->k_interleaved,
-                                  line); /* an extra row of zeros for scores_interleaved() */
+                                  line); /* one more row, of zeros: scores_interleaved() reads
+                                            it if D is odd and keys have 2 bytes */
         x->total = attni_layout_take(layout, Dv, line);
         x->l = attni_layout_take(layout, 6, line);
         if (x->l)
@@ -122,7 +129,7 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mod
             end = tiles[t].span.any1;
     }
     begin -= begin % ATTNI_CHUNK;
-    attni_tile *last = &tiles[count - 1]; /* the other tiles are full */
+    attni_tile *last = &tiles[count - 1]; /* only this one may be narrow enough to decode */
     const bool totals = attni_tile_decodes(w->plan, last) && mode == ATTNI_SWEEP_FAST;
     if (totals)
         memset(w->totals, 0,
