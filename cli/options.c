@@ -17,7 +17,8 @@ static const command_spec commands[COMMAND_COUNT] = {
 #include "options.def"
 };
 
-/* Rows hold the id; the name with - for _ is made once, on first use. */
+/* At first each row's name is the option's id, a C identifier. option_of() replaces it once, on
+ * first use, by the name that users type, with - for _. */
 static option_spec specs[OPTION_COUNT] = {
 #define OPTION(command, id, letter, kind, argument, range, fallback, group, help)                  \
     [OPT_##command##_##id] = {COMMAND_##command, #id,   letter, OPTION_##kind, argument, range,    \
@@ -115,8 +116,8 @@ static int keep_value(options *o, option_id id, const char *text, kit_error *err
 static void describe(command_id command, struct option *longs, char *letters)
 {
     size_t n = 0;
-    *letters++ = '-'; /* operands come in their place, whatever POSIXLY_CORRECT says */
-    *letters++ = ':'; /* a missing argument is told from an unknown option */
+    *letters++ = '-'; /* an operand is returned where it stands, despite POSIXLY_CORRECT */
+    *letters++ = ':'; /* a missing value is reported as ':', an unknown option as '?' */
     for (option_id id = 0; id < OPTION_COUNT; id++) {
         const option_spec *spec = option_of(id);
         if (spec->command != command && spec->command != COMMAND_common)

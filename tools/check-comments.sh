@@ -1,6 +1,6 @@
 #!/bin/bash
-# Comments name only what exists: each word with an underscore, each call f() and each file name in a
-# comment of a C file is an identifier or a file of the tree, or stands in the list of exceptions.
+# Comments name only what exists: each word with an underscore, each call f() and each file name in
+# a comment of a C file is an identifier or a file of the tree, or stands in the list of exceptions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 exec python3 - <<'END'

@@ -1,15 +1,17 @@
 /* The thread pool: one run at a time; the caller takes part; idle threads sleep.
  *
- * A run is a count of unclaimed indices, `left`. Caller and workers claim indices by
- * compare-and-swap until none is left; then the caller waits until `undone` is 0. A worker that
+ * A run calls body(arg, i) once for every i < workers. `left` counts the indices that are not
+ * claimed yet. Caller and workers claim indices by compare-and-swap until none is left; then the
+ * caller waits until `undone`, the count of indices that are not finished, is 0. A worker that
  * wakes late finds nothing to claim and sleeps again; no thread waits for it. `body` and `arg` are
  * plain data: they are read only after a claim, and change only when every claimed index is done.
  *
- * Calls come in bursts, so a worker without work spins for a moment and then sleeps on `wake`; the
- * caller does the same on `done`. A sleeping thread first announces its sleep and then checks the
- * count again; a waking thread first changes the count and then checks for sleepers. With
- * sequentially consistent atomics at least one of the two sees the other, so no wake-up is lost,
- * and the fast path takes no lock.
+ * Calls come in bursts. So a worker without work first spins for ATTNI_SPIN_SECONDS, in case the
+ * next call follows at once, and then sleeps on the condition `wake`. The caller waits for the
+ * workers in the same way, on `done`. A thread that goes to sleep first announces it (`sleepers`,
+ * `caller_sleeps`) and then checks the count again. A thread that wakes others first changes the
+ * count and then checks for sleepers. With sequentially consistent atomics at least one of the two
+ * sees the other, so no wake-up is lost, and the fast path takes no lock.
  *
  * fork() copies only the calling thread. Therefore the pool records the process that its threads
  * belong to, and a run in another process starts over. Threads that do not exist there may hold the
@@ -26,15 +28,15 @@
 
 #include "../core/internal.h"
 
-#ifdef __has_feature /* clang's form of what gcc defines */
+#ifdef __has_feature /* clang reports the sanitizer by this; gcc defines the macro below */
 #if __has_feature(address_sanitizer)
 #define __SANITIZE_ADDRESS__ 1
 #endif
 #endif
 #ifdef __SANITIZE_ADDRESS__
-#define STACK_BYTES ((size_t)8 << 20) /* every inlined copy of a kernel has its own variables */
+#define STACK_BYTES ((size_t)8 << 20) /* the sanitizer gives each inlined kernel stack of its own */
 #else
-#define STACK_BYTES ((size_t)256 << 10) /* arrays are in scratch memory */
+#define STACK_BYTES ((size_t)256 << 10) /* no arrays: these are in scratch memory */
 #endif
 
 struct attni_pool {

@@ -4,8 +4,10 @@
  *
  *   copy_args            accept the struct of any version
  *   use_cache            k, v and key_lengths of a cache
- *   check_storage        types;  check_shapes: sizes;  check_extra_output: lse, scores
- *   check_numbers        scale, soft cap, dropout, enums
+ *   check_storage        types of q, k, v and out
+ *   check_shapes         sizes of q, k, v and out
+ *   check_extra_output   type and sizes of lse, of scores
+ *   check_numbers        scale, soft cap, dropout, precision, scores_stage
  *   attni_mask_check     the masks' own arguments (mask.c)
  *   split_scale          scale -> scale_pow2 * scale_mantissa
  */
@@ -15,8 +17,9 @@
 #include <float.h>
 #include <math.h>
 
-/* Copies the caller's struct. Callers compiled with this header have this size, which is tested
- * first, so that a small call takes no longer than a copy. */
+/* Copies the caller's struct, which may be of another version. A caller compiled with this header
+ * passes a struct of this version's size. This is tested first, so that it costs no more than a
+ * copy. */
 static attn_status copy_args(attn_sdpa_args *to, const attn_sdpa_args *from, attn_error *err)
 {
     if (!from || from->struct_size != sizeof *to)
@@ -170,11 +173,13 @@ static attn_status check_numbers(const attni_plan *p, attn_error *err)
     return ATTN_OK;
 }
 
-/* Handles scales outside the usual range. Queries are multiplied by scale_pow2 and their sums by
- * scale_mantissa (`rest` here). A scale of 2 or more could make a query infinite, so `rest` takes
- * all of it but the sign. `rest` also takes what is too small for a power of two in R. It must fit
- * into R, in log2 units too. A soft cap so small that rest / softcap would not fit is increased:
- * the capped scores are practically 0 either way. */
+/* Handles scales outside the usual range. Queries are multiplied by scale_pow2, and their products
+ * with keys by scale_mantissa (`rest` here). A scale_pow2 above 1 could make a query infinite. So
+ * |scale_pow2| becomes 1, and `rest` becomes |scale|. A scale_pow2 below the smallest number of R
+ * becomes that number, and `rest` becomes smaller instead; if `rest` is then too small as well, the
+ * scale counts as 0. `rest` is limited so that it fits into R, and so does its product with
+ * log2(e). A soft cap so small that rest / softcap would not fit is increased: the capped scores
+ * are practically 0 either way. */
 static __attribute__((cold, noinline)) void fit_scale(attni_plan *p)
 {
     const bool f32 = p->real == sizeof(float);
@@ -238,7 +243,7 @@ attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, bool der
                              attn_error *err)
 {
     attn_status s;
-    attni_zero(&p->mask, sizeof *p - offsetof(attni_plan, mask)); /* args come from copy_args */
+    attni_zero(&p->mask, sizeof *p - offsetof(attni_plan, mask)); /* copy_args() sets args */
     attn_sdpa_args *a = &p->args;
     if ((s = copy_args(a, args, err)))
         return s;
