@@ -13,7 +13,8 @@
  *   2. attn_context: threads, instruction set, allocator, the caller's own parallel_for.
  *   3. attn_sdpa_args: every mask, packed sequences, scores and lse as outputs, dropout, workspace.
  *   4. Modules (attn_nn.h, which this header includes): embedding, linear layer, multi-head
- *      attention and the rest that training a small model takes; PyTorch's random stream.
+ *      attention and the rest that training a small model takes; a random generator that
+ *      reproduces PyTorch's numbers.
  *
  * The library needs libc, libm and pthreads. It never prints, exits, aborts, or changes the locale
  * or any signal. Functions are reentrant; the thread rule of each object is stated with it. A
@@ -60,7 +61,8 @@ typedef enum attn_status {
     ATTN_ERR_LIMIT = 6,       /* a size that this machine cannot address */
     ATTN_ERR_UNSUPPORTED = 7, /* an instruction set that this machine lacks */
     ATTN_ERR_FULL = 8,        /* a cache has no room for that many keys */
-    ATTN_ERR_FILE = 9         /* bytes that are damaged or no saved cache; or write failed */
+    ATTN_ERR_FILE = 9         /* the bytes are damaged, or are not a saved cache; or the write
+                                 callback failed */
 } attn_status;
 
 typedef struct attn_error {
@@ -128,12 +130,13 @@ ATTN_API attn_tensor attn_matrix(const void *data, attn_dtype dtype, int64_t row
 /* ------------------------------------------------------------------------------------ Context
  *
  * A context holds threads, the instruction set, and scratch memory that is kept between calls.
- * Wherever a function takes a context, NULL means: the caller's thread, the best instruction set,
- * scratch from malloc.
+ * Wherever a function takes a context, NULL means: the caller's thread, the default instruction
+ * set, scratch from malloc.
  *
  * Threads: calls on different contexts may overlap freely; calls on one context are serialised.
  * After fork(), a context works in the child too, which starts its own threads at the next call.
- * Idle threads sleep and cost nothing.
+ * Idle threads spin for 30 microseconds, because the next call may follow at once. Then they sleep
+ * and cost nothing. If there are fewer CPUs than threads, they sleep at once.
  */
 typedef struct attn_context attn_context;
 
@@ -141,8 +144,8 @@ typedef struct attn_context_options {
     size_t struct_size; /* sizeof(attn_context_options), set by ATTN_CONTEXT_OPTIONS_INIT */
     int threads;        /* 0: ATTN_NUM_THREADS if set, else the CPUs of the affinity mask */
     const char *isa;    /* "generic", "avx2", "avx512", "avx512bf16", "amx" or "neon", as
-                         * attn_isa() lists them; NULL: ATTN_ISA if set, else the best. "amx"
-                         * needs ATTN_AMX=1 as well */
+                         * attn_isa() lists them; NULL: ATTN_ISA if set, else the fastest
+                         * here. "amx" needs ATTN_AMX=1 as well */
 
     /* The caller's allocator, both functions or neither. allocate must return NULL, or memory that
      * is aligned to `alignment` (a power of two, at most 64). The library calls both only from the
@@ -174,7 +177,7 @@ ATTN_API attn_status attn_context_create(const attn_context_options *options, at
                                          attn_error *err);
 ATTN_API void attn_context_destroy(attn_context *ctx); /* NULL is fine; no call may be running */
 ATTN_API int attn_context_threads(const attn_context *ctx);     /* 1 for NULL */
-ATTN_API const char *attn_context_isa(const attn_context *ctx); /* the best one for NULL */
+ATTN_API const char *attn_context_isa(const attn_context *ctx); /* the default for NULL */
 
 /* A parallel_for for programs that compute with OpenMP: it runs the tasks in the OpenMP runtime's
  * team. (The idle threads of that team spin on the CPUs that a context's own threads would need.)
@@ -184,8 +187,9 @@ ATTN_API const char *attn_context_isa(const attn_context *ctx); /* the best one 
 ATTN_API void attn_openmp_for(void *gomp_parallel, int n, void (*body)(void *arg, int index),
                               void *arg);
 
-/* The instruction sets that were compiled in; the last one is the best. Past the end, name is NULL.
- * usable is 1 if this machine can run it. */
+/* The instruction sets that were compiled in; the last one is the newest. It need not be the one
+ * that a call uses: attn_context_isa(NULL) names the set that is chosen by default. Past the end,
+ * name is NULL. usable is 1 if this machine can run the set; for "amx", only if ATTN_AMX=1. */
 typedef struct attn_isa_info {
     const char *name;
     int usable;
@@ -218,13 +222,15 @@ ATTN_API int attn_cpu_features(char *buffer, size_t size);
  *                                             x x                x .
  *                                             x x                x x
  *
- * A row with no visible key gives 0, and lse = -inf, or the sink if there is one. Hidden positions
- * never influence the result: NaN or Inf there changes no bit. NaN in a visible position reaches
- * exactly the rows that use it.
+ * A row with no visible key gives 0, and lse = -inf; with sink_logits, its lse is the head's sink
+ * logit. Hidden positions never influence the result: NaN or Inf there changes no bit. NaN in a
+ * visible position reaches exactly the rows that use it.
  *
- * Memory: O(T + S) scratch, never T x S, whatever the options. `scores` is the caller's own.
- * Bits: on one instruction set, the same for any number of threads, batch, number of queries in the
- * call, and alignment. Not promised: the same bits on two instruction sets, or in two releases.
+ * Memory: O(T + S) scratch, never T x S, whatever the options. The output `scores`, if requested,
+ * is T x S, but the caller allocates it.
+ * Bits: a row has the same bits for any number of threads, any batch, any number of queries in the
+ * call, and any alignment. This holds on one machine and one instruction set, by one release. With
+ * dropout, the row's place matters too: its b, h and i.
  * Outputs must not overlap inputs.
  *
  * Returns ATTN_OK, or an error before anything is written; ATTN_ERR_MEMORY, too, leaves the outputs
@@ -238,8 +244,9 @@ typedef enum attn_causal {
     ATTN_CAUSAL_OFFSET = 3        /* off = causal_offset */
 } attn_causal;
 
-/* Sets off if causal is ATTN_CAUSAL_NONE: the diagonal j = i + off from which window and ALiBi
- * count. With another causal it must be TOP_LEFT, which then has no effect, or the same choice. */
+/* Window and ALiBi count from the diagonal j = i + off. If causal is ATTN_CAUSAL_NONE, `diagonal`
+ * sets off. Otherwise causal sets it, and `diagonal` must be TOP_LEFT, which then has no effect, or
+ * the choice that causal made. */
 typedef enum attn_diagonal {
     ATTN_DIAGONAL_TOP_LEFT = 0,     /* off = 0 */
     ATTN_DIAGONAL_BOTTOM_RIGHT = 1, /* off = S - T: FlashAttention */
@@ -264,9 +271,9 @@ typedef enum attn_precision {
     ATTN_PRECISION_DEFAULT = 0, /* f64 computes in double, every other type in float. But bf16 on
                                    "avx512bf16" and "amx" rounds the weights to bf16 and, in the
                                    backward, the gradients of scores */
-    ATTN_PRECISION_ACCURATE = 1 /* f32 computes in double, with one rounding at the end; so does any
-                                   q with an i8 cache, whose rows are f32. bf16 keeps weights and
-                                   gradients in float on every instruction set */
+    ATTN_PRECISION_ACCURATE = 1 /* f32 computes in double, with one rounding at the end. A call with
+                                   an i8 cache, of any q, does the same: its rows count as f32. bf16
+                                   keeps weights and gradients in float on every instruction set */
 } attn_precision;
 
 typedef struct attn_sdpa_args {
@@ -334,11 +341,13 @@ ATTN_API attn_status attn_sdpa_forward(attn_context *ctx, const attn_sdpa_args *
  * an older header, only its members are filled; if it is longer, unknown members become 0. */
 typedef struct attn_plan_info {
     size_t struct_size; /* sizeof(attn_plan_info), set by ATTN_PLAN_INFO_INIT */
-    char kernel[48];    /* "avx512 f32 64x256" */
+    char kernel[48];    /* "avx512 f32 64x256": instruction set, operand type, queries per tile x
+                           keys per chunk */
     size_t scratch_bytes;
     int threads; /* how many will work */
     int64_t tasks;
-    double flop;  /* floating-point operations of the visible pairs, all pairs of a dense mask */
+    double flop;  /* floating-point operations; forward: 2 (D + Dv) per visible pair. A dense mask
+                     is counted as if it hid nothing */
     double bytes; /* size of the inputs and outputs, each counted once */
 } attn_plan_info;
 #define ATTN_PLAN_INFO_INIT                                                                        \
@@ -367,10 +376,11 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
  * there, or in q and dout of a row without visible keys, changes no bit. Rows without visible keys
  * and keys that no query sees get gradients of exactly 0.
  *
- * Memory: three numbers for each row of q; for each thread a chunk of keys, O(D + Dv); sums for dq,
- * O((T + S) * D) for each query head of at most twice as many key/value heads as there are threads;
- * for the gradient of a mask that repeats, one number for each query or each key of each head.
- * Never T x S.
+ * Memory: three numbers for each row of q, and for each thread a chunk of keys, O(D + Dv). The
+ * sums for dq take O((T + S) * D) for each query head in progress; these are the heads of fewer
+ * than 2 * threads key/value heads. For the gradient of a mask that repeats along the queries, one
+ * number for each key of each head; of one that repeats along the keys, one for each query of each
+ * head. Never T x S.
  * Bits: the same for any number of threads.
  * Outputs must not overlap inputs nor each other. Returns ATTN_OK, or an error before anything is
  * written. Source: Dao et al. 2022.
@@ -460,13 +470,13 @@ ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tenso
  * from such a cache has the same bits as an f32 call on the rows that attn_cache_read gives. A row
  * with a NaN or an infinity becomes NaN as a whole.
  *
- * Memory: a cache is one block, allocated by create: (D + Dv) x the element's size for each key of
+ * Memory: a cache is one allocation, made by create: (D + Dv) x the element's size for each key of
  * each key/value head, and 8 bytes more for ATTN_I8. Contiguous: [B,Hk,max_keys,D], with max_keys
  * rounded up to 64. In pages: [pages,Hk,page_keys,D]; a page belongs to one sequence, is taken when
- * the sequence grows and is given back by attn_cache_truncate. The block, and each head of each
- * page, starts at a multiple of 64 bytes; values follow each other without gaps. Keys of f32, f16
- * and bf16 are interleaved: each line of 64 bytes holds the next 4 bytes of 16 keys, the order that
- * decoding reads fastest. If D is odd, a key of f16 or bf16 takes one element more.
+ * the sequence grows and is given back by attn_cache_truncate. The allocation, and each head of
+ * each page, starts at a multiple of 64 bytes; values follow each other without gaps. Keys of f32,
+ * f16 and bf16 are interleaved: each line of 64 bytes holds the next 4 bytes of 16 keys, the order
+ * that decoding reads fastest. If D is odd, a key of f16 or bf16 takes one element more.
  *
  * Threads: append, truncate and destroy must not overlap any other use of the cache; all other
  * functions only read it and may overlap each other.
@@ -478,8 +488,9 @@ typedef struct attn_cache_options {
     int64_t B, Hk, D, Dv;     /* 0 or more */
     attn_dtype dtype;         /* f64, f32, f16, bf16 or i8 */
     int64_t max_keys;         /* per sequence, at most */
-    int64_t page_keys, pages; /* page_keys 0: contiguous, else a multiple of 64. pages: in the pool
-                                 of all sequences; 0: enough for B times max_keys */
+    int64_t page_keys, pages; /* page_keys: keys per page, a multiple of 64; 0: contiguous.
+                                 pages: how many pages all sequences share; 0: enough for each of
+                                 the B sequences to reach max_keys */
 
     /* As in attn_context_options, both or neither. Only create, load and destroy call them. */
     void *(*allocate)(void *user, size_t size, size_t alignment);
@@ -517,7 +528,7 @@ ATTN_API attn_status attn_cache_truncate(attn_cache *cache, int64_t b, int64_t l
                                          attn_error *err);
 
 ATTN_API int64_t attn_cache_length(const attn_cache *cache, int64_t b); /* -1: no such b */
-ATTN_API size_t attn_cache_bytes(const attn_cache *cache);              /* size of the block */
+ATTN_API size_t attn_cache_bytes(const attn_cache *cache);              /* of its allocation */
 
 /* Saves the lengths and rows of all sequences, little-endian. The bytes do not depend on the layout
  * of the cache (docs/NUMERICS.md, "Saved caches"). `write` gets them in consecutive parts; it
@@ -527,10 +538,10 @@ ATTN_API attn_status attn_cache_save(const attn_cache *cache,
                                      void *user, attn_error *err);
 
 /* Creates a cache by `options` and fills it from `size` bytes that attn_cache_save wrote. B, Hk, D,
- * Dv and dtype must be those of the saved cache; max_keys, page_keys and pages only need enough
- * room, else ATTN_ERR_FULL. The bytes are treated as untrusted input: ATTN_ERR_FILE says what is
- * wrong with them. Memory is allocated only after they were found good, as much as the options ask
- * for. */
+ * Dv and dtype must be those of the saved cache. max_keys, page_keys and pages may differ, but must
+ * leave room for all saved keys, else ATTN_ERR_FULL. The bytes are treated as untrusted input:
+ * ATTN_ERR_FILE says what is wrong with them. Memory is allocated only after they were found good,
+ * as much as the options ask for. */
 ATTN_API attn_status attn_cache_load(const attn_cache_options *options, const void *bytes,
                                      size_t size, attn_cache **out, attn_error *err);
 
@@ -539,11 +550,13 @@ ATTN_API attn_status attn_cache_load(const attn_cache_options *options, const vo
  * For benchmarks: the peak speed of this machine, to compare a measured time with. Each function
  * runs for about `seconds` on the caller's thread and returns the best rate it measured.
  */
-/* Floating-point operations per second of the instruction set's fused multiply-adds in dtype's
- * compute type, with operands in registers; of bf16 products for bf16 on "avx512bf16" and "amx".
- * isa NULL: the best. 0 if isa is unknown or unusable. */
+/* Measures floating-point operations per second, with operands in registers. The operations are
+ * fused multiply-adds in float or double, the type that dtype is computed in; for bf16 on
+ * "avx512bf16" and "amx" they are that set's products of bf16. isa NULL: the default set. Returns 0
+ * if isa is unknown or unusable. */
 ATTN_API double attn_measure_flops(const char *isa, attn_dtype dtype, double seconds);
-/* Bytes per second of reading `bytes` bytes of memory, written before, again and again. */
+/* Measures bytes per second: it writes a buffer of `bytes` bytes once, then reads it again and
+ * again. */
 ATTN_API double attn_measure_read(size_t bytes, double seconds);
 
 #ifdef __cplusplus
