@@ -1,7 +1,7 @@
-/* Errors of the kit: one line, whatever was put into it.
+/* Error messages of the kit: always one line of harmless text.
  *
- * Names of files and words of users end up in messages, so what would disturb a terminal is
- * replaced, and a message that would be cut says so.
+ * Names of files and words of users end up in messages. So characters that would disturb a terminal
+ * are replaced, and a message that is too long is cut and ends in "...".
  */
 #include "kit.h"
 
@@ -21,7 +21,7 @@ int kit_fail(kit_error *err, int code, const char *format, ...)
 
     if (length >= (int)sizeof err->message) {
         char *cut = err->message + sizeof err->message - sizeof "...";
-        while (((unsigned char)*cut & 0xC0) == 0x80) /* not inside a UTF-8 character */
+        while (((unsigned char)*cut & 0xC0) == 0x80) /* do not cut a UTF-8 character in two */
             cut--;
         strcpy(cut, "...");
     }

@@ -1,5 +1,6 @@
-/* The kit: what the program needs that is not attention. Errors here carry the exit code that the
- * command line documents, and one line that says what was wrong and what would be right. */
+/* The kit: everything that the program needs apart from attention. An error carries the exit code
+ * that the command line documents, and a one-line message that says what was wrong and what would
+ * be right. */
 #ifndef KIT_H
 #define KIT_H
 
@@ -21,7 +22,7 @@ enum {
 };
 
 typedef struct kit_error {
-    int code; /* of the list above */
+    int code; /* one of the codes above */
     char message[1024];
 } kit_error;
 
@@ -31,8 +32,8 @@ int kit_fail(kit_error *err, int code, const char *format, ...)
 
 /* ------------------------------------------------------------------------------ io/array.c
  *
- * An array in memory: dense, row-major. dtype is one of attn.h's; integer files arrive as ATTN_I64.
- * kit_array_free is safe on a zeroed array and zeroes it.
+ * An array in memory: dense, row-major. dtype is one of attn.h's; integers from files become
+ * ATTN_I64. kit_array_free is safe on a zeroed array, and zeroes the array.
  */
 #define KIT_MAX_RANK 8
 typedef struct kit_array {
@@ -43,20 +44,21 @@ typedef struct kit_array {
     size_t bytes; /* of the elements */
 } kit_array;
 
-/* Checks every product; KIT_LIMIT past `limit` bytes or without memory. Elements are zero. */
+/* All sizes are checked for overflow. KIT_LIMIT: the size cannot be addressed, or there is not
+ * enough memory. The elements are zero. */
 int kit_array_new(kit_array *a, attn_dtype dtype, int rank, const int64_t *shape, kit_error *err);
 void kit_array_free(kit_array *a);
 int64_t kit_array_count(const kit_array *a); /* elements */
-/* Element i as double, whatever the dtype. */
+/* Element i converted to double from any dtype. */
 double kit_array_get(const kit_array *a, int64_t i);
 /* Makes *out a copy of a in another float dtype (round to nearest even). */
 int kit_array_convert(kit_array *out, const kit_array *a, attn_dtype dtype, kit_error *err);
 
 /* ------------------------------------------------- io/npy.c, io/npz.c, io/safetensors.c
  *
- * spec: "file.npy", "file.npz:name", "file.safetensors:name", "-" (a .npy on stdin). Strict: see
- * docs/NUMERICS.md, "Files".
- * kit_read_list: every array of the file, for `attn info`; data is not kept.
+ * spec: "file.npy", "file.npz:name", "file.safetensors:name", or "-" (a .npy on stdin). The readers
+ * are strict: see docs/NUMERICS.md, "Files". kit_read_list gives name, dtype and shape of every
+ * array of the file, for `attn info`; it does not keep the elements.
  */
 int kit_read_array(kit_array *a, const char *spec, kit_error *err);
 typedef struct kit_entry {
@@ -66,44 +68,45 @@ typedef struct kit_entry {
     int64_t shape[KIT_MAX_RANK];
 } kit_entry;
 int kit_read_list(kit_entry **entries, size_t *count, const char *path, kit_error *err);
-/* How much of a spec is the file's path. */
+/* Length of the file's path in a spec. */
 size_t kit_spec_path_length(const char *spec);
-/* The bytes of a .npy in memory (the reader's own parser; the fuzz target). */
+/* Parses the bytes of a .npy in memory with the reader's own parser (for the fuzz target). */
 int kit_npy_parse(kit_array *a, const void *bytes, size_t size, const char *name, kit_error *err);
 
 /* ----------------------------------------------------------------------------- io/output.c
  *
- * A file that is whole or absent: written beside its final name, flushed, renamed over it. "-" is
- * stdout. kit_output_abort removes what was written. Several outputs of one command are committed
- * one after the other, only after all were written. Whatever goes wrong with an output is
- * KIT_LIMIT.
+ * An output file is either complete or absent: it is written under a temporary name in the same
+ * folder, flushed, and renamed to its final name. "-" is stdout. kit_output_abort removes what was
+ * written. If one command has several outputs, they are committed one after the other, and only
+ * after all of them were written. Every error of an output is KIT_LIMIT.
  */
 typedef struct kit_output kit_output;
 int kit_output_open(kit_output **out, const char *path, kit_error *err);
 int kit_output_write(kit_output *out, const void *bytes, size_t size, kit_error *err);
 int kit_output_printf(kit_output *out, kit_error *err, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-int kit_output_commit(kit_output *out, kit_error *err); /* frees out, whatever it returns */
-void kit_output_abort(kit_output *out);                 /* NULL is fine */
-/* A .npy into an open output. bf16 arrays are written as f32. */
+int kit_output_commit(kit_output *out, kit_error *err); /* frees out, also on failure */
+void kit_output_abort(kit_output *out);                 /* out may be NULL */
+/* Writes a .npy into an open output. bf16 arrays are written as f32. */
 int kit_npy_write(kit_output *out, const kit_array *a, kit_error *err);
 
 /* ------------------------------------------------------------------------ io/safetensors.c
  *
- * A file of named tensors, kept open: its header was checked as a whole, elements are read when
- * they are asked for. metadata: the text of a key of "__metadata__", NULL: none.
+ * A file of named tensors, kept open. Opening checks the whole header; elements are read by
+ * kit_safetensors_load. kit_safetensors_metadata gives the text of a key of "__metadata__"; NULL:
+ * there is no such key.
  */
 typedef struct kit_safetensors kit_safetensors;
 int kit_safetensors_open(kit_safetensors **out, const char *path, kit_error *err);
-void kit_safetensors_close(kit_safetensors *f); /* NULL is fine */
+void kit_safetensors_close(kit_safetensors *f); /* f may be NULL */
 bool kit_safetensors_has(const kit_safetensors *f, const char *name);
-const char *kit_safetensors_name(const kit_safetensors *f, size_t i); /* NULL: there are i */
+const char *kit_safetensors_name(const kit_safetensors *f, size_t i); /* NULL: no tensor i */
 size_t kit_safetensors_bytes(const kit_safetensors *f);               /* of all tensors */
 const char *kit_safetensors_metadata(const kit_safetensors *f, const char *key);
 int kit_safetensors_load(kit_array *a, const kit_safetensors *f, const char *name, kit_error *err);
 
-/* Writes a whole file: names and texts are UTF-8, names distinct. Wider elements come first, so
- * that every tensor is aligned to its element. */
+/* Writes a whole file. Names and texts are UTF-8, names are distinct. Tensors with wider elements
+ * come first, so every tensor is aligned to its element size. */
 typedef struct kit_tensor {
     const char *name;
     const kit_array *array;
@@ -116,31 +119,34 @@ int kit_safetensors_write(kit_output *out, const kit_tensor *tensor, size_t coun
 
 /* ------------------------------------------------------------------------------ text/words.c
  *
- * White-space tokens with Unicode punctuation (category P) stripped from both ends; words left
- * empty are dropped. The vocabulary is the distinct words sorted by code point.
+ * Splits text at white space and strips Unicode punctuation (category P) from both ends of each
+ * word. Words that become empty are dropped. The vocabulary holds the distinct words, sorted by
+ * code point.
  */
 typedef struct kit_words {
     size_t count;
     char **word; /* [count], UTF-8 */
-    int64_t *id; /* [count], index into vocabulary */
+    int64_t *id; /* [count], indices into vocabulary */
     size_t vocabulary_count;
     char **vocabulary; /* [vocabulary_count] */
 } kit_words;
-int kit_words_split(kit_words *words, const char *text, kit_error *err); /* bad UTF-8: KIT_USAGE */
+int kit_words_split(kit_words *words, const char *text, kit_error *err); /* KIT_USAGE: not UTF-8 */
 void kit_words_free(kit_words *words);
-/* Terminal columns that a UTF-8 string takes; of its first `length` bytes. */
+/* Terminal columns that a UTF-8 string takes, and those of its first `length` bytes. */
 int kit_text_width(const char *text);
 int kit_text_width_of(const char *text, size_t length);
 
 /* ------------------------------------------------------------------------------ text/shown.c
  *
- * Text of a file or a user, as a terminal, a picture and a message may show it. The next character:
- * its bytes at *piece, where to go on is returned. White space is one space; what would move a
- * cursor or turn the direction of a line, or is not UTF-8, is U+FFFD, and *piece then is not text.
+ * Makes text from a file or a user safe for a terminal, a picture or a message. kit_text_next sets
+ * *piece and *length to the bytes that show the next character, and returns the start of the
+ * following character. White space becomes one space. Invalid UTF-8 and characters that would move
+ * the cursor or change the direction of a line become U+FFFD; then *piece does not point into text.
  */
 const char *kit_text_next(const char *text, const char **piece, size_t *length);
 void kit_text_print(FILE *to, const char *text);
-/* The same text as a JSON string: nothing is lost but what is not UTF-8; the rest is escaped. */
+/* Writes the text as a JSON string. Invalid UTF-8 is replaced; every other character is kept, some
+ * as escapes. */
 typedef void kit_text_sink(void *to, const char *bytes, size_t size);
 void kit_text_json(const char *text, kit_text_sink *put, void *to);
 

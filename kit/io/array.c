@@ -1,8 +1,8 @@
 /* Arrays in memory: checked sizes, and conversion between element types.
  *
- * The two 16-bit floats are the same thing with other field widths, so one pair of functions
- * converts both; it is exact, or rounds to nearest even, by integer arithmetic alone. A new dtype:
- * a case in kit_array_get and one in store().
+ * The two 16-bit floats differ only in the widths of their fields, so one pair of functions
+ * converts both. It uses integer arithmetic alone, and is exact or rounds to nearest even. To add a
+ * dtype: add a case to kit_array_get and one to store().
  */
 #include "io.h"
 
@@ -22,9 +22,9 @@ bool io_shape_size(int rank, const int64_t *shape, size_t element, size_t *count
         const size_t n = (size_t)shape[i];
         if (!io_size_mul(span, n ? n : 1, &span))
             return false;
-        elements *= n; /* cannot wrap: span did not */
+        elements *= n; /* cannot overflow: elements <= span, or 0 */
     }
-    if (span > PTRDIFF_MAX - ALIGNMENT) /* room to pad up */
+    if (span > PTRDIFF_MAX - ALIGNMENT) /* leaves room for padding */
         return false;
     *count = elements;
     *bytes = elements * element;
@@ -123,18 +123,19 @@ static uint16_t to_small(double x, layout l)
 
     if (isnan(x))
         return (uint16_t)(sign | infinity | UINT64_C(1) << (l.mantissa - 1));
-    if (exponent > bias) /* infinity too */
+    if (exponent > bias) /* too large, or infinity */
         return (uint16_t)(sign | infinity);
-    /* Below the smallest normal number the fields say 0 and the significand has fewer bits. */
+    /* Subnormal result: its exponent field is 0 and its significand has fewer bits. */
     const int below = exponent < 1 - bias ? 1 - bias - exponent : 0;
     const int shift = 52 - l.mantissa + below;
-    if (shift > 54) /* less than half of the smallest number; double's own subnormals too */
+    if (shift > 54) /* less than half of the smallest result, as are double's subnormals */
         return (uint16_t)sign;
     uint64_t kept = significand >> shift;
     const uint64_t rest = significand & ((UINT64_C(1) << shift) - 1);
     const uint64_t half = UINT64_C(1) << (shift - 1);
     kept += rest > half || (rest == half && (kept & 1));
-    /* The significand's top bit adds 1 to the exponent field, and so may a carry: both right. */
+    /* The top bit of the significand adds 1 to the exponent field, and so may a carry from
+     * rounding. Both give the correct result. */
     const uint64_t field = below ? 0 : (uint64_t)(exponent + bias - 1) << l.mantissa;
     return (uint16_t)(sign | (field + kept));
 }
@@ -150,13 +151,13 @@ double kit_array_get(const kit_array *a, int64_t i)
     case ATTN_BF16: return from_small(((const uint16_t *)a->data)[i], bf16);
     case ATTN_BOOL: return ((const unsigned char *)a->data)[i] != 0;
     case ATTN_I64: return (double)((const int64_t *)a->data)[i];
-    case ATTN_I8: break; /* without its scale it is no number */
+    case ATTN_I8: break; /* an i8 has no value without its scale */
     }
     return (double)NAN;
 }
 
-/* A double from which every narrower float is still rounded correctly: what does not fit 53 bits is
- * rounded to odd, so that no second rounding can take it for a tie. */
+/* Converts to a double that still rounds correctly to every narrower float. A value that does not
+ * fit 53 bits is rounded to odd, so the second rounding cannot mistake it for a tie. */
 static double sticky_double(int64_t x)
 {
     if (x >= -(INT64_C(1) << 53) && x <= INT64_C(1) << 53)

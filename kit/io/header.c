@@ -1,10 +1,11 @@
-/* The header of a .npy: the text of a Python dictionary, such as
+/* Parses the header of a .npy: the text of a Python dictionary, such as
  *
  *   {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
  *
- * Parsed as strictly as NumPy writes it: exactly these keys, each once, in any order; no
- * expressions, nothing behind but spaces and the final newline. Whatever passes here, NumPy reads
- * the same way. To add an element type: a row in `elements`, and how it is widened in npy.c.
+ * The parser accepts only what NumPy writes: exactly these keys, each once, in any order; no
+ * expressions; only spaces and the final newline after the dictionary. NumPy reads every accepted
+ * header with the same meaning. To add an element type: add a row to `elements`, and its conversion
+ * to npy.c.
  */
 #include "io.h"
 
@@ -98,7 +99,7 @@ static int parse_descr(parser *p, io_npy *h)
     skip_spaces(p);
     const span rest = {p->at, (size_t)(p->end - p->at)};
     span s;
-    if (rest.size && (*rest.at == '[' || *rest.at == '(')) /* structured, sub-array */
+    if (rest.size && (*rest.at == '[' || *rest.at == '(')) /* structured type or sub-array */
         return unsupported(p, rest);
     if (!take_string(p, &s))
         return expected(p, "a dtype such as '<f4'");
@@ -109,7 +110,7 @@ static int parse_descr(parser *p, io_npy *h)
             const io_element *e = &elements[i];
             if (s.at[1] != e->kind || s.at[2] != '0' + (char)e->size)
                 continue;
-            if (s.at[0] == '|' && e->size > 1) /* whose byte order? */
+            if (s.at[0] == '|' && e->size > 1) /* no byte order given */
                 break;
             const bool big = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
             h->element = e;
@@ -144,7 +145,7 @@ static int parse_size(parser *p, int64_t *size)
     return KIT_OK;
 }
 
-/* "()", "(3,)", "(3, 4)", "(3, 4,)" */
+/* Accepts "()", "(3,)", "(3, 4)" and "(3, 4,)". */
 static int parse_shape(parser *p, io_npy *h)
 {
     if (!take(p, '('))

@@ -1,15 +1,15 @@
-/* What the files of kit/io share; kit.h is the face that others see.
+/* Shared by the files of kit/io; kit.h is the interface for everyone else.
  *
- *   source.c  bytes to read: a file, a pipe, a block of memory; opens what a spec names
+ *   source.c  reads bytes from a file, a pipe or memory; opens what a spec names
  *   header.c  the header of a .npy, as text
- *   npy.c     a .npy from a source; a .npy into an output
- *   npz.c     a member of a .npz as a source
- *   safetensors.c  the header of a .safetensors, a tensor of it as a source; a whole file out
+ *   npy.c     reads a .npy from a source; writes a .npy into an output
+ *   npz.c     makes a member of a .npz a source
+ *   safetensors.c  reads the header of a .safetensors; makes a tensor a source; writes whole files
  *   array.c   arrays in memory
- *   output.c  files that are whole or absent
+ *   output.c  output files that are complete or absent
  *
- * A new format: a reader that takes an io_source, and a line in source.c that recognises it. A new
- * element type: a row in header.c and a case in npy.c.
+ * To add a format: write a reader that takes an io_source, and a line in source.c that recognises
+ * the format. To add an element type: add a row to header.c and a case to npy.c.
  */
 #ifndef KIT_IO_H
 #define KIT_IO_H
@@ -18,45 +18,46 @@
 
 /* --------------------------------------------------------------------------------- Sizes
  *
- * Every count x size goes through these; they return false where the true result does not fit.
+ * Every product of a count and a size goes through these functions. They return false if the true
+ * result does not fit.
  */
 static inline bool io_size_mul(size_t a, size_t b, size_t *out)
 {
     return !__builtin_mul_overflow(a, b, out);
 }
 
-/* Elements of a shape, and their bytes. A negative size is refused, and so is a shape that could
- * not be addressed if its zeros were ones: its strides would not fit either. */
+/* Elements of a shape, and their bytes. Returns false for a negative size and for a shape that
+ * could not be addressed if each size 0 were 1, because its strides would not fit either. */
 bool io_shape_size(int rank, const int64_t *shape, size_t element, size_t *count, size_t *bytes);
-/* "(3, 4)", "(3,)", "()", as Python writes it; returns buffer. */
+/* Writes "(3, 4)", "(3,)" or "()", as Python does; returns buffer. */
 #define IO_SHAPE_TEXT (KIT_MAX_RANK * 22 + 3)
 const char *io_shape_text(char buffer[IO_SHAPE_TEXT], int rank, const int64_t *shape);
-/* kit_array_new without the zeros. `name` starts the message. */
+/* Like kit_array_new, but does not zero the elements. `name` starts the message. */
 int io_array_reserve(kit_array *a, attn_dtype dtype, int rank, const int64_t *shape,
                      const char *name, kit_error *err);
 
 /* --------------------------------------------------------------------------------- Sources
  *
- * Bytes in order. `read` works as read(2) does: it may give fewer bytes than asked for, 0 is the
- * end, and -1 is a failure that stands in err. Files and memory can be read from any place by
- * setting `at`.
+ * A stream of bytes. `read` works like read(2): it may give fewer bytes than requested; 0 is the
+ * end; -1 is a failure, described in err. In files and memory, setting `at` selects the place to
+ * read.
  */
-#define IO_SIZE_UNKNOWN (-1) /* a pipe: only its end tells */
-/* The most bytes that are taken from where no size can be checked beforehand. */
+#define IO_SIZE_UNKNOWN (-1) /* a pipe: the size is known only at its end */
+/* Most bytes that are read from a source whose size is not known beforehand. */
 #define IO_STREAM_LIMIT ((size_t)16 << 30)
 
 typedef struct io_source io_source;
 struct io_source {
     const char *name; /* starts every message */
-    int64_t size;     /* in all, or IO_SIZE_UNKNOWN */
-    int64_t at;       /* read so far */
+    int64_t size;     /* total bytes, or IO_SIZE_UNKNOWN */
+    int64_t at;       /* bytes read so far */
     int64_t (*read)(io_source *s, void *to, size_t size, kit_error *err);
     int fd;
     const void *memory;
-    void *member; /* npz.c's */
+    void *member; /* used by npz.c and safetensors.c */
 };
 io_source io_source_memory(const char *name, const void *bytes, size_t size);
-/* Reads until `size` bytes are there or the source ends. */
+/* Reads until `size` bytes are there or the source ends; *got is the number read. */
 int io_read(io_source *s, void *to, size_t size, size_t *got, kit_error *err);
 
 /* ------------------------------------------------------------------------------------ .npy */
@@ -69,8 +70,8 @@ typedef struct io_element {
 
 typedef struct io_npy {
     const io_element *element;
-    bool swap;    /* the bytes of an element lie the other way round than in this machine */
-    bool fortran; /* the first index runs fastest */
+    bool swap;    /* the byte order is not this machine's */
+    bool fortran; /* the first index varies fastest */
     int rank;
     int64_t shape[KIT_MAX_RANK];
     size_t count; /* elements */
@@ -80,17 +81,19 @@ typedef struct io_npy {
 #define IO_NPY_PREFIX 12              /* magic, version and the longest length field */
 #define IO_NPY_HEADER_LIMIT (1 << 16) /* bytes of header text */
 
-/* The text between the length field and the elements. */
+/* Parses the text between the length field and the elements. */
 int io_npy_parse_header(io_npy *h, const char *text, size_t size, const char *name, kit_error *err);
-/* Reads the header, and checks that as many bytes follow as it says, where the source knows. */
+/* Reads the header. If the size of the source is known, checks that exactly the declared bytes
+ * follow. */
 int io_npy_open(io_npy *h, io_source *s, kit_error *err);
 int io_npy_load(kit_array *a, io_source *s, kit_error *err);
-/* What follows the header: all that is left of the source. */
+/* Reads the elements, which must be all that is left of the source. */
 int io_npy_load_elements(kit_array *a, const io_npy *h, io_source *s, kit_error *err);
 
 /* ------------------------------------------------------------------------------------ .npz
  *
- * `file` must know its size. member: with or without ".npy"; NULL: the only one, or all for a list.
+ * The size of `file` must be known. member: with or without ".npy"; NULL: the only member (load),
+ * or all members (list).
  */
 bool io_is_zip(const unsigned char *bytes, size_t size);
 int io_npz_load(kit_array *a, io_source *file, const char *member, kit_error *err);
@@ -99,16 +102,17 @@ int io_npz_list(kit_entry **entries, size_t *count, io_source *file, const char 
 
 /* ---------------------------------------------------------------------------- .safetensors
  *
- * `file` must know its size and outlive `f`, whose entries stand in the order of their bytes.
+ * The size of `file` must be known, and `file` must outlive `f`. The entries of `f` are in the
+ * order of their bytes in the file.
  */
-#define IO_SAFETENSORS_HEADER_LIMIT ((uint64_t)100000000) /* bytes, as the reference has it */
+#define IO_SAFETENSORS_HEADER_LIMIT ((uint64_t)100000000) /* bytes, as in the reference */
 
 typedef struct io_tensor {
-    const char *name; /* in the header */
+    const char *name; /* points into the header */
     const io_element *element;
     int rank;
     int64_t shape[KIT_MAX_RANK];
-    size_t begin, bytes; /* of the data */
+    size_t begin, bytes; /* of the data, from io_safetensors.data */
 } io_tensor;
 
 typedef struct io_safetensors {
@@ -116,21 +120,21 @@ typedef struct io_safetensors {
     void *header; /* json_t */
     io_tensor *tensor;
     size_t count;
-    int64_t data; /* where it begins in the file */
+    int64_t data; /* offset of the data in the file */
 } io_safetensors;
 
-bool io_is_safetensors(const unsigned char *bytes, size_t size); /* the first 9 bytes tell */
+bool io_is_safetensors(const unsigned char *bytes, size_t size); /* needs the first 9 bytes */
 int io_safetensors_open(io_safetensors *f, io_source *file, kit_error *err);
-void io_safetensors_close(io_safetensors *f); /* also after a failure to open */
-const io_tensor *io_safetensors_find(const io_safetensors *f, const char *name); /* or NULL */
-const char *io_safetensors_metadata(const io_safetensors *f, const char *key);   /* or NULL */
-/* name NULL: the only one. */
+void io_safetensors_close(io_safetensors *f); /* also after a failed open */
+const io_tensor *io_safetensors_find(const io_safetensors *f, const char *name); /* NULL: none */
+const char *io_safetensors_metadata(const io_safetensors *f, const char *key);   /* NULL: none */
+/* name NULL: the only tensor. */
 int io_safetensors_load(kit_array *a, const io_safetensors *f, const char *name, kit_error *err);
 int io_safetensors_list(kit_entry **entries, size_t *count, const io_safetensors *f,
                         const char *name, kit_error *err);
 
-/* Which arrays a file of several holds, for a message: that `member` is not there, or (NULL) that
- * one must be named. */
+/* Collects the names of a file's arrays for an error message. The message says that `member` is not
+ * there or (member NULL) that one must be named. */
 typedef struct io_names {
     char text[512];
     size_t used;

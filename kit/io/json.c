@@ -12,7 +12,8 @@
 
 enum { READ_AT_ONCE = 1 << 30 };
 
-/* Until `size` bytes are there or the file ends; a file that grows meanwhile is cut. */
+/* Reads until `size` bytes are there or the file ends. If the file grows meanwhile, the rest is not
+ * read. */
 static int read_whole(int fd, char *to, size_t size, size_t *got, const char *path, kit_error *err)
 {
     for (*got = 0; *got < size;) {
@@ -57,7 +58,7 @@ int io_read_bytes(char **bytes, size_t *size, const char *path, size_t limit, ki
     *size = 0;
     int fd;
     do
-        fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a FIFO never waits */
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a FIFO must not block */
     while (fd < 0 && errno == EINTR);
     if (fd < 0)
         return kit_fail(err, KIT_BAD_FILE, "%s: cannot open: %s", path, strerror(errno));
@@ -68,9 +69,9 @@ int io_read_bytes(char **bytes, size_t *size, const char *path, size_t limit, ki
 
 /* ------------------------------------------------------------------------------- Documents */
 
-/* jansson takes an allocation that failed for a bad token, or goes on without a character and would
- * run past the end of one. So its memory comes from here: after one failure there is none until the
- * next document, and whatever came out is thrown away. */
+/* After a failed allocation jansson may report a bad token, or continue without a character and
+ * then read past the end of a string. So jansson uses this allocator: after one failure every
+ * allocation fails until the next document, and the result is discarded. */
 static _Thread_local bool lacked;
 
 static void *allocate(size_t size)

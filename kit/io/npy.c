@@ -1,10 +1,10 @@
-/* .npy files, versions 1.0, 2.0 and 3.0: in from a source, out to an output.
+/* .npy files, versions 1.0, 2.0 and 3.0: read from a source, written to an output.
  *
  *   "\x93NUMPY" | major, minor | length of the header, 2 bytes (1.0) or 4 | header | elements
  *
- * A length is believed only after it was held against what is really there: nothing is allocated
- * for a header past its limit, nor for elements that a file of known size does not have. Elements
- * go through one small block at a time: swapped, widened and put into their row-major place.
+ * Files are untrusted input, so every length is checked before memory is allocated: a header
+ * against its limit, the elements against the size of the file if that is known. Elements are read
+ * in small blocks, which are byte-swapped, widened and stored in row-major order.
  */
 #include "io.h"
 
@@ -30,7 +30,7 @@ static int read_exactly(io_source *s, void *to, size_t size, const char *what, k
     return KIT_OK;
 }
 
-/* Reads up to the header's text; *length is how long that is. */
+/* Reads everything before the header's text; *length is the length of that text. */
 static int read_prefix(io_source *s, size_t *length, kit_error *err)
 {
     unsigned char b[IO_NPY_PREFIX];
@@ -61,7 +61,7 @@ static int read_prefix(io_source *s, size_t *length, kit_error *err)
     return KIT_OK;
 }
 
-/* `follow`: "40", "fewer", "more" */
+/* `follow`: "40", "fewer" or "more". */
 static int wrong_size(const io_npy *h, const io_source *s, const char *follow, kit_error *err)
 {
     char shape[IO_SHAPE_TEXT];
@@ -118,10 +118,11 @@ static void swap_bytes(unsigned char *bytes, size_t count, size_t size)
     }                                                                                              \
     break
 
-/* File elements to array elements. Returns the index of the first that has no place there, or n. */
+/* Converts file elements to array elements. Returns the index of the first that cannot be
+ * represented, or n. */
 static size_t decode(void *to, const unsigned char *raw, size_t n, const io_element *e)
 {
-    int64_t *wide = to; /* integers */
+    int64_t *wide = to; /* integers become 64 bits wide */
     switch (e->kind << 8 | (int)e->size) {
     case 'i' << 8 | 1: WIDEN(int8_t);
     case 'i' << 8 | 2: WIDEN(int16_t);
@@ -129,7 +130,7 @@ static size_t decode(void *to, const unsigned char *raw, size_t n, const io_elem
     case 'u' << 8 | 1: WIDEN(uint8_t);
     case 'u' << 8 | 2: WIDEN(uint16_t);
     case 'u' << 8 | 4: WIDEN(uint32_t);
-    default: memcpy(to, raw, n * e->size); break; /* the same in both */
+    default: memcpy(to, raw, n * e->size); break; /* same format in file and array */
     }
     if (e->kind == 'b')
         for (size_t i = 0; i < n; i++)
@@ -142,7 +143,7 @@ static size_t decode(void *to, const unsigned char *raw, size_t n, const io_elem
     return n;
 }
 
-/* Where the next element goes while the first index runs fastest; in elements. */
+/* The place, in elements, of the next element of a file whose first index varies fastest. */
 typedef struct walk {
     int rank;
     int64_t shape[KIT_MAX_RANK], stride[KIT_MAX_RANK], index[KIT_MAX_RANK];
@@ -253,7 +254,7 @@ static const char *descr_of(attn_dtype dtype)
     case ATTN_BF16: return ORDER "f4"; /* .npy has no bfloat16 */
     case ATTN_BOOL: return "|b1";
     case ATTN_I64: return ORDER "i8";
-    case ATTN_I8: break; /* inside a cache only */
+    case ATTN_I8: break; /* exists only in caches */
     }
     return NULL;
 }
@@ -265,7 +266,7 @@ static int write_header(kit_output *out, const kit_array *a, kit_error *err)
     int length =
         snprintf(text, sizeof text, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
                  descr_of(a->dtype), io_shape_text(shape, a->rank, a->shape));
-    while ((length + 1 + (int)sizeof prefix) % 64 != 0) /* the elements start on a line of cache */
+    while ((length + 1 + (int)sizeof prefix) % 64 != 0) /* elements start at a multiple of 64 */
         text[length++] = ' ';
     text[length++] = '\n';
 

@@ -1,9 +1,9 @@
-/* .npz files: zip archives of .npy members, through libzip.
+/* .npz files: zip archives of .npy members, read by libzip.
  *
- * An archive is refused as a whole where its two directories disagree, where two members could be
- * meant by one name, or where a name is no name of an array; nothing in it is ever used as a path.
- * A member is a source like any other, so the .npy reader checks it against its declared size, and
- * reading on to its end makes libzip check its CRC.
+ * The whole archive is refused if its two directories disagree, if one name could mean two members,
+ * or if a member's name cannot be an array's name. No name in it is ever used as a path. A member
+ * is a source like any other: the .npy reader checks it against its declared size, and reads to its
+ * end so that libzip checks its CRC.
  */
 #include "io.h"
 
@@ -14,8 +14,8 @@
 #include <string.h>
 #include <zip.h>
 
-/* A bomb is told by numbers that no array needs. Deflate cannot expand more than 1032 times; a mask
- * of zeros comes close to that, but a large array does not. */
+/* Detects zip bombs by sizes and ratios that no real array has. Deflate expands at most 1032 times;
+ * a mask of zeros comes close to that, a large array does not. */
 #define RATIO_POSSIBLE 1032
 #define RATIO_LARGE 200
 #define LARGE_MEMBER (UINT64_C(1) << 30)
@@ -29,7 +29,7 @@ typedef struct label { /* a member's name without ".npy" */
 
 typedef struct archive {
     io_source *file;
-    zip_error_t error; /* of the file below libzip */
+    zip_error_t error; /* error of `file`, for libzip */
     zip_t *zip;
     label *label; /* sorted by name */
     size_t count;
@@ -46,7 +46,7 @@ static int zip_failed(const archive *z, zip_error_t *e, kit_error *err)
     return kit_fail(err, code, "%s: %s", z->file->name, zip_error_strerror(e));
 }
 
-/* ---------------------------------------------------------------- The file, as libzip wants it */
+/* ------------------------------------------------------------- The file, as a source for libzip */
 
 static zip_int64_t stat_file(const archive *z, void *to)
 {
@@ -172,13 +172,13 @@ static int archive_open(archive *z, io_source *file, kit_error *err)
         z->zip = zip_open_from_source(source, ZIP_RDONLY | ZIP_CHECKCONS, &e);
     if (!z->zip) {
         code = zip_failed(z, &e, err);
-        zip_source_free(source); /* NULL is fine */
+        zip_source_free(source); /* source may be NULL */
     }
     zip_error_fini(&e);
     return code ? code : read_labels(z, err);
 }
 
-/* The named member, or the only one. *found is an index into label. */
+/* Finds the named member, or the only one. *found is an index into label. */
 static int find(const archive *z, const char *member, size_t *found, kit_error *err)
 {
     if (!member && z->count == 1) {
@@ -220,7 +220,7 @@ static int check_member(const zip_stat_t *st, const char *name, kit_error *err)
                         "and deflate (8)",
                         name, (int)st->comp_method);
     if (st->comp_method == ZIP_CM_STORE)
-        return KIT_OK; /* libzip holds its size against the file's */
+        return KIT_OK; /* libzip checks its size against the file's */
     const uint64_t ratio = st->size / (st->comp_size ? st->comp_size : 1);
     if (ratio > RATIO_POSSIBLE)
         return kit_fail(err, KIT_BAD_FILE,
@@ -278,7 +278,7 @@ static int list_member(kit_entry *e, const archive *z, size_t i, kit_error *err)
     if (!code)
         code = io_npy_open(&h, &s, err);
     if (!code) {
-        memcpy(e->name, l->name, l->length); /* absurd() saw that it fits */
+        memcpy(e->name, l->name, l->length); /* absurd() checked that it fits */
         e->dtype = h.element->dtype;
         e->rank = h.rank;
         memcpy(e->shape, h.shape, sizeof e->shape);

@@ -1,15 +1,15 @@
-/* Outputs: a file that is whole or absent.
+/* Output files that are complete or absent.
  *
- * A named file is written under a name of its own beside its final place, in a file that nobody
- * else can have opened (O_EXCL, O_NOFOLLOW), flushed to the disk, and renamed over the final name;
- * then the folder is flushed. A process that is killed leaves the old file or the new one, and at
- * worst a stray ".attn-..." beside it. A symbolic link at the final name is replaced, not followed.
+ * A named file is written under a temporary name in its final folder. O_EXCL and O_NOFOLLOW ensure
+ * that nobody else has that file open. It is flushed to disk and renamed to the final name; then
+ * the folder is flushed. If the process is killed, the old or the new file is there, at worst with
+ * a stray ".attn-..." beside it. A symbolic link at the final name is replaced, not followed.
  *
- * What cannot be replaced is written in place: standard output ("-", /dev/stdout, /dev/fd/N), FIFOs
- * and devices. What goes there is held back until it is committed, up to HOLD_DIRECT bytes, so that
- * a command that fails half-way has said nothing.
+ * Outputs that cannot be replaced are written in place: standard output ("-", /dev/stdout,
+ * /dev/fd/N), FIFOs and devices. Up to HOLD_DIRECT bytes for them are buffered until the commit, so
+ * a command that fails half-way writes nothing.
  *
- * Whatever goes wrong here is KIT_LIMIT: the input was good, the place to write was not.
+ * Every error here is KIT_LIMIT, because the input was valid and only the place to write was not.
  */
 #if __SIZEOF_LONG__ == 4
 #define _FILE_OFFSET_BITS 64
@@ -31,11 +31,11 @@
 enum { HOLD_FILE = 1 << 16, HOLD_DIRECT = 1 << 26, WRITE_AT_ONCE = 1 << 30, TRIES = 100 };
 
 struct kit_output {
-    char *path;       /* as given; in messages too */
-    const char *base; /* the last part of path */
+    char *path;       /* as given; also shown in messages */
+    const char *base; /* last part of path */
     int fd, folder;   /* folder: of the final name; -1: written in place */
     char temporary[32];
-    char *held; /* not written yet */
+    char *held; /* buffered, not written yet */
     size_t used, capacity, limit;
     bool failed;
 };
@@ -52,11 +52,11 @@ static int open_at(int folder, const char *name, int flags)
     int fd;
     do
         fd = openat(folder, name, flags | O_NOCTTY | O_CLOEXEC, 0666);
-    while (fd < 0 && errno == EINTR); /* a FIFO waits for its reader */
+    while (fd < 0 && errno == EINTR); /* a FIFO blocks until it has a reader */
     return fd;
 }
 
-/* The N of "-" and of the names under which the system offers open descriptors, or -1. */
+/* The number N of the descriptor that "-" or a name such as /dev/fd/N stands for, or -1. */
 static int descriptor_of(const char *path)
 {
     static const struct {
@@ -81,10 +81,10 @@ static int descriptor_of(const char *path)
 static int open_folder(kit_output *out, kit_error *err)
 {
     char *slash = strrchr(out->path, '/');
-    const char *folder = slash == out->path ? "/" : out->path; /* what is left of it, once cut */
+    const char *folder = slash == out->path ? "/" : out->path; /* cut at the slash below */
     out->base = slash ? slash + 1 : out->path;
     if (!*out->base)
-        out->base = "."; /* "folder/" is a folder */
+        out->base = "."; /* "folder/" names a folder */
     if (slash && slash != out->path)
         *slash = 0;
     out->folder = open_at(AT_FDCWD, slash ? folder : ".", O_RDONLY | O_DIRECTORY);
@@ -96,7 +96,7 @@ static int open_folder(kit_output *out, kit_error *err)
 static int open_temporary(kit_output *out, kit_error *err)
 {
     for (int i = 0; i < TRIES; i++) {
-        uint64_t random = (uint64_t)getpid() + (uint64_t)i; /* if the system has nothing better */
+        uint64_t random = (uint64_t)getpid() + (uint64_t)i; /* fallback if getentropy fails */
         (void)!getentropy(&random, sizeof random);
         snprintf(out->temporary, sizeof out->temporary, ".attn-%016" PRIx64, random);
         out->fd = open_at(out->folder, out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
@@ -140,7 +140,7 @@ static int open_target(kit_output *out, const char *path, kit_error *err)
                     S_ISDIR(st.st_mode) ? "directory" : "disk or a socket");
 }
 
-/* A file past RLIMIT_FSIZE must be an error like any other, not the death of the program. */
+/* Makes writing past RLIMIT_FSIZE an ordinary error; by default SIGXFSZ would kill the program. */
 static void ignore_size_signal(void)
 {
     struct sigaction now;
@@ -185,7 +185,7 @@ static int write_through(kit_output *out, const char *bytes, size_t size, kit_er
         if (n < 0 && errno == EINTR)
             continue;
         if (n == 0)
-            errno = ENOSPC; /* no progress, no reason given */
+            errno = ENOSPC; /* nothing written and no reason given */
         if (n <= 0) {
             out->failed = true;
             return cannot(out, "write", err);
@@ -203,7 +203,7 @@ static int flush(kit_output *out, kit_error *err)
     return code;
 }
 
-/* Makes room for `size` more; at most `limit` in all. */
+/* Makes room for `size` more bytes; the caller ensures that all fit within `limit`. */
 static int make_room(kit_output *out, size_t size, kit_error *err)
 {
     size_t capacity = out->capacity;
@@ -264,13 +264,13 @@ int kit_output_printf(kit_output *out, kit_error *err, const char *format, ...)
     return code;
 }
 
-/* ----------------------------------------------------------------------------------- The end */
+/* ------------------------------------------------------------------- Committing and aborting */
 
 static int close_file(kit_output *out, kit_error *err)
 {
     const int fd = out->fd;
     out->fd = -1;
-    if (close(fd) != 0 && errno != EINTR) /* EINTR: it is closed all the same */
+    if (close(fd) != 0 && errno != EINTR) /* after EINTR the descriptor is closed too */
         return cannot(out, "write", err);
     return KIT_OK;
 }
@@ -298,7 +298,7 @@ static int finish(kit_output *out, kit_error *err)
     if (renameat(out->folder, out->temporary, out->folder, out->base) != 0)
         return cannot(out, "replace it", err);
     out->temporary[0] = 0;
-    /* Some file systems cannot flush a folder, and say so by EINVAL. */
+    /* Some file systems cannot flush a folder and return EINVAL. */
     if (flush_to_disk(out->folder) != 0 && errno != EINVAL)
         return cannot(out, "flush its folder", err);
     return KIT_OK;

@@ -1,13 +1,13 @@
-/* .safetensors files: in through jansson, out again.
+/* .safetensors files: read by jansson, and written.
  *
- *   length of the header, 8 bytes, little-endian | header, JSON, spaces behind | the tensors' bytes
+ *   length of the header, 8 bytes, little-endian | header, JSON, spaces | tensors' bytes
  *   {"__metadata__": {"key": "text"}, "name": {"dtype": "F32", "shape": [2, 3],
  *    "data_offsets": [0, 24]}, ...}
  *
- * Nothing in a header is believed: every field must be there, of its type, once; sizes are products
- * that do not wrap and are what the offsets span; and the tensors, in the order of their offsets,
- * follow each other from the first byte to the last, without holes and without sharing one. An
- * empty tensor stands between two others, at either end, or alone.
+ * Headers are untrusted input. Every field must be present once, with its type. Sizes must not
+ * overflow, and must equal the span of the offsets. In the order of their offsets, the tensors must
+ * cover all bytes from the first to the last, without gaps or overlaps. An empty tensor may lie
+ * between two others, at either end, or alone.
  */
 #include "io.h"
 
@@ -48,7 +48,7 @@ bool io_is_safetensors(const unsigned char *bytes, size_t size)
 
 /* ------------------------------------------------------------------------------ One tensor */
 
-/* "file: tensor 'name': what" */
+/* Message "file: tensor 'name': what". */
 static int bad(const io_safetensors *f, const char *name, kit_error *err, const char *what)
 {
     return kit_fail(err, KIT_BAD_FILE, "%s: tensor '%.80s': %s", f->file->name, name, what);
@@ -76,7 +76,7 @@ static int read_shape(const io_safetensors *f, io_tensor *t, const json_t *shape
     return KIT_OK;
 }
 
-/* data: how many bytes follow the header. */
+/* data: number of bytes after the header. */
 static int read_offsets(const io_safetensors *f, io_tensor *t, const json_t *offsets, size_t data,
                         kit_error *err)
 {
@@ -248,7 +248,7 @@ int io_safetensors_open(io_safetensors *f, io_source *file, kit_error *err)
 
 void io_safetensors_close(io_safetensors *f)
 {
-    json_decref(f->header); /* NULL is fine */
+    json_decref(f->header); /* f->header may be NULL */
     free(f->tensor);
     *f = (io_safetensors){0};
 }
@@ -279,7 +279,7 @@ static int choose(const io_tensor **t, const io_safetensors *f, const char *name
     return io_no_array(f->file->name, "safetensors", name, &names, err);
 }
 
-/* The bytes of one tensor, as a source of their own. */
+/* Reads the bytes of one tensor as a source of its own. */
 static int64_t read_part(io_source *part, void *to, size_t size, kit_error *err)
 {
     io_source *whole = part->member;
@@ -320,7 +320,7 @@ int io_safetensors_list(kit_entry **entries, size_t *count, const io_safetensors
     if (!list)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", f->file->name);
     for (size_t i = 0; i < n; i++) {
-        strcpy(list[i].name, first[i].name); /* read_tensor saw that it fits */
+        strcpy(list[i].name, first[i].name); /* read_tensor checked that it fits */
         list[i].dtype = first[i].element->dtype;
         list[i].rank = first[i].rank;
         memcpy(list[i].shape, first[i].shape, sizeof list[i].shape);
@@ -340,7 +340,8 @@ static const char *dtype_name(attn_dtype dtype)
     return NULL;
 }
 
-/* Tensor i in the order of their bytes: from the widest elements to the narrowest. */
+/* Puts the tensors' indices into `place` in the order of their bytes, widest elements first;
+ * returns their number. */
 static size_t in_order(const kit_tensor *tensor, size_t count, size_t *place)
 {
     size_t n = 0;
@@ -351,7 +352,7 @@ static size_t in_order(const kit_tensor *tensor, size_t count, size_t *place)
     return n;
 }
 
-/* 0, or -1: no memory, a name that is not UTF-8, or two of one name. */
+/* Returns 0, or -1: no memory, a name that is not UTF-8, or two tensors of the same name. */
 static int add_tensor(json_t *header, const kit_tensor *t, size_t *at)
 {
     json_t *shape = json_array();

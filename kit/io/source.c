@@ -1,8 +1,9 @@
-/* Bytes to read, and what a spec names: "file.npy", "file.npz:name", "file.safetensors:name", "-".
+/* Sources of bytes, and specs: "file.npy", "file.npz:name", "file.safetensors:name", "-".
  *
- * A file of known size is read by pread at places that were checked against that size; mapping it
- * would turn a file that shrinks meanwhile into a signal. Everything else (pipes, devices, standard
- * input) is read in order. The kind of a file is told by its first bytes, not by its name.
+ * A file of known size is read by pread at offsets that were checked against that size. It is not
+ * mapped, because a mapped file that shrinks meanwhile raises a signal. Everything else (pipes,
+ * devices, standard input) is read in order. The first bytes of a file decide its format, not its
+ * name.
  */
 #if __SIZEOF_LONG__ == 4
 #define _FILE_OFFSET_BITS 64
@@ -72,7 +73,7 @@ typedef enum format { NPY, NPZ, SAFETENSORS } format;
 typedef struct input {
     io_source source;
     char *path;         /* owned */
-    const char *member; /* in the spec; NULL: not named */
+    const char *member; /* points into the spec; NULL: not named */
     bool opened;
     format format;
 } input;
@@ -89,7 +90,7 @@ static void input_close(input *in)
     free(in->path);
 }
 
-/* What stands before the ":" of a file of several arrays. */
+/* Suffixes before the ":" of formats that hold several arrays. */
 static const struct {
     const char *suffix;
     format format;
@@ -129,7 +130,8 @@ static int not_a_file(const input *in, kit_error *err)
                     in->path);
 }
 
-/* Opens in->path. To open a pipe waits for its other end, which is right for a .npy alone. */
+/* Opens in->path. Opening a pipe blocks until its other end is open, which is wanted for a .npy
+ * only. */
 static int open_descriptor(input *in, bool must_be_file, kit_error *err)
 {
     const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | (must_be_file ? O_NONBLOCK : 0);
@@ -146,8 +148,8 @@ static int open_descriptor(input *in, bool must_be_file, kit_error *err)
     return KIT_OK;
 }
 
-/* Opens in->path and finds out what it is. must_be_file: as files of several arrays, which are read
- * at places, always must. */
+/* Opens in->path and recognises its format. must_be_file: only a regular file is accepted. Formats
+ * with several arrays always need one, because they are not read in order. */
 static int open_path(input *in, bool must_be_file, kit_error *err)
 {
     io_source *s = &in->source;
