@@ -1,4 +1,4 @@
-/* Added tokens: they are found in a text before anything else, and stay whole. */
+/* Added tokens: they are searched for before the text is split, and are never split. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,8 +8,8 @@
 
 /* ------------------------------------------------------------------------------------- Ids */
 
-/* In a vocabulary for BPE a token is kept as the bytes that its string stands for; a string that
- * stands for none, such as one with a space, is kept as it is. */
+/* In a BPE vocabulary a token is stored as the bytes that its string stands for. A string that
+ * stands for no bytes, such as one with a space, is stored as it is. */
 int text_token_id(int64_t *id, const kit_tokenizer *t, const char *content, const char *name,
                   kit_error *err)
 {
@@ -32,7 +32,8 @@ int text_token_id(int64_t *id, const kit_tokenizer *t, const char *content, cons
 
 /* ---------------------------------------------------------------------------------- Adding */
 
-/* An added token and the vocabulary have the same id for the same token, or one of them none. */
+/* Refuses an added token that is empty, that has another id in the vocabulary, or whose id belongs
+ * to another token. */
 static int check_added(const kit_tokenizer *t, const char *content, int64_t id, const char *name,
                        kit_error *err)
 {
@@ -52,7 +53,7 @@ static int check_added(const kit_tokenizer *t, const char *content, int64_t id, 
     return KIT_OK;
 }
 
-/* Where the added token `id` is or will be; NULL: no memory. */
+/* Finds or makes the place of the added token `id`; NULL: no memory. */
 static text_added *place_for(kit_tokenizer *t, int64_t id)
 {
     for (size_t i = 0; i < t->added_count; i++)
@@ -94,8 +95,8 @@ int text_added_add(kit_tokenizer *t, const char *content, int64_t id, text_manne
 
 /* --------------------------------------------------------------------------------- Finding */
 
-/* What a regular expression of Unicode takes for \w: letters, marks, digits, connectors, joiners,
- * and the letters in circles and squares. */
+/* Characters that \w matches in a Unicode regular expression: letters, marks, digits, connectors,
+ * joiners, and circled and squared letters. */
 static bool is_word(int32_t c)
 {
     switch (utf8proc_category(c)) {

@@ -1,9 +1,9 @@
-/* Byte-level pair encoding, as GPT-2 has it: a piece is its bytes, and the pair that was merged
- * first in training is merged first (Sennrich et al. 2016, Radford et al. 2019).
+/* Byte-level pair encoding, as in GPT-2: a piece is its bytes, and pairs are merged in the order in
+ * which training merged them (Sennrich et al. 2016, Radford et al. 2019).
  *
- * The next pair comes from a heap, by rank and then by place, so that a piece of n bytes takes
- * n log n steps. In files a byte is written as a printable character: itself where it is one, else
- * one from U+0100 on, in order.
+ * A heap gives the next pair, by rank and then by place, so a piece of n bytes takes n log n steps.
+ * In files each byte is written as a printable character: itself if it is printable, otherwise the
+ * next character from U+0100 on, in order.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +19,8 @@ static bool prints(int byte)
     return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
 
-/* The byte that a character stands for, or -1. What does not print is 0x00 to 0x20, 0x7F to 0xA0
- * and 0xAD. */
+/* Returns the byte that a character stands for, or -1. The bytes that are not printable are 0x00 to
+ * 0x20, 0x7F to 0xA0 and 0xAD. */
 static int byte_of(int32_t c)
 {
     if (c < 0x100)
@@ -47,9 +47,9 @@ bool text_bytes_of(char *out, size_t *out_length, const char *token, size_t leng
 
 /* ------------------------------------------------------------------------------- Characters */
 
-/* SentencePiece's way, as Llama 2 has it (Kudo and Richardson 2018): a text's spaces become U+2581,
- * pieces are characters, and what is no character of the vocabulary is its bytes, "<0x0A>". Here
- * U+2581 is a space again, in the vocabulary and in the text. */
+/* SentencePiece's BPE, as in Llama 2 (Kudo and Richardson 2018): the spaces of a text become
+ * U+2581, pieces are characters, and a character that is not in the vocabulary is encoded as its
+ * bytes, "<0x0A>". This code turns U+2581 back into a space, in the vocabulary and in the text. */
 enum { SPACE_MARK = 0x2581 };
 
 bool text_piece_of(char *out, size_t *out_length, const kit_tokenizer *t, const char *token,
@@ -93,7 +93,8 @@ int text_bpe_add(kit_tokenizer *t, const char *token, size_t length, int64_t id,
     char *bytes = malloc(length + 1);
     if (!bytes)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
-    /* What is not written in the alphabet is no bytes: only an added token can be it. */
+    /* A string with characters outside the byte alphabet stands for no bytes; only an added token
+     * can have it. */
     const bool plain = length > 0 && text_piece_of(bytes, &size, t, token, length);
     const int code =
         plain ? text_vocabulary_add(&t->vocabulary, bytes, size, id, TEXT_BY_BYTES, name, err)
@@ -144,9 +145,9 @@ int text_bpe_finish(kit_tokenizer *t, const char *name, kit_error *err)
 
 /* ---------------------------------------------------------------------------------- Merging */
 
-/* The symbols of a piece, linked: symbol i begins at byte i; length 0: it was merged away. */
+/* The symbols of a piece, as a linked list. Symbol i begins at byte i; length 0: merged away. */
 typedef struct symbol {
-    uint32_t id, length, before, after; /* after: the next one; `count` past the end */
+    uint32_t id, length, before, after; /* after: index of the next symbol; `count` at the end */
 } symbol;
 
 typedef struct candidate { /* a pair that may be merged */
@@ -158,7 +159,7 @@ typedef struct merging {
     symbol *s;
     uint32_t count;
     candidate *heap;
-    size_t size; /* at most 2 * count: each merge puts two in and takes one out */
+    size_t size; /* at most 2 * count: each merge adds two and removes one */
 } merging;
 
 static bool is_before(const candidate *a, const candidate *b)
@@ -188,7 +189,7 @@ static candidate heap_pop(merging *m)
     return top;
 }
 
-/* The pair of symbol `at` and the one after it, if it can be merged. */
+/* Adds the pair of symbol `at` and the one after it to the heap, if it can be merged. */
 static void consider(merging *m, uint32_t at)
 {
     const symbol *s = &m->s[at];
@@ -199,7 +200,7 @@ static void consider(merging *m, uint32_t at)
         heap_push(m, (candidate){merge->rank, at, merge->made});
 }
 
-/* Is what stands there now still merged into the same token? */
+/* Whether the pair at this place still merges into the same token. */
 static bool is_current(const merging *m, const candidate *c)
 {
     const symbol *a = &m->s[c->at];
@@ -232,8 +233,9 @@ static void merge_all(merging *m)
 
 /* ---------------------------------------------------------------------------------- A piece */
 
-/* Characters as bytes, and where each byte comes from: a character that is in the text as it is has
- * a byte there for each of its own; of any other each byte stands for all that it came from. */
+/* The bytes of all characters, and the part of the source that each byte came from. If a character
+ * is unchanged from the source, each of its bytes came from one source byte. Otherwise each of its
+ * bytes came from the whole source range of the character. */
 typedef struct flat {
     char *bytes;
     struct place {
@@ -296,7 +298,7 @@ static int add_token(kit_tokens *out, int64_t id, const struct place *place, uin
     return text_tokens_add(out, id, begin, end, err);
 }
 
-/* Bytes of the character that begins here. */
+/* Returns the number of bytes of the character that begins here. */
 static uint32_t character_length(const char *bytes, uint32_t left)
 {
     const unsigned char first = (unsigned char)*bytes;
@@ -304,7 +306,7 @@ static uint32_t character_length(const char *bytes, uint32_t left)
     return n < left ? n : left;
 }
 
-/* How many bytes stand here that the vocabulary has no token for. */
+/* Returns the number of successive bytes for which the vocabulary has no token. */
 static uint32_t unknown_run(const kit_tokenizer *t, const char *bytes, uint32_t left)
 {
     uint32_t n = 0;
@@ -313,8 +315,9 @@ static uint32_t unknown_run(const kit_tokenizer *t, const char *bytes, uint32_t 
     return n;
 }
 
-/* Puts the symbols that merges begin with: a character of the vocabulary as one symbol; else its
- * bytes; else the unknown token, for each byte or for a run of them. */
+/* Makes the symbols with which merging begins. A character in the vocabulary is one symbol.
+ * Otherwise its bytes are symbols; bytes without a token become the unknown token, one for each
+ * byte or one for a run of them. */
 static int put_symbols(merging *m, const char *bytes, kit_error *err)
 {
     const kit_tokenizer *t = m->t;
@@ -323,7 +326,7 @@ static int put_symbols(merging *m, const char *bytes, kit_error *err)
     for (uint32_t i = 0, rest = 0, n; i < m->count; before = i, i += n) {
         int64_t id = -1;
         n = t->characters && !rest ? character_length(bytes + i, m->count - i) : 1;
-        if (t->characters && !rest) /* not inside of one that is taken byte by byte */
+        if (t->characters && !rest) /* not inside a character taken byte by byte */
             id = text_vocabulary_find(&t->vocabulary, bytes + i, n);
         if (id < 0) {
             rest = rest ? rest - 1 : n - 1;
@@ -385,7 +388,7 @@ int text_bpe_encode(kit_tokens *out, const kit_tokenizer *t, const text_char *ch
 {
     if (!count || !t->prefix_space || chars[0].code == ' ')
         return encode_pieces(out, t, chars, count, err);
-    text_chars spaced = {0}; /* with a space in front that the text has not */
+    text_chars spaced = {0}; /* the text with a space added in front */
     int code = text_chars_add(&spaced, (text_char){' ', chars[0].begin, chars[0].begin}, err);
     for (size_t i = 0; i < count && !code; i++)
         code = text_chars_add(&spaced, chars[i], err);

@@ -1,14 +1,14 @@
-/* What is done to a text before it is cut, character by character, so that each one still knows
- * where it came from.
+/* Steps that change a text before it is split. They work on characters, and each character keeps
+ * the part of the source that it came from.
  *
- * The forms of Unicode (UAX 15): all that can be is decomposed, marks that follow each other are
- * put in the order of their class, and, for NFC and NFKC, what belongs together is joined again.
+ * Unicode's normal forms (UAX 15): every character is decomposed as far as possible, successive
+ * marks are sorted by their combining class, and for NFC and NFKC characters are composed again.
  * BERT's clean-up, as its BasicTokenizer does it (Devlin et al. 2018):
  *
- *   clean   control characters go, white space becomes a space
- *   cjk     a space on both sides of each ideograph
- *   strip   decomposed (NFD), and the marks that do not space go
- *   lower   lower case
+ *   clean   removes control characters; white space becomes a space
+ *   cjk     puts a space on both sides of each ideograph
+ *   strip   decomposes (NFD) and removes non-spacing marks
+ *   lower   converts to lower case
  */
 #include <stdlib.h>
 #include <string.h>
@@ -46,8 +46,8 @@ static bool is_ideograph(int32_t c)
 
 static int combining_class(int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
-/* Marks that follow each other stand in the order of their class: counted, so that a text of
- * nothing but marks takes no longer than any other. */
+/* Sorts successive marks by their combining class. A counting sort, so that a text of nothing but
+ * marks takes no longer than any other. */
 static int order_marks(text_char *mark, size_t count, kit_error *err)
 {
     size_t start[257] = {0};
@@ -68,7 +68,7 @@ static int order_marks(text_char *mark, size_t count, kit_error *err)
 static int decompose(text_chars *out, const text_char *in, size_t count, bool compatible,
                      kit_error *err)
 {
-    enum { LONGEST = 32 }; /* the longest there is has 18 */
+    enum { LONGEST = 32 }; /* the longest decomposition has 18 */
     const utf8proc_option_t how =
         UTF8PROC_DECOMPOSE | UTF8PROC_STABLE | (compatible ? UTF8PROC_COMPAT : 0);
     utf8proc_int32_t code[LONGEST];
@@ -77,7 +77,7 @@ static int decompose(text_chars *out, const text_char *in, size_t count, bool co
         int boundary = 0;
         const utf8proc_ssize_t n =
             utf8proc_decompose_char(in[i].code, code, LONGEST, how, &boundary);
-        if (n < 1 || n > LONGEST) { /* what it does not know stays */
+        if (n < 1 || n > LONGEST) { /* unknown to utf8proc: kept */
             code_of = text_chars_add(out, in[i], err);
             continue;
         }
@@ -95,26 +95,26 @@ static int decompose(text_chars *out, const text_char *in, size_t count, bool co
     return code_of;
 }
 
-/* The character that two others make, or -1. */
+/* Returns the character that two others compose to, or -1. */
 static int32_t composed(int32_t first, int32_t second)
 {
     enum { FIRST_MARK = 0x300, NO_FINAL = 0x11A7 };
     utf8proc_int32_t pair[2] = {first, second};
-    /* Nothing below the first mark joins what is before it; and utf8proc 2.8 takes the character
-     * before the first final consonant of Hangul for one. */
+    /* No character below the first mark composes with the one before it. utf8proc 2.8 takes U+11A7,
+     * the character before the first Hangul final consonant, for a final consonant. */
     if (second < FIRST_MARK || second == NO_FINAL)
         return -1;
     return utf8proc_normalize_utf32(pair, 2, UTF8PROC_COMPOSE | UTF8PROC_STABLE) == 1 ? pair[0]
                                                                                       : -1;
 }
 
-/* In place. A character joins the last one of class 0 unless one between them has its class or a
- * higher one. */
+/* Composes in place. A character composes with the last one of class 0 unless a character between
+ * them has the same or a higher class. */
 static void compose(text_chars *c)
 {
     text_char *starter = NULL;
     size_t used = 0;
-    int between = -1; /* the class of the last one between them */
+    int between = -1; /* class of the last character between them */
     for (size_t i = 0; i < c->count; i++) {
         const text_char now = c->at[i];
         const int class = combining_class(now.code);
@@ -156,7 +156,7 @@ static int clean_up(text_chars *out, const text_step *s, const text_char *in, si
     return code;
 }
 
-/* One character's lower case is two: I with a dot. */
+/* U+0130, I with a dot, is the only character whose lower case is two characters. */
 static int add_lower(text_chars *out, text_char c, kit_error *err)
 {
     enum { DOTTED_I = 0x130, DOT_ABOVE = 0x307 };
@@ -167,7 +167,7 @@ static int add_lower(text_chars *out, text_char c, kit_error *err)
     return text_chars_add(out, (text_char){DOT_ABOVE, c.begin, c.end}, err);
 }
 
-/* Marks go, those that space too or not, or letters become small, or both. */
+/* Removes marks (non-spacing ones or all), or converts to lower case, or both. */
 typedef enum marks { KEEP_MARKS, STRIP_NONSPACING, STRIP_MARKS } marks;
 
 static bool goes(marks which, int32_t c)
@@ -217,11 +217,11 @@ static int add_all(text_chars *out, const text_char *c, size_t count, kit_error 
     return code;
 }
 
-/* New text, which stands for what lies from `begin` to `end`. */
+/* Adds new text that stands for the source bytes from `begin` to `end`. */
 static int add_new(text_chars *out, const text_chars *c, uint32_t begin, uint32_t end,
                    kit_error *err)
 {
-    enum { MOST = 1 << 24 }; /* steps could double a text again and again */
+    enum { MOST = 1 << 24 }; /* repeated steps could double a text each time */
     int code = KIT_OK;
     if (out->count + c->count > MOST)
         return kit_fail(err, KIT_LIMIT, "the normalizer makes the text longer than %d characters",
@@ -270,7 +270,7 @@ static int do_step(text_chars *out, const text_step *s, const text_char *in, siz
 {
     int code = KIT_OK;
     if (!count)
-        return KIT_OK; /* of nothing comes nothing */
+        return KIT_OK; /* an empty text stays empty */
     switch (s->kind) {
     case TEXT_BERT: return do_bert(out, s, in, count, err);
     case TEXT_FORM:

@@ -1,8 +1,8 @@
-/* Text that came from elsewhere, as it may be shown. Names of tensors, tokens, words and messages
- * of a file may hold anything, and a terminal obeys some of it: control characters, those above
- * U+0080 too, move the cursor or rename the window, and marks of direction turn the rest of the
- * line. Everything that shows such text comes by kit_text_next; JSON keeps the characters, and
- * writes those as \u escapes (kit_text_json). */
+/* Makes text from files and users safe to show. Names of tensors, tokens, words and messages of a
+ * file may hold any character, and a terminal acts on some of them: control characters, also those
+ * above U+0080, move the cursor or rename the window, and direction marks reverse the rest of the
+ * line. All code that shows such text uses kit_text_next. JSON keeps these characters and writes
+ * them as \u escapes (kit_text_json). */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +16,8 @@ static bool disturbs(int32_t c)
            (c >= 0x2066 && c <= 0x2069) || c == 0x2028 || c == 0x2029 || c == 0xfffe || c == 0xffff;
 }
 
-/* Bytes of the character at text, its code in *c; 0 if it is none. */
+/* Returns the number of bytes of the character at text, and its code in *c; 0 if it is not
+ * valid. */
 static size_t code_at(const char *text, int32_t *c)
 {
     const utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)text, -1, c);
@@ -49,8 +50,8 @@ void kit_text_print(FILE *to, const char *text)
     }
 }
 
-/* One \u escape for each UTF-16 unit; what needs two disturbs nobody. A < is escaped too, so that
- * the string may stand inside a page. */
+/* Writes one \u escape for the character: none that disturbs needs two UTF-16 units. "<" is escaped
+ * too, so that the string may be part of a page. */
 void kit_text_json(const char *text, kit_text_sink *put, void *to)
 {
     put(to, "\"", 1);

@@ -1,6 +1,7 @@
-/* How a text is cut before its bytes are merged: GPT-2's pattern and Llama 3's, written out. Each
- * alternative is a function that gives how many characters it takes, 0 for none; the first that
- * takes any wins, as in the regular expression. */
+/* Splits a text into pieces before its bytes are merged: the patterns of GPT-2, Llama 3 and Qwen 2,
+ * written out. Each alternative of a pattern is a function that returns how many characters it
+ * takes, 0 if it does not match. As in the regular expression, the first alternative that matches
+ * wins. */
 #include <string.h>
 
 #include <utf8proc.h>
@@ -45,7 +46,7 @@ static class class_of(int32_t c)
 
 static bool ends_line(int32_t c) { return c == '\r' || c == '\n'; }
 
-/* How many of one class stand at `from`, at most `most`. */
+/* Returns how many characters from `from` on are of the class `wanted`, at most `most`. */
 static size_t run(const text_char *c, size_t from, size_t count, class wanted, size_t most)
 {
     size_t n = 0;
@@ -54,7 +55,7 @@ static size_t run(const text_char *c, size_t from, size_t count, class wanted, s
     return n;
 }
 
-/* U+017F, the long s, is an s in the other case. */
+/* U+017F, the long s, equals s if case is ignored. */
 static bool is_letter(int32_t c, char letter, bool any_case)
 {
     if (any_case && c < 0x80)
@@ -78,7 +79,7 @@ static size_t contraction(const text_char *c, size_t count, bool any_case)
     return 0;
 }
 
-/* " ?X+" of a class. */
+/* " ?X+", where X is a class. */
 static size_t spaced_run(const text_char *c, size_t count, class wanted)
 {
     const size_t space = c[0].code == ' ';
@@ -86,7 +87,8 @@ static size_t spaced_run(const text_char *c, size_t count, class wanted)
     return n ? space + n : 0;
 }
 
-/* "\s+(?!\S)|\s+": white space, but for the last of several where something follows. */
+/* "\s+(?!\S)|\s+": white space; if there are several characters and text follows, all but the
+ * last. */
 static size_t spaces(const text_char *c, size_t count)
 {
     const size_t n = run(c, 0, count, SPACE, count);
@@ -101,7 +103,7 @@ static size_t split_gpt2(const text_char *c, size_t count)
     return n ? n : spaces(c, count);
 }
 
-/* "\s*[\r\n]+": white space up to the last end of a line in it. */
+/* "\s*[\r\n]+": white space up to and with its last line end. */
 static size_t lines(const text_char *c, size_t count)
 {
     size_t n = run(c, 0, count, SPACE, count);

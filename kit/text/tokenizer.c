@@ -1,5 +1,5 @@
-/* A text into tokens: added tokens are found first, what lies between them is normalised and handed
- * to the model, and the template puts its own tokens around the whole. See tokenizer.h. */
+/* Encodes a text into tokens: added tokens are found first, the text between them is normalised and
+ * passed to the model, and the template adds its own tokens. See tokenizer.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 #include "tokenizer_inner.h"
 
-/* Room for one more of `count` elements. */
+/* Makes room for one more element after `count` elements. */
 static int grow(void **array, size_t *capacity, size_t count, size_t element, kit_error *err)
 {
     if (count < *capacity)
@@ -214,7 +214,7 @@ typedef struct encoding {
     kit_error *err;
 } encoding;
 
-/* What has no added token in it. */
+/* Encodes characters that contain no added token. */
 static int encode_plain(const encoding *e, const text_char *c, size_t count)
 {
     switch (e->t->kind) {
@@ -226,7 +226,8 @@ static int encode_plain(const encoding *e, const text_char *c, size_t count)
 
 static int encode_part(const encoding *e, bool normalized, const text_char *c, size_t count);
 
-/* Between added tokens of the text as it is there are those of the text as it is normalised. */
+/* Encodes the text between two added tokens. Tokens of the raw text are found first. The text
+ * between those is normalised and then searched for the tokens that match normalised text. */
 static int encode_between(const encoding *e, bool normalized, const text_char *c, size_t count)
 {
     if (!count)
@@ -243,8 +244,8 @@ static int encode_between(const encoding *e, bool normalized, const text_char *c
     return code;
 }
 
-/* A match that does not fit is passed over whole. After one, matches are sought behind the token
- * itself, not behind the white space that it took along. */
+/* A match that does not fit is skipped as a whole. After a match, the search continues behind the
+ * token itself, not behind the white space that the token took. */
 static int encode_part(const encoding *e, bool normalized, const text_char *c, size_t count)
 {
     size_t done = 0;
@@ -256,7 +257,7 @@ static int encode_part(const encoding *e, bool normalized, const text_char *c, s
             continue;
         size_t from = i, to = stop;
         if (a->manner.left && from < done && done < stop)
-            from = done; /* the space was taken by the token before */
+            from = done; /* the previous token took the space */
         while (a->manner.left && from > done && text_is_space(c[from - 1].code))
             from--;
         while (a->manner.right && to < count && text_is_space(c[to].code))
@@ -326,7 +327,7 @@ int kit_tokenizer_encode(kit_tokens *out, const kit_tokenizer *t, const char *te
 
 /* ----------------------------------------------------------------------------------- Labels */
 
-/* Of the character that holds byte `at`: where it begins and ends. */
+/* Finds the begin and the end of the character that holds byte `at`. */
 static void character_around(const char *text, size_t at, size_t *begin, size_t *end)
 {
     *begin = at;
@@ -337,7 +338,7 @@ static void character_around(const char *text, size_t at, size_t *begin, size_t 
         ++*end;
 }
 
-/* Text with its spaces and ends of lines made visible, as much as fits. */
+/* Adds text with visible spaces and line ends, as much as fits. */
 static void put_visible(char out[KIT_TOKEN_LABEL], const char *text, size_t begin, size_t end)
 {
     size_t used = strlen(out);
@@ -356,7 +357,7 @@ static void put_visible(char out[KIT_TOKEN_LABEL], const char *text, size_t begi
     out[used] = 0;
 }
 
-/* A token by what it stands for; what is no character of its own is shown as its bytes. */
+/* Adds the text of a token; bytes that are not a whole character are shown as numbers. */
 static void put_bytes(char out[KIT_TOKEN_LABEL], const char *bytes, size_t length)
 {
     for (size_t i = 0; i < length && strlen(out) < KIT_TOKEN_LABEL - 16;) {
@@ -373,7 +374,7 @@ static void put_bytes(char out[KIT_TOKEN_LABEL], const char *bytes, size_t lengt
     }
 }
 
-/* "X 2/4": token `index` has a part of one character; which of its tokens is it? */
+/* Adds "X 2/4": token `index` is the second of four tokens that share the character X. */
 static void put_part(char out[KIT_TOKEN_LABEL], const kit_tokens *tokens, size_t index,
                      const char *text)
 {

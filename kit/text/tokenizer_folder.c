@@ -1,6 +1,6 @@
-/* A model's folder: tokenizer.json if there is one, else the files that came before it, which a
- * class of tokenisers reads. transformers 5 takes the class of tokenizer_config.json, else that of
- * config.json, else the one that the type of the model has. */
+/* A model's folder: tokenizer.json if it exists, else the older files, whose meaning depends on the
+ * class of the tokeniser. As in transformers 5, the class is that of tokenizer_config.json, else
+ * that of config.json, else the default class of the model type. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +26,9 @@ static const struct {
     {"Qwen2Tokenizer", TEXT_CLASS_QWEN2},
 };
 
-/* `only`: whatever the files name. "": transformers has no class for old files, but one that
- * tokenizer.json needs. NULL: the files must name a class. */
+/* The class of each model type. `only`: this class is used whatever the files name. name "":
+ * transformers has no class for old files of this type, and the class it has needs tokenizer.json.
+ * name NULL: the files must name a class. */
 static const struct {
     const char *type, *name;
     bool only;
@@ -81,8 +82,8 @@ static int find_class(text_class *class, const char *name, const char *type, con
 
 static const char config_file[] = "tokenizer_config.json";
 
-/* *out stays NULL if the file is not there. In tokenizer_config.json a model_max_length of 10^30
- * says that there is none. */
+/* *out stays NULL if there is no such file. A model_max_length of 10^30 in tokenizer_config.json
+ * means that there is none. */
 static int read_if_there(json_t **out, char path[TEXT_PATH], const char *folder, const char *name,
                          kit_error *err)
 {
@@ -133,8 +134,8 @@ static bool has_any(const char *folder)
 
 /* ------------------------------------------------------------------------- tokenizer.json */
 
-/* Is what tokenizer_config.json says of this option what tokenizer.json does? transformers builds
- * some classes from the one file and some from the other. */
+/* Checks that tokenizer_config.json agrees with tokenizer.json on this option: transformers builds
+ * some classes from one file and some from the other. */
 static int check_option(const json_t *config, const char *name, const char *key, bool done,
                         kit_error *err)
 {

@@ -1,5 +1,5 @@
-/* tokenizer.json: what is in it is either done as Hugging Face's `tokenizers` does it, or refused
- * by its name. Nothing is skipped that would change an id. */
+/* Reads tokenizer.json. Each part is either done as in Hugging Face's `tokenizers`, or refused by
+ * name. Nothing that would change an id is skipped. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +69,8 @@ static int read_merges(kit_tokenizer *t, const json_t *merges, const char *name,
     return code;
 }
 
-/* Options that would change ids, and are in no tokeniser of the models that are read here. */
+/* Reads options that would change ids. No supported model's tokeniser uses the unsupported
+ * values. */
 static int read_bpe_options(kit_tokenizer *t, const json_t *model, const char *name, kit_error *err)
 {
     const char *prefix = "", *suffix = "";
@@ -132,14 +133,14 @@ static int read_model(kit_tokenizer *t, const json_t *model, const char *name, k
 {
     if (is_type(model, "WordPiece"))
         return read_wordpiece(t, model, name, err);
-    /* Old files do not name the type. */
+    /* Old files do not give the type. */
     if (is_type(model, "BPE") ||
         (absent(json_object_get(model, "type")) && json_object_get(model, "merges")))
         return read_bpe(t, model, name, err);
     return text_refuse(name, "model", type_of(model), "WordPiece and BPE are", err);
 }
 
-/* ------------------------------------------------------------------- Before and after them */
+/* --------------------------------------------------------- Pre-tokenizers and post-processors */
 
 static int read_byte_level(kit_tokenizer *t, const json_t *p, bool after_split, const char *name,
                            kit_error *err)
@@ -176,7 +177,7 @@ static int read_split(kit_tokenizer *t, const json_t *p, const char *name, kit_e
     return KIT_OK;
 }
 
-/* So that no space is left beside U+2581. */
+/* Whether the last step replaces spaces by U+2581, so that no space is left. */
 static bool marks_spaces(const text_normalizer *n)
 {
     const text_step *last = n->count ? &n->step[n->count - 1] : NULL;
@@ -283,7 +284,7 @@ static int read_post_processor(kit_tokenizer *t, const json_t *p, const char *na
     int code;
     if (absent(p))
         return KIT_OK;
-    if (is_type(p, "ByteLevel")) /* that one only moves offsets */
+    if (is_type(p, "ByteLevel")) /* it only changes offsets */
         return text_keys_check(p, "ByteLevel", name, err);
     if (is_type(p, "TemplateProcessing")) {
         code = text_keys_check(p, "TemplateProcessing", name, err);
@@ -339,7 +340,7 @@ static int read_added(kit_tokenizer *t, const json_t *one, const char *name, kit
         return code;
     if (!content || id < 0)
         return kit_fail(err, KIT_BAD_FILE, "%s: an added token needs content and id", name);
-    const int64_t next = t->vocabulary.count; /* `tokenizers` counts, whatever the file says */
+    const int64_t next = t->vocabulary.count; /* `tokenizers` counts on, whatever the file says */
     code = text_added_add(t, content, id, m, name, err);
     if (!code && t->vocabulary.count > next && id != next)
         return kit_fail(err, KIT_BAD_FILE,

@@ -1,4 +1,4 @@
-/* Every key of a tokeniser's files: what is used, what changes no id, and what is refused. */
+/* Every key of a tokeniser's files: those used, those without effect on ids, and those refused. */
 #include <string.h>
 
 #include "tokenizer_inner.h"
@@ -14,10 +14,10 @@ enum {
 
 typedef enum rule {
     USED, /* tokenizer_old.c, tokenizer_special.c or tokenizer_json.c reads it */
-    IDLE, /* without effect on ids, whatever it says */
+    IDLE, /* without effect on ids, whatever its value */
     OFF,  /* null, false, 0, "", [] or {}: without effect; anything else is refused */
     ON,   /* true or null: without effect; false is refused */
-    FLAG  /* true, false or null: without effect; a text would be a token */
+    FLAG  /* true, false or null: without effect; a string would be a token */
 } rule;
 
 typedef struct key_row {
@@ -26,7 +26,7 @@ typedef struct key_row {
     rule rule;
 } key_row;
 
-/* The names of tokens, which are found whole in texts. */
+/* The keys that name tokens; these tokens are never split. */
 #define TOKEN_NAMES                                                                                \
     {"bos_token", ALL, USED}, {"eos_token", ALL, USED}, {"unk_token", ALL, USED},                  \
         {"sep_token", ALL, USED}, {"pad_token", ALL, USED}, {"cls_token", ALL, USED},              \
@@ -35,42 +35,42 @@ typedef struct key_row {
         "extra_special_tokens", ALL, USED                                                          \
     }
 
-/* tokenizer_config.json. What transformers does not look at either is IDLE for the classes that
- * many files have it for; for other classes it is unknown. */
+/* The keys of tokenizer_config.json. A key that transformers ignores is IDLE for the classes whose
+ * files often have it; for other classes it is unknown. */
 static const key_row config_keys[] = {
-    {"tokenizer_class", ALL, USED}, /* which splitting, normalizer and defaults */
+    {"tokenizer_class", ALL, USED}, /* selects splitting, normalizer and defaults */
     TOKEN_NAMES,
     {"added_tokens_decoder", ALL, USED},
     {"do_lower_case", BERT, USED},
     {"strip_accents", BERT, USED},
     {"tokenize_chinese_chars", BERT, USED},
-    {"add_prefix_space", ROBERTA | GPT2, USED}, /* a space before a text that has none */
-    {"add_bos_token", GPT2 | QWEN2, USED},      /* bos_token before each text */
+    {"add_prefix_space", ROBERTA | GPT2, USED}, /* adds a space before a text that begins without */
+    {"add_bos_token", GPT2 | QWEN2, USED},      /* puts bos_token before each text */
     {"add_eos_token", GPT2 | QWEN2, USED},
 
     {"add_prefix_space", BERT | QWEN2, OFF}, /* Qwen 2: before each word */
     {"do_lower_case", BYTES, OFF},
     {"strip_accents", BYTES, OFF},
-    {"split_special_tokens", ALL, OFF}, /* special tokens of a text are not found */
-    {"auto_map", ALL, OFF},             /* a class in a program of its own */
+    {"split_special_tokens", ALL, OFF}, /* special tokens in a text are not found */
+    {"auto_map", ALL, OFF},             /* code of the model's own, outside transformers */
     {"init_inputs", ALL, OFF},
-    {"never_split", BERT, OFF}, /* older versions kept these whole */
+    {"never_split", BERT, OFF}, /* kept whole by older versions */
     {"do_basic_tokenize", BERT, ON},
 
-    {"add_bos_token", BERT | ROBERTA, FLAG}, /* their templates have cls_token and sep_token */
+    {"add_bos_token", BERT | ROBERTA, FLAG}, /* their templates use cls_token and sep_token */
     {"add_eos_token", BERT | ROBERTA, FLAG},
-    {"backend", ALL, IDLE}, /* which library reads it */
+    {"backend", ALL, IDLE}, /* the library that reads it */
     {"use_fast", ALL, IDLE},
-    {"is_local", ALL, IDLE}, /* where the files come from, and their names */
+    {"is_local", ALL, IDLE}, /* origin of the files, and their names */
     {"local_files_only", ALL, IDLE},
     {"name_or_path", ALL, IDLE},
     {"vocab_file", ALL, IDLE},
     {"merges_file", ALL, IDLE},
     {"tokenizer_file", ALL, IDLE},
     {"special_tokens_map_file", ALL, IDLE},
-    {"chat_template", ALL, IDLE}, /* applied only on request */
+    {"chat_template", ALL, IDLE}, /* used only on request */
     {"response_schema", ALL, IDLE},
-    {"max_len", ALL, IDLE}, /* cutting and padding: only on request */
+    {"max_len", ALL, IDLE}, /* truncation and padding: only on request */
     {"max_length", ALL, IDLE},
     {"model_max_length", ALL, IDLE},
     {"stride", ALL, IDLE},
@@ -79,17 +79,17 @@ static const key_row config_keys[] = {
     {"padding_side", ALL, IDLE},
     {"pad_to_multiple_of", ALL, IDLE},
     {"pad_token_type_id", ALL, IDLE},
-    {"model_input_names", ALL, IDLE}, /* what is given to a model beside ids */
+    {"model_input_names", ALL, IDLE}, /* inputs of a model apart from ids */
     {"processor_class", ALL, IDLE},
-    {"clean_up_tokenization_spaces", ALL, IDLE}, /* from ids to text */
+    {"clean_up_tokenization_spaces", ALL, IDLE}, /* only from ids to text */
     {"errors", ALL, IDLE},
-    {"trim_offsets", ALL, IDLE}, /* places of tokens */
+    {"trim_offsets", ALL, IDLE}, /* offsets of tokens */
 };
 
 /* special_tokens_map.json. */
 static const key_row map_keys[] = {TOKEN_NAMES};
 
-/* The objects of a tokenizer.json, and tokens of the files above: used, idle and off. */
+/* The objects of a tokenizer.json, and the tokens of the files above: keys used, idle and off. */
 static const struct part {
     const char *what, *used[10], *idle[6], *off[2];
 } parts[] = {
@@ -129,7 +129,7 @@ static const struct part {
     {"BertProcessing", {"type", "cls", "sep"}, {0}, {0}},
     {"RobertaProcessing",
      {"type", "cls", "sep"},
-     {"trim_offsets", "add_prefix_space"}, /* both: places of tokens */
+     {"trim_offsets", "add_prefix_space"}, /* both: only offsets of tokens */
      {0}},
     {"a step without options", {"type"}, {0}, {0}},
 };
@@ -144,7 +144,7 @@ const char *text_class_name(text_class c)
     }
 }
 
-/* The one place where a key that is not known is refused. */
+/* The only place where an unknown key is refused. */
 static int refuse_unknown(const char *name, const char *key, const char *of, kit_error *err)
 {
     return kit_fail(err, KIT_BAD_FILE,

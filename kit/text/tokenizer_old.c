@@ -1,8 +1,8 @@
 /* Tokenisers from before tokenizer.json, as transformers 5 reads them:
  *
- *   vocab.txt                  WordPiece: a token a line, its number is its id
- *   vocab.json, merges.txt     byte-level BPE: {"token": id}; "a b" a line, first merged first
- *   tokenizer_config.json      options and names of tokens, by the class (tokenizer_keys.c)
+ *   vocab.txt                WordPiece: one token per line; the line number is the id
+ *   vocab.json, merges.txt   byte-level BPE: {"token": id}; one "a b" per line, in merge order
+ *   tokenizer_config.json    options and names of tokens, by the class (tokenizer_keys.c)
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,8 @@
 
 /* ------------------------------------------------------------------------------------ Lines */
 
-/* The next line without its end in *line, *length; returns where to go on, or NULL at the end. */
+/* Gives the next line without its end in *line, *length. Returns the start of the following line,
+ * or NULL at the end. */
 static const char *next_line(const char *p, const char *end, const char **line, size_t *length)
 {
     if (p >= end)
@@ -28,7 +29,7 @@ static const char *next_line(const char *p, const char *end, const char **line, 
     return stop ? stop + 1 : end;
 }
 
-/* *trimmed: the length without the white space at the end. */
+/* *trimmed: length without trailing white space. */
 static bool is_utf8(const char *bytes, size_t length, size_t *trimmed)
 {
     *trimmed = 0;
@@ -70,7 +71,7 @@ static int read_lines(kit_tokenizer *t, const char *path, bool trim, line_reader
 static int add_piece(kit_tokenizer *t, const char *line, size_t length, int64_t number,
                      const char *name, kit_error *err)
 {
-    if (!length) { /* a number without a token; all of them count as one */
+    if (!length) { /* an empty line is a number without a token; all of them count as one */
         t->unused = 1;
         return KIT_OK;
     }
@@ -92,7 +93,7 @@ static int read_pieces(kit_tokenizer *t, const char *path, const text_old *old, 
         (code =
              io_json_flag(&n->cjk, old->config, old->config_name, "tokenize_chinese_chars", err)))
         return code;
-    n->strip = n->lower; /* unless it is said */
+    n->strip = n->lower; /* default if the file has no value */
     return io_json_flag(&n->strip, old->config, old->config_name, "strip_accents", err);
 }
 
@@ -176,8 +177,8 @@ static int read_bytes(kit_tokenizer *t, const char *vocab, const char *merges, c
 
 /* -------------------------------------------------------------------------------- Templates */
 
-/* The id of a token that a template has. Its string is a part of the template's there, where a
- * space, a colon and a dollar sign mean something else. */
+/* Gives the id of a token that the template uses. transformers writes the token's string into a
+ * template, where a space, a colon and a dollar sign have special meanings. */
 static int template_id(int64_t *id, const kit_tokenizer *t, const char *token, const char *key,
                        const text_old *old, kit_error *err)
 {
@@ -188,7 +189,7 @@ static int template_id(int64_t *id, const kit_tokenizer *t, const char *token, c
     return text_token_id(id, t, token, old->config_name, err);
 }
 
-/* "bos A", "bos A eos" and the like; a token that is null stands nowhere. */
+/* Reads "bos A", "bos A eos" and so on; a token that is null is left out. */
 static int read_ends(kit_tokenizer *t, const char *const *named, const text_old *old,
                      kit_error *err)
 {

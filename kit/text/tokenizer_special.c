@@ -1,13 +1,13 @@
-/* The special and added tokens of old files, with the manners and ids that transformers 5 gives to
+/* The special and added tokens of old files, with the options and ids that transformers 5 gives
  * them:
  *
- *   tokenizer_config.json    bos_token and the like, extra_special_tokens, added_tokens_decoder;
- *                            if it has that last key, the other two files are not looked at
- *   special_tokens_map.json  the names again: they go before those of tokenizer_config.json
+ *   tokenizer_config.json    bos_token and so on, extra_special_tokens, added_tokens_decoder;
+ *                            if it has the last key, the other two files are ignored
+ *   special_tokens_map.json  the same names, preferred to those of tokenizer_config.json
  *   added_tokens.json        {"token": id}
  *
- * Those with an id are added first, by their ids; then the named ones in the order of `keys`; then
- * the extra ones. What is not in the vocabulary gets the next id.
+ * Tokens with an id are added first, in the order of their ids; then the named ones in the order of
+ * `keys`; then the extra ones. A token that is not in the vocabulary gets the next id.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,21 +16,21 @@
 #include "tokenizer_inner.h"
 
 typedef struct special {
-    const char *content; /* of the file's; NULL: none */
-    int64_t id;          /* as the file says */
+    const char *content; /* memory of the file; NULL: none */
+    int64_t id;          /* as in the file */
     text_manner manner;
-    bool text;    /* written as its content alone */
-    bool special; /* as it is written */
-    bool decided; /* it says whether it is sought in the normalised text */
-    bool there;   /* a file has the key, if only to say null */
-    bool counted; /* added_tokens.json's token of that name is special */
+    bool text;    /* written as a plain string */
+    bool special; /* value of "special" in the file */
+    bool decided; /* the file says whether normalised text is searched */
+    bool there;   /* a file has the key, even with null */
+    bool counted; /* makes the same token of added_tokens.json special */
 } special;
 
 typedef struct specials {
     special named[TEXT_NAMED];
     special *extra, *stated;
     size_t extra_count, stated_count;
-    bool has_extra; /* special_tokens_map.json's additional_special_tokens are not looked at */
+    bool has_extra; /* ignore additional_special_tokens of special_tokens_map.json */
 } specials;
 
 static const char *const keys[TEXT_NAMED] = {"bos_token", "eos_token", "unk_token", "sep_token",
@@ -49,8 +49,9 @@ static const struct {
 
 /* -------------------------------------------------------------------------------- One token */
 
-/* {"content": "<mask>", "lstrip": true, ...}. A special token is sought in the text as it is,
- * unless it says otherwise. `special_one`: it is one, whatever it says. */
+/* Reads {"content": "<mask>", "lstrip": true, ...}. A special token is searched for in the raw
+ * text, unless the object says otherwise. `special_one`: it is special, whatever the object
+ * says. */
 static int read_object(special *to, const json_t *value, bool special_one, const char *name,
                        kit_error *err)
 {
@@ -73,7 +74,7 @@ static int read_object(special *to, const json_t *value, bool special_one, const
                        : kit_fail(err, KIT_BAD_FILE, "%s: a special token needs a content", name);
 }
 
-/* An object of tokenizer_config.json says of itself that it is a token; one of
+/* A token object of tokenizer_config.json must have "__type": "AddedToken"; one of
  * special_tokens_map.json need not. */
 static int read_token(special *to, const json_t *value, bool map, const char *key, const char *name,
                       kit_error *err)
@@ -132,8 +133,8 @@ static bool says_nothing(const json_t *list)
            (json_is_object(list) && !json_object_size(list));
 }
 
-/* additional_special_tokens, the older name, is read where the other one says nothing. An object
- * would give names to tokens. */
+/* additional_special_tokens, the older name, is read if extra_special_tokens is absent, null or
+ * empty. An object is refused, because it would give names to tokens. */
 static int read_config_extras(specials *s, const json_t *config, const char *name, kit_error *err)
 {
     const json_t *extra = json_object_get(config, extra_key);
@@ -169,7 +170,7 @@ static int read_names(specials *s, const json_t *from, bool map, const char *nam
     return code;
 }
 
-/* {"700": {"content": "<x>", ...}} */
+/* Reads {"700": {"content": "<x>", ...}}. */
 static int read_decoder(specials *s, const json_t *decoder, const char *name, kit_error *err)
 {
     const char *key;
@@ -203,7 +204,7 @@ static bool has_name(const special *list, size_t count, const char *content, boo
     return false;
 }
 
-/* {"<x>": 700}; what is not special is sought in the normalised text. */
+/* Reads {"<x>": 700}. A token that is not special is searched for in the normalised text. */
 static int read_added(specials *s, const json_t *added, const char *name, kit_error *err)
 {
     const char *key;
@@ -253,8 +254,8 @@ static int read_all(specials *s, const text_old *old, kit_error *err)
 
 /* ---------------------------------------------------------------------------------- Adding */
 
-/* With the id of the vocabulary, or the next one: `tokenizers` counts what is there, and goes on
- * with that number. It is not always free where ids have holes. */
+/* Adds a token with its id in the vocabulary, or with the next id. `tokenizers` takes the number of
+ * existing tokens as the next id, which is not always free if ids have gaps. */
 static int add_one(kit_tokenizer *t, const special *one, text_manner manner, int64_t *id,
                    const char *name, kit_error *err)
 {
@@ -264,7 +265,7 @@ static int add_one(kit_tokenizer *t, const special *one, text_manner manner, int
     return code ? code : text_added_add(t, one->content, *id, manner, name, err);
 }
 
-/* A token that has a name becomes a special one. */
+/* A token that one of the named keys names becomes special. */
 static text_manner manner_of(const specials *s, const special *one)
 {
     text_manner m = one->manner;
@@ -273,7 +274,7 @@ static text_manner manner_of(const specials *s, const special *one)
     return m;
 }
 
-/* The file says the id, which must be the one that the token gets. */
+/* Adds the tokens whose id is in the file; it must equal the id that the token gets. */
 static int add_stated(kit_tokenizer *t, const specials *s, const char *name, kit_error *err)
 {
     int code = KIT_OK;
@@ -297,8 +298,8 @@ static bool are_equal(const special *a, const special *b)
            x->right == y->right && x->single == y->single;
 }
 
-/* Adds the tokens of `list` that no file gave an id. Where two tokens have the same content and
- * different options, the later one counts, unless a token equal to it came before the other. */
+/* Adds the tokens of `list` that no file gave an id. If two tokens have the same content but
+ * different options, the later one counts, unless an equal token came before the other one. */
 static int add_list(kit_tokenizer *t, const specials *s, const special *list, size_t count,
                     const char *name, kit_error *err)
 {
@@ -318,7 +319,7 @@ static int add_list(kit_tokenizer *t, const specials *s, const special *list, si
     return code;
 }
 
-/* Qwen2Tokenizer adds its special tokens a second time, without manners. */
+/* Qwen2Tokenizer adds its special tokens a second time, with all options off. */
 static int add_plain(kit_tokenizer *t, const special *list, size_t count, const char *name,
                      kit_error *err)
 {

@@ -1,4 +1,5 @@
-/* The "normalizer" of a tokenizer.json as steps; what cannot be done exactly is refused. */
+/* Reads the "normalizer" of a tokenizer.json as steps. A step that cannot be done exactly is
+ * refused. */
 #include <string.h>
 
 #include "../io/json.h"
@@ -19,7 +20,7 @@ static int read_bert(text_step *s, const json_t *n, const char *name, kit_error 
         (code = io_json_flag(&s->cjk, n, name, "handle_chinese_chars", err)) ||
         (code = io_json_flag(&s->lower, n, name, "lowercase", err)))
         return code;
-    s->strip = s->lower; /* unless it is said */
+    s->strip = s->lower; /* default if the file has no value */
     return io_json_flag(&s->strip, n, name, "strip_accents", err);
 }
 
@@ -96,7 +97,7 @@ static int read_step(text_normalizer *to, const json_t *n, const char *name, kit
             if (to->count == TEXT_STEPS)
                 return kit_fail(err, KIT_BAD_FILE, "%s: a normalizer of more than %d steps", name,
                                 (int)TEXT_STEPS);
-            text_step *s = &to->step[to->count++]; /* counts, so that it is freed */
+            text_step *s = &to->step[to->count++]; /* counted now: freed after an error */
             *s = (text_step){.kind = known[i].kind};
             const int code = text_keys_check(n, type, name, err);
             return code ? code : known[i].read(s, n, name, err);

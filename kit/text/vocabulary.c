@@ -1,4 +1,4 @@
-/* Strings and ids, pairs and merges: tables with open addressing, at most half full. */
+/* Strings and ids, pairs and merges: hash tables with open addressing, at most half full. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static uint64_t hash_bytes(const char *bytes, size_t length)
 
 /* ------------------------------------------------------------------------------- Vocabulary */
 
-/* The slot where the bytes are or would be. */
+/* Returns the slot that holds the bytes, or the free slot for them. */
 static size_t place_of(const text_vocabulary *v, const text_slots *in, const char *bytes,
                        size_t length)
 {
@@ -67,7 +67,7 @@ static bool grow_entries(text_vocabulary *v, int64_t id)
         int64_t capacity = v->capacity ? v->capacity : 1024;
         while (capacity <= id)
             capacity *= 2;
-        /* Zeros of calloc's, so that the entries below one large id take no memory. */
+        /* calloc, so that the unused entries below one large id take no memory. */
         text_entry *grown = calloc((size_t)capacity, sizeof *grown);
         if (!grown)
             return false;
@@ -81,7 +81,7 @@ static bool grow_entries(text_vocabulary *v, int64_t id)
     return true;
 }
 
-/* How much of a token a message shows. */
+/* How many bytes of a token a message shows. */
 static int shown(size_t length) { return length < 80 ? (int)length : 80; }
 
 int text_vocabulary_add(text_vocabulary *v, const char *bytes, size_t length, int64_t id,

@@ -1,5 +1,6 @@
-/* WordPiece, as BERT has it: words, at white space and around each punctuation mark; then, from the
- * left of each word, the longest piece that the vocabulary has. Schuster and Nakajima 2012. */
+/* WordPiece, as in BERT: splits into words at white space and around each punctuation mark, then
+ * takes from the left of each word the longest piece in the vocabulary (Schuster and Nakajima
+ * 2012). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,9 +17,9 @@ static bool is_punctuation(int32_t c)
     return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
 }
 
-/* A word as bytes: byte at[i] is where character i begins. */
+/* A word as bytes: character i begins at byte at[i]. */
 typedef struct word {
-    char *bytes; /* the prefix of inner pieces, then the word */
+    char *bytes; /* room for the prefix of inner pieces, then the word */
     size_t *at;  /* [count + 1] */
     size_t prefix;
 } word;
@@ -39,8 +40,8 @@ static bool word_make(word *w, const kit_tokenizer *t, const text_char *chars, s
     return true;
 }
 
-/* The id of the longest piece that begins at character `from`, whose end is *to; -1: none. The
- * prefix is written over the characters before it, which are done with. */
+/* Returns the id of the longest piece that begins at character `from`, and its end in *to; -1:
+ * none. The prefix overwrites the characters before the piece, which are no longer needed. */
 static int64_t longest_piece(const word *w, const kit_tokenizer *t, size_t from, size_t count,
                              size_t *to)
 {

@@ -1,8 +1,8 @@
-/* Words of a sentence, and how wide text is on a terminal.
+/* Words of a sentence, and the width of text on a terminal.
  *
- * Splitting is the notebooks' `text.replace(",", "").split()` made general: white space as Python's
- * str.split() knows it, then Unicode punctuation off both ends of each word. utf8proc supplies the
- * categories and widths. Sub-word tokenisers are in tokenizer.c.
+ * Splitting generalises the notebooks' `text.replace(",", "").split()`: it splits at the white
+ * space of Python's str.split(), then strips Unicode punctuation from both ends of each word.
+ * utf8proc supplies the categories and widths. Sub-word tokenisers are in tokenizer.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,8 @@ static bool is_punctuation(utf8proc_int32_t c)
     return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
 }
 
-/* Bytes of the character at p, its code in *c. The text was checked before: never 0 or negative. */
+/* Returns the number of bytes of the character at p, and its code in *c. The text was checked
+ * before, so the result of utf8proc is positive. */
 static size_t next_char(const char *p, utf8proc_int32_t *c)
 {
     utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)p, -1, c);
@@ -48,7 +49,7 @@ static int check_utf8(const char *text, kit_error *err)
     return KIT_OK;
 }
 
-/* [*from, *to) loses the punctuation at both ends. */
+/* Strips the punctuation from both ends of [*from, *to). */
 static void strip(const char **from, const char **to)
 {
     const char *keep_from = NULL, *keep_to = NULL;
@@ -65,7 +66,7 @@ static void strip(const char **from, const char **to)
     *to = keep_from != NULL ? keep_to : *to;
 }
 
-/* The next word in *word, *length; returns where to go on, or NULL at the end. */
+/* Gives the next word in *word, *length. Returns where to continue, or NULL at the end. */
 static const char *next_word(const char *p, const char **word, size_t *length)
 {
     while (*p != '\0') {
@@ -93,7 +94,7 @@ static const char *next_word(const char *p, const char **word, size_t *length)
 
 static int compare_strings(const void *a, const void *b)
 {
-    /* UTF-8 bytes sort as code points do. */
+    /* The order of UTF-8 bytes equals the order of code points. */
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
@@ -125,12 +126,12 @@ int kit_words_split(kit_words *words, const char *text, kit_error *err)
     const char *word = NULL;
     for (const char *p = text; (p = next_word(p, &word, &length)) != NULL;) {
         count++;
-        bytes += length + 1; /* never more than the text itself and one byte */
+        bytes += length + 1; /* at most the size of the text and one byte */
     }
     if (count == 0) {
         return KIT_OK;
     }
-    char *block = malloc(bytes); /* all words, one after the other: word[0] owns it */
+    char *block = malloc(bytes); /* all words, one after the other; word[0] owns it */
     words->word = calloc(count, sizeof *words->word);
     words->id = calloc(count, sizeof *words->id);
     words->vocabulary = calloc(count, sizeof *words->vocabulary);
@@ -160,8 +161,8 @@ void kit_words_free(kit_words *words)
     memset(words, 0, sizeof *words);
 }
 
-/* A cluster of characters that is drawn as one is as wide as its widest part; a pair of regional
- * indicators is a flag, and U+FE0F asks for the wide picture. */
+/* A grapheme cluster is as wide as its widest character. A pair of regional indicators is a flag,
+ * and U+FE0F selects the wide picture; both have width 2. */
 static int cluster_width(int widest, utf8proc_int32_t c, utf8proc_int32_t before)
 {
     bool flag = c >= 0x1f1e6 && c <= 0x1f1ff && before >= 0x1f1e6 && before <= 0x1f1ff;
@@ -177,7 +178,7 @@ int kit_text_width_of(const char *text, size_t length)
         utf8proc_int32_t c;
         utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)text + at,
                                               (utf8proc_ssize_t)(length - at), &c);
-        if (n <= 0) { /* not UTF-8: a terminal shows one mark for the byte */
+        if (n <= 0) { /* not UTF-8: a terminal shows one mark per byte */
             c = 0xfffd;
             n = 1;
         }
