@@ -1,9 +1,9 @@
-/* The models that are known: how their tensors are called and what is computed with them. */
+/* The supported models: the names of their tensors and what is computed with them. */
 #include <string.h>
 
 #include "inner.h"
 
-/* BERT and RoBERTa call everything the same. */
+/* BERT and RoBERTa use the same names. */
 #define BERT_NAMES                                                                                 \
     {                                                                                              \
         [TOKENS] = "embeddings.word_embeddings", [PLACES] = "embeddings.position_embeddings",      \
@@ -87,7 +87,7 @@ const architecture model_architectures[] = {
      .length = 131072},
     {LLAMA("qwen2"), .biases = BIAS_OF_QKV, .windows = WINDOW_ON_REQUEST, .kv_heads = 32,
      .length = 32768},
-    /* What attn train writes; its config is in the file itself (trained.c). */
+    /* Checkpoints of attn train; their config is in the file itself (trained.c). */
     {.kind = "attn.train",
      .prefix = "",
      .name = {[TOKENS] = "tokens",

@@ -1,5 +1,5 @@
-/* config.json: what it says is checked against what a model can be, before anything is made of it.
- * Each of its keys is in a table of keys.c; here are those that are used. */
+/* Reads config.json as untrusted input: everything is checked before it is used. Every known key is
+ * in a table of keys.c; this file reads those that are used. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ static int wrong(const reader *r, const char *what)
     return kit_fail(r->err, KIT_BAD_FILE, "%s: %s", r->name, what);
 }
 
-/* An integer that must be there. */
+/* Reads an integer that must be present. */
 static int need(const reader *r, int64_t *to, const char *key, int64_t high)
 {
     if (json_object_get(r->top, key))
@@ -29,7 +29,8 @@ static int need(const reader *r, int64_t *to, const char *key, int64_t high)
     return kit_fail(r->err, KIT_BAD_FILE, "%s: %s is missing", r->name, key);
 }
 
-/* Where the family has a name of its own and the general one is there too, that one counts. */
+/* Chooses between a family's own name of a key and the general one; if both are present, the
+ * general one counts. */
 static const char *either(const reader *r, const char *own, const char *general)
 {
     return json_object_get(r->top, general) ? general : own;
@@ -51,7 +52,7 @@ static int read_activation(model_config *c, const reader *r)
 
 /* ----------------------------------------------------------------------------------- Windows */
 
-/* layer_types: "sliding_attention" or "full_attention" for each layer. */
+/* Reads layer_types: "sliding_attention" or "full_attention" for each layer. */
 static int read_layer_types(model_config *c, const json_t *types, const reader *r)
 {
     bool good = json_array_size(types) == (size_t)c->sizes.layers;
@@ -133,7 +134,8 @@ static int read_heads(model_config *c, const reader *r)
     return read_scale(c, r);
 }
 
-/* Tokens that a model has places for; one that rotates takes longer texts, too. */
+/* Reads how many tokens the model has positions for. A model that rotates queries and keys takes
+ * longer texts too. */
 static int read_places(model_config *c, const reader *r)
 {
     static const char general[] = "max_position_embeddings";

@@ -1,5 +1,5 @@
-/* The forward pass: embeddings, blocks, logits. Shapes: N tokens of the call, E the embedding, W =
- * (H + 2 Hk) D a row of queries, keys and values, I the inner size of the MLP.
+/* The forward pass: embeddings, blocks, logits. Shapes: N tokens of the call; E the embedding; W =
+ * (H + 2 Hk) D, one row of queries, keys and values; I the inner size of the MLP.
  *
  *   norm first:  x += out(attention(norm1(x)));   x += down(act(up(norm2(x))))
  *   norm after:  x = norm1(x + out(attention(x))); x = norm2(x + down(act(up(x))))
@@ -13,13 +13,13 @@
 
 struct model_run {
     const model *m;
-    int64_t most, length; /* tokens of a call; tokens before it, in the cache */
+    int64_t most, length; /* most tokens of a call; tokens in the cache, from earlier calls */
     bool cached;
     attn_cache **cache; /* [layers] */
     kit_array x, normed, qkv, heads, branch, wide, gate, logits;
     kit_array place, type; /* i64 [most] */
-    int64_t counted;       /* RoBERTa's: tokens so far that are no padding */
-    int64_t rows;          /* of the last call */
+    int64_t counted;       /* RoBERTa: tokens so far that are not padding */
+    int64_t rows;          /* rows of the last call */
 };
 
 static int engine(attn_status status, const attn_error *e, kit_error *err)
@@ -30,7 +30,7 @@ static int engine(attn_status status, const attn_error *e, kit_error *err)
     return kit_fail(err, size ? KIT_LIMIT : KIT_USAGE, "%s", e->message);
 }
 
-/* -------------------------------------------------------------------------- Beginning, ending */
+/* ----------------------------------------------------------------------- Beginning and ending */
 
 static int make_buffers(model_run *r, kit_error *err)
 {
@@ -130,7 +130,7 @@ static attn_tensor vector(const kit_array *a)
     return attn_matrix(a->data, a->dtype, 1, a->shape[0]);
 }
 
-/* Of a linear layer; without a bias, that has no data. */
+/* Gives the tensors of a linear layer; without a bias, *bias has no data. */
 static void show(const module *of, attn_tensor *weight, attn_tensor *bias)
 {
     *weight = rows_of(&of->weight, of->weight.shape[0]);
@@ -173,7 +173,7 @@ static int norm(const model_run *r, const kit_array *x, const module *w, const k
                   err);
 }
 
-/* to += from, both [rows, E] */
+/* to += from, both [rows, E]. */
 static void add(const model_run *r, const kit_array *to, const kit_array *from)
 {
     float *x = to->data;
@@ -183,7 +183,7 @@ static void add(const model_run *r, const kit_array *to, const kit_array *from)
         x[i] += y[i];
 }
 
-/* A norm in place of its input. */
+/* Normalises x in place. */
 static int norm_back(const model_run *r, const kit_array *x, const module *w, kit_error *err)
 {
     const int code = norm(r, x, w, &r->normed, err);
@@ -203,7 +203,8 @@ static int embed(const model_run *r, module_id id, const int64_t *ids, const kit
     return engine(attn_embedding_forward(r->m->ctx, &table, ids, r->rows, &to, &e), &e, err);
 }
 
-/* RoBERTa counts from after its padding token's id, and padding stands there itself. */
+/* Numbers the positions. RoBERTa counts from after its padding token's id; a padding token has that
+ * id as its position. */
 static void number_places(model_run *r, const int64_t *ids)
 {
     const model_config *c = &r->m->config;
@@ -255,7 +256,7 @@ static int embed_all(model_run *r, const int64_t *ids, const int64_t *types, kit
 
 /* -------------------------------------------------------------------------------- Attention */
 
-/* Heads first .. first + heads - 1 of the rows of qkv, as [1,heads,rows,D]. */
+/* Returns heads first .. first + heads - 1 of the rows of qkv, as [1,heads,rows,D]. */
 static attn_tensor heads_of(const model_run *r, int64_t first, int64_t heads)
 {
     const int64_t W = r->qkv.shape[1], D = r->m->config.sizes.head_size;
@@ -315,7 +316,7 @@ static int feed_forward(model_run *r, const block *b, const kit_array *x, kit_er
 {
     const model_config *c = &r->m->config;
     const bool gated = block_module(b, GATE)->weight.data != NULL;
-    const bool apart = !gated && c->activation == ACT_GELU; /* the engine's has an output */
+    const bool apart = !gated && c->activation == ACT_GELU; /* libattn's is not in place */
     const kit_array *bent = gated ? &r->gate : &r->wide;
     attn_error e;
     int code = linear(r, x, block_module(b, UP), &r->wide, err);
@@ -407,7 +408,7 @@ int model_run_logits(model_run *r, const float **logits, kit_error *err)
     const bool own = m->m[HEAD].weight.data != NULL;
     const module head = {.weight = m->m[own ? HEAD : TOKENS].weight, .bias = m->m[HEAD].bias};
     const int64_t E = m->config.sizes.embed;
-    /* The last row alone, through buffers that are free now. */
+    /* Only the last row gives logits. It goes through buffers that are free now. */
     memmove(r->x.data, (float *)r->x.data + (r->rows - 1) * E, (size_t)E * sizeof(float));
     r->rows = 1;
     int code = norm(r, &r->x, &m->m[LAST_NORM], &r->normed, err);

@@ -1,12 +1,12 @@
-/* How the next token is chosen: generation_config.json, or, where that is not there, the keys of
- * the same names in config.json, as older models have them. What cannot be done is kept until
- * somebody asks for a text: explain shows logits, which none of this changes. */
+/* Reads how the next token is chosen: from generation_config.json or, if there is none, from the
+ * same keys of config.json, as in older models. An error for an unsupported option is kept until a
+ * text is generated, because explain shows logits, which none of these options changes. */
 #include <string.h>
 
 #include "../io/json.h"
 #include "inner.h"
 
-/* A token or a list of them. */
+/* Reads eos_token_id: a token or a list of them. */
 static int read_ends(model_config *c, const json_t *top, const char *name, kit_error *err)
 {
     const json_t *end = json_object_get(top, "eos_token_id");
@@ -39,8 +39,8 @@ static int read_choice(model_generation *g, const json_t *top, const char *name,
         (code = io_json_integer(&g->no_repeat_ngram, top, name, "no_repeat_ngram_size", 0,
                                 INT32_MAX, err)))
         return code;
-    /* Where the likeliest is taken, files often say that the temperature is 0. top_k and top_p are
-     * kept for a temperature from elsewhere. */
+    /* Files without sampling often have a temperature of 0, which is not read. top_k and top_p are
+     * kept for a temperature that the caller gives. */
     g->temperature = drawn ? 1 : 0;
     g->top_k = drawn ? 50 : 0;
     if (drawn && (code = io_json_real(&g->temperature, top, name, "temperature", 1e-6, 1e6, err)))

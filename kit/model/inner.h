@@ -1,4 +1,4 @@
-/* What the files of kit/model share; model.h is the face that others see. */
+/* Shared by the files of kit/model; model.h is the interface for everyone else. */
 #ifndef KIT_MODEL_INNER_H
 #define KIT_MODEL_INNER_H
 
@@ -9,7 +9,7 @@
 enum { MODEL_MOST_LAYERS = 1024 };
 
 /* -------------------------------------------------------------------------- architecture.c */
-typedef enum module_id { /* of the model, then of a block */
+typedef enum module_id { /* modules of the model, then those of a block */
                          TOKENS,
                          PLACES,
                          TYPES,
@@ -21,7 +21,7 @@ typedef enum module_id { /* of the model, then of a block */
                          QUERY,
                          KEY,
                          VALUE,
-                         QKV, /* the three in one */
+                         QKV, /* the three joined */
                          OUT,
                          NORM2,
                          GATE,
@@ -32,42 +32,42 @@ typedef enum module_id { /* of the model, then of a block */
 #define BLOCK_MODULES (MODULES - MODEL_MODULES)
 
 typedef enum places { PLACES_FROM_0, PLACES_AFTER_PADDING, PLACES_ROTATED } places;
-typedef enum biases { /* of linear layers, but the head */
+typedef enum biases { /* biases of linear layers, except the head's */
                       BIAS_ALWAYS,
                       BIAS_NEVER,
-                      BIAS_OF_QKV,   /* queries, keys and values alone */
-                      BIAS_BY_CONFIG /* attention_bias, mlp_bias */
+                      BIAS_OF_QKV,   /* only queries, keys and values */
+                      BIAS_BY_CONFIG /* as attention_bias and mlp_bias say */
 } biases;
-typedef enum windows { /* which layers see a window of keys alone */
+typedef enum windows { /* which layers see only a window of keys */
                        WINDOW_NONE,
-                       WINDOW_ALL,       /* all, or those that layer_types names */
-                       WINDOW_ON_REQUEST /* from max_window_layers on, or by layer_types, where
-                                          * use_sliding_window says so */
+                       WINDOW_ALL,       /* all layers, or those in layer_types */
+                       WINDOW_ON_REQUEST /* if use_sliding_window is true: the layers from
+                                          * max_window_layers on, or those in layer_types */
 } windows;
 
 typedef struct architecture {
     const char *kind;          /* model_type */
-    const char *prefix;        /* of every name, where the model was saved with a head; or "" */
-    const char *name[MODULES]; /* stem of a module's tensors, %d: the layer; NULL: there is none */
+    const char *prefix;        /* of every name if the model was saved with a head; or "" */
+    const char *name[MODULES]; /* stem of a module's tensors, %d: layer; NULL: no such module */
     bool causal;
-    bool norm_first; /* before attention and MLP, and once at the end; else after each */
-    bool rms;        /* RMS norms, without bias */
+    bool norm_first; /* norms before attention and MLP, and one at the end; else after each */
+    bool rms;        /* RMS norms without bias; else layer norms */
     bool transposed; /* weights are [in, out] */
     bool may_lack_mlp;
-    bool head_bias; /* if the file has one */
+    bool head_bias; /* the head has a bias if the file has one */
     places places;
     biases biases;
     windows windows;
-    struct keys { /* of config.json; eps NULL: the norms' is fixed */
+    struct keys { /* keys of config.json; eps NULL: the norms' eps is fixed */
         const char *embed, *layers, *heads, *inner, *positions, *activation, *eps;
     } key;
-    int64_t kv_heads; /* where config.json does not say; 0: as many as heads */
-    int64_t length;   /* max_position_embeddings likewise; 0: it must say */
-    bool tied;        /* unless config.json says otherwise: the head is the table of tokens */
+    int64_t kv_heads; /* if config.json does not say; 0: as many as heads */
+    int64_t length;   /* default of max_position_embeddings; 0: config.json must have it */
+    bool tied;        /* default: the head is the table of tokens */
     double eps;
 } architecture;
 extern const architecture model_architectures[];          /* ends with a row whose kind is NULL */
-const architecture *model_architecture(const char *kind); /* NULL: not known */
+const architecture *model_architecture(const char *kind); /* NULL: unknown */
 
 /* ----------------------------------------------------------------------------- activations */
 typedef enum activation {
@@ -99,20 +99,20 @@ typedef enum rotation_kind {
 typedef struct rotation {
     rotation_kind kind;
     double theta, factor;
-    double length, original; /* tokens that the model is made for, and was made for at first */
-    double low, high;        /* llama3: turns within the original length */
+    double length, original; /* tokens that the model takes; those of its first training */
+    double low, high;        /* llama3: rotations within the original length */
     double fast, slow;       /* yarn: likewise */
     bool truncate;           /* yarn */
-    double size;             /* of rotated vectors; 1 but for yarn and longrope */
-    double *near, *far;      /* longrope, [D/2] each: within the original length, and beyond */
+    double size;             /* scale of rotated vectors; 1 except for yarn and longrope */
+    double *near, *far; /* longrope, [D/2] each: used up to the original length, and beyond it */
 } rotation;
-/* From config.json; c->length is known. */
+/* Reads the rotation from config.json. length: max_position_embeddings. */
 int model_rotation_read(rotation *to, const json_t *top, const char *name, int64_t D,
                         int64_t length, const model_options *options, kit_error *err);
 void model_rotation_free(rotation *r);
-/* Cosines and sines of `count` places from `first` on. Rotates the heads of `rows` rows, which lie
- * `stride` apart and hold `heads` times D numbers: pairs (i, i + D/2) by the angle of their place
- * (Su et al. 2021). */
+/* model_angles gives the cosines and sines of `count` positions from `first` on. model_rotate
+ * rotates `rows` rows, `stride` numbers apart, of `heads` heads of D numbers: each pair (i, i +
+ * D/2) by the angle of its position (Su et al. 2021). */
 typedef struct angles {
     float *cos, *sin; /* [count, D/2] */
 } angles;
@@ -124,13 +124,13 @@ void model_rotate(float *x, const angles *a, int64_t rows, int64_t stride, int64
 /* ---------------------------------------------------------------------------------- keys.c
  *
  * The rule: every key of config.json and generation_config.json is used, or known to change no
- * number of this model, or refused by its name. The tables say which; all of them end with a row
- * whose name is NULL. */
+ * number of this model, or refused by name. The tables say which. Each table ends with a row whose
+ * name is NULL. */
 typedef enum key_use {
-    KEY_USED,  /* read, and done */
+    KEY_USED,  /* read and applied */
     KEY_IDLE,  /* changes no number of this model, whatever its value */
-    KEY_FIXED, /* changes numbers; the values listed are those that change none, or are done */
-    KEY_DRAWN  /* KEY_FIXED, but only where the next token is drawn */
+    KEY_FIXED, /* changes numbers; the values listed change none, or are supported */
+    KEY_DRAWN  /* KEY_FIXED, but only if the next token is sampled */
 } key_use;
 typedef struct config_key {
     const char *name;
@@ -139,22 +139,22 @@ typedef struct config_key {
     const char *meaning;
 } config_key;
 extern const config_key model_common_keys[];   /* of config.json of every model */
-extern const config_key model_rotation_keys[]; /* in rope_parameters and rope_scaling */
-/* Of generation_config.json, or of config.json where that is not there. */
+extern const config_key model_rotation_keys[]; /* of rope_parameters and rope_scaling */
+/* Keys of generation_config.json, or of config.json if there is no such file. */
 extern const config_key model_generation_keys[];
 const config_key *model_family_keys(const char *kind); /* of config.json of one model_type */
 
 typedef struct key_check {
-    const char *name;             /* of the file, and what starts every message */
-    const char *kind;             /* model_type; NULL: of no one in particular */
-    const config_key *other;      /* keys that others read, and check; NULL: none */
+    const char *name;             /* of the file; starts every message */
+    const char *kind;             /* model_type; NULL: of no particular model */
+    const config_key *other;      /* keys that other code reads and checks; NULL: none */
     const model_options *options; /* NULL: none */
-    bool shared;                  /* the file has keys of others too, which they check */
-    bool drawn;                   /* the second look at it, for texts that are drawn */
+    bool shared;                  /* the file also has other keys, which other code checks */
+    bool drawn;                   /* second check of the file, for sampling */
     kit_error *err;
 } key_check;
-/* Whether each key of `top` is in one of the tables (NULL at the end) with a value that is
- * understood. */
+/* Checks that each key of `top` is in one of the tables (NULL at the end) and has a supported
+ * value. */
 int model_check_keys(const json_t *top, const config_key *const *tables, const key_check *how);
 
 /* -------------------------------------------------------------------------------- config.c */
@@ -162,11 +162,11 @@ typedef struct model_config {
     const architecture *a;
     model_sizes sizes;
     int64_t types, inner, padding;
-    int64_t length; /* max_position_embeddings, where places are rotated */
-    int64_t window; /* keys that a query sees in a layer with a window, itself the last; 0: all */
+    int64_t length; /* max_position_embeddings, if positions are rotated */
+    int64_t window; /* keys that a query sees in a layer with a window, including its own; 0: all */
     bool windowed[MODEL_MOST_LAYERS];
-    double scale;        /* of the scores: 1/sqrt(head_size), or 1 */
-    bool scale_by_layer; /* and divided by the layer's number */
+    double scale;        /* scale of the scores: 1/sqrt(head_size), or 1 */
+    bool scale_by_layer; /* also divide the scale by the layer's number, from 1 */
     activation activation;
     double eps;
     bool tied, attention_bias, mlp_bias;
@@ -174,21 +174,21 @@ typedef struct model_config {
     int64_t end[8]; /* tokens that end a text */
     int ends;
     model_generation generation;
-    kit_error no_text;  /* code KIT_OK, or why generate cannot do what the files ask for */
-    kit_error no_drawn; /* likewise where tokens are drawn */
+    kit_error no_text;  /* KIT_OK, or why generate cannot do what the files require */
+    kit_error no_drawn; /* the same for sampling */
 } model_config;
 int model_config_read(model_config *c, const json_t *top, const char *name,
                       const model_options *options, kit_error *err);
 void model_config_free(model_config *c);
 
 /* ---------------------------------------------------------------------------- generation.c */
-/* What a text is made by: `top` is generation_config.json, or config.json where that is not there,
- * as `fallback` says. */
+/* Reads how texts are generated. `top` is generation_config.json or, with `fallback`,
+ * config.json. */
 int model_generation_read(model_config *c, const json_t *top, const char *name, bool fallback,
                           const model_options *options, kit_error *err);
 
 /* ------------------------------------------------------------------------------- trained.c */
-/* Config and tokeniser of a checkpoint of attn train. */
+/* Read the config and the tokeniser of a checkpoint of attn train. */
 int model_trained_config(model_config *c, const char *path, kit_error *err);
 int model_trained_tokenizer(kit_tokenizer **t, const char *path, kit_error *err);
 
@@ -198,7 +198,7 @@ int weights_open_folder(weights **out, const char *folder, kit_error *err);
 int weights_open_file(weights **out, const char *path, kit_error *err);
 void weights_close(weights *w);
 bool weights_has(const weights *w, const char *name);
-/* As f32, of this shape; rows 0: a vector. turned: stored as [columns, rows]. */
+/* Loads a tensor of this shape as f32; rows 0: a vector. turned: stored as [columns, rows]. */
 int weights_load(kit_array *a, const weights *w, const char *name, int64_t rows, int64_t columns,
                  bool turned, kit_error *err);
 
@@ -207,7 +207,7 @@ typedef struct module {
     kit_array weight, bias; /* bias: no data if there is none */
 } module;
 typedef struct block {
-    module m[BLOCK_MODULES]; /* QKV is always made: rows of q, k and v of all heads */
+    module m[BLOCK_MODULES]; /* QKV always exists: rows of q, k and v of all heads */
 } block;
 struct model {
     model_config config;
@@ -224,7 +224,7 @@ static inline const module *block_module(const block *b, module_id id)
 /* --------------------------------------------------------------------------------- parts.c */
 void model_rms_norm(float *out, const float *x, const float *weight, double eps, int64_t rows,
                     int64_t columns);
-bool model_activation(activation *kind, const char *name); /* false: not known */
+bool model_activation(activation *kind, const char *name); /* false: unknown */
 void model_activate(float *x, activation kind, int64_t count);
 
 #endif

@@ -1,10 +1,9 @@
-/* The keys of config.json and generation_config.json that are known, as tables, and the rule: a key
- * is used, or it is known to change no number of this model, or it is refused by its name.
+/* The known keys of config.json and generation_config.json, as tables, and the check of a file:
+ * each key is used, or known to change no number of this model, or refused by name.
  *
- * To add a key: a row here; if it is USED, config.c, rotation.c or generation.c reads it, and says
- * what is wrong with a value that it cannot take. `attn info --model-keys` prints the tables, and
- * tests/peers/test_checkpoints.py compares every row with transformers, so that a row that is wrong
- * is found. */
+ * To add a key: add a row here. If it is USED, read it in config.c, rotation.c or generation.c, and
+ * report values that are not supported there. `attn info --model-keys` prints the tables.
+ * tests/peers/test_checkpoints.py compares every row with transformers, and so finds wrong rows. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -374,7 +373,7 @@ static bool is(const char *word, size_t length, const char *what)
     return strlen(what) == length && memcmp(word, what, length) == 0;
 }
 
-/* A text that is a value, not the name of a kind of value, and no number. */
+/* Whether the word is a string value, not a kind of value and not a number. */
 static bool is_text(const char *word, size_t length)
 {
     static const char *const kinds[] = {"int",  "real", "bool",  "text", "list",   "object",
@@ -385,7 +384,7 @@ static bool is_text(const char *word, size_t length)
     return strchr("0123456789-", *word) == NULL;
 }
 
-/* One alternative of a row's values. */
+/* Whether the value matches one alternative of a row's values. */
 static bool matches(const json_t *value, const char *word, size_t length)
 {
     char *end;
@@ -430,7 +429,7 @@ static const config_key *find(const char *name, const config_key *const *tables)
     return NULL;
 }
 
-/* "3", "true", "\"text\"", as it stands in the file; long ones are cut. */
+/* Writes a value as in the file: "3", "true", "\"text\""; long ones are cut. */
 static void quote(char *to, size_t size, const json_t *value)
 {
     const size_t n =
@@ -440,7 +439,7 @@ static void quote(char *to, size_t size, const json_t *value)
         memcpy(to + size - 4, "...", 4);
 }
 
-/* "an integer or null" for "int|null". */
+/* Writes "an integer or null" for "int|null". */
 static void list_values(char *to, size_t size, const char *values)
 {
     static const char *const plain[][2] = {{"int", "an integer"},     {"real", "a number"},

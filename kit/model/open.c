@@ -1,5 +1,4 @@
-/* A model from its files: the config, then every tensor that the architecture names, then the
- * tokeniser. */
+/* Opens a model: the config, then every tensor that the architecture names, then the tokeniser. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +15,7 @@ enum { NAME_ROOM = 192, PATH_ROOM = 4096 };
 typedef struct loading {
     model *m;
     const weights *w;
-    const char *prefix; /* of every name but the head's */
+    const char *prefix; /* of every name except the head's */
     kit_error *err;
 } loading;
 
@@ -36,7 +35,7 @@ static void name_of(char name[NAME_ROOM], const loading *l, module_id id, int64_
     snprintf(name + used, NAME_ROOM - used, "%s%s", name[used - 1] == '_' ? "" : ".", what);
 }
 
-/* Norms of old files have other names. */
+/* Finds the name of a norm's tensor; old files use other names. */
 static void norm_name(char name[NAME_ROOM], const loading *l, module_id id, int64_t layer,
                       const char *what, const char *old)
 {
@@ -73,7 +72,7 @@ static int load_table(const loading *l, module_id id, int64_t rows)
                         l->err);
 }
 
-/* Whether the config gives the module a bias; one that is in the file all the same is not used. */
+/* Whether the config gives the module a bias. If it does not, a bias in the file is not used. */
 static bool has_bias(const model_config *c, module_id id)
 {
     const bool attention = id == QUERY || id == KEY || id == VALUE || id == QKV;
@@ -113,7 +112,8 @@ static void put_rows(kit_array *to, const kit_array *from, size_t *at)
         memcpy((char *)to->data + *at, from->data, from->bytes);
 }
 
-/* Three projections as one: fewer and larger products. What has no bias gets zeros. */
+/* Joins three projections into one, for fewer and larger products. A projection without a bias gets
+ * zeros. */
 static int join_projections(const loading *l, block *b)
 {
     module *all = &b->m[QKV - MODEL_MODULES], *part = &b->m[QUERY - MODEL_MODULES];
@@ -169,8 +169,8 @@ static int load_block(const loading *l, block *b, int64_t layer)
 
 /* ---------------------------------------------------------------------------------- A model */
 
-/* A head of the file's own counts, tied or not. Without one, and not tied, a model can be looked
- * into, but does not predict. */
+/* Loads the head. A head in the file is used even if tied. A model without one that is not tied can
+ * be explained, but does not predict. */
 static int load_head(const loading *l)
 {
     model *m = l->m;
@@ -193,7 +193,7 @@ static int load_all(loading *l)
     int code;
     l->prefix = m->config.a->prefix;
     name_of(name, l, TOKENS, 0, "weight");
-    if (!weights_has(l->w, name)) /* saved without a head */
+    if (!weights_has(l->w, name)) /* the model was saved without a head */
         l->prefix = "";
     if ((code = load_table(l, TOKENS, s->vocabulary)) ||
         (code = load_table(l, PLACES, s->positions)) ||
@@ -211,7 +211,7 @@ static int load_all(loading *l)
     return code;
 }
 
-/* transformers, where peft is installed, applies an adapter of the folder to the model. */
+/* If peft is installed, transformers applies an adapter in the folder to the model. */
 static int check_adapter(const char *folder, const model_options *options, kit_error *err)
 {
     static const char name[] = "adapter_config.json";
@@ -268,7 +268,7 @@ static int open_all(model *m, const char *path, const model_options *options, we
         code = folder ? weights_open_folder(w, path, err) : weights_open_file(w, path, err);
     if (!code)
         code = load_all(&(loading){.m = m, .w = *w, .err = err});
-    if (!code) /* the last, so that the weights have shown how many tokens there are */
+    if (!code) /* last, because the weights give the number of tokens */
         code = folder ? kit_tokenizer_open(&m->tokenizer, path, err)
                       : model_trained_tokenizer(&m->tokenizer, path, err);
     return code ? code : kit_tokenizer_limit(m->tokenizer, m->config.sizes.vocabulary, path, err);

@@ -1,5 +1,5 @@
-/* The arithmetic of models that the engine has no call for: row by row, element by element. Sums in
- * double, as the engine's layer norm has them. */
+/* Arithmetic of models that libattn does not have: by rows and by elements. Sums are in double, as
+ * in libattn's layer norm. */
 #include <math.h>
 #include <string.h>
 
@@ -68,10 +68,11 @@ static float gelu_tanh(float x)
 
 static float silu(float x, float slope) { return x / (1 + expf(-slope * x)); }
 
-/* NaN stays NaN, which neither comparison holds for. */
+/* NaN stays NaN, because both comparisons are false. */
 static float clip(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
 
-/* x tanh(log(1 + e^x)); where e^x is past a float, the logarithm is x. */
+/* x tanh(log(1 + e^x)). Above 20 the logarithm equals x in a float; for large x e^x would
+ * overflow. */
 static float mish(float x) { return x * tanhf(x > 20 ? x : log1pf(expf(x))); }
 
 static float activated(float x, activation kind)

@@ -1,6 +1,6 @@
-/* Queries and keys turned by their places (Su et al. 2021), and the ways of reaching further than
- * the model was trained for: config.json's rope_parameters, or rope_scaling, which is the older
- * name and comes first where both are there. */
+/* Rotates queries and keys by their positions (RoPE, Su et al. 2021), with the methods for texts
+ * longer than those of training. The options are in config.json's rope_parameters, or in
+ * rope_scaling, the older name, which is preferred if both are present. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 typedef struct reader {
     const json_t *from;
-    const char *name; /* of the file and the object in it */
+    const char *name; /* names the file and the object in it */
     kit_error *err;
 } reader;
 
@@ -49,7 +49,8 @@ static int read_kind(rotation_kind *kind, const reader *r)
                            r->name, type);
 }
 
-/* How much longer rotated vectors of yarn become; m: of the numerator or the denominator. */
+/* Returns the factor by which yarn lengthens rotated vectors; m: mscale of the numerator or the
+ * denominator. */
 static double growth(double factor, double m)
 {
     return factor <= 1 ? 1 : 0.1 * m * log(factor) + 1;
@@ -69,7 +70,7 @@ static int read_yarn(rotation *to, const reader *r)
         return code;
     if (to->theta <= 1)
         return wrong(r, "rope_type yarn needs a rope_theta above 1");
-    to->fast = fast > 0 ? fast : 32; /* 0 stands for the usual one */
+    to->fast = fast > 0 ? fast : 32; /* 0 stands for the default */
     to->slow = slow > 0 ? slow : 1;
     to->size = size >= 0                ? size
                : above > 0 && below > 0 ? growth(to->factor, above) / growth(to->factor, below)
@@ -177,8 +178,8 @@ void model_rotation_free(rotation *r)
 
 /* -------------------------------------------------------------------------------- Computing */
 
-/* Llama 3.1's: slow pairs turn `factor` times slower, fast ones as they did, the ones between in
- * between; fast and slow by how often they turn within the original length. */
+/* Llama 3.1: the frequency of slow pairs is divided by `factor`, that of fast pairs is kept, and
+ * pairs between are interpolated. The number of rotations within the original length decides. */
 static double llama3(const rotation *r, double frequency)
 {
     const double turns = r->original * frequency / (2 * PI);
@@ -190,13 +191,13 @@ static double llama3(const rotation *r, double frequency)
     return (1 - smooth) * frequency / r->factor + smooth * frequency;
 }
 
-/* The pair that turns so often within the original length. */
+/* Returns the pair that rotates `turns` times within the original length. */
 static double pair_that_turns(const rotation *r, double turns, int64_t D)
 {
     return (double)D * log(r->original / (turns * 2 * PI)) / (2 * log(r->theta));
 }
 
-/* As llama3, but in between by the pair's number (Peng et al. 2023). */
+/* As llama3, but interpolates by the pair's number (Peng et al. 2023). */
 static double yarn(const rotation *r, double frequency, int64_t pair, int64_t D)
 {
     double low = pair_that_turns(r, r->fast, D), high = pair_that_turns(r, r->slow, D);
@@ -212,11 +213,12 @@ static double yarn(const rotation *r, double frequency, int64_t pair, int64_t D)
     return frequency / r->factor * slowed + frequency * (1 - slowed);
 }
 
-/* total: tokens so far, those of this call among them. */
+/* total: tokens so far, including those of this call. */
 static double frequency_of(const rotation *r, int64_t pair, int64_t D, int64_t total)
 {
     const double part = -2 * (double)pair / (double)D;
-    /* Rounded where the models' own code has floats: far places would differ else. */
+    /* Rounded to float where the models' own code uses floats; otherwise distant positions would
+     * differ. */
     const double plain = (double)(float)pow(r->theta, part), tokens = (double)total;
     switch (r->kind) {
     case ROTATION_LINEAR: return plain / r->factor;
@@ -224,7 +226,7 @@ static double frequency_of(const rotation *r, int64_t pair, int64_t D, int64_t t
     case ROTATION_YARN: return yarn(r, plain, pair, D);
     case ROTATION_LONGROPE: return plain / (tokens > r->original ? r->far : r->near)[pair];
     case ROTATION_DYNAMIC:
-        if (tokens > r->length) { /* a larger theta, the longer the text is */
+        if (tokens > r->length) { /* theta grows with the text */
             const double longer = r->factor * tokens / r->length - (r->factor - 1);
             return pow(r->theta * pow(longer, (double)D / (double)(D - 2)), part);
         }

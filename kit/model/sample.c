@@ -1,4 +1,4 @@
-/* The next token from logits. */
+/* Chooses the next token from logits. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@ typedef struct choice {
     int64_t id;
 } choice;
 
-/* Likeliest first; of equals, the first. */
+/* Likeliest first; of equal ones, the one with the smaller id. */
 static int by_logit(const void *a, const void *b)
 {
     const choice *x = a, *y = b;
@@ -35,7 +35,7 @@ static int sorted(choice **out, const float *logits, int64_t count, kit_error *e
     return KIT_OK;
 }
 
-/* Of the likeliest: they stand at the end or the beginning, and what can be said is the same. */
+/* Chooses the likeliest token; of equal ones, the first. */
 static int likeliest(int64_t *id, const float *logits, int64_t count, kit_error *err)
 {
     *id = 0;
@@ -48,7 +48,7 @@ static int likeliest(int64_t *id, const float *logits, int64_t count, kit_error 
     return KIT_OK;
 }
 
-/* Sums of exp((logit - the largest) / temperature) over the first n. */
+/* Returns the sum of exp((logit - the largest) / temperature) over the first n. */
 static double mass(const choice *c, int64_t n, double temperature)
 {
     double sum = 0;
@@ -57,7 +57,8 @@ static double mass(const choice *c, int64_t n, double temperature)
     return sum;
 }
 
-/* How many of the likeliest may be drawn. Equals of the last of top_k may, too. */
+/* Returns how many of the likeliest tokens may be drawn. Tokens as likely as the last of top_k are
+ * included. */
 static int64_t drawable(const choice *c, int64_t count, const model_generation *how)
 {
     int64_t n = how->top_k > 0 && how->top_k < count ? how->top_k : count;
@@ -105,9 +106,10 @@ int model_sample(int64_t *id, const float *logits, int64_t count, const model_ge
     return KIT_OK;
 }
 
-/* ------------------------------------------------------------------------ What was there before */
+/* -------------------------------------------------------------------------- Penalties for
+ * repeats */
 
-/* Once for each token, however often it was there. */
+/* Penalises each token that occurred, once. */
 static int penalize_repeats(float *logits, int64_t count, const int64_t *token, int64_t length,
                             float penalty, kit_error *err)
 {
@@ -124,7 +126,7 @@ static int penalize_repeats(float *logits, int64_t count, const int64_t *token, 
     return KIT_OK;
 }
 
-/* Tokens that would end a run of n that was there before. */
+/* Forbids tokens that would end a run of n tokens that occurred before. */
 static void forbid_runs(float *logits, const int64_t *token, int64_t length, int64_t n)
 {
     const int64_t *last = token + length - (n - 1);

@@ -1,5 +1,5 @@
-/* A checkpoint of attn train as a model: its options are the config, and its tokens the labels that
- * the program shows them by, or the characters of its text. */
+/* A checkpoint of attn train as a model. Its options are the config. Its tokens are the labels by
+ * which the program shows them, or the characters of its text. */
 #include <math.h>
 #include <stdlib.h>
 

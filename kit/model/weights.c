@@ -1,6 +1,6 @@
-/* Tensors by name, out of model.safetensors or, where that is not there, of the files that
- * model.safetensors.index.json spreads them over; each is read when it is asked for, must have the
- * shape that the config gives it, and becomes f32. */
+/* Tensors by name, from model.safetensors or, if there is none, from the files that
+ * model.safetensors.index.json lists. Each tensor is read on request, must have the shape that the
+ * config implies, and is converted to f32. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ struct weights {
     json_t *index; /* NULL: one file */
     const json_t *map;
     struct {
-        char *name; /* in the index */
+        char *name; /* its key in the index */
         kit_safetensors *file;
     } shard[MOST_FILES];
     int shards;
@@ -59,7 +59,7 @@ static kit_safetensors *find_shard(const weights *w, const char *name)
     return NULL;
 }
 
-/* No file has a tensor that the index sends to another one. */
+/* Refuses a file that has a tensor which the index assigns to another file. */
 static int check_shards(const weights *w, kit_error *err)
 {
     const char *tensor;
@@ -85,7 +85,7 @@ static int open_shards(weights *w, const char *folder, kit_error *err)
     {
         const char *name = json_string_value(value);
         char path[PATH_ROOM];
-        /* A file of this folder, and no way out of it. */
+        /* Only a file in this folder is accepted. */
         if (!name || !*name || strchr(name, '/') || name[0] == '.')
             return kit_fail(err, KIT_BAD_FILE, "%s: the index names no file for tensor '%.80s'",
                             folder, tensor);
@@ -133,7 +133,7 @@ int weights_open_folder(weights **out, const char *folder, kit_error *err)
     int code = begin(out, folder, err);
     if (code)
         return code;
-    /* An index beside the one file is left over from another time. */
+    /* If model.safetensors is there, an index beside it may be out of date and is ignored. */
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     const bool one = access(path, F_OK) == 0;
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
@@ -197,7 +197,7 @@ static int convert(kit_array *out, const kit_array *a, kit_error *err)
     return code;
 }
 
-/* [rows, columns] becomes [columns, rows], tile by tile. */
+/* Transposes [rows, columns] to [columns, rows] by tiles. */
 static int turn(kit_array *a, kit_error *err)
 {
     enum { TILE = 32 };
