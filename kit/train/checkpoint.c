@@ -1,19 +1,20 @@
-/* Checkpoints: a run as one .safetensors file, whole or not there.
+/* Checkpoints: a run as one .safetensors file, complete or absent.
  *
- *   NAME                 a parameter, f32, as PyTorch calls it
+ *   NAME                 a parameter, f32, with PyTorch's name
  *   optimizer.m.NAME     its first and second moment
  *   optimizer.v.NAME
- *   random.state         the generator's words, i64 [624], and its place in them, i64 [1]
+ *   random.state         the generator's words, i64 [624], and its position in them, i64 [1]
  *   random.position
  *   history.loss         f64 [steps]
  *   history.checks       f64 [n, 4]: step, loss, accuracy, places
  *   history.maps         f32 [n, L, H, P, P] and i64 [n]
- *   history.map_slopes   f32, of the same shape: the gradient by the scores (may be missing)
+ *   history.map_slopes   f32, same shape: the gradient of the scores (may be missing)
  *   history.map_steps
- *   text.characters      code points of the vocabulary, i64 [vocabulary], where it is a text's
+ *   text.characters      code points of the vocabulary, i64 [vocabulary], for a text
  *   __metadata__         the options and the step, as text
  *
- * A file is not trusted: every tensor must be there in the type and shape that the options give it.
+ * Files are untrusted input: every tensor must be there, with the type and shape that the options
+ * imply.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -30,7 +31,7 @@
 
 /* ---------------------------------------------------------------------------------- Options */
 
-/* The integers among the options, by their names in the file. */
+/* An integer option, with its name in the file. */
 typedef struct field {
     const char *key;
     int64_t *value;
@@ -120,7 +121,7 @@ int train_load_config(train_config *config, const char *path, kit_error *err)
 
 /* ----------------------------------------------------------------------------------- Saving */
 
-/* Arrays that are made for the file, and all that go into it. */
+/* The arrays made for the file, and the list of everything that goes into it. */
 typedef struct saving {
     kit_array state, position, loss, checks, maps, slopes, map_steps, characters;
     kit_tensor *tensor;
@@ -158,7 +159,7 @@ static void add_options(saving *s, const train_run *run)
     fields_of(&c, &mlp, fields);
     add_text(s, "format", "%s", FORMAT);
     add_text(s, "task", "%s", train_task_name(c.task));
-    add_text(s, "step", "%" PRId64, run->step); /* for people: the history of losses decides */
+    add_text(s, "step", "%" PRId64, run->step); /* for people; loading uses the history of losses */
     add_text(s, "seed", "%" PRIu64, c.seed);
     for (int i = 0; i < FIELDS; i++)
         add_text(s, fields[i].key, "%" PRId64, *fields[i].value);
@@ -167,7 +168,7 @@ static void add_options(saving *s, const train_run *run)
     add_text(s, "text", "%016" PRIx64, run->text ? run->text->hash : 0);
 }
 
-/* All maps have their gradients; not so if the run was resumed from an old checkpoint. */
+/* Whether all maps have their gradients; a run resumed from an old checkpoint may lack some. */
 static bool keeps_slopes(const train_run *run)
 {
     for (size_t i = 0; i < run->map_count; i++)
@@ -304,7 +305,7 @@ static int load(const loading *l, kit_array *a, const char *name, attn_dtype dty
                     name, attn_dtype_name(dtype), rank, rank == 1 ? "" : "s");
 }
 
-/* In place of an array that has the type and shape that it must have. */
+/* Loads an array in place of `to`, whose type and shape it must have. */
 static int load_same(const loading *l, kit_array *to, const char *prefix, const char *name)
 {
     char whole[80];
@@ -380,7 +381,7 @@ static int load_checks(const loading *l, train_run *run)
     return code;
 }
 
-/* Part i of all, or an array without data if there are none. */
+/* Copies part i of `all`; without data if `all` has none. */
 static int take_part(const loading *l, kit_array *one, const kit_array *all, int64_t i,
                      const int64_t shape[4])
 {
@@ -459,7 +460,8 @@ static int check_text(const kit_safetensors *f, const char *path, const train_co
     return KIT_OK;
 }
 
-/* The file has what such a model takes, so that its size bounds the memory that is taken for it. */
+/* Checks that the file is large enough for such a model, so that its size bounds the memory that is
+ * allocated. */
 static int check_size(const kit_safetensors *f, const char *path, const train_config *c,
                       kit_error *err)
 {

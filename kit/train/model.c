@@ -1,12 +1,12 @@
-/* The model: embeddings of tokens and places, blocks, a final norm, a linear head.
+/* The model: embeddings of tokens and positions, blocks, a final norm, a linear head.
  *
  *   x = tokens + places
- *   each block:  x = x + attention(norm(x))        causal, several heads, q k v in one projection
- *                x = x + mlp(norm(x))              if wanted: linear to 4 E, GELU, linear back
+ *   each block:  x = x + attention(norm(x))    causal, several heads, q k v in one projection
+ *               x = x + mlp(norm(x))          optional: linear to 4 E, GELU, linear back
  *   logits = head(norm(x))
  *
- * The backward pass below reads as the forward pass upside down. Everything between the engine's
- * calls is sums of two arrays.
+ * The backward pass below mirrors the forward pass. Between the calls of libattn there are only
+ * sums of two arrays.
  */
 #include <math.h>
 #include <stdio.h>
@@ -15,11 +15,11 @@
 
 #include "train_inner.h"
 
-#define EPS 1e-5 /* of a layer norm, as PyTorch has it */
-#define WIDER 4  /* the MLP, than an embedding */
+#define EPS 1e-5 /* of a layer norm, as in PyTorch */
+#define WIDER 4  /* size of the MLP, in embeddings */
 
 enum { TOKENS, PLACES, BLOCKS }; /* the first parameters */
-/* Of a block, from train_block.first on; a module's bias follows its weight. */
+/* Parameters of a block, counted from train_block.first. A module's bias follows its weight. */
 enum { NORM = 0, IN = 2, OUT = 4, ATTENTION_ONLY = 6, NORM2 = 6, UP = 8, DOWN = 10, WITH_MLP = 12 };
 
 int train_engine(attn_status status, const attn_error *e, kit_error *err)
@@ -46,7 +46,7 @@ static int add_parameter(train_model *m, const char *name, int64_t rows, int64_t
     return code;
 }
 
-/* A module's weight and bias; rows 0: a norm, whose weight is a vector. */
+/* Adds a module's weight and bias; rows 0: a norm, whose weight is a vector. */
 static int add_module(train_model *m, const char *format, int layer, int64_t rows, int64_t columns,
                       kit_error *err)
 {
@@ -66,7 +66,7 @@ static int add_block(train_model *m, int layer, kit_error *err)
         const char *name;
         int64_t rows, columns;
     } modules[] = {{"blocks.%d.norm1", 0, E},
-                   {"blocks.%d.attention.in_proj_", 3 * E, E}, /* as MultiheadAttention's */
+                   {"blocks.%d.attention.in_proj_", 3 * E, E}, /* as in MultiheadAttention */
                    {"blocks.%d.attention.out", E, E},
                    {"blocks.%d.norm2", 0, E},
                    {"blocks.%d.mlp.up", WIDER * E, E},
@@ -108,11 +108,11 @@ void train_model_init(train_model *m)
 
 /* ------------------------------------------------------------------------------ Activations */
 
-/* The next `n` floats of memory; with base NULL it only counts. */
+/* Takes the next `n` floats of memory; with base NULL it only counts them. */
 static float *take(float *base, size_t *used, size_t n)
 {
     float *piece = base ? base + *used : NULL;
-    *used += (n + 15) / 16 * 16; /* whole lines of cache */
+    *used += (n + 15) / 16 * 16; /* whole cache lines */
     return piece;
 }
 
@@ -144,7 +144,7 @@ static size_t place_activations(train_model *m, float *base)
     return used;
 }
 
-/* All sizes of activations are below this product, times a little; it must be addressable. */
+/* All sizes of activations are below this product, times a small factor; it must be addressable. */
 static bool fits(const train_config *c)
 {
     const double N = (double)c->batch * (double)c->length, E = (double)c->embed;
@@ -228,7 +228,7 @@ static int norm(const train_model *m, const float *x, int weight, float *out, ki
     return train_engine(attn_layer_norm_forward(m->ctx, &vx, &w, &bias, EPS, &vout, &e), &e, err);
 }
 
-/* One of q, k, v (part 0, 1, 2) as [B,H,T,D], the columns that the projection gave it. */
+/* Returns q, k or v (part 0, 1, 2) as [B,H,T,D]: its columns of the joint projection. */
 static attn_tensor part(const train_model *m, const float *qkv, int which)
 {
     const int64_t E = m->config.embed, H = m->config.heads;
@@ -252,7 +252,7 @@ static attn_sdpa_args attention_of(const train_model *m, const train_block *b, a
     return a;
 }
 
-/* Gives each block's sum to the next one, the last one's to m->output. */
+/* Writes the block's sum to the next block's input; the last block writes to m->output. */
 static int block_forward(train_model *m, int layer, kit_error *err)
 {
     train_block *b = &m->block[layer];
@@ -349,7 +349,7 @@ static int attention_back(const train_model *m, const train_block *b, const floa
     g.dq = part(m, dqkv, 0);
     g.dk = part(m, dqkv, 1);
     g.dv = part(m, dqkv, 2);
-    if (m->slopes) { /* a mask of zeros changes nothing, and its gradient is that of the scores */
+    if (m->slopes) { /* a zero mask changes nothing; its gradient is that of the scores */
         const int code = kit_array_new(&zeros, ATTN_F32, 3, (const int64_t[]){H, T, T}, err);
         if (code)
             return code;
@@ -382,7 +382,7 @@ static int mlp_back(train_model *m, const train_block *b, kit_error *err)
     return code;
 }
 
-/* From and to m->d[0], the gradient of the sum. */
+/* Reads the gradient of the block's output from m->d[0] and writes that of its input there. */
 static int block_back(train_model *m, int layer, kit_error *err)
 {
     const train_block *b = &m->block[layer];
@@ -444,7 +444,7 @@ int train_model_scores(train_model *m, int layer, attn_stage stage, kit_array *o
     const int64_t H = m->config.heads, T = m->length;
     attn_error e;
     attn_tensor lse;
-    kit_array unused = {0}; /* the context: the forward's own stays as it is for the backward */
+    kit_array unused = {0}; /* this call's output; the backward still needs the forward's */
     attn_sdpa_args a = attention_of(m, &m->block[layer], &lse);
     int code = kit_array_new(out, ATTN_F32, 3, (const int64_t[]){H, T, T}, err);
     if (!code)
@@ -458,7 +458,7 @@ int train_model_scores(train_model *m, int layer, attn_stage stage, kit_array *o
     a.scores_stage = stage;
     a.lse = NULL;
     a.out = attn_bhtd(unused.data, ATTN_F32, m->batch, H, T, a.out.shape[3]);
-    a.precision = ATTN_PRECISION_ACCURATE; /* as explain has it: digits that can be worked out */
+    a.precision = ATTN_PRECISION_ACCURATE; /* as in explain: its digits can be reproduced by hand */
     code = train_engine(attn_sdpa_forward(m->ctx, &a, &e), &e, err);
     kit_array_free(&unused);
     return code;

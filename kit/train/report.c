@@ -1,5 +1,5 @@
-/* A run as a trace: how the loss fell, what it knows of unseen sequences, and how attention came to
- * look where the answer stands. */
+/* A run as a trace: how the loss fell, how accurate the model is on unseen sequences, and how
+ * attention learned to look where the answer is. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 enum { LABELS = 64, NAME = 64 };
 
-/* The probe: its tokens as labels of rows and columns. */
+/* The probe, with its tokens as labels of rows and columns. */
 typedef struct probe {
     int64_t length;
     char label[LABELS][TRAIN_LABEL];
@@ -65,8 +65,8 @@ static void report_accuracy(recipe *r, const train_run *run)
 
 /* ------------------------------------------------------------------------------------- Heads */
 
-/* How much of its weight a head gives, on average: to the place before; to places that hold the
- * answer, where there is one. */
+/* Computes a head's average weight: to[0] on the previous place; to[1] on the places that hold the
+ * answer, averaged over the queries with a target. */
 static void judge_head(const train_run *run, const float *w, int64_t P, double to[2])
 {
     const int64_t *tokens = run->model.tokens, *targets = run->model.targets;
@@ -115,12 +115,12 @@ static void report_heads(recipe *r, const train_run *run, const probe *p)
 
 static void label_map(recipe *r, const probe *p)
 {
-    const size_t n = (size_t)(p->length < LABELS ? p->length : LABELS); /* the others: numbers */
+    const size_t n = (size_t)(p->length < LABELS ? p->length : LABELS); /* others: numbers */
     recipe_rows(r, p->labels, n);
     recipe_columns(r, p->labels, n);
 }
 
-/* Beside the weights of step `name`: the gradient that is about to push their scores. */
+/* Reports, with the weights of step `name`, the gradient of their scores at that moment. */
 static void report_slope(recipe *r, const probe *p, const char *name, const kit_array *slopes,
                          int64_t layer, int64_t moment, int64_t H)
 {
@@ -138,7 +138,7 @@ static void report_slope(recipe *r, const probe *p, const char *name, const kit_
     label_map(r, p);
 }
 
-/* All maps but the last one, one step for each layer and moment. */
+/* Reports all maps but the last one, one step for each layer and moment. */
 static void report_earlier(recipe *r, const train_run *run, const probe *p)
 {
     const int64_t L = run->config.layers, H = run->config.heads, P = p->length;
@@ -160,7 +160,7 @@ static void report_earlier(recipe *r, const train_run *run, const probe *p)
         }
 }
 
-/* The last maps, with the scores behind them, which say what the mask hides. */
+/* Reports the last maps, and their scores, which show what the mask hides. */
 static void report_last(recipe *r, train_run *run, const probe *p)
 {
     const int64_t H = run->config.heads, P = p->length;
@@ -225,7 +225,8 @@ static void report_notes(recipe *r, const train_run *run)
     recipe_note(r, "next", "-o train.png  --full  --checkpoint FILE  --json");
 }
 
-/* A moment to a row where its heads fill one, a layer to a row where they are too many. */
+/* Panels in a row: one moment per row if its heads fill a row, one layer per row if there are too
+ * many. */
 static int64_t panels_across(int64_t all, int64_t heads)
 {
     enum { FEW = 4, MANY = 8 };

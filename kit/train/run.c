@@ -1,4 +1,4 @@
-/* A run: what changes from step to step, and what is remembered of it. */
+/* A run: its state, which changes from step to step, and its history. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 
 int train_grow(void **array, size_t count, size_t element, kit_error *err)
 {
-    if (count & (count - 1)) /* room is made at 0, 1, 2, 4, 8, ... */
+    if (count & (count - 1)) /* the array grows at 0, 1, 2, 4, 8, ... */
         return KIT_OK;
     void *grown = realloc(*array, (count ? 2 * count : 1) * element);
     if (!grown)
@@ -125,7 +125,7 @@ static int64_t largest_of(const float *x, int64_t n)
     return at;
 }
 
-/* Adds one batch to the score, whose loss is a sum meanwhile. */
+/* Adds one batch to the score; until the end score->loss is a sum. */
 static int measure_batch(train_run *run, int64_t sequences, int64_t *right, train_score *score,
                          kit_error *err)
 {

@@ -1,14 +1,14 @@
-/* Tasks: sequences of tokens, and what is to be predicted at each place.
+/* Tasks: sequences of tokens, and the target to predict at each place.
  *
- *   induction       c a e c a e c a e     the next token, once the block has come round
- *   copy            a b c | a b c         the next token, behind the mark
- *   reverse         a b c | c b a         the same
- *   previous-token  a b c d e             the token before
- *   text            characters            the next one
+ *   induction       c a e c a e c a e   the next token, from the second block on
+ *   copy            a b c | a b c       the next token, after the mark
+ *   reverse         a b c | c b a       the same
+ *   previous-token  a b c d e           the previous token
+ *   text            characters          the next character
  *
- * Induction's blocks have a random length, so that no place tells where to look: only what stands
- * there does (Olsson et al. 2022). Draws are words of PyTorch's generator, in the order written
- * here.
+ * Induction's blocks have a random length. So no position tells where to look; only the tokens
+ * there do (Olsson et al. 2022). Random numbers are words of PyTorch's generator, drawn in the
+ * order of this file.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 
 #include "train_inner.h"
 
-enum { PROBE = 24 /* tokens that a heat-map shows, at most */ };
+enum { PROBE = 24 /* most tokens in a heat-map */ };
 
 static const char *const names[TRAIN_TASKS] = {"induction", "copy", "reverse", "previous-token",
                                                "text"};
@@ -33,7 +33,8 @@ train_task train_task_find(const char *name)
     return (train_task)i;
 }
 
-/* The fraction word / 2^32 of n: off from even by less than n / 2^32. */
+/* Maps a random word to 0..n-1 as n * word / 2^32. Each probability is 1 / n with a relative
+ * error below n / 2^32. */
 int64_t train_below(attn_rng *rng, int64_t n)
 {
     return (int64_t)((uint64_t)attn_rng_u32(rng) * (uint64_t)n >> 32);
@@ -47,7 +48,7 @@ static void draw_tokens(const train_config *c, attn_rng *rng, int64_t *to, int64
         to[i] = train_below(rng, c->vocabulary);
 }
 
-/* A block of distinct tokens, over and over; a token that the block has already is drawn again. */
+/* Repeats a block of distinct tokens; a token that is already in the block is drawn again. */
 static void draw_induction(const train_config *c, attn_rng *rng, int64_t period, int64_t length,
                            int64_t *tokens, int64_t *targets)
 {
@@ -65,7 +66,8 @@ static void draw_induction(const train_config *c, attn_rng *rng, int64_t period,
     }
 }
 
-/* n tokens, the mark, n - 1 of the n that are to come; the last is only a target. */
+/* Writes n tokens, the mark, and the first n - 1 of the n expected tokens; the last one is only a
+ * target. */
 static void draw_marked(const train_config *c, attn_rng *rng, int64_t length, int64_t *tokens,
                         int64_t *targets)
 {
@@ -88,7 +90,7 @@ static void draw_previous(const train_config *c, attn_rng *rng, int64_t length, 
         targets[i] = i ? tokens[i - 1] : TRAIN_IGNORE;
 }
 
-/* The places where text that is kept for measuring begins. */
+/* Start of the part of a text that is kept for measuring. */
 static int64_t first_unseen(const train_text *text) { return text->count - text->count / 10; }
 
 static void draw_text(const train_text *text, attn_rng *rng, int64_t length, bool unseen,
@@ -134,7 +136,7 @@ void train_draw(const train_config *c, const train_text *text, attn_rng *rng, bo
     draw(c, text, rng, unseen, c->length, period, tokens, targets);
 }
 
-/* Copies and reversals are as long as all others, because places matter to them. */
+/* The probe of copy and reverse has full length, because positions matter to these tasks. */
 int64_t train_draw_probe(const train_config *c, const train_text *text, int64_t *tokens,
                          int64_t *targets)
 {
@@ -179,7 +181,7 @@ static int decode(train_text *text, const char *bytes, size_t size, const char *
                   kit_error *err)
 {
     const utf8proc_uint8_t *at = (const utf8proc_uint8_t *)bytes, *end = at + size;
-    text->hash = UINT64_C(14695981039346656037); /* Fowler, Noll, Vo */
+    text->hash = UINT64_C(14695981039346656037); /* FNV-1a */
     while (at < end) {
         utf8proc_int32_t c;
         const utf8proc_ssize_t n = utf8proc_iterate(at, end - at, &c);

@@ -1,35 +1,36 @@
-/* What the files of kit/train share; train.h is the face that others see. */
+/* Shared by the files of kit/train; train.h is the interface for everyone else. */
 #ifndef KIT_TRAIN_INNER_H
 #define KIT_TRAIN_INNER_H
 
 #include "train.h"
 
-#define TRAIN_IGNORE (-100) /* a target that does not count */
+#define TRAIN_IGNORE (-100) /* a place without a target */
 
 /* -------------------------------------------------------------------------------- task.c
  *
- * One sequence: tokens [length] and targets [length]. `unseen`: of those kept for measuring. */
+ * Draws one sequence: tokens [length] and targets [length]. `unseen`: from those kept for
+ * measuring. */
 void train_draw(const train_config *c, const train_text *text, attn_rng *rng, bool unseen,
                 int64_t *tokens, int64_t *targets);
-/* The sequence whose attention is shown: at most `length` tokens, returns how many. */
+/* Draws the sequence whose attention is shown, of at most `length` tokens; returns its length. */
 int64_t train_draw_probe(const train_config *c, const train_text *text, int64_t *tokens,
                          int64_t *targets);
-/* A token as a label: a letter, a character of the text, a number. */
+/* Makes a token's label: a letter, a character of the text, or a number. */
 void train_label(const train_config *c, const train_text *text, int64_t token,
                  char label[TRAIN_LABEL]);
 int64_t train_below(attn_rng *rng, int64_t n); /* 0..n-1 */
 
 /* ------------------------------------------------------------------------------- model.c */
 typedef struct train_parameter {
-    char name[48]; /* as PyTorch would call it */
+    char name[48]; /* PyTorch's name */
     kit_array value, grad, m, v;
 } train_parameter;
 
-/* Activations of one block, [batch * length, .] each. */
+/* Activations of one block, each [batch * length, .]. */
 typedef struct train_block {
     float *input, *normed, *qkv, *heads, *lse;
     float *middle, *normed2, *wide, *bent; /* with an MLP */
-    int first;                             /* parameter */
+    int first;                             /* index of the first parameter */
 } train_block;
 
 typedef struct train_model {
@@ -38,25 +39,26 @@ typedef struct train_model {
     train_parameter *parameter;
     int count;
     train_block *block;
-    float *memory;                     /* of all activations and gradients */
-    float *output, *normed, *logits;   /* of the last block, its norm, the head */
+    float *memory;                     /* holds all activations and gradients */
+    float *output, *normed, *logits;   /* outputs of the last block, of its norm, of the head */
     float *d[4], *d_wide, *d_logits;   /* gradients: [., E], the widest, [., V] */
     int64_t *tokens, *targets, *place; /* [batch * length] */
-    int64_t batch, length;             /* of the call: at most the config's */
-    float *slopes; /* [L,H,T,T] of one sequence: takes the gradient by the scores too; or NULL */
+    int64_t batch, length;             /* of the current call; at most the config's */
+    float *slopes; /* [L,H,T,T] of one sequence: receives the gradient of the scores; or NULL */
 } train_model;
 
-/* What an engine call returned, as a code of the kit. */
+/* Converts the result of a call of libattn into a code of the kit. */
 int train_engine(attn_status status, const attn_error *e, kit_error *err);
 int train_model_make(train_model *m, const train_config *c, attn_context *ctx, kit_error *err);
 void train_model_free(train_model *m);
-/* Weights as PyTorch draws them: torch.manual_seed(seed), then the modules in order. */
+/* Draws the weights as PyTorch does: torch.manual_seed(seed), then the modules in order. */
 void train_model_init(train_model *m);
-/* Of m->tokens [batch, length]: m->logits. */
+/* Computes m->logits from m->tokens [batch, length]. */
 int train_model_forward(train_model *m, int64_t batch, int64_t length, kit_error *err);
-/* Of m->targets, after a forward: *loss, and all gradients if `grads`. */
+/* To call after a forward: computes *loss from m->targets and, with `grads`, all gradients. */
 int train_model_loss(train_model *m, double *loss, bool grads, kit_error *err);
-/* After a forward of one sequence: weights or scores [H,T,T] of block `layer`, float. */
+/* To call after a forward of one sequence: gives weights or scores [H,T,T] of block `layer`,
+ * f32. */
 int train_model_scores(train_model *m, int layer, attn_stage stage, kit_array *out, kit_error *err);
 
 /* --------------------------------------------------------------------------------- run.c */
@@ -67,7 +69,7 @@ typedef struct train_check {
 
 typedef struct train_map {
     int64_t step;
-    kit_array weights; /* [L,H,P,P], float */
+    kit_array weights; /* [L,H,P,P], f32 */
     kit_array slopes;  /* the same shape: the gradient of the probe's loss by the scores; no data
                           in a run resumed from a checkpoint that did not keep it */
 } train_map;
@@ -83,9 +85,9 @@ struct train_run {
     train_map *map;
     size_t check_count, map_count;
 };
-/* Room for one more; KIT_LIMIT. */
+/* Makes room for one more element; KIT_LIMIT: no memory. */
 int train_grow(void **array, size_t count, size_t element, kit_error *err);
-/* The probe's forward; *length its tokens. */
+/* Runs the probe's forward; *length is its number of tokens. */
 int train_run_probe(train_run *run, int64_t *length, kit_error *err);
 
 #endif
