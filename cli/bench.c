@@ -1,9 +1,9 @@
-/* attn bench: speed, beside what the machine can do in the same second.
+/* attn bench: measures speed, and compares it with what the machine can do at the same time.
  *
- * Clouds are noisy: the same loop runs at half its speed a minute later. So each case alternates,
- * in rounds, the attention call with two loops on as many threads: multiply-adds in registers, and
- * reading as many bytes as the case has. All figures are the best of their kind, which noise can
- * only worsen. */
+ * On shared machines the same loop may run at half its speed a minute later. So each case
+ * alternates, in rounds, the attention call with two loops on the same number of threads:
+ * multiply-adds in registers, and reading as many bytes as the case has. All figures are the best
+ * of their kind, because noise can only make them worse. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -17,15 +17,15 @@
 
 enum {
     ROUNDS = 5,
-    SAMPLES = 4096,  /* times kept for the median; the later ones replace */
-    CALLS_MOST = 64, /* in one timing */
+    SAMPLES = 4096,  /* times kept for the median; later ones replace earlier ones */
+    CALLS_MOST = 64, /* most calls in one timing */
     READ_LEAST = 1 << 16,
-    READ_MOST = 1 << 28 /* bytes of the streaming read */
+    READ_MOST = 1 << 28 /* least and most bytes of the streaming read */
 };
 
 enum { SHAPE_B, SHAPE_H, SHAPE_HK, SHAPE_T, SHAPE_S, SHAPE_D, SHAPE_DV, SHAPE_SIZE };
 
-#define TIMING_LEAST 20e-6 /* seconds: several calls share a timing, if need be to reach this */
+#define TIMING_LEAST 20e-6 /* seconds; short calls are timed several at a time to reach this */
 
 typedef struct bench_case {
     int64_t shape[SHAPE_SIZE];
@@ -33,7 +33,7 @@ typedef struct bench_case {
 } bench_case;
 
 /* Short and long, wide and narrow, full and causal; then decoding: one query, a few, a batch, and
- * heads that share their keys and values. */
+ * heads that share keys and values. */
 static const bench_case standard[] = {
     {{1, 1, 1, 6, 6, 16, 16}, "none"},
     {{1, 12, 12, 128, 128, 64, 64}, "none"},
@@ -48,7 +48,7 @@ static const bench_case standard[] = {
     {{1, 32, 4, 1, 8192, 128, 128}, "none"},
 };
 
-/* What is timed, in the order of --pass's words. */
+/* The timed pass, in the order of --pass's words. */
 typedef enum bench_pass { FORWARD, BACKWARD, BOTH } bench_pass;
 static const char *const pass_names[] = {"forward", "backward", "both"};
 
@@ -60,7 +60,7 @@ typedef struct bench {
     bool json;
 } bench;
 
-/* A case's arrays; the last six only where gradients are computed. */
+/* A case's arrays; the last six are used only for gradients. */
 typedef struct bench_call {
     kit_array q, k, v, out, lse, dout, dq, dk, dv;
     attn_tensor lse_view;
@@ -70,13 +70,13 @@ typedef struct bench_call {
 
 typedef struct bench_result {
     attn_plan_info plan;
-    double best_us, median_us, peak, stream; /* operations and bytes a second */
+    double best_us, median_us, peak, stream; /* peak, stream: operations and bytes per second */
 } bench_result;
 
-/* -------------------------------------------------------------------- what the machine can do */
+/* -------------------------------------------------------------- what the machine can do */
 
 typedef struct probe {
-    const char *isa; /* NULL: read */
+    const char *isa; /* NULL: the streaming read */
     attn_dtype dtype;
     size_t bytes;
     double seconds, rate;
@@ -92,7 +92,7 @@ static void *run_probe(void *arg)
     return NULL;
 }
 
-/* The same loop on `threads` threads at once, and the sum of their rates. */
+/* Runs the same loop on `threads` threads at once; returns the sum of their rates. */
 static double measure(const probe *what, int threads)
 {
     probe *all = calloc((size_t)threads, sizeof *all);
@@ -139,7 +139,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Calls `calls` times; *seconds is the mean. */
+/* Makes `calls` calls; *seconds is the mean time of one. */
 static int time_calls(double *seconds, const bench *b, const bench_call *c, int calls,
                       kit_error *err)
 {
@@ -163,7 +163,7 @@ static int time_case(const bench *b, const bench_call *c, bench_result *r, kit_e
     probe reads = {NULL, b->dtype, bytes, 0.15 * b->seconds / ROUNDS, 0, 0, false};
     if (!sample)
         return kit_fail(err, KIT_LIMIT, "out of memory");
-    code = time_calls(&took, b, c, 1, err); /* not counted: it warms everything up */
+    code = time_calls(&took, b, c, 1, err); /* warm-up, not counted */
     for (int round = 0; round < ROUNDS && !code; round++) {
         double end = seconds_now() + 0.7 * b->seconds / ROUNDS;
         do {
@@ -235,7 +235,7 @@ static int make_call(bench_call *c, const bench *b, const int64_t *n, kit_error 
     return b->pass == FORWARD ? KIT_OK : make_gradients(c, b, n, &rng, err);
 }
 
-/* What will run: of both passes the backward's kernel, and the work of either. */
+/* Plans the call. For both passes together, gives the backward's kernel and the work of both. */
 static int plan_call(bench_result *r, const bench *b, const bench_call *c, kit_error *err)
 {
     attn_plan_info backward = ATTN_PLAN_INFO_INIT;
@@ -358,7 +358,7 @@ static int parse_shape(bench_case *c, const char *text, kit_error *err)
     return KIT_OK;
 }
 
-/* Case i of those given, or of the standard list. */
+/* Gets case i of those given, or of the standard list. */
 static int find_case(bench_case *c, const options *o, size_t i, kit_error *err)
 {
     const char *shape = option_at(o, OPT_bench_shape, i),
@@ -379,7 +379,7 @@ static int check_cases(const options *o, kit_error *err)
     return code;
 }
 
-/* A table grows row by row; JSON is printed whole or not at all. */
+/* A table is printed row by row; JSON is printed complete or not at all. */
 static int run_cases(const bench *b, const options *o, kit_error *err)
 {
     size_t count = option_count(o, OPT_bench_shape);

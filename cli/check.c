@@ -1,4 +1,5 @@
-/* attn check: the parity harness of check/ on this machine, and its record of bits. */
+/* attn check: runs the checks of check/ on this machine; prints and compares hashes of
+ * results. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +33,7 @@ static int check_op(const char *op, kit_error *err)
     return KIT_USAGE;
 }
 
-/* attn check --bits [--record FILE] */
+/* Runs attn check --bits [--record FILE]. */
 static int bits(const options *o, kit_error *err)
 {
     const char *file = option_text(o, OPT_check_record);

@@ -1,5 +1,5 @@
-/* One function per command: the exit code, and one line in err where there is something to say.
- * Results go to stdout only when they are whole. */
+/* One function per command. It returns the exit code, and a one-line message in err if there is
+ * something to report. Results go to stdout only when they are complete. */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
 
@@ -15,25 +15,25 @@ int command_check(const options *o, kit_error *err);
 int command_info(const options *o, kit_error *err);
 int command_help(const options *o, kit_error *err);
 
-/* explain.c: the operands, as a shell splits an unquoted text, joined again; NULL: no memory. */
+/* explain.c: joins the operands again, which a shell made from an unquoted text. The caller frees
+ * the text; NULL: no memory. */
 char *command_join_operands(const options *o, kit_error *err);
 
-/* help.c, manual.c: made from the table, on stdout. */
+/* help.c, manual.c: print texts made from the table, on stdout. */
 void help_overview(void);
 void help_command(command_id command);
 void manual_man(void);
 void manual_bash_completion(void);
 
-/* engine.c: what several commands ask of the engine. Messages of the engine become messages of the
- * program: KIT_LIMIT for memory and limits, KIT_BAD_FILE for what arrays are, KIT_USAGE for the
- * rest. */
+/* engine.c: calls of libattn that several commands need. libattn's errors become the program's:
+ * KIT_LIMIT for memory and limits, KIT_BAD_FILE for properties of arrays, KIT_USAGE otherwise. */
 int engine_context(attn_context **out, const char *isa, int threads, kit_error *err);
 int engine_failed(const attn_error *engine, kit_error *err);
-void engine_ignored(const char *file, const char *what); /* keeps a line of --ignore-unknown */
+void engine_ignored(const char *file, const char *what); /* stores a line of --ignore-unknown */
 void engine_tell_ignored(void);                          /* prints those lines on stderr */
-int engine_check_isa(const char *isa, kit_error *err);   /* known and usable here; NULL is fine */
-/* "none", "top-left", "bottom-right" or an integer */
+int engine_check_isa(const char *isa, kit_error *err); /* known and usable here; isa may be NULL */
+/* Accepts "none" (if `none`), "top-left", "bottom-right" or an integer. */
 int engine_parse_causal(attn_sdpa_args *args, const char *text, bool none, kit_error *err);
-int engine_parse_diagonal(attn_sdpa_args *args, const char *text, kit_error *err); /* not "none" */
+int engine_parse_diagonal(attn_sdpa_args *args, const char *text, kit_error *err); /* no "none" */
 
 #endif

@@ -1,4 +1,5 @@
-/* What several commands ask of the engine, with errors worded for someone who typed them. */
+/* Calls of libattn that several commands need, with errors worded for the person at the
+ * terminal. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +18,7 @@ int engine_failed(const attn_error *engine, kit_error *err)
     return kit_fail(err, code, "%s", engine->message);
 }
 
-/* Kept until the command has gone well: one that fails has one line to say. */
+/* Stored until the command has succeeded: a command that fails prints only one line. */
 static kit_error ignored[16];
 static size_t ignored_count;
 
@@ -70,11 +71,11 @@ int engine_context(attn_context **out, const char *isa, int threads, kit_error *
     return KIT_OK;
 }
 
-/* The number of a word, which is its place in words, or that of an integer. */
+/* Parses a word or an integer. *place is the word's index in words, negative for an integer. */
 static int parse_place(int *place, int64_t *offset, const char *option, const char *words,
                        const char *text, kit_error *err)
 {
-    static const char range[] = "-1000000000000..1000000000000"; /* no sum of these overflows */
+    static const char range[] = "-1000000000000..1000000000000"; /* sums of these cannot overflow */
     *place = value_find(words, text);
     if (*place >= 0 || (value_integer(text, offset) && value_in_integers(*offset, range)))
         return KIT_OK;

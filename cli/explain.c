@@ -1,4 +1,5 @@
-/* attn explain: a sentence, step by step. The recipe in kit/explain computes; view.c shows. */
+/* attn explain: explains a sentence step by step. The recipe in kit/explain computes the steps;
+ * view.c shows them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,7 @@ static char *find_text(const options *o, kit_error *err)
     return standard ? read_text(err) : command_join_operands(o, err);
 }
 
-/* Options that say what random weights are like do not go with real ones, and the other way. */
+/* Refuses options of random weights together with a model, and options of a model without one. */
 static int check_model_options(const options *o, kit_error *err)
 {
     static const option_id random[] = {OPT_explain_seed,     OPT_explain_embed, OPT_explain_qk,
@@ -93,7 +94,7 @@ static int check_options_agree(const options *o, kit_error *err)
     return KIT_OK;
 }
 
-/* Is one of the files a page? */
+/* Whether one of the output files is a page. */
 static bool page_wanted(const options *o)
 {
     const char *path;
@@ -103,7 +104,7 @@ static bool page_wanted(const options *o)
     return false;
 }
 
-/* "all", which is 0, or a number from 1. */
+/* Reads "all", which becomes 0, or a number from 1. */
 static int read_number(int64_t *number, const options *o, option_id id, kit_error *err)
 {
     const char *text = option_text(o, id);
@@ -132,7 +133,7 @@ static int read_model_options(explain_model_options *e, const options *o, kit_er
     return KIT_OK;
 }
 
-/* With real weights. */
+/* Explains with a model's weights. */
 static int explain_real(trace *t, const options *o, const char *text, kit_error *err)
 {
     explain_model_options e = {.text = text,

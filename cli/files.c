@@ -1,5 +1,5 @@
-/* The files of one command. From the first file opened to the last one renamed, signals that end
- * the program wait, so that nothing unfinished stays behind. */
+/* The files of one command. From the opening of the first file to the renaming of the last one,
+ * signals that would end the program are held back, so that no unfinished file is left. */
 #include "files.h"
 
 #include <signal.h>
@@ -7,10 +7,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* "a.npz:name" names a.npz. */
+/* Returns the file's path: "a.npz" for "a.npz:name". */
 static char *file_of(const char *spec) { return strndup(spec, kit_spec_path_length(spec)); }
 
-/* The folder that a path names something in. */
+/* Gets the status of the folder that holds `path`. */
 static bool stat_folder(const char *path, struct stat *out)
 {
     char *folder = strdup(path), *slash = folder ? strrchr(folder, '/') : NULL;
@@ -27,7 +27,7 @@ static const char *name_in_folder(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* One file, or one name that both would create. Devices may be shared. */
+/* Whether two names are one regular file, or would create one file. Devices may be shared. */
 static bool same_file(const char *a, const char *b)
 {
     struct stat x, y;
@@ -38,7 +38,7 @@ static bool same_file(const char *a, const char *b)
            stat_folder(a, &x) && stat_folder(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Somebody at the other end may keep us waiting. */
+/* Whether opening it may block until another process acts. */
 static bool is_stream(const char *path)
 {
     struct stat s;
@@ -113,7 +113,7 @@ int files_probe(const files *f, kit_error *err)
     for (size_t i = 0; i < f->output_count && !code; i++) {
         kit_output *probe = NULL;
         if (is_stream(f->output[i].path))
-            continue; /* it would see the end */
+            continue; /* opening and closing it would signal its end to the reader */
         hold_signals(true);
         code = kit_output_open(&probe, f->output[i].path, err);
         if (!code)
@@ -126,7 +126,7 @@ int files_probe(const files *f, kit_error *err)
 int files_open(files *f, kit_error *err)
 {
     int code = KIT_OK;
-    f->holding = true; /* except where waiting must stay open to Ctrl-C */
+    f->holding = true; /* but not while an open may block, so that Ctrl-C works */
     for (size_t i = 0; i < f->output_count; i++)
         f->holding = f->holding && !is_stream(f->output[i].path);
     if (f->holding)
@@ -151,7 +151,7 @@ void files_free(files *f)
     for (size_t i = 0; i < f->output_count; i++)
         kit_output_abort(f->output[i].file);
     if (f->holding)
-        hold_signals(false); /* one that waited ends the program here */
+        hold_signals(false); /* a signal that was held back ends the program here */
     free(f->input);
     free(f->output);
     memset(f, 0, sizeof *f);

@@ -1,5 +1,5 @@
-/* The files of one command: what it reads is never what it writes, and all of its outputs appear,
- * or none does. */
+/* The files of one command. An output is never also an input, and either all outputs appear or
+ * none. */
 #ifndef CLI_FILES_H
 #define CLI_FILES_H
 
@@ -13,18 +13,18 @@ typedef struct files {
         kit_output *file;
     } * output;
     size_t output_count;
-    bool holding; /* signals, while unfinished files lie about */
+    bool holding; /* signals are held back while unfinished files exist */
 } files;
 
-/* Each refuses what cannot be: standard input read twice, an output that is an input, two outputs
- * in one file. */
+/* Each refuses conflicts: reading standard input twice, an output that is also an input, two
+ * outputs in one file. */
 int files_add_input(files *f, const char *spec, kit_error *err);
 int files_add_output(files *f, const char *path, kit_error *err);
 bool files_to_stdout(const files *f); /* one of the outputs is "-" */
 
-int files_probe(const files *f, kit_error *err); /* can each output be made? Before the work. */
-int files_open(files *f, kit_error *err);        /* then write to f->output[i].file */
+int files_probe(const files *f, kit_error *err); /* before the work: can each output be created? */
+int files_open(files *f, kit_error *err);        /* afterwards write to f->output[i].file */
 int files_commit(files *f, kit_error *err);
-void files_free(files *f); /* removes what is not committed */
+void files_free(files *f); /* removes outputs that are not committed */
 
 #endif

@@ -1,5 +1,5 @@
-/* attn generate: a model goes on with a prompt. The text goes out as it comes, in whole characters;
- * with --json it comes at the end, with everything that is known about it. */
+/* attn generate: a model continues a prompt. The text is printed as it is generated, in whole
+ * characters. With --json it is printed at the end, with all that is known about it. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,14 +17,14 @@ typedef struct session {
     model *m;
     model_run *run;
     kit_tokens prompt;
-    int64_t *id; /* [room]: the prompt's, then what follows */
+    int64_t *id; /* [room]: ids of the prompt, then of the text */
     int64_t count, room;
-    char *text; /* of what follows */
+    char *text; /* the generated text */
     size_t size, shown, capacity;
     attn_rng rng;
     model_generation how;
-    float *score;   /* [vocabulary]: logits that what was there has changed */
-    double seconds; /* for all tokens but the first, which waits for the prompt */
+    float *score;   /* [vocabulary]: logits changed by penalties */
+    double seconds; /* for all tokens but the first, whose time includes the prompt */
 } session;
 
 /* ------------------------------------------------------------------------------------- Text */
@@ -33,7 +33,7 @@ static int keep_text(session *s, int64_t id, kit_error *err)
 {
     size_t length = 0;
     const char *bytes = kit_tokenizer_bytes(model_tokenizer(s->m), id, &length);
-    if (!bytes) /* the model has more ids than its tokeniser has tokens */
+    if (!bytes) /* the model may have more ids than its tokeniser has tokens */
         return KIT_OK;
     if (s->size + length + 1 > s->capacity) {
         const size_t capacity = 2 * (s->size + length) + 64;
@@ -49,13 +49,13 @@ static int keep_text(session *s, int64_t id, kit_error *err)
     return KIT_OK;
 }
 
-/* Bytes of a character that begins with this one; 1 for what begins none. */
+/* Returns the length of the character that begins with this byte; 1 if none does. */
 static size_t length_of(unsigned char first)
 {
     return first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 1;
 }
 
-/* A character of what the model says; its lines and tabs stay. */
+/* Prints a character of the generated text; line ends and tabs are kept. */
 static void show_character(const unsigned char *at, size_t n)
 {
     char one[5] = "";
@@ -77,7 +77,7 @@ static void show_prompt(const char *prompt)
     }
 }
 
-/* Characters that are whole, or cannot become so. `all`: nothing follows. */
+/* Prints the characters that are complete, or cannot become so. `all`: nothing follows. */
 static int show_text(session *s, bool all, kit_error *err)
 {
     while (s->shown < s->size) {
@@ -121,7 +121,7 @@ static int begin_prompt(session *s, const char *text, kit_error *err)
     return model_run_begin(&s->run, s->m, s->count, s->room, err);
 }
 
-/* What the model's files say about the next token, and before that what the options say. */
+/* Chooses how tokens are generated: as the options say, otherwise as the model's files say. */
 static int choose(session *s, kit_error *err)
 {
     const options *o = s->o;
@@ -236,7 +236,7 @@ static int generate(session *s, const char *prompt, kit_error *err)
         show_prompt(prompt);
     code = go_on(s, json, err);
     const int64_t made = s->count - (int64_t)s->prompt.count;
-    /* From the first token on, which the prompt's work is for: one alone has no speed. */
+    /* Without the first token, whose time includes the prompt. So one token alone has no speed. */
     const double speed = made > 1 && s->seconds > 0 ? (double)(made - 1) / s->seconds : 0;
     if (code)
         return code;

@@ -1,4 +1,4 @@
-/* The help, made from the table: examples first, then what they are made of, in 80 columns. */
+/* The help, made from the table: examples first, then the options, in 80 columns. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 #include "terminal.h"
 #include "value.h"
 
-enum { WIDTH = 80, COLUMN = 26 /* where an option's help begins */ };
+enum { WIDTH = 80, COLUMN = 26 /* column where an option's help begins */ };
 
 static void indented(const char *lines)
 {
@@ -17,7 +17,7 @@ static void indented(const char *lines)
     }
 }
 
-/* "(1..64, default 3)" after an option's help. */
+/* Adds the range and the default to an option's help: "(1..64, default 3)". */
 static void describe(const option_spec *spec, char *text, size_t size)
 {
     char words[128];

@@ -1,4 +1,4 @@
-/* attn info: what this program is and what it found here; or what a file holds. */
+/* attn info: describes this program and the machine, or the contents of a file. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static const char *build_text(void)
 #endif
 }
 
-/* The engine decides; this only says which of its rules applied. */
+/* libattn decides; this code only reports which of its rules applied. */
 static int look(machine *m, kit_error *err)
 {
     const char *isa = getenv("ATTN_ISA"), *threads = getenv("ATTN_NUM_THREADS");
@@ -82,7 +82,7 @@ static void print_machine_json(const machine *m)
     puts("}");
 }
 
-/* Columns of a name as kit_text_print shows it. */
+/* Returns the columns of a name as kit_text_print shows it. */
 static int shown_width(const char *name)
 {
     int width = 0;

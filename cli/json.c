@@ -1,4 +1,4 @@
-/* The few pieces of JSON that the program writes itself. */
+/* Small pieces of JSON that the program writes itself. */
 #include "json.h"
 
 #include <math.h>

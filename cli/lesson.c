@@ -36,7 +36,7 @@ static int check_one(const explain_lesson *l, const trace *t, bool *failed, kit_
     printf("%s (%s)\n", l->name, l->notebook);
     int code = lesson_check(t, stdout, &difference);
     if (code && !*failed)
-        *err = difference; /* the first one is the line on stderr */
+        *err = difference; /* stderr shows the first difference */
     *failed = *failed || code;
     return code == KIT_CHECK_FAILED ? KIT_OK : code;
 }
@@ -70,7 +70,7 @@ static int check_gradients(const options *o, size_t lessons, kit_error *err)
     return KIT_OK;
 }
 
-/* What cannot stand together. */
+/* Refuses options that exclude each other. */
 static int check_agreement(const options *o, size_t lessons, kit_error *err)
 {
     static const option_id alone[] = {OPT_lesson_json, OPT_lesson_output, OPT_lesson_quiz,

@@ -1,5 +1,5 @@
-/* attn: finds the command, parses its options, and turns what it returns into an exit code and at
- * most one line on stderr. Commands are listed in options.def; each has a file of its own. */
+/* attn: finds the command, parses its options, and turns its result into an exit code and at most
+ * one line on stderr. Commands are listed in options.def; each has its own file. */
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
@@ -23,15 +23,15 @@ static const char *const reserved[] = {
 #include "options.def"
 };
 
-/* kit_fail has made the message one line of printable text, whatever it quotes. */
+/* Prints the message. kit_fail has made it one line of printable text. */
 static void complain(const char *command, const char *message)
 {
     terminal_progress(NULL);
     fprintf(stderr, "attn%s%s: %s\n", command ? " " : "", command ? command : "", message);
 }
 
-/* A file opened while one of these is closed would take its number and receive our messages. In
- * their place stands what fails on use. */
+/* If a standard descriptor is closed, the next file opened would get its number and receive the
+ * program's messages. So a descriptor that fails on use is opened in its place. */
 static void hold_standard_files(void)
 {
     for (int fd = 0; fd <= 2; fd++)
@@ -39,8 +39,8 @@ static void hold_standard_files(void)
             (void)!open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
 }
 
-/* What goes past the end of the stack dies without a word. Of our own functions 56 KiB are enough;
- * cairo takes 96 to draw. */
+/* Checks the stack limit, because a stack overflow ends the program without a message. The
+ * program's own functions need 56 KiB; cairo needs 96 to draw. */
 static int check_stack(kit_error *err)
 {
     enum { LEAST = 128 /* KiB */ };
@@ -60,7 +60,7 @@ static void interrupted(int signal)
     _exit(128 + signal);
 }
 
-/* What is still in stdout's buffer may yet fail to be written. */
+/* Closes stdout, and reports if its buffered output cannot be written. */
 static int finish_stdout(const char *command, int code, bool said)
 {
     bool failed = ferror(stdout) != 0;
@@ -108,7 +108,7 @@ static int dispatch(command_id command, int argc, char **argv, kit_error *err)
     return code;
 }
 
-/* *command: its name, once it is known to be one. */
+/* *command: the command's name, once it is known to exist. */
 static int answer(const char **command, int argc, char **argv, kit_error *err)
 {
     const char *name = argc > 1 ? argv[1] : "--help";
@@ -135,7 +135,7 @@ int main(int argc, char **argv)
     kit_error err = {0};
     const char *command = NULL;
     hold_standard_files();
-    setlocale(LC_CTYPE, ""); /* for UTF-8; numbers keep their point */
+    setlocale(LC_CTYPE, ""); /* for UTF-8; the decimal point stays "." */
     sigaction(SIGINT, &leave, NULL);
     const int code = answer(&command, argc, argv, &err);
     if (err.message[0])

@@ -1,5 +1,5 @@
 /* The man page and the bash completion, made from the table. The build runs `attn help --man` and
- * `attn help --bash-completion` and installs what they print. */
+ * `attn help --bash-completion` and installs their output. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "command.h"
 #include "value.h"
 
-/* Text as troff takes it: - and \ and a leading . or ' mean something else there. */
+/* Prints text escaped for troff, in which -, \ and a leading . or ' have special meanings. */
 static void troff(const char *text)
 {
     if (*text == '.' || *text == '\'')
@@ -70,7 +70,7 @@ static void man_command(command_id command)
     printf(".SS attn %s \\fI", c->name);
     troff(c->operands);
     puts("\\fR");
-    putchar((unsigned char)(c->summary[0] & ~0x20)); /* a capital */
+    putchar((unsigned char)(c->summary[0] & ~0x20)); /* capital letter */
     troff(c->summary + 1);
     puts(".");
     if (*c->notes) {
@@ -148,7 +148,7 @@ static bool takes_file(const option_spec *spec)
     return spec->kind == OPTION_FILE || spec->kind == OPTION_MANY_FILE;
 }
 
-/* What may follow an option that takes a value: its choices, a file, or nothing that we know. */
+/* Lists what may follow an option that takes a value: its choices, a file, or nothing. */
 static void completion_values(void)
 {
     puts("    case \"$command:$before\" in");

@@ -1,5 +1,5 @@
-/* Parses a command's arguments by the table of options.def. getopt_long does the scanning; the
- * table says what a value may be, and every refusal says what would be right. */
+/* Parses a command's arguments by the table of options.def. getopt_long scans them; the table gives
+ * the valid values, and every error message says what would be right. */
 #include "options.h"
 
 #include <getopt.h>
@@ -112,7 +112,7 @@ static int keep_value(options *o, option_id id, const char *text, kit_error *err
 
 /* ------------------------------------------------------------------------------------- scanning */
 
-/* getopt's two descriptions of what `command` takes. */
+/* Writes getopt's two descriptions of the options of `command`. */
 static void describe(command_id command, struct option *longs, char *letters)
 {
     size_t n = 0;
@@ -144,7 +144,8 @@ static int option_by_letter(command_id command, int letter)
     return -1;
 }
 
-/* What getopt would not take: an unknown name, a prefix of several, or a flag with "=value". */
+/* Words the error for what getopt refused: an unknown name, an ambiguous prefix, or a flag with
+ * "=value". */
 static int refuse(const options *o, const char *typed, kit_error *err)
 {
     const char *near[OPTION_COUNT];
@@ -188,7 +189,7 @@ static int scan(options *o, int argc, char **argv, kit_error *err)
     struct option longs[OPTION_COUNT + 1];
     char letters[2 * OPTION_COUNT + 3];
     describe(o->command, longs, letters);
-    opterr = 0; /* errors are ours to word */
+    opterr = 0; /* this file words the errors */
     optind = 1;
     for (int c; (c = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
         int code = KIT_OK, id = c >= FIRST_CODE ? c - FIRST_CODE : option_by_letter(o->command, c);

@@ -1,5 +1,5 @@
-/* attn run: attention on arrays from files. run_input.c reads and checks; this calls the engine,
- * writes the results, and says what was done. */
+/* attn run: attention on arrays from files. run_input.c reads and checks them; this file calls
+ * libattn, writes the results and reports. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,17 +14,17 @@ enum { OUT, LSE, WEIGHTS, SCORES, GRAD_Q, GRAD_K, GRAD_V, GRAD_MASK, RESULTS };
 
 typedef struct run_result {
     const char *name;
-    const char *path; /* NULL: not asked for; out is computed all the same */
-    kit_array array;  /* of q's rank; a gradient of its input's */
+    const char *path; /* NULL: not requested; out is computed anyway */
+    kit_array array;  /* has q's rank; a gradient that of its input */
     attn_tensor view; /* the same as [B,H,T,.] */
-    bool infinity;    /* -inf is an answer, not a failure */
+    bool infinity;    /* -inf is valid here */
 } run_result;
 
 typedef struct run_state {
     files files;
     run_input in;
     run_result result[RESULTS];
-    attn_plan_info plan, backward; /* backward: kernel empty if no gradient is asked for */
+    attn_plan_info plan, backward; /* backward: no kernel unless a gradient is requested */
     const char *isa;
     double time_us, backward_us;
 } run_state;
@@ -39,7 +39,7 @@ static bool wants_gradients(const run_state *r)
     return false;
 }
 
-/* Gradients need the output's, and are what that is for. */
+/* Gradients need --grad-out, and --grad-out is useless without them. */
 static int check_gradients(const run_state *r, const options *o, kit_error *err)
 {
     const bool given = option_given(o, OPT_run_grad_out);
@@ -82,7 +82,7 @@ static int name_results(run_state *r, const options *o, kit_error *err)
 
 /* ------------------------------------------------------------------------------------ computing */
 
-/* Of the shape of `like`, but for the last size, and of `rank`. */
+/* Makes result i of the shape of `like`, except for the last size, with `rank` dimensions. */
 static int make_result(run_state *r, int i, attn_dtype dtype, const attn_tensor *like,
                        int64_t columns, int rank, kit_error *err)
 {
@@ -121,7 +121,7 @@ static int make_results(run_state *r, kit_error *err)
     const int rank = r->in.rank;
     int code = make_result(r, OUT, args->q.dtype, &args->q, Dv, rank, err);
     const bool gradients = wants_gradients(r);
-    if (!code && (r->result[LSE].path || gradients)) /* unless it is written, the best there is */
+    if (!code && (r->result[LSE].path || gradients)) /* f64 unless it is written */
         code = make_result(r, LSE, r->result[LSE].path ? wide : ATTN_F64, &args->q, 1, rank, err);
     for (int i = WEIGHTS; i <= SCORES && !code; i++)
         if (r->result[i].path)
@@ -151,7 +151,8 @@ static int compute_gradients(run_state *r, attn_context *ctx, const attn_sdpa_ar
     return KIT_OK;
 }
 
-/* The engine writes scores of one stage a call: weights and scores together take two. */
+/* libattn writes the scores of one stage per call, so weights and scores together take two
+ * calls. */
 static int compute(run_state *r, attn_context *ctx, attn_stage stage, kit_error *err)
 {
     attn_sdpa_args args = r->in.args;
@@ -312,7 +313,7 @@ static int work(run_state *r, const options *o, kit_error *err)
     if (!(code = run_read(&r->in, o, err)) && !(code = files_probe(&r->files, err)) &&
         !(code = make_results(r, err)))
         code = compute(r, ctx, stage, err);
-    attn_context_destroy(ctx); /* and its threads, before signals are held */
+    attn_context_destroy(ctx); /* ends its threads before signals are held back */
     return code ? code : write_results(r, err);
 }
 

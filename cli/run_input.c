@@ -1,5 +1,5 @@
-/* attn run, its first half: reads arrays, converts them, and checks that they fit together, so that
- * a message can name the files. What the numbers mean stands in attn.h. */
+/* First half of attn run: reads arrays, converts them, and checks that they fit together, so that
+ * messages can name the files. attn.h defines what the numbers mean. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -45,7 +45,7 @@ int run_name_inputs(files *f, const options *o, kit_error *err)
     return KIT_OK;
 }
 
-/* One of q, k, v: float, rank 2 to 4, in the dtype asked for. */
+/* Reads q, k or v: floats, rank 2 to 4, converted to the requested dtype. */
 static int read_operand(run_input *in, kit_array *a, const char *spec, const options *o,
                         kit_error *err)
 {
@@ -71,7 +71,7 @@ static int read_operand(run_input *in, kit_array *a, const char *spec, const opt
     return code;
 }
 
-/* Any array seen as four dimensions, leading ones 1. */
+/* Views any array as four dimensions; leading ones are 1. */
 static attn_tensor view(const kit_array *a)
 {
     int64_t shape[4] = {1, 1, 1, 1};
@@ -122,7 +122,7 @@ static int check_operands(const run_input *in, const options *o, kit_error *err)
 
 /* ------------------------------------------------------------------------- masks and vectors */
 
-/* "[7, 9]" */
+/* Writes "[7, 9]". */
 static const char *shape_text(char *text, size_t size, const kit_array *a)
 {
     size_t used = (size_t)snprintf(text, size, "[");
@@ -170,8 +170,8 @@ static int read_mask(run_input *in, const char *spec, kit_error *err)
     return KIT_OK;
 }
 
-/* The gradient of the output: of its shape; f16 beside wider queries, which the engine does not
- * take, becomes f32. */
+/* Reads the gradient of the output, which must have its shape. libattn does not take f16 with wider
+ * queries, so it is converted to f32 then. */
 static int read_grad_out(run_input *in, const char *spec, const options *o, kit_error *err)
 {
     const attn_tensor *q = &in->args.q;
@@ -230,7 +230,7 @@ static int read_lengths(run_input *in, const char *spec, kit_error *err)
     return code;
 }
 
-/* --alibi and --sinks: one float for each query head. */
+/* Reads --alibi or --sinks: one float for each query head. */
 static int read_per_head(run_input *in, kit_array *out, const float **pointer, const char *spec,
                          bool minus_infinity, kit_error *err)
 {
@@ -255,7 +255,7 @@ static int read_per_head(run_input *in, kit_array *out, const float **pointer, c
 
 static int parse_window(attn_sdpa_args *args, const char *text, kit_error *err)
 {
-    static const char range[] = "-1..1000000000000"; /* no sum of these overflows */
+    static const char range[] = "-1..1000000000000"; /* sums of these cannot overflow */
     int64_t sides[2] = {-1, -1};
     if (!text)
         return KIT_OK;
@@ -271,7 +271,7 @@ static int parse_window(attn_sdpa_args *args, const char *text, kit_error *err)
     return KIT_OK;
 }
 
-/* --diagonal and --alibi-symmetric: refused where they would change nothing. */
+/* Parses --diagonal and --alibi-symmetric, which are refused if they would change nothing. */
 static int parse_places(attn_sdpa_args *args, const options *o, kit_error *err)
 {
     const bool alibi = option_given(o, OPT_run_alibi);

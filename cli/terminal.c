@@ -1,5 +1,5 @@
-/* What the other end of stdout and stderr can show. The environment variables are those that other
- * programs obey: no-color.org, bixense.com/clicolors, and COLORTERM as terminals set it. */
+/* Finds out what stdout and stderr can show, from the usual environment variables: no-color.org,
+ * bixense.com/clicolors, and COLORTERM as terminals set it. */
 #include "terminal.h"
 
 #include <langinfo.h>
@@ -47,7 +47,7 @@ terminal_color terminal_find_color(int when)
 
 int terminal_find_width(void)
 {
-    enum { NARROWEST = 20, WIDEST = 1000 }; /* beyond these, it is not a screen */
+    enum { NARROWEST = 20, WIDEST = 1000 }; /* outside these it is not a screen */
     struct winsize size;
     int64_t columns = 0;
     const char *given = getenv("COLUMNS");

@@ -1,5 +1,5 @@
-/* attn train: the loop around kit/train. Lines of progress go to standard output as they come, the
- * report of the run follows them; with --json there is the report alone. */
+/* attn train: the loop around kit/train. Progress is printed to standard output during the run, and
+ * the report after it. With --json only the report is printed. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -26,18 +26,18 @@ typedef struct session {
     int64_t steps, every, save_every;
     const char *checkpoint;
     bool quiet;    /* --json */
-    int64_t saved; /* step of the last checkpoint, -1: none */
-    double start;  /* of the time since the last report */
+    int64_t saved; /* step of the last checkpoint; -1: none */
+    double start;  /* of the period since the last report */
     int64_t start_step;
 } session;
 
 /* ------------------------------------------------------------------------------------ Signals */
 
-static volatile sig_atomic_t stopped; /* the signal's number */
+static volatile sig_atomic_t stopped; /* number of the signal */
 
 static void stop(int signal) { stopped = signal; }
 
-/* The first one ends the loop, a second one the program. */
+/* The first signal ends the loop, a second one the program. */
 static void catch_signals(void)
 {
     struct sigaction action = {.sa_handler = stop, .sa_flags = (int)SA_RESETHAND};
@@ -67,7 +67,7 @@ static train_config config_of(const options *o)
     return c;
 }
 
-/* A resumed run has the options of its checkpoint. */
+/* Refuses options that a resumed run has from its checkpoint. */
 static int check_resumed(const options *o, kit_error *err)
 {
     static const option_id fixed[] = {
@@ -144,7 +144,7 @@ static int name_files(session *s, kit_error *err)
     s->checkpoint = option_text(s->o, OPT_train_checkpoint);
     if (s->checkpoint && strcmp(s->checkpoint, "-") == 0)
         return kit_fail(err, KIT_USAGE, "--checkpoint - : a checkpoint is a file");
-    /* The checkpoint alone may replace what the run is resumed from: it is that run. */
+    /* Only --checkpoint may overwrite the file of --resume, because it continues the same run. */
     files f = {0};
     int code = inputs[0] ? files_add_input(&f, inputs[0], err) : KIT_OK;
     if (!code && s->checkpoint)
@@ -159,7 +159,7 @@ static int name_files(session *s, kit_error *err)
     return code;
 }
 
-/* Steps in all; a resumed run may have passed them already. */
+/* Sets the total number of steps; a resumed run must not be past it. */
 static int plan_steps(session *s, kit_error *err)
 {
     const int64_t done = train_steps_done(s->run);
@@ -206,7 +206,7 @@ static double tokens_per_second(const session *s)
     return steps * (double)(c->batch * c->length) / (seconds_now() - s->start + 1e-9);
 }
 
-/* Measures, and prints a line of the table. */
+/* Measures accuracy, and prints a line of the table. */
 static int report(session *s, double loss, kit_error *err)
 {
     const double speed = tokens_per_second(s);
@@ -227,7 +227,8 @@ static int report(session *s, double loss, kit_error *err)
     return KIT_OK;
 }
 
-/* At the beginning and after 1/8, 1/4 and 1/2 of the steps; the last ones are the report's. */
+/* Whether maps are kept at this step: at the beginning and after 1/8, 1/4 and 1/2 of the steps. The
+ * last maps belong to the report. */
 static bool wants_map(const session *s, int64_t step)
 {
     for (int i = 1; i < MAPS; i++)
@@ -245,7 +246,7 @@ static int save(session *s, kit_error *err)
     return train_save(s->run, s->checkpoint, err);
 }
 
-/* What belongs to a step that is done; step 0 is the beginning. */
+/* Does what follows a completed step; step 0 is the beginning. */
 static int after_step(session *s, double loss, kit_error *err)
 {
     const int64_t step = train_steps_done(s->run);
@@ -284,7 +285,7 @@ static int train(session *s, kit_error *err)
     return code;
 }
 
-/* Stopped by a signal: the exit code is the one that the signal would have given. */
+/* After a signal: saves, and exits with the code that the signal would have given. */
 static int leave(session *s, kit_error *err)
 {
     const int64_t step = train_steps_done(s->run);

@@ -1,5 +1,5 @@
-/* Words and numbers as people type them. The C library's parsers take more than is meant (" 7",
- * "nan", "12abc", "010" as 8); these take numbers and nothing else. */
+/* Words and numbers as people type them. The C library's parsers accept too much (" 7", "nan",
+ * "12abc", "010" as 8); these accept numbers only. */
 #include "value.h"
 
 #include <ctype.h>
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Digits with at most one sign in front. */
+/* Whether text is digits, with at most one sign in front. */
 static bool is_integer(const char *text, bool sign)
 {
     if (sign && (*text == '-' || *text == '+'))
@@ -128,7 +128,8 @@ void value_join(char *buffer, size_t size, const char *words)
     }
 }
 
-/* Optimal string alignment: insertions, deletions, replacements and swaps of neighbours. */
+/* Optimal string alignment distance: insertions, deletions, replacements and swaps of
+ * neighbours. */
 enum { LONGEST = 32 };
 static int distance(const char *a, const char *b)
 {
@@ -159,7 +160,7 @@ static int distance(const char *a, const char *b)
 const char *value_nearest(const char *text, const char *const *words, size_t count)
 {
     const char *nearest = NULL;
-    int least = (int)strlen(text) / 3; /* more than a third wrong is another word */
+    int least = (int)strlen(text) / 3; /* more than a third wrong: another word */
     least = least ? least : 1;
     for (size_t i = 0; i < count; i++) {
         size_t length = strlen(text);

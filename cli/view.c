@@ -1,5 +1,5 @@
-/* A trace shown as text, JSON or pictures, or asked about. Everything is rendered before anything
- * is written, and files are complete before stdout begins. */
+/* Shows a trace as text, JSON or pictures, or as a quiz. Everything is rendered before anything is
+ * written, and files are complete before stdout begins. */
 #include "view.h"
 
 #include <errno.h>
@@ -49,19 +49,19 @@ void view_end(view *v) { files_free(&v->files); }
 
 /* ----------------------------------------------------------------------------------------- quiz */
 
-/* A line without its end; false at the end of the input. */
+/* Reads a line without its end; false at the end of the input. */
 static bool read_line(char *line, size_t size)
 {
     if (!fgets(line, (int)size, stdin))
         return false;
     if (!strchr(line, '\n'))
         for (int c; (c = getchar()) != '\n' && c != EOF;)
-            ; /* the rest of a line too long to be an answer */
+            ; /* skip the rest of a line too long to be an answer */
     line[strcspn(line, "\r\n")] = 0;
     return true;
 }
 
-/* 1 right, 0 wrong, -1 the person has gone. */
+/* Returns 1 if right, 0 if wrong, -1 at the end of the input. */
 static int ask(const quiz_question *q, int width)
 {
     char line[64];
@@ -75,7 +75,7 @@ static int ask(const quiz_question *q, int width)
         if (!read_line(line, sizeof line))
             return putchar('\n'), -1;
         if (!isatty(STDIN_FILENO))
-            puts(line); /* as it would stand on a terminal */
+            puts(line); /* echo the input, as a terminal would */
         if (!value_real(line, &answer)) {
             puts("A number such as 0.25, please.");
             continue;
@@ -112,7 +112,7 @@ static int hold_quiz(const view *v, const trace *t, kit_error *err)
 
 /* -------------------------------------------------------------------------------------- showing */
 
-/* "page.html: 231.4 kB" */
+/* Prints "page.html: 231.4 kB". */
 static void put_written(const char *path, size_t size)
 {
     kit_text_print(stdout, path);
@@ -124,7 +124,7 @@ static void put_written(const char *path, size_t size)
         printf(": %.1f MB\n", (double)size / 1e6);
 }
 
-/* size: of each file, as many as there are outputs. */
+/* Writes the files; size: [number of outputs], the bytes of each. */
 static int write_files(view *v, const trace *t, size_t *size, kit_error *err)
 {
     char *bytes = NULL;
@@ -140,7 +140,7 @@ static int write_files(view *v, const trace *t, size_t *size, kit_error *err)
     return code ? code : files_commit(&v->files, err);
 }
 
-/* Writes what goes to stdout, once the files exist: it names them and their sizes. */
+/* Writes to stdout after the files exist: the trace, and the names and sizes of the files. */
 static int show_rest(const view *v, const char *bytes, size_t size, const size_t *written,
                      kit_error *err)
 {

@@ -1,4 +1,4 @@
-/* What explain, lesson and train share: a trace shown as text, JSON or pictures, or asked about. */
+/* Shared by explain, lesson and train: shows a trace as text, JSON or pictures, or as a quiz. */
 #ifndef CLI_VIEW_H
 #define CLI_VIEW_H
 
@@ -13,15 +13,15 @@ typedef struct view {
     files files;
 } view;
 
-/* Ids of the options, which have the same names in all commands. quiz: OPTION_COUNT if there is
+/* Ids of the options, whose names are the same in all commands. quiz: OPTION_COUNT if there is
  * none. */
 typedef struct view_options {
     option_id json, full, quiz, output;
 } view_options;
 
 int view_begin(view *v, const options *o, const view_options *ids, kit_error *err);
-/* The quiz if asked for; files, and their names and sizes on stdout; the trace there if no file is
- * named, or all of it is asked for. */
+/* Runs the quiz if requested, and writes the files. On stdout it prints their names and sizes, and
+ * the trace if no file was named or all of it is requested. */
 int view_show(view *v, const trace *t, kit_error *err);
 void view_end(view *v);
 

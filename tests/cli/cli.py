@@ -58,7 +58,7 @@ class CliTest(unittest.TestCase):
             input=stdin,
             stdout=stdout,
             stderr=subprocess.PIPE,
-            timeout=100,
+            timeout=300,  # machines may be busy with other things
             **more
         )
 
