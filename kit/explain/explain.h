@@ -1,7 +1,7 @@
-/* explain: attention step by step, for people.
+/* Explains attention to people, step by step.
  *
- * A recipe fills a trace (trace.h); a renderer (render/) turns a trace into bytes; a lesson
- * (lessons/) is a recipe whose steps also carry what a notebook printed, so that it can check
+ * A recipe fills a trace (trace.h). A renderer (render/) turns a trace into bytes. A lesson
+ * (lessons/) is a recipe whose steps also hold what a notebook printed, so the lesson can check
  * itself.
  */
 #ifndef KIT_EXPLAIN_H
@@ -11,10 +11,10 @@
 
 /* ------------------------------------------------------------------------------ attn explain
  *
- * Words -> ids -> embeddings -> queries, keys, values -> scores -> weights -> context, with
- * random weights from PyTorch's stream: torch.manual_seed(seed); Embedding(V, embed);
- * randn(w_q); randn(w_k); randn(w_v). KIT_USAGE for an empty sentence, a size out of range, or a
- * query that is no word of it.
+ * Words -> ids -> embeddings -> queries, keys, values -> scores -> weights -> context, with random
+ * weights from PyTorch's generator: torch.manual_seed(seed); Embedding(V, embed); randn(w_q);
+ * randn(w_k); randn(w_v). KIT_USAGE: an empty sentence, a size out of range, or a query that is not
+ * a word of the sentence.
  */
 typedef struct explain_options {
     const char *text;

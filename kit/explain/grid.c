@@ -23,7 +23,7 @@ grid grid_of(const trace *t, const trace_step *s)
     for (int i = 0; i + 2 < a->rank; i++) {
         g.heads *= a->shape[i];
     }
-    bool behind = s->kind == TRACE_WEIGHTS && s->op != TRACE_ATTEND; /* whose a are queries */
+    bool behind = s->kind == TRACE_WEIGHTS && s->op != TRACE_ATTEND; /* a names the scores */
     const trace_step *scores = behind ? trace_find(t, s->a) : NULL;
     g.scores = scores != NULL && same_shape(&scores->tensor, a) ? scores : NULL;
     return g;
@@ -62,7 +62,7 @@ row_health grid_health(const grid *weights, int64_t head, int64_t row)
         h.bits -= w > 0 ? w * log2(w) : w * 0; /* NaN stays NaN */
         h.largest = w > h.largest || isnan(w) ? w : h.largest;
     }
-    h.bits = h.bits < 0 ? 0 : h.bits + 0.0; /* rounding below 0, and -0 */
+    h.bits = h.bits < 0 ? 0 : h.bits + 0.0; /* removes a negative rounding error, and -0 */
     h.possible = h.visible > 1 ? log2((double)h.visible) : 0;
     return h;
 }

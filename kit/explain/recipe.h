@@ -1,12 +1,12 @@
-/* What every recipe is written with: steps, and the engine's calls between them.
+/* Functions to write recipes with: steps, and the calls of libattn between them.
  *
- * A recipe reads top to bottom: recipe_step() appends an empty step and returns its array, an
- * engine call fills it, recipe_describe() and its neighbours describe it. The first failure is
- * kept and everything after it does nothing, so that a recipe needs one check, at its end
+ * A recipe reads top to bottom: recipe_step() appends an empty step and returns its array, a call
+ * of libattn fills it, and recipe_describe() and its neighbours describe it. After the first
+ * failure all these functions do nothing, so a recipe needs only one check, at its end
  * (recipe_end).
  *
- * Shapes: a step is [T,.], [H,T,.] with heads, or [.] for one row alone; recipe_view() sees any
- * of them as the engine's [B,H,T,D], aligned to the right.
+ * Shapes: a step is [T,.], [H,T,.] with heads, or [.] for a single row. recipe_view() views any of
+ * them as [B,H,T,D], aligned to the right.
  */
 #ifndef KIT_EXPLAIN_RECIPE_H
 #define KIT_EXPLAIN_RECIPE_H
@@ -18,67 +18,68 @@ typedef struct recipe {
     attn_context *ctx;
     kit_error *err;
     int status;          /* KIT_OK until the first failure */
-    const char *section; /* heading of the steps to come */
-    bool after_notebook; /* so are the steps to come */
-    bool html_only;      /* so are the steps to come: only a page has them */
-    int64_t layer;       /* of a model, from 1, that the steps to come are of; 0: of none */
+    const char *section; /* heading of the following steps */
+    bool after_notebook; /* given to the following steps */
+    bool html_only;      /* given to the following steps: only pages show them */
+    int64_t layer;       /* model layer of the following steps, from 1; 0: none */
 } recipe;
 
-/* Starts an empty trace: a lesson's, or, with `lesson` NULL, explain's, or train's if there is no
- * text either. `text` is split into words. */
+/* Starts an empty trace for a lesson. If `lesson` is NULL, the trace is for explain, or, without a
+ * text, for train. `text` is split into words. */
 recipe recipe_begin(trace *t, attn_context *ctx, kit_error *err, const char *lesson,
                     const char *title, const char *text);
 void recipe_setting(recipe *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int recipe_end(recipe *r); /* frees the trace if the recipe failed; returns the status */
 int recipe_fail(recipe *r, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* A zeroed step; recipe_add_copy copies `data` into it. SHAPE(T, D) stands for rank and shape. */
+/* recipe_step gives a zeroed step; recipe_add_copy copies `data` into a new step. SHAPE(T, D)
+ * stands for rank and shape. */
 #define SHAPE(...)                                                                                 \
     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) { __VA_ARGS__ }
 kit_array recipe_step(recipe *r, const char *name, trace_kind kind, attn_dtype dtype, int rank,
                       const int64_t *shape);
 kit_array recipe_add_copy(recipe *r, const char *name, trace_kind kind, attn_dtype dtype, int rank,
                           const int64_t *shape, const void *data);
-/* A step that takes over `tensor`; one that is html_only may have no data, but a shape. */
+/* Adds a step that takes over `tensor`. An html_only step may have a shape but no data. */
 kit_array recipe_add_owned(recipe *r, const char *name, trace_kind kind, kit_array *tensor);
 
-/* These describe the last step. */
+/* These functions describe the last step. */
 void recipe_describe(recipe *r, const char *title, const char *formula, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 void recipe_set_provenance(recipe *r, trace_op op, const char *a, const char *b, double factor);
-/* Of TRACE_MASK, TRACE_ATTEND: keys after the query are hidden, and where window > 0 all but so
- * many of the others, the query's own the last. */
+/* For TRACE_MASK and TRACE_ATTEND: keys after the query are hidden. If window > 0, each query sees
+ * only that many keys, ending with its own. */
 void recipe_causal(recipe *r, int64_t window);
 void recipe_rows(recipe *r, const char *const *labels, size_t count);
 void recipe_columns(recipe *r, const char *const *labels, size_t count);
-void recipe_word_rows(recipe *r);    /* the sentence's words ask */
-void recipe_word_columns(recipe *r); /* the sentence's words answer */
+void recipe_word_rows(recipe *r);    /* rows are the sentence's words */
+void recipe_word_columns(recipe *r); /* columns are the sentence's words */
 void recipe_small(recipe *r);
-/* layer: from 1; moment: steps of training, -1: none. */
+/* layer: from 1; moment: training steps done, -1: none. */
 void recipe_set_layer_step(recipe *r, int64_t layer, int64_t moment);
 void recipe_printed(recipe *r, const char *verbatim);
 void recipe_slack(recipe *r, double slack, double part, const char *why);
-/* Only for lesson_check. */
+/* For lesson_check only. */
 void recipe_check_only(recipe *r, const char *title, const char *verbatim);
 
-/* A line of the notes: health, slips, what to try. */
+/* Adds a line to the notes: health, slips, what to try. */
 void recipe_note(recipe *r, const char *label, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Health of the weights in step `name`, said as a note. What may be the cause and what would repair
- * it, for either illness, comes from the recipe; NULL where it has nothing to say. */
+/* Adds a note about the health of the weights in step `name`. The recipe gives the possible cause
+ * and the repair for each of the two faults; NULL: none. */
 typedef struct recipe_advice {
     const char *saturated_cause, *saturated_repair;
     const char *flat_cause, *flat_repair;
 } recipe_advice;
 void recipe_health(recipe *r, const char *name, const recipe_advice *advice);
 
-/* Views for the engine. */
+/* Views for calls of libattn. */
 attn_tensor recipe_view(kit_array a);
 attn_tensor recipe_row(kit_array a, int64_t i);          /* row i of [T,.], as one row */
-attn_tensor recipe_swapped(attn_tensor t);               /* the last two dimensions exchanged */
-attn_tensor recipe_repeat(attn_tensor t, int64_t heads); /* the same for every head */
+attn_tensor recipe_swapped(attn_tensor t);               /* the last two dimensions swapped */
+attn_tensor recipe_repeat(attn_tensor t, int64_t heads); /* the same rows for every head */
 
-/* The engine. recipe_engine keeps the error of a call that has no function here. */
+/* Calls of libattn. recipe_engine keeps the error of a call that has no function here. */
 void recipe_engine(recipe *r, attn_status status, const attn_error *e);
 void recipe_lookup(recipe *r, kit_array ids, kit_array table, kit_array out);
 void recipe_linear(recipe *r, attn_tensor x, attn_tensor weight, const attn_tensor *bias,

@@ -1,4 +1,4 @@
-/* Steps and engine calls that every recipe shares; see recipe.h. */
+/* Steps and calls of libattn that all recipes share; see recipe.h. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -329,8 +329,8 @@ static attn_sdpa_args attention_args(const recipe_attention *a)
     args.scale = a->scale;
     args.causal = a->causal ? ATTN_CAUSAL_TOP_LEFT : ATTN_CAUSAL_NONE;
     args.mask = a->mask;
-    /* Whoever works a number out again, by hand or in a page, gets its digits: in float, scores of
-     * 100 would leave weights uncertain by 2e-5. */
+    /* Accurate, so that readers and the page can reproduce the digits: in float, scores of 100
+     * would leave weights uncertain by 2e-5. */
     args.precision = ATTN_PRECISION_ACCURATE;
     return args;
 }
@@ -340,7 +340,7 @@ void recipe_scores(recipe *r, const recipe_attention *a, attn_stage stage, attn_
     if (r->status != KIT_OK) {
         return;
     }
-    /* The call also wants a place for the context, which this step does not show. */
+    /* The call also needs room for the context, which this step does not show. */
     attn_sdpa_args args = attention_args(a);
     kit_array unused = {0};
     int64_t shape[4] = {a->q.shape[0], a->q.shape[1], a->q.shape[2], a->v.shape[3]};

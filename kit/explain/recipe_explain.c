@@ -1,7 +1,7 @@
-/* `attn explain`: any sentence, the way the notebooks do it, from words to context vectors.
+/* `attn explain`: any sentence, from words to context vectors, as in the notebooks.
  *
  * The numbers equal PyTorch's: torch.manual_seed(seed); Embedding(V, E); randn for W_q, W_k, W_v.
- * Weights are random, so what is shown is the mechanism, not a language model.
+ * The weights are random, so the trace shows the mechanism, not a language model.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,13 +14,13 @@
 #define MAX_SIZE 65536
 #define MAX_ELEMENTS ((int64_t)1 << 26) /* of one tensor: 256 MiB */
 
-/* The sizes of one run; H = 1 leaves the head dimension out of every shape. */
+/* The sizes of one run. H = 1: shapes have no head dimension. */
 typedef struct sizes {
     int64_t T, V, E, D, Dv, H;
     double scale; /* of the scores; 1 without scaling */
 } sizes;
 
-/* T..., with the head dimension in front if there are heads. */
+/* Rank and shape: [rows, columns], with the head dimension in front if there are heads. */
 #define WITH_HEADS(s, rows, columns)                                                               \
     (s)->H > 1 ? 3 : 2, (s)->H > 1 ? (const int64_t[]){(s)->H, rows, columns} : (const int64_t[])  \
     {                                                                                              \

@@ -1,13 +1,14 @@
-/* Are the weights of a step in good health? A row whose softmax gives nearly all to one key cannot
- * learn (its gradient a(1-a) is gone); a row that gives all keys the same is an average. Both come
- * from the size of the scores, so the cure is there too. */
+/* Judges the health of the weights in a step. If the softmax of a row gives almost all weight to
+ * one key, the row cannot learn, because its gradient a(1-a) vanishes. If it gives the same weight
+ * to all keys, the row is an average. The size of the scores causes both, so the advice is to
+ * change it. */
 #include <math.h>
 
 #include "grid.h"
 #include "recipe.h"
 
 #define SATURATED 0.99 /* largest weight of a row */
-#define FLAT 0.985     /* entropy, as a part of the largest that the visible keys allow */
+#define FLAT 0.985     /* entropy divided by its maximum for the visible keys */
 
 typedef struct health {
     int64_t rows, judged, saturated, flat;  /* rows with one visible key cannot be judged */

@@ -1,16 +1,16 @@
-/* Layers of a model as the page needs them: vectors, not weights, which for 512 tokens and 144
- * heads would be 150 MB; and what each head adds to its layer's output. */
+/* Layers of a model for the page. A layer is stored as vectors, because its weights would take 150
+ * MB for 512 tokens and 144 heads. Each layer also has what each head adds to its output. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "recipe_layers.h"
 
-enum { NAME = 64, CHUNK = 64 /* tokens whose contributions are held at once */ };
+enum { NAME = 64, CHUNK = 64 /* tokens handled at a time */ };
 
 /* --------------------------------------------------------------------------------- Vectors */
 
-/* The heads that are shown, of [Hk,T,D]; all of them are taken as they are. */
+/* Adds the shown heads of [Hk,T,D] as a step. If all are shown, takes the array over. */
 static void tell_vectors(recipe *r, const layer_heads *h, kit_array *from, const char *name,
                          const char *title, const char *formula)
 {
@@ -53,7 +53,7 @@ void layer_html_only(recipe *r, const layer_heads *h, model_layer *look)
     r->html_only = true;
     r->section = section;
     r->layer = layer;
-    layer_effects(r, h, look, v, z, prefix); /* while the values are here */
+    layer_effects(r, h, look, v, z, prefix); /* before look's values are taken */
     tell_vectors(r, h, &look->q, q, "Queries", "Q");
     tell_vectors(r, h, &look->k, k, "Keys", "K");
     tell_vectors(r, h, &look->v, v, "Values", "V");
@@ -74,7 +74,7 @@ void layer_html_only(recipe *r, const layer_heads *h, model_layer *look)
 
 /* --------------------------------------------------------------------------------- Effects */
 
-/* Columns of W_O that heads from `first` on have, [1,count,E,D]. */
+/* Returns the columns of W_O that belong to `count` heads from `first` on, [1,count,E,D]. */
 static attn_tensor part_of(const attn_tensor *w, int64_t first, int64_t count, int64_t D)
 {
     attn_tensor part = *w;
@@ -121,8 +121,9 @@ static void tell_norms(recipe *r, const layer_heads *h, const model_layer *look,
     recipe_small(r);
 }
 
-/* What is added to the outputs of n tokens from `first` on, into parts [n,heads + 1,E]: by each
- * head that is shown, then by the others and the bias. rest: context with nothing of the shown. */
+/* Computes what is added to the outputs of n tokens from `first` on, in parts [n,heads + 1,E]: by
+ * each shown head, then by the other heads and the bias together. rest: context, zero in the shown
+ * heads. */
 static void add_up(recipe *r, const layer_heads *h, kit_array *context, kit_array *rest,
                    kit_array *parts, int64_t first, int64_t n, const attn_tensor *weight,
                    const attn_tensor *bias)
@@ -144,7 +145,7 @@ static void add_up(recipe *r, const layer_heads *h, kit_array *context, kit_arra
                   bias->data ? bias : NULL, to);
 }
 
-/* The lower halves of n squares [M,M]. */
+/* Packs the lower triangles of n squares [M,M]. */
 static void pack(float *to, const float *square, int64_t n, int64_t M)
 {
     for (int64_t t = 0; t < n; t++)
@@ -188,7 +189,7 @@ static void multiply(recipe *r, const layer_heads *h, const model_layer *look, k
 
 static void label_products(recipe *r, const layer_heads *h)
 {
-    enum { MOST = 48 }; /* heads; more pairs than that nobody reads */
+    enum { MOST = 48 }; /* heads; more pairs are unreadable */
     char text[(MOST + 1) * (MOST + 2) / 2][12];
     const char *label[(MOST + 1) * (MOST + 2) / 2];
     const int64_t M = h->count + 1;
@@ -237,7 +238,7 @@ void layer_makers(recipe *r, const layer_heads *h, int64_t layer, const char *in
     const int64_t D = s->head_size, E = s->embed, own = h->first / (s->heads / s->kv_heads);
     const struct {
         const char *name, *title, *of;
-        int64_t head; /* among the heads of all three */
+        int64_t head; /* counted in each array separately */
     } makers[] = {{"w_q", "This head's part of W_q", "queries", h->first},
                   {"w_k", "This head's part of W_k", "keys", s->heads + own},
                   {"w_v", "This head's part of W_v", "values", s->heads + s->kv_heads + own}};

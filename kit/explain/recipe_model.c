@@ -1,6 +1,6 @@
-/* `attn explain --model`: a text through a real model, and one layer's attention step by step. The
- * model computes everything up to the layer's queries, keys and values; scores, weights and context
- * are then the engine's, one call a step, as in every other recipe. */
+/* `attn explain --model`: runs a text through a model, and explains one layer's attention step by
+ * step. The model computes everything up to the layer's queries, keys and values. Scores, weights
+ * and context are then computed by libattn, one call per step, as in every other recipe. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "recipe_layers.h"
 
 #define MAX_TOKENS 4096
-#define MAX_ELEMENTS ((int64_t)1 << 28) /* of a matrix of all heads' scores: 1 GiB */
+#define MAX_ELEMENTS ((int64_t)1 << 28) /* of all heads' scores: 1 GiB */
 enum { TOP = 5 };
 
 typedef struct telling {
@@ -20,12 +20,12 @@ typedef struct telling {
     const model *m;
     const model_sizes *s;
     kit_tokens tokens;
-    model_layer *look; /* [looks]: of the layer alone, or of every layer */
+    model_layer *look; /* [looks]: only the explained layer, or every layer */
     int64_t looks;
-    model_layer *told; /* one of them */
-    int64_t id[TOP];   /* of a decoder: the likeliest next tokens */
+    model_layer *told; /* the explained layer, one of look */
+    int64_t id[TOP];   /* for a decoder: the likeliest next tokens */
     double probability[TOP];
-    int64_t T, heads; /* heads that are shown */
+    int64_t T, heads; /* heads: number of shown heads */
 } telling;
 
 /* ---------------------------------------------------------------------------------- Running */
@@ -45,7 +45,7 @@ static int check(const telling *t)
     return t->r->status;
 }
 
-/* The tokens' labels as the trace's words; there is no vocabulary of words. */
+/* Makes the tokens' labels the words of the trace; it has no vocabulary. */
 static void label_tokens(const telling *t)
 {
     kit_words *w = &t->r->trace->words;
@@ -59,7 +59,7 @@ static void label_tokens(const telling *t)
         recipe_fail(t->r, KIT_LIMIT, "no memory for %zu tokens", n);
         return;
     }
-    w->word[0] = block; /* which owns all */
+    w->word[0] = block; /* owns all words */
     for (size_t i = 0; i < n; i++, block += KIT_TOKEN_LABEL) {
         kit_token_label(block, model_tokenizer(t->m), &t->tokens, i, t->o->text, t->o->pair);
         w->word[i] = block;
@@ -98,7 +98,7 @@ static int run_model(telling *t)
     return code;
 }
 
-/* Whose vectors are wanted. */
+/* Chooses the layers whose vectors are kept. */
 static void choose_layers(telling *t)
 {
     const model_sizes *s = t->s;
@@ -193,7 +193,8 @@ static void tell_tokens(const telling *t)
     recipe_word_rows(r);
 }
 
-/* The heads that are shown, of [Hk,T,D]; where heads share keys, each shows them. */
+/* Adds the shown heads of [Hk,T,D] as a step. If heads share keys, each of them shows these
+ * keys. */
 static kit_array tell_part(const telling *t, const kit_array *from, const char *name,
                            const char *title, const char *formula, const char *sentence)
 {
@@ -316,8 +317,9 @@ static int64_t visible_keys(const telling *t, int64_t row)
     return t->s->causal && window && window < all ? window : all;
 }
 
-/* Attention that has nowhere to go collects on one token (Xiao et al. 2023). Under a causal mask
- * the first tokens get much of any attention: what counts is how much more than of an even one. */
+/* Reports an attention sink: attention that finds no useful key collects on one token (Xiao et al.
+ * 2023). Under a causal mask the first tokens get much of any attention, so the weight is compared
+ * with that of even attention. */
 static void tell_sink(const telling *t)
 {
     const trace_step *w = t->r->status == KIT_OK ? trace_find(t->r->trace, "weights") : NULL;
@@ -328,11 +330,11 @@ static void tell_sink(const telling *t)
     const grid g = grid_of(t->r->trace, w);
     for (int64_t j = 0; j < g.columns; j++) {
         double sum = 0, even = 0;
-        int64_t rows = 0; /* that see it, and others beside */
+        int64_t rows = 0; /* that see it and other keys */
         for (int64_t i = t->s->causal ? j + 1 : 0; i < g.rows; i++) {
             const int64_t seen = visible_keys(t, i);
             if (t->s->causal && j <= i - seen)
-                continue; /* out of its window */
+                continue; /* outside the window */
             for (int64_t h = 0; h < g.heads; h++, rows++)
                 sum += grid_at(&g, h, i, j);
             even += (double)g.heads / (double)seen;
@@ -352,7 +354,7 @@ static void tell_sink(const telling *t)
 
 /* ------------------------------------------------------------------------------------ The whole */
 
-/* What only a page has: the effects of this layer's heads, and the other layers. */
+/* Adds steps that only a page shows: the effects of this layer's heads, and the other layers. */
 static void tell_others(const telling *t)
 {
     recipe *r = t->r;
@@ -373,7 +375,7 @@ static void tell_others(const telling *t)
     r->section = NULL;
 }
 
-/* A window as a mask: bool [T,T]. */
+/* Makes the model's window a mask: bool [T,T]. */
 static void make_window(const telling *t, kit_array *mask, attn_tensor *view, recipe_attention *a)
 {
     recipe *r = t->r;

@@ -1,5 +1,5 @@
-/* The trace: the ordered list of steps between recipes and renderers. Plain owning containers; see
- * trace.h. */
+/* The trace: the ordered list of steps that recipes make and renderers draw. These containers own
+ * their memory; see trace.h. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,9 +97,10 @@ const trace_step *trace_find(const trace *t, const char *name)
     return NULL;
 }
 
-/* ---------------------------------------------------------------- the row that is written out */
+/* ------------------------------------------------------------------ the row written out in full */
 
-/* How many rows a query can be chosen from: the words, or the tallest matrix of weights. */
+/* Returns the number of rows that a query can be chosen from: the words, or the tallest matrix of
+ * weights. */
 static int64_t query_rows(const trace *t)
 {
     int64_t rows = (int64_t)t->words.count;
