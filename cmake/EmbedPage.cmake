@@ -7,7 +7,7 @@
 # script @WASM@ becomes what MODULE holds, the module's base64; with no MODULE, or an empty one,
 # nothing, and the policy allows no module (@MODULES@).
 # PAGE/scripts.txt lists the scripts, in the order in which they are joined.
-cmake_policy(VERSION 3.25)
+cmake_policy(VERSION 3.21)
 
 # The base64 of SHA-256, of which CMake has the hexadecimal digits: 3 bytes are 4 digits of 6 bits.
 function(hash_of text variable)
