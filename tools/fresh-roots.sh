@@ -2,7 +2,7 @@
 # The first commands of a newcomer, `make demo` and `pip install ./python`, each in four fresh
 # systems of Debian 12, with what is committed here. One line for each; fails if one failed.
 #
-#   tools/fresh-roots.sh [LOGS]     what the commands print goes into the folder LOGS
+#   [LOGS=FOLDER] tools/fresh-roots.sh [NAME...]     default: all; FOLDER keeps what they print
 #
 #   plain        the smallest system that debootstrap makes
 #   wasm         with clang, lld and binaryen: pages compute in WebAssembly
@@ -13,7 +13,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 die() { echo "fresh-roots: $*" >&2; exit 1; }
-(($# <= 1)) || { echo "usage: tools/fresh-roots.sh [LOGS]" >&2; exit 2; }
+names=(plain wasm clang cmake-3.21)
+for name in "$@"; do
+    [[ " ${names[*]} " == *" $name "* ]] ||
+        { echo "fresh-roots: no system '$name'; systems: ${names[*]}" >&2; exit 2; }
+done
+(($# == 0)) || names=("$@")
 ((EUID == 0)) || die "must run as root, for debootstrap and chroot"
 command -v debootstrap >/dev/null || die "no debootstrap: apt-get install debootstrap"
 
@@ -28,7 +33,7 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-logs=${1:-$work/logs}
+logs=${LOGS:-$work/logs}
 mkdir -p "$logs"
 logs=$(realpath "$logs")
 passed=0 failed=0
@@ -71,7 +76,7 @@ debootstrap --variant=minbase bookworm "$work/base" >"$logs/debootstrap" 2>&1 ||
 # As in images of Debian, and so that apt-get update is needed as README.md says.
 rm -rf "$work"/base/var/lib/apt/lists/*
 
-for name in plain wasm clang cmake-3.21; do
+for name in "${names[@]}"; do
     root=$work/$name
     path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
     rm -rf --one-file-system "$work/last"
