@@ -162,13 +162,17 @@ def head(row):
 EXPLAINED = """\
 Each figure is that of the fastest call: GFLOP/s, counting only visible pairs of query and key;
 GB/s, counting each byte of K and V once; or microseconds per call. *best* is the fastest peer's
-time divided by libattn's time, *torch* is PyTorch's; values below 1, where libattn is slower, are
-marked **<**. *peak* is libattn's figure as a share of the machine's limit, measured in the same
-seconds on the same number of threads: multiply-adds in registers for GFLOP/s, streaming reads of as
-many bytes for GB/s. *2t/1t* is libattn's speed on two threads divided by its speed on one, in the
-same rounds. *-* means not run; letters refer to the notes below the tables. *8h* means 8 heads,
-*32:8h* 32 query heads that share 8 heads of keys and values. T = S, except in decoding, where the
-last queries see the whole cache."""
+time divided by libattn's time, *torch* is PyTorch's; values below 1, where libattn is slower,
+are marked **<**. *peak* is libattn's figure as a share of the machine's limit, measured in the
+same seconds on the same number of threads. For GFLOP/s the limit is that of multiply-adds in
+registers, in the type that libattn computes in (for bf16, the bf16 products of the instruction
+set if it has them; for f16, f32); for GB/s it is that of streaming reads of as many bytes. The
+best such read, named above, is that of a cell whose keys and values fit into the CPU caches.
+*2t/1t* is libattn's speed on two threads divided by its speed on one, in the same rounds. *-*
+means not run; letters refer to the notes below the tables. *8h* means 8 heads, *32:8h* 32 query
+heads that share 8 heads of keys and values. T = S, except in decoding, where the queries are
+the last of the S positions: one query, unless the label says 4. Where a label has no D, D is
+128 in decoding and 64 otherwise."""
 
 
 def wrapped(text, width=118):
