@@ -18,8 +18,10 @@ extern "C" {
 /* ------------------------------------------------------------------------------------ Modules
  *
  * Each module works on f32 or f64 tensors, all of one dtype, with any strides, and returns the same
- * bits for any number of threads. Outputs must not overlap inputs. Everything but matrix products
- * is computed in double and rounded once, at the end.
+ * bits for any number of threads. Outputs must not overlap inputs. Layer norm, GELU, cross-entropy
+ * and the gradient of a linear layer's bias are computed in double, and each result is rounded
+ * once, at the end. Matrix products, and the bias added to them, are computed in the tensors'
+ * dtype, attention as attn.h says. attn_embedding_backward rounds each addition.
  *
  * NAME_backward: let L be a number that depends on out. dout is the gradient of L with respect to
  * out and has out's shape; dx, dweight, ... are the gradients with respect to x, weight, ... and
@@ -40,13 +42,13 @@ ATTN_API attn_status attn_embedding_backward(attn_context *ctx, const attn_tenso
 
 /* out = x weight^T + bias, as PyTorch's Linear. x [B,H,T,In], weight [B|1,H|1,Out,In], bias
  * [B|1,H|1,1,Out] or NULL, out [B,H,T,Out]; a 1 broadcasts. For `x @ W` with W [In,Out], pass a
- * view of W with swapped strides. Computed in the tensors' dtype: each run of 64 components is a
- * chain of multiply-adds from 0 (fused, except on "generic"), the runs are added in order, then the
- * bias; out is never -0. So a row, or a column, has the same bits alone and among others, with any
- * strides.
+ * view of W with swapped strides. The sums are computed in the tensors' dtype: each run of 64
+ * components is a chain of multiply-adds from 0 (fused, except on "generic"), the runs are added in
+ * order, and the bias is added last. This order depends on In alone, so a row or a column of out
+ * has the same bits alone and among others, with any strides. No element of out is -0.
  *
- * Scratch: for each thread, up to 516 x 64 sums, 64 x 64 weights and, where rows of x cannot be
- * read in place, up to 516 rows of x: never In x Out. */
+ * Scratch of each thread: up to 516 x 64 sums, up to 64 x 64 weights, and up to 516 rows of x if
+ * they cannot be read in place. It never grows with In x Out. */
 ATTN_API attn_status attn_linear_forward(attn_context *ctx, const attn_tensor *x,
                                          const attn_tensor *weight, const attn_tensor *bias,
                                          const attn_tensor *out, attn_error *err);
@@ -57,8 +59,8 @@ ATTN_API attn_status attn_linear_forward(attn_context *ctx, const attn_tensor *x
  * dbias is summed in double. Only dweight needs x, and only dx needs weight; either may be NULL
  * otherwise. dbias is [B|1,H|1,1,Out].
  *
- * Scratch: that of attn_linear_forward, and a copy of each operand in which the terms of a sum are
- * not evenly spaced in memory. */
+ * Scratch: that of attn_linear_forward. In addition, an operand is copied if a sum runs over
+ * several of its dimensions and the terms of this sum are not evenly spaced in memory. */
 ATTN_API attn_status attn_linear_backward(attn_context *ctx, const attn_tensor *dout,
                                           const attn_tensor *x, const attn_tensor *weight,
                                           const attn_tensor *dx, const attn_tensor *dweight,
@@ -114,10 +116,11 @@ typedef struct attn_mha_args {
     attn_tensor b_q, b_k, b_v; /* [1,H,1,D], [1,Hk,1,D], [1,Hk,1,Dv]; data NULL: none */
     attn_tensor w_o, b_o;      /* [1,1,Out,H*Dv], [1,1,1,Out]; data NULL: out is the joined heads */
     attn_tensor out;           /* [B,1,T,Out] */
-    /* Masks, scale, dropout, lse, scores (such as weights), one workspace for all steps; q, k, v
-     * and out are ignored. NULL: the defaults */
+    /* The options of attention: masks, scale, dropout, lse, scores. Its workspace serves all steps.
+     * Its q, k, v and out are ignored. NULL: the defaults */
     const attn_sdpa_args *attention;
-    /* 0 <= p < 1; Philox as in attn_dropout_mask, with b*T + i for i and 0 for b*H + h */
+    /* Dropout of out, 0 <= p < 1, with the random numbers of attn_dropout_mask: b*T + i stands for
+     * its i, and 0 for its b*H + h */
     double output_dropout;
     uint64_t output_dropout_seed;
 } attn_mha_args;
@@ -180,14 +183,14 @@ ATTN_API attn_status attn_mha_packed_grads(attn_mha_grads *grads, void *in_proj_
  * those of attn_mha_forward.
  *
  * attn_mha_create copies w_q, w_k, w_v, w_o, b_q, b_k, b_v and b_o of args, which may be freed
- * afterwards, and ignores the rest of args. The module takes as much memory as they do, with each
- * head's outputs rounded up to whole panels of lanes (AVX-512 and f32: panels of 64, and a last one
- * of 16, 32 or 64). The memory comes from ctx's allocator; ctx, unless NULL, must live until the
- * module is destroyed.
+ * afterwards, and ignores the rest of args. The module takes as much memory as these tensors, but
+ * the outputs of each head are stored in panels, and the last panel is filled up with zeros
+ * (AVX-512 and f32: panels of 64 outputs, and a last one of 16, 32 or 64). The memory comes from
+ * ctx's allocator; ctx, unless NULL, must live until the module is destroyed.
  *
  * attn_mha_run uses all of args but the weights and biases. It needs the scratch of
- * attn_mha_forward without that for weights. ctx may be any context, or NULL, that has the
- * instruction set of the one that created the module, else ATTN_ERR_ARGUMENT.
+ * attn_mha_forward, but none for packing weights. ctx may be any context, or NULL. Its instruction
+ * set must be that of the context which created the module, else ATTN_ERR_ARGUMENT.
  *
  * Threads: a module does not change; any number of threads may run it at once, each with a context
  * of its own. */
@@ -241,7 +244,7 @@ ATTN_API attn_status attn_adamw_step(attn_context *ctx, const attn_adamw_options
 typedef struct attn_rng {
     uint32_t state[624];
     int32_t position;
-    int32_t has_normal; /* 1: normal holds a number that randn of n < 16 drew in advance */
+    int32_t has_normal; /* 1: `normal` is the next number for a randn with n < 16 */
     double normal;
 } attn_rng;
 ATTN_API void attn_rng_seed(attn_rng *rng, uint64_t seed);

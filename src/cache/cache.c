@@ -262,7 +262,8 @@ size_t attn_cache_bytes(const attn_cache *cache) { return cache ? cache->bytes :
 
 /* ------------------------------------------------------------------------------------ storing */
 
-/* Address of element i of a row with any stride; computed in integers, as in attni_at(). */
+/* Address of element i of a row with any stride. It is computed in unsigned integers, whose
+ * overflow is defined, as in attni_at(). */
 static char *piece_at(const char *row, attn_dtype dtype, int64_t stride, int64_t i)
 {
     const uint64_t e = (uint64_t)i * (uint64_t)stride;
@@ -339,9 +340,9 @@ static void quantise(int8_t *to, const double *x, double scale, int64_t n)
 
 /* Stores a row as i8; returns its scale, the largest |x| / 127 rounded to float. Because of this
  * rounding a quotient can be slightly above 127, or far above if the scale is denormal; quantise()
- * limits it. If the scale is not finite (a NaN or an infinity in the row, or a double beyond
- * float), it is stored as NaN and every element reads as NaN; if it rounds to 0, all elements are
- * 0. */
+ * limits it. If the scale is not finite (the row holds a NaN or an infinity, or an f64 row has |x|
+ * > 4.3e40, so that the scale is beyond float), it is stored as NaN and every element reads as NaN;
+ * if it rounds to 0, all elements are 0. */
 static float quantise_row(int8_t *to, const char *from, attn_dtype dtype, int64_t stride, int64_t n)
 {
     double x[PIECE], most = 0;

@@ -7,13 +7,14 @@
  * padded to lines: padding costs memory, and it changed the time by -2.6 to +2.8 %, which is noise
  * (D of 40, 72, 80, 100 and 111, f32 and bf16, 1 and 64 queries).
  *
- * Values are stored as rows. f32, f16 and bf16 keys are stored *interleaved*, because decoding is
- * memory-bound and reads keys fastest in address order, with keys in lanes. The keys of a head in a
- * page are groups of 16 keys, each [units][16] (drawn in kernel/kernel.h). A unit is 32 bits of a
- * key: one f32 component, or two 2-byte components (if D is odd, the second half of the last unit
- * is 0). So a 64-byte line holds one unit of 16 keys, for every instruction set, and a group takes
- * the same space as 16 rows. Lanes of keys that are not stored yet may be read but their results
- * are never used; they hold 0 or an older key.
+ * Values are stored as rows. f32, f16 and bf16 keys are stored *interleaved*. Decoding is
+ * memory-bound, so it is fastest if it reads keys in address order. It also has keys in lanes, and
+ * this layout gives it both without a transpose. The keys of a head in a page are groups of 16
+ * keys, each [units][16] (drawn in kernel/kernel.h). A unit is 32 bits of a key: one f32 component,
+ * or two 2-byte components (if D is odd, the second half of the last unit is 0). So a 64-byte line
+ * holds one unit of 16 keys, for every instruction set, and a group takes the same space as 16
+ * rows. Lanes of keys that are not stored yet may be read but their results are never used; they
+ * hold 0 or an older key.
  */
 #ifndef ATTNI_CACHE_H
 #define ATTNI_CACHE_H
@@ -40,10 +41,11 @@ struct attn_cache {
     size_t bytes;        /* size of the one allocation that holds the cache and its arrays */
 };
 
-/* Address of row j of head hk of sequence b, in the cache's dtype. The other rows of its page, up
- * to the next multiple of page_keys, lie before and after it. j must be less than the sequence's
- * length. For an interleaved key it is the address of its first unit: the other units follow 64
- * bytes apart, and the address modulo 64 is 4 times the key's lane. */
+/* Address of row j of head hk of sequence b, in the cache's dtype. The rows of the same head in the
+ * same page lie before and after it: rows from j rounded down to a multiple of page_keys, up to the
+ * next multiple. j must be less than the sequence's length. For an interleaved key it is the
+ * address of its first unit: the other units follow 64 bytes apart, and the address modulo 64 is 4
+ * times the key's lane. */
 char *attni_cache_rows(const attn_cache *cache, attni_cache_part part, int64_t b, int64_t hk,
                        int64_t j);
 /* Address of the scale of that row; NULL unless the dtype is ATTN_I8. An element is

@@ -7,7 +7,7 @@
 #include <sched.h>
 #include <string.h>
 
-/* Operands of the products in R. */
+/* Takes the memory of the operands of products in R; attni_grad_bf16_carve() does so for bf16. */
 static void carve_operands(attni_grad_worker *w, attni_layout *layout)
 {
     const attni_backward *bw = w->bw;
@@ -81,8 +81,9 @@ static void wait_for(const attni_backward *bw, int64_t task, int64_t tiles)
     }
 }
 
-/* Heads that share elements of dmask add to them in order. Returns the task that must add before
- * this one: the same chunk of the head before it. -1: there is none. */
+/* Heads that share elements of dmask add to them one after the other. Returns the task that must
+ * add just before this one, which has the same chunk of the previous head that shares them. -1:
+ * this task is the first. */
 static int64_t dmask_before(const attni_grad_worker *w)
 {
     const attni_backward *bw = w->bw;
@@ -119,8 +120,8 @@ static void store_queries(const attni_grad_worker *w, char *total)
                         dq, w->converted + (size_t)i * (size_t)p->D * p->real, p->D);
 }
 
-/* Adds this chunk's part of a tile's dq and sums to those of the chunks before it; `first` is the
- * first chunk that the tile sees. The chunk `last` writes the results. */
+/* Adds this chunk's part of dq and of the sums of tile number x to the totals of the chunks before
+ * it. The tile sees the chunks `first` .. `last`. The task of chunk `last` writes the results. */
 static void join_tile(attni_grad_worker *w, int64_t x, int64_t first, int64_t last)
 {
     const attni_backward *bw = w->bw;
@@ -237,9 +238,10 @@ static void find_nonfinite_keys(attni_grad_worker *w)
     }
 }
 
-/* Finds the totals of the task's sequence; `tiles` is the number of tiles of its head before this
- * sequence. For a private head they are in the worker's memory, which is reused for each sequence.
- * Otherwise they are in the head's own memory, which holds the totals of all sequences. */
+/* Sets w->totals to the totals of the task's sequence. `tiles` is the number of tiles of all
+ * earlier sequences of the head. If all tasks of the head run on one worker (private_pairs), the
+ * totals are in the memory of this worker, which is used again for each sequence. Otherwise they
+ * are in the memory of the head, which holds the totals of all sequences. */
 static void find_totals(attni_grad_worker *w, int64_t tiles, int worker)
 {
     const attni_backward *bw = w->bw;

@@ -15,7 +15,8 @@
  *   interleaved  the layout of a group: line u holds unit u of each key; drawing below
  *   pack         to transpose W rows into a tile array
  *   panel        the weights of W outputs of a linear layer, packed: [In][W]
- *   log2 units   scores times c[i], so that a weight is 2^(score in log2 units - maximum)
+ *   log2 units   the unit of a score that was multiplied by c[i], which includes log2(e): a weight
+ *                is 2^(score - maximum), both in log2 units
  *   mark         the weight -1, which stands for a masked key (score -inf) where the exact weight 0
  *                is not enough: 0 * NaN is NaN. No weight is negative, so w < 0 identifies a mark.
  *                values() with ATTNI_SKIP_MASKED skips marked keys; other operations keep marks or,
@@ -103,7 +104,7 @@ typedef struct attni_kernels {
     int bits;            /* of R: 32 or 64 */
     int lanes;           /* in one vector */
     int vectors;         /* in the widest tile; nv is 1, 2, ... doubling up to this */
-    int halves;          /* do the decode operations read bf16 and f16 without conversion? */
+    int halves;          /* 1: the decode operations read bf16 and f16 without conversion */
     int max_decode_rows; /* largest number of queries for the decode operations */
 
     /* qt[d*W + i] = q[i*ldq + d] * mul for i < rows, else 0. mul is a power of two. */
@@ -131,9 +132,10 @@ typedef struct attni_kernels {
 
     /* The same bits as scores() for 1 <= rows <= max_decode_rows, with keys in the lanes; for
      * nearly empty tiles, whose scores are memory-bound. k has type R or, if `halves`, bf16 or f16.
-     * n <= ATTNI_CHUNK; nv is 1. Each block of keys has its own part of st and mx: max_decode_rows
-     * rows of scores, st[i * ATTNI_BLOCK + j], written in whole vectors, and W maxima. q is a tile,
-     * as in scores(); if rows is 1, it is one row, [D]. `soon` is prefetched. */
+     * n <= ATTNI_CHUNK; nv is 1. st and mx hold the results of one block of keys after the other.
+     * Those of a block are max_decode_rows rows of scores, st[i * ATTNI_BLOCK + j], written in
+     * whole vectors, and W maxima. q is a tile, as in scores(); if rows is 1, it is one row, [D].
+     * `soon` is prefetched. */
     void (*scores_decode)(void *st, void *mx, const void *q, const void *k, ptrdiff_t ldk,
                           attn_dtype dtype, int n, int64_t D, int rows,
                           const attni_next_rows *soon);
@@ -175,12 +177,12 @@ typedef struct attni_kernels {
     int (*scan)(const void *p, ptrdiff_t ld, int rows, size_t bytes, uint64_t value,
                 uint64_t hidden);
 
-    /* Updates the running maximum m[i]. It is an integer in log2 units, so that every rescaling is
-     * by an exact power of two, or -inf while column i has seen no key. c[i] > 0 converts a score
-     * to log2 units. top[i] = max(top[i], mx[i]). Where mx[i]*c[i] exceeds m[i] by more than a
-     * threshold, m[i] becomes ceil(mx[i]*c[i]). Returns 1 if any m[i] changed, with
-     * a[i] = 2^(old m - new m) for all i (1 where no key was seen); else returns 0 and does not
-     * write a. */
+    /* Updates the running maximum m[i] of column i. It is -inf until the column has seen a key;
+     * then it is an integer in log2 units, so that every rescaling is by an exact power of two. The
+     * factor c[i] > 0 converts a score to log2 units. top[i] becomes max(top[i], mx[i]). Where
+     * mx[i]*c[i] exceeds m[i] by more than a threshold, m[i] becomes ceil(mx[i]*c[i]). Returns 1 if
+     * any m[i] changed, with a[i] = 2^(old m - new m) for all i (1 where no key was seen); else
+     * returns 0 and does not write a. */
     int (*update_max)(void *m, void *a, void *top, const void *mx, const void *c, int nv);
 
     /* x[r*W + i] *= a[i], r < rows. */
@@ -208,7 +210,7 @@ typedef struct attni_kernels {
     void (*weights_decode)(void *p, const void *st, const void *c, const void *m, int n, int rows);
 
     /* Dropout: to = keep ? p * kept : 0 with keep = attni_dropout_keep(seed, threshold, bh, i0 + i,
-     * j0 + j). Marks are copied. `to` may be p. */
+     * j0 + j). `kept` is 1 / (1 - dropout rate). Marks are copied. `to` may be p. */
     void (*drop)(void *to, const void *p, int n, uint64_t seed, uint32_t threshold, uint64_t bh,
                  uint64_t i0, uint64_t j0, double kept, int nv);
 
@@ -221,9 +223,9 @@ typedef struct attni_kernels {
 
     /* The bits that values() leaves in acc, for i < rows, 1 <= rows <= max_decode_rows, with
      * components of v in the lanes. v has the types of k in scores_decode(). ATTNI_SKIP_MASKED is
-     * not supported; nv is 1. With in_rows, p has the layout of weights_decode(), of up to
-     * ATTNI_CHUNK keys, and l is updated as weights() does; otherwise p is a tile of one block and
-     * l is not used. Sums are stored in rows, sums[i * ld + c], ld = Dv rounded up to whole
+     * not supported; nv is 1. If in_rows is 1, p has the layout of weights_decode(), of up to
+     * ATTNI_CHUNK keys, and l is updated as weights() does. If it is 0, p is a tile of one block,
+     * and l is not used. Sums are stored in rows, sums[i * ld + c], ld = Dv rounded up to whole
      * vectors, with room for max_decode_rows rows. Of the flags only ATTNI_FIRST has an effect:
      * callers add the chunk to the total by fold() and, if they need a tile, transpose by pack().
      * `soon` is prefetched. */
@@ -280,8 +282,8 @@ typedef struct attni_kernels {
     void (*score_grads)(void *dp, void *p, void *kept, const void *delta, int n, int nv);
 
     /* ds *= 1 - tanh(raw * r / cap)^2, the derivative of the soft cap at the raw score; a ds of 0
-     * stays 0. The error is within 8 ulp, plus one for each factor of 2 that the derivative is
-     * below 1. */
+     * stays 0. The error is at most 8 ulp if the derivative is 1, and one ulp more for each halving
+     * of the derivative. */
     void (*cap_grads)(void *ds, const void *raw, int n, double r, double cap, int nv);
 
     /* n rounds of independent fused multiply-adds in registers, to measure the peak. Returns the

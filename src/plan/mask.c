@@ -1,18 +1,21 @@
-/* Masks: a table with one row for each kind of rule (`kinds`, at the end).
+/* Masks: a table with one row for each kind of rule (`kinds`, at the end). The glossary in
+ * kernel/kernel.h explains block, lane and tile.
  *
  *   active  does this call use the rule?
  *   check   are the caller's arguments valid? (NULL: nothing to check)
- *   span    the keys that any query, and that all queries, of a run see (NULL: all keys)
- *   scan    reads the mask data of one tile, for rules that depend on data (NULL: span suffices)
- *   add     adds a bias to a block of scores (NULL: nothing)
- *   show    which lanes of a block see each of its keys (NULL: all)
+ *   span    two ranges of keys: those that at least one query of a run sees, and those that all
+ *           of its queries see (NULL: both are all keys)
+ *   scan    classifies a tile by the mask's data (NULL: span suffices)
+ *   add     adds a bias to a block of scores (NULL: the rule adds nothing)
+ *   show    clears the bits of the lanes that do not see a key of the block (NULL: it hides none)
  *
- * sdpa_check.c calls active (attni_mask_kinds()) and check (attni_mask_check()). For each block of
- * keys the engines call attni_mask_classify() (span and scan) and, if the class is ATTNI_PARTIAL,
- * attni_mask_apply() (add and show).
+ * sdpa_check.c calls attni_mask_kinds(), which calls active, and attni_mask_check(), which calls
+ * check. The engines call attni_mask_span() for the queries of a tile, and attni_mask_classify(),
+ * which compares the span with a block of keys and calls scan. If the class is ATTNI_PARTIAL, they
+ * call attni_mask_apply(), which calls add and show.
  *
- * Spans and visibilities are intersected and biases are added up, so the rules combine without
- * depending on each other. Masked scores are overwritten last, so a NaN bias at a masked key is
+ * A key is visible if every rule shows it, and the biases of all rules are added up. So no rule
+ * depends on another. Masked scores are overwritten last, so a NaN bias at a masked key is
  * harmless. To add a kind: add a field to attn.h, a row here and a case to ref/attn_ref.c.
  */
 #include "plan.h"
@@ -39,7 +42,8 @@ typedef struct mask_kind {
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* The lanes of the block's queries from .. to-1, in each of its heads, one bit per lane. */
+/* One bit per lane: the lanes of queries from .. to-1 of the block, counted from its first query,
+ * in each of its heads. */
 static uint64_t lanes(const attni_block *block, int64_t from, int64_t to)
 {
     from = max64(from, 0);
@@ -69,7 +73,7 @@ static bool sequence_active(const attn_sdpa_args *args)
     return true;
 }
 
-/* Keys outside the sequence occur only when the scores of every pair are written out. */
+/* A block has keys outside the sequence only if the scores of all pairs are written out. */
 static void sequence_span(const attni_sequence *sequence, int64_t i0, int64_t i1, attni_span *span)
 {
     (void)i0, (void)i1;
@@ -250,9 +254,9 @@ static const char *dense_at(const attni_sequence *sequence, int64_t i, int64_t j
                     sequence->j_base + j);
 }
 
-/* How many rows of the mask differ: 1 if the mask repeats along the queries (stride 0). Where the
- * lanes hold one query of several heads, the heads share one mask row, and callers use 1
- * themselves. */
+/* How many rows of the mask differ: 1 if the mask repeats along the queries (stride 0), else
+ * `rows`. If the lanes hold one query of several heads, these share one row of the mask; then
+ * callers use 1 without this function. */
 static int different_rows(const attn_tensor *mask, int64_t rows)
 {
     return mask->stride[2] == 0 && rows > 1 ? 1 : (int)rows;
@@ -289,8 +293,9 @@ static attni_class bool_scan(const attni_sequence *sequence, int64_t i0, int64_t
     return hidden << (64 - n) ? ATTNI_PARTIAL : ATTNI_FULL;
 }
 
-/* Transposes a 64 x 64 bit matrix: bit i of row j and bit j of row i change places. First halves of
- * the rows are exchanged, then halves of these halves (Warren, Hacker's Delight, 7-3). */
+/* Transposes a 64 x 64 bit matrix: bit i of row j and bit j of row i change places. The first step
+ * exchanges the upper right and the lower left quarter of the matrix, the next steps do the same
+ * within each quarter (Warren, Hacker's Delight, 7-3). */
 static void turn_bits(uint64_t rows[64])
 {
     uint64_t low = 0xffffffff;
@@ -327,8 +332,8 @@ static __attribute__((cold, noinline)) void keep_finite(float *to, const char *r
     }
 }
 
-/* Adds the mask, as rows of R. Rows that are already of type R, with a last stride of 1, are used
- * in place; others are converted. */
+/* Adds the mask. The kernel `bias` reads rows of type R with a last stride of 1. Such rows of the
+ * mask are used in place; others are first converted into block->biases. */
 static void bias_add(const attni_sequence *sequence, const attni_block *block)
 {
     const attn_tensor *mask = sequence->args->mask;
@@ -364,8 +369,8 @@ static bool bias_active(const attn_sdpa_args *args)
 }
 
 /* A tile is ATTNI_EMPTY if every element is -inf. It is ATTNI_FULL (nothing to add) if every
- * element is 0. A tile that is neither usually shows it in its first row, where the scan stops.
- * Only bits are compared. */
+ * element is 0. Otherwise it is ATTNI_PARTIAL; in most such tiles the first row proves it, and the
+ * scan stops there. Only bits are compared. */
 static attni_class bias_scan(const attni_sequence *sequence, int64_t i0, int64_t i1, int64_t j0,
                              int64_t j1)
 {
@@ -440,7 +445,8 @@ unsigned attni_mask_kinds(const attn_sdpa_args *args)
     return bits;
 }
 
-/* Checks the members that are checked even if the call uses neither a window nor ALiBi. */
+/* Checks `diagonal` and `alibi_form`, even if no rule uses them, and `causal_offset` if it is the
+ * offset of the diagonal. */
 static attn_status check_choices(const attn_sdpa_args *args, attn_error *err)
 {
     if ((int)args->diagonal < 0 || args->diagonal > ATTN_DIAGONAL_OFFSET)

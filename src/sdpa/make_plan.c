@@ -1,14 +1,14 @@
 /* Decides how a checked call is computed. attni_make_plan() is called by attni_sdpa_prepare()
  * (sdpa.c) and fills the rest of the plan:
  *
- *   kernel table, what is read in place
+ *   kernels, q_in_place, ...          kernel table; which tensors need no conversion
  *   engine                            bf16 if that engine accepts the call, else the tile engine
  *   group, nv                         heads and vectors of a tile      (heads_per_tile)
  *   tiles, tasks, parts, workers      how the work is divided          (count_tasks)
  *   scratch                           bytes of all workers' arrays     (size_scratch)
  *
- * None of these decisions changes a bit of the result: neither the width of tiles, nor the number
- * of tasks or workers, nor their order.
+ * The results have the same bits for any width of tiles, any number of tasks and workers, and any
+ * order of them.
  */
 #include "../bf16/bf16_engine.h"
 #include "sdpa.h"
@@ -39,9 +39,9 @@ static int most_vectors(const attni_plan *p)
     return p->engine->vectors ? p->engine->vectors : p->kernels->vectors;
 }
 
-/* How many heads share a tile. Heads that share keys do, if all their queries fit into the tile.
- * Rules that differ between heads forbid it, and so do options that number queries along the
- * lanes. */
+/* How many heads share a tile. Heads that share keys do, if all their queries fit into the tile and
+ * the mask rules are the same for all of them. Options that take the lane as the query's index
+ * (dropout, returned scores, packed sequences) need one head per tile. */
 static int heads_per_tile(const attni_plan *p)
 {
     const attn_sdpa_args *a = &p->args;
@@ -69,8 +69,8 @@ static double guess_seconds(const attni_plan *p)
 }
 
 /* Tasks are cut along the keys if there are too few of them for the threads. They are not cut if
- * each thread gets one task of the same length: partials and folding would cost 10 to 25 %
- * (docs/decisions/0026). */
+ * each thread gets one task of the same length: computing and merging partial results would only
+ * make the call slower (measured in docs/decisions/0026). */
 static int64_t parts_per_task(const attni_plan *p, int threads)
 {
     const bool alike = p->tasks_per_head == 1 && (p->B == 1 || !p->args.key_lengths);
@@ -107,8 +107,9 @@ static bool count_tasks(attni_plan *p, int threads)
         if (worth < (double)(workers - 1))
             p->workers = 1 + (int)worth;
     }
-    /* One or two workers finish within one task of each other in any order, so they take one head
-     * after the other, whose keys then stay in cache (docs/decisions/0025). */
+    /* With more than two workers, the longest tasks come first, so that none of them begins last.
+     * One or two workers finish within one task of each other in any order. They take one head
+     * after the other, so that the keys of a head stay in cache (docs/decisions/0025). */
     p->longest_first = p->workers > 2 && p->args.causal && !p->args.mask && !p->args.cu_seqlens_q;
     return true;
 }

@@ -12,11 +12,12 @@
  * plan/mask.c says which keys a query sees, prefetch.c what is prefetched; kernel/ is the
  * arithmetic.
  *
- * If there are too few tasks for the threads, each is cut into parts along the keys: engine->part
- * computes a range of chunks, and the thread that finishes a task's last part calls engine->fold.
+ * If there are too few tasks for the threads, each task is cut into parts along the keys.
+ * engine->part computes one part, a range of chunks. The thread that finishes the last part of a
+ * task calls engine->fold, which merges the parts.
  *
- * Neither the width of tiles, nor the number of tasks or workers, nor their order changes a bit of
- * the result.
+ * The results have the same bits for any width of tiles, any number of tasks and workers, and any
+ * order of them.
  */
 #include "sdpa.h"
 
@@ -33,7 +34,7 @@ typedef struct job {
     atomic_llong next;     /* the next task, or part of a task, to take */
 } job;
 
-/* Computes one part of a task. The thread that finishes the task's last part folds all of them. */
+/* Computes one part of a task; merges all parts if it is the last one to finish. */
 static void run_part(job *j, int64_t task, int64_t part, const attni_sequence *sequence, int64_t i0,
                      int64_t rows, char *scratch)
 {
