@@ -8,7 +8,7 @@ SENTENCE := Life is short, eat dessert last
 PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test quick test-peers install format asan tsan bench bench-peers bench-scaling pictures clean
+.PHONY: help deps build debug demo test quick lint test-peers install format asan tsan bench bench-peers bench-scaling pictures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -19,6 +19,10 @@ deps: ## install the packages that building needs
 build: ## build/: libattn.so, libattn.a, attn
 	cmake --preset release -DATTN_BUILD_TESTS=OFF $(CMAKE_ARGS)
 	cmake --build --preset release -j $(JOBS)
+
+debug: ## build-debug/: for a debugger; warnings are errors
+	cmake --preset debug $(CMAKE_ARGS)
+	cmake --build --preset debug -j $(JOBS)
 
 demo: deps ## attn explain, on a sentence
 	@echo "building (about a minute)..."; mkdir -p build
@@ -37,6 +41,14 @@ quick: ## the tests that run first: less than a minute on two cores
 	cmake --preset release -DATTN_BUILD_TESTS=ON $(CMAKE_ARGS)
 	cmake --build --preset release -j $(JOBS)
 	ctest --preset release -L quick -j $(JOBS)
+
+lint: ## formatting, layers, names in comments, promises, shell scripts
+	tools/install-deps.sh ci
+	tools/check-format.sh
+	tools/check-deps.sh
+	tools/check-comments.sh
+	tools/check-promises.sh
+	git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck
 
 test-peers: build ## what needs PyPI: PyTorch, transformers, ONNX and others beside it
 	tools/install-deps.sh bench
