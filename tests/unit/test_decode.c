@@ -353,12 +353,65 @@ static void test_no_columns_no_address(void **unused)
     free(q), free(k);
 }
 
+/* Rows that were cut off a cache lie in the same lines as those that are left, and are larger than
+ * all of them by far: they still influence no result, whatever the length. */
+static void test_rows_cut_off_do_not_count(void **state_)
+{
+    (void)state_;
+    enum { MOST = 600, WIDEST = 128 };
+    static const int64_t lengths[] = {1, 15, 33, 257, 300, 479, 480, 512};
+    static const int64_t widths[] = {40, 64, 128};
+    static float q[WIDEST], k[MOST * WIDEST], v[MOST * WIDEST], out[WIDEST], want[WIDEST];
+    for (int index = 0; attn_isa(index).name; index++)
+        for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+            for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) {
+                const int64_t D = widths[w], S = lengths[n];
+                const char *isa = attn_isa(index).name;
+                if (!attn_isa(index).usable)
+                    continue;
+                attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
+                attn_cache_options c = ATTN_CACHE_OPTIONS_INIT;
+                attn_context *ctx;
+                attn_cache *cache;
+                o.threads = 1, o.isa = isa;
+                c.B = c.Hk = 1, c.D = c.Dv = D, c.dtype = ATTN_F32, c.max_keys = MOST;
+                assert_int_equal(attn_context_create(&o, &ctx, NULL), ATTN_OK);
+                assert_int_equal(attn_cache_create(&c, &cache, NULL), ATTN_OK);
+                for (int64_t e = 0; e < D; e++)
+                    q[e] = 1 + normal();
+                for (int64_t e = 0; e < MOST * D; e++) {
+                    k[e] = e < S * D ? normal() : 1000 * q[e % D];
+                    v[e] = e < S * D ? normal() : 1e30f;
+                }
+                attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+                a.q = attn_matrix(q, ATTN_F32, 1, D);
+                a.k = attn_matrix(k, ATTN_F32, S, D);
+                a.v = attn_matrix(v, ATTN_F32, S, D);
+                a.out = attn_matrix(want, ATTN_F32, 1, D);
+                assert_int_equal(attn_sdpa_forward(ctx, &a, NULL), ATTN_OK);
+                const attn_tensor all_k = attn_matrix(k, ATTN_F32, MOST, D);
+                const attn_tensor all_v = attn_matrix(v, ATTN_F32, MOST, D);
+                assert_int_equal(attn_cache_append(cache, 0, &all_k, &all_v, NULL), ATTN_OK);
+                assert_int_equal(attn_cache_truncate(cache, 0, S, NULL), ATTN_OK);
+                a.k = a.v = (attn_tensor){0};
+                a.cache = cache;
+                a.out = attn_matrix(out, ATTN_F32, 1, D);
+                assert_int_equal(attn_sdpa_forward(ctx, &a, NULL), ATTN_OK);
+                if (memcmp(out, want, (size_t)D * sizeof *out) != 0)
+                    fail_msg("%s, D = %d, %d keys: other bits than the tensors of these keys", isa,
+                             (int)D, (int)S);
+                attn_cache_destroy(cache);
+                attn_context_destroy(ctx);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_decode_is_prefill),
         cmocka_unit_test(test_unused_keys_change_no_bit),
         cmocka_unit_test(test_no_columns_no_address),
+        cmocka_unit_test(test_rows_cut_off_do_not_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
