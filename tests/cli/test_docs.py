@@ -31,7 +31,7 @@ sys.path.insert(0, os.path.join(SOURCE, "tests", "page"))
 import models  # noqa: E402
 
 ELSEWHERE = {
-    "apt-get install -y make git": "changes the system",
+    "apt-get update && apt-get install -y make git": "changes the system",
     "pip install ./python": "python/test_package does",
     "pip install huggingface_hub": "needs a network",
     "hf download": "needs a network",
