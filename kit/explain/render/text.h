@@ -29,7 +29,7 @@ void text_label(text_layout *p, const char *text, int width, bool right); /* cli
 void text_bold(text_layout *p);
 void text_dim(text_layout *p);
 void text_cell(text_layout *p, double weight); /* background, and ink that shows on it */
-/* Of a half block: its ink, or background. */
+/* Colours one half of a half-block character: `upper` sets its ink, else the background. */
 void text_half(text_layout *p, double weight, bool upper);
 void text_plain(text_layout *p);
 
