@@ -8,7 +8,7 @@ SENTENCE := Life is short, eat dessert last
 PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build debug demo test quick lint test-peers install format asan tsan bench bench-peers bench-scaling pictures clean
+.PHONY: help deps build debug demo test quick lint test-peers install format asan tsan recipes fuzz profile bisect-speed bench bench-peers bench-scaling pictures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -42,11 +42,12 @@ quick: ## the tests that run first: less than a minute on two cores
 	cmake --build --preset release -j $(JOBS)
 	ctest --preset release -L quick -j $(JOBS)
 
-lint: ## formatting, layers, names in comments, promises, shell scripts
+lint: ## formatting, layers, names, promises, shell scripts
 	tools/install-deps.sh ci
 	tools/check-format.sh
 	tools/check-deps.sh
 	tools/check-comments.sh
+	tools/check-names.sh
 	tools/check-promises.sh
 	git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck
 
@@ -59,6 +60,19 @@ asan tsan: ## every test, under sanitizers (make asan, make tsan)
 	cmake --preset $@ $(CMAKE_ARGS)
 	cmake --build --preset $@ -j $(JOBS)
 	ctest --preset $@ -j $(JOBS)
+
+recipes: ## the recipes of docs/ADDING.md, each followed in a copy of the tree
+	tools/install-deps.sh test
+	@JOBS=$(JOBS) tools/recipes.sh
+
+fuzz: ## one fuzz target for a while: make fuzz T=npy SECONDS=60 (without T: the list)
+	@JOBS=$(JOBS) tools/fuzz.sh "$(T)" "$(SECONDS)"
+
+profile: ## the functions in which a case spends its time: make profile CASE=decode:bf16
+	@JOBS=$(JOBS) tools/profile.sh "$(CASE)" "$(SECONDS)"
+
+bisect-speed: ## the commit that made a case slower: make bisect-speed CASE=decode GOOD=commit
+	@JOBS=$(JOBS) tools/bisect-speed.sh "$(CASE)" "$(GOOD)" "$(BAD)"
 
 install: build ## into PREFIX (/usr/local), below DESTDIR
 	cmake --install build --prefix $(PREFIX)

@@ -1,7 +1,7 @@
 /* The comparison of arrays: whether an array is as expected, and how far off it is.
  *
  * It is stricter than usual comparisons: NaN equals NaN only at the same place, an infinity equals
- * only itself, and a bound that is NaN or missing allows nothing. tests/unit/test_compare.c plants
+ * only itself, and a bound that is NaN or missing allows nothing. unit/check/test_compare.c plants
  * errors of each kind. Everything is compared as double, which represents every storage type
  * exactly.
  */

@@ -50,7 +50,7 @@ void check_one(check_run_state *run, const char *op, void (*check)(check_case *)
                      .nv = nv,
                      .W = kernels ? nv * kernels->lanes : 1,
                      .size = (size_t)bits / 8,
-                     .fused = strcmp(isa_name, "generic") != 0,
+                     .fused = attni_kernels_of(isa, bits)->fused,
                      .seed = seed,
                      .random = seed};
     check_buffers_reset(run->buffers);

@@ -77,22 +77,22 @@ const char *check_interleave_keys(check_case *c, const char *k, attn_dtype type,
     return interleaved;
 }
 
-typedef enum scores_form { FULL, FEW, INTERLEAVED } scores_form;
+typedef enum scores_form { FULL, DECODE, INTERLEAVED } scores_form;
 
 /* Checks the kernels of scores: that of full tiles, and those of the decode path, whose other lanes
  * may hold anything. */
 static void check_scores_of(check_case *c, scores_form form)
 {
-    const bool few = form != FULL;
-    int n = few && check_chance(c, 40) ? (int)check_between(c, 0, ATTNI_CHUNK) : some_keys(c);
-    int rows = few ? (int)check_between(c, 1, c->kernels->max_decode_rows) : c->W;
+    const bool decode = form != FULL;
+    int n = decode && check_chance(c, 40) ? (int)check_between(c, 0, ATTNI_CHUNK) : some_keys(c);
+    int rows = decode ? (int)check_between(c, 1, c->kernels->max_decode_rows) : c->W;
     int64_t D = CHECK_PICK(c, sizes);
     ptrdiff_t ld = check_chance(c, 60)   ? (ptrdiff_t)(D + check_between(c, 0, 9))
                    : check_chance(c, 50) ? -(ptrdiff_t)(D + check_between(c, 0, 9))
                                          : (ptrdiff_t)check_between(c, 0, 3);
     check_content content = check_any_content(c);
     check_describe(c, "n=%d D=%" PRId64 " ld=%td rows=%d", n, D, ld, rows);
-    if (few && (c->nv != 1 || (form == INTERLEAVED && !c->kernels->scores_interleaved)))
+    if (decode && (c->nv != 1 || (form == INTERLEAVED && !c->kernels->scores_interleaved)))
         return;
 
     int64_t reach = n > 1 ? (n - 1) * (int64_t)ld : 0, far = reach < 0 ? -reach : reach;
@@ -100,11 +100,11 @@ static void check_scores_of(check_case *c, scores_form form)
     char *memory = check_free(c, span);
     check_fill(c, memory, span, content);
     attn_dtype type;
-    const char *halves = check_as_stored(c, memory, span, few, &type);
+    const char *halves = check_as_stored(c, memory, span, decode, &type);
     const char *k = span > 0 && reach < 0 ? memory + (size_t)far * c->size : memory;
-    const char *k_few = halves + (size_t)(k - memory) / c->size * attn_dtype_size(type);
+    const char *k_stored = halves + (size_t)(k - memory) / c->size * attn_dtype_size(type);
     void *qt = check_tile(c, D + 1), *st = check_tile(c, n);
-    char *mx = check_tile(c, few ? ATTNI_BLOCKS : 1);
+    char *mx = check_tile(c, decode ? ATTNI_BLOCKS : 1);
     check_fill(c, qt, D * c->W, content == CHECK_WILD ? CHECK_PLAIN : content);
 
     double *q = check_copy(c, qt, D * c->W), *want = check_array(c, (int64_t)n * c->W);
@@ -122,52 +122,54 @@ static void check_scores_of(check_case *c, scores_form form)
         }
 
     if (form == INTERLEAVED) {
-        k_few = check_interleave_keys(c, k_few, type, ld, n, D);
+        k_stored = check_interleave_keys(c, k_stored, type, ld, n, D);
         for (int i = 0; i < c->W; i++)
             check_set(c, qt, D * c->W + i, 0);
     }
-    void *lines =
-        few ? check_tile(c, ATTNI_CHUNK / c->kernels->lanes * c->kernels->max_decode_rows) : NULL;
-    attni_prefetch far_away = check_far_away(c), *ahead = check_chance(c, 50) ? &far_away : NULL;
-    const attni_next_rows soon = {check_chance(c, 50) ? k_few : NULL, ld, D}; /* never read */
-    void *row = few ? check_tile(c, D / c->kernels->lanes + 1) : NULL;
-    for (int64_t d = 0; few && d <= D; d++)
+    void *lines = decode
+                      ? check_tile(c, ATTNI_CHUNK / c->kernels->lanes * c->kernels->max_decode_rows)
+                      : NULL;
+    attni_prefetch far_away = check_far_away(c), *hints = check_chance(c, 50) ? &far_away : NULL;
+    const attni_next_rows next_rows = {check_chance(c, 50) ? k_stored : NULL, ld,
+                                       D}; /* never read */
+    void *row = decode ? check_tile(c, D / c->kernels->lanes + 1) : NULL;
+    for (int64_t d = 0; decode && d <= D; d++)
         check_set(c, row, d, d < D ? q[d * c->W] : 0);
-    const void *q_few = rows == 1 ? row : qt;
+    const void *q_decode = rows == 1 ? row : qt;
     if (form == INTERLEAVED)
-        c->kernels->scores_interleaved(lines, mx, q_few, k_few, type, n, D, rows, &soon);
-    else if (few)
-        c->kernels->scores_decode(lines, mx, q_few, k_few, ld, type, n, D, rows, &soon);
+        c->kernels->scores_interleaved(lines, mx, q_decode, k_stored, type, n, D, rows, &next_rows);
+    else if (decode)
+        c->kernels->scores_decode(lines, mx, q_decode, k_stored, ld, type, n, D, rows, &next_rows);
     else
-        c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv, ahead);
-    for (int64_t at = 0; few && at < (int64_t)n * c->W; at++)
+        c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv, hints);
+    for (int64_t at = 0; decode && at < (int64_t)n * c->W; at++)
         if (at % c->W < rows)
             check_set(c, st, at, check_get(c, lines, row_place(c, (int)(at / c->W), at % c->W)));
     for (int64_t at = 0; at < (int64_t)n * c->W; at++)
         if (at % c->W >= rows)
             want[at] = check_get(c, st, at);
     check_expect_same(c, "st", st, want, (int64_t)n * c->W, c->W, CHECK_ZERO_ANY);
-    const int block = few && n > ATTNI_BLOCK ? ATTNI_BLOCK : n;
+    const int block = decode && n > ATTNI_BLOCK ? ATTNI_BLOCK : n;
     for (int j = 0; j == 0 || j < n; j += block ? block : 1)
         expect_maxima(c, mx + (size_t)(j / ATTNI_BLOCK * c->W) * c->size,
                       want + (size_t)j * (size_t)c->W, n - j < block ? n - j : block, rows);
     check_expect_intact(c);
     if (form == INTERLEAVED)
         CHECK_BENCH(c, 2.0 * n * (double)D * rows,
-                    c->kernels->scores_interleaved(lines, mx, q_few, k_few, type, n, D, rows,
-                                                   &soon));
-    else if (few)
+                    c->kernels->scores_interleaved(lines, mx, q_decode, k_stored, type, n, D, rows,
+                                                   &next_rows));
+    else if (decode)
         CHECK_BENCH(c, 2.0 * n * (double)D * rows,
-                    c->kernels->scores_decode(lines, mx, q_few, k_few, ld, type, n, D, rows,
-                                              &soon));
+                    c->kernels->scores_decode(lines, mx, q_decode, k_stored, ld, type, n, D, rows,
+                                              &next_rows));
     else
         CHECK_BENCH(c, 2.0 * n * (double)D * c->W,
-                    c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv, ahead));
+                    c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv, hints));
 }
 
 void check_scores(check_case *c) { check_scores_of(c, FULL); }
 
-void check_scores_decode(check_case *c) { check_scores_of(c, FEW); }
+void check_scores_decode(check_case *c) { check_scores_of(c, DECODE); }
 
 void check_scores_interleaved(check_case *c) { check_scores_of(c, INTERLEAVED); }
 

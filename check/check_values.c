@@ -56,23 +56,23 @@ static void fill_weights(check_case *c, void *p, int64_t count, bool careful)
 
 /* Checks both kernels of values: that of full tiles, and that of the decode path, whose other lanes
  * may hold anything. */
-static void check_values_of(check_case *c, bool few)
+static void check_values_of(check_case *c, bool decode)
 {
-    const int in_rows = few && check_chance(c, 50);
+    const int in_rows = decode && check_chance(c, 50);
     int n = (int)check_between(c, 0, in_rows ? ATTNI_CHUNK : ATTNI_BLOCK);
-    int rows = few ? (int)check_between(c, 1, c->kernels->max_decode_rows) : c->W;
+    int rows = decode ? (int)check_between(c, 1, c->kernels->max_decode_rows) : c->W;
     int64_t Dv = CHECK_PICK(c, sizes), count = Dv * c->W;
     ptrdiff_t ld = check_chance(c, 60)   ? (ptrdiff_t)(Dv + check_between(c, 0, 9))
                    : check_chance(c, 50) ? -(ptrdiff_t)(Dv + check_between(c, 0, 9))
                                          : (ptrdiff_t)check_between(c, 0, 3);
     int flags = (int)check_between(c, 0, 3);
-    if (!few && check_chance(c, 40))
+    if (!decode && check_chance(c, 40))
         flags |= ATTNI_SKIP_MASKED;
-    if (few) /* values_decode() does not join */
+    if (decode) /* values_decode() does not join */
         flags &= ATTNI_FIRST;
     check_content content = check_any_content(c);
     check_describe(c, "n=%d Dv=%" PRId64 " ld=%td rows=%d flags=%d", n, Dv, ld, rows, flags);
-    if (few && c->nv != 1)
+    if (decode && c->nv != 1)
         return;
 
     int64_t reach = n > 1 ? (n - 1) * (int64_t)ld : 0, far = reach < 0 ? -reach : reach;
@@ -80,9 +80,9 @@ static void check_values_of(check_case *c, bool few)
     char *memory = check_free(c, span);
     check_fill(c, memory, span, content);
     attn_dtype type;
-    const char *halves = check_as_stored(c, memory, span, few, &type);
+    const char *halves = check_as_stored(c, memory, span, decode, &type);
     const char *v = span > 0 && reach < 0 ? memory + (size_t)far * c->size : memory;
-    const char *v_few = halves + (size_t)(v - memory) / c->size * attn_dtype_size(type);
+    const char *v_stored = halves + (size_t)(v - memory) / c->size * attn_dtype_size(type);
     void *p = check_tile(c, n), *acc = check_tile(c, Dv), *total = check_tile(c, Dv);
     void *factors = check_tile(c, 2);
     fill_weights(c, p, (int64_t)n * c->W, flags & ATTNI_SKIP_MASKED);
@@ -92,10 +92,10 @@ static void check_values_of(check_case *c, bool few)
     /* The running sums of values_decode(), a row per query. */
     const int64_t width = (Dv + c->kernels->lanes - 1) / c->kernels->lanes * c->kernels->lanes;
     void *sums =
-        few ? check_tile(c, width / c->kernels->lanes * c->kernels->max_decode_rows) : NULL;
+        decode ? check_tile(c, width / c->kernels->lanes * c->kernels->max_decode_rows) : NULL;
     if (!(flags & ATTNI_FIRST)) /* else the contents must not matter: they are NaN */
         check_fill(c, acc, count, CHECK_PLAIN);
-    for (int64_t at = 0; few && at < width * c->kernels->max_decode_rows; at++) {
+    for (int64_t at = 0; decode && at < width * c->kernels->max_decode_rows; at++) {
         const int64_t i = at / width, d = at % width;
         check_set(c, sums, at, d < Dv && i < c->W ? check_get(c, acc, d * c->W + i) : 0);
     }
@@ -122,8 +122,9 @@ static void check_values_of(check_case *c, bool few)
         else
             want_acc[at] = s;
     }
-    void *lines =
-        few ? check_tile(c, ATTNI_CHUNK / c->kernels->lanes * c->kernels->max_decode_rows) : NULL;
+    void *lines = decode
+                      ? check_tile(c, ATTNI_CHUNK / c->kernels->lanes * c->kernels->max_decode_rows)
+                      : NULL;
     for (int64_t at = 0; in_rows && at < (int64_t)n * c->W; at++) {
         const int64_t j = at / c->W, block = j / ATTNI_BLOCK * c->kernels->max_decode_rows;
         if (at % c->W < c->kernels->max_decode_rows)
@@ -139,14 +140,15 @@ static void check_values_of(check_case *c, bool few)
                 sum = check_round(c, sum + weight[(int64_t)u * c->W + i]);
             want_l[i] = check_round(c, want_l[i] + sum);
         }
-    attni_prefetch far_away = check_far_away(c), *ahead = check_chance(c, 50) ? &far_away : NULL;
-    const attni_next_rows soon = {check_chance(c, 50) ? v_few : NULL, ld, Dv}; /* never read */
-    if (few)
-        c->kernels->values_decode(sums, l, v_few, ld, type, in_rows ? lines : p, in_rows, n, Dv,
-                                  rows, flags, &soon);
+    attni_prefetch far_away = check_far_away(c), *hints = check_chance(c, 50) ? &far_away : NULL;
+    const attni_next_rows next_rows = {check_chance(c, 50) ? v_stored : NULL, ld,
+                                       Dv}; /* never read */
+    if (decode)
+        c->kernels->values_decode(sums, l, v_stored, ld, type, in_rows ? lines : p, in_rows, n, Dv,
+                                  rows, flags, &next_rows);
     else
-        c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags, ahead);
-    if (few) /* its sums are in rows; the comparison below reads acc */
+        c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags, hints);
+    if (decode) /* its sums are in rows; the comparison below reads acc */
         for (int64_t at = 0; at < count; at++)
             if (at % c->W < rows)
                 check_set(c, acc, at, check_get(c, sums, at % c->W * width + at / c->W));
@@ -159,14 +161,14 @@ static void check_values_of(check_case *c, bool few)
     check_expect_same(c, "l", l, want_l, c->W, c->W, CHECK_ZERO_ANY);
     check_expect_same(c, "acc", acc, want_acc, count, c->W, CHECK_ZERO_ANY);
     check_expect_intact(c);
-    if (few)
+    if (decode)
         CHECK_BENCH(c, 2.0 * n * (double)Dv * rows,
-                    c->kernels->values_decode(sums, l, v_few, ld, type, p, 0,
+                    c->kernels->values_decode(sums, l, v_stored, ld, type, p, 0,
                                               n < ATTNI_BLOCK ? n : ATTNI_BLOCK, Dv, rows, flags,
-                                              &soon));
+                                              &next_rows));
     else
         CHECK_BENCH(c, 2.0 * n * (double)count,
-                    c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags, ahead));
+                    c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags, hints));
 }
 
 void check_values(check_case *c) { check_values_of(c, false); }

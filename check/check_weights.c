@@ -46,24 +46,24 @@ void check_update_max(check_case *c)
         want_top[i] = fmax(want_top[i], x);
         must = must || up - want_m[i] > MOST_ABOVE || (want_m[i] == -INFINITY && up > -INFINITY);
     }
-    int raised = c->kernels->update_max(m, a, top, mx, scale, c->nv);
+    int max_raised = c->kernels->update_max(m, a, top, mx, scale, c->nv);
     check_expect_same(c, "top", top, want_top, c->W, c->W, CHECK_ZERO_ANY);
-    if (raised != 0 && raised != 1)
-        check_fail(c, "returned %d", raised);
-    if (must && !raised)
+    if (max_raised != 0 && max_raised != 1)
+        check_fail(c, "returned %d", max_raised);
+    if (must && !max_raised)
         check_fail(c, "returned 0");
     bool moved = false;
-    for (int i = 0; i < c->W && raised; i++) {
+    for (int i = 0; i < c->W && max_raised; i++) {
         double old = want_m[i],
                up = ceil(check_round(c, check_get(c, mx, i) * check_get(c, scale, i)));
-        bool waits = check_get(c, m, i) == old && up - old <= MOST_ABOVE;
-        want_m[i] = waits || up < old ? old : up;
+        bool kept = check_get(c, m, i) == old && up - old <= MOST_ABOVE;
+        want_m[i] = kept || up < old ? old : up;
         want_a[i] = want_m[i] == -INFINITY ? 1 : check_round(c, exp2(old - want_m[i]));
         if (want_a[i] < (c->bits == 32 ? 0x1p-126 : 0x1p-1022) && check_get(c, a, i) == 0)
             want_a[i] = 0; /* too small to be a normal number: 0 is accepted */
         moved = moved || want_m[i] != old;
     }
-    if (raised && !moved)
+    if (max_raised && !moved)
         check_fail(c, "returned 1, and nothing moved");
     check_expect_same(c, "m", m, want_m, c->W, c->W, CHECK_ZERO_ANY);
     check_expect_same(c, "a", a, want_a, c->W, c->W, CHECK_ZERO_ANY);

@@ -418,7 +418,8 @@ int command_bench(const options *o, kit_error *err)
                .json = option_given(o, OPT_bench_json)};
     int code;
     if (o->operand_count)
-        return kit_fail(err, KIT_USAGE, "'%s' is no option; a case is --shape B,H,Hk,T,S,D",
+        return kit_fail(err, KIT_USAGE,
+                        "unexpected argument '%s'; a case is given as --shape B,H,Hk,T,S,D",
                         o->operand[0]);
     if (!(code = check_cases(o, err)) &&
         !(code = engine_context(&b.ctx, option_text(o, OPT_bench_isa),

@@ -42,8 +42,7 @@ static int bits(const options *o, kit_error *err)
     if (option_given(o, OPT_check_op) || option_given(o, OPT_check_seed) ||
         option_given(o, OPT_check_seconds))
         return kit_fail(err, KIT_USAGE,
-                        "--bits: its problems are fixed; leave out --op, --seed "
-                        "and --seconds");
+                        "--bits runs fixed problems; leave out --op, --seed and --seconds");
     if (file && !(check.record = fopen(file, "r")))
         return kit_fail(err, KIT_BAD_FILE, "%s: %s", file, strerror(errno));
     const int differ = check_bits(&check, message, sizeof message);
@@ -66,14 +65,15 @@ int command_check(const options *o, kit_error *err)
                            .out = stdout};
     int code = KIT_OK;
     if (o->operand_count)
-        return kit_fail(err, KIT_USAGE, "'%s' is no option; one operation is --op NAME",
+        return kit_fail(err, KIT_USAGE,
+                        "unexpected argument '%s'; an operation is given as --op NAME",
                         o->operand[0]);
     if ((code = engine_check_isa(check.isa, err)) || (code = check_op(check.op, err)))
         return code;
     if (option_given(o, OPT_check_bits))
         return bits(o, err);
     if (option_given(o, OPT_check_record))
-        return kit_fail(err, KIT_USAGE, "--record is a part of --bits");
+        return kit_fail(err, KIT_USAGE, "--record has no effect without --bits; add --bits");
     int failed = check_run(&check);
     if (failed < 0)
         return KIT_USAGE;

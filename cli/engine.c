@@ -26,7 +26,7 @@ void engine_ignored(const char *file, const char *what)
 {
     if (ignored_count++ < sizeof ignored / sizeof *ignored)
         kit_fail(&ignored[ignored_count - 1], KIT_OK,
-                 "%.200s: '%.80s' is not understood, and is ignored", file, what);
+                 "%.200s: '%.80s' is not known to attn and is ignored", file, what);
 }
 
 void engine_tell_ignored(void)
@@ -47,8 +47,12 @@ int engine_check_isa(const char *isa, kit_error *err)
         return KIT_OK;
     for (attn_isa_info info; count < ISA_LIMIT && (info = attn_isa((int)count)).name; count++) {
         if (strcmp(info.name, isa) == 0)
-            return info.usable ? KIT_OK
-                               : kit_fail(err, KIT_USAGE, "--isa %s: this machine lacks it", isa);
+            return info.usable
+                       ? KIT_OK
+                       : kit_fail(
+                             err, KIT_USAGE,
+                             "--isa %s: this CPU does not have it; `attn info` lists those it has",
+                             isa);
         names[count] = info.name;
         if (strlen(list) + strlen(info.name) + 2 < sizeof list)
             strcat(strcat(list, count ? " " : ""), info.name);

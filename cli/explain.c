@@ -76,8 +76,9 @@ static int check_model_options(const options *o, kit_error *err)
     for (size_t i = 0; i < count; i++)
         if (option_given(o, wrong[i]))
             return kit_fail(err, KIT_USAGE,
-                            given ? "--%s does not go with --model, which has its own"
-                                  : "--%s needs --model DIR",
+                            given
+                                ? "--%s does not go with --model, whose files set it; leave it out"
+                                : "--%s needs --model DIR",
                             option_of(wrong[i])->name);
     return KIT_OK;
 }
@@ -125,9 +126,9 @@ static int read_model_options(explain_model_options *e, const options *o, kit_er
         return code;
     e->all = e->layer == 0;
     if (e->all && !page)
-        return kit_fail(err, KIT_USAGE,
-                        "--layer all makes a page, so it needs -o FILE.html; --layer N is for "
-                        "everything else");
+        return kit_fail(
+            err, KIT_USAGE,
+            "--layer all is for pages only; add -o FILE.html, or choose one layer with --layer N");
     e->others = e->all ? INT64_MAX : page && e->head == 0 ? EXPLAIN_MODEL_FEW : 0;
     e->layer += e->all;
     return KIT_OK;

@@ -51,7 +51,7 @@ int files_add_input(files *f, const char *spec, kit_error *err)
     for (size_t i = 0; i < f->input_count && strcmp(spec, "-") == 0; i++)
         if (strcmp(f->input[i], "-") == 0)
             return kit_fail(err, KIT_USAGE,
-                            "'-' is named for two inputs; standard input is one array");
+                            "'-' is named for two inputs; standard input can hold one array only");
     const char **grown = realloc(f->input, (f->input_count + 1) * sizeof *grown);
     if (!grown)
         return kit_fail(err, KIT_LIMIT, "out of memory");
@@ -68,11 +68,12 @@ int files_add_output(files *f, const char *path, kit_error *err)
         bool same = !input || same_file(input, path);
         free(input);
         if (same)
-            return kit_fail(err, KIT_USAGE, "%s: is an input; a result does not replace it", path);
+            return kit_fail(err, KIT_USAGE,
+                            "%s: is an input file; choose another name for the output", path);
     }
     for (size_t i = 0; i < f->output_count; i++)
         if (standard ? strcmp(f->output[i].path, path) == 0 : same_file(f->output[i].path, path))
-            return kit_fail(err, KIT_USAGE, "%s: is named for two outputs", path);
+            return kit_fail(err, KIT_USAGE, "%s: is named for two outputs; choose two names", path);
     struct files_output *grown = realloc(f->output, (f->output_count + 1) * sizeof *grown);
     if (!grown)
         return kit_fail(err, KIT_LIMIT, "out of memory");

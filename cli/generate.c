@@ -106,10 +106,10 @@ static int begin_prompt(session *s, const char *text, kit_error *err)
         return code;
     s->count = (int64_t)s->prompt.count;
     if (!s->count)
-        return kit_fail(err, KIT_USAGE, "the prompt has no token");
+        return kit_fail(err, KIT_USAGE, "the prompt has no token; it must not be empty");
     if (s->count > z->positions)
         return kit_fail(err, KIT_USAGE,
-                        "the prompt has %" PRId64 " tokens; the model has places for %" PRId64,
+                        "the prompt has %" PRId64 " tokens; the model has positions for %" PRId64,
                         s->count, z->positions);
     s->room = s->count + option_integer(s->o, OPT_generate_tokens);
     s->room = s->room < z->positions ? s->room : z->positions;
@@ -151,13 +151,17 @@ static int begin(session *s, const char *text, kit_error *err)
                                                 engine_ignored},
                                s->ctx, err);
     if (!code && !model_sizes_of(s->m)->causal)
-        code = kit_fail(err, KIT_USAGE, "%s: a %s reads texts; it does not go on with them", path,
-                        model_sizes_of(s->m)->kind);
+        code =
+            kit_fail(err, KIT_USAGE,
+                     "%s: is an encoder (%s) and cannot generate text; use a decoder: gpt2, llama, "
+                     "mistral or qwen2",
+                     path, model_sizes_of(s->m)->kind);
     if (!code && !model_sizes_of(s->m)->predicts)
-        code = kit_fail(err, KIT_BAD_FILE,
-                        "%s: tensor 'lm_head.weight' is missing, and tie_word_embeddings is not "
-                        "true: without a head there is no next token",
-                        path);
+        code = kit_fail(
+            err, KIT_BAD_FILE,
+            "%s: tensor 'lm_head.weight' is missing and tie_word_embeddings is not true, so the "
+            "model cannot predict a token",
+            path);
     if (!code)
         code = choose(s, err);
     attn_rng_seed(&s->rng, option_seed(s->o, OPT_generate_seed));
@@ -260,7 +264,8 @@ int command_generate(const options *o, kit_error *err)
         return kit_fail(err, KIT_USAGE,
                         "a prompt is missing: attn generate --model DIR \"Life is short,\"");
     if (!option_given(o, OPT_generate_model))
-        return kit_fail(err, KIT_USAGE, "--model DIR is missing");
+        return kit_fail(err, KIT_USAGE,
+                        "--model is missing: attn generate --model DIR \"Life is short,\"");
     char *prompt = command_join_operands(o, err);
     const int code = prompt ? generate(&s, prompt, err) : err->code;
     model_run_end(s.run);

@@ -17,10 +17,10 @@ static void indented(const char *lines)
     }
 }
 
-/* Adds the range and the default to an option's help: "(1..64, default 3)". */
+/* Adds the range and the default to an option's help: "(1 to 64, default 3)". */
 static void describe(const option_spec *spec, char *text, size_t size)
 {
-    char words[128];
+    char words[128] = "";
     bool range =
         spec->kind == OPTION_INTEGER || (spec->kind == OPTION_REAL && spec->range[1] != '-');
     snprintf(text, size, "%s", spec->help);
@@ -30,7 +30,9 @@ static void describe(const option_spec *spec, char *text, size_t size)
         snprintf(text + used, size - used, " One of %s%s%s.", words,
                  spec->fallback ? "; default " : "", spec->fallback ? spec->fallback : "");
     } else if (range || spec->fallback) {
-        snprintf(text + used, size - used, " (%s%s%s%s)", range ? spec->range : "",
+        if (range)
+            value_range(words, sizeof words, spec->range, spec->argument);
+        snprintf(text + used, size - used, " (%s%s%s%s)", words,
                  range && spec->fallback ? ", " : "", spec->fallback ? "default " : "",
                  spec->fallback ? spec->fallback : "");
     }
@@ -93,8 +95,8 @@ void help_overview(void)
     }
     puts("\n`attn help COMMAND` shows a command's options, `attn --version` the version.");
     puts("\nExit codes: 0 ok, 1 a comparison failed, 2 usage, 3 bad input file, 4 out of\n"
-         "memory, a limit, or an output that could not be written, 5 NaN or Inf from\n"
-         "finite input, 130 interrupted, 141 standard output was closed.");
+         "memory, a limit exceeded, or an output that could not be written, 5 NaN or Inf\n"
+         "from finite input, 130 interrupted, 141 standard output was closed.");
 }
 
 int command_help(const options *o, kit_error *err)
@@ -104,12 +106,14 @@ int command_help(const options *o, kit_error *err)
     size_t count = 0;
     if (option_given(o, OPT_help_man) || option_given(o, OPT_help_bash_completion)) {
         if (o->operand_count || o->count > 1)
-            return kit_fail(err, KIT_USAGE, "--man and --bash-completion stand alone");
+            return kit_fail(err, KIT_USAGE,
+                            "--man and --bash-completion take no command and no other option");
         (option_given(o, OPT_help_man) ? manual_man : manual_bash_completion)();
         return KIT_OK;
     }
     if (o->operand_count > 1)
-        return kit_fail(err, KIT_USAGE, "one command at a time; '%s' is too many", o->operand[1]);
+        return kit_fail(err, KIT_USAGE, "help shows one command at a time; leave out '%s'",
+                        o->operand[1]);
     if (o->operand_count == 0) {
         help_overview();
         return KIT_OK;

@@ -49,10 +49,10 @@ static int look(machine *m, kit_error *err)
 static void print_machine(const machine *m)
 {
     printf("%-10s %s (%s)\n", "version", attn_version(), build_text());
-    printf("%-10s %s\n", "features", *m->features ? m->features : "none that matter here");
+    printf("%-10s %s\n", "features", *m->features ? m->features : "none that libattn uses");
     printf("%-10s", "isa");
     for (int i = 0; attn_isa(i).name; i++)
-        printf(" %s%s", attn_isa(i).name, attn_isa(i).usable ? "" : " (not here)");
+        printf(" %s%s", attn_isa(i).name, attn_isa(i).usable ? "" : " (not on this CPU)");
     printf("\n%-10s %s: %s\n", "chosen", m->isa, m->why_isa);
     printf("%-10s %d: %s\n", "threads", m->threads, m->why_threads);
 }
@@ -158,14 +158,15 @@ int command_info(const options *o, kit_error *err)
 {
     bool json = option_given(o, OPT_info_json);
     if (option_given(o, OPT_info_model_keys) && o->operand_count > 0)
-        return kit_fail(err, KIT_USAGE, "--model-keys takes no file; '%s' is too many",
+        return kit_fail(err, KIT_USAGE, "--model-keys takes no file; leave out '%s'",
                         o->operand[0]);
     if (option_given(o, OPT_info_model_keys)) {
         (json ? print_keys_json : print_keys)();
         return KIT_OK;
     }
     if (o->operand_count > 1)
-        return kit_fail(err, KIT_USAGE, "one file at a time; '%s' is too many", o->operand[1]);
+        return kit_fail(err, KIT_USAGE, "info reads one file at a time; leave out '%s'",
+                        o->operand[1]);
     if (o->operand_count == 1) {
         kit_entry *entries = NULL;
         size_t count = 0;

@@ -61,12 +61,14 @@ static int check_gradients(const options *o, size_t lessons, kit_error *err)
 {
     for (size_t i = 0; i < o->operand_count; i++)
         if (!lesson_find(o->operand[i])->gradients)
-            return kit_fail(err, KIT_USAGE, "--gradients: lesson %s has none; sky has",
+            return kit_fail(err, KIT_USAGE,
+                            "--gradients: lesson %s has no gradients; only sky has them",
                             o->operand[i]);
     if (o->operand_count == 0)
-        return kit_fail(err, KIT_USAGE,
-                        lessons ? "--gradients does not go with --all; sky has some"
-                                : "--gradients goes with a lesson's name: sky");
+        return kit_fail(
+            err, KIT_USAGE,
+            lessons ? "--gradients does not go with --all; only the lesson sky has gradients"
+                    : "--gradients needs a lesson's name: attn lesson sky --gradients");
     return KIT_OK;
 }
 
@@ -77,11 +79,13 @@ static int check_agreement(const options *o, size_t lessons, kit_error *err)
                                       OPT_lesson_query};
     bool check = option_given(o, OPT_lesson_check);
     if (option_given(o, OPT_lesson_all) && o->operand_count)
-        return kit_fail(err, KIT_USAGE, "--all and '%s' exclude each other", o->operand[0]);
+        return kit_fail(err, KIT_USAGE,
+                        "--all and the lesson name '%s' exclude each other; leave one out",
+                        o->operand[0]);
     for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
         const char *name = option_of(alone[i])->name;
         if (option_given(o, alone[i]) && lessons != 1)
-            return kit_fail(err, KIT_USAGE, "--%s goes with one lesson", name);
+            return kit_fail(err, KIT_USAGE, "--%s needs exactly one lesson's name", name);
         if (option_given(o, alone[i]) && check)
             return kit_fail(err, KIT_USAGE, "--%s does not go with --check", name);
     }
@@ -122,7 +126,7 @@ int command_lesson(const options *o, kit_error *err)
     if (code)
         return code;
     if (lessons == 0 && option_given(o, OPT_lesson_full))
-        return kit_fail(err, KIT_USAGE, "--full goes with a lesson's name, or --all");
+        return kit_fail(err, KIT_USAGE, "--full needs a lesson's name, or --all");
     if (lessons == 0) {
         list_lessons();
         return KIT_OK;

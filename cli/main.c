@@ -49,7 +49,7 @@ static int check_stack(kit_error *err)
         stack.rlim_cur >= (rlim_t)LEAST << 10)
         return KIT_OK;
     return kit_fail(err, KIT_LIMIT,
-                    "the stack is limited to %llu KiB and %d are needed: ulimit -s %d",
+                    "the stack is limited to %llu KiB; attn needs %d KiB: run `ulimit -s %d` first",
                     (unsigned long long)stack.rlim_cur >> 10, (int)LEAST, (int)LEAST);
 }
 

@@ -49,15 +49,15 @@ static void man_option(const option_spec *spec)
     troff(spec->help);
     if (spec->kind == OPTION_CHOICE)
         value_join(words, sizeof words, spec->range);
-    else if (*spec->range && spec->kind != OPTION_TEXT)
-        snprintf(words, sizeof words, "%s", spec->range);
+    else if (*spec->range && spec->kind != OPTION_TEXT && spec->range[1] != '-')
+        value_range(words, sizeof words, spec->range, spec->argument);
     if (*words) {
-        fputs(spec->kind == OPTION_CHOICE ? " One of " : " Range ", stdout);
+        fputs(spec->kind == OPTION_CHOICE ? " One of " : " Range: ", stdout);
         troff(words);
         putchar('.');
     }
     if (spec->fallback) {
-        fputs(" Default ", stdout);
+        fputs(" Default: ", stdout);
         troff(spec->fallback);
         putchar('.');
     }
@@ -91,11 +91,11 @@ void manual_man(void)
     printf(".TH ATTN 1 \"\" \"libattn %s\" \"User Commands\"\n", attn_version());
     puts(".SH NAME\nattn \\- self\\-attention computed, explained and measured\n"
          ".SH SYNOPSIS\n.B attn\n.I COMMAND\n[options]\n.SH DESCRIPTION\n"
-         "Data goes to standard output or to named files; messages go to standard error, one line "
-         "each. Options may stand in any order and be shortened while that is unambiguous. "
-         "\"\\-\" is "
-         "standard input or output. Files are written under another name and renamed when all of "
-         "them are whole; none replaces an input.\n.SH COMMANDS");
+         "Results go to standard output or to the named files. Each message is one line on "
+         "standard error. Options may come in any order. An option's name may be shortened as long "
+         "as no other option begins the same way. \"\\-\" means standard input or output. Output "
+         "files are written under temporary names and renamed after all of them are complete. An "
+         "output never replaces an input file.\n.SH COMMANDS");
     for (command_id id = COMMAND_common + 1; id < COMMAND_COUNT; id++)
         man_command(id);
     puts(".SS Options of every command");
@@ -106,16 +106,19 @@ void manual_man(void)
          ".SH EXIT STATUS\n"
          ".TP\n0\nSuccess.\n.TP\n1\nA comparison failed (check, lesson \\-\\-check).\n"
          ".TP\n2\nWrong usage.\n.TP\n3\nA bad input file.\n"
-         ".TP\n4\nOut of memory, past a limit, or an output could not be written.\n"
-         ".TP\n5\nThe result of finite input has NaN or Inf; it was written.\n"
+         ".TP\n4\nOut of memory, a limit exceeded, or an output that could not be written.\n"
+         ".TP\n5\nA result has NaN or Inf although every input is finite. The results were "
+         "written.\n"
          ".TP\n130\nInterrupted.\n.TP\n141\nStandard output was closed (SIGPIPE).\n"
-         ".SH LIMITS\nattn needs 128 KiB of stack, and says so where it has less.\n"
+         ".SH LIMITS\nattn needs 128 KiB of stack. If the limit (ulimit \\-s) is lower, it ends "
+         "with exit code 4.\n"
          ".SH ENVIRONMENT\n"
-         ".TP\nATTN_NUM_THREADS\nThreads, where \\-\\-threads does not say.\n"
-         ".TP\nATTN_ISA\nInstruction set, where \\-\\-isa does not say.\n"
+         ".TP\nATTN_NUM_THREADS\nNumber of threads, unless \\-\\-threads is given.\n"
+         ".TP\nATTN_ISA\nInstruction set, unless \\-\\-isa is given.\n"
          ".TP\nNO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, COLORTERM, TERM\n"
-         "Whether and how to colour, where \\-\\-color does not say.\n"
-         ".TP\nCOLUMNS\nWidth of the output, where the terminal does not say.");
+         "Whether the output is coloured (unless \\-\\-color is always or never), and with how "
+         "many colours.\n"
+         ".TP\nCOLUMNS\nWidth of the output, if standard output is not a terminal.");
 }
 
 /* ------------------------------------------------------------------------------ bash completion */

@@ -56,6 +56,18 @@ command_id command_find(const char *name)
 
 /* ----------------------------------------------------------------------------------- one value */
 
+static int out_of_range(const option_spec *spec, const char *text, kit_error *err)
+{
+    char range[64];
+    if (spec->kind == OPTION_REAL && spec->range[1] == '-')
+        return kit_fail(err, KIT_USAGE, "--%s %s: must be a finite number", spec->name, text);
+    value_range(range, sizeof range, spec->range, spec->argument);
+    if (spec->kind == OPTION_REAL)
+        return kit_fail(err, KIT_USAGE, "--%s %s: must be a number %s with %s", spec->name, text,
+                        spec->argument, range);
+    return kit_fail(err, KIT_USAGE, "--%s %s: must be an integer from %s", spec->name, text, range);
+}
+
 static int check_value(const option_spec *spec, const char *text, kit_error *err)
 {
     char list[128];
@@ -65,18 +77,15 @@ static int check_value(const option_spec *spec, const char *text, kit_error *err
     switch (spec->kind) {
     case OPTION_INTEGER:
         if (!value_integer(text, &integer) || !value_in_integers(integer, spec->range))
-            return kit_fail(err, KIT_USAGE, "--%s %s: must be an integer in %s", spec->name, text,
-                            spec->range);
+            return out_of_range(spec, text, err);
         break;
     case OPTION_SEED:
         if (!value_unsigned(text, &seed) || seed < strtoull(spec->range, NULL, 10))
-            return kit_fail(err, KIT_USAGE, "--%s %s: must be an integer in %s", spec->name, text,
-                            spec->range);
+            return out_of_range(spec, text, err);
         break;
     case OPTION_REAL:
         if (!value_real(text, &real) || !value_in_reals(real, spec->range))
-            return kit_fail(err, KIT_USAGE, "--%s %s: must be a number in %s", spec->name, text,
-                            spec->range);
+            return out_of_range(spec, text, err);
         break;
     case OPTION_CHOICE:
         if (value_find(spec->range, text) < 0) {
@@ -112,7 +121,8 @@ static int keep_value(options *o, option_id id, const char *text, kit_error *err
 
 /* ------------------------------------------------------------------------------------- scanning */
 
-/* Writes getopt's two descriptions of the options of `command`. */
+/* Describes the options of `command` for getopt_long: the table of long names, and the string of
+ * letters. */
 static void describe(command_id command, struct option *longs, char *letters)
 {
     size_t n = 0;
@@ -167,7 +177,7 @@ static int refuse(const options *o, const char *typed, kit_error *err)
         near[count++] = spec->name;
     }
     if (begins > 1)
-        return kit_fail(err, KIT_USAGE, "--%s is short for more than one option:%s", name, also);
+        return kit_fail(err, KIT_USAGE, "--%s is ambiguous; it is short for%s", name, also);
     const char *nearest = value_nearest(name, near, count);
     if (nearest)
         snprintf(hint, sizeof hint, "; did you mean '--%s'?", nearest);

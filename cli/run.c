@@ -25,6 +25,7 @@ typedef struct run_state {
     run_input in;
     run_result result[RESULTS];
     attn_plan_info plan, backward; /* backward: no kernel unless a gradient is requested */
+    bool plan_only;                /* --plan: compute nothing */
     const char *isa;
     double time_us, backward_us;
 } run_state;
@@ -45,15 +46,17 @@ static int check_gradients(const run_state *r, const options *o, kit_error *err)
     const bool given = option_given(o, OPT_run_grad_out);
     for (int i = GRAD_Q; i <= GRAD_MASK && !given; i++)
         if (r->result[i].path)
-            return kit_fail(err, KIT_USAGE,
-                            "--%s is the gradient for a given --grad-out, which is missing",
-                            r->result[i].name);
+            return kit_fail(
+                err, KIT_USAGE,
+                "--%s needs --grad-out FILE, the loss's gradient with respect to the output",
+                r->result[i].name);
     if (given && !wants_gradients(r))
-        return kit_fail(err, KIT_USAGE,
-                        "--grad-out is given, but no gradient is asked for: --grad-q, --grad-k, "
-                        "--grad-v or --grad-mask");
+        return kit_fail(
+            err, KIT_USAGE,
+            "--grad-out has no effect alone; add --grad-q, --grad-k, --grad-v or --grad-mask");
     if (r->result[GRAD_MASK].path && !option_given(o, OPT_run_mask))
-        return kit_fail(err, KIT_USAGE, "--grad-mask is the gradient by --mask, which is missing");
+        return kit_fail(err, KIT_USAGE,
+                        "--grad-mask needs --mask FILE, the mask whose gradient it is");
     return KIT_OK;
 }
 
@@ -72,11 +75,12 @@ static int name_results(run_state *r, const options *o, kit_error *err)
     if (code || (code = check_gradients(r, o, err)))
         return code;
     if (option_given(o, OPT_run_scores_stage) && !r->result[SCORES].path)
-        return kit_fail(err, KIT_USAGE,
-                        "--scores-stage says what --scores holds, which is not given");
+        return kit_fail(err, KIT_USAGE, "--scores-stage has no effect without --scores FILE");
     if (option_given(o, OPT_run_json) && files_to_stdout(&r->files))
-        return kit_fail(err, KIT_USAGE,
-                        "--json and a result on '-' cannot both have standard output");
+        return kit_fail(
+            err, KIT_USAGE,
+            "--json and a result on '-' cannot both use standard output; name a file for the "
+            "result");
     return KIT_OK;
 }
 
@@ -144,6 +148,8 @@ static int compute_gradients(run_state *r, attn_context *ctx, const attn_sdpa_ar
     attn_plan_info_init(&r->backward);
     if (attn_sdpa_backward_plan(ctx, args, &grads, &r->backward, &engine))
         return engine_failed(&engine, err);
+    if (r->plan_only)
+        return KIT_OK;
     double start = seconds_now();
     if (attn_sdpa_backward(ctx, args, &grads, &engine))
         return engine_failed(&engine, err);
@@ -170,11 +176,13 @@ static int compute(run_state *r, attn_context *ctx, attn_stage stage, kit_error 
     attn_plan_info_init(&r->plan);
     if (attn_sdpa_plan(ctx, &args, &r->plan, &engine))
         return engine_failed(&engine, err);
+    r->isa = attn_context_isa(ctx);
+    if (r->plan_only)
+        return compute_gradients(r, ctx, &args, err);
     double start = seconds_now();
     if (attn_sdpa_forward(ctx, &args, &engine))
         return engine_failed(&engine, err);
     r->time_us = 1e6 * (seconds_now() - start);
-    r->isa = attn_context_isa(ctx);
     args.scores = scores[1];
     args.scores_stage = stages[1];
     if (scores[0] && scores[1] && attn_sdpa_forward(ctx, &args, &engine))
@@ -249,6 +257,70 @@ static void print_shape(const char *name, const kit_array *a, bool first)
     json_shape(a->shape, a->rank);
 }
 
+/* 12345678 -> 12,345,678 */
+static void print_count(double x)
+{
+    char digits[32];
+    const int n = snprintf(digits, sizeof digits, "%.0f", x);
+    for (int i = 0; i < n; i++) {
+        putchar(digits[i]);
+        if (i < n - 1 && (n - 1 - i) % 3 == 0)
+            putchar(',');
+    }
+}
+
+static void print_plan(const char *pass, const attn_plan_info *p)
+{
+    printf("%s\n  route     %s\n", pass, p->route);
+    printf("  why       %s\n", p->why);
+    printf("  kernel    %s (instruction set, type, queries x keys)\n", p->kernel);
+    printf("  threads   %d\n  tasks     ", p->threads);
+    print_count((double)p->tasks);
+    printf(", each of %d tile%s of queries", p->tiles, p->tiles == 1 ? "" : "s");
+    if (p->parts > 1)
+        printf(", divided into %" PRId64 " parts along the keys", p->parts);
+    printf("\n  prefetch  %s\n  scratch   ", p->prefetch ? "yes" : "no");
+    print_count((double)p->scratch_bytes);
+    fputs(" bytes\n  work      ", stdout);
+    print_count(p->flop);
+    fputs(" FLOP on ", stdout);
+    print_count(p->bytes);
+    puts(" bytes of inputs and outputs");
+}
+
+static void json_plan(const char *name, const attn_plan_info *p)
+{
+    printf("%s:{\"route\":", name);
+    json_text(p->route);
+    fputs(",\"why\":", stdout);
+    json_text(p->why);
+    fputs(",\"kernel\":", stdout);
+    json_text(p->kernel);
+    printf(",\"threads\":%d,\"tasks\":%" PRId64 ",\"tiles\":%d,\"parts\":%" PRId64
+           ",\"prefetch\":%s,\"scratch_bytes\":%zu,\"flop\":",
+           p->threads, p->tasks, p->tiles, p->parts, p->prefetch ? "true" : "false",
+           p->scratch_bytes);
+    json_number(p->flop);
+    fputs(",\"bytes\":", stdout);
+    json_number(p->bytes);
+    putchar('}');
+}
+
+static void report_plan(const run_state *r, bool json)
+{
+    const bool backward = r->backward.kernel[0] != 0;
+    if (json) {
+        json_plan("{\"schema\":\"attn.run/1\",\"plan\":{\"forward\"", &r->plan);
+        if (backward)
+            json_plan(",\"backward\"", &r->backward);
+        puts("}}");
+        return;
+    }
+    print_plan("forward", &r->plan);
+    if (backward)
+        print_plan("backward", &r->backward);
+}
+
 static void print_json(const run_state *r)
 {
     range x = range_of(&r->result[OUT].array);
@@ -314,23 +386,26 @@ static int work(run_state *r, const options *o, kit_error *err)
         !(code = make_results(r, err)))
         code = compute(r, ctx, stage, err);
     attn_context_destroy(ctx); /* ends its threads before signals are held back */
-    return code ? code : write_results(r, err);
+    return code || r->plan_only ? code : write_results(r, err);
 }
 
 int command_run(const options *o, kit_error *err)
 {
     run_state r = {0};
     int64_t bad = 0;
+    r.plan_only = option_given(o, OPT_run_plan);
     int code = o->operand_count ? kit_fail(err, KIT_USAGE,
-                                           "'%s' is no option; arrays are given as --q "
+                                           "unexpected argument '%s'; arrays are given as --q "
                                            "FILE --k FILE --v FILE",
                                            o->operand[0])
                                 : work(&r, o, err);
-    if (!code && option_given(o, OPT_run_json))
+    if (!code && r.plan_only)
+        report_plan(&r, option_given(o, OPT_run_json));
+    else if (!code && option_given(o, OPT_run_json))
         print_json(&r);
     else if (!code && r.files.output_count == 0)
         print_summary(&r);
-    for (int i = 0; i < RESULTS && !code && r.in.finite; i++)
+    for (int i = 0; i < RESULTS && !code && r.in.finite && !r.plan_only; i++)
         bad += count_not_finite(&r.result[i]);
     if (bad)
         code = kit_fail(err, KIT_NOT_FINITE,

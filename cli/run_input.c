@@ -207,14 +207,14 @@ static int read_lengths(run_input *in, const char *spec, kit_error *err)
     kit_array given = {0};
     int code = kit_read_array(&given, spec, err);
     if (!code && given.dtype != ATTN_I64)
-        code = kit_fail(err, KIT_BAD_FILE, "%s: is an array of %s; key lengths are integers", spec,
-                        attn_dtype_name(given.dtype));
+        code = kit_fail(err, KIT_BAD_FILE, "%s: is an array of %s; key lengths must be integers",
+                        spec, attn_dtype_name(given.dtype));
     bool one = !code && given.rank == 0;
     if (!code && !one && (given.rank != 1 || given.shape[0] != B)) {
         char shape[256];
-        code =
-            kit_fail(err, KIT_BAD_FILE, "%s: has shape %s; key lengths are [B=%lld] or one number",
-                     spec, shape_text(shape, sizeof shape, &given), (long long)B);
+        code = kit_fail(err, KIT_BAD_FILE,
+                        "%s: has shape %s; key lengths must be [B=%lld] or one number", spec,
+                        shape_text(shape, sizeof shape, &given), (long long)B);
     }
     if (!code)
         code = kit_array_new(&in->lengths, ATTN_I64, 1, &B, err);
@@ -222,7 +222,7 @@ static int read_lengths(run_input *in, const char *spec, kit_error *err)
         int64_t n = ((const int64_t *)given.data)[one ? 0 : b];
         ((int64_t *)in->lengths.data)[b] = n;
         if (n < 0 || n > S)
-            code = kit_fail(err, KIT_BAD_FILE, "%s: element %lld is %lld; must be in 0..S=%lld",
+            code = kit_fail(err, KIT_BAD_FILE, "%s: element %lld is %lld; must be 0 to S=%lld",
                             spec, (long long)b, (long long)n, (long long)S);
     }
     kit_array_free(&given);
@@ -239,7 +239,8 @@ static int read_per_head(run_input *in, kit_array *out, const float **pointer, c
     char shape[256];
     int code = kit_read_array(&given, spec, err);
     if (!code && (!is_float(given.dtype) || given.rank != 1 || given.shape[0] != H))
-        code = kit_fail(err, KIT_BAD_FILE, "%s: is %s %s; must be floating point of shape [H=%lld]",
+        code = kit_fail(err, KIT_BAD_FILE,
+                        "%s: has dtype %s and shape %s; must be floating point of shape [H=%lld]",
                         spec, attn_dtype_name(given.dtype), shape_text(shape, sizeof shape, &given),
                         (long long)H);
     if (!code) {
@@ -263,8 +264,8 @@ static int parse_window(attn_sdpa_args *args, const char *text, kit_error *err)
         !value_in_integers(sides[1], range))
         return kit_fail(
             err, KIT_USAGE,
-            "--window %s: must be L,R: two integers, keys to the left and to the right, -1 "
-            "for all",
+            "--window %s: must be L,R, two integers: the number of keys seen to the left and to "
+            "the right, or -1 for all",
             text);
     args->window_left = sides[0];
     args->window_right = sides[1];
@@ -276,14 +277,12 @@ static int parse_places(attn_sdpa_args *args, const options *o, kit_error *err)
 {
     const bool alibi = option_given(o, OPT_run_alibi);
     if (option_given(o, OPT_run_alibi_symmetric) && !alibi)
-        return kit_fail(err, KIT_USAGE,
-                        "--alibi-symmetric says how --alibi counts, which is not given");
+        return kit_fail(err, KIT_USAGE, "--alibi-symmetric has no effect without --alibi FILE");
     if (option_given(o, OPT_run_diagonal) && option_given(o, OPT_run_causal))
         return kit_fail(err, KIT_USAGE,
-                        "--diagonal is for calls without --causal, which has a diagonal itself");
+                        "--diagonal does not go with --causal, which sets the diagonal itself");
     if (option_given(o, OPT_run_diagonal) && !option_given(o, OPT_run_window) && !alibi)
-        return kit_fail(err, KIT_USAGE,
-                        "--diagonal is what --window and --alibi count from; neither is given");
+        return kit_fail(err, KIT_USAGE, "--diagonal has no effect without --window or --alibi");
     if (option_given(o, OPT_run_alibi_symmetric))
         args->alibi_form = ATTN_ALIBI_SYMMETRIC;
     return engine_parse_diagonal(args, option_text(o, OPT_run_diagonal), err);
@@ -301,7 +300,7 @@ static int parse_numbers(attn_sdpa_args *args, const options *o, kit_error *err)
         return kit_fail(err, KIT_USAGE, "--scale %s: must not be 0; leave it out for 1/sqrt(D)",
                         option_text(o, OPT_run_scale));
     if (option_given(o, OPT_run_seed) && !option_given(o, OPT_run_dropout))
-        return kit_fail(err, KIT_USAGE, "--seed is the seed of --dropout, which is not given");
+        return kit_fail(err, KIT_USAGE, "--seed has no effect without --dropout P");
     int code = engine_parse_causal(args, option_text(o, OPT_run_causal), false, err);
     if (code || (code = parse_window(args, option_text(o, OPT_run_window), err)))
         return code;

@@ -78,8 +78,10 @@ static int check_resumed(const options *o, kit_error *err)
     };
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         if (option_given(o, fixed[i]))
-            return kit_fail(err, KIT_USAGE, "--%s does not go with --resume, which has its own",
-                            option_of(fixed[i])->name);
+            return kit_fail(
+                err, KIT_USAGE,
+                "--%s does not go with --resume, whose checkpoint sets it; leave it out",
+                option_of(fixed[i])->name);
     return KIT_OK;
 }
 
@@ -87,17 +89,18 @@ static int check_options(const options *o, kit_error *err)
 {
     const bool text = option_given(o, OPT_train_text), task = option_given(o, OPT_train_task);
     if (o->operand_count)
-        return kit_fail(err, KIT_USAGE, "'%s' is no option; a task is --task %s", o->operand[0],
-                        o->operand[0]);
+        return kit_fail(err, KIT_USAGE, "unexpected argument '%s'; a task is given as --task %s",
+                        o->operand[0], o->operand[0]);
     if (option_given(o, OPT_train_save_every) && !option_given(o, OPT_train_checkpoint))
         return kit_fail(err, KIT_USAGE, "--save-every needs --checkpoint FILE");
     if (option_given(o, OPT_train_resume))
         return check_resumed(o, err);
     if (task && text && option_choice(o, OPT_train_task) != TRAIN_TEXT)
-        return kit_fail(err, KIT_USAGE, "--text and --task %s exclude each other",
+        return kit_fail(err, KIT_USAGE, "--text and --task %s exclude each other; leave one out",
                         option_text(o, OPT_train_task));
     if (text && option_given(o, OPT_train_vocab))
-        return kit_fail(err, KIT_USAGE, "--vocab does not go with --text, whose characters it is");
+        return kit_fail(err, KIT_USAGE,
+                        "--vocab does not go with --text, whose characters are the vocabulary");
     if (task && !text && option_choice(o, OPT_train_task) == TRAIN_TEXT)
         return kit_fail(err, KIT_USAGE, "--task text needs --text FILE");
     return KIT_OK;
@@ -129,8 +132,8 @@ static int read_text(session *s, const char *path, kit_error *err)
     if (failed)
         code = kit_fail(err, KIT_BAD_FILE, "%s: cannot read: %s", path, strerror(errno));
     else if (got)
-        code = kit_fail(err, KIT_LIMIT, "%s: more than %d bytes, or than memory holds", path,
-                        TEXT_LIMIT);
+        code = kit_fail(err, KIT_LIMIT, "%s: is larger than %d bytes, or than the free memory",
+                        path, TEXT_LIMIT);
     else
         code = train_text_make(&s->text, bytes, size, path, err);
     free(bytes);
@@ -143,7 +146,8 @@ static int name_files(session *s, kit_error *err)
     const char *inputs[] = {option_text(s->o, OPT_train_text), option_text(s->o, OPT_train_resume)};
     s->checkpoint = option_text(s->o, OPT_train_checkpoint);
     if (s->checkpoint && strcmp(s->checkpoint, "-") == 0)
-        return kit_fail(err, KIT_USAGE, "--checkpoint - : a checkpoint is a file");
+        return kit_fail(err, KIT_USAGE,
+                        "--checkpoint -: must be the name of a file, not standard output");
     /* Only --checkpoint may overwrite the file of --resume, because it continues the same run. */
     files f = {0};
     int code = inputs[0] ? files_add_input(&f, inputs[0], err) : KIT_OK;
@@ -165,7 +169,9 @@ static int plan_steps(session *s, kit_error *err)
     const int64_t done = train_steps_done(s->run);
     s->steps = option_integer(s->o, OPT_train_steps);
     if (option_given(s->o, OPT_train_resume) && s->steps < done)
-        return kit_fail(err, KIT_USAGE, "--steps %" PRId64 ": the checkpoint has done %" PRId64,
+        return kit_fail(err, KIT_USAGE,
+                        "--steps %" PRId64 ": the checkpoint is at step %" PRId64
+                        "; give at least as many",
                         s->steps, done);
     s->every = option_integer(s->o, OPT_train_every);
     if (!s->every)
@@ -294,11 +300,13 @@ static int leave(session *s, kit_error *err)
         return code;
     if (s->checkpoint)
         kit_fail(err, 128 + stopped,
-                 "stopped after step %" PRId64 "; saved in %s: attn train --resume %s goes on",
+                 "stopped after step %" PRId64
+                 "; saved in %s; continue with: attn train --resume %s",
                  step, s->checkpoint, s->checkpoint);
     else
         kit_fail(err, 128 + stopped,
-                 "stopped after step %" PRId64 "; nothing is saved without --checkpoint FILE",
+                 "stopped after step %" PRId64
+                 "; nothing was saved, because --checkpoint was not given",
                  step);
     return 128 + stopped;
 }

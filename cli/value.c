@@ -128,6 +128,21 @@ void value_join(char *buffer, size_t size, const char *words)
     }
 }
 
+void value_range(char *buffer, size_t size, const char *range, const char *name)
+{
+    const char *dots = strstr(range, ".."), *low = range + 1;
+    const int length = (int)strcspn(low, ","), last = (int)strlen(range) - 1;
+    const char *from = *range == '[' ? "<=" : "<", *to = range[last] == ']' ? "<=" : "<";
+    const char *high = low + length + 1;
+    if (dots)
+        snprintf(buffer, size, "%.*s to %s", (int)(dots - range), range, dots + 2);
+    else if (strncmp(high, "inf", 3) != 0)
+        snprintf(buffer, size, "%.*s %s %s %s %.*s", length, low, from, name, to,
+                 (int)(range + last - high), high);
+    else
+        snprintf(buffer, size, "%s %s %.*s", name, *range == '[' ? ">=" : ">", length, low);
+}
+
 /* Optimal string alignment distance: insertions, deletions, replacements and swaps of
  * neighbours. */
 enum { LONGEST = 32 };

@@ -15,6 +15,9 @@ bool value_real(const char *text, double *out);
 /* Whether x is in a range such as "1..64" or "[0,1)". */
 bool value_in_integers(int64_t x, const char *range);
 bool value_in_reals(double x, const char *range);
+/* Puts such a range in words into buffer: "1 to 64", "0 <= X < 1" or "X > 0", with `name` for X. A
+ * range of reals must have a finite lower end. */
+void value_range(char *buffer, size_t size, const char *range, const char *name);
 
 /* Parses comma-separated integers into out. Returns their number, or -1 if one is invalid or there
  * are more than max. */

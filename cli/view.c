@@ -17,7 +17,10 @@ enum { QUESTIONS = 3, TRIES = 2 };
 static int name_output(view *v, const char *path, kit_error *err)
 {
     if (strcmp(path, "-") == 0)
-        return kit_fail(err, KIT_USAGE, "-o - does not say which kind; --json prints the trace");
+        return kit_fail(
+            err, KIT_USAGE,
+            "-o -: must be a file name, whose suffix sets the format; --json prints the trace to "
+            "standard output");
     return render_by_suffix(path, err) ? files_add_output(&v->files, path, err) : KIT_USAGE;
 }
 
@@ -34,9 +37,11 @@ int view_begin(view *v, const options *o, const view_options *ids, kit_error *er
     v->text.unicode = terminal_is_utf8();
     v->text.full = v->full;
     if (v->json && v->quiz)
-        return kit_fail(err, KIT_USAGE, "--json and --quiz cannot both have standard output");
+        return kit_fail(err, KIT_USAGE,
+                        "--json and --quiz cannot both use standard output; leave one out");
     if (v->json && v->full)
-        return kit_fail(err, KIT_USAGE, "--full is for text; --json has every matrix anyway");
+        return kit_fail(err, KIT_USAGE,
+                        "--full does not go with --json, which always has every matrix");
     for (size_t i = 0; (path = option_at(o, ids->output, i)) != NULL; i++) {
         int code = name_output(v, path, err);
         if (code)

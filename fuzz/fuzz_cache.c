@@ -1,11 +1,11 @@
-/* Fuzz target: attn_cache_load. Any bytes are a cache or an error; a cache that comes of them is
- * saved to the same bytes, and works.
+/* Fuzz target: attn_cache_load. Any bytes give a cache or an error. A cache that was loaded must
+ * work, and must be saved to the same bytes.
  *
- * The options are what the bytes say of themselves, where that is small, so that the sizes agree
- * and the reader gets on to the lengths. Bytes with a wrong checksum are tried a second time with
- * the right one: no fuzzer would find it.
+ * The options are the sizes in the bytes if these are small, so that they agree and the reader
+ * continues to the lengths. Bytes with a wrong checksum are tried a second time with the correct
+ * one, which no fuzzer would find.
  *
- * Built as fuzz_npy.c says, without the files of kit/ and -lzip.
+ * Built as described in fuzz_npy.c, but without the files of kit/ and -lzip.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static uint64_t number(const uint8_t *at, int n)
     return x;
 }
 
-/* A size that the bytes name, if it is small; else one of ours. */
+/* A size from the bytes, if it is small; otherwise a default. */
 static int64_t small(const uint8_t *data, size_t size, size_t at, uint64_t most, int64_t otherwise)
 {
     const uint64_t x = size >= at + 8 ? number(data + at, 8) : most + 1;
@@ -67,7 +67,7 @@ static int compare(void *user, const void *piece, size_t n)
     return 0;
 }
 
-/* One key more in each sequence, and off again. */
+/* Appends a key to each sequence and removes it again. */
 static void use(attn_cache *cache, const attn_cache_options *o)
 {
     static const double row[6 * 40];

@@ -1,12 +1,13 @@
-/* Fuzz target: a model's folder. The first byte says which of its files the rest is, the others are
- * good ones; two files are parted by the byte 0x1E:
+/* Fuzz target: a model's folder. The first byte says which of its files the rest of the input is;
+ * the other files are valid. Two files are separated by the byte 0x1E:
  *
  *   0  vocab.txt, tokenizer_config.json   1  vocab.json, merges.txt
  *   2  config.json of a GPT-2              3  of a Llama              4  of a BERT
  *   5  the index of two files              6  model.safetensors
  *
- * Any bytes are a model, whose tokens and next token can be computed, or an error.
- * Built and run as fuzz_npy.c says; files are made in a folder of TMPDIR, best one in memory. */
+ * Any bytes give an error, or a model that can tokenise a text and compute the next token. Built
+ * and run as described in fuzz_npy.c. The files are created in a folder of TMPDIR, which should be
+ * in memory. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,7 @@ static void must(bool holds)
         abort();
 }
 
-/* ------------------------------------------------------------------------------ Good files */
+/* ------------------------------------------------------------------------------ Valid files */
 
 static const char *path_of(const char *name)
 {
@@ -120,7 +121,7 @@ static const char tokenizer[] =
     "\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"\xC4\xA0\":3,\"ab\":4,\"abc\":5},\"merges\":"
     "[\"a b\",\"ab c\"]}}";
 
-/* Every `step`-th tensor from `first` on. */
+/* Writes every `step`-th tensor from `first` on. */
 static void put_weights(const char *name, const tensor_shape *s, size_t first, size_t step)
 {
     kit_array array[32];
@@ -268,7 +269,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                              "config.json",      "model.safetensors.index.json",
                                              "model.safetensors"};
     static const char *const second[2] = {"tokenizer_config.json", "merges.txt"};
-    static int last = -1; /* whose good files are there */
+    static int last = -1; /* the model whose valid files exist */
     if (!size || data[0] >= KINDS)
         return 0;
     const int kind = data[0];

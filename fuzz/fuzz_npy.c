@@ -1,12 +1,12 @@
-/* Fuzz target: the .npy reader. Any bytes are an array or an error; an array that comes of them is
- * written, read back, and must be the same.
+/* Fuzz target: the .npy reader. Any bytes give an array or an error. An array is written and read
+ * back, and must be the same. `make fuzz T=npy` builds and runs it; by hand:
  *
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude -Isrc fuzz/fuzz_npy.c
  *       $(ls kit/kit.c kit/text/shown.c kit/io/?*.c; find src -name '*.c') -lzip -ljansson
  *       -lutf8proc -lm -lpthread -o fuzz_npy
  *   ./fuzz_npy -max_len=4096 corpus
  *
- * Seeds: tests/unit/test_fuzz.c writes some. With gcc, fuzz/standalone.c stands in for the fuzzer.
+ * tests/unit/io/test_fuzz.c writes seeds. With gcc, fuzz/standalone.c replaces the fuzzer.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static void must(bool holds)
         abort();
 }
 
-/* What kit_npy_write makes of an array, through a file in memory; freed by the caller. */
+/* The bytes that kit_npy_write writes for an array. The caller frees them. */
 static void *written(const kit_array *a, size_t *size)
 {
     char name[32];

@@ -1,5 +1,5 @@
-/* Fuzz target: the .npz reader, over a zip in memory: its list, and every array of the list.
- * Built and run as fuzz_npy.c says. */
+/* Fuzz target: the .npz reader, over a zip in memory: its list, and every array of the list. Built
+ * and run as described in fuzz_npy.c. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memset(&a, 0, sizeof a);
     const bool listed = io_npz_list(&entries, &count, &s, NULL, NULL) == KIT_OK;
     for (size_t i = 0; i < count; i++) {
-        /* Its header was good; its elements, or its checksum, may not be. */
+        /* Its header is valid, but its elements or its checksum may not be. */
         s.at = 0;
         if (io_npz_load(&a, &s, entries[i].name, NULL) != KIT_OK) {
             must(!a.data);

@@ -1,6 +1,6 @@
-/* Fuzz target: the .safetensors reader, over a file in memory. Any bytes are a file of tensors or
- * an error; tensors fill the file without a hole, and each is what its bytes are.
- * Built and run as fuzz_npy.c says. */
+/* Fuzz target: the .safetensors reader, over a file in memory. Any bytes give a file of tensors or
+ * an error. The tensors must fill the file without a gap, and each must have the values of its
+ * bytes. Built and run as described in fuzz_npy.c. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ static size_t load_one(const io_safetensors *f, const kit_entry *e)
     kit_array a;
     const io_tensor *t = io_safetensors_find(f, e->name);
     must(t != NULL);
-    /* Its header was good; an element, as a bool of 2, may not be. */
+    /* Its header is valid, but an element may not be, such as a bool of 2. */
     if (io_safetensors_load(&a, f, e->name, NULL) != KIT_OK) {
         must(!a.data && (e->dtype == ATTN_BOOL || e->dtype == ATTN_I64));
         return t->bytes;

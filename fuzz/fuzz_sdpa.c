@@ -1,12 +1,13 @@
-/* Fuzz target: attn_sdpa_forward with arguments made of random bytes: shapes, strides, dtypes,
- * masks and every option, sensible or not; and attn_sdpa_backward after it.
+/* Fuzz target: attn_sdpa_forward with arguments from random bytes: shapes, strides, dtypes, masks
+ * and every option, valid or not; then attn_sdpa_backward.
  *
- * Each tensor is a view into memory of its own; one that would reach beyond it gets no data, so
- * that the engine has to refuse it. The call must be refused on every instruction set alike, and
- * leave its outputs alone; or succeed on all, and agree with ref/ wherever that is finite. Then all
- * gradients of it, into memory of just their size, have the same bits on one thread and on more.
+ * Each tensor is a view of its own memory. A tensor that would reach beyond it gets no data, so
+ * that the library has to refuse it. Either every instruction set refuses the call and leaves the
+ * outputs unchanged, or all succeed and agree with ref/ where its result is finite. Then all
+ * gradients are computed, into memory of exactly their size; they must have the same bits on one
+ * thread and on several.
  *
- * Built as fuzz_npy.c says, with the files of ref/ and without those of kit/ and -lzip.
+ * Built as described in fuzz_npy.c, with the files of ref/ and without those of kit/ and -lzip.
  */
 #include <limits.h>
 #include <math.h>
@@ -20,7 +21,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MEMORY = 1 << 16, MAX_B = 3, MAX_H = 4, MAX_SEQUENCES = 4 };
-#define WORK 20000.0 /* pairs times sizes, at most: the reference is slow */
+#define WORK 20000.0 /* most pairs times sizes, because the reference is slow */
 
 static void must(bool holds)
 {
@@ -60,7 +61,7 @@ static double real(input *in)
 
 /* ------------------------------------------------------------------------------- Tensors */
 
-typedef struct store { /* the memory of one tensor */
+typedef struct store { /* bytes of one tensor's memory */
     attn_tensor view;
     unsigned char *memory;
 } store;
@@ -74,7 +75,7 @@ typedef struct call {
     float slopes[MAX_H], sinks[MAX_H];
 } call;
 
-/* Lowest and highest offset in elements; false where they do not fit the memory by far. */
+/* Finds the lowest and highest offset in elements; false if they are far outside the memory. */
 static bool extent(const attn_tensor *t, int64_t *low, int64_t *high)
 {
     *low = *high = 0;
@@ -89,7 +90,7 @@ static bool extent(const attn_tensor *t, int64_t *low, int64_t *high)
     return true;
 }
 
-/* Finite numbers of moderate size, or any bits at all. */
+/* Fills the memory with finite numbers of moderate size, or with any bits. */
 static void fill(store *s, uint64_t seed, bool wild)
 {
     for (size_t i = 0; i < MEMORY; i++) {
@@ -98,7 +99,7 @@ static void fill(store *s, uint64_t seed, bool wild)
     }
     if (wild)
         return;
-    for (size_t i = 0; i < MEMORY / 8; i++) { /* -2 .. 2, in all float types */
+    for (size_t i = 0; i < MEMORY / 8; i++) { /* -2 to 2, in every float type */
         const unsigned char x = s->memory[8 * i];
         const double wide = (x - 128) / 64.0;
         const float single = (float)wide;
@@ -122,7 +123,7 @@ static void make_tensor(input *in, store *s, attn_dtype dtype, const int64_t sha
     memcpy(t->shape, shape, sizeof t->shape);
     if (chance(in, 8))
         t->shape[byte(in) % 4] = odd_number(in);
-    int order[4] = {3, 2, 1, 0}; /* from the innermost */
+    int order[4] = {3, 2, 1, 0}; /* from the innermost dimension on */
     if (chance(in, 60)) {
         const int from = (int)(byte(in) % 4), to = (int)(byte(in) % 4), saved = order[from];
         order[from] = order[to];
@@ -211,7 +212,7 @@ static void make_call(input *in, call *c)
     c->args.v = c->tensor[V].view;
     c->args.out = c->tensor[OUT].view;
     if (chance(in, 90)) {
-        const unsigned ones = byte(in); /* sizes that broadcast */
+        const unsigned ones = byte(in); /* sizes that broadcast become 1 */
         const int64_t shape[] = {ones & 1 ? 1 : B, ones & 2 ? 1 : H, ones & 4 ? 1 : T,
                                  ones & 8 ? 1 : S};
         make_tensor(in, &c->tensor[MASK], chance(in, 128) ? ATTN_BOOL : floats[byte(in) % 4], shape,
@@ -245,9 +246,9 @@ static double largest_of(const attn_tensor *t)
 
 static double largest_finite(double a, double b) { return isfinite(b) && b > a ? b : a; }
 
-/* How far a score of row (b, h, i) may be off where a unit for bf16 takes denormal elements of
- * q * power and of k for 0 (docs/NUMERICS.md): what is lost of q meets the largest component of k,
- * and the other way round. power is the power of two in the scale, but within 2^-64 .. 1. */
+/* The error that a score of row (b, h, i) may have because a bf16 unit treats denormal elements of
+ * q * power and of k as 0 (docs/NUMERICS.md): the lost part of q times the largest component of k,
+ * and the other way round. power is the power of two in the scale, limited to 2^-64 .. 1. */
 static double lost_scores(const attn_sdpa_args *a, int64_t b, int64_t h, int64_t i)
 {
     const int64_t D = a->q.shape[3], S = a->k.shape[2], hk = h / (a->q.shape[1] / a->k.shape[1]);
@@ -267,8 +268,8 @@ static double lost_scores(const attn_sdpa_args *a, int64_t b, int64_t h, int64_t
     return lost;
 }
 
-/* Loose: the parity harness has the tight bound (docs/NUMERICS.md). Here, that nothing is lost; but
- * on a `unit` for bf16, what is too small for it. */
+/* A loose bound; the parity harness checks the tight one (docs/NUMERICS.md). This one finds lost
+ * terms, but on a bf16 `unit` allows the loss of numbers that are too small for it. */
 static bool agrees(const attn_sdpa_args *a, const ref_result *want, bool unit)
 {
     const int64_t H = a->q.shape[1], T = a->q.shape[2], Dv = a->v.shape[3];
@@ -280,14 +281,16 @@ static bool agrees(const attn_sdpa_args *a, const ref_result *want, bool unit)
     const double largest = f16 ? 6e4 : wide && a->out.dtype == ATTN_F64 ? 1e300 : 1e37;
     /* Some instruction sets round weights of bf16 (docs/NUMERICS.md). */
     const double narrow = a->q.dtype == ATTN_BF16 ? 2 * (0x1p-8 + 1.1e-4) : 0;
-    /* Weights vanish below the normal numbers, 2^40 sooner in a row with a NaN or an infinity. */
+    /* Weights below the normal numbers become 0; in a row with a NaN or an infinity, weights up to
+     * 2^40 times as large. */
     double lost =
         (wide ? 0x1p-960 : 0x1p-70) * largest_of(&a->v) + (f16                        ? 0x1p-24
                                                            : a->out.dtype == ATTN_F64 ? 0
                                                                                       : 0x1p-126);
     if (unit) /* denormal values and products of values */
         lost += (double)(a->k.shape[2] + 2) * 0x1p-126 / (1 - a->dropout);
-    /* Of each weight, relative, as both its score and the sum may be; finite, for masses of 0. */
+    /* The relative error of each weight, from the errors of its score and of the sum; limited, so
+     * that a sum of 0 does not make it infinite. */
     double moved = 0;
     for (int64_t i = 0; i < a->q.shape[0] * H * T * Dv; i++) {
         const int64_t row = i / Dv;
@@ -297,7 +300,7 @@ static bool agrees(const attn_sdpa_args *a, const ref_result *want, bool unit)
         const double got = ref_get(&a->out, row / T / H, row / T % H, row % T, i % Dv);
         const double slack = units * (wide ? 0x1p-53 : 0x1p-24) + 2 * stored + narrow + moved;
         if (!(want->reach[row] < (wide ? 1e300 : 1e30)) || !(want->mass[i] < largest))
-            continue; /* beyond what the arithmetic holds */
+            continue; /* outside the range of the arithmetic */
         if (!isfinite(x) || !isfinite(got) || !(fabs(got - x) <= slack * want->mass[i] + lost))
             return false;
     }
@@ -332,7 +335,7 @@ static attn_tensor dense(gradients *g, int i, const attn_tensor *like, int64_t l
     return attn_bhtd(g->x[i], ATTN_F64, n[0], n[1], n[2], last);
 }
 
-/* The gradients of a call that has succeeded, with its own output in the place of dout. */
+/* The gradients of a call that has succeeded, with its output as dout. */
 static gradients differentiate(const attn_sdpa_args *forward, const char *isa, int threads)
 {
     attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
@@ -377,8 +380,8 @@ static void backward(const attn_sdpa_args *a, const char *isa)
 
 static const int outputs[] = {OUT, LSE, SCORES};
 
-/* Runs the call on one instruction set; what an error leaves behind is what was there before. Says
- * whether products were those of a unit for bf16. */
+/* Runs the call on one instruction set, and checks that an error leaves the outputs unchanged.
+ * Tells whether a bf16 unit computed the products. */
 static attn_status run(call *c, const char *isa, int threads, unsigned char *const before[TENSORS],
                        bool *unit)
 {

@@ -1,6 +1,6 @@
-/* Fuzz target: tokenizer.json, and config.json of a model. Any bytes are a tokeniser or an error; a
- * tokeniser gives ids that it has, in order, for places that are in the text. Built and run as
- * fuzz_npy.c says. */
+/* Fuzz target: tokenizer.json, and config.json of a model. Any bytes give a tokeniser or an error.
+ * A tokeniser must give ids that it has, in order, for positions inside the text. Built and run as
+ * described in fuzz_npy.c. */
 #include <stdlib.h>
 #include <string.h>
 

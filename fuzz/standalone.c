@@ -1,4 +1,4 @@
-/* A main() for the fuzz targets where there is no libFuzzer:
+/* A main() for the fuzz targets, for compilers without libFuzzer:
  *
  *   gcc -g -O1 -fsanitize=address,undefined -Iinclude fuzz/standalone.c fuzz/fuzz_npy.c ...
  *   ./a.out FILE...        replays inputs

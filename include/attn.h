@@ -13,7 +13,7 @@
  *   2. attn_context: threads, instruction set, allocator, the caller's own parallel_for.
  *   3. attn_sdpa_args: every mask, packed sequences, scores and lse as outputs, dropout, workspace.
  *   4. Modules (attn_nn.h, which this header includes): embedding, linear layer, multi-head
- *      attention and the rest that training a small model takes; a random generator that
+ *      attention and whatever else the training of a small model needs; a random generator that
  *      reproduces PyTorch's numbers.
  *
  * The library needs libc, libm and pthreads. It never prints, exits, aborts, or changes the locale
@@ -58,7 +58,7 @@ typedef enum attn_status {
     ATTN_ERR_DTYPE = 3,       /* a storage type that this argument cannot have */
     ATTN_ERR_STRIDE = 4,      /* an output whose elements overlap */
     ATTN_ERR_MEMORY = 5,      /* the allocator returned NULL */
-    ATTN_ERR_LIMIT = 6,       /* a size that this machine cannot address */
+    ATTN_ERR_LIMIT = 6,       /* a size that this machine cannot address, or above a stated limit */
     ATTN_ERR_UNSUPPORTED = 7, /* an instruction set that this machine lacks */
     ATTN_ERR_FULL = 8,        /* a cache has no room for that many keys */
     ATTN_ERR_FILE = 9         /* the bytes are damaged, or are not a saved cache; or the write
@@ -211,8 +211,9 @@ ATTN_API int attn_cpu_features(char *buffer, size_t size);
  * ATTN_ERR_LIMIT.
  *
  * Visible(i, j), whether query i sees key j, is the AND of causal, window, mask, key_lengths and
- * sequences. off is the offset of the diagonal: 0 for TOP_LEFT, S - T for BOTTOM_RIGHT (with the
- * batch's own key length for S), causal_offset for OFFSET; without causal, `diagonal` chooses it.
+ * sequences. off is the offset of the diagonal: 0 for TOP_LEFT, S - T for BOTTOM_RIGHT (S is then
+ * key_lengths[b], if given; in a packed sequence, S and T are its own sizes), causal_offset for
+ * OFFSET; without causal, `diagonal` chooses it.
  *   causal  j <= i + off          window  i + off - window_left <= j <= i + off + window_right
  *   lengths j < key_lengths[b]    mask    true, or a float that is not -inf
  *
@@ -254,8 +255,8 @@ typedef enum attn_diagonal {
 } attn_diagonal;
 
 typedef enum attn_alibi_form {
-    ATTN_ALIBI_SIGNED = 0,   /* slope * (j - i - off): with slope > 0, keys after the
-                                diagonal gain what keys before it lose */
+    ATTN_ALIBI_SIGNED = 0,   /* slope * (j - i - off): with slope > 0, it raises scores
+                                after the diagonal and lowers those before it */
     ATTN_ALIBI_SYMMETRIC = 1 /* -slope * |j - i - off|: FlashAttention; for j <= i + off
                                 the same as SIGNED */
 } attn_alibi_form;
@@ -271,9 +272,9 @@ typedef enum attn_precision {
     ATTN_PRECISION_DEFAULT = 0, /* f64 computes in double, every other type in float. But bf16 on
                                    "avx512bf16" and "amx" rounds the weights to bf16 and, in the
                                    backward, the gradients of scores */
-    ATTN_PRECISION_ACCURATE = 1 /* f32 computes in double, with one rounding at the end. A call with
-                                   an i8 cache, of any q, does the same: its rows count as f32. bf16
-                                   keeps weights and gradients in float on every instruction set */
+    ATTN_PRECISION_ACCURATE = 1 /* f32 computes in double, with one rounding at the end; so does
+                                   every call with an i8 cache, whatever the type of q. bf16 keeps
+                                   weights and gradients in float on every instruction set */
 } attn_precision;
 
 typedef struct attn_sdpa_args {
@@ -349,6 +350,14 @@ typedef struct attn_plan_info {
     double flop;  /* floating-point operations; forward: 2 (D + Dv) per visible pair. A dense mask
                      is counted as if it hid nothing */
     double bytes; /* size of the inputs and outputs, each counted once */
+
+    /* The route: which functions compute a full tile of which every key is visible, and in which
+     * order. "tiles", "one block", "decode" and others; docs/DESIGN.md has the list. */
+    char route[32];
+    char why[120]; /* why this route: a phrase for people */
+    int tiles;     /* of queries in a task; they share each chunk of keys while it is in cache */
+    int prefetch;  /* 1: rows are prefetched, since the data is larger than an L2 cache (1 MiB) */
+    int64_t parts; /* that each task is cut into, along the keys, for any threads; 1: not cut */
 } attn_plan_info;
 #define ATTN_PLAN_INFO_INIT                                                                        \
     {                                                                                              \
@@ -376,11 +385,11 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
  * there, or in q and dout of a row without visible keys, changes no bit. Rows without visible keys
  * and keys that no query sees get gradients of exactly 0.
  *
- * Memory: three numbers for each row of q, and for each thread a chunk of keys, O(D + Dv). The
- * sums for dq take O((T + S) * D) for each query head in progress; these are the heads of fewer
- * than 2 * threads key/value heads. For the gradient of a mask that repeats along the queries, one
- * number for each key of each head; of one that repeats along the keys, one for each query of each
- * head. Never T x S.
+ * Memory: three numbers for each row of q; for each thread a chunk of keys with its gradients,
+ * O(D + Dv); and the sums for dq, O((T + S) * D) for each query head that is being computed, which
+ * are at any time those of fewer than 2 * threads key/value heads. The gradient of a mask that
+ * repeats along the queries takes one number for each key of each head; of one that repeats along
+ * the keys, one for each query of each head. Never T x S.
  * Bits: the same for any number of threads.
  * Outputs must not overlap inputs nor each other. Returns ATTN_OK, or an error before anything is
  * written. Source: Dao et al. 2022.

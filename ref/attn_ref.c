@@ -242,13 +242,15 @@ static void add(ref_grad to, int64_t at, real x, real error)
         to.error[at] += (double)error;
 }
 
-/* dout . o of one row, with the sum of absolute values. */
+/* dout . o of one row, with the sum of absolute values. *lost: what dout . o may lose if each
+ * weight loses `tiny` to underflow. */
 static real dout_dot_out(const attn_sdpa_args *a, const attn_sdpa_grads *g, int64_t b, int64_t h,
-                         int64_t i, const real *score, const real *w, real *size)
+                         int64_t i, const real *score, const real *w, real tiny, real *size,
+                         real *lost)
 {
     int64_t S = a->k.shape[2], Dv = a->v.shape[3], group = h / (a->q.shape[1] / a->k.shape[1]);
     real sum = 0;
-    *size = 0;
+    *size = *lost = 0;
     for (int64_t c = 0; c < Dv; c++) {
         real o = 0, mass = 0, dout = (real)ref_get(&g->dout, b, h, i, c);
         bool any = false;
@@ -258,6 +260,7 @@ static real dout_dot_out(const attn_sdpa_args *a, const attn_sdpa_grads *g, int6
             real v = (real)ref_get(&a->v, b, group, j, c);
             o += w[j] * dropout_factor(a, b, h, i, j) * v;
             mass += w[j] * fabs(v) / (1 - (real)a->dropout);
+            *lost += tiny * fabs(dout * v) / (1 - (real)a->dropout);
             any = true;
         }
         sum += any ? dout * o : 0;
@@ -311,15 +314,16 @@ static void grad_row(const attn_sdpa_args *a, const attn_sdpa_grads *g, const re
     int64_t S = a->k.shape[2], Dv = a->v.shape[3], Hk = a->k.shape[1];
     int64_t group = h / (a->q.shape[1] / Hk);
     const ref_result none = {0};
-    real reach, delta_size, lse = weigh_row(a, &none, b, h, i, score, w, &reach);
-    real delta = dout_dot_out(a, g, b, h, i, score, w, &delta_size);
+    real tiny = (real)result->tiny; /* what a weight may lose to underflow */
+    real reach, delta_size, lost, lse = weigh_row(a, &none, b, h, i, score, w, &reach);
+    real delta = dout_dot_out(a, g, b, h, i, score, w, tiny, &delta_size, &lost);
     real dlse = g->dlse ? (real)ref_get(g->dlse, b, h, i, 0) : 0;
 
     /* The relative error of a weight, and the absolute error of dout . out - dlse. */
     real size = 1 + reach + fabs(lse), unit = (real)result->unit;
     real w_error = 12 * unit * size + 2 * (real)result->lse_unit * fabs(lse);
     w_error += (real)result->weight_error;
-    real d_error = (real)result->out_unit * delta_size + w_error * (delta_size + fabs(dlse));
+    real d_error = (real)result->out_unit * delta_size + w_error * (delta_size + fabs(dlse)) + lost;
     for (int64_t c = 0; c < Dv; c++)
         d_error += (real)result->out_tiny * fabs((real)ref_get(&g->dout, b, h, i, c));
     if (!(w_error < 1)) /* scores so large that any weights are accepted */
@@ -329,7 +333,6 @@ static void grad_row(const attn_sdpa_args *a, const attn_sdpa_grads *g, const re
         if (score[j] == (real)-INFINITY)
             continue;
         real d = dropout_factor(a, b, h, i, j), dw = 0, dw_size = 0;
-        real tiny = (real)result->tiny; /* what a weight may lose to underflow */
         for (int64_t c = 0; c < Dv; c++) {
             real dout = (real)ref_get(&g->dout, b, h, i, c);
             real v = (real)ref_get(&a->v, b, group, j, c);

@@ -1,9 +1,9 @@
 #!/bin/bash
 # labels: emulator
 # timeout: 1500
-# The library on AArch64, built by a bare cross compiler and run under an emulator: it chooses NEON,
-# computes what the definition says on every instruction set of that architecture, and executes
-# nothing that its oldest processors lack.
+# The library on AArch64, built with a cross compiler and run under an emulator: it chooses NEON,
+# computes correct results on every instruction set of that architecture, and executes no
+# instruction that the oldest processors lack.
 set -euo pipefail
 # shellcheck source=tests/emulated/platform.sh
 source "$ATTN_SOURCE/tests/emulated/platform.sh"
@@ -16,11 +16,11 @@ ran=$(awk '$1 == "ok" { print $3 }' <<<"$output" | sort -u | tr '\n' ' ')
 passes max 1 "neon: asimd" 10 sdpa neon
 passes max 1 "neon: asimd" 2 sdpa generic
 
-# The first processor of the architecture; it has none of what came later.
+# The first processor of the architecture, without later extensions.
 passes cortex-a57 100 "neon: asimd" 0.02
 ! grep -qE '^chosen .*(sve|bf16|asimddp)' <<<"$output" || fail "features it lacks: $output"
 
-# Asked for by name, a set of another architecture is an error and no crash.
+# Choosing an instruction set of another architecture by name is an error, not a crash.
 ! on max ./check 0.01 scores avx2 || fail "ran avx2"
 grep -q 'no instruction set avx2' <<<"$output" || fail "avx2: $output"
 export ATTN_ISA=generic
@@ -28,5 +28,5 @@ on max ./check 0.01 scores || fail "$output"
 grep -q '^chosen generic:' <<<"$output" || fail "ATTN_ISA is not obeyed: $output"
 unset ATTN_ISA
 
-# What is promised of whole calls, on both instruction sets.
+# The promises about whole calls, on both instruction sets.
 units max "${quick[@]}" "${wide[@]}" "${whole_calls[@]}" backward_contract special

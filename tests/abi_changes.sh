@@ -1,5 +1,5 @@
 #!/bin/bash
-# What tools/check-abi.sh lets pass and what it does not, by libraries of one file.
+# Tests which changes tools/check-abi.sh accepts, with libraries of one file.
 set -euo pipefail
 fail() {
     echo "abi_changes: $*" >&2
@@ -10,8 +10,8 @@ command -v abidiff >/dev/null || {
     exit 0
 }
 
-# A library as this one is: a struct that grows, one that does not, one that holds the first by
-# value, an enum, two functions.
+# Writes a small library that resembles this one: a struct that may grow, one that may not, one that
+# contains the first by value, an enum, two functions.
 tree() { # FOLDER
     rm -rf "$1"
     mkdir -p "$1/include" "$1/src/kernel" "$1/cmake"

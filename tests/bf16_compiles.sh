@@ -1,6 +1,6 @@
 #!/bin/bash
-# The paths for bf16 as they run on processors that have AMX or AVX512-BF16: they compile without a
-# warning by every compiler that is here, and the kernels hold the instructions that they are about.
+# The bf16 code for processors with AMX or AVX512-BF16: it compiles without a warning with every
+# installed compiler, and the kernels contain the instructions that they are written for.
 set -eu
 if [ "$(uname -m)" != x86_64 ]; then
     echo "not run: AMX and AVX512-BF16 are of x86-64"

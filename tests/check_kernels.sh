@@ -1,5 +1,6 @@
 #!/bin/bash
 # labels: quick
-# Every operation on every instruction set, and whole calls, against the reference, for a moment
-# each. The cases are fixed, so that it passes or fails every time; test_check has more of them.
+# Compares every operation on every instruction set, and whole calls, with the reference, for a
+# short time each. The cases are fixed, so the result is the same every time; test_check has more
+# cases.
 exec "$ATTN" check --seconds 0.02 --seed 1

@@ -1,6 +1,6 @@
 #!/bin/bash
-# No file of CMake asks for a newer one than CMakeLists.txt does: a script that did failed in the
-# middle of a build by the oldest CMake that configures.
+# No CMake file requires a newer version than CMakeLists.txt. A script that did made builds fail
+# halfway with the oldest supported CMake.
 set -euo pipefail
 cd "$ATTN_SOURCE"
 oldest=$(sed -nE 's/^cmake_minimum_required\(VERSION ([0-9.]+).*/\1/p' CMakeLists.txt)

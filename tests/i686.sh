@@ -7,8 +7,8 @@ set -euo pipefail
 source "$ATTN_SOURCE/tests/emulated/platform.sh"
 platform i686 i686-linux-gnu-gcc qemu-i386 \
     "gcc-i686-linux-gnu libc6-dev-i386-cross"
-# Cases of these ask for sizes past 2^32 and expect what a size_t of 64 bits makes of them; here
-# they are refused sooner, which is what test_sizes looks at.
+# These tests use sizes above 2^32 and expect the results of a 64-bit size_t. Here such sizes are
+# refused earlier, which test_sizes checks.
 skip="test_vast_and_empty test_create_errors test_F15_counts_against_the_bytes
  test_F15_sizes_against_the_bytes test_dropout_limits
  refused_memory_is_an_error test_limits test_linear_errors"
@@ -18,8 +18,8 @@ build
 passes max 300 generic: 0.02
 units max "${quick[@]}" "${whole_calls[@]}"
 
-# With the x87 unit, or anything else that rounds otherwise than to float and double, it must not
-# compile, and the error says what to add.
+# With the x87 unit, or any other arithmetic that does not round to float and double, it must not
+# compile, and the error must name the missing compiler option.
 for flags in -mfpmath=387 "-msse2 -mfpmath=387" "-msse -mfpmath=sse" \
     "-msse2 -mfpmath=sse -Ofast"; do
     # shellcheck disable=SC2086  # flags are words
@@ -29,6 +29,6 @@ for flags in -mfpmath=387 "-msse2 -mfpmath=387" "-msse -mfpmath=sse" \
     fi
     grep -qE 'error.*(-msse2 -mfpmath=sse|leave out -ffast-math)' x87.log || fail "$(cat x87.log)"
 done
-# The public headers have no opinion on a program's own flags.
+# The public headers compile with any such flags of a program.
 printf '#include "attn.h"\n#include "attn_nn.h"\n' >header.c
 "$cc" -I"$ATTN_SOURCE/include" -mfpmath=387 -c header.c -o header.o || fail "headers"

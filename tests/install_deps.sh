@@ -1,6 +1,6 @@
 #!/bin/bash
-# tools/install-deps.sh beside an apt-get that a test made: it fetches the lists only if the first
-# try fails, keeps apt's asides to itself where the second succeeds, and shows them where it fails.
+# Tests tools/install-deps.sh with a fake apt-get: it fetches the package lists only if the first
+# try fails, hides apt's notes if the second try succeeds, and shows them if it fails.
 set -euo pipefail
 shopt -s extglob
 bin=$PWD/bin

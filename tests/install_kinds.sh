@@ -1,8 +1,8 @@
 #!/bin/bash
 # timeout: 600
-# BUILD_SHARED_LIBS, CMake's own variable, chooses the library that is built for installation; a
-# project that asks for Attn::attn gets that one, by find_package and by add_subdirectory. A level
-# of _FORTIFY_SOURCE that the builder chose is left alone.
+# BUILD_SHARED_LIBS, CMake's own variable, chooses the library that is installed. A project that
+# links Attn::attn gets this one, by find_package and by add_subdirectory. A level of
+# _FORTIFY_SOURCE that the user has set is not changed.
 set -euo pipefail
 if grep -qE '__(asan|tsan|msan)_init' "$ATTN"; then
     echo "not run: a build with sanitizers has nothing to add here"

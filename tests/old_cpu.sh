@@ -1,7 +1,7 @@
 #!/bin/bash
 # labels: emulator
-# The same program on processors of other years, under an emulator: it chooses an instruction set
-# that they have, executes no instruction that they lack, and computes what the definition says.
+# The same program on older processors, under an emulator: it chooses an instruction set that they
+# have, executes no instruction that they lack, and computes correct results.
 set -euo pipefail
 fail() {
     echo "old_cpu: $*" >&2
@@ -19,7 +19,7 @@ if grep -qE '__(asan|tsan|msan)_init' "$ATTN"; then
 fi
 unset ATTN_ISA ATTN_NUM_THREADS
 
-# on CPU COMMAND...: what the program prints; a signal is a failure by itself
+# on CPU COMMAND...: prints the program's output; a signal counts as a failure
 on() {
     local cpu=$1 status=0
     shift
@@ -28,7 +28,7 @@ on() {
     return "$status"
 }
 
-# [2,64,8] of f32, four numbers again and again, as .npy.
+# Writes [2,64,8] of f32 as .npy; four numbers repeat.
 {
     printf '\x93NUMPY\x01\x00\x76\x00%-117s\n' \
         "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 64, 8), }"
@@ -38,7 +38,7 @@ on() {
 } >x.npy
 run=(run --q x.npy --k x.npy --v x.npy --causal top-left --grad-out x.npy --grad-q)
 
-# Each processor, and what should be chosen on it.
+# Each processor, and the instruction set that should be chosen on it.
 while read -r cpu chosen; do
     on "$cpu" info || fail "$cpu: attn info: $output"
     grep -qE "^chosen +$chosen:" <<<"$output" || fail "$cpu: should choose $chosen: $output"
@@ -52,8 +52,8 @@ while read -r cpu chosen; do
     *) [[ $ran == "avx2 generic " ]] || fail "$cpu: ran $ran" ;;
     esac
 
-    # Attention and its gradients have the bits that this set gives on the machine itself, if that
-    # has it; training, modules and caches do what their tests ask for.
+    # Attention and its gradients have the same bits as with this set on the machine itself, if it
+    # has the set. Training, modules and caches pass their tests.
     on "$cpu" "${run[@]}" "$cpu.npy" --out "$cpu.out.npy" || fail "$cpu: attn run: $output"
     if ATTN_ISA=$chosen "$ATTN" "${run[@]}" here.npy --out here.out.npy >/dev/null 2>&1; then
         if ! cmp "$cpu.npy" here.npy || ! cmp "$cpu.out.npy" here.out.npy; then
@@ -71,7 +71,7 @@ while read -r cpu chosen; do
         ;;
     esac
 
-    # Asked for by name, a set that is not there is an error and no crash.
+    # Choosing an instruction set by name that the processor lacks is an error, not a crash.
     if [[ $chosen == generic ]]; then
         on "$cpu" check --isa avx2 --seconds 0.01 && fail "$cpu: ran avx2"
     fi

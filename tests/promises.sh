@@ -1,6 +1,6 @@
 #!/bin/bash
-# tools/check-promises.sh fails where it should: a promise that names no test, a test or a case that
-# does not exist, a promise that stands there twice, a sheet without promises.
+# tools/check-promises.sh must fail for a promise that names no test, for a test or a case that does
+# not exist, for a promise that is listed twice, and for a sheet without promises.
 # shellcheck disable=SC2016
 set -euo pipefail
 : "${ATTN_SOURCE:?the source tree}"
@@ -16,7 +16,7 @@ run() {
 holds() {
     run "$@" || { echo "refused: $*" >&2; cat "$folder/said" >&2; exit 1; }
 }
-# What it must say; the rows.
+# Arguments: the expected message, then the rows.
 fails() {
     local say=$1
     shift

@@ -1,7 +1,8 @@
 #!/bin/bash
 # labels: emulator
 # timeout: 1500
-# The library on s390x, which is big-endian: whatever reads bytes as words, or words as bytes.
+# The library on s390x, which is big-endian: tests code that reads bytes as words, or words as
+# bytes.
 set -euo pipefail
 # shellcheck source=tests/emulated/platform.sh
 source "$ATTN_SOURCE/tests/emulated/platform.sh"

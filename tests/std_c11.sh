@@ -1,6 +1,6 @@
 #!/bin/bash
-# The library's sources are standard C: a compiler that is told so, and that hides what its system
-# has beyond it, takes them.
+# The library's sources are standard C: they compile in a mode that accepts only standard C and
+# hides the system's extensions.
 set -euo pipefail
 cd "$ATTN_SOURCE"
 files=(src/*/*.c)

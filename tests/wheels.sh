@@ -2,8 +2,8 @@
 # labels: tools
 # timeout: 900
 #
-# The wheels of tools/wheels.sh: what they ask of glibc, and that the library in each computes.
-# Needs ziglang (PyPI), and for the second musl-gcc (Debian: musl-tools).
+# Tests the wheels of tools/wheels.sh: the glibc version that they need, and that the library in
+# each computes. Needs ziglang (PyPI) and, for the second wheel, musl-gcc (Debian: musl-tools).
 set -euo pipefail
 source=${ATTN_SOURCE:-$(cd "$(dirname "$0")/.." && pwd)}
 python3 -m ziglang version >/dev/null 2>&1 || { echo "not run: python3 has no ziglang"; exit 0; }

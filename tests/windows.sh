@@ -1,17 +1,17 @@
 #!/bin/bash
 # labels: emulator
 # timeout: 1500
-# The library on Windows, compiled by mingw-w64 and run under Wine: the DLL, which gives what
-# libattn.so gives and needs nothing but Windows; every instruction set of this machine against
-# the definition; unit tests. (Not the record of bits: lse and the modules call the C library's
-# exp.)
+# The library on Windows, compiled by mingw-w64 and run under Wine: the DLL, which gives the same
+# results as libattn.so and needs only Windows; every instruction set of this machine, compared with
+# the reference; unit tests. (The record of bits is not compared, because lse and the modules call
+# the C library's exp.)
 set -euo pipefail
 # shellcheck source=tests/emulated/platform.sh
 source "$ATTN_SOURCE/tests/emulated/platform.sh"
 platform windows x86_64-w64-mingw32-gcc-posix wine "gcc-mingw-w64-x86-64-posix wine64"
-# Its isfinite() of a double mentions a float.
+# Its isfinite() of a double contains a float constant.
 flags=(-D__USE_MINGW_ANSI_STDIO=1 "-Wa,-muse-unaligned-vector-move" -Wno-float-conversion)
-# fma() of mingw's C library rounds twice: the definition takes the processor's.
+# fma() of mingw's C library rounds twice, so the reference uses the processor's.
 harness_flags=(-mfma "-I$ATTN_SOURCE/tests/emulated/windows")
 export WINEPREFIX=$PWD/prefix WINEDEBUG=-all
 trap 'wineserver -k || :' EXIT
@@ -42,6 +42,6 @@ on wine ./one_call || fail "examples/one_call: $output"
 passes wine 500 "[a-z0-9]+:" 0.05
 ran=$(awk '$1 == "ok" { print $3 }' <<<"$output" | sort -u | tr '\n' ' ')
 [[ $ran == *"generic "* && $ran == *"avx2 "* ]] || fail "ran $ran"
-# Of those that need nothing of POSIX.
+# Of the tests that need no POSIX functions.
 units wine compare dtype error errors jvp sizes tensor decode dense_masks special spans ref \
     schedule signs extremes

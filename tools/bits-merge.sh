@@ -1,7 +1,7 @@
 #!/bin/bash
-# tools/bits-merge.sh RECORD TABLE: RECORD (tests/data/bits-*.txt) with the hashes of TABLE, which
-# `attn check --bits` printed, perhaps on another machine. Where a hash of a line has changed, those
-# of the instruction sets that TABLE lacks are of older results: they become "-".
+# tools/bits-merge.sh RECORD TABLE: prints RECORD (tests/data/bits-*.txt) with the hashes of TABLE,
+# the output of `attn check --bits`, perhaps from another machine. If a hash of a line has changed,
+# the hashes of instruction sets that TABLE lacks belong to older results and become "-".
 set -euo pipefail
 [[ $# == 2 ]] || { echo "usage: tools/bits-merge.sh RECORD TABLE" >&2; exit 2; }
 awk '

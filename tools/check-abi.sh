@@ -1,8 +1,8 @@
 #!/bin/bash
-# The ABI is that of the last releases, or more: what a program compiled with their headers calls
-# and has built in is still there. Additions pass: functions, enumerators, members at the end of
-# structs that begin with struct_size (docs/ABI.md). Anything else fails, unless the version says
-# that the ABI breaks: another major version or, below 1.0, another minor one.
+# Checks that the ABI is compatible with that of the last releases: programs compiled with their
+# headers still work. Additions pass: functions, enumerators, members at the end of structs that
+# begin with struct_size (docs/ABI.md). Anything else fails, unless the version number announces a
+# new ABI: another major version or, below 1.0, another minor one.
 #
 #   tools/check-abi.sh            this tree against each line "NAME COMMIT" of tools/abi-baseline
 #   tools/check-abi.sh OLD NEW    one source tree against another
@@ -17,7 +17,8 @@ fail() {
     exit 1
 }
 
-# Exported functions alone: the kernels, nine tenths of the time, stay undefined.
+# Only exported functions matter, so the kernels, which take nine tenths of the time, are not
+# compiled.
 build() { # TREE LIBRARY
     local objects=$2.objects
     mkdir -p "$objects"
@@ -32,7 +33,7 @@ build() { # TREE LIBRARY
     ) >"$2.log" 2>&1 || { cat "$2.log" >&2; fail "$1 does not build"; }
 }
 
-# The part of a version within which the ABI stays: 0.2 of 0.2.1, 1 of 1.4.0.
+# The part of a version that identifies the ABI: 0.2 of 0.2.1, 1 of 1.4.0.
 abi_version() { # TREE
     local version
     version=$(sed -n 's/^#define ATTN_VERSION_STRING "\(.*\)"$/\1/p' "$1/include/attn.h")
@@ -43,14 +44,14 @@ abi_version() { # TREE
     esac
 }
 
-# Structs of a tree that begin with struct_size, separated by |.
+# Lists the structs of a tree that begin with struct_size, separated by |.
 growing() { # TREE
     awk '/^typedef struct/ { grows = 0 } /^    size_t struct_size;/ { grows = 1 }
          /^}/ && grows { gsub(/[} ;]/, ""); print; grows = 0 }' "$1"/include/*.h | paste -sd '|'
 }
 
-# Is all of a report by leaves the growth of such structs at their ends? abidiff's own suppressions
-# (has_data_member_inserted_at = end) would hide changes of other members too.
+# Whether the only changes in a leaf report are such structs growing at their ends. abidiff's own
+# suppressions (has_data_member_inserted_at = end) would also hide changes of other members.
 only_growth() { # REPORT STRUCTS
     awk -v structs="^($2)\$" '
         /^$/ || /^[A-Za-z\/ ]+ summary: / { next }
@@ -79,7 +80,7 @@ compare() { # NAME OLD NEW OLD_LIBRARY NEW_LIBRARY
     now=$(abi_version "$3")
     abidiff --leaf-changes-only --no-added-syms --headers-dir1 "$2/include" \
             --headers-dir2 "$3/include" "$4" "$5" >"$report" 2>&1 || status=$?
-    # 1, 2: abidiff failed; 4: changes; 8: some of them certainly break programs
+    # 1, 2: abidiff failed; 4: changes; 8: some of them are incompatible
     if ((status & 3)) || ((status > 15)); then
         cat "$report" >&2
         fail "abidiff fails with status $status"

@@ -1,6 +1,8 @@
 #!/bin/bash
-# Comments name only what exists: each word with an underscore, each call f() and each file name in
-# a comment of a C file is an identifier or a file of the tree, or stands in the list of exceptions.
+# Checks that comments name only what exists: each word with an underscore, each call f() and each
+# file name in a comment of a C file must be an identifier or a file of the tree, or be in the list
+# of exceptions. A test in C must begin with a comment whose first line is one sentence: what the
+# file tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 exec python3 - <<'END'
@@ -9,7 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Names of the system, of Unicode, of patterns and of layers; and what formulas call sum_j or ds_ij.
+# Names of the system, of Unicode, of patterns and of layers. FORMULA matches names in formulas,
+# such as sum_j or ds_ij.
 EXCEPTIONS = set("""
     M_2_SQRTPI M_SQRT1_2 NAME_backward POSIXLY_CORRECT White_Space hwcap.h layer_2_queries
 """.split())
@@ -52,8 +55,15 @@ for f, line, comment in comments:
             print(f"{f}:{line + comment.count(chr(10), 0, m.start())}: no file {m[1]}",
                   file=sys.stderr)
             bad += 1
+for f in files:
+    if re.fullmatch(r"tests/(unit/\w+|amx)/test_\w+\.c", f):
+        first = Path(f).read_text().split("\n", 1)[0]
+        if not re.fullmatch(r"/\* [\w`].*\.( \*/)?", first):
+            print(f"{f}:1: the first line is not a sentence, /* What the file tests. */",
+                  file=sys.stderr)
+            bad += 1
 if not comments:
     sys.exit("check-comments: found no comments")
-print(f"comments: {len(comments)} read, {bad} names that do not exist")
+print(f"comments: {len(comments)} read, {bad} errors")
 sys.exit(bad != 0)
 END

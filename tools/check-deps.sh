@@ -1,16 +1,16 @@
 #!/bin/bash
-# The direction of dependencies: cli -> kit, check -> include/attn.h <- src. Every #include "..." is
-# resolved to the file it names, and must be one that the including folder may see. With a build,
-# no two files of src/ may call each other, directly or around a circle.
+# Checks the direction of dependencies: cli -> kit, check -> include/attn.h <- src. Every #include
+# "..." is resolved to a file, which must be in a folder that the including folder may use. With a
+# build, no two files of src/ may call each other, directly or in a circle.
 #
 #   tools/check-deps.sh [BUILD]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# The folders of src/, lowest first: each sees itself and those before it.
+# The folders of src/, lowest first. Each may use itself and those before it.
 layers=(core context kernel cache plan bf16 sdpa grad nn)
 
-# What a file of the folder src/$1 may include.
+# Prints what a file of the folder src/$1 may include.
 layers_up_to() {
     local folder
     echo include/attn.h
@@ -22,28 +22,28 @@ layers_up_to() {
     return 1
 }
 
-# What any file of kit/ may include: all of it but the folders below kit/explain/.
+# What every file of kit/ may include: all of kit/ except the folders below kit/explain/.
 kit='include/attn.h kit/+([!/]) kit/@(io|text|model|train)/* kit/explain/+([!/])'
 
-# What a file may include, as patterns of paths; the first line whose folder fits counts.
+# Prints what a file may include, as patterns of paths. The first matching line counts.
 may_see() {
     case "$1" in
     include/*) echo 'include/*' ;;
     src/*) layers_up_to "$(cut -d/ -f2 <<<"$1")" ;;
     ref/*) echo 'include/attn.h ref/*' ;;
-    # The library for a page, without a system: it stands in for files of src/.
+    # The freestanding library for a page; it replaces files of src/.
     kit/explain/page/wasm/*)
         echo 'include/attn.h src/*/*.h src/kernel/*.c kit/explain/page/wasm/*'
         ;;
     kit/explain/render/*) echo "$kit kit/explain/page/* kit/explain/render/*" ;;
-    # A quiz writes its lines with what the renderers share.
+    # A quiz writes its lines with the functions that the renderers share.
     kit/explain/lessons/*) echo "$kit kit/explain/render/* kit/explain/lessons/*" ;;
     kit/*) echo "$kit" ;;
     check/*)
         echo 'include/attn.h src/core/internal.h src/*/*.def src/kernel/kernel.h ref/* check/*'
         ;;
     cli/*) echo 'include/attn.h kit/* check/* cli/*' ;;
-    # Plays the schedule of a call, so it sees the plan.
+    # Simulates the schedule of a call, so it uses the plan.
     bench/scaling*) echo 'include/attn.h src/core/internal.h src/sdpa/sdpa.h bench/*' ;;
     examples/* | bench/*) echo 'include/attn.h' ;;
     fuzz/*) echo 'include/attn.h kit/* ref/* fuzz/*' ;;
@@ -51,7 +51,8 @@ may_see() {
     esac
 }
 
-# The file that "$2" means in $1: beside it, or under a folder of the include path.
+# Prints the file that #include "$2" in $1 means: in the same folder, or below a folder of the
+# include path.
 resolve() {
     local folder
     for folder in "$(dirname "$1")" include src . ; do
@@ -84,7 +85,7 @@ done < <(grep -rnE --include='*.c' --include='*.h' --include='*.def' \
               include src ref kit check cli examples bench fuzz tests |
          sed -E 's/^([^:]*):([0-9]+):[^"]*"([^"]*)".*/\1:\2:\3/')
 
-# The engine and its definition know no library but the C library.
+# The library and the reference include only headers of the C library.
 if grep -rnE '#[[:space:]]*include[[:space:]]*<(attn|jansson|zip|utf8proc|cairo)' \
         src ref include >&2; then
     echo "the engine may not include that" >&2
@@ -92,7 +93,7 @@ if grep -rnE '#[[:space:]]*include[[:space:]]*<(attn|jansson|zip|utf8proc|cairo)
 fi
 ((!bad)) || exit 1
 
-# Files that call each other around a circle, by what their objects define and need.
+# Finds files that call each other in a circle, from the symbols that their objects define and need.
 objects=${1:-build}/CMakeFiles/attn_objects.dir/src
 if [[ -d $objects ]]; then
     circles=$(

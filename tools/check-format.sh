@@ -1,6 +1,7 @@
 #!/bin/bash
-# Formatting: clang-format 14 agrees with every C file; no line past 100 columns, no file past 600
-# lines. `tools/check-format.sh --fix` formats instead, and wraps comments that are too long.
+# Checks the formatting: every C file is as clang-format 14 writes it; no line has more than 100
+# columns, no file more than 600 lines. `tools/check-format.sh --fix` formats the files, and wraps
+# comments that are too long.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export LC_ALL=C.UTF-8
@@ -17,7 +18,7 @@ if [[ -z $formatter ]]; then
     exit 1
 fi
 
-# Everything that is not ignored; a tree without git is taken as it lies.
+# Lists the files that git does not ignore, or all files if there is no git repository.
 files() {
     if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
         git ls-files -co --exclude-standard -- "$@" |
@@ -36,7 +37,7 @@ too_long='^.{101,}'
 
 if [[ ${1:-} == --fix ]]; then
     "$formatter" -i "${c_files[@]}"
-    # Comments are left as they were written, but for lines that are too long.
+    # Comments are changed only if a line is too long.
     style=$(mktemp)
     trap 'rm -f "$style"' EXIT
     sed 's/^ReflowComments:.*/ReflowComments: true/' .clang-format >"$style"
@@ -52,7 +53,7 @@ fi
 
 bad=0
 "$formatter" --dry-run -Werror "${c_files[@]}" || bad=1
-# (The options that a test is linked with stand on one line.)
+# (A test's link options must be on one line.)
 if grep -HnE "$too_long" "${text_files[@]}" | grep -v -- '-Wl,--wrap='; then
     echo "check-format: lines past 100 columns" >&2
     bad=1

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs into a temporary prefix, moves it elsewhere, and builds and runs a program against it in
-# each way that a user would: pkg-config, pkg-config --static, find_package.
+# Installs into a temporary prefix, moves it to another folder, and builds and runs a program with
+# it in each way that users do: pkg-config, pkg-config --static, find_package.
 #
 #   tools/check-install.sh [BUILD]     default build/
 set -euo pipefail
@@ -14,7 +14,7 @@ fail() {
 }
 cc=${CC:-cc}
 
-# An installed tree finds itself wherever it lies: nothing in it names the folder it went to first.
+# An installed tree can be moved: nothing in it contains the path of the first folder.
 cmake --install "$build" --prefix "$work/first" >/dev/null
 mv "$work/first" "$work/prefix"
 prefix=$work/prefix
@@ -41,7 +41,7 @@ for program in causal_threads decode; do
     "$work/consumer/$program" >/dev/null || fail "examples/$program fails"
 done
 
-# The program, its manual page, its completion.
+# The program, its manual page and its bash completion.
 version=$(pkg-config --modversion attn)
 "$prefix/bin/attn" info | grep -qF "$version" || fail "attn info does not say version $version"
 page=$prefix/share/man/man1/attn.1

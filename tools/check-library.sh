@@ -1,6 +1,7 @@
 #!/bin/bash
-# What is promised of the library as a file: small, needs only the C library, exports only attn_*;
-# the header compiles alone as C and C++; a bare compiler call builds it without CMake.
+# Checks the promises about the library file: it is small, needs only the C library, and exports
+# only attn_*; the header compiles by itself as C and C++; the compiler alone builds the library,
+# without CMake.
 #
 #   tools/check-library.sh [BUILD]     a release build, default build/
 set -euo pipefail
@@ -17,7 +18,8 @@ strip -o "$work/libattn.so" "$library"
 size=$(stat -c %s "$work/libattn.so")
 ((size < 1048576)) || fail "libattn.so has $size bytes stripped; it must stay under 1 MiB"
 
-# Below 1.0 the name has the minor version: a program never gets a library with another ABI.
+# Below 1.0 the name contains the minor version, so that a program never loads a library with
+# another ABI.
 version=$(sed -n 's/^#define ATTN_VERSION_STRING "\(.*\)"$/\1/p' include/attn.h)
 name=libattn.so.${version%%.*}
 [[ $version != 0.* ]] || name=libattn.so.${version%.*}
@@ -36,15 +38,16 @@ exported=$(nm -D --defined-only "$library" |
 [[ -n $exported ]] || fail "libattn.so exports nothing"
 strangers=$(grep -v '^attn_' <<<"$exported" || true)
 [[ -z $strangers ]] || fail "libattn.so exports more than attn_*: $strangers"
-# Every function that the header declares is there, and nothing that it does not declare.
+# The library has every function that the header declares, and exports nothing else.
 declared=$(gcc -E -P include/attn.h | tr '\n' ' ' | tr ';{}' '\n' |
            grep 'visibility' | grep -oE 'attn_[a-z0-9_]+ *\(' | tr -d ' (' | sort -u)
 difference=$(diff <(echo "$declared") <(echo "$exported") || true)
 [[ -z $difference ]] || fail "the header (<) and the library (>) differ: $difference"
 
-# It never prints, exits, aborts, sends or catches a signal, or changes the locale: it imports no
-# function that does. What a hardening compiler adds is no exception to that, but a check of memory
-# that is broken already: __stack_chk_fail, and the __*_chk that format into buffers.
+# The library never prints, exits, aborts, sends or catches a signal, or changes the locale, because
+# it imports no function that does. Functions that hardening compilers add are allowed:
+# __stack_chk_fail and the __*_chk functions that format into buffers only detect memory that is
+# already corrupted.
 imported=$(nm -D --undefined-only "$library" | awk '{ sub("@.*", "", $2); print $2 }' | sort -u)
 grep -qx 'aligned_alloc' <<<"$imported" || fail "nm shows no imports of libattn.so"
 forbidden='_*(v?f?w?printf|f?puts|f?putc|putchar|fwrite|writev?|send|perror|psignal)(_chk)?'
@@ -71,8 +74,8 @@ for compiler in gcc g++ clang clang++; do
     done
 done
 
-# Every struct that grows has an init function and an INIT macro. The functions are what C++ has
-# before C++20, where the macros have warnings.
+# Every struct that may grow has an init function and an INIT macro. The functions are for C++
+# before C++20, where the macros cause warnings.
 mapfile -t grow < <(sed -n 's/^} \(attn_[a-z_]*\);$/\1/p' <(awk '
     /^typedef struct/ { grows = 0 } /^    size_t struct_size;/ { grows = 1 } /^}/ && grows
     ' include/attn.h include/attn_nn.h))

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Explores docs/models/backward.pml, the turns of the backward's tasks, with the model checker spin:
-# every order of the threads' steps, for small numbers of pairs, sequences, chunks, tiles and
-# threads. Each line of output has the sizes, the states and the errors, which must be 0; version
-# 0.1.0 must show an error, or the model would not see them.
+# Checks docs/models/backward.pml, the order of the backward's tasks, with the model checker spin.
+# It explores every order of the threads' steps for small numbers of pairs, sequences, chunks, tiles
+# and threads. Each line of output has the sizes, the number of states and the number of errors,
+# which must be 0. Version 0.1.0 must have an error, which shows that the model can find one.
 set -euo pipefail
 model=$(cd "$(dirname "$0")/.." && pwd)/docs/models/backward.pml
 fail() {

@@ -1,8 +1,9 @@
 #!/bin/bash
-# The promise sheet, docs/PROMISES.md, against the tests: every row of its tables names what holds
-# it, and what it names exists and is run. The last column has one code span for each test:
+# Checks docs/PROMISES.md: every row of its tables names the tests of its promise, and these tests
+# exist and are run. The last column has one code span for each test:
 #
-#   `unit/test_special: hidden, seen`   a file below tests/, and those of its cases that count
+#   `unit/test_special: hidden, seen`   a file below tests/, and those of its cases that count; a
+#                                       test of unit/ is named without its folder there
 #   `old_cpu.sh`                        a script below tests/
 #   `tools/check-library.sh`            any other file that is run, from the root of the tree
 #   `attn check: sdpa`                  an entry of the harness, check/
@@ -13,14 +14,14 @@ cd "$(dirname "$0")/.."
 sheet=docs/PROMISES.md
 [[ ${1:-} != --sheet ]] || sheet=$2
 
-# Lines "FILE" and "FILE<tab>CASE": the tests there are. Files without their extension, but those of
-# scripts and fuzz targets; a leading test_ of a case is left out.
+# Prints the existing tests as lines "FILE" and "FILE<tab>CASE". Files are without extension, except
+# scripts and fuzz targets; cases are without a leading test_.
 tests() {
     local file
-    for file in tests/{unit,amx}/test_*.c tests/{cli,python,page,peers}/test_*.py; do
+    for file in tests/{unit/*,amx}/test_*.c tests/{cli,python,page,peers}/test_*.py; do
         file=${file#tests/}
         echo "${file%.*}"
-    done
+    done | sed -E 's/^unit\/.*\//unit\//'
     for file in tests/*.sh; do
         echo "${file#tests/}"
     done
@@ -29,8 +30,8 @@ tests() {
         sed -E 's/.*/tools\/check-&.sh/'
     grep -oE '^tools/check-[a-z]+\.sh' .ci/run
     printf '%s\n' fuzz/fuzz_*.c 'attn check'
-    grep -HoE 'cmocka_unit_test[a-z_]*\((test_)?[A-Za-z0-9_]+' tests/{unit,amx}/test_*.c |
-        sed -E 's/^tests\/([^:]*)\.c:[^(]*\((test_)?/\1\t/'
+    grep -HoE 'cmocka_unit_test[a-z_]*\((test_)?[A-Za-z0-9_]+' tests/{unit/*,amx}/test_*.c |
+        sed -E 's/^tests\/([^:]*)\.c:[^(]*\((test_)?/\1\t/; s/^unit\/.*\//unit\//'
     grep -HoE '^ +def test_[A-Za-z0-9_]+' tests/{cli,python,page,peers}/test_*.py |
         sed -E 's/^tests\/([^:]*)\.py: +def test_/\1\t/'
     grep -oE '\{"[a-z0-9_]+", check_' check/check_main.c | sed -E 's/.*"(.*)".*/attn check\t\1/'

@@ -1,13 +1,13 @@
 #!/bin/bash
-# The first commands of a newcomer, `make demo` and `pip install ./python`, each in four fresh
-# systems of Debian 12, with what is committed here. One line for each; fails if one failed.
+# Runs a new user's first commands, `make demo` and `pip install ./python`, in four fresh systems of
+# Debian 12, with the committed files of this tree. Prints one line for each; fails if one failed.
 #
-#   [LOGS=FOLDER] tools/fresh-roots.sh [NAME...]     default: all; FOLDER keeps what they print
+#   [LOGS=FOLDER] tools/fresh-roots.sh [NAME...]     default: all; FOLDER gets their output
 #
 #   plain        the smallest system that debootstrap makes
 #   wasm         with clang, lld and binaryen: pages compute in WebAssembly
 #   clang        with clang alone, which cannot link WebAssembly: pages compute by JavaScript
-#   cmake-3.21   the oldest CMake that CMakeLists.txt takes, from PyPI
+#   cmake-3.21   the oldest CMake that CMakeLists.txt accepts, from PyPI
 #
 # Needs root, debootstrap, the network, 2 GB in TMPDIR and, on two cores, half an hour.
 set -euo pipefail
@@ -24,8 +24,8 @@ command -v debootstrap >/dev/null || die "no debootstrap: apt-get install deboot
 
 work=$(mktemp -d)
 running=
-# The processes of a root end with the one that started them, and mounts with them (inside): what
-# is left to remove is files.
+# The processes in a root end with the one that started them, and the mounts end with these (see
+# inside). So only files remain to be removed.
 cleanup() {
     [[ -z $running ]] || { kill -KILL "$running" && wait "$running"; } 2>/dev/null || true
     rm -rf --one-file-system "$work"
@@ -38,21 +38,21 @@ mkdir -p "$logs"
 logs=$(realpath "$logs")
 passed=0 failed=0
 
-inside() { # COMMAND: run in $root as a newcomer's shell would, with none of this one's variables
+inside() { # COMMAND: runs it in $root with the environment of a new shell
     local status=0
     # shellcheck disable=SC2016  # for the bash inside
     unshare --mount --pid --fork --kill-child bash -c \
         'mount -t proc proc "$1/proc" && exec chroot "$1" env -i HOME=/root TERM=dumb \
              PATH="$2" PIP_CERT=/etc/ssl/certs/ca-certificates.crt bash -ec "$3"' \
         inside "$root" "$path" "$1" </dev/null &
-    # In the foreground bash would leave a signal until its end.
+    # In the foreground, bash would handle a signal only after the command ends.
     running=$!
     wait "$running" || status=$?
     running=
     return "$status"
 }
 
-prepare() { # COMMAND: what the system has before a newcomer comes
+prepare() { # COMMAND: prepares the system before the user's commands
     inside "$1" >>"$logs/$name.prepare" 2>&1 && return
     tail -n 20 "$logs/$name.prepare" >&2
     die "$name cannot be prepared"
@@ -84,7 +84,7 @@ for name in "${names[@]}"; do
     cp -L /etc/resolv.conf /etc/hosts "$root/etc"
     : >"$logs/$name.prepare"
     prepare "apt-get update && apt-get install -y make git"
-    # Behind a proxy a system has certificates of its own.
+    # A system behind a proxy has its own certificates.
     cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs"
     packages=() proof='! [[ -e build/page.wasm ]]'
     case $name in

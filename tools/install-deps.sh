@@ -1,11 +1,11 @@
 #!/bin/bash
-# Installs what is missing of the Debian packages that are needed, as root or through sudo.
+# Installs the Debian packages that are needed and missing, as root or through sudo.
 #
-#   tools/install-deps.sh [build|test|ci|bench]     default: build, which each other group holds
+#   tools/install-deps.sh [build|test|ci|bench|fuzz]    default: build, a part of every group
 #
 # clang and lld are not needed to build; with them, pages compute in WebAssembly (ATTN_PAGE_WASM).
 #
-# Asks nothing. Where it cannot install it says what is needed, in one message.
+# Asks no questions. If it cannot install, it prints the needed packages in one message.
 set -euo pipefail
 
 build=(gcc libc6-dev make cmake pkg-config
@@ -13,6 +13,7 @@ build=(gcc libc6-dev make cmake pkg-config
 tests=("${build[@]}" libcmocka-dev python3 python3-numpy python3-hypothesis
        python3-selenium chromium chromium-driver clang lld qemu-user)
 bench=("${build[@]}" python3 python3-venv)
+fuzz=("${build[@]}" libcmocka-dev clang libclang-rt-dev)
 ci=("${tests[@]}" git clang-format g++ shellcheck abigail-tools spin
     gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-i686-linux-gnu libc6-dev-i386-cross
     gcc-powerpc64le-linux-gnu libc6-dev-ppc64el-cross gcc-s390x-linux-gnu libc6-dev-s390x-cross)
@@ -22,8 +23,9 @@ build) wanted=("${build[@]}") ;;
 test) wanted=("${tests[@]}") ;;
 ci) wanted=("${ci[@]}") ;;
 bench) wanted=("${bench[@]}") ;;
+fuzz) wanted=("${fuzz[@]}") ;;
 *)
-    echo "install-deps: no group '$1'; groups: build test ci bench" >&2
+    echo "install-deps: no group '$1'; groups: build test ci bench fuzz" >&2
     exit 2
     ;;
 esac
@@ -56,7 +58,7 @@ echo "installing: ${missing[*]}" >&2
 install=("${root[@]}" apt-get install -y -q --no-install-recommends "${missing[@]}")
 # The package lists may be absent or stale: fetch them only if the first try fails.
 "${install[@]}" </dev/null >/dev/null 2>&1 && exit 0
-# apt's asides on a bare system (no apt-utils, no init) tell only whom the installation failed for.
+# apt's notes on a minimal system (no apt-utils, no init) are shown only if the installation failed.
 said=$({ "${root[@]}" apt-get update -q && "${install[@]}"; } 2>&1 >/dev/null </dev/null) || {
     status=$?
     printf '%s\n' "$said" >&2

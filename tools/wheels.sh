@@ -1,9 +1,10 @@
 #!/bin/bash
 # tools/wheels.sh FOLDER: writes two wheels for PyPI and this machine's processor into FOLDER: one
-# for glibc 2.28 and newer (manylinux_2_28), one for musl 1.2 (musllinux_1_2). They have the library
-# and no program, since this system's jansson and utf8proc are for its own libc.
+# for glibc 2.28 and newer (manylinux_2_28), one for musl 1.2 (musllinux_1_2). They contain the
+# library but not the program, because this system's jansson and utf8proc are built for its own
+# libc.
 #
-# Needs zig's C compiler, which compiles for both: pip install ziglang
+# Needs zig's C compiler, which can compile for both: pip install ziglang
 set -euo pipefail
 [[ $# == 1 && -d $1 ]] || { echo "usage: tools/wheels.sh FOLDER" >&2; exit 2; }
 folder=$(realpath "$1")

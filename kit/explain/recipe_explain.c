@@ -45,7 +45,7 @@ static int check_options(recipe *r, const explain_options *o, sizes *s)
                                        : "--scale: must be a finite number");
     }
     if (r->status == KIT_OK && r->trace->words.count == 0) {
-        return recipe_fail(r, KIT_USAGE, "the text has no word");
+        return recipe_fail(r, KIT_USAGE, "the text has no word; give at least one");
     }
     if (r->trace->words.count > MAX_WORDS) {
         return recipe_fail(r, KIT_LIMIT, "the text has %zu words; explain shows at most %d",
@@ -62,8 +62,10 @@ static int check_options(recipe *r, const explain_options *o, sizes *s)
     int64_t widest = s->D > s->Dv ? s->D : s->Dv, rows = s->T > s->E ? s->T : s->E;
     widest = widest > s->T ? widest : s->T;
     if (s->H * rows > MAX_ELEMENTS / widest || s->V > MAX_ELEMENTS / s->E) {
-        return recipe_fail(r, KIT_LIMIT, "these sizes need a tensor of more than %lld numbers",
-                           (long long)MAX_ELEMENTS);
+        return recipe_fail(
+            r, KIT_LIMIT,
+            "these sizes need a tensor of more than %lld numbers; choose smaller ones",
+            (long long)MAX_ELEMENTS);
     }
     return r->status;
 }

@@ -41,7 +41,8 @@ static int check(const telling *t)
         return recipe_fail(t->r, KIT_USAGE, "--head %" PRId64 ": the model has heads 1 to %" PRId64,
                            t->o->head, s->heads);
     if (t->o->pair && s->causal)
-        return recipe_fail(t->r, KIT_USAGE, "--text-pair is for models that read a pair, as BERT");
+        return recipe_fail(t->r, KIT_USAGE,
+                           "--text-pair needs a model that reads two texts, such as BERT");
     return t->r->status;
 }
 
@@ -105,9 +106,11 @@ static void choose_layers(telling *t)
     const int64_t vectors = (t->heads + 2 * (t->o->head ? 1 : s->kv_heads)) * s->head_size;
     const bool all = t->T <= t->o->others;
     if (t->r->status == KIT_OK && all && t->T > EXPLAIN_MODEL_MOST / vectors / s->layers)
-        recipe_fail(t->r, KIT_LIMIT,
-                    "%" PRId64 " tokens in all layers are more than a page can hold; --layer N",
-                    t->T);
+        recipe_fail(
+            t->r, KIT_LIMIT,
+            "%" PRId64
+            " tokens in all layers are more than a page can hold; choose one layer with --layer N",
+            t->T);
     t->looks = all ? s->layers : 1;
     t->look = calloc((size_t)t->looks, sizeof *t->look);
     if (!t->look) {
@@ -134,8 +137,11 @@ static void prepare(telling *t)
         recipe_fail(r, KIT_LIMIT, "the text has %" PRId64 " tokens; explain shows at most %d", t->T,
                     MAX_TOKENS);
     if (r->status == KIT_OK && t->T > 0 && t->heads * t->T > MAX_ELEMENTS / t->T)
-        recipe_fail(r, KIT_LIMIT, "%" PRId64 " tokens and all heads are more than fits; --head N",
-                    t->T);
+        recipe_fail(
+            r, KIT_LIMIT,
+            "%" PRId64
+            " tokens in all heads are more than explain can show; choose one head with --head N",
+            t->T);
     if (r->status == KIT_OK)
         label_tokens(t);
     if (r->status == KIT_OK)

@@ -151,7 +151,7 @@ double kit_array_get(const kit_array *a, int64_t i)
     case ATTN_BF16: return from_small(((const uint16_t *)a->data)[i], bf16);
     case ATTN_BOOL: return ((const unsigned char *)a->data)[i] != 0;
     case ATTN_I64: return (double)((const int64_t *)a->data)[i];
-    case ATTN_I8: break; /* an i8 has no value without its scale */
+    default: break; /* no file has other types; an i8 has no value without its scale */
     }
     return (double)NAN;
 }
@@ -179,7 +179,7 @@ int kit_array_convert(kit_array *out, const kit_array *a, attn_dtype dtype, kit_
 {
     if (dtype != ATTN_F64 && dtype != ATTN_F32 && dtype != ATTN_F16 && dtype != ATTN_BF16) {
         memset(out, 0, sizeof *out);
-        return kit_fail(err, KIT_USAGE, "array: converts to f64, f32, f16 or bf16 only");
+        return kit_fail(err, KIT_USAGE, "array: can be converted to f64, f32, f16 or bf16 only");
     }
     const int code = io_array_reserve(out, dtype, a->rank, a->shape, "array", err);
     if (code)

@@ -194,7 +194,7 @@ static int parse_entry(parser *p, io_npy *h, bool seen[KEYS])
                         "%s: header: unknown key '%.*s'; the keys are descr, fortran_order, shape",
                         p->name, s.size < 40 ? (int)s.size : 40, s.at);
     if (seen[k])
-        return kit_fail(p->err, KIT_BAD_FILE, "%s: header: '%s' stands there twice", p->name,
+        return kit_fail(p->err, KIT_BAD_FILE, "%s: header: '%s' appears twice", p->name,
                         keys[k].name);
     seen[k] = true;
     if (!take(p, ':'))
@@ -231,7 +231,9 @@ int io_npy_parse_header(io_npy *h, const char *text, size_t size, const char *na
 
     char shape[IO_SHAPE_TEXT];
     if (!io_shape_size(h->rank, h->shape, h->element->size, &h->count, &h->bytes))
-        return kit_fail(err, KIT_BAD_FILE, "%s: header says shape %s of %s: more bytes than fit",
-                        name, io_shape_text(shape, h->rank, h->shape), h->element->name);
+        return kit_fail(
+            err, KIT_BAD_FILE,
+            "%s: header says shape %s of %s, which is more bytes than this machine can address",
+            name, io_shape_text(shape, h->rank, h->shape), h->element->name);
     return KIT_OK;
 }

@@ -35,7 +35,7 @@ static int read_open(int fd, char **bytes, size_t *size, const char *path, size_
 {
     struct stat st;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
-        return kit_fail(err, KIT_BAD_FILE, "%s: is not a file", path);
+        return kit_fail(err, KIT_BAD_FILE, "%s: is not a regular file", path);
     if ((uint64_t)st.st_size > limit)
         return kit_fail(err, KIT_BAD_FILE, "%s: has %" PRId64 " bytes; at most %zu are read", path,
                         (int64_t)st.st_size, limit);
@@ -205,7 +205,7 @@ int io_json_text(const char **to, const json_t *object, const char *name, const 
     if (!value)
         return KIT_OK;
     if (!json_is_string(value))
-        return kit_fail(err, KIT_BAD_FILE, "%s: %s must be a text", name, key);
+        return kit_fail(err, KIT_BAD_FILE, "%s: %s must be a string", name, key);
     *to = json_string_value(value);
     return KIT_OK;
 }

@@ -53,11 +53,13 @@ static int read_prefix(io_source *s, size_t *length, kit_error *err)
     for (size_t i = field; i-- > 0;)
         *length = *length << 8 | b[i];
     if (*length > IO_NPY_HEADER_LIMIT)
-        return kit_fail(err, KIT_BAD_FILE, "%s: a header of %zu bytes; at most %d are read",
-                        s->name, *length, IO_NPY_HEADER_LIMIT);
+        return kit_fail(err, KIT_BAD_FILE,
+                        "%s: announces a header of %zu bytes; at most %d are supported", s->name,
+                        *length, IO_NPY_HEADER_LIMIT);
     if (s->size != IO_SIZE_UNKNOWN && (int64_t)*length > s->size - s->at)
-        return kit_fail(err, KIT_BAD_FILE, "%s: a header of %zu bytes, but %" PRId64 " follow",
-                        s->name, *length, s->size - s->at);
+        return kit_fail(err, KIT_BAD_FILE,
+                        "%s: announces a header of %zu bytes, but only %" PRId64 " follow", s->name,
+                        *length, s->size - s->at);
     return KIT_OK;
 }
 
@@ -88,7 +90,7 @@ int io_npy_open(io_npy *h, io_source *s, kit_error *err)
 
     if (s->size == IO_SIZE_UNKNOWN) {
         if (h->count > IO_STREAM_LIMIT / WIDEST)
-            return kit_fail(err, KIT_LIMIT, "%s: %zu elements; at most %zu are read from a pipe",
+            return kit_fail(err, KIT_LIMIT, "%s: %zu elements; at most %zu can be read from a pipe",
                             s->name, h->count, IO_STREAM_LIMIT / WIDEST);
     } else if ((uint64_t)(s->size - s->at) != h->bytes) {
         char follow[24];
@@ -174,9 +176,10 @@ static void walk_next(walk *w)
 
 static int bad_element(const io_npy *h, const io_source *s, size_t i, kit_error *err)
 {
-    return kit_fail(err, KIT_BAD_FILE, "%s: element %zu is no %s", s->name, i,
-                    h->element->kind == 'b' ? "bool: neither 0 nor 1"
-                                            : "integer of 64 bits with a sign: past 2^63 - 1");
+    return kit_fail(err, KIT_BAD_FILE, "%s: element %zu is %s", s->name, i,
+                    h->element->kind == 'b'
+                        ? "neither 0 nor 1, so not a bool"
+                        : "more than 2^63 - 1, the largest integer that attn reads");
 }
 
 static int read_elements(kit_array *a, const io_npy *h, io_source *s, kit_error *err)
@@ -254,7 +257,7 @@ static const char *descr_of(attn_dtype dtype)
     case ATTN_BF16: return ORDER "f4"; /* .npy has no bfloat16 */
     case ATTN_BOOL: return "|b1";
     case ATTN_I64: return ORDER "i8";
-    case ATTN_I8: break; /* exists only in caches */
+    default: break; /* no other type comes from a file; i8 exists only in caches */
     }
     return NULL;
 }

@@ -130,7 +130,7 @@ static int read_labels(archive *z, kit_error *err)
 {
     const zip_int64_t n = zip_get_num_entries(z->zip, 0);
     if (n > MEMBERS_LIMIT)
-        return kit_fail(err, KIT_LIMIT, "%s: %" PRId64 " members; at most %d are read",
+        return kit_fail(err, KIT_LIMIT, "%s: %" PRId64 " members; at most %d are supported",
                         z->file->name, (int64_t)n, MEMBERS_LIMIT);
     z->label = calloc((size_t)n + 1, sizeof *z->label);
     if (!z->label)
@@ -140,7 +140,8 @@ static int read_labels(archive *z, kit_error *err)
         if (!name)
             return zip_failed(z, zip_get_error(z->zip), err);
         if (absurd(name))
-            return kit_fail(err, KIT_BAD_FILE, "%s: member %zu has no name of an array: '%.40s'",
+            return kit_fail(err, KIT_BAD_FILE,
+                            "%s: member %zu is called '%.40s', which cannot name an array",
                             z->file->name, z->count, name);
         z->label[z->count] = (label){name, stem(name), z->count};
     }
@@ -224,12 +225,12 @@ static int check_member(const zip_stat_t *st, const char *name, kit_error *err)
     const uint64_t ratio = st->size / (st->comp_size ? st->comp_size : 1);
     if (ratio > RATIO_POSSIBLE)
         return kit_fail(err, KIT_BAD_FILE,
-                        "%s: cannot be %" PRIu64 " bytes, %" PRIu64 " times what is stored", name,
-                        (uint64_t)st->size, ratio);
+                        "%s: is damaged: %" PRIu64 " bytes cannot be compressed %" PRIu64 " times",
+                        name, (uint64_t)st->size, ratio);
     if (st->size > IO_STREAM_LIMIT || (st->size > LARGE_MEMBER && ratio > RATIO_LARGE))
         return kit_fail(err, KIT_LIMIT,
                         "%s: %" PRIu64 " bytes, %" PRIu64
-                        " times what is stored, are past the limit",
+                        " times its compressed size, are above the limit",
                         name, (uint64_t)st->size, ratio);
     return KIT_OK;
 }

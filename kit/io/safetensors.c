@@ -118,7 +118,7 @@ static int read_tensor(const io_safetensors *f, io_tensor *t, const char *name, 
 {
     *t = (io_tensor){.name = name};
     if (strlen(name) >= sizeof((kit_entry *)NULL)->name)
-        return bad(f, name, err, "a name of more than 255 bytes");
+        return bad(f, name, err, "its name has more than 255 bytes");
     const json_t *dtype = json_object_get(value, "dtype"), *shape = json_object_get(value, "shape");
     const json_t *offsets = json_object_get(value, "data_offsets");
     if (!dtype || !shape || !offsets || json_object_size(value) != 3)
@@ -148,7 +148,7 @@ static int check_places(const io_safetensors *f, size_t data, kit_error *err)
         if (f->tensor[i].begin != at)
             return bad(f, f->tensor[i].name, err,
                        f->tensor[i].begin < at ? "shares bytes with the one before it"
-                                               : "there is a hole before it");
+                                               : "there are unused bytes before it");
     if (at != data)
         return kit_fail(err, KIT_BAD_FILE,
                         "%s: its tensors are %zu bytes, but %zu follow the header", f->file->name,
@@ -164,7 +164,7 @@ static int check_metadata(const io_safetensors *f, json_t *metadata, kit_error *
     if (texts)
         json_object_foreach(metadata, key, value) texts = texts && json_is_string(value);
     return texts ? KIT_OK
-                 : kit_fail(err, KIT_BAD_FILE, "%s: __metadata__ must map names to texts",
+                 : kit_fail(err, KIT_BAD_FILE, "%s: __metadata__ must map names to strings",
                             f->file->name);
 }
 
@@ -210,7 +210,7 @@ static int read_header(io_safetensors *f, size_t length, kit_error *err)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", f->file->name);
     int code = io_read(f->file, text, length, &got, err);
     if (!code && (got < length || text[0] != '{'))
-        code = kit_fail(err, KIT_BAD_FILE, "%s: not a .safetensors file: its header is no JSON",
+        code = kit_fail(err, KIT_BAD_FILE, "%s: not a .safetensors file: its header is not JSON",
                         f->file->name);
     if (!code)
         code = parse_header(f, text, length, err);
@@ -235,12 +235,12 @@ int io_safetensors_open(io_safetensors *f, io_source *file, kit_error *err)
     const uint64_t length = length_of(start);
     if (length < 2 || length > IO_SAFETENSORS_HEADER_LIMIT)
         return kit_fail(err, KIT_BAD_FILE,
-                        "%s: a header of %" PRIu64 " bytes; it must be 2 to %" PRIu64, file->name,
-                        length, IO_SAFETENSORS_HEADER_LIMIT);
+                        "%s: announces a header of %" PRIu64 " bytes; it must have 2 to %" PRIu64,
+                        file->name, length, IO_SAFETENSORS_HEADER_LIMIT);
     if (length > (uint64_t)(file->size - LENGTH))
         return kit_fail(err, KIT_BAD_FILE,
-                        "%s: a header of %" PRIu64 " bytes, but %" PRId64 " follow", file->name,
-                        length, file->size - LENGTH);
+                        "%s: announces a header of %" PRIu64 " bytes, but only %" PRId64 " follow",
+                        file->name, length, file->size - LENGTH);
     f->data = LENGTH + (int64_t)length;
     code = read_header(f, (size_t)length, err);
     return code ? code : read_tensors(f, err);
@@ -409,7 +409,7 @@ int kit_safetensors_write(kit_output *out, const kit_tensor *tensor, size_t coun
                           const kit_text *metadata, size_t metadata_count, kit_error *err)
 {
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    return kit_fail(err, KIT_LIMIT, "safetensors: not written by machines of this byte order");
+    return kit_fail(err, KIT_LIMIT, "safetensors: can be written only by little-endian machines");
 #endif
     size_t *place = calloc(count + 1, sizeof *place);
     char *text = NULL;

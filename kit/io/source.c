@@ -125,9 +125,10 @@ static int split_spec(input *in, const char *spec, kit_error *err)
 
 static int not_a_file(const input *in, kit_error *err)
 {
-    return kit_fail(err, KIT_BAD_FILE,
-                    "%s: is a pipe, a device or a socket; arrays by name are read from a file",
-                    in->path);
+    return kit_fail(
+        err, KIT_BAD_FILE,
+        "%s: is a pipe, a device or a socket; an array can be named in a regular file only",
+        in->path);
 }
 
 /* Opens in->path. Opening a pipe blocks until its other end is open, which is wanted for a .npy
@@ -330,8 +331,8 @@ int io_no_array(const char *file, const char *kind, const char *member, const io
     const char *held = n->used ? n->text : "nothing";
     const char *more = n->used < sizeof n->text ? "" : "...";
     if (member)
-        return kit_fail(err, KIT_BAD_FILE, "%s: no array '%.100s' there; it holds %s%s", file,
-                        member, held, more);
-    return kit_fail(err, KIT_BAD_FILE, "%s: say which array, as in file.%s:name; it holds %s%s",
+        return kit_fail(err, KIT_BAD_FILE, "%s: has no array '%.100s'; it has %s%s", file, member,
+                        held, more);
+    return kit_fail(err, KIT_BAD_FILE, "%s: name one array of it, as in file.%s:name; it has %s%s",
                     file, kind, held, more);
 }

@@ -44,10 +44,11 @@ static int read_activation(model_config *c, const reader *r)
     const int code = io_json_text(&name, r->top, r->name, c->a->key.activation, r->err);
     if (code || model_activation(&c->activation, name))
         return code;
-    return kit_fail(r->err, KIT_BAD_FILE,
-                    "%s: %s '%.40s' is not supported; the kinds of gelu, relu and silu, mish, "
-                    "hardswish, tanh, sigmoid and linear are",
-                    r->name, c->a->key.activation, name);
+    return kit_fail(
+        r->err, KIT_BAD_FILE,
+        "%s: %s '%.40s' is not supported; supported are all kinds of gelu, relu and silu, mish, "
+        "hardswish, tanh, sigmoid and linear",
+        r->name, c->a->key.activation, name);
 }
 
 /* ----------------------------------------------------------------------------------- Windows */
@@ -61,8 +62,9 @@ static int read_layer_types(model_config *c, const json_t *types, const reader *
         c->windowed[i] = type && strcmp(type, "sliding_attention") == 0;
         good = c->windowed[i] || (type && strcmp(type, "full_attention") == 0);
         if (good && c->windowed[i] && !c->window)
-            return wrong(r, "layer_types asks for sliding_attention, but there is no window: give "
-                            "sliding_window, and use_sliding_window where the model has it");
+            return wrong(
+                r, "layer_types has sliding_attention, but no window is set; set sliding_window, "
+                   "and use_sliding_window if the model has this key");
     }
     return good ? KIT_OK
                 : kit_fail(r->err, KIT_BAD_FILE,
@@ -122,13 +124,13 @@ static int read_heads(model_config *c, const reader *r)
                    (code = io_json_integer(&D, r->top, r->name, "head_dim", 1, 65536, r->err))))
         return code;
     if (!D && s->embed % s->heads)
-        return kit_fail(r->err, KIT_BAD_FILE, "%s: %s %" PRId64 " is no multiple of %s %" PRId64,
+        return kit_fail(r->err, KIT_BAD_FILE, "%s: %s %" PRId64 " is not a multiple of %s %" PRId64,
                         r->name, either(r, c->a->key.embed, "hidden_size"), s->embed,
                         either(r, c->a->key.heads, "num_attention_heads"), s->heads);
     s->head_size = D ? D : s->embed / s->heads;
     if (s->heads % s->kv_heads)
         return kit_fail(r->err, KIT_BAD_FILE,
-                        "%s: %s %" PRId64 " is no multiple of num_key_value_heads %" PRId64,
+                        "%s: %s %" PRId64 " is not a multiple of num_key_value_heads %" PRId64,
                         r->name, either(r, c->a->key.heads, "num_attention_heads"), s->heads,
                         s->kv_heads);
     return read_scale(c, r);
@@ -185,8 +187,8 @@ static const architecture *find_architecture(const reader *r)
     for (a = model_architectures; a->kind; a++)
         if (a->key.embed)
             strcat(strcat(known, *known ? ", " : ""), a->kind);
-    kit_fail(r->err, KIT_BAD_FILE, "%s: model_type '%.60s' is not supported; there are %s", r->name,
-             kind ? kind : "(none)", known);
+    kit_fail(r->err, KIT_BAD_FILE, "%s: model_type '%.60s' is not supported; supported are %s",
+             r->name, kind ? kind : "(none)", known);
     return NULL;
 }
 

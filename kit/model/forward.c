@@ -224,7 +224,8 @@ static int check_tokens(const model_run *r, const int64_t *ids, const int64_t *t
     if (count < 1 || count > r->most)
         return kit_fail(err, KIT_USAGE, "the text has no token");
     if (r->length + count > c->sizes.positions - lost)
-        return kit_fail(err, KIT_USAGE, "%" PRId64 " tokens; the model has places for %" PRId64,
+        return kit_fail(err, KIT_USAGE,
+                        "the text has %" PRId64 " tokens; the model has positions for %" PRId64,
                         r->length + count, c->sizes.positions - lost);
     for (int64_t i = 0; i < count; i++)
         if (ids[i] < 0 || ids[i] >= c->sizes.vocabulary ||

@@ -443,7 +443,7 @@ static void quote(char *to, size_t size, const json_t *value)
 static void list_values(char *to, size_t size, const char *values)
 {
     static const char *const plain[][2] = {{"int", "an integer"},     {"real", "a number"},
-                                           {"bool", "true or false"}, {"text", "a text"},
+                                           {"bool", "true or false"}, {"text", "a string"},
                                            {"list", "a list"},        {"object", "an object"}};
     size_t used = 0;
     for (const char *v = values; used < size; v++) {
@@ -476,8 +476,8 @@ static int refuse_key(const char *name, const key_check *how)
 {
     return kit_fail(
         how->err, KIT_BAD_FILE,
-        "%s: '%.80s' is not a known key%s%s, so it may change numbers; remove it, or go "
-        "on without it by --ignore-unknown",
+        "%s: '%.80s' is not a known key%s%s and may change the results; remove it, or ignore it "
+        "with --ignore-unknown",
         how->name, name, how->kind ? " of model_type " : "", how->kind ? how->kind : "");
 }
 

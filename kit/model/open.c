@@ -220,10 +220,11 @@ static int check_adapter(const char *folder, const model_options *options, kit_e
     if (access(path, F_OK) != 0)
         return KIT_OK;
     if (!options || !options->ignore_unknown)
-        return kit_fail(err, KIT_BAD_FILE,
-                        "%s: an adapter, which attn does not apply; save the model with it merged "
-                        "(peft's merge_and_unload), or go on without it by --ignore-unknown",
-                        path);
+        return kit_fail(
+            err, KIT_BAD_FILE,
+            "%s: is an adapter, which attn cannot apply; merge it into the model (peft's "
+            "merge_and_unload), or ignore it with --ignore-unknown",
+            path);
     if (options->ignored)
         options->ignored(folder, name);
     return KIT_OK;
@@ -234,7 +235,7 @@ static int read_config(model *m, const char *folder, const model_options *option
     char path[PATH_ROOM];
     json_t *top, *more;
     if (snprintf(path, sizeof path, "%s/config.json", folder) >= (int)sizeof path)
-        return kit_fail(err, KIT_BAD_FILE, "%.200s...: a path that is too long", folder);
+        return kit_fail(err, KIT_BAD_FILE, "%.200s...: the path is too long", folder);
     int code = io_json_read(&top, path, CONFIG_LIMIT, err);
     if (!code)
         code = model_config_read(&m->config, top, path, options, err);
@@ -254,11 +255,12 @@ static int open_all(model *m, const char *path, const model_options *options, we
 {
     struct stat st;
     if (stat(path, &st) != 0)
-        return kit_fail(err, KIT_BAD_FILE,
-                        "%s: no such folder or checkpoint, and nothing is fetched; a model comes "
-                        "by: pip install huggingface_hub && hf download openai-community/gpt2 "
-                        "--local-dir gpt2",
-                        path);
+        return kit_fail(
+            err, KIT_BAD_FILE,
+            "%s: no such folder or checkpoint; attn never downloads. Get a model with: pip "
+            "install huggingface_hub && hf download openai-community/gpt2 "
+            "--local-dir gpt2",
+            path);
     const bool folder = S_ISDIR(st.st_mode);
     int code =
         folder ? read_config(m, path, options, err) : model_trained_config(&m->config, path, err);

@@ -44,8 +44,8 @@ static int read_kind(rotation_kind *kind, const reader *r)
         }
     return code ? code
                 : kit_fail(r->err, KIT_BAD_FILE,
-                           "%s: rope_type '%.40s' is not supported; default, linear, dynamic, "
-                           "yarn, longrope and llama3 are",
+                           "%s: rope_type '%.40s' is not supported; supported are default, linear, "
+                           "dynamic, yarn, longrope and llama3",
                            r->name, type);
 }
 
@@ -242,7 +242,7 @@ int model_angles(angles *a, const rotation *r, int64_t first, int64_t count, int
     a->cos = calloc((size_t)(count * half) + 1, sizeof(float));
     a->sin = calloc((size_t)(count * half) + 1, sizeof(float));
     if (!a->cos || !a->sin)
-        return kit_fail(err, KIT_LIMIT, "not enough memory for %lld places", (long long)count);
+        return kit_fail(err, KIT_LIMIT, "not enough memory for %lld positions", (long long)count);
     for (int64_t i = 0; i < half; i++) {
         const float frequency = (float)frequency_of(r, i, D, first + count);
         for (int64_t t = 0; t < count; t++) {

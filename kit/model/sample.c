@@ -27,7 +27,7 @@ static int sorted(choice **out, const float *logits, int64_t count, kit_error *e
     for (int64_t i = 0; i < count; i++) {
         if (isnan(logits[i])) {
             free(*out);
-            return kit_fail(err, KIT_NOT_FINITE, "the model's logits are not numbers");
+            return kit_fail(err, KIT_NOT_FINITE, "one of the model's logits is NaN");
         }
         (*out)[i] = (choice){(double)logits[i], i};
     }
@@ -35,13 +35,14 @@ static int sorted(choice **out, const float *logits, int64_t count, kit_error *e
     return KIT_OK;
 }
 
-/* Chooses the likeliest token; of equal ones, the first. */
+/* Chooses the likeliest token; of equal ones, the first. If all are -inf, which
+ * no_repeat_ngram_size can cause, this is token 0, as in transformers. */
 static int likeliest(int64_t *id, const float *logits, int64_t count, kit_error *err)
 {
     *id = 0;
     for (int64_t i = 0; i < count; i++) {
         if (isnan(logits[i]))
-            return kit_fail(err, KIT_NOT_FINITE, "the model's logits are not numbers");
+            return kit_fail(err, KIT_NOT_FINITE, "one of the model's logits is NaN");
         if (logits[i] > logits[*id])
             *id = i;
     }

@@ -13,7 +13,7 @@ int model_trained_config(model_config *c, const char *path, kit_error *err)
     if (code)
         return code;
     if (of.embed % of.heads)
-        return kit_fail(err, KIT_BAD_FILE, "%s: its options do not fit together", path);
+        return kit_fail(err, KIT_BAD_FILE, "%s: its embed is not a multiple of its heads", path);
     *c = (model_config){.a = model_architecture("attn.train")};
     c->sizes = (model_sizes){.kind = c->a->kind,
                              .causal = true,

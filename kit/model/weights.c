@@ -39,7 +39,8 @@ void weights_close(weights *w)
 static int add_shard(weights *w, const char *name, const char *path, kit_error *err)
 {
     if (w->shards == MOST_FILES)
-        return kit_fail(err, KIT_BAD_FILE, "%s: more than %d files", w->path, (int)MOST_FILES);
+        return kit_fail(err, KIT_BAD_FILE, "%s: the model has more than %d files", w->path,
+                        (int)MOST_FILES);
     char *copy = strdup(name);
     if (!copy)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", w->path);
@@ -93,7 +94,8 @@ static int open_shards(weights *w, const char *folder, kit_error *err)
             continue;
         const int n = snprintf(path, sizeof path, "%s/%s", folder, name);
         if (n < 0 || n >= (int)sizeof path)
-            return kit_fail(err, KIT_BAD_FILE, "%s: a name that is too long", folder);
+            return kit_fail(err, KIT_BAD_FILE, "%s: the index has a file name that is too long",
+                            folder);
         const int code = add_shard(w, name, path, err);
         if (code)
             return code;

@@ -45,11 +45,12 @@ static int check_added(const kit_tokenizer *t, const char *content, int64_t id, 
     if (code)
         return code;
     if (known >= 0 && known != id)
-        return kit_fail(err, KIT_BAD_FILE, "%s: token '%.80s' has the ids %lld and %lld", name,
+        return kit_fail(err, KIT_BAD_FILE, "%s: token '%.80s' has two ids, %lld and %lld", name,
                         content, (long long)known, (long long)id);
     if (known < 0 && there && there->bytes)
-        return kit_fail(err, KIT_BAD_FILE, "%s: added token '%.80s' has the id %lld of '%.80s'",
-                        name, content, (long long)id, there->bytes);
+        return kit_fail(err, KIT_BAD_FILE,
+                        "%s: added token '%.80s' has the id %lld, which belongs to '%.80s'", name,
+                        content, (long long)id, there->bytes);
     return KIT_OK;
 }
 

@@ -124,10 +124,12 @@ int text_bpe_merge(kit_tokenizer *t, const char *a, size_t a_length, const char 
         right < 0 ? -1 : text_vocabulary_find(&t->vocabulary, bytes, first + second);
     free(bytes);
     if (made < 0)
-        return kit_fail(err, KIT_BAD_FILE,
-                        "%s: merge %u, '%.*s' '%.*s': the vocabulary has not both and their sum",
-                        name, t->merges.count + 1, a_length < 40 ? (int)a_length : 40, a,
-                        b_length < 40 ? (int)b_length : 40, b);
+        return kit_fail(
+            err, KIT_BAD_FILE,
+            "%s: merge %u, '%.*s' '%.*s': the vocabulary must have both tokens and their "
+            "concatenation",
+            name, t->merges.count + 1, a_length < 40 ? (int)a_length : 40, a,
+            b_length < 40 ? (int)b_length : 40, b);
     return text_merges_add(&t->merges, left, right, made, name, err);
 }
 

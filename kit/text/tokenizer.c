@@ -153,9 +153,10 @@ int kit_tokenizer_limit(kit_tokenizer *t, int64_t ids, const char *name, kit_err
     t->limit = ids;
     return t->own_end <= ids
                ? KIT_OK
-               : kit_fail(err, KIT_BAD_FILE,
-                          "%s: the tokeniser has ids up to %lld, the model %lld tokens", name,
-                          (long long)t->own_end - 1, (long long)ids);
+               : kit_fail(
+                     err, KIT_BAD_FILE,
+                     "%s: the tokeniser has ids up to %lld, but the model has only %lld tokens",
+                     name, (long long)t->own_end - 1, (long long)ids);
 }
 
 const char *kit_tokenizer_bytes(const kit_tokenizer *t, int64_t id, size_t *length)

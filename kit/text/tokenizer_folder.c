@@ -71,11 +71,11 @@ static int find_class(text_class *class, const char *name, const char *type, con
                         "%s: has no tokenizer.json, and neither tokenizer_class nor model_type "
                         "says how vocab.txt or vocab.json are read",
                         folder);
-    return kit_fail(err, KIT_BAD_FILE,
-                    "%s: tokenizer_class '%.80s' without tokenizer.json is not supported; "
-                    "BertTokenizer, DistilBertTokenizer, RobertaTokenizer, GPT2Tokenizer and "
-                    "Qwen2Tokenizer are",
-                    folder, name);
+    return kit_fail(
+        err, KIT_BAD_FILE,
+        "%s: tokenizer_class '%.80s' without tokenizer.json is not supported; supported are "
+        "BertTokenizer, DistilBertTokenizer, RobertaTokenizer, GPT2Tokenizer and Qwen2Tokenizer",
+        folder, name);
 }
 
 /* --------------------------------------------------------------------------------- The files */

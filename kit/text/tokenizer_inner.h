@@ -203,6 +203,8 @@ int text_normalizer_read(text_normalizer *to, const json_t *n, const char *name,
 int text_refuse(const char *name, const char *what, const char *found, const char *known,
                 kit_error *err);
 int text_tokenizer_read(kit_tokenizer *t, const json_t *top, const char *name, kit_error *err);
+/* Reads {"token": id, ...} into the vocabulary; t->kind is set. */
+int text_vocabulary_read(kit_tokenizer *t, json_t *vocab, const char *name, kit_error *err);
 
 /* ------------------------------------------------------------------------ tokenizer_keys.c
  *

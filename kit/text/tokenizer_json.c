@@ -22,18 +22,18 @@ static bool absent(const json_t *value) { return !value || json_is_null(value); 
 
 /* ------------------------------------------------------------------------------- The models */
 
-static int read_vocabulary(kit_tokenizer *t, json_t *vocab, const char *name, kit_error *err)
+int text_vocabulary_read(kit_tokenizer *t, json_t *vocab, const char *name, kit_error *err)
 {
     const char *key;
     json_t *value;
     int code = KIT_OK;
     if (!json_is_object(vocab))
-        return kit_fail(err, KIT_BAD_FILE, "%s: model.vocab must map tokens to ids", name);
+        return kit_fail(err, KIT_BAD_FILE, "%s: the vocabulary must map tokens to ids", name);
     json_object_foreach(vocab, key, value)
     {
         if (!json_is_integer(value))
-            return kit_fail(err, KIT_BAD_FILE, "%s: token '%.80s' has no integer as its id", name,
-                            key);
+            return kit_fail(err, KIT_BAD_FILE, "%s: the id of token '%.80s' must be an integer",
+                            name, key);
         const int64_t id = json_integer_value(value);
         code = t->kind == TEXT_BPE ? text_bpe_add(t, key, strlen(key), id, name, err)
                                    : text_vocabulary_add(&t->vocabulary, key, strlen(key), id,
@@ -85,10 +85,11 @@ static int read_bpe_options(kit_tokenizer *t, const json_t *model, const char *n
         (code = io_json_flag(&t->whole_words, model, name, "ignore_merges", err)))
         return code;
     if (*prefix || *suffix || (t->characters && t->whole_words))
-        return kit_fail(err, KIT_BAD_FILE,
-                        "%s: BPE with a prefix, a suffix or ignore_merges beside byte_fallback is "
-                        "not supported",
-                        name);
+        return kit_fail(
+            err, KIT_BAD_FILE,
+            "%s: BPE with byte_fallback is not supported together with a prefix, a suffix or "
+            "ignore_merges",
+            name);
     if (dropout > 0)
         return text_refuse(name, "model option", "dropout", "it must be null or 0", err);
     return KIT_OK;
@@ -102,7 +103,7 @@ static int read_bpe(kit_tokenizer *t, const json_t *model, const char *name, kit
     if (!code)
         code = io_json_text(&unknown, model, name, "unk_token", err);
     if (!code)
-        code = read_vocabulary(t, json_object_get(model, "vocab"), name, err);
+        code = text_vocabulary_read(t, json_object_get(model, "vocab"), name, err);
     if (!code)
         code = read_merges(t, json_object_get(model, "merges"), name, err);
     if (!code && unknown)
@@ -124,7 +125,7 @@ static int read_wordpiece(kit_tokenizer *t, const json_t *model, const char *nam
     t->prefix = strdup(prefix);
     if (!t->prefix)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
-    code = read_vocabulary(t, json_object_get(model, "vocab"), name, err);
+    code = text_vocabulary_read(t, json_object_get(model, "vocab"), name, err);
     t->unknown = text_vocabulary_find(&t->vocabulary, unknown, strlen(unknown));
     return code;
 }
@@ -137,7 +138,7 @@ static int read_model(kit_tokenizer *t, const json_t *model, const char *name, k
     if (is_type(model, "BPE") ||
         (absent(json_object_get(model, "type")) && json_object_get(model, "merges")))
         return read_bpe(t, model, name, err);
-    return text_refuse(name, "model", type_of(model), "WordPiece and BPE are", err);
+    return text_refuse(name, "model", type_of(model), "supported are WordPiece and BPE", err);
 }
 
 /* --------------------------------------------------------- Pre-tokenizers and post-processors */
@@ -154,7 +155,7 @@ static int read_byte_level(kit_tokenizer *t, const json_t *p, bool after_split, 
         code = io_json_flag(&regex, p, name, "use_regex", err);
     if (!code && after_split && (regex || t->prefix_space))
         return text_refuse(name, "ByteLevel after Split", "with use_regex or add_prefix_space",
-                           "neither may be", err);
+                           "neither may be set", err);
     if (!after_split)
         t->pattern = regex ? TEXT_GPT2 : TEXT_WHOLE;
     return code;
@@ -170,10 +171,10 @@ static int read_split(kit_tokenizer *t, const json_t *p, const char *name, kit_e
     if (code)
         return code;
     if (!regex || !text_pattern_find(&t->pattern, regex))
-        return text_refuse(name, "the split pattern", regex, "GPT-2's, Llama 3's and Qwen 2's are",
-                           err);
+        return text_refuse(name, "the split pattern", regex,
+                           "supported are GPT-2's, Llama 3's and Qwen 2's", err);
     if (!behavior || strcmp(behavior, "Isolated") != 0)
-        return text_refuse(name, "the split", behavior, "Isolated is", err);
+        return text_refuse(name, "the split", behavior, "supported is Isolated", err);
     return KIT_OK;
 }
 
@@ -188,7 +189,7 @@ static bool marks_spaces(const text_normalizer *n)
 static int read_pre_tokenizer(kit_tokenizer *t, const json_t *p, const char *name, kit_error *err)
 {
     static const char known[] =
-        "BertPreTokenizer (WordPiece), ByteLevel, and Split then ByteLevel (BPE) are";
+        "supported are BertPreTokenizer (WordPiece), ByteLevel, and Split then ByteLevel (BPE)";
     const json_t *list = json_object_get(p, "pretokenizers");
     if (t->kind == TEXT_WORDPIECE)
         return is_type(p, "BertPreTokenizer")
@@ -197,10 +198,11 @@ static int read_pre_tokenizer(kit_tokenizer *t, const json_t *p, const char *nam
     if (t->characters)
         return absent(p) && marks_spaces(&t->normalizer)
                    ? KIT_OK
-                   : text_refuse(name, "byte_fallback with pre_tokenizer", type_of(p),
-                                 "without one, and a normalizer whose last step is Replace of ' ' "
-                                 "by U+2581, it is",
-                                 err);
+                   : text_refuse(
+                         name, "byte_fallback with pre_tokenizer", type_of(p),
+                         "it needs no pre_tokenizer, and a normalizer whose last step replaces ' "
+                         "' by U+2581",
+                         err);
     if (is_type(p, "ByteLevel"))
         return read_byte_level(t, p, false, name, err);
     if (!is_type(p, "Sequence"))
@@ -224,15 +226,15 @@ static int read_id(int64_t *id, const kit_tokenizer *t, const json_t *value, con
     *id = json_is_integer(value) ? json_integer_value(value) : -1;
     if (!kit_tokenizer_bytes(t, *id, &length))
         return kit_fail(err, KIT_BAD_FILE,
-                        "%s: post_processor names a token that the vocabulary has not", name);
+                        "%s: post_processor names a token that the vocabulary does not have", name);
     return KIT_OK;
 }
 
 static int add_item(text_template *to, text_item item, const char *name, kit_error *err)
 {
     if (to->count == TEXT_ITEMS)
-        return kit_fail(err, KIT_BAD_FILE, "%s: a template of more than %d tokens", name,
-                        (int)TEXT_ITEMS);
+        return kit_fail(err, KIT_BAD_FILE, "%s: post_processor: a template has more than %d tokens",
+                        name, (int)TEXT_ITEMS);
     to->item[to->count++] = item;
     return KIT_OK;
 }
@@ -250,7 +252,11 @@ static int read_item(text_template *to, const kit_tokenizer *t, const json_t *on
     if (code)
         return code;
     if (!id || (sequence && strcmp(id, "A") != 0 && (!pair || strcmp(id, "B") != 0)))
-        return kit_fail(err, KIT_BAD_FILE, "%s: post_processor: not a template's part", name);
+        return kit_fail(
+            err, KIT_BAD_FILE,
+            "%s: post_processor: a part of a template is neither a SpecialToken nor one of its "
+            "sequences",
+            name);
     if (sequence) {
         item.which = id[0] == 'B';
         return add_item(to, item, name, err);
@@ -299,7 +305,8 @@ static int read_post_processor(kit_tokenizer *t, const json_t *p, const char *na
     if (!is_type(p, "BertProcessing") && !is_type(p, "RobertaProcessing"))
         return text_refuse(
             name, "post_processor", type_of(p),
-            "TemplateProcessing, BertProcessing, RobertaProcessing and ByteLevel are", err);
+            "supported are TemplateProcessing, BertProcessing, RobertaProcessing and ByteLevel",
+            err);
     code = text_keys_check(p, type_of(p), name, err);
     if (!code)
         code = read_id(&first, t, json_array_get(json_object_get(p, "cls"), 1), name, err);
@@ -339,12 +346,12 @@ static int read_added(kit_tokenizer *t, const json_t *one, const char *name, kit
         (code = io_json_flag(&m.single, one, name, "single_word", err)))
         return code;
     if (!content || id < 0)
-        return kit_fail(err, KIT_BAD_FILE, "%s: an added token needs content and id", name);
+        return kit_fail(err, KIT_BAD_FILE, "%s: an added token must have content and id", name);
     const int64_t next = t->vocabulary.count; /* `tokenizers` counts on, whatever the file says */
     code = text_added_add(t, content, id, m, name, err);
     if (!code && t->vocabulary.count > next && id != next)
         return kit_fail(err, KIT_BAD_FILE,
-                        "%s: added token '%.80s' has the id %lld; by the vocabulary it is %lld",
+                        "%s: added token '%.80s' has the id %lld; in the vocabulary it is %lld",
                         name, content, (long long)id, (long long)next);
     return code;
 }

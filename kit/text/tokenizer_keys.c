@@ -147,9 +147,10 @@ const char *text_class_name(text_class c)
 /* The only place where an unknown key is refused. */
 static int refuse_unknown(const char *name, const char *key, const char *of, kit_error *err)
 {
-    return kit_fail(err, KIT_BAD_FILE,
-                    "%s: '%.80s' is no key of %s that is known; take it out if no id depends on it",
-                    name, key, of);
+    return kit_fail(
+        err, KIT_BAD_FILE,
+        "%s: '%.80s' is not a known key of %s; remove it if no token's id depends on it", name, key,
+        of);
 }
 
 static bool is_off(const json_t *value)

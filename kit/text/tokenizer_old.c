@@ -129,19 +129,9 @@ static int count_line(kit_tokenizer *t, const char *line, size_t length, int64_t
 static int read_bpe_vocabulary(kit_tokenizer *t, const char *path, kit_error *err)
 {
     json_t *top;
-    const char *key;
-    json_t *value;
     int code = io_json_read(&top, path, TEXT_FILE_LIMIT, err);
-    json_object_foreach(top, key, value)
-    {
-        if (!json_is_integer(value))
-            code = kit_fail(err, KIT_BAD_FILE, "%s: token '%.80s' has no integer as its id", path,
-                            key);
-        if (!code)
-            code = text_bpe_add(t, key, strlen(key), json_integer_value(value), path, err);
-        if (code)
-            break;
-    }
+    if (!code)
+        code = text_vocabulary_read(t, top, path, err);
     json_decref(top);
     return code;
 }
@@ -252,7 +242,7 @@ int text_old_read(kit_tokenizer *t, const char *folder, const text_old *old, kit
         const char *unknown = named[TEXT_UNK] ? named[TEXT_UNK] : "null";
         t->unknown = text_vocabulary_find(&t->vocabulary, unknown, strlen(unknown));
         if (!named[TEXT_UNK] || t->unknown < 0)
-            return kit_fail(err, KIT_BAD_FILE, "%s: vocab.txt has not the unk_token '%.80s'",
+            return kit_fail(err, KIT_BAD_FILE, "%s: vocab.txt does not have the unk_token '%.80s'",
                             folder, unknown);
     }
     return read_template(t, named, old, err);

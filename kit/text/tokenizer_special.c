@@ -70,8 +70,9 @@ static int read_object(special *to, const json_t *value, bool special_one, const
         (code = io_json_flag(&m->right, value, name, "rstrip", err)) ||
         (code = io_json_flag(&m->single, value, name, "single_word", err)))
         return code;
-    return to->content ? KIT_OK
-                       : kit_fail(err, KIT_BAD_FILE, "%s: a special token needs a content", name);
+    return to->content
+               ? KIT_OK
+               : kit_fail(err, KIT_BAD_FILE, "%s: a special token must have a content", name);
 }
 
 /* A token object of tokenizer_config.json must have "__type": "AddedToken"; one of
@@ -86,7 +87,7 @@ static int read_token(special *to, const json_t *value, bool map, const char *ke
     if (!to->content && !json_is_null(value)) {
         if (!json_is_object(value) || (!map && (!type || strcmp(type, "AddedToken") != 0)))
             return kit_fail(err, KIT_BAD_FILE,
-                            "%s: %s must be a text, or an object of \"__type\": \"AddedToken\"",
+                            "%s: %s must be a string, or an object with \"__type\": \"AddedToken\"",
                             name, key);
         const int code = read_object(to, value, map, name, err);
         if (code)
@@ -94,8 +95,8 @@ static int read_token(special *to, const json_t *value, bool map, const char *ke
     }
     return !to->content || *to->content
                ? KIT_OK
-               : kit_fail(err, KIT_BAD_FILE, "%s: %s is an empty text; null would be none", name,
-                          key);
+               : kit_fail(err, KIT_BAD_FILE, "%s: %s is an empty string; write null for no token",
+                          name, key);
 }
 
 /* --------------------------------------------------------------------------------- Reading */
@@ -120,7 +121,8 @@ static int read_list(specials *s, const json_t *list, bool map, const char *key,
         code = to ? read_token(to, json_array_get(list, i), map, key, name, err)
                   : kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
         if (!code && !to->content)
-            code = kit_fail(err, KIT_BAD_FILE, "%s: %s has a token that is null", name, key);
+            code = kit_fail(err, KIT_BAD_FILE, "%s: %s must not have a null among its tokens", name,
+                            key);
     }
     return code;
 }
@@ -181,9 +183,10 @@ static int read_decoder(specials *s, const json_t *decoder, const char *name, ki
     json_object_foreach((json_t *)decoder, key, value)
     {
         if (!*key || strlen(key) > 9 || key[strspn(key, "0123456789")] || !json_is_object(value))
-            return kit_fail(err, KIT_BAD_FILE,
-                            "%s: added_tokens_decoder: '%.80s' must be an id, of an object", name,
-                            key);
+            return kit_fail(
+                err, KIT_BAD_FILE,
+                "%s: added_tokens_decoder: '%.80s' must be an id that maps to an object", name,
+                key);
         special *to = one_more(&s->stated, &s->stated_count);
         if (!to)
             return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
@@ -212,8 +215,8 @@ static int read_added(specials *s, const json_t *added, const char *name, kit_er
     json_object_foreach((json_t *)added, key, value)
     {
         if (!json_is_integer(value) || json_integer_value(value) < 0)
-            return kit_fail(err, KIT_BAD_FILE, "%s: token '%.80s' has no integer as its id", name,
-                            key);
+            return kit_fail(err, KIT_BAD_FILE, "%s: the id of token '%.80s' must be an integer",
+                            name, key);
         special *to = one_more(&s->stated, &s->stated_count);
         if (!to)
             return kit_fail(err, KIT_LIMIT, "%s: not enough memory", name);
@@ -284,7 +287,7 @@ static int add_stated(kit_tokenizer *t, const specials *s, const char *name, kit
         code = add_one(t, one, manner_of(s, one), &id, name, err);
         if (!code && id != one->id)
             code = kit_fail(err, KIT_BAD_FILE,
-                            "%s: added token '%.80s' has the id %lld; by the vocabulary it is %lld",
+                            "%s: added token '%.80s' has the id %lld; in the vocabulary it is %lld",
                             name, one->content, (long long)one->id, (long long)id);
     }
     return code;

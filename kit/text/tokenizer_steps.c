@@ -67,7 +67,7 @@ static int read_replace(text_step *s, const json_t *n, const char *name, kit_err
     if (!from || !*from || !to)
         return text_refuse(name, "normalizer Replace of",
                            json_string_value(json_object_get(pattern, "Regex")),
-                           "a String that is not empty by a content is", err);
+                           "supported is a String that is not empty, with a content", err);
     code = text_chars_decode(&s->from, from, err);
     return code ? code : text_chars_decode(&s->to, to, err);
 }
@@ -95,17 +95,18 @@ static int read_step(text_normalizer *to, const json_t *n, const char *name, kit
     for (size_t i = 0; type && i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].type, type) == 0) {
             if (to->count == TEXT_STEPS)
-                return kit_fail(err, KIT_BAD_FILE, "%s: a normalizer of more than %d steps", name,
-                                (int)TEXT_STEPS);
+                return kit_fail(err, KIT_BAD_FILE, "%s: the normalizer has more than %d steps",
+                                name, (int)TEXT_STEPS);
             text_step *s = &to->step[to->count++]; /* counted now: freed after an error */
             *s = (text_step){.kind = known[i].kind};
             const int code = text_keys_check(n, type, name, err);
             return code ? code : known[i].read(s, n, name, err);
         }
-    return text_refuse(name, "normalizer", type,
-                       "BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, "
-                       "Prepend, Replace and a Sequence of these are",
-                       err);
+    return text_refuse(
+        name, "normalizer", type,
+        "supported are BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, "
+        "Prepend, Replace and a Sequence of these",
+        err);
 }
 
 int text_normalizer_read(text_normalizer *to, const json_t *n, const char *name, kit_error *err)

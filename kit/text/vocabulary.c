@@ -97,7 +97,7 @@ int text_vocabulary_add(text_vocabulary *v, const char *bytes, size_t length, in
         return kit_fail(err, KIT_BAD_FILE, "%s: two tokens have the id %lld", name, (long long)id);
     const size_t at = in ? place_of(v, in, bytes, length) : 0;
     if (in && in->slot[at])
-        return kit_fail(err, KIT_BAD_FILE, "%s: token '%.*s' comes twice", name, shown(length),
+        return kit_fail(err, KIT_BAD_FILE, "%s: token '%.*s' appears twice", name, shown(length),
                         bytes);
     char *copy = malloc(length + 1);
     if (!copy)
@@ -153,7 +153,7 @@ int text_merges_add(text_merges *m, int64_t left, int64_t right, int64_t made, c
 {
     const size_t at = merge_place(m, (uint32_t)left, (uint32_t)right);
     if (m->slot[at].rank != UINT32_MAX)
-        return kit_fail(err, KIT_BAD_FILE, "%s: merge %u is merge %u again", name, m->count + 1,
+        return kit_fail(err, KIT_BAD_FILE, "%s: merge %u repeats merge %u", name, m->count + 1,
                         m->slot[at].rank + 1);
     m->slot[at] = (text_merge){(uint32_t)left, (uint32_t)right, m->count++, (uint32_t)made};
     return KIT_OK;

@@ -69,8 +69,9 @@ static int add_unknown(kit_tokens *out, const kit_tokenizer *t, const text_char 
                        size_t count, kit_error *err)
 {
     if (t->unknown < 0)
-        return kit_fail(err, KIT_USAGE,
-                        "the vocabulary has no token for a word, nor an unknown one");
+        return kit_fail(
+            err, KIT_USAGE,
+            "the vocabulary has neither a token for a word of the text nor an unknown token");
     return add_piece(out, t->unknown, chars, count, err);
 }
 

@@ -316,8 +316,9 @@ static int load_same(const loading *l, kit_array *to, const char *prefix, const 
         return code;
     if (memcmp(a.shape, to->shape, sizeof a.shape) != 0) {
         kit_array_free(&a);
-        return kit_fail(l->err, KIT_BAD_FILE, "%s: tensor '%s' has not the shape of the options",
-                        l->path, whole);
+        return kit_fail(l->err, KIT_BAD_FILE,
+                        "%s: tensor '%s' does not have the shape that the options require", l->path,
+                        whole);
     }
     kit_array_free(to);
     *to = a;
@@ -340,8 +341,9 @@ static int load_random(const loading *l, attn_rng *rng)
         rng->position = (int32_t)*at;
     kit_array_free(&state);
     kit_array_free(&position);
-    return code || good ? code
-                        : kit_fail(l->err, KIT_BAD_FILE, "%s: its random state is none", l->path);
+    return code || good
+               ? code
+               : kit_fail(l->err, KIT_BAD_FILE, "%s: its random state is not valid", l->path);
 }
 
 static int load_losses(const loading *l, train_run *run)
@@ -369,7 +371,8 @@ static int load_checks(const loading *l, train_run *run)
     for (int64_t i = 0; i < a.shape[0] && !code; i++, row += 4) {
         if (a.shape[1] != 4 || !(row[0] >= 0 && row[0] <= (double)run->step) ||
             !(row[3] >= 0 && row[3] < 1e15)) {
-            code = kit_fail(l->err, KIT_BAD_FILE, "%s: its history of accuracies is none", l->path);
+            code = kit_fail(l->err, KIT_BAD_FILE, "%s: its history of accuracies is not valid",
+                            l->path);
             break;
         }
         code = train_grow((void **)&run->check, run->check_count, sizeof *run->check, l->err);
@@ -409,8 +412,8 @@ static int load_maps(const loading *l, train_run *run)
         (all.shape[0] != steps.shape[0] || (slopes.data && slopes.shape[0] != steps.shape[0]) ||
          (steps.shape[0] && memcmp(all.shape + 1, shape, sizeof shape) != 0) ||
          (slopes.data && memcmp(slopes.shape + 1, all.shape + 1, sizeof shape) != 0)))
-        code = kit_fail(l->err, KIT_BAD_FILE, "%s: its maps have not the shape of the options",
-                        l->path);
+        code = kit_fail(l->err, KIT_BAD_FILE,
+                        "%s: its maps do not have the shape that the options require", l->path);
     for (int64_t i = 0; !code && i < steps.shape[0]; i++) {
         train_map map = {.step = ((const int64_t *)steps.data)[i]};
         code = train_grow((void **)&run->map, run->map_count, sizeof *run->map, l->err);
@@ -469,7 +472,7 @@ static int check_size(const kit_safetensors *f, const char *path, const train_co
     const double least =
         E * (2 * (double)train_config_tokens(c) + (double)c->length) + (double)c->layers * block;
     if ((double)kit_safetensors_bytes(f) < 3 * sizeof(float) * least)
-        return kit_fail(err, KIT_BAD_FILE, "%s: is too short for a model of its options", path);
+        return kit_fail(err, KIT_BAD_FILE, "%s: is too short for a model with its options", path);
     return KIT_OK;
 }
 
@@ -488,7 +491,7 @@ int train_load(train_run **out, const char *path, const train_text *text, attn_c
     if (!code)
         code = check_size(f, path, &c, err);
     if (!code && (code = train_config_check(&c, text, err)))
-        code = kit_fail(err, KIT_BAD_FILE, "%s: its options do not fit together", path);
+        code = kit_fail(err, KIT_BAD_FILE, "%s: its options contradict each other", path);
     if (!code)
         code = train_begin(out, &c, text, ctx, err);
     if (!code && (code = load_all(&(loading){f, path, err}, *out))) {
@@ -507,8 +510,8 @@ static int label_characters(char (*label)[TRAIN_LABEL], const kit_array *codes, 
     for (int64_t i = 0; i < codes->shape[0]; i++) {
         const int64_t code = ((const int64_t *)codes->data)[i];
         if (code < 1 || code > 0x10FFFF || !utf8proc_codepoint_valid((utf8proc_int32_t)code))
-            return kit_fail(err, KIT_BAD_FILE, "%s: text.characters holds what is no character",
-                            path);
+            return kit_fail(err, KIT_BAD_FILE,
+                            "%s: text.characters has a number that is not a character", path);
         label[i][utf8proc_encode_char((utf8proc_int32_t)code, (utf8proc_uint8_t *)label[i])] = 0;
     }
     return KIT_OK;
@@ -532,7 +535,9 @@ int train_load_labels(char (*label)[TRAIN_LABEL], const train_config *config, co
     code = load(&(loading){f, path, err}, &codes, "text.characters", ATTN_I64, 1);
     if (!code && memcmp(codes.shape, wanted, sizeof wanted) != 0)
         code =
-            kit_fail(err, KIT_BAD_FILE, "%s: text.characters has not the vocabulary's size", path);
+            kit_fail(err, KIT_BAD_FILE,
+                     "%s: text.characters must have one character for each token of the vocabulary",
+                     path);
     if (!code)
         code = label_characters(label, &codes, path, err);
     kit_array_free(&codes);

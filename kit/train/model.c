@@ -156,7 +156,9 @@ int train_model_make(train_model *m, const train_config *c, attn_context *ctx, k
 {
     *m = (train_model){.config = *c, .ctx = ctx};
     if (!fits(c))
-        return kit_fail(err, KIT_LIMIT, "a model of these sizes is more than can be trained here");
+        return kit_fail(
+            err, KIT_LIMIT,
+            "a model of these sizes is too large to be trained by attn; choose smaller ones");
     const size_t N = (size_t)(c->batch * c->length);
     const int parameters = BLOCKS + (int)c->layers * WITH_MLP + 4;
     m->parameter = calloc((size_t)parameters, sizeof *m->parameter);

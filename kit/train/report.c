@@ -229,8 +229,11 @@ static void report_notes(recipe *r, const train_run *run)
  * many. */
 static int64_t panels_across(int64_t all, int64_t heads)
 {
-    enum { FEW = 4, MANY = 8 };
-    return all <= FEW ? all * (FEW / all) : all <= MANY ? all : heads <= MANY ? heads : MANY;
+    enum { MIN_ACROSS = 4, MAX_ACROSS = 8 };
+    return all <= MIN_ACROSS     ? all * (MIN_ACROSS / all)
+           : all <= MAX_ACROSS   ? all
+           : heads <= MAX_ACROSS ? heads
+                                 : MAX_ACROSS;
 }
 
 int train_to_trace(trace *t, train_run *run, kit_error *err)

@@ -240,14 +240,14 @@ int train_config_check(train_config *c, const train_text *text, kit_error *err)
     if (c->task == TRAIN_TEXT) {
         c->vocabulary = text->vocabulary;
         if (text->count / 10 < c->length + 2)
-            return kit_fail(err, KIT_USAGE,
-                            "the text has %lld characters; --length %lld needs at least %lld, a "
-                            "tenth of them to measure with",
-                            (long long)text->count, (long long)c->length,
-                            (long long)(10 * (c->length + 2)));
+            return kit_fail(
+                err, KIT_USAGE,
+                "the text has %lld characters; --length %lld needs at least %lld, because a "
+                "tenth is kept for measuring",
+                (long long)text->count, (long long)c->length, (long long)(10 * (c->length + 2)));
     }
     if (c->embed % c->heads != 0)
-        return kit_fail(err, KIT_USAGE, "--embed %lld is no multiple of --heads %lld",
+        return kit_fail(err, KIT_USAGE, "--embed %lld is not a multiple of --heads %lld",
                         (long long)c->embed, (long long)c->heads);
     if ((c->task == TRAIN_COPY || c->task == TRAIN_REVERSE) && c->length % 2 != 0)
         return kit_fail(err, KIT_USAGE, "--length %lld: must be even for --task %s",

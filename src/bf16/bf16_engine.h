@@ -4,8 +4,13 @@
 
 #include "../plan/engine.h"
 
-/* The engine for this call, or NULL if the call is not for it: other types, options or sizes, or
- * the instruction set of plan->kernels does not multiply bf16. Called by attni_make_plan(). */
-const attni_engine *attni_engine_bf16(const attni_plan *plan);
+extern const attni_engine attni_engine_bf16;
+
+/* The unit that this engine uses for this call, or NULL if the call is not for it: other types,
+ * options or sizes, or the instruction set of plan->kernels does not multiply bf16. */
+const struct attni_bf16_unit *attni_bf16_unit_for(const attni_plan *plan);
+
+/* The route of a tile of `rows` queries of a call that this engine computes. */
+attni_route attni_bf16_route_of(const attni_plan *plan, int rows);
 
 #endif

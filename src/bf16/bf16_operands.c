@@ -193,10 +193,10 @@ bool attni_bf16_write(bf16_worker *w, bf16_tile *t)
         add_sink(w, t);
     bool again = some_too_large(w, t);
     const float *l = t->L;
-    float lifted[ATTNI_BF16_W];
+    float scaled_sums[ATTNI_BF16_W];
     for (int i = 0; i < t->rows && w->mode == SWEEP_RESCALED; i++) {
-        lifted[i] = t->L[i] * t->value_scale[i];
-        l = lifted;
+        scaled_sums[i] = t->L[i] * t->value_scale[i];
+        l = scaled_sums;
     }
     const bool direct = (out->dtype == ATTN_BF16 || out->dtype == ATTN_F32) &&
                         out->stride[3] == 1 && (t->heads == 1 || t->per_head == 1);
@@ -253,13 +253,13 @@ static void score_rows(bf16_worker *w, bf16_tile *t, int64_t j0, int n, attni_cl
     attni_bf16_load_queries(w, t);
     attni_bf16_step x = {.nv = t->nv,
                          .to_score = n,
-                         .runs = (int)(attni_bf16_padded(p->D) / 32),
+                         .inner_tiles = (int)(attni_bf16_padded(p->D) / 32),
                          .pairs = (int)((p->D + 1) / 2),
                          .q = t->q,
                          .st_next = st};
     attni_bf16_new_chunk(w);
     x.k = attni_bf16_find_keys(w, j0, n, 0, &x.ldk);
-    w->unit->run(&x);
+    w->unit->compute_step(&x);
     if (p->scaled_scores || stage <= ATTN_STAGE_SOFTCAP)
         attni_scale_softcap(p, st, n, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0, t->nv);
     if (visible != ATTNI_FULL && stage >= ATTN_STAGE_BIASED)

@@ -2,19 +2,19 @@
  * unit of AMX (unit_amx.c) or by the dot products of AVX512-BF16 (unit_dot.c). sdpa.c calls
  * bf16_task() through the plan's engine.
  *
- *   for each tile chunk: 256 keys with a tile of up to 32 queries, if a query sees a key of them
+ *   for each tile chunk: 256 keys and a tile of up to 32 queries, if one of them sees a key
  *     for each block of 64 keys
- *       S   S^T = K Q^T                (unit->run)
- *       W   P = 2^(S - m)              (unit->run, or weigh_aside)
- *       V   acc += V^T P               (unit->run)
- *     M   soft cap, biases and masks of the blocks that need them (not identity_scores()); then
+ *       S   S^T = K Q^T                (unit->compute_step)
+ *       W   P = 2^(S - m)              (unit->compute_step, or weigh_aside)
+ *       V   acc += V^T P               (unit->compute_step)
+ *     M   soft cap, biases and masks, except for blocks with identity_scores(); then
  *         m = maximum of all scores. M comes after S of all blocks and before W of the first
  *     J   merge acc into the total O. J comes after V of the last block
  *   out = O / l
  *
- * Each call of unit->run, made by take_step(), does S of one block, W of a second and V of a third.
- * On the matrix unit the instructions of the three are interleaved, so all three should be present.
- * Its steps therefore overlap the tile chunks A, B, C (A3: block 3 of A):
+ * On the matrix unit each call of unit->compute_step, made by take_step(), does S of one block, W
+ * of a second and V of a third, with interleaved instructions; it is fastest with all three. So the
+ * work on successive tile chunks A, B, C overlaps (A3: block 3 of A; a column is a step):
  *
  *   time ->  | advance(B)                 | advance(C)                 |
  *   S        | B0    B1    B2    B3       | C0    C1    C2    C3       |
@@ -23,14 +23,8 @@
  *   V        | .     A0    A1    A2       | A3    B0    B1    B2       |
  *   J        |                            |    A                       |
  *
- * Dot products finish one tile chunk before the next, so that scores are used while they are in L1:
- *
- *   time ->  | advance(A)                 | drain                             |
- *   S        | A0    A1    A2    A3       |                                   |
- *   M        |                         A  |                                   |
- *   W        |                            | A0    A1    A2    A3              |
- *   V        |                            | .     A0    A1    A2    A3        |
- *   J        |                            |                             A     |
+ * Dot products finish one tile chunk before the next (process()), so that scores and weights are
+ * used while they are in L1: S0 S1 S2 S3, M, W0 V0, W1 V1, W2 V2, W3 V3, J.
  *
  * unit.h fixes the shapes and the order of sums; which blocks share a step changes no bit. Tasks of
  * a few queries take the decode path (bf16_decode.c).
@@ -105,7 +99,7 @@ static size_t bf16_partial_bytes(const attni_plan *plan)
 
 static size_t bf16_scratch(const attni_plan *plan)
 {
-    bf16_worker w = {.plan = plan, .unit = plan->engine->unit};
+    bf16_worker w = {.plan = plan, .unit = plan->unit};
     attni_layout layout = {0};
     carve(&w, &layout);
     return layout.overflow ? SIZE_MAX : layout.used;
@@ -117,8 +111,8 @@ static size_t bf16_scratch(const attni_plan *plan)
 static bool finite_scores(const bf16_worker *w, const bf16_tile *t, int at)
 {
     const int q = t->exponent, k = w->exponent[at];
-    /* An element is below 2^(exponent - 126), so a sum of D products of two elements is below 2^126
-     * if this holds. */
+    /* The exponents are biased, of the largest elements: an element is below 2^(exponent - 126). So
+     * a sum of D products of two elements is below 2^126 if this holds. */
     return q < 255 && k < 255 &&
            q - 126 + k - 126 + ilogb((double)attni_bf16_padded(w->plan->D)) < 126;
 }
@@ -135,8 +129,8 @@ static bool identity_scores(const bf16_worker *w, const bf16_block *x)
            w->mode == SWEEP_FAST && x->clean;
 }
 
-/* Step M. Blocks that are not `counted` yet get soft cap, biases and masks, and their scores enter
- * the maxima. Then m is computed from the maxima. */
+/* Step M. Applies soft cap, biases and masks to the blocks that are not `counted`, and lets their
+ * scores enter the maxima. Then computes m from the maxima. */
 static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
 {
     const attni_plan *p = w->plan;
@@ -157,8 +151,9 @@ static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
         t->top[i] = fmaxf(t->top[i], x->columns->top[i]);
 }
 
-/* Step W outside unit->run, for any scores: computes the weights of block b of a tile chunk,
- * applies dropout and, in SWEEP_RESCALED, the factor value_scale; packs the weights into `to`. */
+/* Step W outside unit->compute_step, for any scores: computes the weights of block b of a tile
+ * chunk, applies dropout and, in SWEEP_RESCALED, the factor value_scale; packs the weights into
+ * `to`. */
 static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *to, uint32_t *seen)
 {
     const attni_plan *p = w->plan;
@@ -177,7 +172,7 @@ static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *t
 }
 
 /* Adds what NaN or infinite values contribute to the queries that see them: NaN or infinity. */
-static void add_odd_values(bf16_worker *w, const bf16_weighted_block *x)
+static void add_nonfinite_values(bf16_worker *w, const bf16_weighted_block *x)
 {
     const attn_tensor *v = &w->plan->args.v;
     const int nv = x->t->nv, W = x->t->W;
@@ -198,68 +193,131 @@ static void add_odd_values(bf16_worker *w, const bf16_weighted_block *x)
         }
 }
 
+/* A step without work, for tiles of nv vectors. */
+static attni_bf16_step empty_step(const bf16_worker *w, int nv)
+{
+    const attni_plan *p = w->plan;
+    return (attni_bf16_step){.nv = nv,
+                             .inner_tiles = (int)(attni_bf16_padded(p->D) / 32),
+                             .pairs = (int)((p->D + 1) / 2),
+                             .panels = p->Dv ? (int)(attni_bf16_padded(p->Dv) / 16) : 0,
+                             .components = (int)p->Dv};
+}
+
+static void add_mask_prefetch(bf16_worker *w)
+{
+    for (int part = 0; part < ATTNI_MASK_PREFETCH_PARTS / BLOCKS; part++)
+        attni_mask_prefetch_part(&w->mask_prefetch);
+}
+
+/* Adds the scores of block b to a step. */
+static void add_scores(attni_bf16_step *x, bf16_tile_chunk *c, int b)
+{
+    x->k = c->blocks[b].k;
+    x->ldk = c->blocks[b].ldk;
+    x->q = c->t->q;
+    x->to_score = c->blocks[b].n;
+    x->st_next = scores_of(c, b);
+}
+
+/* Adds the maxima of block b to a step, if its scores are final. */
+static void add_maxima(const bf16_worker *w, attni_bf16_step *x, bf16_tile_chunk *c, int b)
+{
+    if (!identity_scores(w, &c->blocks[b]))
+        return;
+    x->st_seen = scores_of(c, b);
+    x->highest = c->columns;
+    c->blocks[b].counted = true;
+}
+
+/* Adds the weights of block b to a step, or computes them at once. The block becomes w->weighed. */
+static void add_weights(bf16_worker *w, attni_bf16_step *x, bf16_tile_chunk *c, int b)
+{
+    const int buffer = w->blocks++ & 1;
+    w->weighed = (bf16_weighted_block){.t = c->t,
+                                       .block = c->blocks[b],
+                                       .columns = c->columns,
+                                       .acc = c->acc,
+                                       .first = b == 0,
+                                       .last = b == c->count - 1,
+                                       .apart = c->apart,
+                                       .p = w->p[buffer],
+                                       .seen = w->seen[buffer]};
+    if (w->mode == SWEEP_FAST && w->plan->args.dropout == 0 && c->blocks[b].clean &&
+        attni_bf16_near(c->columns, c->t->nv)) {
+        x->to_weigh = c->blocks[b].n;
+        x->st = scores_of(c, b);
+        x->p = w->p[buffer];
+        x->columns = c->columns;
+    } else {
+        weigh_aside(w, c, b, w->p[buffer], w->seen[buffer]);
+    }
+}
+
+/* Adds the values of a weighted block to a step. */
+static void add_values(attni_bf16_step *x, const bf16_weighted_block *b)
+{
+    x->p_before = b->p;
+    x->vt = b->block.vt;
+    x->to_add = b->block.n;
+    x->acc = b->acc;
+    x->first = b->first;
+}
+
+/* Finishes a weighted block after the step that added its values. */
+static void end_values(bf16_worker *w, const bf16_weighted_block *b)
+{
+    if (b->block.nonfinite)
+        add_nonfinite_values(w, b);
+    if (b->last && !b->apart)
+        attni_bf16_join(b->t->total, b->t->M, b->t->L, b->acc, b->columns, w->plan->Dv, b->t->nv);
+}
+
+/* ------------------------------------------------------------------------------- dot products */
+
+/* Processes one tile chunk: the scores of all blocks, then weights and values of each. */
+static void process(bf16_worker *w, bf16_tile_chunk *c)
+{
+    for (int b = 0; b < c->count; b++) {
+        attni_bf16_step x = empty_step(w, c->t->nv);
+        add_mask_prefetch(w);
+        add_scores(&x, c, b);
+        add_maxima(w, &x, c, b);
+        w->unit->compute_step(&x);
+    }
+    finish_scores(w, c);
+    for (int b = 0; b < c->count; b++) {
+        attni_bf16_step weights = empty_step(w, c->t->nv), values = weights;
+        add_weights(w, &weights, c, b);
+        w->unit->compute_step(&weights);
+        add_values(&values, &w->weighed);
+        w->unit->compute_step(&values);
+        end_values(w, &w->weighed);
+    }
+    w->weighed.t = NULL;
+}
+
+/* ------------------------------------------------------------------------------- matrix unit */
+
 /* One step: scores of block b of `next`, weights of block b of `now`, and values of the block
  * weighed in the step before. Each part is skipped if it has no block. */
 static void take_step(bf16_worker *w, bf16_tile_chunk *next, bf16_tile_chunk *now, int b)
 {
-    const attni_plan *p = w->plan;
     const bf16_weighted_block before = w->weighed;
-    for (int part = 0; part < ATTNI_MASK_PREFETCH_PARTS / BLOCKS; part++)
-        attni_mask_prefetch_part(&w->mask_prefetch);
-    const bf16_tile *any = next ? next->t : now->t ? now->t : before.t;
-    attni_bf16_step x = {.nv = any->nv,
-                         .runs = (int)(attni_bf16_padded(p->D) / 32),
-                         .pairs = (int)((p->D + 1) / 2),
-                         .panels = p->Dv ? (int)(attni_bf16_padded(p->Dv) / 16) : 0,
-                         .components = (int)p->Dv};
-    if (next && b < next->count) {
-        x.k = next->blocks[b].k;
-        x.ldk = next->blocks[b].ldk;
-        x.q = next->t->q;
-        x.to_score = next->blocks[b].n;
-        x.st_next = scores_of(next, b);
-    }
-    const int seen = w->unit->pipelined ? b - 1 : b;
-    if (next && seen >= 0 && seen < next->count && identity_scores(w, &next->blocks[seen])) {
-        x.st_seen = scores_of(next, seen);
-        x.highest = next->columns;
-        next->blocks[seen].counted = true;
-    }
+    attni_bf16_step x = empty_step(w, (next ? next->t : now->t ? now->t : before.t)->nv);
+    add_mask_prefetch(w);
+    if (next && b < next->count)
+        add_scores(&x, next, b);
+    if (next && b > 0 && b - 1 < next->count)
+        add_maxima(w, &x, next, b - 1);
     w->weighed.t = NULL;
-    if (now->t && b < now->count) {
-        const int turn = w->blocks++ & 1;
-        w->weighed = (bf16_weighted_block){.t = now->t,
-                                           .block = now->blocks[b],
-                                           .columns = now->columns,
-                                           .acc = now->acc,
-                                           .first = b == 0,
-                                           .last = b == now->count - 1,
-                                           .apart = now->apart,
-                                           .p = w->p[turn],
-                                           .seen = w->seen[turn]};
-        if (w->mode == SWEEP_FAST && p->args.dropout == 0 && now->blocks[b].clean &&
-            attni_bf16_near(now->columns, now->t->nv)) {
-            x.to_weigh = now->blocks[b].n;
-            x.st = scores_of(now, b);
-            x.p = w->p[turn];
-            x.columns = now->columns;
-        } else {
-            weigh_aside(w, now, b, w->p[turn], w->seen[turn]);
-        }
-    }
-    if (before.t) {
-        x.p_before = before.p;
-        x.vt = before.block.vt;
-        x.to_add = before.block.n;
-        x.acc = before.acc;
-        x.first = before.first;
-    }
-    w->unit->run(&x);
-    if (before.t && before.block.nonfinite)
-        add_odd_values(w, &before);
-    if (before.t && before.last && !before.apart)
-        attni_bf16_join(before.t->total, before.t->M, before.t->L, before.acc, before.columns,
-                        p->Dv, any->nv);
+    if (now->t && b < now->count)
+        add_weights(w, &x, now, b);
+    if (before.t)
+        add_values(&x, &before);
+    w->unit->compute_step(&x);
+    if (before.t)
+        end_values(w, &before);
 }
 
 /* Advances the pipeline by one tile chunk: adds the values of w->weighed, the last block of the
@@ -275,13 +333,16 @@ static void advance(bf16_worker *w, bf16_tile_chunk *next)
         take_step(w, next, now, b);
     if (next)
         finish_scores(w, next);
-    w->scored = next ? *next : (bf16_tile_chunk){0};
+    if (next)
+        w->scored = *next;
+    else
+        w->scored.t = NULL;
 }
 
 static void drain(bf16_worker *w)
 {
-    advance(w, NULL);
-    advance(w, NULL);
+    while (w->scored.t || w->weighed.t)
+        advance(w, NULL);
 }
 
 /* ------------------------------------------------------------------------------------- sweeps */
@@ -291,14 +352,14 @@ static void clear_total(const bf16_worker *w, bf16_tile *t)
     memset(t->total, 0, (size_t)attni_bf16_padded(w->plan->Dv) * (size_t)t->W * 4);
 }
 
-static bf16_tile_chunk new_run(bf16_worker *w, bf16_tile *t, const bf16_partial *into)
+static bf16_tile_chunk begin_tile_chunk(bf16_worker *w, bf16_tile *t, const bf16_partial *into)
 {
     bf16_tile_chunk x = {.t = t,
-                         .columns = into ? into->columns : &w->columns[w->runs % 3],
-                         .st = w->st[w->unit->pipelined ? w->runs % 2 : 0],
+                         .columns = into ? into->columns : &w->columns[w->tile_chunks % 3],
+                         .st = w->st[w->unit->pipelined ? w->tile_chunks % 2 : 0],
                          .acc = into ? into->acc : w->acc,
                          .apart = into != NULL};
-    w->runs++;
+    w->tile_chunks++;
     attni_bf16_load_queries(w, t);
     attni_bf16_clear_columns(t, x.columns);
     return x;
@@ -323,7 +384,7 @@ static void sweep_chunk(bf16_worker *w, bf16_tile *t, int64_t j0, int n, const b
         drain(w);
     const bf16_partial own = {w->columns, w->acc};
     const bool joins_row = w->row && !into;
-    bf16_tile_chunk x = new_run(w, t, joins_row ? &own : into);
+    bf16_tile_chunk x = begin_tile_chunk(w, t, joins_row ? &own : into);
     for (int b = 0; b * ATTNI_BLOCK < n; b++) {
         if (class[b] == ATTNI_EMPTY)
             continue;
@@ -336,9 +397,10 @@ static void sweep_chunk(bf16_worker *w, bf16_tile *t, int64_t j0, int n, const b
         y->nonfinite = w->nonfinite >> b & 1;
         y->clean = finite_scores(w, t, b);
     }
-    advance(w, &x);
-    if (!w->unit->pipelined) /* use the scores while they are in L1 */
-        drain(w);
+    if (w->unit->pipelined)
+        advance(w, &x);
+    else
+        process(w, &x);
     if (joins_row)
         attni_bf16_row_join(w, t, &own);
 }
@@ -347,8 +409,7 @@ static void begin_sweep(bf16_worker *w, bf16_tile *tiles, int count, sweep_mode 
 {
     w->mode = mode;
     w->row = 0;
-    if (mode == SWEEP_FAST && count == 1 && tiles->rows <= w->unit->rows && w->plan->D > 0 &&
-        w->plan->Dv > 0 && w->plan->args.dropout == 0)
+    if (mode == SWEEP_FAST && count == 1 && tiles->route == ATTNI_ROUTE_BF16_DECODE)
         attni_bf16_row_begin(w, tiles);
     for (int t = 0; t < count && !w->row; t++)
         clear_total(w, &tiles[t]);
@@ -394,6 +455,7 @@ static void begin_tile(bf16_worker *w, bf16_tile *t, int64_t i0, int64_t rows)
     t->W = t->nv * 16;
     t->per_head = rows * t->heads < t->W ? (int)rows : t->W / t->heads;
     t->rows = t->per_head * t->heads;
+    t->route = attni_bf16_route_of(p, t->rows);
     t->span = attni_mask_span(w->sequence, i0, i0 + t->per_head);
     t->loaded = false;
     attni_bf16_clear(p, t);
@@ -420,7 +482,7 @@ static void begin_worker(bf16_worker *w, const attni_plan *plan, const attni_seq
     attni_zero(w, offsetof(bf16_worker, tiles));
     w->plan = plan;
     w->sequence = sequence;
-    w->unit = plan->engine->unit;
+    w->unit = plan->unit;
     attni_layout layout = {.base = scratch};
     carve(w, &layout);
     w->unit->begin();
@@ -493,29 +555,17 @@ static void bf16_fold(const attni_plan *plan, const attni_sequence *sequence, in
     w.unit->end();
 }
 
-#define SHARED                                                                                     \
-    .operands = "bf16", .vectors = ATTNI_BF16_W / 16, .scratch = bf16_scratch, .task = bf16_task,  \
-    .partial_bytes = bf16_partial_bytes, .part = bf16_part, .fold = bf16_fold
-static const attni_engine matrix = {SHARED, .tiles = TILES, .unit = &attni_bf16_amx};
-static const attni_engine products = {SHARED, .tiles = TILES, .unit = &attni_bf16_dot};
-
-const attni_engine *attni_engine_bf16(const attni_plan *plan)
-{
-    const attni_bf16_unit *unit = attni_bf16_unit_of(plan->kernels->isa);
-    if (!unit || plan->args.q.dtype != ATTN_BF16 ||
-        plan->args.k.dtype != ATTN_BF16 || /* q is bf16, the cache i8 */
-        plan->args.precision != ATTN_PRECISION_DEFAULT || plan->D > INT32_MAX - 32 ||
-        plan->Dv > INT32_MAX - 32 || fabs(plan->scale_pow2) < 0x1p-64 ||
-        plan->scale_mantissa > 0x1p64)
-        return NULL; /* The unit treats denormal numbers as 0. With a scale within these limits,
-                        q * scale_pow2 and q . k are denormal only if q or k is tiny. */
-    return unit == &attni_bf16_amx ? &matrix : &products;
-}
+const attni_engine attni_engine_bf16 = {
+    .operands = "bf16",
+    .vectors = ATTNI_BF16_W / 16,
+    .tiles = TILES,
+    .scratch = bf16_scratch,
+    .task = bf16_task,
+    .partial_bytes = bf16_partial_bytes,
+    .part = bf16_part,
+    .fold = bf16_fold,
+};
 
 #else
-const attni_engine *attni_engine_bf16(const attni_plan *plan)
-{
-    (void)plan;
-    return NULL;
-}
+const attni_engine attni_engine_bf16 = {0};
 #endif

@@ -20,7 +20,8 @@ typedef struct bf16_tile {
     int heads;
     int rows; /* per_head * heads; the other columns compute on zeros */
     int nv, W;
-    attni_bf16 *q; /* loaded when columns are first needed */
+    attni_route route; /* in SWEEP_FAST */
+    attni_bf16 *q;     /* loaded when columns are first needed */
     bool loaded;
     int exponent; /* biased exponent of q's largest element */
     /* total is [Dv][W], the others are [W]. c: score -> log2 units; value_scale: factor on the
@@ -92,7 +93,7 @@ typedef struct bf16_worker {
     float *st[2];                    /* of tile chunks, alternately */
     attni_bf16 *p[2];                /* of blocks, alternately */
     attni_bf16_columns *columns;     /* of the last three tile chunks */
-    int runs, blocks, chunks;        /* counters that select these buffers */
+    int tile_chunks, blocks, chunks; /* counters that select these buffers */
     float *acc;                      /* [Dv][W] */
     int row;                         /* decode path: number of rows, 1, 4 or 8; else 0 */
     float *row_sums, *row_total;     /* [row][Dv] of the chunk; of all chunks */

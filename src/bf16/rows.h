@@ -8,26 +8,26 @@
 #ifndef ATTNI_BF16_ROWS_H
 #define ATTNI_BF16_ROWS_H
 
-#define FEW 8 /* most queries of the decode path */
+#define MAX_DECODE_ROWS 8 /* most queries of the decode path */
 #define FOR_R UNROLL for (int r = 0; r < nr; r++)
 
 /* A stream of rows to prefetch, in address order and spread over the arithmetic (see decode.inc.h).
  * The rows after a chunk's last ones are usually the next chunk's first. */
-typedef struct ahead {
+typedef struct prefetcher {
     uintptr_t row;   /* an address, not a pointer: it may lie outside any object */
     ptrdiff_t bytes; /* from row to row */
     ptrdiff_t at, n; /* bytes of a row: prefetched, in all */
-} ahead;
+} prefetcher;
 
 /* Starts a stream `rows` rows after `from`; each row has n bytes. Rows without gaps are one long
  * row. */
-INLINE ahead prefetch_stream(const void *from, int rows, ptrdiff_t bytes, ptrdiff_t n)
+INLINE prefetcher prefetch_stream(const void *from, int rows, ptrdiff_t bytes, ptrdiff_t n)
 {
-    return (ahead){(uintptr_t)from + (uintptr_t)(rows * bytes), bytes, 0,
-                   bytes == n ? PTRDIFF_MAX / 2 : n};
+    return (prefetcher){(uintptr_t)from + (uintptr_t)(rows * bytes), bytes, 0,
+                        bytes == n ? PTRDIFF_MAX / 2 : n};
 }
 
-INLINE void ask_lines(ahead *a, const int lines)
+INLINE void prefetch_lines(prefetcher *a, const int lines)
 {
     uintptr_t p = a->row + (uintptr_t)a->at;
     __asm__("" : "+r"(p)); /* keep one register, not one per line */
@@ -42,7 +42,8 @@ INLINE void ask_lines(ahead *a, const int lines)
 
 /* Transposes the last n < 32 components of 16 keys: kt[i] is components 2i and 2i+1. Not inlined,
  * so its code exists once. */
-static __attribute__((noinline)) void turn_rest(__m512 kt[16], const char *k, ptrdiff_t ld, int n)
+static __attribute__((noinline)) void transpose_rest(__m512 kt[16], const char *k, ptrdiff_t ld,
+                                                     int n)
 {
     __m512 r[16];
     UNROLL for (int i = 0; i < 16; i++) r[i] =
@@ -57,9 +58,9 @@ INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows
 {
     const bool inside = j + ROWS / 2 < k->n;
     const char *from = (const char *)k->at + j * k->ld;
-    ahead next = prefetch_stream(inside ? from : k->next, inside ? ROWS / 2 : j % (ROWS / 2), k->ld,
-                                 2 * (ptrdiff_t)D);
-    __m512 s[2][FEW];
+    prefetcher next = prefetch_stream(inside ? from : k->next, inside ? ROWS / 2 : j % (ROWS / 2),
+                                      k->ld, 2 * (ptrdiff_t)D);
+    __m512 s[2][MAX_DECODE_ROWS];
     UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = _mm512_setzero_ps();
     int d = 0;
     for (; d + 32 <= D; d += 32, q += 32 * nr, from += 64) {
@@ -72,14 +73,14 @@ INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows
                 v_load_transposed(kt, &rows, 4 * c);
                 UNROLL for (int i = 0; i < V_COLUMNS; i++) FOR_R s[g][r] =
                     dot(s[g][r], as_bits(kt[i]), pair_at(q + 2 * ((c + i) * nr + r)));
-                ask_lines(&next, V_COLUMNS);
+                prefetch_lines(&next, V_COLUMNS);
             }
         }
     }
     UNROLL for (int g = 0; g < groups && d < D; g++)
     {
         __m512 kt[16];
-        turn_rest(kt, from + g * 16 * k->ld, k->ld, D - d);
+        transpose_rest(kt, from + g * 16 * k->ld, k->ld, D - d);
         for (int i = 0; i < (D - d + 1) / 2; i++)
             FOR_R s[g][r] = dot(s[g][r], as_bits(kt[i]), pair_at(q + 2 * (i * nr + r)));
     }
@@ -88,14 +89,15 @@ INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows
 }
 
 /* Scores of one or two groups of interleaved keys. Their lines are read in address order. */
-INLINE void score_row_group(float *st, const attni_bf16 *q, const char *line, uintptr_t ask,
+INLINE void score_row_group(float *st, const attni_bf16 *q, const char *line, uintptr_t prefetch,
                             int pairs, const int nr, const int groups)
 {
     const ptrdiff_t bytes = (ptrdiff_t)pairs * 64;
-    __m512 s[2][FEW];
+    __m512 s[2][MAX_DECODE_ROWS];
     UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = _mm512_setzero_ps();
     for (int d = 0; d < pairs; d++, line += 64, q += 2 * nr) {
-        UNROLL for (int g = 0; g < groups; g++, ask += 64) __builtin_prefetch((const void *)ask);
+        UNROLL for (int g = 0; g < groups; g++, prefetch += 64)
+            __builtin_prefetch((const void *)prefetch);
         FOR_R
         {
             const __m512i x = pair_at(q + 2 * r);
@@ -111,21 +113,21 @@ INLINE void score_row_group(float *st, const attni_bf16 *q, const char *line, ui
  * own additions: with keys in L2 four queries take 22 % less time, eight 12 %; in memory 3 to 7
  * %. A single query would be 5 to 15 % slower from memory, because two groups are two address
  * streams. */
-INLINE void score_turned_rows(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D,
-                              const int nr)
+INLINE void score_interleaved_rows(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D,
+                                   const int nr)
 {
     const int groups = (k->n + 15) / 16, pairs = (D + 1) / 2;
     const ptrdiff_t bytes = (ptrdiff_t)pairs * 64, all = groups * bytes;
     for (int g = 0, two; g < groups; g += 1 + two) {
         const ptrdiff_t at = g * bytes, later = at + INTERLEAVED_PREFETCH;
         const char *line = (const char *)k->at + at;
-        const uintptr_t ask = later < all ? (uintptr_t)k->at + (uintptr_t)later
-                                          : (uintptr_t)k->next + (uintptr_t)(later - all);
+        const uintptr_t prefetch = later < all ? (uintptr_t)k->at + (uintptr_t)later
+                                               : (uintptr_t)k->next + (uintptr_t)(later - all);
         two = nr > 1 && g + 1 < groups;
         if (two)
-            score_row_group(st + g * 16, q, line, ask, pairs, nr, 2);
+            score_row_group(st + g * 16, q, line, prefetch, pairs, nr, 2);
         else
-            score_row_group(st + g * 16, q, line, ask, pairs, nr, 1);
+            score_row_group(st + g * 16, q, line, prefetch, pairs, nr, 1);
     }
 }
 
@@ -136,7 +138,7 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
 {
     int j = 0;
     if (k->interleaved) {
-        score_turned_rows(st, q, k, D, nr);
+        score_interleaved_rows(st, q, k, D, nr);
         return;
     }
     if (nr == 1)
@@ -146,7 +148,8 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
         score_row_keys(st, q, k, j, D, nr, 1);
 }
 
-/* Runs `call` with nr, the number of queries rounded up to 1, 4 or FEW, as a constant. */
+/* Runs `call` with nr, the number of queries, rounded up to 1, 4 or MAX_DECODE_ROWS, as a
+ * constant. */
 #define WITH_NR(queries, call)                                                                     \
     do {                                                                                           \
         if ((queries) <= 1) {                                                                      \
@@ -156,7 +159,7 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
             enum { nr = 4 };                                                                       \
             call;                                                                                  \
         } else {                                                                                   \
-            enum { nr = FEW };                                                                     \
+            enum { nr = MAX_DECODE_ROWS };                                                         \
             call;                                                                                  \
         }                                                                                          \
     } while (0)
@@ -232,34 +235,34 @@ INLINE __m512 add_weights(__m512 sum, __m512i w)
 
 /* Adds groups x 32 components of the values, from component c on; fewer than 32 if not `whole`. */
 INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
-                           ahead *block, int64_t c, int64_t Dv, const bool first, const int nr,
+                           prefetcher *block, int64_t c, int64_t Dv, const bool first, const int nr,
                            const int groups, const bool whole)
 {
     const __mmask32 here = whole ? 0xffffffff : first32(Dv - c);
     const int64_t apart = attni_bf16_padded(Dv);
     const char *at = (const char *)v->at + 2 * c;
     const uintptr_t ld = (uintptr_t)v->ld, next = (uintptr_t)v->next + 2 * (uintptr_t)c;
-    uintptr_t ask = (uintptr_t)at + ROWS / 2 * ld;
+    uintptr_t prefetch = (uintptr_t)at + ROWS / 2 * ld;
     const int last = v->n > ROWS / 2 ? (v->n - ROWS / 2 + 1) / 2 * 2 : 0; /* from this row on,
                                                                              `next` is prefetched */
-    __m512 sum[FEW], s[FEW][8];
+    __m512 sum[MAX_DECODE_ROWS], s[MAX_DECODE_ROWS][8];
     sums += c;
     FOR_R
     {
         sum[r] = _mm512_set1_ps(l[r]);
         begin_sums(s[r], sums + r * apart, first, groups);
     }
-    for (int j = 0; j < v->n; j += 2, at += 2 * v->ld, ask += 2 * ld) {
+    for (int j = 0; j < v->n; j += 2, at += 2 * v->ld, prefetch += 2 * ld) {
         const char *second = j + 1 < v->n ? at + v->ld : at; /* a lone last row twice, times 0 */
         __m512i pair[8];
-        ask = j == last ? next : ask;
+        prefetch = j == last ? next : prefetch;
         UNROLL for (int g = 0; g < groups && nr == 1; g++)
         {
-            __builtin_prefetch((const void *)(ask + 64 * (uintptr_t)g));
-            __builtin_prefetch((const void *)(ask + ld + 64 * (uintptr_t)g));
+            __builtin_prefetch((const void *)(prefetch + 64 * (uintptr_t)g));
+            __builtin_prefetch((const void *)(prefetch + ld + 64 * (uintptr_t)g));
         }
         if (nr > 1)
-            ask_lines(block, 2 * groups);
+            prefetch_lines(block, 2 * groups);
         load_pairs(pair, at, second, here, groups, whole);
         FOR_R
         {
@@ -280,7 +283,7 @@ INLINE void value_rows_of(float *sums, float *l, const attni_bf16 *p, const attn
                           int64_t Dv, bool first, const int nr)
 {
     int64_t c = 0;
-    ahead block = prefetch_stream(v->next, 0, v->ld, 2 * (ptrdiff_t)Dv);
+    prefetcher block = prefetch_stream(v->next, 0, v->ld, 2 * (ptrdiff_t)Dv);
 #define STEP(groups)                                                                               \
     for (; c + 32 * (groups) <= Dv; c += 32 * (groups))                                            \
     value_row_part(sums, l, p, v, &block, c, Dv, first, nr, groups, true)
@@ -315,7 +318,7 @@ static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_b
 /* The loop over a group's values is not unrolled: with more than about 16 loads the hardware
  * prefetcher loses the streams, and memory delivers half the rate. For the same reason there is no
  * software prefetch, which is 5 to 15 % slower from 1 to 8 KB ahead. */
-INLINE void both_of(const attni_bf16_values_and_next_scores *x, const int groups)
+INLINE void values_and_next_scores_of(const attni_bf16_values_and_next_scores *x, const int groups)
 {
     const char *k = x->k, *v = x->v;
     const attni_bf16 *p = x->p;
@@ -345,9 +348,9 @@ static bool row_values_and_next_scores(const attni_bf16_values_and_next_scores *
     if (x->n % 16 != 0)
         return false;
     switch (x->D) {
-    case 64: both_of(x, 2); return true;
-    case 96: both_of(x, 3); return true;
-    case 128: both_of(x, 4); return true;
+    case 64: values_and_next_scores_of(x, 2); return true;
+    case 96: values_and_next_scores_of(x, 3); return true;
+    case 128: values_and_next_scores_of(x, 4); return true;
     default: return false;
     }
 }

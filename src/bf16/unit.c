@@ -1,7 +1,11 @@
-/* Finds the unit that multiplies bf16 on an instruction set (unit.h). */
+/* Chooses the unit that multiplies bf16 on an instruction set (unit.h), and the route of a tile on
+ * it. */
 #include "unit.h"
 
+#include <math.h>
 #include <string.h>
+
+#include "bf16_engine.h"
 
 const attni_bf16_unit *attni_bf16_unit_of(const char *isa)
 {
@@ -13,4 +17,24 @@ const attni_bf16_unit *attni_bf16_unit_of(const char *isa)
 #endif
     (void)isa;
     return NULL;
+}
+
+const attni_bf16_unit *attni_bf16_unit_for(const attni_plan *plan)
+{
+    if (plan->args.q.dtype != ATTN_BF16 ||
+        plan->args.k.dtype != ATTN_BF16 || /* k is i8, from a cache */
+        plan->args.precision != ATTN_PRECISION_DEFAULT || plan->D > INT32_MAX - 32 ||
+        plan->Dv > INT32_MAX - 32 || fabs(plan->scale_pow2) < 0x1p-64 ||
+        plan->scale_mantissa > 0x1p64)
+        return NULL; /* The unit treats denormal numbers as 0. With a scale within these limits,
+                        q * scale_pow2 and q . k are denormal only if q or k is tiny. */
+    return attni_bf16_unit_of(plan->kernels->isa);
+}
+
+attni_route attni_bf16_route_of(const attni_plan *plan, int rows)
+{
+    const attni_bf16_unit *unit = plan->unit;
+    if (rows <= unit->rows && plan->D > 0 && plan->Dv > 0 && plan->args.dropout == 0)
+        return ATTNI_ROUTE_BF16_DECODE;
+    return unit->pipelined ? ATTNI_ROUTE_BF16_PIPELINE : ATTNI_ROUTE_BF16_TILES;
 }

@@ -62,8 +62,8 @@ typedef struct attni_bf16_step {
     const void *k;
     ptrdiff_t ldk; /* bytes */
     const attni_bf16 *q;
-    int runs;  /* D / 32 */
-    int pairs; /* pairs of components that are not padding: half of D before padding */
+    int inner_tiles; /* D / 32 */
+    int pairs;       /* pairs of components that are not padding: half of D before padding */
     float *st_next;
     /* Maxima: highest->top = max(highest->top, st_seen). st_seen NULL: none. */
     const float *st_seen;
@@ -105,22 +105,23 @@ typedef struct attni_bf16_values_and_next_scores {
     float *sums, *l;
 } attni_bf16_values_and_next_scores;
 
-/* One product of the backward, c (+)= A B: A of m x 32 `runs` elements, in rows of pairs, and B of
- * 32 `runs` x n, in pairs of rows, as in tile operands. The strides of A and B are in elements. */
+/* One product of the backward, c (+)= A B: A of m x (32 `inner_tiles`) elements, in rows of pairs,
+ * and B of (32 `inner_tiles`) x n, in pairs of rows, as in tile operands. The strides of A and B
+ * are in elements. */
 typedef struct attni_bf16_product {
     const attni_bf16 *a;
     /* Strides of A: between rows within 16; to the next 16 rows; to the next 32 elements of each
      * row. */
-    ptrdiff_t row, rows16, run;
+    ptrdiff_t row, rows16, inner_stride;
     const attni_bf16 *b; /* aligned */
     /* Strides of B: between pairs of rows within 16; to the next 16 columns; to the next 16 pairs
      * of rows. */
     ptrdiff_t pair, columns16, pairs16;
     float *c; /* [m][ldc], aligned */
     ptrdiff_t ldc;
-    int m, n, runs;       /* m: a multiple of 16, n of 32 */
-    bool add;             /* add the whole sum to c at once; else c is written */
-    const float *factors; /* with `add`, [n]: factor on each column's sums; or NULL */
+    int m, n, inner_tiles; /* m: a multiple of 16, n of 32 */
+    bool add;              /* add the whole sum to c at once; else c is written */
+    const float *factors;  /* with `add`, [n]: factor on each column's sums; or NULL */
 } attni_bf16_product;
 
 /* A unit: the matrix unit (unit_amx.c), or the dot products of the vector unit (unit_dot.c). */
@@ -131,7 +132,7 @@ typedef struct attni_bf16_unit {
     bool pipelined;      /* the parts of a step run at once, so all four should be present */
     void (*begin)(void); /* this thread begins to use the unit ... */
     void (*end)(void);   /* ... and releases it */
-    void (*run)(const attni_bf16_step *step);
+    void (*compute_step)(const attni_bf16_step *step);
     /* Packs n <= 64 rows, of last stride 1 and any alignment, into vt. If `zero`, NaN and infinity
      * are replaced by 0; returns true if there was one. */
     bool (*pack_values)(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,

@@ -1,4 +1,4 @@
-/* bf16 attention on the matrix unit of AMX. run() computes one step of bf16_task.c:
+/* bf16 attention on the matrix unit of AMX. compute_step() computes one step of bf16_task.c:
  *
  *   scores of one block of 64 keys; maxima and weights of the blocks before it; weighted values of
  *   another block: interleaved in one instruction stream
@@ -18,9 +18,9 @@
  * vector of scores, one for the maximum, and two for each two vectors to pack them.
  *
  * How. A pair of products (one operand of keys or values, with both groups of columns) occupies the
- * matrix unit for 32 cycles. After each pair, run() places enough rows of weights to spread all 64
- * of them evenly. All scores of a chunk are complete before its first weight is computed, so each
- * weight is computed once; the scores wait in L2.
+ * matrix unit for 32 cycles. After each pair, compute_step() computes some rows of weights, so that
+ * all 64 are spread evenly. All scores of a chunk are complete before its first weight is computed,
+ * so each weight is computed once; the scores wait in L2.
  *
  * Tiles: 0, 1 keys or values; 2, 3 queries or weights; 4, 5 and 6, 7 accumulators, alternately.
  *
@@ -65,7 +65,7 @@ INLINE void score_keys(const attni_bf16_step *x, weigher *w, const int rows, con
         tile_zero(4);
         if (nv == 2)
             tile_zero(5);
-        for (int d = 0; d < x->runs; d++, q += nv * OPERAND) {
+        for (int d = 0; d < x->inner_tiles; d++, q += nv * OPERAND) {
             tile_load(0, k + d * 64, x->ldk);
             tile_load(2, q, 64);
             tile_dp_bf16(4, 0, 2);
@@ -83,7 +83,7 @@ INLINE void score_keys(const attni_bf16_step *x, weigher *w, const int rows, con
         tile_zero(6);
         if (nv == 2)
             tile_zero(7);
-        for (int d = 0; d < x->runs; d++, q += nv * OPERAND) {
+        for (int d = 0; d < x->inner_tiles; d++, q += nv * OPERAND) {
             tile_load(1, k + down + d * 64, x->ldk);
             tile_load(2, q, 64);
             tile_dp_bf16(6, 1, 2);
@@ -173,10 +173,10 @@ INLINE void step(const attni_bf16_step *x, const int rows, const int nv)
     weigh_end(&w, x, ROWS, rows, nv);
 }
 
-static void run(const attni_bf16_step *x)
+static void compute_step(const attni_bf16_step *x)
 {
     /* Pairs of products, between which the 64 rows of weights are spread. */
-    const int pairs = (x->k ? 4 * x->runs : 0) + (x->p_before ? 2 * x->panels : 0);
+    const int pairs = (x->k ? 4 * x->inner_tiles : 0) + (x->p_before ? 2 * x->panels : 0);
     if (x->nv == 1)
         step(x, 8, 1);
     else if (pairs < 16)
@@ -220,7 +220,7 @@ INLINE void multiply_square(const attni_bf16_product *x, int m, int n, const boo
     tile_zero(5);
     tile_zero(6);
     tile_zero(7);
-    for (int r = 0; r < x->runs; r++, a += x->run, b += x->pairs16) {
+    for (int r = 0; r < x->inner_tiles; r++, a += x->inner_stride, b += x->pairs16) {
         tile_load(2, b, 2 * x->pair);
         tile_load(0, a, 2 * x->row);
         tile_dp_bf16(4, 0, 2);
@@ -278,7 +278,7 @@ const attni_bf16_unit attni_bf16_amx = {
     .pipelined = true,
     .begin = begin,
     .end = end,
-    .run = run,
+    .compute_step = compute_step,
     .pack_values = attni_bf16_pack_values,
     .multiply = multiply,
     .peak = peak,

@@ -1,6 +1,6 @@
 /* bf16 attention by the dot products of AVX512-BF16, on CPUs where these are as fast as
- * multiply-adds of floats and therefore compute twice as many products: AMD since Zen 4. run()
- * computes one step of bf16_task.c:
+ * multiply-adds of floats and therefore compute twice as many products: AMD since Zen 4. Here
+ * compute_step() computes one step of bf16_task.c:
  *
  *   score_keys    st_next = K Q^T, and its maxima
  *   add_values    acc (+)= V^T P of the block weighed before
@@ -135,7 +135,7 @@ INLINE void multiply_rows(const attni_bf16_product *x, int m, int n, const int m
     const attni_bf16 *b = x->b + n / 16 * x->columns16;
     __m512 s[8][4];
     FOR_U FOR_G s[u][g] = _mm512_setzero_ps();
-    for (int r = 0; r < x->runs; r++, a += x->run, b += x->pairs16) {
+    for (int r = 0; r < x->inner_tiles; r++, a += x->inner_stride, b += x->pairs16) {
         const attni_bf16 *pair = b;
         for (int i = 0; i < 16; i++, pair += x->pair) {
             __m512i y[4];
@@ -188,7 +188,7 @@ static void multiply(const attni_bf16_product *product)
 
 #include "rows.h"
 
-/* ----------------------------------------------------------------------------------- run */
+/* -------------------------------------------------------------------------- compute_step */
 
 static void nothing(void) {}
 
@@ -200,7 +200,7 @@ INLINE void weigh(const attni_bf16_step *x, const int nv)
     weigh_end(&w, x, x->to_weigh, 4, nv);
 }
 
-static void run(const attni_bf16_step *x)
+static void compute_step(const attni_bf16_step *x)
 {
     if (x->k && x->nv == 1)
         score_keys(x, 16, 1);
@@ -236,12 +236,12 @@ static double peak(int64_t n, double *sink)
 }
 
 const attni_bf16_unit attni_bf16_dot = {
-    .rows = FEW,
+    .rows = MAX_DECODE_ROWS,
     .granule = 2,
     .keys = 16,
     .begin = nothing,
     .end = nothing,
-    .run = run,
+    .compute_step = compute_step,
     .pack_values = attni_bf16_pack_pairs,
     .multiply = multiply,
     .row_scores = row_scores,

@@ -126,7 +126,7 @@ attn_status attn_cache_create(const attn_cache_options *options, attn_cache **ou
 {
     if (!out)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "out",
-                          "out is NULL; a place for the cache is needed");
+                          "out is NULL; it must point to where the cache's address is stored");
     *out = NULL;
     attn_cache c = {.bytes = 0};
     const attn_status status = attni_cache_options(&c.options, options, err);
@@ -524,8 +524,9 @@ attn_status attn_cache_read(const attn_cache *cache, int64_t b, int64_t first, c
         return s;
     if (first < 0 || first > cache->lengths[b] || n > cache->lengths[b] - first)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "first",
-                          "first is %lld, for %lld keys; sequence %lld has %lld", (long long)first,
-                          (long long)n, (long long)b, (long long)cache->lengths[b]);
+                          "first is %lld and %lld keys are read; sequence %lld has %lld keys",
+                          (long long)first, (long long)n, (long long)b,
+                          (long long)cache->lengths[b]);
     for (int part = 0; part < 2; part++) {
         if (!parts[part] || attni_empty(parts[part]))
             continue;

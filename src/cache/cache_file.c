@@ -182,11 +182,11 @@ attn_status attn_cache_save(const attn_cache *cache,
     if (!cache)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "cache", "cache is NULL");
     if (!write)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "write", "write is NULL; a function is needed");
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "write", "write is NULL; it must be a function");
     writer w = {write, user, FNV_START};
     if (!emit_all(&w, cache))
         return attni_fail(err, ATTN_ERR_FILE, "write",
-                          "write failed; what it was given before is not a whole cache");
+                          "write failed; the bytes it wrote before are not a complete cache");
     return ATTN_OK;
 }
 
@@ -294,7 +294,7 @@ attn_status attn_cache_load(const attn_cache_options *options, const void *bytes
 {
     if (!out)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "out",
-                          "out is NULL; a place for the cache is needed");
+                          "out is NULL; it must point to where the cache's address is stored");
     *out = NULL;
     if (!bytes)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "bytes", "bytes is NULL");

@@ -115,7 +115,7 @@ attn_status attn_context_create(const attn_context_options *options, attn_contex
 {
     if (!out)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "out",
-                          "out is NULL; a place for the context is needed");
+                          "out is NULL; it must point to where the context's address is stored");
     *out = NULL;
     attn_context_options o;
     int threads = 0, isa = 0;

@@ -34,9 +34,9 @@
 #endif
 #endif
 #ifdef __SANITIZE_ADDRESS__
-#define STACK_BYTES ((size_t)8 << 20) /* the sanitizer gives each inlined kernel stack of its own */
+#define STACK_BYTES ((size_t)8 << 20) /* the sanitizer gives every inlined kernel its own stack */
 #else
-#define STACK_BYTES ((size_t)256 << 10) /* no arrays: these are in scratch memory */
+#define STACK_BYTES ((size_t)256 << 10) /* little: arrays are in scratch memory */
 #endif
 
 struct attni_pool {
@@ -124,7 +124,7 @@ static void *worker(void *arg)
     return NULL;
 }
 
-/* After a change of `left`: wakes up to `wanted` sleeping workers. */
+/* Wakes sleeping workers, at most `wanted`, after a change of `left`. */
 static void wake(attni_pool *pool, int wanted)
 {
     if (atomic_load(&pool->sleepers) == 0)

@@ -131,7 +131,8 @@ void attni_copy(void *to, const void *from, size_t n);
  * attni_fail(...)`. A message says first what is wrong, then what would be right.
  */
 attn_status attni_fail(attn_error *err, attn_status status, const char *argument,
-                       const char *format, ...) __attribute__((format(ATTNI_PRINTF, 4, 5)));
+                       const char *format, ...)
+    __attribute__((format(ATTNI_PRINTF, 4, 5), cold)); /* cold: keeps messages out of hot code */
 
 /* --------------------------------------------------------------- struct_size.c: callers' structs
  *

@@ -192,18 +192,18 @@ int attni_dropout_keep(uint64_t seed, uint32_t threshold, uint64_t bh, uint64_t 
 static attn_status check_dropout_mask(double p, const attn_tensor *out, attn_error *err)
 {
     if (!(p >= 0 && p < 1))
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "p", "is %g; must be at least 0 and less than 1",
-                          p);
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "p",
+                          "p is %g; it must be at least 0 and less than 1", p);
     attn_status status = attni_check_output(out, "out", err);
     if (status != ATTN_OK)
         return status;
     if (out->dtype != ATTN_BOOL)
-        return attni_fail(err, ATTN_ERR_DTYPE, "out", "is %s; must be bool",
+        return attni_fail(err, ATTN_ERR_DTYPE, "out", "out is %s; it must be bool",
                           attn_dtype_name(out->dtype));
     const int64_t *n = out->shape; /* each part of the counter is one 32-bit word */
     if (n[2] > UINT32_MAX || n[3] / 8 > UINT32_MAX || (n[0] > 0 && n[1] > UINT32_MAX / n[0]))
         return attni_fail(err, ATTN_ERR_LIMIT, "out",
-                          "is [%lld, %lld, %lld, %lld]; B*H, T and S/8 must be less than 2^32",
+                          "out is [%lld, %lld, %lld, %lld]; B*H, T and S/8 must be less than 2^32",
                           (long long)n[0], (long long)n[1], (long long)n[2], (long long)n[3]);
     return ATTN_OK;
 }

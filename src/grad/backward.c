@@ -178,7 +178,7 @@ attn_status attni_derivative_too_large(const attni_plan *p, attn_error *err)
 {
     return attni_fail(err, ATTN_ERR_LIMIT, "q",
                       "q is too large: its B x H x T, or the scratch for D=%lld and Dv=%lld, "
-                      "is more than this machine can count",
+                      "is more than this machine can address",
                       (long long)p->D, (long long)p->Dv);
 }
 
@@ -186,10 +186,9 @@ attn_status attni_derivative_too_large(const attni_plan *p, attn_error *err)
 static void choose_unit(attni_backward *bw)
 {
     attni_plan *p = &bw->plan;
-    const attni_engine *way = bw->grads.dout.dtype == ATTN_BF16 ? attni_engine_bf16(p) : NULL;
-    if (!way)
+    bw->unit = bw->grads.dout.dtype == ATTN_BF16 ? attni_bf16_unit_for(p) : NULL;
+    if (!bw->unit)
         return;
-    bw->unit = way->unit;
     p->nv = p->nv < 2 ? 2 : p->nv;
     bw->W = p->nv * p->kernels->lanes;
 }
@@ -312,6 +311,11 @@ attn_status attn_sdpa_backward_plan(attn_context *ctx, const attn_sdpa_args *arg
     made.scratch_bytes = bw.scratch_bytes + ATTNI_ALIGN - 1;
     made.threads = bw.workers;
     made.tasks = bw.tasks;
+    snprintf(made.route, sizeof made.route, "%s", bw.unit ? "bf16 gradients" : "gradients");
+    snprintf(made.why, sizeof made.why, "a task is %d keys of a head against all of its queries",
+             bw.keys);
+    made.tiles = 1;
+    made.parts = 1;
     made.flop = visible_flop(&bw, attni_visible_pairs(p) * (double)p->H);
     const attn_tensor *tensors[] = {&a->q,        &a->k,        &a->v,          &a->out,
                                     a->lse,       a->mask,      &bw.grads.dout, &bw.grads.dq,

@@ -108,11 +108,11 @@ attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
 
 /* ----------------------------------------------------------------------- backward_rows.c
  *
- * attni_backward_rows computes one block of queries, `run`, of the first step, on any thread: its
- * lse, factor, delta, nonfinite and sink_sums. attni_backward_rows_scratch is the scratch of one
- * worker for it. */
+ * attni_backward_rows computes one block of queries, `query_block`, in the first step, on any
+ * thread: its lse, factor, delta, nonfinite and sink_sums. attni_backward_rows_scratch is the
+ * scratch of one worker for it. */
 size_t attni_backward_rows_scratch(const attni_backward *bw);
-void attni_backward_rows(const attni_backward *bw, int64_t run, int worker);
+void attni_backward_rows(const attni_backward *bw, int64_t query_block, int worker);
 /* Element i of both arrays, from the lse x of one row: lse[i] is x in units of scores, rounded to
  * R, and factor[i] makes up for the rounding error. */
 void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, double x);

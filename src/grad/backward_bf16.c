@@ -128,7 +128,7 @@ static void score(const attni_grad_worker *w, void *c, const attni_bf16 *rows, i
     const attni_bf16_product x = {.a = rows,
                                   .row = (ptrdiff_t)width,
                                   .rows16 = (ptrdiff_t)(16 * width),
-                                  .run = 32,
+                                  .inner_stride = 32,
                                   .b = queries,
                                   .pair = 32,
                                   .columns16 = OPERAND,
@@ -137,7 +137,7 @@ static void score(const attni_grad_worker *w, void *c, const attni_bf16 *rows, i
                                   .ldc = w->tile.W,
                                   .m = filled(n, 16),
                                   .n = w->tile.W,
-                                  .runs = (int)(width / 32)};
+                                  .inner_tiles = (int)(width / 32)};
     w->bw->unit->multiply(&x);
 }
 
@@ -149,7 +149,7 @@ static void add_rows(const attni_grad_worker *w, char *sum, const attni_bf16 *ro
     const attni_bf16_product x = {.a = rows,
                                   .row = 2 * w->tile.W,
                                   .rows16 = 32 * w->tile.W,
-                                  .run = 64,
+                                  .inner_stride = 64,
                                   .b = pairs,
                                   .pair = (ptrdiff_t)(2 * width),
                                   .columns16 = 32,
@@ -158,7 +158,7 @@ static void add_rows(const attni_grad_worker *w, char *sum, const attni_bf16 *ro
                                   .ldc = (ptrdiff_t)width,
                                   .m = filled(n, 16),
                                   .n = (int)width,
-                                  .runs = filled(w->tile.rows, 32) / 32,
+                                  .inner_tiles = filled(w->tile.rows, 32) / 32,
                                   .add = true};
     w->bw->unit->multiply(&x);
 }
@@ -170,7 +170,7 @@ static void add_queries(const attni_grad_worker *w, int64_t at, int n)
     const attni_bf16_product x = {.a = w->bf16.kt + at * D,
                                   .row = 32,
                                   .rows16 = OPERAND,
-                                  .run = (ptrdiff_t)(D / 16 * OPERAND),
+                                  .inner_stride = (ptrdiff_t)(D / 16 * OPERAND),
                                   .b = (const attni_bf16 *)(const void *)w->dp,
                                   .pair = 4 * w->tile.W,
                                   .columns16 = 32,
@@ -179,7 +179,7 @@ static void add_queries(const attni_grad_worker *w, int64_t at, int n)
                                   .ldc = w->tile.W,
                                   .m = (int)D,
                                   .n = w->tile.W,
-                                  .runs = filled(n, 32) / 32,
+                                  .inner_tiles = filled(n, 32) / 32,
                                   .add = true,
                                   .factors = w->bf16.largest};
     w->bw->unit->multiply(&x);
@@ -262,7 +262,8 @@ void attni_grad_bf16_block(attni_grad_worker *w, int64_t j, int n, attni_class v
     score(w, f->st, o->k + at * D, D, o->q, n);
     if (w->raw)
         memcpy(w->raw, f->st, bytes);
-    attni_tile_biases(f, &w->tile, j, n, visible, ATTN_STAGE_BIASED);
+    const attni_chunk_block b = {j, n, visible, ATTNI_ROUTE_TILES, .st = f->st, .mx = f->mx};
+    attni_tile_biases(f, &w->tile, &b, ATTN_STAGE_BIASED);
     if (bw->want_scores)
         score(w, w->dp, o->v + at * Dv, Dv, o->dout, n);
     else

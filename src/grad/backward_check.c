@@ -35,14 +35,15 @@ attn_status attni_check_wide(const attn_tensor *t, const char *name, attn_error 
 attn_status attni_check_forward(attni_plan *p, const attn_sdpa_args *args, attn_error *err)
 {
     if (args && args->struct_size > offsetof(attn_sdpa_args, cache) && args->cache)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "cache",
-                          "cache is given; there are no derivatives through a cache, give k and v");
+        return attni_fail(
+            err, ATTN_ERR_ARGUMENT, "cache",
+            "cache is given, but there are no derivatives with respect to a cache; give k and v");
     const attn_status status = attni_sdpa_check(p, args, true, err);
     if (status)
         return status;
     if (!p->args.lse)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "lse",
-                          "lse is NULL; derivatives need the lse that the forward gave");
+                          "lse is NULL; derivatives need the lse that attn_sdpa_forward wrote");
     return attni_check_wide(p->args.lse, "lse", err);
 }
 

@@ -80,24 +80,24 @@ void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, doub
 
 /* The row's part of the gradient of its head's sink. The sink has the weight e^(sink - lse) but no
  * value. The weight is cut off as weights_from_lse() cuts its weights off: a huge lse may have a
- * huge rounding error. */
+ * huge rounding error. A sink of -inf has no part. Any other sink has one, even if its weight
+ * underflows to 0: a NaN in delta must show, as it does in the gradients of keys. */
 static double sink_part(const attni_backward *bw, int64_t h, double lse, double delta)
 {
     const double sink = (double)bw->plan.args.sink_logits[h];
     const double x = sink - lse; /* NaN stays NaN; fmin would lose it */
-    const double weight = sink == -(double)INFINITY ? 0 : exp(x > 11 ? 11 : x);
-    return weight == 0 ? 0 : -weight * delta;
+    return sink == -(double)INFINITY ? 0 : -exp(x > 11 ? 11 : x) * delta;
 }
 
-void attni_backward_rows(const attni_backward *bw, int64_t run, int worker)
+void attni_backward_rows(const attni_backward *bw, int64_t query_block, int worker)
 {
     const attni_plan *p = &bw->plan;
     const attn_sdpa_args *a = &p->args;
     rows_worker w;
     attni_layout layout = {.base = attni_backward_scratch(bw, worker)};
     carve(p, &w, &layout);
-    const int64_t head = attni_div(run, bw->query_blocks_per_head);
-    const int64_t i0 = (run - head * bw->query_blocks_per_head) * ATTNI_BLOCK,
+    const int64_t head = attni_div(query_block, bw->query_blocks_per_head);
+    const int64_t i0 = (query_block - head * bw->query_blocks_per_head) * ATTNI_BLOCK,
                   row0 = head * p->T + i0;
     const int64_t b = attni_div(head, p->H), h = head - b * p->H;
     const int n = p->T - i0 < ATTNI_BLOCK ? (int)(p->T - i0) : ATTNI_BLOCK;
@@ -129,7 +129,7 @@ void attni_backward_rows(const attni_backward *bw, int64_t run, int worker)
             sink += sink_part(bw, h, lse, delta);
     }
     if (bw->sink_sums)
-        bw->sink_sums[run] = sink;
+        bw->sink_sums[query_block] = sink;
 }
 
 /* -------------------------------------------------------------------------------- the last step */

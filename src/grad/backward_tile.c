@@ -130,15 +130,15 @@ static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible
     const attni_plan *p = &bw->plan;
     attni_worker *f = &w->forward;
     attni_tile *t = &w->tile;
-    attni_tile_products(f, t, j, n);
+    attni_chunk_block b = {j, n, visible, ATTNI_ROUTE_TILES, .st = f->st, .mx = f->mx};
+    attni_block_rows(f, &b, false);
+    attni_tile_products(f, t, &b);
     if (w->raw)
         memcpy(w->raw, f->st, (size_t)n * (size_t)t->W * p->real);
-    attni_tile_biases(f, t, j, n, visible, ATTN_STAGE_BIASED);
+    attni_tile_biases(f, t, &b, ATTN_STAGE_BIASED);
     char *kept = attni_grad_weigh(w, j, n);
     if (bw->want_scores) {
-        ptrdiff_t ld;
-        const char *v = attni_tile_rows(f, true, j, &ld);
-        p->kernels->scores(w->dp, f->mx, w->dot, v, ld, n, p->Dv, t->nv, NULL);
+        p->kernels->scores(w->dp, f->mx, w->dot, b.v, b.ldv, n, p->Dv, t->nv, NULL);
     } else { /* nothing but masking needs dp: the masked elements become 0 */
         memset(w->dp, 0, (size_t)n * (size_t)t->W * p->real);
     }

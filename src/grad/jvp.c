@@ -261,10 +261,12 @@ static void weigh_block(jvp_worker *w, int64_t j0, int n, attni_class visible, b
     attni_worker *f = &w->forward;
     attni_tile *t = &w->tile;
     const size_t bytes = (size_t)n * (size_t)t->W * p->real;
-    attni_tile_products(f, t, j0, n);
+    attni_chunk_block b = {j0, n, visible, ATTNI_ROUTE_TILES, .st = f->st, .mx = f->mx};
+    attni_block_rows(f, &b, false);
+    attni_tile_products(f, t, &b);
     if (w->raw)
         memcpy(w->raw, f->st, bytes);
-    attni_tile_biases(f, t, j0, n, visible, ATTN_STAGE_BIASED);
+    attni_tile_biases(f, t, &b, ATTN_STAGE_BIASED);
     kernels->weights_from_lse(f->st, f->st, w->lse, p->log2_scale, n, t->nv);
     if (scaled)
         kernels->rescale(f->st, n, w->factor, t->nv);

@@ -240,22 +240,23 @@ V_INLINE void scores_decode_line(vec *s, const R *qt, const char *k, ptrdiff_t b
 
 /* kt[u] = component u of V_LANES keys, of which only `keys` exist, with n components each; the rest
  * is 0. */
-V_INLINE void turn_rest(vec kt[V_LANES], const char *k, ptrdiff_t bytes, const attn_dtype dtype,
-                        int keys, int n)
+V_INLINE void transpose_rest(vec kt[V_LANES], const char *k, ptrdiff_t bytes,
+                             const attn_dtype dtype, int keys, int n)
 {
     for (int j = 0; j < V_LANES; j++)
         kt[j] = j < keys ? load_as(k + j * bytes, dtype, n) : v_set1(0);
     v_transpose(kt);
 }
 
-/* turn_rest(), compiled once and not inlined: inlined in every kernel, it would take 45 KB. The
- * usual case, one query and a few keys past a block, inlines turn_rest() instead: the call would
- * make it 4 % slower (12 heads of 33 keys). */
-static __attribute__((noinline)) void turn_any_rest(vec kt[V_LANES], const char *k, ptrdiff_t bytes,
-                                                    attn_dtype dtype, int keys, int n)
+/* transpose_rest(), compiled once and not inlined: inlined in every kernel it would take 45 KB. The
+ * usual case, one query and a few keys past a block, inlines transpose_rest() instead: the call
+ * would make it 4 % slower (12 heads of 33 keys). */
+static __attribute__((noinline)) void transpose_any_rest(vec kt[V_LANES], const char *k,
+                                                         ptrdiff_t bytes, attn_dtype dtype,
+                                                         int keys, int n)
 {
     vec r[V_LANES];
-    turn_rest(r, k, bytes, dtype, keys, n);
+    transpose_rest(r, k, bytes, dtype, keys, n);
     UNROLL for (int j = 0; j < V_LANES; j++) kt[j] = r[j];
 }
 
@@ -270,9 +271,9 @@ V_INLINE void scores_decode_rest(vec *s, const R *qt, const char *k, ptrdiff_t b
         vec kt[V_LANES];
         const char *from = k + d * SIZE_OF(dtype);
         if (nr * groups == 1 && dtype == OWN)
-            turn_rest(kt, from, bytes, dtype, keys, n);
+            transpose_rest(kt, from, bytes, dtype, keys, n);
         else
-            turn_any_rest(kt, from, bytes, dtype, keys, n);
+            transpose_any_rest(kt, from, bytes, dtype, keys, n);
         for (int u = 0; u < n; u++)
             FOR_R s[r] = v_fma(kt[u], v_bcast(qt + (d + u) * QT_LD(nr) + r), s[r]);
     }

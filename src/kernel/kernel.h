@@ -12,11 +12,12 @@
  *   chunk        ATTNI_CHUNK keys, whose weighted values are summed before they join the total
  *   decode       the path for few query rows (at most max_decode_rows); lanes hold keys
  *   group        ATTNI_GROUP keys that the key-value cache stores interleaved
- *   interleaved  the layout of a group: line u holds unit u of each key; drawing below
+ *   interleaved  the layout of a group: keys are cut into units of ATTNI_UNIT bytes, and line u
+ *                (ATTNI_LINE bytes) holds unit u of each key of the group; drawing below
  *   pack         to transpose W rows into a tile array
- *   panel        the weights of W outputs of a linear layer, packed: [In][W]
- *   log2 units   the unit of a score that was multiplied by c[i], which includes log2(e): a weight
- *                is 2^(score - maximum), both in log2 units
+ *   panel        the weights of W outputs of a linear layer, packed: [inputs][W]
+ *   log2 units   a score is in log2 units when it has been multiplied by the factor c[i] of its
+ *                row, which includes log2(e); then a weight is 2^(score - maximum)
  *   mark         the weight -1, which stands for a masked key (score -inf) where the exact weight 0
  *                is not enough: 0 * NaN is NaN. No weight is negative, so w < 0 identifies a mark.
  *                values() with ATTNI_SKIP_MASKED skips marked keys; other operations keep marks or,
@@ -39,8 +40,8 @@
  * A score is one chain over each run of ATTNI_D_CHAIN components of D; the runs are added in order.
  * Keys are added in index order: one chain in each block, blocks in order within each chunk, chunks
  * in order, all counted from the row's key 0. Therefore a query alone, a query among others and a
- * split over keys give identical bits; and errors grow with the sum of these lengths, not with
- * their product.
+ * split over keys give identical bits; and errors grow with the length of a chain plus the number
+ * of blocks in a chunk plus the number of chunks, not with the number of keys.
  */
 #ifndef ATTNI_KERNEL_H
 #define ATTNI_KERNEL_H
@@ -74,9 +75,10 @@ typedef struct attni_product {
     const void *sums, *bias, *wt, *x;
     ptrdiff_t ld_sums, ldx;
     int n, D;
-    /* Regions to prefetch during the product (NULL: none): W rows of ATTNI_D_CHAIN elements of the
-     * weight, and n rows of W elements. The call does not read them, and may also prefetch lines
-     * past their ends. */
+    /* Regions to prefetch during the product (NULL: none). next_weights: ATTNI_D_CHAIN elements of
+     * each of W rows of the weight, or as much of a packed weight. next_x: W elements of each of n
+     * rows of x, or of the result. The call does not read them, and may also prefetch lines past
+     * their ends. */
     const void *next_weights, *next_x;
     ptrdiff_t ld_next_weights, ld_next_x;
 } attni_product;
@@ -90,8 +92,8 @@ typedef struct attni_next_rows {
 } attni_next_rows;
 
 /* A region that will be needed later, prefetched in parts during other computations. A core has few
- * line-fill buffers, so it would stall if all lines were prefetched at once. Prefetching does not
- * access the region, and may continue past the end of a row. */
+ * line-fill buffers, so it would stall if all lines were prefetched at once. A prefetch cannot
+ * fault, so it may continue past the end of a row. */
 typedef struct attni_prefetch {
     const char *first;
     ptrdiff_t ld;    /* bytes */
@@ -104,10 +106,12 @@ typedef struct attni_kernels {
     int bits;            /* of R: 32 or 64 */
     int lanes;           /* in one vector */
     int vectors;         /* in the widest tile; nv is 1, 2, ... doubling up to this */
-    int halves;          /* 1: the decode operations read bf16 and f16 without conversion */
+    int halves;          /* 1: the decode operations read bf16 and f16 as they are stored */
+    int fused;           /* 1: a * b + c is rounded once */
     int max_decode_rows; /* largest number of queries for the decode operations */
 
-    /* qt[d*W + i] = q[i*ldq + d] * mul for i < rows, else 0. mul is a power of two. */
+    /* qt[d*W + i] = q[i*ldq + d] * mul for i < rows, else 0. mul is 0 or a power of two with either
+     * sign. */
     void (*pack)(void *qt, const void *q, ptrdiff_t ldq, int rows, int64_t D, double mul, int nv);
 
     /* to[r*D + d] = from[r*ld + d] converted to R, for r < rows, d < D; dtype is any float type.
@@ -125,29 +129,30 @@ typedef struct attni_kernels {
 
     /* st[j*W + i] = sum over d < D of k[j*ldk + d] * qt[d*W + i], for j < n: a chain from 0 over
      * each run of ATTNI_D_CHAIN components, then run 0 + run 1 + ... in order. mx[i] = the maximum
-     * of column i, -inf if n is 0; if a column contains a NaN, mx[i] may be NaN or not. `ahead`
+     * of column i, -inf if n is 0; if a column contains a NaN, mx[i] may be NaN or not. `hints`
      * (may be NULL) is prefetched as far as the arithmetic hides it. */
     void (*scores)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
-                   int64_t D, int nv, attni_prefetch *ahead);
+                   int64_t D, int nv, attni_prefetch *hints);
 
     /* The same bits as scores() for 1 <= rows <= max_decode_rows, with keys in the lanes; for
      * nearly empty tiles, whose scores are memory-bound. k has type R or, if `halves`, bf16 or f16.
-     * n <= ATTNI_CHUNK; nv is 1. st and mx hold the results of one block of keys after the other.
-     * Those of a block are max_decode_rows rows of scores, st[i * ATTNI_BLOCK + j], written in
-     * whole vectors, and W maxima. q is a tile, as in scores(); if rows is 1, it is one row, [D].
-     * `soon` is prefetched. */
+     * n <= ATTNI_CHUNK; nv is 1. st and mx hold the results of one block of keys after the other:
+     * for each block, st has max_decode_rows rows of ATTNI_BLOCK scores, written in whole vectors
+     * (key j of the block and query i: st[i * ATTNI_BLOCK + j]), and mx has W maxima. q is a tile,
+     * as in scores(); if rows is 1, it is one row, [D].
+     * `next_rows` is prefetched. */
     void (*scores_decode)(void *st, void *mx, const void *q, const void *k, ptrdiff_t ldk,
                           attn_dtype dtype, int n, int64_t D, int rows,
-                          const attni_next_rows *soon);
+                          const attni_next_rows *next_rows);
 
     /* scores_decode() for interleaved keys, stored as consecutive groups of ATTNI_GROUP keys: each
      * group is [units][ATTNI_GROUP], ATTNI_LINE bytes per line. A unit is one f32 component of a
      * key or two components of 2 bytes. If D is odd and components have 2 bytes, the second half of
      * a key's last unit is 0, and component D of q must be 0 too. k is the first unit of a group.
-     * All lanes of the groups that hold the n keys are read, and a score is written for each. NULL
-     * for 64 bits. */
+     * All keys of the groups that hold the n keys are read, and a score is written for each of
+     * them. NULL for 64 bits. */
     void (*scores_interleaved)(void *st, void *mx, const void *q, const void *k, attn_dtype dtype,
-                               int n, int64_t D, int rows, const attni_next_rows *soon);
+                               int n, int64_t D, int rows, const attni_next_rows *next_rows);
 
     /* Sets mx[i] as scores() does, from the present st. */
     void (*maxima)(void *mx, const void *st, int n, int nv);
@@ -180,7 +185,7 @@ typedef struct attni_kernels {
     /* Updates the running maximum m[i] of column i. It is -inf until the column has seen a key;
      * then it is an integer in log2 units, so that every rescaling is by an exact power of two. The
      * factor c[i] > 0 converts a score to log2 units. top[i] becomes max(top[i], mx[i]). Where
-     * mx[i]*c[i] exceeds m[i] by more than a threshold, m[i] becomes ceil(mx[i]*c[i]). Returns 1 if
+     * mx[i]*c[i] exceeds m[i] by more than 16, m[i] becomes ceil(mx[i]*c[i]). Returns 1 if
      * any m[i] changed, with a[i] = 2^(old m - new m) for all i (1 where no key was seen); else
      * returns 0 and does not write a. */
     int (*update_max)(void *m, void *a, void *top, const void *mx, const void *c, int nv);
@@ -217,21 +222,21 @@ typedef struct attni_kernels {
     /* For each c < Dv: s = a chain from 0 of v[j*ldv + c] * p[j*W + i], in order of j < n; without
      * ATTNI_FIRST, s = acc[c*W + i] + s. Then acc[c*W + i] = s or, with ATTNI_LAST,
      * total = total * factors[i] + s * factors[W + i] (the factors of join()). With
-     * ATTNI_SKIP_MASKED, marks (weights < 0) are skipped. `ahead` as in scores(). */
+     * ATTNI_SKIP_MASKED, marks (weights < 0) are skipped. `hints` as in scores(). */
     void (*values)(void *acc, void *total, const void *factors, const void *v, ptrdiff_t ldv,
-                   const void *p, int n, int64_t Dv, int nv, int flags, attni_prefetch *ahead);
+                   const void *p, int n, int64_t Dv, int nv, int flags, attni_prefetch *hints);
 
     /* The bits that values() leaves in acc, for i < rows, 1 <= rows <= max_decode_rows, with
      * components of v in the lanes. v has the types of k in scores_decode(). ATTNI_SKIP_MASKED is
-     * not supported; nv is 1. If in_rows is 1, p has the layout of weights_decode(), of up to
-     * ATTNI_CHUNK keys, and l is updated as weights() does. If it is 0, p is a tile of one block,
-     * and l is not used. Sums are stored in rows, sums[i * ld + c], ld = Dv rounded up to whole
-     * vectors, with room for max_decode_rows rows. Of the flags only ATTNI_FIRST has an effect:
-     * callers add the chunk to the total by fold() and, if they need a tile, transpose by pack().
-     * `soon` is prefetched. */
+     * not supported; nv is 1. If in_rows is 1, p holds one block after the other, each as
+     * weights_decode() writes it, up to ATTNI_CHUNK keys in all, and l is updated as weights()
+     * does. If in_rows is 0, p is a tile of one block, and l is not used. Sums are stored in rows,
+     * sums[i * ld + c], ld = Dv rounded up to whole vectors, with room for max_decode_rows rows. Of
+     * the flags only ATTNI_FIRST has an effect: callers add the chunk to the total by fold() and,
+     * if they need a tile, transpose by pack(). `next_rows` is prefetched. */
     void (*values_decode)(void *sums, void *l, const void *v, ptrdiff_t ldv, attn_dtype dtype,
                           const void *p, int in_rows, int n, int64_t Dv, int rows, int flags,
-                          const attni_next_rows *soon);
+                          const attni_next_rows *next_rows);
 
     /* For one query and D = Dv (if attni_has_values_and_next_scores), in one loop:
      * scores_interleaved() of a whole block k, and values_decode() with in_rows of another block's

@@ -16,6 +16,9 @@ const attni_kernels TABLE_NAME(ATTNI_ISA_NAME, ATTNI_BITS) = {
 #ifdef V_HALVES
     .halves = 1,
 #endif
+#ifndef V_NO_FMA
+    .fused = 1,
+#endif
 #define ATTNI_OP(name) .name = op_##name,
 #include "ops.def"
 #undef ATTNI_OP

@@ -132,11 +132,11 @@ static __attribute__((noinline)) prefetch_step next_prefetch(attni_prefetch *a, 
 /* For mr keys and one run of D components: st[u][:] = sum_d k[u][d] * qt[d][:], added to st unless
  * it is the first run. The last run updates the maxima mx. */
 V_INLINE void scores_rows(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int D,
-                          const int first, const int last, attni_prefetch *ahead, const int mr,
+                          const int first, const int last, attni_prefetch *hints, const int mr,
                           const int nv)
 {
     const int W = nv * V_LANES;
-    prefetch_step prefetch = NEXT_PREFETCH(ahead, D, qt);
+    prefetch_step prefetch = NEXT_PREFETCH(hints, D, qt);
     vec s[MAX_ROWS][V_VECTORS];
     FOR_U FOR_V s[u][v] = v_set1(0);
     for (int d = 0; d < D; d++, prefetch.at += prefetch.step) {
@@ -161,7 +161,7 @@ V_INLINE void scores_rows(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t
 }
 
 V_INLINE void scores_run(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int n, int D,
-                         const int first, const int last, attni_prefetch *ahead, const int nv)
+                         const int first, const int last, attni_prefetch *hints, const int nv)
 {
     const int W = nv * V_LANES;
     int j = 0;
@@ -169,7 +169,7 @@ V_INLINE void scores_run(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t 
      * additions */
 #define STEP(mr)                                                                                   \
     for (; j + (mr) <= n && ((mr) == 4 || n - j != 8); j += (mr))                                  \
-    scores_rows(st + j * W, mx, qt, k + j * ldk, ldk, D, first, last, ahead, mr, nv)
+    scores_rows(st + j * W, mx, qt, k + j * ldk, ldk, D, first, last, hints, mr, nv)
     STEP(ROWS_OF(nv));
     if (nv == 1) /* for calls with few keys */
         STEP(6);
@@ -181,25 +181,25 @@ V_INLINE void scores_run(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t 
 /* D is split into runs so that one run of the queries stays in L1 while all keys of the block are
  * processed, and so that rounding errors grow with the length of a run and not with D. */
 V_INLINE void scores_tile(R *st, R *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int n,
-                          int64_t D, attni_prefetch *ahead, const int nv)
+                          int64_t D, attni_prefetch *hints, const int nv)
 {
     const int W = nv * V_LANES;
     vec top[V_VECTORS];
     FOR_V top[v] = v_set1(-R_INF);
     if (D <= ATTNI_D_CHAIN)
-        scores_run(st, top, qt, k, ldk, n, (int)D, 1, 1, ahead, nv);
+        scores_run(st, top, qt, k, ldk, n, (int)D, 1, 1, hints, nv);
     else
         for (int64_t d = 0; d < D; d += ATTNI_D_CHAIN)
             scores_run(st, top, qt + d * W, k + d, ldk, n,
                        D - d < ATTNI_D_CHAIN ? (int)(D - d) : ATTNI_D_CHAIN, d == 0,
-                       D - d <= ATTNI_D_CHAIN, ahead, nv);
+                       D - d <= ATTNI_D_CHAIN, hints, nv);
     FOR_V v_store(mx + v * V_LANES, top[v]);
 }
 
 static void op_scores(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
-                      int64_t D, int nv_, attni_prefetch *ahead)
+                      int64_t D, int nv_, attni_prefetch *hints)
 {
-    WITH_NV(nv_, scores_tile(st, mx, qt, k, ldk, n, D, ahead, nv))
+    WITH_NV(nv_, scores_tile(st, mx, qt, k, ldk, n, D, hints, nv))
 }
 
 V_INLINE void maxima_tile(R *mx, const R *st, int n, const int nv)
@@ -257,13 +257,13 @@ static int op_update_max(void *m_, void *a_, void *top_, const void *mx_, const 
     R *m = m_, *a = a_, *top = top_;
     const R *mx = mx_, *c = c_;
     const vec threshold = v_set1(16), never = v_set1(-R_INF);
-    int raised = 0;
+    int max_raised = 0;
     for (int i = 0; i < nv * V_LANES; i += V_LANES) {
         const vec x = v_mul(v_load(mx + i), v_load(c + i));
         v_store(top + i, v_max(v_load(top + i), v_load(mx + i)));
-        raised |= v_any(v_lt(v_add(v_load(m + i), threshold), x));
+        max_raised |= v_any(v_lt(v_add(v_load(m + i), threshold), x));
     }
-    if (!raised)
+    if (!max_raised)
         return 0;
     for (int i = 0; i < nv * V_LANES; i += V_LANES) {
         const vec old = v_load(m + i);
@@ -324,7 +324,7 @@ static void op_fold(void *total_, const void *acc_, int64_t rows, const void *jo
 }
 
 V_INLINE void weights_tile(R *p, R *l, const R *st, const R *c, const R *m, int n, const int nv,
-                           const int masked, const int careful)
+                           const int masked, const int skip_masked)
 {
     vec sum[V_VECTORS], scale[V_VECTORS], max[V_VECTORS];
     const vec never = v_set1(-R_INF);
@@ -344,7 +344,7 @@ V_INLINE void weights_tile(R *p, R *l, const R *st, const R *c, const R *m, int 
                 x = v_max(v_set1(R_LOWEST), x);
             vec e = exp2_minus(x, max[v]);
             sum[v] = v_add(sum[v], e);
-            if (careful)
+            if (skip_masked)
                 e = v_select(v_eq(s, never), v_set1(-1), e);
             v_store(p + (j * nv + v) * V_LANES, e);
         }
@@ -369,11 +369,11 @@ static void op_weights(void *p, void *l, const void *st, const void *c, const vo
 
 /* s[u][:] = sum_j v[j][u] * p[j][:] for mr components of v, keys in order. */
 V_INLINE void values_rows(R *acc, R *total, const R *join, const R_any *val, ptrdiff_t ldv,
-                          const R *p, int n, int flags, attni_prefetch *ahead, const int careful,
-                          const int mr, const int nv)
+                          const R *p, int n, int flags, attni_prefetch *hints,
+                          const int skip_masked, const int mr, const int nv)
 {
     const int W = nv * V_LANES;
-    prefetch_step prefetch = NEXT_PREFETCH(ahead, n, p);
+    prefetch_step prefetch = NEXT_PREFETCH(hints, n, p);
     vec s[MAX_ROWS][V_VECTORS];
     FOR_U FOR_V s[u][v] = v_set1(0);
     for (int j = 0; j < n; j++, prefetch.at += prefetch.step) {
@@ -386,7 +386,7 @@ V_INLINE void values_rows(R *acc, R *total, const R *join, const R_any *val, ptr
             FOR_V
             {
                 const vec t = v_fma(a, w[v], s[u][v]);
-                s[u][v] = careful ? v_select(v_lt(w[v], v_set1(0)), s[u][v], t) : t;
+                s[u][v] = skip_masked ? v_select(v_lt(w[v], v_set1(0)), s[u][v], t) : t;
             }
         }
     }
@@ -400,15 +400,15 @@ V_INLINE void values_rows(R *acc, R *total, const R *join, const R_any *val, ptr
 }
 
 V_INLINE void values_tile(R *acc, R *total, const R *join, const R_any *val, ptrdiff_t ldv,
-                          const R *p, int n, int64_t Dv, int flags, attni_prefetch *ahead,
-                          const int careful, const int nv)
+                          const R *p, int n, int64_t Dv, int flags, attni_prefetch *hints,
+                          const int skip_masked, const int nv)
 {
     const int width = nv * V_LANES;
     int64_t c = 0;
 #define STEP(mr) /* the last 8 as in scores_run() */                                               \
     for (; c + (mr) <= Dv && ((mr) == 4 || Dv - c != 8); c += (mr))                                \
-    values_rows(acc + c * width, total + c * width, join, val + c, ldv, p, n, flags, ahead,        \
-                careful, mr, nv)
+    values_rows(acc + c * width, total + c * width, join, val + c, ldv, p, n, flags, hints,        \
+                skip_masked, mr, nv)
     STEP(ROWS_OF(nv));
     STEP(4);
     STEP(1);
@@ -416,12 +416,12 @@ V_INLINE void values_tile(R *acc, R *total, const R *join, const R_any *val, ptr
 }
 
 static void op_values(void *acc, void *total, const void *join, const void *val, ptrdiff_t ldv,
-                      const void *p, int n, int64_t Dv, int nv_, int flags, attni_prefetch *ahead)
+                      const void *p, int n, int64_t Dv, int nv_, int flags, attni_prefetch *hints)
 {
     if (flags & ATTNI_SKIP_MASKED) {
-        WITH_NV(nv_, values_tile(acc, total, join, val, ldv, p, n, Dv, flags, ahead, 1, nv))
+        WITH_NV(nv_, values_tile(acc, total, join, val, ldv, p, n, Dv, flags, hints, 1, nv))
     } else {
-        WITH_NV(nv_, values_tile(acc, total, join, val, ldv, p, n, Dv, flags, ahead, 0, nv))
+        WITH_NV(nv_, values_tile(acc, total, join, val, ldv, p, n, Dv, flags, hints, 0, nv))
     }
 }
 

@@ -107,7 +107,8 @@ attn_status attn_cross_entropy_forward(attn_context *ctx, const attn_tensor *log
     attni_call call;
     attn_status s = check_entropy(&p, err);
     if (s == ATTN_OK && !loss)
-        s = attni_fail(err, ATTN_ERR_ARGUMENT, "loss", "loss is NULL; it is the result");
+        s = attni_fail(err, ATTN_ERR_ARGUMENT, "loss",
+                       "loss is NULL; it must point to where the result is stored");
     if (s != ATTN_OK)
         return s;
     const int64_t N = logits->shape[2];

@@ -146,7 +146,7 @@ static worker_arrays take_arrays(const attni_linear *p, attni_layout *layout)
     const size_t R = (size_t)p->kernels->bits / 8;
     const int64_t W = p->width;
     worker_arrays a = {0};
-    if (!p->packed && !p->few)
+    if (!p->packed && !p->few_rows)
         a.panel = attni_module_take(layout, R, 1, 1, ATTNI_D_CHAIN, W);
     a.sums = attni_module_take(layout, R, 1, 1, p->rows, W);
     a.bias = attni_module_take(layout, R, 1, 1, 1, W);
@@ -180,7 +180,7 @@ static int64_t block_of(const attni_linear *p)
     const int64_t tail = Out % p->width, block = BLOCK_BYTES / (p->kernels->bits / 8);
     const bool direct =
         p->out.stride[3] == 1 && tail % (vectors_of(p->kernels, tail) * p->kernels->lanes) == 0;
-    return direct && !p->few && In > block ? block : In;
+    return direct && !p->few_rows && In > block ? block : In;
 }
 
 attn_status attni_linear_plan(attni_linear *p, int isa, int threads, const attn_tensor *x,
@@ -205,7 +205,7 @@ attn_status attni_linear_plan(attni_linear *p, int isa, int threads, const attn_
     }
     join_batches(p);
     p->copy_x = wants_copy(p);
-    p->few = p->out.shape[2] <= ATTNI_FEW_ROWS && !packed && rows_contiguous(&p->weight);
+    p->few_rows = p->out.shape[2] <= ATTNI_FEW_ROWS && !packed && rows_contiguous(&p->weight);
     p->block = block_of(p);
     p->head_panels = attni_div_up(p->out.shape[3], p->width);
     cut_tasks(p, threads);
@@ -418,7 +418,7 @@ static attni_product product_of_run(const attni_linear *p, const worker_arrays *
 static void multiply_panel(const attni_linear *p, const worker_arrays *a, const task_rows *t,
                            const task_panel *q, const task_panel *next, task_block block)
 {
-    if (p->few) {
+    if (p->few_rows) {
         p->kernels->linear_few_rows(q->to, q->stride, a->bias,
                                     attni_at(&p->weight, t->b, q->h, q->first, 0),
                                     (ptrdiff_t)p->weight.stride[2], q->outputs, t->x, t->stride,

@@ -77,7 +77,7 @@ static attn_tensor expanded(const attn_tensor *t, const attn_tensor *dout)
     return e;
 }
 
-static attn_tensor turned(attn_tensor t)
+static attn_tensor transposed(attn_tensor t)
 {
     const int64_t n = t.shape[2], stride = t.stride[2];
     t.shape[2] = t.shape[3];
@@ -239,11 +239,11 @@ attn_status attni_linear_backward_plan(attni_linear_grads *p, attn_context *ctx,
 {
     const attn_tensor *dout = p->dout;
     attn_status s;
-    if (p->dx && (s = plan_product(&p->by_x, ctx, dout, *dout, turned(expanded(p->weight, dout)),
-                                   p->dx, layout, err)))
+    if (p->dx && (s = plan_product(&p->by_x, ctx, dout, *dout,
+                                   transposed(expanded(p->weight, dout)), p->dx, layout, err)))
         return s;
-    if (p->dweight && (s = plan_product(&p->by_weight, ctx, dout, turned(*dout),
-                                        turned(expanded(p->x, dout)), p->dweight, layout, err)))
+    if (p->dweight && (s = plan_product(&p->by_weight, ctx, dout, transposed(*dout),
+                                        transposed(expanded(p->x, dout)), p->dweight, layout, err)))
         return s;
     const size_t a = p->by_x.plan.bytes, b = p->by_weight.plan.bytes;
     p->work_bytes = a > b ? a : b;

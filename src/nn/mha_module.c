@@ -96,7 +96,7 @@ attn_status attn_mha_create(attn_context *ctx, const attn_mha_args *args, attn_m
     attn_status s;
     if (!out)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "out",
-                          "out is NULL; a place for the module is needed");
+                          "out is NULL; it must point to where the module's address is stored");
     *out = NULL;
     if ((s = attni_struct_read(ATTNI_MHA_ARGS, &given, args, "args", err)) ||
         (s = check_weights(&sizes, &given, err)))

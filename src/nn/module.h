@@ -63,7 +63,7 @@ void attni_packed_fill(const attni_packed *packed, const attn_tensor *weight);
 typedef struct attni_linear {
     attn_tensor x, weight, bias, out; /* repeated dimensions have stride 0 */
     const attni_packed *packed;       /* NULL: weight has data */
-    bool has_bias, copy_x, few;
+    bool has_bias, copy_x, few_rows;
     const attni_kernels *kernels;
     int width;            /* outputs in a panel, at most */
     int64_t rows, groups; /* rows of x in a task; such groups of rows per batch */

@@ -13,10 +13,8 @@
 
 /* One engine computes the whole call, because two engines round differently. */
 struct attni_engine {
-    const struct attni_bf16_unit *unit; /* the unit that multiplies; bf16_task.c only */
-    const char *operands;               /* type of the multiplied elements: "bf16"; NULL: the
-                                           kernel table's R */
-    int vectors;                        /* most vectors in a tile; 0: as many as the kernels have */
+    const char *operands; /* type of the multiplied elements: "bf16"; NULL: the kernel table's R */
+    int vectors;          /* most vectors in a tile; 0: as many as the kernels have */
     /* Most tiles in a task. The tiles of a task share each chunk of keys while it is in cache. */
     int tiles;
     /* Bytes of scratch per worker; SIZE_MAX: they do not fit a size_t. */

@@ -3,11 +3,13 @@
  *
  *   active  does this call use the rule?
  *   check   are the caller's arguments valid? (NULL: nothing to check)
- *   span    two ranges of keys: those that at least one query of a run sees, and those that all
- *           of its queries see (NULL: both are all keys)
- *   scan    classifies a tile by the mask's data (NULL: span suffices)
+ *   span    two ranges of keys: those that at least one of the queries i0 .. i1-1 sees, and those
+ *           that all of them see (NULL: both are all keys)
+ *   scan    classifies the pairs of queries i0 .. i1-1 and keys j0 .. j1-1 by the mask's data
+ *           (NULL: span suffices)
  *   add     adds a bias to a block of scores (NULL: the rule adds nothing)
- *   show    clears the bits of the lanes that do not see a key of the block (NULL: it hides none)
+ *   show    visible[r] has one bit per lane, for key r of the block; clears the bits of the lanes
+ *           that do not see the key (NULL: the rule hides no key)
  *
  * sdpa_check.c calls attni_mask_kinds(), which calls active, and attni_mask_check(), which calls
  * check. The engines call attni_mask_span() for the queries of a tile, and attni_mask_classify(),
@@ -73,7 +75,7 @@ static bool sequence_active(const attn_sdpa_args *args)
     return true;
 }
 
-/* A block has keys outside the sequence only if the scores of all pairs are written out. */
+/* A block has keys outside the sequence only when the output `scores` is written. */
 static void sequence_span(const attni_sequence *sequence, int64_t i0, int64_t i1, attni_span *span)
 {
     (void)i0, (void)i1;
@@ -115,8 +117,10 @@ static attn_status sequence_check(const attni_plan *plan, attn_error *err)
                           missing);
     }
     if (args->key_lengths)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "key_lengths",
-                          "key_lengths and cu_seqlens exclude each other; shorten cu_seqlens_k");
+        return attni_fail(
+            err, ATTN_ERR_ARGUMENT, "key_lengths",
+            "key_lengths and cu_seqlens exclude each other; leave out key_lengths, and choose "
+            "cu_seqlens_k so that sequences have these lengths");
     if (args->sequences < 0 || args->sequences > INT64_MAX / 16)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "sequences",
                           "sequences is %lld; it must be the number of packed sequences",
@@ -255,8 +259,8 @@ static const char *dense_at(const attni_sequence *sequence, int64_t i, int64_t j
 }
 
 /* How many rows of the mask differ: 1 if the mask repeats along the queries (stride 0), else
- * `rows`. If the lanes hold one query of several heads, these share one row of the mask; then
- * callers use 1 without this function. */
+ * `rows`. For a block with several heads callers use 1 instead: its lanes hold one query, so they
+ * share one row of the mask. */
 static int different_rows(const attn_tensor *mask, int64_t rows)
 {
     return mask->stride[2] == 0 && rows > 1 ? 1 : (int)rows;
@@ -296,7 +300,7 @@ static attni_class bool_scan(const attni_sequence *sequence, int64_t i0, int64_t
 /* Transposes a 64 x 64 bit matrix: bit i of row j and bit j of row i change places. The first step
  * exchanges the upper right and the lower left quarter of the matrix, the next steps do the same
  * within each quarter (Warren, Hacker's Delight, 7-3). */
-static void turn_bits(uint64_t rows[64])
+static void transpose_bits(uint64_t rows[64])
 {
     uint64_t low = 0xffffffff;
     for (int half = 32; half; half >>= 1, low ^= low << half)
@@ -314,13 +318,13 @@ static void bool_show(const attni_sequence *sequence, const attni_block *block, 
     const int rows = block->heads > 1 ? 1 : different_rows(sequence->args->mask, block->rows);
     bool_bits(sequence, block->i0, rows, block->j0, block->n, bits);
     if (rows > 1)
-        turn_bits(bits);
+        transpose_bits(bits);
     for (int r = 0; r < block->n; r++)
         visible[r] &= rows > 1 ? bits[r] : -(bits[0] >> r & 1);
 }
 
-/* Replaces the infinities that the conversion of an f64 mask to float created by the largest float.
- * A bias of -4e38 is finite and, unlike -inf, does not hide a key. */
+/* A finite element of an f64 mask, such as -4e38, can become an infinity when it is converted to
+ * float. It must not hide the key as -inf does, so the largest float of its sign replaces it. */
 static __attribute__((cold, noinline)) void keep_finite(float *to, const char *row, int64_t stride,
                                                         int n)
 {
@@ -368,9 +372,9 @@ static bool bias_active(const attn_sdpa_args *args)
     return args->mask && args->mask->dtype != ATTN_BOOL;
 }
 
-/* A tile is ATTNI_EMPTY if every element is -inf. It is ATTNI_FULL (nothing to add) if every
- * element is 0. Otherwise it is ATTNI_PARTIAL; in most such tiles the first row proves it, and the
- * scan stops there. Only bits are compared. */
+/* ATTNI_EMPTY if every element of this part of the mask is -inf, ATTNI_FULL (nothing to add) if
+ * every element is 0 or -0, else ATTNI_PARTIAL. ATTNI_PARTIAL is usually certain after the first
+ * row, and the scan stops there. Elements are compared as bits, not as numbers. */
 static attni_class bias_scan(const attni_sequence *sequence, int64_t i0, int64_t i1, int64_t j0,
                              int64_t j1)
 {
@@ -382,18 +386,19 @@ static attni_class bias_scan(const attni_sequence *sequence, int64_t i0, int64_t
                 [ATTN_F16] = {0x7fff7fff7fff7fff, 0xfc00fc00fc00fc00},
                 [ATTN_BF16] = {0x7fff7fff7fff7fff, 0xff80ff80ff80ff80}};
     const attn_tensor *mask = sequence->args->mask;
+    if ((size_t)mask->dtype >= sizeof bits / sizeof *bits)
+        return ATTNI_PARTIAL; /* a type that has no row in the table is not scanned */
     const uint64_t value = bits[mask->dtype].value, hidden = bits[mask->dtype].hidden;
     const size_t size = attn_dtype_size(mask->dtype), n = (size_t)(j1 - j0);
     const ptrdiff_t ld = (ptrdiff_t)mask->stride[2] * (ptrdiff_t)size;
     const int rows = different_rows(mask, i1 - i0);
+    const attni_kernels *kernels = sequence->kernels;
     int found = 0;
     if (mask->stride[3] == 1)
-        found =
-            sequence->kernels->scan(dense_at(sequence, i0, j0), ld, rows, n * size, value, hidden);
+        found = kernels->scan(dense_at(sequence, i0, j0), ld, rows, n * size, value, hidden);
     for (int i = 0; i < rows && mask->stride[3] != 1 && found != 3; i++)
         for (int64_t j = j0; j < j1 && found != 3; j++)
-            found |=
-                sequence->kernels->scan(dense_at(sequence, i0 + i, j), 0, 1, size, value, hidden);
+            found |= kernels->scan(dense_at(sequence, i0 + i, j), 0, 1, size, value, hidden);
     return found == 3 ? ATTNI_PARTIAL : found == 1 ? ATTNI_EMPTY : ATTNI_FULL;
 }
 
@@ -401,7 +406,7 @@ static attni_class bias_scan(const attni_sequence *sequence, int64_t i0, int64_t
 
 static bool alibi_active(const attn_sdpa_args *args) { return args->alibi_slopes != NULL; }
 
-/* Every tile needs its biases, whichever keys are visible. */
+/* ALiBi adds to every score, so no block counts as ATTNI_FULL. */
 static attni_class alibi_scan(const attni_sequence *sequence, int64_t i0, int64_t i1, int64_t j0,
                               int64_t j1)
 {
@@ -456,10 +461,11 @@ static attn_status check_choices(const attn_sdpa_args *args, attn_error *err)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "alibi_form",
                           "alibi_form is %d; it must be 0 or 1", (int)args->alibi_form);
     if (args->diagonal && args->causal && (int)args->causal != (int)args->diagonal + 1)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "diagonal",
-                          "diagonal is %d beside causal, which has another; it must be 0 there, or "
-                          "the same choice",
-                          (int)args->diagonal);
+        return attni_fail(
+            err, ATTN_ERR_ARGUMENT, "diagonal",
+            "diagonal is %d, but causal sets another one; with causal, diagonal must be 0 or the "
+            "same choice",
+            (int)args->diagonal);
     if ((args->causal == ATTN_CAUSAL_OFFSET || args->diagonal == ATTN_DIAGONAL_OFFSET) &&
         (args->causal_offset > UNBOUNDED || args->causal_offset < -UNBOUNDED))
         return attni_fail(err, ATTN_ERR_ARGUMENT, "causal_offset",
@@ -540,14 +546,15 @@ attni_prefetch attni_mask_prefetch(const attni_sequence *sequence, int64_t i0, i
                             .lines = (int)attni_div_up(min64(n, ATTNI_CHUNK) * size, 64)};
 }
 
-void attni_mask_prefetch_part(attni_prefetch *ahead)
+void attni_mask_prefetch_part(attni_prefetch *prefetch)
 {
-    const int part =
-        (ahead->rows * ahead->lines + ATTNI_MASK_PREFETCH_PARTS - 1) / ATTNI_MASK_PREFETCH_PARTS;
-    for (int n = 0; n < part && ahead->row < ahead->rows; n++) {
-        __builtin_prefetch(ahead->first + ahead->row * ahead->ld + ahead->line * 64, 0, 2);
-        if (++ahead->line == ahead->lines)
-            ahead->line = 0, ahead->row++;
+    const int part = (prefetch->rows * prefetch->lines + ATTNI_MASK_PREFETCH_PARTS - 1) /
+                     ATTNI_MASK_PREFETCH_PARTS;
+    for (int n = 0; n < part && prefetch->row < prefetch->rows; n++) {
+        __builtin_prefetch(prefetch->first + prefetch->row * prefetch->ld + prefetch->line * 64, 0,
+                           2);
+        if (++prefetch->line == prefetch->lines)
+            prefetch->line = 0, prefetch->row++;
     }
 }
 

@@ -46,7 +46,7 @@ attni_prefetch attni_mask_prefetch(const attni_sequence *sequence, int64_t i0, i
                                    int64_t n);
 /* Prefetches one of the ATTNI_MASK_PREFETCH_PARTS parts of it. */
 #define ATTNI_MASK_PREFETCH_PARTS (3 * ATTNI_CHUNK / ATTNI_BLOCK)
-void attni_mask_prefetch_part(attni_prefetch *ahead);
+void attni_mask_prefetch_part(attni_prefetch *prefetch);
 /* Adds the biases, writes -inf wherever a key is not visible, and computes the maxima of the
  * result. */
 void attni_mask_apply(const attni_sequence *sequence, const attni_block *block);

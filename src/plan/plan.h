@@ -15,6 +15,29 @@
 
 typedef struct attni_engine attni_engine;
 
+/* The route: which functions compute the forward of a call, a tile or a block, and in which order.
+ * attni_route_of() (sdpa/route.c) chooses it; docs/DESIGN.md says what each route is for. The
+ * results have the same bits on every route of an engine. */
+typedef enum attni_route {
+    ATTNI_ROUTE_NONE,      /* no element is written */
+    ATTNI_ROUTE_ONE_BLOCK, /* all keys are one block, and all are visible (tile_task.c) */
+    ATTNI_ROUTE_TILES,     /* queries in the lanes, one block of keys after the other */
+    /* The decode path of the tile engine, for few rows: keys in the lanes. */
+    ATTNI_ROUTE_DECODE_TILES,      /* the scores become a tile: soft cap, biases, masks, dropout */
+    ATTNI_ROUTE_DECODE,            /* scores and weights in rows, one block after the other */
+    ATTNI_ROUTE_DECODE_KEYS_FIRST, /* all keys of a chunk are read before all of its values */
+    ATTNI_ROUTE_DECODE_DEFERRED,   /* a chunk's values are read with the next chunk's keys */
+    /* The bf16 engine. */
+    ATTNI_ROUTE_BF16_TILES,    /* scores, weights and values of a block, one after the other */
+    ATTNI_ROUTE_BF16_PIPELINE, /* scores, weights and values of three blocks at once */
+    ATTNI_ROUTE_BF16_DECODE,   /* few rows */
+} attni_route;
+
+static inline bool attni_decodes(attni_route route)
+{
+    return route >= ATTNI_ROUTE_DECODE_TILES && route <= ATTNI_ROUTE_DECODE_DEFERRED;
+}
+
 /* The constants of one call. A score in log2 units is
  *
  *   (q * scale_pow2) . k * scale_mantissa * log2(e),   scale = scale_pow2 * scale_mantissa
@@ -41,10 +64,16 @@ struct attni_plan {
      * values_and_next_scores() read. */
     bool k_interleaved;
     uint32_t drop_threshold;
+    const struct attni_bf16_unit *unit; /* multiplies bf16 (bf16/unit.h); NULL: the tile engine */
     const attni_engine *engine;
     /* Keys and values are read in place, and weights are computed directly from the products: there
      * is no soft cap, bias, mask tensor or dropout, and no scores are written out. */
     bool no_postprocessing;
+    attni_route route; /* of a full tile of which every key is visible */
+    /* The decode path reads keys and values as they are stored, though they are not rows of R: f16
+     * and bf16, which then need no widening, and interleaved keys. */
+    bool decode_as_stored;
+    size_t sums_width; /* Dv, rounded up to whole vectors */
     bool far;          /* more data than stays in L2, so that rows are prefetched */
     int nv;            /* vectors of queries in a full tile */
     int tiles;         /* per task */

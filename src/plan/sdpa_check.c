@@ -41,8 +41,9 @@ static attn_status use_cache(attn_sdpa_args *a, attn_error *err)
                           "%s has data, but keys and values come from the cache; it must be NULL",
                           a->k.data ? "k" : "v");
     if (a->cu_seqlens_q || a->cu_seqlens_k)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "cache",
-                          "cache and cu_seqlens exclude each other; each batch is a sequence");
+        return attni_fail(
+            err, ATTN_ERR_ARGUMENT, "cache",
+            "cache and cu_seqlens exclude each other; a cache has one sequence for each b of q");
     if (a->q.shape[0] != o->B)
         return attni_fail(err, ATTN_ERR_SHAPE, "q", "q has B=%lld; the cache has B=%lld",
                           (long long)a->q.shape[0], (long long)o->B);
@@ -54,14 +55,15 @@ static attn_status use_cache(attn_sdpa_args *a, attn_error *err)
                               "key_lengths[%lld] is %lld; the cache has %lld keys there",
                               (long long)b, (long long)a->key_lengths[b], (long long)c->lengths[b]);
     }
-    /* The first two stages show every pair, but a slot without a key has no score. */
+    /* The stages RAW and SOFTCAP write the score of every pair, visible or not. A shorter sequence
+     * has no keys for some of these pairs. */
     for (int64_t b = 0; b < o->B && a->scores && a->scores_stage <= ATTN_STAGE_SOFTCAP; b++)
         if (c->lengths[b] != S)
-            return attni_fail(err, ATTN_ERR_ARGUMENT, "scores_stage",
-                              "scores_stage is %d, of every pair, but sequence %lld has %lld of "
-                              "%lld keys; use ATTN_STAGE_BIASED",
-                              (int)a->scores_stage, (long long)b, (long long)c->lengths[b],
-                              (long long)S);
+            return attni_fail(
+                err, ATTN_ERR_ARGUMENT, "scores_stage",
+                "scores_stage is %d, which needs sequences of equal length, but sequence %lld has "
+                "%lld of %lld keys; use ATTN_STAGE_BIASED",
+                (int)a->scores_stage, (long long)b, (long long)c->lengths[b], (long long)S);
     a->k = attn_bhtd(NULL, o->dtype, o->B, o->Hk, S, o->D);
     a->v = attn_bhtd(NULL, o->dtype, o->B, o->Hk, S, o->Dv);
     a->k.stride[2] = (int64_t)(c->row_bytes[ATTNI_KEYS] / attn_dtype_size(o->dtype));
@@ -162,8 +164,11 @@ static attn_status check_numbers(const attni_plan *p, attn_error *err)
                           a->dropout);
     if (a->dropout > 0 &&
         (p->T > UINT32_MAX || p->S / 8 > UINT32_MAX || (p->B > 0 && p->H > UINT32_MAX / p->B)))
-        return attni_fail(err, ATTN_ERR_LIMIT, "dropout",
-                          "dropout numbers queries, keys / 8 and batch x heads with 32 bits each");
+        return attni_fail(
+            err, ATTN_ERR_LIMIT, "dropout",
+            "dropout needs T, S / 8 and B * H less than 2^32; they are T=%lld, S=%lld, "
+            "B=%lld and H=%lld",
+            (long long)p->T, (long long)p->S, (long long)p->B, (long long)p->H);
     if ((int)a->precision < 0 || a->precision > ATTN_PRECISION_ACCURATE)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "precision", "precision is %d; it must be 0 or 1",
                           (int)a->precision);
@@ -243,7 +248,8 @@ attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, bool der
                              attn_error *err)
 {
     attn_status s;
-    attni_zero(&p->mask, sizeof *p - offsetof(attni_plan, mask)); /* copy_args() sets args */
+    /* Clears all members but args, the first one, which copy_args() sets. */
+    attni_zero(&p->mask, sizeof *p - offsetof(attni_plan, mask));
     attn_sdpa_args *a = &p->args;
     if ((s = copy_args(a, args, err)))
         return s;

@@ -5,6 +5,7 @@
  *   engine                            bf16 if that engine accepts the call, else the tile engine
  *   group, nv                         heads and vectors of a tile      (heads_per_tile)
  *   tiles, tasks, parts, workers      how the work is divided          (count_tasks)
+ *   route                             which functions, in which order  (route.c)
  *   scratch                           bytes of all workers' arrays     (size_scratch)
  *
  * The results have the same bits for any width of tiles, any number of tasks and workers, and any
@@ -144,21 +145,36 @@ static bool far_data(const attni_plan *p)
     return rows * (double)(p->D + p->Dv) * (double)p->real > FAR_BYTES;
 }
 
+/* Can the decode path read keys and values as they are stored, though they are not rows of R? A
+ * chunk that several tiles share is converted once for all of them. */
+static bool decode_as_stored(const attni_plan *p)
+{
+    const attn_tensor *k = &p->args.k, *v = &p->args.v;
+    if (p->tiles > 1)
+        return false;
+    if (k->dtype == p->real_dtype)
+        return p->k_interleaved;
+    return p->kernels->halves && (k->dtype == ATTN_BF16 || k->dtype == ATTN_F16) &&
+           k->stride[3] == 1 && v->stride[3] == 1;
+}
+
 attn_status attni_make_plan(attni_plan *p, int isa, int threads, attn_error *err)
 {
     p->kernels = attni_kernels_of(isa, p->real == sizeof(float) ? 32 : 64);
+    const size_t lanes = (size_t)p->kernels->lanes;
+    p->sums_width = ((size_t)p->Dv + lanes - 1) / lanes * lanes;
     p->q_in_place = attni_in_place(p, &p->args.q);
     p->k_interleaved = p->args.cache && p->args.cache->interleaved;
     p->k_in_place = attni_in_place(p, &p->args.k) && !p->k_interleaved;
     p->v_in_place = attni_in_place(p, &p->args.v);
     p->out_in_place = attni_in_place(p, &p->args.out);
-    p->engine = attni_engine_bf16(p);
-    if (!p->engine)
-        p->engine = &attni_engine_tile;
+    p->unit = attni_bf16_unit_for(p);
+    p->engine = p->unit ? &attni_engine_bf16 : &attni_engine_tile;
     if (attni_empty(&p->args.out) &&
         !attni_sdpa_writes(&p->args)) { /* one worker without a task or scratch */
         p->tiles = p->group = p->nv = 1;
         p->sequences = p->parts = 1;
+        p->route = ATTNI_ROUTE_NONE;
         return ATTN_OK;
     }
     p->group = heads_per_tile(p);
@@ -172,7 +188,9 @@ attn_status attni_make_plan(attni_plan *p, int isa, int threads, attn_error *err
         return attni_fail(
             err, ATTN_ERR_LIMIT, "q",
             "q is too large: its B x H x T, or the scratch for D=%lld and Dv=%lld, is "
-            "more than this machine can count",
+            "more than this machine can address",
             (long long)p->D, (long long)p->Dv);
+    p->decode_as_stored = decode_as_stored(p);
+    p->route = attni_route_of_call(p);
     return ATTN_OK;
 }

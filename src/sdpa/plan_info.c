@@ -24,6 +24,11 @@ attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *args, attn_p
     made.flop = 2 * attni_visible_pairs(&plan) * (double)plan.H * (double)(plan.D + plan.Dv);
     made.bytes = attni_tensor_bytes(&a->q) + attni_tensor_bytes(&a->k) + attni_tensor_bytes(&a->v) +
                  attni_tensor_bytes(&a->out);
+    snprintf(made.route, sizeof made.route, "%s", attni_route_name(plan.route));
+    attni_route_reason(&plan, made.why, sizeof made.why);
+    made.tiles = plan.tiles;
+    made.parts = plan.parts;
+    made.prefetch = plan.far;
     if (a->mask)
         made.bytes += attni_tensor_bytes(a->mask);
     if (a->lse)

@@ -1,5 +1,6 @@
-/* The result of a tile once its keys are swept; called by tile_task.c and one_block.c.
+/* The sums and the result of a tile; called by tile_task.c.
  *
+ *   attni_tile_clear            reset the sums before the keys are swept
  *   attni_tile_finish           add the sink, out = total / l, write out and lse
  *   attni_tile_move_exponents   prepare the rescaled sweep of rows that are not finite
  *   attni_tile_scores_out       write the requested scores
@@ -13,9 +14,22 @@
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 #define LOG2E 1.4426950408889634074
 #define COLD __attribute__((cold, noinline)) /* kept small, and away from the hot code */
+
+void attni_tile_clear(const attni_plan *p, attni_tile *t, bool total)
+{
+    t->in_totals = t->rescaled = false;
+    if (total)
+        memset(t->total, 0, (size_t)p->Dv * (size_t)t->W * p->real);
+    memset(t->l, 0, (size_t)t->W * p->real);
+    attni_fill_lanes(p, t->m, -(double)INFINITY, t->W);
+    attni_fill_lanes(p, t->m_first, -(double)INFINITY, t->W);
+    attni_fill_lanes(p, t->top, -(double)INFINITY, t->W);
+    attni_fill_lanes(p, t->c, p->log2_scale, t->W);
+}
 
 static double sink_of(const attni_worker *w, const attni_tile *t, int i)
 {
@@ -53,7 +67,8 @@ static bool write_out(attni_worker *w, const attni_tile *t)
     const attni_plan *p = w->plan;
     const attn_tensor *out = &p->args.out;
     const bool direct = p->out_in_place && (t->heads == 1 || t->per_head == 1);
-    char *to = direct ? attni_lane_row(w, t, out, 0, 0) : w->rows;
+    const attni_sequence *q = w->sequence;
+    char *to = direct ? attni_at(out, q->b, q->h, q->i_base + t->i0, 0) : w->rows;
     const int64_t apart = out->stride[t->per_head == 1 && t->heads > 1 ? 1 : 2];
     const ptrdiff_t ldo = (ptrdiff_t)(direct ? apart : p->Dv);
     const int bad = t->in_totals
@@ -242,7 +257,6 @@ void attni_tile_scores_out(attni_worker *w, attni_tile *t)
     const attn_stage stage = p->args.scores_stage;
     const bool hides = stage >= ATTN_STAGE_BIASED, weights = stage == ATTN_STAGE_WEIGHTS;
     const bool marked = row_divisors(w, t);
-    w->as_stored = w->in_rows = false;
     for (int64_t g = 0; g < p->S; g += ATTNI_BLOCK) { /* g counts from the tensor's first key */
         const int64_t j0 = g - w->sequence->j_base;
         const int n = p->S - g < ATTNI_BLOCK ? (int)(p->S - g) : ATTNI_BLOCK;
@@ -251,8 +265,15 @@ void attni_tile_scores_out(attni_worker *w, attni_tile *t)
             visible =
                 attni_mask_classify(w->sequence, &t->span, t->i0, t->i0 + t->rows, j0, j0 + n);
         if (visible != ATTNI_EMPTY) {
+            const attni_route route = t->decodes ? ATTNI_ROUTE_DECODE_TILES : t->route;
+            attni_chunk_block b = {j0, n, visible, route, .st = w->st, .mx = w->mx};
             attni_tile_load(w, j0, n, false);
-            attni_tile_scores(w, t, j0, n, visible, hides ? ATTN_STAGE_BIASED : stage);
+            attni_block_rows(w, &b, false);
+            if (t->decodes)
+                attni_decode_products(w, t, &b, n);
+            else
+                attni_tile_products(w, t, &b);
+            attni_tile_biases(w, t, &b, hides ? ATTN_STAGE_BIASED : stage);
             if (weights)
                 p->kernels->weights(w->st, w->chunk.l, w->st, t->c, t->m, n, t->nv,
                                     marked ? ATTNI_SKIP_MASKED : ATTNI_MASKED);

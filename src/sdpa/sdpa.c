@@ -58,10 +58,10 @@ static void run_task(job *j, int64_t number, int64_t part, char *scratch)
     }
     const int64_t free =
         p->workers <= 1 ? number + 1 : atomic_load_explicit(&j->next, memory_order_relaxed);
-    const bool ahead = p->far && free < p->tasks;
-    if (ahead)
+    const bool prefetch = p->far && free < p->tasks;
+    if (prefetch)
         attni_find_task(p, free, &next);
-    p->engine->task(p, &task, ahead ? &next : NULL, scratch);
+    p->engine->task(p, &task, prefetch ? &next : NULL, scratch);
 }
 
 static void run_worker(void *arg, int worker)

@@ -15,4 +15,8 @@ void attni_sdpa_run(const attni_plan *plan, attni_call *call, char *scratch);
 /* make_plan.c. Fills the members of the plan that attni_sdpa_check() leaves. */
 attn_status attni_make_plan(attni_plan *p, int isa, int threads, attn_error *err);
 
+/* route.c. The route's name, as attn_sdpa_plan shows it; and why the plan has its route. */
+const char *attni_route_name(attni_route route);
+void attni_route_reason(const attni_plan *p, char *to, size_t bytes);
+
 #endif

@@ -1,9 +1,10 @@
 /* The structures and functions of one task of the forward, shared by tile_task.c (the sweep over
- * the keys), chunk.c, tile_load.c, tile_scores.c, one_block.c, prefetch.c and result.c. The
- * gradients (grad/) use some of them too.
+ * the keys), chunk.c, decode.c, tile_load.c, prefetch.c, result.c and route.c. The gradients
+ * (grad/) use some of them too.
  *
- * All arrays are of R. Shapes: W lanes of a tile; block = ATTNI_BLOCK keys; chunk = ATTNI_CHUNK
- * keys; rows = max_decode_rows of the kernel table, the most queries of the decode path.
+ * The elements of all arrays have type R. Letters of the shapes: W lanes of a tile; block =
+ * ATTNI_BLOCK keys; chunk = ATTNI_CHUNK keys; rows = max_decode_rows of the kernel table, the most
+ * queries of the decode path.
  */
 #ifndef ATTNI_TILE_H
 #define ATTNI_TILE_H
@@ -22,16 +23,20 @@ typedef struct attni_tile {
     int heads;
     int rows; /* per_head * heads; the other lanes compute on zeros */
     int nv, W;
-    bool in_totals;    /* `total` is in the worker's `totals`, one row per query */
+    attni_route route; /* for blocks whose keys are all visible, in the fast (first) sweep; the
+                          sweeps: tile_task.c */
+    bool decodes;      /* is it a route of decode.c? */
+    bool in_totals;    /* the sums are in `totals` of the worker, a row per query, not in `total` */
     char *qt;          /* [D][W]  queries * scale_pow2 */
     char *total;       /* [Dv][W] sum of weighted values */
     char *l;           /* [W]     sum of weights */
     char *m;           /* [W]     running maximum, an integer, in log2 units */
-    char *m_first;     /* [W]     m at the start of a chunk: -inf, or high enough not to overflow */
+    char *m_first;     /* [W]     m at the start of a chunk: -inf; in the rescaled sweep, of a row
+                                  that is not finite, the row's maximum */
     char *top;         /* [W]     largest score so far */
     char *c;           /* [W]     factor: score -> log2 units */
-    char *value_scale; /* [W]     if `rescaled`: factor on the weights before values are added */
-    bool rescaled;
+    char *value_scale; /* [W]     if `rescaled`: the weights are multiplied by it for the values */
+    bool rescaled;     /* the tile is in the rescaled sweep */
     attni_span span;
 } attni_tile;
 
@@ -41,14 +46,22 @@ typedef struct attni_partial {
     char *m, *l, *top; /* [W] each */
 } attni_partial;
 
-/* A block of keys of which a tile sees some key. */
+/* A block of keys of which a tile sees some key: everything that its computation needs. */
 typedef struct attni_chunk_block {
     int64_t j; /* first key */
     int n;
     attni_class visible;
-    int flags;   /* for values() and weights() */
-    bool raised; /* the maximum was updated: what was summed before is multiplied by a */
-    char *st;    /* scores, then weights */
+    attni_route route;
+    int flags;       /* for values() and weights() */
+    bool max_raised; /* the maximum was updated, so the sums of earlier blocks of the chunk must be
+                        multiplied by `a` */
+    const char *k;   /* rows of keys: as stored, or converted to R */
+    const char *v;   /* rows of values, likewise */
+    ptrdiff_t ldk;   /* elements */
+    ptrdiff_t ldv;
+    attn_dtype dtype; /* of these rows */
+    bool interleaved; /* the keys are in the interleaved layout */
+    char *st;         /* scores, then weights; in the decode path one row per query */
     char *mx, *a;
 } attni_chunk_block;
 
@@ -56,18 +69,16 @@ typedef struct attni_worker {
     const attni_plan *plan;
     const attni_sequence *sequence;
     attni_partial chunk; /* the current chunk */
-    char *sums;          /* [rows][Dv] decode path: its weighted values */
-    char *totals;        /* [rows][Dv] decode path: those of all chunks before it */
+    char *sums;          /* [rows][Dv] decode path: weighted values of the current chunk */
+    char *totals;        /* [rows][Dv] decode path: weighted values of all chunks before it */
     char *st;            /* [block][W]; in the decode path up to [ATTNI_BLOCKS][rows][block] */
-    char *q_row;         /* [D] the query of a one-query tile, times scale_pow2; qt is not filled */
+    char *q_row;         /* [D] decode path, one query: the query times scale_pow2, instead of qt */
     char *mx, *a;        /* [ATTNI_BLOCKS][W]; usually only the first row is used */
     char *factors;       /* [2][W], written by join() */
     char *k, *v;         /* [chunk][D], [chunk][Dv]: converted keys and values */
     char *interleaved;   /* [block] rows: a cache's keys on their way to k */
     char *score_rows;    /* [2][rows][block] scores in rows, on their way to st */
     int64_t loaded;      /* the key in the first row of k and v */
-    bool in_rows;        /* st has one row per query, the layout of the *_decode operations */
-    bool as_stored;      /* the block is read as stored: f16 or bf16, interleaved keys */
     char *rows;          /* [W][max(D, Dv)]: converted queries, outputs */
     char *biases;        /* [W][block] for a dense mask */
     char *lines;         /* [W][block] requested scores, a row per query */
@@ -98,7 +109,7 @@ static inline void attni_set_lane(const attni_plan *p, char *array, int i, doubl
         ((double *)array)[i] = x;
 }
 
-/* Address of the row of lane i in tensor t, [B,H,T,...]. */
+/* Address of element `column` of the row that lane i has in tensor t, [B,H,T,...]. */
 static inline char *attni_lane_row(const attni_worker *w, const attni_tile *tile,
                                    const attn_tensor *t, int i, int64_t column)
 {
@@ -112,32 +123,7 @@ static inline void attni_fill_lanes(const attni_plan *p, char *array, double x, 
         attni_set_lane(p, array, i, x);
 }
 
-/* Dv, rounded up to whole vectors. */
-static inline size_t attni_sums_width(const attni_plan *p)
-{
-    const size_t lanes = (size_t)p->kernels->lanes;
-    return ((size_t)p->Dv + lanes - 1) / lanes * lanes;
-}
-
-/* Does the tile take the decode path? Its queries are so few, and its keys so many, that the SIMD
- * lanes are better filled with keys and with value components. */
-static inline bool attni_tile_decodes(const attni_plan *p, const attni_tile *t)
-{
-    return t->nv == 1 && t->rows <= p->kernels->max_decode_rows &&
-           t->span.any1 - t->span.any0 >= p->kernels->lanes;
-}
-
 /* ------------------------------------------------------------------------------ tile_load.c */
-
-/* Sets the tile's shape: the narrowest tile that holds `rows` queries of each of the plan's heads.
- * The bits of a query do not depend on the width. */
-void attni_tile_shape(const attni_worker *w, attni_tile *t, int64_t i0, int64_t rows);
-
-/* Loads the tile's queries into qt, or into q_row. */
-void attni_tile_queries(attni_worker *w, attni_tile *t);
-
-/* Resets the sums. `total` need not be cleared if nothing will be added to it. */
-void attni_tile_clear(const attni_plan *p, attni_tile *t, bool total);
 
 /* Makes keys j0 .. j0+n-1 (at most a chunk) and, if `values`, their values readable as R. j0 counts
  * from the start of the sequence. */
@@ -147,38 +133,27 @@ void attni_tile_load(attni_worker *w, int64_t j0, int n, bool values);
 void attni_convert_rows(const attni_plan *p, char *to, const char *from, ptrdiff_t ld,
                         attn_dtype dtype, int64_t stride, int rows, int64_t n);
 
-/* The rows of keys, or of values, from j on, and their stride *ld. They are what attni_tile_load()
- * made readable or, if w->as_stored, the stored ones: f16 or bf16, interleaved keys. */
+/* The rows of keys, or of values, from j on, as R: in place, or as attni_tile_load() converted
+ * them. *ld becomes their stride. */
 const char *attni_tile_rows(const attni_worker *w, bool values, int64_t j, ptrdiff_t *ld);
 
-/* The type of these rows. */
-attn_dtype attni_tile_dtype(const attni_worker *w);
+/* Sets the members k, v, ldk, ldv, dtype and interleaved of a block. They describe the rows as they
+ * are stored if `as_stored`, else the rows that attni_tile_rows() returns. */
+void attni_block_rows(const attni_worker *w, attni_chunk_block *b, bool as_stored);
 
-/* What to prefetch: the rows of keys or values from j on, if the tile sees some of them and they
- * are read in place; else any address, and no rows. */
+/* What to prefetch while block b is computed: the stored rows of keys or values from j on or, past
+ * the last key that the tile sees, the first rows of the next task. If there is nothing to
+ * prefetch, for example because b reads converted rows, the result is any address and 0 rows. */
 attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *t, bool values,
-                                     int64_t j);
+                                     const attni_chunk_block *b, int64_t j);
 
-/* Transposes the decode path's rows of sums into lanes, [Dv][W], exactly. */
-void attni_transpose_sums(const attni_worker *w, const attni_tile *t, char *to, const char *rows);
+/* ------------------------------------------------------------------------------- route.c */
 
-/* ------------------------------------------------------------------------------ tile_scores.c */
+/* The route of a tile of `rows` queries in nv vectors, with `keys` keys that are all visible. */
+attni_route attni_route_of(const attni_plan *p, int nv, int rows, int64_t keys);
 
-/* The two steps of attni_tile_scores(): q . k; then everything after it, up to `stage`. */
-void attni_tile_products(attni_worker *w, const attni_tile *t, int64_t j0, int n);
-void attni_tile_biases(attni_worker *w, const attni_tile *t, int64_t j0, int n, attni_class visible,
-                       attn_stage stage);
-
-/* Scores of one block, up to `stage`, into w->st; w->mx gets their maxima at the last stage. */
-void attni_tile_scores(attni_worker *w, const attni_tile *t, int64_t j0, int n, attni_class visible,
-                       attn_stage stage);
-
-/* ------------------------------------------------------------------------------- one_block.c */
-
-/* Computes the task if this file is for it and its result is finite. Returns false otherwise; out
- * and lse are then undefined. */
-bool attni_task_one_block(const attni_plan *plan, const attni_task *task, const attni_task *next,
-                          char *scratch);
+/* The route of the call's full tiles. All members of the plan but `route` must be set. */
+attni_route attni_route_of_call(const attni_plan *p);
 
 /* ------------------------------------------------------------------------------- prefetch.c */
 
@@ -196,22 +171,58 @@ typedef enum attni_sweep {
     ATTNI_SWEEP_SKIP_MASKED
 } attni_sweep; /* see tile_task.c */
 
-/* Processes one chunk, keys j0 .. j0+n-1, for one tile, into x. If `joins`, the chunk is then
- * merged into the tile or, in the decode path's fast sweep, into w->totals. Returns false if no key
- * is visible; x is then not filled. */
-bool attni_tile_sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
-                            attni_sweep mode, bool joins);
+/* q . k of block b, into b->st; b->mx gets their maxima. */
+void attni_tile_products(attni_worker *w, const attni_tile *t, const attni_chunk_block *b);
+/* The rest of the block's scores, up to `stage`; b->mx gets their maxima at the last stage. */
+void attni_tile_biases(attni_worker *w, const attni_tile *t, const attni_chunk_block *b,
+                       attn_stage stage);
+/* Updates the maximum and replaces the block's scores by weights. */
+void attni_block_weights(attni_worker *w, attni_tile *t, attni_partial *x, attni_chunk_block *b);
+/* Adds the block's weighted values. After the chunk's last block (ATTNI_LAST), also merges the
+ * chunk into the tile. */
+void attni_block_values(attni_worker *w, attni_tile *t, attni_partial *x,
+                        const attni_chunk_block *b);
 
-/* Finishes the pending values after the last chunk. */
-void attni_tile_end_chunks(attni_worker *w, attni_tile *t);
+/* Lists the blocks of keys j0 .. j0+n-1 (one chunk) of which the tile sees some key, with the
+ * tile's route and the worker's buffers; returns their number. */
+int attni_cut_chunk(const attni_worker *w, const attni_tile *t, int64_t j0, int n,
+                    attni_chunk_block blocks[ATTNI_BLOCKS], attni_sweep mode);
+/* Clears the chunk's sum of weights, and sets its maxima to those that the tile begins with. */
+void attni_begin_chunk(const attni_worker *w, const attni_tile *t, const attni_partial *x);
+
+/* Processes one chunk, keys j0 .. j0+n-1, for one tile, into x. If `joins`, the chunk is then
+ * merged into the tile. Returns false if no key is visible; x is then not filled. */
+bool attni_tile_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
+                      attni_sweep mode, bool joins);
+
+/* ------------------------------------------------------------------------------- decode.c */
+
+/* attni_tile_products() of n keys from block b on, for a tile of few rows. The scores are stored
+ * one row per query or, if the route is ATTNI_ROUTE_DECODE_TILES, as a tile. */
+void attni_decode_products(attni_worker *w, const attni_tile *t, const attni_chunk_block *b, int n);
+
+/* attni_tile_chunk() for a tile of few rows. In the fast sweep the chunk is merged into w->totals;
+ * its values may stay pending until the next chunk. */
+bool attni_decode_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
+                        attni_sweep mode, bool joins);
+
+/* Adds the pending values after the last chunk. */
+void attni_decode_end(attni_worker *w, attni_tile *t);
+
+/* Transposes rows of sums into lanes, [Dv][W], exactly. */
+void attni_transpose_sums(const attni_worker *w, const attni_tile *t, char *to, const char *rows);
 
 /* ------------------------------------------------------------------------------ result.c */
+
+/* Resets the sums. `total` need not be cleared if nothing will be added to it. */
+void attni_tile_clear(const attni_plan *p, attni_tile *t, bool total);
 
 /* Writes out and lse. Returns true if some row is not finite or could not be computed in this
  * sweep. */
 bool attni_tile_finish(attni_worker *w, attni_tile *t);
 
-/* Prepares a tile for a sweep in which rows that are not finite yet cannot overflow. */
+/* Prepares a tile for the rescaled sweep, in which the rows that are not finite so far cannot
+ * overflow. */
 void attni_tile_move_exponents(attni_worker *w, attni_tile *t);
 
 /* Writes the scores that the caller requested. */

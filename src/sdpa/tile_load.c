@@ -1,14 +1,11 @@
-/* Brings what a tile reads into the form that the kernels read:
+/* Where a tile reads its keys and values, and their conversion to R:
  *
- *   attni_tile_shape, _queries, _clear      a tile at the start of a task
- *   attni_tile_load                         converts keys and values, if they are not stored as
- *                                           rows of R
- *   attni_tile_rows, attni_tile_next_rows   where the rows are; what to prefetch next
- *   attni_transpose_sums                    turns the decode path's sums, one row per query, into
- *                                           a tile array
+ *   attni_tile_load         converts keys and values, if they are not stored as rows of R
+ *   attni_tile_rows         where the rows are: in place, or as they were converted
+ *   attni_block_rows        the same for a block; in the decode path also rows as they are stored
+ *   attni_tile_next_rows    what to prefetch next
  *
- * tile_task.c, chunk.c, tile_scores.c, one_block.c, result.c and the gradients call these
- * functions.
+ * tile_task.c, chunk.c, decode.c, result.c and the gradients call these functions.
  *
  * Terms (tile, lane, block, chunk, R, interleaved): the glossary in kernel/kernel.h. Arrays (st, m,
  * l, acc, sums, totals): tile.h.
@@ -17,35 +14,6 @@
 
 #include <math.h>
 #include <string.h>
-
-/* --------------------------------------------------------------------------------- one tile */
-
-void attni_tile_shape(const attni_worker *w, attni_tile *t, int64_t i0, int64_t rows)
-{
-    const attni_plan *p = w->plan;
-    const int lanes = p->kernels->lanes;
-    t->i0 = i0;
-    t->heads = p->group;
-    t->nv = 1;
-    while (t->nv < p->nv && t->nv * lanes < rows * t->heads)
-        t->nv *= 2;
-    t->W = t->nv * lanes;
-    t->per_head = rows * t->heads < t->W ? (int)rows : t->W / t->heads;
-    t->rows = t->per_head * t->heads;
-    t->span = attni_mask_span(w->sequence, i0, i0 + t->per_head);
-}
-
-void attni_tile_clear(const attni_plan *p, attni_tile *t, bool total)
-{
-    t->in_totals = t->rescaled = false;
-    if (total)
-        memset(t->total, 0, (size_t)p->Dv * (size_t)t->W * p->real);
-    memset(t->l, 0, (size_t)t->W * p->real);
-    attni_fill_lanes(p, t->m, -(double)INFINITY, t->W);
-    attni_fill_lanes(p, t->m_first, -(double)INFINITY, t->W);
-    attni_fill_lanes(p, t->top, -(double)INFINITY, t->W);
-    attni_fill_lanes(p, t->c, p->log2_scale, t->W);
-}
 
 void attni_convert_rows(const attni_plan *p, char *to, const char *from, ptrdiff_t ld,
                         attn_dtype dtype, int64_t stride, int rows, int64_t n)
@@ -63,39 +31,6 @@ void attni_convert_rows(const attni_plan *p, char *to, const char *from, ptrdiff
         else
             attni_load_row_f64((double *)to + r * n, row, dtype, stride, n);
     }
-}
-
-void attni_tile_queries(attni_worker *w, attni_tile *t)
-{
-    const attni_plan *p = w->plan;
-    const attn_tensor *q = &p->args.q;
-    /* Are the tile's rows one constant stride apart? They are if they all belong to one head, or if
-     * there is one row per head. */
-    const bool even = t->heads == 1 || t->per_head == 1;
-    const char *from = attni_lane_row(w, t, q, 0, 0);
-    ptrdiff_t ldq = (ptrdiff_t)q->stride[t->heads > 1 ? 1 : 2];
-    if (!p->q_in_place || !even) {
-        if (even)
-            attni_convert_rows(p, w->rows, from, ldq, q->dtype, q->stride[3], t->rows, p->D);
-        for (int i = 0; i < t->rows && !even; i++)
-            attni_convert_rows(p, w->rows + (size_t)i * (size_t)p->D * p->real,
-                               attni_lane_row(w, t, q, i, 0), 0, q->dtype, q->stride[3], 1, p->D);
-        from = w->rows;
-        ldq = (ptrdiff_t)p->D;
-    }
-    if (t->rows > 1 || !attni_tile_decodes(p, t)) {
-        p->kernels->pack(t->qt, from, ldq, t->rows, p->D, p->scale_pow2, t->nv);
-        if (p->k_interleaved)
-            memset(t->qt + (size_t)(p->D * t->W) * p->real, 0, (size_t)t->W * p->real);
-        return;
-    }
-    const size_t line = (size_t)t->W * p->real, bytes = (size_t)p->D * p->real;
-    const size_t lines = (bytes + line - 1) / line;
-    memset(w->q_row + bytes, 0, lines * line - bytes);
-    if (bytes > 0) /* else `from` may be NULL */
-        memcpy(w->q_row, from, bytes);
-    attni_fill_lanes(p, w->mx, p->scale_pow2, t->W);
-    p->kernels->rescale(w->q_row, (int64_t)lines, w->mx, 1);
 }
 
 /* ------------------------------------------------------------------------------ keys and values */
@@ -150,7 +85,9 @@ void attni_tile_load(attni_worker *w, int64_t j0, int n, bool values)
     w->loaded = j0;
 }
 
-const char *attni_tile_rows(const attni_worker *w, bool values, int64_t j, ptrdiff_t *ld)
+/* The rows of keys or values from j on: where they are stored, or where they were converted to. */
+static const char *find_rows(const attni_worker *w, bool values, bool stored, int64_t j,
+                             ptrdiff_t *ld)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *t = values ? &p->args.v : &p->args.k;
@@ -160,7 +97,7 @@ const char *attni_tile_rows(const attni_worker *w, bool values, int64_t j, ptrdi
         *ld = 0;
         return w->st;
     }
-    if ((values ? p->v_in_place : p->k_in_place) || w->as_stored) {
+    if (stored) {
         *ld = (ptrdiff_t)t->stride[2];
         return attni_stored_row(w->sequence, t, j);
     }
@@ -168,17 +105,33 @@ const char *attni_tile_rows(const attni_worker *w, bool values, int64_t j, ptrdi
     return converted + (size_t)(j - w->loaded) * (size_t)width * p->real;
 }
 
+const char *attni_tile_rows(const attni_worker *w, bool values, int64_t j, ptrdiff_t *ld)
+{
+    const attni_plan *p = w->plan;
+    return find_rows(w, values, values ? p->v_in_place : p->k_in_place, j, ld);
+}
+
+void attni_block_rows(const attni_worker *w, attni_chunk_block *b, bool as_stored)
+{
+    const attni_plan *p = w->plan;
+    b->dtype = as_stored ? p->args.k.dtype : p->real_dtype;
+    b->interleaved = as_stored && p->k_interleaved;
+    b->k = find_rows(w, false, as_stored || p->k_in_place, b->j, &b->ldk);
+    b->v = find_rows(w, true, as_stored || p->v_in_place, b->j, &b->ldv);
+}
+
 /* ------------------------------------------------------------------------------------- blocks */
 
 attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *tile, bool values,
-                                     int64_t j)
+                                     const attni_chunk_block *b, int64_t j)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *t = values ? &p->args.v : &p->args.k;
     attni_next_rows next = {w->st, 0, 0};
-    const bool in_place = (values ? p->v_in_place : p->k_in_place) || w->as_stored;
-    /* Rows that are converted are not prefetched, except i8: these are converted block by block, so
-     * the next block's stored rows are prefetched while this block is computed. */
+    const bool in_place =
+        (values ? p->v_in_place : p->k_in_place) || b->dtype != p->real_dtype || b->interleaved;
+    /* Stored rows that are converted before they are used are not prefetched, except i8: rows of
+     * the next block are prefetched while this block is computed. */
     if ((!in_place && t->dtype != ATTN_I8) || t->shape[3] == 0)
         return next;
     const char *rows = NULL;
@@ -192,20 +145,9 @@ attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *ti
     if (rows) {
         const ptrdiff_t size = (ptrdiff_t)attn_dtype_size(t->dtype);
         const ptrdiff_t bytes = (ptrdiff_t)t->stride[2] * size;
-        /* Interleaved keys are read in whole lines, with the padding between D and the stride. */
+        /* Interleaved keys are read with their padding: `bytes` counts it, shape[3] does not. */
         const bool interleaved = p->k_interleaved && !values;
         next = (attni_next_rows){rows, bytes, interleaved ? bytes : t->shape[3] * size};
     }
     return next;
-}
-
-attn_dtype attni_tile_dtype(const attni_worker *w)
-{
-    return w->as_stored ? w->plan->args.k.dtype : w->plan->real_dtype;
-}
-
-void attni_transpose_sums(const attni_worker *w, const attni_tile *t, char *to, const char *rows)
-{
-    const attni_plan *p = w->plan;
-    p->kernels->pack(to, rows, (ptrdiff_t)attni_sums_width(p), t->rows, p->Dv, 1, t->nv);
 }

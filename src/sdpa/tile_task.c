@@ -3,7 +3,7 @@
  *
  *   for each chunk of 256 keys (keys and values that are not stored as rows of R are converted)
  *     for each tile of W queries
- *       for each block of the chunk that some query of the tile sees            (chunk.c)
+ *       for each block of the chunk that some query of the tile sees            (chunk.c, decode.c)
  *         S^T = K Q^T;  scale, soft cap, biases, masks;  update the chunk's maximum m
  *         P = 2^(S - m);  acc += V^T P
  *       merge m, l (sum of weights) and acc of the chunk into m, l and O (`total`) of the tile
@@ -26,7 +26,7 @@
  *                  added, so that the sums cannot overflow. The final division undoes this factor
  *                  (attni_tile_move_exponents).
  *
- * A result that is then not finite follows from the data of its own row.
+ * If a row is still not finite then, its own visible data is the cause, never a masked key.
  *
  * Terms (tile, lane, block, chunk, R, interleaved): the glossary in kernel/kernel.h. Arrays (st, m,
  * l, acc, sums, totals): tile.h.
@@ -74,10 +74,10 @@ static void carve(attni_worker *w, attni_layout *layout)
             x->c = x->top + line, x->value_scale = x->c + line;
     }
     carve_partial(p, &w->chunk, layout, line);
-    w->sums = attni_layout_take(layout, (size_t)p->kernels->max_decode_rows * p->real,
-                                attni_sums_width(p));
-    w->totals = attni_layout_take(layout, (size_t)p->kernels->max_decode_rows * p->real,
-                                  attni_sums_width(p));
+    w->sums =
+        attni_layout_take(layout, (size_t)p->kernels->max_decode_rows * p->real, p->sums_width);
+    w->totals =
+        attni_layout_take(layout, (size_t)p->kernels->max_decode_rows * p->real, p->sums_width);
     w->st = attni_layout_take(layout, ATTNI_BLOCK, st_line(p));
     w->q_row = attni_layout_take(layout, D * p->real + line, 1); /* written in whole vectors */
     w->mx = attni_layout_take(layout, 2 * ATTNI_BLOCKS + 2, line);
@@ -119,6 +119,73 @@ static size_t tile_partial_bytes(const attni_plan *plan)
     return layout.overflow ? SIZE_MAX : layout.used;
 }
 
+/* --------------------------------------------------------------------------------- one tile */
+
+/* Sets the tile's shape: the narrowest that holds `rows` queries of each of its heads or, if none
+ * does, the widest, with as many of the queries as fit. The bits of a query do not depend on the
+ * width. */
+static void shape_tile(const attni_worker *w, attni_tile *t, int64_t i0, int64_t rows)
+{
+    const attni_plan *p = w->plan;
+    const int lanes = p->kernels->lanes;
+    t->i0 = i0;
+    t->heads = p->group;
+    t->nv = 1;
+    while (t->nv < p->nv && t->nv * lanes < rows * t->heads)
+        t->nv *= 2;
+    t->W = t->nv * lanes;
+    t->per_head = rows * t->heads < t->W ? (int)rows : t->W / t->heads;
+    t->rows = t->per_head * t->heads;
+    t->span = attni_mask_span(w->sequence, i0, i0 + t->per_head);
+    t->route = attni_route_of(p, t->nv, t->rows, t->span.any1 - t->span.any0);
+    t->decodes = attni_decodes(t->route);
+}
+
+/* Loads the tile's queries into qt, or into q_row. */
+static void load_queries(attni_worker *w, attni_tile *t)
+{
+    const attni_plan *p = w->plan;
+    const attn_tensor *q = &p->args.q;
+    /* Are the tile's rows one constant stride apart? They are if they all belong to one head, or if
+     * there is one row per head. */
+    const bool even = t->heads == 1 || t->per_head == 1;
+    const attni_sequence *s = w->sequence;
+    const char *from = attni_at(q, s->b, s->h, s->i_base + t->i0, 0);
+    ptrdiff_t ldq = (ptrdiff_t)q->stride[t->heads > 1 ? 1 : 2];
+    if (!p->q_in_place || !even) {
+        if (even)
+            attni_convert_rows(p, w->rows, from, ldq, q->dtype, q->stride[3], t->rows, p->D);
+        for (int i = 0; i < t->rows && !even; i++)
+            attni_convert_rows(p, w->rows + (size_t)i * (size_t)p->D * p->real,
+                               attni_lane_row(w, t, q, i, 0), 0, q->dtype, q->stride[3], 1, p->D);
+        from = w->rows;
+        ldq = (ptrdiff_t)p->D;
+    }
+    if (t->rows > 1 || !t->decodes) {
+        p->kernels->pack(t->qt, from, ldq, t->rows, p->D, p->scale_pow2, t->nv);
+        if (p->k_interleaved)
+            memset(t->qt + (size_t)(p->D * t->W) * p->real, 0, (size_t)t->W * p->real);
+        return;
+    }
+    const size_t line = (size_t)t->W * p->real, bytes = (size_t)p->D * p->real;
+    const size_t lines = (bytes + line - 1) / line;
+    memset(w->q_row + bytes, 0, lines * line - bytes);
+    if (bytes > 0) /* else `from` may be NULL */
+        memcpy(w->q_row, from, bytes);
+    attni_fill_lanes(p, w->mx, p->scale_pow2, t->W);
+    p->kernels->rescale(w->q_row, (int64_t)lines, w->mx, 1);
+}
+
+/* ------------------------------------------------------------------------------------ sweeps */
+
+static bool sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
+                        attni_sweep mode, bool joins)
+{
+    if (t->decodes)
+        return attni_decode_chunk(w, t, x, j0, n, mode, joins);
+    return attni_tile_chunk(w, t, x, j0, n, mode, joins);
+}
+
 static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mode)
 {
     int64_t begin = INT64_MAX, end = 0;
@@ -130,16 +197,15 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mod
     }
     begin -= begin % ATTNI_CHUNK;
     attni_tile *last = &tiles[count - 1]; /* only this one may be narrow enough to decode */
-    const bool totals = attni_tile_decodes(w->plan, last) && mode == ATTNI_SWEEP_FAST;
+    const bool totals = last->decodes && mode == ATTNI_SWEEP_FAST;
     if (totals)
         memset(w->totals, 0,
-               (size_t)w->plan->kernels->max_decode_rows * attni_sums_width(w->plan) *
-                   w->plan->real);
+               (size_t)w->plan->kernels->max_decode_rows * w->plan->sums_width * w->plan->real);
     for (int64_t j0 = begin; j0 < end; j0 += ATTNI_CHUNK) {
         const int n = end - j0 < ATTNI_CHUNK ? (int)(end - j0) : ATTNI_CHUNK;
         if (w->plan->tiles > 1)
             attni_tile_load(w, j0, n, true);
-        if (w->plan->far && !attni_tile_decodes(w->plan, &tiles[0]))
+        if (w->plan->far && !tiles[0].decodes)
             attni_choose_prefetch(w, count, j0 + ATTNI_CHUNK, end);
         for (int t = 0; t < count; t++) {
             const attni_tile *next = t + 1 < count ? &tiles[t + 1] : &tiles[0];
@@ -147,14 +213,15 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mod
             w->mask_prefetch =
                 attni_mask_prefetch(w->sequence, next->i0, next->per_head, from, end - from);
             if (tiles[t].span.any0 < j0 + n && tiles[t].span.any1 > j0)
-                attni_tile_sweep_chunk(w, &tiles[t], &w->chunk, j0, n, mode, true);
+                sweep_chunk(w, &tiles[t], &w->chunk, j0, n, mode, true);
         }
     }
-    attni_tile_end_chunks(w, last);
+    if (last->decodes)
+        attni_decode_end(w, last);
     last->in_totals = totals;
 }
 
-/* ---------------------------------------------------------------------------------- the task */
+/* -------------------------------------------------------------------------------- the worker */
 
 static void begin_worker(attni_worker *w, const attni_plan *plan, const attni_sequence *sequence,
                          char *scratch)
@@ -181,10 +248,99 @@ static void finish_tile(attni_worker *w, attni_tile *t)
         attni_tile_scores_out(w, t);
 }
 
+/* ------------------------------------------------------------------- a task of one block of keys
+ *
+ * scores = Q K^T, maximum, weights, sums += weights V, out = sums / l, for keys that are one block
+ * and all visible. The arithmetic of such calls (for example a sentence of six words, or the next
+ * token after a few) takes about 100 ns; chunks, totals and joins would double that
+ * (docs/decisions/0020). The bits are the same: with a single chunk, joining only multiplies by 1
+ * and adds 0. */
+
+static char *take(char **at, size_t bytes)
+{
+    char *piece = *at;
+    *at += (bytes + ATTNI_ALIGN - 1) / ATTNI_ALIGN * ATTNI_ALIGN;
+    return piece;
+}
+
+/* The scratch is that of carve(), which has these arrays too, in the same size or larger. */
+static void carve_one_block(attni_worker *w, attni_tile *t, char *at)
+{
+    const attni_plan *p = w->plan;
+    const size_t line = (size_t)t->W * p->real;
+    const size_t D = (size_t)p->D, Dv = (size_t)p->Dv;
+    t->l = take(&at, 5 * line);
+    t->m = t->l + line, t->m_first = t->m + line, t->top = t->m_first + line;
+    t->c = t->top + line;
+    w->chunk.m = take(&at, 2 * line); /* for a sink */
+    w->chunk.l = w->chunk.m + line;
+    w->mx = take(&at, 4 * line);
+    w->a = w->mx + line, w->factors = w->a + line;
+    t->qt = take(&at, D * line);
+    t->total = take(&at, Dv * line);
+    w->totals = take(&at, (size_t)p->kernels->max_decode_rows * p->real * p->sums_width);
+    w->st = take(&at, ATTNI_BLOCK * line);
+    w->q_row = take(&at, D * p->real + line);
+    if (!p->q_in_place || !p->out_in_place || p->group > 1)
+        w->rows = take(&at, (D > Dv ? D : Dv) * line);
+}
+
+/* Processes all keys and values, for one tile. */
+static void sweep_one_block(attni_worker *w, attni_tile *t)
+{
+    const attni_plan *p = w->plan;
+    const attni_kernels *kernels = p->kernels;
+    const int n = (int)w->sequence->S;
+    attni_chunk_block b = {.n = n, .route = t->route, .st = w->st, .mx = w->mx};
+    attni_block_rows(w, &b, false);
+    if (t->decodes)
+        attni_decode_products(w, t, &b, n);
+    else
+        attni_tile_products(w, t, &b);
+    kernels->update_max(t->m, w->a, t->top, w->mx, t->c, t->nv);
+    t->in_totals = t->decodes;
+    if (t->in_totals) {
+        const attni_next_rows next = attni_tile_next_rows(w, t, true, &b, n);
+        kernels->weights_decode(w->st, w->st, t->c, t->m, n, t->rows);
+        kernels->values_decode(w->totals, t->l, b.v, b.ldv, b.dtype, w->st, 1, n, p->Dv, t->rows,
+                               ATTNI_FIRST, &next);
+    } else {
+        kernels->weights(w->st, t->l, w->st, t->c, t->m, n, t->nv, 0);
+        kernels->values(t->total, NULL, NULL, b.v, b.ldv, w->st, n, p->Dv, t->nv, ATTNI_FIRST,
+                        NULL);
+    }
+}
+
+/* Returns false if the task is not of this kind or its result is not finite; tile_task() then
+ * computes out and lse by the general path. */
+static bool one_block_task(const attni_plan *plan, const attni_task *task, const attni_task *next,
+                           char *scratch)
+{
+    const attni_sequence *sequence = &task->sequence;
+    if (!plan->no_postprocessing || sequence->S < 1 || sequence->S > ATTNI_BLOCK)
+        return false;
+    attni_worker w;
+    attni_zero(&w, offsetof(attni_worker, tiles));
+    w.plan = plan, w.sequence = sequence, w.next = next;
+    attni_tile *t = &w.tiles[0];
+    shape_tile(&w, t, task->i0, task->rows);
+    if (t->per_head < task->rows ||
+        attni_mask_classify(sequence, &t->span, t->i0, t->i0 + t->per_head, 0, sequence->S) !=
+            ATTNI_FULL)
+        return false;
+    carve_one_block(&w, t, scratch);
+    load_queries(&w, t);
+    attni_tile_clear(plan, t, false);
+    sweep_one_block(&w, t);
+    return !attni_tile_finish(&w, t);
+}
+
+/* ---------------------------------------------------------------------------------- the task */
+
 static void tile_task(const attni_plan *plan, const attni_task *task, const attni_task *next,
                       char *scratch)
 {
-    if (attni_task_one_block(plan, task, next, scratch))
+    if (one_block_task(plan, task, next, scratch))
         return;
     attni_worker w;
     begin_worker(&w, plan, &task->sequence, scratch);
@@ -192,9 +348,9 @@ static void tile_task(const attni_plan *plan, const attni_task *task, const attn
     int count = 0;
     for (int64_t done = 0; done < task->rows; count++) {
         attni_tile *t = &w.tiles[count];
-        attni_tile_shape(&w, t, task->i0 + done, task->rows - done);
-        attni_tile_queries(&w, t);
-        attni_tile_clear(plan, t, !attni_tile_decodes(plan, t));
+        shape_tile(&w, t, task->i0 + done, task->rows - done);
+        load_queries(&w, t);
+        attni_tile_clear(plan, t, !t->decodes);
         done += t->per_head;
     }
     sweep(&w, w.tiles, count, ATTNI_SWEEP_FAST);
@@ -216,8 +372,8 @@ static attni_partial partial_of(const attni_plan *p, char *partials, int64_t chu
 static attni_tile *part_tile(attni_worker *w, int64_t i0, int64_t rows)
 {
     attni_tile *t = &w->tiles[0];
-    attni_tile_shape(w, t, i0, rows);
-    attni_tile_queries(w, t);
+    shape_tile(w, t, i0, rows);
+    load_queries(w, t);
     attni_tile_clear(w->plan, t, true);
     return t;
 }
@@ -233,7 +389,7 @@ static void tile_part(const attni_plan *plan, const attni_sequence *sequence, in
         const int64_t j0 = chunk * ATTNI_CHUNK, left = t->span.any1 - j0;
         const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
         if (n <= 0 || t->span.any0 >= j0 + n ||
-            !attni_tile_sweep_chunk(&w, t, &x, j0, n, ATTNI_SWEEP_FAST, false))
+            !sweep_chunk(&w, t, &x, j0, n, ATTNI_SWEEP_FAST, false))
             attni_set_lane(plan, x.l, 0, -1); /* a negative sum of weights marks a chunk in which
                                                  no key is visible */
     }

@@ -1,15 +1,12 @@
-/* The backward's products of bf16, by the matrix unit and by dot products: the products and the
- * pass over a block's scores against plain loops in double; whole calls against the definition; by
- * their fast pass and beside it, to the bit; what a NaN reaches; and which calls go this way. */
+/* Gradients of bf16 by the matrix unit and by dot products agree with the definition.
+ *
+ * Tests the products and the pass over a block's scores against plain loops in double; whole calls
+ * against the definition; the fast pass against the others, to the bit; which gradients a NaN
+ * reaches; and which calls take this path. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "attn.h"
 #include "check/check.h"
@@ -17,6 +14,7 @@
 #include "core/internal.h"
 #include "bf16/unit.h"
 #include "bf16/tile_ops.h"
+#include "support/test.h"
 
 static int isa; /* index of the instruction set that is tested */
 static const attni_bf16_unit *unit;
@@ -39,7 +37,7 @@ static void run_property(void (*property)(check_case *), const char *name, int r
     check_contexts_destroy(&r);
     check_buffers_destroy(r.buffers);
     assert_int_equal(r.failed, 0);
-    assert_true(r.passed > 0);
+    assert_number(r.passed, >, 0);
 }
 
 /* ------------------------------------------------------------------------------------- products */
@@ -72,7 +70,7 @@ static void products(check_case *c)
     const attni_bf16_product x = {.a = a,
                                   .row = row,
                                   .rows16 = 16 * row,
-                                  .run = 32,
+                                  .inner_stride = 32,
                                   .b = b,
                                   .pair = pair,
                                   .columns16 = 32,
@@ -81,7 +79,7 @@ static void products(check_case *c)
                                   .ldc = ldc,
                                   .m = m,
                                   .n = n,
-                                  .runs = runs,
+                                  .inner_tiles = runs,
                                   .add = add,
                                   .factors = scaled ? factors : NULL};
     unit->begin();
@@ -99,7 +97,7 @@ static void products(check_case *c)
             if (add || j >= n)
                 sum += (double)was[i * ldc + j], size += fabs((double)was[i * ldc + j]);
             if (j < n ? !(fabs(got - sum) <= 0x1p-23 * (K / 2 + 3) * size) : got != sum)
-                check_fail(c, "c[%d][%d] is %.9g, not %.9g", i, j, got, sum);
+                check_fail(c, "c[%d][%d] is %.9g, want %.9g", i, j, got, sum);
         }
 }
 
@@ -123,7 +121,7 @@ static void expect(check_case *c, const char *what, int j, int i, double got, do
                    double bound)
 {
     if (isnan(want) ? !isnan(got) : !(fabs(got - want) <= bound))
-        check_fail(c, "%s of key %d, query %d is %.9g, not %.9g", what, j, i, got, want);
+        check_fail(c, "%s of key %d, query %d is %.9g, want %.9g", what, j, i, got, want);
 }
 
 static void scores(check_case *c)
@@ -277,7 +275,7 @@ static void fast_and_aside(check_case *c)
         check_difference d;
         const double *got = check_tensor_copy(c, &p.x[5 + i].view);
         if (!check_same(got, want[i], check_count(&p.x[5 + i].view), CHECK_ZERO_SIGNED, &d))
-            check_fail(c, "d%c %d is %.9g, was %.9g", "qkv"[i], (int)d.at, d.got, d.want);
+            check_fail(c, "d%c %d is %.9g, want %.9g", "qkv"[i], (int)d.at, d.got, d.want);
     }
 }
 
@@ -318,7 +316,7 @@ static void bad_rows(check_case *c)
             /* beside it in a row of dv, weights are not rounded to bf16 */
             const double slack = row_of_it ? 0.02 * (1 + fabs(clean[n][at])) : 0;
             if (reached ? !isnan(got[at]) : !(fabs(got[at] - clean[n][at]) <= slack))
-                check_fail(c, "d%c[%d,%d,%d] is %g, was %g", "qkv"[n], (int)h, (int)row, (int)d,
+                check_fail(c, "d%c[%d,%d,%d] is %g, want %g", "qkv"[n], (int)h, (int)row, (int)d,
                            got[at], clean[n][at]);
         }
     }
@@ -340,7 +338,7 @@ static void expect_plan(check_case *c, const problem *p, const char *operands)
     if (attn_sdpa_backward_plan(check_context(c, 1), &p->args, &p->grads, &info, NULL))
         check_fail(c, "refused");
     if (strncmp(info.kernel, want, strlen(want)) != 0)
-        check_fail(c, "the plan is %s, not %s", info.kernel, want);
+        check_fail(c, "the plan is %s, want %s", info.kernel, want);
 }
 
 static void choices(check_case *c)
@@ -377,7 +375,7 @@ int main(void)
         isa = attni_isa_find(names[i]);
         unit = attni_bf16_unit_of(names[i]);
         if (attni_isa_usable(isa))
-            failed += cmocka_run_group_tests_name(names[i], tests, NULL, NULL);
+            failed += cmocka_run_group_tests(tests, NULL, NULL);
         else
             printf("not run: this build has no usable %s\n", names[i]);
     }

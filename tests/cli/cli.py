@@ -1,4 +1,4 @@
-"""What the tests of the program share: running it, and what every failure must look like."""
+"""Shared by the tests of the program: running it, and the checks of every failure."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ LEAKS = "print_suppressions=0:suppressions=" + os.path.join(
 
 
 class CliTest(unittest.TestCase):
-    """Each test has a folder of its own, which is the working directory of the program."""
+    """Each test has its own folder, which is the program's working directory."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory(dir=".")
@@ -31,7 +31,7 @@ class CliTest(unittest.TestCase):
             f.write(data)
 
     def attn(self, *args, env=None, stdin=b"", stdout=subprocess.PIPE, **more):
-        """Runs the program with nothing of the caller's settings; bytes in, bytes out."""
+        """Runs the program without the caller's settings. Input and output are bytes."""
         clean = {
             k: v
             for k, v in os.environ.items()
@@ -58,18 +58,19 @@ class CliTest(unittest.TestCase):
             input=stdin,
             stdout=stdout,
             stderr=subprocess.PIPE,
-            timeout=300,  # machines may be busy with other things
+            timeout=300,  # the machine may be busy
             **more
         )
 
     def works(self, *args, code=0, **more):
-        """Runs it, expects success and silence on stderr; gives stdout as text."""
+        """Runs the program, expects success and an empty stderr. Returns stdout as text."""
         done = self.attn(*args, **more)
         self.assertEqual((done.returncode, done.stderr.decode()), (code, ""), args)
         return done.stdout.decode()
 
     def fails(self, code, *args, says="", **more):
-        """Expects this exit code, one line on stderr, nothing on stdout, no new file."""
+        """Runs the program, expects this exit code, one line on stderr, nothing on stdout and no
+        new file. Returns the line."""
         before = sorted(os.listdir(self.folder))
         done = self.attn(*args, **more)
         line = done.stderr.decode()

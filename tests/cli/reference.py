@@ -1,13 +1,30 @@
-"""Attention in float64 NumPy, written from the definition: what `attn run` is measured against."""
+"""The reference for `attn run`: attention in float64 NumPy, written from the definition."""
 
 import numpy as np
 
 UNIT = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-24, "bf16": 2.0**-24}
-# The instruction sets that round weights of bf16, and by how much (docs/NUMERICS.md).
+# The instruction sets that round the weights of bf16 calls, and the relative rounding error
+# (docs/NUMERICS.md).
 NARROW_ISAS = ("avx512bf16", "amx")
 NARROW = 2.0**-8 + 1.1e-4
-# Half the distance between neighbours of a stored number near 1, and the least such distance.
+# For each type: half the distance between neighbouring numbers near 1, and the smallest distance.
 STORE = {"f64": (0, 0), "f32": (0, 0), "f16": (2.0**-11, 2.0**-25), "bf16": (2.0**-8, 2.0**-134)}
+
+
+def expect_near(got, want, tolerance, label=""):
+    """|got - want| <= tolerance in every element; else fails and shows the worst of them."""
+    got, want, tolerance = np.broadcast_arrays(np.asarray(got, float), want, tolerance)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        off = abs(got - want)
+        good = off <= tolerance
+        share = np.where(good, -1, np.where(np.isnan(off), np.inf, off / tolerance))
+    if not good.all():
+        at = np.unravel_index(share.argmax(), share.shape)
+        numbers = got[at], want[at], off[at], tolerance[at]
+        raise AssertionError(
+            "%s: element %s of %s is %.17g, want %.17g (off by %g, tolerance %g)"
+            % (label, list(map(int, at)), list(got.shape), *numbers)
+        )
 
 
 def to_bf16(x):
@@ -18,7 +35,7 @@ def to_bf16(x):
 
 
 def rounded(x, dtype):
-    """x as it is after storage in dtype, as float64."""
+    """x rounded to dtype, as float64."""
     if dtype == "bf16":
         return to_bf16(np.asarray(x, np.float32)).astype(np.float64)
     kind = {"f64": np.float64, "f32": np.float32, "f16": np.float16}[dtype]
@@ -43,7 +60,7 @@ def philox(counter, key):
 
 
 def dropout_keep(shape, p, seed):
-    """attn.h, attn_dropout_mask: eight 16-bit draws a counter, one for each key."""
+    """attn.h, attn_dropout_mask: eight 16-bit draws for each counter, one for each key."""
     B, H, T, S = shape
     bh, i, j = np.meshgrid(np.arange(B * H), np.arange(T), np.arange(S), indexing="ij")
     words = philox([j // 8, i, bh, np.zeros_like(j)], (seed & 0xFFFFFFFF, seed >> 32))
@@ -70,9 +87,9 @@ def attention(
     dropout=0.0,
     seed=0
 ):
-    """q [B,H,T,D], k [B,Hk,S,D], v [B,Hk,S,Dv], float64. A dict of what each result should be, of
-    `reach` (A_i: what a row's rounding errors grow with), `mass` (sum of w |v|) and `flushed` (what
-    the values would add up to with all weights 1)."""
+    """q [B,H,T,D], k [B,Hk,S,D], v [B,Hk,S,Dv], float64. Returns a dict with each exact result,
+    `reach` (A_i, to which a row's rounding errors are proportional), `mass` (sum of w |v|) and
+    `flushed` (the sum of |v| with all weights 1)."""
     B, H, T, D = q.shape
     S = k.shape[2]
     k, v = (np.repeat(x, H // max(x.shape[1], 1), axis=1) for x in (k, v))
@@ -141,7 +158,7 @@ def attention(
 def gradients(
     q, k, v, dout, dtype, weight_error=0, *, scale=None, softcap=0.0, mask=None, **options
 ):
-    """The gradients of sum(out * dout), by name, each with how far a result may be from it."""
+    """The gradients of sum(out * dout) by name, each with the allowed error."""
     options.update(scale=scale, softcap=softcap, mask=mask)
     want = attention(q, k, v, **options)
     D, group = q.shape[3], q.shape[1] // max(k.shape[1], 1)
@@ -162,7 +179,7 @@ def gradients(
 
     delta = (dout * want["out"]).sum(-1, keepdims=True)
     exact = all_of(w, kept * (dout @ np.swapaxes(values, 2, 3)), delta, dout, slope, scale, q, keys)
-    # the same sums of absolute values are what rounding errors are in proportion to
+    # rounding errors are proportional to the same sums of absolute values
     sizes = [abs(x) for x in (dout, values, q, keys)]
     dw_size = kept * (sizes[0] @ np.swapaxes(sizes[1], 2, 3))
     delta_size = (sizes[0] * want["mass"]).sum(-1, keepdims=True)
@@ -173,7 +190,7 @@ def gradients(
         error = error * (1 + want["size"] / softcap)
     error = np.broadcast_to(error, w.shape)
     used = used * error
-    # out is stored: what it loses, delta loses
+    # out is rounded when stored, and delta has this error
     stored = (relative + 2 * weight_error) * delta_size / np.maximum(error, 1e-300)
     bounds = all_of(
         w * error, dw_size, -delta_size - stored, sizes[0], slope, abs(scale), sizes[2], sizes[3]
@@ -202,7 +219,7 @@ def unbroadcast(x, shape):
 
 
 def bound(want, result, dtype, weight_error=0):
-    """How far `result` may be from want[result]: semantics.md, "Precision"."""
+    """The allowed error of `result`."""
     u = UNIT[dtype]
     tiny = 2.0**-126 if dtype != "f64" else 2.0**-1022
     if result == "out":
@@ -211,7 +228,7 @@ def bound(want, result, dtype, weight_error=0):
             (8 * u * (1 + want["reach"]) + 2 * weight_error) * want["mass"]
             + relative * abs(want["out"]) * 1.01
             + least
-            + tiny * (1 + want["flushed"])  # weights that small may be 0
+            + tiny * (1 + want["flushed"])  # weights below this may be 0
         )
     if result == "weights":
         return (8 * u * (1 + want["reach"]) + 2 * weight_error) * want["weights"] + tiny

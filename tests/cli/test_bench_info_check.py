@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # labels: slow
-"""attn bench, info and check: what they print, and that their JSON has the promised keys."""
+"""attn bench, info and check: their output, and the promised keys of their JSON."""
 
 import json
 import os
+import re
 import unittest
 
 import numpy as np
@@ -69,7 +70,7 @@ class Bench(CliTest):
             self.assertAlmostEqual(c["stream_fraction"], c["gbps"] / c["stream_gbps"], delta=1e-9)
 
     def test_passes(self):
-        """The backward multiplies five times, the forward twice."""
+        """The backward has five matrix products, the forward two."""
         products = {"forward": 2 * 16 + 2 * 4, "backward": 2 * (3 * 16 + 2 * 4)}
         products["both"] = sum(products.values())
         for name, work in products.items():
@@ -80,7 +81,7 @@ class Bench(CliTest):
             self.assertAlmostEqual(flop, 2 * 6 * 8 * work, delta=1e-6 * flop)
 
     def test_decoding_reads_shared_keys_once(self):
-        """A cache of 2-byte elements, two heads of it for eight of queries, a batch of 3."""
+        """2-byte elements, two key heads for eight query heads, a batch of 3."""
         c = self.cases("--shape", "3,8,2,4,50,16", "--causal", "bottom-right", "--dtype", "bf16")[0]
         size = 2 * 3 * (2 * 2 * 50 * 16 + 2 * 8 * 4 * 16)  # K and V, q and out
         self.assertAlmostEqual(c["gbps"] * c["time_us_min"] * 1e3, size, delta=1e-6 * size)
@@ -95,7 +96,7 @@ class Bench(CliTest):
 
     @unittest.skipIf("ASAN_OPTIONS" in os.environ, "minutes under a sanitizer")
     def test_standard_list(self):
-        """Tiny, prefill full and causal, and decoding of each kind, without a --shape."""
+        """Without --shape: a tiny call, full and causal prefill, and each kind of decoding."""
         cases = self.cases()
         shapes = {tuple(c["shape"][:5]): c for c in cases}
         for shape in ((1, 1, 1, 6, 6), (1, 8, 8, 2048, 2048), (1, 32, 32, 1, 4096)):
@@ -152,8 +153,15 @@ class Info(CliTest):
         self.assertEqual((usable[0], usable[-1]), ("generic", got["isa"]))
         self.assertEqual(got["threads"], len(os.sched_getaffinity(0)))
         text = self.works("info")
-        for word in (got["version"], got["isa"], "threads"):
-            self.assertIn(word, text)
+        for line in (
+            "version +%s " % re.escape(got["version"]),
+            "chosen +%s: %s$" % (got["isa"], got["isa_reason"]),
+            "threads +%d: %s$" % (got["threads"], got["threads_reason"]),
+        ):
+            self.assertRegex(text, "(?m)^" + line)
+        features = re.search(r"(?m)^features +(.*)$", text).group(1)
+        self.assertEqual(" ".join(got["features"]) or "none that matter here", features)
+        self.assertEqual("avx2" in got["features"], "avx2" in usable)
 
     def test_environment(self):
         got = json.loads(

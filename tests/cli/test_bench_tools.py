@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench/peers.py without any peer: what it counts, how it times, judges, prints and writes."""
+"""bench/peers.py without peers: counts, timing, comparison of results, output."""
 
 import ctypes
 import itertools
@@ -30,7 +30,7 @@ from race import Player  # noqa: E402
 
 
 def visible(cell):
-    """Which pairs count, one by one, as attn.h says."""
+    """Counts pairs one by one, by the definition in attn.h."""
     off = cell.S - cell.T if cell.causal == "bottom-right" else 0
     left = cell.window - 1 if cell.window else 10**9
     shown = np.zeros((cell.T, cell.S), bool)
@@ -56,9 +56,9 @@ class Cells(unittest.TestCase):
             c = Cell("x", 2, 6, T, S, 8, 3, 5, causal=causal, window=window, mask=mask)
             pairs = int(visible(c).sum())
             self.assertEqual(cells.visible_pairs(c), pairs, c)
-            # By head: a score is D products and D sums, a weighted sum Dv of each.
+            # For one head: a score has D products and D sums, a weighted sum Dv of each.
             self.assertEqual(cells.flop(c), 2 * 6 * pairs * (8 + 8 + 5 + 5), c)
-            # Backward: scores again, dout . v, and three sums of rows.
+            # Backward: the scores again, dout . v, and three sums of rows.
             back, both = (c._replace(passes=p) for p in ("backward", "both"))
             self.assertEqual(cells.flop(back), 2 * 6 * pairs * 2 * (8 + 5 + 5 + 8 + 8), c)
             self.assertEqual(cells.flop(both), cells.flop(c) + cells.flop(back), c)
@@ -99,7 +99,7 @@ class Library(unittest.TestCase):
 
     @unittest.skipIf(SANITIZED, "a sanitizer's library cannot be loaded by this Python")
     def test_a_call(self):
-        """Every field that a cell uses reaches the engine, and the errors come back."""
+        """Every field of a cell reaches the library, and its errors are raised."""
         lib = library.Library(BUILD / "libattn.so")
         rng = np.random.default_rng(1)
         q = rng.standard_normal((2, 4, 5, 8)).astype("f4")
@@ -150,7 +150,7 @@ class Library(unittest.TestCase):
 
 
 class Clock:
-    """A clock that only calls move."""
+    """A clock that advances only when it is called."""
 
     def __init__(self):
         self.now, self.log = 0.0, []
@@ -159,7 +159,7 @@ class Clock:
         return self.now
 
     def player(self, who, *seconds, variant=""):
-        """Takes these times, one after the other, the last one for good."""
+        """Takes these times, one after the other; the last one repeats."""
         left = list(seconds)
 
         def call():
@@ -295,7 +295,7 @@ class Report(unittest.TestCase):
         )
         self.assertEqual(lines[2].split(), "alone GFLOP/s 2.00 - - - - - -".split())
         self.assertEqual(notes.lines()[:2], ["a: MultiHeadAttention", "b: has no such thing"])
-        # The ratios stand under each other, marked or not.
+        # The ratios are aligned, with or without a mark.
         self.assertEqual(lines[0].index("1.25"), lines[1].index("0.75"))
 
     def test_letters_do_not_repeat(self):

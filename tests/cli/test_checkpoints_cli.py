@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Every key of a checkpoint is used, known to change nothing, or refused by its name: a Llama whose
-forward pass stands here in NumPy, and the GPT-2 of test_models_cli. tests/peers/test_checkpoints.py
-does the same with transformers, for every key and family."""
+"""Every key of a checkpoint is used, known to have no effect, or refused by its name. The tests use
+a Llama, whose forward pass is here in NumPy, and the GPT-2 of test_models_cli.
+tests/peers/test_checkpoints.py does the same with transformers, for every key and family."""
 
 import json
 import math
@@ -11,6 +11,7 @@ import unittest
 import numpy as np
 
 from cli import CliTest
+from reference import expect_near
 from test_models_cli import CONFIG as GPT2, TOKENIZER, logits_of, softmax
 from test_models_cli import weights as gpt2_weights
 from test_safetensors_cli import safetensors
@@ -71,7 +72,7 @@ def plain(theta):
 
 
 def llama_forward(w, ids, frequency=plain(50.0), windows=(None, None), act=silu, head=None):
-    """In double: each layer's attention, and the probabilities of the next token."""
+    """In double precision: each layer's attention, and the probabilities of the next token."""
     w = {k: v.astype("f8") for k, v in w.items()}
     T, maps = len(ids), []
 
@@ -127,14 +128,14 @@ class Checkpoint(CliTest):
         }
 
     def is_llama(self, config, tensors, ids=IDS, text=TEXT, flags=(), used=None, **how):
-        """used: the tensors that count, where others are in the file, too."""
+        """used: the tensors that the model uses; the file may have others."""
         self.put(config, tensors)
         maps, logits = llama_forward(used or tensors, ids, **how)
         step = self.steps(*flags, text)
         self.assertEqual(step["token_ids"].tolist(), ids)
-        self.assertLess(np.abs(step["weights"] - maps[1]).max(), 1e-4)
+        expect_near(step["weights"], maps[1], 1e-4, "weights")
         top = np.sort(softmax(logits))[::-1][:5]
-        self.assertLess(np.abs(step["next_tokens"][:, 0] - top).max(), 1e-4)
+        expect_near(step["next_tokens"][:, 0], top, 1e-4, "next_tokens")
 
     def refused(self, says, config, tensors=None, *flags):
         self.put(config, tensors or self.llama)
@@ -151,7 +152,7 @@ class Checkpoint(CliTest):
 
     def test_a_key_that_is_not_known_is_refused_by_name(self):
         strange = self.llama_with(attn_logit_softcapping=30.0)
-        says = "'attn_logit_softcapping' is not a known key of model_type llama, so it may change"
+        says = "'attn_logit_softcapping' is not a known key of model_type llama and may change"
         self.refused(says, strange)
         self.is_llama(strange, self.llama, flags=("--ignore-unknown",))
         inside = self.llama_with(rope_parameters={"rope_theta": 50.0, "twist": 2})
@@ -172,13 +173,13 @@ class Checkpoint(CliTest):
             lines = done.stderr.decode().splitlines()
             self.assertEqual(done.returncode, 0, lines)
             self.assertEqual([line for line in lines if "is ignored" in line],
-                             ["attn: %s is not understood, and is ignored" % x for x in want])
+                             ["attn: %s is not known to attn and is ignored" % x for x in want])
 
     def test_an_adapter_is_refused(self):
         self.put(LLAMA, self.llama)
         self.write("m/adapter_config.json", b"{}")
         self.fails(BAD_FILE, "explain", "--model", "m", TEXT,
-                   says="m/adapter_config.json: an adapter, which attn does not apply; save")
+                   says="m/adapter_config.json: is an adapter, which attn cannot apply; merge")
 
     def test_a_known_key_with_a_value_that_is_not_done_stays_refused(self):
         for key, value, says in (
@@ -188,7 +189,7 @@ class Checkpoint(CliTest):
             ("sliding_window", 4, "sliding_window is 4"),
             ("sliding_window", "null", 'sliding_window is "null"'),
             ("layer_types", "any", 'layer_types is "any"'),
-            ("hidden_act", None, "hidden_act is null; it must be a text"),
+            ("hidden_act", None, "hidden_act is null; it must be a string"),
         ):
             for flags in ((), ("--ignore-unknown",)):
                 self.refused(says, self.llama_with(**{key: value}), None, *flags)
@@ -215,7 +216,7 @@ class Checkpoint(CliTest):
                 for u in ("used", "no effect", "fixed")]
             self.assertIn("| %s | %s |" % (family, " | ".join(cells)), document)
 
-    # -------------------------------------------------------------------- Once silently wrong
+    # -------------------------------------------------------- Keys that once gave wrong numbers
 
     def test_is_causal(self):
         self.refused("is_causal", self.llama_with(is_causal=False))
@@ -243,11 +244,11 @@ class Checkpoint(CliTest):
         mistral = self.llama_with(model_type="mistral", sliding_window=3)
         for bad in (["full_attention"], ["full_attention", "x"], ["full_attention", 3]):
             self.refused("layer_types must have", dict(mistral, layer_types=bad))
-        self.refused("there is no window", self.llama_with(
+        self.refused("no window is set", self.llama_with(
             model_type="qwen2", layer_types=["sliding_attention"] * 2))
 
     def test_a_window_where_nothing_is_said(self):
-        """Mistral's is 4096, not all keys."""
+        """Without the key, Mistral's window is 4096."""
         config = self.llama_with(model_type="mistral")
         self.put(config, self.llama)
         text = self.works("explain", "--model", "m", "a bc")
@@ -263,7 +264,7 @@ class Checkpoint(CliTest):
         self.is_llama(dict(both, rope_scaling=None), self.llama, frequency=plain(9.0))
 
     def llama3(self, original):
-        """By wavelengths: short ones stay, long ones become 8 times as long, others in between."""
+        """Short wavelengths stay, long ones become 8 times as long, others are in between."""
         f = plain(50.0)
         long, smooth = 2 * np.pi / f > original, (original * f / (2 * np.pi) - 1) / 3
         between = (1 - smooth) * f / 8 + smooth * f
@@ -304,7 +305,7 @@ class Checkpoint(CliTest):
         self.write("m/model.safetensors.index.json", json.dumps(
             {"weight_map": {k: "gone.safetensors" for k in self.gpt2}}).encode())
         maps, _ = logits_of(self.gpt2, [5, 6])
-        self.assertLess(np.abs(self.steps("abc abc")["weights"] - maps[1]).max(), 1e-5)
+        expect_near(self.steps("abc abc")["weights"], maps[1], 1e-5, "weights")
 
     def test_options_of_other_models(self):
         self.refused("'scale_attn_weights' is not a known key",
@@ -331,10 +332,10 @@ class Checkpoint(CliTest):
             x = (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
             x = x * tensors["embeddings.LayerNorm.weight"] + tensors["embeddings.LayerNorm.bias"]
             got = [s for s in json.loads(found[-1])["steps"] if s["name"] == "embeddings"][0]
-            self.assertLess(np.abs(np.array(got["tensor"]["data"]) - x.ravel()).max(), 1e-5)
+            expect_near(got["tensor"]["data"], x.ravel(), 1e-5)
         self.assertEqual(found[0], found[1])
 
-    # ------------------------------------------------------------------------- What was refused
+    # ----------------------------------------------------------------- Values that are refused
 
     def test_activations_of_a_gated_mlp(self):
         erf = np.vectorize(math.erf)
@@ -357,7 +358,7 @@ class Checkpoint(CliTest):
         del less["lm_head.weight"]
         self.put(LLAMA, less)
         step = self.steps(TEXT)
-        self.assertLess(np.abs(step["weights"] - llama_forward(self.llama, IDS)[0][1]).max(), 1e-4)
+        expect_near(step["weights"], llama_forward(self.llama, IDS)[0][1], 1e-4, "weights")
         self.assertNotIn("next_tokens", step)
         self.fails(BAD_FILE, "generate", "--model", "m", TEXT, says="'lm_head.weight' is missing")
 
@@ -379,18 +380,18 @@ class Checkpoint(CliTest):
         for config in (dict(general, **names), dict(general, **names, **wrong)):
             self.put(config, self.gpt2)
             step = self.steps("abc abc \u00e9bc")
-            self.assertLess(np.abs(step["weights"] - maps[1]).max(), 1e-5)
+            expect_near(step["weights"], maps[1], 1e-5, "weights")
         self.put(GPT2, {k: v.astype("f8") for k, v in self.gpt2.items()})
-        self.assertLess(np.abs(self.steps("abc abc \u00e9bc")["weights"] - maps[1]).max(), 1e-5)
+        expect_near(self.steps("abc abc \u00e9bc")["weights"], maps[1], 1e-5, "weights")
         self.put(dict(GPT2, scale_attn_by_inverse_layer_idx=True), self.gpt2)
         step = self.steps("abc abc \u00e9bc")  # the second layer's scores are halved
         ratio = step["scaled_scores"] / step["scores"]
-        self.assertLess(np.abs(ratio - 0.5 / math.sqrt(E // H)).max(), 1e-5)
+        expect_near(ratio, 0.5 / math.sqrt(E // H), 1e-5, "scale")
 
     # ------------------------------------------------------------------------- The next token
 
     def texts(self, config, generation, count=8, penalty=1.0, ngram=0, ends=()):
-        """What generate makes is what greedy search by NumPy makes, with these settings."""
+        """generate gives the same tokens as greedy search in NumPy, with these settings."""
         self.put(config, self.gpt2, generation)
         ids = [5, 6]
         while len(ids) < 2 + count and ids[-1] not in ends:
@@ -417,10 +418,11 @@ class Checkpoint(CliTest):
         self.texts(config, {"do_sample": True, "top_k": 1, "temperature": 0.3})
         self.texts(config, {"do_sample": True, "top_p": 0.0})
         self.texts(config, {"do_sample": False, "temperature": 0.0, "top_p": 0.3, "min_p": 0.5})
-        # Older models have all of it in config.json, which counts only without the file.
+        # Older models have these keys in config.json, where they count only without
+        # generation_config.json.
         self.texts(dict(config, repetition_penalty=2.5), None, penalty=2.5)
         self.texts(dict(config, repetition_penalty=2.5), {})
-        # So do tokens that end a text.
+        # The same holds for the tokens that end a text.
         self.texts(dict(config, eos_token_id=usual[3]), None, ends=[usual[3]])
         self.texts(dict(config, eos_token_id=usual[3]), {"eos_token_id": None})
 
@@ -449,7 +451,7 @@ class Checkpoint(CliTest):
             self.put(GPT2, self.gpt2, asked)
             line = self.fails(BAD_FILE, "generate", "--model", "m", "abc", says=says)
             self.assertIn("m/generation_config.json: ", line)
-        # Logits know nothing of it.
+        # Logits do not depend on it.
         self.put(GPT2, self.gpt2, {"num_beams": 4, "top_x": 3})
         self.steps("abc")
         self.put(GPT2, self.gpt2, {"min_p": 0.1, "top_x": 3})

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # labels: slow
 # timeout: 1800
-"""Every command of README.md and docs/*.md, typed as it stands there.
+"""Runs every command of README.md and docs/*.md as it is written there.
 
-What counts as a command, and how a text says that something is none, stands in docs/ADDING.md:
+docs/ADDING.md says what counts as a command:
 
   indented lines     commands of a shell: all of them run, in the order of the file, in one folder
   `attn ... `        in a line of text, a command too, if it begins as one; unless it has a word in
@@ -11,8 +11,8 @@ What counts as a command, and how a text says that something is none, stands in 
                      only the name of one (`attn train`)
   ``` of any kind    no commands; ```pattern is for a command that cannot be typed as it stands
 
-The folder has what a reader would have: the tree, an installed library, and two models, tiny here.
-ELSEWHERE lists every command that is not run here, with the reason."""
+The folder contains what the reader has: the source tree, an installed library, and two models,
+which are tiny here. ELSEWHERE lists the commands that are not run, with the reasons."""
 
 import collections
 import os
@@ -45,11 +45,12 @@ ELSEWHERE = {
     "make bench-peers": "needs PyPI and hours",
     "bench/peers.py": "make bench-peers runs it",
     "make bench-scaling": "takes minutes",
+    "make recipes": "tests/recipes.sh follows two of the recipes",
     "ctest": "is what runs this",
     "ATTN_PROPERTY_CASES=10000 ctest": "takes an hour",
     "python3 -m attn.onnx": "needs the package onnx: peers/test_onnx",
 }
-# A line of text has a command in it if a code span begins with one of these and goes on.
+# A code span is a command if it begins with one of these and has further words.
 PROGRAMS = r"(attn|make|cc|pip3?|python3?|cmake|ctest|hf|git|apt-get|tools/\S+|bench/\S+|build/\S+)"
 BEGINS = re.compile(r"([A-Z_]+=\S+ )*" + PROGRAMS + r" \S")
 
@@ -57,7 +58,7 @@ Command = collections.namedtuple("Command", "line text")
 
 
 def indented(lines):
-    """Lines of code by their indentation: those of a paragraph that begins with four blanks."""
+    """Lines of code: those of a paragraph that begins with four blanks."""
     before = ""
     inside = False
     for number, line in enumerate(lines, 1):
@@ -71,7 +72,7 @@ def spans(text):
     for found in re.finditer(r"(?<!`)`([^`]+)`(?!`)", text):
         span = " ".join(found.group(1).split())
         placeholder = any(re.fullmatch(r"[A-Z]{3,}|…", word) for word in span.split())
-        named = re.fullmatch(r"attn [a-z]+(: \w+)?", span)  # a command by its name, or a test's
+        named = re.fullmatch(r"attn [a-z]+(: \w+)?", span)  # only a command's name, or a test's
         if BEGINS.match(span) and not placeholder and not named:
             yield Command(text[: found.start()].count("\n") + 1, span)
 
@@ -79,7 +80,7 @@ def spans(text):
 def commands(path):
     with open(path, encoding="utf-8") as f:
         text = f.read()
-    # Fences leave empty lines behind, so that numbers of lines stay.
+    # Fences become empty lines, so that line numbers stay the same.
     text = re.sub(r"(?ms)^```.*?^```$", lambda m: "\n" * m.group().count("\n"), text)
     if os.path.basename(path) == "PROMISES.md":  # whose tables name tests, not commands
         text = re.sub(r"(?m)^\|.*$", "", text)
@@ -106,7 +107,7 @@ def listed(text):
 
 class Docs(CliTest):
     def reader(self):
-        """The folder and the environment of somebody who reads: programs, models, the tree."""
+        """The reader's folder and environment: programs, models, the source tree."""
         for name in ("README.md", "src", "include", "python", "tests", "docs"):
             os.symlink(os.path.join(SOURCE, name), self.path(name))
         os.symlink(BUILD, self.path("build"))
@@ -134,7 +135,10 @@ class Docs(CliTest):
         }
 
     def type(self, command, environment, path):
-        done = subprocess.run(["bash", "-c", command.text], cwd=self.folder, env=environment,
+        # A drawn seed makes every run another test. Random search is for `make fuzz`.
+        text = re.sub(r"\battn check\b(?!.* --(seed|bits))", "attn check --seed 24301",
+                      command.text)
+        done = subprocess.run(["bash", "-c", text], cwd=self.folder, env=environment,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=1500)
         said = done.stdout.decode(errors="replace")[-2000:]
@@ -172,7 +176,7 @@ class Docs(CliTest):
         self.assertEqual(asked - targets, set())
 
     def test_what_is_found(self):
-        """The reading of documents itself: an indented line and a span count, a fence does not."""
+        """Tests the parser of documents: an indented line and a span count, a fence does not."""
         self.write("a.md", b"`attn  info\n--json`, `attn help COMMAND`, `attn info`, `x = 1`:\n\n"
                    b"    attn info   # this\n    hf get x\n\n```pattern\nattn run ...\n```\n"
                    b"- item\n    goes on `cc a.c`\n")
@@ -212,7 +216,7 @@ class Optimisation(CliTest):
 
 
 if __name__ == "__main__":
-    if os.environ.get("ATTN_SANITIZED") == "1":  # what is compiled here would need the sanitizer
+    if os.environ.get("ATTN_SANITIZED") == "1":  # its programs would need the sanitizer
         print("not run: each command of the program has its own test under sanitizers")
         sys.exit(0)
     unittest.main()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The exit codes that README.md and the manual list: the lists agree, and what leads to each, but
-for a failed comparison (1) and Ctrl-C (130, which test_errors.py has)."""
+"""The exit codes: the lists in README.md and the manual agree, and each code is produced, except a
+failed comparison (1) and Ctrl-C (130), which is tested in test_errors.py."""
 
 import os
 import re
@@ -67,7 +67,7 @@ class ExitCodes(CliTest):
         self.assertEqual([int(n) for n in re.findall(r"(?:^|, )(\d+) ", said)], codes)
         self.assertIn("an output that could not be written", said)
         manual = self.works("help", "--man")
-        self.assertIn("an output could not be written", manual)
+        self.assertIn("an output that could not be written", manual)
         status = manual[manual.index(".SH EXIT STATUS") : manual.index(".SH ENVIRONMENT")]
         self.assertEqual([int(n) for n in re.findall(r"\.TP\n(\d+)\n", status)], codes)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""attn explain: the JSON's contract and truth, files, colour, widths, the chosen word, the quiz."""
+"""attn explain: the JSON's format and numbers, files, colour, widths, the chosen word, the quiz."""
 
 import fcntl
 import json
@@ -16,6 +16,7 @@ import xml.etree.ElementTree as xml
 import numpy as np
 
 from cli import ATTN, CliTest
+from reference import expect_near
 
 TEXT = "Life is short, eat dessert last"
 STEPS = (
@@ -33,7 +34,7 @@ def tensors(trace):
 
 
 def columns(text):
-    """Terminal columns of a line, its colours taken out."""
+    """Terminal columns of a line without its colours."""
     text = re.sub("\x1b\\[[0-9;]*[mK]", "", text)
     return sum(
         0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF")
@@ -93,7 +94,8 @@ class Json(Explain):
         self.assertEqual(names, STEPS[:11] + ["masked_scores"] + STEPS[11:])
 
     def test_numbers_are_the_notebooks(self):
-        """The sentence, seed and sizes of a notebook: its own values, from another program."""
+        """The sentence, seed and sizes of a notebook give the notebook's values, which another
+        program computed."""
         with open(os.path.join(os.environ["ATTN_TEST_DATA"], "lessons", "dessert.json")) as f:
             golden = {
                 k: np.array(v["data"], float).reshape(v["shape"])
@@ -111,18 +113,14 @@ class Json(Explain):
             "keys",
             "values",
         ):
-            self.assertLessEqual(
-                abs(t[name] - golden[name]).max(), 5e-6 * abs(golden[name]).max(), name
-            )
+            expect_near(t[name], golden[name], 5e-6 * abs(golden[name]).max(), name)
         for name, row in (
             ("queries", "query_2"),
             ("scores", "scores_2"),
             ("weights", "weights_2"),
             ("context", "context_2"),
         ):
-            self.assertLessEqual(
-                abs(t[name][1] - golden[row]).max(), 5e-6 * abs(golden[row]).max(), name
-            )
+            expect_near(t[name][1], golden[row], 5e-6 * abs(golden[row]).max(), name)
 
     def test_every_step_follows_from_the_one_before(self):
         for args, scale in (
@@ -152,8 +150,8 @@ class Json(Explain):
                 infinite = np.isinf(want)
                 self.assertEqual(t[name].shape, want.shape, name)
                 self.assertTrue(np.array_equal(t[name][infinite], want[infinite]), name)
-                error = abs(t[name][~infinite] - want[~infinite]).max()
-                self.assertLess(error, 1e-5 * (1 + abs(want[~infinite]).max()), name)
+                tolerance = 1e-5 * (1 + abs(want[~infinite]).max())
+                expect_near(t[name][~infinite], want[~infinite], tolerance, name)
             rows = [r for r in trace["rows"] if r["step"] == "weights"]
             self.assertEqual(len(rows), weights[..., 0].size)
             for r, w in zip(rows, weights.reshape(-1, 4)):
@@ -225,7 +223,8 @@ class Files(Explain):
         self.assertEqual(len(os.listdir(self.folder)), 5)
 
     def test_what_is_printed_beside_files(self):
-        """Names and sizes; with --full the steps before them; with --json the object alone."""
+        """Prints names and sizes; with --full, the steps before them; with --json, only the
+        object."""
         plain = self.works("explain", "--full", TEXT)
         said = self.works("explain", "-o", "t.json", TEXT)
         self.assertRegex(said, r"^t\.json: [0-9.]+ kB\n$")
@@ -310,7 +309,7 @@ class Text(Explain):
         self.assertNotIn("\x1b", self.works("explain", "--json", "--color=always", TEXT))
 
     def on_terminal(self, rows_columns, **env):
-        """What it writes on a terminal of that size."""
+        """The output on a terminal of that size."""
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *rows_columns, 0, 0))
         clean = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "TERM": "xterm", **env}
@@ -323,7 +322,7 @@ class Text(Explain):
             try:
                 more = os.read(master, 65536)
             except OSError:
-                break  # Linux says so when the other side has closed
+                break  # Linux's error when the other end is closed
             if not more:
                 break
             data += more

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""attn lesson: the list, the checks, and every tensor against PyTorch's, stored with the tests."""
+"""attn lesson: the list, the checks, and every tensor compared with PyTorch's, which is stored with
+the tests."""
 
 import json
 import os
@@ -9,6 +10,7 @@ import unittest
 import numpy as np
 
 from cli import CliTest
+from reference import expect_near
 
 LESSONS = ["dessert", "sky", "module", "numpy", "journey"]
 GRADIENTS = "grad_"  # with --gradients
@@ -25,7 +27,7 @@ class Lesson(CliTest):
 
     def test_list(self):
         text = self.works("lesson")
-        self.assertEqual(re.findall(r"(?m)^(\w+) +\S", text)[:5], LESSONS)
+        self.assertEqual(re.findall(r"(?m)^(\w+) +\S", text)[: len(LESSONS)], LESSONS)
         self.assertLessEqual(max(map(len, text.splitlines())), 80)
 
     def test_all_check(self):
@@ -33,7 +35,7 @@ class Lesson(CliTest):
         summaries = re.findall(r"(?m)^(\w+): (\d+) numbers", text)
         self.assertEqual([name for name, _ in summaries], LESSONS)
         for name, numbers in summaries:
-            # the notebook of `module` could not run, and printed shapes alone
+            # the notebook of `module` failed, and printed only shapes
             self.assertGreater(int(numbers), 10 if name != "module" else -1, name)
         self.assertNotRegex(text, r"(?im)^(fail|differ)")
 
@@ -57,10 +59,8 @@ class Lesson(CliTest):
                 got, exact = np.array(flat(steps[key]["data"])), np.array(flat(want["data"]))
                 infinite = np.isinf(exact)
                 self.assertTrue(np.array_equal(got[infinite], exact[infinite]), (name, key))
-                error = abs(got[~infinite] - exact[~infinite]).max(initial=0)
-                self.assertLessEqual(
-                    error, 5e-6 * abs(exact[~infinite]).max(initial=0), (name, key)
-                )
+                tolerance = 5e-6 * abs(exact[~infinite]).max(initial=0)
+                expect_near(got[~infinite], exact[~infinite], tolerance, (name, key))
 
     def test_gradients(self):
         plain, text = self.works("lesson", "sky"), self.works("lesson", "sky", "--gradients")
@@ -72,7 +72,7 @@ class Lesson(CliTest):
         for name in "qkv":
             self.assertRegex(check, "ok +grad_w_%s_of_sum +4 of 4 numbers as PyTorch" % name)
         self.assertIn("and 12 of PyTorch beyond it: all reproduced", check)
-        self.fails(2, "lesson", "numpy", "--gradients", says="has none; sky has")
+        self.fails(2, "lesson", "numpy", "--gradients", says="has no gradients; only sky has them")
         self.fails(2, "lesson", "--all", "--gradients", says="does not go with --all")
         self.fails(2, "lesson", "--gradients", says="a lesson's name")
 
@@ -85,7 +85,7 @@ class Lesson(CliTest):
         for name in LESSONS:
             text = self.works("lesson", name)
             self.assertGreater(len(text.splitlines()), 20)
-        self.assertIn("W_v", self.works("lesson", "journey"))  # the slip is named
+        self.assertIn("W_v", self.works("lesson", "journey"))  # the notebook's mistake is named
         self.assertEqual(
             self.works("lesson", "sky", "numpy"),
             self.works("lesson", "sky") + "\n" + self.works("lesson", "numpy"),

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Real models on the command line: a tiny GPT-2 whose forward pass stands here in NumPy, what attn
-train writes, and folders that lie. tests/peers compares every architecture with transformers."""
+"""Models on the command line: a tiny GPT-2, whose forward pass is here in NumPy, checkpoints of
+attn train, and invalid folders. tests/peers compares every architecture with transformers."""
 
 import json
 import os
+import re
+import socket
 import unittest
 
 import numpy as np
 
 from cli import CliTest
+from reference import expect_near
 from test_safetensors_cli import safetensors
 
 USAGE, BAD_FILE = 2, 3
@@ -54,7 +57,7 @@ def softmax(x):
 
 
 def logits_of(w, ids):
-    """GPT-2 in double: each layer's attention, and the next token's logits."""
+    """GPT-2 in double precision: each layer's attention, and the next token's logits."""
     w = {k: v.astype("f8") for k, v in w.items()}
     T, D, maps = len(ids), E // H, []
     x = w["wte.weight"][ids] + w["wpe.weight"][:T]
@@ -73,7 +76,7 @@ def logits_of(w, ids):
 
 
 def forward(w, ids):
-    """The same with probabilities."""
+    """The same, with probabilities instead of logits."""
     maps, logits = logits_of(w, ids)
     return maps, softmax(logits)
 
@@ -106,14 +109,54 @@ class Models(CliTest):
             self.assertEqual(
                 out["tokens"], ["abc", "\u2423abc", "\u2423", "\u00e9 1/2", "\u00e9 2/2", "bc"])
             self.assertEqual(step["token_ids"].tolist(), ids)
-            self.assertLess(np.abs(step["weights"] - maps[layer - 1]).max(), 1e-5)
-            self.assertLess(
-                np.abs(step["weights"] @ step["values"] - step["context"]).max(), 1e-5)
+            expect_near(step["weights"], maps[layer - 1], 1e-5, "weights")
+            expect_near(step["context"], step["weights"] @ step["values"], 1e-5, "context")
         order = np.argsort(-next_tokens)[:5]
         self.assertEqual(step["next_token_ids"].tolist(), order.tolist())
-        self.assertLess(np.abs(step["next_tokens"][:, 0] - next_tokens[order]).max(), 1e-5)
+        expect_near(step["next_tokens"][:, 0], next_tokens[order], 1e-5, "next_tokens")
         one = self.steps("--layer", "2", "--head", "2", "abc abc \u00e9bc")[1]["weights"]
-        self.assertLess(np.abs(one - maps[1][1]).max(), 1e-5)
+        expect_near(one, maps[1][1], 1e-5, "weights")
+
+    def test_weights_of_other_types(self):
+        text, ids = "ac" * (PLACES // 2), [0, 2] * (PLACES // 2)  # in every place
+        cut = {n: a.view("u4") & 0xFFFF0000 for n, a in self.weights.items()}
+        bf16 = {n: (a >> 16).astype("u2") for n, a in cut.items()}
+        f16, f64 = ({n: a.astype(t) for n, a in self.weights.items()} for t in ("f2", "f8"))
+        same = {n: a.view("f4") for n, a in cut.items()}
+        for stored, w in ((f16, f16), (f64, f64), (bf16, same)):
+            self.put(tensors=stored)
+            step = self.steps("--layer", 2, text)[1]
+            self.assertLess(np.abs(step["weights"] - forward(w, ids)[0][1]).max(), 1e-5)
+
+    def test_what_a_page_holds(self):
+        """The other layers too: vectors as numbers, weights and context as shapes to compute."""
+        self.works("explain", "--model", "m", "-o", "p.html", "abc abc \u00e9bc")
+        page = self.bytes("p.html").decode()
+        steps = {s["name"]: s for s in json.loads(
+            re.search(r'(?s)<script[^>]*"application/json"[^>]*>(\{.*?)</script>', page).group(1)
+        )["trace"]["steps"]}
+        self.assertEqual(
+            list(dict.fromkeys(s["section"] for s in steps.values())),
+            ["Text to vectors", "Three views of each token", "Scores", "Attention", "Onwards",
+             "Layer 1", "Layer 2"])
+        for name, s in steps.items():
+            self.assertEqual(s.get("minor", False), name.endswith(("_norms", "_products")), name)
+        tensor = {n: np.reshape(s["tensor"]["data"], s["tensor"]["shape"]).astype("f8")
+                  for n, s in steps.items() if "data" in s["tensor"]}
+        for name, shape in (("weights", [H, 6, 6]), ("context", [H, 6, E // H])):
+            absent = steps["layer_2_" + name]["tensor"]
+            self.assertEqual((absent["shape"], "data" in absent), (shape, False))
+        q, k = tensor["layer_2_queries"], tensor["layer_2_keys"]
+        scores = np.where(np.tri(6, dtype=bool), q @ k.swapaxes(1, 2) / np.sqrt(E // H), -np.inf)
+        want = forward(self.weights, [5, 6, 3, 8, 9, 7])[0][1]
+        self.assertLess(np.abs(softmax(scores) - want).max(), 1e-5)
+        for layer, stem in ((0, ""), (1, "layer_2_")):
+            w = self.weights["h.%d.attn.c_proj.weight" % layer].reshape(H, E // H, E)
+            norms = np.linalg.norm(tensor[stem + "values"] @ w, axis=-1)
+            self.assertLess(np.abs(tensor[stem + "value_norms"] / norms - 1).max(), 1e-5)
+        parts = tensor["context"] @ self.weights["h.0.attn.c_proj.weight"].reshape(H, E // H, E)
+        products = [(parts[i] * parts[j]).sum(-1) for i, j in ((0, 0), (1, 0), (1, 1))]
+        self.assertLess(np.abs(tensor["head_products"][:, :3].T - products).max(), 1e-3)
 
     def test_every_output(self):
         text = self.works("explain", "--model", "m", "--query", "bc", "--full", "-o", "a.svg",
@@ -138,6 +181,18 @@ class Models(CliTest):
         self.assertEqual(
             done.stdout.decode().rstrip("\n").replace("\ufffd", ""),
             ("abc abc" + got["text"]).rstrip("\n").replace("\ufffd", ""))
+
+    def test_each_token_is_printed_at_once(self):
+        """A socket of this kind keeps apart what the program writes apart."""
+        args = ["generate", "--model", "m", "abc", "--tokens"]
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.assertEqual(self.attn(*args, 6, stdout=its).returncode, 0)
+        its.close()
+        parts = list(iter(lambda: ours.recv(4096), b""))
+        ours.close()
+        self.assertEqual(b"".join(parts), self.attn(*args, 6).stdout)
+        self.assertEqual(parts[0], self.attn(*args, 1).stdout.rstrip(b"\n"))
+        self.assertGreater(len(parts), 3)
 
     def test_one_token_has_no_speed(self):
         args = ["generate", "--model", "m", "--tokens", "1", "abc"]
@@ -184,11 +239,11 @@ class Models(CliTest):
         self.fails(USAGE, *m, "--text-pair", "b", "abc", says="pair")
         self.fails(USAGE, *m, "--heads", "2", "abc", says="--heads does not go with --model")
         self.fails(USAGE, *m, "xyz", says="no token for the byte 0x78")
-        self.fails(USAGE, *m, "a" * 17, says="places for 16")
+        self.fails(USAGE, *m, "a" * 17, says="positions for 16")
         self.fails(USAGE, *m, "--query", "zz", "abc bc", says="--query zz")
         self.fails(USAGE, "explain", "--layer", "2", "abc", says="--layer needs --model")
         self.fails(USAGE, "generate", "--model", "m", says="a prompt is missing")
-        self.fails(USAGE, "generate", "abc", says="--model DIR is missing")
+        self.fails(USAGE, "generate", "abc", says="--model is missing: attn generate --model DIR")
 
     def test_missing_files(self):
         self.fails(BAD_FILE, "explain", "--model", "none", "abc", says="no such folder")
@@ -241,7 +296,7 @@ class Models(CliTest):
         maps, _ = forward(self.weights, [5, 6])
         self.put_shards()
         _, step = self.steps("--layer", "1", "abc abc")
-        self.assertLess(np.abs(step["weights"] - maps[0]).max(), 1e-5)
+        expect_near(step["weights"], maps[0], 1e-5, "weights")
 
     def test_hostile_index(self):
         self.put_shards()
@@ -285,13 +340,13 @@ class Models(CliTest):
         size = int.from_bytes(whole[:8], "little")
         for length in (len(whole) - 7, 1 << 31, 1 << 63, (1 << 64) - 1):
             self.put_shards(second=length.to_bytes(8, "little") + whole[8:])
-            self.bad("2.safetensors: a header of %d bytes" % length)
+            self.bad("2.safetensors: announces a header of %d bytes" % length)
         names = sorted(half[1], key=list(half[1]).index)
         for change, says in (
             (lambda h: h[names[1]].update(data_offsets=h[names[0]]["data_offsets"]), "its shape"),
             (lambda h: h[names[1]].update(
                 data_offsets=[x - 4 for x in h[names[1]]["data_offsets"]]), "shares bytes"),
-            (lambda h: h.pop(names[0]), "hole"),
+            (lambda h: h.pop(names[0]), "unused bytes"),
             (lambda h: h[names[0]].update(shape=[1 << 62, 8]), "more than can be addressed"),
             (lambda h: h[names[-1]].update(
                 data_offsets=[x + 4 for x in h[names[-1]]["data_offsets"]]), "are not within"),
@@ -316,14 +371,15 @@ class Models(CliTest):
         self.bad("ids up to 500")
 
     def test_added_token_beyond_the_model(self):
-        """A <pad> that only training used: the model is read, and a text that has it refused."""
+        """A <pad> that only training used: the model is accepted, but a text with this token is
+        refused."""
         added = [{"id": V, "content": "<pad>", "normalized": False}]
         self.put(tokenizer=dict(TOKENIZER, added_tokens=added))
         self.works("explain", "--model", "m", "abc")
         self.fails(USAGE, "explain", "--model", "m", "abc<pad>", says="added token '<pad>', id 13")
 
     def test_old_files(self):
-        """vocab.json and merges.txt are read by the class that tokenizer_config.json names."""
+        """vocab.json and merges.txt are read as the class in tokenizer_config.json requires."""
         vocab = json.dumps(TOKENIZER["model"]["vocab"]).encode()
         os.unlink(self.path("m/tokenizer.json"))
         self.write("m/vocab.json", vocab)
@@ -333,12 +389,12 @@ class Models(CliTest):
         self.write("m/tokenizer_config.json", b'{"tokenizer_class": "FooTokenizer"}')
         self.bad("FooTokenizer")
         self.write("m/tokenizer_config.json", b'{"foo": 1}')
-        self.bad("'foo' is no key of GPT2Tokenizer")
+        self.bad("'foo' is not a known key of GPT2Tokenizer")
 
     def test_numbers_that_are_none(self):
         self.weights["h.0.ln_1.weight"][3] = np.nan
         self.put()
-        self.fails(5, "generate", "--json", "--model", "m", "abc", says="not numbers")
+        self.fails(5, "generate", "--json", "--model", "m", "abc", says="logits is NaN")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Files between NumPy and attn, both ways: what one writes the other reads, bit for bit; and attn
-accepts no damaged file that NumPy refuses."""
+"""Files of NumPy and attn: each reads what the other writes, bit for bit, and attn accepts no
+damaged file that NumPy refuses."""
 
 import io
 import json
@@ -29,7 +29,7 @@ class Files(CliTest):
         return json.loads(self.works("info", "--json", name))["arrays"]
 
     def copy(self, v, *more):
-        """v [.., 1, Dv] through attn run: one key, so that the output is v itself."""
+        """Passes v [.., 1, Dv] through attn run; with one key the output is v itself."""
         zeros = np.zeros(v.shape[:-1] + (1,), v.dtype.newbyteorder("="))
         np.save(self.path("zero.npy"), zeros)
         self.works(
@@ -127,11 +127,11 @@ class Files(CliTest):
             self.assertEqual(self.bytes("both.npy"), self.bytes("single.npy"))
         np.savez_compressed(
             self.path("zeros.npz"), np.zeros((3000, 1000))
-        )  # as far as deflate goes
+        )  # near the limit of deflate
         self.assertEqual(
             self.info("zeros.npz"), [{"name": "arr_0", "dtype": "f64", "shape": [3000, 1000]}]
         )
-        self.fails(3, "info", "all.npz:w", says="no array 'w' there; it holds k, q, v")
+        self.fails(3, "info", "all.npz:w", says="has no array 'w'; it has k, q, v")
 
     def test_pipes(self):
         v = np.arange(6.0).reshape(1, 6)
@@ -142,7 +142,7 @@ class Files(CliTest):
         )
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         self.assertEqual(np.load(io.BytesIO(done.stdout)).tolist(), v.tolist())
-        self.assertEqual(done.stdout, npy(v))  # byte for byte what NumPy writes
+        self.assertEqual(done.stdout, npy(v))  # byte for byte as NumPy writes it
 
     def test_what_numpy_writes_and_attn_refuses(self):
         refused = [
@@ -204,7 +204,7 @@ class Files(CliTest):
             data = bytearray(npy(a))
             for _ in range(draw.randint(1, 2)):
                 at = draw.randrange(10, 75)
-                if draw.random() < 0.5:  # harmless, mostly
+                if draw.random() < 0.5:  # mostly harmless
                     data[at:at] = b" "
                 else:
                     data[at : at + draw.randint(0, 2)] = draw.choice(words)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""attn run: random combinations of all options against float64 NumPy, on every instruction set."""
+"""attn run: random combinations of all options, compared with float64 NumPy, on every instruction
+set."""
 
 import json
 import os
@@ -10,7 +11,7 @@ import unittest
 import numpy as np
 
 from cli import ATTN, CliTest
-from reference import NARROW, NARROW_ISAS, attention, bound, gradients, rounded
+from reference import NARROW, NARROW_ISAS, attention, bound, expect_near, gradients, rounded
 
 CASES = int(os.environ.get("ATTN_TEST_CASES", "160"))
 SEED = 20260
@@ -21,7 +22,7 @@ def choose(r, *options):
 
 
 class Case:
-    """One random call: arrays in files, the command line, and the same for the reference."""
+    """One random call: arrays in files, the command line, and the reference's arguments."""
 
     def __init__(self, test, seed, isas):
         self.r = r = np.random.default_rng(seed)
@@ -41,7 +42,7 @@ class Case:
         self.numbers()
 
     def give(self, option, array=None):
-        """An option with an array: as .npy, or inside an .npz."""
+        """Adds an option with an array, as .npy or inside an .npz."""
         name = option.strip("-") + self.r.choice([".npy", ".npz"])
         if name.endswith(".npy"):
             np.save(self.test.path(name), array)
@@ -101,7 +102,7 @@ class Case:
                     choose(r, np.float32, np.float16, np.float64)
                 )
                 mask = np.where(r.random(shape) < 0.2, -np.inf, mask).astype(mask.dtype)
-            # a float64 mask meets scores of the type that is computed in
+            # a float64 mask is added to scores of the computing type
             self.want["mask"] = (
                 mask if mask.dtype == bool or self.kind == "f64" else mask.astype(np.float32)
             )
@@ -154,7 +155,7 @@ class Case:
         numpy_type = {"f64": np.float64, "f32": np.float32, "f16": np.float16}[stored]
         shape = (self.B, self.H, self.T, self.Dv)
         x = r.standard_normal(shape).astype(numpy_type)
-        # computed in the queries' type, unless that is double
+        # the program converts it to --dtype, and to float unless the queries are double
         self.dout = rounded(x, self.dtype or stored)
         if self.kind != "f64":
             self.dout = rounded(self.dout, "f32")
@@ -187,10 +188,7 @@ class Case:
                 self.test.assertEqual(got.ndim, self.rank, label)
             self.test.assertEqual(got.dtype, stored, label)
             self.test.assertEqual(got.size, want.size, label)
-            error = abs(got.astype(np.float64).reshape(want.shape) - want) / bounds[name]
-            self.test.assertTrue(
-                np.all(error <= 1), "%s\n%g times the bound" % (label, error.max(initial=0))
-            )
+            expect_near(got.astype(np.float64).reshape(want.shape), want, bounds[name], label)
 
     def compare(self):
         want = attention(self.exact["q"], self.exact["k"], self.exact["v"], **self.want)
@@ -208,10 +206,8 @@ class Case:
             self.test.assertTrue(np.array_equal(np.isneginf(got), infinite), label)
             with np.errstate(invalid="ignore"):
                 limit = bound(want, key, self.kind, self.weight_error)
-                error = np.where(infinite, 0, abs(got - exact)) / limit
-            self.test.assertTrue(
-                np.all(error <= 1), "%s\n%g times the bound" % (label, error.max(initial=0))
-            )
+            got, exact = (np.where(infinite, 0, x) for x in (got, exact))
+            expect_near(got, exact, limit, label)
 
 
 class Random(CliTest):
@@ -289,6 +285,22 @@ class Contract(CliTest):
         self.assertGreater(backward["time_us"], 0)
         self.assertNotIn("backward", json.loads(self.works(*self.qkv, "--json")))
 
+    def test_plan_computes_nothing(self):
+        np.save(self.path("do.npy"), self.q)
+        outputs = ["--out", "o.npy", "--grad-out", "do.npy", "--grad-q", "dq.npy"]
+        text = self.works(*self.qkv, *outputs, "--plan", "--isa", "generic", "--threads", 1)
+        for line in ("forward", "  route     one block", "  route     gradients", "backward"):
+            self.assertIn(line + "\n", text)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+        for name in ("o.npy", "dq.npy"):
+            self.assertFalse(os.path.exists(self.path(name)), name)
+        got = json.loads(self.works(*self.qkv, "--plan", "--json", "--softcap", 2))["plan"]
+        self.assertEqual(list(got), ["forward"])
+        want = json.loads(self.works(*self.qkv, "--json", "--softcap", 2))
+        for key in ("kernel", "threads", "scratch_bytes", "flop"):
+            self.assertEqual(got["forward"][key], want[key], key)
+        self.assertEqual(got["forward"]["route"], "tiles")
+
     def test_gradient_of_a_mask_has_its_shape(self):
         np.save(self.path("do.npy"), self.q)
         for shape in ((), (7,), (5, 1), (3, 5, 7), (2, 1, 1, 7)):
@@ -305,7 +317,7 @@ class Contract(CliTest):
         self.assertEqual(len(set(results)), 1)
 
     def test_same_gradients_for_any_thread_count(self):
-        # lengths that are not equal, heads that share keys, several tiles and chunks
+        # unequal lengths, heads that share keys, several tiles and chunks
         r = np.random.default_rng(8)
         B, H, Hk, T, S, D = 3, 2, 2, 520, 520, 16
         for name, shape in (
@@ -351,7 +363,7 @@ class Contract(CliTest):
         w, s = self.load("w.npy"), self.load("s.npy")
         self.assertTrue(np.array_equal(w == 0, np.isneginf(s)))
         again = np.exp(s - s.max(-1, keepdims=True))
-        self.assertLess(abs(again / again.sum(-1, keepdims=True) - w).max(), 1e-6)
+        expect_near(again / again.sum(-1, keepdims=True), w, 1e-6)
 
     def test_row_that_sees_nothing_is_zero(self):
         np.save(self.path("n.npy"), np.array([0, 7]))
@@ -404,12 +416,13 @@ class Contract(CliTest):
 
 
 class Memory(CliTest):
-    """The process stays under 20 MiB at T = S = 4096: arrays of 4 MiB, and nothing quadratic."""
+    """The process uses less than 20 MiB at T = S = 4096: arrays of 4 MiB, and no quadratic
+    memory."""
 
     LIMIT = 20 << 20
 
-    # A child is charged with what its parent had resident when it was started, so a small one
-    # starts it.
+    # The peak of a child includes the resident memory of its parent at the start, so a small
+    # process starts it.
     LAUNCH = (
         "import os, sys; pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ); "
         "_, status, usage = os.wait4(pid, 0); print(status, usage.ru_maxrss)"

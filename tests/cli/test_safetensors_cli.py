@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tensors of .safetensors files: in `attn info` and as arrays of `attn run`. The files are made
-here, byte by byte; tests/peers compares with the package of that name."""
+"""Tensors of .safetensors files: in `attn info` and as arrays of `attn run`. The tests write the
+files byte by byte; tests/peers compares with the package safetensors."""
 
 import json
 import struct
@@ -10,11 +10,11 @@ import numpy as np
 
 from cli import CliTest
 
-DTYPES = {"f8": "F64", "f4": "F32", "f2": "F16", "i8": "I64"}
+DTYPES = {"f8": "F64", "f4": "F32", "f2": "F16", "i8": "I64", "u2": "BF16"}  # its bits
 
 
 def safetensors(arrays, **metadata):
-    """A file's bytes."""
+    """The bytes of a file."""
     header, data = ({"__metadata__": metadata} if metadata else {}), b""
     for name, a in arrays.items():
         begin, data = len(data), data + a.tobytes()
@@ -38,7 +38,7 @@ class Safetensors(CliTest):
         text = self.works("info", "a.safetensors")
         self.assertIn("v.x  f32  [2, 5, 4]", text)
         self.assertNotIn("__metadata__", text)
-        self.write("renamed", self.bytes("a.safetensors"))  # told by its bytes
+        self.write("renamed", self.bytes("a.safetensors"))  # recognised by its bytes
         found = json.loads(self.works("info", "--json", "renamed"))["arrays"]
         self.assertEqual([a["name"] for a in found], ["q", "k", "v.x"])
 
@@ -61,8 +61,8 @@ class Safetensors(CliTest):
 
     def test_errors(self):
         more = ["--k", "a.safetensors:k", "--v", "a.safetensors:k"]
-        self.fails(3, "run", "--q", "a.safetensors", *more, says="say which array")
-        self.fails(3, "run", "--q", "a.safetensors:w", *more, says="no array 'w' there; it holds q")
+        self.fails(3, "run", "--q", "a.safetensors", *more, says="name one array")
+        self.fails(3, "run", "--q", "a.safetensors:w", *more, says="has no array 'w'; it has q")
         self.fails(
             2, "run", "--q", "a.safetensors:q", *more, "--out", "a.safetensors", says="is an input"
         )
@@ -71,7 +71,7 @@ class Safetensors(CliTest):
             self.write("cut.safetensors", whole[:size])
             self.fails(3, "info", "cut.safetensors", says="cut.safetensors: ")
         self.write("no.safetensors", b"\x93NUMPY and more")
-        self.fails(3, "info", "no.safetensors", says="no.safetensors: a header of ")
+        self.fails(3, "info", "no.safetensors", says="no.safetensors: announces a header of ")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Files that are none, names that would move a terminal's cursor, and little stack: one line each,
-at once, or the right answer."""
+"""Special files, file names with control characters, and a small stack: the program gives the right
+answer, or one line immediately."""
 
 import json
 import os
@@ -29,7 +29,7 @@ DISTURBING = (
 
 
 class NoFiles(CliTest):
-    """What is no file never keeps the program waiting (it would be ended after 100 seconds)."""
+    """A special file never blocks the program (the test would end it after 100 seconds)."""
 
     def setUp(self):
         super().setUp()
@@ -38,14 +38,14 @@ class NoFiles(CliTest):
         self.write("m/tokenizer.json", json.dumps(TOKENIZER).encode())
 
     def strange(self, name):
-        """A pipe, a socket and a device under this name, one after the other."""
+        """Creates a pipe, a socket and a device with this name, one after the other."""
         path = self.path(name)
         os.mkfifo(path)
         yield "pipe"
         os.remove(path)
         here = os.getcwd()
         with socket.socket(socket.AF_UNIX) as s:
-            os.chdir(os.path.dirname(path))  # names of sockets are short
+            os.chdir(os.path.dirname(path))  # socket names must be short
             s.bind(os.path.basename(path))
             os.chdir(here)
             yield "socket"
@@ -103,8 +103,8 @@ class NoFiles(CliTest):
 
 
 def disturbs(text):
-    """By Unicode's own tables: controls, line and paragraph separators, and what embeds, overrides
-    or isolates a direction."""
+    """Whether it is, by Python's Unicode tables, a control character, a line or paragraph
+    separator, or a character that embeds, overrides or isolates a direction."""
     return [c for c in text if unicodedata.category(c) in ("Cc", "Zl", "Zp")
             or unicodedata.bidirectional(c) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI",
                                                 "FSI", "PDI")]
@@ -210,8 +210,8 @@ class Stack(CliTest):
         for kib in (64, 127):
             done = self.limited(kib, "explain", "a b")
             self.assertEqual((done.returncode, done.stdout), (LIMIT, b""))
-            self.assertEqual(done.stderr.decode(), "attn: the stack is limited to %d KiB and 128 "
-                             "are needed: ulimit -s 128\n" % kib)
+            self.assertEqual(done.stderr.decode(), "attn: the stack is limited to %d KiB; attn "
+                             "needs 128 KiB: run `ulimit -s 128` first\n" % kib)
 
     def test_the_documents_say_it(self):
         with open(os.path.join(os.environ["ATTN_SOURCE"], "README.md"), encoding="utf-8") as f:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # labels: slow
-"""attn train: it learns, it shows what it learned, and a run in parts is the run in one go."""
+"""attn train: the model learns, the output shows it, and an interrupted and resumed run gives the
+same bits as an uninterrupted one."""
 
 import json
 import os
@@ -48,7 +49,8 @@ class Train(CliTest):
         loss = self.array(steps["loss"])
         self.assertEqual(loss.shape, (260, 2))
         self.assertLess(loss[-1, 1], 0.1)
-        # A head of the second layer looks behind the last place of the same token.
+        # A head of the second layer attends to the token after the previous occurrence of the same
+        # token.
         words = steps["layer_2"]["rows"]
         weights = self.array(steps["layer_2"])
         shares = []
@@ -58,7 +60,8 @@ class Train(CliTest):
                 shares.append(weights[:, i, behind])
         self.assertGreaterEqual(len(shares), 8)
         self.assertGreater(np.mean(shares, 0).max(), 0.8)
-        # and one of the first layer at the token before, where that is needed: in the first round
+        # In the first repetition it needs a head of the first layer that attends to the previous
+        # token.
         first = self.array(steps["layer_1"])
         before = [first[:, i, i - 1] for i in range(1, len(words)) if words[i] not in words[:i]]
         self.assertGreater(np.mean(before, 0).max(), 0.5)
@@ -131,7 +134,7 @@ class Train(CliTest):
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1].decode()
         self.assertEqual(process.returncode, 130, said)
-        self.assertRegex(said, r"^attn train: stopped after step \d+; saved in two.st: .*\n$")
+        self.assertRegex(said, r"^attn train: stopped after step \d+; saved in two.st; .*\n$")
         stopped = tensors(self.bytes("two.st"))
         self.assertLess(len(stopped["history.loss"]), 4000)
         self.works(
@@ -151,7 +154,7 @@ class Train(CliTest):
         process.send_signal(signal.SIGTERM)
         said = process.communicate(timeout=60)[1].decode()
         self.assertEqual(process.returncode, 128 + 15)
-        self.assertIn("nothing is saved", said)
+        self.assertIn("nothing was saved", said)
         self.assertEqual(os.listdir(self.folder), [])
 
     def test_text_output(self):
@@ -178,7 +181,7 @@ class Train(CliTest):
         self.write("bad.txt", b"abc\xff" * 100)
         self.write("short.txt", b"abc")
         for says, *options in (
-            ("no multiple of --heads 3", "--heads", "3"),
+            ("not a multiple of --heads 3", "--heads", "3"),
             ("must be even", "--task", "copy", "--length", "7"),
             ("at least 6", "--length", "5"),
             ("needs --text", "--task", "text"),
@@ -186,7 +189,7 @@ class Train(CliTest):
             ("--vocab does not go", "--text", "short.txt", "--vocab", "3"),
             ("has 3 characters", "--text", "short.txt"),
             ("needs --checkpoint", "--save-every", "3"),
-            ("a task is --task copy", "copy"),
+            ("a task is given as --task copy", "copy"),
             ("did you mean", "--tsk", "copy"),
         ):
             self.fails(2, "train", *options, says=says)
@@ -206,8 +209,8 @@ class Train(CliTest):
     def test_checkpoints_that_are_none(self):
         self.train("--steps", "3", "--checkpoint", "c.st")
         self.write("text.txt", b"one text" * 40)
-        self.fails(2, "train", "--resume", "c.st", "--embed", "16", says="has its own")
-        self.fails(2, "train", "--resume", "c.st", "--steps", "2", says="has done 3")
+        self.fails(2, "train", "--resume", "c.st", "--embed", "16", says="whose checkpoint sets it")
+        self.fails(2, "train", "--resume", "c.st", "--steps", "2", says="is at step 3")
         self.fails(2, "train", "--resume", "c.st", "--text", "text.txt", says="on no text")
         whole = self.bytes("c.st")
         size = int.from_bytes(whole[:8], "little")
@@ -227,10 +230,10 @@ class Train(CliTest):
         changed(set_metadata("format", "attn.train/9"), "not a checkpoint")
         changed(set_metadata("heads", "0"), "'heads' is 0")
         changed(set_metadata("heads", "two"), "'heads' is two")
-        changed(set_metadata("heads", "3"), "do not fit together")
+        changed(set_metadata("heads", "3"), "contradict each other")
         changed(set_metadata("embed", "32"), "too short")
         changed(set_metadata("layers", "1024"), "too short")
-        changed(set_metadata("vocabulary", "8"), "not the shape")
+        changed(set_metadata("vocabulary", "8"), "does not have the shape")
         changed(set_metadata("lr", "-1"), "'lr' is -1")
         changed(set_metadata("task", "sums"), "'task' is sums")
         changed(lambda h: h.update(renamed=h.pop("head.bias")), "no array 'head.bias'")

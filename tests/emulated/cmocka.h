@@ -17,15 +17,16 @@
 typedef int (*emulated_fixture)(void **state);
 typedef struct CMUnitTest {
     const char *name;
-    void (*run)(void **state);
-    emulated_fixture setup, teardown;
+    void (*test_func)(void **state);
+    emulated_fixture setup_func, teardown_func;
 } CMUnitTest;
 
 static jmp_buf emulated_out; /* of the test that runs */
 enum { EMULATED_FAILED = 1, EMULATED_SKIPPED };
 
 #define print_message(...) printf(__VA_ARGS__)
-#define skip() longjmp(emulated_out, EMULATED_SKIPPED)
+#define print_error(...) printf(__VA_ARGS__)
+#define _skip(file, line) longjmp(emulated_out, EMULATED_SKIPPED)
 #define fail_msg(...)                                                                              \
     do {                                                                                           \
         printf("%s:%d: ", __FILE__, __LINE__);                                                     \
@@ -97,23 +98,22 @@ static inline int emulated_skips(const char *name)
 static inline int emulated_test(const CMUnitTest *test)
 {
     void *state = NULL;
-    if (emulated_skips(test->name))
-        return EMULATED_SKIPPED;
-    if (test->setup && test->setup(&state) != 0)
+    if (test->setup_func && test->setup_func(&state) != 0)
         return EMULATED_FAILED;
     const int result = setjmp(emulated_out);
+    if (result == 0 && emulated_skips(test->name))
+        longjmp(emulated_out, EMULATED_SKIPPED);
     if (result == 0)
-        test->run(&state);
-    if (test->teardown && test->teardown(&state) != 0)
+        test->test_func(&state);
+    if (test->teardown_func && test->teardown_func(&state) != 0)
         return EMULATED_FAILED;
     return result;
 }
 
-#define cmocka_run_group_tests(tests, setup, teardown)                                             \
-    emulated_group(tests, sizeof(tests) / sizeof *(tests), setup, teardown)
-static inline int emulated_group(const CMUnitTest *tests, size_t count, emulated_fixture setup,
-                                 emulated_fixture teardown)
+static inline int _cmocka_run_group_tests(const char *name, const CMUnitTest *tests, size_t count,
+                                          emulated_fixture setup, emulated_fixture teardown)
 {
+    (void)name;
     static const char *const results[] = {"ok", "FAILED", "skipped"};
     void *state = NULL;
     int failed = 0;

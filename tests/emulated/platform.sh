@@ -91,13 +91,14 @@ wide=(alloc tensor)
 # shellcheck disable=SC2034
 whole_calls=(cache_sdpa contract decode dense_masks mha_backward nn nn_backward)
 
-# unit NAME: builds tests/unit/test_NAME.c, with fewer rounds than elsewhere (EMULATED).
+# unit NAME: builds tests/unit/*/test_NAME.c, with fewer rounds than elsewhere (EMULATED).
 unit() {
-    local source=$ATTN_SOURCE/tests/unit/test_$1.c options
+    local source options
+    source=$(echo "$ATTN_SOURCE"/tests/unit/*/"test_$1.c")
     read -ra options < <(sed -nE '1,10s/.*link: *([^*]*[^* ]).*/\1/p' "$source" | tr '\n' ' ') || :
     "$cc" -O1 -ffp-contract=off -DEMULATED -DATTN_TEST_DATA="\"$ATTN_TEST_DATA\"" "${flags[@]}" \
         "${harness_flags[@]}" -I"$ATTN_SOURCE"/tests/emulated \
-        -I"$ATTN_SOURCE"/{include,.,src,check,ref,kit} \
+        -I"$ATTN_SOURCE"/{include,.,src,check,ref,kit,tests/unit} \
         -static "${options[@]}" -o "unit/test_$1" "$source" harness/*.o library/*.o -lm -lpthread
 }
 

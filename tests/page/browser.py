@@ -1,5 +1,5 @@
-"""What the tests of the page share: pages written by the program, opened in headless Chromium, and
-what every page must keep to: no error in the console, nothing fetched."""
+"""Shared by the tests of the page: opens pages that the program wrote in headless Chromium, and
+checks the rules for every page: no error in the console, no request."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def start_browser(downloads):
     options.binary_location = CHROMIUM
     for flag in (
         "--headless=new",
-        "--no-sandbox",  # which root may not use
+        "--no-sandbox",  # root cannot use the sandbox
         "--disable-gpu",
         "--disable-dev-shm-usage",
         "--hide-scrollbars",
@@ -53,7 +53,7 @@ def start_browser(downloads):
 
 
 class PageTest(CliTest):
-    """One browser for a class; each test opens pages of its own."""
+    """One browser for each class; each test opens its own pages."""
 
     @classmethod
     def setUpClass(cls):
@@ -81,7 +81,7 @@ class PageTest(CliTest):
         )
 
     def open(self, *args, name="page.html"):
-        """The page of this command; its trace as --json of the same command has it."""
+        """The page of this command, and its trace from --json of the same command."""
         self.works(*args, "-o", name, "-o", "trace.json")
         self.load(self.path(name))
         return json.loads(self.bytes("trace.json"))
@@ -101,7 +101,7 @@ class PageTest(CliTest):
         )
 
     def expect_quiet(self):
-        """No message of the browser's, and no request but for the page itself."""
+        """Checks that the browser printed no message and requested only the page itself."""
         said = [e["message"] for e in self.browser.get_log("browser")]
         self.assertEqual(said, [])
         for entry in self.browser.get_log("performance"):
@@ -112,7 +112,7 @@ class PageTest(CliTest):
             own = url.startswith("file://") and url.endswith(".html")
             self.assertTrue(own or url.startswith(("data:", "blob:")), url)
 
-    # --------------------------------------------------------------------------- what is there
+    # ------------------------------------------------------------------- the contents of the page
 
     def js(self, script, *args):
         return self.browser.execute_script(script, *args)
@@ -127,7 +127,8 @@ class PageTest(CliTest):
         return self.js("return document.querySelector(arguments[0]).textContent", selector)
 
     def until(self, script, *args):
-        """Waits until this JavaScript gives something true: what is drawn a moment later."""
+        """Waits until this JavaScript expression is true, for contents that are drawn a moment
+        later."""
         return WebDriverWait(self.browser, 60, poll_frequency=0.05).until(
             lambda b: b.execute_script(script, *args)
         )
@@ -144,7 +145,7 @@ class PageTest(CliTest):
         Select(self.one(selector)).select_by_value(value)
 
     def slide(self, selector, value):
-        """Sets a slider as a hand would: the value, then its event."""
+        """Sets a slider as a user would: the value, then its event."""
         self.js(
             "const e = document.querySelector(arguments[0]); e.value = arguments[1];"
             "e.dispatchEvent(new Event('input', {bubbles: true}))",
@@ -164,11 +165,11 @@ class PageTest(CliTest):
         self.keys(str(number))
 
     def drawn(self):
-        """The numbers that are written in the cells of the matrix."""
+        """The numbers in the cells of the matrix."""
         return [e.text for e in self.every("#matrix-body .digits")]
 
     def table(self, figure):
-        """A figure's table twin, as rows of texts; shows the picture again."""
+        """The table of a figure, as rows of texts. Shows the picture again afterwards."""
         button = f"#{figure}-table"
         self.click(button)
         rows = self.js(
@@ -180,7 +181,7 @@ class PageTest(CliTest):
         return rows
 
     def shown(self):
-        """The shown matrix, from its table: numbers, NaN where hidden."""
+        """The shown matrix, from its table: numbers, with NaN for masked cells."""
         rows = self.table("matrix")[1:]
         number = {"hidden": np.nan, "-inf": -np.inf, "inf": np.inf}
         return np.array([[number[x] if x in number else float(x) for x in row[1:]] for row in rows])

@@ -1,10 +1,11 @@
-/* Writes a page as large as a model's, for the tests of the page, and how a model's recipe would
- * make it: steps of every layer, linked, weights in one go (TRACE_ATTEND) from queries and keys.
+/* Writes a page as large as a model's, for the tests of the page, in the way of a model's recipe:
+ * linked steps of every layer, with weights computed in one step (TRACE_ATTEND) from queries and
+ * keys.
  *
  *   large_page WORDS LAYERS HEADS SIZE KV_HEADS CAUSAL
  *
  * writes page.html and, of the last layer, q.npy, k.npy, v.npy and weights.npy into the working
- * folder, and says on stdout how many seconds the page took. */
+ * folder, and prints the seconds that the page took to stdout. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -36,7 +37,7 @@ static void add_layer(recipe *r, const sizes *s, int64_t layer, attn_rng *rng)
         recipe_word_rows(r);
         recipe_set_layer_step(r, layer, -1);
     }
-    /* A head that looks at the word before, and one that rests on the first word. */
+    /* A head that attends to the previous word, and one that attends to the first word. */
     const double scale = 1 / sqrt((double)s->D);
     recipe_attention at = {recipe_view(a[0]), recipe_view(a[1]),
                            recipe_view(a[2]), scale,
@@ -62,7 +63,7 @@ static void add_layer(recipe *r, const sizes *s, int64_t layer, attn_rng *rng)
 
     snprintf(other, sizeof other, "layer_%" PRId64 "_value_norms", layer);
     kit_array n = recipe_step(r, other, TRACE_VALUES, ATTN_F32, SHAPE(s->H, s->T));
-    for (int64_t i = 0; i < s->H * s->T; i++) /* any lengths will do */
+    for (int64_t i = 0; i < s->H * s->T; i++) /* any lengths are possible */
         ((float *)n.data)[i] = 1 + (float)(i % 7);
     recipe_describe(r, "How long each value is behind W_O", "‖v·W_O‖", "%s", "");
     recipe_set_provenance(r, TRACE_NORM, name[2], NULL, 0);

@@ -1,5 +1,5 @@
-"""Models for the tests of the page: random weights, written as the Hugging Face libraries would,
-and the same forward pass in NumPy, in double, up to each layer's attention."""
+"""Models for the tests of the page: random weights, in files like those of the Hugging Face
+libraries, and the same forward pass in NumPy, in double precision, up to each layer's attention."""
 
 import json
 import os
@@ -140,7 +140,7 @@ class Model:
                                  "vocab": {w: i for i, w in enumerate(self.vocabulary)}}}, f)
 
     def text_of(self, count, seed=3):
-        """A text of so many tokens, and their ids."""
+        """A text with this number of tokens, and their ids."""
         rng = np.random.default_rng(seed)
         if self.kind == "bert":
             picks = rng.integers(len(self.words), size=count - 2)
@@ -201,8 +201,8 @@ class Model:
         return weights, weights @ v
 
     def forward(self, ids, layers=None):
-        """Of each layer: q, k, v, weights, context [H,T,.], and what each head adds to the
-        layer's attention output, and its bias: added [H+1,T,E]."""
+        """For each layer: q, k, v, weights, context [H,T,.], and added [H+1,T,E]: the contribution
+        of each head to the layer's attention output, and last the bias."""
         x, out = self.begin(np.asarray(ids)), []
         for i in range(layers or self.L):
             b = {"bert": f"encoder.layer.{i}.", "gpt2": f"h.{i}."}.get(self.kind,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What comes after softmax: masks that are applied there, a sink that is taken out, sinks beside an
-even attention, and a model's probabilities. The arithmetic that is written out gives the number
+"""The steps after softmax: masks that are applied there, the removal of a sink, sinks compared with
+evenly spread attention, and a model's probabilities. The written-out arithmetic gives the number
 that is shown."""
 
 import json
@@ -17,7 +17,8 @@ SOFT = ["--scale", "0.02"]
 
 class AfterSoftmax(PageTest):
     def chain(self):
-        """Lines of the cell's chain, {name: number}, and what its last equation says."""
+        """The lines of the cell's computation, {name: number}, and the result of its last
+        equation."""
         lines = self.js("return [...document.querySelectorAll('.chain [data-chain]')].map(e =>"
                         " [e.dataset.chain, e.querySelector('.number').title])")
         equation = self.js("return [...document.querySelectorAll('.equation code')]"
@@ -25,7 +26,8 @@ class AfterSoftmax(PageTest):
         return {name: float(x.replace("−", "-").replace("∞", "inf")) for name, x in lines}, equation
 
     def follows(self, equation):
-        """Each part is true of the printed numbers, and begins with what the one before gave."""
+        """Each equation is true for the printed numbers, and begins with the result of the one
+        before."""
         parts = equation.replace("−", "-").split("; ")
         result = re.search(r" = (\S+)$", parts[0]).group(1)
         for part in parts[1:]:
@@ -73,7 +75,7 @@ class AfterSoftmax(PageTest):
             self.follows(equation)
 
     def test_rows_that_do_not_sum_to_1(self):
-        t = tensors(self.explain())  # nearly one-hot: what a row looks at may be hidden
+        t = tensors(self.explain())  # nearly one-hot: the key with all the weight may be masked
         shares = softmax(t["scaled_scores"].astype(float))
         shares[np.triu_indices(6, 1)] = 0
         self.select("#lab-mask", "causal")
@@ -95,14 +97,15 @@ class AfterSoftmax(PageTest):
 
 class Sinks(PageTest):
     def test_beside_an_even_attention(self):
-        """A causal mask alone gives the first word much; that is no sink."""
+        """With a causal mask the first word gets much weight without being a sink."""
         t = tensors(self.explain("--causal", "--scale", "0.0001"))
         first = t["weights"][1:, 0].mean()
         self.assertGreater(first, 0.28)
         self.assertEqual(self.every("#sink"), [])
 
     def test_models(self):
-        """The note of the terminal: the share and an even one, from the weights themselves."""
+        """The terminal's note: the share, and that of evenly spread attention, computed from the
+        weights."""
         found = unremarkable = 0
         for kind, window in (("gpt2", 0), ("bert", 0), ("mistral", 5)):
             m = Model(kind, H=1, window=window, seed=4)
@@ -146,11 +149,11 @@ class Probabilities(PageTest):
         p = tensors(trace)["next_tokens"][:, 0]
         step = next(s for s in trace["steps"] if s["name"] == "next_tokens")
         self.assertEqual(step["kind"], "probabilities")
-        # On the terminal, without --full: every one of them.
+        # The terminal shows all of them, even without --full.
         shown = self.works("explain", "--model", "m", text).split("next_tokens")[1]
         for label, x in zip(step["rows"], p):
             self.assertRegex(shown, r"(?m)^ *%s +%.4f$" % (re.escape(label), x))
-        # On the page: colours and legend of shares, 0 to 1, and what they are.
+        # The page shows colours and a legend for shares, 0 to 1, and their meaning.
         self.js("const s = document.getElementById('every-step'); s.value = [...s.options].find("
                 "o => o.textContent.startsWith('next_tokens')).value;"
                 "s.dispatchEvent(new Event('change'))")
@@ -163,7 +166,7 @@ class Probabilities(PageTest):
         self.assertIn("Computed by the model after its last layer", self.text("#main"))
         self.assertNotIn("Given: typed in", self.text("#main"))
         self.assertNotIn("Row asks", self.text("#main"))
-        # Their ids are no tokens of the text: the first stage has those.
+        # Their ids are not tokens of the text, which are in the first stage.
         self.stage(1)
         self.assertEqual(self.text("#step-name"), "token_ids")
         self.assertEqual(self.every(".tab.here"), [])

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Promise 11, the code bridge: what the page writes as NumPy, PyTorch and C runs as it stands and
-prints the numbers of the step."""
+"""Promise 11, the panel with code: the programs for NumPy, PyTorch and C run unchanged and print
+the numbers of the step."""
 
 import json
 import os
@@ -21,7 +21,8 @@ def numbers_of(text):
 
 
 def find_torch():
-    """A Python with PyTorch: this one, or the one that `make bench-peers` sets up; or None."""
+    """A Python with PyTorch: this one, or the one that `make bench-peers` installs; otherwise
+    None."""
     for python in (sys.executable, os.path.join(os.environ["ATTN_BUILD"], "peers/bin/python")):
         try:
             subprocess.run([python, "-c", "import torch"], stderr=subprocess.DEVNULL, check=True)
@@ -35,7 +36,7 @@ TORCH = find_torch()
 
 
 class CodeBridge(PageTest):
-    """Runs what stands in the panel."""
+    """Runs the program of the panel."""
 
     def program(self, language):
         self.click(f"#tab-{language}")
@@ -64,7 +65,7 @@ class CodeBridge(PageTest):
             if language == "PyTorch":
                 compile(program, "step.py", "exec")
             if language == "C" and os.environ.get("ATTN_SANITIZED") == "1":
-                continue  # the library needs the sanitizer's own
+                continue  # the library needs the sanitizer's library
             if language == "PyTorch" and TORCH is None:
                 continue
             got = run(program)

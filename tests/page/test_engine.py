@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # timeout: 1200
-"""What computes in the page: attention of the C library in WebAssembly, JavaScript where there is
-none of it; and the check of the trace's numbers. Times are printed, not judged."""
+"""The page's engine: attention of the C library in WebAssembly, or JavaScript without it; and the
+check of the trace's numbers. Times are printed but not tested."""
 
 import json
 import os
@@ -39,12 +39,12 @@ def numbers(texts):
 
 
 def relative(got, want):
-    """The largest difference, of the largest value."""
+    """The largest difference relative to the largest value."""
     return abs(got - want).max() / abs(want).max()
 
 
 def assembled(folder, module):
-    """What stands before and after the trace, as cmake/EmbedPage.cmake puts it together."""
+    """The parts of the page before and after the trace, as cmake/EmbedPage.cmake writes them."""
     to = os.path.join(folder, "assembled.c")
     subprocess.run(["cmake", f"-DPAGE={PAGE}", f"-DMODULE={module}", f"-DOUT={to}", "-P",
                     SOURCE / "cmake" / "EmbedPage.cmake"], check=True)
@@ -64,7 +64,7 @@ class EngineTest(PageTest):
         return self.text("#engine")
 
     def open_with(self, script, path):
-        """Opens a page in which this has run before any of its scripts."""
+        """Opens a page in which this JavaScript runs before the page's scripts."""
         added = self.browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument",
                                              {"source": script})
         try:
@@ -73,7 +73,7 @@ class EngineTest(PageTest):
             self.browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
 
     def check(self):
-        """Runs the check by keyboard; what it says."""
+        """Runs the check with the keyboard. Returns its message."""
         self.js("document.getElementById('save-csv').focus()")
         self.keys(Keys.TAB)
         self.assertEqual(self.js("return document.activeElement.id"), "run-check")
@@ -81,7 +81,7 @@ class EngineTest(PageTest):
         return self.text("#check-said")
 
     def change(self, name, alter):
-        """The open page with other numbers in the step of this name."""
+        """The open page, with other numbers in the step of this name."""
         before, rest = self.bytes("page.html").decode().split('id="data">', 1)
         data, after = rest.split("</script>", 1)
         page = json.loads(data)
@@ -92,7 +92,7 @@ class EngineTest(PageTest):
 
 
 def has_module():
-    """Must this build's pages have one?"""
+    """Whether pages of this build must have a module."""
     if os.environ["ATTN_PAGE_WASM"] == "OFF":
         return False
     return subprocess.run(["sh", PAGE / "wasm" / "build.sh"],
@@ -102,7 +102,8 @@ def has_module():
 @unittest.skipUnless(has_module(), "no clang for wasm32: pages of this build have no module")
 class Module(EngineTest):
     def calls(self):
-        """Shapes, masks, factors, and only the first numbers of a vector: everything labs ask."""
+        """Shapes, masks, factors, and the use of only the first numbers of a vector: every setting
+        of the labs."""
         rng = np.random.default_rng(3)
         for T, S, D, Dv in ((1, 1, 1, 1), (6, 6, 24, 28), (5, 9, 3, 2), (1, 70, 8, 1),
                             (33, 33, 65, 5), (70, 70, 16, 130), (130, 300, 64, 64)):
@@ -110,7 +111,7 @@ class Module(EngineTest):
                        for n, d in ((T, D), (S, D), (S, Dv)))
             causal = np.arange(S) > np.arange(T)[:, None]
             some = rng.random((T, S)) < 0.4
-            some[0] = True  # sees nothing
+            some[0] = True  # sees no key
             for hidden in (None, causal, some):
                 for masking in ("before", "after", "renormalised"):
                     yield q, k, v, hidden, masking, max(1, D // 3), 1 / np.sqrt(D), 2.5
@@ -139,7 +140,7 @@ class Module(EngineTest):
                      "sums": weights.sum(1), "context": weights @ v}
             vectors = {"q": q.ravel().tolist(), "k": k.ravel().tolist()}
             given += [{**call, **vectors},
-                      # and from scores alone
+                      # and from given scores
                       {**call, "scores": [None if s == -np.inf else s for s in (raw * scale).flat]}]
             want += [numpy, {**numpy, "raw": None}]
         count = 0
@@ -161,7 +162,7 @@ class Module(EngineTest):
         self.assertEqual(self.js("return attn.library.state"), "ready")
 
     def test_equals_the_trace(self):
-        """What the labs would compute with nothing changed: the library's floats, to 1e-6."""
+        """With default settings the labs compute the library's floats to 1e-6."""
         for args in ((), ("--causal",), ("--heads", "3", "--causal", "--qk", "7", "--v", "5")):
             t = tensors(self.explain("--scale", "0.02", *args))
             q, k, v = (t[n].reshape(-1, *t[n].shape[-2:]) for n in ("queries", "keys", "values"))
@@ -200,7 +201,7 @@ class Module(EngineTest):
                        lambda: self.click("#lab-shuffle")):
             change()
             self.assertGreater(calls(), 0)
-        # Of the same vectors, with another temperature, the scores are not computed again.
+        # With the same vectors and another temperature the scores are not computed again.
         self.click("#lab-reset")
         self.slide("#lab-t", 1)
         calls()
@@ -246,7 +247,7 @@ class Module(EngineTest):
         self.assertLess((BUILD / "page.wasm").stat().st_size, 65536)
 
     def test_a_module_that_fails_is_given_up(self):
-        """JavaScript goes on, and the page says so."""
+        """JavaScript continues, and the page says so."""
         t = tensors(self.explain("--scale", "0.02"))
         self.assertEqual(self.engine(), OWN)
         self.js("attn.library.exports = {...attn.library.exports, room() {"
@@ -281,7 +282,7 @@ class Without(EngineTest):
             self.falls_back(SCRIPT + ": this browser refused the engine’s WebAssembly")
 
     def test_a_build_without_clang(self):
-        """The page as it is put together where no clang compiles for wasm32."""
+        """The page of a build without a clang for wasm32."""
         self.explain("--scale", "0.02")
         before, after = assembled(self.folder, "")
         page = self.bytes("page.html").decode()
@@ -315,7 +316,7 @@ class Without(EngineTest):
         self.assertIn(b"compute by JavaScript", done.stderr)
 
     def test_cmake_finds_no_clang(self):
-        """Then pages have no module; that is an error only if one was asked for."""
+        """Then pages have no module. It is an error only with ATTN_PAGE_WASM=ON."""
         os.mkdir(self.path("bin"))
         for name in ["clang", *(f"clang-{n}" for n in range(14, 30))]:
             self.write("bin/" + name, b"#!/bin/sh\nexit 1\n")
@@ -349,7 +350,7 @@ class Check(EngineTest):
         for row in rows:
             self.assertLess(float(row[1]), 1e-6)
             self.assertEqual(row[2:], ["1e-06", "equal"])
-        # Labs change nothing of it: it is about the trace.
+        # Labs do not change the check, because it is about the trace.
         self.slide("#lab-t", 1)
         self.assertEqual(self.check(), said)
 
@@ -365,7 +366,8 @@ class Check(EngineTest):
         self.assertTrue(self.check().startswith("Passed: "))
 
     def test_large_scores(self):
-        """Scores of hundreds, whose last bit as a float is more than 1e-6 of a weight."""
+        """Scores of several hundred: their last bit as a float changes a weight by more than
+        1e-6."""
         words = " ".join("abcdefghijklmnopqrstuvwxyz")
         self.explain("--scale", "1", "--qk", "64", "--heads", "4", "--seed", "3", text=words)
         t = tensors(json.loads(self.bytes("trace.json")))
@@ -378,7 +380,7 @@ class Check(EngineTest):
             self.assertEqual(found["limit"], 1e-6)
 
     def test_it_can_fail(self):
-        """One number of one matrix, changed in its fifth digit, or by more."""
+        """One number of one matrix is changed in its fifth digit, or by more."""
         for step, by in (("weights", 2e-6), ("weights", -0.3), ("context", 1e-3),
                          ("scores", 0.5)):
             trace = tensors(self.explain("--scale", "0.02", "--heads", "2"))[step]
@@ -403,8 +405,8 @@ class Check(EngineTest):
         self.load(self.path("page.html"))
 
     def test_vectors_of_11_bits(self):
-        """A page so large that its vectors are 16-bit floats, of few words, so that its weights are
-        the library's: what that limits is said."""
+        """A page with so many numbers that its vectors are 16-bit floats, but with so few words
+        that its weights are the library's. The check names the limits of the comparison."""
         self.large(16, 24, 16, 64, 16, 0)
         self.assertTrue(self.js("return attn.page.trace.blocks[0].q.rounded"))
         said = self.check()
@@ -412,14 +414,14 @@ class Check(EngineTest):
         self.assertIn("this page has queries, keys and values with 11 bits", said)
         found = self.js("return attn.checkTrace(attn.page.trace).checks")
         for one in found:
-            self.assertGreater(one["error"], 1e-5)  # it is real
-            self.assertLess(one["limit"], 0.1)  # and not anything goes
+            self.assertGreater(one["error"], 1e-5)  # the difference is not 0
+            self.assertLess(one["limit"], 0.1)  # but the limit is tight
         name = self.js("return attn.page.trace.blocks[3].name")
         self.change(name, lambda x: [x[0] + 0.2] + x[1:])
         self.assertTrue(self.check().startswith("Failed: 1 of 384 matrices"))
 
     def test_nothing_to_compare(self):
-        """Of large steps the page has no numbers of the library's."""
+        """For large steps the page does not have the library's numbers."""
         self.large(100, 1, 2, 32, 2, 0)
         self.assertEqual(self.check(), "Nothing was checked. Of layer_1_weights the trace has "
                          "either no operands or no numbers of its own: nothing to compare.")

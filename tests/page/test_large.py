@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Pages as large as a model's: queries, keys and values are in them as floats or f16, weights are
-computed by the page, more than 64 words are a canvas. Times are printed, not judged."""
+"""Pages as large as a model's: they contain queries, keys and values as floats or f16, compute the
+weights, and draw more than 64 words on a canvas. Times are printed but not tested."""
 
 import json
 import os
@@ -25,7 +25,7 @@ class Large(PageTest):
         return np.array(self.js("return Array.from(attn.page.context.view.numbers)"))
 
     def compare(self, sizes, vectors, weights, rounded):
-        """The last layer's heads: against NumPy on the same vectors, and against the engine."""
+        """The last layer's heads, compared with NumPy on the same vectors and with the library."""
         T, L, H, D, Hk, causal = sizes
         q, k, v = (x.astype(np.float16).astype(float) if rounded else x.astype(float)
                    for x in vectors)
@@ -42,7 +42,7 @@ class Large(PageTest):
             self.assertLess(abs(got - weights[head]).max(), 5e-3 if rounded else 1e-6)
             self.js("attn.change({stage: 8})")
             got = self.shown_numbers().reshape(T, D)
-            error = abs(got - want @ v[group]).max()  # small contexts are the engine's floats
+            error = abs(got - want @ v[group]).max()  # small contexts are the library's floats
             self.assertLess(error, 1e-9 if rounded else 2e-6)
 
     def test_model_of_512_words_12_layers_12_heads(self):
@@ -95,7 +95,7 @@ class Large(PageTest):
         rows = self.table("matrix")[1:]
         self.assertEqual(len(rows), 70)
         np.testing.assert_allclose([float(r[1]) for r in rows], want, atol=1e-6)
-        # Colours of the canvas: cividis, to a level of 1/1024.
+        # Colours of the canvas: cividis, with 1024 levels.
         got = self.js("""
             const c = document.querySelector("canvas.cells"), l = attn.page.matrix.layout;
             const p = c.getContext("2d").getImageData(2.5 * l.cell, 13.5 * l.tall, 1, 1).data;
@@ -105,7 +105,7 @@ class Large(PageTest):
         low = min(int(at), 31)
         colour = palette[low] + (palette[low + 1] - palette[low]) * (at - low)
         self.assertLessEqual(abs(np.array(got[:3]) - colour).max(), 2)
-        # Contribution by the norms that the trace has, rollout through both layers.
+        # Contributions by the norms in the trace; rollout through both layers.
         self.select("#lab-view", "contribution")
         norms = 1 + (np.arange(4 * 70) % 7).reshape(4, 70)[head]
         share = weights[head] * norms
@@ -123,7 +123,7 @@ class Large(PageTest):
                                    atol=1e-6)
 
     def test_long_sentence_equals_the_trace(self):
-        """100 words: the page computes scores and weights itself, from the floats of the trace."""
+        """100 words: the page computes scores and weights from the floats of the trace."""
         words = " ".join(f"w{i % 41}" for i in range(100))
         for args in ((), ("--causal",), ("--heads", "2", "--causal")):
             t = tensors(self.explain("--scale", "0.02", *args, text=words))

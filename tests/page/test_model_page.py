@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Pages of real models: every layer's heads against the same forward pass in NumPy. Times are not
-judged here; docs/explain.md has what was measured."""
+"""Pages of real models: every layer's heads, compared with the same forward pass in NumPy. Times
+are not tested; docs/explain.md has measurements."""
 
 import json
 import os
@@ -17,8 +17,8 @@ USAGE, LIMIT = 2, 4
 
 
 def rounding(layer, head):
-    """How far weights and context may be from those of exact vectors when queries, keys and values
-    have 11 bits, each off by up to 2**-11 of itself; and f32 before that."""
+    """The allowed errors of weights and context if queries, keys and values have 11 bits, that is
+    relative errors of up to 2**-11, after being computed in f32."""
     q, k, v, w = (layer[n][head] for n in ("q", "k", "v", "weights"))
     scores = abs(q) @ abs(k).T / np.sqrt(q.shape[1]) * 2.0**-10 + 1e-4
     weights = w * np.expm1(2 * scores.max(1, keepdims=True)) + 1e-7
@@ -38,7 +38,7 @@ class ModelPage(PageTest):
         return done.stdout.decode()
 
     def open_head(self, layer, head):
-        """By its thumbnail, with the mouse."""
+        """Chooses a head by a click on its thumbnail."""
         name = self.js("return attn.page.trace.blocks.find(b => b.layer === arguments[0]).name",
                        layer)
         self.click(f"#thumb-{name}-{head}")
@@ -63,7 +63,8 @@ class ModelPage(PageTest):
         self.assertTrue((abs(got - z) <= far[1]).all(), abs(got - z).max())
 
     def lengths(self, added, off):
-        """The table of the layer's output with heads off: added [H+1,T,E] is what each adds."""
+        """Checks the table of the layer's output with heads off. added [H+1,T,E] is the
+        contribution of each."""
         on = [h for h in range(len(added)) if h not in off]
         whole, left, gone = (np.linalg.norm(added[list(h)].sum(0), axis=1)
                              for h in (range(len(added)), on, off))
@@ -151,7 +152,8 @@ class ModelPage(PageTest):
         self.assertIn("mistral, all 3 layers, head 2", self.browser.title)
 
     def test_table_of_heads(self):
-        """Entropy as a part of what is possible: of all rows, and, above 64, of 48 of them."""
+        """Entropy as a share of its maximum, for all rows, or for 48 of them if there are more than
+        64."""
         for kind, count, sizes in (("gpt2", 30, {}), ("bert", 100, {}), ("gpt2", 100, {}),
                                    ("mistral", 100, {"window": 9})):
             m = Model(kind, L=2, H=2, D=4, places=128, **sizes)
@@ -181,7 +183,7 @@ class ModelPage(PageTest):
         self.assertEqual([s["name"] for s in both if s["kind"] == "weights"], ["weights"])
 
     def test_queries_and_lengths_behind_the_output(self):
-        """α·‖v·W_O‖ of the first and of another layer."""
+        """α·‖v·W_O‖ in the first and in another layer."""
         m = self.model("llama", L=2, H=4, Hk=2, D=4)
         text, ids = m.text_of(10)
         self.page(text)
@@ -214,7 +216,7 @@ class ModelPage(PageTest):
                              ["true", "false", "true", "false"])
             self.assertIn("Without heads 2, 4 ", self.text("#status"))
             self.lengths(layers[0]["added"], [1, 3])
-            # Of each layer its own; all heads off leave the bias.
+            # Each layer has its own switches. With all heads off only the bias remains.
             self.open_head(2, 0)
             self.assertEqual(self.every("#off-figure"), [])
             for head in range(4):
@@ -244,7 +246,7 @@ class ModelPage(PageTest):
         self.assertIn("no W_O", self.text("#heads-body"))
 
     def test_rows_of_the_matrices_that_made_a_head(self):
-        """Of one head that was chosen, where the model does not rotate."""
+        """For one chosen head, in a model without rotation."""
         for kind, made_of in (("bert", "embeddings"), ("gpt2", "normed")):
             m = Model(kind, L=2, H=2, D=4)
             m.save(self.path("m"))

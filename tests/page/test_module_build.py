@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How the page's WebAssembly is built beside tools that stand in its way, and what a build without
-it says: the first commands of a newcomer never fail because of it. No browser is needed."""
+"""The build of the page's WebAssembly with tools that fail, and the messages of a build without it:
+a new user's first commands never fail because of it. No browser is needed."""
 
 import os
 import re
@@ -14,7 +14,7 @@ SOURCE = Path(os.environ["ATTN_SOURCE"])
 BUILD_SH = SOURCE / "kit" / "explain" / "page" / "wasm" / "build.sh"
 LINE = "attn: pages will compute by JavaScript: "
 
-# Compiles the try, which is one line, and nothing of the library.
+# Compiles only the build's test program of one line, not the library.
 NO_LIBRARY = """#!/bin/sh
 case "$*" in *attend.c*) echo 'attend.c:1: error: planted' >&2; exit 1 ;; esac
 exec {} "$@"
@@ -63,13 +63,13 @@ class Build(unittest.TestCase):
     def test_a_failure_is_one_line(self):
         self.plant_clang()
         to = self.folder / "page.wasm"
-        self.assertEqual(self.run_build(env=self.environment).stdout, "clang\n")  # the try passes
+        self.assertEqual(self.run_build(env=self.environment).stdout, "clang\n")  # the test
         done = self.run_build("clang", to, "AUTO", env=self.environment)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stderr, LINE + "clang did not compile attention to WebAssembly: "
                          "attend.c:1: error: planted\n")
         self.assertEqual((self.folder / "page.wasm.base64").read_text(), "")
-        # A module that was asked for is an error.
+        # With ATTN_PAGE_WASM=ON this is an error.
         done = self.run_build("clang", to, "ON", env=self.environment)
         self.assertEqual((done.returncode, done.stderr), (1, "attend.c:1: error: planted\n"))
 

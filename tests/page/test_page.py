@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The page as a page: what is in it, that nothing in it can act, keyboard and screen readers, files
-that it saves, sizes of screens, and every lesson."""
+"""The page as a document: its contents, that no text of a trace is executed, keyboard and screen
+readers, the files that it saves, screen sizes, and every lesson."""
 
 import csv
 import io
@@ -36,7 +36,7 @@ class Security(PageTest):
         for stage in (1, 2, 3, 4, 5, 7, 8, 9):
             self.stage(stage)
         self.assertEqual(self.every("img, b"), [])
-        # Nothing of it stands in the file as markup, and the page has the scripts it came with.
+        # None of the text is markup in the file, and the page has only its own scripts.
         source = self.bytes("page.html").decode()
         self.assertEqual(source.count("</script>"), 2)
         self.assertNotIn("<img", source)
@@ -45,7 +45,7 @@ class Security(PageTest):
         self.explain()
         policy = self.one("meta[http-equiv]").get_attribute("content")
         self.assertTrue(policy.startswith("default-src 'none'; script-src 'sha256-"), policy)
-        # Besides its one script the page may make a module of WebAssembly, if it has one.
+        # Besides its script the page may only create its module of WebAssembly, if it has one.
         policy = policy.replace(" 'wasm-unsafe-eval'; style-src", "; style-src")
         for word in ("unsafe-inline", "unsafe-eval", "http:", "https:", "*"):
             self.assertNotIn(word, policy)
@@ -70,7 +70,7 @@ class Security(PageTest):
                 return [seen, globalThis.broken === undefined,
                         getComputedStyle(document.body).display];
             })();""")
-        self.browser.get_log("browser")  # the refusals
+        self.browser.get_log("browser")  # what must be refused
         self.browser.get_log("performance")
         self.assertEqual(refused[1:], [True, "block"])
         for what in ("script-src-elem", "style-src-elem", "img-src", "connect-src", "fetch",
@@ -155,7 +155,7 @@ class Keyboard(PageTest):
                    "“eat” asks, “dessert” answers: %.4f" % w[3, 4])
 
     def test_names_and_roles(self):
-        """No control without a name, no picture without a text, one h1, no id twice."""
+        """Every control has a name, every picture a text; there is one h1, and ids are unique."""
         for args in (("explain", "--heads", "2", TEXT), ("lesson", "journey")):
             self.open(*args)
             self.js("document.querySelectorAll('details').forEach(d => d.open = true)")
@@ -244,7 +244,7 @@ class Saving(PageTest):
 
 class Screens(PageTest):
     def test_narrow_wide_dark_and_large_text(self):
-        """Nothing sticks out of the page at any of these, and every panel is there."""
+        """At each of these sizes nothing exceeds the page's width, and every panel exists."""
         self.explain("--heads", "2")
         for width, height in ((390, 844), (768, 1024), (1280, 800), (1920, 1080)):
             self.size(width, height)
@@ -267,7 +267,7 @@ class Screens(PageTest):
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
     def test_text_stands_out(self):
-        """WCAG's 4.5 : 1 for texts of the page, light and dark."""
+        """The page's texts have WCAG's contrast of 4.5 : 1, light and dark."""
         self.explain()
         contrast = """
             const parse = c => c.match(/[\\d.]+/g).map(Number);
@@ -292,7 +292,7 @@ class Screens(PageTest):
 
 class Shaken(PageTest):
     def shake(self, seed, count):
-        """Presses, chooses and slides at random; what is there afterwards is still a page."""
+        """Uses controls at random; afterwards the page still works."""
         self.js("""
             const [seed, count] = arguments;
             let state = seed;
@@ -331,7 +331,7 @@ class Shaken(PageTest):
                 self.shake(7 * seed + again + 1, 120)
 
     def test_numbers_that_are_none(self):
-        """Infinite scores, weights that are NaN, a run of no steps, odd words."""
+        """Infinite scores, weights that are NaN, a training run without steps, unusual words."""
         for args in (("explain", "--scale", "1e36", TEXT), ("explain", "--scale", "-3e37", TEXT),
                      ("explain", "--heads", "16", "--qk", "1", "--v", "1", "--embed", "1", "a b"),
                      ("train", "--steps", "0", "--length", "6", "--json"),
@@ -373,7 +373,7 @@ class Traces(PageTest):
         self.explain("--heads", "3", text="a a")
 
     def test_links_of_the_lessons(self):
-        """Every square of weights in the lessons leads back to its queries and keys."""
+        """All weights in the lessons are linked to their queries and keys."""
         for name, blocks in (("sky", ["weights"]), ("numpy", ["weights", "unmasked_weights"]),
                              ("journey", ["simple_weights", "v1_weights", "v2_weights",
                                           "causal_weights"])):

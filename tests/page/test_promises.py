@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The promises of the explainer, one named test each, on pages in a real browser. Numbers are
-compared with the trace's JSON, or recomputed here with NumPy."""
+"""The promises of the explainer, one test each, on pages in a real browser. Numbers are compared
+with the trace's JSON, or recomputed with NumPy."""
 
 import json
 import re
@@ -19,7 +19,7 @@ def numbers_in(text):
 
 class Promises(PageTest):
     def test_01_every_number_opens_its_equation_with_operands(self):
-        """Every cell of the scores and the weights: operands and result are the trace's."""
+        """Every cell of the scores and the weights: operands and result equal the trace's."""
         trace = tensors(self.explain(*SOFT, "--qk", "4", "--causal"))
         q, k = trace["queries"], trace["keys"]
         for row in range(6):
@@ -57,10 +57,10 @@ class Promises(PageTest):
         self.assertEqual([e.text for e in self.every("#matrix-body [data-row]")], words)
         self.assertEqual([e.text for e in self.every("#matrix-body [data-column]")], words)
         self.assertEqual([e.text for e in self.every(".lines [data-word]")], words)
-        # The bar is 0…1 whatever the weights are.
+        # The colour bar is 0…1 for any weights.
         marks = [e.text for e in self.every("#matrix-body .marks span")]
         self.assertEqual(marks, ["0", ".25", ".5", ".75", "1"])
-        # Lines leave the asking word: their strengths are the row's, not the column's.
+        # Lines start at the query's word: their strengths are the row's, not the column's.
         wide = {
             int(e.get_attribute("data-column")): float(e.get_attribute("stroke-width"))
             for e in self.every(".line.chosen")
@@ -90,7 +90,7 @@ class Promises(PageTest):
         del flat
 
     def test_04_size_lab_shows_why_scores_are_divided(self):
-        """Against the same experiment in NumPy, with draws of its own."""
+        """Compared with the same experiment in NumPy, with other random numbers."""
         self.explain()
         self.click("#size-lab summary")
         rows = {int(r[0]): [float(x) for x in r[1:]] for r in self.table("size")[1:]}
@@ -106,7 +106,7 @@ class Promises(PageTest):
             np.testing.assert_allclose(rows[d], want, atol=0.12, err_msg=str(d))
         self.assertGreater(rows[8][0], rows[64][0])
         self.assertGreater(rows[64][0], rows[512][0])
-        # And on this sentence: without the division, with fewer numbers.
+        # The same for this sentence: without the division, and with fewer numbers.
         t = tensors(self.explain("--scale", "0.02"))
         self.click("#lab-scale")
         np.testing.assert_allclose(self.shown(), softmax(t["queries"] @ t["keys"].T), atol=1e-6)
@@ -144,13 +144,14 @@ class Promises(PageTest):
         words = TEXT.replace(",", "").split()
         labels = [e.text for e in self.every("#matrix-body [data-row]")]
         self.assertEqual(labels, [words[i] for i in order])
-        # With a causal mask the place counts.
+        # With a causal mask the position matters.
         self.explain(*SOFT, "--causal")
         self.click("#lab-shuffle")
         self.assertIn("order matters here through the mask alone", self.text("#lab-said"))
 
     def test_07_weight_is_not_contribution(self):
-        """The lesson journey, whose share of "journey" goes from .226 to .278 by ‖v‖ alone."""
+        """The lesson journey, in which ‖v‖ alone raises the share of "journey" from .226 to
+        .278."""
         t = tensors(self.lesson("journey"))
         i = self.js("return attn.page.trace.blocks.findIndex(b => b.name === 'v1_weights')")
         self.select("#block", str(i))
@@ -221,7 +222,7 @@ class Promises(PageTest):
         self.assertIn("1 of 2 right", self.text("#quiz-body"))
 
     def test_10_three_sizes_one_layout(self):
-        """What was learnt to read stays where it was: 3 words, 6 words, a trained model."""
+        """Every panel stays in its place: 3 words, 6 words, a trained model."""
         where = {}
         for args in (("lesson", "sky"), ("explain", TEXT),
                      ("train", "--steps", "2", "--task", "previous-token", "--length", "12")):
@@ -256,7 +257,8 @@ class Promises(PageTest):
             shown = np.nan_to_num(self.shown())
             np.testing.assert_allclose(shown, t[name][head], atol=1e-7)
             looks.append(max(np.trace(w, -1) for w in t[name]))
-            # The gradient on the scores, beside it: each row sums to 0, for softmax ignores shifts.
+            # The gradient of the scores beside it: each row sums to 0, because softmax ignores
+            # shifts.
             slope = self.table("slope")[1:]
             slope = np.array([[float(x) for x in row[1:]] for row in slope])
             np.testing.assert_allclose(slope, t[name + "_slope"][head], atol=1e-9)

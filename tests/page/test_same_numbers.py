@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Terminal, page, SVG and PNG of one trace show the same numbers: each is read back as it is shown
-and compared with the others, and with the JSON."""
+"""Terminal, page, SVG and PNG of one trace show the same numbers: each is read back from its output
+and compared with the others and with the JSON."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ TEXT = "one two three four five"
 
 class SameNumbers(PageTest):
     def outputs(self, *args):
-        """(terminal, svg's root, json), and the page is open."""
+        """Returns (terminal, svg's root, json), and opens the page."""
         command = ["explain", "--scale", "0.03", *args]
         text = self.works(*command, TEXT)
         self.works(*command, "-o", "m.svg", "-o", "m.png", "-o", "trace.json", "-o", "page.html",
@@ -27,7 +27,8 @@ class SameNumbers(PageTest):
         return text, xml.fromstring(self.bytes("m.svg")), json.loads(self.bytes("trace.json"))
 
     def png_colours(self, width, points):
-        """Colours of the PNG at these points of a drawing so wide; the browser decodes it."""
+        """Colours of the PNG at these points, for a drawing of this width; the browser decodes
+        it."""
         return self.js("""
             const [data, width, points] = arguments, image = new Image();
             image.src = "data:image/png;base64," + data;
@@ -54,7 +55,7 @@ class SameNumbers(PageTest):
         return rows
 
     def svg_cells(self, root):
-        """Colours, tips and numbers of the cells, in their order."""
+        """Colours, tooltips and numbers of the cells, in order."""
         rects = [e for e in root.iter(SVG + "rect") if e.find(SVG + "title") is not None]
         numbers = [e.text for e in root.iter(SVG + "text") if e.get("class") == "m"
                    and e.get("text-anchor") == "middle" and "." in e.text]
@@ -70,11 +71,11 @@ class SameNumbers(PageTest):
             rows = self.terminal_rows(text, words)
             self.assertEqual(len(rows), 5, text)
             self.assertEqual([x for row in rows for x in row if x != "·"], shown)
-            # The page: what stands in the cells, what the screen reader hears, the table.
+            # The page: the cells, the texts for screen readers, the table.
             self.assertEqual(self.drawn(), shown)
             np.testing.assert_array_equal(np.isnan(self.shown()), ~seen)
             np.testing.assert_allclose(self.shown()[seen], want[seen], rtol=1e-8)
-            # The SVG: what stands in the cells, and what a pointer is told.
+            # The SVG: the cells and their tooltips.
             rects, numbers = self.svg_cells(root)
             self.assertEqual(numbers, shown)
             self.assertEqual(len(rects), 25)
@@ -85,18 +86,18 @@ class SameNumbers(PageTest):
                     self.assertEqual(said, "hidden")
                 else:
                     self.assertEqual(np.float32(said), np.float32(want.ravel()[i]))
-            # The PNG: its cells have the SVG's colours where the SVG has its cells.
+            # The PNG has the SVG's colours at the places of the SVG's cells.
             points = [[float(r.get("x")) + 6, float(r.get("y")) + 6] for r in rects]
             colours = self.png_colours(float(root.get("width")), points)
             self.assertEqual([c for c, s in zip(colours, seen.ravel()) if s],
                              [r.get("fill") for r, s in zip(rects, seen.ravel()) if s])
-            # And the page's cells too.
+            # So do the page's cells.
             fills = [e.get_attribute("fill") for e in self.every("#matrix-body .drawing g > rect")]
             self.assertEqual([f for f, s in zip(fills, seen.ravel()) if s],
                              [r.get("fill") for r, s in zip(rects, seen.ravel()) if s])
 
     def test_sentences_have_the_terminals_numbers(self):
-        """The written-out row of the terminal stands in the page's cell panel, digit by digit."""
+        """The terminal's written-out row appears in the page's cell panel, digit by digit."""
         text, _, trace = self.outputs("--query", "3", "--qk", "2")
         squashed = " ".join(text.split())
         for j in range(5):
@@ -112,7 +113,7 @@ class SameNumbers(PageTest):
         self.assertIn(self.every("#cell-body .equation code")[0].text.split(" = ")[0], squashed)
 
     def test_number_texts_are_those_of_c(self):
-        """numberText and general are printf's, on numbers of all sizes."""
+        """numberText and general give printf's texts, for numbers of all sizes."""
         rng = np.random.default_rng(1)
         numbers = [0, 1, -1, 0.5, 5e-4, 4.9999e-4, 99999.5, 1e5, 123456789, 1e-300, 0.1 + 0.2]
         numbers += list(rng.standard_normal(300) * 10.0 ** rng.integers(-12, 12, 300))

@@ -2,15 +2,14 @@
 """Runs a file of PyTorch's own tests with and without attn.torch.patch() and compares the two, test
 by test: tests/peers/pytorch_suite.py PATH/TO/pytorch/test/test_transformers.py
 
-The file stays where it lies, in PyTorch's sources, because it may import its neighbours; it may be
-of an older version than the PyTorch that it tests: what fails without the patch counts against
-nobody. What only the patched run fails is run again with calls that drop weights left to PyTorch:
-which weights these are is attn's own choice, and such a test compares two choices. Many tests
-compare two of PyTorch's kernels, which both are libattn under the patch; so those that reach
-libattn run once more, where calls that name PyTorch's plain kernel, MATH, as the only one, and
-those with dropout are left to it. The exit status is 1 if a test passes without the patch and not
-with it, for another reason than dropout. `make test-peers`, which has no sources of PyTorch, does
-not run this.
+The file must be in PyTorch's sources, because it may import its neighbours. It may be older than
+the PyTorch that it tests: tests that fail without the patch are ignored. Tests that fail only with
+the patch are run again with dropout calls left to PyTorch, because attn drops other weights than
+PyTorch, and such a test would compare two random choices. Many tests compare two of PyTorch's
+kernels, which are both libattn under the patch. So tests that reach libattn are run once more, and
+this time calls that allow only PyTorch's kernel MATH, and calls with dropout, are left to PyTorch.
+The exit status is 1 if a test passes without the patch and not with it, for another reason than
+dropout. `make test-peers`, which has no sources of PyTorch, does not run this.
 """
 
 import argparse
@@ -55,11 +54,11 @@ def parse():
     return given
 
 
-# ------------------------------------------------------------------------- in a process of its own
+# ------------------------------------------------------------------------- in a separate process
 
 
 class Count:
-    """One of the library's functions, which counts its calls."""
+    """Wraps one of the library's functions and counts its calls."""
 
     calls = 0
 
@@ -99,7 +98,7 @@ class Log(unittest.TestResult):
     def addError(self, test, error):
         if isinstance(test, unittest.TestCase):
             self.put("failed", error=error)
-        else:  # of a class or the module: it has neither start nor end
+        else:  # an error of a class or the module, which has neither start nor end
             said = "".join(traceback.format_exception(*error))
             self.write(test=test.id(), outcome="failed", said=said, calls=0)
 
@@ -134,7 +133,8 @@ def tests_of(suite):
 
 
 def old_names():
-    """Puts in place what PyTorch 2.6's files import of its test tools and 2.13 calls otherwise."""
+    """Adds the names that PyTorch 2.6's files import from its test tools and that 2.13 has
+    renamed."""
     from torch.testing._internal import common_cuda, common_device_type, common_mkldnn, common_nn
     from torch.testing._internal import common_methods_invocations as samples
 
@@ -143,15 +143,15 @@ def old_names():
     if hasattr(common_mkldnn, "reduced_f32_on_and_off"):
         common_mkldnn.bf32_on_and_off = common_mkldnn.reduced_f32_on_and_off
     if not hasattr(common_cuda, "tf32_is_not_fp32"):
-        common_cuda.tf32_is_not_fp32 = lambda: False  # it is asked about GPUs
+        common_cuda.tf32_is_not_fp32 = lambda: False  # the files ask it about GPUs
     if not hasattr(samples, "skipOps"):
         samples.skip, samples.xfail = common_device_type.skip, common_device_type.xfail
         samples.skipOps = lambda case, test, some: common_device_type.skipOps(some)
 
 
 def load(path):
-    """The test file as a module of its own name, and PyTorch's test tools as its main() leaves
-    them."""
+    """Imports the test file as a module with its own name, and sets up PyTorch's test tools as its
+    main() does."""
     sys.path.insert(0, str(path.parent))
     sys.argv = [str(path)]
     from torch.testing._internal import common_utils
@@ -179,13 +179,13 @@ def patch(mode):
     possible, whole = attn.torch._possible, attn.torch.scaled_dot_product_attention
 
     def not_math(*tensors):
-        cuda = torch.backends.cuda  # whose flags are those of CPUs too
+        cuda = torch.backends.cuda  # its flags are also those for CPUs
         plain = cuda.math_sdp_enabled() and not cuda.flash_sdp_enabled()
         return not plain and possible(*tensors)
 
     def undropped(q, k, v, mask, dropout_p, *more, **options):
         if dropout_p > 0:
-            raise ValueError("PyTorch chooses what is dropped")  # the patch hands the call back
+            raise ValueError("PyTorch chooses what is dropped")  # left to PyTorch
         return whole(q, k, v, mask, dropout_p, *more, **options)
 
     if mode == "beside":
@@ -213,10 +213,10 @@ def wanted(mode, folder):
 
 
 def child(given, folder):
-    """Runs the tests that its log does not name yet."""
+    """Runs the tests that are not in the log yet."""
     log = folder / (given.child + ".jsonl")
     known = {line["test"] for line in lines(log)}
-    with patch(given.child):  # before the file takes the function out of its module
+    with patch(given.child):  # before the file imports the function
         module = load(given.file)
         everything = tests_of(unittest.defaultTestLoader.loadTestsFromModule(module))
         tests = [test for test in everything if chosen(given, test)][:: given.every]
@@ -241,7 +241,8 @@ def outcomes(log):
 
 
 def run(given, mode, folder):
-    """Each test's line in the log. A test that ends the process is passed over by the next one."""
+    """Each test's line in the log. If a test crashes the process, a new process continues after
+    it."""
     log = folder / (mode + ".jsonl")
     log.write_text("", encoding="utf-8")
     command = [sys.executable, __file__, given.file, "--child", mode, "--log", folder]
@@ -263,13 +264,14 @@ def count(found, *kinds):
 
 
 def lost(plain, patched):
-    """What passes without the patch and not with it."""
+    """The tests that pass without the patch and fail with it."""
     return [x for x in patched if patched[x]["outcome"] not in GOOD
             and (x not in plain or plain[x]["outcome"] in GOOD)]  # fmt: skip
 
 
 def report(found):
-    """Prints the comparison; is any test worse with the patch, and not because of dropout?"""
+    """Prints the comparison. Returns whether a test is worse with the patch, for another reason
+    than dropout."""
     print("%-24s %7s %7s %8s %7s %9s %6s"
           % ("", "tests", "passed", "skipped", "failed", "by attn", "calls"))  # fmt: skip
     for mode, title in MODES.items():

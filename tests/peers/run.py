@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The tests of this folder, with the packages that they compare with: `make test-peers`.
+"""Runs the tests of this folder with the packages that they need: `make test-peers`.
 
-They are not part of `make test`, because they need PyPI and a gigabyte. Words on the command line
-are handed to unittest: tests/peers/run.py test_train -v
+They are not part of `make test`, because they need PyPI and a gigabyte. Arguments are passed to
+unittest: tests/peers/run.py test_train -v
 """
 
 import os
@@ -28,8 +28,8 @@ def main():
     os.environ.setdefault("ATTN_LIBRARY", str(build / "libattn.so"))
     if not (build / "libattn.so").exists():
         sys.exit(f"run.py: {build}/libattn.so is not there; `make build` makes it")
-    os.chdir(build)  # the tests make folders of their own below it
-    os.environ["PYTHONPATH"] = str(ROOT / "python")  # of programs that a test starts
+    os.chdir(build)  # the tests create their own folders below it
+    os.environ["PYTHONPATH"] = str(ROOT / "python")  # for programs that a test starts
     names = sys.argv[1:] or sorted(f.stem for f in Path(__file__).parent.glob("test_*.py"))
     unittest.main(module=None, argv=[sys.argv[0], *names])
 

@@ -1,7 +1,7 @@
-"""Checkpoints against transformers, key by key. The program prints the keys that it knows of
-config.json and generation_config.json (attn info --model-keys); for each, folders are made with the
-key at usual and unusual values, absent and null, and read by both. What the program computes must
-be what transformers computes, or the program must refuse the key by its name."""
+"""Compares checkpoints with transformers, key by key. The program prints the keys of config.json
+and generation_config.json that it knows (attn info --model-keys). For each key, folders are written
+in which it has usual and unusual values, is absent and is null, and both programs read them. The
+program must compute the same as transformers, or refuse the key by its name."""
 
 import json
 import multiprocessing
@@ -51,7 +51,7 @@ BASE = {
 ENCODERS = ("bert", "roberta", "distilbert")
 ACTIVATIONS = sorted(transformers.activations.ACT2CLS) + ["gelu_11"]
 SLIDING, FULL = "sliding_attention", "full_attention"
-# Values for what is used, where the kind of value alone would say little.
+# Values for used keys that need particular values.
 UNUSUAL = {
     "hidden_act": ACTIVATIONS, "activation": ACTIVATIONS, "activation_function": ACTIVATIONS,
     "vocab_size": [13, 20, 0, -1], "hidden_size": [8, 20, 24, 15], "dim": [8, 20, 15],
@@ -80,7 +80,7 @@ OF_KIND = {
     "int": [0, 1, 3], "real": [0.0, 0.5, 2.0], "bool": [True, False], "text": ["x"],
     "list": [[], [3]], "object": [{}, {"x": 1}], "null": [None], "any": [None, True, "x"],
 }
-OTHER = [True, False, 1, 0.5, "x", [3]]  # for what is fixed
+OTHER = [True, False, 1, 0.5, "x", [3]]  # for fixed keys
 
 
 def literal(word):
@@ -91,7 +91,7 @@ def literal(word):
 
 
 def values_of(row):
-    """What a key is tried with: its understood values, and others where those matter."""
+    """The values with which a key is tried: those that the program knows, and others."""
     words = row["values"].split("|")
     values = [v for w in words for v in OF_KIND.get(w, [literal(w)])]
     if row["use"] == "used":
@@ -103,7 +103,8 @@ def values_of(row):
 
 
 def weights_of(raw):
-    """A model's tensors by its config, larger than fresh ones, so that attention is not flat."""
+    """A model's tensors for its config, larger than freshly initialised ones, so that attention is
+    not uniform."""
     config = AutoConfig.for_model(**raw)
     kind = AutoModel if raw["model_type"] in ENCODERS else AutoModelForCausalLM
     model = kind.from_config(config)
@@ -118,8 +119,8 @@ def weights_of(raw):
 
 
 class Case:
-    """What a folder holds, and what is asked of it. `key`: what a refusal must name; "": it must be
-    read."""
+    """A folder's files, and the task. `key`: the name that a refusal must contain; "": the folder
+    must be accepted."""
 
     def __init__(self, what, raw, key, tensors=None, generation=None, tokens=0, text=TEXT,
                  flags=(), files=None):
@@ -158,7 +159,7 @@ class Checkpoints(CliTest):
         if tensors is None:
             try:
                 tensors = weights_of(case.raw)
-            except Exception:  # no model has this config: the usual tensors, to be refused
+            except Exception:  # no model has this config; the usual tensors are written
                 tensors = self.base.get(case.raw.get("model_type"), self.base["bert"])
         save_file({k: v.contiguous() for k, v in tensors.items()},
                   os.path.join(folder, "model.safetensors"))
@@ -171,7 +172,8 @@ class Checkpoints(CliTest):
         return folder
 
     def theirs(self, folder, case):
-        """None: transformers has no answer, or one from weights that it drew itself."""
+        """The result of transformers; None if it has none, or one from weights that it drew
+        itself."""
         family = case.raw["model_type"]
         kind = AutoModel if family in ENCODERS else AutoModelForCausalLM
         ids = torch.tensor([self.tokenizer.encode(case.text).ids])
@@ -192,7 +194,7 @@ class Checkpoints(CliTest):
         except Exception:
             return None
         found = {"embeddings": out.hidden_states[-2][0]}
-        if out.attentions:  # attn_implementation in config.json may leave none
+        if out.attentions:  # attn_implementation in config.json may give none
             found["weights"] = out.attentions[-1][0]
         if family in ENCODERS:
             found["output"] = out.hidden_states[-1][0]
@@ -202,7 +204,7 @@ class Checkpoints(CliTest):
         return found
 
     def ours(self, folder, case):
-        """Numbers, the line that says why not, or None where no token is left to be drawn."""
+        """The program's numbers, its error line, or None if no token is left to draw."""
         if case.tokens:
             what = ["generate", "--tokens", case.tokens]
         else:
@@ -232,7 +234,7 @@ class Checkpoints(CliTest):
             if g.numel() != w.numel():
                 return False
             far = (g.reshape(w.shape) - w).abs().max()
-            if not far <= 1e-4 * w.abs().max() + 1e-6:  # NaN is far, too
+            if not far <= 1e-4 * w.abs().max() + 1e-6:  # NaN counts as different
                 return False
         return True
 
@@ -242,7 +244,7 @@ class Checkpoints(CliTest):
         folder = self.put(case)
         got = self.ours(folder, case)
         if isinstance(got, str):
-            # Where nothing is said, a size that was taken for granted may not be the tensors'.
+            # If the key is absent, the default size may differ from the tensors'.
             named = case.key and (
                 case.key in got or case.what[2:] == ("absent",) and "tensor" in got)
             found = "refused" if named and got.count("\n") == 1 else "wrongly refused: " + got
@@ -257,7 +259,7 @@ class Checkpoints(CliTest):
         return found
 
     def compare_all(self, at_least, alone=()):
-        """alone: what the program may answer though transformers does not."""
+        """alone: the program may accept this although transformers does not."""
         Checkpoints.running = self
         with multiprocessing.get_context("fork").Pool(2) as pool:
             found = pool.map(run_case, range(len(self.cases)), chunksize=8)
@@ -299,25 +301,26 @@ class Checkpoints(CliTest):
                     for drawn in ({}, {"do_sample": True, "top_k": 1}):
                         asked = dict(drawn, **{row["key"]: value})
                         if asked.get("do_sample") is True and asked.get("top_k") != 1:
-                            continue  # what is drawn: test_what_is_drawn
+                            continue  # sampling: see test_what_is_drawn
                         what, raw = (family, row["key"], value, bool(drawn)), self.raw(family)
                         more = dict(tokens=8, tensors=self.base[family])
                         self.add(what, raw, row["key"], generation=asked, **more)
-                        # Older models have it in config.json, which counts only without the file.
+                        # Older models have it in config.json, where it counts only without
+                        # generation_config.json.
                         if not drawn or row["use"] == "used":
                             self.add(what + ("config",), dict(raw, **asked), row["key"], **more)
                         if row["use"] == "used":
                             self.add(what + ("both",), dict(raw, **asked), row["key"],
                                      generation={}, **more)
         self.compare_all(1000, alone=(
-            "eos_token_id",  # an empty list, which nothing ends
-            "cache_implementation",  # needs another device there
-            "max_new_tokens",  # 0 is refused there, though the caller gives another
-            "use_cache", "output_attentions", "output_hidden_states",  # null, or a call's own form
+            "eos_token_id",  # an empty list: nothing ends the text
+            "cache_implementation",  # transformers needs another device for it
+            "max_new_tokens",  # transformers refuses 0, although the caller gives another value
+            "use_cache", "output_attentions", "output_hidden_states",  # null, or only in calls
             "output_scores", "output_logits", "return_dict_in_generate"))
 
     def test_what_is_drawn(self):
-        """The first token of 300 seeds has the probabilities that transformers would draw from."""
+        """The first tokens of 300 seeds follow the probabilities from which transformers draws."""
         ids = self.tokenizer.encode(TEXT).ids
         for asked in (dict(temperature=0.7), dict(temperature=2.0, top_k=4),
                       dict(temperature=1.5, top_p=0.8, top_k=0),
@@ -334,7 +337,7 @@ class Checkpoints(CliTest):
                 counts[self.ours(folder, case)[0]] += 1
             self.assertTrue(all(p[i] > 0 for i in counts), (asked, counts, p))
             chi = sum((counts[i] - 300 * w) ** 2 / (300 * w) for i, w in enumerate(p.tolist()) if w)
-            self.assertLess(chi, 32.9, (asked, counts, p))  # 0.1 % of 12 degrees of freedom
+            self.assertLess(chi, 32.9, (asked, counts, p))  # 0.1 %, 12 degrees of freedom
 
     def test_unknown_keys(self):
         for family in BASE:

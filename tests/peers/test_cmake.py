@@ -1,5 +1,5 @@
-"""CMake 3.21, the oldest that the build says it takes: presets, a configuration with tests, and one
-of the library alone, which is compiled."""
+"""CMake 3.21, the oldest supported version: presets, a configuration with tests, and one of only
+the library, which is compiled."""
 
 import importlib.metadata
 import subprocess

@@ -1,6 +1,6 @@
-"""Models against transformers: what each layer is given and gives, attention, the next token's
-probabilities, and generated tokens. The models are small and random, made here and saved as anybody
-saves them, so that nothing has to be fetched."""
+"""Compares models with transformers: the input and output of each layer, attention, the next
+token's probabilities, and generated tokens. The models are small and random, created here and saved
+in the usual way, so nothing is downloaded."""
 
 import json
 import os
@@ -32,8 +32,8 @@ transformers.logging.disable_progress_bar()
 
 
 def made(kind, config):
-    """A model whose weights are larger than fresh ones, biases and norms too, so that attention is
-    not flat and nothing is 0 or 1 by chance."""
+    """A model whose weights, biases and norms are larger than freshly initialised ones, so that
+    attention is not uniform and nothing is 0 or 1 by default."""
     torch.manual_seed(5)
     config._attn_implementation = "eager"
     model = kind(config).eval()
@@ -149,8 +149,8 @@ class Models(CliTest):
         return folder
 
     def text_of(self, t, ids):
-        """tokenizers drop the first space, and with a byte that is no character all its neighbours
-        that came as bytes; the program does neither."""
+        """tokenizers drops the first space, and next to an invalid byte all other byte tokens; the
+        program does neither."""
         text = t.decode(ids, skip_special_tokens=False)
         if not json.loads(t.to_str())["model"]["byte_fallback"]:
             return text
@@ -175,7 +175,7 @@ class Models(CliTest):
         self.assertEqual(got["ids"], want[ids.shape[1]:])
         ends = model.generation_config.eos_token_id
         shown = [i for i in got["ids"] if i != ends]
-        # How many U+FFFD stand for bytes that are no characters is nobody's standard.
+        # There is no standard for the number of U+FFFD in place of invalid bytes.
         text = self.text_of(t, shown)
         self.assertEqual(re.sub("\ufffd+", "?", got["text"]), re.sub("\ufffd+", "?", text))
 
@@ -251,7 +251,8 @@ class Models(CliTest):
     # -------------------------------------------------------------------------------- Sampling
 
     def test_sampling(self):
-        """What is drawn has the model's probabilities among the top: chi-square of 300 tokens."""
+        """The drawn tokens follow the model's probabilities among the top tokens: chi-square test
+        of 300 tokens."""
         t = gpt2()
         model = made(GPT2LMHeadModel, self.gpt2_config(t))
         folder = self.save(model, t)
@@ -266,7 +267,7 @@ class Models(CliTest):
                 "--top-k", 4, "--seed", seed, "Life").stdout)
             counts[out["ids"][0]] += 1  # KeyError: not among the four
         chi = sum((counts[i] - 300 * w) ** 2 / (300 * w) for i, w in zip(counts, wanted))
-        self.assertLess(chi, 16.3)  # 0.1 % of 3 degrees of freedom
+        self.assertLess(chi, 16.3)  # probability 0.1 %, 3 degrees of freedom
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""attn.MultiHeadAttention beside torch.nn.MultiheadAttention, in f32 and f64."""
+"""attn.MultiHeadAttention compared with torch.nn.MultiheadAttention, in f32 and f64."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ import torch  # noqa: E402
 
 import attn  # noqa: E402
 
-TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}  # of the largest element
+TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}  # relative to the largest element
 B, T, S, E, H = 3, 21, 30, 48, 4
 
 
@@ -21,7 +21,7 @@ def numpy(t):
 
 
 def ours(module):
-    """The same module of attn, and its weights' names beside PyTorch's parameters."""
+    """The same module in attn, and its weights' names with PyTorch's parameters."""
     named = {"w_o": module.out_proj.weight, "b_o": module.out_proj.bias}
     named["in_proj_bias"] = module.in_proj_bias
     if module.in_proj_weight is not None:
@@ -41,7 +41,8 @@ class Module(unittest.TestCase):
         self.assertLessEqual(worst, TOLERANCE[want.dtype] * max(largest, 1), what)
 
     def both(self, dtype, cross, bias, kdim=None, theirs=None, apart=False, **options):
-        """theirs: options of PyTorch's call; the others are ours. apart: values of their own."""
+        """theirs: options of PyTorch's call; the others are attn's. apart: values from another
+        array than keys."""
         torch.manual_seed(7)
         module = torch.nn.MultiheadAttention(
             E, H, bias=bias, kdim=kdim, vdim=kdim, batch_first=True, dtype=dtype
@@ -91,7 +92,7 @@ class Module(unittest.TestCase):
 
     def test_masks(self):
         for dtype in TOLERANCE:
-            hidden = torch.ones(T, T, dtype=torch.bool).triu(1)  # True: not seen
+            hidden = torch.ones(T, T, dtype=torch.bool).triu(1)  # True: masked
             self.both(dtype, False, True, theirs={"attn_mask": hidden}, is_causal=True)
             added = torch.randn(T, T, dtype=dtype)
             self.both(dtype, False, True, theirs={"attn_mask": added}, mask=numpy(added))

@@ -1,4 +1,4 @@
-"""The modules and their gradients beside PyTorch's, in f32 and f64."""
+"""The modules and their gradients compared with PyTorch's, in f32 and f64."""
 
 import ctypes
 import os
@@ -14,7 +14,7 @@ from library import Error, structures
 LIB = library.Library(os.path.join(os.environ["ATTN_BUILD"], "libattn.so"))
 MhaArgs, MhaGrads = structures.MhaArgs, structures.MhaGrads
 NAMES = {torch.float32: "f32", torch.float64: "f64"}
-TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}  # of the largest element
+TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}  # relative to the largest element
 
 
 class AdamwOptions(ctypes.Structure):
@@ -25,7 +25,7 @@ class AdamwOptions(ctypes.Structure):
 
 
 def view(t):
-    """A PyTorch tensor of up to four dimensions, where it lies."""
+    """A PyTorch tensor of up to four dimensions as an attn_tensor, without a copy."""
     ones = 4 - t.dim()
     return library.tensor(
         t.data_ptr(), NAMES[t.dtype], [1] * ones + list(t.shape), [0] * ones + list(t.stride())
@@ -62,7 +62,7 @@ class Modules(unittest.TestCase):
                 test(lambda *shape: torch.randn(*shape, dtype=dtype), dtype)
 
     def check(self, inputs, out, got):
-        """Gradients of sum(dout * out) by autograd, beside ours."""
+        """Compares gradients of sum(dout * out) by autograd with attn's."""
         wanted = torch.autograd.grad(out, inputs, self.dout)
         for name, g, w in zip("xwb", got, wanted):
             self.near(g, w.reshape(g.shape), name)

@@ -1,6 +1,6 @@
-"""Tokenisers of old files, without tokenizer.json, against transformers on the same folder: the
-same ids and types, or refused by the name of what is not understood. Vocabularies are trained
-here."""
+"""Compares tokenisers of older files, without tokenizer.json, with transformers on the same folder:
+the ids and types must be the same, or the program must refuse the folder and name the key.
+Vocabularies are trained here."""
 
 import functools
 import json
@@ -21,8 +21,8 @@ from transformers import AutoTokenizer
 
 transformers.logging.set_verbosity_error()
 
-# Added tokens: some have spaces or capitals, some are parts of others or of words, some are in the
-# vocabulary already.
+# Added tokens: some have spaces or capitals, some are parts of others or of words, some are already
+# in the vocabulary.
 ADDED = ["<x>", "<X y>", "Tok\u00e9n", "new", "ewt", "<x><x>", "\u00e9\u00e9", "<fill>", "enk",
          "sky"]
 NAMED = ["<cls>", "<sep>", "<unk>", "<mask>", "<gap>", "<bos>", "<eos>", "<s>", "[PAD]",
@@ -31,7 +31,7 @@ NAMED = ["<cls>", "<sep>", "<unk>", "<mask>", "<gap>", "<bos>", "<eos>", "<s>", 
 
 @functools.lru_cache
 def texts():
-    """The 3,400 texts of all tokenisers, and 700 with added tokens in every neighbourhood."""
+    """The 3,400 texts for all tokenisers, and 700 with added tokens in various surroundings."""
     pick = random.Random(5)
     around = ["", " ", "  ", "\n", "a", "B", "_", "1", ".", "\u00e9", "\u0301", "\u200d", "\u4e2d",
               "\u24b6", "s", "the ", " sky", "'s", "\u00a0", "\u2160", "\u00b2"]
@@ -242,7 +242,7 @@ def layouts(family):
 
 def refused(family):
     """name: (tokenizer_config.json, other files, what the message must name). transformers raises
-    an error for some, gives other ids than the files say for some, and follows others."""
+    an error for some of them, gives other ids than the files for some, and accepts others."""
     n = family.size
     return {
         "a key": ({"foo": 1}, {}, "foo"),
@@ -260,7 +260,8 @@ def refused(family):
         "id of another": ({}, {"added_tokens.json": {"<x>": 9}}, "'<x>' has the id"),
         "id in the decoder": ({"added_tokens_decoder": {"9": {"content": "<x>"}}}, {},
                               "'<x>' has the id"),
-        "id that is a text": ({}, {"added_tokens.json": {"<x>": str(n)}}, "'<x>' has no integer"),
+        "id that is a text": ({}, {"added_tokens.json": {"<x>": str(n)}},
+                              "id of token '<x>' must be an integer"),
         "decoder of texts": ({"added_tokens_decoder": {str(n): "<x>"}}, {}, "added_tokens_decoder"),
         "empty": ({}, {"added_tokens.json": {"": n}}, "empty"),
         **({"first space": ({"add_prefix_space": True}, {}, "add_prefix_space")}
@@ -291,7 +292,7 @@ def theirs(folder, pairs):
                 for i, e in zip(some, found):
                     out[i] = list(zip(e.ids, e.type_ids))
         return out
-    except Exception as e:  # whatever it is that transformers meets
+    except Exception as e:  # transformers may raise anything
         return f"{type(e).__name__}: {e}"
 
 
@@ -308,12 +309,12 @@ def ours(folder, pairs):
             [tuple(map(int, k.split(",")[:2])) for k in line.split()] for line in lines]
 
 
-# Each key of the tables of kit/text/tokenizer_keys.c, with values that it should not have.
+# Each key of the tables of kit/text/tokenizer_keys.c, with unusual values.
 VALUES = [True, False, None, 1, "", "x", ["x"], {"x": 1}, token("x", lstrip=True)]
 
 
 def keys_of(kind):
-    """key: what the table says of it for this class."""
+    """key: its use for this class, from the table."""
     source = (base.ROOT / "kit/text/tokenizer_keys.c").read_text()
     table = source[source.index("define TOKEN_NAMES") : source.index("map_keys[]")]
     bits = {"ALL": "bert roberta gpt2 qwen2", "BYTES": "roberta gpt2 qwen2", "BERT": "bert",
@@ -344,7 +345,8 @@ class OldFiles(unittest.TestCase):
                 self.assertFalse(wrong, f"{len(wrong)} of {len(pairs)}: {wrong[:1]}")
 
     def every_key(self, family):
-        """Any value of any key: the same as there, or refused by the name of the key."""
+        """For any value of any key the result is that of transformers, or the key is refused by its
+        name."""
         some = [family.known(x) for x in texts()[::60]] + [family.known(x) for x in texts()[-60:]]
         pairs = [(a, None) for a in some] + list(zip(some[::9], some[4::9]))
         same = refused = 0
@@ -400,9 +402,9 @@ class OldFiles(unittest.TestCase):
         self.every_key(QWEN2)
 
     def test_beside_tokenizer_json(self):
-        """What transformers saves; an option of tokenizer_config.json that says something else than
-        tokenizer.json is refused, since transformers builds some classes by the one, and some by
-        the other."""
+        """Folders that transformers saves. If an option of tokenizer_config.json contradicts
+        tokenizer.json it is refused, because transformers uses the one for some classes and the
+        other for others."""
         said = {"do_lower_case": True, "strip_accents": True, "tokenize_chinese_chars": True,
                 "add_prefix_space": False}
         for family, keys in ((BERT, list(said)[:3]), (ROBERTA, list(said)[3:]),

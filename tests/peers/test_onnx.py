@@ -1,4 +1,5 @@
-"""attn.onnx: ONNX's own backend tests; random nodes against onnx.reference; models and errors."""
+"""attn.onnx: ONNX's own backend tests; random nodes compared with onnx.reference; models and
+errors."""
 
 import contextlib
 import io
@@ -20,8 +21,8 @@ from attn import _onnx_attention, _onnx_tests
 KINDS = [np.dtype(x) for x in (np.float64, np.float32, np.float16, bfloat16)]
 NAMES = ["Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen"]
 OUTPUTS = ["Y", "present_key", "present_value", "qk_matmul_output"]
-# How far a result may be from the exact one: computing and storing; bfloat16's weights may be
-# rounded too. Relative, and twice that absolutely, as scores and values are about 1.
+# The allowed error of a result, from computing and storing; bfloat16's weights may be rounded, too.
+# It is relative, and twice as much absolutely, because scores and values are about 1.
 ERROR = {"float64": 1e-13, "float32": 2e-6, "float16": 6e-4, "bfloat16": 2**-7}
 
 
@@ -57,7 +58,7 @@ def attention_model(inputs, outputs, opset, attributes):
 
 
 def function_body(model):
-    """The same model with the node replaced by what ONNX's schema says it stands for."""
+    """The same model with the node replaced by the function body of ONNX's schema."""
     node, types = onnx.NodeProto(), {i.name: i.type for i in model.graph.input}
     node.CopyFrom(model.graph.node[0])  # the helper writes to it
     given = [types.get(name, onnx.TypeProto()) for name in node.input]
@@ -75,8 +76,8 @@ def widened(inputs):
 
 
 def draw(rng):
-    """Inputs, wanted outputs, opset and attributes, none of them by their place in the code of
-    attn; and the mask as the reference takes it."""
+    """Draws inputs, wanted outputs, opset and attributes, independently of attn's code, and the
+    mask in the form for the reference."""
     opset = int(rng.choice([23, 24, 25]))
     dtype = KINDS[rng.integers(4)]
     B, Hk, group, T, S, D, Dv = (int(rng.integers(1, n)) for n in (4, 4, 4, 8, 12, 20, 20))
@@ -90,7 +91,7 @@ def draw(rng):
         attributes.update(q_num_heads=H, kv_num_heads=Hk)
     for name, chance, value in (
         ("is_causal", 0.5, 1),
-        ("scale", 0.3, (int(rng.integers(1, 24)) / 16) ** 2),  # the reference has a float's root
+        ("scale", 0.3, (int(rng.integers(1, 24)) / 16) ** 2),  # the reference: its root as a float
         ("softcap", 0.3, float(rng.uniform(0.5, 20))),
         ("softmax_precision", 0.3, int(rng.choice([1, 11]))),
         ("qk_matmul_output_mode", 0.8, int(rng.integers(4))),
@@ -123,7 +124,8 @@ def draw(rng):
 
 class Conformance(unittest.TestCase):
     def test_backend_tests_of_onnx(self):
-        """93 of 93, counted by ONNX's runner; of FlexAttention's 11 all but that with prob_mod."""
+        """93 of 93 cases pass, counted by ONNX's runner; of FlexAttention's 11, all except the one
+        with prob_mod."""
         self.assertEqual(onnx.__version__, "1.23.2")
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -136,7 +138,7 @@ class Conformance(unittest.TestCase):
         self.assertIn("test_flexattention_prob_mod_cpu  refused: NotImplementedError", said)
 
     def test_the_runner_notices(self):
-        """A backend that is a little wrong does not pass: the count can fall."""
+        """A slightly wrong backend does not pass, so the count can fall."""
         run = _onnx_attention.run
 
         def a_little_wrong(q, k, v, out, **options):
@@ -155,8 +157,8 @@ class Conformance(unittest.TestCase):
         close(got.astype("f8"), exact, rtol=error, atol=2 * error, err_msg=str(what))
 
     def test_random_nodes(self):
-        """Against onnx.reference, and against the function body that ONNX gives for the operator,
-        both on the same inputs in float64; and no attention is anybody's but the engine's."""
+        """Compared with onnx.reference, and with the operator's function body from ONNX, both on
+        the same inputs in float64. All attention is computed by the library."""
         bad = mock.Mock(side_effect=AssertionError("the reference's attention was used"))
         counts = {23: 0, 24: 0, 25: 0}
         for case in range(600):
@@ -169,7 +171,7 @@ class Conformance(unittest.TestCase):
             exact, feeds = attention_model(widened(inputs), outputs, opset, attributes)
             with np.errstate(all="ignore"):
                 body = ReferenceEvaluator(function_body(exact)).run(None, feeds)
-                if whole is not None:  # the reference does not broadcast a mask that is causal too
+                if whole is not None:  # causal: the reference does not broadcast it
                     feeds["attn_mask"] = widened([whole])[0]
                 want = ReferenceEvaluator(exact).run(None, feeds)
             ours, feeds = attention_model(inputs, outputs, opset, attributes)
@@ -195,8 +197,8 @@ class Conformance(unittest.TestCase):
         self.assertGreater(min(counts.values()), 150)
 
     def test_scores_before_the_soft_cap(self):
-        """Mode 0 is what is before it: so the text, and the function body; the reference gives what
-        is after it."""
+        """Mode 0 gives the scores before the soft cap by the text and the function body; the
+        reference gives those after it."""
         rng = np.random.default_rng(4)
         inputs = [rng.standard_normal((1, 2, n, 4)) for n in (3, 5, 5)] + [None] * 4
         raw = inputs[0] @ inputs[1].swapaxes(2, 3) / 2
@@ -211,8 +213,8 @@ class Conformance(unittest.TestCase):
                 np.testing.assert_allclose(got, body, rtol=1e-6)
 
     def test_mask_of_one_key(self):
-        """Opset 23 repeats it, as the text and the function body of the operator do; later ones
-        take it for short."""
+        """Opset 23 broadcasts it, like the operator's text and function body; later ones treat it
+        as a short mask."""
         rng = np.random.default_rng(3)
         inputs = [rng.standard_normal((1, 2, n, 4)) for n in (3, 5, 5)]
         inputs += [rng.standard_normal((3, 1)), None, None, None]
@@ -229,7 +231,8 @@ class Conformance(unittest.TestCase):
 
 
 class Flex(unittest.TestCase):
-    """scale is 1/4, whose root is exact: the reference takes it in float, whatever the type."""
+    """scale is 1/4, whose root is exact, because the reference computes the root in float for every
+    type."""
 
     def setUp(self):
         rng = np.random.default_rng(0)
@@ -260,7 +263,7 @@ class Flex(unittest.TestCase):
         return {n: x.astype(dtype) for n, x in zip(NAMES, (self.q, self.k, self.v))}
 
     def test_score_mods(self):
-        """Every kind of step, in chains, against the reference."""
+        """Every kind of step, in chains, compared with the reference."""
         node, rng = helper.make_node, np.random.default_rng(1)
         shape = [
             node("Shape", ["s"], ["shape"]), node("Gather", ["shape", "two"], ["L"]),
@@ -339,12 +342,12 @@ class Flex(unittest.TestCase):
             "yes": np.array(True),
         }
         for says, *nodes in (
-            ("a Exp where the engine has none", node("Exp", ["s"], ["t"])),
-            ("scores with scores", node("Mul", ["s", "s"], ["t"])),
-            ("more than one number", node("Mul", ["s", "row"], ["t"])),
-            ("something else than -inf", node("Where", ["yes", "s", "low"], ["t"])),
-            ("a Mul where", node("Add", ["s", "c"], ["a"]), node("Mul", ["a", "c"], ["t"])),
-            ("a Sub where", node("Sub", ["c", "s"], ["t"])),
+            ("a Exp, which", node("Exp", ["s"], ["t"])),
+            ("several inputs", node("Mul", ["s", "s"], ["t"])),
+            ("several numbers", node("Mul", ["s", "row"], ["t"])),
+            ("value other than -inf", node("Where", ["yes", "s", "low"], ["t"])),
+            ("a Mul, which", node("Add", ["s", "c"], ["a"]), node("Mul", ["a", "c"], ["t"])),
+            ("a Sub, which", node("Sub", ["c", "s"], ["t"])),
             ("a Cast to a type", node("Cast", ["s"], ["t"], to=TensorProto.FLOAT16)),
             ("does not depend", node("Identity", ["c"], ["t"])),
         ):
@@ -389,14 +392,14 @@ class Models(unittest.TestCase):
         for wrong, says in (
             ([self.feeds["Q"]], "1 inputs are given; the model has 3: Q, K, V"),
             ({"Q": self.feeds["Q"]}, "K is missing"),
-            (dict(self.feeds, X=self.want), "'X' is none"),
+            (dict(self.feeds, X=self.want), "'X' is not one of them"),
         ):
             with self.assertRaisesRegex(ValueError, says):
                 model.run(wrong)
 
     def test_other_nodes(self):
-        """They are onnx.reference's; attention is not, wherever it stands: in the graph, in a
-        branch, in a function of the model."""
+        """onnx.reference computes them, but not attention, whether it is in the graph, in a branch
+        or in a function of the model."""
         node = helper.make_node
         bad = mock.Mock(side_effect=AssertionError("the reference's attention was used"))
         value = helper.make_tensor_value_info("Y", TensorProto.FLOAT, [None] * 4)
@@ -458,7 +461,7 @@ class Models(unittest.TestCase):
         self.equal(attn.onnx.run_node(node, names, opset_version=23, threads=1)[0], want)
         with self.assertRaisesRegex(ValueError, "4 inputs are given; the node has 5"):
             attn.onnx.run_node(node, [q, k, v, k])
-        with self.assertRaisesRegex(ValueError, "since opset 23"):
+        with self.assertRaisesRegex(ValueError, "needs opset 23"):
             attn.onnx.run_node(node, names, opset_version=22)
         with self.assertRaisesRegex(NotImplementedError, "the node is Add"):
             attn.onnx.run_node(helper.make_node("Add", ["Q", "K"], ["Y"]), [q, k])
@@ -476,7 +479,7 @@ class Models(unittest.TestCase):
         refused = self.refused
         refused(
             ValueError,
-            "since opset 23; the model imports opset 22",
+            "needs opset 23 or newer; the model imports opset 22",
             [node("Attention", qkv, ["Y"])],
             22,
         )
@@ -530,7 +533,7 @@ class Models(unittest.TestCase):
             feeds=past,
         )
         refused(ValueError, "not valid ONNX: ", [node("Attention", ["X", "K", "V"], ["Y"])])
-        refused(NotImplementedError, "no node Attention", [node("Add", ["Q", "Q"], ["Y"])])
+        refused(NotImplementedError, "no node that attn computes", [node("Add", ["Q", "Q"], ["Y"])])
         refused(
             NotImplementedError,
             "onnx.reference cannot run this model",

@@ -1,5 +1,5 @@
-"""The Python package where there is more than NumPy: its tests again with bfloat16, the tour in
-Jupyter, and its annotations by a type checker."""
+"""The Python package with packages beyond NumPy: its tests again with bfloat16, the tour in
+Jupyter, and its annotations in a type checker."""
 
 import json
 import os
@@ -39,7 +39,7 @@ class Package(unittest.TestCase):
             self.assertNotIn("not run", said)
 
     def test_types(self):
-        """All but the modules that bind packages which are not typed themselves."""
+        """All modules except those for packages without types."""
         said = self.run_python("-m", "mypy", "--strict", "--cache-dir", os.devnull,
                                "--exclude", r"/_?(onnx|torch)\w*\.py$", ROOT / "python" / "attn")
         self.assertIn("no issues found", said)

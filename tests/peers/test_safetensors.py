@@ -1,4 +1,5 @@
-"""Files between attn and the safetensors package, both ways, and what that package refuses."""
+"""Files of attn and of the safetensors package: each reads what the other writes, and attn refuses
+what the package refuses."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""threadpoolctl finds libattn, limits its threads and gives them back."""
+"""threadpoolctl finds libattn, limits its threads and restores them."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
-"""Tokens against Hugging Face's tokenizers: the same ids, types and places, on texts of every kind.
-The vocabularies are trained here, so that nothing has to be fetched."""
+"""Compares tokens with Hugging Face's tokenizers: the same ids, types and positions, on texts of
+every kind. The vocabularies are trained here, so nothing is downloaded."""
 
 import bisect
 import functools
@@ -99,7 +99,7 @@ OTHERS += "\u0085\ufeff \n\t' 1x."
 
 @functools.lru_cache
 def form_texts():
-    """What the forms of Unicode change, in every mixture: 2,400 texts."""
+    """Characters that Unicode's normal forms change, in every mixture: 2,400 texts."""
     pick = random.Random(23)
     out = []
     for _ in range(2400):
@@ -187,7 +187,7 @@ def split(pattern, normalizer=None):
 
 
 def sentence_piece():
-    """As tokenizer.json of Llama 2 and the first Mistrals has it."""
+    """A tokenizer.json like that of Llama 2 and the first Mistral models."""
     t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     t.normalizer = normalizers.Sequence([
         normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")
@@ -247,8 +247,8 @@ def ours(folder, pairs):
 
 
 def is_newer(c):
-    """The tables of tokenizers' BERT end with Unicode 8 (2015): punctuation, marks and format
-    characters that came later are letters there. Ours are utf8proc's."""
+    """The tables of the BERT normaliser in tokenizers are those of Unicode 8 (2015): later
+    punctuation, marks and format characters count as letters there. attn uses utf8proc's tables."""
     kind = unicodedata.category(c)
     alone = normalizers.BertNormalizer(lowercase=False, strip_accents=True).normalize_str("a" + c)
     if kind in ("Mn", "Cf"):
@@ -268,8 +268,8 @@ FORMS = {f: getattr(normalizers, f)() for f in ("NFC", "NFD", "NFKC", "NFKD")}
 
 @functools.lru_cache(None)
 def is_newer_in_forms(c):
-    """The tables of tokenizers' forms end with Unicode 9 (2016): marks that came later have no
-    class there, and characters no decomposition. Python's and ours do."""
+    """The tables of the normal forms in tokenizers are those of Unicode 9 (2016): later marks have
+    no class there, and later characters no decomposition. In Python and in attn they have."""
     return any(
         t.normalize_str(s) != unicodedata.normalize(form, s)
         for form, t in FORMS.items() for s in (c, "a" + c + "\u0316", "a\u0301" + c)
@@ -278,7 +278,8 @@ def is_newer_in_forms(c):
 
 @functools.lru_cache(None)
 def is_newer_mark(c):
-    """What StripAccents takes for a mark is as old; what Python does not know may be one here."""
+    """StripAccents in tokenizers has equally old tables of marks; a character that Python does not
+    know may be a mark in attn."""
     strips = normalizers.StripAccents().normalize_str("a" + c) == "a"
     return unicodedata.category(c) == "Cn" or strips != (unicodedata.category(c)[0] == "M")
 
@@ -289,8 +290,8 @@ def without_newer_forms(text):
 
 class Tokens(unittest.TestCase):
     def compare(self, t, places=True, folder=None, known=str, more=()):
-        """places: bytes too. A character that several tokens share has its whole place there.
-        known: takes what the two are known to see differently out of a text."""
+        """places: compares the byte positions, too. In tokenizers, a character that several tokens
+        share has its whole range. known: removes known differences from a text."""
         with tempfile.TemporaryDirectory() as made:
             if folder is None:
                 t.save(os.path.join(made, "tokenizer.json"))
@@ -304,7 +305,8 @@ class Tokens(unittest.TestCase):
             self.assertNotIsInstance(got, str, (a, b))
             self.assertEqual([k[0] for k in got], want.ids, (a, b))
             self.assertEqual([k[1] for k in got], want.type_ids, (a, b))
-            # What a step changed has its whole place here, and there that of its first character.
+            # Characters that a step changed have their whole range in attn, and in tokenizers that
+            # of the first character.
             if places and (not t.normalizer or all(
                     t.normalizer.normalize_str(x) == x for x in (a, b) if x)):
                 self.compare_places(a, b, got, want)
@@ -357,7 +359,8 @@ class Tokens(unittest.TestCase):
             self.compare_normalized(FORMS[form])
 
     def test_forms_of_every_character(self):
-        """Alone, after an accent, and before a mark of another class, against Python's tables."""
+        """Each character alone, after an accent, and before a mark of another class, compared with
+        Python's tables."""
         every = [
             c for c in map(chr, range(1, 0x110000)) if unicodedata.category(c) not in ("Cn", "Cs")
         ]
@@ -463,7 +466,7 @@ class Tokens(unittest.TestCase):
         self.compare(t, more=more)
 
     def test_word_characters(self):
-        """Beside every character: is it a part of a word?"""
+        """Next to every character: whether it is a part of a word."""
         t = Tokenizer(models.BPE({c: i for i, c in enumerate(sorted(
             pre_tokenizers.ByteLevel.alphabet()))}, []))
         t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

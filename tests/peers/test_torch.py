@@ -1,4 +1,4 @@
-"""attn.torch's function beside PyTorch's own."""
+"""attn.torch's function compared with PyTorch's own."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from torch_common import F64, OPERATOR, PYTORCH, AttnTorch, formula, laid_out, s
 
 
 class Case:
-    """A call that both understand, of `rank` dimensions."""
+    """A call that both support, with `rank` dimensions."""
 
     def __init__(self, g, dtype=F64):
         def chance(p):
@@ -43,7 +43,7 @@ class Case:
         self.tensors = [randn(*q_lead, T, D), randn(*k_lead, S, D), randn(*v_lead, S, Dv)]
         self.options = {"enable_gqa": gqa}
         kind = integer(0, 3)
-        # PyTorch adds a mask to the scores in place: it cannot be larger than they are.
+        # PyTorch adds a mask to the scores in place, so it cannot be larger than they are.
         scores = [max(a, b) for a, b in zip(q_lead, k_lead if not gqa else q_lead)]
         shape = [1 if chance(0.2) else n for n in scores + [T, S]]
         shape = shape[integer(0, rank - 2) :]
@@ -65,7 +65,7 @@ class Forward(AttnTorch):
             with self.subTest(n=n):
                 case = Case(g)
                 want = PYTORCH(*case.tensors, **case.options)
-                for _ in range(2):  # the second time, a call of that kind is known
+                for _ in range(2):  # the second time the call's plan is known
                     got = sdpa(*case.tensors, **case.options)
                     self.assertEqual(got.dtype, want.dtype)
                     self.near(got, want)
@@ -102,7 +102,7 @@ class Forward(AttnTorch):
             self.assertEqual([x.grad.shape for x in inputs], [x.shape for x in (q, k, v)])
 
     def test_layout(self):
-        """The heads of a result can be put together without a copy, as those of PyTorch's."""
+        """The heads of a result can be joined without a copy, as with PyTorch's."""
         q, k = torch.randn(2, 5, 4, 8).transpose(1, 2), torch.randn(2, 4, 7, 8)
         self.assertTrue(sdpa(q, k, k).transpose(1, 2).is_contiguous())
         for x in (q, q.contiguous(), torch.randn(2, 5, 3, 4, 8)[:, :, 1].transpose(1, 2)):
@@ -111,17 +111,17 @@ class Forward(AttnTorch):
                 self.assertEqual(sdpa(y, k, k).stride(), want)
 
     def test_strides_of_one(self):
-        """Those of dimensions of one element say nothing: such calls are of one kind."""
+        """Strides of dimensions with one element do not matter: such calls share a plan."""
         q, memory = torch.randn(1, 2, 3, 8), torch.randn(64)
         for strides in ((16, 8, 8, 1), (5, 8, 3, 1), (0, 8, 40, 1)):
             k = memory.as_strided((1, 2, 1, 8), strides)
             self.near(sdpa(q, k, k), PYTORCH(q, k.clone(), k.clone()))
-        for strides in ((8, 16, 8, 1), (8, 24, 8, 1)):  # and these do
+        for strides in ((8, 16, 8, 1), (8, 24, 8, 1)):  # other strides do matter
             k = memory.as_strided((1, 2, 1, 8), strides)
             self.near(sdpa(q, k, k), PYTORCH(q, k.clone(), k.clone()))
 
     def test_masks_lie_anywhere(self):
-        """Calls whose masks differ in strides alone are of one kind."""
+        """Calls whose masks differ only in strides share a plan."""
         r = torch.randn
         q, k = r(1, 2, 5, 8), r(1, 2, 7, 8)
         for mask in (
@@ -131,7 +131,7 @@ class Forward(AttnTorch):
             self.near(sdpa(q, k, k, mask), PYTORCH(q, k, k, mask))
 
     def test_growing_keys(self):
-        """A call that differs from the one before in its keys alone, as a decoder's."""
+        """A call that differs from the one before only in its number of keys, as in a decoder."""
         q = torch.randn(2, 4, 1, 8)
         for S in (1, 2, 3, 9, 40, 300):
             for way in range(4):
@@ -148,7 +148,8 @@ class Forward(AttnTorch):
             sdpa(q, *(x[:, :1].expand(-1, 3, -1, -1) for x in (k, v)), enable_gqa=True)
 
     def test_own_options(self):
-        """window, softcap, alibi, sinks, key_lengths, causal_offset, lse against the definition."""
+        """window, softcap, alibi, sinks, key_lengths, causal_offset and lse compared with the
+        definition."""
         B, H, Hk, T, S, D = 3, 4, 2, 6, 9, 5
         q, k, v = (torch.randn(B, h, n, D, dtype=F64) for h, n in ((H, T), (Hk, S), (Hk, S)))
         i, j = torch.arange(T)[:, None], torch.arange(S)
@@ -162,7 +163,7 @@ class Forward(AttnTorch):
             for inputs in ((q, k, v), [x.clone().requires_grad_() for x in (q, k, v)]):
                 got = sdpa(*inputs, enable_gqa=True, return_lse=True, **options)
                 want = formula(q, k, v, bias, visible, **(more or {}))
-                for a, b in zip(got, want):  # a row that sees nothing: 0, where b is 0 / 0
+                for a, b in zip(got, want):  # a query that sees no key: 0, where b is 0 / 0
                     self.near(a, torch.where(b.isnan(), 0.0, b), F64)
 
         check(softcap=1.5, more={"softcap": 1.5})
@@ -195,7 +196,8 @@ class Forward(AttnTorch):
                     self.assertEqual(lse.dtype, want)
 
     def test_hidden(self):
-        """NaN and infinities that nobody sees change no bit; a row that sees nothing is 0."""
+        """NaN and infinities at masked positions change no bit; a query that sees no key gives
+        0."""
         q, k, v = (torch.randn(1, 2, 5, 8) for _ in "qkv")
         mask = torch.ones(5, 5, dtype=torch.bool)
         mask[:, 3] = False
@@ -206,7 +208,7 @@ class Forward(AttnTorch):
         self.assertEqual(want[:, :, 2].count_nonzero(), 0)
 
     def test_threads(self):
-        """Bits do not depend on them, and torch.set_num_threads() is what counts."""
+        """Bits do not depend on the threads, whose number is that of torch.set_num_threads()."""
         q, k, v = (torch.randn(1, 4, 300, 64) for _ in "qkv")
         torch.set_num_threads(1)
         want = sdpa(q, k, v)
@@ -217,7 +219,7 @@ class Forward(AttnTorch):
         self.assertLessEqual({1, 2}, set(_torch_threads._contexts))
 
     def test_not_what_memory_says(self):
-        """A tensor whose memory holds its numbers negated, and one that is all zeros, unwritten."""
+        """A tensor whose memory holds the negated numbers, and a tensor of zeros without memory."""
         z = torch.randn(1, 2, 5, 8, dtype=torch.complex128)
         q = z.conj().imag
         self.assertTrue(q.is_neg())
@@ -227,7 +229,7 @@ class Forward(AttnTorch):
                 self.near(sdpa(x, x, x), PYTORCH(x.clone(), x.clone(), x.clone()))
         mask = torch.randn(5, 5, dtype=torch.complex128).conj().imag
         x = z.real
-        for y in (mask.clone(), mask):  # the first is remembered
+        for y in (mask.clone(), mask):  # the first call stores the plan
             self.near(sdpa(x, x, x, y), PYTORCH(x, x, x, mask.clone()))
 
     def test_errors(self):
@@ -275,7 +277,7 @@ class Forward(AttnTorch):
                 self.assertNotIn("\n", str(caught.exception))
 
     def test_operator_alone(self):
-        """Nobody but the operator's own kernel checks what it is called with."""
+        """Only the operator's own kernel checks its arguments."""
         q = torch.randn(1, 2, 3, 4)
         numbers = 0.0, 0, 0, -1, -1, 0.0, 0.0, 0, 0
         with self.assertRaisesRegex(ValueError, "3 dimensions"):
@@ -317,7 +319,7 @@ class Dropout(AttnTorch):
         self.assertTrue(torch.equal(outs[0], outs[1]))
         self.assertTrue(torch.equal(outs[0], outs[2]))
         self.assertFalse(torch.equal(outs[0], sdpa(q, k, v, dropout_p=0.4)))
-        for seed in (0, 5, (1 << 64) - 1):  # those of the package for NumPy
+        for seed in (0, 5, (1 << 64) - 1):  # the names of the package for NumPy
             want = attn.scaled_dot_product_attention(
                 q.numpy(), k.numpy(), v.numpy(), dropout_p=0.4, seed=seed
             )
@@ -326,7 +328,7 @@ class Dropout(AttnTorch):
                 self.assertTrue(np.array_equal(got.detach().numpy(), want))
 
     def test_what_it_does(self):
-        """With the unit vectors for values the result is the weights: kept and scaled, or 0."""
+        """With unit vectors as values the result is the weights: kept and scaled, or 0."""
         q, k, _ = self.tensors
         v = torch.eye(40, dtype=F64).expand(2, 3, 40, 40)
         whole, got = sdpa(q, k, v), sdpa(q, k, v, dropout_p=0.25)

@@ -13,7 +13,7 @@ from torch_common import AttnTorch, formula, laid_out, leaf, sdpa
 
 
 def samples():
-    """Arguments of the operator: every input there and not there, layouts, all sizes small."""
+    """Arguments of the operator: with and without every input, several layouts, small sizes."""
     g = torch.Generator().manual_seed(17)
     for n in range(40):
         dtype = (F64, torch.float32, torch.float16, torch.bfloat16)[n % 4]
@@ -106,8 +106,8 @@ class Gradients(AttnTorch):
                 )
 
     def test_gradcheck_vectors(self):
-        """alibi and sinks, which the engine has as floats: steps and values that are exact in one,
-        and a tolerance for the step's square."""
+        """alibi and sinks, which the library reads as floats: steps and values are exact in float,
+        and the tolerance allows for the step's square."""
         q, k, v = (torch.randn(2, 4, 5, 3, dtype=F64) for _ in "qkv")
         vectors = [
             torch.tensor(x, dtype=F64, requires_grad=True)
@@ -121,7 +121,7 @@ class Gradients(AttnTorch):
         )  # fmt: skip
 
     def test_as_autograd(self):
-        """Against PyTorch's, through its operations one by one, in each type."""
+        """Compared with PyTorch's gradients through single operations, in each type."""
         for dtype in TOLERANCE:
             q, k, v = (torch.randn(2, h, 20, 16).to(dtype) for h in (4, 2, 2))
             mask = torch.randn(1, 4, 20, 20).to(dtype)
@@ -158,14 +158,14 @@ class Gradients(AttnTorch):
             dq.sum().backward()
 
     def test_transforms(self):
-        """Tangents and batches are never dropped in silence."""
+        """Tangents and batches are never ignored silently."""
         x = torch.randn(3, 1, 2, 4, 8)
         for transformed in (
             lambda: torch.func.vmap(sdpa)(x, x, x),
             lambda: torch.func.grad(lambda y: sdpa(y, y, y).sum())(x[0]),
             lambda: torch.func.jvp(lambda y: sdpa(y, y, y), (x[0],), (x[0],)),
         ):
-            with self.assertRaisesRegex(NotImplementedError, "no rules for torch.func"):
+            with self.assertRaisesRegex(NotImplementedError, "neither torch.func"):
                 transformed()
         with forward_ad.dual_level():
             dual = forward_ad.make_dual(x[0], x[0])
@@ -175,7 +175,7 @@ class Gradients(AttnTorch):
 
 
 def block(q, k, v, mask):
-    """What the compilers get: views before, arithmetic after, three calls of different kinds."""
+    """The compiled function: views before, arithmetic after, three calls of different kinds."""
     one = sdpa(q * 2, k, v, mask, enable_gqa=True)
     two, lse = sdpa(q, k, v, is_causal=True, enable_gqa=True, softcap=2.0, return_lse=True)
     three = sdpa(q[0, 0], k[0, 0], v[0, 0], scale=1 / q.shape[-1])
@@ -206,7 +206,7 @@ class Compilers(AttnTorch):
     def test_inductor(self):
         if not shutil.which(os.environ.get("CXX", "g++")):
             self.skipTest("there is no C++ compiler")
-        with fresh_inductor_cache():  # code that another version left there has its layouts
+        with fresh_inductor_cache():  # old code has other layouts
             self.compiled("inductor")
 
     def test_dropout(self):

@@ -1,5 +1,5 @@
-"""attn.torch beside what overrides PyTorch's functions: tensor subclasses and modes are asked, by
-their rules, and CausalBias, whose memory holds nothing, is read as the rule that it is."""
+"""attn.torch with code that overrides PyTorch's functions: tensor subclasses and modes get the call
+by PyTorch's rules, and CausalBias, whose memory has no numbers, is used as its rule."""
 
 import threading
 import unittest
@@ -14,11 +14,11 @@ from torch_common import PYTORCH, AttnTorch, formula, sdpa
 
 
 class Plain(torch.Tensor):
-    """A subclass with PyTorch's own override: results keep the type."""
+    """A subclass with PyTorch's default override: results keep the type."""
 
 
 class Counting(torch.Tensor):
-    """Compares with the function that it has known since before any patch."""
+    """Compares the called function with the one that it saved before any patch."""
 
     seen = []
 
@@ -93,7 +93,7 @@ class Overrides(AttnTorch):
         for more in ({"is_causal": True}, {"causal_offset": 2}):
             with self.assertRaisesRegex(ValueError, "CausalBias"):
                 sdpa(self.q, self.k, self.v, causal_lower_right(3, 7), **more)
-        with attn.torch.patch():  # PyTorch's answer, or its error
+        with attn.torch.patch():  # PyTorch's result or error
             got = F.scaled_dot_product_attention(self.q, self.k, self.v, causal_upper_left(3, 6))
             self.near(got, self.want(below(3, 7, 0)))
             with self.assertRaisesRegex(ValueError, "CausalBias should not be used"):
@@ -139,7 +139,7 @@ class Overrides(AttnTorch):
             got = F.scaled_dot_product_attention(self.q, self.k, self.v)
         self.assertEqual(mode.seen, [PYTORCH])
         self.near(got, PYTORCH(self.q, self.k, self.v))
-        for _ in range(2):  # the second call is of a kind that was seen before
+        for _ in range(2):  # the second call has a known plan
             with Watching() as mode:
                 sdpa(self.q, self.k, self.v)
             self.assertEqual(mode.seen[0], sdpa)
@@ -150,7 +150,8 @@ class Overrides(AttnTorch):
             self.near(F.scaled_dot_product_attention(p, self.k, self.v), self.want(None))
 
     def test_threads_step_aside(self):
-        """While one thread's subclass is asked, another enters and leaves a patch."""
+        """While a subclass handles a call of one thread, another thread enters and leaves a
+        patch."""
         asked, entered = threading.Event(), threading.Event()
 
         class Waiting(torch.Tensor):
@@ -182,7 +183,7 @@ class Overrides(AttnTorch):
         q = self.q
         flags = [{name: value} for name in ("is_causal", "enable_gqa")
                  for value in (1, 0, None, torch.tensor(True), "yes")]  # fmt: skip
-        sdpa(q, q, q, None, 0.0, True, None, False)  # True == 1: a call of this kind is known now
+        sdpa(q, q, q, None, 0.0, True, None, False)  # True == 1: the call has a known plan now
         for option in flags:
             for function in (PYTORCH, sdpa):
                 with self.assertRaises(TypeError, msg=option):

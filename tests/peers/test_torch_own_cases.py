@@ -1,6 +1,6 @@
-"""What PyTorch's own tests ask of its scaled_dot_product_attention, asked of attn.torch.patch():
-PyTorch's sample inputs of the operator, and the cases that its files test on a GPU only though a
-CPU could answer. The expected answer is PyTorch's, from the same numbers in double."""
+"""PyTorch's own tests of scaled_dot_product_attention, for attn.torch.patch(): PyTorch's sample
+inputs of the operator, and cases that its files test only on a GPU although a CPU can compute them.
+The expected result is PyTorch's, from the same numbers in double precision."""
 
 import contextlib
 import itertools
@@ -21,14 +21,14 @@ INFO = next(op for op in op_db if op.name == NAME)
 FLOATS = tuple(TOLERANCE)
 
 
-# Of gradients beside errors of results: samples are numbers up to 9, so that one weight of a row is
-# 1, and what the gradient of its score cancels to is an error of the rounded result.
+# Larger for gradients than for results: the samples are numbers up to 9, so one weight of a row is
+# 1, and the gradient of its score cancels to an error of the rounded result.
 CANCELLED = 16
 
 
 def unlike():
-    """PyTorch's sample inputs, ((q, k, v), options): each kind once, and wider values, which it
-    leaves out by mistake."""
+    """PyTorch's sample inputs, ((q, k, v), options): each kind once, and values with Dv > D, which
+    PyTorch's samples omit by mistake."""
     seen = set()
     for sample in INFO.sample_inputs("cpu", F64, requires_grad=False):
         inputs, options = (sample.input, *sample.args), sample.kwargs
@@ -41,7 +41,7 @@ def unlike():
 
 
 def certain():
-    """Those whose result is not left to chance."""
+    """The samples without dropout."""
     for inputs, options in unlike():
         if not options.get("dropout_p"):
             yield inputs, options
@@ -71,7 +71,7 @@ class Cases(AttnTorch):
         self.count(_torch_plans, "_forward")
 
     def count(self, module, name):
-        """Counts the library's calls, without which a comparison would say nothing."""
+        """Counts the library's calls, because a comparison without calls would prove nothing."""
         function = getattr(module, name)
 
         def counting(*arguments):
@@ -83,7 +83,7 @@ class Cases(AttnTorch):
 
     @contextlib.contextmanager
     def patched(self, calls=None):
-        """attn.torch.patch(), in which libattn computes so many times, or at least once."""
+        """attn.torch.patch(), in which libattn is called this number of times, or at least once."""
         before = self.calls
         with attn.torch.patch():
             yield
@@ -93,7 +93,8 @@ class Cases(AttnTorch):
             self.assertEqual(self.calls - before, calls)
 
     def same(self, inputs, dtype=F64, function=attention, calls=2, factor=4, **options):
-        """Result and gradients of function, patched in this type, and PyTorch's in double."""
+        """Result and gradients of the function, patched in this type, and PyTorch's in double
+        precision."""
         mine, yours = leaves(inputs, dtype), leaves([x.to(dtype) for x in inputs], F64)
         options = cast(options, dtype)
         want = function(*yours, **cast(options, F64))
@@ -123,8 +124,8 @@ class Samples(Cases):
                         self.assertTrue(torch.equal(got, attention(*plain, **cast(options, dtype))))
 
     def test_dropout(self):
-        """Values that are a unit matrix show which weights are kept; with the same seed they are
-        the same ones for any values."""
+        """With a unit matrix as values the result shows which weights are kept. With the same seed
+        they are the same for any values."""
         for dtype, ((q, k, v), options) in itertools.product(FLOATS, unlike()):
             if not options.get("dropout_p"):
                 continue
@@ -142,7 +143,7 @@ class Samples(Cases):
                 self.assertTrue(0.3 < share < 0.7, share)
 
     def test_gradcheck(self):
-        """Dropout too: PyTorch's sample is called with a fixed seed."""
+        """Also with dropout: PyTorch's sample is called with a fixed seed."""
         for inputs, options in unlike():
             inputs = leaves((x.reshape(-1, *x.shape[-2:])[:2] for x in inputs), F64)
             with self.subTest(options=options), self.patched():
@@ -173,7 +174,8 @@ class Samples(Cases):
                     self.near(a, b, factor=CANCELLED)
 
     def test_exported(self):
-        """By Dynamo a program has attn's operator; otherwise, PyTorch's: it may run anywhere."""
+        """A program exported by Dynamo has attn's operator; otherwise it has PyTorch's and runs
+        anywhere."""
 
         class Module(torch.nn.Module):
             def __init__(self, options):
@@ -195,7 +197,7 @@ class Samples(Cases):
                     self.near(got, PYTORCH(*inputs, **options))
 
     def test_transforms(self):
-        """torch.func's get PyTorch's function, to the bit."""
+        """torch.func's transforms get PyTorch's function; the bits are the same."""
         for inputs, options in unlike():
             batches = [torch.stack([x, -x, 2 * x]) for x in inputs]
             f = lambda *x: attention(*x, **options)  # noqa: B023, E731
@@ -240,7 +242,7 @@ class Masks(Cases):
                     self.same(self.qkv, torch.float32, attn_mask=x)
 
     def test_bands_of_infinity(self):
-        """Long rows of -inf at either end of a row, more than any kernel's block."""
+        """-inf at either end of a row, for more keys than any kernel's block."""
         full = torch.full((600, 600), -torch.inf)
         mask = torch.triu(full, diagonal=1) + torch.tril(full, diagonal=-10)
         qkv = [torch.rand(1, 2, 600, 8) for _ in "qkv"]
@@ -248,7 +250,7 @@ class Masks(Cases):
             self.same(qkv, torch.float32, attn_mask=x)
 
     def test_rows_that_see_nothing(self):
-        """They are 0, and so are their gradients; the others are as without them."""
+        """Such rows are 0, and so are their gradients; the other rows do not change."""
         mask = (torch.arange(64)[:, None] - torch.arange(64)) % 5 == 0
         mask[::4] = False
         bias = torch.zeros(64, 64).masked_fill(~mask, -torch.inf)
@@ -276,11 +278,12 @@ class Masks(Cases):
                 self.assertFalse(q.grad[0, 0].isnan().any())
 
     def test_causal_bias(self):
-        """Gradients of both rules, more keys or more queries, compiled into one graph or not."""
+        """Gradients with both rules, with more keys or more queries, compiled into one graph or
+        not."""
         for T, S in ((12, 12), (12, 25), (25, 12)):
             for make in (causal_upper_left, causal_lower_right):
                 if make is causal_lower_right and T > S:
-                    continue  # where some queries see nothing, of which PyTorch makes NaN
+                    continue  # some queries see no key, for which PyTorch gives NaN
                 bias = make(T, S)
                 mask = bias._materialize("cpu")
                 qkv = [torch.rand(2, 4, n, 16) for n in (T, S, S)]
@@ -294,7 +297,7 @@ class Masks(Cases):
                 self.assertEqual(counts.frame_count, 1)
 
     def by_rule(self, bias, mask, function=attention):
-        """The attention that gets the rule where it is patched, and elsewhere the same mask."""
+        """The attention gets the rule if it is patched, otherwise the same mask."""
 
         def f(q, k, v):
             if F.scaled_dot_product_attention is PYTORCH:
@@ -315,7 +318,7 @@ class Shapes(Cases):
                 self.same([x[1] for x in qkv], dtype, enable_gqa=True, is_causal=True)
 
     def test_packed_projections(self):
-        """Views of one projection, as modules make them; all in one gradient."""
+        """Views of one projection, as modules create them, with one gradient for all."""
         for dtype, shape in itertools.product(FLOATS, ((2, 17, 96), (17, 96))):
 
             def f(x):
@@ -328,8 +331,8 @@ class Shapes(Cases):
                 self.same([torch.rand(shape)], dtype, f)
 
     def test_layouts_are_the_queries(self):
-        """The result lies in memory as query does, in any order of batch, heads and rows, and what
-        a view took apart, a view puts together."""
+        """The result has query's memory order, in any order of batch, heads and rows, so a view can
+        join what a view has split."""
         for order in itertools.permutations(range(3)):
             sizes = [(2, 4, 6)[i] for i in order]
             back = [order.index(i) for i in range(3)]
@@ -348,7 +351,8 @@ class Shapes(Cases):
                     got.permute(*order, 3).view(-1, 8)
 
     def test_expanded_queries(self):
-        """A dimension that repeats has no place in memory: it keeps that in the shape."""
+        """A dimension of stride 0 has no place in the memory order; the result has it where it is
+        in the shape."""
         k = torch.randn(2, 4, 7, 8)
         for shape in ((1, 4, 6, 8), (2, 1, 6, 8), (2, 4, 1, 8)):
             q = torch.randn(shape).expand(2, 4, 6, 8)
@@ -386,7 +390,7 @@ class Nested(Cases):
         return x.transpose(1, 2).contiguous()
 
     def test_parts_of_many_lengths(self):
-        """Jagged and strided tensors give each part what it gives alone, gradients too."""
+        """Each part of jagged and strided tensors gets the same result as alone, gradients too."""
         lengths = (5, 2, 9)
         for layout in (torch.jagged, torch.strided):
             parts = [[leaf(n, 4, 8) for n in lengths] for _ in "qkv"]
@@ -449,7 +453,7 @@ class Ways(Cases):
                 self.assertEqual(str(mine.exception), str(theirs.exception))
 
     def test_script(self):
-        """torch.jit.script finds PyTorch's function below attn's name, in modules too."""
+        """torch.jit.script finds PyTorch's function under attn's name, also in modules."""
 
         def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -467,7 +471,7 @@ class Ways(Cases):
         self.near(traced(*self.qkv), PYTORCH(*self.qkv))
 
     def test_graphs(self):
-        """torch.fx's and make_fx's are of PyTorch's functions."""
+        """Graphs of torch.fx and make_fx contain PyTorch's functions."""
         from torch.fx.experimental.proxy_tensor import make_fx
 
         def f(q, k, v):
@@ -491,7 +495,7 @@ class Ways(Cases):
             self.near(got, want, factor=2)
 
     def test_backward_twice(self):
-        """A graph that is kept gives the same bits again, and so does another."""
+        """A retained graph gives the same bits again, and so does a new one."""
         grads = []
         dout = torch.randn(2, 4, 6, 8)
         with self.patched(6):
@@ -530,8 +534,7 @@ class Modules(Cases):
             self.near(a, b, factor=16)
 
     def test_layers_with_masks(self):
-        """Encoders and decoders in training, with padding, a mask, and the hint that it is
-        causal."""
+        """Encoders and decoders in training, with padding, a mask, and the hint is_causal."""
         x, memory = torch.randn(3, 7, 16, dtype=F64), torch.randn(3, 5, 16, dtype=F64)
         padding = torch.arange(7) >= torch.tensor([[7], [5], [2]])
         causal = torch.nn.Transformer.generate_square_subsequent_mask(7, dtype=F64)

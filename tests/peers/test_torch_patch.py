@@ -1,4 +1,4 @@
-"""attn.torch.patch(): who is asked, and that everything is as it was afterwards."""
+"""attn.torch.patch(): which function computes a call, and that everything is restored."""
 
 import contextlib
 import threading
@@ -21,7 +21,7 @@ class Patch(AttnTorch):
 
     @contextlib.contextmanager
     def calls(self, *, attn_has, pytorch_has):
-        """Who is asked, while patched."""
+        """Which function computes a call while patched."""
         mine, yours = [], []
         whole = attn.torch.scaled_dot_product_attention
 
@@ -70,7 +70,7 @@ class Patch(AttnTorch):
                     f(*bad)
 
     def test_nested_tensors(self):
-        """PyTorch takes them apart; what it then calls may be attn's again."""
+        """PyTorch decomposes them, and may then call attn's function again."""
         parts = [torch.randn(n, 4, 8) for n in (5, 2)]
         nested = torch.nested.nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
         with attn.torch.patch():
@@ -89,7 +89,8 @@ class Patch(AttnTorch):
             self.assertIs(F.scaled_dot_product_attention, inner)
 
     def test_threads_overlap(self):
-        """The last to leave restores: A enters, B enters, A leaves, B still has it."""
+        """The last patch to end restores: A enters, B enters, A leaves, B still has attn's
+        function."""
         entered, left = threading.Event(), threading.Event()
         seen = []
 
@@ -109,7 +110,8 @@ class Patch(AttnTorch):
         self.assertEqual(seen, [mine])
 
     def test_others_patch(self):
-        """What somebody else put there meanwhile stays; attn's, beneath, calls PyTorch's then."""
+        """If other code has replaced the function in between, its function stays, and attn's below
+        it calls PyTorch's."""
         with attn.torch.patch():
             beneath = F.scaled_dot_product_attention
 
@@ -148,8 +150,8 @@ class Patch(AttnTorch):
         self.assertIn(OPERATOR, graphs[0])
 
     def test_modules(self):
-        """nn.MultiheadAttention calls the function unless weights are wanted; and neither it nor an
-        encoder's layer does for inference, where both have a way of their own."""
+        """nn.MultiheadAttention calls the function unless weights are wanted. In inference, neither
+        it nor an encoder layer calls it, because both have a fast path."""
         x = torch.randn(2, 6, 32)
         module = torch.nn.MultiheadAttention(32, 4, batch_first=True)
         layer = torch.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)

@@ -1,4 +1,5 @@
-"""attn.torch where PyTorch's interior is not what it was: all goes the public way, to the same."""
+"""attn.torch with a PyTorch whose internals have changed: it uses only the public interface and
+gives the same results."""
 
 import os
 import subprocess
@@ -12,7 +13,7 @@ import attn.torch
 from attn import _torch_private as private
 from torch_common import PYTORCH, AttnTorch, sdpa
 
-# What another version may lack, or mean something else by: owner, name, what stands there instead.
+# Names that another version may lack or change: owner, name, replacement.
 CHANGES = {
     "no count of modes": ("torch._C", "_len_torch_dispatch_stack", None),
     "a count that is always 0": ("torch._C", "_len_torch_dispatch_stack", "lambda: 0"),
@@ -36,7 +37,7 @@ setattr(owner, {1!r}, before)
 
 
 def start(owner, name, instead):
-    """The beginning of a program in which attn.torch finds another PyTorch."""
+    """The beginning of a program in which attn.torch finds a changed PyTorch."""
     line = "del owner.%s" % name if instead is None else "owner.%s = %s" % (name, instead)
     return START.format(owner, name, line)
 
@@ -53,7 +54,7 @@ class Transforms(AttnTorch):
     """Run by the test below, too."""
 
     def test_never_wrong(self):
-        """torch.func's transforms and tangents: PyTorch's result, or an error."""
+        """torch.func's transforms and tangents give PyTorch's result, or an error."""
         x = torch.randn(3, 1, 2, 4, 8)
         for transform in (
             lambda f: torch.func.vmap(f)(x, x, x),
@@ -69,7 +70,7 @@ class Transforms(AttnTorch):
             self.near(got, want)
 
     def test_patched(self):
-        """What attn has no rule for is PyTorch's."""
+        """PyTorch computes the calls that attn does not support."""
         x = torch.randn(3, 1, 2, 4, 8)
         with attn.torch.patch():
             got = torch.func.vmap(torch.nn.functional.scaled_dot_product_attention)(x, x, x)
@@ -88,7 +89,8 @@ class Changes(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_public_way(self):
-        """The tests of the function, of its gradients and of the patch, where nothing is known."""
+        """The tests of the function, of its gradients and of the patch, if no private function is
+        known."""
         suites = [
             "test_torch.Forward", "test_torch.Dropout", "test_torch_patch.Patch",
             "test_torch_autograd.Gradients", "test_torch_autograd.Compilers.test_aot_eager",

@@ -1,4 +1,4 @@
-"""attn.torch on PyTorch's own threads: the same bits, whoever calls from wherever."""
+"""attn.torch on PyTorch's own threads: the same bits, whatever thread calls."""
 
 import ctypes
 import os
@@ -33,7 +33,7 @@ class Threads(AttnTorch):
         self.want = results()
 
     def without_team(self):
-        """As where PyTorch's threads are not OpenMP's."""
+        """As if PyTorch's threads were not OpenMP's."""
         self.enterContext(mock.patch.object(threads, "_gomp", None))
         self.enterContext(mock.patch.object(threads, "_contexts", {}))
 
@@ -43,7 +43,7 @@ class Threads(AttnTorch):
 
     @unittest.skipUnless(LINUX, "PyTorch's own packages use OpenMP by that name on Linux")
     def test_no_threads_of_its_own(self):
-        """Where PyTorch has its threads, calls start no more."""
+        """If PyTorch has its threads, calls start no others."""
         code = (
             "import os, torch, attn.torch\n"
             "torch.set_num_threads(2)\n"
@@ -73,8 +73,8 @@ class Threads(AttnTorch):
 
     @unittest.skipUnless(hasattr(os, "fork"), "there is no fork")
     def test_fork(self):
-        """In the child of a process that has used the team, where PyTorch's parallel operations
-        hang, attention works, with threads of its own."""
+        """In the child of a process that has used the team, PyTorch's parallel operations hang.
+        Attention works, with its own threads."""
         q = torch.randn(SHAPE)
         want = sdpa(q, q, q).numpy().tobytes()
         child = os.fork()
@@ -87,7 +87,7 @@ class Threads(AttnTorch):
 
     @unittest.skipUnless(LINUX, "see above")
     def test_inside_a_region(self):
-        """Calls by the threads of a team, which get no team of their own."""
+        """Calls by the threads of a team get no further team."""
         got = []
 
         @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -101,7 +101,7 @@ class Threads(AttnTorch):
         self.assertEqual(got, [self.want] * 2)
 
     def test_python_threads(self):
-        """Each has a team of its own, as in PyTorch; calls wait for each other."""
+        """Each thread has its own team, as in PyTorch; calls wait for each other."""
         got = []
 
         def some():
@@ -116,7 +116,7 @@ class Threads(AttnTorch):
         self.assertEqual(got, [self.want] * 15)
 
     def test_error(self):
-        """An error leaves the team as it was."""
+        """The team works after an error."""
         q = torch.randn(SHAPE)
         for _ in range(2):
             with self.assertRaisesRegex(ValueError, "softcap is -1"):

@@ -1,5 +1,5 @@
-"""attn train beside the same model in PyTorch: the same initial weights, the same data, the same
-loss step by step. The data are drawn here a second time, from NumPy's MT19937."""
+"""attn train compared with the same model in PyTorch: the same initial weights, the same data, the
+same loss in each step. The data are drawn here again, from NumPy's MT19937."""
 
 import json
 import unittest
@@ -13,7 +13,7 @@ from safetensors import safe_open
 from cli import CliTest
 
 STEPS, SEED = 50, 1
-# Of the program's defaults.
+# The program's defaults.
 V, T, E, H, L, BATCH, LR, WARMUP, DECAY = 32, 32, 64, 2, 2, 32, 0.003, 50, 0.01
 
 
@@ -69,7 +69,7 @@ class Model(nn.Module):
 
 
 class Words:
-    """torch's generator, as NumPy has it."""
+    """PyTorch's generator, from NumPy."""
 
     def __init__(self, seed):
         self.bits = np.random.RandomState(seed)._bit_generator
@@ -131,7 +131,7 @@ class Train(CliTest):
                 worst = max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
                 print(f"{task}, {'MLP' if mlp else 'attention only'}: losses differ by {worst:.1e}")
                 self.assertLess(worst, 1e-3)
-                self.assertLess(theirs[-1], theirs[0])  # else there was nothing to follow
+                self.assertLess(theirs[-1], theirs[0])  # otherwise the model learned nothing
 
     def test_initial_weights_are_torchs(self):
         self.works("train", "--mlp", "--seed", "7", "--steps", "0", "--checkpoint", "init.st")

@@ -1,9 +1,8 @@
-"""Hugging Face's models with attn beside their own eager attention: small, with random weights.
-
-Nothing is downloaded. Logits and gradients in float differ by the order of sums alone. How much
-that is, a model says itself: attn's may be twice as far from those of the same model in double,
-with attention by its definition, as eager's are, and two roundings (6e-8 each) of the largest
-further.
+"""Hugging Face's models with attn, compared with their own eager attention. The models are small
+and have random weights; nothing is downloaded. Logits and gradients in float differ only by the
+order of sums. The tolerance comes from the model itself: the error of attn, relative to the same
+model in double precision with attention by its definition, may be twice that of eager plus two
+roundings (6e-8 each) of the largest value.
 """
 
 import copy
@@ -51,7 +50,8 @@ def exact_attention(
     module, query, key, value, attention_mask, dropout=0.0, scaling=None, softcap=None,
     position_bias=None, s_aux=None, **more,
 ):  # fmt: skip
-    """The definition (docs/NUMERICS.md), for a model in double; eager rounds weights to float."""
+    """The definition (docs/NUMERICS.md), for a model in double precision; eager would round weights
+    to float."""
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
     s = query @ key.mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
@@ -83,12 +83,12 @@ def make(name, implementation):
         if hasattr(config, dropout):
             setattr(config, dropout, 0.0)
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
-    config._experts_implementation = "eager"  # the other has no double
+    config._experts_implementation = "eager"  # the other supports no double
     model = getattr(transformers, name)._from_config(config, attn_implementation=implementation)
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if parameter_name.endswith(("q_proj.weight", "k_proj.weight", "sinks")):
-                parameter.normal_(std=0.3)  # so that it matters who attends to whom
+                parameter.normal_(std=0.3)  # so that attention matters
     return model.eval()
 
 
@@ -109,7 +109,7 @@ class Transformers(unittest.TestCase):
         self.addCleanup(attn.torch.register)
 
     def as_near(self, got, eager, exact, what):
-        """Lists of tensors, the errors of all of them taken together."""
+        """Compares lists of tensors by their combined errors."""
         errors = [
             max((a.double() - b).abs().max().item() for a, b in zip(some, exact))
             for some in (got, eager)
@@ -119,8 +119,8 @@ class Transformers(unittest.TestCase):
         self.assertLessEqual(errors[0], 2 * errors[1] + ROUNDINGS * largest, what)
 
     def arguments(self, padded):
-        """Labels where a token was seen and so was the one before: what a padded query, which sees
-        nothing, gives is anybody's choice."""
+        """Labels only where a token and the one before it are not padding: the output of a padded
+        query, which sees no key, is undefined."""
         if not padded:
             return {"input_ids": self.ids, "labels": self.ids}
         hidden = (self.padding == 0) | (self.padding.roll(1, 1) == 0)
@@ -150,7 +150,7 @@ class Transformers(unittest.TestCase):
         return eager, mine
 
     def test_models(self):
-        """Logits, gradients of all parameters, and tokens, with and without padding."""
+        """Compares logits, gradients of all parameters, and tokens, with and without padding."""
         for name in MODELS:
             for padded in (False, True):
                 with self.subTest(model=name, padded=padded):
@@ -174,7 +174,7 @@ class Transformers(unittest.TestCase):
         self.assertGreaterEqual(got.shape[1], 21)
 
     def test_caches(self):
-        """One that has its whole size from the beginning; none."""
+        """A cache of full size from the beginning, and no cache."""
         for name in ("LlamaForCausalLM", "Gemma2ForCausalLM"):
             eager, mine = make(name, "eager"), make(name, "attn")
             for padded in (False, True):
@@ -183,7 +183,7 @@ class Transformers(unittest.TestCase):
                         self.generate(eager, mine, padded, **options)
 
     def test_patched(self):
-        """Models that call PyTorch's function: the patch is enough."""
+        """For models that call PyTorch's function the patch is enough."""
         for name in ("BertForMaskedLM", "LlamaForCausalLM", "T5ForConditionalGeneration"):
             with self.subTest(model=name), attn.torch.patch():
                 asked = []
@@ -204,7 +204,7 @@ class Transformers(unittest.TestCase):
         self.assertEqual(self.asked, 0)
 
     def test_switch(self):
-        """A model that is there can change over."""
+        """An existing model can switch to attn."""
         model = make("LlamaForCausalLM", "eager")
         eager, exact = model(self.ids).logits, self.exact(model)(self.ids).logits
         model.set_attn_implementation("attn")
@@ -212,7 +212,8 @@ class Transformers(unittest.TestCase):
         self.assertEqual(self.asked, 2)
 
     def test_train(self):
-        """Dropout in attention: by torch.manual_seed, and the weights learn."""
+        """Dropout in attention: reproducible by torch.manual_seed, and the weights get
+        gradients."""
         config = transformers.LlamaConfig(**GQA, attention_dropout=0.3)
         torch.manual_seed(3)
         model = transformers.LlamaForCausalLM._from_config(config, attn_implementation="attn")
@@ -231,7 +232,8 @@ class Transformers(unittest.TestCase):
         self.assertLess(loss.item(), losses[0] / 2)
 
     def test_types(self):
-        """bfloat16, as models are loaded: as near to float32's logits as PyTorch's own are."""
+        """bfloat16, in which models are loaded: the logits are as near to float32's as PyTorch's
+        own."""
         want = make("LlamaForCausalLM", "eager")(self.ids).logits
         errors = []
         for implementation in ("sdpa", "attn"):
@@ -240,7 +242,7 @@ class Transformers(unittest.TestCase):
         self.assertLess(errors[1], 1.2 * errors[0])
 
     def test_other_devices(self):
-        """What is not on a CPU gets transformers' own attention, or one line that says why not."""
+        """Tensors that are not on the CPU get transformers' own attention, or a one-line error."""
         q = torch.empty(1, 4, 3, 16, device="meta")
         module = torch.nn.Module()
         args = module, q, q, q, None
@@ -253,7 +255,7 @@ class Transformers(unittest.TestCase):
             attn._transformers.attention(module, q, q, q, None, cache=object())
 
     def test_shared_keys(self):
-        """Key/value heads are not repeated: the engine gets as many as there are."""
+        """Key/value heads are not repeated; the library gets the original number."""
         heads = []
         whole = F.scaled_dot_product_attention
         engine = attn.torch.engine

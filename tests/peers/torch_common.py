@@ -1,4 +1,4 @@
-"""What the tests of attn.torch share: layouts, the definition, tolerances."""
+"""Shared by the tests of attn.torch: layouts, the definition, tolerances."""
 
 import unittest
 
@@ -11,7 +11,7 @@ PYTORCH = F.scaled_dot_product_attention
 OPERATOR, BACKWARD = torch.ops.attn.sdpa.default, torch.ops.attn.sdpa_backward.default
 F64 = torch.float64
 sdpa = attn.torch.scaled_dot_product_attention
-# Of the largest |value|, for inputs of unit variance: some roundings of the type.
+# Relative to the largest |value|, for inputs of unit variance: a few roundings of the type.
 TOLERANCE = {
     torch.float64: 1e-14,
     torch.float32: 4e-6,
@@ -21,15 +21,15 @@ TOLERANCE = {
 
 
 def laid_out(x, way):
-    """The same numbers, in memory of another layout."""
-    if way == 1:  # every second one, in every dimension
+    """The same numbers with another memory layout."""
+    if way == 1:  # every second element of every dimension
         big = torch.zeros([2 * n for n in x.shape], dtype=x.dtype)
         view = big[tuple(slice(None, None, 2) for _ in x.shape)]
     elif way == 2:  # [..,T,H,D]
         order = list(range(x.dim()))
         order[-3:-1] = order[-3:-1][::-1]
         view = torch.zeros([x.shape[d] for d in order], dtype=x.dtype).permute(order)
-    elif way == 3:  # a part of something wider
+    elif way == 3:  # a part of a wider tensor
         view = torch.zeros(*x.shape[:-1], x.shape[-1] + 5, dtype=x.dtype)[..., 2:-3]
     else:
         return x

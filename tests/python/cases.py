@@ -1,5 +1,5 @@
-"""Random calls of every kind, for attn and for the definition in float64 NumPy. A random generator
-draws them: NumPy's, or Hypothesis in its clothes (test_properties.py)."""
+"""Random calls of every kind, for attn and for the reference in float64 NumPy. The generator is
+NumPy's, or an object of Hypothesis with the same methods (test_properties.py)."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from common import DTYPES, NAMES, attn, laid_out, reference, weight_error
 
 
 def draw(rng):
-    """A call: q, k, v, the options of the package and those of the reference."""
+    """Draws a call: q, k, v, the options of the package and those of the reference."""
     dtype = DTYPES[rng.integers(len(DTYPES))]
     B, Hk, group = rng.integers(1, 3), rng.integers(1, 3), rng.integers(1, 4)
     T, S = (int(x) for x in rng.choice([1, 2, 5, 17, 40, 70], 2))
@@ -42,7 +42,7 @@ def draw(rng):
     if rng.random() < 0.2:
         give("scale", float(rng.uniform(-2, 2)) or 1.0)  # 0 is refused
     if D == 0 and "scale" not in theirs:
-        theirs["scale"] = 1  # the scores are 0 whatever it is, but 1/sqrt(0) is not a number
+        theirs["scale"] = 1  # with D = 0 all scores are 0, but 1/sqrt(0) is infinite
     if rng.random() < 0.2:
         give("alibi", rng.standard_normal(H).astype(np.float32))
         give("alibi_symmetric", bool(rng.random() < 0.5))
@@ -82,7 +82,7 @@ class Compared:
         self.assertTrue(good.all(), (what, got[~good], want[~good]))
 
     def check_forward(self, q, k, v, results, theirs, what, wider=1.0):
-        """out, weights and lse of a call against the definition's; bounds may be wider."""
+        """Compares out, weights and lse of a call with the reference's; bounds may be widened."""
         out, weights, lse = results
         want = reference.attention(full(q), full(k), full(v), **theirs)
         kind = NAMES[q.dtype.name]
@@ -95,12 +95,13 @@ class Compared:
             self.near(got, want[name], wider * reference.bound(want, name, kind, error), what)
         bound = reference.bound(want, "weights", kind, error)
         relative, least = reference.STORE[kind]
-        # A weight may be lost below 2^-125 of its row's largest: docs/NUMERICS.md, "Bits".
+        # A weight below 2^-125 of its row's largest may become 0 (docs/NUMERICS.md, "Bits").
         bound = bound + relative * want["weights"] * 1.01 + least + 2.0**-125
         self.near(weights, want["weights"], wider * bound, what)
 
     def check_gradients(self, rng, q, k, v, ours, theirs, what, hand=lambda x: x):
-        """attn.grad of arrays, each handed over by `hand`, against the definition's."""
+        """Compares attn.grad with the reference's gradients; `hand` converts each array before the
+        call."""
         kind = NAMES[q.dtype.name]
         dout = rng.standard_normal(q.shape[:-1] + v.shape[-1:]).astype(q.dtype)
         want_names = ["q", "k", "v"]
@@ -119,7 +120,7 @@ class Compared:
         for name in want_names:
             mine = getattr(got, name)
             self.assertEqual(mine.shape, shapes[name].shape)
-            if q.size == 0 and q.shape[-3:-2] == (0,):  # no head asks
+            if q.size == 0 and q.shape[-3:-2] == (0,):  # no query heads
                 self.assertFalse(mine.any(), (what, name))
                 continue
             name = "grad-" + name

@@ -1,4 +1,5 @@
-"""What the tests of the Python package share: the package of this tree, arrays of every kind."""
+"""Shared by the tests of the Python package: imports the package of this tree, and creates arrays
+of every kind."""
 
 import os
 import sys
@@ -25,13 +26,13 @@ except ImportError:
 
 
 def weight_error(dtype):
-    """What the instruction set adds for weights that it rounds to bfloat16."""
+    """The additional error on instruction sets that round weights to bfloat16."""
     narrow = dtype == "bf16" and attn.isa() in reference.NARROW_ISAS
     return reference.NARROW if narrow else 0
 
 
 def laid_out(rng, x):
-    """The same numbers in memory of another layout: strided, turned round, read-only, ..."""
+    """The same numbers with another memory layout: strided, reversed, read-only, ..."""
     way = rng.integers(6)
     if way == 0 or x.ndim == 0:
         return x
@@ -45,7 +46,7 @@ def laid_out(rng, x):
         size = x.dtype.itemsize
         raw = np.zeros(x.size * size + 1, np.uint8)
         view = raw[1:].view(x.dtype).reshape(x.shape)
-    elif way == 4:  # a part of something wider
+    elif way == 4:  # a part of a wider array
         view = np.zeros(x.shape[:-1] + (x.shape[-1] + 5,), x.dtype)[..., 2:-3]
     else:
         view = np.zeros(x.shape, x.dtype)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the package takes for an array, and what it says of what it does not take."""
+"""The arguments that the package accepts as arrays, and its errors for those that it refuses."""
 
 import array
 import unittest
@@ -22,7 +22,7 @@ class Arguments(unittest.TestCase):
         self.v = self.v[:, :, :6]
 
     def refused(self, kind, says, *args, function=sdpa, **options):
-        """One line, and nothing written."""
+        """The error is one line, and nothing was written."""
         args = args or (self.q, self.k, self.v)
         before = [x.tobytes() for x in (self.q, self.k, self.v)]
         with self.assertRaises(kind) as caught:
@@ -62,8 +62,9 @@ class Arguments(unittest.TestCase):
             self.refused(ValueError, name + " has the other byte order", **{name: swapped})
 
     def test_lines_that_say_what_is_right(self):
-        """Each names the argument as it is called here, and what would be right."""
-        self.refused(ValueError, "key_lengths has 9223372036854775809; no length is above 2^63-1",
+        """Each error names the argument as the caller knows it, and says what would be right."""
+        self.refused(ValueError,
+                     "key_lengths has 9223372036854775809; a length must be at most 2^63-1",
                      key_lengths=np.array([1, 2**63 + 1], np.uint64))
         self.refused(ValueError, "q is not an array", [[1.0], [1.0, 2.0]], self.k, self.v)
         for name in ("B", "Hk", "D", "Dv", "max_keys", "page_keys", "pages"):
@@ -84,7 +85,8 @@ class Arguments(unittest.TestCase):
                      function=attn.MultiHeadAttention)
 
     def test_no_memory(self):
-        """What no machine has: a cache, and the scratch of a call; then nothing is written."""
+        """A cache and a call's scratch that need more memory than any machine has; nothing is
+        written."""
         self.refused(MemoryError, "no memory", function=lambda *_: attn.KVCache(
             1, 1, 1 << 20, max_keys=1 << 30))
         wide = np.broadcast_to(np.float32(1), (1, 1 << 40))  # a tile of it is 16 TiB
@@ -124,12 +126,12 @@ class Arguments(unittest.TestCase):
         self.refused(ValueError, "'bottom-right'", is_causal=True, causal_offset="top")
         self.refused(ValueError, "diagonal is 'left'", diagonal="left")
         self.refused(TypeError, "diagonal is 1.5", diagonal=1.5)
-        self.refused(ValueError, "diagonal is 3 beside is_causal", is_causal=True, diagonal=3)
+        self.refused(ValueError, "diagonal is 3, but is_causal", is_causal=True, diagonal=3)
         right = {"diagonal": "bottom-right"}
         self.refused(ValueError, "pass causal_offset='bottom-right'", is_causal=True, **right)
         self.refused(ValueError, "alibi_symmetric is given without alibi", alibi_symmetric=True)
         self.refused(TypeError, "causal_offset is 1.5", is_causal=True, causal_offset=1.5)
-        self.refused(ValueError, "no 64-bit integer", is_causal=True, causal_offset=2**64)
+        self.refused(ValueError, "must fit a 64-bit integer", is_causal=True, causal_offset=2**64)
         self.refused(ValueError, "window is 3", window=3)
         self.refused(ValueError, "window is -2,0", window=(-2, 0))
         self.refused(TypeError, "window is 0.5", window=(0.5, 0))
@@ -148,7 +150,7 @@ class Arguments(unittest.TestCase):
         self.refused(ValueError, "out shares memory", q, k, v, out=v[:, :, :5])
         self.refused(ValueError, "out ", out=np.lib.stride_tricks.as_strided(
             np.zeros(8, "f4"), (2, 4, 5, 8), (0, 0, 0, 4), writeable=True))
-        # side by side in one memory is no overlap
+        # adjacent parts of one array do not overlap
         both = np.zeros((2, 4, 5, 16), "f4")
         both[..., :8] = q
         got = sdpa(both[..., :8], k, v, out=both[..., 8:])
@@ -209,7 +211,7 @@ class Arguments(unittest.TestCase):
             self.assertTrue(np.isneginf(lse.astype("f8")).all())
 
     def test_addresses(self):
-        """Where NumPy says that the data is, for arrays of every kind, and read in the fast way."""
+        """The address is NumPy's for arrays of every kind, and the fast way is in use."""
         whole = numbers(6, 8)
         locked = whole[1:]
         locked.flags.writeable = False
@@ -218,11 +220,11 @@ class Arguments(unittest.TestCase):
         kinds += [whole.view(np.matrix), np.ma.masked_array(whole), np.zeros((0, 4), "f2")]
         for a in kinds:
             self.assertEqual(_array.address(a), a.__array_interface__["data"][0], a.shape)
-        self.assertIs(_array.address, _array._fast_address)  # CPython's: else it is only slower
+        self.assertIs(_array.address, _array._fast_address)  # with CPython
 
     def test_the_short_way_is_the_long_one(self):
-        """Calls without options are planned once for each layout; the bits are those of a call
-        that has options which change nothing, and what is kept does not grow."""
+        """Calls without options are planned once for each layout. Their results are bit-identical
+        to those of a call with options that have no effect, and the table does not grow."""
         rng = np.random.default_rng(3)
         for n in range(2 * _array.MOST_KEPT):
             T, S, D = rng.integers(0, 9, 3) if n % 50 == 0 else (1, n, 2)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""attn.KVCache: decoding has the bits of plain arrays, and what does not fit is refused."""
+"""attn.KVCache: decoding is bit-identical to calls with ordinary arrays, and arguments that do not
+fit are refused."""
 
 import unittest
 
@@ -53,7 +54,7 @@ class Cache(unittest.TestCase):
         cache = attn.KVCache(1, 2, 16, max_keys=20, dtype="int8")
         cache.append(k, v)
         keys, values = cache.read(0)
-        # attn.h: at most m / 254 and a float's rounding, m a row's largest
+        # attn.h: the error is at most m / 254 and a rounding of float, with m a row's largest value
         self.assertTrue((abs(keys - k[0]) <= abs(k[0]).max(-1, keepdims=True) / 253.9).all())
         self.assertEqual(cache.attend(q[:, :, :3], is_causal=False).tobytes(),
                          sdpa(q[:, :, :3], keys[None], values[None]).tobytes())
@@ -63,7 +64,7 @@ class Cache(unittest.TestCase):
         rows = np.ones((2, 1, 2, 4), "f4")
         cache.append(rows, rows)
         cache.append(rows[0, :, :1], rows[0, :, :1], b=0)
-        with self.assertRaisesRegex(ValueError, "max_keys"):  # of sequence 0; and 1 is as it was
+        with self.assertRaisesRegex(ValueError, "max_keys"):  # of sequence 0
             cache.append(rows[:, :, :1], rows[:, :, :1])
         self.assertEqual(cache.lengths.tolist(), [3, 2])
         for call, kind, says in (
@@ -89,7 +90,7 @@ class Cache(unittest.TestCase):
         rows = np.ones((2, 1, 2, 4), "f4")
         cache.append(rows[1], rows[1], b=1)
         with self.assertRaises(ValueError):
-            cache.append(rows, rows)  # 0 has room, 1 has not: none gets any
+            cache.append(rows, rows)  # sequence 0 has room but 1 has not, so nothing is added
         self.assertEqual(cache.lengths.tolist(), [0, 2])
 
 

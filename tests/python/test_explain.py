@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""attn.explain and attn.lesson: the program's numbers and pictures, and its errors."""
+"""attn.explain and attn.lesson: numbers, pictures and errors."""
 
 import base64
 import copy
@@ -22,7 +22,7 @@ GOLDENS = os.path.join(os.environ["ATTN_TEST_DATA"], "lessons")
 
 class Explain(unittest.TestCase):
     def test_numbers(self):
-        """Each step follows from the one before, by NumPy; the engine's own call gives the last."""
+        """NumPy computes each step from the one before; a call of the library gives the last."""
         for options in (
             {},
             {"causal": True, "seed": 5},
@@ -43,7 +43,7 @@ class Explain(unittest.TestCase):
             want = reference.attention(*four, scale=scale, causal="top-left" if causal else None)
             np.testing.assert_allclose(e["weights"], want["weights"].reshape(e["weights"].shape),
                                        rtol=1e-4, atol=1e-7)
-            q, k, v = (x.astype("f8") for x in (q, k, v))  # explain computes floats in double
+            q, k, v = (x.astype("f8") for x in (q, k, v))  # explain computes in double
             out, weights = attn.scaled_dot_product_attention(
                 q, k, v, scale=scale, is_causal=causal, return_weights=True
             )
@@ -108,11 +108,12 @@ class Explain(unittest.TestCase):
                 if not isinstance(goldens[step], dict) or "data" not in goldens[step]:
                     continue
                 want = np.array(goldens[step]["data"], float).reshape(goldens[step]["shape"])
-                # what is hidden is no number in JSON
+                # masked scores are strings in JSON
                 want = np.where(np.isnan(want), -np.inf, want)
                 got = lesson[step].astype("f8").reshape(want.shape)
                 got = np.where(np.isnan(got), -np.inf, got)
-                # PyTorch's floats are off by as much: dessert's context by 1e-5 of its own q, k, v
+                # the error of PyTorch's floats: dessert's context differs by 1e-5 from that of its
+                # q, k, v
                 largest = abs(want[np.isfinite(want)]).max(initial=0)
                 np.testing.assert_allclose(got, want, rtol=0, atol=5e-6 * largest, err_msg=step)
                 found += 1
@@ -133,16 +134,16 @@ class Explain(unittest.TestCase):
         ):
             with self.assertRaisesRegex(kind, says):
                 call()
-        # what looks like an option is a sentence
+        # a sentence may look like an option
         self.assertEqual(attn.explain("--help me").json()["text"], "--help me")
 
     def test_no_program(self):
-        """A package that was built without it says what to do; the rest of it works."""
+        """Without the program, the error says what to do, and the rest of the package works."""
         code = "import attn, attn._explain as e; e._program.__globals__['_BESIDE'] = 'none'\n"
         code += "try: attn.explain('a b')\nexcept RuntimeError as x: print(x)\n"
         code += "e.main()"
         with tempfile.TemporaryDirectory(dir=".") as folder:
-            library = os.path.join(folder, "libattn.so")  # with no program beside it
+            library = os.path.join(folder, "libattn.so")  # without the program next to it
             os.symlink(os.environ["ATTN_LIBRARY"], library)
             env = dict(os.environ, ATTN_LIBRARY=library,
                        PYTHONPATH=os.path.dirname(os.path.dirname(attn.__file__)))

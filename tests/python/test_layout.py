@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The structures of the binding are those of attn.h: sizes and offsets, as the C compiler says."""
+"""The binding's structures have the sizes and offsets that the C compiler gives to those of
+attn.h."""
 
 import ctypes
 import os
@@ -50,7 +51,7 @@ class Layout(unittest.TestCase):
         self.assertEqual([(e, int(g)) for (e, _), g in zip(want, got)], want)
 
     def test_packed_as_laid_out(self):
-        """Different numbers, packed in order, are found again by the names of the fields."""
+        """Different numbers, packed in order, are read back by the fields' names."""
 
         def leaves(structure, value):
             for field, kind in structure._fields_:
@@ -64,7 +65,7 @@ class Layout(unittest.TestCase):
 
         for structure in _library.STRUCTURES.values():
             if structure in (_library.Error, _library.ContextOptions):
-                continue  # nobody packs these
+                continue  # these are never packed
             pack = _library.packer(structure)
             n = len(list(leaves(structure, structure())))
             value = structure.from_buffer_copy(pack(*range(1, n + 1)))

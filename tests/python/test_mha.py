@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""attn.MultiHeadAttention against its definition in float64 NumPy, forward and gradients."""
+"""attn.MultiHeadAttention compared with its definition in float64 NumPy, forward and gradients."""
 
 import copy
 import pickle
@@ -9,11 +9,11 @@ import unittest
 from common import attn, laid_out, reference
 import numpy as np
 
-TOLERANCE = {"float32": 2e-5, "float64": 1e-12}  # of the largest element, as for the C modules
+TOLERANCE = {"float32": 2e-5, "float64": 1e-12}  # of the largest element
 
 
 def draw(rng):
-    """A module's weights and what it is called with; all sizes differ."""
+    """A module's weights and a call's arguments; all sizes differ."""
     dtype = np.dtype(rng.choice(["float32", "float64"]))
     B, Hk, group = rng.integers(1, 4), rng.integers(1, 4), rng.integers(1, 4)
     H, packed, apart = Hk * group, rng.random() < 0.5, rng.random() < 0.3
@@ -98,7 +98,7 @@ class MultiHead(unittest.TestCase):
     def near(self, got, want, dtype, what, largest=1e-3):
         self.assertEqual(got.shape, want.shape, what)
         largest = abs(want).max(initial=largest)
-        self.assertLessEqual(abs(got - want).max(initial=0), TOLERANCE[dtype.name] * largest, what)
+        reference.expect_near(got, want, TOLERANCE[dtype.name] * largest, what)
 
     def test_random_modules(self):
         for case in range(150):
@@ -158,7 +158,8 @@ class MultiHead(unittest.TestCase):
         found = [n for n in got._fields if getattr(got, n) is not None]
         self.assertIn("query", found)
         self.assertTrue(set(module._given) <= set(found), what)
-        # of all of them: that of b_k is a sum of what adds up to 0 in each row
+        # relative to the largest of all gradients, because that of b_k is a sum that cancels to 0
+        # in each row
         largest = max(abs(want[n]).max(initial=0) for n in found)
         for name in found:
             mine = getattr(got, name)
@@ -167,8 +168,8 @@ class MultiHead(unittest.TestCase):
             self.near(mine.reshape(want[name].shape), want[name], x.dtype, (name, what), largest)
 
     def test_values_of_their_own(self):
-        """Values from another array. Where that holds what the keys are made of, the bits are those
-        of the module; else the definition's numbers."""
+        """Values from another array. If this is a copy of the keys' source, the results are
+        bit-identical to the module's. Otherwise they are compared with the definition."""
         for case in range(60):
             rng = np.random.default_rng(case)
             H, Hk, given, w, x, source = draw(rng)
@@ -224,7 +225,8 @@ class MultiHead(unittest.TestCase):
                 self.assertAlmostEqual(getattr(got, name)[h], difference, delta=1e-4)
 
     def test_same_bits(self):
-        """Of any number of threads, without B, with `out`, in a copy; many threads at once."""
+        """The bits are the same for any number of threads, without B, with `out`, in a copy, and in
+        many threads at once."""
         rng = np.random.default_rng(2)
         w = [rng.standard_normal(s).astype("f4") for s in ((96, 32), (96,), (32, 32))]
         module = attn.MultiHeadAttention(4, in_proj_weight=w[0], in_proj_bias=w[1], w_o=w[2])
@@ -269,7 +271,7 @@ class MultiHead(unittest.TestCase):
             (lambda: make(5, in_proj_weight=w), ValueError, r"multiple of num_heads"),
             (lambda: make(0, in_proj_weight=w), ValueError, "num_heads is 0"),
             (lambda: make(2, kv_heads=3, in_proj_weight=w), ValueError, "kv_heads is 3"),
-            (lambda: make(2, in_proj_weight=w, w_k=w[:8]), ValueError, "w_k is given beside"),
+            (lambda: make(2, in_proj_weight=w, w_k=w[:8]), ValueError, "w_k is given together"),
             (lambda: make(2, w_q=w, w_k=w, w_v=w[:7]), ValueError, "w_v has 7 rows"),
             (lambda: make(2, w_q=w, w_k=w[:8], w_v=w), ValueError, r"must be \[1, 2, 12, 8\]"),
             (lambda: make(3, kv_heads=2, w_q=w, w_k=w, w_v=w), ValueError, "multiple of w_k's"),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What ONNX's Attention means, without the package onnx: against its text, as a definition in
-float64 NumPy. tests/peers/test_onnx.py has what needs the package."""
+"""ONNX's Attention without the package onnx, compared with an implementation of the operator's text
+in float64 NumPy. Tests that need the package are in tests/peers/test_onnx.py."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ STAGES = ("raw", "softcap", "biased", "weights")
 
 
 def visible(o, B, T, S, P, lengths):
-    """Which keys each query sees by its place, pair by pair, as the text of Attention-25 has it:
+    """The keys that each query sees by its position, pair by pair, by the text of Attention-25:
     [B,1,T,S]."""
     seen = np.zeros((B, 1, T, S), bool)
     for b in range(B):
@@ -34,7 +34,7 @@ def visible(o, B, T, S, P, lengths):
 
 
 def draw_mask(rng, opset, dtype, full, lengths):
-    """attn_mask, or None; and what it adds, [B|1,H|1,T|1,S|1]."""
+    """Draws attn_mask, or None, and what it adds to the scores, [B|1,H|1,T|1,S|1]."""
     if rng.random() < 0.4:
         return None, np.zeros((1, 1, 1, 1))
     shape, total = [n if rng.random() < 0.6 else 1 for n in full[:3]][rng.integers(4) :], full[3]
@@ -57,7 +57,7 @@ def draw_mask(rng, opset, dtype, full, lengths):
 
 
 def draw(rng):
-    """Options, inputs of the operator, and what the definition is given."""
+    """Draws options, inputs of the operator, and arguments of the definition."""
     opset = int(rng.choice([23, 24, 25]))
     dtype = DTYPES[rng.integers(len(DTYPES))]
     B, Hk, group = (int(x) for x in rng.integers(1, 4, 3))
@@ -142,10 +142,10 @@ class Attention(unittest.TestCase):
                 self.assertEqual(value.tobytes(), v.tobytes(), what)
                 self.assertEqual((key.dtype, value.dtype), (k.dtype, v.dtype))
             hidden += int((want["weights"].sum(-1) == 0).sum())
-        self.assertGreater(hidden, 1000)  # rows that see nothing, which must be 0
+        self.assertGreater(hidden, 1000)  # queries that see no key, which must give 0
 
     def test_double_precision_rounds_once(self):
-        """softmax_precision = 11: the result is the exact one, rounded to the type of Q."""
+        """softmax_precision = 11: the result is the exact one, rounded to Q's type."""
         rng = np.random.default_rng(5)
         for dtype in DTYPES:
             q, k, v = (rng.standard_normal((2, 3, n, 16)).astype(dtype) for n in (9, 40, 40))
@@ -155,7 +155,8 @@ class Attention(unittest.TestCase):
                 np.testing.assert_allclose(y, want, rtol=1e-13, atol=1e-15)
             else:
                 self.assertEqual((y != want.astype(dtype)).sum(), 0, dtype)
-        # 1 + u + 2^-28, u half of the distance to the next float16: not the tie that it is in float
+        # 1 + u + 2^-28, with u half of the distance to the next float16; in float this would be a
+        # tie
         q, k = np.ones((1, 1, 1, 1), np.float16), np.zeros((1, 1, 2, 1), np.float16)
         v = 1 + k
         k[0, 0, 1], v[0, 0, 1] = 2.0**-15, 1 + 2.0**-10
@@ -163,7 +164,8 @@ class Attention(unittest.TestCase):
         self.assertEqual(y.item(), 1 + 2.0**-10)
 
     def test_window_open_to_the_right_of_each_batch(self):
-        """Not causal, nonpad_kv_seqlen of several lengths: the engine has one offset a call."""
+        """Windows without causal and several lengths in nonpad_kv_seqlen: the library has one
+        offset per call."""
         q = np.zeros((3, 1, 2, 4), np.float32)
         k = np.zeros((3, 1, 8, 4), np.float32)
         v = np.broadcast_to(np.arange(8, dtype=np.float32)[:, None], (3, 1, 8, 1))
@@ -177,7 +179,7 @@ class Attention(unittest.TestCase):
         np.testing.assert_allclose(y[:, 0, :, 0], [[5.5, 6], [3, 3.5], [0, 0]], rtol=1e-6)
 
     def test_nan_where_nothing_looks(self):
-        """Poison beyond nonpad_kv_seqlen and where the mask hides reaches neither Y nor the scores
+        """NaN beyond nonpad_kv_seqlen and at masked positions influences neither Y nor the scores
         after the mask."""
         rng = np.random.default_rng(6)
         q, k, v = (rng.standard_normal((2, 2, n, 8)).astype(np.float32) for n in (3, 6, 6))
@@ -214,9 +216,9 @@ class Attention(unittest.TestCase):
         refused(ValueError, "q_num_heads is 0", {"q_num_heads": 0}, *three)
         refused(ValueError, "must have q_num_heads", {}, *three)
         refused(ValueError, "must have kv_num_heads", {"q_num_heads": 4}, *three)
-        refused(ValueError, "no multiple of q_num_heads = 5",
+        refused(ValueError, "not a multiple of q_num_heads = 5",
                 {"q_num_heads": 5, "kv_num_heads": 4}, *three)
-        refused(ValueError, "no multiple of kv_num_heads = 3",
+        refused(ValueError, "not a multiple of kv_num_heads = 3",
                 {"q_num_heads": 4, "kv_num_heads": 3}, *three)
         refused(ValueError, "K has shape (2, 2, 5, 16); it must be (B=2, Hk, S, D=8)",
                 {"q_num_heads": 4, "kv_num_heads": 2}, *three)

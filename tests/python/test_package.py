@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # timeout: 900
-"""The wheel and the source distribution: what is in them, and that both work by themselves."""
+"""The wheel and the source distribution: their contents, and that each works by itself."""
 
 import glob
 import os
@@ -66,7 +66,7 @@ class Package(unittest.TestCase):
             names = z.namelist()
             mode = z.getinfo("attn/attn-program").external_attr >> 16
             self.assertEqual(stat.S_IMODE(mode), 0o755)
-            self.assertTrue(stat.S_ISREG(mode))  # or pip would not make it executable
+            self.assertTrue(stat.S_ISREG(mode))  # otherwise pip would not make it executable
             z.extractall("installed")
             entries = z.read("attn-%s.dist-info/entry_points.txt" % version).decode()
             record = z.read("attn-%s.dist-info/RECORD" % version).decode().splitlines()
@@ -79,7 +79,8 @@ class Package(unittest.TestCase):
         self.assertEqual(python(USE, path=os.path.abspath("installed")), version)
 
     def program(self):
-        """The program of the wheel needs nothing that a machine may lack; and is the command."""
+        """The wheel's program needs only libraries that every machine has, and is installed as the
+        command."""
         path = os.path.abspath("installed/attn/attn-program")
         needs = subprocess.check_output(["ldd", path]).decode()
         names = {line.split()[0].split("/")[-1].split(".so")[0] for line in needs.splitlines()}
@@ -88,7 +89,7 @@ class Package(unittest.TestCase):
         code = "import sys; sys.argv[1:] = ['lesson', 'sky', '--check']; "
         code += "from attn._explain import main; main()"
         python(code, path=os.path.abspath("installed"))
-        # the backend puts the page together in Python, the other program was built by CMake
+        # the backend assembles the page in Python, CMake does it for the other program
         for program, page in (path, "a.html"), (os.environ["ATTN"], "b.html"):
             subprocess.run([program, "explain", "sky is blue", "-o", page], check=True,
                            stdout=subprocess.DEVNULL)
@@ -100,7 +101,7 @@ class Package(unittest.TestCase):
         self.assertIn(b"reads no .npz", done.stderr)
 
     def test_sdist_then_wheel(self):
-        """A wheel from what the source distribution holds, away from the tree."""
+        """Builds a wheel from the source distribution, outside of the tree."""
         with open(os.path.join(SOURCE, "include", "attn.h")) as f:
             version = f.read().split('#define ATTN_VERSION_STRING "')[1].split('"')[0]
         name = python(BUILD, "build_sdist", ".", path=os.path.join(SOURCE, "python"))
@@ -114,7 +115,7 @@ class Package(unittest.TestCase):
         self.program()
 
     def refused(self, hook, **environment):
-        """What the backend says in the end, where it refuses."""
+        """The last line of the backend if it fails."""
         done = subprocess.run(
             [sys.executable, "-c", BUILD, hook, "."], stderr=subprocess.PIPE,
             env={**os.environ, **environment, "PYTHONPATH": os.path.join(SOURCE, "python")})
@@ -130,7 +131,7 @@ class Package(unittest.TestCase):
                                    r"install gcc libc6-dev, or name one in CC\n$" % why)
 
     def test_metadata_compiles_nothing(self):
-        """pip asks for it before it fetches NumPy; the wheel then has the same."""
+        """pip asks for the metadata before it fetches NumPy; the wheel has the same."""
         env = {**os.environ, "PYTHONPATH": os.path.join(SOURCE, "python"), "CC": "no-such-cc"}
         done = subprocess.run(
             [sys.executable, "-c", BUILD, "prepare_metadata_for_build_wheel", "."],

@@ -31,7 +31,7 @@ def answer(pipe, want):
 
 class Process(unittest.TestCase):
     def test_many_threads_at_once(self):
-        """Contexts are made, shared and used by all threads together."""
+        """All threads create, share and use contexts at the same time."""
         want, wrong = bits(1), []
         start = threading.Barrier(6)
 
@@ -65,7 +65,8 @@ class Process(unittest.TestCase):
         self.assertEqual(cache.lengths.tolist(), [200])
 
     def test_fork(self):
-        """A child, forked while other threads are inside calls, works; and so do its threads."""
+        """A child that is forked while other threads are inside calls works, and so do its
+        threads."""
         want, stop = bits(2), threading.Event()
 
         def busy():
@@ -78,7 +79,7 @@ class Process(unittest.TestCase):
         try:
             for _ in range(10):
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # that this process has threads
+                    warnings.simplefilter("ignore")  # warns that this process has threads
                     child = os.fork()
                 if child == 0:
                     good = False
@@ -123,7 +124,7 @@ class Process(unittest.TestCase):
         self.assertEqual(attn.num_threads(), start)
 
     def test_no_leak(self):
-        """A million calls: a byte for each would be a megabyte."""
+        """A million calls: a leak of one byte per call would be a megabyte."""
         q, k, v = Q[:1, :1, :2], K[:1, :1, :3], V[:1, :1, :3]
         mask, out = np.zeros((2, 3), np.float32), np.empty_like(q)
         module = attn.MultiHeadAttention(2, in_proj_weight=np.ones((48, 16), "f4"))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # timeout: 1200
-"""Properties of every call that Hypothesis can think of, against float64 NumPy. ATTN_PROPERTY_CASES
-says how many of each; the same ones every time."""
+"""Properties of calls that Hypothesis generates, compared with float64 NumPy. ATTN_PROPERTY_CASES
+is the number of calls for each test; they are the same every time."""
 
 import os
 import unittest
@@ -22,7 +22,7 @@ CASES = int(os.environ.get("ATTN_PROPERTY_CASES", 300))
 hypothesis.settings.register_profile(
     "attn",
     max_examples=CASES,
-    derandomize=True,  # no seed to lose: what is drawn follows from the test itself
+    derandomize=True,  # the draws depend only on the test, so no seed is needed
     database=None,
     deadline=None,
     suppress_health_check=list(hypothesis.HealthCheck),
@@ -33,19 +33,21 @@ SMALL = 2.0**-20
 
 
 def alike(S):
-    """By how much the bound's 8 units grow where S numbers are added that are the same, or nearly:
-    they round the same way each time (docs/NUMERICS.md), within a chunk of 256."""
+    """The additional units of the bound if S equal or nearly equal numbers are added: within a
+    chunk of 256 they are all rounded in the same direction (docs/NUMERICS.md)."""
     return 1 + min(S, 256) / 8
 
 
 class Drawn:
-    """What cases.py and common.py use of a numpy.random.Generator, chosen by Hypothesis: so it
-    finds small calls and combinations on purpose. Arrays of numbers come of a seed it draws."""
+    """The methods of numpy.random.Generator that cases.py and common.py use. Hypothesis chooses the
+    values, so it searches for small calls and combinations. Arrays are drawn from a seed that it
+    chooses."""
 
     def __init__(self, data):
         self.draw = data.draw
         self.numbers = np.random.default_rng(self.draw(st.integers(0, 2**32 - 1), "seed"))
-        # ordinary numbers, or some that are all alike, very small, or so large that one key wins
+        # ordinary numbers, equal ones, very small ones, or such large ones that one key gets all
+        # the weight
         self.size = self.draw(st.sampled_from([1.0, 1.0, 0.0, SMALL, 30.0]), "size")
 
     def integers(self, low, high=None, size=None, dtype=int):
@@ -56,7 +58,7 @@ class Drawn:
         return np.array([self.draw(one) for _ in range(size)], dtype)
 
     def random(self, shape=None):
-        if shape is None:  # whatever is given when this is small is not there in small examples
+        if shape is None:  # options that are used if this is small are absent in small examples
             return 1 - self.draw(st.integers(0, 1000)) / 1001
         return self.numbers.random(shape)
 
@@ -99,7 +101,7 @@ class Converted:
 
 
 def handed_over(rng, a):
-    """The array itself, or something that is not one but can be seen as it."""
+    """The array itself, or an object of another kind with the same numbers."""
     native = a.dtype.kind in "fb" and a.dtype.isnative and a.dtype.name != "bfloat16"
     way = rng.integers(5)
     if way == 1 and native:
@@ -128,9 +130,9 @@ class Properties(Compared, unittest.TestCase):
         inputs = [handed_over(rng, x) for x in (q, k, v)]
         asked = {"return_weights": True, "return_lse": True}
         results = sdpa(*inputs, threads=rng.choice([1, 2, 3]), **asked, **options)
-        wider = alike(k.shape[-2]) if rng.size == SMALL else 1.0  # each weight is e^0, nearly
+        wider = alike(k.shape[-2]) if rng.size == SMALL else 1.0  # each weight is nearly e^0
         self.check_forward(q, k, v, results, theirs, what, wider)
-        # bits do not depend on layout, threads, nor on what else is asked for
+        # bits do not depend on layout, threads or other outputs
         if "mask" in ours:
             ours["mask"] = dense(ours["mask"])
         again = sdpa(dense(q), dense(k), dense(v), threads=1, **ours)
@@ -144,14 +146,14 @@ class Properties(Compared, unittest.TestCase):
     @hypothesis.given(st.data())
     def test_gradients(self, data):
         rng = Drawn(data)
-        rng.size = min(rng.size, 1)  # larger scores: tests/unit/test_backward*.c
+        rng.size = min(rng.size, 1)  # larger scores: tests/unit/grad/
         q, k, v, ours, theirs = draw(rng)
         what = (q.dtype, q.shape, k.shape, v.shape, ours)
         self.check_gradients(rng, q, k, v, ours, theirs, what, lambda x: handed_over(rng, x))
 
     @hypothesis.given(st.data())
     def test_repeated_inputs(self, data):
-        """Strides of 0 are read as what they stand for."""
+        """Arrays with strides of 0 are read like their copies."""
         rng = Drawn(data)
         q, k, v, ours, theirs = draw(rng)
         k, v = (
@@ -165,8 +167,8 @@ class Properties(Compared, unittest.TestCase):
 
     @hypothesis.given(st.data())
     def test_wrong_arrays(self, data):
-        """A type, a byte order or a shape that does not fit is refused in one line that names it,
-        and nothing is written."""
+        """A wrong type, byte order or shape is refused with a one-line error that names it, and
+        nothing is written."""
         rng = Drawn(data)
         q, k, v, ours, _ = draw(rng)
         out = np.full(q.shape[:-1] + v.shape[-1:], 7, q.dtype)
@@ -179,7 +181,7 @@ class Properties(Compared, unittest.TestCase):
         if how == "type":
             kinds = ["i8", "i4", "u1", "c8", "c16", "S4", "O", "M8[s]", "V6"]
             kinds += [] if name == "mask" else ["?"]
-            if name in "qkv":  # not that of the two others
+            if name in "qkv":  # differs from that of the two others
                 kinds += [d for d in DTYPES if d != q.dtype]
             wrong = np.zeros(wrong.shape, data.draw(st.sampled_from(kinds)))
         elif how == "order":
@@ -187,7 +189,7 @@ class Properties(Compared, unittest.TestCase):
             wrong, errors = wrong.astype(wrong.dtype.newbyteorder()), (ValueError,)
         elif how == "size":
             axis = data.draw(st.integers(0, wrong.ndim - 1))
-            # k and v say how many keys, and k and q how wide: a change of both would be right
+            # if both arrays that share this size changed, the call would be valid
             shape = list(wrong.shape)
             shape[axis] += 2 if name != "mask" or shape[axis] != 1 else 1000
             wrong, errors = np.ones(shape, wrong.dtype), (ValueError,)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""attn.scaled_dot_product_attention and attn.grad against the definition in float64 NumPy."""
+"""attn.scaled_dot_product_attention and attn.grad compared with the definition in float64 NumPy."""
 
 import unittest
 
@@ -21,7 +21,7 @@ class Sdpa(Compared, unittest.TestCase):
                 q, k, v, return_weights=True, return_lse=True, threads=threads, **ours
             )
             self.check_forward(q, k, v, (out, weights, lse), theirs, what)
-            # `out` given, and in another layout: the same bits
+            # with `out`, also in another layout: the same bits
             place = laid_out(rng, np.zeros(out.shape, out.dtype))
             if place.flags.writeable:
                 ours["out"] = place
@@ -41,7 +41,7 @@ class Sdpa(Compared, unittest.TestCase):
         """Central differences of the float64 forward."""
         rng = np.random.default_rng(7)
         q, k, v, dout = (rng.standard_normal((1, 3, n, 4)) for n in (5, 6, 6, 5))
-        # numbers whose step stays exact in float32
+        # numbers to which the step can be added exactly in float32
         point = {"alibi": np.float32([0.5, -0.25, 0.125]), "sinks": np.float32([1, 0, -1])}
         got = attn.grad(q, k, v, dout, want=["alibi", "sinks"], **point)
         self.assertIsNone(got.q)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/tour.ipynb: its cells run as they stand, all of their checks hold, and it shows pictures."""
+"""docs/tour.ipynb: its cells run unchanged, all of their checks pass, and it shows pictures."""
 
 import ast
 import contextlib
@@ -30,7 +30,7 @@ class Tour(unittest.TestCase):
             last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
             with contextlib.redirect_stdout(printed):
                 exec(compile(tree, cell["id"], "exec"), space)
-                if last is not None:  # what a notebook would show
+                if last is not None:  # the objects that a notebook would show
                     shown = eval(compile(ast.Expression(last.value), cell["id"], "eval"), space)
                     if isinstance(shown, attn.Explanation):
                         self.assertIn("image/svg+xml", shown._repr_html_()[:200])

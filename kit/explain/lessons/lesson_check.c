@@ -1,11 +1,11 @@
-/* Does a lesson come out as the notebook printed it?
+/* Compares a lesson's results with what the notebook printed.
  *
- * A step's `printed` is what the notebook printed, verbatim. Its numbers are compared, in order,
- * with the step's elements (printed twice: compared twice), each to half a unit of the last
- * digit printed. Two things may add to that, and the line that is reported says so: float
- * results are not the same to the last bit on two machines, and inputs that a notebook shows
- * with 8 digits are known to 8 digits. torch.Size([..]) is compared with the step's shape;
- * 'words' in quotes with its column labels.
+ * A step's `printed` is the notebook's output, verbatim. Its numbers are compared, in order, with
+ * the step's elements (numbers that were printed twice are compared twice). Each must agree to half
+ * a unit of the last digit printed. Two things may add to this tolerance, and the report then says
+ * so: float results differ in the last bits between machines, and inputs that a notebook shows with
+ * 8 digits are known only to 8 digits. torch.Size([..]) is compared with the step's shape; 'words'
+ * in quotes with its column labels.
  */
 #include <ctype.h>
 #include <math.h>
@@ -15,7 +15,7 @@
 
 #include "lessons.h"
 
-/* What was compared in one step. */
+/* The result of comparing one step. */
 typedef struct tally {
     int64_t numbers, right, by_slack, shapes, labels;
     double worst;         /* distance of those by slack, in units of the last digit */
@@ -32,7 +32,7 @@ typedef struct printed_number {
 
 static bool is_name(char c) { return isalnum((unsigned char)c) || c == '_' || c == '.'; }
 
-/* A number at p: returns its end, or NULL if there is none. */
+/* Reads a number at p. Returns the end of the number, or NULL if there is none at p. */
 static const char *parse_number(const char *p, printed_number *n)
 {
     const char *q = p + (*p == '-' || *p == '+');
@@ -81,7 +81,8 @@ static const char *next_number(const char *p, printed_number *n)
     return NULL;
 }
 
-/* An array is printed with one number of decimals; NumPy then drops zeros at the end. */
+/* All numbers of an array are printed with the same number of decimals, but NumPy drops trailing
+ * zeros. */
 static int array_decimals(const char *printed, int64_t *count)
 {
     int most = 0;
@@ -106,8 +107,8 @@ static void note_difference(tally *t, const char *format, ...)
     }
 }
 
-/* Sums of float products differ by a few roundings of the largest term, wherever they are computed.
- * What is printed with exponents spans many sizes: there each number has its own roundings. */
+/* Float sums of products differ between machines by a few roundings of the largest term. Numbers
+ * that are printed with exponents span many magnitudes, so each has its own tolerance. */
 static double float_slack(const trace_step *s)
 {
     double largest = 0;
@@ -129,7 +130,7 @@ static void compare_numbers(const trace_step *s, tally *t)
         t->numbers = printed;
         return;
     }
-    /* No decimals at all: torch and NumPy print whole numbers so, and they are whole. */
+    /* Without decimals: PyTorch and NumPy print integers like this, so the number is exact. */
     double unit = decimals > 0 ? pow(10, -decimals) : 0, rounding = float_slack(s);
     printed_number n;
     for (const char *p = s->printed; (p = next_number(p, &n)) != NULL; t->numbers++) {
@@ -228,14 +229,14 @@ static void report(FILE *out, const trace_step *s, const tally *t)
 int lesson_check(const trace *t, FILE *out, kit_error *err)
 {
     int rc = KIT_OK;
-    int64_t numbers = 0, beyond = 0, shapes = 0, compared = 0, off = 0;
+    int64_t numbers = 0, later = 0, shapes = 0, compared = 0, off = 0;
     for (size_t i = 0; i < t->count; i++) {
         const trace_step *s = &t->step[i];
         if (s->printed == NULL) {
             continue;
         }
         tally found = compare_step(s);
-        *(s->after_notebook ? &beyond : &numbers) += found.numbers;
+        *(s->after_notebook ? &later : &numbers) += found.numbers;
         shapes += found.shapes;
         compared++;
         if (out != NULL) {
@@ -250,7 +251,8 @@ int lesson_check(const trace *t, FILE *out, kit_error *err)
         }
     }
     if (compared == 0) {
-        return kit_fail(err, KIT_CHECK_FAILED, "nothing printed to compare with");
+        return kit_fail(err, KIT_CHECK_FAILED, "%s: the notebook printed no number to compare with",
+                        t->lesson);
     }
     if (out != NULL) {
         fprintf(out, "%s: %lld numbers", t->lesson, (long long)numbers);
@@ -258,8 +260,8 @@ int lesson_check(const trace *t, FILE *out, kit_error *err)
             fprintf(out, " and %lld shapes", (long long)shapes);
         }
         fputs(" that the notebook printed", out);
-        if (beyond > 0) {
-            fprintf(out, " and %lld of PyTorch beyond it", (long long)beyond);
+        if (later > 0) {
+            fprintf(out, " and %lld of PyTorch beyond it", (long long)later);
         }
         if (off == 0) {
             fputs(": all reproduced\n", out);

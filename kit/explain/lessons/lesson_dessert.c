@@ -1,9 +1,8 @@
-/* Lesson `dessert`: one query of "Life is short, eat dessert last" by hand, then with three
- * heads.
+/* Lesson `dessert`: attention of one query of "Life is short, eat dessert last", step by step, then
+ * with three heads.
  *
- * The notebook draws from torch.manual_seed(123): Embedding(6, 16), then W_q, W_k, W_v, then the
- * same again for three heads. It prints numbers for the first half and only shapes for the
- * second.
+ * The notebook draws from torch.manual_seed(123): Embedding(6, 16), then W_q, W_k, W_v, then W_q,
+ * W_k, W_v for three heads. It prints numbers for the first half and only shapes for the second.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -70,7 +69,7 @@ static kit_array embed(recipe *r, attn_rng *rng)
     return x;
 }
 
-/* Projections of the second word alone: [1,E] x [D,E]^T -> [D]. */
+/* Projections of only the second word: [1,E] x [D,E]^T -> [D]. */
 static kit_array project_query(recipe *r, kit_array x, kit_array w, const char *name,
                                const char *weight, const char *title, const char *formula,
                                const char *printed, int64_t size)
@@ -97,7 +96,8 @@ static kit_array project_all(recipe *r, kit_array x, kit_array w, const char *na
     return out;
 }
 
-/* Softmax turns an error of a score into the same relative error of a weight. */
+/* An absolute error of a score becomes an equally large relative error of the weight after
+ * softmax. */
 static void weights_slack(recipe *r)
 {
     recipe_slack(r, 0, 2e-5,

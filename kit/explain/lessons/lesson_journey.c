@@ -1,5 +1,5 @@
 /* Lesson `journey`: "Your journey starts with one step", from plain dot products to a trainable
- * module, and on to the causal mask, whose heading is where the notebook ends.
+ * module, and on to the causal mask. The notebook ends at the heading of the causal mask.
  *
  * Weights: torch.rand, seed 123, as [in, out] matrices (v1); nn.Linear, seed 789 (v2).
  */
@@ -252,7 +252,7 @@ static void context(recipe *r, const recipe_attention *a, const char *name, cons
     recipe_printed(r, printed);
 }
 
-/* The queries that v1 uses, and so what was meant by the notebook's `queries`. */
+/* The notebook's variable `queries` means the queries that v1 uses. */
 static kit_array module_v1(recipe *r, kit_array x, const projections *p, kit_array *weights)
 {
     r->section = "Self attention class: SelfAttention_v1";

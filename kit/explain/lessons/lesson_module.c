@@ -1,9 +1,9 @@
-/* Lesson `module`: attention as a lookup that you can foresee, then multi-head attention as a
- * module.
+/* Lesson `module`: attention as a lookup whose result can be predicted, then multi-head attention
+ * as a module.
  *
- * The notebook's cells ran out of order: its class stops at "NameError: name 'nn' is not
- * defined", so mha was never made, yet attn_weights.shape below it comes from an earlier run.
- * Here the module runs, as the notebook wrote it, with torch.manual_seed(123) and dropout off
+ * The notebook's cells were not run in order: its class stops with "NameError: name 'nn' is not
+ * defined", so mha was never created, but attn_weights.shape below it was printed by an earlier
+ * run. Here the module runs, as the notebook wrote it, with torch.manual_seed(123) and dropout off
  * (evaluation mode).
  */
 #include <math.h>
@@ -35,7 +35,8 @@ static void look_up(recipe *r, const lookup_case *c, kit_array k, kit_array v)
     recipe_rows(r, query_labels, (size_t)c->rows);
     recipe_printed(r, c->queries_print);
 
-    /* The notebook's default d_k = 4 is used on keys of three numbers: it divides by 2, not √3. */
+    /* The notebook uses its default d_k = 4 although the keys have three numbers. So it divides by
+     * 2, not by √3. */
     recipe_attention a = {recipe_view(q), recipe_view(k), recipe_view(v), 0.5, false, NULL};
     kit_array weights = recipe_step(r, c->weights, TRACE_WEIGHTS, ATTN_F32, SHAPE(c->rows, KEYS));
     recipe_scores(r, &a, ATTN_STAGE_WEIGHTS, recipe_view(weights));
@@ -149,7 +150,7 @@ static void run_module(recipe *r, attn_mha_args *args, kit_array w_o, kit_array 
     attention.scores = &weights_out;
     attention.scores_stage = ATTN_STAGE_WEIGHTS;
     args->attention = &attention;
-    call_module(r, args); /* without w_o: the joined heads themselves */
+    call_module(r, args); /* without w_o: only the joined heads */
     for (int i = 0; r->status == KIT_OK && i < WORDS * MODEL; i++) {
         int word = i / MODEL, head = i % MODEL / HEAD, column = i % HEAD;
         ((float *)heads.data)[(head * WORDS + word) * HEAD + column] = ((float *)joined.data)[i];

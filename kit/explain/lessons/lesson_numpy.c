@@ -1,8 +1,9 @@
-/* Lesson `numpy`: attention in double from q, k, v alone; why √d_k; the causal mask.
+/* Lesson `numpy`: attention in double precision from given q, k, v; the reason for √d_k; the causal
+ * mask.
  *
- * The notebook drew its numbers without a seed, so they are known only as far as it printed
- * them: 8 decimals (v from its last full print; the first one is cut off in the file).
- * lesson_check allows what half a unit of that can change, as worst_slack() works out.
+ * The notebook drew its numbers without a seed, so only the 8 decimals that it printed are known
+ * (for v from its last complete output; the first one is cut off in the file). lesson_check allows
+ * for the error that this causes; worst_slack() computes it.
  */
 #include <math.h>
 
@@ -67,7 +68,8 @@ static const double typed_v[L * D] = {-0.75019022, 0.40213689,  0.87469443,  -0.
     "[ 0.79733874, -1.33763958, -0.66016079,  1.67229083,  2.64740769,\n"                          \
     "-1.09484413,  0.52757604, -1.46474318]])"
 
-/* How far off results can be because inputs are known to half a unit of their 8th decimal. */
+/* The largest error of the results, because the inputs are known only to half a unit of their 8th
+ * decimal. */
 typedef struct slacks {
     double input, scores, scaled, weights, context, variance_part;
 } slacks;
@@ -91,8 +93,7 @@ static slacks worst_slack(void)
     s.scaled = s.scores / sqrt(D);
     s.weights = s.scaled / 2; /* dw = w(1-w)·2 ds, and w(1-w) <= 1/4 */
     s.context = 2 * s.scaled * largest_v + s.input;
-    s.variance_part =
-        2 * s.scores / sqrt(10.0); /* dvar/var <= 2 ds/sqrt(var), var of the scores 10 */
+    s.variance_part = 2 * s.scores / sqrt(10.0); /* dvar/var <= 2 ds/sqrt(var), with var = 10 */
     return s;
 }
 
@@ -139,8 +140,7 @@ static double variance(kit_array a)
 /* The notebook prints (q, k, scores) once and (q, k, scaled scores) twice. */
 static void variances(recipe *r, kit_array q, kit_array k, kit_array scores, const slacks *s)
 {
-    double
-        divided[L * L]; /* the next step of the lesson; the notebook looks at its variance first */
+    double divided[L * L]; /* the lesson's next step; the notebook prints its variance first */
     recipe_attention a = {recipe_view(q), recipe_view(k), recipe_view(k), 0, false, NULL};
     recipe_scores(r, &a, ATTN_STAGE_RAW, attn_matrix(divided, ATTN_F64, L, L));
     kit_array scaled = {ATTN_F64, 2, {L, L}, divided, sizeof divided};
@@ -162,7 +162,7 @@ static void variances(recipe *r, kit_array q, kit_array k, kit_array scores, con
     recipe_columns(r, labels, 4);
     recipe_printed(r, "0.9364650972271772 1.086444058695338 10.097741326679849 1.262217664703409");
     recipe_slack(r, 0, s->variance_part, why);
-    double again[5] = {x[0], x[1], x[0], x[1], x[3]}; /* in front of scaled, and all once more */
+    double again[5] = {x[0], x[1], x[0], x[1], x[3]}; /* printed: q, k, q, k, scaled */
     recipe_add_copy(r, "variance_again", TRACE_VALUES, ATTN_F64, SHAPE(5), again);
     recipe_check_only(r, "variance, printed again",
                       "(np.float64(0.9364650972271772), np.float64(1.086444058695338),\n"
@@ -200,8 +200,8 @@ static kit_array context(recipe *r, const recipe_attention *a, const char *name)
     return out;
 }
 
-/* Hiding keys after softmax instead of before: the weights are cut, and the rows no longer sum
- * to 1. */
+/* Masks keys after softmax instead of before it: weights are set to 0, so rows no longer sum to
+ * 1. */
 static void zero_after(recipe *r, kit_array unmasked)
 {
     double cut[L * L] = {0}, sums[L] = {0}, again[L * L] = {0};
@@ -230,7 +230,7 @@ static void zero_after(recipe *r, kit_array unmasked)
         r, "Divided by their row sums", "(A·tril)/Σ",
         "The same as −∞ before softmax, which is the same division over the visible keys alone, "
         "in one step and with nothing to leak.");
-    recipe_set_provenance(r, TRACE_GIVEN, "masked_scores", NULL, 0); /* the same keys are hidden */
+    recipe_set_provenance(r, TRACE_GIVEN, "masked_scores", NULL, 0); /* the same keys are masked */
     recipe_rows(r, asks, L);
     recipe_columns(r, answers, L);
 }

@@ -1,7 +1,7 @@
-/* Lesson `sky`: "sky is blue", three words of two numbers each. Everything is typed in, nothing
- * drawn. The notebook asks PyTorch to track the gradients of its three matrices and never uses
- * them; with gradients, the lesson goes on to what loss.backward() would give, checked against
- * PyTorch's numbers. */
+/* Lesson `sky`: "sky is blue", three words of two numbers each. All numbers are given, none is
+ * random. The notebook asks PyTorch to track the gradients of its three matrices but never uses
+ * them. With --gradients the lesson also computes what loss.backward() would give, and compares it
+ * with PyTorch's numbers. */
 #include "../recipe.h"
 #include "lessons.h"
 
@@ -141,7 +141,7 @@ static kit_array gradient_step(recipe *r, const char *name, const char *title, c
     return out;
 }
 
-/* The forward call again, for its log-sum-exp, and then backwards through it. */
+/* Repeats the forward call to get its log-sum-exp, then calls the backward. */
 static void attention_back(recipe *r, kit_array q, kit_array k, kit_array v, kit_array dout,
                            attn_sdpa_grads *grads)
 {

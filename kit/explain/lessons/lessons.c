@@ -1,5 +1,5 @@
-/* The lessons: five notebooks on attention that the program runs and checks. One row each; a recipe
- * makes the steps. */
+/* The lessons: five notebooks on attention that the program runs and checks. Each has one row; a
+ * recipe computes its steps. */
 #include <string.h>
 
 #include "lessons.h"

@@ -1,4 +1,4 @@
-/* Lessons: recipes whose steps carry what a notebook printed.
+/* Lessons: recipes whose steps also hold the numbers that a notebook printed.
  *
  * To add one: write lesson_<name>.c, add its row to the table in lessons.c and its declaration
  * below.
@@ -13,16 +13,17 @@
 typedef struct explain_lesson {
     const char *name;     /* "dessert" */
     const char *notebook; /* the notebook's own title */
-    const char *summary;  /* one line for the list */
+    const char *summary;  /* one line for the list of lessons */
     int (*build)(trace *t, attn_context *ctx, kit_error *err);
-    int (*gradients)(trace *t, attn_context *ctx, kit_error *err); /* with them; NULL: has none */
+    int (*gradients)(trace *t, attn_context *ctx, kit_error *err); /* NULL: has none */
 } explain_lesson;
-extern const explain_lesson explain_lessons[];       /* ends with a row whose name is NULL */
+extern const explain_lesson explain_lessons[];       /* the last row has the name NULL */
 const explain_lesson *lesson_find(const char *name); /* NULL: no such lesson */
 
-/* Compares every number of the trace that the notebook printed with the printed digits, one line
- * each to out (may be NULL); beyond the notebook, with PyTorch's where a step has them. KIT_OK, or
- * KIT_CHECK_FAILED with the first difference in err. */
+/* Compares every number of the trace that the notebook printed with the printed digits, and writes
+ * one line for each step to out (may be NULL). Steps after the notebook's end are compared with
+ * PyTorch's numbers, if the step has them. KIT_OK, or KIT_CHECK_FAILED with the first difference in
+ * err. */
 int lesson_check(const trace *t, FILE *out, kit_error *err);
 
 /* The recipes of the lessons, one file each. */

@@ -1,5 +1,5 @@
-/* Predict, then see: hides one weight of a trace and asks for it. Which one comes from the seed
- * and the question's number alone, so that a quiz can be repeated. */
+/* The quiz hides one weight of a trace and asks for it. The choice depends only on the seed and the
+ * question's number, so a quiz can be repeated. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "../render/draw.h"
 #include "quiz.h"
 
-/* splitmix64: enough for choosing cells, and the same everywhere. */
+/* splitmix64: good enough to choose cells, and identical on every machine. */
 static uint64_t mix(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;
@@ -16,14 +16,15 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* A cell that can be worked out: its scores are known, and it is not the row's only visible key. */
+/* Whether the cell's weight can be computed by the reader: its scores are known, and the row has
+ * another visible key. */
 static bool worth_asking(const grid *g, int64_t head, int64_t row, int64_t column)
 {
     return !grid_masked(g, head, row, column) && isfinite(grid_at(g, head, row, column)) &&
            grid_health(g, head, row).visible > 1;
 }
 
-/* Cell number n of all the weights of the trace; false past the end. */
+/* Finds cell number n of all weights of the trace; false if there are not so many. */
 static bool find_cell(const trace *t, int64_t n, quiz_question *q, grid *g)
 {
     for (size_t i = 0; i < t->count; i++) {
@@ -54,7 +55,7 @@ static int64_t count_cells(const trace *t)
     return cells;
 }
 
-/* Cuts at a whole character if it does not fit. */
+/* If the text does not fit, it is cut between two characters. */
 static void copy(char *out, size_t size, const sink *s)
 {
     size_t length = s->failed || s->data == NULL ? 0 : s->size;
@@ -141,8 +142,10 @@ int quiz_ask(quiz_question *q, const trace *t, uint64_t seed, int index, kit_err
             return KIT_OK;
         }
     }
-    return kit_fail(err, KIT_USAGE,
-                    "a quiz needs weights of two keys or more with their scores; there are none");
+    return kit_fail(
+        err, KIT_USAGE,
+        "--quiz needs attention weights of at least two keys, and their scores; there are none "
+        "here");
 }
 
 bool quiz_is_right(const quiz_question *q, double answer)

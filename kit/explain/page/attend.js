@@ -1,5 +1,5 @@
-/* Attention, and nothing else: numbers in, numbers out. attend() is the page's own; everything goes
- * through `engine` (wasm.js), which has the library's with the same face, where it can.
+/* Attention as pure functions of numbers. attend() is the page's own implementation. Callers use
+ * `engine` (wasm.js), which calls the library's attention if it can; its interface is the same.
  *
  * Matrices are row-major lists. T queries, S keys, D numbers in a query or key, Dv in a value. */
 
@@ -15,8 +15,8 @@ function dotRows(q, k, T, S, D, width = D) {
   return out;
 }
 
-/** Softmax of every row. The largest is subtracted first, so that nothing overflows; a row with
- * nothing to see is 0. */
+/** Softmax of every row. The largest score is subtracted first, so that nothing overflows. A row
+ * whose keys are all masked is 0. */
 function softmaxRows(scores, T, S) {
   const out = new Float64Array(T * S);
   for (let i = 0; i < T; i++) {
@@ -40,12 +40,12 @@ function mixRows(weights, v, T, S, Dv) {
   return out;
 }
 
-/** 1 where key j stands after query i. */
+/** 1 where key j comes after query i. */
 function causalMask(T, S) {
   return Uint8Array.from({ length: T * S }, (_, at) => (at % S > Math.floor(at / S) ? 1 : 0));
 }
 
-/** Where the mask is applied. */
+/** The steps at which the mask can be applied. */
 const MASKING = {
   before: "−∞ before softmax",
   after: "zero after softmax",
@@ -56,11 +56,12 @@ const MASKING = {
  * Attention of one head.
  *
  * Either q [T,width], k [S,width] with D (the first D of width numbers count) and scale, or scores
- * [T,S], already scaled. hidden [T,S]: 1 where a key is hidden, or null. temperature divides the
- * scores. masking: "before" is attention as everybody means it; "after" and "renormalised" are what
- * people try instead. v [S,Dv]: also the context.
+ * [T,S], already scaled. hidden [T,S]: 1 where a key is masked, or null. temperature divides the
+ * scores. masking: "before" softmax is the definition of attention; "after" and "renormalised" are
+ * mistakes that the labs show. With v [S,Dv], the context is computed too.
  *
- * Gives raw and scaled (÷ temperature too) and masked scores, weights, sums of the rows, context.
+ * Returns the raw, scaled (also ÷ temperature) and masked scores, the weights, the sums of their
+ * rows, and the context.
  */
 function attend(call) {
   const { q, k, v, scores, T, S, D, width = D, Dv } = call;
@@ -71,7 +72,8 @@ function attend(call) {
   return { raw: q ? raw : null, ...stages, weights, sums, context };
 }
 
-/** Scores scaled (÷ temperature too), masked, and those of the two that softmax gets. */
+/** Returns the scaled scores (also ÷ temperature), the masked scores, and the one of the two that
+ * softmax gets. */
 function scoreStages({ q, scale = 1, temperature = 1, hidden = null, masking = "before" }, raw) {
   const factor = (q ? scale : 1) / temperature, n = raw.length;
   const scaled = new Float64Array(n), masked = hidden ? new Float64Array(n) : scaled;
@@ -80,7 +82,8 @@ function scoreStages({ q, scale = 1, temperature = 1, hidden = null, masking = "
   return { factor, scaled, masked, used: masking === "before" ? masked : scaled };
 }
 
-/** Hides keys in weights, for those who do it there; the sums of the rows. */
+/** Masks keys in the weights, for the labs that mask after softmax. Returns the sums of the
+ * rows. */
 function hideAfter({ T, S, hidden = null, masking = "before" }, weights) {
   const sums = new Float64Array(T);
   for (let i = 0; i < T; i++) {
@@ -97,8 +100,8 @@ function hideAfter({ T, S, hidden = null, masking = "before" }, weights) {
   return sums;
 }
 
-/** Entropy in bits, the most that the visible keys allow, the largest weight, the sum, of one
- * row. */
+/** For one row: the entropy in bits, the largest entropy that its visible keys allow, the largest
+ * weight, and the sum. */
 function rowHealth(weights, hidden, row, S) {
   let bits = 0, visible = 0, largest = 0, at = 0, sum = 0;
   for (let j = 0; j < S; j++) {

@@ -1,8 +1,8 @@
-/* This cell in numbers: every operand from the words' vectors to the number itself, each of which
- * can be copied. What is written out is what the trace (or, under changed settings, this page) has;
- * nothing is rounded but how it is shown. */
+/* The panel "This cell in numbers": every operand from the words' vectors to the number itself,
+ * each of which can be copied. The numbers come from the trace or, after a setting was changed,
+ * from this page. They are rounded only for display. */
 
-/** One line of the chain: what was done, and what came out. */
+/** One line of the computation: the operation and its result. */
 function chainLine(name, text, value, stage, state) {
   return el("tr", { class: stage === state.stage ? "now" : null, "data-chain": name },
     el("th", { scope: "row" }, name), el("td", {}, text),
@@ -18,13 +18,13 @@ function sumOf(numbers) {
   return Array.from(numbers).reduce((a, b) => a + b, 0);
 }
 
-/** A long equation: as text that can be scrolled, read and copied. */
+/** A long equation, as text that can be scrolled and copied. */
 function equation(text, what) {
   return el("div", { class: "equation" },
     el("code", { tabindex: 0, "aria-label": what }, text), copyButton(text, what));
 }
 
-/** Vectors behind a score, as the settings have them: {q, k} or null. */
+/** The vectors behind a score under the current settings: {q, k} or null. */
 function operandsOf(context, row, column) {
   const { trace, block, head, settings, order } = context;
   if (!block.q || !block.k) return null;
@@ -37,7 +37,7 @@ function operandsOf(context, row, column) {
   return { q: cut(block.q, from(row)), k: cut(block.k, from(column)) };
 }
 
-/** How the score became what softmax was given. */
+/** The steps from the score to the input of softmax. */
 function scaleText(context) {
   const { block, settings } = context;
   const parts = [];
@@ -50,7 +50,7 @@ function scaleText(context) {
   return parts.join(", ");
 }
 
-/** The softmax of a row, with the terms of its sum: the hint of the quiz, too. */
+/** The softmax of a row, with the terms of its sum; the quiz uses it as a hint, too. */
 function softmaxText(scores, S, row, column) {
   const line = Array.from(scores.subarray(row * S, (row + 1) * S));
   const most = line.reduce((a, b) => Math.max(a, b), -Infinity);
@@ -60,8 +60,8 @@ function softmaxText(scores, S, row, column) {
 }
 
 /**
- * What the labs do to a weight once softmax has given it: a mask that comes after, the division
- * that makes the row sum to 1 again, a sink taken out. A list of {name, text, value, equation}.
+ * What the labs do to a weight after softmax: a mask, the division that makes the row sum to 1
+ * again, the removal of a sink. A list of {name, text, value, equation}.
  */
 function afterSoftmax(context, used, soft, row, column) {
   const { block, live, settings } = context, S = block.S, out = [];
@@ -93,7 +93,7 @@ function afterSoftmax(context, used, soft, row, column) {
   return out;
 }
 
-/** The cell that the quiz asks for and has not shown yet; −1: none. */
+/** The cell that the quiz asks for and has not revealed yet; −1: none. */
 function secretOf(state) {
   return state.quiz && !state.quiz.done ? state.quiz.at : -1;
 }
@@ -138,13 +138,14 @@ function chain(lines) {
   return el("table", { class: "chain" }, el("tbody", {}, lines));
 }
 
-/** Which row of an operand a row of the result was made from. */
+/** The row of an operand from which a row of the result was computed. */
 function operandRow(trace, operand, step, row) {
   if (operand.height === step.height) return row;
   return operand.height === 1 ? 0 : Math.max(trace.query, 0);
 }
 
-/** The column of a weight matrix that makes number c: [out,in] or [in,out], whichever gives it. */
+/** The column of a weight matrix that produces number c. The matrix is [out,in] or [in,out],
+ * whichever gives this number. */
 function weightColumn(x, w, step, c, value) {
   const n = x.length, candidates = [];
   if (w.step.width === n && w.step.height === step.width)
@@ -170,7 +171,8 @@ function projectedCell(context, step, row, column, value) {
                    "the sum with all its operands")];
 }
 
-/** Of a model's queries, keys and values: the row of the matrix, with its bias, that made it. */
+/** For a model's queries, keys and values: the row of the matrix, and its bias, that produced the
+ * number. */
 function makerCell(context, step, row, column, value) {
   const { trace } = context, maker = step && makerOf(trace, step);
   const x = maker && trace.find.get(maker.made.a);

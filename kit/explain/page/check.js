@@ -1,15 +1,15 @@
-/* Do the numbers of the trace, which are the C library's, equal what this page computes from their
- * operands? Every head of every attention, whatever is shown; differences are relative to the
- * matrix's largest value. */
+/* Checks that the numbers of the trace, which the C library computed, equal those that this page
+ * computes from their operands. This covers every head of every attention, not only those shown.
+ * Differences are relative to the matrix's largest value. */
 
 const WANTED = 1e-6;
 
-/** The largest of numbers, in size; what is infinite or no number counts as 0. */
+/** The largest absolute value of the numbers; infinities and NaN count as 0. */
 function largestSize(numbers) {
   return numbers.reduce((most, x) => (Number.isFinite(x) ? Math.max(most, Math.abs(x)) : most), 0);
 }
 
-/** max |x − y| / max |y|; 0 where both are the same infinity, or both no number. */
+/** max |x − y| / max |y|; 0 where both are the same infinity or both are NaN. */
 function difference(x, y) {
   let most = x.length === y.length ? 0 : Infinity;
   for (let i = 0; i < y.length; i++) {
@@ -22,9 +22,9 @@ function difference(x, y) {
 }
 
 /**
- * What may differ, where that is more than WANTED: { raw, weights, why }. The library computed in
- * double, as the page does, and stored floats. But of vectors that the page has with 11 bits each
- * product is uncertain by 2^-10 of it.
+ * The allowed differences, where they are larger than WANTED: { raw, weights, why }. The library
+ * computed in double, as the page does, and stored floats. But if the page has the vectors with
+ * only 11 bits, each product is uncertain by 2^-10 of itself.
  */
 function knownTo(trace, block, head, live) {
   if (![block.q, block.k, block.v].some((step) => step?.rounded)) return { raw: 0, weights: 0 };
@@ -35,7 +35,7 @@ function knownTo(trace, block, head, live) {
            why: "this page has queries, keys and values with 11 bits" };
 }
 
-/** One head: [{ name, error, limit, why }], of the matrices whose numbers the trace has. */
+/** Checks one head: [{ name, error, limit, why }] for the matrices whose numbers the trace has. */
 function checkHead(trace, block, head) {
   const live = recomputed(trace, block, head, untouched());
   const known = knownTo(trace, block, head, live);
@@ -48,8 +48,9 @@ function checkHead(trace, block, head) {
   });
 }
 
-/** All of the trace: { checks, absent }, absent being the attentions that nothing could be said of:
- * their operands are not in the trace, or their numbers are not, which the page computes anyway. */
+/** Checks the whole trace: { checks, absent }. absent are the attentions that cannot be checked,
+ * because the trace lacks their operands or their numbers (the page computes such numbers
+ * itself). */
 function checkTrace(trace) {
   const checks = [], absent = [];
   for (const block of trace.blocks) {

@@ -1,11 +1,11 @@
-/* The code bridge: the shown step in NumPy, PyTorch and C, as a program that runs as it stands and
- * prints this step. Small operands are written into it, so that it prints this case's own numbers;
- * large ones are drawn, in the same sizes. */
+/* The panel with code: the shown step in NumPy, PyTorch and C, as a complete program that prints
+ * this step. Small operands are literals in the program, so that it prints the same numbers as the
+ * page; large ones are random numbers of the same shapes. */
 
-const LITERALS = 2500; // numbers, of all operands together
+const LITERALS = 2500; // most numbers in all operands together
 const LANGUAGES = ["NumPy", "PyTorch", "C"];
 
-/** What the program is made of: operands, and operations up to the shown step. */
+/** The parts of the program: operands, and the operations up to the shown step. */
 function programOf(context, view) {
   const p = { arrays: [], ops: [], result: "", height: view.T, width: view.S };
   if (view.attention || view.mix) return attentionProgram(context, view, p);
@@ -159,7 +159,7 @@ function torchLines(p) {
   return lines;
 }
 
-/** A number as C writes it; its arrays know no inf without math.h. */
+/** A number as C writes it. Infinities need INFINITY from math.h. */
 function cLiteral(x, kind) {
   if (kind === "ids") return String(x);
   if (!Number.isFinite(x)) return x > 0 ? "INFINITY" : x < 0 ? "-INFINITY" : "NAN";
@@ -260,7 +260,7 @@ function cLines(p) {
   return lines;
 }
 
-/** The program as lines {text, now: this step's own, long: an operand}. */
+/** The program as lines {text, now: belongs to the shown step, long: is an operand}. */
 function codeLines(context, view, language) {
   const p = programOf({ ...context, state: { ...context.state, language } }, view);
   return { NumPy: numpyLines, PyTorch: torchLines, C: cLines }[language](p);

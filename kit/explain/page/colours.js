@@ -1,9 +1,9 @@
-/* Colours: cividis for weights, on a fixed scale 0…1; for what has a sign, a map whose middle is 0.
- * Both are even in lightness and tell the same to colour-blind eyes. */
+/* Colours: cividis for weights, on a fixed scale 0…1; for signed numbers, a map with 0 in the
+ * middle. The lightness of both changes evenly, and colour-blind readers can read them. */
 
 let cividis = []; // 33 colours, from the program, so that page, SVG and PNG have the same
 
-/* Blue below 0, red above: ColorBrewer's RdBu, the other way round (Brewer, Harrower). */
+/* Blue below 0, red above: ColorBrewer's RdBu, reversed (Brewer, Harrower). */
 const diverging = [[5, 48, 97], [33, 102, 172], [67, 147, 195], [146, 197, 222], [209, 229, 240],
                    [247, 247, 247], [253, 219, 199], [244, 165, 130], [214, 96, 77], [178, 24, 43],
                    [103, 0, 31]];
@@ -24,7 +24,7 @@ function colourOf(x, kind, range) {
   return mapColour(diverging, divergingPart(x, range));
 }
 
-/** Where a number stands on the map with a middle: 0…1; infinities at its ends. */
+/** The position of a signed number on its map: 0…1; infinities are at the ends. */
 function divergingPart(x, range) {
   if (!Number.isFinite(x)) return x > 0 ? 1 : x < 0 ? 0 : NaN;
   return range > 0 ? 0.5 + (0.5 * x) / range : 0.5;
@@ -34,12 +34,12 @@ function cssColour([r, g, b]) {
   return `#${[r, g, b].map((c) => c.toString(16).padStart(2, "0")).join("")}`;
 }
 
-/** Black or white, whichever stands out more (the weights of Rec. 709). */
+/** Black or white, whichever has more contrast (luminance by Rec. 709). */
 function inkOn([r, g, b]) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 110 ? "#000000" : "#ffffff";
 }
 
-/** The largest finite size of the numbers: where a map with a sign ends. */
+/** The largest finite absolute value of the numbers: the end of a signed map. */
 function rangeOf(numbers) {
   let range = 0;
   for (const x of numbers) if (Number.isFinite(x)) range = Math.max(range, Math.abs(x));

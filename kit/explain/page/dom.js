@@ -1,4 +1,4 @@
-/* Elements. Text only ever becomes a text node: nothing of a trace is read as HTML. */
+/* Creates elements. Text always becomes a text node: no part of a trace is interpreted as HTML. */
 
 const svgNames = new Set(["svg", "g", "rect", "line", "path", "text", "title", "desc", "defs",
                           "pattern", "linearGradient", "stop", "circle"]);
@@ -18,7 +18,7 @@ function el(name, attributes = {}, ...children) {
 
 const byId = (id) => document.getElementById(id);
 
-/** Puts these in place of what an element holds; the focus stays on what has the same id. */
+/** Replaces an element's children. The focus stays on the element with the same id. */
 function refill(e, ...children) {
   const focused = e.contains(document.activeElement) ? document.activeElement.id : "";
   e.replaceChildren(...children.flat().filter((c) => c !== null && c !== undefined));
@@ -35,12 +35,12 @@ function makeTable(caption, columns, rows) {
         row.map((cell, i) => el(i ? "td" : "th", i ? {} : { scope: "row" }, cell)))))));
 }
 
-/** Which figures are shown as tables, by their ids. */
+/** The ids of the figures that are shown as tables. */
 const asTables = new Set();
 
 /**
- * A figure: what is drawn, and behind a button the same as a table, made when it is asked for.
- * draw and table give elements; label says what is to be seen.
+ * A figure: a drawing and a button that shows the same data as a table, which is created on demand.
+ * draw and table return elements; label describes the drawing.
  */
 function figure(id, label, draw, table) {
   const holder = el("div", { class: "figure", id: `${id}-figure` });
@@ -59,13 +59,13 @@ function figure(id, label, draw, table) {
   return holder;
 }
 
-/** Says it to screen readers. */
+/** Announces the text to screen readers. */
 function announce(text) {
   const where = byId("status");
   if (where.textContent !== text) where.textContent = text;
 }
 
-/** Copies a text; says on the button that it did. */
+/** Copies a text, and shows on the button that it was copied. */
 async function copyText(text, button) {
   try {
     await navigator.clipboard.writeText(text);

@@ -1,5 +1,5 @@
-/* The matrix as a file: SVG, PNG, CSV. Made here, from what is shown; nothing leaves the page but
- * by the browser's own "save". */
+/* Exports the shown matrix as SVG, PNG or CSV. The file is created in the page and leaves it only
+ * by the browser's "save". */
 
 function save(name, type, bytes) {
   const url = URL.createObjectURL(new Blob([bytes], { type }));
@@ -10,13 +10,14 @@ function save(name, type, bytes) {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-/** A field of CSV (RFC 4180). A text that a spreadsheet would take for a formula is led by '. */
+/** A field of CSV (RFC 4180). A text that a spreadsheet would take for a formula gets a ' in
+ * front. */
 function csvField(text) {
   const safe = /^[=+@\t\r]|^-[^0-9.i]/.test(text) ? `'${text}` : text;
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll("\"", "\"\"")}"` : safe;
 }
 
-/** All numbers, in as many digits as read back the same. */
+/** All numbers, with enough digits to read back exactly. */
 function csvText(view) {
   const all = (n, f) => Array.from({ length: n }, (_, i) => f(i));
   const lines = [["", ...all(view.S, view.columns)]];
@@ -29,19 +30,19 @@ function csvText(view) {
   return lines.map((line) => line.map(csvField).join(",")).join("\r\n") + "\r\n";
 }
 
-/** What the style sheet gives to texts in the page, as attributes. */
+/** The style sheet's properties of texts, as attributes. */
 const exportStyles = {
   label: { "font-size": 12, fill: "#3c4043" },
   digits: { "font-size": 13, "font-family": "DejaVu Sans Mono, Menlo, Consolas, monospace" },
   small: { "font-size": 11 },
 };
 
-/** What hidden keys are drawn with; the page has its own in page.html. */
+/** The pattern of masked keys; the page's own is in page.html. */
 function hatch() {
   return byId("patterns").firstElementChild.cloneNode(true);
 }
 
-/** A drawing of its own: no style sheet, white behind it. */
+/** A stand-alone drawing: without the style sheet, with a white background. */
 function svgText(view) {
   const l = matrixLayout(view, 900), range = rangeOf(view.numbers);
   const title = 26;

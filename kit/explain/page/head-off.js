@@ -1,7 +1,7 @@
-/* Heads of a layer switched off: how long its attention output is without what they add. That
- * follows from the products of what the heads add, through W_O, where the trace has them; else
- * heads stand side by side, and lengths add up as squares. Nothing behind this output is computed
- * again. */
+/* Switches heads of a layer off and shows the length of its attention output without them. If the
+ * trace has the inner products of the heads' contributions after W_O, the length follows from
+ * these. Otherwise the heads are concatenated, so the squares of their lengths add up. Later layers
+ * are not recomputed. */
 
 const offHeads = new Map(); // block name -> Set of heads
 
@@ -9,7 +9,8 @@ function offIn(block) {
   return offHeads.get(block.name) ?? new Set();
 }
 
-/** Each token's sum, over pairs of these heads, of what they add times what they add. */
+/** For each token: the sum, over all pairs of these heads, of the inner products of their
+ * contributions. */
 function productSums(block, chosen) {
   const all = allNumbers(block.products), { T } = block, out = new Float64Array(T);
   const at = (i, j) => (i >= j ? (i * (i + 1)) / 2 + j : (j * (j + 1)) / 2 + i);
@@ -19,7 +20,7 @@ function productSums(block, chosen) {
   return out;
 }
 
-/** The same where heads stand side by side. */
+/** The same for concatenated heads. */
 function contextSums(trace, block, chosen) {
   const out = new Float64Array(block.T);
   for (const head of chosen) {
@@ -32,7 +33,8 @@ function contextSums(trace, block, chosen) {
   return out;
 }
 
-/** Lengths of a layer's output, token by token: whole, without these heads, of what is gone. */
+/** Lengths of a layer's output for each token: complete, without these heads, and of the removed
+ * part. */
 function headEffects(trace, block, off) {
   const heads = Array.from({ length: block.heads }, (_, h) => h);
   const rest = block.products ? [block.heads] : []; // the bias, and heads that are not shown
@@ -42,7 +44,7 @@ function headEffects(trace, block, off) {
            left: lengths([...heads.filter((h) => !off.has(h)), ...rest]) };
 }
 
-/** −1: all of it is gone. */
+/** −1: nothing is left. */
 function changeOf(effects, i) {
   return effects.whole[i] > 0 ? effects.left[i] / effects.whole[i] - 1 : 0;
 }
@@ -85,7 +87,7 @@ function effectsText(context, effects, off) {
   ];
 }
 
-/** Switches of the heads of the layer that is shown, and what becomes of its output. */
+/** The switches of the shown layer's heads, and their effect on its output. */
 function headOffPanel(context) {
   const { trace, block } = context, holder = el("div", { class: "head-off" });
   if (!block.products && (block.heads < 2 || !(block.v || block.context))) return null;

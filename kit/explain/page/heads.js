@@ -1,11 +1,11 @@
-/* All heads at a glance: layers down, heads across. Thumbnails are drawn while the browser has
- * nothing else to do; of long texts from evenly chosen rows, and the largest weight of each square,
- * so that nothing bright is lost. */
+/* Overview of all heads: one row per layer, one column per head. Thumbnails are drawn while the
+ * browser is idle. For long texts they show evenly chosen rows and the largest weight of each
+ * square, so that no large weight is lost. */
 
 const THUMB = 48; // pixels
 const thumbs = new Map(); // block name and head -> canvas
 
-/** The blocks that stand side by side with this one: the layers of a model, or it alone. */
+/** The blocks that are shown together with this one: the layers of a model, or only this one. */
 function layersOf(trace, block) {
   if (!block.layer) return [block];
   return trace.blocks.filter((b) => b.layer && b.moment === block.moment)
@@ -41,7 +41,8 @@ function someRows(T) {
   return Array.from({ length: high }, (_, i) => Math.floor(((i + 0.5) * T) / high));
 }
 
-/** The same rows of what is hidden, without a mask of T × S where places alone decide. */
+/** The same rows of the mask, computed without a T × S matrix if the mask depends only on
+ * positions. */
 function sampledHidden(trace, block, head, rows) {
   const { S, window } = block, all = block.causal ? null : hiddenOf(trace, block, head);
   if (!block.causal && !all) return null;
@@ -69,7 +70,7 @@ function drawThumb(trace, block, head) {
   return canvas;
 }
 
-/** Fills the buttons that still wait, a few at a time. */
+/** Draws the thumbnails that are still missing, a few at a time. */
 const waitingThumbs = [];
 function drawWaiting(trace) {
   const start = performance.now();
@@ -81,7 +82,7 @@ function drawWaiting(trace) {
   if (waitingThumbs.length) setTimeout(() => drawWaiting(trace), 0);
 }
 
-/** As the model counts them: the one head that is shown may be any. */
+/** The head's number in the model; with a single shown head it may be any. */
 function headNumber(trace, head) {
   return head + (trace.head ?? 1);
 }
@@ -108,8 +109,8 @@ function thumbButton(context, block, head, change) {
   return button;
 }
 
-/** What the table says of a head: mean entropy of its rows, and which key takes most. Of a large
- * matrix some rows are looked at: there may be hundreds of heads. */
+/** The table's entries for a head: the mean entropy of its rows, and the key with the most weight.
+ * For a large matrix only some rows are used, because there may be hundreds of heads. */
 function headRow(trace, block, head) {
   const { S } = block, every = Array.from({ length: block.T }, (_, i) => i);
   const rows = block.T > MOST_SVG ? someRows(block.T) : every, T = rows.length;

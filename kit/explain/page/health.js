@@ -1,8 +1,8 @@
-/* Row health: how spread each row's weights are, of what its visible keys allow; what may be the
- * cause where that is very little or nearly all, and what to try. */
+/* Row health: the spread of each row's weights, as a share of the most that its visible keys allow.
+ * For rows with a very small or very large spread it names a possible cause and a remedy. */
 
 const SATURATED = 0.99, FLAT = 0.985; // as in recipe_health.c
-const NOTHING = 1e-6, NOT_ONE = 1e-3; // of a row's sum; no rounding is as far from 1
+const NOTHING = 1e-6, NOT_ONE = 1e-3; // of a row's sum; more than any rounding
 const MOST_HEALTH = 40; // rows that are listed
 
 function judgeRow(weights, hidden, row, S) {
@@ -21,7 +21,7 @@ function spread(scores, row, S) {
   return Math.sqrt(sumOf(seen.map((s) => (s - mean) ** 2)) / Math.max(seen.length, 1));
 }
 
-/** Cause and repair of one row, from its own scores. */
+/** The cause and the remedy for one row, from its own scores. */
 function adviceFor(context, row, judged) {
   const { live, block, settings } = context;
   if (judged.verdict.startsWith("sum"))
@@ -69,7 +69,7 @@ function healthList(context, judged, choose) {
       el("span", { class: `verdict ${h.verdict.replaceAll(" ", "-")}` }, h.verdict))));
 }
 
-/** More rows than can be listed: how many are what. */
+/** If there are too many rows to list: the number of rows of each kind. */
 function healthCounts(judged) {
   const count = (v) => judged.filter((h) => h.verdict === v).length;
   return el("dl", { class: "pairs" }, ["saturated", "fine", "flat", "one key", "sum is not 1",

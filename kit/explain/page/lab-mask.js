@@ -1,8 +1,8 @@
-/* Three ways to hide keys, side by side, on this head: −∞ before softmax; zeroing after it, whose
- * rows no longer sum to 1; zeroing and renormalising, which is the first one again, but has looked
- * at what it should not. */
+/* Compares three ways to mask keys on this head: −∞ before softmax; setting weights to 0 after
+ * softmax, so that rows no longer sum to 1; and setting to 0 and renormalising, which gives the
+ * result of the first way but reads the masked scores. */
 
-const MOST_MASK_LAB = 16; // words, of which small maps are drawn
+const MOST_MASK_LAB = 16; // most words for which small maps are drawn
 
 function maskLabNumbers(context) {
   const { trace, block, head, settings } = context;

@@ -1,11 +1,11 @@
 /* Why √d_k: random queries and keys of d numbers, all N(0,1). A dot product of them has the
- * standard deviation √d, so without the division softmax turns one-hot as d grows, and its
- * derivative is gone. Measured here, over many draws. */
+ * standard deviation √d, so without the division softmax becomes one-hot as d grows, and its
+ * derivative vanishes. This lab measures it on many random draws. */
 
 const sizeLab = { keys: 8, draws: 400, sizes: [2, 4, 8, 16, 32, 64, 128, 256, 512], at: 5,
                   kept: new Map() };
 
-/** Uniform numbers 0…1 that the same seed repeats (mulberry32). */
+/** Uniform numbers 0…1; the same seed gives the same numbers (mulberry32). */
 function uniform(seed) {
   let state = seed >>> 0;
   return () => {

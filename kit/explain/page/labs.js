@@ -1,5 +1,5 @@
-/* The labs: settings that change this head's numbers, or how they are looked at. Nothing outside
- * this head changes, and the page says so. */
+/* The labs: settings that change this head's numbers or their display. Nothing outside this head
+ * changes, and the page says so. */
 
 const labTexts = {
   vectors: "The trace has no queries and keys of these weights.",
@@ -30,7 +30,7 @@ function slider(id, low, high, step, value, text, change) {
                        "aria-valuetext": text, oninput: (e) => change(Number(e.target.value)) });
 }
 
-/** The words in another order: a shuffle that the same seed repeats (Fisher, Yates; splitmix). */
+/** The words in another order. The same seed gives the same shuffle (Fisher, Yates; splitmix). */
 function shuffled(n, seed) {
   let state = BigInt(seed);
   const next = (below) => {
@@ -48,7 +48,7 @@ function shuffled(n, seed) {
   return order.every((x, i) => x === i) && n > 1 ? shuffled(n, seed + 1) : order;
 }
 
-/** After a shuffle: did any number change, or did they only move? */
+/** After a shuffle: whether any number changed, or whether they only moved. */
 function orderFinding(trace, block, head, settings) {
   const { order } = settings, { T } = block;
   const straight = recomputed(trace, block, head, { ...settings, order: null });

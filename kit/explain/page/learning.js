@@ -1,7 +1,7 @@
-/* Learning, of a trace of attn train: the loss, the same heat-map at several moments, and beside it
- * the gradient that pushed its scores. */
+/* The panel "Learning", for a trace of attn train: the loss, the same heat-map at several steps of
+ * the training, and beside each the gradient of its scores. */
 
-/** The moments at which this layer's attention was kept. */
+/** The training steps at which this layer's attention was stored. */
 function momentsOf(trace, block) {
   return trace.blocks.filter((b) => b.moment >= 0 && b.layer === block.layer)
     .sort((a, b) => a.moment - b.moment);
@@ -46,7 +46,7 @@ function slopeOf(trace, block) {
   return trace.steps.find((s) => s.made.op === "slope" && s.made.a === block.name) ?? null;
 }
 
-/** The gradient on the scores, small, on the map with a middle. */
+/** The gradient of the scores, drawn small with the signed colour map. */
 function slopeFigure(context, step) {
   const { trace, block, state, rows, columns } = context, { T, S } = block;
   const numbers = numbersOf(trace, step, state.head, block.heads), range = rangeOf(numbers);

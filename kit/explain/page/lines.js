@@ -1,7 +1,7 @@
-/* The sentence twice: who asks on the left, who answers on the right, and lines as strong as the
- * weights between them. Of long texts only the chosen word's strongest keys, as bars. */
+/* The sentence twice: queries on the left, keys on the right, and between them lines whose strength
+ * is the weight. For long texts only the chosen word's keys with the largest weights, as bars. */
 
-const MOST_LINES = 40; // words on either side
+const MOST_LINES = 40; // most words on each side
 const STRONGEST = 20;
 
 function drawLines(view, row, choose) {

@@ -1,26 +1,26 @@
-/* The numbers of one head under the labs' settings. With every setting as it was they are the
- * trace's own; as soon as one is changed they are computed here, from the trace's queries and keys
- * (or scores, or weights, if that is all it has). */
+/* The numbers of one head under the labs' settings. With default settings they are the trace's own.
+ * Otherwise they are computed here, from the trace's queries and keys (or from its scores or
+ * weights, if it has nothing else). */
 
-/** Settings that change nothing. */
+/** The default settings, which change nothing. */
 function untouched() {
   return { scale: true, size: 0, temperature: 1, mask: "trace", masking: "before", view: "weights",
            hideSink: false, order: null };
 }
 
-/** Do the settings change numbers, and not only how they are looked at? */
+/** Whether the settings change numbers, and not only their display. */
 function changesNumbers(s) {
   return !s.scale || s.size > 0 || s.temperature !== 1 || s.mask !== "trace"
          || s.masking !== "before" || s.order !== null;
 }
 
-/** What the labs can do with this block. */
+/** Which labs work with this block. */
 function abilities(block) {
   return { vectors: block.q !== null && block.k !== null, scores: block.scores !== null
              || block.q !== null, values: block.v !== null, square: block.T === block.S };
 }
 
-/** The block's numbers of one head as the trace has them: scores where it knows them. */
+/** The numbers of one head of the block from the trace, with the scores if the trace has them. */
 function inputsOf(trace, block, head) {
   const { T, S, heads } = block;
   const of = (step) => (step ? numbersOf(trace, step, head, heads) : null);
@@ -28,7 +28,8 @@ function inputsOf(trace, block, head) {
   const inputs = { T, S, D: block.q?.width ?? 0, Dv: block.v?.width ?? 0, scale: block.scale,
                    q: of(block.q), k: of(block.k), v: of(block.v), hidden, scores: null };
   if (!inputs.q) {
-    /* Softmax forgets a constant per row, so logarithms of weights serve as scores. */
+    /* Adding a constant to a row does not change its softmax, so logarithms of weights serve as
+     * scores. */
     inputs.scores = block.scores
       ? of(block.scores).map((s) => s * block.last)
       : Float64Array.from(of(block.weights), (w) => Math.log(w));
@@ -36,7 +37,7 @@ function inputsOf(trace, block, head) {
   return inputs;
 }
 
-/** The trace's own numbers; what lies between its steps is computed. */
+/** The trace's own numbers; matrices that it lacks between two steps are computed. */
 function asTraced(trace, block, head) {
   const { T, S, heads } = block, of = (step) => (step ? numbersOf(trace, step, head, heads) : null);
   const weights = of(block.weights), hidden = hiddenOf(trace, block, head);
@@ -61,7 +62,7 @@ function permuteRows(x, order, width) {
   return out;
 }
 
-/** Rows and columns both follow the words. */
+/** Reorders both rows and columns like the words. */
 function permuteBoth(x, order) {
   const n = order.length, out = x && x.slice();
   for (let i = 0; x && i < n; i++)
@@ -69,7 +70,7 @@ function permuteBoth(x, order) {
   return out;
 }
 
-/** What is hidden under the settings. A mask by position stays where it is when words move. */
+/** The mask under the settings. A mask that depends on positions does not move with the words. */
 function hiddenUnder(settings, inputs, causal) {
   if (settings.mask === "none") return null;
   if (settings.mask === "causal") return causalMask(inputs.T, inputs.S);
@@ -77,7 +78,7 @@ function hiddenUnder(settings, inputs, causal) {
   return inputs.hidden && permuteBoth(inputs.hidden, settings.order);
 }
 
-/** Is the mask "no key after the query"? */
+/** Whether the mask is causal (no key after the query). */
 function isCausal(hidden, T, S) {
   return hidden !== null && T === S && causalMask(T, S).every((x, i) => x === hidden[i]);
 }
@@ -86,7 +87,7 @@ function recomputed(trace, block, head, settings) {
   const inputs = inputsOf(trace, block, head), { T, S } = inputs, { order } = settings;
   const causal = isCausal(inputs.hidden, T, S);
   const size = settings.size > 0 ? Math.min(settings.size, inputs.D) : inputs.D;
-  /* Fewer components: the usual divisor becomes that of the new size. */
+  /* With fewer components, the usual divisor √d uses the new size. */
   const usual = settings.size > 0 ? inputs.scale * Math.sqrt(inputs.D / size) : inputs.scale;
   const hidden = hiddenUnder(settings, inputs, causal);
   const call = { ...inputs, width: inputs.D, D: size, hidden, temperature: settings.temperature,
@@ -113,7 +114,7 @@ function valueNorms(trace, block, head) {
   });
 }
 
-/** Each row's shares of Σ α·‖v W_O‖: how much a key adds, not how much it is looked at. */
+/** Each key's share of a row's Σ α·‖v W_O‖: the size of its contribution, not only its weight. */
 function contributions(weights, norms, T, S) {
   const out = new Float64Array(T * S);
   for (let i = 0; i < T; i++) {
@@ -136,9 +137,8 @@ function withoutColumn(weights, column, T, S) {
   return out;
 }
 
-/** The key that takes most of all rows' weight, if it takes much, and much more than attention
- * spread evenly over the keys that each row sees would give it; rows that see one key only do not
- * count. {at, share, even} or null. */
+/** The key with the largest total weight of all rows, if this is large and much larger than with
+ * evenly spread attention. Rows that see only one key do not count. {at, share, even} or null. */
 function findSink(weights, hidden, T, S) {
   const shares = new Float64Array(S), even = new Float64Array(S);
   let rows = 0;
@@ -159,7 +159,7 @@ function findSink(weights, hidden, T, S) {
   return large ? { at, share, even: usual } : null;
 }
 
-/** Everything the panels show of one head. Kept until something changes. */
+/** Everything that the panels show of one head, cached until something changes. */
 const lastLive = { key: "", result: null };
 function liveNumbers(trace, block, head, settings) {
   const key = JSON.stringify([block.name, head, { ...settings, view: 0 }]);
@@ -177,7 +177,7 @@ function liveNumbers(trace, block, head, settings) {
   return lastLive.result;
 }
 
-/** Mean of all heads' weights of a block, as traced. */
+/** The mean of the weights of all heads of a block, from the trace. */
 function meanOfHeads(trace, block) {
   const mean = new Float64Array(block.T * block.S);
   for (let h = 0; h < block.heads; h++) {
@@ -187,8 +187,8 @@ function meanOfHeads(trace, block) {
   return mean;
 }
 
-/** Rollout (Abnar, Zuidema 2020): every layer is half its heads' mean, half "stays itself", and
- * layers multiply. Up to and with this block. */
+/** Attention rollout (Abnar, Zuidema 2020): each layer counts as the mean of its heads' weights and
+ * the identity, half each, and the layers are multiplied, up to and including this block. */
 async function rollout(trace, block, pause) {
   const below = trace.blocks.filter((b) => b.layer && b.moment === block.moment
                                            && b.layer < block.layer && b.T === block.T);

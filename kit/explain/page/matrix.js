@@ -1,14 +1,14 @@
-/* The matrix of the step: SVG up to 64 × 64 cells, a canvas above. The cross-hair is three boxes on
- * top of either, so that moving it draws nothing again; the middle one is the cell that has the
- * focus and that arrow keys move. */
+/* The matrix of the step: SVG up to 64 × 64 cells, a canvas above. The cross-hair consists of three
+ * boxes on top of the drawing, so moving it needs no redrawing. The middle box is the cell; it has
+ * the focus, and the arrow keys move it. */
 
 const MOST_SVG = 64; // rows or columns
 const CELL = { least: 9, most: 64 };
 
 /**
- * What is to be drawn:
- * {id, kind, T, S, numbers, hidden, rows: i => text, columns: j => text, asks: row asks and column
- *  answers, blank: index of a cell not to be shown, dropped: a column that was taken out}
+ * What to draw: {id, kind, T, S, numbers, hidden, rows: i => text, columns: j => text, asks: rows
+ * are queries and columns are keys, blank: index of a cell that is not shown, dropped: a removed
+ * column}
  */
 function matrixLayout(view, width) {
   const measure = (label, n) => {
@@ -33,7 +33,7 @@ function matrixLayout(view, width) {
            height: top + tall * view.T + 4 };
 }
 
-/** Every how many labels are written, so that they do not touch. */
+/** Writes every n-th label; n is such that labels do not touch. */
 function labelStep(size) {
   return Math.max(1, Math.ceil(13 / size));
 }
@@ -151,7 +151,7 @@ function cellSentence(view, i, j) {
   return `${view.named ? `“${view.rows(i)}”` : `row ${view.rows(i)}`}, ${column}: ${value}`;
 }
 
-/** Where the arrow keys and their neighbours take the cell; null: nowhere. */
+/** The cell to which an arrow key (or Home, End, ...) moves; null for other keys. */
 function keyTarget(event, at, view) {
   const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1],
                   PageUp: [-10, 0], PageDown: [10, 0] };
@@ -190,7 +190,7 @@ function makeCross(view, l, cursor) {
   return { boxes: [row, column, grid], cell, grid, at, move };
 }
 
-/** The cell under the pointer; null: beside the matrix. */
+/** The cell under the pointer; null outside the matrix. */
 function cellUnder(event, plot, view, l) {
   const r = plot.getBoundingClientRect();
   const j = Math.floor((event.clientX - r.left - l.left) / l.cell);
@@ -200,7 +200,7 @@ function cellUnder(event, plot, view, l) {
 
 function listen(plot, view, l, cross, moved) {
   const { at, move, cell, grid } = cross;
-  let waiting = null; // one move a frame, however often the pointer reports
+  let waiting = null; // at most one move per frame
   plot.addEventListener("pointermove", (event) => {
     const to = cellUnder(event, plot, view, l);
     if (!to || (to[0] === at.row && to[1] === at.column)) return;
@@ -230,8 +230,8 @@ function listen(plot, view, l, cross, moved) {
 }
 
 /**
- * The figure: drawing, cross-hair, legend. moved(i, j, pinned) is called as the cell changes;
- * gives {element, layout}.
+ * The figure: drawing, cross-hair, legend. moved(i, j, pinned) is called when the cell changes.
+ * Returns {element, layout}.
  */
 function makeMatrix(view, width, cursor, moved) {
   const l = matrixLayout(view, width), range = rangeOf(view.numbers);

@@ -1,7 +1,7 @@
-/* Numbers: as JSON and base64 bring them, and as people read them. The texts are those of the
+/* Numbers: decoded from JSON and base64, and formatted for people. The texts are those of the
  * terminal (number_text in draw.c), so that the same number looks the same everywhere. */
 
-/** A number of the trace; what JSON has no number for is a string. */
+/** A number of the trace; values that JSON numbers cannot express are strings. */
 function readNumber(x) {
   return typeof x === "number" ? x : { inf: Infinity, "-inf": -Infinity, nan: NaN }[x];
 }
@@ -20,7 +20,7 @@ function readHalf(bits) {
   return exponent ? sign * 2 ** (exponent - 25) * (1024 + fraction) : sign * 2 ** -24 * fraction;
 }
 
-/** Every binary16 there is, once: 65,536 numbers. */
+/** A table of all 65,536 binary16 numbers. */
 let halves = null;
 function decodeHalves(bytes) {
   halves ??= Float32Array.from({ length: 65536 }, (_, bits) => readHalf(bits));

@@ -1,5 +1,5 @@
-/* The page's own bytes, put together at build by cmake/EmbedPage.cmake from the files here:
- * what stands before and after the trace. */
+/* The parts of the page before and after the trace. cmake/EmbedPage.cmake joins them from the files
+ * of this folder at build time. */
 #ifndef KIT_EXPLAIN_PAGE_H
 #define KIT_EXPLAIN_PAGE_H
 

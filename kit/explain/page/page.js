@@ -1,19 +1,21 @@
-/* The page: its state, what a change draws again, keys, and the switches of the header.
+/* The page: its state, redrawing after a change, keyboard, and the switches of the header.
  *
- * state.stage 1…9 says where one is; state.step is a step of the trace when it is not the stage's
- * first; row, key and component are the cell: who asks, who answers, which number of a vector. */
+ * state.stage 1…9 is the current stage. state.step is a step of the trace, if it is not the stage's
+ * first one. row, key and component are the cell: the query, the key, and the number of a
+ * vector. */
 
 const page = { trace: null, state: null, context: null, matrix: null, rolled: new Map(),
                rowMoved: false, following: 0 };
 
-/** Where to begin: what the notes say the health of, else what looks most like attention. */
+/** The first view: the block whose health the notes describe, otherwise the one that looks most
+ * like attention. */
 function firstBlock(trace) {
   const told = trace.notes.find((n) => n.label === "health")?.text.split(":")[0];
   const named = trace.blocks.findIndex((b) => b.name === told);
   return Math.max(named >= 0 ? named : trace.blocks.findIndex((b) => b.T > 1 && b.T === b.S), 0);
 }
 
-/** The key that takes most of a row: where the cell begins. */
+/** The key with the largest weight of a row: the first cell. */
 function strongestKey(trace, block, row) {
   const weights = numbersOf(trace, block.weights, 0).subarray(row * block.S, (row + 1) * block.S);
   return weights.reduce((best, w, j) => (w > weights[best] ? j : best), 0);
@@ -28,7 +30,7 @@ function startState(trace) {
            component: 0, settings: untouched(), quiz: null, language: "NumPy" };
 }
 
-/** Everything a panel needs to know of now. */
+/** The current state, as the panels need it. */
 function contextOf(trace, state) {
   const { block, settings } = state, head = Math.min(state.head, block.heads - 1);
   const { order } = settings, from = (i) => (order ? order[i] : i);
@@ -59,7 +61,7 @@ function clamp(state) {
            key: within(state.key, block.S), component: Math.max(state.component, 0) };
 }
 
-/** Something else is to be seen. */
+/** Changes the view. */
 function change(patch) {
   const before = page.state;
   const next = { ...before, ...patch };
@@ -99,7 +101,8 @@ function moved(view, i, j, pinned) {
   };
   clearTimeout(page.following);
   if (pinned || view.T * view.S <= MOST_SVG ** 2) return follow();
-  /* Of a large matrix the panels follow when the pointer rests; the cross-hair is there at once. */
+  /* For a large matrix the panels are updated when the pointer rests; the cross-hair moves at
+   * once. */
   byId("cell-sentence").textContent = cellSentence(view, i, j);
   page.following = setTimeout(follow, 80);
 }
@@ -112,7 +115,7 @@ function drawCell(context, view, i, j) {
   announce(cellSentence(view, i, j));
 }
 
-/** What goes by the row alone. */
+/** The panels that depend only on the row. */
 function drawRow(context) {
   const { state } = context;
   const choose = (row) => change({ row });
@@ -269,7 +272,7 @@ function fillHeader(trace, version) {
   document.title = `${trace.title} · attn ${name}`;
   const title = trace.text ? `“${trace.text}”` : trace.title;
   byId("title").textContent = title;
-  if (title.length > 160) byId("title").title = title; // of which two lines are shown
+  if (title.length > 160) byId("title").title = title; // the header shows only two lines of it
   byId("command").textContent = `attn ${name}`;
   byId("setting").textContent = trace.setting;
   byId("version").textContent = `libattn ${version}`;
@@ -299,7 +302,7 @@ function start() {
   byId("size-lab").addEventListener("toggle", (e) => e.target.open && drawSizeLab());
   document.addEventListener("keydown", onKey);
   engine.onchange = showEngine;
-  setTimeout(showEngine); // when the page can be seen: it may take a moment to find out
+  setTimeout(showEngine); // after the page is drawn, because it may take a moment
   if (page.trace.blocks.length === 0) {
     byId("main").hidden = true;
     byId("empty").hidden = false;

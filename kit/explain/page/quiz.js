@@ -1,16 +1,17 @@
-/* Predict, then see: one weight is blanked; the answer is right within 0.01. The hint is the
+/* The quiz: one weight is hidden and asked for; an answer within 0.01 is right. The hint is the
  * equation with its operands, as in the terminal's --quiz. */
 
 const TOLERANCE = 0.01, TRIES = 2;
 
-/** Cells worth asking for: visible, scores known, more than one visible key in the row. */
+/** Cells that can be asked for: visible, with known scores, in a row with more than one visible
+ * key. */
 function worthAsking(context, at) {
   const { live, block } = context, row = Math.floor(at / block.S);
   return live.scaled !== null && !live.hidden?.[at]
          && rowHealth(live.weights, live.hidden, row, block.S).visible > 1;
 }
 
-/** A cell to ask for: the n-th of a fixed order. −1: there is none. */
+/** The n-th cell to ask for, in a fixed order; −1: there is none. */
 function askFor(context, n) {
   const { block } = context, cells = block.T * block.S, next = uniform(1000 + n);
   for (let tries = 0; tries < 400; tries++) {
@@ -43,7 +44,7 @@ function readAnswer(text) {
   return parseFloat(clean) / (clean.endsWith("%") ? 100 : 1);
 }
 
-/** What an answer makes of the question. */
+/** The state of the question after an answer. */
 function judgeAnswer(quiz, text, truth) {
   const answer = readAnswer(text);
   if (Number.isNaN(answer)) return { ...quiz, said: "A number such as 0.25, please." };

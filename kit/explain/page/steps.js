@@ -1,5 +1,5 @@
-/* Where one is: nine stages that stay in place whatever is shown (a toy, a lesson, a layer of a
- * model), and every step of the trace in its order. A view is what the matrix shows there. */
+/* Navigation: nine stages that are the same for everything shown (a sentence, a lesson, a layer of
+ * a model), and every step of the trace in order. A view is what the matrix shows. */
 
 const STAGES = ["tokens", "embed", "Q K V", "Q·Kᵀ", "scale", "mask", "softmax", "× V", "heads"];
 
@@ -10,7 +10,7 @@ function stageSteps(trace, block, stage) {
   const own = (s) => (s && (s.layer ?? block.layer) === block.layer ? s : null);
   const source = inputs.map((s) => s.made.op === "project" ? find(s.made.a) : null).find(Boolean);
   switch (stage) {
-    case 1: { // those of the text, not what a model says comes next
+    case 1: { // the steps of the text, not the model's predictions
       const at = (s) => trace.shown.indexOf(s);
       const first = Math.min(...trace.blocks.map((b) => at(b.weights)));
       return trace.shown.filter((s) => s.kind === "ids" && at(s) < first);
@@ -35,7 +35,7 @@ function stageSteps(trace, block, stage) {
   }
 }
 
-/** Why a stage is not there; "" if it is. */
+/** Why a stage is missing; "" if it exists. */
 function stageAbsent(trace, block, stage, live) {
   if (stage >= 4 && stage <= 6) {
     const numbers = [live.raw, live.scaled, live.masked][stage - 4];
@@ -48,7 +48,7 @@ function stageAbsent(trace, block, stage, live) {
   return stageSteps(trace, block, stage).length ? "" : "The trace has no such step.";
 }
 
-/** Which stage a step belongs to, and of which block, if it is part of one. */
+/** The stage to which a step belongs, and its block, if it is part of one. */
 function placeOf(trace, step, block) {
   const chain = (b) => [[4, b.raw], [5, b.scaled], [6, b.masked], [7, b.weights], [8, b.context]];
   const blocks = [block, ...trace.blocks.filter((b) => b !== block)];
@@ -60,14 +60,14 @@ function placeOf(trace, step, block) {
   return { block, stage: 0 };
 }
 
-/** Titles, formulas and sentences of what stands between the trace's steps. */
+/** Titles, formulas and sentences of the matrices between the trace's steps. */
 const between = {
   4: ["Every query asks, every key answers", "S = Q·Kᵀ"],
   5: ["Scale", "S × scale"], 6: ["Hide keys", "−∞ where a key is hidden"],
   7: ["Softmax", "A = softmax(S)"], 8: ["Mix the values by the weights", "Z = A·V"],
 };
 
-/** What the matrix shows at a stage 4…8 of a block. */
+/** The view at a stage 4…8 of a block. */
 function attentionView(context) {
   const { block, live, state, settings, trace } = context, { stage } = state;
   const step = stageSteps(trace, block, stage)[0] ?? null, mix = stage === 8;
@@ -92,7 +92,7 @@ function attentionView(context) {
   return view;
 }
 
-/** What the matrix shows of any other step. */
+/** The view of any other step. */
 function plainView(context, step) {
   const { trace, head } = context;
   const own = Math.min(head, step.heads - 1);
@@ -104,7 +104,7 @@ function plainView(context, step) {
            columns: (j) => columnLabel(step, j) };
 }
 
-/** The view of where the state is, with its words. */
+/** The current view, with its texts. */
 function viewOf(context) {
   const { state, trace, block, live } = context, { stage } = state;
   const inChain = state.step === null && stage >= 4 && stage <= 8;
@@ -149,7 +149,7 @@ function stageTabs(context, change) {
     "aria-pressed": String(s === shown), onclick: () => change({ step: s }) }, s.name));
 }
 
-/** Goes to any step of the trace: to its stage if it has one. */
+/** Goes to a step of the trace, and to its stage if it has one. */
 function goTo(trace, step, block) {
   const place = placeOf(trace, step, block);
   return { ...place, stage: place.stage, step: place.stage >= 4 ? null : step };
@@ -172,7 +172,7 @@ function stepSelect(context, change) {
     none, [...groups].map(([label, options]) => el("optgroup", { label }, options))));
 }
 
-/** One step on or back, in the trace's own order. */
+/** Goes one step forward or back, in the trace's order. */
 function neighbour(context, by) {
   const { trace, view, state } = context;
   const list = trace.shown.filter((s) => s.kind !== "curve");

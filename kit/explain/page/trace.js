@@ -1,9 +1,9 @@
 /* The trace: steps with their numbers, and the attention blocks among them.
  *
- * A step's tensor is seen as heads × rows × columns, whatever its rank. Numbers come as a list, as
- * base64, or not at all: those the page computes from the steps that `made` names, one head at a
- * time. A block is one attention: its weights, and what they were made of as far as the trace
- * says. */
+ * A step's tensor is treated as heads × rows × columns, whatever its rank. Its numbers are a list
+ * or base64. If they are missing, the page computes them from the steps that `made` names, one head
+ * at a time. A block is one attention: its weights, and the steps from which they were computed, as
+ * far as the trace has them. */
 
 /** The object of the page's <script type="application/json"> as a trace. */
 function readTrace(json) {
@@ -12,7 +12,7 @@ function readTrace(json) {
   trace.shown = trace.steps.filter((s) => !s.aside);
   trace.blocks = trace.shown.filter((s) => s.kind === "weights").map((s) => readBlock(trace, s));
   if (trace.blocks.every((b) => b.layer && b.moment < 0))
-    trace.blocks.sort((a, b) => a.layer - b.layer); // the one that is told comes first
+    trace.blocks.sort((a, b) => a.layer - b.layer); // the explained one comes first
   return trace;
 }
 
@@ -26,11 +26,11 @@ function readStep(json) {
     width: rank > 0 ? shape[rank - 1] : 1,
     rounded: json.tensor.f16 !== undefined,
     all: null, // the numbers of all heads
-    kept: new Map(), // of derived steps: head -> numbers
+    kept: new Map(), // for derived steps: head -> numbers
   };
 }
 
-/** All of a step's numbers, heads one after the other; null if they are derived. */
+/** All numbers of a step, head by head; null if they are derived. */
 function allNumbers(step) {
   const { tensor } = step;
   if (step.all === null) {
@@ -43,7 +43,8 @@ function allNumbers(step) {
   return step.all;
 }
 
-/** The numbers of one head, height × width. A step of fewer heads shares them among groups. */
+/** The numbers of one head, height × width. In a step with fewer heads, each serves a group of
+ * heads. */
 function numbersOf(trace, step, head, heads = step.heads) {
   const all = allNumbers(step), size = step.height * step.width;
   const own = Math.floor((head * step.heads) / Math.max(heads, 1));
@@ -55,7 +56,7 @@ function numbersOf(trace, step, head, heads = step.heads) {
   return step.kept.get(own);
 }
 
-/** What the program left out because the page can compute it. */
+/** Computes the numbers that the program left out of the trace. */
 function deriveNumbers(trace, step, head) {
   const { op, factor, causal, window } = step.made;
   const a = trace.find.get(step.made.a), b = trace.find.get(step.made.b);
@@ -79,14 +80,14 @@ function deriveNumbers(trace, step, head) {
   }
 }
 
-/** 1 where key j stands after query i, or, of a window, too far before it. */
+/** 1 where key j comes after query i or, with a window, too far before it. */
 function placesMask(T, S, window = 0) {
   const hidden = causalMask(T, S);
   for (let i = window; window > 0 && i < T; i++) hidden.fill(1, i * S, i * S + i - window + 1);
   return hidden;
 }
 
-/** What a weights step was made of: as far back as the trace's links go. */
+/** The steps from which weights were computed, as far back as the trace's links go. */
 function readBlock(trace, weights) {
   const block = { name: weights.name, weights, heads: weights.heads, T: weights.height,
                   S: weights.width, layer: weights.layer ?? 0, moment: weights.moment ?? -1,
@@ -115,7 +116,7 @@ function followScores(trace, block) {
   let s = trace.find.get(made.a);
   if (!like(s) || s.kind !== "scores") return block;
   block.scores = s;
-  block.last = made.factor || 1; // what the weights still multiply their scores by
+  block.last = made.factor || 1; // a factor that softmax still applies to the scores
   block.scale = block.last;
   for (; like(s); s = trace.find.get(s.made.a)) {
     if (s.made.op === "mask") {
@@ -136,7 +137,7 @@ function followScores(trace, block) {
   return block;
 }
 
-/** The matrix that made a model's queries, keys or values, where the trace has it. */
+/** The matrix that produced a model's queries, keys or values, if the trace has it. */
 function makerOf(trace, step) {
   return trace.steps.find((s) => s.made.op === "maker" && s.made.b === step.name) ?? null;
 }
@@ -147,7 +148,7 @@ function blockTitle({ weights, layer, moment, name }) {
   return `${name}${weights.title ? ` – ${weights.title}` : ""}`;
 }
 
-/** Token text as people can see it: a space is ␣, what would disturb the line is �. */
+/** A token's text made visible: a space is ␣, characters that would disturb the line are �. */
 function labelText(text) {
   const clean = text.replace(/[\u0000-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\u2028\u2029]/g,
                              "\ufffd");
@@ -162,7 +163,7 @@ function columnLabel(step, j) {
   return labelText(step.columns?.[j] ?? String(j + 1));
 }
 
-/** 1 where the row may not see the key: its score is −∞; null if all is visible. */
+/** 1 where the row must not see the key (its score is −∞); null if everything is visible. */
 function hiddenOf(trace, block, head) {
   if (block.causal) return placesMask(block.T, block.S, block.window);
   const step = block.scores ?? block.like?.scores;

@@ -1,5 +1,5 @@
-/* What computes: attn_sdpa_forward itself, of the C library, compiled to WebAssembly (wasm/), in
- * double precision; where there is none, attend() of this page. */
+/* The engine: attn_sdpa_forward of the C library, compiled to WebAssembly (wasm/), in double
+ * precision; or attend() of this page, if that is not available. */
 
 /* The module, as base64; empty if no clang compiled it for wasm32 at build. */
 const moduleText = "@WASM@";
@@ -7,13 +7,14 @@ const moduleText = "@WASM@";
 /* of wasm/attend.c: attn_stage */
 const STAGE_RAW = 0, STAGE_WEIGHTS = 3;
 
-const library = { exports: null, // of the module, once there is one
+const library = { exports: null, // the module's functions, after it was created
                   state: moduleText ? "untried" : "absent", // then: starting, ready, refused
                   last: null }; // the queries and keys whose scores are still in its memory
 
 /**
- * The module's exports, or null. It is made when it is first asked for: at once where the browser
- * makes one so large at once, else a moment later, and then `engine.onchange` is called.
+ * The module's exports, or null. The module is created at the first call: immediately, if the
+ * browser allows it for a module of this size; otherwise a moment later, and then `engine.onchange`
+ * is called.
  */
 function libraryExports() {
   if (library.state !== "untried") return library.exports;
@@ -41,13 +42,14 @@ function sameNumbers(x, y) {
   return x.length === y.length;
 }
 
-/** Where the matrices of a call lie: at, in bytes; of(), as numbers, anew after each call, because
- * memory that grows is another buffer. The scores of the call before stay where they are. */
+/** The places of a call's matrices in the module's memory: `at` in bytes, of() as arrays. of() must
+ * be called again after each call, because memory that has grown is a new buffer. The scores of the
+ * previous call stay in their place. */
 function libraryRoom(exports, { T, S, width, Dv }) {
   const sizes = { q: T * width, k: S * width, raw: T * S, v: S * Dv, mask: T * S, weights: T * S,
                   out: T * Dv };
   const total = Object.values(sizes).reduce((a, b) => a + b, 0), at = {};
-  let next = total < 2 ** 28 ? exports.room(8 * total) : 0; // of 32-bit addresses
+  let next = total < 2 ** 28 ? exports.room(8 * total) : 0; // addresses have 32 bits
   if (next === 0) return null;
   for (const [name, size] of Object.entries(sizes)) {
     at[name] = next;
@@ -58,7 +60,7 @@ function libraryRoom(exports, { T, S, width, Dv }) {
   return { at, of };
 }
 
-/** q·k of all pairs, in the module's memory; false if it refuses. */
+/** Computes q·k of all pairs in the module's memory; false if the library refuses. */
 function libraryScores(exports, { at, of }, { q, k, T, S, D, width }) {
   const x = Float64Array.from(q), y = Float64Array.from(k), last = library.last;
   if (last && last.T === T && last.S === S && last.D === D && last.width === width
@@ -72,7 +74,7 @@ function libraryScores(exports, { at, of }, { q, k, T, S, D, width }) {
   return true;
 }
 
-/** attend() by the library, or null if it refuses. */
+/** attend(), computed by the library; null if it refuses. */
 function attendByLibrary(exports, call) {
   const { q, v, scores, T, S, D, hidden = null, masking = "before" } = call;
   const width = q ? call.width ?? D : 0, Dv = v ? call.Dv : 0;
@@ -80,8 +82,8 @@ function attendByLibrary(exports, call) {
   if (!room || (q && !libraryScores(exports, room, { ...call, width }))) return null;
   if (!q) library.last = null;
   const raw = q ? of("raw").slice() : scores, stages = scoreStages(call, raw);
-  /* Scores as they are go in as a mask that is added to nothing; so do those times 0, which as a
-   * scale would mean 1/√D. */
+  /* Given scores are passed as a mask that is added to zero scores. Scores times 0 are passed in
+   * the same way, because a scale of 0 would mean 1/√D. */
   const added = !q || stages.factor === 0, hides = hidden !== null && masking === "before";
   if (v) of("v").set(v);
   if (added) of("mask").set(stages.used);
@@ -96,7 +98,8 @@ function attendByLibrary(exports, call) {
   return { raw: q ? raw : null, ...stages, weights, sums, context };
 }
 
-/** What computes: name says which of the two; attend is called as attend() of attend.js is. */
+/** The engine in use: name says which of the two; attend has the parameters of attend() in
+ * attend.js. */
 const engine = {
   attend(call) {
     try {

@@ -7,9 +7,10 @@
  *   [panel]                                    (row    journey  [0.25][0.38][0.37]  1.56 =====
  *   legend                                     asks)                              entropy, bits
  *
- * Digits stand in the cells as long as they fit; past 64 words the cells become one map of
- * levels, past 1024 the largest weight of each square of cells stands for it, and the panel says
- * so. Of many alike (small steps) only maps are drawn, small, side by side under their names.
+ * Cells show digits if there is room. With more than 64 words a panel is drawn as one map of colour
+ * levels. With more than 1024 words each drawn cell shows the largest weight of a square of cells,
+ * and the panel says so. Small steps, of which there are many, are drawn as small maps side by
+ * side, with their names above.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -20,11 +21,11 @@
 #define MARGIN 24.0
 #define LABEL 12.0   /* em of labels */
 #define EM_MONO 0.62 /* width of a column, in em */
-#define EM_SANS 0.58 /* the same, on average */
+#define EM_SANS 0.58 /* average width of a character, in em */
 #define EM_BOLD 0.69
 #define HEALTH 112.0    /* width of the entropy column */
 #define ONE_BY_ONE 64   /* rows and columns drawn as single cells */
-#define MOST_CELLS 1024 /* along a side */
+#define MOST_CELLS 1024 /* most cells along a side */
 
 static const rgb ink = {32, 33, 36}, grey = {110, 113, 118}, pale = {218, 220, 224},
                  empty_bar = {236, 237, 239};
@@ -57,7 +58,7 @@ static char *copy_clean(picture *p, const char *text)
     return s.failed ? NULL : s.data;
 }
 
-/* A text item, to be finished by the caller's fields in `like`. */
+/* Adds a text item; `like` gives its other fields. */
 void picture_text(picture *p, picture_item like, double x, double y, const char *text)
 {
     like.kind = PICTURE_TEXT;
@@ -95,18 +96,18 @@ void picture_free(picture *p)
 
 /* ----------------------------------------------------------------------------------- Panels */
 
-/* One matrix and where it stands. */
+/* One matrix and its position. */
 typedef struct panel {
     grid g;
     int64_t head;
-    int64_t pool;          /* cells of the trace along the side of one drawn cell */
+    int64_t pool;          /* number of the trace's cells along the side of one drawn cell */
     int64_t rows, columns; /* drawn */
-    double cell;           /* width; cell_height is lower while digits are shown */
+    double cell;           /* width; cell_height is smaller if digits are shown */
     double cell_height;
-    double left, top; /* of the cells, from the panel's corner */
+    double left, top; /* position of the cells, from the panel's corner */
     double width, height;
     int row_label, column_label; /* columns of text */
-    bool slanted;                /* column labels that are wider than a cell */
+    bool slanted;                /* column labels are wider than a cell */
     bool bare;                   /* small: no labels */
 } panel;
 
@@ -161,9 +162,9 @@ static panel make_panel(const trace *t, const trace_step *s, int64_t head)
     a.column_label = widest_label(&a.g, false, 16);
     a.slanted = (a.column_label + 1) * LABEL * EM_MONO > a.cell;
     double label_height = a.slanted ? 0.78 * a.column_label * LABEL * EM_MONO + 16 : 20;
-    a.left = ceil(24 + a.row_label * LABEL * EM_MONO + 10); /* whole units: no seams */
+    a.left = ceil(24 + a.row_label * LABEL * EM_MONO + 10); /* an integer: no gaps between cells */
     a.top = ceil(24 + 20 + label_height);
-    /* The last slanted label leans out over the entropy column or beyond the cells. */
+    /* The last slanted label extends over the entropy column or beyond the cells. */
     double right = a.rows <= ONE_BY_ONE ? HEALTH : 12;
     double lean = a.slanted ? 0.78 * a.column_label * LABEL * EM_MONO : 0;
     a.width = a.left + (double)a.columns * a.cell + (right > lean ? right : lean);
@@ -179,7 +180,7 @@ static void draw_axes(picture *p, const panel *a, double x, double y)
     picture_text(p, like, left + (middle < 60 ? 60 : middle), y + 38, "key: column answers");
     like.angle = -90;
     double tall = (double)a->rows * a->cell_height;
-    bool low = tall < 130; /* a short matrix has no room for the words at its side */
+    bool low = tall < 130; /* a matrix with few rows has no room for the words at its side */
     picture_text(p, like, x + 12, top + tall / 2, low ? "query" : "query: row asks");
 }
 
@@ -268,7 +269,7 @@ static void draw_single_cells(picture *p, const panel *a, double left, double to
     }
 }
 
-/* The largest visible weight of a square of cells, as a level. */
+/* Returns the largest visible weight of a square of cells as a colour level. */
 static uint8_t pooled_level(const panel *a, int64_t row, int64_t column)
 {
     double largest = -1;
@@ -292,7 +293,7 @@ static void draw_map(picture *p, const panel *a, double left, double top)
     for (int64_t i = 0; i < a->rows * a->columns; i++) {
         levels[i] = pooled_level(a, i / a->columns, i % a->columns);
     }
-    /* Hidden cells are left out and show this. */
+    /* Masked cells are not drawn, so this background shows there. */
     put(p, (picture_item){.kind = PICTURE_HATCH,
                           .x = left,
                           .y = top,
@@ -367,7 +368,8 @@ static void draw_panel(picture *p, const trace *t, const panel *a, double x, dou
 
 /* ----------------------------------------------------------------------------------- Picture */
 
-/* The steps worth a panel: all weights; of many, only those with more than one row. */
+/* Chooses the steps that get a panel: all steps of weights; if there are many, only those with more
+ * than one row. */
 static size_t count_panels(const trace *t, bool single_rows, panel *out)
 {
     size_t n = 0;
@@ -449,7 +451,7 @@ static void draw_title(picture *p, const trace *t)
                       "each row sums to 1. Entropy of each row stands at its right.");
 }
 
-/* Panels side by side, from y on; returns where they end. */
+/* Places panels side by side from y on. Returns the y below them. */
 static double arrange_panels(picture *p, const trace *t, const panel *a, size_t n, size_t across,
                              double cell_width, double y)
 {
@@ -464,7 +466,8 @@ static double arrange_panels(picture *p, const trace *t, const panel *a, size_t 
     return y;
 }
 
-/* A run of panels of one kind, a[0] .. a[n-1]: how wide each is, how many stand side by side. */
+/* Lays out a run of panels of one kind, a[0] .. a[n-1]: the width of each, and how many stand side
+ * by side. */
 static size_t choose_across(const trace *t, const panel *a, size_t n, double *cell_width)
 {
     *cell_width = 0;

@@ -1,17 +1,17 @@
 /* Heat-maps as a list of things to draw, in picture units (1/96 inch), from top to bottom.
- * picture.c lays a trace out once; render_svg.c and render_cairo.c only draw the list, so that
- * every format shows the same picture. */
+ * picture.c computes the layout of a trace once. render_svg.c and render_cairo.c only draw the
+ * list, so every format shows the same picture. */
 #ifndef KIT_EXPLAIN_PICTURE_H
 #define KIT_EXPLAIN_PICTURE_H
 
 #include "draw.h"
 
 typedef enum picture_kind {
-    PICTURE_RECT,  /* filled; text, if any, is what a pointer resting on it shows */
-    PICTURE_HATCH, /* white with slanted lines: a hidden key */
+    PICTURE_RECT,  /* a filled rectangle; its text, if any, is shown when the pointer rests on it */
+    PICTURE_HATCH, /* white with slanted lines: a masked key */
     PICTURE_LINE,  /* from x, y to x + w, y + h */
-    PICTURE_TEXT,  /* x, y on its baseline */
-    PICTURE_CELLS  /* many small cells: levels, rows x columns; hidden ones are not drawn */
+    PICTURE_TEXT,  /* x, y are on its baseline */
+    PICTURE_CELLS  /* many small cells: levels, rows x columns; masked ones are not drawn */
 } picture_kind;
 
 typedef enum picture_anchor { PICTURE_START, PICTURE_MIDDLE, PICTURE_END } picture_anchor;
@@ -23,7 +23,7 @@ typedef struct picture_item {
     double x, y, w, h;
     rgb colour;
     char *text;         /* owned */
-    double size, angle; /* of text: em, degrees clockwise */
+    double size, angle; /* for text: size in em, rotation in degrees clockwise */
     picture_anchor anchor;
     bool bold, mono;
     uint8_t *levels; /* owned */
@@ -32,10 +32,10 @@ typedef struct picture_item {
 
 typedef struct picture {
     double width, height;
-    char *title, *description; /* owned; for readers that do not see */
+    char *title, *description; /* owned; the description is for screen readers */
     picture_item *item;
     size_t count, capacity;
-    bool failed; /* no memory */
+    bool failed; /* an allocation failed */
 } picture;
 
 /* KIT_USAGE if the trace has no weights to draw. */
@@ -44,11 +44,12 @@ void picture_free(picture *p);
 
 rgb picture_level_colour(int level);
 
-/* For layouts: a text, finished by the fields in `like`; a line from x, y to x + w, y + h. */
+/* For layouts: adds a text, whose other fields are those of `like`; adds a line from x, y to x + w,
+ * y + h. */
 void picture_text(picture *p, picture_item like, double x, double y, const char *text);
 void picture_line(picture *p, double x, double y, double w, double h, rgb colour);
 
-/* picture_curve.c: a step that is a curve, as a panel of this size. */
+/* picture_curve.c: adds a step that is a curve as a panel of this size. */
 #define PICTURE_CURVE_WIDTH 460.0
 #define PICTURE_CURVE_HEIGHT 200.0
 void picture_curve(picture *p, const trace *t, const trace_step *s, double x, double y);

@@ -1,11 +1,11 @@
-/* A curve as a panel of a picture: axes with a few round numbers, and a line. Points past what a
- * screen can tell apart are joined into their mean. */
+/* A curve as a panel of a picture: axes with a few round numbers, and a line. If there are more
+ * points than a screen can resolve, neighbouring points are replaced by their mean. */
 #include <math.h>
 #include <stdio.h>
 
 #include "picture.h"
 
-#define LEFT 56.0 /* for the numbers at the axis */
+#define LEFT 56.0 /* room for the numbers at the axis */
 #define TOP 30.0
 #define BOTTOM 36.0
 #define MOST_POINTS 300
@@ -14,11 +14,12 @@ static const rgb ink = {32, 33, 36}, grey = {110, 113, 118}, pale = {218, 220, 2
                  line = {0, 70, 140};
 
 typedef struct axes {
-    double x, y, w, h;                      /* of the area, in picture units */
-    double first, last, low, high, spacing; /* of the values */
+    double x, y, w, h;                      /* position and size of the area, in picture units */
+    double first, last, low, high, spacing; /* range of the values */
 } axes;
 
-/* 1, 2 or 5 times a power of ten: about four of them in `range`. */
+/* Returns the distance of the axis numbers: 1, 2 or 5 times a power of ten, so that about four fit
+ * into `range`. */
 static double round_step(double range)
 {
     double power = pow(10, floor(log10(range / 4))), rest = range / 4 / power;

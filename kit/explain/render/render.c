@@ -1,4 +1,4 @@
-/* Which renderer a file's suffix asks for. */
+/* Chooses the renderer by a file's suffix. */
 #include <string.h>
 
 #include "render.h"

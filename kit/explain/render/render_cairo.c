@@ -1,8 +1,8 @@
-/* The picture as PNG (two pixels to a picture unit, for screens of today) and as PDF, through
- * cairo.
+/* Draws the picture as PNG (two pixels for each picture unit, for high-resolution screens) or as
+ * PDF, with cairo.
  *
- * cairo's plain text calls take one font for a string, so a script that DejaVu lacks shows boxes
- * here; the SVG leaves fonts to the viewer and has no such limit.
+ * cairo's simple text functions use one font for a string, so characters of scripts that DejaVu
+ * lacks appear as boxes. An SVG does not have this limit, because the viewer chooses its fonts.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "picture.h"
 
 #define PIXELS 2.0        /* to a unit */
-#define MOST_PIXELS 30000 /* along a side: cairo draws up to 32767 */
+#define MOST_PIXELS 30000 /* pixels along a side; cairo's limit is 32767 */
 
 static void set_colour(cairo_t *c, rgb colour)
 {
@@ -38,7 +38,8 @@ static void draw_hatch(cairo_t *c, const picture_item *i)
     set_colour(c, i->colour);
     cairo_set_line_width(c, 1);
     cairo_stroke(c);
-    /* Lines of x + y = 6k all over the picture, so that neighbours join as in the SVG. */
+    /* The lines are x + y = 6k in coordinates of the whole picture, so that they continue in
+     * neighbouring cells as in the SVG. */
     for (double k = ceil((i->x + i->y) / 6) * 6; k < i->x + i->w + i->y + i->h; k += 6) {
         cairo_move_to(c, k - i->y, i->y);
         cairo_line_to(c, k - i->y - i->h, i->y + i->h);
@@ -71,7 +72,7 @@ static void draw_cells(cairo_t *c, const picture_item *i)
 {
     double w = i->w / (double)i->columns, h = i->h / (double)i->rows;
     cairo_save(c);
-    cairo_set_antialias(c, CAIRO_ANTIALIAS_NONE); /* no seams between cells */
+    cairo_set_antialias(c, CAIRO_ANTIALIAS_NONE); /* so that no gaps show between cells */
     for (int64_t r = 0; r < i->rows; r++) {
         const uint8_t *row = i->levels + r * i->columns;
         for (int64_t k = 0, run; k < i->columns; k += run) {

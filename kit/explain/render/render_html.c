@@ -1,22 +1,25 @@
-/* A trace as one page that opens anywhere, offline: the page's own files (page/), put together at
- * build, and the trace between them as JSON. Nothing of the trace is ever HTML: it is data in a
- * <script type="application/json">, in which no < stands, and the page shows it as text.
+/* Writes a trace as one HTML page that works offline. It consists of the page's own files (page/),
+ * joined by the build, and the trace as JSON between them. No part of the trace is interpreted as
+ * HTML: it is data in a <script type="application/json">, in which every < is escaped, and the page
+ * shows it as text.
  *
- * Large steps: what the page can compute from other steps is left out, and queries, keys, values
- * and the like are base64 of floats, or, where those would be too much, of f16.
+ * Large steps are stored in a shorter form. Steps that the page can compute from other steps are
+ * left out. Queries, keys, values and the like are stored as base64 of floats, or of f16 if floats
+ * would take too much space.
  */
 #include <math.h>
 
 #include "../page/page.h"
 #include "render_json.h"
 
-#define FEW ((int64_t)4096)     /* elements that are written as numbers */
-#define MUCH ((int64_t)1 << 20) /* elements, of all other steps, that are written as f32 */
+#define MOST_NUMBERS ((int64_t)4096) /* elements; smaller steps are written as numbers */
+#define MOST_F32 ((int64_t)1 << 20)  /* elements of all larger steps; f16 if there are more */
 #define F16_MOST 65504.0
 
-static bool is_large(const trace_step *s) { return kit_array_count(&s->tensor) > FEW; }
+static bool is_large(const trace_step *s) { return kit_array_count(&s->tensor) > MOST_NUMBERS; }
 
-/* The page computes it, in double precision, from the steps that it names. */
+/* Whether the page computes this step, in double precision, from the steps that its `made`
+ * names. */
 static bool is_derived(const trace *t, const trace_step *s)
 {
     if (s->tensor.data == NULL) {
@@ -50,7 +53,7 @@ static bool fits_f16(const kit_array *a)
 
 typedef struct layout {
     const trace *trace;
-    bool rounded; /* too much for f32 */
+    bool rounded; /* too many elements for f32 */
 } layout;
 
 static json_form form_of(const trace_step *s, void *self)
@@ -64,7 +67,7 @@ static json_form form_of(const trace_step *s, void *self)
     if (!is_large(s) || !is_float) {
         return JSON_NUMBERS;
     }
-    /* Sums of products may cancel. */
+    /* Sums of products may cancel, so f16 would not be exact enough. */
     return l->rounded && s->op != TRACE_PRODUCTS && fits_f16(&s->tensor) ? JSON_F16 : JSON_F32;
 }
 
@@ -88,7 +91,7 @@ int render_html(char **bytes, size_t *size, const trace *t, kit_error *err)
         bool kept = is_large(&t->step[i]) && !is_derived(t, &t->step[i]);
         elements += kept ? kit_array_count(&t->step[i].tensor) : 0;
     }
-    l.rounded = elements > MUCH;
+    l.rounded = elements > MOST_F32;
     sink s = {0};
     sink_write(&s, page_before, page_before_size);
     sink_printf(&s, "{\"version\": \"%s\", ", ATTN_VERSION_STRING);

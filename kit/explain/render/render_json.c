@@ -1,8 +1,8 @@
 /* A trace as one JSON object: schema attn.explain/1, attn.lesson/1 or attn.train/1.
  *
- * Every float is written with the fewest digits that read back as the same float; what JSON has no
- * number for is one of the strings "inf", "-inf", "nan". Written as a stream: a matrix of numbers
- * needs no tree of objects first.
+ * Every float is written with the fewest digits that read back as the same float. Values that JSON
+ * numbers cannot express are the strings "inf", "-inf" and "nan". The JSON is written directly,
+ * without a tree of objects for the numbers of a matrix.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -62,7 +62,7 @@ static void put_numbers(sink *s, const kit_array *a)
     sink_puts(s, "]");
 }
 
-/* The elements' bytes, little-endian, as base64. */
+/* Writes the elements' bytes, little-endian, as base64. */
 static void put_base64(sink *s, const kit_array *a)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -126,7 +126,7 @@ static const char *const op_names[] = {"given", "lookup",  "project", "dot",    
                                        "mask",  "softmax", "mix",     "attend", "norm",
                                        "slope", "maker",   "products"};
 
-/* What the numbers were made of: {"op": "scale", "a": "scores", "factor": 0.2041...}. */
+/* Writes how the numbers were computed: {"op": "scale", "a": "scores", "factor": 0.2041...}. */
 static void put_made(sink *s, const trace_step *step)
 {
     sink_printf(s, ", \"made\": {\"op\": \"%s\"", op_names[step->op]);
@@ -146,7 +146,7 @@ static void put_made(sink *s, const trace_step *step)
     sink_puts(s, step->causal ? ", \"causal\": true}" : "}");
 }
 
-/* What only some steps have. */
+/* Writes the members that only some steps have. */
 static void put_rare(sink *s, const trace_step *step)
 {
     if (step->small) {
@@ -185,7 +185,7 @@ static void put_step(sink *s, const trace_step *step, const json_style *style)
     sink_puts(s, "}");
 }
 
-/* Entropy and largest weight of every row of every step of weights. */
+/* Writes the entropy and the largest weight of every row of every step of weights. */
 static void put_rows(sink *s, const trace *t)
 {
     const char *before = "\n  ";
@@ -253,7 +253,8 @@ static void put_words(sink *s, const trace *t)
     sink_puts(s, "}");
 }
 
-/* Not what is only there to be compared; but a page needs the scores behind weights. */
+/* Leaves out steps that exist only for comparison, except the scores behind weights, which a page
+ * needs. */
 static bool is_shown(const trace *t, const trace_step *step, const json_style *style)
 {
     if (!step->check_only) {

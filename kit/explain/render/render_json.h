@@ -1,4 +1,4 @@
-/* A trace as a JSON object, for a file of its own and for a page. */
+/* Writes a trace as a JSON object, for a JSON file or for a page. */
 #ifndef KIT_EXPLAIN_RENDER_JSON_H
 #define KIT_EXPLAIN_RENDER_JSON_H
 
@@ -9,12 +9,12 @@ typedef enum json_form {
     JSON_NUMBERS, /* "data": [..], enough digits to read back exactly */
     JSON_F32,     /* "f32": base64 of the little-endian elements, row-major */
     JSON_F16,     /* "f16": the same, rounded to 11 bits */
-    JSON_DERIVED  /* left out: whoever reads it computes them as "made" says */
+    JSON_DERIVED  /* left out: the reader computes the numbers as "made" says */
 } json_form;
 
-/* form: of each step; NULL: numbers, for a file of its own. With a function the object is a page's:
- * it has the scores behind weights even if they are check_only, the steps that are html_only, and
- * no list of rows. */
+/* form gives the form of each step's numbers. With NULL the object is for a JSON file, and all
+ * steps are written as numbers. With a function it is for a page: it has the scores behind weights
+ * even if they are check_only, the steps that are html_only, and no list of rows. */
 typedef struct json_style {
     json_form (*form)(const trace_step *step, void *self);
     void *self;

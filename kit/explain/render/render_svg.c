@@ -1,5 +1,6 @@
-/* The picture as SVG: real <text>, so that it can be searched and every script is set by the
- * viewer; <title> on every cell, so that a pointer shows its number. No fonts, scripts or links. */
+/* Draws the picture as SVG. Texts are <text> elements, so that they can be searched and the viewer
+ * chooses the fonts. Every cell has a <title>, so that the viewer shows its number at the pointer.
+ * There are no embedded fonts, scripts or links. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,8 +58,8 @@ static void put_text(sink *s, const picture_item *i)
     sink_puts(s, "</text>\n");
 }
 
-/* One path for each level, made of horizontal runs: 262,144 cells of 512 words would be as many
- * elements otherwise. */
+/* Each colour level is one path of horizontal runs. With one element per cell, 512 words would need
+ * 262,144 elements. */
 static void put_cells(sink *s, const picture_item *i)
 {
     sink_printf(s,

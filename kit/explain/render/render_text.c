@@ -1,5 +1,5 @@
-/* A trace in the terminal: numbered steps under their headings, each with its shape, its
- * formula, the chosen query's numbers written out, and the matrices that fit. See text.h for the
+/* Writes a trace for the terminal: numbered steps with headings, each with its shape, its formula,
+ * the computation of the chosen query's row, and the matrices that fit. text.h describes the
  * parts. */
 #include <stdlib.h>
 #include <string.h>
@@ -138,8 +138,8 @@ static void put_step(text_layout *p, const trace_step *s)
         text_weights(p, s);
         return;
     }
-    /* Lessons are small and meant to be read beside the notebook; a sentence of one's own shows the
-     * chosen row, and all with --full. */
+    /* Lessons show all matrices: they are small and are read beside the notebook. For the user's
+     * own sentence only the chosen row is shown, unless --full is given. */
     bool own = p->trace->lesson == NULL && p->trace->text != NULL;
     bool whole = p->full || s->kind == TRACE_PROBABILITIES || (!own && text_matrix_fits(p, s));
     bool drawn = s->op == TRACE_GIVEN && s->kind == TRACE_VALUES;
@@ -155,7 +155,7 @@ static bool same_section(const trace_step *a, const trace_step *b)
            (a->section != NULL && b->section != NULL && strcmp(a->section, b->section) == 0);
 }
 
-/* Weights that are only drawn share one line: their names and shapes. */
+/* Steps of weights that are only drawn share one line with their names and shapes. */
 static size_t put_drawn(text_layout *p, size_t from, int number)
 {
     const trace *t = p->trace;

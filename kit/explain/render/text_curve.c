@@ -1,5 +1,6 @@
-/* A curve in the terminal: columns as high as its values, from 0 (or the least, if that is below),
- * in eighths of a line. Where there are more points than columns, one is the mean of several. */
+/* A curve in the terminal: bars as high as its values, in eighths of a line, from 0 or from the
+ * smallest value if it is negative. If there are more points than columns, each bar is the mean of
+ * several points. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +32,7 @@ static void fill(chart *c, const grid *g)
     c->high = c->high > c->low ? c->high : c->low + 1;
 }
 
-/* What stands in line `line`, from the bottom, of a column. */
+/* The character of a bar in line `line`, counted from the bottom. */
 static const char *cell(const text_layout *p, double part, int line)
 {
     static const char *const blocks[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};

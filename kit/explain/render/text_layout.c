@@ -5,9 +5,10 @@
 
 #include "text.h"
 
-#define NO_BREAK "\xc2\xa0" /* a space that lines are not broken at */
+#define NO_BREAK "\xc2\xa0" /* a space at which lines are not broken */
 
-/* What the texts of this program use beyond ASCII, for terminals that have no more. */
+/* Replacements for the non-ASCII characters of the program's texts, for terminals with ASCII
+ * only. */
 static const struct {
     const char *mark, *plain;
 } plain_marks[] = {
@@ -64,13 +65,14 @@ void text_spaces(text_layout *p, int count)
     }
 }
 
-/* The longest prefix of at most `width` columns, in bytes; at least one character. */
+/* Returns the length in bytes of the longest prefix of at most `width` columns; at least one
+ * character. */
 static size_t prefix(const char *text, size_t length, int width)
 {
     size_t best = 0;
     for (size_t n = 1; n <= length; n++) {
         if (n < length && ((unsigned char)text[n] & 0xc0) == 0x80) {
-            continue; /* within a character */
+            continue; /* inside a character */
         }
         if (best > 0 && kit_text_width_of(text, n) > width) {
             break;
@@ -105,7 +107,7 @@ void text_wrap(text_layout *p, int at, int hang, const char *text)
             at = hang;
             gap = 0;
         }
-        if (at + gap + width > p->width) { /* wider than a line: cut where it must be */
+        if (at + gap + width > p->width) { /* wider than a line, so it is cut at the line's end */
             length = prefix(text + spaces, length, p->width - at - gap);
             width = kit_text_width_of(text + spaces, length);
         }
@@ -143,8 +145,9 @@ void text_label(text_layout *p, const char *text, int width, bool right)
 
 /* ----------------------------------------------------------------------------------- Colours */
 
-/* The map in xterm's 256 colours: the nearest by distance would pass through green, so chosen by
- * hand to go from dark blue over grey to yellow, lighter at every step. */
+/* The colour map in xterm's 256 colours. The nearest colours by distance would include green, so
+ * these were chosen by hand: from dark blue over grey to yellow, each lighter than the one
+ * before. */
 static const int ramp[] = {17, 17, 238, 239, 241, 242, 244, 246, 143, 143, 185, 221, 227};
 
 static void set_colour(text_layout *p, int layer, double weight)

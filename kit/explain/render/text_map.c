@@ -1,7 +1,8 @@
-/* Weights without digits: cells up to 40 words, pooled half blocks beyond, and bars for one row.
+/* Weights without digits: single cells for up to 40 words, pooled half blocks for more, and bars
+ * for one row.
  *
- * The scale is always 0 to 1. Pooling takes the largest weight of a square of cells and says so:
- * a mean would hide the one key that a row looks at.
+ * The scale is always 0 to 1. Pooling shows the largest weight of a square of cells, and the output
+ * says so. A mean would hide a single key with a large weight.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 
 #include "text.h"
 
-#define CELLS_AT_MOST 40  /* rows and columns shown one by one */
+#define CELLS_AT_MOST 40  /* most rows and columns that are shown without pooling */
 #define POOLED_AT_MOST 64 /* cells along a side after pooling */
 
 static int shade_level(double weight)
@@ -51,7 +52,7 @@ void text_legend(text_layout *p, bool masked)
 
 /* ------------------------------------------------------------------------------------ Cells */
 
-/* Numbers over the cells: 1, 5, 10, ... where each fits. */
+/* Writes column numbers above the cells: 1, 5, 10, ... if they fit. */
 static void put_ticks(text_layout *p, int64_t columns, int start, int cell)
 {
     int at = start;
@@ -119,10 +120,10 @@ static bool put_cells(text_layout *p, const grid *g, int64_t head)
 
 typedef struct pool {
     const grid *g;
-    int64_t head, size; /* cells along the side of a square */
+    int64_t head, size; /* number of cells along the side of a square */
 } pool;
 
-/* The largest weight of a square; -1 if all of it is hidden or outside. */
+/* Returns the largest weight of a square; -1 if all of its cells are masked or outside. */
 static double pooled(const pool *q, int64_t row, int64_t column)
 {
     double largest = -1;
@@ -137,7 +138,8 @@ static double pooled(const pool *q, int64_t row, int64_t column)
     return largest;
 }
 
-/* Two rows in one character: the upper half is ink, the lower background. */
+/* One character shows two rows: the upper half by its text colour, the lower half by the
+ * background. */
 static void put_halves(text_layout *p, double upper, double lower)
 {
     if (upper < 0 && lower >= 0) {
@@ -214,7 +216,7 @@ static int by_weight(const void *a, const void *b)
     if (x->weight != y->weight) {
         return x->weight < y->weight ? 1 : -1;
     }
-    return x->column > y->column ? 1 : -1; /* the same on every machine */
+    return x->column > y->column ? 1 : -1; /* equal weights: by position */
 }
 
 static void put_bar(text_layout *p, const grid *g, const ranked *r, bool masked, int label_width)
@@ -248,7 +250,8 @@ static int bar_label_width(const text_layout *p, const grid *g, const ranked *r,
     return widest > most ? most : widest;
 }
 
-/* The keys to show: all of them, or the visible ones, the largest first. Returns how many. */
+/* Chooses the keys to show: all of them, or the visible ones, largest weight first. Returns their
+ * number. */
 static int64_t rank(const grid *g, int64_t head, int64_t row, bool all, ranked *r)
 {
     int64_t n = 0;

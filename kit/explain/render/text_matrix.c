@@ -1,14 +1,14 @@
 /* Matrices in the terminal: weights with a shade and digits, and plain numbers.
  *
- * Nothing is ever broken over the edge: what does not fit becomes the next smaller form
- * (text_map.c), and of plain numbers the columns are printed in blocks.
+ * Lines never exceed the width. Weights that do not fit are shown in the next smaller form
+ * (text_map.c), and the columns of plain numbers are printed in blocks.
  */
 #include <math.h>
 #include <string.h>
 
 #include "text.h"
 
-#define DIGITS_AT_MOST 12 /* columns and rows that are shown with digits */
+#define DIGITS_AT_MOST 12 /* most columns and rows that are shown with digits */
 
 int text_label_width(const text_layout *p, const grid *g)
 {
@@ -22,12 +22,12 @@ int text_label_width(const text_layout *p, const grid *g)
     return width;
 }
 
-/* How a matrix of weights is laid out. */
+/* The layout of a matrix of weights. */
 typedef struct layout {
     int label;  /* columns of the row labels */
     int cell;   /* columns of a cell, with the space after it */
-    int digits; /* after the point */
-    int health; /* 0 none, 1 entropy as a part of the most, 2 both in bits */
+    int digits; /* digits after the decimal point */
+    int health; /* 0: none; 1: entropy as a share of its maximum; 2: both, in bits */
 } layout;
 
 static const int health_width[] = {0, 6, 13};
@@ -66,7 +66,7 @@ static void put_header(text_layout *p, const grid *g, const layout *l)
     sink_puts(&p->out, "\n");
 }
 
-/* "0.601", ".60", "1.0"; "!!" for what no softmax gives. */
+/* "0.601", ".60", "1.0"; "!!" for a value that is not a weight. */
 const char *text_weight(char out[NUMBER_BYTES], double w, int digits)
 {
     if (isnan(w) || !(w > -0.0005 && w < 1.0005)) {
@@ -160,7 +160,7 @@ void text_weights(text_layout *p, const trace_step *s)
         }
     }
     if (digits || !small) {
-        /* Every mask here is causal: it hides the last key from the first query. */
+        /* Every mask here is causal, so the first query does not see the last key. */
         text_legend(p, g.rows > 0 && g.columns > 0 && grid_masked(&g, 0, 0, g.columns - 1));
     }
     if (p->full && !digits) {
@@ -192,7 +192,8 @@ static int64_t columns_that_fit(const text_layout *p, const grid *g, int cell)
     return fit < 1 ? 1 : fit;
 }
 
-/* Columns of a cell with the space after it: wide enough for the labels, if that costs no block. */
+/* Returns the columns of a cell with the space after it: wide enough for the labels, if this does
+ * not need more blocks. */
 static int cell_width(const text_layout *p, const grid *g)
 {
     int numbers = number_width(g) + 1, wide = numbers;

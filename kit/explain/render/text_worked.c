@@ -1,21 +1,21 @@
-/* The chosen query's numbers written out with their operands, so that a reader can redo them:
- * products of a score, terms of a softmax, the sum that makes a context vector. Everything is
- * read from the steps that the operands name; a step whose operands do not line up is left
- * without. */
+/* Writes the computation of the chosen query with its operands, so that a reader can repeat it: the
+ * products of a score, the terms of a softmax, the sum of a context vector. All numbers come from
+ * the steps that the operands name. If the shapes of a step's operands do not match, nothing is
+ * written for it. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "text.h"
 
-#define TERMS 3 /* of a long sum that are shown at its start */
+#define TERMS 3 /* terms of a long sum that are shown */
 
-/* A step with its operands, at the head and row that are written out. */
+/* A step with its operands, and the head and row whose computation is written. */
 typedef struct worked {
     const trace_step *step;
     grid out, a, b;
     bool has_a, has_b;
-    int64_t row, a_row; /* of the query, here and in a */
+    int64_t row, a_row; /* row of the query, in this step and in a */
     char who[LABEL_BYTES];
 } worked;
 
@@ -38,7 +38,7 @@ static bool find_operands(const text_layout *p, const trace_step *s, worked *w)
     if (w->row < 0 || w->out.columns == 0 || !w->has_a) {
         return false;
     }
-    /* "q_2" is a row of its own; the projections of row 2 alone read row 2 of all inputs. */
+    /* "q_2" has only one row. It is the projection of row 2, so row 2 of the inputs is read. */
     w->a_row = w->a.rows == w->out.rows ? w->row : grid_query(&w->a, p->trace);
     label_clip(w->who, grid_row_label(&w->out, w->row, label), 24, p->unicode ? "…" : ".");
     return w->a_row >= 0;
@@ -82,7 +82,7 @@ static void put_vector(sink *s, const grid *g, int64_t row)
     }
 }
 
-/* Key by key: "Life -57.1016  is -85.4889  ...". */
+/* Writes the row key by key: "Life -57.1016 is -85.4889 ...". */
 static void put_keys(sink *s, const grid *g, int64_t row)
 {
     char label[LABEL_BYTES], clipped[LABEL_BYTES], number[NUMBER_BYTES];
@@ -96,7 +96,7 @@ static void put_keys(sink *s, const grid *g, int64_t row)
     }
 }
 
-/* The key with the largest number in the row, of those that are not hidden. */
+/* Returns the visible key with the largest number in the row. */
 static int64_t largest_key(const grid *g, int64_t row)
 {
     int64_t best = 0;
@@ -131,8 +131,8 @@ static bool sum_matches(const worked *w, bool column)
 
 static void work_project(const worked *w, sink *s)
 {
-    /* [out, in] as torch's Linear keeps it, or [in, out] as in x @ W; a square one could be
-     * either. */
+    /* Whether W is [out, in], as in torch.nn.Linear, or [in, out], as in x @ W. The shape does not
+     * tell if W is square, so sum_matches() tries both. */
     int64_t in = w->a.columns, out = w->out.columns;
     bool rows = w->has_b && w->b.columns == in && w->b.rows == out && sum_matches(w, false);
     bool columns = w->has_b && w->b.rows == in && w->b.columns == out && sum_matches(w, true);
@@ -142,7 +142,7 @@ static void work_project(const worked *w, sink *s)
     }
 }
 
-/* The pair worth multiplying out: the best score that no mask hides later. */
+/* Chooses the pair whose product is written out: the largest score that no later mask hides. */
 static int64_t best_pair(const trace *t, const worked *w)
 {
     for (const trace_step *s = w->step; s < t->step + t->count; s++) {
@@ -165,14 +165,14 @@ static void work_dot(const trace *t, const worked *w, sink *s)
     put_sum(s, &w->a, w->a_row, &w->b, key, false, w->a.columns, grid_at(&w->out, 0, w->row, key));
 }
 
-/* A score behind a softmax, scaled if that is yet to be done. */
+/* Returns a score before softmax, scaled if it is not scaled yet. */
 static double logit(const worked *w, int64_t key)
 {
     double x = grid_at(&w->a, 0, w->a_row, key);
     return w->step->factor != 0 ? x * w->step->factor : x;
 }
 
-/* The weights are the softmax of these scores, and of no others. */
+/* Whether the weights are the softmax of exactly these scores. */
 static bool is_softmax(const worked *w, double largest, double sum)
 {
     for (int64_t j = 0; j < w->a.columns; j++) {
@@ -183,7 +183,7 @@ static bool is_softmax(const worked *w, double largest, double sum)
     return true;
 }
 
-/* e^(s - max) / sum, for the key that gets most. */
+/* Writes e^(s - max) / sum for the key with the largest weight. */
 static void work_softmax(const worked *w, sink *s)
 {
     char label[LABEL_BYTES], clipped[LABEL_BYTES], one[NUMBER_BYTES], two[NUMBER_BYTES];
@@ -212,7 +212,7 @@ static void work_softmax(const worked *w, sink *s)
                 w->step->factor != 0 ? " is scaled," : "", number_text(one, largest));
 }
 
-/* The context: the three keys with most weight, and the first number of the sum. */
+/* Writes the context: the three keys with the largest weights, and the first number of the sum. */
 static void work_mix(const worked *w, sink *s)
 {
     char label[LABEL_BYTES], number[NUMBER_BYTES];
@@ -251,7 +251,7 @@ static void work_mix(const worked *w, sink *s)
     free(used);
 }
 
-/* The row itself: "q(is) = [..]", or key by key. */
+/* Writes the row: "q(is) = [..]", or key by key. */
 static void work_row(const text_layout *p, const trace_step *s, sink *out)
 {
     grid g = grid_of(p->trace, s);
@@ -280,7 +280,7 @@ static void put_line(text_layout *p, const grid *g, sink *s)
     free(s->data);
 }
 
-/* Keys and values come about as queries do: one of the three written out is enough. */
+/* Keys and values are computed like queries, so only one of the three is written out. */
 static bool follows_alike(const trace *t, const trace_step *s)
 {
     return s > t->step && s[-1].op == s->op && strcmp(s[-1].a, s->a) == 0;
@@ -302,7 +302,7 @@ void text_worked(text_layout *p, const trace_step *s, bool row_too)
         case TRACE_SOFTMAX: work_softmax(&w, &sum); break;
         case TRACE_MIX: work_mix(&w, &sum); break;
         case TRACE_GIVEN:
-        case TRACE_SCALE: /* the row says it all */
+        case TRACE_SCALE: /* the row shows everything */
         case TRACE_MASK:
         case TRACE_ATTEND:
         case TRACE_NORM:

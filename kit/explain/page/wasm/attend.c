@@ -1,19 +1,19 @@
-/* What the page calls: attention of one head by attn_sdpa_forward, in memory that this module
- * lends. Numbers are doubles, as JavaScript's are, and matrices row-major and dense. */
+/* The function that the page calls: attention of one head by attn_sdpa_forward, on matrices in this
+ * module's memory. Numbers are doubles, like JavaScript's, and matrices are row-major and dense. */
 #include "freestanding.h"
 
 #include "attn.h"
 
 #define EXPORT(name) __attribute__((export_name(#name), used)) name
 
-/* The address of so many bytes for the page's matrices, or 0 if there is no memory. One block: the
- * next call may give the same again. */
+/* Returns the address of `bytes` bytes for the page's matrices, or 0 if there is no memory. There
+ * is one block only: the next call may return the same address. */
 void *EXPORT(room)(size_t bytes) { return freestanding_room(bytes); }
 
 /* q [T,width], k [S,width], of which the first D numbers of a row count; v [S,Dv]. mask: NULL,
  * [T,S] of bytes, 0 where a key is hidden, or, if `added`, of doubles that are added to the scaled
- * scores. scores [T,S] becomes what attention has at this attn_stage; out [T,Dv]. Both may be NULL
- * if they are not asked for: scores, and out where Dv is 0. Returns an attn_status. */
+ * scores. Writes the scores at this attn_stage to scores [T,S], and the result to out [T,Dv].
+ * scores may be NULL; out may be NULL if Dv is 0. Returns an attn_status. */
 int EXPORT(attend)(int T, int S, int D, int width, int Dv, double scale, const double *q,
                    const double *k, const double *v, const void *mask, int added, double *scores,
                    int stage, double *out)

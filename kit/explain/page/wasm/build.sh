@@ -47,9 +47,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../../.." && pwd)
 set -- "$here/attend.c" "$here/freestanding.c" "$here/libc.c" "$here/kernels.c"
 for name in core/alloc core/dtype core/struct_size core/tensor plan/engine plan/mask \
-    plan/sdpa_check plan/sequence plan/task_list plan/work sdpa/chunk sdpa/make_plan \
-    sdpa/one_block sdpa/plan_info sdpa/prefetch sdpa/result sdpa/sdpa sdpa/tile_load \
-    sdpa/tile_scores sdpa/tile_task; do
+    plan/sdpa_check plan/sequence plan/task_list plan/work sdpa/chunk sdpa/decode sdpa/make_plan \
+    sdpa/plan_info sdpa/prefetch sdpa/result sdpa/route sdpa/sdpa sdpa/tile_load \
+    sdpa/tile_task; do
     set -- "$@" "$root/src/$name.c"
 done
 # The order of sums and their rounding are those of every other build (cmake/AttnCompile.cmake).

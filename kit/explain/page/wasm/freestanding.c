@@ -1,18 +1,18 @@
-/* What src/ has in files that are not compiled here, because they are about a system: the memory,
- * threads, messages and the choice of an instruction set of one call (context.c, error.c, cpu.c);
- * and the parts of attention that a page has no use for (cache.c, bf16_task.c). */
+/* Replacements for files of src/ that are not compiled here. Some of them need an operating system:
+ * memory, threads, messages and the choice of an instruction set (context.c, error.c, cpu.c).
+ * Others are parts of attention that a page does not use (cache.c, bf16_task.c). */
 #include "freestanding.h"
 
 #include "cache/cache.h"
 #include "core/internal.h"
-#include "plan/plan.h"
+#include "plan/engine.h"
 
 /* ------------------------------------------------------------------------------------- memory
  *
- * Behind the stack and the constants lies the page's block, behind that the scratch of the call
- * that runs. Nothing is ever given back; the next user of the same place writes over it.
+ * The page's block follows the stack and the constants, and the scratch of the running call follows
+ * the page's block. Memory is never freed; the next user overwrites it.
  */
-extern unsigned char __heap_base; /* the linker's */
+extern unsigned char __heap_base; /* defined by the linker */
 static size_t lent;               /* bytes of the page's block */
 
 #define PAGE ((size_t)65536)
@@ -69,7 +69,8 @@ int attn_context_threads(const attn_context *ctx)
     return 1;
 }
 
-/* The page shows no message of the library's: it computes itself what is refused here. */
+/* The page does not show the library's messages. If a call is refused here, the page computes it in
+ * JavaScript. */
 attn_status attni_fail(attn_error *err, attn_status status, const char *argument,
                        const char *format, ...)
 {
@@ -79,10 +80,18 @@ attn_status attni_fail(attn_error *err, attn_status status, const char *argument
 
 /* ------------------------------------------------------------------------------- not in a page */
 
-const attni_engine *attni_engine_bf16(const attni_plan *plan)
+const attni_engine attni_engine_bf16 = {0};
+
+const struct attni_bf16_unit *attni_bf16_unit_for(const attni_plan *plan)
 {
     (void)plan;
     return NULL;
+}
+
+attni_route attni_bf16_route_of(const attni_plan *plan, int rows)
+{
+    (void)plan, (void)rows;
+    return ATTNI_ROUTE_NONE; /* never called: no plan has the bf16 engine */
 }
 
 uint32_t attni_dropout_threshold(double p)
@@ -91,7 +100,7 @@ uint32_t attni_dropout_threshold(double p)
     __builtin_trap();
 }
 
-/* Of a cache, which no call here has. */
+/* Functions of the key/value cache. No call here uses one. */
 char *attni_cache_rows(const attn_cache *cache, attni_cache_part part, int64_t b, int64_t hk,
                        int64_t j)
 {

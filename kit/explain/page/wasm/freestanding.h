@@ -1,11 +1,11 @@
-/* The library freestanding in a page: no C library, no threads, one instruction set. */
+/* The library in a page: freestanding (no C library), no threads, one instruction set. */
 #ifndef ATTN_WASM_FREESTANDING_H
 #define ATTN_WASM_FREESTANDING_H
 
 #include <stddef.h>
 
-/* The start of so many bytes, aligned to 64; NULL: none. The block that was lent before is this
- * one, longer or shorter; scratch of calls lies behind it. */
+/* Returns a block of `bytes` bytes, aligned to 64; NULL if there is no memory. It is the block of
+ * the last call, now longer or shorter; the scratch of calls follows it. */
 void *freestanding_room(size_t bytes);
 
 #endif

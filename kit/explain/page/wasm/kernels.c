@@ -1,7 +1,7 @@
-/* The operations of the generic instruction set, of double, that attention of one head uses. The
- * library's own table has all of them in tiles of one vector and of two; here is half as much code:
- * only tiles of two vectors, which stand in this table as one of twice the lanes. What nothing
- * names any more the linker leaves out. */
+/* The operations of the generic instruction set for double that attention of one head uses. The
+ * library's own table has each operation for tiles of one vector and of two. Here only tiles of two
+ * vectors exist, which saves half of the code; this table lists them as one vector with twice the
+ * lanes. The linker drops functions that are no longer used. */
 #include "kernel/isa_generic_f64.c"
 
 #define TILE 2 /* vectors */
@@ -16,8 +16,8 @@ OP(void, pack, (void *qt, const void *q, ptrdiff_t ldq, int rows, int64_t D, dou
    qt, q, ldq, rows, D, mul, TILE)
 OP(void, scores,
    (void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n, int64_t D, int nv,
-    attni_prefetch *ahead),
-   st, mx, qt, k, ldk, n, D, TILE, ahead)
+    attni_prefetch *hints),
+   st, mx, qt, k, ldk, n, D, TILE, hints)
 OP(void, maxima, (void *mx, const void *st, int n, int nv), mx, st, n, TILE)
 OP(void, scale_softcap, (void *st, int n, double r, double cap, int nv), st, n, r, cap, TILE)
 OP(void, bias, (void *st, int n, const void *b, ptrdiff_t ldb, int rows, int nv), st, n, b, ldb,
@@ -36,8 +36,8 @@ OP(void, weights,
    st, c, m, n, TILE, flags)
 OP(void, values,
    (void *acc, void *total, const void *factors, const void *v, ptrdiff_t ldv, const void *p, int n,
-    int64_t Dv, int nv, int flags, attni_prefetch *ahead),
-   acc, total, factors, v, ldv, p, n, Dv, TILE, flags, ahead)
+    int64_t Dv, int nv, int flags, attni_prefetch *hints),
+   acc, total, factors, v, ldv, p, n, Dv, TILE, flags, hints)
 OP(int, finish,
    (void *out, ptrdiff_t ldo, const void *total, const void *l, int rows, int64_t Dv, int nv), out,
    ldo, total, l, rows, Dv, TILE)
@@ -69,6 +69,6 @@ static const attni_kernels page_kernels = {
 
 const attni_kernels *attni_kernels_of(int isa, int bits)
 {
-    (void)isa, (void)bits; /* attend() asks for double alone */
+    (void)isa, (void)bits; /* attend() uses double only */
     return &page_kernels;
 }

@@ -1,10 +1,10 @@
-/* The few functions of the C library that attention calls, for a module that has none. Each does
- * what the C standard says. */
+/* The few functions of the C library that attention calls; the module has no C library. Each
+ * follows the C standard. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-/* One instruction each (-mbulk-memory). */
+/* Each is one instruction (-mbulk-memory). */
 void *memcpy(void *to, const void *from, size_t n) { return __builtin_memcpy(to, from, n); }
 void *memset(void *to, int byte, size_t n) { return __builtin_memset(to, byte, n); }
 
@@ -25,7 +25,7 @@ static double power_of_two(int n)
     return p.x;
 }
 
-/* In steps, of which only the last may round: where one before it does, the result is 0. */
+/* Scales in steps. Only the last step may round; if an earlier one rounds, the result is 0. */
 double ldexp(double x, int n)
 {
     n = n > 2100 ? 2100 : n < -2200 ? -2200 : n;
@@ -51,8 +51,8 @@ double frexp(double x, int *exponent)
     return n.x;
 }
 
-/* Of the compiler's own library: a product of 128 bits, of which only the low 64 of a and b may be
- * multiplied by an instruction. Halves of those make four products. */
+/* A function of the compiler's library: a product of 128 bits. No instruction multiplies more than
+ * 64 bits, so the halves of a and b give four products. */
 __extension__ typedef __int128 int128;
 
 int128 __multi3(int128 a, int128 b);

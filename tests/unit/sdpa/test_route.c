@@ -1,0 +1,146 @@
+/* attn_sdpa_plan reports the route of each call, by the table in docs/DESIGN.md.
+ *
+ * That all routes compute the same bits is tested elsewhere (test_decode, test_contract,
+ * test_cache_sdpa). */
+#include <stdbool.h>
+#include <string.h>
+
+#include "attn.h"
+#include "support/test.h"
+
+enum { LONG = 600, H = 2, D = 64 };
+
+typedef struct route_case {
+    const char *isa; /* skipped if this machine lacks it */
+    attn_dtype dtype;
+    int64_t T, S;
+    const char *route;
+    enum { NOTHING, SOFTCAP, DROPOUT, MASK, CACHE } option;
+} route_case;
+
+/* No tensor is read by a plan, so all share this memory. */
+static double memory[LONG * H * D];
+static float mask_bias[LONG];
+
+static const route_case cases[] = {
+    {"generic", ATTN_F32, 0, LONG, "none", NOTHING},
+    {"generic", ATTN_F32, 64, LONG, "tiles", NOTHING},
+    {"generic", ATTN_F32, 64, 64, "one block", NOTHING},
+    {"generic", ATTN_F32, 64, 65, "tiles", NOTHING},
+    {"generic", ATTN_F32, 1, 1, "one block", NOTHING},
+    {"generic", ATTN_F32, 64, 64, "tiles", SOFTCAP},
+    {"generic", ATTN_F32, 1, 64, "decode, scores as tiles", MASK},
+    {"generic", ATTN_F32, 1, 3, "tiles", SOFTCAP}, /* fewer keys than lanes */
+    {"generic", ATTN_F32, 1, 4, "decode, scores as tiles", SOFTCAP},
+    {"generic", ATTN_F32, 1, LONG, "decode, keys first", NOTHING},
+    {"generic", ATTN_F64, 1, LONG, "decode, keys first", NOTHING},
+    {"generic", ATTN_F16, 1, LONG, "decode", NOTHING}, /* is converted */
+    {"generic", ATTN_F32, 1, LONG, "decode, scores as tiles", DROPOUT},
+    {"generic", ATTN_F32, 1, LONG, "decode, scores as tiles", MASK},
+    {"generic", ATTN_F32, 1, LONG, "decode, keys first", CACHE},
+    {"avx2", ATTN_F32, 1, LONG, "decode, deferred values", CACHE},
+    {"avx2", ATTN_F32, 2, LONG, "decode, keys first", CACHE},
+    {"avx2", ATTN_F16, 1, LONG, "decode, keys first", NOTHING}, /* reads halves as they are */
+    {"avx512", ATTN_F32, 1, LONG, "decode, deferred values", CACHE},
+    {"avx512", ATTN_BF16, 64, LONG, "tiles", NOTHING},
+    {"avx512bf16", ATTN_F32, 64, LONG, "tiles", NOTHING},
+    {"avx512bf16", ATTN_BF16, 64, LONG, "bf16 tiles", NOTHING},
+    {"avx512bf16", ATTN_BF16, 64, 64, "bf16 tiles", NOTHING},
+    {"avx512bf16", ATTN_BF16, 1, LONG, "bf16 decode", NOTHING},
+    {"avx512bf16", ATTN_BF16, 8, LONG, "bf16 decode", NOTHING},
+    {"avx512bf16", ATTN_BF16, 9, LONG, "bf16 tiles", NOTHING},
+    {"avx512bf16", ATTN_BF16, 1, LONG, "bf16 tiles", DROPOUT},
+    {"amx", ATTN_BF16, 64, LONG, "bf16 pipeline", NOTHING},
+    {"amx", ATTN_BF16, 1, LONG, "bf16 decode", NOTHING},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static bool usable(const char *isa)
+{
+    for (int i = 0; attn_isa(i).name; i++)
+        if (!strcmp(attn_isa(i).name, isa))
+            return attn_isa(i).usable;
+    return false;
+}
+
+static attn_cache *new_cache(const route_case *c)
+{
+    attn_cache_options options = ATTN_CACHE_OPTIONS_INIT;
+    options.B = 1, options.Hk = H, options.D = options.Dv = D;
+    options.dtype = c->dtype;
+    options.max_keys = c->S;
+    attn_cache *cache = NULL;
+    assert_int_equal(attn_cache_create(&options, &cache, NULL), ATTN_OK);
+    const attn_tensor rows = attn_bhtd(memory, c->dtype, 1, H, c->S, D);
+    assert_int_equal(attn_cache_append(cache, 0, &rows, &rows, NULL), ATTN_OK);
+    return cache;
+}
+
+static attn_plan_info plan_of(const route_case *c)
+{
+    attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
+    options.isa = c->isa;
+    options.threads = 1;
+    attn_context *ctx = NULL;
+    assert_int_equal(attn_context_create(&options, &ctx, NULL), ATTN_OK);
+    attn_cache *cache = c->option == CACHE ? new_cache(c) : NULL;
+    const attn_tensor bias = {mask_bias, ATTN_F32, {1, 1, 1, c->S}, {0, 0, 0, 1}};
+    attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+    a.q = a.out = attn_bhtd(memory, c->dtype, 1, H, c->T, D);
+    if (cache)
+        a.cache = cache;
+    else
+        a.k = a.v = attn_bhtd(memory, c->dtype, 1, H, c->S, D);
+    a.softcap = c->option == SOFTCAP ? 2 : 0;
+    a.dropout = c->option == DROPOUT ? 0.5 : 0;
+    a.mask = c->option == MASK ? &bias : NULL;
+    attn_plan_info info = ATTN_PLAN_INFO_INIT;
+    attn_error err = {0};
+    if (attn_sdpa_plan(ctx, &a, &info, &err))
+        fail_msg("%s", err.message);
+    attn_cache_destroy(cache);
+    attn_context_destroy(ctx);
+    return info;
+}
+
+static void each_call_has_its_route(void **state)
+{
+    int ran = 0;
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        const route_case *c = &cases[i];
+        if (!usable(c->isa))
+            continue;
+        const attn_plan_info info = plan_of(c);
+        ran++;
+        if (strcmp(info.route, c->route) != 0)
+            fail_msg("case %d, %s T=%d S=%d: route '%s', expected '%s'", i, c->isa, (int)c->T,
+                     (int)c->S, info.route, c->route);
+        assert_true(strlen(info.why) > 0 && strlen(info.why) + 1 < sizeof info.why);
+    }
+    assert_true(ran > 10); /* generic runs everywhere */
+}
+
+/* 8 tiles of a head share chunks; one query over many keys is divided along them; small data is
+ * not prefetched. */
+static void plans_tell_how_work_is_divided(void **state)
+{
+    (void)state;
+    const route_case many = {"generic", ATTN_F32, LONG, LONG, "tiles", NOTHING};
+    const attn_plan_info info = plan_of(&many);
+    assert_true(info.tiles > 1);
+    assert_int_equal(info.parts, 1);
+    assert_int_equal(info.prefetch, 4 * H * LONG * D * 4 > 1024 * 1024);
+    const route_case small = {"generic", ATTN_F32, 1, 80, "decode, keys first", NOTHING};
+    assert_int_equal(plan_of(&small).prefetch, 0);
+    assert_int_equal(plan_of(&small).tiles, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_call_has_its_route),
+        cmocka_unit_test(plans_tell_how_work_is_divided),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
