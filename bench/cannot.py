@@ -1,5 +1,5 @@
-"""How a peer says that it has no way to compute a cell."""
+"""The exception with which a peer reports that it cannot compute a cell."""
 
 
 class Cannot(Exception):
-    """Why a peer has no figure in a cell."""
+    """The reason why a peer has no figure in a cell."""

@@ -1,8 +1,8 @@
-"""The grid of bench/peers.py: which attention is measured, and what one call of it amounts to.
+"""The grid of bench/peers.py: the attention calls that are measured, and the work of each.
 
-To add a cell, add a line to GRID. One that needs an option which `Cell` lacks: add the field here,
-its meaning in `visible_pairs` if it hides something, its field of attn_sdpa_args in problem.py, and
-in each peer how it says the same, or that it cannot.
+To add a cell, add a line to GRID. If it needs an option that `Cell` lacks, add the field here, its
+effect to `visible_pairs` if it masks keys, its field of attn_sdpa_args to problem.py, and to each
+peer the same option, or the exception that it has none.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional
 
 BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
 
-# A cell's figure, and what the machine could do at best that stands beside it.
+# For each unit of a cell's figure: the machine's own limit that is shown beside it.
 GFLOPS, GBPS, MICROSECONDS = "GFLOP/s", "GB/s", "us"
 
 
@@ -27,15 +27,15 @@ class Cell(NamedTuple):
     Dv: int = 0
     causal: str = "none"  # none, top-left, bottom-right
     window: int = 0  # 256: a query sees itself and the 255 keys before it; 0: all
-    mask: str = ""  # padding: [T,S] bool, the last 3 in 10 keys hidden; bias: [T,S] float
-    alibi: bool = False  # to peers a float bias [H,T,S]
+    mask: str = ""  # padding: [T,S] bool, the last 30 % of keys are masked; bias: [T,S] float
+    alibi: bool = False  # peers get it as a float bias [H,T,S]
     softcap: float = 0.0
     dropout: float = 0.0
     unit: str = GFLOPS
     from_c: bool = False  # libattn is called by tiny.c, without Python
-    cached: bool = False  # libattn reads its own cache, the peers the tensors that were put there
+    cached: bool = False  # libattn reads its cache; the peers read tensors with the same contents
     dtype: str = "f32"
-    passes: str = "forward"  # forward, backward (gradients by q, k and v), both
+    passes: str = "forward"  # forward, backward (gradients with respect to q, k and v), both
 
     @property
     def kv_heads(self):
@@ -47,12 +47,12 @@ class Cell(NamedTuple):
 
 
 def padded_keys(cell):
-    """How many keys a padding mask leaves."""
+    """The number of keys that a padding mask leaves visible."""
     return cell.S - 3 * cell.S // 10 if cell.mask == "padding" else cell.S
 
 
 def visible_pairs(cell):
-    """(query, key) pairs that one head multiplies out."""
+    """The number of (query, key) pairs that one head computes."""
     offset = cell.S - cell.T if cell.causal == "bottom-right" else 0
     keys = padded_keys(cell)
     pairs = 0
@@ -65,25 +65,25 @@ def visible_pairs(cell):
 
 def flop(cell):
     """Operations of a call: two products and their sums for each visible pair; in the backward
-    five, of which three are as wide as a key."""
+    there are five products, of which three are over D and two over Dv."""
     D, Dv = cell.D, cell.value_size
     width = {"forward": D + Dv, "backward": 3 * D + 2 * Dv, "both": 4 * D + 3 * Dv}[cell.passes]
     return 2 * cell.B * cell.H * visible_pairs(cell) * width
 
 
 def kv_bytes(cell):
-    """Bytes of K and V, each once: what a decoding call must read."""
+    """Bytes of K and V, which a decoding call must read once."""
     return BYTES[cell.dtype] * cell.B * cell.kv_heads * cell.S * (cell.D + cell.value_size)
 
 
 def figure(cell, seconds):
-    """What a call of `seconds` shows, in the cell's unit."""
+    """The figure for a call of `seconds`, in the cell's unit."""
     if cell.unit == MICROSECONDS:
         return 1e6 * seconds
     return 1e-9 * (kv_bytes(cell) if cell.unit == GBPS else flop(cell)) / seconds
 
 
-# The entries: a cell, and the storage types that it is measured in.
+# Each entry is a cell and the storage types with which it is measured.
 F32 = ("f32",)
 HALF = ("f32", "bf16")
 SHORT = ("f32", "bf16", "f16")
@@ -158,6 +158,7 @@ DTYPES = ("f32", "bf16", "f16", "f64")
 
 
 def grid(dtypes=DTYPES, only: Optional[re.Pattern] = None):
-    """The cells of these types in this order; of those whose "name dtype" the pattern finds."""
+    """The cells of these types, in this order. With a pattern, only those whose "name dtype" it
+    matches."""
     cells = [cell._replace(dtype=d) for d in dtypes for cell, its_dtypes in GRID if d in its_dtypes]
     return [c for c in cells if only is None or only.search(f"{c.name} {c.dtype}")]

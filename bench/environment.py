@@ -1,6 +1,6 @@
-"""A virtual environment with packages from PyPI, made when it is first needed; for scripts that
-compare libattn with others. To get PyTorch without CUDA, set PIP_EXTRA_INDEX_URL to the address of
-PyTorch's own packages for CPUs."""
+"""A virtual environment with packages from PyPI, created when it is first needed, for scripts that
+compare libattn with other libraries. To get PyTorch without CUDA, set PIP_EXTRA_INDEX_URL to the
+address of PyTorch's own packages for CPUs."""
 
 import os
 import subprocess
@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def enter(folder, packages):
-    """Runs this script again with the Python of the environment in `folder`, which has the
-    packages; returns where it already does."""
+    """Restarts this script with the Python of the environment in `folder`, which has the packages.
+    Returns if the script already runs there."""
     python = folder / "bin" / "python"
     if Path(sys.prefix).resolve() == folder.resolve():
         return

@@ -1,5 +1,5 @@
-"""libattn through ctypes: a context, calls that are made ready, and what the machine can do. The
-structures of include/attn.h are those of the Python package."""
+"""libattn through ctypes: contexts, prepared calls, and measurements of the machine. The structures
+of include/attn.h come from the Python package."""
 
 import ctypes
 import importlib.util
@@ -15,7 +15,7 @@ CAUSAL = {"none": 0, "top-left": 1, "bottom-right": 2}
 
 
 def _package_structures():
-    """The package's python/attn/_structures.py, without the package, which would load a library."""
+    """Imports python/attn/_structures.py without the package, which would load a library."""
     path = Path(__file__).resolve().parent.parent / "python" / "attn" / "_structures.py"
     spec = importlib.util.spec_from_file_location("attn_structures", path)
     module = importlib.util.module_from_spec(spec)
@@ -35,8 +35,8 @@ def new_args():
 
 
 def pointed(thing):
-    """The address of a structure or a ctypes array, for a field that points at it. Whoever sets the
-    field keeps the thing."""
+    """The address of a structure or a ctypes array, for a field that points at it. The caller must
+    keep the object alive."""
     return ctypes.addressof(thing)
 
 
@@ -47,7 +47,7 @@ def tensor(data, dtype, shape, stride):
 
 
 class Failed(Exception):
-    """The library returned an error; the text is its message."""
+    """The library returned an error; str() gives its message."""
 
 
 class Library:
@@ -76,7 +76,7 @@ class Library:
         return text.value.decode()
 
     def context(self, threads):
-        """The context of so many threads; all calls of that number share it."""
+        """The context with this number of threads. All calls with this number share it."""
         if threads not in self.contexts:
             made, error = c_void_p(), Error()
             options = ContextOptions(struct_size=ctypes.sizeof(ContextOptions), threads=threads)
@@ -88,7 +88,8 @@ class Library:
         return self.contexts[threads]
 
     def forward(self, args, threads):
-        """A function of no arguments that calls attn_sdpa_forward on args, which it keeps."""
+        """A function without arguments that calls attn_sdpa_forward on args. It keeps args
+        alive."""
         function, context, error = self.c.attn_sdpa_forward, self.context(threads), Error()
         at_args, at_error = ctypes.byref(args), ctypes.byref(error)
 
@@ -99,8 +100,8 @@ class Library:
         return call
 
     def store(self, args):
-        """Keys and values of args go into a cache, from which they are read then; returns what
-        frees it when it is called."""
+        """Copies the keys and values of args into a cache and lets args read them from there.
+        Returns a function that frees the cache."""
         (B, Hk, S, D), error, cache = args.k.shape, Error(), c_void_p()
         options = CacheOptions(
             struct_size=ctypes.sizeof(CacheOptions),
@@ -126,7 +127,7 @@ class Library:
         return lambda: self.c.attn_cache_destroy(cache)
 
     def backward(self, args, grads, threads):
-        """The same of attn_sdpa_backward, after a forward call with args."""
+        """The same for attn_sdpa_backward, after a forward call with args."""
         function, context, error = self.c.attn_sdpa_backward, self.context(threads), Error()
         at_args, at_grads = ctypes.byref(args), ctypes.byref(grads)
         at_error = ctypes.byref(error)
@@ -138,22 +139,23 @@ class Library:
         return call
 
     def together(self, threads, measure):
-        """The sum of what `measure` gives on so many threads at once."""
+        """The sum of the results of `measure` on this number of threads at once."""
         return sum(self.pool.map(lambda _: measure(), range(threads)))
 
     def measure_flops(self, dtype, threads, seconds):
-        """Operations a second of multiply-adds in the type that `dtype` is computed in."""
+        """Operations per second of multiply-adds in the type in which `dtype` is computed."""
         return self.together(
             threads, lambda: self.c.attn_measure_flops(None, DTYPES[dtype], seconds)
         )
 
     def measure_read(self, size, threads, seconds):
-        """Bytes a second of reading `size` bytes, divided among the threads."""
+        """Bytes per second when reading `size` bytes, divided among the threads."""
         return self.together(threads, lambda: self.c.attn_measure_read(size // threads, seconds))
 
 
 def caches():
-    """The caches that the first CPU uses, as "32 KiB L1d, 1 MiB L2"; "" if nobody says."""
+    """The caches that the first CPU uses, as "32 KiB L1d, 1 MiB L2"; "" if the system does not
+    tell."""
     found = []
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
@@ -171,5 +173,5 @@ def caches():
 
 
 def cpus():
-    """How many CPUs this process may use."""
+    """The number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

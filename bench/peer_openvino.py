@@ -1,4 +1,4 @@
-"""OpenVINO's CPU plug-in: ScaledDotProductAttention, fused or taken apart as it sees fit."""
+"""OpenVINO's CPU plug-in: ScaledDotProductAttention, which the plug-in fuses or decomposes."""
 
 import numpy as np
 import openvino
@@ -18,7 +18,7 @@ TYPES = {
 
 
 def value_of(t):
-    """A view of a tensor as OpenVINO's own."""
+    """A tensor as an OpenVINO tensor that shares its memory."""
     t = t.contiguous()
     if t.dtype == torch.bfloat16:
         return openvino.Tensor(t.view(torch.uint16).numpy(), list(t.shape), TYPES[t.dtype])
@@ -26,7 +26,8 @@ def value_of(t):
 
 
 def repeat_heads(x, times):
-    """[B,Hk,S,D] with each head `times` over, as models with grouped heads write it."""
+    """[B,Hk,S,D] with each head repeated `times` times, as models with grouped-query attention do
+    it."""
     if times == 1:
         return x
     B, Hk, S, D = [d.get_length() for d in x.get_output_partial_shape(0)]
@@ -50,7 +51,7 @@ class OpenVino:
             raise Cannot("it computes no gradients")
         if p.cell.dropout:
             raise Cannot("its operator has no dropout")
-        # Where the CPU cannot multiply bf16, the plug-in's f32 is far ahead of its bf16, which took
+        # If the CPU cannot multiply bf16, the plug-in is much faster in f32 than in bf16: bf16 took
         # 49 times as long for 8 heads of 1024 by 1024, D=64, on AVX-512 without BF16.
         wide = p.cell.dtype == "bf16" and "BF16" not in self.native
         variant = "converted to f32 and back in the model" if wide else ""
@@ -59,7 +60,7 @@ class OpenVino:
         try:
             request, keep = self.compile(p, threads, wide)
             request.infer(share_outputs=True)
-        except Exception as e:  # its errors have no common class
+        except Exception as e:  # its exceptions have no common class
             raise Cannot(str(e).strip().splitlines()[-1])
         return [Player(self.who, variant, self.call(request), self.result(request, keep))]
 

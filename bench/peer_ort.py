@@ -1,8 +1,9 @@
-"""ONNX Runtime: three operators compute attention, and which is the fastest depends on the cell.
+"""ONNX Runtime. Three of its operators compute attention; which of them is fastest depends on the
+cell.
 
 Attention-23 (ONNX's own) takes [B,H,T,D]; com.microsoft's MultiHeadAttention takes [B,T,H*D], or
 keys and values as [B,H,S,D]; GroupQueryAttention is always causal and, when decoding, works on a
-cache that is bound as past and present at once, so that nothing is copied.
+cache that is bound both as past and as present, so that nothing is copied.
 """
 
 from ctypes import string_at
@@ -27,7 +28,7 @@ TYPES = {
 
 
 def value_of(t):
-    """A copy of a tensor as ONNX Runtime's own."""
+    """A copy of a tensor as an ONNX Runtime tensor."""
     t = t.contiguous()
     if t.dtype == torch.bfloat16:
         bits = t.view(torch.uint16).numpy()
@@ -36,7 +37,8 @@ def value_of(t):
 
 
 def tensor_of(value):
-    """A copy of ONNX Runtime's tensor; of bf16, for which it has no NumPy type, by its address."""
+    """A copy of an ONNX Runtime tensor as a PyTorch tensor. bf16 has no NumPy type, so its memory
+    is read by address."""
     if value.data_type() != "tensor(bfloat16)":
         return torch.from_numpy(value.numpy())
     size = 2 * int(np.prod(value.shape()))
@@ -50,8 +52,8 @@ def rows(t):
 
 
 def with_casts(node, kinds):
-    """The node between casts to f32 and back, for a type in which no operator computes. kinds:
-    element type of every input by name; an output has that of the first."""
+    """The node between casts to f32 and back, for types that no operator supports. kinds: the
+    element type of each input by its name; outputs have the type of the first."""
     wide, before, after = dict(kinds), [], []
     for name, kind in kinds.items():
         if kind == TensorProto.BFLOAT16:
@@ -67,8 +69,8 @@ def with_casts(node, kinds):
 
 
 class Model:
-    """One operator on fixed inputs. inputs: tensors by name, None for one that is left out; shared:
-    outputs that are written into the memory of an input, by name."""
+    """One operator on fixed inputs. inputs: tensors by name, None if omitted; shared: outputs that
+    are written into the memory of an input, by name."""
 
     def __init__(self, operator, inputs, outputs, threads, shared=None, domain="", **attributes):
         shared = shared or {}
@@ -132,7 +134,7 @@ class OnnxRuntime:
                 if model is None:
                     continue
                 model.call()
-            except Exception as e:  # its errors have no common class
+            except Exception as e:  # its exceptions have no common class
                 why.append(f"{variant}: {str(e).splitlines()[0].split(' : ')[-1]}")
                 continue
             if cell.dtype == "bf16":
@@ -164,7 +166,7 @@ class OnnxRuntime:
         if cell.softcap or cell.kv_heads != cell.H:
             return None
         inputs, options = {"q": rows(p.q), "k": rows(p.k), "v": rows(p.v)}, {"num_heads": cell.H}
-        # With few queries, its transposition of the whole cache would be what is measured.
+        # With few queries, the time would be mostly its transposition of the whole cache.
         if cell.T < cell.S and cell.D == cell.value_size:
             inputs.update(k=p.k, v=p.v)
         if p.plain_causal():

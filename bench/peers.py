@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""libattn beside PyTorch, ONNX Runtime and OpenVINO, in one process, turn and turn about.
+"""Compares libattn with PyTorch, ONNX Runtime and OpenVINO, in one process, in alternating runs.
 
-Makes its own virtual environment (build/peers, about 1 GB) with the peers from PyPI; to get PyTorch
-without CUDA, set PIP_EXTRA_INDEX_URL to the address of PyTorch's own packages for CPUs.
-Each figure is the minimum of many calls; the players take turns, so that whatever else the machine
-does meets all of them, and the machine's own limit is measured between their turns. Every peer's
-result is compared with libattn's first. Cells that libattn loses are shown and marked "<".
+Creates its own virtual environment (build/peers, about 1 GB) with the peers from PyPI. To get
+PyTorch without CUDA, set PIP_EXTRA_INDEX_URL to the address of PyTorch's own packages for CPUs.
+Each figure is the minimum of many calls. The players take turns, so that other load on the machine
+affects all of them alike, and the machine's own limit is measured between the turns. First, each
+peer's result is compared with libattn's. Cells in which libattn is slower are marked "<".
 
 examples:
   bench/peers.py                                  everything: a quarter of an hour
@@ -42,13 +42,13 @@ PACKAGES = [
     "onnxruntime==1.31.1",
     "openvino==2026.4.1",
 ]
-# The largest difference allowed to a peer's result, of the largest element: a few roundings of the
-# output and of the weights, which peers round to the storage type.
+# The largest difference that a peer's result may have, relative to the largest element: a few
+# roundings of the output and of the weights, which peers round to the storage type.
 TOLERANCE = {"f64": 1e-12, "f32": 2e-5, "f16": 5e-3, "bf16": 4e-2}
 
 
 def say(*words):
-    """Progress and trouble go to stderr; the tables alone to stdout."""
+    """Prints progress and problems to stderr. Only the tables go to stdout."""
     print(*words, file=sys.stderr, flush=True)
 
 
@@ -56,7 +56,8 @@ def say(*words):
 
 
 def build_tiny(lib, folder):
-    """Compiles tiny.c against the library; its path, or raises OSError or CalledProcessError."""
+    """Compiles tiny.c with the library and returns its path. Raises OSError or
+    CalledProcessError."""
     program = Path(folder) / "tiny"
     command = [os.environ.get("CC", "cc"), "-O2", f"-I{ROOT / 'include'}", ROOT / "bench/tiny.c"]
     command += [lib.path, f"-Wl,-rpath,{lib.path.parent}", "-o", program]
@@ -70,7 +71,7 @@ def run_tiny(program):
 
 
 def difference(got, want):
-    """The largest difference over the largest element wanted; NaN anywhere is infinite."""
+    """The largest difference relative to the largest element wanted; infinite if there is a NaN."""
     got, want = got.double(), want.double()
     if got.shape != want.shape:
         return float("inf")
@@ -79,7 +80,7 @@ def difference(got, want):
 
 
 def checked(players, want, cell, notes):
-    """The players whose last result is libattn's; a note for each that is not."""
+    """The players whose last result agrees with libattn's, and a note for each of the others."""
     right = []
     for p in players:
         error = difference(p.result(), want)
@@ -92,7 +93,8 @@ def checked(players, want, cell, notes):
 
 
 def own_calls(problem, threads, lib):
-    """libattn's call on these threads and on one, made once; and what gives its result."""
+    """libattn's calls on this number of threads and on one, after a first call of each, and a
+    function that returns its result."""
     args, out = problem.attn_args()
     passes = problem.cell.passes
     if problem.cell.cached:
@@ -121,14 +123,14 @@ def own_calls(problem, threads, lib):
 
 
 def find_players(cell, problem, threads, lib, peers, tiny, notes):
-    """Everybody who can compute the cell rightly."""
+    """All players that compute the cell correctly."""
     ours, single, want = own_calls(problem, threads, lib)
     players = [race.Player("libattn", "", ours)]
     if cell.from_c:
         players = [race.Player("libattn", "", lambda: run_tiny(tiny))]
     if threads > 1 and not cell.from_c:
         players.append(race.Player("libattn, 1 thread", "", single))
-    # Draws of dropout are everybody's own, so results are compared without.
+    # Each library draws dropout in its own way, so results are compared without it.
     plain = problem
     if cell.dropout:
         from problem import Problem
@@ -154,7 +156,8 @@ def find_players(cell, problem, threads, lib, peers, tiny, notes):
 
 
 def limit_of(cell, threads, lib):
-    """What measures the machine beside this cell, in its unit; None for microseconds."""
+    """A function that measures the machine's limit for this cell, in the cell's unit; None for
+    microseconds."""
     if cell.unit == cells.GFLOPS:
         return lambda: 1e-9 * lib.measure_flops(cell.dtype, threads, 3e-3)
     if cell.unit == cells.GBPS:
@@ -206,7 +209,7 @@ def measure(cell, threads, options, lib, peers, tiny):
 
 
 def describe(lib, peers, seconds):
-    """The machine and the versions for report.machine_text, without a name or a place."""
+    """The machine and the versions for report.machine_text, without host names or paths."""
     return {
         "libattn": f"{lib.version()} ({lib.isa()})",
         "peers": [f"{r.name} {r.version()}" for r in peers],
@@ -218,14 +221,14 @@ def describe(lib, peers, seconds):
 
 
 def run(options, grid):
-    """Measures and prints; gives the rows and the description of the machine."""
+    """Measures and prints. Returns the rows and the description of the machine."""
     import torch
     from peers_base import all_peers
 
     lib, peers = library.Library(options.library), all_peers(options.peers)
     rows, notes, group = [], report.Notes(), None
     machine = describe(lib, peers, options.seconds)
-    # A call of microseconds stays on the caller's thread.
+    # Calls of a few microseconds run on the caller's thread only.
     order = [
         (cell, threads)
         for dtype in dict.fromkeys(c.dtype for c in grid)
@@ -246,7 +249,7 @@ def run(options, grid):
                 group = report.heading(row)
                 print(report.head(row))
             print(report.line(report.columns(row, notes)), flush=True)
-            if options.json:  # after every cell: a long run may be broken off
+            if options.json:  # after every cell, because a long run may be interrupted
                 write_json(options.json, rows, machine)
     return rows, machine, notes
 
@@ -257,7 +260,7 @@ def write_json(path, rows, machine):
 
 
 def replay(files):
-    """The rows of earlier runs, in the order of one run, and the first one's machine."""
+    """The rows of earlier runs, in the order of a single run, and the machine of the first run."""
     rows, machines, notes, group = [], [], report.Notes(), None
     for name in files:
         with open(name, encoding="utf-8") as f:
@@ -266,7 +269,7 @@ def replay(files):
         machines.append(got["machine"])
     place = {
         c.name: i for i, (c, _) in enumerate(cells.GRID)
-    }  # a name that went from the grid comes last
+    }  # names that are no longer in the grid come last
     rows.sort(
         key=lambda r: (
             cells.DTYPES.index(r["dtype"]),

@@ -1,9 +1,9 @@
-"""The peers, each asked to do what a cell says in the way that suits it best.
+"""The peers. Each computes a cell in the way that is fastest for it.
 
-A peer's `players(problem, threads)` gives one player for each way that it has, which all run; the
-fastest counts and is named. Where it has none it raises Cannot with the reason, which the table
-shows. Layouts are the peer's own, masks are made beforehand, and outputs are written where the peer
-likes; what is timed is the call alone.
+A peer's `players(problem, threads)` returns one player for each way to compute the cell. All of
+them run; the fastest counts and is named. If there is none it raises Cannot with the reason, which
+the table shows. Layouts are the peer's own, masks are created beforehand, and the peer chooses
+where outputs are written. Only the call itself is timed.
 """
 
 import torch
@@ -14,7 +14,8 @@ from race import Player
 
 
 class Torch:
-    """torch.nn.functional.scaled_dot_product_attention, and its parts where it lacks an option."""
+    """torch.nn.functional.scaled_dot_product_attention, or its steps one by one if it lacks an
+    option."""
 
     who, name = "torch", "PyTorch"
 
@@ -27,7 +28,7 @@ class Torch:
         keep = {}
 
         def result():
-            got = keep["out"]  # or gradients: one after the other
+            got = keep["out"]  # or for gradients: the heads one after the other
             return got if cell.passes == "forward" else torch.cat([x.flatten() for x in got])
 
         if cell.passes != "forward":
@@ -39,10 +40,10 @@ class Torch:
         return [Player(self.who, variant, call, result)]
 
     def gradients(self, p, keep):
-        """By autograd; the backward alone runs on a graph that is kept."""
+        """Gradients by autograd. If only the backward is timed, it runs on a retained graph."""
         if p.cell.softcap:
             raise Cannot("no composition is written for this")
-        with torch.inference_mode(False):  # what is made in that mode can have no gradient
+        with torch.inference_mode(False):  # tensors created in that mode cannot have a gradient
             inputs = [t.clone().requires_grad_() for t in (p.q, p.k, p.v)]
             dout, options = p.dout.clone(), self.options(p)
             options = {k: v.clone() if k == "attn_mask" else v for k, v in options.items()}

@@ -1,4 +1,4 @@
-"""A cell's tensors, made once and shared by all players, and libattn's own way to compute it."""
+"""A cell's tensors, created once and shared by all players, and libattn's calls for the cell."""
 
 import ctypes
 
@@ -21,7 +21,7 @@ def view(t, dtype):
 
 
 class Problem:
-    """q, k, v, and the masks that peers without libattn's options need in their place."""
+    """q, k, v, and masks for peers that lack an option of libattn."""
 
     def __init__(self, cell):
         self.cell, self.dtype = cell, TYPES[cell.dtype]
@@ -32,7 +32,7 @@ class Problem:
         self.slopes = torch.pow(2.0, -8.0 * torch.arange(1, cell.H + 1) / cell.H)
         if cell.passes != "forward":
             self.dout = self.normals(cell.H, cell.T, cell.value_size)
-        self.mask = None  # as libattn gets it
+        self.mask = None  # in the form that libattn gets
         if cell.mask == "bias":
             self.mask = torch.randn(1, 1, cell.T, cell.S).to(self.dtype)
         elif cell.mask == "padding":
@@ -51,17 +51,18 @@ class Problem:
         return torch.arange(self.cell.S)[None, :] - i
 
     def plain_causal(self):
-        """Causal alone and T = S: what every peer has a flag for."""
+        """Whether the cell is only causal and T = S: every peer has a flag for this."""
         c = self.cell
         return c.causal != "none" and c.T == c.S and not (c.window or c.mask or c.alibi)
 
     def hides_nothing(self):
-        """One query at the end of the cache sees all of it, causal or not."""
+        """Whether the cell has one query, at the end of the cache, which sees all keys even if it
+        is causal."""
         return self.cell.causal == "none" or (self.cell.T == 1 and not self.cell.window)
 
     def whole_mask(self):
-        """Everything that hides or adds as one tensor [1,1|H,T,S], bool or of the cell's type;
-        None if there is nothing."""
+        """All masks and biases as one tensor [1,1|H,T,S], bool or of the cell's type; None if there
+        are none."""
         mask = self.mask
         if not self.hides_nothing():
             seen = self.distance() <= 0
@@ -81,7 +82,7 @@ class Problem:
         out = torch.full((cell.B, cell.H, cell.T, cell.value_size), float("nan"), dtype=self.dtype)
         for name, t in (("q", self.q), ("k", self.k), ("v", self.v), ("out", out)):
             setattr(args, name, view(t, cell.dtype))
-        args.owners = [self, out]  # they point at these, which must live as long
+        args.owners = [self, out]  # args points to these, so they must live as long
         args.causal = library.CAUSAL[cell.causal]
         if cell.window:
             args.window_left = cell.window - 1

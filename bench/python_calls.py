@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a small call from Python costs: the package's functions beside the C call inside them and
-PyTorch's function of the same name, in one process, turn and turn about. The minimum counts.
+"""The time of a small call from Python: the package's functions, the C call inside them, and
+PyTorch's function of the same name, in one process, in alternating runs. The minimum counts.
 
 Makes the environment of peers.py (build/peers) if it is not there yet.
 """
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def calls(threads):
-    """Pairs of a name and a function; each C call comes before what contains it."""
+    """Pairs of a name and a function. Each C call comes before the function that contains it."""
     import numpy as np
     import torch
     import torch.nn.functional as F

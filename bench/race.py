@@ -1,10 +1,10 @@
-"""Turn and turn about: the loop that times libattn and its peers in the same seconds.
+"""The loop that times libattn and its peers in alternating runs.
 
-A player has a `call`. In each round every player has a turn, and the order moves on by one. A turn
-is two calls, the first of which wakes threads and fills caches, or as many as fit into TURN
-seconds; of a long call it is one. What is kept is the minimum of each, since noise can only make a
-call slower. Between rounds the machine's own limit is measured, in at most a quarter of the time.
-Nothing here knows what is called.
+A player has a `call`. In each round every player has one turn, and the order rotates by one. A turn
+has two calls, of which the first wakes threads and fills caches, or as many calls as fit into TURN
+seconds; a long call is made only once. The minimum of each player is kept, because noise can only
+make a call slower. Between rounds the machine's own limit is measured, in at most a quarter of the
+time. This module does not depend on what is called.
 """
 
 import time
@@ -12,25 +12,25 @@ from dataclasses import dataclass, field
 from typing import Callable, Optional
 
 LEAST_ROUNDS = 3
-# Seconds that a turn of short calls lasts. On a guest whose two CPUs may wake on one core, 6 of 40
-# cells on two threads were no faster than on one with turns of 5 ms, none of 40 with this.
+# Seconds of a turn of short calls. On a virtual machine whose two CPUs may wake on the same core, 6
+# of 40 cells were no faster on two threads than on one with turns of 5 ms, and none with this.
 TURN = 20e-3
-LONG = 0.1  # seconds of a call that stands alone in its turn
-BATCH = 40e-6  # calls shorter than this are timed several at once
+LONG = 0.1  # a call of so many seconds is the only one of its turn
+BATCH = 40e-6  # calls shorter than this are timed in groups
 PROBE_SHARE = 0.25
-QUIET = 50e-3  # at most so long one waits for other players' threads to go to sleep
-FAR_BEHIND = 2.0  # a variant that takes this many times as long as another of its peer is out
+QUIET = 50e-3  # longest wait for other players' threads to sleep
+FAR_BEHIND = 2.0  # a variant is dropped if it takes so many times as long as another of its peer
 
 
 @dataclass
 class Player:
-    """One way to compute the cell. `call` may time itself: what it returns, if not None, counts."""
+    """One way to compute the cell. `call` may time itself: if it returns a number, this counts."""
 
     who: str  # libattn, torch, ort, openvino
-    variant: str  # "" where a peer has only one
+    variant: str  # "" if a peer has only one
     call: Callable[[], Optional[float]]
-    result: Optional[Callable] = None  # the output of the last call, to be checked
-    calls: int = 1  # in one timing
+    result: Optional[Callable] = None  # returns the output of the last call, for checking
+    calls: int = 1  # calls in one timing
     best: float = field(default=float("inf"))
 
 
@@ -43,7 +43,8 @@ def time_once(player, clock):
 
 
 def warm_up(players, clock=time.perf_counter):
-    """Two calls each; then how many go into one timing, and which variants are hopeless."""
+    """Makes two calls of each player. Then sets the number of calls in one timing, and drops
+    variants that are much too slow."""
     rough = {}
     for p in players:
         p.calls = 1
@@ -56,7 +57,8 @@ def warm_up(players, clock=time.perf_counter):
 
 
 def settle(longest=QUIET):
-    """Waits until no thread of this process spins: those of OpenMP do so for milliseconds."""
+    """Waits until no thread of this process spins; OpenMP's threads spin for milliseconds after a
+    call."""
     end = time.perf_counter() + longest
     while time.perf_counter() < end:
         before = time.process_time()
@@ -76,9 +78,8 @@ def take_turn(player, clock):
 
 
 def race(players, seconds, probe=None, quiet=None, clock=time.perf_counter):
-    """Fills in `best` of each player; returns the best that `probe` gave, or 0.
-
-    quiet: called before each turn, to wait for silence.
+    """Sets `best` of each player. Returns the best result of `probe`, or 0. `quiet` is called
+    before each turn and waits until no thread spins.
     """
     limit = probe() if probe else 0.0
     start, probing, turn = clock(), 0.0, 0

@@ -1,6 +1,6 @@
-"""What the times amount to: ratios, the table for a terminal, docs/BENCHMARKS.md, the summary.
+"""Reports the times: ratios, the table for a terminal, docs/BENCHMARKS.md, the summary.
 
-A row is what one cell gave on one number of threads, as --json writes it:
+A row is the result of one cell on one number of threads, as --json writes it:
     name dtype threads unit   the cell
     figure   {who: number in `unit`}
     seconds  {who: minimum of a call}   libattn, torch, ort, openvino; absent: could not run
@@ -18,7 +18,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def ratio(row, who):
-    """How many times as long as libattn `who` takes; None if one of them has no time."""
+    """The time of `who` divided by libattn's; None if one of them has no time."""
     ours, theirs = row["seconds"].get("libattn"), row["seconds"].get(who)
     return theirs / ours if ours and theirs else None
 
@@ -30,7 +30,7 @@ def best_ratio(row):
 
 
 def losing(row):
-    """Whether a peer is faster, by however little, or libattn has no time at all."""
+    """Whether a peer is faster, even slightly, or libattn has no time."""
     best = best_ratio(row)
     if "libattn" not in row["seconds"]:
         return True
@@ -38,7 +38,7 @@ def losing(row):
 
 
 def share(row):
-    """libattn's part of what the machine could do at best; None if nothing stands beside."""
+    """libattn's figure as a share of the machine's limit; None if there is no limit."""
     figure = row["figure"].get("libattn")
     return figure / row["limit"] if row["limit"] and figure else None
 
@@ -50,7 +50,7 @@ def scaling(row):
 
 
 def summary(rows):
-    """The last line: how many cells, and which were lost."""
+    """The last line: the number of cells, and those in which libattn is slower."""
     lost = [
         f"{r['name']} {r['dtype']} {r['threads']}t "
         + (f"({best_ratio(r):.2f})" if best_ratio(r) is not None else "(libattn failed)")
@@ -65,7 +65,8 @@ def summary(rows):
 
 
 def machine_text(machine, rows):
-    """What ran on what: `machine` is what peers.py found, the rates are the best of the rows."""
+    """The description of machine and versions. `machine` comes from peers.py; the rates are the
+    best of the rows."""
 
     def limits(unit, dtype=None):
         return [
@@ -90,7 +91,7 @@ def machine_text(machine, rows):
 
 
 class Notes:
-    """Texts by letter, the same text always the same letter."""
+    """Notes with letters; equal texts have the same letter."""
 
     def __init__(self):
         self.texts = []
@@ -108,7 +109,7 @@ class Notes:
 
 
 def number(x):
-    """Three digits or so: 1234, 116.5, 17.2, 0.91."""
+    """A number with about three digits: 1234, 116.5, 17.2, 0.91."""
     return "-" if x is None else f"{x:.2f}" if x < 10 else f"{x:.1f}" if x < 1000 else f"{x:.0f}"
 
 
@@ -117,7 +118,7 @@ def ratio_text(x):
 
 
 def columns(row, notes):
-    """A row's cells as texts: figures with the letter of their note, then the ratios."""
+    """A row's texts: figures with the letter of their note, then the ratios."""
     texts = [row["name"], row["unit"]]
     for who in ("libattn", *PEERS):
         texts.append(number(row["figure"].get(who)) + notes.letter(row["notes"].get(who)))
@@ -209,7 +210,7 @@ def generated(rows, machine):
 
 
 def replace_generated(text, new):
-    """`text` with what stands between the markers replaced; all else is left as it is."""
+    """`text` with the part between the markers replaced."""
     start, end = text.find(BEGIN), text.find(END)
     if start < 0 or end < start or text.count(BEGIN) > 1 or text.count(END) > 1:
         raise ValueError(f"must have the line {BEGIN} once, and after it {END} once")

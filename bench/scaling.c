@@ -1,18 +1,18 @@
-/* How attention scales to more threads than this machine has CPUs: a simulation of the forward.
+/* Simulates how the forward scales to more threads than this machine has CPUs.
  *
  *     make bench-scaling
  *     build/bench-scaling [GB/s]     of streaming reads, of the machine to be imagined
  *
- * For each number of threads the plan is made as a context of so many makes it. Its tasks (or their
- * parts and folds) run on this thread, each worker's after those of the worker before, in turn with
- * all other plans; the shortest time of each counts. Memory is as it comes: what the last tasks
- * left in the caches. Then the schedule is played with these times (schedule.h), and with what
- * waking a thread and taking a task cost, measured first. Where CPUs suffice, the library's own
- * call stands beside it.
+ * For each number of threads the plan is that of a context with this number. Its tasks (or their
+ * parts and folds) run on this thread, worker by worker, alternating with all other plans; the
+ * shortest time of each counts. The caches contain what the last tasks left. Then the schedule is
+ * simulated with these times (schedule.h) and with the measured times of waking a thread and taking
+ * a task. If there are enough CPUs, the time of the library's own call is printed beside it.
  *
- * Not in it: memory that threads share (the last column is the time to read and write everything
- * once, at what all CPUs here read together, or at the given rate), clocks that fall when many
- * cores work, caches that cores share, and a microsecond for checking and planning. */
+ * The simulation does not include memory bandwidth that threads share (the last column is the time
+ * to read and write everything once at the rate of all CPUs of this machine, or at the given rate),
+ * lower clock rates when many cores work, caches that cores share, and a microsecond for checking
+ * and planning. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -70,13 +70,13 @@ static void expect(attn_status status, const attn_error *error)
     }
 }
 
-/* ---------------------------------------------------------------- what threads cost, measured */
+/* -------------------------------------------------------------------- measured costs of threads */
 
 typedef struct costs {
     double spinning; /* from a call to the first instruction of a worker that spins */
-    double asleep;   /* of one that sleeps */
-    double signal;   /* how much later the caller begins for each sleeper that it wakes */
-    double take;     /* to add to a counter to which another thread adds */
+    double asleep;   /* of a worker that sleeps */
+    double signal;   /* delay of the caller for each sleeping worker that it wakes */
+    double take;     /* of adding to a counter that another thread also adds to */
 } costs;
 
 typedef struct probe {
@@ -85,7 +85,7 @@ typedef struct probe {
     double caller_at, worker_at;
 } probe;
 
-/* Waits until both are there, so that neither thread gets both indices. */
+/* Waits until both threads are here, so that neither gets both indices. */
 static void note_time(void *arg, int index)
 {
     probe *p = arg;
@@ -106,7 +106,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* x[n], sorted: the value that a part q of all does not reach. */
+/* The q-quantile of x[n], which is sorted. */
 static double quantile(double *x, int n, double q)
 {
     qsort(x, (size_t)n, sizeof *x, compare);
@@ -121,8 +121,8 @@ static void count_up(void *arg, int index)
         ;
 }
 
-/* The fastest of those that spin. Of sleepers, what a quarter of all wakings stay below: they
- * differ, and the machine's other work makes them longer. */
+/* For spinning workers, the shortest time. For sleeping ones, the first quartile: the times differ,
+ * and other load on the machine lengthens them. */
 static costs measure_costs(void)
 {
     costs c = {0};
@@ -161,7 +161,7 @@ static void read_memory(void *arg, int index)
     ((double *)arg)[index] = attn_measure_read((size_t)64 << 20, 0.3);
 }
 
-/* Bytes a second that all CPUs, up to MOST_WORKERS, read together. */
+/* Bytes per second that all CPUs, up to MOST_WORKERS, read together. */
 static double measure_reading(int *cpus)
 {
     double rate[MOST_WORKERS], sum = 0;
@@ -182,10 +182,10 @@ typedef struct replay {
     char *scratch, *partials;
     int workers;
     int64_t items;   /* tasks, or parts of tasks */
-    double *item;    /* [items] seconds at best */
+    double *item;    /* [items] shortest time, in seconds */
     double *fold;    /* [tasks]; NULL: not cut */
-    int *by;         /* [items] whose it is */
-    double measured; /* the library's call at best, where there are CPUs enough */
+    int *by;         /* [items] the worker that ran it */
+    double measured; /* shortest time of the library's call, if there are enough CPUs */
 } replay;
 
 static replay make_replay(const attn_sdpa_args *args, int threads)
@@ -228,7 +228,7 @@ static void keep_least(double *best, double seconds)
         *best = seconds;
 }
 
-/* As run_task() of src/sdpa/sdpa.c. */
+/* Like run_task() of src/sdpa/sdpa.c. */
 static void run_item(replay *r, int64_t i)
 {
     const attni_plan *p = &r->plan;
@@ -268,15 +268,17 @@ static void run_pass(replay *r)
     }
 }
 
-/* ------------------------------------------------------------------------------- what comes out */
+/* ------------------------------------------------------------------------------- the result */
 
 typedef struct result {
-    double seconds;            /* of a call of several in a row, on average */
-    double paused;             /* of one before which all threads sleep */
-    double work, waking, idle; /* of all threads, in the former; their sum is threads * seconds */
+    double seconds; /* mean time of a call in a sequence of calls */
+    double paused;  /* time of a call before which all threads sleep */
+    double work, waking,
+        idle; /* of all threads, in a sequence of calls; their sum is threads * seconds */
 } result;
 
-/* One call; asleep[w] before and after it, where another one follows. */
+/* Simulates one call. asleep[w]: whether worker w sleeps before the call and, if another call
+ * follows, after it. */
 static result play_call(replay *r, const costs *c, int threads, bool *asleep)
 {
     double start[MOST_WORKERS] = {0}, end[MOST_WORKERS];
@@ -297,7 +299,7 @@ static result play_call(replay *r, const costs *c, int threads, bool *asleep)
     double last = 0;
     for (int w = 0; w < r->workers; w++)
         last = end[w] > last ? end[w] : last;
-    x.seconds = last; /* when it is the caller that is last; else it must notice */
+    x.seconds = last; /* if the caller is the last; otherwise it must notice the end */
     if (last > end[0])
         x.seconds += last - end[0] > ATTNI_SPIN_SECONDS ? c->asleep : c->spinning;
     for (int64_t i = 0; i < r->items; i++)
@@ -329,7 +331,7 @@ static result play(replay *r, const costs *c, int threads)
     return mean;
 }
 
-/* The library's own calls, one after the other. */
+/* Times the library's own calls, one after the other. */
 static void time_calls(replay *r, const attn_sdpa_args *args)
 {
     const double first = attni_now();
@@ -392,7 +394,7 @@ static void run_shape(const shape *s, const costs *c, double rate, int cpus)
     for (int round = 0; round < FEWEST_ROUNDS || attni_now() - start < SHAPE_SECONDS; round++)
         for (int n = 0; n < COUNTS; n++) {
             run_pass(&r[n]);
-            play(&r[n], c, thread_counts[n]); /* deals anew */
+            play(&r[n], c, thread_counts[n]); /* assigns the items again */
             if (thread_counts[n] <= cpus)
                 time_calls(&r[n], &args);
         }

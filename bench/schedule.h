@@ -1,5 +1,5 @@
-/* The schedule of a call of attention, played on paper: workers take items in order, each the next
- * one as soon as it is free, as run_worker() of src/sdpa/sdpa.c does. Seconds throughout. */
+/* Simulates the schedule of an attention call: workers take items in order, and each takes the next
+ * one as soon as it is free, as run_worker() of src/sdpa/sdpa.c does. All times are in seconds. */
 #ifndef BENCH_SCHEDULE_H
 #define BENCH_SCHEDULE_H
 
@@ -11,11 +11,11 @@ enum { MOST_WORKERS = 64 };
 
 typedef struct schedule {
     int64_t items, parts; /* `parts` items that follow each other are one task */
-    const double *item;   /* [items] what each takes */
-    const double *fold;   /* [items / parts] what follows a task's last part, or NULL: nothing */
+    const double *item;   /* [items] time of each item */
+    const double *fold;   /* [items / parts] time of the fold of each task, or NULL */
     int workers;
-    const double *start; /* [workers] when each is there */
-    double take;         /* to take an item */
+    const double *start; /* [workers] when each starts */
+    double take;         /* time to take an item */
 } schedule;
 
 static inline bool schedule_at_work(const schedule *s, const int64_t *running, int64_t task)
@@ -26,9 +26,9 @@ static inline bool schedule_at_work(const schedule *s, const int64_t *running, i
     return false;
 }
 
-/* Fills end[workers], when each finds nothing left, and by[items], who ran what. The last to finish
- * a part of a task whose parts are all taken folds it. Of two that are free at once, the one of the
- * smaller number is first. */
+/* Sets end[workers], the time at which each worker finds no item left, and by[items], the worker of
+ * each item. The worker that finishes the last part of a task folds it. If two workers are free at
+ * the same time, the one with the smaller number is first. */
 static inline void schedule_play(const schedule *s, double *end, int *by)
 {
     int64_t running[MOST_WORKERS], next = 0;

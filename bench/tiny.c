@@ -1,9 +1,10 @@
-/* What a call of libattn costs from C: T = S = 6, D = 16, one head, the caller's thread.
+/* The time of a small call from C: T = S = 6, D = 16, one head, on the caller's thread.
  *
  *     cc -O2 -Iinclude bench/tiny.c build/libattn.so -Wl,-rpath,build && ./a.out
  *
- * Prints nanoseconds: the least of the means of many short batches, so that neither the clock nor
- * an interruption counts. bench/peers.py builds and runs it between its peers' turns. */
+ * Prints nanoseconds: the smallest mean of many short batches, so that neither the clock's
+ * resolution nor interruptions matter. bench/peers.py builds and runs it between its peers'
+ * turns. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include <stdio.h>
 #include <time.h>

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Hugging Face's models with attn beside PyTorch's own attention ("sdpa"), prefill and decoding:
+"""Times Hugging Face's models with attn and with PyTorch's own attention ("sdpa"), prefill and
+decoding:
 
     make build && bench/transformers_models.py
 
-Random weights, float32 and bfloat16, greedy, a cache that grows. The two take turns, and in one
-generation too, two tokens each, of which the second counts. The table has the best prefill, of the
-tokens that which one in ten is faster than, and the median ratio of neighbouring tokens: a shared
-machine's speed drifts by more than attention is of a token.
+Random weights, float32 and bfloat16, greedy, a growing cache. The two run alternately. They also
+alternate within one generation, two tokens each, of which the second counts. The table has the
+shortest prefill, the first decile of the times of a token, and the median ratio of neighbouring
+tokens, because a shared machine's speed changes by more than attention's share of a token.
 """
 
 import argparse

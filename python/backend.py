@@ -1,13 +1,14 @@
 """The build backend of the package (PEP 517): compiles libattn's sources with the C compiler, CC or
 cc, and puts libattn.so beside the Python files. It needs Python and the compiler; Linux only.
 
-Where Debian's libjansson-dev and libutf8proc-dev (or the like) are installed, it builds the program
-attn too, which attn.explain and the command `attn` run: with those two libraries inside where they
-exist as archives, and without cairo and libzip (without.c), so that it runs on machines that have
-none of them. Elsewhere the wheel has no program, and attn.explain says so.
+If Debian's libjansson-dev and libutf8proc-dev (or equivalent packages) are installed, it also
+builds the program attn, which attn.explain and the command `attn` run. The program is linked
+statically with these two libraries if they exist as archives, and built without cairo and libzip
+(without.c), so that it runs on machines that have none of them. Otherwise the wheel has no program,
+and attn.explain raises an error that says so.
 
-The sources are those of the tree that this folder is in, or, in a source distribution, those in
-libattn/ beside this file.
+The sources are in the folder above this one or, in a source distribution, in libattn/ beside this
+file.
 """
 
 import base64
@@ -27,14 +28,14 @@ import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 NAME = "attn"
-PROGRAM = "attn-program"  # as _explain.py looks for it
-# As cmake/AttnCompile.cmake has them; a product and a sum are never fused, so that bits are the
-# same from every compiler.
+PROGRAM = "attn-program"  # the name that _explain.py looks for
+# The same flags as in cmake/AttnCompile.cmake. A product and a sum are never fused, so that every
+# compiler gives the same bits.
 COMPILE = ["-std=gnu11", "-O3", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"]
 COMPILE += ["-ffunction-sections", "-fdata-sections"]
 LINK = ["-s", "-Wl,--gc-sections", "-Wl,-z,relro,-z,now"]
 LIBRARIES = ["jansson", "utf8proc"]  # of the program
-REPLACED = ["kit/explain/render/render_cairo.c", "kit/io/npz.c"]  # by without.c
+REPLACED = ["kit/explain/render/render_cairo.c", "kit/io/npz.c"]  # replaced by without.c
 METADATA = """\
 Metadata-Version: 2.1
 Name: attn
@@ -51,12 +52,13 @@ The binding of libattn. See README.md, "From Python", of the source tree.
 
 
 def sources():
-    """The folder that has src/ and include/."""
+    """The folder that contains src/ and include/."""
     for root in (os.path.join(HERE, "libattn"), os.path.dirname(HERE)):
         if os.path.exists(os.path.join(root, "include", "attn.h")):
             return root
     raise SystemExit(
-        "libattn's sources are not beside python/; build from a whole tree, with pip 21.3 or newer"
+        "libattn's sources are not in the folder above python/; build from the complete source "
+        "tree, with pip 21.3 or newer"
     )
 
 
@@ -66,12 +68,13 @@ def version():
 
 
 def cpus():
-    """How many this process may use, where the system says it; else how many there are."""
+    """The number of CPUs that this process may use, if the system tells it; otherwise of all
+    CPUs."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def accepted(compiler, flag, folder):
-    """[flag] if the compiler knows it, else []."""
+    """[flag] if the compiler accepts it, otherwise []."""
     source = os.path.join(folder, "accepted.c")
     with open(source, "w") as f:
         f.write("int accepted;\n")
@@ -81,7 +84,7 @@ def accepted(compiler, flag, folder):
 
 
 class Compiler:
-    """The C compiler, and the flags that everything is compiled with."""
+    """The C compiler, and the flags for all files."""
 
     def __init__(self, folder):
         self.root, self.folder = sources(), folder
@@ -92,7 +95,8 @@ class Compiler:
         self.compile += accepted(self.command, "-Wa,-mbranches-within-32B-boundaries", folder)
 
     def check(self):
-        """Ends the build with one line where the compiler or the headers of libc are missing."""
+        """Ends the build with a one-line message if the compiler or the headers of libc are
+        missing."""
         source = os.path.join(self.folder, "check.c")
         with open(source, "w") as f:
             f.write("#include <stdlib.h>\n")
@@ -111,7 +115,7 @@ class Compiler:
                          "libc6-dev, or name one in CC" % why)
 
     def objects(self, files, includes, *flags):
-        """Compiles files of the tree; the paths of what comes out."""
+        """Compiles files of the tree. Returns the paths of the object files."""
         command = self.compile + ["-I" + os.path.join(self.root, i) for i in includes]
         command += [*flags, *self.flags]
 
@@ -140,8 +144,8 @@ def compile_library(c, path):
 
 
 def program_libraries(c):
-    """What the program is linked with: archives where there are some, else shared libraries. None
-    if a library is not there."""
+    """The program's libraries: archives if they exist, otherwise shared libraries. None if a
+    library is missing."""
     linked = []
     for name in LIBRARIES:
         source = os.path.join(c.folder, name + ".c")
@@ -162,8 +166,8 @@ def program_libraries(c):
 
 
 def page_module(c, build):
-    """Attention for the page in WebAssembly, as base64; "" where no clang compiles it, or
-    ATTN_PAGE_WASM=OFF is set, and then the page computes by JavaScript."""
+    """The page's attention in WebAssembly, as base64. "" if no clang can compile it or
+    ATTN_PAGE_WASM=OFF is set; the page then computes in JavaScript."""
     if os.environ.get("ATTN_PAGE_WASM") == "OFF":
         return ""
     found = subprocess.run(["sh", build], stdout=subprocess.PIPE)
@@ -178,7 +182,8 @@ def page_module(c, build):
 
 
 def page_source(c):
-    """The C file of the page of `-o page.html`, as cmake/EmbedPage.cmake makes it; its path."""
+    """The C file of the page of `-o page.html`, as cmake/EmbedPage.cmake writes it. Returns its
+    path."""
     folder = os.path.join(c.root, "kit", "explain", "page")
     module = page_module(c, os.path.join(folder, "wasm", "build.sh"))
 
@@ -210,7 +215,8 @@ def page_source(c):
 
 
 def compile_program(c, engine, path):
-    """Writes the program attn to path, from the library's objects and its own; False: it cannot."""
+    """Writes the program attn to path, from the library's objects and its own. Returns False if
+    that is not possible."""
     libraries = program_libraries(c)
     if libraries is None:
         return False
@@ -228,7 +234,7 @@ def python_files():
 
 
 def info(tag):
-    """The files of the .dist-info folder but RECORD."""
+    """The files of the .dist-info folder except RECORD."""
     wheel = "Wheel-Version: 1.0\nGenerator: attn\nRoot-Is-Purelib: false\nTag: %s\n" % tag
     folder = "%s-%s.dist-info/" % (NAME, version())
     with open(os.path.join(sources(), "LICENSE"), "rb") as f:
@@ -256,7 +262,7 @@ def write_wheel(directory, files, tag):
             entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
             runs = name.endswith((".so", "/" + PROGRAM))
-            # a regular file: else pip does not look at who may run it
+            # a regular file; otherwise pip ignores the permission to execute it
             entry.external_attr = (stat.S_IFREG | (0o755 if runs else 0o644)) << 16
             z.writestr(entry, data)
     return wheel
@@ -268,8 +274,8 @@ def read(path):
 
 
 def platform_tag(config_settings):
-    """py3-none- and the platform: this machine's, or what --config-settings=platform= says of the
-    compiler in CC: manylinux_2_28_x86_64, musllinux_1_2_x86_64."""
+    """py3-none- and the platform: this machine's, or the value of --config-settings=platform= for
+    the compiler in CC: manylinux_2_28_x86_64, musllinux_1_2_x86_64."""
     given = (config_settings or {}).get("platform")
     if given and not re.fullmatch(r"(manylinux_2|musllinux_1)_\d+_\w+", given):
         raise SystemExit("platform is %s; it must be like manylinux_2_28_x86_64 or "
@@ -278,19 +284,21 @@ def platform_tag(config_settings):
 
 
 def check_platform(tag, library):
-    """A wheel must run where its tag says: of glibc no newer symbol, beside musl none."""
+    """Checks that a wheel runs on the platform of its tag: it must need no newer symbol of glibc,
+    and with musl none."""
     found = {int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", library)}
     allowed = re.search("manylinux_2_(\\d+)_", tag)
     if allowed and max(found, default=0) > int(allowed.group(1)):
-        raise SystemExit("libattn.so asks for glibc 2.%d, which %s lacks; compile with CC for an "
-                         "older one" % (max(found), tag))
+        raise SystemExit("libattn.so needs glibc 2.%d, which %s does not allow; set CC to a "
+                         "compiler for an older glibc" % (max(found), tag))
     if "-musllinux_" in tag and found:
-        raise SystemExit("libattn.so asks for glibc, so it is not for %s; CC must compile for musl"
-                         % tag)
+        raise SystemExit("libattn.so needs glibc, so it cannot be tagged %s; set CC to a "
+                         "compiler for musl" % tag)
 
 
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
-    """What pip asks first; without this function it would compile everything to hear the name."""
+    """pip calls this first; without this function it would compile everything only to get the
+    name."""
     folder, files = info(platform_tag(config_settings))
     os.mkdir(os.path.join(metadata_directory, folder))
     for name, data in files.items():

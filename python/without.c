@@ -1,5 +1,5 @@
-/* The parts of the kit that the program in the wheel is built without, so that it needs nothing but
- * libc and libm on the machine where it runs: cairo (.png, .pdf) and libzip (.npz). */
+/* Stubs for the parts of the kit that need cairo (.png, .pdf) or libzip (.npz). The program in the
+ * wheel is built without these libraries, so that it needs only libc and libm where it runs. */
 #include <string.h>
 
 #include "explain/render/render.h"

@@ -1,4 +1,4 @@
-"""attn: exact self-attention on the CPU, on NumPy arrays, by libattn.
+"""attn: exact self-attention on the CPU, on NumPy arrays, computed by libattn.
 
     import attn
     out = attn.scaled_dot_product_attention(q, k, v, is_causal=True)     # as PyTorch's

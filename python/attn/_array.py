@@ -1,4 +1,4 @@
-"""NumPy arrays as the engine sees them: an address, a type, four sizes and four strides."""
+"""Describes NumPy arrays to the library: an address, a type, four sizes and four strides."""
 
 from ctypes import addressof, c_void_p
 import operator
@@ -12,7 +12,7 @@ from ._library import BF16, BOOL, F16, F32, F64, Tensor, packer
 
 ndarray = np.ndarray
 
-# dtype: attn_dtype, log2 of the element's bytes, and the bits of a stride that must be 0.
+# dtype: attn_dtype, log2 of the element's bytes, and the bits that must be 0 in a stride.
 _KINDS: Dict[Any, Tuple[int, int, int]] = {
     np.dtype(np.float64): (F64, 3, 7),
     np.dtype(np.float32): (F32, 2, 3),
@@ -21,16 +21,16 @@ _KINDS: Dict[Any, Tuple[int, int, int]] = {
 }
 _ONES: Tuple[Tuple[int, ...], ...] = ((1, 1, 1, 1), (1, 1, 1), (1, 1), (1,))
 _ZEROS: Tuple[Tuple[int, ...], ...] = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,))
-ABSENT = (0,) * 10  # a tensor that is not there
+ABSENT = (0,) * 10  # an absent tensor
 _pack = packer(Tensor)
 # (dtype, shape, strides): all but the address of an attn_tensor
 _described: Dict[Any, Tuple[int, ...]] = {}
-MOST_KEPT = 1024  # that many, then all are forgotten
+MOST_KEPT = 1024  # most entries; then the table is emptied
 
 
 def array(x: Any, name: str) -> Any:
-    """x as an array, without a copy where there is a way: an array, the buffer protocol,
-    __array_interface__ or __array__, DLPack; a list is copied."""
+    """x as an array, without a copy if possible: for an array, the buffer protocol,
+    __array_interface__ or __array__, and DLPack. A list is copied."""
     if type(x) is ndarray:
         return x
     if not isinstance(x, ndarray) and hasattr(x, "__dlpack__") and not hasattr(x, "__array__"):
@@ -76,9 +76,9 @@ def _slow_address(a: Any) -> int:
     return int(a.__array_interface__["data"][0])
 
 
-# Where the address of the data is in the memory of an array: the first field after the object's
-# head, in every version of NumPy's C interface (PyArrayObject_fields). Reading it there takes a
-# tenth of the time; where CPython's id() is no address, or the field is not there, nobody reads it.
+# The address of the data is the first field after the object's head, in every version of NumPy's C
+# interface (PyArrayObject_fields). Reading it directly takes a tenth of the time. _choose() tests
+# this, and uses the slow way where it does not work.
 _FIELD = object.__basicsize__
 _read = c_void_p.from_address
 
@@ -111,7 +111,7 @@ def _describe(a: Any, name: str) -> Tuple[int, ...]:
     s0, s1, s2, s3 = strides
     if (s0 | s1 | s2 | s3) & odd:
         raise ValueError(
-            "%s has strides of %s bytes, which are no multiples of its elements' %d; use "
+            "%s has strides of %s bytes, which are not multiples of its elements' %d; use "
             "numpy.ascontiguousarray(%s)" % (name, a.strides, dtype.itemsize, name)
         )
     rest = (code, *shape, s0 >> shift, s1 >> shift, s2 >> shift, s3 >> shift)
@@ -143,13 +143,13 @@ def tensor_bytes(a: Any, name: str) -> bytes:
 
 
 def output(a: Any, name: str, *inputs: Any) -> None:
-    """Checks that `a` can be written to and shares no memory with the inputs."""
+    """Checks that `a` is writable and shares no memory with the inputs."""
     if not isinstance(a, ndarray):
         raise TypeError("%s is %s; it must be a NumPy array" % (name, type(a).__name__))
     if not a.flags.writeable:
         raise ValueError("%s is read-only; it must be writable" % name)
     for x in inputs:
-        if np.may_share_memory(a, x):  # by their bounds; then exactly, unless that is too hard
+        if np.may_share_memory(a, x):  # by their bounds; then exactly, within limits
             try:
                 shared = np.shares_memory(a, x, max_work=100000)  # type: ignore[arg-type]
             except Exception:
@@ -160,7 +160,8 @@ def output(a: Any, name: str, *inputs: Any) -> None:
 
 def vector(x: Any, name: str, n: int, dtype: Any, letter: str) -> Tuple[Any, int]:
     """A dense array [n] of numbers, converted to dtype; one number stands for n equal ones. Always
-    a copy: the engine checks what it then indexes with, and another thread may write meanwhile."""
+    a copy: the library checks the numbers and then uses them as indices, and another thread may
+    change the original in between."""
     a = array(x, name)
     real = a.dtype.kind == "f" and (dtype != np.int64 or a.size == 0)  # [] is float64
     if a.dtype.kind not in "iu" and not real:
@@ -168,7 +169,7 @@ def vector(x: Any, name: str, n: int, dtype: Any, letter: str) -> Tuple[Any, int
     if not a.dtype.isnative:
         raise _other_order(a.dtype, name)
     if a.dtype.kind == "u" and a.size and a.max() > _LARGEST:
-        raise ValueError("%s has %d; no length is above 2^63-1" % (name, a.max()))
+        raise ValueError("%s has %d; a length must be at most 2^63-1" % (name, a.max()))
     if a.ndim == 0:
         a = np.broadcast_to(a, (n,))
     if a.shape != (n,):

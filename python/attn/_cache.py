@@ -1,4 +1,4 @@
-"""The keys and values of sequences that grow: what a decoder keeps between tokens."""
+"""The key/value cache: the keys and values that a decoder keeps between tokens."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _DTYPES = {"float64": F64, "float32": F32, "float16": F16, "bfloat16": BF16, "in
 class KVCache:
     """Keys [B,Hk,length,D] and values [B,Hk,length,Dv] of B sequences, each of its own length.
 
-    dtype is how they are stored: "float64", "float32", "float16", "bfloat16" or "int8" (with a
-    scale for each row), or NumPy's dtype of that name. All memory, for max_keys in each sequence,
-    is taken at once and given back with the object. With page_keys (a multiple of 64) sequences
-    take pages from a pool of `pages` (0: enough for all).
+    dtype is the type in which they are stored: "float64", "float32", "float16", "bfloat16" or
+    "int8" (with a scale for each row), or NumPy's dtype of that name. All memory, for max_keys keys
+    in each sequence, is allocated at once and freed with the object. With page_keys (a multiple of
+    64) sequences take pages from a pool of `pages` (0: enough for all).
 
-    Attention from a cache has the bits that the same stored rows give as plain arrays. Calls on one
-    cache, from any threads, wait for each other. After fork() parent and child have a cache each,
-    if no call on it was running.
+    Attention from a cache is bit-identical to attention from ordinary arrays with the same stored
+    rows. Calls on one cache from several threads wait for each other. After fork() the parent and
+    the child each have a copy of the cache, if no call on it was running.
 
     Source: include/attn.h, "Cache".
     """
@@ -46,7 +46,7 @@ class KVCache:
         page_keys: int = 0,
         pages: int = 0,
     ) -> None:
-        self._cache: Any = None  # until it is made
+        self._cache: Any = None  # until it is created
         name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
         if name not in _DTYPES:
             raise TypeError("dtype is %s; it must be one of %s" % (name, ", ".join(_DTYPES)))
@@ -78,7 +78,7 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that it took."""
+        """Bytes of memory of the cache."""
         return int(library.attn_cache_bytes(self._cache))
 
     def _sequence(self, b: Any) -> int:
@@ -89,9 +89,10 @@ class KVCache:
         return index
 
     def append(self, k: Any, v: Any, b: Optional[int] = None) -> None:
-        """Adds n keys and values: k [Hk,n,D] and v [Hk,n,Dv] to sequence b, or, without b,
-        k [B,Hk,n,D] and v [B,Hk,n,Dv], n to each. float64, float32, float16 or bfloat16, rounded
-        once to the cache's type. ValueError: there is no room; then nothing is added at all."""
+        """Adds n keys and values: k [Hk,n,D] and v [Hk,n,Dv] to sequence b, or, without b, k
+        [B,Hk,n,D] and v [B,Hk,n,Dv]: n keys to each sequence. float64, float32, float16 or
+        bfloat16, rounded once to the cache's type. Raises ValueError if there is no room; then
+        nothing is added."""
         k, v = array(k, "k"), array(v, "v")
         rank = 4 if b is None else 3
         if k.ndim != rank or v.ndim != rank:
@@ -119,7 +120,8 @@ class KVCache:
                 raise
 
     def truncate(self, length: int, b: Optional[int] = None) -> None:
-        """Cuts sequence b, or without b every one that is longer, off after `length` keys."""
+        """Shortens sequence b to `length` keys. Without b, shortens every sequence that is
+        longer."""
         length = integer(length, "length")
         if not 0 <= length < 1 << 62:
             raise ValueError("length is %d; it must be 0 or more" % length)
@@ -130,8 +132,9 @@ class KVCache:
                 check(library.attn_cache_truncate, self._cache, i, length)
 
     def read(self, b: int, dtype: Any = None) -> Tuple[np.ndarray, np.ndarray]:
-        """Copies of sequence b's keys [Hk,length,D] and values [Hk,length,Dv], as stored; float32
-        for bfloat16 and int8, unless dtype says float64, float32 or float16."""
+        """Copies of sequence b's keys [Hk,length,D] and values [Hk,length,Dv], in the type in which
+        they are stored, but float32 for bfloat16 and int8; or in dtype (float64, float32 or
+        float16)."""
         _, Hk, D, Dv = self._sizes
         if dtype is None:
             dtype = self._dtype if self._dtype in ("float64", "float16") else "float32"
@@ -163,11 +166,12 @@ class KVCache:
         out: Optional[np.ndarray] = None,
         threads: Optional[int] = None,
     ) -> Any:
-        """Attention of q [B,H,T,D], the last T tokens of each sequence, to all keys that are there.
-        H is a multiple of Hk. q has the cache's type; float32, float16 or bfloat16 for int8.
+        """Attention of q [B,H,T,D], the last T tokens of each sequence, to all keys of the cache. H
+        is a multiple of Hk. q has the cache's type, or float32, float16 or bfloat16 if that is
+        int8.
 
-        The options, what is raised and what is returned: as for scaled_dot_product_attention; S is
-        the longest length. is_causal is True and bottom-right: the last query sees every key.
+        Options, exceptions and results are those of scaled_dot_product_attention; S is the longest
+        length. is_causal is always True and bottom-right: the last query sees every key.
         """
         q = array(q, "q")
         if q.ndim != 4:

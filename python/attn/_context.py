@@ -1,5 +1,5 @@
-"""Contexts: the engine's threads and scratch, one for each number of threads, made when first used
-and kept until the process ends."""
+"""Contexts: the library's threads and scratch memory. There is one for each number of threads,
+created at its first use and kept until the process ends."""
 
 import ctypes
 import operator
@@ -9,8 +9,8 @@ from typing import Any, Dict, Optional
 
 from ._library import ContextOptions, check, library
 
-# One thread is the caller's own and needs no context, so that such calls may overlap. But only a
-# context looks at ATTN_ISA.
+# A call with one thread runs on the caller's own thread without a context, so such calls may
+# overlap. If ATTN_ISA is set, it needs a context, because only a context reads ATTN_ISA.
 _contexts: Dict[Optional[int], Optional[int]] = {}
 if not os.environ.get("ATTN_ISA"):
     _contexts[1] = None
@@ -18,7 +18,7 @@ _lock = threading.Lock()
 
 
 def _unlock() -> None:
-    """In the child of a fork(), where whoever held the lock may not be."""
+    """Runs in the child of a fork(), where the thread that held the lock may not exist."""
     global _lock
     _lock = threading.Lock()
 
@@ -27,7 +27,7 @@ os.register_at_fork(after_in_child=_unlock)
 
 
 def create(threads: int, **more: Any) -> Optional[int]:
-    """A context of its own, with more fields of an attn_context_options; it is never destroyed."""
+    """Creates a context, with more fields of attn_context_options; it is never destroyed."""
     options = ContextOptions(struct_size=ctypes.sizeof(ContextOptions), threads=threads, **more)
     made = ctypes.c_void_p()
     check(library.attn_context_create, ctypes.byref(options), ctypes.byref(made))
@@ -45,14 +45,14 @@ def _create(threads: Any) -> Optional[int]:
     with _lock:
         if number not in _contexts:
             _contexts[number] = create(number)
-        if threads is None:  # what it is, until set_num_threads says something else
+        if threads is None:  # the default, until set_num_threads changes it
             return _contexts.setdefault(None, _contexts[0])
         return _contexts[number]
 
 
 def context(threads: Any) -> Optional[int]:
-    """The context of so many threads; 0: ATTN_NUM_THREADS, else all CPUs of the process; None: what
-    set_num_threads said, or as 0."""
+    """The context with this number of threads. 0: ATTN_NUM_THREADS, or else all CPUs of the
+    process. None: the number given to set_num_threads, or else as with 0."""
     try:
         return _contexts[threads]
     except (KeyError, TypeError):
@@ -60,17 +60,18 @@ def context(threads: Any) -> Optional[int]:
 
 
 def num_threads(threads: Optional[int] = None) -> int:
-    """How many threads a call with this `threads` works with; None: a call that does not say."""
+    """The number of threads that a call with this `threads` uses; None: a call without
+    `threads`."""
     return int(library.attn_context_threads(context(threads)))
 
 
 def set_num_threads(threads: Optional[int] = None) -> None:
-    """How many threads calls work with, of all Python threads and from now on, that do not say
-    `threads` themselves. 1: the caller's own, so that calls overlap. None or 0: as at the start,
-    ATTN_NUM_THREADS, else all CPUs of the process."""
+    """Sets the number of threads for all later calls without `threads`, from any Python thread. 1:
+    the caller's own thread, so that calls can overlap. None or 0: the default, which is
+    ATTN_NUM_THREADS, or else all CPUs of the process."""
     _contexts[None] = context(0 if threads is None else threads)
 
 
 def isa() -> str:
-    """The instruction set that calls use here: "avx512", "avx2", "neon", ..."""
+    """The instruction set that calls use on this machine: "avx512", "avx2", "neon", ..."""
     return str(library.attn_context_isa(context(None)).decode())

@@ -1,4 +1,4 @@
-"""attn.explain and attn.lesson: what the program attn shows, as text, numbers and pictures."""
+"""attn.explain and attn.lesson: the output of the program attn as text, numbers and pictures."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _DTYPES = {"f64": np.float64, "f32": np.float32, "i64": np.int64, "bool": np.boo
 
 
 def _program() -> str:
-    """The program: ATTN_PROGRAM, the package's own, or the one built beside the library."""
+    """The path of the program: ATTN_PROGRAM, the package's own, or the one next to the library."""
     built = os.path.join(os.path.dirname(_library.path), "attn")
     for path in (os.environ.get("ATTN_PROGRAM"), _BESIDE, built):
         if not path or not os.path.isfile(path):
             continue
-        if not os.access(path, os.X_OK):  # some ways of unpacking forget it
+        if not os.access(path, os.X_OK):  # some installers lose the permission
             os.chmod(path, os.stat(path).st_mode | 0o111)
         return path
     raise RuntimeError(
-        "this package was built without the program attn, which draws and explains; install "
-        "libjansson-dev and libutf8proc-dev and the package again, or let ATTN_PROGRAM say where "
-        "the program is"
+        "this package was built without the program attn, which explanations need; install "
+        "libjansson-dev and libutf8proc-dev and then the package again, or set "
+        "ATTN_PROGRAM to the path of the program"
     )
 
 
@@ -63,21 +63,22 @@ class Explanation:
         e.save("page.html")     a page to explore; .svg, .json or .txt; .png and .pdf if the program
                                 was built with cairo, as `make install` does
 
-    Every number is the engine's.
+    Every number is computed by the library.
     """
 
     def __init__(self, command: List[str], text: Optional[str] = None) -> None:
         self._command, self._input = command, text
         with tempfile.TemporaryDirectory() as folder:
             files = [os.path.join(folder, "e" + end) for end in (".json", ".svg")]
-            self._text = self._run([])  # with files it prints their names alone
+            self._text = self._run([])  # if it writes files, it prints only their names
             self._run(files)
             self._json, self._svg = (_read(file) for file in files)
         self._trace: Dict[str, Any] = json.loads(self._json)
         self._steps = {step["name"]: step for step in self._trace["steps"]}
 
     def _run(self, files: List[str]) -> str:
-        """What the program prints; or it writes files, and prints their names."""
+        """Runs the program. Returns its output; with files, it writes these and prints their
+        names."""
         outputs = [word for file in files for word in ("-o", file)]
         done = subprocess.run(
             [_program(), *self._command, "--color=never", *outputs],
@@ -89,7 +90,7 @@ class Explanation:
         if done.returncode:
             message = done.stderr.decode("utf-8", "replace").strip()
             message = message.split(": ", 1)[-1]
-            if message.startswith("--"):  # an option: the name of an argument here
+            if message.startswith("--"):  # an option has the name of an argument of this module
                 message = message[2:]
             message = message or "the program attn ended with %d" % done.returncode
             raise _ERRORS.get(done.returncode, RuntimeError)(message)
@@ -106,7 +107,7 @@ class Explanation:
         return list(self._steps)
 
     def __getitem__(self, step: str) -> np.ndarray:
-        """A copy of what the step computed."""
+        """A copy of the step's numbers."""
         if step not in self._steps:
             raise KeyError("no step %r; steps: %s" % (step, " ".join(self._steps)))
         tensor = self._steps[step]["tensor"]
@@ -114,15 +115,15 @@ class Explanation:
         return np.array(data, _DTYPES[tensor["dtype"]]).reshape(tensor["shape"])
 
     def svg(self) -> str:
-        """The heat-map of the weights: a row asks, a column answers."""
+        """The heat-map of the weights; rows are queries, columns are keys."""
         return self._svg
 
     def json(self) -> Dict[str, Any]:
-        """Everything, as a new dict each time."""
+        """The whole trace as a dict, which is new at each call."""
         return dict(json.loads(self._json))
 
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
-        """Writes a file; its suffix says what. ValueError for one that is not known."""
+        """Writes a file in the format of its suffix. Raises ValueError for an unknown suffix."""
         name = os.path.abspath(os.fspath(path))
         suffix = os.path.splitext(name)[1]
         written = {".svg": self._svg, ".json": self._json, ".txt": self._text}
@@ -137,7 +138,7 @@ class Explanation:
             )
 
     def _repr_html_(self) -> str:
-        # As an image, so that neither its styles nor its names meet those of the page.
+        # As an image, so that its styles and ids do not interfere with those of the notebook.
         data = base64.b64encode(self._svg.encode("utf-8")).decode("ascii")
         title = html.escape(self._trace["title"], quote=True)
         source = "data:image/svg+xml;base64," + data
@@ -173,11 +174,12 @@ def explain(
     query: Union[str, int, None] = None,
     full: bool = False,
 ) -> Explanation:
-    """Self-attention on a sentence, with random weights: those of torch.manual_seed(seed).
+    """Self-attention on a sentence with random weights, the same as after torch.manual_seed(seed).
 
-    Sizes: embed of an embedding, qk of a query and a key, v of a value. scale multiplies the
-    scores; None: 1/sqrt(qk), False: none. query is the word that asks, or its number from 1: its
-    row is written out. full: the text has every matrix. Words are split at white space.
+    embed, qk and v are the sizes of an embedding, of a query and key, and of a value. scale
+    multiplies the scores; None: 1/sqrt(qk), False: no scaling. query is the word (or its number
+    from 1) whose row is computed in detail. full: the text has every matrix. The sentence is split
+    at white space.
 
     Raises ValueError with the program's message, RuntimeError if the package has no program.
     """
@@ -193,8 +195,8 @@ def explain(
 def lesson(
     name: str, *, query: Union[str, int, None] = None, full: bool = False, gradients: bool = False
 ) -> Explanation:
-    """One of the lessons that redo five notebooks with their own numbers: "dessert", "sky",
-    "module", "numpy", "journey". gradients: go on to those that "sky" asks for."""
+    """One of the five lessons, which repeat notebooks with their own numbers: "dessert", "sky",
+    "module", "numpy", "journey". gradients: continue "sky" with the gradients of its matrices."""
     if not isinstance(name, str) or name.startswith("-"):
         raise ValueError("name is %r; it must be a lesson's name" % (name,))
     words = _options(query=query, full=full, gradients=gradients)

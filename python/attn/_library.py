@@ -1,4 +1,4 @@
-"""libattn.so by ctypes: where it is, its functions, and its errors as exceptions."""
+"""Loads libattn.so with ctypes, declares its functions, and raises its errors as exceptions."""
 
 import ctypes
 import os
@@ -15,9 +15,9 @@ def _load() -> ctypes.CDLL:
     except OSError as error:
         raise ImportError(
             "libattn.so cannot be loaded (%s); install the package with `pip install ./python`, or "
-            "set ATTN_LIBRARY to the path of one that is built" % error
+            "set ATTN_LIBRARY to the path of a libattn.so" % error
         ) from None
-    tensor = c_char_p  # the bytes that a packer gives
+    tensor = c_char_p  # the bytes that a packer returns
     for name, result, arguments in (
         ("attn_version", c_char_p, ()),
         ("attn_context_create", c_int, (c_void_p, c_void_p, c_void_p)),
@@ -52,7 +52,7 @@ version: str = library.attn_version().decode()
 
 
 def diagonal_numbers(diagonal: Any, causal: int, offset: Any) -> Tuple[int, Any]:
-    """The attn_diagonal that is called so, and the offset, of a call with this attn_causal."""
+    """The attn_diagonal for this argument, and the offset, in a call with this attn_causal."""
     number = DIAGONALS.get(diagonal) if isinstance(diagonal, str) else 2
     if number is None:
         raise ValueError(
@@ -60,8 +60,8 @@ def diagonal_numbers(diagonal: Any, causal: int, offset: Any) -> Tuple[int, Any]
         )
     if number and causal and (causal, number) != (BOTTOM_RIGHT, 1):
         raise ValueError(
-            "diagonal is %r beside is_causal, which has its own; pass causal_offset=%r, or leave "
-            "diagonal out" % (diagonal, diagonal)
+            "diagonal is %r, but is_causal sets the diagonal; pass causal_offset=%r instead, or "
+            "leave diagonal out" % (diagonal, diagonal)
         )
     return number, diagonal if number == 2 else offset
 
@@ -80,10 +80,10 @@ _EXCEPTIONS = {
 
 
 def check(function: Any, *arguments: Any) -> None:
-    """Calls a function whose last parameter is an attn_error, and raises what it says."""
+    """Calls a function whose last parameter is an attn_error, and raises its error."""
     error = Error()
     if function(*arguments, ctypes.byref(error)):
         message = error.message.decode("utf-8", "replace")
-        if message.startswith("dropout "):  # which has another name here
+        if message.startswith("dropout "):  # which has another name in Python
             message = "dropout_p" + message[len("dropout") :]
         raise _EXCEPTIONS.get(error.status, RuntimeError)(message)

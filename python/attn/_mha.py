@@ -1,4 +1,4 @@
-"""Multi-head attention as a module: weights that are packed once, calls, gradients."""
+"""Multi-head attention as a module whose weights are packed once."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Array = Optional[np.ndarray]
 
 
 class MultiHeadGradients(NamedTuple):
-    """What MultiHeadAttention.grad() gives: each of the shape of what it is the gradient of, and
-    None for what was not wanted. With packed weights, w_q ... b_v are parts of in_proj_*."""
+    """The result of MultiHeadAttention.grad(). Each gradient has the shape of its array, and is
+    None if it was not wanted. With packed weights, w_q ... b_v are parts of in_proj_*."""
 
     query: Array
-    key: Array  # with that by way of the values, unless these come from another array
+    key: Array  # includes the part through the values, unless these come from another array
     value: Array
     in_proj_weight: Array
     in_proj_bias: Array
@@ -47,7 +47,7 @@ class MultiHeadGradients(NamedTuple):
 
 
 def _call(function: Any, *arguments: Any) -> None:
-    """As check, where attn_nn.h's x and source are called query and key."""
+    """Like check, but renames attn_nn.h's x and source to query and key in the message."""
     try:
         check(function, *arguments)
     except (ValueError, TypeError) as error:
@@ -61,12 +61,12 @@ def _rows(x: Any) -> Any:
 
 
 def _heads_of(x: Any, name: str, heads: int, columns: bool) -> Any:
-    """x, [heads*D] or [heads, D] and, with `columns`, one dimension more, as an attn_tensor's four
-    dimensions: [1, heads, D, columns] or [1, heads, 1, D]."""
+    """x has shape [heads*D] or [heads, D] and, with `columns`, one dimension more. Returns it with
+    an attn_tensor's four dimensions: [1, heads, D, columns] or [1, heads, 1, D]."""
     least = 1 + columns
     if x.ndim not in (least, least + 1):
         raise ValueError(
-            "%s has %d dimensions; it must have %d, or %d with the heads apart"
+            "%s has %d dimensions; it must have %d, or %d with the heads as a dimension"
             % (name, x.ndim, least, least + 1)
         )
     if x.ndim == least:
@@ -88,8 +88,8 @@ class MultiHeadAttention:
 
     in_proj_weight  [(H + 2 Hk) D, E]: w_q, w_k and w_v one below the other (so Es = E, Dv = D)
     in_proj_bias    [(H + 2 Hk) D]: b_q, b_k and b_v; or None. Or each by itself, instead of these:
-    w_q, w_k, w_v   [H D, E], [Hk D, Es], [Hk Dv, Es], or with heads apart, [H, D, E] and so on
-    b_q, b_k, b_v   [H D], [Hk D], [Hk Dv], or with heads apart; each may be None
+    w_q, w_k, w_v   [H D, E], [Hk D, Es], [Hk Dv, Es], or with separate heads: [H, D, E] and so on
+    b_q, b_k, b_v   [H D], [Hk D], [Hk Dv], or with separate heads; each may be None
     w_o, b_o        [Out, H Dv] and [Out]: out_proj's; without w_o the joined heads are the result
     kv_heads        Hk; None: H. Query head h reads key/value head h // (H // Hk)
 
@@ -120,7 +120,7 @@ class MultiHeadAttention:
         b_o: Any = None,
         kv_heads: Optional[int] = None,
     ) -> None:
-        self._module: Any = None  # until it is made
+        self._module: Any = None  # until it is created
         H = self.num_heads = integer(num_heads, "num_heads")
         Hk = self.kv_heads = H if kv_heads is None else integer(kv_heads, "kv_heads")
         if not 1 <= Hk <= H < 1 << 31:
@@ -136,7 +136,7 @@ class MultiHeadAttention:
         self._split(parts, H, Hk)
         for name in ("w_q", "w_k", "w_v"):
             if name not in parts:
-                raise ValueError("%s is not given, nor is in_proj_weight" % name)
+                raise ValueError("%s is not given; give it, or in_proj_weight" % name)
         heads = {"q": H, "k": Hk, "v": Hk}
         four = {}
         for name in _WEIGHTS:
@@ -165,7 +165,7 @@ class MultiHeadAttention:
 
     @staticmethod
     def _split(parts: Dict[str, Any], H: int, Hk: int) -> None:
-        """Puts w_q ... b_v, as views of in_proj_*, among the parts."""
+        """Adds w_q ... b_v to the parts, as views of in_proj_*."""
         for name, rank, held in (
             ("in_proj_weight", 2, ("w_q", "w_k", "w_v")),
             ("in_proj_bias", 1, ("b_q", "b_k", "b_v")),
@@ -175,7 +175,10 @@ class MultiHeadAttention:
             x = parts[name]
             for part in held:
                 if part in parts:
-                    raise ValueError("%s is given beside %s, which holds it" % (part, name))
+                    raise ValueError(
+                        "%s is given together with %s, which contains it; leave one out"
+                        % (part, name)
+                    )
             if x.ndim != rank or x.shape[0] % (H + 2 * Hk):
                 raise ValueError(
                     "%s has shape %s; it must be %s with a multiple of num_heads + 2 kv_heads = %d "
@@ -208,7 +211,7 @@ class MultiHeadAttention:
         attention: Optional[bytes],
         dropout: Tuple[float, int],
     ) -> Tuple[bytes, Any]:
-        """The bytes of an attn_mha_args, and what has to live while they are used."""
+        """The bytes of an attn_mha_args, and the objects that must live while these are used."""
         kept = None if attention is None else SdpaArgs.from_buffer_copy(attention)
         attention_at = 0 if kept is None else ctypes.addressof(kept)
         tensors = [
@@ -225,7 +228,8 @@ class MultiHeadAttention:
         return packed, kept
 
     def _inputs(self, query: Any, key: Any, value: Any) -> Tuple[Any, Any, Any]:
-        """The three as arrays; None for a key that is the query, or a value that is the key."""
+        """Query, key and value as arrays; None for a key that is the query, or a value that is the
+        key."""
         if value is not None and key is None:
             raise ValueError("value is given without key")
         value = None if value is key else value
@@ -265,7 +269,8 @@ class MultiHeadAttention:
     def _attention(
         self, query: Any, options: Dict[str, Any], lse: Any = None, weights: Any = None
     ) -> Tuple[bytes, List[Any]]:
-        """The bytes of the attn_sdpa_args pointed at, and what has to live while they are used."""
+        """The bytes of the attn_sdpa_args that attn_mha_args points to, and the objects that must
+        live while these are used."""
         options = dict(options)
         if options.get("mask") is not None:
             options["mask"] = array(options["mask"], "mask")
@@ -286,10 +291,11 @@ class MultiHeadAttention:
         threads: Optional[int] = None,
         **options: Any,
     ) -> Any:
-        """The result [B,T,Out] for query [B,T,E], which is also what keys and values are made of;
-        or key [B,S,Es] is, or, for values, value [B,S,Es]. Without B, all of them. The type is the
-        module's. Values from another array than keys take the same steps one by one, to the same
-        bits; then weights are packed in every call.
+        """The result [B,T,Out] for query [B,T,E]. Keys and values are projected from key [B,S,Es],
+        or from query if key is None; values from value [B,S,Es] if it is given. B is missing in all
+        of them or in none. The type is the module's. If values come from another array than keys,
+        the same steps are called one by one. The bits are the same, but weights are packed in every
+        call.
 
         options         mask, is_causal, causal_offset, scale, window, diagonal, softcap, alibi,
                         alibi_symmetric, sinks, key_lengths, dropout_p and seed, as
@@ -297,7 +303,7 @@ class MultiHeadAttention:
         output_dropout  (p, seed), of the result
         out             where to write
 
-        Returns the result; or a tuple of it and, in this order, what is asked for: with
+        Returns the result, or a tuple of it and, in this order, the other outputs wanted: with
         return_weights, each head's weights [B,H,T,S]; with return_lse [B,H,T].
         """
         query, key, value = self._inputs(query, key, value)
@@ -329,7 +335,7 @@ class MultiHeadAttention:
         return_weights: bool,
         return_lse: bool,
     ) -> Tuple[Any, ...]:
-        """The engine's module, into `out`; what else is asked for."""
+        """Calls the library's module, which writes to `out`. Returns the other outputs wanted."""
         heads = query.shape[:-2] + (self.num_heads, query.shape[-2])
         S = (query if key is None else key).shape[-2]
         weights = np.empty(heads + (S,), query.dtype) if return_weights else None
@@ -352,12 +358,12 @@ class MultiHeadAttention:
         threads: Optional[int] = None,
         **options: Any,
     ) -> MultiHeadGradients:
-        """The gradients of a loss of which dout [B,T,Out] is the gradient with respect to the
-        result, after a call with the same arguments and options.
+        """The gradients of a loss. dout [B,T,Out] is its gradient with respect to the result of a
+        call with the same arguments and options.
 
         want names what is computed: "query", "key", "value", the names of the weights that the
-        module has, "mask" (a float mask), "alibi", "sinks". None: what there is of the first three,
-        and all weights.
+        module has, "mask" (a float mask), "alibi", "sinks". None: those of the first three that
+        were given, and all weights.
         """
         query, key, value = self._inputs(query, key, value)
         dout = array(dout, "dout")
@@ -389,7 +395,8 @@ class MultiHeadAttention:
         return MultiHeadGradients(*(made.get(name) for name in MultiHeadGradients._fields))
 
     def _shaped(self, made: Dict[str, Any]) -> Dict[str, Any]:
-        """Gradients of weights and inputs as attn_mha_grads and _mha_apart want them."""
+        """Arrays for the gradients of weights and inputs, in the form that attn_mha_grads and
+        _mha_apart need."""
         shaped = dict(made)
         for name in ("query", "key", "value"):
             if name in made:
@@ -423,7 +430,8 @@ class MultiHeadAttention:
         options: Dict[str, Any],
         output_dropout: Tuple[float, int],
     ) -> Tuple[bytes, bytes, Any]:
-        """The bytes of attn_mha_args and attn_mha_grads, and what has to live meanwhile."""
+        """The bytes of attn_mha_args and attn_mha_grads, and the objects that must live while these
+        are used."""
         attention, keep = self._attention(query, options)
         args, kept = self._args(query, key, None, attention, output_dropout)
         shaped = self._shaped(made)

@@ -1,5 +1,5 @@
-"""Multi-head attention whose values come from another array than its keys: the same numbers, and
-the same bits, in the steps that the engine's module does in one call."""
+"""Multi-head attention whose values come from another array than its keys. It calls one by one the
+steps that the library's module does in one call; the results are bit-identical."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ._context import context
 from ._library import check, library
 from ._sdpa import grad, scaled_dot_product_attention
 
-# `four`: the module's weights by name, with their heads apart: [1,heads,D,E], [1,heads,1,D], and
-# w_o and b_o as they are. Inputs are [B,1,rows,E]; what has heads is [B,heads,rows,D].
+# `four`: the module's weights by name, with separate heads: [1,heads,D,E], [1,heads,1,D], and w_o
+# and b_o as they are. Inputs are [B,1,rows,E]; arrays with heads are [B,heads,rows,D].
 Four = Dict[str, np.ndarray]
 
 
@@ -35,7 +35,7 @@ def _linear_grad(
 
 
 def _project(four: Four, sources: Tuple[Any, ...], threads: Any) -> Any:
-    """q, k and v."""
+    """Projects q, k and v."""
     made = []
     for letter, x in zip("qkv", sources):
         w = four["w_" + letter]
@@ -45,7 +45,8 @@ def _project(four: Four, sources: Tuple[Any, ...], threads: Any) -> Any:
 
 
 def _drop(x: Any, dropout: Tuple[float, int]) -> None:
-    """The dropout of a result [B,1,T,Out], or of its gradient, in place; dropped is 0, not -0."""
+    """Applies dropout to a result [B,1,T,Out], or to its gradient, in place. Dropped elements
+    become 0, not -0."""
     p, seed = dropout
     B, _, T, Out = x.shape
     mask = np.empty((1, 1, B * T, Out), np.bool_)
@@ -63,7 +64,7 @@ def forward(
     options: Dict[str, Any],
     asked: Dict[str, Any],
 ) -> Tuple[Any, ...]:
-    """Writes out [B,1,T,Out]; a tuple of the weights and lse that are asked for."""
+    """Writes out [B,1,T,Out]. Returns a tuple of the weights and lse, if they are wanted."""
     q, k, v = _project(four, sources, threads)
     B, H, T, _ = q.shape
     joined = np.empty((B, T, H, v.shape[3]), q.dtype)
@@ -89,8 +90,9 @@ def backward(
     threads: Any,
     options: Dict[str, Any],
 ) -> None:
-    """Writes what is in `made`: dquery, dkey and dvalue [B,1,rows,E] as "query", "key", "value",
-    gradients of weights by their names, shaped as in `four`, and "mask", "alibi", "sinks"."""
+    """Writes the gradients that are in `made`: dquery, dkey and dvalue [B,1,rows,E] as "query",
+    "key", "value", gradients of weights by their names, shaped as in `four`, and "mask", "alibi",
+    "sinks"."""
     q, k, v = _project(four, sources, threads)
     B, H, T, _ = q.shape
     Dv = v.shape[3]

@@ -1,6 +1,6 @@
-"""ONNX's operator Attention on NumPy arrays: what its inputs and attributes mean, as one call of
-the engine. Scores, softmax and sums are the engine's; here arrays are only checked, reshaped, put
-one after the other and converted. Does not need the package onnx.
+"""ONNX's operator Attention on NumPy arrays: translates its inputs and attributes to one call of
+the library. The library computes scores, softmax and sums. This module only checks, reshapes,
+concatenates and converts arrays. It does not need the package onnx.
 
 Source: the text of Attention-23, -24 and -25, https://onnx.ai/onnx/operators/onnx__Attention.html
 """
@@ -23,8 +23,8 @@ _ACCURATE = 1  # attn_precision
 
 
 class Rule(NamedTuple):
-    """Which keys a query may see by its place: j <= i + offset + right and
-    j >= i + offset - left, for a number; None: no such bound."""
+    """The keys that a query may see by its position: j <= i + offset + right and j >= i + offset -
+    left. None instead of a number: no such bound."""
 
     left: Optional[int]
     right: Optional[int]
@@ -45,7 +45,7 @@ class Options(NamedTuple):
     right_window_size: int = -1
 
     def checked(self) -> "Options":
-        """These options; ValueError if one has no meaning."""
+        """Returns these options. Raises ValueError if one is not valid."""
         for name in ("is_causal", "qk_matmul_output_mode"):
             most = 1 if name == "is_causal" else 3
             if not 0 <= getattr(self, name) <= most:
@@ -102,13 +102,13 @@ def run(
 ) -> None:
     """attn_sdpa_forward of 4-D arrays: q [B,H,T,D], k [B,Hk,S,D], v [B,Hk,S,Dv] of one type into
     out [B,H,T,Dv] and, if given, scores [B,H,T,S] of that stage (ONNX's four modes are attn_stage's
-    four values). key_lengths: int64 [B], dense. Raises what the engine says."""
+    four values). key_lengths: int64 [B], dense. Raises the library's errors."""
     args = SdpaArgs(
         struct_size=ctypes.sizeof(SdpaArgs), causal=causal, causal_offset=causal_offset,
         window_left=window_left, window_right=-1, softcap=softcap, scores_stage=stage,
         precision=_ACCURATE if accurate else 0,
     )  # fmt: skip
-    if scale == 0:  # the engine's 0 is 1/sqrt(D); q times 0 keeps NaN and infinity from vanishing
+    if scale == 0:  # the library's 0 means 1/sqrt(D); q times 0 keeps NaN and infinity
         with np.errstate(invalid="ignore"):
             q, scale = q * q.dtype.type(0), 1.0
     args.scale = 0.0 if scale is None else scale
@@ -135,17 +135,18 @@ def attend(
     precision: Optional[int],
     **options: Any,
 ) -> None:
-    """run(), where v may have another type than q and k, out is of q's, and softmax and sums are at
-    least as exact as the softmax_precision asks. (bf16 on units of its own rounds the weights to
-    bf16, as the operator does unless a precision is given.)"""
+    """Like run(), but v may have another type than q and k, out has q's type, and softmax and sums
+    are at least as precise as softmax_precision. (On instruction sets that multiply bf16, the
+    weights of bf16 calls are rounded to bf16. The operator does this too, unless a precision is
+    given.)"""
     bits = 0 if precision is None else PRECISIONS[precision]
     common = q.dtype
     if v.dtype != common or (bits == 64 and common.itemsize == 2):
         double = "float64" in (q.dtype.name, v.dtype.name)
         common = np.dtype(np.float64 if double else np.float32)
     accurate = bits == 64 or (bits == 32 and common.itemsize == 2)
-    # Exact: to a wider type. Then the result is rounded once, from the type it is computed in (to
-    # bfloat16 by ml_dtypes, which goes by way of float).
+    # The inputs are converted to a wider type, which is exact. The result is rounded once, from the
+    # type in which it is computed. (ml_dtypes rounds to bfloat16 through float.)
     q, k, v = (x.astype(common, copy=False) for x in (q, k, v))
     wide = out
     if out.dtype != common:
@@ -157,9 +158,9 @@ def attend(
 
 
 def _place(rule: Optional[Rule], T: int, S: int, offset: int) -> Dict[str, int]:
-    """The engine's words for a rule. It has one offset for causal and window, which is the causal
-    one's: i + off <= j there is j <= i + offset + right here. A bound that is not there is one that
-    no key is beyond."""
+    """Converts a rule to the library's arguments. The library has one offset for causal and window:
+    its off is offset + right here if the rule has an upper bound. A missing bound becomes one that
+    excludes no key."""
     if rule is None:
         return {}
     far = T + S + abs(offset)
@@ -181,8 +182,8 @@ def place_and_attend(
     scores: Optional[ndarray],
     **options: Any,
 ) -> None:
-    """attend() under the rule. With key_lengths the last query stands at the last valid key, so
-    that each batch has an offset of its own, key_lengths[b] - T."""
+    """Calls attend() with the rule. With key_lengths the last query is at the position of the last
+    valid key, so each batch element has its own offset, key_lengths[b] - T."""
     T, S = q.shape[2], k.shape[2]
     options.update(mask=mask, scores=scores)
     if key_lengths is None:
@@ -193,7 +194,7 @@ def place_and_attend(
         left = -1 if rule.left is None else min(rule.left, T + S)
         options.update(causal=BOTTOM_RIGHT, window_left=left, key_lengths=key_lengths)
         attend(q, k, v, out, **options)
-    else:  # no one call has an offset for each batch and a window that is open to the right
+    else:  # one call cannot have both an offset per batch element and a window open to the right
         for b in range(q.shape[0]):
             one = slice(b, b + 1)
             options["mask"] = mask[one] if mask is not None and mask.shape[0] > 1 else mask
@@ -212,7 +213,7 @@ def _shaped(x: ndarray, name: str, **want: Optional[int]) -> None:
 
 
 def floats(x: Any, name: str, like: Optional[ndarray] = None, what: str = "") -> ndarray:
-    """x as an array of a float type, of that of `like` if given."""
+    """x as an array of a float type; of the type of `like`, if that is given."""
     a = array(x, name)
     if a.dtype.name not in FLOATS:
         raise TypeError(
@@ -224,12 +225,13 @@ def floats(x: Any, name: str, like: Optional[ndarray] = None, what: str = "") ->
 
 
 def _split(x: ndarray, name: str, heads: Optional[int], attribute: str, opset: int) -> ndarray:
-    """[B, heads, rows, size] of such an input, or of [B, rows, heads * size]; no copy of a dense
-    array."""
+    """[B, heads, rows, size] from an input of this shape or of [B, rows, heads * size]. A dense
+    array is not copied."""
     if x.ndim == 4:
         if heads is not None and opset >= 25:
             raise ValueError(
-                "%s is given, but %s has 4 dimensions; it belongs to inputs of 3 (since opset 25)"
+                "%s is given, but %s has 4 dimensions; since opset 25 it is only for inputs of 3 "
+                "dimensions"
                 % (attribute, name)
             )
         if heads is not None and heads != x.shape[1]:
@@ -243,7 +245,7 @@ def _split(x: ndarray, name: str, heads: Optional[int], attribute: str, opset: i
     B, rows, hidden = x.shape
     if hidden % heads:
         raise ValueError(
-            "%s has hidden size %d (dimension 2), which is no multiple of %s = %d"
+            "%s has hidden size %d (dimension 2), which is not a multiple of %s = %d"
             % (name, hidden, attribute, heads)
         )
     return x.reshape(B, rows, heads, hidden // heads).transpose(0, 2, 1, 3)
@@ -280,9 +282,9 @@ def _joined(past: Any, new: ndarray, name: str, of: str) -> ndarray:
 
 
 def _mask(x: Any, opset: int, shape: Tuple[int, ...], valid: Optional[ndarray]) -> ndarray:
-    """The mask as the engine takes it: of 4 dimensions, each that of [B,H,T,S] or 1. Since opset 24
-    the last one may be short, and what it lacks is hidden; 1 is short too. Up to opset 23 it is
-    repeated, as any other."""
+    """The mask in the library's form: 4 dimensions, each that of [B,H,T,S] or 1. Since opset 24 the
+    last dimension may be shorter than S (also 1), and the missing keys are masked. Up to opset 23 a
+    last dimension of 1 broadcasts, like any other."""
     m = array(x, "attn_mask")
     if m.dtype != np.bool_ and m.dtype.name not in FLOATS:
         raise TypeError(
@@ -319,11 +321,11 @@ def _lengths(x: Any, B: int, S: int) -> ndarray:
     _shaped(n, "nonpad_kv_seqlen", B=B)
     if ((n < 0) | (n > S)).any():
         raise ValueError("nonpad_kv_seqlen is %s; each must be within 0..S = %d" % (n.tolist(), S))
-    return np.array(n, order="C")  # a copy: what is checked is what is used
+    return np.array(n, order="C")  # a copy, so that the checked values are those that are used
 
 
 def check_together(given: Sequence[bool], wanted: Sequence[bool]) -> None:
-    """Inputs and outputs, seven and four, that need or exclude each other."""
+    """Checks which of the seven inputs and four outputs need or exclude each other."""
     for name, there in zip("QKV", given):
         if not there:
             raise ValueError("%s is not given; Attention needs Q, K and V" % name)
@@ -344,16 +346,16 @@ def attention(
     wanted: Sequence[bool] = (True, False, False, False),
     threads: Optional[int] = None,
 ) -> List[Optional[ndarray]]:
-    """Y, present_key, present_value and qk_matmul_output, those of them that are wanted, else None.
+    """Returns Y, present_key, present_value and qk_matmul_output; None for those not wanted.
 
-    inputs, in the operator's order, None or nothing where one is not given: Q [B,H,T,D],
-    K [B,Hk,S,D], V [B,Hk,S,Dv], or [B,T,H*D] and so on with q_num_heads and kv_num_heads;
-    attn_mask, bool (True: attend) or float (added), that broadcasts to [B,H,T,P+S]; past_key
-    [B,Hk,P,D], past_value [B,Hk,P,Dv]; nonpad_kv_seqlen [B], int64. Q and K share a float type.
+    inputs are in the operator's order; None or a shorter list for those not given: Q [B,H,T,D], K
+    [B,Hk,S,D], V [B,Hk,S,Dv], or [B,T,H*D] and so on with q_num_heads and kv_num_heads; attn_mask,
+    bool (True: attend) or float (added), that broadcasts to [B,H,T,P+S]; past_key [B,Hk,P,D],
+    past_value [B,Hk,P,Dv]; nonpad_kv_seqlen [B], int64. Q and K share a float type.
 
-    Y has Q's type and rank; present_* are past and new rows, [B,Hk,P+S,...]; qk_matmul_output is
-    [B,H,T,P+S] of Q's type, at the stage of qk_matmul_output_mode. A query that sees no key gets 0.
-    float16 and bfloat16 are computed in float and rounded at the end.
+    Y has Q's type and rank; present_* are the past and the new rows, [B,Hk,P+S,...];
+    qk_matmul_output is [B,H,T,P+S] of Q's type, at the stage of qk_matmul_output_mode. A query that
+    sees no key gets 0. float16 and bfloat16 are computed in float and rounded at the end.
 
     Raises TypeError and ValueError, with the operator's names."""
     given = list(inputs) + [None] * (7 - len(inputs))

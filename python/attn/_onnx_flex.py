@@ -1,13 +1,15 @@
-"""ONNX's operator FlexAttention (ai.onnx.preview, version 1): where its score_mod says what the
-engine has, a scale, a soft cap, a bias, a mask, it is one call of the engine.
+"""ONNX's operator FlexAttention (ai.onnx.preview, version 1). If its score_mod consists of
+operations that the library has (a scale, a soft cap, a bias, a mask), it becomes one call of the
+library.
 
-What of score_mod depends on the shape of the scores alone is evaluated by onnx.reference, once for
-each shape. What is left has to be a chain from the scores to the result, of
+The parts of score_mod that depend only on the shape of the scores are evaluated by onnx.reference,
+once for each shape. The rest must be a chain from the scores to the result, of
 
     Identity, Cast    Mul, Div by a number    Tanh, then Mul by a number    Add, Sub of a bias
     Where(visible, scores, -inf), Where(hidden, -inf, scores)
 
-in this order. Any other, and any prob_mod, is refused: the engine has no place for it.
+in this order. Any other score_mod, and any prob_mod, is refused, because the library cannot compute
+it.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ class FlexOptions(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What a score_mod does, in the engine's words: cap * tanh(factor * score / cap) + mask, where
-    factor * score alone is what a cap of 0 means."""
+    """A score_mod in the library's terms: cap * tanh(factor * score / cap) + mask. A cap of 0 means
+    factor * score + mask."""
 
     factor: float = 1.0
     cap: float = 0.0
@@ -49,7 +51,8 @@ def refuse(what: str) -> NotImplementedError:
 
 
 class Step(NamedTuple):
-    """A node of the chain: which of its inputs is the scores, and the names of the others."""
+    """A node of the chain: the index of the input that holds the scores, and the names of the
+    others."""
 
     op: str
     at: int
@@ -57,28 +60,31 @@ class Step(NamedTuple):
 
 
 class ScoreMod:
-    """The graph of a score_mod, taken apart; NotImplementedError if the engine has no place for
+    """Analyses the graph of a score_mod. Raises NotImplementedError if the library cannot compute
     it."""
 
     def __init__(self, graph: GraphProto, opsets: Dict[str, int]) -> None:
         if len(graph.input) != 1 or len(graph.output) != 1:
             raise ValueError("score_mod must have one input and one output")
         self.scores = graph.input[0].name
-        constants: List[NodeProto] = []  # what the scores' values do not reach
-        moving: Dict[str, Tuple[NodeProto, int]] = {}  # result: its node, which input moves
+        constants: List[NodeProto] = []  # nodes that do not depend on the scores' values
+        moving: Dict[str, Tuple[NodeProto, int]] = {}  # by result: node, input
         for node in graph.node:
             if any(a.type in (a.GRAPH, a.GRAPHS) for a in node.attribute):
-                raise refuse("score_mod has a %s, which is not evaluated here" % node.op_type)
+                raise refuse("score_mod has a %s, which attn cannot evaluate" % node.op_type)
             by = [i for i, name in enumerate(node.input) if name in moving or name == self.scores]
             asks = ("Shape", "Size").count(node.op_type) or (
                 node.op_type == "CastLike" and by == [1]
             )
-            if asks and by:  # for the shape or the type alone
+            if asks and by:  # needs only the shape or the type
                 node = self._of_scores(node, by[0])
             if asks or not by:
                 constants.append(node)
             elif len(by) > 1:
-                raise refuse("score_mod combines scores with scores, in %s" % node.op_type)
+                raise refuse(
+                    "score_mod has a %s with several inputs that depend on the scores; attn "
+                    "supports one" % node.op_type
+                )
             else:
                 moving.update((name, (node, by[0])) for name in node.output)
         self.steps = self._chain(graph.output[0].name, moving)
@@ -87,7 +93,7 @@ class ScoreMod:
         self.known: Dict[Tuple[Any, ...], Scores] = {}
 
     def _of_scores(self, node: NodeProto, at: int) -> NodeProto:
-        """The same of the scores: everything in the chain has their shape and type."""
+        """The same node applied to the scores: everything in the chain has their shape and type."""
         same = NodeProto()
         same.CopyFrom(node)
         same.input[at] = self.scores
@@ -102,7 +108,7 @@ class ScoreMod:
             if node.op_type == "Cast" and all(
                 a.name != "to" or a.i not in WIDE for a in node.attribute
             ):
-                raise refuse("score_mod has a Cast to a type that is no float or double")
+                raise refuse("score_mod has a Cast to a type other than float and double")
             others = [name for i, name in enumerate(node.input) if i != at]
             steps.insert(0, Step(node.op_type, at, others))
             result = node.input[at]
@@ -116,7 +122,8 @@ class ScoreMod:
         outside = {n for node in nodes for n in node.input if n} | set(names)
         if outside - made:
             raise refuse(
-                "score_mod uses %s, of the graph around it" % ", ".join(sorted(outside - made))
+                "score_mod uses %s from the graph around it; attn needs them inside"
+                % ", ".join(sorted(outside - made))
             )
         outputs = [helper.make_tensor_value_info(n, TensorProto.UNDEFINED, None) for n in names]
         part = helper.make_graph(nodes, "constants", list(graph.input), outputs)
@@ -124,10 +131,10 @@ class ScoreMod:
         return ReferenceEvaluator(part, opsets=opsets)
 
     def __call__(self, shape: Tuple[int, ...], dtype: np.dtype) -> Scores:
-        """What it does to scores of this shape and type."""
+        """The effect of the score_mod on scores of this shape and type."""
         key = shape + (dtype,)
         if key not in self.known:
-            like = np.broadcast_to(np.zeros((), dtype), shape)  # only its shape is looked at
+            like = np.broadcast_to(np.zeros((), dtype), shape)  # only its shape is used
             names = self.constants.output_names
             values = dict(zip(names, list(self.constants.run(names, {self.scores: like}))))
             self.known = {key: self._read(values, shape)}
@@ -148,20 +155,20 @@ class ScoreMod:
 
     def _step(self, s: Scores, op: str, at: int, others: List[ndarray]) -> Scores:
         plain = s.bias is None and s.visible is None
-        if op in ("Identity", "Cast"):  # from the type of the scores to itself
+        if op in ("Identity", "Cast"):  # Cast is from the scores' type to itself
             return s
         if op in ("Mul", "Div") and plain and at == 0 or op == "Mul" and plain:
             if others[0].size != 1:
-                raise refuse("score_mod has a %s by more than one number" % op)
+                raise refuse("score_mod has a %s by several numbers; attn supports one number" % op)
             c = float(others[0].reshape(()))
             c = c if op == "Mul" else 1 / c if c else np.inf
             if not np.isfinite(c):
-                raise refuse("score_mod multiplies by %g" % c)
+                raise refuse("score_mod multiplies by %g; the factor must be finite" % c)
             if s.cap == 0:
                 return s._replace(factor=s.factor * c)
             if c <= 0:
-                raise refuse("score_mod has a soft cap of %g" % (s.cap * c))
-            # c * cap tanh(f x / cap) is the soft cap c * cap, of c * f * x
+                raise refuse("score_mod has a soft cap of %g; it must be positive" % (s.cap * c))
+            # c * cap * tanh(f x / cap) is a soft cap of c * cap, applied to c * f * x
             return s._replace(factor=s.factor * c, cap=s.cap * c)
         if op == "Tanh" and plain and s.cap == 0:
             return s._replace(cap=1.0)
@@ -170,12 +177,12 @@ class ScoreMod:
         if op == "Where" and at > 0:
             visible, fill = others
             if not (fill == -np.inf).all():
-                raise refuse("score_mod has a Where with something else than -inf")
+                raise refuse("score_mod has a Where with a value other than -inf")
             visible = visible if at == 1 else ~visible
             if s.visible is not None:
                 visible = s.visible & visible
             return s._replace(visible=visible)
-        raise refuse("score_mod has a %s where the engine has none" % op)
+        raise refuse("score_mod has a %s, which attn does not support at this position" % op)
 
 
 def flex_attention(

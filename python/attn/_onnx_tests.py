@@ -1,8 +1,9 @@
 """`python3 -m attn.onnx`: ONNX's own backend tests of the operators that attn.onnx computes.
 
-The test runner of the package onnx (onnx.backend.test) makes the cases, runs them through
-attn.onnx.Backend and compares, with its own tolerances; here they are chosen and counted. The
-twins named _expanded, which have no node Attention but what it stands for, are left out.
+The test runner of the package onnx (onnx.backend.test) creates the cases, runs them through
+attn.onnx.Backend and compares the results, with its own tolerances. This module chooses the cases
+and counts them. It leaves out the cases named _expanded, in which other nodes replace the Attention
+node.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FAMILIES = ("test_attention", "test_flexattention")
 
 
 class _Result(unittest.TestResult):
-    """What became of each case, by its name: "" for passed, or why not."""
+    """The outcome of each case by its name: "" if it passed, otherwise the reason."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,12 +46,12 @@ class _Result(unittest.TestResult):
 
 
 def run() -> Dict[str, str]:
-    """The name of each case and why it did not pass, "" if it did. A case that is skipped is not
-    there."""
+    """The name of each case with "" if it passed, otherwise the reason. Skipped cases are left
+    out."""
     from onnx.backend.test import BackendTest
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of NumPy, as the runner makes its cases
+        warnings.simplefilter("ignore")  # NumPy warnings from the runner's creation of cases
         tests = BackendTest(attn.onnx.Backend, __name__)
     for family in FAMILIES:
         tests.include(r"^%s(?!\w*_expanded)\w*_cpu$" % family)
@@ -60,8 +61,8 @@ def run() -> Dict[str, str]:
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Prints how many cases of each family passed, and the others; 0 unless a case failed or one of
-    Attention was refused."""
+    """Prints how many cases of each family passed, and lists the others. Returns 0 unless a case
+    failed or a case of Attention was refused."""
     parser = argparse.ArgumentParser(prog="python3 -m attn.onnx", description=__doc__)
     parser.add_argument("-v", "--verbose", action="store_true", help="name the cases that pass")
     verbose = parser.parse_args(arguments).verbose

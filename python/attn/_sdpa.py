@@ -23,7 +23,7 @@ _INT64 = 1 << 63
 _empty = np.empty
 _ADDRESS = ctypes.sizeof(ctypes.c_void_p)
 _TAIL = _library.SdpaArgs.scale.offset
-# As defaults: that an option was not given is seen by `is`.
+# Defaults; `is` with these objects shows whether an option was given.
 _ZERO, _NO_SEED, _TOP_LEFT = 0.0, 0, "top-left"
 
 CausalOffset = Optional[Union[int, str]]
@@ -45,7 +45,7 @@ def _same_rank(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
 
 
 def _checked(causal_offset: Any, diagonal: Any, window: Any, seed: Any) -> NoReturn:
-    """Says what is wrong with numbers that did not fit into the engine's arguments."""
+    """Raises the error for numbers that did not fit into the library's arguments."""
     for name, x in (
         ("causal_offset", causal_offset), ("diagonal", diagonal), ("window", window), ("seed", seed)
     ):  # fmt: skip
@@ -57,7 +57,7 @@ def _checked(causal_offset: Any, diagonal: Any, window: Any, seed: Any) -> NoRet
             if name == "seed" and not 0 <= number < 2 * _INT64:
                 raise ValueError("seed is %d; it must be within 0..2^64-1" % number)
             if not -_INT64 <= number < 2 * _INT64:
-                raise ValueError("%s is %d; that is no 64-bit integer" % (name, number))
+                raise ValueError("%s is %d; it must fit a 64-bit integer" % (name, number))
     raise TypeError("scale, softcap and dropout_p must be real numbers")
 
 
@@ -81,8 +81,8 @@ def arguments(
     diagonal: Union[int, str] = "top-left",
     alibi_symmetric: bool = False,
 ) -> Tuple[bytes, List[Any]]:
-    """The bytes of an attn_sdpa_args, and what has to live while they are used. `tensors`: the
-    forty numbers of q, k, v and out."""
+    """The bytes of an attn_sdpa_args, and the objects that must live while these are used.
+    `tensors` are the forty numbers of q, k, v and out."""
     keep: List[Any] = []
     causal = offset = mask_at = lengths_at = alibi_at = sinks_at = lse_at = weights_at = 0
     left = right = -1
@@ -142,7 +142,8 @@ def arguments(
 
 
 def wide(dtype: Any) -> Any:
-    """Of lse, and of gradients that sum over rows: float64 for float64, else float32."""
+    """The type of lse, and of gradients that are sums over rows: float64 for float64, otherwise
+    float32."""
     return np.float64 if dtype == np.float64 else np.float32
 
 
@@ -173,15 +174,15 @@ def scaled_dot_product_attention(
     """softmax(scale * q k^T + bias, over visible keys) v, as PyTorch's function of this name.
 
     Shapes, with T queries, S keys, H heads: q [B,H,T,D], k [B,Hk,S,D], v [B,Hk,S,Dv], result
-    [B,H,T,Dv]. Without B, or without B and H, all of them. Any size may be 0. Hk is H, or with
+    [B,H,T,Dv]. B, or B and H, may be missing in all of them. Any size may be 0. Hk is H, or with
     enable_gqa a divisor of it: query head h reads key/value head h // (H // Hk).
 
-    Types: float64, float32, float16, or ml_dtypes' bfloat16, one for q, k and v; the result's too.
-    Any strides, negative and 0 included, and read-only arrays, without a copy; whatever
-    numpy.asarray takes is taken.
+    Types: float64, float32, float16, or ml_dtypes' bfloat16, the same for q, k, v and the result.
+    Any strides, negative and 0 included, and read-only arrays, are read without a copy. Anything
+    that numpy.asarray accepts is accepted.
 
     mask           bool (True: attend) or float (added), of a shape that broadcasts to [B,H,T,S]
-    is_causal      query i sees keys j <= i + off; off is 0 (top-left, as PyTorch's), or
+    is_causal      query i sees keys j <= i + off; off is 0 (top-left, as in PyTorch), or
     causal_offset  this integer, or "bottom-right": S - T, with the batch's own key length for S
     scale          of the scores; None: 1/sqrt(D)
     window         (left, right): i + off - left <= j <= i + off + right; -1: open
@@ -190,24 +191,25 @@ def scaled_dot_product_attention(
     alibi_symmetric  -slope * |j - i - off|, as FlashAttention does: the same where is_causal is set
     diagonal       off without is_causal, for window and alibi: "top-left", 0; "bottom-right",
                    S - T, as FlashAttention counts; or an integer
-    sinks          [H] logits: one more in each row's denominator
+    sinks          [H] logits: adds exp(logit) to the denominator of each row's softmax
     key_lengths    [B] integers, or one: only keys j < key_lengths[b] are seen
     dropout_p      0 <= p < 1: weights are kept with probability 1-p, times 1/(1-p), by
-    seed           0..2^64-1, alone: the same decisions for any number of threads
+    seed           0..2^64-1; the number of threads does not change the decisions
     out            where to write: [B,H,T,Dv], of q's type, float32 or float64
     threads        None: ATTN_NUM_THREADS, else all CPUs; 1: the caller's own thread
 
-    What is visible is the AND of all these; what is not is never multiplied, so NaN there is
-    harmless. A row that sees nothing gives 0 (and lse -inf, or the sink).
+    A key is visible if all of these allow it. Masked keys never influence the result, even if they
+    hold NaN. A query that sees no key gives 0 (and its lse is -inf, or the sink's logit).
 
-    Returns the result; or a tuple of it and, in this order, what is asked for: with
-    return_weights, the weights after softmax and before dropout [B,H,T,S] (the only thing here
-    that takes T x S memory), of q's type; with return_lse, the logarithm of the softmax's
-    denominator [B,H,T], float32, or float64 for float64.
+    Returns the result, or a tuple of it and, in this order, the other outputs wanted: with
+    return_weights, the weights after softmax and before dropout [B,H,T,S] (the only thing here that
+    takes T x S memory), of q's type; with return_lse, the logarithm of the softmax's denominator
+    [B,H,T], float32, or float64 for float64.
 
-    Raises TypeError for a type, ValueError for a shape, a byte order or a value that does not fit,
-    MemoryError; then nothing was written. The GIL is released. Calls with threads=1 overlap; others
-    with one number of threads wait for each other. Bits do not depend on threads nor on strides.
+    Raises TypeError for a wrong type, ValueError for a wrong shape, byte order or value, and
+    MemoryError; then nothing was written. The GIL is released. Calls with threads=1 overlap; other
+    calls with the same number of threads wait for each other. Results are bit-identical for any
+    number of threads and any strides.
 
     Source: Vaswani et al. 2017; include/attn.h names the others.
     """
@@ -241,7 +243,8 @@ def scaled_dot_product_attention(
         alibi, sinks, key_lengths, dropout_p, seed, mask, lse, weights, 0, diagonal,
         alibi_symmetric,
     )  # fmt: skip
-    # The message is asked for only when there is one: errors are found before anything is written.
+    # The first call has no attn_error, which saves time. If it fails, nothing was written, and a
+    # second call returns the message.
     if _forward(context(threads), packed, None):
         check(_forward, context(threads), packed)
     if return_weights or return_lse:
@@ -249,14 +252,15 @@ def scaled_dot_product_attention(
     return out
 
 
-# A call without options, of arrays: all of its attn_sdpa_args but four addresses follows from
-# types, shapes and strides, and is kept by these: such a call is one look into a table.
+# For a call of arrays without options, types, shapes and strides determine all of its
+# attn_sdpa_args except four addresses. These bytes are kept in a table, so the next such call needs
+# only one look-up.
 _framed = _library.framed(_library.SdpaArgs, 4)
 _plans: Dict[Any, Any] = {}
 
 
 def _plan(q: Any, k: Any, v: Any, is_causal: bool, enable_gqa: bool) -> Tuple[Any, ...]:
-    """What _plain keeps: the result's shape and type, and the bytes around the addresses."""
+    """An entry of _plain: the result's shape and type, and the bytes around the addresses."""
     _same_rank(q, k, v, enable_gqa)
     shape = q.shape[:-1] + v.shape[-1:]
     numbers = view(q, "q") + view(k, "k") + view(v, "v") + view(_empty(shape, q.dtype), "out")
@@ -291,7 +295,7 @@ def _plain(q: Any, k: Any, v: Any, is_causal: Any, enable_gqa: Any, threads: Any
 
 
 class Gradients(NamedTuple):
-    """What grad() gives; None for what was not wanted."""
+    """The result of grad(); None for gradients that were not wanted."""
 
     q: Optional[np.ndarray]  # of q's shape and type
     k: Optional[np.ndarray]  # of k's
@@ -327,16 +331,17 @@ def grad(
     alibi_symmetric: bool = False,
     threads: Optional[int] = None,
 ) -> Gradients:
-    """The gradients of a loss with respect to what scaled_dot_product_attention read.
+    """The gradients of a loss with respect to the inputs of scaled_dot_product_attention.
 
     dout [B,H,T,Dv] is the loss's gradient with respect to its result, of q's type, float32 or
-    float64; dlse [B,H,T], float32 or float64, that with respect to lse, or None. out and lse are
-    what the forward call gave; where either is None, both are computed anew. All options must be
-    those of the forward call. `want` names what is computed: "q", "k", "v", "mask" (a float mask),
-    "alibi", "sinks".
+    float64; dlse [B,H,T], float32 or float64, is the gradient with respect to lse, or None. out and
+    lse are the results of the forward call; if one of them is None, both are computed again. All
+    options must be those of the forward call. `want` names what is computed: "q", "k", "v", "mask"
+    (a float mask), "alibi", "sinks".
 
-    Memory is linear in T and S. Bits do not depend on threads. A row that sees nothing and a key
-    that is not seen get exactly 0. Raises what the forward call raises.
+    Memory is linear in T and S. Results are bit-identical for any number of threads. Queries that
+    see no key, and keys that no query sees, get gradients of exactly 0. Raises the same exceptions
+    as the forward call.
 
     Source: Dao et al. 2022.
     """

@@ -1,7 +1,8 @@
 """The structures and numbers of attn.h and attn_nn.h, by ctypes; needs no library.
 
-Each structure is written down once, as ctypes has it. `packer` makes of it the function that fills
-it, from plain numbers, in one step: building ctypes objects field by field takes ten times as long.
+Each structure is declared once, with ctypes. From this declaration `packer` creates a function that
+writes the structure's bytes from numbers in one step. Filling ctypes objects field by field takes
+ten times as long.
 """
 
 import ctypes
@@ -171,19 +172,20 @@ def _codes(structure: Any) -> str:
 
 
 def packer(structure: Any) -> Callable[..., bytes]:
-    """A function of the structure's numbers, in order, that gives its bytes."""
+    """A function that takes the structure's numbers, in order, and returns its bytes."""
     packed = struct.Struct("@" + _codes(structure) + "0q")
     if packed.size != ctypes.sizeof(structure):
-        raise ImportError("%s is laid out in another way here" % structure.__name__)
+        raise ImportError("%s has an unexpected layout on this platform" % structure.__name__)
     return packed.pack
 
 
 def framed(structure: Any, embedded: int) -> Callable[..., bytes]:
-    """For a structure of a size, so many tensors and more: a function of the size and, for each
-    tensor, its address and the bytes of all else of it, then of the bytes of all that follows."""
+    """For a structure that begins with its size and `embedded` tensors: a function that takes the
+    size, for each tensor its address and the bytes of its other members, and then the bytes of all
+    later members."""
     rest = ctypes.sizeof(Tensor) - ctypes.sizeof(c_void_p)
     tail = ctypes.sizeof(structure) - ctypes.sizeof(c_size_t) - embedded * ctypes.sizeof(Tensor)
     packed = struct.Struct("@N" + "P%ds" % rest * embedded + "%ds" % tail)
     if packed.size != ctypes.sizeof(structure):
-        raise ImportError("%s is laid out in another way here" % structure.__name__)
+        raise ImportError("%s has an unexpected layout on this platform" % structure.__name__)
     return packed.pack

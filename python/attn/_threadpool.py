@@ -1,4 +1,4 @@
-"""threadpoolctl, which limits the threads of many libraries at once, for this one too."""
+"""Makes this library known to threadpoolctl, which limits the threads of many libraries at once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ _registered = False
 
 
 def register_threadpoolctl() -> None:
-    """From now on threadpoolctl.threadpool_limits() and threadpool_info() know libattn, as
-    user_api "attn": its limit is that of calls that do not say `threads`, as set_num_threads().
-
-    It happens only when it is asked for, so that what a limit reaches does not depend on the order
-    of imports. Calling it again does nothing. ImportError without threadpoolctl 3.2 or newer.
+    """Registers libattn with threadpoolctl.threadpool_limits() and threadpool_info() as user_api
+    "attn". A limit applies to calls without `threads`, like set_num_threads(). Importing attn does
+    not register it, so the effect of a limit does not depend on the order of imports. Calling this
+    function again does nothing. Raises ImportError without threadpoolctl 3.2 or newer.
     """
     global _registered
     if _registered:
@@ -32,7 +31,8 @@ def register_threadpoolctl() -> None:
         check_symbols = ("attn_context_threads",)
 
         def _ours(self) -> bool:
-            """Another copy of the library may be in the process; it has no default of threads."""
+            """The process may have another copy of the library, for which no default number of
+            threads is known."""
             return bool(os.path.realpath(self.filepath) == os.path.realpath(_library.path))
 
         def get_num_threads(self) -> Any:

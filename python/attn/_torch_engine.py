@@ -1,7 +1,7 @@
-"""The engine on PyTorch's tensors, where they lie: what attn.torch and its operators call.
+"""Calls the library on PyTorch's tensors without copying them, for attn.torch and its operators.
 
-Tensors here are dense and on the CPU, four-dimensional where attn.h says so, and nobody looks:
-attn.torch makes sure of it, and PyTorch's dispatcher does for the operators.
+Tensors here must be dense, on the CPU, and four-dimensional where attn.h requires it. This module
+does not check it: attn.torch does, and PyTorch's dispatcher for the operators.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def options(
     diagonal: Any = "top-left",
     alibi_symmetric: bool = False,
 ) -> Options:
-    """The numbers of a call, from what the functions of this package take."""
+    """The numbers of a call, from the arguments of this package's functions."""
     causal = offset = 0
     if is_causal:
         causal = TOP_LEFT
@@ -86,7 +86,7 @@ def options(
     if scale is None:
         scale = 0.0
     elif scale == 0:
-        scale = 5e-324  # no score is anything but 0, and to the engine 0 is the usual scale
+        scale = 5e-324  # every score becomes 0; the library's 0 means 1/sqrt(D)
     return Options(
         scale, causal, _integer(offset, "diagonal" if place else "causal_offset"),
         _integer(left, "window"), _integer(right, "window"), softcap, dropout_p, place,
@@ -103,7 +103,7 @@ def _integer(x: Any, name: str) -> int:
         message = "%s is %r; it must be an integer" % (name, x)
         raise TypeError(message) from None
     if not -(1 << 63) <= x < 1 << 63:
-        raise ValueError("%s is %d; that is no 64-bit integer" % (name, x))
+        raise ValueError("%s is %d; it must fit a 64-bit integer" % (name, x))
     return x
 
 
@@ -121,7 +121,7 @@ def check_ranks(*tensors: Optional[Tensor]) -> None:
 
 
 def tensor_bytes(t: Tensor) -> bytes:
-    """Those of an attn_tensor."""
+    """The bytes of an attn_tensor."""
     return _pack_tensor(*_view(t))
 
 
@@ -132,8 +132,8 @@ def _at(t: Tensor) -> Tuple[Any, int]:
 
 
 def _vector(t: Tensor, name: str, n: int, dtype: torch.dtype, letter: str) -> Tensor:
-    """A dense copy [n]: the engine checks what it then indexes with, and another thread may write
-    meanwhile."""
+    """A dense copy [n]: the library checks the numbers and then uses them as indices, and another
+    thread may change the original in between."""
     if t.dim() != 1 or t.shape[0] != n:
         shape = tuple(t.shape)
         raise ValueError("%s has shape %s; it must be (%s,) = (%d,)" % (name, shape, letter, n))
@@ -141,9 +141,9 @@ def _vector(t: Tensor, name: str, n: int, dtype: torch.dtype, letter: str) -> Te
 
 
 def out_strides(q: Tensor, Dv: int) -> Tuple[int, int, int, int]:
-    """Of the result [B,H,T,Dv]: dense, with B, H and T in the order that they have in q's memory,
-    as PyTorch's kernel for the CPU does it: what a view took apart, a view puts together. A
-    dimension that repeats, of stride 0, keeps its place."""
+    """The strides of the result [B,H,T,Dv]: dense, with B, H and T in the order of q's memory, as
+    in PyTorch's CPU kernel. So if a view split q's heads, a view can join the result's. A dimension
+    with stride 0 keeps its place."""
     B, H, T, _ = q.shape
     b, h, t, _ = q.stride()
     if b >= h >= t > 0:
@@ -160,12 +160,13 @@ def out_strides(q: Tensor, Dv: int) -> Tuple[int, int, int, int]:
 
 
 def lse_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Of the lse that is kept for the backward: what it rounds off is an error of every weight."""
+    """The type of the lse that is kept for the backward. Its rounding error is an error of every
+    weight."""
     return torch.float64 if dtype in (torch.float64, torch.float32) else torch.float32
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """Of lse as it is returned, and of gradients that sum over rows."""
+    """The type of the returned lse, and of gradients that are sums over rows."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -174,7 +175,7 @@ def arguments(
     alibi: Optional[Tensor], sinks: Optional[Tensor], key_lengths: Optional[Tensor], seed: int,
     o: Options,
 ) -> Tuple[bytes, List[Any]]:  # fmt: skip
-    """The bytes of an attn_sdpa_args, and what has to live while they are used."""
+    """The bytes of an attn_sdpa_args, and the objects that must live while these are used."""
     keep: List[Any] = []
     mask_at = lengths_at = alibi_at = sinks_at = lse_at = 0
     heads = q.shape[1]
@@ -209,13 +210,14 @@ def forward(
     sinks: Optional[Tensor], key_lengths: Optional[Tensor], seed: int, o: Options,
     want_lse: Optional[torch.dtype],
 ) -> Tuple[Tensor, Optional[Tensor]]:  # fmt: skip
-    """The result [B,H,T,Dv] and, where a type is named, the lse [B,H,T] in it."""
+    """The result [B,H,T,Dv] and, if a type is given, the lse [B,H,T] of this type."""
     B, H, T, _ = q.shape
     Dv = v.shape[3]
     out = _empty_strided((B, H, T, Dv), out_strides(q, Dv), dtype=q.dtype)
     lse = None if want_lse is None else torch.empty((B, H, T), dtype=want_lse)
     packed, keep = arguments(q, k, v, out, lse, mask, alibi, sinks, key_lengths, seed, o)
-    # The message is asked for only when there is one: errors are found before anything is written.
+    # The first call has no attn_error, which saves time. If it fails, nothing was written, and a
+    # second call returns the message.
     if _forward(context(_threads()), packed, None):
         check(_forward, context(_threads()), packed)
     del keep
@@ -227,8 +229,8 @@ def backward(
     lse: Tensor, mask: Optional[Tensor], alibi: Optional[Tensor], sinks: Optional[Tensor],
     key_lengths: Optional[Tensor], seed: int, o: Options, want: Sequence[bool],
 ) -> Tuple[Tensor, ...]:  # fmt: skip
-    """The gradients of q, k, v, mask, alibi and sinks, of their shapes and types; one of no
-    elements for what is not wanted."""
+    """The gradients of q, k, v, mask, alibi and sinks, with their shapes and types; an empty tensor
+    for each that is not wanted."""
     packed, keep = arguments(q, k, v, out, lse, mask, alibi, sinks, key_lengths, seed, o)
     made = gradients(q, k, v, mask, alibi, sinks, want)
     three = [_view(x) if wanted else _ABSENT for x, wanted in zip(made[:3], want)]
@@ -254,7 +256,7 @@ def gradients(
     q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], alibi: Optional[Tensor],
     sinks: Optional[Tensor], want: Sequence[bool],
 ) -> List[Tensor]:  # fmt: skip
-    """Memory for them as the engine writes them, in the layout of what they belong to."""
+    """Allocates the gradients in the library's types, with the layout of their tensors."""
     made = []
     for x, wanted, dtype in (
         (q, want[0], q.dtype),

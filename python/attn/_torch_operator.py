@@ -1,5 +1,5 @@
-"""The operators attn::sdpa and attn::sdpa_backward: what PyTorch's dispatcher, its autograd and its
-compilers know of libattn. Importing this module defines them, once in a process."""
+"""The operators attn::sdpa and attn::sdpa_backward, through which PyTorch's dispatcher, autograd
+and compilers use libattn. Importing this module defines them, once in a process."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ torch.library.define(
     "(Tensor q, Tensor k, Tensor v, %s) -> (Tensor out, Tensor lse)" % _INPUTS,
     tags=_TAGS,
 )
-# The gradients of the six that can have one, in the order of `want`; where it says false, a tensor
-# of no elements.
+# The gradients of the six differentiable inputs, in the order of `want`; an empty tensor where it
+# is false.
 torch.library.define(
     "attn::sdpa_backward",
     "(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, %s, "
@@ -115,7 +115,7 @@ torch.library.register_autograd("attn::sdpa", _differentiate, setup_context=_kee
 
 def _refuse(ctx: Any, *_: Any) -> None:
     raise NotImplementedError(
-        "attn has no second derivatives; for these use PyTorch's own function, under "
+        "attn computes no second derivatives; for these use PyTorch's own function, under "
         "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)"
     )
 

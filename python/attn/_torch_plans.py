@@ -1,5 +1,6 @@
-"""Calls without PyTorch's dispatcher, which takes longer over an operator in Python than a small
-call takes in all; and calls of a kind that was seen before, of which all but addresses is known.
+"""Fast calls. They bypass PyTorch's dispatcher, which takes longer for a Python operator than a
+small call takes in total. If a call like an earlier one is repeated, only the addresses of its
+arguments are new, and the rest is reused.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _threads = torch.get_num_threads
 _empty_like, _empty_strided = torch.empty_like, torch.empty_strided
 _forward = _library.library.attn_sdpa_forward
 
-# A call without vectors: of its attn_sdpa_args all is known from before but five addresses, and
-# where keys and values lie: there is one plan for any number of them.
+# Plans of calls without vectors. A plan holds all of attn_sdpa_args except five addresses and the
+# sizes and strides of keys and values, so one plan serves any number of keys.
 _plans: Dict[Any, Tuple[Any, ...]] = {}
-_PLANS = 512  # that are kept
+_PLANS = 512  # most plans that are kept
 _SIZE = sizeof(_library.SdpaArgs)
 _TENSOR = sizeof(_library.Tensor)
 _LIES = _library.Tensor.shape.offset  # sizes and strides, to the end
@@ -44,9 +45,9 @@ _patch = struct.Struct("=%dsQ%dsQ%ds8q%dsQ%ds8q%dsQ%dsQ%ds" % tuple(b - a for a,
 
 
 def direct(*tensors: Optional[Tensor]) -> bool:
-    """May the engine be called without the dispatcher, because it would do nothing? Tensors are
-    dense and on the CPU, their memory holds their numbers, and nobody differentiates, transforms,
-    traces or looks on."""
+    """Whether the dispatcher would do nothing, so that the library can be called directly: tensors
+    are dense, on the CPU and hold their numbers in memory, and no autograd, transform, trace or
+    mode is active."""
     if _functorch() or _modes() or _tracing() or _forward_mode._current_level >= 0:
         return False
     differentiates = _grad_enabled()
@@ -61,9 +62,10 @@ def direct(*tensors: Optional[Tensor]) -> bool:
 def repeat(
     q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], numbers: Tuple[Any, ...]
 ) -> Optional[Tensor]:
-    """The result of a call of a kind that remember() was told of, if it may be direct and nothing
-    is cast; else None. All in one function, with the cheapest questions: this is what a small call
-    spends its time on. What they let pass and direct() would not has no strides or no address."""
+    """The result of a call whose plan remember() has stored, if it may be direct and nothing is
+    cast; otherwise None. It is one function with cheap tests, because small calls spend most of
+    their time here. Tensors that pass these tests but not direct() have no strides or no
+    address."""
     if (
         not (type(q) is type(k) is type(v) is Tensor and q.is_cpu and k.is_cpu and v.is_cpu)
         or _functorch()
@@ -83,7 +85,7 @@ def repeat(
         or (_grad_enabled() and mask.requires_grad)
     ):
         return None
-    try:  # remember() has the same key
+    try:  # the same key as in remember()
         (B, Hk, S, D), (Bv, Hv, Sv, Dv) = k.shape, v.shape
         key: Any = (
             q.shape, q.stride(), B, Hk, D, Bv, Hv, Dv, S == Sv, q.dtype, k.dtype, v.dtype, numbers,
@@ -93,14 +95,14 @@ def repeat(
             key = key, masked[:-1], masked[-1] == S, mask.dtype
         plan = _plans.get(key)
     except (IndexError, TypeError, ValueError, RuntimeError):
-        # a mask of no dimension; window is a list; three dimensions; no strides
+        # a mask without dimensions; window is a list; three dimensions; no strides
         return None
     if plan is None:
         return None
     a, b, c, d, e, f, g, h, mask_is, dtype, shape, strides = plan
     q_at, k_at, v_at, mask_at = q.data_ptr(), k.data_ptr(), v.data_ptr(), 0
     if not (q_at and k_at and v_at):
-        return None  # there are no elements, or no memory: the zeros that autograd makes
+        return None  # no elements, or no memory (zeros created by autograd)
     if mask is not None:
         memory, ones, data = _MaskBytes(), _ONES[len(masked)], mask.data_ptr()
         if not data:
@@ -121,7 +123,8 @@ def repeat(
     return out
 
 
-# Sizes of the dimensions that a mask of so many lacks; of a stride there anything is right.
+# By the number of a mask's dimensions: the sizes of the missing ones. They also serve as strides,
+# where any value is right.
 _ONES = ((1, 1, 1, 1), (1, 1, 1), (1, 1), (1,), ())
 
 
@@ -129,9 +132,9 @@ def remember(
     q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], out: Tensor, o: Options,
     numbers: Tuple[Any, ...],
 ) -> None:  # fmt: skip
-    """Lets repeat() do what engine.forward() has just done. All but the mask have four dimensions;
-    nothing broadcasts but the mask, and key/value heads. q's strides are also those of the
-    result."""
+    """Stores the plan of the call that engine.forward() has just made, for repeat(). All tensors
+    except the mask have four dimensions. Only the mask and the key/value heads broadcast. The
+    result has q's strides."""
     (B, Hk, S, D), (Bv, Hv, Sv, Dv) = k.shape, v.shape
     key: Any = (
         q.shape, q.stride(), B, Hk, D, Bv, Hv, Dv, S == Sv, q.dtype, k.dtype, v.dtype, numbers,
@@ -144,7 +147,7 @@ def remember(
     packed, _ = engine.arguments(q, k, v, out, None, shaped, None, None, None, 0, o)
     shape, strides = tuple(out.shape), out.stride()
     if out.shape == q.shape and out.dtype == q.dtype and strides == _empty_like(q).stride():
-        shape = None  # torch.empty_like() takes less time
+        shape = None  # torch.empty_like() is faster
     if len(_plans) >= _PLANS:
         _plans.clear()
     _plans[key] = (*(packed[a:b] for a, b in _KNOWN), mask_is, out.dtype, shape, strides)

@@ -1,9 +1,7 @@
-"""What attn.torch asks PyTorch and PyTorch does not promise to answer: may the dispatcher be left
-out, because it would do nothing?
-
-The answers are looked up, and each is tried where it has to be yes, when this module is imported.
-Where one is missing or has come to mean something else, `known` is False, and all is done the
-public way, some microseconds slower: every call goes through the dispatcher.
+"""Private functions of PyTorch that tell whether the dispatcher would do nothing and can be
+bypassed. They are looked up when this module is imported, and each is tested in a case whose answer
+is known. If one is missing or behaves differently, `known` is False and only the public interface
+is used: every call goes through the dispatcher, which costs a few microseconds.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from torch.autograd import forward_ad
 def _look_up() -> SimpleNamespace:
     C = torch._C
     return SimpleNamespace(
-        functorch=C._are_functorch_transforms_active,  # torch.func's, of this thread
+        functorch=C._are_functorch_transforms_active,  # torch.func's transforms of this thread
         modes=C._len_torch_dispatch_stack,  # TorchDispatchMode: fake tensors, profilers, ...
         autocasting=C._is_any_autocast_enabled,
         tracing=getattr(C, "_is_tracing", torch.jit.is_tracing),  # torch.jit.trace
@@ -66,7 +64,7 @@ def _known() -> SimpleNamespace:
         f = _look_up()
         f.usual = _usual_keys(f)
         f.known = _tried(f)
-    except Exception:  # of an interior that has changed, anything may come
+    except Exception:  # changed internals may raise anything
         f = SimpleNamespace(known=False)
     return f
 
@@ -78,16 +76,16 @@ if known:
     forward_mode, tracing = _found.forward_mode, _found.tracing
     _keys, _usual, _wrapped = _found.keys, _found.usual, _found.wrapped
 else:
-    # Somebody may always look on, or cast.
+    # A mode or autocast may always be active.
     functorch = modes = autocasting = tracing = lambda: True
     forward_mode = SimpleNamespace(_current_level=-1)
 
 
 def ordinary(t: Any) -> bool:
-    """Is it a dense tensor on the CPU, whose memory holds its numbers? Fake, sparse, nested,
-    quantised, batched and negated ones, zeros without memory, most subclasses, and tensors of
-    other devices have other dispatch keys. Where these are not known: will the operator see to it
-    that its kernel gets such a tensor?"""
+    """Whether it is a dense tensor on the CPU whose memory holds its numbers. Fake, sparse, nested,
+    quantised, batched and negated tensors, zeros without memory, most subclasses, and tensors of
+    other devices have other dispatch keys. If the keys are not known: whether the operator's kernel
+    will get such a tensor."""
     if known:
         return isinstance(t, Tensor) and _keys(t) in _usual
     return (
@@ -99,18 +97,18 @@ def ordinary(t: Any) -> bool:
 
 
 def transformed(t: Tensor) -> bool:
-    """Would the operator do something else with it than was asked: it has no tangents?"""
+    """Whether the tensor has a transform or a tangent, which the operator would ignore."""
     return (known and _wrapped(t)) or forward_ad.unpack_dual(t).tangent is not None
 
 
 def scripted_as(function: Any, other: Any) -> None:
-    """Makes torch.jit.script, which compiles functions from their source, take this one for the
-    other, which is PyTorch's own. Where that is not possible, it raises as for any such source."""
+    """Makes torch.jit.script, which compiles functions from their source, use PyTorch's own
+    function in place of this one. If that is not possible, torch.jit.script raises an error."""
     try:
         from torch.jit import _builtins
 
         known = _builtins._find_builtin(other)
         if known is not None:
             _builtins._register_builtin(function, known)
-    except Exception:  # of an interior that has changed, anything may come
+    except Exception:  # changed internals may raise anything
         pass

@@ -1,8 +1,8 @@
-"""The threads of attn.torch: PyTorch's own where they are an OpenMP runtime's.
+"""The threads of attn.torch. If PyTorch uses OpenMP, attn uses the same threads.
 
-An OpenMP thread that has done its part spins for some milliseconds. A second set of threads then
-finds no CPU that is free: for decoding, where attention takes 40 microseconds and stands between
-linear layers, waking them costs more than they save.
+An OpenMP thread that has finished spins for some milliseconds. During this time a second set of
+threads finds no free CPU. In decoding, attention takes 40 microseconds between linear layers, so
+waking other threads would cost more than they save.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from . import _context, _library
 
 
 def _team() -> Optional[int]:
-    """The address of the GOMP_parallel that PyTorch calls; None if its threads are others.
-
-    The dynamic linker gave PyTorch the first one among what is global; torch makes its
-    runtime so when it is imported. libtorch_cpu.so knows one in any case.
+    """The address of the GOMP_parallel that PyTorch calls; None if its threads are not OpenMP's.
+    The dynamic linker gave PyTorch the first global symbol of this name. torch makes its OpenMP
+    runtime global when it is imported; otherwise the symbol is looked up from libtorch_cpu.so.
     """
     if "parallel backend: OpenMP" not in torch.__config__.parallel_info():
         return None
@@ -38,7 +37,7 @@ _contexts: Dict[int, Optional[int]] = {}
 
 
 def _leave_team() -> None:
-    """In the child of a fork(), where OpenMP waits for threads that are not there."""
+    """Runs in the child of a fork(), where OpenMP would wait for threads that do not exist."""
     global _gomp
     _gomp = None
     _contexts.clear()
@@ -48,7 +47,7 @@ os.register_at_fork(after_in_child=_leave_team)
 
 
 def context(threads: int) -> Optional[int]:
-    """The context of so many threads, which torch.get_num_threads() gave."""
+    """The context with this number of threads, which is torch.get_num_threads()."""
     try:
         return _contexts[threads]
     except KeyError:
@@ -61,4 +60,4 @@ def context(threads: int) -> Optional[int]:
             parallel_for=cast(_library.library.attn_openmp_for, c_void_p).value,
             parallel_user=_gomp,
         )
-    return _contexts.setdefault(threads, made)  # of two that are made at once, one is forgotten
+    return _contexts.setdefault(threads, made)  # if two are created at the same time, one is unused

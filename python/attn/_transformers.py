@@ -1,4 +1,4 @@
-"""The attention of Hugging Face's models: what attn.torch.register() registers."""
+"""The attention function that attn.torch.register() registers for Hugging Face's models."""
 
 from __future__ import annotations
 
@@ -33,19 +33,17 @@ def attention(
     **more: Any,
 ) -> Tuple[Tensor, None]:
     """The attention of a layer: query [B,H,T,D], key [B,Hk,S,D], value [B,Hk,S,Dv] to [B,T,H,Dv],
-    and None for the weights, as transformers' "sdpa" gives.
-
-    attention_mask is what sdpa_mask() made, and says all that is visible, windows included; None:
-    everything, or, where the layer is causal and has more than one query, j <= i. position_bias
-    (T5) is added to the scores, s_aux (gpt-oss) are sinks.
+    and None for the weights, like transformers' "sdpa". attention_mask comes from sdpa_mask() and
+    includes causality and windows. None: all keys are visible; in a causal layer with more than one
+    query, keys j <= i. position_bias (T5) is added to the scores, s_aux (gpt-oss) are sinks.
     """
-    # A model reads all its weights between two layers, and then every function that was not called
-    # since comes from memory: asking for query.device takes 15 microseconds, is_cpu 2.
+    # Between two calls a model reads its weights, which evicts code from the CPU caches. Then
+    # query.device takes 15 microseconds, is_cpu 2.
     if not query.is_cpu:
         if softcap is not None or s_aux is not None:
             raise NotImplementedError(
-                "query is on %s; attn computes on a CPU, and transformers' sdpa has no softcap and "
-                "no sinks; use another attn_implementation there" % query.device
+                "query is on %s; attn computes on the CPU only, and transformers' sdpa supports "
+                "neither softcap nor sinks; use another attn_implementation" % query.device
             )
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout, scaling, is_causal, position_bias,
@@ -53,7 +51,8 @@ def attention(
         )  # fmt: skip
     if cache is not None:
         raise NotImplementedError(
-            "attn does not know paged caches (continuous batching); use attn_implementation='sdpa'"
+            "attn does not support paged caches (continuous batching); use "
+            "attn_implementation='sdpa'"
         )
     causal = False
     # As in sdpa_attention_forward: one query is the last one, which sees every key there is.
@@ -61,7 +60,7 @@ def attention(
         causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     if position_bias is None and s_aux is None:
         out = None
-        if not dropout and not _compiling():  # then it is the next function's first step
+        if not dropout and not _compiling():  # what the function below does first
             numbers = causal, scaling, True, softcap or 0.0, None
             out = plans.repeat(query, key, value, attention_mask, numbers)
         if out is None:
@@ -82,7 +81,7 @@ def attention(
 
 
 def _biased(bias: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """One mask of a position bias and what is visible."""
+    """One mask that combines a position bias with the visible keys."""
     if mask is None:
         return bias
     if mask.dtype == torch.bool:

@@ -1,17 +1,19 @@
-"""ONNX models whose attention libattn computes: a backend as onnx.backend.base describes it.
+"""Runs ONNX models and computes their attention with libattn: a backend as onnx.backend.base
+describes it.
 
     import attn.onnx
     model = attn.onnx.prepare(onnx.load("model.onnx"))
     y, *_ = model.run([q, k, v])            # or {"Q": q, "K": k, "V": v}
 
 Attention of opset 23, 24 and 25, with all inputs, outputs and attributes; FlexAttention of
-ai.onnx.preview, as far as its score_mod says what the engine has. Every such node is a call of the
-engine. Other nodes of the model, if there are any, are evaluated by onnx.reference, which is exact
-and slow; a model without attention is refused.
+ai.onnx.preview, if the library can compute its score_mod. Every such node is one call of the
+library. Other nodes of the model are evaluated by onnx.reference, which is exact and slow. A model
+without attention is refused.
 
-`python3 -m attn.onnx` runs ONNX's own backend tests of both operators and says how many pass.
+`python3 -m attn.onnx` runs ONNX's own backend tests of both operators and prints how many pass.
 
-Needs the package onnx; tested with 1.23.2, whose texts are followed. Source: onnx.ai/onnx.
+Needs the package onnx; tested with 1.23.2, whose operator definitions it follows. Source:
+onnx.ai/onnx.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ try:
     from onnx.reference.op_run import OpRun
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "attn.onnx needs the package onnx, which is not here (%s): pip install onnx" % error
+        "attn.onnx needs the package onnx, which cannot be imported (%s): pip install onnx" % error
     ) from None
 
 from . import _onnx_attention as _attention
@@ -47,7 +49,8 @@ def _key(node: onnx.NodeProto) -> Tuple[str, str]:
 
 
 def _schema(node: onnx.NodeProto, opsets: Dict[str, int]) -> defs.OpSchema:
-    """The definition of such a node in the opset; says which there are, if there is none."""
+    """The definition of such a node in the opset. Raises an error that names the supported ones if
+    there is none."""
     domain, name = _key(node)
     known = VERSIONS[domain, name]
     opset = opsets.get(domain)
@@ -55,24 +58,24 @@ def _schema(node: onnx.NodeProto, opsets: Dict[str, int]) -> defs.OpSchema:
         raise ValueError("%s needs domain %s, which the model does not import" % (name, domain))
     if opset < known[0]:
         raise ValueError(
-            "%s is an operator since opset %d; the model imports opset %d" % (name, known[0], opset)
+            "%s needs opset %d or newer; the model imports opset %d" % (name, known[0], opset)
         )
     if opset > defs.onnx_opset_version() and not domain:
         raise NotImplementedError(
-            "the model imports opset %d; onnx %s knows them up to %d"
+            "the model imports opset %d; the installed onnx %s supports opsets up to %d"
             % (opset, onnx.__version__, defs.onnx_opset_version())
         )
     schema = defs.get_schema(name, opset, domain)
     if schema.since_version not in known:
         raise NotImplementedError(
-            "opset %d has %s of version %d; here are versions %s"
-            % (opset, name, schema.since_version, ", ".join(map(str, known)))
+            "opset %d has version %d of %s; attn supports versions %s"
+            % (opset, schema.since_version, name, ", ".join(map(str, known)))
         )
     return schema
 
 
 def _attributes(node: onnx.NodeProto, schema: defs.OpSchema) -> Dict[str, Any]:
-    """The node's attributes by name; ValueError for one that the operator does not have."""
+    """The node's attributes by name. Raises ValueError for one that the operator does not have."""
     values = {}
     for a in node.attribute:
         want = schema.attributes.get(a.name)
@@ -89,7 +92,7 @@ def _attributes(node: onnx.NodeProto, schema: defs.OpSchema) -> Dict[str, Any]:
 
 
 def _checked(check: Callable[..., None], *args: Any) -> None:
-    """What onnx.checker says, as a ValueError of one line."""
+    """Calls a function of onnx.checker, and raises its error as a ValueError of one line."""
     try:
         check(*args)
     except checker.ValidationError as error:
@@ -98,7 +101,8 @@ def _checked(check: Callable[..., None], *args: Any) -> None:
 
 
 class _Attention:
-    """A node Attention: called with its inputs, gives its outputs, None for one without a name."""
+    """A node Attention: a function from its inputs to its outputs, with None for an output without
+    a name."""
 
     def __init__(self, node: onnx.NodeProto, opsets: Dict[str, int], threads: Optional[int]):
         schema = _schema(node, opsets)
@@ -120,7 +124,7 @@ class _FlexAttention:
         values = _attributes(node, _schema(node, opsets))
         self.options = _flex.options(values)
         if "prob_mod" in values:
-            raise _flex.refuse("prob_mod is given; the engine changes no weights after softmax")
+            raise _flex.refuse("prob_mod is given, but attn cannot change weights after softmax")
         graph = values.get("score_mod")
         self.score_mod = None if graph is None else _flex.ScoreMod(graph, opsets)
         self.threads = threads
@@ -134,7 +138,7 @@ _OPERATORS = {("", "Attention"): _Attention, (PREVIEW, "FlexAttention"): _FlexAt
 
 
 def _for_reference(key: Tuple[str, str], threads: Optional[int]) -> Type[OpRun]:
-    """The operator as onnx.reference wants it, which knows it by its class's name."""
+    """The operator as a class for onnx.reference, which finds it by the class's name."""
 
     class Node(OpRun):
         op_domain = key[0]
@@ -143,7 +147,7 @@ def _for_reference(key: Tuple[str, str], threads: Optional[int]) -> Type[OpRun]:
             super().__init__(node, run_params)
             self._compute = _OPERATORS[key](node, run_params["opsets"], threads)
 
-        def run(self, *inputs: Any, **_: Any) -> List[Any]:  # not _run, whose errors are reworded
+        def run(self, *inputs: Any, **_: Any) -> List[Any]:  # _run's errors are reworded
             return self._compute(*inputs)
 
         def _run(self, *inputs: Any, **_: Any) -> Any:
@@ -154,7 +158,7 @@ def _for_reference(key: Tuple[str, str], threads: Optional[int]) -> Type[OpRun]:
 
 
 def _nodes(graph: onnx.GraphProto) -> List[onnx.NodeProto]:
-    """All nodes, of branches and loops too, but not what is inside FlexAttention."""
+    """All nodes, also those in branches and loops, but not those inside FlexAttention."""
     found = []
     for node in graph.node:
         found.append(node)
@@ -171,22 +175,22 @@ def _check_device(device: str) -> None:
 
 
 class Model(BackendRep):
-    """A model made ready: what prepare() gives. May run in several threads at once."""
+    """A prepared model: the result of prepare(). May run in several threads at once."""
 
     def __init__(self, model: onnx.ModelProto, threads: Optional[int]) -> None:
-        if model.functions:  # attention may be in one
+        if model.functions:  # a function may contain attention
             model = inliner.inline_local_functions(model)
         opsets = {o.domain: o.version for o in model.opset_import}
         attention = [node for node in _nodes(model.graph) if _key(node) in _OPERATORS]
         if not attention:
-            raise NotImplementedError("the model has no node Attention: nothing to do here")
-        for node in attention:  # before the checker, whose words are for those who know its code
+            raise NotImplementedError("the model has no node that attn computes (Attention)")
+        for node in attention:  # before the checker, whose messages are hard to understand
             _OPERATORS[_key(node)](node, opsets, threads)
         _checked(checker.check_model, model)
         made = [_for_reference(key, threads) for key in _OPERATORS]
         try:
             self._evaluator = ReferenceEvaluator(model, new_ops=made)
-        except (RuntimeError, NotImplementedError) as error:  # of a node it does not know
+        except (RuntimeError, NotImplementedError) as error:  # for a node that it does not know
             line = " ".join(str(error).split())
             raise NotImplementedError("onnx.reference cannot run this model: " + line) from None
         given = {t.name for t in model.graph.initializer}
@@ -198,7 +202,7 @@ class Model(BackendRep):
 
     def run(self, inputs: Inputs, **_: Any) -> Tuple[Any, ...]:
         """The model's outputs, in order and by name (result["Y"]), as arrays. inputs: arrays in the
-        order of the model's inputs, or by their names; those with initializers may be left out."""
+        order of the model's inputs, or by their names. Inputs with initializers may be left out."""
         if not isinstance(inputs, dict):
             names = self.inputs
             if len(inputs) != len(names):
@@ -214,7 +218,9 @@ class Model(BackendRep):
                 "the model's inputs are %s; %s"
                 % (
                     ", ".join(self.inputs + self.optional),
-                    "%s is missing" % missing[0] if missing else "%r is none" % unknown[0],
+                    "%s is missing" % missing[0]
+                    if missing
+                    else "%r is not one of them" % unknown[0],
                 )
             )
         return self._result(*self._evaluator.run(None, inputs))
@@ -230,7 +236,7 @@ class Backend(_Base):
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether prepare() takes the model."""
+        """Whether prepare() accepts the model."""
         try:
             cls.prepare(model, device, **kwargs)
         except (NotImplementedError, ValueError, TypeError):
@@ -246,11 +252,10 @@ class Backend(_Base):
         threads: Optional[int] = None,
         **_: Any,
     ) -> Model:
-        """The model, checked, with its initializers loaded: a Model, to run any number of times.
-
-        Raises ValueError or TypeError for what is no valid model, NotImplementedError for a valid
-        one that cannot be run here: a node that neither is attention nor known to onnx.reference,
-        a score_mod that is not the engine's, no attention at all."""
+        """Checks the model, loads its initializers, and returns a Model that can run any number of
+        times. Raises ValueError or TypeError for an invalid model, and NotImplementedError for a
+        valid one that cannot be run: a node that is neither attention nor known to onnx.reference,
+        a score_mod that the library cannot compute, or no attention at all."""
         _check_device(device)
         return Model(model, threads)
 
@@ -273,13 +278,13 @@ class Backend(_Base):
         threads: Optional[int] = None,
         **_: Any,
     ) -> Tuple[Any, ...]:
-        """The outputs of one node Attention or FlexAttention, those that have a name, in order and
-        by name. inputs: arrays in the order of the node's inputs, without those whose name is
-        empty, or by name. opset_version: of the node's domain; by default the newest."""
+        """The outputs of one node Attention or FlexAttention that have a name, in order and by
+        name. inputs: arrays by name, or in the order of the node's inputs without those whose name
+        is empty. opset_version is that of the node's domain; the default is the newest."""
         _check_device(device)
         key = _key(node)
         if key not in _OPERATORS:
-            raise NotImplementedError("the node is %s; only attention is computed here" % key[1])
+            raise NotImplementedError("the node is %s; attn computes attention nodes only" % key[1])
         opsets = {"": defs.onnx_opset_version(), PREVIEW: 1}
         if opset_version is not None:
             opsets[key[0]] = opset_version

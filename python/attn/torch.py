@@ -1,5 +1,5 @@
-"""attn on PyTorch's tensors: the function, an operator that autograd and torch.compile know, a
-patch for what calls PyTorch's own function, and an attention for Hugging Face's models.
+"""attn on PyTorch's tensors: the function, an operator for autograd and torch.compile, a patch that
+replaces PyTorch's own function, and an attention for Hugging Face's models.
 
     import attn.torch
     out = attn.torch.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -8,8 +8,8 @@ patch for what calls PyTorch's own function, and an attention for Hugging Face's
     attn.torch.register()                                 # Hugging Face's transformers
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="attn")
 
-Tested with PyTorch 2.13, which `import attn` alone does not load. Calls work with as many threads
-as torch.get_num_threads() says.
+Tested with PyTorch 2.13, which `import attn` alone does not load. Calls use torch.get_num_threads()
+threads.
 """
 
 from __future__ import annotations
@@ -60,14 +60,15 @@ def scaled_dot_product_attention(
     seed: Optional[int] = None,
     return_lse: bool = False,
 ) -> Any:
-    """softmax(scale * query key^T + bias, over visible keys) value: PyTorch's function, and more.
+    """softmax(scale * query key^T + bias, over visible keys) value: PyTorch's function with more
+    options.
 
     Shapes, with T queries, S keys, H heads: query [..,H,T,D], key [..,Hk,S,D], value [..,Hk,S,Dv],
-    result [..,H,T,Dv], two or more dimensions; those before the last two broadcast. Hk is H or 1,
-    or with enable_gqa a divisor of H: query head h reads key/value head h // (H // Hk). One of
-    float64, float32, float16, bfloat16 on a CPU, of any strides, read where they lie. The result
-    of four dimensions lies in memory as query does, for one [B,T,H,Dv], as PyTorch's; others are
-    contiguous.
+    result [..,H,T,Dv], with two or more dimensions. Those before the last two broadcast. Hk is H or
+    1, or with enable_gqa a divisor of H: query head h reads key/value head h // (H // Hk). The type
+    is float64, float32, float16 or bfloat16, on the CPU. Any strides are read without a copy. A
+    result of four dimensions has the memory order of query, for example [B,T,H,Dv], as PyTorch's
+    result does; others are contiguous.
 
     attn_mask      bool (True: attend) or float (added), of a shape that broadcasts to [..,H,T,S]
     dropout_p      0 <= p <= 1: weights are kept with probability 1-p, times 1/(1-p), by
@@ -76,7 +77,7 @@ def scaled_dot_product_attention(
     is_causal      query i sees keys j <= i + off, off = 0: not together with attn_mask
     scale          of the scores; None: 1/sqrt(D)
 
-    And what PyTorch's has not:
+    Options that PyTorch's function does not have:
 
     window         (left, right): i + off - left <= j <= i + off + right; -1: open
     softcap        c > 0: scores become c * tanh(score / c), before mask and alibi
@@ -84,21 +85,21 @@ def scaled_dot_product_attention(
     alibi_symmetric  -slope * |j - i - off|, as FlashAttention does: the same where is_causal is set
     diagonal       off without is_causal, for window and alibi: "top-left", 0; "bottom-right",
                    S - T, as FlashAttention counts; or an integer
-    sinks          [H] logits: one more in each row's denominator
+    sinks          [H] logits: adds exp(logit) to the denominator of each row's softmax
     key_lengths    [B] integers: only keys j < key_lengths[b] are seen
     causal_offset  off: an integer, or "bottom-right": S - T, with key_lengths[b] for S
     return_lse     gives (result, lse), lse [..,H,T] the logarithm of the softmax's denominator,
                    float32, or float64 for float64
 
-    Differentiable, once, in query, key, value, a float attn_mask, alibi, sinks, from the result and
-    from lse; forward and backward need memory linear in T and S. A row that sees nothing gives 0.
-    Works under torch.compile, autocast and with fake tensors. A tensor subclass or a
-    TorchFunctionMode that overrides functions is asked first, as PyTorch's functions do; of
-    torch.nn.attention.bias.CausalBias the rule is taken.
+    The result and lse can be differentiated once, with respect to query, key, value, a float
+    attn_mask, alibi and sinks. Forward and backward need memory linear in T and S. A query that
+    sees no key gives 0. Works under torch.compile, autocast and with fake tensors. As in PyTorch's
+    functions, a tensor subclass or a TorchFunctionMode may override the call. A
+    torch.nn.attention.bias.CausalBias is used as its rule.
 
     Raises TypeError for a type, ValueError for a shape or a value, NotImplementedError for a tensor
-    that is not on a CPU, for second derivatives, for torch.func's transforms and forward mode. Bits
-    do not depend on threads nor on strides. Other Python threads run meanwhile.
+    that is not on a CPU, for second derivatives, for torch.func's transforms and forward mode.
+    Results are bit-identical for any number of threads and any strides. The GIL is released.
 
     Source: Vaswani et al. 2017; include/attn.h names the others.
     """
@@ -147,7 +148,8 @@ def scaled_dot_product_attention(
 
 
 def _is_causal_bias(mask: Any) -> bool:
-    """Is it a torch.nn.attention.bias.CausalBias? By name: its module takes seconds to load."""
+    """Whether it is a torch.nn.attention.bias.CausalBias. Compares the name, because its module
+    takes seconds to load."""
     kind = type(mask)
     return kind.__name__ == "CausalBias" and kind.__module__ == "torch.nn.attention.bias"
 
@@ -156,11 +158,14 @@ def _overridden(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], dropout_p: float,
     is_causal: bool, scale: Optional[float], enable_gqa: bool, **options: Any,
 ) -> Any:  # fmt: skip
-    """The call where an argument's type, or a mode, overrides functions."""
+    """The call if an argument's type, or a mode, overrides functions."""
     arguments = query, key, value, attn_mask
     if _is_causal_bias(attn_mask):
         if is_causal or options["causal_offset"] is not None:
-            raise ValueError("attn_mask is a CausalBias: is_causal and causal_offset exclude it")
+            raise ValueError(
+                "attn_mask is a CausalBias, which excludes is_causal and causal_offset; leave "
+                "them out"
+            )
         sizes = query.shape[-2], key.shape[-2]
         if (attn_mask.seq_len_q, attn_mask.seq_len_kv) != sizes:
             raise ValueError(
@@ -181,7 +186,8 @@ def _overridden(
 
 
 def _as_they_are(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor]) -> bool:
-    """Did the engine get these four directly, nothing cast and nothing but the mask broadcast?"""
+    """Whether the library got these four directly: nothing was cast, and only the mask
+    broadcast."""
     return (
         q.dim() == k.dim() == v.dim() == 4
         and q.shape[0] == k.shape[0] == v.shape[0]
@@ -196,8 +202,8 @@ def attend(
     alibi: Optional[_Numbers], sinks: Optional[_Numbers], key_lengths: Optional[_Numbers],
     seed: Optional[int], return_lse: bool,
 ) -> Tuple[Tensor, Optional[Tensor]]:  # fmt: skip
-    """scaled_dot_product_attention() when its options are numbers; lse if it is asked for. Here
-    mask and causal are both allowed."""
+    """scaled_dot_product_attention() when its options are numbers; lse if it is wanted. Unlike
+    there, mask and causal may be given together."""
     if _autocasting() and torch.is_autocast_enabled("cpu"):
         q, k, v, mask = (_autocast(t) for t in (q, k, v, mask))
     _check_types(q, k, v, mask)
@@ -228,12 +234,12 @@ def attend(
     if rank == 4:
         return out, lse
     heads = out.shape[1:] if rank > 2 else out.shape[2:]
-    out = out.reshape(lead + heads).contiguous()  # as PyTorch's is, where it has other ranks
+    out = out.reshape(lead + heads).contiguous()  # like PyTorch's result for other ranks
     return out, None if lse is None else lse.reshape(lead + heads[:-1])
 
 
 def _autocast(t: Optional[Tensor]) -> Optional[Tensor]:
-    """What autocast does to the arguments of PyTorch's function."""
+    """Casts the arguments like autocast does for PyTorch's function."""
     if t is None or t.device.type != "cpu" or t.dtype not in _FLOATS or t.dtype == torch.float64:
         return t
     return t.to(torch.get_autocast_dtype("cpu"))
@@ -247,8 +253,8 @@ def _check_types(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor]) -> Non
             raise TypeError("%s is %s; it must be a tensor" % (name, type(t).__name__))
         if t.device.type not in ("cpu", "meta"):
             raise NotImplementedError(
-                "%s is on %s; attn computes on a CPU. Under attn.torch.patch() PyTorch's own "
-                "function gets such calls" % (name, t.device)
+                "%s is on %s; attn computes on the CPU only. Under attn.torch.patch() PyTorch's "
+                "own function computes such calls" % (name, t.device)
             )
         if t.layout != torch.strided or t.is_nested:
             raise TypeError("%s is not dense; use a dense tensor, and a mask or key_lengths" % name)
@@ -266,19 +272,19 @@ def _check_types(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor]) -> Non
 
 
 def _check_transforms(*tensors: Optional[Tensor]) -> None:
-    """Raises where the operator would do something else than was asked: it has no tangents."""
+    """Raises if a tensor has a transform or a tangent, which the operator would ignore."""
     if _forward_mode._current_level >= 0 or _functorch():
         for t in tensors:
             if t is not None and private.transformed(t):
                 raise NotImplementedError(
-                    "attn has no rules for torch.func's transforms (vmap, grad, jvp, ...) nor for "
+                    "attn supports neither torch.func's transforms (vmap, grad, jvp, ...) nor "
                     "forward-mode derivatives; under attn.torch.patch() PyTorch's own function "
-                    "gets such calls"
+                    "computes such calls"
                 )
 
 
 def _common(name: str, q: int, k: int, v: int) -> int:
-    """The size that three broadcast to."""
+    """The size to which three sizes broadcast."""
     size = q if q != 1 else k if k != 1 else v
     if (q != 1 and q != size) or (k != 1 and k != size) or (v != 1 and v != size):
         raise ValueError(
@@ -343,7 +349,7 @@ def _check_broadcast(mask: Tensor, sizes: Tuple[int, ...]) -> None:
 
 
 def _batch(t: Tensor, sizes: List[int]) -> Tensor:
-    """t [..,H,T,D], expanded to these sizes, with one dimension in the place of all of them."""
+    """t [..,H,T,D], expanded to these sizes, which are then joined into one dimension."""
     if len(sizes) == 1:
         return t if t.shape[0] == sizes[0] else t.expand(sizes[0], -1, -1, -1)
     rest = t.shape[-3:]
@@ -351,7 +357,7 @@ def _batch(t: Tensor, sizes: List[int]) -> Tensor:
 
 
 def _heads(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> Tuple[Tensor, Tensor, Tensor]:
-    """Heads broadcast, or are shared."""
+    """Expands or shares the heads."""
     H, Hk, Hv = q.shape[1], k.shape[1], v.shape[1]
     if H == Hk == Hv:
         return q, k, v
@@ -369,7 +375,7 @@ def _heads(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> Tuple[Tensor, T
     except ValueError as error:
         raise ValueError("%s; or pass enable_gqa=True" % error) from None
     if heads == H and Hk == Hv == 1:
-        return q, k, v  # which all heads of query share
+        return q, k, v  # one head that all heads of query share
     return (
         q.expand(-1, heads, -1, -1), k.expand(-1, heads, -1, -1), v.expand(-1, heads, -1, -1)
     )  # fmt: skip
@@ -392,7 +398,7 @@ def _vector(x: Optional[_Numbers], name: str, n: int, dtype: torch.dtype) -> Opt
 
 
 def _seed(seed: Optional[int]) -> Tensor:
-    """The 64 bits as a tensor: so that an operator takes what a compiled graph draws anew."""
+    """The seed's 64 bits as a tensor, so that a compiled graph can draw a new one for each call."""
     if seed is None:
         return torch.randint(-(1 << 63), (1 << 63) - 1, (), dtype=torch.int64, device="cpu")
     if not 0 <= seed < 1 << 64:
@@ -405,8 +411,8 @@ def _seed(seed: Optional[int]) -> Tensor:
 _pytorch = torch.nn.functional.scaled_dot_product_attention
 _lock = threading.Lock()
 _patches = 0
-_aside = 0  # calls that PyTorch's function has been put back for
-# What attn does not take; the last two are the dispatcher's, where it alone knows.
+_aside = 0  # calls during which PyTorch's function is restored
+# The exceptions for calls that attn does not accept. The dispatcher raises the last two.
 _REFUSALS = (TypeError, ValueError) + (() if private.known else (NotImplementedError, RuntimeError))
 
 
@@ -420,8 +426,9 @@ def _patched(
     scale: Optional[float] = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """PyTorch's scaled_dot_product_attention, by attn where it can."""
-    rule = _is_causal_bias(attn_mask)  # which attn reads by itself
+    """Replaces PyTorch's scaled_dot_product_attention, and uses attn for the calls that it
+    accepts."""
+    rule = _is_causal_bias(attn_mask)  # attn handles it itself
     overridden = has_torch_function_variadic(query, key, value, None if rule else attn_mask)
     if _patches and not overridden and _possible(query, key, value, attn_mask):
         try:
@@ -430,8 +437,9 @@ def _patched(
             )
         except _REFUSALS:
             if _compiling() and rule:
-                raise  # a graph of PyTorch's function would read its memory, which holds nothing
-            # Else nothing was computed; PyTorch has an error of its own, or an answer.
+                raise  # a graph of PyTorch's function would read its memory, which has no numbers
+            # Otherwise nothing was computed, and PyTorch's function is called: it returns its own
+            # result or error.
     with _stepped_aside() if overridden or rule else contextlib.nullcontext():
         return _pytorch(
             query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal,
@@ -445,19 +453,18 @@ def _possible(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor]) -> bool:
     if _forward_mode._current_level >= 0 or torch.jit.is_tracing():
         return False
     if mask is None and type(q) is type(k) is type(v) is Tensor and not _functorch():
-        return q.is_cpu and k.is_cpu and v.is_cpu  # what else they may be, attn sees
+        return q.is_cpu and k.is_cpu and v.is_cpu  # attn checks everything else
     return all(t is None or private.ordinary(t) for t in (q, k, v, mask))
 
 
 @contextlib.contextmanager
 def _stepped_aside() -> Iterator[None]:
-    """While it lasts, PyTorch's function is in its own place.
-
-    What overrides functions compares the function that it is asked about with the one that it knows
-    from before the patch, or with the one that it finds in torch.nn.functional: both are PyTorch's.
+    """A context in which PyTorch's function is restored. A subclass or mode that overrides
+    functions compares the called function with the one that it saved before the patch, or with the
+    one in torch.nn.functional. Here both are PyTorch's.
     """
     global _aside
-    if _compiling():  # a graph is made of what follows, without this module's state
+    if _compiling():  # a graph is compiled from the code below, without this module's state
         yield
         return
     with _lock:
@@ -476,17 +483,19 @@ def _stepped_aside() -> Iterator[None]:
 
 @contextlib.contextmanager
 def patch() -> Iterator[None]:
-    """While it lasts, torch.nn.functional.scaled_dot_product_attention is attn's, in all threads.
+    """A context in which torch.nn.functional.scaled_dot_product_attention is attn's, in all
+    threads.
 
-    PyTorch's own function still gets what is not on a CPU, is no dense tensor of the four float
-    types (subclasses, fake and nested tensors, those of torch.func's transforms), calls that a
-    tensor subclass or a TorchFunctionMode overrides, forward-mode derivatives, torch.jit's trace
-    and script, and what attn refuses. torch.nn.attention.sdpa_kernel chooses among PyTorch's
-    kernels only, and changes nothing for attn. Second derivatives are not possible. Code
-    that took the function out of torch.nn.functional before (`from ... import`) keeps PyTorch's.
-
-    May be nested and overlap between threads: the last to leave restores PyTorch's. If somebody has
-    put a function of his own there meanwhile, that stays; attn's, beneath, then calls PyTorch's.
+    PyTorch's own function still computes calls with tensors that are not on the CPU or not dense
+    tensors of the four float types (subclasses, fake and nested tensors, those of torch.func's
+    transforms), calls that a tensor subclass or a TorchFunctionMode overrides, forward-mode
+    derivatives, torch.jit's trace and script, and calls that attn refuses.
+    torch.nn.attention.sdpa_kernel chooses only among PyTorch's kernels and does not affect attn.
+    Second derivatives are not supported. Code that imported the function before (`from
+    torch.nn.functional import ...`) keeps PyTorch's. Contexts may be nested and may overlap between
+    threads; the last one to end restores PyTorch's function. If other code has replaced the
+    function in between, its replacement stays, and the attn function that it may call then calls
+    PyTorch's.
     """
     global _patches
     with _lock:
