@@ -1,18 +1,54 @@
 /* attn lesson: the notebooks, one recipe each, shown or checked. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../kit/explain/lessons/lessons.h"
 #include "command.h"
+#include "lesson_walk.h"
 #include "terminal.h"
 #include "value.h"
 #include "view.h"
 
-static void list_lessons(void)
+/* One line for each lesson, in the order in which they are taken. */
+static int list_lessons(kit_error *err)
 {
-    for (const explain_lesson *l = explain_lessons; l->name; l++)
-        printf("%-8s ", l->name), terminal_wrap(80, l->summary, 9, 9);
-    puts("\nattn lesson NAME shows one; attn lesson --all --check checks them all.");
+    int width = terminal_find_width(), code = KIT_OK;
+    puts("A path through self-attention, from three words to a trained model:\n");
+    for (const explain_lesson *l = explain_lessons; l->name && !code; l++) {
+        script s;
+        code = lesson_script(l, &s, err);
+        if (code)
+            return code;
+        size_t stopped = lesson_place(l->name);
+        printf("  %-8s ", l->name),
+            terminal_wrap(width, s.summary ? s.summary : l->notebook, 11, 11);
+        printf("%11s%s%s", "", s.time ? s.time : "", stopped ? "" : "\n");
+        if (stopped)
+            printf("; you stopped at step %zu\n", stopped);
+        script_free(&s);
+    }
+    printf("  %-8s ", "train"),
+        terminal_wrap(width, "then watch small models learn: attn train --help", 11, 11);
+    puts("");
+    terminal_wrap(
+        width,
+        "Begin with: attn lesson sky. `attn lesson --glossary` explains every term; `attn lesson "
+        "--all --check` compares every number with the notebooks.",
+        0, 0);
+    return KIT_OK;
+}
+
+static int show_glossary(kit_error *err)
+{
+    script s;
+    int code = lesson_glossary(&s, err);
+    if (code)
+        return code;
+    for (size_t i = 0; i < s.term.count; i++)
+        terminal_wrap(terminal_find_width(), s.term.line[i], 0, 4);
+    script_free(&s);
+    return KIT_OK;
 }
 
 static int unknown_lesson(const char *name, kit_error *err)
@@ -41,16 +77,26 @@ static int check_one(const explain_lesson *l, const trace *t, bool *failed, kit_
     return code == KIT_CHECK_FAILED ? KIT_OK : code;
 }
 
+/* Whether the lesson goes step by step: a person reads it on a terminal. */
+static bool wants_walk(const options *o, const trace *t, const view *v)
+{
+    return !v->json && !v->quiz && !v->full && !v->files.output_count &&
+           !option_given(o, OPT_lesson_all) && !option_given(o, OPT_lesson_all_steps) &&
+           o->operand_count == 1 && t->script && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+}
+
 static int one_lesson(const options *o, const explain_lesson *l, view *v, bool *failed,
                       kit_error *err)
 {
     trace t = {0};
     const char *query = option_text(o, OPT_lesson_query);
-    int code = (option_given(o, OPT_lesson_gradients) ? l->gradients : l->build)(&t, NULL, err);
+    int code = lesson_build(l, option_given(o, OPT_lesson_gradients), &t, NULL, err);
     if (!code && query)
         code = trace_set_query(&t, query, err);
     if (!code && option_given(o, OPT_lesson_check))
         code = check_one(l, &t, failed, err);
+    else if (!code && wants_walk(o, &t, v))
+        code = lesson_walk(&t, &v->text, err);
     else if (!code)
         code = view_show(v, &t, err);
     trace_free(&t);
@@ -93,6 +139,8 @@ static int check_agreement(const options *o, size_t lessons, kit_error *err)
         return kit_fail(err, KIT_USAGE, "--full does not go with --check");
     if (option_given(o, OPT_lesson_gradients))
         return check_gradients(o, lessons, err);
+    if (option_given(o, OPT_lesson_glossary) && lessons)
+        return kit_fail(err, KIT_USAGE, "--glossary takes no lesson's name; it has all terms");
     if (check && lessons == 0)
         return kit_fail(err, KIT_USAGE, "--check needs a lesson's name, or --all");
     return KIT_OK;
@@ -113,6 +161,8 @@ static int each_lesson(const options *o, view *v, size_t lessons, kit_error *err
 
 int command_lesson(const options *o, kit_error *err)
 {
+    static const render_code codes[] = {RENDER_C, RENDER_NUMPY, RENDER_TORCH, RENDER_NO_CODE,
+                                        RENDER_ALL_CODE};
     static const view_options ids = {OPT_lesson_json, OPT_lesson_full, OPT_lesson_quiz,
                                      OPT_lesson_output};
     view v = {0};
@@ -125,14 +175,16 @@ int command_lesson(const options *o, kit_error *err)
     int code = check_agreement(o, lessons, err);
     if (code)
         return code;
+    if (option_given(o, OPT_lesson_glossary))
+        return show_glossary(err);
     if (lessons == 0 && option_given(o, OPT_lesson_full))
         return kit_fail(err, KIT_USAGE, "--full needs a lesson's name, or --all");
     if (lessons == 0) {
-        list_lessons();
-        return KIT_OK;
+        return list_lessons(err);
     }
     code = view_begin(&v, o, &ids, err);
     v.quiz_seed = 1;
+    v.text.code = codes[option_choice(o, OPT_lesson_code)];
     if (!code)
         code = each_lesson(o, &v, lessons, err);
     view_end(&v);

@@ -8,6 +8,7 @@
 # nothing, and the policy allows no module (@MODULES@).
 # PAGE/scripts.txt lists the scripts, in the order in which they are joined.
 cmake_policy(VERSION 3.21)
+include(${CMAKE_CURRENT_LIST_DIR}/WriteArray.cmake)
 
 # The base64 of SHA-256, of which CMake has the hexadecimal digits: 3 bytes are 4 digits of 6 bits.
 function(hash_of text variable)
@@ -25,21 +26,6 @@ function(hash_of text variable)
     endforeach()
     string(REGEX REPLACE ".$" "=" base64 ${base64})
     set(${variable} "'sha256-${base64}'" PARENT_SCOPE)
-endfunction()
-
-# Bytes as a C array, with a 0 behind them that the size does not count.
-function(write_array name text)
-    file(WRITE ${OUT}.part "${text}")
-    file(READ ${OUT}.part hex HEX)
-    file(SIZE ${OUT}.part size)
-    file(REMOVE ${OUT}.part)
-    # CMake's expressions know no {n}.
-    set(byte "[0-9a-f][0-9a-f]")
-    string(REGEX REPLACE "(${byte}${byte}${byte}${byte}${byte}${byte}${byte}${byte})" "\\1\n"
-           hex ${hex})
-    string(REGEX REPLACE "(${byte})" "'\\\\x\\1'," bytes "${hex}")
-    file(APPEND ${OUT} "const char ${name}[] = {\n${bytes}0};\n"
-                       "const size_t ${name}_size = ${size};\n")
 endfunction()
 
 file(STRINGS ${PAGE}/scripts.txt scripts REGEX "^[^#]")
@@ -72,5 +58,5 @@ string(SUBSTRING "${html}" 0 ${at} before)
 math(EXPR at "${at} + 7")
 string(SUBSTRING "${html}" ${at} -1 after)
 file(WRITE ${OUT} "/* Made from ${PAGE} by EmbedPage.cmake. */\n#include \"explain/page/page.h\"\n")
-write_array(page_before "${before}")
-write_array(page_after "${after}")
+write_array("" page_before "${before}")
+write_array("" page_after "${after}")

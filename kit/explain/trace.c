@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "script.h"
 #include "trace.h"
 
 static void free_labels(char **labels, size_t count)
@@ -41,6 +42,10 @@ void trace_free(trace *t)
     free(t->text);
     free(t->setting);
     free(t->notes);
+    if (t->script != NULL) {
+        script_free(t->script);
+        free(t->script);
+    }
     kit_words_free(&t->words);
     memset(t, 0, sizeof *t);
 }

@@ -78,9 +78,10 @@ typedef struct trace {
     char *text;    /* the sentence, or NULL */
     char *setting; /* one line: sizes, scale, mask, where the weights come from; or NULL */
     kit_words words;
-    int64_t heads, query; /* query: the row written out in full, -1: none */
-    int64_t head;         /* of a model: the shown head, from 1; 0: all heads */
-    int64_t across;       /* small panels side by side in a picture; 0: as many as fit */
+    int64_t heads, query;  /* query: the row written out in full, -1: none */
+    int64_t head;          /* of a model: the shown head, from 1; 0: all heads */
+    int64_t across;        /* small panels side by side in a picture; 0: as many as fit */
+    struct script *script; /* the words around the steps (script.h), or NULL; owned */
     char *notes; /* lines "label<TAB>sentence" for the end: health, slips, what to try; or NULL */
     trace_step *step; /* [count + html_only_count] */
     size_t count;

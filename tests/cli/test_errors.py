@@ -123,8 +123,8 @@ class Usage(CliTest):
         line = self.fails(USAGE, "lesson", "desert")
         self.assertEqual(
             line,
-            "attn lesson: no lesson 'desert'; did you mean 'dessert'? (dessert sky "
-            "module numpy journey)\n",
+            "attn lesson: no lesson 'desert'; did you mean 'dessert'? (sky journey "
+            "numpy dessert module)\n",
         )
         self.fails(USAGE, "lesson", "sky", "nunpy", says="did you mean 'numpy'?")
         self.fails(USAGE, "lesson", "--all", "sky", says="exclude each other")

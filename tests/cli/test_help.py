@@ -13,7 +13,7 @@ from cli import CliTest
 OPTIONS = {
     "explain": "seed embed qk v heads causal no-scale scale query full quiz json output model "
     "layer head text-pair ignore-unknown color help",
-    "lesson": "check all gradients json output color help",
+    "lesson": "all-steps code glossary check all gradients json output color help",
     "run": "q k v out weights scores scores-stage lse causal window diagonal mask key-lengths "
     "softcap alibi alibi-symmetric sinks plan grad-out grad-q grad-k grad-v grad-mask "
     "scale dropout seed precision dtype threads isa json color help",

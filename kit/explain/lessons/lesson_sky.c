@@ -248,10 +248,11 @@ static int build(trace *t, attn_context *ctx, bool with_gradients, kit_error *er
     if (with_gradients) {
         gradients(&r, x, q, k, v, context);
     }
-    recipe_health(&r, "weights",
-                  &(recipe_advice){NULL, NULL,
-                                   "The typed-in matrices are small, so all scores are near 0.",
-                                   "a sentence with larger scores: attn explain \"sky is blue\""});
+    recipe_health(
+        &r, "weights",
+        &(recipe_advice){NULL, NULL, "The typed-in matrices are small, so all scores are near 0.",
+                         "the opposite, random vectors of 16 numbers whose rows give nearly "
+                         "all to one word: attn explain \"sky is blue\""});
     recipe_note(&r, "next", "--check  %s--full  --quiz  --query blue  -o map.svg  --json",
                 with_gradients ? "" : "--gradients  ");
     return recipe_end(&r);

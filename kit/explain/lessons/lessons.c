@@ -1,23 +1,20 @@
-/* The lessons: five notebooks on attention that the program runs and checks. Each has one row; a
- * recipe computes its steps. */
+/* The lessons: five notebooks on attention that the program explains, runs and checks. Each has one
+ * row, in the order in which a learner takes them; a recipe computes its steps. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "lessons.h"
+#include "script_read.h"
 
 const explain_lesson explain_lessons[] = {
-    {"dessert", "Scaled Dot Product Attention",
-     "\"Life is short, eat dessert last\": one query by hand, then three heads", lesson_dessert,
-     NULL},
-    {"sky", "Self Attention - Basics",
-     "\"sky is blue\": three words of two numbers; every matrix can be read", lesson_sky,
-     lesson_sky_gradients},
-    {"module", "Multi-head attention as a module",
-     "lookups you can foresee; then the module that the notebook never ran", lesson_module, NULL},
-    {"numpy", "Self-attention in NumPy", "why scores are divided by sqrt(d_k), and the causal mask",
-     lesson_numpy, NULL},
-    {"journey", "Chapter 3: Attention Mechanisms",
-     "\"Your journey starts with one step\": from dot products to a module", lesson_journey, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
+    {"sky", "Self Attention - Basics", lesson_sky, lesson_sky_gradients},
+    {"journey", "Chapter 3: Attention Mechanisms", lesson_journey, NULL},
+    {"numpy", "Self-attention in NumPy", lesson_numpy, NULL},
+    {"dessert", "Scaled Dot Product Attention", lesson_dessert, NULL},
+    {"module", "Multi-head attention as a module", lesson_module, NULL},
+    {NULL, NULL, NULL, NULL},
 };
 
 const explain_lesson *lesson_find(const char *name)
@@ -28,4 +25,42 @@ const explain_lesson *lesson_find(const char *name)
         }
     }
     return NULL;
+}
+
+int lesson_script(const explain_lesson *l, script *s, kit_error *err)
+{
+    char file[64], code[64];
+    snprintf(file, sizeof file, "%s.lesson", l->name);
+    snprintf(code, sizeof code, "%s.c", l->name);
+    memset(s, 0, sizeof *s);
+    return script_file(file) == NULL
+               ? KIT_OK
+               : script_parse(s, l->name, script_file(file), script_file(code), err);
+}
+
+/* "attention: ..." comes before "attention weights: ...", though ':' is behind ' '. */
+static int compare_terms(const void *a, const void *b)
+{
+    const char *x = *(char *const *)a, *y = *(char *const *)b;
+    size_t m = strcspn(x, ":"), n = strcspn(y, ":");
+    int order = strncasecmp(x, y, m < n ? m : n);
+    return order != 0 ? order : (m > n) - (m < n);
+}
+
+int lesson_glossary(script *s, kit_error *err)
+{
+    int code = script_parse(s, "glossary", script_file("glossary.lesson"), NULL, err);
+    if (code == KIT_OK && s->term.count > 0) {
+        qsort(s->term.line, s->term.count, sizeof *s->term.line, compare_terms);
+    }
+    return code;
+}
+
+int lesson_build(const explain_lesson *l, bool gradients, trace *t, attn_context *ctx,
+                 kit_error *err)
+{
+    script s;
+    int code = (gradients ? l->gradients : l->build)(t, ctx, err);
+    code = code ? code : lesson_script(l, &s, err);
+    return code || s.count == 0 ? code : script_apply(&s, t, err);
 }

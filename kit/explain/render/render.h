@@ -9,19 +9,43 @@
 #include "../trace.h"
 
 typedef enum render_colour { RENDER_NO_COLOUR, RENDER_256, RENDER_TRUECOLOUR } render_colour;
+/* Beside the notebook's line, a lesson shows a step's code in this language. */
+typedef enum render_code {
+    RENDER_C,
+    RENDER_NUMPY,
+    RENDER_TORCH,
+    RENDER_NO_CODE,
+    RENDER_ALL_CODE
+} render_code;
 typedef struct render_text_options {
     int width; /* columns of the terminal, at least 20 */
     render_colour colour;
     bool unicode; /* false: ASCII only */
     bool full;    /* print every matrix */
     int top;      /* number of keys with the largest weights to list beside a pooled map; 0: 5 */
+    render_code code;
 } render_text_options;
 #define RENDER_TEXT_OPTIONS_INIT                                                                   \
     {                                                                                              \
-        80, RENDER_NO_COLOUR, true, false, 0                                                       \
+        80, RENDER_NO_COLOUR, true, false, 0, RENDER_C                                             \
     }
 int render_text(char **bytes, size_t *size, const trace *t, const render_text_options *options,
                 kit_error *err);
+
+/* A lesson with a script is read screen by screen: 0 is the introduction, then come the steps, and
+ * the last one asks questions. A screen has stages: behind a prediction, an exercise or a question
+ * the reader stops and thinks. Writes stages `from` to `to`. */
+typedef enum render_stop {
+    RENDER_AT_PREDICTION,
+    RENDER_AT_EXERCISE,
+    RENDER_AT_QUESTION
+} render_stop;
+size_t render_screens(const trace *t);
+size_t render_stages(const trace *t, size_t screen);
+/* Why the reader stops behind the stage, which must not be the last one. */
+render_stop render_stop_behind(const trace *t, size_t screen, size_t stage);
+int render_text_screen(char **bytes, size_t *size, const trace *t, size_t screen, size_t from,
+                       size_t to, const render_text_options *options, kit_error *err);
 int render_json(char **bytes, size_t *size, const trace *t, kit_error *err);
 int render_svg(char **bytes, size_t *size, const trace *t, kit_error *err);
 int render_png(char **bytes, size_t *size, const trace *t, kit_error *err);

@@ -33,7 +33,7 @@ static void put_title(text_layout *p)
     text_wrapf(p, "In scores and weights a row asks and a column answers.");
 }
 
-static void put_section(text_layout *p, const char *section)
+void text_section(text_layout *p, const char *section)
 {
     char title[LABEL_BYTES];
     label_clip(title, text_clean(p, section), p->width - 4, p->unicode ? "…" : "...");
@@ -47,7 +47,7 @@ static void put_section(text_layout *p, const char *section)
     sink_puts(&p->out, "\n");
 }
 
-static void put_shape(sink *s, const kit_array *a)
+void text_shape(sink *s, const kit_array *a)
 {
     for (int i = 0; i < a->rank; i++) {
         sink_printf(s, "%s%lld", i > 0 ? "×" : "", (long long)a->shape[i]);
@@ -62,7 +62,7 @@ static void put_shape(sink *s, const kit_array *a)
 static void put_heading(text_layout *p, const trace_step *s, int number)
 {
     sink text = {0}, shape = {0};
-    put_shape(&shape, &s->tensor);
+    text_shape(&shape, &s->tensor);
     sink_printf(&text, "%s%s%s%s", s->title != NULL ? s->title : "",
                 s->formula != NULL && s->formula[0] != '\0' ? "   " : "",
                 s->formula != NULL ? s->formula : "",
@@ -122,9 +122,8 @@ static void put_sentence(text_layout *p, const trace_step *s)
     }
 }
 
-static void put_step(text_layout *p, const trace_step *s)
+void text_step(text_layout *p, const trace_step *s)
 {
-    put_sentence(p, s);
     if (s->kind == TRACE_IDS) {
         put_ids(p, s);
         return;
@@ -174,7 +173,7 @@ static size_t put_drawn(text_layout *p, size_t from, int number)
     }
     for (size_t i = from; i < to; i++) {
         sink_printf(&line, "%s%s ", i > from ? "   " : "", t->step[i].name);
-        put_shape(&line, &t->step[i].tensor);
+        text_shape(&line, &t->step[i].tensor);
     }
     if (!line.failed) {
         text_bold(p);
@@ -201,12 +200,13 @@ static void put_steps(text_layout *p)
         }
         if (s->section != NULL && (section == NULL || strcmp(section, s->section) != 0)) {
             section = s->section;
-            put_section(p, section);
+            text_section(p, section);
         }
         size_t next = put_drawn(p, i, number);
         if (next == i) {
             put_heading(p, s, number);
-            put_step(p, s);
+            put_sentence(p, s);
+            text_step(p, s);
             next++;
         }
         i = next;
@@ -215,7 +215,7 @@ static void put_steps(text_layout *p)
 }
 
 /* "health   saturated ..." */
-static void put_notes(text_layout *p)
+void text_notes(text_layout *p)
 {
     const int label = p->width >= 60 ? 9 : 2;
     for (const char *line = p->trace->notes; line != NULL && *line != '\0';) {
@@ -237,25 +237,48 @@ static void put_notes(text_layout *p)
     }
 }
 
+static text_layout begin(const trace *t, const render_text_options *o)
+{
+    return (text_layout){.width = o->width < 20    ? 20
+                                  : o->width > 200 ? 200
+                                                   : o->width,
+                         .colour = o->colour,
+                         .unicode = o->unicode,
+                         .full = o->full,
+                         .top = o->top > 0 ? o->top : 5,
+                         .code = o->code,
+                         .trace = t};
+}
+
+static int finish(text_layout *p, char **bytes, size_t *size, kit_error *err)
+{
+    for (size_t i = 0; i < sizeof p->spare / sizeof *p->spare; i++) {
+        free(p->spare[i]);
+    }
+    return sink_finish(&p->out, bytes, size, err);
+}
+
 int render_text(char **bytes, size_t *size, const trace *t, const render_text_options *o,
                 kit_error *err)
 {
-    text_layout p = {.width = o->width < 20    ? 20
-                              : o->width > 200 ? 200
-                                               : o->width,
-                     .colour = o->colour,
-                     .unicode = o->unicode,
-                     .full = o->full,
-                     .top = o->top > 0 ? o->top : 5,
-                     .trace = t};
+    text_layout p = begin(t, o);
+    if (t->script != NULL) {
+        text_script(&p);
+        return finish(&p, bytes, size, err);
+    }
     put_title(&p);
     p.indent = p.width >= 60 ? 4 : 2;
     put_steps(&p);
     sink_puts(&p.out, "\n");
     p.indent = 0;
-    put_notes(&p);
-    for (size_t i = 0; i < sizeof p.spare / sizeof *p.spare; i++) {
-        free(p.spare[i]);
-    }
-    return sink_finish(&p.out, bytes, size, err);
+    text_notes(&p);
+    return finish(&p, bytes, size, err);
+}
+
+int render_text_screen(char **bytes, size_t *size, const trace *t, size_t screen, size_t from,
+                       size_t to, const render_text_options *o, kit_error *err)
+{
+    text_layout p = begin(t, o);
+    text_screen(&p, screen, from, to);
+    return finish(&p, bytes, size, err);
 }

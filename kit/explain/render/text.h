@@ -13,6 +13,7 @@ typedef struct text_layout {
     render_colour colour;
     bool unicode, full;
     int top;
+    render_code code;
     const trace *trace;
     char *spare[8]; /* text_clean returns these in rotation */
     int next_spare;
@@ -45,6 +46,16 @@ void text_legend(text_layout *p, bool masked);
 int text_label_width(const text_layout *p, const grid *g); /* of the row labels, after clipping */
 const char *text_shade(const text_layout *p, double weight);
 const char *text_weight(char out[NUMBER_BYTES], double weight, int digits);
+
+/* text_script.c: writes a lesson by its script; screens and stages as render.h says. */
+void text_script(text_layout *p);
+void text_screen(text_layout *p, size_t screen, size_t from, size_t to);
+
+/* render_text.c: writes a step's numbers, a heading, and the notes at the end of a trace. */
+void text_step(text_layout *p, const trace_step *s);
+void text_section(text_layout *p, const char *section);
+void text_notes(text_layout *p);
+void text_shape(sink *s, const kit_array *a); /* 3×2 */
 
 /* text_curve.c: writes y over x. */
 void text_curve(text_layout *p, const trace_step *s);

@@ -81,7 +81,7 @@ static inline void build_lesson(trace *t, const char *name)
     const explain_lesson *l = lesson_find(name);
     if (l == NULL)
         fail_msg("no lesson %s", name);
-    if (l->build(t, NULL, &e) != KIT_OK)
+    if (lesson_build(l, false, t, NULL, &e) != KIT_OK)
         fail_msg("%s: %s", name, e.message);
 }
 

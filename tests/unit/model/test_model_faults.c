@@ -435,7 +435,7 @@ static void check_page(int code)
 static int build_lesson(const char *name, kit_error *err)
 {
     trace t = {0};
-    const int code = lesson_find(name)->build(&t, NULL, err);
+    const int code = lesson_build(lesson_find(name), false, &t, NULL, err);
     trace_free(&t);
     return code;
 }

@@ -1,0 +1,342 @@
+/* attn lesson on a terminal: screens and stages (kit/explain/render/render.h), keys, and the place
+ * where the reader stopped.
+ *
+ * Screens are printed below each other and never erased: the reader can scroll back, and a dumb
+ * terminal shows the same. Keys are read one at a time; only those that end a program (Ctrl-C,
+ * Ctrl-\) and Ctrl-Z keep their meaning. */
+#include "lesson_walk.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "../kit/explain/script.h"
+#include "terminal.h"
+
+typedef struct walk {
+    const trace *t;
+    render_text_options text;
+    size_t screens, screen, stage;
+    bool predictions;   /* stop behind them */
+    int guessed, right; /* predictions, as the reader judged them */
+    int key;            /* the last one; 0: none */
+    char number[8];     /* digits typed so far */
+} walk;
+
+/* ------------------------------------------------------------------------------------- Signals */
+
+static volatile sig_atomic_t resized, ended;
+
+static void note_resize(int signal)
+{
+    (void)signal;
+    resized = 1;
+}
+
+static void note_end(int signal) { ended = signal; }
+
+static void watch(int signal, void (*handler)(int), struct sigaction *old)
+{
+    struct sigaction action = {.sa_handler = handler}; /* no SA_RESTART: read() must return */
+    sigemptyset(&action.sa_mask);
+    sigaction(signal, &action, old);
+}
+
+/* Keys without Enter, and without an echo. */
+static bool begin_keys(struct termios *saved)
+{
+    if (tcgetattr(STDIN_FILENO, saved) != 0)
+        return false;
+    struct termios keys = *saved;
+    keys.c_lflag &= (tcflag_t) ~(ICANON | ECHO);
+    keys.c_cc[VMIN] = 1;
+    keys.c_cc[VTIME] = 0;
+    return tcsetattr(STDIN_FILENO, TCSADRAIN, &keys) == 0;
+}
+
+/* ---------------------------------------------------------------------------------------- Place */
+
+/* Makes the folders of `path` that do not exist. */
+static void make_folders(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(path, 0777);
+        *slash = '/';
+    }
+}
+
+/* The file with the reader's places; false: the environment names no folder. Source: the XDG Base
+ * Directory Specification. */
+static bool place_file(char *path, size_t size)
+{
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    int length = state && *state == '/' ? snprintf(path, size, "%s/attn/lessons", state)
+                 : home && *home == '/' ? snprintf(path, size, "%s/.local/state/attn/lessons", home)
+                                        : -1;
+    return length > 0 && (size_t)length < size;
+}
+
+/* Reads the line "sky 5" of each lesson. */
+static size_t read_place(FILE *f, const char *lesson)
+{
+    char name[32];
+    size_t step, found = 0;
+    while (fscanf(f, "%31s %zu", name, &step) == 2)
+        if (strcmp(name, lesson) == 0)
+            found = step;
+    return found;
+}
+
+size_t lesson_place(const char *lesson)
+{
+    char path[4096];
+    FILE *f = place_file(path, sizeof path) ? fopen(path, "r") : NULL;
+    size_t step = f ? read_place(f, lesson) : 0;
+    if (f)
+        fclose(f);
+    return step;
+}
+
+/* Copies the places of the other lessons and adds this one; step 0 removes it. */
+static int write_places(kit_output *to, FILE *from, const char *lesson, size_t step, kit_error *err)
+{
+    char name[32];
+    size_t other;
+    int code = KIT_OK;
+    while (from && !code && fscanf(from, "%31s %zu", name, &other) == 2)
+        if (strcmp(name, lesson) != 0)
+            code = kit_output_printf(to, err, "%s %zu\n", name, other);
+    return code || !step ? code : kit_output_printf(to, err, "%s %zu\n", lesson, step);
+}
+
+/* A place that cannot be stored is said, but the lesson was read all the same. */
+static void store_place(const char *lesson, size_t step)
+{
+    char path[4096];
+    kit_error err = {0};
+    kit_output *out = NULL;
+    if (!place_file(path, sizeof path))
+        return;
+    make_folders(path);
+    FILE *old = fopen(path, "r");
+    int code = kit_output_open(&out, path, &err);
+    if (!code)
+        code = write_places(out, old, lesson, step, &err);
+    if (!code)
+        code = kit_output_commit(out, &err);
+    else
+        kit_output_abort(out);
+    if (old)
+        fclose(old);
+    if (code)
+        printf("Your place could not be stored: %s\n", err.message);
+}
+
+/* ------------------------------------------------------------------------------------- Showing */
+
+static int show(walk *w, size_t from, size_t to, kit_error *err)
+{
+    char *bytes = NULL;
+    size_t size = 0;
+    w->text.width = terminal_find_width();
+    int code = render_text_screen(&bytes, &size, w->t, w->screen, from, to, &w->text, err);
+    if (!code && (fwrite(bytes, 1, size, stdout) != size || fflush(stdout)))
+        code = kit_fail(err, KIT_LIMIT, "standard output: %s", strerror(errno));
+    free(bytes);
+    return code;
+}
+
+static bool at_end_of_screen(const walk *w)
+{
+    return w->stage + 1 >= render_stages(w->t, w->screen);
+}
+
+/* Why the reader stops here; -1: the screen is complete. */
+static int reason_to_stop(const walk *w)
+{
+    return at_end_of_screen(w) ? -1 : (int)render_stop_behind(w->t, w->screen, w->stage);
+}
+
+/* Begins a screen; predictions that the reader does not want are passed. */
+static int go_to(walk *w, size_t screen, kit_error *err)
+{
+    w->screen = screen < w->screens ? screen : w->screens - 1;
+    w->stage = 0;
+    while (!w->predictions && reason_to_stop(w) == RENDER_AT_PREDICTION)
+        w->stage++;
+    return show(w, 0, w->stage, err);
+}
+
+static int show_next_stage(walk *w, kit_error *err)
+{
+    size_t from = ++w->stage;
+    while (!w->predictions && reason_to_stop(w) == RENDER_AT_PREDICTION)
+        w->stage++;
+    return show(w, from, w->stage, err);
+}
+
+static void put_prompt(const walk *w)
+{
+    static const char *const codes[] = {"C", "NumPy", "PyTorch", "none", "all"};
+    const char *enter = "next";
+    switch (reason_to_stop(w)) {
+    case RENDER_AT_PREDICTION: enter = "see"; break;
+    case RENDER_AT_EXERCISE: enter = "solution"; break;
+    case RENDER_AT_QUESTION: enter = "answer"; break;
+    default: enter = w->screen + 1 == w->screens ? "end" : "next"; break;
+    }
+    printf("\n[%zu/%zu] Enter %s  b back  s steps", w->screen, w->screens - 1, enter);
+    if (w->text.width >= 76)
+        printf("  number  p predict: %s", w->predictions ? "on" : "off");
+    printf("  c code: %s  q quit ", codes[w->text.code]);
+    if (*w->number)
+        printf("> %s", w->number);
+    fflush(stdout);
+}
+
+static void put_steps(const walk *w)
+{
+    const script *s = w->t->script;
+    size_t screen = 1;
+    puts("\n");
+    for (size_t part = 0; part < s->count; part = script_screen_end(s, part), screen++) {
+        const char *title = s->part[part].text[SCRIPT_TITLE];
+        printf("%3zu  ", screen);
+        terminal_wrap(w->text.width, title ? title : s->part[part].name, 5, 5);
+    }
+    printf("%3zu  Questions\nType a number and Enter.\n", screen);
+}
+
+/* ---------------------------------------------------------------------------------------- Keys */
+
+/* Reads a key: 0 after a resize, 'q' at the end of the input or after Ctrl-C. */
+static int read_key(void)
+{
+    unsigned char key;
+    if (ended)
+        return 'q';
+    ssize_t got = read(STDIN_FILENO, &key, 1);
+    if (got < 0 && errno == EINTR)
+        return ended ? 'q' : 0;
+    return got == 1 ? key : 'q';
+}
+
+/* The reader judges the own prediction; any key but y and n leaves it out. */
+static void judge(walk *w)
+{
+    printf("\nWas your prediction right? y, n, or Enter to go on ");
+    fflush(stdout);
+    int key = read_key();
+    if (key == 'y' || key == 'n') {
+        w->guessed++;
+        w->right += key == 'y';
+        printf("%s", key == 'y' ? "Well seen." : "Now you know why. That is worth more.");
+    }
+    puts("");
+    if (key == 'q' && ended)
+        w->key = 'q';
+}
+
+static int step_forward(walk *w, bool *end, kit_error *err)
+{
+    if (at_end_of_screen(w)) {
+        *end = w->screen + 1 == w->screens;
+        return *end ? KIT_OK : go_to(w, w->screen + 1, err);
+    }
+    bool prediction = reason_to_stop(w) == RENDER_AT_PREDICTION;
+    int code = show_next_stage(w, err);
+    if (!code && prediction)
+        judge(w);
+    return code;
+}
+
+static int use_key(walk *w, bool *end, kit_error *err)
+{
+    size_t typed = strlen(w->number);
+    if (w->key >= '0' && w->key <= '9') {
+        if (typed + 1 < sizeof w->number)
+            w->number[typed] = (char)w->key;
+        return KIT_OK;
+    }
+    if ((w->key == 127 || w->key == '\b') && typed) {
+        w->number[typed - 1] = 0;
+        return KIT_OK;
+    }
+    size_t wanted = strtoul(w->number, NULL, 10);
+    memset(w->number, 0, sizeof w->number);
+    switch (w->key) {
+    case '\n':
+    case '\r':
+    case ' ': return typed ? go_to(w, wanted, err) : step_forward(w, end, err);
+    case 'b': return go_to(w, w->screen ? w->screen - 1 : 0, err);
+    case 's': put_steps(w); return KIT_OK;
+    case 'c':
+        w->text.code = w->text.code == RENDER_NO_CODE ? RENDER_C : w->text.code + 1;
+        return show(w, 0, w->stage, err);
+    case 'p': w->predictions = !w->predictions; return KIT_OK;
+    default: return KIT_OK;
+    }
+}
+
+/* Until the reader ends the lesson; *finished: by reading all of it. */
+static int read_lesson(walk *w, bool *finished, kit_error *err)
+{
+    int code = KIT_OK;
+    bool quit = false;
+    while (!code && !quit && !*finished) {
+        put_prompt(w);
+        w->key = read_key();
+        if (w->key == 0 && resized) {
+            resized = 0;
+            puts("");
+            code = show(w, 0, w->stage, err);
+            continue;
+        }
+        printf("\n");
+        code = use_key(w, finished, err);
+        quit = w->key == 'q' || w->key == 4 /* Ctrl-D */;
+    }
+    return code;
+}
+
+static void put_score(const walk *w)
+{
+    if (w->guessed)
+        printf("%d of %d predictions right.%s\n", w->right, w->guessed,
+               w->right == w->guessed ? " All of them!" : "");
+}
+
+int lesson_walk(const trace *t, const render_text_options *text, kit_error *err)
+{
+    walk w = {.t = t, .text = *text, .screens = render_screens(t), .predictions = true};
+    struct termios saved;
+    struct sigaction old_resize, old_int, old_term;
+    bool finished = false;
+    if (!begin_keys(&saved))
+        return kit_fail(err, KIT_LIMIT, "the terminal: %s", strerror(errno));
+    watch(SIGWINCH, note_resize, &old_resize);
+    watch(SIGINT, note_end, &old_int);
+    watch(SIGTERM, note_end, &old_term);
+    size_t place = lesson_place(t->lesson);
+    if (place > 0 && place < w.screens)
+        printf("You stopped at step %zu. Type 0 and Enter to begin again.\n", place);
+    int code = go_to(&w, place < w.screens ? place : 0, err);
+    if (!code)
+        code = read_lesson(&w, &finished, err);
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &saved);
+    sigaction(SIGWINCH, &old_resize, NULL);
+    sigaction(SIGINT, &old_int, NULL);
+    sigaction(SIGTERM, &old_term, NULL);
+    put_score(&w);
+    store_place(t->lesson, finished ? 0 : w.screen);
+    if (!finished && w.screen > 0)
+        printf("Stopped at step %zu of %zu; `attn lesson %s` continues there.\n", w.screen,
+               w.screens - 1, t->lesson);
+    return code;
+}

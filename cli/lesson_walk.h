@@ -1,0 +1,14 @@
+/* A lesson on a terminal, step by step. */
+#ifndef CLI_LESSON_WALK_H
+#define CLI_LESSON_WALK_H
+
+#include "../kit/explain/render/render.h"
+
+/* Shows the lesson screen by screen, as the reader's keys say, and remembers the place. The trace
+ * must have a script; stdin and stdout must be terminals. */
+int lesson_walk(const trace *t, const render_text_options *text, kit_error *err);
+
+/* The step at which the reader stopped, from 1; 0: not begun, or finished. */
+size_t lesson_place(const char *lesson);
+
+#endif

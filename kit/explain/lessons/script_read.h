@@ -1,0 +1,24 @@
+/* Reads scripts (docs/LESSONS.md describes their format) and gives traces their words. */
+#ifndef KIT_EXPLAIN_SCRIPT_READ_H
+#define KIT_EXPLAIN_SCRIPT_READ_H
+
+#include "../script.h"
+
+/* Parses a script. `c_code` is the source of examples/lessons/NAME.c, or NULL. KIT_BAD_FILE: the
+ * message names the line. */
+int script_parse(script *s, const char *name, const char *text, const char *c_code, kit_error *err);
+
+/* Gives the trace its words: replaces the quoted numbers of `s`, fills the titles, formulas,
+ * sentences and sections of the steps, and hands `s` over to trace->script, also on failure.
+ * KIT_BAD_FILE: the script names a step that the trace does not have, lacks one that it has, or
+ * quotes a number that does not exist. */
+int script_apply(script *s, trace *t, kit_error *err);
+
+/* Returns `text` with its quotations replaced, to be freed by the caller; or NULL, with the reason
+ * in err. */
+char *script_quote(const trace *t, const char *text, kit_error *err);
+
+/* Files that are part of the program: "sky.lesson", "sky.c". NULL: there is none. */
+const char *script_file(const char *name);
+
+#endif
