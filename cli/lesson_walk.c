@@ -25,7 +25,8 @@ typedef struct walk {
     bool predictions;   /* stop behind them */
     int guessed, right; /* predictions, as the reader judged them */
     int key;            /* the last one; 0: none */
-    char number[8];     /* digits typed so far */
+    struct termios keys;
+    char number[8]; /* digits typed so far */
 } walk;
 
 /* ------------------------------------------------------------------------------------- Signals */
@@ -48,15 +49,15 @@ static void watch(int signal, void (*handler)(int), struct sigaction *old)
 }
 
 /* Keys without Enter, and without an echo. */
-static bool begin_keys(struct termios *saved)
+static bool begin_keys(walk *w, struct termios *saved)
 {
     if (tcgetattr(STDIN_FILENO, saved) != 0)
         return false;
-    struct termios keys = *saved;
-    keys.c_lflag &= (tcflag_t) ~(ICANON | ECHO);
-    keys.c_cc[VMIN] = 1;
-    keys.c_cc[VTIME] = 0;
-    return tcsetattr(STDIN_FILENO, TCSADRAIN, &keys) == 0;
+    w->keys = *saved;
+    w->keys.c_lflag &= (tcflag_t) ~(ICANON | ECHO);
+    w->keys.c_cc[VMIN] = 1;
+    w->keys.c_cc[VTIME] = 0;
+    return tcsetattr(STDIN_FILENO, TCSADRAIN, &w->keys) == 0;
 }
 
 /* ---------------------------------------------------------------------------------------- Place */
@@ -191,10 +192,13 @@ static void put_prompt(const walk *w)
     case RENDER_AT_QUESTION: enter = "answer"; break;
     default: enter = w->screen + 1 == w->screens ? "end" : "next"; break;
     }
-    printf("\n[%zu/%zu] Enter %s  b back  s steps", w->screen, w->screens - 1, enter);
+    printf("\n[%zu/%zu] Enter %s  ", w->screen, w->screens - 1, enter);
     if (w->text.width >= 76)
-        printf("  number  p predict: %s", w->predictions ? "on" : "off");
-    printf("  c code: %s  q quit ", codes[w->text.code]);
+        printf("b back  s steps  p predict: %s  c code: %s  ", w->predictions ? "on" : "off",
+               codes[w->text.code]);
+    else
+        printf("b s p c ");
+    printf("q quit ");
     if (*w->number)
         printf("> %s", w->number);
     fflush(stdout);
@@ -249,7 +253,7 @@ static int step_forward(walk *w, bool *end, kit_error *err)
         *end = w->screen + 1 == w->screens;
         return *end ? KIT_OK : go_to(w, w->screen + 1, err);
     }
-    bool prediction = reason_to_stop(w) == RENDER_AT_PREDICTION;
+    bool prediction = w->predictions && reason_to_stop(w) == RENDER_AT_PREDICTION;
     int code = show_next_stage(w, err);
     if (!code && prediction)
         judge(w);
@@ -284,7 +288,7 @@ static int use_key(walk *w, bool *end, kit_error *err)
     }
 }
 
-/* Until the reader ends the lesson; *finished: by reading all of it. */
+/* Goes on until the reader ends the lesson; *finished: by reading all of it. */
 static int read_lesson(walk *w, bool *finished, kit_error *err)
 {
     int code = KIT_OK;
@@ -294,6 +298,7 @@ static int read_lesson(walk *w, bool *finished, kit_error *err)
         w->key = read_key();
         if (w->key == 0 && resized) {
             resized = 0;
+            tcsetattr(STDIN_FILENO, TCSADRAIN, &w->keys); /* a shell may have changed it */
             puts("");
             code = show(w, 0, w->stage, err);
             continue;
@@ -316,11 +321,12 @@ int lesson_walk(const trace *t, const render_text_options *text, kit_error *err)
 {
     walk w = {.t = t, .text = *text, .screens = render_screens(t), .predictions = true};
     struct termios saved;
-    struct sigaction old_resize, old_int, old_term;
+    struct sigaction old_resize, old_continue, old_int, old_term;
     bool finished = false;
-    if (!begin_keys(&saved))
+    if (!begin_keys(&w, &saved))
         return kit_fail(err, KIT_LIMIT, "the terminal: %s", strerror(errno));
     watch(SIGWINCH, note_resize, &old_resize);
+    watch(SIGCONT, note_resize, &old_continue);
     watch(SIGINT, note_end, &old_int);
     watch(SIGTERM, note_end, &old_term);
     size_t place = lesson_place(t->lesson);
@@ -331,6 +337,7 @@ int lesson_walk(const trace *t, const render_text_options *text, kit_error *err)
         code = read_lesson(&w, &finished, err);
     tcsetattr(STDIN_FILENO, TCSADRAIN, &saved);
     sigaction(SIGWINCH, &old_resize, NULL);
+    sigaction(SIGCONT, &old_continue, NULL);
     sigaction(SIGINT, &old_int, NULL);
     sigaction(SIGTERM, &old_term, NULL);
     put_score(&w);

@@ -78,6 +78,9 @@ static void put_prose(screen_writer *w, const char *label, const char *text)
     }
     for (const char *line = text; *line != '\0'; label = NULL) {
         size_t length = strcspn(line, "\n");
+        if (line != text && strncmp(line, "- ", 2) != 0) {
+            put_empty_line(w);
+        }
         put_line(w->p, label, line, length);
         line += length + (line[length] == '\n');
     }

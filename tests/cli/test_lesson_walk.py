@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""attn lesson NAME on a terminal: every key, resizing, interruption, and the place it remembers."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+import unittest
+
+from cli import ATTN, CliTest
+
+
+class Walk(CliTest):
+    def begin(self, *args, columns=80, **env):
+        main, side = pty.openpty()
+        self.size(main, columns)
+        self.terminal, self.side = main, side
+        self.before = termios.tcgetattr(side)
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("COLUMNS", "LC_", "LANG"))}
+        clean.update({"LC_ALL": "C.UTF-8", "TERM": "xterm", "NO_COLOR": "1",
+                      "XDG_STATE_HOME": self.path("state")}, **env)
+        self.run = subprocess.Popen([ATTN, "lesson", *args], cwd=self.folder, env=clean,
+                                    stdin=side, stdout=side, stderr=side, start_new_session=True,
+                                    preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        self.addCleanup(self.end, self.run, main, side)
+
+    def end(self, run, *terminals):
+        run.kill()
+        run.wait()
+        for terminal in terminals:
+            os.close(terminal)
+
+    def size(self, terminal, columns):
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+
+    def until(self, pattern):
+        """The output up to the pattern; everything that was written is looked at once."""
+        text, end = "", time.monotonic() + 60
+        while not re.search(pattern, text):
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self.terminal], [], [], left)[0]:
+                self.fail("no %r in %r" % (pattern, text[-2000:]))
+            text += os.read(self.terminal, 65536).decode(errors="replace")
+        return text.replace("\r\n", "\n")
+
+    def press(self, keys, pattern=r"q quit (> \d+)?$"):
+        os.write(self.terminal, keys.encode())
+        return self.until(pattern)
+
+    def place(self):
+        with open(self.path("state/attn/lessons")) as f:
+            return f.read()
+
+    def ends(self, code=0):
+        self.assertEqual(self.run.wait(60), code)
+        self.assertEqual(termios.tcgetattr(self.side), self.before)
+
+    def test_from_beginning_to_end(self):
+        self.begin("sky")
+        text = self.until(r"q quit $")
+        screens = int(re.search(r"\[0/(\d+)\]", text).group(1))
+        self.press("p")  # no predictions: Enter shows whole steps
+        for _ in range(200):
+            text = self.press("\n", r"q quit $|right\.|\[$|Stopped|\n$")
+            if self.run.poll() is not None or "[%d/%d] Enter end" % (screens, screens) in text:
+                break
+        os.write(self.terminal, b"\n")
+        self.ends()
+        self.assertEqual(self.place(), "")
+
+    def test_prediction_answer_and_score(self):
+        self.begin("sky")
+        self.until(r"q quit $")
+        text = self.press("2\n")
+        text = text if "Predict:" in text else text + self.until(r"q quit $")
+        self.assertIn("Predict:", text)
+        self.assertNotIn("Answer:", text)
+        self.assertIn("Answer:", self.press("\n", "go on $"))
+        self.assertIn("Well seen", self.press("y"))
+        self.press("q", "1 of 1 predictions right")
+        self.ends()
+        self.assertEqual(self.place(), "sky 2\n")
+
+    def test_place_is_remembered(self):
+        for keys, step in (("7", 7), ("\n", 8), ("b", 7)):
+            self.begin("sky")
+            text = self.until(r"q quit $")
+            self.assertEqual("You stopped at step" in text, keys != "7")
+            if keys == "7":
+                self.press("7", r"> 7$")
+            self.press("b" if keys == "b" else "\n", r"\[%d/" % step)
+            self.press("q", "Stopped at step %d" % step)
+            self.ends()
+            self.assertIn("sky %d\n" % step, self.place())
+            self.assertIn("you stopped at step %d" % step,
+                          self.works("lesson", env={"XDG_STATE_HOME": self.path("state")}))
+
+    def test_places_of_other_lessons_stay(self):
+        os.makedirs(self.path("state/attn"))
+        self.write("state/attn/lessons", b"journey 3\nsky 5\n")
+        self.begin("sky")
+        self.until(r"q quit $")
+        self.press("q", "Stopped at step 5")
+        self.ends()
+        self.assertEqual(self.place(), "journey 3\nsky 5\n")
+
+    def test_code_steps_and_unknown_keys(self):
+        self.begin("sky")
+        self.until(r"q quit $")
+        self.press("9\n", r"\[9/")
+        for language in ("With NumPy:", "With PyTorch:"):
+            self.assertIn(language, self.press("c", r"code: \w+  q quit $"))
+        self.assertNotIn("With", self.press("c", r"code: none  q quit $"))
+        self.assertIn("Type a number", self.press("s"))
+        self.press("12", r"> 12$")
+        self.press("\x7f", r"> 1$")
+        self.press("x")  # nothing happens, and the number is forgotten
+        self.press("q", "Stopped at step 9")
+        self.ends()
+
+    def test_resize_and_narrow(self):
+        self.begin("sky", columns=60)
+        self.until(r"q quit $")
+        text = self.press("9\n")
+        self.assertLessEqual(max(map(len, text.splitlines())), 60)
+        self.size(self.terminal, 40)
+        os.killpg(self.run.pid, signal.SIGWINCH)
+        text = self.until(r"\[9/\d+\]")
+        self.assertLessEqual(max(map(len, text.splitlines())), 40)
+        self.press("q", "Stopped")
+        self.ends()
+
+    def test_interruption_keeps_the_place(self):
+        for how in ("key", signal.SIGTERM, "end of input"):
+            self.begin("sky")
+            self.until(r"q quit $")
+            self.press("3\n", r"\[3/")
+            if how == "key":
+                os.write(self.terminal, b"\x03")
+            elif how == "end of input":
+                os.write(self.terminal, b"\x04")
+            else:
+                self.run.send_signal(how)
+            self.until("Stopped at step 3")
+            self.ends()
+            self.assertEqual(self.place(), "sky 3\n")
+
+    def test_place_that_cannot_be_stored(self):
+        self.write("state", b"a file")
+        self.begin("sky")
+        self.until(r"q quit $")
+        self.press("3\n", r"\[3/")
+        self.press("q", "Your place could not be stored: ")
+        self.ends()
+
+    def test_pipes_and_options_print_everything(self):
+        whole = self.works("lesson", "sky")
+        self.begin("sky", "--all-steps")
+        text = self.until(r"next +--check.*\n")
+        self.ends()
+        self.assertEqual(text, whole)
+
+
+if __name__ == "__main__":
+    unittest.main()
