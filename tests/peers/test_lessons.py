@@ -1,0 +1,22 @@
+"""The PyTorch code of the lessons computes their numbers."""
+
+import os
+import subprocess
+import unittest
+
+import numpy as np
+from lesson_code import LESSONS, run
+
+
+def expect_near(got, want, tolerance, where):
+    np.testing.assert_allclose(got, want, rtol=0, atol=tolerance, err_msg=where)
+
+
+class Lessons(unittest.TestCase):
+    def test_torch_computes_the_steps(self):
+        for name in LESSONS:
+            with self.subTest(name):
+                gradients = ["--gradients"] * (name == "sky")
+                trace = subprocess.run([os.environ["ATTN"], "lesson", name, "--json", *gradients],
+                                       check=True, capture_output=True, text=True).stdout
+                self.assertGreater(run(name, "torch", trace, expect_near), 5)
