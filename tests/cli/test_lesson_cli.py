@@ -10,9 +10,9 @@ import unittest
 import numpy as np
 
 from cli import CliTest
+from lesson_code import LESSONS
 from reference import expect_near
 
-LESSONS = ["sky", "journey", "numpy", "dessert", "module"]
 GRADIENTS = "grad_"  # with --gradients
 
 

@@ -19,14 +19,14 @@ typedef struct reader {
     script *to;
     const char *at, *section;
     bool optional, failed; /* failed: no memory */
-    int line, code;
+    int line, begun, code; /* begun: line of the keyword that is read */
     kit_error *err;
 } reader;
 
 static void complain(reader *r, const char *what, const char *which)
 {
     if (r->code == KIT_OK) {
-        r->code = kit_fail(r->err, KIT_BAD_FILE, "%s.lesson, line %d: %s%s", r->to->name, r->line,
+        r->code = kit_fail(r->err, KIT_BAD_FILE, "%s.lesson, line %d: %s%s", r->to->name, r->begun,
                            what, which);
     }
 }
@@ -143,7 +143,7 @@ static void begin_part(reader *r, char *name, bool also)
                       .step = -1,
                       .also = also,
                       .optional = r->optional,
-                      .line = r->line};
+                      .line = r->begun};
 }
 
 /* Keywords of the lesson as a whole; false: it is none of them. */
@@ -248,6 +248,7 @@ int script_parse(script *s, const char *name, const char *text, const char *c_co
     s->name = name;
     reader r = {.to = s, .at = text, .line = 1, .err = err};
     while (*r.at != '\0' && r.code == KIT_OK && !r.failed) {
+        r.begun = r.line;
         if (*r.at == '#' || is_blank(r.at)) {
             r.at = next_line(r.at);
             r.line++;
