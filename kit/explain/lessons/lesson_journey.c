@@ -1,7 +1,8 @@
 /* Lesson `journey`: "Your journey starts with one step", from plain dot products to a trainable
  * module, and on to the causal mask. The notebook ends at the heading of the causal mask.
  *
- * Weights: torch.rand, seed 123, as [in, out] matrices (v1); nn.Linear, seed 789 (v2).
+ * Weights: torch.rand, seed 123, as [in, out] matrices, twice (loose and in v1); nn.Linear, seed
+ * 789 (v2). Steps beyond the notebook are compared with what PyTorch 2.13 prints for them.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -141,14 +142,14 @@ static void all_simple_queries(recipe *r, kit_array x)
 
 /* ------------------------------------------------------------------ 3.4 Trainable weights */
 
-static kit_array weight(recipe *r, attn_rng *rng, const char *name, const char *title)
+static kit_array weight(recipe *r, attn_rng *rng, const char *name, const char *title,
+                        const char *sentence)
 {
     kit_array w = recipe_step(r, name, TRACE_VALUES, ATTN_F32, SHAPE(IN, OUT));
     if (r->status == KIT_OK) {
         attn_rng_rand(rng, w.data, IN * OUT);
     }
-    recipe_describe(r, title, "U(0,1)",
-                    "Drawn, not trained; one column for each number that comes out.");
+    recipe_describe(r, title, "U(0,1)", "%s", sentence);
     return w;
 }
 
@@ -173,8 +174,23 @@ static kit_array project_row(recipe *r, kit_array x, kit_array w, const char *na
     return out;
 }
 
+/* Draws the three matrices from the seed 123. */
+typedef struct matrices {
+    kit_array q, k, v;
+} matrices;
+
+static matrices draw(recipe *r, attn_rng *rng, const char *const names[3], const char *sentence)
+{
+    attn_rng_seed(rng, 123);
+    matrices w;
+    w.q = weight(r, rng, names[0], "What a word asks for: its matrix", sentence);
+    w.k = weight(r, rng, names[1], "What a word offers: its matrix", sentence);
+    w.v = weight(r, rng, names[2], "What a word hands over: its matrix", sentence);
+    return w;
+}
+
 typedef struct projections {
-    kit_array w_q, keys, values;
+    kit_array queries, keys, values;
 } projections;
 
 static void one_trained_query(recipe *r, kit_array q, kit_array k, kit_array keys, kit_array values)
@@ -204,21 +220,33 @@ static void one_trained_query(recipe *r, kit_array q, kit_array k, kit_array key
     recipe_printed(r, "tensor([0.3061, 0.8210])");
 }
 
+/* The notebook's own line makes `queries` from W_v. */
+static kit_array slip_queries(recipe *r, kit_array x, kit_array w_v)
+{
+    static const char title[] = "The notebook's queries: by a slip, the values again";
+    kit_array q = project(r, x, w_v, "slip_queries", "w_v", title, "X·W_v");
+    recipe_describe(r, title, "X·W_v",
+                    "Meant was X·W_q, which is v1_queries. No later line uses `queries`.");
+    return q;
+}
+
+/* Returns what the notebook's cell 14 makes: queries by the slip, keys and values. */
 static projections trainable(recipe *r, attn_rng *rng, kit_array x)
 {
     r->section = "3.4 Trainable weights";
-    projections p;
-    attn_rng_seed(rng, 123);
-    p.w_q = weight(r, rng, "w_q", "What a word asks for: its matrix");
-    kit_array w_k = weight(r, rng, "w_k", "What a word offers: its matrix");
-    kit_array w_v = weight(r, rng, "w_v", "What a word hands over: its matrix");
+    static const char *const names[] = {"w_q", "w_k", "w_v"};
+    matrices w =
+        draw(r, rng, names, "Drawn, not trained; one column for each number that comes out.");
     kit_array q =
-        project_row(r, x, p.w_q, "query_2", "w_q", "The query of \"journey\"", "q_2 = x_2·W_q");
+        project_row(r, x, w.q, "query_2", "w_q", "The query of \"journey\"", "q_2 = x_2·W_q");
     recipe_printed(r, "tensor([0.4306, 1.4551])");
-    kit_array k = project_row(r, x, w_k, "key_2", "w_k", "Its key", "k_2 = x_2·W_k");
-    project_row(r, x, w_v, "value_2", "w_v", "Its value", "v_2 = x_2·W_v");
-    p.keys = project(r, x, w_k, "keys", "w_k", "The keys of all words", "K = X·W_k");
-    p.values = project(r, x, w_v, "values", "w_v", "The values of all words", "V = X·W_v");
+    kit_array k = project_row(r, x, w.k, "key_2", "w_k", "Its key", "k_2 = x_2·W_k");
+    project_row(r, x, w.v, "value_2", "w_v", "Its value", "v_2 = x_2·W_v");
+    projections p;
+    p.keys = project(r, x, w.k, "keys", "w_k", "The keys of all words", "K = X·W_k");
+    p.values = project(r, x, w.v, "values", "w_v", "The values of all words", "V = X·W_v");
+    p.queries = slip_queries(r, x, w.v);
+    r->section = "Attention of one word, with trainable weights";
     one_trained_query(r, q, k, p.keys, p.values);
     return p;
 }
@@ -252,23 +280,26 @@ static void context(recipe *r, const recipe_attention *a, const char *name, cons
     recipe_printed(r, printed);
 }
 
-/* The notebook's variable `queries` means the queries that v1 uses. */
-static kit_array module_v1(recipe *r, kit_array x, const projections *p, kit_array *weights)
+static projections module_v1(recipe *r, attn_rng *rng, kit_array x, kit_array *weights)
 {
     r->section = "Self attention class: SelfAttention_v1";
-    kit_array q = project(r, x, p->w_q, "v1_queries", "w_q", "Queries, keys and values as above",
-                          "Q = X·W_q");
+    static const char *const names[] = {"v1_w_q", "v1_w_k", "v1_w_v"};
+    matrices w = draw(r, rng, names, "Drawn again after the same seed: the same numbers.");
+    projections p;
+    p.queries = project(r, x, w.q, "v1_queries", "v1_w_q", "Queries", "Q = X·W_q");
+    p.keys = project(r, x, w.k, "v1_keys", "v1_w_k", "Keys", "K = X·W_k");
+    p.values = project(r, x, w.v, "v1_values", "v1_w_v", "Values", "V = X·W_v");
     recipe_attention a = {
-        recipe_view(q), recipe_view(p->keys), recipe_view(p->values), 0, false, NULL};
-    *weights = all_weights(r, &a, "v1_queries", "keys", "v1_scores", "v1_weights");
-    context(r, &a, "v1_context", "v1_weights", "values",
+        recipe_view(p.queries), recipe_view(p.keys), recipe_view(p.values), 0, false, NULL};
+    *weights = all_weights(r, &a, "v1_queries", "v1_keys", "v1_scores", "v1_weights");
+    context(r, &a, "v1_context", "v1_weights", "v1_values",
             "tensor([[0.2996, 0.8053],\n"
             "[0.3061, 0.8210],\n"
             "[0.3058, 0.8203],\n"
             "[0.2948, 0.7939],\n"
             "[0.2927, 0.7891],\n"
             "[0.2990, 0.8040]])");
-    return q;
+    return p;
 }
 
 static kit_array linear(recipe *r, attn_rng *rng, const char *name, const char *title)
@@ -277,7 +308,9 @@ static kit_array linear(recipe *r, attn_rng *rng, const char *name, const char *
     if (r->status == KIT_OK) {
         attn_rng_linear(rng, w.data, NULL, IN, OUT);
     }
-    recipe_describe(r, title, "U(±1/√3)", "nn.Linear keeps its matrix transposed: [out, in].");
+    recipe_describe(
+        r, title, "U(±1/√3)",
+        "Drawn between −0.58 and 0.58. nn.Linear keeps its matrix transposed: [out, in].");
     return w;
 }
 
@@ -310,27 +343,35 @@ static void module_v2(recipe *r, attn_rng *rng, kit_array x)
             "[-0.0760,  0.0685],\n"
             "[-0.0763,  0.0679],\n"
             "[-0.0754,  0.0693]])");
+    recipe_describe(r, "Mix the values by the weights", "Z = α·V",
+                    "A context is an average of the values, and most values here begin with a "
+                    "negative number.");
 }
 
 /* ------------------------------------------------------------------- Beyond the notebook */
 
-static void show_slip(recipe *r, const projections *p, kit_array meant)
+/* The weights that the slip's queries would have given, less those that were meant. */
+static void slip_consequences(recipe *r, const projections *slip, kit_array meant)
 {
-    r->section = "A slip in the notebook: queries = inputs @ W_v";
-    kit_array q = recipe_add_copy(r, "slip_queries", TRACE_VALUES, ATTN_F32, SHAPE(WORDS, OUT),
-                                  numbers(p->values));
-    recipe_describe(
-        r, "What that line gives: the values again", "X·W_v",
-        "Meant was X·W_q, which is v1_queries. The notebook never uses these queries, so "
-        "nothing else went wrong.");
-    recipe_word_rows(r);
-    recipe_attention a = {
-        recipe_view(q), recipe_view(p->keys), recipe_view(p->values), 0, false, NULL};
+    r->section = "What the slip queries = inputs @ W_v would have changed";
+    r->after_notebook = true;
+    recipe_attention a = {recipe_view(slip->queries),
+                          recipe_view(slip->keys),
+                          recipe_view(slip->values),
+                          0,
+                          false,
+                          NULL};
     kit_array weights = words_step(r, "slip_weights", TRACE_WEIGHTS, WORDS);
     recipe_scores(r, &a, ATTN_STAGE_WEIGHTS, recipe_view(weights));
     recipe_describe(r, "The weights that the slip would give", "softmax(X·W_v·Kᵀ/√2)",
                     "To be compared with v1_weights, which are what was meant.");
     recipe_set_provenance(r, TRACE_ATTEND, "slip_queries", "keys", 1 / sqrt(OUT));
+    recipe_printed(r, "tensor([[0.1579, 0.2018, 0.1983, 0.1465, 0.1175, 0.1779],\n"
+                      "[0.1567, 0.2092, 0.2049, 0.1415, 0.1092, 0.1785],\n"
+                      "[0.1569, 0.2083, 0.2041, 0.1420, 0.1102, 0.1784],\n"
+                      "[0.1621, 0.1902, 0.1880, 0.1530, 0.1327, 0.1740],\n"
+                      "[0.1642, 0.1810, 0.1797, 0.1585, 0.1453, 0.1714],\n"
+                      "[0.1594, 0.2001, 0.1969, 0.1470, 0.1200, 0.1766]])");
     kit_array difference = words_step(r, "slip_difference", TRACE_VALUES, WORDS);
     recipe_word_columns(r);
     double largest = 0;
@@ -338,26 +379,43 @@ static void show_slip(recipe *r, const projections *p, kit_array meant)
         numbers(difference)[i] = numbers(weights)[i] - numbers(meant)[i];
         largest = fmax(largest, fabs((double)numbers(difference)[i]));
     }
-    recipe_describe(
-        r, "Slip minus meant", "slip_weights − v1_weights",
-        "At most %.4f: small enough to go unseen, because all three matrices are random.", largest);
+    recipe_describe(r, "Slip minus meant", "slip_weights − v1_weights",
+                    "Unseen, because no later line uses `queries`. Had it been used, a weight "
+                    "would change by at most %.4f, since all scores are close together.",
+                    largest);
+    recipe_printed(r, "tensor([[ 0.0028, -0.0086, -0.0076,  0.0052,  0.0101, -0.0020],\n"
+                      "[ 0.0066, -0.0172, -0.0150,  0.0104,  0.0186, -0.0035],\n"
+                      "[ 0.0066, -0.0173, -0.0151,  0.0105,  0.0188, -0.0035],\n"
+                      "[ 0.0030, -0.0093, -0.0082,  0.0053,  0.0121, -0.0029],\n"
+                      "[ 0.0032, -0.0140, -0.0126,  0.0084,  0.0187, -0.0038],\n"
+                      "[ 0.0037, -0.0091, -0.0080,  0.0051,  0.0111, -0.0029]])");
     recipe_note(r, "slip",
-                "Cell 14 says queries = inputs @ W_v; meant was W_q. Both are shown above: weights "
-                "would differ by at most %.3f.",
+                "Cell 14 says queries = inputs @ W_v; meant was W_q. No later line uses `queries`, "
+                "so no printed number is wrong. Had it been used, weights would change by at most "
+                "%.3f.",
                 largest);
+    r->after_notebook = false;
 }
 
-static void causal(recipe *r, const projections *p, kit_array q)
+static void causal(recipe *r, const projections *p)
 {
     r->section = "3.5 Causal attention and masking";
+    r->after_notebook = true;
     recipe_attention a = {
-        recipe_view(q), recipe_view(p->keys), recipe_view(p->values), 0, true, NULL};
+        recipe_view(p->queries), recipe_view(p->keys), recipe_view(p->values), 0, true, NULL};
     kit_array masked = words_step(r, "causal_scores", TRACE_SCORES, WORDS);
     recipe_scores(r, &a, ATTN_STAGE_BIASED, recipe_view(masked));
     recipe_describe(
         r, "Hide what comes later", "ω/√2, −∞ where key > query",
-        "The notebook ends at this heading. A word may see itself and the words before it.");
+        "The notebook ends at this heading. A word may see itself and the words before it: a model "
+        "that guesses the next word must not see it. A text that is wholly known needs no mask.");
     recipe_set_provenance(r, TRACE_MASK, "v1_scores", NULL, 1 / sqrt(OUT));
+    recipe_printed(r, "tensor([[0.6528,   -inf,   -inf,   -inf,   -inf,   -inf],\n"
+                      "[0.8984, 1.3098,   -inf,   -inf,   -inf,   -inf],\n"
+                      "[0.8870, 1.2929, 1.2641,   -inf,   -inf,   -inf],\n"
+                      "[0.4930, 0.7189, 0.7029, 0.4190,   -inf,   -inf],\n"
+                      "[0.4323, 0.6236, 0.6099, 0.3621, 0.1914,   -inf],\n"
+                      "[0.6361, 0.9309, 0.9101, 0.5432, 0.2784, 0.7776]])");
     kit_array weights = words_step(r, "causal_weights", TRACE_WEIGHTS, WORDS);
     recipe_scores(r, &a, ATTN_STAGE_WEIGHTS, recipe_view(weights));
     recipe_describe(
@@ -365,7 +423,36 @@ static void causal(recipe *r, const projections *p, kit_array q)
         "e^−∞ is 0: a hidden key gets nothing and takes no share. The first word sees only "
         "itself.");
     recipe_set_provenance(r, TRACE_SOFTMAX, "causal_scores", NULL, 0);
-    context(r, &a, "causal_context", "causal_weights", "values", NULL);
+    recipe_printed(r, "tensor([[1.0000, 0.0000, 0.0000, 0.0000, 0.0000, 0.0000],\n"
+                      "[0.3986, 0.6014, 0.0000, 0.0000, 0.0000, 0.0000],\n"
+                      "[0.2526, 0.3791, 0.3683, 0.0000, 0.0000, 0.0000],\n"
+                      "[0.2265, 0.2839, 0.2794, 0.2103, 0.0000, 0.0000],\n"
+                      "[0.1952, 0.2363, 0.2331, 0.1820, 0.1534, 0.0000],\n"
+                      "[0.1557, 0.2092, 0.2048, 0.1419, 0.1089, 0.1794]])");
+    context(r, &a, "causal_context", "causal_weights", "v1_values",
+            "tensor([[0.1855, 0.8812],\n"
+            "[0.3116, 0.9549],\n"
+            "[0.3395, 0.9652],\n"
+            "[0.3129, 0.8747],\n"
+            "[0.2865, 0.7897],\n"
+            "[0.2990, 0.8040]])");
+}
+
+/* The cause of flat weights, with the scores of "journey". */
+static void health(recipe *r)
+{
+    const trace_step *scores = r->status == KIT_OK ? trace_find(r->trace, "scores_2") : NULL;
+    double least = INFINITY, most = -INFINITY;
+    for (int j = 0; scores != NULL && j < WORDS; j++) {
+        least = fmin(least, kit_array_get(&scores->tensor, j));
+        most = fmax(most, kit_array_get(&scores->tensor, j));
+    }
+    char cause[256];
+    snprintf(cause, sizeof cause,
+             "All inputs and matrices lie between 0 and 1, so the scores of a row are all positive "
+             "and close together (journey: %.2f to %.2f): e^score differs little.",
+             least, most);
+    recipe_health(r, "v1_weights", &(recipe_advice){NULL, NULL, cause, NULL});
 }
 
 int lesson_journey(trace *t, attn_context *ctx, kit_error *err)
@@ -385,15 +472,14 @@ int lesson_journey(trace *t, attn_context *ctx, kit_error *err)
     recipe_word_rows(&r);
     one_simple_query(&r, x);
     all_simple_queries(&r, x);
-    projections p = trainable(&r, rng, x);
-    kit_array weights = {0}, q = module_v1(&r, x, &p, &weights);
+    projections slip = trainable(&r, rng, x);
+    kit_array weights = {0};
+    projections p = module_v1(&r, rng, x, &weights);
+    slip_consequences(&r, &slip, weights);
     module_v2(&r, rng, x);
     free(rng);
-    r.after_notebook = true;
-    show_slip(&r, &p, weights);
-    causal(&r, &p, q);
-    recipe_health(&r, "v1_weights",
-                  &(recipe_advice){NULL, NULL, "The weights are random, not trained.", NULL});
+    causal(&r, &p);
+    health(&r);
     recipe_note(&r, "next", "--check  --full  --quiz  --query step  -o map.svg  --json");
     return recipe_end(&r);
 }
