@@ -43,35 +43,40 @@ static void softmax(const float score[WORDS], float scale, float weight[WORDS])
         weight[j] /= sum;
 }
 
-/* Calls libattn and returns the largest difference from `want` [WORDS,size]. */
-static double difference(const attn_sdpa_args *given, int size, const float *want)
+/* The largest difference between `want` and libattn's context. Scale 0 stands for 1/√size. */
+static double compare(int size, const float *q, const float *k, const float *v, double scale,
+                      attn_causal causal, const float *want)
 {
     float out[WORDS * IN] = {0};
+    /* [@libattn] */
     attn_error error;
-    attn_sdpa_args args = *given;
+    attn_sdpa_args args = ATTN_SDPA_ARGS_INIT;
+    args.q = attn_matrix(q, ATTN_F32, WORDS, size); /* 6 rows of `size` numbers */
+    args.k = attn_matrix(k, ATTN_F32, WORDS, size);
+    args.v = attn_matrix(v, ATTN_F32, WORDS, size);
     args.out = attn_matrix(out, ATTN_F32, WORDS, size);
-    if (attn_sdpa_forward(NULL, &args, &error) != ATTN_OK) {
-        fprintf(stderr, "%s\n", error.message);
-        return INFINITY;
-    }
+    args.scale = scale;   /* 0: 1/√size */
+    args.causal = causal; /* ATTN_CAUSAL_TOP_LEFT: with the mask */
+    if (attn_sdpa_forward(NULL, &args, &error) != ATTN_OK)
+        return fprintf(stderr, "%s\n", error.message), INFINITY;
+    /* [] */
     double largest = 0;
     for (int i = 0; i < WORDS * size; i++)
         largest = fmax(largest, fabs((double)out[i] - want[i]));
     return largest;
 }
 
-/* libattn's Linear: out stays 0 if it fails, and then the comparison fails. */
-static attn_tensor project(const float *x, const float *w, int turned, float *out)
+/* libattn's Linear. `out` stays 0 if it fails, and then the comparison fails. */
+static void project(const float *x, const float *w, int turned, float *out)
 {
-    attn_tensor from = attn_matrix(x, ATTN_F32, WORDS, IN), to;
+    attn_tensor from = attn_matrix(x, ATTN_F32, WORDS, IN);
+    attn_tensor to = attn_matrix(out, ATTN_F32, WORDS, OUT);
     attn_tensor weight = attn_matrix(w, ATTN_F32, OUT, IN);
     if (turned) { /* w is [IN,OUT]: swap the strides */
         weight.stride[2] = 1;
         weight.stride[3] = OUT;
     }
-    to = attn_matrix(out, ATTN_F32, WORDS, OUT);
     attn_linear_forward(NULL, &from, &weight, NULL, &to, NULL);
-    return to;
 }
 
 int main(void)
@@ -140,7 +145,7 @@ int main(void)
                 simple_scores[i][j] += inputs[i][a] * inputs[j][a];
     print_tensor(WORDS, WORDS, *simple_scores);
 
-    /* [as_product] */
+    /* [@as_product] */
     float turned[IN][WORDS], product[WORDS][WORDS] = {{0}}; /* 6×6 = (6×3)·(3×6) */
     for (int i = 0; i < WORDS; i++)
         for (int a = 0; a < IN; a++)
@@ -230,7 +235,7 @@ int main(void)
     for (int i = 0; i < WORDS; i++)
         for (int a = 0; a < IN; a++)
             for (int c = 0; c < OUT; c++)
-                slip_queries[i][c] += inputs[i][a] * w_v[a][c]; /* the slip: should be w_q */
+                slip_queries[i][c] += inputs[i][a] * w_v[a][c]; /* as in cell 14 */
 
     /* [score_22] */
     float score_22 = 0; /* one number */
@@ -373,24 +378,19 @@ int main(void)
     printf("beyond the notebook, with a causal mask:\n");
     print_tensor(WORDS, OUT, *causal_context);
 
-    /* [libattn] */
+    /* [] */
+    const attn_causal none = ATTN_CAUSAL_NONE, causal = ATTN_CAUSAL_TOP_LEFT;
     float q[WORDS * OUT] = {0}, k[WORDS * OUT] = {0}, v[WORDS * OUT] = {0};
-    attn_sdpa_args args = ATTN_SDPA_ARGS_INIT;
-    args.q = args.k = args.v = attn_matrix(inputs, ATTN_F32, WORDS, IN);
-    args.scale = 1; /* section 3.3 does not divide */
-    double off = difference(&args, IN, *simple_context);
-    args.scale = 0; /* from here on: 1/√2, since a query has two numbers */
-    args.q = project(*inputs, *w_q, 1, q);
-    args.k = project(*inputs, *w_k, 1, k);
-    args.v = project(*inputs, *w_v, 1, v);
-    off = fmax(off, difference(&args, OUT, *v1_context));
-    args.causal = ATTN_CAUSAL_TOP_LEFT;
-    off = fmax(off, difference(&args, OUT, *causal_context));
-    args.causal = ATTN_CAUSAL_NONE;
-    args.q = project(*inputs, *v2_w_q, 0, q);
-    args.k = project(*inputs, *v2_w_k, 0, k);
-    args.v = project(*inputs, *v2_w_v, 0, v);
-    off = fmax(off, difference(&args, OUT, *v2_context));
+    double off = compare(IN, *inputs, *inputs, *inputs, 1, none, *simple_context);
+    project(*inputs, *w_q, 1, q);
+    project(*inputs, *w_k, 1, k);
+    project(*inputs, *w_v, 1, v);
+    off = fmax(off, compare(OUT, q, k, v, 0, none, *v1_context));
+    off = fmax(off, compare(OUT, q, k, v, 0, causal, *causal_context));
+    project(*inputs, *v2_w_q, 0, q);
+    project(*inputs, *v2_w_k, 0, k);
+    project(*inputs, *v2_w_v, 0, v);
+    off = fmax(off, compare(OUT, q, k, v, 0, none, *v2_context));
     printf("largest difference from libattn: %.1e\n", off);
     return off <= 1e-5 ? 0 : 1;
 }
