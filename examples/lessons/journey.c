@@ -17,16 +17,12 @@ static void print_tensor(int rows, int columns, const float *x)
 {
     int width = 6;
     for (int i = 0; i < rows * columns; i++)
-        if (x[i] < 0)
-            width = 7;
+        width = x[i] < 0 ? 7 : width;
     printf(rows > 1 ? "tensor([[" : "tensor([");
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < columns; j++) {
-            if (j > 0)
-                printf(", ");
-            else if (i > 0)
-                printf("],\n        [");
-            printf("%*.4f", width, x[i * columns + j]);
+            const char *before = j > 0 ? ", " : i > 0 ? "],\n        [" : "";
+            printf("%s%*.4f", before, width, x[i * columns + j]);
         }
     printf(rows > 1 ? "]])\n" : "])\n");
 }
@@ -43,7 +39,7 @@ static void softmax(const float score[WORDS], float scale, float weight[WORDS])
         weight[j] /= sum;
 }
 
-/* The largest difference between `want` and libattn's context. Scale 0 stands for 1/√size. */
+/* The largest difference between `want` and libattn's context; scale 0 is 1/√size. */
 static double compare(int size, const float *q, const float *k, const float *v, double scale,
                       attn_causal causal, const float *want)
 {
@@ -51,7 +47,7 @@ static double compare(int size, const float *q, const float *k, const float *v, 
     /* [@libattn] */
     attn_error error;
     attn_sdpa_args args = ATTN_SDPA_ARGS_INIT;
-    args.q = attn_matrix(q, ATTN_F32, WORDS, size); /* 6 rows of `size` numbers */
+    args.q = attn_matrix(q, ATTN_F32, WORDS, size); /* 6×size */
     args.k = attn_matrix(k, ATTN_F32, WORDS, size);
     args.v = attn_matrix(v, ATTN_F32, WORDS, size);
     args.out = attn_matrix(out, ATTN_F32, WORDS, size);
@@ -93,7 +89,7 @@ int main(void)
     };
 
     /* [simple_scores_2] */
-    const float *query = inputs[JOURNEY]; /* 3 numbers; no matrix, no weights */
+    const float *query = inputs[JOURNEY]; /* 3 numbers, no matrix */
     float simple_scores_2[WORDS];
     for (int i = 0; i < WORDS; i++) {
         simple_scores_2[i] = 0;
@@ -138,7 +134,7 @@ int main(void)
     print_tensor(1, IN, simple_context_2);
 
     /* [simple_scores] */
-    float simple_scores[WORDS][WORDS] = {{0}}; /* 6×6: pair by pair, a dot product each */
+    float simple_scores[WORDS][WORDS] = {{0}}; /* 6×6: all pairs */
     for (int i = 0; i < WORDS; i++)
         for (int j = 0; j < WORDS; j++)
             for (int a = 0; a < IN; a++)
@@ -146,7 +142,8 @@ int main(void)
     print_tensor(WORDS, WORDS, *simple_scores);
 
     /* [@as_product] */
-    float turned[IN][WORDS], product[WORDS][WORDS] = {{0}}; /* 6×6 = (6×3)·(3×6) */
+    float turned[IN][WORDS];
+    float product[WORDS][WORDS] = {{0}}; /* 6×6 = (6×3)·(3×6) */
     for (int i = 0; i < WORDS; i++)
         for (int a = 0; a < IN; a++)
             turned[a][i] = inputs[i][a]; /* rows become columns */
@@ -157,7 +154,7 @@ int main(void)
     print_tensor(WORDS, WORDS, *product);
 
     /* [simple_weights] */
-    float simple_weights[WORDS][WORDS]; /* softmax of one row after the other */
+    float simple_weights[WORDS][WORDS]; /* row after row */
     for (int i = 0; i < WORDS; i++)
         softmax(simple_scores[i], 1, simple_weights[i]);
     print_tensor(WORDS, WORDS, *simple_weights);
@@ -176,7 +173,7 @@ int main(void)
             for (int a = 0; a < IN; a++)
                 simple_context[i][a] += simple_weights[i][j] * inputs[j][a];
     print_tensor(WORDS, IN, *simple_context);
-    print_tensor(1, IN, simple_context[JOURNEY]); /* row 2 is the context from before */
+    print_tensor(1, IN, simple_context[JOURNEY]); /* row 2, as before */
     print_tensor(1, IN, simple_context_2);
 
     /* [w_q] */
@@ -231,11 +228,11 @@ int main(void)
                 values[i][c] += inputs[i][a] * w_v[a][c];
 
     /* [slip_queries] */
-    float slip_queries[WORDS][OUT] = {{0}};
+    float slip_queries[WORDS][OUT] = {{0}}; /* as in cell 14 */
     for (int i = 0; i < WORDS; i++)
         for (int a = 0; a < IN; a++)
             for (int c = 0; c < OUT; c++)
-                slip_queries[i][c] += inputs[i][a] * w_v[a][c]; /* as in cell 14 */
+                slip_queries[i][c] += inputs[i][a] * w_v[a][c];
 
     /* [score_22] */
     float score_22 = 0; /* one number */
@@ -255,7 +252,7 @@ int main(void)
 
     /* [weights_2] */
     float weights_2[WORDS];
-    softmax(scores_2, 1 / sqrtf(OUT), weights_2); /* each score divided by √2 first */
+    softmax(scores_2, 1 / sqrtf(OUT), weights_2); /* first / √2 */
     print_tensor(1, WORDS, weights_2);
 
     /* [context_2] */
@@ -268,7 +265,7 @@ int main(void)
     /* [v1_queries] */
     float v1_queries[WORDS][OUT] = {{0}}, v1_keys[WORDS][OUT] = {{0}},
           v1_values[WORDS][OUT] = {{0}};
-    for (int i = 0; i < WORDS; i++) /* the same seed, so W_q, W_k and W_v are those above */
+    for (int i = 0; i < WORDS; i++) /* same seed, same matrices */
         for (int a = 0; a < IN; a++)
             for (int c = 0; c < OUT; c++) {
                 v1_queries[i][c] += inputs[i][a] * w_q[a][c];
@@ -312,27 +309,33 @@ int main(void)
             slip_difference[i][j] = slip_weights[i][j] - v1_weights[i][j];
             most = fmaxf(most, fabsf(slip_difference[i][j]));
         }
-    printf("beyond the notebook: the slip would change a weight by at most %.4f\n", most);
+    printf("beyond the notebook: a weight changes by at most %.4f\n", most);
 
     /* [v2_w_q] */
     /* 2×3: nn.Linear keeps a row for each output */
-    static const float v2_w_q[OUT][IN] = {{0.316059083f, 0.456808567f, 0.51183486f},
-                                          {-0.1682854f, -0.337877035f, -0.0917738676f}};
+    static const float v2_w_q[OUT][IN] = {
+        {0.316059083f, 0.456808567f, 0.51183486f},
+        {-0.1682854f, -0.337877035f, -0.0917738676f},
+    };
 
     /* [v2_w_k] */
-    static const float v2_w_k[OUT][IN] = {{0.405805826f, -0.470420539f, 0.236805201f},
-                                          {0.213360742f, -0.260050654f, -0.510542989f}};
+    static const float v2_w_k[OUT][IN] = {
+        {0.405805826f, -0.470420539f, 0.236805201f},
+        {0.213360742f, -0.260050654f, -0.510542989f},
+    };
 
     /* [v2_w_v] */
-    static const float v2_w_v[OUT][IN] = {{0.252569884f, -0.14147827f, -0.196181342f},
-                                          {0.519107401f, -0.0851675794f, -0.204327047f}};
+    static const float v2_w_v[OUT][IN] = {
+        {0.252569884f, -0.14147827f, -0.196181342f},
+        {0.519107401f, -0.0851675794f, -0.204327047f},
+    };
 
     /* [v2_queries] */
     float v2_queries[WORDS][OUT] = {{0}}, v2_keys[WORDS][OUT] = {{0}},
           v2_values[WORDS][OUT] = {{0}};
     for (int i = 0; i < WORDS; i++)
         for (int c = 0; c < OUT; c++)
-            for (int a = 0; a < IN; a++) { /* [c][a], not [a][c]: the matrix is turned */
+            for (int a = 0; a < IN; a++) { /* [c][a]: W is turned */
                 v2_queries[i][c] += inputs[i][a] * v2_w_q[c][a];
                 v2_keys[i][c] += inputs[i][a] * v2_w_k[c][a];
                 v2_values[i][c] += inputs[i][a] * v2_w_v[c][a];
@@ -361,8 +364,11 @@ int main(void)
     /* [causal_scores] */
     float causal_scores[WORDS][WORDS];
     for (int i = 0; i < WORDS; i++)
-        for (int j = 0; j < WORDS; j++) /* word j comes after word i: hidden */
-            causal_scores[i][j] = j > i ? -INFINITY : v1_scores[i][j] / sqrtf(OUT);
+        for (int j = 0; j < WORDS; j++) {
+            causal_scores[i][j] = v1_scores[i][j] / sqrtf(OUT);
+            if (j > i) /* word j comes after word i: hidden */
+                causal_scores[i][j] = -INFINITY;
+        }
 
     /* [causal_weights] */
     float causal_weights[WORDS][WORDS];
