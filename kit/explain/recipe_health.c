@@ -55,8 +55,9 @@ void recipe_health(recipe *r, const char *name, const recipe_advice *advice)
              (long long)h.rows);
     if (saturated) {
         recipe_note(r, "health",
-                    "%s: saturated. In %s one key takes more than %g of the weight. The slope of "
-                    "softmax there, a(1−a), is at most %.2g: such rows hardly learn.",
+                    "%s: saturated. In %s one key takes more than %g of the weight. If a score "
+                    "there changes a little, its weight changes by at most %.2g times as much (the "
+                    "slope of softmax, a(1−a)): such rows hardly learn.",
                     name, rows, SATURATED, h.slope);
     } else if (flat) {
         recipe_note(
