@@ -14,6 +14,8 @@
 #include "dessert_heads.h"   /* heads_w_q, heads_w_k, heads_w_v */
 #include "dessert_numbers.h" /* table, w_q, w_k, w_v */
 
+#define SIZE(array) ((int)(sizeof(array) / sizeof *(array)))
+
 enum {
     N = 6,   /* words */
     D = 16,  /* numbers of a word */
@@ -76,16 +78,16 @@ int main(void)
     for (int i = 0; i < N; i++) {
         token_ids[i] = 0;
         for (int j = 0; j < N; j++)
-            token_ids[i] += strcmp(words[j], words[i]) < 0; /* capitals sort before small letters */
+            token_ids[i] += strcmp(words[j], words[i]) < 0; /* "L" < "d" */
         printf("%s %d\n", words[i], token_ids[i]);
     }
 
     /* [embedding_table] */
-    /* static const float table[6][16], from dessert_numbers.h: a row for each id */
-    printf("The table has %zu rows.\n", sizeof table / sizeof *table);
+    /* table, 6x16, is in dessert_numbers.h: a row for each id */
+    printf("table %dx%d\n", SIZE(table), SIZE(*table));
 
     /* [embeddings] */
-    float embeddings[N][D]; /* 6x16: row i is the row of the table that word i names by its id */
+    float embeddings[N][D]; /* 6x16: word i takes the row of its id */
     for (int i = 0; i < N; i++) {
         for (int c = 0; c < D; c++)
             embeddings[i][c] = table[token_ids[i]][c];
@@ -93,16 +95,16 @@ int main(void)
     }
 
     /* [w_q] */
-    /* 24x16: row r makes number r of a query from the 16 numbers of a word */
-    printf("W_q: %zu rows of %zu numbers\n", sizeof w_q / sizeof *w_q, sizeof *w_q / sizeof **w_q);
+    /* 24x16: row r makes number r of a query */
+    printf("W_q %dx%d\n", SIZE(w_q), SIZE(*w_q));
 
     /* [w_k] */
-    /* 24x16: as many rows as W_q, because query and key are multiplied number by number */
-    printf("W_k: %zu rows of %zu numbers\n", sizeof w_k / sizeof *w_k, sizeof *w_k / sizeof **w_k);
+    /* 24x16: as many rows as W_q; query and key are multiplied in pairs */
+    printf("W_k %dx%d\n", SIZE(w_k), SIZE(*w_k));
 
     /* [w_v] */
-    /* 28x16: the number of rows is free; it becomes the length of the result */
-    printf("W_v: %zu rows of %zu numbers\n", sizeof w_v / sizeof *w_v, sizeof *w_v / sizeof **w_v);
+    /* 28x16: the number of rows is free; the result is as long */
+    printf("W_v %dx%d\n", SIZE(w_v), SIZE(*w_v));
 
     /* [query_2] */
     const float *x_2 = embeddings[IS]; /* 16 numbers: the word "is" */
@@ -151,7 +153,7 @@ int main(void)
     print("omega_2", scores_2, N, "%9.4f");
 
     /* [scaled_scores_2] */
-    float scaled_scores_2[N]; /* 6: a sum of 24 products is about sqrt(24) times one product */
+    float scaled_scores_2[N]; /* 6 */
     for (int j = 0; j < N; j++)
         scaled_scores_2[j] = scores_2[j] / sqrtf(DK);
     print("omega_2 / sqrt(24)", scaled_scores_2, N, "%8.4f");
@@ -189,7 +191,7 @@ int main(void)
             scaled_scores[i][j] = scores[i][j] / sqrtf(DK);
 
     /* [weights] */
-    float weights[N][N]; /* 6x6: each row is a softmax of its own and adds up to 1 */
+    float weights[N][N]; /* 6x6: each row is a softmax of its own */
     for (int i = 0; i < N; i++) {
         softmax(scaled_scores[i], weights[i], N);
         print(words[i], weights[i], N, "%.4f");
@@ -205,7 +207,7 @@ int main(void)
         }
 
     /* [divided_weights] */
-    float divided_weights[N][N]; /* 6x6: W_q and W_k divided by sqrt(16) make scores / 16 */
+    float divided_weights[N][N]; /* 6x6: scores / (4 * 4) */
     for (int i = 0; i < N; i++) {
         float divided[N];
         for (int j = 0; j < N; j++)
@@ -216,24 +218,24 @@ int main(void)
 
     /* [heads_w_q] */
     /* 3x24x16: three matrices W_q, one for each head */
-    printf("%zu query matrices\n", sizeof heads_w_q / sizeof *heads_w_q);
+    printf("W_q %dx%dx%d\n", SIZE(heads_w_q), SIZE(*heads_w_q), SIZE(**heads_w_q));
 
     /* [heads_w_k] */
     /* 3x24x16 */
-    printf("%zu key matrices\n", sizeof heads_w_k / sizeof *heads_w_k);
+    printf("W_k %dx%dx%d\n", SIZE(heads_w_k), SIZE(*heads_w_k), SIZE(**heads_w_k));
 
     /* [heads_w_v] */
     /* 3x28x16 */
-    printf("%zu value matrices\n", sizeof heads_w_v / sizeof *heads_w_v);
+    printf("W_v %dx%dx%d\n", SIZE(heads_w_v), SIZE(*heads_w_v), SIZE(**heads_w_v));
 
     /* [heads_query_2] */
-    float heads_query_2[H][1][DK]; /* 3x1x24: for each head a matrix of one row */
+    float heads_query_2[H][1][DK]; /* 3x1x24: one row for each head */
     for (int h = 0; h < H; h++)
         for (int r = 0; r < DK; r++)
             heads_query_2[h][0][r] = dot(heads_w_q[h][r], x_2, D);
 
     /* [heads_keys] */
-    float heads_keys[H][DK][N]; /* 3x24x6: a word is a column here, as in the notebook */
+    float heads_keys[H][DK][N]; /* 3x24x6: a word is a column here */
     for (int h = 0; h < H; h++)
         for (int r = 0; r < DK; r++)
             for (int j = 0; j < N; j++)
@@ -252,7 +254,7 @@ int main(void)
         for (int j = 0; j < N; j++) {
             double sum = 0;
             for (int r = 0; r < DK; r++)
-                sum += (double)heads_query_2[h][0][r] * heads_keys[h][r][j]; /* down column j */
+                sum += (double)heads_query_2[h][0][r] * heads_keys[h][r][j];
             heads_scores_2[h][j] = (float)sum;
         }
 
@@ -276,44 +278,51 @@ int main(void)
 
     /* [@libattn] */
     float its_queries[N][DK], its_weights[N][N], its_context[N][DV];
-    attn_tensor x = attn_matrix(embeddings, ATTN_F32, N, D), w = attn_matrix(w_q, ATTN_F32, DK, D);
+    attn_tensor x = attn_matrix(embeddings, ATTN_F32, N, D);
+    attn_tensor w = attn_matrix(w_q, ATTN_F32, DK, D);
     attn_tensor q = attn_matrix(its_queries, ATTN_F32, N, DK);
     attn_tensor shares = attn_matrix(its_weights, ATTN_F32, N, N);
-    attn_sdpa_args args = ATTN_SDPA_ARGS_INIT; /* it divides by sqrt(24) unless we say otherwise */
+    attn_sdpa_args args = ATTN_SDPA_ARGS_INIT; /* divides by sqrt(24) */
     args.q = attn_matrix(queries, ATTN_F32, N, DK);
     args.k = attn_matrix(keys, ATTN_F32, N, DK);
     args.v = attn_matrix(values, ATTN_F32, N, DV);
     args.out = attn_matrix(its_context, ATTN_F32, N, DV);
     args.scores = &shares; /* the weights, too */
     args.scores_stage = ATTN_STAGE_WEIGHTS;
-    args.precision = ATTN_PRECISION_ACCURATE; /* scores of 160: the last bits of a float matter */
+    args.precision = ATTN_PRECISION_ACCURATE; /* scores of 160 need it */
     attn_error error;
     if (attn_linear_forward(NULL, &x, &w, NULL, &q, &error) != ATTN_OK ||
         attn_sdpa_forward(NULL, &args, &error) != ATTN_OK)
         return fprintf(stderr, "%s\n", error.message), 1;
-    compare("queries", queries[0], its_queries[0], sizeof queries);
-    compare("weights", weights[0], its_weights[0], sizeof weights);
-    compare("weights_2", weights_2, its_weights[IS], sizeof weights_2);
-    compare("context", context[0], its_context[0], sizeof context);
-    compare("context_2", context_2, its_context[IS], sizeof context_2);
 
     /* [@libattn_heads] */
     float its_heads_query_2[H][1][DK], its_heads_context_2[H][DV];
     x = attn_matrix(x_2, ATTN_F32, 1, D);
     x.shape[1] = H;
-    x.stride[1] = 0; /* the same word for every head: a step of 0 from head to head */
+    x.stride[1] = 0; /* the same word for every head */
     w = attn_bhtd(heads_w_q, ATTN_F32, 1, H, DK, D);
     q = attn_bhtd(its_heads_query_2, ATTN_F32, 1, H, 1, DK);
     attn_sdpa_args heads = ATTN_SDPA_ARGS_INIT;
     heads.q = attn_bhtd(heads_query_2, ATTN_F32, 1, H, 1, DK);
-    /* Keys and values are columns here: the strides say so, and no number is moved. */
-    heads.k = (attn_tensor){heads_keys, ATTN_F32, {1, H, N, DK}, {H * DK * N, DK * N, 1, N}};
-    heads.v = (attn_tensor){heads_values, ATTN_F32, {1, H, N, DV}, {H * DV * N, DV * N, 1, N}};
+    /* Keys and values are columns: the strides say so, and nothing is moved. */
+    heads.k = attn_bhtd(heads_keys, ATTN_F32, 1, H, N, DK);
+    heads.k.stride[2] = 1; /* to the next word */
+    heads.k.stride[3] = N; /* to the next number of a key */
+    heads.v = attn_bhtd(heads_values, ATTN_F32, 1, H, N, DV);
+    heads.v.stride[2] = 1;
+    heads.v.stride[3] = N;
     heads.out = attn_bhtd(its_heads_context_2, ATTN_F32, 1, H, 1, DV);
     heads.precision = ATTN_PRECISION_ACCURATE;
     if (attn_linear_forward(NULL, &x, &w, NULL, &q, &error) != ATTN_OK ||
         attn_sdpa_forward(NULL, &heads, &error) != ATTN_OK)
         return fprintf(stderr, "%s\n", error.message), 1;
+
+    /* [] */
+    compare("queries", queries[0], its_queries[0], sizeof queries);
+    compare("weights", weights[0], its_weights[0], sizeof weights);
+    compare("weights_2", weights_2, its_weights[IS], sizeof weights_2);
+    compare("context", context[0], its_context[0], sizeof context);
+    compare("context_2", context_2, its_context[IS], sizeof context_2);
     compare("heads_query_2", heads_query_2[0][0], its_heads_query_2[0][0], sizeof heads_query_2);
     compare("heads_context_2", heads_context_2[0], its_heads_context_2[0], sizeof heads_context_2);
 
