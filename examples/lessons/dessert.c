@@ -117,7 +117,7 @@ int main(void)
     print("q_2", query_2, DK, "%7.4f");
 
     /* [key_2] */
-    float key_2[DK]; /* 24: the inner loop of above has the name dot() */
+    float key_2[DK]; /* 24: dot() is the inner loop of above */
     for (int r = 0; r < DK; r++)
         key_2[r] = dot(w_k[r], x_2, D);
     print("k_2", key_2, DK, "%7.4f");
@@ -159,8 +159,13 @@ int main(void)
     print("omega_2 / sqrt(24)", scaled_scores_2, N, "%8.4f");
 
     /* [weights_2] */
-    float weights_2[N]; /* 6: shares, together 1 */
-    softmax(scaled_scores_2, weights_2, N);
+    float weights_2[N], largest = scaled_scores_2[0], sum = 0; /* 6 shares */
+    for (int j = 1; j < N; j++)
+        largest = fmaxf(largest, scaled_scores_2[j]);
+    for (int j = 0; j < N; j++)
+        sum += weights_2[j] = expf(scaled_scores_2[j] - largest);
+    for (int j = 0; j < N; j++)
+        weights_2[j] /= sum; /* from here on, softmax() does this */
     print("attention_2", weights_2, N, "%.4e");
 
     /* [context_2] */
