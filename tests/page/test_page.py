@@ -366,6 +366,18 @@ class Traces(PageTest):
                 self.assertEqual(self.text("#step-title"), step["title"])
             self.expect_quiet()
 
+    def test_heads_of_dessert(self):
+        """Three heads are three rows of one step; the panel on heads says so and opens them."""
+        self.lesson("dessert")
+        self.stage(7)
+        for part in ("head 1: is looks at eat and dessert", "head 2: is looks at Life",
+                     "head 3: is looks at Life"):
+            self.assertIn(part, self.text("#heads-panel"))
+        self.js("document.querySelector('#heads-panel p .tab').click()")
+        self.assertEqual(self.js("return attn.page.context.block.name"), "heads_weights_2")
+        self.assertIn("Each row is a head", self.text("#heads-panel"))
+        self.expect_quiet()
+
     def test_gradients_and_one_word(self):
         self.lesson("sky", "--gradients")
         self.explain(text="alone")

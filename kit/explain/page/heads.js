@@ -127,6 +127,29 @@ function headRow(trace, block, head) {
           sink ? `${columnLabel(block.weights, sink.at)} ${percent(sink.share)}` : "–"];
 }
 
+/** Which keys have a quarter of the row's weight or more: "head 1: is looks at eat and dessert". */
+function looksAt(trace, block, row) {
+  const weights = numbersOf(trace, block.weights, 0);
+  const keys = Array.from({ length: block.S }, (_, j) => j)
+    .filter((j) => weights[row * block.S + j] >= 0.25);
+  return `${rowLabel(block.weights, row)} looks at `
+    + (keys.map((j) => columnLabel(block.weights, j)).join(" and ") || "many");
+}
+
+/** What is said of a block with one head. A lesson may have another block with a row for each head
+ * of the same word. */
+function oneHead({ trace, block }, change) {
+  const several = trace.blocks.find((b) => b.T > 1 && b.weights.rows
+                                           && b.weights.rows.every((r) => r.startsWith("head ")));
+  if (!several) return "One head. With more (attn explain --heads 3), each asks in its own way.";
+  const rows = Array.from({ length: several.T }, (_, i) => looksAt(trace, several, i)).join(", ");
+  if (several === block) return `Each row is a head: ${rows}.`;
+  return ["One head here. This lesson also has one row for each of several heads: ", rows, ". ",
+          el("button", { type: "button", class: "tab",
+                         onclick: () => change({ block: several, step: null, stage: 7, head: 0,
+                                                 quiz: null }) }, several.name)];
+}
+
 function headsPanel(context, change) {
   const { trace, block } = context, layers = layersOf(trace, block);
   const most = Math.max(...layers.map((b) => b.heads)), few = layers.length * most <= 24;
@@ -147,7 +170,7 @@ function headsPanel(context, change) {
       ? `Click to open a head${most > 1 ? "; keys [ and ] step through them" : ""}. `
         + "Labs change one head's output only, not the layers above it."
       : trace.head ? `Head ${trace.head} alone; --head all shows the others.`
-      : "One head. With more (attn explain --heads 3), each asks in its own way."),
+      : oneHead(context, change)),
     headOffPanel(context),
   ];
 }

@@ -458,6 +458,39 @@ static void test_numpy_beyond(void **state)
     trace_free(&t);
 }
 
+/* dessert: the second row of "all words" is the notebook's one word, and dividing W_q and W_k by 4
+ * divides the scores by 16. */
+static void test_dessert_all_words(void **state)
+{
+    (void)state;
+    static const char *const pairs[][2] = {{"queries", "query_2"},
+                                           {"scores", "scores_2"},
+                                           {"scaled_scores", "scaled_scores_2"},
+                                           {"weights", "weights_2"},
+                                           {"context", "context_2"}};
+    trace t;
+    build_lesson(&t, "dessert");
+    for (size_t i = 0; i < COUNT(pairs); i++) {
+        const kit_array *all = tensor_of(&t, pairs[i][0]), *one = tensor_of(&t, pairs[i][1]);
+        int64_t columns = kit_array_count(one);
+        describe_case("%s", pairs[i][0]);
+        assert_true(trace_find(&t, pairs[i][0])->after_notebook);
+        assert_int_equal(kit_array_count(all), 6 * columns);
+        for (int64_t j = 0; j < columns; j++) {
+            double want = kit_array_get(one, j);
+            assert_near(kit_array_get(all, columns + j), want, <=, 1e-6 * fabs(want));
+        }
+    }
+    const kit_array *scores = tensor_of(&t, "scores"), *divided = tensor_of(&t, "divided_weights");
+    for (int64_t i = 0; i < 36; i++) {
+        double sum = 0;
+        for (int64_t j = i - i % 6; j < i - i % 6 + 6; j++)
+            sum += exp((kit_array_get(scores, j) - kit_array_get(scores, i)) / (16 * sqrt(24)));
+        assert_near(kit_array_get(divided, i), 1 / sum, <, 1e-6);
+    }
+    trace_free(&t);
+}
+
 static void test_query(void **state)
 {
     (void)state;
@@ -497,6 +530,7 @@ int main(void)
         cmocka_unit_test(test_provenance),
         cmocka_unit_test(test_slip),
         cmocka_unit_test(test_journey_causal),
+        cmocka_unit_test(test_dessert_all_words),
         cmocka_unit_test(test_numpy_beyond),
         cmocka_unit_test(test_query),
     };
