@@ -1,6 +1,7 @@
 /* The five lessons reproduce every tensor of the goldens and every number of the notebooks.
  *
  * Their own check must detect every wrong number. */
+#include "explain/grid.h"
 #include "explain_testing.h"
 
 static const char *const names[] = {"sky", "journey", "numpy", "dessert", "module"};
@@ -351,9 +352,8 @@ static double computed(const trace *t, const trace_step *s, int64_t i, int64_t j
 static void test_provenance(void **state)
 {
     (void)state;
-    static const char *const without[] = {
-        "heads_scores_2",      "mha_weights",          "mask",
-        "beyond_renormalised", "beyond_heads_weights", "simple_scores_2"};
+    static const char *const without[] = {"heads_scores_2", "mha_weights", "mask",
+                                          "beyond_renormalised", "simple_scores_2"};
     for (size_t i = 0; i < COUNT(names); i++) {
         trace t;
         build_lesson(&t, names[i]);
@@ -436,7 +436,8 @@ static void test_journey_causal(void **state)
     trace_free(&t);
 }
 
-/* numpy: zeroing after softmax leaks; dividing by what is left gives the masked weights. */
+/* numpy: zeroing after softmax leaks; dividing by what is left gives the masked weights. Heads hide
+ * the same keys, so a row's entropy is judged over what it sees. */
 static void test_numpy_beyond(void **state)
 {
     (void)state;
@@ -448,12 +449,65 @@ static void test_numpy_beyond(void **state)
         assert_near(kit_array_get(again, i), kit_array_get(want, i), <, 1e-14);
     assert_number(kit_array_get(sums, 0), <, 0.05);
     assert_number(kit_array_get(sums, 3), >, 1 - 1e-14);
-    const kit_array *heads = tensor_of(&t, "beyond_heads_weights");
+    grid heads = grid_of(&t, trace_find(&t, "beyond_heads_weights"));
+    assert_int_equal(heads.heads, 2);
     for (int64_t r = 0; r < 8; r++) {
         double sum = 0;
-        for (int64_t j = 0; j < 4; j++)
-            sum += kit_array_get(heads, r * 4 + j);
+        for (int64_t j = 0; j < 4; j++) {
+            assert_int_equal(grid_masked(&heads, r / 4, r % 4, j), j > r % 4);
+            sum += grid_at(&heads, r / 4, r % 4, j);
+        }
         assert_near(sum, 1, <, 1e-14);
+        assert_int_equal(grid_health(&heads, r / 4, r % 4).visible, r % 4 + 1);
+    }
+    trace_free(&t);
+}
+
+/* numpy: the variance of dot products is their size, within the error of 1600 of them (four times
+ * sqrt(2/1600), and as much again because they share queries and keys); divided by sqrt(d_k), it is
+ * 1. The longer the vectors, the more one key takes of undivided scores. */
+static void test_numpy_experiment(void **state)
+{
+    (void)state;
+    static const double sizes[] = {4, 8, 16, 64, 256};
+    trace t;
+    build_lesson(&t, "numpy");
+    const kit_array *table = tensor_of(&t, "beyond_dot_variance");
+    for (int64_t i = 0; i < 5; i++) {
+        describe_case("d_k %g", sizes[i]);
+        double raw = kit_array_get(table, 4 * i), top = kit_array_get(table, 4 * i + 2);
+        assert_near(raw / sizes[i], 1, <, 8 * sqrt(2.0 / 1600));
+        assert_near(kit_array_get(table, 4 * i + 1), raw / sizes[i], <, 1e-6);
+        assert_number(top, >, i > 0 ? kit_array_get(table, 4 * i - 2) : 0.25);
+        assert_number(top, <, 1);
+        assert_near(kit_array_get(table, 4 * i + 3), 0.51, <, 0.05);
+    }
+    const kit_array *spread = tensor_of(&t, "beyond_sixteen_scores");
+    for (int64_t i = 1; i < 5; i++)
+        assert_number(kit_array_get(spread, i), >, kit_array_get(spread, i - 1));
+    double notebook = kit_array_get(tensor_of(&t, "variance"), 2); /* nothing unusual */
+    assert_number(notebook, >, kit_array_get(spread, 1));
+    assert_number(notebook, <, kit_array_get(spread, 3));
+    trace_free(&t);
+}
+
+/* numpy: after the second run of the mask's two lines nothing is visible; scores that overflow e^x
+ * have the same weights as those that do not. */
+static void test_numpy_pitfalls(void **state)
+{
+    (void)state;
+    trace t;
+    build_lesson(&t, "numpy");
+    const kit_array *twice = tensor_of(&t, "beyond_mask_twice");
+    const kit_array *large = tensor_of(&t, "beyond_large_scores");
+    const kit_array *small = tensor_of(&t, "scaled_scores");
+    const kit_array *got = tensor_of(&t, "beyond_large_weights");
+    const kit_array *want = tensor_of(&t, "unmasked_weights");
+    for (int64_t i = 0; i < 16; i++) {
+        assert_true(kit_array_get(twice, i) == -INFINITY);
+        assert_near(kit_array_get(large, i), kit_array_get(small, i) + 1000, <, 1e-12);
+        assert_true(isinf(exp(kit_array_get(large, i))));
+        assert_near(kit_array_get(got, i), kit_array_get(want, i), <, 1e-12);
     }
     trace_free(&t);
 }
@@ -532,6 +586,8 @@ int main(void)
         cmocka_unit_test(test_journey_causal),
         cmocka_unit_test(test_dessert_all_words),
         cmocka_unit_test(test_numpy_beyond),
+        cmocka_unit_test(test_numpy_experiment),
+        cmocka_unit_test(test_numpy_pitfalls),
         cmocka_unit_test(test_query),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
