@@ -43,9 +43,10 @@ static double normal(void)
 }
 
 /* [@final] */
-/* q, k 4×8, v 4×8, mask 4×4 or NULL; out 4×8, weight 4×4 */
-static void attend(const double q[L][D], const double k[L][D], const double v[L][DV],
-                   double mask[L][L], double out[L][DV], double weight[L][L])
+/* q, k, v, out 4×8; mask, weights 4×4; mask NULL: every key is visible */
+static void attend(const double q[L][D], const double k[L][D], /* in */
+                   const double v[L][DV], double mask[L][L],   /* in */
+                   double out[L][DV], double weights[L][L])    /* out */
 {
     for (int i = 0; i < L; i++) { /* one query after the other */
         double sum = 0;
@@ -54,18 +55,18 @@ static void attend(const double q[L][D], const double k[L][D], const double v[L]
             for (int t = 0; t < D; t++)
                 score += q[i][t] * k[j][t];
             score = score / sqrt(D) + (mask ? mask[i][j] : 0);
-            sum += weight[i][j] = exp(score);
+            sum += weights[i][j] = exp(score);
         }
         for (int t = 0; t < DV; t++)
             out[i][t] = 0;
         for (int j = 0; j < L; j++) {
-            weight[i][j] /= sum;
+            weights[i][j] /= sum;
             for (int t = 0; t < DV; t++)
-                out[i][t] += weight[i][j] * v[j][t];
+                out[i][t] += weights[i][j] * v[j][t];
         }
     }
 }
-/* [end] */
+/* [] */
 
 /* The largest difference of two arrays; infinite if one of them has NaN. */
 static double difference(const double *a, const double *b, int count)
@@ -82,38 +83,43 @@ int main(void)
 {
     /* [queries] */
     /* 4×8: a row is a query; drawn by NumPy, as printed */
-    static const double q[L][D] = {{-0.53021291, 0.17351938, -2.80372733, 1.36853866, -0.62573526,
-                                    -0.78760894, 0.87646577, -0.29423695},
-                                   {-0.61079107, -0.28797028, 0.19836336, 0.16409689, -0.31869415,
-                                    1.38278105, 0.25201184, 1.22194168},
-                                   {0.47424825, 1.86374193, -0.18145084, -0.2654385, -0.01710023,
-                                    1.4925224, 0.04318913, -1.14576111},
-                                   {-0.67504673, 1.13966909, -0.18227342, -0.89253254, -1.11796724,
-                                    -0.47959207, -1.61684476, -0.38093655}};
+    static const double q[L][D] = {
+        {-0.53021291, 0.17351938, -2.80372733, 1.36853866, /* q1 */
+         -0.62573526, -0.78760894, 0.87646577, -0.29423695},
+        {-0.61079107, -0.28797028, 0.19836336, 0.16409689, /* q2 */
+         -0.31869415, 1.38278105, 0.25201184, 1.22194168},
+        {0.47424825, 1.86374193, -0.18145084, -0.2654385, /* q3 */
+         -0.01710023, 1.4925224, 0.04318913, -1.14576111},
+        {-0.67504673, 1.13966909, -0.18227342, -0.89253254, /* q4 */
+         -1.11796724, -0.47959207, -1.61684476, -0.38093655},
+    };
 
     /* [keys] */
+    /* 4×8: a row is a key */
     static const double k[L][D] = {
-        /* 4×8: a row is a key */
-        {-1.50791136e+00, -1.02548933e+00, 1.32186843e+00, 6.69433702e-01, -7.11392191e-01,
-         -6.09670864e-04, 3.10016980e-01, -5.51820988e-01},
-        {-6.25872602e-01, 1.85842578e+00, 6.16654571e-01, -1.36516740e-01, -8.68447851e-01,
-         3.19752629e-01, 5.32315132e-01, -1.88929267e+00},
-        {-1.74681454e-01, -6.22473374e-01, -2.06277244e+00, -1.45441534e-01, -1.31098537e+00,
-         1.86493034e-01, -3.30760078e-01, 1.82804623e+00},
-        {-1.94555521e-01, -6.24075896e-01, -1.43470780e+00, -7.47771927e-01, 6.39369278e-01,
-         -2.50337344e+00, 1.21469967e+00, 3.35458618e-01}};
+        {-1.50791136, -1.02548933, 1.32186843, 0.669433702, /* k1 */
+         -0.711392191, -0.000609670864, 0.310016980, -0.551820988},
+        {-0.625872602, 1.85842578, 0.616654571, -0.136516740, /* k2 */
+         -0.868447851, 0.319752629, 0.532315132, -1.88929267},
+        {-0.174681454, -0.622473374, -2.06277244, -0.145441534, /* k3 */
+         -1.31098537, 0.186493034, -0.330760078, 1.82804623},
+        {-0.194555521, -0.624075896, -1.43470780, -0.747771927, /* k4 */
+         0.639369278, -2.50337344, 1.21469967, 0.335458618},
+    };
 
     /* [values] */
     /* 4×8: row j is what key j hands over */
-    static const double v[L][DV] = {{-0.75019022, 0.40213689, 0.87469443, -0.08750707, 0.30595976,
-                                     0.57752085, -0.66289836, -1.41503872},
-                                    {-0.23395663, -0.26539431, -0.6784999, -0.7527228, -0.97216284,
-                                     1.15868743, 0.31064158, -0.41829304},
-                                    {-0.1504113, 1.23816146, 1.47606625, 1.35739857, 1.8365123,
-                                     -1.27824809, 0.47251054, -0.36114874},
-                                    {0.79733874, -1.33763958, -0.66016079, 1.67229083, 2.64740769,
-                                     -1.09484413, 0.52757604, -1.46474318}};
-    /* [end] */
+    static const double v[L][DV] = {
+        {-0.75019022, 0.40213689, 0.87469443, -0.08750707, /* v1 */
+         0.30595976, 0.57752085, -0.66289836, -1.41503872},
+        {-0.23395663, -0.26539431, -0.6784999, -0.7527228, /* v2 */
+         -0.97216284, 1.15868743, 0.31064158, -0.41829304},
+        {-0.1504113, 1.23816146, 1.47606625, 1.35739857, /* v3 */
+         1.8365123, -1.27824809, 0.47251054, -0.36114874},
+        {0.79733874, -1.33763958, -0.66016079, 1.67229083, /* v4 */
+         2.64740769, -1.09484413, 0.52757604, -1.46474318},
+    };
+    /* [] */
     print_matrix("Q", "%11.8f", L, D, &q[0][0]);
     print_matrix("K", "%15.8e", L, D, &k[0][0]);
     print_matrix("V", "%11.8f", L, DV, &v[0][0]);
@@ -148,20 +154,21 @@ int main(void)
     /* [beyond_dot_variance] */
     static const int sizes[] = {4, 8, 16, 64, 256};
     for (int n = 0; n < 5; n++) {
-        double squares = 0; /* dot products have the mean 0: their variance is the mean square */
+        double squares = 0; /* the mean is 0: variance is the mean square */
         for (int pair = 0; pair < 1600; pair++) {
             double dot = 0;
             for (int t = 0; t < sizes[n]; t++)
                 dot += normal() * normal();
             squares += dot * dot / 1600;
         }
-        printf("d_k %3d: variance %5.1f, divided %.2f\n", sizes[n], squares, squares / sizes[n]);
+        printf("d_k %3d: variance %5.1f, ", sizes[n], squares);
+        printf("divided by √d_k: %.2f\n", squares / sizes[n]);
     }
 
     /* [beyond_sixteen_scores] */
     double smallest = INFINITY, largest = 0;
     for (int draw = 0; draw < 100; draw++) {
-        double x[2 * L * D], square = 0, mean = 0; /* 4 queries, then 4 keys */
+        double x[2 * L * D], square = 0, mean = 0; /* 4 queries, 4 keys */
         for (int n = 0; n < 2 * L * D; n++)
             x[n] = normal();
         for (int pair = 0; pair < L * L; pair++) {
@@ -173,29 +180,31 @@ int main(void)
         smallest = fmin(smallest, square - mean * mean);
         largest = fmax(largest, square - mean * mean);
     }
-    printf("100 times 16 scores: variance from %.1f to %.1f\n", smallest, largest);
+    printf("16 scores: variance from %.1f to %.1f\n", smallest, largest);
 
     /* [tril] */
-    double mask[L][L]; /* 4×4: 1 where query i may see key j: itself and what comes before */
+    double mask[L][L]; /* 4×4: query i sees itself and what comes before */
     for (int i = 0; i < L; i++)
         for (int j = 0; j < L; j++)
             mask[i][j] = j <= i ? 1 : 0;
     print_matrix("mask", "%2.0f.", L, L, &mask[0][0]);
 
     /* [mask] */
-    for (int i = 0; i < L; i++)
+    for (int i = 0; i < L; i++) /* 0 becomes −inf, 1 becomes 0 */
         for (int j = 0; j < L; j++)
-            mask[i][j] = mask[i][j] == 0 ? -INFINITY : 0; /* 0 becomes −inf, 1 becomes 0 */
+            mask[i][j] = mask[i][j] == 0 ? -INFINITY : 0;
     print_matrix("mask", "%4.0f", L, L, &mask[0][0]);
 
     /* [beyond_mask_twice] */
-    double twice[L][L], zeros = 0;
+    double twice[L][L], zero = 0;
     for (int i = 0; i < L; i++)
-        for (int j = 0; j < L; j++)
-            twice[i][j] = mask[i][j] == 0 ? -INFINITY : mask[i][j]; /* the first line, again */
+        for (int j = 0; j < L; j++) { /* both lines again */
+            twice[i][j] = mask[i][j] == 0 ? -INFINITY : mask[i][j];
+            twice[i][j] = twice[i][j] == 1 ? 0 : twice[i][j];
+        }
     for (int j = 0; j < L; j++)
-        zeros += exp(twice[0][j]); /* e^−inf = 0, four times */
-    printf("after the second run: %s\n", isnan(exp(twice[0][0]) / zeros) ? "0/0 = nan" : "?");
+        zero += exp(twice[0][j]); /* e^−inf = 0, four times */
+    printf("0/0 is nan: %s\n", isnan(exp(twice[0][0]) / zero) ? "yes" : "no");
 
     /* [masked_scores] */
     double masked[L][L]; /* 4×4: any number plus −inf is −inf */
@@ -226,13 +235,13 @@ int main(void)
     print_matrix("attention", "%.8f", L, L, &weights[0][0]);
 
     /* [context] */
-    double context[L][DV] = {{0}}; /* 4×8: for each query, a mix of the values */
+    double context[L][DV] = {{0}}; /* 4×8: each row a mix of the values */
     for (int i = 0; i < L; i++)
         for (int j = 0; j < L; j++)
             for (int t = 0; t < DV; t++)
                 context[i][t] += weights[i][j] * v[j][t];
     print_matrix("new_v", "%11.8f", L, DV, &context[0][0]);
-    /* [end] */
+    /* [] */
     double out[L][DV], attention[L][L];
     attend(q, k, v, mask, out, attention);
     print_matrix("Q", "%11.8f", L, D, &q[0][0]);
@@ -248,8 +257,8 @@ int main(void)
     for (int i = 0; i < L; i++)
         for (int j = 0; j < L; j++)
             large[i][j] = scaled[i][j] + 1000;
-    printf("e^709 = %.1e, e^710 = %.1e, e^%.2f = %.1e\n", exp(709), exp(710), large[0][0],
-           exp(large[0][0]));
+    printf("e^709 = %.1e, e^710 = %.1e, ", exp(709), exp(710));
+    printf("e^%.2f = %.1e\n", large[0][0], exp(large[0][0]));
 
     /* [beyond_large_weights] */
     double safe[L][L]; /* 4×4 */
@@ -257,8 +266,8 @@ int main(void)
         double most = large[i][0], total = 0;
         for (int j = 1; j < L; j++)
             most = fmax(most, large[i][j]);
-        for (int j = 0; j < L; j++)
-            total += safe[i][j] = exp(large[i][j] - most); /* at most e^0 = 1 */
+        for (int j = 0; j < L; j++) /* e^0 = 1 is the largest */
+            total += safe[i][j] = exp(large[i][j] - most);
         for (int j = 0; j < L; j++)
             safe[i][j] /= total;
     }
@@ -281,7 +290,7 @@ int main(void)
                 mixed[i][t] += unmasked[i][j] * v[j][t];
 
     /* [beyond_zeroed] */
-    double cut[L][L]; /* 4×4: 0 instead of the weight, where the key comes later */
+    double cut[L][L]; /* 4×4: weight 0 where the key comes later */
     for (int i = 0; i < L; i++)
         for (int j = 0; j < L; j++)
             cut[i][j] = j <= i ? unmasked[i][j] : 0;
@@ -297,12 +306,12 @@ int main(void)
     for (int i = 0; i < L; i++)
         for (int j = 0; j < L; j++)
             again[i][j] = cut[i][j] / left[i];
-    /* [end] */
+    /* [] */
     off = fmax(off, difference(&again[0][0], &weights[0][0], L * L));
     off = fmax(off, difference(&safe[0][0], &unmasked[0][0], L * L));
 
     /* [beyond_heads_queries] */
-    double head_q[HEADS][L][PART]; /* 2×4×4: numbers 0 to 3 of a query, and numbers 4 to 7 */
+    double head_q[HEADS][L][PART]; /* 2×4×4: first and second half */
     for (int h = 0; h < HEADS; h++)
         for (int i = 0; i < L; i++)
             for (int t = 0; t < PART; t++)
@@ -316,7 +325,7 @@ int main(void)
                 head_k[h][j][t] = k[j][h * PART + t];
 
     /* [beyond_heads_scores] */
-    double head_scores[HEADS][L][L] = {{{0}}}; /* 2×4×4: products of 4 numbers, not 8 */
+    double head_scores[HEADS][L][L] = {{{0}}}; /* 2×4×4 */
     for (int h = 0; h < HEADS; h++)
         for (int i = 0; i < L; i++)
             for (int j = 0; j < L; j++)
@@ -327,8 +336,10 @@ int main(void)
     double head_masked[HEADS][L][L]; /* 2×4×4 */
     for (int h = 0; h < HEADS; h++)
         for (int i = 0; i < L; i++)
-            for (int j = 0; j < L; j++)
-                head_masked[h][i][j] = head_scores[h][i][j] / sqrt(PART) + mask[i][j];
+            for (int j = 0; j < L; j++) {
+                double score = head_scores[h][i][j] / sqrt(PART);
+                head_masked[h][i][j] = score + mask[i][j];
+            }
 
     /* [beyond_heads_weights] */
     double head_weights[HEADS][L][L]; /* 2×4×4: a row of a head adds up to 1 */
@@ -342,7 +353,7 @@ int main(void)
         }
 
     /* [beyond_heads_context] */
-    double joined[L][DV] = {{0}}; /* 4×8: head 0 fills numbers 0 to 3, head 1 fills 4 to 7 */
+    double joined[L][DV] = {{0}}; /* 4×8: each head fills its half */
     for (int h = 0; h < HEADS; h++)
         for (int i = 0; i < L; i++)
             for (int j = 0; j < L; j++)
@@ -353,16 +364,16 @@ int main(void)
     double z[L][DV], a[L][L]; /* 4×8 and 4×4, filled by the call */
     attn_tensor stage = attn_matrix(a, ATTN_F64, L, L);
     attn_error error;
-    attn_sdpa_args args = ATTN_SDPA_ARGS_INIT; /* scores are divided by √8 unless you ask */
+    attn_sdpa_args args = ATTN_SDPA_ARGS_INIT; /* divides by √8 itself */
     args.q = attn_matrix(q, ATTN_F64, L, D);
     args.k = attn_matrix(k, ATTN_F64, L, D);
     args.v = attn_matrix(v, ATTN_F64, L, DV);
-    args.causal = ATTN_CAUSAL_TOP_LEFT; /* key j is hidden from query i if j > i */
+    args.causal = ATTN_CAUSAL_TOP_LEFT; /* hides key j from query i < j */
     args.out = attn_matrix(z, ATTN_F64, L, DV);
     args.scores = &stage, args.scores_stage = ATTN_STAGE_WEIGHTS;
     if (attn_sdpa_forward(NULL, &args, &error) != ATTN_OK)
         return fprintf(stderr, "%s\n", error.message), 1;
-    /* [end] */
+    /* [] */
     off = fmax(off, difference(&z[0][0], &context[0][0], L * DV));
     off = fmax(off, difference(&a[0][0], &weights[0][0], L * L));
     args.q = attn_bthd(q, ATTN_F64, 1, L, HEADS, PART); /* the same memory as two heads */
