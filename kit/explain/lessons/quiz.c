@@ -1,11 +1,14 @@
 /* The quiz hides one weight of a trace and asks for it. The choice depends only on the seed and the
- * question's number, so a quiz can be repeated. */
+ * question's number, so a quiz can be repeated. No question is asked twice, even if a trace has the
+ * same weights in two steps, until all have been asked. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../render/draw.h"
 #include "quiz.h"
+
+#define REPEATS 4096 /* so many known cells are passed over, so a long text cannot delay the quiz */
 
 /* splitmix64: good enough to choose cells, and identical on every machine. */
 static uint64_t mix(uint64_t x)
@@ -78,6 +81,11 @@ static double score(const grid *g, const quiz_question *q, int64_t j)
     return kit_array_get(&g->scores->tensor, at);
 }
 
+static bool ends_sentence(const char *text)
+{
+    return text[0] != '\0' && strchr(".?!", text[strlen(text) - 1]) != NULL;
+}
+
 static void say_question(const grid *g, quiz_question *q)
 {
     char row[LABEL_BYTES], column[LABEL_BYTES], buffer[LABEL_BYTES], number[NUMBER_BYTES];
@@ -87,9 +95,12 @@ static void say_question(const grid *g, quiz_question *q)
     if (g->heads > 1) {
         snprintf(head, sizeof head, ", head %lld", (long long)q->head + 1);
     }
-    snprintf(q->question, sizeof q->question, "\"%s\" asks: which weight has \"%s\"?", row, column);
+    snprintf(q->question, sizeof q->question,
+             "\"%s\" asks. How much of its attention goes to \"%s\"?", row, column);
     sink s = {0};
-    sink_printf(&s, "%s%s. Scores:", g->step->name, head);
+    const char *title = g->step->title != NULL ? g->step->title : "";
+    sink_printf(&s, "%s%s%s Scores:", title, head,
+                *title == '\0' || ends_sentence(title) ? "" : ".");
     for (int64_t j = 0; j < g->columns; j++) {
         double x = score(g, q, j);
         label_clip(column, grid_column_label(g, j, buffer), 12, "...");
@@ -127,25 +138,92 @@ static void say_hint(const grid *g, quiz_question *q)
     free(s.data);
 }
 
-int quiz_ask(quiz_question *q, const trace *t, uint64_t seed, int index, kit_error *err)
+/* ------------------------------------------------------------------------------------- Choosing */
+
+static uint64_t hash(uint64_t h, const void *bytes, size_t size)
 {
-    int64_t cells = count_cells(t);
-    uint64_t start = mix(seed ^ mix((uint64_t)index));
-    for (int64_t tries = 0; tries < cells; tries++) {
-        grid g;
-        memset(q, 0, sizeof *q);
-        int64_t n = (int64_t)((start + (uint64_t)tries) % (uint64_t)cells);
-        if (find_cell(t, n, q, &g) && worth_asking(&g, q->head, q->row, q->column)) {
-            q->answer = grid_at(&g, q->head, q->row, q->column);
-            say_question(&g, q);
-            say_hint(&g, q);
-            return KIT_OK;
+    for (size_t i = 0; i < size; i++) {
+        h = (h ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u; /* FNV-1a */
+    }
+    return h;
+}
+
+/* Two cells are the same question if their labels and the scores of their rows, to the four digits
+ * that are shown, are the same. */
+static uint64_t identity(const grid *g, const quiz_question *q)
+{
+    char buffer[LABEL_BYTES];
+    const char *row = grid_row_label(g, q->row, buffer);
+    uint64_t h = hash(0xcbf29ce484222325u, row, strlen(row) + 1);
+    const char *column = grid_column_label(g, q->column, buffer);
+    h = hash(h, column, strlen(column) + 1);
+    h = hash(h, &g->step->factor, sizeof g->step->factor);
+    for (int64_t j = 0; j < g->columns; j++) {
+        double x = score(g, q, j);
+        x = isfinite(x) ? rint(x * 1e4) + 0.0 : x;
+        h = hash(h, &x, sizeof x);
+    }
+    return h;
+}
+
+static bool contains(const uint64_t *asked, int count, uint64_t key)
+{
+    for (int i = 0; i < count; i++) {
+        if (asked[i] == key) {
+            return true;
         }
     }
-    return kit_fail(
-        err, KIT_USAGE,
-        "--quiz needs attention weights of at least two keys, and their scores; there are none "
-        "here");
+    return false;
+}
+
+/* Chooses question `index`, none of the `count` that were asked before; its identity becomes
+ * asked[count]. False if there is none. */
+static bool choose(quiz_question *q, grid *g, const trace *t, uint64_t seed, int index,
+                   uint64_t *asked, int count)
+{
+    int64_t cells = count_cells(t), repeats = 0;
+    uint64_t start = mix(seed ^ mix((uint64_t)index));
+    for (int64_t tries = 0; tries < cells; tries++) {
+        int64_t n = (int64_t)((start + (uint64_t)tries) % (uint64_t)cells);
+        if (!find_cell(t, n, q, g) || !worth_asking(g, q->head, q->row, q->column)) {
+            continue;
+        }
+        asked[count] = identity(g, q);
+        if (!contains(asked, count, asked[count]) || ++repeats > REPEATS) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int quiz_ask(quiz_question *q, const trace *t, uint64_t seed, int index, kit_error *err)
+{
+    grid g;
+    bool found = true;
+    int count = 0;
+    uint64_t *asked = malloc(((size_t)index + 1) * sizeof *asked);
+    if (asked == NULL) {
+        return kit_fail(err, KIT_LIMIT, "no memory");
+    }
+    memset(q, 0, sizeof *q);
+    for (int i = 0; i <= index && found; i++, count++) {
+        found = choose(q, &g, t, seed, i, asked, count);
+        if (!found && count > 0) { /* all have been asked: begin again */
+            count = 0;
+            found = choose(q, &g, t, seed, i, asked, count);
+        }
+    }
+    free(asked);
+    if (!found) {
+        return kit_fail(
+            err, KIT_USAGE,
+            "--quiz needs attention weights of at least two keys, and their scores; there are none "
+            "here");
+    }
+    q->answer = grid_at(&g, q->head, q->row, q->column);
+    say_question(&g, q);
+    say_hint(&g, q);
+    return KIT_OK;
 }
 
 bool quiz_is_right(const quiz_question *q, double answer)

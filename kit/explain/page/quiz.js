@@ -33,7 +33,8 @@ function quizQuestion(context, quiz) {
     const s = live.masked[row * block.S + j];
     return `${context.columns(j)} ${s === -Infinity ? "hidden" : numberText(s)}`;
   });
-  return [`“${context.rows(row)}” asks: which weight has “${context.columns(column)}”?`,
+  return [`“${context.rows(row)}” asks. How much of its attention goes to `
+          + `“${context.columns(column)}”?`,
           `Scores: ${scores.join(", ")}${block.S > 24 ? ", …" : ""}`];
 }
 
