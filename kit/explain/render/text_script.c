@@ -165,7 +165,7 @@ static void put_heading(text_layout *p, const script_part *part, int number)
             text_spaces(p, wide < p->width ? p->width - wide : 0);
         }
         if (wide > 0) {
-            sink_printf(&p->out, "%s\n", shape);
+            text_wrap(p, 0, 0, shape); /* a name may be wider than a narrow terminal */
         }
     }
     free(left.data);
