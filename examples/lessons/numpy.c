@@ -152,7 +152,7 @@ int main(void)
     }
 
     /* [beyond_dot_variance] */
-    static const int sizes[] = {4, 8, 16, 64, 256};
+    static const int sizes[] = {4, 8, 16, 64, 256}; /* normal(): from N(0,1) */
     for (int n = 0; n < 5; n++) {
         double squares = 0; /* the mean is 0: variance is the mean square */
         for (int pair = 0; pair < 1600; pair++) {
