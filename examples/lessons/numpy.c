@@ -30,7 +30,7 @@ static void print_matrix(const char *name, const char *format, int rows, int col
 }
 
 /* A random number whose mean is 0 and whose variance is 1: twelve numbers between 0 and 1, each of
- * variance 1/12, added. Python's randn draws other numbers, with the same mean and variance. */
+ * variance 1/12, added. NumPy's randn draws other numbers, of the same mean and variance. */
 static double normal(void)
 {
     static uint64_t state = 1;
