@@ -3,7 +3,7 @@
  * First in plain loops: read from top to bottom, each part uses only the arrays above it. It prints
  * what the notebook printed. Then the same through libattn, and the largest difference.
  *
- *   cc module.c $(pkg-config --cflags --libs attn) -lm
+ *   cc examples/lessons/module.c -lattn -lm && ./a.out        (or: make lessons)
  */
 #include <attn.h>
 #include <math.h>
@@ -70,7 +70,11 @@ static void one_look_up(void)
             one_context[c] += one_weights[j] * values[j][c];
     }
     /* [] */
-    printf("One query\n");
+    for (int j = 0; j < KEYS; j++) {
+        print_row("key     ", keys[j], SIZE, " %.0f");
+        print_row("  value ", values[j], SIZE, " %.0f");
+    }
+    printf("\nOne query\n");
     print_row("output  ", one_context, SIZE, " %.4e");
     print_row("weights ", one_weights, KEYS, " %.4e");
 }
@@ -116,6 +120,8 @@ static void three_look_ups(void)
         }
     /* [] */
     printf("\nThree queries\n");
+    for (int i = 0; i < ASKED; i++)
+        print_row("query   ", three_queries[i], SIZE, " %.0f");
     for (int i = 0; i < ASKED; i++)
         print_row("weights ", three_weights[i], KEYS, " %.4f");
     for (int i = 0; i < ASKED; i++)
@@ -260,8 +266,9 @@ static void join(void)
                 output[i][c] += concat[i][e] * w_o[c][e]; /* numbers of both heads */
         }
     /* [] */
-    printf("\nThe module: shape of output [1, %d, %d], of weights [1, %d, %d, %d]\n", WORDS, MODEL,
-           HEADS, WORDS, WORDS);
+    printf(
+        "\nThe module: shapes of x [1, %d, %d], of output [1, %d, %d], of weights [1, %d, %d, %d]\n",
+        WORDS, MODEL, WORDS, MODEL, HEADS, WORDS, WORDS);
     for (int i = 0; i < WORDS; i++)
         print_row("output  ", output[i], MODEL, " %.4f");
 }

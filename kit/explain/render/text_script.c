@@ -142,7 +142,9 @@ static void put_heading(text_layout *p, const script_part *part, int number)
     }
     sink_puts(&right, "");
     sink_puts(&left, title != NULL ? title : s != NULL ? s->name : "");
-    sink_puts(&left, s != NULL && s->after_notebook ? " (beyond the notebook)" : "");
+    /* Not if the notebook computes the step and only does not print it. */
+    bool beyond = s != NULL && s->after_notebook && part->text[SCRIPT_NOTEBOOK] == NULL;
+    sink_puts(&left, beyond ? " (beyond the notebook)" : "");
     if (right.failed || left.failed) {
         p->out.failed = true;
     } else {
