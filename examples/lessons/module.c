@@ -23,26 +23,31 @@ static void print_row(const char *name, const float *row, int size, const char *
 /* ------------------------------------------------------------------------------ The look-ups */
 
 /* [keys] */
-static const float keys[KEYS][SIZE] = {{10, 0, 0},  /* k0 */
-                                       {0, 10, 0},  /* k1 */
-                                       {0, 0, 10},  /* k2 */
-                                       {0, 0, 10}}; /* k3: the same as k2 */
+static const float keys[KEYS][SIZE] = {
+    {10, 0, 0}, /* k0 */
+    {0, 10, 0}, /* k1 */
+    {0, 0, 10}, /* k2 */
+    {0, 0, 10}, /* k3, the same as k2 */
+};
 
 /* [values] */
-static const float values[KEYS][SIZE] = {{1, 0, 1},     /* handed over when k0 fits */
-                                         {10, 0, 2},    /* ... k1 */
-                                         {100, 5, 0},   /* ... k2 */
-                                         {1000, 6, 0}}; /* ... k3 */
+static const float values[KEYS][SIZE] = {
+    {1, 0, 1},    /* handed over when k0 fits */
+    {10, 0, 2},   /* k1 */
+    {100, 5, 0},  /* k2 */
+    {1000, 6, 0}, /* k3 */
+};
 
 /* [one_queries] */
-static const float one_queries[SIZE] = {0, 10, 0}; /* q0: equal to k1 */
-static float one_scores[KEYS], one_scaled_scores[KEYS], one_weights[KEYS], one_context[SIZE];
+static const float one_queries[SIZE] = {0, 10, 0}; /* q0 is k1 */
+static float one_scores[KEYS], one_scaled_scores[KEYS];
+static float one_weights[KEYS], one_context[SIZE];
 
 /* [] */
 static void one_look_up(void)
 {
     /* [one_scores] */
-    for (int j = 0; j < KEYS; j++) { /* each key answers: 3 products, added up */
+    for (int j = 0; j < KEYS; j++) { /* key j answers */
         one_scores[j] = 0;
         for (int d = 0; d < SIZE; d++)
             one_scores[j] += one_queries[d] * keys[j][d];
@@ -50,18 +55,18 @@ static void one_look_up(void)
 
     /* [one_scaled_scores] */
     for (int j = 0; j < KEYS; j++)
-        one_scaled_scores[j] = one_scores[j] / sqrtf(4); /* as the notebook; sqrtf(SIZE) is right */
+        one_scaled_scores[j] = one_scores[j] / sqrtf(4); /* SIZE is right */
 
     /* [one_weights] */
     float largest = one_scaled_scores[0], total = 0;
     for (int j = 1; j < KEYS; j++)
         largest = fmaxf(largest, one_scaled_scores[j]);
     for (int j = 0; j < KEYS; j++) {
-        one_weights[j] = expf(one_scaled_scores[j] - largest); /* so that no e^x is too large */
+        one_weights[j] = expf(one_scaled_scores[j] - largest);
         total += one_weights[j];
     }
     for (int j = 0; j < KEYS; j++)
-        one_weights[j] /= total; /* shares: together 1 */
+        one_weights[j] /= total; /* shares of 1 */
 
     /* [one_context] */
     for (int c = 0; c < SIZE; c++) { /* number c of the result */
@@ -80,9 +85,11 @@ static void one_look_up(void)
 }
 
 /* [three_queries] */
-static const float three_queries[ASKED][SIZE] = {{0, 10, 0},   /* q0: equal to k1 */
-                                                 {0, 0, 10},   /* q1: equal to k2 and to k3 */
-                                                 {10, 10, 0}}; /* q2: the sum of k0 and k1 */
+static const float three_queries[ASKED][SIZE] = {
+    {0, 10, 0},  /* q0 is k1 */
+    {0, 0, 10},  /* q1 is k2 and k3 */
+    {10, 10, 0}, /* q2 is k0 + k1 */
+};
 static float three_scores[ASKED][KEYS], three_scaled_scores[ASKED][KEYS];
 static float three_weights[ASKED][KEYS], three_context[ASKED][SIZE];
 
@@ -104,11 +111,13 @@ static void three_look_ups(void)
 
     /* [three_weights] */
     for (int i = 0; i < ASKED; i++) { /* each row on its own */
-        float total = 0;
+        float *row = three_weights[i], total = 0;
+        for (int j = 0; j < KEYS; j++) {
+            row[j] = expf(three_scaled_scores[i][j] - 50); /* the largest */
+            total += row[j];
+        }
         for (int j = 0; j < KEYS; j++)
-            total += expf(three_scaled_scores[i][j] - 50); /* 50: the largest of each row */
-        for (int j = 0; j < KEYS; j++)
-            three_weights[i][j] = expf(three_scaled_scores[i][j] - 50) / total;
+            row[j] /= total;
     }
 
     /* [three_context] */
@@ -131,9 +140,11 @@ static void three_look_ups(void)
 /* ------------------------------------------------------------------------------- The module */
 
 /* [mha_inputs] */
-static const float x[WORDS][MODEL] = {{0.0f, 0.1f, 0.2f, 0.3f},  /* word x0 */
-                                      {1.0f, 1.1f, 1.2f, 1.3f},  /* word x1 */
-                                      {2.0f, 2.1f, 2.2f, 2.3f}}; /* word x2 */
+static const float x[WORDS][MODEL] = {
+    {0.0f, 0.1f, 0.2f, 0.3f}, /* word x0 */
+    {1.0f, 1.1f, 1.2f, 1.3f}, /* word x1 */
+    {2.0f, 2.1f, 2.2f, 2.3f}, /* word x2 */
+};
 
 /* [] */
 /* What torch.manual_seed(123) and the notebook's class draw, in this order. */
@@ -145,8 +156,10 @@ static const float w_q[HEADS][HEAD][MODEL] = {
     {{-0.184746087f, 0.187106669f, -0.424364686f, -0.303361833f},
      {-0.183588028f, -0.0982598662f, -0.381431699f, 0.32739538f}}};
 /* [mha_b_q] */
-static const float b_q[HEADS][HEAD] = {{-0.315943539f, 0.226446748f},
-                                       {-0.117915571f, 0.160493851f}};
+static const float b_q[HEADS][HEAD] = {
+    {-0.315943539f, 0.226446748f},
+    {-0.117915571f, 0.160493851f},
+};
 /* [mha_w_k] */
 static const float w_k[HEADS][HEAD][MODEL] = {
     {{0.353571773f, 0.0931529999f, 0.136725366f, 0.482629359f},
@@ -154,8 +167,10 @@ static const float w_k[HEADS][HEAD][MODEL] = {
     {{0.426822901f, 0.238757193f, 0.217883527f, 0.205837429f},
      {0.415649533f, -0.0660197735f, -0.422849238f, -0.14347446f}}};
 /* [mha_b_k] */
-static const float b_k[HEADS][HEAD] = {{0.399328232f, -0.460986137f},
-                                       {-0.352137327f, 0.0330533385f}};
+static const float b_k[HEADS][HEAD] = {
+    {0.399328232f, -0.460986137f},
+    {-0.352137327f, 0.0330533385f},
+};
 /* [mha_w_v] */
 static const float w_v[HEADS][HEAD][MODEL] = {
     {{-0.0933537483f, -0.26819247f, -0.045460701f, 0.473701894f},
@@ -163,8 +178,10 @@ static const float w_v[HEADS][HEAD][MODEL] = {
     {{0.177480757f, 0.108655274f, 0.117896438f, 0.193166614f},
      {-0.064611733f, -0.464704394f, -0.309205949f, 0.42679286f}}};
 /* [mha_b_v] */
-static const float b_v[HEADS][HEAD] = {{0.445506334f, 0.305746436f},
-                                       {0.0298867226f, -0.405036747f}};
+static const float b_v[HEADS][HEAD] = {
+    {0.445506334f, 0.305746436f},
+    {0.0298867226f, -0.405036747f},
+};
 /* [mha_out_weight] */
 static const float w_o[MODEL][MODEL] = {
     /* a row for each number of the output */
@@ -173,7 +190,12 @@ static const float w_o[MODEL][MODEL] = {
     {-0.487445056f, 0.234139562f, 0.438871622f, 0.30561918f},
     {-0.354066193f, -0.403051674f, 0.207626164f, 0.0112292767f}};
 /* [mha_out_bias] */
-static const float b_o[MODEL] = {0.204965472f, -0.488575697f, -0.0298115015f, 0.352621853f};
+static const float b_o[MODEL] = {
+    0.204965472f,
+    -0.488575697f,
+    -0.0298115015f,
+    0.352621853f,
+};
 
 /* [] */
 static float Q[HEADS][WORDS][HEAD], K[HEADS][WORDS][HEAD], V[HEADS][WORDS][HEAD];
@@ -231,12 +253,14 @@ static void attend(void)
 
     /* [mha_weights] */
     for (int h = 0; h < HEADS; h++)
-        for (int i = 0; i < WORDS; i++) { /* the scores are small: no largest is subtracted */
-            float total = 0;
+        for (int i = 0; i < WORDS; i++) {
+            float *row = weights[h][i], total = 0;
+            for (int j = 0; j < WORDS; j++) {
+                row[j] = expf(scaled_scores[h][i][j]); /* small enough */
+                total += row[j];
+            }
             for (int j = 0; j < WORDS; j++)
-                total += expf(scaled_scores[h][i][j]);
-            for (int j = 0; j < WORDS; j++)
-                weights[h][i][j] = expf(scaled_scores[h][i][j]) / total;
+                row[j] /= total;
         }
 
     /* [mha_heads] */
@@ -256,14 +280,14 @@ static void join(void)
     for (int i = 0; i < WORDS; i++)
         for (int h = 0; h < HEADS; h++)
             for (int d = 0; d < HEAD; d++)
-                concat[i][h * HEAD + d] = heads[h][i][d]; /* head 1: 0, 1; head 2: 2, 3 */
+                concat[i][h * HEAD + d] = heads[h][i][d]; /* head 2: 2, 3 */
 
     /* [mha_output] */
     for (int i = 0; i < WORDS; i++)
         for (int c = 0; c < MODEL; c++) {
             output[i][c] = b_o[c];
             for (int e = 0; e < MODEL; e++)
-                output[i][c] += concat[i][e] * w_o[c][e]; /* numbers of both heads */
+                output[i][c] += concat[i][e] * w_o[c][e];
         }
     /* [] */
     printf(
