@@ -173,7 +173,9 @@ static void test_planted_numbers(void **state)
             int64_t count = kit_array_count(&s->tensor), at = pick(count);
             double right = kit_array_get(&s->tensor, at);
             bool whole = s->tensor.dtype == ATTN_I64;
-            double wrong = whole ? right + 1 : right == -INFINITY ? 0 : right * 1.001 + 5e-4;
+            double wrong = whole                ? right + 1
+                           : right == -INFINITY ? 0
+                                                : right * 1.001 + copysign(5e-4, right);
             set_element(&s->tensor, at, wrong);
             expect_failure(&t, s, "a wrong number");
             set_element(&s->tensor, at, whole ? right - 1 : NAN);
