@@ -290,9 +290,9 @@ static void join(void)
                 output[i][c] += concat[i][e] * w_o[c][e];
         }
     /* [] */
-    printf(
-        "\nThe module: shapes of x [1, %d, %d], of output [1, %d, %d], of weights [1, %d, %d, %d]\n",
-        WORDS, MODEL, WORDS, MODEL, HEADS, WORDS, WORDS);
+    printf("\nThe module: shapes of x [1, %d, %d], of output [1, %d, %d]", WORDS, MODEL, WORDS,
+           MODEL);
+    printf(", of weights [1, %d, %d, %d]\n", HEADS, WORDS, WORDS);
     for (int i = 0; i < WORDS; i++)
         print_row("output  ", output[i], MODEL, " %.4f");
 }

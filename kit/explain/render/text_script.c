@@ -143,8 +143,8 @@ static void put_heading(text_layout *p, const script_part *part, int number)
     sink_puts(&right, "");
     sink_puts(&left, title != NULL ? title : s != NULL ? s->name : "");
     /* Not if the notebook computes the step and only does not print it. */
-    bool beyond = s != NULL && s->after_notebook && part->text[SCRIPT_NOTEBOOK] == NULL;
-    sink_puts(&left, beyond ? " (beyond the notebook)" : "");
+    bool added = s != NULL && s->after_notebook && part->text[SCRIPT_NOTEBOOK] == NULL;
+    sink_puts(&left, added ? " (beyond the notebook)" : "");
     if (right.failed || left.failed) {
         p->out.failed = true;
     } else {
