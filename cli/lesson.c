@@ -21,9 +21,8 @@ static int list_lessons(kit_error *err)
         if (code)
             return code;
         size_t stopped = lesson_place(l->name);
-        printf("  %-8s ", l->name),
-            terminal_wrap(width, s.summary ? s.summary : l->notebook, 11, 11);
-        printf("%11s%s%s", "", s.time ? s.time : "", stopped ? "" : "\n");
+        printf("  %-8s ", l->name), terminal_wrap(width, s.summary, 11, 11);
+        printf("%11s%s%s", "", s.time, stopped ? "" : "\n");
         if (stopped)
             printf("; you stopped at step %zu\n", stopped);
         script_free(&s);
@@ -78,11 +77,11 @@ static int check_one(const explain_lesson *l, const trace *t, bool *failed, kit_
 }
 
 /* Whether the lesson goes step by step: a person reads it on a terminal. */
-static bool wants_walk(const options *o, const trace *t, const view *v)
+static bool wants_walk(const options *o, const view *v)
 {
     return !v->json && !v->quiz && !v->full && !v->files.output_count &&
            !option_given(o, OPT_lesson_all) && !option_given(o, OPT_lesson_all_steps) &&
-           o->operand_count == 1 && t->script && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+           o->operand_count == 1 && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
 }
 
 static int one_lesson(const options *o, const explain_lesson *l, view *v, bool *failed,
@@ -95,7 +94,7 @@ static int one_lesson(const options *o, const explain_lesson *l, view *v, bool *
         code = trace_set_query(&t, query, err);
     if (!code && option_given(o, OPT_lesson_check))
         code = check_one(l, &t, failed, err);
-    else if (!code && wants_walk(o, &t, v))
+    else if (!code && wants_walk(o, v))
         code = lesson_walk(&t, &v->text, err);
     else if (!code)
         code = view_show(v, &t, err);

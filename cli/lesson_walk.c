@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/select.h>
 #include <sys/stat.h>
 #include <termios.h>
 #include <unistd.h>
@@ -26,7 +27,8 @@ typedef struct walk {
     int guessed, right; /* predictions, as the reader judged them */
     int key;            /* the last one; 0: none */
     struct termios keys;
-    char number[8]; /* digits typed so far */
+    sigset_t waiting; /* the signal mask while waiting for a key */
+    char number[8];   /* digits typed so far */
 } walk;
 
 /* ------------------------------------------------------------------------------------- Signals */
@@ -41,11 +43,34 @@ static void note_resize(int signal)
 
 static void note_end(int signal) { ended = signal; }
 
-static void watch(int signal, void (*handler)(int), struct sigaction *old)
+/* The signals are delivered only while read_key() waits, so that none interrupts an output. */
+static const struct {
+    int signal;
+    void (*handler)(int);
+} watched[] = {{SIGWINCH, note_resize},
+               {SIGCONT, note_resize},
+               {SIGINT, note_end},
+               {SIGTERM, note_end}};
+enum { WATCHED = sizeof watched / sizeof *watched };
+
+static void watch_signals(struct sigaction old[WATCHED], sigset_t *old_mask)
 {
-    struct sigaction action = {.sa_handler = handler}; /* no SA_RESTART: read() must return */
-    sigemptyset(&action.sa_mask);
-    sigaction(signal, &action, old);
+    sigset_t held;
+    sigemptyset(&held);
+    for (int i = 0; i < WATCHED; i++) {
+        struct sigaction action = {.sa_handler = watched[i].handler};
+        sigemptyset(&action.sa_mask);
+        sigaction(watched[i].signal, &action, &old[i]);
+        sigaddset(&held, watched[i].signal);
+    }
+    sigprocmask(SIG_BLOCK, &held, old_mask);
+}
+
+static void unwatch_signals(const struct sigaction old[WATCHED], const sigset_t *old_mask)
+{
+    for (int i = 0; i < WATCHED; i++)
+        sigaction(watched[i].signal, &old[i], NULL);
+    sigprocmask(SIG_SETMASK, old_mask, NULL);
 }
 
 /* Keys without Enter, and without an echo. */
@@ -220,15 +245,15 @@ static void put_steps(const walk *w)
 /* ---------------------------------------------------------------------------------------- Keys */
 
 /* Reads a key: 0 after a resize, 'q' at the end of the input or after Ctrl-C. */
-static int read_key(void)
+static int read_key(const walk *w)
 {
     unsigned char key;
-    if (ended)
-        return 'q';
-    ssize_t got = read(STDIN_FILENO, &key, 1);
-    if (got < 0 && errno == EINTR)
+    fd_set input;
+    FD_ZERO(&input);
+    FD_SET(STDIN_FILENO, &input);
+    if (pselect(STDIN_FILENO + 1, &input, NULL, NULL, NULL, &w->waiting) < 0 && errno == EINTR)
         return ended ? 'q' : 0;
-    return got == 1 ? key : 'q';
+    return read(STDIN_FILENO, &key, 1) == 1 ? key : 'q';
 }
 
 /* The reader judges the own prediction; any key but y and n leaves it out. */
@@ -236,7 +261,7 @@ static void judge(walk *w)
 {
     printf("\nWas your prediction right? y, n, or Enter to go on ");
     fflush(stdout);
-    int key = read_key();
+    int key = read_key(w);
     if (key == 'y' || key == 'n') {
         w->guessed++;
         w->right += key == 'y';
@@ -295,7 +320,7 @@ static int read_lesson(walk *w, bool *finished, kit_error *err)
     bool quit = false;
     while (!code && !quit && !*finished) {
         put_prompt(w);
-        w->key = read_key();
+        w->key = read_key(w);
         if (w->key == 0 && resized) {
             resized = 0;
             tcsetattr(STDIN_FILENO, TCSADRAIN, &w->keys); /* a shell may have changed it */
@@ -321,14 +346,11 @@ int lesson_walk(const trace *t, const render_text_options *text, kit_error *err)
 {
     walk w = {.t = t, .text = *text, .screens = render_screens(t), .predictions = true};
     struct termios saved;
-    struct sigaction old_resize, old_continue, old_int, old_term;
+    struct sigaction old[WATCHED];
     bool finished = false;
     if (!begin_keys(&w, &saved))
         return kit_fail(err, KIT_LIMIT, "the terminal: %s", strerror(errno));
-    watch(SIGWINCH, note_resize, &old_resize);
-    watch(SIGCONT, note_resize, &old_continue);
-    watch(SIGINT, note_end, &old_int);
-    watch(SIGTERM, note_end, &old_term);
+    watch_signals(old, &w.waiting);
     size_t place = lesson_place(t->lesson);
     if (place > 0 && place < w.screens)
         printf("You stopped at step %zu. Type 0 and Enter to begin again.\n", place);
@@ -336,10 +358,7 @@ int lesson_walk(const trace *t, const render_text_options *text, kit_error *err)
     if (!code)
         code = read_lesson(&w, &finished, err);
     tcsetattr(STDIN_FILENO, TCSADRAIN, &saved);
-    sigaction(SIGWINCH, &old_resize, NULL);
-    sigaction(SIGCONT, &old_continue, NULL);
-    sigaction(SIGINT, &old_int, NULL);
-    sigaction(SIGTERM, &old_term, NULL);
+    unwatch_signals(old, &w.waiting);
     put_score(&w);
     store_place(t->lesson, finished ? 0 : w.screen);
     if (!finished && w.screen > 0)

@@ -32,10 +32,10 @@ int lesson_script(const explain_lesson *l, script *s, kit_error *err)
     char file[64], code[64];
     snprintf(file, sizeof file, "%s.lesson", l->name);
     snprintf(code, sizeof code, "%s.c", l->name);
-    memset(s, 0, sizeof *s);
-    return script_file(file) == NULL
-               ? KIT_OK
-               : script_parse(s, l->name, script_file(file), script_file(code), err);
+    if (script_file(file) == NULL) {
+        return kit_fail(err, KIT_BAD_FILE, "the program was built without %s", file);
+    }
+    return script_parse(s, l->name, script_file(file), script_file(code), err);
 }
 
 /* "attention: ..." comes before "attention weights: ...", though ':' is behind ' '. */
@@ -62,5 +62,5 @@ int lesson_build(const explain_lesson *l, bool gradients, trace *t, attn_context
     script s;
     int code = (gradients ? l->gradients : l->build)(t, ctx, err);
     code = code ? code : lesson_script(l, &s, err);
-    return code || s.count == 0 ? code : script_apply(&s, t, err);
+    return code ? code : script_apply(&s, t, err);
 }
