@@ -1,5 +1,5 @@
-# Appends to OUT the bytes of `text` as a C array, with a 0 behind them that the size does not count.
-# linkage: "" or "static".
+# Appends to OUT the bytes of `text` as a C array, with a 0 behind them that the size does not
+# count. linkage: "" or "static".
 function(write_array linkage name text)
     file(WRITE ${OUT}.part "${text}")
     file(READ ${OUT}.part hex HEX)

@@ -20,7 +20,7 @@ typedef enum script_text {
     SCRIPT_NOTEBOOK, /* from here on: code */
     SCRIPT_NUMPY,
     SCRIPT_TORCH,
-    SCRIPT_C, /* cut from examples/lessons/NAME.c */
+    SCRIPT_C, /* cut from the program in examples/lessons/ */
     SCRIPT_TEXTS
 } script_text;
 

@@ -22,7 +22,8 @@ class Walk(CliTest):
         self.size(main, columns)
         self.terminal, self.side = main, side
         self.before = termios.tcgetattr(side)
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("COLUMNS", "LC_", "LANG"))}
+        clean = {k: v for k, v in os.environ.items()
+                 if not k.startswith(("COLUMNS", "LC_", "LANG"))}
         clean.update({"LC_ALL": "C.UTF-8", "TERM": "xterm", "NO_COLOR": "1",
                       "XDG_STATE_HOME": self.path("state")}, **env)
         self.run = subprocess.Popen([ATTN, "lesson", *args], cwd=self.folder, env=clean,

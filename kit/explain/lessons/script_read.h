@@ -4,8 +4,8 @@
 
 #include "../script.h"
 
-/* Parses a script. `c_code` is the source of examples/lessons/NAME.c, or NULL. KIT_BAD_FILE: the
- * message names the line. */
+/* Parses a script. `c_code` is the source of the program in examples/lessons/, or NULL.
+ * KIT_BAD_FILE: the message names the line. */
 int script_parse(script *s, const char *name, const char *text, const char *c_code, kit_error *err);
 
 /* Gives the trace its words: replaces the quoted numbers of `s`, fills the titles, formulas,

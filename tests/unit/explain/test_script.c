@@ -1,5 +1,4 @@
-/* Scripts of lessons: what their keywords and quotations mean, and one clear line for every
- * mistake. */
+/* Scripts of lessons: their keywords, their quotations, and one clear line for every mistake. */
 #include "explain/lessons/script_read.h"
 #include "explain/recipe.h"
 #include "explain_testing.h"
