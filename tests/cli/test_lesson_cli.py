@@ -81,6 +81,23 @@ class Lesson(CliTest):
         self.assertRegex(text, r"(?m)^ +q +k +scores +scaled_scores$")
         self.assertNotIn("scaled_sc\u2026", self.works("lesson", "--all", env={"COLUMNS": "80"}))
 
+    def test_quiz(self):
+        """Only the questions: they are for those who have read the lesson."""
+        for name in ("sky", "numpy"):
+            done = self.attn("lesson", name, "--quiz", stdin=b"9\n" * 6)
+            text = done.stdout.decode()
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            self.assertRegex(text, r"asks. How much of its attention\s+goes to")
+            self.assertTrue(text.endswith("0 of 3 right.\n\n"), text[-200:])
+            self.assertLessEqual(max(map(len, text.splitlines())), 80)
+            scores = re.findall(r"Scores:[^:]*your answer", text)
+            questions = re.findall(r'(?m)^"\w+" asks[^?]*', text)
+            self.assertEqual(len(set(zip(questions, scores))), 3, text)
+            self.assertNotRegex(text, r"beyond_|unmasked_|_weights")
+        whole = self.attn("lesson", "numpy", "--quiz", "--full", stdin=b"").stdout.decode()
+        self.assertIn("0 of 0 right.", whole)
+        self.assertIn("You will learn", whole)
+
     def test_text(self):
         for name in LESSONS:
             text = self.works("lesson", name)
