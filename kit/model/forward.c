@@ -18,8 +18,11 @@ struct model_run {
     attn_cache **cache; /* [layers] */
     kit_array x, normed, qkv, heads, branch, wide, gate, logits;
     kit_array place, type; /* i64 [most] */
-    int64_t counted;       /* RoBERTa: tokens so far that are not padding */
-    int64_t rows;          /* rows of the last call */
+    model_watch *watch; /* receives each layer's weights [H,rows,rows]; NULL: nobody wants them */
+    void *watcher;
+    kit_array weights; /* [H,most,most] */
+    int64_t counted;   /* RoBERTa: tokens so far that are not padding */
+    int64_t rows;      /* rows of the last call */
 };
 
 static int engine(attn_status status, const attn_error *e, kit_error *err)
@@ -100,14 +103,23 @@ void model_run_end(model_run *r)
 {
     if (!r)
         return;
-    kit_array *all[] = {&r->x,    &r->normed, &r->qkv,    &r->heads, &r->branch,
-                        &r->wide, &r->gate,   &r->logits, &r->place, &r->type};
+    kit_array *all[] = {&r->x,    &r->normed, &r->qkv,   &r->heads, &r->branch, &r->wide,
+                        &r->gate, &r->logits, &r->place, &r->type,  &r->weights};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         kit_array_free(all[i]);
     for (int64_t l = 0; r->cache && l < r->m->config.sizes.layers; l++)
         attn_cache_destroy(r->cache[l]);
     free(r->cache);
     free(r);
+}
+
+int model_run_watch(model_run *r, model_watch *watch, void *watcher, kit_error *err)
+{
+    const int64_t shape[3] = {r->m->config.sizes.heads, r->most, r->most};
+    const int code = kit_array_new(&r->weights, ATTN_F32, 3, shape, err);
+    r->watch = code ? NULL : watch;
+    r->watcher = watcher;
+    return code;
 }
 
 void model_layer_free(model_layer *look)
@@ -216,17 +228,18 @@ static void number_places(model_run *r, const int64_t *ids)
     }
 }
 
-static int check_tokens(const model_run *r, const int64_t *ids, const int64_t *types, int64_t count,
-                        kit_error *err)
+/* before: tokens of earlier calls. */
+static int check_tokens(const model *m, int64_t before, const int64_t *ids, const int64_t *types,
+                        int64_t count, kit_error *err)
 {
-    const model_config *c = &r->m->config;
+    const model_config *c = &m->config;
     const int64_t lost = c->a->places == PLACES_AFTER_PADDING ? c->padding + 1 : 0;
-    if (count < 1 || count > r->most)
+    if (count < 1)
         return kit_fail(err, KIT_USAGE, "the text has no token");
-    if (r->length + count > c->sizes.positions - lost)
+    if (before + count > c->sizes.positions - lost)
         return kit_fail(err, KIT_USAGE,
                         "the text has %" PRId64 " tokens; the model has positions for %" PRId64,
-                        r->length + count, c->sizes.positions - lost);
+                        before + count, c->sizes.positions - lost);
     for (int64_t i = 0; i < count; i++)
         if (ids[i] < 0 || ids[i] >= c->sizes.vocabulary ||
             (types && c->types && types[i] >= c->types))
@@ -235,6 +248,12 @@ static int check_tokens(const model_run *r, const int64_t *ids, const int64_t *t
                             " or no segment %" PRId64,
                             i + 1, ids[i], types ? types[i] : 0);
     return KIT_OK;
+}
+
+int model_check_tokens(const model *m, const int64_t *ids, const int64_t *types, int64_t count,
+                       kit_error *err)
+{
+    return check_tokens(m, 0, ids, types, count, err);
 }
 
 static int embed_all(model_run *r, const int64_t *ids, const int64_t *types, kit_error *err)
@@ -291,6 +310,7 @@ static int attend(model_run *r, int64_t layer, model_layer *look, kit_error *err
 {
     const model_sizes *s = &r->m->config.sizes;
     attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+    const attn_tensor weights = attn_bhtd(r->weights.data, ATTN_F32, 1, s->heads, r->rows, r->rows);
     attn_error e;
     int code = KIT_OK;
     a.q = heads_of(r, 0, s->heads);
@@ -303,12 +323,20 @@ static int attend(model_run *r, int64_t layer, model_layer *look, kit_error *err
     if (look && ((code = keep(&look->q, &a.q, err)) || (code = keep(&look->k, &a.k, err)) ||
                  (code = keep(&look->v, &a.v, err))))
         return code;
+    if (r->watch) {
+        a.scores = &weights;
+        a.scores_stage = ATTN_STAGE_WEIGHTS;
+    }
     if (r->cached) {
         code = engine(attn_cache_append(r->cache[layer], 0, &a.k, &a.v, &e), &e, err);
         a.cache = r->cache[layer];
         a.k.data = a.v.data = NULL;
     }
-    return code ? code : engine(attn_sdpa_forward(r->m->ctx, &a, &e), &e, err);
+    if (!code)
+        code = engine(attn_sdpa_forward(r->m->ctx, &a, &e), &e, err);
+    if (!code && r->watch)
+        r->watch(r->watcher, layer, weights.data);
+    return code;
 }
 
 /* ----------------------------------------------------------------------------------- Blocks */
@@ -384,7 +412,9 @@ int model_run_tokens(model_run *r, const int64_t *ids, const int64_t *types, int
 {
     const model_config *c = &r->m->config;
     angles turn = {0};
-    int code = check_tokens(r, ids, types, count, err);
+    int code = check_tokens(r->m, r->length, ids, types, count, err);
+    if (!code && count > r->most)
+        code = kit_fail(err, KIT_USAGE, "the text has more than %" PRId64 " tokens", r->most);
     if (code)
         return code;
     r->rows = count;

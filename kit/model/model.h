@@ -77,6 +77,13 @@ void model_output_projection(const model *m, int64_t layer, attn_tensor *weight,
 typedef struct model_run model_run;
 int model_run_begin(model_run **out, const model *m, int64_t most, int64_t keys, kit_error *err);
 void model_run_end(model_run *r); /* r may be NULL */
+/* Lets every later call of model_run_tokens pass the attention weights of each layer, from 0 on, to
+ * `watch`: [H,count,count], valid until it returns. For a run without a cache. */
+typedef void model_watch(void *watcher, int64_t layer, const float *weights);
+int model_run_watch(model_run *r, model_watch *watch, void *watcher, kit_error *err);
+/* What model_run_tokens refuses before it computes, for the first tokens of a text. */
+int model_check_tokens(const model *m, const int64_t *ids, const int64_t *types, int64_t count,
+                       kit_error *err);
 /* Runs the model. ids, and segments in types (NULL: all 0), are [count]. KIT_USAGE: more tokens
  * than the model has positions for, or an unknown id. look [looks] is filled; NULL, 0: nothing is
  * wanted. */
