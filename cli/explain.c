@@ -1,5 +1,6 @@
 /* attn explain: explains a sentence step by step. The recipe in kit/explain computes the steps;
  * view.c shows them. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,24 +8,24 @@
 #include "../kit/explain/explain.h"
 #include "../kit/explain/explain_model.h"
 #include "command.h"
+#include "explain_find.h"
 #include "value.h"
 #include "view.h"
 
 enum { TEXT_LIMIT = 1 << 20 /* bytes of standard input */ };
 
-/* Reads all of standard input. */
-static char *read_text(kit_error *err)
+char *command_read_text(FILE *from, const char *name, size_t most, kit_error *err)
 {
-    char *text = malloc(TEXT_LIMIT + 1);
-    size_t size = text ? fread(text, 1, TEXT_LIMIT + 1, stdin) : 0;
+    char *text = malloc(most + 1);
+    size_t size = text ? fread(text, 1, most + 1, from) : 0;
     if (!text)
         kit_fail(err, KIT_LIMIT, "out of memory");
-    else if (ferror(stdin))
-        kit_fail(err, KIT_BAD_FILE, "standard input could not be read");
-    else if (size > TEXT_LIMIT)
-        kit_fail(err, KIT_LIMIT, "the text is longer than %d bytes", TEXT_LIMIT);
+    else if (ferror(from))
+        kit_fail(err, KIT_BAD_FILE, "%s: cannot read: %s", name, strerror(errno));
+    else if (size > most)
+        kit_fail(err, KIT_LIMIT, "%s: is longer than %zu bytes", name, most);
     else if (memchr(text, 0, size))
-        kit_fail(err, KIT_BAD_FILE, "standard input is not text: it has a zero byte");
+        kit_fail(err, KIT_BAD_FILE, "%s: is not text: it has a zero byte", name);
     else {
         text[size] = 0;
         return text;
@@ -59,7 +60,8 @@ static char *find_text(const options *o, kit_error *err)
                  "--quiz reads answers from standard input, so the text cannot be '-'");
         return NULL;
     }
-    return standard ? read_text(err) : command_join_operands(o, err);
+    return standard ? command_read_text(stdin, "standard input", TEXT_LIMIT, err)
+                    : command_join_operands(o, err);
 }
 
 /* Refuses options of random weights together with a model, and options of a model without one. */
@@ -69,7 +71,7 @@ static int check_model_options(const options *o, kit_error *err)
                                        OPT_explain_v,        OPT_explain_heads, OPT_explain_causal,
                                        OPT_explain_no_scale, OPT_explain_scale};
     static const option_id real[] = {OPT_explain_layer, OPT_explain_head, OPT_explain_text_pair,
-                                     OPT_explain_ignore_unknown};
+                                     OPT_explain_find, OPT_explain_ignore_unknown};
     const bool given = option_given(o, OPT_explain_model);
     const option_id *wrong = given ? random : real;
     const size_t count = given ? sizeof random / sizeof *random : sizeof real / sizeof *real;
@@ -85,7 +87,7 @@ static int check_model_options(const options *o, kit_error *err)
 
 static int check_options_agree(const options *o, kit_error *err)
 {
-    if (check_model_options(o, err))
+    if (explain_find_check(o, err) || check_model_options(o, err))
         return KIT_USAGE;
     if (option_given(o, OPT_explain_scale) && option_given(o, OPT_explain_no_scale))
         return kit_fail(err, KIT_USAGE, "--scale and --no-scale exclude each other");
@@ -157,6 +159,16 @@ static int explain_real(trace *t, const options *o, const char *text, kit_error 
     return code;
 }
 
+/* Scores heads, with --find. */
+static int find_heads(const options *o, kit_error *err)
+{
+    const bool file = option_given(o, OPT_explain_sentences);
+    char *text = file ? NULL : find_text(o, err);
+    const int code = text || file ? explain_find(o, text, err) : err->code;
+    free(text);
+    return code;
+}
+
 int command_explain(const options *o, kit_error *err)
 {
     static const view_options ids = {OPT_explain_json, OPT_explain_full, OPT_explain_quiz,
@@ -175,7 +187,9 @@ int command_explain(const options *o, kit_error *err)
     e.no_scale = option_given(o, OPT_explain_no_scale);
     e.scale = option_real(o, OPT_explain_scale);
     e.query = option_text(o, OPT_explain_query);
-    if (!(code = check_options_agree(o, err)) && !(code = view_begin(&v, o, &ids, err))) {
+    if (!(code = check_options_agree(o, err)) && option_given(o, OPT_explain_find))
+        return find_heads(o, err);
+    if (!code && !(code = view_begin(&v, o, &ids, err))) {
         v.quiz_seed = e.seed;
         e.text = text = find_text(o, err);
         if (!text)

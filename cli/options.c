@@ -68,9 +68,24 @@ static int out_of_range(const option_spec *spec, const char *text, kit_error *er
     return kit_fail(err, KIT_USAGE, "--%s %s: must be an integer from %s", spec->name, text, range);
 }
 
+static int refuse_choice(const option_spec *spec, const char *text, kit_error *err)
+{
+    enum { CHOICES = 16, LENGTH = 24 };
+    char list[128], hint[64], word[CHOICES][LENGTH];
+    const char *words[CHOICES], *at;
+    size_t count = 0;
+    for (size_t length; count < CHOICES && (length = value_word(spec->range, (int)count, &at)) > 0;
+         count++) {
+        snprintf(word[count], LENGTH, "%.*s", (int)length, at);
+        words[count] = word[count];
+    }
+    value_join(list, sizeof list, spec->range);
+    return kit_fail(err, KIT_USAGE, "--%s %s: must be %s%s", spec->name, text, list,
+                    value_hint(hint, sizeof hint, text, words, count));
+}
+
 static int check_value(const option_spec *spec, const char *text, kit_error *err)
 {
-    char list[128];
     int64_t integer;
     uint64_t seed;
     double real;
@@ -88,10 +103,8 @@ static int check_value(const option_spec *spec, const char *text, kit_error *err
             return out_of_range(spec, text, err);
         break;
     case OPTION_CHOICE:
-        if (value_find(spec->range, text) < 0) {
-            value_join(list, sizeof list, spec->range);
-            return kit_fail(err, KIT_USAGE, "--%s %s: must be %s", spec->name, text, list);
-        }
+        if (value_find(spec->range, text) < 0)
+            return refuse_choice(spec, text, err);
         break;
     case OPTION_FILE:
     case OPTION_MANY_FILE:

@@ -12,7 +12,7 @@ from cli import CliTest
 # The options, written by hand and not taken from the program's table.
 OPTIONS = {
     "explain": "seed embed qk v heads causal no-scale scale query full quiz json output model "
-    "layer head text-pair ignore-unknown color help",
+    "layer head find sentences text-pair ignore-unknown color help",
     "lesson": "all-steps code glossary check all gradients json output color help",
     "run": "q k v out weights scores scores-stage lse causal window diagonal mask key-lengths "
     "softcap alibi alibi-symmetric sinks plan grad-out grad-q grad-k grad-v grad-mask "
