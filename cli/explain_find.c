@@ -124,7 +124,7 @@ static void put_meaning(const find *f, find_kind kind)
     else
         snprintf(equal, sizeof equal, "%.4f to %.4f, depending on the layer", least, most);
     if (kind != FIND_SELF)
-        snprintf(queries, sizeof queries, ", %" PRId64 " of them %s", f->queries, words->have);
+        snprintf(queries, sizeof queries, "; %" PRId64 " of them %s", f->queries, words->have);
     snprintf(text, sizeof text, "%" PRId64 " sentence%s, %" PRId64 " token%s%s.", f->texts,
              f->texts == 1 ? "" : "s", f->tokens, f->tokens == 1 ? "" : "s", queries);
     terminal_wrap(terminal_find_width(), text, 0, 0);
@@ -141,11 +141,14 @@ static void put_table(const find *f, const options *o, const model *m)
     const find_kind kind = (find_kind)option_choice(o, OPT_explain_find);
     const int64_t all = f->layers * f->heads;
     const int64_t shown = option_given(o, OPT_explain_full) || all < BEST ? all : BEST;
+    char title[160];
     double least, most;
     find_range(f, &least, &most);
-    printf("%s, --find %s: the weight that a token gives to %s\n\n", model_sizes_of(m)->kind,
-           option_text(o, OPT_explain_find), find_words_of(kind)->targets);
-    puts("layer   head    score");
+    snprintf(title, sizeof title, "%s, --find %s: the weight that a token gives to %s",
+             model_sizes_of(m)->kind, option_text(o, OPT_explain_find),
+             find_words_of(kind)->targets);
+    terminal_wrap(terminal_find_width(), title, 0, 0);
+    puts("\nlayer   head    score");
     for (int64_t i = 0; i < shown; i++) {
         const find_head *h = &f->head[i];
         printf("%5" PRId64 "%7" PRId64 "%9.4f", h->layer, h->head, h->score);

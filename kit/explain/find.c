@@ -34,14 +34,14 @@ struct finding {
 const find_words *find_words_of(find_kind kind)
 {
     static const find_words words[FIND_KINDS] = {
-        [FIND_PREVIOUS] = {"the token before it", "that have a token before them"},
-        [FIND_NEXT] = {"the token after it", "that see a token after them"},
-        [FIND_SAME] = {"the other copies of it", "that see another copy of themselves"},
+        [FIND_PREVIOUS] = {"the token before it", "have a token before them"},
+        [FIND_NEXT] = {"the token after it", "see a token after them"},
+        [FIND_SAME] = {"the other copies of it", "see another copy of themselves"},
         [FIND_INDUCTION] = {"the tokens that follow other copies of it",
-                            "that see a token behind another copy of themselves"},
-        [FIND_SEPARATOR] = {"separator and end tokens", "that see a separator or end token"},
-        [FIND_FIRST] = {"the first token", "that follow the first"},
-        [FIND_SELF] = {"itself", "of any kind"},
+                            "see a token behind another copy of themselves"},
+        [FIND_SEPARATOR] = {"separator and end tokens", "see a separator or end token"},
+        [FIND_FIRST] = {"the first token", "follow the first"},
+        [FIND_SELF] = {"itself", "are there"},
     };
     return &words[kind];
 }
@@ -260,7 +260,7 @@ static int no_query(const find *f, kit_error *err)
                         "no token of a decoder (%s) sees a token after it, so no head can attend "
                         "to one",
                         model_sizes_of(in->m)->kind);
-    return kit_fail(err, KIT_USAGE, "the text has no tokens %s", find_words_of(in->kind)->have);
+    return kit_fail(err, KIT_USAGE, "no tokens of the text %s", find_words_of(in->kind)->have);
 }
 
 static int begin_run(find *f, kit_error *err)

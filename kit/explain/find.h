@@ -18,7 +18,7 @@ typedef enum find_kind {
     FIND_KINDS
 } find_kind;
 
-/* Words for a kind: "a token gives to `targets`", "tokens `have`". */
+/* Words for a kind: "a token gives to `targets`", "the tokens that `have`". */
 typedef struct find_words {
     const char *targets, *have;
 } find_words;

@@ -310,7 +310,7 @@ static int attend(model_run *r, int64_t layer, model_layer *look, kit_error *err
 {
     const model_sizes *s = &r->m->config.sizes;
     attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
-    const attn_tensor weights = attn_bhtd(r->weights.data, ATTN_F32, 1, s->heads, r->rows, r->rows);
+    const attn_tensor table = attn_bhtd(r->weights.data, ATTN_F32, 1, s->heads, r->rows, r->rows);
     attn_error e;
     int code = KIT_OK;
     a.q = heads_of(r, 0, s->heads);
@@ -324,7 +324,7 @@ static int attend(model_run *r, int64_t layer, model_layer *look, kit_error *err
                  (code = keep(&look->v, &a.v, err))))
         return code;
     if (r->watch) {
-        a.scores = &weights;
+        a.scores = &table;
         a.scores_stage = ATTN_STAGE_WEIGHTS;
     }
     if (r->cached) {
@@ -335,7 +335,7 @@ static int attend(model_run *r, int64_t layer, model_layer *look, kit_error *err
     if (!code)
         code = engine(attn_sdpa_forward(r->m->ctx, &a, &e), &e, err);
     if (!code && r->watch)
-        r->watch(r->watcher, layer, weights.data);
+        r->watch(r->watcher, layer, r->weights.data);
     return code;
 }
 
