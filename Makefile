@@ -8,7 +8,7 @@ SENTENCE := Life is short, eat dessert last
 PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build debug demo lessons test quick lint test-peers install format asan tsan recipes fuzz profile bisect-speed bench bench-peers bench-scaling pictures clean
+.PHONY: help deps build debug demo demo-model lessons test quick lint test-peers install format asan tsan recipes fuzz profile bisect-speed bench bench-peers bench-scaling pictures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,11 @@ demo: deps ## attn explain, on a sentence
 
 lessons: build ## the lessons' programs in plain C: examples/lessons/*.c
 	tools/lessons.sh build
+
+demo-model: deps ## the attention of a small trained model, which pip installs (83 MB)
+	@echo "building (about a minute)..."; mkdir -p build
+	@$(MAKE) --no-print-directory build >build/log 2>&1 || { cat build/log; exit 1; }
+	@tools/demo-model.sh
 
 test: ## every test
 	tools/install-deps.sh test

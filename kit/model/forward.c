@@ -221,6 +221,7 @@ static void number_places(model_run *r, const int64_t *ids)
 {
     const model_config *c = &r->m->config;
     int64_t *place = r->place.data;
+    r->counted = r->cached ? r->counted : 0;
     for (int64_t i = 0; i < r->rows; i++) {
         place[i] = r->length + i;
         if (c->a->places == PLACES_AFTER_PADDING)

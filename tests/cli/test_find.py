@@ -127,6 +127,20 @@ class Find(CliTest):
         self.assertEqual((two["sentences"], two["queries"]), (2, 4))
         self.assertEqual([h["layer"] for h in two["heads"]], [h["layer"] for h in same[0]["heads"]])
 
+    def test_a_text_does_not_depend_on_those_before(self):
+        """RoBERTa counts its positions from behind the padding token's id, for each text anew."""
+        model = models.Model("bert")
+        model.save(self.path("m"))
+        self.write("m/config.json", json.dumps({
+            **model.config(), "model_type": "roberta", "pad_token_id": 0}).encode())
+        self.write("m/tokenizer_config.json", b'{"tokenizer_class": "BertTokenizer"}')
+        one = self.find("previous", "w1 w2 w1 w3")
+        three = self.find("previous", "--sentences", "-", stdin=b"w1 w2 w1 w3\n" * 3)
+        self.assertEqual(three["queries"], 3 * one["queries"])
+        for a, b in zip(one["heads"], three["heads"]):
+            self.assertEqual((a["layer"], a["head"]), (b["layer"], b["head"]))
+            self.assertAlmostEqual(a["score"], b["score"], delta=1e-12)
+
     def test_a_pair_of_texts(self):
         """The weights are those that the program itself prints for each layer."""
         self.made("bert", L=2, H=3)
