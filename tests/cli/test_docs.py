@@ -36,6 +36,8 @@ ELSEWHERE = {
     "pip install huggingface_hub": "needs a network",
     "hf download": "needs a network",
     "make demo": "installs packages and builds all",
+    "make demo-model": "needs PyPI",
+    "build/attn explain --model build/minilm": "make demo-model runs them",
     "make test": "is what runs this",
     "make quick": "is what runs this",
     "make asan": "builds all again",
@@ -100,7 +102,7 @@ def listed(text):
     bare = text.split(" #")[0].strip()
     for entry in ELSEWHERE:
         if bare == entry or (bare + " ").startswith(entry + " ") and entry.split()[-1] in (
-            "download", "ctest", "bench/peers.py", "attn.onnx"):
+            "download", "ctest", "bench/peers.py", "attn.onnx", "build/minilm"):
             return entry
     return None
 
