@@ -7,6 +7,7 @@
 
 int command_explain(const options *o, kit_error *err);
 int command_lesson(const options *o, kit_error *err);
+int command_quiz(const options *o, kit_error *err);
 int command_run(const options *o, kit_error *err);
 int command_bench(const options *o, kit_error *err);
 int command_train(const options *o, kit_error *err);

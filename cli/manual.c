@@ -104,7 +104,9 @@ void manual_man(void)
             man_option(option_of(id));
     puts(".TP\n\\fB\\-\\-version\\fR\nWithout a command: print the version.\n"
          ".SH EXIT STATUS\n"
-         ".TP\n0\nSuccess.\n.TP\n1\nA comparison failed (check, lesson \\-\\-check).\n"
+         ".TP\n0\nSuccess.\n"
+         ".TP\n1\nA comparison failed (check, lesson \\-\\-check), or an answer is wrong or "
+         "missing (quiz \\-\\-grade).\n"
          ".TP\n2\nWrong usage.\n.TP\n3\nA bad input file.\n"
          ".TP\n4\nOut of memory, a limit exceeded, or an output that could not be written.\n"
          ".TP\n5\nA result has NaN or Inf although every input is finite. The results were "

@@ -1,7 +1,9 @@
-# Writes the texts of the lessons as C: script_file() finds them by name.
+# Writes the texts of the lessons as C: script_file() finds them by name. For the script and the style
+# sheet of a page it also has NAME.hash, by which the page's content security policy names them.
 #
 #   cmake -DFILES=a.lesson,b.c -DOUT=lesson_files.c -P EmbedLessons.cmake
 cmake_policy(VERSION 3.21)
+include(${CMAKE_CURRENT_LIST_DIR}/HashOf.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/WriteArray.cmake)
 
 string(REPLACE "," ";" files "${FILES}")
@@ -14,6 +16,10 @@ foreach(path IN LISTS files)
     file(READ ${path} text)
     write_array(static text${number} "${text}")
     string(APPEND rows "    {\"${name}\", text${number}},\n")
+    if(name MATCHES "\\.(js|css)$")
+        hash_of("${text}" hash)
+        string(APPEND rows "    {\"${name}.hash\", \"${hash}\"},\n")
+    endif()
     math(EXPR number "${number} + 1")
 endforeach()
 file(APPEND ${OUT} "static const struct {\n    const char *name, *text;\n} files[] = {\n${rows}};\n

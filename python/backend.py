@@ -181,6 +181,17 @@ def page_module(c, build):
         return f.read()
 
 
+def digest(content):
+    """How a page's content security policy names a script or a style sheet."""
+    hashed = hashlib.sha256(content.encode()).digest()
+    return "'sha256-%s'" % base64.b64encode(hashed).decode()
+
+
+def array(text):
+    """The text as the initialiser of an array in C, with a 0 at the end."""
+    return "{%s0}" % "".join("'\\x%02x'," % b for b in text.encode())
+
+
 def page_source(c):
     """The C file of the page of `-o page.html`, as cmake/EmbedPage.cmake writes it. Returns its
     path."""
@@ -190,10 +201,6 @@ def page_source(c):
     def text(name):
         with open(os.path.join(folder, name), encoding="utf-8") as f:
             return f.read()
-
-    def digest(content):
-        hashed = hashlib.sha256(content.encode()).digest()
-        return "'sha256-%s'" % base64.b64encode(hashed).decode()
 
     scripts = [line for line in text("scripts.txt").splitlines() if line and line[0] != "#"]
     js = "".join("\n/* %s */\n%s" % (name, text(name)) for name in scripts)
@@ -208,9 +215,32 @@ def page_source(c):
     with open(path, "w", encoding="utf-8") as f:
         f.write('#include "explain/page/page.h"\n')
         for name, part in zip(("page_before", "page_after"), page.split("@TRACE@", 1)):
-            part = part.encode()
-            f.write("const char %s[] = {%s0};\n" % (name, "".join("'\\x%02x'," % b for b in part)))
-            f.write("const size_t %s_size = %d;\n" % (name, len(part)))
+            f.write("const char %s[] = %s;\n" % (name, array(part)))
+            f.write("const size_t %s_size = %d;\n" % (name, len(part.encode())))
+    return path
+
+
+def lesson_source(c):
+    """The C file of the lessons' texts, as cmake/EmbedLessons.cmake writes it. Returns its path."""
+    lessons = "kit/explain/lessons/"
+    files = c.found([lessons + "*.lesson", lessons + "sheet.css", lessons + "sheet.js",
+                     "examples/lessons/*.c"])
+    texts = {}
+    for file in files:
+        with open(file, encoding="utf-8") as f:
+            name, text = os.path.basename(file), f.read()
+        texts[name] = text
+        if name.endswith((".css", ".js")):
+            texts[name + ".hash"] = digest(text)
+    path = os.path.join(c.folder, "lesson_files.c")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write('#include <string.h>\n#include "explain/lessons/script_read.h"\n')
+        for i, text in enumerate(texts.values()):
+            f.write("static const char text%d[] = %s;\n" % (i, array(text)))
+        f.write("const char *script_file(const char *name)\n{\n")
+        for i, name in enumerate(texts):
+            f.write('    if (strcmp(name, "%s") == 0) {\n        return text%d;\n    }\n' % (name, i))
+        f.write("    return NULL;\n}\n")
     return path
 
 
@@ -223,7 +253,7 @@ def compile_program(c, engine, path):
     left_out = {os.path.join(c.root, name) for name in REPLACED}
     files = c.found(["kit/*.c", "kit/*/*.c", "kit/*/*/*.c", "cli/*.c", "check/*.c", "ref/*.c"])
     files = [f for f in files if f not in left_out]
-    files += [os.path.join(HERE, "without.c"), page_source(c)]
+    files += [os.path.join(HERE, "without.c"), page_source(c), lesson_source(c)]
     objects = c.objects(files, [".", "kit", "check", "ref", "src"], "-Os")
     c.link(engine + objects, path, *libraries)
     return True
@@ -333,6 +363,7 @@ def build_sdist(sdist_directory, config_settings=None):
             tar.add(path, "%s/attn/%s" % (base, os.path.basename(path)))
         for name in ("include", "src", "cmake", "kit", "cli", "check", "ref", "LICENSE"):
             tar.add(os.path.join(root, name), "%s/libattn/%s" % (base, name))
+        tar.add(os.path.join(root, "examples", "lessons"), base + "/libattn/examples/lessons")
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "PKG-INFO")
             with open(path, "w", encoding="utf-8") as f:

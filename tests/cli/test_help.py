@@ -14,6 +14,7 @@ OPTIONS = {
     "explain": "seed embed qk v heads causal no-scale scale query full quiz json output model "
     "layer head find sentences text-pair ignore-unknown color help",
     "lesson": "all-steps code glossary check all gradients json output color help",
+    "quiz": "seed output answers grade color help",
     "run": "q k v out weights scores scores-stage lse causal window diagonal mask key-lengths "
     "softcap alibi alibi-symmetric sinks plan grad-out grad-q grad-k grad-v grad-mask "
     "scale dropout seed precision dtype threads isa json color help",

@@ -11,7 +11,7 @@
 #define REPEATS 4096 /* so many known cells are passed over, so a long text cannot delay the quiz */
 
 /* splitmix64: good enough to choose cells, and identical on every machine. */
-static uint64_t mix(uint64_t x)
+uint64_t quiz_mix(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -182,7 +182,7 @@ static bool choose(quiz_question *q, grid *g, const trace *t, uint64_t seed, int
                    uint64_t *asked, int count)
 {
     int64_t cells = count_cells(t), repeats = 0;
-    uint64_t start = mix(seed ^ mix((uint64_t)index));
+    uint64_t start = quiz_mix(seed ^ quiz_mix((uint64_t)index));
     for (int64_t tries = 0; tries < cells; tries++) {
         int64_t n = (int64_t)((start + (uint64_t)tries) % (uint64_t)cells);
         if (!find_cell(t, n, q, g) || !worth_asking(g, q->head, q->row, q->column)) {

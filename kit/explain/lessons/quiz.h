@@ -19,4 +19,6 @@ typedef struct quiz_question {
 int quiz_ask(quiz_question *q, const trace *t, uint64_t seed, int index, kit_error *err);
 bool quiz_is_right(const quiz_question *q, double answer);
 
+uint64_t quiz_mix(uint64_t x); /* bits that look random, the same on every machine */
+
 #endif
