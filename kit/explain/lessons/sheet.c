@@ -142,19 +142,27 @@ double sheet_round(double x)
     return x < 0 && size > 0 ? -size : size;
 }
 
-/* "0.5·(-1.2) + 0.3·0.4" */
+/* Appends a number, in parentheses if it is negative and not the first. */
+static size_t write_factor(char *out, size_t size, double x, bool first)
+{
+    bool guard = x < 0 && !first;
+    int length = snprintf(out, size, "%s%.1f%s", guard ? "(" : "", x, guard ? ")" : "");
+    return (size_t)length;
+}
+
+/* "0.5 × (-1.2) + 0.3 × 0.4" */
 #define DOT_BYTES 128
 static const char *write_dot(char out[DOT_BYTES], const double *a, const double *b, int64_t stride,
                              int count)
 {
     size_t used = 0;
-    out[0] = '\0';
-    for (int i = 0; i < count && used < DOT_BYTES; i++) {
-        double y = b[i * stride];
-        used += (size_t)snprintf(out + used, DOT_BYTES - used, "%s%.1f·%s%.1f%s",
-                                 i > 0 ? " + " : "", a[i], y < 0 ? "(" : "", y, y < 0 ? ")" : "");
+    for (int i = 0; i < count; i++) {
+        used += (size_t)snprintf(out + used, DOT_BYTES - used, "%s", i > 0 ? " + " : "");
+        used += write_factor(out + used, DOT_BYTES - used, a[i], i == 0);
+        used += (size_t)snprintf(out + used, DOT_BYTES - used, " × ");
+        used += write_factor(out + used, DOT_BYTES - used, b[i * stride], false);
     }
-    return out;
+    return out; /* SHEET_COLUMNS products have at most 92 bytes */
 }
 
 /* --------------------------------------------------------------------------------- Questions */
@@ -270,9 +278,7 @@ static void ask_softmax(maker *m)
     draw_row(m, given, "scaled scores", 12);
     compute_weights(m, weights, x, NULL, SHEET_WORDS);
     m->question->answer = weights[j];
-    ask(m,
-        "This row of scaled scores goes into softmax. How large is the weight of \"%s\", to two "
-        "decimals?",
+    ask(m, "This row of scaled scores goes into softmax. How large is the weight of \"%s\"?",
         m->s->word[j]);
     explain(m, "e^%.1f / (e^%.1f + e^%.1f + e^%.1f) = %.2f.", x[j], x[0], x[1], x[2],
             sheet_round(weights[j]));
@@ -357,15 +363,15 @@ static void ask_mask(maker *m)
     offer(m, sum == 0, "All weights of the row become 0.");
     shuffle(m);
     explain(m,
-            "The mask makes the hidden score -∞, e^-∞ is 0, and softmax shares 1 among the "
-            "others: %.2f of the row was taken from \"%s\".",
+            "The hidden score becomes -∞, and e^-∞ is 0, so the weight %.2f of \"%s\" goes to the "
+            "other words.",
             sheet_round(before[hidden]), m->s->word[hidden]);
 }
 
 static void ask_equal(maker *m)
 {
-    enum { MOST = 10 };
-    static const int counts[] = {2, 4, 5, 8, MOST};
+    enum { MOST = 20 };
+    static const int counts[] = {2, 4, 5, 10, MOST};
     double scores[MOST], weights[MOST] = {0}, x = draw_number(m, 30);
     int count = counts[draw(m, sizeof counts / sizeof *counts)];
     for (int j = 0; j < count; j++) {
@@ -375,7 +381,7 @@ static void ask_equal(maker *m)
     m->question->answer = weights[0];
     ask(m,
         "A sentence has %d words. In one row all scaled scores are %.1f. How large is each "
-        "weight of this row, to two decimals?",
+        "weight of this row?",
         count, x);
     explain(m,
             "Equal scores give equal weights, whatever the scores are, and the %d weights add up "
