@@ -10,7 +10,7 @@
 
 from ._cache import KVCache
 from ._context import isa, num_threads, set_num_threads
-from ._explain import Explanation, explain, lesson
+from ._explain import Explanation, Lesson, explain, lesson
 from ._library import version as __version__
 from ._mha import MultiHeadAttention, MultiHeadGradients
 from ._sdpa import Gradients, grad, scaled_dot_product_attention
@@ -21,6 +21,7 @@ __all__ = [
     "Explanation",
     "Gradients",
     "KVCache",
+    "Lesson",
     "MultiHeadAttention",
     "MultiHeadGradients",
     "explain",

@@ -16,6 +16,7 @@ import numpy as np
 from . import _library
 
 _BESIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "attn-program")
+_FRAME_HEIGHT = 900  # pixels
 _DTYPES = {"f64": np.float64, "f32": np.float32, "i64": np.int64, "bool": np.bool_}
 
 
@@ -151,6 +152,24 @@ class Explanation:
         return "<attn: %s; %s>" % (self._trace["title"], self._trace["setting"])
 
 
+class Lesson(Explanation):
+    """A lesson: an Explanation that a notebook shows as its interactive page."""
+
+    def _repr_html_(self) -> str:
+        # In a frame, so that its styles and ids do not interfere with those of the notebook. The
+        # page may run its script and save pictures; the notebook's own data is out of its reach.
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "lesson.html")
+            self._run([path])
+            page = _read(path)
+        title = html.escape(self._trace["title"], quote=True)
+        return (
+            '<iframe title="attn: %s" sandbox="allow-scripts allow-downloads" width="100%%" '
+            'height="%d" style="border: 1px solid #ccc" srcdoc="%s"></iframe>'
+            % (title, _FRAME_HEIGHT, html.escape(page, quote=True))
+        )
+
+
 def _options(**values: Any) -> List[str]:
     words = []
     for name, value in values.items():
@@ -194,10 +213,12 @@ def explain(
 
 def lesson(
     name: str, *, query: Union[str, int, None] = None, full: bool = False, gradients: bool = False
-) -> Explanation:
+) -> Lesson:
     """One of the five lessons, which repeat notebooks with their own numbers: "dessert", "sky",
-    "module", "numpy", "journey". gradients: continue "sky" with the gradients of its matrices."""
+    "module", "numpy", "journey". gradients: continue "sky" with the gradients of its matrices.
+
+    A notebook shows the lesson's interactive page; print(...) of it writes every step."""
     if not isinstance(name, str) or name.startswith("-"):
         raise ValueError("name is %r; it must be a lesson's name" % (name,))
     words = _options(query=query, full=full, gradients=gradients)
-    return Explanation(["lesson", name, *words])
+    return Lesson(["lesson", name, *words])

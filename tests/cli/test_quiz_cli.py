@@ -395,7 +395,8 @@ class Grades(Quiz):
         refused({}, "schema must be")
         for schema in (None, 1, "attn.quiz/2", []):
             refused({**good, "schema": schema}, "schema must be")
-        for seed in (None, "", "x", "-1", -1, 1.5, " 7", "7 ", "0x7", "7\u0000", [], True,
+        refused({**good, "seed": "7\u0000"}, "answers.json: line")
+        for seed in (None, "", "x", "-1", -1, 1.5, " 7", "7 ", "0x7", [], True,
                      str(LARGEST + 1), "9" * 400):
             refused({**good, "seed": seed}, "seed must be")
         refused(b'{"schema": "attn.quiz/1", "seed": 18446744073709551616}', "answers.json")

@@ -3,6 +3,7 @@
 
 import base64
 import copy
+import html
 import json
 import os
 import pathlib
@@ -118,6 +119,28 @@ class Explain(unittest.TestCase):
                 np.testing.assert_allclose(got, want, rtol=0, atol=5e-6 * largest, err_msg=step)
                 found += 1
         self.assertGreater(found, 80)
+
+    def test_lesson_shows_its_page(self):
+        """A notebook gets the page that the program writes, in a frame that cannot reach it."""
+        lesson = attn.lesson("sky")
+        self.assertIsInstance(lesson, attn.Explanation)
+        frame = re.fullmatch(r'<iframe title="([^"]*)" sandbox="([^"]*)" width="100%" '
+                             r'height="\d+" style="[^"]*" srcdoc="([^"]*)"></iframe>',
+                             lesson._repr_html_(), re.S)
+        self.assertTrue(frame)
+        self.assertIn(lesson.json()["title"], html.unescape(frame[1]))
+        self.assertEqual(set(frame[2].split()), {"allow-scripts", "allow-downloads"})
+        with tempfile.TemporaryDirectory(dir=".") as folder:
+            path = os.path.join(folder, "sky.html")
+            lesson.save(path)
+            with open(path, encoding="utf-8") as f:
+                self.assertEqual(html.unescape(frame[3]), f.read())
+            lesson = attn.lesson("sky", gradients=True)
+            lesson.save(path)
+            with open(path, encoding="utf-8") as f:  # with the options of the call
+                self.assertIn(html.escape(f.read()), lesson._repr_html_())
+        self.assertEqual(str(lesson), lesson.text)
+        self.assertNotIn("<", repr(lesson)[1:])
 
     def test_refused(self):
         for call, kind, says in (

@@ -33,7 +33,8 @@ class Tour(unittest.TestCase):
                 if last is not None:  # the objects that a notebook would show
                     shown = eval(compile(ast.Expression(last.value), cell["id"], "eval"), space)
                     if isinstance(shown, attn.Explanation):
-                        self.assertIn("image/svg+xml", shown._repr_html_()[:200])
+                        kind = "<iframe" if isinstance(shown, attn.Lesson) else "image/svg+xml"
+                        self.assertIn(kind, shown._repr_html_()[:200])
                         pictures += 1
         self.assertGreaterEqual(pictures, 6)
         self.assertGreater(space["checked"], 7500)

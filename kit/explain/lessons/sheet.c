@@ -218,8 +218,8 @@ static void ask_sign(maker *m)
     offer(m, x > NEAR_ZERO, "positive");
     offer(m, x < -NEAR_ZERO, "negative");
     offer(m, fabs(x) <= NEAR_ZERO, "neither: it is 0");
-    explain(m, "%s = %.2f.", write_dot(dot, s->q.at[i], s->k.at[j], 1, s->k.columns),
-            sheet_round(x));
+    explain(m, "The dot product is %.2f: %s.", sheet_round(x),
+            write_dot(dot, s->q.at[i], s->k.at[j], 1, s->k.columns));
 }
 
 /* draw_matrices ensures that two keys have clearly different scores. */

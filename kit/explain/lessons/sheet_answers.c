@@ -24,7 +24,7 @@ static int read_seed(uint64_t *seed, const json_t *file, const char *path, kit_e
     }
     if (text != NULL && isdigit((unsigned char)text[0])) {
         *seed = strtoull(text, &end, 10);
-        if (*end == '\0' && strlen(text) == json_string_length(value) && errno == 0) {
+        if (*end == '\0' && errno == 0) {
             return KIT_OK;
         }
     }
