@@ -19,7 +19,9 @@ USAGE, BAD_FILE, LIMIT = 2, 3, 4
 class Usage(CliTest):
     def test_top_level(self):
         self.fails(
-            USAGE, "rum", says="attn: no command 'rum'; did you mean 'run'? (explain lesson quiz run"
+            USAGE,
+            "rum",
+            says="attn: no command 'rum'; did you mean 'run'? (explain lesson quiz run",
         )
         self.fails(USAGE, "qwertyuiop", says="no command 'qwertyuiop' (explain")
         self.fails(USAGE, "", says="no command ''")

@@ -28,7 +28,7 @@ class Teaching(CliTest):
             self.assertIn(title, self.text)
 
     def test_minutes(self):
-        """Each plan takes as long as its heading says, and each lesson as long as it says itself."""
+        """A plan takes as long as its heading says, a lesson as long as it says itself."""
         for heading, body in re.findall(r"(?ms)^## (\d+) minutes$(.*?)(?=^## )", self.text):
             minutes = re.findall(r"(?m)^\| (\d+) \|", body)
             self.assertEqual(sum(map(int, minutes)), int(heading))
