@@ -14,7 +14,7 @@ static int fill(const script *s, int line, char **text, const trace *t, kit_erro
     }
     char *quoted = script_quote(t, *text, &why);
     if (quoted == NULL) {
-        return kit_fail(err, KIT_BAD_FILE, "%s.lesson, %s %d: %s", s->name,
+        return kit_fail(err, why.code, "%s.lesson, %s %d: %s", s->name,
                         line > 0 ? "step of line" : "question", line > 0 ? line : -line,
                         why.message);
     }

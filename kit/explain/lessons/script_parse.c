@@ -262,7 +262,7 @@ int script_parse(script *s, const char *name, const char *text, const char *c_co
     for (size_t i = 0; i < s->count && !r.failed; i++) {
         s->part[i].text[SCRIPT_C] = cut_code(&r, c_code, s->part[i].name);
     }
-    if (r.code == KIT_OK && s->question.count != s->answer.count) {
+    if (r.code == KIT_OK && !r.failed && s->question.count != s->answer.count) {
         complain(&r, "each question needs an answer", "");
     }
     if (r.failed && r.code == KIT_OK) {

@@ -33,10 +33,13 @@ static void stop_here(screen_writer *w, render_stop why)
 static void put_empty_line(const screen_writer *w)
 {
     const sink *out = &w->p->out;
-    if (out->size > 1 && memcmp(out->data + out->size - 2, "\n\n", 2) != 0) {
+    if (!out->failed && out->size > 1 && memcmp(out->data + out->size - 2, "\n\n", 2) != 0) {
         sink_puts(&w->p->out, "\n");
     }
 }
+
+/* What is written next continues the line that has just ended. */
+static void continue_line(text_layout *p) { p->out.size -= p->out.size > 0 && !p->out.failed; }
 
 /* Writes `length` bytes, wrapped; text_wrap needs a whole string. */
 static void wrap_part(text_layout *p, int at, int hang, const char *text, size_t length)
@@ -59,7 +62,9 @@ static void put_line(text_layout *p, const char *label, const char *line, size_t
         text_bold(p);
         text_wrap(p, at, p->indent, label);
         bool fits = at + kit_text_width(label) + 1 < p->width / 2;
-        p->out.size -= fits; /* continue the line */
+        if (fits) {
+            continue_line(p);
+        }
         text_plain(p);
         text_spaces(p, fits ? 1 : p->indent);
         at = fits ? at + kit_text_width(label) + 1 : p->indent;
@@ -159,7 +164,9 @@ static void put_heading(text_layout *p, const script_part *part, int number)
         }
         bool fits = 3 + kit_text_width(text) + 2 + wide <= p->width;
         text_wrap(p, 3, 3, text);
-        p->out.size -= fits && wide > 0; /* continue the line */
+        if (fits && wide > 0) {
+            continue_line(p);
+        }
         text_plain(p);
         if (fits && wide > 0) {
             text_spaces(p, p->width - 3 - kit_text_width(text) - wide);

@@ -435,7 +435,14 @@ static void check_page(int code)
 static int build_lesson(const char *name, kit_error *err)
 {
     trace t = {0};
-    const int code = lesson_build(lesson_find(name), false, &t, NULL, err);
+    int code = lesson_build(lesson_find(name), false, &t, NULL, err);
+    if (code == KIT_OK && strcmp(name, "sky") == 0) { /* the shortest; each takes a while */
+        render_text_options o = RENDER_TEXT_OPTIONS_INIT;
+        char *text = NULL;
+        size_t size;
+        code = render_text(&text, &size, &t, &o, err);
+        free(text);
+    }
     trace_free(&t);
     return code;
 }
