@@ -220,6 +220,13 @@ class Promises(PageTest):
         answer("%.4f" % (truth + 0.0095))
         self.assertEqual(self.text("#quiz-said"), "Right: %.4f." % truth)
         self.assertIn("1 of 2 right", self.text("#quiz-body"))
+        asked = [at, self.js("return attn.page.state.quiz.at")]
+        for _ in range(14):
+            self.click("#quiz-start")
+            asked.append(self.js("return attn.page.state.quiz.at"))
+            answer("9")
+            answer("9")
+        self.assertEqual(len(set(asked)), 16, asked)  # of 36 cells, none twice
 
     def test_10_three_sizes_one_layout(self):
         """Every panel stays in its place: 3 words, 6 words, a trained model."""

@@ -11,14 +11,15 @@ function worthAsking(context, at) {
          && rowHealth(live.weights, live.hidden, row, block.S).visible > 1;
 }
 
-/** The n-th cell to ask for, in a fixed order; −1: there is none. */
-function askFor(context, n) {
+/** The n-th cell to ask for, in a fixed order and none of `before`; −1: there is none. After all
+ * have been asked, the quiz begins again. */
+function askFor(context, n, before = []) {
   const { block } = context, cells = block.T * block.S, next = uniform(1000 + n);
   for (let tries = 0; tries < 400; tries++) {
     const at = Math.floor(next() * cells);
-    if (worthAsking(context, at)) return at;
+    if (!before.includes(at) && worthAsking(context, at)) return at;
   }
-  return -1;
+  return before.length ? askFor(context, n) : -1;
 }
 
 function quizHint(context, quiz) {
@@ -62,12 +63,13 @@ function quizPanel(context, change) {
   const start = (at) => change({ stage: 7, step: null, settings: { ...state.settings,
     view: "weights", hideSink: false, masking: "before" },
     quiz: { at, tries: 0, done: false, hint: false, said: "", right: quiz?.right ?? 0,
-            asked: quiz?.asked ?? 0, number: (quiz?.number ?? 0) + 1 },
+            asked: quiz?.asked ?? 0, number: (quiz?.number ?? 0) + 1,
+            before: [...(quiz?.before ?? []), at] },
     row: Math.floor(at / context.block.S), key: at % context.block.S });
   const here = state.row * context.block.S + state.key;
   const buttons = el("p", { class: "buttons" },
     el("button", { type: "button", id: "quiz-start", disabled: askFor(context, 0) < 0,
-                   onclick: () => start(askFor(context, quiz?.number ?? 0)) },
+                   onclick: () => start(askFor(context, quiz?.number ?? 0, quiz?.before)) },
        quiz ? "Another one" : "Ask me"),
     el("button", { type: "button", class: "quiet", disabled: !worthAsking(context, here),
                    onclick: () => start(here) }, "Ask for this cell"));
