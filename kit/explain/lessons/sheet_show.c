@@ -69,14 +69,20 @@ static void put_table(sink *s, const sheet_table *t)
 
 static void put_question(sink *s, const sheet_question *q, int number)
 {
-    const char *tag = q->choices > 0 ? "legend" : "p";
-    sink_puts(s, q->choices > 0 ? "<li><fieldset>\n" : "<li>\n");
-    sink_printf(s, "<%s id=\"question-%d\">", tag, number);
+    sink_printf(s, "<li>\n<p id=\"question-%d\">", number);
     put_escaped(s, q->text);
-    sink_printf(s, "</%s>\n", tag);
+    sink_puts(s, "</p>\n");
     if (q->given.rows > 0) {
         put_table(s, &q->given);
     }
+    if (q->choices == 0) {
+        sink_printf(s,
+                    "<input type=\"text\" name=\"%d\" autocomplete=\"off\" maxlength=\"20\" "
+                    "aria-labelledby=\"question-%d\">\n</li>\n",
+                    number, number);
+        return;
+    }
+    sink_printf(s, "<div role=\"radiogroup\" aria-labelledby=\"question-%d\">\n", number);
     for (int i = 0; i < q->choices; i++) {
         sink_printf(s,
                     "<label class=\"choice\"><input type=\"radio\" name=\"%d\" value=\"%c\"> "
@@ -85,13 +91,7 @@ static void put_question(sink *s, const sheet_question *q, int number)
         put_escaped(s, q->choice[i].text);
         sink_puts(s, "</span></label>\n");
     }
-    if (q->choices == 0) {
-        sink_printf(s,
-                    "<input type=\"text\" name=\"%d\" inputmode=\"text\" autocomplete=\"off\" "
-                    "maxlength=\"20\" aria-labelledby=\"question-%d\">\n",
-                    number, number);
-    }
-    sink_puts(s, q->choices > 0 ? "</fieldset></li>\n" : "</li>\n");
+    sink_puts(s, "</div>\n</li>\n");
 }
 
 static void put_head(sink *to, const sheet *s)
@@ -153,9 +153,10 @@ int sheet_html(char **bytes, size_t *size, const sheet *s, kit_error *err)
 
 /* -------------------------------------------------------------------------------------- Text */
 
+/* At least as wide as the tables. */
 static text_layout begin(int width, bool unicode)
 {
-    return (text_layout){.width = width < 40 ? 40 : width > 100 ? 100 : width, .unicode = unicode};
+    return (text_layout){.width = width < 50 ? 50 : width > 100 ? 100 : width, .unicode = unicode};
 }
 
 static int finish(text_layout *p, char **bytes, size_t *size, kit_error *err)
@@ -240,8 +241,9 @@ int sheet_text(char **bytes, size_t *size, const sheet *s, sheet_part part, int 
                kit_error *err)
 {
     text_layout p = begin(width, unicode);
-    sink_printf(&p.out, "%s, %s %" PRIu64 "\n\n", TITLE,
-                part == SHEET_KEY ? "answers to sheet" : "sheet", s->seed);
+    text_wrapf(&p, "%s, %s %" PRIu64, TITLE, part == SHEET_KEY ? "answers to sheet" : "sheet",
+               s->seed);
+    sink_puts(&p.out, "\n");
     (part == SHEET_KEY ? put_key : ask_in_text)(&p, s);
     return finish(&p, bytes, size, err);
 }
