@@ -97,10 +97,11 @@ static void put_question(sink *s, const sheet_question *q, int number)
 static void put_head(sink *to, const sheet *s)
 {
     sink_puts(to, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
-    sink_printf(to,
-                "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
-                "script-src %s; style-src %s; base-uri 'none'; form-action 'none'\">\n",
-                script_file("sheet.js.hash"), script_file("sheet.css.hash"));
+    sink_printf(
+        to,
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+        "script-src %s; style-src %s; img-src data:; base-uri 'none'; form-action 'none'\">\n",
+        script_file("sheet.js.hash"), script_file("sheet.css.hash"));
     sink_puts(to, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
                   "<meta name=\"color-scheme\" content=\"light\">\n"
                   "<link rel=\"icon\" href=\"data:,\">\n");
