@@ -239,7 +239,7 @@ def lesson_source(c):
             f.write("static const char text%d[] = %s;\n" % (i, array(text)))
         f.write("const char *script_file(const char *name)\n{\n")
         for i, name in enumerate(texts):
-            f.write('    if (strcmp(name, "%s") == 0) {\n        return text%d;\n    }\n' % (name, i))
+            f.write('    if (strcmp(name, "%s") == 0)\n        return text%d;\n' % (name, i))
         f.write("    return NULL;\n}\n")
     return path
 
