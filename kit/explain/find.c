@@ -99,16 +99,13 @@ static bool grow(void **array, size_t *room, size_t count, size_t element)
     return grown != NULL;
 }
 
-/* Collects the ids of the template's separators. They are all its tokens, except the one that
- * begins the text. */
+/* Collects the ids of the tokens that the template puts behind the beginning of the text. */
 static int list_separators(int64_t *id, const kit_tokens *t)
 {
     int count = 0;
-    for (size_t i = 1; i < t->count && count < TEMPLATE_MOST; i++) {
-        const bool begins = t->token[0].which < 0 && t->token[i].id == t->token[0].id;
-        if (t->token[i].which < 0 && !begins)
+    for (size_t i = 1; i < t->count && count < TEMPLATE_MOST; i++)
+        if (t->token[i].which < 0)
             id[count++] = t->token[i].id;
-    }
     return count;
 }
 
