@@ -182,7 +182,7 @@ static bool is_target(find_kind kind, const place *at, int64_t i, int64_t j)
     }
 }
 
-/* Returns how many of the first tokens of a text of T tokens query i sees, if there is no window. */
+/* Returns how many tokens of a text of T, from the first one on, query i sees without a window. */
 static int64_t seen_by(const struct finding *in, int64_t i, int64_t T)
 {
     return model_sizes_of(in->m)->causal ? i + 1 : T;
