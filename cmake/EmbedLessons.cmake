@@ -1,5 +1,6 @@
-# Writes the texts of the lessons as C: script_file() finds them by name. For the script and the style
-# sheet of a page it also has NAME.hash, by which the page's content security policy names them.
+# Writes the texts of the lessons as C: script_file() finds them by name. For the script and the
+# style sheet of a page it also has NAME.hash, by which the page's content security policy names
+# them.
 #
 #   cmake -DFILES=a.lesson,b.c -DOUT=lesson_files.c -P EmbedLessons.cmake
 cmake_policy(VERSION 3.21)

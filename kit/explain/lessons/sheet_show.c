@@ -24,9 +24,9 @@ const char *sheet_answer(char out[SHEET_ANSWER_BYTES], const sheet_question *q)
 }
 
 /* The words in front of the questions, with the sentence of the sheet. */
-#define INTRODUCTION                                                                                \
-    "The three words \"%s %s %s\" have these queries Q, keys K and values V, a row for each word. " \
-    "Round numbers to two decimals; an answer within %g is right."
+#define INTRODUCTION                                                                               \
+    "The three words \"%s %s %s\" have these queries Q, keys K and values V, a row for each "      \
+    "word. Round numbers to two decimals; an answer within %g is right."
 
 /* -------------------------------------------------------------------------------------- HTML */
 
