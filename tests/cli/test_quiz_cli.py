@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# labels: slow
 """attn quiz: sheets of 200 seeds, whose answers are computed from the printed numbers alone with
 NumPy; the grading of right, wrong, missing and hostile answers."""
 
