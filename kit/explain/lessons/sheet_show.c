@@ -24,9 +24,13 @@ const char *sheet_answer(char out[SHEET_ANSWER_BYTES], const sheet_question *q)
 }
 
 /* The words in front of the questions, with the sentence of the sheet. */
-#define INTRODUCTION                                                                               \
-    "The three words \"%s %s %s\" have these queries Q, keys K and values V, a row for each "      \
-    "word. Round numbers to two decimals; an answer within %g is right."
+static void introduce(sink *to, const sheet *s)
+{
+    sink_printf(to,
+                "The three words \"%s %s %s\" have these queries Q, keys K and values V, a row for "
+                "each word. Round numbers to two decimals; an answer within %g is right.",
+                s->word[0], s->word[1], s->word[2], SHEET_TOLERANCE);
+}
 
 /* -------------------------------------------------------------------------------------- HTML */
 
@@ -133,7 +137,7 @@ int sheet_html(char **bytes, size_t *size, const sheet *s, kit_error *err)
                 "<input type=\"text\" name=\"student\" autocomplete=\"name\" maxlength=\"60\">"
                 "</label><span class=\"seed\">Sheet %" PRIu64 "</span></div>\n<p>",
                 SHEET_SCHEMA, s->seed, (int)SHEET_QUESTIONS, TITLE, s->seed);
-    sink_printf(&text, INTRODUCTION, s->word[0], s->word[1], s->word[2], SHEET_TOLERANCE);
+    introduce(&text, s);
     put_escaped(to, text.failed ? "" : text.data);
     out.failed = out.failed || text.failed;
     free(text.data);
@@ -204,7 +208,7 @@ static void put_text_table(text_layout *p, const sheet_table *t, int indent)
 static void ask_in_text(text_layout *p, const sheet *s)
 {
     sink text = {0};
-    sink_printf(&text, INTRODUCTION, s->word[0], s->word[1], s->word[2], SHEET_TOLERANCE);
+    introduce(&text, s);
     put_paragraph(p, 0, text.failed ? "" : text.data);
     p->out.failed = p->out.failed || text.failed;
     free(text.data);
