@@ -12,6 +12,11 @@ int model_trained_config(model_config *c, const char *path, kit_error *err)
     const int code = train_load_config(&of, path, err);
     if (code)
         return code;
+    if (train_task_draws_words(of.task))
+        return kit_fail(err, KIT_BAD_FILE,
+                        "%s: was trained on %s and has no words of its own; `attn explain TEXT` "
+                        "without --model shows such heads",
+                        path, train_task_name(of.task));
     if (of.embed % of.heads)
         return kit_fail(err, KIT_BAD_FILE, "%s: its embed is not a multiple of its heads", path);
     *c = (model_config){.a = model_architecture("attn.train")};

@@ -5,6 +5,10 @@
  *               x = x + mlp(norm(x))          optional: linear to 4 E, GELU, linear back
  *   logits = head(norm(x))
  *
+ * If the task draws the embeddings of each sequence, tokens are rows of its own table `words`, the
+ * head gives a vector as long as an embedding, and logits = 4/sqrt(E) · head(norm(x)) · wordsᵀ. The
+ * factor makes logits of random vectors large enough for a sure answer.
+ *
  * The backward pass below mirrors the forward pass. Between the calls of libattn there are only
  * sums of two arrays.
  */
@@ -18,7 +22,9 @@
 #define EPS 1e-5 /* of a layer norm, as in PyTorch */
 #define WIDER 4  /* size of the MLP, in embeddings */
 
-enum { TOKENS, PLACES, BLOCKS }; /* the first parameters */
+#define CERTAINTY 4 /* of logits that compare with drawn embeddings; see above */
+
+enum { TOKENS = 0 }; /* the first parameter, unless embeddings are drawn */
 /* Parameters of a block, counted from train_block.first. A module's bias follows its weight. */
 enum { NORM = 0, IN = 2, OUT = 4, ATTENTION_ONLY = 6, NORM2 = 6, UP = 8, DOWN = 10, WITH_MLP = 12 };
 
@@ -87,6 +93,8 @@ static attn_tensor view(const kit_array *a)
 static attn_tensor value_of(const train_model *m, int i) { return view(&m->parameter[i].value); }
 static attn_tensor grad_of(const train_model *m, int i) { return view(&m->parameter[i].grad); }
 
+static bool draws(const train_model *m) { return train_task_draws_words(m->config.task); }
+
 void train_model_init(train_model *m)
 {
     attn_rng rng;
@@ -94,7 +102,7 @@ void train_model_init(train_model *m)
     for (int i = 0; i < m->count; i++) {
         kit_array *w = &m->parameter[i].value;
         const size_t n = (size_t)kit_array_count(w);
-        if (i < BLOCKS) {
+        if (i <= m->places) {
             attn_rng_randn(&rng, w->data, n);
         } else if (w->rank == 2) {
             attn_rng_linear(&rng, w->data, m->parameter[i + 1].value.data, w->shape[1],
@@ -104,6 +112,13 @@ void train_model_init(train_model *m)
                 ((float *)w->data)[k] = 1;
         }
     }
+}
+
+void train_model_draw_words(train_model *m, int64_t first, int64_t count, attn_rng *rng)
+{
+    const int64_t one = train_config_tokens(&m->config) * m->config.embed;
+    for (int64_t b = first; b < first + count && draws(m); b++)
+        attn_rng_randn(rng, m->words + b * one, (size_t)one);
 }
 
 /* ------------------------------------------------------------------------------ Activations */
@@ -137,6 +152,8 @@ static size_t place_activations(train_model *m, float *base)
     m->output = take(base, &used, N * E);
     m->normed = take(base, &used, N * E);
     m->logits = take(base, &used, N * V);
+    m->words = take(base, &used, draws(m) ? (size_t)c->batch * V * E : 0);
+    m->answer = take(base, &used, draws(m) ? N * E : 0);
     for (int i = 0; i < 4; i++)
         m->d[i] = take(base, &used, N * (i == 3 && c->mlp ? WIDER : 1) * E);
     m->d_wide = take(base, &used, N * (c->mlp ? WIDER : 3) * E);
@@ -149,7 +166,8 @@ static bool fits(const train_config *c)
 {
     const double N = (double)c->batch * (double)c->length, E = (double)c->embed;
     const double V = (double)train_config_tokens(c);
-    return N * (E * 20 * ((double)c->layers + 1) + 2 * V) < 1e11 && V * E < 1e10;
+    return N * (E * 20 * ((double)c->layers + 1) + 2 * V) < 1e11 &&
+           V * E * (train_task_draws_words(c->task) ? (double)c->batch : 1) < 1e10;
 }
 
 int train_model_make(train_model *m, const train_config *c, attn_context *ctx, kit_error *err)
@@ -160,7 +178,7 @@ int train_model_make(train_model *m, const train_config *c, attn_context *ctx, k
             err, KIT_LIMIT,
             "a model of these sizes is too large to be trained by attn; choose smaller ones");
     const size_t N = (size_t)(c->batch * c->length);
-    const int parameters = BLOCKS + (int)c->layers * WITH_MLP + 4;
+    const int parameters = 2 + (int)c->layers * WITH_MLP + 4;
     m->parameter = calloc((size_t)parameters, sizeof *m->parameter);
     m->block = calloc((size_t)c->layers, sizeof *m->block);
     if (m->block)
@@ -172,7 +190,8 @@ int train_model_make(train_model *m, const train_config *c, attn_context *ctx, k
     m->place = m->targets + N;
     place_activations(m, m->memory);
     const int64_t E = c->embed, V = train_config_tokens(c);
-    int code = add_parameter(m, "tokens.weight", V, E, err);
+    int code = draws(m) ? KIT_OK : add_parameter(m, "tokens.weight", V, E, err);
+    m->places = m->count;
     if (!code)
         code = add_parameter(m, "places.weight", c->length, E, err);
     for (int l = 0; l < (int)c->layers && !code; l++)
@@ -180,7 +199,7 @@ int train_model_make(train_model *m, const train_config *c, attn_context *ctx, k
     if (!code)
         code = add_module(m, "norm", 0, 0, E, err);
     if (!code)
-        code = add_module(m, "head", 0, V, E, err);
+        code = add_module(m, "head", 0, draws(m) ? E : V, E, err);
     return code;
 }
 
@@ -288,6 +307,56 @@ static int block_forward(train_model *m, int layer, kit_error *err)
     return code;
 }
 
+static int embed_tokens(train_model *m, float *input, kit_error *err)
+{
+    const int64_t E = m->config.embed, V = train_config_tokens(&m->config);
+    const int64_t N = m->batch * m->length;
+    attn_error e;
+    if (!draws(m)) {
+        const attn_tensor table = value_of(m, TOKENS), x = rows(m, input, E);
+        return train_engine(attn_embedding_forward(m->ctx, &table, m->tokens, N, &x, &e), &e, err);
+    }
+    for (int64_t n = 0; n < N; n++)
+        memcpy(input + n * E, m->words + (n / m->length * V + m->tokens[n]) * E,
+               (size_t)E * sizeof *input);
+    return KIT_OK;
+}
+
+/* The words, the answers and their logits of sequence b, as matrices. */
+typedef struct comparison {
+    attn_tensor words, answer, logits;
+} comparison;
+
+static comparison comparison_of(const train_model *m, int64_t b, float *answer, float *logits)
+{
+    const int64_t E = m->config.embed, V = train_config_tokens(&m->config), T = m->length;
+    return (comparison){attn_matrix(m->words + b * V * E, ATTN_F32, V, E),
+                        attn_matrix(answer + b * T * E, ATTN_F32, T, E),
+                        attn_matrix(logits + b * T * V, ATTN_F32, T, V)};
+}
+
+static void multiply(float *x, int64_t n, double factor)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(factor * (double)x[i]);
+}
+
+static double certainty(const train_model *m) { return CERTAINTY / sqrt((double)m->config.embed); }
+
+/* Compares m->answer with the words of its sequence. */
+static int compare(train_model *m, kit_error *err)
+{
+    attn_error e;
+    int code = KIT_OK;
+    for (int64_t b = 0; b < m->batch && !code; b++) {
+        const comparison c = comparison_of(m, b, m->answer, m->logits);
+        code = train_engine(attn_linear_forward(m->ctx, &c.answer, &c.words, NULL, &c.logits, &e),
+                            &e, err);
+    }
+    multiply(m->logits, m->batch * m->length * train_config_tokens(&m->config), certainty(m));
+    return code;
+}
+
 int train_model_forward(train_model *m, int64_t batch, int64_t length, kit_error *err)
 {
     const int64_t E = m->config.embed, N = batch * length;
@@ -297,9 +366,8 @@ int train_model_forward(train_model *m, int64_t batch, int64_t length, kit_error
     for (int64_t n = 0; n < N; n++)
         m->place[n] = n % length;
     float *input = m->block[0].input;
-    const attn_tensor tokens = value_of(m, TOKENS), places = value_of(m, PLACES);
-    const attn_tensor x = rows(m, input, E), other = rows(m, m->d[0], E);
-    int code = train_engine(attn_embedding_forward(m->ctx, &tokens, m->tokens, N, &x, &e), &e, err);
+    const attn_tensor places = value_of(m, m->places), other = rows(m, m->d[0], E);
+    int code = embed_tokens(m, input, err);
     if (!code)
         code =
             train_engine(attn_embedding_forward(m->ctx, &places, m->place, N, &other, &e), &e, err);
@@ -309,6 +377,10 @@ int train_model_forward(train_model *m, int64_t batch, int64_t length, kit_error
     const int last = m->count - 4;
     if (!code)
         code = norm(m, m->output, last, m->normed, err);
+    if (!code && draws(m)) {
+        code = linear(m, m->normed, E, last + 2, m->answer, E, err);
+        return code ? code : compare(m, err);
+    }
     if (!code)
         code = linear(m, m->normed, E, last + 2, m->logits, train_config_tokens(&m->config), err);
     return code;
@@ -407,19 +479,42 @@ static int embeddings_back(train_model *m, kit_error *err)
 {
     attn_error e;
     const int64_t N = m->batch * m->length;
-    const attn_tensor d = rows(m, m->d[0], m->config.embed);
-    const attn_tensor tokens = grad_of(m, TOKENS), places = grad_of(m, PLACES);
-    const int code =
-        train_engine(attn_embedding_backward(m->ctx, &d, m->tokens, N, &tokens, &e), &e, err);
+    const attn_tensor d = rows(m, m->d[0], m->config.embed), places = grad_of(m, m->places);
+    int code = KIT_OK;
+    if (!draws(m)) { /* drawn embeddings are data: nothing needs their gradients */
+        const attn_tensor tokens = grad_of(m, TOKENS);
+        code =
+            train_engine(attn_embedding_backward(m->ctx, &d, m->tokens, N, &tokens, &e), &e, err);
+    }
     return code ? code
                 : train_engine(attn_embedding_backward(m->ctx, &d, m->place, N, &places, &e), &e,
                                err);
 }
 
+/* Writes the gradient of m->normed to m->d[1]. */
+static int head_back(train_model *m, kit_error *err)
+{
+    const int64_t E = m->config.embed, V = train_config_tokens(&m->config);
+    const int head = m->count - 2;
+    attn_error e;
+    int code = KIT_OK;
+    if (!draws(m))
+        return linear_back(m, m->d_logits, V, m->normed, E, head, m->d[1], err);
+    float *d_answer = m->d[2];
+    for (int64_t b = 0; b < m->batch && !code; b++) {
+        const comparison c = comparison_of(m, b, d_answer, m->d_logits);
+        code = train_engine(attn_linear_backward(m->ctx, &c.logits, NULL, &c.words, &c.answer, NULL,
+                                                 NULL, &e),
+                            &e, err);
+    }
+    multiply(d_answer, m->batch * m->length * E, certainty(m));
+    return code ? code : linear_back(m, d_answer, E, m->normed, E, head, m->d[1], err);
+}
+
 int train_model_loss(train_model *m, double *loss, bool grads, kit_error *err)
 {
     attn_error e;
-    const int64_t E = m->config.embed, V = train_config_tokens(&m->config);
+    const int64_t V = train_config_tokens(&m->config);
     const attn_tensor logits = rows(m, m->logits, V), dlogits = rows(m, m->d_logits, V);
     int code = train_engine(attn_cross_entropy_forward(m->ctx, &logits, m->targets, TRAIN_IGNORE,
                                                        loss, &e),
@@ -431,7 +526,7 @@ int train_model_loss(train_model *m, double *loss, bool grads, kit_error *err)
                         &e, err);
     const int last = m->count - 4;
     if (!code)
-        code = linear_back(m, m->d_logits, V, m->normed, E, last + 2, m->d[1], err);
+        code = head_back(m, err);
     if (!code)
         code = norm_back(m, m->d[1], m->output, last, m->d[0], err);
     for (int l = (int)m->config.layers - 1; l >= 0 && !code; l--)

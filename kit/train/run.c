@@ -65,9 +65,11 @@ int64_t train_parameters(const train_run *run)
 static void draw_batch(train_run *run, attn_rng *rng, bool unseen, int64_t sequences)
 {
     const int64_t T = run->config.length;
-    for (int64_t b = 0; b < sequences; b++)
+    for (int64_t b = 0; b < sequences; b++) {
         train_draw(&run->config, run->text, rng, unseen, run->model.tokens + b * T,
                    run->model.targets + b * T);
+        train_model_draw_words(&run->model, b, 1, rng);
+    }
 }
 
 static attn_tensor flat(const kit_array *a)
@@ -172,7 +174,10 @@ int train_measure(train_run *run, train_score *score, kit_error *err)
 int train_run_probe(train_run *run, int64_t *length, kit_error *err)
 {
     train_model *m = &run->model;
+    attn_rng rng;
     *length = train_draw_probe(&run->config, run->text, m->tokens, m->targets);
+    attn_rng_seed(&rng, run->config.seed + 4);
+    train_model_draw_words(m, 0, 1, &rng);
     return train_model_forward(m, 1, *length, err);
 }
 

@@ -23,12 +23,16 @@ typedef enum train_task {
     TRAIN_COPY,      /* tokens, a mark, the same tokens */
     TRAIN_REVERSE,   /* tokens, a mark, the same tokens backwards */
     TRAIN_PREVIOUS,  /* at each place, the token before it */
+    TRAIN_ANY_WORDS, /* words with embeddings of this sequence alone: what followed this word? */
     TRAIN_TEXT,      /* the characters of a text: predict the next one */
     TRAIN_TASKS
 } train_task;
 
 const char *train_task_name(train_task task); /* "previous-token" */
 train_task train_task_find(const char *name); /* TRAIN_TASKS: unknown name */
+/* Whether every sequence draws its own embeddings. The model then has no table of tokens and no
+ * table of outputs: its answer is a vector, which is compared with the embeddings. */
+bool train_task_draws_words(train_task task);
 
 /* The characters of a text as tokens, numbered in the order of code points. The last tenth is not
  * used for training; accuracy is measured on it. */

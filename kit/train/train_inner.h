@@ -38,9 +38,12 @@ typedef struct train_model {
     attn_context *ctx;
     train_parameter *parameter;
     int count;
+    int places; /* index of the embeddings of places; those of tokens, if any, are before it */
     train_block *block;
-    float *memory;                     /* holds all activations and gradients */
-    float *output, *normed, *logits;   /* outputs of the last block, of its norm, of the head */
+    float *memory;                   /* holds all activations and gradients */
+    float *output, *normed, *logits; /* outputs of the last block, of its norm, of the head */
+    float *words;  /* [batch,V,E] embeddings of the sequences' own tokens, drawn; or no room */
+    float *answer; /* [.,E] what is compared with them: the head's output */
     float *d[4], *d_wide, *d_logits;   /* gradients: [., E], the widest, [., V] */
     int64_t *tokens, *targets, *place; /* [batch * length] */
     int64_t batch, length;             /* of the current call; at most the config's */
@@ -53,7 +56,9 @@ int train_model_make(train_model *m, const train_config *c, attn_context *ctx, k
 void train_model_free(train_model *m);
 /* Draws the weights as PyTorch does: torch.manual_seed(seed), then the modules in order. */
 void train_model_init(train_model *m);
-/* Computes m->logits from m->tokens [batch, length]. */
+/* Draws m->words of `count` sequences, from sequence `first` on, if the task draws them. */
+void train_model_draw_words(train_model *m, int64_t first, int64_t count, attn_rng *rng);
+/* Computes m->logits from m->tokens [batch, length], and m->words if the task draws them. */
 int train_model_forward(train_model *m, int64_t batch, int64_t length, kit_error *err);
 /* To call after a forward: computes *loss from m->targets and, with `grads`, all gradients. */
 int train_model_loss(train_model *m, double *loss, bool grads, kit_error *err);
