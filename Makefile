@@ -8,7 +8,7 @@ SENTENCE := Life is short, eat dessert last
 PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build debug demo demo-model lessons test quick lint test-peers install format asan tsan recipes fuzz profile bisect-speed bench bench-peers bench-scaling pictures clean
+.PHONY: help deps build debug demo demo-model lessons test quick lint test-peers install format asan tsan recipes fuzz profile bisect-speed bench bench-peers bench-scaling pictures trained-heads clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -100,6 +100,9 @@ pictures: build ## docs/heatmap.png and, with chromium, docs/page.png
 	build/attn explain --causal --scale 0.02 --query eat "$(SENTENCE)" -o build/page.html >/dev/null
 	chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,880 \
 	    --screenshot=docs/page.png build/page.html 2>/dev/null
+
+trained-heads: build ## trains the heads that attn explain ends with (a minute or two; needs NumPy)
+	tools/trained-heads.py
 
 format: ## format every C file
 	tools/check-format.sh --fix

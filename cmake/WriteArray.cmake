@@ -2,9 +2,14 @@
 # count. linkage: "" or "static".
 function(write_array linkage name text)
     file(WRITE ${OUT}.part "${text}")
-    file(READ ${OUT}.part hex HEX)
-    file(SIZE ${OUT}.part size)
+    write_file_array("${linkage}" ${name} ${OUT}.part)
     file(REMOVE ${OUT}.part)
+endfunction()
+
+# The same of the bytes of a file, of any kind.
+function(write_file_array linkage name path)
+    file(READ ${path} hex HEX)
+    file(SIZE ${path} size)
     # CMake's expressions know no {n}.
     set(byte "[0-9a-f][0-9a-f]")
     string(REGEX REPLACE "(${byte}${byte}${byte}${byte}${byte}${byte}${byte}${byte})" "\\1\n"

@@ -244,6 +244,18 @@ def lesson_source(c):
     return path
 
 
+def heads_source(c):
+    """The C file of the trained heads, as cmake/EmbedHeads.cmake writes it. Returns its path."""
+    with open(os.path.join(c.root, "kit", "explain", "trained", "heads.safetensors"), "rb") as f:
+        data = f.read()
+    path = os.path.join(c.folder, "heads_file.c")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write('#include "train/heads.h"\n')
+        f.write("const char trained_heads[] = {%s0};\n" % "".join("'\\x%02x'," % b for b in data))
+        f.write("const size_t trained_heads_size = %d;\n" % len(data))
+    return path
+
+
 def compile_program(c, engine, path):
     """Writes the program attn to path, from the library's objects and its own. Returns False if
     that is not possible."""
@@ -253,7 +265,7 @@ def compile_program(c, engine, path):
     left_out = {os.path.join(c.root, name) for name in REPLACED}
     files = c.found(["kit/*.c", "kit/*/*.c", "kit/*/*/*.c", "cli/*.c", "check/*.c", "ref/*.c"])
     files = [f for f in files if f not in left_out]
-    files += [os.path.join(HERE, "without.c"), page_source(c), lesson_source(c)]
+    files += [os.path.join(HERE, "without.c"), page_source(c), lesson_source(c), heads_source(c)]
     objects = c.objects(files, [".", "kit", "check", "ref", "src"], "-Os")
     c.link(engine + objects, path, *libraries)
     return True

@@ -13,7 +13,7 @@
  *
  * Words -> ids -> embeddings -> queries, keys, values -> scores -> weights -> context, with random
  * weights from PyTorch's generator: torch.manual_seed(seed); Embedding(V, embed); randn(w_q);
- * randn(w_k); randn(w_v). KIT_USAGE: an empty sentence, a size out of range, or a query that is not
+ * randn(w_k); randn(w_v). At its end `more` has explain_trained. KIT_USAGE: an empty sentence, a size out of range, or a query that is not
  * a word of the sentence.
  */
 typedef struct explain_options {
@@ -29,5 +29,9 @@ typedef struct explain_options {
         NULL, 123, 16, 24, 28, 1, false, false, 0.0, NULL                                          \
     }
 int explain_build(trace *t, const explain_options *options, attn_context *ctx, kit_error *err);
+
+/* The same sentence through the trained heads of train/heads.h, as a trace of its own. A sentence
+ * that is too long for them gives a trace without steps, whose setting says so. */
+int explain_trained(trace *t, const char *text, uint64_t seed, attn_context *ctx, kit_error *err);
 
 #endif

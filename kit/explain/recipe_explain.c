@@ -1,7 +1,8 @@
 /* `attn explain`: any sentence, from words to context vectors, as in the notebooks.
  *
  * The numbers equal PyTorch's: torch.manual_seed(seed); Embedding(V, E); randn for W_q, W_k, W_v.
- * The weights are random, so the trace shows the mechanism, not a language model.
+ * The weights are random, so the trace shows the mechanism, not a language model. It ends with the
+ * same sentence through trained heads (recipe_trained.c).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -201,6 +202,20 @@ static void say_health(recipe *r, const sizes *s, const explain_options *o)
                 s->H > 1 ? "" : "--heads 2  ", s->T > 1 ? "--query WORD  " : "");
 }
 
+/* Adds the same sentence through trained heads. */
+static void add_trained(recipe *r, const explain_options *o)
+{
+    if (r->status != KIT_OK) {
+        return;
+    }
+    r->trace->more = calloc(1, sizeof *r->trace->more);
+    if (r->trace->more == NULL) {
+        recipe_fail(r, KIT_LIMIT, "no memory");
+        return;
+    }
+    r->status = explain_trained(r->trace->more, o->text, o->seed, r->ctx, r->err);
+}
+
 int explain_build(trace *t, const explain_options *o, attn_context *ctx, kit_error *err)
 {
     recipe r = recipe_begin(t, ctx, err, NULL, o->text, o->text != NULL ? o->text : "");
@@ -213,10 +228,12 @@ int explain_build(trace *t, const explain_options *o, attn_context *ctx, kit_err
     snprintf(heads, sizeof heads, "%lld heads", (long long)s.H);
     snprintf(scaling, sizeof scaling, o->scale != 0 ? "× %g" : "÷ √%g",
              o->scale != 0 ? o->scale : (double)s.D);
-    recipe_setting(&r, "n = %lld, d = %lld, d_k = %lld, d_v = %lld, %s, scores %s, %s, seed %llu",
-                   (long long)s.T, (long long)s.E, (long long)s.D, (long long)s.Dv,
-                   s.H > 1 ? heads : "one head", o->no_scale ? "not scaled" : scaling,
-                   o->causal ? "causal mask" : "no mask", (unsigned long long)o->seed);
+    recipe_setting(
+        &r,
+        "random weights, not trained: n = %lld, d = %lld, d_k = %lld, d_v = %lld, %s, scores %s, %s, seed %llu",
+        (long long)s.T, (long long)s.E, (long long)s.D, (long long)s.Dv,
+        s.H > 1 ? heads : "one head", o->no_scale ? "not scaled" : scaling,
+        o->causal ? "causal mask" : "no mask", (unsigned long long)o->seed);
     attn_rng *rng = malloc(sizeof *rng);
     if (rng == NULL) {
         recipe_fail(&r, KIT_LIMIT, "no memory");
@@ -242,5 +259,6 @@ int explain_build(trace *t, const explain_options *o, attn_context *ctx, kit_err
         r.status = trace_set_query(t, o->query, err);
     }
     say_health(&r, &s, o);
+    add_trained(&r, o);
     return recipe_end(&r);
 }

@@ -42,6 +42,10 @@ void trace_free(trace *t)
     free(t->text);
     free(t->setting);
     free(t->notes);
+    if (t->more != NULL) {
+        trace_free(t->more);
+        free(t->more);
+    }
     if (t->script != NULL) {
         script_free(t->script);
         free(t->script);

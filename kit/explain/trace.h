@@ -82,6 +82,8 @@ typedef struct trace {
     int64_t head;          /* of a model: the shown head, from 1; 0: all heads */
     int64_t across;        /* small panels side by side in a picture; 0: as many as fit */
     struct script *script; /* the words around the steps (script.h), or NULL; owned */
+    struct trace
+        *more;   /* what the text shows at its end: the same sentence again; or NULL, owned */
     char *notes; /* lines "label<TAB>sentence" for the end: health, slips, what to try; or NULL */
     trace_step *step; /* [count + html_only_count] */
     size_t count;

@@ -5,6 +5,7 @@
  *   run.c         a run: model, optimiser, random state, history; one step; accuracy
  *   checkpoint.c  a run as a .safetensors file, and back
  *   report.c      a run as a trace for explain's renderers: curves, heat-maps, what heads do
+ *   heads.c       the trained heads that are part of the program (heads.h)
  *
  * The same seed and options give the same bits, for any number of threads, whether the run is
  * continuous or resumed from checkpoints.

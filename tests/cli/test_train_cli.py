@@ -75,6 +75,28 @@ class Train(CliTest):
             steps = self.steps("--task", task, "--steps", "150", "--length", "16")
             self.assertGreaterEqual(self.array(steps["unseen_accuracy"]).item(), 0.99, task)
 
+    def test_any_words_are_learned(self):
+        steps = self.steps("--task", "any-words", "--steps", "700", "--heads", "1", "--length",
+                           "16", "--vocab", "16", "--embed", "48", "--batch", "64")
+        self.assertGreaterEqual(self.array(steps["unseen_accuracy"]).item(), 0.85)
+        # One head looks at the word before, the other at what followed: it is a rule, because
+        # these embeddings were never there in training.
+        words = steps["layer_1"]["rows"]
+        first, second = (self.array(steps[name])[0] for name in ("layer_1", "layer_2"))
+        right = [i for i, w in enumerate(words) if w in words[:i]]
+        followed = [max(j for j in range(i) if words[j] == words[i]) + 1 for i in right]
+        self.assertGreaterEqual(len(right), 4)
+        self.assertGreater(np.mean(second[right, followed]), 0.6)
+        self.assertGreater(np.mean([first[i, i - 1] for i in range(1, 15)]), 0.6)
+
+    def test_any_words_has_no_table(self):
+        self.train("--task", "any-words", "--steps", "6", "--checkpoint", "c.st")
+        names = {a["name"] for a in json.loads(self.works("info", "--json", "c.st"))["arrays"]}
+        self.assertNotIn("tokens.weight", names)
+        self.assertEqual(tensors(self.bytes("c.st"))["head.weight"].shape, (16, 16))
+        for command in ("explain", "generate"):
+            self.fails(3, command, "--model", "c.st", "a b a", says="was trained on any-words")
+
     def test_text(self):
         self.write("text.txt", "abc déf!\n".encode() * 60)
         options = ["--text", "text.txt", "--length", "10", "--steps", "120", "--mlp"]
@@ -98,6 +120,7 @@ class Train(CliTest):
         for options in (
             ["--text", "text.txt", "--length", "60", "--mlp"],
             ["--task", "copy", "--mlp", "--length", "40"],
+            ["--task", "any-words", "--mlp", "--length", "40"],
         ):
             files = []
             for threads in (1, 2, 3, 8):
@@ -109,7 +132,7 @@ class Train(CliTest):
                 self.assertEqual(files[0], other, options)
 
     def test_in_parts_is_in_one_go(self):
-        for more in ([], ["--mlp", "--task", "copy"]):
+        for more in ([], ["--mlp", "--task", "copy"], ["--task", "any-words"]):
             self.train("--steps", "30", "--checkpoint", "one.st", *more)
             self.train("--steps", "11", "--checkpoint", "part.st", *more)
             self.works("train", "--resume", "part.st", "--steps", "23", "--checkpoint", "part.st")
@@ -184,6 +207,8 @@ class Train(CliTest):
             ("not a multiple of --heads 3", "--heads", "3"),
             ("must be even", "--task", "copy", "--length", "7"),
             ("at least 6", "--length", "5"),
+            ("at least 4", "--task", "any-words", "--length", "3"),
+            ("at least 8", "--task", "any-words", "--embed", "6", "--heads", "1"),
             ("needs --text", "--task", "text"),
             ("exclude each other", "--task", "copy", "--text", "short.txt"),
             ("--vocab does not go", "--text", "short.txt", "--vocab", "3"),

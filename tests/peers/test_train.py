@@ -57,15 +57,21 @@ class Block(nn.Module):
 class Model(nn.Module):
     def __init__(self, tokens, mlp):
         super().__init__()
-        self.tokens, self.places = nn.Embedding(tokens, E), nn.Embedding(T, E)
+        if tokens:
+            self.tokens = nn.Embedding(tokens, E)
+        self.places = nn.Embedding(T, E)
         self.blocks = nn.ModuleList(Block(mlp) for _ in range(L))
-        self.norm, self.head = nn.LayerNorm(E), nn.Linear(E, tokens)
+        self.norm, self.head = nn.LayerNorm(E), nn.Linear(E, tokens or E)
 
-    def forward(self, ids):
-        x = self.tokens(ids) + self.places.weight
+    def forward(self, ids, words=None):
+        """words: [batch, V, E], each sequence's own embeddings, if the model has none."""
+        own = words is not None
+        rows = words.gather(1, ids[..., None].expand(-1, -1, E)) if own else self.tokens(ids)
+        x = rows + self.places.weight
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x))
+        x = self.head(self.norm(x))
+        return x @ words.mT * 4 / E**0.5 if own else x
 
 
 class Words:
@@ -76,6 +82,13 @@ class Words:
 
     def below(self, n):
         return int(self.bits.random_raw()) * n >> 32
+
+    def normal(self, n):
+        """torch.randn of n numbers, a multiple of 16: Box and Muller's, in blocks of 16."""
+        uniform = (self.bits.random_raw(n) & 0xFFFFFF) / 2.0**24
+        first, second = uniform.reshape(-1, 2, 8).swapaxes(0, 1)
+        radius, angle = np.sqrt(-2 * np.log(1 - first)), 2 * np.pi * second
+        return np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).reshape(n)
 
 
 def induction(words):
@@ -94,7 +107,21 @@ def copy(words):
     return half + [V] + half[:-1], [-100] * len(half) + half
 
 
-TASKS = {"induction": (induction, V), "copy": (copy, V + 1)}
+def any_words(words):
+    kinds = 7 + words.below(31 - 7 + 1)
+    tokens, targets = [], []
+    while len(tokens) < T:
+        token = words.below(kinds)
+        if tokens and tokens[-1] == token:
+            continue
+        seen = [i for i, other in enumerate(tokens) if other == token]
+        tokens.append(token)
+        targets.append(tokens[seen[-1] + 1] if seen else -100)
+    return tokens, targets, words.normal(V * E).reshape(V, E).astype("f4")
+
+
+# How to draw a sequence, and the rows of the model's table; 0: it has none.
+TASKS = {"induction": (induction, V), "copy": (copy, V + 1), "any-words": (any_words, 0)}
 
 
 class Train(CliTest):
@@ -109,10 +136,10 @@ class Train(CliTest):
         optimiser = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=DECAY)
         for step in range(STEPS):
             batch = [draw(words) for _ in range(BATCH)]
-            ids, targets = (torch.tensor(part) for part in zip(*batch))
+            ids, targets, *own = (torch.tensor(np.array(part)) for part in zip(*batch))
             for group in optimiser.param_groups:
                 group["lr"] = LR * min(1, (step + 1) / WARMUP)
-            loss = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
+            loss = F.cross_entropy(model(ids, *own).flatten(0, 1), targets.flatten())
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

@@ -237,6 +237,33 @@ void text_notes(text_layout *p)
     }
 }
 
+/* Writes the trace at the end of this one: a section, its steps without their computation, and its
+ * notes. */
+static void put_more(text_layout *p, const trace *more)
+{
+    p->trace = more;
+    text_section(p, more->title);
+    text_wrapf(p, "%s", more->setting);
+    bool drawn = false;
+    for (size_t i = 0; i < more->count; i++) {
+        const trace_step *s = &more->step[i];
+        if (s->check_only) {
+            continue;
+        }
+        text_bold(p);
+        text_wrap(p, 0, 2, text_clean(p, s->title));
+        text_plain(p);
+        put_sentence(p, s);
+        text_weights_alone(p, s);
+        drawn = true;
+    }
+    if (drawn) {
+        text_legend(p, true);
+    }
+    p->indent = 0;
+    text_notes(p);
+}
+
 static text_layout begin(const trace *t, const render_text_options *o)
 {
     return (text_layout){.width = o->width < 20    ? 20
@@ -272,6 +299,10 @@ int render_text(char **bytes, size_t *size, const trace *t, const render_text_op
     sink_puts(&p.out, "\n");
     p.indent = 0;
     text_notes(&p);
+    if (t->more != NULL) {
+        p.indent = p.width >= 60 ? 4 : 2;
+        put_more(&p, t->more);
+    }
     return finish(&p, bytes, size, err);
 }
 

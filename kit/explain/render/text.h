@@ -37,6 +37,7 @@ void text_plain(text_layout *p);
 
 /* text_matrix.c: writes a matrix in the largest form that fits the width. */
 void text_weights(text_layout *p, const trace_step *s);
+void text_weights_alone(text_layout *p, const trace_step *s);     /* without bars and legend */
 void text_matrix(text_layout *p, const trace_step *s);            /* wide ones in several blocks */
 bool text_matrix_fits(const text_layout *p, const trace_step *s); /* in one block */
 /* text_map.c: writes weights without digits, and bars. */

@@ -168,6 +168,17 @@ void text_weights(text_layout *p, const trace_step *s)
     }
 }
 
+void text_weights_alone(text_layout *p, const trace_step *s)
+{
+    grid g = grid_of(p->trace, s);
+    layout l = {0};
+    if (g.columns <= DIGITS_AT_MOST && g.rows <= DIGITS_AT_MOST && choose_layout(p, &g, &l)) {
+        put_digits(p, &g, &l, 0);
+    } else {
+        text_map(p, &g, 0);
+    }
+}
+
 /* -------------------------------------------------------------------------------- Plain numbers */
 
 static int number_width(const grid *g)

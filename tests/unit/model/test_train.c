@@ -52,6 +52,22 @@ static void expect_marked(const int64_t *tokens, const int64_t *targets, bool re
     }
 }
 
+/* What followed the last appearance of a token; no token comes twice in a row. */
+static void expect_any_words(const int64_t *tokens, const int64_t *targets)
+{
+    int counted = 0;
+    for (int i = 0; i < T; i++) {
+        int64_t want = TRAIN_IGNORE;
+        for (int j = i; j-- > 0 && want == TRAIN_IGNORE;)
+            if (tokens[j] == tokens[i])
+                want = tokens[j + 1];
+        assert_int_equal(targets[i], want);
+        counted += want != TRAIN_IGNORE;
+        assert_true(i == 0 || tokens[i] != tokens[i - 1]);
+    }
+    assert_number(counted, >, 0);
+}
+
 static void test_sequences(void **state)
 {
     (void)state;
@@ -70,6 +86,8 @@ static void test_sequences(void **state)
             }
             if (task == TRAIN_INDUCTION)
                 expect_induction(tokens, targets);
+            else if (task == TRAIN_ANY_WORDS)
+                expect_any_words(tokens, targets);
             else if (task != TRAIN_PREVIOUS)
                 expect_marked(tokens, targets, task == TRAIN_REVERSE);
             for (int i = 0; i < T && task == TRAIN_PREVIOUS; i++)
@@ -148,8 +166,9 @@ static void expect_slope(train_model *m, train_parameter *p, kit_array *grad)
 static void test_gradients(void **state)
 {
     (void)state;
-    for (int mlp = 0; mlp < 2; mlp++) {
-        const train_config c = config_of(TRAIN_COPY, mlp);
+    for (int n = 0; n < 4; n++) {
+        const bool mlp = n % 2;
+        const train_config c = config_of(n < 2 ? TRAIN_COPY : TRAIN_ANY_WORDS, mlp);
         train_model m;
         attn_rng rng;
         double loss;
@@ -158,13 +177,15 @@ static void test_gradients(void **state)
         train_model_init(&m);
         for (int b = 0; b < 3; b++)
             train_draw(&c, NULL, &rng, false, m.tokens + b * T, m.targets + b * T);
+        train_model_draw_words(&m, 0, 3, &rng);
         assert_int_equal(train_model_forward(&m, 3, T, NULL), KIT_OK);
         assert_int_equal(train_model_loss(&m, &loss, true, NULL), KIT_OK);
         assert_number(loss, >, 1);
         assert_number(loss, <, 6);
         int moving = 0;
         for (int i = 0; i < m.count; i++) {
-            describe_case("parameter %d, %s MLP", i, mlp ? "with" : "without");
+            describe_case("%s: parameter %d, %s MLP", train_task_name(c.task), i,
+                          mlp ? "with" : "without");
             const float *g = m.parameter[i].grad.data;
             for (int64_t k = 0; k < kit_array_count(&m.parameter[i].grad); k++)
                 moving += g[k] != 0;
@@ -173,6 +194,42 @@ static void test_gradients(void **state)
         assert_number(moving, >, 1000);
         train_model_free(&m);
     }
+}
+
+/* The logits are 4/sqrt(E) times the dot products of the head's output and the sequence's own
+ * words, and equal tokens enter with equal embeddings. */
+static void test_drawn_words(void **state)
+{
+    (void)state;
+    enum { E = 20, V = 9 };
+    train_config c = config_of(TRAIN_ANY_WORDS, false);
+    train_model m;
+    attn_rng rng;
+    c.embed = E;
+    attn_rng_seed(&rng, 3);
+    assert_int_equal(train_model_make(&m, &c, NULL, NULL), KIT_OK);
+    train_model_init(&m);
+    for (int i = 0; i < m.count; i++)
+        assert_null(strstr(m.parameter[i].name, "tokens"));
+    for (int b = 0; b < 3; b++)
+        train_draw(&c, NULL, &rng, false, m.tokens + b * T, m.targets + b * T);
+    train_model_draw_words(&m, 0, 3, &rng);
+    assert_true(memcmp(m.words, m.words + V * E, V * E * sizeof *m.words) != 0);
+    assert_int_equal(train_model_forward(&m, 3, T, NULL), KIT_OK);
+    const float *places = m.parameter[m.places].value.data;
+    for (int n = 0; n < 3 * T; n++) {
+        const float *own = m.words + n / T * V * E;
+        for (int d = 0; d < E; d++)
+            assert_true(m.block[0].input[n * E + d] ==
+                        own[m.tokens[n] * E + d] + places[n % T * E + d]);
+        for (int v = 0; v < V; v++) {
+            double sum = 0;
+            for (int d = 0; d < E; d++)
+                sum += (double)m.answer[n * E + d] * (double)own[v * E + d];
+            assert_number(fabs(4 / sqrt(E) * sum - (double)m.logits[n * V + v]), <, 1e-4);
+        }
+    }
+    train_model_free(&m);
 }
 
 /* The scores that are shown are dot products in double, rounded once. */
@@ -303,10 +360,10 @@ static void test_damaged_checkpoints(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sequences),           cmocka_unit_test(test_text),
-        cmocka_unit_test(test_gradients),           cmocka_unit_test(test_scores_are_rounded_once),
-        cmocka_unit_test(test_labels_of_maps),      cmocka_unit_test(test_setting),
-        cmocka_unit_test(test_damaged_checkpoints),
+        cmocka_unit_test(test_sequences),   cmocka_unit_test(test_text),
+        cmocka_unit_test(test_gradients),   cmocka_unit_test(test_scores_are_rounded_once),
+        cmocka_unit_test(test_drawn_words), cmocka_unit_test(test_labels_of_maps),
+        cmocka_unit_test(test_setting),     cmocka_unit_test(test_damaged_checkpoints),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

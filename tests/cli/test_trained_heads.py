@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+# labels: slow
+# timeout: 1800
+"""The end of attn explain: what it shows of the trained heads is what their file gives, computed
+here in NumPy, and the command that it names makes such heads."""
+
+import json
+import os
+import re
+import shlex
+import unittest
+
+import numpy as np
+
+from cli import CliTest
+
+FILE = os.path.join(os.environ["ATTN_SOURCE"], "kit", "explain", "trained", "heads.safetensors")
+TITLE = "The same sentence through trained heads"
+CAT = "the cat saw the dog and the cat ran"
+
+
+def read(path):
+    """The texts and arrays of a .safetensors file."""
+    with open(path, "rb") as f:
+        data = f.read()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    texts = header.pop("__metadata__")
+    kinds = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I64": "<i8"}
+    return texts, {
+        name: np.frombuffer(
+            data[8 + size :][slice(*e["data_offsets"])], kinds[e["dtype"]]
+        ).reshape(e["shape"])
+        for name, e in header.items()
+    }
+
+
+def torch_normal(seed, n):
+    """torch.manual_seed(seed); torch.randn(n), for a multiple of 16: Box and Muller's, from
+    MT19937, in blocks of 16."""
+    raw = np.random.RandomState(seed)._bit_generator.random_raw(n)
+    first, second = ((raw & 0xFFFFFF) / 2.0**24).reshape(-1, 2, 8).swapaxes(0, 1)
+    radius, angle = np.sqrt(-2 * np.log(1 - first)), 2 * np.pi * second
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).reshape(n)
+
+
+def layer_norm(x, p, name):
+    centred = x - x.mean(1, keepdims=True)
+    deviation = np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5)
+    return centred / deviation * p[name + ".weight"] + p[name + ".bias"]
+
+
+def expected_maps(words, seed):
+    """The weights of the head of each layer, by the definition."""
+    texts, p = read(FILE)
+    p = {name: value.astype(float) for name, value in p.items()}
+    E = int(texts["embed"])
+    table = torch_normal(seed, int(texts["longest"]) * E).reshape(-1, E)
+    vocabulary = sorted(set(words))
+    x = table[[vocabulary.index(w) for w in words]] + p["places.weight"][: len(words)]
+    maps = []
+    for b in ("blocks.0.", "blocks.1."):
+        joint = layer_norm(x, p, b + "norm1") @ p[b + "attention.in_proj_weight"].T
+        q, k, v = np.split(joint + p[b + "attention.in_proj_bias"], 3, 1)
+        weights = np.tril(np.exp(q @ k.T / np.sqrt(E)))
+        maps.append(weights / weights.sum(1, keepdims=True))
+        out = maps[-1] @ v @ p[b + "attention.out.weight"].T + p[b + "attention.out.bias"]
+        x = x + out
+    return maps
+
+
+class TrainedHeads(CliTest):
+    def end(self, *args, width=200, **more):
+        text = self.works("explain", *args, env={"COLUMNS": str(width)}, **more)
+        self.assertEqual(text.count(TITLE), 1)
+        return text[text.index(TITLE) :]
+
+    def shown(self, text, words):
+        """The digits of the two maps: [2,T,T], 0 where a key is hidden."""
+        rows = [[float(x) for x in re.findall(r"[.\d]*\.\d+", line.replace("·", " 0.0 "))[: len(words)]]
+                for line in text.splitlines()
+                if line.split()[:1] and line.split()[0].strip("›") in words and line.count(".") > 2]
+        return np.array(rows).reshape(2, len(words), len(words))
+
+    def test_the_maps_are_those_of_the_file(self):
+        for seed in (123, 7):
+            words = CAT.split()
+            text = self.end("--seed", seed, CAT)
+            got, want = self.shown(text, words), expected_maps(words, seed)
+            self.assertLess(abs(got - want).max(), 0.0006)
+            for i in range(1, 9):
+                self.assertEqual(want[0][i].argmax(), i - 1)
+            for i, j in ((3, 1), (6, 4), (7, 2)):  # the word after the last appearance
+                self.assertEqual(want[1][i].argmax(), j)
+            line = " ".join(text.split())
+            for word, at, last, after in (("the", 4, 1, "cat"), ("the", 7, 4, "dog"),
+                                          ("cat", 8, 2, "saw")):
+                self.assertIn(
+                    "“%s” (word %d) appeared before as word %d; “%s” followed it and gets the "
+                    "weight %.2f." % (word, at, last, after, want[1][at - 1, last]), line)
+
+    def test_it_says_what_the_heads_are(self):
+        texts, _ = read(FILE)
+        for width in (60, 80, 200):
+            whole = self.works("explain", CAT, env={"COLUMNS": str(width)})
+            self.assertIn("random weights, not trained", " ".join(whole[:400].split()))
+            line = " ".join(self.end(CAT, width=width).split())
+            for part in (texts["command"], "know no English", "drawn from seed 123",
+                         "%.1f %% of the words" % (100 * float(texts["score.previous"])),
+                         "%.1f %% of the words" % (100 * float(texts["score.followed"]))):
+                self.assertIn(part, line)
+
+    def test_without_a_repeated_word(self):
+        text = " ".join(self.end("Life is short, eat dessert last").split())
+        self.assertNotIn("appeared before as word", text)
+        self.assertIn('attn explain "Life is short eat dessert last Life is"', text)
+        again = self.end("Life is short eat dessert last Life is")
+        self.assertIn("“is” followed it", " ".join(again.split()))
+        odd = " ".join(self.end("a$b `c` d\\").split())  # a shell would read these
+        self.assertIn('attn explain "the cat saw the dog', odd)
+
+    def test_lengths(self):
+        longest = int(read(FILE)[0]["longest"])
+        words = ["w%d" % (i % 9) for i in range(longest + 1)]
+        self.assertIn("followed it", " ".join(self.end(" ".join(words[:-1])).split()))
+        text = self.end(" ".join(words))
+        self.assertIn("%d places, and this sentence has %d words" % (longest, longest + 1),
+                      " ".join(text.split()))
+        self.assertLessEqual(len(text.splitlines()), 3)
+        self.assertNotIn("Layer 1", text)
+        self.end("alone")
+        for width in (20, 40, 79):
+            for text in (CAT, " ".join(words[:-1])):
+                for line in self.end(text, width=width).splitlines():
+                    self.assertLessEqual(len(line), max(width, 20))
+
+    def test_json_and_pages_are_without_it(self):
+        self.works("explain", CAT, "-o", "page.html", "-o", "map.svg", "-o", "trace.txt")
+        for text in (self.works("explain", "--json", CAT), self.bytes("page.html").decode(),
+                     self.bytes("map.svg").decode()):
+            self.assertNotIn(TITLE, text)
+        self.assertIn(TITLE, self.bytes("trace.txt").decode())
+
+    @unittest.skipIf(os.environ.get("ATTN_SANITIZED") == "1", "a minute of training, ten times")
+    def test_the_command_makes_such_heads(self):
+        texts, heads = read(FILE)
+        command = shlex.split(texts["command"])
+        self.assertEqual(command[:2], ["attn", "train"])
+        report = json.loads(
+            self.works(*command[1:], "--unseen", "1000", "--checkpoint", "run.st", "--json"))
+        accuracy, = next(s for s in report["steps"] if s["name"] == "unseen_accuracy")["tensor"]["data"]
+        self.assertGreaterEqual(accuracy, 0.95)
+        _, made = read(self.path("run.st"))
+        same = all(np.array_equal(made[name].astype("<f2"), heads[name]) for name in heads)
+        print("the same bits" if same else "other bits, as other instruction sets give",
+              "- right in %.2f %%" % (100 * accuracy))
+        self.assertEqual({n: v.shape for n, v in heads.items()},
+                         {n: v.shape for n, v in made.items() if "." in n and
+                          not n.startswith(("optimizer.", "random.", "history."))})
+
+
+if __name__ == "__main__":
+    unittest.main()
