@@ -33,7 +33,7 @@ recipe recipe_begin(trace *t, attn_context *ctx, kit_error *err, const char *les
 
 void recipe_setting(recipe *r, const char *format, ...)
 {
-    char line[256];
+    char line[768];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(line, sizeof line, format, arguments);
