@@ -188,8 +188,9 @@ def digest(content):
 
 
 def array(text):
-    """The text as the initialiser of an array in C, with a 0 at the end."""
-    return "{%s0}" % "".join("'\\x%02x'," % b for b in text.encode())
+    """Text or bytes as the initialiser of an array in C, with a 0 at the end."""
+    data = text.encode() if isinstance(text, str) else text
+    return "{%s0}" % "".join("'\\x%02x'," % b for b in data)
 
 
 def page_source(c):
@@ -251,7 +252,7 @@ def heads_source(c):
     path = os.path.join(c.folder, "heads_file.c")
     with open(path, "w", encoding="utf-8") as f:
         f.write('#include "train/heads.h"\n')
-        f.write("const char trained_heads[] = {%s0};\n" % "".join("'\\x%02x'," % b for b in data))
+        f.write("const char trained_heads[] = %s;\n" % array(data))
         f.write("const size_t trained_heads_size = %d;\n" % len(data))
     return path
 

@@ -47,6 +47,9 @@ ELSEWHERE = {
     "make bench-peers": "needs PyPI and hours",
     "bench/peers.py": "make bench-peers runs it",
     "make bench-scaling": "takes minutes",
+    "make trained-heads": "changes a file of the source",
+    "attn train --task any-words --length 36 --vocab 36 --embed 48 --heads 1 --layers 2 "
+    "--batch 64 --steps 3000": "cli/test_trained_heads does",
     "make recipes": "tests/recipes.sh follows two of the recipes",
     "ctest": "is what runs this",
     "ATTN_PROPERTY_CASES=10000 ctest": "takes an hour",

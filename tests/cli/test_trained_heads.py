@@ -113,6 +113,16 @@ class TrainedHeads(CliTest):
                          "%.1f %% of the words" % (100 * float(texts["score.followed"]))):
                 self.assertIn(part, line)
 
+    def test_the_document_says_the_same(self):
+        texts, heads = read(FILE)
+        with open(os.path.join(os.environ["ATTN_SOURCE"], "docs", "explain.md")) as f:
+            document = " ".join(f.read().split())
+        numbers = sum(value.size for value in heads.values())
+        for part in (texts["command"], "%s numbers" % format(numbers, ","),
+                     "%.1f %% of the words |" % (100 * float(texts["score.previous"])),
+                     "%.1f %% of the words that had" % (100 * float(texts["score.followed"]))):
+            self.assertIn(part, document)
+
     def test_without_a_repeated_word(self):
         text = " ".join(self.end("Life is short, eat dessert last").split())
         self.assertNotIn("appeared before as word", text)
@@ -151,7 +161,8 @@ class TrainedHeads(CliTest):
         self.assertEqual(command[:2], ["attn", "train"])
         report = json.loads(
             self.works(*command[1:], "--unseen", "1000", "--checkpoint", "run.st", "--json"))
-        accuracy, = next(s for s in report["steps"] if s["name"] == "unseen_accuracy")["tensor"]["data"]
+        steps = {s["name"]: s["tensor"]["data"] for s in report["steps"]}
+        (accuracy,) = steps["unseen_accuracy"]
         self.assertGreaterEqual(accuracy, 0.95)
         _, made = read(self.path("run.st"))
         same = all(np.array_equal(made[name].astype("<f2"), heads[name]) for name in heads)

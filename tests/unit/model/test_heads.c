@@ -1,5 +1,6 @@
-/* The trained heads: they do on unseen sentences what `attn explain` says of them, a word is only a
- * token to them, and a damaged file is refused. */
+/* The trained heads do on unseen sentences what `attn explain` says of them.
+ *
+ * Words are only tokens to them, and a damaged file is refused. */
 #include "support/io_testing.h"
 
 #include "train/heads.h"
@@ -138,24 +139,24 @@ static void test_seeds(void **unused)
 static void test_damaged(void **unused)
 {
     (void)unused;
-    unsigned char *bytes = malloc(trained_heads_size);
+    unsigned char *changed = malloc(trained_heads_size);
     int refused = 0;
-    assert_non_null(bytes);
+    assert_non_null(changed);
     for (int n = 0; n < 400; n++) {
         heads *h;
         kit_error err = {0};
         describe_case("damage %d", n);
-        memcpy(bytes, trained_heads, trained_heads_size);
+        memcpy(changed, trained_heads, trained_heads_size);
         const size_t size = n % 4 ? trained_heads_size : (size_t)below((int64_t)trained_heads_size);
         for (int k = 0; k < 3 && n % 4; k++)
-            bytes[below(3000)] = (unsigned char)below(256);
-        const int code = heads_open_bytes(&h, bytes, size, NULL, &err);
+            changed[below(3000)] = (unsigned char)below(256);
+        const int code = heads_open_bytes(&h, changed, size, NULL, &err);
         assert_true(code == KIT_OK ? h != NULL : h == NULL && err.message[0] != 0);
         assert_true(n % 4 || code == KIT_BAD_FILE);
         refused += code != KIT_OK;
         heads_close(h);
     }
-    free(bytes);
+    free(changed);
     assert_in_range(refused, 150, 400);
 }
 
