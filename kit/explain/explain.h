@@ -13,8 +13,8 @@
  *
  * Words -> ids -> embeddings -> queries, keys, values -> scores -> weights -> context, with random
  * weights from PyTorch's generator: torch.manual_seed(seed); Embedding(V, embed); randn(w_q);
- * randn(w_k); randn(w_v). At its end `more` has explain_trained. KIT_USAGE: an empty sentence, a size out of range, or a query that is not
- * a word of the sentence.
+ * randn(w_k); randn(w_v). trace->more becomes the trace of explain_trained. KIT_USAGE: an empty
+ * sentence, a size out of range, or a query that is not a word of the sentence.
  */
 typedef struct explain_options {
     const char *text;

@@ -230,7 +230,8 @@ int explain_build(trace *t, const explain_options *o, attn_context *ctx, kit_err
              o->scale != 0 ? o->scale : (double)s.D);
     recipe_setting(
         &r,
-        "random weights, not trained: n = %lld, d = %lld, d_k = %lld, d_v = %lld, %s, scores %s, %s, seed %llu",
+        "random weights, not trained: n = %lld, d = %lld, d_k = %lld, d_v = %lld, %s, scores %s, "
+        "%s, seed %llu",
         (long long)s.T, (long long)s.E, (long long)s.D, (long long)s.Dv,
         s.H > 1 ? heads : "one head", o->no_scale ? "not scaled" : scaling,
         o->causal ? "causal mask" : "no mask", (unsigned long long)o->seed);

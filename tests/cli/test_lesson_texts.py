@@ -23,6 +23,15 @@ class Texts(CliTest):
         gradients = ["--gradients"] * (name == "sky")
         return self.works("lesson", name, *gradients, *more, env=env)
 
+    def compare(self, name, text):
+        path = os.path.join(TEXTS, name + ".txt")
+        self.assertLessEqual(max(map(len, text.splitlines())), 80, name)
+        if os.environ.get("ATTN_WRITE_TEXTS"):
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(text)
+        with open(path, encoding="utf-8") as f:
+            self.expect_same(text, f.read(), name)
+
     def expect_same(self, text, reviewed, what):
         """Equal texts, but a number may differ by one in its last digit: instruction sets round
         differently."""
@@ -43,13 +52,15 @@ class Texts(CliTest):
 
     def test_reviewed_texts(self):
         for name in LESSONS:
-            text, path = self.whole(name), os.path.join(TEXTS, name + ".txt")
-            self.assertLessEqual(max(map(len, text.splitlines())), 80, name)
-            if os.environ.get("ATTN_WRITE_TEXTS"):
-                with open(path, "w", encoding="utf-8") as f:
-                    f.write(text)
-            with open(path, encoding="utf-8") as f:
-                self.expect_same(text, f.read(), name)
+            self.compare(name, self.whole(name))
+
+    def test_reviewed_texts_of_explain(self):
+        cases = ((), ("--causal", "--heads", "2", "--query", "dessert"), ("--no-scale",))
+        text = ""
+        for options in cases:
+            text += "$ attn explain %s\n" % " ".join(options)
+            text += self.works("explain", *options, "Life is short, eat dessert last") + "\n"
+        self.compare("explain", text)
 
     def test_numpy_computes_the_steps(self):
         for name in LESSONS:
