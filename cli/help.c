@@ -94,9 +94,10 @@ void help_overview(void)
         terminal_wrap(WIDTH, command_of(id)->summary, 11, 11);
     }
     puts("\n`attn help COMMAND` shows a command's options, `attn --version` the version.");
-    puts("\nExit codes: 0 ok, 1 a comparison failed, 2 usage, 3 bad input file, 4 out of\n"
-         "memory, a limit exceeded, or an output that could not be written, 5 NaN or Inf\n"
-         "from finite input, 130 interrupted, 141 standard output was closed.");
+    puts("\nExit codes: 0 ok, 1 a comparison failed or an answer is wrong, 2 usage, 3 bad\n"
+         "input file, 4 out of memory, a limit exceeded, or an output that could not be\n"
+         "written, 5 NaN or Inf from finite input, 130 interrupted, 141 standard output was\n"
+         "closed.");
 }
 
 int command_help(const options *o, kit_error *err)
