@@ -96,8 +96,8 @@ void help_overview(void)
     puts("\n`attn help COMMAND` shows a command's options, `attn --version` the version.");
     puts("\nExit codes: 0 ok, 1 a comparison failed or an answer is wrong, 2 usage, 3 bad\n"
          "input file, 4 out of memory, a limit exceeded, or an output that could not be\n"
-         "written, 5 NaN or Inf from finite input, 130 interrupted, 141 standard output was\n"
-         "closed.");
+         "written, 5 NaN or Inf from finite input, 130 interrupted, 141 standard output\n"
+         "was closed.");
 }
 
 int command_help(const options *o, kit_error *err)
