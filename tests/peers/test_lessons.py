@@ -5,6 +5,7 @@ import subprocess
 import unittest
 
 import numpy as np
+import torch
 from lesson_code import LESSONS, run
 
 
@@ -13,9 +14,14 @@ def expect_near(got, want, tolerance, where):
 
 
 class Lessons(unittest.TestCase):
+    def setUp(self):
+        """A lesson may switch gradients off for its whole program."""
+        self.addCleanup(torch.set_grad_enabled, torch.is_grad_enabled())
+
     def test_torch_computes_the_steps(self):
         for name in LESSONS:
             with self.subTest(name):
+                torch.set_grad_enabled(True)
                 gradients = ["--gradients"] * (name == "sky")
                 trace = subprocess.run([os.environ["ATTN"], "lesson", name, "--json", *gradients],
                                        check=True, capture_output=True, text=True).stdout
