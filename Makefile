@@ -8,7 +8,7 @@ SENTENCE := Life is short, eat dessert last
 PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build debug demo demo-model lessons test quick lint test-peers install format asan tsan recipes fuzz profile bisect-speed bench bench-peers bench-scaling pictures trained-heads clean
+.PHONY: help deps build quiet-build debug demo demo-model lessons test quick lint test-peers install format asan tsan recipes fuzz profile bisect-speed bench bench-peers bench-scaling pictures trained-heads clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -24,18 +24,19 @@ debug: ## build-debug/: for a debugger; warnings are errors
 	cmake --preset debug $(CMAKE_ARGS)
 	cmake --build --preset debug -j $(JOBS)
 
-demo: deps ## attn explain, on a sentence
+# `build` with its output in build/log, for targets whose own output is what a reader wants.
+quiet-build: deps
 	@echo "building (about a minute)..."; mkdir -p build
 	@$(MAKE) --no-print-directory build >build/log 2>&1 || { cat build/log; exit 1; }
 	@sed -n '/^attn: /p' build/log
+
+demo: quiet-build ## attn explain, on a sentence
 	build/attn explain "$(SENTENCE)"
 
 lessons: build ## the lessons' programs in plain C: examples/lessons/*.c
 	tools/lessons.sh build
 
-demo-model: deps ## the attention of a small trained model, which pip installs (83 MB)
-	@echo "building (about a minute)..."; mkdir -p build
-	@$(MAKE) --no-print-directory build >build/log 2>&1 || { cat build/log; exit 1; }
+demo-model: quiet-build ## the attention of a small trained model, which pip installs (83 MB)
 	@tools/demo-model.sh
 
 test: ## every test

@@ -8,6 +8,7 @@
 #include "command.h"
 #include "files.h"
 #include "terminal.h"
+#include "view.h"
 
 /* Refuses options that exclude each other. */
 static int check_agreement(const options *o, kit_error *err)
@@ -62,10 +63,8 @@ static int write_sheet(const sheet *s, const char *path, kit_error *err)
         code = kit_output_write(f.output[0].file, bytes, size, err);
     if (!code)
         code = files_commit(&f, err);
-    if (!code) {
-        kit_text_print(stdout, path);
-        printf(": %.1f kB\n", (double)size / 1e3);
-    }
+    if (!code)
+        view_put_written(path, size);
     free(bytes);
     files_free(&f);
     return code;

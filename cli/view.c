@@ -117,8 +117,7 @@ static int hold_quiz(const view *v, const trace *t, kit_error *err)
 
 /* -------------------------------------------------------------------------------------- showing */
 
-/* Prints "page.html: 231.4 kB". */
-static void put_written(const char *path, size_t size)
+void view_put_written(const char *path, size_t size)
 {
     kit_text_print(stdout, path);
     if (size < 1000)
@@ -153,7 +152,7 @@ static int show_rest(const view *v, const char *bytes, size_t size, const size_t
     if (bytes && !v->json && v->files.output_count)
         putchar('\n');
     for (size_t i = 0; i < v->files.output_count && !v->json; i++)
-        put_written(v->files.output[i].path, written[i]);
+        view_put_written(v->files.output[i].path, written[i]);
     failed = fflush(stdout) || ferror(stdout) || failed;
     return failed ? kit_fail(err, KIT_LIMIT, "standard output: %s", strerror(errno)) : KIT_OK;
 }

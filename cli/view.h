@@ -25,4 +25,6 @@ int view_begin(view *v, const options *o, const view_options *ids, kit_error *er
 int view_show(view *v, const trace *t, kit_error *err);
 void view_end(view *v);
 
+void view_put_written(const char *path, size_t size); /* "page.html: 231.4 kB", on stdout */
+
 #endif

@@ -34,19 +34,6 @@ static void introduce(sink *to, const sheet *s)
 
 /* -------------------------------------------------------------------------------------- HTML */
 
-static void put_escaped(sink *s, const char *text)
-{
-    for (; *text != '\0'; text++) {
-        switch (*text) {
-        case '&': sink_puts(s, "&amp;"); break;
-        case '<': sink_puts(s, "&lt;"); break;
-        case '>': sink_puts(s, "&gt;"); break;
-        case '"': sink_puts(s, "&quot;"); break;
-        default: sink_write(s, text, 1);
-        }
-    }
-}
-
 static void put_table(sink *s, const sheet_table *t)
 {
     sink_printf(s, "<table><caption>%s</caption>\n", t->name);
@@ -74,7 +61,7 @@ static void put_table(sink *s, const sheet_table *t)
 static void put_question(sink *s, const sheet_question *q, int number)
 {
     sink_printf(s, "<li>\n<p id=\"question-%d\">", number);
-    put_escaped(s, q->text);
+    sink_escaped(s, q->text);
     sink_puts(s, "</p>\n");
     if (q->given.rows > 0) {
         put_table(s, &q->given);
@@ -92,7 +79,7 @@ static void put_question(sink *s, const sheet_question *q, int number)
                     "<label class=\"choice\"><input type=\"radio\" name=\"%d\" value=\"%c\"> "
                     "<span>%c) ",
                     number, 'a' + i, 'a' + i);
-        put_escaped(s, q->choice[i].text);
+        sink_escaped(s, q->choice[i].text);
         sink_puts(s, "</span></label>\n");
     }
     sink_puts(s, "</div>\n</li>\n");
@@ -138,7 +125,7 @@ int sheet_html(char **bytes, size_t *size, const sheet *s, kit_error *err)
                 "</label><span class=\"seed\">Sheet %" PRIu64 "</span></div>\n<p>",
                 SHEET_SCHEMA, s->seed, (int)SHEET_QUESTIONS, TITLE, s->seed);
     introduce(&text, s);
-    put_escaped(to, text.failed ? "" : text.data);
+    sink_escaped(to, text.failed ? "" : text.data);
     out.failed = out.failed || text.failed;
     free(text.data);
     sink_puts(to, "</p>\n<div class=\"tables\">\n");

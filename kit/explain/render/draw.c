@@ -57,6 +57,19 @@ void sink_printf(sink *s, const char *format, ...)
     va_end(arguments);
 }
 
+void sink_escaped(sink *s, const char *text)
+{
+    for (const char *p = text; *p != '\0'; p++) {
+        switch (*p) {
+        case '&': sink_puts(s, "&amp;"); break;
+        case '<': sink_puts(s, "&lt;"); break;
+        case '>': sink_puts(s, "&gt;"); break;
+        case '"': sink_puts(s, "&quot;"); break;
+        default: sink_write(s, p, 1);
+        }
+    }
+}
+
 int sink_finish(sink *s, char **bytes, size_t *size, kit_error *err)
 {
     sink_write(s, "", 0);

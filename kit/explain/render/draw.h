@@ -22,6 +22,8 @@ void sink_printf(sink *s, const char *format, ...) __attribute__((format(printf,
 void sink_vprintf(sink *s, const char *format, va_list arguments);
 /* Appends text without the characters that would disturb a terminal or XML (see kit_text_next). */
 void sink_clean(sink *s, const char *text);
+/* Appends text with the characters that HTML and XML reserve written as entities. */
+void sink_escaped(sink *s, const char *text);
 /* Gives the bytes to the caller, followed by a NUL. If an allocation failed, frees them and returns
  * the error. */
 int sink_finish(sink *s, char **bytes, size_t *size, kit_error *err);

@@ -6,19 +6,6 @@
 
 #include "picture.h"
 
-static void put_escaped(sink *s, const char *text)
-{
-    for (const char *p = text; *p != '\0'; p++) {
-        switch (*p) {
-        case '&': sink_puts(s, "&amp;"); break;
-        case '<': sink_puts(s, "&lt;"); break;
-        case '>': sink_puts(s, "&gt;"); break;
-        case '"': sink_puts(s, "&quot;"); break;
-        default: sink_write(s, p, 1);
-        }
-    }
-}
-
 static void put_colour(sink *s, rgb c) { sink_printf(s, "#%02x%02x%02x", c.r, c.g, c.b); }
 
 static void put_rect(sink *s, const picture_item *i)
@@ -36,7 +23,7 @@ static void put_rect(sink *s, const picture_item *i)
         return;
     }
     sink_puts(s, "\"><title>");
-    put_escaped(s, i->text);
+    sink_escaped(s, i->text);
     sink_puts(s, "</title></rect>\n");
 }
 
@@ -54,7 +41,7 @@ static void put_text(sink *s, const picture_item *i)
         sink_printf(s, " transform=\"rotate(%.6g %.6g %.6g)\"", i->angle, i->x, i->y);
     }
     sink_puts(s, ">");
-    put_escaped(s, i->text);
+    sink_escaped(s, i->text);
     sink_puts(s, "</text>\n");
 }
 
@@ -120,9 +107,9 @@ int render_svg(char **bytes, size_t *size, const trace *t, kit_error *err)
         "viewBox=\"0 0 %.6g %.6g\" role=\"img\" font-family=\"DejaVu Sans, Verdana, Helvetica, "
         "Arial, sans-serif\">\n<title>",
         p.width, p.height, p.width, p.height);
-    put_escaped(&s, p.title);
+    sink_escaped(&s, p.title);
     sink_puts(&s, "</title>\n<desc>");
-    put_escaped(&s, p.description);
+    sink_escaped(&s, p.description);
     sink_puts(
         &s,
         "</desc>\n<style>.m{font-family:\"DejaVu Sans Mono\",Menlo,Consolas,monospace}</style>\n"

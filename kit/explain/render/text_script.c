@@ -38,7 +38,7 @@ static void put_empty_line(const screen_writer *w)
     }
 }
 
-/* What is written next continues the line that has just ended. */
+/* Removes the end of the last line, so that the next text continues this line. */
 static void continue_line(text_layout *p) { p->out.size -= p->out.size > 0 && !p->out.failed; }
 
 /* Writes `length` bytes, wrapped; text_wrap needs a whole string. */
@@ -162,18 +162,16 @@ static void put_heading(text_layout *p, const script_part *part, int number)
         } else {
             text_spaces(p, 3);
         }
-        bool fits = 3 + kit_text_width(text) + 2 + wide <= p->width;
+        int at = 3 + kit_text_width(text);
         text_wrap(p, 3, 3, text);
-        if (fits && wide > 0) {
+        if (wide == 0 || at + 2 + wide > p->width) {
+            at = 0; /* the shape has a line of its own */
+        } else {
             continue_line(p);
         }
         text_plain(p);
-        if (fits && wide > 0) {
-            text_spaces(p, p->width - 3 - kit_text_width(text) - wide);
-        } else if (wide > 0) {
-            text_spaces(p, wide < p->width ? p->width - wide : 0);
-        }
         if (wide > 0) {
+            text_spaces(p, p->width - at - wide);
             text_wrap(p, 0, 0, shape); /* a name may be wider than a narrow terminal */
         }
     }
