@@ -401,6 +401,8 @@ static void sweep_chunk(bf16_worker *w, bf16_tile *t, int64_t j0, int n, const b
         advance(w, &x);
     else
         process(w, &x);
+    if (w->row) /* the next chunk may be one of rows, which use the same buffers */
+        drain(w);
     if (joins_row)
         attni_bf16_row_join(w, t, &own);
 }

@@ -50,6 +50,14 @@ INLINE __m512i high_half(void) { return _mm512_set1_epi32((int)0xffff0000); }
 INLINE __m512 as_float(__m512i x) { return _mm512_castsi512_ps(x); }
 INLINE __m512i as_bits(__m512 x) { return _mm512_castps_si512(x); }
 
+/* A pair of bf16 in each 32 bits. */
+INLINE __m512i pair_at(const attni_bf16 *p)
+{
+    int32_t pair;
+    __builtin_memcpy(&pair, p, 4);
+    return _mm512_set1_epi32(pair);
+}
+
 /* ORIGIN - m, with 0 for the m of a column that has seen no key. */
 INLINE __m512 offset_of(__m512 m)
 {

@@ -1,14 +1,27 @@
-/* The decode path of unit_dot.c (which includes this file): a few queries as rows, for
+/* The decode path of unit_dot.c and unit_amx.c, which include this file: a few queries as rows, for
  * bf16_decode.c.
  *
  *   row_scores                   st = Q K^T, keys in SIMD lanes; keys as rows, or interleaved
  *   row_values                   sums += P V, value components in SIMD lanes
  *   row_values_and_next_scores   one query: values of a chunk and scores of the next, in one loop
+ *
+ * The order of a sum is that of the unit's tiles, so that one query alone has the bits that it has
+ * among many. The including file defines this order by a type and three functions:
+ *
+ *   chain                      16 sums
+ *   chain_from(x)              chains that start at the sums x
+ *   chain_dot(c, a, b)         adds the products of 16 pairs of bf16
+ *   chain_end_run(c)           follows every RUN pairs: 32 components of a key, or 32 keys
+ *   chain_sums(c)              the sums, after the last pair
+ *   chain_mode()               sets the mode of float arithmetic that the chains need
+ *   chain_mode_end(mode)       restores the mode that chain_mode() returned
+ *
+ * and MAX_DECODE_ROWS, the most queries.
  */
 #ifndef ATTNI_BF16_ROWS_H
 #define ATTNI_BF16_ROWS_H
 
-#define MAX_DECODE_ROWS 8 /* most queries of the decode path */
+#define RUN 16 /* pairs in a tile operand */
 #define FOR_R UNROLL for (int r = 0; r < nr; r++)
 
 /* A stream of rows to prefetch, in address order and spread over the arithmetic (see decode.inc.h).
@@ -60,8 +73,8 @@ INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows
     const char *from = (const char *)k->at + j * k->ld;
     prefetcher next = prefetch_stream(inside ? from : k->next, inside ? ROWS / 2 : j % (ROWS / 2),
                                       k->ld, 2 * (ptrdiff_t)D);
-    __m512 s[2][MAX_DECODE_ROWS];
-    UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = _mm512_setzero_ps();
+    chain s[2][MAX_DECODE_ROWS];
+    UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = chain_from(_mm512_setzero_ps());
     int d = 0;
     for (; d + 32 <= D; d += 32, q += 32 * nr, from += 64) {
         UNROLL for (int g = 0; g < groups; g++)
@@ -72,9 +85,10 @@ INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows
                 __m512 kt[V_COLUMNS];
                 v_load_transposed(kt, &rows, 4 * c);
                 UNROLL for (int i = 0; i < V_COLUMNS; i++) FOR_R s[g][r] =
-                    dot(s[g][r], as_bits(kt[i]), pair_at(q + 2 * ((c + i) * nr + r)));
+                    chain_dot(s[g][r], as_bits(kt[i]), pair_at(q + 2 * ((c + i) * nr + r)));
                 prefetch_lines(&next, V_COLUMNS);
             }
+            FOR_R s[g][r] = chain_end_run(s[g][r]);
         }
     }
     UNROLL for (int g = 0; g < groups && d < D; g++)
@@ -82,10 +96,10 @@ INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows
         __m512 kt[16];
         transpose_rest(kt, from + g * 16 * k->ld, k->ld, D - d);
         for (int i = 0; i < (D - d + 1) / 2; i++)
-            FOR_R s[g][r] = dot(s[g][r], as_bits(kt[i]), pair_at(q + 2 * (i * nr + r)));
+            FOR_R s[g][r] = chain_dot(s[g][r], as_bits(kt[i]), pair_at(q + 2 * (i * nr + r)));
     }
     UNROLL for (int g = 0; g < groups; g++)
-        FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK + j + g * 16, s[g][r]);
+        FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK + j + g * 16, chain_sums(s[g][r]));
 }
 
 /* Scores of one or two groups of interleaved keys. Their lines are read in address order. */
@@ -93,8 +107,8 @@ INLINE void score_row_group(float *st, const attni_bf16 *q, const char *line, ui
                             int pairs, const int nr, const int groups)
 {
     const ptrdiff_t bytes = (ptrdiff_t)pairs * 64;
-    __m512 s[2][MAX_DECODE_ROWS];
-    UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = _mm512_setzero_ps();
+    chain s[2][MAX_DECODE_ROWS];
+    UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = chain_from(_mm512_setzero_ps());
     for (int d = 0; d < pairs; d++, line += 64, q += 2 * nr) {
         UNROLL for (int g = 0; g < groups; g++, prefetch += 64)
             __builtin_prefetch((const void *)prefetch);
@@ -102,11 +116,13 @@ INLINE void score_row_group(float *st, const attni_bf16 *q, const char *line, ui
         {
             const __m512i x = pair_at(q + 2 * r);
             UNROLL for (int g = 0; g < groups; g++) s[g][r] =
-                dot(s[g][r], _mm512_load_si512(line + g * bytes), x);
+                chain_dot(s[g][r], _mm512_load_si512(line + g * bytes), x);
         }
+        if (d % RUN == RUN - 1)
+            UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = chain_end_run(s[g][r]);
     }
     UNROLL for (int g = 0; g < groups; g++)
-        FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK + g * 16, s[g][r]);
+        FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK + g * 16, chain_sums(s[g][r]));
 }
 
 /* Several queries score two groups at once, because fewer chains of sums would wait for their
@@ -155,7 +171,7 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
         if ((queries) <= 1) {                                                                      \
             enum { nr = 1 };                                                                       \
             call;                                                                                  \
-        } else if ((queries) <= 4) {                                                               \
+        } else if ((queries) <= 4 || MAX_DECODE_ROWS <= 4) {                                       \
             enum { nr = 4 };                                                                       \
             call;                                                                                  \
         } else {                                                                                   \
@@ -166,7 +182,9 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
 
 static void row_scores(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D, int queries)
 {
+    const unsigned mode = chain_mode();
     WITH_NR(queries, score_rows_of(st, q, k, D, nr));
+    chain_mode_end(mode);
 }
 
 /* Restores the order of 32 components after _mm512_unpack*_epi16; disorder_sums() is the
@@ -208,22 +226,29 @@ INLINE void load_pairs(__m512i pair[8], const char *first, const char *second, _
     }
 }
 
-INLINE void begin_sums(__m512 s[8], const float *sums, const bool first, const int groups)
+INLINE void begin_sums(chain s[8], const float *sums, const bool first, const int groups)
 {
-    UNROLL for (int g = 0; g < 2 * groups; g++) s[g] =
+    __m512 from[8];
+    UNROLL for (int g = 0; g < 2 * groups; g++) from[g] =
         first ? _mm512_setzero_ps() : _mm512_load_ps(sums + g * 16);
-    UNROLL for (int g = 0; g < groups; g++) disorder_sums(s + 2 * g);
+    UNROLL for (int g = 0; g < groups; g++) disorder_sums(from + 2 * g);
+    UNROLL for (int g = 0; g < 2 * groups; g++) s[g] = chain_from(from[g]);
 }
 
-INLINE void end_sums(__m512 s[8], float *sums, const int groups)
+INLINE void end_sums(const chain s[8], float *sums, const int groups)
 {
-    UNROLL for (int g = 0; g < groups; g++) order_sums(s + 2 * g);
-    UNROLL for (int g = 0; g < 2 * groups; g++) _mm512_store_ps(sums + g * 16, s[g]);
+    __m512 to[8];
+    UNROLL for (int g = 0; g < 2 * groups; g++) to[g] = chain_sums(s[g]);
+    UNROLL for (int g = 0; g < groups; g++) order_sums(to + 2 * g);
+    UNROLL for (int g = 0; g < 2 * groups; g++) _mm512_store_ps(sums + g * 16, to[g]);
 }
 
-INLINE void add_pairs(__m512 s[8], const __m512i pair[8], __m512i w, const int groups)
+/* Adds the pair of keys j, j + 1. */
+INLINE void add_pairs(chain s[8], const __m512i pair[8], __m512i w, int j, const int groups)
 {
-    UNROLL for (int g = 0; g < 2 * groups; g++) s[g] = dot(s[g], pair[g], w);
+    UNROLL for (int g = 0; g < 2 * groups; g++) s[g] = chain_dot(s[g], pair[g], w);
+    if (j % (2 * RUN) == 2 * RUN - 2)
+        UNROLL for (int g = 0; g < 2 * groups; g++) s[g] = chain_end_run(s[g]);
 }
 
 /* Adds both weights of a pair, the first one first. */
@@ -245,7 +270,8 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
     uintptr_t prefetch = (uintptr_t)at + ROWS / 2 * ld;
     const int last = v->n > ROWS / 2 ? (v->n - ROWS / 2 + 1) / 2 * 2 : 0; /* from this row on,
                                                                              `next` is prefetched */
-    __m512 sum[MAX_DECODE_ROWS], s[MAX_DECODE_ROWS][8];
+    __m512 sum[MAX_DECODE_ROWS];
+    chain s[MAX_DECODE_ROWS][8];
     sums += c;
     FOR_R
     {
@@ -267,7 +293,7 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
         FOR_R
         {
             const __m512i w = pair_at(p + r * ATTNI_CHUNK + j);
-            add_pairs(s[r], pair, w, groups);
+            add_pairs(s[r], pair, w, j, groups);
             if (c == 0) /* here, because a separate chain of sums would delay everything */
                 sum[r] = add_weights(sum[r], w);
         }
@@ -289,7 +315,7 @@ INLINE void value_rows_of(float *sums, float *l, const attni_bf16 *p, const attn
     value_row_part(sums, l, p, v, &block, c, Dv, first, nr, groups, true)
     if (nr == 1)
         STEP(4);
-    if (nr <= 4)
+    if (nr <= MAX_DECODE_ROWS / 2) /* their sums fit in registers */
         STEP(2);
     STEP(1);
 #undef STEP
@@ -304,6 +330,7 @@ static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_b
      * next block is prefetched meanwhile, in order: from memory 15 to 25 % faster than prefetching
      * the lines next to those that are read. */
     const int part = queries > 1 ? ROWS : v->n;
+    const unsigned mode = chain_mode();
     for (int j = 0; j < v->n; j += part) {
         attni_bf16_rows x = *v;
         x.at = (const char *)v->at + j * v->ld;
@@ -311,6 +338,7 @@ static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_b
         x.next = j + part < v->n ? (const char *)x.at + part * v->ld : v->next;
         WITH_NR(queries, value_rows_of(sums, l, p + j, &x, Dv, first && j == 0, nr));
     }
+    chain_mode_end(mode);
 }
 
 /* ------------------------------------------------- keys of a chunk and values of the one before */
@@ -322,22 +350,27 @@ INLINE void values_and_next_scores_of(const attni_bf16_values_and_next_scores *x
 {
     const char *k = x->k, *v = x->v;
     const attni_bf16 *p = x->p;
-    __m512 s[8], sum = _mm512_set1_ps(*x->l);
+    chain s[8];
+    __m512 sum = _mm512_set1_ps(*x->l);
     begin_sums(s, x->sums, x->first, groups);
     for (int j = 0; j < x->n; j += 16) {
         const attni_bf16 *q = x->q;
-        __m512 t = _mm512_setzero_ps();
+        chain t = chain_from(_mm512_setzero_ps());
         NO_UNROLL for (int i = 0; i < 8; i++, v += 2 * x->ld, p += 2)
         {
-            UNROLL for (int g = 0; g < 2 * groups; g++, k += 64, q += 2) t =
-                dot(t, _mm512_load_si512(k), pair_at(q));
+            UNROLL for (int g = 0; g < 2 * groups; g++, k += 64, q += 2)
+            {
+                t = chain_dot(t, _mm512_load_si512(k), pair_at(q));
+                if ((i * 2 * groups + g) % RUN == RUN - 1)
+                    t = chain_end_run(t);
+            }
             const __m512i w = pair_at(p);
             __m512i pair[8];
             load_pairs(pair, v, v + x->ld, 0, groups, true);
-            add_pairs(s, pair, w, groups);
+            add_pairs(s, pair, w, j + 2 * i, groups);
             sum = add_weights(sum, w);
         }
-        _mm512_store_ps(x->st + j, t);
+        _mm512_store_ps(x->st + j, chain_sums(t));
     }
     end_sums(s, x->sums, groups);
     *x->l = _mm512_cvtss_f32(sum);
@@ -345,14 +378,17 @@ INLINE void values_and_next_scores_of(const attni_bf16_values_and_next_scores *x
 
 static bool row_values_and_next_scores(const attni_bf16_values_and_next_scores *x)
 {
-    if (x->n % 16 != 0)
+    if (x->n % 16 != 0 || (x->D != 64 && x->D != 96 && x->D != 128))
         return false;
-    switch (x->D) {
-    case 64: values_and_next_scores_of(x, 2); return true;
-    case 96: values_and_next_scores_of(x, 3); return true;
-    case 128: values_and_next_scores_of(x, 4); return true;
-    default: return false;
-    }
+    const unsigned mode = chain_mode();
+    if (x->D == 64)
+        values_and_next_scores_of(x, 2);
+    else if (x->D == 96)
+        values_and_next_scores_of(x, 3);
+    else
+        values_and_next_scores_of(x, 4);
+    chain_mode_end(mode);
+    return true;
 }
 
 #endif

@@ -40,6 +40,7 @@
 #pragma GCC optimize("fp-contract=off") /* the compiler must not fuse what is rounded twice */
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,amx-tile,amx-bf16")
 #endif
+#include "../kernel/kernel.h"
 #include "tile_ops.h"
 #include "weigher.h"
 
@@ -251,6 +252,54 @@ static void multiply(const attni_bf16_product *x)
     }
 }
 
+/* ------------------------------------------------------------------------------ the decode path */
+
+/* For a few queries a tile is mostly empty. Floats compute the same bits as a tile product: the
+ * even elements of 16 pairs and the odd ones are two chains, whose sum is then added. */
+#define MAX_DECODE_ROWS 4
+typedef struct chain {
+    __m512 sums, even, odd;
+} chain;
+
+INLINE chain chain_from(__m512 sums)
+{
+    return (chain){sums, _mm512_setzero_ps(), _mm512_setzero_ps()};
+}
+
+INLINE chain chain_dot(chain c, __m512i a, __m512i b)
+{
+    c.even = _mm512_fmadd_ps(as_float(_mm512_slli_epi32(a, 16)), as_float(_mm512_slli_epi32(b, 16)),
+                             c.even);
+    c.odd = _mm512_fmadd_ps(as_float(_mm512_and_si512(a, high_half())),
+                            as_float(_mm512_and_si512(b, high_half())), c.odd);
+    return c;
+}
+
+INLINE chain chain_end_run(chain c)
+{
+    return chain_from(_mm512_add_ps(c.sums, _mm512_add_ps(c.even, c.odd)));
+}
+
+INLINE __m512 chain_sums(chain c) { return chain_end_run(c).sums; }
+
+/* Like a tile product: denormal numbers count as 0, sums round to nearest, nothing traps. The
+ * compiler must not move arithmetic past a change of mode; it reads and writes memory. */
+INLINE unsigned chain_mode(void)
+{
+    const unsigned mode = _mm_getcsr();
+    _mm_setcsr(0x9fc0);
+    __asm__ volatile("" : : : "memory");
+    return mode;
+}
+
+INLINE void chain_mode_end(unsigned mode)
+{
+    __asm__ volatile("" : : : "memory");
+    _mm_setcsr(mode);
+}
+
+#include "rows.h"
+
 static double peak(int64_t n, double *sink)
 {
     char zeros[1024] = {0};
@@ -273,6 +322,7 @@ static double peak(int64_t n, double *sink)
 }
 
 const attni_bf16_unit attni_bf16_amx = {
+    .rows = MAX_DECODE_ROWS,
     .granule = 32,
     .keys = ROWS,
     .pipelined = true,
@@ -281,6 +331,9 @@ const attni_bf16_unit attni_bf16_amx = {
     .compute_step = compute_step,
     .pack_values = attni_bf16_pack_values,
     .multiply = multiply,
+    .row_scores = row_scores,
+    .row_values = row_values,
+    .row_values_and_next_scores = row_values_and_next_scores,
     .peak = peak,
 };
 

@@ -39,13 +39,6 @@ INLINE __m512 dot(__m512 c, __m512i a, __m512i b)
 #endif
 }
 
-INLINE __m512i pair_at(const attni_bf16 *p)
-{
-    int32_t pair;
-    __builtin_memcpy(&pair, p, 4);
-    return _mm512_set1_epi32(pair);
-}
-
 /* --------------------------------------------------------------------------- whole tiles */
 
 /* st[u][:] = sum over d of k[u][d] * q[d][:], for mr keys. */
@@ -186,6 +179,15 @@ static void multiply(const attni_bf16_product *product)
             multiply_rows(&x, m, n, 8, 2);
 }
 
+/* The order of sums in the decode path (rows.h): one chain. */
+#define MAX_DECODE_ROWS 8
+typedef __m512 chain;
+INLINE chain chain_from(__m512 sums) { return sums; }
+INLINE chain chain_dot(chain c, __m512i a, __m512i b) { return dot(c, a, b); }
+INLINE chain chain_end_run(chain c) { return c; }
+INLINE __m512 chain_sums(chain c) { return c; }
+INLINE unsigned chain_mode(void) { return 0; }
+INLINE void chain_mode_end(unsigned mode) { (void)mode; }
 #include "rows.h"
 
 /* -------------------------------------------------------------------------- compute_step */
