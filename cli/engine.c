@@ -51,7 +51,8 @@ int engine_check_isa(const char *isa, kit_error *err)
                        ? KIT_OK
                        : kit_fail(
                              err, KIT_USAGE,
-                             "--isa %s: this CPU does not have it; `attn info` lists those it has",
+                             "--isa %s: not usable on this machine; `attn info` lists those that "
+                             "are",
                              isa);
         names[count] = info.name;
         if (strlen(list) + strlen(info.name) + 2 < sizeof list)

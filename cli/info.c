@@ -52,7 +52,7 @@ static void print_machine(const machine *m)
     printf("%-10s %s\n", "features", *m->features ? m->features : "none that libattn uses");
     printf("%-10s", "isa");
     for (int i = 0; attn_isa(i).name; i++)
-        printf(" %s%s", attn_isa(i).name, attn_isa(i).usable ? "" : " (not on this CPU)");
+        printf(" %s%s", attn_isa(i).name, attn_isa(i).usable ? "" : " (not usable here)");
     printf("\n%-10s %s: %s\n", "chosen", m->isa, m->why_isa);
     printf("%-10s %d: %s\n", "threads", m->threads, m->why_threads);
 }

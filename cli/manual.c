@@ -117,6 +117,8 @@ void manual_man(void)
          ".SH ENVIRONMENT\n"
          ".TP\nATTN_NUM_THREADS\nNumber of threads, unless \\-\\-threads is given.\n"
          ".TP\nATTN_ISA\nInstruction set, unless \\-\\-isa is given.\n"
+         ".TP\nATTN_AMX\n0: the matrix unit (instruction set amx) is not used, and Linux is not "
+         "asked for permission to use it.\n"
          ".TP\nNO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, COLORTERM, TERM\n"
          "Whether the output is coloured (unless \\-\\-color is always or never), and with how "
          "many colours.\n"

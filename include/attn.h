@@ -145,7 +145,7 @@ typedef struct attn_context_options {
     int threads;        /* 0: ATTN_NUM_THREADS if set, else the CPUs of the affinity mask */
     const char *isa;    /* "generic", "avx2", "avx512", "avx512bf16", "amx" or "neon", as
                          * attn_isa() lists them; NULL: ATTN_ISA if set, else the fastest
-                         * here. "amx" needs ATTN_AMX=1 as well */
+                         * here. ATTN_AMX=0 removes "amx" */
 
     /* The caller's allocator, both functions or neither. allocate must return NULL, or memory that
      * is aligned to `alignment` (a power of two, at most 64). The library calls both only from the
@@ -189,7 +189,10 @@ ATTN_API void attn_openmp_for(void *gomp_parallel, int n, void (*body)(void *arg
 
 /* The instruction sets that were compiled in; the last one is the newest. It need not be the one
  * that a call uses: attn_context_isa(NULL) names the set that is chosen by default. Past the end,
- * name is NULL. usable is 1 if this machine can run the set; for "amx", only if ATTN_AMX=1. */
+ * name is NULL. usable is 1 if this machine can run the set. For "amx", the library asks Linux for
+ * permission to use tiles (arch_prctl), once in a process; if ATTN_AMX=0 it does not ask, and "amx"
+ * is not usable. With the permission, Linux refuses signal stacks below about 12 KiB:
+ * sysconf(_SC_MINSIGSTKSZ). */
 typedef struct attn_isa_info {
     const char *name;
     int usable;

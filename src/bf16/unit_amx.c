@@ -4,18 +4,10 @@
  *   another block: interleaved in one instruction stream
  *
  * Why. The matrix unit and the vector unit of a core work at the same time only if their
- * instructions are close together, and the weights cost as much time as the products: at D = 64, 16
- * scores take 4 cycles of the matrix unit and about 5 of the vector unit. A study of this scheme on
- * one core with AMX-BF16 (about 3.5 GHz, 3480 GFLOP/s at most), one head, S = 2048, D = 64:
- *
- *   three loops, one after the other                              540 GFLOP/s
- *   two pairs of accumulators alternately, so that a tile is
- *   stored while the next one is computed                         640
- *   interleaved after every pair of products                      916
- *   the same, D = 128                                            1207
- *
- * Each instruction removed from the weights was worth up to 7 % at D = 64. Here there are 11 for a
- * vector of scores, one for the maximum, and two for each two vectors to pack them.
+ * instructions are close together, and the weights cost as much time as the products. Each
+ * instruction removed from the weights was worth up to 7 % at D = 64. Here there are 11 for a vector
+ * of scores, one for the maximum, and two for each two vectors to pack them. What bounds this code
+ * is measured in docs/decisions/0024-matrix-unit-bound.md.
  *
  * How. A pair of products (one operand of keys or values, with both groups of columns) occupies the
  * matrix unit for 32 cycles. After each pair, compute_step() computes some rows of weights, so that
@@ -23,10 +15,6 @@
  * so each weight is computed once; the scores wait in L2.
  *
  * Tiles: 0, 1 keys or values; 2, 3 queries or weights; 4, 5 and 6, 7 accumulators, alternately.
- *
- * To be measured on AMX: the cost of the waiting scores; values of 128 keys at a time at D = 128;
- * the sum of the weights by vdpbf16ps on the packed pairs, three instructions fewer for two
- * vectors; prefetching the next keys.
  */
 #if defined(__x86_64__)
 

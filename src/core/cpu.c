@@ -161,16 +161,14 @@ void attni_read_cpuid(attni_cpuid *regs) { memset(regs, 0, sizeof *regs); }
 #endif
 
 /* Linux saves the 8 KiB of tile data only for processes that requested permission, and refuses if
- * the signal stack of a thread is too small for them. The request may be repeated.
- *
- * amx is opt-in, ATTN_AMX=1, until its code has been measured on a processor that has it; so far
- * its tests have run on an emulation only. */
+ * the signal stack of a thread is too small for them. The request may be repeated. ATTN_AMX=0
+ * prevents it, for programs whose threads install small signal stacks later. */
 static bool tiles_permitted(void)
 {
 #if defined(__x86_64__) && defined(__linux__) && !defined(ATTNI_AMX_EMULATED)
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
     const char *asked = getenv("ATTN_AMX");
-    if (!asked || strcmp(asked, "1") != 0)
+    if (asked && strcmp(asked, "0") == 0)
         return false;
     const int saved = errno;
     const bool granted = syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;

@@ -39,6 +39,7 @@ class CliTest(unittest.TestCase):
                 (
                     "ATTN_N",
                     "ATTN_I",
+                    "ATTN_AMX",
                     "COLUMNS",
                     "LC_",
                     "LANG",

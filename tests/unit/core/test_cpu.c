@@ -44,7 +44,9 @@ static void the_environment_names_a_usable_set(void **state)
     for (int i = 0; attn_isa(i).name; i++) {
         describe_case("%s", attn_isa(i).name);
         assert_int_equal(best_with(attn_isa(i).name), attni_isa_usable(i) ? i : best);
-        if (i > best)
+        /* Sets above the best one cannot run here, with one exception: dot products of AVX512-BF16
+         * are slow on Intel processors. */
+        if (i > best && strcmp(attn_isa(i).name, "avx512bf16") != 0)
             assert_false(attni_isa_usable(i));
     }
     static const char *const wrong[] = {"", "AVX2", "avx", "avx2 ", "native", "avx1024"};
