@@ -190,7 +190,7 @@ ATTN_API void attn_openmp_for(void *gomp_parallel, int n, void (*body)(void *arg
 /* The instruction sets that were compiled in; the last one is the newest. It need not be the one
  * that a call uses: attn_context_isa(NULL) names the set that is chosen by default. Past the end,
  * name is NULL. usable is 1 if this machine can run the set. For "amx", the library asks Linux for
- * permission to use tiles (arch_prctl), once in a process; if ATTN_AMX=0 it does not ask, and "amx"
+ * permission to use tiles, once in a process; if ATTN_AMX=0 it does not ask, and "amx"
  * is not usable. With the permission, Linux refuses signal stacks below about 12 KiB:
  * sysconf(_SC_MINSIGSTKSZ). */
 typedef struct attn_isa_info {

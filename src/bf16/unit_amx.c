@@ -5,9 +5,9 @@
  *
  * Why. The matrix unit and the vector unit of a core work at the same time only if their
  * instructions are close together, and the weights cost as much time as the products. Each
- * instruction removed from the weights was worth up to 7 % at D = 64. Here there are 11 for a vector
- * of scores, one for the maximum, and two for each two vectors to pack them. What bounds this code
- * is measured in docs/decisions/0024-matrix-unit-bound.md.
+ * instruction removed from the weights was worth up to 7 % at D = 64. Here there are 11 for a
+ * vector of scores, one for the maximum, and two for each two vectors to pack them. What bounds
+ * this code is measured in docs/decisions/0024-matrix-unit-bound.md.
  *
  * How. A pair of products (one operand of keys or values, with both groups of columns) occupies the
  * matrix unit for 32 cycles. After each pair, compute_step() computes some rows of weights, so that
