@@ -14,9 +14,12 @@ fail() {
     exit 1
 }
 
+# Each instruction set adds its own kernels, so the limit is a budget: raising it needs a reason.
+# It was 1 MiB before AMX had a decode path of its own (docs/decisions/0024).
+limit=1310720 # 1.25 MiB
 strip -o "$work/libattn.so" "$library"
 size=$(stat -c %s "$work/libattn.so")
-((size < 1048576)) || fail "libattn.so has $size bytes stripped; it must stay under 1 MiB"
+((size < limit)) || fail "libattn.so has $size bytes stripped; it must stay under $limit"
 
 # Below 1.0 the name contains the minor version, so that a program never loads a library with
 # another ABI.
