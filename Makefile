@@ -96,7 +96,8 @@ bench-peers: build ## beside PyTorch, ONNX Runtime and OpenVINO; rewrites docs/B
 bench-scaling: build ## 1 to 16 threads: a simulation from the times of tasks
 	build/bench-scaling
 
-pictures: build ## docs/heatmap.png and, with chromium, docs/page.png
+pictures: build ## docs/heatmap.png, docs/speed.svg and, with chromium, docs/page.png
+	bench/chart.py docs/BENCHMARKS.md docs/speed.svg
 	build/attn explain "$(SENTENCE)" -o docs/heatmap.png >/dev/null
 	build/attn explain --causal --scale 0.02 --query eat "$(SENTENCE)" -o build/page.html >/dev/null
 	chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,880 \
