@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../kit/io/json_write.h"
 #include "command.h"
-#include "json.h"
 #include "terminal.h"
 #include "value.h"
 
@@ -287,33 +287,26 @@ static figures figures_of(const bench_result *r)
     return f;
 }
 
-static void print_number(const char *name, double x)
+static void print_json(json_writer *j, const bench *b, const bench_case *c, const bench_result *r)
 {
-    printf(",\"%s\":", name);
-    json_number(x);
-}
-
-static void print_json(const bench *b, const bench_case *c, const bench_result *r, bool first)
-{
-    figures f = figures_of(r);
-    printf("%s{\"shape\":", first ? "" : ",");
-    json_shape(c->shape, SHAPE_SIZE);
-    printf(",\"dtype\":\"%s\",\"causal\":", attn_dtype_name(b->dtype));
-    json_text(c->causal);
-    printf(",\"pass\":\"%s\",\"threads\":%d,\"isa\":", pass_names[b->pass],
-           attn_context_threads(b->ctx));
-    json_text(attn_context_isa(b->ctx));
-    fputs(",\"kernel\":", stdout);
-    json_text(r->plan.kernel);
-    print_number("time_us_min", r->best_us);
-    print_number("time_us_median", r->median_us);
-    print_number("gflops", f.gflops);
-    print_number("gbps", f.gbps);
-    print_number("peak_gflops", f.peak_gflops);
-    print_number("peak_fraction", f.peak_fraction);
-    print_number("stream_gbps", f.stream_gbps);
-    print_number("stream_fraction", f.stream_fraction);
-    putchar('}');
+    const figures f = figures_of(r);
+    json_put_object(j, NULL);
+    json_put_sizes(j, "shape", c->shape, SHAPE_SIZE);
+    json_put_text(j, "dtype", attn_dtype_name(b->dtype));
+    json_put_text(j, "causal", c->causal);
+    json_put_text(j, "pass", pass_names[b->pass]);
+    json_put_integer(j, "threads", attn_context_threads(b->ctx));
+    json_put_text(j, "isa", attn_context_isa(b->ctx));
+    json_put_text(j, "kernel", r->plan.kernel);
+    json_put_real(j, "time_us_min", r->best_us);
+    json_put_real(j, "time_us_median", r->median_us);
+    json_put_real(j, "gflops", f.gflops);
+    json_put_real(j, "gbps", f.gbps);
+    json_put_real(j, "peak_gflops", f.peak_gflops);
+    json_put_real(j, "peak_fraction", f.peak_fraction);
+    json_put_real(j, "stream_gbps", f.stream_gbps);
+    json_put_real(j, "stream_fraction", f.stream_fraction);
+    json_end_object(j);
 }
 
 static void print_head(const bench *b)
@@ -399,10 +392,12 @@ static int run_cases(const bench *b, const options *o, kit_error *err)
             print_row(&cases[i], &results[i]);
     }
     if (!code && b->json) {
-        fputs("{\"schema\":\"attn.bench/1\",\"cases\":[", stdout);
+        json_writer j = json_begin_stdout("attn.bench/1");
+        json_put_array(&j, "cases");
         for (size_t i = 0; i < count; i++)
-            print_json(b, &cases[i], &results[i], i == 0);
-        puts("]}");
+            print_json(&j, b, &cases[i], &results[i]);
+        json_end_array(&j);
+        json_end_stdout(&j);
     }
     free(cases);
     free(results);

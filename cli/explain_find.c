@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "../kit/explain/find.h"
+#include "../kit/io/json_write.h"
 #include "command.h"
-#include "json.h"
 #include "terminal.h"
 
 enum {
@@ -164,26 +164,27 @@ static void put_table(const find *f, const options *o, const model *m)
 
 static void put_json(const find *f, const options *o, const model *m)
 {
-    printf("{\"schema\":\"attn.find/1\",\"model\":");
-    json_text(model_sizes_of(m)->kind);
-    printf(",\"kind\":");
-    json_text(option_text(o, OPT_explain_find));
-    printf(",\"sentences\":%" PRId64 ",\"tokens\":%" PRId64 ",\"queries\":%" PRId64
-           ",\"equal_attention\":[",
-           f->texts, f->tokens, f->queries);
-    for (int64_t l = 0; l < f->layers; l++) {
-        fputs(l ? "," : "", stdout);
-        json_number(f->equal[l]);
-    }
-    fputs("],\"heads\":[", stdout);
+    json_writer j = json_begin_stdout("attn.find/1");
+    json_put_text(&j, "model", model_sizes_of(m)->kind);
+    json_put_text(&j, "kind", option_text(o, OPT_explain_find));
+    json_put_integer(&j, "sentences", f->texts);
+    json_put_integer(&j, "tokens", f->tokens);
+    json_put_integer(&j, "queries", f->queries);
+    json_put_array(&j, "equal_attention");
+    for (int64_t l = 0; l < f->layers; l++)
+        json_put_real(&j, NULL, f->equal[l]);
+    json_end_array(&j);
+    json_put_array(&j, "heads");
     for (int64_t i = 0; i < f->layers * f->heads; i++) {
         const find_head *h = &f->head[i];
-        printf("%s{\"layer\":%" PRId64 ",\"head\":%" PRId64 ",\"score\":", i ? "," : "", h->layer,
-               h->head);
-        json_number(h->score);
-        putchar('}');
+        json_put_object(&j, NULL);
+        json_put_integer(&j, "layer", h->layer);
+        json_put_integer(&j, "head", h->head);
+        json_put_real(&j, "score", h->score);
+        json_end_object(&j);
     }
-    puts("]}");
+    json_end_array(&j);
+    json_end_stdout(&j);
 }
 
 /* ------------------------------------------------------------------------------- The command */

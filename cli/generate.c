@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../kit/io/json_write.h"
 #include "../kit/model/model.h"
 #include "command.h"
-#include "json.h"
 #include "terminal.h"
 
 typedef struct session {
@@ -205,29 +205,27 @@ static int go_on(session *s, bool quiet, kit_error *err)
     return code;
 }
 
-static void put_ids(const char *key, const int64_t *id, int64_t count)
+static void put_ids(json_writer *j, const char *key, const int64_t *id, int64_t count)
 {
-    printf(",\"%s\":[", key);
+    json_put_array(j, key);
     for (int64_t i = 0; i < count; i++)
-        printf("%s%" PRId64, i ? "," : "", id[i]);
-    putchar(']');
+        json_put_integer(j, NULL, id[i]);
+    json_end_array(j);
 }
 
 static void put_json(const session *s, const char *prompt, double speed)
 {
     const int64_t given = (int64_t)s->prompt.count;
-    fputs("{\"schema\":\"attn.generate/1\",\"prompt\":", stdout);
-    json_text(prompt);
-    put_ids("prompt_ids", s->id, given);
-    put_ids("ids", s->id + given, s->count - given);
-    fputs(",\"text\":", stdout);
-    json_text(s->text ? s->text : "");
-    fputs(",\"tokens_per_second\":", stdout);
+    json_writer j = json_begin_stdout("attn.generate/1");
+    json_put_text(&j, "prompt", prompt);
+    put_ids(&j, "prompt_ids", s->id, given);
+    put_ids(&j, "ids", s->id + given, s->count - given);
+    json_put_text(&j, "text", s->text ? s->text : "");
     if (speed > 0)
-        json_number(speed);
+        json_put_real(&j, "tokens_per_second", speed);
     else
-        fputs("null", stdout);
-    puts("}");
+        json_put_null(&j, "tokens_per_second");
+    json_end_stdout(&j);
 }
 
 static int generate(session *s, const char *prompt, kit_error *err)

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../kit/io/json_write.h"
 #include "../kit/model/model.h"
 #include "command.h"
-#include "json.h"
 
 typedef struct machine {
     char features[256];
@@ -59,27 +59,31 @@ static void print_machine(const machine *m)
 
 static void print_machine_json(const machine *m)
 {
-    fputs("{\"schema\":\"attn.info/1\",\"version\":", stdout);
-    json_text(attn_version());
-    fputs(",\"build\":", stdout);
-    json_text(build_text());
-    fputs(",\"features\":[", stdout);
+    json_writer j = json_begin_stdout("attn.info/1");
+    json_put_text(&j, "version", attn_version());
+    json_put_text(&j, "build", build_text());
+    json_put_array(&j, "features");
     for (const char *f = m->features; *f;) {
-        size_t length = strcspn(f, " ");
-        printf("%s\"%.*s\"", f == m->features ? "" : ",", (int)length, f);
+        const size_t length = strcspn(f, " ");
+        char one[sizeof m->features];
+        snprintf(one, sizeof one, "%.*s", (int)length, f);
+        json_put_text(&j, NULL, one);
         f += length + (f[length] == ' ');
     }
-    fputs("],\"isas\":[", stdout);
-    for (int i = 0; attn_isa(i).name; i++)
-        printf("%s{\"name\":\"%s\",\"usable\":%s}", i ? "," : "", attn_isa(i).name,
-               attn_isa(i).usable ? "true" : "false");
-    fputs("],\"isa\":", stdout);
-    json_text(m->isa);
-    fputs(",\"isa_reason\":", stdout);
-    json_text(m->why_isa);
-    printf(",\"threads\":%d,\"threads_reason\":", m->threads);
-    json_text(m->why_threads);
-    puts("}");
+    json_end_array(&j);
+    json_put_array(&j, "isas");
+    for (int i = 0; attn_isa(i).name; i++) {
+        json_put_object(&j, NULL);
+        json_put_text(&j, "name", attn_isa(i).name);
+        json_put_flag(&j, "usable", attn_isa(i).usable);
+        json_end_object(&j);
+    }
+    json_end_array(&j);
+    json_put_text(&j, "isa", m->isa);
+    json_put_text(&j, "isa_reason", m->why_isa);
+    json_put_integer(&j, "threads", m->threads);
+    json_put_text(&j, "threads_reason", m->why_threads);
+    json_end_stdout(&j);
 }
 
 /* Returns the columns of a name as kit_text_print shows it. */
@@ -114,17 +118,18 @@ static void print_entries(const kit_entry *entries, size_t count)
 
 static void print_entries_json(const char *path, const kit_entry *entries, size_t count)
 {
-    fputs("{\"schema\":\"attn.info/1\",\"file\":", stdout);
-    json_text(path);
-    fputs(",\"arrays\":[", stdout);
+    json_writer j = json_begin_stdout("attn.info/1");
+    json_put_text(&j, "file", path);
+    json_put_array(&j, "arrays");
     for (size_t i = 0; i < count; i++) {
-        fputs(i ? ",{\"name\":" : "{\"name\":", stdout);
-        json_text(entries[i].name);
-        printf(",\"dtype\":\"%s\",\"shape\":", attn_dtype_name(entries[i].dtype));
-        json_shape(entries[i].shape, entries[i].rank);
-        putchar('}');
+        json_put_object(&j, NULL);
+        json_put_text(&j, "name", entries[i].name);
+        json_put_text(&j, "dtype", attn_dtype_name(entries[i].dtype));
+        json_put_sizes(&j, "shape", entries[i].shape, entries[i].rank);
+        json_end_object(&j);
     }
-    puts("]}");
+    json_end_array(&j);
+    json_end_stdout(&j);
 }
 
 static void print_keys(void)
@@ -141,17 +146,19 @@ static void print_keys(void)
 static void print_keys_json(void)
 {
     model_key k;
-    fputs("{\"schema\":\"attn.info/1\",\"model_keys\":[", stdout);
+    json_writer j = json_begin_stdout("attn.info/1");
+    json_put_array(&j, "model_keys");
     for (size_t i = 0; model_key_at(&k, i); i++) {
-        const char *const member[] = {"family", k.family, "key",    k.key,     "use",
-                                      k.use,    "values", k.values, "meaning", k.meaning};
-        for (size_t j = 0; j < sizeof member / sizeof *member; j += 2) {
-            printf("%s\"%s\":", j ? "," : i ? ",{" : "{", member[j]);
-            json_text(member[j + 1]);
-        }
-        putchar('}');
+        json_put_object(&j, NULL);
+        json_put_text(&j, "family", k.family);
+        json_put_text(&j, "key", k.key);
+        json_put_text(&j, "use", k.use);
+        json_put_text(&j, "values", k.values);
+        json_put_text(&j, "meaning", k.meaning);
+        json_end_object(&j);
     }
-    puts("]}");
+    json_end_array(&j);
+    json_end_stdout(&j);
 }
 
 int command_info(const options *o, kit_error *err)

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../kit/io/json_write.h"
 #include "command.h"
-#include "json.h"
 #include "run.h"
 #include "terminal.h"
 
@@ -251,12 +251,6 @@ static void print_summary(const run_state *r)
     puts("To keep a result: --out, --weights, --scores, --lse FILE.npy; `attn help run`.");
 }
 
-static void print_shape(const char *name, const kit_array *a, bool first)
-{
-    printf("%s\"%s\":", first ? "" : ",", name);
-    json_shape(a->shape, a->rank);
-}
-
 /* 12345678 -> 12,345,678 */
 static void print_count(double x)
 {
@@ -288,75 +282,86 @@ static void print_plan(const char *pass, const attn_plan_info *p)
     puts(" bytes of inputs and outputs");
 }
 
-static void json_plan(const char *name, const attn_plan_info *p)
+static void put_plan(json_writer *j, const char *key, const attn_plan_info *p)
 {
-    printf("%s:{\"route\":", name);
-    json_text(p->route);
-    fputs(",\"why\":", stdout);
-    json_text(p->why);
-    fputs(",\"kernel\":", stdout);
-    json_text(p->kernel);
-    printf(",\"threads\":%d,\"tasks\":%" PRId64 ",\"tiles\":%d,\"parts\":%" PRId64
-           ",\"prefetch\":%s,\"scratch_bytes\":%zu,\"flop\":",
-           p->threads, p->tasks, p->tiles, p->parts, p->prefetch ? "true" : "false",
-           p->scratch_bytes);
-    json_number(p->flop);
-    fputs(",\"bytes\":", stdout);
-    json_number(p->bytes);
-    putchar('}');
+    json_put_object(j, key);
+    json_put_text(j, "route", p->route);
+    json_put_text(j, "why", p->why);
+    json_put_text(j, "kernel", p->kernel);
+    json_put_integer(j, "threads", p->threads);
+    json_put_integer(j, "tasks", p->tasks);
+    json_put_integer(j, "tiles", p->tiles);
+    json_put_integer(j, "parts", p->parts);
+    json_put_flag(j, "prefetch", p->prefetch);
+    json_put_integer(j, "scratch_bytes", (int64_t)p->scratch_bytes);
+    json_put_real(j, "flop", p->flop);
+    json_put_real(j, "bytes", p->bytes);
+    json_end_object(j);
+}
+
+static void print_plan_json(const run_state *r)
+{
+    json_writer j = json_begin_stdout("attn.run/1");
+    json_put_object(&j, "plan");
+    put_plan(&j, "forward", &r->plan);
+    if (r->backward.kernel[0])
+        put_plan(&j, "backward", &r->backward);
+    json_end_object(&j);
+    json_end_stdout(&j);
 }
 
 static void report_plan(const run_state *r, bool json)
 {
-    const bool backward = r->backward.kernel[0] != 0;
     if (json) {
-        json_plan("{\"schema\":\"attn.run/1\",\"plan\":{\"forward\"", &r->plan);
-        if (backward)
-            json_plan(",\"backward\"", &r->backward);
-        puts("}}");
+        print_plan_json(r);
         return;
     }
     print_plan("forward", &r->plan);
-    if (backward)
+    if (r->backward.kernel[0])
         print_plan("backward", &r->backward);
+}
+
+static void put_pass(json_writer *j, const attn_plan_info *p, double time_us)
+{
+    json_put_integer(j, "threads", p->threads);
+    json_put_integer(j, "scratch_bytes", (int64_t)p->scratch_bytes);
+    json_put_real(j, "flop", p->flop);
+    json_put_real(j, "time_us", time_us);
+}
+
+static void put_shapes(json_writer *j, const run_state *r)
+{
+    json_put_object(j, "shapes");
+    json_put_sizes(j, "q", r->in.q.shape, r->in.q.rank);
+    json_put_sizes(j, "k", r->in.k.shape, r->in.k.rank);
+    json_put_sizes(j, "v", r->in.v.shape, r->in.v.rank);
+    for (int i = 0; i < RESULTS; i++)
+        if (r->result[i].path || i == OUT)
+            json_put_sizes(j, r->result[i].name, r->result[i].array.shape, r->result[i].array.rank);
+    json_end_object(j);
 }
 
 static void print_json(const run_state *r)
 {
-    range x = range_of(&r->result[OUT].array);
-    fputs("{\"schema\":\"attn.run/1\",\"shapes\":{", stdout);
-    print_shape("q", &r->in.q, true);
-    print_shape("k", &r->in.k, false);
-    print_shape("v", &r->in.v, false);
-    for (int i = 0; i < RESULTS; i++)
-        if (r->result[i].path || i == OUT)
-            print_shape(r->result[i].name, &r->result[i].array, false);
-    printf("},\"dtype\":\"%s\",\"kernel\":", attn_dtype_name(r->in.args.q.dtype));
-    json_text(r->plan.kernel);
-    fputs(",\"isa\":", stdout);
-    json_text(r->isa);
-    printf(",\"threads\":%d,\"scratch_bytes\":%zu,\"flop\":", r->plan.threads,
-           r->plan.scratch_bytes);
-    json_number(r->plan.flop);
-    fputs(",\"time_us\":", stdout);
-    json_number(r->time_us);
+    const range x = range_of(&r->result[OUT].array);
+    json_writer j = json_begin_stdout("attn.run/1");
+    put_shapes(&j, r);
+    json_put_text(&j, "dtype", attn_dtype_name(r->in.args.q.dtype));
+    json_put_text(&j, "kernel", r->plan.kernel);
+    json_put_text(&j, "isa", r->isa);
+    put_pass(&j, &r->plan, r->time_us);
     if (r->backward.kernel[0]) {
-        fputs(",\"backward\":{\"kernel\":", stdout);
-        json_text(r->backward.kernel);
-        printf(",\"threads\":%d,\"scratch_bytes\":%zu,\"flop\":", r->backward.threads,
-               r->backward.scratch_bytes);
-        json_number(r->backward.flop);
-        fputs(",\"time_us\":", stdout);
-        json_number(r->backward_us);
-        putchar('}');
+        json_put_object(&j, "backward");
+        json_put_text(&j, "kernel", r->backward.kernel);
+        put_pass(&j, &r->backward, r->backward_us);
+        json_end_object(&j);
     }
-    fputs(",\"out\":{\"min\":", stdout);
-    json_number(x.min);
-    fputs(",\"max\":", stdout);
-    json_number(x.max);
-    fputs(",\"mean\":", stdout);
-    json_number(x.mean);
-    puts("}}");
+    json_put_object(&j, "out");
+    json_put_real(&j, "min", x.min);
+    json_put_real(&j, "max", x.max);
+    json_put_real(&j, "mean", x.mean);
+    json_end_object(&j);
+    json_end_stdout(&j);
 }
 
 /* -------------------------------------------------------------------------------------- command */

@@ -83,18 +83,11 @@ static void *allocate(size_t size)
 
 static void allocate_here(void) { json_set_alloc_funcs(allocate, free); }
 
-void io_json_begin(void)
+static int load(json_t **out, const void *bytes, size_t size, size_t flags, json_error_t *e)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, allocate_here);
     lacked = false;
-}
-
-bool io_json_lacked(void) { return lacked; }
-
-static int load(json_t **out, const void *bytes, size_t size, size_t flags, json_error_t *e)
-{
-    io_json_begin();
     *out = json_loadb(bytes, size, JSON_REJECT_DUPLICATES | flags, e);
     if (*out && !lacked)
         return KIT_OK;

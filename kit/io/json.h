@@ -11,11 +11,8 @@
  * them. */
 int io_read_bytes(char **bytes, size_t *size, const char *path, size_t limit, kit_error *err);
 
-/* For calls of jansson that allocate: call io_json_begin before, and io_json_lacked after. If
- * memory was lacking, discard the results. io_json_load does both: on KIT_BAD_FILE e holds the
- * reason; on KIT_LIMIT (no memory) e is not meaningful. */
-void io_json_begin(void);
-bool io_json_lacked(void);
+/* Parses bytes. On KIT_BAD_FILE e holds the reason; on KIT_LIMIT (no memory) e is not
+ * meaningful. */
 int io_json_load(json_t **out, const void *bytes, size_t size, json_error_t *e);
 
 /* Parses a document whose top is an object. Repeated keys are refused. `name` starts messages. */

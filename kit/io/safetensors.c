@@ -1,4 +1,4 @@
-/* .safetensors files: read by jansson, and written.
+/* .safetensors files: read and written.
  *
  *   length of the header, 8 bytes, little-endian | header, JSON, spaces | tensors' bytes
  *   {"__metadata__": {"key": "text"}, "name": {"dtype": "F32", "shape": [2, 3],
@@ -16,8 +16,10 @@
 #include <string.h>
 
 #include "json.h"
+#include "json_write.h"
 
 enum { LENGTH = 8, WRITE_ALIGNMENT = 64 };
+#define METADATA "__metadata__"
 
 static const struct {
     const char *name; /* in the header */
@@ -178,7 +180,7 @@ static int read_tensors(io_safetensors *f, kit_error *err)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", f->file->name);
     json_object_foreach((json_t *)f->header, name, value)
     {
-        const bool metadata = strcmp(name, "__metadata__") == 0;
+        const bool metadata = strcmp(name, METADATA) == 0;
         const int code = metadata ? check_metadata(f, value, err)
                                   : read_tensor(f, &f->tensor[f->count], name, value, data, err);
         if (code)
@@ -265,7 +267,7 @@ const io_tensor *io_safetensors_find(const io_safetensors *f, const char *name)
 
 const char *io_safetensors_metadata(const io_safetensors *f, const char *key)
 {
-    return json_string_value(json_object_get(json_object_get(f->header, "__metadata__"), key));
+    return json_string_value(json_object_get(json_object_get(f->header, METADATA), key));
 }
 
 static int choose(const io_tensor **t, const io_safetensors *f, const char *name, kit_error *err)
@@ -352,57 +354,89 @@ static size_t in_order(const kit_tensor *tensor, size_t count, size_t *place)
     return n;
 }
 
-/* Returns 0, or -1: no memory, a name that is not UTF-8, or two tensors of the same name. */
-static int add_tensor(json_t *header, const kit_tensor *t, size_t *at)
+/* The contents of a file. */
+typedef struct contents {
+    const kit_tensor *tensor;
+    size_t count, *place; /* place: as in_order says */
+    const kit_text *metadata;
+    size_t metadata_count;
+} contents;
+
+/* Whether a reader would refuse the file: a text is not UTF-8, a name is used twice or reserved, or
+ * a type has no name. */
+static bool is_refused(const contents *c)
 {
-    json_t *shape = json_array();
-    const size_t begin = *at;
-    for (int i = 0; i < t->array->rank; i++)
-        json_array_append_new(shape, json_integer(t->array->shape[i]));
-    *at += t->array->bytes;
-    json_t *value = json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_name(t->array->dtype), "shape",
-                              shape, "data_offsets", (json_int_t)begin, (json_int_t)*at);
-    if (json_object_get(header, t->name)) {
-        json_decref(value);
-        return -1;
+    bool bad = false;
+    for (size_t i = 0; i < c->metadata_count; i++) {
+        const kit_text *text = &c->metadata[i];
+        bad = bad || !kit_text_is_utf8(text->key) || !kit_text_is_utf8(text->value);
+        for (size_t k = 0; k < i; k++)
+            bad = bad || strcmp(text->key, c->metadata[k].key) == 0;
     }
-    return json_object_set_new(header, t->name, value);
+    for (size_t i = 0; i < c->count; i++) {
+        const kit_tensor *t = &c->tensor[i];
+        bad = bad || !kit_text_is_utf8(t->name) || strcmp(t->name, METADATA) == 0 ||
+              !dtype_name(t->array->dtype);
+        for (size_t k = 0; k < i; k++)
+            bad = bad || strcmp(t->name, c->tensor[k].name) == 0;
+    }
+    return bad;
 }
 
-static char *make_header(const kit_tensor *tensor, const size_t *place, size_t count,
-                         const kit_text *metadata, size_t metadata_count)
+static void put_header(json_writer *j, const contents *c)
 {
-    io_json_begin();
-    json_t *header = json_object(), *texts = metadata_count ? json_object() : NULL;
-    size_t at = 0;
-    int bad_part = header ? 0 : -1;
-    for (size_t i = 0; i < metadata_count; i++)
-        bad_part |= json_object_set_new(texts, metadata[i].key, json_string(metadata[i].value));
-    if (texts)
-        bad_part |= json_object_set_new(header, "__metadata__", texts);
-    for (size_t i = 0; i < count; i++)
-        bad_part |= add_tensor(header, &tensor[place[i]], &at);
-    char *text = bad_part ? NULL : json_dumps(header, JSON_COMPACT);
-    json_decref(header);
-    if (!io_json_lacked())
-        return text;
-    free(text);
-    return NULL;
+    int64_t offset[2] = {0, 0};
+    json_put_object(j, NULL);
+    if (c->metadata_count) {
+        json_put_object(j, METADATA);
+        for (size_t i = 0; i < c->metadata_count; i++)
+            json_put_text(j, c->metadata[i].key, c->metadata[i].value);
+        json_end_object(j);
+    }
+    for (size_t i = 0; i < c->count; i++) {
+        const kit_tensor *t = &c->tensor[c->place[i]];
+        offset[0] = offset[1];
+        offset[1] += (int64_t)t->array->bytes;
+        json_put_object(j, t->name);
+        json_put_text(j, "dtype", dtype_name(t->array->dtype));
+        json_put_sizes(j, "shape", t->array->shape, t->array->rank);
+        json_put_sizes(j, "data_offsets", offset, 2);
+        json_end_object(j);
+    }
+    json_end_object(j);
 }
 
-static int write_header(kit_output *out, const char *text, kit_error *err)
+typedef struct header {
+    size_t length;
+    kit_output *out; /* NULL: only counts */
+    kit_error *err;
+    int code;
+} header;
+
+static void put_bytes(void *to, const char *bytes, size_t size)
+{
+    header *h = to;
+    h->length += size;
+    if (h->out && !h->code)
+        h->code = kit_output_write(h->out, bytes, size, h->err);
+}
+
+static int write_header(kit_output *out, const contents *c, kit_error *err)
 {
     static const char spaces[WRITE_ALIGNMENT + 1] =
         "                                                                ";
-    const size_t length = strlen(text), all = length + LENGTH;
+    header counted = {0}, written = {.out = out, .err = err};
+    json_writer counting = json_writer_to(put_bytes, &counted);
+    json_writer writing = json_writer_to(put_bytes, &written);
+    put_header(&counting, c);
+    const size_t all = counted.length + LENGTH;
     const size_t pad = (all / WRITE_ALIGNMENT + 1) * WRITE_ALIGNMENT - all;
     unsigned char start[LENGTH];
     for (int i = 0; i < LENGTH; i++)
-        start[i] = (unsigned char)((uint64_t)(length + pad) >> 8 * i);
-    int code = kit_output_write(out, start, LENGTH, err);
-    if (!code)
-        code = kit_output_write(out, text, length, err);
-    return code ? code : kit_output_write(out, spaces, pad, err);
+        start[i] = (unsigned char)((uint64_t)(counted.length + pad) >> 8 * i);
+    written.code = kit_output_write(out, start, LENGTH, err);
+    put_header(&writing, c);
+    return written.code ? written.code : kit_output_write(out, spaces, pad, err);
 }
 
 int kit_safetensors_write(kit_output *out, const kit_tensor *tensor, size_t count,
@@ -412,17 +446,19 @@ int kit_safetensors_write(kit_output *out, const kit_tensor *tensor, size_t coun
     return kit_fail(err, KIT_LIMIT, "safetensors: can be written only by little-endian machines");
 #endif
     size_t *place = calloc(count + 1, sizeof *place);
-    char *text = NULL;
-    if (place && in_order(tensor, count, place) == count)
-        text = make_header(tensor, place, count, metadata, metadata_count);
-    int code = text ? write_header(out, text, err)
-                    : kit_fail(err, KIT_LIMIT,
-                               "safetensors: no memory for the header, or a name that is not "
-                               "UTF-8, or one that is used twice");
+    const contents c = {tensor, count, place, metadata, metadata_count};
+    int code = KIT_OK;
+    if (!place)
+        return kit_fail(err, KIT_LIMIT, "safetensors: no memory for the header");
+    if (in_order(tensor, count, place) != count || is_refused(&c))
+        code = kit_fail(err, KIT_LIMIT,
+                        "safetensors: a name or a text is not UTF-8, a name is used twice or "
+                        "reserved, or a type cannot be stored");
+    if (!code)
+        code = write_header(out, &c, err);
     for (size_t i = 0; i < count && !code; i++)
         code =
             kit_output_write(out, tensor[place[i]].array->data, tensor[place[i]].array->bytes, err);
-    free(text);
     free(place);
     return code;
 }

@@ -50,6 +50,15 @@ void kit_text_print(FILE *to, const char *text)
     }
 }
 
+bool kit_text_is_utf8(const char *text)
+{
+    int32_t c;
+    for (size_t n; *text; text += n)
+        if ((n = code_at(text, &c)) == 0)
+            return false;
+    return true;
+}
+
 /* Writes one \u escape for the character: none that disturbs needs two UTF-16 units. "<" is escaped
  * too, so that the string may be part of a page. */
 void kit_text_json(const char *text, kit_text_sink *put, void *to)

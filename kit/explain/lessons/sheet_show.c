@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../render/render_json.h"
 #include "../render/text.h"
 #include "script_read.h"
 #include "sheet.h"
@@ -105,13 +106,21 @@ static void put_by_hand(sink *to, const sheet *s)
 {
     sink_puts(to, "<noscript class=\"screen\"><p>This browser runs no scripts. To hand in answers, "
                   "write them into a file answers.json:</p>\n<pre>");
-    sink_printf(to,
-                "{\"schema\": \"%s\", \"seed\": \"%" PRIu64 "\", \"name\": \"\", \"answers\": {",
-                SHEET_SCHEMA, s->seed);
+    char text[32];
+    json_writer j = json_writer_sink(to);
+    json_put_object(&j, NULL);
+    json_put_text(&j, "schema", SHEET_SCHEMA);
+    snprintf(text, sizeof text, "%" PRIu64, s->seed);
+    json_put_text(&j, "seed", text);
+    json_put_text(&j, "name", "");
+    json_put_object(&j, "answers");
     for (int i = 0; i < SHEET_QUESTIONS; i++) {
-        sink_printf(to, "%s\"%d\": \"\"", i > 0 ? ", " : "", i + 1);
+        snprintf(text, sizeof text, "%d", i + 1);
+        json_put_text(&j, text, "");
     }
-    sink_puts(to, "}}</pre></noscript>\n");
+    json_end_object(&j);
+    json_end_object(&j);
+    sink_puts(to, "</pre></noscript>\n");
 }
 
 int sheet_html(char **bytes, size_t *size, const sheet *s, kit_error *err)

@@ -72,15 +72,15 @@ static json_form form_of(const trace_step *s, void *self)
 }
 
 /* The colours of the heat-maps, so that page, SVG and PNG have the same. */
-static void put_palette(sink *s)
+static void put_palette(json_writer *j)
 {
     enum { COLOURS = 33 };
-    sink_puts(s, "\"palette\": [");
+    json_put_array(j, "palette");
     for (int i = 0; i < COLOURS; i++) {
-        rgb c = colour_map((double)i / (COLOURS - 1));
-        sink_printf(s, "%s[%d, %d, %d]", i > 0 ? ", " : "", c.r, c.g, c.b);
+        const rgb c = colour_map((double)i / (COLOURS - 1));
+        json_put_sizes(j, NULL, (int64_t[]){c.r, c.g, c.b}, 3);
     }
-    sink_puts(s, "]");
+    json_end_array(j);
 }
 
 int render_html(char **bytes, size_t *size, const trace *t, kit_error *err)
@@ -93,12 +93,14 @@ int render_html(char **bytes, size_t *size, const trace *t, kit_error *err)
     }
     l.rounded = elements > MOST_F32;
     sink s = {0};
+    json_writer j = json_writer_sink(&s);
     sink_write(&s, page_before, page_before_size);
-    sink_printf(&s, "{\"version\": \"%s\", ", ATTN_VERSION_STRING);
-    put_palette(&s);
-    sink_puts(&s, ", \"trace\": ");
-    json_put_trace(&s, t, &(json_style){form_of, &l});
-    sink_puts(&s, "}");
+    json_put_object(&j, NULL);
+    json_put_text(&j, "version", ATTN_VERSION_STRING);
+    put_palette(&j);
+    s.failed = !json_put_trace(&j, "trace", t, &(json_style){form_of, &l}) || s.failed;
+    sink_puts(&s, "\n");
+    json_end_object(&j);
     sink_write(&s, page_after, page_after_size);
     return sink_finish(&s, bytes, size, err);
 }

@@ -1,10 +1,8 @@
 /* A trace as one JSON object: schema attn.explain/1, attn.lesson/1 or attn.train/1.
  *
  * Every float is written with the fewest digits that read back as the same float. Values that JSON
- * numbers cannot express are the strings "inf", "-inf" and "nan". The JSON is written directly,
- * without a tree of objects for the numbers of a matrix.
+ * numbers cannot express are the strings "inf", "-inf" and "nan".
  */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,111 +10,73 @@
 
 static void put_bytes(void *to, const char *bytes, size_t size) { sink_write(to, bytes, size); }
 
-static void put_string(sink *s, const char *text) { kit_text_json(text, put_bytes, s); }
-
-static void put_member(sink *s, const char *name, const char *text)
+json_writer json_writer_sink(sink *s)
 {
-    sink_printf(s, ", \"%s\": ", name);
-    put_string(s, text);
+    json_writer j = json_writer_to(put_bytes, s);
+    j.spaced = true;
+    return j;
 }
 
-static void put_real(sink *s, double x, bool is_float)
+static void put_numbers(json_writer *j, const kit_array *a)
 {
-    if (!isfinite(x)) {
-        sink_puts(s, isnan(x) ? "\"nan\"" : x > 0 ? "\"inf\"" : "\"-inf\"");
-        return;
-    }
-    char number[40];
-    int most = is_float ? 9 : 17;
-    for (int digits = is_float ? 6 : 15; digits <= most; digits++) {
-        snprintf(number, sizeof number, "%.*g", digits, x);
-        double back = strtod(number, NULL);
-        if (is_float ? (float)back == (float)x : back == x) {
-            break;
-        }
-    }
-    sink_puts(s, number);
-}
-
-static void put_shape(sink *s, const kit_array *a)
-{
-    sink_puts(s, "{\"shape\": [");
-    for (int i = 0; i < a->rank; i++) {
-        sink_printf(s, "%s%lld", i > 0 ? ", " : "", (long long)a->shape[i]);
-    }
-    sink_printf(s, "], \"dtype\": \"%s\"", attn_dtype_name(a->dtype));
-}
-
-static void put_numbers(sink *s, const kit_array *a)
-{
-    sink_puts(s, ", \"data\": [");
-    int64_t count = kit_array_count(a);
+    const int64_t count = kit_array_count(a);
+    json_put_array(j, "data");
     for (int64_t i = 0; i < count; i++) {
-        sink_puts(s, i > 0 ? ", " : "");
         if (a->dtype == ATTN_I64) {
-            sink_printf(s, "%lld", (long long)((const int64_t *)a->data)[i]);
+            json_put_integer(j, NULL, ((const int64_t *)a->data)[i]);
+        } else if (a->dtype == ATTN_F64) {
+            json_put_real(j, NULL, kit_array_get(a, i));
         } else {
-            put_real(s, kit_array_get(a, i), a->dtype != ATTN_F64);
+            json_put_float(j, NULL, kit_array_get(a, i));
         }
     }
-    sink_puts(s, "]");
+    json_end_array(j);
 }
 
 /* Writes the elements' bytes, little-endian, as base64. */
-static void put_base64(sink *s, const kit_array *a)
+static bool put_elements(json_writer *j, const kit_array *a, attn_dtype dtype)
 {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const unsigned char *byte = a->data;
-    char line[4 * 1024];
-    size_t used = 0;
-    sink_printf(s, ", \"%s\": \"", a->dtype == ATTN_F16 ? "f16" : "f32");
-    for (size_t i = 0; i < a->bytes; i += 3) {
-        size_t left = a->bytes - i;
-        uint32_t x = (uint32_t)byte[i] << 16 | (left > 1 ? (uint32_t)byte[i + 1] << 8 : 0) |
-                     (left > 2 ? byte[i + 2] : 0);
-        line[used++] = digits[x >> 18];
-        line[used++] = digits[x >> 12 & 63];
-        line[used++] = left > 1 ? digits[x >> 6 & 63] : '=';
-        line[used++] = left > 2 ? digits[x & 63] : '=';
-        if (used == sizeof line) {
-            sink_write(s, line, used);
-            used = 0;
-        }
+    kit_array to = {0};
+    if (kit_array_convert(&to, a, dtype, NULL) != KIT_OK) {
+        return false;
     }
-    sink_write(s, line, used);
-    sink_puts(s, "\"");
+    json_put_base64(j, dtype == ATTN_F16 ? "f16" : "f32", to.data, to.bytes);
+    kit_array_free(&to);
+    return true;
 }
 
-static void put_tensor(sink *s, const trace_step *step, const json_style *style)
+/* This function and those that use it return false if there is not enough memory. */
+static bool put_tensor(json_writer *j, const trace_step *step, const json_style *style)
 {
     const kit_array *a = &step->tensor;
-    json_form form = style->form != NULL ? style->form(step, style->self) : JSON_NUMBERS;
-    put_shape(s, a);
+    const json_form form = style->form != NULL ? style->form(step, style->self) : JSON_NUMBERS;
+    bool ok = true;
+    json_put_object(j, "tensor");
+    json_put_sizes(j, "shape", a->shape, a->rank);
+    json_put_text(j, "dtype", attn_dtype_name(a->dtype));
     if (form == JSON_NUMBERS) {
-        put_numbers(s, a);
+        put_numbers(j, a);
     } else if (form != JSON_DERIVED) {
-        kit_array bytes = {0};
-        attn_dtype dtype = form == JSON_F16 ? ATTN_F16 : ATTN_F32;
-        s->failed = kit_array_convert(&bytes, a, dtype, NULL) != KIT_OK || s->failed;
-        if (!s->failed) {
-            put_base64(s, &bytes);
-        }
-        kit_array_free(&bytes);
+        ok = put_elements(j, a, form == JSON_F16 ? ATTN_F16 : ATTN_F32);
     }
-    sink_puts(s, "}");
+    json_end_object(j);
+    return ok;
 }
 
-static void put_labels(sink *s, const char *name, char **labels, size_t count)
+static void put_texts(json_writer *j, const char *key, char *const *text, size_t count)
 {
-    if (labels == NULL) {
-        return;
-    }
-    sink_printf(s, ", \"%s\": [", name);
+    json_put_array(j, key);
     for (size_t i = 0; i < count; i++) {
-        sink_puts(s, i > 0 ? ", " : "");
-        put_string(s, labels[i]);
+        json_put_text(j, NULL, text[i]);
     }
-    sink_puts(s, "]");
+    json_end_array(j);
+}
+
+static void put_labels(json_writer *j, const char *key, char **labels, size_t count)
+{
+    if (labels != NULL) {
+        put_texts(j, key, labels, count);
+    }
 }
 
 static const char *const kind_names[] = {"ids",    "values", "scores",       "weights",
@@ -127,130 +87,135 @@ static const char *const op_names[] = {"given", "lookup",  "project", "dot",    
                                        "slope", "maker",   "products"};
 
 /* Writes how the numbers were computed: {"op": "scale", "a": "scores", "factor": 0.2041...}. */
-static void put_made(sink *s, const trace_step *step)
+static void put_made(json_writer *j, const trace_step *step)
 {
-    sink_printf(s, ", \"made\": {\"op\": \"%s\"", op_names[step->op]);
+    json_put_object(j, "made");
+    json_put_text(j, "op", op_names[step->op]);
     if (step->a != NULL) {
-        put_member(s, "a", step->a);
+        json_put_text(j, "a", step->a);
     }
     if (step->b != NULL) {
-        put_member(s, "b", step->b);
+        json_put_text(j, "b", step->b);
     }
     if (step->factor != 0) {
-        sink_puts(s, ", \"factor\": ");
-        put_real(s, step->factor, false);
+        json_put_real(j, "factor", step->factor);
     }
     if (step->window > 0) {
-        sink_printf(s, ", \"window\": %lld", (long long)step->window);
+        json_put_integer(j, "window", step->window);
     }
-    sink_puts(s, step->causal ? ", \"causal\": true}" : "}");
+    if (step->causal) {
+        json_put_flag(j, "causal", true);
+    }
+    json_end_object(j);
 }
 
 /* Writes the members that only some steps have. */
-static void put_rare(sink *s, const trace_step *step)
+static void put_rare(json_writer *j, const trace_step *step)
 {
     if (step->small) {
-        sink_puts(s, ", \"minor\": true");
+        json_put_flag(j, "minor", true);
     }
     if (step->check_only) {
-        sink_puts(s, ", \"aside\": true");
+        json_put_flag(j, "aside", true);
     }
     if (step->layer > 0) {
-        sink_printf(s, ", \"layer\": %lld", (long long)step->layer);
+        json_put_integer(j, "layer", step->layer);
     }
     if (step->moment > 0) {
-        sink_printf(s, ", \"moment\": %lld", (long long)step->moment - 1);
+        json_put_integer(j, "moment", step->moment - 1);
     }
     if (step->printed != NULL && !step->check_only) {
-        put_member(s, "printed", step->printed);
+        json_put_text(j, "printed", step->printed);
     }
 }
 
-static void put_step(sink *s, const trace_step *step, const json_style *style)
+static const char *or_empty(const char *text) { return text != NULL ? text : ""; }
+
+static bool put_step(json_writer *j, const trace_step *step, const json_style *style)
 {
-    sink_puts(s, "{\"name\": ");
-    put_string(s, step->name);
-    put_member(s, "title", step->title != NULL ? step->title : "");
-    put_member(s, "formula", step->formula != NULL ? step->formula : "");
-    put_member(s, "sentence", step->sentence != NULL ? step->sentence : "");
-    put_member(s, "section", step->section != NULL ? step->section : "");
-    put_member(s, "kind", kind_names[step->kind]);
-    sink_printf(s, ", \"beyond\": %s", step->after_notebook ? "true" : "false");
-    put_labels(s, "rows", step->row_labels, step->row_label_count);
-    put_labels(s, "columns", step->column_labels, step->column_label_count);
-    put_made(s, step);
-    put_rare(s, step);
-    sink_puts(s, ",\n   \"tensor\": ");
-    put_tensor(s, step, style);
-    sink_puts(s, "}");
+    json_put_object(j, NULL);
+    json_put_text(j, "name", step->name);
+    json_put_text(j, "title", or_empty(step->title));
+    json_put_text(j, "formula", or_empty(step->formula));
+    json_put_text(j, "sentence", or_empty(step->sentence));
+    json_put_text(j, "section", or_empty(step->section));
+    json_put_text(j, "kind", kind_names[step->kind]);
+    json_put_flag(j, "beyond", step->after_notebook);
+    put_labels(j, "rows", step->row_labels, step->row_label_count);
+    put_labels(j, "columns", step->column_labels, step->column_label_count);
+    put_made(j, step);
+    put_rare(j, step);
+    json_new_line(j, 3);
+    const bool ok = put_tensor(j, step, style);
+    json_end_object(j);
+    return ok;
+}
+
+static void put_row(json_writer *j, const grid *g, int64_t head, int64_t row)
+{
+    char label[LABEL_BYTES];
+    const row_health h = grid_health(g, head, row);
+    json_new_line(j, 2);
+    json_put_object(j, NULL);
+    json_put_text(j, "step", g->step->name);
+    json_put_integer(j, "head", head);
+    json_put_integer(j, "row", row);
+    json_put_text(j, "query", grid_row_label(g, row, label));
+    json_put_real(j, "entropy_bits", h.bits);
+    json_put_real(j, "max_weight", h.largest);
+    json_end_object(j);
 }
 
 /* Writes the entropy and the largest weight of every row of every step of weights. */
-static void put_rows(sink *s, const trace *t)
+static void put_rows(json_writer *j, const trace *t)
 {
-    const char *before = "\n  ";
-    sink_puts(s, ",\n \"rows\": [");
+    json_new_line(j, 1);
+    json_put_array(j, "rows");
     for (size_t i = 0; i < t->count; i++) {
         if (t->step[i].kind != TRACE_WEIGHTS || t->step[i].check_only) {
             continue;
         }
-        grid g = grid_of(t, &t->step[i]);
+        const grid g = grid_of(t, &t->step[i]);
         for (int64_t r = 0; r < g.heads * g.rows; r++) {
-            char label[LABEL_BYTES];
-            row_health h = grid_health(&g, r / g.rows, r % g.rows);
-            sink_printf(s,
-                        "%s{\"step\": \"%s\", \"head\": %lld, \"row\": %lld, \"query\": ", before,
-                        g.step->name, (long long)(r / g.rows), (long long)(r % g.rows));
-            put_string(s, grid_row_label(&g, r % g.rows, label));
-            sink_puts(s, ", \"entropy_bits\": ");
-            put_real(s, h.bits, false);
-            sink_puts(s, ", \"max_weight\": ");
-            put_real(s, h.largest, false);
-            sink_puts(s, "}");
-            before = ",\n  ";
+            put_row(j, &g, r / g.rows, r % g.rows);
         }
     }
-    sink_puts(s, "]");
+    json_end_array(j);
 }
 
-static void put_notes(sink *s, const trace *t)
+static bool put_notes(json_writer *j, const trace *t)
 {
-    const char *before = "";
-    sink_puts(s, ",\n \"notes\": [");
+    json_new_line(j, 1);
+    json_put_array(j, "notes");
     for (const char *line = t->notes; line != NULL && *line != '\0';) {
         size_t label = strcspn(line, "\t\n"), length = strcspn(line, "\n");
         size_t from = label < length ? label + 1 : length;
         char *copy = strndup(line, length);
         if (copy == NULL) {
-            s->failed = true;
-            return;
+            return false;
         }
         copy[label] = '\0';
-        sink_printf(s, "%s{\"label\": ", before);
-        put_string(s, copy);
-        put_member(s, "text", copy + from);
-        sink_puts(s, "}");
+        json_put_object(j, NULL);
+        json_put_text(j, "label", copy);
+        json_put_text(j, "text", copy + from);
+        json_end_object(j);
         free(copy);
         line += length + (line[length] == '\n');
-        before = ", ";
     }
-    sink_puts(s, "]");
+    json_end_array(j);
+    return true;
 }
 
-static void put_words(sink *s, const trace *t)
+static void put_words(json_writer *j, const kit_words *words)
 {
-    sink_puts(s, ",\n \"tokens\": [");
-    for (size_t i = 0; i < t->words.count; i++) {
-        sink_puts(s, i > 0 ? ", " : "");
-        put_string(s, t->words.word[i]);
+    json_new_line(j, 1);
+    put_texts(j, "tokens", words->word, words->count);
+    json_new_line(j, 1);
+    json_put_object(j, "vocabulary");
+    for (size_t i = 0; i < words->vocabulary_count; i++) {
+        json_put_integer(j, words->vocabulary[i], (int64_t)i);
     }
-    sink_puts(s, "],\n \"vocabulary\": {");
-    for (size_t i = 0; i < t->words.vocabulary_count; i++) {
-        sink_puts(s, i > 0 ? ", " : "");
-        put_string(s, t->words.vocabulary[i]);
-        sink_printf(s, ": %zu", i);
-    }
-    sink_puts(s, "}");
+    json_end_object(j);
 }
 
 /* Leaves out steps that exist only for comparison, except the scores behind weights, which a page
@@ -269,41 +234,54 @@ static bool is_shown(const trace *t, const trace_step *step, const json_style *s
     return false;
 }
 
-void json_put_trace(sink *s, const trace *t, const json_style *style)
+static bool put_steps(json_writer *j, const trace *t, const json_style *style)
 {
-    sink_printf(s, "{\"schema\": \"attn.%s/1\"", t->command);
-    if (t->lesson != NULL) {
-        put_member(s, "lesson", t->lesson);
-    }
-    put_member(s, "title", t->title != NULL ? t->title : "");
-    put_member(s, "text", t->text != NULL ? t->text : "");
-    put_member(s, "setting", t->setting != NULL ? t->setting : "");
-    sink_printf(s, ", \"heads\": %lld, \"query\": %lld", (long long)t->heads, (long long)t->query);
-    if (t->head > 0) {
-        sink_printf(s, ", \"head\": %lld", (long long)t->head);
-    }
-    put_words(s, t);
-    sink_puts(s, ",\n \"steps\": [");
-    const char *before = "\n  ";
     const size_t count = t->count + (style->form != NULL ? t->html_only_count : 0);
+    bool ok = true;
+    json_new_line(j, 1);
+    json_put_array(j, "steps");
     for (size_t i = 0; i < count; i++) {
         if (is_shown(t, &t->step[i], style)) {
-            sink_puts(s, before);
-            put_step(s, &t->step[i], style);
-            before = ",\n  ";
+            json_new_line(j, 2);
+            ok = put_step(j, &t->step[i], style) && ok;
         }
     }
-    sink_puts(s, "]");
-    if (style->form == NULL) {
-        put_rows(s, t);
+    json_end_array(j);
+    return ok;
+}
+
+bool json_put_trace(json_writer *j, const char *key, const trace *t, const json_style *style)
+{
+    char schema[64];
+    snprintf(schema, sizeof schema, "attn.%s/1", t->command);
+    json_put_object(j, key);
+    json_put_text(j, "schema", schema);
+    if (t->lesson != NULL) {
+        json_put_text(j, "lesson", t->lesson);
     }
-    put_notes(s, t);
-    sink_puts(s, "}\n");
+    json_put_text(j, "title", or_empty(t->title));
+    json_put_text(j, "text", or_empty(t->text));
+    json_put_text(j, "setting", or_empty(t->setting));
+    json_put_integer(j, "heads", t->heads);
+    json_put_integer(j, "query", t->query);
+    if (t->head > 0) {
+        json_put_integer(j, "head", t->head);
+    }
+    put_words(j, &t->words);
+    bool ok = put_steps(j, t, style);
+    if (style->form == NULL) {
+        put_rows(j, t);
+    }
+    ok = put_notes(j, t) && ok;
+    json_end_object(j);
+    return ok;
 }
 
 int render_json(char **bytes, size_t *size, const trace *t, kit_error *err)
 {
     sink s = {0};
-    json_put_trace(&s, t, &(json_style){NULL, NULL});
+    json_writer j = json_writer_sink(&s);
+    s.failed = !json_put_trace(&j, NULL, t, &(json_style){NULL, NULL}) || s.failed;
+    sink_puts(&s, "\n");
     return sink_finish(&s, bytes, size, err);
 }

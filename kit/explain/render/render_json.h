@@ -2,6 +2,7 @@
 #ifndef KIT_EXPLAIN_RENDER_JSON_H
 #define KIT_EXPLAIN_RENDER_JSON_H
 
+#include "../../io/json_write.h"
 #include "draw.h"
 
 /* How a step's numbers are written. */
@@ -20,6 +21,10 @@ typedef struct json_style {
     void *self;
 } json_style;
 
-void json_put_trace(sink *s, const trace *t, const json_style *style);
+/* Returns false if there is not enough memory. */
+bool json_put_trace(json_writer *j, const char *key, const trace *t, const json_style *style);
+
+/* Writes into a sink, with spaces between items. */
+json_writer json_writer_sink(sink *s);
 
 #endif

@@ -363,9 +363,14 @@ static void test_names_that_cannot_be_written(void **state)
     kit_output *out;
     assert_int_equal(kit_array_new(&a, ATTN_F32, 0, NULL, NULL), KIT_OK);
     const kit_tensor twice[] = {{"a", &a}, {"a", &a}}, broken[] = {{"\xFF", &a}};
+    const kit_tensor reserved[] = {{"__metadata__", &a}};
+    const kit_text texts[] = {{"a", "1"}, {"a", "2"}}, broken_text[] = {{"a", "\xFF"}};
     assert_int_equal(kit_output_open(&out, "no.safetensors", NULL), KIT_OK);
     assert_int_equal(kit_safetensors_write(out, twice, 2, NULL, 0, NULL), KIT_LIMIT);
     assert_int_equal(kit_safetensors_write(out, broken, 1, NULL, 0, NULL), KIT_LIMIT);
+    assert_int_equal(kit_safetensors_write(out, reserved, 1, NULL, 0, NULL), KIT_LIMIT);
+    assert_int_equal(kit_safetensors_write(out, twice, 1, texts, 2, NULL), KIT_LIMIT);
+    assert_int_equal(kit_safetensors_write(out, twice, 1, broken_text, 1, NULL), KIT_LIMIT);
     kit_output_abort(out);
     assert_int_equal(access("no.safetensors", F_OK), -1);
     kit_array_free(&a);
