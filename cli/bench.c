@@ -148,7 +148,7 @@ static int time_calls(double *seconds, const bench *b, const bench_call *c, int 
     for (int i = 0; i < calls; i++)
         if ((b->pass != BACKWARD && attn_sdpa_forward(b->ctx, &c->args, &engine)) ||
             (b->pass != FORWARD && attn_sdpa_backward(b->ctx, &c->args, &c->grads, &engine)))
-            return engine_failed(&engine, err);
+            return kit_engine(engine.status, &engine, err);
     *seconds = (seconds_now() - start) / calls;
     return KIT_OK;
 }
@@ -245,7 +245,7 @@ static int plan_call(bench_result *r, const bench *b, const bench_call *c, kit_e
         (b->pass != FORWARD &&
          attn_sdpa_backward_plan(b->ctx, &c->args, &c->grads, &backward, &engine)) ||
         (b->pass == BACKWARD && attn_sdpa_forward(b->ctx, &c->args, &engine)))
-        return engine_failed(&engine, err);
+        return kit_engine(engine.status, &engine, err);
     if (b->pass == BOTH) {
         backward.flop += r->plan.flop;
         backward.bytes += r->plan.bytes;

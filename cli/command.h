@@ -29,10 +29,8 @@ void help_command(command_id command);
 void manual_man(void);
 void manual_bash_completion(void);
 
-/* engine.c: calls of libattn that several commands need. libattn's errors become the program's:
- * KIT_LIMIT for memory and limits, KIT_BAD_FILE for properties of arrays, KIT_USAGE otherwise. */
+/* engine.c: calls of libattn that several commands need. */
 int engine_context(attn_context **out, const char *isa, int threads, kit_error *err);
-int engine_failed(const attn_error *engine, kit_error *err);
 void engine_ignored(const char *file, const char *what); /* stores a line of --ignore-unknown */
 void engine_tell_ignored(void);                          /* prints those lines on stderr */
 int engine_check_isa(const char *isa, kit_error *err); /* known and usable here; isa may be NULL */

@@ -8,16 +8,6 @@
 
 enum { ISA_LIMIT = 16 };
 
-int engine_failed(const attn_error *engine, kit_error *err)
-{
-    int code = KIT_USAGE;
-    if (engine->status == ATTN_ERR_MEMORY || engine->status == ATTN_ERR_LIMIT)
-        code = KIT_LIMIT;
-    else if (engine->status == ATTN_ERR_SHAPE || engine->status == ATTN_ERR_DTYPE)
-        code = KIT_BAD_FILE;
-    return kit_fail(err, code, "%s", engine->message);
-}
-
 /* Stored until the command has succeeded: a command that fails prints only one line. */
 static kit_error ignored[16];
 static size_t ignored_count;
@@ -71,9 +61,7 @@ int engine_context(attn_context **out, const char *isa, int threads, kit_error *
         return code;
     wanted.isa = isa;
     wanted.threads = threads;
-    if (attn_context_create(&wanted, out, &engine))
-        return engine_failed(&engine, err);
-    return KIT_OK;
+    return kit_engine(attn_context_create(&wanted, out, &engine), &engine, err);
 }
 
 /* Parses a word or an integer. *place is the word's index in words, negative for an integer. */

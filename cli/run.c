@@ -147,12 +147,12 @@ static int compute_gradients(run_state *r, attn_context *ctx, const attn_sdpa_ar
     grads.dmask = r->result[GRAD_MASK].path ? &r->result[GRAD_MASK].view : NULL;
     attn_plan_info_init(&r->backward);
     if (attn_sdpa_backward_plan(ctx, args, &grads, &r->backward, &engine))
-        return engine_failed(&engine, err);
+        return kit_engine(engine.status, &engine, err);
     if (r->plan_only)
         return KIT_OK;
     double start = seconds_now();
     if (attn_sdpa_backward(ctx, args, &grads, &engine))
-        return engine_failed(&engine, err);
+        return kit_engine(engine.status, &engine, err);
     r->backward_us = 1e6 * (seconds_now() - start);
     return KIT_OK;
 }
@@ -175,18 +175,18 @@ static int compute(run_state *r, attn_context *ctx, attn_stage stage, kit_error 
     args.scores_stage = stages[first];
     attn_plan_info_init(&r->plan);
     if (attn_sdpa_plan(ctx, &args, &r->plan, &engine))
-        return engine_failed(&engine, err);
+        return kit_engine(engine.status, &engine, err);
     r->isa = attn_context_isa(ctx);
     if (r->plan_only)
         return compute_gradients(r, ctx, &args, err);
     double start = seconds_now();
     if (attn_sdpa_forward(ctx, &args, &engine))
-        return engine_failed(&engine, err);
+        return kit_engine(engine.status, &engine, err);
     r->time_us = 1e6 * (seconds_now() - start);
     args.scores = scores[1];
     args.scores_stage = stages[1];
     if (scores[0] && scores[1] && attn_sdpa_forward(ctx, &args, &engine))
-        return engine_failed(&engine, err);
+        return kit_engine(engine.status, &engine, err);
     return compute_gradients(r, ctx, &args, err);
 }
 

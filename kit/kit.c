@@ -1,4 +1,4 @@
-/* Error messages of the kit: always one line of harmless text.
+/* Errors of the kit. A message is always one line of harmless text.
  *
  * Names of files and words of users end up in messages. So characters that would disturb a terminal
  * are replaced, and a message that is too long is cut and ends in "...".
@@ -36,4 +36,16 @@ int kit_fail(kit_error *err, int code, const char *format, ...)
     }
     *to = 0;
     return code;
+}
+
+int kit_engine(attn_status status, const attn_error *engine, kit_error *err)
+{
+    switch (status) {
+    case ATTN_OK: return KIT_OK;
+    case ATTN_ERR_MEMORY:
+    case ATTN_ERR_LIMIT: return kit_fail(err, KIT_LIMIT, "%s", engine->message);
+    case ATTN_ERR_SHAPE:
+    case ATTN_ERR_DTYPE: return kit_fail(err, KIT_BAD_FILE, "%s", engine->message);
+    default: return kit_fail(err, KIT_USAGE, "%s", engine->message);
+    }
 }

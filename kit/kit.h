@@ -30,6 +30,10 @@ typedef struct kit_error {
 int kit_fail(kit_error *err, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Turns the result of a call of libattn into the program's: 0 for ATTN_OK, KIT_LIMIT for memory and
+ * limits, KIT_BAD_FILE for shapes and types, which come from files, KIT_USAGE otherwise. */
+int kit_engine(attn_status status, const attn_error *engine, kit_error *err);
+
 /* ------------------------------------------------------------------------------ io/array.c
  *
  * An array in memory: dense, row-major. dtype is one of attn.h's; integers from files become

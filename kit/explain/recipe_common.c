@@ -64,9 +64,8 @@ int recipe_fail(recipe *r, int code, const char *format, ...)
 
 void recipe_engine(recipe *r, attn_status status, const attn_error *e)
 {
-    if (status != ATTN_OK) {
-        bool size = status == ATTN_ERR_MEMORY || status == ATTN_ERR_LIMIT;
-        recipe_fail(r, size ? KIT_LIMIT : KIT_USAGE, "%s", e->message);
+    if (r->status == KIT_OK) {
+        r->status = kit_engine(status, e, r->err);
     }
 }
 

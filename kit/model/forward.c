@@ -25,14 +25,6 @@ struct model_run {
     int64_t rows;      /* rows of the last call */
 };
 
-static int engine(attn_status status, const attn_error *e, kit_error *err)
-{
-    if (status == ATTN_OK)
-        return KIT_OK;
-    const bool size = status == ATTN_ERR_MEMORY || status == ATTN_ERR_LIMIT;
-    return kit_fail(err, size ? KIT_LIMIT : KIT_USAGE, "%s", e->message);
-}
-
 /* ----------------------------------------------------------------------- Beginning and ending */
 
 static int make_buffers(model_run *r, kit_error *err)
@@ -77,7 +69,7 @@ static int make_caches(model_run *r, int64_t keys, kit_error *err)
     o.D = o.Dv = s->head_size;
     o.max_keys = keys;
     for (int64_t l = 0; l < s->layers && !code; l++)
-        code = engine(attn_cache_create(&o, &r->cache[l], &e), &e, err);
+        code = kit_engine(attn_cache_create(&o, &r->cache[l], &e), &e, err);
     return code;
 }
 
@@ -166,8 +158,9 @@ static int linear(const model_run *r, const kit_array *x, const module *w, const
     const attn_tensor from = rows_of(x, r->rows), to = rows_of(out, r->rows);
     attn_tensor weight, bias;
     show(w, &weight, &bias);
-    return engine(attn_linear_forward(r->m->ctx, &from, &weight, bias.data ? &bias : NULL, &to, &e),
-                  &e, err);
+    return kit_engine(attn_linear_forward(r->m->ctx, &from, &weight, bias.data ? &bias : NULL, &to,
+                                          &e),
+                      &e, err);
 }
 
 static int norm(const model_run *r, const kit_array *x, const module *w, const kit_array *out,
@@ -181,8 +174,8 @@ static int norm(const model_run *r, const kit_array *x, const module *w, const k
     }
     const attn_tensor from = rows_of(x, r->rows), to = rows_of(out, r->rows);
     const attn_tensor weight = vector(&w->weight), bias = vector(&w->bias);
-    return engine(attn_layer_norm_forward(r->m->ctx, &from, &weight, &bias, c->eps, &to, &e), &e,
-                  err);
+    return kit_engine(attn_layer_norm_forward(r->m->ctx, &from, &weight, &bias, c->eps, &to, &e),
+                      &e, err);
 }
 
 /* to += from, both [rows, E]. */
@@ -212,7 +205,7 @@ static int embed(const model_run *r, module_id id, const int64_t *ids, const kit
     const kit_array *w = &r->m->m[id].weight;
     const attn_tensor table = rows_of(w, w->shape[0]), to = rows_of(out, r->rows);
     attn_error e;
-    return engine(attn_embedding_forward(r->m->ctx, &table, ids, r->rows, &to, &e), &e, err);
+    return kit_engine(attn_embedding_forward(r->m->ctx, &table, ids, r->rows, &to, &e), &e, err);
 }
 
 /* Numbers the positions. RoBERTa counts from after its padding token's id; a padding token has that
@@ -329,12 +322,12 @@ static int attend(model_run *r, int64_t layer, model_layer *look, kit_error *err
         a.scores_stage = ATTN_STAGE_WEIGHTS;
     }
     if (r->cached) {
-        code = engine(attn_cache_append(r->cache[layer], 0, &a.k, &a.v, &e), &e, err);
+        code = kit_engine(attn_cache_append(r->cache[layer], 0, &a.k, &a.v, &e), &e, err);
         a.cache = r->cache[layer];
         a.k.data = a.v.data = NULL;
     }
     if (!code)
-        code = engine(attn_sdpa_forward(r->m->ctx, &a, &e), &e, err);
+        code = kit_engine(attn_sdpa_forward(r->m->ctx, &a, &e), &e, err);
     if (!code && r->watch)
         r->watch(r->watcher, layer, r->weights.data);
     return code;
@@ -354,7 +347,7 @@ static int feed_forward(model_run *r, const block *b, const kit_array *x, kit_er
         code = linear(r, x, block_module(b, GATE), &r->gate, err);
     if (!code && apart) {
         const attn_tensor from = rows_of(&r->wide, r->rows), to = rows_of(&r->gate, r->rows);
-        code = engine(attn_gelu_forward(r->m->ctx, &from, &to, &e), &e, err);
+        code = kit_engine(attn_gelu_forward(r->m->ctx, &from, &to, &e), &e, err);
     } else if (!code) {
         model_activate(bent->data, c->activation, r->rows * c->inner);
     }

@@ -28,14 +28,6 @@ enum { TOKENS = 0 }; /* the first parameter, unless embeddings are drawn */
 /* Parameters of a block, counted from train_block.first. A module's bias follows its weight. */
 enum { NORM = 0, IN = 2, OUT = 4, ATTENTION_ONLY = 6, NORM2 = 6, UP = 8, DOWN = 10, WITH_MLP = 12 };
 
-int train_engine(attn_status status, const attn_error *e, kit_error *err)
-{
-    if (status == ATTN_OK)
-        return KIT_OK;
-    const bool size = status == ATTN_ERR_MEMORY || status == ATTN_ERR_LIMIT;
-    return kit_fail(err, size ? KIT_LIMIT : KIT_USAGE, "%s", e->message);
-}
-
 /* ------------------------------------------------------------------------------- Parameters */
 
 static int add_parameter(train_model *m, const char *name, int64_t rows, int64_t columns,
@@ -237,7 +229,7 @@ static int linear(const train_model *m, const float *x, int64_t in, int weight, 
     attn_error e;
     const attn_tensor vx = rows(m, x, in), vout = rows(m, out, columns);
     const attn_tensor w = value_of(m, weight), bias = value_of(m, weight + 1);
-    return train_engine(attn_linear_forward(m->ctx, &vx, &w, &bias, &vout, &e), &e, err);
+    return kit_engine(attn_linear_forward(m->ctx, &vx, &w, &bias, &vout, &e), &e, err);
 }
 
 static int norm(const train_model *m, const float *x, int weight, float *out, kit_error *err)
@@ -246,7 +238,7 @@ static int norm(const train_model *m, const float *x, int weight, float *out, ki
     const int64_t E = m->config.embed;
     const attn_tensor vx = rows(m, x, E), vout = rows(m, out, E);
     const attn_tensor w = value_of(m, weight), bias = value_of(m, weight + 1);
-    return train_engine(attn_layer_norm_forward(m->ctx, &vx, &w, &bias, EPS, &vout, &e), &e, err);
+    return kit_engine(attn_layer_norm_forward(m->ctx, &vx, &w, &bias, EPS, &vout, &e), &e, err);
 }
 
 /* Returns q, k or v (part 0, 1, 2) as [B,H,T,D]: its columns of the joint projection. */
@@ -287,7 +279,7 @@ static int block_forward(train_model *m, int layer, kit_error *err)
         code = linear(m, b->normed, E, b->first + IN, b->qkv, 3 * E, err);
     if (!code) {
         const attn_sdpa_args a = attention_of(m, b, &lse);
-        code = train_engine(attn_sdpa_forward(m->ctx, &a, &e), &e, err);
+        code = kit_engine(attn_sdpa_forward(m->ctx, &a, &e), &e, err);
     }
     if (!code)
         code = linear(m, b->heads, E, b->first + OUT, branch, E, err);
@@ -299,7 +291,7 @@ static int block_forward(train_model *m, int layer, kit_error *err)
         code = linear(m, b->normed2, E, b->first + UP, b->wide, WIDER * E, err);
     if (!code) {
         const attn_tensor x = rows(m, b->wide, WIDER * E), out = rows(m, b->bent, WIDER * E);
-        code = train_engine(attn_gelu_forward(m->ctx, &x, &out, &e), &e, err);
+        code = kit_engine(attn_gelu_forward(m->ctx, &x, &out, &e), &e, err);
     }
     if (!code)
         code = linear(m, b->bent, WIDER * E, b->first + DOWN, branch, E, err);
@@ -314,7 +306,7 @@ static int embed_tokens(train_model *m, float *input, kit_error *err)
     attn_error e;
     if (!draws(m)) {
         const attn_tensor table = value_of(m, TOKENS), x = rows(m, input, E);
-        return train_engine(attn_embedding_forward(m->ctx, &table, m->tokens, N, &x, &e), &e, err);
+        return kit_engine(attn_embedding_forward(m->ctx, &table, m->tokens, N, &x, &e), &e, err);
     }
     for (int64_t n = 0; n < N; n++)
         memcpy(input + n * E, m->words + (n / m->length * V + m->tokens[n]) * E,
@@ -350,8 +342,8 @@ static int compare(train_model *m, kit_error *err)
     int code = KIT_OK;
     for (int64_t b = 0; b < m->batch && !code; b++) {
         const comparison c = comparison_of(m, b, m->answer, m->logits);
-        code = train_engine(attn_linear_forward(m->ctx, &c.answer, &c.words, NULL, &c.logits, &e),
-                            &e, err);
+        code = kit_engine(attn_linear_forward(m->ctx, &c.answer, &c.words, NULL, &c.logits, &e), &e,
+                          err);
     }
     multiply(m->logits, m->batch * m->length * train_config_tokens(&m->config), certainty(m));
     return code;
@@ -370,7 +362,7 @@ int train_model_forward(train_model *m, int64_t batch, int64_t length, kit_error
     int code = embed_tokens(m, input, err);
     if (!code)
         code =
-            train_engine(attn_embedding_forward(m->ctx, &places, m->place, N, &other, &e), &e, err);
+            kit_engine(attn_embedding_forward(m->ctx, &places, m->place, N, &other, &e), &e, err);
     add(input, input, m->d[0], N * E);
     for (int l = 0; l < (int)m->config.layers && !code; l++)
         code = block_forward(m, l, err);
@@ -395,7 +387,7 @@ static int linear_back(const train_model *m, const float *dout, int64_t columns,
     const attn_tensor vdout = rows(m, dout, columns), vx = rows(m, x, in), vdx = rows(m, dx, in);
     const attn_tensor w = value_of(m, weight);
     const attn_tensor dw = grad_of(m, weight), db = grad_of(m, weight + 1);
-    return train_engine(attn_linear_backward(m->ctx, &vdout, &vx, &w, &vdx, &dw, &db, &e), &e, err);
+    return kit_engine(attn_linear_backward(m->ctx, &vdout, &vx, &w, &vdx, &dw, &db, &e), &e, err);
 }
 
 static int norm_back(const train_model *m, const float *dout, const float *x, int weight, float *dx,
@@ -406,8 +398,8 @@ static int norm_back(const train_model *m, const float *dout, const float *x, in
     const attn_tensor vdout = rows(m, dout, E), vx = rows(m, x, E), vdx = rows(m, dx, E);
     const attn_tensor w = value_of(m, weight);
     const attn_tensor dw = grad_of(m, weight), db = grad_of(m, weight + 1);
-    return train_engine(attn_layer_norm_backward(m->ctx, &vdout, &vx, &w, EPS, &vdx, &dw, &db, &e),
-                        &e, err);
+    return kit_engine(attn_layer_norm_backward(m->ctx, &vdout, &vx, &w, EPS, &vdx, &dw, &db, &e),
+                      &e, err);
 }
 
 static int attention_back(const train_model *m, const train_block *b, const float *dheads,
@@ -432,7 +424,7 @@ static int attention_back(const train_model *m, const train_block *b, const floa
         a.mask = &mask;
         g.dmask = &dmask;
     }
-    const int code = train_engine(attn_sdpa_backward(m->ctx, &a, &g, &e), &e, err);
+    const int code = kit_engine(attn_sdpa_backward(m->ctx, &a, &g, &e), &e, err);
     kit_array_free(&zeros);
     return code;
 }
@@ -446,7 +438,7 @@ static int mlp_back(train_model *m, const train_block *b, kit_error *err)
     if (!code) {
         const attn_tensor dout = rows(m, dwide, WIDER * E), x = rows(m, b->wide, WIDER * E);
         const attn_tensor dx = rows(m, dbent, WIDER * E);
-        code = train_engine(attn_gelu_backward(m->ctx, &dout, &x, &dx, &e), &e, err);
+        code = kit_engine(attn_gelu_backward(m->ctx, &dout, &x, &dx, &e), &e, err);
     }
     if (!code)
         code = linear_back(m, dbent, WIDER * E, b->normed2, E, b->first + UP, m->d[1], err);
@@ -483,12 +475,11 @@ static int embeddings_back(train_model *m, kit_error *err)
     int code = KIT_OK;
     if (!draws(m)) { /* drawn embeddings are data: nothing needs their gradients */
         const attn_tensor tokens = grad_of(m, TOKENS);
-        code =
-            train_engine(attn_embedding_backward(m->ctx, &d, m->tokens, N, &tokens, &e), &e, err);
+        code = kit_engine(attn_embedding_backward(m->ctx, &d, m->tokens, N, &tokens, &e), &e, err);
     }
-    return code ? code
-                : train_engine(attn_embedding_backward(m->ctx, &d, m->place, N, &places, &e), &e,
-                               err);
+    return code
+               ? code
+               : kit_engine(attn_embedding_backward(m->ctx, &d, m->place, N, &places, &e), &e, err);
 }
 
 /* Writes the gradient of m->normed to m->d[1]. */
@@ -503,9 +494,9 @@ static int head_back(train_model *m, kit_error *err)
     float *d_answer = m->d[2];
     for (int64_t b = 0; b < m->batch && !code; b++) {
         const comparison c = comparison_of(m, b, d_answer, m->d_logits);
-        code = train_engine(attn_linear_backward(m->ctx, &c.logits, NULL, &c.words, &c.answer, NULL,
-                                                 NULL, &e),
-                            &e, err);
+        code = kit_engine(attn_linear_backward(m->ctx, &c.logits, NULL, &c.words, &c.answer, NULL,
+                                               NULL, &e),
+                          &e, err);
     }
     multiply(d_answer, m->batch * m->length * E, certainty(m));
     return code ? code : linear_back(m, d_answer, E, m->normed, E, head, m->d[1], err);
@@ -516,14 +507,14 @@ int train_model_loss(train_model *m, double *loss, bool grads, kit_error *err)
     attn_error e;
     const int64_t V = train_config_tokens(&m->config);
     const attn_tensor logits = rows(m, m->logits, V), dlogits = rows(m, m->d_logits, V);
-    int code = train_engine(attn_cross_entropy_forward(m->ctx, &logits, m->targets, TRAIN_IGNORE,
-                                                       loss, &e),
-                            &e, err);
+    int code =
+        kit_engine(attn_cross_entropy_forward(m->ctx, &logits, m->targets, TRAIN_IGNORE, loss, &e),
+                   &e, err);
     if (code || !grads)
         return code;
-    code = train_engine(attn_cross_entropy_backward(m->ctx, 1, &logits, m->targets, TRAIN_IGNORE,
-                                                    &dlogits, &e),
-                        &e, err);
+    code = kit_engine(attn_cross_entropy_backward(m->ctx, 1, &logits, m->targets, TRAIN_IGNORE,
+                                                  &dlogits, &e),
+                      &e, err);
     const int last = m->count - 4;
     if (!code)
         code = head_back(m, err);
@@ -556,7 +547,7 @@ int train_model_scores(train_model *m, int layer, attn_stage stage, kit_array *o
     a.lse = NULL;
     a.out = attn_bhtd(unused.data, ATTN_F32, m->batch, H, T, a.out.shape[3]);
     a.precision = ATTN_PRECISION_ACCURATE; /* as in explain: its digits can be reproduced by hand */
-    code = train_engine(attn_sdpa_forward(m->ctx, &a, &e), &e, err);
+    code = kit_engine(attn_sdpa_forward(m->ctx, &a, &e), &e, err);
     kit_array_free(&unused);
     return code;
 }

@@ -92,7 +92,7 @@ static int optimise(train_run *run, kit_error *err)
         const attn_status s =
             attn_adamw_step(run->model.ctx, &o, run->step + 1, &value, &grad, &m, &v, &e);
         if (s != ATTN_OK)
-            return train_engine(s, &e, err);
+            return kit_engine(s, &e, err);
     }
     return KIT_OK;
 }

@@ -50,8 +50,6 @@ typedef struct train_model {
     float *slopes; /* [L,H,T,T] of one sequence: receives the gradient of the scores; or NULL */
 } train_model;
 
-/* Converts the result of a call of libattn into a code of the kit. */
-int train_engine(attn_status status, const attn_error *e, kit_error *err);
 int train_model_make(train_model *m, const train_config *c, attn_context *ctx, kit_error *err);
 void train_model_free(train_model *m);
 /* Draws the weights as PyTorch does: torch.manual_seed(seed), then the modules in order. */

@@ -154,13 +154,36 @@ static void test_messages(void **state)
     }
 }
 
+/* The exit code that docs and --help give for each error of a real call of libattn. */
+static void test_engine_errors(void **state)
+{
+    (void)state;
+    float x[16] = {0};
+    attn_tensor ok = attn_bhtd(x, ATTN_F32, 1, 1, 4, 4), other = ok;
+    attn_error engine;
+    kit_error err = {0};
+    assert_int_equal(kit_engine(attn_gelu_forward(NULL, &ok, &ok, &engine), &engine, &err), KIT_OK);
+    assert_string_equal(err.message, "");
+    other.shape[3] = 3;
+    assert_int_equal(kit_engine(attn_gelu_forward(NULL, &ok, &other, &engine), &engine, &err),
+                     KIT_BAD_FILE);
+    assert_string_equal(err.message, engine.message);
+    other = ok;
+    other.dtype = ATTN_BOOL;
+    assert_int_equal(kit_engine(attn_gelu_forward(NULL, &ok, &other, &engine), &engine, &err),
+                     KIT_BAD_FILE);
+    assert_int_equal(kit_engine(attn_gelu_forward(NULL, NULL, &ok, &engine), &engine, NULL),
+                     KIT_USAGE);
+    assert_int_equal(kit_engine(ATTN_ERR_MEMORY, &engine, NULL), KIT_LIMIT);
+    assert_int_equal(kit_engine(ATTN_ERR_LIMIT, &engine, NULL), KIT_LIMIT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_array_new),
-        cmocka_unit_test(test_small_floats),
-        cmocka_unit_test(test_convert),
-        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_array_new),     cmocka_unit_test(test_small_floats),
+        cmocka_unit_test(test_convert),       cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_engine_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
