@@ -16,10 +16,10 @@ int command_check(const options *o, kit_error *err);
 int command_info(const options *o, kit_error *err);
 int command_help(const options *o, kit_error *err);
 
-/* explain.c: joins the operands again, which a shell made from an unquoted text. The caller frees
+/* text.c: joins the operands again, which a shell made from an unquoted text. The caller frees
  * the text; NULL: no memory. */
 char *command_join_operands(const options *o, kit_error *err);
-/* explain.c: reads all of a text of at most `most` bytes; `name` starts messages. The caller frees
+/* text.c: reads all of a text of at most `most` bytes; `name` starts messages. The caller frees
  * the text. */
 char *command_read_text(FILE *from, const char *name, size_t most, kit_error *err);
 

@@ -1,6 +1,7 @@
 /* Shared by the files of kit/io; kit.h is the interface for everyone else.
  *
- *   source.c  reads bytes from a file, a pipe or memory; opens what a spec names
+ *   source.c  reads bytes from a file, a pipe or memory
+ *   spec.c    opens what a spec names
  *   header.c  the header of a .npy, as text
  *   npy.c     reads a .npy from a source; writes a .npy into an output
  *   npz.c     makes a member of a .npz a source
@@ -8,7 +9,7 @@
  *   array.c   arrays in memory
  *   output.c  output files that are complete or absent
  *
- * To add a format: write a reader that takes an io_source, and a line in source.c that recognises
+ * To add a format: write a reader that takes an io_source, and a line in spec.c that recognises
  * the format. To add an element type: add a row to header.c and a case to npy.c.
  */
 #ifndef KIT_IO_H
@@ -56,6 +57,8 @@ struct io_source {
     const void *memory;
     void *member; /* used by npz.c and safetensors.c */
 };
+/* A descriptor that is read in order, unless its size is set. */
+io_source io_source_descriptor(const char *name, int fd);
 io_source io_source_memory(const char *name, const void *bytes, size_t size);
 /* Reads until `size` bytes are there or the source ends; *got is the number read. */
 int io_read(io_source *s, void *to, size_t size, size_t *got, kit_error *err);

@@ -1,19 +1,11 @@
 /* A model's folder: tokenizer.json if it exists, else the older files, whose meaning depends on the
  * class of the tokeniser. As in transformers 5, the class is that of tokenizer_config.json, else
  * that of config.json, else the default class of the model type. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "../io/json.h"
 #include "tokenizer_inner.h"
-
-bool text_find_file(char path[TEXT_PATH], const char *folder, const char *name)
-{
-    const int n = snprintf(path, TEXT_PATH, "%s/%s", folder, name);
-    return n > 0 && n < TEXT_PATH && access(path, F_OK) == 0;
-}
 
 /* ------------------------------------------------------------------------------- The class */
 

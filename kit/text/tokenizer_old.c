@@ -7,11 +7,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <utf8proc.h>
 
 #include "../io/json.h"
 #include "tokenizer_inner.h"
+
+bool text_find_file(char path[TEXT_PATH], const char *folder, const char *name)
+{
+    const int n = snprintf(path, TEXT_PATH, "%s/%s", folder, name);
+    return n > 0 && n < TEXT_PATH && access(path, F_OK) == 0;
+}
 
 /* ------------------------------------------------------------------------------------ Lines */
 

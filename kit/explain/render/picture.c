@@ -30,70 +30,6 @@
 static const rgb ink = {32, 33, 36}, grey = {110, 113, 118}, pale = {218, 220, 224},
                  empty_bar = {236, 237, 239};
 
-/* ------------------------------------------------------------------------------------- Items */
-
-/* Takes over the item's text and levels. */
-static void put(picture *p, picture_item item)
-{
-    if (p->count == p->capacity) {
-        size_t capacity = p->capacity > 0 ? 2 * p->capacity : 256;
-        picture_item *grown = realloc(p->item, capacity * sizeof *grown);
-        if (grown == NULL) {
-            p->failed = true;
-            free(item.text);
-            free(item.levels);
-            return;
-        }
-        p->item = grown;
-        p->capacity = capacity;
-    }
-    p->item[p->count++] = item;
-}
-
-static char *copy_clean(picture *p, const char *text)
-{
-    sink s = {0};
-    sink_clean(&s, text);
-    p->failed = p->failed || s.failed;
-    return s.failed ? NULL : s.data;
-}
-
-/* Adds a text item; `like` gives its other fields. */
-void picture_text(picture *p, picture_item like, double x, double y, const char *text)
-{
-    like.kind = PICTURE_TEXT;
-    like.x = x;
-    like.y = y;
-    like.text = copy_clean(p, text);
-    put(p, like);
-}
-
-static void put_rect(picture *p, double x, double y, double w, double h, rgb colour, char *tip)
-{
-    put(p,
-        (picture_item){
-            .kind = PICTURE_RECT, .x = x, .y = y, .w = w, .h = h, .colour = colour, .text = tip});
-}
-
-void picture_line(picture *p, double x, double y, double w, double h, rgb colour)
-{
-    put(p, (picture_item){.kind = PICTURE_LINE, .x = x, .y = y, .w = w, .h = h, .colour = colour});
-}
-
-rgb picture_level_colour(int level) { return colour_map(level / 254.0); }
-
-void picture_free(picture *p)
-{
-    for (size_t i = 0; i < p->count; i++) {
-        free(p->item[i].text);
-        free(p->item[i].levels);
-    }
-    free(p->item);
-    free(p->title);
-    free(p->description);
-    memset(p, 0, sizeof *p);
-}
-
 /* ----------------------------------------------------------------------------------- Panels */
 
 /* One matrix and its position. */
@@ -246,13 +182,13 @@ static void draw_single_cells(picture *p, const panel *a, double left, double to
             double w = grid_at(&a->g, a->head, i, j);
             bool hidden = grid_masked(&a->g, a->head, i, j);
             rgb colour = hidden ? pale : colour_map(w);
-            put(p, (picture_item){.kind = hidden ? PICTURE_HATCH : PICTURE_RECT,
-                                  .x = x,
-                                  .y = y,
-                                  .w = a->cell,
-                                  .h = a->cell_height,
-                                  .colour = colour,
-                                  .text = cell_tip(p, a, i, j)});
+            picture_put(p, (picture_item){.kind = hidden ? PICTURE_HATCH : PICTURE_RECT,
+                                          .x = x,
+                                          .y = y,
+                                          .w = a->cell,
+                                          .h = a->cell_height,
+                                          .colour = colour,
+                                          .text = cell_tip(p, a, i, j)});
             if (!hidden && a->cell >= 34) {
                 char digits[NUMBER_BYTES];
                 bool wide = a->cell >= 50;
@@ -294,20 +230,20 @@ static void draw_map(picture *p, const panel *a, double left, double top)
         levels[i] = pooled_level(a, i / a->columns, i % a->columns);
     }
     /* Masked cells are not drawn, so this background shows there. */
-    put(p, (picture_item){.kind = PICTURE_HATCH,
-                          .x = left,
-                          .y = top,
-                          .w = (double)a->columns * a->cell,
-                          .h = (double)a->rows * a->cell_height,
-                          .colour = pale});
-    put(p, (picture_item){.kind = PICTURE_CELLS,
-                          .x = left,
-                          .y = top,
-                          .w = (double)a->columns * a->cell,
-                          .h = (double)a->rows * a->cell_height,
-                          .levels = levels,
-                          .rows = a->rows,
-                          .columns = a->columns});
+    picture_put(p, (picture_item){.kind = PICTURE_HATCH,
+                                  .x = left,
+                                  .y = top,
+                                  .w = (double)a->columns * a->cell,
+                                  .h = (double)a->rows * a->cell_height,
+                                  .colour = pale});
+    picture_put(p, (picture_item){.kind = PICTURE_CELLS,
+                                  .x = left,
+                                  .y = top,
+                                  .w = (double)a->columns * a->cell,
+                                  .h = (double)a->rows * a->cell_height,
+                                  .levels = levels,
+                                  .rows = a->rows,
+                                  .columns = a->columns});
 }
 
 static void draw_health(picture *p, const panel *a, double left, double top)
@@ -324,8 +260,8 @@ static void draw_health(picture *p, const panel *a, double left, double top)
         double middle = top + ((double)i + 0.5) * a->cell_height;
         picture_text(p, like, x, middle + 4, bits);
         if (h.possible > 0) {
-            put_rect(p, x + 36, middle - 3, 56, 6, empty_bar, NULL);
-            put_rect(p, x + 36, middle - 3, 56 * fmin(h.bits / h.possible, 1), 6, grey, NULL);
+            picture_rect(p, x + 36, middle - 3, 56, 6, empty_bar, NULL);
+            picture_rect(p, x + 36, middle - 3, 56 * fmin(h.bits / h.possible, 1), 6, grey, NULL);
         }
     }
 }
@@ -406,8 +342,8 @@ static void draw_legend(picture *p, double x, double y, bool hidden, bool bars)
     picture_item say = {.colour = ink, .size = 12};
     picture_text(p, say, x, y + 12, "weight");
     for (int i = 0; i < steps; i++) {
-        put_rect(p, x + 56 + 2 * i, y, i + 1 < steps ? 3 : 2, 16, colour_map((i + 0.5) / steps),
-                 NULL);
+        picture_rect(p, x + 56 + 2 * i, y, i + 1 < steps ? 3 : 2, 16, colour_map((i + 0.5) / steps),
+                     NULL);
     }
     for (int i = 0; i <= 4; i++) {
         const char *const marks[] = {"0", "0.25", "0.5", "0.75", "1"};
@@ -416,14 +352,15 @@ static void draw_legend(picture *p, double x, double y, bool hidden, bool bars)
     }
     x += 286;
     if (hidden) {
-        put(p, (picture_item){
-                   .kind = PICTURE_HATCH, .x = x, .y = y, .w = 26, .h = 16, .colour = pale});
+        picture_put(p,
+                    (picture_item){
+                        .kind = PICTURE_HATCH, .x = x, .y = y, .w = 26, .h = 16, .colour = pale});
         picture_text(p, say, x + 34, y + 12, "hidden by the mask");
         y += 20;
     }
     if (bars) {
-        put_rect(p, x, y + 5, 26, 6, empty_bar, NULL);
-        put_rect(p, x, y + 5, 16, 6, grey, NULL);
+        picture_rect(p, x, y + 5, 26, 6, empty_bar, NULL);
+        picture_rect(p, x, y + 5, 16, 6, grey, NULL);
         picture_text(p, say, x + 34, y + 12, "entropy, of the most possible");
     }
 }
@@ -445,10 +382,10 @@ static void draw_title(picture *p, const trace *t)
     room = (int)((p->width - 2 * MARGIN) / (12 * EM_SANS));
     label_clip(clipped, t->setting != NULL ? t->setting : "", room, "…");
     picture_text(p, (picture_item){.colour = grey, .size = 12}, MARGIN, MARGIN + 36, clipped);
-    p->title = copy_clean(p, text);
+    p->title = picture_copy_clean(p, text);
     p->description =
-        copy_clean(p, "Heat-map of attention weights. A row asks, a column answers, and "
-                      "each row sums to 1. Entropy of each row stands at its right.");
+        picture_copy_clean(p, "Heat-map of attention weights. A row asks, a column answers, and "
+                              "each row sums to 1. Entropy of each row stands at its right.");
 }
 
 /* Places panels side by side from y on. Returns the y below them. */

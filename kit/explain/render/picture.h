@@ -44,8 +44,12 @@ void picture_free(picture *p);
 
 rgb picture_level_colour(int level);
 
-/* For layouts: adds a text, whose other fields are those of `like`; adds a line from x, y to x + w,
- * y + h. */
+/* picture_items.c: for layouts. picture_put takes over the item's text and levels, picture_rect its
+ * text. picture_text adds a text, whose other fields are those of `like`; picture_line a line from
+ * x, y to x + w, y + h. picture_copy_clean: NULL if an allocation failed. */
+void picture_put(picture *p, picture_item item);
+void picture_rect(picture *p, double x, double y, double w, double h, rgb colour, char *tip);
+char *picture_copy_clean(picture *p, const char *text);
 void picture_text(picture *p, picture_item like, double x, double y, const char *text);
 void picture_line(picture *p, double x, double y, double w, double h, rgb colour);
 

@@ -34,6 +34,8 @@ void text_cell(text_layout *p, double weight); /* background, and black or white
  * the background. */
 void text_half(text_layout *p, double weight, bool upper);
 void text_plain(text_layout *p);
+int text_label_width(const text_layout *p, const grid *g); /* of the row labels, after clipping */
+const char *text_weight(char out[NUMBER_BYTES], double weight, int digits);
 
 /* text_matrix.c: writes a matrix in the largest form that fits the width. */
 void text_weights(text_layout *p, const trace_step *s);
@@ -44,15 +46,13 @@ bool text_matrix_fits(const text_layout *p, const trace_step *s); /* in one bloc
 void text_map(text_layout *p, const grid *g, int64_t head);
 void text_bars(text_layout *p, const grid *g, int64_t head, int64_t row, int64_t limit);
 void text_legend(text_layout *p, bool masked);
-int text_label_width(const text_layout *p, const grid *g); /* of the row labels, after clipping */
 const char *text_shade(const text_layout *p, double weight);
-const char *text_weight(char out[NUMBER_BYTES], double weight, int digits);
 
 /* text_script.c: writes a lesson by its script; screens and stages as render.h says. */
 void text_script(text_layout *p);
 void text_screen(text_layout *p, size_t screen, size_t from, size_t to);
 
-/* render_text.c: writes a step's numbers, a heading, and the notes at the end of a trace. */
+/* text_parts.c: writes a step's numbers, a heading, and the notes at the end of a trace. */
 void text_step(text_layout *p, const trace_step *s);
 void text_section(text_layout *p, const char *section);
 void text_notes(text_layout *p);

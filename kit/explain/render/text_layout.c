@@ -189,3 +189,26 @@ void text_bold(text_layout *p) { set_style(p, "\x1b[1m"); }
 void text_dim(text_layout *p) { set_style(p, "\x1b[2m"); }
 
 void text_plain(text_layout *p) { set_style(p, "\x1b[0m"); }
+
+int text_label_width(const text_layout *p, const grid *g)
+{
+    int most = p->width >= 100 ? 14 : p->width >= 40 ? 10 : 6, width = 1;
+    for (int64_t i = 0; i < g->rows; i++) {
+        char label[LABEL_BYTES], clipped[LABEL_BYTES];
+        label_clip(clipped, grid_row_label(g, i, label), most, p->unicode ? "…" : ".");
+        int w = kit_text_width(clipped);
+        width = w > width ? w : width;
+    }
+    return width;
+}
+
+/* "0.601", ".60", "1.0"; "!!" for a value that is not a weight. */
+const char *text_weight(char out[NUMBER_BYTES], double w, int digits)
+{
+    if (isnan(w) || !(w > -0.0005 && w < 1.0005)) {
+        return strcpy(out, isnan(w) ? "nan" : "!!");
+    }
+    bool narrow = digits == 2;
+    snprintf(out, NUMBER_BYTES, "%.*f", narrow && w > 0.995 ? 1 : digits, fabs(w));
+    return narrow && out[0] == '0' ? out + 1 : out;
+}

@@ -3,24 +3,11 @@
  * Lines never exceed the width. Weights that do not fit are shown in the next smaller form
  * (text_map.c), and the columns of plain numbers are printed in blocks.
  */
-#include <math.h>
 #include <string.h>
 
 #include "text.h"
 
 #define DIGITS_AT_MOST 12 /* most columns and rows that are shown with digits */
-
-int text_label_width(const text_layout *p, const grid *g)
-{
-    int most = p->width >= 100 ? 14 : p->width >= 40 ? 10 : 6, width = 1;
-    for (int64_t i = 0; i < g->rows; i++) {
-        char label[LABEL_BYTES], clipped[LABEL_BYTES];
-        label_clip(clipped, grid_row_label(g, i, label), most, p->unicode ? "…" : ".");
-        int w = kit_text_width(clipped);
-        width = w > width ? w : width;
-    }
-    return width;
-}
 
 /* The layout of a matrix of weights. */
 typedef struct layout {
@@ -64,17 +51,6 @@ static void put_header(text_layout *p, const grid *g, const layout *l)
     }
     sink_puts(&p->out, l->health == 2 ? " entropy/max" : l->health == 1 ? " ent." : "");
     sink_puts(&p->out, "\n");
-}
-
-/* "0.601", ".60", "1.0"; "!!" for a value that is not a weight. */
-const char *text_weight(char out[NUMBER_BYTES], double w, int digits)
-{
-    if (isnan(w) || !(w > -0.0005 && w < 1.0005)) {
-        return strcpy(out, isnan(w) ? "nan" : "!!");
-    }
-    bool narrow = digits == 2;
-    snprintf(out, NUMBER_BYTES, "%.*f", narrow && w > 0.995 ? 1 : digits, fabs(w));
-    return narrow && out[0] == '0' ? out + 1 : out;
 }
 
 static void put_cell(text_layout *p, const grid *g, const layout *l, int64_t head, int64_t i,

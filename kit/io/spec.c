@@ -1,0 +1,258 @@
+/* Opens what a spec names: "file.npy", "file.npz:name", "file.safetensors:name", "-". The first
+ * bytes of a file decide its format, not its name. */
+#if __SIZEOF_LONG__ == 4
+#define _FILE_OFFSET_BITS 64
+#endif
+#include "io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef enum format { NPY, NPZ, SAFETENSORS } format;
+
+typedef struct input {
+    io_source source;
+    char *path;         /* owned */
+    const char *member; /* points into the spec; NULL: not named */
+    bool opened;
+    format format;
+} input;
+
+struct kit_safetensors {
+    input in;
+    io_safetensors file;
+};
+
+static void input_close(input *in)
+{
+    if (in->opened)
+        close(in->source.fd);
+    free(in->path);
+}
+
+/* Suffixes before the ":" of formats that hold several arrays. */
+static const struct {
+    const char *suffix;
+    format format;
+} kinds[] = {{".npz", NPZ}, {".safetensors", SAFETENSORS}};
+
+static bool names(const char *spec, size_t length, const char *suffix)
+{
+    const size_t n = strlen(suffix);
+    return length >= n && memcmp(spec + length - n, suffix, n) == 0;
+}
+
+size_t kit_spec_path_length(const char *spec)
+{
+    for (const char *colon = strchr(spec, ':'); colon; colon = strchr(colon + 1, ':'))
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+            if (names(spec, (size_t)(colon - spec), kinds[i].suffix))
+                return (size_t)(colon - spec);
+    return strlen(spec);
+}
+
+static int split_spec(input *in, const char *spec, kit_error *err)
+{
+    const size_t length = kit_spec_path_length(spec);
+    in->path = malloc(length + 1);
+    if (!in->path)
+        return kit_fail(err, KIT_LIMIT, "%s: not enough memory", spec);
+    memcpy(in->path, spec, length);
+    in->path[length] = 0;
+    in->member = spec[length] ? spec + length + 1 : NULL;
+    return KIT_OK;
+}
+
+static int not_a_file(const input *in, kit_error *err)
+{
+    return kit_fail(
+        err, KIT_BAD_FILE,
+        "%s: is a pipe, a device or a socket; an array can be named in a regular file only",
+        in->path);
+}
+
+/* Opens in->path. Opening a pipe blocks until its other end is open, which is wanted for a .npy
+ * only. */
+static int open_descriptor(input *in, bool must_be_file, kit_error *err)
+{
+    const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | (must_be_file ? O_NONBLOCK : 0);
+    int fd;
+    do
+        fd = open(in->path, flags);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0 && errno == ENXIO && must_be_file) /* a socket */
+        return not_a_file(in, err);
+    if (fd < 0)
+        return kit_fail(err, KIT_BAD_FILE, "%s: cannot open: %s", in->path, strerror(errno));
+    in->source.fd = fd;
+    in->opened = true;
+    return KIT_OK;
+}
+
+/* Opens in->path and recognises its format. must_be_file: only a regular file is accepted. Formats
+ * with several arrays always need one, because they are not read in order. */
+static int open_path(input *in, bool must_be_file, kit_error *err)
+{
+    io_source *s = &in->source;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        must_be_file = must_be_file || names(in->path, strlen(in->path), kinds[i].suffix);
+    int code = open_descriptor(in, must_be_file, err);
+    if (code)
+        return code;
+    struct stat st;
+    if (fstat(s->fd, &st) != 0)
+        return kit_fail(err, KIT_BAD_FILE, "%s: cannot read: %s", in->path, strerror(errno));
+    if (S_ISDIR(st.st_mode))
+        return kit_fail(err, KIT_BAD_FILE, "%s: is a directory, not a file", in->path);
+    if (!S_ISREG(st.st_mode))
+        return must_be_file ? not_a_file(in, err) : KIT_OK;
+
+    s->size = (int64_t)st.st_size;
+    unsigned char start[9];
+    size_t got;
+    code = io_read(s, start, sizeof start, &got, err);
+    if (io_is_zip(start, got))
+        in->format = NPZ;
+    else if (io_is_safetensors(start, got) || names(in->path, strlen(in->path), ".safetensors"))
+        in->format = SAFETENSORS;
+    s->at = 0;
+    return code;
+}
+
+static int input_open(input *in, const char *spec, bool must_be_file, kit_error *err)
+{
+    *in = (input){.source = io_source_descriptor(spec, -1)};
+    if (strcmp(spec, "-") == 0) {
+        in->source = io_source_descriptor("standard input", STDIN_FILENO);
+        return KIT_OK;
+    }
+    int code = split_spec(in, spec, err);
+    if (!code)
+        code = open_path(in, must_be_file, err);
+    if (!code && in->member && in->format == NPY)
+        code = kit_fail(err, KIT_BAD_FILE, "%s: not a .npz file", in->path);
+    return code;
+}
+
+static int load_tensor(kit_array *a, input *in, kit_error *err)
+{
+    io_safetensors f;
+    int code = io_safetensors_open(&f, &in->source, err);
+    if (!code)
+        code = io_safetensors_load(a, &f, in->member, err);
+    io_safetensors_close(&f);
+    return code;
+}
+
+int kit_read_array(kit_array *a, const char *spec, kit_error *err)
+{
+    memset(a, 0, sizeof *a);
+    input in;
+    int code = input_open(&in, spec, false, err);
+    if (!code)
+        switch (in.format) {
+        case NPY: code = io_npy_load(a, &in.source, err); break;
+        case NPZ: code = io_npz_load(a, &in.source, in.member, err); break;
+        case SAFETENSORS: code = load_tensor(a, &in, err); break;
+        }
+    input_close(&in);
+    return code;
+}
+
+static int list_npy(kit_entry **entries, size_t *count, io_source *s, kit_error *err)
+{
+    io_npy h;
+    const int code = io_npy_open(&h, s, err);
+    if (code)
+        return code;
+    kit_entry *e = calloc(1, sizeof *e);
+    if (!e)
+        return kit_fail(err, KIT_LIMIT, "%s: not enough memory", s->name);
+    e->dtype = h.element->dtype;
+    e->rank = h.rank;
+    memcpy(e->shape, h.shape, sizeof e->shape);
+    *entries = e;
+    *count = 1;
+    return KIT_OK;
+}
+
+static int list_tensors(kit_entry **entries, size_t *count, input *in, kit_error *err)
+{
+    io_safetensors f;
+    int code = io_safetensors_open(&f, &in->source, err);
+    if (!code)
+        code = io_safetensors_list(entries, count, &f, in->member, err);
+    io_safetensors_close(&f);
+    return code;
+}
+
+int kit_read_list(kit_entry **entries, size_t *count, const char *path, kit_error *err)
+{
+    *entries = NULL;
+    *count = 0;
+    input in;
+    int code = input_open(&in, path, false, err);
+    if (!code)
+        switch (in.format) {
+        case NPY: code = list_npy(entries, count, &in.source, err); break;
+        case NPZ: code = io_npz_list(entries, count, &in.source, in.member, err); break;
+        case SAFETENSORS: code = list_tensors(entries, count, &in, err); break;
+        }
+    input_close(&in);
+    return code;
+}
+
+/* ------------------------------------------------------------------- A .safetensors, kept open */
+
+int kit_safetensors_open(kit_safetensors **out, const char *path, kit_error *err)
+{
+    kit_safetensors *f = *out = calloc(1, sizeof *f);
+    if (!f)
+        return kit_fail(err, KIT_LIMIT, "%s: not enough memory", path);
+    int code = input_open(&f->in, path, true, err);
+    if (!code)
+        code = io_safetensors_open(&f->file, &f->in.source, err);
+    if (code) {
+        kit_safetensors_close(f);
+        *out = NULL;
+    }
+    return code;
+}
+
+void kit_safetensors_close(kit_safetensors *f)
+{
+    if (!f)
+        return;
+    io_safetensors_close(&f->file);
+    input_close(&f->in);
+    free(f);
+}
+
+bool kit_safetensors_has(const kit_safetensors *f, const char *name)
+{
+    return io_safetensors_find(&f->file, name) != NULL;
+}
+
+const char *kit_safetensors_name(const kit_safetensors *f, size_t i)
+{
+    return i < f->file.count ? f->file.tensor[i].name : NULL;
+}
+
+size_t kit_safetensors_bytes(const kit_safetensors *f)
+{
+    return (size_t)(f->file.file->size - f->file.data);
+}
+
+const char *kit_safetensors_metadata(const kit_safetensors *f, const char *key)
+{
+    return io_safetensors_metadata(&f->file, key);
+}
+
+int kit_safetensors_load(kit_array *a, const kit_safetensors *f, const char *name, kit_error *err)
+{
+    return io_safetensors_load(a, &f->file, name, err);
+}
