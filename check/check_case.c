@@ -2,11 +2,13 @@
 #include "check_case.h"
 
 #include "../ref/attn_ref.h"
-#include "check_tensor.h"
+#include "check_halves.h"
 
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +58,42 @@ double check_value(check_case *c, check_content content)
     if (content == CHECK_WILD)
         return ldexp(x, (int)check_between(c, -140, 120));
     return x;
+}
+
+/* ----------------------------------------------------------------------------- ending early */
+
+/* A case ends early with a jump to this point: after a signal, or if it cannot continue. */
+static sigjmp_buf way_out;
+static const char *volatile why;
+
+static pthread_t owner;              /* the thread on whose stack way_out is */
+static check_case *volatile running; /* NULL: way_out is not set */
+
+void check_abandon(check_case *c, const char *reason)
+{
+    (void)c;
+    why = reason;
+    siglongjmp(way_out, 1);
+}
+
+const char *check_guarded(check_case *c, void (*check)(check_case *))
+{
+    owner = pthread_self();
+    running = c;
+    const char *reason = NULL;
+    if (sigsetjmp(way_out, 1) == 0)
+        check(c);
+    else
+        reason = why;
+    running = NULL;
+    return reason;
+}
+
+check_case *check_running(bool *own_thread)
+{
+    check_case *c = running;
+    *own_thread = c && pthread_equal(owner, pthread_self());
+    return c;
 }
 
 /* ---------------------------------------------------------------------------------- contexts */
@@ -135,6 +173,25 @@ const char *check_as_stored(check_case *c, void *x, int64_t n, bool halves, attn
         check_set(c, x, i, ref_get(&one, 0, 0, 0, 0));
     }
     return copy;
+}
+
+const char *check_interleave_keys(check_case *c, const char *k, attn_dtype type, ptrdiff_t ld,
+                                  int n, int64_t D)
+{
+    const size_t size = attn_dtype_size(type);
+    const int64_t units = (D * (int64_t)size + ATTNI_UNIT - 1) / ATTNI_UNIT;
+    const int64_t groups = (n + ATTNI_GROUP - 1) / ATTNI_GROUP;
+    char *interleaved = check_tile(c, groups * units * ATTNI_GROUP / c->W);
+    for (int j = 0; j < n; j++)
+        for (int64_t d = 0; d < D; d++) {
+            const int64_t at = d * (int64_t)size;
+            const int64_t line = j / ATTNI_GROUP * units + at / ATTNI_UNIT;
+            char *unit = interleaved + line * ATTNI_LINE + j % ATTNI_GROUP * ATTNI_UNIT;
+            if (at % ATTNI_UNIT == 0)
+                memset(unit, 0, ATTNI_UNIT);
+            memcpy(unit + at % ATTNI_UNIT, k + (j * ld + d) * (ptrdiff_t)size, size);
+        }
+    return interleaved;
 }
 
 double check_get(const check_case *c, const void *x, int64_t i)

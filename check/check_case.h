@@ -52,18 +52,14 @@ typedef struct check_case {
     double fastest; /* work per nanosecond: CHECK_BENCH */
 } check_case;
 
-/* ---- check_signals.c: cases that end early */
-
-/* Between check_signals_catch and check_signals_restore, a signal for a memory access or an illegal
- * instruction fails only the case that is running. Returns NULL if it is out of memory; the signal
- * handlers are then unchanged. */
-struct check_signals *check_signals_catch(void);
-void check_signals_restore(struct check_signals *signals);
+/* ---- check_case.c: cases that end early */
 
 /* Runs check(c). Returns NULL, or the reason why the case ended early. */
 const char *check_guarded(check_case *c, void (*check)(check_case *));
 /* Ends the case at once; it has failed. */
 void check_abandon(check_case *c, const char *why) __attribute__((noreturn));
+/* The case that runs, or NULL; and whether it runs on this thread. For signal handlers. */
+check_case *check_running(bool *own_thread);
 
 /* ---- check_main.c: single cases, for its own tables and for tests */
 
@@ -105,8 +101,8 @@ void check_fill(check_case *c, void *x, int64_t n, check_content content);
  * f16, it may be a copy in one of these types, and x is then rounded to that type; otherwise it is
  * x itself. */
 const char *check_as_stored(check_case *c, void *x, int64_t n, bool halves, attn_dtype *type);
-/* check_scores.c: interleaves rows of keys of `type`, ld apart, as a cache stores them. Lanes
- * without a key hold NaN. */
+/* Interleaves rows of keys of `type`, ld apart, as a cache stores them. Lanes without a key hold
+ * NaN. */
 const char *check_interleave_keys(check_case *c, const char *k, attn_dtype type, ptrdiff_t ld,
                                   int n, int64_t D);
 double check_get(const check_case *c, const void *x, int64_t i);

@@ -4,6 +4,7 @@
 
 #include "../src/core/internal.h"
 #include "check_case.h"
+#include "check_signals.h"
 
 #include <inttypes.h>
 #include <math.h>

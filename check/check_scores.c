@@ -58,25 +58,6 @@ static int64_t row_place(const check_case *c, int j, int64_t i)
     return (j / ATTNI_BLOCK * c->kernels->max_decode_rows + i) * ATTNI_BLOCK + j % ATTNI_BLOCK;
 }
 
-const char *check_interleave_keys(check_case *c, const char *k, attn_dtype type, ptrdiff_t ld,
-                                  int n, int64_t D)
-{
-    const size_t size = attn_dtype_size(type);
-    const int64_t units = (D * (int64_t)size + ATTNI_UNIT - 1) / ATTNI_UNIT;
-    const int64_t groups = (n + ATTNI_GROUP - 1) / ATTNI_GROUP;
-    char *interleaved = check_tile(c, groups * units * ATTNI_GROUP / c->W);
-    for (int j = 0; j < n; j++)
-        for (int64_t d = 0; d < D; d++) {
-            const int64_t at = d * (int64_t)size;
-            const int64_t line = j / ATTNI_GROUP * units + at / ATTNI_UNIT;
-            char *unit = interleaved + line * ATTNI_LINE + j % ATTNI_GROUP * ATTNI_UNIT;
-            if (at % ATTNI_UNIT == 0)
-                memset(unit, 0, ATTNI_UNIT);
-            memcpy(unit + at % ATTNI_UNIT, k + (j * ld + d) * (ptrdiff_t)size, size);
-        }
-    return interleaved;
-}
-
 typedef enum scores_form { FULL, DECODE, INTERLEAVED } scores_form;
 
 /* Checks the kernels of scores: that of full tiles, and those of the decode path, whose other lanes

@@ -1,18 +1,9 @@
-/* Cases that end early: after a signal, or because they cannot continue. See check_case.h. */
-#include "check_case.h"
+/* Signals that end the case which runs. See check_signals.h. */
+#include "check_signals.h"
 
-#include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-/* A case ends early with a jump to this point: after a signal, or if it cannot continue. */
-static sigjmp_buf way_out;
-static const char *volatile why;
-
-static pthread_t owner;              /* the thread on whose stack way_out is */
-static check_case *volatile running; /* NULL: way_out is not set */
 
 static const char *name_of(int number)
 {
@@ -30,12 +21,11 @@ static size_t put_text(char *line, size_t used, size_t room, const char *text)
 }
 
 /* Ends the process by the signal, with a line that says how to repeat the case: a thread other than
- * `owner` has no point to jump to. This function neither allocates nor locks, because the thread
+ * the case's own cannot abandon it. This function neither allocates nor locks, because the thread
  * may have crashed inside malloc. */
-static void end_process(int number)
+static void end_process(int number, const check_case *c)
 {
     char line[700], digit[2] = "";
-    const check_case *c = running;
     const char *const parts[] = {"FAIL ",   c ? c->op : "between cases",
                                  " ",       c ? c->isa_name : "",
                                  " ",       c ? c->what : "",
@@ -61,17 +51,11 @@ static void end_process(int number)
 
 static void on_signal(int number)
 {
-    if (!running || !pthread_equal(owner, pthread_self()))
-        end_process(number);
-    why = name_of(number);
-    siglongjmp(way_out, 1);
-}
-
-void check_abandon(check_case *c, const char *reason)
-{
-    (void)c;
-    why = reason;
-    siglongjmp(way_out, 1);
+    bool own_thread;
+    check_case *c = check_running(&own_thread);
+    if (!own_thread)
+        end_process(number, c);
+    check_abandon(c, name_of(number));
 }
 
 static const int signals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
@@ -95,17 +79,4 @@ void check_signals_restore(struct check_signals *s)
     for (size_t i = 0; s && i < SIGNALS; i++)
         sigaction(signals[i], &s->before[i], NULL);
     free(s);
-}
-
-const char *check_guarded(check_case *c, void (*check)(check_case *))
-{
-    owner = pthread_self();
-    running = c;
-    const char *reason = NULL;
-    if (sigsetjmp(way_out, 1) == 0)
-        check(c);
-    else
-        reason = why;
-    running = NULL;
-    return reason;
 }

@@ -4,6 +4,7 @@
 #define CHECK_TENSOR_H
 
 #include "check_case.h"
+#include "check_halves.h"
 
 typedef struct check_tensor {
     attn_tensor view;
@@ -32,9 +33,5 @@ int64_t check_count(const attn_tensor *t);
 
 /* True if no byte outside the elements was written. */
 bool check_tensor_gaps(const check_tensor *t);
-
-/* The bits of the binary16 or bfloat16 number nearest to x. */
-uint16_t check_to_f16(double x);
-uint16_t check_to_bf16(double x);
 
 #endif

@@ -1,6 +1,7 @@
 /* Sub-word tokens: converts a text into the ids that a model was trained on, and back.
  *
  *   vocabulary.c        strings and ids, both ways
+ *   chars.c             lists of characters and of tokens
  *   normalize.c         BERT's clean-up, Unicode's normal forms, and other steps before splitting
  *   wordpiece.c         BERT: words, then the longest piece in the vocabulary
  *   split.c             the patterns that split a text before its bytes are merged

@@ -11,6 +11,7 @@
 #include "attn.h"
 #include "check/check.h"
 #include "check/check_call.h"
+#include "check/check_signals.h"
 #include "core/internal.h"
 #include "bf16/unit.h"
 #include "bf16/tile_ops.h"

@@ -19,6 +19,7 @@
 #include "check/check.h"
 #include "check/check_call.h"
 #include "check/check_case.h"
+#include "check/check_signals.h"
 #include "core/internal.h"
 #include "support/test.h"
 
