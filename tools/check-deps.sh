@@ -1,7 +1,7 @@
 #!/bin/bash
 # Checks the direction of dependencies: cli -> kit, check -> include/attn.h <- src. Every #include
 # "..." is resolved to a file, which must be in a folder that the including folder may use. With a
-# build, no two files of src/ may call each other, directly or in a circle.
+# build, no two files of src/, check/, kit/ and cli/ may call each other, directly or in a circle.
 #
 #   tools/check-deps.sh [BUILD]
 set -euo pipefail
@@ -52,25 +52,31 @@ may_see() {
     esac
 }
 
-# Prints the file that #include "$2" in $1 means: in the same folder, or below a folder of the
-# include path.
+# Sets `target` to the file that #include "$2" in $1 means: in the same folder, or below a folder of
+# the include path.
 resolve() {
-    local folder
-    for folder in "$(dirname "$1")" include src . ; do
-        if [[ -f $folder/$2 ]]; then
-            realpath --relative-to=. "$folder/$2"
-            return
-        fi
+    local folder head
+    for folder in "${1%/*}" include src . ; do
+        target=$folder/$2
+        [[ -f $target ]] && break
+        target=missing:$2
     done
-    echo "missing:$2"
+    target=${target#./}
+    while [[ $target == */../* ]]; do # a/b/../c.h: a/c.h
+        head=${target%%/../*}
+        [[ $head == */* ]] && head=${head%/*}/ || head=
+        target=$head${target#*/../}
+    done
 }
 
-bad=0
+bad=0 patterns='' last=''
 while IFS=: read -r file line included; do
-    target=$(resolve "$file" "$included")
+    [[ $file == "$last" ]] || patterns=$(may_see "$file")
+    last=$file
+    resolve "$file" "$included"
     allowed=0
     set -f
-    for pattern in $(may_see "$file"); do
+    for pattern in $patterns; do
         # shellcheck disable=SC2053
         if [[ $target == $pattern ]]; then
             allowed=1
@@ -94,12 +100,14 @@ if grep -rnE '#[[:space:]]*include[[:space:]]*<(attn|jansson|zip|utf8proc|cairo)
 fi
 ((!bad)) || exit 1
 
-# Finds files that call each other in a circle, from the symbols that their objects define and need.
-objects=${1:-build}/CMakeFiles/attn_objects.dir/src
-if [[ -d $objects ]]; then
+# Finds files that call each other in a circle, from the symbols that their objects define and need:
+# files of the library, and of the program if it was built.
+objects=${1:-build}/CMakeFiles
+if [[ -d $objects/attn_objects.dir/src ]]; then
     circles=$(
         cd "$objects"
-        nm -A ./*/*.o | sed -E 's/^([^:]*):[0-9a-f]* *([A-Za-z]) (.*)$/\1 \2 \3/' |
+        find attn_objects.dir attn_check.dir attn_kit.dir attn.dir -name '*.o' -exec nm -A {} + \
+             2>/dev/null | sed -E 's/^([^:]*):[0-9a-f]* *([A-Za-z]) (.*)$/\1 \2 \3/' |
             awk '$2 ~ /[TRDB]/ { defined[$3] = $1 }
                  $2 == "U" { user[++n] = $1; wants[n] = $3 }
                  END { for (i = 1; i <= n; i++)
