@@ -156,7 +156,24 @@ attni_prefetch check_far_away(check_case *c)
                             .lines = (int)check_between(c, 1, 9)};
 }
 
-const char *check_as_stored(check_case *c, void *x, int64_t n, bool halves, attn_dtype *type)
+ptrdiff_t check_any_stride(check_case *c, int64_t size)
+{
+    return check_chance(c, 60)   ? (ptrdiff_t)(size + check_between(c, 0, 9))
+           : check_chance(c, 50) ? -(ptrdiff_t)(size + check_between(c, 0, 9))
+                                 : (ptrdiff_t)check_between(c, 0, 3);
+}
+
+check_rows check_rows_new(check_case *c, int n, int64_t size, ptrdiff_t ld)
+{
+    const int64_t reach = n > 1 ? (n - 1) * (int64_t)ld : 0, far = reach < 0 ? -reach : reach;
+    check_rows r = {.count = n > 0 && size > 0 ? far + size : 0};
+    r.memory = check_free(c, r.count);
+    r.first = r.count > 0 && reach < 0 ? r.memory + (size_t)far * c->size : r.memory;
+    return r;
+}
+
+/* n elements at x as the kernels may read them; x is rounded to their type. */
+static const char *as_stored(check_case *c, void *x, int64_t n, bool halves, attn_dtype *type)
 {
     *type = c->bits == 32 ? ATTN_F32 : ATTN_F64;
     if (!halves || !c->kernels->halves || check_chance(c, 34))
@@ -173,6 +190,12 @@ const char *check_as_stored(check_case *c, void *x, int64_t n, bool halves, attn
         check_set(c, x, i, ref_get(&one, 0, 0, 0, 0));
     }
     return copy;
+}
+
+const char *check_rows_stored(check_case *c, check_rows *r, bool halves, attn_dtype *type)
+{
+    const char *stored = as_stored(c, r->memory, r->count, halves, type);
+    return stored + (size_t)(r->first - r->memory) / c->size * attn_dtype_size(*type);
 }
 
 const char *check_interleave_keys(check_case *c, const char *k, attn_dtype type, ptrdiff_t ld,

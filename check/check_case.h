@@ -97,10 +97,18 @@ void *check_free(check_case *c, int64_t count); /* any alignment */
 /* A region without memory, for operations that may prefetch from it. */
 attni_prefetch check_far_away(check_case *c);
 void check_fill(check_case *c, void *x, int64_t n, check_content content);
-/* An argument for a kernel in place of n elements of R. With `halves`, if the kernels take bf16 and
- * f16, it may be a copy in one of these types, and x is then rounded to that type; otherwise it is
- * x itself. */
-const char *check_as_stored(check_case *c, void *x, int64_t n, bool halves, attn_dtype *type);
+/* The rows of an operand, which may have gaps, overlap, or follow each other backwards, in memory
+ * that ends where they end. */
+typedef struct check_rows {
+    char *memory, *first; /* the first element in memory; the first of row 0 */
+    int64_t count;        /* elements in memory */
+} check_rows;
+ptrdiff_t check_any_stride(check_case *c, int64_t size); /* from a row of `size` to the next */
+check_rows check_rows_new(check_case *c, int n, int64_t size, ptrdiff_t ld);
+/* The first row as an argument of a kernel. With `halves`, if the kernels take bf16 and f16, it may
+ * be a row of a copy in one of these types, and r is then rounded to that type; otherwise it is
+ * r->first. */
+const char *check_rows_stored(check_case *c, check_rows *r, bool halves, attn_dtype *type);
 /* Interleaves rows of keys of `type`, ld apart, as a cache stores them. Lanes without a key hold
  * NaN. */
 const char *check_interleave_keys(check_case *c, const char *k, attn_dtype type, ptrdiff_t ld,

@@ -10,23 +10,13 @@
 /* Numbers of rows in a call: none, one, and every remainder of every micro-kernel. */
 static const int row_counts[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 17, 23, 24, 31};
 
-/* A row stride: with gaps, negative, or so small that rows overlap. */
-static ptrdiff_t some_stride(check_case *c, int64_t size)
-{
-    return check_chance(c, 60)   ? (ptrdiff_t)(size + check_between(c, 0, 9))
-           : check_chance(c, 50) ? -(ptrdiff_t)(size + check_between(c, 0, 9))
-                                 : (ptrdiff_t)check_between(c, 0, 3);
-}
-
-/* Allocates and fills `rows` rows of `size` elements, `ld` apart, in memory that ends where they
- * end. Returns the first element of row 0. */
+/* Allocates and fills `rows` rows of `size` elements, `ld` apart. Returns the first element of
+ * row 0. */
 static char *some_rows(check_case *c, int rows, int64_t size, ptrdiff_t ld, check_content content)
 {
-    const int64_t reach = rows > 1 ? (rows - 1) * (int64_t)ld : 0, far = reach < 0 ? -reach : reach;
-    const int64_t count = rows > 0 && size > 0 ? far + size : 0;
-    char *memory = check_free(c, count);
-    check_fill(c, memory, count, content);
-    return count > 0 && reach < 0 ? memory + (size_t)far * c->size : memory;
+    const check_rows r = check_rows_new(c, rows, size, ld);
+    check_fill(c, r.memory, r.count, content);
+    return r.first;
 }
 
 /* The destination of a product: n rows of W, with gaps or without, in either direction. */
@@ -79,7 +69,7 @@ static void expect_product(check_case *c, const product *p, double *before, cons
 void check_linear(check_case *c)
 {
     const int n = CHECK_PICK(c, row_counts), D = (int)check_between(c, 0, ATTNI_D_CHAIN);
-    const ptrdiff_t ld = some_stride(c, D);
+    const ptrdiff_t ld = check_any_stride(c, D);
     const bool adds = check_chance(c, 50), in_place = adds && check_chance(c, 50);
     const check_content content = check_any_content(c);
     product p = some_product(c, n);
@@ -90,7 +80,7 @@ void check_linear(check_case *c)
     const char *x = some_rows(c, n, D, ld, content);
     void *wt = check_tile(c, D);
     check_fill(c, wt, (int64_t)D * c->W, content == CHECK_WILD ? CHECK_PLAIN : content);
-    const ptrdiff_t ld_sums = in_place ? p.ld : some_stride(c, c->W);
+    const ptrdiff_t ld_sums = in_place ? p.ld : check_any_stride(c, c->W);
     const char *sums = !adds      ? NULL
                        : in_place ? p.out
                                   : some_rows(c, n, c->W, ld_sums, CHECK_PLAIN);
@@ -130,7 +120,7 @@ void check_linear_few_rows(check_case *c)
     const int n = (int)check_between(c, 0, ATTNI_FEW_ROWS),
               outputs = (int)check_between(c, 0, c->W);
     const int64_t D = CHECK_PICK(c, sizes);
-    const ptrdiff_t ldx = some_stride(c, D), ldw = some_stride(c, D);
+    const ptrdiff_t ldx = check_any_stride(c, D), ldw = check_any_stride(c, D);
     const check_content content = check_any_content(c);
     product p = some_product(c, n);
     check_describe(c, "n=%d outputs=%d D=%" PRId64 " ldx=%td ldw=%td ldo=%td%s", n, outputs, D, ldx,

@@ -14,29 +14,17 @@ static const int64_t row_sizes[] = {0,  1,  2,  3,  4,  5,   7,   8,   9,   11, 
                                     13, 15, 16, 17, 23, 31,  32,  33,  40,  47, 59,
                                     63, 64, 65, 80, 96, 111, 127, 128, 129, 256};
 
-/* Allocates `rows` rows of `size` elements, `ld` apart, in memory that ends where they end. Returns
- * the first element of row 0. */
-static char *place_rows(check_case *c, int rows, int64_t size, ptrdiff_t ld)
-{
-    int64_t reach = rows > 1 ? (rows - 1) * (int64_t)ld : 0;
-    int64_t count = rows > 0 && size > 0 ? (reach < 0 ? -reach : reach) + size : 0;
-    char *memory = check_free(c, count);
-    return reach < 0 && count > 0 ? memory + (size_t)-reach * c->size : memory;
-}
-
 void check_pack(check_case *c)
 {
     static const double factors[] = {1, 2, 0.5, 0x1p-30, 0x1p20, -1};
     int rows = (int)check_between(c, 0, c->W);
     int64_t D = CHECK_PICK(c, row_sizes);
-    ptrdiff_t ld = check_chance(c, 60)   ? (ptrdiff_t)(D + check_between(c, 0, 9))
-                   : check_chance(c, 50) ? -(ptrdiff_t)(D + check_between(c, 0, 9))
-                                         : (ptrdiff_t)check_between(c, 0, 3);
+    ptrdiff_t ld = check_any_stride(c, D);
     double mul = CHECK_PICK(c, factors);
     check_content content = check_any_content(c);
     check_describe(c, "rows=%d D=%" PRId64 " ld=%td mul=%g", rows, D, ld, mul);
 
-    char *q = place_rows(c, rows, D, ld);
+    char *q = check_rows_new(c, rows, D, ld).first;
     for (int i = 0; i < rows; i++)
         check_fill(c, q + i * ld * (ptrdiff_t)c->size, D, content);
     void *qt = check_tile(c, D);
@@ -113,7 +101,7 @@ static void run_finish(check_case *c, bool in_rows)
     fill_sums(c, &f);
 
     /* The rows and the gaps between them; the gaps must keep their contents. */
-    char *out = place_rows(c, f.rows, f.Dv, ld);
+    char *out = check_rows_new(c, f.rows, f.Dv, ld).first;
     int64_t gap = ld < 0 ? -ld : ld;
     int64_t span = f.rows > 0 && f.Dv > 0 ? (f.rows - 1) * gap + f.Dv : 0;
     char *first = ld < 0 && span > 0 ? out + (f.rows - 1) * ld * (ptrdiff_t)c->size : out;
@@ -245,7 +233,7 @@ void check_bias(check_case *c)
     check_content content = check_any_content(c);
     check_describe(c, "rows=%d n=%d ld=%td", rows, n, ld);
 
-    char *b = place_rows(c, rows, n, ld);
+    char *b = check_rows_new(c, rows, n, ld).first;
     void *st = check_tile(c, n);
     const int64_t count = (int64_t)n * c->W;
     check_fill(c, st, count, content);

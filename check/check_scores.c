@@ -60,92 +60,116 @@ static int64_t row_place(const check_case *c, int j, int64_t i)
 
 typedef enum scores_form { FULL, DECODE, INTERLEAVED } scores_form;
 
-/* Checks the kernels of scores: that of full tiles, and those of the decode path, whose other lanes
- * may hold anything. */
-static void check_scores_of(check_case *c, scores_form form)
+/* A case of the kernels of scores: that of full tiles, and those of the decode path, whose other
+ * lanes may hold anything. */
+typedef struct scores_case {
+    scores_form form;
+    int n, rows; /* keys; queries, at most W */
+    int64_t D;
+    ptrdiff_t ld;
+    check_content content;
+    const char *k, *k_stored; /* keys of R; the same as the kernel reads them */
+    attn_dtype type;          /* of k_stored */
+    void *qt, *st;            /* queries and scores as tiles */
+    char *mx;
+    void *lines, *row; /* decode: scores in rows; the first query alone */
+    attni_prefetch far_away, *hints;
+    attni_next_rows next_rows; /* never read */
+} scores_case;
+
+static scores_case choose_scores(check_case *c, scores_form form)
 {
     const bool decode = form != FULL;
-    int n = decode && check_chance(c, 40) ? (int)check_between(c, 0, ATTNI_CHUNK) : some_keys(c);
-    int rows = decode ? (int)check_between(c, 1, c->kernels->max_decode_rows) : c->W;
-    int64_t D = CHECK_PICK(c, sizes);
-    ptrdiff_t ld = check_chance(c, 60)   ? (ptrdiff_t)(D + check_between(c, 0, 9))
-                   : check_chance(c, 50) ? -(ptrdiff_t)(D + check_between(c, 0, 9))
-                                         : (ptrdiff_t)check_between(c, 0, 3);
-    check_content content = check_any_content(c);
-    check_describe(c, "n=%d D=%" PRId64 " ld=%td rows=%d", n, D, ld, rows);
-    if (decode && (c->nv != 1 || (form == INTERLEAVED && !c->kernels->scores_interleaved)))
-        return;
+    scores_case s = {.form = form};
+    s.n = decode && check_chance(c, 40) ? (int)check_between(c, 0, ATTNI_CHUNK) : some_keys(c);
+    s.rows = decode ? (int)check_between(c, 1, c->kernels->max_decode_rows) : c->W;
+    s.D = CHECK_PICK(c, sizes);
+    s.ld = check_any_stride(c, s.D);
+    s.content = check_any_content(c);
+    check_describe(c, "n=%d D=%" PRId64 " ld=%td rows=%d", s.n, s.D, s.ld, s.rows);
+    return s;
+}
 
-    int64_t reach = n > 1 ? (n - 1) * (int64_t)ld : 0, far = reach < 0 ? -reach : reach;
-    int64_t span = n > 0 && D > 0 ? far + D : 0;
-    char *memory = check_free(c, span);
-    check_fill(c, memory, span, content);
-    attn_dtype type;
-    const char *halves = check_as_stored(c, memory, span, decode, &type);
-    const char *k = span > 0 && reach < 0 ? memory + (size_t)far * c->size : memory;
-    const char *k_stored = halves + (size_t)(k - memory) / c->size * attn_dtype_size(type);
-    void *qt = check_tile(c, D + 1), *st = check_tile(c, n);
-    char *mx = check_tile(c, decode ? ATTNI_BLOCKS : 1);
-    check_fill(c, qt, D * c->W, content == CHECK_WILD ? CHECK_PLAIN : content);
+static void make_scores(check_case *c, scores_case *s)
+{
+    const bool decode = s->form != FULL;
+    check_rows k = check_rows_new(c, s->n, s->D, s->ld);
+    check_fill(c, k.memory, k.count, s->content);
+    s->k = k.first;
+    s->k_stored = check_rows_stored(c, &k, decode, &s->type);
+    s->qt = check_tile(c, s->D + 1);
+    s->st = check_tile(c, s->n);
+    s->mx = check_tile(c, decode ? ATTNI_BLOCKS : 1);
+    check_fill(c, s->qt, s->D * c->W, s->content == CHECK_WILD ? CHECK_PLAIN : s->content);
+    if (s->form == INTERLEAVED)
+        s->k_stored = check_interleave_keys(c, s->k_stored, s->type, s->ld, s->n, s->D);
+    for (int i = 0; s->form == INTERLEAVED && i < c->W; i++)
+        check_set(c, s->qt, s->D * c->W + i, 0);
+    if (decode)
+        s->lines = check_tile(c, ATTNI_CHUNK / c->kernels->lanes * c->kernels->max_decode_rows);
+    s->far_away = check_far_away(c);
+    s->hints = check_chance(c, 50) ? &s->far_away : NULL;
+    s->next_rows = (attni_next_rows){check_chance(c, 50) ? s->k_stored : NULL, s->ld, s->D};
+    s->row = decode ? check_tile(c, s->D / c->kernels->lanes + 1) : NULL;
+    for (int64_t d = 0; decode && d <= s->D; d++)
+        check_set(c, s->row, d, d < s->D ? check_get(c, s->qt, d * c->W) : 0);
+}
 
-    double *q = check_copy(c, qt, D * c->W), *want = check_array(c, (int64_t)n * c->W);
-    for (int j = 0; j < n; j++)
-        for (int i = 0; i < rows; i++) {
+static double *expected_scores(check_case *c, const scores_case *s)
+{
+    double *q = check_copy(c, s->qt, s->D * c->W), *want = check_array(c, (int64_t)s->n * c->W);
+    for (int j = 0; j < s->n; j++)
+        for (int i = 0; i < s->rows; i++) {
             double sum = 0, run = 0;
-            for (int64_t d = 0; d < D; d++) {
-                run = check_fma(c, check_get(c, k, j * ld + d), q[d * c->W + i], run);
-                if ((d + 1) % ATTNI_D_CHAIN == 0 || d + 1 == D) {
+            for (int64_t d = 0; d < s->D; d++) {
+                run = check_fma(c, check_get(c, s->k, j * s->ld + d), q[d * c->W + i], run);
+                if ((d + 1) % ATTNI_D_CHAIN == 0 || d + 1 == s->D) {
                     sum = d < ATTNI_D_CHAIN ? run : check_round(c, sum + run);
                     run = 0;
                 }
             }
             want[j * c->W + i] = sum;
         }
+    return want;
+}
 
-    if (form == INTERLEAVED) {
-        k_stored = check_interleave_keys(c, k_stored, type, ld, n, D);
-        for (int i = 0; i < c->W; i++)
-            check_set(c, qt, D * c->W + i, 0);
+static void run_scores(const check_case *c, const scores_case *s)
+{
+    const attni_kernels *k = c->kernels;
+    const void *q = s->rows == 1 ? s->row : s->qt;
+    if (s->form == INTERLEAVED)
+        k->scores_interleaved(s->lines, s->mx, q, s->k_stored, s->type, s->n, s->D, s->rows,
+                              &s->next_rows);
+    else if (s->form == DECODE)
+        k->scores_decode(s->lines, s->mx, q, s->k_stored, s->ld, s->type, s->n, s->D, s->rows,
+                         &s->next_rows);
+    else
+        k->scores(s->st, s->mx, s->qt, s->k, s->ld, s->n, s->D, c->nv, s->hints);
+}
+
+static void check_scores_of(check_case *c, scores_form form)
+{
+    const bool decode = form != FULL;
+    scores_case s = choose_scores(c, form);
+    if (decode && (c->nv != 1 || (form == INTERLEAVED && !c->kernels->scores_interleaved)))
+        return;
+    make_scores(c, &s);
+    double *want = expected_scores(c, &s);
+    run_scores(c, &s);
+    for (int64_t at = 0; at < (int64_t)s.n * c->W; at++) {
+        const int64_t j = at / c->W, i = at % c->W;
+        if (i >= s.rows)
+            want[at] = check_get(c, s.st, at);
+        else if (decode)
+            check_set(c, s.st, at, check_get(c, s.lines, row_place(c, (int)j, i)));
     }
-    void *lines = decode
-                      ? check_tile(c, ATTNI_CHUNK / c->kernels->lanes * c->kernels->max_decode_rows)
-                      : NULL;
-    attni_prefetch far_away = check_far_away(c), *hints = check_chance(c, 50) ? &far_away : NULL;
-    const attni_next_rows next_rows = {check_chance(c, 50) ? k_stored : NULL, ld,
-                                       D}; /* never read */
-    void *row = decode ? check_tile(c, D / c->kernels->lanes + 1) : NULL;
-    for (int64_t d = 0; decode && d <= D; d++)
-        check_set(c, row, d, d < D ? q[d * c->W] : 0);
-    const void *q_decode = rows == 1 ? row : qt;
-    if (form == INTERLEAVED)
-        c->kernels->scores_interleaved(lines, mx, q_decode, k_stored, type, n, D, rows, &next_rows);
-    else if (decode)
-        c->kernels->scores_decode(lines, mx, q_decode, k_stored, ld, type, n, D, rows, &next_rows);
-    else
-        c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv, hints);
-    for (int64_t at = 0; decode && at < (int64_t)n * c->W; at++)
-        if (at % c->W < rows)
-            check_set(c, st, at, check_get(c, lines, row_place(c, (int)(at / c->W), at % c->W)));
-    for (int64_t at = 0; at < (int64_t)n * c->W; at++)
-        if (at % c->W >= rows)
-            want[at] = check_get(c, st, at);
-    check_expect_same(c, "st", st, want, (int64_t)n * c->W, c->W, CHECK_ZERO_ANY);
-    const int block = decode && n > ATTNI_BLOCK ? ATTNI_BLOCK : n;
-    for (int j = 0; j == 0 || j < n; j += block ? block : 1)
-        expect_maxima(c, mx + (size_t)(j / ATTNI_BLOCK * c->W) * c->size,
-                      want + (size_t)j * (size_t)c->W, n - j < block ? n - j : block, rows);
+    check_expect_same(c, "st", s.st, want, (int64_t)s.n * c->W, c->W, CHECK_ZERO_ANY);
+    const int block = decode && s.n > ATTNI_BLOCK ? ATTNI_BLOCK : s.n;
+    for (int j = 0; j == 0 || j < s.n; j += block ? block : 1)
+        expect_maxima(c, s.mx + (size_t)(j / ATTNI_BLOCK * c->W) * c->size,
+                      want + (size_t)j * (size_t)c->W, s.n - j < block ? s.n - j : block, s.rows);
     check_expect_intact(c);
-    if (form == INTERLEAVED)
-        CHECK_BENCH(c, 2.0 * n * (double)D * rows,
-                    c->kernels->scores_interleaved(lines, mx, q_decode, k_stored, type, n, D, rows,
-                                                   &next_rows));
-    else if (decode)
-        CHECK_BENCH(c, 2.0 * n * (double)D * rows,
-                    c->kernels->scores_decode(lines, mx, q_decode, k_stored, ld, type, n, D, rows,
-                                              &next_rows));
-    else
-        CHECK_BENCH(c, 2.0 * n * (double)D * c->W,
-                    c->kernels->scores(st, mx, qt, k, ld, n, D, c->nv, hints));
+    CHECK_BENCH(c, 2.0 * s.n * (double)s.D * s.rows, run_scores(c, &s));
 }
 
 void check_scores(check_case *c) { check_scores_of(c, FULL); }

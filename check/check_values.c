@@ -54,121 +54,170 @@ static void fill_weights(check_case *c, void *p, int64_t count, bool careful)
     }
 }
 
-/* Checks both kernels of values: that of full tiles, and that of the decode path, whose other lanes
- * may hold anything. */
+/* A case of the kernels of values: that of full tiles, and that of the decode path, whose other
+ * lanes may hold anything. */
+typedef struct values_case {
+    bool decode;
+    int in_rows; /* decode: the weights are in rows */
+    int n, rows; /* keys; queries, at most W */
+    int64_t Dv, count;
+    ptrdiff_t ld;
+    int flags;
+    check_content content;
+    const char *v, *v_stored; /* values of R; the same as the kernel reads them */
+    attn_dtype type;          /* of v_stored */
+    void *p, *acc, *total, *factors;
+    void *sums;    /* decode: the running sums, a row per query */
+    int64_t width; /* of such a row */
+    void *lines;   /* decode: weights in rows */
+    void *l;       /* sums of the weights, with in_rows */
+    double *weight, *want_acc, *want, *want_l;
+    attni_prefetch far_away, *hints;
+    attni_next_rows next_rows; /* never read */
+} values_case;
+
+static values_case choose_values(check_case *c, bool decode)
+{
+    values_case s = {.decode = decode, .in_rows = decode && check_chance(c, 50)};
+    s.n = (int)check_between(c, 0, s.in_rows ? ATTNI_CHUNK : ATTNI_BLOCK);
+    s.rows = decode ? (int)check_between(c, 1, c->kernels->max_decode_rows) : c->W;
+    s.Dv = CHECK_PICK(c, sizes);
+    s.count = s.Dv * c->W;
+    s.ld = check_any_stride(c, s.Dv);
+    s.flags = (int)check_between(c, 0, 3);
+    if (!decode && check_chance(c, 40))
+        s.flags |= ATTNI_SKIP_MASKED;
+    if (decode) /* values_decode() does not join */
+        s.flags &= ATTNI_FIRST;
+    s.content = check_any_content(c);
+    check_describe(c, "n=%d Dv=%" PRId64 " ld=%td rows=%d flags=%d", s.n, s.Dv, s.ld, s.rows,
+                   s.flags);
+    return s;
+}
+
+static void make_sums(check_case *c, values_case *s)
+{
+    const int lanes = c->kernels->lanes, most = c->kernels->max_decode_rows;
+    s->width = (s->Dv + lanes - 1) / lanes * lanes;
+    s->sums = s->decode ? check_tile(c, s->width / lanes * most) : NULL;
+    if (!(s->flags & ATTNI_FIRST)) /* else the contents must not matter: they are NaN */
+        check_fill(c, s->acc, s->count, CHECK_PLAIN);
+    for (int64_t at = 0; s->decode && at < s->width * most; at++) {
+        const int64_t i = at / s->width, d = at % s->width;
+        check_set(c, s->sums, at, d < s->Dv && i < c->W ? check_get(c, s->acc, d * c->W + i) : 0);
+    }
+}
+
+/* Sets the weights in rows, and the sums of weights before the call. */
+static void make_lines(check_case *c, values_case *s)
+{
+    const int most = c->kernels->max_decode_rows;
+    s->lines = s->decode ? check_tile(c, ATTNI_CHUNK / c->kernels->lanes * most) : NULL;
+    for (int64_t at = 0; s->in_rows && at < (int64_t)s->n * c->W; at++) {
+        const int64_t j = at / c->W, block = j / ATTNI_BLOCK * most;
+        if (at % c->W < most)
+            check_set(c, s->lines, (block + at % c->W) * ATTNI_BLOCK + j % ATTNI_BLOCK,
+                      s->weight[at]);
+    }
+    s->l = check_tile(c, 1);
+    check_fill(c, s->l, c->W, CHECK_PLAIN);
+}
+
+static void make_values(check_case *c, values_case *s)
+{
+    check_rows v = check_rows_new(c, s->n, s->Dv, s->ld);
+    check_fill(c, v.memory, v.count, s->content);
+    s->v = v.first;
+    s->v_stored = check_rows_stored(c, &v, s->decode, &s->type);
+    s->p = check_tile(c, s->n);
+    s->acc = check_tile(c, s->Dv);
+    s->total = check_tile(c, s->Dv);
+    s->factors = check_tile(c, 2);
+    fill_weights(c, s->p, (int64_t)s->n * c->W, s->flags & ATTNI_SKIP_MASKED);
+    check_fill(c, s->total, s->count, CHECK_PLAIN);
+    for (int i = 0; i < 2 * c->W; i++)
+        check_set(c, s->factors, i, exp2((double)check_between(c, -30, 0)));
+    make_sums(c, s);
+    s->weight = check_copy(c, s->p, (int64_t)s->n * c->W);
+    make_lines(c, s);
+    s->far_away = check_far_away(c);
+    s->hints = check_chance(c, 50) ? &s->far_away : NULL;
+    s->next_rows = (attni_next_rows){check_chance(c, 50) ? s->v_stored : NULL, s->ld, s->Dv};
+}
+
+/* The sum of component d of query i: one chain for each block, added to `sum`. */
+static double expected_value(const check_case *c, const values_case *s, int64_t d, int64_t i,
+                             double sum)
+{
+    for (int j = 0; j == 0 || j < s->n; j += ATTNI_BLOCK) {
+        double chain = 0;
+        for (int u = j; u < s->n && u < j + ATTNI_BLOCK && i < s->rows; u++) {
+            const double w = s->weight[(int64_t)u * c->W + i];
+            if (!(s->flags & ATTNI_SKIP_MASKED && w < 0))
+                chain = check_fma(c, check_get(c, s->v, u * s->ld + d), w, chain);
+        }
+        sum = j > 0 || !(s->flags & ATTNI_FIRST) ? check_round(c, sum + chain) : chain;
+    }
+    return sum;
+}
+
+static void expect_values(check_case *c, values_case *s)
+{
+    s->want_acc = check_copy(c, s->acc, s->count);
+    s->want = check_copy(c, s->total, s->count);
+    s->want_l = check_copy(c, s->l, c->W);
+    for (int64_t at = 0; at < s->count; at++) {
+        const int64_t d = at / c->W, i = at % c->W;
+        const double sum = expected_value(c, s, d, i, s->want_acc[at]);
+        if (s->flags & ATTNI_LAST)
+            s->want[at] = check_fma(c, s->want[at], check_get(c, s->factors, i),
+                                    check_round(c, sum * check_get(c, s->factors, c->W + i)));
+        else
+            s->want_acc[at] = sum;
+    }
+    for (int i = 0; s->in_rows && i < s->rows; i++)
+        for (int j = 0; j == 0 || j < s->n; j += ATTNI_BLOCK) {
+            double sum = 0;
+            for (int u = j; u < s->n && u < j + ATTNI_BLOCK; u++)
+                sum = check_round(c, sum + s->weight[(int64_t)u * c->W + i]);
+            s->want_l[i] = check_round(c, s->want_l[i] + sum);
+        }
+}
+
+static void run_values(const check_case *c, const values_case *s, int in_rows, int n)
+{
+    if (s->decode)
+        c->kernels->values_decode(s->sums, s->l, s->v_stored, s->ld, s->type,
+                                  in_rows ? s->lines : s->p, in_rows, n, s->Dv, s->rows, s->flags,
+                                  &s->next_rows);
+    else
+        c->kernels->values(s->acc, s->total, s->factors, s->v, s->ld, s->p, n, s->Dv, c->nv,
+                           s->flags, s->hints);
+}
+
 static void check_values_of(check_case *c, bool decode)
 {
-    const int in_rows = decode && check_chance(c, 50);
-    int n = (int)check_between(c, 0, in_rows ? ATTNI_CHUNK : ATTNI_BLOCK);
-    int rows = decode ? (int)check_between(c, 1, c->kernels->max_decode_rows) : c->W;
-    int64_t Dv = CHECK_PICK(c, sizes), count = Dv * c->W;
-    ptrdiff_t ld = check_chance(c, 60)   ? (ptrdiff_t)(Dv + check_between(c, 0, 9))
-                   : check_chance(c, 50) ? -(ptrdiff_t)(Dv + check_between(c, 0, 9))
-                                         : (ptrdiff_t)check_between(c, 0, 3);
-    int flags = (int)check_between(c, 0, 3);
-    if (!decode && check_chance(c, 40))
-        flags |= ATTNI_SKIP_MASKED;
-    if (decode) /* values_decode() does not join */
-        flags &= ATTNI_FIRST;
-    check_content content = check_any_content(c);
-    check_describe(c, "n=%d Dv=%" PRId64 " ld=%td rows=%d flags=%d", n, Dv, ld, rows, flags);
+    values_case s = choose_values(c, decode);
     if (decode && c->nv != 1)
         return;
-
-    int64_t reach = n > 1 ? (n - 1) * (int64_t)ld : 0, far = reach < 0 ? -reach : reach;
-    int64_t span = n > 0 && Dv > 0 ? far + Dv : 0;
-    char *memory = check_free(c, span);
-    check_fill(c, memory, span, content);
-    attn_dtype type;
-    const char *halves = check_as_stored(c, memory, span, decode, &type);
-    const char *v = span > 0 && reach < 0 ? memory + (size_t)far * c->size : memory;
-    const char *v_stored = halves + (size_t)(v - memory) / c->size * attn_dtype_size(type);
-    void *p = check_tile(c, n), *acc = check_tile(c, Dv), *total = check_tile(c, Dv);
-    void *factors = check_tile(c, 2);
-    fill_weights(c, p, (int64_t)n * c->W, flags & ATTNI_SKIP_MASKED);
-    check_fill(c, total, count, CHECK_PLAIN);
-    for (int i = 0; i < 2 * c->W; i++)
-        check_set(c, factors, i, exp2((double)check_between(c, -30, 0)));
-    /* The running sums of values_decode(), a row per query. */
-    const int64_t width = (Dv + c->kernels->lanes - 1) / c->kernels->lanes * c->kernels->lanes;
-    void *sums =
-        decode ? check_tile(c, width / c->kernels->lanes * c->kernels->max_decode_rows) : NULL;
-    if (!(flags & ATTNI_FIRST)) /* else the contents must not matter: they are NaN */
-        check_fill(c, acc, count, CHECK_PLAIN);
-    for (int64_t at = 0; decode && at < width * c->kernels->max_decode_rows; at++) {
-        const int64_t i = at / width, d = at % width;
-        check_set(c, sums, at, d < Dv && i < c->W ? check_get(c, acc, d * c->W + i) : 0);
-    }
-
-    double *want_acc = check_copy(c, acc, count), *want = check_copy(c, total, count);
-    double *weight = check_copy(c, p, (int64_t)n * c->W);
-    for (int64_t at = 0; at < count; at++) {
+    make_values(c, &s);
+    expect_values(c, &s);
+    run_values(c, &s, s.in_rows, s.n);
+    for (int64_t at = 0; at < s.count; at++) {
         const int64_t d = at / c->W, i = at % c->W;
-        double s = 0;
-        for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK) { /* one chain per block */
-            const double before = s;
-            s = 0;
-            for (int u = j; u < n && u < j + ATTNI_BLOCK && i < rows; u++) {
-                double w = weight[(int64_t)u * c->W + i];
-                if (!(flags & ATTNI_SKIP_MASKED && w < 0))
-                    s = check_fma(c, check_get(c, v, u * ld + d), w, s);
-            }
-            if (j > 0 || !(flags & ATTNI_FIRST))
-                s = check_round(c, (j > 0 ? before : want_acc[at]) + s);
+        if (i >= s.rows) {
+            s.want[at] = check_get(c, s.total, at);
+            s.want_acc[at] = check_get(c, s.acc, at);
+        } else if (decode) { /* its sums are in rows; the comparison below reads acc */
+            check_set(c, s.acc, at, check_get(c, s.sums, i * s.width + d));
         }
-        if (flags & ATTNI_LAST)
-            want[at] = check_fma(c, want[at], check_get(c, factors, i),
-                                 check_round(c, s * check_get(c, factors, c->W + i)));
-        else
-            want_acc[at] = s;
     }
-    void *lines = decode
-                      ? check_tile(c, ATTNI_CHUNK / c->kernels->lanes * c->kernels->max_decode_rows)
-                      : NULL;
-    for (int64_t at = 0; in_rows && at < (int64_t)n * c->W; at++) {
-        const int64_t j = at / c->W, block = j / ATTNI_BLOCK * c->kernels->max_decode_rows;
-        if (at % c->W < c->kernels->max_decode_rows)
-            check_set(c, lines, (block + at % c->W) * ATTNI_BLOCK + j % ATTNI_BLOCK, weight[at]);
-    }
-    void *l = check_tile(c, 1);
-    check_fill(c, l, c->W, CHECK_PLAIN);
-    double *want_l = check_copy(c, l, c->W);
-    for (int i = 0; in_rows && i < rows; i++)
-        for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK) {
-            double sum = 0;
-            for (int u = j; u < n && u < j + ATTNI_BLOCK; u++)
-                sum = check_round(c, sum + weight[(int64_t)u * c->W + i]);
-            want_l[i] = check_round(c, want_l[i] + sum);
-        }
-    attni_prefetch far_away = check_far_away(c), *hints = check_chance(c, 50) ? &far_away : NULL;
-    const attni_next_rows next_rows = {check_chance(c, 50) ? v_stored : NULL, ld,
-                                       Dv}; /* never read */
-    if (decode)
-        c->kernels->values_decode(sums, l, v_stored, ld, type, in_rows ? lines : p, in_rows, n, Dv,
-                                  rows, flags, &next_rows);
-    else
-        c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags, hints);
-    if (decode) /* its sums are in rows; the comparison below reads acc */
-        for (int64_t at = 0; at < count; at++)
-            if (at % c->W < rows)
-                check_set(c, acc, at, check_get(c, sums, at % c->W * width + at / c->W));
-    for (int64_t at = 0; at < count; at++)
-        if (at % c->W >= rows) {
-            want[at] = check_get(c, total, at);
-            want_acc[at] = check_get(c, acc, at);
-        }
-    check_expect_same(c, "total", total, want, count, c->W, CHECK_ZERO_ANY);
-    check_expect_same(c, "l", l, want_l, c->W, c->W, CHECK_ZERO_ANY);
-    check_expect_same(c, "acc", acc, want_acc, count, c->W, CHECK_ZERO_ANY);
+    check_expect_same(c, "total", s.total, s.want, s.count, c->W, CHECK_ZERO_ANY);
+    check_expect_same(c, "l", s.l, s.want_l, c->W, c->W, CHECK_ZERO_ANY);
+    check_expect_same(c, "acc", s.acc, s.want_acc, s.count, c->W, CHECK_ZERO_ANY);
     check_expect_intact(c);
-    if (decode)
-        CHECK_BENCH(c, 2.0 * n * (double)Dv * rows,
-                    c->kernels->values_decode(sums, l, v_stored, ld, type, p, 0,
-                                              n < ATTNI_BLOCK ? n : ATTNI_BLOCK, Dv, rows, flags,
-                                              &next_rows));
-    else
-        CHECK_BENCH(c, 2.0 * n * (double)count,
-                    c->kernels->values(acc, total, factors, v, ld, p, n, Dv, c->nv, flags, hints));
+    const int n = s.n < ATTNI_BLOCK ? s.n : ATTNI_BLOCK;
+    CHECK_BENCH(c, 2.0 * n * (double)s.Dv * s.rows, run_values(c, &s, 0, n));
 }
 
 void check_values(check_case *c) { check_values_of(c, false); }
