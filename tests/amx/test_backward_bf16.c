@@ -125,78 +125,109 @@ static void expect(check_case *c, const char *what, int j, int i, double got, do
         check_fail(c, "%s of key %d, query %d is %.9g, want %.9g", what, j, i, got, want);
 }
 
-static void scores(check_case *c)
+/* A block of scores, and its weights and gradients by the definition. */
+typedef struct scores_case {
+    block x;
+    int n, rows, nv, W;
+    double size; /* of the gradients */
+    double weight[KEYS][QUERIES], gradient[KEYS][QUERIES];
+    double top[QUERIES]; /* the largest gradient of each query */
+} scores_case;
+
+static void make_scores(check_case *c, scores_case *s)
 {
-    static block x, y;
-    static double weight[KEYS][QUERIES], gradient[KEYS][QUERIES];
-    const int nv = check_chance(c, 50) ? 2 : 4, W = 16 * nv, n = (int)check_between(c, 1, KEYS);
-    const int rows = (int)check_between(c, 1, W);
-    const double scale = 1.4426950408889634, size = check_chance(c, 20) ? 1e-33 : 1;
-    double top[QUERIES] = {0};
-    check_describe(c, "n=%d rows=%d W=%d size=%g", n, rows, W, size);
+    block *x = &s->x;
+    const int W = s->W;
     for (int i = 0; i < W; i++) {
-        x.lse[i] = i < rows ? (float)(3 + check_normal(c)) : 0;
-        x.factor[i] = i < rows ? 1 : 0;
-        x.delta[i] = i < rows ? (float)(size * check_normal(c)) : 0;
+        x->lse[i] = i < s->rows ? (float)(3 + check_normal(c)) : 0;
+        x->factor[i] = i < s->rows ? 1 : 0;
+        x->delta[i] = i < s->rows ? (float)(s->size * check_normal(c)) : 0;
+        s->top[i] = 0;
     }
     for (int j = 0; j < KEYS; j++)
         for (int i = 0; i < W; i++) {
-            float *s = &x.st[j * W + i], *g = &x.dp[j * W + i];
-            *s = check_chance(c, 10) ? -INFINITY : (float)(2 * check_normal(c));
-            *g = (float)(size * check_normal(c));
-            if (*s == -INFINITY || i >= rows) /* what is hidden, and what is not there */
+            float *st = &x->st[j * W + i], *g = &x->dp[j * W + i];
+            double *weight = &s->weight[j][i], *gradient = &s->gradient[j][i];
+            *st = check_chance(c, 10) ? -INFINITY : (float)(2 * check_normal(c));
+            *g = (float)(s->size * check_normal(c));
+            if (*st == -INFINITY || i >= s->rows) /* what is hidden, and what is not there */
                 *g = check_chance(c, 50) ? NAN : *g;
             else if (check_chance(c, 1))
                 *g = NAN;
-            weight[j][i] = gradient[j][i] = 0;
-            if (*s == -INFINITY || i >= rows || j >= n)
+            *weight = *gradient = 0;
+            if (*st == -INFINITY || i >= s->rows || j >= s->n)
                 continue;
-            weight[j][i] = exp((double)*s - (double)x.lse[i]) * (double)x.factor[i];
-            gradient[j][i] = weight[j][i] * ((double)*g - (double)x.delta[i]);
-            top[i] = fmax(top[i], isnan(gradient[j][i]) ? 0 : fabs(gradient[j][i]));
+            *weight = exp((double)*st - (double)x->lse[i]) * (double)x->factor[i];
+            *gradient = *weight * ((double)*g - (double)x->delta[i]);
+            s->top[i] = fmax(s->top[i], isnan(*gradient) ? 0 : fabs(*gradient));
         }
-    y = x;
-    attni_bf16_grads pass = {.n = n,
-                             .rows = rows,
-                             .nv = nv,
-                             .st = x.st,
-                             .dp = x.dp,
-                             .lse = x.lse,
-                             .factor = x.factor,
-                             .delta = x.delta,
-                             .c = (float)scale,
-                             .largest = x.largest};
-    attni_bf16_score_grads(&pass);
-    const attni_bf16 *st = (const attni_bf16 *)(const void *)x.st;
-    const attni_bf16 *dp = (const attni_bf16 *)(const void *)x.dp;
+}
+
+static void expect_scores(check_case *c, const scores_case *s)
+{
+    const block *x = &s->x;
+    const int W = s->W;
+    const attni_bf16 *st = (const attni_bf16 *)(const void *)x->st;
+    const attni_bf16 *dp = (const attni_bf16 *)(const void *)x->dp;
     const double tiny = 0x1p-125;
     for (int i = 0; i < W; i++)
-        expect(c, "the largest", 0, i, (double)x.largest[i], fmin(fmax(top[i], 0x1p-100), 0x1p100),
-               2e-6 * fmax(top[i], 0x1p-100));
+        expect(c, "the largest", 0, i, (double)x->largest[i],
+               fmin(fmax(s->top[i], 0x1p-100), 0x1p100), 2e-6 * fmax(s->top[i], 0x1p-100));
     for (int j = 0; j < KEYS; j++)
         for (int i = 0; i < W; i++) {
             const attni_bf16 *at = st + (j * W / 32 + i / 32) * 64 + i % 32;
-            const double w = weight[j][i], d = gradient[j][i], by = (double)x.largest[i];
-            const double off = fabs(w) * 2e-6 * (fabs((double)x.delta[i]) + 6 * size);
+            const double w = s->weight[j][i], d = s->gradient[j][i], by = (double)x->largest[i];
+            const double off = fabs(w) * 2e-6 * (fabs((double)x->delta[i]) + 6 * s->size);
             expect(c, "weight", j, i, value(at[0]), w, w * (0x1p-8 + 2e-6) + tiny);
             expect(c, "gradient", j, i, value(at[32]), d, fabs(d) * 0x1p-8 + 2 * off + tiny);
             expect(c, "pair", j, i, value(dp[j / 2 * 4 * W + 2 * i + j % 2]), d / by,
                    fabs(d / by) * 0x1p-8 + 2 * off / by + 0x1p-20 * fabs(d / by) + tiny);
         }
+}
 
-    /* the same in two steps, by the operations of the kernel table */
+/* The same bits in two steps, by the operations of the kernel table. */
+static void expect_same_in_two_steps(check_case *c, const block *x, block *y, attni_bf16_grads *g)
+{
     const attni_kernels *kernels = attni_kernels_of(isa, 32);
-    kernels->weights_from_lse(y.st, y.st, y.lse, (double)(float)scale, n, nv);
-    kernels->rescale(y.st, n, y.factor, nv);
-    kernels->score_grads(y.dp, y.st, NULL, y.delta, n, nv);
-    pass.ready = true, pass.st = y.st, pass.dp = y.dp, pass.largest = y.largest;
-    attni_bf16_score_grads(&pass);
-    bool same = memcmp(x.st, y.st, sizeof(float) * (size_t)(KEYS * W)) == 0 &&
-                memcmp(x.largest, y.largest, sizeof(float) * (size_t)W) == 0;
+    const int n = g->n, nv = g->nv, W = 16 * nv;
+    kernels->weights_from_lse(y->st, y->st, y->lse, (double)g->c, n, nv);
+    kernels->rescale(y->st, n, y->factor, nv);
+    kernels->score_grads(y->dp, y->st, NULL, y->delta, n, nv);
+    g->ready = true, g->st = y->st, g->dp = y->dp, g->largest = y->largest;
+    attni_bf16_score_grads(g);
+    bool same = memcmp(x->st, y->st, sizeof(float) * (size_t)(KEYS * W)) == 0 &&
+                memcmp(x->largest, y->largest, sizeof(float) * (size_t)W) == 0;
     for (int j = 0; j < KEYS; j += 2)
-        same &= memcmp(x.dp + j * W, y.dp + j * W, sizeof(float) * (size_t)W) == 0;
+        same &= memcmp(x->dp + j * W, y->dp + j * W, sizeof(float) * (size_t)W) == 0;
     if (!same)
         check_fail(c, "other bits in one step than in two");
+}
+
+static void scores(check_case *c)
+{
+    static scores_case s;
+    static block y;
+    s.nv = check_chance(c, 50) ? 2 : 4;
+    s.W = 16 * s.nv;
+    s.n = (int)check_between(c, 1, KEYS);
+    s.rows = (int)check_between(c, 1, s.W);
+    s.size = check_chance(c, 20) ? 1e-33 : 1;
+    check_describe(c, "n=%d rows=%d W=%d size=%g", s.n, s.rows, s.W, s.size);
+    make_scores(c, &s);
+    y = s.x;
+    attni_bf16_grads pass = {.n = s.n,
+                             .rows = s.rows,
+                             .nv = s.nv,
+                             .st = s.x.st,
+                             .dp = s.x.dp,
+                             .lse = s.x.lse,
+                             .factor = s.x.factor,
+                             .delta = s.x.delta,
+                             .c = (float)1.4426950408889634,
+                             .largest = s.x.largest};
+    attni_bf16_score_grads(&pass);
+    expect_scores(c, &s);
+    expect_same_in_two_steps(c, &s.x, &y, &pass);
 }
 
 static void test_scores(void **state)

@@ -173,12 +173,9 @@ static kit_array square(recipe *r, const recipe_attention *a, attn_stage stage, 
     return out;
 }
 
-/* What the notebook does for one word, for all six at once. */
-static void all_queries(recipe *r, kit_array x, kit_array w_q, kit_array keys, kit_array values)
+static kit_array ask_all(recipe *r, kit_array x, kit_array w_q)
 {
-    r->section = "All words at once";
-    r->after_notebook = true;
-    kit_array q = project_all(
+    return project_all(
         r, x, w_q, "queries", "w_q", "The queries of all words", "Q = X·W_qᵀ",
         "tensor([[ -1.6717,   1.7326,  -1.4594,  -0.4322,  -4.7169,   3.5941,   1.5346,  -0.0782,\n"
         "-0.5849,   3.5472,  -2.4508,  -2.4372,  -3.2671,   5.5610,  -1.1350,   1.1892,\n"
@@ -199,8 +196,11 @@ static void all_queries(recipe *r, kit_array x, kit_array w_q, kit_array keys, k
         "-0.9961,   3.6527,   7.8168,   1.9108,  -1.7307,  -1.4047,   3.3156,  -6.8919,\n"
         "5.1856,  -1.4953,  -4.1101,  -0.9347,  -0.9231,  -0.5597,   3.2507,   2.3086]])",
         QK);
-    recipe_attention a = {recipe_view(q), recipe_view(keys), recipe_view(values), 1, false, NULL};
-    square(r, &a, ATTN_STAGE_RAW, "scores", TRACE_SCORES);
+}
+
+static void score_all(recipe *r, recipe_attention *a)
+{
+    square(r, a, ATTN_STAGE_RAW, "scores", TRACE_SCORES);
     recipe_describe(r, "Every word asks, every word answers", "S = Q·Kᵀ",
                     "The second row is ω_2 of above.");
     recipe_set_provenance(r, TRACE_DOT, "queries", "keys", 0);
@@ -212,8 +212,8 @@ static void all_queries(recipe *r, kit_array x, kit_array w_q, kit_array keys, k
                    "[  71.5802,  109.4372,   -6.2691,  -17.6301,  -67.1989,   59.2737],\n"
                    "[  60.0227,  -32.5871,  -84.6935,  113.8515,  -42.7268,   62.9520]])");
 
-    a.scale = 0;
-    square(r, &a, ATTN_STAGE_RAW, "scaled_scores", TRACE_SCORES);
+    a->scale = 0;
+    square(r, a, ATTN_STAGE_RAW, "scaled_scores", TRACE_SCORES);
     recipe_describe(r, "Divide by √24", "S/√24", "%s", "");
     recipe_set_provenance(r, TRACE_SCALE, "scores", NULL, 1 / sqrt(QK));
     recipe_printed(r, "tensor([[  5.2616,  -1.4090,   4.3632,   7.1642,   5.8433,  13.2114],\n"
@@ -222,8 +222,11 @@ static void all_queries(recipe *r, kit_array x, kit_array w_q, kit_array keys, k
                       "[ -0.5987,  -1.4437,  -9.2519, -14.0599,   9.7043,  -7.5279],\n"
                       "[ 14.6112,  22.3388,  -1.2797,  -3.5987, -13.7169,  12.0992],\n"
                       "[ 12.2521,  -6.6518, -17.2880,  23.2398,  -8.7216,  12.8500]])");
+}
 
-    square(r, &a, ATTN_STAGE_WEIGHTS, "weights", TRACE_WEIGHTS);
+static void weigh_all(recipe *r, const recipe_attention *a)
+{
+    square(r, a, ATTN_STAGE_WEIGHTS, "weights", TRACE_WEIGHTS);
     recipe_describe(r, "Softmax of each row", "A = softmax(S/√24)", "Each row adds up to 1.");
     recipe_set_provenance(r, TRACE_SOFTMAX, "scaled_scores", NULL, 0);
     recipe_printed(
@@ -234,9 +237,12 @@ static void all_queries(recipe *r, kit_array x, kit_array w_q, kit_array keys, k
            "[4.4032e-04, 9.9952e-01, 5.5263e-11, 5.4360e-12, 2.1928e-16, 3.5711e-05],\n"
            "[1.6907e-05, 1.0428e-13, 2.5059e-18, 9.9995e-01, 1.3162e-14, 3.0743e-05]])");
     weights_slack(r);
+}
 
+static void mix_all(recipe *r, const recipe_attention *a)
+{
     kit_array context = recipe_step(r, "context", TRACE_VALUES, ATTN_F32, SHAPE(WORDS, VALUE));
-    recipe_context(r, &a, recipe_view(context));
+    recipe_context(r, a, recipe_view(context));
     recipe_describe(r, "Mix the values by the weights", "Z = A·V", "A new vector for each word.");
     recipe_set_provenance(r, TRACE_MIX, "weights", "values", 0);
     recipe_word_rows(r);
@@ -265,9 +271,13 @@ static void all_queries(recipe *r, kit_array x, kit_array w_q, kit_array keys, k
            "9.8090,  0.5240, -5.5113,  8.9928, -2.0911,  3.6275,  1.4384, -0.7686,\n"
            "-0.3094, -1.8151, -3.6838, -1.0708,  2.0284, -3.9039, -0.0771,  1.2475,\n"
            "1.5131, -6.5118, -0.1297, -4.8024]])");
+}
 
-    a.scale = 1 / (sqrt(QK) * EMBED);
-    square(r, &a, ATTN_STAGE_WEIGHTS, "divided_weights", TRACE_WEIGHTS);
+/* What dividing the scores by another 16 would change. */
+static void weigh_divided(recipe *r, recipe_attention *a)
+{
+    a->scale = 1 / (sqrt(QK) * EMBED);
+    square(r, a, ATTN_STAGE_WEIGHTS, "divided_weights", TRACE_WEIGHTS);
     recipe_describe(r, "The same with W_q and W_k divided by √16", "softmax(S/16/√24)",
                     "Every score is 16 times smaller, so every word keeps a share.");
     recipe_set_provenance(r, TRACE_SOFTMAX, "scores", NULL, 1 / (sqrt(QK) * EMBED));
@@ -277,6 +287,19 @@ static void all_queries(recipe *r, kit_array x, kit_array w_q, kit_array keys, k
                       "[0.1813, 0.1720, 0.1056, 0.0782, 0.3453, 0.1176],\n"
                       "[0.2306, 0.3738, 0.0854, 0.0739, 0.0393, 0.1971],\n"
                       "[0.2101, 0.0645, 0.0332, 0.4175, 0.0566, 0.2181]])");
+}
+
+/* What the notebook does for one word, for all six at once. */
+static void all_queries(recipe *r, kit_array x, kit_array w_q, kit_array keys, kit_array values)
+{
+    r->section = "All words at once";
+    r->after_notebook = true;
+    kit_array q = ask_all(r, x, w_q);
+    recipe_attention a = {recipe_view(q), recipe_view(keys), recipe_view(values), 1, false, NULL};
+    score_all(r, &a);
+    weigh_all(r, &a);
+    mix_all(r, &a);
+    weigh_divided(r, &a);
     r->after_notebook = false;
 }
 

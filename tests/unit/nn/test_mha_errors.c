@@ -44,6 +44,12 @@ static void expect_refusal(const mha_case *c, const attn_mha_args *a, attn_statu
     expect_untouched(&c->lse);
 }
 
+static void expect_null_refused(void)
+{
+    attn_error err = {0};
+    expect_error(attn_mha_forward(NULL, NULL, &err), &err, ATTN_ERR_ARGUMENT, "args", "NULL");
+}
+
 static void test_errors(void **state)
 {
     const mha_dims n = {2, 3, 5, 6, 7, 4, 2, 3, 8, 9, ATTN_F32, DENSE, true, true, true};
@@ -100,8 +106,7 @@ static void test_errors(void **state)
     char workspace[64];
     REFUSE(attention.workspace = workspace;
            attention.workspace_bytes = sizeof workspace, ATTN_ERR_ARGUMENT, "workspace", "needs");
-    attn_error err = {0};
-    expect_error(attn_mha_forward(NULL, NULL, &err), &err, ATTN_ERR_ARGUMENT, "args", "NULL");
+    expect_null_refused();
     check_case(NULL, &c); /* nothing above was wrong but what was changed */
     release_case(&c);
 }

@@ -315,6 +315,24 @@ static void expect_linear_error(attn_context *ctx, const linear_args *a, attn_st
     assert_int_equal(attn_linear_forward(ctx, &a->x, &a->weight, &a->bias, &a->out, NULL), status);
 }
 
+/* If memory fails, nothing is written, and the next call works. */
+static void expect_linear_without_memory(const linear_args *good, const test_tensor *out)
+{
+    failing_memory memory;
+    attn_context *ctx = make_failing_context(&memory);
+    attn_error err = {0};
+    memory.left = 0;
+    const attn_status got =
+        attn_linear_forward(ctx, &good->x, &good->weight, NULL, &good->out, &err);
+    expect_error(got, &err, ATTN_ERR_MEMORY, "", "memory");
+    expect_untouched(out);
+    memory.left = 1;
+    assert_int_equal(attn_linear_forward(ctx, &good->x, &good->weight, NULL, &good->out, NULL),
+                     ATTN_OK);
+    attn_context_destroy(ctx);
+    assert_int_equal(memory.live, 0);
+}
+
 static void test_linear_errors(void **state)
 {
     (void)state;
@@ -359,20 +377,7 @@ static void test_linear_errors(void **state)
            a.out = attn_matrix(a.out.data, ATTN_F32, 40, 6), ATTN_ERR_LIMIT, "x",
            "rows of 72057594037927936");
     expect_untouched(&out);
-
-    /* memory fails: nothing is written, and the next call works */
-    failing_memory memory;
-    attn_context *ctx = make_failing_context(&memory);
-    attn_error err = {0};
-    memory.left = 0;
-    const attn_status got = attn_linear_forward(ctx, &good.x, &good.weight, NULL, &good.out, &err);
-    expect_error(got, &err, ATTN_ERR_MEMORY, "", "memory");
-    expect_untouched(&out);
-    memory.left = 1;
-    assert_int_equal(attn_linear_forward(ctx, &good.x, &good.weight, NULL, &good.out, NULL),
-                     ATTN_OK);
-    attn_context_destroy(ctx);
-    assert_int_equal(memory.live, 0);
+    expect_linear_without_memory(&good, &out);
     release(&x);
     release(&w);
     release(&bias);
