@@ -51,9 +51,10 @@ quick: ## the tests that run first: less than a minute on two cores
 	cmake --build --preset release -j $(JOBS)
 	ctest --preset release -L quick -j $(JOBS)
 
-lint: ## formatting, layers, names, promises, shell scripts
+lint: ## formatting, sizes, layers, names, promises, shell scripts
 	tools/install-deps.sh ci
 	tools/check-format.sh
+	tools/check-sizes.sh
 	tools/check-deps.sh
 	tools/check-comments.sh
 	tools/check-names.sh

@@ -1,7 +1,6 @@
 #!/bin/bash
 # Checks the formatting: every C file is as clang-format 14 writes it; no line has more than 100
-# columns, no file more than 600 lines. `tools/check-format.sh --fix` formats the files, and wraps
-# comments that are too long.
+# columns. `tools/check-format.sh --fix` formats the files, and wraps comments that are too long.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export LC_ALL=C.UTF-8
@@ -62,12 +61,5 @@ if grep -HnE '[[:space:]]+$' "${text_files[@]}"; then
     echo "check-format: white space at the end of lines" >&2
     bad=1
 fi
-for file in "${text_files[@]}"; do
-    length=$(wc -l <"$file")
-    if ((length > 600)); then
-        echo "$file: $length lines; split it along a seam" >&2
-        bad=1
-    fi
-done
 ((!bad)) || exit 1
 echo "format: ok, ${#text_files[@]} files"
