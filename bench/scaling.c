@@ -179,6 +179,7 @@ static double measure_reading(int *cpus)
 typedef struct replay {
     attn_context *ctx;
     attni_plan plan;
+    attni_cursor cursor;
     char *scratch, *partials;
     int workers;
     int64_t items;   /* tasks, or parts of tasks */
@@ -197,6 +198,7 @@ static replay make_replay(const attn_sdpa_args *args, int threads)
     expect(attn_context_create(&options, &r.ctx, &error), &error);
     expect(attni_sdpa_prepare(&r.plan, r.ctx, args, &error), &error);
     const attni_plan *p = &r.plan;
+    r.cursor = attni_last_sequence(p);
     r.workers = p->workers > 1 ? p->workers : 1;
     r.items = p->tasks * p->parts;
     r.scratch = need_lines(p->scratch_bytes);
@@ -236,7 +238,7 @@ static void run_item(replay *r, int64_t i)
     const int64_t number = i / p->parts, part = i % p->parts;
     attni_task task, next;
     const double start = attni_now();
-    attni_find_task(p, number, &task);
+    attni_find_task(p, number, &r->cursor, &task);
     if (p->parts > 1) {
         p->engine->part(p, &task.sequence, task.i0, task.rows, p->chunks * part / p->parts,
                         p->chunks * (part + 1) / p->parts,
@@ -245,7 +247,7 @@ static void run_item(replay *r, int64_t i)
     } else {
         const bool ahead = p->far && number + 1 < p->tasks;
         if (ahead)
-            attni_find_task(p, number + 1, &next);
+            attni_find_task(p, number + 1, &r->cursor, &next);
         p->engine->task(p, &task, ahead ? &next : NULL, scratch);
     }
     keep_least(&r->item[i], attni_now() - start);
@@ -260,7 +262,7 @@ static void run_pass(replay *r)
                 run_item(r, i);
     for (int64_t number = 0; r->fold && number < p->tasks; number++) {
         attni_task task;
-        attni_find_task(p, number, &task);
+        attni_find_task(p, number, &r->cursor, &task);
         char *partials = r->partials + (size_t)number * (size_t)p->chunks * p->partial_bytes;
         const double start = attni_now();
         p->engine->fold(p, &task.sequence, task.i0, task.rows, p->chunks, partials, r->scratch);

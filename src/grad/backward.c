@@ -62,14 +62,10 @@ static bool count_tasks(attni_backward *bw)
     if (!bw->nothing && __builtin_mul_overflow(p->B, p->Hk, &bw->kv_heads))
         return false;
     for (int64_t n = 0; n < p->sequences && bw->kv_heads; n++) {
-        const attni_sequence sequence = attni_sequence_of(p, 0, 0, n);
-        const int64_t chunks = attni_div_up(sequence.S, bw->keys),
-                      tiles = attni_div_up(sequence.T, bw->W);
-        bw->tasks_per_kv_head += chunks ? chunks : 1;
-        if (chunks > 1) {
-            bw->most_tiles = tiles > bw->most_tiles ? tiles : bw->most_tiles;
-            bw->all_tiles += tiles;
-        }
+        const int64_t tiles = attni_backward_tiles_of(bw, n);
+        bw->tasks_per_kv_head += attni_backward_tasks_of(bw, n);
+        bw->most_tiles = tiles > bw->most_tiles ? tiles : bw->most_tiles;
+        bw->all_tiles += tiles;
     }
     if (__builtin_mul_overflow(bw->tasks_per_kv_head, bw->kv_heads, &bw->tasks))
         return false;
@@ -167,10 +163,9 @@ int attni_plan_derivative(attni_plan *p, int isa)
     p->q_in_place = attni_in_place(p, &a->q);
     p->k_in_place = attni_in_place(p, &a->k);
     p->v_in_place = attni_in_place(p, &a->v);
-    p->tiles = p->group = p->nv = 1;
+    p->tiles = p->group = 1;
     p->sequences = a->cu_seqlens_q ? a->sequences + 1 : 1;
-    while (p->nv < p->kernels->vectors && p->nv * p->kernels->lanes < p->T)
-        p->nv *= 2;
+    p->nv = attni_vectors_for(p, p->T, p->kernels->vectors);
     return p->nv * p->kernels->lanes;
 }
 
@@ -182,14 +177,14 @@ attn_status attni_derivative_too_large(const attni_plan *p, attn_error *err)
                       (long long)p->D, (long long)p->Dv);
 }
 
-/* Uses products of bf16 if q, k, v and dout are all bf16. Such tiles have at least 32 queries. */
+/* Uses products of bf16 if q, k, v and dout are all bf16. */
 static void choose_unit(attni_backward *bw)
 {
     attni_plan *p = &bw->plan;
     bw->unit = bw->grads.dout.dtype == ATTN_BF16 ? attni_bf16_unit_for(p) : NULL;
     if (!bw->unit)
         return;
-    p->nv = p->nv < 2 ? 2 : p->nv;
+    p->nv = p->nv < ATTNI_BF16_LEAST_VECTORS ? ATTNI_BF16_LEAST_VECTORS : p->nv;
     bw->W = p->nv * p->kernels->lanes;
 }
 
@@ -233,7 +228,7 @@ attn_status attni_backward_prepare(attni_backward *bw, attn_context *ctx,
 
 typedef struct job {
     const attni_backward *bw;
-    void (*step)(const attni_backward *bw, int64_t index, int worker);
+    void (*step)(const attni_backward *bw, int64_t index, attni_grad_cursor *at);
     int64_t count;
     atomic_llong next;
 } job;
@@ -241,17 +236,18 @@ typedef struct job {
 static void run_worker(void *arg, int worker)
 {
     job *j = arg;
+    attni_grad_cursor at = {.worker = worker};
     for (;;) {
         const int64_t next = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
         if (next >= j->count)
             return;
         attni_hand_over();
-        j->step(j->bw, next, worker);
+        j->step(j->bw, next, &at);
     }
 }
 
 static void run_step(const attni_backward *bw, attni_call *call, int64_t count,
-                     void (*step)(const attni_backward *, int64_t, int))
+                     void (*step)(const attni_backward *, int64_t, attni_grad_cursor *))
 {
     job j = {.bw = bw, .step = step, .count = count};
     atomic_init(&j.next, 0);

@@ -73,6 +73,17 @@ typedef struct attni_backward {
     char *workers_scratch;
 } attni_backward;
 
+/* A worker's place among the sequences: sequence n, and how many tasks and tiles (as counted in
+ * all_tiles) of a head the sequences before it have. A worker's task numbers rise, so it moves
+ * forward by a few sequences per task, and back to the first one for each head. */
+typedef struct attni_grad_cursor {
+    int worker;
+    int64_t n, tasks_before, tiles_before;
+} attni_grad_cursor;
+
+/* The narrowest tile of the bf16 products: 32 queries. */
+#define ATTNI_BF16_LEAST_VECTORS 2
+
 #define ATTNI_NONFINITE_Q 1 /* the row holds a NaN or an infinity, or its square overflows */
 #define ATTNI_NONFINITE_DOUT 2
 #define ATTNI_TASK_DONE INT64_MAX
@@ -112,7 +123,7 @@ attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
  * thread: its lse, factor, delta, nonfinite and sink_sums. attni_backward_rows_scratch is the
  * scratch of one worker for it. */
 size_t attni_backward_rows_scratch(const attni_backward *bw);
-void attni_backward_rows(const attni_backward *bw, int64_t query_block, int worker);
+void attni_backward_rows(const attni_backward *bw, int64_t query_block, attni_grad_cursor *at);
 /* Element i of both arrays, from the lse x of one row: lse[i] is x in units of scores, rounded to
  * R, and factor[i] makes up for the rounding error. */
 void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, double x);
@@ -126,7 +137,12 @@ void attni_backward_sums(const attni_backward *bw);
  * A task is one chunk of keys of one key/value head against all queries that see it. A work item is
  * one task or, for a private head, all tasks of that head. */
 size_t attni_backward_task_scratch(const attni_backward *bw);
-void attni_backward_work_item(const attni_backward *bw, int64_t unit, int worker);
+/* Tasks of sequence n, for one key/value head; its tiles, if they need totals (all_tiles). */
+int64_t attni_backward_tasks_of(const attni_backward *bw, int64_t n);
+int64_t attni_backward_tiles_of(const attni_backward *bw, int64_t n);
+/* Moves the cursor to the sequence of a task, numbered within its key/value head. */
+void attni_backward_move(const attni_backward *bw, attni_grad_cursor *at, int64_t task);
+void attni_backward_work_item(const attni_backward *bw, int64_t unit, attni_grad_cursor *at);
 
 attni_panels attni_panels_of(const attni_plan *p, int64_t columns);
 

@@ -113,7 +113,7 @@ void attni_grad_bf16_load_tile(attni_grad_worker *w)
     attni_grad_operands *o = &w->bf16;
     load_queries(w, &p->args.q, o->q, p->scale_pow2, o->q_pairs, w->nonfinite_q);
     load_queries(w, &bw->grads.dout, o->dout, 1, o->dout_pairs, w->nonfinite_dout);
-    memset(w->dq, 0, (size_t)bw->q_panels.padded * (size_t)bw->W * sizeof(float));
+    memset(w->dq, 0, (size_t)bw->q_panels.padded * (size_t)w->tile.W * sizeof(float));
 }
 
 /* ------------------------------------------------------------------------------------- products */

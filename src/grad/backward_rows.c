@@ -89,12 +89,12 @@ static double sink_part(const attni_backward *bw, int64_t h, double lse, double 
     return sink == -(double)INFINITY ? 0 : -exp(x > 11 ? 11 : x) * delta;
 }
 
-void attni_backward_rows(const attni_backward *bw, int64_t query_block, int worker)
+void attni_backward_rows(const attni_backward *bw, int64_t query_block, attni_grad_cursor *at)
 {
     const attni_plan *p = &bw->plan;
     const attn_sdpa_args *a = &p->args;
     rows_worker w;
-    attni_layout layout = {.base = attni_backward_scratch(bw, worker)};
+    attni_layout layout = {.base = attni_backward_scratch(bw, at->worker)};
     carve(p, &w, &layout);
     const int64_t head = attni_div(query_block, bw->query_blocks_per_head);
     const int64_t i0 = (query_block - head * bw->query_blocks_per_head) * ATTNI_BLOCK,

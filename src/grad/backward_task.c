@@ -254,8 +254,31 @@ static void find_totals(attni_grad_worker *w, int64_t tiles, int worker)
         w->totals = (own ? bw->private_dq : bw->shared_dq) + (size_t)first * bw->tile_bytes;
 }
 
+int64_t attni_backward_tasks_of(const attni_backward *bw, int64_t n)
+{
+    const int64_t S = attni_keys_of(&bw->plan, n);
+    return S <= bw->keys ? 1 : attni_div_up(S, bw->keys);
+}
+
+int64_t attni_backward_tiles_of(const attni_backward *bw, int64_t n)
+{
+    const attni_plan *p = &bw->plan;
+    return attni_keys_of(p, n) <= bw->keys ? 0 : attni_div_up(attni_queries_of(p, n), bw->W);
+}
+
+void attni_backward_move(const attni_backward *bw, attni_grad_cursor *at, int64_t task)
+{
+    if (task < at->tasks_before)
+        at->n = at->tasks_before = at->tiles_before = 0;
+    for (int64_t tasks; task >= at->tasks_before + (tasks = attni_backward_tasks_of(bw, at->n));
+         at->n++) {
+        at->tasks_before += tasks;
+        at->tiles_before += attni_backward_tiles_of(bw, at->n);
+    }
+}
+
 /* Task number -> pair, sequence, chunk. */
-static void find_task(attni_grad_worker *w, int64_t task, int worker)
+static void find_task(attni_grad_worker *w, int64_t task, attni_grad_cursor *at)
 {
     const attni_backward *bw = w->bw;
     const attni_plan *p = &bw->plan;
@@ -263,36 +286,50 @@ static void find_task(attni_grad_worker *w, int64_t task, int worker)
     w->pair = attni_div(task, bw->tasks_per_kv_head);
     w->b = attni_div(w->pair, p->Hk);
     const int64_t h = (w->pair - w->b * p->Hk) * bw->group;
-    int64_t left = task - w->pair * bw->tasks_per_kv_head, n = 0, tiles = 0;
-    for (;; n++) {
-        w->sequence = attni_sequence_of(p, w->b, h, n);
-        const int64_t chunks = attni_div_up(w->sequence.S, bw->keys);
-        if (left < (chunks ? chunks : 1))
-            break;
-        left -= chunks ? chunks : 1;
-        tiles += chunks > 1 ? attni_div_up(w->sequence.T, bw->W) : 0;
-    }
-    find_totals(w, tiles, worker);
+    const int64_t of_pair = task - w->pair * bw->tasks_per_kv_head;
+    attni_backward_move(bw, at, of_pair);
+    w->sequence = attni_sequence_of(p, w->b, h, at->n);
+    find_totals(w, at->tiles_before, at->worker);
     w->sequence.hk = w->pair - w->b * p->Hk; /* also set if there are no query heads */
-    w->chunk = left;
-    w->j0 = left * bw->keys;
+    w->chunk = of_pair - at->tasks_before;
+    w->j0 = w->chunk * bw->keys;
     w->n = w->sequence.S - w->j0 < bw->keys ? w->sequence.S - w->j0 : bw->keys;
-    if (p->args.cu_seqlens_q && n == p->args.sequences)
+    if (p->args.cu_seqlens_q && at->n == p->args.sequences)
         zero_left_keys(w);
 }
 
-static void begin_task(attni_grad_worker *w, int64_t task, int worker)
+/* The tiles of the sequence: bw->W wide or, if a narrower one holds all of its queries, that one.
+ * The bits are the same, because the sequence is one tile in both cases. */
+static void shape_tile(attni_grad_worker *w)
+{
+    const attni_plan *p = &w->bw->plan;
+    attni_tile *t = &w->tile;
+    t->heads = 1;
+    t->nv = attni_vectors_for(p, w->sequence.T, p->nv);
+    if (w->bw->unit && t->nv < ATTNI_BF16_LEAST_VECTORS)
+        t->nv = ATTNI_BF16_LEAST_VECTORS;
+    t->W = t->nv * p->kernels->lanes;
+}
+
+/* Zeroes the sums of the chunk's keys. The products of bf16 add to whole groups of 16 rows. */
+static void clear_sums(attni_grad_worker *w)
+{
+    const attni_backward *bw = w->bw;
+    const size_t bytes = (size_t)attni_div_up(w->n, 16) * 16 * bw->plan.real;
+    memset(w->dk, 0, bytes * (size_t)bw->q_panels.padded);
+    memset(w->dv, 0, bytes * (size_t)bw->v_panels.padded);
+}
+
+static void begin_task(attni_grad_worker *w, int64_t task, attni_grad_cursor *at)
 {
     const attni_backward *bw = w->bw;
     const attni_plan *p = &bw->plan;
-    attni_layout layout = {.base = attni_backward_scratch(bw, worker)};
+    attni_layout layout = {.base = attni_backward_scratch(bw, at->worker)};
     carve(w, &layout);
-    find_task(w, task, worker);
+    find_task(w, task, at);
     w->forward.plan = p;
     w->forward.sequence = &w->sequence;
-    w->tile.heads = 1;
-    w->tile.nv = p->nv;
-    w->tile.W = bw->W;
+    shape_tile(w);
     for (int i = 0; i < bw->W; i++) {
         attni_set_real(p, w->scale, i, bw->scale);
         attni_set_real(p, w->one, i, 1);
@@ -304,16 +341,15 @@ static void begin_task(attni_grad_worker *w, int64_t task, int worker)
         attni_tile_load(&w->forward, w->j0, (int)w->n, bw->want_scores);
         find_nonfinite_keys(w);
     }
-    memset(w->dk, 0, (size_t)(bw->keys * bw->q_panels.padded) * p->real);
-    memset(w->dv, 0, (size_t)(bw->keys * bw->v_panels.padded) * p->real);
+    clear_sums(w);
     for (int64_t g = 0; g < bw->group && bw->alibi_sums; g++)
         bw->alibi_sums[task * bw->group + g] = 0;
 }
 
-static void do_task(const attni_backward *bw, int64_t task, int worker)
+static void do_task(const attni_backward *bw, int64_t task, attni_grad_cursor *at)
 {
     attni_grad_worker w = {.bw = bw};
-    begin_task(&w, task, worker);
+    begin_task(&w, task, at);
     if (bw->unit)
         bw->unit->begin();
     const int64_t tiles = attni_div_up(w.sequence.T, bw->W), before = dmask_before(&w);
@@ -338,11 +374,11 @@ static void do_task(const attni_backward *bw, int64_t task, int worker)
     atomic_store_explicit(&bw->progress[task], ATTNI_TASK_DONE, memory_order_release);
 }
 
-void attni_backward_work_item(const attni_backward *bw, int64_t unit, int worker)
+void attni_backward_work_item(const attni_backward *bw, int64_t unit, attni_grad_cursor *at)
 {
     const int64_t n = bw->tasks_per_kv_head;
     for (int64_t t = 0; unit < bw->private_pairs && t < n; t++)
-        do_task(bw, unit * n + t, worker);
+        do_task(bw, unit * n + t, at);
     if (unit >= bw->private_pairs)
-        do_task(bw, bw->private_pairs * n + unit - bw->private_pairs, worker);
+        do_task(bw, bw->private_pairs * n + unit - bw->private_pairs, at);
 }

@@ -20,7 +20,6 @@ typedef struct jvp {
     bool has_q, has_k, has_v;
     bool writes; /* some element of tout or tlse is to be written */
     int W;
-    int64_t tiles_per_head, tasks; /* of all sequences */
     int workers;
     size_t worker_bytes, scratch_bytes;
     char *scratch;
@@ -104,20 +103,19 @@ static attn_status check(jvp *j, const attn_sdpa_args *args, const attn_sdpa_tan
 
 static bool count_tasks(jvp *j, int threads)
 {
-    const attni_plan *p = &j->plan;
+    attni_plan *p = &j->plan;
     int64_t heads;
-    j->tiles_per_head = 0;
     if (__builtin_mul_overflow(p->B, p->H, &heads))
         return false;
-    for (int64_t n = 0; n < p->sequences && heads; n++)
-        j->tiles_per_head += attni_div_up(attni_sequence_of(p, 0, 0, n).T, j->W);
-    if (__builtin_mul_overflow(heads, j->tiles_per_head, &j->tasks))
+    p->task_rows = j->W;
+    p->tasks_per_head = heads ? attni_tasks_of_head(p) : 0;
+    if (__builtin_mul_overflow(heads, p->tasks_per_head, &p->tasks))
         return false;
     /* for less than some tens of microseconds of work, waking a thread does not pay */
     const double flop =
         (double)heads * (double)p->T * (double)p->S * (double)(3 * p->D + 2 * p->Dv);
     const double worth = flop / 1e6;
-    const int64_t most = j->tasks < threads ? j->tasks : threads;
+    const int64_t most = p->tasks < threads ? p->tasks : threads;
     j->workers = worth < (double)most ? 1 + (int)worth : (int)most;
     j->workers = j->workers < 1 ? 1 : j->workers;
     return true;
@@ -335,26 +333,22 @@ static void store_tile(jvp_worker *w)
     }
 }
 
-static void do_task(const jvp *j, int64_t task, char *scratch)
+static void do_task(const jvp *j, int64_t number, attni_cursor *cursor, char *scratch)
 {
     const attni_plan *p = &j->plan;
     jvp_worker w = {.j = j};
     attni_layout layout = {.base = scratch};
     carve(&w, &layout);
-    const int64_t head = attni_div(task, j->tiles_per_head), b = attni_div(head, p->H);
-    int64_t left = task - head * j->tiles_per_head, n = 0;
-    for (;; n++) {
-        w.sequence = attni_sequence_of(p, b, head - b * p->H, n);
-        const int64_t tiles = attni_div_up(w.sequence.T, j->W);
-        if (left < tiles)
-            break;
-        left -= tiles;
-    }
+    attni_task task;
+    attni_find_task(p, number, cursor, &task);
+    w.sequence = task.sequence;
     attni_tile *t = &w.tile;
     w.forward.plan = p;
     w.forward.sequence = &w.sequence;
-    t->heads = 1, t->nv = p->nv, t->W = j->W, t->i0 = left * j->W;
-    t->rows = t->per_head = w.sequence.T - t->i0 < t->W ? (int)(w.sequence.T - t->i0) : t->W;
+    t->heads = 1, t->i0 = task.i0;
+    t->rows = t->per_head = (int)task.rows;
+    t->nv = attni_vectors_for(p, task.rows, p->nv);
+    t->W = t->nv * p->kernels->lanes;
     t->span = attni_mask_span(&w.sequence, t->i0, t->i0 + t->rows);
     const bool scaled = load_tile(&w);
     const int64_t end = t->span.any1 < w.sequence.S ? t->span.any1 : w.sequence.S;
@@ -378,12 +372,13 @@ static void do_task(const jvp *j, int64_t task, char *scratch)
 static void run_worker(void *arg, int worker)
 {
     jvp *j = arg;
+    attni_cursor cursor = attni_last_sequence(&j->plan);
     for (;;) {
         const int64_t next = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
-        if (next >= j->tasks)
+        if (next >= j->plan.tasks)
             return;
         attni_hand_over();
-        do_task(j, next, j->scratch + (size_t)worker * j->worker_bytes);
+        do_task(j, next, &cursor, j->scratch + (size_t)worker * j->worker_bytes);
     }
 }
 
@@ -403,7 +398,7 @@ attn_status attn_sdpa_jvp(attn_context *ctx, const attn_sdpa_args *args,
         return status;
     j.scratch = call.scratch;
     atomic_init(&j.next, 0);
-    if (j.tasks)
+    if (j.plan.tasks)
         attni_call_run(&call, j.workers, run_worker, &j);
     attni_call_end(&call);
     return ATTN_OK;

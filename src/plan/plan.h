@@ -99,6 +99,12 @@ typedef struct attni_task {
     attni_sequence sequence;
     int64_t i0, rows;
 } attni_task;
+/* A place among the sequences: sequence n, and the number of tasks of a head that belong to the
+ * sequences before it. Each worker has its own. */
+typedef struct attni_cursor {
+    int64_t n, tasks_before;
+} attni_cursor;
+attni_cursor attni_last_sequence(const attni_plan *p);
 /* The first row of t (k or v) that the task reads. NULL: it reads none, and there may be no
  * memory. */
 char *attni_first_row(const attni_task *task, const attn_tensor *t);
@@ -119,6 +125,25 @@ attn_status attni_check_keys(const attni_plan *plan, bool writes, attn_error *er
 /* Sequence n of the call: one of the packed sequences, or the only one. The last packed one (n =
  * args.sequences) holds the rows that are left over; it has no keys. */
 attni_sequence attni_sequence_of(const attni_plan *p, int64_t b, int64_t h, int64_t n);
+/* The numbers of queries and keys of sequence n. */
+static inline int64_t attni_queries_of(const attni_plan *p, int64_t n)
+{
+    const int64_t *starts = p->args.cu_seqlens_q;
+    return !starts ? p->T : (n < p->args.sequences ? starts[n + 1] : p->T) - starts[n];
+}
+static inline int64_t attni_keys_of(const attni_plan *p, int64_t n)
+{
+    const int64_t *starts = p->args.cu_seqlens_k;
+    return !starts ? p->S : n < p->args.sequences ? starts[n + 1] - starts[n] : 0;
+}
+/* Vectors of the narrowest tile that holds `rows` rows; `most` if none does. */
+static inline int attni_vectors_for(const attni_plan *p, int64_t rows, int most)
+{
+    int nv = 1;
+    while (nv < most && nv * p->kernels->lanes < rows)
+        nv *= 2;
+    return nv;
+}
 /* Can the rows of t be read and written in place, as rows of R? */
 static inline bool attni_in_place(const attni_plan *p, const attn_tensor *t)
 {
@@ -133,9 +158,14 @@ double attni_visible_pairs(const attni_plan *p);
 
 /* Task number -> head and range of queries. Later queries come first: with a causal mask they see
  * more keys, and the longest task should not start last. With more than two workers the long tasks
- * of the last head must not start last either (longest_first). */
-void attni_find_task(const attni_plan *p, int64_t number, attni_task *task);
-/* How many tasks the T queries of one head and sequence make. */
-int64_t attni_tasks_of(const attni_plan *p, int64_t T);
+ * of the last head must not start last either (longest_first).
+ *
+ * The cursor moves from sequence to sequence, so that many packed sequences cost time in proportion
+ * to their number: a worker's task numbers rise, and the sequence of the next task is a few before
+ * that of the last one (docs/decisions/0028). Any other order of the numbers is right too, but
+ * slow. */
+void attni_find_task(const attni_plan *p, int64_t number, attni_cursor *cursor, attni_task *task);
+/* How many tasks the queries of one head make. */
+int64_t attni_tasks_of_head(const attni_plan *p);
 
 #endif

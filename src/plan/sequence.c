@@ -15,9 +15,9 @@ attni_sequence attni_sequence_of(const attni_plan *p, int64_t b, int64_t h, int6
     if (a->sequences || a->cu_seqlens_q) {
         const bool packed = n < a->sequences;
         sequence.i_base = a->cu_seqlens_q[n];
-        sequence.T = (packed ? a->cu_seqlens_q[n + 1] : p->T) - sequence.i_base;
+        sequence.T = attni_queries_of(p, n);
         sequence.j_base = packed ? a->cu_seqlens_k[n] : 0;
-        sequence.S = packed ? a->cu_seqlens_k[n + 1] - sequence.j_base : 0;
+        sequence.S = attni_keys_of(p, n);
     }
     if (a->causal == ATTN_CAUSAL_OFFSET || a->diagonal == ATTN_DIAGONAL_OFFSET)
         sequence.off = a->causal_offset;

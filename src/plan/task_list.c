@@ -14,12 +14,37 @@ char *attni_first_row(const attni_task *task, const attn_tensor *t)
     return span.any0 < span.any1 ? attni_stored_row(&task->sequence, t, span.any0) : NULL;
 }
 
-int64_t attni_tasks_of(const attni_plan *p, int64_t T)
+/* How many tasks the queries of sequence n make, for one head. */
+static int64_t tasks_of(const attni_plan *p, int64_t n)
 {
+    const int64_t T = attni_queries_of(p, n);
     return T <= p->task_rows ? T > 0 : attni_div_up(T, p->task_rows);
 }
 
-void attni_find_task(const attni_plan *p, int64_t number, attni_task *task)
+int64_t attni_tasks_of_head(const attni_plan *p)
+{
+    int64_t tasks = 0;
+    for (int64_t n = 0; n < p->sequences; n++)
+        tasks += tasks_of(p, n);
+    return tasks;
+}
+
+attni_cursor attni_last_sequence(const attni_plan *p)
+{
+    const int64_t n = p->sequences - 1;
+    return (attni_cursor){n, p->tasks_per_head - (n > 0 ? tasks_of(p, n) : p->tasks_per_head)};
+}
+
+/* Moves the cursor to the sequence of a task; `earlier` tasks of its head have earlier queries. */
+static void move(const attni_plan *p, attni_cursor *cursor, int64_t earlier)
+{
+    if (earlier >= cursor->tasks_before + tasks_of(p, cursor->n))
+        *cursor = attni_last_sequence(p);
+    while (earlier < cursor->tasks_before)
+        cursor->tasks_before -= tasks_of(p, --cursor->n);
+}
+
+void attni_find_task(const attni_plan *p, int64_t number, attni_cursor *cursor, attni_task *task)
 {
     const int64_t groups = attni_div(p->H, p->group);
     int64_t head, later; /* tasks of the head with later queries */
@@ -31,12 +56,11 @@ void attni_find_task(const attni_plan *p, int64_t number, attni_task *task)
         later = number - head * p->tasks_per_head;
     }
     const int64_t b = head ? attni_div(head, groups) : 0, h = (head - b * groups) * p->group;
-    int64_t left = p->tasks_per_head - 1 - later;
-    int64_t n = 0;
+    const int64_t earlier = p->tasks_per_head - 1 - later;
+    if (p->sequences > 1)
+        move(p, cursor, earlier);
     attni_sequence *sequence = &task->sequence;
-    *sequence = attni_sequence_of(p, b, h, 0);
-    for (int64_t here; left >= (here = attni_tasks_of(p, sequence->T)); left -= here)
-        *sequence = attni_sequence_of(p, b, h, ++n);
-    task->i0 = left * p->task_rows;
+    *sequence = attni_sequence_of(p, b, h, cursor->n);
+    task->i0 = (earlier - cursor->tasks_before) * p->task_rows;
     task->rows = sequence->T - task->i0 < p->task_rows ? sequence->T - task->i0 : p->task_rows;
 }

@@ -89,10 +89,7 @@ static bool count_tasks(attni_plan *p, int threads)
     p->sequences = p->args.cu_seqlens_q ? p->args.sequences + 1 : 1;
     p->tiles = tiles_per_task(p, threads);
     p->task_rows = p->tiles * attni_div(p->nv * p->kernels->lanes, p->group);
-    p->tasks_per_head = 0;
-    if (p->B && p->H)
-        for (int64_t n = 0; n < p->sequences; n++)
-            p->tasks_per_head += attni_tasks_of(p, attni_sequence_of(p, 0, 0, n).T);
+    p->tasks_per_head = p->B && p->H ? attni_tasks_of_head(p) : 0;
     int64_t heads;
     if (__builtin_mul_overflow(p->B, attni_div(p->H, p->group), &heads) ||
         __builtin_mul_overflow(p->tasks_per_head, heads, &p->tasks))
@@ -181,9 +178,7 @@ attn_status attni_make_plan(attni_plan *p, int isa, int threads, attn_error *err
     p->no_postprocessing = p->k_in_place && p->v_in_place && !p->scaled_scores && !p->args.mask &&
                            !p->args.scores && p->args.dropout == 0;
     p->far = far_data(p);
-    p->nv = 1;
-    while (p->nv < most_vectors(p) && p->nv * p->kernels->lanes < p->T * p->group)
-        p->nv *= 2;
+    p->nv = attni_vectors_for(p, p->T * p->group, most_vectors(p));
     if (!count_tasks(p, threads) || !size_scratch(p))
         return attni_fail(
             err, ATTN_ERR_LIMIT, "q",

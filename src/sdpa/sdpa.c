@@ -47,11 +47,11 @@ static void run_part(job *j, int64_t task, int64_t part, const attni_sequence *s
         p->engine->fold(p, sequence, i0, rows, p->chunks, partials, scratch);
 }
 
-static void run_task(job *j, int64_t number, int64_t part, char *scratch)
+static void run_task(job *j, int64_t number, int64_t part, attni_cursor *cursor, char *scratch)
 {
     const attni_plan *p = j->plan;
     attni_task task, next;
-    attni_find_task(p, number, &task);
+    attni_find_task(p, number, cursor, &task);
     if (p->parts > 1) {
         run_part(j, number, part, &task.sequence, task.i0, task.rows, scratch);
         return;
@@ -59,8 +59,10 @@ static void run_task(job *j, int64_t number, int64_t part, char *scratch)
     const int64_t free =
         p->workers <= 1 ? number + 1 : atomic_load_explicit(&j->next, memory_order_relaxed);
     const bool prefetch = p->far && free < p->tasks;
-    if (prefetch)
-        attni_find_task(p, free, &next);
+    if (prefetch) {
+        attni_cursor of_next = *cursor;
+        attni_find_task(p, free, &of_next, &next);
+    }
     p->engine->task(p, &task, prefetch ? &next : NULL, scratch);
 }
 
@@ -69,6 +71,7 @@ static void run_worker(void *arg, int worker)
     job *j = arg;
     const attni_plan *p = j->plan;
     char *scratch = j->scratch + (size_t)worker * p->worker_bytes;
+    attni_cursor cursor = attni_last_sequence(p);
     const bool alone = p->workers <= 1;
     for (int64_t count = 0;; count++) {
         const int64_t next =
@@ -77,7 +80,7 @@ static void run_worker(void *arg, int worker)
             return;
         const int64_t task = p->parts > 1 ? attni_div(next, p->parts) : next;
         attni_hand_over();
-        run_task(j, task, next - task * p->parts, scratch);
+        run_task(j, task, next - task * p->parts, &cursor, scratch);
     }
 }
 

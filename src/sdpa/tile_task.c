@@ -130,9 +130,7 @@ static void shape_tile(const attni_worker *w, attni_tile *t, int64_t i0, int64_t
     const int lanes = p->kernels->lanes;
     t->i0 = i0;
     t->heads = p->group;
-    t->nv = 1;
-    while (t->nv < p->nv && t->nv * lanes < rows * t->heads)
-        t->nv *= 2;
+    t->nv = attni_vectors_for(p, rows * t->heads, p->nv);
     t->W = t->nv * lanes;
     t->per_head = rows * t->heads < t->W ? (int)rows : t->W / t->heads;
     t->rows = t->per_head * t->heads;

@@ -67,9 +67,10 @@ static void each_query_is_in_one_task(void **state)
             begin(&c, threads, H, 2, T, T, (attn_causal)causal);
             char seen[B][H][T];
             memset(seen, 0, sizeof seen);
+            attni_cursor cursor = attni_last_sequence(&c.plan);
             for (int64_t n = 0; n < c.plan.tasks; n++) {
                 attni_task task;
-                attni_find_task(&c.plan, n, &task);
+                attni_find_task(&c.plan, n, &cursor, &task);
                 assert_number(task.rows, >, 0);
                 assert_number(task.i0 + task.rows, <=, T);
                 for (int64_t i = 0; i < task.rows; i++)
@@ -90,9 +91,10 @@ static void the_longest_of_all_heads_come_first(void **state)
         begin(&c, threads, H, H, T, T, ATTN_CAUSAL_TOP_LEFT);
         assert_number(c.plan.workers, >, 2);
         int64_t before = T;
+        attni_cursor cursor = attni_last_sequence(&c.plan);
         for (int64_t n = 0; n < c.plan.tasks; n++) {
             attni_task task;
-            attni_find_task(&c.plan, n, &task);
+            attni_find_task(&c.plan, n, &cursor, &task);
             assert_number(task.i0, <=, before);
             before = task.i0;
         }
@@ -154,16 +156,17 @@ static void run_parts_backwards(const attni_plan *p)
     memset(partials, 0xA5, bytes + p->partial_bytes);
     memset(behind, 0xA5, p->partial_bytes);
     attni_task task;
+    attni_cursor cursor = attni_last_sequence(p);
     for (int64_t n = p->tasks - 1; n >= 0; n--)
         for (int64_t part = p->parts - 1; part >= 0; part--) {
-            attni_find_task(p, n, &task);
+            attni_find_task(p, n, &cursor, &task);
             p->engine->part(p, &task.sequence, task.i0, task.rows, p->chunks * part / p->parts,
                             p->chunks * (part + 1) / p->parts, partials + (size_t)n * task_bytes,
                             scratch);
         }
     assert_memory_equal(partials + bytes, behind, p->partial_bytes);
     for (int64_t n = 0; n < p->tasks; n++) {
-        attni_find_task(p, n, &task);
+        attni_find_task(p, n, &cursor, &task);
         p->engine->fold(p, &task.sequence, task.i0, task.rows, p->chunks,
                         partials + (size_t)n * task_bytes, scratch);
     }
