@@ -4,11 +4,13 @@ of include/attn.h come from the Python package."""
 import ctypes
 import importlib.util
 import os
+import re
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 
-DTYPES = {"f64": 1, "f32": 2, "f16": 3, "bf16": 4, "bool": 5}
+DTYPES = {"f64": 1, "f32": 2, "f16": 3, "bf16": 4, "bool": 5, "i8": 7}
 CAUSAL = {"none": 0, "top-left": 1, "bottom-right": 2}
 
 
@@ -99,13 +101,14 @@ class Library:
 
         return call
 
-    def store(self, args):
-        """Copies the keys and values of args into a cache and lets args read them from there.
-        Returns a function that frees the cache."""
+    def store(self, args, dtype="", page_keys=0):
+        """Copies the keys and values of args into a cache (of their type, unless another is given)
+        and lets args read them from there. Returns a function that frees the cache."""
         (B, Hk, S, D), error, cache = args.k.shape, Error(), c_void_p()
         options = CacheOptions(
             struct_size=ctypes.sizeof(CacheOptions),
-            B=B, Hk=Hk, D=D, Dv=args.v.shape[3], dtype=args.k.dtype, max_keys=S,
+            B=B, Hk=Hk, D=D, Dv=args.v.shape[3], dtype=DTYPES.get(dtype, args.k.dtype), max_keys=S,
+            page_keys=page_keys,
         )  # fmt: skip
         failed = self.c.attn_cache_create(
             ctypes.byref(options), ctypes.byref(cache), ctypes.byref(error)
@@ -151,6 +154,25 @@ class Library:
     def measure_read(self, size, threads, seconds):
         """Bytes per second when reading `size` bytes, divided among the threads."""
         return self.together(threads, lambda: self.c.attn_measure_read(size // threads, seconds))
+
+
+def train_speed(program, **options):
+    """Tokens per second of the last steps of `attn train`. Options are those of its command line,
+    with their values, or True."""
+    command = [str(program), "train", "--color", "never"]
+    for name, value in options.items():
+        command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError as e:
+        raise Failed(str(e))
+    if done.returncode:
+        raise Failed(done.stderr.strip())
+    row = r"^ *\d+ +[\d.]+ +[\d.]+ +[\d.]+ % +(\d+)$"
+    speeds = re.findall(row, done.stdout, re.MULTILINE)
+    if not speeds:
+        raise Failed("attn train printed no speed")
+    return float(speeds[-1])
 
 
 def caches():

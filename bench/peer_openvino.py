@@ -51,6 +51,8 @@ class OpenVino:
             raise Cannot("it computes no gradients")
         if p.cell.dropout:
             raise Cannot("its operator has no dropout")
+        if p.cell.packed or p.cell.weights:
+            raise Cannot("no model is written for this")
         # If the CPU cannot multiply bf16, the plug-in is much faster in f32 than in bf16: bf16 took
         # 49 times as long for 8 heads of 1024 by 1024, D=64, on AVX-512 without BF16.
         wide = p.cell.dtype == "bf16" and "BF16" not in self.native

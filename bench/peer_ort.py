@@ -123,6 +123,8 @@ class OnnxRuntime:
             raise Cannot("it computes no gradients of attention")
         if cell.dropout:
             raise Cannot("none of its attention operators has dropout")
+        if cell.packed or cell.weights:
+            raise Cannot("no model is written for this")
         found, why = [], []
         for variant, make in (
             ("Attention", self.attention),

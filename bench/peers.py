@@ -98,7 +98,7 @@ def own_calls(problem, threads, lib):
     args, out = problem.attn_args()
     passes = problem.cell.passes
     if problem.cell.cached:
-        weakref.finalize(args, lib.store(args))
+        weakref.finalize(args, lib.store(args, problem.cell.store, problem.cell.page_keys))
     if passes == "forward":
         call = lib.forward(args, threads)
         call()

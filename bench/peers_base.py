@@ -14,8 +14,9 @@ from race import Player
 
 
 class Torch:
-    """torch.nn.functional.scaled_dot_product_attention, or its steps one by one if it lacks an
-    option."""
+    """torch.nn.functional.scaled_dot_product_attention; and bmm, softmax and bmm, which is what a
+    user writes first and which has every option. The heads that share keys are folded into rows
+    for it, so that keys are read once."""
 
     who, name = "torch", "PyTorch"
 
@@ -24,41 +25,52 @@ class Torch:
 
     def players(self, p, threads):
         torch.set_num_threads(threads)
-        cell = p.cell
+        return [self.player(p, variant, attend) for variant, attend in self.ways(p)]
+
+    def ways(self, p):
+        """Pairs of a variant and a function of q, k and v."""
+        if p.cell.packed:
+            return [("SDPA in a loop", self.loop(p))]
+        ways = []
+        if p.cell.softcap and p.cell.passes == "forward" and p.cell.kv_heads == p.cell.H:
+            ways.append(("composed: matmul, tanh, softmax, matmul", self.composed(p)))
+        elif not p.cell.softcap and not p.cell.weights:
+            ways.append(("", self.fused(p)))
+        return [*ways, ("bmm, softmax, bmm", self.bmm(p))]
+
+    def player(self, p, variant, attend):
         keep = {}
 
         def result():
             got = keep["out"]  # or for gradients: the heads one after the other
-            return got if cell.passes == "forward" else torch.cat([x.flatten() for x in got])
+            forward = p.cell.passes == "forward"
+            return got if forward else torch.cat([x.flatten() for x in got])
 
-        if cell.passes != "forward":
-            call, variant = self.gradients(p, keep), ""
-        elif cell.softcap:
-            call, variant = self.composed(p, keep), "composed: matmul, tanh, softmax, matmul"
-        else:
-            call, variant = self.fused(p, keep), ""
-        return [Player(self.who, variant, call, result)]
+        if p.cell.passes != "forward":
+            return Player(self.who, variant, self.gradients(p, attend, keep), result)
+        q, k, v = p.q, p.k, p.v
 
-    def gradients(self, p, keep):
+        def call():
+            keep["out"] = attend(q, k, v)
+
+        return Player(self.who, variant, call, result)
+
+    def gradients(self, p, attend, keep):
         """Gradients by autograd. If only the backward is timed, it runs on a retained graph."""
-        if p.cell.softcap:
-            raise Cannot("no composition is written for this")
+        both = p.cell.passes == "both"
         with torch.inference_mode(False):  # tensors created in that mode cannot have a gradient
             inputs = [t.clone().requires_grad_() for t in (p.q, p.k, p.v)]
-            dout, options = p.dout.clone(), self.options(p)
-            options = {k: v.clone() if k == "attn_mask" else v for k, v in options.items()}
-            function, both = F.scaled_dot_product_attention, p.cell.passes == "both"
-            out = function(*inputs, **options)
+            dout, out = p.dout.clone(), attend(*inputs)
 
         def call():
             with torch.inference_mode(False):
-                y = function(*inputs, **options) if both else out
+                y = attend(*inputs) if both else out
                 got = torch.autograd.grad(y, inputs, dout, retain_graph=not both)
             keep["out"] = got
 
         return call
 
-    def options(self, p):
+    def fused(self, p):
         options = {}
         if p.cell.kv_heads != p.cell.H:
             options["enable_gqa"] = True
@@ -67,35 +79,74 @@ class Torch:
         else:
             mask = p.whole_mask()
             if mask is not None:
-                options["attn_mask"] = mask
+                with torch.inference_mode(False):
+                    options["attn_mask"] = mask.clone()
         if p.cell.dropout:
             options["dropout_p"] = p.cell.dropout
-        return options
+        function = F.scaled_dot_product_attention
+        return lambda q, k, v: function(q, k, v, **options)
 
-    def fused(self, p, keep):
-        options = self.options(p)
-        q, k, v, function = p.q, p.k, p.v, F.scaled_dot_product_attention
+    def loop(self, p):
+        spans, end = [], 0
+        for n in p.cell.packed:
+            spans.append((end, end + n))
+            end += n
 
-        def call():
-            keep["out"] = function(q, k, v, **options)
+        def attend(q, k, v):
+            rows = [[t[:, :, i:j] for t in (q, k, v)] for i, j in spans]
+            return torch.cat([F.scaled_dot_product_attention(*x) for x in rows], 2)
 
-        return call
+        return attend
 
-    def composed(self, p, keep):
-        q, k, v, cap = p.q, p.k, p.v, p.cell.softcap
-        mask, scale = p.whole_mask(), p.cell.D**-0.5
-        if p.cell.kv_heads != p.cell.H or (mask is not None and mask.dtype != torch.bool):
+    def bmm(self, p):
+        cell, scale = p.cell, p.cell.D**-0.5
+        pairs, rows = cell.B * cell.kv_heads, cell.H // cell.kv_heads * cell.T
+        with torch.inference_mode(False):
+            bias, factor = self.folded_mask(p), 1
+            if bias is None:
+                bias, factor = torch.empty((1, 1, 1), dtype=p.dtype), 0
+            bias = bias.clone()  # not an inference tensor, which no gradient may pass
+
+        def attend(q, k, v):
+            q, v = q.reshape(pairs, rows, cell.D), v.reshape(pairs, cell.S, cell.value_size)
+            k = k.reshape(pairs, cell.S, cell.D).transpose(1, 2)
+            if cell.softcap:
+                x = torch.tanh(torch.bmm(q, k) * (scale / cell.softcap)) * cell.softcap
+                x = x + bias if factor else x
+            else:
+                x = torch.baddbmm(bias, q, k, beta=factor, alpha=scale)
+            x = torch.softmax(x, -1)
+            if cell.dropout:
+                x = F.dropout(x, cell.dropout)
+            return torch.bmm(x, v).view(cell.B, cell.H, cell.T, cell.value_size)
+
+        return attend
+
+    def folded_mask(self, p):
+        """All masks and biases as one sum for the folded rows; None if there are none."""
+        cell, mask = p.cell, p.whole_mask()
+        if mask is None:
+            return None
+        if mask.dtype == torch.bool:
+            mask = torch.zeros(mask.shape, dtype=p.dtype).masked_fill(~mask, float("-inf"))
+        if mask.shape[1] == 1:
+            group = cell.H // cell.kv_heads
+            return mask.expand(1, group, cell.T, cell.S).reshape(1, -1, cell.S)
+        return mask.reshape(cell.kv_heads, -1, cell.S).repeat(cell.B, 1, 1)
+
+    def composed(self, p):
+        cap, mask, scale = p.cell.softcap, p.whole_mask(), p.cell.D**-0.5
+        if mask is not None and mask.dtype != torch.bool:
             raise Cannot("no composition is written for this")
         hidden = None if mask is None else ~mask
-        k = k.transpose(2, 3)
 
-        def call():
-            x = torch.matmul(q, k).mul_(scale / cap).tanh_().mul_(cap)
+        def attend(q, k, v):
+            x = torch.matmul(q, k.transpose(2, 3)).mul_(scale / cap).tanh_().mul_(cap)
             if hidden is not None:
                 x.masked_fill_(hidden, float("-inf"))
-            keep["out"] = torch.matmul(torch.softmax(x, -1), v)
+            return torch.matmul(torch.softmax(x, -1), v)
 
-        return call
+        return attend
 
 
 def all_peers(names):

@@ -93,6 +93,18 @@ class Problem:
         if cell.alibi:
             args.owners.append((ctypes.c_float * cell.H)(*self.slopes.tolist()))
             args.alibi_slopes = library.pointed(args.owners[-1])
+        if cell.packed:
+            starts = [0]
+            for n in cell.packed:
+                starts.append(starts[-1] + n)
+            args.owners.append((ctypes.c_int64 * len(starts))(*starts))
+            args.cu_seqlens_q = args.cu_seqlens_k = library.pointed(args.owners[-1])
+            args.sequences = len(cell.packed)
+        if cell.weights:
+            weights = torch.empty((cell.B, cell.H, cell.T, cell.S))
+            args.owners += [weights, view(weights, "f32")]
+            args.scores = library.pointed(args.owners[-1])
+            args.scores_stage = library.structures.STAGE_WEIGHTS
         args.softcap = cell.softcap
         if dropout:
             args.dropout, args.dropout_seed = cell.dropout, SEED

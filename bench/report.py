@@ -209,20 +209,25 @@ def generated(rows, machine):
     return "\n\n".join("\n".join(p) if isinstance(p, list) else p for p in parts if p)
 
 
-def replace_generated(text, new):
+def replace_generated(text, new, begin=BEGIN, end=END):
     """`text` with the part between the markers replaced."""
-    start, end = text.find(BEGIN), text.find(END)
-    if start < 0 or end < start or text.count(BEGIN) > 1 or text.count(END) > 1:
-        raise ValueError(f"must have the line {BEGIN} once, and after it {END} once")
-    return text[: start + len(BEGIN)] + "\n\n" + new + "\n\n" + text[end:]
+    first, last = text.find(begin), text.find(end)
+    if first < 0 or last < first or text.count(begin) > 1 or text.count(end) > 1:
+        raise ValueError(f"must have the line {begin} once, and after it {end} once")
+    return text[: first + len(begin)] + "\n\n" + new + "\n\n" + text[last:]
 
 
-def write_markdown(path, rows, machine):
+def write_part(path, new, begin, end):
+    """Writes the part between two markers of a file, which is made if there is none."""
     try:
         with open(path, encoding="utf-8") as f:
             text = f.read()
     except FileNotFoundError:
-        text = f"# Benchmarks\n\n{BEGIN}\n{END}\n"
-    text = replace_generated(text, generated(rows, machine))
+        text = f"# Benchmarks\n\n{begin}\n{end}\n"
+    text = replace_generated(text, new, begin, end)
     with open(path, "w", encoding="utf-8") as f:
         f.write(text)
+
+
+def write_markdown(path, rows, machine):
+    write_part(path, generated(rows, machine), BEGIN, END)

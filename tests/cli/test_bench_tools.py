@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench/peers.py without peers: counts, timing, comparison of results, output."""
+"""bench/peers.py and bench/weak.py without peers: counts, timing, comparison of results, output."""
 
 import ctypes
 import itertools
@@ -25,6 +25,7 @@ import library  # noqa: E402
 import peers  # noqa: E402
 import race  # noqa: E402
 import report  # noqa: E402
+import weak  # noqa: E402
 from cells import Cell  # noqa: E402
 from race import Player  # noqa: E402
 
@@ -90,6 +91,50 @@ class Cells(unittest.TestCase):
         self.assertTrue(some and all(c.name.startswith("decode") for c in some))
 
 
+    def test_packed_pairs_against_counting(self):
+        lengths = (3, 1, 4)
+        c = cells.packed("x", lengths)
+        owner = np.repeat(range(3), lengths)
+        self.assertEqual((c.T, c.S), (8, 8))
+        self.assertEqual(cells.visible_pairs(c), (owner[:, None] == owner).sum())
+        self.assertEqual(cells.flop(c), 2 * 8 * (9 + 1 + 16) * 128)
+
+    def test_mixed_lengths(self):
+        lengths = cells.from_to(1024, 1, 16)
+        counts = np.bincount(lengths)
+        self.assertEqual((counts[0], len(counts), set(counts[1:])), (0, 17, {64}))
+        self.assertNotEqual(lengths, sorted(lengths))
+
+    def test_bytes_of_modules(self):
+        x = np.zeros((512, 768), np.float32).nbytes
+        for kind, passes, times in (
+            ("gelu", "forward", 2),
+            ("layer norm", "backward", 3),
+            ("cross-entropy", "forward", 1),
+            ("adamw", "forward", 7),
+        ):
+            m = cells.module("x", kind, 512, 768, passes=passes)
+            self.assertEqual(cells.module_bytes(m), times * x, kind)
+        m = cells.module("x", "linear", 1, 512, 768)
+        self.assertEqual(cells.module_bytes(m), x)
+        self.assertAlmostEqual(cells.figure(m, 1e-3), x / 1e6)
+        self.assertAlmostEqual(cells.figure(m._replace(unit=cells.MICROSECONDS), 1e-3), 1e3)
+
+    def test_weak_cells(self):
+        grid = cells.weak()
+        self.assertEqual(len({(c.name, c.dtype) for c in grid}), len(grid))
+        sizes = [c for _, _, of_series in cells.series() for c in of_series]
+        for c in [c for c in grid if isinstance(c, Cell)] + sizes:
+            self.assertEqual(c.H % c.kv_heads, 0, c)
+            self.assertLessEqual(cells.flop(c), 60e9, c)
+            self.assertGreater(cells.visible_pairs(c), 0, c)
+        for m in (c for c in grid if isinstance(c, cells.Module) and c.unit == cells.GBPS):
+            self.assertGreater(cells.module_bytes(m), 0, m)
+        some = cells.weak(re.compile("GELU.*f32"))
+        self.assertEqual([c.passes for c in some], ["forward", "backward"])
+        self.assertEqual({s[1] for s in cells.series(re.compile("^D, .*bf16"))}, {"bf16"})
+
+
 class Library(unittest.TestCase):
     def compile(self, folder, *more):
         program = os.path.join(folder, "a.out")
@@ -138,6 +183,13 @@ class Library(unittest.TestCase):
             lib.forward(args, 1)()
         self.assertGreater(lib.measure_flops("f32", 2, 1e-3), 0)
         self.assertGreater(lib.measure_read(1 << 16, 2, 1e-3), 0)
+
+    def test_train_speed(self):
+        options = dict(embed=8, layers=1, heads=1, length=8, batch=2, vocab=5, unseen=1, threads=1)
+        speed = library.train_speed(BUILD / "attn", mlp=True, steps=2, every=2, **options)
+        self.assertTrue(1 < speed < 1e9, speed)
+        with self.assertRaisesRegex(library.Failed, "--heads"):
+            library.train_speed(BUILD / "attn", heads=3, embed=8)
 
     @unittest.skipIf(SANITIZED, "the time would mean nothing")
     def test_tiny(self):
@@ -305,6 +357,86 @@ class Report(unittest.TestCase):
         self.assertEqual(notes.letter(""), "")
 
 
+def growing(*seconds, work=None, name="queries"):
+    labels = [str(n + 1) for n in range(len(seconds))]
+    work = work or [n + 1 for n in range(len(seconds))]
+    return dict(name=name, dtype="f32", labels=labels, seconds=list(seconds), work=work)
+
+
+class Weak(unittest.TestCase):
+    def test_padding(self):
+        self.assertEqual(weak.padding([1.0, 4.0, 2.0, 3.0]), (2.0, 1))
+        self.assertEqual(weak.padding([1.0, 2.0]), (0.5, 0))
+
+    def test_step(self):
+        self.assertEqual(weak.step([1.0, 2.0, 8.0], [1, 2, 4]), (2.0, 2))
+        self.assertEqual(weak.step([1.0, 3.0], [2, 1]), (3.0, 1))  # less work excuses nothing
+        self.assertEqual(weak.step([1.0, 0.5], [1, 1]), (0.5, 1))
+
+    def test_cliffs(self):
+        for is_one, series in (
+            (False, growing(1.0, 2.0, 3.0)),
+            (False, growing(1.0, 1.0, 1.0)),
+            (True, growing(1.0, 1.2, 1.0)),  # padding pays
+            (True, growing(1.0, 2.7, 3.0)),  # a step of 1.35
+            (False, growing(1.0, 2.7, 3.0, work=[1, 3, 4])),
+        ):
+            self.assertEqual(weak.is_cliff(series), is_one, series)
+
+    def test_times(self):
+        for seconds, text in (
+            (1.5, "1.50 s"),
+            (0.0123, "12.3 ms"),
+            (0.0072, "7.20 ms"),
+            (603e-6, "603 us"),
+            (2.5e-7, "0.25 us"),
+            (None, "-"),
+        ):
+            self.assertEqual(weak.time_text(seconds), text)
+
+    def test_order_and_peer(self):
+        close = row("close", libattn=0.03, torch=0.02)
+        worse = row("worse", libattn=0.03, torch=0.01, ort=0.02)
+        worse["notes"] = {"torch": "bmm"}
+        self.assertEqual(
+            [r["name"] for r in weak.in_order([ALONE, WON, close, worse])],
+            ["worse", "close", "won", "alone"],
+        )
+        self.assertEqual(weak.fastest_peer(worse), "PyTorch, bmm")
+        self.assertEqual(weak.fastest_peer(ALONE), "")
+        text = weak.printed([WON, close, worse], [growing(1.0, 1.0), growing(1.0, 9.0, name="up")])
+        places = [text.index(word) for word in ("worse", "close", "up", "won", "queries")]
+        self.assertEqual(places, sorted(places))
+        self.assertIn("3 cells; 2 below 1.0", text)
+        self.assertIn("1 of 2 series have a cliff.", text)
+
+    def test_failure_is_shown_as_a_loss(self):
+        text = weak.printed([WON, FAILED], [])
+        self.assertIn("q: no", text)
+        self.assertIn("2 cells; 1 below 1.0", text)
+
+    def test_markdown(self):
+        machine = {**MACHINE, "date": "2026-01-02", "family": "CPU family 6"}
+        series = [growing(1.0, 1.0), growing(1.0, 9.0, name="up")]
+        text = weak.generated([WON, LOST], series, machine)
+        for part in (
+            "2026-01-02, CPU family 6, one thread. libattn 1.2.3 (isa) beside PyTorch 9;",
+            "2 cells; 1 below 1.0; geometric mean of the ratios 0.97; 1 of 2 series have a cliff.",
+            "| lost | f32 | 40.0 ms | 30.0 ms | **0.75 <** | 25% | ONNX RT, MultiHeadAttention |",
+            "| won | f32 | 20.0 ms | 25.0 ms | 1.25 | 50% | ONNX RT |",
+            "| up | f32 | 1: 1.00 s, 2: 9.00 s | 0.11 at 1 | **4.50 at 2 <** |",
+        ):
+            self.assertIn(part, text)
+        self.assertLess(text.index("| lost"), text.index("| won"))
+        self.assertLess(text.index("| up"), text.index("| queries"))
+
+    def test_the_document_has_the_markers(self):
+        with open(SOURCE / "docs/BENCHMARKS.md", encoding="utf-8") as f:
+            text = f.read()
+        new = report.replace_generated(text, "NEW", weak.BEGIN, weak.END)
+        self.assertIn(f"{weak.BEGIN}\n\nNEW\n\n{weak.END}", new)
+
+
 class Markdown(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -364,9 +496,9 @@ class Markdown(unittest.TestCase):
 
 
 class CommandLine(unittest.TestCase):
-    def peers(self, *args, code=0):
+    def peers(self, *args, code=0, program="peers.py"):
         done = subprocess.run(
-            [sys.executable, str(SOURCE / "bench/peers.py"), *map(str, args)],
+            [sys.executable, str(SOURCE / "bench" / program), *map(str, args)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             timeout=60,
@@ -390,6 +522,16 @@ class CommandLine(unittest.TestCase):
         ):
             self.assertIn(says, self.peers(*args, code=2)[1])
         self.assertIn("is not there", self.peers("--library", "none.so", code=1)[1])
+
+    def test_weak(self):
+        names = self.peers("--list", "--only", "AdamW|packed", program="weak.py")[0].splitlines()
+        self.assertTrue(len(names) > 3 and all(re.search("AdamW|packed", n) for n in names))
+        self.assertIn(
+            "no cell fits", self.peers("--only", "no such", program="weak.py", code=2)[1]
+        )
+        self.assertIn(
+            "is not there", self.peers("--library", "none.so", program="weak.py", code=1)[1]
+        )
 
     def test_earlier_runs_together(self):
         with tempfile.TemporaryDirectory() as folder:

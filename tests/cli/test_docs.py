@@ -46,6 +46,8 @@ ELSEWHERE = {
     "make test-peers": "needs PyPI",
     "make bench-peers": "needs PyPI and hours",
     "bench/peers.py": "make bench-peers runs it",
+    "make bench-weak": "needs PyPI and minutes",
+    "bench/weak.py": "make bench-weak runs it",
     "make bench-scaling": "takes minutes",
     "make trained-heads": "changes a file of the source",
     "attn train --task any-words --length 36 --vocab 36 --embed 48 --heads 1 --layers 2 "
@@ -105,7 +107,7 @@ def listed(text):
     bare = text.split(" #")[0].strip()
     for entry in ELSEWHERE:
         if bare == entry or (bare + " ").startswith(entry + " ") and entry.split()[-1] in (
-            "download", "ctest", "bench/peers.py", "attn.onnx", "build/minilm"):
+            "download", "ctest", "bench/peers.py", "bench/weak.py", "attn.onnx", "build/minilm"):
             return entry
     return None
 
