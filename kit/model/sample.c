@@ -35,9 +35,15 @@ static int sorted(choice **out, const float *logits, int64_t count, kit_error *e
     return KIT_OK;
 }
 
-/* Chooses the likeliest token; of equal ones, the first. If all are -inf, which
- * no_repeat_ngram_size can cause, this is token 0, as in transformers. */
-static int likeliest(int64_t *id, const float *logits, int64_t count, kit_error *err)
+static int refuse_infinite(kit_error *err)
+{
+    return kit_fail(err, KIT_NOT_FINITE, "the model's largest logit is infinite");
+}
+
+/* Chooses the likeliest token; of equal ones, the first. If no_repeat_ngram_size leaves no token,
+ * this is token 0, as in transformers. */
+static int likeliest(int64_t *id, const float *logits, int64_t count, const model_generation *how,
+                     kit_error *err)
 {
     *id = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -46,7 +52,8 @@ static int likeliest(int64_t *id, const float *logits, int64_t count, kit_error 
         if (logits[i] > logits[*id])
             *id = i;
     }
-    return KIT_OK;
+    const bool none_left = logits[*id] < 0 && how->no_repeat_ngram > 0;
+    return isinf(logits[*id]) && !none_left ? refuse_infinite(err) : KIT_OK;
 }
 
 /* Returns the sum of exp((logit - the largest) / temperature) over the first n. */
@@ -83,13 +90,13 @@ int model_sample(int64_t *id, const float *logits, int64_t count, const model_ge
     choice *c;
     float uniform;
     if (how->temperature == 0)
-        return likeliest(id, logits, count, err);
+        return likeliest(id, logits, count, how, err);
     const int code = sorted(&c, logits, count, err);
     if (code)
         return code;
     if (isinf(c[0].logit)) {
         free(c);
-        return kit_fail(err, KIT_NOT_FINITE, "the model's largest logit is infinite");
+        return refuse_infinite(err);
     }
     const int64_t n = drawable(c, count, how);
     const double sum = mass(c, n, how->temperature);

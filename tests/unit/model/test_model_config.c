@@ -185,7 +185,8 @@ static void test_what_was_there(void **state)
     }
 }
 
-/* As transformers does where no_repeat_ngram_size leaves no token (peers/test_checkpoints). */
+/* Token 0, as in transformers, where no_repeat_ngram_size leaves no token
+ * (peers/test_checkpoints). */
 static void test_no_token_is_left(void **state)
 {
     (void)state;
@@ -194,9 +195,38 @@ static void test_no_token_is_left(void **state)
     int64_t id = -1;
     kit_error e = {0};
     const float none[] = {-INFINITY, -INFINITY, -INFINITY};
-    assert_int_equal(model_sample(&id, none, 3, &DRAW(0, 0, 1), &rng, &e), KIT_OK);
+    const model_generation how = {.top_p = 1, .no_repeat_ngram = 1};
+    assert_int_equal(model_sample(&id, none, 3, &how, &rng, &e), KIT_OK);
     assert_int_equal(id, 0);
     assert_int_equal(model_sample(&id, none, 3, &DRAW(1, 0, 1), &rng, &e), KIT_NOT_FINITE);
+}
+
+/* At any temperature: no token is likelier than others by a known amount. */
+static void test_logits_that_are_no_numbers(void **state)
+{
+    (void)state;
+    static const struct {
+        float logits[3];
+        const char *says;
+    } cases[] = {
+        {{NAN, NAN, NAN}, "one of the model's logits is NaN"},
+        {{1, 2, NAN}, "one of the model's logits is NaN"},
+        {{-INFINITY, -INFINITY, -INFINITY}, "the model's largest logit is infinite"},
+        {{1, INFINITY, 2}, "the model's largest logit is infinite"},
+        {{-INFINITY, -INFINITY, 1}, NULL},
+    };
+    attn_rng rng;
+    attn_rng_seed(&rng, 1);
+    for (size_t i = 0; i < COUNT(cases); i++)
+        for (int temperature = 0; temperature < 2; temperature++) {
+            int64_t id = -1;
+            kit_error e = {0};
+            const int code =
+                model_sample(&id, cases[i].logits, 3, &DRAW(temperature, 0, 1), &rng, &e);
+            assert_int_equal(code, cases[i].says ? KIT_NOT_FINITE : KIT_OK);
+            assert_string_equal(e.message, cases[i].says ? cases[i].says : "");
+            assert_true(code || id == 2);
+        }
 }
 
 int main(void)
@@ -207,6 +237,7 @@ int main(void)
         cmocka_unit_test(test_top_and_sample),
         cmocka_unit_test(test_what_may_be_drawn),
         cmocka_unit_test(test_no_token_is_left),
+        cmocka_unit_test(test_logits_that_are_no_numbers),
         cmocka_unit_test(test_what_was_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
