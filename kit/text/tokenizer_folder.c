@@ -86,35 +86,57 @@ static int read_if_there(json_t **out, char path[TEXT_PATH], const char *folder,
                                : io_json_read(out, path, TEXT_FILE_LIMIT, err);
 }
 
+/* The files beside the vocabulary. */
+enum { CONFIG, MAP, ADDED, MODEL, FILES };
+typedef struct folder_files {
+    char path[FILES][TEXT_PATH];
+    json_t *file[FILES];
+} folder_files;
+
+/* Reads the first `count` of them. */
+static int read_files(folder_files *f, int count, const char *folder, kit_error *err)
+{
+    static const char *const name[FILES] = {config_file, "special_tokens_map.json",
+                                            "added_tokens.json", "config.json"};
+    int code = KIT_OK;
+    for (int i = 0; i < count && !code; i++)
+        code = read_if_there(&f->file[i], f->path[i], folder, name[i], err);
+    return code;
+}
+
+static text_old old_of(const folder_files *f)
+{
+    return (text_old){.config = f->file[CONFIG],
+                      .map = f->file[MAP],
+                      .added = f->file[ADDED],
+                      .config_name = f->path[CONFIG],
+                      .map_name = f->path[MAP],
+                      .added_name = f->path[ADDED]};
+}
+
+static void free_files(folder_files *f)
+{
+    for (int i = 0; i < FILES; i++)
+        json_decref(f->file[i]);
+}
+
 static int read_old_files(kit_tokenizer *t, const char *folder, kit_error *err)
 {
-    enum { CONFIG, MODEL, MAP, ADDED, FILES };
-    static const char *const name[FILES] = {config_file, "config.json", "special_tokens_map.json",
-                                            "added_tokens.json"};
-    char path[FILES][TEXT_PATH];
-    json_t *file[FILES] = {0};
+    folder_files f = {0};
     const char *class = NULL, *type = NULL;
-    int code = KIT_OK;
-    for (int i = 0; i < FILES && !code; i++)
-        code = read_if_there(&file[i], path[i], folder, name[i], err);
+    int code = read_files(&f, FILES, folder, err);
     if (!code)
-        code = io_json_text(&class, file[MODEL], path[MODEL], "tokenizer_class", err);
+        code = io_json_text(&class, f.file[MODEL], f.path[MODEL], "tokenizer_class", err);
     if (!code)
-        code = io_json_text(&class, file[CONFIG], path[CONFIG], "tokenizer_class", err);
+        code = io_json_text(&class, f.file[CONFIG], f.path[CONFIG], "tokenizer_class", err);
     if (!code)
-        code = io_json_text(&type, file[MODEL], path[MODEL], "model_type", err);
-    text_old old = {.config = file[CONFIG],
-                    .map = file[MAP],
-                    .added = file[ADDED],
-                    .config_name = path[CONFIG],
-                    .map_name = path[MAP],
-                    .added_name = path[ADDED]};
+        code = io_json_text(&type, f.file[MODEL], f.path[MODEL], "model_type", err);
+    text_old old = old_of(&f);
     if (!code)
         code = find_class(&old.class, class, type, folder, err);
     if (!code)
         code = text_old_read(t, folder, &old, err);
-    for (int i = 0; i < FILES; i++)
-        json_decref(file[i]);
+    free_files(&f);
     return code;
 }
 
@@ -139,24 +161,34 @@ static int check_option(const json_t *config, const char *name, const char *key,
                           said ? "true" : "false", done ? "true" : "false");
 }
 
-static int check_options(const kit_tokenizer *t, const char *folder, kit_error *err)
+static int check_options(const kit_tokenizer *t, const json_t *config, const char *name,
+                         kit_error *err)
 {
-    char name[TEXT_PATH];
-    json_t *config;
-    int code = read_if_there(&config, name, folder, config_file, err);
-    if (code || !config)
-        return code;
     const text_step *n = &t->normalizer.step[0];
     const bool bert = t->normalizer.count == 1 && n->kind == TEXT_BERT;
-    if (t->kind == TEXT_BPE && t->pattern == TEXT_GPT2 && !t->characters)
+    int code = check_option(config, name, "split_special_tokens", false, err);
+    if (!code && t->kind == TEXT_BPE && t->pattern == TEXT_GPT2 && !t->characters)
         code = check_option(config, name, "add_prefix_space", t->prefix_space, err);
-    if (bert)
+    if (!code && bert)
         code = check_option(config, name, "do_lower_case", n->lower, err);
-    if (bert && !code)
+    if (!code && bert)
         code = check_option(config, name, "strip_accents", n->strip, err);
-    if (bert && !code)
+    if (!code && bert)
         code = check_option(config, name, "tokenize_chinese_chars", n->cjk, err);
-    json_decref(config);
+    return code;
+}
+
+/* Reads the files beside tokenizer.json, which must agree with it. `path` is its name. */
+static int read_beside(kit_tokenizer *t, const char *path, const char *folder, kit_error *err)
+{
+    folder_files f = {0};
+    int code = read_files(&f, MODEL, folder, err);
+    const text_old old = old_of(&f);
+    if (!code)
+        code = check_options(t, f.file[CONFIG], f.path[CONFIG], err);
+    if (!code)
+        code = text_special_beside(t, &old, path, err);
+    free_files(&f);
     return code;
 }
 
@@ -169,7 +201,7 @@ static int read_tokenizer_json(kit_tokenizer **out, const char *path, const char
     if (!code)
         code = kit_tokenizer_parse(out, path, bytes, size, err);
     free(bytes);
-    return code ? code : check_options(*out, folder, err);
+    return code ? code : read_beside(*out, path, folder, err);
 }
 
 int kit_tokenizer_open(kit_tokenizer **out, const char *folder, kit_error *err)

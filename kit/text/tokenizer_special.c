@@ -293,12 +293,16 @@ static int add_stated(kit_tokenizer *t, const specials *s, const char *name, kit
     return code;
 }
 
+static bool have_equal_manner(const text_manner *a, const text_manner *b)
+{
+    return a->normalized == b->normalized && a->left == b->left && a->right == b->right &&
+           a->single == b->single;
+}
+
 static bool are_equal(const special *a, const special *b)
 {
-    const text_manner *x = &a->manner, *y = &b->manner;
     return a->content && strcmp(a->content, b->content) == 0 && a->text == b->text &&
-           a->special == b->special && x->normalized == y->normalized && x->left == y->left &&
-           x->right == y->right && x->single == y->single;
+           a->special == b->special && have_equal_manner(&a->manner, &b->manner);
 }
 
 /* Adds the tokens of `list` that no file gave an id. If two tokens have the same content but
@@ -359,6 +363,109 @@ int text_special_add(kit_tokenizer *t, const char *named[TEXT_NAMED], const text
         code = add_all(t, &s, old, err);
     for (int i = 0; i < TEXT_NAMED; i++)
         named[i] = s.named[i].content;
+    free(s.extra);
+    free(s.stated);
+    return code;
+}
+
+/* ---------------------------------------------------------------------- Beside tokenizer.json */
+
+/* *id: the token's id as an added token; -1: it is none. */
+static int added_id(int64_t *id, const kit_tokenizer *t, const char *content, const char *name,
+                    kit_error *err)
+{
+    const int code = text_token_id(id, t, content, name, err);
+    for (size_t i = 0; i < t->added_count && *id >= 0; i++)
+        if (t->added[i].id == *id)
+            return code;
+    *id = -1;
+    return code;
+}
+
+/* stated: the id that a file gives the token; -1: none does. */
+static int check_there(const kit_tokenizer *t, const char *content, int64_t stated,
+                       const char *name, kit_error *err)
+{
+    int64_t id;
+    const int code = added_id(&id, t, content, name, err);
+    if (!code && id < 0)
+        return kit_fail(err, KIT_BAD_FILE,
+                        "%s: added_tokens must have '%.80s', a token that tokenizer_config.json, "
+                        "special_tokens_map.json or added_tokens.json names",
+                        name, content);
+    if (!code && stated >= 0 && stated != id)
+        return kit_fail(err, KIT_BAD_FILE,
+                        "%s: '%.80s' has the id %lld, but tokenizer_config.json or "
+                        "added_tokens.json gives it %lld",
+                        name, content, (long long)id, (long long)stated);
+    return code;
+}
+
+/* transformers also adds the tokens of keys that only some models have, such as image_token. */
+static int check_other_names(const kit_tokenizer *t, const json_t *config, const char *name,
+                             kit_error *err)
+{
+    static const char suffix[] = "_token";
+    const size_t n = sizeof suffix - 1;
+    const char *key;
+    json_t *value;
+    int code = KIT_OK;
+    json_object_foreach((json_t *)config, key, value)
+    {
+        const char *content = json_string_value(value);
+        const size_t length = strlen(key);
+        if (content && *content && length > n && strcmp(key + length - n, suffix) == 0)
+            code = check_there(t, content, -1, name, err);
+        if (code)
+            break;
+    }
+    return code;
+}
+
+/* The options in added_tokens_decoder take precedence. Two cases are refused because they depend on
+ * the class: some classes of transformers lose an added token that the decoder lacks, and
+ * Qwen2Tokenizer sets some options back. */
+static int take_options(kit_tokenizer *t, const specials *s, const char *name, kit_error *err)
+{
+    int code = KIT_OK;
+    for (size_t i = 0; i < t->added_count && !code; i++) {
+        const long long id = (long long)t->added[i].id;
+        size_t k = 0;
+        while (k < s->stated_count && s->stated[k].id != id)
+            k++;
+        if (k == s->stated_count)
+            return kit_fail(err, KIT_BAD_FILE,
+                            "%s: added_tokens has the id %lld, but added_tokens_decoder of "
+                            "tokenizer_config.json does not",
+                            name, id);
+        const text_manner m = manner_of(s, &s->stated[k]);
+        const bool same = have_equal_manner(&m, &t->added[i].manner);
+        if (!same && t->pattern == TEXT_QWEN2)
+            return kit_fail(err, KIT_BAD_FILE,
+                            "%s: '%.80s' has other options in added_tokens_decoder of "
+                            "tokenizer_config.json",
+                            name, s->stated[k].content);
+        if (!same)
+            code = text_added_add(t, s->stated[k].content, id, m, name, err);
+    }
+    return code;
+}
+
+int text_special_beside(kit_tokenizer *t, const text_old *old, const char *name, kit_error *err)
+{
+    specials s = {0};
+    int code = read_all(&s, old, err);
+    for (int i = 0; i < TEXT_NAMED && !code; i++)
+        if (s.named[i].content)
+            code = check_there(t, s.named[i].content, -1, name, err);
+    for (size_t i = 0; i < s.extra_count && !code; i++)
+        code = check_there(t, s.extra[i].content, -1, name, err);
+    for (size_t i = 0; i < s.stated_count && !code; i++)
+        code = check_there(t, s.stated[i].content, s.stated[i].id, name, err);
+    if (!code)
+        code = check_other_names(t, old->config, name, err);
+    if (!code && json_object_get(old->config, "added_tokens_decoder"))
+        code = take_options(t, &s, name, err);
     free(s.extra);
     free(s.stated);
     return code;

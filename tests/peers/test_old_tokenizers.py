@@ -426,6 +426,35 @@ class OldFiles(unittest.TestCase):
                     path.write_text(json.dumps({**config, key: said[key]}))
                     self.assertEqual(ours(folder, pairs), theirs(folder, pairs))
 
+    def test_tokens_beside_tokenizer_json(self):
+        """The layouts that name tokens, beside the tokenizer.json of a folder without them: the
+        ids are those of transformers, or the folder is refused."""
+        first = ("added", "decoder", "additional", "extra", "names", "no names", "a pad",
+                 "one name")
+        for family in (BERT, ROBERTA, GPT2, QWEN2):
+            some = [family.known(x) for x in texts()[::60]] + [family.known(x)
+                                                               for x in texts()[-60:]]
+            pairs = [(a, None) for a in some] + list(zip(some[::9], some[4::9]))
+            same = refused = 0
+            with tempfile.TemporaryDirectory() as old, tempfile.TemporaryDirectory() as folder:
+                family.write(old)
+                AutoTokenizer.from_pretrained(old).save_pretrained(folder)
+                json_file = Path(folder, "tokenizer.json").read_text()
+            for name, (config, files) in layouts(family).items():
+                if not name.startswith(first):
+                    continue
+                with self.subTest(family=family.name, layout=name):
+                    files = {**files, "tokenizer.json": json_file}
+                    got, want = self.try_one(family, config, files, pairs)
+                    if isinstance(got, str):
+                        self.assertIn("tokenizer", got)
+                        refused += 1
+                    else:
+                        self.assertEqual(got, want)
+                        same += 1
+            self.assertGreater(same, 1)
+            self.assertGreater(refused, 15)
+
     def test_what_is_refused(self):
         for family in (BERT, ROBERTA, GPT2, QWEN2):
             self.refuse(family)

@@ -39,6 +39,13 @@
     "\"" regex                                                                                     \
     "\"},\"behavior\":\"Isolated\"},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"           \
     "\"use_regex\":false}]}"
+/* Llama 3's and Qwen 2's patterns, which differ in how many digits are one piece. */
+#define SPLIT_WITH_DIGITS(digits)                                                                  \
+    SPLIT_OF(                                                                                      \
+        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|" digits             \
+        "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")
+#define SPLIT_OF_LLAMA3 SPLIT_WITH_DIGITS("\\\\p{N}{1,3}")
+#define SPLIT_OF_QWEN2 SPLIT_WITH_DIGITS("\\\\p{N}")
 #define BPE_NORMALIZED(normalizer)                                                                 \
     "{\"normalizer\":" normalizer ",\"pre_tokenizer\":" BYTE_LEVEL                                 \
     ",\"model\":{\"type\":\"BPE\",\"vocab\":" BPE_VOCABULARY ",\"merges\":" BPE_MERGES "}}"

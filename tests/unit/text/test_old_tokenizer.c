@@ -223,6 +223,20 @@ static void test_unknown_keys(void **state)
                "ab", NULL, "2 11 3");
 }
 
+/* says: of the error; NULL: the folder is read. */
+static void open_beside(const char *json, const files *f, const char *says)
+{
+    kit_tokenizer *t;
+    kit_error e = {0};
+    write_or_not("tokenizer.json", json);
+    const int code = open_files(&t, f, &e);
+    write_or_not("tokenizer.json", NULL);
+    if (code != (says ? KIT_BAD_FILE : KIT_OK) || (says && !strstr(e.message, says)))
+        fail_msg("the message is \"%s\", want \"...%s...\"", e.message, says ? says : "");
+    assert_true(code ? !t : t != NULL);
+    kit_tokenizer_free(t);
+}
+
 /* tokenizer.json says what is done; tokenizer_config.json must not say something else. */
 static void test_options_beside_tokenizer_json(void **state)
 {
@@ -240,17 +254,53 @@ static void test_options_beside_tokenizer_json(void **state)
          "add_prefix_space is true, but tokenizer.json has false"},
         {BPE, "[]", "tokenizer_config.json: is not a JSON object"},
     };
-    for (size_t i = 0; i < COUNT(rows); i++) {
-        kit_tokenizer *t;
-        kit_error e = {0};
-        write_or_not("tokenizer.json", rows[i].json);
-        const int code = open_files(&t, &(files){.config = rows[i].config}, &e);
-        assert_int_equal(code, rows[i].says ? KIT_BAD_FILE : KIT_OK);
-        if (rows[i].says && !strstr(e.message, rows[i].says))
-            fail_msg("%zu: %s", i, e.message);
-        kit_tokenizer_free(t);
-    }
+    for (size_t i = 0; i < COUNT(rows); i++)
+        open_beside(rows[i].json, &(files){.config = rows[i].config}, rows[i].says);
+}
+
+/* transformers adds every token that these files name, in the vocabulary or not: tokenizer.json
+ * must have them, for its added_tokens are what a text is searched for. */
+static void test_tokens_named_beside_tokenizer_json(void **state)
+{
+    (void)state;
+#define ENTRY(content) "{\"content\":\"" content "\",\"normalized\":false,\"lstrip\":true}"
+#define LACKS(token) "tokenizer.json: added_tokens must have '" token "', a token that"
+    static const struct {
+        files f;
+        const char *says;
+    } rows[] = {
+        {{.config = "{\"pad_token\":\"<end>\",\"unk_token\":null}"}, NULL},
+        {{.config = "{\"extra_special_tokens\":[\"<end>\"],\"image_token\":\"<end>\"}"}, NULL},
+        {{.config = "{\"added_tokens_decoder\":{\"13\":" ENTRY("<end>") "}}"}, NULL},
+        {{.map = "{\"pad_token\":" ENTRY("<end>") "}", .added = "{\"<end>\":13}"}, NULL},
+        {{.config = "{\"pad_token\":\"<pad>\"}"}, LACKS("<pad>")},
+        {{.config = "{\"bos_token\":\"ab\"}"}, LACKS("ab")},
+        {{.config = "{\"mask_token\":{\"__type\":\"AddedToken\",\"content\":\"<m>\"}}"},
+         LACKS("<m>")},
+        {{.config = "{\"image_token\":\"<image>\"}"}, LACKS("<image>")},
+        {{.config = "{\"additional_special_tokens\":[\"<end>\",\"<x>\"]}"}, LACKS("<x>")},
+        {{.config = "{\"extra_special_tokens\":[\"<end>\",\"<x>\"]}"}, LACKS("<x>")},
+        {{.config = "{\"added_tokens_decoder\":{\"14\":" ENTRY("<x>") "}}"}, LACKS("<x>")},
+        {{.config = "{\"added_tokens_decoder\":{\"14\":" ENTRY("<end>") "}}"},
+         "'<end>' has the id 13, but tokenizer_config.json or added_tokens.json gives it 14"},
+        {{.map = "{\"pad_token\":\"<pad>\"}"}, LACKS("<pad>")},
+        {{.added = "{\"<x>\":14}"}, LACKS("<x>")},
+        {{.added = "{\"<end>\":14}"}, "gives it 14"},
+        {{.config = "{\"added_tokens_decoder\":{}}"},
+         "added_tokens has the id 13, but added_tokens_decoder of tokenizer_config.json does not"},
+        {{.config = "{\"split_special_tokens\":true}"}, "split_special_tokens is true"},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++)
+        open_beside(BPE, &rows[i].f, rows[i].says);
+    write_or_not("tokenizer.json", BPE); /* there: lstrip */
+    expect_ids(&(files){TYPE("gpt2")}, "a <end> b", NULL, "0 13 3 1");
+    expect_ids(&(files){.config = "{\"added_tokens_decoder\":{\"13\":{\"content\":\"<end>\","
+                                  "\"rstrip\":true,\"special\":true}}}"},
+               "a <end> b", NULL, "0 3 13 1");
     write_or_not("tokenizer.json", NULL);
+    open_beside(BPE_OF(BPE_VOCABULARY, BPE_MERGES, SPLIT_OF_QWEN2),
+                &(files){.config = "{\"added_tokens_decoder\":{\"13\":{\"content\":\"<end>\"}}}"},
+                "'<end>' has other options in added_tokens_decoder");
 }
 
 /* --------------------------------------------------------------------------------- Hostile */
@@ -311,6 +361,7 @@ int main(void)
         cmocka_unit_test(test_names_of_special_tokens),
         cmocka_unit_test(test_unknown_keys),
         cmocka_unit_test(test_options_beside_tokenizer_json),
+        cmocka_unit_test(test_tokens_named_beside_tokenizer_json),
         cmocka_unit_test(test_hostile_old_files),
     };
     return cmocka_run_group_tests(tests, scratch_enter, scratch_leave);

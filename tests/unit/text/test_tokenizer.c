@@ -79,13 +79,7 @@ static void test_bpe(void **state)
 static void test_split_patterns(void **state)
 {
     (void)state;
-    static const char llama3[] =
-        BPE_OF(BPE_VOCABULARY, BPE_MERGES,
-               SPLIT_OF(
-                   "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|"
-                   "\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|"
-                   "\\\\s+(?!\\\\S)|\\\\s+"));
-    kit_tokenizer *t = make(llama3);
+    kit_tokenizer *t = make(BPE_OF(BPE_VOCABULARY, BPE_MERGES, SPLIT_OF_LLAMA3));
     expect(t, "'abc", NULL, "11@0-1 5@1-4");
     expect(t, "abc 1111", NULL, "5@0-3 3@3-4 10@4-5 10@5-6 10@6-7 10@7-8");
     kit_tokenizer_free(t);
