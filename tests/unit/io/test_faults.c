@@ -12,6 +12,7 @@
 
 #include <sys/mman.h>
 
+#include "io/json.h"
 #include "train/train.h"
 
 /* ------------------------------------------------------------------------------ Operations */
@@ -391,6 +392,42 @@ static void test_F16_cut_at_every_read(void **state)
     assert_in_range(cut, 3, calls);
 }
 
+static bytes whole; /* k.npy */
+
+static void prepare_whole(void)
+{
+    prepare_files();
+    bytes_free(&whole);
+    whole = read_file("k.npy");
+}
+
+static int read_whole(kit_error *err)
+{
+    char *got;
+    size_t size;
+    const int code = io_read_bytes(&got, &size, "k.npy", 1 << 20, err);
+    const bool same = !code && size == whole.size && memcmp(got, whole.data, size) == 0;
+    free(got);
+    return code || same ? code : -1;
+}
+
+/* A short read, and the file grows before the next one: only the bytes that were there at first are
+ * read. */
+static void test_file_that_grows_while_it_is_read(void **state)
+{
+    (void)state;
+    static const operation grown = {"read bytes", prepare_whole, read_whole, NULL, false};
+    kit_error err;
+    int hits = 0;
+    const long calls = count_calls(&grown, false);
+    for (long at = 1; at <= calls; at++) {
+        assert_int_equal(run(&grown, GROWN, at, 1, false, &err), KIT_OK);
+        hits += fault.hit;
+    }
+    assert_int_equal(hits, 1);
+    bytes_free(&whole);
+}
+
 /* An array of 4 GiB and a little, which is never touched, into a file with holes for its zeros. */
 static void test_F12_more_than_4_GiB_written(void **state)
 {
@@ -439,6 +476,7 @@ int main(void)
         cmocka_unit_test(test_folder_that_cannot_be_flushed),
         cmocka_unit_test(test_names_that_are_taken),
         cmocka_unit_test(test_F16_cut_at_every_read),
+        cmocka_unit_test(test_file_that_grows_while_it_is_read),
         cmocka_unit_test(test_F12_more_than_4_GiB_written),
     };
     return cmocka_run_group_tests(tests, scratch_enter, scratch_leave);
