@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """The texts of the lessons: their code computes their numbers, their terms are in the glossary,
-and what a reader sees is what was reviewed (tests/data/lessons/*.txt).
+and what a reader sees is what was reviewed (tests/data/lessons/*.txt). steps.txt has the formula of
+each step, the names of its rows and columns, and the steps that it was made from.
 
     ATTN_WRITE_TEXTS=1 tests/support/run_unittest.py tests/cli/test_lesson_texts.py
 
 writes the reviewed texts anew, after a change of a script: read the difference."""
 
+import json
 import os
 import re
+import textwrap
 import unittest
 
 from cli import CliTest
@@ -16,6 +19,8 @@ from reference import expect_near
 
 NUMBER = r"\d+(?:\.\d+)?(?:e[-+]\d+)?"
 TEXTS = os.path.join(os.environ["ATTN_TEST_DATA"], "lessons")
+
+EXPLAINED = ((), ("--causal", "--heads", "2", "--query", "dessert"), ("--no-scale",))
 
 
 class Texts(CliTest):
@@ -55,12 +60,31 @@ class Texts(CliTest):
             self.compare(name, self.whole(name))
 
     def test_reviewed_texts_of_explain(self):
-        cases = ((), ("--causal", "--heads", "2", "--query", "dessert"), ("--no-scale",))
         text = ""
-        for options in cases:
+        for options in EXPLAINED:
             text += "$ attn explain %s\n" % " ".join(options)
             text += self.works("explain", *options, "Life is short, eat dessert last") + "\n"
         self.compare("explain", text)
+
+    def steps(self, title, *args):
+        """What --json says of each step beside its numbers and the sentences of the text."""
+        lines = [title]
+        for step in json.loads(self.works(*args, "--json"))["steps"]:
+            parts = [step["name"], step["kind"], step["formula"],
+                     " ".join(map(str, step["made"].values()))]
+            parts += ["%s: %s" % (k, " ".join(step[k])) for k in ("rows", "columns") if k in step]
+            parts += ["beyond the notebook"] * step["beyond"]
+            lines.append(textwrap.fill(" | ".join(parts), 80, subsequent_indent="    ",
+                                       break_on_hyphens=False))
+        return "\n".join(lines) + "\n\n"
+
+    def test_reviewed_steps(self):
+        text = "".join(self.steps("$ attn lesson " + name, "lesson", name) for name in LESSONS)
+        text += self.steps("$ attn lesson sky --gradients", "lesson", "sky", "--gradients")
+        for options in EXPLAINED:
+            text += self.steps("$ attn explain " + " ".join(options), "explain", *options,
+                               "Life is short, eat dessert last")
+        self.compare("steps", text)
 
     def test_numpy_computes_the_steps(self):
         for name in LESSONS:
