@@ -13,10 +13,6 @@ qemu=$(command -v qemu-x86_64) || {
     exit 0
 }
 [[ $(uname -m) == x86_64 ]] || { echo "not run: the program is not for x86-64"; exit 0; }
-if grep -qE '__(asan|tsan|msan)_init' "$ATTN"; then
-    echo "not run: a sanitizer and the emulator do not go together"
-    exit 0
-fi
 unset ATTN_ISA ATTN_NUM_THREADS
 
 # on CPU COMMAND...: prints the program's output; a signal counts as a failure
