@@ -1,10 +1,11 @@
 /* The waits of a build with ATTNI_DELAYS: wherever the work of one thread becomes another's, three
  * times in four nothing, else a yield or a sleep of up to 200 microseconds. Rare orders of steps
  * become common so. Each thread draws its own waits. */
-#include "core/internal.h"
+#include "core/hand_over.h"
 
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <time.h>
 
 void attni_hand_over(void)

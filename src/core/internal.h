@@ -324,15 +324,6 @@ int attni_pool_threads(const attni_pool *pool);
 void attni_pool_run(attni_pool *pool, int workers, void (*body)(void *arg, int worker), void *arg);
 void attni_pool_destroy(attni_pool *pool);
 
-/* Called wherever one thread's work is passed to another. Does nothing, except in a test build of
- * the library: there tests/delays.c waits for random times, so that rare interleavings become
- * common. */
-#ifdef ATTNI_DELAYS
-void attni_hand_over(void);
-#else
-static inline void attni_hand_over(void) {}
-#endif
-
 /* --------------------------------------------------------------------------------- clock.c */
 double attni_now(void); /* seconds of a monotonic clock */
 

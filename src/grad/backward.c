@@ -23,6 +23,7 @@
  */
 #include "../bf16/bf16_engine.h"
 #include "../bf16/unit.h"
+#include "../core/hand_over.h"
 #include "backward.h"
 
 #include <math.h>

@@ -1,6 +1,7 @@
 /* One task of the backward: a chunk of keys of one key/value head against every query that sees it,
  * tile by tile, the last tile first (backward_tile.c). The task owns its dk and dv. Tasks that
  * share rows of dq, or a dmask that heads share, add to them in a fixed order. */
+#include "../core/hand_over.h"
 #include "backward_tile.h"
 
 #include <math.h>

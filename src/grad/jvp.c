@@ -8,6 +8,7 @@
  * A task is one tile and owns its rows, so tasks share no sums. A masked pair has P = A = 0, by
  * selection; rows of v that are not finite are treated separately, as in backward_tile.c.
  */
+#include "../core/hand_over.h"
 #include "backward.h"
 
 #include <math.h>

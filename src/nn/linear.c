@@ -16,6 +16,7 @@
  * An output is the sum over In in the order that kernel.h fixes, then its bias. It does not depend
  * on the panel, the task, the thread or the code path that computes it.
  */
+#include "../core/hand_over.h"
 #include "module.h"
 
 #include <stdatomic.h>

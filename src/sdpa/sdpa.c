@@ -19,6 +19,7 @@
  * The results have the same bits for any width of tiles, any number of tasks and workers, and any
  * order of them.
  */
+#include "../core/hand_over.h"
 #include "sdpa.h"
 
 #include <math.h>
