@@ -228,19 +228,25 @@ INLINE void load_pairs(__m512i pair[8], const char *first, const char *second, _
 
 INLINE void begin_sums(chain s[8], const float *sums, const bool first, const int groups)
 {
-    __m512 from[8];
-    UNROLL for (int g = 0; g < 2 * groups; g++) from[g] =
-        first ? _mm512_setzero_ps() : _mm512_load_ps(sums + g * 16);
-    UNROLL for (int g = 0; g < groups; g++) disorder_sums(from + 2 * g);
-    UNROLL for (int g = 0; g < 2 * groups; g++) s[g] = chain_from(from[g]);
+    UNROLL for (int g = 0; g < groups; g++)
+    {
+        __m512 x[2] = {first ? _mm512_setzero_ps() : _mm512_load_ps(sums + g * 32),
+                       first ? _mm512_setzero_ps() : _mm512_load_ps(sums + g * 32 + 16)};
+        disorder_sums(x);
+        s[2 * g] = chain_from(x[0]);
+        s[2 * g + 1] = chain_from(x[1]);
+    }
 }
 
 INLINE void end_sums(const chain s[8], float *sums, const int groups)
 {
-    __m512 to[8];
-    UNROLL for (int g = 0; g < 2 * groups; g++) to[g] = chain_sums(s[g]);
-    UNROLL for (int g = 0; g < groups; g++) order_sums(to + 2 * g);
-    UNROLL for (int g = 0; g < 2 * groups; g++) _mm512_store_ps(sums + g * 16, to[g]);
+    UNROLL for (int g = 0; g < groups; g++)
+    {
+        __m512 x[2] = {chain_sums(s[2 * g]), chain_sums(s[2 * g + 1])};
+        order_sums(x);
+        _mm512_store_ps(sums + g * 32, x[0]);
+        _mm512_store_ps(sums + g * 32 + 16, x[1]);
+    }
 }
 
 /* Adds the pair of keys j, j + 1. */
