@@ -33,11 +33,6 @@ typedef enum attni_route {
     ATTNI_ROUTE_BF16_DECODE,   /* few rows */
 } attni_route;
 
-static inline bool attni_decodes(attni_route route)
-{
-    return route >= ATTNI_ROUTE_DECODE_TILES && route <= ATTNI_ROUTE_DECODE_DEFERRED;
-}
-
 /* The constants of one call. A score in log2 units is
  *
  *   (q * scale_pow2) . k * scale_mantissa * log2(e),   scale = scale_pow2 * scale_mantissa

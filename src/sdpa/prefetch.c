@@ -76,11 +76,3 @@ void attni_choose_prefetch(attni_worker *w, int count, int64_t j, int64_t end)
     add_keys(w, sequence, &p->args.k, j, end);
     add_keys(w, sequence, &p->args.v, j, end);
 }
-
-attni_prefetch *attni_prefetch_now(attni_worker *w)
-{
-    while (w->prefetch_next < w->prefetch_count &&
-           w->prefetch[w->prefetch_next].line >= w->prefetch[w->prefetch_next].lines)
-        w->prefetch_next++;
-    return w->prefetch_next < w->prefetch_count ? &w->prefetch[w->prefetch_next] : NULL;
-}

@@ -123,6 +123,11 @@ static inline void attni_fill_lanes(const attni_plan *p, char *array, double x, 
         attni_set_lane(p, array, i, x);
 }
 
+/* ------------------------------------------------------------------------------ tile_task.c */
+
+/* Resets the sums. `total` need not be cleared if nothing will be added to it. */
+void attni_tile_clear(const attni_plan *p, attni_tile *t, bool total);
+
 /* ------------------------------------------------------------------------------ tile_load.c */
 
 /* Makes keys j0 .. j0+n-1 (at most a chunk) and, if `values`, their values readable as R. j0 counts
@@ -160,9 +165,6 @@ attni_route attni_route_of_call(const attni_plan *p);
 /* Chooses what is prefetched while the first `count` tiles pass over a chunk of keys. The next
  * chunk begins at key j, unless j is `end`. */
 void attni_choose_prefetch(attni_worker *w, int count, int64_t j, int64_t end);
-
-/* The region that the next operation prefetches from, or NULL. */
-attni_prefetch *attni_prefetch_now(attni_worker *w);
 
 /* ------------------------------------------------------------------------------- chunk.c */
 
@@ -213,9 +215,6 @@ void attni_decode_end(attni_worker *w, attni_tile *t);
 void attni_transpose_sums(const attni_worker *w, const attni_tile *t, char *to, const char *rows);
 
 /* ------------------------------------------------------------------------------ result.c */
-
-/* Resets the sums. `total` need not be cleared if nothing will be added to it. */
-void attni_tile_clear(const attni_plan *p, attni_tile *t, bool total);
 
 /* Writes out and lse. Returns true if some row is not finite or could not be computed in this
  * sweep. */

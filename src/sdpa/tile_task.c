@@ -121,6 +121,12 @@ static size_t tile_partial_bytes(const attni_plan *plan)
 
 /* --------------------------------------------------------------------------------- one tile */
 
+/* Is it a route of decode.c? */
+static bool is_decode(attni_route route)
+{
+    return route >= ATTNI_ROUTE_DECODE_TILES && route <= ATTNI_ROUTE_DECODE_DEFERRED;
+}
+
 /* Sets the tile's shape: the narrowest that holds `rows` queries of each of its heads or, if none
  * does, the widest, with as many of the queries as fit. The bits of a query do not depend on the
  * width. */
@@ -136,7 +142,7 @@ static void shape_tile(const attni_worker *w, attni_tile *t, int64_t i0, int64_t
     t->rows = t->per_head * t->heads;
     t->span = attni_mask_span(w->sequence, i0, i0 + t->per_head);
     t->route = attni_route_of(p, t->nv, t->rows, t->span.any1 - t->span.any0);
-    t->decodes = attni_decodes(t->route);
+    t->decodes = is_decode(t->route);
 }
 
 /* Loads the tile's queries into qt, or into q_row. */
@@ -172,6 +178,18 @@ static void load_queries(attni_worker *w, attni_tile *t)
         memcpy(w->q_row, from, bytes);
     attni_fill_lanes(p, w->mx, p->scale_pow2, t->W);
     p->kernels->rescale(w->q_row, (int64_t)lines, w->mx, 1);
+}
+
+void attni_tile_clear(const attni_plan *p, attni_tile *t, bool total)
+{
+    t->in_totals = t->rescaled = false;
+    if (total)
+        memset(t->total, 0, (size_t)p->Dv * (size_t)t->W * p->real);
+    memset(t->l, 0, (size_t)t->W * p->real);
+    attni_fill_lanes(p, t->m, -(double)INFINITY, t->W);
+    attni_fill_lanes(p, t->m_first, -(double)INFINITY, t->W);
+    attni_fill_lanes(p, t->top, -(double)INFINITY, t->W);
+    attni_fill_lanes(p, t->c, p->log2_scale, t->W);
 }
 
 /* ------------------------------------------------------------------------------------ sweeps */
