@@ -144,6 +144,13 @@ void attni_begin_chunk(const attni_worker *w, const attni_tile *t, const attni_p
     memcpy(x->top, t->top, line);
 }
 
+/* Prefetches a part of a dense mask, if there is one. */
+static void prefetch_mask(attni_worker *w)
+{
+    if (w->mask_prefetch.rows)
+        attni_mask_prefetch_part(&w->mask_prefetch);
+}
+
 bool attni_tile_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
                       attni_sweep mode, bool joins)
 {
@@ -154,11 +161,11 @@ bool attni_tile_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_t 
     blocks[count - 1].flags |= joins ? ATTNI_LAST : 0;
     attni_begin_chunk(w, t, x);
     for (int b = 0; b < count; b++) {
-        attni_mask_prefetch_part(&w->mask_prefetch);
+        prefetch_mask(w);
         score_block(w, t, &blocks[b]);
-        attni_mask_prefetch_part(&w->mask_prefetch);
+        prefetch_mask(w);
         attni_block_weights(w, t, x, &blocks[b]);
-        attni_mask_prefetch_part(&w->mask_prefetch);
+        prefetch_mask(w);
         attni_block_values(w, t, x, &blocks[b]);
     }
     if (joins)

@@ -204,6 +204,8 @@ static bool sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_
 
 static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mode)
 {
+    const attni_plan *p = w->plan;
+    const bool loads = p->tiles > 1 && !(p->k_in_place && p->v_in_place);
     int64_t begin = INT64_MAX, end = 0;
     for (int t = 0; t < count; t++) {
         if (tiles[t].span.any0 < begin)
@@ -215,19 +217,19 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mod
     attni_tile *last = &tiles[count - 1]; /* only this one may be narrow enough to decode */
     const bool totals = last->decodes && mode == ATTNI_SWEEP_FAST;
     if (totals)
-        memset(w->totals, 0,
-               (size_t)w->plan->kernels->max_decode_rows * w->plan->sums_width * w->plan->real);
+        memset(w->totals, 0, (size_t)p->kernels->max_decode_rows * p->sums_width * p->real);
     for (int64_t j0 = begin; j0 < end; j0 += ATTNI_CHUNK) {
         const int n = end - j0 < ATTNI_CHUNK ? (int)(end - j0) : ATTNI_CHUNK;
-        if (w->plan->tiles > 1)
+        if (loads)
             attni_tile_load(w, j0, n, true);
-        if (w->plan->far && !tiles[0].decodes)
+        if (p->far && !tiles[0].decodes)
             attni_choose_prefetch(w, count, j0 + ATTNI_CHUNK, end);
         for (int t = 0; t < count; t++) {
             const attni_tile *next = t + 1 < count ? &tiles[t + 1] : &tiles[0];
             const int64_t from = t + 1 < count ? j0 : j0 + ATTNI_CHUNK;
-            w->mask_prefetch =
-                attni_mask_prefetch(w->sequence, next->i0, next->per_head, from, end - from);
+            if (p->args.mask)
+                w->mask_prefetch =
+                    attni_mask_prefetch(w->sequence, next->i0, next->per_head, from, end - from);
             if (tiles[t].span.any0 < j0 + n && tiles[t].span.any1 > j0)
                 sweep_chunk(w, &tiles[t], &w->chunk, j0, n, mode, true);
         }
