@@ -14,7 +14,7 @@ tests=("${build[@]}" libcmocka-dev python3 python3-numpy python3-hypothesis
        python3-selenium chromium chromium-driver clang lld qemu-user)
 bench=("${build[@]}" python3 python3-venv)
 fuzz=("${build[@]}" libcmocka-dev clang libclang-rt-dev)
-ci=("${tests[@]}" git ccache clang-format g++ shellcheck abigail-tools spin
+ci=("${tests[@]}" git ccache libclang-rt-dev clang-format g++ shellcheck abigail-tools spin
     gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-i686-linux-gnu libc6-dev-i386-cross
     gcc-powerpc64le-linux-gnu libc6-dev-ppc64el-cross gcc-s390x-linux-gnu libc6-dev-s390x-cross)
 

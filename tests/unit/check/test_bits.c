@@ -17,13 +17,7 @@
 /* Sanitizers make it 20 times slower: there, some problems of each kind are compared. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define EVERY 23
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
-    __has_feature(memory_sanitizer)
-#define EVERY 23
-#endif
-#endif
-#ifndef EVERY
+#else
 #define EVERY 1
 #endif
 

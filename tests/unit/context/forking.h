@@ -13,14 +13,6 @@ enum { WATCHDOG = 10 /* seconds that a child may take */ };
  * child of a threaded process, and takes them for those of the parent: there, children get none.
  * The address sanitizer's allocator is not fork-safe: there, nobody allocates at the instant of a
  * fork. */
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define __SANITIZE_THREAD__ 1
-#endif
-#if __has_feature(address_sanitizer)
-#define __SANITIZE_ADDRESS__ 1
-#endif
-#endif
 #if defined(__SANITIZE_THREAD__)
 enum { THREADS_OF_CHILDREN = 0 };
 #else

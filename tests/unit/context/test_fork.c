@@ -14,10 +14,7 @@
 #include "attn.h"
 #include "support/test.h"
 
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+#if defined(__SANITIZE_THREAD__)
 #define THREAD_SANITIZER 1
 #else
 #define THREAD_SANITIZER 0
