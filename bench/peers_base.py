@@ -87,14 +87,12 @@ class Torch:
         return lambda q, k, v: function(q, k, v, **options)
 
     def loop(self, p):
-        spans, end = [], 0
-        for n in p.cell.packed:
-            spans.append((end, end + n))
-            end += n
+        lengths = list(p.cell.packed)
 
         def attend(q, k, v):
-            rows = [[t[:, :, i:j] for t in (q, k, v)] for i, j in spans]
-            return torch.cat([F.scaled_dot_product_attention(*x) for x in rows], 2)
+            # The gradient of split is one concatenation; that of a slice is as large as the whole.
+            parts = zip(*(t.split(lengths, 2) for t in (q, k, v)))
+            return torch.cat([F.scaled_dot_product_attention(*x) for x in parts], 2)
 
         return attend
 
