@@ -270,10 +270,25 @@ def run(options):
                 rows.append(measure_module(cell, options, lib))
             else:
                 rows.append(peers.measure(cell, options.threads, options, lib, others, None))
+            write_json(options.json, rows, series, machine)
         for n, (name, dtype, of_series) in enumerate(sizes):
             peers.say(f"[series {n + 1} of {len(sizes)}] {name}, {dtype}")
             series.append(measure_series(name, dtype, of_series, options, lib))
+            write_json(options.json, rows, series, machine)
     return rows, series, machine
+
+
+def write_json(path, rows, series, machine):
+    """Called after every cell, because a run may be interrupted."""
+    if path:
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump({"machine": machine, "cells": rows, "series": series}, f, indent=1)
+
+
+def read_json(path):
+    with open(path, encoding="utf-8") as f:
+        got = json.load(f)
+    return got["cells"], got["series"], got["machine"]
 
 
 def parse(argv):
@@ -287,6 +302,12 @@ def parse(argv):
     add("--peers", metavar="P,P", type=peers.words(report.PEERS), default=list(report.PEERS))
     add("--markdown", metavar="FILE", help="rewrite this program's part of FILE, keep the rest")
     add("--json", metavar="FILE", help="write every time to FILE")
+    add(
+        "--from",
+        metavar="FILE",
+        dest="file",
+        help="measure nothing: the tables of an earlier --json file",
+    )
     add("--list", action="store_true", help="print the names and types of cells and series")
     options = parser.parse_args(argv)
     options.threads = 1
@@ -302,15 +323,16 @@ def main():
         names += [(name, dtype) for name, dtype, _ in cells.series(options.only)]
         print("\n".join("  ".join(words) for words in names))
         return
-    if not Path(options.library).exists():
-        sys.exit(f"weak.py: {options.library} is not there; `make build` makes it")
-    environment.enter(peers.ENVIRONMENT, peers.PACKAGES)
-    rows, series, machine = run(options)
+    if options.file:
+        rows, series, machine = read_json(options.file)
+    else:
+        if not Path(options.library).exists():
+            sys.exit(f"weak.py: {options.library} is not there; `make build` makes it")
+        environment.enter(peers.ENVIRONMENT, peers.PACKAGES)
+        rows, series, machine = run(options)
     print(printed(rows, series))
     print(report.wrapped(report.machine_text(machine, rows), 100))
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as f:
-            json.dump({"machine": machine, "cells": rows, "series": series}, f, indent=1)
+    write_json(options.json, rows, series, machine)
     if options.markdown:
         report.write_part(options.markdown, generated(rows, series, machine), BEGIN, END)
 

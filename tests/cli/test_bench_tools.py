@@ -533,6 +533,20 @@ class CommandLine(unittest.TestCase):
             "is not there", self.peers("--library", "none.so", program="weak.py", code=1)[1]
         )
 
+    def test_tables_of_an_earlier_weak_run(self):
+        machine = {**MACHINE, "date": "2026-01-02", "family": "CPU family 6"}
+        with tempfile.TemporaryDirectory() as folder:
+            times, tables = (os.path.join(folder, n) for n in ("a.json", "B.md"))
+            weak.write_json(times, [WON, LOST], [growing(1.0, 9.0)], machine)
+            with open(tables, "w") as f:
+                f.write(f"before\n{weak.BEGIN}\nold\n{weak.END}\nafter\n")
+            text, _ = self.peers("--from", times, "--markdown", tables, program="weak.py")
+            with open(tables) as f:
+                written = f.read()
+        self.assertLess(text.index("lost"), text.index("won"))
+        self.assertTrue(written.startswith(f"before\n{weak.BEGIN}\n\n2026-01-02, CPU family 6"))
+        self.assertTrue(written.endswith(f"{weak.END}\nafter\n") and "old" not in written)
+
     def test_earlier_runs_together(self):
         with tempfile.TemporaryDirectory() as folder:
             names = [os.path.join(folder, n) for n in ("a", "b", "c")]
