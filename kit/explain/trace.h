@@ -23,7 +23,7 @@ typedef enum trace_kind {
 /* The origin of a step's numbers, so that any of them can be written out with its operands. `a` and
  * `b` name the steps that it was made from. */
 typedef enum trace_op {
-    TRACE_GIVEN,   /* input, random, or an operation not listed here */
+    TRACE_GIVEN,   /* input, drawn, or trained; of weights, a may name their scores */
     TRACE_LOOKUP,  /* row a[i] of table b */
     TRACE_PROJECT, /* a times the matrix b */
     TRACE_DOT,     /* row i of a . row j of b */
@@ -37,7 +37,8 @@ typedef enum trace_op {
     TRACE_SLOPE, /* gradient of a loss by the scores of weights a */
     TRACE_MAKER, /* [D,E+1], html_only: makes step b [T,D] from step a [T,E]. Number c of b is a
                   * row of a times the first E numbers of row c here, plus its last one */
-    TRACE_PRODUCTS /* [T,n(n+1)/2]: for each token, products of what n - 1 heads (of context a)
+    TRACE_COMPUTED, /* from a, and b if it is not NULL, as the step's formula says */
+    TRACE_PRODUCTS  /* [T,n(n+1)/2]: for each token, products of what n - 1 heads (of context a)
                     * and the rest add to the layer's output: vector i . vector j at i(i+1)/2 +
                     * j, j up to i */
 } trace_op;

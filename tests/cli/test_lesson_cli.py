@@ -81,6 +81,27 @@ class Lesson(CliTest):
         self.assertRegex(text, r"(?m)^ +q +k +scores +scaled_scores$")
         self.assertNotIn("scaled_sc\u2026", self.works("lesson", "--all", env={"COLUMNS": "80"}))
 
+    def test_only_inputs_are_given(self):
+        """All other steps say from what they were computed."""
+        given = {
+            "sky": "token_ids embeddings w_q w_k w_v grad_context",
+            "journey": "inputs w_q w_k w_v v1_w_q v1_w_k v1_w_v v2_w_q v2_w_k v2_w_v",
+            "dessert": "token_ids embedding_table w_q w_k w_v heads_w_q heads_w_k heads_w_v",
+            "numpy": "queries keys values tril",
+            "module": "keys values one_queries three_queries mha_inputs mha_w_q mha_b_q mha_w_k "
+            "mha_b_k mha_w_v mha_b_v mha_out_weight mha_out_bias",
+        }
+        for name, steps in given.items():
+            gradients = ["--gradients"] * (name == "sky")
+            trace = json.loads(self.works("lesson", name, *gradients, "--json"))
+            names = [s["name"] for s in trace["steps"]]
+            self.assertEqual(" ".join(s["name"] for s in trace["steps"]
+                                      if s["made"]["op"] == "given"), steps)
+            for s in trace["steps"]:
+                for operand in (s["made"].get("a"), s["made"].get("b")):
+                    if operand:
+                        self.assertIn(operand, names[: names.index(s["name"])])
+
     def test_quiz(self):
         """Only the questions: they are for those who have read the lesson."""
         for name in ("sky", "numpy"):

@@ -368,12 +368,23 @@ class Traces(PageTest):
 
     def test_heads_of_dessert(self):
         """Three heads are three rows of one step; the panel on heads says so and opens them."""
-        self.lesson("dessert")
+        trace = self.lesson("dessert")
         self.stage(7)
         for part in ("head 1: is looks at eat and dessert", "head 2: is looks at Life",
                      "head 3: is looks at Life"):
             self.assertIn(part, self.text("#heads-panel"))
-        self.js("document.querySelector('#heads-panel p .tab').click()")
+        self.stage(9)
+        self.assertEqual(self.js("return [...document.querySelectorAll('#head-steps .tab')].map("
+                                 "(b) => b.textContent)"),
+                         [s["name"] for s in trace["steps"] if s["section"] == "Three heads"])
+        weights = tensors(trace)["heads_weights_2"]
+        shown = self.js("return [...document.querySelectorAll('#head-steps td')].map("
+                        "(c) => Number(c.textContent))")
+        np.testing.assert_allclose(np.reshape(shown, weights.shape), weights, atol=6e-5)
+        self.js("document.querySelectorAll('#head-steps .tab')[8].click()")
+        self.assertIn("Computed from heads_weights_2 and heads_values: z_2 =", self.text("#main"))
+        self.stage(9)
+        self.js("document.querySelectorAll('#head-steps .tab')[7].click()")
         self.assertEqual(self.js("return attn.page.context.block.name"), "heads_weights_2")
         self.assertIn("Each row is a head", self.text("#heads-panel"))
         self.expect_quiet()

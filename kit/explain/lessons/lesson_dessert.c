@@ -112,6 +112,7 @@ static void attend_one(recipe *r, kit_array q, kit_array keys, kit_array values)
     recipe_scores(r, &a, ATTN_STAGE_RAW, recipe_view(one));
     recipe_describe(r, "\"is\" asks, \"dessert\" answers", "ω_24 = q_2·k_4",
                     "The 2 counts from 1, the 4 from 0: the second word asks the fifth.");
+    recipe_set_provenance(r, TRACE_COMPUTED, "query_2", "keys", 0);
     recipe_printed(r, "tensor(58.9875)");
 
     a.k = recipe_view(keys);
@@ -338,13 +339,14 @@ static void one_query(recipe *r, attn_rng *rng, kit_array x)
 
 /* The notebook keeps keys and values of the heads transposed: [3, 24, 6]. */
 static kit_array project_heads(recipe *r, kit_array x, kit_array w, const char *name,
-                               const char *title, const char *formula, const char *printed,
-                               int64_t size)
+                               const char *weight, const char *title, const char *formula,
+                               const char *printed, int64_t size)
 {
     kit_array out = recipe_step(r, name, TRACE_VALUES, ATTN_F32, SHAPE(HEADS, size, WORDS));
     recipe_linear(r, recipe_repeat(recipe_view(x), HEADS), recipe_view(w), NULL,
                   recipe_swapped(recipe_view(out)));
     recipe_describe(r, title, formula, "The notebook keeps them as columns, one word each.");
+    recipe_set_provenance(r, TRACE_COMPUTED, "embeddings", weight, 0);
     recipe_word_columns(r);
     recipe_printed(r, printed);
     return out;
@@ -363,6 +365,7 @@ static void attend_heads(recipe *r, kit_array q, kit_array keys, kit_array value
     attn_tensor by_head = attn_bhtd(scores.data, ATTN_F32, 1, HEADS, 1, WORDS);
     recipe_scores(r, &a, ATTN_STAGE_RAW, by_head);
     recipe_describe(r, "Each head scores every word", "ω_2 = q_2·K", "A row is a head here.");
+    recipe_set_provenance(r, TRACE_COMPUTED, "heads_query_2", "heads_keys", 0);
     recipe_rows(r, heads_asking, HEADS);
     recipe_word_columns(r);
     recipe_printed(r, "torch.Size([3, 6])");
@@ -386,6 +389,7 @@ static void attend_heads(recipe *r, kit_array q, kit_array keys, kit_array value
     recipe_context(r, &a, attn_bhtd(context.data, ATTN_F32, 1, HEADS, 1, VALUE));
     recipe_describe(r, "Each head's context vector", "z_2 = V·α_2",
                     "The notebook stops here: it does not join the heads or project them.");
+    recipe_set_provenance(r, TRACE_COMPUTED, "heads_weights_2", "heads_values", 0);
     recipe_rows(r, heads_asking, HEADS);
     recipe_printed(r, "torch.Size([3, 28])");
 }
@@ -414,10 +418,10 @@ static void three_heads(recipe *r, attn_rng *rng, kit_array x)
     recipe_set_provenance(r, TRACE_PROJECT, "embeddings", "heads_w_q", 0);
     recipe_rows(r, asking, 1);
     recipe_printed(r, "torch.Size([3, 1, 24])");
-    kit_array keys = project_heads(r, x, w_k, "heads_keys", "Every head's keys", "K = W_k·Xᵀ",
-                                   "torch.Size([3, 24, 6])", QK);
-    kit_array values = project_heads(r, x, w_v, "heads_values", "Every head's values", "V = W_v·Xᵀ",
-                                     "torch.Size([3, 28, 6])", VALUE);
+    kit_array keys = project_heads(r, x, w_k, "heads_keys", "heads_w_k", "Every head's keys",
+                                   "K = W_k·Xᵀ", "torch.Size([3, 24, 6])", QK);
+    kit_array values = project_heads(r, x, w_v, "heads_values", "heads_w_v", "Every head's values",
+                                     "V = W_v·Xᵀ", "torch.Size([3, 28, 6])", VALUE);
     attend_heads(r, q, keys, values);
 }
 

@@ -50,12 +50,14 @@ static void one_simple_query(recipe *r, kit_array x)
     recipe_scores(r, &a, ATTN_STAGE_RAW, recipe_view(scores));
     recipe_describe(r, "\"journey\" asks with its own vector", "ω_2 = x_2·Xᵀ",
                     "A word is its own query, key and value here.");
+    recipe_set_provenance(r, TRACE_COMPUTED, "inputs", NULL, 0);
     recipe_printed(r, "tensor([0.9544, 1.4950, 1.4754, 0.8434, 0.7070, 1.0865])");
 
     kit_array parts = row_step(r, "simple_normalized_2", TRACE_VALUES, WORDS);
     recipe_word_columns(r);
     recipe_describe(r, "Divided by their sum", "ω_2/Σω_2",
                     "Shares of 1, but only because no score is negative.");
+    recipe_set_provenance(r, TRACE_COMPUTED, "simple_scores_2", NULL, 0);
     recipe_printed(r, "tensor([0.1455, 0.2278, 0.2249, 0.1285, 0.1077, 0.1656])");
     kit_array naive = row_step(r, "simple_softmax_naive_2", TRACE_WEIGHTS, WORDS);
     recipe_describe(r, "Softmax, written out", "e^ω/Σe^ω", "Always positive, always sums to 1.");
@@ -119,6 +121,7 @@ static void all_simple_queries(recipe *r, kit_array x)
                       "[0.1385, 0.2184, 0.2128, 0.1420, 0.0988, 0.1896]])");
     kit_array sums = recipe_step(r, "simple_row_sums", TRACE_VALUES, ATTN_F32, SHAPE(WORDS));
     recipe_describe(r, "The rows sum to 1", "Σ_j α_ij", "%s", "");
+    recipe_set_provenance(r, TRACE_COMPUTED, "simple_weights", NULL, 0);
     recipe_word_columns(r);
     recipe_printed(r, "tensor([1.0000, 1.0000, 1.0000, 1.0000, 1.0000, 1.0000])");
     for (int i = 0; r->status == KIT_OK && i < WORDS * WORDS; i++) {
@@ -199,6 +202,7 @@ static void one_trained_query(recipe *r, kit_array q, kit_array k, kit_array key
     kit_array one = recipe_step(r, "score_22", TRACE_SCALAR, ATTN_F32, 0, NULL);
     recipe_scores(r, &a, ATTN_STAGE_RAW, recipe_view(one));
     recipe_describe(r, "\"journey\" asks, \"journey\" answers", "ω_22 = q_2·k_2", "%s", "");
+    recipe_set_provenance(r, TRACE_COMPUTED, "query_2", "key_2", 0);
     recipe_printed(r, "tensor(1.8524)");
     a.k = recipe_view(keys);
     a.v = recipe_view(values);
@@ -383,6 +387,7 @@ static void slip_consequences(recipe *r, const projections *slip, kit_array mean
                     "Unseen, because no later line uses `queries`. Had it been used, a weight "
                     "would change by at most %.4f, since all scores are close together.",
                     largest);
+    recipe_set_provenance(r, TRACE_COMPUTED, "slip_weights", "v1_weights", 0);
     recipe_printed(r, "tensor([[ 0.0028, -0.0086, -0.0076,  0.0052,  0.0101, -0.0020],\n"
                       "[ 0.0066, -0.0172, -0.0150,  0.0104,  0.0186, -0.0035],\n"
                       "[ 0.0066, -0.0173, -0.0151,  0.0105,  0.0188, -0.0035],\n"

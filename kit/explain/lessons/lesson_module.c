@@ -160,13 +160,14 @@ static void call_module(recipe *r, const attn_mha_args *args)
 }
 
 /* What each head makes of the inputs: x·Wᵀ + b, [1, HEADS, WORDS, HEAD]. */
-static kit_array project(recipe *r, const char *name, const char *title, const char *formula,
-                         const attn_tensor *x, const attn_tensor *w, const attn_tensor *b,
-                         const char *torch)
+static kit_array project(recipe *r, const char *name, const char *weight, const char *title,
+                         const char *formula, const attn_tensor *x, const attn_tensor *w,
+                         const attn_tensor *b, const char *torch)
 {
     kit_array out = recipe_step(r, name, TRACE_VALUES, ATTN_F32, SHAPE(1, HEADS, WORDS, HEAD));
     recipe_linear(r, recipe_repeat(*x, HEADS), *w, b, recipe_view(out));
     recipe_describe(r, title, formula, "Two numbers for each word, in each head.");
+    recipe_set_provenance(r, TRACE_COMPUTED, "mha_inputs", weight, 0);
     recipe_rows(r, word_labels, WORDS);
     recipe_printed(r, torch);
     return out;
@@ -205,18 +206,18 @@ static void score_heads(recipe *r, kit_array q, kit_array k)
 static void intermediates(recipe *r, const attn_mha_args *args)
 {
     r->after_notebook = true;
-    kit_array q = project(r, "mha_queries", "What each word asks, in each head", "Q = X·W_qᵀ + b_q",
-                          &args->x, &args->w_q, &args->b_q,
+    kit_array q = project(r, "mha_queries", "mha_w_q", "What each word asks, in each head",
+                          "Q = X·W_qᵀ + b_q", &args->x, &args->w_q, &args->b_q,
                           "tensor([[[[-0.3074,  0.0712],\n[-0.5545, -0.7493],\n"
                           "[-0.8016, -1.5697]],\n\n[[-0.2751,  0.1726],\n[-1.0005, -0.1633],\n"
                           "[-1.7258, -0.4992]]]])");
-    kit_array k = project(r, "mha_keys", "What each word offers, in each head", "K = X·W_kᵀ + b_k",
-                          &args->x, &args->w_k, &args->b_k,
+    kit_array k = project(r, "mha_keys", "mha_w_k", "What each word offers, in each head",
+                          "K = X·W_kᵀ + b_k", &args->x, &args->w_k, &args->b_k,
                           "tensor([[[[ 0.5808, -0.3824],\n[ 1.6469, -0.3147],\n"
                           "[ 2.7129, -0.2470]],\n\n[[-0.2229, -0.1012],\n[ 0.8664, -0.3179],\n"
                           "[ 1.9557, -0.5345]]]])");
-    project(r, "mha_values", "What each word hands over, in each head", "V = X·W_vᵀ + b_v",
-            &args->x, &args->w_v, &args->b_v,
+    project(r, "mha_values", "mha_w_v", "What each word hands over, in each head",
+            "V = X·W_vᵀ + b_v", &args->x, &args->w_v, &args->b_v,
             "tensor([[[[ 0.5517,  0.3153],\n[ 0.6184,  0.2924],\n"
             "[ 0.6851,  0.2694]],\n\n[[ 0.1223, -0.3853],\n[ 0.7195, -0.7970],\n"
             "[ 1.3167, -1.2088]]]])");
@@ -241,11 +242,13 @@ static void run_module(recipe *r, attn_mha_args *args, kit_array w_o, kit_array 
     recipe_rows(r, word_labels, WORDS);
     kit_array joined = recipe_step(r, "mha_concat", TRACE_VALUES, ATTN_F32, SHAPE(1, WORDS, MODEL));
     recipe_describe(r, "The heads side by side", "concat", "Head 1 in front, head 2 behind.");
+    recipe_set_provenance(r, TRACE_COMPUTED, "mha_heads", NULL, 0);
     recipe_rows(r, word_labels, WORDS);
     kit_array out = recipe_step(r, "mha_output", TRACE_VALUES, ATTN_F32, SHAPE(1, WORDS, MODEL));
     recipe_describe(r, "The module's output", "concat·W_oᵀ + b_o",
                     "In training, dropout would zero each number with probability 0.3 and "
                     "multiply the others by 1/0.7.");
+    recipe_set_provenance(r, TRACE_COMPUTED, "mha_concat", "mha_out_weight", 0);
     recipe_rows(r, word_labels, WORDS);
 
     attn_tensor weights_out = recipe_view(weights);

@@ -157,6 +157,7 @@ static void variances(recipe *r, kit_array q, kit_array k, kit_array scores, kit
                     "by about 8 (%.4g here: only 16 scores). Dividing by √8 divides the variance "
                     "by 8: %.4g.",
                     x[2], x[3]);
+    recipe_set_provenance(r, TRACE_COMPUTED, "scores", "scaled_scores", 0);
     recipe_columns(r, labels, 4);
     recipe_printed(r, "0.9364650972271772 1.086444058695338 10.097741326679849 1.262217665834981");
     recipe_slack(r, 0, s->variance_part, why);
@@ -278,11 +279,13 @@ static void grow(recipe *r)
     recipe_describe(r, "Longer vectors, larger scores", "var(q·k) ≈ d_k",
                     "1600 dot products of N(0,1) vectors for each d_k, seed 123. var: their "
                     "variance. top: the largest of 4 weights, on average.");
+    recipe_set_provenance(r, TRACE_COMPUTED, NULL, NULL, 0);
     recipe_rows(r, rows, SIZES);
     recipe_columns(r, columns, 4);
     recipe_add_copy(r, "beyond_sixteen_scores", TRACE_VALUES, ATTN_F64, SHAPE(5), sixteen);
     recipe_describe(r, "The variance of only 16 scores", "var(16 scores)",
                     "The 100 draws of d_k = 8, each alone. Ten are below low, ten above high.");
+    recipe_set_provenance(r, TRACE_COMPUTED, NULL, NULL, 0);
     recipe_columns(r, spread, 5);
     r->after_notebook = false;
 }
@@ -303,6 +306,7 @@ static kit_array causal_mask(recipe *r)
     kit_array out = recipe_add_copy(r, "mask", TRACE_SCORES, ATTN_F64, SHAPE(L, L), mask);
     recipe_describe(r, "A mask to add: 0 where a key may be seen, −∞ where it may not",
                     "tril(1): 0 → −∞, 1 → 0", "%s", "");
+    recipe_set_provenance(r, TRACE_COMPUTED, "tril", NULL, 0);
     recipe_rows(r, asks, L);
     recipe_columns(r, answers, L);
     recipe_printed(r, "array([[  0., -inf, -inf, -inf],\n[  0.,   0., -inf, -inf],\n"
@@ -332,6 +336,7 @@ static void mask_twice(recipe *r, kit_array mask)
     recipe_add_copy(r, "beyond_mask_twice", TRACE_VALUES, ATTN_F64, SHAPE(L, L), twice);
     recipe_describe(r, "The two lines run twice", "−∞ everywhere",
                     "The zeros of the first run become −∞ in the second, so nothing is visible.");
+    recipe_set_provenance(r, TRACE_COMPUTED, "mask", NULL, 0);
     recipe_rows(r, asks, L);
     recipe_columns(r, answers, L);
     r->after_notebook = false;
@@ -347,10 +352,12 @@ static void softmax_parts(recipe *r, kit_array masked)
     }
     recipe_add_copy(r, "exponentials", TRACE_VALUES, ATTN_F64, SHAPE(L, L), e);
     recipe_describe(r, "Every number becomes positive", "e^(S/√8 + mask)", "e^−∞ is 0.");
+    recipe_set_provenance(r, TRACE_COMPUTED, "masked_scores", NULL, 0);
     recipe_rows(r, asks, L);
     recipe_columns(r, answers, L);
     recipe_add_copy(r, "row_sums", TRACE_VALUES, ATTN_F64, SHAPE(L), sums);
     recipe_describe(r, "The sum of each row", "Σ_j e^(…)", "One number for each query.");
+    recipe_set_provenance(r, TRACE_COMPUTED, "exponentials", NULL, 0);
     recipe_columns(r, asks, L);
 }
 
@@ -368,12 +375,14 @@ static void large_scores(recipe *r, const recipe_attention *given)
     recipe_scores(r, &a, ATTN_STAGE_BIASED, recipe_view(x));
     recipe_describe(r, "Scores too large for e^x", "S/√8 + 1000",
                     "e^x is infinite for x above 709.78 in double precision.");
+    recipe_set_provenance(r, TRACE_COMPUTED, "scaled_scores", NULL, 0);
     recipe_rows(r, asks, L);
     recipe_columns(r, answers, L);
     kit_array w = recipe_step(r, "beyond_large_weights", TRACE_VALUES, ATTN_F64, SHAPE(L, L));
     recipe_scores(r, &a, ATTN_STAGE_WEIGHTS, recipe_view(w));
     recipe_describe(r, "Subtract the largest score first", "softmax(S/√8 + 1000)",
                     "Without the subtraction every weight would be inf/inf = nan.");
+    recipe_set_provenance(r, TRACE_COMPUTED, "beyond_large_scores", NULL, 0);
     recipe_rows(r, asks, L);
     recipe_columns(r, answers, L);
 }
@@ -397,25 +406,28 @@ static void zero_after(recipe *r, kit_array unmasked)
         r, "Zeroing after softmax instead", "A·tril",
         "The keys ahead are gone, but they took their share with them: what comes later still "
         "changes the numbers of what came before.");
+    recipe_set_provenance(r, TRACE_COMPUTED, "unmasked_weights", "tril", 0);
     recipe_rows(r, asks, L);
     recipe_columns(r, answers, L);
     recipe_add_copy(r, "beyond_zeroed_row_sums", TRACE_VALUES, ATTN_F64, SHAPE(L), sums);
     recipe_describe(r, "The rows no longer sum to 1", "Σ_j", "The first query keeps only %.4g.",
                     sums[0]);
+    recipe_set_provenance(r, TRACE_COMPUTED, "beyond_zeroed", NULL, 0);
     recipe_columns(r, asks, L);
     recipe_add_copy(r, "beyond_renormalised", TRACE_WEIGHTS, ATTN_F64, SHAPE(L, L), again);
     recipe_describe(
         r, "Divided by their row sums", "(A·tril)/Σ",
         "The same as −∞ before softmax, which is the same division over the visible keys alone, "
         "in one step and with nothing to leak.");
-    recipe_set_provenance(r, TRACE_GIVEN, "masked_scores", NULL, 0); /* the same keys are masked */
+    /* The scores say which keys are masked. */
+    recipe_set_provenance(r, TRACE_COMPUTED, "masked_scores", "beyond_zeroed", 0);
     recipe_rows(r, asks, L);
     recipe_columns(r, answers, L);
 }
 
 /* Columns h*size to (h+1)*size - 1 of a, for each head h. */
-static kit_array cut_heads(recipe *r, kit_array a, const char *name, const char *title,
-                           const char *formula, const char *const *labels)
+static kit_array cut_heads(recipe *r, kit_array a, const char *of, const char *name,
+                           const char *title, const char *formula, const char *const *labels)
 {
     const int64_t size = D / BEYOND_HEADS;
     kit_array out = recipe_step(r, name, TRACE_VALUES, ATTN_F64, SHAPE(BEYOND_HEADS, L, size));
@@ -424,6 +436,7 @@ static kit_array cut_heads(recipe *r, kit_array a, const char *name, const char 
         ((double *)out.data)[to] = kit_array_get(&a, n);
     }
     recipe_describe(r, title, formula, "%s", "");
+    recipe_set_provenance(r, TRACE_COMPUTED, of, NULL, 0);
     recipe_rows(r, labels, L);
     return out;
 }
@@ -432,10 +445,10 @@ static kit_array cut_heads(recipe *r, kit_array a, const char *name, const char 
 static void two_heads(recipe *r, kit_array q, kit_array k, kit_array v)
 {
     const int64_t size = D / BEYOND_HEADS;
-    kit_array q_h = cut_heads(r, q, "beyond_heads_queries", "Two heads: each query in two halves",
-                              "Q_h = Q[:, 4h : 4h+4]", asks);
-    kit_array k_h =
-        cut_heads(r, k, "beyond_heads_keys", "and each key", "K_h = K[:, 4h : 4h+4]", answers);
+    kit_array q_h = cut_heads(r, q, "queries", "beyond_heads_queries",
+                              "Two heads: each query in two halves", "Q_h = Q[:, 4h : 4h+4]", asks);
+    kit_array k_h = cut_heads(r, k, "keys", "beyond_heads_keys", "and each key",
+                              "K_h = K[:, 4h : 4h+4]", answers);
     recipe_attention a = {recipe_view(q_h),
                           recipe_view(k_h),
                           attn_bthd(v.data, ATTN_F64, 1, L, BEYOND_HEADS, size),
@@ -470,6 +483,7 @@ static void two_heads(recipe *r, kit_array q, kit_array k, kit_array v)
     recipe_context(r, &a, attn_bthd(z.data, ATTN_F64, 1, L, BEYOND_HEADS, size));
     recipe_describe(r, "Their contexts side by side", "concat(A_1·V_1, A_2·V_2)",
                     "As many numbers as with one head; a matrix W_o would mix them.");
+    recipe_set_provenance(r, TRACE_COMPUTED, "beyond_heads_weights", "values", 0);
     recipe_rows(r, asks, L);
 }
 

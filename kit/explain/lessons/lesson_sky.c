@@ -68,6 +68,7 @@ static void row_sums(recipe *r, kit_array weights)
         ((float *)sums.data)[i] = w[0] + w[1] + w[2];
     }
     recipe_describe(r, "The rows sum to 1", "Σ_j A_ij", "Up to the rounding of float.");
+    recipe_set_provenance(r, TRACE_COMPUTED, "weights", NULL, 0);
     recipe_word_columns(r);
     recipe_printed(r, "tensor(1.) tensor(1.) tensor(1.0000)");
 }
@@ -129,7 +130,7 @@ static void loss(recipe *r, kit_array context)
     }
     recipe_describe(r, "A simple loss", "L = Σ O",
                     "One number, so that there is a slope to ask for.");
-    recipe_set_provenance(r, TRACE_GIVEN, "context", NULL, 0);
+    recipe_set_provenance(r, TRACE_COMPUTED, "context", NULL, 0);
 }
 
 static kit_array gradient_step(recipe *r, const char *name, const char *title, const char *formula,
@@ -137,6 +138,7 @@ static kit_array gradient_step(recipe *r, const char *name, const char *title, c
 {
     kit_array out = recipe_step(r, name, TRACE_VALUES, ATTN_F32, SHAPE(WORDS, SIZE));
     recipe_describe(r, title, formula, "%s", sentence);
+    recipe_set_provenance(r, TRACE_COMPUTED, NULL, NULL, 0);
     recipe_word_rows(r);
     return out;
 }
@@ -175,6 +177,7 @@ static void weight_gradient(recipe *r, kit_array x, kit_array dout, const char *
         recipe_engine(r, attn_linear_backward(r->ctx, &d, &in, NULL, NULL, &to, NULL, &e), &e);
     }
     recipe_describe(r, title, formula, "A step against it makes the loss smaller.");
+    recipe_set_provenance(r, TRACE_COMPUTED, NULL, NULL, 0);
     recipe_printed(r, pytorch);
 }
 

@@ -241,5 +241,9 @@ function givenText(step) {
   if (step.kind === "probabilities")
     return `Computed by the model after its last layer${how}, for each of its tokens; the `
            + "likeliest are shown.";
-  return `Given: typed in, drawn, trained, or the last of several steps${how}.`;
+  if (step.made.op === "computed") {
+    const from = [step.made.a, step.made.b].filter(Boolean).join(" and ");
+    return `Computed${from && ` from ${from}`}: ${step.formula}.`;
+  }
+  return `Given: typed in, drawn or trained${how}.`;
 }

@@ -136,22 +136,38 @@ function looksAt(trace, block, row) {
     + (keys.map((j) => columnLabel(block.weights, j)).join(" and ") || "many");
 }
 
+/** A block in which each row is a head that asks for the same word; null: the trace has none. */
+function headRows(trace) {
+  return trace.blocks.find((b) => b.T > 1 && b.weights.rows
+                                  && b.weights.rows.every((r) => r.startsWith("head "))) ?? null;
+}
+
+/** Every step of those heads, and their weights. */
+function headSteps(trace, several, change) {
+  const { T, S, weights } = several, w = numbersOf(trace, weights, 0);
+  const rows = Array.from({ length: T }, (_, i) =>
+    [rowLabel(weights, i), ...Array.from(w.subarray(i * S, (i + 1) * S), numberText)]);
+  return el("div", { id: "head-steps" },
+    el("p", { class: "fine" }, "The steps of the heads: ",
+       trace.shown.filter((s) => s.section === several.section).map((s) =>
+         el("button", { type: "button", class: "tab", title: s.title,
+                        onclick: () => change(goTo(trace, s, several)) }, s.name))),
+    makeTable(`${weights.name}: each row is a head`,
+              ["", ...Array.from({ length: S }, (_, j) => columnLabel(weights, j))], rows));
+}
+
 /** What is said of a block with one head. A lesson may have another block with a row for each head
  * of the same word. */
-function oneHead({ trace, block }, change) {
-  const several = trace.blocks.find((b) => b.T > 1 && b.weights.rows
-                                           && b.weights.rows.every((r) => r.startsWith("head ")));
+function oneHead({ trace, block }) {
+  const several = headRows(trace);
   if (!several) return "One head. With more (attn explain --heads 3), each asks in its own way.";
   const rows = Array.from({ length: several.T }, (_, i) => looksAt(trace, several, i)).join(", ");
   if (several === block) return `Each row is a head: ${rows}.`;
-  return ["One head here. This lesson also has one row for each of several heads: ", rows, ". ",
-          el("button", { type: "button", class: "tab",
-                         onclick: () => change({ block: several, step: null, stage: 7, head: 0,
-                                                 quiz: null }) }, several.name)];
+  return `One head here. This lesson also has one row for each of several heads: ${rows}.`;
 }
 
 function headsPanel(context, change) {
-  const { trace, block } = context, layers = layersOf(trace, block);
+  const { trace, block } = context, several = headRows(trace), layers = layersOf(trace, block);
   const most = Math.max(...layers.map((b) => b.heads)), few = layers.length * most <= 24;
   waitingThumbs.length = 0;
   setTimeout(() => drawWaiting(trace), 30);
@@ -170,7 +186,8 @@ function headsPanel(context, change) {
       ? `Click to open a head${most > 1 ? "; keys [ and ] step through them" : ""}. `
         + "Labs change one head's output only, not the layers above it."
       : trace.head ? `Head ${trace.head} alone; --head all shows the others.`
-      : oneHead(context, change)),
+      : oneHead(context)),
+    several ? headSteps(trace, several, change) : null,
     headOffPanel(context),
   ];
 }

@@ -211,7 +211,7 @@ function draw() {
   refill(byId("labs-body"), labPanel(context, change));
   refill(byId("quiz-body"), quizPanel(context, change));
   if (byId("mask-lab").open) drawMaskLab();
-  if (state.stage !== 9) refill(byId("heads-body"), headsPanel(context, change));
+  refill(byId("heads-body"), state.stage === 9 ? [] : headsPanel(context, change));
   byId("heads-panel").hidden = state.stage === 9;
   if (trace.shown.some((s) => s.kind === "curve")) {
     byId("learning-panel").hidden = false;

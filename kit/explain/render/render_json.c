@@ -82,9 +82,9 @@ static void put_labels(json_writer *j, const char *key, char **labels, size_t co
 static const char *const kind_names[] = {"ids",    "values", "scores",       "weights",
                                          "scalar", "curve",  "probabilities"};
 
-static const char *const op_names[] = {"given", "lookup",  "project", "dot",    "scale",
-                                       "mask",  "softmax", "mix",     "attend", "norm",
-                                       "slope", "maker",   "products"};
+static const char *const op_names[] = {"given", "lookup",  "project",  "dot",     "scale",
+                                       "mask",  "softmax", "mix",      "attend",  "norm",
+                                       "slope", "maker",   "computed", "products"};
 
 /* Writes how the numbers were computed: {"op": "scale", "a": "scores", "factor": 0.2041...}. */
 static void put_made(json_writer *j, const trace_step *step)

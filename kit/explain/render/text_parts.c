@@ -67,7 +67,7 @@ void text_step(text_layout *p, const trace_step *s)
      * own sentence only the chosen row is shown, unless --full is given. */
     bool own = p->trace->lesson == NULL && p->trace->text != NULL;
     bool whole = p->full || s->kind == TRACE_PROBABILITIES || (!own && text_matrix_fits(p, s));
-    bool drawn = s->op == TRACE_GIVEN && s->kind == TRACE_VALUES;
+    bool drawn = (s->op == TRACE_GIVEN || s->op == TRACE_COMPUTED) && s->kind == TRACE_VALUES;
     text_worked(p, s, !whole && !drawn);
     if (whole) {
         text_matrix(p, s);

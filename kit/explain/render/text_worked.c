@@ -302,6 +302,7 @@ void text_worked(text_layout *p, const trace_step *s, bool row_too)
         case TRACE_SOFTMAX: work_softmax(&w, &sum); break;
         case TRACE_MIX: work_mix(&w, &sum); break;
         case TRACE_GIVEN:
+        case TRACE_COMPUTED:
         case TRACE_SCALE: /* the row shows everything */
         case TRACE_MASK:
         case TRACE_ATTEND:
