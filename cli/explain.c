@@ -3,11 +3,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../kit/explain/explain.h"
 #include "../kit/explain/explain_model.h"
+#include "../kit/explain/lessons/lessons.h"
 #include "command.h"
 #include "explain_find.h"
+#include "lesson_walk.h"
 #include "value.h"
 #include "view.h"
 
@@ -51,9 +54,25 @@ static int check_model_options(const options *o, kit_error *err)
     return KIT_OK;
 }
 
+/* --steps prints words on the terminal, and only a sentence with random weights has them. */
+static int check_steps(const options *o, kit_error *err)
+{
+    static const option_id others[] = {OPT_explain_model, OPT_explain_json, OPT_explain_quiz,
+                                       OPT_explain_output};
+    if (!option_given(o, OPT_explain_steps))
+        return option_given(o, OPT_explain_code)
+                   ? kit_fail(err, KIT_USAGE, "--code needs --steps, which explains each step")
+                   : KIT_OK;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (option_given(o, others[i]))
+            return kit_fail(err, KIT_USAGE, "--steps does not go with --%s; leave one out",
+                            option_of(others[i])->name);
+    return KIT_OK;
+}
+
 static int check_options_agree(const options *o, kit_error *err)
 {
-    if (explain_find_check(o, err) || check_model_options(o, err))
+    if (explain_find_check(o, err) || check_model_options(o, err) || check_steps(o, err))
         return KIT_USAGE;
     if (option_given(o, OPT_explain_scale) && option_given(o, OPT_explain_no_scale))
         return kit_fail(err, KIT_USAGE, "--scale and --no-scale exclude each other");
@@ -162,9 +181,13 @@ int command_explain(const options *o, kit_error *err)
             code = err->code;
         else
             code = option_given(o, OPT_explain_model) ? explain_real(&t, o, text, err)
-                                                      : explain_build(&t, &e, NULL, err);
+                                                      : lesson_explain(&t, &e, NULL, err);
     }
-    if (!code)
+    v.text.steps = option_given(o, OPT_explain_steps);
+    v.text.code = (render_code)option_choice(o, OPT_explain_code);
+    if (!code && v.text.steps && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO))
+        code = lesson_walk(&t, &v.text, err);
+    else if (!code)
         code = view_show(&v, &t, err);
     trace_free(&t);
     view_end(&v);

@@ -351,7 +351,7 @@ int lesson_walk(const trace *t, const render_text_options *text, kit_error *err)
     if (!begin_keys(&w, &saved))
         return kit_fail(err, KIT_LIMIT, "the terminal: %s", strerror(errno));
     watch_signals(old, &w.waiting);
-    size_t place = lesson_place(t->lesson);
+    size_t place = t->lesson ? lesson_place(t->lesson) : 0; /* a sentence has no place */
     if (place > 0 && place < w.screens)
         printf("You stopped at step %zu. Type 0 and Enter to begin again.\n", place);
     int code = go_to(&w, place < w.screens ? place : 0, err);
@@ -360,8 +360,9 @@ int lesson_walk(const trace *t, const render_text_options *text, kit_error *err)
     tcsetattr(STDIN_FILENO, TCSADRAIN, &saved);
     unwatch_signals(old, &w.waiting);
     put_score(&w);
-    store_place(t->lesson, finished ? 0 : w.screen);
-    if (!finished && w.screen > 0)
+    if (t->lesson)
+        store_place(t->lesson, finished ? 0 : w.screen);
+    if (t->lesson && !finished && w.screen > 0)
         printf("Stopped at step %zu of %zu; `attn lesson %s` continues there.\n", w.screen,
                w.screens - 1, t->lesson);
     return code;

@@ -163,7 +163,7 @@ int view_show(view *v, const trace *t, kit_error *err)
     size_t size = 0, *written = calloc(v->files.output_count + 1, sizeof *written);
     int code = written ? KIT_OK : kit_fail(err, KIT_LIMIT, "out of memory");
     /* Whoever takes the quiz of a lesson has read the lesson, which is long. */
-    bool text = v->full || (!v->files.output_count && !(v->quiz && t->script));
+    bool text = v->full || (!v->files.output_count && !(v->quiz && t->lesson));
     if (!code && v->json)
         code = render_json(&bytes, &size, t, err);
     else if (!code && text)

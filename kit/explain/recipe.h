@@ -65,6 +65,9 @@ void recipe_check_only(recipe *r, const char *title, const char *verbatim);
 /* Adds a line to the notes: health, slips, what to try. */
 void recipe_note(recipe *r, const char *label, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Adds a fact that the script may quote or ask for: {fact query}, {if causal}. */
+void recipe_fact(recipe *r, const char *name, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Adds a note about the health of the weights in step `name`. The recipe gives the possible cause
  * and the repair for each of the two faults; NULL: none. */
 typedef struct recipe_advice {

@@ -238,26 +238,42 @@ void recipe_check_only(recipe *r, const char *title, const char *verbatim)
     }
 }
 
-void recipe_note(recipe *r, const char *label, const char *format, ...)
+/* Appends "label<TAB>text" to the lines at *slot. */
+static void add_labelled(recipe *r, char **slot, const char *label, const char *format,
+                         va_list arguments)
 {
-    if (r->status != KIT_OK) {
-        return;
-    }
-    char text[1024];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    const char *before = r->trace->notes != NULL ? r->trace->notes : "";
-    size_t size = strlen(before) + strlen(label) + strlen(text) + 3;
-    char *joined = malloc(size);
+    va_list again;
+    va_copy(again, arguments);
+    int length = vsnprintf(NULL, 0, format, again);
+    va_end(again);
+    const char *before = *slot != NULL ? *slot : "";
+    size_t used = strlen(before), size = used + strlen(label) + (size_t)length + 3;
+    char *joined = r->status == KIT_OK ? malloc(size) : NULL;
     if (joined == NULL) {
         recipe_fail(r, KIT_LIMIT, "no memory");
         return;
     }
-    snprintf(joined, size, "%s%s\t%s\n", before, label, text);
-    free(r->trace->notes);
-    r->trace->notes = joined;
+    used = (size_t)sprintf(joined, "%s%s\t", before, label);
+    used += (size_t)vsnprintf(joined + used, size - used, format, arguments);
+    strcpy(joined + used, "\n");
+    free(*slot);
+    *slot = joined;
+}
+
+void recipe_note(recipe *r, const char *label, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    add_labelled(r, &r->trace->notes, label, format, arguments);
+    va_end(arguments);
+}
+
+void recipe_fact(recipe *r, const char *name, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    add_labelled(r, &r->trace->facts, name, format, arguments);
+    va_end(arguments);
 }
 
 /* ------------------------------------------------------------------------------------- Views */

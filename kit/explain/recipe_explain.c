@@ -2,11 +2,10 @@
  *
  * The numbers equal PyTorch's: torch.manual_seed(seed); Embedding(V, E); randn for W_q, W_k, W_v.
  * The weights are random, so the trace shows the mechanism, not a language model. It ends with the
- * same sentence through trained heads (recipe_trained.c).
+ * same sentence through trained heads (recipe_trained.c). The words are in lessons/explain.lesson.
  */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "explain.h"
 #include "recipe.h"
@@ -73,49 +72,38 @@ static int check_options(recipe *r, const explain_options *o, sizes *s)
 
 static kit_array embed_words(recipe *r, const sizes *s, attn_rng *rng)
 {
-    r->section = "Words to vectors";
     kit_words *w = &r->trace->words;
     kit_array ids = recipe_add_copy(r, "token_ids", TRACE_IDS, ATTN_I64, SHAPE(s->T), w->id);
-    recipe_describe(r, "Words to numbers", "",
-                    "%lld word%s, %lld distinct; sorted, each distinct word "
-                    "gets the number of its place.",
-                    (long long)s->T, s->T == 1 ? "" : "s", (long long)s->V);
     recipe_word_columns(r);
 
     kit_array table = recipe_step(r, "embedding_table", TRACE_VALUES, ATTN_F32, SHAPE(s->V, s->E));
     if (r->status == KIT_OK) {
         attn_rng_randn(rng, table.data, (size_t)(s->V * s->E));
     }
-    recipe_describe(r, "A random vector for every word", "N(0,1)", "Drawn, not trained.");
     recipe_rows(r, (const char *const *)w->vocabulary, w->vocabulary_count);
 
     kit_array x = recipe_step(r, "embeddings", TRACE_VALUES, ATTN_F32, SHAPE(s->T, s->E));
     recipe_lookup(r, ids, table, x);
-    recipe_describe(r, "Each word takes its row of the table", "X = table[ids]",
-                    "The same word has the same vector wherever it stands.");
     recipe_set_provenance(r, TRACE_LOOKUP, "token_ids", "embedding_table", 0);
     recipe_word_rows(r);
     return x;
 }
 
 static kit_array draw_weight(recipe *r, const sizes *s, attn_rng *rng, const char *name,
-                             const char *title, int64_t rows)
+                             int64_t rows)
 {
     kit_array w = recipe_step(r, name, TRACE_VALUES, ATTN_F32, WITH_HEADS(s, rows, s->E));
     if (r->status == KIT_OK) {
         attn_rng_randn(rng, w.data, (size_t)(s->H * rows * s->E));
     }
-    recipe_describe(r, title, "N(0,1)", "Drawn, not trained.");
     return w;
 }
 
 static kit_array project(recipe *r, const sizes *s, kit_array x, kit_array w, const char *name,
-                         const char *weight, const char *title, const char *formula,
-                         const char *sentence, int64_t columns)
+                         const char *weight, int64_t columns)
 {
     kit_array out = recipe_step(r, name, TRACE_VALUES, ATTN_F32, WITH_HEADS(s, s->T, columns));
     recipe_linear(r, recipe_repeat(recipe_view(x), s->H), recipe_view(w), NULL, recipe_view(out));
-    recipe_describe(r, title, formula, "%s", sentence);
     recipe_set_provenance(r, TRACE_PROJECT, "embeddings", weight, 0);
     recipe_word_rows(r);
     return out;
@@ -131,52 +119,28 @@ static kit_array add_scores(recipe *r, const sizes *s, const recipe_attention *a
     return out;
 }
 
-static void score(recipe *r, const sizes *s, recipe_attention a, const explain_options *o)
+static void score(recipe *r, const sizes *s, recipe_attention a, bool causal)
 {
-    char formula[64];
-    r->section = "Scores";
     a.scale = 1;
     add_scores(r, s, &a, ATTN_STAGE_RAW, "scores", TRACE_SCORES);
-    recipe_describe(r, "Every word asks, every word answers", "S = Q·Kᵀ",
-                    "The more a query and a key point the same way, the higher the score.");
     recipe_set_provenance(r, TRACE_DOT, "queries", "keys", 0);
-
     a.scale = s->scale;
     add_scores(r, s, &a, ATTN_STAGE_RAW, "scaled_scores", TRACE_SCORES);
-    if (o->no_scale) {
-        recipe_describe(r, "No scaling", "S", "--no-scale leaves the scores as they are.");
-    } else if (o->scale != 0) {
-        snprintf(formula, sizeof formula, "S × %g", o->scale);
-        recipe_describe(r, "Scale", formula, "By --scale instead of 1/√%lld = %.4g.",
-                        (long long)s->D, 1 / sqrt((double)s->D));
-    } else {
-        snprintf(formula, sizeof formula, "S / √%lld", (long long)s->D);
-        recipe_describe(r, "Scale", formula,
-                        "A dot product of %lld numbers grows like √%lld = %.4g.", (long long)s->D,
-                        (long long)s->D, sqrt((double)s->D));
-    }
     recipe_set_provenance(r, TRACE_SCALE, "scores", NULL, s->scale);
-    if (o->causal) {
+    if (causal) {
         add_scores(r, s, &a, ATTN_STAGE_BIASED, "masked_scores", TRACE_SCORES);
-        recipe_describe(r, "Hide what comes later", "−∞ where key > query",
-                        "A word sees itself and the words before it; e^−∞ is 0.");
         recipe_set_provenance(r, TRACE_MASK, "scaled_scores", NULL, 0);
         recipe_causal(r, 0);
     }
 }
 
-static void attend(recipe *r, const sizes *s, const recipe_attention *a, const explain_options *o)
+static void attend(recipe *r, const sizes *s, const recipe_attention *a, bool causal)
 {
-    r->section = "Attention";
     add_scores(r, s, a, ATTN_STAGE_WEIGHTS, "weights", TRACE_WEIGHTS);
-    recipe_describe(r, "Softmax: each row becomes shares of 1", "A = softmax(S)",
-                    "Row asks, column answers.");
-    recipe_set_provenance(r, TRACE_SOFTMAX, o->causal ? "masked_scores" : "scaled_scores", NULL, 0);
+    recipe_set_provenance(r, TRACE_SOFTMAX, causal ? "masked_scores" : "scaled_scores", NULL, 0);
 
     kit_array z = recipe_step(r, "context", TRACE_VALUES, ATTN_F32, WITH_HEADS(s, s->T, s->Dv));
     recipe_context(r, a, recipe_view(z));
-    recipe_describe(r, "Mix the values by the weights", "Z = A·V",
-                    "The new vector of a word: the values of all words it sees, by weight.");
     recipe_set_provenance(r, TRACE_MIX, "weights", "values", 0);
     recipe_word_rows(r);
 }
@@ -197,7 +161,7 @@ static void say_health(recipe *r, const sizes *s, const explain_options *o)
                   &(recipe_advice){large ? cause : NULL, large ? repair : NULL,
                                    small ? "The scale makes all scores nearly equal." : NULL,
                                    small ? repair : NULL});
-    recipe_note(r, "next", "%s%s%s%s--full  --quiz  -o map.svg  -o map.png  --json",
+    recipe_note(r, "next", "%s%s%s%s--steps  --full  --quiz  -o map.svg  -o map.png  --json",
                 o->no_scale || o->scale != 0 ? "" : "--no-scale  ", o->causal ? "" : "--causal  ",
                 s->H > 1 ? "" : "--heads 2  ", s->T > 1 ? "--query WORD  " : "");
 }
@@ -242,20 +206,16 @@ int explain_build(trace *t, const explain_options *o, attn_context *ctx, kit_err
     }
     attn_rng_seed(rng, o->seed);
     kit_array x = embed_words(&r, &s, rng);
-    r.section = "Three views of each word";
-    kit_array w_q = draw_weight(&r, &s, rng, "w_q", "What a word asks for: its matrix", s.D);
-    kit_array w_k = draw_weight(&r, &s, rng, "w_k", "What a word offers: its matrix", s.D);
-    kit_array w_v = draw_weight(&r, &s, rng, "w_v", "What a word hands over: its matrix", s.Dv);
+    kit_array w_q = draw_weight(&r, &s, rng, "w_q", s.D);
+    kit_array w_k = draw_weight(&r, &s, rng, "w_k", s.D);
+    kit_array w_v = draw_weight(&r, &s, rng, "w_v", s.Dv);
     free(rng);
-    kit_array q = project(&r, &s, x, w_q, "queries", "w_q", "Queries", "Q = X·W_qᵀ",
-                          "What each word looks for.", s.D);
-    kit_array k = project(&r, &s, x, w_k, "keys", "w_k", "Keys", "K = X·W_kᵀ",
-                          "What each word can be found by.", s.D);
-    kit_array v = project(&r, &s, x, w_v, "values", "w_v", "Values", "V = X·W_vᵀ",
-                          "What each word hands over when it is attended to.", s.Dv);
+    kit_array q = project(&r, &s, x, w_q, "queries", "w_q", s.D);
+    kit_array k = project(&r, &s, x, w_k, "keys", "w_k", s.D);
+    kit_array v = project(&r, &s, x, w_v, "values", "w_v", s.Dv);
     recipe_attention a = {recipe_view(q), recipe_view(k), recipe_view(v), s.scale, o->causal, NULL};
-    score(&r, &s, a, o);
-    attend(&r, &s, &a, o);
+    score(&r, &s, a, o->causal);
+    attend(&r, &s, &a, o->causal);
     if (r.status == KIT_OK) {
         r.status = trace_set_query(t, o->query, err);
     }

@@ -16,6 +16,7 @@ void script_free_part(script_part *part)
 {
     free(part->name);
     free(part->section);
+    free(part->when);
     for (int i = 0; i < SCRIPT_TEXTS; i++) {
         free(part->text[i]);
         free(part->label[i]);

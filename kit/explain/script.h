@@ -25,11 +25,14 @@ typedef enum script_text {
 } script_text;
 
 typedef struct script_part {
-    char *name;    /* of a step of the trace, or "@..." for a part without numbers */
+    char *name;    /* of a step of the trace, or "@..." for a part without numbers; behind the
+                      text of "@trained" come the trained heads, trace.more */
     char *section; /* heading above the part, or NULL */
     int64_t step;  /* index into trace.step; -1: no numbers */
     bool also;     /* shown on the screen of the part before */
     bool optional; /* left out if the trace does not have the step */
+    bool left_out; /* to be removed: for script_apply */
+    char *when;    /* left out unless the trace has this fact, or "not " and a fact; or NULL */
     int line;      /* of the script, for messages */
     char *text[SCRIPT_TEXTS];
     char *label[SCRIPT_TEXTS]; /* of code: the notebook's cell, or the variable with the result */

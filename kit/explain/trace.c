@@ -42,6 +42,7 @@ void trace_free(trace *t)
     free(t->text);
     free(t->setting);
     free(t->notes);
+    free(t->facts);
     if (t->more != NULL) {
         trace_free(t->more);
         free(t->more);
@@ -102,6 +103,19 @@ const trace_step *trace_find(const trace *t, const char *name)
         if (strcmp(t->step[i].name, name) == 0) {
             return &t->step[i];
         }
+    }
+    return NULL;
+}
+
+const char *trace_fact(const trace *t, const char *name, size_t length, size_t *size)
+{
+    for (const char *line = t->facts; line != NULL && *line != '\0';) {
+        size_t tab = strcspn(line, "\t"), end = strcspn(line, "\n");
+        if (tab == length && memcmp(line, name, length) == 0) {
+            *size = end - tab - 1;
+            return line + tab + 1;
+        }
+        line += end + (line[end] == '\n');
     }
     return NULL;
 }

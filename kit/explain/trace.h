@@ -86,6 +86,7 @@ typedef struct trace {
     struct trace
         *more;   /* what the text shows at its end: the same sentence again; or NULL, owned */
     char *notes; /* lines "label<TAB>sentence" for the end: health, slips, what to try; or NULL */
+    char *facts; /* lines "name<TAB>text" that the script quotes: words, sizes, options; or NULL */
     trace_step *step; /* [count + html_only_count] */
     size_t count;
     size_t html_only_count; /* after those: steps for pages only, such as a model's other layers */
@@ -101,6 +102,9 @@ trace_step *trace_add(trace *t, const char *name, trace_kind kind, kit_array *te
 trace_step *trace_add_html_only(trace *t, const char *name, trace_kind kind, kit_array *tensor,
                                 kit_error *err);
 const trace_step *trace_find(const trace *t, const char *name);
+/* Finds a fact by its name, which has `length` bytes. Returns its text, of *size bytes; NULL: the
+ * trace does not have it. */
+const char *trace_fact(const trace *t, const char *name, size_t length, size_t *size);
 
 /* Chooses the row that is written out in full: a word, or a position from 1. KIT_USAGE: there is no
  * such row. */

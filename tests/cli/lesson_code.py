@@ -66,6 +66,12 @@ def run(name, language, trace_json, expect_near):
     return compared
 
 
+def printed_code(text, language):
+    """The code that `attn explain --steps --code LANGUAGE` prints, as one program."""
+    code = "\n".join(re.findall(r"(?m)^   With %s:\n((?:     .*\n)+)" % language, text))
+    return re.sub(r"(?m)^     ", "", code)
+
+
 def terms(name):
     """The terms that a script explains: *softmax*."""
     prose = re.sub(r"(?m)^(notebook|numpy|torch)\b.*\n((?: .*)?\n)*", "", script(name))

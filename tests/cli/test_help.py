@@ -11,8 +11,8 @@ from cli import CliTest
 
 # The options, written by hand and not taken from the program's table.
 OPTIONS = {
-    "explain": "seed embed qk v heads causal no-scale scale query full quiz json output model "
-    "layer head find sentences text-pair ignore-unknown color help",
+    "explain": "seed embed qk v heads causal no-scale scale query steps code full quiz json output "
+    "model layer head find sentences text-pair ignore-unknown color help",
     "lesson": "all-steps code glossary check all gradients json output color help",
     "quiz": "seed output answers grade color help",
     "run": "q k v out weights scores scores-stage lse causal window diagonal mask key-lengths "

@@ -20,7 +20,9 @@ from reference import expect_near
 NUMBER = r"\d+(?:\.\d+)?(?:e[-+]\d+)?"
 TEXTS = os.path.join(os.environ["ATTN_TEST_DATA"], "lessons")
 
-EXPLAINED = ((), ("--causal", "--heads", "2", "--query", "dessert"), ("--no-scale",))
+SEVERAL = ("--causal", "--heads", "2", "--query", "dessert")
+EXPLAINED = ((), SEVERAL, ("--no-scale",))
+TAUGHT = (("--steps", "--code", "all"), ("--steps", *SEVERAL))
 
 
 class Texts(CliTest):
@@ -60,11 +62,12 @@ class Texts(CliTest):
             self.compare(name, self.whole(name))
 
     def test_reviewed_texts_of_explain(self):
-        text = ""
-        for options in EXPLAINED:
-            text += "$ attn explain %s\n" % " ".join(options)
-            text += self.works("explain", *options, "Life is short, eat dessert last") + "\n"
-        self.compare("explain", text)
+        for name, cases in (("explain", EXPLAINED), ("explain-steps", TAUGHT)):
+            text = ""
+            for options in cases:
+                text += "$ attn explain %s\n" % " ".join(options)
+                text += self.works("explain", *options, "Life is short, eat dessert last") + "\n"
+            self.compare(name, text)
 
     def steps(self, title, *args):
         """What --json says of each step beside its numbers and the sentences of the text."""

@@ -17,7 +17,7 @@ from cli import ATTN, CliTest
 
 
 class Walk(CliTest):
-    def begin(self, *args, columns=80, **env):
+    def begin(self, *args, columns=80, command="lesson", **env):
         main, side = pty.openpty()
         self.size(main, columns)
         self.terminal, self.side = main, side
@@ -26,7 +26,7 @@ class Walk(CliTest):
                  if not k.startswith(("COLUMNS", "LC_", "LANG"))}
         clean.update({"LC_ALL": "C.UTF-8", "TERM": "xterm", "NO_COLOR": "1",
                       "XDG_STATE_HOME": self.path("state")}, **env)
-        self.run = subprocess.Popen([ATTN, "lesson", *args], cwd=self.folder, env=clean,
+        self.run = subprocess.Popen([ATTN, command, *args], cwd=self.folder, env=clean,
                                     stdin=side, stdout=side, stderr=side, start_new_session=True,
                                     preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
         self.addCleanup(self.end, self.run, main, side)
@@ -74,6 +74,20 @@ class Walk(CliTest):
         os.write(self.terminal, b"\n")
         self.ends()
         self.assertEqual(self.place(), "")
+
+    def test_a_sentence_is_explained_step_by_step(self):
+        self.begin("--steps", "a b a", command="explain")
+        self.assertIn("You will learn", self.until(r"\[0/11\] Enter next .* q quit $"))
+        text = self.press("2\n", r"Enter see .* q quit $")
+        self.assertNotIn("Answer:", text)
+        self.assertIn("“a” is such", self.press("\n", "go on $"))
+        self.press("n")
+        self.assertIn("In C:", self.press("c"))
+        self.assertIn("With NumPy:", self.press("c"))
+        self.assertIn("Layer 2: what followed this word", self.press("10\n"))
+        os.write(self.terminal, b"q")
+        self.ends()
+        self.assertFalse(os.path.exists(self.path("state")))  # only lessons have a place
 
     def test_prediction_answer_and_score(self):
         self.begin("sky")

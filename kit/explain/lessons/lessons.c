@@ -27,15 +27,20 @@ const explain_lesson *lesson_find(const char *name)
     return NULL;
 }
 
-int lesson_script(const explain_lesson *l, script *s, kit_error *err)
+int script_load(script *s, const char *name, kit_error *err)
 {
     char file[64], code[64];
-    snprintf(file, sizeof file, "%s.lesson", l->name);
-    snprintf(code, sizeof code, "%s.c", l->name);
+    snprintf(file, sizeof file, "%s.lesson", name);
+    snprintf(code, sizeof code, "%s.c", name);
     if (script_file(file) == NULL) {
         return kit_fail(err, KIT_BAD_FILE, "the program was built without %s", file);
     }
-    return script_parse(s, l->name, script_file(file), script_file(code), err);
+    return script_parse(s, name, script_file(file), script_file(code), err);
+}
+
+int lesson_script(const explain_lesson *l, script *s, kit_error *err)
+{
+    return script_load(s, l->name, err);
 }
 
 /* "attention: ..." comes before "attention weights: ...", though ':' is behind ' '. */

@@ -9,8 +9,8 @@
 
 #include <stdio.h>
 
+#include "../explain.h"
 #include "../script.h"
-#include "../trace.h"
 
 typedef struct explain_lesson {
     const char *name;     /* "dessert" */
@@ -30,6 +30,9 @@ int lesson_build(const explain_lesson *l, bool gradients, trace *t, attn_context
 int lesson_script(const explain_lesson *l, script *s, kit_error *err);
 /* Reads the glossary into s->term, in alphabetical order. To be freed with script_free. */
 int lesson_glossary(script *s, kit_error *err);
+
+/* Computes explain_build and gives it the words of explain.lesson. */
+int lesson_explain(trace *t, const explain_options *o, attn_context *ctx, kit_error *err);
 
 /* Compares every number of the trace that the notebook printed with the printed digits, and writes
  * one line for each step to out (may be NULL). Steps after the notebook's end are compared with

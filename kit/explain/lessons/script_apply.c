@@ -5,21 +5,46 @@
 
 #include "script_read.h"
 
-/* Replaces a text by the same with its quotations filled in. */
-static int fill(const script *s, int line, char **text, const trace *t, kit_error *err)
+/* Removes the empty lines and the spaces too many that choices leave behind. Prose has no others.
+ */
+static void tidy(char *text)
+{
+    char *to = text;
+    for (const char *c = text; *c != '\0'; c++) {
+        const bool fresh = to == text || to[-1] == '\n';
+        if ((*c == ' ' && (fresh || to[-1] == ' ')) || (*c == '\n' && fresh)) {
+            continue;
+        }
+        to -= *c == '\n' && to[-1] == ' ';
+        *to++ = *c;
+    }
+    while (to > text && (to[-1] == ' ' || to[-1] == '\n')) {
+        to--;
+    }
+    *to = '\0';
+}
+
+/* Replaces a text by the same with its quotations filled in; NULL if nothing is left of it. */
+static int fill(const script *s, int line, char **text, const trace *t, bool code, kit_error *err)
 {
     kit_error why = {0};
     if (*text == NULL) {
         return KIT_OK;
     }
-    char *quoted = script_quote(t, *text, &why);
+    char *quoted = (code ? script_quote_code : script_quote)(t, *text, &why);
     if (quoted == NULL) {
         return kit_fail(err, why.code, "%s.lesson, %s %d: %s", s->name,
                         line > 0 ? "step of line" : "question", line > 0 ? line : -line,
                         why.message);
     }
     free(*text);
-    *text = quoted;
+    if (!code) {
+        tidy(quoted);
+    }
+    *text = *quoted != '\0' ? quoted : NULL;
+    if (*text == NULL) {
+        free(quoted);
+    }
     return KIT_OK;
 }
 
@@ -51,28 +76,49 @@ static int find_steps(script *s, const trace *t, kit_error *err)
                                        t->step[next].name);
 }
 
-/* Removes the parts of optional sections whose steps this trace does not have. */
-static void drop_optional(script *s)
+/* Whether a step of the part's section is in the trace. */
+static bool section_is_there(const script *s, const script_part *part)
+{
+    for (size_t j = 0; j < s->count; j++) {
+        const char *other = s->part[j].section;
+        if (s->part[j].step >= 0 && part->section != NULL && other != NULL &&
+            strcmp(part->section, other) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void remove_left_out(script *s)
 {
     size_t kept = 0;
     for (size_t i = 0; i < s->count; i++) {
-        bool there = false; /* some step of this section */
-        for (size_t j = 0; j < s->count; j++) {
-            bool same = s->part[i].section != NULL && s->part[j].section != NULL &&
-                        strcmp(s->part[i].section, s->part[j].section) == 0;
-            there = there || (same && s->part[j].step >= 0);
+        if (s->part[i].left_out) {
+            script_free_part(&s->part[i]);
+        } else {
+            s->part[kept++] = s->part[i];
         }
-        if (s->part[i].optional && !there) {
-            continue;
-        }
-        script_part part = s->part[i];
-        s->part[i] = s->part[kept];
-        s->part[kept++] = part;
-    }
-    for (size_t i = kept; i < s->count; i++) {
-        script_free_part(&s->part[i]);
     }
     s->count = kept;
+}
+
+/* Removes the parts whose condition does not hold. */
+static void drop_conditional(script *s, const trace *t)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        const char *when = s->part[i].when;
+        s->part[i].left_out = when != NULL && !script_holds(t, when, strlen(when));
+    }
+    remove_left_out(s);
+}
+
+/* Removes the parts of optional sections whose steps this trace does not have. */
+static void drop_optional(script *s)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        s->part[i].left_out = s->part[i].optional && !section_is_there(s, &s->part[i]);
+    }
+    remove_left_out(s);
 }
 
 /* Replaces *slot by the first line of `text`; an absent text leaves it empty. */
@@ -99,6 +145,37 @@ static int name_step(const script_part *part, trace_step *step, kit_error *err)
                            err);
 }
 
+static int fill_part(const script *s, script_part *part, trace *t, kit_error *err)
+{
+    int code = KIT_OK;
+    for (int text = 0; text < SCRIPT_C && code == KIT_OK; text++) {
+        code = fill(s, part->line, &part->text[text], t, text >= SCRIPT_NOTEBOOK, err);
+    }
+    return code != KIT_OK || part->step < 0 ? code : name_step(part, &t->step[part->step], err);
+}
+
+/* A question of which nothing is left is removed with its answer. */
+static int fill_questions(script *s, const trace *t, kit_error *err)
+{
+    size_t kept = 0;
+    int code = KIT_OK;
+    for (size_t i = 0; i < s->question.count; i++) {
+        char **question = &s->question.line[i], **answer = &s->answer.line[i];
+        const int number = -(int)(i + 1);
+        code = code == KIT_OK ? fill(s, number, question, t, false, err) : code;
+        code = code == KIT_OK ? fill(s, number, answer, t, false, err) : code;
+        if (*question != NULL && *answer != NULL) {
+            s->question.line[kept] = *question;
+            s->answer.line[kept++] = *answer;
+        } else {
+            free(*question);
+            free(*answer);
+        }
+    }
+    s->question.count = s->answer.count = kept;
+    return code;
+}
+
 int script_apply(script *s, trace *t, kit_error *err)
 {
     t->script = malloc(sizeof *s);
@@ -108,22 +185,13 @@ int script_apply(script *s, trace *t, kit_error *err)
     }
     *t->script = *s;
     s = t->script;
+    drop_conditional(s, t);
     int code = find_steps(s, t, err);
     if (code == KIT_OK) {
         drop_optional(s);
     }
     for (size_t i = 0; i < s->count && code == KIT_OK; i++) {
-        script_part *part = &s->part[i];
-        for (int text = 0; text < SCRIPT_NOTEBOOK && code == KIT_OK; text++) {
-            code = fill(s, part->line, &part->text[text], t, err);
-        }
-        if (code == KIT_OK && part->step >= 0) {
-            code = name_step(part, &t->step[part->step], err);
-        }
+        code = fill_part(s, &s->part[i], t, err);
     }
-    for (size_t i = 0; i < s->question.count && code == KIT_OK; i++) {
-        code = fill(s, -(int)(i + 1), &s->question.line[i], t, err);
-        code = code == KIT_OK ? fill(s, -(int)(i + 1), &s->answer.line[i], t, err) : code;
-    }
-    return code;
+    return code == KIT_OK ? fill_questions(s, t, err) : code;
 }

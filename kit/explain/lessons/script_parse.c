@@ -168,6 +168,10 @@ static bool take_heading(reader *r, const char *keyword, const char *rest)
 static bool take_text(reader *r, const char *keyword, const char *rest)
 {
     script_part *part = &r->to->part[r->to->count - 1];
+    if (strcmp(keyword, "when") == 0 && part->when == NULL) {
+        part->when = take_prose(r, rest);
+        return true;
+    }
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         script_text text = texts[i].text;
         if (strcmp(texts[i].keyword, keyword) == 0) {

@@ -24,6 +24,7 @@ typedef struct parser {
     const char *at, *begin; /* of the quotation, behind its brace */
     kit_error *err;
     bool failed;
+    bool code; /* only facts and choices are quoted */
 } parser;
 
 static double sum_of(parser *p);
@@ -63,10 +64,21 @@ static int64_t find_label(const trace_step *s, int d, const char *label, size_t 
     return -1;
 }
 
+/* The index in the fact of this name: [@query]. -1: there is no such fact. */
+static int64_t fact_index(const trace *t, const char *name, size_t length)
+{
+    size_t size;
+    const char *text = trace_fact(t, name, length, &size);
+    return text != NULL ? strtol(text, NULL, 10) : -1;
+}
+
 static int64_t find_index(parser *p, const trace_step *s, int d, const char *text, size_t length)
 {
-    int64_t size = s->tensor.shape[d], index = find_label(s, d, text, length);
-    if (index < 0 && length > 0 && length < 9 && strspn(text, "0123456789") >= length) {
+    const bool fact = length > 1 && text[0] == '@';
+    int64_t size = s->tensor.shape[d];
+    int64_t index =
+        fact ? fact_index(p->trace, text + 1, length - 1) : find_label(s, d, text, length);
+    if (index < 0 && !fact && length > 0 && length < 9 && strspn(text, "0123456789") >= length) {
         index = strtol(text, NULL, 10);
     }
     if (index < 0 || index >= size) {
@@ -96,6 +108,10 @@ static range take_reference(parser *p)
     while (*p->at == '[' && r.dimension < a->rank && !p->failed) {
         const char *index = ++p->at;
         p->at += strcspn(p->at, "]}");
+        if (p->trace->heads == 1 && strncmp(index, "@head]", 6) == 0) {
+            p->at++; /* a trace of one head has no dimension for it */
+            continue;
+        }
         r.count /= a->shape[r.dimension];
         r.first += r.count * find_index(p, r.step, r.dimension, index, (size_t)(p->at - index));
         r.dimension++;
@@ -330,29 +346,122 @@ static void put_quotation(parser *p, sink *out)
     }
 }
 
-char *script_quote(const trace *t, const char *text, kit_error *err)
+/* -------------------------------------------------------------------------------------- Choices */
+
+bool script_holds(const trace *t, const char *condition, size_t length)
 {
-    sink out = {0};
-    parser p = {.trace = t, .at = text, .err = err};
-    sink_puts(&out, "");
-    while (*p.at != '\0' && !p.failed) {
-        size_t plain = strcspn(p.at, "{");
-        sink_write(&out, p.at, plain);
-        p.at += plain;
-        if (p.at[0] == '{' && p.at[1] == '{') {
-            sink_puts(&out, "{");
-            p.at += 2;
-        } else if (*p.at == '{') {
-            p.begin = ++p.at;
-            put_quotation(&p, &out);
+    size_t ignored, skip = length > 4 && strncmp(condition, "not ", 4) == 0 ? 4 : 0;
+    bool found = trace_fact(t, condition + skip, length - skip, &ignored) != NULL;
+    return skip > 0 ? !found : found;
+}
+
+static bool begins(const parser *p, const char *mark)
+{
+    return strncmp(p->at, mark, strlen(mark)) == 0;
+}
+
+/* Moves behind a branch that is not taken, to its {else} or {end}. */
+static void skip_branch(parser *p)
+{
+    for (int depth = 0; *p->at != '\0'; p->at++) {
+        if (depth == 0 && (begins(p, "{else}") || begins(p, "{end}"))) {
+            return;
+        }
+        depth += begins(p, "{if ") - begins(p, "{end}");
+        p->at += !p->code && begins(p, "{{"); /* a brace of the text */
+    }
+}
+
+static void put_text(parser *p, sink *out, bool inner);
+
+/* {if CONDITION} text {else} text {end}; behind "{if ". */
+static void put_choice(parser *p, sink *out)
+{
+    const char *condition = p->begin = p->at;
+    size_t length = strcspn(p->at, "}");
+    p->at += length + (p->at[length] == '}');
+    bool holds = script_holds(p->trace, condition, length);
+    if (holds) {
+        put_text(p, out, true);
+    } else {
+        skip_branch(p);
+    }
+    if (begins(p, "{else}")) {
+        p->at += strlen("{else}");
+        if (holds) {
+            skip_branch(p);
+        } else {
+            put_text(p, out, true);
         }
     }
-    if (p.failed || out.failed) {
+    if (begins(p, "{end}")) {
+        p->at += strlen("{end}");
+    } else if (!p->failed) {
+        p->begin = condition;
+        complain(p, "'{end}' is missing");
+    }
+}
+
+static void put_fact(parser *p, sink *out)
+{
+    size_t length = strcspn(p->at, "}"), size = 0;
+    const char *text = trace_fact(p->trace, p->at, length, &size);
+    p->begin = p->at;
+    if (text == NULL) {
+        complain(p, "the lesson has no fact of this name");
+        return;
+    }
+    sink_write(out, text, size);
+    p->at += length + (p->at[length] == '}');
+}
+
+/* Writes the text up to its end or, within a choice, up to {else} or {end}. */
+static void put_text(parser *p, sink *out, bool inner)
+{
+    while (*p->at != '\0' && !p->failed) {
+        size_t plain = strcspn(p->at, "{");
+        sink_write(out, p->at, plain);
+        p->at += plain;
+        if (inner && (begins(p, "{else}") || begins(p, "{end}"))) {
+            return;
+        }
+        if (begins(p, "{if ")) {
+            p->at += strlen("{if ");
+            put_choice(p, out);
+        } else if (begins(p, "{fact ")) {
+            p->at += strlen("{fact ");
+            put_fact(p, out);
+        } else if (*p->at == '{' && (p->code || p->at[1] == '{')) {
+            sink_puts(out, "{");
+            p->at += p->code ? 1 : 2;
+        } else if (*p->at == '{') {
+            p->begin = ++p->at;
+            put_quotation(p, out);
+        }
+    }
+}
+
+static char *quote(parser *p)
+{
+    sink out = {0};
+    sink_puts(&out, "");
+    put_text(p, &out, false);
+    if (p->failed || out.failed) {
         free(out.data);
-        if (!p.failed) {
-            kit_fail(err, KIT_LIMIT, "no memory");
+        if (!p->failed) {
+            kit_fail(p->err, KIT_LIMIT, "no memory");
         }
         return NULL;
     }
     return out.data;
+}
+
+char *script_quote(const trace *t, const char *text, kit_error *err)
+{
+    return quote(&(parser){.trace = t, .at = text, .err = err});
+}
+
+char *script_quote_code(const trace *t, const char *text, kit_error *err)
+{
+    return quote(&(parser){.trace = t, .at = text, .err = err, .code = true});
 }

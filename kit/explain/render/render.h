@@ -24,15 +24,16 @@ typedef struct render_text_options {
     bool full;    /* print every matrix */
     int top;      /* number of keys with the largest weights to list beside a pooled map; 0: 5 */
     render_code code;
+    bool steps; /* of explain: everything that its script says, as for a lesson */
 } render_text_options;
 #define RENDER_TEXT_OPTIONS_INIT                                                                   \
     {                                                                                              \
-        80, RENDER_NO_COLOUR, true, false, 0, RENDER_C                                             \
+        80, RENDER_NO_COLOUR, true, false, 0, RENDER_C, false                                      \
     }
 int render_text(char **bytes, size_t *size, const trace *t, const render_text_options *options,
                 kit_error *err);
 
-/* A lesson with a script is read screen by screen: 0 is the introduction, then come the steps, and
+/* A trace with a script is read screen by screen: 0 is the introduction, then come the steps, and
  * the last one asks questions. A screen has stages: behind a prediction, an exercise or a question
  * the reader stops and thinks. Writes stages `from` to `to`. */
 typedef enum render_stop {

@@ -145,33 +145,6 @@ static void put_steps(text_layout *p)
     }
 }
 
-/* Writes the trace at the end of this one: a section, its steps without their computation, and its
- * notes. */
-static void put_more(text_layout *p, const trace *more)
-{
-    p->trace = more;
-    text_section(p, more->title);
-    text_wrapf(p, "%s", more->setting);
-    bool drawn = false;
-    for (size_t i = 0; i < more->count; i++) {
-        const trace_step *s = &more->step[i];
-        if (s->check_only) {
-            continue;
-        }
-        text_bold(p);
-        text_wrap(p, 0, 2, text_clean(p, s->title));
-        text_plain(p);
-        put_sentence(p, s);
-        text_weights_alone(p, s);
-        drawn = true;
-    }
-    if (drawn) {
-        text_legend(p, true);
-    }
-    p->indent = 0;
-    text_notes(p);
-}
-
 static text_layout begin(const trace *t, const render_text_options *o)
 {
     return (text_layout){.width = o->width < 20    ? 20
@@ -182,6 +155,7 @@ static text_layout begin(const trace *t, const render_text_options *o)
                          .full = o->full,
                          .top = o->top > 0 ? o->top : 5,
                          .code = o->code,
+                         .steps = o->steps,
                          .trace = t};
 }
 
@@ -197,7 +171,7 @@ int render_text(char **bytes, size_t *size, const trace *t, const render_text_op
                 kit_error *err)
 {
     text_layout p = begin(t, o);
-    if (t->script != NULL) {
+    if (t->script != NULL && (t->lesson != NULL || o->steps)) {
         text_script(&p);
         return finish(&p, bytes, size, err);
     }
@@ -206,10 +180,11 @@ int render_text(char **bytes, size_t *size, const trace *t, const render_text_op
     put_steps(&p);
     sink_puts(&p.out, "\n");
     p.indent = 0;
-    text_notes(&p);
+    text_notes(&p, t);
     if (t->more != NULL) {
         p.indent = p.width >= 60 ? 4 : 2;
-        put_more(&p, t->more);
+        text_section(&p, t->more->title);
+        text_more(&p, t->more);
     }
     return finish(&p, bytes, size, err);
 }

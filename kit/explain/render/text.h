@@ -14,6 +14,7 @@ typedef struct text_layout {
     bool unicode, full;
     int top;
     render_code code;
+    bool steps;
     const trace *trace;
     char *spare[8]; /* text_clean returns these in rotation */
     int next_spare;
@@ -55,8 +56,9 @@ void text_screen(text_layout *p, size_t screen, size_t from, size_t to);
 /* text_parts.c: writes a step's numbers, a heading, and the notes at the end of a trace. */
 void text_step(text_layout *p, const trace_step *s);
 void text_section(text_layout *p, const char *section);
-void text_notes(text_layout *p);
-void text_shape(sink *s, const kit_array *a); /* 3×2 */
+void text_notes(text_layout *p, const trace *t);
+void text_shape(sink *s, const kit_array *a);      /* 3×2 */
+void text_more(text_layout *p, const trace *more); /* the steps and notes of trace.more */
 
 /* text_curve.c: writes y over x. */
 void text_curve(text_layout *p, const trace_step *s);

@@ -1,5 +1,5 @@
 /* Parts that whole traces and the screens of a lesson have in common: the heading of a section, the
- * numbers of a step, the notes. */
+ * numbers of a step, the notes, the trained heads. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,7 +66,9 @@ void text_step(text_layout *p, const trace_step *s)
     /* Lessons show all matrices: they are small and are read beside the notebook. For the user's
      * own sentence only the chosen row is shown, unless --full is given. */
     bool own = p->trace->lesson == NULL && p->trace->text != NULL;
-    bool whole = p->full || s->kind == TRACE_PROBABILITIES || (!own && text_matrix_fits(p, s));
+    bool taught = p->steps && s->kind == TRACE_SCORES; /* the square of all scores is the point */
+    bool whole =
+        p->full || s->kind == TRACE_PROBABILITIES || ((!own || taught) && text_matrix_fits(p, s));
     bool drawn = (s->op == TRACE_GIVEN || s->op == TRACE_COMPUTED) && s->kind == TRACE_VALUES;
     text_worked(p, s, !whole && !drawn);
     if (whole) {
@@ -75,10 +77,10 @@ void text_step(text_layout *p, const trace_step *s)
 }
 
 /* "health   saturated ..." */
-void text_notes(text_layout *p)
+void text_notes(text_layout *p, const trace *t)
 {
     const int label = p->width >= 60 ? 9 : 2;
-    for (const char *line = p->trace->notes; line != NULL && *line != '\0';) {
+    for (const char *line = t->notes; line != NULL && *line != '\0';) {
         size_t tab = strcspn(line, "\t\n"), length = strcspn(line, "\n");
         char *copy = strndup(line, length);
         if (copy == NULL) {
@@ -95,4 +97,31 @@ void text_notes(text_layout *p)
         free(copy);
         line += length + (line[length] == '\n');
     }
+}
+
+void text_more(text_layout *p, const trace *more)
+{
+    const trace *outer = p->trace;
+    p->trace = more;
+    text_wrapf(p, "%s", more->setting);
+    bool drawn = false;
+    for (size_t i = 0; i < more->count; i++) {
+        const trace_step *s = &more->step[i];
+        if (s->check_only) {
+            continue;
+        }
+        const int at = p->steps ? p->indent : 0; /* among the steps of the script */
+        text_bold(p);
+        text_spaces(p, at);
+        text_wrap(p, at, at + 2, text_clean(p, s->title));
+        text_plain(p);
+        text_wrapf(p, "%s", s->sentence);
+        text_weights_alone(p, s);
+        drawn = true;
+    }
+    if (drawn) {
+        text_legend(p, true);
+    }
+    p->trace = outer;
+    text_notes(p, more);
 }

@@ -196,6 +196,10 @@ static void put_part(screen_writer *w, const script_part *part, int number)
         put_empty_line(w);
         text_step(w->p, s);
     }
+    if (strcmp(part->name, "@trained") == 0 && shown(w) && w->p->trace->more != NULL) {
+        put_empty_line(w);
+        text_more(w->p, w->p->trace->more);
+    }
     put_prose(w, "Answer:", part->text[SCRIPT_ANSWER]);
     if (part->text[SCRIPT_MEANING] != NULL && shown(w)) {
         put_empty_line(w);
@@ -242,6 +246,10 @@ static void put_introduction(screen_writer *w, const trace *t, const script *s)
     if (t->text != NULL) {
         text_wrapf(p, "“%s”", t->text);
     }
+    if (t->lesson == NULL && t->setting != NULL) {
+        put_empty_line(w);
+        text_wrapf(p, "%s", t->setting);
+    }
     if (s->learn.count > 0) {
         put_empty_line(w);
         text_bold(p);
@@ -272,7 +280,7 @@ static void put_questions(screen_writer *w, const script *s)
     }
     if (shown(w)) {
         sink_puts(&w->p->out, "\n");
-        text_notes(w->p);
+        text_notes(w->p, w->p->trace);
     }
 }
 

@@ -88,7 +88,7 @@ static inline void build_lesson(trace *t, const char *name)
 static inline void build_explain(trace *t, const explain_options *o)
 {
     kit_error e = {0};
-    if (explain_build(t, o, NULL, &e) != KIT_OK)
+    if (lesson_explain(t, o, NULL, &e) != KIT_OK)
         fail_msg("\"%s\": %s", o->text, e.message);
 }
 

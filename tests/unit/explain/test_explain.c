@@ -221,7 +221,7 @@ static void expect_refusal(const explain_options *o, int code, const char *part)
 {
     trace t;
     kit_error e = {0};
-    int got = explain_build(&t, o, NULL, &e);
+    int got = lesson_explain(&t, o, NULL, &e);
     if (got != code || strstr(e.message, part) == NULL || strchr(e.message, '\n') != NULL)
         fail_msg("got %d \"%s\", want %d \"%s\"", got, e.message, code, part);
     trace_free(&t); /* harmless after a failure */

@@ -36,6 +36,9 @@ static void begin(trace *t)
     recipe_add_copy(&r, "numbers", TRACE_VALUES, ATTN_F64, SHAPE(2, 3), numbers);
     recipe_word_rows(&r);
     recipe_describe(&r, "title", "", "sentence");
+    recipe_fact(&r, "word", "one {braced}");
+    recipe_fact(&r, "row", "1");
+    recipe_fact(&r, "flag", "%s", "");
     assert_int_equal(recipe_end(&r), KIT_OK);
 }
 
@@ -108,6 +111,19 @@ static void test_quotations(void **state)
         {"{-(numbers[one][0]+1)}", "-2.0000"},
         {"{0-numbers[two][2]:2}", "0.00"},
         {"no quotation", "no quotation"},
+        {"{fact word}, {fact flag}.", "one {braced}, ."},
+        {"{numbers[@row][0]}", "4.0000"},
+        {"{numbers[@head][one][0]}", "1.0000"},
+        {"{if flag}yes{else}no{end}", "yes"},
+        {"{if not flag}yes{else}no{end}", "no"},
+        {"{if nothing}{letters[0]}{{{if word}a{else}b{end}{else}no{end}!", "no!"},
+        {"{if flag}{if nothing}a{else}b{end}c{else}{if word}d{end}{end}e", "bce"},
+        {"{if nothing}a{end}", ""},
+        {"{fact nothing}", "!{nothing}: the lesson has no fact of this name"},
+        {"{numbers[@nothing][0]}", "!no such row or column"},
+        {"{numbers[@word][3]}", "!no such row or column"},
+        {"{if flag}a", "!{flag}: '{end}' is missing"},
+        {"{if nothing}a{else}b", "!'{end}' is missing"},
         {"{letters[0]}", "!the lesson has no step of this name"},
         {"{numbers[three][0]}", "!no such row or column"},
         {"{numbers[2][0]}", "!no such row or column"},
@@ -170,6 +186,33 @@ static void test_mistakes(void **state)
     }
 }
 
+/* Choices leave no empty paragraphs, parts and questions behind. */
+static void test_conditions(void **state)
+{
+    (void)state;
+    trace t;
+    kit_error e = {0};
+    begin(&t);
+    const char *text =
+        "step @a\nwhen nothing\nstep @b\nwhen not nothing\ntitle B\nstep @c\nwhen flag\n"
+        "idea\n  {if nothing}a{end}\n\n  {if flag}b{end} {if nothing}c{end} d\n"
+        "answer {if nothing}a{end}\nstep numbers\nnumpy x\n"
+        "  d = {1: {if flag}'{fact word}'{end}}\n"
+        "question {if nothing}q{end}\nanswer a\nquestion r\nanswer {if flag}b{end}\n";
+    if (apply(&t, text, &e) != KIT_OK)
+        fail_msg("%s", e.message);
+    const script *s = t.script;
+    assert_int_equal(s->count, 3);
+    assert_string_equal(s->part[0].text[SCRIPT_TITLE], "B");
+    assert_string_equal(s->part[1].text[SCRIPT_IDEA], "b d");
+    assert_null(s->part[1].text[SCRIPT_ANSWER]);
+    assert_string_equal(s->part[2].text[SCRIPT_NUMPY], "d = {1: 'one {braced}'}");
+    assert_int_equal(s->question.count, 1);
+    assert_string_equal(s->question.line[0], "r");
+    assert_string_equal(s->answer.line[0], "b");
+    trace_free(&t);
+}
+
 /* A section is left out as a whole if the trace has none of its steps. */
 static void test_optional_sections(void **state)
 {
@@ -204,6 +247,7 @@ int main(void)
         cmocka_unit_test(test_keywords),          cmocka_unit_test(test_code_is_cut_between_marks),
         cmocka_unit_test(test_quotations),        cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_optional_sections), cmocka_unit_test(test_every_prefix),
+        cmocka_unit_test(test_conditions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

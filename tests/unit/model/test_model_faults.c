@@ -437,7 +437,7 @@ static int explain_words(kit_error *err)
     explain_options o = EXPLAIN_OPTIONS_INIT;
     trace t = {0};
     o.text = "Life is short, eat dessert last";
-    int code = explain_build(&t, &o, NULL, err);
+    int code = lesson_explain(&t, &o, NULL, err);
     if (!code)
         code = write_page(&t, err);
     trace_free(&t);
