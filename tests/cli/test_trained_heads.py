@@ -147,12 +147,25 @@ class TrainedHeads(CliTest):
                 for line in self.end(text, width=width).splitlines():
                     self.assertLessEqual(len(line), width)
 
-    def test_json_and_pages_are_without_it(self):
+    def test_files(self):
+        """JSON and pages have the maps, too; pictures do not."""
         self.works("explain", CAT, "-o", "page.html", "-o", "map.svg", "-o", "trace.txt")
-        for text in (self.works("explain", "--json", CAT), self.bytes("page.html").decode(),
-                     self.bytes("map.svg").decode()):
-            self.assertNotIn(TITLE, text)
+        self.assertNotIn(TITLE, self.bytes("map.svg").decode())
         self.assertIn(TITLE, self.bytes("trace.txt").decode())
+        page = self.bytes("page.html").decode()
+        data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+        for trained in (json.loads(self.works("explain", "--json", CAT))["trained"],
+                        json.loads(data[1])["trace"]["trained"]):
+            self.assertEqual(trained["title"], TITLE)
+            self.assertIn("know no English", trained["setting"])
+            steps = {s["name"]: s["tensor"] for s in trained["steps"]}
+            for name, want in zip(("previous", "followed"), expected_maps(CAT.split(), 123)):
+                got = np.reshape(steps[name]["data"], steps[name]["shape"])
+                self.assertLess(abs(got - want).max(), 1e-5)
+        self.assertEqual(len(json.loads(self.works("explain", "--json", CAT))["steps"]), 13)
+        long = json.loads(self.works("explain", "--json", " ".join("a" * 40)))["trained"]
+        self.assertEqual(long["steps"], [])
+        self.assertIn("places, and this sentence has 40 words", long["setting"])
 
     @unittest.skipIf(os.environ.get("ATTN_SANITIZED") == "1", "a minute of training, ten times")
     def test_the_command_makes_such_heads(self):

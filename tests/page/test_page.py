@@ -389,6 +389,30 @@ class Traces(PageTest):
         self.assertIn("Each row is a head", self.text("#heads-panel"))
         self.expect_quiet()
 
+    def test_trained_heads(self):
+        """The maps of the trained heads stand beside the random ones, and the page says which."""
+        trace = self.explain(text="the cat saw the dog")
+        self.assertEqual(self.js("return attn.page.context.block.name"), "weights")
+        self.assertIn("random weights, not trained", self.text("#setting"))
+        for at, step in enumerate(trace["trained"]["steps"], 1):
+            self.js("const s = document.getElementById('block'); s.value = %d;"
+                    "s.dispatchEvent(new Event('change'))" % at)
+            want = np.reshape(step["tensor"]["data"], step["tensor"]["shape"])
+            np.testing.assert_allclose(np.nan_to_num(self.shown()), want, atol=1e-6)
+            self.assertEqual(self.text("#step-title"), step["title"])
+            self.assertIn("Trained, not random", self.text("#setting"))
+            self.assertNotIn("random weights", self.text("#setting"))
+            for stage in (2, 3):  # the embeddings of the random weights are not theirs
+                self.assertFalse(self.one("#stage-%d" % stage).is_enabled())
+            self.stage(9)
+            self.assertIn("A trained head", self.text("#main"))
+            self.assertFalse(self.js("return attn.page.context.live.hidden === null"))
+        self.assertGreater(at, 1)
+        self.js("document.getElementById('block').value = 0;"
+                "document.getElementById('block').dispatchEvent(new Event('change'))")
+        self.assertIn("random weights, not trained", self.text("#setting"))
+        self.expect_quiet()
+
     def test_gradients_and_one_word(self):
         self.lesson("sky", "--gradients")
         self.explain(text="alone")

@@ -146,7 +146,7 @@ function headRows(trace) {
 function headSteps(trace, several, change) {
   const { T, S, weights } = several, w = numbersOf(trace, weights, 0);
   const rows = Array.from({ length: T }, (_, i) =>
-    [rowLabel(weights, i), ...Array.from(w.subarray(i * S, (i + 1) * S), numberText)]);
+    [rowLabel(weights, i), ...Array.from(w.subarray(i * S, (i + 1) * S), (x) => x.toFixed(4))]);
   return el("div", { id: "head-steps" },
     el("p", { class: "fine" }, "The steps of the heads: ",
        trace.shown.filter((s) => s.section === several.section).map((s) =>
@@ -159,6 +159,7 @@ function headSteps(trace, several, change) {
 /** What is said of a block with one head. A lesson may have another block with a row for each head
  * of the same word. */
 function oneHead({ trace, block }) {
+  if (block.trained) return "A trained head. The random ones are under Attention: weights.";
   const several = headRows(trace);
   if (!several) return "One head. With more (attn explain --heads 3), each asks in its own way.";
   const rows = Array.from({ length: several.T }, (_, i) => looksAt(trace, several, i)).join(", ");

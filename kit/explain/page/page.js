@@ -155,7 +155,8 @@ function afterHeads(context) {
 }
 
 function drawText(context) {
-  const { view, state } = context, nine = state.stage === 9;
+  const { view, state, block, trace } = context, nine = state.stage === 9;
+  byId("setting").textContent = block.trained ? trace.trainedSetting : trace.setting;
   byId("step-title").textContent = nine ? "All heads" : view.title || view.name;
   byId("step-formula").textContent = nine ? "" : view.formula;
   byId("step-sentence").textContent = nine ? "Each head has its own queries, keys and values."

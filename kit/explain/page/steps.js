@@ -9,6 +9,7 @@ function stageSteps(trace, block, stage) {
   const inputs = [block.q, block.k, block.v].filter(Boolean);
   const own = (s) => (s && (s.layer ?? block.layer) === block.layer ? s : null);
   const source = inputs.map((s) => s.made.op === "project" ? find(s.made.a) : null).find(Boolean);
+  if (block.trained && (stage === 2 || stage === 3)) return []; // its embeddings are not shown
   switch (stage) {
     case 1: { // the steps of the text, not the model's predictions
       const at = (s) => trace.shown.indexOf(s);

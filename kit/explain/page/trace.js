@@ -8,12 +8,20 @@
 /** The object of the page's <script type="application/json"> as a trace. */
 function readTrace(json) {
   const trace = { ...json, steps: json.steps.map(readStep), find: new Map() };
+  if (json.trained) addTrained(trace, json.trained);
   trace.steps.forEach((s) => trace.find.set(s.name, s));
   trace.shown = trace.steps.filter((s) => !s.aside);
   trace.blocks = trace.shown.filter((s) => s.kind === "weights").map((s) => readBlock(trace, s));
   if (trace.blocks.every((b) => b.layer && b.moment < 0))
     trace.blocks.sort((a, b) => a.layer - b.layer); // the explained one comes first
   return trace;
+}
+
+/** The same sentence through trained heads: more steps, in a section of their own. */
+function addTrained(trace, { title, setting, steps, notes }) {
+  trace.trainedSetting = setting;
+  trace.notes = [...trace.notes, ...notes.map(({ text }) => ({ label: "trained", text }))];
+  trace.steps.push(...steps.map((s) => ({ ...readStep(s), section: title, trained: true })));
 }
 
 function readStep(json) {
@@ -92,7 +100,7 @@ function readBlock(trace, weights) {
   const block = { name: weights.name, weights, heads: weights.heads, T: weights.height,
                   S: weights.width, layer: weights.layer ?? 0, moment: weights.moment ?? -1,
                   section: weights.section, scale: 1, causal: weights.made.causal === true,
-                  window: weights.made.window ?? 0,
+                  window: weights.made.window ?? 0, trained: weights.trained === true,
                   raw: null, scaled: null, masked: null, scores: null, q: null, k: null, v: null,
                   context: null, norms: null, products: null };
   followScores(trace, block);
