@@ -247,13 +247,15 @@ def lesson_source(c):
 
 def heads_source(c):
     """The C file of the trained heads, as cmake/EmbedHeads.cmake writes it. Returns its path."""
-    with open(os.path.join(c.root, "kit", "explain", "trained", "heads.safetensors"), "rb") as f:
-        data = f.read()
     path = os.path.join(c.folder, "heads_file.c")
     with open(path, "w", encoding="utf-8") as f:
         f.write('#include "train/heads.h"\n')
-        f.write("const char trained_heads[] = %s;\n" % array(data))
-        f.write("const size_t trained_heads_size = %d;\n" % len(data))
+        for name in ("followed", "same"):
+            trained = os.path.join(c.root, "kit", "explain", "trained", name + ".safetensors")
+            with open(trained, "rb") as weights:
+                data = weights.read()
+            f.write("const char trained_%s[] = %s;\n" % (name, array(data)))
+            f.write("const size_t trained_%s_size = %d;\n" % (name, len(data)))
     return path
 
 

@@ -37,8 +37,8 @@ static void find_last(trained *a)
 }
 
 /* Adds the weights of the head of a layer, and before them its scores, which show what is hidden.
- */
-static void add_head(trained *a, int layer, const char *name, const char *title)
+ * The caller describes them. */
+static void add_head(trained *a, heads *h, int layer, const char *name)
 {
     recipe *r = &a->r;
     const int64_t T = a->count;
@@ -46,35 +46,64 @@ static void add_head(trained *a, int layer, const char *name, const char *title)
     kit_array scores = {0}, weights = {0};
     snprintf(scores_name, sizeof scores_name, "%s_scores", name);
     if (r->status == KIT_OK) {
-        r->status = heads_maps(a->heads, layer, ATTN_STAGE_BIASED, &scores, r->err);
+        r->status = heads_maps(h, layer, ATTN_STAGE_BIASED, &scores, r->err);
     }
     if (r->status == KIT_OK) {
-        r->status = heads_maps(a->heads, layer, ATTN_STAGE_WEIGHTS, &weights, r->err);
+        r->status = heads_maps(h, layer, ATTN_STAGE_WEIGHTS, &weights, r->err);
     }
     if (r->status == KIT_OK) {
         recipe_add_copy(r, scores_name, TRACE_SCORES, ATTN_F32, SHAPE(T, T), scores.data);
         recipe_check_only(r, NULL, NULL);
         recipe_add_copy(r, name, TRACE_WEIGHTS, ATTN_F32, SHAPE(T, T), weights.data);
-        const heads_facts *f = heads_facts_of(a->heads);
-        if (layer == 1) {
-            recipe_describe(r, title, "",
-                            "Learned: look at the word before. On %lld unseen random sentences its "
-                            "largest weight is on that word for %.1f %% of the words.",
-                            (long long)f->sentences, 100 * f->score[0]);
-        } else {
-            recipe_describe(r, title, "",
-                            "Learned: find the last appearance of this word and look at what "
-                            "followed it. On %lld unseen random sentences its largest weight is "
-                            "there for %.1f %% of the words that had appeared before. The row of "
-                            "a word that had not means nothing.",
-                            (long long)f->sentences, 100 * f->score[1]);
-        }
         recipe_set_provenance(r, TRACE_GIVEN, scores_name, NULL, 0);
         recipe_word_rows(r);
         recipe_word_columns(r);
     }
     kit_array_free(&scores);
     kit_array_free(&weights);
+}
+
+/* The word before; what followed the last appearance of this word. */
+static void add_followed(trained *a)
+{
+    const heads_facts *f = heads_facts_of(a->heads);
+    recipe *r = &a->r;
+    add_head(a, a->heads, 1, "previous");
+    recipe_describe(r, "Layer 1: the word before", "",
+                    "Learned: look at the word before. On %lld unseen random sentences its "
+                    "largest weight is on that word for %.1f %% of the words.",
+                    (long long)f->sentences, 100 * f->score[0]);
+    add_head(a, a->heads, 2, "followed");
+    recipe_describe(r, "Layer 2: what followed this word", "",
+                    "Learned: find the last appearance of this word and look at what "
+                    "followed it. On %lld unseen random sentences its largest weight is "
+                    "there for %.1f %% of the words that had appeared before. The row of "
+                    "a word that had not means nothing.",
+                    (long long)f->sentences, 100 * f->score[1]);
+}
+
+/* The last appearance of this word, by a model of its own. */
+static void add_same(trained *a, uint64_t seed)
+{
+    recipe *r = &a->r;
+    heads *h = NULL;
+    if (r->status == KIT_OK) {
+        r->status = heads_open(&h, HEADS_SAME, r->ctx, r->err);
+    }
+    if (r->status == KIT_OK) {
+        r->status = heads_run(h, a->id, a->count, seed, r->err);
+    }
+    add_head(a, h, 1, "same");
+    if (r->status == KIT_OK) {
+        const heads_facts *f = heads_facts_of(h);
+        recipe_describe(r, "Another model, of one layer: the same word", "",
+                        "Learned, by `%s`: look at the last appearance of this word. It sees only "
+                        "the words before this one. On %lld unseen random sentences its largest "
+                        "weight is there for %.1f %% of the words that had appeared before; the "
+                        "other rows mean nothing.",
+                        f->command, (long long)f->sentences, 100 * f->score[0]);
+    }
+    heads_close(h);
 }
 
 /* Says what the second head does with words that this sentence repeats. */
@@ -123,10 +152,11 @@ static void suggest(trained *a, int64_t longest)
                 (size_t)snprintf(text + used, sizeof text - used, "%s%s", i > 0 ? " " : "", word);
         }
     }
-    recipe_note(&a->r, "try",
-                "No word appears twice here, so the second head finds nothing. With repeated "
-                "words: attn explain \"%s\"",
-                good ? text : "the cat saw the dog and the cat ran");
+    recipe_note(
+        &a->r, "try",
+        "No word appears twice here, so the heads that look for earlier words find nothing. "
+        "With repeated words: attn explain \"%s\"",
+        good ? text : "the cat saw the dog and the cat ran");
 }
 
 static void set_out(trained *a, uint64_t seed)
@@ -149,8 +179,8 @@ static void set_out(trained *a, uint64_t seed)
     if (r->status == KIT_OK) {
         r->status = heads_run(a->heads, a->id, a->count, seed, r->err);
     }
-    add_head(a, 1, "previous", "Layer 1: the word before");
-    add_head(a, 2, "followed", "Layer 2: what followed this word");
+    add_followed(a);
+    add_same(a, seed);
     say_found(a);
     if (a->repeated == 0) {
         suggest(a, f->longest);
@@ -162,7 +192,7 @@ int explain_trained(trace *t, const char *text, uint64_t seed, attn_context *ctx
     trained a = {
         .r = recipe_begin(t, ctx, err, NULL, "The same sentence through trained heads", text)};
     if (a.r.status == KIT_OK) {
-        a.r.status = heads_open(&a.heads, ctx, err);
+        a.r.status = heads_open(&a.heads, HEADS_FOLLOWED, ctx, err);
     }
     a.count = (int64_t)t->words.count;
     a.id = t->words.id;

@@ -469,8 +469,9 @@ static int check_size(const kit_safetensors *f, const char *path, const train_co
                       kit_error *err)
 {
     const double E = (double)c->embed, block = E * E * (c->mlp ? 12 : 4);
-    const bool drawn = train_task_draws_words(c->task); /* no tables of tokens, a square head */
-    const double tables = drawn ? E : 2 * (double)train_config_tokens(c);
+    const double head = c->task == TRAIN_ANY_WORDS ? E : (double)train_config_answers(c);
+    const bool drawn = train_task_draws_words(c->task); /* no table of tokens */
+    const double tables = head + (drawn ? 0 : (double)train_config_tokens(c));
     const double least = E * (tables + (double)c->length) + (double)c->layers * block;
     if ((double)kit_safetensors_bytes(f) < 3 * sizeof(float) * least)
         return kit_fail(err, KIT_BAD_FILE, "%s: is too short for a model with its options", path);

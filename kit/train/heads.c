@@ -15,67 +15,78 @@
 #include "train_inner.h"
 
 #define FORMAT "attn.heads/1"
-#define NAME "trained/heads.safetensors"
+
+static const struct {
+    const char *name;
+    train_task task;
+    int layers;
+    const char *score[HEADS_LAYERS];
+} kinds[HEADS_KINDS] = {
+    {"trained/followed.safetensors", TRAIN_ANY_WORDS, 2, {"score.previous", "score.followed"}},
+    {"trained/same.safetensors", TRAIN_SAME_WORD, 1, {"score.same"}},
+};
 
 struct heads {
+    heads_kind kind;
     train_model model;
     heads_facts facts;
     char command[256];
 };
 
-static int bad(const char *what, const char *key, kit_error *err)
+static int bad(heads_kind kind, const char *what, const char *key, kit_error *err)
 {
-    return kit_fail(err, KIT_BAD_FILE, NAME ": '%s' %s", key, what);
+    return kit_fail(err, KIT_BAD_FILE, "%s: '%s' %s", kinds[kind].name, key, what);
 }
 
-static int read_number(double *to, const io_safetensors *f, const char *key, double low,
-                       double high, kit_error *err)
+static int read_number(double *to, heads_kind kind, const io_safetensors *f, const char *key,
+                       double low, double high, kit_error *err)
 {
     const char *text = io_safetensors_metadata(f, key);
     char *end = NULL;
     *to = text ? strtod(text, &end) : 0;
     return text && end != text && !*end && *to >= low && *to <= high
                ? KIT_OK
-               : bad("is missing or out of range", key, err);
+               : bad(kind, "is missing or out of range", key, err);
 }
 
 static int read_facts(heads *h, train_config *c, const io_safetensors *f, kit_error *err)
 {
     const char *format = io_safetensors_metadata(f, "format");
     const char *command = io_safetensors_metadata(f, "command");
+    const heads_kind kind = h->kind;
     double length, embed, longest, sentences;
     if (!format || strcmp(format, FORMAT) != 0)
-        return bad("must be " FORMAT, "format", err);
+        return bad(kind, "must be " FORMAT, "format", err);
     if (!command || strlen(command) >= sizeof h->command)
-        return bad("is missing or too long", "command", err);
-    int code = read_number(&length, f, "length", 4, 1024, err);
+        return bad(kind, "is missing or too long", "command", err);
+    int code = read_number(&length, kind, f, "length", 4, 1024, err);
     if (!code)
-        code = read_number(&embed, f, "embed", 8, 1024, err);
+        code = read_number(&embed, kind, f, "embed", 8, 1024, err);
     if (!code)
-        code = read_number(&longest, f, "longest", 2, length, err);
+        code = read_number(&longest, kind, f, "longest", 2, length, err);
     if (!code)
-        code = read_number(&sentences, f, "sentences", 1, 1e6, err);
-    if (!code)
-        code = read_number(&h->facts.score[0], f, "score.previous", 0, 1, err);
-    if (!code)
-        code = read_number(&h->facts.score[1], f, "score.followed", 0, 1, err);
+        code = read_number(&sentences, kind, f, "sentences", 1, 1e6, err);
+    for (int i = 0; i < kinds[kind].layers && !code; i++)
+        code = read_number(&h->facts.score[i], kind, f, kinds[kind].score[i], 0, 1, err);
     if (code)
         return code;
     strcpy(h->command, command);
     h->facts.command = h->command;
     h->facts.longest = (int64_t)longest;
     h->facts.sentences = (int64_t)sentences;
-    *c = (train_config){.task = TRAIN_ANY_WORDS,
+    h->facts.layers = kinds[kind].layers;
+    *c = (train_config){.task = kinds[kind].task,
                         .vocabulary = (int64_t)longest,
                         .length = (int64_t)length,
                         .embed = (int64_t)embed,
                         .heads = 1,
-                        .layers = HEADS_LAYERS,
+                        .layers = kinds[kind].layers,
                         .batch = 1};
     return KIT_OK;
 }
 
-static int load_parameter(train_parameter *p, const io_safetensors *f, kit_error *err)
+static int load_parameter(train_parameter *p, heads_kind kind, const io_safetensors *f,
+                          kit_error *err)
 {
     kit_array half, *to = &p->value;
     int code = io_safetensors_load(&half, f, p->name, err);
@@ -83,7 +94,7 @@ static int load_parameter(train_parameter *p, const io_safetensors *f, kit_error
         return code;
     if (half.dtype != ATTN_F16 || half.rank != to->rank ||
         memcmp(half.shape, to->shape, sizeof half.shape) != 0) {
-        code = bad("does not have the type and shape that the sizes require", p->name, err);
+        code = bad(kind, "does not have the type and shape that the sizes require", p->name, err);
     } else {
         kit_array_free(to);
         code = kit_array_convert(to, &half, ATTN_F32, err);
@@ -92,21 +103,23 @@ static int load_parameter(train_parameter *p, const io_safetensors *f, kit_error
     return code;
 }
 
-int heads_open_bytes(heads **out, const void *bytes, size_t size, attn_context *ctx, kit_error *err)
+int heads_open_bytes(heads **out, heads_kind kind, const void *bytes, size_t size,
+                     attn_context *ctx, kit_error *err)
 {
-    io_source source = io_source_memory(NAME, bytes, size);
+    io_source source = io_source_memory(kinds[kind].name, bytes, size);
     io_safetensors f;
     train_config c;
     heads *h = *out = calloc(1, sizeof *h);
     if (!h)
         return kit_fail(err, KIT_LIMIT, "not enough memory for the trained heads");
+    h->kind = kind;
     int code = io_safetensors_open(&f, &source, err);
     if (!code)
         code = read_facts(h, &c, &f, err);
     if (!code)
         code = train_model_make(&h->model, &c, ctx, err);
     for (int i = 0; i < h->model.count && !code; i++)
-        code = load_parameter(&h->model.parameter[i], &f, err);
+        code = load_parameter(&h->model.parameter[i], kind, &f, err);
     io_safetensors_close(&f);
     if (code) {
         heads_close(h);
@@ -115,9 +128,11 @@ int heads_open_bytes(heads **out, const void *bytes, size_t size, attn_context *
     return code;
 }
 
-int heads_open(heads **out, attn_context *ctx, kit_error *err)
+int heads_open(heads **out, heads_kind kind, attn_context *ctx, kit_error *err)
 {
-    return heads_open_bytes(out, trained_heads, trained_heads_size, ctx, err);
+    return kind == HEADS_SAME
+               ? heads_open_bytes(out, kind, trained_same, trained_same_size, ctx, err)
+               : heads_open_bytes(out, kind, trained_followed, trained_followed_size, ctx, err);
 }
 
 void heads_close(heads *h)

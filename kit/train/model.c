@@ -87,6 +87,11 @@ static attn_tensor grad_of(const train_model *m, int i) { return view(&m->parame
 
 static bool draws(const train_model *m) { return train_task_draws_words(m->config.task); }
 
+/* Whether the answer is a vector that is compared with the drawn embeddings. */
+static bool compares(const train_model *m) { return m->config.task == TRAIN_ANY_WORDS; }
+
+static int64_t answers(const train_model *m) { return train_config_answers(&m->config); }
+
 void train_model_init(train_model *m)
 {
     attn_rng rng;
@@ -143,13 +148,13 @@ static size_t place_activations(train_model *m, float *base)
     }
     m->output = take(base, &used, N * E);
     m->normed = take(base, &used, N * E);
-    m->logits = take(base, &used, N * V);
+    m->logits = take(base, &used, N * (size_t)answers(m));
     m->words = take(base, &used, draws(m) ? (size_t)c->batch * V * E : 0);
-    m->answer = take(base, &used, draws(m) ? N * E : 0);
+    m->answer = take(base, &used, compares(m) ? N * E : 0);
     for (int i = 0; i < 4; i++)
         m->d[i] = take(base, &used, N * (i == 3 && c->mlp ? WIDER : 1) * E);
     m->d_wide = take(base, &used, N * (c->mlp ? WIDER : 3) * E);
-    m->d_logits = take(base, &used, N * V);
+    m->d_logits = take(base, &used, N * (size_t)answers(m));
     return used;
 }
 
@@ -158,7 +163,8 @@ static bool fits(const train_config *c)
 {
     const double N = (double)c->batch * (double)c->length, E = (double)c->embed;
     const double V = (double)train_config_tokens(c);
-    return N * (E * 20 * ((double)c->layers + 1) + 2 * V) < 1e11 &&
+    const double A = (double)train_config_answers(c);
+    return N * (E * 20 * ((double)c->layers + 1) + 2 * (A > V ? A : V)) < 1e11 &&
            V * E * (train_task_draws_words(c->task) ? (double)c->batch : 1) < 1e10;
 }
 
@@ -191,7 +197,7 @@ int train_model_make(train_model *m, const train_config *c, attn_context *ctx, k
     if (!code)
         code = add_module(m, "norm", 0, 0, E, err);
     if (!code)
-        code = add_module(m, "head", 0, draws(m) ? E : V, E, err);
+        code = add_module(m, "head", 0, compares(m) ? E : answers(m), E, err);
     return code;
 }
 
@@ -261,7 +267,9 @@ static attn_sdpa_args attention_of(const train_model *m, const train_block *b, a
     a.out = attn_bthd(b->heads, ATTN_F32, m->batch, m->length, H, E / H);
     *lse = attn_bhtd(b->lse, ATTN_F32, m->batch, H, m->length, 1);
     a.lse = lse;
-    a.causal = ATTN_CAUSAL_TOP_LEFT;
+    /* For the same word each place looks only before itself, where it would find itself. */
+    a.causal = m->config.task == TRAIN_SAME_WORD ? ATTN_CAUSAL_OFFSET : ATTN_CAUSAL_TOP_LEFT;
+    a.causal_offset = m->config.task == TRAIN_SAME_WORD ? -1 : 0;
     return a;
 }
 
@@ -369,12 +377,12 @@ int train_model_forward(train_model *m, int64_t batch, int64_t length, kit_error
     const int last = m->count - 4;
     if (!code)
         code = norm(m, m->output, last, m->normed, err);
-    if (!code && draws(m)) {
+    if (!code && compares(m)) {
         code = linear(m, m->normed, E, last + 2, m->answer, E, err);
         return code ? code : compare(m, err);
     }
     if (!code)
-        code = linear(m, m->normed, E, last + 2, m->logits, train_config_tokens(&m->config), err);
+        code = linear(m, m->normed, E, last + 2, m->logits, answers(m), err);
     return code;
 }
 
@@ -485,12 +493,12 @@ static int embeddings_back(train_model *m, kit_error *err)
 /* Writes the gradient of m->normed to m->d[1]. */
 static int head_back(train_model *m, kit_error *err)
 {
-    const int64_t E = m->config.embed, V = train_config_tokens(&m->config);
+    const int64_t E = m->config.embed;
     const int head = m->count - 2;
     attn_error e;
     int code = KIT_OK;
-    if (!draws(m))
-        return linear_back(m, m->d_logits, V, m->normed, E, head, m->d[1], err);
+    if (!compares(m))
+        return linear_back(m, m->d_logits, answers(m), m->normed, E, head, m->d[1], err);
     float *d_answer = m->d[2];
     for (int64_t b = 0; b < m->batch && !code; b++) {
         const comparison c = comparison_of(m, b, d_answer, m->d_logits);
@@ -505,7 +513,7 @@ static int head_back(train_model *m, kit_error *err)
 int train_model_loss(train_model *m, double *loss, bool grads, kit_error *err)
 {
     attn_error e;
-    const int64_t V = train_config_tokens(&m->config);
+    const int64_t V = answers(m);
     const attn_tensor logits = rows(m, m->logits, V), dlogits = rows(m, m->d_logits, V);
     int code =
         kit_engine(attn_cross_entropy_forward(m->ctx, &logits, m->targets, TRAIN_IGNORE, loss, &e),

@@ -17,7 +17,10 @@ typedef struct probe {
     const char *labels[LABELS];
 } probe;
 
-static double chance(const train_run *run) { return 1 / (double)train_config_tokens(&run->config); }
+static double chance(const train_run *run)
+{
+    return 1 / (double)train_config_answers(&run->config);
+}
 
 /* ------------------------------------------------------------------------------------ Curves */
 
@@ -32,7 +35,7 @@ static void report_loss(recipe *r, const train_run *run)
     }
     recipe_describe(r, "Loss of each step's batch", "mean of −log p(answer)",
                     "To guess evenly costs ln %lld = %.3g.",
-                    (long long)train_config_tokens(&run->config), -log(chance(run)));
+                    (long long)train_config_answers(&run->config), -log(chance(run)));
     recipe_columns(r, columns, 2);
 }
 
@@ -70,6 +73,7 @@ static void report_accuracy(recipe *r, const train_run *run)
 static void judge_head(const train_run *run, const float *w, int64_t P, double to[2])
 {
     const int64_t *tokens = run->model.tokens, *targets = run->model.targets;
+    const bool places = run->config.task == TRAIN_SAME_WORD;
     int64_t counted = 0;
     to[0] = to[1] = 0;
     for (int64_t i = 0; i < P; i++) {
@@ -78,7 +82,7 @@ static void judge_head(const train_run *run, const float *w, int64_t P, double t
             continue;
         counted++;
         for (int64_t j = 0; j <= i; j++)
-            to[1] += tokens[j] == targets[i] ? (double)w[i * P + j] : 0;
+            to[1] += (places ? j : tokens[j]) == targets[i] ? (double)w[i * P + j] : 0;
     }
     to[1] /= counted ? (double)counted : 1;
 }

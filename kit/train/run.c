@@ -132,7 +132,7 @@ static int measure_batch(train_run *run, int64_t sequences, int64_t *right, trai
                          kit_error *err)
 {
     train_model *m = &run->model;
-    const int64_t V = train_config_tokens(&run->config), N = sequences * run->config.length;
+    const int64_t V = train_config_answers(&run->config), N = sequences * run->config.length;
     double loss;
     int64_t places = 0;
     int code = train_model_forward(m, sequences, run->config.length, err);

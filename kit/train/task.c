@@ -5,12 +5,14 @@
  *   reverse         a b c | c b a       the same
  *   previous-token  a b c d e           the previous token
  *   any-words       a b c a d b         what followed the last appearance of this token
+ *   same-word       a b c a d b         the place of the last appearance of this token; a place
+ *                                       sees only those before it
  *   text            characters          the next character
  *
  * Induction's blocks have a random length. So no position tells where to look; only the tokens
- * there do (Olsson et al. 2022). In any-words every sequence draws the embeddings of its tokens too
- * (run.c). So no token can be learned, only the rule. Random numbers are words of PyTorch's
- * generator, drawn in the order of this file.
+ * there do (Olsson et al. 2022). In any-words and same-word every sequence draws the embeddings of
+ * its tokens too (run.c). So no token can be learned, only the rule. Random numbers are words of
+ * PyTorch's generator, drawn in the order of this file.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,8 +24,10 @@
 
 enum { PROBE = 24 /* most tokens in a heat-map */ };
 
-static const char *const names[TRAIN_TASKS] = {"induction",      "copy",      "reverse",
-                                               "previous-token", "any-words", "text"};
+static const char *const names[TRAIN_TASKS] = {"induction", "copy",
+                                               "reverse",   "previous-token",
+                                               "any-words", "same-word",
+                                               "text"};
 
 const char *train_task_name(train_task task) { return names[task]; }
 
@@ -35,7 +39,10 @@ train_task train_task_find(const char *name)
     return (train_task)i;
 }
 
-bool train_task_draws_words(train_task task) { return task == TRAIN_ANY_WORDS; }
+bool train_task_draws_words(train_task task)
+{
+    return task == TRAIN_ANY_WORDS || task == TRAIN_SAME_WORD;
+}
 
 /* Maps a random word to 0..n-1 as n * word / 2^32. Each probability is 1 / n with a relative
  * error below n / 2^32. */
@@ -110,6 +117,20 @@ static void draw_any_words(attn_rng *rng, int64_t kinds, int64_t length, int64_t
     }
 }
 
+/* Draws from the first `kinds` tokens. A token that was there before has the place of its last
+ * appearance as its target. */
+static void draw_same_word(attn_rng *rng, int64_t kinds, int64_t length, int64_t *tokens,
+                           int64_t *targets)
+{
+    for (int64_t i = 0; i < length; i++) {
+        tokens[i] = train_below(rng, kinds);
+        targets[i] = TRAIN_IGNORE;
+        for (int64_t j = 0; j < i; j++)
+            if (tokens[j] == tokens[i])
+                targets[i] = j;
+    }
+}
+
 /* Start of the part of a text that is kept for measuring. */
 static int64_t first_unseen(const train_text *text) { return text->count - text->count / 10; }
 
@@ -132,7 +153,8 @@ static int64_t longest_period(const train_config *c)
     return c->length / 2 < c->vocabulary ? c->length / 2 : c->vocabulary;
 }
 
-/* How many different tokens a sequence of any-words has: fewer than places, so one is repeated. */
+/* How many different tokens a sequence of any-words or same-word has: fewer than places, so one is
+ * repeated. */
 static int64_t most_kinds(const train_config *c)
 {
     return c->vocabulary < c->length ? c->vocabulary : c->length - 1;
@@ -143,7 +165,7 @@ static int64_t fewest_kinds(const train_config *c)
     return most_kinds(c) / 4 > 2 ? most_kinds(c) / 4 : 2;
 }
 
-/* period: of induction's block; of any-words, the number of different tokens. */
+/* period: of induction's block; of any-words and same-word, the number of different tokens. */
 static void draw(const train_config *c, const train_text *text, attn_rng *rng, bool unseen,
                  int64_t length, int64_t period, int64_t *tokens, int64_t *targets)
 {
@@ -153,6 +175,7 @@ static void draw(const train_config *c, const train_text *text, attn_rng *rng, b
     case TRAIN_REVERSE: draw_marked(c, rng, length, tokens, targets); break;
     case TRAIN_PREVIOUS: draw_previous(c, rng, length, tokens, targets); break;
     case TRAIN_ANY_WORDS: draw_any_words(rng, period, length, tokens, targets); break;
+    case TRAIN_SAME_WORD: draw_same_word(rng, period, length, tokens, targets); break;
     case TRAIN_TEXT: draw_text(text, rng, length, unseen, tokens, targets); break;
     case TRAIN_TASKS: break;
     }
@@ -165,7 +188,7 @@ void train_draw(const train_config *c, const train_text *text, attn_rng *rng, bo
     if (c->task == TRAIN_INDUCTION) {
         const int64_t low = shortest_period(c->length);
         period = low + train_below(rng, longest_period(c) - low + 1);
-    } else if (c->task == TRAIN_ANY_WORDS) {
+    } else if (train_task_draws_words(c->task)) {
         period = fewest_kinds(c) + train_below(rng, most_kinds(c) - fewest_kinds(c) + 1);
     }
     draw(c, text, rng, unseen, c->length, period, tokens, targets);
@@ -270,6 +293,11 @@ int64_t train_config_tokens(const train_config *c)
     return c->vocabulary + (c->task == TRAIN_COPY || c->task == TRAIN_REVERSE);
 }
 
+int64_t train_config_answers(const train_config *c)
+{
+    return c->task == TRAIN_SAME_WORD ? c->length : train_config_tokens(c);
+}
+
 int train_config_check(train_config *c, const train_text *text, kit_error *err)
 {
     if (c->task == TRAIN_TEXT) {
@@ -295,11 +323,11 @@ int train_config_check(train_config *c, const train_text *text, kit_error *err)
                         "--vocab %lld: --length %lld needs at least %lld for --task induction",
                         (long long)c->vocabulary, (long long)c->length,
                         (long long)shortest_period(c->length));
-    if (c->task == TRAIN_ANY_WORDS && c->length < 4)
-        return kit_fail(err, KIT_USAGE, "--length %lld: must be at least 4 for --task any-words",
-                        (long long)c->length);
-    if (c->task == TRAIN_ANY_WORDS && c->embed < 8)
-        return kit_fail(err, KIT_USAGE, "--embed %lld: must be at least 8 for --task any-words",
-                        (long long)c->embed);
+    if (train_task_draws_words(c->task) && c->length < 4)
+        return kit_fail(err, KIT_USAGE, "--length %lld: must be at least 4 for --task %s",
+                        (long long)c->length, train_task_name(c->task));
+    if (train_task_draws_words(c->task) && c->embed < 8)
+        return kit_fail(err, KIT_USAGE, "--embed %lld: must be at least 8 for --task %s",
+                        (long long)c->embed, train_task_name(c->task));
     return KIT_OK;
 }

@@ -25,14 +25,16 @@ typedef enum train_task {
     TRAIN_REVERSE,   /* tokens, a mark, the same tokens backwards */
     TRAIN_PREVIOUS,  /* at each place, the token before it */
     TRAIN_ANY_WORDS, /* words with embeddings of this sequence alone: what followed this word? */
+    TRAIN_SAME_WORD, /* such words, too: at which place before it was this word last? */
     TRAIN_TEXT,      /* the characters of a text: predict the next one */
     TRAIN_TASKS
 } train_task;
 
 const char *train_task_name(train_task task); /* "previous-token" */
 train_task train_task_find(const char *name); /* TRAIN_TASKS: unknown name */
-/* Whether every sequence draws its own embeddings. The model then has no table of tokens and no
- * table of outputs: its answer is a vector, which is compared with the embeddings. */
+/* Whether every sequence draws its own embeddings, so that the model has no table of tokens. In
+ * TRAIN_ANY_WORDS it has no table of outputs either: its answer is a vector, which is compared with
+ * the embeddings. */
 bool train_task_draws_words(train_task task);
 
 /* The characters of a text as tokens, numbered in the order of code points. The last tenth is not
@@ -63,7 +65,8 @@ typedef struct train_config {
 /* Checks the options together; KIT_USAGE. text: for TRAIN_TEXT, whose vocabulary is set from it;
  * else NULL. */
 int train_config_check(train_config *config, const train_text *text, kit_error *err);
-int64_t train_config_tokens(const train_config *config); /* of the model, with the mark */
+int64_t train_config_tokens(const train_config *config);  /* of the model, with the mark */
+int64_t train_config_answers(const train_config *config); /* tokens, or places for same-word */
 
 /* ----------------------------------------------------------------------------------- A run */
 typedef struct train_score {

@@ -49,9 +49,11 @@ ELSEWHERE = {
     "make bench-weak": "needs PyPI and minutes",
     "bench/weak.py": "make bench-weak runs it",
     "make bench-scaling": "takes minutes",
-    "make trained-heads": "changes a file of the source",
+    "make trained-heads": "changes files of the source",
     "attn train --task any-words --length 36 --vocab 36 --embed 48 --heads 1 --layers 2 "
     "--batch 64 --steps 3000": "cli/test_trained_heads does",
+    "attn train --task same-word --length 36 --vocab 36 --embed 48 --heads 1 --layers 1 "
+    "--batch 16 --steps 1300 --lr 0.005": "cli/test_trained_heads does",
     "make recipes": "tests/recipes.sh follows two of the recipes",
     "ctest": "is what runs this",
     "ATTN_PROPERTY_CASES=10000 ctest": "takes an hour",

@@ -89,13 +89,27 @@ class Train(CliTest):
         self.assertGreater(np.mean(second[right, followed]), 0.6)
         self.assertGreater(np.mean([first[i, i - 1] for i in range(1, 15)]), 0.6)
 
-    def test_any_words_has_no_table(self):
-        self.train("--task", "any-words", "--steps", "6", "--checkpoint", "c.st")
-        names = {a["name"] for a in json.loads(self.works("info", "--json", "c.st"))["arrays"]}
-        self.assertNotIn("tokens.weight", names)
-        self.assertEqual(tensors(self.bytes("c.st"))["head.weight"].shape, (16, 16))
-        for command in ("explain", "generate"):
-            self.fails(3, command, "--model", "c.st", "a b a", says="was trained on any-words")
+    def test_the_same_word_is_found(self):
+        steps = self.steps("--task", "same-word", "--steps", "1000", "--heads", "1", "--layers",
+                           "1", "--length", "16", "--vocab", "16", "--embed", "32")
+        self.assertGreaterEqual(self.array(steps["unseen_accuracy"]).item(), 0.85)
+        words, weights = steps["layer_1"]["rows"], self.array(steps["layer_1"])[0]
+        right = [i for i, w in enumerate(words) if w in words[:i]]
+        last = [max(j for j in range(i) if words[j] == words[i]) for i in right]
+        self.assertGreaterEqual(len(right), 4)
+        self.assertGreater(np.mean(weights[right, last]), 0.6)
+        # The report's column "answer" is the same mean.
+        self.assertAlmostEqual(self.array(steps["heads"])[0, 1], np.mean(weights[right, last]),
+                               places=5)
+
+    def test_drawn_words_have_no_table(self):
+        for task, head in (("any-words", (16, 16)), ("same-word", (12, 16))):
+            self.train("--task", task, "--steps", "6", "--checkpoint", "c.st")
+            names = {a["name"] for a in json.loads(self.works("info", "--json", "c.st"))["arrays"]}
+            self.assertNotIn("tokens.weight", names)
+            self.assertEqual(tensors(self.bytes("c.st"))["head.weight"].shape, head)
+            for command in ("explain", "generate"):
+                self.fails(3, command, "--model", "c.st", "a b a", says="was trained on " + task)
 
     def test_text(self):
         self.write("text.txt", "abc déf!\n".encode() * 60)
@@ -121,6 +135,7 @@ class Train(CliTest):
             ["--text", "text.txt", "--length", "60", "--mlp"],
             ["--task", "copy", "--mlp", "--length", "40"],
             ["--task", "any-words", "--mlp", "--length", "40"],
+            ["--task", "same-word", "--length", "40"],
         ):
             files = []
             for threads in (1, 2, 3, 8):
@@ -132,7 +147,8 @@ class Train(CliTest):
                 self.assertEqual(files[0], other, options)
 
     def test_in_parts_is_in_one_go(self):
-        for more in ([], ["--mlp", "--task", "copy"], ["--task", "any-words"]):
+        for more in ([], ["--mlp", "--task", "copy"], ["--task", "any-words"],
+                     ["--task", "same-word"]):
             self.train("--steps", "30", "--checkpoint", "one.st", *more)
             self.train("--steps", "11", "--checkpoint", "part.st", *more)
             self.works("train", "--resume", "part.st", "--steps", "23", "--checkpoint", "part.st")
@@ -209,6 +225,7 @@ class Train(CliTest):
             ("at least 6", "--length", "5"),
             ("at least 4", "--task", "any-words", "--length", "3"),
             ("at least 8", "--task", "any-words", "--embed", "6", "--heads", "1"),
+            ("at least 4 for --task same-word", "--task", "same-word", "--length", "3"),
             ("needs --text", "--task", "text"),
             ("exclude each other", "--task", "copy", "--text", "short.txt"),
             ("--vocab does not go", "--text", "short.txt", "--vocab", "3"),

@@ -14,7 +14,8 @@ import numpy as np
 
 from cli import CliTest
 
-FILE = os.path.join(os.environ["ATTN_SOURCE"], "kit", "explain", "trained", "heads.safetensors")
+FOLDER = os.path.join(os.environ["ATTN_SOURCE"], "kit", "explain", "trained")
+FOLLOWED, SAME = (os.path.join(FOLDER, name + ".safetensors") for name in ("followed", "same"))
 TITLE = "The same sentence through trained heads"
 CAT = "the cat saw the dog and the cat ran"
 
@@ -51,19 +52,24 @@ def layer_norm(x, p, name):
 
 
 def expected_maps(words, seed):
-    """The weights of the head of each layer, by the definition."""
-    texts, p = read(FILE)
+    """The weights of the three heads, by the definition."""
+    return maps_of(FOLLOWED, words, seed, 0) + maps_of(SAME, words, seed, -1)
+
+
+def maps_of(file, words, seed, sees):
+    """sees: the last place that a word sees, counted from its own."""
+    texts, p = read(file)
     p = {name: value.astype(float) for name, value in p.items()}
     E = int(texts["embed"])
     table = torch_normal(seed, int(texts["longest"]) * E).reshape(-1, E)
     vocabulary = sorted(set(words))
     x = table[[vocabulary.index(w) for w in words]] + p["places.weight"][: len(words)]
     maps = []
-    for b in ("blocks.0.", "blocks.1."):
+    for b in sorted({name[: len("blocks.0.")] for name in p if name.startswith("blocks.")}):
         joint = layer_norm(x, p, b + "norm1") @ p[b + "attention.in_proj_weight"].T
         q, k, v = np.split(joint + p[b + "attention.in_proj_bias"], 3, 1)
-        weights = np.tril(np.exp(q @ k.T / np.sqrt(E)))
-        maps.append(weights / weights.sum(1, keepdims=True))
+        weights = np.tril(np.exp(q @ k.T / np.sqrt(E)), sees)
+        maps.append(weights / np.maximum(weights.sum(1, keepdims=True), 1e-300))
         out = maps[-1] @ v @ p[b + "attention.out.weight"].T + p[b + "attention.out.bias"]
         x = x + out
     return maps
@@ -76,14 +82,14 @@ class TrainedHeads(CliTest):
         return text[text.index(TITLE) :]
 
     def shown(self, text, words):
-        """The digits of the two maps: [2,T,T], 0 where a key is hidden."""
+        """The digits of the three maps: [3,T,T], 0 where a key is hidden."""
         rows = []
         for line in text.splitlines():
             word, *cells = line.replace("·", " 0.000 ").split() or [""]
             digits = re.findall(r"\d\.\d{3}", " ".join(cells))
             if word in words and len(digits) >= len(words):
                 rows.append([float(x) for x in digits[: len(words)]])
-        return np.array(rows).reshape(2, len(words), len(words))
+        return np.array(rows).reshape(3, len(words), len(words))
 
     def test_the_maps_are_those_of_the_file(self):
         for seed in (123, 7):
@@ -95,6 +101,7 @@ class TrainedHeads(CliTest):
                 self.assertEqual(want[0][i].argmax(), i - 1)
             for i, j in ((3, 1), (6, 4), (7, 2)):  # the word after the last appearance
                 self.assertEqual(want[1][i].argmax(), j)
+                self.assertEqual(want[2][i].argmax(), j - 1)
             line = " ".join(text.split())
             for word, at, last, after in (("the", 4, 1, "cat"), ("the", 7, 4, "dog"),
                                           ("cat", 8, 2, "saw")):
@@ -103,25 +110,30 @@ class TrainedHeads(CliTest):
                     "weight %.2f." % (word, at, last, after, want[1][at - 1, last]), line)
 
     def test_it_says_what_the_heads_are(self):
-        texts, _ = read(FILE)
+        (texts, _), (same, _) = read(FOLLOWED), read(SAME)
         for width in (60, 80, 200):
             whole = self.works("explain", CAT, env={"COLUMNS": str(width)})
             self.assertIn("random weights, not trained", " ".join(whole[:400].split()))
             line = " ".join(self.end(CAT, width=width).split())
-            for part in (texts["command"], "know no English", "drawn from seed 123",
+            for part in (texts["command"], same["command"], "know no English",
+                         "%.1f %% of the words that" % (100 * float(same["score.same"])),
+                         "drawn from seed 123",
                          "%.1f %% of the words" % (100 * float(texts["score.previous"])),
                          "%.1f %% of the words" % (100 * float(texts["score.followed"]))):
                 self.assertIn(part, line)
 
     def test_the_document_says_the_same(self):
-        texts, heads = read(FILE)
+        (texts, heads), (same, one) = read(FOLLOWED), read(SAME)
         with open(os.path.join(os.environ["ATTN_SOURCE"], "docs", "explain.md")) as f:
             document = " ".join(f.read().split())
-        numbers = sum(value.size for value in heads.values())
-        for part in (texts["command"], "%s numbers" % format(numbers, ","),
+        for part in (texts["command"], same["command"],
+                     "%s numbers" % format(sum(value.size for value in heads.values()), ","),
+                     "%s numbers" % format(sum(value.size for value in one.values()), ","),
                      "%.1f %% of the words |" % (100 * float(texts["score.previous"])),
-                     "%.1f %% of the words that had" % (100 * float(texts["score.followed"]))):
+                     "%.1f %% of the words that had" % (100 * float(texts["score.followed"])),
+                     "%.1f %% of the words that had" % (100 * float(same["score.same"]))):
             self.assertIn(part, document)
+        self.assertLess(os.path.getsize(FOLLOWED) + os.path.getsize(SAME), 80_000)
 
     def test_without_a_repeated_word(self):
         text = " ".join(self.end("Life is short, eat dessert last").split())
@@ -133,7 +145,7 @@ class TrainedHeads(CliTest):
         self.assertIn('attn explain "the cat saw the dog', odd)
 
     def test_lengths(self):
-        longest = int(read(FILE)[0]["longest"])
+        longest = int(read(FOLLOWED)[0]["longest"])
         words = ["w%d" % (i % 9) for i in range(longest + 1)]
         self.assertIn("followed it", " ".join(self.end(" ".join(words[:-1])).split()))
         text = self.end(" ".join(words))
@@ -159,7 +171,8 @@ class TrainedHeads(CliTest):
             self.assertEqual(trained["title"], TITLE)
             self.assertIn("know no English", trained["setting"])
             steps = {s["name"]: s["tensor"] for s in trained["steps"]}
-            for name, want in zip(("previous", "followed"), expected_maps(CAT.split(), 123)):
+            maps = expected_maps(CAT.split(), 123)
+            for name, want in zip(("previous", "followed", "same"), maps):
                 got = np.reshape(steps[name]["data"], steps[name]["shape"])
                 self.assertLess(abs(got - want).max(), 1e-5)
         self.assertEqual(len(json.loads(self.works("explain", "--json", CAT))["steps"]), 13)
@@ -167,23 +180,24 @@ class TrainedHeads(CliTest):
         self.assertEqual(long["steps"], [])
         self.assertIn("places, and this sentence has 40 words", long["setting"])
 
-    @unittest.skipIf(os.environ.get("ATTN_SANITIZED") == "1", "a minute of training, ten times")
-    def test_the_command_makes_such_heads(self):
-        texts, heads = read(FILE)
-        command = shlex.split(texts["command"])
-        self.assertEqual(command[:2], ["attn", "train"])
-        report = json.loads(
-            self.works(*command[1:], "--unseen", "1000", "--checkpoint", "run.st", "--json"))
-        steps = {s["name"]: s["tensor"]["data"] for s in report["steps"]}
-        (accuracy,) = steps["unseen_accuracy"]
-        self.assertGreaterEqual(accuracy, 0.95)
-        _, made = read(self.path("run.st"))
-        same = all(np.array_equal(made[name].astype("<f2"), heads[name]) for name in heads)
-        print("the same bits" if same else "other bits, as other instruction sets give",
-              "- right in %.2f %%" % (100 * accuracy))
-        self.assertEqual({n: v.shape for n, v in heads.items()},
-                         {n: v.shape for n, v in made.items() if "." in n and
-                          not n.startswith(("optimizer.", "random.", "history."))})
+    @unittest.skipIf(os.environ.get("ATTN_SANITIZED") == "1", "minutes of training, ten times")
+    def test_the_commands_make_such_heads(self):
+        for file in (FOLLOWED, SAME):
+            texts, heads = read(file)
+            command = shlex.split(texts["command"])
+            self.assertEqual(command[:2], ["attn", "train"])
+            report = json.loads(
+                self.works(*command[1:], "--unseen", "1000", "--checkpoint", "run.st", "--json"))
+            steps = {s["name"]: s["tensor"]["data"] for s in report["steps"]}
+            (accuracy,) = steps["unseen_accuracy"]
+            self.assertGreaterEqual(accuracy, 0.95)
+            _, made = read(self.path("run.st"))
+            same = all(np.array_equal(made[name].astype("<f2"), heads[name]) for name in heads)
+            print("the same bits" if same else "other bits, as other instruction sets give",
+                  "- right in %.2f %%" % (100 * accuracy))
+            self.assertEqual({n: v.shape for n, v in heads.items()},
+                             {n: v.shape for n, v in made.items() if "." in n and
+                              not n.startswith(("optimizer.", "random.", "history."))})
 
 
 if __name__ == "__main__":

@@ -404,6 +404,8 @@ class Traces(PageTest):
             self.assertNotIn("random weights", self.text("#setting"))
             for stage in (2, 3):  # the embeddings of the random weights are not theirs
                 self.assertFalse(self.one("#stage-%d" % stage).is_enabled())
+            self.cell(0, 0)  # of the last head: a row that sees nothing
+            self.assertNotIn("NaN", self.text("#main"))
             self.stage(9)
             self.assertIn("A trained head", self.text("#main"))
             self.assertFalse(self.js("return attn.page.context.live.hidden === null"))

@@ -18,8 +18,10 @@ V, T, E, H, L, BATCH, LR, WARMUP, DECAY = 32, 32, 64, 2, 2, 32, 0.003, 50, 0.01
 
 
 class Attention(nn.Module):
-    def __init__(self):
+    def __init__(self, strict):
+        """strict: a place does not see itself."""
         super().__init__()
+        self.strict = strict
         projection = nn.Linear(E, 3 * E)
         self.in_proj_weight, self.in_proj_bias = projection.weight, projection.bias
         self.out = nn.Linear(E, E)
@@ -30,6 +32,10 @@ class Attention(nn.Module):
             t.view(*x.shape[:2], H, E // H).transpose(1, 2) for t in qkv.split(E, dim=-1)
         )
         heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if self.strict:  # zeros where nothing is seen; PyTorch's call would give nan
+            seen = torch.ones(T, T).tril(-1)
+            scores = q @ k.mT / (E // H) ** 0.5 - 1e30 * (1 - seen)
+            heads = scores.softmax(-1) * seen @ v
         return self.out(heads.transpose(1, 2).reshape(x.shape))
 
 
@@ -43,9 +49,9 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, mlp):
+    def __init__(self, mlp, strict):
         super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(E), Attention()
+        self.norm1, self.attention = nn.LayerNorm(E), Attention(strict)
         if mlp:
             self.norm2, self.mlp = nn.LayerNorm(E), Mlp()
 
@@ -55,13 +61,17 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, tokens, mlp):
+    """tokens: 0 for a task that draws words. answers: of the head; 0: a vector, compared with the
+    words."""
+
+    def __init__(self, tokens, mlp, answers):
         super().__init__()
+        self.compares = answers == 0
         if tokens:
             self.tokens = nn.Embedding(tokens, E)
         self.places = nn.Embedding(T, E)
-        self.blocks = nn.ModuleList(Block(mlp) for _ in range(L))
-        self.norm, self.head = nn.LayerNorm(E), nn.Linear(E, tokens or E)
+        self.blocks = nn.ModuleList(Block(mlp, tokens == 0 < answers) for _ in range(L))
+        self.norm, self.head = nn.LayerNorm(E), nn.Linear(E, answers or E)
 
     def forward(self, ids, words=None):
         """words: [batch, V, E], each sequence's own embeddings, if the model has none."""
@@ -71,7 +81,7 @@ class Model(nn.Module):
         for block in self.blocks:
             x = block(x)
         x = self.head(self.norm(x))
-        return x @ words.mT * 4 / E**0.5 if own else x
+        return x @ words.mT * 4 / E**0.5 if self.compares else x
 
 
 class Words:
@@ -120,13 +130,25 @@ def any_words(words):
     return tokens, targets, words.normal(V * E).reshape(V, E).astype("f4")
 
 
-# How to draw a sequence, and the rows of the model's table; 0: it has none.
-TASKS = {"induction": (induction, V), "copy": (copy, V + 1), "any-words": (any_words, 0)}
+def same_word(words):
+    kinds = 7 + words.below(31 - 7 + 1)
+    tokens, targets = [], []
+    for _ in range(T):
+        token = words.below(kinds)
+        seen = [i for i, other in enumerate(tokens) if other == token]
+        tokens.append(token)
+        targets.append(seen[-1] if seen else -100)
+    return tokens, targets, words.normal(V * E).reshape(V, E).astype("f4")
+
+
+# How to draw a sequence, the rows of the model's table, and its answers; 0: none.
+TASKS = {"induction": (induction, V, V), "copy": (copy, V + 1, V + 1),
+         "any-words": (any_words, 0, 0), "same-word": (same_word, 0, T)}
 
 
 class Train(CliTest):
-    def model(self, tokens, mlp, path):
-        model = Model(tokens, mlp)
+    def model(self, tokens, mlp, answers, path):
+        model = Model(tokens, mlp, answers)
         with safe_open(self.path(path), "pt") as f:
             model.load_state_dict({name: f.get_tensor(name) for name in model.state_dict()})
         return model
@@ -147,14 +169,14 @@ class Train(CliTest):
         return losses
 
     def test_same_losses(self):
-        for task, (draw, tokens) in TASKS.items():
+        for task, (draw, tokens, answers) in TASKS.items():
             for mlp in (False, True):
                 options = ["--task", task, "--seed", SEED, *(["--mlp"] * mlp)]
                 self.works("train", *options, "--steps", "0", "--checkpoint", "init.st")
                 report = json.loads(self.works("train", *options, "--steps", STEPS, "--json"))
                 curve = next(s["tensor"] for s in report["steps"] if s["name"] == "loss")
                 ours = curve["data"][1::2]
-                theirs = self.losses(self.model(tokens, mlp, "init.st"), draw)
+                theirs = self.losses(self.model(tokens, mlp, answers, "init.st"), draw)
                 worst = max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
                 print(f"{task}, {'MLP' if mlp else 'attention only'}: losses differ by {worst:.1e}")
                 self.assertLess(worst, 1e-3)
@@ -163,7 +185,7 @@ class Train(CliTest):
     def test_initial_weights_are_torchs(self):
         self.works("train", "--mlp", "--seed", "7", "--steps", "0", "--checkpoint", "init.st")
         torch.manual_seed(7)
-        want, got = Model(V, True).state_dict(), self.model(V, True, "init.st").state_dict()
+        want, got = Model(V, True, V).state_dict(), self.model(V, True, V, "init.st").state_dict()
         for name in want:
             self.assertLess((got[name] - want[name]).abs().max().item(), 1e-6, name)
 

@@ -85,7 +85,7 @@ static void put_health(text_layout *p, const grid *g, const layout *l, int64_t h
         return;
     }
     if (h.possible == 0) {
-        sink_puts(&p->out, l->health == 2 ? "  one key" : "    -");
+        sink_puts(&p->out, l->health != 2 ? "    -" : h.visible > 0 ? "  one key" : "   no key");
     } else if (l->health == 2) {
         sink_printf(&p->out, " %5.3f/%5.3f", h.bits, h.possible);
     } else {

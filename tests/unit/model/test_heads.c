@@ -15,11 +15,11 @@ static int64_t below(int64_t n)
     return (int64_t)((state >> 33) % (uint64_t)n);
 }
 
-static heads *open_heads(void)
+static heads *open_heads(heads_kind kind)
 {
     heads *h;
     kit_error err = {0};
-    if (heads_open(&h, NULL, &err))
+    if (heads_open(&h, kind, NULL, &err))
         fail_msg("%s", err.message);
     assert_in_range(heads_facts_of(h)->longest, 16, T_MAX);
     return h;
@@ -43,42 +43,52 @@ static int64_t largest(const kit_array *w, int64_t row)
     return best;
 }
 
+/* The place where the largest weight of word i should be; -1: nowhere. */
+static int64_t right_place(heads_kind kind, int layer, const int64_t *id, int64_t i)
+{
+    int64_t j = i - 1;
+    if (kind == HEADS_FOLLOWED && layer == 1)
+        return j;
+    while (j >= 0 && id[j] != id[i])
+        j--;
+    return j >= 0 && kind == HEADS_FOLLOWED ? j + 1 : j;
+}
+
 /* Sentences of every length, from many words that repeat to hardly any. */
 static void test_scores(void **unused)
 {
     (void)unused;
-    heads *h = open_heads();
-    const heads_facts *f = heads_facts_of(h);
-    int64_t id[T_MAX], right[2] = {0}, places[2] = {0};
-    for (int n = 0; n < SENTENCES; n++) {
-        const int64_t T = 4 + below(f->longest - 3);
-        kit_array first, second;
-        draw_sentence(id, T, T / 4 + 2 + below(T - T / 4 - 2));
-        assert_int_equal(heads_run(h, id, T, (uint64_t)n, NULL), KIT_OK);
-        assert_int_equal(heads_maps(h, 1, ATTN_STAGE_WEIGHTS, &first, NULL), KIT_OK);
-        assert_int_equal(heads_maps(h, 2, ATTN_STAGE_WEIGHTS, &second, NULL), KIT_OK);
-        for (int64_t i = 1; i < T; i++) {
-            int64_t j = i - 1;
-            places[0]++;
-            right[0] += largest(&first, i) == i - 1;
-            while (j >= 0 && id[j] != id[i])
-                j--;
-            places[1] += j >= 0;
-            right[1] += j >= 0 && largest(&second, i) == j + 1;
+    for (heads_kind kind = 0; kind < HEADS_KINDS; kind++) {
+        heads *h = open_heads(kind);
+        const heads_facts *f = heads_facts_of(h);
+        int64_t id[T_MAX], right[2] = {0}, places[2] = {0};
+        for (int n = 0; n < SENTENCES; n++) {
+            const int64_t T = 4 + below(f->longest - 3);
+            draw_sentence(id, T, T / 4 + 2 + below(T - T / 4 - 2));
+            assert_int_equal(heads_run(h, id, T, (uint64_t)n, NULL), KIT_OK);
+            for (int layer = 1; layer <= f->layers; layer++) {
+                kit_array map;
+                assert_int_equal(heads_maps(h, layer, ATTN_STAGE_WEIGHTS, &map, NULL), KIT_OK);
+                for (int64_t i = 1; i < T; i++) {
+                    const int64_t place = right_place(kind, layer, id, i);
+                    places[layer - 1] += place >= 0;
+                    right[layer - 1] += place >= 0 && largest(&map, i) == place;
+                }
+                kit_array_free(&map);
+            }
         }
-        kit_array_free(&first);
-        kit_array_free(&second);
+        for (int k = 0; k < f->layers; k++) {
+            const double score = (double)right[k] / (double)places[k];
+            describe_case("kind %d, layer %d", (int)kind, k + 1);
+            print_message("kind %d, layer %d: right in %.2f %% of %d places\n", (int)kind, k + 1,
+                          100 * score, (int)places[k]);
+            assert_number(places[k], >, 3000);
+            assert_number(score, >=, 0.95);
+            assert_number(f->score[k], >=, 0.95);
+            assert_number(fabs(score - f->score[k]), <, 0.025); /* other sentences */
+        }
+        heads_close(h);
     }
-    assert_number(places[1], >, 3000);
-    for (int k = 0; k < 2; k++) {
-        const double score = (double)right[k] / (double)places[k];
-        print_message("layer %d: right in %.2f %% of %d places\n", k + 1, 100 * score,
-                      (int)places[k]);
-        assert_number(score, >=, 0.95);
-        assert_number(f->score[k], >=, 0.95);
-        assert_number(fabs(score - f->score[k]), <, 0.025); /* other sentences */
-    }
-    heads_close(h);
 }
 
 static void read_weights(heads *h, int layer, const int64_t *id, int64_t T, uint64_t seed,
@@ -94,7 +104,7 @@ static void read_weights(heads *h, int layer, const int64_t *id, int64_t T, uint
 static void test_a_word_sees_what_is_before_it(void **unused)
 {
     (void)unused;
-    heads *h = open_heads();
+    heads *h = open_heads(HEADS_FOLLOWED);
     const int64_t id[] = {4, 1, 3, 4, 0, 1, 2, 4}, other[] = {4, 1, 3, 4, 0, 2, 1, 3};
     for (int layer = 1; layer <= 2; layer++) {
         kit_array a, b;
@@ -121,7 +131,7 @@ static void test_a_word_sees_what_is_before_it(void **unused)
 static void test_seeds(void **unused)
 {
     (void)unused;
-    heads *h = open_heads();
+    heads *h = open_heads(HEADS_FOLLOWED);
     const int64_t id[] = {0, 1, 2, 0, 1};
     kit_array a, b, c;
     read_weights(h, 2, id, 5, 123, &a);
@@ -136,21 +146,20 @@ static void test_seeds(void **unused)
 }
 
 /* Shortened anywhere, or with three bytes of the header changed: heads, or an error. */
-static void test_damaged(void **unused)
+static void expect_damage_found(heads_kind kind, const char *whole, size_t whole_size)
 {
-    (void)unused;
-    unsigned char *changed = malloc(trained_heads_size);
+    unsigned char *changed = malloc(whole_size);
     int refused = 0;
     assert_non_null(changed);
     for (int n = 0; n < 400; n++) {
         heads *h;
         kit_error err = {0};
-        describe_case("damage %d", n);
-        memcpy(changed, trained_heads, trained_heads_size);
-        const size_t size = n % 4 ? trained_heads_size : (size_t)below((int64_t)trained_heads_size);
+        describe_case("kind %d, damage %d", (int)kind, n);
+        memcpy(changed, whole, whole_size);
+        const size_t size = n % 4 ? whole_size : (size_t)below((int64_t)whole_size);
         for (int k = 0; k < 3 && n % 4; k++)
-            changed[below(3000)] = (unsigned char)below(256);
-        const int code = heads_open_bytes(&h, changed, size, NULL, &err);
+            changed[below(1500)] = (unsigned char)below(256);
+        const int code = heads_open_bytes(&h, kind, changed, size, NULL, &err);
         assert_true(code == KIT_OK ? h != NULL : h == NULL && err.message[0] != 0);
         assert_true(n % 4 || code == KIT_BAD_FILE);
         refused += code != KIT_OK;
@@ -158,6 +167,20 @@ static void test_damaged(void **unused)
     }
     free(changed);
     assert_in_range(refused, 150, 400);
+}
+
+static void test_damaged(void **unused)
+{
+    (void)unused;
+    heads *h;
+    kit_error err = {0};
+    expect_damage_found(HEADS_FOLLOWED, trained_followed, trained_followed_size);
+    expect_damage_found(HEADS_SAME, trained_same, trained_same_size);
+    /* A file of the other kind. */
+    assert_int_equal(heads_open_bytes(&h, HEADS_SAME, trained_followed, trained_followed_size, NULL,
+                                      &err),
+                     KIT_BAD_FILE);
+    assert_non_null(strstr(err.message, "score.same"));
 }
 
 int main(void)

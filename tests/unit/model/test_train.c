@@ -68,6 +68,21 @@ static void expect_any_words(const int64_t *tokens, const int64_t *targets)
     assert_number(counted, >, 0);
 }
 
+/* The place of the last appearance of a token. */
+static void expect_same_word(const int64_t *tokens, const int64_t *targets)
+{
+    int counted = 0;
+    for (int i = 0; i < T; i++) {
+        int64_t want = TRAIN_IGNORE;
+        for (int j = i; j-- > 0 && want == TRAIN_IGNORE;)
+            if (tokens[j] == tokens[i])
+                want = j;
+        assert_int_equal(targets[i], want);
+        counted += want != TRAIN_IGNORE;
+    }
+    assert_number(counted, >, 0);
+}
+
 static void test_sequences(void **state)
 {
     (void)state;
@@ -88,6 +103,8 @@ static void test_sequences(void **state)
                 expect_induction(tokens, targets);
             else if (task == TRAIN_ANY_WORDS)
                 expect_any_words(tokens, targets);
+            else if (task == TRAIN_SAME_WORD)
+                expect_same_word(tokens, targets);
             else if (task != TRAIN_PREVIOUS)
                 expect_marked(tokens, targets, task == TRAIN_REVERSE);
             for (int i = 0; i < T && task == TRAIN_PREVIOUS; i++)
@@ -166,9 +183,10 @@ static void expect_slope(train_model *m, train_parameter *p, kit_array *grad)
 static void test_gradients(void **state)
 {
     (void)state;
-    for (int n = 0; n < 4; n++) {
+    static const train_task tasks[] = {TRAIN_COPY, TRAIN_ANY_WORDS, TRAIN_SAME_WORD};
+    for (int n = 0; n < 6; n++) {
         const bool mlp = n % 2;
-        const train_config c = config_of(n < 2 ? TRAIN_COPY : TRAIN_ANY_WORDS, mlp);
+        const train_config c = config_of(tasks[n / 2], mlp);
         train_model m;
         attn_rng rng;
         double loss;
