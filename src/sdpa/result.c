@@ -48,20 +48,36 @@ static void add_sink(attni_worker *w, attni_tile *t)
     kernels->rescale(t->total, p->Dv, w->factors, t->nv);
 }
 
-/* Writes out = total / l. Rows of several heads are not contiguous and go through w->rows. */
+/* Are the tile's results written to out directly? Rows of several heads are not contiguous and go
+ * through w->rows, and so do results that are converted. */
+static bool writes_directly(const attni_worker *w, const attni_tile *t)
+{
+    return w->plan->out_in_place && (t->heads == 1 || t->per_head == 1);
+}
+
+/* Where total / l is written, as rows of R; *ldo becomes their stride. */
+static char *result_rows(const attni_worker *w, const attni_tile *t, ptrdiff_t *ldo)
+{
+    const attn_tensor *out = &w->plan->args.out;
+    const attni_sequence *q = w->sequence;
+    *ldo = (ptrdiff_t)w->plan->Dv;
+    if (!writes_directly(w, t))
+        return w->rows;
+    *ldo = (ptrdiff_t)out->stride[t->per_head == 1 && t->heads > 1 ? 1 : 2];
+    return attni_at(out, q->b, q->h, q->i_base + t->i0, 0);
+}
+
+/* Writes out = total / l. */
 static bool write_out(attni_worker *w, const attni_tile *t)
 {
     const attni_plan *p = w->plan;
     const attn_tensor *out = &p->args.out;
-    const bool direct = p->out_in_place && (t->heads == 1 || t->per_head == 1);
-    const attni_sequence *q = w->sequence;
-    char *to = direct ? attni_at(out, q->b, q->h, q->i_base + t->i0, 0) : w->rows;
-    const int64_t apart = out->stride[t->per_head == 1 && t->heads > 1 ? 1 : 2];
-    const ptrdiff_t ldo = (ptrdiff_t)(direct ? apart : p->Dv);
+    ptrdiff_t ldo;
+    char *to = result_rows(w, t, &ldo);
     const int bad = t->in_totals
                         ? p->kernels->finish_decode(to, ldo, w->totals, w->a, t->rows, p->Dv)
                         : p->kernels->finish(to, ldo, t->total, w->a, t->rows, p->Dv, t->nv);
-    for (int i = 0; i < t->rows && !direct; i++)
+    for (int i = 0; i < t->rows && !writes_directly(w, t); i++)
         attni_store_row(p, attni_lane_row(w, t, out, i, 0), out,
                         w->rows + (size_t)i * (size_t)p->Dv * p->real, p->Dv);
     return bad != 0;
@@ -150,15 +166,19 @@ static double log2_units(const attni_plan *p, double score, double c)
     return p->real == sizeof(float) ? (double)((float)score * (float)c) : score * c;
 }
 
-/* Are the row's sum of weights and its result finite? */
-static COLD bool row_is_finite(const attni_plan *p, const attni_tile *t, int i)
+/* Are the row's sum of weights and its result finite? This looks at the results as write_out() left
+ * them, and so decides for each row as if the row were alone. */
+static COLD bool row_is_finite(const attni_worker *w, const attni_tile *t, int i)
 {
-    const double l = attni_lane(p, t->l, i);
-    bool finite = isfinite(l) != 0;
-    for (int64_t c = 0; c < p->Dv && finite; c++) {
-        const double x = attni_lane(p, t->total, (int)c * t->W + i);
-        finite = isfinite(x) && fabs(x) <= largest(p) * l;
-    }
+    const attni_plan *p = w->plan;
+    if (i >= t->rows)
+        return true;
+    ptrdiff_t ldo;
+    const char *row = result_rows(w, t, &ldo);
+    row += (ptrdiff_t)p->real * ldo * i;
+    bool finite = isfinite(attni_lane(p, t->l, i)) != 0;
+    for (int64_t c = 0; c < p->Dv && finite; c++)
+        finite = isfinite(attni_lane(p, row, (int)c)) != 0;
     return finite;
 }
 
@@ -176,7 +196,7 @@ COLD void attni_tile_move_exponents(attni_worker *w, attni_tile *t)
     for (int i = 0; i < t->W; i++) {
         top[i] = attni_lane(p, t->top, i);
         high[i] = highest(w, t, i);
-        finite[i] = row_is_finite(p, t, i);
+        finite[i] = row_is_finite(w, t, i);
     }
     attni_tile_clear(p, t, true);
     attni_fill_lanes(p, t->value_scale, 1, t->W);

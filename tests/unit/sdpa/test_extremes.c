@@ -324,6 +324,35 @@ static void weights_beside_nan(check_case *c)
         check_fail(c, "only %d weights are small", small);
 }
 
+/* A mean of the largest numbers, or of numbers a few units below them: the row has the same bits
+ * beside a row that is NaN, which makes the tile's sums be computed again. */
+static void largest_beside_nan(check_case *c)
+{
+    enum { T = 3 };
+    for (int n = 0; n < DTYPES * 4 * 8; n++) {
+        const attn_dtype dtype = dtypes[n % DTYPES];
+        const int64_t S = n / DTYPES % 4 + 1;
+        double value = largest(dtype);
+        for (int below = n / DTYPES / 4; below > 0; below--)
+            value = dtype == ATTN_F32   ? (double)nextafterf((float)value, 0)
+                    : dtype == ATTN_F64 ? nextafter(value, 0)
+                                        : value;
+        call x;
+        make(c, &x, dtype, T, S);
+        check_describe(c, "%s, %d values of %a", attn_dtype_name(dtype), (int)S, value);
+        for (int64_t j = 0; j < S; j++)
+            for (int64_t d = 0; d < 2; d++)
+                check_store(&x.v.view, 0, 0, j, d, d ? -value : value);
+        const double *among = forward(c, &x);
+        check_store(&x.q.view, 0, 0, T - 1, 1, (double)NAN);
+        const double *beside = forward(c, &x);
+        for (int64_t i = 0; i < (T - 1) * 2; i++)
+            if (among[i] != beside[i])
+                check_fail(c, "out[%d] is %a, beside a NaN %a", (int)i, among[i], beside[i]);
+        check_buffers_reset(c->run->buffers);
+    }
+}
+
 static void run_once(void (*property)(check_case *)) { run_property(property, "extremes", 1); }
 
 static void test_equal_huge_scores(void **state)
@@ -356,6 +385,12 @@ static void test_wide_masks(void **state)
     run_once(wide_masks);
 }
 
+static void test_largest_beside_nan(void **state)
+{
+    (void)state;
+    run_once(largest_beside_nan);
+}
+
 static void test_weights_beside_nan(void **state)
 {
     (void)state;
@@ -371,6 +406,7 @@ int main(void)
         cmocka_unit_test(test_soft_caps),
         cmocka_unit_test(test_wide_masks),
         cmocka_unit_test(test_weights_beside_nan),
+        cmocka_unit_test(test_largest_beside_nan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
