@@ -421,12 +421,13 @@ static attn_status check_rows(const attn_cache *c, const attn_tensor *t, attni_c
                           name, attn_dtype_name(t->dtype));
     const int64_t want[4] = {1, c->options.Hk, n, c->width[part]};
     if (memcmp(want, t->shape, sizeof want) != 0)
-        return attni_fail(err, ATTN_ERR_SHAPE, name,
-                          "%s is [%lld, %lld, %lld, %lld]; it must be [1, %lld, %lld, %lld]: Hk, "
-                          "the keys of k and v alike, %s",
-                          name, (long long)t->shape[0], (long long)t->shape[1],
-                          (long long)t->shape[2], (long long)t->shape[3], (long long)want[1],
-                          (long long)n, (long long)want[3], part == ATTNI_KEYS ? "D" : "Dv");
+        return attni_fail(
+            err, ATTN_ERR_SHAPE, name,
+            "%s is [%lld, %lld, %lld, %lld]; it must be [1, Hk=%lld, n=%lld, %s=%lld], "
+            "with the same n for k and v",
+            name, (long long)t->shape[0], (long long)t->shape[1], (long long)t->shape[2],
+            (long long)t->shape[3], (long long)want[1], (long long)n,
+            part == ATTNI_KEYS ? "D" : "Dv", (long long)want[3]);
     return ATTN_OK;
 }
 

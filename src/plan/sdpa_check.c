@@ -130,8 +130,8 @@ static attn_status check_shapes(attni_plan *p, attn_error *err)
                           (long long)a->k.shape[3], (long long)p->D);
     if (p->Hk == 0 ? p->H != 0 : p->H % p->Hk != 0)
         return attni_fail(err, ATTN_ERR_SHAPE, "k",
-                          "q has H=%lld heads and k has Hk=%lld; H must be a multiple of Hk",
-                          (long long)p->H, (long long)p->Hk);
+                          "k has Hk=%lld heads and q has H=%lld; H must be a multiple of Hk",
+                          (long long)p->Hk, (long long)p->H);
     return ATTN_OK;
 }
 

@@ -134,9 +134,10 @@ static void test_append_errors(void **state)
     REFUSED(a.data = NULL, ATTN_ERR_ARGUMENT, "k", "no data");
     REFUSED(b.data = NULL, ATTN_ERR_ARGUMENT, "v", "no data");
     REFUSED(a.shape[0] = 2, ATTN_ERR_SHAPE, "k", "[2, 2, 3, 20]");
-    REFUSED(a.shape[1] = 1, ATTN_ERR_SHAPE, "k", "must be [1, 2, 3, 20]");
+    REFUSED(a.shape[1] = 1, ATTN_ERR_SHAPE, "k",
+            "must be [1, Hk=2, n=3, D=20], with the same n for k and v");
     REFUSED(a.shape[3] = 19, ATTN_ERR_SHAPE, "k", "D");
-    REFUSED(b.shape[2] = 2, ATTN_ERR_SHAPE, "v", "must be [1, 2, 3, 13]");
+    REFUSED(b.shape[2] = 2, ATTN_ERR_SHAPE, "v", "must be [1, Hk=2, n=3, Dv=13]");
     REFUSED(b.shape[3] = 20, ATTN_ERR_SHAPE, "v", "Dv");
     REFUSED(a.shape[2] = -1, ATTN_ERR_SHAPE, "k", "-1");
     REFUSED(a.stride[2] = INT64_MAX, ATTN_ERR_LIMIT, "k", "address");

@@ -266,6 +266,22 @@ static void test_null_and_workspace(void **state)
     assert_true(is_blank(room + info.scratch_bytes, sizeof room - info.scratch_bytes));
 }
 
+/* The subject is named once: it was "k q has H=5 heads, ...". */
+static void test_message_of_heads(void **state)
+{
+    (void)state;
+    attn_error err = {.status = ATTN_OK};
+    attn_sdpa_args a = good();
+    const int64_t Hk = a.q.shape[1] + 1;
+    a.k.shape[1] = a.v.shape[1] = Hk;
+    char want[sizeof err.message];
+    snprintf(want, sizeof want, "k has Hk=%lld heads and q has H=%lld; H must be a multiple of Hk",
+             (long long)Hk, (long long)a.q.shape[1]);
+    assert_int_equal(attn_sdpa_forward(NULL, &a, &err), ATTN_ERR_SHAPE);
+    assert_string_equal(err.argument, "k");
+    assert_string_equal(err.message, want);
+}
+
 /* The subject is named once: it was "k q is f16, ...". */
 static void test_message_of_mixed_dtypes(void **state)
 {
@@ -402,6 +418,7 @@ int main(void)
         cmocka_unit_test(test_good),
         cmocka_unit_test(test_forward_and_plan),
         cmocka_unit_test(test_null_and_workspace),
+        cmocka_unit_test(test_message_of_heads),
         cmocka_unit_test(test_message_of_mixed_dtypes),
         cmocka_unit_test(test_struct_size),
         cmocka_unit_test(test_empty),
