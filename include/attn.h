@@ -68,7 +68,7 @@ typedef enum attn_status {
 typedef struct attn_error {
     attn_status status;
     char argument[24]; /* "mask", "k", ... or "" */
-    char message[232]; /* one line, no newline, starts with the argument's name */
+    char message[232]; /* one line, no newline, starts with the argument's name if there is one */
 } attn_error;
 
 ATTN_API const char *attn_status_name(attn_status status); /* "ATTN_ERR_SHAPE" */
@@ -191,8 +191,8 @@ ATTN_API void attn_openmp_for(void *gomp_parallel, int n, void (*body)(void *arg
  * that a call uses: attn_context_isa(NULL) names the set that is chosen by default. Past the end,
  * name is NULL. usable is 1 if this machine can run the set. For "amx", the library asks Linux for
  * permission to use tiles, once in a process; if ATTN_AMX=0 it does not ask, and "amx"
- * is not usable. With the permission, Linux refuses signal stacks below about 12 KiB:
- * sysconf(_SC_MINSIGSTKSZ). */
+ * is not usable. Once permission is given, Linux refuses alternate signal stacks that are smaller
+ * than sysconf(_SC_MINSIGSTKSZ), about 12 KiB. */
 typedef struct attn_isa_info {
     const char *name;
     int usable;
@@ -233,7 +233,7 @@ ATTN_API int attn_cpu_features(char *buffer, size_t size);
  * Memory: O(T + S) scratch, never T x S, whatever the options. The output `scores`, if requested,
  * is T x S, but the caller allocates it.
  * Bits: a row has the same bits for any number of threads, any batch, any number of queries in the
- * call, and any alignment. This holds on one machine and one instruction set, by one release. With
+ * call, and any alignment. This holds for one release, on one instruction set of one machine. With
  * dropout, the row's place matters too: its b, h and i.
  * Outputs must not overlap inputs.
  *
@@ -360,7 +360,8 @@ typedef struct attn_plan_info {
     char why[120]; /* why this route: a phrase for people */
     int tiles;     /* of queries in a task; they share each chunk of keys while it is in cache */
     int prefetch;  /* 1: rows are prefetched, since the data is larger than an L2 cache (1 MiB) */
-    int64_t parts; /* that each task is cut into, along the keys, for any threads; 1: not cut */
+    int64_t parts; /* into how many parts each task is cut, along the keys, so that several threads
+                      can share it; 1: not cut */
 } attn_plan_info;
 #define ATTN_PLAN_INFO_INIT                                                                        \
     {                                                                                              \
@@ -377,8 +378,9 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
 /* The backward: given the gradient of a loss with respect to the outputs of attn_sdpa_forward, it
  * computes the gradient with respect to the inputs. `args` are those of the forward call. `out` and
  * `lse` hold its results and are only read here; lse is required, and `scores` is ignored. An lse
- * stored as f32 has an error of 6e-8 |lse|, which becomes a relative error of every weight: for
- * gradients in double it must be f64. A cache is refused.
+ * stored as f32 has an error of 6e-8 |lse|, which becomes a relative error of every weight. f32 is
+ * accepted for any inputs, but gradients are accurate to double only if lse is f64. A cache is
+ * refused.
  *
  *   w = weights    dw_ij = d_ij dout_i . v_j    ds_ij = w_ij (dw_ij - dout_i . out_i + dlse_i)
  *   dv_j = sum_i w_ij d_ij dout_i    dq_i = scale sum_j ds'_ij k_j    dk_j = scale sum_i ds'_ij q_i
@@ -388,11 +390,11 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
  * there, or in q and dout of a row without visible keys, changes no bit. Rows without visible keys
  * and keys that no query sees get gradients of exactly 0.
  *
- * Memory: three numbers for each row of q; for each thread a chunk of keys with its gradients,
- * O(D + Dv); and the sums for dq, O((T + S) * D) for each query head that is being computed, which
- * are at any time those of fewer than 2 * threads key/value heads. The gradient of a mask that
- * repeats along the queries takes one number for each key of each head; of one that repeats along
- * the keys, one for each query of each head. Never T x S.
+ * Memory: three numbers and a byte for each row of q; for each thread a chunk of keys with its
+ * gradients, O(D + Dv); and sums for dq, O((T + S) * D) for each query head of fewer than two
+ * key/value heads per thread, however many heads there are. The gradient of a mask that repeats
+ * along the queries takes one number for each key of each head; of one that repeats along the keys,
+ * one for each query of each head. Never T x S.
  * Bits: the same for any number of threads.
  * Outputs must not overlap inputs nor each other. Returns ATTN_OK, or an error before anything is
  * written. Source: Dao et al. 2022.
@@ -486,9 +488,10 @@ ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tenso
  * each key/value head, and 8 bytes more for ATTN_I8. Contiguous: [B,Hk,max_keys,D], with max_keys
  * rounded up to 64. In pages: [pages,Hk,page_keys,D]; a page belongs to one sequence, is taken when
  * the sequence grows and is given back by attn_cache_truncate. The allocation, and each head of
- * each page, starts at a multiple of 64 bytes; values follow each other without gaps. Keys of f32,
- * f16 and bf16 are interleaved: each line of 64 bytes holds the next 4 bytes of 16 keys, the order
- * that decoding reads fastest. If D is odd, a key of f16 or bf16 takes one element more.
+ * each page, starts at a multiple of 64 bytes. The rows of a head's v in a page follow each other
+ * without gaps. Keys of f32, f16 and bf16 are interleaved: each line of 64 bytes holds the next 4
+ * bytes of 16 keys, the order that decoding reads fastest. If D is odd, a key of f16 or bf16 takes
+ * one element more.
  *
  * Threads: append, truncate and destroy must not overlap any other use of the cache; all other
  * functions only read it and may overlap each other.
@@ -552,8 +555,8 @@ ATTN_API attn_status attn_cache_save(const attn_cache *cache,
 /* Creates a cache by `options` and fills it from `size` bytes that attn_cache_save wrote. B, Hk, D,
  * Dv and dtype must be those of the saved cache. max_keys, page_keys and pages may differ, but must
  * leave room for all saved keys, else ATTN_ERR_FULL. The bytes are treated as untrusted input:
- * ATTN_ERR_FILE says what is wrong with them. Memory is allocated only after they were found good,
- * as much as the options ask for. */
+ * ATTN_ERR_FILE says what is wrong with them. Memory, as much as the options ask for, is allocated
+ * only after all bytes have been checked. */
 ATTN_API attn_status attn_cache_load(const attn_cache_options *options, const void *bytes,
                                      size_t size, attn_cache **out, attn_error *err);
 

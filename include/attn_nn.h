@@ -55,9 +55,10 @@ ATTN_API attn_status attn_linear_forward(attn_context *ctx, const attn_tensor *x
 
 /* dx = dout weight, dweight = dout^T x, dbias = the column sums of dout. If x, weight or bias was
  * broadcast along b or h, its gradient is the sum over that dimension. The products are computed as
- * in attn_linear_forward; their sums run over b, h and t (for dx: b, h and Out), in this order.
- * dbias is summed in double. Only dweight needs x, and only dx needs weight; either may be NULL
- * otherwise. dbias is [B|1,H|1,1,Out].
+ * in attn_linear_forward. The terms of a sum are in order of t (for dx: of Out); if the sum also
+ * runs over b or h, they are in order of b, then h, then t (for dx: Out). dbias is summed in
+ * double. Only dweight needs x, and only dx needs weight; either may be NULL otherwise. dbias is
+ * [B|1,H|1,1,Out].
  *
  * Scratch: that of attn_linear_forward. In addition, an operand is copied if a sum runs over
  * several of its dimensions and the terms of this sum are not evenly spaced in memory. */
@@ -112,15 +113,15 @@ typedef struct attn_mha_args {
     size_t struct_size;        /* sizeof(attn_mha_args), set by ATTN_MHA_ARGS_INIT */
     attn_tensor x;             /* [B,1,T,E] */
     attn_tensor source;        /* [B,1,S,Es]: keys and values come from it; data NULL: x */
-    attn_tensor w_q, w_k, w_v; /* [1,H,D,E], [1,Hk,D,E], [1,Hk,Dv,E] */
+    attn_tensor w_q, w_k, w_v; /* [1,H,D,E], [1,Hk,D,Es], [1,Hk,Dv,Es]; Es is E without source */
     attn_tensor b_q, b_k, b_v; /* [1,H,1,D], [1,Hk,1,D], [1,Hk,1,Dv]; data NULL: none */
     attn_tensor w_o, b_o;      /* [1,1,Out,H*Dv], [1,1,1,Out]; data NULL: out is the joined heads */
     attn_tensor out;           /* [B,1,T,Out] */
     /* The options of attention: masks, scale, dropout, lse, scores. Its workspace serves all steps.
      * Its q, k, v and out are ignored. NULL: the defaults */
     const attn_sdpa_args *attention;
-    /* Dropout of out, 0 <= p < 1, with the random numbers of attn_dropout_mask: b*T + i stands for
-     * its i, and 0 for its b*H + h */
+    /* Dropout of out, 0 <= p < 1. Component j of query i of batch b has the random numbers that
+     * attn_dropout_mask has for key j of query b*T + i of head 0 */
     double output_dropout;
     uint64_t output_dropout_seed;
 } attn_mha_args;
@@ -183,10 +184,10 @@ ATTN_API attn_status attn_mha_packed_grads(attn_mha_grads *grads, void *in_proj_
  * those of attn_mha_forward.
  *
  * attn_mha_create copies w_q, w_k, w_v, w_o, b_q, b_k, b_v and b_o of args, which may be freed
- * afterwards, and ignores the rest of args. The module takes as much memory as these tensors, but
- * the outputs of each head are stored in panels, and the last panel is filled up with zeros
- * (AVX-512 and f32: panels of 64 outputs, and a last one of 16, 32 or 64). The memory comes from
- * ctx's allocator; ctx, unless NULL, must live until the module is destroyed.
+ * afterwards, and ignores the rest of args. The module takes as much memory as these tensors, and
+ * some for padding: the outputs of each head's weight are stored in panels, and the last panel is
+ * padded with zeros (AVX-512 and f32: panels of 64 outputs, and a last one of 16, 32 or 64). The
+ * memory comes from ctx's allocator; ctx, unless NULL, must live until the module is destroyed.
  *
  * attn_mha_run uses all of args but the weights and biases. It needs the scratch of
  * attn_mha_forward, but none for packing weights. ctx may be any context, or NULL. Its instruction
