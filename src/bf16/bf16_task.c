@@ -111,8 +111,8 @@ static size_t bf16_scratch(const attni_plan *plan)
 static bool finite_scores(const bf16_worker *w, const bf16_tile *t, int at)
 {
     const int q = t->exponent, k = w->exponent[at];
-    /* The exponents are biased, of the largest elements: an element is below 2^(exponent - 126). So
-     * a sum of D products of two elements is below 2^126 if this holds. */
+    /* These are the biased exponents of the largest elements, so every element is below
+     * 2^(exponent - 126). A sum of D products of two elements is then below 2^126 if this holds. */
     return q < 255 && k < 255 &&
            q - 126 + k - 126 + ilogb((double)attni_bf16_padded(w->plan->D)) < 126;
 }
@@ -401,7 +401,7 @@ static void sweep_chunk(bf16_worker *w, bf16_tile *t, int64_t j0, int n, const b
         advance(w, &x);
     else
         process(w, &x);
-    if (w->row) /* the next chunk may be one of rows, which use the same buffers */
+    if (w->row) /* attni_bf16_row_chunk() may compute the next chunk, in the same buffers */
         drain(w);
     if (joins_row)
         attni_bf16_row_join(w, t, &own);

@@ -8,10 +8,10 @@
  *
  * Calls come in bursts. So a worker without work first spins for ATTNI_SPIN_SECONDS, in case the
  * next call follows at once, and then sleeps on the condition `wake`. The caller waits for the
- * workers in the same way, on `done`. A thread that goes to sleep first announces it (`sleepers`,
- * `caller_sleeps`) and then checks the count again. A thread that wakes others first changes the
- * count and then checks for sleepers. With sequentially consistent atomics at least one of the two
- * sees the other, so no wake-up is lost, and the fast path takes no lock.
+ * workers in the same way, on `done`. Before a thread sleeps, it announces this (`sleepers`,
+ * `caller_sleeps`) and then checks the count again. To wake others, a thread changes the count and
+ * then checks for sleepers. With sequentially consistent atomics at least one of the two sees what
+ * the other wrote, so no wake-up is lost, and the fast path takes no lock.
  *
  * fork() copies only the calling thread. Therefore the pool records the process that its threads
  * belong to, and a run in another process starts over. Threads that do not exist there may hold the
@@ -34,7 +34,7 @@
 #endif
 #endif
 #ifdef __SANITIZE_ADDRESS__
-#define STACK_BYTES ((size_t)8 << 20) /* the sanitizer gives every inlined kernel its own stack */
+#define STACK_BYTES ((size_t)8 << 20) /* the sanitizer gives each inlined kernel space of its own */
 #else
 #define STACK_BYTES ((size_t)256 << 10) /* little: arrays are in scratch memory */
 #endif

@@ -83,8 +83,8 @@ static void wait_for(const attni_backward *bw, int64_t task, int64_t tiles)
 }
 
 /* Heads that share elements of dmask add to them one after the other. Returns the task that must
- * add just before this one, which has the same chunk of the previous head that shares them. -1:
- * this task is the first. */
+ * add just before this one: the task of the same chunk in the previous head that shares these
+ * elements. -1: this task is the first. */
 static int64_t dmask_before(const attni_grad_worker *w)
 {
     const attni_backward *bw = w->bw;

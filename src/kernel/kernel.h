@@ -136,11 +136,10 @@ typedef struct attni_kernels {
 
     /* The same bits as scores() for 1 <= rows <= max_decode_rows, with keys in the lanes; for
      * nearly empty tiles, whose scores are memory-bound. k has type R or, if `halves`, bf16 or f16.
-     * n <= ATTNI_CHUNK; nv is 1. st and mx hold the results of one block of keys after the other:
-     * for each block, st has max_decode_rows rows of ATTNI_BLOCK scores, written in whole vectors
-     * (key j of the block and query i: st[i * ATTNI_BLOCK + j]), and mx has W maxima. q is a tile,
-     * as in scores(); if rows is 1, it is one row, [D].
-     * `next_rows` is prefetched. */
+     * n <= ATTNI_CHUNK; nv is 1. st and mx hold the results block by block: for each block of keys,
+     * st has max_decode_rows rows of ATTNI_BLOCK scores, written in whole vectors (key j of the
+     * block and query i: st[i * ATTNI_BLOCK + j]), and mx has W maxima. q is a tile, as in
+     * scores(); if rows is 1, it is one row, [D]. `next_rows` is prefetched. */
     void (*scores_decode)(void *st, void *mx, const void *q, const void *k, ptrdiff_t ldk,
                           attn_dtype dtype, int n, int64_t D, int rows,
                           const attni_next_rows *next_rows);
@@ -228,7 +227,7 @@ typedef struct attni_kernels {
 
     /* The bits that values() leaves in acc, for i < rows, 1 <= rows <= max_decode_rows, with
      * components of v in the lanes. v has the types of k in scores_decode(). ATTNI_SKIP_MASKED is
-     * not supported; nv is 1. If in_rows is 1, p holds one block after the other, each as
+     * not supported; nv is 1. If in_rows is 1, p holds consecutive blocks, each as
      * weights_decode() writes it, up to ATTNI_CHUNK keys in all, and l is updated as weights()
      * does. If in_rows is 0, p is a tile of one block, and l is not used. Sums are stored in rows,
      * sums[i * ld + c], ld = Dv rounded up to whole vectors, with room for max_decode_rows rows. Of

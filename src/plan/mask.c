@@ -259,8 +259,8 @@ static const char *dense_at(const attni_sequence *sequence, int64_t i, int64_t j
 }
 
 /* How many rows of the mask differ: 1 if the mask repeats along the queries (stride 0), else
- * `rows`. For a block with several heads callers use 1 instead: its lanes hold one query, so they
- * share one row of the mask. */
+ * `rows`. For a block with several heads callers use 1 instead: with a mask, heads share a tile
+ * only if there is one query (T is 1) and the mask repeats along them (attni_mask_shared()). */
 static int different_rows(const attn_tensor *mask, int64_t rows)
 {
     return mask->stride[2] == 0 && rows > 1 ? 1 : (int)rows;

@@ -40,9 +40,9 @@ static int most_vectors(const attni_plan *p)
     return p->engine->vectors ? p->engine->vectors : p->kernels->vectors;
 }
 
-/* How many heads share a tile. Heads that share keys do, if all their queries fit into the tile and
- * the mask rules are the same for all of them. Options that take the lane as the query's index
- * (dropout, returned scores, packed sequences) need one head per tile. */
+/* How many heads share a tile. Heads that share keys can, if the mask rules are the same for all of
+ * them: as many as fit with all their queries, in groups of equal size. Options that take the lane
+ * as the query's index (dropout, returned scores, packed sequences) need one head per tile. */
 static int heads_per_tile(const attni_plan *p)
 {
     const attn_sdpa_args *a = &p->args;
@@ -133,8 +133,8 @@ static bool size_scratch(attni_plan *p)
 }
 
 /* If q, k, v and out together are larger than this (the size of an L2 cache), rows are prefetched.
- * For smaller calls prefetch only costs time: 12 heads of 32 by 32 took 5 % longer, of 64 by 64 2
- * %. */
+ * For smaller calls prefetch only costs time: 12 heads of 32 by 32 took 5 % longer, those of
+ * 64 by 64 2 %. */
 #define FAR_BYTES (1024 * 1024)
 static bool far_data(const attni_plan *p)
 {
@@ -142,8 +142,8 @@ static bool far_data(const attni_plan *p)
     return rows * (double)(p->D + p->Dv) * (double)p->real > FAR_BYTES;
 }
 
-/* Can the decode path read keys and values as they are stored, though they are not rows of R? A
- * chunk that several tiles share is converted once for all of them. */
+/* Can the decode path read keys and values as they are stored, although they are not rows of R? If
+ * several tiles share a chunk, it cannot: the chunk is converted once for all of them. */
 static bool decode_as_stored(const attni_plan *p)
 {
     const attn_tensor *k = &p->args.k, *v = &p->args.v;

@@ -2,7 +2,8 @@
  *
  *   attni_tile_load         converts keys and values, if they are not stored as rows of R
  *   attni_tile_rows         where the rows are: in place, or as they were converted
- *   attni_block_rows        the same for a block; in the decode path also rows as they are stored
+ *   attni_block_rows        the same for a block; for the decode path also stored rows that are not
+ *                           rows of R: bf16, f16, interleaved keys
  *   attni_tile_next_rows    what to prefetch next
  *
  * tile_task.c, chunk.c, decode.c, result.c and the gradients call these functions.
@@ -130,8 +131,8 @@ attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *ti
     attni_next_rows next = {w->st, 0, 0};
     const bool in_place =
         (values ? p->v_in_place : p->k_in_place) || b->dtype != p->real_dtype || b->interleaved;
-    /* Stored rows that are converted before they are used are not prefetched, except i8: rows of
-     * the next block are prefetched while this block is computed. */
+    /* Of the rows that are converted before they are used, only those of i8 are prefetched: the
+     * next block's, while this block is computed. */
     if ((!in_place && t->dtype != ATTN_I8) || t->shape[3] == 0)
         return next;
     const char *rows = NULL;

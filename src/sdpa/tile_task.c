@@ -290,7 +290,7 @@ static void carve_one_block(attni_worker *w, attni_tile *t, char *at)
     t->l = take(&at, 5 * line);
     t->m = t->l + line, t->m_first = t->m + line, t->top = t->m_first + line;
     t->c = t->top + line;
-    w->chunk.m = take(&at, 2 * line); /* for a sink */
+    w->chunk.m = take(&at, 2 * line); /* only for the sink, which is joined as a chunk (result.c) */
     w->chunk.l = w->chunk.m + line;
     w->mx = take(&at, 4 * line);
     w->a = w->mx + line, w->factors = w->a + line;
