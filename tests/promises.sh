@@ -6,7 +6,7 @@ set -euo pipefail
 : "${ATTN_SOURCE:?the source tree}"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-head='| promise | held by |
+head='| promise | checked by |
 | --- | --- |'
 
 run() {

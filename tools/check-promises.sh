@@ -66,7 +66,7 @@ awk -v sheet="$sheet" '
     {
         columns = split($0, cell, /[|]/) - 2
         if (columns != 2) {
-            fail("a row has " columns " columns, not 2: promise, held by")
+            fail("a row has " columns " columns, not 2: promise, checked by")
             next
         }
         promises++
@@ -92,6 +92,6 @@ awk -v sheet="$sheet" '
             bad = 1
         }
         if (!bad)
-            printf "promises: %d, each held by a test that exists (%d named)\n", promises, tests
+            printf "promises: %d, each checked by a test that exists (%d named)\n", promises, tests
         exit bad
     }' <(tests) "$sheet"
