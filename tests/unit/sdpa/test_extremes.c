@@ -353,6 +353,58 @@ static void largest_beside_nan(check_case *c)
     }
 }
 
+/* A row whose out consists of its smallest weights, near the end of the range, where they lose bits
+ * or are 0: a few keys weigh nearly all and have values of 0, the others have huge values. The row
+ * has the same bits alone and among others, of which one is NaN. */
+static void small_weights(check_case *c)
+{
+    enum { T = 12, S = 300 };
+    static const attn_dtype wide[] = {ATTN_F64, ATTN_F32, ATTN_BF16};
+    int small = 0;
+    for (int n = 0; n < 3 * 12; n++) {
+        const attn_dtype dtype = wide[n % 3];
+        const bool f64 = dtype == ATTN_F64;
+        call x, one;
+        make(c, &x, dtype, T, S);
+        make(c, &one, dtype, 1, S);
+        check_describe(c, "%s, problem %d", attn_dtype_name(dtype), n);
+        for (int64_t j = 0; j < S; j++) {
+            const bool large = check_between(c, 0, 50) == 0;
+            const double far = (f64 ? 700 : 82) + (double)check_between(c, 0, 1000) / 40;
+            check_store(&x.k.view, 0, 0, j, 0, large ? 0 : -far);
+            for (int64_t d = 0; d < 2; d++)
+                check_store(&x.v.view, 0, 0, j, d,
+                            large ? 0 : (f64 ? 1e300 : 1e30) * check_normal(c));
+        }
+        for (int64_t i = 0; i < T; i++)
+            check_store(&x.q.view, 0, 0, i, 0, 1);
+        x.args.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
+        if (n % 2)
+            check_store(&x.q.view, 0, 0, T - 1, 1, (double)NAN);
+        const double *among = forward(c, &x);
+        const double *lse = check_tensor_copy(c, &x.lse.view);
+        one.args.k = x.args.k, one.args.v = x.args.v;
+        one.args.causal = ATTN_CAUSAL_OFFSET;
+        check_store(&one.q.view, 0, 0, 0, 0, 1);
+        for (int64_t i = 0; i < T - 1; i++) {
+            one.args.causal_offset = S - T + i;
+            const double *alone = forward(c, &one),
+                         *alone_lse = check_tensor_copy(c, &one.lse.view);
+            for (int64_t d = 0; d < 2; d++) {
+                if (among[2 * i + d] != alone[d])
+                    check_fail(c, "out[%d] is %a among others, %a alone", (int)(2 * i + d),
+                               among[2 * i + d], alone[d]);
+                small += alone[d] != 0;
+            }
+            if (lse[i] != alone_lse[0])
+                check_fail(c, "lse[%d] is %a among others, %a alone", (int)i, lse[i], alone_lse[0]);
+        }
+        check_buffers_reset(c->run->buffers);
+    }
+    if (small < 300)
+        check_fail(c, "only %d results have small weights", small);
+}
+
 static void run_once(void (*property)(check_case *)) { run_property(property, "extremes", 1); }
 
 static void test_equal_huge_scores(void **state)
@@ -391,6 +443,12 @@ static void test_largest_beside_nan(void **state)
     run_once(largest_beside_nan);
 }
 
+static void test_small_weights(void **state)
+{
+    (void)state;
+    run_once(small_weights);
+}
+
 static void test_weights_beside_nan(void **state)
 {
     (void)state;
@@ -406,6 +464,7 @@ int main(void)
         cmocka_unit_test(test_soft_caps),
         cmocka_unit_test(test_wide_masks),
         cmocka_unit_test(test_weights_beside_nan),
+        cmocka_unit_test(test_small_weights),
         cmocka_unit_test(test_largest_beside_nan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
