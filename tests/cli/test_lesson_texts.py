@@ -7,6 +7,7 @@ each step, the names of its rows and columns, and the steps that it was made fro
 
 writes the reviewed texts anew, after a change of a script: read the difference."""
 
+import codeop
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import textwrap
 import unittest
 
 from cli import CliTest
-from lesson_code import LESSONS, run, terms
+from lesson_code import LESSONS, blocks, run, terms
 from reference import expect_near
 
 NUMBER = r"\d+(?:\.\d+)?(?:e[-+]\d+)?"
@@ -93,6 +94,14 @@ class Texts(CliTest):
         for name in LESSONS:
             with self.subTest(name):
                 self.assertGreater(run(name, "numpy", self.whole(name, "--json"), expect_near), 4)
+
+    def test_quoted_notebook_lines_are_python(self):
+        for name in LESSONS:
+            for step, _, code in blocks(name, "notebook"):
+                # Some quotations are the body of a function, or end before their block does.
+                body = "def quoted():\n" + re.sub(r"(?m)^(?=.)", "    ", code)
+                with self.subTest("%s, step %s" % (name, step)):
+                    codeop.compile_command(body)
 
     def test_glossary_has_every_term(self):
         glossary = self.works("lesson", "--glossary")
