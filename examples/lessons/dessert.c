@@ -223,15 +223,15 @@ int main(void)
 
     /* [heads_w_q] */
     /* 3x24x16: three matrices W_q, one for each head */
-    printf("W_q %dx%dx%d\n", SIZE(heads_w_q), SIZE(*heads_w_q), SIZE(**heads_w_q));
+    printf("W_q %dx%dx%d\n", H, DK, D);
 
     /* [heads_w_k] */
     /* 3x24x16 */
-    printf("W_k %dx%dx%d\n", SIZE(heads_w_k), SIZE(*heads_w_k), SIZE(**heads_w_k));
+    printf("W_k %dx%dx%d\n", H, DK, D);
 
     /* [heads_w_v] */
     /* 3x28x16 */
-    printf("W_v %dx%dx%d\n", SIZE(heads_w_v), SIZE(*heads_w_v), SIZE(**heads_w_v));
+    printf("W_v %dx%dx%d\n", H, DV, D);
 
     /* [heads_query_2] */
     float heads_query_2[H][1][DK]; /* 3x1x24: one row for each head */
@@ -276,8 +276,9 @@ int main(void)
     /* [heads_context_2] */
     float heads_context_2[H][DV]; /* 3x28: for each head (28x6) times (6x1) */
     for (int h = 0; h < H; h++) {
+        const float *a = heads_weights_2[h]; /* 6 */
         for (int c = 0; c < DV; c++)
-            heads_context_2[h][c] = dot(heads_values[h][c], heads_weights_2[h], N);
+            heads_context_2[h][c] = dot(heads_values[h][c], a, N);
         print(head_names[h], heads_context_2[h], DV, "%7.4f");
     }
 
@@ -309,7 +310,7 @@ int main(void)
     q = attn_bhtd(its_heads_query_2, ATTN_F32, 1, H, 1, DK);
     attn_sdpa_args heads = ATTN_SDPA_ARGS_INIT;
     heads.q = attn_bhtd(heads_query_2, ATTN_F32, 1, H, 1, DK);
-    /* Keys and values are columns: the strides say so, and nothing is moved. */
+    /* Keys and values are columns, as the strides say: nothing is moved. */
     heads.k = attn_bhtd(heads_keys, ATTN_F32, 1, H, N, DK);
     heads.k.stride[2] = 1; /* to the next word */
     heads.k.stride[3] = N; /* to the next number of a key */

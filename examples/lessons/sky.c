@@ -90,7 +90,7 @@ int main(void)
         for (int j = 0; j < T; j++) { /* word j answers */
             scores[i][j] = 0;
             for (int c = 0; c < D; c++) {
-                scores[i][j] += q[i][c] * k[j][c]; /* row i of Q, row j of K: nothing is turned */
+                scores[i][j] += q[i][c] * k[j][c]; /* row i of Q, row j of K */
             }
         }
     }
@@ -119,8 +119,8 @@ int main(void)
     for (int i = 0; i < T; i++) {
         for (int c = 0; c < D; c++) {
             context[i][c] = 0;
-            for (int j = 0; j < T; j++) {
-                context[i][c] += weights[i][j] * v[j][c]; /* a share of each word's value */
+            for (int j = 0; j < T; j++) { /* a share of each word's value */
+                context[i][c] += weights[i][j] * v[j][c];
             }
         }
     }

@@ -32,6 +32,13 @@ def blocks(name, language):
             yield step, rest.strip(), "\n".join(t[indent:] for t in code)
 
 
+def c_blocks(name):
+    """Yields (step, code) of each block of the lesson's C program."""
+    program = (ROOT / "examples/lessons" / (name + ".c")).read_text(encoding="utf-8")
+    parts = re.split(r"(?m)^ */\* \[(.*)\] \*/\n", program)
+    yield from ((step, code) for step, code in zip(parts[1::2], parts[2::2]) if step)
+
+
 def numbers(step):
     """The values of a step in the JSON of a trace, which writes infinities as strings."""
     shape = step["tensor"]["shape"]

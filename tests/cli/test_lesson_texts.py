@@ -15,7 +15,7 @@ import textwrap
 import unittest
 
 from cli import CliTest
-from lesson_code import LESSONS, blocks, run, terms
+from lesson_code import LESSONS, blocks, c_blocks, run, terms
 from reference import expect_near
 
 NUMBER = r"\d+(?:\.\d+)?(?:e[-+]\d+)?"
@@ -94,6 +94,17 @@ class Texts(CliTest):
         for name in LESSONS:
             with self.subTest(name):
                 self.assertGreater(run(name, "numpy", self.whole(name, "--json"), expect_near), 4)
+
+    def test_80_columns_wrap_no_line_of_code(self):
+        """A reader pastes code from the terminal, and Python refuses half a line."""
+        for name in LESSONS:
+            printed = {line.strip() for line in self.whole(name, "--code", "all").splitlines()}
+            code = [text for _, text in c_blocks(name)]
+            for language in ("notebook", "numpy", "torch"):
+                code += [text for _, _, text in blocks(name, language)]
+            lines = [line.strip() for text in code for line in text.splitlines()]
+            self.assertGreater(len(lines), 100)
+            self.assertEqual([line for line in lines if line not in printed], [], name)
 
     def test_quoted_notebook_lines_are_python(self):
         for name in LESSONS:
