@@ -16,6 +16,18 @@ typedef struct health {
     double slope;                           /* largest a(1-a) of a saturated row */
 } health;
 
+/* The slope a(1-a) of a row's largest weight, which is the largest of the row if a > 1/2. 1-a is
+ * computed as the sum of the other weights: a float near 1 cannot store how far it is from 1. */
+static double slope_of(const grid *g, int64_t head, int64_t row, double largest)
+{
+    double others = 0;
+    for (int64_t j = 0; j < g->columns; j++) {
+        double w = grid_at(g, head, row, j);
+        others += w < largest ? w : 0;
+    }
+    return largest * others;
+}
+
 static health judge(const trace *t, const trace_step *weights)
 {
     health h = {0};
@@ -33,12 +45,30 @@ static health judge(const trace *t, const trace_step *weights)
         h.most_bits = fmax(h.most_bits, one.bits);
         h.possible = fmax(h.possible, one.possible);
         h.judged++;
-        for (int64_t j = 0; one.largest > SATURATED && j < g.columns; j++) {
-            double w = grid_at(&g, head, row, j);
-            h.slope = fmax(h.slope, w * (1 - w));
+        if (one.largest > SATURATED) {
+            h.slope = fmax(h.slope, slope_of(&g, head, row, one.largest));
         }
     }
     return h;
+}
+
+/* Rows that are saturated or flat, but too few for advice. */
+static void say_fine(recipe *r, const char *name, const health *h)
+{
+    char saturated[128] = "", flat[128] = "";
+    if (h->saturated > 0) {
+        snprintf(saturated, sizeof saturated,
+                 " In %lld of %lld rows one key takes more than %g of the weight (saturated).",
+                 (long long)h->saturated, (long long)h->rows, SATURATED);
+    }
+    if (h->flat > 0) {
+        snprintf(flat, sizeof flat,
+                 " In %lld of %lld rows the weight is spread almost evenly (flat).",
+                 (long long)h->flat, (long long)h->rows);
+    }
+    recipe_note(r, "health", "%s: %s.%s%s Entropy from %.2f to %.2f of at most %.2f bits.", name,
+                h->saturated + h->flat > 0 ? "mostly fine" : "fine", saturated, flat, h->least_bits,
+                h->most_bits, h->possible);
 }
 
 void recipe_health(recipe *r, const char *name, const recipe_advice *advice)
@@ -66,8 +96,7 @@ void recipe_health(recipe *r, const char *name, const recipe_advice *advice)
             "bits): the context is close to an average of the values.",
             name, rows, h.most_bits, h.possible);
     } else {
-        recipe_note(r, "health", "%s: fine. Entropy from %.2f to %.2f of at most %.2f bits.", name,
-                    h.least_bits, h.most_bits, h.possible);
+        say_fine(r, name, &h);
         return;
     }
     const char *cause = saturated ? advice->saturated_cause : advice->flat_cause;

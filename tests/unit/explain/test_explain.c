@@ -318,6 +318,40 @@ static void test_health(void **state)
     }
 }
 
+/* The weight is stored as 1. The notebook printed 1.9287e-22 for each of the three other keys. */
+static void test_health_slope_of_a_weight_of_1(void **state)
+{
+    (void)state;
+    trace t;
+    char slope[64];
+    build_lesson(&t, "module");
+    snprintf(slope, sizeof slope, "by at most %.2g times", 3 * 1.9287e-22);
+    assert_non_null(strstr(t.notes, slope));
+    trace_free(&t);
+}
+
+/* One saturated row of four is no reason for advice, but it is not fine either. */
+static void test_health_counts_saturated_rows(void **state)
+{
+    (void)state;
+    trace t;
+    char saturated[64];
+    int count = 0;
+    explain_options o = EXPLAIN_OPTIONS_INIT;
+    o.text = "eat dessert eat cake";
+    build_explain(&t, &o);
+    for (int64_t i = 0; i < 4; i++) {
+        double most = 0;
+        for (int64_t j = 0; j < 4; j++)
+            most = fmax(most, at(&t, "weights", 4 * i + j));
+        count += most > 0.99;
+    }
+    assert_int_equal(count, 1);
+    snprintf(saturated, sizeof saturated, "mostly fine. In %d of 4 rows one key takes", count);
+    assert_non_null(strstr(t.notes, saturated));
+    trace_free(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -328,6 +362,8 @@ int main(void)
         cmocka_unit_test(test_too_many_words),
         cmocka_unit_test(test_query),
         cmocka_unit_test(test_health),
+        cmocka_unit_test(test_health_slope_of_a_weight_of_1),
+        cmocka_unit_test(test_health_counts_saturated_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
