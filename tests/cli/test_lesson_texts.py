@@ -134,8 +134,10 @@ class Texts(CliTest):
             self.assertIn(part, self.works("lesson", "sky", "--code", language))
         bare = self.works("lesson", "sky", "--code", "none")
         self.assertNotIn("In C:", bare)
-        self.assertNotIn("The notebook, cell", bare)
-        self.assertIn("In C:", self.works("lesson", "sky", "--all-steps"))
+        self.assertNotIn("The notebook, In [", bare)
+        whole = self.works("lesson", "sky", "--all-steps")
+        self.assertIn("In C:", whole)
+        self.assertIn("The notebook, In [", whole)
 
 
 if __name__ == "__main__":
