@@ -326,9 +326,10 @@ int lesson_module(trace *t, attn_context *ctx, kit_error *err)
     lookups(&r);
     module(&r, rng);
     free(rng);
-    recipe_health(&r, "three_weights",
-                  &(recipe_advice){"Here that is the point: keys of length 10 make a lookup table.",
-                                   NULL, NULL, NULL});
+    recipe_health(
+        &r, "three_weights",
+        &(recipe_advice){"Here that is the point: keys with a single 10 make a look-up table.",
+                         NULL, NULL, NULL});
     recipe_note(&r, "slip",
                 "The default d_k = 4 does not fit keys of 3 numbers; write √(K.shape[-1]). The "
                 "results above keep the notebook's √4.");
