@@ -203,6 +203,11 @@ static int missing(const options *o, int code, kit_error *err)
 {
     int id = code >= FIRST_CODE ? code - FIRST_CODE : option_by_letter(o->command, code);
     const option_spec *spec = option_of((option_id)id);
+    char list[128];
+    if (spec->kind == OPTION_CHOICE) {
+        value_join(list, sizeof list, spec->range);
+        return kit_fail(err, KIT_USAGE, "--%s needs a value: %s", spec->name, list);
+    }
     return kit_fail(err, KIT_USAGE, "--%s needs a value: --%s %s", spec->name, spec->name,
                     spec->argument);
 }

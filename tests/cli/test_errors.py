@@ -53,6 +53,8 @@ class Usage(CliTest):
         self.fails(USAGE, "run", "--json=3", says="--json takes no value")
         self.fails(USAGE, "run", "--q", says="--q needs a value: --q FILE")
         self.fails(USAGE, "explain", "text", "-o", says="--output needs a value")
+        self.fails(USAGE, "lesson", "sky", "--code",
+                   says="--code needs a value: c, numpy, torch, none or all")
         self.fails(USAGE, "run", "--" + "a" * 5000, says="unknown option")
 
     def test_one_line_whatever_is_typed(self):
