@@ -170,11 +170,13 @@ static void set_out(trained *a, uint64_t seed)
                        (long long)f->longest, (long long)a->count);
         return;
     }
-    recipe_setting(r,
-                   "Trained, not random, by `%s` on random sequences. Words are only tokens: each "
-                   "gets an embedding drawn from seed %llu, equal words the same one. So the heads "
-                   "know no English; they have learned a rule for any words.",
-                   f->command, (unsigned long long)seed);
+    recipe_setting(
+        r,
+        "Trained, not random, by `%s` on random sequences. Words are only tokens: each "
+        "gets an embedding drawn from seed %llu, equal words the same one. So the heads "
+        "know no English; they have learned a rule for any words. Options such as --scale, "
+        "--causal and --heads do not change these tables.",
+        f->command, (unsigned long long)seed);
     find_last(a);
     if (r->status == KIT_OK) {
         r->status = heads_run(a->heads, a->id, a->count, seed, r->err);

@@ -114,7 +114,8 @@ static void work_lookup(const worked *w, sink *s)
     if (!w->has_b || w->a.columns != w->out.rows || id < 0 || id >= w->b.rows) {
         return;
     }
-    sink_printf(s, "“%s” has number %lld, so it takes row %lld of the table", w->who, id, id + 1);
+    sink_printf(s, "“%s” has number %lld, so it takes row %lld of the table, counted from 0",
+                w->who, id, id);
 }
 
 static bool sum_matches(const worked *w, bool column)
