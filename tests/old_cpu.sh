@@ -1,5 +1,5 @@
 #!/bin/bash
-# labels: emulator
+# labels: emulator slow
 # The same program on older processors, under an emulator: it chooses an instruction set that they
 # have, executes no instruction that they lack, and computes correct results.
 set -euo pipefail
