@@ -477,6 +477,36 @@ class Interrupt(CliTest):
             found.remove("o.npy")
         self.assertEqual(found, ["x.npy"])
 
+    def test_ctrl_c_while_a_file_is_written(self):
+        """The program is stopped while the temporary file has some bytes. Then the signal comes,
+        and it must wait until this file is gone."""
+        np.save(self.path("x.npy"), np.ones((1, 1, 2, 1 << 21), np.float32))
+        for _ in range(100):
+            with subprocess.Popen(
+                [ATTN, "run", "--q", "x.npy", "--k", "x.npy", "--v", "x.npy", "--out", "o.npy"],
+                cwd=self.folder,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            ) as p:
+                part = lambda: [f.name for f in os.scandir(self.folder)
+                                if f.name not in ("x.npy", "o.npy") and f.stat().st_size]
+                seen = False
+                while p.poll() is None and not seen:
+                    try:
+                        seen = bool(part())
+                    except FileNotFoundError:  # it went meanwhile
+                        continue
+                p.send_signal(signal.SIGSTOP)
+                seen = seen and bool(part())
+                p.send_signal(signal.SIGINT)
+                p.send_signal(signal.SIGCONT)
+                _, errors = p.communicate(timeout=60)
+            self.assertLessEqual(set(os.listdir(self.folder)), {"x.npy", "o.npy"})
+            if seen:
+                self.assertEqual((p.returncode, errors), (130, b""))
+                return
+        self.fail("never seen while it writes")
+
 
 if __name__ == "__main__":
     unittest.main()
