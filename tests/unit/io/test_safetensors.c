@@ -376,6 +376,17 @@ static void test_names_that_cannot_be_written(void **state)
     kit_array_free(&a);
 }
 
+static void test_standard_input_is_refused(void **state)
+{
+    (void)state;
+    kit_safetensors *f;
+    kit_error err = {0};
+    assert_int_equal(kit_safetensors_open(&f, "-", &err), KIT_BAD_FILE);
+    assert_null(f);
+    assert_string_equal(err.message,
+                        "standard input: a .safetensors file cannot be read from a pipe");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -392,6 +403,7 @@ int main(void)
         cmocka_unit_test(test_bad_elements),
         cmocka_unit_test(test_out_and_back),
         cmocka_unit_test(test_names_that_cannot_be_written),
+        cmocka_unit_test(test_standard_input_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,6 +121,8 @@ static void test_added_tokens_file(void **state)
     (void)state;
     expect_ids(&(files){JSONS, TYPE("gpt2"), .added = "{\"<x>\":15,\"<xx>\":16}"}, "a<x>b<xx>",
                NULL, "3 15 4 16");
+    expect_ids(&(files){JSONS, TYPE("gpt2"), .added = "{\"<y>\":16,\"<x>\":15}"}, "a<y><x>", NULL,
+               "3 16 15"); /* in any order */
     expect_ids(&(files){LINES, TYPE("bert"), .added = "{\"<X>\":13}"}, "a<x>", NULL,
                "2 5 13 3"); /* in lower case, as the text is */
     expect_ids(&(files){LINES, TYPE("bert"), .added = "{\"<X>\":13}",
