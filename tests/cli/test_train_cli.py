@@ -35,17 +35,30 @@ class Train(CliTest):
     def train(self, *args, **more):
         return self.works("train", *SMALL, *args, **more)
 
-    def steps(self, *args):
+    def report(self, *args):
         report = json.loads(self.works("train", "--json", *args))
         self.assertEqual(report["schema"], "attn.train/1")
-        return {s["name"]: s for s in report["steps"]}
+        return report, {s["name"]: s for s in report["steps"]}
+
+    def steps(self, *args):
+        return self.report(*args)[1]
 
     def array(self, step):
         return np.array(step["tensor"]["data"], "f8").reshape(step["tensor"]["shape"])
 
     def test_induction_is_learned_and_seen(self):
-        steps = self.steps("--steps", "260", "-o", "curve.svg", "-o", "curve.png")
+        report, steps = self.report("--steps", "260", "-o", "curve.svg", "-o", "curve.png")
         self.assertGreaterEqual(self.array(steps["unseen_accuracy"]).item(), 0.99)
+        self.assertEqual({name: steps[name]["section"] for name in ("loss", "heads", "layer_2")},
+                         {"loss": "Training", "heads": "What attention does",
+                          "layer_2": "What attention does"})
+        notes = {n["label"]: n["text"] for n in report["notes"]}
+        heads = self.array(steps["heads"])  # 2 layers of 2 heads
+        for k, (label, what) in enumerate((("before", "the token before"),
+                                           ("answer", "places that hold the answer"))):
+            layer, head = divmod(int(heads[:, k].argmax()), 2)
+            self.assertEqual(notes[label], "Layer %d, head %d gives %.0f %% of its weight to %s."
+                             % (layer + 1, head + 1, 100 * heads[:, k].max(), what))
         loss = self.array(steps["loss"])
         self.assertEqual(loss.shape, (260, 2))
         self.assertLess(loss[-1, 1], 0.1)

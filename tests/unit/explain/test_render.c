@@ -1,6 +1,8 @@
 /* JSON reads back to the trace's bits, and text fits its width and shows the trace's numbers. */
 #include "explain_samples.h"
 
+#include "explain/recipe.h"
+
 /* ------------------------------------------------------------------------------------- JSON */
 
 static void expect_same_bits(const trace_step *s, json_t *tensor)
@@ -218,6 +220,33 @@ static void test_text_content(void **state)
     trace_free(&t);
 }
 
+/* Eight lines are as high as the largest value, 4. So 1 fills two lines, and 2.25 four and a half.
+ */
+static void test_curve(void **state)
+{
+    (void)state;
+    static const double points[] = {1, 1, 2, 4, 3, 2.25};
+    static const char *const columns[] = {"step", "loss"};
+    trace t = {0};
+    recipe r = recipe_begin(&t, NULL, NULL, NULL, "A curve", NULL);
+    recipe_add_copy(&r, "loss", TRACE_CURVE, ATTN_F64, SHAPE(3, 2), points);
+    recipe_describe(&r, "Loss", "", "%s", "");
+    recipe_columns(&r, columns, 2);
+    assert_int_equal(r.status, KIT_OK);
+    char *text = text_of(&t, 80, false);
+    expect_in(text, "           4     ████    \n"
+                    "                 ████    \n"
+                    "                 ████    \n"
+                    "                 ████▄▄▄▄\n"
+                    "                 ████████\n"
+                    "                 ████████\n"
+                    "             ████████████\n"
+                    "           0 ████████████\n"
+                    "             1          3 step\n");
+    free(text);
+    trace_free(&t);
+}
+
 /* What never happens in a sound run must still be shown as it is. */
 static void test_not_finite(void **state)
 {
@@ -259,7 +288,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_json),       cmocka_unit_test(test_json_rows),
         cmocka_unit_test(test_text_width), cmocka_unit_test(test_text_content),
-        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_suffixes),
+        cmocka_unit_test(test_curve),      cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_suffixes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

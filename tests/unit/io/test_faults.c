@@ -259,6 +259,18 @@ static int train_a_step(bool resume, kit_error *err)
 static int train_first(kit_error *err) { return train_a_step(false, err); }
 static int train_more(kit_error *err) { return train_a_step(true, err); }
 
+static int read_text(kit_error *err)
+{
+    static const char text[] = "a text of characters";
+    train_text t;
+    const int code = train_text_make(&t, text, sizeof text - 1, "text", err);
+    if (!code && t.count != sizeof text - 1)
+        return -1;
+    if (!code)
+        train_text_free(&t);
+    return code;
+}
+
 static void prepare_run(void) { assert_int_equal(train_first(NULL), KIT_OK); }
 
 static void check_run(int code)
@@ -268,6 +280,8 @@ static void check_run(int code)
     assert_int_equal(train_load(&run, "run.st", NULL, NULL, NULL), KIT_OK);
     train_end(run);
 }
+
+static const operation text = {"a text to train on", prepare_nothing, read_text, NULL, false};
 
 static const operation operations[] = {
     {"read .npy", prepare_files, read_npy, NULL, false},
@@ -304,6 +318,7 @@ static void test_every_allocation_fails(void **state)
 {
     (void)state;
     for_each(operations, COUNT(operations), fail_each_allocation);
+    fail_each_allocation(&text); /* it makes no call to the system */
 }
 
 /* The file is on the disk before it gets its name, and then the name is. */

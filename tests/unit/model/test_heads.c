@@ -22,6 +22,7 @@ static heads *open_heads(heads_kind kind)
     if (heads_open(&h, kind, NULL, &err))
         fail_msg("%s", err.message);
     assert_in_range(heads_facts_of(h)->longest, 16, T_MAX);
+    assert_int_equal(heads_facts_of(h)->sentences, 1000);
     return h;
 }
 

@@ -38,6 +38,9 @@ static const struct lie {
     {"{\"model_type\":\"gpt2\",\"vocab_size\":13,\"n_embd\":4.5}",
      "n_embd is 4.5; it must be an integer"},
     {LLAMA_CONFIG(",\"head_dim\":7"), "even size"},
+    {"{\"model_type\":\"qwen2\",\"vocab_size\":13,\"hidden_size\":8,\"num_hidden_layers\":2,"
+     "\"num_attention_heads\":4,\"num_key_value_heads\":3}",
+     "num_attention_heads 4 is not a multiple of num_key_value_heads 3"},
     {LLAMA_CONFIG(",\"rope_theta\":0"), "rope_theta must"},
     {LLAMA_CONFIG(",\"rope_scaling\":{\"type\":\"su\"}"), "'su' is not supported"},
     {LLAMA_CONFIG(",\"rope_scaling\":{\"type\":\"yarn\"}"), "factor is missing"},
@@ -55,7 +58,7 @@ static const struct lie {
     {LLAMA_CONFIG(",\"twist\":null"), "'twist' is not a known key of model_type llama"},
     {LLAMA_CONFIG(",\"is_causal\":false"), "is_causal is false; it is supported only as true"},
     {LLAMA_CONFIG(",\"quantization_config\":{\"a\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}"),
-     "..."},
+     "is {\"a\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16...; it"},
     {LLAMA_CONFIG(",\"partial_rotary_factor\":0.5"), "partial_rotary_factor"},
     {LLAMA_CONFIG(",\"rms_norm_eps\":-1"), "rms_norm_eps must"},
     {LLAMA_CONFIG(",\"eos_token_id\":\"a\""), "eos_token_id"},
