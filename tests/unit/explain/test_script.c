@@ -89,65 +89,66 @@ static void test_code_is_cut_between_marks(void **state)
     script_free(&s);
 }
 
+static const struct {
+    const char *text, *want; /* of a mistake: want begins with "!" */
+} quotations[] = {
+    {"{numbers[one][0]}", "1.0000"},
+    {"{numbers[1][2]:g}", "1e-20"},
+    {"{numbers[one][2]:1}", "2.2"},
+    {"{numbers[two][0]:%}", "400 %"},
+    {"{numbers[one]:2}", "1.00, -0.50, 2.25"},
+    {"{shape numbers}", "2×3"},
+    {"{largest numbers[one]}", "2"},
+    {"{smallest numbers[one]}", "1"},
+    {"{sum(numbers[one])}", "2.7500"},
+    {"{mean(numbers[two][0])}", "4.0000"},
+    {"{max(numbers)} {min(numbers)}", "4.0000 -0.5000"},
+    {"{var(numbers[one]):4}", "1.2639"},
+    {"{exp(0)+sqrt(16)*abs(0-2)/4-1}", "2.0000"},
+    {"{-(numbers[one][0]+1)}", "-2.0000"},
+    {"{0-numbers[two][2]:2}", "0.00"},
+    {"no quotation", "no quotation"},
+    {"{fact word}, {fact flag}.", "one {braced}, ."},
+    {"{numbers[@row][0]}", "4.0000"},
+    {"{numbers[@head][one][0]}", "1.0000"},
+    {"{if flag}yes{else}no{end}", "yes"},
+    {"{if not flag}yes{else}no{end}", "no"},
+    {"{if nothing}{letters[0]}{{{if word}a{else}b{end}{else}no{end}!", "no!"},
+    {"{if flag}{if nothing}a{else}b{end}c{else}{if word}d{end}{end}e", "bce"},
+    {"{if nothing}a{end}", ""},
+    {"{fact nothing}", "!{nothing}: the lesson has no fact of this name"},
+    {"{numbers[@nothing][0]}", "!no such row or column"},
+    {"{numbers[@word][3]}", "!no such row or column"},
+    {"{if flag}a", "!{flag}: '{end}' is missing"},
+    {"{if nothing}a{else}b", "!'{end}' is missing"},
+    {"{letters[0]}", "!the lesson has no step of this name"},
+    {"{numbers[three][0]}", "!no such row or column"},
+    {"{numbers[2][0]}", "!no such row or column"},
+    {"{numbers[-1][0]}", "!no such row or column"},
+    {"{numbers[0][0][0]}", "!more indices than the step has dimensions"},
+    {"{numbers[0]+1}", "!an index is missing: a row is not a number"},
+    {"{numbers[0][0}", "!']' is missing"},
+    {"{numbers[0][0]", "!'}' is missing"},
+    {"{(1+2}", "!')' is missing"},
+    {"{numbers[0][0]:x}", "!a digit, % or g must follow ':'"},
+    {"{}", "!the lesson has no step of this name"},
+};
+
 static void test_quotations(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text, *want; /* of a mistake: want begins with "!" */
-    } cases[] = {
-        {"{numbers[one][0]}", "1.0000"},
-        {"{numbers[1][2]:g}", "1e-20"},
-        {"{numbers[one][2]:1}", "2.2"},
-        {"{numbers[two][0]:%}", "400 %"},
-        {"{numbers[one]:2}", "1.00, -0.50, 2.25"},
-        {"{shape numbers}", "2×3"},
-        {"{largest numbers[one]}", "2"},
-        {"{smallest numbers[one]}", "1"},
-        {"{sum(numbers[one])}", "2.7500"},
-        {"{mean(numbers[two][0])}", "4.0000"},
-        {"{max(numbers)} {min(numbers)}", "4.0000 -0.5000"},
-        {"{var(numbers[one]):4}", "1.2639"},
-        {"{exp(0)+sqrt(16)*abs(0-2)/4-1}", "2.0000"},
-        {"{-(numbers[one][0]+1)}", "-2.0000"},
-        {"{0-numbers[two][2]:2}", "0.00"},
-        {"no quotation", "no quotation"},
-        {"{fact word}, {fact flag}.", "one {braced}, ."},
-        {"{numbers[@row][0]}", "4.0000"},
-        {"{numbers[@head][one][0]}", "1.0000"},
-        {"{if flag}yes{else}no{end}", "yes"},
-        {"{if not flag}yes{else}no{end}", "no"},
-        {"{if nothing}{letters[0]}{{{if word}a{else}b{end}{else}no{end}!", "no!"},
-        {"{if flag}{if nothing}a{else}b{end}c{else}{if word}d{end}{end}e", "bce"},
-        {"{if nothing}a{end}", ""},
-        {"{fact nothing}", "!{nothing}: the lesson has no fact of this name"},
-        {"{numbers[@nothing][0]}", "!no such row or column"},
-        {"{numbers[@word][3]}", "!no such row or column"},
-        {"{if flag}a", "!{flag}: '{end}' is missing"},
-        {"{if nothing}a{else}b", "!'{end}' is missing"},
-        {"{letters[0]}", "!the lesson has no step of this name"},
-        {"{numbers[three][0]}", "!no such row or column"},
-        {"{numbers[2][0]}", "!no such row or column"},
-        {"{numbers[-1][0]}", "!no such row or column"},
-        {"{numbers[0][0][0]}", "!more indices than the step has dimensions"},
-        {"{numbers[0]+1}", "!an index is missing: a row is not a number"},
-        {"{numbers[0][0}", "!']' is missing"},
-        {"{numbers[0][0]", "!'}' is missing"},
-        {"{(1+2}", "!')' is missing"},
-        {"{numbers[0][0]:x}", "!a digit, % or g must follow ':'"},
-        {"{}", "!the lesson has no step of this name"},
-    };
     trace t;
     begin(&t);
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    for (size_t i = 0; i < COUNT(quotations); i++) {
         kit_error e = {0};
-        describe_case("%s", cases[i].text);
-        char *got = script_quote(&t, cases[i].text, &e);
-        if (cases[i].want[0] == '!') {
+        describe_case("%s", quotations[i].text);
+        char *got = script_quote(&t, quotations[i].text, &e);
+        if (quotations[i].want[0] == '!') {
             assert_null(got);
-            assert_non_null(strstr(e.message, cases[i].want + 1));
+            assert_non_null(strstr(e.message, quotations[i].want + 1));
         } else {
             assert_non_null(got);
-            assert_string_equal(got, cases[i].want);
+            assert_string_equal(got, quotations[i].want);
         }
         free(got);
     }
