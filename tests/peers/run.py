@@ -3,6 +3,7 @@
 
 They are not part of `make test`, because they need PyPI and a gigabyte. Arguments are passed to
 unittest: tests/peers/run.py test_train -v
+With --install, it only installs the packages.
 """
 
 import os
@@ -23,6 +24,8 @@ PACKAGES = ["torch==2.13.0", "numpy==2.4.6", "safetensors==0.8.0", "threadpoolct
 
 def main():
     environment.enter(ROOT / "build" / "test-peers", PACKAGES)
+    if sys.argv[1:] == ["--install"]:
+        return
     build = Path(os.environ.setdefault("ATTN_BUILD", str(ROOT / "build")))
     os.environ.setdefault("ATTN", str(build / "attn"))
     os.environ.setdefault("ATTN_LIBRARY", str(build / "libattn.so"))
