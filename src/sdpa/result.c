@@ -1,5 +1,6 @@
 /* The sums and the result of a tile; called by tile_task.c.
  *
+ *   attni_tile_clear            reset the sums before the keys are swept
  *   attni_tile_finish           add the sink, out = total / l, write out and lse
  *   attni_tile_move_exponents   prepare the rescaled sweep of rows that are not finite
  *   attni_tile_scores_out       write the requested scores
@@ -17,6 +18,18 @@
 
 #define LOG2E 1.4426950408889634074
 #define COLD __attribute__((cold, noinline)) /* kept small, and away from the hot code */
+
+void attni_tile_clear(const attni_plan *p, attni_tile *t, bool total)
+{
+    t->in_totals = t->rescaled = false;
+    if (total)
+        memset(t->total, 0, (size_t)p->Dv * (size_t)t->W * p->real);
+    memset(t->l, 0, (size_t)t->W * p->real);
+    attni_fill_lanes(p, t->m, -(double)INFINITY, t->W);
+    attni_fill_lanes(p, t->m_first, -(double)INFINITY, t->W);
+    attni_fill_lanes(p, t->top, -(double)INFINITY, t->W);
+    attni_fill_lanes(p, t->c, p->log2_scale, t->W);
+}
 
 static double sink_of(const attni_worker *w, const attni_tile *t, int i)
 {

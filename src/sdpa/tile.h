@@ -123,11 +123,6 @@ static inline void attni_fill_lanes(const attni_plan *p, char *array, double x, 
         attni_set_lane(p, array, i, x);
 }
 
-/* ------------------------------------------------------------------------------ tile_task.c */
-
-/* Resets the sums. `total` need not be cleared if nothing will be added to it. */
-void attni_tile_clear(const attni_plan *p, attni_tile *t, bool total);
-
 /* ------------------------------------------------------------------------------ tile_load.c */
 
 /* Makes keys j0 .. j0+n-1 (at most a chunk) and, if `values`, their values readable as R. j0 counts
@@ -215,6 +210,9 @@ void attni_decode_end(attni_worker *w, attni_tile *t);
 void attni_transpose_sums(const attni_worker *w, const attni_tile *t, char *to, const char *rows);
 
 /* ------------------------------------------------------------------------------ result.c */
+
+/* Resets the sums. `total` need not be cleared if nothing will be added to it. */
+void attni_tile_clear(const attni_plan *p, attni_tile *t, bool total);
 
 /* Writes out and lse. Returns true if some row is not finite or could not be computed in this
  * sweep. */

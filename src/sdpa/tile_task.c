@@ -180,18 +180,6 @@ static void load_queries(attni_worker *w, attni_tile *t)
     p->kernels->rescale(w->q_row, (int64_t)lines, w->mx, 1);
 }
 
-void attni_tile_clear(const attni_plan *p, attni_tile *t, bool total)
-{
-    t->in_totals = t->rescaled = false;
-    if (total)
-        memset(t->total, 0, (size_t)p->Dv * (size_t)t->W * p->real);
-    memset(t->l, 0, (size_t)t->W * p->real);
-    attni_fill_lanes(p, t->m, -(double)INFINITY, t->W);
-    attni_fill_lanes(p, t->m_first, -(double)INFINITY, t->W);
-    attni_fill_lanes(p, t->top, -(double)INFINITY, t->W);
-    attni_fill_lanes(p, t->c, p->log2_scale, t->W);
-}
-
 /* ------------------------------------------------------------------------------------ sweeps */
 
 static bool sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_t j0, int n,
