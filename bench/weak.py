@@ -285,10 +285,36 @@ def write_json(path, rows, series, machine):
             json.dump({"machine": machine, "cells": rows, "series": series}, f, indent=1)
 
 
-def read_json(path):
-    with open(path, encoding="utf-8") as f:
-        got = json.load(f)
-    return got["cells"], got["series"], got["machine"]
+def better(row, other):
+    """A cell's row with the shorter time of each player in two runs, and the larger limit."""
+    best = {**row, "limit": max(row["limit"], other["limit"])}
+    for key in ("seconds", "figure", "notes"):
+        best[key] = dict(row[key])
+    for who, seconds in other["seconds"].items():
+        if seconds < row["seconds"].get(who, math.inf):
+            best["seconds"][who], best["figure"][who] = seconds, other["figure"][who]
+            best["notes"][who] = other["notes"].get(who, "")
+    return best
+
+
+def shorter(series, other):
+    return {**series, "seconds": list(map(min, series["seconds"], other["seconds"]))}
+
+
+def read_json(paths):
+    """The best of several runs; the machine of the first one."""
+    runs = []
+    for path in paths:
+        with open(path, encoding="utf-8") as f:
+            runs.append(json.load(f))
+    found = []
+    for key, best_of in (("cells", better), ("series", shorter)):
+        by_name = {}
+        for x in (x for run in runs for x in run[key]):
+            name = x["name"], x["dtype"]
+            by_name[name] = best_of(by_name[name], x) if name in by_name else x
+        found.append(list(by_name.values()))
+    return found[0], found[1], runs[0]["machine"]
 
 
 def parse(argv):
@@ -305,8 +331,9 @@ def parse(argv):
     add(
         "--from",
         metavar="FILE",
-        dest="file",
-        help="measure nothing: the tables of an earlier --json file",
+        nargs="+",
+        dest="files",
+        help="measure nothing: the tables of earlier --json files, the best of them",
     )
     add("--list", action="store_true", help="print the names and types of cells and series")
     options = parser.parse_args(argv)
@@ -323,8 +350,8 @@ def main():
         names += [(name, dtype) for name, dtype, _ in cells.series(options.only)]
         print("\n".join("  ".join(words) for words in names))
         return
-    if options.file:
-        rows, series, machine = read_json(options.file)
+    if options.files:
+        rows, series, machine = read_json(options.files)
     else:
         if not Path(options.library).exists():
             sys.exit(f"weak.py: {options.library} is not there; `make build` makes it")

@@ -536,14 +536,19 @@ class CommandLine(unittest.TestCase):
     def test_tables_of_an_earlier_weak_run(self):
         machine = {**MACHINE, "date": "2026-01-02", "family": "CPU family 6"}
         with tempfile.TemporaryDirectory() as folder:
-            times, tables = (os.path.join(folder, n) for n in ("a.json", "B.md"))
+            times, more, tables = (os.path.join(folder, n) for n in ("a.json", "b.json", "B.md"))
             weak.write_json(times, [WON, LOST], [growing(1.0, 9.0)], machine)
             with open(tables, "w") as f:
                 f.write(f"before\n{weak.BEGIN}\nold\n{weak.END}\nafter\n")
-            text, _ = self.peers("--from", times, "--markdown", tables, program="weak.py")
+            again = row("lost", limit=90.0, libattn=0.05, torch=0.02, ort=0.04)
+            again["notes"] = {"torch": "bmm"}
+            weak.write_json(more, [again], [growing(3.0, 8.0)], machine)
+            text, _ = self.peers("--from", times, more, "--markdown", tables, program="weak.py")
             with open(tables) as f:
                 written = f.read()
         self.assertLess(text.index("lost"), text.index("won"))
+        self.assertIn("| 1: 1.00 s, 2: 8.00 s |", written)
+        self.assertIn("| 40.0 ms | 20.0 ms | **0.50 <** | 25% | PyTorch, bmm |", written)
         self.assertTrue(written.startswith(f"before\n{weak.BEGIN}\n\n2026-01-02, CPU family 6"))
         self.assertTrue(written.endswith(f"{weak.END}\nafter\n") and "old" not in written)
 
