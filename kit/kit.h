@@ -136,7 +136,11 @@ typedef struct kit_words {
 } kit_words;
 int kit_words_split(kit_words *words, const char *text, kit_error *err); /* KIT_USAGE: not UTF-8 */
 void kit_words_free(kit_words *words);
-/* Terminal columns that a UTF-8 string takes, and those of its first `length` bytes. */
+
+/* ------------------------------------------------------------------------------ text/width.c
+ *
+ * Terminal columns that a UTF-8 string takes, and those of its first `length` bytes.
+ */
 int kit_text_width(const char *text);
 int kit_text_width_of(const char *text, size_t length);
 

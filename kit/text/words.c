@@ -1,8 +1,8 @@
-/* Words of a sentence, and the width of text on a terminal.
+/* Words of a sentence.
  *
  * Splitting generalises the notebooks' `text.replace(",", "").split()`: it splits at the white
  * space of Python's str.split(), then strips Unicode punctuation from both ends of each word.
- * utf8proc supplies the categories and widths. Sub-word tokenisers are in tokenizer.c.
+ * utf8proc supplies the categories. Sub-word tokenisers are in tokenizer.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -160,37 +160,3 @@ void kit_words_free(kit_words *words)
     free(words->vocabulary);
     memset(words, 0, sizeof *words);
 }
-
-/* A grapheme cluster is as wide as its widest character. A pair of regional indicators is a flag,
- * and U+FE0F selects the wide picture; both have width 2. */
-static int cluster_width(int widest, utf8proc_int32_t c, utf8proc_int32_t before)
-{
-    bool flag = c >= 0x1f1e6 && c <= 0x1f1ff && before >= 0x1f1e6 && before <= 0x1f1ff;
-    int width = flag || c == 0xfe0f ? 2 : utf8proc_charwidth(c);
-    return width > widest ? width : widest;
-}
-
-int kit_text_width_of(const char *text, size_t length)
-{
-    int total = 0, widest = 0;
-    utf8proc_int32_t before = 0, state = 0;
-    for (size_t at = 0; at < length;) {
-        utf8proc_int32_t c;
-        utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)text + at,
-                                              (utf8proc_ssize_t)(length - at), &c);
-        if (n <= 0) { /* not UTF-8: a terminal shows one mark per byte */
-            c = 0xfffd;
-            n = 1;
-        }
-        if (at == 0 || utf8proc_grapheme_break_stateful(before, c, &state)) {
-            total += widest;
-            widest = 0;
-        }
-        widest = cluster_width(widest, c, before);
-        before = c;
-        at += (size_t)n;
-    }
-    return total + widest;
-}
-
-int kit_text_width(const char *text) { return kit_text_width_of(text, strlen(text)); }
