@@ -1,6 +1,8 @@
 /* Writes JSON: see json_write.h. */
 #include "json_write.h"
 
+#include "shortest.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -93,6 +95,10 @@ static void put_number(json_writer *j, double x, bool is_float, int least, int m
     char text[40];
     if (!isfinite(x)) {
         put(j, isnan(x) ? "\"nan\"" : x > 0 ? "\"inf\"" : "\"-inf\"");
+        return;
+    }
+    if (is_float && least == SHORTEST_LEAST && shortest_float(text, (float)x)) {
+        put(j, text);
         return;
     }
     for (int digits = least; digits <= most; digits++) {
