@@ -166,19 +166,39 @@ def program_libraries(c):
 
 
 def page_module(c, build):
-    """The page's attention in WebAssembly, as base64. "" if no clang can compile it or
-    ATTN_PAGE_WASM=OFF is set; the page then computes in JavaScript."""
+    """What attn explain computes, in WebAssembly, compressed, as base64. "" if no clang can compile
+    it or ATTN_PAGE_WASM=OFF is set; the page then computes in JavaScript."""
     if os.environ.get("ATTN_PAGE_WASM") == "OFF":
         return ""
     found = subprocess.run(["sh", build], stdout=subprocess.PIPE)
     if found.returncode != 0:
         print("attn: no clang for wasm32, so the pages of attn.explain compute by JavaScript (on "
-              "Debian: apt-get install clang lld)", file=sys.stderr)
+              "Debian: apt-get install clang lld wasi-libc libclang-rt-dev-wasm32)",
+              file=sys.stderr)
+        return ""
+    lesson = ["kit/explain/lessons/explain.lesson", "examples/lessons/explain.c"]
+    lesson_source(c, lesson, "page_lesson.c")
+    heads_source(c)
+    try:
+        unicode_table(c, os.path.join(os.path.dirname(build), "unicode_table.c"))
+    except (OSError, subprocess.CalledProcessError) as error:
+        print("attn: the pages of attn.explain compute by JavaScript: %s" % error, file=sys.stderr)
         return ""
     module = os.path.join(c.folder, "page.wasm")
-    subprocess.run(["sh", build, found.stdout.decode().strip(), module, "AUTO"], check=True)
+    clang = found.stdout.decode().strip()
+    subprocess.run(["sh", build, clang, c.folder, module, "AUTO"], check=True)
     with open(module + ".base64") as f:
         return f.read()
+
+
+def unicode_table(c, source):
+    """Writes unicode_table.h. The program that prints it may be for another machine, and then does
+    not run."""
+    program = os.path.join(c.folder, "unicode_table")
+    libraries = program_libraries(c) or []
+    subprocess.run(c.command + c.flags + [source, "-o", program, *libraries], check=True)
+    with open(program + ".h", "wb") as f:
+        subprocess.run([program], stdout=f, check=True)
 
 
 def digest(content):
@@ -221,11 +241,13 @@ def page_source(c):
     return path
 
 
-def lesson_source(c):
-    """The C file of the lessons' texts, as cmake/EmbedLessons.cmake writes it. Returns its path."""
-    lessons = "kit/explain/lessons/"
-    files = c.found([lessons + "*.lesson", lessons + "sheet.css", lessons + "sheet.js",
-                     "examples/lessons/*.c"])
+LESSONS = ["kit/explain/lessons/*.lesson", "kit/explain/lessons/sheet.css",
+           "kit/explain/lessons/sheet.js", "examples/lessons/*.c"]
+
+
+def lesson_source(c, patterns, name):
+    """The C file of lessons' texts, as cmake/EmbedLessons.cmake writes it. Returns its path."""
+    to, files = os.path.join(c.folder, name), c.found(patterns)
     texts = {}
     for file in files:
         with open(file, encoding="utf-8") as f:
@@ -233,8 +255,7 @@ def lesson_source(c):
         texts[name] = text
         if name.endswith((".css", ".js")):
             texts[name + ".hash"] = digest(text)
-    path = os.path.join(c.folder, "lesson_files.c")
-    with open(path, "w", encoding="utf-8") as f:
+    with open(to, "w", encoding="utf-8") as f:
         f.write('#include <string.h>\n#include "explain/lessons/script_read.h"\n')
         for i, text in enumerate(texts.values()):
             f.write("static const char text%d[] = %s;\n" % (i, array(text)))
@@ -242,7 +263,7 @@ def lesson_source(c):
         for i, name in enumerate(texts):
             f.write('    if (strcmp(name, "%s") == 0)\n        return text%d;\n' % (name, i))
         f.write("    return NULL;\n}\n")
-    return path
+    return to
 
 
 def heads_source(c):
@@ -268,7 +289,8 @@ def compile_program(c, engine, path):
     left_out = {os.path.join(c.root, name) for name in REPLACED}
     files = c.found(["kit/*.c", "kit/*/*.c", "kit/*/*/*.c", "cli/*.c", "check/*.c", "ref/*.c"])
     files = [f for f in files if f not in left_out]
-    files += [os.path.join(HERE, "without.c"), page_source(c), lesson_source(c), heads_source(c)]
+    files += [os.path.join(HERE, "without.c"), page_source(c), heads_source(c)]
+    files.append(lesson_source(c, LESSONS, "lesson_files.c"))
     objects = c.objects(files, [".", "kit", "check", "ref", "src"], "-Os")
     c.link(engine + objects, path, *libraries)
     return True

@@ -31,9 +31,9 @@ may_see() {
     include/*) echo 'include/*' ;;
     src/*) layers_up_to "$(cut -d/ -f2 <<<"$1")" ;;
     ref/*) echo 'include/attn.h ref/*' ;;
-    # The freestanding library for a page; it replaces files of src/.
+    # The program in a page; no_system.c replaces a file of src/.
     kit/explain/page/wasm/*)
-        echo 'include/attn.h src/*/*.h src/kernel/*.c kit/explain/page/wasm/*'
+        echo "$kit kit/explain/@(lessons|render)/* src/core/internal.h kit/explain/page/wasm/*"
         ;;
     kit/explain/render/*) echo "$kit kit/explain/page/* kit/explain/render/*" ;;
     # A quiz writes its lines with the functions that the renderers share.

@@ -5,7 +5,7 @@
 #   [LOGS=FOLDER] tools/fresh-roots.sh [NAME...]     default: all; FOLDER gets their output
 #
 #   plain        the smallest system that debootstrap makes
-#   wasm         with clang, lld and binaryen: pages compute in WebAssembly
+#   wasm         with clang, lld, wasi-libc and binaryen: pages compute in WebAssembly
 #   clang        with clang alone, which cannot link WebAssembly: pages compute by JavaScript
 #   cmake-3.21   the oldest CMake that CMakeLists.txt accepts, from PyPI
 #
@@ -88,7 +88,10 @@ for name in "${names[@]}"; do
     cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs"
     packages=() proof='! [[ -e build/page.wasm ]]'
     case $name in
-    wasm) packages=(clang lld binaryen) proof='[[ -s build/page.wasm.base64 ]]' ;;
+    wasm)
+        packages=(clang lld wasi-libc libclang-rt-dev-wasm32 binaryen)
+        proof='[[ -s build/page.wasm.base64 ]]'
+        ;;
     clang) packages=(clang) ;;
     cmake-3.21) proof='grep -q "^CMAKE_CACHE_MINOR_VERSION:INTERNAL=21$" build/CMakeCache.txt' ;;
     esac

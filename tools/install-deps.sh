@@ -3,7 +3,8 @@
 #
 #   tools/install-deps.sh [build|test|ci|bench|fuzz]    default: build, a part of every group
 #
-# clang and lld are not needed to build; with them, pages compute in WebAssembly (ATTN_PAGE_WASM).
+# clang, lld, wasi-libc and libclang-rt-dev-wasm32 are not needed to build; with them, pages compute
+# in WebAssembly, and their sentence can be changed (ATTN_PAGE_WASM).
 #
 # Asks no questions. If it cannot install, it prints the needed packages in one message.
 set -euo pipefail
@@ -11,7 +12,8 @@ set -euo pipefail
 build=(gcc libc6-dev make cmake pkg-config
        libjansson-dev libzip-dev libutf8proc-dev libcairo2-dev)
 tests=("${build[@]}" libcmocka-dev python3 python3-numpy python3-hypothesis
-       python3-selenium chromium chromium-driver clang lld qemu-user)
+       python3-selenium chromium chromium-driver clang lld wasi-libc libclang-rt-dev-wasm32
+       qemu-user)
 bench=("${build[@]}" python3 python3-venv)
 fuzz=("${build[@]}" libcmocka-dev clang libclang-rt-dev)
 ci=("${tests[@]}" git ccache libclang-rt-dev clang-format g++ shellcheck abigail-tools spin

@@ -180,6 +180,17 @@ static void add_trained(recipe *r, const explain_options *o)
     r->status = explain_trained(r->trace->more, o->text, o->seed, r->ctx, r->err);
 }
 
+static void keep_options(recipe *r, const explain_options *o)
+{
+    r->trace->options = malloc(sizeof *o);
+    if (r->trace->options == NULL) {
+        recipe_fail(r, KIT_LIMIT, "no memory");
+        return;
+    }
+    *r->trace->options = *o;
+    r->trace->options->text = r->trace->options->query = NULL;
+}
+
 int explain_build(trace *t, const explain_options *o, attn_context *ctx, kit_error *err)
 {
     recipe r = recipe_begin(t, ctx, err, NULL, o->text, o->text != NULL ? o->text : "");
@@ -187,6 +198,7 @@ int explain_build(trace *t, const explain_options *o, attn_context *ctx, kit_err
     if (check_options(&r, o, &s) != KIT_OK) {
         return recipe_end(&r);
     }
+    keep_options(&r, o);
     t->heads = s.H;
     char heads[32], scaling[48];
     snprintf(heads, sizeof heads, "%lld heads", (long long)s.H);

@@ -43,6 +43,7 @@ void trace_free(trace *t)
     free(t->setting);
     free(t->notes);
     free(t->facts);
+    free(t->options);
     if (t->more != NULL) {
         trace_free(t->more);
         free(t->more);

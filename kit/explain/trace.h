@@ -79,10 +79,12 @@ typedef struct trace {
     char *text;    /* the sentence, or NULL */
     char *setting; /* one line: sizes, scale, mask, where the weights come from; or NULL */
     kit_words words;
-    int64_t heads, query;  /* query: the row written out in full, -1: none */
-    int64_t head;          /* of a model: the shown head, from 1; 0: all heads */
-    int64_t across;        /* small panels side by side in a picture; 0: as many as fit */
-    struct script *script; /* the words around the steps (script.h), or NULL; owned */
+    int64_t heads, query;            /* query: the row written out in full, -1: none */
+    int64_t head;                    /* of a model: the shown head, from 1; 0: all heads */
+    int64_t across;                  /* small panels side by side in a picture; 0: as many as fit */
+    struct explain_options *options; /* of explain_build (explain.h), without its texts, so that a
+                                        page can compute it again; or NULL; owned */
+    struct script *script;           /* the words around the steps (script.h), or NULL; owned */
     struct trace
         *more;   /* what the text shows at its end: the same sentence again; or NULL, owned */
     char *notes; /* lines "label<TAB>sentence" for the end: health, slips, what to try; or NULL */

@@ -1,12 +1,12 @@
 /* Writes JSON: see json_write.h. */
 #include "json_write.h"
 
-#include "shortest.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "shortest.h"
 
 static void put_stdout(void *to, const char *bytes, size_t size)
 {

@@ -14,6 +14,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef __SIZEOF_INT128__ /* for a CPU of 32 bits */
+
+bool shortest_float(char out[SHORTEST_BYTES], float x)
+{
+    (void)out, (void)x;
+    return false;
+}
+
+#else
+
 __extension__ typedef unsigned __int128 wide;
 
 enum { MOST = 9, LOWEST_POWER = -30, HIGHEST_POWER = 53 };
@@ -154,3 +164,5 @@ bool shortest_float(char out[SHORTEST_BYTES], float x)
     }
     return false;
 }
+
+#endif

@@ -145,6 +145,8 @@ class Keyboard(PageTest):
         w = tensors(trace)["weights"]
         layout = self.js("return attn.page.matrix.layout")
         plot = self.one("#matrix-body .plot")
+        # The offset counts from the middle of the part that is in sight: all of it must be.
+        self.js("arguments[0].scrollIntoView({block: 'center'})", plot)
         from selenium.webdriver import ActionChains
 
         size = plot.size

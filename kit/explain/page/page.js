@@ -268,15 +268,14 @@ function nextSize() {
   if (page.state) draw();
 }
 
-function fillHeader(trace, version) {
+function fillHeader(trace) {
   const name = trace.lesson ? `lesson ${trace.lesson}` : trace.command;
   document.title = `${trace.title} · attn ${name}`;
   const title = trace.text ? `“${trace.text}”` : trace.title;
   byId("title").textContent = title;
-  if (title.length > 160) byId("title").title = title; // the header shows only two lines of it
+  byId("title").title = title.length > 160 ? title : ""; // the header shows only two lines of it
   byId("command").textContent = `attn ${name}`;
   byId("setting").textContent = trace.setting;
-  byId("version").textContent = `libattn ${version}`;
   const rest = trace.notes.filter((n) => !["health", "cause", "try"].includes(n.label));
   refill(byId("notes"), rest.map((n) => [el("dt", {}, n.label), el("dd", {}, n.text)]).flat());
 }
@@ -289,8 +288,8 @@ function start() {
   const data = JSON.parse(byId("data").textContent);
   cividis = data.palette;
   page.trace = readTrace(data.trace);
-  page.trace.command = data.trace.schema.replace(/^attn\.(.*)\/.*$/, "$1");
-  fillHeader(page.trace, data.version);
+  fillHeader(page.trace);
+  byId("version").textContent = `libattn ${data.version}`;
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches);
   byId("theme").addEventListener("click", () =>
     setTheme(document.documentElement.dataset.theme !== "dark"));
@@ -302,8 +301,13 @@ function start() {
   byId("mask-lab").addEventListener("toggle", (e) => e.target.open && drawMaskLab());
   byId("size-lab").addEventListener("toggle", (e) => e.target.open && drawSizeLab());
   document.addEventListener("keydown", onKey);
-  engine.onchange = showEngine;
-  setTimeout(showEngine); // after the page is drawn, because it may take a moment
+  if (data.trace.options) own.written = data.trace;
+  engine.onchange = () => {
+    showEngine();
+    drawOwn();
+  };
+  engine.onchange();
+  setTimeout(() => openLibrary().then(engine.onchange)); // after the page is drawn
   if (page.trace.blocks.length === 0) {
     byId("main").hidden = true;
     byId("empty").hidden = false;
@@ -322,5 +326,5 @@ function start() {
 globalThis.attn = { page, engine, attend, change, numberText, general, readHalf, cellText,
                     csvField, csvText, svgText, pngBlob, codeLines, rowHealth, readAnswer,
                     labelText, measureSize, softmaxRows, numbersOf, liveNumbers, checkTrace,
-                    library };
+                    library, explainByLibrary, own, computeOwn };
 start();

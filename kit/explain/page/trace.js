@@ -7,7 +7,8 @@
 
 /** The object of the page's <script type="application/json"> as a trace. */
 function readTrace(json) {
-  const trace = { ...json, steps: json.steps.map(readStep), find: new Map() };
+  const trace = { ...json, command: json.schema.replace(/^attn\.(.*)\/.*$/, "$1"),
+                  steps: json.steps.map(readStep), find: new Map() };
   if (json.trained) addTrained(trace, json.trained);
   trace.steps.forEach((s) => trace.find.set(s.name, s));
   trace.shown = trace.steps.filter((s) => !s.aside);

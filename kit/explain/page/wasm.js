@@ -1,40 +1,64 @@
-/* The engine: attn_sdpa_forward of the C library, compiled to WebAssembly (wasm/), in double
- * precision; or attend() of this page, if that is not available. */
+/* The program's own code, compiled to WebAssembly (wasm/): attn_sdpa_forward for the labs, in
+ * double precision, and attn explain for the reader's own sentence (sentence.js). Without it the
+ * labs compute by attend() of this page. */
 
-/* The module, as base64; empty if no clang compiled it for wasm32 at build. */
+/* The module, compressed by gzip, as base64; empty if no clang compiled it at build. */
 const moduleText = "@WASM@";
 
 /* of wasm/attend.c: attn_stage */
 const STAGE_RAW = 0, STAGE_WEIGHTS = 3;
 
-const library = { exports: null, // the module's functions, after it was created
-                  state: moduleText ? "untried" : "absent", // then: starting, ready, refused
+const library = { exports: null, // the module's functions, once it is ready
+                  state: "starting", // then: ready, refused; or absent
+                  why: "", // refused or absent: the reason
                   last: null }; // the queries and keys whose scores are still in its memory
 
-/**
- * The module's exports, or null. The module is created at the first call: immediately, if the
- * browser allows it for a module of this size; otherwise a moment later, and then `engine.onchange`
- * is called.
- */
-function libraryExports() {
-  if (library.state !== "untried") return library.exports;
-  library.state = "refused";
+async function unpack(text) {
+  const packed = new Blob([readBase64(text)]).stream();
+  return new Response(packed.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+}
+
+/** Opens the module. It imports only what wasi-libc would ask of a system for files, which nothing
+ * here calls. */
+async function openLibrary() {
+  const refuse = (state, why) => Object.assign(library, { state, why });
+  if (!moduleText) return refuse("absent", "this build has no WebAssembly");
+  if (!globalThis.WebAssembly) return refuse("refused", "this browser has no WebAssembly");
+  if (!globalThis.DecompressionStream)
+    return refuse("refused", "this browser has no DecompressionStream");
   try {
-    const bytes = readBase64(moduleText), imports = { Math: { log: Math.log, tanh: Math.tanh } };
-    const take = (instance) => Object.assign(library, { exports: instance.exports,
-                                                        state: "ready" });
-    try {
-      take(new WebAssembly.Instance(new WebAssembly.Module(bytes), imports));
-    } catch {
-      const later = WebAssembly.instantiate(bytes, imports);
-      library.state = "starting";
-      later.then(({ instance }) => take(instance), () => { library.state = "refused"; })
-        .then(() => engine.onchange());
-    }
+    const module = await WebAssembly.compile(await unpack(moduleText)), imports = {};
+    for (const { module: from, name } of WebAssembly.Module.imports(module))
+      (imports[from] ??= {})[name] = () => 52; // ENOSYS
+    const { exports } = await WebAssembly.instantiate(module, imports);
+    exports._initialize();
+    return Object.assign(library, { exports, state: "ready" });
   } catch {
-    /* no WebAssembly at all */
+    return refuse("refused", "this browser refused the engine’s WebAssembly");
   }
-  return library.exports;
+}
+
+/** After the module ran out of memory, which leaves it in an unknown state. */
+function giveUpLibrary() {
+  Object.assign(library, { exports: null, state: "refused",
+                           why: "the engine’s WebAssembly ran out of memory" });
+  engine.onchange();
+}
+
+/** attn explain: {code, said}; said is the page's trace as JSON, or what --json prints, or with a
+ * code other than 0 the error. */
+function explainByLibrary({ text, query = "", seed, embed, qk, v, heads, causal, no_scale, scale },
+                          asPage = true) {
+  const { exports } = library, clean = (x) => x.replaceAll("\0", "\ufffd");
+  const bytes = new TextEncoder().encode(`${clean(text)}\0${clean(query)}\0`);
+  const at = exports.text_room(bytes.length);
+  if (at === 0) throw new WebAssembly.RuntimeError("no memory");
+  new Uint8Array(exports.memory.buffer, at).set(bytes);
+  const queryAt = query ? at + bytes.indexOf(0) + 1 : 0;
+  const code = exports.explain(at, queryAt, seed, embed, qk, v, heads, Number(causal),
+                               Number(no_scale), scale, Number(asPage));
+  const said = new Uint8Array(exports.memory.buffer, exports.said_at(), exports.said_bytes());
+  return { code, said: new TextDecoder().decode(said) };
 }
 
 function sameNumbers(x, y) {
@@ -103,21 +127,17 @@ function attendByLibrary(exports, call) {
 const engine = {
   attend(call) {
     try {
-      const exports = libraryExports();
-      const done = exports && attendByLibrary(exports, call);
+      const done = library.exports && attendByLibrary(library.exports, call);
       if (done) return done;
     } catch {
-      Object.assign(library, { exports: null, state: "refused" }); // out of memory
-      engine.onchange();
+      giveUpLibrary();
     }
     return attend(call);
   },
   onchange() {},
   get name() {
-    libraryExports();
-    return library.state === "ready" ? "the engine’s own code (WebAssembly), double precision"
-         : `JavaScript, double precision${{ starting: "", refused: ": this browser refused the "
-             + "engine’s WebAssembly", absent: ": this build has no WebAssembly" }[
-           library.state]}`;
+    if (library.state === "ready")
+      return "the engine’s own code (WebAssembly), double precision";
+    return `JavaScript, double precision${library.why && `: ${library.why}`}`;
   },
 };

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../explain.h"
 #include "render_json.h"
 
 static void put_bytes(void *to, const char *bytes, size_t size) { sink_write(to, bytes, size); }
@@ -234,6 +235,25 @@ static bool is_shown(const trace *t, const trace_step *step, const json_style *s
     return false;
 }
 
+/* Writes what a page needs to compute the trace again. The seed has 64 bits, more than a number of
+ * JavaScript. */
+static void put_options(json_writer *j, const explain_options *o)
+{
+    char seed[24];
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)o->seed);
+    json_new_line(j, 1);
+    json_put_object(j, "options");
+    json_put_text(j, "seed", seed);
+    json_put_integer(j, "embed", o->embed);
+    json_put_integer(j, "qk", o->qk);
+    json_put_integer(j, "v", o->v);
+    json_put_integer(j, "heads", o->heads);
+    json_put_flag(j, "causal", o->causal);
+    json_put_flag(j, "no_scale", o->no_scale);
+    json_put_real(j, "scale", o->scale);
+    json_end_object(j);
+}
+
 static bool put_steps(json_writer *j, const trace *t, const json_style *style)
 {
     const size_t count = t->count + (style->form != NULL ? t->html_only_count : 0);
@@ -266,6 +286,9 @@ bool json_put_trace(json_writer *j, const char *key, const trace *t, const json_
     json_put_integer(j, "query", t->query);
     if (t->head > 0) {
         json_put_integer(j, "head", t->head);
+    }
+    if (t->options != NULL && style->form != NULL) {
+        put_options(j, t->options);
     }
     put_words(j, &t->words);
     bool ok = put_steps(j, t, style);

@@ -27,4 +27,8 @@ bool json_put_trace(json_writer *j, const char *key, const trace *t, const json_
 /* Writes into a sink, with spaces between items. */
 json_writer json_writer_sink(sink *s);
 
+/* The trace as render_html() puts it into a page. json_put_page returns as json_put_trace. */
+bool json_put_page(json_writer *j, const char *key, const trace *t);
+int json_of_page(char **bytes, size_t *size, const trace *t, kit_error *err);
+
 #endif

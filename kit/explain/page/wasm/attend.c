@@ -1,14 +1,20 @@
-/* The function that the page calls: attention of one head by attn_sdpa_forward, on matrices in this
- * module's memory. Numbers are doubles, like JavaScript's, and matrices are row-major and dense. */
-#include "freestanding.h"
+/* For the labs: attention of one head by attn_sdpa_forward, on matrices in this module's memory.
+ * Numbers are doubles, like JavaScript's, and matrices are row-major and dense. */
+#include <stdlib.h>
 
 #include "attn.h"
-
-#define EXPORT(name) __attribute__((export_name(#name), used)) name
+#include "module.h"
 
 /* Returns the address of `bytes` bytes for the page's matrices, or 0 if there is no memory. There
- * is one block only: the next call may return the same address. */
-void *EXPORT(room)(size_t bytes) { return freestanding_room(bytes); }
+ * is one block only: the next call makes it longer or shorter, and may move it; what was in it
+ * stays. */
+void *EXPORT(room)(size_t bytes)
+{
+    static void *block;
+    void *grown = realloc(block, bytes + 1);
+    block = grown ? grown : block;
+    return grown;
+}
 
 /* q [T,width], k [S,width], of which the first D numbers of a row count; v [S,Dv]. mask: NULL,
  * [T,S] of bytes, 0 where a key is hidden, or, if `added`, of doubles that are added to the scaled

@@ -1,11 +1,15 @@
 #!/bin/sh
-# Compiles attention for the page: the library's own files, without a C library, into one module of
-# WebAssembly.
+# Compiles the program's part for the page to one module of WebAssembly: the library, and what
+# `attn explain` needs to make a trace and its JSON, with wasi-libc as their C library.
 #
-#   build.sh                  prints a clang that can (Debian's clang and lld), or fails
-#   build.sh CLANG OUT [AUTO] OUT becomes the module, OUT.base64 the same as text, on one line;
-#                             with AUTO a failure is one line that says why, and OUT.base64 is
-#                             empty: the page then computes by JavaScript
+#   build.sh                        prints a clang that can (Debian's clang, lld, wasi-libc,
+#                                   libclang-rt-dev-wasm32), or fails
+#   build.sh CLANG MADE OUT [AUTO]  MADE: a folder with unicode_table.h, which unicode_table.c
+#                                   printed, page_lesson.c (EmbedLessons.cmake) and heads_file.c
+#                                   (EmbedHeads.cmake). OUT becomes the module, OUT.base64 the same
+#                                   as text on one line, compressed by gzip; with AUTO a failure is
+#                                   one line that says why, and OUT.base64 is empty: the page then
+#                                   computes by JavaScript
 #
 # SIMD (-msimd128) is in every browser since 2023; where it is not, the page uses JavaScript.
 #
@@ -13,9 +17,9 @@
 # where one is installed, when it links with -O, and Debian's refuses a module that --strip-all has
 # left without its list of features. So the module is also the same with and without wasm-opt.
 set -eu
-target="--target=wasm32"
-compile="-msimd128 -mbulk-memory -ffreestanding -nostdlibinc"
-link="-nostdlib -Wl,--no-entry,--gc-sections,--strip-all,--compress-relocations,-z,stack-size=65536"
+target="--target=wasm32-wasi"
+compile="-msimd128 -mbulk-memory"
+link="-mexec-model=reactor -lm -Wl,--gc-sections,--strip-all,--stack-first,-z,stack-size=262144"
 
 # build OUT FOLDER FLAGS... FILES...: OUT becomes the module, by way of objects in the empty FOLDER.
 build() {
@@ -23,7 +27,7 @@ build() {
     shift 2
     # shellcheck disable=SC2086  # flags are words
     (cd "$objects" && "$clang" $target $compile -c "$@") &&
-        "$clang" $target $link "$objects"/*.o -o "$out"
+        "$clang" $target "$objects"/*.o $link -o "$out"
 }
 
 work=$(mktemp -d)
@@ -31,7 +35,14 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/o"
 
 if [ $# -eq 0 ]; then
-    echo '__attribute__((export_name("one"))) int one(void) { return 1; }' >"$work/try.c"
+    # Needs the headers, the C library and, for the product, the compiler's own library.
+    cat >"$work/try.c" <<'C'
+#include <stdlib.h>
+__attribute__((export_name("two"))) double two(const char *text, __int128 x)
+{
+    return strtod(text, NULL) + (double)(x * x);
+}
+C
     for clang in clang clang-22 clang-21 clang-20 clang-19 clang-18 clang-17 clang-16 clang-15 \
                  clang-14; do
         if build "$work/try.wasm" "$work/o" "$work/try.c" 2>/dev/null; then
@@ -42,26 +53,39 @@ if [ $# -eq 0 ]; then
     exit 1
 fi
 
-clang=$1 module=$2 failure=${3:-}
+clang=$1 made=$2 module=$3 failure=${4:-}
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../../.." && pwd)
-set -- "$here/attend.c" "$here/freestanding.c" "$here/libc.c" "$here/kernels.c"
-for name in core/alloc core/dtype core/struct_size core/tensor plan/engine plan/mask \
-    plan/sdpa_check plan/sequence plan/task_list plan/work sdpa/chunk sdpa/decode sdpa/make_plan \
-    sdpa/plan_info sdpa/prefetch sdpa/result sdpa/route sdpa/sdpa sdpa/tile_load \
-    sdpa/tile_task; do
-    set -- "$@" "$root/src/$name.c"
+mkdir "$work/table"
+cp "$made/unicode_table.h" "$work/table"
+set -- "$here/attend.c" "$here/explain.c" "$here/no_system.c" "$here/safetensors.c" \
+    "$here/unicode.c" "$made/page_lesson.c" "$made/heads_file.c"
+for name in kit explain/grid explain/recipe_common explain/recipe_explain explain/recipe_health \
+    explain/recipe_trained explain/lessons/explain_facts explain/lessons/lessons \
+    explain/lessons/script_apply explain/lessons/script_parse explain/lessons/script_quote \
+    explain/script explain/trace explain/render/draw explain/render/json_page \
+    explain/render/render_json io/array io/json_write io/shortest \
+    text/shown text/words train/heads train/model train/task; do
+    set -- "$@" "$root/kit/$name.c"
+done
+for file in "$root"/src/*/*.c; do
+    case $file in
+    */context/pool.c | */context/openmp.c) ;; # no_system.c
+    */isa_avx* | */isa_neon* | */amx_emulated.c) ;; # for other CPUs
+    *) set -- "$@" "$file" ;;
+    esac
 done
 # The order of sums and their rounding are those of every other build (cmake/AttnCompile.cmake).
 if build "$work/module" "$work/o" -std=gnu11 -Oz -DNDEBUG -ffp-contract=off -ffunction-sections \
-    -fdata-sections -fvisibility=hidden -Wall -Wextra -Wno-unused-function \
-    -isystem "$here/include" -I"$root/src" -I"$root/include" -I"$here" "$@" 2>"$work/said"; then
+    -fdata-sections -fvisibility=hidden -D_WASI_EMULATED_GETPID -isystem "$here/port" \
+    -isystem "$work/table" -I"$root" -I"$root/kit" -I"$root/src" -I"$root/include" "$@" \
+    2>"$work/said"; then
     cat "$work/said" >&2
     cp "$work/module" "$module"
-    base64 <"$module" | tr -d '\n' >"$module.base64"
+    gzip -9n <"$module" | base64 | tr -d '\n' >"$module.base64"
 elif [ "$failure" = AUTO ]; then
     why=$(grep -m 1 -i error "$work/said" || head -n 1 "$work/said")
-    echo "attn: pages will compute by JavaScript: $clang did not compile attention to" \
+    echo "attn: pages will compute by JavaScript: $clang did not compile the program to" \
         "WebAssembly: ${why:-it does not say why}" >&2
     : >"$module.base64"
 else

@@ -1,0 +1,183 @@
+/* The reader’s own sentence: attn explain, computed in the page by the program’s own code, wasm.js.
+ *
+ * Only pages of random weights have it: their trace has `options`, everything that it was made
+ * from. A change computes the whole trace again, and every panel shows the new one. */
+
+/** The largest matrix that the page computes: that of 512 words takes some tenths of a second. The
+ * program’s limit is 256 times as large. */
+const MOST_IN_PAGE = 2 ** 18;
+
+const own = { written: null, // the trace of the file, as JSON
+              asked: null, // what the controls say, if it was computed here
+              waiting: false };
+
+/** The number fields: an option of attn explain, its label, its largest value here. */
+const ownNumbers = [["heads", "Heads", 64], ["seed", "Seed", 2n ** 64n - 1n],
+                    ["embed", "d", 4096], ["qk", "d_k", 4096], ["v", "d_v", 4096]];
+const OWN_SCALES = { root: "÷ √d_k", none: "none", factor: "× factor" };
+
+/** The sentence and options of a trace. */
+function askedOf(trace) {
+  const { options } = trace;
+  return { ...options, text: trace.text, seed: BigInt(options.seed) };
+}
+
+/* ------------------------------------------------------------------------------ what is asked */
+
+/** Reads the controls. A mistake is thrown as a RangeError with one line for the reader. */
+function readControls() {
+  const asked = { text: byId("own-text").value, causal: byId("own-causal").checked };
+  for (const [name, label, most] of ownNumbers) {
+    const value = byId(`own-${name}`).value.trim(), least = name === "seed" ? 0n : 1n;
+    if (!/^\d{1,20}$/.test(value) || BigInt(value) < least || BigInt(value) > BigInt(most))
+      throw new RangeError(`${label} must be a whole number from ${least} to ${most}`);
+    asked[name] = name === "seed" ? BigInt(value) : Number(value);
+  }
+  const kind = byId("own-scale").value, factor = byId("own-factor").value.trim();
+  asked.no_scale = kind === "none";
+  asked.scale = kind === "factor" ? Number(factor) : 0;
+  if (kind === "factor" && (factor === "" || !Number.isFinite(asked.scale) || asked.scale === 0))
+    throw new RangeError("the factor must be a number other than 0");
+  checkSize(asked);
+  return asked;
+}
+
+function checkSize({ text, heads, embed, qk, v }) {
+  const words = text.split(/[\s\u0085]+/).filter(Boolean).length;
+  const largest = Math.max(words * embed, heads * Math.max(qk, v) * Math.max(words, embed),
+                           heads * words * words);
+  if (largest > MOST_IN_PAGE)
+    throw new RangeError(`a matrix of ${largest} numbers: this page computes matrices of up to `
+                         + `${MOST_IN_PAGE}, the program larger ones`);
+}
+
+/** The command that prints the same numbers, for a POSIX shell. */
+function commandOf(asked) {
+  const given = [["seed", 123n], ["heads", 1], ["embed", 16], ["qk", 24], ["v", 28]]
+    .filter(([name, usual]) => asked[name] !== usual).map(([name]) => `--${name} ${asked[name]}`);
+  if (asked.causal) given.push("--causal");
+  if (asked.no_scale) given.push("--no-scale");
+  else if (asked.scale !== 0) given.push(`--scale ${asked.scale}`);
+  if (asked.text.startsWith("-")) given.push("--");
+  return ["attn explain", ...given, `'${asked.text.replaceAll("'", "'\\''")}'`].join(" ");
+}
+
+/* ----------------------------------------------------------------------------------- computing */
+
+/** Shows another trace, at the same stage; and at the same cell, if it has as many words. */
+function showTrace(json) {
+  const before = page.state, trace = page.trace = readTrace(json);
+  page.rolled.clear();
+  lastLive.key = "";
+  fillHeader(trace);
+  const first = startState(trace), { settings } = before;
+  const block = trace.blocks.find((b) => b.name === before.block.name) ?? first.block;
+  const step = trace.shown.find((s) => s.name === before.step?.name) ?? null;
+  const size = settings.size <= block.q.width ? settings.size : 0;
+  page.state = clamp({ ...before, block, step, stage: step ? before.stage : before.stage || 7,
+                       quiz: null, settings: { ...settings, order: null, size },
+                       ...(block.T === before.block.T ? {} : { row: first.row, key: first.key }) });
+  draw();
+}
+
+/** Computes what the controls say, and shows it; or says what is wrong. */
+function computeOwn() {
+  own.waiting = false;
+  try {
+    const asked = readControls(), { code, said } = explainByLibrary(asked);
+    if (code !== 0) throw new RangeError(said);
+    own.asked = asked;
+    showTrace(JSON.parse(said));
+    sayOwn("");
+  } catch (error) {
+    if (error instanceof RangeError) sayOwn(error.message);
+    else giveUpLibrary(); // out of memory
+  }
+}
+
+/** Waits for the next frame, so that fast typing computes once for each. */
+function askOwn() {
+  byId("own-factor-field").hidden = byId("own-scale").value !== "factor";
+  if (own.waiting) return;
+  own.waiting = true;
+  requestAnimationFrame(computeOwn);
+}
+
+/** Back to the trace of the file. */
+function resetOwn() {
+  own.asked = null;
+  fillControls(askedOf(own.written));
+  showTrace(own.written);
+  sayOwn("");
+}
+
+/* ----------------------------------------------------------------------------------- the panel */
+
+function sayOwn(wrong) {
+  const line = byId("own-wrong"), { asked } = own;
+  line.textContent = wrong && `Not computed: ${wrong}. The panels show the last sentence that was.`;
+  line.hidden = !wrong;
+  const command = asked && `ATTN_ISA=generic ${commandOf(asked)}`;
+  refill(byId("own-said"), asked
+    ? ["Computed in this page by the library’s own code. The program prints the same numbers: ",
+       el("code", {}, command), " ", copyButton(command, "the command")]
+    : ["Computed by the program when it wrote this page. Type, and the page computes everything "
+       + "again."],
+    asked || wrong ? el("button", { type: "button", class: "quiet", id: "own-reset",
+                                    onclick: resetOwn }, "As written") : null);
+}
+
+function fillControls(asked) {
+  byId("own-text").value = asked.text;
+  for (const [name] of ownNumbers) byId(`own-${name}`).value = String(asked[name]);
+  byId("own-causal").checked = asked.causal;
+  byId("own-scale").value = asked.no_scale ? "none" : asked.scale !== 0 ? "factor" : "root";
+  byId("own-factor").value = asked.scale !== 0 ? String(asked.scale) : "";
+  byId("own-factor-field").hidden = asked.scale === 0;
+}
+
+function ownControls() {
+  const numeric = { inputmode: "numeric", autocomplete: "off", spellcheck: "false",
+                    oninput: askOwn };
+  const size = { seed: 8, heads: 3 };
+  return [
+    ...ownNumbers.map(([name, label]) =>
+      control(label, el("input", { ...numeric, id: `own-${name}`, size: size[name] ?? 4 }))),
+    control("Scale", el("select", { id: "own-scale", onchange: askOwn },
+      Object.entries(OWN_SCALES).map(([value, text]) => el("option", { value }, text)))),
+    el("label", { class: "control", id: "own-factor-field" },
+      el("span", { class: "control-name" }, "Factor"),
+      el("input", { ...numeric, inputmode: "decimal", id: "own-factor", size: 6 })),
+    control("Causal mask", el("input", { type: "checkbox", role: "switch", id: "own-causal",
+                                         onchange: askOwn })),
+  ];
+}
+
+function ownPanel() {
+  return el("fieldset", { id: "own-fields", disabled: true },
+    el("legend", { class: "offscreen" }, "The sentence and how it is computed"),
+    el("label", { class: "own-sentence" }, el("span", { class: "control-name" }, "Sentence"),
+      el("textarea", { id: "own-text", rows: 1, spellcheck: "false", autocomplete: "off",
+                       oninput: askOwn, "aria-describedby": "own-wrong" })),
+    el("div", { class: "controls" }, ownControls()),
+    el("p", { id: "own-wrong", class: "changed", role: "alert", hidden: true }),
+    el("p", { id: "own-said", class: "fine" }));
+}
+
+/** Draws the panel, whose controls work once the module is ready; or says why they cannot. */
+function drawOwn() {
+  if (!own.written) return; // a lesson, a model, a training
+  byId("own-panel").hidden = false;
+  if (library.state === "absent" || library.state === "refused") {
+    refill(byId("own-body"), el("p", { class: "fine", id: "own-why" },
+      `The sentence cannot be changed in this page: ${library.why}. The program writes a page `
+      + "of any sentence: ", el("code", {}, "attn explain '…' -o page.html")));
+    return;
+  }
+  if (!byId("own-fields")) {
+    refill(byId("own-body"), ownPanel());
+    fillControls(askedOf(own.written));
+    sayOwn("");
+  }
+  byId("own-fields").disabled = library.state !== "ready";
+}
