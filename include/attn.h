@@ -391,10 +391,10 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
  * and keys that no query sees get gradients of exactly 0.
  *
  * Memory: three numbers and a byte for each row of q; for each thread a chunk of keys with its
- * gradients, O(D + Dv); and sums for dq, O((T + S) * D) for each query head of fewer than two
- * key/value heads per thread, however many heads there are. The gradient of a mask that repeats
- * along the queries takes one number for each key of each head; of one that repeats along the keys,
- * one for each query of each head. Never T x S.
+ * gradients, O(D + Dv); and sums for dq, at any time those of fewer than two key/value heads per
+ * thread: O((T + S) * D) for each of their query heads. For the gradient of a mask that repeats
+ * along the queries: one number per key and head. For that of a mask that repeats along the keys:
+ * one number per query and head. Never T x S.
  * Bits: the same for any number of threads.
  * Outputs must not overlap inputs nor each other. Returns ATTN_OK, or an error before anything is
  * written. Source: Dao et al. 2022.

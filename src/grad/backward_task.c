@@ -8,7 +8,7 @@
 #include <sched.h>
 #include <string.h>
 
-/* Takes the memory of the operands of products in R; attni_grad_bf16_carve() does so for bf16. */
+/* Reserves scratch for the operands of products in R; attni_grad_bf16_carve() does so for bf16. */
 static void carve_operands(attni_grad_worker *w, attni_layout *layout)
 {
     const attni_backward *bw = w->bw;
@@ -223,7 +223,7 @@ static void zero_left_keys(attni_grad_worker *w)
     }
 }
 
-/* Finds keys that hold a NaN or an infinity, or whose square overflows, one bit each. */
+/* Sets one bit for each key that holds a NaN or an infinity, or whose sum of squares overflows. */
 static void find_nonfinite_keys(attni_grad_worker *w)
 {
     const attni_plan *p = &w->bw->plan;
@@ -278,7 +278,7 @@ void attni_backward_move(const attni_backward *bw, attni_grad_cursor *at, int64_
     }
 }
 
-/* Task number -> pair, sequence, chunk. */
+/* Task number -> key/value head (pair: b * Hk + hk), sequence, chunk. */
 static void find_task(attni_grad_worker *w, int64_t task, attni_grad_cursor *at)
 {
     const attni_backward *bw = w->bw;

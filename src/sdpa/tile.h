@@ -11,6 +11,8 @@
 
 #include "../plan/engine.h"
 
+#include <string.h>
+
 #define ATTNI_TILES 4 /* most query tiles that share each chunk of keys while it is in cache */
 
 extern const attni_engine attni_engine_tile;
@@ -95,10 +97,17 @@ typedef struct attni_worker {
 
 /* --------------------------------------------------------------------------- lanes, either type */
 
+/* The array may be a row of out, which need not be aligned. */
 static inline double attni_lane(const attni_plan *p, const char *array, int i)
 {
-    return p->real == sizeof(float) ? (double)((const float *)array)[i]
-                                    : ((const double *)array)[i];
+    float x;
+    double y;
+    if (p->real == sizeof x) {
+        memcpy(&x, array + (size_t)i * sizeof x, sizeof x);
+        return (double)x;
+    }
+    memcpy(&y, array + (size_t)i * sizeof y, sizeof y);
+    return y;
 }
 
 static inline void attni_set_lane(const attni_plan *p, char *array, int i, double x)
