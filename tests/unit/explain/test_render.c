@@ -147,8 +147,12 @@ static void test_text_width(void **state)
             for (int mode = 0; mode < 8; mode++) { /* 3 colours x 2 alphabets; 6, 7: full, plain */
                 bool full = mode >= 6;
                 render_colour colour = full ? RENDER_NO_COLOUR : (render_colour)(mode % 3);
-                render_text_options o = {widths[w], colour, full ? mode == 6 : mode < 3,
-                                         full,      0,      (render_code)(mode % 5)};
+                render_text_options o = {.width = widths[w],
+                                         .colour = colour,
+                                         .unicode = full ? mode == 6 : mode < 3,
+                                         .full = full,
+                                         .code = (render_code)(mode % 5),
+                                         .steps = mode % 2 == 1};
                 if (!large || (widths[w] % 60 == 20 && !full))
                     expect_text(&t, &o, samples[i].lesson ? samples[i].lesson : "explain");
             }
@@ -258,8 +262,11 @@ static void test_not_finite(void **state)
         expect_json(&t);
         for (int width = 20; width <= 120; width += 50)
             for (int colour = 0; colour < 3; colour++) {
-                render_text_options o = {width, (render_colour)colour, colour != 1, i < 9,
-                                         0,     RENDER_ALL_CODE};
+                render_text_options o = {.width = width,
+                                         .colour = (render_colour)colour,
+                                         .unicode = colour != 1,
+                                         .full = i < 9,
+                                         .code = RENDER_ALL_CODE};
                 expect_text(&t, &o, "not finite");
             }
         trace_free(&t);
