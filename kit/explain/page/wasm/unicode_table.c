@@ -9,7 +9,7 @@
 
 static int category_of(utf8proc_int32_t c)
 {
-    const int k = utf8proc_category(c);
+    const int k = (int)utf8proc_category(c);
     const bool punctuation = k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
     const bool space = k >= UTF8PROC_CATEGORY_ZS && k <= UTF8PROC_CATEGORY_ZP;
     return punctuation || space ? k : 0;
