@@ -45,7 +45,7 @@ test: ## every test
 	cmake --build --preset release -j $(JOBS)
 	ctest --preset release -j $(JOBS)
 
-quick: ## the tests that run first: less than a minute on two cores
+quick: ## the fast tests: less than a minute on two cores
 	tools/install-deps.sh test
 	cmake --preset release -DATTN_BUILD_TESTS=ON $(CMAKE_ARGS)
 	cmake --build --preset release -j $(JOBS)
