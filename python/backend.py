@@ -248,21 +248,23 @@ LESSONS = ["kit/explain/lessons/*.lesson", "kit/explain/lessons/sheet.css",
 def lesson_source(c, patterns, name):
     """The C file of lessons' texts, as cmake/EmbedLessons.cmake writes it. Returns its path."""
     to, files = os.path.join(c.folder, name), c.found(patterns)
-    texts = {}
-    for file in files:
+    arrays, rows = [], []
+    for i, file in enumerate(files):
         with open(file, encoding="utf-8") as f:
             name, text = os.path.basename(file), f.read()
-        texts[name] = text
+        arrays.append("static const char text%d[] = %s;\n" % (i, array(text)))
+        rows.append('{"%s", text%d},\n' % (name, i))
         if name.endswith((".css", ".js")):
-            texts[name + ".hash"] = digest(text)
+            rows.append('{"%s.hash", "%s"},\n' % (name, digest(text)))
     with open(to, "w", encoding="utf-8") as f:
         f.write('#include <string.h>\n#include "explain/lessons/script_read.h"\n')
-        for i, text in enumerate(texts.values()):
-            f.write("static const char text%d[] = %s;\n" % (i, array(text)))
-        f.write("const char *script_file(const char *name)\n{\n")
-        for i, name in enumerate(texts):
-            f.write('    if (strcmp(name, "%s") == 0)\n        return text%d;\n' % (name, i))
-        f.write("    return NULL;\n}\n")
+        f.write("".join(arrays))
+        f.write("static const struct { const char *name, *text; } files[] = {\n%s};\n"
+                % "".join(rows))
+        f.write("const char *script_file(const char *name)\n{\n"
+                "    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {\n"
+                "        if (strcmp(files[i].name, name) == 0) {\n"
+                "            return files[i].text;\n        }\n    }\n    return NULL;\n}\n")
     return to
 
 
