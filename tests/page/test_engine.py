@@ -350,7 +350,7 @@ class Without(EngineTest):
 
 
 # The maps of the trained heads, which a sentence of up to 32 words has, too.
-TRAINED = 3
+TRAINED = ["previous", "followed", "same"]
 
 
 class Check(EngineTest):
@@ -359,13 +359,14 @@ class Check(EngineTest):
         self.assertEqual(self.text("#check-said"), "")
         self.assertEqual(self.one("#check-said").get_attribute("role"), "status")
         said = self.check()
-        self.assertTrue(said.startswith(f"Passed: {3 + TRAINED} matrices, recomputed by "), said)
+        passed = f"Passed: {3 + len(TRAINED)} matrices, recomputed by "
+        self.assertTrue(said.startswith(passed), said)
         self.assertIn("equal to 1e-6", said)
         self.assertEqual(self.js("return document.activeElement.id"), "run-check")
         self.keys(Keys.TAB, Keys.ENTER)  # the table
         rows = self.js("return [...document.querySelectorAll('#check-each tbody tr')]"
                        ".map(r => [...r.children].map(c => c.textContent))")
-        self.assertEqual([r[0] for r in rows], ["scores", "weights", "context"])
+        self.assertEqual([r[0] for r in rows], ["scores", "weights", "context", *TRAINED])
         for row in rows:
             self.assertLess(float(row[1]), 1e-6)
             self.assertEqual(row[2:], ["1e-06", "equal"])
@@ -393,7 +394,7 @@ class Check(EngineTest):
         q, k = t["queries"].reshape(4, 26, -1), t["keys"].reshape(4, 26, -1)
         self.assertGreater(abs(q @ k.swapaxes(1, 2)).max((1, 2)).min(), 100)
         said = self.check()
-        self.assertTrue(said.startswith(f"Passed: {12 + TRAINED} matrices"), said)
+        self.assertTrue(said.startswith(f"Passed: {12 + len(TRAINED)} matrices"), said)
         self.assertIn("equal to 1e-6", said)
         for found in self.js("return attn.checkTrace(attn.page.trace).checks"):
             self.assertEqual(found["limit"], 1e-6)
@@ -406,7 +407,7 @@ class Check(EngineTest):
             at = abs(trace).argmax()
             self.change(step, lambda x: x[:at] + [x[at] + by * abs(trace).max()] + x[at + 1:])
             said = self.check()
-            self.assertTrue(said.startswith(f"Failed: 1 of {6 + TRAINED} matrices"), said)
+            self.assertTrue(said.startswith(f"Failed: 1 of {6 + len(TRAINED)} matrices"), said)
             head = at // (trace.size // 2) + 1
             self.assertIn(f"in {step}, head {head}, is", said)
             self.assertIn("failed", self.one("#check-said").get_attribute("class"))
@@ -415,7 +416,7 @@ class Check(EngineTest):
     def test_a_hidden_key_that_is_seen_fails(self):
         self.explain("--scale", "0.02", "--causal")
         self.change("weights", lambda x: x[:1] + [x[1] + 1e-4] + x[2:])
-        self.assertTrue(self.check().startswith(f"Failed: 1 of {3 + TRAINED} matrices"))
+        self.assertTrue(self.check().startswith(f"Failed: 1 of {3 + len(TRAINED)} matrices"))
 
     def large(self, *sizes):
         program = os.path.join(os.environ["ATTN_BUILD"], "tests", "large_page")
