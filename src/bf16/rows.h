@@ -30,22 +30,33 @@ typedef struct prefetcher {
     uintptr_t row;   /* an address, not a pointer: it may lie outside any object */
     ptrdiff_t bytes; /* from row to row */
     ptrdiff_t at, n; /* bytes of a row: prefetched, in all */
+    bool l2;         /* prefetches into L2, not into L1 */
 } prefetcher;
 
 /* Starts a stream `rows` rows after `from`; each row has n bytes. Rows without gaps are one long
  * row. */
-INLINE prefetcher prefetch_stream(const void *from, int rows, ptrdiff_t bytes, ptrdiff_t n)
+INLINE prefetcher prefetch_stream(const void *from, int rows, ptrdiff_t bytes, ptrdiff_t n, bool l2)
 {
     return (prefetcher){(uintptr_t)from + (uintptr_t)(rows * bytes), bytes, 0,
-                        bytes == n ? PTRDIFF_MAX / 2 : n};
+                        bytes == n ? PTRDIFF_MAX / 2 : n, l2};
+}
+
+/* Prefetches lines from address p on. The assembler statement keeps one register for their
+ * addresses, and one copy of the loop around them, instead of one for each level of the cache. */
+INLINE void prefetch_at(uintptr_t p, const int lines, bool l2)
+{
+    __asm__ volatile("" : "+r"(p), "+r"(l2));
+    if (l2)
+        UNROLL for (int i = 0; i < lines; i++)
+            __builtin_prefetch((const void *)(p + 64 * (uintptr_t)i), 0, 2);
+    else
+        UNROLL for (int i = 0; i < lines; i++)
+            __builtin_prefetch((const void *)(p + 64 * (uintptr_t)i));
 }
 
 INLINE void prefetch_lines(prefetcher *a, const int lines)
 {
-    uintptr_t p = a->row + (uintptr_t)a->at;
-    __asm__("" : "+r"(p)); /* keep one register, not one per line */
-    UNROLL for (int i = 0; i < lines; i++)
-        __builtin_prefetch((const void *)(p + 64 * (uintptr_t)i));
+    prefetch_at(a->row + (uintptr_t)a->at, lines, a->l2);
     a->at += 64 * lines;
     a->row += a->at >= a->n ? (uintptr_t)a->bytes : 0;
     a->at = a->at >= a->n ? 0 : a->at;
@@ -72,7 +83,7 @@ INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows
     const bool inside = j + ROWS / 2 < k->n;
     const char *from = (const char *)k->at + j * k->ld;
     prefetcher next = prefetch_stream(inside ? from : k->next, inside ? ROWS / 2 : j % (ROWS / 2),
-                                      k->ld, 2 * (ptrdiff_t)D);
+                                      k->ld, 2 * (ptrdiff_t)D, k->l2);
     chain s[2][MAX_DECODE_ROWS];
     UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = chain_from(_mm512_setzero_ps());
     int d = 0;
@@ -104,14 +115,14 @@ INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows
 
 /* Scores of one or two groups of interleaved keys. Their lines are read in address order. */
 INLINE void score_row_group(float *st, const attni_bf16 *q, const char *line, uintptr_t prefetch,
-                            int pairs, const int nr, const int groups)
+                            bool l2, int pairs, const int nr, const int groups)
 {
     const ptrdiff_t bytes = (ptrdiff_t)pairs * 64;
     chain s[2][MAX_DECODE_ROWS];
     UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = chain_from(_mm512_setzero_ps());
     for (int d = 0; d < pairs; d++, line += 64, q += 2 * nr) {
-        UNROLL for (int g = 0; g < groups; g++, prefetch += 64)
-            __builtin_prefetch((const void *)prefetch);
+        prefetch_at(prefetch, groups, l2);
+        prefetch += 64 * (uintptr_t)groups;
         FOR_R
         {
             const __m512i x = pair_at(q + 2 * r);
@@ -141,9 +152,9 @@ INLINE void score_interleaved_rows(float *st, const attni_bf16 *q, const attni_b
                                                : (uintptr_t)k->next + (uintptr_t)(later - all);
         two = nr > 1 && g + 1 < groups;
         if (two)
-            score_row_group(st + g * 16, q, line, prefetch, pairs, nr, 2);
+            score_row_group(st + g * 16, q, line, prefetch, k->l2, pairs, nr, 2);
         else
-            score_row_group(st + g * 16, q, line, prefetch, pairs, nr, 1);
+            score_row_group(st + g * 16, q, line, prefetch, k->l2, pairs, nr, 1);
     }
 }
 
@@ -288,13 +299,12 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
         const char *second = j + 1 < v->n ? at + v->ld : at; /* a lone last row twice, times 0 */
         __m512i pair[8];
         prefetch = j == last ? next : prefetch;
-        UNROLL for (int g = 0; g < groups && nr == 1; g++)
-        {
-            __builtin_prefetch((const void *)(prefetch + 64 * (uintptr_t)g));
-            __builtin_prefetch((const void *)(prefetch + ld + 64 * (uintptr_t)g));
-        }
-        if (nr > 1)
+        if (nr > 1) {
             prefetch_lines(block, 2 * groups);
+        } else {
+            prefetch_at(prefetch, groups, v->l2);
+            prefetch_at(prefetch + ld, groups, v->l2);
+        }
         load_pairs(pair, at, second, here, groups, whole);
         FOR_R
         {
@@ -315,7 +325,7 @@ INLINE void value_rows_of(float *sums, float *l, const attni_bf16 *p, const attn
                           int64_t Dv, bool first, const int nr)
 {
     int64_t c = 0;
-    prefetcher block = prefetch_stream(v->next, 0, v->ld, 2 * (ptrdiff_t)Dv);
+    prefetcher block = prefetch_stream(v->next, 0, v->ld, 2 * (ptrdiff_t)Dv, v->l2);
 #define STEP(groups)                                                                               \
     for (; c + 32 * (groups) <= Dv; c += 32 * (groups))                                            \
     value_row_part(sums, l, p, v, &block, c, Dv, first, nr, groups, true)

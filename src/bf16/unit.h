@@ -88,6 +88,7 @@ typedef struct attni_bf16_rows {
     const void *next; /* the row that is read after the last one; only prefetched */
     int n;
     bool interleaved; /* keys are in the interleaved layout (kernel.h) */
+    bool l2;          /* rows are prefetched into L2, not into L1 */
 } attni_bf16_rows;
 
 /* n interleaved keys, and as many values of the chunk before, for one query: row_scores and

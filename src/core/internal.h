@@ -216,13 +216,16 @@ attn_status attni_check_output(const attn_tensor *t, const char *name, attn_erro
  */
 typedef struct attni_cpuid {
     uint32_t max_leaf, vendor; /* vendor: the first four letters of its name, leaf 0 ebx */
-    uint32_t leaf1_ecx, leaf1_edx, leaf7_ebx, leaf7_ecx, leaf7_edx, leaf7_1_eax;
+    uint32_t leaf1_eax, leaf1_ecx, leaf1_edx, leaf7_ebx, leaf7_ecx, leaf7_edx, leaf7_1_eax;
     uint64_t xcr0; /* 0 if OSXSAVE is off */
 } attni_cpuid;
 void attni_read_cpuid(attni_cpuid *regs);          /* all zero on other architectures */
 int attni_isa_from_cpuid(const attni_cpuid *regs); /* the best index */
-int attni_isa_best(void);                          /* ATTN_ISA, else this machine's best; cached */
-int attni_isa_find(const char *name);              /* -1: unknown */
+/* Are decode operations faster if they prefetch into L2 instead of into L1? */
+bool attni_prefetch_l2_from_cpuid(const attni_cpuid *regs);
+bool attni_prefetch_l2(void);         /* for this machine; cached */
+int attni_isa_best(void);             /* ATTN_ISA, else this machine's best; cached */
+int attni_isa_find(const char *name); /* -1: unknown */
 bool attni_isa_usable(int index);
 int attni_cpu_count(void); /* CPUs that this thread may use; at least 1 */
 

@@ -157,6 +157,7 @@ typedef struct prefetcher {
     int64_t n;           /* bytes in a row */
     int64_t left;        /* bytes left here; then the prefetch continues with next_rows */
     const attni_next_rows *next_rows;
+    bool l2; /* prefetches into L2, not into L1 */
 } prefetcher;
 
 V_INLINE prefetcher prefetch_stream(const attni_next_rows *next_rows, const char *rows,
@@ -166,7 +167,7 @@ V_INLINE prefetcher prefetch_stream(const attni_next_rows *next_rows, const char
     const uintptr_t line = (uintptr_t)rows + (uintptr_t)(before * bytes);
     /* rows without gaps are treated as one long row */
     const uintptr_t end = bytes == n ? UINTPTR_MAX : line + (uintptr_t)n;
-    return (prefetcher){line, end, bytes, n, (count - before) * n, next_rows};
+    return (prefetcher){line, end, bytes, n, (count - before) * n, next_rows, next_rows->l2};
 }
 
 /* Call before a step that prefetches up to `lines` lines. */
@@ -182,7 +183,11 @@ V_INLINE void prefetch_begin(prefetcher *a, const int lines)
 
 V_INLINE void prefetch_line(const prefetcher *a, const int line)
 {
-    __builtin_prefetch((const void *)(a->line + 64 * (uintptr_t)line));
+    const void *at = (const void *)(a->line + 64 * (uintptr_t)line);
+    if (a->l2)
+        __builtin_prefetch(at, 0, 2);
+    else
+        __builtin_prefetch(at);
 }
 
 /* Call after `lines` lines were prefetched: advances to the next ones. */
@@ -195,8 +200,9 @@ V_INLINE void prefetch_end(prefetcher *a, const int lines)
     }
 }
 
-/* Keeps the compiler from moving prefetches together. */
-#define PREFETCH_NOW(a) __asm__ volatile("" : "+r"((a)->line))
+/* Keeps the compiler from moving prefetches together, and from making two copies of the loop around
+ * them, one for each level of the cache. */
+#define PREFETCH_NOW(a) __asm__ volatile("" : "+r"((a)->line), "+r"((a)->l2))
 
 /* Distance between components of a query. A single query is stored as one row [D]; as one lane of a
  * tile it would fill L1. */

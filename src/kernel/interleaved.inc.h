@@ -100,7 +100,8 @@ static void op_scores_interleaved(void *st_, void *mx_, const void *q, const voi
                        (ptrdiff_t)bytes,
                        bytes,
                        all - before,
-                       next_rows};
+                       next_rows,
+                       next_rows->l2};
     R *st = st_, *mx = mx_;
     for (int j = 0; j == 0 || j < n;
          j += ATTNI_BLOCK, st += V_MAX_DECODE_ROWS * ATTNI_BLOCK, mx += V_LANES) {

@@ -89,6 +89,7 @@ typedef struct attni_next_rows {
     const void *rows;
     ptrdiff_t bytes;
     int64_t n;
+    bool l2; /* all lines of the operation, its own too, are prefetched into L2, not into L1 */
 } attni_next_rows;
 
 /* A region that will be needed later, prefetched in parts during other computations. A core has few

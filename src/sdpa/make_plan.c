@@ -178,6 +178,7 @@ attn_status attni_make_plan(attni_plan *p, int isa, int threads, attn_error *err
     p->no_postprocessing = p->k_in_place && p->v_in_place && !p->scaled_scores && !p->args.mask &&
                            !p->args.scores && p->args.dropout == 0;
     p->far = far_data(p);
+    p->prefetch_l2 = attni_prefetch_l2();
     p->nv = attni_vectors_for(p, p->T * p->group, most_vectors(p));
     if (!count_tasks(p, threads) || !size_scratch(p))
         return attni_fail(

@@ -128,7 +128,7 @@ attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *ti
 {
     const attni_plan *p = w->plan;
     const attn_tensor *t = values ? &p->args.v : &p->args.k;
-    attni_next_rows next = {w->st, 0, 0};
+    attni_next_rows next = {w->st, 0, 0, p->prefetch_l2 && t->dtype == ATTN_F32};
     const bool in_place =
         (values ? p->v_in_place : p->k_in_place) || b->dtype != p->real_dtype || b->interleaved;
     /* Rows that are converted before they are used are prefetched only if they are i8: the rows of
@@ -148,7 +148,9 @@ attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *ti
         const ptrdiff_t bytes = (ptrdiff_t)t->stride[2] * size;
         /* Interleaved keys are read with their padding: `bytes` counts it, shape[3] does not. */
         const bool interleaved = p->k_interleaved && !values;
-        next = (attni_next_rows){rows, bytes, interleaved ? bytes : t->shape[3] * size};
+        next.rows = rows;
+        next.bytes = bytes;
+        next.n = interleaved ? bytes : t->shape[3] * size;
     }
     return next;
 }

@@ -313,6 +313,36 @@ static void cpus_are_those_of_the_affinity_mask(void **state)
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
+/* ------------------------------------------------------------------------------- prefetching */
+
+static void zen_3_and_zen_4_prefetch_into_l2(void **state)
+{
+    (void)state;
+    enum { AMD = 0x68747541, INTEL = 0x756e6547, HYGON = 0x6f677948 };
+    static const struct {
+        const char *name;
+        attni_cpuid r;
+        bool l2;
+    } machines[] = {
+        {"Zen 2", {.max_leaf = 16, .vendor = AMD, .leaf1_eax = 0x00830f10}, false},
+        {"Zen 3", {.max_leaf = 16, .vendor = AMD, .leaf1_eax = 0x00a00f11}, true},
+        {"Zen 4", {.max_leaf = 16, .vendor = AMD, .leaf1_eax = 0x00a10f11}, true},
+        {"Zen 5", {.max_leaf = 16, .vendor = AMD, .leaf1_eax = 0x00b00f21}, false},
+        {"Sapphire Rapids", {.max_leaf = 32, .vendor = INTEL, .leaf1_eax = 0x000806f8}, false},
+        {"family 0x18", {.max_leaf = 16, .vendor = HYGON, .leaf1_eax = 0x00900f01}, false},
+        {"another vendor", {.max_leaf = 16, .vendor = INTEL, .leaf1_eax = 0x00a10f11}, false},
+        {"no leaf 1", {.vendor = AMD, .leaf1_eax = 0x00a10f11}, false},
+        {"no CPUID", {0}, false},
+    };
+    for (size_t i = 0; i < COUNT(machines); i++) {
+        describe_case("%s", machines[i].name);
+        assert_int_equal(attni_prefetch_l2_from_cpuid(&machines[i].r), machines[i].l2);
+    }
+    attni_cpuid here;
+    attni_read_cpuid(&here);
+    assert_int_equal(attni_prefetch_l2(), attni_prefetch_l2_from_cpuid(&here));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -326,6 +356,7 @@ int main(void)
         cmocka_unit_test(features_are_what_the_compiler_finds),
         cmocka_unit_test(features_fit_any_buffer),
         cmocka_unit_test(cpus_are_those_of_the_affinity_mask),
+        cmocka_unit_test(zen_3_and_zen_4_prefetch_into_l2),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
