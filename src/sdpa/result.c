@@ -1,6 +1,5 @@
 /* The sums and the result of a tile; called by tile_task.c.
  *
- *   attni_tile_clear            reset the sums before the keys are swept
  *   attni_tile_finish           add the sink, out = total / l, write out and lse
  *   attni_tile_move_exponents   prepare the rescaled sweep of rows that are not finite
  *   attni_tile_scores_out       write the requested scores
@@ -18,18 +17,6 @@
 
 #define LOG2E 1.4426950408889634074
 #define COLD __attribute__((cold, noinline)) /* kept small, and away from the hot code */
-
-void attni_tile_clear(const attni_plan *p, attni_tile *t, bool total)
-{
-    t->in_totals = t->rescaled = false;
-    if (total)
-        memset(t->total, 0, (size_t)p->Dv * (size_t)t->W * p->real);
-    memset(t->l, 0, (size_t)t->W * p->real);
-    attni_fill_lanes(p, t->m, -(double)INFINITY, t->W);
-    attni_fill_lanes(p, t->m_first, -(double)INFINITY, t->W);
-    attni_fill_lanes(p, t->top, -(double)INFINITY, t->W);
-    attni_fill_lanes(p, t->c, p->log2_scale, t->W);
-}
 
 static double sink_of(const attni_worker *w, const attni_tile *t, int i)
 {
@@ -204,23 +191,17 @@ static COLD bool row_is_finite(const attni_worker *w, const attni_tile *t, int i
 COLD void attni_tile_move_exponents(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;
-    double top[ATTNI_MAX_LANES], high[ATTNI_MAX_LANES];
-    bool finite[ATTNI_MAX_LANES];
-    for (int i = 0; i < t->W; i++) {
-        top[i] = attni_lane(p, t->top, i);
-        high[i] = highest(w, t, i);
-        finite[i] = row_is_finite(w, t, i);
-    }
-    attni_tile_clear(p, t, true);
     attni_fill_lanes(p, t->value_scale, 1, t->W);
     t->rescaled = true;
     for (int i = 0; i < t->W; i++) {
-        const bool huge = attni_log2_too_large(p->real, high[i]);
-        if (!isfinite(high[i]) || (finite[i] && !huge))
+        const double high = highest(w, t, i);
+        const bool huge = attni_log2_too_large(p->real, high);
+        if (!isfinite(high) || (row_is_finite(w, t, i) && !huge))
             continue;
         if (huge)
             attni_set_lane(p, t->c, i, p->log2_scale / 256);
-        attni_set_lane(p, t->m_first, i, ceil(log2_units(p, top[i], attni_lane(p, t->c, i))));
+        const double top = attni_lane(p, t->top, i), c = attni_lane(p, t->c, i);
+        attni_set_lane(p, t->m_first, i, ceil(log2_units(p, top, c)));
         attni_set_lane(p, t->value_scale, i, 0x1p-40);
     }
 }

@@ -220,15 +220,12 @@ void attni_transpose_sums(const attni_worker *w, const attni_tile *t, char *to, 
 
 /* ------------------------------------------------------------------------------ result.c */
 
-/* Resets the sums. `total` need not be cleared if nothing will be added to it. */
-void attni_tile_clear(const attni_plan *p, attni_tile *t, bool total);
-
 /* Writes out and lse. Returns true if some row is not finite or could not be computed in this
  * sweep. */
 bool attni_tile_finish(attni_worker *w, attni_tile *t);
 
 /* Prepares a tile for the rescaled sweep, in which the rows that are not finite so far cannot
- * overflow. */
+ * overflow: sets m_first, c and value_scale from the sums, which the caller then clears. */
 void attni_tile_move_exponents(attni_worker *w, attni_tile *t);
 
 /* Writes the scores that the caller requested. */

@@ -135,6 +135,7 @@ static void shape_tile(const attni_worker *w, attni_tile *t, int64_t i0, int64_t
     const attni_plan *p = w->plan;
     const int lanes = p->kernels->lanes;
     t->i0 = i0;
+    t->rescaled = false;
     t->heads = p->group;
     t->nv = attni_vectors_for(p, rows * t->heads, p->nv);
     t->W = t->nv * lanes;
@@ -178,6 +179,21 @@ static void load_queries(attni_worker *w, attni_tile *t)
         memcpy(w->q_row, from, bytes);
     attni_fill_lanes(p, w->mx, p->scale_pow2, t->W);
     p->kernels->rescale(w->q_row, (int64_t)lines, w->mx, 1);
+}
+
+/* Prepares a tile for a sweep. `total` need not be cleared if nothing will be added to it. */
+static void clear_tile(const attni_plan *p, attni_tile *t, bool total)
+{
+    t->in_totals = false;
+    if (total)
+        memset(t->total, 0, (size_t)p->Dv * (size_t)t->W * p->real);
+    memset(t->l, 0, (size_t)t->W * p->real);
+    attni_fill_lanes(p, t->m, -(double)INFINITY, t->W);
+    attni_fill_lanes(p, t->top, -(double)INFINITY, t->W);
+    if (t->rescaled)
+        return; /* attni_tile_move_exponents() has set m_first and c */
+    attni_fill_lanes(p, t->m_first, -(double)INFINITY, t->W);
+    attni_fill_lanes(p, t->c, p->log2_scale, t->W);
 }
 
 /* ------------------------------------------------------------------------------------ sweeps */
@@ -242,10 +258,11 @@ static void begin_worker(attni_worker *w, const attni_plan *plan, const attni_se
 static void finish_tile(attni_worker *w, attni_tile *t)
 {
     if (attni_tile_finish(w, t)) {
-        attni_tile_clear(w->plan, t, true);
+        clear_tile(w->plan, t, true);
         sweep(w, t, 1, ATTNI_SWEEP_SKIP_MASKED);
         if (attni_tile_finish(w, t)) {
             attni_tile_move_exponents(w, t);
+            clear_tile(w->plan, t, true);
             sweep(w, t, 1, ATTNI_SWEEP_SKIP_MASKED);
             attni_tile_finish(w, t);
         }
@@ -336,7 +353,7 @@ static bool one_block_task(const attni_plan *plan, const attni_task *task, const
         return false;
     carve_one_block(&w, t, scratch);
     load_queries(&w, t);
-    attni_tile_clear(plan, t, false);
+    clear_tile(plan, t, false);
     sweep_one_block(&w, t);
     return !attni_tile_finish(&w, t);
 }
@@ -356,7 +373,7 @@ static void tile_task(const attni_plan *plan, const attni_task *task, const attn
         attni_tile *t = &w.tiles[count];
         shape_tile(&w, t, task->i0 + done, task->rows - done);
         load_queries(&w, t);
-        attni_tile_clear(plan, t, !t->decodes);
+        clear_tile(plan, t, !t->decodes);
         done += t->per_head;
     }
     sweep(&w, w.tiles, count, ATTNI_SWEEP_FAST);
@@ -380,7 +397,7 @@ static attni_tile *part_tile(attni_worker *w, int64_t i0, int64_t rows)
     attni_tile *t = &w->tiles[0];
     shape_tile(w, t, i0, rows);
     load_queries(w, t);
-    attni_tile_clear(w->plan, t, true);
+    clear_tile(w->plan, t, true);
     return t;
 }
 
