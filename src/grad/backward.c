@@ -185,7 +185,7 @@ static void choose_unit(attni_backward *bw)
     bw->unit = bw->grads.dout.dtype == ATTN_BF16 ? attni_bf16_unit_for(p) : NULL;
     if (!bw->unit)
         return;
-    p->nv = p->nv < ATTNI_BF16_LEAST_VECTORS ? ATTNI_BF16_LEAST_VECTORS : p->nv;
+    p->nv = attni_backward_vectors(bw, p->T, p->kernels->vectors);
     bw->W = p->nv * p->kernels->lanes;
 }
 

@@ -81,8 +81,13 @@ typedef struct attni_grad_cursor {
     int64_t n, tasks_before, tiles_before;
 } attni_grad_cursor;
 
-/* The narrowest tile of the bf16 products: 32 queries. */
-#define ATTNI_BF16_LEAST_VECTORS 2
+/* Vectors of the narrowest tile that holds `rows` rows; `most` if none does. The bf16 products need
+ * a tile of at least 32 queries. */
+static inline int attni_backward_vectors(const attni_backward *bw, int64_t rows, int most)
+{
+    const int nv = attni_vectors_for(&bw->plan, rows, most), least = bw->unit ? 2 : 1;
+    return nv < least ? least : nv;
+}
 
 #define ATTNI_NONFINITE_Q 1 /* the row holds a NaN or an infinity, or its square overflows */
 #define ATTNI_NONFINITE_DOUT 2

@@ -306,9 +306,7 @@ static void shape_tile(attni_grad_worker *w)
     const attni_plan *p = &w->bw->plan;
     attni_tile *t = &w->tile;
     t->heads = 1;
-    t->nv = attni_vectors_for(p, w->sequence.T, p->nv);
-    if (w->bw->unit && t->nv < ATTNI_BF16_LEAST_VECTORS)
-        t->nv = ATTNI_BF16_LEAST_VECTORS;
+    t->nv = attni_backward_vectors(w->bw, w->sequence.T, p->nv);
     t->W = t->nv * p->kernels->lanes;
 }
 
