@@ -22,6 +22,9 @@ from cli import CliTest
 transformers.logging.set_verbosity(transformers.logging.CRITICAL)
 transformers.logging.disable_progress_bar()
 torch.set_num_threads(1)
+# transformers would read the tensors on threads of its own, and in the forked processes of
+# compare_all() the first calls of two threads into PyTorch can fail ("Invalid thread pool").
+os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
 
 VOCABULARY, LAYERS = 13, 3
 WORDS = ["a", "b", "c", "\u0120", "ab", "abc", "\u0120abc", "bc", "\u00c3", "\u00a9", "1", "'", "s"]
@@ -173,7 +176,7 @@ class Checkpoints(CliTest):
 
     def theirs(self, folder, case):
         """The result of transformers; None if it has none, or one from weights that it drew
-        itself."""
+        itself. self.reason says why there is none."""
         family = case.raw["model_type"]
         kind = AutoModel if family in ENCODERS else AutoModelForCausalLM
         ids = torch.tensor([self.tokenizer.encode(case.text).ids])
@@ -182,6 +185,7 @@ class Checkpoints(CliTest):
                 folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
             missing = {k for k in info["missing_keys"] if not k.startswith("pooler")}
             if missing - {"lm_head.weight"} or info["mismatched_keys"]:
+                self.reason = "tensors are missing"
                 return None
             with torch.no_grad():
                 if case.tokens:
@@ -191,7 +195,8 @@ class Checkpoints(CliTest):
                     )[0, ids.shape[1]:].tolist()
                 out = model(ids, output_attentions=True, output_hidden_states=True,
                             return_dict=True)
-        except Exception:
+        except Exception as error:
+            self.reason = repr(error)
             return None
         found = {"embeddings": out.hidden_states[-2][0]}
         if out.attentions:  # attn_implementation in config.json may give none
@@ -251,7 +256,8 @@ class Checkpoints(CliTest):
         else:
             want = self.theirs(folder, case)
             if want is None:
-                found = "no answer of theirs" if got is not None else "no answer of either"
+                whose = "theirs" if got is not None else "either"
+                found = f"no answer of {whose}: {self.reason}"
             else:
                 equal = got is not None and self.same(got, want)
                 found = "equal" if equal else "different"
@@ -267,7 +273,7 @@ class Checkpoints(CliTest):
             f.split(":")[0] for f in found))))
         wrong = [(c.what, f) for c, f in zip(self.cases, found)
                  if f == "different" or f.startswith("wrongly")
-                 or f == "no answer of theirs" and c.key not in alone]
+                 or f.startswith("no answer of theirs") and c.key not in alone]
         self.assertEqual(wrong, [])
         self.assertGreaterEqual(len(found), at_least)
 
