@@ -244,6 +244,30 @@ static void put_steps(const walk *w)
 
 /* ---------------------------------------------------------------------------------------- Keys */
 
+enum { ESCAPE = 27 };
+
+/* Reads one more byte of an escape sequence; false: there is none. Its bytes arrive together. */
+static bool read_rest(unsigned char *byte)
+{
+    struct timeval wait = {.tv_usec = 50000};
+    fd_set input;
+    FD_ZERO(&input);
+    FD_SET(STDIN_FILENO, &input);
+    return select(STDIN_FILENO + 1, &input, NULL, NULL, &wait) == 1 &&
+           read(STDIN_FILENO, byte, 1) == 1;
+}
+
+/* Skips what an arrow key, Page Down and the like send after an escape, such as "[6~": the 6 is not
+ * the key 6. */
+static void skip_sequence(void)
+{
+    unsigned char byte;
+    if (!read_rest(&byte) || (byte != '[' && byte != 'O'))
+        return;
+    while (read_rest(&byte) && (byte < 0x40 || byte > 0x7e)) /* the last byte is a letter or ~ */
+        ;
+}
+
 /* Reads a key: 0 after a resize, 'q' at the end of the input or after Ctrl-C. */
 static int read_key(const walk *w)
 {
@@ -253,7 +277,11 @@ static int read_key(const walk *w)
     FD_SET(STDIN_FILENO, &input);
     if (pselect(STDIN_FILENO + 1, &input, NULL, NULL, NULL, &w->waiting) < 0 && errno == EINTR)
         return ended ? 'q' : 0;
-    return read(STDIN_FILENO, &key, 1) == 1 ? key : 'q';
+    if (read(STDIN_FILENO, &key, 1) != 1)
+        return 'q';
+    if (key == ESCAPE)
+        skip_sequence();
+    return key;
 }
 
 /* The reader judges the own prediction; any key but y and n leaves it out. */

@@ -144,10 +144,22 @@ class Walk(CliTest):
         self.press("q", "Stopped at step 9")
         self.ends()
 
+    def test_escape_sequences_are_no_keys(self):
+        """Page Down, Shift-Down as some terminals send it, and 1 of the keypad."""
+        self.begin("sky")
+        self.until(r"q quit $")
+        self.press("p")
+        self.press("1\n", r"\[1/\d+\] .*q quit $")
+        text = self.press("\x1b[6~\x1b[b\x1bOq\n", r"\[2/\d+\] .*q quit $")
+        self.assertNotIn("> 6", text)
+        self.assertNotIn("[0/", text)
+        self.press("q", "Stopped at step 2")
+        self.ends()
+
     def test_resize_and_narrow(self):
         self.begin("sky", columns=60)
         self.until(r"q quit $")
-        text = self.press("9\n")
+        text = self.press("9\n", r"\[9/\d+\] .*q quit $")
         self.assertLessEqual(max(map(len, text.splitlines())), 60)
         self.size(self.terminal, 40)
         os.killpg(self.run.pid, signal.SIGWINCH)
