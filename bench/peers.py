@@ -16,10 +16,8 @@ examples:
                                                   the tables again, without measuring
 """
 
-import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -27,6 +25,7 @@ import weakref
 from pathlib import Path
 
 import cells
+import command_line
 import environment
 import library
 import race
@@ -45,6 +44,14 @@ PACKAGES = [
 # The largest difference that a peer's result may have, relative to the largest element: a few
 # roundings of the output and of the weights, which peers round to the storage type.
 TOLERANCE = {"f64": 1e-12, "f32": 2e-5, "f16": 5e-3, "bf16": 4e-2}
+
+
+def enter(options):
+    """Restarts the script in the virtual environment that has the peers, if need be."""
+    if not Path(options.library).exists():
+        script = Path(sys.argv[0]).name
+        sys.exit(f"{script}: {options.library} is not there; `make build` makes it")
+    environment.enter(ENVIRONMENT, PACKAGES)
 
 
 def say(*words):
@@ -88,7 +95,8 @@ def checked(players, want, cell, notes):
             right.append(p)
         else:
             say(f"  {p.who} {p.variant}: result differs by {error:.1e}")
-            notes[p.who] = f"{p.variant or 'its'} result differs from libattn's by {error:.0e}"
+            what = f"its {p.variant} result" if p.variant else "its result"
+            notes[p.who] = f"{what} differs from libattn's by {error:.0e}, so it is left out"
     return right
 
 
@@ -288,79 +296,12 @@ def replay(files):
 # ---------------------------------------------------------------------------- command line
 
 
-def words(allowed):
-    """A type for argparse: words of a list, separated by commas."""
-
-    def parse(text):
-        got = text.split(",")
-        for word in got:
-            if word not in allowed:
-                raise argparse.ArgumentTypeError(f"'{word}' is none of {', '.join(allowed)}")
-        return got
-
-    return parse
-
-
-def counts(text):
-    try:
-        got = [int(word) for word in text.split(",")]
-    except ValueError:
-        got = [0]
-    if min(got) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}': must be numbers from 1, as 1,2")
-    return got
-
-
-def seconds(text):
-    try:
-        got = float(text)
-    except ValueError:
-        got = 0.0
-    if not 0 < got < 1e6:
-        raise argparse.ArgumentTypeError(f"'{text}': must be more than 0")
-    return got
-
-
-def pattern(text):
-    try:
-        return re.compile(text)
-    except re.error as e:
-        raise argparse.ArgumentTypeError(f"'{text}' is no regular expression: {e}")
-
-
 def parse(argv):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--library", metavar="FILE", default=ROOT / "build" / "libattn.so", help="build/libattn.so")
-    add("--seconds", metavar="N", type=seconds, default=4.0, help="for each cell (4)")
-    add("--threads", metavar="N,N", type=counts, default=[1, 2], help="thread counts (1,2)")
-    add("--only", metavar="REGEX", type=pattern, help="cells whose 'name dtype' it finds")
-    add(
-        "--dtype",
-        metavar="D,D",
-        type=words(cells.DTYPES),
-        default=cells.DTYPES,
-        help="storage types (all: %s)" % ",".join(cells.DTYPES),
-    )
-    add(
-        "--peers",
-        metavar="P,P",
-        type=words(report.PEERS),
-        default=list(report.PEERS),
-        help="of %s (all)" % ",".join(report.PEERS),
-    )
-    add("--markdown", metavar="FILE", help="rewrite the generated part of FILE, keep the rest")
-    add("--json", metavar="FILE", help="write every time to FILE")
-    add(
-        "--from",
-        metavar="FILE",
-        nargs="+",
-        dest="files",
-        help="measure nothing: the tables of earlier --json files, together",
-    )
-    add("--list", action="store_true", help="print the cells' names and types")
+    parser, add = command_line.parser(__doc__, seconds=4.0, merged="together")
+    add("--threads", metavar="N,N", type=command_line.counts, default=[1, 2],
+        help="thread counts (1,2)")
+    add("--dtype", metavar="D,D", type=command_line.words(cells.DTYPES), default=cells.DTYPES,
+        help="storage types (all: %s)" % ",".join(cells.DTYPES))
     options = parser.parse_args(argv)
     grid = cells.grid(options.dtype, options.only)
     if not grid:
@@ -376,9 +317,7 @@ def main():
     if options.files:
         rows, machine, notes = replay(options.files)
     else:
-        if not Path(options.library).exists():
-            sys.exit(f"peers.py: {options.library} is not there; `make build` makes it")
-        environment.enter(ENVIRONMENT, PACKAGES)
+        enter(options)
         try:
             rows, machine, notes = run(options, grid)
         except KeyboardInterrupt:

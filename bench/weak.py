@@ -16,7 +16,6 @@ examples:
   bench/weak.py --markdown docs/BENCHMARKS.md --json weak.json
 """
 
-import argparse
 import datetime
 import json
 import math
@@ -24,7 +23,7 @@ import sys
 from pathlib import Path
 
 import cells
-import environment
+import command_line
 import library
 import peers
 import race
@@ -318,24 +317,7 @@ def read_json(paths):
 
 
 def parse(argv):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--library", metavar="FILE", default=peers.ROOT / "build" / "libattn.so")
-    add("--seconds", metavar="N", type=peers.seconds, default=1.0, help="for each cell (1)")
-    add("--only", metavar="REGEX", type=peers.pattern, help="cells whose 'name type' it finds")
-    add("--peers", metavar="P,P", type=peers.words(report.PEERS), default=list(report.PEERS))
-    add("--markdown", metavar="FILE", help="rewrite this program's part of FILE, keep the rest")
-    add("--json", metavar="FILE", help="write every time to FILE")
-    add(
-        "--from",
-        metavar="FILE",
-        nargs="+",
-        dest="files",
-        help="measure nothing: the tables of earlier --json files, the best of them",
-    )
-    add("--list", action="store_true", help="print the names and types of cells and series")
+    parser, _ = command_line.parser(__doc__, seconds=1.0, merged="the best of them")
     options = parser.parse_args(argv)
     options.threads = 1
     if not cells.weak(options.only) and not cells.series(options.only):
@@ -353,9 +335,7 @@ def main():
     if options.files:
         rows, series, machine = read_json(options.files)
     else:
-        if not Path(options.library).exists():
-            sys.exit(f"weak.py: {options.library} is not there; `make build` makes it")
-        environment.enter(peers.ENVIRONMENT, peers.PACKAGES)
+        peers.enter(options)
         rows, series, machine = run(options)
     print(printed(rows, series))
     print(report.wrapped(report.machine_text(machine, rows), 100))
