@@ -208,17 +208,17 @@ ATTN_API int attn_cpu_features(char *buffer, size_t size);
  * attn_sdpa_forward() - out = softmax(scale * q k^T + bias, over visible keys) v
  *
  * Shapes: q [B,H,T,D], k [B,Hk,S,D], v [B,Hk,S,Dv], out [B,H,T,Dv]; query head h reads key/value
- * head h / (H/Hk). q, k, v share one dtype; out has that dtype, or f32 or f64. Any size may be 0;
- * if that leaves nothing to write, a call returns at once, however large the other sizes are. If
- * D = Dv = 0 and lse, scores or a gradient is wanted, B * Hk * S may be at most 2^31 - 1, else
- * ATTN_ERR_LIMIT.
+ * head h / (H/Hk). q, k, v share one dtype; out has that dtype, or f32 or f64. Any size may be 0. A
+ * call with nothing to write returns at once, however large the other sizes are. If D = Dv = 0,
+ * arrays of any length take no memory, so the number of keys has a limit: with lse, scores or a
+ * gradient to write, B * Hk * S must be at most 2^31 - 1, else the call fails with ATTN_ERR_LIMIT.
  *
- * Visible(i, j), whether query i sees key j, is the AND of causal, window, mask, key_lengths and
- * sequences. off is the offset of the diagonal: 0 for TOP_LEFT, S - T for BOTTOM_RIGHT (S is then
- * key_lengths[b], if given; in a packed sequence, S and T are its own sizes), causal_offset for
- * OFFSET; without causal, `diagonal` chooses it.
+ * Query i sees key j if both are in the same packed sequence and every rule that is in use holds:
  *   causal  j <= i + off          window  i + off - window_left <= j <= i + off + window_right
  *   lengths j < key_lengths[b]    mask    true, or a float that is not -inf
+ * off is the offset of the diagonal: 0 for TOP_LEFT, S - T for BOTTOM_RIGHT, causal_offset for
+ * OFFSET. `causal` chooses among them or, without causal, `diagonal`. In S - T, S is key_lengths[b]
+ * if lengths are given; in a packed sequence, S and T are the sizes of that sequence.
  *
  *   TOP_LEFT T=2,S=4   BOTTOM_RIGHT T=2,S=4   TOP_LEFT T=4,S=2   BOTTOM_RIGHT T=4,S=2
  *   x . . .            x x x .                x .                . .
@@ -226,15 +226,15 @@ ATTN_API int attn_cpu_features(char *buffer, size_t size);
  *                                             x x                x .
  *                                             x x                x x
  *
- * A row with no visible key gives 0, and lse = -inf; with sink_logits, its lse is the head's sink
- * logit. Hidden positions never influence the result: NaN or Inf there changes no bit. NaN in a
- * visible position reaches exactly the rows that use it.
+ * A query that sees no key gets zeros, and lse = -inf or, with sink_logits, lse = the head's sink
+ * logit. Masked positions never influence the result: NaN or Inf there changes no bit. NaN in a
+ * visible position reaches the queries that see it, and no others.
  *
  * Memory: O(T + S) scratch, never T x S, whatever the options. The output `scores`, if requested,
  * is T x S, but the caller allocates it.
- * Bits: a row has the same bits for any number of threads, any batch, any number of queries in the
- * call, and any alignment. This holds for one release, on one instruction set of one machine. With
- * dropout, the row's place matters too: its b, h and i.
+ * Bits: the result of a query has the same bits for any number of threads, any batch, any number of
+ * queries in the call, and any alignment. This holds for one release, on one instruction set of one
+ * machine. With dropout, the result also depends on the query's place: its b, h and i.
  * Outputs must not overlap inputs.
  *
  * Returns ATTN_OK, or an error before anything is written; ATTN_ERR_MEMORY, too, leaves the outputs
@@ -272,12 +272,12 @@ typedef enum attn_stage {
 } attn_stage;
 
 typedef enum attn_precision {
-    ATTN_PRECISION_DEFAULT = 0, /* f64 computes in double, every other type in float. But bf16 on
-                                   "avx512bf16" and "amx" rounds the weights to bf16 and, in the
-                                   backward, the gradients of scores */
-    ATTN_PRECISION_ACCURATE = 1 /* f32 computes in double, with one rounding at the end; so does
-                                   every call with an i8 cache, whatever the type of q. bf16 keeps
-                                   weights and gradients in float on every instruction set */
+    ATTN_PRECISION_DEFAULT = 0, /* f64 is computed in double, every other type in float. One
+                                   exception: with bf16 on "avx512bf16" and "amx", the weights and,
+                                   in the backward, the gradients of scores are rounded to bf16 */
+    ATTN_PRECISION_ACCURATE = 1 /* f32, and every type of q with an i8 cache, is computed in double
+                                   and rounded once, at the end. With bf16, weights and gradients
+                                   of scores are kept in float on every instruction set */
 } attn_precision;
 
 typedef struct attn_sdpa_args {
@@ -294,16 +294,18 @@ typedef struct attn_sdpa_args {
 
     /* Packed sequences: queries cu_seqlens_q[n] .. cu_seqlens_q[n+1]-1 see only keys
      * cu_seqlens_k[n] .. cu_seqlens_k[n+1]-1, n = 0..sequences-1. Both arrays have sequences + 1
-     * elements, start at 0 and never fall. Causal, window and ALiBi count i and j from the start of
-     * the sequence, so a sequence gives the same bits as alone; mask and dropout count from the
-     * start of the tensor. Not together with key_lengths. NULL: one sequence. */
+     * elements, start at 0 and never decrease. Causal, window and ALiBi count i and j from the
+     * start of the sequence, so its result has the same bits as in a call of its own. mask and
+     * dropout count from the start of the tensor. Not together with key_lengths. NULL: one
+     * sequence. */
     const int64_t *cu_seqlens_q, *cu_seqlens_k;
     int64_t sequences;
 
     const float *alibi_slopes; /* [H]: added to scores, see alibi_form; NULL: none */
     const float *sink_logits;  /* [H]: one more logit in each row's denominator; NULL: none */
     double softcap;            /* > 0: a score x becomes softcap * tanh(x / softcap) */
-    double dropout;            /* 0 <= p < 1: keeps a weight with probability 1-p, times 1/(1-p) */
+    double dropout;            /* p, 0 <= p < 1: a weight becomes 0 with probability p, and is
+                                  multiplied by 1/(1-p) otherwise */
     uint64_t dropout_seed;
     attn_precision precision;
 
@@ -316,17 +318,18 @@ typedef struct attn_sdpa_args {
     void *workspace; /* at least attn_plan_info.scratch_bytes; NULL: the context's scratch */
     size_t workspace_bytes;
 
-    /* If not NULL, keys and values come from this cache (see Cache, below). k.data and v.data are
-     * then NULL, and the rest of k and v is ignored. B, Hk, D, Dv are the cache's. S is its longest
-     * length, and its lengths are the key_lengths, unless key_lengths gives smaller ones. q has the
-     * cache's dtype; with ATTN_I8 it is f32, f16 or bf16. Not together with cu_seqlens. */
+    /* If not NULL, keys and values come from this cache (see Cache, below). k.data and v.data must
+     * then be NULL, and the other members of k and v are ignored. B, Hk, D and Dv are those of the
+     * cache, S is its largest length. key_lengths may give smaller lengths than those of the cache;
+     * NULL: the lengths of the cache. q has the cache's dtype; if that is ATTN_I8, q is f32, f16 or
+     * bf16. Not together with cu_seqlens. */
     const struct attn_cache *cache;
 
-    attn_diagonal diagonal; /* without causal: where window and ALiBi count from */
+    attn_diagonal diagonal; /* without causal: the diagonal from which window and ALiBi count */
     attn_alibi_form alibi_form;
 } attn_sdpa_args;
 
-/* All zero but the size and the window, which is open on both sides. */
+/* All members are zero but struct_size and the window, which has no limit on either side. */
 #define ATTN_SDPA_ARGS_INIT                                                                        \
     {                                                                                              \
         .struct_size = sizeof(attn_sdpa_args), .window_left = -1, .window_right = -1               \
@@ -340,28 +343,30 @@ static inline void attn_sdpa_args_init(attn_sdpa_args *args)
 ATTN_API attn_status attn_sdpa_forward(attn_context *ctx, const attn_sdpa_args *args,
                                        attn_error *err);
 
-/* Describes what attn_sdpa_forward would run, without running it. It fails as attn_sdpa_forward
- * would, but ignores workspace, whose size is one of its results. If info is the shorter struct of
- * an older header, only its members are filled; if it is longer, unknown members become 0. */
+/* Describes how attn_sdpa_forward would compute a call, and computes nothing. It fails where
+ * attn_sdpa_forward would, except that it ignores workspace: the size of the workspace is one of
+ * its results. If info is the shorter struct of an older header, only the members of that struct
+ * are filled. If it is the longer struct of a newer header, members that are not known become 0. */
 typedef struct attn_plan_info {
     size_t struct_size; /* sizeof(attn_plan_info), set by ATTN_PLAN_INFO_INIT */
     char kernel[48];    /* "avx512 f32 64x256": instruction set, operand type, queries per tile x
                            keys per chunk */
     size_t scratch_bytes;
-    int threads; /* how many will work */
+    int threads; /* number of threads that will take part */
     int64_t tasks;
     double flop;  /* floating-point operations; forward: 2 (D + Dv) per visible pair. A dense mask
                      is counted as if it hid nothing */
     double bytes; /* size of the inputs and outputs, each counted once */
 
-    /* The route: which functions compute a full tile of which every key is visible, and in which
-     * order. "tiles", "one block", "decode" and others; docs/DESIGN.md has the list. */
+    /* The route: which functions compute a tile, and in which order, if the tile is full and all of
+     * its keys are visible: "tiles", "one block", "decode" and others (list: docs/DESIGN.md). */
     char route[32];
     char why[120]; /* why this route: a phrase for people */
-    int tiles;     /* of queries in a task; they share each chunk of keys while it is in cache */
-    int prefetch;  /* 1: rows are prefetched, since the data is larger than an L2 cache (1 MiB) */
-    int64_t parts; /* into how many parts each task is cut, along the keys, so that several threads
-                      can share it; 1: not cut */
+    int tiles;     /* tiles of queries in a task, which share each chunk of keys while it is in
+                      cache */
+    int prefetch;  /* 1: rows are prefetched, because the data is larger than an L2 cache (1 MiB) */
+    int64_t parts; /* number of parts into which each task is cut along the keys, so that several
+                      threads can share it; 1: not cut */
 } attn_plan_info;
 #define ATTN_PLAN_INFO_INIT                                                                        \
     {                                                                                              \

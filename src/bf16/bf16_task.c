@@ -107,12 +107,13 @@ static size_t bf16_scratch(const attni_plan *plan)
 
 /* ------------------------------------------------------------------------- parts of a step */
 
-/* Are all products of this tile with these keys, and all their sums, certainly finite? */
+/* Are the scores of this tile with block `at`, and all intermediate sums, certainly finite? */
 static bool finite_scores(const bf16_worker *w, const bf16_tile *t, int at)
 {
     const int q = t->exponent, k = w->exponent[at];
-    /* These are the biased exponents of the largest elements, so every element is below
-     * 2^(exponent - 126). A sum of D products of two elements is then below 2^126 if this holds. */
+    /* q and k are biased exponents: of the tile's largest query component and of the block's
+     * largest key component. So every component is below 2^(q - 126) or 2^(k - 126). The condition
+     * says that a sum of D of their products is below 2^126. */
     return q < 255 && k < 255 &&
            q - 126 + k - 126 + ilogb((double)attni_bf16_padded(w->plan->D)) < 126;
 }
@@ -122,15 +123,16 @@ static float *scores_of(const bf16_tile_chunk *x, int b)
     return x->st + (ptrdiff_t)b * ATTNI_BLOCK * x->t->W;
 }
 
-/* Are the products the final scores, with nothing to apply before the weights? */
+/* Are the products of step S already the final scores, so that step M has nothing to apply? */
 static bool identity_scores(const bf16_worker *w, const bf16_block *x)
 {
     return x->visible == ATTNI_FULL && x->n % w->unit->keys == 0 && !w->plan->scaled_scores &&
            w->mode == SWEEP_FAST && x->clean;
 }
 
-/* Step M. Applies soft cap, biases and masks to the blocks that are not `counted`, and lets their
- * scores enter the maxima. Then computes m from the maxima. */
+/* Step M. Blocks that are `counted` have their final scores, and these are in the maxima already
+ * (add_maxima()). In all other blocks, applies soft cap, biases and masks, and updates the maxima.
+ * Then computes m from the maxima. */
 static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
 {
     const attni_plan *p = w->plan;
@@ -171,7 +173,8 @@ static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *t
     attni_bf16_pack_weights(to, st, x->t->nv);
 }
 
-/* Adds what NaN or infinite values contribute to the queries that see them: NaN or infinity. */
+/* Adds the NaN and infinite values of a block, times their weights, to the queries that see them.
+ * (The values were replaced by 0 in the products.) */
 static void add_nonfinite_values(bf16_worker *w, const bf16_weighted_block *x)
 {
     const attn_tensor *v = &w->plan->args.v;
@@ -230,7 +233,8 @@ static void add_maxima(const bf16_worker *w, attni_bf16_step *x, bf16_tile_chunk
     c->blocks[b].counted = true;
 }
 
-/* Adds the weights of block b to a step, or computes them at once. The block becomes w->weighed. */
+/* Adds the weights of block b to a step if the step can compute them; else computes them now. The
+ * block becomes w->weighed. */
 static void add_weights(bf16_worker *w, attni_bf16_step *x, bf16_tile_chunk *c, int b)
 {
     const int buffer = w->blocks++ & 1;
@@ -427,8 +431,8 @@ static void sweep(bf16_worker *w, bf16_tile *tiles, int count, sweep_mode mode)
     begin_sweep(w, tiles, count, mode);
     begin -= begin % ATTNI_CHUNK;
     for (int64_t j0 = begin; j0 < end; j0 += ATTNI_CHUNK) {
-        /* A chunk is cut off only by the end of the sequence, not by the last key that is seen: a
-         * shorter block could not always be read in place and would be copied. */
+        /* The last chunk ends at the end of the sequence, even if its last keys are not visible:
+         * shorter blocks could not always be read in place and would be copied. */
         const int64_t left = w->sequence->S - j0;
         const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
         attni_bf16_new_chunk(w);

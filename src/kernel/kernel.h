@@ -68,28 +68,28 @@
 #define ATTNI_MASKED 4      /* weights: scores may be -inf; their weight is exactly 0 */
 #define ATTNI_SKIP_MASKED 8 /* weights: -inf gives a mark; values: marks are skipped */
 
-/* Operands of linear(): one run of D <= ATTNI_D_CHAIN components of n rows of x, times a panel. */
+/* Operands of linear(): n rows of x, with D <= ATTNI_D_CHAIN components each, times a panel. */
 typedef struct attni_product {
     void *out; /* may equal `sums`, with the same stride */
     ptrdiff_t ldo;
     const void *sums, *bias, *wt, *x;
     ptrdiff_t ld_sums, ldx;
     int n, D;
-    /* Regions to prefetch during the product (NULL: none). next_weights: ATTNI_D_CHAIN elements of
-     * each of W rows of the weight, or as much of a packed weight. next_x: W elements of each of n
-     * rows of x, or of the result. The call does not read them, and may also prefetch lines past
-     * their ends. */
+    /* Rows to prefetch during the product (NULL: none). next_weights: W rows of the weight, of
+     * which ATTNI_D_CHAIN elements each are prefetched, or a part of a packed weight of the same
+     * size. next_x: n rows of x or of the result, of which W elements each are prefetched. linear()
+     * does not read these rows, and may also prefetch cache lines past their ends. */
     const void *next_weights, *next_x;
     ptrdiff_t ld_next_weights, ld_next_x;
 } attni_product;
 
-/* What a decode operation prefetches for the operation that follows: rows of n bytes, `bytes`
- * apart. The call does not read them, and may also prefetch lines past their end. */
+/* Rows that a decode operation prefetches for the operation after it. It does not read them, and
+ * may also prefetch cache lines past their end. */
 typedef struct attni_next_rows {
     const void *rows;
-    ptrdiff_t bytes;
-    int64_t n;
-    bool l2; /* all lines of the operation, its own too, are prefetched into L2, not into L1 */
+    ptrdiff_t bytes; /* from one row to the next */
+    int64_t n;       /* bytes in each row */
+    bool l2;         /* the operation prefetches all lines, its own too, into L2, not into L1 */
 } attni_next_rows;
 
 /* A region that will be needed later, prefetched in parts during other computations. A core has few
@@ -254,19 +254,21 @@ typedef struct attni_kernels {
     int (*finish_decode)(void *out, ptrdiff_t ldo, const void *sums, const void *l, int rows,
                          int64_t Dv);
 
-    /* The linear layer has its *outputs* in lanes. wt is a panel: pack() of W rows of the weight.
-     * bias is [W], aligned; sums, x and out may have any alignment. The order of sums is that of
-     * scores(): a chain from 0 over each run of ATTNI_D_CHAIN components, the runs in order. A bias
-     * is added last, and -0 becomes 0 then.
+    /* A linear layer, W of its outputs at a time, one in each lane. wt is a panel: pack() of W rows
+     * of the weight. bias is [W], aligned; sums, x and out may have any alignment. As in scores(),
+     * the sum over the components is cut into runs of ATTNI_D_CHAIN: a chain from 0 over each run,
+     * then run 0 + run 1 + ... in order. A bias is added last, and a sum of -0 then becomes 0.
      *
-     * One call does one run, for i < n: s = a chain from 0 of x[i*ldx + d] * wt[d*W + o] in order
-     * of d; if sums is not NULL, s = sums[i*ld_sums + o] + s; if bias is not NULL,
+     * One call computes one run and adds it to the runs before it, which are in `sums`. For i < n
+     * and each output o of the panel: s = a chain from 0 of x[i*ldx + d] * wt[d*W + o] in order of
+     * d; if sums is not NULL, s = sums[i*ld_sums + o] + s; if bias is not NULL,
      * s = s + bias[o] + 0; out[i*ldo + o] = s. */
     void (*linear)(const attni_product *product, int nv);
 
-    /* All runs in one call, with the weight not packed, for n <= ATTNI_FEW_ROWS rows of x: s = the
-     * sum over d < D of x[i*ldx + d] * w[o*ldw + d], o < outputs; then as linear(). Whole vectors
-     * are written: the elements after the last output in its vector are unspecified. */
+    /* The linear layer for n <= ATTNI_FEW_ROWS rows of x: all runs in one call, from a weight w
+     * that is not packed: s = the sum over d < D of x[i*ldx + d] * w[o*ldw + d], for o < outputs.
+     * The bits are those of linear(). out is written in whole vectors: after a row's last output,
+     * up to the end of its vector, the elements are unspecified. */
     void (*linear_few_rows)(void *out, ptrdiff_t ldo, const void *bias, const void *w,
                             ptrdiff_t ldw, int outputs, const void *x, ptrdiff_t ldx, int n,
                             int64_t D);

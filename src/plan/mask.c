@@ -5,20 +5,21 @@
  *   check   are the caller's arguments valid? (NULL: nothing to check)
  *   span    two ranges of keys: those that at least one of the queries i0 .. i1-1 sees, and those
  *           that all of them see (NULL: both are all keys)
- *   scan    classifies the pairs of queries i0 .. i1-1 and keys j0 .. j1-1 by the mask's data
- *           (NULL: span suffices)
+ *   scan    reads the mask's data: do all of the queries i0 .. i1-1 see all of the keys j0 .. j1-1,
+ *           or some, or none? (NULL: span has the answer)
  *   add     adds a bias to a block of scores (NULL: the rule adds nothing)
- *   show    visible[r] has one bit per lane, for key r of the block; clears the bits of the lanes
- *           that do not see the key (NULL: the rule hides no key)
+ *   show    hides keys of a block: visible[r] has one bit per lane, for key j0 + r, and the bits of
+ *           the lanes that do not see this key are cleared (NULL: the rule hides no key)
  *
  * sdpa_check.c calls attni_mask_kinds(), which calls active, and attni_mask_check(), which calls
  * check. The engines call attni_mask_span() for the queries of a tile, and attni_mask_classify(),
  * which compares the span with a block of keys and calls scan. If the class is ATTNI_PARTIAL, they
  * call attni_mask_apply(), which calls add and show.
  *
- * A key is visible if every rule shows it, and the biases of all rules are added up. So no rule
- * depends on another. Masked scores are overwritten last, so a NaN bias at a masked key is
- * harmless. To add a kind: add a field to attn.h, a row here and a case to ref/attn_ref.c.
+ * A query sees a key if no rule hides it. The biases of all rules are added to the score. So no
+ * rule depends on another. After the biases, the scores of hidden keys are overwritten by -inf, so
+ * a NaN bias at a hidden key is harmless. To add a kind: add a field to attn.h, a row here and a
+ * case to ref/attn_ref.c.
  */
 #include "plan.h"
 
@@ -37,15 +38,14 @@ typedef struct mask_kind {
     attni_class (*scan)(const attni_sequence *sequence, int64_t i0, int64_t i1, int64_t j0,
                         int64_t j1);
     void (*add)(const attni_sequence *sequence, const attni_block *block);
-    /* Clears the bits of visible[r] for the lanes that do not see key j0 + r. */
     void (*show)(const attni_sequence *sequence, const attni_block *block, uint64_t *visible);
 } mask_kind;
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* One bit per lane: the lanes of queries from .. to-1 of the block, counted from its first query,
- * in each of its heads. */
+/* A set of lanes, one bit for each: queries from .. to-1 of each head of the block. They are
+ * counted from the block's first query; numbers outside the block are left out. */
 static uint64_t lanes(const attni_block *block, int64_t from, int64_t to)
 {
     from = max64(from, 0);
@@ -59,7 +59,7 @@ static uint64_t lanes(const attni_block *block, int64_t from, int64_t to)
     return all;
 }
 
-/* Hides all keys but from .. to-1, for all lanes. */
+/* Hides the keys before `from` and from `to` on, for all lanes. */
 static void show_keys(const attni_block *block, uint64_t *visible, int64_t from, int64_t to)
 {
     for (int r = 0; r < block->n; r++)
@@ -258,9 +258,9 @@ static const char *dense_at(const attni_sequence *sequence, int64_t i, int64_t j
                     sequence->j_base + j);
 }
 
-/* How many rows of the mask differ: 1 if the mask repeats along the queries (stride 0), else
- * `rows`. For a block with several heads callers use 1 instead: with a mask, heads share a tile
- * only if there is one query (T is 1) and the mask repeats along them (attni_mask_shared()). */
+/* How many rows of the mask are read for `rows` queries of one head: 1 if the mask repeats along
+ * the queries (stride 0), else `rows`. A block of several heads has 1 row of mask too: heads share
+ * a tile only if T is 1 and the mask repeats along the heads (attni_mask_shared()). */
 static int different_rows(const attn_tensor *mask, int64_t rows)
 {
     return mask->stride[2] == 0 && rows > 1 ? 1 : (int)rows;
@@ -373,8 +373,8 @@ static bool bias_active(const attn_sdpa_args *args)
 }
 
 /* ATTNI_EMPTY if every element of this part of the mask is -inf, ATTNI_FULL (nothing to add) if
- * every element is 0 or -0, else ATTNI_PARTIAL. ATTNI_PARTIAL is usually certain after the first
- * row, and the scan stops there. Elements are compared as bits, not as numbers. */
+ * every element is 0 or -0, else ATTNI_PARTIAL. The scan stops as soon as ATTNI_PARTIAL is certain,
+ * usually in the first row. Elements are compared as bits, not as numbers. */
 static attni_class bias_scan(const attni_sequence *sequence, int64_t i0, int64_t i1, int64_t j0,
                              int64_t j1)
 {

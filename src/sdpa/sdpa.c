@@ -4,13 +4,13 @@
  *     attni_sdpa_check (plan/sdpa_check.c)   check every argument, once
  *     attni_make_plan  (make_plan.c)         choose kernels, engine, tile width, tasks, scratch
  *   attni_sdpa_run: on each thread, run_worker
- *     until no task is left: take the next number
- *       attni_find_task (plan/task_list.c)   number -> a range of queries of one head
- *       engine->task                         attention of these queries over their keys:
+ *     for each task that this thread takes   by the next task number, until none is left
+ *       attni_find_task (plan/task_list.c)   find the task's queries, a range of one head
+ *       engine->task                         compute their attention over all keys that they see:
  *                                            tile_task.c, or bf16/bf16_task.c on bf16 hardware
  *
- * plan/mask.c says which keys a query sees, prefetch.c what is prefetched; kernel/ is the
- * arithmetic.
+ * plan/mask.c decides which keys a query sees, prefetch.c what is prefetched. The arithmetic is in
+ * kernel/.
  *
  * If there are too few tasks for the threads, each task is cut into parts along the keys.
  * engine->part computes one part, a range of chunks. The thread that finishes the last part of a

@@ -15,18 +15,18 @@
  * order of the keys. So they may also be computed separately, on any thread, kept as partials and
  * folded later (tile_part, tile_fold): the operations, and the bits, are the same.
  *
- * A tile is swept up to three times:
+ * A tile is swept once. If its result is not finite, it is swept again, up to twice:
  *
- *   fast           A masked key's value is multiplied by a weight of 0, which is harmless unless
- *                  the value is NaN or infinite. Sums overflow only for huge values.
- *   skip masked    If the result is not finite: masked keys are skipped. Rows that were already
- *                  finite get the same bits again.
- *   rescaled       If it is still not finite: masked keys are skipped, and the weights of the rows
- *                  that are still not finite are scaled by 2^-40 (value_scale) before values are
- *                  added, so that the sums cannot overflow. The final division undoes this factor
- *                  (attni_tile_move_exponents).
+ *   fast           The first sweep. Masked keys take part with a weight of 0. Their values are
+ *                  multiplied by it, which is harmless unless a value is NaN or infinite.
+ *   skip masked    The second sweep. Masked keys are skipped. Rows that were already finite get the
+ *                  same bits again.
+ *   rescaled       The third sweep. Masked keys are skipped, and huge values cannot overflow the
+ *                  sums: in the rows that are not finite yet, the weights are multiplied by 2^-40
+ *                  (value_scale) before values are added. The final division removes the factor.
+ *                  attni_tile_move_exponents() prepares this sweep.
  *
- * If a row is still not finite then, its own visible data is the cause, never a masked key.
+ * If a row is not finite after the third sweep, its visible keys are the cause, never a masked key.
  *
  * Terms (tile, lane, block, chunk, R, interleaved): the glossary in kernel/kernel.h. Arrays (st, m,
  * l, acc, sums, totals): tile.h.
@@ -39,9 +39,9 @@
 
 /* ------------------------------------------------------------------------------------ scratch */
 
-/* Bytes of st for each of the ATTNI_BLOCK keys of a block. As a tile array, st has one number per
- * lane for a key. In the decode path it has one number per query for a key; if S is more than one
- * block, it also has room for ATTNI_BLOCKS blocks at once. The larger of the two is reserved. */
+/* The size of st, divided by ATTNI_BLOCK. As a tile array, st has one number per lane for each key
+ * of a block. In the decode path it has one number per query for each key of a block or, if S is
+ * more than one block, of ATTNI_BLOCKS blocks. The larger of the two sizes is reserved. */
 static size_t st_line(const attni_plan *p)
 {
     const size_t line = (size_t)(p->nv * p->kernels->lanes) * p->real;
@@ -64,9 +64,9 @@ static void carve(attni_worker *w, attni_layout *layout)
     const size_t D = (size_t)p->D, Dv = (size_t)p->Dv;
     for (int t = 0; t < p->tiles; t++) {
         attni_tile *x = &w->tiles[t];
-        x->qt = attni_layout_take(layout, D + p->k_interleaved,
-                                  line); /* one more row, of zeros: scores_interleaved() reads
-                                            it if D is odd and keys have 2 bytes */
+        /* one row more for interleaved keys: if D is odd and keys have 2 bytes,
+         * scores_interleaved() reads a row of zeros after the last one */
+        x->qt = attni_layout_take(layout, D + p->k_interleaved, line);
         x->total = attni_layout_take(layout, Dv, line);
         x->l = attni_layout_take(layout, 6, line);
         if (x->l)
@@ -127,9 +127,9 @@ static bool is_decode(attni_route route)
     return route >= ATTNI_ROUTE_DECODE_TILES && route <= ATTNI_ROUTE_DECODE_DEFERRED;
 }
 
-/* Sets the tile's shape: the narrowest that holds `rows` queries of each of its heads or, if none
- * does, the widest, with as many of the queries as fit. The bits of a query do not depend on the
- * width. */
+/* Chooses the tile's width and how many queries it takes. The width is the narrowest that has lanes
+ * for `rows` queries of each head; the tile then takes them all. If even the widest has too few
+ * lanes, the tile takes as many queries as fit. The bits of a query do not depend on the width. */
 static void shape_tile(const attni_worker *w, attni_tile *t, int64_t i0, int64_t rows)
 {
     const attni_plan *p = w->plan;
@@ -146,7 +146,7 @@ static void shape_tile(const attni_worker *w, attni_tile *t, int64_t i0, int64_t
     t->decodes = is_decode(t->route);
 }
 
-/* Loads the tile's queries into qt, or into q_row. */
+/* Loads the tile's queries, times scale_pow2: into qt or, if it decodes a single query, q_row. */
 static void load_queries(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;
@@ -273,11 +273,11 @@ static void finish_tile(attni_worker *w, attni_tile *t)
 
 /* ------------------------------------------------------------------- a task of one block of keys
  *
- * scores = Q K^T, maximum, weights, sums += weights V, out = sums / l, for keys that are one block
- * and all visible. The arithmetic of such calls (for example a sentence of six words, or the next
- * token after a few) takes about 100 ns; chunks, totals and joins would double that
- * (docs/decisions/0020). The bits are the same: with a single chunk, joining only multiplies by 1
- * and adds 0. */
+ * A shorter path for a task whose keys are a single block, all of it visible: scores = Q K^T,
+ * maximum, weights, sums = weights V, out = sums / l. The arithmetic of such a call (for example a
+ * sentence of six words, or the next token after a few) takes about 100 ns; chunks, totals and
+ * joins would double that (docs/decisions/0020). The bits are the same as those of the general
+ * path, which merges a single chunk into empty totals: it multiplies by 1 and adds 0. */
 
 static char *take(char **at, size_t bytes)
 {
@@ -286,7 +286,7 @@ static char *take(char **at, size_t bytes)
     return piece;
 }
 
-/* The scratch is that of carve(), which has these arrays too, in the same size or larger. */
+/* Places the arrays in the scratch of carve(), which has room for each of them. */
 static void carve_one_block(attni_worker *w, attni_tile *t, char *at)
 {
     const attni_plan *p = w->plan;
@@ -334,8 +334,8 @@ static void sweep_one_block(attni_worker *w, attni_tile *t)
     }
 }
 
-/* Returns false if the task is not of this kind or its result is not finite; tile_task() then
- * computes out and lse by the general path. */
+/* Computes the task by the shorter path. Returns false if that path is not for this task, or if the
+ * result is not finite; tile_task() then computes out and lse by the general path. */
 static bool one_block_task(const attni_plan *plan, const attni_task *task, const attni_task *next,
                            char *scratch)
 {
