@@ -226,7 +226,8 @@ def page_source(c):
     scripts = [line for line in text("scripts.txt").splitlines() if line and line[0] != "#"]
     js = "".join("\n/* %s */\n%s" % (name, text(name)) for name in scripts)
     js = js.replace("@WASM@", module)
-    js, css = '"use strict";\n(() => {%s})();\n' % js, text("page.css")
+    js = '"use strict";\n(() => {%s})();\n' % js
+    css = "".join(map(text, sorted(n for n in os.listdir(folder) if n.endswith(".css"))))
     page = text("page.html")
     modules = " 'wasm-unsafe-eval'" if module else ""
     for mark, content in (("JS_HASH", digest(js)), ("MODULES", modules), ("CSS_HASH", digest(css)),

@@ -36,6 +36,8 @@ void script_free(script *s)
     free_list(&s->learn);
     free_list(&s->question);
     free_list(&s->answer);
+    free_list(&s->choices);
+    free_list(&s->see);
     free_list(&s->term);
     memset(s, 0, sizeof *s);
 }

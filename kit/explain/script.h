@@ -12,6 +12,7 @@ typedef enum script_text {
     SCRIPT_FORMULA,
     SCRIPT_IDEA,
     SCRIPT_PREDICT,
+    SCRIPT_CHOICES, /* answers to choose from, one on each line; the first is right */
     SCRIPT_ANSWER,
     SCRIPT_MEANING,
     SCRIPT_SLIP,
@@ -47,6 +48,8 @@ typedef struct script {
     const char *name; /* "sky", for messages */
     char *title, *summary, *time, *need;
     script_list learn, question, answer;
+    /* For each question its SCRIPT_CHOICES, and the name of the part that answers it; or NULL. */
+    script_list choices, see;
     script_list term; /* of the glossary: "score: the dot product of ..." */
     script_part *part;
     size_t count;

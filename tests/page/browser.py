@@ -92,13 +92,16 @@ class PageTest(CliTest):
     def lesson(self, name, *args):
         return self.open("lesson", name, *args)
 
-    def load(self, path):
+    def load(self, path, tab="explore"):
+        """Opens the page, and from the story its other tab unless `tab` says story."""
         self.expect_quiet()
         self.browser.get("file://" + path)
         self.opened = path
         WebDriverWait(self.browser, 60).until(
             lambda b: b.execute_script("return globalThis.attn !== undefined")
         )
+        if tab == "explore":
+            self.js("if (attn.page.state) attn.change({tab: 'explore', row: attn.page.state.row})")
 
     def expect_quiet(self):
         """Checks that the browser printed no message and requested only the page itself."""

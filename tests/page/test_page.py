@@ -16,6 +16,24 @@ from browser import By, Keys, PageTest, TEXT, tensors
 
 SVG = "{http://www.w3.org/2000/svg}"
 
+# The texts whose contrast with the ground behind them is too low.
+CONTRAST = """
+    const parse = c => c.match(/[\\d.]+/g).map(Number);
+    const light = ([r, g, b]) => [r, g, b].map(x => x / 255).map(x => x <= .04045
+        ? x / 12.92 : ((x + .055) / 1.055) ** 2.4)
+        .reduce((s, x, i) => s + x * [.2126, .7152, .0722][i], 0);
+    const ground = e => { for (; e; e = e.parentElement) {
+        const c = parse(getComputedStyle(e).backgroundColor);
+        if (c.length < 4 || c[3] === 1) return c; } return [255, 255, 255]; };
+    const texts = "p, h1, h2, h3, td, th, button, span, code, dt, dd";
+    return [...document.querySelectorAll(texts)]
+        .filter(e => e.offsetParent && !e.closest("[disabled], .off, svg")
+            && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
+        .map(e => { const a = light(parse(getComputedStyle(e).color)), b = light(ground(e));
+            return [(Math.max(a, b) + .05) / (Math.min(a, b) + .05), e.textContent,
+                    e.className]; })
+        .filter(([ratio]) => ratio < 4.5);"""
+
 
 class Security(PageTest):
     def test_a_sentence_that_looks_like_html_stays_text(self):
@@ -271,24 +289,8 @@ class Screens(PageTest):
     def test_text_stands_out(self):
         """The page's texts have WCAG's contrast of 4.5 : 1, light and dark."""
         self.explain()
-        contrast = """
-            const parse = c => c.match(/[\\d.]+/g).map(Number);
-            const light = ([r, g, b]) => [r, g, b].map(x => x / 255).map(x => x <= .04045
-                ? x / 12.92 : ((x + .055) / 1.055) ** 2.4)
-                .reduce((s, x, i) => s + x * [.2126, .7152, .0722][i], 0);
-            const ground = e => { for (; e; e = e.parentElement) {
-                const c = parse(getComputedStyle(e).backgroundColor);
-                if (c.length < 4 || c[3] === 1) return c; } return [255, 255, 255]; };
-            const texts = "p, h1, h2, h3, td, th, button, span, code, dt, dd";
-            return [...document.querySelectorAll(texts)]
-                .filter(e => e.offsetParent && !e.closest("[disabled], .off, svg")
-                    && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
-                .map(e => { const a = light(parse(getComputedStyle(e).color)), b = light(ground(e));
-                    return [(Math.max(a, b) + .05) / (Math.min(a, b) + .05), e.textContent,
-                            e.className]; })
-                .filter(([ratio]) => ratio < 4.5);"""
         for _ in range(2):
-            self.assertEqual(self.js(contrast), [])
+            self.assertEqual(self.js(CONTRAST), [])
             self.click("#theme")
 
 

@@ -154,6 +154,15 @@ static int fill_part(const script *s, script_part *part, trace *t, kit_error *er
     return code != KIT_OK || part->step < 0 ? code : name_step(part, &t->step[part->step], err);
 }
 
+/* Moves question `from` to place `to`, which is free or its own. */
+static void keep_question(script *s, size_t to, size_t from)
+{
+    script_list *const lists[] = {&s->question, &s->answer, &s->choices, &s->see};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        lists[i]->line[to] = lists[i]->line[from];
+    }
+}
+
 /* A question of which nothing is left is removed with its answer. */
 static int fill_questions(script *s, const trace *t, kit_error *err)
 {
@@ -164,15 +173,17 @@ static int fill_questions(script *s, const trace *t, kit_error *err)
         const int number = -(int)(i + 1);
         code = code == KIT_OK ? fill(s, number, question, t, false, err) : code;
         code = code == KIT_OK ? fill(s, number, answer, t, false, err) : code;
+        code = code == KIT_OK ? fill(s, number, &s->choices.line[i], t, false, err) : code;
         if (*question != NULL && *answer != NULL) {
-            s->question.line[kept] = *question;
-            s->answer.line[kept++] = *answer;
+            keep_question(s, kept++, i);
         } else {
             free(*question);
             free(*answer);
+            free(s->choices.line[i]);
+            free(s->see.line[i]);
         }
     }
-    s->question.count = s->answer.count = kept;
+    s->question.count = s->answer.count = s->choices.count = s->see.count = kept;
     return code;
 }
 

@@ -9,10 +9,11 @@ static const struct {
     const char *keyword;
     script_text text;
 } texts[] = {
-    {"title", SCRIPT_TITLE},       {"formula", SCRIPT_FORMULA},   {"idea", SCRIPT_IDEA},
-    {"predict", SCRIPT_PREDICT},   {"answer", SCRIPT_ANSWER},     {"meaning", SCRIPT_MEANING},
-    {"slip", SCRIPT_SLIP},         {"exercise", SCRIPT_EXERCISE}, {"solution", SCRIPT_SOLUTION},
-    {"notebook", SCRIPT_NOTEBOOK}, {"numpy", SCRIPT_NUMPY},       {"torch", SCRIPT_TORCH},
+    {"title", SCRIPT_TITLE},     {"formula", SCRIPT_FORMULA},   {"idea", SCRIPT_IDEA},
+    {"predict", SCRIPT_PREDICT}, {"answer", SCRIPT_ANSWER},     {"meaning", SCRIPT_MEANING},
+    {"slip", SCRIPT_SLIP},       {"exercise", SCRIPT_EXERCISE}, {"solution", SCRIPT_SOLUTION},
+    {"choices", SCRIPT_CHOICES}, {"notebook", SCRIPT_NOTEBOOK}, {"numpy", SCRIPT_NUMPY},
+    {"torch", SCRIPT_TORCH},
 };
 
 typedef struct reader {
@@ -189,6 +190,27 @@ static bool take_text(reader *r, const char *keyword, const char *rest)
     return false;
 }
 
+/* Keywords of a question behind its text; false: it is none of them. */
+static bool take_question(reader *r, const char *keyword, const char *rest)
+{
+    script *s = r->to;
+    const size_t n = s->question.count;
+    if (n == 0) {
+        return false;
+    }
+    char **one = strcmp(keyword, "choices") == 0 ? &s->choices.line[n - 1]
+                 : strcmp(keyword, "see") == 0   ? &s->see.line[n - 1]
+                                                 : NULL;
+    if (strcmp(keyword, "answer") == 0 && s->answer.count < n) {
+        add_line(r, &s->answer, take_prose(r, rest));
+    } else if (one != NULL && *one == NULL) {
+        *one = take_prose(r, rest);
+    } else {
+        return false;
+    }
+    return true;
+}
+
 /* Keywords that begin a section, a part, a question or a term; false: it is none of them. */
 static bool take_beginning(reader *r, const char *keyword, const char *rest)
 {
@@ -204,11 +226,11 @@ static bool take_beginning(reader *r, const char *keyword, const char *rest)
     } else if (strcmp(keyword, "step") == 0 || strcmp(keyword, "also") == 0) {
         begin_part(r, copy_text(r, rest, strcspn(rest, " \n")), keyword[0] == 'a');
     } else if (strcmp(keyword, "question") == 0) {
+        add_line(r, &s->choices, NULL);
+        add_line(r, &s->see, NULL);
         add_line(r, &s->question, take_prose(r, rest));
-    } else if (strcmp(keyword, "answer") == 0 && s->answer.count < s->question.count) {
-        add_line(r, &s->answer, take_prose(r, rest));
     } else {
-        return false;
+        return take_question(r, keyword, rest);
     }
     return true;
 }
@@ -221,8 +243,10 @@ static void take_keyword(reader *r)
     snprintf(keyword, sizeof keyword, "%.*s", (int)length, r->at);
     r->at = next_line(r->at);
     r->line++;
-    if (!take_beginning(r, keyword, rest) &&
-        !(r->to->count == 0 ? take_heading(r, keyword, rest) : take_text(r, keyword, rest))) {
+    const bool parts = r->to->count > 0, questions = r->to->question.count > 0;
+    if (!take_beginning(r, keyword, rest) && !(!parts       ? take_heading(r, keyword, rest)
+                                               : !questions ? take_text(r, keyword, rest)
+                                                            : false)) {
         complain(r, "no such keyword here: ", keyword);
     }
 }
@@ -244,6 +268,18 @@ static char *cut_code(reader *r, const char *source, const char *name)
         }
     }
     return NULL;
+}
+
+/* A question may name the part that answers it. */
+static void check_see(reader *r, const char *name)
+{
+    bool found = name == NULL;
+    for (size_t i = 0; i < r->to->count && !found; i++) {
+        found = strcmp(r->to->part[i].name, name) == 0;
+    }
+    if (!found) {
+        complain(r, "a question names a step that the script does not have: ", name);
+    }
 }
 
 int script_parse(script *s, const char *name, const char *text, const char *c_code, kit_error *err)
@@ -268,6 +304,9 @@ int script_parse(script *s, const char *name, const char *text, const char *c_co
     }
     if (r.code == KIT_OK && !r.failed && s->question.count != s->answer.count) {
         complain(&r, "each question needs an answer", "");
+    }
+    for (size_t i = 0; i < s->question.count && r.code == KIT_OK && !r.failed; i++) {
+        check_see(&r, s->see.line[i]);
     }
     if (r.failed && r.code == KIT_OK) {
         r.code = kit_fail(err, KIT_LIMIT, "%s.lesson: no memory", name);

@@ -2,7 +2,7 @@
  *
  * state.stage 1…9 is the current stage. state.step is a step of the trace, if it is not the stage's
  * first one. row, key and component are the cell: the query, the key, and the number of a
- * vector. */
+ * vector. tab and screen: story.js. */
 
 const page = { trace: null, state: null, context: null, matrix: null, rolled: new Map(),
                rowMoved: false, following: 0 };
@@ -27,7 +27,8 @@ function startState(trace) {
   const block = (trace.command === "train" ? last : null) ?? trace.blocks[trace.firstBlock];
   const row = Math.min(trace.query >= 0 ? trace.query : block.T - 1, block.T - 1);
   return { stage: 7, step: null, block, head: 0, row, key: strongestKey(trace, block, row),
-           component: 0, settings: untouched(), quiz: null, language: "NumPy" };
+           component: 0, settings: untouched(), quiz: null, language: "NumPy",
+           tab: trace.script ? "story" : "explore", screen: "aims" };
 }
 
 /** The current state, as the panels need it. */
@@ -193,6 +194,7 @@ function headSelect(context) {
 }
 
 function draw() {
+  if (showTab()) return drawStory();
   const { trace, state } = page, context = contextOf(trace, state);
   if (state.step === null && stageAbsent(trace, context.block, state.stage, context.live)) {
     page.state = { ...state, stage: 7, step: null };
@@ -232,8 +234,9 @@ function drawSizeLab() {
 
 function onKey(event) {
   const { target, key } = event;
-  if (event.ctrlKey || event.altKey || event.metaKey) return;
+  if (event.ctrlKey || event.altKey || event.metaKey || !page.state) return;
   if (target.closest?.("input, select, textarea, [role=tab]")) return;
+  if (page.state.tab === "story" && !/^Arrow(Left|Right)$/.test(key)) return;
   if (/^[1-9]$/.test(key)) {
     const button = byId(`stage-${key}`);
     if (!button.disabled) change({ stage: Number(key), step: null });
@@ -249,6 +252,7 @@ function onKey(event) {
 }
 
 function go(by) {
+  if (page.state.tab === "story") return stepScreen(by);
   const to = neighbour(page.context, by);
   if (to) change(to);
 }
@@ -301,10 +305,14 @@ function start() {
   byId("mask-lab").addEventListener("toggle", (e) => e.target.open && drawMaskLab());
   byId("size-lab").addEventListener("toggle", (e) => e.target.open && drawSizeLab());
   document.addEventListener("keydown", onKey);
-  if (data.trace.options) own.written = data.trace;
+  if (data.trace.options) {
+    own.written = data.trace;
+    own.query = queryOf(data.trace);
+  }
   engine.onchange = () => {
     showEngine();
     drawOwn();
+    allowComputing();
   };
   engine.onchange();
   setTimeout(() => openLibrary().then(engine.onchange)); // after the page is drawn
@@ -314,10 +322,11 @@ function start() {
     return;
   }
   page.state = startState(page.trace);
+  startTabs();
   draw();
   let width = innerWidth;
   addEventListener("resize", () => {
-    if (innerWidth !== width) drawMatrix(page.context);
+    if (innerWidth !== width) draw();
     width = innerWidth;
   });
 }
@@ -326,5 +335,5 @@ function start() {
 globalThis.attn = { page, engine, attend, change, numberText, general, readHalf, cellText,
                     csvField, csvText, svgText, pngBlob, codeLines, rowHealth, readAnswer,
                     labelText, measureSize, softmaxRows, numbersOf, liveNumbers, checkTrace,
-                    library, explainByLibrary, own, computeOwn };
+                    library, explainByLibrary, own, computeOwn, story, storyScreens, motion };
 start();

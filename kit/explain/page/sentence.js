@@ -9,6 +9,7 @@ const MOST_IN_PAGE = 2 ** 18;
 
 const own = { written: null, // the trace of the file, as JSON
               asked: null, // what the controls say, if it was computed here
+              query: "", // the number of the word that is followed, from 1; "": the second
               waiting: false };
 
 /** The number fields: an option of attn explain, its label, its largest value here. */
@@ -22,11 +23,41 @@ function askedOf(trace) {
   return { ...options, text: trace.text, seed: BigInt(options.seed) };
 }
 
+/** The word that a trace follows, as --query names it; "" if it is the usual one. */
+function queryOf({ query, tokens }) {
+  return query < 0 || query === Math.min(1, tokens.length - 1) ? "" : String(query + 1);
+}
+
+/** Whether the page can compute another sentence. */
+function canCompute() {
+  return own.written !== null && library.state === "ready";
+}
+
+/** Enables what needs the module, wherever it stands, once the module is ready. */
+function allowComputing() {
+  for (const e of document.querySelectorAll(".chip, .computes")) e.disabled = !canCompute();
+}
+
+/** Sets a control of the panel, and computes. */
+function setOwn(field, value) {
+  const input = byId(`own-${field}`);
+  if (input.type === "checkbox") input.checked = value;
+  else input.value = value;
+  askOwn();
+}
+
+/** Follows another word of the sentence. */
+function followWord(i) {
+  own.query = String(i + 1);
+  askOwn();
+}
+
 /* ------------------------------------------------------------------------------ what is asked */
 
 /** Reads the controls. A mistake is thrown as a RangeError with one line for the reader. */
 function readControls() {
-  const asked = { text: byId("own-text").value, causal: byId("own-causal").checked };
+  const asked = { text: byId("own-text").value, causal: byId("own-causal").checked,
+                  query: own.query };
   for (const [name, label, most] of ownNumbers) {
     const value = byId(`own-${name}`).value.trim(), least = name === "seed" ? 0n : 1n;
     if (!/^\d{1,20}$/.test(value) || BigInt(value) < least || BigInt(value) > BigInt(most))
@@ -55,6 +86,7 @@ function checkSize({ text, heads, embed, qk, v }) {
 function commandOf(asked) {
   const given = [["seed", 123n], ["heads", 1], ["embed", 16], ["qk", 24], ["v", 28]]
     .filter(([name, usual]) => asked[name] !== usual).map(([name]) => `--${name} ${asked[name]}`);
+  if (asked.query) given.push(`--query ${asked.query}`);
   if (asked.causal) given.push("--causal");
   if (asked.no_scale) given.push("--no-scale");
   else if (asked.scale !== 0) given.push(`--scale ${asked.scale}`);
@@ -66,7 +98,9 @@ function commandOf(asked) {
 
 /** Shows another trace, at the same stage; and at the same cell, if it has as many words. */
 function showTrace(json) {
-  const before = page.state, trace = page.trace = readTrace(json);
+  const before = page.state, followed = page.trace.query;
+  const trace = page.trace = readTrace(json);
+  story.answers.clear();
   page.rolled.clear();
   lastLive.key = "";
   fillHeader(trace);
@@ -76,7 +110,8 @@ function showTrace(json) {
   const size = settings.size <= block.q.width ? settings.size : 0;
   page.state = clamp({ ...before, block, step, stage: step ? before.stage : before.stage || 7,
                        quiz: null, settings: { ...settings, order: null, size },
-                       ...(block.T === before.block.T ? {} : { row: first.row, key: first.key }) });
+                       ...(block.T === before.block.T && followed === trace.query ? {}
+                           : { row: first.row, key: first.key }) });
   draw();
 }
 
@@ -84,7 +119,12 @@ function showTrace(json) {
 function computeOwn() {
   own.waiting = false;
   try {
-    const asked = readControls(), { code, said } = explainByLibrary(asked);
+    const asked = readControls();
+    let { code, said } = explainByLibrary(asked);
+    if (code !== 0 && asked.query) { // fewer words than that
+      own.query = asked.query = "";
+      ({ code, said } = explainByLibrary(asked));
+    }
     if (code !== 0) throw new RangeError(said);
     own.asked = asked;
     showTrace(JSON.parse(said));
@@ -106,6 +146,7 @@ function askOwn() {
 /** Back to the trace of the file. */
 function resetOwn() {
   own.asked = null;
+  own.query = queryOf(own.written);
   fillControls(askedOf(own.written));
   showTrace(own.written);
   sayOwn("");

@@ -296,6 +296,9 @@ bool json_put_trace(json_writer *j, const char *key, const trace *t, const json_
         put_rows(j, t);
     }
     ok = put_notes(j, t) && ok;
+    if (t->script != NULL && style->form != NULL) {
+        ok = json_put_script(j, t) && ok;
+    }
     if (t->more != NULL) {
         json_new_line(j, 1);
         ok = json_put_trace(j, "trained", t->more, style) && ok;

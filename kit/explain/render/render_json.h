@@ -24,6 +24,10 @@ typedef struct json_style {
 /* Returns false if there is not enough memory. */
 bool json_put_trace(json_writer *j, const char *key, const trace *t, const json_style *style);
 
+/* Writes the member "script"; the trace must have one. Returns false if there is not enough
+ * memory. */
+bool json_put_script(json_writer *j, const trace *t);
+
 /* Writes into a sink, with spaces between items. */
 json_writer json_writer_sink(sink *s);
 

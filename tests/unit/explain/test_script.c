@@ -24,8 +24,17 @@ static const char *const good = "title A title\n"
                                 "\n"
                                 "meaning\n"
                                 "  It is {numbers[one][1]}.\n"
+                                "predict More?\n"
+                                "choices\n"
+                                "  - {numbers[one][0]:0}\n"
+                                "  - None\n"
                                 "question Why?\n"
-                                "answer Because.\n";
+                                "choices\n"
+                                "  - So\n"
+                                "see numbers\n"
+                                "answer Because.\n"
+                                "question How?\n"
+                                "answer Thus.\n";
 
 /* Two rows "one", "two" of three numbers. */
 static void begin(trace *t)
@@ -70,7 +79,12 @@ static void test_keywords(void **state)
     assert_string_equal(s->part[0].text[SCRIPT_MEANING], "It is -0.5000.");
     assert_string_equal(t.step[0].title, "Which?");
     assert_string_equal(t.step[0].sentence, "It is -0.5000.");
+    assert_string_equal(s->part[0].text[SCRIPT_CHOICES], "- 1\n- None");
     assert_string_equal(s->answer.line[0], "Because.");
+    assert_string_equal(s->choices.line[0], "- So");
+    assert_string_equal(s->see.line[0], "numbers");
+    assert_string_equal(s->answer.line[1], "Thus.");
+    assert_null(s->choices.line[1]);
     trace_free(&t);
 }
 
@@ -172,6 +186,9 @@ static void test_mistakes(void **state)
          "line 2: step numbers; the next step of the lesson is none"},
         {"step numbers\nquestion a\n", "each question needs an answer"},
         {"step numbers\nidea {x}\n", "step of line 1: {x}: the lesson has no step of this name"},
+        {"step numbers\nquestion a\nsee letters\nanswer b\n",
+         "a question names a step that the script does not have: letters"},
+        {"step numbers\nquestion a\nchoices\n  - b\nchoices\n", "no such keyword here: choices"},
         {"step numbers\nquestion a\nanswer {x}\n", "question 1: {x}: the lesson has no step"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -199,7 +216,8 @@ static void test_conditions(void **state)
         "idea\n  {if nothing}a{end}\n\n  {if flag}b{end} {if nothing}c{end} d\n"
         "answer {if nothing}a{end}\nstep numbers\nnumpy x\n"
         "  d = {1: {if flag}'{fact word}'{end}}\n"
-        "question {if nothing}q{end}\nanswer a\nquestion r\nanswer {if flag}b{end}\n";
+        "question {if nothing}q{end}\nchoices c\nanswer a\nquestion r\nchoices d\n"
+        "see numbers\nanswer {if flag}b{end}\n";
     if (apply(&t, text, &e) != KIT_OK)
         fail_msg("%s", e.message);
     const script *s = t.script;
@@ -211,6 +229,8 @@ static void test_conditions(void **state)
     assert_int_equal(s->question.count, 1);
     assert_string_equal(s->question.line[0], "r");
     assert_string_equal(s->answer.line[0], "b");
+    assert_string_equal(s->choices.line[0], "d");
+    assert_string_equal(s->see.line[0], "numbers");
     trace_free(&t);
 }
 

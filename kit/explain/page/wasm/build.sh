@@ -64,7 +64,7 @@ for name in kit explain/grid explain/recipe_common explain/recipe_explain explai
     explain/recipe_trained explain/lessons/explain_facts explain/lessons/lessons \
     explain/lessons/script_apply explain/lessons/script_parse explain/lessons/script_quote \
     explain/script explain/trace explain/render/draw explain/render/json_page \
-    explain/render/render_json io/array io/json_write io/shortest \
+    explain/render/json_script explain/render/render_json io/array io/json_write io/shortest \
     text/shown text/words train/heads train/model train/task; do
     set -- "$@" "$root/kit/$name.c"
 done
