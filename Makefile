@@ -101,12 +101,11 @@ bench-weak: build ## cells in which 0.1 was slower than others, and cliffs: losi
 bench-scaling: build ## 1 to 16 threads: a simulation from the times of tasks
 	build/bench-scaling
 
-pictures: build ## docs/heatmap.png, docs/speed.svg and, with chromium, docs/page.png
+pictures: build ## docs/heatmap.png, docs/speed.svg and, with chromium, docs/page.png, docs/story.png
 	bench/chart.py docs/BENCHMARKS.md docs/speed.svg
 	build/attn explain "$(SENTENCE)" -o docs/heatmap.png >/dev/null
 	build/attn explain --causal --scale 0.02 --query eat "$(SENTENCE)" -o build/page.html >/dev/null
-	chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,880 \
-	    --screenshot=docs/page.png build/page.html 2>/dev/null
+	/usr/bin/python3 tools/page-pictures.py build/page.html docs
 
 trained-heads: build ## trains the heads that attn explain ends with (a minute or two; needs NumPy)
 	tools/trained-heads.py

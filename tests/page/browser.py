@@ -138,6 +138,8 @@ class PageTest(CliTest):
 
     def click(self, selector):
         self.until("return document.querySelector(arguments[0]) !== null", selector)
+        self.js("const fold = document.querySelector(arguments[0]).closest('details.more');"
+                "if (fold) fold.open = true", selector)
         self.js("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", selector)
         self.one(selector).click()
 

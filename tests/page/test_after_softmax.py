@@ -155,7 +155,7 @@ class Probabilities(PageTest):
             self.assertRegex(shown, r"(?m)^ *%s +%.4f$" % (re.escape(label), x))
         # The page shows colours and a legend for shares, 0 to 1, and their meaning.
         self.js("const s = document.getElementById('every-step'); s.value = [...s.options].find("
-                "o => o.textContent.startsWith('next_tokens')).value;"
+                "o => o.textContent.endsWith('(next tokens)')).value;"
                 "s.dispatchEvent(new Event('change'))")
         self.until("return document.getElementById('step-title').textContent"
                    " === 'Their probabilities'")
@@ -168,7 +168,7 @@ class Probabilities(PageTest):
         self.assertNotIn("Row asks", self.text("#main"))
         # Their ids are not tokens of the text, which are in the first stage.
         self.stage(1)
-        self.assertEqual(self.text("#step-name"), "token_ids")
+        self.assertEqual(self.text("#step-name"), "token ids")
         self.assertEqual(self.every(".tab.here"), [])
 
 

@@ -74,7 +74,8 @@ class EngineTest(PageTest):
 
     def check(self):
         """Runs the check with the keyboard. Returns its message."""
-        self.js("document.getElementById('save-csv').focus()")
+        self.js("document.getElementById('matrix-more').open = true;"
+                "document.getElementById('save-csv').focus()")
         self.keys(Keys.TAB)
         self.assertEqual(self.js("return document.activeElement.id"), "run-check")
         self.keys(Keys.ENTER)

@@ -272,7 +272,7 @@ class ModelPage(PageTest):
                                            atol=6e-5)
                 self.assertAlmostEqual(float(bias), w[2, 8], delta=6e-5)
                 self.assertAlmostEqual(float(value), want[name][1][5, 2], delta=2e-4)
-                self.browser.find_element("xpath", tab % maker).click()
+                self.browser.find_element("xpath", tab % maker.capitalize()).click()
             os.rename(self.path("m"), self.path(kind))
         for kind, count, args in (("llama", 7, ("--head", "1")), ("gpt2", 65, ("--head", "1")),
                                   ("gpt2", 7, ())):

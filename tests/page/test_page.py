@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import time
 import unittest
 import xml.etree.ElementTree as xml
@@ -127,7 +128,8 @@ class Keyboard(PageTest):
 
     def test_everything_can_be_reached_with_tab(self):
         self.explain()
-        self.js("document.activeElement.blur()")
+        self.js("document.activeElement.blur();"
+                "document.querySelectorAll('.more').forEach(d => d.open = true)")
         seen = set()
         for _ in range(120):
             self.keys(Keys.TAB)
@@ -211,7 +213,7 @@ class Tables(PageTest):
         np.testing.assert_allclose(heads, bits.mean(-1), atol=6e-4)
         figures = self.every(".figure")
         self.assertGreaterEqual(len(figures), 5)
-        self.assertEqual(len(figures), len(self.every(".figure > .twin-button")))
+        self.assertEqual(len(figures), len(self.every("#explore .twin-button")))
         for stage, name in ((2, "embeddings"), (3, "queries"), (4, "scores"), (8, "context")):
             self.stage(stage)
             want = t[name] if t[name].ndim == 2 else t[name][0]
@@ -380,7 +382,8 @@ class Traces(PageTest):
         self.stage(9)
         self.assertEqual(self.js("return [...document.querySelectorAll('#head-steps .tab')].map("
                                  "(b) => b.textContent)"),
-                         [s["name"] for s in trace["steps"] if s["section"] == "Three heads"])
+                         [re.sub("w_(.)$", r"W=\1", s["name"]).replace("_", " ").replace("=", "_")
+                          for s in trace["steps"] if s["section"] == "Three heads"])
         weights = tensors(trace)["heads_weights_2"]
         shown = self.js("return [...document.querySelectorAll('#head-steps td')].map("
                         "(c) => Number(c.textContent))")

@@ -38,11 +38,20 @@ function makeTable(caption, columns, rows) {
 /** The ids of the figures that are shown as tables. */
 const asTables = new Set();
 
+/** What is folded away in a panel, under one word. It stays open when the panel is drawn anew. */
+const openFolds = new Set();
+function more(id, ...children) {
+  const toggle = (e) => (e.target.open ? openFolds.add(id) : openFolds.delete(id));
+  return el("details", { class: "more", id: `${id}-more`, open: openFolds.has(id),
+                         ontoggle: toggle }, el("summary", {}, "More"), children);
+}
+
 /**
  * A figure: a drawing and a button that shows the same data as a table, which is created on demand.
- * draw and table return elements; label describes the drawing.
+ * draw and table return elements; label describes the drawing. The button is under More, or in the
+ * element `place`.
  */
-function figure(id, label, draw, table) {
+function figure(id, label, draw, table, place = null) {
   const holder = el("div", { class: "figure", id: `${id}-figure` });
   const fill = () => {
     const open = asTables.has(id);
@@ -50,10 +59,11 @@ function figure(id, label, draw, table) {
       if (!asTables.delete(id)) asTables.add(id);
       fill();
     };
-    refill(holder, open ? table() : draw(),
-      el("button", { type: "button", class: "quiet twin-button", id: `${id}-table`,
-                     "aria-pressed": String(open), "aria-label": `${label}: show as table`,
-                     onclick: toggle }, open ? "Show as picture" : "Show as table"));
+    const button = el("button", { type: "button", class: "quiet twin-button", id: `${id}-table`,
+      "aria-pressed": String(open), "aria-label": `${label}: show as table`, onclick: toggle },
+                      open ? "Show as picture" : "Show as table");
+    refill(holder, open ? table() : draw(), place ? null : more(id, button));
+    if (place) refill(place, button);
   };
   fill();
   return holder;

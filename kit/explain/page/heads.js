@@ -151,15 +151,16 @@ function headSteps(trace, several, change) {
     el("p", { class: "fine" }, "The steps of the heads: ",
        trace.shown.filter((s) => s.section === several.section).map((s) =>
          el("button", { type: "button", class: "tab", title: s.title,
-                        onclick: () => change(goTo(trace, s, several)) }, s.name))),
-    makeTable(`${weights.name}: each row is a head`,
+                        onclick: () => change(goTo(trace, s, several)) },
+            nameWords(s.name)))),
+    makeTable(`${nameWords(weights.name)}: each row is a head`,
               ["", ...Array.from({ length: S }, (_, j) => columnLabel(weights, j))], rows));
 }
 
 /** What is said of a block with one head. A lesson may have another block with a row for each head
  * of the same word. */
 function oneHead({ trace, block }) {
-  if (block.trained) return "A trained head. The random ones are under Attention: weights.";
+  if (block.trained) return "A trained head. The list Attention has the random ones, too.";
   const several = headRows(trace);
   if (!several) return "One head. With more (attn explain --heads 3), each asks in its own way.";
   const rows = Array.from({ length: several.T }, (_, i) => looksAt(trace, several, i)).join(", ");

@@ -137,7 +137,8 @@ function drawMatrix(context) {
   page.matrix = makeMatrix(view, width, cursor, (i, j, pinned) => moved(view, i, j, pinned));
   const focused = document.activeElement?.id === "cell";
   refill(holder, figure("matrix", view.label, () => page.matrix.element,
-                        () => matrixTable(view, cursorOf(view, page.state).row)),
+                        () => matrixTable(view, cursorOf(view, page.state).row),
+                        byId("matrix-twin")),
          view.asks ? el("p", { class: "fine direction" }, "Row asks, column answers.") : null);
   if (focused) byId("cell")?.focus({ preventScroll: true });
   refill(byId("exports"), exportButtons(view));
@@ -152,7 +153,7 @@ function afterHeads(context) {
   if (!rest.length || block.heads < 2) return null;
   return el("p", {}, "Then the heads are joined: ", rest.map((s) =>
     el("button", { type: "button", class: "tab", onclick: () => change({ step: s, stage: 0 }) },
-       s.name)));
+       nameWords(s.name))));
 }
 
 function drawText(context) {
@@ -163,7 +164,7 @@ function drawText(context) {
   byId("step-sentence").textContent = nine ? "Each head has its own queries, keys and values."
                                            : view.sentence;
   byId("step-name").textContent = nine ? "Layers and heads" : view.label;
-  byId("save").hidden = nine;
+  byId("save").hidden = byId("matrix-twin").hidden = nine;
   byId("step-section").textContent = view.step?.section ?? "";
   byId("rounded").textContent = view.rounded
     ? "Computed from vectors stored with 11 bits; the terminal's numbers have 24." : "";

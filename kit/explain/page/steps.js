@@ -122,7 +122,7 @@ function viewOf(context) {
   const changed = inChain && (live.changed || context.settings.hideSink) ? " – changed here" : "";
   const shown = view.shares ? `α·${normName(block)} of ` : view.given ? "rollout of " : "";
   const where = inChain && block.layer ? `${block.title}: ` : "";
-  view.label = `${shown}${where}${view.name}${head}${changed}`;
+  view.label = `${shown}${where}${nameWords(view.name)}${head}${changed}`;
   const number = heads > 1 ? `-head${state.head + 1}` : "";
   view.file = `attn-${view.name}${number}`.replace(/[^\w-]/g, "_");
   view.rounded = inChain ? [block.q, block.k, block.v].some((s) => s?.rounded)
@@ -147,7 +147,8 @@ function stageTabs(context, change) {
   if (state.stage > 3 || steps.length < 2) return [];
   const shown = state.step ?? steps[0];
   return steps.map((s) => el("button", { type: "button", class: `tab${s === shown ? " here" : ""}`,
-    "aria-pressed": String(s === shown), onclick: () => change({ step: s }) }, s.name));
+    "aria-pressed": String(s === shown), onclick: () => change({ step: s }) },
+    nameWords(s.name)));
 }
 
 /** Goes to a step of the trace, and to its stage if it has one. */
@@ -162,8 +163,7 @@ function stepSelect(context, change) {
     if (s.kind === "curve") return;
     const group = s.section || "Steps";
     if (!groups.has(group)) groups.set(group, []);
-    groups.get(group).push(el("option", { value: i, selected: s === view.step },
-                              `${s.name}${s.title ? ` – ${s.title}` : ""}`));
+    groups.get(group).push(el("option", { value: i, selected: s === view.step }, stepTitle(s)));
   });
   const none = view.step ? []
              : [el("option", { value: "", selected: true }, "(between two steps)")];

@@ -18,12 +18,6 @@ function prose(lines, start = []) {
   return out;
 }
 
-/** "token_ids" as words: "token ids"; of a matrix: "W_q". */
-function nameWords(name) {
-  return /^[a-z]_[a-z]$/.test(name) ? name[0].toUpperCase() + name.slice(1)
-                                    : name.replaceAll("_", " ");
-}
-
 /** Which of n rows a picture lists: all, or the first and those that must be among them. */
 function listedRows(n, needed = []) {
   const all = Array.from({ length: n }, (_, i) => i);
@@ -33,9 +27,9 @@ function listedRows(n, needed = []) {
 }
 
 function leftOut(n, rows) {
-  const more = n - rows.length;
-  return more > 0 ? el("p", { class: "fine" },
-                       `… and ${more} more ${more > 1 ? "words" : "word"}, in Explore.`) : null;
+  const rest = n - rows.length;
+  return rest > 0 ? el("p", { class: "fine" },
+                       `… and ${rest} more ${rest > 1 ? "words" : "word"}, in Explore.`) : null;
 }
 
 /** The words of the sentence, which can be clicked where the page can compute. */

@@ -87,7 +87,7 @@ const storyPictures = {
       const shares = softmaxRows(all, 1, told.n);
       said.textContent = by === scale ? scaleName(told) : `× ${general(by, 3)}`;
       const bars = rows.map((j) => signedBar((raw[j] * by) / most));
-      refill(list, headings("answers", "score, scaled", "", "its share would be"),
+      refill(list, headings("answers", "score, scaled", "", "share"),
         rows.map((j, i) => [wordOf(told, j, "columns"), bars[i].element,
           el("span", { class: "number" }, numberText(raw[j] * by)),
           el("span", { class: "number" }, `${(100 * shares[j]).toFixed(1)} %`)]).flat());
@@ -175,7 +175,8 @@ const storyPictures = {
     if (!heads.length)
       return { element: el("p", {}, told.trace.trainedSetting ?? ""), motion: [] };
     const at = Math.min(story.trained, heads.length - 1), chosen = heads[at];
-    const each = Math.max(Math.floor(told.width / (told.width > 640 ? 2 : 1)) - 16, 150);
+    const two = told.width > 640 || told.printed;
+    const each = Math.max(Math.floor(told.width / (two ? 2 : 1)) - 16, 150);
     const map = (block, hidden) => square(stepView(told, block.weights, 0, hidden),
                                           Math.min(each, 340), -1);
     const random = map(told.block, told.hidden);

@@ -32,8 +32,8 @@ function toldOf(trace, width, printed = false) {
   const { facts } = trace.script;
   const block = trace.blocks.find((b) => b.name === "weights") ?? trace.blocks[trace.firstBlock];
   const words = trace.tokens.map(labelText), place = (name) => Number(facts[name] ?? 0);
-  const told = { trace, facts, block, width, printed, words, n: block.T, q: place("q"),
-                 p: place("p"), k: place("k"), hidden: hiddenOf(trace, block, 0),
+  const told = { trace, facts, block, width, printed, words, n: block.T, p: place("p"),
+                 k: place("k"), q: Math.max(trace.query, 0), hidden: hiddenOf(trace, block, 0),
                  masked: facts.causal !== undefined };
   told.score = block.raw ? rowOf(told, block.raw, told.q)[told.p] : NaN;
   return told;
@@ -73,7 +73,7 @@ function moreOf(parts, printed) {
   const rest = parts.slice(1).filter((p) => p.meaning);
   if (printed || (!codes.length && !rest.length)) return null;
   const languages = [...new Set(codes.map((c) => c.language))];
-  return el("details", { class: "more" }, el("summary", {}, "More"),
+  return more(`story-${parts[0].name}`,
     rest.length ? el("dl", { class: "pairs" }, rest.map((p) => [
       el("dt", {}, p.title?.[0] ?? nameWords(p.name), " ",
          p.formula ? el("code", { class: "formula" }, p.formula[0]) : null),
@@ -84,11 +84,13 @@ function moreOf(parts, printed) {
 
 /** The one thing to do on a screen of attn explain, where its script has no prediction. */
 const storyTasks = {
-  "@alone": () => [el("p", {}, "Type a sentence of your own above, or click a word to follow it."),
+  "@alone": ({ printed }) => printed ? null : [
+    el("p", {}, "Type a sentence of your own above, or click a word to follow it."),
     el("button", { type: "button", class: "computes", disabled: !canCompute(), id: "type-own",
                    onclick: () => { byId("own-text").focus(); byId("own-text").select(); } },
        "Type a sentence")],
-  w_q: () => [el("p", {}, "Click another word: its three lists follow.")],
+  w_q: ({ printed }) => printed ? null
+    : [el("p", {}, "Click another word: its three lists follow.")],
   scores: (told) => {
     const row = rowOf(told, told.block.raw, told.q), seen = listedRows(told.n, [told.p])
       .filter((j) => !told.hidden?.[told.q * told.n + j]);
@@ -98,7 +100,8 @@ const storyTasks = {
       + "word has its largest score?"], choices: [right, ...others.filter((w) => w !== right)],
       answer: [`“${right}”: ${numberText(row[told.p])}.`] }, "", told.printed)];
   },
-  "@trained": () => [el("p", {}, "Choose a head, and compare its map with the random one.")],
+  "@trained": ({ printed }) => printed ? null
+    : [el("p", {}, "Choose a head, and compare its map with the random one.")],
 };
 
 function tasksOf(told, part) {
@@ -237,32 +240,50 @@ function drawStory({ moves = false } = {}) {
   story.drawn = screen.name;
 }
 
+/** On paper stands the whole story, without its controls. */
+function printStory() {
+  const { trace, state } = page;
+  if (state?.tab !== "story") return;
+  stopMotion();
+  const told = toldOf(trace, 380, true);
+  refill(byId("story-print"), storyScreens(trace).map((screen) =>
+    el("section", {}, el("h2", {}, screen.title, " ", formulaOf(screen.parts[0])),
+       screenBody(told, screen, []))));
+}
+
 /* ------------------------------------------------------------------------- story and Explore */
 
 /** Where Explore opens for a screen: the step, head and cell of the story. */
 function placeOfScreen(trace, screen) {
   const told = toldOf(trace, 0), trained = trace.blocks.filter((b) => b.trained);
   const cell = { head: 0, row: told.q, key: told.k, component: 0, quiz: null };
-  if (trace.command !== "explain") Object.assign(cell, { row: Math.max(trace.query, 0), key: 0 });
   if (screen.name === "@trained" && trained.length)
     return { ...cell, block: trained[Math.min(story.trained, trained.length - 1)], step: null,
              stage: 7 };
-  if (screen.name === "@eyes") return { ...cell, block: told.block, step: null, stage: 9 };
+  const nine = screen.name === "@eyes";
+  if (nine) return { ...cell, block: told.block, step: null, stage: 9 };
   if (screen.name === "@pair" || screen.name === "scores") cell.key = told.p;
   if (screen.name === "@pair") return { ...cell, block: told.block, step: null, stage: 4 };
-  if (screen.name === "@alone") return { ...cell, block: told.block, step: null, stage: 1 };
+  if (screen.name === "@alone")
+    return { ...cell, block: told.block, step: null, stage: 1 };
+  if (!screen.parts.length) return {}; // aims and questions
   const screens = storyScreens(trace), at = screens.findIndex((s) => s.name === screen.name);
-  for (let i = at; i > 0 && screen.parts.length; i--) { // a screen without a step: the one before
+  for (let i = at; i > 0; i--) { // a screen without a step: the one before
     const step = screens[i].parts.map((p) => trace.find.get(p.step)).find(Boolean);
     if (step) return { ...cell, ...goTo(trace, step, told.block) };
   }
   return { ...cell, block: told.block, step: null, stage: 7 };
 }
 
+/** What the place in Explore follows. */
+function placeKey() {
+  const { trace, state } = page;
+  return JSON.stringify([state.screen, trace.query, trace.text, story.trained]);
+}
+
 /** Before Explore is drawn for the first time after a screen: goes to the story’s place. */
 function followStory() {
-  const { trace, state } = page, screens = storyScreens(trace);
-  const from = JSON.stringify([state.screen, trace.query, trace.text, story.trained]);
+  const { trace, state } = page, screens = storyScreens(trace), from = placeKey();
   if (from === story.left) return;
   story.left = from;
   page.state = clamp({ ...state, ...placeOfScreen(trace, screens[screenAt(screens)]),
@@ -290,6 +311,8 @@ function showTab() {
 }
 
 function startTabs() {
+  addEventListener("beforeprint", printStory);
+  addEventListener("afterprint", () => refill(byId("story-print")));
   const tabs = ["story", "explore"];
   tabs.forEach((tab, i) => {
     byId(`tab-${tab}`).addEventListener("click", () => change({ tab }));

@@ -151,10 +151,21 @@ function makerOf(trace, step) {
   return trace.steps.find((s) => s.made.op === "maker" && s.made.b === step.name) ?? null;
 }
 
-function blockTitle({ weights, layer, moment, name }) {
+/** The name of a step as words: "token ids"; of a matrix: "W_q". */
+function nameWords(name) {
+  return name.split("_").map((word, i, all) =>
+    (word === "w" && all[i + 1]?.length === 1 ? `W_${all[i + 1]}`
+     : all[i - 1] === "w" && word.length === 1 ? "" : word)).filter(Boolean).join(" ");
+}
+
+/** A step as a heading of a list: its title, and its name where titles may be alike. */
+function stepTitle({ title, name }) {
+  return title ? `${title} (${nameWords(name)})` : nameWords(name);
+}
+
+function blockTitle({ weights, layer, moment }) {
   if (layer && moment >= 0) return `layer ${layer}, after step ${moment}`;
-  if (layer) return `layer ${layer}`;
-  return `${name}${weights.title ? ` – ${weights.title}` : ""}`;
+  return layer ? `layer ${layer}` : stepTitle(weights);
 }
 
 /** A token's text made visible: a space is ␣, characters that would disturb the line are �. */
