@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "../kit/explain/explain.h"
-#include "../kit/explain/explain_model.h"
 #include "../kit/explain/lessons/lessons.h"
+#include "../kit/explain/lessons/model_story.h"
 #include "command.h"
 #include "explain_find.h"
 #include "lesson_walk.h"
@@ -137,7 +137,7 @@ static int explain_real(trace *t, const options *o, const char *text, kit_error 
                                &(model_options){option_given(o, OPT_explain_ignore_unknown),
                                                 engine_ignored},
                                ctx, err);
-    if (!code && !(code = explain_model(t, &e, m, err)))
+    if (!code && !(code = lesson_model(t, &e, m, err)))
         engine_tell_ignored();
     model_close(m);
     attn_context_destroy(ctx);

@@ -6,12 +6,14 @@ Explore opens at its place. The words are those of the scripts, kit/explain/less
 import json
 import os
 import re
+import shutil
 import unittest
 from pathlib import Path
 
 import numpy as np
 
 from browser import Keys, PageTest, TEXT, softmax, tensors
+from models import Model
 from test_engine import has_module
 
 LESSONS = Path(os.environ["ATTN_SOURCE"]) / "kit" / "explain" / "lessons"
@@ -434,6 +436,78 @@ class Others(StoryTest):
         self.load(self.path("page.html"), tab="story")
         self.assertFalse(self.one("#views").is_displayed())
         self.assertTrue(self.one("#explore").is_displayed())
+
+
+class Models(StoryTest):
+    def model(self, kind, text, **sizes):
+        """The page of a random model, and what --find says of each kind."""
+        shutil.rmtree(self.path("m"), ignore_errors=True)
+        Model(kind, **sizes).save(self.path("m"))
+        self.works("explain", "--model", "m", "-o", "page.html", "-o", "trace.json", text)
+        self.load(self.path("page.html"), tab="story")
+        found = {}
+        for name in ("previous", "first", "same"):
+            done = self.attn("explain", "--model", "m", "--find", name, "--json", text)
+            if done.returncode == 0:
+                found[name] = json.loads(done.stdout)
+        return json.loads(self.bytes("trace.json")), found
+
+    def test_heads_are_those_that_find_names(self):
+        for kind, text in (("bert", "w1 w2 w3 w2 w5"), ("gpt2", "a b a c"), ("llama", "abc")):
+            trace, found = self.model(kind, text, L=3, H=4)
+            self.assertTrue(self.one("#story").is_displayed())
+            self.assertEqual([n for n in self.screens() if n[1:] in found],
+                             [f"@{n}" for n in ("previous", "same", "first") if n in found])
+            self.screen("@tokens")
+            self.assertEqual(self.texts(".token .told-word"), trace["tokens"])
+            self.assertIn(f"has {len(trace['tokens'])} tokens", self.text(".meaning"))
+            for name, answer in found.items():
+                best = answer["heads"][0]
+                self.screen(f"@{name}")
+                self.assertIn(f"Layer {best['layer']}, head {best['head']} ",
+                              self.text(".meaning"))
+                self.assertIn("%.1f %%" % (100 * best["score"]), self.text(".meaning"))
+                self.assertIn(f"layer {best['layer']}, head {best['head']}", self.text("figure"))
+                self.click("#story-explore")
+                self.assertEqual(self.js("const c = attn.page.context; return [c.block.layer, "
+                                         "c.head + 1, c.state.stage]"),
+                                 [best["layer"], best["head"], 7])
+                # Its map gives the tokens of this kind the weight that --find says.
+                if name == "previous":
+                    w = np.array(self.js("return Array.from(attn.page.context.view.numbers)"))
+                    w = w.reshape(len(trace["tokens"]), -1)
+                    self.assertAlmostEqual(np.diag(w, -1).mean(), best["score"], delta=1e-4)
+                self.click("#tab-story")
+            self.expect_quiet()
+
+    def test_a_click_on_a_head_opens_it(self):
+        self.model("gpt2", "a b c d", L=3, H=2)
+        self.screen("@heads")
+        self.assertIn("3 layers of 2 heads: 6 maps", self.text(".meaning"))
+        self.assertEqual(len(self.every("#story .thumb")), 6)
+        self.every("#story .thumb")[5].click()
+        self.assertEqual(self.js("const c = attn.page.context; return [c.block.layer, c.head]"),
+                         [3, 1])
+
+    def test_next_token(self):
+        trace, _ = self.model("gpt2", "a b a c")
+        p = tensors(trace)["next_tokens"][:, 0]
+        self.screen("@next")
+        self.assertIn(f"{p[0]:.4f}", self.text(".meaning"))
+        shown = [float(x) for x in self.texts(".listing.shares .number")[2::2]]
+        np.testing.assert_allclose(shown, p, atol=6e-5)
+        self.slide("#story input[type=range]", "-0.3")  # T = 0.501
+        shown = [float(x) for x in self.texts(".listing.shares .number")[2::2]]
+        powers = p ** (1 / 0.501)
+        np.testing.assert_allclose(shown, powers / powers.sum(), atol=6e-5)
+
+    def test_one_head_or_a_long_text_has_no_story(self):
+        self.model("gpt2", "a b", places=128)
+        for args in (("--head", "1", "a b"), ("ab" * 33,)):
+            self.works("explain", "--model", "m", "-o", "page.html", *args)
+            self.load(self.path("page.html"), tab="story")
+            self.assertFalse(self.one("#views").is_displayed())
+            self.assertTrue(self.one("#explore").is_displayed())
 
 
 if __name__ == "__main__":

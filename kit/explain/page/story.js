@@ -260,11 +260,13 @@ function placeOfScreen(trace, screen) {
   if (screen.name === "@trained" && trained.length)
     return { ...cell, block: trained[Math.min(story.trained, trained.length - 1)], step: null,
              stage: 7 };
-  const nine = screen.name === "@eyes";
+  const found = placeOfFound(told, screen);
+  if (found) return { ...cell, ...found, key: Math.max(told.q - 1, 0) };
+  const nine = ["@eyes", "@heads", "@limits"].includes(screen.name);
   if (nine) return { ...cell, block: told.block, step: null, stage: 9 };
   if (screen.name === "@pair" || screen.name === "scores") cell.key = told.p;
   if (screen.name === "@pair") return { ...cell, block: told.block, step: null, stage: 4 };
-  if (screen.name === "@alone")
+  if (["@alone", "@tokens"].includes(screen.name))
     return { ...cell, block: told.block, step: null, stage: 1 };
   if (!screen.parts.length) return {}; // aims and questions
   const screens = storyScreens(trace), at = screens.findIndex((s) => s.name === screen.name);
