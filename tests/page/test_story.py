@@ -408,6 +408,26 @@ class Others(StoryTest):
         self.click("#story-explore")
         self.assertEqual(self.js("return attn.page.context.view.step.name"), "embeddings")
 
+    def test_on_paper_stands_the_whole_story(self):
+        for open_it in (lambda: self.explain("--causal", "--heads", "2"),
+                        lambda: self.lesson("sky")):
+            open_it()
+            heads = self.js("return attn.storyScreens(attn.page.trace).map(s => s.title)")
+            self.js("dispatchEvent(new Event('beforeprint'))")
+            printed = self.js("return [...document.querySelectorAll('#story-print h2')]"
+                              ".map(e => e.firstChild.data)")
+            self.assertEqual(printed, heads)
+            self.assertEqual(self.every("#story-print button, #story-print input"
+                                        ":not(:disabled)"), [])
+            ids = self.js("return [...document.querySelectorAll('[id]')].map(e => e.id)")
+            self.assertEqual({i for i in ids if ids.count(i) > 1}, set())
+            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+            self.assertTrue(self.one("#story-print").is_displayed())
+            self.assertFalse(self.one("#story").is_displayed())
+            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+            self.js("dispatchEvent(new Event('afterprint'))")
+            self.assertEqual(self.every("#story-print > *"), [])
+
     def test_hostile_sentence(self):
         text = "<img/src=x/onerror=document.title='hit'> <b>bold</b> *a* `b` {fact} </script>"
         self.explain("--scale", "0.01", text=text)

@@ -34,10 +34,12 @@ function leftOut(n, rows) {
 
 /** The words of the sentence, which can be clicked where the page can compute. */
 function wordChips(told) {
-  const chips = told.words.map((word, i) => el("button", { type: "button", disabled: !canCompute(),
-    class: `chip${i === told.q ? " chosen" : ""}`, "aria-pressed": String(i === told.q),
-    id: told.printed ? null : `chip-${i}`, "aria-label": `Follow “${word}”, word ${i + 1}`,
-    onclick: () => followWord(i) }, clip(word, 24)));
+  const button = (i) => ({ type: "button", disabled: !canCompute(), id: `chip-${i}`,
+    "aria-pressed": String(i === told.q), "aria-label": `Follow “${told.words[i]}”, word ${i + 1}`,
+    onclick: () => followWord(i) });
+  const chips = told.words.map((word, i) => el(told.printed ? "span" : "button",
+    { class: i === told.q ? "chip chosen" : "chip", ...(told.printed ? {} : button(i)) },
+    clip(word, 24)));
   return { element: el("div", { class: "chips" }, chips), chips };
 }
 

@@ -158,7 +158,7 @@ function formulaOf(part) {
 /** The first screen. */
 function aimsScreen({ trace }) {
   const { learn, time, need } = trace.script;
-  return [el("p", {}, "Afterwards you can say:"), el("ul", { class: "aims" }, learn.map((line) =>
+  return [el("p", {}, "You will learn"), el("ul", { class: "aims" }, learn.map((line) =>
             el("li", {}, line))),
           el("p", { class: "fine" }, [time && `Time: ${time}.`, need && `You need: ${need}`]
             .filter(Boolean).join(" "))];
