@@ -193,6 +193,21 @@ class Screens(StoryTest):
                 self.assertTrue(self.js("const r = document.getElementById('story-next')"
                                         ".getBoundingClientRect(); return r.right <= innerWidth"))
 
+    def test_hidden_cells_suit_the_theme(self):
+        """In a matrix drawn as pixels, too, after a click on the theme."""
+        self.explain("--causal", text=WORDS40)
+        self.screen("masked_scores")
+        corner = """
+            const canvas = [...document.querySelectorAll("#story canvas")].at(-1);
+            const {data} = canvas.getContext("2d").getImageData(canvas.width - 2, 1, 1, 1);
+            return data[0] + data[1] + data[2];"""
+        light = self.js(corner)
+        self.assertGreater(light, 600)
+        self.click("#theme")
+        self.assertLess(self.js(corner), 250)
+        self.click("#theme")
+        self.assertEqual(self.js(corner), light)
+
     def test_names_ids_and_contrast(self):
         from test_page import CONTRAST
         self.explain("--heads", "2")

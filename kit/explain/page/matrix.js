@@ -90,6 +90,7 @@ function drawSvg(view, l, range) {
 function pixels(view, range) {
   const image = new ImageData(view.S, view.T), out = new Uint32Array(image.data.buffer);
   /* Colours of 1,024 levels, once, instead of one mix per cell. */
+  const grey = document.documentElement.dataset.theme === "dark" ? 0xff413933 : 0xffe4e0dc;
   const levels = 1024, table = new Uint32Array(levels + 1);
   for (let i = 0; i <= levels; i++) {
     const part = i / levels;
@@ -100,7 +101,7 @@ function pixels(view, range) {
   for (let at = 0; at < out.length; at++) {
     const x = view.numbers[at];
     const part = view.kind === "weights" ? x : divergingPart(x, range);
-    out[at] = view.hidden?.[at] ? 0xffe4e0dc : Number.isNaN(part) ? 0xff1e1edc
+    out[at] = view.hidden?.[at] ? grey : Number.isNaN(part) ? 0xff1e1edc
             : table[Math.round(Math.min(Math.max(part, 0), 1) * levels)];
   }
   return image;

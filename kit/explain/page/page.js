@@ -266,6 +266,12 @@ function setTheme(dark) {
   byId("theme").textContent = dark ? "Light" : "Dark";
 }
 
+/** Pixels of a canvas keep their colours, so what is shown is drawn anew. */
+function changeTheme(dark) {
+  setTheme(dark);
+  if (page.state) draw();
+}
+
 const SIZES = [100, 115, 130];
 function nextSize() {
   const root = document.documentElement, now = Number(root.dataset.size ?? 100);
@@ -297,7 +303,7 @@ function start() {
   byId("version").textContent = `libattn ${data.version}`;
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches);
   byId("theme").addEventListener("click", () =>
-    setTheme(document.documentElement.dataset.theme !== "dark"));
+    changeTheme(document.documentElement.dataset.theme !== "dark"));
   byId("text-size").addEventListener("click", nextSize);
   byId("previous").addEventListener("click", () => go(-1));
   byId("next").addEventListener("click", () => go(1));

@@ -2,6 +2,7 @@
 
 const MOST_ROWS = 8; // words that a picture lists
 const MOST_TALL = 310; // pixels, for a matrix
+const MOST_SHAPES = 24; // rows and columns of a matrix that is drawn as shapes; else as pixels
 
 /** Prose of a script: a list of paragraphs and items, in which *terms* and `code` are marked. */
 function prose(lines, start = []) {
@@ -84,7 +85,7 @@ function signedBar(part, kind = "") {
 function square(view, width, row = -1) {
   const cell = Math.min(Math.max(MOST_TALL / view.T, CELL.least), CELL.most);
   const l = matrixLayout(view, Math.min(width, 110 + cell * view.S)), range = rangeOf(view.numbers);
-  const canvas = view.T > MOST_SVG || view.S > MOST_SVG;
+  const canvas = view.T > MOST_SHAPES && view.S > MOST_SHAPES;
   const plot = el("div", { class: "plot", role: "img", "aria-label": view.label },
                   [canvas ? drawCanvas(view, l, range) : drawSvg(view, l, range)].flat());
   plot.style.width = `${l.width}px`;

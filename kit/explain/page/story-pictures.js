@@ -157,7 +157,7 @@ const storyPictures = {
 
   "@eyes"(told) {
     const { weights } = told.block, shown = Math.min(weights.heads, 4);
-    const each = Math.max(Math.floor(told.width / Math.min(shown, 2)) - 12, 150);
+    const each = Math.max(Math.floor(told.width / Math.min(shown, 2)) - 76, 150);
     const maps = Array.from({ length: shown }, (_, h) => square(
       stepView(told, weights, h, told.hidden), Math.min(each, shown > 1 ? 300 : 420), told.q));
     const element = el("div", {}, eyeControls(told),
