@@ -243,6 +243,7 @@ class Asking(StoryTest):
         w = tensors(trace)["weights"][1]
         key = trace["tokens"][int(np.argmax(w))]
         self.screen("questions")
+        self.assertEqual(self.text(".tally"), "5 questions. Each answer is checked at once.")
         rights = [f"“{key}”: its score", "Query and key are multiplied", "Not at all",
                   "None: rows", "No: the tables"]
         sees = ["Softmax", "How well", "Softmax", "A number", "Now let it learn"]
@@ -410,6 +411,8 @@ class Others(StoryTest):
             self.assertEqual(seen[-1], "Do you understand it?")
             questions = len(re.findall(r"^question", script, re.M))
             self.assertEqual(len(self.every(".questions > li")), questions)
+            self.assertEqual(self.text(".tally"), f"{questions} questions. Answer each for "
+                             "yourself, then look.")
 
     def test_a_lesson_shows_code_and_numbers(self):
         self.lesson("sky")

@@ -60,7 +60,9 @@ function tallyText(questions) {
   const given = questions.map((_, i) => story.answers.get(`question ${i + 1}`)).filter(Boolean);
   const right = given.filter((a) => a.right).length;
   const once = given.filter((a) => a.right && a.tries === 1).length;
-  if (!right) return `${questions.length} questions. Each answer is checked at once.`;
+  const checked = questions.some((q) => q.choices) ? "Each answer is checked at once."
+                                                   : "Answer each for yourself, then look.";
+  if (!right) return `${questions.length} questions. ${checked}`;
   return `${right} of ${questions.length} answered, ${once} at the first try.`
     + (right === questions.length ? " You can explain attention." : "");
 }
