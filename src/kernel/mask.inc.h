@@ -1,21 +1,43 @@
 /* Masks: applies them to a tile of scores, and reads mask data. Included by tile.inc.h; the
  * contracts are in kernel.h. */
 
+/* Adds slope * d to the scores at s. d - max(0, 2 d) is -|d|, and d - max(0, 0 d) is d. There is no
+ * branch, and for d < 0 both cases give the same bits. */
+V_INLINE void add_alibi(R *s, vec slope, vec fold, vec d)
+{
+    const vec distance = v_sub(d, v_max(v_set1(0), v_mul(fold, d)));
+    v_store(s, v_fma(slope, distance, v_load(s)));
+}
+
+/* Distances that R cannot hold are rounded one by one, from the exact number. The difference of a
+ * rounded number and the lane would depend on where the tile begins. */
+static __attribute__((cold, noinline)) void alibi_far(R *st, int n, double slope, double first,
+                                                      bool symmetric, int nv)
+{
+    R d[V_LANES] __attribute__((aligned(64)));
+    for (int j = 0; j < n; j++)
+        for (int v = 0; v < nv; v++) {
+            for (int i = 0; i < V_LANES; i++)
+                d[i] = (R)(first + j - (v * V_LANES + i));
+            add_alibi(st + (j * nv + v) * V_LANES, v_set1((R)slope), v_set1(symmetric ? 2 : 0),
+                      v_load(d));
+        }
+}
+
 static void op_alibi(void *st_, int n, double slope, double first, bool symmetric, int nv)
 {
     R *st = st_;
     const vec vslope = v_set1((R)slope), iota = v_iota();
-    /* d - max(0, 2 d) is -|d|, and d - max(0, 0 d) is d. There is no branch, and for d < 0 both
-     * cases give the same bits. */
     const vec fold = v_set1(symmetric ? 2 : 0);
-    for (int j = 0; j < n; j++) {
-        for (int v = 0; v < nv; v++) {
-            R *s = st + (j * nv + v) * V_LANES;
-            const vec d = v_sub(v_set1((R)(first + j - v * V_LANES)), iota);
-            const vec distance = v_sub(d, v_max(v_set1(0), v_mul(fold, d)));
-            v_store(s, v_fma(vslope, distance, v_load(s)));
-        }
+    const double room = (sizeof(R) == sizeof(float) ? 0x1p24 : 0x1p53) - 1024; /* > n, lanes */
+    if (first > room || first < -room) {
+        alibi_far(st, n, slope, first, symmetric, nv);
+        return;
     }
+    for (int j = 0; j < n; j++)
+        for (int v = 0; v < nv; v++)
+            add_alibi(st + (j * nv + v) * V_LANES, vslope, fold,
+                      v_sub(v_set1((R)(first + j - v * V_LANES)), iota));
 }
 
 /* Adds a vector of biases. Where b is -inf the result is -inf even if the score is NaN. */

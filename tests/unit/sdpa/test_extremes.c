@@ -455,6 +455,42 @@ static void test_weights_beside_nan(void **state)
     run_once(weights_beside_nan);
 }
 
+/* Distances that a float cannot hold (2^24 and more): the bias of a row does not depend on which
+ * rows are computed together with it. It is slope times the distance, rounded once. */
+static void test_far_alibi(void **state)
+{
+    (void)state;
+    enum { ROWS = 40, KEYS = 70 };
+    static float zero[KEYS], together[ROWS], alone[ROWS];
+    const float slope = 0x1p-24f;
+    for (int isa = 0; attn_isa(isa).name; isa++) {
+        attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
+        attn_context *ctx;
+        o.isa = attn_isa(isa).name, o.threads = 1;
+        if (!attn_isa(isa).usable)
+            continue;
+        describe_case("%s", o.isa);
+        assert_int_equal(attn_context_create(&o, &ctx, NULL), ATTN_OK);
+        attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+        float none[1];
+        a.k = attn_bhtd(zero, ATTN_F32, 1, 1, KEYS, 1);
+        a.v = attn_bhtd(NULL, ATTN_F32, 1, 1, KEYS, 0);
+        a.diagonal = ATTN_DIAGONAL_OFFSET;
+        a.alibi_slopes = &slope;
+        for (int i = 0; i <= ROWS; i++) { /* all rows, then each alone */
+            const int T1 = i == 0 ? ROWS : 1;
+            const attn_tensor to = attn_bhtd(i ? alone + i - 1 : together, ATTN_F32, 1, 1, T1, 1);
+            a.q = attn_bhtd(zero, ATTN_F32, 1, 1, T1, 1);
+            a.out = attn_bhtd(none, ATTN_F32, 1, 1, T1, 0);
+            a.lse = &to;
+            a.causal_offset = 100000001 + (i ? i - 1 : 0);
+            assert_int_equal(attn_sdpa_forward(ctx, &a, NULL), ATTN_OK);
+        }
+        assert_same_array(together, alone, sizeof together);
+        attn_context_destroy(ctx);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -466,6 +502,7 @@ int main(void)
         cmocka_unit_test(test_weights_beside_nan),
         cmocka_unit_test(test_small_weights),
         cmocka_unit_test(test_largest_beside_nan),
+        cmocka_unit_test(test_far_alibi),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
