@@ -37,7 +37,7 @@ cmake --build "$work/consumer" >"$work/log" || { cat "$work/log"; fail "examples
 for program in "$work/static" "$work/consumer/one_call" "$work/consumer/one_call_static"; do
     "$program" | diff "$work/want" - || fail "$program differs from the shared one"
 done
-for program in causal_threads decode; do
+for program in causal_threads decode pieces; do
     "$work/consumer/$program" >/dev/null || fail "examples/$program fails"
 done
 

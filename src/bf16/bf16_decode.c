@@ -74,7 +74,6 @@ static void load_rows(bf16_worker *w, bf16_tile *t)
 
 void attni_bf16_row_begin(bf16_worker *w, bf16_tile *t)
 {
-    const attni_plan *p = w->plan;
     w->row = t->rows == 1 ? 1 : t->rows <= 4 ? 4 : 8;
     if (w->row == 1)
         load_row(w, t);
@@ -84,7 +83,6 @@ void attni_bf16_row_begin(bf16_worker *w, bf16_tile *t)
         memset(w->row_p + r * ATTNI_CHUNK, 0, ATTNI_CHUNK * sizeof *w->row_p);
     w->row_pending.count = 0;
     w->row_columns = w->columns;
-    memset(w->row_total, 0, (size_t)(attni_bf16_padded(p->Dv) * w->row) * sizeof *w->row_total);
 }
 
 /* -------------------------------------------------------------------------- keys and values */

@@ -1,6 +1,6 @@
-/* The bf16 engine: one task of the forward where an instruction set multiplies bf16, by the matrix
- * unit of AMX (unit_amx.c) or by the dot products of AVX512-BF16 (unit_dot.c). sdpa.c calls
- * bf16_task() through the plan's engine.
+/* The bf16 engine: the sweep over the keys of a task where an instruction set multiplies bf16, by
+ * the matrix unit of AMX (unit_amx.c) or by the dot products of AVX512-BF16 (unit_dot.c).
+ * bf16_engine.c calls attni_bf16_sweep_keys() for the tiles of each task.
  *
  *   for each tile chunk: 256 keys and a tile of up to 32 queries, if one of them sees a key
  *     for each block of 64 keys
@@ -28,12 +28,6 @@
  *
  * unit.h fixes the shapes and the order of sums; which blocks share a step changes no bit. Tasks of
  * a few queries take the decode path (bf16_decode.c).
- *
- * As in tile_task.c, a tile whose result is not finite is swept again. SWEEP_SKIP_MASKED replaces
- * values that are NaN or infinite by 0 and then adds their contribution to the queries that see
- * them. In SWEEP_RESCALED, the weights of the rows that are still not finite are also scaled by
- * 2^-40 (value_scale) before values are added, so that the sums cannot overflow. The final division
- * undoes this factor. Rows that were already finite get the same bits again.
  *
  * Terms (tile, block, chunk, interleaved): the glossary in kernel/kernel.h. Arrays: unit.h
  * (operands: k, q, st, p, vt, acc) and bf16_task.h (those of a task).
@@ -83,21 +77,7 @@ static void carve(bf16_worker *w, attni_layout *layout)
         w->lines = attni_layout_take(layout, ATTNI_BLOCK, W * 4);
 }
 
-static bf16_partial carve_partial(const attni_plan *p, attni_layout *layout)
-{
-    return (bf16_partial){attni_layout_take(layout, 1, sizeof(attni_bf16_columns)),
-                          attni_layout_take(layout, (size_t)attni_bf16_padded(p->Dv),
-                                            (size_t)p->nv * 16 * 4)};
-}
-
-static size_t bf16_partial_bytes(const attni_plan *plan)
-{
-    attni_layout layout = {0};
-    carve_partial(plan, &layout);
-    return layout.overflow ? SIZE_MAX : layout.used;
-}
-
-static size_t bf16_scratch(const attni_plan *plan)
+size_t attni_bf16_scratch(const attni_plan *plan)
 {
     bf16_worker w = {.plan = plan, .unit = plan->unit};
     attni_layout layout = {0};
@@ -165,8 +145,7 @@ static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *t
     attni_bf16_weigh(st, x->columns, true, seen, x->t->nv);
     if (p->args.dropout > 0) /* kept weights are scaled by 1 / (1 - p) once, at the end */
         p->kernels->drop(st, st, x->blocks[b].n, p->args.dropout_seed, p->drop_threshold,
-                         (uint64_t)(w->sequence->b * p->H + w->sequence->h),
-                         (uint64_t)(w->sequence->i_base + x->t->i0),
+                         w->sequence->drop_head, w->sequence->drop_row + (uint64_t)x->t->i0,
                          (uint64_t)(w->sequence->j_base + x->blocks[b].j0), 1, x->t->nv);
     if (w->mode == SWEEP_RESCALED)
         p->kernels->rescale(st, ATTNI_BLOCK, x->t->value_scale, x->t->nv);
@@ -343,7 +322,7 @@ static void advance(bf16_worker *w, bf16_tile_chunk *next)
         w->scored.t = NULL;
 }
 
-static void drain(bf16_worker *w)
+void attni_bf16_drain(bf16_worker *w)
 {
     while (w->scored.t || w->weighed.t)
         advance(w, NULL);
@@ -351,9 +330,13 @@ static void drain(bf16_worker *w)
 
 /* ------------------------------------------------------------------------------------- sweeps */
 
-static void clear_total(const bf16_worker *w, bf16_tile *t)
+void attni_bf16_clear_total(const bf16_worker *w, bf16_tile *t)
 {
-    memset(t->total, 0, (size_t)attni_bf16_padded(w->plan->Dv) * (size_t)t->W * 4);
+    const size_t Dv = (size_t)attni_bf16_padded(w->plan->Dv);
+    if (w->row)
+        memset(w->row_total, 0, Dv * (size_t)w->row * sizeof *w->row_total);
+    else
+        memset(t->total, 0, Dv * (size_t)t->W * 4);
 }
 
 static bf16_tile_chunk begin_tile_chunk(bf16_worker *w, bf16_tile *t, const bf16_partial *into)
@@ -369,9 +352,8 @@ static bf16_tile_chunk begin_tile_chunk(bf16_worker *w, bf16_tile *t, const bf16
     return x;
 }
 
-/* Processes the blocks of keys j0 .. j0+n-1 (one chunk) for one tile. If `into` is not NULL, the
- * sums go into that partial. */
-static void sweep_chunk(bf16_worker *w, bf16_tile *t, int64_t j0, int n, const bf16_partial *into)
+void attni_bf16_sweep_chunk(bf16_worker *w, bf16_tile *t, int64_t j0, int n,
+                            const bf16_partial *into)
 {
     attni_class class[BLOCKS] = {ATTNI_EMPTY};
     int seen = 0;
@@ -385,7 +367,7 @@ static void sweep_chunk(bf16_worker *w, bf16_tile *t, int64_t j0, int n, const b
         return;
     /* A step works on tiles of one width. */
     if ((w->scored.t && w->scored.t->nv != t->nv) || (w->weighed.t && w->weighed.t->nv != t->nv))
-        drain(w);
+        attni_bf16_drain(w);
     const bf16_partial own = {w->columns, w->acc};
     const bool joins_row = w->row && !into;
     bf16_tile_chunk x = begin_tile_chunk(w, t, joins_row ? &own : into);
@@ -406,29 +388,26 @@ static void sweep_chunk(bf16_worker *w, bf16_tile *t, int64_t j0, int n, const b
     else
         process(w, &x);
     if (w->row) /* attni_bf16_row_chunk() may compute the next chunk, in the same buffers */
-        drain(w);
+        attni_bf16_drain(w);
     if (joins_row)
         attni_bf16_row_join(w, t, &own);
 }
 
-static void begin_sweep(bf16_worker *w, bf16_tile *tiles, int count, sweep_mode mode)
+void attni_bf16_begin_sweep(bf16_worker *w, bf16_tile *tiles, int count, sweep_mode mode)
 {
     w->mode = mode;
     w->row = 0;
     if (mode == SWEEP_FAST && count == 1 && tiles->route == ATTNI_ROUTE_BF16_DECODE)
         attni_bf16_row_begin(w, tiles);
-    for (int t = 0; t < count && !w->row; t++)
-        clear_total(w, &tiles[t]);
 }
 
-static void sweep(bf16_worker *w, bf16_tile *tiles, int count, sweep_mode mode)
+void attni_bf16_sweep_keys(bf16_worker *w, bf16_tile *tiles, int count)
 {
     int64_t begin = INT64_MAX, end = 0;
     for (int t = 0; t < count; t++) {
         begin = tiles[t].span.any0 < begin ? tiles[t].span.any0 : begin;
         end = tiles[t].span.any1 > end ? tiles[t].span.any1 : end;
     }
-    begin_sweep(w, tiles, count, mode);
     begin -= begin % ATTNI_CHUNK;
     for (int64_t j0 = begin; j0 < end; j0 += ATTNI_CHUNK) {
         /* The last chunk ends at the end of the sequence, even if its last keys are not visible:
@@ -442,48 +421,36 @@ static void sweep(bf16_worker *w, bf16_tile *tiles, int count, sweep_mode mode)
             w->mask_prefetch =
                 attni_mask_prefetch(w->sequence, next->i0, next->per_head, from, end - from);
             if (tiles[t].span.any0 < j0 + n && tiles[t].span.any1 > j0)
-                sweep_chunk(w, &tiles[t], j0, n, NULL);
+                attni_bf16_sweep_chunk(w, &tiles[t], j0, n, NULL);
         }
     }
     attni_bf16_row_end(w, tiles);
-    drain(w);
+    attni_bf16_drain(w);
 }
 
-/* ------------------------------------------------------------------------------------ the task */
+/* ------------------------------------------------------------------------ tiles and the worker */
 
-/* Sets up the next tile of a task: as many of the queries i0 .. i0+rows-1 of each head as fit. */
-static void begin_tile(bf16_worker *w, bf16_tile *t, int64_t i0, int64_t rows)
+void attni_bf16_size_tile(const attni_plan *p, bf16_tile *t, int64_t rows)
 {
-    const attni_plan *p = w->plan;
-    t->i0 = i0;
     t->heads = p->group;
     t->nv = p->nv == 2 && rows * t->heads > 16 ? 2 : 1;
     t->W = t->nv * 16;
     t->per_head = rows * t->heads < t->W ? (int)rows : t->W / t->heads;
     t->rows = t->per_head * t->heads;
+}
+
+void attni_bf16_begin_tile(bf16_worker *w, bf16_tile *t, int64_t i0, int64_t rows)
+{
+    const attni_plan *p = w->plan;
+    t->i0 = i0;
+    attni_bf16_size_tile(p, t, rows);
     t->route = attni_bf16_route_of(p, t->rows);
     t->span = attni_mask_span(w->sequence, i0, i0 + t->per_head);
     t->loaded = false;
-    attni_bf16_clear(p, t);
 }
 
-static void end_tile(bf16_worker *w, bf16_tile *t)
-{
-    if (attni_bf16_write(w, t)) {
-        attni_bf16_clear(w->plan, t);
-        sweep(w, t, 1, SWEEP_SKIP_MASKED);
-        if (attni_bf16_write(w, t)) {
-            attni_bf16_rescale_tile(w, t);
-            sweep(w, t, 1, SWEEP_RESCALED);
-            attni_bf16_write(w, t);
-        }
-    }
-    if (w->plan->args.scores)
-        attni_bf16_write_scores(w, t);
-}
-
-static void begin_worker(bf16_worker *w, const attni_plan *plan, const attni_sequence *sequence,
-                         char *scratch)
+void attni_bf16_begin_worker(bf16_worker *w, const attni_plan *plan, const attni_sequence *sequence,
+                             char *scratch)
 {
     attni_zero(w, offsetof(bf16_worker, tiles));
     w->plan = plan;
@@ -494,84 +461,4 @@ static void begin_worker(bf16_worker *w, const attni_plan *plan, const attni_seq
     w->unit->begin();
 }
 
-static void bf16_task(const attni_plan *plan, const attni_task *task, const attni_task *next,
-                      char *scratch)
-{
-    bf16_worker w;
-    begin_worker(&w, plan, &task->sequence, scratch);
-    w.next = next;
-    int count = 0;
-    for (int64_t done = 0; done < task->rows; count++) {
-        begin_tile(&w, &w.tiles[count], task->i0 + done, task->rows - done);
-        done += w.tiles[count].per_head;
-    }
-    sweep(&w, w.tiles, count, SWEEP_FAST);
-    for (int i = 0; i < count; i++)
-        end_tile(&w, &w.tiles[i]);
-    w.unit->end();
-}
-
-/* ------------------------------------------------------------- a task in parts over the keys */
-
-static bf16_partial partial_of(const attni_plan *p, char *partials, int64_t chunk)
-{
-    attni_layout layout = {.base = partials + (size_t)chunk * p->partial_bytes};
-    return carve_partial(p, &layout);
-}
-
-static void bf16_part(const attni_plan *plan, const attni_sequence *sequence, int64_t i0,
-                      int64_t rows, int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
-{
-    bf16_worker w;
-    begin_worker(&w, plan, sequence, scratch);
-    bf16_tile *t = &w.tiles[0];
-    begin_tile(&w, t, i0, rows);
-    begin_sweep(&w, t, 1, SWEEP_FAST);
-    for (int64_t chunk = chunk0; chunk < chunk1; chunk++) {
-        const bf16_partial x = partial_of(plan, partials, chunk);
-        const int64_t j0 = chunk * ATTNI_CHUNK, left = sequence->S - j0;
-        const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
-        x.columns->l[0] = -1;
-        attni_bf16_new_chunk(&w);
-        if (n > 0 && t->span.any0 < j0 + n && t->span.any1 > j0)
-            sweep_chunk(&w, t, j0, n, &x);
-    }
-    attni_bf16_row_end(&w, t);
-    drain(&w);
-    w.unit->end();
-}
-
-static void bf16_fold(const attni_plan *plan, const attni_sequence *sequence, int64_t i0,
-                      int64_t rows, int64_t chunks, char *partials, char *scratch)
-{
-    bf16_worker w;
-    begin_worker(&w, plan, sequence, scratch);
-    bf16_tile *t = &w.tiles[0];
-    begin_tile(&w, t, i0, rows);
-    clear_total(&w, t);
-    for (int64_t chunk = 0; chunk < chunks; chunk++) {
-        const bf16_partial x = partial_of(plan, partials, chunk);
-        if (x.columns->l[0] < 0)
-            continue;
-        attni_bf16_join(t->total, t->M, t->L, x.acc, x.columns, plan->Dv, t->nv);
-        for (int i = 0; i < t->W; i++)
-            t->top[i] = fmaxf(t->top[i], x.columns->top[i]);
-    }
-    end_tile(&w, t);
-    w.unit->end();
-}
-
-const attni_engine attni_engine_bf16 = {
-    .operands = "bf16",
-    .vectors = ATTNI_BF16_W / 16,
-    .tiles = TILES,
-    .scratch = bf16_scratch,
-    .task = bf16_task,
-    .partial_bytes = bf16_partial_bytes,
-    .part = bf16_part,
-    .fold = bf16_fold,
-};
-
-#else
-const attni_engine attni_engine_bf16 = {0};
 #endif

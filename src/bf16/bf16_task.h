@@ -1,5 +1,5 @@
-/* The structures of one bf16 task, shared by bf16_task.c (the order of the work), bf16_operands.c
- * (the caller's tensors) and bf16_decode.c (the decode path). */
+/* The structures of one bf16 task, shared by bf16_engine.c (the tasks), bf16_task.c (the order of
+ * the work), bf16_operands.c (the caller's tensors) and bf16_decode.c (the decode path). */
 #ifndef ATTNI_SDPA_BF16_H
 #define ATTNI_SDPA_BF16_H
 
@@ -151,6 +151,30 @@ bool attni_bf16_write(bf16_worker *w, bf16_tile *t);
 void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t);
 /* Writes the scores that the caller requested, computed once more now that M and L are final. */
 void attni_bf16_write_scores(bf16_worker *w, bf16_tile *t);
+
+/* ----------------------------------------------------------------------------- bf16_task.c */
+
+/* Bytes of a worker's arrays; SIZE_MAX: too many. */
+size_t attni_bf16_scratch(const attni_plan *plan);
+/* Begins to use the unit, with arrays in `scratch`. */
+void attni_bf16_begin_worker(bf16_worker *w, const attni_plan *plan, const attni_sequence *sequence,
+                             char *scratch);
+/* Sets the width of a tile of as many of `rows` queries of each head as fit. */
+void attni_bf16_size_tile(const attni_plan *p, bf16_tile *t, int64_t rows);
+/* Sets up the next tile of a task: as many of the queries i0 .. i0+rows-1 of each head as fit. Its
+ * sums are not cleared. */
+void attni_bf16_begin_tile(bf16_worker *w, bf16_tile *t, int64_t i0, int64_t rows);
+/* Begins a sweep; chooses between columns and the decode path. */
+void attni_bf16_begin_sweep(bf16_worker *w, bf16_tile *tiles, int count, sweep_mode mode);
+/* Clears the sums of weighted values that the sweep adds to. */
+void attni_bf16_clear_total(const bf16_worker *w, bf16_tile *t);
+/* Processes the blocks of keys j0 .. j0+n-1 (one chunk) for one tile. If `into` is not NULL, the
+ * sums go into that partial. attni_bf16_drain() finishes what is still in the pipeline. */
+void attni_bf16_sweep_chunk(bf16_worker *w, bf16_tile *t, int64_t j0, int n,
+                            const bf16_partial *into);
+void attni_bf16_drain(bf16_worker *w);
+/* Sweeps the tiles' keys. */
+void attni_bf16_sweep_keys(bf16_worker *w, bf16_tile *tiles, int count);
 
 /* -------------------------------------------------------------------------- bf16_decode.c */
 

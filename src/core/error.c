@@ -31,6 +31,7 @@ const char *attn_status_name(attn_status status)
         NAME(ATTN_ERR_UNSUPPORTED)
         NAME(ATTN_ERR_FULL)
         NAME(ATTN_ERR_FILE)
+        NAME(ATTN_AGAIN)
 #undef NAME
     }
     return "unknown status";

@@ -29,6 +29,7 @@ static const struct {
     STRUCT(ATTNI_CACHE_OPTIONS, attn_cache_options, &cache_options, page_keys),
     STRUCT(ATTNI_MHA_ARGS, attn_mha_args, NULL, attention),
     STRUCT(ATTNI_MHA_GRADS, attn_mha_grads, NULL, dmask),
+    STRUCT(ATTNI_PIECES_OPTIONS, attn_pieces_options, NULL, q_positions),
     STRUCT(ATTNI_ADAMW_OPTIONS, attn_adamw_options, &adamw_options, lr),
 #undef STRUCT
 };
@@ -109,6 +110,7 @@ INIT(ATTNI_PLAN_INFO, attn_plan_info)
 INIT(ATTNI_SDPA_GRADS, attn_sdpa_grads)
 INIT(ATTNI_SDPA_TANGENTS, attn_sdpa_tangents)
 INIT(ATTNI_CACHE_OPTIONS, attn_cache_options)
+INIT(ATTNI_PIECES_OPTIONS, attn_pieces_options)
 INIT(ATTNI_MHA_ARGS, attn_mha_args)
 INIT(ATTNI_MHA_GRADS, attn_mha_grads)
 INIT(ATTNI_ADAMW_OPTIONS, attn_adamw_options)

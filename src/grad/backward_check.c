@@ -38,7 +38,7 @@ attn_status attni_check_forward(attni_plan *p, const attn_sdpa_args *args, attn_
         return attni_fail(
             err, ATTN_ERR_ARGUMENT, "cache",
             "cache is given, but there are no derivatives with respect to a cache; give k and v");
-    const attn_status status = attni_sdpa_check(p, args, true, err);
+    const attn_status status = attni_sdpa_check(p, args, true, NULL, err);
     if (status)
         return status;
     if (!p->args.lse)

@@ -1,5 +1,5 @@
-/* Functions that both engines (sdpa/tile_task.c and bf16/bf16_task.c) call: the scale and soft cap
- * of scores, the log-sum-exp of a row, and the store of a result row. */
+/* Functions that both engines (sdpa/tile_task.c and bf16/bf16_engine.c) call: the scale and soft
+ * cap of scores, the log-sum-exp of a row, and the store of a result row. */
 #include "engine.h"
 
 #include <math.h>

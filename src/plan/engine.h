@@ -3,13 +3,29 @@
  * An engine computes tasks (plan.h). sdpa/make_plan.c chooses one for each call; sdpa/sdpa.c calls
  * it for every task. There are two:
  *
- *   sdpa/tile_task.c   every type, in R (float or double)
- *   bf16/bf16_task.c   bf16, on instructions that multiply bf16
+ *   sdpa/tile_task.c     every type, in R (float or double)
+ *   bf16/bf16_engine.c   bf16, on instructions that multiply bf16
  */
 #ifndef ATTNI_ENGINE_H
 #define ATTNI_ENGINE_H
 
 #include "plan.h"
+
+/* The sweep over the keys that a tile is in, if they arrive in pieces. Values are in saved files.
+ */
+typedef enum attni_fed_sweep {
+    ATTNI_FED_NEW = 0, /* nothing has been fed to it; its sums are not set */
+    ATTNI_FED_FAST = 1,
+    ATTNI_FED_SKIP_MASKED = 2,
+    ATTNI_FED_RESCALED = 3,
+    ATTNI_FED_DONE = 4 /* its results are written */
+} attni_fed_sweep;
+
+/* What stays of a task between two pieces of its keys. */
+typedef struct attni_fed {
+    char *sums; /* fed_bytes() of the engine: the tiles' own arrays, one tile after the other */
+    uint8_t *sweeps; /* of each tile: attni_fed_sweep */
+} attni_fed;
 
 /* One engine computes the whole call, because two engines round differently. */
 struct attni_engine {
@@ -31,6 +47,14 @@ struct attni_engine {
                  int64_t chunk0, int64_t chunk1, char *partials, char *scratch);
     void (*fold)(const attni_plan *plan, const attni_sequence *sequence, int64_t i0, int64_t rows,
                  int64_t chunks, char *partials, char *scratch);
+    /* The same for keys that arrive in pieces (sdpa/pieces.c). feed() sweeps keys j0 .. j1-1 of the
+     * task's sequence: whole chunks, or up to its end. finish() writes the results when all keys
+     * that the task sees have been fed; it returns true if some tiles have to be fed them again. */
+    size_t (*fed_bytes)(const attni_plan *plan, int64_t rows); /* of a task; SIZE_MAX: too many */
+    void (*feed)(const attni_plan *plan, const attni_task *task, int64_t j0, int64_t j1,
+                 const attni_fed *fed, char *scratch);
+    bool (*finish)(const attni_plan *plan, const attni_task *task, const attni_fed *fed,
+                   char *scratch);
 };
 
 /* Turns n rows of nv vectors of products into scaled scores and applies the soft cap `cap`, however

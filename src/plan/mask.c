@@ -126,7 +126,7 @@ static attn_status sequence_check(const attni_plan *plan, attn_error *err)
                           "sequences is %lld; it must be the number of packed sequences",
                           (long long)args->sequences);
     const attn_status status =
-        check_offsets("cu_seqlens_q", args->cu_seqlens_q, args->sequences, plan->T, "T", err);
+        check_offsets("cu_seqlens_q", args->cu_seqlens_q, args->sequences, plan->whole_T, "T", err);
     if (status)
         return status;
     return check_offsets("cu_seqlens_k", args->cu_seqlens_k, args->sequences, plan->S, "S", err);

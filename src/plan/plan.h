@@ -33,6 +33,13 @@ typedef enum attni_route {
     ATTNI_ROUTE_BF16_DECODE,   /* few rows */
 } attni_route;
 
+/* Rows of a call at consecutive positions of a whole with more rows (attn_pieces_options): rows
+ * row .. row+rows-1 of the tensors are queries position .. position+rows-1 of the whole, and all of
+ * them are of packed sequence n. A run is planned and computed as a packed sequence is. */
+typedef struct attni_run {
+    int64_t row, rows, position, n;
+} attni_run;
+
 /* The constants of one call. A score in log2 units is
  *
  *   (q * scale_pow2) . k * scale_mantissa * log2(e),   scale = scale_pow2 * scale_mantissa
@@ -75,7 +82,13 @@ struct attni_plan {
     int tiles;         /* per task */
     int group;         /* query heads that share the lanes of a tile, if one head's queries would
                           not fill it */
-    int64_t sequences; /* args.sequences + 1 (one more for the rows after the last), or 1 */
+    /* The whole that the call's rows and heads are part of; T, H and 0 if they are all. */
+    int64_t whole_T, whole_H, head_offset;
+    const attni_run *runs; /* of the rows; NULL: row i is query i of the whole */
+    int64_t run_count;
+    bool in_pieces;    /* keys arrive in pieces (sdpa/pieces.c): tasks are not cut along the keys */
+    int64_t sequences; /* run_count, or args.sequences + 1 (one more for the rows after the last),
+                          or 1 */
     int64_t task_rows; /* queries of one head in a full task */
     int64_t tasks_per_head;
     int64_t tasks;
@@ -94,6 +107,8 @@ struct attni_plan {
 typedef struct attni_task {
     attni_sequence sequence;
     int64_t i0, rows;
+    int64_t head;    /* of B x (H / group) */
+    int64_t earlier; /* tasks of the head with earlier queries */
 } attni_task;
 /* A place among the sequences: sequence n, and the number of tasks of a head that belong to the
  * sequences before it. Each worker has its own. */
@@ -107,9 +122,9 @@ char *attni_first_row(const attni_task *task, const attn_tensor *t);
 
 /* sdpa_check.c. Checks every argument before anything is read or written, and fills all members
  * of the plan that follow from args alone. For a derivative, `scores` and `scores_stage` are
- * ignored. */
+ * ignored. `part` (may be NULL) says of which whole the rows and heads are part. */
 attn_status attni_sdpa_check(attni_plan *plan, const attn_sdpa_args *args, bool derivative,
-                             attn_error *err);
+                             const attn_pieces_options *part, attn_error *err);
 
 /* Does the call write any element of out, lse or scores? */
 bool attni_sdpa_writes(const attn_sdpa_args *args);
@@ -119,13 +134,14 @@ bool attni_sdpa_writes(const attn_sdpa_args *args);
 attn_status attni_check_keys(const attni_plan *plan, bool writes, attn_error *err);
 
 /* Sequence n of the call: one of the packed sequences, or the only one. The last packed one (n =
- * args.sequences) holds the rows that are left over; it has no keys. */
+ * args.sequences) holds the rows that are left over; it has no keys. If the plan has runs, n is the
+ * number of a run. */
 attni_sequence attni_sequence_of(const attni_plan *p, int64_t b, int64_t h, int64_t n);
-/* The numbers of queries and keys of sequence n. */
+/* The numbers of queries and keys of packed sequence n, or of the only one. */
 static inline int64_t attni_queries_of(const attni_plan *p, int64_t n)
 {
     const int64_t *starts = p->args.cu_seqlens_q;
-    return !starts ? p->T : (n < p->args.sequences ? starts[n + 1] : p->T) - starts[n];
+    return !starts ? p->whole_T : (n < p->args.sequences ? starts[n + 1] : p->whole_T) - starts[n];
 }
 static inline int64_t attni_keys_of(const attni_plan *p, int64_t n)
 {

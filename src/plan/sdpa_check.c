@@ -6,6 +6,7 @@
  *   use_cache            k, v and key_lengths of a cache
  *   check_storage        types of q, k, v and out
  *   check_shapes         sizes of q, k, v and out
+ *   check_part           the whole that the rows and heads are part of
  *   check_extra_output   type and sizes of lse, of scores
  *   check_numbers        scale, soft cap, dropout, precision, scores_stage
  *   attni_mask_check     the masks' own arguments (mask.c)
@@ -135,6 +136,43 @@ static attn_status check_shapes(attni_plan *p, attn_error *err)
     return ATTN_OK;
 }
 
+/* Checks of which whole the rows and heads are part; without `part` they are all of it. */
+static attn_status check_part(attni_plan *p, const attn_pieces_options *part, attn_error *err)
+{
+    p->whole_T = p->T;
+    p->whole_H = p->H;
+    if (!part)
+        return ATTN_OK;
+    const int64_t least = part->q_positions ? 0 : p->T;
+    if (part->whole_T < 0 || part->whole_T > ATTNI_MAX_SIZE ||
+        (part->whole_T > 0 && part->whole_T < least))
+        return attni_fail(
+            err, ATTN_ERR_ARGUMENT, "whole_T",
+            "whole_T is %lld; it must be 0, or the number of queries of the whole, at "
+            "least %lld",
+            (long long)part->whole_T, (long long)least);
+    if (part->whole_H < 0 || part->head_offset < 0 || part->whole_H > ATTNI_MAX_SIZE ||
+        part->head_offset > ATTNI_MAX_SIZE ||
+        (part->whole_H ? part->head_offset + p->H > part->whole_H : part->head_offset > 0))
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "head_offset",
+                          "head_offset is %lld and whole_H %lld; the %lld heads of q must be among "
+                          "those of the whole",
+                          (long long)part->head_offset, (long long)part->whole_H, (long long)p->H);
+    if (part->whole_T)
+        p->whole_T = part->whole_T;
+    if (part->whole_H)
+        p->whole_H = part->whole_H;
+    p->head_offset = part->head_offset;
+    for (int64_t i = 0; part->q_positions && i < p->T; i++)
+        if (part->q_positions[i] < 0 || part->q_positions[i] >= p->whole_T)
+            return attni_fail(err, ATTN_ERR_ARGUMENT, "q_positions",
+                              "q_positions[%lld] is %lld; it must be within 0..%lld, the last row "
+                              "of the whole",
+                              (long long)i, (long long)part->q_positions[i],
+                              (long long)p->whole_T - 1);
+    return ATTN_OK;
+}
+
 static attn_status check_extra_output(const attni_plan *p, const attn_tensor *t, const char *name,
                                       int64_t last, const char *letter, attn_error *err)
 {
@@ -162,13 +200,13 @@ static attn_status check_numbers(const attni_plan *p, attn_error *err)
     if (!(a->dropout >= 0 && a->dropout < 1))
         return attni_fail(err, ATTN_ERR_ARGUMENT, "dropout", "dropout is %g; it must be 0 <= p < 1",
                           a->dropout);
-    if (a->dropout > 0 &&
-        (p->T > UINT32_MAX || p->S / 8 > UINT32_MAX || (p->B > 0 && p->H > UINT32_MAX / p->B)))
+    if (a->dropout > 0 && (p->whole_T > UINT32_MAX || p->S / 8 > UINT32_MAX ||
+                           (p->B > 0 && p->whole_H > UINT32_MAX / p->B)))
         return attni_fail(
             err, ATTN_ERR_LIMIT, "dropout",
             "dropout needs T, S / 8 and B * H less than 2^32; they are T=%lld, S=%lld, "
             "B=%lld and H=%lld",
-            (long long)p->T, (long long)p->S, (long long)p->B, (long long)p->H);
+            (long long)p->whole_T, (long long)p->S, (long long)p->B, (long long)p->whole_H);
     if ((int)a->precision < 0 || a->precision > ATTN_PRECISION_ACCURATE)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "precision", "precision is %d; it must be 0 or 1",
                           (int)a->precision);
@@ -245,7 +283,7 @@ attn_status attni_check_keys(const attni_plan *p, bool writes, attn_error *err)
 }
 
 attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, bool derivative,
-                             attn_error *err)
+                             const attn_pieces_options *part, attn_error *err)
 {
     attn_status s;
     /* Clears all members but args, the first one, which copy_args() sets. */
@@ -257,7 +295,8 @@ attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, bool der
         a->scores = NULL;
         a->scores_stage = ATTN_STAGE_RAW;
     }
-    if ((s = use_cache(a, err)) || (s = check_storage(a, err)) || (s = check_shapes(p, err)))
+    if ((s = use_cache(a, err)) || (s = check_storage(a, err)) || (s = check_shapes(p, err)) ||
+        (s = check_part(p, part, err)))
         return s;
     if ((s = check_extra_output(p, a->lse, "lse", 1, "1", err)) ||
         (s = check_extra_output(p, a->scores, "scores", p->S, "S", err)) ||

@@ -4,13 +4,15 @@
 attni_sequence attni_sequence_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)
 {
     const attn_sdpa_args *a = &p->args;
+    const attni_run *run = p->runs ? &p->runs[n] : NULL;
+    n = run ? run->n : n;
     attni_sequence sequence = {.args = a,
                                .kinds = p->kinds,
                                .kernels = p->kernels,
                                .b = b,
                                .h = h,
                                .hk = h ? attni_div(h, attni_div(p->H, p->Hk)) : 0};
-    sequence.T = p->T;
+    sequence.T = p->whole_T;
     sequence.S = p->S;
     if (a->sequences || a->cu_seqlens_q) {
         const bool packed = n < a->sequences;
@@ -23,6 +25,14 @@ attni_sequence attni_sequence_of(const attni_plan *p, int64_t b, int64_t h, int6
         sequence.off = a->causal_offset;
     if (a->causal == ATTN_CAUSAL_BOTTOM_RIGHT || a->diagonal == ATTN_DIAGONAL_BOTTOM_RIGHT)
         sequence.off = attni_keys_there(&sequence) - sequence.T;
+    sequence.drop_head = (uint64_t)(b * p->whole_H + p->head_offset + h);
+    sequence.drop_row = (uint64_t)sequence.i_base;
+    if (run) {
+        sequence.off += run->position - sequence.i_base;
+        sequence.drop_row = (uint64_t)run->position;
+        sequence.i_base = run->row;
+        sequence.T = run->rows;
+    }
     return sequence;
 }
 

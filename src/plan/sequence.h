@@ -18,6 +18,9 @@ typedef struct attni_sequence {
     int64_t T, S; /* of this sequence */
     int64_t i_base, j_base;
     int64_t off; /* causal offset */
+    /* What dropout counts: the head b H + h, and the row of the first query. These are i_base and
+     * this call's H unless the call has a part of the rows and heads of a whole (attni_run). */
+    uint64_t drop_head, drop_row;
 } attni_sequence;
 
 /* How many keys of the sequence exist. A cache has no pages beyond the length of its batch, which

@@ -14,10 +14,10 @@ char *attni_first_row(const attni_task *task, const attn_tensor *t)
     return span.any0 < span.any1 ? attni_stored_row(&task->sequence, t, span.any0) : NULL;
 }
 
-/* How many tasks the queries of sequence n make, for one head. */
+/* How many tasks the queries of sequence (or run) n make, for one head. */
 static int64_t tasks_of(const attni_plan *p, int64_t n)
 {
-    const int64_t T = attni_queries_of(p, n);
+    const int64_t T = p->runs ? p->runs[n].rows : attni_queries_of(p, n);
     return T <= p->task_rows ? T > 0 : attni_div_up(T, p->task_rows);
 }
 
@@ -59,6 +59,8 @@ void attni_find_task(const attni_plan *p, int64_t number, attni_cursor *cursor, 
     const int64_t earlier = p->tasks_per_head - 1 - later;
     if (p->sequences > 1)
         move(p, cursor, earlier);
+    task->head = head;
+    task->earlier = earlier;
     attni_sequence *sequence = &task->sequence;
     *sequence = attni_sequence_of(p, b, h, cursor->n);
     task->i0 = (earlier - cursor->tasks_before) * p->task_rows;

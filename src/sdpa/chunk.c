@@ -85,8 +85,7 @@ void attni_block_weights(attni_worker *w, attni_tile *t, attni_partial *x, attni
     kernels->weights(b->st, x->l, b->st, t->c, x->m, b->n, t->nv, b->flags);
     if (p->args.dropout > 0)
         kernels->drop(b->st, b->st, b->n, p->args.dropout_seed, p->drop_threshold,
-                      (uint64_t)(w->sequence->b * p->H + w->sequence->h),
-                      (uint64_t)(w->sequence->i_base + t->i0),
+                      w->sequence->drop_head, w->sequence->drop_row + (uint64_t)t->i0,
                       (uint64_t)(w->sequence->j_base + b->j), 1 / (1 - p->args.dropout), t->nv);
     if (t->rescaled)
         kernels->rescale(b->st, b->n, t->value_scale, t->nv);

@@ -42,12 +42,13 @@ static int most_vectors(const attni_plan *p)
 
 /* How many heads share a tile. Heads that share keys can, if the mask rules are the same for all of
  * them: as many as fit with all their queries, in groups of equal size. Options that take the lane
- * as the query's index (dropout, returned scores, packed sequences) need one head per tile. */
+ * as the query's index (dropout, returned scores, packed sequences, runs) need one head per tile.
+ */
 static int heads_per_tile(const attni_plan *p)
 {
     const attn_sdpa_args *a = &p->args;
     if (p->H == p->Hk || p->T == 0 || p->Hk == 0 || a->dropout > 0 || a->scores ||
-        a->cu_seqlens_q || !attni_mask_shared(p))
+        a->cu_seqlens_q || p->runs || !attni_mask_shared(p))
         return 1;
     const int64_t sharing = p->H / p->Hk, room = most_vectors(p) * p->kernels->lanes / p->T;
     int64_t group = sharing < room ? sharing : room;
@@ -75,7 +76,7 @@ static double guess_seconds(const attni_plan *p)
 static int64_t parts_per_task(const attni_plan *p, int threads)
 {
     const bool alike = p->tasks_per_head == 1 && (p->B == 1 || !p->args.key_lengths);
-    if (p->tiles > 1 || (alike && p->tasks == threads) || p->tasks == 0 ||
+    if (p->in_pieces || p->tiles > 1 || (alike && p->tasks == threads) || p->tasks == 0 ||
         p->tasks >= 2 * threads || p->args.cu_seqlens_q || threads == 1 ||
         guess_seconds(p) < 2 * WORK_SECONDS)
         return 1;
@@ -86,7 +87,7 @@ static int64_t parts_per_task(const attni_plan *p, int threads)
 /* Returns false if there are more tasks than can be counted. */
 static bool count_tasks(attni_plan *p, int threads)
 {
-    p->sequences = p->args.cu_seqlens_q ? p->args.sequences + 1 : 1;
+    p->sequences = p->runs ? p->run_count : p->args.cu_seqlens_q ? p->args.sequences + 1 : 1;
     p->tiles = tiles_per_task(p, threads);
     p->task_rows = p->tiles * attni_div(p->nv * p->kernels->lanes, p->group);
     p->tasks_per_head = p->B && p->H ? attni_tasks_of_head(p) : 0;

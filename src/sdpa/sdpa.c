@@ -7,7 +7,7 @@
  *     for each task that this thread takes   by the next task number, until none is left
  *       attni_find_task (plan/task_list.c)   find the task's queries, a range of one head
  *       engine->task                         compute their attention over all keys that they see:
- *                                            tile_task.c, or bf16/bf16_task.c on bf16 hardware
+ *                                            tile_task.c, or bf16/bf16_engine.c on bf16 hardware
  *
  * plan/mask.c decides which keys a query sees, prefetch.c what is prefetched. The arithmetic is in
  * kernel/.
@@ -88,7 +88,7 @@ static void run_worker(void *arg, int worker)
 attn_status attni_sdpa_prepare(attni_plan *plan, attn_context *ctx, const attn_sdpa_args *args,
                                attn_error *err)
 {
-    attn_status status = attni_sdpa_check(plan, args, false, err);
+    attn_status status = attni_sdpa_check(plan, args, false, NULL, err);
     if (status == ATTN_OK && plan->D + plan->Dv == 0)
         status = attni_check_keys(plan, attni_sdpa_writes(&plan->args), err);
     if (status)

@@ -130,17 +130,22 @@ static bool is_decode(attni_route route)
 /* Chooses the tile's width and how many queries it takes. The width is the narrowest that has lanes
  * for `rows` queries of each head; the tile then takes them all. If even the widest has too few
  * lanes, the tile takes as many queries as fit. The bits of a query do not depend on the width. */
+static void size_tile(const attni_plan *p, attni_tile *t, int64_t rows)
+{
+    t->heads = p->group;
+    t->nv = attni_vectors_for(p, rows * t->heads, p->nv);
+    t->W = t->nv * p->kernels->lanes;
+    t->per_head = rows * t->heads < t->W ? (int)rows : t->W / t->heads;
+    t->rows = t->per_head * t->heads;
+}
+
+/* Sets the tile's shape and its route. */
 static void shape_tile(const attni_worker *w, attni_tile *t, int64_t i0, int64_t rows)
 {
     const attni_plan *p = w->plan;
-    const int lanes = p->kernels->lanes;
     t->i0 = i0;
     t->rescaled = false;
-    t->heads = p->group;
-    t->nv = attni_vectors_for(p, rows * t->heads, p->nv);
-    t->W = t->nv * lanes;
-    t->per_head = rows * t->heads < t->W ? (int)rows : t->W / t->heads;
-    t->rows = t->per_head * t->heads;
+    size_tile(p, t, rows);
     t->span = attni_mask_span(w->sequence, i0, i0 + t->per_head);
     t->route = attni_route_of(p, t->nv, t->rows, t->span.any1 - t->span.any0);
     t->decodes = is_decode(t->route);
@@ -206,7 +211,9 @@ static bool sweep_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_
     return attni_tile_chunk(w, t, x, j0, n, mode, joins);
 }
 
-static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mode)
+/* Sweeps the tiles' keys. In the fast sweep of a tile that decodes, the sums are added to
+ * w->totals. */
+static void sweep_keys(attni_worker *w, attni_tile *tiles, int count, attni_sweep mode)
 {
     const attni_plan *p = w->plan;
     const bool loads = p->tiles > 1 && !(p->k_in_place && p->v_in_place);
@@ -219,9 +226,6 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mod
     }
     begin -= begin % ATTNI_CHUNK;
     attni_tile *last = &tiles[count - 1]; /* only this one may be narrow enough to decode */
-    const bool totals = last->decodes && mode == ATTNI_SWEEP_FAST;
-    if (totals)
-        memset(w->totals, 0, (size_t)p->kernels->max_decode_rows * p->sums_width * p->real);
     for (int64_t j0 = begin; j0 < end; j0 += ATTNI_CHUNK) {
         const int n = end - j0 < ATTNI_CHUNK ? (int)(end - j0) : ATTNI_CHUNK;
         if (loads)
@@ -240,7 +244,20 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mod
     }
     if (last->decodes)
         attni_decode_end(w, last);
-    last->in_totals = totals;
+    last->in_totals = last->decodes && mode == ATTNI_SWEEP_FAST;
+}
+
+static void clear_totals(const attni_worker *w)
+{
+    const attni_plan *p = w->plan;
+    memset(w->totals, 0, (size_t)p->kernels->max_decode_rows * p->sums_width * p->real);
+}
+
+static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mode)
+{
+    if (tiles[count - 1].decodes && mode == ATTNI_SWEEP_FAST)
+        clear_totals(w);
+    sweep_keys(w, tiles, count, mode);
 }
 
 /* -------------------------------------------------------------------------------- the worker */
@@ -437,6 +454,135 @@ static void tile_fold(const attni_plan *plan, const attni_sequence *sequence, in
     finish_tile(&w, t);
 }
 
+/* ------------------------------------------------------------ a task whose keys come in pieces
+ *
+ * The sums of each tile lie in memory that stays, instead of in scratch: [Dv][W] (or w->totals) and
+ * the six arrays that follow it in carve(). */
+
+static size_t fed_tile_bytes(const attni_plan *p, const attni_tile *t, attni_layout *layout)
+{
+    const size_t before = layout->used, line = (size_t)t->W * p->real;
+    /* A tile that decodes keeps its totals here in the fast sweep. */
+    if (t->nv == 1 && t->rows <= p->kernels->max_decode_rows &&
+        (size_t)p->kernels->max_decode_rows * p->sums_width > (size_t)p->Dv * (size_t)t->W)
+        attni_layout_take(layout, (size_t)p->kernels->max_decode_rows * p->real, p->sums_width);
+    else
+        attni_layout_take(layout, (size_t)p->Dv, line);
+    attni_layout_take(layout, 6, line);
+    return layout->used - before;
+}
+
+static size_t tile_fed_bytes(const attni_plan *plan, int64_t rows)
+{
+    attni_layout layout = {0};
+    attni_tile t;
+    for (int64_t done = 0; done < rows; done += t.per_head) {
+        size_tile(plan, &t, rows - done);
+        fed_tile_bytes(plan, &t, &layout);
+    }
+    return layout.overflow ? SIZE_MAX : layout.used;
+}
+
+/* Lets the tile compute in `sums`; returns the end of what it uses. A new tile is cleared. */
+static char *use_fed_sums(attni_worker *w, attni_tile *t, char *sums, uint8_t *sweep)
+{
+    const attni_plan *p = w->plan;
+    const size_t line = (size_t)t->W * p->real;
+    attni_layout layout = {0};
+    char *end = sums + fed_tile_bytes(p, t, &layout);
+    const bool totals = t->decodes && *sweep <= ATTNI_FED_FAST;
+    *(totals ? &w->totals : &t->total) = sums;
+    t->l = end - (6 * line + ATTNI_ALIGN - 1) / ATTNI_ALIGN * ATTNI_ALIGN;
+    t->m = t->l + line, t->m_first = t->m + line, t->top = t->m_first + line;
+    t->c = t->top + line, t->value_scale = t->c + line;
+    if (*sweep == ATTNI_FED_NEW) {
+        clear_tile(p, t, !totals);
+        if (totals)
+            clear_totals(w);
+        *sweep = ATTNI_FED_FAST;
+    }
+    t->in_totals = totals;
+    t->rescaled = *sweep == ATTNI_FED_RESCALED;
+    return end;
+}
+
+/* Prepares the tiles of a task; returns their number. */
+static int fed_tiles(attni_worker *w, const attni_task *task, const attni_fed *fed)
+{
+    char *sums = fed->sums;
+    int count = 0;
+    for (int64_t done = 0; done < task->rows; count++) {
+        attni_tile *t = &w->tiles[count];
+        shape_tile(w, t, task->i0 + done, task->rows - done);
+        sums = use_fed_sums(w, t, sums, &fed->sweeps[count]);
+        done += t->per_head;
+        if (fed->sweeps[count] != ATTNI_FED_DONE)
+            load_queries(w, t);
+    }
+    return count;
+}
+
+/* Either all tiles of the task are in the fast sweep, or none is. */
+static void tile_feed(const attni_plan *plan, const attni_task *task, int64_t j0, int64_t j1,
+                      const attni_fed *fed, char *scratch)
+{
+    attni_worker w;
+    begin_worker(&w, plan, &task->sequence, scratch);
+    const int count = fed_tiles(&w, task, fed);
+    for (int i = 0; i < count; i++) {
+        attni_tile *t = &w.tiles[i];
+        t->span.any0 = t->span.any0 < j0 ? j0 : t->span.any0;
+        t->span.any1 = t->span.any1 > j1 ? j1 : t->span.any1;
+    }
+    if (fed->sweeps[0] == ATTNI_FED_FAST) {
+        sweep_keys(&w, w.tiles, count, ATTNI_SWEEP_FAST);
+        return;
+    }
+    for (int i = 0; i < count; i++)
+        if (fed->sweeps[i] != ATTNI_FED_DONE)
+            sweep_keys(&w, &w.tiles[i], 1, ATTNI_SWEEP_SKIP_MASKED);
+}
+
+/* The steps of finish_tile() between its sweeps. Returns true if the tile is to be swept again. */
+static bool finish_fed_tile(attni_worker *w, attni_tile *t, char *sums, uint8_t *sweep)
+{
+    if (*sweep == ATTNI_FED_DONE)
+        return false;
+    if (!attni_tile_finish(w, t) || *sweep == ATTNI_FED_RESCALED) {
+        *sweep = ATTNI_FED_DONE;
+        return false;
+    }
+    if (*sweep == ATTNI_FED_FAST) {
+        *sweep = ATTNI_FED_SKIP_MASKED;
+        use_fed_sums(w, t, sums, sweep); /* these were totals, if the tile decodes */
+        clear_tile(w->plan, t, true);
+    } else {
+        *sweep = ATTNI_FED_RESCALED;
+        attni_tile_move_exponents(w, t);
+        clear_tile(w->plan, t, true);
+    }
+    return true;
+}
+
+static bool tile_finish(const attni_plan *plan, const attni_task *task, const attni_fed *fed,
+                        char *scratch)
+{
+    attni_worker w;
+    begin_worker(&w, plan, &task->sequence, scratch);
+    char *sums = fed->sums;
+    bool again = false;
+    int64_t done = 0;
+    for (int i = 0; done < task->rows; i++) {
+        attni_tile *t = &w.tiles[i];
+        shape_tile(&w, t, task->i0 + done, task->rows - done);
+        char *end = use_fed_sums(&w, t, sums, &fed->sweeps[i]);
+        again |= finish_fed_tile(&w, t, sums, &fed->sweeps[i]);
+        sums = end;
+        done += t->per_head;
+    }
+    return again;
+}
+
 const attni_engine attni_engine_tile = {
     .tiles = ATTNI_TILES,
     .scratch = tile_scratch,
@@ -444,4 +590,7 @@ const attni_engine attni_engine_tile = {
     .partial_bytes = tile_partial_bytes,
     .part = tile_part,
     .fold = tile_fold,
+    .fed_bytes = tile_fed_bytes,
+    .feed = tile_feed,
+    .finish = tile_finish,
 };

@@ -9,13 +9,15 @@
 static void statuses_keep_values_and_names(void **state)
 {
     (void)state;
-    static const char *const names[] = {"ATTN_OK",        "ATTN_ERR_ARGUMENT",    "ATTN_ERR_SHAPE",
-                                        "ATTN_ERR_DTYPE", "ATTN_ERR_STRIDE",      "ATTN_ERR_MEMORY",
-                                        "ATTN_ERR_LIMIT", "ATTN_ERR_UNSUPPORTED", "ATTN_ERR_FULL",
-                                        "ATTN_ERR_FILE"};
-    for (int i = 0; i < 10; i++)
+    static const char *const names[] = {"ATTN_OK",         "ATTN_ERR_ARGUMENT",
+                                        "ATTN_ERR_SHAPE",  "ATTN_ERR_DTYPE",
+                                        "ATTN_ERR_STRIDE", "ATTN_ERR_MEMORY",
+                                        "ATTN_ERR_LIMIT",  "ATTN_ERR_UNSUPPORTED",
+                                        "ATTN_ERR_FULL",   "ATTN_ERR_FILE",
+                                        "ATTN_AGAIN"};
+    for (int i = 0; i < 11; i++)
         assert_string_equal(attn_status_name((attn_status)i), names[i]);
-    assert_string_equal(attn_status_name((attn_status)10), "unknown status");
+    assert_string_equal(attn_status_name((attn_status)11), "unknown status");
     assert_string_equal(attn_status_name((attn_status)-1), "unknown status");
 }
 
@@ -36,6 +38,7 @@ static void enums_keep_their_values(void **state)
         {ATTN_ERR_UNSUPPORTED, 7},
         {ATTN_ERR_FULL, 8},
         {ATTN_ERR_FILE, 9},
+        {ATTN_AGAIN, 10},
         {ATTN_F64, 1},
         {ATTN_F32, 2},
         {ATTN_F16, 3},

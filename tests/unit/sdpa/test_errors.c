@@ -401,7 +401,7 @@ static void test_dropout_limits(void **state)
         a.dropout = rates[n % 3];
         static attni_plan plan;
         attn_error err = {.status = ATTN_OK};
-        const attn_status status = attni_sdpa_check(&plan, &a, false, &err);
+        const attn_status status = attni_sdpa_check(&plan, &a, false, NULL, &err);
         if (cases[n / 3].fits || a.dropout == 0) {
             if (status != ATTN_OK)
                 fail_msg("case %zu: %s", n, err.message);

@@ -1,0 +1,292 @@
+/* Keys in pieces: random calls with all rules, contents and layouts. The results of
+ * attn_sdpa_begin, _feed and _finish have the bits of one call of attn_sdpa_forward, for pieces of
+ * several sizes on several numbers of threads, and for parts of the rows and heads. Each piece lies
+ * in guarded memory of its own, so a key outside of it cannot be read. */
+#include "check_call.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#define WORK 6e6
+#define MOST_PIECES 8 /* pieces of 256 keys of the longest call */
+
+typedef struct pieces {
+    int64_t size; /* of each piece but the last one */
+    int count;
+    check_tensor k[MOST_PIECES], v[MOST_PIECES];
+} pieces;
+
+typedef struct results {
+    double *out, *lse; /* lse may be NULL */
+} results;
+
+/* Keys first .. first+n-1 of t as a tensor of its own. */
+static check_tensor cut(check_case *c, const attn_tensor *t, int64_t first, int64_t n)
+{
+    const int64_t shape[4] = {t->shape[0], t->shape[1], n, t->shape[3]};
+    check_tensor piece =
+        check_tensor_new(c, t->dtype, shape, check_chance(c, 60) ? CHECK_DENSE : CHECK_LOOSE);
+    for (int64_t b = 0; b < shape[0]; b++)
+        for (int64_t h = 0; h < shape[1]; h++)
+            for (int64_t j = 0; j < n; j++)
+                for (int64_t d = 0; d < shape[3]; d++)
+                    check_store(&piece.view, b, h, j, d, ref_get(t, b, h, first + j, d));
+    return piece;
+}
+
+static void cut_all(check_case *c, const attn_sdpa_args *a, int64_t size, pieces *p)
+{
+    const int64_t S = a->k.shape[2];
+    *p = (pieces){.size = size};
+    for (int64_t j = 0; j < S; j += size) {
+        const int64_t n = S - j < size ? S - j : size;
+        p->k[p->count] = cut(c, &a->k, j, n);
+        p->v[p->count++] = cut(c, &a->v, j, n);
+    }
+}
+
+/* Feeds every piece, or only those of which some key is needed. */
+static attn_status feed_all(const pieces *p, attn_sdpa_state *state, bool skips, attn_error *err)
+{
+    attn_status status = ATTN_OK;
+    for (int n = 0; n < p->count && status == ATTN_OK; n++) {
+        const int64_t first = n * p->size, end = first + p->k[n].view.shape[2];
+        if (skips && attn_sdpa_next(state, NULL) >= end)
+            continue;
+        status = attn_sdpa_feed(state, first, &p->k[n].view, &p->v[n].view, err);
+    }
+    return status;
+}
+
+/* Feeds exactly the keys that are needed, at most `size` at a time, from `a`. */
+static attn_status feed_needed(check_case *c, const attn_sdpa_args *a, int64_t size,
+                               attn_sdpa_state *state, attn_error *err)
+{
+    attn_status status = ATTN_OK;
+    int64_t first, past;
+    while (status == ATTN_OK && (first = attn_sdpa_next(state, &past)) < a->k.shape[2]) {
+        const int64_t n = past - first < size ? past - first : size;
+        const check_tensor k = cut(c, &a->k, first, n), v = cut(c, &a->v, first, n);
+        status = attn_sdpa_feed(state, first, &k.view, &v.view, err);
+    }
+    return status;
+}
+
+/* The call in pieces: `p`, or what attn_sdpa_next() asks for if p is NULL. */
+static void run(check_case *c, const attn_sdpa_args *all, const attn_sdpa_args *a,
+                const attn_pieces_options *part, const pieces *p, int threads)
+{
+    attn_sdpa_args empty = *a;
+    attn_sdpa_state *state = NULL;
+    attn_error err = {0};
+    const bool skips = check_chance(c, 50);
+    int sweeps = 0;
+    empty.k.data = empty.v.data = NULL;
+    attn_status status = attn_sdpa_begin(check_context(c, threads), &empty, part, &state, &err);
+    while (status == ATTN_OK || status == ATTN_AGAIN) {
+        status = p ? feed_all(p, state, skips, &err) : feed_needed(c, all, 256, state, &err);
+        if (status == ATTN_OK)
+            status = attn_sdpa_finish(state, &err);
+        if (status == ATTN_OK || ++sweeps == 4)
+            break;
+    }
+    if (status != ATTN_OK)
+        check_fail(c, "%s: %s", attn_status_name(status), err.message);
+    attn_sdpa_end(state);
+}
+
+static results results_of(check_case *c, const attn_sdpa_args *a)
+{
+    return (results){check_tensor_copy(c, &a->out), a->lse ? check_tensor_copy(c, a->lse) : NULL};
+}
+
+static void forget(const attn_tensor *t)
+{
+    for (int64_t b = 0; b < t->shape[0]; b++)
+        for (int64_t h = 0; h < t->shape[1]; h++)
+            for (int64_t i = 0; i < t->shape[2]; i++)
+                for (int64_t d = 0; d < t->shape[3]; d++)
+                    check_store(t, b, h, i, d, 77);
+}
+
+static void compare(check_case *c, const char *name, const double *got, const double *want,
+                    int64_t n, int64_t size, int threads)
+{
+    check_difference d;
+    if (!check_same(got, want, n, CHECK_ZERO_SIGNED, &d))
+        check_fail(c,
+                   "%s[%" PRId64 "] is %.17g in pieces of %" PRId64 " on %d threads, %.17g in one "
+                   "call",
+                   name, d.at, d.got, size, threads, d.want);
+}
+
+/* All rows and heads, in pieces of three sizes, on three numbers of threads. */
+static void check_whole(check_case *c, const attn_sdpa_args *a, const results *want)
+{
+    static const int64_t sizes[] = {256, 512, 4096};
+    static const int threads[] = {1, 2, 8};
+    static pieces p;
+    for (int x = 0; x < 3 && !c->failed; x++) {
+        cut_all(c, a, sizes[x], &p);
+        for (int y = 0; y < 3 && !c->failed; y++) {
+            const bool exact = check_chance(c, 25);
+            forget(&a->out);
+            run(c, a, a, NULL, exact ? NULL : &p, threads[y]);
+            const results got = results_of(c, a);
+            compare(c, "out", got.out, want->out, check_count(&a->out), sizes[x], threads[y]);
+            if (a->lse)
+                compare(c, "lse", got.lse, want->lse, check_count(a->lse), sizes[x], threads[y]);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------- parts */
+
+#define MOST_ROWS 1200
+
+/* Positions of rows in the whole: blocks in turn, or any, several of them the same. */
+static int64_t choose_positions(check_case *c, int64_t T, int64_t *positions)
+{
+    int64_t n = 0;
+    if (check_chance(c, 60)) {
+        static const int64_t blocks[] = {1, 16, 64, 64, 100};
+        const int64_t block = CHECK_PICK(c, blocks), ranks = check_between(c, 1, 4);
+        const int64_t rank = check_between(c, 0, ranks - 1);
+        for (int64_t i = 0; i < T; i++)
+            if (i / block % ranks == rank)
+                positions[n++] = i;
+        return n;
+    }
+    n = check_between(c, 0, T < 40 ? T : 40);
+    for (int64_t i = 0; i < n; i++)
+        positions[i] = check_between(c, 0, T - 1);
+    return n;
+}
+
+/* Rows `positions` of heads h0 .. h0+H-1 of t, of which a size of 1 repeats. */
+static check_tensor take_rows(check_case *c, const attn_tensor *t, int64_t h0, int64_t H,
+                              const int64_t *positions, int64_t n, bool repeats)
+{
+    const int64_t shape[4] = {t->shape[0], repeats && t->shape[1] == 1 ? 1 : H,
+                              repeats && t->shape[2] == 1 ? 1 : n, t->shape[3]};
+    check_tensor to = check_tensor_new(c, t->dtype, shape, CHECK_LOOSE);
+    for (int64_t b = 0; b < shape[0]; b++)
+        for (int64_t h = 0; h < shape[1]; h++)
+            for (int64_t i = 0; i < shape[2]; i++)
+                for (int64_t d = 0; d < shape[3]; d++)
+                    check_store(&to.view, b, h, i, d,
+                                ref_get(t, b, t->shape[1] == 1 && repeats ? 0 : h0 + h,
+                                        t->shape[2] == 1 && repeats ? 0 : positions[i], d));
+    return to;
+}
+
+static attn_tensor heads_of(const attn_tensor *t, int64_t h0, int64_t n)
+{
+    attn_tensor some = *t;
+    if (check_count(t) > 0)
+        some.data = (char *)t->data + h0 * t->stride[1] * (int64_t)attn_dtype_size(t->dtype);
+    some.shape[1] = n;
+    return some;
+}
+
+static void compare_part(check_case *c, const char *name, const attn_tensor *got,
+                         const double *want, int64_t H, int64_t T, int64_t h0,
+                         const int64_t *positions)
+{
+    const int64_t *n = got->shape;
+    for (int64_t b = 0; b < n[0]; b++)
+        for (int64_t h = 0; h < n[1]; h++)
+            for (int64_t i = 0; i < n[2]; i++)
+                for (int64_t d = 0; d < n[3] && !c->failed; d++) {
+                    const double x = ref_get(got, b, h, i, d);
+                    const int64_t at = (((b * H + h0 + h) * T + positions[i]) * n[3]) + d;
+                    check_difference difference;
+                    if (!check_same(&x, &want[at], 1, CHECK_ZERO_SIGNED, &difference))
+                        check_fail(c,
+                                   "%s of head %" PRId64 ", position %" PRId64
+                                   " is %.17g as part of a whole, %.17g in one call",
+                                   name, h0 + h, positions[i], x, want[at]);
+                }
+}
+
+/* Some rows of some heads. */
+static void check_part(check_case *c, const attn_sdpa_args *a, const results *want)
+{
+    static int64_t positions[MOST_ROWS];
+    const int64_t H = a->q.shape[1], T = a->q.shape[2], Hk = a->k.shape[1];
+    if (H == 0 || T == 0 || T > MOST_ROWS)
+        return;
+    const int64_t n = choose_positions(c, T, positions), G = H / Hk;
+    const int64_t g0 = check_between(c, 0, Hk - 1), g = check_between(c, 1, Hk - g0), h0 = g0 * G;
+    const attn_pieces_options part = {sizeof part, positions, T, h0, H};
+    attn_sdpa_args some = *a, all = *a;
+    const check_tensor q = take_rows(c, &a->q, h0, g * G, positions, n, false);
+    const check_tensor out = take_rows(c, &a->out, h0, g * G, positions, n, false);
+    check_tensor lse, mask;
+    some.q = q.view, some.out = out.view;
+    all.k = some.k = heads_of(&a->k, g0, g);
+    all.v = some.v = heads_of(&a->v, g0, g);
+    if (a->lse) {
+        lse = take_rows(c, a->lse, h0, g * G, positions, n, false);
+        some.lse = &lse.view;
+    }
+    if (a->mask) {
+        mask = take_rows(c, a->mask, h0, g * G, positions, n, true);
+        some.mask = &mask.view;
+    }
+    some.alibi_slopes = a->alibi_slopes ? a->alibi_slopes + h0 : NULL;
+    some.sink_logits = a->sink_logits ? a->sink_logits + h0 : NULL;
+    forget(&some.out);
+    run(c, &all, &some, &part, NULL, check_chance(c, 50) ? 1 : 3);
+    compare_part(c, "out", &some.out, want->out, H, T, h0, positions);
+    if (a->lse)
+        compare_part(c, "lse", some.lse, want->lse, H, T, h0, positions);
+}
+
+/* ---------------------------------------------------------------------------------- the check */
+
+/* Plants what makes rows be swept again: keys and values that are not finite, and values at the
+ * end that are so large that sums overflow only there. */
+static void plant(check_case *c, check_call *call)
+{
+    static const double special[] = {NAN, INFINITY, -INFINITY};
+    const attn_tensor *v = &call->v.view, *k = &call->k.view;
+    const double largest = v->dtype == ATTN_F64   ? 0x1.8p1023
+                           : v->dtype == ATTN_F16 ? 60000
+                                                  : 0x1.8p127;
+    if (check_count(v) == 0 || check_count(k) == 0)
+        return;
+    for (int n = 0; n < 3 && check_chance(c, 60); n++) {
+        const attn_tensor *t = check_chance(c, 70) ? v : k;
+        check_store(t, check_between(c, 0, t->shape[0] - 1), check_between(c, 0, t->shape[1] - 1),
+                    check_between(c, 0, t->shape[2] - 1), check_between(c, 0, t->shape[3] - 1),
+                    CHECK_PICK(c, special));
+    }
+    for (int64_t j = v->shape[2] - 5 > 0 ? v->shape[2] - 5 : 0; j < v->shape[2]; j++)
+        for (int64_t b = 0; b < v->shape[0]; b++)
+            for (int64_t h = 0; h < v->shape[1] && check_chance(c, 70); h++)
+                check_store(v, b, h, j, 0, largest);
+    check_call_say(c, "special");
+}
+
+void check_pieces(check_case *c)
+{
+    static check_call call; /* static: the call's arguments point into it */
+    if (check_chance(c, 80))
+        check_call_random_long(c, &call, WORK);
+    else
+        check_call_random(c, &call, WORK);
+    if (check_chance(c, 40))
+        plant(c, &call);
+    attn_sdpa_args *a = &call.args;
+    attn_error err = {0};
+    a->scores = NULL;
+    if (attn_sdpa_forward(check_context(c, call.threads), a, &err) != ATTN_OK)
+        check_fail(c, "one call: %s", err.message);
+    const results want = results_of(c, a);
+    check_whole(c, a, &want);
+    if (!c->failed)
+        check_part(c, a, &want);
+    check_expect_intact(c);
+}

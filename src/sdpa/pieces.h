@@ -1,0 +1,46 @@
+/* The state of a call whose keys arrive in pieces: pieces.c begins and ends it, feed.c feeds it.
+ *
+ *   attn_sdpa_begin    check (plan/sdpa_check.c), plan (make_plan.c), memory for the tiles' sums
+ *   attn_sdpa_feed     for each task that sees a key of the piece: engine->feed
+ *   attn_sdpa_finish   for each task: engine->finish
+ *
+ * A tile's sums lie in the state from one piece to the next, and engine->feed() sweeps the chunks
+ * of the piece as engine->task() sweeps all chunks. So the bits are those of one call
+ * (docs/decisions/0029).
+ */
+#ifndef ATTNI_PIECES_H
+#define ATTNI_PIECES_H
+
+#include "sdpa.h"
+
+struct attn_sdpa_state {
+    attn_context *ctx;
+    size_t bytes; /* of this block, which also has the runs */
+    int isa, threads;
+    attni_plan plan; /* with keys of no address */
+    attn_tensor lse; /* args.lse points here */
+
+    char *memory; /* the block that holds the arrays below */
+    size_t memory_bytes;
+    int64_t *offsets;      /* [tasks_per_head] of each task's sums within its head, in bytes */
+    int64_t head_bytes;    /* of sums */
+    char *sums;            /* [heads][head_bytes] */
+    uint8_t *sweeps;       /* [heads][tasks_per_head][tiles]: attni_fed_sweep */
+    char *open_k, *open_v; /* [B,Hk,CHUNK,D] and [..,Dv]: the open chunk */
+    int64_t open;          /* keys in it; 0: none is open */
+
+    int64_t position;     /* the key after the last one fed in these sweeps */
+    int64_t wanted, past; /* what attn_sdpa_next() says */
+    bool again;           /* some tiles are swept again; the others are done */
+    bool finished;
+};
+
+/* pieces.c. The sweeps of a task's tiles; is any of these tiles still to be swept? `head` and
+ * `earlier` as in attni_task. */
+uint8_t *attni_pieces_sweeps(const attn_sdpa_state *s, int64_t head, int64_t earlier);
+bool attni_pieces_swept(const attn_sdpa_state *s, int64_t head, int64_t earlier);
+/* Sets what attn_sdpa_next() says. In the first sweep, all heads of a batch element see the same
+ * keys. */
+void attni_pieces_want(attn_sdpa_state *s);
+
+#endif
