@@ -191,6 +191,14 @@ class Sentence(Compares, EngineTest):
         self.type("heads", "1")
         self.assertEqual(self.js("return attn.page.state.head"), 0)
 
+    def test_thumbnails_follow_the_sentence(self):
+        self.explain("--heads", "2")
+        drawn = ("return [...document.querySelectorAll('.thumb')].map("
+                 "t => t.firstChild && t.firstChild.width).join() === arguments[0]")
+        self.until(drawn, "6,6")
+        self.put("text", OTHER)
+        self.until(drawn, "9,9")
+
     # ---------------------------------------------------------------------------- the limits
 
     def test_time_and_size(self):

@@ -3,7 +3,7 @@
  * square, so that no large weight is lost. */
 
 const THUMB = 48; // pixels
-const thumbs = new Map(); // block name and head -> canvas
+const thumbs = new WeakMap(); // block -> its canvases, by head
 
 /** The blocks that are shown together with this one: the layers of a model, or only this one. */
 function layersOf(trace, block) {
@@ -72,14 +72,14 @@ function drawThumb(trace, block, head) {
 
 /** Draws the thumbnails that are still missing, a few at a time. */
 const waitingThumbs = [];
-function drawWaiting(trace) {
+function drawWaiting() {
   const start = performance.now();
   while (waitingThumbs.length && performance.now() - start < 12) {
-    const { key, block, head, button } = waitingThumbs.shift();
-    if (!thumbs.has(key)) thumbs.set(key, drawThumb(trace, block, head));
-    if (button.isConnected) button.append(thumbs.get(key));
+    const { trace, block, head, button } = waitingThumbs.shift(), drawn = thumbs.get(block);
+    drawn[head] ??= drawThumb(trace, block, head);
+    if (button.isConnected) button.append(drawn[head]);
   }
-  if (waitingThumbs.length) setTimeout(() => drawWaiting(trace), 0);
+  if (waitingThumbs.length) setTimeout(drawWaiting, 0);
 }
 
 /** The head's number in the model; with a single shown head it may be any. */
@@ -96,16 +96,18 @@ function thumbId(block, head) {
 }
 
 function thumbButton(context, block, head, change) {
-  const { state } = context, key = `${block.name} ${head}`;
+  const { state, trace } = context;
+  if (!thumbs.has(block)) thumbs.set(block, []);
+  const drawn = thumbs.get(block)[head];
   const chosen = block === context.block && head === state.head, off = offIn(block).has(head);
-  const name = headName(context.trace, block, head);
+  const name = headName(trace, block, head);
   const button = el("button", { type: "button",
     class: `thumb${chosen ? " chosen" : ""}${off ? " off" : ""}`,
     "aria-pressed": String(chosen), "aria-label": name, title: name,
     id: thumbId(block, head),
     onclick: () => change({ block, head, step: null, stage: 7, quiz: null }) });
-  if (thumbs.has(key)) button.append(thumbs.get(key));
-  else waitingThumbs.push({ key, block, head, button });
+  if (drawn) button.append(drawn);
+  else waitingThumbs.push({ trace, block, head, button });
   return button;
 }
 
@@ -172,7 +174,7 @@ function headsPanel(context, change) {
   const { trace, block } = context, several = headRows(trace), layers = layersOf(trace, block);
   const most = Math.max(...layers.map((b) => b.heads)), few = layers.length * most <= 24;
   waitingThumbs.length = 0;
-  setTimeout(() => drawWaiting(trace), 30);
+  setTimeout(drawWaiting, 30);
   const heads = (b) => Array.from({ length: b.heads }, (_, h) => h);
   return [
     figure("heads", "Layers and heads",
