@@ -95,6 +95,7 @@ function moved(view, i, j, pinned) {
   const { rows, columns } = page.context;
   page.context = { ...page.context, state: page.state,
                    names: { row: rows(page.state.row), column: columns(page.state.key) } };
+  noteLink();
   const follow = () => {
     drawCell(page.context, view, i, j);
     if (page.rowMoved) drawRow(page.context);
@@ -195,7 +196,10 @@ function headSelect(context) {
 }
 
 function draw() {
-  if (showTab()) return drawStory();
+  if (showTab()) {
+    drawStory();
+    return noteLink();
+  }
   const { trace, state } = page, context = contextOf(trace, state);
   if (state.step === null && stageAbsent(trace, context.block, state.stage, context.live)) {
     page.state = { ...state, stage: 7, step: null };
@@ -215,12 +219,14 @@ function draw() {
   refill(byId("labs-body"), labPanel(context, change));
   refill(byId("quiz-body"), quizPanel(context, change));
   if (byId("mask-lab").open) drawMaskLab();
-  refill(byId("heads-body"), state.stage === 9 ? [] : headsPanel(context, change));
-  byId("heads-panel").hidden = state.stage === 9;
+  const atHeads = state.stage === 9 && link.embed !== "heads"; // they are in the matrix's place
+  refill(byId("heads-body"), atHeads ? [] : headsPanel(context, change));
+  byId("heads-panel").hidden = atHeads;
   if (trace.shown.some((s) => s.kind === "curve")) {
     byId("learning-panel").hidden = false;
     refill(byId("learning-body"), learningPanel(context, change));
   }
+  noteLink();
 }
 
 function drawMaskLab() {
@@ -296,6 +302,7 @@ function showEngine() {
 }
 
 function start() {
+  link.written = document.documentElement.cloneNode(true);
   const data = JSON.parse(byId("data").textContent);
   cividis = data.palette;
   page.trace = readTrace(data.trace);
@@ -320,6 +327,7 @@ function start() {
     showEngine();
     drawOwn();
     allowComputing();
+    followLink();
   };
   engine.onchange();
   setTimeout(() => openLibrary().then(engine.onchange)); // after the page is drawn
@@ -330,7 +338,7 @@ function start() {
   }
   page.state = startState(page.trace);
   startTabs();
-  draw();
+  startLink();
   let width = innerWidth;
   addEventListener("resize", () => {
     if (innerWidth !== width) draw();
@@ -342,5 +350,6 @@ function start() {
 globalThis.attn = { page, engine, attend, change, numberText, general, readHalf, cellText,
                     csvField, csvText, svgText, pngBlob, codeLines, rowHealth, readAnswer,
                     labelText, measureSize, softmaxRows, numbersOf, liveNumbers, checkTrace,
-                    library, explainByLibrary, own, computeOwn, story, storyScreens, motion };
+                    library, explainByLibrary, own, computeOwn, story, storyScreens, motion,
+                    link, savedPage };
 start();

@@ -10,6 +10,7 @@ const MOST_IN_PAGE = 2 ** 18;
 const own = { written: null, // the trace of the file, as JSON
               asked: null, // what the controls say, if it was computed here
               query: "", // the number of the word that is followed, from 1; "": the second
+              json: "", // its trace
               waiting: false };
 
 /** The number fields: an option of attn explain, its label, its largest value here. */
@@ -20,7 +21,7 @@ const OWN_SCALES = { root: "÷ √d_k", none: "none", factor: "× factor" };
 /** The sentence and options of a trace. */
 function askedOf(trace) {
   const { options } = trace;
-  return { ...options, text: trace.text, seed: BigInt(options.seed) };
+  return { ...options, text: trace.text, query: queryOf(trace), seed: BigInt(options.seed) };
 }
 
 /** The word that a trace follows, as --query names it; "" if it is the usual one. */
@@ -54,23 +55,45 @@ function followWord(i) {
 
 /* ------------------------------------------------------------------------------ what is asked */
 
-/** Reads the controls. A mistake is thrown as a RangeError with one line for the reader. */
-function readControls() {
-  const asked = { text: byId("own-text").value, causal: byId("own-causal").checked,
-                  query: own.query };
+/** What the controls say, as texts. scale: "root", "none" or a factor. */
+function textsOfControls() {
+  const kind = byId("own-scale").value, said = { text: byId("own-text").value, query: own.query };
+  for (const [name] of ownNumbers) said[name] = byId(`own-${name}`).value.trim();
+  return { ...said, causal: byId("own-causal").checked ? "yes" : "no",
+           scale: kind === "factor" ? byId("own-factor").value.trim() : kind };
+}
+
+/** The texts that controls have for a sentence and its options. */
+function controlsOf(asked) {
+  const said = { text: asked.text, query: asked.query };
+  for (const [name] of ownNumbers) said[name] = String(asked[name]);
+  return { ...said, causal: asked.causal ? "yes" : "no",
+           scale: asked.no_scale ? "none" : asked.scale !== 0 ? String(asked.scale) : "root" };
+}
+
+/** The sentence and options that such texts mean. A mistake is thrown as a RangeError with one line
+ * for the reader. */
+function checkAsked(said) {
+  const asked = { text: said.text, causal: said.causal === "yes",
+                  query: /^\d{1,9}$/.test(said.query) ? said.query : "" };
   for (const [name, label, most] of ownNumbers) {
-    const value = byId(`own-${name}`).value.trim(), least = name === "seed" ? 0n : 1n;
+    const value = said[name], least = name === "seed" ? 0n : 1n;
     if (!/^\d{1,20}$/.test(value) || BigInt(value) < least || BigInt(value) > BigInt(most))
       throw new RangeError(`${label} must be a whole number from ${least} to ${most}`);
     asked[name] = name === "seed" ? BigInt(value) : Number(value);
   }
-  const kind = byId("own-scale").value, factor = byId("own-factor").value.trim();
-  asked.no_scale = kind === "none";
-  asked.scale = kind === "factor" ? Number(factor) : 0;
-  if (kind === "factor" && (factor === "" || !Number.isFinite(asked.scale) || asked.scale === 0))
+  const factor = !["root", "none"].includes(said.scale);
+  asked.no_scale = said.scale === "none";
+  asked.scale = factor ? Number(said.scale) : 0;
+  if (factor && (said.scale === "" || !Number.isFinite(asked.scale) || asked.scale === 0))
     throw new RangeError("the factor must be a number other than 0");
   checkSize(asked);
   return asked;
+}
+
+/** Reads the controls; see checkAsked. */
+function readControls() {
+  return checkAsked(textsOfControls());
 }
 
 function checkSize({ text, heads, embed, qk, v }) {
@@ -126,7 +149,7 @@ function computeOwn() {
       ({ code, said } = explainByLibrary(asked));
     }
     if (code !== 0) throw new RangeError(said);
-    own.asked = asked;
+    Object.assign(own, { asked, json: said });
     showTrace(JSON.parse(said));
     sayOwn("");
   } catch (error) {
@@ -146,8 +169,7 @@ function askOwn() {
 /** Back to the trace of the file. */
 function resetOwn() {
   own.asked = null;
-  own.query = queryOf(own.written);
-  fillControls(askedOf(own.written));
+  fillControls(controlsOf(askedOf(own.written)));
   showTrace(own.written);
   sayOwn("");
 }
@@ -168,13 +190,22 @@ function sayOwn(wrong) {
                                     onclick: resetOwn }, "As written") : null);
 }
 
-function fillControls(asked) {
-  byId("own-text").value = asked.text;
-  for (const [name] of ownNumbers) byId(`own-${name}`).value = String(asked[name]);
-  byId("own-causal").checked = asked.causal;
-  byId("own-scale").value = asked.no_scale ? "none" : asked.scale !== 0 ? "factor" : "root";
-  byId("own-factor").value = asked.scale !== 0 ? String(asked.scale) : "";
-  byId("own-factor-field").hidden = asked.scale === 0;
+/** Makes the controls say these texts. */
+function fillControls(said) {
+  const factor = !["root", "none"].includes(said.scale);
+  own.query = said.query;
+  byId("own-text").value = said.text;
+  for (const [name] of ownNumbers) byId(`own-${name}`).value = said[name];
+  byId("own-causal").checked = said.causal === "yes";
+  byId("own-scale").value = factor ? "factor" : said.scale;
+  byId("own-factor").value = factor ? said.scale : "";
+  byId("own-factor-field").hidden = !factor;
+}
+
+/** As if the reader had made the controls say these texts. */
+function computeControls(said) {
+  fillControls(said);
+  computeOwn();
 }
 
 function ownControls() {
@@ -212,12 +243,12 @@ function drawOwn() {
   if (library.state === "absent" || library.state === "refused") {
     refill(byId("own-body"), el("p", { class: "fine", id: "own-why" },
       `The sentence cannot be changed in this page: ${library.why}. The program writes a page `
-      + "of any sentence: ", el("code", {}, "attn explain '…' -o page.html")));
+      + "of any sentence: ", el("code", {}, "attn explain '…' -o page.html")), linkRefused());
     return;
   }
   if (!byId("own-fields")) {
     refill(byId("own-body"), ownPanel());
-    fillControls(askedOf(own.written));
+    fillControls(controlsOf(askedOf(own.written)));
     sayOwn("");
   }
   byId("own-fields").disabled = library.state !== "ready";
