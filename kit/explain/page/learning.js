@@ -9,7 +9,7 @@ function momentsOf(trace, block) {
 
 /** Curves as one picture: y over x, with a mark at `now`. */
 function drawCurve(step, now) {
-  const n = step.height, data = numbersOf({}, step, 0), width = 420, height = 130, left = 44;
+  const n = step.height, data = numbersOf({}, step, 0), width = 420, height = 130, left = 54;
   const x = (i) => data[2 * i], y = (i) => data[2 * i + 1];
   let low = 0, high = 0;
   for (let i = 0; i < n; i++) high = Math.max(high, y(i));
@@ -18,7 +18,7 @@ function drawCurve(step, now) {
   const py = (v) => 8 + (height - 30) * (1 - (v - low) / Math.max(high - low, 1e-12));
   const points = Array.from({ length: n }, (_, i) =>
     `${i ? "L" : "M"}${px(x(i)).toFixed(2)} ${py(y(i)).toFixed(2)}`).join("");
-  const marks = [0, high / 2, high].map((v) => [
+  const marks = [0, high / 2, high].flatMap((v) => [
     el("line", { x1: left, x2: width - 8, y1: py(v), y2: py(v), class: "axis" }),
     el("text", { x: left - 6, y: py(v) + 4, "text-anchor": "end", class: "label" },
        general(v, 3))]);
