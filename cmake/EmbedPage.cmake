@@ -5,7 +5,7 @@
 # PAGE/page.html has three marks: @CSS@, @JS@ and @TRACE@; and @CSS_HASH@, @JS_HASH@ where its
 # content security policy names the one style sheet and the one script that may take effect. In the
 # script @WASM@ becomes what MODULE holds, the module's base64; with no MODULE, or an empty one,
-# nothing, and the policy allows no module (@MODULES@).
+# nothing, and the policy allows no module and no Worker (@MODULES@).
 # PAGE/scripts.txt lists the scripts, in the order in which they are joined.
 cmake_policy(VERSION 3.21)
 include(${CMAKE_CURRENT_LIST_DIR}/HashOf.cmake)
@@ -23,7 +23,7 @@ if(MODULE)
     file(READ ${MODULE} module)
 endif()
 if(module)
-    set(modules " 'wasm-unsafe-eval'")
+    set(modules " 'wasm-unsafe-eval'; worker-src blob:")
 endif()
 string(REPLACE "@WASM@" "${module}" js "${js}")
 set(js "\"use strict\";\n(() => {${js}})();\n")

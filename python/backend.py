@@ -229,7 +229,7 @@ def page_source(c):
     js = '"use strict";\n(() => {%s})();\n' % js
     css = "".join(map(text, sorted(n for n in os.listdir(folder) if n.endswith(".css"))))
     page = text("page.html")
-    modules = " 'wasm-unsafe-eval'" if module else ""
+    modules = " 'wasm-unsafe-eval'; worker-src blob:" if module else ""
     for mark, content in (("JS_HASH", digest(js)), ("MODULES", modules), ("CSS_HASH", digest(css)),
                           ("CSS", css), ("JS", js)):
         page = page.replace("@%s@" % mark, content)

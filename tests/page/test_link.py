@@ -204,6 +204,9 @@ class Link(LinkTest):
                 self.click("#tab-explore")
             self.assertEqual(self.state(), first, text)
             self.assertTrue(self.one("#labs-body").is_displayed(), text)
+        # Of a row alone, its largest weight.
+        self.follow("row=4")
+        self.assertEqual(self.js("return attn.page.context.names.column"), "dessert")
         # Too large numbers are the largest.
         self.follow("row=999&key=999&component=999&head=999&stage=3")
         self.assertEqual(self.state()[5:8], [0, 5, 5])
@@ -420,10 +423,10 @@ class Embedded(LinkTest):
         for name, panel in (("sentence", "lines-body"), ("cell", "cell-body"),
                             ("labs", "labs-body"), ("health", "health-body"),
                             ("quiz", "quiz-body"), ("heads", "heads-body"),
-                            ("code", "code-body")):
+                            ("code", "code-body"), ("train", "learn-body")):
             self.embed(f"embed={name}&stage=9")
             self.assertTrue(self.one(f"#{panel}").is_displayed(), name)
-            self.assertGreater(self.one(f"#{panel}").size["height"], 40, name)
+            self.until("return document.getElementById(arguments[0]).offsetHeight > 40", panel)
             self.assertEqual(len([v for v in self.visible() if v != "panels"
                                   and not v.startswith("panels ")]), 1, self.visible())
         self.open("train", "--steps", "4", "--task", "previous-token", "--length", "8")

@@ -24,6 +24,7 @@ exec {} "$@"
 
 COMPARE = """
 #include <stdio.h>
+#include <string.h>
 #include <utf8proc.h>
 #include "unicode.c"
 
@@ -44,6 +45,10 @@ int main(void)
         const int space = k >= UTF8PROC_CATEGORY_ZS && k <= UTF8PROC_CATEGORY_ZP;
         if (unicode_category(c) != (punctuation || space ? k : 0))
             printf("U+%04X is %d, not %d\\n", (unsigned)c, unicode_category(c), k);
+        uint8_t text[4] = {0}, want[4] = {0};
+        const ptrdiff_t n = unicode_write(c, text), m = utf8proc_encode_char(c, want);
+        if (n != m || memcmp(text, want, sizeof text) != 0)
+            printf("U+%04X has %d bytes, not %d\\n", (unsigned)c, (int)n, (int)m);
     }
     for (uint32_t i = 0; i < 1u << 24; i++)
         compare((uint8_t[]){(uint8_t)(i >> 16), (uint8_t)(i >> 8), (uint8_t)i, 0x80, 0}, -1);

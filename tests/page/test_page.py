@@ -64,9 +64,10 @@ class Security(PageTest):
         self.explain()
         policy = self.one("meta[http-equiv]").get_attribute("content")
         self.assertTrue(policy.startswith("default-src 'none'; script-src 'sha256-"), policy)
-        # Besides its script the page may only create its module of WebAssembly, if it has one.
-        policy = policy.replace(" 'wasm-unsafe-eval'; style-src", "; style-src")
-        for word in ("unsafe-inline", "unsafe-eval", "http:", "https:", "*"):
+        # Besides its script the page may only create its module of WebAssembly, if it has one, and
+        # a Worker for it.
+        policy = policy.replace(" 'wasm-unsafe-eval'; worker-src blob:; style-src", "; style-src")
+        for word in ("unsafe-inline", "unsafe-eval", "blob:", "http:", "https:", "*"):
             self.assertNotIn(word, policy)
         refused = self.js("""
             const seen = [];

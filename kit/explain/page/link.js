@@ -162,9 +162,11 @@ function stateOf(trace, said) {
   const state = { ...first, block, stage: placeIn(said, "stage", 9, first.stage - 1) + 1 };
   const step = trace.shown.find((s) => s.name === said.get("step") && s.kind !== "curve");
   if (step) Object.assign(state, goTo(trace, step, block));
+  const row = placeIn(said, "row", 1e9, first.row), { weights, T } = state.block;
+  const key = row < T && weights ? strongestKey(trace, state.block, row) : first.key;
   Object.assign(state, {
-    head: placeIn(said, "head", 1e9, 0), row: placeIn(said, "row", 1e9, first.row),
-    key: placeIn(said, "key", 1e9, first.key), component: placeIn(said, "component", 1e9, 0),
+    head: placeIn(said, "head", 1e9, 0), row, key: placeIn(said, "key", 1e9, key),
+    component: placeIn(said, "component", 1e9, 0),
     language: LANGUAGES.find((name) => name === said.get("code")) ?? first.language,
     settings: labsOf(state.block, said), ...tabOf(trace, said, first) });
   return clamp(state);
@@ -233,7 +235,8 @@ function linkRefused() {
 /** Panels that `embed` can name, and their headings. */
 const EMBEDDABLE = { matrix: "step-name", sentence: "lines-title", cell: "cell-title",
                      labs: "labs-title", health: "health-title", quiz: "quiz-title",
-                     heads: "heads-title", code: "code-title", learning: "learning-title" };
+                     heads: "heads-title", code: "code-title", learning: "learning-title",
+                     train: "learn-title" };
 
 /** Leaves out everything that is not around or in the embedded panel. */
 function showEmbedded() {

@@ -327,6 +327,7 @@ function start() {
     showEngine();
     drawOwn();
     allowComputing();
+    drawLearn();
     followLink();
   };
   engine.onchange();
@@ -351,5 +352,5 @@ globalThis.attn = { page, engine, attend, change, numberText, general, readHalf,
                     csvField, csvText, svgText, pngBlob, codeLines, rowHealth, readAnswer,
                     labelText, measureSize, softmaxRows, numbersOf, liveNumbers, checkTrace,
                     library, explainByLibrary, own, computeOwn, story, storyScreens, motion,
-                    link, savedPage };
+                    link, savedPage, learn, learnTasks: LEARN_TASKS };
 start();

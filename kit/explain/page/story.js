@@ -101,7 +101,8 @@ const storyTasks = {
       answer: [`“${right}”: ${numberText(row[told.p])}.`] }, "", told.printed)];
   },
   "@trained": ({ printed }) => printed ? null
-    : [el("p", {}, "Choose a head, and compare its map with the random one.")],
+    : [el("p", {}, "Choose a head, and compare its map with the random one. Or train one here."),
+       el("button", { type: "button", id: "watch-it-learn", onclick: goLearn }, "Watch it learn")],
 };
 
 function tasksOf(told, part) {

@@ -9,6 +9,7 @@ const moduleText = "@WASM@";
 const STAGE_RAW = 0, STAGE_WEIGHTS = 3;
 
 const library = { exports: null, // the module's functions, once it is ready
+                  module: null, // for the Worker of learn.js
                   state: "starting", // then: ready, refused; or absent
                   why: "", // refused or absent: the reason
                   last: null }; // the queries and keys whose scores are still in its memory
@@ -32,7 +33,7 @@ async function openLibrary() {
       (imports[from] ??= {})[name] = () => 52; // ENOSYS
     const { exports } = await WebAssembly.instantiate(module, imports);
     exports._initialize();
-    return Object.assign(library, { exports, state: "ready" });
+    return Object.assign(library, { exports, module, state: "ready" });
   } catch {
     return refuse("refused", "this browser refused the engine’s WebAssembly");
   }

@@ -58,14 +58,14 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../../.." && pwd)
 mkdir "$work/table"
 cp "$made/unicode_table.h" "$work/table"
-set -- "$here/attend.c" "$here/explain.c" "$here/no_system.c" "$here/safetensors.c" \
-    "$here/unicode.c" "$made/page_lesson.c" "$made/heads_file.c"
+set -- "$here/attend.c" "$here/explain.c" "$here/fmaf.c" "$here/learn.c" "$here/no_system.c" \
+    "$here/safetensors.c" "$here/unicode.c" "$made/page_lesson.c" "$made/heads_file.c"
 for name in kit explain/grid explain/recipe_common explain/recipe_explain explain/recipe_health \
     explain/recipe_trained explain/lessons/explain_facts explain/lessons/lessons \
     explain/lessons/script_apply explain/lessons/script_parse explain/lessons/script_quote \
     explain/script explain/trace explain/render/draw explain/render/json_page \
     explain/render/json_script explain/render/render_json io/array io/json_write io/shortest \
-    text/shown text/words train/heads train/model train/task; do
+    text/shown text/words train/heads train/model train/run train/task; do
     set -- "$@" "$root/kit/$name.c"
 done
 for file in "$root"/src/*/*.c; do

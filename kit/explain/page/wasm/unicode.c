@@ -27,6 +27,18 @@ ptrdiff_t unicode_read(const uint8_t *text, ptrdiff_t bytes, int32_t *c)
     return length;
 }
 
+ptrdiff_t unicode_write(int32_t c, uint8_t *to)
+{
+    static const uint8_t first[] = {0, 0, 0xc0, 0xe0, 0xf0}; /* by length */
+    const int length = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    if (c < 0 || c > 0x10ffff)
+        return 0;
+    for (int i = length - 1; i > 0; i--, c >>= 6)
+        to[i] = (uint8_t)(0x80 | (c & 0x3f));
+    to[0] = (uint8_t)(first[length] | c);
+    return length;
+}
+
 int unicode_category(int32_t c)
 {
     size_t low = 0, high = sizeof unicode_run / sizeof *unicode_run; /* the run is in [low, high) */

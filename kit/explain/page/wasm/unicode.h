@@ -10,6 +10,10 @@
  * ends with a 0. */
 ptrdiff_t unicode_read(const uint8_t *text, ptrdiff_t bytes, int32_t *c);
 
+/* Writes a character as UTF-8, up to 4 bytes; returns their number, 0 if there is no such
+ * character. */
+ptrdiff_t unicode_write(int32_t c, uint8_t *to);
+
 /* utf8proc's number of the category, if it is one of punctuation or of separators; else 0. */
 int unicode_category(int32_t c);
 

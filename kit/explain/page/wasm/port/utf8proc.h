@@ -19,10 +19,8 @@ typedef enum {
     UTF8PROC_CATEGORY_ZP = 25
 } utf8proc_category_t;
 
-/* For labels of kit/train/task.c, which nothing here makes. */
-utf8proc_ssize_t utf8proc_encode_char(utf8proc_int32_t c, utf8proc_uint8_t *to);
-
 #define utf8proc_iterate unicode_read
+#define utf8proc_encode_char unicode_write
 #define utf8proc_category (utf8proc_category_t) unicode_category
 
 #endif
