@@ -235,8 +235,8 @@ enum { TEXT_BOS, TEXT_EOS, TEXT_UNK, TEXT_SEP, TEXT_PAD, TEXT_CLS, TEXT_MASK, TE
 int text_special_add(kit_tokenizer *t, const char *named[TEXT_NAMED], const text_old *old,
                      kit_error *err);
 /* Refuses tokens that these files name and tokenizer.json does not have, because transformers would
- * add them; takes the options of added_tokens_decoder. name: that of tokenizer.json; old->class is
- * 0. */
+ * add them; adds the default tokens of old->class (0: none) that the vocabulary has; takes the
+ * options of added_tokens_decoder. name: that of tokenizer.json. */
 int text_special_beside(kit_tokenizer *t, const text_old *old, const char *name, kit_error *err);
 /* tokenizer_old.c: reads vocab.txt, or vocab.json with merges.txt. */
 int text_old_read(kit_tokenizer *t, const char *folder, const text_old *old, kit_error *err);

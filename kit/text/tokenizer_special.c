@@ -451,13 +451,27 @@ static int take_options(kit_tokenizer *t, const specials *s, const char *name, k
     return code;
 }
 
+/* A special token that no file names, but the class: it becomes special if the vocabulary has it.
+ * (transformers also adds a token that the vocabulary lacks. Its id would have no embedding.) */
+static int take_default(kit_tokenizer *t, const special *one, const char *name, kit_error *err)
+{
+    int64_t added, id;
+    int code = added_id(&added, t, one->content, name, err);
+    if (!code)
+        code = text_token_id(&id, t, one->content, name, err);
+    return code || added >= 0 || id < 0
+               ? code
+               : text_added_add(t, one->content, id, one->manner, name, err);
+}
+
 int text_special_beside(kit_tokenizer *t, const text_old *old, const char *name, kit_error *err)
 {
     specials s = {0};
     int code = read_all(&s, old, err);
     for (int i = 0; i < TEXT_NAMED && !code; i++)
         if (s.named[i].content)
-            code = check_there(t, s.named[i].content, -1, name, err);
+            code = s.named[i].there ? check_there(t, s.named[i].content, -1, name, err)
+                                    : take_default(t, &s.named[i], name, err);
     for (size_t i = 0; i < s.extra_count && !code; i++)
         code = check_there(t, s.extra[i].content, -1, name, err);
     for (size_t i = 0; i < s.stated_count && !code; i++)

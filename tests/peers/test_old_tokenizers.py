@@ -455,6 +455,40 @@ class OldFiles(unittest.TestCase):
             self.assertGreater(same, 1)
             self.assertGreater(refused, 15)
 
+    def test_class_beside_tokenizer_json(self):
+        """transformers builds a tokeniser of a class that it knows from the vocabulary alone. A
+        tokenizer.json that such a class does not fit is refused; any other gives the same ids."""
+        names = ["BertTokenizer", "BertTokenizerFast", "DistilBertTokenizer", "RobertaTokenizer",
+                 "GPT2Tokenizer", "GPT2TokenizerFast", "Qwen2Tokenizer", "FooTokenizer",
+                 "PreTrainedTokenizerFast", None]
+        # A folder of type qwen2 is always read by Qwen2Tokenizer.
+        refused_names = {"bert": names[3:7], "roberta": names[:3] + names[4:7],
+                         "gpt2": names[:4] + names[6:7], "qwen2": []}
+        same = refused = 0
+        for family in (BERT, ROBERTA, GPT2, QWEN2):
+            some = [family.known(x) for x in texts()[::60]] + ["[CLS] a", "a<|endoftext|>", "<s>"]
+            pairs = [(a, None) for a in some] + list(zip(some[::9], some[4::9]))
+            with tempfile.TemporaryDirectory() as old, tempfile.TemporaryDirectory() as folder:
+                family.write(old)
+                AutoTokenizer.from_pretrained(old).save_pretrained(folder)
+                saved = json.loads(Path(folder, "tokenizer.json").read_text())
+                os.unlink(os.path.join(folder, "tokenizer_config.json"))
+                write(folder, "config.json", {"model_type": family.kind})
+                for added in (saved["added_tokens"], []):  # []: those of the class, all the same
+                    write(folder, "tokenizer.json", {**saved, "added_tokens": added})
+                    for name in names:
+                        with self.subTest(family=family.name, name=name, added=len(added)):
+                            write(folder, "tokenizer_config.json",
+                                  {"tokenizer_class": name} if name else {})
+                            got = ours(folder, pairs)
+                            if name in refused_names[family.kind]:
+                                self.assertIn(f"tokenizer_class '{name}' does not fit", got)
+                                refused += 1
+                            else:
+                                self.assertEqual(got, theirs(folder, pairs))
+                                same += 1
+        self.assertEqual((same, refused), (2 * (6 + 4 + 5 + 10), 2 * (4 + 6 + 5)))
+
     def test_what_is_refused(self):
         for family in (BERT, ROBERTA, GPT2, QWEN2):
             self.refuse(family)

@@ -260,6 +260,33 @@ static void test_options_beside_tokenizer_json(void **state)
         open_beside(rows[i].json, &(files){.config = rows[i].config}, rows[i].says);
 }
 
+/* transformers builds a tokeniser of a class that it knows as the class has it: tokenizer.json must
+ * fit the class. Without a known class, tokenizer.json is followed. */
+static void test_class_beside_tokenizer_json(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *class, *says;
+    } rows[] = {
+        {WORDPIECE, "{" CLASS("BertTokenizer") "}", NULL},
+        {WORDPIECE, "{" CLASS("DistilBertTokenizerFast") "}", NULL},
+        {WORDPIECE, "{" CLASS("GPT2Tokenizer") "}",
+         "tokenizer_class 'GPT2Tokenizer' does not fit tokenizer.json"},
+        {WORDPIECE, "{" CLASS("RobertaTokenizerFast") "}", "another way than RobertaTokenizer"},
+        {WORDPIECE, "{" CLASS("PreTrainedTokenizerFast") "}", NULL},
+        {BPE, "{" CLASS("GPT2TokenizerFast") "}", NULL},
+        {BPE, "{" CLASS("BertTokenizer") "}", "tokenizer_class 'BertTokenizer' does not fit"},
+        {BPE, "{" CLASS("Qwen2Tokenizer") "}", "tokenizer_class 'Qwen2Tokenizer' does not fit"},
+        {BPE, "{" CLASS("FooTokenizer") "}", NULL},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        open_beside(rows[i].json, &(files){.config = rows[i].class}, rows[i].says);
+        open_beside(rows[i].json, &(files){.model = rows[i].class}, rows[i].says);
+    }
+    open_beside(BPE, &(files){.config = "{" CLASS("GPT2Tokenizer") "}", TYPE("qwen2")},
+                "another way than Qwen2Tokenizer"); /* a qwen2 is one, whatever is named */
+}
+
 /* transformers adds every token that these files name, in the vocabulary or not: tokenizer.json
  * must have them, for its added_tokens are what a text is searched for. */
 static void test_tokens_named_beside_tokenizer_json(void **state)
@@ -363,6 +390,7 @@ int main(void)
         cmocka_unit_test(test_names_of_special_tokens),
         cmocka_unit_test(test_unknown_keys),
         cmocka_unit_test(test_options_beside_tokenizer_json),
+        cmocka_unit_test(test_class_beside_tokenizer_json),
         cmocka_unit_test(test_tokens_named_beside_tokenizer_json),
         cmocka_unit_test(test_hostile_old_files),
     };
