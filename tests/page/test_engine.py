@@ -189,6 +189,7 @@ class Module(EngineTest):
 
     def test_labs_go_through_it(self):
         t = tensors(self.explain("--scale", "0.02"))
+        self.assertEqual(self.engine(), OWN)  # the module is ready
         self.js("const own = attn.library.exports.attend; attn.calls = 0;"
                 "attn.library.exports = {...attn.library.exports, attend(...x) {"
                 "  attn.calls++; return own(...x); }}")
