@@ -59,7 +59,7 @@ root=$(cd "$here/../../../.." && pwd)
 mkdir "$work/table"
 cp "$made/unicode_table.h" "$work/table"
 set -- "$here/attend.c" "$here/explain.c" "$here/fmaf.c" "$here/learn.c" "$here/no_system.c" \
-    "$here/safetensors.c" "$here/unicode.c" "$made/page_lesson.c" "$made/heads_file.c"
+    "$here/unicode.c" "$made/page_lesson.c" "$made/heads_file.c"
 for name in kit explain/grid explain/recipe_common explain/recipe_explain explain/recipe_health \
     explain/recipe_trained explain/lessons/explain_facts explain/lessons/lessons \
     explain/lessons/script_apply explain/lessons/script_parse explain/lessons/script_quote \
