@@ -4,6 +4,7 @@
     out = attn.scaled_dot_product_attention(q, k, v, is_causal=True)     # as PyTorch's
     dq, dk, dv, *_ = attn.grad(q, k, v, dout, is_causal=True)
     cache = attn.KVCache(B, Hk, D, max_keys=4096)                        # for decoding
+    out = attn.Pieces(q, S, is_causal=True).run(k, v)                    # keys beyond memory
     module = attn.MultiHeadAttention(H, in_proj_weight=w, w_o=w_o)       # projections and all
     attn.explain("Life is short, eat dessert last")                      # a picture, and how
 """
@@ -13,6 +14,7 @@ from ._context import isa, num_threads, set_num_threads
 from ._explain import Explanation, Lesson, explain, lesson
 from ._library import version as __version__
 from ._mha import MultiHeadAttention, MultiHeadGradients
+from ._pieces import Pieces
 from ._sdpa import Gradients, grad, scaled_dot_product_attention
 from ._threadpool import register_threadpoolctl
 
@@ -24,6 +26,7 @@ __all__ = [
     "Lesson",
     "MultiHeadAttention",
     "MultiHeadGradients",
+    "Pieces",
     "explain",
     "grad",
     "isa",

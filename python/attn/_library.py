@@ -3,7 +3,7 @@
 import ctypes
 import os
 from ctypes import c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
-from typing import Any, Tuple
+from typing import Any, NoReturn, Tuple
 
 from ._structures import *  # noqa: F401,F403
 from ._structures import BOTTOM_RIGHT, DIAGONALS, Error
@@ -25,6 +25,12 @@ def _load() -> ctypes.CDLL:
         ("attn_context_isa", c_char_p, (c_void_p,)),
         ("attn_sdpa_forward", c_int, (c_void_p, c_char_p, c_void_p)),
         ("attn_sdpa_backward", c_int, (c_void_p, c_char_p, c_char_p, c_void_p)),
+        ("attn_sdpa_begin", c_int, (c_void_p, c_char_p, c_char_p, c_void_p, c_void_p)),
+        ("attn_sdpa_next", c_int64, (c_void_p, c_void_p)),
+        ("attn_sdpa_feed", c_int, (c_void_p, c_int64, tensor, tensor, c_void_p)),
+        ("attn_sdpa_finish", c_int, (c_void_p, c_void_p)),
+        ("attn_sdpa_state_bytes", c_size_t, (c_void_p,)),
+        ("attn_sdpa_end", None, (c_void_p,)),
         ("attn_linear_forward", c_int, (c_void_p, tensor, tensor, tensor, tensor, c_void_p)),
         ("attn_linear_backward", c_int, (c_void_p, *(tensor,) * 6, c_void_p)),
         ("attn_dropout_mask", c_int, (c_uint64, c_double, tensor, c_void_p)),
@@ -79,11 +85,16 @@ _EXCEPTIONS = {
 }
 
 
+def fail(error: Any) -> NoReturn:
+    """Raises the exception of an attn_error."""
+    message = error.message.decode("utf-8", "replace")
+    if message.startswith("dropout "):  # which has another name in Python
+        message = "dropout_p" + message[len("dropout") :]
+    raise _EXCEPTIONS.get(error.status, RuntimeError)(message)
+
+
 def check(function: Any, *arguments: Any) -> None:
     """Calls a function whose last parameter is an attn_error, and raises its error."""
     error = Error()
     if function(*arguments, ctypes.byref(error)):
-        message = error.message.decode("utf-8", "replace")
-        if message.startswith("dropout "):  # which has another name in Python
-            message = "dropout_p" + message[len("dropout") :]
-        raise _EXCEPTIONS.get(error.status, RuntimeError)(message)
+        fail(error)

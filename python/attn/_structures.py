@@ -14,6 +14,7 @@ F64, F32, F16, BF16, BOOL, I64, I8 = range(1, 8)  # attn_dtype
 TOP_LEFT, BOTTOM_RIGHT, OFFSET = 1, 2, 3  # attn_causal
 DIAGONALS = {"top-left": 0, "bottom-right": 1}  # attn_diagonal; 2: an offset
 STAGE_WEIGHTS = 3  # attn_stage
+AGAIN = 10  # attn_status: not an error
 
 
 class Error(ctypes.Structure):
@@ -147,6 +148,16 @@ class CacheOptions(ctypes.Structure):
     ]
 
 
+class PiecesOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("q_positions", c_void_p),
+        ("whole_T", c_int64),
+        ("head_offset", c_int64),
+        ("whole_H", c_int64),
+    ]
+
+
 STRUCTURES = {
     "attn_error": Error,
     "attn_tensor": Tensor,
@@ -156,6 +167,7 @@ STRUCTURES = {
     "attn_mha_args": MhaArgs,
     "attn_mha_grads": MhaGrads,
     "attn_cache_options": CacheOptions,
+    "attn_pieces_options": PiecesOptions,
 }
 
 

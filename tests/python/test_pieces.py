@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""attn.Pieces: bit-identical to one call with all keys, from files larger than what is read at a
+time, and arguments that do not fit are refused."""
+
+import os
+import tempfile
+import unittest
+
+from common import DTYPES, attn
+import numpy as np
+
+sdpa = attn.scaled_dot_product_attention
+
+
+def arrays(rng, dtype, S=1500, T=40, H=4, Hk=2, D=16, Dv=12, B=2):
+    shapes = (B, H, T, D), (B, Hk, S, D), (B, Hk, S, Dv)
+    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+class Pieces(unittest.TestCase):
+    def test_bits_of_one_call(self):
+        rng = np.random.default_rng(1)
+        rules = [
+            {},
+            dict(is_causal=True, causal_offset="bottom-right", sinks=[1, 2, 3, 4]),
+            dict(is_causal=True, causal_offset=700, window=(300, 0), softcap=3.0),
+            dict(alibi=[0.5, 0.25, 0.1, 0.01], dropout_p=0.25, seed=9, key_lengths=[1500, 777]),
+            dict(mask=rng.random((40, 1500)) < 0.5, threads=3),
+        ]
+        compared = 0
+        for dtype in DTYPES:
+            q, k, v = arrays(rng, dtype)
+            for rule in rules:
+                want, lse = sdpa(q, k, v, enable_gqa=True, return_lse=True, **rule)
+                for piece in (256, 1024, 65536):
+                    p = attn.Pieces(q, 1500, Hk=2, Dv=12, **rule)
+                    self.assertIs(p.run(k, v, piece), p.out)
+                    self.assertEqual(p.out.tobytes(), want.tobytes())
+                    self.assertEqual(p.lse.tobytes(), lse.tobytes())
+                    compared += p.out.size
+        self.assertGreater(compared, 3 * 5 * 3 * 2 * 4 * 40 * 12 - 1)
+
+    def test_memory_maps(self):
+        rng = np.random.default_rng(2)
+        q, k, v = arrays(rng, "float32")
+        with tempfile.TemporaryDirectory() as folder:
+            maps = []
+            for name, x in (("k", k), ("v", v)):
+                path = os.path.join(folder, name + ".npy")
+                np.save(path, x)
+                maps.append(np.load(path, mmap_mode="r"))
+            out = attn.Pieces(q, 1500, Hk=2, Dv=12).run(*maps, piece=512)
+        self.assertEqual(out.tobytes(), sdpa(q, k, v, enable_gqa=True).tobytes())
+
+    def test_only_what_is_seen(self):
+        """Rows 40 to 79 of 100,000 with a window of 1000 around each: NumPy's softmax of those."""
+        rng = np.random.default_rng(3)
+        q = rng.standard_normal((40, 8)).astype("f4")
+        positions = 50_000 + np.arange(40)
+        p = attn.Pieces(q, 100_000, window=(500, 499), q_positions=positions, whole_T=100_000)
+        k, v = (rng.standard_normal((100_000, 8)).astype("f4") for _ in range(2))
+        fed = []
+        for first, past in p.needed(512):
+            fed.append((first, past))
+            p.feed(first, k[first:past], v[first:past])
+        self.assertEqual(fed[0][0], 49_500 // 256 * 256)
+        self.assertEqual(fed[-1][1], -(-50_539 // 256) * 256)
+        self.assertEqual([x for x, _ in fed[1:]], [x for _, x in fed[:-1]])
+        self.assertLess(p.nbytes, 100_000)
+        for i, at in enumerate(positions):
+            keys = slice(at - 500, at + 500)
+            w = np.exp(k[keys].astype("f8") @ q[i] / np.sqrt(8))
+            want = w @ v[keys] / w.sum()
+            np.testing.assert_allclose(p.out[i], want, rtol=0, atol=1e-5)
+
+    def test_swept_again(self):
+        """A NaN that causal hides from the first rows: they are computed a second time."""
+        rng = np.random.default_rng(4)
+        q, k, v = arrays(rng, "float32", B=1, Hk=4)
+        v[..., 1490, :] = np.nan
+        p = attn.Pieces(q, 1500, Dv=12, is_causal=True, causal_offset="bottom-right")
+        first = [x for x, _ in p.needed(256) if p.feed(x, k[:, :, x : x + 256],
+                                                       v[:, :, x : x + 256]) is None]
+        self.assertGreater(first.count(0), 1)
+        want = sdpa(q, k, v, is_causal=True, causal_offset="bottom-right")
+        np.testing.assert_array_equal(p.out, want)
+        self.assertTrue(np.isfinite(p.out[0, 0, 0]).all() and np.isnan(p.out[0, 0, -1]).all())
+
+    def test_refused(self):
+        q = np.zeros((2, 3, 4), "f4")
+        k = np.zeros((2, 512, 4), "f4")
+        p = attn.Pieces(q, 1000)
+        for first, rows, what in ((0, 100, "k has 100 keys"), (100, 256, "first_key is 100"),
+                                  (256, 256, "first_key is 256, but key 0 is needed")):  # fmt: skip
+            with self.assertRaisesRegex(ValueError, what):
+                p.feed(first, k[:, :rows], k[:, :rows])
+        with self.assertRaisesRegex(ValueError, "state needs keys 0 to 999 first"):
+            p.finish()
+        with self.assertRaisesRegex(TypeError, "v is f64"):
+            p.feed(0, k, k.astype("f8"))
+        with self.assertRaisesRegex(ValueError, "piece is 100"):
+            p.run(np.zeros((2, 1000, 4), "f4"), np.zeros((2, 1000, 4), "f4"), 100)
+        with self.assertRaisesRegex(ValueError, "total_keys = 1000"):
+            p.run(k, k)
+        with self.assertRaisesRegex(ValueError, "have not been fed"):
+            list(p.needed(256))
+        with self.assertRaisesRegex(ValueError, "q_positions"):
+            attn.Pieces(q, 10, q_positions=[0, 1])
+        with self.assertRaisesRegex(ValueError, "total_keys is -1"):
+            attn.Pieces(q, -1)
+        with self.assertRaises(TypeError):
+            attn.Pieces(q, 10.5)
+
+
+if __name__ == "__main__":
+    unittest.main()
