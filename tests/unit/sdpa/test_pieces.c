@@ -129,6 +129,53 @@ static void test_by_hand(void **state)
     assert_near(result, 2, <=, 1e-6); /* the mean of 256 ones and 256 threes */
 }
 
+/* Every third row of the second half of the heads, with dropout, a causal rule and ALiBi: the bits
+ * that these rows have in one call. */
+static void test_part_of_whole(void **state)
+{
+    (void)state;
+    enum { ROWS = (T + 2) / 3, HEADS = H / 2 };
+    static const float slopes[H] = {0.5f, 0.25f, 0.125f, 0.0625f};
+    static float some_q[B * HEADS * ROWS * D], some[B * HEADS * ROWS * DV];
+    int64_t positions[ROWS];
+    attn_sdpa_args all = make_args(false), a;
+    for (int n = 0; n < B * HEADS * ROWS; n++) {
+        const int b = n / (HEADS * ROWS), h = HEADS + n / ROWS % HEADS, i = n % ROWS * 3;
+        memcpy(some_q + n * D, q + ((b * H + h) * T + i) * D, D * sizeof *q);
+        positions[n % ROWS] = i;
+    }
+    const attn_pieces_options part = {sizeof part, positions, T, HEADS, H};
+    all.lse = NULL;
+    all.dropout = 0.5, all.dropout_seed = 11;
+    all.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
+    all.alibi_slopes = slopes;
+    assert_int_equal(attn_sdpa_forward(NULL, &all, NULL), ATTN_OK);
+    a = all;
+    a.q = attn_bhtd(some_q, ATTN_F32, B, HEADS, ROWS, D);
+    a.k = attn_bhtd(NULL, ATTN_F32, B, 1, S, D);
+    a.v = attn_bhtd(NULL, ATTN_F32, B, 1, S, DV);
+    a.out = attn_bhtd(some, ATTN_F32, B, HEADS, ROWS, DV);
+    a.alibi_slopes = slopes + HEADS;
+    attn_sdpa_state *s;
+    assert_int_equal(attn_sdpa_begin(NULL, &a, &part, &s, NULL), ATTN_OK);
+    for (int64_t j = 0; j < S; j += 256) { /* the second head of k and v */
+        attn_tensor piece_k = attn_bhtd(k, ATTN_F32, B, HK, S, D);
+        attn_tensor piece_v = attn_bhtd(v, ATTN_F32, B, HK, S, DV);
+        piece_k.data = k + (S + j) * D, piece_v.data = v + (S + j) * DV;
+        piece_k.shape[1] = piece_v.shape[1] = 1;
+        piece_k.shape[2] = piece_v.shape[2] = S - j < 256 ? S - j : 256;
+        assert_int_equal(attn_sdpa_feed(s, j, &piece_k, &piece_v, NULL), ATTN_OK);
+    }
+    assert_int_equal(attn_sdpa_finish(s, NULL), ATTN_OK);
+    attn_sdpa_end(s);
+    for (int n = 0; n < B * HEADS * ROWS; n++) {
+        const int b = n / (HEADS * ROWS), h = HEADS + n / ROWS % HEADS, i = n % ROWS * 3;
+        describe_case("batch %d, head %d, position %d", b, h, i);
+        float *row = want + ((b * H + h) * T + i) * DV;
+        assert_same_array(some + n * DV, row, DV * sizeof *row);
+    }
+}
+
 /* ------------------------------------------------------------------------------- swept again */
 
 /* A NaN at a key that the causal rule hides from some rows of a block: these rows are swept a
@@ -482,11 +529,12 @@ static void test_bad_calls(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_product),     cmocka_unit_test(test_by_hand),
-        cmocka_unit_test(test_hidden_nan),  cmocka_unit_test(test_late_overflow),
-        cmocka_unit_test(test_window),      cmocka_unit_test(test_gap),
-        cmocka_unit_test(test_state_bytes), cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_bad_pieces),  cmocka_unit_test(test_bad_calls),
+        cmocka_unit_test(test_product),       cmocka_unit_test(test_by_hand),
+        cmocka_unit_test(test_part_of_whole), cmocka_unit_test(test_hidden_nan),
+        cmocka_unit_test(test_late_overflow), cmocka_unit_test(test_window),
+        cmocka_unit_test(test_gap),           cmocka_unit_test(test_state_bytes),
+        cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_bad_pieces),
+        cmocka_unit_test(test_bad_calls),
     };
     return cmocka_run_group_tests(tests, prepare, NULL);
 }
