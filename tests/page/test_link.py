@@ -148,7 +148,6 @@ class Link(LinkTest):
         explore = self.hash()
         self.stage(8)
         self.back(explore)
-        self.back(self.js("return '#' + attn.link.text"))
         self.js("history.go(-2)")
         self.until("return location.hash === arguments[0]", link)
         self.assertEqual(self.text("#story-title"), title)

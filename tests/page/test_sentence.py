@@ -196,7 +196,7 @@ class Sentence(Compares, EngineTest):
         drawn = ("return [...document.querySelectorAll('.thumb')].map("
                  "t => t.firstChild && t.firstChild.width).join() === arguments[0]")
         self.until(drawn, "6,6")
-        self.put("text", OTHER)
+        self.put("text", "The cat saw the dog, and the cat ran")
         self.until(drawn, "9,9")
 
     # ---------------------------------------------------------------------------- the limits
