@@ -254,10 +254,12 @@ function showEmbedded() {
     for (const other of e.parentElement.children)
       if (other !== e && other.id !== "patterns") other.classList.add("left-out");
   byId("status").closest("footer").classList.remove("left-out");
-  panel.after(el("p", { id: "embedded", class: "fine" }, `${byId("title").textContent} · ${
-    byId("setting").textContent} · `, el("a", { href: "#", target: "_blank", rel: "noopener",
-      onclick: (e) => { e.target.href = `#${hashOf([...linkPairs()].slice(1))}`; } },
-      "the whole page")));
+  const about = link.embed === "train" ? "" // it has nothing to do with the sentence
+    : `${byId("title").textContent} · ${byId("setting").textContent} · `;
+  panel.after(el("p", { id: "embedded", class: "fine" }, about,
+    el("a", { href: "#", target: "_blank", rel: "noopener", onclick: (e) => {
+      e.target.href = `#${hashOf([...linkPairs()].slice(1))}`;
+    } }, "the whole page")));
   draw(); // its width is another one
 }
 
