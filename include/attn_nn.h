@@ -18,10 +18,11 @@ extern "C" {
 /* ------------------------------------------------------------------------------------ Modules
  *
  * Each module works on f32 or f64 tensors, all of one dtype, with any strides, and returns the same
- * bits for any number of threads. Outputs must not overlap inputs. Layer norm, GELU, cross-entropy
- * and the gradient of a linear layer's bias are computed in double, and each result is rounded
- * once, at the end. Matrix products, and the bias added to them, are computed in the tensors'
- * dtype, attention as attn.h says. attn_embedding_backward rounds each addition.
+ * bits for any number of threads. Outputs must not overlap inputs. In f64, layer norm, GELU and
+ * cross-entropy are computed in double; in f32, to a few roundings of float, with sums in double:
+ * docs/NUMERICS.md has the bounds. The gradient of a linear layer's bias is summed in double and
+ * rounded once. Matrix products, and the bias added to them, are computed in the tensors' dtype,
+ * attention as attn.h says. attn_embedding_backward rounds each addition.
  *
  * NAME_backward: let L be a number that depends on out. dout is the gradient of L with respect to
  * out and has out's shape; dx, dweight, ... are the gradients with respect to x, weight, ... and
@@ -80,8 +81,8 @@ ATTN_API attn_status attn_layer_norm_backward(attn_context *ctx, const attn_tens
                                               const attn_tensor *dweight, const attn_tensor *dbias,
                                               attn_error *err);
 
-/* out = x * P(Z <= x) with Z standard normal, computed as x * erfc(-x / sqrt 2) / 2, which is not
- * the tanh approximation. x, out [B,H,T,E]. Hendrycks and Gimpel 2016. */
+/* out = x * P(Z <= x) with Z standard normal, which is not the tanh approximation; a negative x
+ * keeps its digits. x, out [B,H,T,E]. Hendrycks and Gimpel 2016. */
 ATTN_API attn_status attn_gelu_forward(attn_context *ctx, const attn_tensor *x,
                                        const attn_tensor *out, attn_error *err);
 ATTN_API attn_status attn_gelu_backward(attn_context *ctx, const attn_tensor *dout,
@@ -210,8 +211,8 @@ ATTN_API void attn_mha_destroy(attn_mha *module); /* NULL is fine; no run may be
  *   m = beta1 * m + (1 - beta1) * grad         v = beta2 * v + (1 - beta2) * grad^2
  *   param -= lr * (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + eps)
  * param, m and v are changed in place; grad is only read. All have one shape, of four dimensions,
- * and one dtype. m and v must be 0 before the first step. The step is computed in double, and each
- * of param, m and v is rounded once. */
+ * and one dtype. m and v must be 0 before the first step. The step is computed in the tensors'
+ * dtype; docs/NUMERICS.md has the bounds. */
 typedef struct attn_adamw_options {
     size_t struct_size;  /* sizeof(attn_adamw_options), set by ATTN_ADAMW_OPTIONS_INIT */
     double lr;           /* 1e-3 */

@@ -60,7 +60,8 @@
 #define ATTNI_GROUP 16     /* keys in a group of the interleaved layout */
 #define ATTNI_UNIT 4       /* bytes of one key in each line of a group */
 #define ATTNI_LINE (ATTNI_GROUP * ATTNI_UNIT)
-#define ATTNI_FEW_ROWS 4 /* largest number of rows of x in linear_few_rows() */
+#define ATTNI_NORM_ROWS 16 /* largest number of rows in norm_columns() */
+#define ATTNI_FEW_ROWS 4   /* largest number of rows of x in linear_few_rows() */
 
 /* Flags of weights() and values(). */
 #define ATTNI_FIRST 1       /* values: first block of a chunk; sums start at 0 */
@@ -101,6 +102,19 @@ typedef struct attni_prefetch {
     int rows, lines; /* lines: 64-byte cache lines in each row */
     int row, line;   /* the next line to prefetch */
 } attni_prefetch;
+
+/* The numbers of a step of AdamW: a beta is the sum of its two parts; rest = 1 - beta,
+ * rate = lr / (1 - beta1^step), root = 1 / sqrt(1 - beta2^step), decay = lr * weight_decay. */
+typedef struct attni_adamw {
+    float beta1[2], beta2[2], rest1, rest2, rate, root, eps, decay;
+} attni_adamw;
+
+/* A row of layer norm: y = (x - mean) * r + rest, with r = 1 / sqrt(variance + eps), and rest for
+ * the rounding of the mean; dx = (g - mean_g) * r + y * times_y, with mean_g the mean of g and
+ * times_y = -r * (mean of g * y). */
+typedef struct attni_moments {
+    float mean, r, rest, mean_g, times_y;
+} attni_moments;
 
 typedef struct attni_kernels {
     const char *isa;
@@ -292,6 +306,60 @@ typedef struct attni_kernels {
      * stays 0. The error is at most 8 ulp if the derivative is 1, and one ulp more for each halving
      * of the derivative. */
     void (*cap_grads)(void *ds, const void *raw, int n, double r, double cap, int nv);
+
+    /* The operations of modules work on float only and are NULL for 64 bits. Their arrays have any
+     * alignment.
+     *
+     * out[i] = x[i] P(Z <= x[i]) with Z standard normal, i < n: within 4 ulp; a result below
+     * 2^-122 may be 0. */
+    void (*gelu)(void *out, const void *x, int64_t n);
+
+    /* dx[i] = dout[i] times the derivative of gelu() at x[i], which is within 4 ulp; where it is
+     * below 2^-122 it may be 0. */
+    void (*gelu_grad)(void *dx, const void *dout, const void *x, int64_t n);
+
+    /* A step of AdamW on n elements, in float, with multiply-adds: m = beta1 m + rest1 grad,
+     * v = beta2 v + rest2 grad^2, param -= decay param + rate m / (root sqrt(v) + eps). An infinite
+     * v counts as the largest float; an infinite m stays infinite or becomes NaN. */
+    void (*adamw)(void *param, const void *grad, void *m, void *v, int64_t n,
+                  const attni_adamw *options);
+
+    /* The largest of n elements, -inf if n is 0; NaNs count as -inf, or as any element. */
+    float (*maximum)(const void *x, int64_t n);
+
+    /* Returns the sum of e^(x[i] - top), i < n, where no x[i] exceeds top: computed in double, each
+     * term with a relative error below 3e-14, and those below 2^-1000 as 2^-1000. */
+    double (*exp_sum)(const void *x, double top, int64_t n);
+
+    /* e[i] = e^(x[i] - top), i < n, where no x[i] exceeds top and |top| <= 1e9: within 2 ulp; 1
+     * where x[i] is top; a result below 2^-122 may be 0. Returns their sum, added in double. */
+    double (*exp_terms)(void *e, const void *x, float top, int64_t n);
+
+    /* x[i] *= factor, i < n. */
+    void (*multiply)(void *x, float factor, int64_t n);
+
+    /* *sum = the sum of x[i] - shift, *square = the sum of its square, i < n, in double. */
+    void (*moments)(double *sum, double *square, const void *x, float shift, int64_t n);
+
+    /* Layer norm of n elements of a row: out[i] = y * weight[i] + bias[i], in float; both formulas
+     * with fused multiply-adds. weight and bias may be NULL. */
+    void (*norm)(void *out, const void *x, const attni_moments *m, const void *weight,
+                 const void *bias, int64_t n);
+
+    /* The sums of g and of g * y, with y as in norm() and g = dout[i] * weight[i], rounded. Runs of
+     * terms are summed in float, at most 16 in each lane, and the runs in double. */
+    void (*norm_sums)(double *sum_g, double *sum_gy, const void *x, const void *dout,
+                      const attni_moments *m, const void *weight, int64_t n);
+
+    /* dx[i] = (g - mean_g) * r + y * times_y, in float. */
+    void (*norm_grad)(void *dx, const void *x, const void *dout, const attni_moments *m,
+                      const void *weight, int64_t n);
+
+    /* dweight[i] += the sum of dout[r][i] * y, dbias[i] += the sum of dout[r][i], over r < rows, at
+     * most ATTNI_NORM_ROWS; m: of each row. The sum over these rows is in float: the even ones, in
+     * order, plus the odd ones. */
+    void (*norm_columns)(double *dweight, double *dbias, const void *const *x,
+                         const void *const *dout, const attni_moments *m, int rows, int64_t n);
 
     /* n rounds of independent fused multiply-adds in registers, to measure the peak. Returns the
      * number of floating-point operations. *sink keeps the compiler from removing the loop. */

@@ -517,5 +517,7 @@ static double op_fma_loop(int64_t n, double *sink)
 #include "interleaved.inc.h"
 #include "linear.inc.h"
 #include "grad.inc.h"
+#include "elements.inc.h"
+#include "rows.inc.h"
 
 #include "table.inc.h"

@@ -1,4 +1,5 @@
-/* One step of AdamW. Elements are independent; each one is computed in double. */
+/* One step of AdamW. Elements are independent. In f64, and in f32 with options that do not fit
+ * float, each one is computed in double; otherwise in f32 by the kernel adamw(). */
 #include <math.h>
 
 #include "module.h"
@@ -6,6 +7,9 @@
 typedef struct adamw {
     const attn_adamw_options *o;
     double correction1, correction2; /* 1 - beta^step */
+    attni_adamw rounded;             /* for the kernel */
+    const attni_kernels *kernels;    /* f32; NULL: compute in double */
+    int64_t piece;
     const attn_tensor *param, *grad, *m, *v;
 } adamw;
 
@@ -61,25 +65,71 @@ static void update_piece(const adamw *p, double *param, const double *grad, doub
     }
 }
 
+static void split(float parts[2], double x)
+{
+    parts[0] = (float)x;
+    parts[1] = (float)(x - (double)parts[0]);
+}
+
+/* Fills p->rounded. Returns whether the kernel can compute with it. */
+static bool round_options(adamw *p)
+{
+    const attn_adamw_options *o = p->o;
+    const double rate = o->lr / p->correction1, root = 1 / sqrt(p->correction2);
+    const double decay = o->lr * o->weight_decay;
+    if (!attni_module_fits_float(rate) || !attni_module_fits_float(root) ||
+        !attni_module_fits_float(o->eps) || !attni_module_fits_float(decay))
+        return false;
+    p->rounded = (attni_adamw){.rest1 = (float)(1 - o->beta1),
+                               .rest2 = (float)(1 - o->beta2),
+                               .rate = (float)rate,
+                               .root = (float)root,
+                               .eps = (float)o->eps,
+                               .decay = (float)decay};
+    split(p->rounded.beta1, o->beta1);
+    split(p->rounded.beta2, o->beta2);
+    return true;
+}
+
+static void update_floats(const adamw *p, char *const row[4], int64_t c, int64_t n)
+{
+    const attn_tensor *const t[4] = {p->param, p->grad, p->m, p->v};
+    float copy[4][ATTNI_PIECE], *at[4];
+    for (int i = 0; i < 4; i++)
+        at[i] = attni_module_floats(copy[i], t[i], row[i], c, n);
+    p->kernels->adamw(at[0], at[1], at[2], at[3], n, &p->rounded);
+    for (int i = 0; i < 4; i++)
+        if (i != 1)
+            attni_module_store_floats(t[i], row[i], c, at[i], n);
+}
+
+static void update_doubles(const adamw *p, char *const row[4], int64_t c, int64_t n)
+{
+    const attn_tensor *const t[4] = {p->param, p->grad, p->m, p->v};
+    double piece[4][ATTNI_PIECE];
+    for (int i = 0; i < 4; i++)
+        attni_load_row_f64(piece[i], attni_module_place(t[i], row[i], c), t[i]->dtype,
+                           t[i]->stride[3], n);
+    update_piece(p, piece[0], piece[1], piece[2], piece[3], n);
+    for (int i = 0; i < 4; i++)
+        if (i != 1)
+            attni_store_row_f64(attni_module_place(t[i], row[i], c), t[i]->dtype, t[i]->stride[3],
+                                piece[i], n);
+}
+
 static void update_rows(void *arg, int64_t first, int64_t end)
 {
     const adamw *p = arg;
-    const attn_tensor *const t[4] = {p->param, p->grad, p->m, p->v};
-    const int64_t E = p->param->shape[3], pieces = attni_div_up(E, ATTNI_PIECE);
-    double piece[4][ATTNI_PIECE];
+    const int64_t E = p->param->shape[3], pieces = attni_div_up(E, p->piece);
     for (int64_t item = first; item < end; item++) {
-        const int64_t r = item / pieces, c = item % pieces * ATTNI_PIECE;
-        const int64_t n = E - c < ATTNI_PIECE ? E - c : ATTNI_PIECE;
-        char *at[4];
-        for (int i = 0; i < 4; i++) {
-            at[i] = attni_module_row(t[i], r) +
-                    c * t[i]->stride[3] * (int64_t)attn_dtype_size(t[i]->dtype);
-            attni_load_row_f64(piece[i], at[i], t[i]->dtype, t[i]->stride[3], n);
-        }
-        update_piece(p, piece[0], piece[1], piece[2], piece[3], n);
-        for (int i = 0; i < 4; i++)
-            if (i != 1)
-                attni_store_row_f64(at[i], t[i]->dtype, t[i]->stride[3], piece[i], n);
+        const int64_t r = item / pieces, c = item % pieces * p->piece;
+        const int64_t n = E - c < p->piece ? E - c : p->piece;
+        char *const row[4] = {attni_module_row(p->param, r), attni_module_row(p->grad, r),
+                              attni_module_row(p->m, r), attni_module_row(p->v, r)};
+        if (p->kernels)
+            update_floats(p, row, c, n);
+        else
+            update_doubles(p, row, c, n);
     }
 }
 
@@ -98,8 +148,15 @@ attn_status attn_adamw_step(attn_context *ctx, const attn_adamw_options *options
         return s;
     p.correction1 = 1 - pow(o.beta1, (double)step);
     p.correction2 = 1 - pow(o.beta2, (double)step);
-    attni_module_share(&call, attni_module_rows(param) * attni_div_up(param->shape[3], ATTNI_PIECE),
-                       4 * ATTNI_PIECE, update_rows, &p);
+    attn_tensor t[4] = {*param, *grad, *m, *v};
+    p.piece = ATTNI_PIECE;
+    if (param->dtype == ATTN_F32 && round_options(&p)) {
+        p.kernels = attni_kernels_of(call.isa, 32);
+        p.piece = attni_module_join_rows(t, 4);
+        p.param = &t[0], p.grad = &t[1], p.m = &t[2], p.v = &t[3];
+    }
+    attni_module_share(&call, attni_module_rows(p.param) * attni_div_up(p.param->shape[3], p.piece),
+                       4 * p.piece, update_rows, &p);
     attni_call_end(&call);
     return ATTN_OK;
 }

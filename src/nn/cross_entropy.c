@@ -8,7 +8,8 @@ typedef struct entropy {
     const attn_tensor *logits, *dlogits;
     const int64_t *targets;
     int64_t ignore, counted;
-    double dloss, *losses; /* losses: one per row */
+    double dloss, *losses;        /* losses: one per row */
+    const attni_kernels *kernels; /* f32; NULL: compute in double with the C library */
 } entropy;
 
 static attn_status check_entropy(entropy *p, attn_error *err)
@@ -42,10 +43,49 @@ static int64_t load_piece(double *to, const attn_tensor *t, int64_t row, int64_t
     return n;
 }
 
+static int64_t piece_at(const attn_tensor *t, int64_t c)
+{
+    return t->shape[3] - c < ATTNI_PIECE ? t->shape[3] - c : ATTNI_PIECE;
+}
+
+/* In f32, the largest logit of a row, NaNs ignored. */
+static float top_of_floats(const entropy *p, int64_t row)
+{
+    const attn_tensor *t = p->logits;
+    char *from = attni_at(t, 0, 0, row, 0);
+    float x[ATTNI_PIECE], top = -INFINITY;
+    for (int64_t c = 0, n; c < t->shape[3]; c += n) {
+        n = piece_at(t, c);
+        const float most = p->kernels->maximum(attni_module_floats(x, t, from, c, n), n);
+        top = most > top ? most : top;
+    }
+    return top;
+}
+
+/* In f32, the sum of e^(x - top) of a row, in double; NaN if a logit is. */
+static double sum_floats(const entropy *p, int64_t row, double top)
+{
+    const attn_tensor *t = p->logits;
+    char *from = attni_at(t, 0, 0, row, 0);
+    float x[ATTNI_PIECE];
+    double sum = 0;
+    for (int64_t c = 0, n; c < t->shape[3]; c += n) {
+        n = piece_at(t, c);
+        sum += p->kernels->exp_sum(attni_module_floats(x, t, from, c, n), top, n);
+    }
+    return sum;
+}
+
 /* log(sum of e^x) of a row is *top + *rest: the row's maximum, and the logarithm of sum e^(x -
  * *top). */
-static void find_sum(const attn_tensor *logits, int64_t row, double *top, double *rest)
+static void find_sum(const entropy *p, int64_t row, double *top, double *rest)
 {
+    const attn_tensor *logits = p->logits;
+    if (p->kernels) {
+        *top = (double)top_of_floats(p, row);
+        *rest = log(sum_floats(p, row, *top));
+        return;
+    }
     double piece[ATTNI_PIECE], sum = 0;
     *top = -INFINITY;
     for (int64_t c = 0, n; c < logits->shape[3]; c += n) {
@@ -69,33 +109,70 @@ static void loss_rows(void *arg, int64_t first, int64_t end)
         p->losses[i] = 0;
         if (p->targets[i] == p->ignore)
             continue;
-        find_sum(p->logits, i, &top, &rest);
+        find_sum(p, i, &top, &rest);
         attni_load_row_f64(&target, attni_at(p->logits, 0, 0, i, p->targets[i]), p->logits->dtype,
                            1, 1);
         p->losses[i] = rest + (top - target);
     }
 }
 
+/* A row of the gradient in double. */
+static void gradient_doubles(const entropy *p, int64_t i, double factor)
+{
+    const attn_tensor *d = p->dlogits;
+    const bool ignored = p->targets[i] == p->ignore;
+    double piece[ATTNI_PIECE], top = 0, rest = 0;
+    if (!ignored)
+        find_sum(p, i, &top, &rest);
+    for (int64_t c = 0, n; c < d->shape[3]; c += n) {
+        n = load_piece(piece, p->logits, i, c);
+        for (int64_t j = 0; j < n; j++) {
+            const double share = exp(piece[j] - top - rest) - (c + j == p->targets[i]);
+            piece[j] = ignored ? 0 : factor * share;
+        }
+        attni_store_row_f64(attni_at(d, 0, 0, i, c), d->dtype, d->stride[3], piece, n);
+    }
+}
+
+/* The same in f32: terms e^(x - top), times a float. The target's share minus 1 is the sum of the
+ * other terms, negative, over that of all. Returns false if the row has to be computed in double.
+ */
+static bool gradient_floats(const entropy *p, int64_t i, double factor)
+{
+    const attn_tensor *d = p->dlogits, *t = p->logits;
+    char *row = attni_at(d, 0, 0, i, 0), *from = attni_at(t, 0, 0, i, 0);
+    float x[ATTNI_PIECE], copy[ATTNI_PIECE], target;
+    const float top = top_of_floats(p, i);
+    double sum = 0;
+    if (!attni_module_fits_float((double)top) || fabsf(top) > 1e9F)
+        return false;
+    for (int64_t c = 0, n; c < d->shape[3]; c += n) {
+        n = piece_at(d, c);
+        float *at = attni_module_floats_to(copy, d, row, c);
+        sum += p->kernels->exp_terms(at, attni_module_floats(x, t, from, c, n), top, n);
+        attni_module_store_floats(d, row, c, at, n);
+    }
+    if (!attni_module_fits_float(factor / sum))
+        return false;
+    attni_load_row_f32(&target, attni_at(d, 0, 0, i, p->targets[i]), ATTN_F32, 1, 1);
+    for (int64_t c = 0, n; c < d->shape[3]; c += n) {
+        n = piece_at(d, c);
+        float *at = attni_module_floats(copy, d, row, c, n);
+        p->kernels->multiply(at, (float)(factor / sum), n);
+        attni_module_store_floats(d, row, c, at, n);
+    }
+    target = (float)(factor / sum * ((double)target - sum));
+    attni_store_row_f32(attni_at(d, 0, 0, i, p->targets[i]), ATTN_F32, 1, &target, 1);
+    return true;
+}
+
 static void gradient_rows(void *arg, int64_t first, int64_t end)
 {
     const entropy *p = arg;
-    const attn_tensor *d = p->dlogits;
     const double factor = p->counted ? p->dloss / (double)p->counted : 0;
-    double piece[ATTNI_PIECE];
-    for (int64_t i = first; i < end; i++) {
-        const bool ignored = p->targets[i] == p->ignore;
-        double top = 0, rest = 0;
-        if (!ignored)
-            find_sum(p->logits, i, &top, &rest);
-        for (int64_t c = 0, n; c < d->shape[3]; c += n) {
-            n = load_piece(piece, p->logits, i, c);
-            for (int64_t j = 0; j < n; j++) {
-                const double share = exp(piece[j] - top - rest) - (c + j == p->targets[i]);
-                piece[j] = ignored ? 0 : factor * share;
-            }
-            attni_store_row_f64(attni_at(d, 0, 0, i, c), d->dtype, d->stride[3], piece, n);
-        }
-    }
+    for (int64_t i = first; i < end; i++)
+        if (!p->kernels || p->targets[i] == p->ignore || !gradient_floats(p, i, factor))
+            gradient_doubles(p, i, factor);
 }
 
 attn_status attn_cross_entropy_forward(attn_context *ctx, const attn_tensor *logits,
@@ -119,7 +196,8 @@ attn_status attn_cross_entropy_forward(attn_context *ctx, const attn_tensor *log
     if ((s = attni_call_begin(&call, ctx, bytes, NULL, 0, err)))
         return s;
     p.losses = (double *)(void *)call.scratch;
-    attni_module_share(&call, N, 16 * logits->shape[3], loss_rows, &p);
+    p.kernels = logits->dtype == ATTN_F32 ? attni_kernels_of(call.isa, 32) : NULL;
+    attni_module_share(&call, N, (p.kernels ? 2 : 16) * logits->shape[3], loss_rows, &p);
     *loss = 0;
     for (int64_t i = 0; i < N; i++)
         *loss += p.losses[i];
@@ -143,7 +221,9 @@ attn_status attn_cross_entropy_backward(attn_context *ctx, double dloss, const a
                                       err)) ||
         (s = attni_call_begin(&call, ctx, 0, NULL, 0, err)))
         return s;
-    attni_module_share(&call, logits->shape[2], 16 * logits->shape[3], gradient_rows, &p);
+    p.kernels = logits->dtype == ATTN_F32 ? attni_kernels_of(call.isa, 32) : NULL;
+    attni_module_share(&call, logits->shape[2], (p.kernels ? 2 : 16) * logits->shape[3],
+                       gradient_rows, &p);
     attni_call_end(&call);
     return ATTN_OK;
 }

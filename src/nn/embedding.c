@@ -57,9 +57,9 @@ static void add_columns(void *arg, int64_t first, int64_t end)
 {
     const table_work *w = arg;
     const attn_tensor *to = w->dtable, *from = w->dout;
-    for (int64_t c = first * ATTNI_PIECE; c < end * ATTNI_PIECE; c += ATTNI_PIECE) {
-        const int64_t E = to->shape[3], n = E - c < ATTNI_PIECE ? E - c : ATTNI_PIECE;
-        double sum[ATTNI_PIECE] = {0}, row[ATTNI_PIECE];
+    for (int64_t c = first * ATTNI_COLUMNS; c < end * ATTNI_COLUMNS; c += ATTNI_COLUMNS) {
+        const int64_t E = to->shape[3], n = E - c < ATTNI_COLUMNS ? E - c : ATTNI_COLUMNS;
+        double sum[ATTNI_COLUMNS] = {0}, row[ATTNI_COLUMNS];
         for (int64_t v = 0; v < to->shape[2]; v++)
             attni_store_row_f64(attni_at(to, 0, 0, v, c), to->dtype, to->stride[3], sum, n);
         for (int64_t i = 0; i < w->count; i++) {
@@ -85,7 +85,7 @@ attn_status attn_embedding_backward(attn_context *ctx, const attn_tensor *dout, 
         (s = check_embedding(dtable, "dtable", ids, count, dout, "dout", err)) ||
         (s = attni_call_begin(&call, ctx, 0, NULL, 0, err)))
         return s;
-    attni_module_share(&call, attni_div_up(dtable->shape[3], ATTNI_PIECE), count * ATTNI_PIECE,
+    attni_module_share(&call, attni_div_up(dtable->shape[3], ATTNI_COLUMNS), count * ATTNI_COLUMNS,
                        add_columns, &w);
     attni_call_end(&call);
     return ATTN_OK;

@@ -1,5 +1,5 @@
-/* GELU in its exact form, x * P(Z <= x). It uses erfc, so that a negative x keeps its digits; 1 +
- * erf would cancel them. */
+/* GELU in its exact form, x * P(Z <= x). In f32 the kernels compute it. In f64 it uses erfc, so
+ * that a negative x keeps its digits; 1 + erf would cancel them. */
 #include <math.h>
 
 #include "module.h"
@@ -9,32 +9,58 @@ static const double root_half = 0.70710678118654752440, two_by_root_pi = 1.12837
 
 typedef struct gelu {
     const attn_tensor *x, *dout, *out; /* dout == NULL: forward */
+    const attni_kernels *kernels;      /* f32; NULL: compute in double */
+    int64_t piece;
 } gelu;
+
+/* n elements of row r, from element c on */
+static void gelu_floats(const gelu *p, int64_t r, int64_t c, int64_t n)
+{
+    float copy[3][ATTNI_PIECE];
+    char *row = attni_module_row(p->out, r);
+    float *out = attni_module_floats_to(copy[0], p->out, row, c);
+    const float *x = attni_module_floats(copy[1], p->x, attni_module_row(p->x, r), c, n);
+    if (p->dout) {
+        char *dout = attni_module_row(p->dout, r);
+        p->kernels->gelu_grad(out, attni_module_floats(copy[2], p->dout, dout, c, n), x, n);
+    } else {
+        p->kernels->gelu(out, x, n);
+    }
+    attni_module_store_floats(p->out, row, c, out, n);
+}
+
+/* the same in double */
+static void gelu_doubles(const gelu *p, int64_t r, int64_t c, int64_t n)
+{
+    const attn_tensor *x = p->x, *out = p->out;
+    double value[ATTNI_PIECE], dout[ATTNI_PIECE];
+    attni_load_row_f64(value, attni_module_place(x, attni_module_row(x, r), c), x->dtype,
+                       x->stride[3], n);
+    if (p->dout)
+        attni_load_row_f64(dout, attni_module_place(p->dout, attni_module_row(p->dout, r), c),
+                           x->dtype, p->dout->stride[3], n);
+    for (int64_t j = 0; j < n; j++) {
+        const double at = value[j], below = 0.5 * erfc(-root_half * at);
+        const double density = 0.5 * two_by_root_pi * root_half * exp(-0.5 * at * at);
+        /* for large |x| the product would be 0 * infinity = NaN; the limit is 0 */
+        const double rise = density == 0 ? 0 : at * density;
+        value[j] = p->dout ? dout[j] * (below + rise) : below == 0 ? 0 : at * below;
+    }
+    attni_store_row_f64(attni_module_place(out, attni_module_row(out, r), c), out->dtype,
+                        out->stride[3], value, n);
+}
 
 static void gelu_rows(void *arg, int64_t first, int64_t end)
 {
     const gelu *p = arg;
-    const attn_tensor *x = p->x, *out = p->out;
-    const int64_t E = x->shape[3], pieces = attni_div_up(E, ATTNI_PIECE);
-    double value[ATTNI_PIECE], dout[ATTNI_PIECE];
+    const int64_t E = p->x->shape[3], pieces = attni_div_up(E, p->piece);
     for (int64_t item = first; item < end; item++) {
-        const int64_t r = item / pieces, c = item % pieces * ATTNI_PIECE;
-        const int64_t n = E - c < ATTNI_PIECE ? E - c : ATTNI_PIECE;
-        const int64_t size = (int64_t)attn_dtype_size(x->dtype);
-        attni_load_row_f64(value, attni_module_row(x, r) + c * x->stride[3] * size, x->dtype,
-                           x->stride[3], n);
-        if (p->dout)
-            attni_load_row_f64(dout, attni_module_row(p->dout, r) + c * p->dout->stride[3] * size,
-                               x->dtype, p->dout->stride[3], n);
-        for (int64_t j = 0; j < n; j++) {
-            const double at = value[j], below = 0.5 * erfc(-root_half * at);
-            const double density = 0.5 * two_by_root_pi * root_half * exp(-0.5 * at * at);
-            /* for large |x| the product would be 0 * infinity = NaN; the limit is 0 */
-            const double rise = density == 0 ? 0 : at * density;
-            value[j] = p->dout ? dout[j] * (below + rise) : below == 0 ? 0 : at * below;
-        }
-        attni_store_row_f64(attni_module_row(out, r) + c * out->stride[3] * size, out->dtype,
-                            out->stride[3], value, n);
+        const int64_t r = item / pieces, c = item % pieces * p->piece;
+        const int64_t n = E - c < p->piece ? E - c : p->piece;
+        if (p->kernels)
+            gelu_floats(p, r, c, n);
+        else
+            gelu_doubles(p, r, c, n);
     }
 }
 
@@ -44,8 +70,17 @@ static attn_status run(attn_context *ctx, gelu *p, attn_error *err)
     const attn_status s = attni_call_begin(&call, ctx, 0, NULL, 0, err);
     if (s != ATTN_OK)
         return s;
-    attni_module_share(&call, attni_module_rows(p->x) * attni_div_up(p->x->shape[3], ATTNI_PIECE),
-                       16 * ATTNI_PIECE, gelu_rows, p);
+    attn_tensor t[3] = {*p->x, *p->out, p->dout ? *p->dout : *p->x};
+    p->piece = ATTNI_PIECE;
+    if (p->x->dtype == ATTN_F32) {
+        p->kernels = attni_kernels_of(call.isa, 32);
+        p->piece = attni_module_join_rows(t, 3);
+        p->x = &t[0];
+        p->out = &t[1];
+        p->dout = p->dout ? &t[2] : NULL;
+    }
+    attni_module_share(&call, attni_module_rows(p->x) * attni_div_up(p->x->shape[3], p->piece),
+                       (p->kernels ? 2 : 16) * p->piece, gelu_rows, p);
     attni_call_end(&call);
     return ATTN_OK;
 }

@@ -1,5 +1,6 @@
-/* Layer norm over the last dimension. All arithmetic is in double. Rows are read in pieces; mean
- * and variance take two passes over a row, so that a large mean costs no digits.
+/* Layer norm over the last dimension. Rows are read in pieces. In f64 all arithmetic is in double,
+ * and mean and variance take two passes over a row, so that a large mean costs no digits. In f32
+ * the kernels compute: mean and variance in double, the rest in float.
  *
  *   y = (x - mean) * r,  r = 1 / sqrt(variance + eps),  out = y * weight + bias
  *   dx = r * (g - mean of g - y * mean of g y),  g = dout * weight
@@ -13,7 +14,11 @@ typedef struct norm {
     const attn_tensor *x, *weight, *bias, *out;     /* forward */
     const attn_tensor *dout, *dx, *dweight, *dbias; /* backward */
     double eps;
-    double *mean, *r; /* of each row; backward only, for the sums over rows */
+    double *sums;                 /* of the columns of dweight and of dbias */
+    double *mean, *r;             /* of each row; backward only, for the sums over rows */
+    attni_moments *moments;       /* the same, rounded, in f32 */
+    const attni_kernels *kernels; /* f32; NULL: compute in double */
+    int64_t columns;              /* that a thread sums at a time; their number changes no bit */
 } norm;
 
 /* ------------------------------------------------------------------------------------- Checking */
@@ -96,21 +101,77 @@ static void find_moments(const attn_tensor *x, const char *row, double eps, doub
     *r = 1 / sqrt(squares / (double)E + eps);
 }
 
+static void norm_doubles(const norm *p, int64_t i)
+{
+    const char *row = attni_module_row(p->x, i);
+    char *to = attni_module_row(p->out, i);
+    double mean, r, x[ATTNI_PIECE], weight[ATTNI_PIECE], bias[ATTNI_PIECE];
+    find_moments(p->x, row, p->eps, &mean, &r);
+    for (int64_t c = 0, n; c < p->x->shape[3]; c += n) {
+        n = load_piece(x, p->x, row, c);
+        load_vector(weight, p->weight, c, n, 1);
+        load_vector(bias, p->bias, c, n, 0);
+        for (int64_t j = 0; j < n; j++)
+            x[j] = (x[j] - mean) * r * weight[j] + bias[j];
+        store_piece(p->out, to, c, x, n);
+    }
+}
+
+/* A piece of an f32 row, or of a vector, which may be NULL. */
+static const float *floats(float *copy, const attn_tensor *t, int64_t i, int64_t c, int64_t n)
+{
+    return t ? attni_module_floats(copy, t, attni_module_row(t, i), c, n) : NULL;
+}
+
+static int64_t piece_at(const norm *p, int64_t c)
+{
+    const int64_t left = p->x->shape[3] - c;
+    return left < ATTNI_PIECE ? left : ATTNI_PIECE;
+}
+
+/* The moments of row i in f32, rounded. The sums are relative to the row's first element: its
+ * square is a part of the variance, times E, so the difference of the sums loses few digits.
+ * Returns false if the row has to be computed in double. */
+static bool find_float_moments(const norm *p, int64_t i, attni_moments *m, double *mean, double *r)
+{
+    const int64_t E = p->x->shape[3];
+    double sum = 0, squares = 0;
+    float copy[ATTNI_PIECE], first;
+    attni_load_row_f32(&first, attni_module_row(p->x, i), ATTN_F32, 1, 1);
+    for (int64_t c = 0, n; c < E; c += n) {
+        double part, square;
+        n = piece_at(p, c);
+        p->kernels->moments(&part, &square, floats(copy, p->x, i, c, n), first, n);
+        sum += part;
+        squares += square;
+    }
+    const double variance = (squares - sum * (sum / (double)E)) / (double)E;
+    *mean = (double)first + sum / (double)E;
+    *r = 1 / sqrt((variance < 0 ? 0 : variance) + p->eps);
+    m->mean = (float)*mean;
+    m->rest = (float)(((double)m->mean - *mean) * *r);
+    m->r = (float)*r;
+    return attni_module_fits_float(*r);
+}
+
 static void norm_rows(void *arg, int64_t first, int64_t end)
 {
     const norm *p = arg;
     for (int64_t i = first; i < end; i++) {
-        const char *row = attni_module_row(p->x, i);
-        char *to = attni_module_row(p->out, i);
-        double mean, r, x[ATTNI_PIECE], weight[ATTNI_PIECE], bias[ATTNI_PIECE];
-        find_moments(p->x, row, p->eps, &mean, &r);
+        attni_moments m;
+        double mean, r;
+        if (!p->kernels || !find_float_moments(p, i, &m, &mean, &r)) {
+            norm_doubles(p, i);
+            continue;
+        }
+        float x[ATTNI_PIECE], weight[ATTNI_PIECE], bias[ATTNI_PIECE], copy[ATTNI_PIECE];
+        char *row = attni_module_row(p->out, i);
         for (int64_t c = 0, n; c < p->x->shape[3]; c += n) {
-            n = load_piece(x, p->x, row, c);
-            load_vector(weight, p->weight, c, n, 1);
-            load_vector(bias, p->bias, c, n, 0);
-            for (int64_t j = 0; j < n; j++)
-                x[j] = (x[j] - mean) * r * weight[j] + bias[j];
-            store_piece(p->out, to, c, x, n);
+            n = piece_at(p, c);
+            float *out = attni_module_floats_to(copy, p->out, row, c);
+            p->kernels->norm(out, floats(x, p->x, i, c, n), &m, floats(weight, p->weight, 0, c, n),
+                             floats(bias, p->bias, 0, c, n), n);
+            attni_module_store_floats(p->out, row, c, out, n);
         }
     }
 }
@@ -132,51 +193,150 @@ static int64_t load_gradient(const norm *p, int64_t i, int64_t c, double *y, dou
     return n;
 }
 
+static void gradient_doubles(const norm *p, int64_t i)
+{
+    const int64_t E = p->x->shape[3];
+    double y[ATTNI_PIECE], g[ATTNI_PIECE], sum_g = 0, sum_gy = 0;
+    find_moments(p->x, attni_module_row(p->x, i), p->eps, &p->mean[i], &p->r[i]);
+    for (int64_t c = 0, n; c < E && p->dx; c += n) {
+        n = load_gradient(p, i, c, y, g);
+        for (int64_t j = 0; j < n; j++) {
+            sum_g += g[j];
+            sum_gy += g[j] * y[j];
+        }
+    }
+    for (int64_t c = 0, n; c < E && p->dx; c += n) {
+        n = load_gradient(p, i, c, y, g);
+        for (int64_t j = 0; j < n; j++)
+            g[j] = p->r[i] * (g[j] - sum_g / (double)E - y[j] * (sum_gy / (double)E));
+        store_piece(p->dx, attni_module_row(p->dx, i), c, g, n);
+    }
+}
+
+static void gradient_floats(const norm *p, int64_t i, attni_moments *m)
+{
+    const int64_t E = p->x->shape[3];
+    float x[ATTNI_PIECE], dout[ATTNI_PIECE], weight[ATTNI_PIECE], copy[ATTNI_PIECE];
+    double sum_g = 0, sum_gy = 0;
+    for (int64_t c = 0, n; c < E; c += n) {
+        double g, gy;
+        n = piece_at(p, c);
+        p->kernels->norm_sums(&g, &gy, floats(x, p->x, i, c, n), floats(dout, p->dout, i, c, n), m,
+                              floats(weight, p->weight, 0, c, n), n);
+        sum_g += g;
+        sum_gy += gy;
+    }
+    m->mean_g = (float)(sum_g / (double)E);
+    m->times_y = (float)(-p->r[i] * (sum_gy / (double)E));
+    char *row = attni_module_row(p->dx, i);
+    for (int64_t c = 0, n; c < E; c += n) {
+        n = piece_at(p, c);
+        float *dx = attni_module_floats_to(copy, p->dx, row, c);
+        p->kernels->norm_grad(dx, floats(x, p->x, i, c, n), floats(dout, p->dout, i, c, n), m,
+                              floats(weight, p->weight, 0, c, n), n);
+        attni_module_store_floats(p->dx, row, c, dx, n);
+    }
+}
+
 static void gradient_rows(void *arg, int64_t first, int64_t end)
 {
     const norm *p = arg;
-    const int64_t E = p->x->shape[3];
-    double y[ATTNI_PIECE], g[ATTNI_PIECE];
     for (int64_t i = first; i < end; i++) {
-        double sum_g = 0, sum_gy = 0;
-        find_moments(p->x, attni_module_row(p->x, i), p->eps, &p->mean[i], &p->r[i]);
-        for (int64_t c = 0, n; c < E && p->dx; c += n) {
-            n = load_gradient(p, i, c, y, g);
-            for (int64_t j = 0; j < n; j++) {
-                sum_g += g[j];
-                sum_gy += g[j] * y[j];
-            }
-        }
-        for (int64_t c = 0, n; c < E && p->dx; c += n) {
-            n = load_gradient(p, i, c, y, g);
-            for (int64_t j = 0; j < n; j++)
-                g[j] = p->r[i] * (g[j] - sum_g / (double)E - y[j] * (sum_gy / (double)E));
-            store_piece(p->dx, attni_module_row(p->dx, i), c, g, n);
+        if (!p->kernels) {
+            gradient_doubles(p, i);
+        } else if (!find_float_moments(p, i, &p->moments[i], &p->mean[i], &p->r[i])) {
+            p->moments[i].r = 0; /* the mark of a row that is computed in double */
+            gradient_doubles(p, i);
+        } else if (p->dx) {
+            gradient_floats(p, i, &p->moments[i]);
         }
     }
+}
+
+#define MOST_COLUMNS (2 * ATTNI_COLUMNS)
+static int64_t columns_at(const norm *p, int64_t c)
+{
+    const int64_t left = p->x->shape[3] - c;
+    return left < p->columns ? left : p->columns;
+}
+
+/* Adds what row i contributes to the columns from c on of dweight and dbias. */
+static void add_row(const norm *p, int64_t i, int64_t c, double *dweight, double *dbias)
+{
+    double x[MOST_COLUMNS], dout[MOST_COLUMNS];
+    const int64_t n = columns_at(p, c);
+    attni_load_row_f64(x, attni_module_place(p->x, attni_module_row(p->x, i), c), p->x->dtype,
+                       p->x->stride[3], n);
+    attni_load_row_f64(dout, attni_module_place(p->dout, attni_module_row(p->dout, i), c),
+                       p->dout->dtype, p->dout->stride[3], n);
+    for (int64_t j = 0; j < n; j++) {
+        dweight[j] += dout[j] * ((x[j] - p->mean[i]) * p->r[i]);
+        dbias[j] += dout[j];
+    }
+}
+
+/* The same for `rows` rows from i on. Returns false if one of them was computed in double. */
+static bool add_float_rows(const norm *p, int64_t i, int rows, int64_t c, double *dweight,
+                           double *dbias)
+{
+    float x[ATTNI_NORM_ROWS][MOST_COLUMNS], dout[ATTNI_NORM_ROWS][MOST_COLUMNS];
+    const void *at[2][ATTNI_NORM_ROWS];
+    const int64_t n = columns_at(p, c);
+    for (int r = 0; r < rows; r++) {
+        if (!p->kernels || p->moments[i + r].r == 0)
+            return false;
+        at[0][r] = floats(x[r], p->x, i + r, c, n);
+        at[1][r] = floats(dout[r], p->dout, i + r, c, n);
+    }
+    p->kernels->norm_columns(dweight, dbias, at[0], at[1], p->moments + i, rows, n);
+    return true;
+}
+
+/* Adds what ATTNI_NORM_ROWS rows from i on contribute to the columns from c on. */
+static void add_rows(const norm *p, int64_t i, int64_t c)
+{
+    const int64_t left = attni_module_rows(p->x) - i;
+    const int rows = left < ATTNI_NORM_ROWS ? (int)left : ATTNI_NORM_ROWS;
+    double *dweight = p->sums + c, *dbias = dweight + p->x->shape[3];
+    if (!add_float_rows(p, i, rows, c, dweight, dbias))
+        for (int r = 0; r < rows; r++)
+            add_row(p, i + r, c, dweight, dbias);
+}
+
+static void store_columns(const norm *p, int64_t c)
+{
+    const double *dweight = p->sums + c, *dbias = dweight + p->x->shape[3];
+    if (p->dweight)
+        store_piece(p->dweight, p->dweight->data, c, dweight, columns_at(p, c));
+    if (p->dbias)
+        store_piece(p->dbias, p->dbias->data, c, dbias, columns_at(p, c));
 }
 
 static void gradient_columns(void *arg, int64_t first, int64_t end)
 {
     const norm *p = arg;
     const int64_t rows = attni_module_rows(p->x);
-    double x[ATTNI_PIECE], dout[ATTNI_PIECE];
-    for (int64_t c = first * ATTNI_PIECE; c < end * ATTNI_PIECE; c += ATTNI_PIECE) {
-        double dweight[ATTNI_PIECE] = {0}, dbias[ATTNI_PIECE] = {0};
-        int64_t n = p->x->shape[3] - c < ATTNI_PIECE ? p->x->shape[3] - c : ATTNI_PIECE;
-        for (int64_t i = 0; i < rows; i++) {
-            load_piece(x, p->x, attni_module_row(p->x, i), c);
-            load_piece(dout, p->dout, attni_module_row(p->dout, i), c);
-            for (int64_t j = 0; j < n; j++) {
-                dweight[j] += dout[j] * ((x[j] - p->mean[i]) * p->r[i]);
-                dbias[j] += dout[j];
-            }
-        }
-        if (p->dweight)
-            store_piece(p->dweight, p->dweight->data, c, dweight, n);
-        if (p->dbias)
-            store_piece(p->dbias, p->dbias->data, c, dbias, n);
+    for (int64_t c = first * p->columns; c < end * p->columns; c += p->columns) {
+        for (int64_t i = 0; i < rows; i += ATTNI_NORM_ROWS)
+            add_rows(p, i, c);
+        store_columns(p, c);
     }
+}
+
+/* Rows and columns by one thread: the sums over some rows while these are in a cache. The order of
+ * the sums is that of gradient_columns. */
+static void gradient_groups(void *arg, int64_t first, int64_t end)
+{
+    const norm *p = arg;
+    const int64_t rows = attni_module_rows(p->x), E = p->x->shape[3];
+    (void)first, (void)end;
+    for (int64_t i = 0; i < rows; i += ATTNI_NORM_ROWS) {
+        gradient_rows(arg, i, rows - i < ATTNI_NORM_ROWS ? rows : i + ATTNI_NORM_ROWS);
+        for (int64_t c = 0; c < E; c += p->columns)
+            add_rows(p, i, c);
+    }
+    for (int64_t c = 0; c < E; c += p->columns)
+        store_columns(p, c);
 }
 
 /* ------------------------------------------------------------------------------------- The calls
@@ -193,7 +353,9 @@ attn_status attn_layer_norm_forward(attn_context *ctx, const attn_tensor *x,
     if ((s = check_inputs(&p, err)) || (s = check_result(out, "out", x, false, err)) ||
         (s = attni_call_begin(&call, ctx, 0, NULL, 0, err)))
         return s;
-    attni_module_share(&call, attni_module_rows(x), 4 * x->shape[3], norm_rows, &p);
+    p.kernels = x->dtype == ATTN_F32 ? attni_kernels_of(call.isa, 32) : NULL;
+    attni_module_share(&call, attni_module_rows(x), (p.kernels ? 1 : 4) * x->shape[3], norm_rows,
+                       &p);
     attni_call_end(&call);
     return ATTN_OK;
 }
@@ -218,18 +380,31 @@ attn_status attn_layer_norm_backward(attn_context *ctx, const attn_tensor *dout,
         return s;
     const int64_t rows = attni_module_rows(x), E = x->shape[3];
     attni_layout layout = {0};
-    (void)attni_layout_take(&layout, (uint64_t)rows, 2 * sizeof *p.mean);
+    const bool single = x->dtype == ATTN_F32;
+    (void)attni_layout_take(&layout, (uint64_t)E, 2 * sizeof *p.sums);
+    (void)attni_layout_take(&layout, (uint64_t)rows,
+                            2 * sizeof *p.mean + (single ? sizeof *p.moments : 0));
     if (layout.overflow || layout.used > PTRDIFF_MAX)
         return attni_fail(err, ATTN_ERR_LIMIT, "x", "x has %lld rows, more than can be addressed",
                           (long long)rows);
     if ((s = attni_call_begin(&call, ctx, layout.used, NULL, 0, err)))
         return s;
-    p.mean = (double *)(void *)call.scratch;
+    p.sums = (double *)(void *)call.scratch;
+    for (int64_t c = 0; c < 2 * E; c++)
+        p.sums[c] = 0;
+    p.mean = p.sums ? p.sums + 2 * E : NULL;
     p.r = p.mean ? p.mean + rows : NULL;
-    attni_module_share(&call, rows, 6 * E, gradient_rows, &p);
-    if (dweight || dbias)
-        attni_module_share(&call, attni_div_up(E, ATTNI_PIECE), rows * ATTNI_PIECE,
-                           gradient_columns, &p);
+    p.moments = p.mean ? (attni_moments *)(void *)(p.r + rows) : NULL;
+    p.kernels = single ? attni_kernels_of(call.isa, 32) : NULL;
+    p.columns = call.threads == 1 ? MOST_COLUMNS : ATTNI_COLUMNS;
+    if (call.threads == 1 && (dweight || dbias)) {
+        attni_module_share(&call, 1, 1, gradient_groups, &p);
+    } else {
+        attni_module_share(&call, rows, 6 * E, gradient_rows, &p);
+        if (dweight || dbias)
+            attni_module_share(&call, attni_div_up(E, p.columns), rows * p.columns,
+                               gradient_columns, &p);
+    }
     attni_call_end(&call);
     return ATTN_OK;
 }

@@ -203,14 +203,14 @@ static void sum_columns(void *arg, int64_t first, int64_t end)
     const backward *p = arg;
     const attn_tensor *dout = p->dout, *dbias = p->dbias;
     const int64_t T = dout->shape[2], Out = dout->shape[3];
-    const int64_t pieces = attni_div_up(Out, ATTNI_PIECE);
+    const int64_t pieces = attni_div_up(Out, ATTNI_COLUMNS);
     for (int64_t item = first; item < end; item++) {
-        const int64_t group = item / pieces, c = item % pieces * ATTNI_PIECE;
+        const int64_t group = item / pieces, c = item % pieces * ATTNI_COLUMNS;
         const int64_t b = group / dbias->shape[1], h = group % dbias->shape[1];
-        const int64_t n = Out - c < ATTNI_PIECE ? Out - c : ATTNI_PIECE;
+        const int64_t n = Out - c < ATTNI_COLUMNS ? Out - c : ATTNI_COLUMNS;
         const int64_t bs = attni_empty(dout) ? 0 : dout->shape[0] / dbias->shape[0];
         const int64_t hs = dout->shape[1] / dbias->shape[1];
-        double sums[ATTNI_PIECE] = {0}, row[ATTNI_PIECE];
+        double sums[ATTNI_COLUMNS] = {0}, row[ATTNI_COLUMNS];
         for (int64_t r = 0; r < bs * hs * T; r++) {
             const int64_t i = r % T, rest = r / T;
             attni_load_row_f64(row, attni_at(dout, b + rest / hs, h + rest % hs, i, c), dout->dtype,
@@ -228,8 +228,8 @@ static void run_bias(backward *p, attni_call *call)
     const int64_t groups = n[0] * n[1];
     if (groups == 0 || all[3] == 0)
         return;
-    attni_module_share(call, groups * attni_div_up(all[3], ATTNI_PIECE),
-                       all[0] * all[1] / groups * all[2] * ATTNI_PIECE, sum_columns, p);
+    attni_module_share(call, groups * attni_div_up(all[3], ATTNI_COLUMNS),
+                       all[0] * all[1] / groups * all[2] * ATTNI_COLUMNS, sum_columns, p);
 }
 
 /* ------------------------------------------------------------------------------------- The call */

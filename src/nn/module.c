@@ -57,6 +57,23 @@ void *attni_module_take(attni_layout *layout, size_t element, int64_t n0, int64_
     return attni_layout_take(layout, count, element);
 }
 
+int64_t attni_module_join_rows(attn_tensor *t, int n)
+{
+    if (attni_empty(&t[0]))
+        return ATTNI_PIECE;
+    for (int i = 0; i < n; i++) {
+        int64_t next = 1;
+        for (int d = 3; d >= 0; next *= t[i].shape[d--])
+            if (t[i].shape[d] > 1 && t[i].stride[d] != next)
+                return ATTNI_PIECE;
+    }
+    for (int i = 0; i < n; i++) {
+        const int64_t *shape = t[i].shape;
+        t[i] = attn_matrix(t[i].data, t[i].dtype, 1, shape[0] * shape[1] * shape[2] * shape[3]);
+    }
+    return ATTNI_LONG_PIECE;
+}
+
 /* ------------------------------------------------------------------------------- Rows for threads
  */
 

@@ -3,6 +3,8 @@
 #ifndef ATTNI_NN_MODULE_H
 #define ATTNI_NN_MODULE_H
 
+#include <math.h>
+
 #include "../core/internal.h"
 #include "../kernel/kernel.h"
 
@@ -21,6 +23,8 @@ attn_status attni_module_check_shape(const attn_tensor *t, const char *name, int
 static inline char *attni_module_row(const attn_tensor *t, int64_t r)
 {
     const int64_t T = t->shape[2], H = t->shape[1];
+    if (r < T) /* without divisions */
+        return attni_at(t, 0, 0, r, 0);
     return attni_at(t, r / T / H, r / T % H, r % T, 0);
 }
 /* The number of rows of t; 0 if they have no elements. */
@@ -36,7 +40,46 @@ void attni_module_copy_row(char *dst, int64_t dst_stride, const char *src, int64
  * must depend on that item alone. */
 void attni_module_share(attni_call *call, int64_t items, int64_t cost,
                         void (*body)(void *arg, int64_t first, int64_t end), void *arg);
-#define ATTNI_PIECE 128 /* elements computed in double at a time, on the stack */
+#define ATTNI_PIECE 1024      /* elements of a row computed at a time, with copies on the stack */
+#define ATTNI_LONG_PIECE 4096 /* the same without copies */
+#define ATTNI_COLUMNS 128     /* columns that a thread sums over all rows at a time */
+
+/* The address of element c of a row of t. */
+static inline char *attni_module_place(const attn_tensor *t, char *row, int64_t c)
+{
+    return row + c * t->stride[3] * (int64_t)attn_dtype_size(t->dtype);
+}
+/* n elements of an f32 row, from element c on, for the kernels: where they are or, if their stride
+ * is not 1, copied to `copy`. n <= ATTNI_PIECE. attni_module_floats_to only chooses the place,
+ * where a kernel will write them; attni_module_store_floats then moves them. */
+static inline float *attni_module_floats_to(float *copy, const attn_tensor *t, char *row, int64_t c)
+{
+    return t->stride[3] == 1 ? (float *)(void *)attni_module_place(t, row, c) : copy;
+}
+static inline float *attni_module_floats(float *copy, const attn_tensor *t, char *row, int64_t c,
+                                         int64_t n)
+{
+    float *at = attni_module_floats_to(copy, t, row, c);
+    if (at == copy)
+        attni_load_row_f32(copy, attni_module_place(t, row, c), ATTN_F32, t->stride[3], n);
+    return at;
+}
+static inline void attni_module_store_floats(const attn_tensor *t, char *row, int64_t c,
+                                             const float *from, int64_t n)
+{
+    char *to = attni_module_place(t, row, c);
+    if ((const void *)from != (const void *)to)
+        attni_store_row_f32(to, ATTN_F32, t->stride[3], from, n);
+}
+/* For operations on elements: if each of the n tensors, all of one shape, is dense, makes each of
+ * them one row, and returns ATTNI_LONG_PIECE; else returns ATTNI_PIECE. */
+int64_t attni_module_join_rows(attn_tensor *t, int n);
+
+/* Can x be rounded to float, and multiplied, far from the limits of float? */
+static inline bool attni_module_fits_float(double x)
+{
+    return x == 0 || (fabs(x) >= 1e-30 && fabs(x) <= 1e30);
+}
 
 /* attni_layout_take of n0 x n1 x n2 x n3 elements. */
 void *attni_module_take(attni_layout *layout, size_t element, int64_t n0, int64_t n1, int64_t n2,

@@ -34,6 +34,7 @@ V_INLINE vec v_add(vec a, vec b) { return V_(add)(a, b); }
 V_INLINE vec v_sub(vec a, vec b) { return V_(sub)(a, b); }
 V_INLINE vec v_mul(vec a, vec b) { return V_(mul)(a, b); }
 V_INLINE vec v_div(vec a, vec b) { return V_(div)(a, b); }
+V_INLINE vec v_sqrt(vec a) { return V_(sqrt)(a); }
 V_INLINE vec v_fma(vec a, vec b, vec c) { return V_(fmadd)(a, b, c); }
 
 V_INLINE vmask v_lt(vec a, vec b) { return V_(cmp)(a, b, _CMP_LT_OQ); }
@@ -64,6 +65,17 @@ V_INLINE uint64_t v_bytes(const uint8_t *p)
 }
 
 V_INLINE vec v_max(vec a, vec b) { return V_(max)(a, b); }
+V_INLINE vec v_min(vec a, vec b) { return V_(min)(a, b); }
+#if ATTNI_BITS == 32
+typedef __m256d v_wide;
+V_INLINE v_wide v_wide_fma(v_wide a, v_wide b, v_wide c) { return _mm256_fmadd_pd(a, b, c); }
+V_INLINE v_wide v_wide_load(const R_any *p)
+{
+    return _mm256_cvtps_pd(_mm_loadu_ps((const float *)p));
+}
+V_INLINE void v_wide_store(R_any *p, v_wide a) { _mm_storeu_ps((float *)p, _mm256_cvtpd_ps(a)); }
+V_INLINE v_wide v_wide_max(v_wide a, v_wide b) { return _mm256_max_pd(a, b); }
+#endif
 V_INLINE vec v_round(vec a) { return V_(round)(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 V_INLINE vec v_ceil(vec a) { return V_(round)(a, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC); }
 

@@ -49,6 +49,12 @@ V_INLINE vec v_add(vec a, vec b) { return a + b; }
 V_INLINE vec v_sub(vec a, vec b) { return a - b; }
 V_INLINE vec v_mul(vec a, vec b) { return a * b; }
 V_INLINE vec v_div(vec a, vec b) { return a / b; }
+V_INLINE vec v_sqrt(vec a)
+{
+    for (int i = 0; i < V_LANES; i++)
+        a[i] = (R)sqrt((double)a[i]); /* for a float, too, this rounds correctly */
+    return a;
+}
 #define V_NO_FMA
 V_INLINE vec v_fma(vec a, vec b, vec c) { return a * b + c; }
 
@@ -64,8 +70,28 @@ V_INLINE int v_any(vmask m)
     return any != 0;
 }
 
-/* a > b ? a : b, so b where either is NaN, as x86 has it. */
+/* a > b ? a : b and a < b ? a : b, so b where either is NaN, as x86 has it. */
 V_INLINE vec v_max(vec a, vec b) { return v_select(v_lt(b, a), a, b); }
+V_INLINE vec v_min(vec a, vec b) { return v_select(v_lt(a, b), a, b); }
+
+#if ATTNI_BITS == 32
+/* Doubles, half as many as there are floats in a vec, loaded from floats and stored as floats: see
+ * wide.h. The operators + - * work on them. */
+typedef double v_wide __attribute__((vector_size(16)));
+V_INLINE v_wide v_wide_fma(v_wide a, v_wide b, v_wide c) { return a * b + c; }
+V_INLINE v_wide v_wide_load(const R_any *p) { return (v_wide){(double)p[0], (double)p[1]}; }
+V_INLINE void v_wide_store(R_any *p, v_wide a) /* rounded */
+{
+    p[0] = (float)a[0];
+    p[1] = (float)a[1];
+}
+V_INLINE v_wide v_wide_max(v_wide a, v_wide b) /* as v_max */
+{
+    for (int i = 0; i < 2; i++)
+        a[i] = a[i] > b[i] ? a[i] : b[i];
+    return a;
+}
+#endif
 
 /* To the nearest integer, ties to even. */
 V_INLINE vec v_round(vec a)

@@ -39,6 +39,7 @@ V_INLINE vec v_add(vec a, vec b) { return V_(vaddq)(a, b); }
 V_INLINE vec v_sub(vec a, vec b) { return V_(vsubq)(a, b); }
 V_INLINE vec v_mul(vec a, vec b) { return V_(vmulq)(a, b); }
 V_INLINE vec v_div(vec a, vec b) { return V_(vdivq)(a, b); }
+V_INLINE vec v_sqrt(vec a) { return V_(vsqrtq)(a); }
 V_INLINE vec v_fma(vec a, vec b, vec c) { return V_(vfmaq)(c, a, b); }
 
 V_INLINE vmask v_lt(vec a, vec b) { return V_(vcltq)(a, b); }
@@ -55,6 +56,15 @@ V_INLINE int v_any(vmask m)
 
 /* Not fmax or fmaxnm, which choose otherwise where one side is NaN. */
 V_INLINE vec v_max(vec a, vec b) { return V_(vbslq)(V_(vcgtq)(a, b), a, b); }
+V_INLINE vec v_min(vec a, vec b) { return V_(vbslq)(V_(vcltq)(a, b), a, b); }
+#if ATTNI_BITS == 32
+typedef float64x2_t v_wide;
+V_INLINE v_wide v_wide_fma(v_wide a, v_wide b, v_wide c) { return vfmaq_f64(c, a, b); }
+typedef float32x2_t halves_of_vec __attribute__((aligned(1), may_alias));
+V_INLINE v_wide v_wide_load(const R_any *p) { return vcvt_f64_f32(*(const halves_of_vec *)p); }
+V_INLINE void v_wide_store(R_any *p, v_wide a) { *(halves_of_vec *)p = vcvt_f32_f64(a); }
+V_INLINE v_wide v_wide_max(v_wide a, v_wide b) { return vbslq_f64(vcgtq_f64(a, b), a, b); }
+#endif
 V_INLINE vec v_round(vec a) { return V_(vrndnq)(a); }
 V_INLINE vec v_ceil(vec a) { return V_(vrndpq)(a); }
 

@@ -111,6 +111,9 @@ C_SCALE(c_scale_pd, double, ldexp)
               _mm256_unpacklo_##ps(x.h[0], y.h[0]), _mm256_unpacklo_##ps(x.h[1], y.h[1]))          \
     OF_HALVES(ps, vec, half, unpackhi3, (vec a, vec b, vec c),                                     \
               _mm256_unpackhi_##ps(x.h[0], y.h[0]), _mm256_unpackhi_##ps(x.h[1], y.h[1]))          \
+    OF_HALVES(ps, vec, half, sqrt3, (vec a, vec b, vec c), _mm256_sqrt_##ps(x.h[0]),               \
+              _mm256_sqrt_##ps(x.h[1]))                                                            \
+    IN_C vec c_sqrt_##ps(vec a) { return c_sqrt3_##ps(a, a, a); }                                  \
     IN_C vec c_max_##ps(vec a, vec b) { return c_max3_##ps(a, b, b); }                             \
     IN_C vec c_min_##ps(vec a, vec b) { return c_min3_##ps(a, b, b); }                             \
     IN_C vec c_unpacklo_##ps(vec a, vec b) { return c_unpacklo3_##ps(a, b, b); }                   \
@@ -413,6 +416,8 @@ OUT_OF_LINE __m256i c_cvtepi32_epi16(__m512i a)
     r[i_] = (uint16_t)((c_u32)a)[i_];
     return (__m256i)r;
 }
+IN_C __m512d c_cvtps_pd(__m256 a) { return __builtin_convertvector(a, __m512d); }
+IN_C __m256 c_cvtpd_ps(__m512d a) { return __builtin_convertvector(a, __m256); }
 IN_C __m512 c_cvtph_ps(__m256i a)
 {
     const __m256 low = _mm256_cvtph_ps(_mm256_castsi256_si128(a));

@@ -20,6 +20,10 @@
 #undef _mm512_mul_pd
 #undef _mm512_div_ps
 #undef _mm512_div_pd
+#undef _mm512_sqrt_ps
+#undef _mm512_cvtps_pd
+#undef _mm512_cvtpd_ps
+#undef _mm512_sqrt_pd
 #undef _mm512_fmadd_ps
 #undef _mm512_fmadd_pd
 #undef _mm512_max_ps
@@ -114,6 +118,10 @@
 #define _mm512_mul_pd c_mul_pd
 #define _mm512_div_ps c_div_ps
 #define _mm512_div_pd c_div_pd
+#define _mm512_sqrt_ps c_sqrt_ps
+#define _mm512_cvtps_pd c_cvtps_pd
+#define _mm512_cvtpd_ps c_cvtpd_ps
+#define _mm512_sqrt_pd c_sqrt_pd
 #define _mm512_fmadd_ps c_fmadd_ps
 #define _mm512_fmadd_pd c_fmadd_pd
 #define _mm512_max_ps c_max_ps

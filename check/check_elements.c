@@ -1,0 +1,151 @@
+/* The operations on elements of f32 modules, against their definitions in double. */
+#include "check_case.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+
+/* Most lengths of a last vector, also after several whole ones. */
+static int64_t any_length(check_case *c)
+{
+    return check_chance(c, 90) ? check_between(c, 0, 70) : check_between(c, 71, 1200);
+}
+
+/* An array of n elements at any address. */
+static void *filled(check_case *c, int64_t n, check_content content)
+{
+    void *x = check_free(c, n);
+    check_fill(c, x, n, content);
+    return x;
+}
+
+/* ------------------------------------------------------------------------------------- gelu */
+
+/* A float at which GELU is neither 0 nor x, or, seldom, any float. */
+static double gelu_argument(check_case *c, check_content content)
+{
+    return content == CHECK_PLAIN ? check_round(c, (double)check_between(c, -15000, 15000) * 1e-3)
+                                  : check_value(c, content);
+}
+
+#define GELU_ULPS 4 /* the largest error of gelu() and of a slope: kernel.h */
+
+/* What a number that may be 0 if it is below 2^-122 adds to a bound. */
+static double if_tiny(double x) { return fabs(x) < 0x1p-122 ? 0x1p-122 : 0; }
+
+static double want_gelu(double x)
+{
+    const double below = erfc(-x / sqrt(2)) / 2;
+    return below == 0 ? 0 : x * below;
+}
+
+void check_gelu(check_case *c)
+{
+    if (!c->kernels->gelu)
+        return;
+    const int64_t n = any_length(c);
+    const check_content content = check_any_content(c);
+    check_describe(c, "n=%" PRId64 " content=%d", n, (int)content);
+    void *x = check_free(c, n), *out = check_free(c, n);
+    for (int64_t i = 0; i < n; i++)
+        check_set(c, x, i, gelu_argument(c, content));
+    double *want = check_array(c, n), *bound = check_array(c, n);
+    for (int64_t i = 0; i < n; i++) {
+        want[i] = want_gelu(check_get(c, x, i));
+        bound[i] = GELU_ULPS * check_ulp(ATTN_F32, want[i]) + if_tiny(want[i]);
+    }
+    c->kernels->gelu(out, x, n);
+    check_expect_within(c, "out", out, want, bound, n, n);
+    check_expect_intact(c);
+    CHECK_BENCH(c, (double)n, c->kernels->gelu(out, x, n));
+}
+
+void check_gelu_grad(check_case *c)
+{
+    if (!c->kernels->gelu_grad)
+        return;
+    const int64_t n = any_length(c);
+    const check_content content = check_any_content(c);
+    check_describe(c, "n=%" PRId64 " content=%d", n, (int)content);
+    void *x = check_free(c, n), *dout = filled(c, n, content), *dx = check_free(c, n);
+    double *want = check_array(c, n), *bound = check_array(c, n);
+    for (int64_t i = 0; i < n; i++) {
+        check_set(c, x, i, gelu_argument(c, content));
+        const double at = check_get(c, x, i), density = exp(-at * at / 2) / sqrt(2 * acos(-1));
+        const double slope = erfc(-at / sqrt(2)) / 2 + (density == 0 ? 0 : at * density);
+        if (fabs(check_get(c, dout, i)) > 1e38) /* no overflow, and no infinity times 0 */
+            check_set(c, dout, i, 1e38);
+        const double d = check_get(c, dout, i);
+        want[i] = d * slope;
+        bound[i] = (GELU_ULPS + 1) * check_ulp(ATTN_F32, want[i]) + if_tiny(slope) * fabs(d);
+    }
+    c->kernels->gelu_grad(dx, dout, x, n);
+    check_expect_within(c, "dx", dx, want, bound, n, n);
+    check_expect_intact(c);
+    CHECK_BENCH(c, (double)n, c->kernels->gelu_grad(dx, dout, x, n));
+}
+
+/* ------------------------------------------------------------------------------------ adamw */
+
+/* Infinite where float is, so that what follows is, too. */
+static double limited(double x) { return fabs(x) > FLT_MAX ? copysign(INFINITY, x) : x; }
+
+/* The parameter after a step with the moments m and v, and the most that it may be off: the
+ * rounding of the result, and five of the step. */
+static double want_param(double p, double m, double v, const attni_adamw *o, double *bound)
+{
+    const double size = sqrt(v) * o->root + o->eps, step = limited(m / size) * o->rate;
+    const double decay = o->decay * p, want = limited(p - (decay + step));
+    *bound = check_rounding(ATTN_F32, want) + 0x1p-149 * (1 + (double)o->rate) +
+             6 * check_unit(ATTN_F32) * (fabs(decay) + fabs(step));
+    return want;
+}
+
+void check_adamw(check_case *c)
+{
+    if (!c->kernels->adamw)
+        return;
+    const int64_t n = any_length(c);
+    const check_content content = check_any_content(c);
+    const double beta1 = check_chance(c, 20) ? 0 : 1 - exp2(-3 * fabs(check_normal(c)));
+    const double beta2 = check_chance(c, 20) ? 0 : 1 - exp2(-10 * fabs(check_normal(c)));
+    const attni_adamw o = {.beta1 = {(float)beta1, (float)(beta1 - (double)(float)beta1)},
+                           .beta2 = {(float)beta2, (float)(beta2 - (double)(float)beta2)},
+                           .rest1 = (float)(1 - beta1),
+                           .rest2 = (float)(1 - beta2),
+                           .rate = (float)exp2(check_normal(c) * 4 - 8),
+                           .root = (float)exp2((double)check_between(c, 0, 10)),
+                           .eps = check_chance(c, 20) ? 0 : 1e-8F,
+                           .decay = check_chance(c, 20) ? 0 : (float)exp2(check_normal(c) - 8)};
+    check_describe(c, "n=%" PRId64 " content=%d beta1=%g beta2=%g rate=%g root=%g eps=%g decay=%g",
+                   n, (int)content, beta1, beta2, (double)o.rate, (double)o.root, (double)o.eps,
+                   (double)o.decay);
+    void *param = filled(c, n, content), *grad = filled(c, n, content);
+    void *m = filled(c, n, content), *v = filled(c, n, content);
+    for (int64_t i = 0; i < n; i++)
+        check_set(c, v, i, fabs(check_get(c, v, i)));
+    const double *p0 = check_copy(c, param, n), *g = check_copy(c, grad, n);
+    const double *m0 = check_copy(c, m, n), *v0 = check_copy(c, v, n);
+    double *want_p = check_array(c, n), *want_m = check_array(c, n), *want_v = check_array(c, n);
+    double *bound_p = check_array(c, n), *bound_m = check_array(c, n), *bound_v = check_array(c, n);
+    const double rounds = c->fused ? 1.001 : 2.001;
+    c->kernels->adamw(param, grad, m, v, n, &o);
+    for (int64_t i = 0; i < n; i++) {
+        const double before = fmin(v0[i], FLT_MAX), square = (1 - beta2) * (g[i] * g[i]);
+        const double first = beta1 * m0[i], more = (1 - beta1) * g[i], u = check_unit(ATTN_F32);
+        want_m[i] = limited(first + more);
+        if (isinf(m0[i]) && isnan(check_get(c, m, i)))
+            want_m[i] = NAN;
+        want_v[i] = isnan(v0[i]) ? v0[i] : limited(beta2 * before + square);
+        bound_m[i] = rounds * check_rounding(ATTN_F32, want_m[i]) + 0x1p-148 + 3 * u * fabs(more) +
+                     (c->fused ? 0 : u * fabs(first));
+        bound_v[i] = rounds * check_rounding(ATTN_F32, want_v[i]) + 0x1p-148 + 4 * u * square;
+        want_p[i] = want_param(p0[i], check_get(c, m, i), check_get(c, v, i), &o, &bound_p[i]);
+    }
+    check_expect_within(c, "m", m, want_m, bound_m, n, n);
+    check_expect_within(c, "v", v, want_v, bound_v, n, n);
+    check_expect_within(c, "param", param, want_p, bound_p, n, n);
+    check_expect_same(c, "grad", grad, g, n, n, CHECK_ZERO_SIGNED);
+    check_expect_intact(c);
+    CHECK_BENCH(c, (double)n, c->kernels->adamw(param, grad, m, v, n, &o));
+}

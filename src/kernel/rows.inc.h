@@ -1,0 +1,312 @@
+/* The operations of modules that sum over rows: exponentials of cross-entropy, and layer norm.
+ * tile.inc.h includes this file for each instruction set, after elements.inc.h. The contracts are
+ * in kernel.h. For float only, as in elements.inc.h; sums that a result depends on are in double.
+ *
+ * A caller passes a row in pieces and adds their sums in order, so the order of every sum depends
+ * on the row's length alone. */
+#if ATTNI_BITS == 32
+#include "vec/wide.h"
+
+/* ------------------------------------------------------------------------- exp_sum, maximum */
+
+static float op_maximum(const void *x_, int64_t n)
+{
+    const R_any *x = x_;
+    vec top = v_set1(-R_INF);
+    int64_t i = 0;
+    for (; i + V_LANES <= n; i += V_LANES)
+        top = v_max(top, v_loadu(x + i));
+    R lane[V_LANES];
+    for (int u = 0; u < V_LANES; u++)
+        lane[u] = i + u < n ? x[i + u] : -R_INF;
+    v_storeu(lane, v_max(top, v_loadu(lane)));
+    for (int half = V_LANES / 2; half > 0; half /= 2)
+        for (int u = 0; u < half; u++)
+            lane[u] = lane[u] > lane[u + half] ? lane[u] : lane[u + half];
+    return lane[0];
+}
+
+/* e^x in double, for x <= 0, -inf or NaN. The relative error is 1.5e-14, and e^0
+ * is 1. */
+V_INLINE v_wide wide_exp(v_wide x)
+{
+    typedef int64_t bits __attribute__((vector_size(sizeof(v_wide))));
+    static const double c[] = {1.0148332630992549056e-7,   1.3258336150394957894e-6,
+                               0.000015252990063684434119, 0.00015403440880630065387,
+                               0.0013333557625371989833,   0.00961812918117002997,
+                               0.055504108668416506809,    0.24022650695722789573,
+                               0.69314718055988514687,     1};
+    /* below 2^-1000 the result is 2^-1000, which is 0 in float and in a sum that exceeds 1 */
+    const v_wide y = v_wide_max(v_wide_set1(-1000), x * v_wide_set1(1.4426950408889634074));
+    const v_wide magic = v_wide_set1(0x1.8p52); /* its sum with y ends with the integer part n */
+    const v_wide sum = y + magic, f = y - (sum - magic);
+    v_wide p = v_wide_set1(c[0]);
+    UNROLL for (int i = 1; i < (int)(sizeof c / sizeof *c); i++)
+    {
+        p = v_wide_fma(p, f, v_wide_set1(c[i]));
+    }
+    return (v_wide)((bits)p + ((bits)sum << 52));
+}
+
+V_INLINE void exp_part(const R_any *x, v_wide top, v_wide sums[2])
+{
+    for (int h = 0; h < 2; h++)
+        sums[h] += wide_exp(v_wide_load(x + h * V_WIDE_LANES) - top);
+}
+
+/* n < V_LANES elements followed by -inf */
+V_INLINE vec load_logits(const R_any *x, int64_t n)
+{
+    R lane[V_LANES];
+    for (int u = 0; u < V_LANES; u++)
+        lane[u] = u < n ? x[u] : -R_INF;
+    return v_loadu(lane);
+}
+
+static double op_exp_sum(const void *x_, double top_, int64_t n)
+{
+    const R_any *x = x_;
+    const v_wide top = v_wide_set1(top_);
+    v_wide sums[2] = {v_wide_set1(0), v_wide_set1(0)};
+    int64_t i = 0;
+    for (; i + V_LANES <= n; i += V_LANES)
+        exp_part(x + i, top, sums);
+    if (i < n) {
+        R lane[V_LANES];
+        v_storeu(lane, load_logits(x + i, n - i));
+        exp_part(lane, top, sums);
+    }
+    return v_wide_sum(sums[0] + sums[1]);
+}
+
+/* e^(x - top), from 2 (top - x), whose rounding error is computed (Knuth). `lowest` is so far below
+ * top that the result is 0; it replaces -inf. */
+V_INLINE vec exp_below(vec x, vec top, vec lowest)
+{
+    const vec at = v_max(lowest, x), d = v_sub(top, at);
+    const vec part = v_sub(d, top); /* -at, rounded */
+    const vec error = v_sub(v_sub(top, v_sub(d, part)), v_add(at, part));
+    return exp_minus_half(v_add(d, d), v_add(error, error));
+}
+
+static double op_exp_terms(void *e_, const void *x_, float top_, int64_t n)
+{
+    R_any *e = e_;
+    const R_any *x = x_;
+    const vec top = v_set1(top_), lowest = v_set1(top_ - 110 - (R)fabs((double)top_) * 0x1p-20f);
+    v_wide sums[2] = {v_wide_set1(0), v_wide_set1(0)};
+    int64_t i = 0;
+    for (; i + V_LANES <= n; i += V_LANES) {
+        v_storeu(e + i, exp_below(v_loadu(x + i), top, lowest));
+        sums[0] += v_wide_load(e + i);
+        sums[1] += v_wide_load(e + i + V_WIDE_LANES);
+    }
+    if (i < n) {
+        R lane[V_LANES];
+        v_storeu(lane, exp_below(load_logits(x + i, n - i), top, lowest));
+        sums[0] += v_wide_load(lane);
+        sums[1] += v_wide_load(lane + V_WIDE_LANES);
+        for (int u = 0; u < n - i; u++)
+            e[i + u] = lane[u];
+    }
+    return v_wide_sum(sums[0] + sums[1]);
+}
+
+static void op_multiply(void *x_, float factor, int64_t n)
+{
+    R_any *x = x_;
+    int64_t i = 0;
+    for (; i + V_LANES <= n; i += V_LANES)
+        v_storeu(x + i, v_mul(v_loadu(x + i), v_set1(factor)));
+    for (; i < n; i++)
+        x[i] *= factor;
+}
+
+/* ------------------------------------------------------------------------------- layer norm */
+
+V_INLINE void moments_part(const R_any *x, v_wide shift, v_wide sums[2], v_wide squares[2])
+{
+    for (int h = 0; h < 2; h++) {
+        const v_wide d = v_wide_load(x + h * V_WIDE_LANES) - shift;
+        sums[h] += d;
+        squares[h] = v_wide_fma(d, d, squares[h]);
+    }
+}
+
+static void op_moments(double *sum, double *square, const void *x_, float shift, int64_t n)
+{
+    const R_any *x = x_;
+    const v_wide from = v_wide_set1((double)shift), zero = v_wide_set1(0);
+    v_wide sums[2] = {zero, zero}, squares[2] = {zero, zero};
+    int64_t i = 0;
+    for (; i + V_LANES <= n; i += V_LANES)
+        moments_part(x + i, from, sums, squares);
+    if (i < n) {
+        R lane[V_LANES];
+        for (int u = 0; u < V_LANES; u++)
+            lane[u] = u < n - i ? x[i + u] : shift;
+        moments_part(lane, from, sums, squares);
+    }
+    *sum = v_wide_sum(sums[0] + sums[1]);
+    *square = v_wide_sum(squares[0] + squares[1]);
+}
+
+V_INLINE vec normed(vec x, const attni_moments *m)
+{
+    return v_fma(v_sub(x, v_set1(m->mean)), v_set1(m->r), v_set1(m->rest));
+}
+
+V_INLINE vec norm_part(vec x, const attni_moments *m, const R_any *weight, const R_any *bias)
+{
+    const vec y = normed(x, m);
+    if (weight && bias)
+        return v_fma(y, v_loadu(weight), v_loadu(bias));
+    return weight ? v_mul(y, v_loadu(weight)) : bias ? v_add(y, v_loadu(bias)) : y;
+}
+
+/* n < V_LANES elements followed by zeros, in `copy`; NULL if x is. */
+V_INLINE const R *padded(R *copy, const R_any *x, int64_t n)
+{
+    for (int u = 0; x && u < V_LANES; u++)
+        copy[u] = u < n ? x[u] : 0;
+    return x ? copy : NULL;
+}
+
+static void op_norm(void *out_, const void *x_, const attni_moments *m, const void *weight_,
+                    const void *bias_, int64_t n)
+{
+    R_any *out = out_;
+    const R_any *x = x_, *weight = weight_, *bias = bias_;
+    int64_t i = 0;
+    for (; i + V_LANES <= n; i += V_LANES)
+        v_storeu(out + i,
+                 norm_part(v_loadu(x + i), m, weight ? weight + i : NULL, bias ? bias + i : NULL));
+    if (i < n) {
+        R w[V_LANES], b[V_LANES];
+        const vec y = norm_part(load_part(x + i, (int)(n - i)), m,
+                                padded(w, weight ? weight + i : NULL, n - i),
+                                padded(b, bias ? bias + i : NULL, n - i));
+        store_part(out + i, y, (int)(n - i));
+    }
+}
+
+V_INLINE vec weighted(const R_any *dout, const R_any *weight)
+{
+    return weight ? v_mul(v_loadu(dout), v_loadu(weight)) : v_loadu(dout);
+}
+
+#define NORM_CHAIN 16 /* vectors that are added in float before their sum is added in double */
+static void op_norm_sums(double *sum_g, double *sum_gy, const void *x_, const void *dout_,
+                         const attni_moments *m, const void *weight_, int64_t n)
+{
+    const R_any *x = x_, *dout = dout_, *weight = weight_;
+    double totals[2][V_LANES] = {{0}};
+    for (int64_t i = 0; i < n;) {
+        vec g_sum = v_set1(0), gy_sum = v_set1(0);
+        for (int u = 0; u < NORM_CHAIN && i + V_LANES <= n; u++, i += V_LANES) {
+            const vec g = weighted(dout + i, weight ? weight + i : NULL);
+            g_sum = v_add(g_sum, g);
+            gy_sum = v_fma(g, normed(v_loadu(x + i), m), gy_sum);
+        }
+        if (n - i < V_LANES && i < n) {
+            R d[V_LANES], w[V_LANES];
+            const vec g =
+                weighted(padded(d, dout + i, n - i), padded(w, weight ? weight + i : NULL, n - i));
+            g_sum = v_add(g_sum, g);
+            gy_sum = v_fma(g, normed(load_part(x + i, (int)(n - i)), m), gy_sum);
+            i = n;
+        }
+        v_wide_add(totals[0], g_sum);
+        v_wide_add(totals[1], gy_sum);
+    }
+    *sum_g = v_tree_sum(totals[0], V_LANES);
+    *sum_gy = v_tree_sum(totals[1], V_LANES);
+}
+
+V_INLINE vec norm_grad_part(vec x, vec g, const attni_moments *m)
+{
+    const vec centred = v_mul(v_sub(g, v_set1(m->mean_g)), v_set1(m->r));
+    return v_fma(normed(x, m), v_set1(m->times_y), centred);
+}
+
+static void op_norm_grad(void *dx_, const void *x_, const void *dout_, const attni_moments *m,
+                         const void *weight_, int64_t n)
+{
+    R_any *dx = dx_;
+    const R_any *x = x_, *dout = dout_, *weight = weight_;
+    int64_t i = 0;
+    for (; i + V_LANES <= n; i += V_LANES)
+        v_storeu(dx + i,
+                 norm_grad_part(v_loadu(x + i), weighted(dout + i, weight ? weight + i : NULL), m));
+    if (i < n) {
+        R d[V_LANES], w[V_LANES];
+        const vec g =
+            weighted(padded(d, dout + i, n - i), padded(w, weight ? weight + i : NULL, n - i));
+        store_part(dx + i, norm_grad_part(load_part(x + i, (int)(n - i)), g, m), (int)(n - i));
+    }
+}
+
+/* The sums of `parts` vectors of columns over the rows are added in float, and to the totals in
+ * double. Two vectors share the loads of a row's moments. */
+V_INLINE void columns_part(double *dweight, double *dbias, const R_any *const *x,
+                           const R_any *const *dout, int64_t at, const attni_moments *m, int rows,
+                           const int parts)
+{
+    vec w[2][2], b[2][2]; /* of the even and of the odd rows: two short chains */
+    UNROLL for (int u = 0; u < parts; u++) w[0][u] = w[1][u] = b[0][u] = b[1][u] = v_set1(0);
+    for (int r = 0; r < rows; r += 2)
+        UNROLL for (int k = 0; k < 2; k++)
+        {
+            if (r + k == rows)
+                break;
+            UNROLL for (int u = 0; u < parts; u++)
+            {
+                const vec d = v_loadu(dout[r + k] + at + u * V_LANES);
+                const vec y = normed(v_loadu(x[r + k] + at + u * V_LANES), &m[r + k]);
+                w[k][u] = v_fma(d, y, w[k][u]);
+                b[k][u] = v_add(b[k][u], d);
+            }
+        }
+    UNROLL for (int u = 0; u < parts; u++)
+    {
+        v_wide_add(dweight + at + u * V_LANES, v_add(w[0][u], w[1][u]));
+        v_wide_add(dbias + at + u * V_LANES, v_add(b[0][u], b[1][u]));
+    }
+}
+
+static void op_norm_columns(double *dweight, double *dbias, const void *const *x_,
+                            const void *const *dout_, const attni_moments *m, int rows, int64_t n)
+{
+    const R_any *x[ATTNI_NORM_ROWS], *dout[ATTNI_NORM_ROWS];
+    for (int r = 0; r < rows; r++)
+        x[r] = x_[r], dout[r] = dout_[r];
+    int64_t i = 0;
+    for (; i + 2 * V_LANES <= n; i += 2 * V_LANES)
+        columns_part(dweight, dbias, x, dout, i, m, rows, 2);
+    for (; i + V_LANES <= n; i += V_LANES)
+        columns_part(dweight, dbias, x, dout, i, m, rows, 1);
+    if (i == n)
+        return;
+    R rest[2][ATTNI_NORM_ROWS][V_LANES];
+    double w[V_LANES] = {0}, b[V_LANES] = {0};
+    for (int r = 0; r < rows; r++) {
+        x[r] = padded(rest[0][r], x[r] + i, n - i);
+        dout[r] = padded(rest[1][r], dout[r] + i, n - i);
+    }
+    memcpy(w, dweight + i, (size_t)(n - i) * sizeof *w);
+    memcpy(b, dbias + i, (size_t)(n - i) * sizeof *b);
+    columns_part(w, b, x, dout, 0, m, rows, 1);
+    memcpy(dweight + i, w, (size_t)(n - i) * sizeof *w);
+    memcpy(dbias + i, b, (size_t)(n - i) * sizeof *b);
+}
+#else
+#define op_maximum NULL
+#define op_exp_sum NULL
+#define op_exp_terms NULL
+#define op_multiply NULL
+#define op_moments NULL
+#define op_norm NULL
+#define op_norm_sums NULL
+#define op_norm_grad NULL
+#define op_norm_columns NULL
+#endif

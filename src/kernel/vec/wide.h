@@ -1,0 +1,32 @@
+/* Doubles in the kernels of float, for sums that must not lose digits. A v_wide holds half as many
+ * doubles as a vec holds floats; a vec header defines it. Included by kernel files. */
+#ifndef ATTNI_WIDE_H
+#define ATTNI_WIDE_H
+
+#define V_WIDE_LANES (V_LANES / 2)
+
+V_INLINE v_wide v_wide_set1(double x) { return x - (v_wide){0}; }
+V_INLINE void v_wide_add(double *to, vec a) /* to V_LANES doubles */
+{
+    typedef double any __attribute__((vector_size(sizeof(v_wide)), aligned(8), may_alias));
+    R lane[V_LANES];
+    v_storeu(lane, a);
+    for (int i = 0; i < V_LANES; i += V_WIDE_LANES)
+        *(any *)(to + i) = *(const any *)(to + i) + v_wide_load(lane + i);
+}
+/* The sum of n numbers, a power of two, as a tree, whose additions are not one long chain. */
+V_INLINE double v_tree_sum(double *x, int n)
+{
+    for (int half = n / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            x[i] += x[i + half];
+    return x[0];
+}
+V_INLINE double v_wide_sum(v_wide a)
+{
+    double lane[V_WIDE_LANES];
+    __builtin_memcpy(lane, &a, sizeof lane);
+    return v_tree_sum(lane, V_WIDE_LANES);
+}
+
+#endif
