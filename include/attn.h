@@ -12,7 +12,7 @@
  *   1. attn_sdpa_forward(NULL, &args, NULL): softmax(q k^T / sqrt(D)) v on the caller's thread.
  *   2. attn_context: threads, instruction set, allocator, the caller's own parallel_for.
  *   3. attn_sdpa_args: every mask, packed sequences, scores and lse as outputs, dropout, workspace.
- *   4. attn_sdpa_begin: keys in pieces, for more of them than memory holds.
+ *   4. Keys in pieces (attn_pieces.h, which this header includes), for more than memory holds.
  *   5. Modules (attn_nn.h, which this header includes): embedding, linear layer, multi-head
  *      attention and whatever else the training of a small model needs; a random generator that
  *      reproduces PyTorch's numbers.
@@ -472,91 +472,6 @@ ATTN_API attn_status attn_sdpa_jvp(attn_context *ctx, const attn_sdpa_args *args
 ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tensor *out,
                                        attn_error *err);
 
-/* ----------------------------------------------------------------------------- Keys in pieces
- *
- * Attention whose keys and values are not in memory all at once: in a file that is larger than
- * memory, or on other machines. They arrive in pieces, and the results have the bits of one call of
- * attn_sdpa_forward with all keys, whatever the pieces are.
- *
- *   args.k = attn_bhtd(NULL, ATTN_F32, B, Hk, S, D);   S: the number of all keys; no data
- *   args.v = attn_bhtd(NULL, ATTN_F32, B, Hk, S, Dv);
- *   attn_sdpa_begin(ctx, &args, NULL, &state, &err);
- *   do {
- *       for (int64_t j, past; (j = attn_sdpa_next(state, &past)) < S;) {
- *           n = past - j < 4096 ? past - j : 4096;       a multiple of 256, or up to key S - 1
- *           ... k, v: views of keys j .. j+n-1, [B,Hk,n,D] and [B,Hk,n,Dv] ...
- *           attn_sdpa_feed(state, j, &k, &v, &err);
- *       }
- *   } while ((status = attn_sdpa_finish(state, &err)) == ATTN_AGAIN);
- *   attn_sdpa_end(state);
- *
- * Pieces come in the order of the keys. Each begins at a multiple of 256; its length is a multiple
- * of 256, or it ends with key S - 1. Lengths may differ from piece to piece, and so may strides.
- * Keys that no row sees (attn_sdpa_next tells) need not be fed.
- *
- * ATTN_AGAIN: attn_sdpa_forward sweeps the keys of a row a second time if its result is not finite
- * (a hidden value was NaN or infinite, or sums overflowed), and a third time if it still is not.
- * Here attn_sdpa_finish asks for these sweeps. attn_sdpa_next then starts again, with the keys
- * that such rows see, and the results in `out` and `lse` are final when attn_sdpa_finish returns
- * ATTN_OK.
- *
- * All rules of attn_sdpa_args hold, counted from the start of the whole. Refused are `scores`,
- * which need the final sums and so all keys once more, and `cache`; `workspace` is not used.
- *
- * Memory: attn_sdpa_state_bytes(). For each head and each tile of queries (up to 64, rounded up to
- * whole vectors) Dv + 6 numbers of the type that the call computes in; with cu_seqlens also one
- * chunk of 256 keys and values. Not more for more keys. Everything that args points to is used
- * until attn_sdpa_end and must stay as it is; a piece is used only during attn_sdpa_feed.
- * Threads: one call on a state at a time. The context must outlive the state.
- */
-typedef struct attn_sdpa_state attn_sdpa_state;
-
-/* The whole that the rows and heads of this call are part of, if other calls have the others.
- * Results of all parts together have the bits of one call with all rows and heads. */
-typedef struct attn_pieces_options {
-    size_t struct_size; /* sizeof(attn_pieces_options), set by ATTN_PIECES_OPTIONS_INIT */
-    /* [T]: the position of each row in the whole, 0 <= position < whole_T, in any order; several
-     * rows may have the same one. Causal, window, ALiBi, cu_seqlens and dropout count positions
-     * instead of i; `mask` has a row for each row of q. Rows at consecutive positions are computed
-     * together, so runs of 64 or more are fast. NULL: row i is at position i. */
-    const int64_t *q_positions;
-    int64_t whole_T;     /* queries of the whole, for BOTTOM_RIGHT and cu_seqlens_q; 0: T */
-    int64_t head_offset; /* head h of q is head head_offset + h of the whole, for dropout */
-    int64_t whole_H;     /* query heads of the whole; 0: H */
-} attn_pieces_options;
-
-#define ATTN_PIECES_OPTIONS_INIT                                                                   \
-    {                                                                                              \
-        .struct_size = sizeof(attn_pieces_options)                                                 \
-    }
-ATTN_API void attn_pieces_options_init_sized(attn_pieces_options *options, size_t struct_size);
-static inline void attn_pieces_options_init(attn_pieces_options *options)
-{
-    attn_pieces_options_init_sized(options, sizeof *options);
-}
-
-/* Checks all arguments and allocates the state, from the context's allocator. k and v of args have
- * the shape [B,Hk,S,...] of all keys and no data. options may be NULL: all defaults. */
-ATTN_API attn_status attn_sdpa_begin(attn_context *ctx, const attn_sdpa_args *args,
-                                     const attn_pieces_options *options, attn_sdpa_state **out,
-                                     attn_error *err);
-
-/* The first key that some row still needs, a multiple of 256; S if none does. *past (past may be
- * NULL) becomes the end of the run of keys that are needed from there: a multiple of 256, or S. */
-ATTN_API int64_t attn_sdpa_next(const attn_sdpa_state *state, int64_t *past);
-
-/* Attends to keys first_key .. first_key+n-1: k [B,Hk,n,D], v [B,Hk,n,Dv]. No key that is needed
- * may be left out, and none may be fed twice in a sweep. An error leaves the state unchanged. */
-ATTN_API attn_status attn_sdpa_feed(attn_sdpa_state *state, int64_t first_key, const attn_tensor *k,
-                                    const attn_tensor *v, attn_error *err);
-
-/* Writes out and lse when no more keys are needed. ATTN_AGAIN: some rows need their keys once more;
- * what was written for these rows is not their result. */
-ATTN_API attn_status attn_sdpa_finish(attn_sdpa_state *state, attn_error *err);
-
-ATTN_API size_t attn_sdpa_state_bytes(const attn_sdpa_state *state); /* of its allocations */
-ATTN_API void attn_sdpa_end(attn_sdpa_state *state);                 /* NULL is fine */
-
 /* -------------------------------------------------------------------------------------- Cache
  *
  * A cache holds the keys and values of B sequences, each of which grows on its own: what a decoder
@@ -671,4 +586,5 @@ ATTN_API double attn_measure_read(size_t bytes, double seconds);
 #endif
 
 #include "attn_nn.h"
+#include "attn_pieces.h"
 #endif /* ATTN_H */

@@ -406,6 +406,36 @@ static void test_no_memory(void **state)
 /* --------------------------------------------------------------------------------- arguments */
 
 /* Each bad piece is refused, names its argument, and leaves the state as it was. */
+/* Feeds a piece with one mistake in k or v at a time. */
+static void expect_bad_tensors(attn_sdpa_state *s)
+{
+    attn_error err;
+    const test_output none[] = {{NULL, 0}};
+    attn_tensor good_k = attn_bhtd(k + 256 * D, ATTN_F32, B, HK, S, D), good_v;
+    good_k.shape[2] = 256;
+    good_v = attn_bhtd(v + 256 * DV, ATTN_F32, B, HK, S, DV);
+    good_v.shape[2] = 256;
+    for (int i = 0; i < 7; i++) {
+        attn_tensor bad_k = good_k, bad_v = good_v;
+        if (i < 4)
+            bad_v.shape[i]++;
+        else if (i == 4)
+            bad_v.dtype = ATTN_F64;
+        else if (i == 5)
+            bad_k.dtype = ATTN_BF16;
+        else
+            bad_k.data = NULL;
+        const attn_status status = attn_sdpa_feed(s, 256, &bad_k, &bad_v, &err);
+        expect_bad_argument("a piece", status,
+                            i < 4    ? ATTN_ERR_SHAPE
+                            : i == 6 ? ATTN_ERR_ARGUMENT
+                                     : ATTN_ERR_DTYPE,
+                            &err, i < 5 ? "v" : "k", none);
+    }
+    expect_bad_argument("no k", attn_sdpa_feed(s, 256, NULL, &good_v, &err), ATTN_ERR_ARGUMENT,
+                        &err, "k", none);
+}
+
 static void test_bad_pieces(void **state)
 {
     (void)state;
@@ -437,29 +467,7 @@ static void test_bad_pieces(void **state)
         expect_bad_argument(name, feed(s, bad[i].first, bad[i].n, &err), bad[i].status, &err,
                             bad[i].argument, none);
     }
-    attn_tensor good_k = attn_bhtd(k + 256 * D, ATTN_F32, B, HK, S, D), good_v;
-    good_k.shape[2] = 256;
-    good_v = attn_bhtd(v + 256 * DV, ATTN_F32, B, HK, S, DV);
-    good_v.shape[2] = 256;
-    for (int i = 0; i < 7; i++) {
-        attn_tensor bad_k = good_k, bad_v = good_v;
-        if (i < 4)
-            bad_v.shape[i]++;
-        else if (i == 4)
-            bad_v.dtype = ATTN_F64;
-        else if (i == 5)
-            bad_k.dtype = ATTN_BF16;
-        else
-            bad_k.data = NULL;
-        const attn_status status = attn_sdpa_feed(s, 256, &bad_k, &bad_v, &err);
-        expect_bad_argument("a piece", status,
-                            i < 4    ? ATTN_ERR_SHAPE
-                            : i == 6 ? ATTN_ERR_ARGUMENT
-                                     : ATTN_ERR_DTYPE,
-                            &err, i < 5 ? "v" : "k", none);
-    }
-    expect_bad_argument("no k", attn_sdpa_feed(s, 256, NULL, &good_v, &err), ATTN_ERR_ARGUMENT,
-                        &err, "k", none);
+    expect_bad_tensors(s);
     expect_bad_argument("too early", attn_sdpa_finish(s, &err), ATTN_ERR_ARGUMENT, &err, "state",
                         none);
     feed_all(s, 256);
