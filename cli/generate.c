@@ -220,7 +220,7 @@ static void put_json(const session *s, const char *prompt, double speed)
     json_put_text(&j, "prompt", prompt);
     put_ids(&j, "prompt_ids", s->id, given);
     put_ids(&j, "ids", s->id + given, s->count - given);
-    json_put_text(&j, "text", s->text ? s->text : "");
+    json_put_text_of(&j, "text", s->text ? s->text : "", s->size);
     if (speed > 0)
         json_put_real(&j, "tokens_per_second", speed);
     else

@@ -1,8 +1,8 @@
 /* Keys in pieces; attn.h includes this header.
  *
- * Attention whose keys and values are not in memory all at once: in a file that is larger than
- * memory, or on other machines. They arrive in pieces, and the results have the bits of one call of
- * attn_sdpa_forward with all keys, whatever the pieces are.
+ * Attention for keys and values that do not fit in memory: they lie in a file or on other machines.
+ * They arrive in pieces. The results are bit-identical to one call of attn_sdpa_forward with all
+ * keys, for any pieces.
  *
  *   args.k = attn_bhtd(NULL, ATTN_F32, B, Hk, S, D);   S: the number of all keys; no data
  *   args.v = attn_bhtd(NULL, ATTN_F32, B, Hk, S, Dv);
@@ -20,19 +20,19 @@
  * of 256, or it ends with key S - 1. Lengths may differ from piece to piece, and so may strides.
  * Keys that no row sees (attn_sdpa_next tells) need not be fed.
  *
- * ATTN_AGAIN: attn_sdpa_forward sweeps the keys of a row a second time if its result is not finite
- * (a hidden value was NaN or infinite, or sums overflowed), and a third time if it still is not.
- * Here attn_sdpa_finish asks for these sweeps. attn_sdpa_next then starts again, with the keys
- * that such rows see, and the results in `out` and `lse` are final when attn_sdpa_finish returns
- * ATTN_OK.
+ * ATTN_AGAIN: if the result of a row is not finite, attn_sdpa_forward sweeps its keys again, at
+ * most twice. The cause is a hidden value that is NaN or infinite, or an overflow. Here
+ * attn_sdpa_finish requests these sweeps. attn_sdpa_next then starts again with the keys that
+ * such rows see. `out` and `lse` are final when attn_sdpa_finish returns ATTN_OK.
  *
- * All rules of attn_sdpa_args hold, counted from the start of the whole. Refused are `scores`,
- * which need the final sums and so all keys once more, and `cache`; `workspace` is not used.
+ * All rules of attn_sdpa_args hold; keys count from the first of all keys. `scores` are refused:
+ * they need the final sums, so all keys once more. `cache` is refused. `workspace` is not used.
  *
- * Memory: attn_sdpa_state_bytes(). For each head and each tile of queries (up to 64, rounded up to
- * whole vectors) Dv + 6 numbers of the type that the call computes in; with cu_seqlens also one
- * chunk of 256 keys and values. Not more for more keys. Everything that args points to is used
- * until attn_sdpa_end and must stay as it is; a piece is used only during attn_sdpa_feed.
+ * Memory: attn_sdpa_state_bytes(). For each head and query, Dv + 6 numbers of the type that the
+ * call computes in; tiles of up to 64 queries are rounded up to whole vectors. With cu_seqlens,
+ * also one chunk of 256 keys and values. The number of keys does not matter. Everything that args
+ * points to is used until attn_sdpa_end and must stay as it is; a piece is used only during
+ * attn_sdpa_feed.
  * Threads: one call on a state at a time. The context must outlive the state.
  */
 #ifndef ATTN_PIECES_H
@@ -46,8 +46,8 @@ extern "C" {
 
 typedef struct attn_sdpa_state attn_sdpa_state;
 
-/* The whole that the rows and heads of this call are part of, if other calls have the others.
- * Results of all parts together have the bits of one call with all rows and heads. */
+/* The whole call, if this call computes only some of its rows and heads. All parts together are
+ * bit-identical to one call with all rows and heads. */
 typedef struct attn_pieces_options {
     size_t struct_size; /* sizeof(attn_pieces_options), set by ATTN_PIECES_OPTIONS_INIT */
     /* [T]: the position of each row in the whole, 0 <= position < whole_T, in any order; several
@@ -76,8 +76,8 @@ ATTN_API attn_status attn_sdpa_begin(attn_context *ctx, const attn_sdpa_args *ar
                                      const attn_pieces_options *options, attn_sdpa_state **out,
                                      attn_error *err);
 
-/* The first key that some row still needs, a multiple of 256; S if none does. *past (past may be
- * NULL) becomes the end of the run of keys that are needed from there: a multiple of 256, or S. */
+/* The first key that some row still needs, a multiple of 256; S if none does. *past becomes the end
+ * of this run of needed keys: a multiple of 256, or S. past may be NULL. */
 ATTN_API int64_t attn_sdpa_next(const attn_sdpa_state *state, int64_t *past);
 
 /* Attends to keys first_key .. first_key+n-1: k [B,Hk,n,D], v [B,Hk,n,Dv]. No key that is needed
@@ -86,10 +86,10 @@ ATTN_API attn_status attn_sdpa_feed(attn_sdpa_state *state, int64_t first_key, c
                                     const attn_tensor *v, attn_error *err);
 
 /* Writes out and lse when no more keys are needed. ATTN_AGAIN: some rows need their keys once more;
- * what was written for these rows is not their result. */
+ * out and lse are not final for these rows. */
 ATTN_API attn_status attn_sdpa_finish(attn_sdpa_state *state, attn_error *err);
 
-ATTN_API size_t attn_sdpa_state_bytes(const attn_sdpa_state *state); /* of its allocations */
+ATTN_API size_t attn_sdpa_state_bytes(const attn_sdpa_state *state); /* all that it allocated */
 ATTN_API void attn_sdpa_end(attn_sdpa_state *state);                 /* NULL is fine */
 
 #ifdef __cplusplus

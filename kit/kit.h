@@ -154,9 +154,9 @@ int kit_text_width_of(const char *text, size_t length);
 const char *kit_text_next(const char *text, const char **piece, size_t *length);
 void kit_text_print(FILE *to, const char *text);
 bool kit_text_is_utf8(const char *text);
-/* Writes the text as a JSON string, for io/json_write.c. Invalid UTF-8 is replaced; every other
- * character is kept, some as escapes. */
+/* Writes `size` bytes, which a NUL follows, as a JSON string, for io/json_write.c. Invalid UTF-8 is
+ * replaced; every other character is kept, NUL too, some as escapes. */
 typedef void kit_text_sink(void *to, const char *bytes, size_t size);
-void kit_text_json(const char *text, kit_text_sink *put, void *to);
+void kit_text_json(const char *text, size_t size, kit_text_sink *put, void *to);
 
 #endif

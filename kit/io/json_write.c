@@ -50,7 +50,7 @@ static void begin_item(json_writer *j, const char *key)
         put(j, " ");
     }
     if (key) {
-        kit_text_json(key, j->put, j->to);
+        kit_text_json(key, strlen(key), j->put, j->to);
         put(j, j->spaced ? ": " : ":");
     }
     j->comma = true;
@@ -77,8 +77,13 @@ void json_end_array(json_writer *j) { end(j, "]"); }
 
 void json_put_text(json_writer *j, const char *key, const char *text)
 {
+    json_put_text_of(j, key, text, strlen(text));
+}
+
+void json_put_text_of(json_writer *j, const char *key, const char *text, size_t size)
+{
     begin_item(j, key);
-    kit_text_json(text, j->put, j->to);
+    kit_text_json(text, size, j->put, j->to);
 }
 
 void json_put_integer(json_writer *j, const char *key, int64_t x)

@@ -36,6 +36,8 @@ void json_put_array(json_writer *j, const char *key);
 void json_end_array(json_writer *j);
 /* Bytes that are not UTF-8 become U+FFFD; see kit_text_json. */
 void json_put_text(json_writer *j, const char *key, const char *text);
+/* The same for `size` bytes, which may contain NUL; a NUL follows them. */
+void json_put_text_of(json_writer *j, const char *key, const char *text, size_t size);
 void json_put_integer(json_writer *j, const char *key, int64_t x);
 /* The fewest digits that read back as the same double or, json_put_float, the same float. What
  * JSON numbers cannot express is the string "inf", "-inf" or "nan". */

@@ -61,10 +61,11 @@ bool kit_text_is_utf8(const char *text)
 
 /* Writes one \u escape for the character: none that disturbs needs two UTF-16 units. "<" is escaped
  * too, so that the string may be part of a page. */
-void kit_text_json(const char *text, kit_text_sink *put, void *to)
+void kit_text_json(const char *text, size_t size, kit_text_sink *put, void *to)
 {
+    const char *const end = text + size;
     put(to, "\"", 1);
-    while (*text) {
+    while (text < end) {
         char escape[8] = "\\ufffd";
         int32_t c = 0xfffd;
         const size_t n = code_at(text, &c);

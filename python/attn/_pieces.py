@@ -105,7 +105,7 @@ class Pieces:
         )
         parts = ((whole_T, "whole_T"), (head_offset, "head_offset"), (whole_H, "whole_H"))
         options = _pack(_SIZE, at, *(self._number(x, name) for x, name in parts))
-        self._keep = keep, q, mask, positions
+        self._keep = keep, q, mask, positions, self.out, self.lse  # the state writes to these
         self._lock = threading.RLock()
         made = ctypes.c_void_p()
         check(library.attn_sdpa_begin, context(threads), packed, options, ctypes.byref(made))

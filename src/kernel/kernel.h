@@ -347,7 +347,7 @@ typedef struct attni_kernels {
                  const void *bias, int64_t n);
 
     /* The sums of g and of g * y, with y as in norm() and g = dout[i] * weight[i], rounded. Runs of
-     * terms are summed in float, at most 16 in each lane, and the runs in double. */
+     * terms are summed in float, at most 17 in each lane, and the runs in double. */
     void (*norm_sums)(double *sum_g, double *sum_gy, const void *x, const void *dout,
                       const attni_moments *m, const void *weight, int64_t n);
 

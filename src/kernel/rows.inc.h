@@ -209,11 +209,13 @@ static void op_norm_sums(double *sum_g, double *sum_gy, const void *x_, const vo
             gy_sum = v_fma(g, normed(v_loadu(x + i), m), gy_sum);
         }
         if (n - i < V_LANES && i < n) {
-            R d[V_LANES], w[V_LANES];
+            R d[V_LANES], w[V_LANES], at[V_LANES];
+            for (int u = 0; u < V_LANES; u++)
+                at[u] = u < n - i ? x[i + u] : m->mean; /* y of 0 may be infinite */
             const vec g =
                 weighted(padded(d, dout + i, n - i), padded(w, weight ? weight + i : NULL, n - i));
             g_sum = v_add(g_sum, g);
-            gy_sum = v_fma(g, normed(load_part(x + i, (int)(n - i)), m), gy_sum);
+            gy_sum = v_fma(g, normed(v_loadu(at), m), gy_sum);
             i = n;
         }
         v_wide_add(totals[0], g_sum);

@@ -77,7 +77,8 @@ static bool round_options(adamw *p)
     const attn_adamw_options *o = p->o;
     const double rate = o->lr / p->correction1, root = 1 / sqrt(p->correction2);
     const double decay = o->lr * o->weight_decay;
-    if (!attni_module_fits_float(rate) || !attni_module_fits_float(root) ||
+    /* Gradients so small that eps matters have squares that are 0 in float. */
+    if (o->eps < 1e-15 || !attni_module_fits_float(rate) || !attni_module_fits_float(root) ||
         !attni_module_fits_float(o->eps) || !attni_module_fits_float(decay))
         return false;
     p->rounded = (attni_adamw){.rest1 = (float)(1 - o->beta1),

@@ -228,6 +228,11 @@ static void gradient_floats(const norm *p, int64_t i, attni_moments *m)
     }
     m->mean_g = (float)(sum_g / (double)E);
     m->times_y = (float)(-p->r[i] * (sum_gy / (double)E));
+    if (!isfinite(m->mean_g) || !isfinite(m->times_y)) { /* NaN, infinity, or a sum of floats */
+        m->r = 0;
+        gradient_doubles(p, i);
+        return;
+    }
     char *row = attni_module_row(p->dx, i);
     for (int64_t c = 0, n; c < E; c += n) {
         n = piece_at(p, c);
@@ -245,7 +250,7 @@ static void gradient_rows(void *arg, int64_t first, int64_t end)
         if (!p->kernels) {
             gradient_doubles(p, i);
         } else if (!find_float_moments(p, i, &p->moments[i], &p->mean[i], &p->r[i])) {
-            p->moments[i].r = 0; /* the mark of a row that is computed in double */
+            p->moments[i].r = 0; /* marks a row that is computed in double */
             gradient_doubles(p, i);
         } else if (p->dx) {
             gradient_floats(p, i, &p->moments[i]);

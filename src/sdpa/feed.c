@@ -191,7 +191,7 @@ static attn_status sweep_piece(attn_sdpa_state *s, int64_t first_key, int64_t en
     }
     job j = {.state = s, .plan = &of_piece, .first = chunk.past, .past = rest.first};
     run_tasks(&j, &call);
-    s->open = end - rest.first;
+    s->open = s->plan.tasks > 0 ? end - rest.first : 0; /* without queries, no chunk is kept */
     if (s->open > 0)
         add_to_open(s, 0, k, v, rest.first - first_key, s->open);
     s->position = end;

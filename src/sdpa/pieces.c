@@ -170,7 +170,7 @@ static size_t carve(attn_sdpa_state *s, attni_layout *layout)
 {
     const attni_plan *p = &s->plan;
     const uint64_t heads = (uint64_t)heads_of(p), tasks = (uint64_t)p->tasks_per_head;
-    const bool packed = p->args.cu_seqlens_k != NULL;
+    const bool packed = p->args.cu_seqlens_k != NULL && p->tasks > 0;
     const size_t size = attn_dtype_size(p->args.k.dtype);
     size_t rows = 0, head_bytes = 0, all = 0;
     s->offsets = attni_layout_take(layout, tasks, sizeof *s->offsets);
@@ -187,11 +187,12 @@ static size_t carve(attn_sdpa_state *s, attni_layout *layout)
         }
     }
     s->head_bytes = (int64_t)head_bytes;
-    if (!attni_size_mul((uint64_t)p->tasks, (uint64_t)p->tiles, &all) ||
-        !attni_size_mul((uint64_t)(p->B * p->Hk), ATTNI_CHUNK * size, &rows))
+    if (!attni_size_mul((uint64_t)p->tasks, (uint64_t)p->tiles, &all))
         return SIZE_MAX;
     s->sweeps = attni_layout_take(layout, all, 1);
     if (packed) {
+        if (!attni_size_mul((uint64_t)p->B * (uint64_t)p->Hk, ATTNI_CHUNK * size, &rows))
+            return SIZE_MAX;
         s->open_k = attni_layout_take(layout, rows, (uint64_t)p->D);
         s->open_v = attni_layout_take(layout, rows, (uint64_t)p->Dv);
     }

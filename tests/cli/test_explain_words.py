@@ -111,7 +111,7 @@ class Words(CliTest):
     def test_the_short_text_quotes_the_script(self):
         short = " ".join(self.works("explain", "a b a").split())
         for part in ("3 words, 2 distinct", "“a” stands there more than once",
-                     "gives the largest share", "Queries and keys must be equally long (d_k = 24)"):
+                     "gives the largest share", "Queries and keys must have equally many numbers"):
             self.assertIn(part, short)
         self.assertNotIn("Predict:", short)
         self.assertNotIn("piece of text", short)

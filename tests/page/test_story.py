@@ -246,7 +246,7 @@ class Asking(StoryTest):
         self.assertEqual(self.text(".tally"), "5 questions. Each answer is checked at once.")
         rights = [f"“{key}”: its score", "Query and key are multiplied", "Not at all",
                   "None: rows", "No: the tables"]
-        sees = ["Softmax", "How well", "Softmax", "A number", "Now let it learn"]
+        sees = ["Softmax", "How well", "Softmax", "A number", "Training gives"]
         self.assertEqual(len(self.every(".questions > li")), 5)
         for i, (right, see) in enumerate(zip(rights, sees), 1):
             where = f".questions > li:nth-child({i})"
@@ -262,7 +262,7 @@ class Asking(StoryTest):
         # The screen that a reply names.
         self.answer(".questions > li:nth-child(2)", (rights[1], False))
         self.click(".questions > li:nth-child(2) .link")
-        self.assertIn("How well does an answer fit", self.title())
+        self.assertIn("How well does a key fit", self.title())
 
     def test_questions_of_other_sentences(self):
         for args, text, right in (

@@ -5,6 +5,7 @@ time, and arguments that do not fit are refused."""
 import os
 import tempfile
 import unittest
+import weakref
 
 from common import DTYPES, attn
 import numpy as np
@@ -85,6 +86,15 @@ class Pieces(unittest.TestCase):
         want = sdpa(q, k, v, is_causal=True, causal_offset="bottom-right")
         np.testing.assert_array_equal(p.out, want)
         self.assertTrue(np.isfinite(p.out[0, 0, 0]).all() and np.isnan(p.out[0, 0, -1]).all())
+
+    def test_results_live_as_long_as_the_state(self):
+        """The state writes to out and lse, so it keeps them even if the attributes are replaced."""
+        p = attn.Pieces(np.zeros((2, 3, 4), "f4"), 256)
+        kept = weakref.ref(p.out), weakref.ref(p.lse)
+        p.out = p.lse = None
+        self.assertTrue(all(ref() is not None for ref in kept))
+        del p
+        self.assertTrue(all(ref() is None for ref in kept))
 
     def test_refused(self):
         q = np.zeros((2, 3, 4), "f4")

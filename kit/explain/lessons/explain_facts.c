@@ -84,7 +84,7 @@ static void add_words(recipe *r, const explain_options *o)
     sink list = {0};
     for (size_t i = 0; i < w->count; i++) {
         sink_puts(&list, i > 0 ? ", " : "[");
-        kit_text_json(w->word[i], put_bytes, &list);
+        kit_text_json(w->word[i], strlen(w->word[i]), put_bytes, &list);
     }
     sink_puts(&list, "]");
     if (list.failed) {

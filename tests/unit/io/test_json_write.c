@@ -57,6 +57,16 @@ static void test_items(void **state)
                     "  {\"flag\": true, \"none\": null}], \"most\": 9223372036854775807}");
 }
 
+/* A NUL inside a text does not end it; a character that the size cuts off is not read further. */
+static void test_text_with_nul(void **state)
+{
+    (void)state;
+    bytes b = {0};
+    json_writer j = json_writer_to(collect, &b);
+    json_put_text_of(&j, NULL, "a\0b\u00e9\0\xC3", 7);
+    expect_text(&b, "\"a\\u0000b\u00e9\\u0000\\ufffd\"");
+}
+
 static void test_numbers(void **state)
 {
     (void)state;
@@ -133,9 +143,8 @@ static void test_base64(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_items),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_numbers_come_back),
+        cmocka_unit_test(test_items),   cmocka_unit_test(test_text_with_nul),
+        cmocka_unit_test(test_numbers), cmocka_unit_test(test_numbers_come_back),
         cmocka_unit_test(test_base64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -206,6 +206,29 @@ static void odd_rows(attn_context *ctx, int n)
     assert_true(isnan(out[0][0])); /* 0 / 0 */
 }
 
+/* dx of a constant row of huge numbers, and of gradients whose sum float cannot hold. Weights, bias
+ * and eps make y 0, so dx is r (dout - mean of dout). */
+static void huge_rows(attn_context *ctx, int n)
+{
+    static float x[1000], dout[1000], dx[1000];
+    attn_tensor t[3];
+    for (int huge = 0; huge < 2; huge++) {
+        wide mean = 0, size = 0; /* size: of the absolute values */
+        for (int i = 0; i < n; i++) {
+            x[i] = huge ? 1 : 0x1p121F;
+            dout[i] = huge ? 1e38F + 1e37F * (float)uniform() : (float)uniform();
+        }
+        for (int i = 0; i < n; i++)
+            mean += (wide)dout[i] / n, size += fabsl((wide)dout[i]) / n;
+        assert_int_equal(attn_layer_norm_backward(ctx, row(&t[0], dout, n), row(&t[1], x, n), NULL,
+                                                  1, row(&t[2], dx, n), NULL, NULL, NULL),
+                         ATTN_OK);
+        for (int i = 0; i < n; i++)
+            expect_within(dx[i], dout[i] - mean, U * (8 * fabsl((wide)dout[i]) + 24 * size),
+                          huge ? "dx, huge dout" : "dx, huge x", n, i);
+    }
+}
+
 static void test_layer_norm(void **state)
 {
     (void)state;
@@ -213,6 +236,7 @@ static void test_layer_norm(void **state)
     on_every_set(layer_norm);
     on_every_set(outlier);
     on_every_set(odd_rows);
+    on_every_set(huge_rows);
 }
 
 /* -------------------------------------------------------------------------------- Cross-entropy */
@@ -342,11 +366,28 @@ static void adamw(attn_context *ctx, int n)
     adamw_values(ctx, n, o, 7, 2);
 }
 
+/* With eps = 0, gradients whose squares are 0 in float move a parameter by the learning rate. */
+static void tiny_gradients(attn_context *ctx, int n)
+{
+    static float p[1000], g[1000], m[1000], v[1000];
+    attn_tensor t[4];
+    attn_adamw_options o = ATTN_ADAMW_OPTIONS_INIT;
+    o.eps = 0, o.weight_decay = 0, o.lr = 0.25;
+    for (int i = 0; i < n; i++)
+        p[i] = 1, g[i] = 1e-19F, m[i] = v[i] = 0;
+    assert_int_equal(attn_adamw_step(ctx, &o, 1, row(&t[0], p, n), row(&t[1], g, n),
+                                     row(&t[2], m, n), row(&t[3], v, n), NULL),
+                     ATTN_OK);
+    for (int i = 0; i < n; i++)
+        expect_within(p[i], 0.75L, U, "param", n, i);
+}
+
 static void test_adamw(void **state)
 {
     (void)state;
     test_state = 0xad1;
     on_every_set(adamw);
+    on_every_set(tiny_gradients);
 }
 
 int main(void)

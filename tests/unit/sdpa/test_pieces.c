@@ -490,6 +490,20 @@ static void expect_no_state(const char *name, const attn_sdpa_args *a,
     assert_null(s);
 }
 
+/* A call without queries or keys needs no memory, however many batches and heads it has. */
+static void test_nothing_to_write(void **state)
+{
+    (void)state;
+    const int64_t many = (int64_t)1 << 27;
+    attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+    attn_sdpa_state *s;
+    a.q = a.k = a.v = a.out = attn_bhtd(NULL, ATTN_F32, many, many, 0, 64);
+    assert_int_equal(attn_sdpa_begin(NULL, &a, NULL, &s, NULL), ATTN_OK);
+    assert_int_equal(attn_sdpa_next(s, NULL), 0);
+    assert_int_equal(attn_sdpa_finish(s, NULL), ATTN_OK);
+    attn_sdpa_end(s);
+}
+
 /* What attn_sdpa_begin refuses, by name. */
 static void test_bad_calls(void **state)
 {
@@ -537,11 +551,17 @@ static void test_bad_calls(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_product),       cmocka_unit_test(test_by_hand),
-        cmocka_unit_test(test_part_of_whole), cmocka_unit_test(test_hidden_nan),
-        cmocka_unit_test(test_late_overflow), cmocka_unit_test(test_window),
-        cmocka_unit_test(test_gap),           cmocka_unit_test(test_state_bytes),
-        cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_bad_pieces),
+        cmocka_unit_test(test_product),
+        cmocka_unit_test(test_by_hand),
+        cmocka_unit_test(test_part_of_whole),
+        cmocka_unit_test(test_hidden_nan),
+        cmocka_unit_test(test_late_overflow),
+        cmocka_unit_test(test_window),
+        cmocka_unit_test(test_gap),
+        cmocka_unit_test(test_state_bytes),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_bad_pieces),
+        cmocka_unit_test(test_nothing_to_write),
         cmocka_unit_test(test_bad_calls),
     };
     return cmocka_run_group_tests(tests, prepare, NULL);
