@@ -85,7 +85,7 @@ class Walk(CliTest):
         self.assertIn("You will learn", self.until(r"\[0/11\] Enter next .* q quit $"))
         text = self.press("2\n", r"Enter see .* q quit $")
         self.assertNotIn("Answer:", text)
-        self.assertIn("“a” is such", self.press("\n", "go on $"))
+        self.assertIn("“a” stands there more than once", self.press("\n", "go on $"))
         self.press("n")
         self.assertIn("In C:", self.press("c"))
         self.assertIn("With NumPy:", self.press("c"))
