@@ -61,7 +61,8 @@ class Package(unittest.TestCase):
 
     def works(self, wheel, version):
         self.assertRegex(wheel, r"^attn-%s-py3-none-linux_\w+\.whl$" % version)
-        self.assertLess(os.path.getsize(wheel), 2 << 20)
+        # The library has up to 1.25 MiB, the page's module up to 0.5; they compress to less.
+        self.assertLess(os.path.getsize(wheel), 5 << 19)
         with zipfile.ZipFile(wheel) as z:
             names = z.namelist()
             mode = z.getinfo("attn/attn-program").external_attr >> 16
