@@ -8,12 +8,21 @@
 #if ATTNI_BITS == 32
 #include <string.h>
 
+/* Copies n < V_LANES elements; the other lanes become `rest`. Two loops: of one loop that chooses,
+ * compilers make masked loads, with which emulators touch the memory after the elements. */
+V_INLINE void copy_part(R lane[V_LANES], const R_any *from, int64_t n, R rest)
+{
+    for (int i = 0; i < V_LANES; i++)
+        lane[i] = rest;
+    for (int i = 0; i < (int)n; i++)
+        lane[i] = from[i];
+}
+
 /* n < V_LANES elements; the other lanes are 0. */
 V_INLINE vec load_part(const R_any *from, int n)
 {
-    R lane[V_LANES] = {0};
-    for (int i = 0; i < n; i++)
-        lane[i] = from[i];
+    R lane[V_LANES];
+    copy_part(lane, from, n, 0);
     return v_loadu(lane);
 }
 

@@ -17,8 +17,7 @@ static float op_maximum(const void *x_, int64_t n)
     for (; i + V_LANES <= n; i += V_LANES)
         top = v_max(top, v_loadu(x + i));
     R lane[V_LANES];
-    for (int u = 0; u < V_LANES; u++)
-        lane[u] = i + u < n ? x[i + u] : -R_INF;
+    copy_part(lane, x + i, n - i, -R_INF);
     v_storeu(lane, v_max(top, v_loadu(lane)));
     for (int half = V_LANES / 2; half > 0; half /= 2)
         for (int u = 0; u < half; u++)
@@ -58,8 +57,7 @@ V_INLINE void exp_part(const R_any *x, v_wide top, v_wide sums[2])
 V_INLINE vec load_logits(const R_any *x, int64_t n)
 {
     R lane[V_LANES];
-    for (int u = 0; u < V_LANES; u++)
-        lane[u] = u < n ? x[u] : -R_INF;
+    copy_part(lane, x, n, -R_INF);
     return v_loadu(lane);
 }
 
@@ -143,8 +141,7 @@ static void op_moments(double *sum, double *square, const void *x_, float shift,
         moments_part(x + i, from, sums, squares);
     if (i < n) {
         R lane[V_LANES];
-        for (int u = 0; u < V_LANES; u++)
-            lane[u] = u < n - i ? x[i + u] : shift;
+        copy_part(lane, x + i, n - i, shift);
         moments_part(lane, from, sums, squares);
     }
     *sum = v_wide_sum(sums[0] + sums[1]);
@@ -167,8 +164,8 @@ V_INLINE vec norm_part(vec x, const attni_moments *m, const R_any *weight, const
 /* n < V_LANES elements followed by zeros, in `copy`; NULL if x is. */
 V_INLINE const R *padded(R *copy, const R_any *x, int64_t n)
 {
-    for (int u = 0; x && u < V_LANES; u++)
-        copy[u] = u < n ? x[u] : 0;
+    if (x)
+        copy_part(copy, x, n, 0);
     return x ? copy : NULL;
 }
 
@@ -210,8 +207,7 @@ static void op_norm_sums(double *sum_g, double *sum_gy, const void *x_, const vo
         }
         if (n - i < V_LANES && i < n) {
             R d[V_LANES], w[V_LANES], at[V_LANES];
-            for (int u = 0; u < V_LANES; u++)
-                at[u] = u < n - i ? x[i + u] : m->mean; /* y of 0 may be infinite */
+            copy_part(at, x + i, n - i, m->mean); /* with 0, y could be infinite */
             const vec g =
                 weighted(padded(d, dout + i, n - i), padded(w, weight ? weight + i : NULL, n - i));
             g_sum = v_add(g_sum, g);
