@@ -149,6 +149,18 @@ void *check_free(check_case *c, int64_t count)
     return take(c, count, 1, side, (size_t)check_between(c, 0, 63));
 }
 
+void *check_filled(check_case *c, int64_t count, check_content content)
+{
+    void *x = check_free(c, count);
+    check_fill(c, x, count, content);
+    return x;
+}
+
+int64_t check_any_length(check_case *c)
+{
+    return check_chance(c, 90) ? check_between(c, 0, 70) : check_between(c, 71, 1200);
+}
+
 attni_prefetch check_far_away(check_case *c)
 {
     return (attni_prefetch){.ld = (ptrdiff_t)check_between(c, -9, 9),

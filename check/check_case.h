@@ -94,6 +94,10 @@ double check_value(check_case *c, check_content content);
 
 void *check_tile(check_case *c, int64_t rows);  /* [rows][W], aligned as tiles are */
 void *check_free(check_case *c, int64_t count); /* any alignment */
+/* check_free() with contents. */
+void *check_filled(check_case *c, int64_t count, check_content content);
+/* Most lengths of a last vector, also after several whole ones. */
+int64_t check_any_length(check_case *c);
 /* A region without memory, for operations that may prefetch from it. */
 attni_prefetch check_far_away(check_case *c);
 void check_fill(check_case *c, void *x, int64_t n, check_content content);

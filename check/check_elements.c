@@ -5,20 +5,6 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* Most lengths of a last vector, also after several whole ones. */
-static int64_t any_length(check_case *c)
-{
-    return check_chance(c, 90) ? check_between(c, 0, 70) : check_between(c, 71, 1200);
-}
-
-/* An array of n elements at any address. */
-static void *filled(check_case *c, int64_t n, check_content content)
-{
-    void *x = check_free(c, n);
-    check_fill(c, x, n, content);
-    return x;
-}
-
 /* ------------------------------------------------------------------------------------- gelu */
 
 /* A float at which GELU is neither 0 nor x, or, seldom, any float. */
@@ -43,7 +29,7 @@ void check_gelu(check_case *c)
 {
     if (!c->kernels->gelu)
         return;
-    const int64_t n = any_length(c);
+    const int64_t n = check_any_length(c);
     const check_content content = check_any_content(c);
     check_describe(c, "n=%" PRId64 " content=%d", n, (int)content);
     void *x = check_free(c, n), *out = check_free(c, n);
@@ -64,10 +50,10 @@ void check_gelu_grad(check_case *c)
 {
     if (!c->kernels->gelu_grad)
         return;
-    const int64_t n = any_length(c);
+    const int64_t n = check_any_length(c);
     const check_content content = check_any_content(c);
     check_describe(c, "n=%" PRId64 " content=%d", n, (int)content);
-    void *x = check_free(c, n), *dout = filled(c, n, content), *dx = check_free(c, n);
+    void *x = check_free(c, n), *dout = check_filled(c, n, content), *dx = check_free(c, n);
     double *want = check_array(c, n), *bound = check_array(c, n);
     for (int64_t i = 0; i < n; i++) {
         check_set(c, x, i, gelu_argument(c, content));
@@ -105,7 +91,7 @@ void check_adamw(check_case *c)
 {
     if (!c->kernels->adamw)
         return;
-    const int64_t n = any_length(c);
+    const int64_t n = check_any_length(c);
     const check_content content = check_any_content(c);
     const double beta1 = check_chance(c, 20) ? 0 : 1 - exp2(-3 * fabs(check_normal(c)));
     const double beta2 = check_chance(c, 20) ? 0 : 1 - exp2(-10 * fabs(check_normal(c)));
@@ -120,8 +106,8 @@ void check_adamw(check_case *c)
     check_describe(c, "n=%" PRId64 " content=%d beta1=%g beta2=%g rate=%g root=%g eps=%g decay=%g",
                    n, (int)content, beta1, beta2, (double)o.rate, (double)o.root, (double)o.eps,
                    (double)o.decay);
-    void *param = filled(c, n, content), *grad = filled(c, n, content);
-    void *m = filled(c, n, content), *v = filled(c, n, content);
+    void *param = check_filled(c, n, content), *grad = check_filled(c, n, content);
+    void *m = check_filled(c, n, content), *v = check_filled(c, n, content);
     for (int64_t i = 0; i < n; i++)
         check_set(c, v, i, fabs(check_get(c, v, i)));
     const double *p0 = check_copy(c, param, n), *g = check_copy(c, grad, n);

@@ -5,18 +5,6 @@
 #include <inttypes.h>
 #include <math.h>
 
-static int64_t any_length(check_case *c)
-{
-    return check_chance(c, 90) ? check_between(c, 0, 70) : check_between(c, 71, 1200);
-}
-
-static void *filled(check_case *c, int64_t n, check_content content)
-{
-    void *x = check_free(c, n);
-    check_fill(c, x, n, content);
-    return x;
-}
-
 /* A tile of doubles, in units of R. */
 static double *doubles(check_case *c, int64_t n)
 {
@@ -41,10 +29,10 @@ void check_maximum(check_case *c)
 {
     if (!c->kernels->maximum)
         return;
-    const int64_t n = any_length(c);
+    const int64_t n = check_any_length(c);
     const check_content content = check_any_content(c);
     check_describe(c, "n=%" PRId64 " content=%d", n, (int)content);
-    const void *x = filled(c, n, content);
+    const void *x = check_filled(c, n, content);
     double most = -INFINITY;
     bool bad = false;
     for (int64_t i = 0; i < n; i++) {
@@ -60,11 +48,11 @@ void check_maximum(check_case *c)
 /* Exponentials relative to the largest element, in double, or in float with each term. */
 static void check_exps(check_case *c, bool terms)
 {
-    const int64_t n = any_length(c);
+    const int64_t n = check_any_length(c);
     const check_content content = terms ? CHECK_PLAIN : check_any_content(c);
     const double spread = check_chance(c, 50) ? 5 : 300;
     check_describe(c, "n=%" PRId64 " content=%d spread=%g", n, (int)content, spread);
-    void *x = filled(c, n, content), *e = check_free(c, n);
+    void *x = check_filled(c, n, content), *e = check_free(c, n);
     double *want = check_array(c, n), *bound = check_array(c, n), top = -INFINITY;
     long double sum = 0, off = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -109,10 +97,10 @@ void check_multiply(check_case *c)
 {
     if (!c->kernels->multiply)
         return;
-    const int64_t n = any_length(c);
+    const int64_t n = check_any_length(c);
     check_describe(c, "n=%" PRId64, n);
     const double factor = check_round(c, check_normal(c));
-    void *x = filled(c, n, check_any_content(c));
+    void *x = check_filled(c, n, check_any_content(c));
     double *want = check_array(c, n);
     for (int64_t i = 0; i < n; i++)
         want[i] = check_round(c, check_get(c, x, i) * factor);
@@ -144,9 +132,9 @@ void check_moments(check_case *c)
 {
     if (!c->kernels->moments)
         return;
-    const int64_t n = any_length(c);
+    const int64_t n = check_any_length(c);
     const check_content content = check_any_content(c);
-    const void *x = filled(c, n, content);
+    const void *x = check_filled(c, n, content);
     const float shift = n ? (float)check_get(c, x, 0) : 1;
     check_describe(c, "n=%" PRId64 " content=%d", n, (int)content);
     long double want[2] = {0}, size[2] = {0};
@@ -170,11 +158,11 @@ void check_norm(check_case *c)
 {
     if (!c->kernels->norm)
         return;
-    const int64_t n = any_length(c);
+    const int64_t n = check_any_length(c);
     const attni_moments m = any_moments(c);
-    const void *x = filled(c, n, CHECK_PLAIN);
-    const void *weight = check_chance(c, 70) ? filled(c, n, CHECK_PLAIN) : NULL;
-    const void *bias = check_chance(c, 70) ? filled(c, n, CHECK_PLAIN) : NULL;
+    const void *x = check_filled(c, n, CHECK_PLAIN);
+    const void *weight = check_chance(c, 70) ? check_filled(c, n, CHECK_PLAIN) : NULL;
+    const void *bias = check_chance(c, 70) ? check_filled(c, n, CHECK_PLAIN) : NULL;
     void *out = check_free(c, n);
     check_describe(c, "n=%" PRId64 " weight=%d bias=%d", n, weight != NULL, bias != NULL);
     double *want = check_array(c, n), *bound = check_array(c, n);
@@ -194,10 +182,10 @@ void check_norm_sums(check_case *c)
 {
     if (!c->kernels->norm_sums)
         return;
-    const int64_t n = any_length(c);
+    const int64_t n = check_any_length(c);
     const attni_moments m = any_moments(c);
-    const void *x = filled(c, n, CHECK_PLAIN), *dout = filled(c, n, CHECK_PLAIN);
-    const void *weight = check_chance(c, 70) ? filled(c, n, CHECK_PLAIN) : NULL;
+    const void *x = check_filled(c, n, CHECK_PLAIN), *dout = check_filled(c, n, CHECK_PLAIN);
+    const void *weight = check_chance(c, 70) ? check_filled(c, n, CHECK_PLAIN) : NULL;
     check_describe(c, "n=%" PRId64 " weight=%d", n, weight != NULL);
     double want[2] = {0}, bound[2] = {0}, got[2];
     for (int64_t i = 0; i < n; i++) {
@@ -219,10 +207,10 @@ void check_norm_grad(check_case *c)
 {
     if (!c->kernels->norm_grad)
         return;
-    const int64_t n = any_length(c);
+    const int64_t n = check_any_length(c);
     const attni_moments m = any_moments(c);
-    const void *x = filled(c, n, CHECK_PLAIN), *dout = filled(c, n, CHECK_PLAIN);
-    const void *weight = check_chance(c, 70) ? filled(c, n, CHECK_PLAIN) : NULL;
+    const void *x = check_filled(c, n, CHECK_PLAIN), *dout = check_filled(c, n, CHECK_PLAIN);
+    const void *weight = check_chance(c, 70) ? check_filled(c, n, CHECK_PLAIN) : NULL;
     void *dx = check_free(c, n);
     check_describe(c, "n=%" PRId64 " weight=%d", n, weight != NULL);
     double *want = check_array(c, n), *bound = check_array(c, n);
@@ -245,14 +233,14 @@ void check_norm_columns(check_case *c)
 {
     if (!c->kernels->norm_columns)
         return;
-    const int64_t n = any_length(c);
+    const int64_t n = check_any_length(c);
     const int rows = (int)check_between(c, 1, ATTNI_NORM_ROWS);
     attni_moments m[ATTNI_NORM_ROWS];
     const void *x[ATTNI_NORM_ROWS], *dout[ATTNI_NORM_ROWS];
     for (int r = 0; r < rows; r++) {
         m[r] = any_moments(c);
-        x[r] = filled(c, n, CHECK_PLAIN);
-        dout[r] = filled(c, n, CHECK_PLAIN);
+        x[r] = check_filled(c, n, CHECK_PLAIN);
+        dout[r] = check_filled(c, n, CHECK_PLAIN);
     }
     check_describe(c, "n=%" PRId64 " rows=%d", n, rows);
     double *got[2] = {doubles(c, n), doubles(c, n)}, *before[2] = {doubles(c, n), doubles(c, n)};

@@ -78,10 +78,6 @@ static bool run_tasks(job *j, attni_call *call)
 
 /* ------------------------------------------------------------------------------------- a piece */
 
-typedef struct key_range {
-    int64_t first, past;
-} key_range;
-
 /* The packed sequence with keys before and from `key` on, or the only sequence; {key, key} if there
  * is none. */
 static key_range sequence_across(const attni_plan *p, int64_t key)
@@ -89,16 +85,9 @@ static key_range sequence_across(const attni_plan *p, int64_t key)
     const int64_t *starts = p->args.cu_seqlens_k;
     if (!starts)
         return (key_range){0, p->S};
-    int64_t low = 0, high = p->args.sequences;
-    while (low < high) { /* the first sequence that ends after the key */
-        const int64_t middle = low + (high - low) / 2;
-        if (starts[middle + 1] > key)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low < p->args.sequences && starts[low] < key ? (key_range){starts[low], starts[low + 1]}
-                                                        : (key_range){key, key};
+    const int64_t n = attni_pieces_sequence_at(p, starts, key);
+    return n < p->args.sequences && starts[n] < key ? (key_range){starts[n], starts[n + 1]}
+                                                    : (key_range){key, key};
 }
 
 /* The chunk that `key` is inside of, but not its first key; {key, key} if there is none. */

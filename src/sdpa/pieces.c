@@ -10,15 +10,12 @@
 
 /* ------------------------------------------------------------------------------------- the runs */
 
-/* The packed sequence that has this position of the whole, args.sequences for the rest; 0 if there
- * are no packed sequences. */
-static int64_t sequence_at(const attni_plan *p, int64_t position)
+int64_t attni_pieces_sequence_at(const attni_plan *p, const int64_t *starts, int64_t at)
 {
-    const int64_t *starts = p->args.cu_seqlens_q;
     int64_t low = 0, high = starts ? p->args.sequences : 0;
-    while (low < high) { /* the first sequence that ends after the position */
+    while (low < high) { /* the first sequence that ends after `at` */
         const int64_t middle = low + (high - low) / 2;
-        if (starts[middle + 1] > position)
+        if (starts[middle + 1] > at)
             high = middle;
         else
             low = middle + 1;
@@ -33,7 +30,9 @@ static int64_t cut_runs(const attni_plan *p, const int64_t *positions, attni_run
     attni_run run = {0};
     for (int64_t i = 0; i < p->T; i++) {
         const int64_t at = positions ? positions[i] : i;
-        const int64_t n = at == end && !p->args.cu_seqlens_q ? run.n : sequence_at(p, at);
+        const int64_t n = at == end && !p->args.cu_seqlens_q
+                              ? run.n
+                              : attni_pieces_sequence_at(p, p->args.cu_seqlens_q, at);
         if (at != end || n != run.n) {
             count++;
             run = (attni_run){.row = i, .position = at, .n = n};
@@ -66,10 +65,6 @@ bool attni_pieces_swept(const attn_sdpa_state *s, int64_t head, int64_t earlier)
         some |= sweeps[t] == ATTNI_FED_SKIP_MASKED || sweeps[t] == ATTNI_FED_RESCALED;
     return some;
 }
-
-typedef struct key_range {
-    int64_t first, past;
-} key_range;
 
 /* The keys, counted from the tensor's first one, that queries i0 .. i0+rows-1 still need: whole
  * chunks of the sequence, rounded to multiples of ATTNI_CHUNK. Empty if they need none. */

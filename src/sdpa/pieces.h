@@ -35,7 +35,14 @@ struct attn_sdpa_state {
     bool finished;
 };
 
-/* pieces.c. The sweeps of a task's tiles; is any of these tiles still to be swept? `head` and
+typedef struct key_range {
+    int64_t first, past;
+} key_range;
+
+/* pieces.c. The packed sequence of `starts` (cu_seqlens_q or cu_seqlens_k) that has row or key `at`
+ * of the whole; args.sequences for the rest; 0 if starts is NULL. */
+int64_t attni_pieces_sequence_at(const attni_plan *p, const int64_t *starts, int64_t at);
+/* The sweeps of a task's tiles; is any of these tiles still to be swept? `head` and
  * `earlier` as in attni_task. */
 uint8_t *attni_pieces_sweeps(const attn_sdpa_state *s, int64_t head, int64_t earlier);
 bool attni_pieces_swept(const attn_sdpa_state *s, int64_t head, int64_t earlier);
