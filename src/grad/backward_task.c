@@ -289,7 +289,7 @@ static void find_task(attni_grad_worker *w, int64_t task, attni_grad_cursor *at)
     const int64_t h = (w->pair - w->b * p->Hk) * bw->group;
     const int64_t of_pair = task - w->pair * bw->tasks_per_kv_head;
     attni_backward_move(bw, at, of_pair);
-    w->sequence = attni_sequence_of(p, w->b, h, at->n);
+    attni_find_sequence(p, w->b, h, at->n, &w->sequence);
     find_totals(w, at->tiles_before, at->worker);
     w->sequence.hk = w->pair - w->b * p->Hk; /* also set if there are no query heads */
     w->chunk = of_pair - at->tasks_before;

@@ -136,7 +136,8 @@ attn_status attni_check_keys(const attni_plan *plan, bool writes, attn_error *er
 /* Sequence n of the call: one of the packed sequences, or the only one. The last packed one (n =
  * args.sequences) holds the rows that are left over; it has no keys. If the plan has runs, n is the
  * number of a run. */
-attni_sequence attni_sequence_of(const attni_plan *p, int64_t b, int64_t h, int64_t n);
+void attni_find_sequence(const attni_plan *p, int64_t b, int64_t h, int64_t n,
+                         attni_sequence *sequence);
 /* The numbers of queries and keys of packed sequence n, or of the only one. */
 static inline int64_t attni_queries_of(const attni_plan *p, int64_t n)
 {

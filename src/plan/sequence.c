@@ -1,39 +1,57 @@
 /* Finds the queries, keys and values of one sequence in the tensors or in a cache (sequence.h). */
 #include "plan.h"
 
-attni_sequence attni_sequence_of(const attni_plan *p, int64_t b, int64_t h, int64_t n)
+/* Bottom-right: the last query of the sequence sees its last key. */
+static void set_offset(const attn_sdpa_args *a, attni_sequence *sequence)
+{
+    if (a->causal == ATTN_CAUSAL_OFFSET || a->diagonal == ATTN_DIAGONAL_OFFSET)
+        sequence->off = a->causal_offset;
+    if (a->causal == ATTN_CAUSAL_BOTTOM_RIGHT || a->diagonal == ATTN_DIAGONAL_BOTTOM_RIGHT)
+        sequence->off = attni_keys_there(sequence) - sequence->T;
+}
+
+/* Changes the sequence to packed sequence n, or to the rows after the last one. */
+static void set_packed(const attni_plan *p, int64_t n, attni_sequence *sequence)
+{
+    const attn_sdpa_args *a = &p->args;
+    sequence->i_base = a->cu_seqlens_q[n];
+    sequence->T = attni_queries_of(p, n);
+    sequence->j_base = n < a->sequences ? a->cu_seqlens_k[n] : 0;
+    sequence->S = attni_keys_of(p, n);
+    sequence->drop_row = (uint64_t)sequence->i_base;
+}
+
+/* Narrows the sequence to the rows of the run. */
+static void set_run(const attni_run *run, attni_sequence *sequence)
+{
+    sequence->off += run->position - sequence->i_base;
+    sequence->drop_row = (uint64_t)run->position;
+    sequence->i_base = run->row;
+    sequence->T = run->rows;
+}
+
+void attni_find_sequence(const attni_plan *p, int64_t b, int64_t h, int64_t n,
+                         attni_sequence *sequence)
 {
     const attn_sdpa_args *a = &p->args;
     const attni_run *run = p->runs ? &p->runs[n] : NULL;
-    n = run ? run->n : n;
-    attni_sequence sequence = {.args = a,
-                               .kinds = p->kinds,
-                               .kernels = p->kernels,
-                               .b = b,
-                               .h = h,
-                               .hk = h ? attni_div(h, attni_div(p->H, p->Hk)) : 0};
-    sequence.T = p->whole_T;
-    sequence.S = p->S;
-    if (a->sequences || a->cu_seqlens_q) {
-        const bool packed = n < a->sequences;
-        sequence.i_base = a->cu_seqlens_q[n];
-        sequence.T = attni_queries_of(p, n);
-        sequence.j_base = packed ? a->cu_seqlens_k[n] : 0;
-        sequence.S = attni_keys_of(p, n);
-    }
-    if (a->causal == ATTN_CAUSAL_OFFSET || a->diagonal == ATTN_DIAGONAL_OFFSET)
-        sequence.off = a->causal_offset;
-    if (a->causal == ATTN_CAUSAL_BOTTOM_RIGHT || a->diagonal == ATTN_DIAGONAL_BOTTOM_RIGHT)
-        sequence.off = attni_keys_there(&sequence) - sequence.T;
-    sequence.drop_head = (uint64_t)(b * p->whole_H + p->head_offset + h);
-    sequence.drop_row = (uint64_t)sequence.i_base;
-    if (run) {
-        sequence.off += run->position - sequence.i_base;
-        sequence.drop_row = (uint64_t)run->position;
-        sequence.i_base = run->row;
-        sequence.T = run->rows;
-    }
-    return sequence;
+    sequence->args = a;
+    sequence->kinds = p->kinds;
+    sequence->kernels = p->kernels;
+    sequence->b = b;
+    sequence->h = h;
+    sequence->hk = h ? attni_div(h, attni_div(p->H, p->Hk)) : 0;
+    sequence->T = p->whole_T;
+    sequence->S = p->S;
+    sequence->i_base = sequence->j_base = sequence->off = 0;
+    sequence->drop_head = (uint64_t)(b * p->whole_H + p->head_offset + h);
+    sequence->drop_row = 0;
+    if (a->sequences || a->cu_seqlens_q)
+        set_packed(p, run ? run->n : n, sequence);
+    if (a->causal || a->diagonal)
+        set_offset(a, sequence);
+    if (run)
+        set_run(run, sequence);
 }
 
 char *attni_stored_row(const attni_sequence *sequence, const attn_tensor *t, int64_t j)

@@ -62,7 +62,7 @@ void attni_find_task(const attni_plan *p, int64_t number, attni_cursor *cursor, 
     task->head = head;
     task->earlier = earlier;
     attni_sequence *sequence = &task->sequence;
-    *sequence = attni_sequence_of(p, b, h, cursor->n);
+    attni_find_sequence(p, b, h, cursor->n, sequence);
     task->i0 = (earlier - cursor->tasks_before) * p->task_rows;
     task->rows = sequence->T - task->i0 < p->task_rows ? sequence->T - task->i0 : p->task_rows;
 }

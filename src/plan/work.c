@@ -52,7 +52,8 @@ double attni_visible_pairs(const attni_plan *p)
         return 0;
     for (int64_t b = 0; b < (a->key_lengths ? p->B : 1); b++) /* else all batches are the same */
         for (int64_t n = 0; n < sequences; n++) {
-            const attni_sequence sequence = attni_sequence_of(p, b, 0, n);
+            attni_sequence sequence;
+            attni_find_sequence(p, b, 0, n, &sequence);
             if (sequence.T > 0 && sequence.S > 0)
                 pairs += pairs_of_run(&sequence, 0, sequence.T - 1);
         }

@@ -22,7 +22,7 @@
  * are too few tasks for the threads, or until the tiles themselves do not fit in cache. */
 static int tiles_per_task(const attni_plan *p, int threads)
 {
-    if (p->group > 1)
+    if (p->group > 1 || p->T <= p->nv * p->kernels->lanes)
         return 1;
     const double W = p->nv * p->kernels->lanes;
     const double tile_bytes = (double)(p->D + p->Dv) * W * (double)p->real;
@@ -159,8 +159,8 @@ static bool decode_as_stored(const attni_plan *p)
 attn_status attni_make_plan(attni_plan *p, int isa, int threads, attn_error *err)
 {
     p->kernels = attni_kernels_of(isa, p->real == sizeof(float) ? 32 : 64);
-    const size_t lanes = (size_t)p->kernels->lanes;
-    p->sums_width = ((size_t)p->Dv + lanes - 1) / lanes * lanes;
+    const int64_t lanes = p->kernels->lanes;
+    p->sums_width = (size_t)(attni_div_up(p->Dv, lanes) * lanes);
     p->q_in_place = attni_in_place(p, &p->args.q);
     p->k_interleaved = p->args.cache && p->args.cache->interleaved;
     p->k_in_place = attni_in_place(p, &p->args.k) && !p->k_interleaved;

@@ -92,7 +92,8 @@ static void add_needed(const attn_sdpa_state *s, int64_t head, key_range *all, b
     const attni_plan *p = &s->plan;
     const int64_t groups = attni_div(p->H, p->group), b = attni_div(head, groups);
     for (int64_t n = 0, earlier = 0; n < p->sequences; n++) {
-        const attni_sequence x = attni_sequence_of(p, b, (head - b * groups) * p->group, n);
+        attni_sequence x;
+        attni_find_sequence(p, b, (head - b * groups) * p->group, n, &x);
         for (int64_t i0 = 0; i0 < x.T; i0 += p->task_rows, earlier++) {
             if (!attni_pieces_swept(s, head, earlier))
                 continue;
@@ -170,7 +171,9 @@ static size_t carve(attn_sdpa_state *s, attni_layout *layout)
     size_t rows = 0, head_bytes = 0, all = 0;
     s->offsets = attni_layout_take(layout, tasks, sizeof *s->offsets);
     for (int64_t n = 0, task = 0; heads > 0 && n < p->sequences; n++) {
-        const int64_t T = attni_sequence_of(p, 0, 0, n).T;
+        attni_sequence sequence;
+        attni_find_sequence(p, 0, 0, n, &sequence);
+        const int64_t T = sequence.T;
         for (int64_t i0 = 0; i0 < T; i0 += p->task_rows, task++) {
             if (layout->base)
                 s->offsets[task] = (int64_t)head_bytes;
