@@ -181,13 +181,21 @@ V_INLINE void prefetch_begin(prefetcher *a, const int lines)
     a->left -= 64 * lines;
 }
 
-V_INLINE void prefetch_line(const prefetcher *a, const int line)
+/* The empty assembly keeps the compiler from moving prefetches together, and from making two copies
+ * of the loop around them, one for each level of the cache. Rows of halves are always prefetched
+ * into L1: with the test for the level, decoding f16 took 3 % longer. */
+V_INLINE void prefetch_line(prefetcher *a, const int line, const attn_dtype dtype)
 {
+    __asm__ volatile("" : "+r"(a->line));
     const void *at = (const void *)(a->line + 64 * (uintptr_t)line);
-    if (a->l2)
-        __builtin_prefetch(at, 0, 2);
-    else
-        __builtin_prefetch(at);
+    if (dtype == OWN) {
+        __asm__ volatile("" : "+r"(a->l2));
+        if (a->l2) {
+            __builtin_prefetch(at, 0, 2);
+            return;
+        }
+    }
+    __builtin_prefetch(at);
 }
 
 /* Call after `lines` lines were prefetched: advances to the next ones. */
@@ -199,10 +207,6 @@ V_INLINE void prefetch_end(prefetcher *a, const int lines)
         a->end += (uintptr_t)a->bytes;
     }
 }
-
-/* Keeps the compiler from moving prefetches together, and from making two copies of the loop around
- * them, one for each level of the cache. */
-#define PREFETCH_NOW(a) __asm__ volatile("" : "+r"((a)->line), "+r"((a)->l2))
 
 /* Distance between components of a query. A single query is stored as one row [D]; as one lane of a
  * tile it would fill L1. */
@@ -235,8 +239,7 @@ V_INLINE void scores_decode_line(vec *s, const R *qt, const char *k, ptrdiff_t b
 #endif
             }
             if ((c + u) % each == 0) {
-                PREFETCH_NOW(next);
-                prefetch_line(next, (c + u) / each % step);
+                prefetch_line(next, (c + u) / each % step, dtype);
                 if ((c + u) / each % step == step - 1)
                     prefetch_end(next, step);
             }
@@ -465,8 +468,7 @@ V_INLINE void values_decode_group(R *sums, R *l, ptrdiff_t ld, const char *val, 
         FOR_G
         {
             if (g % (groups / lines) == 0) {
-                PREFETCH_NOW(next);
-                prefetch_line(next, g / (groups / lines));
+                prefetch_line(next, g / (groups / lines), dtype);
             }
             const char *from = val + j * bytes + g * V_LANES * SIZE_OF(dtype);
             x[g] = load_as(from, dtype, groups == 1 ? tail : V_LANES);

@@ -41,8 +41,7 @@ V_INLINE void interleaved_lines(vec (*s)[V_MAX_DECODE_ROWS], const R *q, const c
     prefetch_begin(next, lines);
     UNROLL for (int u = 0; u < lines; u++)
     {
-        PREFETCH_NOW(next);
-        prefetch_line(next, u);
+        prefetch_line(next, u, OWN);
         interleaved_line(s, q + u * each * ld, ld, k + u * ATTNI_LINE, dtype, nr);
     }
     prefetch_end(next, lines);
