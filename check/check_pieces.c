@@ -1,11 +1,13 @@
 /* Keys in pieces: random calls with all rules, contents and layouts. The results of
  * attn_sdpa_begin, _feed and _finish have the bits of one call of attn_sdpa_forward, for pieces of
  * several sizes on several numbers of threads, and for parts of the rows and heads. Each piece lies
- * in guarded memory of its own, so a key outside of it cannot be read. */
+ * in guarded memory of its own, so a key outside of it cannot be read. Between some pieces the
+ * state is saved, ended and loaded. */
 #include "check_call.h"
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define WORK 6e6
@@ -46,29 +48,95 @@ static void cut_all(check_case *c, const attn_sdpa_args *a, int64_t size, pieces
     }
 }
 
+static void forget(const attn_tensor *t)
+{
+    for (int64_t b = 0; b < t->shape[0]; b++)
+        for (int64_t h = 0; h < t->shape[1]; h++)
+            for (int64_t i = 0; i < t->shape[2]; i++)
+                for (int64_t d = 0; d < t->shape[3]; d++)
+                    check_store(t, b, h, i, d, 77);
+}
+
+/* A call in pieces. */
+typedef struct run_state {
+    attn_sdpa_args args; /* without keys */
+    const attn_pieces_options *part;
+    attn_sdpa_state *state;
+    int threads, loads;
+    attn_error err;
+} run_state;
+
+typedef struct saved_bytes {
+    unsigned char *data;
+    size_t size, room;
+} saved_bytes;
+
+static int keep_bytes(void *user, const void *bytes, size_t n)
+{
+    saved_bytes *to = user;
+    if (to->size + n > to->room) {
+        to->room = 2 * (to->size + n);
+        to->data = realloc(to->data, to->room);
+    }
+    if (!to->data)
+        return 1;
+    memcpy(to->data + to->size, bytes, n);
+    to->size += n;
+    return 0;
+}
+
+/* Saves the state, ends it and loads it with results that were overwritten meanwhile, as another
+ * process would. The bytes are at an odd address. */
+static attn_status save_and_load(check_case *c, run_state *r)
+{
+    saved_bytes saved = {0};
+    const int threads = check_chance(c, 50) ? r->threads : 3 - r->threads % 2;
+    keep_bytes(&saved, "", 1);
+    attn_status status = attn_sdpa_save(r->state, keep_bytes, &saved, &r->err);
+    if (status == ATTN_OK) {
+        attn_sdpa_end(r->state);
+        forget(&r->args.out);
+        if (r->args.lse)
+            forget(r->args.lse);
+        status = attn_sdpa_load(check_context(c, threads), &r->args, r->part, saved.data + 1,
+                                saved.size - 1, &r->state, &r->err);
+        r->loads++;
+    }
+    free(saved.data);
+    return status;
+}
+
+static attn_status feed(check_case *c, run_state *r, int64_t first, const attn_tensor *k,
+                        const attn_tensor *v)
+{
+    attn_status status = ATTN_OK;
+    if (r->loads < 3 && check_chance(c, 10))
+        status = save_and_load(c, r);
+    return status ? status : attn_sdpa_feed(r->state, first, k, v, &r->err);
+}
+
 /* Feeds every piece, or only those of which some key is needed. */
-static attn_status feed_all(const pieces *p, attn_sdpa_state *state, bool skips, attn_error *err)
+static attn_status feed_all(check_case *c, const pieces *p, run_state *r, bool skips)
 {
     attn_status status = ATTN_OK;
     for (int n = 0; n < p->count && status == ATTN_OK; n++) {
         const int64_t first = n * p->size, end = first + p->k[n].view.shape[2];
-        if (skips && attn_sdpa_next(state, NULL) >= end)
+        if (skips && attn_sdpa_next(r->state, NULL) >= end)
             continue;
-        status = attn_sdpa_feed(state, first, &p->k[n].view, &p->v[n].view, err);
+        status = feed(c, r, first, &p->k[n].view, &p->v[n].view);
     }
     return status;
 }
 
 /* Feeds exactly the keys that are needed, at most `size` at a time, from `a`. */
-static attn_status feed_needed(check_case *c, const attn_sdpa_args *a, int64_t size,
-                               attn_sdpa_state *state, attn_error *err)
+static attn_status feed_needed(check_case *c, const attn_sdpa_args *a, int64_t size, run_state *r)
 {
     attn_status status = ATTN_OK;
     int64_t first, past;
-    while (status == ATTN_OK && (first = attn_sdpa_next(state, &past)) < a->k.shape[2]) {
+    while (status == ATTN_OK && (first = attn_sdpa_next(r->state, &past)) < a->k.shape[2]) {
         const int64_t n = past - first < size ? past - first : size;
         const check_tensor k = cut(c, &a->k, first, n), v = cut(c, &a->v, first, n);
-        status = attn_sdpa_feed(state, first, &k.view, &v.view, err);
+        status = feed(c, r, first, &k.view, &v.view);
     }
     return status;
 }
@@ -77,37 +145,31 @@ static attn_status feed_needed(check_case *c, const attn_sdpa_args *a, int64_t s
 static void run(check_case *c, const attn_sdpa_args *all, const attn_sdpa_args *a,
                 const attn_pieces_options *part, const pieces *p, int threads)
 {
-    attn_sdpa_args empty = *a;
-    attn_sdpa_state *state = NULL;
-    attn_error err = {0};
+    run_state r = {.args = *a, .part = part, .threads = threads};
     const bool skips = check_chance(c, 50);
     int sweeps = 0;
-    empty.k.data = empty.v.data = NULL;
-    attn_status status = attn_sdpa_begin(check_context(c, threads), &empty, part, &state, &err);
+    r.args.k.data = r.args.v.data = NULL;
+    attn_status status =
+        attn_sdpa_begin(check_context(c, threads), &r.args, part, &r.state, &r.err);
     while (status == ATTN_OK || status == ATTN_AGAIN) {
-        status = p ? feed_all(p, state, skips, &err) : feed_needed(c, all, 256, state, &err);
+        status = p ? feed_all(c, p, &r, skips) : feed_needed(c, all, 256, &r);
+        if (status == ATTN_OK && check_chance(c, 5))
+            status = save_and_load(c, &r);
         if (status == ATTN_OK)
-            status = attn_sdpa_finish(state, &err);
+            status = attn_sdpa_finish(r.state, &r.err);
         if (status == ATTN_OK || ++sweeps == 4)
             break;
     }
+    if (status == ATTN_OK && check_chance(c, 5))
+        status = save_and_load(c, &r);
     if (status != ATTN_OK)
-        check_fail(c, "%s: %s", attn_status_name(status), err.message);
-    attn_sdpa_end(state);
+        check_fail(c, "%s: %s", attn_status_name(status), r.err.message);
+    attn_sdpa_end(r.state);
 }
 
 static results results_of(check_case *c, const attn_sdpa_args *a)
 {
     return (results){check_tensor_copy(c, &a->out), a->lse ? check_tensor_copy(c, a->lse) : NULL};
-}
-
-static void forget(const attn_tensor *t)
-{
-    for (int64_t b = 0; b < t->shape[0]; b++)
-        for (int64_t h = 0; h < t->shape[1]; h++)
-            for (int64_t i = 0; i < t->shape[2]; i++)
-                for (int64_t d = 0; d < t->shape[3]; d++)
-                    check_store(t, b, h, i, d, 77);
 }
 
 static void compare(check_case *c, const char *name, const double *got, const double *want,

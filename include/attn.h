@@ -60,10 +60,11 @@ typedef enum attn_status {
     ATTN_ERR_STRIDE = 4,      /* an output whose elements overlap */
     ATTN_ERR_MEMORY = 5,      /* the allocator returned NULL */
     ATTN_ERR_LIMIT = 6,       /* a size that this machine cannot address, or above a stated limit */
-    ATTN_ERR_UNSUPPORTED = 7, /* an instruction set that this machine lacks */
+    ATTN_ERR_UNSUPPORTED = 7, /* an instruction set that this machine lacks, or not that of a
+                                 saved state */
     ATTN_ERR_FULL = 8,        /* a cache has no room for that many keys */
-    ATTN_ERR_FILE = 9,        /* the bytes are damaged, or are not a saved cache; or the write
-                                 callback failed */
+    ATTN_ERR_FILE = 9,        /* the bytes are damaged, or are no saved cache or state; or the
+                                 write callback failed */
     ATTN_AGAIN = 10           /* not an error: attn_sdpa_finish wants some keys once more */
 } attn_status;
 

@@ -89,6 +89,22 @@ ATTN_API attn_status attn_sdpa_feed(attn_sdpa_state *state, int64_t first_key, c
  * out and lse are not final for these rows. */
 ATTN_API attn_status attn_sdpa_finish(attn_sdpa_state *state, attn_error *err);
 
+/* Saves the state between two pieces, to go on later or in another process; `write` as in
+ * attn_cache_save. Keys and values are not saved, except the open chunk of a packed batch. */
+ATTN_API attn_status attn_sdpa_save(const attn_sdpa_state *state,
+                                    int (*write)(void *user, const void *bytes, size_t n),
+                                    void *user, attn_error *err);
+
+/* attn_sdpa_begin, then goes on where `size` bytes that attn_sdpa_save wrote left off; writes out
+ * and lse as they were if attn_sdpa_finish had written them. The result has the bits of one call.
+ * args and options must be those of the saved call (their contents are compared; out and lse may
+ * lie elsewhere), the library must have its version, and ctx its instruction set, else
+ * ATTN_ERR_UNSUPPORTED; the number of threads may differ. The bytes are treated as untrusted input:
+ * ATTN_ERR_FILE says what is wrong with them. */
+ATTN_API attn_status attn_sdpa_load(attn_context *ctx, const attn_sdpa_args *args,
+                                    const attn_pieces_options *options, const void *bytes,
+                                    size_t size, attn_sdpa_state **out, attn_error *err);
+
 ATTN_API size_t attn_sdpa_state_bytes(const attn_sdpa_state *state); /* all that it allocated */
 ATTN_API void attn_sdpa_end(attn_sdpa_state *state);                 /* NULL is fine */
 

@@ -16,50 +16,14 @@
  *
  * To change the format: a new VERSION, and a branch on it in read_head.
  */
+#include "../core/saved.h"
 #include "cache.h"
 
 #include <string.h>
 
 #define VERSION 1
 #define HEAD 48
-#define CHECKSUM 8
 static const unsigned char magic[8] = {0x93, 'A', 'T', 'T', 'N', 'K', 'V', '\n'};
-
-#define FNV_START UINT64_C(0xCBF29CE484222325)
-static uint64_t fnv(uint64_t hash, const void *bytes, size_t n)
-{
-    const unsigned char *x = bytes;
-    for (size_t i = 0; i < n; i++)
-        hash = (hash ^ x[i]) * UINT64_C(0x100000001B3);
-    return hash;
-}
-
-static void put_number(unsigned char *to, uint64_t x, int bytes)
-{
-    for (int i = 0; i < bytes; i++)
-        to[i] = (unsigned char)(x >> 8 * i);
-}
-
-static uint64_t get_number(const unsigned char *from, int bytes)
-{
-    uint64_t x = 0;
-    for (int i = bytes; i-- > 0;)
-        x = x << 8 | from[i];
-    return x;
-}
-
-/* Copies elements, converting between this machine's byte order and little-endian; works in both
- * directions. */
-static void copy_elements(void *to, const void *from, size_t bytes, size_t element)
-{
-#if ATTNI_BIG_ENDIAN
-    for (size_t i = 0; i < bytes; i++)
-        ((char *)to)[i] = ((const char *)from)[i / element * element + element - 1 - i % element];
-#else
-    (void)element;
-    memcpy(to, from, bytes);
-#endif
-}
 
 /* Called for each run of bytes that is contiguous in both the file and the cache, and for parts of
  * the row of an interleaved key. false stops the iteration. */
@@ -123,56 +87,25 @@ static bool each(const attn_cache *c, visitor *visit, void *arg)
 
 /* ------------------------------------------------------------------------------------ saving */
 
-typedef struct writer {
-    int (*write)(void *user, const void *bytes, size_t n);
-    void *user;
-    uint64_t hash;
-} writer;
-
-static bool emit(writer *w, const void *bytes, size_t n)
-{
-    w->hash = fnv(w->hash, bytes, n);
-    return n == 0 || w->write(w->user, bytes, n) == 0;
-}
-
-static bool emit_number(writer *w, uint64_t x, int bytes)
-{
-    unsigned char text[8];
-    put_number(text, x, bytes);
-    return emit(w, text, (size_t)bytes);
-}
-
 static bool emit_elements(void *arg, void *memory, size_t bytes, size_t element)
 {
-#if ATTNI_BIG_ENDIAN
-    char piece[1024];
-    for (size_t done = 0; done < bytes; done += sizeof piece) {
-        const size_t n = bytes - done < sizeof piece ? bytes - done : sizeof piece;
-        copy_elements(piece, (const char *)memory + done, n, element);
-        if (!emit(arg, piece, n))
-            return false;
-    }
-    return true;
-#else
-    (void)element;
-    return emit(arg, memory, bytes);
-#endif
+    return attni_emit_elements(arg, memory, bytes, element);
 }
 
-static bool emit_all(writer *w, const attn_cache *c)
+static bool emit_all(attni_writer *w, const attn_cache *c)
 {
     const attn_cache_options *o = &c->options;
     const int64_t sizes[4] = {o->B, o->Hk, o->D, o->Dv};
-    if (!emit(w, magic, sizeof magic) || !emit_number(w, VERSION, 4) ||
-        !emit_number(w, (uint64_t)o->dtype, 4))
+    if (!attni_emit(w, magic, sizeof magic) || !attni_emit_number(w, VERSION, 4) ||
+        !attni_emit_number(w, (uint64_t)o->dtype, 4))
         return false;
     for (int i = 0; i < 4; i++)
-        if (!emit_number(w, (uint64_t)sizes[i], 8))
+        if (!attni_emit_number(w, (uint64_t)sizes[i], 8))
             return false;
     for (int64_t b = 0; b < o->B; b++)
-        if (!emit_number(w, (uint64_t)c->lengths[b], 8))
+        if (!attni_emit_number(w, (uint64_t)c->lengths[b], 8))
             return false;
-    return each(c, emit_elements, w) && emit_number(w, w->hash, CHECKSUM);
+    return each(c, emit_elements, w) && attni_emit_number(w, w->hash, ATTNI_CHECKSUM);
 }
 
 attn_status attn_cache_save(const attn_cache *cache,
@@ -183,7 +116,7 @@ attn_status attn_cache_save(const attn_cache *cache,
         return attni_fail(err, ATTN_ERR_ARGUMENT, "cache", "cache is NULL");
     if (!write)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "write", "write is NULL; it must be a function");
-    writer w = {write, user, FNV_START};
+    attni_writer w = {write, user, ATTNI_FNV_START};
     if (!emit_all(&w, cache))
         return attni_fail(err, ATTN_ERR_FILE, "write",
                           "write failed; the bytes it wrote before are not a complete cache");
@@ -192,43 +125,31 @@ attn_status attn_cache_save(const attn_cache *cache,
 
 /* ----------------------------------------------------------------------------------- loading */
 
-typedef struct reader {
-    const unsigned char *at;
-    size_t left; /* bytes before the checksum */
-} reader;
-
 static attn_status bad(attn_error *err, const char *what)
 {
     return attni_fail(err, ATTN_ERR_FILE, "bytes", "bytes %s", what);
 }
 
-static uint64_t next_number(reader *r, int bytes)
-{
-    const uint64_t x = get_number(r->at, bytes);
-    r->at += bytes;
-    r->left -= (size_t)bytes;
-    return x;
-}
-
 /* Checks the header and the checksum; on success the reader is at the lengths. */
-static attn_status read_head(reader *r, const attn_cache_options *o, attn_error *err)
+static attn_status read_head(attni_reader *r, const attn_cache_options *o, attn_error *err)
 {
-    if (r->left < HEAD + CHECKSUM)
+    if (r->left < HEAD + ATTNI_CHECKSUM)
         return bad(err, "are fewer than a saved cache has; the smallest has 56");
     if (memcmp(r->at, magic, sizeof magic) != 0)
         return bad(err, "do not start as a saved cache does");
     r->at += sizeof magic;
-    r->left -= sizeof magic + CHECKSUM;
+    r->left -= sizeof magic + ATTNI_CHECKSUM;
     const unsigned char *const end = r->at + r->left;
-    const uint64_t version = next_number(r, 4);
+    const uint64_t version = attni_next_number(r, 4);
     if (version != VERSION)
         return attni_fail(err, ATTN_ERR_FILE, "bytes",
                           "bytes are of version %llu; this library reads version %d",
                           (unsigned long long)version, VERSION);
     const unsigned char *const start = r->at - 4 - sizeof magic;
-    if (fnv(FNV_START, start, (size_t)(end - start)) != get_number(end, CHECKSUM))
+    if (attni_fnv(ATTNI_FNV_START, start, (size_t)(end - start)) !=
+        attni_get_number(end, ATTNI_CHECKSUM))
         return bad(err, "do not have their checksum: they are damaged or cut off");
-    const uint64_t dtype = next_number(r, 4);
+    const uint64_t dtype = attni_next_number(r, 4);
     if (dtype != (uint64_t)o->dtype)
         return attni_fail(err, ATTN_ERR_DTYPE, "options",
                           "options.dtype is %s; the saved cache's is %s", attn_dtype_name(o->dtype),
@@ -236,7 +157,7 @@ static attn_status read_head(reader *r, const attn_cache_options *o, attn_error 
     const char *const names[4] = {"B", "Hk", "D", "Dv"};
     const int64_t want[4] = {o->B, o->Hk, o->D, o->Dv};
     for (int i = 0; i < 4; i++) {
-        const uint64_t size = next_number(r, 8);
+        const uint64_t size = attni_next_number(r, 8);
         if (size != (uint64_t)want[i])
             return attni_fail(err, ATTN_ERR_SHAPE, "options",
                               "options.%s is %lld; the saved cache's is %llu", names[i],
@@ -255,7 +176,8 @@ static bool bytes_of_key(const attn_cache_options *o, size_t *bytes)
 }
 
 /* Checks that the lengths, at r, account for exactly the bytes that follow them. */
-static attn_status check_lengths(const reader *r, const attn_cache_options *o, attn_error *err)
+static attn_status check_lengths(const attni_reader *r, const attn_cache_options *o,
+                                 attn_error *err)
 {
     size_t of_key, left = r->left;
     if (left / 8 < (uint64_t)o->B)
@@ -266,7 +188,7 @@ static attn_status check_lengths(const reader *r, const attn_cache_options *o, a
         return bad(err, "cannot hold a key of these sizes");
     left -= 8 * (size_t)o->B;
     for (int64_t b = 0; b < o->B; b++) {
-        const uint64_t length = get_number(r->at + 8 * b, 8);
+        const uint64_t length = attni_get_number(r->at + 8 * b, 8);
         size_t wanted;
         if (length > INT64_MAX || !attni_size_mul(length, of_key, &wanted) || wanted > left)
             return attni_fail(err, ATTN_ERR_FILE, "bytes",
@@ -283,9 +205,8 @@ static attn_status check_lengths(const reader *r, const attn_cache_options *o, a
 
 static bool fill(void *arg, void *memory, size_t bytes, size_t element)
 {
-    reader *r = arg;
-    copy_elements(memory, r->at, bytes, element);
-    r->at += bytes;
+    attni_reader *r = arg;
+    attni_next_elements(r, memory, bytes, element);
     return true;
 }
 
@@ -300,13 +221,13 @@ attn_status attn_cache_load(const attn_cache_options *options, const void *bytes
         return attni_fail(err, ATTN_ERR_ARGUMENT, "bytes", "bytes is NULL");
     attn_cache_options o;
     attn_cache *cache = NULL;
-    reader r = {bytes, size};
+    attni_reader r = {bytes, size};
     attn_status s;
     if ((s = attni_cache_options(&o, options, err)) || (s = read_head(&r, &o, err)) ||
         (s = check_lengths(&r, &o, err)) || (s = attn_cache_create(options, &cache, err)))
         return s;
     for (int64_t b = 0; b < o.B && !s; b++)
-        s = attni_cache_grow(cache, b, (int64_t)next_number(&r, 8), err);
+        s = attni_cache_grow(cache, b, (int64_t)attni_next_number(&r, 8), err);
     if (s) {
         attn_cache_destroy(cache);
         return s;

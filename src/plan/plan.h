@@ -86,6 +86,7 @@ struct attni_plan {
     int64_t whole_T, whole_H, head_offset;
     const attni_run *runs; /* of the rows; NULL: row i is query i of the whole */
     int64_t run_count;
+    int most_tiles;    /* if not 0: per task, for any number of threads (a saved state's) */
     bool in_pieces;    /* keys arrive in pieces (sdpa/pieces.c): tasks are not cut along the keys */
     int64_t sequences; /* run_count, or args.sequences + 1 (one more for the rows after the last),
                           or 1 */

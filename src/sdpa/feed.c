@@ -100,6 +100,13 @@ static key_range chunk_across(const attni_plan *p, int64_t key)
     return (key_range){first, past < sequence.past ? past : sequence.past};
 }
 
+int64_t attni_pieces_open_keys(const attn_sdpa_state *s)
+{
+    if (s->plan.tasks == 0 || s->position >= s->plan.S) /* without queries, no chunk is kept */
+        return 0;
+    return s->position - chunk_across(&s->plan, s->position).first;
+}
+
 /* t, whose first row is row `first` of the whole, as a tensor of `rows` rows. Only rows that t has
  * may be read. */
 static attn_tensor as_whole(const attn_tensor *t, int64_t first, int64_t rows)
@@ -121,8 +128,7 @@ static attn_status plan_piece(attni_plan *p, const attn_sdpa_state *s, const att
     return attni_make_plan(p, s->isa, s->threads, err);
 }
 
-/* The open chunk as a tensor. */
-static attn_tensor open_chunk(const attn_sdpa_state *s, bool values)
+attn_tensor attni_pieces_open_chunk(const attn_sdpa_state *s, bool values)
 {
     const attni_plan *p = &s->plan;
     return attn_bhtd(values ? s->open_v : s->open_k, p->args.k.dtype, p->B, p->Hk, ATTNI_CHUNK,
@@ -149,7 +155,8 @@ static void copy_rows(const attn_tensor *to, int64_t at, const attn_tensor *t, i
 static void add_to_open(const attn_sdpa_state *s, int64_t at, const attn_tensor *k,
                         const attn_tensor *v, int64_t from, int64_t n)
 {
-    const attn_tensor open_k = open_chunk(s, false), open_v = open_chunk(s, true);
+    const attn_tensor open_k = attni_pieces_open_chunk(s, false),
+                      open_v = attni_pieces_open_chunk(s, true);
     copy_rows(&open_k, at, k, from, n);
     copy_rows(&open_v, at, v, from, n);
 }
@@ -161,7 +168,8 @@ static attn_status sweep_piece(attn_sdpa_state *s, int64_t first_key, int64_t en
     const bool opens = s->open > 0 && first_key == s->position;
     key_range chunk = chunk_across(&s->plan, first_key); /* is empty or was skipped, if not open */
     const key_range rest = end < s->plan.S ? chunk_across(&s->plan, end) : (key_range){end, end};
-    const attn_tensor open_k = open_chunk(s, false), open_v = open_chunk(s, true);
+    const attn_tensor open_k = attni_pieces_open_chunk(s, false),
+                      open_v = attni_pieces_open_chunk(s, true);
     attni_plan of_open = {0}, of_piece;
     attni_call call;
     attn_status status = plan_piece(&of_piece, s, k, v, first_key, err);
@@ -180,10 +188,10 @@ static attn_status sweep_piece(attn_sdpa_state *s, int64_t first_key, int64_t en
     }
     job j = {.state = s, .plan = &of_piece, .first = chunk.past, .past = rest.first};
     run_tasks(&j, &call);
-    s->open = s->plan.tasks > 0 ? end - rest.first : 0; /* without queries, no chunk is kept */
+    s->position = end;
+    s->open = attni_pieces_open_keys(s);
     if (s->open > 0)
         add_to_open(s, 0, k, v, rest.first - first_key, s->open);
-    s->position = end;
     attni_pieces_want(s);
     attni_call_end(&call);
     return ATTN_OK;
@@ -235,7 +243,7 @@ static attn_status check_place(const attn_sdpa_state *s, int64_t first_key, int6
     return ATTN_OK;
 }
 
-static attn_status no_state(attn_error *err)
+attn_status attni_pieces_no_state(attn_error *err)
 {
     return attni_fail(err, ATTN_ERR_ARGUMENT, "state", "state is NULL; attn_sdpa_begin makes one");
 }
@@ -246,7 +254,7 @@ attn_status attn_sdpa_feed(attn_sdpa_state *state, int64_t first_key, const attn
     ATTNI_CALL_MODE;
     attn_status status;
     if (!state)
-        return no_state(err);
+        return attni_pieces_no_state(err);
     const attni_plan *p = &state->plan;
     const int64_t n = k ? k->shape[2] : 0;
     if ((status = check_piece(state, k, "k", n, p->D, err)) ||
@@ -261,7 +269,7 @@ attn_status attn_sdpa_finish(attn_sdpa_state *state, attn_error *err)
     ATTNI_CALL_MODE;
     attni_call call;
     if (!state)
-        return no_state(err);
+        return attni_pieces_no_state(err);
     if (state->wanted < state->plan.S)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "state",
                           "state needs keys %lld to %lld first; feed them, then finish",

@@ -88,7 +88,9 @@ static int64_t parts_per_task(const attni_plan *p, int threads)
 static bool count_tasks(attni_plan *p, int threads)
 {
     p->sequences = p->runs ? p->run_count : p->args.cu_seqlens_q ? p->args.sequences + 1 : 1;
-    p->tiles = tiles_per_task(p, threads);
+    p->tiles = tiles_per_task(p, p->most_tiles ? 1 : threads);
+    if (p->most_tiles && p->tiles > p->most_tiles)
+        p->tiles = p->most_tiles;
     p->task_rows = p->tiles * attni_div(p->nv * p->kernels->lanes, p->group);
     p->tasks_per_head = p->B && p->H ? attni_tasks_of_head(p) : 0;
     int64_t heads;

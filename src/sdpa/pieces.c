@@ -262,11 +262,10 @@ static attn_sdpa_state *new_state(attni_call *call, const attni_plan *plan,
     return s;
 }
 
-attn_status attn_sdpa_begin(attn_context *ctx, const attn_sdpa_args *args,
-                            const attn_pieces_options *options, attn_sdpa_state **out,
-                            attn_error *err)
+attn_status attni_pieces_begin(attn_context *ctx, const attn_sdpa_args *args,
+                               const attn_pieces_options *options, int tiles, attn_sdpa_state **out,
+                               attn_error *err)
 {
-    ATTNI_CALL_MODE;
     attn_pieces_options part = ATTN_PIECES_OPTIONS_INIT;
     attn_sdpa_args given;
     attni_plan plan;
@@ -281,6 +280,7 @@ attn_status attn_sdpa_begin(attn_context *ctx, const attn_sdpa_args *args,
         (status = read_args(&given, args, err)) ||
         (status = attni_sdpa_check(&plan, &given, false, &part, err)))
         return status;
+    plan.most_tiles = tiles;
     const bool cut = part.q_positions || plan.whole_T != plan.T;
     const int64_t runs = cut ? cut_runs(&plan, part.q_positions, NULL) : 0;
     size_t bytes;
@@ -297,6 +297,14 @@ attn_status attn_sdpa_begin(attn_context *ctx, const attn_sdpa_args *args,
         release(s, &call);
     attni_call_end(&call);
     return status;
+}
+
+attn_status attn_sdpa_begin(attn_context *ctx, const attn_sdpa_args *args,
+                            const attn_pieces_options *options, attn_sdpa_state **out,
+                            attn_error *err)
+{
+    ATTNI_CALL_MODE;
+    return attni_pieces_begin(ctx, args, options, 0, out, err);
 }
 
 size_t attn_sdpa_state_bytes(const attn_sdpa_state *state)

@@ -1,4 +1,5 @@
-/* The state of a call whose keys arrive in pieces: pieces.c begins and ends it, feed.c feeds it.
+/* The state of a call whose keys arrive in pieces: pieces.c begins and ends it, feed.c feeds it,
+ * saved_state.c saves and loads it.
  *
  *   attn_sdpa_begin    check (plan/sdpa_check.c), plan (make_plan.c), memory for the tiles' sums
  *   attn_sdpa_feed     for each task that sees a key of the piece: engine->feed
@@ -39,7 +40,12 @@ typedef struct key_range {
     int64_t first, past;
 } key_range;
 
-/* pieces.c. The packed sequence of `starts` (cu_seqlens_q or cu_seqlens_k) that has row or key `at`
+/* pieces.c. attn_sdpa_begin with at most `tiles` tiles in a task, whatever the number of threads;
+ * 0: any. */
+attn_status attni_pieces_begin(attn_context *ctx, const attn_sdpa_args *args,
+                               const attn_pieces_options *options, int tiles, attn_sdpa_state **out,
+                               attn_error *err);
+/* The packed sequence of `starts` (cu_seqlens_q or cu_seqlens_k) that has row or key `at`
  * of the whole; args.sequences for the rest; 0 if starts is NULL. */
 int64_t attni_pieces_sequence_at(const attni_plan *p, const int64_t *starts, int64_t at);
 /* The sweeps of a task's tiles; is any of these tiles still to be swept? `head` and
@@ -49,5 +55,11 @@ bool attni_pieces_swept(const attn_sdpa_state *s, int64_t head, int64_t earlier)
 /* Sets what attn_sdpa_next() says. In the first sweep, all heads of a batch element see the same
  * keys. */
 void attni_pieces_want(attn_sdpa_state *s);
+
+/* feed.c. How many keys the open chunk has after the keys up to s->position; 0: none is open. */
+int64_t attni_pieces_open_keys(const attn_sdpa_state *s);
+/* The open chunk as a tensor of ATTNI_CHUNK rows. */
+attn_tensor attni_pieces_open_chunk(const attn_sdpa_state *s, bool values);
+attn_status attni_pieces_no_state(attn_error *err);
 
 #endif

@@ -47,6 +47,12 @@
 #undef must
 #undef number
 
+#define LLVMFuzzerTestOneInput fuzz_state
+#define must must_state
+#include "fuzz/fuzz_state.c"
+#undef LLVMFuzzerTestOneInput
+#undef must
+
 #define LLVMFuzzerTestOneInput fuzz_sdpa
 #include "fuzz/fuzz_sdpa.c"
 #undef LLVMFuzzerTestOneInput
@@ -226,6 +232,35 @@ static void test_fuzz_cache(void **state)
     }
 }
 
+/* States of each call: after a piece, and in the second sweep. */
+static void test_fuzz_state(void **state)
+{
+    (void)state;
+    static double values[STATE_KEYS * STATE_WIDTH];
+    for (int i = 0; i < 2 * STATE_CALLS; i++) {
+        describe_case("seed %d", i);
+        const attn_sdpa_args a = state_call(i / 2);
+        bytes b = {0};
+        attn_sdpa_state *s;
+        memset(values, i % 2 ? 0xFF : 0, sizeof values); /* NaN, so that rows are swept again */
+        const attn_tensor piece = attn_bhtd(values, a.q.dtype, 1, 1, 512, STATE_WIDTH);
+        const attn_tensor rest = attn_bhtd(values, a.q.dtype, 1, 1, STATE_KEYS - 512, STATE_WIDTH);
+        attn_context *ctx = state_context((const uint8_t *)"0123456789012345generic", 24);
+        assert_int_equal(attn_sdpa_begin(i < 4 ? ctx : NULL, &a, NULL, &s, NULL), ATTN_OK);
+        assert_int_equal(attn_sdpa_feed(s, 0, &piece, &piece, NULL), ATTN_OK);
+        if (i % 2) {
+            assert_int_equal(attn_sdpa_feed(s, 512, &rest, &rest, NULL), ATTN_OK);
+            assert_int_equal(attn_sdpa_finish(s, NULL), ATTN_AGAIN);
+        }
+        assert_int_equal(attn_sdpa_save(s, keep_bytes, &b, NULL), ATTN_OK);
+        attn_sdpa_end(s);
+        assert_true(load_state(b.data, b.size)); /* the target takes the seed itself for good */
+        keep_seed("state", i, b);
+        around_seed(fuzz_state, b, FILE_INPUTS / 40);
+        bytes_free(&b);
+    }
+}
+
 static void test_fuzz_sdpa(void **state)
 {
     (void)state;
@@ -305,10 +340,11 @@ static void test_judge_of_empty_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fuzz_files),         cmocka_unit_test(test_fuzz_safetensors),
-        cmocka_unit_test(test_fuzz_tokenizer),     cmocka_unit_test(test_fuzz_model),
-        cmocka_unit_test(test_fuzz_cache),         cmocka_unit_test(test_fuzz_sdpa),
-        cmocka_unit_test(test_judge_of_denormals), cmocka_unit_test(test_judge_of_empty_rows),
+        cmocka_unit_test(test_fuzz_files),          cmocka_unit_test(test_fuzz_safetensors),
+        cmocka_unit_test(test_fuzz_tokenizer),      cmocka_unit_test(test_fuzz_model),
+        cmocka_unit_test(test_fuzz_cache),          cmocka_unit_test(test_fuzz_state),
+        cmocka_unit_test(test_fuzz_sdpa),           cmocka_unit_test(test_judge_of_denormals),
+        cmocka_unit_test(test_judge_of_empty_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
