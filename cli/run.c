@@ -26,6 +26,7 @@ typedef struct run_state {
     run_result result[RESULTS];
     attn_plan_info plan, backward; /* backward: no kernel unless a gradient is requested */
     bool plan_only;                /* --plan: compute nothing */
+    run_pieces_info pieces;        /* size 0: not in pieces */
     const char *isa;
     double time_us, backward_us;
 } run_state;
@@ -125,8 +126,11 @@ static int make_results(run_state *r, kit_error *err)
     const int rank = r->in.rank;
     int code = make_result(r, OUT, args->q.dtype, &args->q, Dv, rank, err);
     const bool gradients = wants_gradients(r);
-    if (!code && (r->result[LSE].path || gradients)) /* f64 unless it is written */
-        code = make_result(r, LSE, r->result[LSE].path ? wide : ATTN_F64, &args->q, 1, rank, err);
+    /* f64 if it is only for gradients. In pieces always, so that a checkpoint goes on with and
+     * without --lse. */
+    if (!code && (r->result[LSE].path || gradients || r->in.k_rows))
+        code = make_result(r, LSE, gradients && !r->result[LSE].path ? ATTN_F64 : wide, &args->q, 1,
+                           rank, err);
     for (int i = WEIGHTS; i <= SCORES && !code; i++)
         if (r->result[i].path)
             code = make_result(r, i, wide, &args->q, S, rank, err);
@@ -159,8 +163,9 @@ static int compute_gradients(run_state *r, attn_context *ctx, const attn_sdpa_ar
 
 /* libattn writes the scores of one stage per call, so weights and scores together take two
  * calls. */
-static int compute(run_state *r, attn_context *ctx, attn_stage stage, kit_error *err)
+static int compute(run_state *r, attn_context *ctx, const options *o, kit_error *err)
 {
+    const attn_stage stage = (attn_stage)option_choice(o, OPT_run_scores_stage);
     attn_sdpa_args args = r->in.args;
     attn_error engine = {0};
     const attn_tensor *scores[2] = {NULL, NULL};
@@ -170,16 +175,24 @@ static int compute(run_state *r, attn_context *ctx, attn_stage stage, kit_error 
             scores[i] = &r->result[WEIGHTS + i].view;
     int first = scores[0] ? 0 : 1;
     args.out = r->result[OUT].view;
-    args.lse = r->result[LSE].path || wants_gradients(r) ? &r->result[LSE].view : NULL;
+    args.lse = r->result[LSE].array.data ? &r->result[LSE].view : NULL;
     args.scores = scores[first];
     args.scores_stage = stages[first];
     attn_plan_info_init(&r->plan);
-    if (attn_sdpa_plan(ctx, &args, &r->plan, &engine))
+    attn_sdpa_args planned = args;
+    if (r->in.k_rows) /* a plan does not read keys, but wants an address of them */
+        planned.k.data = planned.v.data = &planned;
+    if (attn_sdpa_plan(ctx, &planned, &r->plan, &engine))
         return kit_engine(engine.status, &engine, err);
     r->isa = attn_context_isa(ctx);
     if (r->plan_only)
         return compute_gradients(r, ctx, &args, err);
     double start = seconds_now();
+    if (r->in.k_rows) {
+        const int code = run_in_pieces(&r->in, &args, ctx, o, &r->pieces, err);
+        r->time_us = 1e6 * (seconds_now() - start);
+        return code;
+    }
     if (attn_sdpa_forward(ctx, &args, &engine))
         return kit_engine(engine.status, &engine, err);
     r->time_us = 1e6 * (seconds_now() - start);
@@ -248,6 +261,9 @@ static void print_summary(const run_state *r)
            r->plan.threads, r->plan.threads == 1 ? "" : "s", r->plan.scratch_bytes);
     printf("%-8s %.1f us, %.4g FLOP, %.3g GFLOP/s\n", "time", r->time_us, r->plan.flop,
            r->plan.flop / r->time_us * 1e-3);
+    if (r->pieces.size)
+        printf("%-8s %" PRId64 " of %" PRId64 " keys, %.4g bytes read, %zu bytes of state\n",
+               "pieces", r->pieces.count, r->pieces.size, r->pieces.bytes, r->pieces.state_bytes);
     puts("To keep a result: --out, --weights, --scores, --lse FILE.npy; `attn help run`.");
 }
 
@@ -356,6 +372,15 @@ static void print_json(const run_state *r)
         put_pass(&j, &r->backward, r->backward_us);
         json_end_object(&j);
     }
+    if (r->pieces.size) {
+        json_put_object(&j, "pieces");
+        json_put_integer(&j, "size", r->pieces.size);
+        json_put_integer(&j, "count", r->pieces.count);
+        json_put_integer(&j, "keys", r->pieces.keys);
+        json_put_real(&j, "bytes", r->pieces.bytes);
+        json_put_integer(&j, "state_bytes", (int64_t)r->pieces.state_bytes);
+        json_end_object(&j);
+    }
     json_put_object(&j, "out");
     json_put_real(&j, "min", x.min);
     json_put_real(&j, "max", x.max);
@@ -383,13 +408,14 @@ static int work(run_state *r, const options *o, kit_error *err)
     attn_stage stage = (attn_stage)option_choice(o, OPT_run_scores_stage);
     int code = KIT_OK;
     if ((code = run_name_inputs(&r->files, o, err)) || (code = name_results(r, o, err)) ||
+        (code = run_pieces_check(&r->files, o, err)) ||
         (code = engine_context(&ctx, option_text(o, OPT_run_isa), threads, err)))
         return code;
     r->result[LSE].infinity = true;
     r->result[SCORES].infinity = stage == ATTN_STAGE_BIASED;
     if (!(code = run_read(&r->in, o, err)) && !(code = files_probe(&r->files, err)) &&
         !(code = make_results(r, err)))
-        code = compute(r, ctx, stage, err);
+        code = compute(r, ctx, o, err);
     attn_context_destroy(ctx); /* ends its threads before signals are held back */
     return code || r->plan_only ? code : write_results(r, err);
 }
@@ -412,7 +438,10 @@ int command_run(const options *o, kit_error *err)
         print_summary(&r);
     for (int i = 0; i < RESULTS && !code && r.in.finite && !r.plan_only; i++)
         bad += count_not_finite(&r.result[i]);
-    if (bad)
+    if (bad && r.in.k_rows)
+        code = run_keys_are_finite(&r.in, &r.in.finite, err);
+    bad = r.in.finite ? bad : 0;
+    if (bad && !code)
         code = kit_fail(err, KIT_NOT_FINITE,
                         "%" PRId64 " value%s of the result %s NaN or infinite, "
                         "though every input is finite",

@@ -45,30 +45,69 @@ int run_name_inputs(files *f, const options *o, kit_error *err)
     return KIT_OK;
 }
 
-/* Reads q, k or v: floats, rank 2 to 4, converted to the requested dtype. */
-static int read_operand(run_input *in, kit_array *a, const char *spec, const options *o,
-                        kit_error *err)
+/* The dtype in which q, k and v are computed: that of --dtype, or else their own. */
+static attn_dtype dtype_for(attn_dtype own, const options *o)
 {
     static const attn_dtype dtypes[] = {ATTN_F64, ATTN_F32, ATTN_F16, ATTN_BF16};
-    int wanted = option_choice(o, OPT_run_dtype), code = kit_read_array(a, spec, err);
-    if (code)
-        return code;
+    const int wanted = option_choice(o, OPT_run_dtype);
+    return wanted < 0 ? own : dtypes[wanted];
+}
+
+static int check_operand(const kit_array *a, const char *spec, kit_error *err)
+{
     if (!is_float(a->dtype))
         return kit_fail(err, KIT_BAD_FILE, "%s: is an array of %s; attention needs floating point",
                         spec, a->dtype == ATTN_BOOL ? "bool" : "integers");
     if (a->rank < 2 || a->rank > 4)
         return kit_fail(err, KIT_BAD_FILE, "%s: has rank %d; must be [T,D], [H,T,D] or [B,H,T,D]",
                         spec, a->rank);
+    return KIT_OK;
+}
+
+/* Reads q, k or v: floats, rank 2 to 4, converted to the requested dtype. */
+static int read_operand(run_input *in, kit_array *a, const char *spec, const options *o,
+                        kit_error *err)
+{
+    int code = kit_read_array(a, spec, err);
+    if (code || (code = check_operand(a, spec, err)))
+        return code;
+    const attn_dtype wanted = dtype_for(a->dtype, o);
     in->finite = in->finite && run_is_finite(a, false);
-    if (wanted < 0 || dtypes[wanted] == a->dtype)
+    if (wanted == a->dtype)
         return KIT_OK;
     kit_array converted = {0};
-    code = kit_array_convert(&converted, a, dtypes[wanted], err);
+    code = kit_array_convert(&converted, a, wanted, err);
     if (!code) {
         kit_array_free(a);
         *a = converted;
     }
     return code;
+}
+
+/* Opens k or v for --pieces; `a` gets its shape, and the dtype in which it is computed. */
+static int open_operand(kit_rows **rows, kit_array *a, const char *spec, const options *o,
+                        kit_error *err)
+{
+    int code = kit_rows_open(rows, spec, err);
+    if (code)
+        return code;
+    *a = *kit_rows_array(*rows);
+    if ((code = check_operand(a, spec, err)))
+        return code;
+    a->dtype = dtype_for(a->dtype, o);
+    return KIT_OK;
+}
+
+static int read_keys(run_input *in, const options *o, kit_error *err)
+{
+    const char *k = option_text(o, OPT_run_k), *v = option_text(o, OPT_run_v);
+    int code;
+    if (option_given(o, OPT_run_pieces))
+        return (code = open_operand(&in->k_rows, &in->k, k, o, err))
+                   ? code
+                   : open_operand(&in->v_rows, &in->v, v, o, err);
+    return (code = read_operand(in, &in->k, k, o, err)) ? code
+                                                        : read_operand(in, &in->v, v, o, err);
 }
 
 /* Views any array as four dimensions; leading ones are 1. */
@@ -318,8 +357,7 @@ int run_read(run_input *in, const options *o, kit_error *err)
     attn_sdpa_args_init(args);
     if ((code = parse_numbers(args, o, err)) ||
         (code = read_operand(in, &in->q, option_text(o, OPT_run_q), o, err)) ||
-        (code = read_operand(in, &in->k, option_text(o, OPT_run_k), o, err)) ||
-        (code = read_operand(in, &in->v, option_text(o, OPT_run_v), o, err)))
+        (code = read_keys(in, o, err)))
         return code;
     in->rank = in->q.rank;
     args->q = view(&in->q);
@@ -341,4 +379,6 @@ void run_input_free(run_input *in)
                         &in->lengths, &in->alibi, &in->sinks, &in->grad_out};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         kit_array_free(all[i]);
+    kit_rows_close(in->k_rows);
+    kit_rows_close(in->v_rows);
 }

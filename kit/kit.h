@@ -77,6 +77,21 @@ size_t kit_spec_path_length(const char *spec);
 /* Parses the bytes of a .npy in memory with the reader's own parser (for the fuzz target). */
 int kit_npy_parse(kit_array *a, const void *bytes, size_t size, const char *name, kit_error *err);
 
+/* A .npy file that stays open and is read in parts; for arrays that are larger than memory. Row j
+ * is element [.., j, :] of each matrix of the array, of rank 2 or more. Only a regular file in C
+ * order will do. */
+typedef struct kit_rows kit_rows;
+int kit_rows_open(kit_rows **out, const char *path, kit_error *err);
+void kit_rows_close(kit_rows *rows);                   /* rows may be NULL */
+const kit_array *kit_rows_array(const kit_rows *rows); /* its dtype and shape; it has no data */
+/* Reads rows first .. first+n-1 of each matrix into `to`, [.., n, columns]. */
+int kit_rows_read(kit_rows *rows, int64_t first, int64_t n, void *to, kit_error *err);
+/* Lets the system read these rows in the background, if it can. */
+void kit_rows_ahead(const kit_rows *rows, int64_t first, int64_t n);
+
+/* All bytes of a regular file. The caller frees them. */
+int kit_read_bytes(void **bytes, size_t *size, const char *path, kit_error *err);
+
 /* ----------------------------------------------------------------------------- io/output.c
  *
  * An output file is either complete or absent: it is written under a temporary name in the same

@@ -90,6 +90,8 @@ int io_npy_parse_header(io_npy *h, const char *text, size_t size, const char *na
  * follow. */
 int io_npy_open(io_npy *h, io_source *s, kit_error *err);
 int io_npy_load(kit_array *a, io_source *s, kit_error *err);
+/* Swaps the bytes of `count` elements of `size` bytes. */
+void io_swap_bytes(unsigned char *bytes, size_t count, size_t size);
 /* Reads the elements, which must be all that is left of the source. */
 int io_npy_load_elements(kit_array *a, const io_npy *h, io_source *s, kit_error *err);
 

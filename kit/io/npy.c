@@ -102,7 +102,7 @@ int io_npy_open(io_npy *h, io_source *s, kit_error *err)
 
 /* -------------------------------------------------------------------------------- Elements */
 
-static void swap_bytes(unsigned char *bytes, size_t count, size_t size)
+void io_swap_bytes(unsigned char *bytes, size_t count, size_t size)
 {
     for (unsigned char *e = bytes; e < bytes + count * size; e += size)
         for (size_t i = 0; i < size / 2; i++) {
@@ -200,7 +200,7 @@ static int read_elements(kit_array *a, const io_npy *h, io_source *s, kit_error 
             return wrong_size(h, s, follow, err);
         }
         if (h->swap)
-            swap_bytes(raw, n, h->element->size);
+            io_swap_bytes(raw, n, h->element->size);
         const size_t good =
             decode(h->fortran ? (void *)decoded : data + done * size, raw, n, h->element);
         if (good < n)

@@ -256,3 +256,129 @@ int kit_safetensors_load(kit_array *a, const kit_safetensors *f, const char *nam
 {
     return io_safetensors_load(a, &f->file, name, err);
 }
+
+/* ------------------------------------------------------------------------- A .npy, kept open */
+
+struct kit_rows {
+    input in;
+    bool swap;
+    kit_array array; /* without data */
+    int64_t data;    /* offset of the elements in the file */
+};
+
+static int open_rows(kit_rows *r, const char *path, kit_error *err)
+{
+    io_npy h;
+    int code = input_open(&r->in, path, true, err);
+    if (code)
+        return code;
+    if (strcmp(path, "-") == 0 || r->in.format != NPY)
+        return kit_fail(err, KIT_BAD_FILE, "%s: only a .npy file can be read in pieces", path);
+    if ((code = io_npy_open(&h, &r->in.source, err)))
+        return code;
+    if (h.rank < 2)
+        return kit_fail(err, KIT_BAD_FILE, "%s: has rank %d; rows need 2 or more", path, h.rank);
+    if (h.fortran)
+        return kit_fail(err, KIT_BAD_FILE,
+                        "%s: is in Fortran order; an array in C order can be read in pieces", path);
+    r->swap = h.swap;
+    r->data = r->in.source.at;
+    r->array = (kit_array){.dtype = h.element->dtype, .rank = h.rank};
+    memcpy(r->array.shape, h.shape, sizeof r->array.shape);
+    if (attn_dtype_size(r->array.dtype) != h.element->size)
+        return kit_fail(err, KIT_BAD_FILE, "%s: is an array of %s; floats can be read in pieces",
+                        path, h.element->name);
+    return KIT_OK;
+}
+
+int kit_rows_open(kit_rows **out, const char *path, kit_error *err)
+{
+    kit_rows *r = *out = calloc(1, sizeof *r);
+    if (!r)
+        return kit_fail(err, KIT_LIMIT, "%s: not enough memory", path);
+    const int code = open_rows(r, path, err);
+    if (code) {
+        kit_rows_close(r);
+        *out = NULL;
+    }
+    return code;
+}
+
+void kit_rows_close(kit_rows *r)
+{
+    if (!r)
+        return;
+    input_close(&r->in);
+    free(r);
+}
+
+const kit_array *kit_rows_array(const kit_rows *r) { return &r->array; }
+
+/* The part of matrix m that has rows first .. first+n-1: *bytes of them at the result. The reader
+ * has checked that all offsets fit. */
+static int64_t place_of(const kit_rows *r, int64_t m, int64_t first, int64_t n, size_t *bytes)
+{
+    const int64_t *size = r->array.shape + r->array.rank - 2;
+    const int64_t row = size[1] * (int64_t)attn_dtype_size(r->array.dtype);
+    *bytes = (size_t)(n * row);
+    return r->data + (m * size[0] + first) * row;
+}
+
+static int64_t matrices(const kit_rows *r)
+{
+    int64_t n = 1;
+    for (int i = 0; i < r->array.rank - 2; i++)
+        n *= r->array.shape[i];
+    return n;
+}
+
+int kit_rows_read(kit_rows *r, int64_t first, int64_t n, void *to, kit_error *err)
+{
+    io_source *s = &r->in.source;
+    const size_t element = attn_dtype_size(r->array.dtype);
+    char *at = to;
+    size_t bytes, got;
+    for (int64_t m = 0; m < matrices(r); m++, at += bytes) {
+        s->at = place_of(r, m, first, n, &bytes);
+        const int code = io_read(s, at, bytes, &got, err);
+        if (code)
+            return code;
+        if (got < bytes)
+            return kit_fail(err, KIT_BAD_FILE, "%s: has become shorter while it was read", s->name);
+        if (r->swap)
+            io_swap_bytes((unsigned char *)at, bytes / element, element);
+    }
+    return KIT_OK;
+}
+
+void kit_rows_ahead(const kit_rows *r, int64_t first, int64_t n)
+{
+#ifdef POSIX_FADV_WILLNEED
+    size_t bytes;
+    for (int64_t m = 0; m < matrices(r); m++) {
+        const int64_t at = place_of(r, m, first, n, &bytes);
+        posix_fadvise(r->in.source.fd, (off_t)at, (off_t)bytes, POSIX_FADV_WILLNEED);
+    }
+#else
+    (void)r, (void)first, (void)n;
+#endif
+}
+
+int kit_read_bytes(void **bytes, size_t *size, const char *path, kit_error *err)
+{
+    input in;
+    *bytes = NULL;
+    int code = input_open(&in, path, true, err);
+    if (!code && in.source.size == IO_SIZE_UNKNOWN)
+        code = not_a_file(&in, err);
+    if (!code && !(*bytes = malloc((size_t)in.source.size + 1)))
+        code = kit_fail(err, KIT_LIMIT, "%s: not enough memory", path);
+    if (!code)
+        code = io_read(&in.source, *bytes, (size_t)in.source.size, size, err);
+    if (code) {
+        free(*bytes);
+        *bytes = NULL;
+    }
+    input_close(&in);
+    return code;
+}

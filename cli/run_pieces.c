@@ -1,0 +1,310 @@
+/* attn run --pieces: keys and values from files that are larger than memory, with checkpoints.
+ *
+ * A checkpoint is a hash of some rows of k and v, 8 bytes, then the bytes of attn_sdpa_save. The
+ * library compares the rest of the call; a hash of all keys would take as long as the call.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "run.h"
+#include "terminal.h"
+
+enum { CHUNK = 256, SAMPLES = 64, HASH = 8 };
+
+/* ------------------------------------------------------------------------------------ options */
+
+/* No result may be the file of --resume, and --checkpoint neither a result nor an input. But it may
+ * overwrite the file of --resume, because it continues the same call. */
+static int check_files(const files *f, const options *o, kit_error *err)
+{
+    const char *checkpoint = option_text(o, OPT_run_checkpoint);
+    const char *resume = option_text(o, OPT_run_resume);
+    files with_resume = {0}, with_checkpoint = {0};
+    int code = resume ? files_add_input(&with_resume, resume, err) : KIT_OK;
+    if (!code)
+        code = run_name_inputs(&with_checkpoint, o, err);
+    for (size_t i = 0; i < f->output_count && !code; i++)
+        if (!(code = files_add_output(&with_resume, f->output[i].path, err)))
+            code = files_add_output(&with_checkpoint, f->output[i].path, err);
+    if (!code && checkpoint && !(code = files_add_output(&with_checkpoint, checkpoint, err)))
+        code = files_probe(&with_checkpoint, err);
+    files_free(&with_resume);
+    files_free(&with_checkpoint);
+    return code;
+}
+
+int run_pieces_check(const files *f, const options *o, kit_error *err)
+{
+    static const option_id need[] = {OPT_run_checkpoint, OPT_run_every, OPT_run_resume};
+    static const option_id excluded[] = {OPT_run_weights, OPT_run_scores, OPT_run_grad_out,
+                                         OPT_run_plan};
+    const char *checkpoint = option_text(o, OPT_run_checkpoint);
+    const bool pieces = option_given(o, OPT_run_pieces);
+    for (size_t i = 0; i < sizeof need / sizeof *need; i++)
+        if (!pieces && option_given(o, need[i]))
+            return kit_fail(err, KIT_USAGE, "--%s needs --pieces N", option_of(need[i])->name);
+    if (!pieces)
+        return KIT_OK;
+    for (size_t i = 0; i < sizeof excluded / sizeof *excluded; i++)
+        if (option_given(o, excluded[i]))
+            return kit_fail(err, KIT_USAGE,
+                            "--%s does not go with --pieces, which computes --out and --lse only",
+                            option_of(excluded[i])->name);
+    if (option_integer(o, OPT_run_pieces) % CHUNK != 0)
+        return kit_fail(err, KIT_USAGE, "--pieces %s: must be a multiple of %d",
+                        option_text(o, OPT_run_pieces), CHUNK);
+    if (!checkpoint && option_given(o, OPT_run_every))
+        return kit_fail(err, KIT_USAGE, "--every has no effect without --checkpoint FILE");
+    if (checkpoint && strcmp(checkpoint, "-") == 0)
+        return kit_fail(err, KIT_USAGE,
+                        "--checkpoint -: must be the name of a file, not standard output");
+    return check_files(f, o, err);
+}
+
+/* --------------------------------------------------------------------------------------- files */
+
+typedef struct pieces_run {
+    run_input *in;
+    const options *o;
+    attn_sdpa_state *state;
+    run_pieces_info *info;
+    kit_array k, v; /* a piece, as it is in the file */
+    uint64_t hash;  /* of rows of k and v */
+    int64_t S;
+    int sweep;
+    double start, saved; /* seconds_now() */
+    int64_t first;       /* the key at `start`, the beginning of the sweep */
+    double bytes;        /* read before it */
+} pieces_run;
+
+/* Allocates room for `keys` rows of each matrix. */
+static int new_piece(kit_array *a, const kit_rows *rows, int64_t keys, kit_error *err)
+{
+    kit_array shape = *kit_rows_array(rows);
+    int64_t *S = &shape.shape[shape.rank - 2];
+    *S = keys < *S ? keys : *S;
+    return kit_array_new(a, shape.dtype, shape.rank, shape.shape, err);
+}
+
+static int read_piece(kit_array *a, kit_rows *rows, int64_t first, int64_t n, kit_error *err)
+{
+    a->shape[a->rank - 2] = n;
+    return kit_rows_read(rows, first, n, a->data, err);
+}
+
+static uint64_t hash_of(uint64_t hash, const void *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) /* FNV-1a */
+        hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001B3);
+    return hash;
+}
+
+/* Hashes rows at equal distances, the first and the last one among them. */
+static int hash_rows(uint64_t *hash, kit_rows *rows, kit_error *err)
+{
+    const int64_t S = kit_rows_array(rows)->shape[kit_rows_array(rows)->rank - 2];
+    const int64_t samples = S < SAMPLES ? S : SAMPLES;
+    kit_array row = {0};
+    int code = new_piece(&row, rows, 1, err);
+    for (int64_t i = 0; i < samples && !code; i++) {
+        const int64_t j = samples > 1 ? (S - 1) / (samples - 1) * i : 0;
+        code = read_piece(&row, rows, i == samples - 1 ? S - 1 : j, 1, err);
+        *hash = hash_of(*hash, row.data, row.bytes);
+    }
+    kit_array_free(&row);
+    return code;
+}
+
+int run_keys_are_finite(run_input *in, bool *finite, kit_error *err)
+{
+    kit_rows *const both[] = {in->k_rows, in->v_rows};
+    int code = KIT_OK;
+    *finite = true;
+    for (int i = 0; i < 2 && !code; i++) {
+        const int64_t S = in->args.k.shape[2];
+        kit_array part = {0};
+        code = new_piece(&part, both[i], CHUNK, err);
+        for (int64_t j = 0; j < S && !code && *finite; j += CHUNK) {
+            code = read_piece(&part, both[i], j, S - j < CHUNK ? S - j : CHUNK, err);
+            *finite = code || run_is_finite(&part, false);
+        }
+        kit_array_free(&part);
+    }
+    return code;
+}
+
+/* --------------------------------------------------------------------------------- checkpoints */
+
+typedef struct checkpoint_writer {
+    kit_output *to;
+    kit_error *err;
+    int code;
+} checkpoint_writer;
+
+static int write_bytes(void *user, const void *bytes, size_t n)
+{
+    checkpoint_writer *w = user;
+    w->code = kit_output_write(w->to, bytes, n, w->err);
+    return w->code;
+}
+
+static int save(pieces_run *p, const char *path, kit_error *err)
+{
+    files f = {0};
+    attn_error engine = {0};
+    int code = files_add_output(&f, path, err);
+    if (!code && !(code = files_open(&f, err))) {
+        checkpoint_writer w = {f.output[0].file, err, KIT_OK};
+        unsigned char hash[HASH];
+        for (int i = 0; i < HASH; i++)
+            hash[i] = (unsigned char)(p->hash >> 8 * i);
+        if (write_bytes(&w, hash, HASH) == 0)
+            attn_sdpa_save(p->state, write_bytes, &w, &engine);
+        code = w.code ? w.code : files_commit(&f, err);
+    }
+    files_free(&f);
+    p->saved = seconds_now();
+    return code;
+}
+
+static int load(pieces_run *p, const char *path, const attn_sdpa_args *args, attn_context *ctx,
+                kit_error *err)
+{
+    void *bytes = NULL;
+    size_t size = 0;
+    attn_error engine = {0};
+    int code = kit_read_bytes(&bytes, &size, path, err);
+    if (code)
+        return code;
+    const unsigned char *hash = bytes, none = 0;
+    const size_t head = size < HASH ? size : HASH;
+    bool same = true;
+    for (size_t i = 0; i < head; i++)
+        same &= hash[i] == (unsigned char)(p->hash >> 8 * i);
+    const attn_status status = attn_sdpa_load(ctx, args, NULL, size > head ? hash + head : &none,
+                                              size - head, &p->state, &engine);
+    free(bytes);
+    if (status == ATTN_ERR_MEMORY || status == ATTN_ERR_LIMIT)
+        return kit_engine(status, &engine, err);
+    if (status != ATTN_OK)
+        return kit_fail(err, KIT_BAD_FILE, "%s: no checkpoint of this call: %s", path,
+                        engine.message);
+    if (!same)
+        return kit_fail(err, KIT_BAD_FILE,
+                        "%s: no checkpoint of this call: %s or %s has other numbers", path,
+                        option_text(p->o, OPT_run_k), option_text(p->o, OPT_run_v));
+    return KIT_OK;
+}
+
+/* --------------------------------------------------------------------------------- the call */
+
+static int feed(pieces_run *p, int64_t first, kit_error *err)
+{
+    const attn_sdpa_args *a = &p->in->args;
+    const int64_t n = p->k.shape[p->k.rank - 2];
+    const attn_dtype dtype = a->q.dtype;
+    kit_array k = {0}, v = {0};
+    attn_error engine = {0};
+    int code = KIT_OK;
+    if (p->k.dtype != dtype)
+        code = kit_array_convert(&k, &p->k, dtype, err);
+    if (!code && p->v.dtype != dtype)
+        code = kit_array_convert(&v, &p->v, dtype, err);
+    if (!code) {
+        const attn_tensor keys = attn_bhtd(k.data ? k.data : p->k.data, dtype, a->k.shape[0],
+                                           a->k.shape[1], n, a->k.shape[3]);
+        const attn_tensor values = attn_bhtd(v.data ? v.data : p->v.data, dtype, a->v.shape[0],
+                                             a->v.shape[1], n, a->v.shape[3]);
+        code = kit_engine(attn_sdpa_feed(p->state, first, &keys, &values, &engine), &engine, err);
+    }
+    kit_array_free(&k);
+    kit_array_free(&v);
+    return code;
+}
+
+static void show(const pieces_run *p, int64_t done)
+{
+    const double seconds = seconds_now() - p->start;
+    const double left = seconds * (double)(p->S - done) / (double)(done - p->first);
+    char sweep[32] = "";
+    if (p->sweep > 1)
+        snprintf(sweep, sizeof sweep, "sweep %d: ", p->sweep);
+    terminal_progress("%skey %" PRId64 " of %" PRId64 ": %.2f GB/s, at most %d:%02d left", sweep,
+                      done, p->S, (p->info->bytes - p->bytes) / seconds * 1e-9, (int)(left / 60),
+                      (int)left % 60);
+}
+
+/* Reads and feeds the keys that are still needed in this sweep. */
+static int feed_all(pieces_run *p, kit_error *err)
+{
+    const char *checkpoint = option_text(p->o, OPT_run_checkpoint);
+    const double every = option_real(p->o, OPT_run_every);
+    int64_t first, past;
+    int code = KIT_OK;
+    p->start = seconds_now();
+    p->first = attn_sdpa_next(p->state, &past);
+    p->bytes = p->info->bytes;
+    while (!code && (first = attn_sdpa_next(p->state, &past)) < p->S) {
+        const int64_t n = past - first < p->info->size ? past - first : p->info->size;
+        const int64_t end = first + n, next = past - end < n ? past - end : n;
+        if ((code = read_piece(&p->k, p->in->k_rows, first, n, err)) ||
+            (code = read_piece(&p->v, p->in->v_rows, first, n, err)))
+            break;
+        kit_rows_ahead(p->in->k_rows, end, next);
+        kit_rows_ahead(p->in->v_rows, end, next);
+        code = feed(p, first, err);
+        p->info->count++;
+        p->info->keys += n;
+        p->info->bytes += (double)n * (double)(p->k.bytes + p->v.bytes) / (double)p->info->size;
+        show(p, end);
+        if (!code && checkpoint && seconds_now() - p->saved >= every)
+            code = save(p, checkpoint, err);
+    }
+    terminal_progress(NULL);
+    return code;
+}
+
+static int begin(pieces_run *p, const attn_sdpa_args *args, attn_context *ctx, kit_error *err)
+{
+    const char *resume = option_text(p->o, OPT_run_resume);
+    attn_error engine = {0};
+    int code = KIT_OK;
+    if (resume || option_given(p->o, OPT_run_checkpoint)) {
+        p->hash = UINT64_C(0xCBF29CE484222325);
+        if ((code = hash_rows(&p->hash, p->in->k_rows, err)) ||
+            (code = hash_rows(&p->hash, p->in->v_rows, err)))
+            return code;
+    }
+    if (resume)
+        return load(p, resume, args, ctx, err);
+    return kit_engine(attn_sdpa_begin(ctx, args, NULL, &p->state, &engine), &engine, err);
+}
+
+int run_in_pieces(run_input *in, const attn_sdpa_args *args, attn_context *ctx, const options *o,
+                  run_pieces_info *info, kit_error *err)
+{
+    pieces_run p = {.in = in, .o = o, .info = info, .S = args->k.shape[2], .sweep = 1};
+    const int64_t wanted = option_integer(o, OPT_run_pieces);
+    attn_error engine = {0};
+    attn_status status = ATTN_AGAIN;
+    *info = (run_pieces_info){.size = wanted < p.S ? wanted : p.S > 0 ? p.S : 1};
+    p.saved = seconds_now();
+    int code = begin(&p, args, ctx, err);
+    if (!code && !(code = new_piece(&p.k, in->k_rows, wanted, err)))
+        code = new_piece(&p.v, in->v_rows, wanted, err);
+    for (; !code && status == ATTN_AGAIN; p.sweep++) {
+        if ((code = feed_all(&p, err)))
+            break;
+        status = attn_sdpa_finish(p.state, &engine);
+        if (status != ATTN_OK && status != ATTN_AGAIN)
+            code = kit_engine(status, &engine, err);
+    }
+    info->state_bytes = attn_sdpa_state_bytes(p.state);
+    attn_sdpa_end(p.state);
+    kit_array_free(&p.k);
+    kit_array_free(&p.v);
+    return code;
+}
