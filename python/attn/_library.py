@@ -9,6 +9,9 @@ from ._structures import *  # noqa: F401,F403
 from ._structures import BOTTOM_RIGHT, DIAGONALS, Error
 
 
+WRITE = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)  # of attn_sdpa_save
+
+
 def _load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(path)
@@ -29,6 +32,8 @@ def _load() -> ctypes.CDLL:
         ("attn_sdpa_next", c_int64, (c_void_p, c_void_p)),
         ("attn_sdpa_feed", c_int, (c_void_p, c_int64, tensor, tensor, c_void_p)),
         ("attn_sdpa_finish", c_int, (c_void_p, c_void_p)),
+        ("attn_sdpa_save", c_int, (c_void_p, WRITE, c_void_p, c_void_p)),
+        ("attn_sdpa_load", c_int, (c_void_p, *(c_char_p,) * 3, c_size_t, c_void_p, c_void_p)),
         ("attn_sdpa_state_bytes", c_size_t, (c_void_p,)),
         ("attn_sdpa_end", None, (c_void_p,)),
         ("attn_linear_forward", c_int, (c_void_p, tensor, tensor, tensor, tensor, c_void_p)),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import tempfile
 import threading
 from typing import Any, Iterator, Optional, Tuple, Union
 
@@ -36,6 +38,10 @@ class Pieces:
     whole_T        rows of the whole, for bottom-right; 0: T
     head_offset    head h of q is head head_offset + h of the whole, of
     whole_H        heads, for dropout; 0: H
+
+    saved          bytes that save() returned, or the path of its file: goes on where they left off.
+                   q and all options must be those of the saved call, but threads; k and v are not
+                   compared
 
     The arrays q, mask and out must stay as they are until the end. Keys that no row sees are not
     asked for. Calls on one object from several threads wait for each other.
@@ -72,6 +78,7 @@ class Pieces:
         whole_H: int = 0,
         out: Optional[np.ndarray] = None,
         threads: Optional[int] = None,
+        saved: Union[None, bytes, str, "os.PathLike[str]"] = None,
     ) -> None:
         self._state: Any = None  # until it is created
         q = array(q, "q")
@@ -108,7 +115,15 @@ class Pieces:
         self._keep = keep, q, mask, positions, self.out, self.lse  # the state writes to these
         self._lock = threading.RLock()
         made = ctypes.c_void_p()
-        check(library.attn_sdpa_begin, context(threads), packed, options, ctypes.byref(made))
+        if saved is None:
+            check(library.attn_sdpa_begin, context(threads), packed, options, ctypes.byref(made))
+        else:
+            state = bytes(saved) if isinstance(saved, (bytes, bytearray, memoryview)) else None
+            if state is None:
+                with open(saved, "rb") as file:
+                    state = file.read()
+            check(library.attn_sdpa_load, context(threads), packed, options, state, len(state),
+                  ctypes.byref(made))  # fmt: skip
         self._state = made
 
     @staticmethod
@@ -170,9 +185,10 @@ class Pieces:
             elif self.finish():
                 return
 
-    def run(self, k: Any, v: Any, piece: int = 65536) -> np.ndarray:
+    def steps(self, k: Any, v: Any, piece: int = 65536) -> Iterator[int]:
         """Feeds all keys that are needed from k [B,Hk,total_keys,D] and v, which may be larger than
-        memory (numpy.memmap). Returns out."""
+        memory (numpy.memmap). Yields the number of the key after each piece; the body of the loop
+        may call save()."""
         if k.shape[-2] != self._S or v.shape[-2] != self._S:
             raise ValueError(
                 "k has %d keys and v has %d; they must have total_keys = %d"
@@ -180,4 +196,51 @@ class Pieces:
             )
         for first, past in self.needed(piece):
             self.feed(first, k[..., first:past, :], v[..., first:past, :])
+            yield past
+
+    def run(self, k: Any, v: Any, piece: int = 65536) -> np.ndarray:
+        """Does all steps(). Returns out."""
+        for _ in self.steps(k, v, piece):
+            pass
         return self.out
+
+    def save(self, path: Union[None, str, "os.PathLike[str]"] = None) -> Optional[bytes]:
+        """Saves how far the call is, between two pieces, for Pieces(..., saved=...). Returns bytes
+        or, with a path, writes a file. The file is replaced when the new one is complete, so a
+        crash leaves the old one or the new one."""
+        if path is None:
+            parts = []
+            self._save(lambda _, at, n: parts.append(ctypes.string_at(at, n)))
+            return b"".join(parts)
+        path = os.path.abspath(path)
+        handle, temporary = tempfile.mkstemp(prefix=".attn-", dir=os.path.dirname(path))
+        try:
+            with os.fdopen(handle, "wb") as file:
+                self._save(lambda _, at, n: file.write(ctypes.string_at(at, n)))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        return None
+
+    def _save(self, put: Any) -> None:
+        failure = []
+
+        def write(user: Any, at: Any, n: int) -> int:
+            try:
+                put(user, at, n)
+            except Exception as error:
+                failure.append(error)
+            return len(failure)
+
+        error = _library.Error()
+        with self._lock:
+            status = library.attn_sdpa_save(
+                self._state, _library.WRITE(write), None, ctypes.byref(error)
+            )
+        if failure:
+            raise failure[0]
+        if status:
+            _library.fail(error)

@@ -74,6 +74,41 @@ class Pieces(unittest.TestCase):
             want = w @ v[keys] / w.sum()
             np.testing.assert_allclose(p.out[i], want, rtol=0, atol=1e-5)
 
+    def test_save_and_load(self):
+        """After each step, also in the second sweep, as bytes or as a file."""
+        rng = np.random.default_rng(5)
+        q, k, v = arrays(rng, "float32")
+        v[0, 0, 1490, 3] = np.nan
+        rules = dict(Hk=2, Dv=12, is_causal=True, causal_offset="bottom-right")
+        want, lse = sdpa(q, k, v, enable_gqa=True, return_lse=True, is_causal=True,
+                         causal_offset="bottom-right")  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "state")
+            p, steps = attn.Pieces(q, 1500, **rules), 0
+            for past in p.steps(k, v, 512):
+                steps += 1
+                self.assertIsNone(p.save(path))
+                self.assertEqual(os.listdir(folder), ["state"])
+                with open(path, "rb") as file:
+                    state = file.read()
+                self.assertEqual(p.save(), state)
+                for saved in state, path, bytearray(state):
+                    other = attn.Pieces(q.copy(), 1500, threads=1 + steps % 3, saved=saved, **rules)
+                    self.assertEqual(other.next()[0], min(past, 1500))
+                    self.assertEqual(other.run(k, v, 256).tobytes(), want.tobytes())
+                    self.assertEqual(other.lse.tobytes(), lse.tobytes())
+            self.assertGreaterEqual(steps, 6)  # two sweeps or more
+            with self.assertRaisesRegex(ValueError, "^bytes do not have their checksum"):
+                attn.Pieces(q, 1500, saved=state[:-1], **rules)
+            with self.assertRaisesRegex(ValueError, "^q differs"):
+                attn.Pieces(q + 1, 1500, saved=state, **rules)
+            with self.assertRaisesRegex(ValueError, "^args: the rules"):
+                attn.Pieces(q, 1500, saved=state, Hk=2, Dv=12)
+            with self.assertRaises(FileNotFoundError):
+                attn.Pieces(q, 1500, saved=os.path.join(folder, "none"), **rules)
+            with self.assertRaises(FileNotFoundError):
+                p.save(os.path.join(folder, "none", "state"))
+
     def test_swept_again(self):
         """A NaN that causal hides from the first rows: they are computed a second time."""
         rng = np.random.default_rng(4)
