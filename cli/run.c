@@ -257,8 +257,11 @@ static void print_summary(const run_state *r)
             printf(" %.6g", kit_array_get(out, i));
         putchar('\n');
     }
-    printf("%-8s %s, %d thread%s, %zu bytes of scratch\n", "kernel", r->plan.kernel,
-           r->plan.threads, r->plan.threads == 1 ? "" : "s", r->plan.scratch_bytes);
+    printf("%-8s %s, %d thread%s", "kernel", r->plan.kernel, r->plan.threads,
+           r->plan.threads == 1 ? "" : "s");
+    if (!r->pieces.size)
+        printf(", %zu bytes of scratch", r->plan.scratch_bytes);
+    putchar('\n');
     printf("%-8s %.1f us, %.4g FLOP, %.3g GFLOP/s\n", "time", r->time_us, r->plan.flop,
            r->plan.flop / r->time_us * 1e-3);
     if (r->pieces.size)
@@ -337,10 +340,12 @@ static void report_plan(const run_state *r, bool json)
         print_plan("backward", &r->backward);
 }
 
-static void put_pass(json_writer *j, const attn_plan_info *p, double time_us)
+/* The scratch of a call in pieces is not that of the plan, which has all keys at once. */
+static void put_pass(json_writer *j, const attn_plan_info *p, bool scratch, double time_us)
 {
     json_put_integer(j, "threads", p->threads);
-    json_put_integer(j, "scratch_bytes", (int64_t)p->scratch_bytes);
+    if (scratch)
+        json_put_integer(j, "scratch_bytes", (int64_t)p->scratch_bytes);
     json_put_real(j, "flop", p->flop);
     json_put_real(j, "time_us", time_us);
 }
@@ -365,11 +370,11 @@ static void print_json(const run_state *r)
     json_put_text(&j, "dtype", attn_dtype_name(r->in.args.q.dtype));
     json_put_text(&j, "kernel", r->plan.kernel);
     json_put_text(&j, "isa", r->isa);
-    put_pass(&j, &r->plan, r->time_us);
+    put_pass(&j, &r->plan, r->pieces.size == 0, r->time_us);
     if (r->backward.kernel[0]) {
         json_put_object(&j, "backward");
         json_put_text(&j, "kernel", r->backward.kernel);
-        put_pass(&j, &r->backward, r->backward_us);
+        put_pass(&j, &r->backward, true, r->backward_us);
         json_end_object(&j);
     }
     if (r->pieces.size) {

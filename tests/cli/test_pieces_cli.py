@@ -104,6 +104,7 @@ class Bits(Pieces):
         text = self.works("run", *QKV, "--pieces", 512)
         self.assertRegex(text, r"(?m)^pieces +3 of 512 keys, [0-9.e+]+ bytes read, \d+ bytes of st")
         self.assertIn("k        [2, 2, 1500, 24] f32", text)
+        self.assertNotIn("scratch", text)  # which is that of a call with all keys
 
 
 class Checkpoints(Pieces):
