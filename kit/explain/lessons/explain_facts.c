@@ -13,11 +13,11 @@
  *   repeated                                a word that appears more than once
  *   q query place                           the chosen query: index from 0, word, number from 1
  *   sees several_seen                       keys that it sees
- *   p pair pair_ties                        the key with its largest score; further keys with that
- *   k key itself key_ties                   the key with its largest weight
+ *   p pair pair_ties                        the key with row q's largest score; further such keys
+ *   k key itself key_ties                   the key with row q's largest weight
  *   first_positive                          the first product of the score of q and p is above 0
- *   saturated even                          its largest weight is above 0.99; its weights are equal
- *                                           to within a tenth
+ *   saturated even                          row q's largest weight is above 0.99; its weights are
+ *                                           equal to within a tenth
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* The pictures of the story of attn explain, by the name of the part of its script. Each returns
  * {element, motion}. `told` is what they are drawn from: the trace, its words, and the facts of the
- * script (explain_facts.c): q the followed word, p the key with its largest score, k the key with
- * its largest weight, all counted from 0. */
+ * script (explain_facts.c): q the followed word, p the key with the largest score of row q, k the
+ * key with the largest weight of row q, all counted from 0. */
 
 const storyPictures = {
   "@alone"(told) {

@@ -96,9 +96,11 @@ const storyTasks = {
       .filter((j) => !told.hidden?.[told.q * told.n + j]);
     if (seen.length < 2) return null;
     const right = told.words[told.p], others = seen.map((j) => told.words[j]);
-    return [askBlock({ id: "scores", question: [`Find the row of “${told.words[told.q]}”. Which `
-      + "word has its largest score?"], choices: [right, ...others.filter((w) => w !== right)],
-      answer: [`“${right}”: ${numberText(row[told.p])}.`] }, "", told.printed)];
+    const question = `Find the row of “${told.words[told.q]}”. Which word’s key has the largest `
+      + "score in this row?";
+    return [askBlock({ id: "scores", question: [question],
+                       choices: [right, ...others.filter((w) => w !== right)],
+                       answer: [`“${right}”: ${numberText(row[told.p])}.`] }, "", told.printed)];
   },
   "@trained": ({ printed }) => printed ? null
     : [el("p", {}, "Choose a head, and compare its map with the random one. Or train one here."),

@@ -104,7 +104,8 @@ static bool put_questions(json_writer *j, const script *s)
     return ok;
 }
 
-/* What the pictures ask for: which word is followed, which key has its largest weight. */
+/* What the pictures ask for: which word is followed, and which key has the largest weight of that
+ * word's row. */
 static bool put_facts(json_writer *j, const trace *t)
 {
     json_put_object(j, "facts");
