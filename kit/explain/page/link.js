@@ -236,12 +236,13 @@ function linkRefused() {
 const EMBEDDABLE = { matrix: "step-name", sentence: "lines-title", cell: "cell-title",
                      labs: "labs-title", health: "health-title", quiz: "quiz-title",
                      heads: "heads-title", code: "code-title", learning: "learning-title",
-                     train: "learn-title" };
+                     train: "learn-title", plane: "plane-title", compare: "compare-title" };
 
 /** Leaves out everything that is not around or in the embedded panel. */
 function showEmbedded() {
   const heading = Object.hasOwn(EMBEDDABLE, link.embed) && byId(EMBEDDABLE[link.embed]);
-  const panel = link.embed === "story" ? byId("story") : heading && heading.closest("section");
+  const panel = link.embed === "story" ? byId("story") : heading && heading.closest(".panel");
+  if (panel?.localName === "details") panel.open = true;
   for (const e of document.querySelectorAll(".left-out")) e.classList.remove("left-out");
   byId("embedded")?.remove();
   if (!panel || panel.hidden) {

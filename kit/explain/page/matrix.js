@@ -24,7 +24,7 @@ function matrixLayout(view, width) {
   const cell = Math.min(Math.max(Math.floor(room), view.S > MOST_SVG ? 1 : CELL.least), CELL.most);
   const slanted = columnChars * 7.3 + 6 > cell;
   const top = Math.ceil(slanted ? 16 + columnChars * 5.4 : 26);
-  const wide = view.kind === "weights" || view.kind === "scores";
+  const wide = ["weights", "scores", "difference"].includes(view.kind);
   const height = wide ? cell : Math.min(cell, 30);
   const tall = wide || view.S > MOST_SVG ? cell : Math.max(height, view.T > 40 ? 12 : 20);
   const overhang = slanted ? columnChars * 4.4 : 0;

@@ -69,6 +69,10 @@ function cellText(x, kind, room) {
     if (room >= 50) return x.toFixed(3);
     return room >= 34 ? (x > 0.995 ? x.toFixed(1) : x.toFixed(2)).replace(/^0/, "") : "";
   }
+  if (kind === "difference") { // of two weights: between −1 and 1
+    const text = Math.abs(x) < 5e-4 ? "0" : x.toFixed(room >= 50 ? 3 : 2);
+    return room >= 50 ? text : room >= 34 ? text.replace(/^(-?)0(?=\.)/, "$1") : "";
+  }
   if (!Number.isFinite(x)) return room >= 34 ? (x > 0 ? "∞" : "−∞") : "";
   const size = Math.abs(x);
   const text = size >= 1e5 || (x !== 0 && size < 5e-4) ? general(x, 2)

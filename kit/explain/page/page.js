@@ -123,6 +123,7 @@ function drawRow(context) {
   const choose = (row) => change({ row });
   refill(byId("lines-body"), linesPanel(context.lines, state.row, choose));
   refill(byId("health-body"), healthPanel(context, choose, change));
+  if (byId("plane-panel").open) drawPlane();
 }
 
 function drawMatrix(context) {
@@ -218,7 +219,7 @@ function draw() {
   refill(byId("code-body"), codePanel(context, context.view, change));
   refill(byId("labs-body"), labPanel(context, change));
   refill(byId("quiz-body"), quizPanel(context, change));
-  if (byId("mask-lab").open) drawMaskLab();
+  drawFolds();
   const atHeads = state.stage === 9 && link.embed !== "heads"; // they are in the matrix's place
   refill(byId("heads-body"), atHeads ? [] : headsPanel(context, change));
   byId("heads-panel").hidden = atHeads;
@@ -229,8 +230,23 @@ function draw() {
   noteLink();
 }
 
+/** The panels that are computed only while they are unfolded. */
+function drawFolds() {
+  if (byId("mask-lab").open) drawMaskLab();
+  if (byId("plane-panel").open) drawPlane();
+  if (byId("compare-panel").open) drawCompare();
+}
+
 function drawMaskLab() {
   refill(byId("mask-body"), maskLabPanel(page.context));
+}
+
+function drawPlane() {
+  refill(byId("plane-body"), planePanel(page.context));
+}
+
+function drawCompare() {
+  refill(byId("compare-body"), comparePanel(page.context, drawCompare));
 }
 
 function drawSizeLab() {
@@ -316,7 +332,8 @@ function start() {
   byId("next").addEventListener("click", () => go(1));
   byId("changed-reset").addEventListener("click", () => change({ settings: untouched() }));
   byId("run-check").addEventListener("click", runCheck);
-  byId("mask-lab").addEventListener("toggle", (e) => e.target.open && drawMaskLab());
+  for (const id of ["mask-lab", "plane-panel", "compare-panel"])
+    byId(id).addEventListener("toggle", () => page.context && drawFolds());
   byId("size-lab").addEventListener("toggle", (e) => e.target.open && drawSizeLab());
   document.addEventListener("keydown", onKey);
   if (data.trace.options) {
