@@ -8,6 +8,7 @@
 
 #include "explain_model.h"
 #include "grid.h"
+#include "recipe_answer.h"
 #include "recipe_layers.h"
 
 #define MAX_TOKENS 4096
@@ -379,6 +380,8 @@ static void tell_others(const telling *t)
             model_layer_free(&t->look[l]);
         }
     r->section = NULL;
+    if (t->o->head == 0 && t->T <= t->o->others && t->T <= EXPLAIN_MODEL_FEW)
+        answer_steps(r, t->m, &t->tokens, t->o->layer);
 }
 
 /* Makes the model's window a mask: bool [T,T]. */

@@ -23,6 +23,8 @@ struct model_run {
     kit_array weights; /* [H,most,most] */
     int64_t counted;   /* RoBERTa: tokens so far that are not padding */
     int64_t rows;      /* rows of the last call */
+    int64_t off_layer; /* -1, or the layer of the head whose output is set to 0 */
+    int64_t off_head;
 };
 
 /* ----------------------------------------------------------------------- Beginning and ending */
@@ -81,6 +83,7 @@ int model_run_begin(model_run **out, const model *m, int64_t most, int64_t keys,
     r->m = m;
     r->most = most;
     r->cached = keys > 0;
+    r->off_layer = -1;
     int code = make_buffers(r, err);
     if (!code && r->cached)
         code = make_caches(r, keys, err);
@@ -113,6 +116,14 @@ int model_run_watch(model_run *r, model_watch *watch, void *watcher, kit_error *
     r->watcher = watcher;
     return code;
 }
+
+void model_run_without(model_run *r, int64_t layer, int64_t head)
+{
+    r->off_layer = layer;
+    r->off_head = head;
+}
+
+const float *model_run_output(const model_run *r) { return r->x.data; }
 
 void model_layer_free(model_layer *look)
 {
@@ -300,6 +311,14 @@ static int keep_rows(kit_array *to, const kit_array *from, int64_t rows, kit_err
     return code;
 }
 
+/* Sets the output of the head that is off to 0. */
+static void silence(const model_run *r)
+{
+    const int64_t D = r->m->config.sizes.head_size, width = r->heads.shape[1];
+    for (int64_t i = 0; i < r->rows; i++)
+        memset((float *)r->heads.data + i * width + r->off_head * D, 0, (size_t)D * sizeof(float));
+}
+
 static int attend(model_run *r, int64_t layer, model_layer *look, kit_error *err)
 {
     const model_sizes *s = &r->m->config.sizes;
@@ -330,6 +349,8 @@ static int attend(model_run *r, int64_t layer, model_layer *look, kit_error *err
         code = kit_engine(attn_sdpa_forward(r->m->ctx, &a, &e), &e, err);
     if (!code && r->watch)
         r->watch(r->watcher, layer, r->weights.data);
+    if (!code && layer == r->off_layer)
+        silence(r);
     return code;
 }
 
@@ -427,18 +448,23 @@ int model_run_tokens(model_run *r, const int64_t *ids, const int64_t *types, int
     return code;
 }
 
-int model_run_logits(model_run *r, const float **logits, kit_error *err)
+int model_run_lens(model_run *r, const float *x, const float **logits, kit_error *err)
 {
     const model *m = r->m;
     const bool own = m->m[HEAD].weight.data != NULL;
     const module head = {.weight = m->m[own ? HEAD : TOKENS].weight, .bias = m->m[HEAD].bias};
     const int64_t E = m->config.sizes.embed;
-    /* Only the last row gives logits. It goes through buffers that are free now. */
-    memmove(r->x.data, (float *)r->x.data + (r->rows - 1) * E, (size_t)E * sizeof(float));
+    memmove(r->x.data, x, (size_t)E * sizeof(float)); /* the buffers are free now */
     r->rows = 1;
     int code = norm(r, &r->x, &m->m[LAST_NORM], &r->normed, err);
     if (!code)
         code = linear(r, &r->normed, &head, &r->logits, err);
     *logits = r->logits.data;
     return code;
+}
+
+int model_run_logits(model_run *r, const float **logits, kit_error *err)
+{
+    const int64_t last = (r->rows - 1) * r->m->config.sizes.embed; /* only its row gives logits */
+    return model_run_lens(r, (const float *)r->x.data + last, logits, err);
 }

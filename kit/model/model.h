@@ -92,6 +92,13 @@ int model_run_tokens(model_run *r, const int64_t *ids, const int64_t *types, int
 /* For decoders, after model_run_tokens: gives a logit for each token of the vocabulary to follow
  * the last token. Valid until the next call. */
 int model_run_logits(model_run *r, const float **logits, kit_error *err);
+/* The same for the vector x [E] of any layer's output, as if no layer followed: the logit lens. */
+int model_run_lens(model_run *r, const float *x, const float **logits, kit_error *err);
+/* Lets every later call of model_run_tokens set the output of one head to 0, before W_O. layer and
+ * head from 0; layer -1: of no head. */
+void model_run_without(model_run *r, int64_t layer, int64_t head);
+/* After model_run_tokens: the output of the last layer, [count,E]. Valid until the next call. */
+const float *model_run_output(const model_run *r);
 
 /* How the next token is chosen, as generation_config.json says or, if there is none, config.json.
  * Without either, it is {.top_p = 1, .repetition_penalty = 1}: the likeliest token. */

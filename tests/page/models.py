@@ -221,6 +221,27 @@ class Model:
                 x = self.rest(b, x, added.sum(0))
         return out
 
+    def outputs(self, ids, off=None):
+        """The output of each layer, [L,T,E]; off: (layer, head) from 0, whose output is 0."""
+        x, out = self.begin(np.asarray(ids)), []
+        for i in range(self.L):
+            b = {"bert": f"encoder.layer.{i}.", "gpt2": f"h.{i}."}.get(self.kind,
+                                                                      f"model.layers.{i}.")
+            (q, k, v), joined = self.projected(b, self.normed(self.first_norm(b), x)
+                                               if self.decoder else x)
+            _, z = self.attention(q, k, v)
+            if off and off[0] == i:
+                z[off[1]] = 0
+            x = self.rest(b, x, self.through(joined, np.concatenate(list(z), 1)))
+            out.append(x)
+        return np.array(out)
+
+    def logits(self, x):
+        """Of the next token, from vectors [.., E] of any layer."""
+        if self.kind == "gpt2":
+            return self.normed("ln_f", x) @ self.of("wte.weight").T
+        return self.normed("model.norm", x) @ self.of("lm_head.weight").T
+
     def begin(self, ids):
         T = len(ids)
         if self.kind == "bert":

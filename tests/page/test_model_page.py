@@ -11,7 +11,7 @@ import unittest
 import numpy as np
 
 from browser import Keys, PageTest, tensors
-from models import Model
+from models import Model, softmax
 
 USAGE, LIMIT = 2, 4
 
@@ -234,6 +234,83 @@ class ModelPage(PageTest):
             self.assertIn("layer 2: weights, head 3", label)
             self.assertIn("Without head 3 ", self.text("#off-said"))
             self.assertEqual(self.one(".thumb").get_attribute("aria-label"), "layer 2, head 3")
+            os.rename(self.path("m"), self.path(kind))
+
+    def step(self, name):
+        shape, numbers = self.js("""
+            const s = attn.page.trace.find.get(arguments[0]);
+            return [[s.height, s.width], Array.from(attn.numbersOf(attn.page.trace, s, 0))];""",
+                                 name)
+        return np.array(numbers).reshape(shape)
+
+    def test_answers_without_a_head(self):
+        """Runs of the model with a head's output set to 0, each repeated in NumPy."""
+        for kind, sizes in (("bert", {}), ("gpt2", {}), ("llama", {"Hk": 2})):
+            m = Model(kind, **{"L": 3, "H": 4, "D": 4, **sizes})
+            m.save(self.path("m"))
+            text, ids = m.text_of(11)
+            self.page(text)
+            whole = m.outputs(ids)[-1]
+            if m.decoder:
+                p = softmax(m.logits(whole[-1]))
+                top = np.argsort(-p)[:5]
+            for layer in range(3):
+                got = self.step(f"without_heads_{layer + 1}")
+                for head in range(4):
+                    x = m.outputs(ids, (layer, head))[-1]
+                    if m.decoder:
+                        want = softmax(m.logits(x[-1]))[top]
+                    else:
+                        want = np.linalg.norm(x - whole, axis=1) / np.linalg.norm(whole, axis=1)
+                    np.testing.assert_allclose(got[head], want, atol=2e-5)
+                self.assertGreater(abs(got - (p[top] if m.decoder else 0)).max(), 1e-4)
+            self.open_head(2, 0)
+            self.click("#head-switch-2")
+            row, said = self.step("without_heads_2")[2], self.text("#answer-said")
+            self.assertIn("without head 3 of layer 2", said)
+            table = self.table("answer")[1:]
+            if m.decoder:
+                self.assertIn(f"{row[0]:.4f} instead of {p[top[0]]:.4f}", said)
+                self.assertEqual(table[0][0], m.vocabulary[top[0]].replace("\u0120", "␣"))
+                want = np.stack((p[top], row), 1)
+            else:
+                self.assertIn(f"moves by {100 * row.mean():.0f} % of its length", said)
+                self.assertIn(f"by {100 * row.max():.0f} %.", said)
+                want = row[:, None]
+            got = np.array([[float(x) for x in line[1:]] for line in table])
+            np.testing.assert_allclose(got, want, atol=2e-5)
+            self.click("#head-switch-0")
+            self.assertIn("one head at a time", self.text("#answer-said"))
+            os.rename(self.path("m"), self.path(kind))
+
+    def test_layers_without_runs(self):
+        """A model that is too large for runs of every layer has those of the layer explained."""
+        m = self.model("gpt2", L=10, H=16, D=16, inner=32)
+        self.page(m.text_of(64)[0], "--layer", "2")
+        names = self.js("return [...attn.page.trace.find.keys()].filter(n => /^without/.test(n))")
+        self.assertEqual(names, ["without_heads_2"])
+        self.open_head(1, 0)
+        self.click("#head-switch-0")
+        self.assertIn("no run of the model without heads of this layer", self.text("#answer-said"))
+        self.assertIn("--layer 1 ", self.text("#answer-said"))
+
+    def test_lens_and_temperatures(self):
+        for kind, sizes in (("gpt2", {}), ("llama", {"Hk": 2})):
+            m = Model(kind, **{"L": 3, "H": 4, "D": 4, **sizes})
+            m.save(self.path("m"))
+            text, ids = m.text_of(11)
+            self.page(text)
+            logits = m.logits(m.outputs(ids)[:, -1])
+            chances, top = softmax(logits), np.argsort(-logits[-1])[:5]
+            np.testing.assert_allclose(self.step("logit_lens"), chances[:, top], atol=2e-5)
+            first = self.step("logit_lens_first")[:, 0]
+            np.testing.assert_allclose(first, chances.max(1), atol=2e-5)
+            labels = self.js("return attn.page.trace.find.get('logit_lens_first').rows")
+            self.assertEqual(labels, [m.vocabulary[i].replace("\u0120", "␣")
+                                      for i in chances.argmax(1)])
+            temperatures = 10 ** (np.arange(41) / 20 - 1)
+            want = softmax(logits[-1] / temperatures[:, None])[:, top]
+            np.testing.assert_allclose(self.step("next_tokens_at"), want, atol=5e-5)
             os.rename(self.path("m"), self.path(kind))
 
     def test_heads_off_without_a_projection(self):

@@ -527,6 +527,8 @@ class Models(StoryTest):
         self.assertEqual(self.js("const c = attn.page.context; return [c.block.layer, c.head]"),
                          [3, 1])
 
+    ABAC = [0, 26, 1, 26, 0, 26, 2]  # the ids of "a b a c"
+
     def test_next_token(self):
         trace, _ = self.model("gpt2", "a b a c")
         p = tensors(trace)["next_tokens"][:, 0]
@@ -534,10 +536,26 @@ class Models(StoryTest):
         self.assertIn(f"{p[0]:.4f}", self.text(".meaning"))
         shown = [float(x) for x in self.texts(".listing.shares .number")[2::2]]
         np.testing.assert_allclose(shown, p, atol=6e-5)
-        self.slide("#story input[type=range]", "-0.3")  # T = 0.501
-        shown = [float(x) for x in self.texts(".listing.shares .number")[2::2]]
-        powers = p ** (1 / 0.501)
-        np.testing.assert_allclose(shown, powers / powers.sum(), atol=6e-5)
+        self.assertIn("T = 1", self.text("#story output"))
+        m = Model("gpt2", L=2, H=2, D=4)
+        logits = m.logits(m.outputs(self.ABAC)[:, -1])
+        top = np.argsort(-logits[-1])[:5]
+        self.slide("#story input[type=range]", "14")  # T = 10^-0.3
+        self.assertIn("T = 0.501", self.text("#story output"))
+        shown = [float(x) for x in self.texts(".listing.shares .number")[2:12:2]]
+        want = softmax(logits[-1] / 10**-0.3)
+        np.testing.assert_allclose(shown, want[top], atol=1e-4)
+        rest = self.texts(".listing.shares .number")[-1]
+        self.assertAlmostEqual(float(rest.rstrip(" %")), 100 * (1 - want[top].sum()), delta=0.6)
+
+    def test_logit_lens(self):
+        trace, _ = self.model("gpt2", "a b a c")
+        m = Model("gpt2", L=2, H=2, D=4)
+        chances = softmax(m.logits(m.outputs(self.ABAC)[:, -1]))
+        best = int(chances[-1].argmax())
+        self.screen("@lens")
+        shown = [float(x) for x in self.texts(".listing.lens .number")[1:]]
+        np.testing.assert_allclose(shown, chances[:, best], atol=1e-4)
 
     def test_one_head_or_a_long_text_has_no_story(self):
         self.model("gpt2", "a b", places=128)

@@ -4,6 +4,7 @@
  *   query place                          the chosen token and its number from 1
  *   causal predicts                      of the model
  *   next                                 the likeliest next token, if the model predicts
+ *   runs                                 the trace has runs without heads of the explained layer
  *   previous first same                  the text has tokens of this kind (--find), and then:
  *   previous_layer previous_head         the head with the highest score
  *   previous_score previous_equal        its score, and that of equal attention in its layer
@@ -74,6 +75,11 @@ static void add_facts(recipe *r, const explain_model_options *o, const model *m)
     if (next != NULL) {
         recipe_fact(r, "predicts", "%s", "");
         recipe_fact(r, "next", "%s", next->row_labels[0]);
+    }
+    char runs[40];
+    snprintf(runs, sizeof runs, "without_heads_%lld", (long long)o->layer);
+    if (trace_find(t, runs) != NULL) {
+        recipe_fact(r, "runs", "%s", "");
     }
     add_found(r, o, m, "previous", FIND_PREVIOUS);
     add_found(r, o, m, "first", FIND_FIRST);

@@ -1,7 +1,8 @@
 /* Switches heads of a layer off and shows the length of its attention output without them. If the
  * trace has the inner products of the heads' contributions after W_O, the length follows from
  * these. Otherwise the heads are concatenated, so the squares of their lengths add up. Later layers
- * are not recomputed. */
+ * are not recomputed for this. What a head does to the model's answer comes from runs of the model
+ * without it (recipe_answer.c), for one head at a time. */
 
 const offHeads = new Map(); // block name -> Set of heads
 
@@ -82,9 +83,78 @@ function effectsText(context, effects, off) {
       + `the attention output of ${layer} changes its length by ${change}, mean of all tokens; `
       + `what is gone is ${percent(part)} as long as the whole.`),
     el("p", { class: "fine" }, "This changes this layer's output only: what later layers do with "
-      + "it needs a new run. " + (block.products ? "Heads are joined by W_O, as in the model."
+      + "it needs a new run of the model. "
+      + (block.products ? "Heads are joined by W_O, as in the model."
         : "The trace has no W_O, so the heads stand side by side.")),
   ];
+}
+
+/** The runs of the model without each head of this layer: the step, and whether it holds
+ * probabilities of next tokens; null if the program made none. */
+function runsWithout(trace, block) {
+  const step = trace.find.get(`without_heads_${block.layer}`);
+  return step ? { step, predicts: step.kind === "probabilities" } : null;
+}
+
+/** What a run of the model without one head answers, beside the run with all heads. */
+function answerText(trace, block, head) {
+  const { step, predicts } = runsWithout(trace, block), n = step.width;
+  const now = allNumbers(step).subarray(head * n, (head + 1) * n);
+  const name = `head ${headNumber(trace, head)} of layer ${block.layer}`;
+  let most = 0;
+  if (!predicts) {
+    now.forEach((x, i) => { most = x > now[most] ? i : most; });
+    const mean = now.reduce((sum, x) => sum + x, 0) / n;
+    return `A run of the model without ${name}: the output of the last layer moves by `
+      + `${percent(mean)} of its length, mean of all tokens; most for `
+      + `“${columnLabel(step, most)}”, by ${percent(now[most])}.`;
+  }
+  const was = allNumbers(trace.find.get("next_tokens"));
+  const change = (i) => Math.abs(now[i] - was[i]);
+  now.forEach((_, i) => { most = change(i) > change(most) ? i : most; });
+  return `A run of the model without ${name}: “${columnLabel(step, 0)}” gets the probability `
+    + `${numberText(now[0])} instead of ${numberText(was[0])}.`
+    + (most === 0 ? "" : ` Of the ${n} likeliest tokens, “${columnLabel(step, most)}” changes `
+       + `most: from ${numberText(was[most])} to ${numberText(now[most])}.`);
+}
+
+function answerFigure(trace, block, head) {
+  const { step, predicts } = runsWithout(trace, block), n = step.width, SHOWN = 12;
+  const now = allNumbers(step).subarray(head * n, (head + 1) * n);
+  const was = predicts ? allNumbers(trace.find.get("next_tokens")) : null;
+  const label = (i) => columnLabel(step, i), all = Array.from({ length: n }, (_, i) => i);
+  const order = predicts ? all : [...all].sort((a, b) => now[b] - now[a] || a - b).slice(0, SHOWN);
+  const line = (i) => (predicts ? [bar(was[i], numberText(was[i]), "empty-bar"),
+                                   bar(now[i], numberText(now[i]))]
+                                : [bar(now[i], percent(now[i]))]);
+  const title = predicts ? "Next token with all heads and without this head"
+                         : "How far the output of each token moves";
+  return figure("answer", title,
+    () => el("div", {}, el("p", { class: "fine" }, predicts
+      ? "Probability with all heads (above) and without this head (below):"
+      : "Length of the change of a token’s output, as a part of the output’s length:"),
+      el("ul", { class: "effects" }, order.map((i) => el("li", {},
+        el("span", {}, clip(label(i), 12),
+           predicts ? null : el("span", { class: "fine" }, ` ${i + 1}`)),
+        el("div", {}, line(i)))))),
+    () => makeTable(title, predicts ? ["token", "with all heads", "without"] : ["token", "change"],
+      all.map((i) => [label(i), ...(predicts ? [exactText(was[i])] : []), exactText(now[i])])));
+}
+
+/** The effect on the answer; or why it is not there. */
+function answerPart({ trace, block }, off) {
+  if (!block.layer || trace.command === "train") return null;
+  if (!runsWithout(trace, block)) {
+    return el("p", { class: "fine", id: "answer-said" }, "This page has no run of the model "
+      + `without heads of this layer. attn explain --model … --layer ${block.layer} -o page.html `
+      + "makes them, for short texts and models that are not too large.");
+  }
+  if (off.size > 1)
+    return el("p", { class: "fine", id: "answer-said" }, "The runs of the model were made without "
+      + "one head at a time. Switch all heads on but one to see what it does to the answer.");
+  const [head] = off;
+  return [el("p", { id: "answer-said" }, answerText(trace, block, head)),
+          answerFigure(trace, block, head)];
 }
 
 /** The switches of the shown layer's heads, and their effect on its output. */
@@ -112,7 +182,8 @@ function headOffPanel(context) {
         el("span", { class: "fine" }, `${where}, on or off:`),
         Array.from({ length: block.heads }, (_, h) => button(h, off))),
       effects ? effectsText(context, effects, off) : null,
-      effects ? effectsFigure(context, effects) : null);
+      effects ? effectsFigure(context, effects) : null,
+      ...[effects && answerPart(context, off)].flat());
   }
   fill();
   return holder;

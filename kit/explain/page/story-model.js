@@ -21,12 +21,16 @@ function foundPicture(told, name) {
            motion: [{ of: plot, from: fills, at: 200, for: 2000, easing: `steps(${T})` }] };
 }
 
-/** The likeliest tokens at a temperature, as shares of these few: p^(1/T), made to add up to 1. */
-function atTemperature(probabilities, temperature) {
-  const powers = Array.from(probabilities, (p) => (p / probabilities[0]) ** (1 / temperature));
-  const sum = powers.reduce((a, b) => a + b, 0);
-  return powers.map((x) => x / sum);
+/** The rows of a table of probabilities as lines: what each is of, its share, the number. */
+function chanceLines(names, chances) {
+  const bars = Array.from(chances, (p) => shareBar(p));
+  return { bars, lines: bars.map(({ element }, i) => [el("span", { class: "told-word" }, names(i)),
+    el("span", { class: "number" }, percent(chances[i])), element,
+    el("span", { class: "number" }, numberText(chances[i]))]).flat() };
 }
+
+const growing = (bars) => bars.map(({ fill }) => ({ of: fill, from: { transform: "scaleX(0)" },
+                                                    at: 300, for: 1400 }));
 
 Object.assign(storyPictures, {
   "@tokens"(told) {
@@ -66,30 +70,42 @@ Object.assign(storyPictures, {
   "@first": (told) => foundPicture(told, "first"),
 
   "@next"(told) {
-    const step = told.trace.find.get("next_tokens"), p = numbersOf(told.trace, step, 0);
+    const step = told.trace.find.get("next_tokens_at"), one = (step.height - 1) / 2; // T = 1
     const list = el("div", { class: "listing shares" }), said = el("output", { class: "number" });
-    const fillIn = (temperature) => {
-      const some = atTemperature(p, temperature), one = temperature === 1;
-      said.textContent = `T = ${general(temperature, 3)}`;
-      const bars = Array.from(p, (x, i) => shareBar(one ? x : some[i]));
-      refill(list, headings("next token", one ? "of all tokens" : "of these", "", ""),
-        bars.map(({ element }, i) => [el("span", { class: "told-word" }, rowLabel(step, i)),
-          el("span", { class: "number" }, percent(one ? p[i] : some[i])), element,
-          el("span", { class: "number" }, numberText(one ? p[i] : some[i]))]).flat());
+    const fillIn = (at) => {
+      const p = rowOf(told, step, at), rest = 1 - p.reduce((sum, x) => sum + x, 0);
+      said.textContent = rowLabel(step, at);
+      const { bars, lines } = chanceLines((i) => columnLabel(step, i), p);
+      refill(list, headings("next token", "of all tokens", "", ""), lines,
+        el("span", { class: "fine" }, "all others"),
+        el("span", { class: "number" }, percent(Math.max(rest, 0))), el("span"), el("span"));
       return bars;
     };
-    const bars = fillIn(1);
-    const slide = (e) => fillIn(Number((10 ** Number(e.target.value)).toPrecision(3)));
+    const bars = fillIn(one);
     const control = el("label", { class: "control" },
       el("span", { class: "control-name" }, "Temperature"),
-      el("input", { type: "range", min: -1, max: 1, step: 0.05, value: 0,
-                    "aria-label": "Temperature", oninput: slide }), said);
-    const note = el("p", { class: "fine" }, "At T = 1 these are the model’s probabilities, among "
-      + "all its tokens. At another temperature they are shares among those listed here: the page "
-      + "does not have the logits of the others.");
+      el("input", { type: "range", min: 0, max: step.height - 1, step: 1, value: one,
+                    "aria-label": "Temperature",
+                    oninput: (e) => {
+                      fillIn(Number(e.target.value));
+                      e.target.setAttribute("aria-valuetext", said.textContent);
+                    } }), said);
+    const note = el("p", { class: "fine" }, "The probabilities are those among all tokens of the "
+      + "model, at each temperature. At T = 1 they are the model’s own.");
     return { element: el("div", {}, list, told.printed ? [] : [control, note]),
-             motion: bars.map(({ fill }) => ({ of: fill, from: { transform: "scaleX(0)" }, at: 300,
-                                               for: 1400 })) };
+             motion: growing(bars) };
+  },
+
+  "@lens"(told) {
+    const lens = told.trace.find.get("logit_lens"), first = told.trace.find.get("logit_lens_first");
+    const p = Array.from({ length: lens.height }, (_, l) => rowOf(told, lens, l)[0]);
+    const { bars, lines } = chanceLines((l) => `layer ${l + 1}`, p);
+    const named = lines.map((e, i) => (i % 4 === 1
+      ? el("span", { class: "told-word" }, clip(rowLabel(first, (i - 1) / 4), 14)) : e));
+    return { element: el("div", { class: "listing shares lens" },
+                         headings("after", "likeliest", `“${columnLabel(lens, 0)}”`, ""),
+                         named),
+             motion: growing(bars) };
   },
 });
 
