@@ -66,6 +66,7 @@ function clamp(state) {
 function change(patch) {
   const before = page.state;
   const next = { ...before, ...patch };
+  if (!page.trace.script) next.tab = "explore"; // such a page has no story
   if (patch.block && patch.block !== before.block) {
     const same = patch.block.T === before.block.T && patch.block.S === before.block.S;
     if (!same || patch.block.moment < 0) next.settings = patch.settings ?? untouched();
