@@ -68,12 +68,15 @@ Command = collections.namedtuple("Command", "line text")
 
 def indented(lines):
     """Lines of code: those of a paragraph that begins with four blanks."""
-    before = ""
+    before = begun = ""  # begun: the lines before this one of a command that goes on
     inside = False
     for number, line in enumerate(lines, 1):
         inside = line.startswith("    ") and (inside or not before.strip())
-        if inside:
-            yield Command(number, line.strip())
+        if inside and line.endswith("\\"):
+            begun += line[:-1].strip() + " "
+        elif inside:
+            yield Command(number, begun + line.strip())
+            begun = ""
         before = line
 
 
