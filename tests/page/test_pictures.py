@@ -163,6 +163,28 @@ class Pictures(PageTest):
         self.assertIn("6 and 2 words", self.text("#compare-said"))
         self.assertEqual(len(self.every("[data-map]")), 2)
 
+    # ------------------------------------------------------------------------- many words
+
+    def test_more_than_24_words_are_pixels(self):
+        """Where cells have no room for digits. A larger weight is a lighter pixel. With a blank
+        cell, to be predicted, the matrix is shapes."""
+        words = " ".join(f"w{i}" for i in range(30))
+        w = tensors(self.explain("--scale", "0.02", text=words))["weights"].ravel()
+        light = self.js("""
+            const canvas = document.querySelector("#matrix-body canvas"), step = canvas.width / 30;
+            const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+            return Array.from({length: 900}, (_, i) => {
+                const x = Math.floor((i % 30 + 0.5) * step);
+                const at = 4 * (Math.floor((Math.floor(i / 30) + 0.5) * step) * canvas.width + x);
+                return 0.2126 * data[at] + 0.7152 * data[at + 1] + 0.0722 * data[at + 2];
+            });""")
+        order = np.argsort(w)
+        self.assertGreaterEqual(np.diff(np.array(light)[order]).min(), -1.5)  # 8 bits a colour
+        self.assertGreater(max(light) - min(light), 100)
+        self.assertEqual(self.every("#matrix-body g rect"), [])
+        self.click("#quiz-body button")
+        self.assertEqual(len(self.every("#matrix-body .blank")), 1)
+
     # ------------------------------------------------------------------------------ both
 
     def test_embedded_and_sizes(self):

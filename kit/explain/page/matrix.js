@@ -1,6 +1,6 @@
-/* The matrix of the step: SVG up to 64 × 64 cells, a canvas above. The cross-hair consists of three
- * boxes on top of the drawing, so moving it needs no redrawing. The middle box is the cell; it has
- * the focus, and the arrow keys move it. */
+/* The matrix of the step: SVG for small ones, a canvas above 24 × 24 cells. The cross-hair consists
+ * of three boxes on top of the drawing, so moving it needs no redrawing. The middle box is the
+ * cell; it has the focus, and the arrow keys move it. */
 
 const MOST_SVG = 64; // rows or columns
 const CELL = { least: 9, most: 64 };
@@ -236,7 +236,9 @@ function listen(plot, view, l, cross, moved) {
  */
 function makeMatrix(view, width, cursor, moved) {
   const l = matrixLayout(view, width), range = rangeOf(view.numbers);
-  const canvas = view.T > MOST_SVG || view.S > MOST_SVG;
+  /* Hundreds of cells without digits are faster as pixels. A blank cell is a shape. */
+  const canvas = view.T > MOST_SVG || view.S > MOST_SVG
+    || (view.T > MOST_SHAPES && view.S > MOST_SHAPES && (view.blank ?? -1) < 0);
   const cross = makeCross(view, l, cursor);
   const plot = el("div", { class: "plot" },
     [canvas ? drawCanvas(view, l, range) : drawSvg(view, l, range)].flat(), cross.boxes);

@@ -136,7 +136,7 @@ function drawMatrix(context) {
     drawCell(context, view, row, column);
     return;
   }
-  const width = Math.max(holder.clientWidth, 240), cursor = cursorOf(view, context.state);
+  const width = Math.max(context.width, 240), cursor = cursorOf(view, context.state);
   page.matrix = makeMatrix(view, width, cursor, (i, j, pinned) => moved(view, i, j, pinned));
   const focused = document.activeElement?.id === "cell";
   refill(holder, figure("matrix", view.label, () => page.matrix.element,
@@ -202,7 +202,8 @@ function draw() {
     drawStory();
     return noteLink();
   }
-  const { trace, state } = page, context = contextOf(trace, state);
+  const width = byId("matrix-body").clientWidth; // before a change would need a new layout
+  const { trace, state } = page, context = { ...contextOf(trace, state), width };
   if (state.step === null && stageAbsent(trace, context.block, state.stage, context.live)) {
     page.state = { ...state, stage: 7, step: null };
     return draw();

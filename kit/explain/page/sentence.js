@@ -126,7 +126,6 @@ function showTrace(json) {
   story.answers.clear();
   page.rolled.clear();
   lastLive.key = "";
-  fillHeader(trace);
   const first = startState(trace), { settings } = before;
   const block = trace.blocks.find((b) => b.name === before.block.name) ?? first.block;
   const step = trace.shown.find((s) => s.name === before.step?.name) ?? null;
@@ -136,6 +135,7 @@ function showTrace(json) {
                        ...(block.T === before.block.T && followed === trace.query ? {}
                            : { row: first.row, key: first.key }) });
   draw();
+  fillHeader(trace); // after draw has measured the page
 }
 
 /** Computes what the controls say, and shows it; or says what is wrong. */
