@@ -572,6 +572,25 @@ class Printed(LinkTest):
         self.assertGreater(code.size["height"], 1000)
         self.assertLessEqual(self.js("return document.documentElement.scrollWidth"), 718)
 
+    def test_all_heads_leave_no_gap(self):
+        """The sentence stands below the heads and beside the cell."""
+        self.explain("--heads", "6")
+        self.stage(9)
+        self.js("for (const d of document.querySelectorAll('#plane-panel, #compare-panel'))"
+                "  d.open = true")
+        self.until("return document.querySelector('#compare-body select') !== null")
+        self.print()
+        heads, sentence, cell = self.js("""
+            return [".matrix-panel", ".lines-panel", ".cell-panel"].map(s => {
+                const box = document.querySelector(s).getBoundingClientRect();
+                return box.toJSON(); });""")
+        self.assertLess(sentence["top"] - heads["bottom"], 30)
+        self.assertAlmostEqual(sentence["left"], heads["left"], delta=1)
+        self.assertLessEqual(sentence["right"], cell["left"])
+        self.assertLess(sentence["top"], cell["bottom"])
+        self.assertLessEqual(self.js("return document.documentElement.scrollWidth"), 718)
+        self.assertEqual([e for e in self.every("select") if e.is_displayed()], [])
+
     def test_wide_matrices_fit(self):
         self.explain(text=" ".join(f"w{i}" for i in range(60)))
         self.print()

@@ -103,7 +103,8 @@ Object.assign(storyPictures, {
     const named = lines.map((e, i) => (i % 4 === 1
       ? el("span", { class: "told-word" }, clip(rowLabel(first, (i - 1) / 4), 14)) : e));
     return { element: el("div", { class: "listing shares lens" },
-                         headings("after", "likeliest", `“${columnLabel(lens, 0)}”`, ""),
+                         headings("after", "likeliest",
+                                  `probability of “${columnLabel(lens, 0)}”`, ""),
                          named),
              motion: growing(bars) };
   },
