@@ -138,7 +138,7 @@ class Models(CliTest):
         self.assertEqual(
             list(dict.fromkeys(s["section"] for s in steps.values())),
             ["Text to vectors", "Three views of each token", "Scores", "Attention", "Onwards",
-             "Layer 1", "Layer 2"])
+             "Layer 1", "Layer 2", "The answer"])
         for name, s in steps.items():
             self.assertEqual(s.get("minor", False), name.endswith(("_norms", "_products")), name)
         tensor = {n: np.reshape(s["tensor"]["data"], s["tensor"]["shape"]).astype("f8")
