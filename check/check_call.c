@@ -501,3 +501,16 @@ void check_call_judge(check_case *c, const check_call *call, const ref_result *w
         check_call_judge_one(c, "scores", call, &call->scores, want->stages[a->scores_stage],
                              score_bounds(c, call, want));
 }
+
+check_tensor check_cut_keys(check_case *c, const attn_tensor *t, int64_t first, int64_t n)
+{
+    const int64_t shape[4] = {t->shape[0], t->shape[1], n, t->shape[3]};
+    check_tensor piece =
+        check_tensor_new(c, t->dtype, shape, check_chance(c, 60) ? CHECK_DENSE : CHECK_LOOSE);
+    for (int64_t b = 0; b < shape[0]; b++)
+        for (int64_t h = 0; h < shape[1]; h++)
+            for (int64_t j = 0; j < n; j++)
+                for (int64_t d = 0; d < shape[3]; d++)
+                    check_store(&piece.view, b, h, j, d, ref_get(t, b, h, first + j, d));
+    return piece;
+}

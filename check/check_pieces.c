@@ -23,28 +23,14 @@ typedef struct results {
     double *out, *lse; /* lse may be NULL */
 } results;
 
-/* Keys first .. first+n-1 of t as a tensor of its own. */
-static check_tensor cut(check_case *c, const attn_tensor *t, int64_t first, int64_t n)
-{
-    const int64_t shape[4] = {t->shape[0], t->shape[1], n, t->shape[3]};
-    check_tensor piece =
-        check_tensor_new(c, t->dtype, shape, check_chance(c, 60) ? CHECK_DENSE : CHECK_LOOSE);
-    for (int64_t b = 0; b < shape[0]; b++)
-        for (int64_t h = 0; h < shape[1]; h++)
-            for (int64_t j = 0; j < n; j++)
-                for (int64_t d = 0; d < shape[3]; d++)
-                    check_store(&piece.view, b, h, j, d, ref_get(t, b, h, first + j, d));
-    return piece;
-}
-
 static void cut_all(check_case *c, const attn_sdpa_args *a, int64_t size, pieces *p)
 {
     const int64_t S = a->k.shape[2];
     *p = (pieces){.size = size};
     for (int64_t j = 0; j < S; j += size) {
         const int64_t n = S - j < size ? S - j : size;
-        p->k[p->count] = cut(c, &a->k, j, n);
-        p->v[p->count++] = cut(c, &a->v, j, n);
+        p->k[p->count] = check_cut_keys(c, &a->k, j, n);
+        p->v[p->count++] = check_cut_keys(c, &a->v, j, n);
     }
 }
 
@@ -135,7 +121,8 @@ static attn_status feed_needed(check_case *c, const attn_sdpa_args *a, int64_t s
     int64_t first, past;
     while (status == ATTN_OK && (first = attn_sdpa_next(r->state, &past)) < a->k.shape[2]) {
         const int64_t n = past - first < size ? past - first : size;
-        const check_tensor k = cut(c, &a->k, first, n), v = cut(c, &a->v, first, n);
+        const check_tensor k = check_cut_keys(c, &a->k, first, n),
+                           v = check_cut_keys(c, &a->v, first, n);
         status = feed(c, r, first, &k.view, &v.view);
     }
     return status;

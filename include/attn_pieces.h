@@ -108,6 +108,68 @@ ATTN_API attn_status attn_sdpa_load(attn_context *ctx, const attn_sdpa_args *arg
 ATTN_API size_t attn_sdpa_state_bytes(const attn_sdpa_state *state); /* all that it allocated */
 ATTN_API void attn_sdpa_end(attn_sdpa_state *state);                 /* NULL is fine */
 
+/* The backward of such a call, also in pieces. Queries, dout, out, lse and dq stay in memory. Keys
+ * pass by with their gradients. All gradients are bit-identical to those of one call of
+ * attn_sdpa_backward with all keys, for any pieces.
+ *
+ *   args: as for attn_sdpa_begin; out and lse hold the results of the forward
+ *   grads.dout, grads.dq: as for attn_sdpa_backward
+ *   grads.dk = attn_bhtd(NULL, ATTN_F32, B, Hk, S, D);    no data; all 0 if dk is not wanted
+ *   grads.dv = attn_bhtd(NULL, ATTN_F32, B, Hk, S, Dv);
+ *   attn_sdpa_backward_begin(ctx, &args, &grads, NULL, &state, &err);
+ *   for (int64_t j, past; (j = attn_sdpa_backward_next(state, 4096, &past)) < S;) {
+ *       ... k, v: views of keys j .. past-1; dk, dv: where their gradients go ...
+ *       attn_sdpa_backward_feed(state, j, &k, &v, &dk, &dv, &err);
+ *   }
+ *   attn_sdpa_backward_finish(state, &err);
+ *   attn_sdpa_backward_end(state);
+ *
+ * Pieces come in the order of the keys, each key once. A piece begins and ends at a multiple of 256
+ * keys or at key S. With cu_seqlens, multiples of 256 count from the first key of the sequence that
+ * has the key; so a sequence's first key is one, whatever its number. Lengths, strides and the
+ * dtypes of dk and dv may differ from piece to piece. Keys that no row sees
+ * (attn_sdpa_backward_next tells) need not be fed; their gradients are 0.
+ *
+ * dk and dv of a piece are final when attn_sdpa_backward_feed returns. dq, dmask, dalibi_slopes and
+ * dsink_logits are final when attn_sdpa_backward_finish returns. All rules and gradients of
+ * attn_sdpa_backward hold; `scores` are ignored, `cache` is refused, `workspace` is not used. Of
+ * the options, head_offset and whole_H may be set; q_positions and a whole_T other than T are
+ * refused. attn_sdpa_jvp has no form in pieces.
+ *
+ * Memory: attn_sdpa_backward_state_bytes(). For each head and query, D + 4 numbers of the type that
+ * the call computes in and 9 bytes; tiles of up to 64 queries are rounded up to whole vectors. For
+ * each 256 keys (fewer if D + Dv is large), head of k and sequence, 8 bytes, with dalibi_slopes
+ * also 8 for each head of q. For dmask, as one call. What args and grads point to must stay as it
+ * is until attn_sdpa_backward_end.
+ * Threads: as above. A piece has one task for each head of k and each 256 keys: small pieces do not
+ * use many threads. */
+typedef struct attn_sdpa_backward_state attn_sdpa_backward_state;
+
+/* Checks all arguments, allocates the state, and reads lse, out and dlse. */
+ATTN_API attn_status attn_sdpa_backward_begin(attn_context *ctx, const attn_sdpa_args *args,
+                                              const attn_sdpa_grads *grads,
+                                              const attn_pieces_options *options,
+                                              attn_sdpa_backward_state **out, attn_error *err);
+
+/* The first key that is needed next; S if none is. *past becomes the end of a piece from there on:
+ * the end of this run of needed keys, or a place at most `most` keys (at least 256) later where a
+ * piece may end. past may be NULL. */
+ATTN_API int64_t attn_sdpa_backward_next(const attn_sdpa_backward_state *state, int64_t most,
+                                         int64_t *past);
+
+/* Takes keys first_key .. first_key+n-1, k [B,Hk,n,D] and v [B,Hk,n,Dv], and writes their gradients
+ * dk and dv, of the same shapes; NULL if not wanted. An error leaves the state unchanged. */
+ATTN_API attn_status attn_sdpa_backward_feed(attn_sdpa_backward_state *state, int64_t first_key,
+                                             const attn_tensor *k, const attn_tensor *v,
+                                             const attn_tensor *dk, const attn_tensor *dv,
+                                             attn_error *err);
+
+/* Writes the remaining gradients when no more keys are needed. */
+ATTN_API attn_status attn_sdpa_backward_finish(attn_sdpa_backward_state *state, attn_error *err);
+
+ATTN_API size_t attn_sdpa_backward_state_bytes(const attn_sdpa_backward_state *state);
+ATTN_API void attn_sdpa_backward_end(attn_sdpa_backward_state *state); /* NULL is fine */
+
 #ifdef __cplusplus
 }
 #endif

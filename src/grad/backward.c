@@ -1,7 +1,7 @@
 /* Attention, backward: check, plan, cut into tasks, run. Read this first.
  *
  *   attni_backward_check      (backward_check.c)  every argument, once
- *   make_plan                                     chunks of keys, tasks, scratch
+ *   attni_backward_make_plan                      chunks of keys, tasks, scratch
  *   attni_backward_rows       (backward_rows.c)   values per query: lse, delta
  *   attni_backward_work_item  (backward_task.c)   one chunk of keys of one key/value head, or all
  *                                                 chunks of a private head
@@ -101,7 +101,7 @@ static void count_workers(attni_backward *bw, int threads)
         bw->workers = (int)most;
     if (bw->workers < 1)
         bw->workers = 1;
-    bw->private_pairs = bw->kv_heads - bw->kv_heads % bw->workers;
+    bw->private_pairs = bw->in_pieces ? 0 : bw->kv_heads - bw->kv_heads % bw->workers;
 }
 
 /* a * b * c, or SIZE_MAX if that does not fit. */
@@ -113,7 +113,7 @@ static size_t product(int64_t a, int64_t b, int64_t c)
                : SIZE_MAX;
 }
 
-static void carve(attni_backward *bw, attni_layout *layout)
+void attni_backward_carve(attni_backward *bw, attni_layout *layout)
 {
     const attni_plan *p = &bw->plan;
     const size_t rows = bw->query_blocks ? product(p->B, p->H, p->T) : 0;
@@ -139,15 +139,25 @@ static void carve(attni_backward *bw, attni_layout *layout)
             attni_layout_take(layout, product(bw->tasks, bw->group, 1), sizeof(double));
     if (bw->grads.dsink_logits)
         bw->sink_sums = attni_layout_take(layout, (uint64_t)bw->query_blocks, sizeof(double));
+}
+
+static void carve(attni_backward *bw, attni_layout *layout)
+{
+    attni_backward_carve(bw, layout);
     bw->workers_scratch = attni_layout_take(layout, (size_t)bw->workers, bw->worker_bytes);
+}
+
+void attni_backward_size_worker(attni_backward *bw)
+{
+    const size_t rows = attni_backward_rows_scratch(bw), task = attni_backward_task_scratch(bw);
+    bw->worker_bytes = rows > task ? rows : task;
 }
 
 static bool size_scratch(attni_backward *bw)
 {
     const attni_plan *p = &bw->plan;
     const size_t W = (size_t)bw->W, sums = W * sizeof(double);
-    const size_t rows = attni_backward_rows_scratch(bw), task = attni_backward_task_scratch(bw);
-    bw->worker_bytes = rows > task ? rows : task;
+    attni_backward_size_worker(bw);
     if (!attni_size_mul(W * p->real, (uint64_t)p->D, &bw->tile_bytes) ||
         !attni_size_add(bw->tile_bytes, sums, &bw->tile_bytes))
         return false;
@@ -196,7 +206,7 @@ static attni_panels panels_of(const attni_backward *bw, int64_t columns)
                     : attni_panels_of(&bw->plan, columns);
 }
 
-static attn_status make_plan(attni_backward *bw, int isa, int threads, attn_error *err)
+attn_status attni_backward_make_plan(attni_backward *bw, int isa, int threads, attn_error *err)
 {
     attni_plan *p = &bw->plan;
     bw->W = attni_plan_derivative(p, isa);
@@ -219,10 +229,11 @@ attn_status attni_backward_prepare(attni_backward *bw, attn_context *ctx,
                                    const attn_sdpa_args *args, const attn_sdpa_grads *grads,
                                    attn_error *err)
 {
-    const attn_status status = attni_backward_check(bw, args, grads, err);
+    const attn_status status = attni_backward_check(bw, args, grads, NULL, err);
     if (status)
         return status;
-    return make_plan(bw, attni_context_isa_index(ctx), attn_context_threads(ctx), err);
+    return attni_backward_make_plan(bw, attni_context_isa_index(ctx), attn_context_threads(ctx),
+                                    err);
 }
 
 /* ------------------------------------------------------------------------------------------ run */
@@ -247,8 +258,8 @@ static void run_worker(void *arg, int worker)
     }
 }
 
-static void run_step(const attni_backward *bw, attni_call *call, int64_t count,
-                     void (*step)(const attni_backward *, int64_t, attni_grad_cursor *))
+void attni_backward_step(const attni_backward *bw, attni_call *call, int64_t count,
+                         void (*step)(const attni_backward *, int64_t, attni_grad_cursor *))
 {
     job j = {.bw = bw, .step = step, .count = count};
     atomic_init(&j.next, 0);
@@ -261,10 +272,11 @@ void attni_backward_run(attni_backward *bw, attni_call *call, char *scratch)
     attni_layout layout = {.base = scratch};
     carve(bw, &layout);
     attni_backward_clear(bw);
-    run_step(bw, call, bw->query_blocks, attni_backward_rows);
-    run_step(bw, call,
-             bw->private_pairs + (bw->kv_heads - bw->private_pairs) * bw->tasks_per_kv_head,
-             attni_backward_work_item);
+    attni_backward_step(bw, call, bw->query_blocks, attni_backward_rows);
+    attni_backward_step(bw, call,
+                        bw->private_pairs +
+                            (bw->kv_heads - bw->private_pairs) * bw->tasks_per_kv_head,
+                        attni_backward_work_item);
     attni_backward_sums(bw);
 }
 

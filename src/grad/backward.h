@@ -45,6 +45,10 @@ typedef struct attni_backward {
      * computes all chunks of such a head. For the other heads, each chunk is a work item of its
      * own. */
     int64_t private_pairs;
+    /* Keys come in pieces (backward_pieces.c). No head is private then. `without_keys`: the tasks
+     * compute only the rows that see no key. */
+    bool in_pieces, without_keys;
+    int64_t first_task, past_task; /* of each key/value head: the tasks of the piece */
     /* Tiles of queries in sequences of several chunks, which need a total of dq: most_tiles is the
      * largest number in one sequence, all_tiles the sum over the sequences of one head. */
     int64_t most_tiles, all_tiles;
@@ -102,6 +106,15 @@ attn_status attni_backward_prepare(attni_backward *bw, attn_context *ctx,
                                    attn_error *err);
 void attni_backward_run(attni_backward *bw, attni_call *call, char *scratch);
 
+/* Their parts, for keys in pieces. make_plan follows attni_backward_check. carve places the shared
+ * scratch; the workers' scratch is workers x worker_bytes, which attni_backward_size_worker
+ * computes. attni_backward_step runs step(bw, 0 .. count-1) on all workers. */
+attn_status attni_backward_make_plan(attni_backward *bw, int isa, int threads, attn_error *err);
+void attni_backward_size_worker(attni_backward *bw);
+void attni_backward_carve(attni_backward *bw, attni_layout *layout);
+void attni_backward_step(const attni_backward *bw, attni_call *call, int64_t count,
+                         void (*step)(const attni_backward *, int64_t, attni_grad_cursor *));
+
 /* The part of the plan that backward and forward mode share: tiles of one head, as wide as the
  * queries fill. Returns the tile width W. */
 int attni_plan_derivative(attni_plan *p, int isa);
@@ -109,8 +122,10 @@ int attni_plan_derivative(attni_plan *p, int isa);
 attn_status attni_derivative_too_large(const attni_plan *p, attn_error *err);
 
 /* ---------------------------------------------------------------------- backward_check.c */
-/* Fills p from the arguments of a forward call; its out and lse are inputs here. */
-attn_status attni_check_forward(attni_plan *p, const attn_sdpa_args *args, attn_error *err);
+/* Fills p from the arguments of a forward call; its out and lse are inputs here. `part` as in
+ * attni_sdpa_check. */
+attn_status attni_check_forward(attni_plan *p, const attn_sdpa_args *args,
+                                const attn_pieces_options *part, attn_error *err);
 /* Checks a gradient or tangent: its dtype must be q's, f32 or f64, and its shape must be that of
  * `like`, except for the last size, `last`. */
 attn_status attni_check_gradient(const attni_plan *p, const attn_tensor *t, const char *name,
@@ -120,7 +135,8 @@ attn_status attni_check_wide(const attn_tensor *t, const char *name, attn_error 
 /* True if some gradient has an element to write. A gradient that is not wanted is empty. */
 bool attni_backward_writes(const attn_sdpa_grads *grads, int64_t H);
 attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
-                                 const attn_sdpa_grads *grads, attn_error *err);
+                                 const attn_sdpa_grads *grads, const attn_pieces_options *part,
+                                 attn_error *err);
 
 /* ----------------------------------------------------------------------- backward_rows.c
  *
@@ -135,6 +151,7 @@ void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, doub
 /* attni_backward_clear zeroes the arrays that tasks add to; attni_backward_sums adds up the tasks'
  * partial sums afterwards. */
 void attni_backward_clear(const attni_backward *bw);
+void attni_backward_zero(const attn_tensor *t); /* all elements */
 void attni_backward_sums(const attni_backward *bw);
 
 /* ----------------------------------------------------------------------- backward_task.c

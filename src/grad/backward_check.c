@@ -32,13 +32,14 @@ attn_status attni_check_wide(const attn_tensor *t, const char *name, attn_error 
                       attn_dtype_name(t->dtype));
 }
 
-attn_status attni_check_forward(attni_plan *p, const attn_sdpa_args *args, attn_error *err)
+attn_status attni_check_forward(attni_plan *p, const attn_sdpa_args *args,
+                                const attn_pieces_options *part, attn_error *err)
 {
     if (args && args->struct_size > offsetof(attn_sdpa_args, cache) && args->cache)
         return attni_fail(
             err, ATTN_ERR_ARGUMENT, "cache",
             "cache is given, but there are no derivatives with respect to a cache; give k and v");
-    const attn_status status = attni_sdpa_check(p, args, true, NULL, err);
+    const attn_status status = attni_sdpa_check(p, args, true, part, err);
     if (status)
         return status;
     if (!p->args.lse)
@@ -101,7 +102,8 @@ bool attni_backward_writes(const attn_sdpa_grads *g, int64_t H)
 }
 
 attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
-                                 const attn_sdpa_grads *grads, attn_error *err)
+                                 const attn_sdpa_grads *grads, const attn_pieces_options *part,
+                                 attn_error *err)
 {
     *bw = (attni_backward){0};
     attn_sdpa_grads *g = &bw->grads;
@@ -109,16 +111,17 @@ attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
     if (s)
         return s;
     attni_plan *p = &bw->plan;
-    if ((s = attni_check_forward(p, args, err)))
+    if ((s = attni_check_forward(p, args, part, err)))
         return s;
     const attn_sdpa_args *a = &p->args;
+    const bool memory = !part; /* in pieces, dk and dv have none yet */
     bw->want_q = attni_wanted(&g->dq);
     bw->want_k = attni_wanted(&g->dk);
     bw->want_v = attni_wanted(&g->dv);
     if ((s = attni_check_gradient(p, &g->dout, "dout", &a->out, p->Dv, false, err)) ||
         (bw->want_q && (s = attni_check_gradient(p, &g->dq, "dq", &a->q, p->D, true, err))) ||
-        (bw->want_k && (s = attni_check_gradient(p, &g->dk, "dk", &a->k, p->D, true, err))) ||
-        (bw->want_v && (s = attni_check_gradient(p, &g->dv, "dv", &a->v, p->Dv, true, err))))
+        (bw->want_k && (s = attni_check_gradient(p, &g->dk, "dk", &a->k, p->D, memory, err))) ||
+        (bw->want_v && (s = attni_check_gradient(p, &g->dv, "dv", &a->v, p->Dv, memory, err))))
         return s;
     if ((s = check_dmask(bw, err)) || (s = check_extras(bw, err)))
         return s;

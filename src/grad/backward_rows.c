@@ -134,7 +134,7 @@ void attni_backward_rows(const attni_backward *bw, int64_t query_block, attni_gr
 
 /* -------------------------------------------------------------------------------- the last step */
 
-static void clear_tensor(const attn_tensor *t)
+void attni_backward_zero(const attn_tensor *t)
 {
     const size_t size = attn_dtype_size(t->dtype);
     if (attni_empty(t)) /* data may be NULL, and the sizes may be huge */
@@ -153,11 +153,11 @@ static void clear_tensor(const attn_tensor *t)
 static void clear_all(const attni_backward *bw)
 {
     const attn_sdpa_grads *g = &bw->grads;
-    clear_tensor(&g->dq);
-    clear_tensor(&g->dk);
-    clear_tensor(&g->dv);
+    attni_backward_zero(&g->dq);
+    attni_backward_zero(&g->dk);
+    attni_backward_zero(&g->dv);
     if (g->dmask)
-        clear_tensor(g->dmask);
+        attni_backward_zero(g->dmask);
     for (int64_t h = 0; h < bw->plan.H && g->dalibi_slopes; h++)
         g->dalibi_slopes[h] = 0;
 }
@@ -174,7 +174,7 @@ void attni_backward_clear(const attni_backward *bw)
     if (bw->key_sums)
         memset(bw->key_sums, 0, (size_t)(p->B * p->H * p->S) * sizeof(double));
     if (bw->dmask == ATTNI_DENSE)
-        clear_tensor(bw->grads.dmask);
+        attni_backward_zero(bw->grads.dmask);
 }
 
 /* The gradient of element (b, h, n) of the mask: the sum over all b, h and n for which the element

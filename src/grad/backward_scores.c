@@ -39,10 +39,10 @@ static void note_seen(attni_grad_worker *w, int n)
 static bool keeps(const attni_grad_worker *w, int i, int64_t j)
 {
     const attni_plan *p = &w->bw->plan;
-    return !w->kept || attni_dropout_keep(p->args.dropout_seed, p->drop_threshold,
-                                          (uint64_t)(w->sequence.b * p->H + w->sequence.h),
-                                          (uint64_t)(w->sequence.i_base + w->tile.i0 + i),
-                                          (uint64_t)(w->sequence.j_base + j));
+    return !w->kept ||
+           attni_dropout_keep(p->args.dropout_seed, p->drop_threshold, w->sequence.drop_head,
+                              w->sequence.drop_row + (uint64_t)(w->tile.i0 + i),
+                              (uint64_t)(w->sequence.j_base + j));
 }
 
 void attni_grad_nonfinite_rows(const attni_grad_worker *w, char *sum, const attni_panels *panels,
@@ -168,9 +168,8 @@ char *attni_grad_weigh(attni_grad_worker *w, int64_t j, int n)
         kernels->rescale(f->st, n, w->factor, t->nv);
     if (!w->kept)
         return f->st;
-    kernels->drop(w->kept, f->st, n, p->args.dropout_seed, p->drop_threshold,
-                  (uint64_t)(w->sequence.b * p->H + w->sequence.h),
-                  (uint64_t)(w->sequence.i_base + t->i0), (uint64_t)(w->sequence.j_base + j),
+    kernels->drop(w->kept, f->st, n, p->args.dropout_seed, p->drop_threshold, w->sequence.drop_head,
+                  w->sequence.drop_row + (uint64_t)t->i0, (uint64_t)(w->sequence.j_base + j),
                   1 / (1 - p->args.dropout), t->nv);
     return w->kept;
 }

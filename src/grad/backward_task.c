@@ -295,7 +295,9 @@ static void find_task(attni_grad_worker *w, int64_t task, attni_grad_cursor *at)
     w->chunk = of_pair - at->tasks_before;
     w->j0 = w->chunk * bw->keys;
     w->n = w->sequence.S - w->j0 < bw->keys ? w->sequence.S - w->j0 : bw->keys;
-    if (p->args.cu_seqlens_q && at->n == p->args.sequences)
+    if (bw->without_keys)
+        w->n = 0;
+    if (p->args.cu_seqlens_q && at->n == p->args.sequences && !bw->in_pieces)
         zero_left_keys(w);
 }
 
@@ -353,12 +355,14 @@ static void do_task(const attni_backward *bw, int64_t task, attni_grad_cursor *a
         bw->unit->begin();
     const int64_t tiles = attni_div_up(w.sequence.T, bw->W), before = dmask_before(&w);
     const int64_t h = w.sequence.hk * bw->group;
+    const uint64_t drop_head = w.sequence.drop_head;
     for (int64_t x = 0; x < tiles; x++) {
         if (before >= 0)
             wait_for(bw, before, x);
         w.tile.i0 = (tiles - 1 - x) * bw->W;
         for (w.head = 0; w.head < bw->group; w.head++) {
             w.sequence.h = h + w.head;
+            w.sequence.drop_head = drop_head + (uint64_t)w.head;
             do_tile(&w, x);
         }
         attni_hand_over();

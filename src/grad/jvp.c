@@ -85,7 +85,7 @@ static attn_status check(jvp *j, const attn_sdpa_args *args, const attn_sdpa_tan
     const attn_sdpa_args *a = &p->args;
     attn_status s;
     if ((s = attni_struct_read(ATTNI_SDPA_TANGENTS, t, tangents, "tangents", err)) ||
-        (s = attni_check_forward(p, args, err)))
+        (s = attni_check_forward(p, args, NULL, err)))
         return s;
     j->has_q = attni_wanted(&t->tq);
     j->has_k = attni_wanted(&t->tk);

@@ -107,9 +107,7 @@ int64_t attni_pieces_open_keys(const attn_sdpa_state *s)
     return s->position - chunk_across(&s->plan, s->position).first;
 }
 
-/* t, whose first row is row `first` of the whole, as a tensor of `rows` rows. Only rows that t has
- * may be read. */
-static attn_tensor as_whole(const attn_tensor *t, int64_t first, int64_t rows)
+attn_tensor attni_pieces_as_whole(const attn_tensor *t, int64_t first, int64_t rows)
 {
     attn_tensor whole = *t;
     const uint64_t before = (uint64_t)first * (uint64_t)t->stride[2] * attn_dtype_size(t->dtype);
@@ -123,8 +121,8 @@ static attn_status plan_piece(attni_plan *p, const attn_sdpa_state *s, const att
                               const attn_tensor *v, int64_t first, attn_error *err)
 {
     *p = s->plan;
-    p->args.k = as_whole(k, first, p->S);
-    p->args.v = as_whole(v, first, p->S);
+    p->args.k = attni_pieces_as_whole(k, first, p->S);
+    p->args.v = attni_pieces_as_whole(v, first, p->S);
     return attni_make_plan(p, s->isa, s->threads, err);
 }
 
@@ -197,10 +195,9 @@ static attn_status sweep_piece(attn_sdpa_state *s, int64_t first_key, int64_t en
     return ATTN_OK;
 }
 
-static attn_status check_piece(const attn_sdpa_state *s, const attn_tensor *t, const char *name,
+attn_status attni_pieces_check(const attni_plan *p, const attn_tensor *t, const char *name,
                                int64_t n, int64_t width, attn_error *err)
 {
-    const attni_plan *p = &s->plan;
     if (!t)
         return attni_fail(err, ATTN_ERR_ARGUMENT, name,
                           "%s is NULL; it must be a piece of the keys", name);
@@ -257,8 +254,8 @@ attn_status attn_sdpa_feed(attn_sdpa_state *state, int64_t first_key, const attn
         return attni_pieces_no_state(err);
     const attni_plan *p = &state->plan;
     const int64_t n = k ? k->shape[2] : 0;
-    if ((status = check_piece(state, k, "k", n, p->D, err)) ||
-        (status = check_piece(state, v, "v", n, p->Dv, err)) ||
+    if ((status = attni_pieces_check(p, k, "k", n, p->D, err)) ||
+        (status = attni_pieces_check(p, v, "v", n, p->Dv, err)) ||
         (status = check_place(state, first_key, n, err)) || n == 0)
         return status;
     return sweep_piece(state, first_key, first_key + n, k, v, err);

@@ -131,10 +131,20 @@ int64_t attn_sdpa_next(const attn_sdpa_state *state, int64_t *past)
 
 /* ------------------------------------------------------------------------------ begin and end */
 
+attn_status attni_pieces_without_data(attn_tensor *t, const char *name, attn_error *err)
+{
+    static char none;
+    if (t->data)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, name,
+                          "%s has data, but it comes in pieces; its data must be NULL", name);
+    t->data = &none;
+    memset(t->stride, 0, sizeof t->stride);
+    return ATTN_OK;
+}
+
 /* The arguments of the call, with keys of the given shapes that have no memory. */
 static attn_status read_args(attn_sdpa_args *a, const attn_sdpa_args *args, attn_error *err)
 {
-    static char none;
     const attn_status status = attni_struct_read(ATTNI_SDPA_ARGS, a, args, "args", err);
     if (status)
         return status;
@@ -148,13 +158,9 @@ static attn_status read_args(attn_sdpa_args *a, const attn_sdpa_args *args, attn
                           "and feed the keys");
     attn_tensor *const keys[] = {&a->k, &a->v};
     for (int i = 0; i < 2; i++) {
-        if (keys[i]->data)
-            return attni_fail(err, ATTN_ERR_ARGUMENT, i ? "v" : "k",
-                              "%s has data, but attn_sdpa_feed brings the keys and values; it must "
-                              "be NULL",
-                              i ? "v" : "k");
-        keys[i]->data = &none;
-        memset(keys[i]->stride, 0, sizeof keys[i]->stride);
+        const attn_status given = attni_pieces_without_data(keys[i], i ? "v" : "k", err);
+        if (given)
+            return given;
     }
     a->workspace = NULL;
     return ATTN_OK;
@@ -198,7 +204,7 @@ static size_t carve(attn_sdpa_state *s, attni_layout *layout)
     return layout->overflow || layout->used > PTRDIFF_MAX ? SIZE_MAX : layout->used;
 }
 
-static attn_status no_memory(size_t bytes, attn_error *err)
+attn_status attni_pieces_no_memory(size_t bytes, attn_error *err)
 {
     return attni_fail(err, ATTN_ERR_MEMORY, "", "no memory for %zu bytes of a state", bytes);
 }
@@ -219,7 +225,7 @@ static attn_status fill(attn_sdpa_state *s, attni_call *call, attn_error *err)
                           "q is too large: its sums are more than this machine can address");
     s->memory = attni_call_allocate(call, s->memory_bytes + ATTNI_ALIGN);
     if (!s->memory)
-        return no_memory(s->memory_bytes, err);
+        return attni_pieces_no_memory(s->memory_bytes, err);
     memset(s->memory, 0, s->memory_bytes); /* all tiles are ATTNI_FED_NEW */
     layout = (attni_layout){.base = s->memory};
     carve(s, &layout);
@@ -286,11 +292,11 @@ attn_status attni_pieces_begin(attn_context *ctx, const attn_sdpa_args *args,
     size_t bytes;
     if (!attni_size_mul((uint64_t)runs, sizeof(attni_run), &bytes) ||
         !attni_size_add(bytes, sizeof(attn_sdpa_state), &bytes))
-        return no_memory(SIZE_MAX, err);
+        return attni_pieces_no_memory(SIZE_MAX, err);
     if ((status = attni_call_begin(&call, ctx, 0, NULL, 0, err)))
         return status;
     attn_sdpa_state *s = new_state(&call, &plan, &part, bytes, runs);
-    status = s ? fill(s, &call, err) : no_memory(bytes, err);
+    status = s ? fill(s, &call, err) : attni_pieces_no_memory(bytes, err);
     if (status == ATTN_OK)
         *out = s;
     else if (s)

@@ -52,6 +52,10 @@ int64_t attni_pieces_sequence_at(const attni_plan *p, const int64_t *starts, int
  * `earlier` as in attni_task. */
 uint8_t *attni_pieces_sweeps(const attn_sdpa_state *s, int64_t head, int64_t earlier);
 bool attni_pieces_swept(const attn_sdpa_state *s, int64_t head, int64_t earlier);
+/* Gives a tensor of a whole that comes in pieces an address that nobody reads; an error if it has
+ * one. */
+attn_status attni_pieces_without_data(attn_tensor *t, const char *name, attn_error *err);
+attn_status attni_pieces_no_memory(size_t bytes, attn_error *err); /* for a state */
 /* Sets what attn_sdpa_next() says. In the first sweep, all heads of a batch element see the same
  * keys. */
 void attni_pieces_want(attn_sdpa_state *s);
@@ -61,5 +65,11 @@ int64_t attni_pieces_open_keys(const attn_sdpa_state *s);
 /* The open chunk as a tensor of ATTNI_CHUNK rows. */
 attn_tensor attni_pieces_open_chunk(const attn_sdpa_state *s, bool values);
 attn_status attni_pieces_no_state(attn_error *err);
+/* Checks a piece of n keys or values, `width` elements each. */
+attn_status attni_pieces_check(const attni_plan *p, const attn_tensor *t, const char *name,
+                               int64_t n, int64_t width, attn_error *err);
+/* t, whose first row is row `first` of the whole, as a tensor of `rows` rows. Only rows that t has
+ * may be accessed. */
+attn_tensor attni_pieces_as_whole(const attn_tensor *t, int64_t first, int64_t rows);
 
 #endif

@@ -1,0 +1,242 @@
+/* The backward with keys in pieces: random calls with all rules, contents and layouts. The
+ * gradients of attn_sdpa_backward_begin, _feed and _finish have the bits of one call of
+ * attn_sdpa_backward, for pieces of several sizes on several numbers of threads. Each piece and its
+ * gradients lie in guarded memory of their own, so a key outside of it cannot be accessed. */
+#include "check_call.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#define WORK 4e6
+
+/* A call, and its gradients. */
+typedef struct gradients {
+    check_call call;
+    check_tensor dout, dlse, dq, dk, dv, dmask;
+    double dalibi[CHECK_MAX_HEADS], dsink[CHECK_MAX_HEADS];
+    attn_sdpa_grads grads;
+} gradients;
+
+/* Their elements; NULL if a gradient is not wanted. */
+typedef struct results {
+    double *dq, *dk, *dv, *dmask, *dalibi, *dsink;
+} results;
+
+static attn_dtype wide(check_case *c) { return check_chance(c, 60) ? ATTN_F32 : ATTN_F64; }
+
+static void choose_output(check_case *c, check_tensor *t, attn_tensor *gradient,
+                          const attn_tensor *of)
+{
+    if (check_chance(c, 12))
+        return;
+    const attn_dtype dtype = check_chance(c, 60) ? of->dtype : wide(c);
+    *t = check_tensor_new(c, dtype, of->shape, check_chance(c, 50) ? CHECK_DENSE : CHECK_LOOSE);
+    *gradient = t->view;
+}
+
+static void choose(check_case *c, gradients *g)
+{
+    attn_sdpa_args *a = &g->call.args;
+    const int64_t rows[4] = {a->q.shape[0], a->q.shape[1], a->q.shape[2], 1};
+    a->scores = NULL;
+    a->workspace = NULL;
+    g->call.lse = check_tensor_new(c, wide(c), rows, CHECK_LOOSE);
+    a->lse = &g->call.lse.view;
+    attn_sdpa_grads_init(&g->grads);
+    g->dout = check_tensor_new(c, check_chance(c, 70) ? a->q.dtype : wide(c), a->out.shape,
+                               check_chance(c, 50) ? CHECK_DENSE : CHECK_REPEAT);
+    check_call_fill(c, &g->dout, 1);
+    g->grads.dout = g->dout.view;
+    if (check_chance(c, 25)) {
+        g->dlse = check_tensor_new(c, wide(c), rows, CHECK_REPEAT);
+        check_call_fill(c, &g->dlse, 1);
+        g->grads.dlse = &g->dlse.view;
+    }
+    choose_output(c, &g->dq, &g->grads.dq, &a->q);
+    choose_output(c, &g->dk, &g->grads.dk, &a->k);
+    choose_output(c, &g->dv, &g->grads.dv, &a->v);
+    if (a->mask && a->mask->dtype != ATTN_BOOL && check_chance(c, 70)) {
+        g->dmask = check_tensor_new(c, wide(c), a->mask->shape, CHECK_LOOSE);
+        g->grads.dmask = &g->dmask.view;
+        check_call_say(c, "dmask");
+    }
+    if (a->alibi_slopes && check_chance(c, 70))
+        g->grads.dalibi_slopes = g->dalibi;
+    if (a->sink_logits && check_chance(c, 70))
+        g->grads.dsink_logits = g->dsink;
+}
+
+/* Plants elements that are not finite. */
+static void plant(check_case *c, const attn_tensor *t)
+{
+    static const double special[] = {NAN, INFINITY, -INFINITY};
+    if (check_count(t) > 0)
+        check_store(t, check_between(c, 0, t->shape[0] - 1), check_between(c, 0, t->shape[1] - 1),
+                    check_between(c, 0, t->shape[2] - 1), check_between(c, 0, t->shape[3] - 1),
+                    CHECK_PICK(c, special));
+}
+
+/* A gradient that is not wanted has no sizes; a wanted one may have no elements. */
+static bool wanted(const check_tensor *t)
+{
+    const int64_t *n = t->view.shape;
+    return n[0] || n[1] || n[2] || n[3];
+}
+
+static double *copy_heads(check_case *c, const double *x, int64_t H)
+{
+    double *copy = check_array(c, H);
+    memcpy(copy, x, (size_t)H * sizeof *x);
+    return copy;
+}
+
+/* What both ways leave in memory; dk and dv lie in pieces if the call is in pieces. */
+static results results_of(check_case *c, const gradients *g, bool in_pieces)
+{
+    const attn_sdpa_grads *x = &g->grads;
+    const int64_t H = g->call.args.q.shape[1];
+    results r = {0};
+    if (wanted(&g->dq))
+        r.dq = check_tensor_copy(c, &x->dq);
+    if (wanted(&g->dk))
+        r.dk = in_pieces ? check_array(c, check_count(&x->dk)) : check_tensor_copy(c, &x->dk);
+    if (wanted(&g->dv))
+        r.dv = in_pieces ? check_array(c, check_count(&x->dv)) : check_tensor_copy(c, &x->dv);
+    if (x->dmask)
+        r.dmask = check_tensor_copy(c, x->dmask);
+    if (x->dalibi_slopes)
+        r.dalibi = copy_heads(c, x->dalibi_slopes, H);
+    if (x->dsink_logits)
+        r.dsink = copy_heads(c, x->dsink_logits, H);
+    return r;
+}
+
+static void forget(const attn_tensor *t)
+{
+    for (int64_t b = 0; b < t->shape[0]; b++)
+        for (int64_t h = 0; h < t->shape[1]; h++)
+            for (int64_t i = 0; i < t->shape[2]; i++)
+                for (int64_t d = 0; d < t->shape[3]; d++)
+                    check_store(t, b, h, i, d, 77);
+}
+
+/* An empty gradient for a piece of `like`, or NULL if it is not wanted. */
+static const attn_tensor *new_gradient(check_case *c, check_tensor *t, const check_tensor *whole,
+                                       const attn_tensor *like)
+{
+    if (!wanted(whole))
+        return NULL;
+    *t = check_tensor_new(c, whole->view.dtype, like->shape,
+                          check_chance(c, 60) ? CHECK_DENSE : CHECK_LOOSE);
+    return &t->view;
+}
+
+/* Copies the gradient of keys first .. to its place in `to`, an array of the shape of `whole`. */
+static void keep(double *to, const attn_tensor *whole, const attn_tensor *t, int64_t first)
+{
+    const int64_t *n = t->shape, S = whole->shape[2];
+    for (int64_t b = 0; b < n[0]; b++)
+        for (int64_t h = 0; h < n[1]; h++)
+            for (int64_t j = 0; j < n[2]; j++)
+                for (int64_t d = 0; d < n[3]; d++)
+                    to[((b * n[1] + h) * S + first + j) * n[3] + d] = ref_get(t, b, h, j, d);
+}
+
+/* Feeds the keys that are needed, in pieces of up to `size`; or from `position` on, if `all`. */
+static attn_status feed_all(check_case *c, const gradients *g, attn_sdpa_backward_state *state,
+                            int64_t size, bool all, results *r, attn_error *err)
+{
+    const attn_sdpa_args *a = &g->call.args;
+    attn_status status = ATTN_OK;
+    int64_t first, past, position = 0;
+    while (status == ATTN_OK &&
+           (first = attn_sdpa_backward_next(state, size, &past)) < a->k.shape[2]) {
+        check_tensor dk, dv;
+        first = all ? position : first;
+        const check_tensor k = check_cut_keys(c, &a->k, first, past - first);
+        const check_tensor v = check_cut_keys(c, &a->v, first, past - first);
+        const attn_tensor *to_k = new_gradient(c, &dk, &g->dk, &k.view);
+        const attn_tensor *to_v = new_gradient(c, &dv, &g->dv, &v.view);
+        status = attn_sdpa_backward_feed(state, first, &k.view, &v.view, to_k, to_v, err);
+        if (status == ATTN_OK && to_k)
+            keep(r->dk, &a->k, to_k, first);
+        if (status == ATTN_OK && to_v)
+            keep(r->dv, &a->v, to_v, first);
+        position = past;
+    }
+    return status;
+}
+
+static results run(check_case *c, gradients *g, int64_t size, int threads)
+{
+    attn_sdpa_args a = g->call.args;
+    attn_sdpa_grads grads = g->grads;
+    attn_sdpa_backward_state *state = NULL;
+    attn_error err = {0};
+    a.k.data = a.v.data = grads.dk.data = grads.dv.data = NULL;
+    if (wanted(&g->dq))
+        forget(&grads.dq);
+    if (grads.dmask)
+        forget(grads.dmask);
+    results r = results_of(c, g, true);
+    attn_status status =
+        attn_sdpa_backward_begin(check_context(c, threads), &a, &grads, NULL, &state, &err);
+    if (status == ATTN_OK)
+        status = feed_all(c, g, state, size, check_chance(c, 30), &r, &err);
+    if (status == ATTN_OK)
+        status = attn_sdpa_backward_finish(state, &err);
+    if (status != ATTN_OK)
+        check_fail(c, "%s: %s", attn_status_name(status), err.message);
+    attn_sdpa_backward_end(state);
+    const results rest = results_of(c, g, true);
+    r.dq = rest.dq, r.dmask = rest.dmask, r.dalibi = rest.dalibi, r.dsink = rest.dsink;
+    return r;
+}
+
+static void compare(check_case *c, const char *name, const double *got, const double *want,
+                    int64_t n, int64_t size, int threads)
+{
+    check_difference d;
+    if (want && !check_same(got, want, n, CHECK_ZERO_SIGNED, &d))
+        check_fail(c,
+                   "%s[%" PRId64 "] is %.17g in pieces of %" PRId64 " on %d threads, %.17g in one "
+                   "call",
+                   name, d.at, d.got, size, threads, d.want);
+}
+
+void check_pieces_backward(check_case *c)
+{
+    static const int64_t sizes[] = {256, 512, 4096};
+    static const int threads[] = {1, 2, 8};
+    static gradients g; /* static: the call's arguments point into it */
+    g = (gradients){0};
+    if (check_chance(c, 80))
+        check_call_random_long(c, &g.call, WORK);
+    else
+        check_call_random(c, &g.call, WORK);
+    choose(c, &g);
+    const attn_sdpa_args *a = &g.call.args;
+    const int64_t H = a->q.shape[1];
+    attn_error err = {0};
+    if (check_chance(c, 20))
+        plant(c, check_chance(c, 50) ? &a->k : &a->v);
+    attn_status status = attn_sdpa_forward(check_context(c, g.call.threads), a, &err);
+    if (status == ATTN_OK)
+        status = attn_sdpa_backward(check_context(c, g.call.threads), a, &g.grads, &err);
+    if (status != ATTN_OK)
+        check_fail(c, "one call: %s", err.message);
+    const results want = results_of(c, &g, false);
+    for (int x = 0; x < 9 && !c->failed; x++) {
+        const int64_t size = sizes[x / 3];
+        const int n = threads[x % 3];
+        const results got = run(c, &g, size, n);
+        compare(c, "dq", got.dq, want.dq, check_count(&a->q), size, n);
+        compare(c, "dk", got.dk, want.dk, check_count(&a->k), size, n);
+        compare(c, "dv", got.dv, want.dv, check_count(&a->v), size, n);
+        compare(c, "dmask", got.dmask, want.dmask, a->mask ? check_count(a->mask) : 0, size, n);
+        compare(c, "dalibi_slopes", got.dalibi, want.dalibi, H, size, n);
+        compare(c, "dsink_logits", got.dsink, want.dsink, H, size, n);
+    }
+    check_expect_intact(c);
+}

@@ -1,0 +1,422 @@
+/* The backward with keys in pieces: attn_sdpa_backward_begin and so on (attn_pieces.h).
+ *
+ *   begin    check and plan, as for one call; memory for the totals of dq; values per query
+ *   feed     the tasks whose chunks of keys are in the piece (backward_task.c)
+ *   finish   rows that see no key; gradients that are sums over tasks
+ *
+ * A task owns its chunk's dk and dv, so these are complete when its piece has been fed. The totals
+ * of dq are those of the shared heads of one call; they stay in the state from piece to piece. So
+ * every sum is that of one call, in the same order. A task that no row needs may be left out. Then
+ * only rows that see no key may be missing, whose gradients the first task of a sequence writes.
+ */
+#include "../sdpa/pieces.h"
+#include "backward.h"
+
+struct attn_sdpa_backward_state {
+    attn_context *ctx;
+    attni_backward bw; /* with keys and their gradients of no address */
+    char *memory;      /* bw's arrays */
+    size_t memory_bytes;
+    int64_t position;     /* the key after the last one fed */
+    int64_t wanted, past; /* the first run of needed keys */
+    bool finished;
+};
+
+/* ---------------------------------------------------------------------------------- needed keys */
+
+/* The first key of the packed sequence that has key `at`; 0 if there is only one. */
+static int64_t sequence_start(const attni_plan *p, int64_t at)
+{
+    const int64_t *starts = p->args.cu_seqlens_k;
+    return starts ? starts[attni_pieces_sequence_at(p, starts, at)] : 0;
+}
+
+/* The last place up to `key` where a piece may begin or end. */
+static int64_t last_boundary(const attni_plan *p, int64_t key)
+{
+    return key < p->S ? key - (key - sequence_start(p, key)) % ATTNI_CHUNK : p->S;
+}
+
+/* The keys from `position` on, counted from the tensor's first one, whose chunks queries
+ * i0 .. i0+rows-1 see. Empty if there are none. */
+static key_range keys_needed(const attni_sequence *sequence, int64_t i0, int64_t rows,
+                             int64_t position)
+{
+    const attni_span seen = attni_mask_span(sequence, i0, i0 + rows);
+    int64_t first = seen.any0 > 0 ? seen.any0 : 0;
+    int64_t past = seen.any1 < sequence->S ? seen.any1 : sequence->S;
+    if (first >= past)
+        return (key_range){INT64_MAX, 0};
+    first -= first % ATTNI_CHUNK;
+    past = attni_div_up(past, ATTNI_CHUNK) * ATTNI_CHUNK;
+    past = (past < sequence->S ? past : sequence->S) + sequence->j_base;
+    first += sequence->j_base;
+    first = first > position ? first : position;
+    return first < past ? (key_range){first, past} : (key_range){INT64_MAX, 0};
+}
+
+/* Extends `all` by the needed keys of batch element b, if they adjoin it or, unless `adjoining`, if
+ * they begin before it. All heads see the same keys. */
+static void add_needed(const attn_sdpa_backward_state *s, int64_t b, key_range *all, bool adjoining)
+{
+    const attni_plan *p = &s->bw.plan;
+    for (int64_t n = 0; n < p->sequences; n++) {
+        attni_sequence x;
+        attni_find_sequence(p, b, 0, n, &x);
+        for (int64_t i0 = 0; i0 < x.T; i0 += s->bw.W) {
+            const int64_t rows = x.T - i0 < s->bw.W ? x.T - i0 : s->bw.W;
+            const key_range keys = keys_needed(&x, i0, rows, s->position);
+            if (!adjoining && keys.first < all->first)
+                all->first = keys.first;
+            if (adjoining && keys.first <= all->past && keys.past > all->past)
+                all->past = keys.past;
+        }
+    }
+}
+
+static void want(attn_sdpa_backward_state *s)
+{
+    const attni_plan *p = &s->bw.plan;
+    const int64_t B = s->finished || s->bw.nothing ? 0 : p->B;
+    key_range all = {p->S, p->S};
+    for (int64_t b = 0; b < B; b++)
+        add_needed(s, b, &all, false);
+    all.past = all.first;
+    for (int64_t b = 0; b < B; b++)
+        add_needed(s, b, &all, true);
+    s->wanted = all.first;
+    s->past = all.past;
+}
+
+int64_t attn_sdpa_backward_next(const attn_sdpa_backward_state *state, int64_t most, int64_t *past)
+{
+    if (past)
+        *past = state ? state->past : 0;
+    if (!state)
+        return 0;
+    most = most > ATTNI_CHUNK ? most : ATTNI_CHUNK;
+    if (past && state->past - state->wanted > most)
+        *past = last_boundary(&state->bw.plan, state->wanted + most);
+    return state->wanted;
+}
+
+/* ------------------------------------------------------------------------------- begin and end */
+
+static attn_status check_part(const attni_plan *p, const attn_pieces_options *part, attn_error *err)
+{
+    if (part->q_positions)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "q_positions",
+                          "q_positions are given, but the backward in pieces needs all rows of the "
+                          "whole in order; it must be NULL");
+    if (p->whole_T != p->T)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "whole_T",
+                          "whole_T is %lld, but the backward in pieces needs all rows of the "
+                          "whole; it must be 0 or %lld",
+                          (long long)p->whole_T, (long long)p->T);
+    return ATTN_OK;
+}
+
+/* Reads and checks all arguments, and plans the call. */
+static attn_status prepare(attni_backward *bw, attn_context *ctx, const attn_sdpa_args *args,
+                           const attn_sdpa_grads *grads, const attn_pieces_options *options,
+                           attn_error *err)
+{
+    attn_pieces_options part = ATTN_PIECES_OPTIONS_INIT;
+    attn_sdpa_args a;
+    attn_sdpa_grads g;
+    attn_status s;
+    if ((options &&
+         (s = attni_struct_read(ATTNI_PIECES_OPTIONS, &part, options, "options", err))) ||
+        (s = attni_struct_read(ATTNI_SDPA_ARGS, &a, args, "args", err)) ||
+        (s = attni_struct_read(ATTNI_SDPA_GRADS, &g, grads, "grads", err)) ||
+        (s = attni_pieces_without_data(&a.k, "k", err)) ||
+        (s = attni_pieces_without_data(&a.v, "v", err)) ||
+        (attni_wanted(&g.dk) && (s = attni_pieces_without_data(&g.dk, "dk", err))) ||
+        (attni_wanted(&g.dv) && (s = attni_pieces_without_data(&g.dv, "dv", err))))
+        return s;
+    a.workspace = NULL;
+    if ((s = attni_backward_check(bw, &a, &g, &part, err)) ||
+        (s = check_part(&bw->plan, &part, err)))
+        return s;
+    bw->in_pieces = true;
+    return attni_backward_make_plan(bw, attni_context_isa_index(ctx), attn_context_threads(ctx),
+                                    err);
+}
+
+/* Copies a checked call, which has pointers into itself. */
+static void move(attni_backward *to, const attni_backward *from)
+{
+    *to = *from;
+    if (from->plan.args.mask)
+        to->plan.args.mask = &to->plan.mask;
+    if (from->grads.dlse)
+        to->grads.dlse = &to->dlse;
+    if (from->grads.dmask)
+        to->grads.dmask = &to->dmask_view;
+}
+
+static void release(attn_sdpa_backward_state *s, attni_call *call)
+{
+    if (s->memory)
+        attni_call_release(call, s->memory, s->memory_bytes);
+    attni_call_release(call, s, sizeof *s);
+}
+
+/* Allocates the state of a planned call; NULL if there is no memory. */
+static attn_sdpa_backward_state *new_state(attni_call *call, const attni_backward *bw)
+{
+    attni_layout layout = {0};
+    attn_sdpa_backward_state *s = attni_call_allocate(call, sizeof *s);
+    if (!s)
+        return NULL;
+    memset(s, 0, sizeof *s);
+    s->ctx = call->ctx;
+    move(&s->bw, bw);
+    attni_backward_carve(&s->bw, &layout); /* size_scratch has found that it does not overflow */
+    s->memory_bytes = layout.used + ATTNI_ALIGN;
+    s->memory = attni_call_allocate(call, s->memory_bytes);
+    if (!s->memory) {
+        release(s, call);
+        return NULL;
+    }
+    memset(s->memory, 0, s->memory_bytes);
+    layout = (attni_layout){.base = s->memory};
+    attni_backward_carve(&s->bw, &layout);
+    return s;
+}
+
+/* The workers' scratch, which is part of bw->scratch_bytes. */
+static size_t workers_bytes(const attni_backward *bw)
+{
+    return (size_t)bw->workers * bw->worker_bytes;
+}
+
+attn_status attn_sdpa_backward_begin(attn_context *ctx, const attn_sdpa_args *args,
+                                     const attn_sdpa_grads *grads,
+                                     const attn_pieces_options *options,
+                                     attn_sdpa_backward_state **out, attn_error *err)
+{
+    ATTNI_CALL_MODE;
+    attni_backward bw;
+    attni_call call;
+    attn_status status;
+    if (!out)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "out",
+                          "out is NULL; it must point to where the state's address is stored");
+    *out = NULL;
+    if ((status = prepare(&bw, ctx, args, grads, options, err)) ||
+        (status = attni_call_begin(&call, ctx, workers_bytes(&bw), NULL, 0, err)))
+        return status;
+    attn_sdpa_backward_state *s = new_state(&call, &bw);
+    if (s) {
+        attni_backward first = s->bw; /* dk and dv, which have no memory, are not cleared */
+        first.grads.dk = first.grads.dv = (attn_tensor){0};
+        first.workers_scratch = call.scratch;
+        attni_backward_clear(&first);
+        attni_backward_step(&first, &call, first.query_blocks, attni_backward_rows);
+        want(s);
+    }
+    attni_call_end(&call);
+    *out = s;
+    return s ? ATTN_OK : attni_pieces_no_memory(bw.scratch_bytes, err);
+}
+
+size_t attn_sdpa_backward_state_bytes(const attn_sdpa_backward_state *state)
+{
+    return state ? sizeof *state + state->memory_bytes : 0;
+}
+
+void attn_sdpa_backward_end(attn_sdpa_backward_state *state)
+{
+    ATTNI_CALL_MODE;
+    attni_call call;
+    if (!state || attni_call_begin(&call, state->ctx, 0, NULL, 0, NULL) != ATTN_OK)
+        return;
+    release(state, &call);
+    attni_call_end(&call);
+}
+
+/* ---------------------------------------------------------------------------------------- feed */
+
+/* How many tasks of a head have keys, or would have them, before key `at`, a boundary. */
+static int64_t tasks_before(const attni_backward *bw, int64_t at)
+{
+    const attni_plan *p = &bw->plan;
+    int64_t tasks = 0;
+    for (int64_t n = 0; n < p->sequences; n++) {
+        const int64_t first = p->args.cu_seqlens_k ? p->args.cu_seqlens_k[n] : 0;
+        if (at < first + attni_keys_of(p, n))
+            return tasks + (at > first ? attni_div(at - first, bw->keys) : 0);
+        tasks += attni_backward_tasks_of(bw, n);
+    }
+    return tasks;
+}
+
+/* Keys first_key .. first_key+n-1 that belong to no sequence, and all if nothing is computed, get
+ * gradients of 0. */
+static void zero_rest(const attni_backward *bw, const attn_tensor *gradient, int64_t first_key)
+{
+    const attn_sdpa_args *a = &bw->plan.args;
+    attn_tensor rest = *gradient;
+    const int64_t end = bw->nothing       ? 0
+                        : a->cu_seqlens_k ? a->cu_seqlens_k[a->sequences]
+                                          : bw->plan.S;
+    const int64_t skipped = end > first_key ? end - first_key : 0;
+    if (attni_empty(gradient) || skipped >= rest.shape[2])
+        return;
+    rest.data = attni_at(gradient, 0, 0, skipped, 0);
+    rest.shape[2] -= skipped;
+    attni_backward_zero(&rest);
+}
+
+static void run_task(const attni_backward *bw, int64_t index, attni_grad_cursor *at)
+{
+    const int64_t tasks = bw->past_task - bw->first_task, pair = attni_div(index, tasks);
+    attni_backward_work_item(bw,
+                             pair * bw->tasks_per_kv_head + bw->first_task + index - pair * tasks,
+                             at);
+}
+
+typedef struct piece {
+    const attn_tensor *k, *v, *dk, *dv;
+    int64_t first, n;
+} piece;
+
+static attn_status run_piece(attn_sdpa_backward_state *s, const piece *x, attn_error *err)
+{
+    attni_call call;
+    attni_backward bw = s->bw;
+    attni_plan *p = &bw.plan;
+    p->args.k = attni_pieces_as_whole(x->k, x->first, p->S);
+    p->args.v = attni_pieces_as_whole(x->v, x->first, p->S);
+    p->k_in_place = attni_in_place(p, &p->args.k);
+    p->v_in_place = attni_in_place(p, &p->args.v);
+    if (bw.want_k)
+        bw.grads.dk = attni_pieces_as_whole(x->dk, x->first, p->S);
+    if (bw.want_v)
+        bw.grads.dv = attni_pieces_as_whole(x->dv, x->first, p->S);
+    bw.first_task = tasks_before(&bw, x->first);
+    bw.past_task = tasks_before(&bw, x->first + x->n);
+    const int64_t tasks = bw.nothing ? 0 : bw.kv_heads * (bw.past_task - bw.first_task);
+    bw.workers = tasks < bw.workers ? (int)tasks : bw.workers;
+    attni_backward_size_worker(&bw);
+    size_t scratch;
+    if (bw.worker_bytes == SIZE_MAX ||
+        !attni_size_mul((uint64_t)bw.workers, bw.worker_bytes, &scratch))
+        return attni_derivative_too_large(p, err);
+    const attn_status status = attni_call_begin(&call, s->ctx, scratch, NULL, 0, err);
+    if (status)
+        return status;
+    bw.workers_scratch = call.scratch;
+    attni_backward_step(&bw, &call, tasks, run_task);
+    if (bw.want_k)
+        zero_rest(&bw, x->dk, x->first);
+    if (bw.want_v)
+        zero_rest(&bw, x->dv, x->first);
+    s->position = x->first + x->n;
+    want(s);
+    attni_call_end(&call);
+    return ATTN_OK;
+}
+
+/* Checks which keys the piece has. */
+static attn_status check_place(const attn_sdpa_backward_state *s, const piece *x, attn_error *err)
+{
+    const attni_plan *p = &s->bw.plan;
+    if (s->finished)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "state",
+                          "state is finished; attn_sdpa_backward_begin starts another call");
+    if (x->first < s->position || x->first > p->S || last_boundary(p, x->first) != x->first)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "first_key",
+                          "first_key is %lld; it must be a multiple of %d, counted from the first "
+                          "key of its sequence, from key %lld on, which follows the keys that have "
+                          "been fed",
+                          (long long)x->first, ATTNI_CHUNK, (long long)s->position);
+    if (x->first > s->wanted)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "first_key",
+                          "first_key is %lld, but key %lld is needed first; "
+                          "attn_sdpa_backward_next says which keys are",
+                          (long long)x->first, (long long)s->wanted);
+    if (x->n < 0 || x->n > p->S - x->first || last_boundary(p, x->first + x->n) != x->first + x->n)
+        return attni_fail(err, ATTN_ERR_SHAPE, "k",
+                          "k has %lld keys from key %lld on; the key after them must be a multiple "
+                          "of %d, counted from the first key of its sequence, or %lld, the number "
+                          "of all keys",
+                          (long long)x->n, (long long)x->first, ATTNI_CHUNK, (long long)p->S);
+    return ATTN_OK;
+}
+
+/* Checks the gradient of a piece of keys or values, `like`. */
+static attn_status check_gradient(const attni_backward *bw, bool wanted, const attn_tensor *t,
+                                  const char *name, const attn_tensor *like, attn_error *err)
+{
+    if (wanted != (t != NULL))
+        return attni_fail(err, ATTN_ERR_ARGUMENT, name,
+                          wanted
+                              ? "%s is NULL, but attn_sdpa_backward_begin was asked for it"
+                              : "%s is given, but attn_sdpa_backward_begin was not asked for it; "
+                                "it must be NULL",
+                          name);
+    return t ? attni_check_gradient(&bw->plan, t, name, like, like->shape[3], true, err) : ATTN_OK;
+}
+
+static attn_status no_state(attn_error *err)
+{
+    return attni_fail(err, ATTN_ERR_ARGUMENT, "state",
+                      "state is NULL; attn_sdpa_backward_begin makes one");
+}
+
+attn_status attn_sdpa_backward_feed(attn_sdpa_backward_state *state, int64_t first_key,
+                                    const attn_tensor *k, const attn_tensor *v,
+                                    const attn_tensor *dk, const attn_tensor *dv, attn_error *err)
+{
+    ATTNI_CALL_MODE;
+    attn_status status;
+    if (!state)
+        return no_state(err);
+    const attni_backward *bw = &state->bw;
+    const piece x = {k, v, dk, dv, first_key, k ? k->shape[2] : 0};
+    if ((status = attni_pieces_check(&bw->plan, k, "k", x.n, bw->plan.D, err)) ||
+        (status = attni_pieces_check(&bw->plan, v, "v", x.n, bw->plan.Dv, err)) ||
+        (status = check_gradient(bw, bw->want_k, dk, "dk", k, err)) ||
+        (status = check_gradient(bw, bw->want_v, dv, "dv", v, err)) ||
+        (status = check_place(state, &x, err)) || x.n == 0)
+        return status;
+    return run_piece(state, &x, err);
+}
+
+/* -------------------------------------------------------------------------------------- finish */
+
+/* A task that was not in any piece; only the first task of a sequence has rows without keys. */
+static void run_rest(const attni_backward *bw, int64_t task, attni_grad_cursor *at)
+{
+    if (atomic_load_explicit(&bw->progress[task], memory_order_acquire) == 0)
+        attni_backward_work_item(bw, task, at);
+}
+
+attn_status attn_sdpa_backward_finish(attn_sdpa_backward_state *state, attn_error *err)
+{
+    ATTNI_CALL_MODE;
+    attni_call call;
+    if (!state)
+        return no_state(err);
+    if (state->wanted < state->bw.plan.S)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "state",
+                          "state needs keys %lld to %lld first; feed them, then finish",
+                          (long long)state->wanted, (long long)state->past - 1);
+    if (state->finished)
+        return ATTN_OK;
+    attni_backward bw = state->bw;
+    const attn_status status =
+        attni_call_begin(&call, state->ctx, workers_bytes(&bw), NULL, 0, err);
+    if (status)
+        return status;
+    bw.workers_scratch = call.scratch;
+    bw.without_keys = true;
+    attni_backward_step(&bw, &call, bw.tasks, run_rest);
+    attni_backward_sums(&bw);
+    state->finished = true;
+    want(state);
+    attni_call_end(&call);
+    return ATTN_OK;
+}
