@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Sharing: the state in the URL's hash, Back and Forward, one panel in a frame, and the page saved as
-a page."""
+"""Sharing: the state in the URL's hash, Back and Forward, one panel in a frame, and the page saved
+as a page."""
 
 import json
 import os
