@@ -136,7 +136,7 @@ ATTN_API void attn_sdpa_end(attn_sdpa_state *state);                 /* NULL is 
  * the options, head_offset and whole_H may be set; q_positions and a whole_T other than T are
  * refused. attn_sdpa_jvp has no form in pieces.
  *
- * Memory: attn_sdpa_backward_state_bytes(). For each head and query, D + 4 numbers of the type that
+ * Memory: attn_sdpa_backward_state_bytes(). For each head and query, D + 3 numbers of the type that
  * the call computes in and 9 bytes; tiles of up to 64 queries are rounded up to whole vectors. For
  * each 256 keys (fewer if D + Dv is large), head of k and sequence, 8 bytes, with dalibi_slopes
  * also 8 for each head of q. For dmask, as one call. What args and grads point to must stay as it
