@@ -514,3 +514,12 @@ check_tensor check_cut_keys(check_case *c, const attn_tensor *t, int64_t first, 
                     check_store(&piece.view, b, h, j, d, ref_get(t, b, h, first + j, d));
     return piece;
 }
+
+attn_tensor check_heads_of(const attn_tensor *t, int64_t h0, int64_t n)
+{
+    attn_tensor some = *t;
+    if (check_count(t) > 0)
+        some.data = (char *)t->data + h0 * t->stride[1] * (int64_t)attn_dtype_size(t->dtype);
+    some.shape[1] = n;
+    return some;
+}

@@ -230,15 +230,6 @@ static check_tensor take_rows(check_case *c, const attn_tensor *t, int64_t h0, i
     return to;
 }
 
-static attn_tensor heads_of(const attn_tensor *t, int64_t h0, int64_t n)
-{
-    attn_tensor some = *t;
-    if (check_count(t) > 0)
-        some.data = (char *)t->data + h0 * t->stride[1] * (int64_t)attn_dtype_size(t->dtype);
-    some.shape[1] = n;
-    return some;
-}
-
 static void compare_part(check_case *c, const char *name, const attn_tensor *got,
                          const double *want, int64_t H, int64_t T, int64_t h0,
                          const int64_t *positions)
@@ -274,8 +265,8 @@ static void check_part(check_case *c, const attn_sdpa_args *a, const results *wa
     const check_tensor out = take_rows(c, &a->out, h0, g * G, positions, n, false);
     check_tensor lse, mask;
     some.q = q.view, some.out = out.view;
-    all.k = some.k = heads_of(&a->k, g0, g);
-    all.v = some.v = heads_of(&a->v, g0, g);
+    all.k = some.k = check_heads_of(&a->k, g0, g);
+    all.v = some.v = check_heads_of(&a->v, g0, g);
     if (a->lse) {
         lse = take_rows(c, a->lse, h0, g * G, positions, n, false);
         some.lse = &lse.view;

@@ -1,7 +1,8 @@
 /* The backward with keys in pieces: random calls with all rules, contents and layouts. The
  * gradients of attn_sdpa_backward_begin, _feed and _finish have the bits of one call of
  * attn_sdpa_backward, for pieces of several sizes on several numbers of threads. Each piece and its
- * gradients lie in guarded memory of their own, so a key outside of it cannot be accessed. */
+ * gradients lie in guarded memory of their own, so a key outside of it cannot be accessed. Some of
+ * the heads, as a part of the whole, have the bits of one call too. */
 #include "check_call.h"
 
 #include <inttypes.h>
@@ -143,17 +144,23 @@ static void keep(double *to, const attn_tensor *whole, const attn_tensor *t, int
                     to[((b * n[1] + h) * S + first + j) * n[3] + d] = ref_get(t, b, h, j, d);
 }
 
-/* Feeds the keys that are needed, in pieces of up to `size`; or from `position` on, if `all`. */
+/* Feeds the keys that are needed, in pieces of up to `size`; or every key, if `all`. */
 static attn_status feed_all(check_case *c, const gradients *g, attn_sdpa_backward_state *state,
                             int64_t size, bool all, results *r, attn_error *err)
 {
     const attn_sdpa_args *a = &g->call.args;
+    const int64_t S = a->k.shape[2];
     attn_status status = ATTN_OK;
     int64_t first, past, position = 0;
-    while (status == ATTN_OK &&
-           (first = attn_sdpa_backward_next(state, size, &past)) < a->k.shape[2]) {
+    while (status == ATTN_OK) {
         check_tensor dk, dv;
-        first = all ? position : first;
+        first = attn_sdpa_backward_next(state, size, &past);
+        if (all) {
+            past = first < S ? past : S; /* keys at the end that no row sees */
+            first = position;
+        }
+        if (first >= S)
+            break;
         const check_tensor k = check_cut_keys(c, &a->k, first, past - first);
         const check_tensor v = check_cut_keys(c, &a->v, first, past - first);
         const attn_tensor *to_k = new_gradient(c, &dk, &g->dk, &k.view);
@@ -168,7 +175,8 @@ static attn_status feed_all(check_case *c, const gradients *g, attn_sdpa_backwar
     return status;
 }
 
-static results run(check_case *c, gradients *g, int64_t size, int threads)
+static results run(check_case *c, const gradients *g, const attn_pieces_options *part, int64_t size,
+                   int threads)
 {
     attn_sdpa_args a = g->call.args;
     attn_sdpa_grads grads = g->grads;
@@ -181,7 +189,7 @@ static results run(check_case *c, gradients *g, int64_t size, int threads)
         forget(grads.dmask);
     results r = results_of(c, g, true);
     attn_status status =
-        attn_sdpa_backward_begin(check_context(c, threads), &a, &grads, NULL, &state, &err);
+        attn_sdpa_backward_begin(check_context(c, threads), &a, &grads, part, &state, &err);
     if (status == ATTN_OK)
         status = feed_all(c, g, state, size, check_chance(c, 30), &r, &err);
     if (status == ATTN_OK)
@@ -203,6 +211,61 @@ static void compare(check_case *c, const char *name, const double *got, const do
                    "%s[%" PRId64 "] is %.17g in pieces of %" PRId64 " on %d threads, %.17g in one "
                    "call",
                    name, d.at, d.got, size, threads, d.want);
+}
+
+/* Replaces a tensor that the call has by its heads h0 .. h0+n-1; a size of 1 repeats in a mask. */
+static void take_heads(attn_tensor *t, int64_t h0, int64_t n, bool repeats)
+{
+    if (t->shape[1] > (repeats ? 1 : 0))
+        *t = check_heads_of(t, h0, n);
+}
+
+/* Compares heads h0 .. h0+n-1 of [B,H,size]; `got` has only these. */
+static void compare_heads(check_case *c, const char *name, const double *got, const double *want,
+                          int64_t B, int64_t H, int64_t h0, int64_t n, int64_t size)
+{
+    for (int64_t b = 0; want && b < B && !c->failed; b++) {
+        check_difference d;
+        if (!check_same(got + b * n * size, want + (b * H + h0) * size, n * size, CHECK_ZERO_SIGNED,
+                        &d))
+            check_fail(c, "%s of heads from %" PRId64 " on is %.17g as a part, %.17g in one call",
+                       name, h0, d.got, d.want);
+    }
+}
+
+/* Some key/value heads with their query heads. dmask is left out, because heads may share it. */
+static void check_some_heads(check_case *c, const gradients *whole, const results *want)
+{
+    static gradients g; /* static: its call's arguments point into it */
+    attn_sdpa_args *a = &g.call.args;
+    const int64_t *q = whole->call.args.q.shape, *k = whole->call.args.k.shape;
+    const int64_t B = q[0], H = q[1], Hk = k[1], Dv = whole->call.args.v.shape[3];
+    if (H == 0 || Hk == 0)
+        return;
+    const int64_t g0 = check_between(c, 0, Hk - 1), n = check_between(c, 1, Hk - g0);
+    const int64_t h0 = g0 * (H / Hk), h = n * (H / Hk);
+    const attn_pieces_options part = {.struct_size = sizeof part, .head_offset = h0, .whole_H = H};
+    g = *whole;
+    a->lse = &g.call.lse.view;
+    a->mask = a->mask ? &g.call.mask.view : NULL;
+    g.grads.dlse = g.grads.dlse ? &g.dlse.view : NULL;
+    g.grads.dmask = NULL;
+    attn_tensor *const of_queries[] = {&a->q,         &a->out,     &g.call.lse.view, &g.dlse.view,
+                                       &g.grads.dout, &g.grads.dq, &g.dq.view};
+    attn_tensor *const of_keys[] = {&a->k, &a->v, &g.grads.dk, &g.grads.dv, &g.dk.view, &g.dv.view};
+    for (size_t i = 0; i < sizeof of_queries / sizeof *of_queries; i++)
+        take_heads(of_queries[i], h0, h, false);
+    for (size_t i = 0; i < sizeof of_keys / sizeof *of_keys; i++)
+        take_heads(of_keys[i], g0, n, false);
+    take_heads(&g.call.mask.view, h0, h, true);
+    a->alibi_slopes = a->alibi_slopes ? a->alibi_slopes + h0 : NULL;
+    a->sink_logits = a->sink_logits ? a->sink_logits + h0 : NULL;
+    const results got = run(c, &g, &part, 256, check_chance(c, 50) ? 1 : 3);
+    compare_heads(c, "dq", got.dq, want->dq, B, H, h0, h, q[2] * q[3]);
+    compare_heads(c, "dk", got.dk, want->dk, B, Hk, g0, n, k[2] * k[3]);
+    compare_heads(c, "dv", got.dv, want->dv, B, Hk, g0, n, k[2] * Dv);
+    compare_heads(c, "dalibi_slopes", got.dalibi, want->dalibi, 1, H, h0, h, 1);
+    compare_heads(c, "dsink_logits", got.dsink, want->dsink, 1, H, h0, h, 1);
 }
 
 void check_pieces_backward(check_case *c)
@@ -230,7 +293,7 @@ void check_pieces_backward(check_case *c)
     for (int x = 0; x < 9 && !c->failed; x++) {
         const int64_t size = sizes[x / 3];
         const int n = threads[x % 3];
-        const results got = run(c, &g, size, n);
+        const results got = run(c, &g, NULL, size, n);
         compare(c, "dq", got.dq, want.dq, check_count(&a->q), size, n);
         compare(c, "dk", got.dk, want.dk, check_count(&a->k), size, n);
         compare(c, "dv", got.dv, want.dv, check_count(&a->v), size, n);
@@ -238,5 +301,7 @@ void check_pieces_backward(check_case *c)
         compare(c, "dalibi_slopes", got.dalibi, want.dalibi, H, size, n);
         compare(c, "dsink_logits", got.dsink, want.dsink, H, size, n);
     }
+    if (!c->failed)
+        check_some_heads(c, &g, &want);
     check_expect_intact(c);
 }
