@@ -1,6 +1,6 @@
 /* Whole calls of attn_sdpa_backward, with random combinations of every option, type and layout,
  * against the definition. */
-#include "check_call.h"
+#include "check_gradients.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -8,18 +8,9 @@
 
 #define WORK 1.5e6
 
-/* A call, its gradients, and the expected gradients. */
-typedef struct gradients {
-    check_call call; /* of the forward */
-    attn_sdpa_grads grads;
-    check_tensor dout, dlse, dq, dk, dv, dmask;
-    double dalibi[CHECK_MAX_HEADS], dsink[CHECK_MAX_HEADS];
-    ref_grads want;
-} gradients;
-
 static attn_dtype wide(check_case *c) { return check_chance(c, 60) ? ATTN_F32 : ATTN_F64; }
 
-static void choose_inputs(check_case *c, gradients *g)
+static void choose_inputs(check_case *c, check_gradients *g)
 {
     attn_sdpa_args *a = &g->call.args;
     const int64_t rows[4] = {a->q.shape[0], a->q.shape[1], a->q.shape[2], 1};
@@ -41,8 +32,8 @@ static void choose_inputs(check_case *c, gradients *g)
     }
 }
 
-static void choose_output(check_case *c, const gradients *g, check_tensor *t, const attn_tensor *of,
-                          const char *name, ref_grad *want)
+static void choose_output(check_case *c, const check_gradients *g, check_tensor *t,
+                          const attn_tensor *of, const char *name, ref_grad *want)
 {
     if (check_chance(c, 12))
         return;
@@ -53,7 +44,7 @@ static void choose_output(check_case *c, const gradients *g, check_tensor *t, co
     check_call_say(c, name);
 }
 
-static void choose_outputs(check_case *c, gradients *g)
+static void choose_outputs(check_case *c, check_gradients *g)
 {
     const attn_sdpa_args *a = &g->call.args;
     choose_output(c, g, &g->dq, &a->q, "dq", &g->want.dq);
@@ -77,6 +68,12 @@ static void choose_outputs(check_case *c, gradients *g)
     }
 }
 
+void check_gradients_choose(check_case *c, check_gradients *g)
+{
+    choose_inputs(c, g);
+    choose_outputs(c, g);
+}
+
 static bool repeats(const attn_tensor *t)
 {
     for (int d = 0; d < 3; d++) /* a repeated row may be seen elsewhere */
@@ -94,7 +91,7 @@ static void poison_row(check_case *c, const attn_tensor *t, int64_t b, int64_t h
 
 /* Poisons every row that no query-key pair uses: keys and values that no query sees, q and dout of
  * rows that see no key. A result that uses such a row shows it. */
-static void poison_hidden(check_case *c, gradients *g)
+static void poison_hidden(check_case *c, check_gradients *g)
 {
     attn_sdpa_args *a = &g->call.args;
     int64_t B = a->q.shape[0], H = a->q.shape[1], T = a->q.shape[2], Hk = a->k.shape[1];
@@ -124,7 +121,7 @@ static void poison_hidden(check_case *c, gradients *g)
         }
 }
 
-static void bring_workspace(check_case *c, gradients *g, attn_context *ctx)
+static void bring_workspace(check_case *c, check_gradients *g, attn_context *ctx)
 {
     attn_plan_info info = ATTN_PLAN_INFO_INIT;
     attn_error err = {0};
@@ -147,7 +144,7 @@ static double narrower(attn_dtype type, attn_dtype compute)
 }
 
 /* As check_call_extra_units: repeated rows round in the same direction in every step of a sum. */
-static double extra_units(const gradients *g)
+static double extra_units(const check_gradients *g)
 {
     const attn_sdpa_args *a = &g->call.args;
     const attn_tensor *dout = &g->grads.dout;
@@ -161,12 +158,12 @@ static double extra_units(const gradients *g)
 
 /* The relative error of weights and of gradients of scores when they are multiplied. If dout is
  * bf16 too, they are rounded to bf16. */
-static double factor_error(const gradients *g, double weight_error)
+static double factor_error(const check_gradients *g, double weight_error)
 {
     return weight_error > 0 && g->grads.dout.dtype == ATTN_BF16 ? 0x1p-8 : 0;
 }
 
-static void reference(check_case *c, gradients *g)
+static void reference(check_case *c, check_gradients *g)
 {
     const check_call *call = &g->call;
     const double weight = check_call_weight_error(c, call);
@@ -199,7 +196,7 @@ static void open_bounds(const ref_grad *want, int64_t n)
             want->error[i] = INFINITY;
 }
 
-static void judge(check_case *c, const gradients *g, const char *name, const check_tensor *t,
+static void judge(check_case *c, const check_gradients *g, const char *name, const check_tensor *t,
                   const ref_grad *want)
 {
     if (!want->x)
@@ -222,11 +219,10 @@ static void judge_heads(check_case *c, const char *name, const double *got, cons
 
 void check_backward(check_case *c)
 {
-    gradients g = {.want = {0}};
+    check_gradients g = {.want = {0}};
     check_call_random(c, &g.call, WORK);
     attn_sdpa_args *a = &g.call.args;
-    choose_inputs(c, &g);
-    choose_outputs(c, &g);
+    check_gradients_choose(c, &g);
     if (check_chance(c, 40))
         poison_hidden(c, &g);
     attn_context *ctx = check_context(c, g.call.threads);

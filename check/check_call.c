@@ -523,3 +523,12 @@ attn_tensor check_heads_of(const attn_tensor *t, int64_t h0, int64_t n)
     some.shape[1] = n;
     return some;
 }
+
+void check_forget(const attn_tensor *t)
+{
+    for (int64_t b = 0; b < t->shape[0]; b++)
+        for (int64_t h = 0; h < t->shape[1]; h++)
+            for (int64_t i = 0; i < t->shape[2]; i++)
+                for (int64_t d = 0; d < t->shape[3]; d++)
+                    check_store(t, b, h, i, d, 77);
+}

@@ -34,15 +34,6 @@ static void cut_all(check_case *c, const attn_sdpa_args *a, int64_t size, pieces
     }
 }
 
-static void forget(const attn_tensor *t)
-{
-    for (int64_t b = 0; b < t->shape[0]; b++)
-        for (int64_t h = 0; h < t->shape[1]; h++)
-            for (int64_t i = 0; i < t->shape[2]; i++)
-                for (int64_t d = 0; d < t->shape[3]; d++)
-                    check_store(t, b, h, i, d, 77);
-}
-
 /* A call in pieces. */
 typedef struct run_state {
     attn_sdpa_args args; /* without keys */
@@ -81,9 +72,9 @@ static attn_status save_and_load(check_case *c, run_state *r)
     attn_status status = attn_sdpa_save(r->state, keep_bytes, &saved, &r->err);
     if (status == ATTN_OK) {
         attn_sdpa_end(r->state);
-        forget(&r->args.out);
+        check_forget(&r->args.out);
         if (r->args.lse)
-            forget(r->args.lse);
+            check_forget(r->args.lse);
         status = attn_sdpa_load(check_context(c, threads), &r->args, r->part, saved.data + 1,
                                 saved.size - 1, &r->state, &r->err);
         r->loads++;
@@ -180,7 +171,7 @@ static void check_whole(check_case *c, const attn_sdpa_args *a, const results *w
         cut_all(c, a, sizes[x], &p);
         for (int y = 0; y < 3 && !c->failed; y++) {
             const bool exact = check_chance(c, 25);
-            forget(&a->out);
+            check_forget(&a->out);
             run(c, a, a, NULL, exact ? NULL : &p, threads[y]);
             const results got = results_of(c, a);
             compare(c, "out", got.out, want->out, check_count(&a->out), sizes[x], threads[y]);
@@ -277,7 +268,7 @@ static void check_part(check_case *c, const attn_sdpa_args *a, const results *wa
     }
     some.alibi_slopes = a->alibi_slopes ? a->alibi_slopes + h0 : NULL;
     some.sink_logits = a->sink_logits ? a->sink_logits + h0 : NULL;
-    forget(&some.out);
+    check_forget(&some.out);
     run(c, &all, &some, &part, NULL, check_chance(c, 50) ? 1 : 3);
     compare_part(c, "out", &some.out, want->out, H, T, h0, positions);
     if (a->lse)

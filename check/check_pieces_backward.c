@@ -3,7 +3,7 @@
  * attn_sdpa_backward, for pieces of several sizes on several numbers of threads. Each piece and its
  * gradients lie in guarded memory of their own, so a key outside of it cannot be accessed. Some of
  * the heads, as a part of the whole, have the bits of one call too. */
-#include "check_call.h"
+#include "check_gradients.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -11,62 +11,10 @@
 
 #define WORK 4e6
 
-/* A call, and its gradients. */
-typedef struct gradients {
-    check_call call;
-    check_tensor dout, dlse, dq, dk, dv, dmask;
-    double dalibi[CHECK_MAX_HEADS], dsink[CHECK_MAX_HEADS];
-    attn_sdpa_grads grads;
-} gradients;
-
-/* Their elements; NULL if a gradient is not wanted. */
+/* The elements of all gradients; NULL if one is not wanted. */
 typedef struct results {
     double *dq, *dk, *dv, *dmask, *dalibi, *dsink;
 } results;
-
-static attn_dtype wide(check_case *c) { return check_chance(c, 60) ? ATTN_F32 : ATTN_F64; }
-
-static void choose_output(check_case *c, check_tensor *t, attn_tensor *gradient,
-                          const attn_tensor *of)
-{
-    if (check_chance(c, 12))
-        return;
-    const attn_dtype dtype = check_chance(c, 60) ? of->dtype : wide(c);
-    *t = check_tensor_new(c, dtype, of->shape, check_chance(c, 50) ? CHECK_DENSE : CHECK_LOOSE);
-    *gradient = t->view;
-}
-
-static void choose(check_case *c, gradients *g)
-{
-    attn_sdpa_args *a = &g->call.args;
-    const int64_t rows[4] = {a->q.shape[0], a->q.shape[1], a->q.shape[2], 1};
-    a->scores = NULL;
-    a->workspace = NULL;
-    g->call.lse = check_tensor_new(c, wide(c), rows, CHECK_LOOSE);
-    a->lse = &g->call.lse.view;
-    attn_sdpa_grads_init(&g->grads);
-    g->dout = check_tensor_new(c, check_chance(c, 70) ? a->q.dtype : wide(c), a->out.shape,
-                               check_chance(c, 50) ? CHECK_DENSE : CHECK_REPEAT);
-    check_call_fill(c, &g->dout, 1);
-    g->grads.dout = g->dout.view;
-    if (check_chance(c, 25)) {
-        g->dlse = check_tensor_new(c, wide(c), rows, CHECK_REPEAT);
-        check_call_fill(c, &g->dlse, 1);
-        g->grads.dlse = &g->dlse.view;
-    }
-    choose_output(c, &g->dq, &g->grads.dq, &a->q);
-    choose_output(c, &g->dk, &g->grads.dk, &a->k);
-    choose_output(c, &g->dv, &g->grads.dv, &a->v);
-    if (a->mask && a->mask->dtype != ATTN_BOOL && check_chance(c, 70)) {
-        g->dmask = check_tensor_new(c, wide(c), a->mask->shape, CHECK_LOOSE);
-        g->grads.dmask = &g->dmask.view;
-        check_call_say(c, "dmask");
-    }
-    if (a->alibi_slopes && check_chance(c, 70))
-        g->grads.dalibi_slopes = g->dalibi;
-    if (a->sink_logits && check_chance(c, 70))
-        g->grads.dsink_logits = g->dsink;
-}
 
 /* Plants elements that are not finite. */
 static void plant(check_case *c, const attn_tensor *t)
@@ -93,7 +41,7 @@ static double *copy_heads(check_case *c, const double *x, int64_t H)
 }
 
 /* What both ways leave in memory; dk and dv lie in pieces if the call is in pieces. */
-static results results_of(check_case *c, const gradients *g, bool in_pieces)
+static results results_of(check_case *c, const check_gradients *g, bool in_pieces)
 {
     const attn_sdpa_grads *x = &g->grads;
     const int64_t H = g->call.args.q.shape[1];
@@ -111,15 +59,6 @@ static results results_of(check_case *c, const gradients *g, bool in_pieces)
     if (x->dsink_logits)
         r.dsink = copy_heads(c, x->dsink_logits, H);
     return r;
-}
-
-static void forget(const attn_tensor *t)
-{
-    for (int64_t b = 0; b < t->shape[0]; b++)
-        for (int64_t h = 0; h < t->shape[1]; h++)
-            for (int64_t i = 0; i < t->shape[2]; i++)
-                for (int64_t d = 0; d < t->shape[3]; d++)
-                    check_store(t, b, h, i, d, 77);
 }
 
 /* An empty gradient for a piece of `like`, or NULL if it is not wanted. */
@@ -145,8 +84,9 @@ static void keep(double *to, const attn_tensor *whole, const attn_tensor *t, int
 }
 
 /* Feeds the keys that are needed, in pieces of up to `size`; or every key, if `all`. */
-static attn_status feed_all(check_case *c, const gradients *g, attn_sdpa_backward_state *state,
-                            int64_t size, bool all, results *r, attn_error *err)
+static attn_status feed_all(check_case *c, const check_gradients *g,
+                            attn_sdpa_backward_state *state, int64_t size, bool all, results *r,
+                            attn_error *err)
 {
     const attn_sdpa_args *a = &g->call.args;
     const int64_t S = a->k.shape[2];
@@ -175,8 +115,8 @@ static attn_status feed_all(check_case *c, const gradients *g, attn_sdpa_backwar
     return status;
 }
 
-static results run(check_case *c, const gradients *g, const attn_pieces_options *part, int64_t size,
-                   int threads)
+static results run(check_case *c, const check_gradients *g, const attn_pieces_options *part,
+                   int64_t size, int threads)
 {
     attn_sdpa_args a = g->call.args;
     attn_sdpa_grads grads = g->grads;
@@ -184,9 +124,9 @@ static results run(check_case *c, const gradients *g, const attn_pieces_options 
     attn_error err = {0};
     a.k.data = a.v.data = grads.dk.data = grads.dv.data = NULL;
     if (wanted(&g->dq))
-        forget(&grads.dq);
+        check_forget(&grads.dq);
     if (grads.dmask)
-        forget(grads.dmask);
+        check_forget(grads.dmask);
     results r = results_of(c, g, true);
     attn_status status =
         attn_sdpa_backward_begin(check_context(c, threads), &a, &grads, part, &state, &err);
@@ -234,9 +174,9 @@ static void compare_heads(check_case *c, const char *name, const double *got, co
 }
 
 /* Some key/value heads with their query heads. dmask is left out, because heads may share it. */
-static void check_some_heads(check_case *c, const gradients *whole, const results *want)
+static void check_some_heads(check_case *c, const check_gradients *whole, const results *want)
 {
-    static gradients g; /* static: its call's arguments point into it */
+    static check_gradients g; /* static: its call's arguments point into it */
     attn_sdpa_args *a = &g.call.args;
     const int64_t *q = whole->call.args.q.shape, *k = whole->call.args.k.shape;
     const int64_t B = q[0], H = q[1], Hk = k[1], Dv = whole->call.args.v.shape[3];
@@ -272,13 +212,14 @@ void check_pieces_backward(check_case *c)
 {
     static const int64_t sizes[] = {256, 512, 4096};
     static const int threads[] = {1, 2, 8};
-    static gradients g; /* static: the call's arguments point into it */
-    g = (gradients){0};
+    static check_gradients g; /* static: the call's arguments point into it */
+    g = (check_gradients){0};
     if (check_chance(c, 80))
         check_call_random_long(c, &g.call, WORK);
     else
         check_call_random(c, &g.call, WORK);
-    choose(c, &g);
+    check_gradients_choose(c, &g);
+    g.call.args.workspace = NULL;
     const attn_sdpa_args *a = &g.call.args;
     const int64_t H = a->q.shape[1];
     attn_error err = {0};
