@@ -7,8 +7,9 @@
 #include <string.h>
 
 #include "attn.h"
-#include "check/check.h"
 #include "support/argument_errors.h"
+#include "support/counted_memory.h"
+#include "support/harness_sample.h"
 #include "support/test.h"
 
 /* ------------------------------------------------------------------------------------ a call */
@@ -108,20 +109,7 @@ static void run_forward(const attn_sdpa_args *given)
 static void test_product(void **state)
 {
     (void)state;
-    char *report;
-    size_t size;
-    FILE *to = open_memstream(&report, &size);
-    assert_non_null(to);
-    const int failed = check_run(&(check_options){.op = "pieces_backward", .seed = 24, .out = to});
-    fclose(to);
-    fputs(report, stdout);
-    assert_int_equal(failed, 0);
-    const char *last = strstr(report, " passed, 0 failed");
-    assert_non_null(last);
-    while (last > report && last[-1] >= '0' && last[-1] <= '9')
-        last--;
-    assert_number(atoi(last), >=, 40); /* each compares nine runs with one call */
-    free(report);
+    expect_sample_passes("pieces_backward", 24, 40); /* each compares nine runs with one call */
 }
 
 /* One query, which gives half of its weight to the first key and half to the last one; dout = 1. By
@@ -198,24 +186,7 @@ static void test_window(void **state)
 
 /* ------------------------------------------------------------------------------------ memory */
 
-static long blocks; /* that the caller's allocator handed out */
-static size_t fail_at, calls;
-
-static void *allocate(void *user, size_t size, size_t alignment)
-{
-    (void)user;
-    if (++calls == fail_at)
-        return NULL;
-    blocks++;
-    return aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
-}
-
-static void release(void *user, void *memory, size_t size)
-{
-    (void)user, (void)size;
-    blocks--;
-    free(memory);
-}
+static counted_memory memory;
 
 /* One call in pieces, in which at most one allocation fails; each call that fails is made again. */
 static int run_failing(attn_context *ctx)
@@ -248,26 +219,25 @@ static void test_no_memory(void **state)
     (void)state;
     const attn_sdpa_args a = make_args(true);
     run_forward(&a);
-    for (fail_at = 1;; fail_at++) {
-        describe_case("allocation %zu fails", fail_at);
-        calls = 0;
-        attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
+    for (memory.fail_at = 1;; memory.fail_at++) {
+        describe_case("allocation %zu fails", memory.fail_at);
+        memory.calls = 0;
+        const attn_context_options o = counted_options(&memory, 2);
         attn_context *ctx;
-        o.threads = 2, o.allocate = allocate, o.release = release;
         if (attn_context_create(&o, &ctx, NULL) == ATTN_ERR_MEMORY)
             continue;
         memset(&got, 0, sizeof got);
         const int failures = run_failing(ctx);
-        const size_t made = calls;
+        const size_t made = memory.calls;
         expect_one_call(&a);
         attn_context_destroy(ctx);
-        assert_int_equal(blocks, 0);
+        assert_int_equal(memory.blocks, 0);
         assert_true(failures <= 1);
-        if (fail_at > made)
+        if (memory.fail_at > made)
             break;
     }
-    assert_number(fail_at, >, 3);
-    fail_at = 0;
+    assert_number(memory.fail_at, >, 3);
+    memory.fail_at = 0;
 }
 
 /* --------------------------------------------------------------------------------- arguments */

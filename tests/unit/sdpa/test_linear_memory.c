@@ -8,6 +8,7 @@
 
 #include "attn.h"
 #include "check/check_call.h"
+#include "support/counted_memory.h"
 #include "support/property.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -20,34 +21,14 @@
 
 /* --------------------------------------------------------------------- an allocator that counts */
 
-typedef struct ledger {
-    size_t now, most;
-} ledger;
-
-static void *counted(void *user, size_t size, size_t alignment)
+static attn_context *counting_context(const check_case *c, int threads, counted_memory *l)
 {
-    ledger *l = user;
-    l->now += size;
-    l->most = l->now > l->most ? l->now : l->most;
-    return aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
-}
-
-static void uncounted(void *user, void *memory, size_t size)
-{
-    ((ledger *)user)->now -= size;
-    free(memory);
-}
-
-static attn_context *counting_context(const check_case *c, int threads, ledger *l)
-{
-    attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
+    attn_context_options options = counted_options(l, threads);
     attn_context *ctx = NULL;
     options.isa = attn_isa(c->isa).name;
-    options.threads = threads;
-    options.allocate = counted, options.release = uncounted, options.memory_user = l;
-    *l = (ledger){0, 0};
+    *l = (counted_memory){0};
     assert_int_equal(attn_context_create(&options, &ctx, NULL), ATTN_OK);
-    l->most = l->now; /* the context itself is not the call's */
+    l->most = l->bytes; /* the context itself is not the call's */
     return ctx;
 }
 
@@ -196,9 +177,9 @@ static void takes_what_was_planned(check_case *c)
     attn_sdpa_grads g = ATTN_SDPA_GRADS_INIT;
     g.dout = dout.view, g.dq = dq.view, g.dk = dk.view, g.dv = dv.view;
     for (int backward = 0; backward < 2; backward++) {
-        ledger l;
+        counted_memory l;
         attn_context *ctx = counting_context(c, call.threads, &l);
-        const size_t before = l.now;
+        const size_t before = l.bytes;
         attn_plan_info info = {.struct_size = sizeof info};
         attn_error err = {0};
         if (backward ? attn_sdpa_backward_plan(ctx, a, &g, &info, &err) ||
@@ -210,7 +191,7 @@ static void takes_what_was_planned(check_case *c)
             check_fail(c, "%s took %zu bytes, want %zu as its plan says",
                        backward ? "backward" : "forward", l.most - before, info.scratch_bytes);
         attn_context_destroy(ctx);
-        assert_int_equal(l.now, 0);
+        assert_int_equal(l.bytes, 0);
     }
 }
 
@@ -231,10 +212,10 @@ static size_t peak_of_jvp(check_case *c, const problem *p, int64_t n, int thread
         all[i]->data = memory[i] = calloc(count + 1, attn_dtype_size(all[i]->dtype));
         assert_non_null(memory[i]);
     }
-    ledger l;
+    counted_memory l;
     attn_error err = {0};
     attn_context *ctx = counting_context(c, threads, &l);
-    const size_t before = l.now;
+    const size_t before = l.bytes;
     if (attn_sdpa_jvp(ctx, a, &x, &err))
         check_fail(c, "%s", err.message);
     const size_t most = l.most - before;

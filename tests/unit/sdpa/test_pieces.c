@@ -5,9 +5,10 @@
 #include <string.h>
 
 #include "attn.h"
-#include "check/check.h"
 #include "ref/attn_ref.h"
 #include "support/argument_errors.h"
+#include "support/counted_memory.h"
+#include "support/harness_sample.h"
 #include "support/test.h"
 
 /* ------------------------------------------------------------------------------------ a call */
@@ -90,20 +91,7 @@ static void expect_one_call(attn_context *ctx, attn_sdpa_args a)
 static void test_product(void **state)
 {
     (void)state;
-    char *report;
-    size_t size;
-    FILE *to = open_memstream(&report, &size);
-    assert_non_null(to);
-    const int failed = check_run(&(check_options){.op = "pieces", .seed = 24, .out = to});
-    fclose(to);
-    fputs(report, stdout);
-    assert_int_equal(failed, 0);
-    const char *last = strstr(report, " passed, 0 failed");
-    assert_non_null(last);
-    while (last > report && last[-1] >= '0' && last[-1] <= '9')
-        last--;
-    assert_number(atoi(last), >=, 60); /* each compares at least ten pairs of results */
-    free(report);
+    expect_sample_passes("pieces", 24, 60); /* each compares at least ten pairs of results */
 }
 
 /* One call, and the definition: 0.5 for two equal keys, whatever the pieces. */
@@ -305,71 +293,42 @@ static void test_gap(void **state)
 
 /* ------------------------------------------------------------------------------------ memory */
 
-static long blocks; /* that the caller's allocator handed out */
-static size_t bytes, fail_at, calls;
-
-static void *allocate(void *user, size_t size, size_t alignment)
-{
-    (void)user;
-    if (++calls == fail_at)
-        return NULL;
-    blocks++;
-    bytes += size;
-    return aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
-}
-
-static void release(void *user, void *memory, size_t size)
-{
-    (void)user;
-    blocks--;
-    bytes -= size;
-    free(memory);
-}
-
-static attn_context *counting_context(void)
-{
-    attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
-    attn_context *ctx;
-    o.threads = 2;
-    o.allocate = allocate;
-    o.release = release;
-    assert_int_equal(attn_context_create(&o, &ctx, NULL), ATTN_OK);
-    return ctx;
-}
+static counted_memory memory;
 
 /* attn_sdpa_state_bytes() is what was allocated, and does not grow with the number of keys. */
 static void test_state_bytes(void **state)
 {
     (void)state;
-    attn_context *ctx = counting_context();
-    const size_t before = bytes;
+    const attn_context_options o = counted_options(&memory, 2);
+    attn_context *ctx;
+    assert_int_equal(attn_context_create(&o, &ctx, NULL), ATTN_OK);
+    const size_t before = memory.bytes;
     size_t first = 0;
     for (int64_t keys = 1; keys <= INT64_C(1) << 40; keys <<= 10) {
         attn_sdpa_args a = make_args(true);
         attn_sdpa_state *s;
         a.k.shape[2] = a.v.shape[2] = keys << 8;
         assert_int_equal(attn_sdpa_begin(ctx, &a, NULL, &s, NULL), ATTN_OK);
-        assert_int_equal(attn_sdpa_state_bytes(s), bytes - before);
-        first = first ? first : bytes;
-        assert_int_equal(bytes, first);
+        assert_int_equal(attn_sdpa_state_bytes(s), memory.bytes - before);
+        first = first ? first : memory.bytes;
+        assert_int_equal(memory.bytes, first);
         attn_sdpa_end(s);
-        assert_int_equal(bytes, before);
+        assert_int_equal(memory.bytes, before);
     }
     attn_context_destroy(ctx);
-    assert_int_equal(blocks, 0);
+    assert_int_equal(memory.blocks, 0);
 }
 
 /* Each allocation fails once. Nothing leaks, nothing changes, and the call goes on. */
 static void test_no_memory(void **state)
 {
     (void)state;
-    for (fail_at = 1;; fail_at++) {
-        describe_case("allocation %zu fails", fail_at);
-        calls = 0;
-        attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
+    for (memory.fail_at = 1;; memory.fail_at++) {
+        describe_case("allocation %zu fails", memory.fail_at);
+        memory.calls = 0;
+        const attn_context_options o = counted_options(&memory, 2);
         attn_context *ctx;
         attn_error err;
-        o.threads = 2, o.allocate = allocate, o.release = release;
         if (attn_context_create(&o, &ctx, NULL) == ATTN_ERR_MEMORY)
             continue;
         attn_sdpa_args a = make_args(true);
@@ -391,16 +350,16 @@ static void test_no_memory(void **state)
             failures++;
         assert_int_equal(status, ATTN_OK);
         attn_sdpa_end(s);
-        const size_t made = calls;
+        const size_t made = memory.calls;
         expect_one_call(NULL, a);
         attn_context_destroy(ctx);
-        assert_int_equal(blocks, 0);
+        assert_int_equal(memory.blocks, 0);
         assert_true(failures <= 1);
-        if (fail_at > made)
+        if (memory.fail_at > made)
             break;
     }
-    assert_number(fail_at, >, 3);
-    fail_at = 0;
+    assert_number(memory.fail_at, >, 3);
+    memory.fail_at = 0;
 }
 
 /* --------------------------------------------------------------------------------- arguments */

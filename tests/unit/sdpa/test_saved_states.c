@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "attn.h"
+#include "fuzz/seal.h"
 #include "support/argument_errors.h"
 #include "support/io_testing.h"
+#include "support/counted_memory.h"
 #include "support/test.h"
 
 /* ------------------------------------------------------------------------------------ a call
@@ -276,14 +278,7 @@ static void test_other_isa(void **state)
 
 /* -------------------------------------------------------------------------------- the bytes */
 
-static void set_checksum(bytes *b)
-{
-    uint64_t hash = UINT64_C(0xCBF29CE484222325);
-    for (size_t i = 0; i < b->size - 8; i++)
-        hash = (hash ^ b->data[i]) * UINT64_C(0x100000001B3);
-    for (int i = 0; i < 8; i++)
-        b->data[b->size - 8 + (size_t)i] = (unsigned char)(hash >> 8 * i);
-}
+static void set_checksum(bytes *b) { seal_bytes(b->data, b->size); }
 
 /* Loads bytes in memory that ends with them. If they are accepted, the call can be ended. */
 static attn_status try_bytes(const attn_sdpa_args *a, const bytes *b, size_t size)
@@ -422,52 +417,32 @@ static void test_write_fails(void **state)
     bytes_free(&b);
 }
 
-static long blocks;
-static size_t calls, fail_at;
-
-static void *allocate(void *user, size_t size, size_t alignment)
-{
-    (void)user;
-    if (++calls == fail_at)
-        return NULL;
-    blocks++;
-    return aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
-}
-
-static void release(void *user, void *memory, size_t size)
-{
-    (void)user, (void)size;
-    blocks--;
-    free(memory);
-}
-
 /* Each allocation of attn_sdpa_load fails once: nothing is written, nothing leaks. */
 static void test_no_memory(void **state)
 {
     (void)state;
     const attn_sdpa_args a = make_args();
-    attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
+    counted_memory memory = {0};
+    const attn_context_options o = counted_options(&memory, 1);
     attn_context *ctx;
     attn_sdpa_state *s;
     bytes b = saved_after(NULL, &a, 2);
-    o.threads = 1, o.allocate = allocate, o.release = release;
-    fail_at = 0;
     assert_int_equal(attn_context_create(&o, &ctx, NULL), ATTN_OK);
-    const long before = blocks;
-    for (fail_at = 1;; fail_at++) {
+    const long before = memory.blocks;
+    for (memory.fail_at = 1;; memory.fail_at++) {
         attn_error err;
-        calls = 0;
+        memory.calls = 0;
         const attn_status status = attn_sdpa_load(ctx, &a, NULL, b.data, b.size, &s, &err);
         if (status == ATTN_OK)
             break;
         assert_int_equal(status, ATTN_ERR_MEMORY);
         assert_null(s);
-        assert_int_equal(blocks, before);
+        assert_int_equal(memory.blocks, before);
     }
-    assert_number(fail_at, >, 2);
+    assert_number(memory.fail_at, >, 2);
     attn_sdpa_end(s);
     attn_context_destroy(ctx);
-    assert_int_equal(blocks, 0);
+    assert_int_equal(memory.blocks, 0);
     bytes_free(&b);
 }
 
