@@ -95,13 +95,6 @@ static int read_piece(kit_array *a, kit_rows *rows, int64_t first, int64_t n, ki
     return kit_rows_read(rows, first, n, a->data, err);
 }
 
-static uint64_t hash_of(uint64_t hash, const void *bytes, size_t n)
-{
-    for (size_t i = 0; i < n; i++) /* FNV-1a */
-        hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001B3);
-    return hash;
-}
-
 /* Hashes rows at equal distances, the first and the last one among them. */
 static int hash_rows(uint64_t *hash, kit_rows *rows, kit_error *err)
 {
@@ -112,7 +105,7 @@ static int hash_rows(uint64_t *hash, kit_rows *rows, kit_error *err)
     for (int64_t i = 0; i < samples && !code; i++) {
         const int64_t j = samples > 1 ? (S - 1) / (samples - 1) * i : 0;
         code = read_piece(&row, rows, i == samples - 1 ? S - 1 : j, 1, err);
-        *hash = hash_of(*hash, row.data, row.bytes);
+        *hash = kit_hash(*hash, row.data, row.bytes);
     }
     kit_array_free(&row);
     return code;
@@ -273,7 +266,7 @@ static int begin(pieces_run *p, const attn_sdpa_args *args, attn_context *ctx, k
     attn_error engine = {0};
     int code = KIT_OK;
     if (resume || option_given(p->o, OPT_run_checkpoint)) {
-        p->hash = UINT64_C(0xCBF29CE484222325);
+        p->hash = KIT_HASH_START;
         if ((code = hash_rows(&p->hash, p->in->k_rows, err)) ||
             (code = hash_rows(&p->hash, p->in->v_rows, err)))
             return code;

@@ -30,6 +30,15 @@ typedef struct kit_error {
 int kit_fail(kit_error *err, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* FNV-1a (Fowler, Noll and Vo) of n bytes; `hash` is KIT_HASH_START or that of the bytes before. */
+#define KIT_HASH_START UINT64_C(0xCBF29CE484222325)
+static inline uint64_t kit_hash(uint64_t hash, const void *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001B3);
+    return hash;
+}
+
 /* Turns the result of a call of libattn into the program's: 0 for ATTN_OK, KIT_LIMIT for memory and
  * limits, KIT_BAD_FILE for shapes and types, which come from files, KIT_USAGE otherwise. */
 int kit_engine(attn_status status, const attn_error *engine, kit_error *err);

@@ -6,9 +6,7 @@
 
 static uint64_t hash_bytes(const char *bytes, size_t length)
 {
-    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
-    for (size_t i = 0; i < length; i++)
-        h = (h ^ (unsigned char)bytes[i]) * 0x100000001b3u;
+    const uint64_t h = kit_hash(KIT_HASH_START, bytes, length);
     return h ^ h >> 29;
 }
 

@@ -140,28 +140,20 @@ static void say_hint(const grid *g, quiz_question *q)
 
 /* ------------------------------------------------------------------------------------- Choosing */
 
-static uint64_t hash(uint64_t h, const void *bytes, size_t size)
-{
-    for (size_t i = 0; i < size; i++) {
-        h = (h ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u; /* FNV-1a */
-    }
-    return h;
-}
-
 /* Two cells are the same question if their labels and the scores of their rows, to the four digits
  * that are shown, are the same. */
 static uint64_t identity(const grid *g, const quiz_question *q)
 {
     char buffer[LABEL_BYTES];
     const char *row = grid_row_label(g, q->row, buffer);
-    uint64_t h = hash(0xcbf29ce484222325u, row, strlen(row) + 1);
+    uint64_t h = kit_hash(KIT_HASH_START, row, strlen(row) + 1);
     const char *column = grid_column_label(g, q->column, buffer);
-    h = hash(h, column, strlen(column) + 1);
-    h = hash(h, &g->step->factor, sizeof g->step->factor);
+    h = kit_hash(h, column, strlen(column) + 1);
+    h = kit_hash(h, &g->step->factor, sizeof g->step->factor);
     for (int64_t j = 0; j < g->columns; j++) {
         double x = score(g, q, j);
         x = isfinite(x) ? rint(x * 1e4) + 0.0 : x;
-        h = hash(h, &x, sizeof x);
+        h = kit_hash(h, &x, sizeof x);
     }
     return h;
 }
