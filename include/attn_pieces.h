@@ -97,10 +97,10 @@ ATTN_API attn_status attn_sdpa_save(const attn_sdpa_state *state,
 
 /* attn_sdpa_begin, then goes on where `size` bytes that attn_sdpa_save wrote left off; writes out
  * and lse as they were if attn_sdpa_finish had written them. The result has the bits of one call.
- * args and options must be those of the saved call (their contents are compared; out and lse may
- * lie elsewhere), the library must have its version, and ctx its instruction set, else
- * ATTN_ERR_UNSUPPORTED; the number of threads may differ. The bytes are treated as untrusted input:
- * ATTN_ERR_FILE says what is wrong with them. */
+ * args and options must be those of the saved call; their contents are compared, but out and lse
+ * may lie elsewhere. ctx must have its instruction set, else ATTN_ERR_UNSUPPORTED; the number of
+ * threads may differ. The bytes are treated as untrusted input: ATTN_ERR_FILE says what is wrong
+ * with them, also if another version of the library saved them. */
 ATTN_API attn_status attn_sdpa_load(attn_context *ctx, const attn_sdpa_args *args,
                                     const attn_pieces_options *options, const void *bytes,
                                     size_t size, attn_sdpa_state **out, attn_error *err);

@@ -155,13 +155,6 @@ static void move(attni_backward *to, const attni_backward *from)
         to->grads.dmask = &to->dmask_view;
 }
 
-static void release(attn_sdpa_backward_state *s, attni_call *call)
-{
-    if (s->memory)
-        attni_call_release(call, s->memory, s->memory_bytes);
-    attni_call_release(call, s, sizeof *s);
-}
-
 /* Allocates the state of a planned call; NULL if there is no memory. */
 static attn_sdpa_backward_state *new_state(attni_call *call, const attni_backward *bw)
 {
@@ -176,7 +169,7 @@ static attn_sdpa_backward_state *new_state(attni_call *call, const attni_backwar
     s->memory_bytes = layout.used + ATTNI_ALIGN;
     s->memory = attni_call_allocate(call, s->memory_bytes);
     if (!s->memory) {
-        release(s, call);
+        attni_pieces_release(call, s, sizeof *s, NULL, 0);
         return NULL;
     }
     memset(s->memory, 0, s->memory_bytes);
@@ -229,11 +222,8 @@ size_t attn_sdpa_backward_state_bytes(const attn_sdpa_backward_state *state)
 void attn_sdpa_backward_end(attn_sdpa_backward_state *state)
 {
     ATTNI_CALL_MODE;
-    attni_call call;
-    if (!state || attni_call_begin(&call, state->ctx, 0, NULL, 0, NULL) != ATTN_OK)
-        return;
-    release(state, &call);
-    attni_call_end(&call);
+    if (state)
+        attni_pieces_free(state->ctx, state, sizeof *state, state->memory, state->memory_bytes);
 }
 
 /* ---------------------------------------------------------------------------------------- feed */

@@ -233,11 +233,22 @@ static attn_status fill(attn_sdpa_state *s, attni_call *call, attn_error *err)
     return ATTN_OK;
 }
 
-static void release(attn_sdpa_state *s, attni_call *call)
+void attni_pieces_release(attni_call *call, void *state, size_t bytes, void *memory,
+                          size_t memory_bytes)
 {
-    if (s->memory)
-        attni_call_release(call, s->memory, s->memory_bytes + ATTNI_ALIGN);
-    attni_call_release(call, s, s->bytes);
+    if (memory)
+        attni_call_release(call, memory, memory_bytes);
+    attni_call_release(call, state, bytes);
+}
+
+void attni_pieces_free(attn_context *ctx, void *state, size_t bytes, void *memory,
+                       size_t memory_bytes)
+{
+    attni_call call;
+    if (attni_call_begin(&call, ctx, 0, NULL, 0, NULL) != ATTN_OK)
+        return;
+    attni_pieces_release(&call, state, bytes, memory, memory_bytes);
+    attni_call_end(&call);
 }
 
 /* Allocates a state for a checked call. */
@@ -300,7 +311,7 @@ attn_status attni_pieces_begin(attn_context *ctx, const attn_sdpa_args *args,
     if (status == ATTN_OK)
         *out = s;
     else if (s)
-        release(s, &call);
+        attni_pieces_release(&call, s, s->bytes, s->memory, s->memory_bytes + ATTNI_ALIGN);
     attni_call_end(&call);
     return status;
 }
@@ -321,9 +332,7 @@ size_t attn_sdpa_state_bytes(const attn_sdpa_state *state)
 void attn_sdpa_end(attn_sdpa_state *state)
 {
     ATTNI_CALL_MODE;
-    attni_call call;
-    if (!state || attni_call_begin(&call, state->ctx, 0, NULL, 0, NULL) != ATTN_OK)
-        return;
-    release(state, &call);
-    attni_call_end(&call);
+    if (state)
+        attni_pieces_free(state->ctx, state, state->bytes, state->memory,
+                          state->memory_bytes + ATTNI_ALIGN);
 }

@@ -55,6 +55,12 @@ bool attni_pieces_swept(const attn_sdpa_state *s, int64_t head, int64_t earlier)
 /* Gives a tensor of a whole that comes in pieces an address that nobody reads; an error if it has
  * one. */
 attn_status attni_pieces_without_data(attn_tensor *t, const char *name, attn_error *err);
+/* Releases the two blocks of a state, of which `memory` may be NULL; _free within a call of its
+ * own. */
+void attni_pieces_release(attni_call *call, void *state, size_t bytes, void *memory,
+                          size_t memory_bytes);
+void attni_pieces_free(attn_context *ctx, void *state, size_t bytes, void *memory,
+                       size_t memory_bytes);
 attn_status attni_pieces_no_memory(size_t bytes, attn_error *err); /* for a state */
 /* Sets what attn_sdpa_next() says. In the first sweep, all heads of a batch element see the same
  * keys. */
