@@ -8,6 +8,7 @@ const PLANE_AXES = { pca: "the two main directions", first: "numbers 1 and 2" };
 
 const plane = { axes: "pca", reach: 1, // reach: the coordinate at the border
                 place: "", // what the moves belong to: sentence, block, head, row, directions
+                directions: null, // {key, axes}, see directionsOf
                 moves: new Map() }; // -1: the query, or the number of a key -> [x, y]
 
 /** Two orthonormal directions that keep most of these vectors' squared lengths: principal
@@ -43,6 +44,15 @@ function firstNumbers(D) {
   return [0, 1].map((a) => Float64Array.from({ length: D }, (_, d) => (d === a ? 1 : 0)));
 }
 
+/** The directions of the plane of these vectors, which `key` tells from others. They do not depend
+ * on moves, so a drag does not compute them again. */
+function directionsOf(key, vectors, D) {
+  if (!plane.directions || key.some((x, i) => x !== plane.directions.key[i]))
+    plane.directions = { key, axes: plane.axes === "pca" && D > 2 ? mainDirections(vectors, D)
+                                                                  : firstNumbers(D) };
+  return plane.directions.axes;
+}
+
 /** Everything that the panel shows of one row: the vectors as moved, their places in the plane,
  * scores and weights. part: what the plane keeps of the squared lengths. */
 function planeNumbers({ trace, block, head, state }, moves = plane.moves) {
@@ -51,7 +61,7 @@ function planeNumbers({ trace, block, head, state }, moves = plane.moves) {
   const k = numbersOf(trace, block.k, head, block.heads);
   const given = [q.subarray(row * D, (row + 1) * D),
                  ...Array.from({ length: S }, (_, j) => k.subarray(j * D, (j + 1) * D))];
-  const axes = plane.axes === "pca" && D > 2 ? mainDirections(given, D) : firstNumbers(D);
+  const axes = directionsOf([trace, block.name, head, row, plane.axes], given, D);
   const vectors = given.map((v, at) => {
     const [x, y] = moves.get(at - 1) ?? [0, 0];
     return Float64Array.from(v, (n, d) => n + x * axes[0][d] + y * axes[1][d]);
