@@ -115,6 +115,24 @@ class PageTest(CliTest):
             own = url.startswith("file://") and url.endswith(".html")
             self.assertTrue(own or url.startswith(("data:", "blob:")), url)
 
+    def download(self, press, name):
+        """Presses a button that saves a file of this name. Returns the file's bytes. Chromium
+        creates the file empty, writes beside it, and renames last: only a file with bytes, and
+        nothing beside it, is complete."""
+        path = os.path.join(self.downloads, name)
+        if os.path.exists(path):
+            os.remove(path)
+        self.browser.execute_cdp_cmd("Browser.setDownloadBehavior", {
+            "behavior": "allow", "downloadPath": self.downloads})
+        press()
+        WebDriverWait(self.browser, 60).until(
+            lambda b: os.listdir(self.downloads) == [name] and os.path.getsize(path) > 0,
+            "%s was not saved" % name)
+        with open(path, "rb") as f:
+            saved = f.read()
+        os.remove(path)
+        return saved
+
     # ------------------------------------------------------------------- the contents of the page
 
     def js(self, script, *args):

@@ -3,11 +3,10 @@
 as a page."""
 
 import json
-import os
 import unittest
 from urllib.parse import parse_qs, urlencode
 
-from browser import TEXT, Keys, WebDriverWait
+from browser import TEXT, Keys
 from test_engine import EngineTest, has_module
 
 OTHER = "The cat saw the dog, and the cat ran."
@@ -460,15 +459,7 @@ class Embedded(LinkTest):
 
 class Saved(LinkTest):
     def save(self):
-        path = os.path.join(self.downloads, "attn-page.html")
-        if os.path.exists(path):
-            os.remove(path)
-        self.browser.execute_cdp_cmd("Browser.setDownloadBehavior",
-                                     {"behavior": "allow", "downloadPath": self.downloads})
-        self.click("#save-page")
-        WebDriverWait(self.browser, 60).until(lambda b: os.path.exists(path))
-        with open(path, "rb") as f:
-            page = f.read()
+        page = self.download(lambda: self.click("#save-page"), "attn-page.html")
         self.write("saved.html", page)
         return page.decode()
 

@@ -5,9 +5,7 @@ readers, the files that it saves, screen sizes, and every lesson."""
 import csv
 import io
 import json
-import os
 import re
-import time
 import unittest
 import xml.etree.ElementTree as xml
 
@@ -223,21 +221,7 @@ class Tables(PageTest):
 
 class Saving(PageTest):
     def saved(self, button, name):
-        path = os.path.join(self.downloads, name)
-        if os.path.exists(path):
-            os.remove(path)
-        self.click(button)
-        for _ in range(1000):
-            if os.path.exists(path) and not os.path.exists(path + ".crdownload"):
-                break
-            time.sleep(0.05)
-        with open(path, "rb") as f:
-            return f.read()
-
-    def setUp(self):
-        super().setUp()
-        self.browser.execute_cdp_cmd("Browser.setDownloadBehavior", {
-            "behavior": "allow", "downloadPath": self.downloads})
+        return self.download(lambda: self.click(button), name)
 
     def test_csv(self):
         t = tensors(self.explain("--causal", "--scale", "0.02", text='a =b, "c,d" e'))

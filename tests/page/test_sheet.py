@@ -3,10 +3,8 @@
 graded, and the sheet fits two pages of A4."""
 
 import json
-import os
 import re
 import subprocess
-import time
 import unittest
 
 from browser import CHROMIUM, By, Keys, PageTest
@@ -21,17 +19,10 @@ class Sheet(PageTest):
         self.browser.get("file://" + self.path("sheet.html"))
 
     def saved(self, press):
-        """Saves by a press. Returns the saved file's bytes, which move to answers.json."""
-        path = os.path.join(self.downloads, "answers.json")
-        self.browser.execute_cdp_cmd("Browser.setDownloadBehavior", {
-            "behavior": "allow", "downloadPath": self.downloads})
-        press()
-        for _ in range(600):
-            if os.path.exists(path):
-                break
-            time.sleep(0.1)
-        os.rename(path, self.path("answers.json"))
-        return self.bytes("answers.json")
+        """Saves by a press. Returns the saved file's bytes, which are in answers.json, too."""
+        saved = self.download(press, "answers.json")
+        self.write("answers.json", saved)
+        return saved
 
     def key(self, seed):
         return re.findall(r"(?m)^ ?\d+\. (.*)$",
