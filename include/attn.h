@@ -65,7 +65,8 @@ typedef enum attn_status {
     ATTN_ERR_FULL = 8,        /* a cache has no room for that many keys */
     ATTN_ERR_FILE = 9,        /* the bytes are damaged, or are no saved cache or state; or the
                                  write callback failed */
-    ATTN_AGAIN = 10           /* not an error: attn_sdpa_finish wants some keys once more */
+    ATTN_AGAIN = 10,          /* not an error: attn_sdpa_finish wants some keys once more */
+    ATTN_ERR_COMM = 11        /* attn_mpi.h: another rank sent nothing, or a message failed */
 } attn_status;
 
 typedef struct attn_error {

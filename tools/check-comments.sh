@@ -14,7 +14,8 @@ from pathlib import Path
 # Names of the system, of Unicode, of patterns and of layers. FORMULA matches names in formulas,
 # such as sum_j or ds_ij.
 EXCEPTIONS = set("""
-    M_2_SQRTPI M_SQRT1_2 NAME_backward POSIXLY_CORRECT White_Space hwcap.h layer_2_queries
+    M_2_SQRTPI M_SQRT1_2 MPI_Abort MPI_Finalize MPI_Init MPI_THREAD_FUNNELED NAME_backward
+    POSIXLY_CORRECT White_Space hwcap.h layer_2_queries
 """.split())
 FORMULA = re.compile(r"[a-z]{1,6}_[a-z0-9]{1,2}")
 TOKEN = re.compile(r'(?P<comment>/\*.*?\*/|//[^\n]*)|"(?:\\.|[^"\\\n])*"', re.S)

@@ -30,6 +30,7 @@ may_see() {
     case "$1" in
     include/*) echo 'include/*' ;;
     src/*) layers_up_to "$(cut -d/ -f2 <<<"$1")" ;;
+    mpi/*) echo 'include/attn.h include/attn_mpi.h mpi/*' ;;
     ref/*) echo 'include/attn.h ref/*' ;;
     # The program in a page; no_system.c replaces a file of src/.
     kit/explain/page/wasm/*)
@@ -89,7 +90,7 @@ while IFS=: read -r file line included; do
     fi
 done < <(grep -rnE --include='*.c' --include='*.h' --include='*.def' \
               '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' \
-              include src ref kit check cli examples bench fuzz tests |
+              include src mpi ref kit check cli examples bench fuzz tests |
          sed -E 's/^([^:]*):([0-9]+):[^"]*"([^"]*)".*/\1:\2:\3/')
 
 # The library and the reference include only headers of the C library.

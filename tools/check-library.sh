@@ -70,7 +70,7 @@ for compiler in gcc g++ clang clang++; do
     *++) dialect=(-std=c++17 -x c++) ;;
     *) dialect=(-std=c11 -x c) ;;
     esac
-    for header in attn.h attn_nn.h attn_pieces.h; do
+    for header in attn.h attn_nn.h attn_pieces.h attn_mpi.h; do
         echo "#include \"$header\"" |
             "$compiler" "${dialect[@]}" "${warnings[@]}" -Iinclude -fsyntax-only - ||
             fail "$header does not compile alone with $compiler"

@@ -32,6 +32,7 @@ const char *attn_status_name(attn_status status)
         NAME(ATTN_ERR_FULL)
         NAME(ATTN_ERR_FILE)
         NAME(ATTN_AGAIN)
+        NAME(ATTN_ERR_COMM)
 #undef NAME
     }
     return "unknown status";

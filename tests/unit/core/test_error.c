@@ -9,15 +9,13 @@
 static void statuses_keep_values_and_names(void **state)
 {
     (void)state;
-    static const char *const names[] = {"ATTN_OK",         "ATTN_ERR_ARGUMENT",
-                                        "ATTN_ERR_SHAPE",  "ATTN_ERR_DTYPE",
-                                        "ATTN_ERR_STRIDE", "ATTN_ERR_MEMORY",
-                                        "ATTN_ERR_LIMIT",  "ATTN_ERR_UNSUPPORTED",
-                                        "ATTN_ERR_FULL",   "ATTN_ERR_FILE",
-                                        "ATTN_AGAIN"};
-    for (int i = 0; i < 11; i++)
+    static const char *const names[] = {"ATTN_OK",        "ATTN_ERR_ARGUMENT",    "ATTN_ERR_SHAPE",
+                                        "ATTN_ERR_DTYPE", "ATTN_ERR_STRIDE",      "ATTN_ERR_MEMORY",
+                                        "ATTN_ERR_LIMIT", "ATTN_ERR_UNSUPPORTED", "ATTN_ERR_FULL",
+                                        "ATTN_ERR_FILE",  "ATTN_AGAIN",           "ATTN_ERR_COMM"};
+    for (int i = 0; i < 12; i++)
         assert_string_equal(attn_status_name((attn_status)i), names[i]);
-    assert_string_equal(attn_status_name((attn_status)11), "unknown status");
+    assert_string_equal(attn_status_name((attn_status)12), "unknown status");
     assert_string_equal(attn_status_name((attn_status)-1), "unknown status");
 }
 
@@ -39,6 +37,7 @@ static void enums_keep_their_values(void **state)
         {ATTN_ERR_FULL, 8},
         {ATTN_ERR_FILE, 9},
         {ATTN_AGAIN, 10},
+        {ATTN_ERR_COMM, 11},
         {ATTN_F64, 1},
         {ATTN_F32, 2},
         {ATTN_F16, 3},

@@ -1,0 +1,148 @@
+/* The table of attn_mpi.h for MPI. The functions are static inline: a program compiles them with
+ * the mpicc of its own MPI, so that one build of libattn-mpi serves Open MPI, MPICH and others.
+ * Include it in one file of the program.
+ *
+ * MPI_Init must have been called, with MPI_THREAD_FUNNELED if the context has threads. The library
+ * calls MPI from the thread that called it.
+ */
+#ifndef ATTN_MPI_COMM_H
+#define ATTN_MPI_COMM_H
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attn_mpi.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+static inline int attn_comm_keep(MPI_Request started, int failed, void **request)
+{
+    MPI_Request *kept = failed ? NULL : (MPI_Request *)malloc(sizeof *kept);
+    if (kept)
+        *kept = started;
+    *request = kept;
+    return kept == NULL;
+}
+
+static inline int attn_comm_send(void *user, int to, int tag, const void *bytes, size_t n,
+                                 void **request)
+{
+    MPI_Request started = MPI_REQUEST_NULL;
+    const int failed =
+        MPI_Isend(bytes, (int)n, MPI_BYTE, to, tag, *(MPI_Comm *)user, &started) != MPI_SUCCESS;
+    return attn_comm_keep(started, failed, request);
+}
+
+static inline int attn_comm_receive(void *user, int from, int tag, void *bytes, size_t n,
+                                    void **request)
+{
+    MPI_Request started = MPI_REQUEST_NULL;
+    const int failed =
+        MPI_Irecv(bytes, (int)n, MPI_BYTE, from, tag, *(MPI_Comm *)user, &started) != MPI_SUCCESS;
+    return attn_comm_keep(started, failed, request);
+}
+
+static inline int attn_comm_test(void *user, void **request)
+{
+    int done = 0;
+    (void)user;
+    if (MPI_Test((MPI_Request *)*request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+        done = -1;
+    if (done) {
+        free(*request);
+        *request = NULL;
+    }
+    return done;
+}
+
+/* Receives can be cancelled in every MPI, sends in few: a send that has not completed is left to
+ * MPI. */
+static inline int attn_comm_cancel(void *user, void **request)
+{
+    int done = attn_comm_test(user, request);
+    if (done)
+        return 1;
+    MPI_Request *started = (MPI_Request *)*request;
+    done = MPI_Cancel(started) == MPI_SUCCESS &&
+           MPI_Test(started, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
+    if (!done)
+        MPI_Request_free(started);
+    free(started);
+    *request = NULL;
+    return done;
+}
+
+/* Is this process one of several that were started by the launcher of another MPI? Each is then
+ * rank 0 of 1, and would compute as if it were alone. */
+static inline int attn_comm_foreign(int size)
+{
+    static const char *const variables[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
+    for (int i = 0; i < 2 && size == 1; i++) {
+        const char *value = getenv(variables[i]);
+        if (value && atoi(value) > 1)
+            return 1;
+    }
+    return 0;
+}
+
+static inline attn_status attn_comm_error(attn_error *err, attn_status status, const char *message)
+{
+    if (err) {
+        memset(err, 0, sizeof *err);
+        err->status = status;
+        snprintf(err->argument, sizeof err->argument, "comm");
+        snprintf(err->message, sizeof err->message, "comm %s", message);
+    }
+    return status;
+}
+
+/* Fills the table for the ranks of `of`; all of them must call it. It works on a duplicate of the
+ * communicator, which returns errors instead of aborting. ATTN_ERR_COMM: MPI reported an error, or
+ * the processes were started by the launcher of another MPI. */
+static inline attn_status attn_comm_open(MPI_Comm of, attn_comm *comm, attn_error *err)
+{
+    int world = 0;
+    memset(comm, 0, sizeof *comm);
+    if (MPI_Comm_size(MPI_COMM_WORLD, &world) != MPI_SUCCESS || attn_comm_foreign(world))
+        return attn_comm_error(err, ATTN_ERR_COMM,
+                               "has one rank, but the launcher started several; use the mpirun of "
+                               "the MPI that the program was compiled with");
+    MPI_Comm *own = (MPI_Comm *)malloc(sizeof *own);
+    if (!own)
+        return attn_comm_error(err, ATTN_ERR_MEMORY, "has no memory");
+    if (MPI_Comm_dup(of, own) != MPI_SUCCESS) {
+        free(own);
+        return attn_comm_error(err, ATTN_ERR_COMM, "cannot be duplicated by MPI");
+    }
+    MPI_Comm_set_errhandler(*own, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(*own, &comm->rank);
+    MPI_Comm_size(*own, &comm->size);
+    comm->struct_size = sizeof *comm;
+    comm->user = own;
+    comm->send = attn_comm_send;
+    comm->receive = attn_comm_receive;
+    comm->test = attn_comm_test;
+    comm->cancel = attn_comm_cancel;
+    return ATTN_OK;
+}
+
+/* Frees the duplicate; all ranks must call it. Not after ATTN_ERR_COMM: end the program instead,
+ * with MPI_Abort, because MPI_Finalize may wait for the rank that is missing. */
+static inline void attn_comm_close(attn_comm *comm)
+{
+    if (comm->user) {
+        MPI_Comm_free((MPI_Comm *)comm->user);
+        free(comm->user);
+    }
+    memset(comm, 0, sizeof *comm);
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

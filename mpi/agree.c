@@ -1,0 +1,161 @@
+/* What all ranks decide together: whether they have the same call, and how it ended. Each rank
+ * sends one short message to each other rank and decides alone, by the same messages. */
+#include "ranks.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------- the call's hash
+ */
+
+enum { VERSION, ISA, SHAPES, RULES, ARRAYS, PARTS };
+static const char *const names[PARTS] = {
+    [VERSION] = "version of libattn",
+    [ISA] = "instruction set (set ATTN_ISA to one that all machines have)",
+    [SHAPES] = "shapes or types",
+    [RULES] = "rules",
+    [ARRAYS] = "lengths, sequences, slopes or sinks",
+};
+
+typedef struct hash_state {
+    uint64_t sum;
+} hash_state;
+
+/* FNV-1a. */
+static void hash_bytes(hash_state *h, const void *bytes, size_t n)
+{
+    const unsigned char *from = bytes;
+    for (size_t i = 0; i < n; i++)
+        h->sum = (h->sum ^ from[i]) * UINT64_C(0x100000001b3);
+}
+
+static void hash_number(hash_state *h, int64_t x) { hash_bytes(h, &x, sizeof x); }
+
+static void hash_array(hash_state *h, const void *array, int64_t n, size_t element)
+{
+    hash_number(h, array != NULL);
+    if (array)
+        hash_bytes(h, array, (size_t)n * element);
+}
+
+static void hash_text(hash_state *h, const char *text) { hash_bytes(h, text, strlen(text)); }
+
+static void hash_shapes(hash_state *h, const attni_mpi_plan *p)
+{
+    const attn_sdpa_args *a = p->args;
+    const int64_t numbers[] = {p->size,    p->T,          p->S,          p->segment_keys,
+                               p->B,       a->q.shape[1], a->q.shape[3], a->k.shape[1],
+                               a->q.dtype, a->v.shape[3], a->out.dtype,  a->mask != NULL,
+                               a->k.dtype, a->v.dtype};
+    hash_bytes(h, numbers, sizeof numbers);
+    hash_number(h, a->lse ? (int64_t)a->lse->dtype : -1);
+    if (a->mask) {
+        hash_number(h, a->mask->dtype);
+        hash_number(h, a->mask->shape[3]);
+    }
+}
+
+static void hash_rules(hash_state *h, const attn_sdpa_args *a)
+{
+    const double reals[] = {a->scale, a->softcap, a->dropout};
+    const int64_t numbers[] = {a->causal,       a->causal_offset, a->window_left,
+                               a->window_right, a->sequences,     a->precision,
+                               a->diagonal,     a->alibi_form,    (int64_t)a->dropout_seed};
+    hash_bytes(h, reals, sizeof reals);
+    hash_bytes(h, numbers, sizeof numbers);
+}
+
+static void hash_arrays(hash_state *h, const attni_mpi_plan *p)
+{
+    const attn_sdpa_args *a = p->args;
+    hash_array(h, a->key_lengths, p->B, sizeof *a->key_lengths);
+    hash_array(h, a->cu_seqlens_q, a->sequences + 1, sizeof *a->cu_seqlens_q);
+    hash_array(h, a->cu_seqlens_k, a->sequences + 1, sizeof *a->cu_seqlens_k);
+    hash_array(h, a->alibi_slopes, a->q.shape[1], sizeof *a->alibi_slopes);
+    hash_array(h, a->sink_logits, a->q.shape[1], sizeof *a->sink_logits);
+}
+
+/* -------------------------------------------------------------------------------- one decision */
+
+typedef struct opinion {
+    uint64_t hashes[PARTS];
+    attni_mpi_notice error;
+    uint32_t padding;
+} opinion;
+
+static void set_error(opinion *to, attn_status status, const attn_error *err)
+{
+    to->error.status = (int32_t)status;
+    if (status == ATTN_OK || status == ATTN_AGAIN)
+        return;
+    snprintf(to->error.argument, sizeof to->error.argument, "%s", err->argument);
+    snprintf(to->error.message, sizeof to->error.message, "%s", err->message);
+}
+
+/* The error of the first rank that has one. */
+static attn_status first_error(attni_mpi_run *run, const opinion *all)
+{
+    for (int r = 0; r < run->comm->size; r++) {
+        const attni_mpi_notice *e = &all[r].error;
+        if (e->status != ATTN_OK && e->status != ATTN_AGAIN)
+            return attni_mpi_fail(run->err, (attn_status)e->status, e->argument, "rank %d: %.200s",
+                                  r, e->message);
+    }
+    return ATTN_OK;
+}
+
+static attn_status gather(attni_mpi_run *run, const opinion *mine, opinion **all)
+{
+    *all = attni_mpi_allocate(run, (uint64_t)run->comm->size, sizeof **all);
+    if (!*all)
+        return attni_mpi_give_up(run, attni_mpi_no_memory(run));
+    return attni_mpi_all_gather(run, mine, sizeof *mine, *all);
+}
+
+attn_status attni_mpi_agree(attni_mpi_run *run, const attni_mpi_plan *plan, const char *isa,
+                            attn_status status)
+{
+    opinion mine, *all;
+    memset(&mine, 0, sizeof mine);
+    set_error(&mine, status, run->err);
+    for (int part = 0; part < PARTS && status == ATTN_OK; part++) {
+        hash_state h = {UINT64_C(0xcbf29ce484222325)};
+        if (part == VERSION)
+            hash_text(&h, attn_version());
+        else if (part == ISA)
+            hash_text(&h, isa);
+        else if (part == SHAPES)
+            hash_shapes(&h, plan);
+        else if (part == RULES)
+            hash_rules(&h, plan->args);
+        else
+            hash_arrays(&h, plan);
+        mine.hashes[part] = h.sum;
+    }
+    status = gather(run, &mine, &all);
+    if (status || (status = first_error(run, all)))
+        return status;
+    for (int part = 0; part < PARTS; part++)
+        for (int r = 1; r < run->comm->size; r++)
+            if (all[r].hashes[part] != all[0].hashes[part])
+                return attni_mpi_fail(run->err, ATTN_ERR_ARGUMENT, "args",
+                                      "args: rank %d has another call than rank 0; they differ in "
+                                      "%s",
+                                      r, names[part]);
+    return ATTN_OK;
+}
+
+attn_status attni_mpi_agree_again(attni_mpi_run *run, attn_status status, uint8_t *again)
+{
+    opinion mine, *all;
+    memset(&mine, 0, sizeof mine);
+    set_error(&mine, status, run->err);
+    status = gather(run, &mine, &all);
+    if (status || (status = first_error(run, all)))
+        return status;
+    for (int r = 0; r < run->comm->size; r++) {
+        again[r] = all[r].error.status == ATTN_AGAIN;
+        status = again[r] ? ATTN_AGAIN : status;
+    }
+    return status;
+}

@@ -1,0 +1,207 @@
+/* Ranks that are threads of one process. A message has no buffer of its own: the second of send and
+ * receive copies from memory to memory, as a rendezvous of MPI does. So a call that relies on
+ * buffers, or uses memory too early, fails here too. */
+#define _POSIX_C_SOURCE 200809L
+#include "ranks.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct message {
+    struct message *next; /* of those that wait for their other half */
+    bool sends, met, failed;
+    int from, to, tag;
+    const void *source;
+    void *target;
+    size_t n;
+    int64_t ready; /* the time at which it arrives, in ns */
+} message;
+
+typedef struct place {
+    attn_ranks *ranks;
+    int rank;
+    int64_t sent;
+} place;
+
+struct attn_ranks {
+    pthread_mutex_t lock;
+    message *waiting, **end; /* in the order of their start */
+    int size, delay_us;
+    uint64_t random;
+    place places[];
+};
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static int64_t draw_delay(attn_ranks *ranks)
+{
+    if (ranks->delay_us == 0)
+        return 0;
+    ranks->random = ranks->random * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return (int64_t)(ranks->random >> 33) % (1000 * (int64_t)ranks->delay_us + 1);
+}
+
+static void unlink_message(attn_ranks *ranks, message **at)
+{
+    message *m = *at;
+    *at = m->next;
+    if (!m->next)
+        ranks->end = at;
+}
+
+/* The other half of m, if it waits. */
+static message *take_other(attn_ranks *ranks, const message *m)
+{
+    for (message **at = &ranks->waiting; *at; at = &(*at)->next) {
+        message *other = *at;
+        if (other->sends != m->sends && other->from == m->from && other->to == m->to &&
+            other->tag == m->tag) {
+            unlink_message(ranks, at);
+            return other;
+        }
+    }
+    return NULL;
+}
+
+static void meet(attn_ranks *ranks, message *sent, message *received)
+{
+    sent->met = received->met = true;
+    sent->failed = received->failed = sent->n != received->n;
+    if (sent->failed)
+        return;
+    memcpy(received->target, sent->source, sent->n);
+    sent->ready = received->ready = now_ns() + draw_delay(ranks);
+    ranks->places[sent->from].sent += (int64_t)sent->n;
+}
+
+static int start(place *p, const message *like, void **request)
+{
+    attn_ranks *ranks = p->ranks;
+    message *m = malloc(sizeof *m);
+    if (!m)
+        return 1;
+    *m = *like;
+    pthread_mutex_lock(&ranks->lock);
+    message *other = take_other(ranks, m);
+    if (other) {
+        meet(ranks, m->sends ? m : other, m->sends ? other : m);
+    } else {
+        *ranks->end = m;
+        ranks->end = &m->next;
+    }
+    pthread_mutex_unlock(&ranks->lock);
+    *request = m;
+    return 0;
+}
+
+static int start_send(void *user, int to, int tag, const void *bytes, size_t n, void **request)
+{
+    place *p = user;
+    return start(
+        p,
+        &(message){.sends = true, .from = p->rank, .to = to, .tag = tag, .source = bytes, .n = n},
+        request);
+}
+
+static int start_receive(void *user, int from, int tag, void *bytes, size_t n, void **request)
+{
+    place *p = user;
+    return start(p, &(message){.from = from, .to = p->rank, .tag = tag, .target = bytes, .n = n},
+                 request);
+}
+
+static int test_message(void *user, void **request)
+{
+    place *p = user;
+    message *m = *request;
+    pthread_mutex_lock(&p->ranks->lock);
+    const bool failed = m->failed, done = m->met && (failed || m->ready <= now_ns());
+    pthread_mutex_unlock(&p->ranks->lock);
+    if (!done)
+        return 0;
+    free(m);
+    *request = NULL;
+    return failed ? -1 : 1;
+}
+
+static int cancel_message(void *user, void **request)
+{
+    place *p = user;
+    message *m = *request;
+    pthread_mutex_lock(&p->ranks->lock);
+    for (message **at = &p->ranks->waiting; *at; at = &(*at)->next)
+        if (*at == m) {
+            unlink_message(p->ranks, at);
+            break;
+        }
+    pthread_mutex_unlock(&p->ranks->lock);
+    free(m);
+    *request = NULL;
+    return 1;
+}
+
+attn_status attn_ranks_create(int size, int delay_us, uint64_t seed, attn_ranks **out,
+                              attn_error *err)
+{
+    if (!out)
+        return attni_mpi_fail(err, ATTN_ERR_ARGUMENT, "out",
+                              "out is NULL; it must point to where the ranks' address is stored");
+    *out = NULL;
+    if (size < 1 || delay_us < 0)
+        return attni_mpi_fail(err, ATTN_ERR_ARGUMENT, size < 1 ? "size" : "delay_us",
+                              "%s is %d; it must be %d or more", size < 1 ? "size" : "delay_us",
+                              size < 1 ? size : delay_us, size < 1);
+    attn_ranks *ranks = calloc(1, sizeof *ranks + (size_t)size * sizeof *ranks->places);
+    if (!ranks || pthread_mutex_init(&ranks->lock, NULL)) {
+        free(ranks);
+        return attni_mpi_fail(err, ATTN_ERR_MEMORY, "", "no memory for %d ranks", size);
+    }
+    ranks->end = &ranks->waiting;
+    ranks->size = size;
+    ranks->delay_us = delay_us;
+    ranks->random = seed;
+    for (int r = 0; r < size; r++)
+        ranks->places[r] = (place){.ranks = ranks, .rank = r};
+    *out = ranks;
+    return ATTN_OK;
+}
+
+void attn_ranks_destroy(attn_ranks *ranks)
+{
+    if (!ranks)
+        return;
+    for (message *m = ranks->waiting, *next; m; m = next) {
+        next = m->next;
+        free(m);
+    }
+    pthread_mutex_destroy(&ranks->lock);
+    free(ranks);
+}
+
+void attn_ranks_comm(attn_ranks *ranks, int rank, attn_comm *comm)
+{
+    *comm = (attn_comm){.struct_size = sizeof *comm,
+                        .user = &ranks->places[rank],
+                        .rank = rank,
+                        .size = ranks->size,
+                        .send = start_send,
+                        .receive = start_receive,
+                        .test = test_message,
+                        .cancel = cancel_message};
+}
+
+int64_t attn_ranks_sent(const attn_ranks *ranks, int rank)
+{
+    attn_ranks *all = (attn_ranks *)(uintptr_t)ranks;
+    pthread_mutex_lock(&all->lock);
+    const int64_t sent = ranks->places[rank].sent;
+    pthread_mutex_unlock(&all->lock);
+    return sent;
+}

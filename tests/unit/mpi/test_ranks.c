@@ -1,0 +1,279 @@
+/* Attention over ranks: layout, traffic, balance, scatter and gather. */
+/* labels: threads */
+#include "support/rank_call.h"
+
+/* ------------------------------------------------------------------------------------- layout */
+
+/* The picture in attn_mpi.h. */
+static void test_layout_by_hand(void **state)
+{
+    (void)state;
+    static const int owners[] = {0, 1, 2, 0, 1, 2, 0};
+    for (int64_t i = 0; i < 401; i++)
+        assert_int_equal(attn_mpi_owner(i, 3), owners[i / 64]);
+    assert_int_equal(attn_mpi_rows(401, 0, 3), 145);
+    assert_int_equal(attn_mpi_rows(401, 1, 3), 128);
+    assert_int_equal(attn_mpi_rows(401, 2, 3), 128);
+    int64_t positions[145];
+    attn_mpi_positions(401, 0, 3, positions);
+    assert_int_equal(positions[0], 0);
+    assert_int_equal(positions[63], 63);
+    assert_int_equal(positions[64], 192);
+    assert_int_equal(positions[128], 384);
+    assert_int_equal(positions[144], 400);
+}
+
+/* Each token has one place: rows, positions and owner agree, for any numbers. */
+static void test_layout_agrees(void **state)
+{
+    (void)state;
+    static int64_t positions[1000];
+    for (int P = 1; P <= 9; P++)
+        for (int64_t tokens = 0; tokens < 1000; tokens += 1 + tokens % 37) {
+            describe_case("%d tokens on %d ranks", (int)tokens, P);
+            int64_t count = 0;
+            for (int r = 0; r < P; r++) {
+                const int64_t rows = attn_mpi_rows(tokens, r, P);
+                attn_mpi_positions(tokens, r, P, positions);
+                for (int64_t i = 0; i < rows; i++) {
+                    assert_int_equal(attn_mpi_owner(positions[i], P), r);
+                    assert_int_equal(attn_mpi_rows(positions[i], r, P), i);
+                    assert_true(positions[i] < tokens &&
+                                (i == 0 || positions[i] > positions[i - 1]));
+                }
+                count += rows;
+            }
+            assert_int_equal(count, tokens);
+        }
+}
+
+/* The share of the time in which a rank computes, if all ranks wait for each other after each
+ * segment; by counting visible pairs. */
+static double balance(int P, int64_t blocks, int64_t L, int64_t window)
+{
+    const int64_t tokens = 64 * blocks;
+    double sum = 0, slowest = 0;
+    for (int64_t j0 = 0; j0 < tokens; j0 += L) {
+        double most = 0;
+        for (int r = 0; r < P; r++) {
+            double pairs = 0;
+            for (int64_t block = r; block < blocks; block += P)
+                for (int64_t i = 64 * block; i < 64 * block + 64; i++) {
+                    const int64_t past = i + 1 < j0 + L ? i + 1 : j0 + L;
+                    const int64_t first = window && i - window > j0 ? i - window : j0;
+                    pairs += past > first ? (double)(past - first) : 0;
+                }
+            sum += pairs;
+            most = pairs > most ? pairs : most;
+        }
+        slowest += most;
+    }
+    return sum / (P * slowest);
+}
+
+static void test_balance(void **state)
+{
+    (void)state;
+    const double causal = balance(8, 1024, 2048, 0), window = balance(8, 1024, 2048, 4096);
+    printf("balance of 1024 blocks on 8 ranks: causal %.4f, window %.4f\n", causal, window);
+    assert_number(causal, >=, 0.99);
+    assert_number(window, >=, 0.99);
+}
+
+/* Every rank receives the keys that it lacks, once: (D + Dv) Hk B (S - its own) elements; and three
+ * segments are in memory. */
+static void test_bytes_of_full_attention(void **state)
+{
+    (void)state;
+    static const int sizes[] = {1, 2, 3, 8};
+    for (int n = 0; n < 4; n++) {
+        const int P = sizes[n];
+        describe_case("%d ranks", P);
+        prepare(P, 20);
+        for (int r = 0; r < P; r++)
+            all[r].args.causal = ATTN_CAUSAL_NONE;
+        run(P);
+        expect_one_call(P, all[0].args);
+        for (int r = 0; r < P; r++) {
+            const int64_t own = attn_mpi_rows(TOKENS, r, P);
+            assert_int_equal(all[r].report.received_bytes, 2 * D * HK * 4 * (TOKENS - own));
+            assert_int_equal(all[r].report.sent_bytes, 2 * D * HK * 4 * own * (P - 1));
+            assert_int_equal(all[r].report.buffer_bytes, 3 * 256 * 2 * D * HK * 4);
+            assert_int_equal(all[r].report.sweeps, 1);
+            assert_int_equal(all[r].report.received_segments, 5);
+            /* the table counts the messages of the comparisons, too: two for each other rank */
+            const int64_t more = attn_ranks_sent(ranks, r) - all[r].report.sent_bytes;
+            assert_true(P == 1 ? more == 0 : more > 0 && more < (P - 1) * 1000);
+        }
+        end(P);
+    }
+}
+
+/* Causal, P = 8, segments of 256 keys: block n is on rank n % 8, so ranks 0, 1 have rows up to
+ * block 17 and see 5 segments; ranks 2..7 have rows up to blocks 10..15 (keys 703..1023) and see 3
+ * or
+ * 4. Nothing else is received. */
+static void test_hidden_segments_are_not_sent(void **state)
+{
+    (void)state;
+    static const int64_t want[] = {5, 5, 3, 3, 4, 4, 4, 4};
+    prepare(8, 0);
+    run(8);
+    expect_one_call(8, all[0].args);
+    for (int r = 0; r < 8; r++) {
+        assert_int_equal(all[r].report.received_segments, want[r]);
+        int64_t bytes = 0;
+        for (int64_t j = 0; j < TOKENS && j < 256 * want[r]; j++)
+            bytes += j / 64 % 8 == r ? 0 : 2 * D * HK * 4;
+        assert_int_equal(all[r].report.received_bytes, bytes);
+    }
+    end(8);
+}
+
+/* Chunks count from the start of a packed sequence. Here the second one begins at key 100. Row 576
+ * sees keys 566..576, of the chunk that begins at key 356, in the segment before. */
+static void test_window_of_a_packed_sequence(void **state)
+{
+    (void)state;
+    static const int64_t starts[] = {0, 100, TOKENS};
+    prepare(8, 0);
+    for (int r = 0; r < 8; r++) {
+        all[r].args.cu_seqlens_q = all[r].args.cu_seqlens_k = starts;
+        all[r].args.sequences = 2;
+        all[r].args.window_left = 10;
+    }
+    run(8);
+    expect_one_call(8, all[0].args);
+    end(8);
+}
+
+/* More ranks than blocks: some have no rows. */
+static void test_ranks_without_rows(void **state)
+{
+    (void)state;
+    prepare(8, 0);
+    static float few[8][3][H * 64 * D];
+    for (int r = 0; r < 8; r++) {
+        const int64_t n = attn_mpi_rows(130, r, 8);
+        rank_of_call *x = &all[r];
+        assert_int_equal(n, r < 2 ? 64 : r == 2 ? 2 : 0);
+        x->options.T = x->options.S = 130;
+        x->args.q.shape[2] = x->args.k.shape[2] = x->args.v.shape[2] = x->args.out.shape[2] = n;
+        x->args.q.stride[1] = x->args.out.stride[1] = 64 * D;
+        x->args.out.data = few[r][0];
+        for (int64_t h = 0; h < H; h++)
+            for (int64_t i = 0; i < n; i++)
+                for (int64_t d = 0; d < D; d++)
+                    few[r][1][(h * 64 + i) * D + d] = q[(h * TOKENS + 64 * r + i) * D + d];
+        x->args.q.data = n ? few[r][1] : NULL;
+    }
+    run(8);
+    attn_sdpa_args one = all[0].args;
+    one.q = attn_bthd(NULL, ATTN_F32, B, 130, H, D);
+    one.q.data = q, one.q.stride[1] = TOKENS * D, one.q.stride[2] = D;
+    one.k = attn_bhtd(k, ATTN_F32, B, HK, 130, D);
+    one.v = attn_bhtd(v, ATTN_F32, B, HK, 130, D);
+    one.out = attn_bhtd(out, ATTN_F32, B, H, 130, D);
+    assert_int_equal(attn_sdpa_forward(NULL, &one, NULL), ATTN_OK);
+    for (int r = 0; r < 8; r++) {
+        if (all[r].status != ATTN_OK)
+            fail_msg("rank %d: %s", r, all[r].err.message);
+        for (int64_t h = 0; h < H; h++)
+            assert_same_array(&few[r][0][h * 64 * D], &out[(h * 130 + 64 * r) * D],
+                              (size_t)(all[r].args.q.shape[2] * D) * sizeof(float));
+    }
+    end(8);
+}
+
+/* -------------------------------------------------------------------------- scatter and gather */
+
+static attn_tensor whole_in, whole_out;
+
+static void *scatter_and_gather(void *arg)
+{
+    rank_of_call *x = arg;
+    const bool root = x->comm.rank == 0;
+    x->status = attn_mpi_scatter(&x->comm, root ? &whole_in : NULL, &x->args.q, 10, &x->err);
+    if (x->status == ATTN_OK)
+        x->status = attn_mpi_gather(&x->comm, &x->args.q, root ? &whole_out : NULL, 10, &x->err);
+    return NULL;
+}
+
+static void test_scatter_and_gather(void **state)
+{
+    (void)state;
+    pthread_t threads[MOST];
+    for (int P = 1; P <= 5; P += 2) {
+        describe_case("%d ranks", P);
+        prepare(P, 10);
+        memset(out, 0, sizeof out);
+        whole_in = attn_bthd(q, ATTN_F32, B, TOKENS, H, D);
+        whole_out = attn_bthd(out, ATTN_F32, B, TOKENS, H, D);
+        for (int r = 0; r < P; r++) {
+            memset(all[r].q, 0, sizeof all[r].q);
+            assert_int_equal(pthread_create(&threads[r], NULL, scatter_and_gather, &all[r]), 0);
+        }
+        for (int r = 0; r < P; r++)
+            assert_int_equal(pthread_join(threads[r], NULL), 0);
+        for (int r = 0; r < P; r++) {
+            if (all[r].status != ATTN_OK)
+                fail_msg("rank %d: %s", r, all[r].err.message);
+            const int64_t n = attn_mpi_rows(TOKENS, r, P);
+            for (int64_t i = 0; i < n; i++) /* row i of rank r is token (i/64 P + r) 64 + i % 64 */
+                for (int64_t h = 0; h < H; h++)
+                    assert_memory_equal(&all[r].q[(h * n + i) * D],
+                                        &q[(((i / 64 * P + r) * 64 + i % 64) * H + h) * D],
+                                        D * sizeof(float));
+        }
+        assert_same_array(out, q, sizeof q);
+        end(P);
+    }
+}
+
+/* A rank with another shape, and one that is NULL: no rank waits for ever. */
+static void test_scatter_errors(void **state)
+{
+    (void)state;
+    pthread_t threads[2];
+    for (int n = 0; n < 2; n++) {
+        prepare(2, 0);
+        whole_in = attn_bhtd(q, ATTN_F32, B, H, TOKENS, D);
+        all[n].args.q.shape[2]--;
+        for (int r = 0; r < 2; r++)
+            assert_int_equal(pthread_create(&threads[r], NULL, scatter_and_gather, &all[r]), 0);
+        for (int r = 0; r < 2; r++)
+            assert_int_equal(pthread_join(threads[r], NULL), 0);
+        for (int r = 0; r < 2; r++)
+            assert_int_not_equal(all[r].status, ATTN_OK);
+        if (n == 0) { /* rank 0 tells why it gives up; rank 1 does not wait for its deadline */
+            assert_int_equal(all[1].status, ATTN_ERR_SHAPE);
+            assert_non_null(strstr(all[1].err.message, "rank 0: local has"));
+        }
+        end(2);
+    }
+    attn_error err;
+    const attn_tensor whole = attn_bhtd(q, ATTN_F32, B, H, TOKENS, D);
+    attn_tensor local = attn_bhtd(out, ATTN_F32, B, H, 64, D);
+    assert_int_equal(attn_mpi_take(&whole, 0, 1, &local, &err), ATTN_ERR_SHAPE);
+    assert_non_null(strstr(err.message, "local has 64 in dimension 2; rank 0 of 1 must have 1100"));
+    local.dtype = ATTN_F64;
+    assert_int_equal(attn_mpi_put(&local, 0, 1, &whole, &err), ATTN_ERR_DTYPE);
+    assert_int_equal(attn_mpi_take(NULL, 0, 1, &local, &err), ATTN_ERR_ARGUMENT);
+    assert_int_equal(attn_mpi_take(&whole, 1, 1, &local, &err), ATTN_ERR_ARGUMENT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layout_by_hand),
+        cmocka_unit_test(test_layout_agrees),
+        cmocka_unit_test(test_balance),
+        cmocka_unit_test(test_bytes_of_full_attention),
+        cmocka_unit_test(test_hidden_segments_are_not_sent),
+        cmocka_unit_test(test_window_of_a_packed_sequence),
+        cmocka_unit_test(test_ranks_without_rows),
+        cmocka_unit_test(test_scatter_and_gather),
+        cmocka_unit_test(test_scatter_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
