@@ -37,6 +37,14 @@ cmake --build "$work/consumer" >"$work/log" || { cat "$work/log"; fail "examples
 for program in "$work/static" "$work/consumer/one_call" "$work/consumer/one_call_static"; do
     "$program" | diff "$work/want" - || fail "$program differs from the shared one"
 done
+# libattn-mpi, by pkg-config: 401 tokens on 3 ranks.
+cat >"$work/ranks.c" <<'END'
+#include <attn_mpi.h>
+int main(void) { return attn_mpi_rows(401, 0, 3) == 145 ? 0 : 1; }
+END
+read -ra flags < <(pkg-config --cflags --libs attn-mpi)
+"$cc" -o "$work/ranks" "$work/ranks.c" "${flags[@]}"
+"$work/ranks" || fail "libattn-mpi of the installed tree is wrong"
 for program in causal_threads decode pieces; do
     "$work/consumer/$program" >/dev/null || fail "examples/$program fails"
 done
