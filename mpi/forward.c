@@ -7,9 +7,11 @@
  * other. `keys` is a third segment, the one that is computed, in the order of its keys. */
 #include "ranks.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #define SLOTS 2
+#define LARGEST_STRUCT 4096 /* bytes; a larger struct_size was certainly never set */
 #define PIECE 1024 /* keys between two looks at the messages: Open MPI advances only then */
 
 typedef struct slot {
@@ -21,8 +23,9 @@ typedef struct slot {
 typedef struct forward {
     attni_mpi_run run;
     attni_mpi_plan plan;
-    attn_sdpa_args args; /* as attn_sdpa_begin wants them: all keys, no data */
-    const attn_sdpa_args *local;
+    attn_sdpa_args args;  /* as attn_sdpa_begin wants them: all keys, no data */
+    attn_sdpa_args local; /* with this rank's rows */
+    attn_mpi_options options;
     attn_sdpa_state *state;
     attn_status status; /* of this rank's own computation */
     uint8_t *needs;     /* [size][segments] */
@@ -59,13 +62,31 @@ static int64_t common_multiple(int64_t a, int64_t b)
     return a / x * b;
 }
 
-static attn_status read_options(forward *f, const attn_mpi_options *options)
+/* Copies a caller's struct to `to`, which has the defaults. The rule of docs/ABI.md: the caller's
+ * struct may be that of an older version, or of a newer one if the members beyond `known` are 0. */
+static bool read_struct(const void *from, void *to, size_t least, size_t known)
+{
+    size_t size = 0;
+    if (from)
+        memcpy(&size, from, sizeof size);
+    if (size < least || size > LARGEST_STRUCT)
+        return false;
+    for (size_t i = known; i < size; i++)
+        if (((const char *)from)[i])
+            return false;
+    memcpy(to, from, size < known ? size : known);
+    memcpy(to, &known, sizeof known);
+    return true;
+}
+
+static attn_status check_options(forward *f, const attn_mpi_options *from)
 {
     attn_error *err = f->run.err;
-    if (!options || options->struct_size != sizeof *options)
+    const attn_mpi_options *options = &f->options;
+    if (options->struct_size == 0)
         return attni_mpi_fail(err, ATTN_ERR_ARGUMENT, "options",
                               "options is %s; set it up by ATTN_MPI_OPTIONS_INIT",
-                              options ? "a struct of another size" : "NULL");
+                              from ? "a struct of another version" : "NULL");
     const int64_t numbers[] = {options->T, options->S, options->segment_keys};
     static const char *const names[] = {"T", "S", "segment_keys"};
     for (int i = 0; i < 3; i++)
@@ -105,11 +126,12 @@ static attn_status check_rows(const forward *f, const attn_tensor *t, const char
 static attn_status read_args(forward *f, const attn_sdpa_args *args)
 {
     attn_status status;
-    if (!args || args->struct_size != sizeof *args)
+    attn_sdpa_args_init(&f->local);
+    if (!read_struct(args, &f->local, offsetof(attn_sdpa_args, scale), sizeof f->local))
         return attni_mpi_fail(f->run.err, ATTN_ERR_ARGUMENT, "args",
                               "args is %s; set it up by ATTN_SDPA_ARGS_INIT",
-                              args ? "a struct of another version's size" : "NULL");
-    f->local = f->plan.args = args;
+                              args ? "a struct of another version" : "NULL");
+    f->plan.args = args = &f->local;
     f->plan.B = args->q.shape[0];
     if ((status = check_rows(f, &args->q, "q", f->plan.T, "T")) ||
         (status = check_rows(f, &args->k, "k", f->plan.S, "S")) ||
@@ -214,8 +236,8 @@ static attn_status start_segment(forward *f, slot *to, int64_t segment)
             attn_tensor k, v;
             own = to->rows + used, mine = (size_t)n * per_key;
             views(f, own, n, &k, &v);
-            attni_mpi_copy_rows(&k, 0, &f->local->k, row, n);
-            attni_mpi_copy_rows(&v, 0, &f->local->v, row, n);
+            attni_mpi_copy_rows(&k, 0, &f->local.k, row, n);
+            attni_mpi_copy_rows(&v, 0, &f->local.v, row, n);
         } else if (is_needed(f, me, segment)) {
             status =
                 attni_mpi_receive(&f->run, &to->flight, r, to->rows + used, (size_t)n * per_key);
@@ -344,10 +366,11 @@ attn_status attn_mpi_sdpa_forward(const attn_comm *comm, attn_context *ctx,
                                   attn_error *err)
 {
     forward f = {.plan = {.args = NULL}};
-    const bool timed = options && options->struct_size == sizeof *options;
-    attn_status status = attni_mpi_begin(&f.run, comm, timed ? options->deadline : 0, err);
+    (void)read_struct(options, &f.options, offsetof(attn_mpi_options, segment_keys),
+                      sizeof f.options); /* else struct_size stays 0 */
+    attn_status status = attni_mpi_begin(&f.run, comm, f.options.deadline, err);
     if (status == ATTN_OK) {
-        if ((status = read_options(&f, options)) == ATTN_OK &&
+        if ((status = check_options(&f, options)) == ATTN_OK &&
             (status = read_args(&f, args)) == ATTN_OK && (status = begin_state(&f, ctx)) == ATTN_OK)
             status = allocate(&f);
         status = attni_mpi_agree(&f.run, &f.plan, attn_context_isa(ctx), status);
@@ -360,10 +383,10 @@ attn_status attn_mpi_sdpa_forward(const attn_comm *comm, attn_context *ctx,
         if (f.slots[i].flight.receives)
             attni_mpi_cancel(&f.run, &f.slots[i].flight);
     attn_sdpa_end(f.state);
-    if (status == ATTN_OK && options->report) {
+    if (status == ATTN_OK && f.options.report) {
         f.report.segments = f.plan.segments;
         f.report.segment_keys = f.plan.segment_keys;
-        *options->report = f.report;
+        *f.options.report = f.report;
     }
     if (f.run.comm && f.run.notified.receives)
         attni_mpi_end(&f.run);

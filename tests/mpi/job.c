@@ -49,7 +49,7 @@ static int stop(void)
     attn_mpi_options options = ATTN_MPI_OPTIONS_INIT;
     attn_error err;
     options.T = options.S = 64 * comm.size;
-    options.deadline = 0.5;
+    options.deadline = 2;
     a.q = a.k = a.v = attn_bhtd(x, ATTN_F32, 1, 1, 64, 4);
     a.out = attn_bhtd(out, ATTN_F32, 1, 1, 64, 4);
     if (comm.rank == 1)
