@@ -164,7 +164,95 @@ static void store_place(const char *lesson, size_t step)
         printf("Your place could not be stored: %s\n", err.message);
 }
 
+/* ---------------------------------------------------------------------------------------- Keys */
+
+enum { CONTROL_D = 4, ESCAPE = 27 };
+
+/* Reads one more byte of an escape sequence; false: there is none. Its bytes arrive together. */
+static bool read_rest(unsigned char *byte)
+{
+    struct timeval wait = {.tv_usec = 50000};
+    fd_set input;
+    FD_ZERO(&input);
+    FD_SET(STDIN_FILENO, &input);
+    return select(STDIN_FILENO + 1, &input, NULL, NULL, &wait) == 1 &&
+           read(STDIN_FILENO, byte, 1) == 1;
+}
+
+/* Skips what an arrow key, Page Down and the like send after an escape, such as "[6~": the 6 is not
+ * the key 6. */
+static void skip_sequence(void)
+{
+    unsigned char byte;
+    if (!read_rest(&byte) || (byte != '[' && byte != 'O'))
+        return;
+    while (read_rest(&byte) && (byte < 0x40 || byte > 0x7e)) /* the last byte is a letter or ~ */
+        ;
+}
+
+/* Reads a key: 0 after a resize, 'q' at the end of the input or after Ctrl-C. */
+static int read_key(const walk *w)
+{
+    unsigned char key;
+    fd_set input;
+    FD_ZERO(&input);
+    FD_SET(STDIN_FILENO, &input);
+    if (pselect(STDIN_FILENO + 1, &input, NULL, NULL, NULL, &w->waiting) < 0 && errno == EINTR)
+        return ended ? 'q' : 0;
+    if (read(STDIN_FILENO, &key, 1) != 1)
+        return 'q';
+    if (key == ESCAPE)
+        skip_sequence();
+    return key;
+}
+
 /* ------------------------------------------------------------------------------------- Showing */
+
+static bool wants_end(const walk *w) { return w->key == 'q' || w->key == CONTROL_D; }
+
+/* The end of a page of at most `lines` lines: behind an empty line in its second half, if any. */
+static const char *find_page_end(const char *text, const char *end, int lines)
+{
+    const char *behind_empty = NULL;
+    for (int line = 0; line < lines && text < end; line++) {
+        const char *newline = memchr(text, '\n', (size_t)(end - text));
+        const bool empty = newline == text;
+        text = newline ? newline + 1 : end;
+        if (empty && 2 * line >= lines)
+            behind_empty = text;
+    }
+    return text < end && behind_empty ? behind_empty : text;
+}
+
+/* Waits at the end of a page; false: the reader ends the lesson. */
+static bool wait_for_more(walk *w)
+{
+    printf("[more] Enter go on  q quit ");
+    fflush(stdout);
+    do
+        w->key = read_key(w);
+    while (w->key == 0); /* a resize */
+    puts("");
+    return !wants_end(w);
+}
+
+/* Prints a screen in pages that fit the terminal, so that the reader begins at the first line. */
+static int put_pages(walk *w, const char *text, size_t size, kit_error *err)
+{
+    const char *end = text + size;
+    const int height = terminal_find_height();
+    while (text < end) {
+        /* below a page: an empty line and the prompt */
+        const char *past = height > 4 ? find_page_end(text, end, height - 2) : end;
+        const size_t n = (size_t)(past - text);
+        if (fwrite(text, 1, n, stdout) != n || fflush(stdout))
+            return kit_fail(err, KIT_LIMIT, "standard output: %s", strerror(errno));
+        text = past;
+        if (text < end && !wait_for_more(w))
+            break;
+    }
+    return KIT_OK;
+}
 
 static int show(walk *w, size_t from, size_t to, kit_error *err)
 {
@@ -172,8 +260,8 @@ static int show(walk *w, size_t from, size_t to, kit_error *err)
     size_t size = 0;
     w->text.width = terminal_find_width();
     int code = render_text_screen(&bytes, &size, w->t, w->screen, from, to, &w->text, err);
-    if (!code && (fwrite(bytes, 1, size, stdout) != size || fflush(stdout)))
-        code = kit_fail(err, KIT_LIMIT, "standard output: %s", strerror(errno));
+    if (!code)
+        code = put_pages(w, bytes, size, err);
     free(bytes);
     return code;
 }
@@ -242,48 +330,6 @@ static void put_steps(const walk *w)
     printf("%3zu  Questions\nType a number and Enter.\n", screen);
 }
 
-/* ---------------------------------------------------------------------------------------- Keys */
-
-enum { ESCAPE = 27 };
-
-/* Reads one more byte of an escape sequence; false: there is none. Its bytes arrive together. */
-static bool read_rest(unsigned char *byte)
-{
-    struct timeval wait = {.tv_usec = 50000};
-    fd_set input;
-    FD_ZERO(&input);
-    FD_SET(STDIN_FILENO, &input);
-    return select(STDIN_FILENO + 1, &input, NULL, NULL, &wait) == 1 &&
-           read(STDIN_FILENO, byte, 1) == 1;
-}
-
-/* Skips what an arrow key, Page Down and the like send after an escape, such as "[6~": the 6 is not
- * the key 6. */
-static void skip_sequence(void)
-{
-    unsigned char byte;
-    if (!read_rest(&byte) || (byte != '[' && byte != 'O'))
-        return;
-    while (read_rest(&byte) && (byte < 0x40 || byte > 0x7e)) /* the last byte is a letter or ~ */
-        ;
-}
-
-/* Reads a key: 0 after a resize, 'q' at the end of the input or after Ctrl-C. */
-static int read_key(const walk *w)
-{
-    unsigned char key;
-    fd_set input;
-    FD_ZERO(&input);
-    FD_SET(STDIN_FILENO, &input);
-    if (pselect(STDIN_FILENO + 1, &input, NULL, NULL, NULL, &w->waiting) < 0 && errno == EINTR)
-        return ended ? 'q' : 0;
-    if (read(STDIN_FILENO, &key, 1) != 1)
-        return 'q';
-    if (key == ESCAPE)
-        skip_sequence();
-    return key;
-}
-
 /* The reader judges the own prediction; any key but y and n leaves it out. */
 static void judge(walk *w)
 {
@@ -308,7 +354,7 @@ static int step_forward(walk *w, bool *end, kit_error *err)
     }
     bool prediction = w->predictions && reason_to_stop(w) == RENDER_AT_PREDICTION;
     int code = show_next_stage(w, err);
-    if (!code && prediction)
+    if (!code && prediction && !wants_end(w))
         judge(w);
     return code;
 }
@@ -345,8 +391,7 @@ static int use_key(walk *w, bool *end, kit_error *err)
 static int read_lesson(walk *w, bool *finished, kit_error *err)
 {
     int code = KIT_OK;
-    bool quit = false;
-    while (!code && !quit && !*finished) {
+    while (!code && !wants_end(w) && !*finished) {
         put_prompt(w);
         w->key = read_key(w);
         if (w->key == 0 && resized) {
@@ -358,7 +403,6 @@ static int read_lesson(walk *w, bool *finished, kit_error *err)
         }
         printf("\n");
         code = use_key(w, finished, err);
-        quit = w->key == 'q' || w->key == 4 /* Ctrl-D */;
     }
     return code;
 }

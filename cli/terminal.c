@@ -58,6 +58,12 @@ int terminal_find_width(void)
     return columns < NARROWEST ? NARROWEST : columns > WIDEST ? WIDEST : (int)columns;
 }
 
+int terminal_find_height(void)
+{
+    struct winsize size;
+    return isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_row : 0;
+}
+
 bool terminal_is_utf8(void) { return strcmp(nl_langinfo(CODESET), "UTF-8") == 0; }
 
 void terminal_wrap(int width, const char *text, int at, int indent)

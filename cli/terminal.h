@@ -8,8 +8,9 @@ typedef enum terminal_color { TERMINAL_PLAIN, TERMINAL_256, TERMINAL_TRUECOLOR }
 
 /* when: 0 auto, 1 always, 2 never, in the order of --color's choices in options.def. */
 terminal_color terminal_find_color(int when);
-int terminal_find_width(void); /* columns of the terminal, else COLUMNS, else 80 */
-bool terminal_is_utf8(void);   /* by the locale that main has set */
+int terminal_find_width(void);  /* columns of the terminal, else COLUMNS, else 80 */
+int terminal_find_height(void); /* lines of the terminal; 0: stdout is none */
+bool terminal_is_utf8(void);    /* by the locale that main has set */
 
 /* Prints text on stdout, wrapped between words: the first line from column `at` on, later lines
  * from `indent` on. */

@@ -18,9 +18,9 @@ from cli import ATTN, CliTest
 
 
 class Walk(CliTest):
-    def begin(self, *args, columns=80, command="lesson", **env):
+    def begin(self, *args, columns=80, rows=500, command="lesson", **env):
         main, side = pty.openpty()
-        self.size(main, columns)
+        self.size(main, columns, rows)
         self.terminal, self.side = main, side
         self.before = termios.tcgetattr(side)
         clean = {k: v for k, v in os.environ.items()
@@ -38,8 +38,8 @@ class Walk(CliTest):
         for terminal in terminals:
             os.close(terminal)
 
-    def size(self, terminal, columns):
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    def size(self, terminal, columns, rows=500):
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def until(self, pattern):
         """The output up to the pattern; everything that was written is looked at once."""
@@ -166,6 +166,25 @@ class Walk(CliTest):
         text = self.until(r"\[9/\d+\]")
         self.assertLessEqual(max(map(len, text.splitlines())), 40)
         self.press("q", "Stopped")
+        self.ends()
+
+    def test_long_steps_come_in_pages(self):
+        """No page is higher than the terminal, and no line is lost between two pages."""
+        self.begin("sky")
+        self.until(r"q quit $")
+        whole = self.press("1\n").split("> 1\n")[-1].split("\n[1/")[0]
+        self.press("q", "Stopped")
+        self.ends()
+        more, step = "[more] Enter go on  q quit ", r"\[1/\d+\] Enter.* q quit $"
+        self.begin("sky", rows=12)
+        pages = [self.until(re.escape(more) + "$")]
+        while not re.search(step, pages[-1]):
+            pages.append(self.press("\n", re.escape(more) + "$|" + step))
+        self.assertLessEqual(max(page.count("\n") for page in pages[1:]), 12)
+        self.assertGreater(len(pages), 2)
+        self.assertIn(whole, "".join(pages).replace(more + "\n", ""))
+        self.press("5\n", re.escape(more) + "$")
+        self.press("q", "Stopped at step 5")  # a key of a page ends the lesson, too
         self.ends()
 
     def test_interruption_keeps_the_place(self):
