@@ -28,10 +28,11 @@ import environment
 PACKAGES = ["torch==2.13.0", "numpy==2.4.6", "safetensors==0.8.0", "threadpoolctl==3.6.0",
             "ml_dtypes==0.6.0", "hypothesis==6.155.2", "mypy==2.4.1", "nbclient==0.11.0",
             "ipykernel==7.4.0", "onnx==1.23.2", "transformers==5.23.0",
-            "tokenizers==0.23.3", "cmake==3.21.4", "expecttest==0.3.0"]
+            "tokenizers==0.23.3", "cmake==3.21.4", "expecttest==0.3.0",
+            "axe-core-python==0.1.0"]
 
 # The files that take longest start first, so that no long one runs alone at the end.
-LONG = ["test_checkpoints", "test_old_tokenizers", "test_transformers"]
+LONG = ["test_checkpoints", "test_old_tokenizers", "test_axe", "test_transformers"]
 
 
 def counts_of(result):
