@@ -60,8 +60,8 @@ typedef enum attn_status {
     ATTN_ERR_STRIDE = 4,      /* an output whose elements overlap */
     ATTN_ERR_MEMORY = 5,      /* the allocator returned NULL */
     ATTN_ERR_LIMIT = 6,       /* a size that this machine cannot address, or above a stated limit */
-    ATTN_ERR_UNSUPPORTED = 7, /* an instruction set that this machine lacks, or not that of a
-                                 saved state */
+    ATTN_ERR_UNSUPPORTED = 7, /* an instruction set that this machine lacks, or that differs
+                                 from the one of a saved state */
     ATTN_ERR_FULL = 8,        /* a cache has no room for that many keys */
     ATTN_ERR_FILE = 9,        /* the bytes are damaged, or are no saved cache or state; or the
                                  write callback failed */
@@ -84,15 +84,16 @@ ATTN_API const char *attn_version(void);
 /* -------------------------------------------------------------------------- Structs that grow
  *
  * A struct that begins with struct_size may get more members at its end in a later version. Set it
- * up by its INIT macro or its init function: they set struct_size to the struct's sizeof and every
- * other member to its default. A call accepts a struct of another version, by its struct_size:
+ * up with its INIT macro or its init function. They set struct_size to the struct's sizeof and
+ * every other member to its default. A call accepts a struct of another version, by its
+ * struct_size:
  *   older header, shorter struct   the missing members have their defaults
  *   newer header, longer struct    accepted if all members that this library does not know are 0;
  *                                  else ATTN_ERR_ARGUMENT, which names struct_size
  * All other structs never change (docs/ABI.md).
  *
- * The functions init_sized are for bindings that do not use this header: they pass the size of
- * their struct.
+ * The functions attn_..._init_sized are for bindings that do not use this header. A binding passes
+ * the size of its own struct.
  */
 
 /* ------------------------------------------------------------------------------------ Tensors
@@ -100,8 +101,9 @@ ATTN_API const char *attn_version(void);
  * A tensor is a view: it owns no memory. It has four dimensions; leading ones that are not used
  * have size 1. Strides are in ELEMENTS and may have any value, negative and 0 included: a stride of
  * 0 repeats an input along that dimension. No two elements of an output may share memory. No
- * alignment is assumed. A last stride of 1 is the fast case; rows with another are first copied
- * element by element. If a size is 0, data may be NULL. A size above 2^56 is ATTN_ERR_LIMIT.
+ * alignment is assumed. A last stride of 1 is the fast case. Rows with any other last stride
+ * are first copied element by element. If a size is 0, data may be NULL. A size above 2^56 is
+ * ATTN_ERR_LIMIT.
  */
 typedef enum attn_dtype {
     ATTN_F64 = 1,
@@ -138,7 +140,8 @@ ATTN_API attn_tensor attn_matrix(const void *data, attn_dtype dtype, int64_t row
  * set, scratch from malloc.
  *
  * Threads: calls on different contexts may overlap freely; calls on one context are serialised.
- * After fork(), a context works in the child too, which starts its own threads at the next call.
+ * After fork(), a context also works in the child. The child starts its own threads at its next
+ * call.
  * Idle threads spin for 30 microseconds, because the next call may follow at once. Then they sleep
  * and cost nothing. If there are fewer CPUs than threads, they sleep at once.
  */
@@ -153,7 +156,7 @@ typedef struct attn_context_options {
 
     /* The caller's allocator, both functions or neither. allocate must return NULL, or memory that
      * is aligned to `alignment` (a power of two, at most 64). The library calls both only from the
-     * thread that called it. */
+     * thread that called the library. */
     void *(*allocate)(void *user, size_t size, size_t alignment);
     void (*release)(void *user, void *memory, size_t size);
     void *memory_user;
@@ -214,15 +217,17 @@ ATTN_API int attn_cpu_features(char *buffer, size_t size);
  * Shapes: q [B,H,T,D], k [B,Hk,S,D], v [B,Hk,S,Dv], out [B,H,T,Dv]; query head h reads key/value
  * head h / (H/Hk). q, k, v share one dtype; out has that dtype, or f32 or f64. Any size may be 0. A
  * call with nothing to write returns at once, however large the other sizes are. If D = Dv = 0,
- * arrays of any length take no memory, so the number of keys has a limit: with lse, scores or a
- * gradient to write, B * Hk * S must be at most 2^31 - 1, else the call fails with ATTN_ERR_LIMIT.
+ * arrays take no memory, so memory does not limit the number of keys. A stated limit does: with
+ * lse, scores or a gradient to write, B * Hk * S must be at most 2^31 - 1, else the call fails with
+ * ATTN_ERR_LIMIT.
  *
- * Query i sees key j if both are in the same packed sequence and every rule that is in use holds:
+ * Query i sees key j if both are in the same packed sequence and every rule in use is satisfied:
  *   causal  j <= i + off          window  i + off - window_left <= j <= i + off + window_right
  *   lengths j < key_lengths[b]    mask    true, or a float that is not -inf
  * off is the offset of the diagonal: 0 for TOP_LEFT, S - T for BOTTOM_RIGHT, causal_offset for
- * OFFSET. `causal` chooses among them or, without causal, `diagonal`. In S - T, S is key_lengths[b]
- * if lengths are given; in a packed sequence, S and T are the sizes of that sequence.
+ * OFFSET. `causal` chooses one of the three; if it is NONE, `diagonal` chooses. In S - T, S is
+ * key_lengths[b] if lengths are given; in a packed sequence, S and T are the sizes of that
+ * sequence.
  *
  *   TOP_LEFT T=2,S=4   BOTTOM_RIGHT T=2,S=4   TOP_LEFT T=4,S=2   BOTTOM_RIGHT T=4,S=2
  *   x . . .            x x x .                x .                . .
@@ -237,8 +242,8 @@ ATTN_API int attn_cpu_features(char *buffer, size_t size);
  * Memory: O(T + S) scratch, never T x S, whatever the options. The output `scores`, if requested,
  * is T x S, but the caller allocates it.
  * Bits: the result of a query has the same bits for any number of threads, any batch, any number of
- * queries in the call, and any alignment. This holds for one release, on one instruction set of one
- * machine. With dropout, the result also depends on the query's place: its b, h and i.
+ * queries in the call, and any alignment. This is promised within one release, on one instruction
+ * set of one machine. With dropout, the result also depends on the query's place: its b, h and i.
  * Outputs must not overlap inputs.
  *
  * Returns ATTN_OK, or an error before anything is written; ATTN_ERR_MEMORY, too, leaves the outputs
@@ -253,8 +258,8 @@ typedef enum attn_causal {
 } attn_causal;
 
 /* Window and ALiBi count from the diagonal j = i + off. If causal is ATTN_CAUSAL_NONE, `diagonal`
- * sets off. Otherwise causal sets it, and `diagonal` must be TOP_LEFT, which then has no effect, or
- * the choice that causal made. */
+ * sets off. Otherwise causal sets off. `diagonal` must then be TOP_LEFT, which has no effect in
+ * this case, or name the same off as causal. */
 typedef enum attn_diagonal {
     ATTN_DIAGONAL_TOP_LEFT = 0,     /* off = 0 */
     ATTN_DIAGONAL_BOTTOM_RIGHT = 1, /* off = S - T: FlashAttention */
@@ -279,9 +284,10 @@ typedef enum attn_precision {
     ATTN_PRECISION_DEFAULT = 0, /* f64 is computed in double, every other type in float. One
                                    exception: with bf16 on "avx512bf16" and "amx", the weights and,
                                    in the backward, the gradients of scores are rounded to bf16 */
-    ATTN_PRECISION_ACCURATE = 1 /* f32, and every type of q with an i8 cache, is computed in double
-                                   and rounded once, at the end. With bf16, weights and gradients
-                                   of scores are kept in float on every instruction set */
+    ATTN_PRECISION_ACCURATE = 1 /* f32 is computed in double and rounded once, at the end. So is
+                                   a call with an i8 cache, whatever the type of q. With bf16,
+                                   weights and gradients of scores are kept in float on every
+                                   instruction set */
 } attn_precision;
 
 typedef struct attn_sdpa_args {
@@ -350,7 +356,8 @@ ATTN_API attn_status attn_sdpa_forward(attn_context *ctx, const attn_sdpa_args *
 /* Describes how attn_sdpa_forward would compute a call, and computes nothing. It fails where
  * attn_sdpa_forward would, except that it ignores workspace: the size of the workspace is one of
  * its results. If info is the shorter struct of an older header, only the members of that struct
- * are filled. If it is the longer struct of a newer header, members that are not known become 0. */
+ * are filled. If it is the longer struct of a newer header, the members that this library does not
+ * know become 0. */
 typedef struct attn_plan_info {
     size_t struct_size; /* sizeof(attn_plan_info), set by ATTN_PLAN_INFO_INIT */
     char kernel[48];    /* "avx512 f32 64x256": instruction set, operand type, queries per tile x
@@ -365,7 +372,7 @@ typedef struct attn_plan_info {
     /* The route: which functions compute a tile, and in which order, if the tile is full and all of
      * its keys are visible: "tiles", "one block", "decode" and others (list: docs/DESIGN.md). */
     char route[32];
-    char why[120]; /* why this route: a phrase for people */
+    char why[120]; /* the reason for this route, as a phrase */
     int tiles;     /* tiles of queries in a task, which share each chunk of keys while it is in
                       cache */
     int prefetch;  /* 1: rows are prefetched, because the data is larger than an L2 cache (1 MiB) */
@@ -399,11 +406,11 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
  * there, or in q and dout of a row without visible keys, changes no bit. Rows without visible keys
  * and keys that no query sees get gradients of exactly 0.
  *
- * Memory: three numbers and a byte for each row of q; for each thread a chunk of keys with its
- * gradients, O(D + Dv); and sums for dq, at any time those of fewer than two key/value heads per
- * thread: O((T + S) * D) for each of their query heads. For the gradient of a mask that repeats
- * along the queries: one number per key and head. For that of a mask that repeats along the keys:
- * one number per query and head. Never T x S.
+ * Memory: three numbers and a byte for each row of q. Each thread needs a chunk of keys with its
+ * gradients, O(D + Dv). The sums for dq take O((T + S) * D) for each query head that has them; at
+ * any time, these are the query heads of fewer than two key/value heads per thread. The gradient of
+ * a mask that repeats along the queries takes one number per key and head. The gradient of a mask
+ * that repeats along the keys takes one number per query and head. Never T x S.
  * Bits: the same for any number of threads.
  * Outputs must not overlap inputs nor each other. Returns ATTN_OK, or an error before anything is
  * written. Source: Dao et al. 2022.
@@ -476,8 +483,8 @@ ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tenso
 
 /* -------------------------------------------------------------------------------------- Cache
  *
- * A cache holds the keys and values of B sequences, each of which grows on its own: what a decoder
- * keeps between tokens. Append the rows of new tokens, then attend to all rows:
+ * A cache holds the keys and values of B sequences: the data that a decoder keeps between tokens.
+ * Each sequence grows on its own. Append the rows of new tokens, then attend to all rows:
  *
  *   attn_cache_append(cache, b, &k, &v, &err);                     for each sequence b
  *   args.q = ...;  args.cache = cache;  args.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
@@ -498,9 +505,9 @@ ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tenso
  * rounded up to 64. In pages: [pages,Hk,page_keys,D]; a page belongs to one sequence, is taken when
  * the sequence grows and is given back by attn_cache_truncate. The allocation, and each head of
  * each page, starts at a multiple of 64 bytes. The rows of a head's v in a page follow each other
- * without gaps. Keys of f32, f16 and bf16 are interleaved: each line of 64 bytes holds the next 4
- * bytes of 16 keys, the order that decoding reads fastest. If D is odd, a key of f16 or bf16 takes
- * one element more.
+ * without gaps. Keys of f32, f16 and bf16 are interleaved in groups of 16 keys: each line of 64
+ * bytes holds the next 4 bytes of each of the 16 keys. Decoding reads this order fastest. If D is
+ * odd, a key of f16 or bf16 takes one element more.
  *
  * Threads: append, truncate and destroy must not overlap any other use of the cache; all other
  * functions only read it and may overlap each other.
@@ -555,17 +562,17 @@ ATTN_API int64_t attn_cache_length(const attn_cache *cache, int64_t b); /* -1: n
 ATTN_API size_t attn_cache_bytes(const attn_cache *cache);              /* of its allocation */
 
 /* Saves the lengths and rows of all sequences, little-endian. The bytes do not depend on the layout
- * of the cache (docs/NUMERICS.md, "Saved caches"). `write` gets them in consecutive parts; it
- * returns 0, or anything else to stop, which makes the result ATTN_ERR_FILE. */
+ * of the cache (docs/NUMERICS.md, "Saved caches"). `write` gets them in consecutive parts and
+ * returns 0. If it returns anything else, saving stops with ATTN_ERR_FILE. */
 ATTN_API attn_status attn_cache_save(const attn_cache *cache,
                                      int (*write)(void *user, const void *bytes, size_t n),
                                      void *user, attn_error *err);
 
-/* Creates a cache by `options` and fills it from `size` bytes that attn_cache_save wrote. B, Hk, D,
- * Dv and dtype must be those of the saved cache. max_keys, page_keys and pages may differ, but must
- * leave room for all saved keys, else ATTN_ERR_FULL. The bytes are treated as untrusted input:
- * ATTN_ERR_FILE says what is wrong with them. Memory, as much as the options ask for, is allocated
- * only after all bytes have been checked. */
+/* Creates a cache with `options` and fills it from `size` bytes that attn_cache_save wrote. B, Hk,
+ * D, Dv and dtype must be those of the saved cache. max_keys, page_keys and pages may differ, but
+ * must leave room for all saved keys, else ATTN_ERR_FULL. The bytes are treated as untrusted input:
+ * ATTN_ERR_FILE says what is wrong with them. Memory is allocated only after all bytes have
+ * been checked. Its size depends only on the options. */
 ATTN_API attn_status attn_cache_load(const attn_cache_options *options, const void *bytes,
                                      size_t size, attn_cache **out, attn_error *err);
 

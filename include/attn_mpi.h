@@ -1,19 +1,19 @@
-/* libattn-mpi: attention over many ranks, with the bits of one call. A library of its own, which
- * needs libattn. attn.h does not include this header.
+/* libattn-mpi: attention over many ranks, with the bits of one call. It is a separate library,
+ * which needs libattn. attn.h does not include this header.
  *
  * A rank is a process of an MPI job, or a thread (attn_ranks_create). Each rank has some rows of q,
  * k and v and gets the same rows of out. So far there is the forward; gradients will follow.
  *
- * Layout: tokens are dealt in blocks of 64; block n lies on rank n % P, in the order of the tokens.
- * Queries and keys are dealt alike, so token i has its q, k, v and out on the same rank. Any number
- * of tokens and any P is fine; a rank may have no rows.
+ * Layout: tokens are dealt to the ranks in blocks of 64, in order: block n is on rank n % P.
+ * Queries and keys are dealt in the same way, so token i has its q, k, v and out on the same rank.
+ * Any number of tokens and any P is fine; a rank may have no rows.
  *
  *   tokens         0..63   64..127  128..191  192..255  256..319  320..383  384..400
  *   rank, P = 3      0        1        2         0         1         2         0
  *   its rows       0..63    0..63    0..63    64..127   64..127   64..127   128..144
  *
- * A program of an MPI job (attn_mpi_comm.h has attn_comm_open, compiled by the program's own
- * mpicc):
+ * A program of an MPI job looks like this. attn_comm_open is in the header attn_mpi_comm.h, so the
+ * program's own mpicc compiles it.
  *
  *   attn_comm_open(MPI_COMM_WORLD, &comm, &err);
  *   attn_mpi_options options = ATTN_MPI_OPTIONS_INIT;
@@ -41,7 +41,7 @@ extern "C" {
  * order in which they were sent. Tags are 0 and 1.
  *
  * send and receive start a message of n >= 1 bytes and return at once: 0, or another number if that
- * failed. The memory belongs to the message until `test` or `cancel` says that it does not.
+ * failed. The message uses its memory until `test` or `cancel` reports that it no longer does.
  * test: 1 if the message is complete, and *request is then released; 0 if not yet; -1 if it failed.
  * cancel: gives a message up and releases *request. Returns 1 if its memory is not used any more; 0
  * if it may still be used, by a message that cannot be stopped.
@@ -57,8 +57,9 @@ typedef struct attn_comm {
 } attn_comm;
 
 /* Ranks that are threads of this process: for tests, and for programs without MPI. Each thread
- * fills a table of its own by attn_ranks_comm and passes it to the functions below.
- * delay_us > 0: each message arrives up to so many microseconds late, at random by `seed`.
+ * calls attn_ranks_comm to fill its own table, and passes this table to the functions below.
+ * delay_us > 0: each message arrives late, by a random time of at most delay_us microseconds.
+ * `seed` is the seed of these random times.
  * Threads: any, at any time; destroy only when no rank uses its table. ATTN_ERR_MEMORY,
  * ATTN_ERR_ARGUMENT if size < 1 or delay_us < 0. */
 typedef struct attn_ranks attn_ranks;
@@ -77,22 +78,23 @@ ATTN_API int attn_mpi_owner(int64_t token, int P);
 /* How many of tokens 0 .. tokens-1 lie on `rank`. So attn_mpi_rows(i, attn_mpi_owner(i, P), P) is
  * the row that token i has on its rank. */
 ATTN_API int64_t attn_mpi_rows(int64_t tokens, int rank, int P);
-/* positions[attn_mpi_rows(tokens, rank, P)]: the token of each row, for rotary embeddings and
- * others that depend on it. */
+/* positions[attn_mpi_rows(tokens, rank, P)]: the number of each row's token, for example for rotary
+ * embeddings, which depend on it. */
 ATTN_API void attn_mpi_positions(int64_t tokens, int rank, int P, int64_t *positions);
 
-/* Copy the rows of a rank out of a whole tensor and into one: whole [B,H,tokens,D], local
- * [B,H,rows of the rank,D], of one dtype, any strides. Only rows of this rank are accessed, so
- * `whole` may be a mapped file. ATTN_ERR_SHAPE, ATTN_ERR_DTYPE. */
+/* take copies the rows of a rank from `whole` to `local`; put copies them from `local` to `whole`.
+ * whole is [B,H,tokens,D], local is [B,H,rows of the rank,D]; both have one dtype and any strides.
+ * Only rows of this rank are accessed, so `whole` may be a mapped file. ATTN_ERR_SHAPE,
+ * ATTN_ERR_DTYPE. */
 ATTN_API attn_status attn_mpi_take(const attn_tensor *whole, int rank, int P,
                                    const attn_tensor *local, attn_error *err);
 ATTN_API attn_status attn_mpi_put(const attn_tensor *local, int rank, int P,
                                   const attn_tensor *whole, attn_error *err);
 
 /* The same between ranks: rank 0 has `whole`, other ranks pass NULL. scatter writes `local` on all
- * ranks, gather writes `whole` on rank 0. All ranks must call it. Memory on rank 0: a copy of the
- * rows of the other ranks; on others, of their own rows. deadline: seconds, as in attn_mpi_options.
- */
+ * ranks, gather writes `whole` on rank 0. All ranks must call it. Memory: rank 0 needs a copy of
+ * the rows of all other ranks; every other rank needs a copy of its own rows. deadline: seconds, as
+ * in attn_mpi_options. */
 ATTN_API attn_status attn_mpi_scatter(const attn_comm *comm, const attn_tensor *whole,
                                       const attn_tensor *local, double deadline, attn_error *err);
 ATTN_API attn_status attn_mpi_gather(const attn_comm *comm, const attn_tensor *local,
@@ -103,10 +105,10 @@ ATTN_API attn_status attn_mpi_gather(const attn_comm *comm, const attn_tensor *l
  * attn_mpi_sdpa_forward() computes attn_sdpa_forward on the tokens of all ranks. All ranks call it.
  *
  * args are those of one call, with these differences: q, out, lse have T = the rows of this rank; k
- * and v have S = the rows of this rank, with data; `mask` has a row for each row of q, and all S
- * keys (or 1) as columns. key_lengths, cu_seqlens, causal_offset, windows, alibi_slopes,
- * sink_logits and dropout are those of the whole, the same on all ranks. `scores` and `cache` are
- * refused; `workspace` is not used.
+ * and v have S = the rows of this rank, with data; `mask` has a row for each row of q, and a
+ * column for each of all S keys (or 1 column). key_lengths, cu_seqlens, causal_offset, windows,
+ * alibi_slopes, sink_logits and dropout are those of the whole, the same on all ranks. `scores` and
+ * `cache` are refused; `workspace` is not used.
  *
  * Bits: out and lse are bit-identical to one call with all tokens, for any P and segment_keys, if
  * the instruction set of all ranks is the same. They do not depend on the number of threads.
@@ -115,21 +117,23 @@ ATTN_API attn_status attn_mpi_gather(const attn_comm *comm, const attn_tensor *l
  * rank that needs it, while the segments before it are computed. A rank needs a segment if causal,
  * window, lengths or packed sequences let one of its rows see a key of it. All ranks know that
  * without messages. A mask with data counts as if it hid nothing. If all is seen, a rank receives
- * (D + Dv) Hk B S (P-1)/P elements. ATTN_AGAIN (see attn_pieces.h): ranks with such rows get their
- * segments again, and all ranks agree on that by one short message from each to each.
+ * (D + Dv) Hk B S (P-1)/P elements. ATTN_AGAIN (see attn_pieces.h): a rank with rows that are not
+ * finite gets its segments again. To agree on that, each rank sends one short message to each other
+ * rank.
  *
  * Memory: attn_sdpa_state_bytes() for the rows of q; three segments of keys and values; a byte for
- * each rank and segment; from malloc. Not the keys of all ranks.
+ * each rank and segment. The last two come from malloc. No rank holds the keys of all ranks.
  *
- * Errors: first, the ranks compare their calls. If one rank has other shapes, rules, version or
- * instruction set, or an error of its own, all ranks return the same error, which names that rank,
- * before anything is written. A later error of one rank also becomes the error of all; out and lse
- * are then unspecified. ATTN_ERR_COMM: a rank sent nothing within the deadline, or the table
- * reported a failure. The message names the ranks that are missing. All ranks end within about one
- * deadline. `comm` cannot be used again after ATTN_ERR_COMM. Memory of messages that cannot be
- * stopped stays allocated.
+ * Errors: first, the ranks compare their calls. If the shapes, rules, version or instruction
+ * set of a rank differ from those of the others, or if a rank has an error, all ranks return the
+ * same error before anything is written. The error names that rank. A later error of one rank also
+ * becomes the error of all; out and lse are then unspecified. ATTN_ERR_COMM: a rank sent nothing
+ * within the deadline, or the table reported a failure. The message names the ranks that are
+ * missing. All ranks end within about one deadline. `comm` cannot be used again after
+ * ATTN_ERR_COMM. Memory of messages that cannot be stopped stays allocated.
  *
- * Threads: one call at a time on a table. ctx must not be used meanwhile.
+ * Threads: only one call at a time may use a table. During a call, ctx must not be used for
+ * anything else.
  * Sources: block-cyclic layout, as in ScaLAPACK; keys passed between ranks, Liu et al. 2023.
  */
 typedef struct attn_mpi_report {
@@ -143,8 +147,8 @@ typedef struct attn_mpi_report {
 typedef struct attn_mpi_options {
     size_t struct_size;      /* sizeof(attn_mpi_options), set by ATTN_MPI_OPTIONS_INIT */
     int64_t T, S;            /* queries and keys of the whole */
-    int64_t segment_keys;    /* rounded up to a multiple of 256; 0: 2048 or more, so that all ranks
-                             have equally many keys of a segment */
+    int64_t segment_keys;    /* rounded up to a multiple of 256; 0: the library chooses 2048 or more
+                             such that each rank has the same number of keys in a segment */
     double deadline;         /* seconds without any progress of a message; 0: 600 */
     attn_mpi_report *report; /* out; or NULL */
 } attn_mpi_options;

@@ -19,10 +19,11 @@ extern "C" {
  *
  * Each module works on f32 or f64 tensors, all of one dtype, with any strides, and returns the same
  * bits for any number of threads. Outputs must not overlap inputs. In f64, layer norm, GELU and
- * cross-entropy are computed in double; in f32, to a few roundings of float, with sums in double:
- * docs/NUMERICS.md has the bounds. The gradient of a linear layer's bias is summed in double and
- * rounded once. Matrix products, and the bias added to them, are computed in the tensors' dtype,
- * attention as attn.h says. attn_embedding_backward rounds each addition.
+ * cross-entropy are computed in double. In f32 they are computed in float with sums in double, and
+ * the result is accurate to a few roundings of float; docs/NUMERICS.md has the bounds. The gradient
+ * of a linear layer's bias is summed in double and rounded once. Matrix products, and the bias
+ * added to them, are computed in the tensors' dtype. Attention is computed as attn.h says.
+ * attn_embedding_backward rounds each addition.
  *
  * NAME_backward: let L be a number that depends on out. dout is the gradient of L with respect to
  * out and has out's shape; dx, dweight, ... are the gradients with respect to x, weight, ... and
@@ -56,10 +57,10 @@ ATTN_API attn_status attn_linear_forward(attn_context *ctx, const attn_tensor *x
 
 /* dx = dout weight, dweight = dout^T x, dbias = the column sums of dout. If x, weight or bias was
  * broadcast along b or h, its gradient is the sum over that dimension. The products are computed as
- * in attn_linear_forward. The terms of a sum are in order of t (for dx: of Out); if the sum also
- * runs over b or h, they are in order of b, then h, then t (for dx: Out). dbias is summed in
- * double. Only dweight needs x, and only dx needs weight; either may be NULL otherwise. dbias is
- * [B|1,H|1,1,Out].
+ * in attn_linear_forward. The terms of a sum are added in the order of t, those of dx in the
+ * order of Out. If the sum also runs over b or h, the order is b, then h, then t (dx: then Out).
+ * dbias is summed in double. Only dweight needs x, and only dx needs weight; either may be NULL
+ * otherwise. dbias is [B|1,H|1,1,Out].
  *
  * Scratch: that of attn_linear_forward. In addition, an operand is copied if a sum runs over
  * several of its dimensions and the terms of this sum are not evenly spaced in memory. */
@@ -81,8 +82,9 @@ ATTN_API attn_status attn_layer_norm_backward(attn_context *ctx, const attn_tens
                                               const attn_tensor *dweight, const attn_tensor *dbias,
                                               attn_error *err);
 
-/* out = x * P(Z <= x) with Z standard normal, which is not the tanh approximation; a negative x
- * keeps its digits. x, out [B,H,T,E]. Hendrycks and Gimpel 2016. */
+/* out = x * P(Z <= x) with Z standard normal. This is the exact formula, not the tanh
+ * approximation. The result for a negative x is accurate, too. x, out [B,H,T,E]. Hendrycks and
+ * Gimpel 2016. */
 ATTN_API attn_status attn_gelu_forward(attn_context *ctx, const attn_tensor *x,
                                        const attn_tensor *out, attn_error *err);
 ATTN_API attn_status attn_gelu_backward(attn_context *ctx, const attn_tensor *dout,
@@ -121,8 +123,8 @@ typedef struct attn_mha_args {
     /* The options of attention: masks, scale, dropout, lse, scores. Its workspace serves all steps.
      * Its q, k, v and out are ignored. NULL: the defaults */
     const attn_sdpa_args *attention;
-    /* Dropout of out, 0 <= p < 1. Component j of query i of batch b has the random numbers that
-     * attn_dropout_mask has for key j of query b*T + i of head 0 */
+    /* Dropout of out, 0 <= p < 1. Component j of query i of batch b is kept where
+     * attn_dropout_mask keeps key j of query b*T + i in batch 0 and head 0 */
     double output_dropout;
     uint64_t output_dropout_seed;
 } attn_mha_args;
@@ -180,9 +182,9 @@ ATTN_API attn_status attn_mha_packed_grads(attn_mha_grads *grads, void *in_proj_
                                            void *in_proj_bias, attn_dtype dtype, int64_t E,
                                            int64_t heads, attn_error *err);
 
-/* The same with weights that are packed once, for many calls. attn_mha_forward packs (reorders) the
- * weights in every call; the fewer rows x has, the larger is that part of its time. The bits are
- * those of attn_mha_forward.
+/* A module computes attn_mha_forward with weights that are packed once and used by many calls.
+ * attn_mha_forward packs (reorders) the weights in every call. The fewer rows x has, the larger is
+ * the part of the time that packing takes. The bits are those of attn_mha_forward.
  *
  * attn_mha_create copies w_q, w_k, w_v, w_o, b_q, b_k, b_v and b_o of args, which may be freed
  * afterwards, and ignores the rest of args. The module takes as much memory as these tensors, and
@@ -205,8 +207,8 @@ ATTN_API void attn_mha_destroy(attn_mha *module); /* NULL is fine; no run may be
 
 /* ---------------------------------------------------------------------------------- Optimiser
  *
- * One step of AdamW, as PyTorch's torch.optim.AdamW does it (Loshchilov and Hutter 2019). The first
- * step is 1.
+ * One step of AdamW, as PyTorch's torch.optim.AdamW does it (Loshchilov and Hutter 2019). In the
+ * first call, `step` is 1.
  *   param *= 1 - lr * weight_decay
  *   m = beta1 * m + (1 - beta1) * grad         v = beta2 * v + (1 - beta2) * grad^2
  *   param -= lr * (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + eps)

@@ -1,6 +1,6 @@
 /* Keys in pieces; attn.h includes this header.
  *
- * Attention for keys and values that do not fit in memory: they lie in a file or on other machines.
+ * Attention for keys and values that do not fit in memory, but are in a file or on other machines.
  * They arrive in pieces. The results are bit-identical to one call of attn_sdpa_forward with all
  * keys, for any pieces.
  *
@@ -25,11 +25,12 @@
  * attn_sdpa_finish requests these sweeps. attn_sdpa_next then starts again with the keys that
  * such rows see. `out` and `lse` are final when attn_sdpa_finish returns ATTN_OK.
  *
- * All rules of attn_sdpa_args hold; keys count from the first of all keys. `scores` are refused:
- * they need the final sums, so all keys once more. `cache` is refused. `workspace` is not used.
+ * All rules of attn_sdpa_args hold; keys count from the first of all keys. `scores` are refused,
+ * because they need the final sums and then all keys once more. `cache` is refused. `workspace` is
+ * not used.
  *
  * Memory: attn_sdpa_state_bytes(). For each head and query, Dv + 6 numbers of the type that the
- * call computes in; tiles of up to 64 queries are rounded up to whole vectors. With cu_seqlens,
+ * call computes in; the queries of a tile (up to 64) are padded to whole vectors. With cu_seqlens,
  * also one chunk of 256 keys and values. The number of keys does not matter. Everything that args
  * points to is used until attn_sdpa_end and must stay as it is; a piece is used only during
  * attn_sdpa_feed.
@@ -46,8 +47,8 @@ extern "C" {
 
 typedef struct attn_sdpa_state attn_sdpa_state;
 
-/* The whole call, if this call computes only some of its rows and heads. All parts together are
- * bit-identical to one call with all rows and heads. */
+/* For a call that computes only some rows and heads of a larger call, the "whole". These options
+ * say which ones. All parts together are bit-identical to one call with all rows and heads. */
 typedef struct attn_pieces_options {
     size_t struct_size; /* sizeof(attn_pieces_options), set by ATTN_PIECES_OPTIONS_INIT */
     /* [T]: the position of each row in the whole, 0 <= position < whole_T, in any order; several
@@ -89,18 +90,20 @@ ATTN_API attn_status attn_sdpa_feed(attn_sdpa_state *state, int64_t first_key, c
  * out and lse are not final for these rows. */
 ATTN_API attn_status attn_sdpa_finish(attn_sdpa_state *state, attn_error *err);
 
-/* Saves the state between two pieces, to go on later or in another process; `write` as in
- * attn_cache_save. Keys and values are not saved, except the open chunk of a packed batch. */
+/* Saves the state between two pieces, so that attn_sdpa_load can go on later or in another process.
+ * `write` is as in attn_cache_save. Keys and values are not saved, with one exception: if a piece
+ * of a packed batch ended inside a chunk of 256 keys, the keys and values of this chunk are. */
 ATTN_API attn_status attn_sdpa_save(const attn_sdpa_state *state,
                                     int (*write)(void *user, const void *bytes, size_t n),
                                     void *user, attn_error *err);
 
-/* attn_sdpa_begin, then goes on where `size` bytes that attn_sdpa_save wrote left off; writes out
- * and lse as they were if attn_sdpa_finish had written them. The result has the bits of one call.
+/* Begins as attn_sdpa_begin does, then sets the state to the one in `size` bytes that
+ * attn_sdpa_save wrote. If attn_sdpa_finish had already written out and lse, it writes them again.
+ * The result has the bits of one call.
  * args and options must be those of the saved call; their contents are compared, but out and lse
- * may lie elsewhere. ctx must have its instruction set, else ATTN_ERR_UNSUPPORTED; the number of
- * threads may differ. The bytes are treated as untrusted input: ATTN_ERR_FILE says what is wrong
- * with them, also if another version of the library saved them. */
+ * may lie elsewhere. ctx must have the instruction set of the saved call, else
+ * ATTN_ERR_UNSUPPORTED; the number of threads may differ. The bytes are treated as untrusted input:
+ * ATTN_ERR_FILE says what is wrong with them, also if another version of the library saved them. */
 ATTN_API attn_status attn_sdpa_load(attn_context *ctx, const attn_sdpa_args *args,
                                     const attn_pieces_options *options, const void *bytes,
                                     size_t size, attn_sdpa_state **out, attn_error *err);
@@ -109,8 +112,8 @@ ATTN_API size_t attn_sdpa_state_bytes(const attn_sdpa_state *state); /* all that
 ATTN_API void attn_sdpa_end(attn_sdpa_state *state);                 /* NULL is fine */
 
 /* The backward of such a call, also in pieces. Queries, dout, out, lse and dq stay in memory. Keys
- * pass by with their gradients. All gradients are bit-identical to those of one call of
- * attn_sdpa_backward with all keys, for any pieces.
+ * come in pieces, and their gradients leave in the same pieces. All gradients are bit-identical to
+ * those of one call of attn_sdpa_backward with all keys, for any pieces.
  *
  *   args: as for attn_sdpa_begin; out and lse hold the results of the forward
  *   grads.dout, grads.dq: as for attn_sdpa_backward
@@ -125,22 +128,22 @@ ATTN_API void attn_sdpa_end(attn_sdpa_state *state);                 /* NULL is 
  *   attn_sdpa_backward_end(state);
  *
  * Pieces come in the order of the keys, each key once. A piece begins and ends at a multiple of 256
- * keys or at key S. With cu_seqlens, multiples of 256 count from the first key of the sequence that
- * has the key; so a sequence's first key is one, whatever its number. Lengths, strides and the
+ * keys or at key S. With cu_seqlens, the multiples of 256 are counted from the first key of each
+ * sequence, so a piece may always begin at the first key of a sequence. Lengths, strides and the
  * dtypes of dk and dv may differ from piece to piece. Keys that no row sees
  * (attn_sdpa_backward_next tells) need not be fed; their gradients are 0.
  *
  * dk and dv of a piece are final when attn_sdpa_backward_feed returns. dq, dmask, dalibi_slopes and
  * dsink_logits are final when attn_sdpa_backward_finish returns. All rules and gradients of
- * attn_sdpa_backward hold; `scores` are ignored, `cache` is refused, `workspace` is not used. Of
- * the options, head_offset and whole_H may be set; q_positions and a whole_T other than T are
- * refused. attn_sdpa_jvp has no form in pieces.
+ * attn_sdpa_backward are supported; `scores` are ignored, `cache` is refused, `workspace` is not
+ * used. Of the options, head_offset and whole_H may be set; q_positions and a whole_T other than T
+ * are refused. attn_sdpa_jvp has no form in pieces.
  *
  * Memory: attn_sdpa_backward_state_bytes(). For each head and query, D + 3 numbers of the type that
- * the call computes in and 9 bytes; tiles of up to 64 queries are rounded up to whole vectors. For
- * each 256 keys (fewer if D + Dv is large), head of k and sequence, 8 bytes, with dalibi_slopes
- * also 8 for each head of q. For dmask, as one call. What args and grads point to must stay as it
- * is until attn_sdpa_backward_end.
+ * the call computes in and 9 bytes; the queries of a tile (up to 64) are padded to whole vectors.
+ * Each chunk of 256 keys (fewer if D + Dv is large) takes 8 bytes for each head of k and sequence;
+ * with dalibi_slopes, also 8 for each head of q. dmask takes what it takes in one call. What args
+ * and grads point to must stay as it is until attn_sdpa_backward_end.
  * Threads: as above. A piece has one task for each head of k and each 256 keys: small pieces do not
  * use many threads. */
 typedef struct attn_sdpa_backward_state attn_sdpa_backward_state;
@@ -151,9 +154,9 @@ ATTN_API attn_status attn_sdpa_backward_begin(attn_context *ctx, const attn_sdpa
                                               const attn_pieces_options *options,
                                               attn_sdpa_backward_state **out, attn_error *err);
 
-/* The first key that is needed next; S if none is. *past becomes the end of a piece from there on:
- * the end of this run of needed keys, or a place at most `most` keys (at least 256) later where a
- * piece may end. past may be NULL. */
+/* The first key that is needed next; S if none is. *past becomes the end of a piece that
+ * begins there. This is the end of the run of needed keys or, if that is too far, a place where a
+ * piece may end. It is at most `most` keys further on (256 if `most` is less). past may be NULL. */
 ATTN_API int64_t attn_sdpa_backward_next(const attn_sdpa_backward_state *state, int64_t most,
                                          int64_t *past);
 

@@ -1,5 +1,6 @@
 /* What all ranks decide together: whether they have the same call, and how it ended. Each rank
- * sends one short message to each other rank and decides alone, by the same messages. */
+ * sends one short message to each other rank. All ranks then have the same messages, so all come to
+ * the same decision. */
 #include "ranks.h"
 
 #include <stdio.h>

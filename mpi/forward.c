@@ -1,18 +1,20 @@
-/* attn_mpi_sdpa_forward: the keys of all ranks in segments, through attn_sdpa_feed.
+/* attn_mpi_sdpa_forward: receives the keys of all ranks in segments and passes them to
+ * attn_sdpa_feed.
  *
  *   receive    segment 0   segment 1   segment 2   segment 3
  *   compute                segment 0   segment 1   segment 2
  *
- * Two segments are under way or about to be, in `slots`: the rows of each rank, one rank after the
- * other. `keys` is a third segment, the one that is computed, in the order of its keys. */
+ * `slots` holds the two segments whose messages are under way or start next. A slot has the rows of
+ * each rank, one rank after the other. `keys` is a third segment, the one that is computed, in the
+ * order of its keys. */
 #include "ranks.h"
 
 #include <stddef.h>
 #include <string.h>
 
 #define SLOTS 2
-#define LARGEST_STRUCT 4096 /* bytes; a larger struct_size was certainly never set */
-#define PIECE 1024 /* keys between two looks at the messages: Open MPI advances only then */
+#define LARGEST_STRUCT 4096 /* bytes; a larger struct_size must be an uninitialised one */
+#define PIECE 1024 /* keys between two polls; Open MPI advances messages only during a poll */
 
 typedef struct slot {
     char *rows; /* keys of rank 0, its values, keys of rank 1, ... */
@@ -106,7 +108,8 @@ static attn_status check_options(forward *f, const attn_mpi_options *from)
     return ATTN_OK;
 }
 
-/* Checks that a tensor has this rank's rows, where the state would expect all or cannot know. */
+/* Checks that a tensor has this rank's rows. attn_sdpa_begin() cannot check this: it expects all
+ * keys, and does not know how many rows a rank has. */
 static attn_status check_rows(const forward *f, const attn_tensor *t, const char *name,
                               int64_t whole, const char *letter)
 {
@@ -182,7 +185,8 @@ static attn_status begin_state(forward *f, attn_context *ctx)
     return attn_sdpa_begin(ctx, &f->args, &part, &f->state, f->run.err);
 }
 
-/* After all ranks agreed: the rules are those of every rank, and valid. */
+/* Finds which rank needs which segment. It is called after all ranks have agreed, so the rules are
+ * valid and the same on every rank. */
 static attn_status find_needs(forward *f)
 {
     const attni_mpi_plan *p = &f->plan;
@@ -246,7 +250,7 @@ static attn_status start_segment(forward *f, slot *to, int64_t segment)
         used += (size_t)n * per_key;
     }
     for (int step = 1; step < size && status == ATTN_OK; step++) {
-        const int r = (me + step) % size; /* not all to rank 0 first */
+        const int r = (me + step) % size; /* so that not all ranks send to rank 0 first */
         if (!is_needed(f, r, segment))
             continue;
         status = attni_mpi_send(&f->run, &to->flight, r, own, mine);
@@ -282,7 +286,7 @@ static void assemble(forward *f, const slot *from)
         views(f, rows, n, &k, &v);
         rows += (size_t)n * bytes_per_key(f);
         for (int64_t i = 0, key; i < n; i += min64(ATTN_MPI_BLOCK, n - i)) {
-            /* segments begin with a block, so does each rank's share */
+            /* a segment begins at a block boundary, and so does each rank's share */
             key = ((row + i) / ATTN_MPI_BLOCK * f->plan.size + r) * ATTN_MPI_BLOCK - first;
             const int64_t m = min64(ATTN_MPI_BLOCK, n - i);
             attni_mpi_copy_rows(&f->k, key, &k, i, m);
@@ -299,8 +303,8 @@ static attn_tensor rows_of(const attn_tensor *t, int64_t from, int64_t n)
     return some;
 }
 
-/* Computes f->keys. An error of this rank is kept until all ranks meet: until then the others need
- * its keys. */
+/* Computes f->keys. An error of this rank is only reported at the end of the sweep, because the
+ * other ranks need its keys until then. */
 static attn_status compute(forward *f, int64_t segment)
 {
     const int64_t first = segment_first(f, segment), n = segment_past(f, segment) - first;
@@ -322,7 +326,7 @@ static attn_status compute(forward *f, int64_t segment)
 
 /* ------------------------------------------------------------------------------------ sweeps */
 
-/* All segments once. */
+/* Receives and computes all segments once. */
 static attn_status sweep(forward *f)
 {
     attn_status status = ATTN_OK;
@@ -367,7 +371,7 @@ attn_status attn_mpi_sdpa_forward(const attn_comm *comm, attn_context *ctx,
 {
     forward f = {.plan = {.args = NULL}};
     (void)read_struct(options, &f.options, offsetof(attn_mpi_options, segment_keys),
-                      sizeof f.options); /* else struct_size stays 0 */
+                      sizeof f.options); /* on failure struct_size stays 0; see check_options() */
     attn_status status = attni_mpi_begin(&f.run, comm, f.options.deadline, err);
     if (status == ATTN_OK) {
         if ((status = check_options(&f, options)) == ATTN_OK &&

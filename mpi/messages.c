@@ -1,6 +1,6 @@
 /* Messages between ranks with a deadline (ranks.h). A rank that gives up sends a notice to all
- * others, which have a receive for it pending all the time. So every rank ends with the same error,
- * and soon. */
+ * others. Every rank always has a receive for such a notice pending. So all ranks soon end with the
+ * same error. */
 #define _POSIX_C_SOURCE 200809L
 #include "ranks.h"
 
@@ -15,7 +15,7 @@
 enum { DATA, NOTICE }; /* tags */
 
 #define MOST_BYTES ((size_t)1 << 30) /* of a message: MPI counts with an int */
-#define NOTICE_SECONDS 0.2           /* to hand notices over, before a rank returns */
+#define NOTICE_SECONDS 0.2           /* time to deliver notices before a rank returns */
 
 attn_status attni_mpi_fail(attn_error *err, attn_status status, const char *argument,
                            const char *format, ...)
@@ -141,13 +141,13 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Returns the error of this run, after it told the other ranks. */
+/* Returns the error of `notice`. If `tell`, first sends the notice to the other ranks. */
 static attn_status give_up(attni_mpi_run *run, const attni_mpi_notice *notice, bool tell)
 {
     const attn_comm *comm = run->comm;
     void **sends = run->notified.sends;
     int left = 1;
-    /* The memory of a notice outlives the run if its rank does not take it. */
+    /* If the receiving rank does not take the notice, this memory outlives the run (run->kept). */
     attni_mpi_notice *to_send = tell ? attni_mpi_allocate(run, 1, sizeof *notice) : NULL;
     if (to_send) {
         *to_send = *notice;
@@ -193,7 +193,7 @@ attn_status attni_mpi_send(attni_mpi_run *run, attni_mpi_flight *flight, int to,
 attn_status attni_mpi_receive(attni_mpi_run *run, attni_mpi_flight *flight, int from, void *bytes,
                               size_t n)
 {
-    if (n > 0 && n <= MOST_BYTES && /* else the sender says what is wrong */
+    if (n > 0 && n <= MOST_BYTES && /* the sender reports a message that is too large */
         run->comm->receive(run->comm->user, from, DATA, bytes, n, &flight->receives[from]))
         return give_up_for(run, ATTN_ERR_COMM, "comm failed to start a message from rank %d", from);
     return ATTN_OK;

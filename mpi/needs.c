@@ -1,6 +1,6 @@
 /* Which segments a rank must see. Every rank computes this for every rank, from what all of them
- * know: the layout and the rules that depend on positions. It is the same as what attn_sdpa_next
- * asks for on that rank (tested), without a state. */
+ * know: the layout and the rules that depend on positions. The result is the same as what
+ * attn_sdpa_next asks for on that rank (a test compares them), but no state is needed. */
 #include "ranks.h"
 
 #include <string.h>
@@ -10,8 +10,8 @@
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* A packed sequence, or the whole: queries q0 .. q0+T-1, keys k0 .. k0+S-1, of which the last ones
- * are hidden from key `length` on. */
+/* A packed sequence, or the whole: queries q0 .. q0+T-1, keys k0 .. k0+S-1. Only the first `length`
+ * of these keys are visible. */
 typedef struct sequence {
     int64_t q0, k0, T, S, length;
 } sequence;
@@ -25,8 +25,8 @@ static int64_t offset_of(const attn_sdpa_args *a, const sequence *s)
                                                 : 0;
 }
 
-/* Counts the segments with keys that queries i0 .. i1-1 of the sequence see: +1 at the first, -1
- * after the last. Keys are needed as whole chunks of the sequence. */
+/* Adds to `counts` the segments that queries i0 .. i1-1 of the sequence need: +1 at the first
+ * segment, -1 after the last. If a query sees one key of a chunk, it needs the whole chunk. */
 static void add_rows(const attni_mpi_plan *p, const sequence *s, int64_t i0, int64_t i1,
                      int64_t *counts)
 {

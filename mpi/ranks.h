@@ -1,5 +1,6 @@
-/* What the files of libattn-mpi share. The order, lowest first: messages.c, layout.c, needs.c,
- * agree.c, forward.c; threads.c stands alone. */
+/* What the files of libattn-mpi share. A file calls only files before it in this order: messages.c,
+ * layout.c, needs.c, agree.c, forward.c. scatter.c calls messages.c and layout.c; threads.c calls
+ * only messages.c. */
 #ifndef ATTNI_MPI_RANKS_H
 #define ATTNI_MPI_RANKS_H
 
@@ -11,12 +12,13 @@
 
 /* ------------------------------------------------------------------------------- messages.c */
 
-/* As attni_fail of libattn, which a library of its own cannot reach. */
+/* Does what attni_fail() of libattn does. That function is not exported, so libattn-mpi has its
+ * own. */
 attn_status attni_mpi_fail(attn_error *err, attn_status status, const char *argument,
                            const char *format, ...) __attribute__((format(printf, 4, 5)));
 attn_status attni_mpi_check_comm(const attn_comm *comm, attn_error *err);
 
-/* An error as all ranks return it. */
+/* An error in the form in which ranks send it to each other. */
 typedef struct attni_mpi_notice {
     int32_t status;
     char argument[sizeof((attn_error *)0)->argument];
@@ -28,8 +30,8 @@ typedef struct attni_mpi_flight {
     void **receives, **sends; /* [size] requests; NULL: none */
 } attni_mpi_flight;
 
-/* One collective call: its deadline, its memory, and the notices by which a rank that gives up
- * tells the others why. */
+/* One collective call: its deadline, its memory, and its notices. A rank that gives up sends a
+ * notice with the reason to all others. */
 typedef struct attni_mpi_run {
     const attn_comm *comm;
     double seconds;
@@ -55,12 +57,12 @@ attn_status attni_mpi_receive(attni_mpi_run *run, attni_mpi_flight *flight, int 
                               size_t n);
 /* Lets messages advance. *left becomes the number of those under way. */
 attn_status attni_mpi_poll(attni_mpi_run *run, attni_mpi_flight *flight, int *left);
-/* Returns when all messages have arrived, or with an error; the flight is then still to be
- * cancelled. */
+/* Returns when all messages have arrived, or with an error. After an error the caller must cancel
+ * the flight. */
 attn_status attni_mpi_wait(attni_mpi_run *run, attni_mpi_flight *flight);
 /* Tells the other ranks of the error in run->err, which only this rank has. */
 attn_status attni_mpi_give_up(attni_mpi_run *run, attn_status status);
-/* Gives up the messages of a flight. */
+/* Cancels the messages of a flight. */
 void attni_mpi_cancel(attni_mpi_run *run, attni_mpi_flight *flight);
 /* Each rank gets the n bytes of every rank: all[size][n]. */
 attn_status attni_mpi_all_gather(attni_mpi_run *run, const void *mine, size_t n, void *all);
@@ -87,12 +89,13 @@ void attni_mpi_needs(const attni_mpi_plan *plan, int rank, int64_t *counts, uint
 
 /* ---------------------------------------------------------------------------------- agree.c */
 
-/* Compares the calls of all ranks, and their errors: `status` and run->err are those of this rank
- * so far. Returns the same on every rank. */
+/* Compares the calls of all ranks. `status` and run->err are the error that this rank has so far,
+ * if any. Returns the same status on every rank. */
 attn_status attni_mpi_agree(attni_mpi_run *run, const attni_mpi_plan *plan, const char *isa,
                             attn_status status);
-/* Whether some rank has an error, as above; again[size] says who answers ATTN_AGAIN. Returns
- * ATTN_AGAIN if some rank does. */
+/* Returns the error of the first rank that has one; `status` and run->err are those of this rank.
+ * Without an error, sets again[r] to 1 for each rank r that passes ATTN_AGAIN, and returns
+ * ATTN_AGAIN if there is such a rank. */
 attn_status attni_mpi_agree_again(attni_mpi_run *run, attn_status status, uint8_t *again);
 
 #endif

@@ -2,8 +2,8 @@
  */
 #include "ranks.h"
 
-/* A dense array for the rows that `rank` has of `tokens`; its data is NULL if there is no memory.
- */
+/* A dense array with the sizes of `like`, but with `rows` rows. Its data is NULL if there is no
+ * memory. */
 static attn_tensor part_new(attni_mpi_run *run, const attn_tensor *like, int64_t rows)
 {
     attn_tensor part =
@@ -19,7 +19,7 @@ static size_t bytes_of(const attn_tensor *t)
            attn_dtype_size(t->dtype);
 }
 
-/* Rank 0: begins the message of every other rank, from or into parts[rank]. */
+/* On rank 0: starts a message to or from every other rank, with its rows in parts[rank]. */
 static attn_status begin_all(attni_mpi_run *run, attni_mpi_flight *flight, const attn_tensor *whole,
                              attn_tensor *parts, bool scatter)
 {

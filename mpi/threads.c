@@ -1,5 +1,6 @@
-/* Ranks that are threads of one process. A message has no buffer of its own: the second of send and
- * receive copies from memory to memory, as a rendezvous of MPI does. So a call that relies on
+/* Ranks that are threads of one process. A message has no buffer of its own. When both send and
+ * receive have started, the later of the two copies the bytes from the sender's memory to the
+ * receiver's, as a rendezvous of MPI does. So a call that relies on
  * buffers, or uses memory too early, fails here too. */
 #define _POSIX_C_SOURCE 200809L
 #include "ranks.h"
@@ -10,7 +11,7 @@
 #include <time.h>
 
 typedef struct message {
-    struct message *next; /* of those that wait for their other half */
+    struct message *next; /* in the list of sends and receives without a counterpart */
     bool sends, met, failed;
     int from, to, tag;
     const void *source;

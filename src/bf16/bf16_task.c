@@ -1,5 +1,5 @@
-/* The bf16 engine: the sweep over the keys of a task where an instruction set multiplies bf16, by
- * the matrix unit of AMX (unit_amx.c) or by the dot products of AVX512-BF16 (unit_dot.c).
+/* The bf16 engine: sweeps over the keys of a task on instruction sets that multiply bf16, with the
+ * matrix unit of AMX (unit_amx.c) or with the dot products of AVX512-BF16 (unit_dot.c).
  * bf16_engine.c calls attni_bf16_sweep_keys() for the tiles of each task.
  *
  *   for each tile chunk: 256 keys and a tile of up to 32 queries, if one of them sees a key
@@ -13,8 +13,9 @@
  *   out = O / l
  *
  * On the matrix unit each call of unit->compute_step, made by take_step(), does S of one block, W
- * of a second and V of a third, with interleaved instructions; it is fastest with all three. So the
- * work on successive tile chunks A, B, C overlaps (A3: block 3 of A; a column is a step):
+ * of a second and V of a third, with interleaved instructions. A call is most efficient if it does
+ * all three. So the work on successive tile chunks A, B, C overlaps (A3: block 3 of A; a column is
+ * a step):
  *
  *   time ->  | advance(B)                 | advance(C)                 |
  *   S        | B0    B1    B2    B3       | C0    C1    C2    C3       |
@@ -26,8 +27,8 @@
  * Dot products finish one tile chunk before the next (process()), so that scores and weights are
  * used while they are in L1: S0 S1 S2 S3, M, W0 V0, W1 V1, W2 V2, W3 V3, J.
  *
- * unit.h fixes the shapes and the order of sums; which blocks share a step changes no bit. Tasks of
- * a few queries take the decode path (bf16_decode.c).
+ * unit.h fixes the shapes and the order of sums. The bits do not depend on which blocks share a
+ * step. Tasks of a few queries take the decode path (bf16_decode.c).
  *
  * Terms (tile, block, chunk, interleaved): the glossary in kernel/kernel.h. Arrays: unit.h
  * (operands: k, q, st, p, vt, acc) and bf16_task.h (those of a task).
@@ -303,9 +304,9 @@ static void take_step(bf16_worker *w, bf16_tile_chunk *next, bf16_tile_chunk *no
         end_values(w, &before);
 }
 
-/* Advances the pipeline by one tile chunk: adds the values of w->weighed, the last block of the
- * tile chunk before; computes the weights of w->scored and adds the values of all its blocks but
- * the last; computes the scores of `next` (NULL: none), which becomes w->scored. */
+/* Advances the pipeline by one tile chunk. Adds the values of w->weighed, the last block of the
+ * tile chunk before. Computes the weights of w->scored, and adds the values of all its blocks but
+ * the last. Computes the scores of `next` (NULL: none); then `next` becomes w->scored. */
 static void advance(bf16_worker *w, bf16_tile_chunk *next)
 {
     bf16_tile_chunk *now = &w->scored;

@@ -5,8 +5,9 @@
  * error leaves the cache unchanged. The bytes of a row depend on that row alone, also for ATTN_I8,
  * which has one scale per row; so it does not matter how rows are divided into appends.
  *
- * To add a storage type: if attni_dtype_is_float, nothing; else a branch in store_row and in
- * load_part, as for ATTN_I8. To add a page layout: only find_slot depends on it.
+ * To add a storage type that is a float type (attni_dtype_is_float), nothing has to change here.
+ * Any other type needs a branch in store_row and in load_part, as ATTN_I8 has. Only find_slot
+ * depends on the layout of the pages.
  */
 #include "cache.h"
 
@@ -340,9 +341,9 @@ static void quantise(int8_t *to, const double *x, double scale, int64_t n)
 
 /* Stores a row as i8; returns its scale, the largest |x| / 127 rounded to float. Because of this
  * rounding a quotient can be slightly above 127, or far above if the scale is denormal; quantise()
- * limits it. If the scale is not finite (the row holds a NaN or an infinity, or an f64 row has |x|
- * > 4.3e40, so that the scale is beyond float), it is stored as NaN and every element reads as NaN;
- * if it rounds to 0, all elements are 0. */
+ * limits it. The scale is not finite if the row holds a NaN or an infinity, or if an f64 row has
+ * |x| > 4.3e40, so that the scale is beyond float. It is then stored as NaN, and every element
+ * reads as NaN. If the scale rounds to 0, all elements are 0. */
 static float quantise_row(int8_t *to, const char *from, attn_dtype dtype, int64_t stride, int64_t n)
 {
     double x[PIECE], most = 0;

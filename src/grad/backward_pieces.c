@@ -4,17 +4,18 @@
  *   feed     the tasks whose chunks of keys are in the piece (backward_task.c)
  *   finish   rows that see no key; gradients that are sums over tasks
  *
- * A task owns its chunk's dk and dv, so these are complete when its piece has been fed. The totals
- * of dq are those of the shared heads of one call; they stay in the state from piece to piece. So
- * every sum is that of one call, in the same order. A task that no row needs may be left out. Then
- * only rows that see no key may be missing, whose gradients the first task of a sequence writes.
+ * A task owns its chunk's dk and dv, so these are complete when its piece has been fed. All
+ * heads keep totals of dq, as the shared heads do in one call; the totals stay in the state from
+ * piece to piece. So every sum is that of one call, in the same order. The caller need not feed the
+ * keys of a task that no row needs. Such a task may be the first of a sequence, which writes the
+ * gradients of rows that see no key; finish runs it then.
  */
 #include "../sdpa/pieces.h"
 #include "backward.h"
 
 struct attn_sdpa_backward_state {
     attn_context *ctx;
-    attni_backward bw; /* with keys and their gradients of no address */
+    attni_backward bw; /* its k, v, dk and dv have no memory */
     char *memory;      /* bw's arrays */
     size_t memory_bytes;
     int64_t position;     /* the key after the last one fed */
@@ -37,8 +38,8 @@ static int64_t last_boundary(const attni_plan *p, int64_t key)
     return key < p->S ? key - (key - sequence_start(p, key)) % ATTNI_CHUNK : p->S;
 }
 
-/* The keys from `position` on, counted from the tensor's first one, whose chunks queries
- * i0 .. i0+rows-1 see. Empty if there are none. */
+/* Queries i0 .. i0+rows-1 see some chunks of keys. Returns the keys of these chunks from `position`
+ * on, counted from the tensor's first key. Empty if there are none. */
 static key_range keys_needed(const attni_sequence *sequence, int64_t i0, int64_t rows,
                              int64_t position)
 {
@@ -55,8 +56,9 @@ static key_range keys_needed(const attni_sequence *sequence, int64_t i0, int64_t
     return first < past ? (key_range){first, past} : (key_range){INT64_MAX, 0};
 }
 
-/* Extends `all` by the needed keys of batch element b, if they adjoin it or, unless `adjoining`, if
- * they begin before it. All heads see the same keys. */
+/* One of two passes over the needed keys of batch element b. The first (`adjoining` is false) finds
+ * all->first. The second extends all->past by the keys that adjoin the range. All heads see the
+ * same keys. */
 static void add_needed(const attn_sdpa_backward_state *s, int64_t b, key_range *all, bool adjoining)
 {
     const attni_plan *p = &s->bw.plan;
@@ -143,7 +145,8 @@ static attn_status prepare(attni_backward *bw, attn_context *ctx, const attn_sdp
                                     err);
 }
 
-/* Copies a checked call, which has pointers into itself. */
+/* Copies a checked call. It has pointers to its own members; those of the copy point to the
+ * copy. */
 static void move(attni_backward *to, const attni_backward *from)
 {
     *to = *from;
@@ -228,7 +231,8 @@ void attn_sdpa_backward_end(attn_sdpa_backward_state *state)
 
 /* ---------------------------------------------------------------------------------------- feed */
 
-/* How many tasks of a head have keys, or would have them, before key `at`, a boundary. */
+/* How many tasks of a head come before key `at`, where a piece may begin. This includes tasks of
+ * sequences without keys. */
 static int64_t tasks_before(const attni_backward *bw, int64_t at)
 {
     const attni_plan *p = &bw->plan;
@@ -242,8 +246,8 @@ static int64_t tasks_before(const attni_backward *bw, int64_t at)
     return tasks;
 }
 
-/* Keys first_key .. first_key+n-1 that belong to no sequence, and all if nothing is computed, get
- * gradients of 0. */
+/* `gradient` is that of the piece that begins with first_key. Sets it to 0 for keys that belong to
+ * no sequence; if the call computes nothing, for all keys. */
 static void zero_rest(const attni_backward *bw, const attn_tensor *gradient, int64_t first_key)
 {
     const attn_sdpa_args *a = &bw->plan.args;
@@ -309,7 +313,7 @@ static attn_status run_piece(attn_sdpa_backward_state *s, const piece *x, attn_e
     return ATTN_OK;
 }
 
-/* Checks which keys the piece has. */
+/* Checks that a piece with these keys may come next. */
 static attn_status check_place(const attn_sdpa_backward_state *s, const piece *x, attn_error *err)
 {
     const attni_plan *p = &s->bw.plan;
@@ -377,7 +381,8 @@ attn_status attn_sdpa_backward_feed(attn_sdpa_backward_state *state, int64_t fir
 
 /* -------------------------------------------------------------------------------------- finish */
 
-/* A task that was not in any piece; only the first task of a sequence has rows without keys. */
+/* Runs a task if it was in no piece. Its keys are needed by no row; but the first task of a
+ * sequence also writes the gradients of rows that see no key. */
 static void run_rest(const attni_backward *bw, int64_t task, attni_grad_cursor *at)
 {
     if (atomic_load_explicit(&bw->progress[task], memory_order_acquire) == 0)

@@ -1,6 +1,7 @@
 /* One task of the backward: a chunk of keys of one key/value head against every query that sees it,
- * tile by tile, the last tile first (backward_tile.c). The task owns its dk and dv. Tasks that
- * share rows of dq, or a dmask that heads share, add to them in a fixed order. */
+ * tile by tile, the last tile first (backward_tile.c). The task owns its dk and dv. Several
+ * tasks add to the same rows of dq, and to the same elements of dmask if heads share it. They add
+ * in a fixed order. */
 #include "../core/hand_over.h"
 #include "backward_tile.h"
 
@@ -121,8 +122,9 @@ static void store_queries(const attni_grad_worker *w, char *total)
                         dq, w->converted + (size_t)i * (size_t)p->D * p->real, p->D);
 }
 
-/* Adds this chunk's part of dq and of the sums of tile number x to the totals of the chunks before
- * it. The tile sees the chunks `first` .. `last`. The task of chunk `last` writes the results. */
+/* The totals of tile number x hold its dq and sums over the chunks before this chunk. Adds this
+ * chunk's part to them. The tile sees the chunks `first` .. `last`. The task of chunk `last` writes
+ * the results. */
 static void join_tile(attni_grad_worker *w, int64_t x, int64_t first, int64_t last)
 {
     const attni_backward *bw = w->bw;
@@ -301,8 +303,8 @@ static void find_task(attni_grad_worker *w, int64_t task, attni_grad_cursor *at)
         zero_left_keys(w);
 }
 
-/* The tiles of the sequence: bw->W wide or, if a narrower one holds all of its queries, that one.
- * The bits are the same, because the sequence is one tile in both cases. */
+/* Sets the width of the sequence's tiles: bw->W, or a smaller width if one narrower tile holds all
+ * of its queries. The bits are the same, because the sequence then is one tile in both cases. */
 static void shape_tile(attni_grad_worker *w)
 {
     const attni_plan *p = &w->bw->plan;

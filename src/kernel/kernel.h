@@ -37,11 +37,13 @@
  * in elements; the last stride is 1.
  *
  * The order of every sum is fixed here for all instruction sets and does not depend on tile widths.
- * A score is one chain over each run of ATTNI_D_CHAIN components of D; the runs are added in order.
+ * A chain adds its terms one after the other. A score has one chain for each run of ATTNI_D_CHAIN
+ * components of D; the sums of the runs are added in order.
  * Keys are added in index order: one chain in each block, blocks in order within each chunk, chunks
- * in order, all counted from the row's key 0. Therefore a query alone, a query among others and a
- * split over keys give identical bits; and errors grow with the length of a chain plus the number
- * of blocks in a chunk plus the number of chunks, not with the number of keys.
+ * in order, all counted from the row's key 0. Therefore a query has the same bits alone, among
+ * others, and in a call that is split along the keys. Errors do not grow with the number of keys.
+ * They grow with the length of a chain, plus the number of blocks in a chunk, plus the number of
+ * chunks.
  */
 #ifndef ATTNI_KERNEL_H
 #define ATTNI_KERNEL_H
@@ -90,7 +92,8 @@ typedef struct attni_next_rows {
     const void *rows;
     ptrdiff_t bytes; /* from one row to the next */
     int64_t n;       /* bytes in each row */
-    bool l2;         /* the operation prefetches all lines, its own too, into L2, not into L1 */
+    bool l2;         /* prefetch into L2, not into L1; this also holds for the operation's own
+                        rows */
 } attni_next_rows;
 
 /* A region that will be needed later, prefetched in parts during other computations. A core has few
@@ -103,15 +106,16 @@ typedef struct attni_prefetch {
     int row, line;   /* the next line to prefetch */
 } attni_prefetch;
 
-/* The numbers of a step of AdamW: a beta is the sum of its two parts; rest = 1 - beta,
- * rate = lr / (1 - beta1^step), root = 1 / sqrt(1 - beta2^step), decay = lr * weight_decay. */
+/* The numbers of a step of AdamW. Each beta is stored as two floats, whose sum it is.
+ * rest = 1 - beta, rate = lr / (1 - beta1^step), root = 1 / sqrt(1 - beta2^step),
+ * decay = lr * weight_decay. */
 typedef struct attni_adamw {
     float beta1[2], beta2[2], rest1, rest2, rate, root, eps, decay;
 } attni_adamw;
 
-/* A row of layer norm: y = (x - mean) * r + rest, with r = 1 / sqrt(variance + eps), and rest for
- * the rounding of the mean; dx = (g - mean_g) * r + y * times_y, with mean_g the mean of g and
- * times_y = -r * (mean of g * y). */
+/* A row of layer norm: y = (x - mean) * r + rest, with r = 1 / sqrt(variance + eps), and rest the
+ * correction for the rounding of the mean; dx = (g - mean_g) * r + y * times_y, with mean_g the
+ * mean of g and times_y = -r * (mean of g * y). */
 typedef struct attni_moments {
     float mean, r, rest, mean_g, times_y;
 } attni_moments;
@@ -145,7 +149,7 @@ typedef struct attni_kernels {
     /* st[j*W + i] = sum over d < D of k[j*ldk + d] * qt[d*W + i], for j < n: a chain from 0 over
      * each run of ATTNI_D_CHAIN components, then run 0 + run 1 + ... in order. mx[i] = the maximum
      * of column i, -inf if n is 0; if a column contains a NaN, mx[i] may be NaN or not. `hints`
-     * (may be NULL) is prefetched as far as the arithmetic hides it. */
+     * (may be NULL) is prefetched as far as that takes no extra time. */
     void (*scores)(void *st, void *mx, const void *qt, const void *k, ptrdiff_t ldk, int n,
                    int64_t D, int nv, attni_prefetch *hints);
 
@@ -217,8 +221,8 @@ typedef struct attni_kernels {
     void (*fold)(void *total, const void *acc, int64_t rows, const void *factors, int nv);
 
     /* p[j*W + i] = 2^(st[j*W + i]*c[i] - m[i]), where m = -inf counts as 0. The product is rounded;
-     * the power is within 1 ulp (1.25 without fused multiply-add). l[i] += the sum of p, a chain
-     * from 0 in order of j, without marks. p may be st. NaN stays NaN. flags: ATTNI_MASKED,
+     * the power is within 1 ulp (1.25 without fused multiply-add). l[i] += the sum of p without
+     * marks, a chain from 0 in order of j. p may be st. NaN stays NaN. flags: ATTNI_MASKED,
      * ATTNI_SKIP_MASKED. */
     void (*weights)(void *p, void *l, const void *st, const void *c, const void *m, int n, int nv,
                     int flags);
@@ -314,8 +318,8 @@ typedef struct attni_kernels {
      * 2^-122 may be 0. */
     void (*gelu)(void *out, const void *x, int64_t n);
 
-    /* dx[i] = dout[i] times the derivative of gelu() at x[i], which is within 4 ulp; where it is
-     * below 2^-122 it may be 0. */
+    /* dx[i] = dout[i] times the derivative of gelu() at x[i]. The derivative is within 4 ulp; below
+     * 2^-122 it may be 0. */
     void (*gelu_grad)(void *dx, const void *dout, const void *x, int64_t n);
 
     /* A step of AdamW on n elements, in float, with multiply-adds: m = beta1 m + rest1 grad,
@@ -324,11 +328,13 @@ typedef struct attni_kernels {
     void (*adamw)(void *param, const void *grad, void *m, void *v, int64_t n,
                   const attni_adamw *options);
 
-    /* The largest of n elements, -inf if n is 0; NaNs count as -inf, or as any element. */
+    /* The largest of n elements, -inf if n is 0. If an element is NaN, the result may be -inf or
+     * any of the elements. */
     float (*maximum)(const void *x, int64_t n);
 
-    /* Returns the sum of e^(x[i] - top), i < n, where no x[i] exceeds top: computed in double, each
-     * term with a relative error below 3e-14, and those below 2^-1000 as 2^-1000. */
+    /* Returns the sum of e^(x[i] - top), i < n, where no x[i] exceeds top. It is computed in
+     * double. Each term has a relative error below 3e-14; a term below 2^-1000 counts as
+     * 2^-1000. */
     double (*exp_sum)(const void *x, double top, int64_t n);
 
     /* e[i] = e^(x[i] - top), i < n, where no x[i] exceeds top and |top| <= 1e9: within 2 ulp; 1
@@ -338,11 +344,12 @@ typedef struct attni_kernels {
     /* x[i] *= factor, i < n. */
     void (*multiply)(void *x, float factor, int64_t n);
 
-    /* *sum = the sum of x[i] - shift, *square = the sum of its square, i < n, in double. */
+    /* *sum = the sum of x[i] - shift, *square = the sum of (x[i] - shift)^2, i < n, in double. */
     void (*moments)(double *sum, double *square, const void *x, float shift, int64_t n);
 
-    /* Layer norm of n elements of a row: out[i] = y * weight[i] + bias[i], in float; both formulas
-     * with fused multiply-adds. weight and bias may be NULL. */
+    /* Layer norm of n elements of a row: out[i] = y * weight[i] + bias[i], with y as in
+     * attni_moments. Both are computed in float with fused multiply-adds. weight and bias may be
+     * NULL. */
     void (*norm)(void *out, const void *x, const attni_moments *m, const void *weight,
                  const void *bias, int64_t n);
 
@@ -356,8 +363,8 @@ typedef struct attni_kernels {
                       const void *weight, int64_t n);
 
     /* dweight[i] += the sum of dout[r][i] * y, dbias[i] += the sum of dout[r][i], over r < rows, at
-     * most ATTNI_NORM_ROWS; m: of each row. The sum over these rows is in float: the even ones, in
-     * order, plus the odd ones. */
+     * most ATTNI_NORM_ROWS. m has one element per row. The sum over these rows is in float: the
+     * even ones, in order, plus the odd ones. */
     void (*norm_columns)(double *dweight, double *dbias, const void *const *x,
                          const void *const *dout, const attni_moments *m, int rows, int64_t n);
 

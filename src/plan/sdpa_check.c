@@ -6,7 +6,7 @@
  *   use_cache            k, v and key_lengths of a cache
  *   check_storage        types of q, k, v and out
  *   check_shapes         sizes of q, k, v and out
- *   check_part           the whole that the rows and heads are part of
+ *   check_part           the larger call of which this call computes rows and heads
  *   check_extra_output   type and sizes of lse, of scores
  *   check_numbers        scale, soft cap, dropout, precision, scores_stage
  *   attni_mask_check     the masks' own arguments (mask.c)
@@ -136,7 +136,8 @@ static attn_status check_shapes(attni_plan *p, attn_error *err)
     return ATTN_OK;
 }
 
-/* Checks of which whole the rows and heads are part; without `part` they are all of it. */
+/* Checks `part`, which says where the rows and heads are in a larger call, the whole. If `part` is
+ * NULL, this call is the whole. */
 static attn_status check_part(attni_plan *p, const attn_pieces_options *part, attn_error *err)
 {
     p->whole_T = p->T;

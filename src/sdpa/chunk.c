@@ -1,7 +1,7 @@
 /* Processes one chunk of keys for one tile of many queries; tile_task.c calls attni_tile_chunk()
  * for each chunk and tile:
  *
- *   for each block of 64 keys, of which some query sees a key:
+ *   for each block of 64 keys with a key that some query sees:
  *     S  scores = Q K^T, soft cap, biases, masks   (score_block)
  *     W  weights = 2^(scores - m)                  (attni_block_weights)
  *     V  sums += weights V                         (attni_block_values)
@@ -20,8 +20,8 @@
 
 #include <string.h>
 
-/* The region that the next operation prefetches from, or NULL; see prefetch.c. A function of its
- * own is shorter: inlined, each of its two calls takes 130 instructions. */
+/* The region that the next operation prefetches from, or NULL; see prefetch.c. It is not
+ * inlined, because each of its two calls would then take 130 instructions. */
 static __attribute__((noinline)) attni_prefetch *prefetch_now(attni_worker *w)
 {
     while (w->prefetch_next < w->prefetch_count &&

@@ -1,6 +1,6 @@
 /* Processes one chunk of keys for a tile of few rows (the decode path), with keys and components of
- * values in the lanes; tile_task.c calls attni_decode_chunk() for each chunk. The steps are those
- * of chunk.c, and so are the bits:
+ * values in the lanes; tile_task.c calls attni_decode_chunk() for each chunk. The steps and the
+ * resulting bits are those of chunk.c:
  *
  *   S scores   W weights   V sums += weights V   J merge into the totals
  *
@@ -15,8 +15,9 @@
  * All keys of a chunk are read before all of its values, both in address order without a gap
  * (docs/decisions/0008). With one query and a cache, the values of a chunk are even deferred until
  * the keys of the next chunk are read (docs/decisions/0014). Rows that are converted are read block
- * by block. The sums are kept one row per query until after the final division. Only if there is a
- * sink, or the task is cut into parts, are they transposed to a tile before it.
+ * by block. The sums are kept one row per query until after the final division. There are two
+ * exceptions: if there is a sink, or if the task is cut into parts, they are transposed to a tile
+ * before the division.
  *
  * Terms (tile, lane, block, chunk, R, interleaved): the glossary in kernel/kernel.h. Arrays (st, m,
  * l, acc, sums, totals): tile.h.
@@ -116,8 +117,8 @@ static int keys_of(const attni_chunk_block *b, int count)
     return (int)(b[count - 1].j - b->j) + b[count - 1].n;
 }
 
-/* The sweep that skips masked keys needs rows of R, because it adds values by values(), which reads
- * no other type. */
+/* The sweep that skips masked keys needs rows of R: it calls values(), which reads no other
+ * type. */
 static void score_block(attni_worker *w, attni_tile *t, attni_chunk_block *b)
 {
     const bool as_stored = w->plan->decode_as_stored && !(b->flags & ATTNI_SKIP_MASKED);
@@ -192,7 +193,7 @@ static void end_sums(attni_worker *w, attni_tile *t, attni_partial *x, const att
 
 /* Adds the weighted values of one block, or of `count` contiguous blocks. After the chunk's last
  * block, the chunk's sums are added to the tile's totals. values_decode() cannot skip marked keys,
- * so the sweep that skips masked keys calls values(), by attni_block_values(). */
+ * so the sweep that skips masked keys calls values(), through attni_block_values(). */
 static void add_values(attni_worker *w, attni_tile *t, attni_partial *x, const attni_chunk_block *b,
                        int count)
 {
@@ -248,8 +249,8 @@ void attni_decode_end(attni_worker *w, attni_tile *t) { score_and_add(w, t, &w->
  * sweep that skips masked keys, needs its scores as a tile. If a chunk has such a block, its other
  * blocks are computed one after the other. If it has none and its keys are read first, each block
  * gets buffers of its own, and its rows are looked up here, before all scores. If the chunk before
- * has pending values, block i gets the st of pending block i, which still holds that block's
- * weights: score_and_add() uses these weights up before the new scores replace them. */
+ * has pending values, block i shares the array st of pending block i, which still holds the weights
+ * of that block. score_and_add() uses these weights before the new scores replace them. */
 static int cut_chunk(const attni_worker *w, const attni_tile *t, int64_t j0, int n,
                      attni_chunk_block blocks[ATTNI_BLOCKS], attni_sweep mode)
 {

@@ -78,8 +78,8 @@ static bool run_tasks(job *j, attni_call *call)
 
 /* ------------------------------------------------------------------------------------- a piece */
 
-/* The packed sequence with keys before and from `key` on, or the only sequence; {key, key} if there
- * is none. */
+/* The packed sequence that begins before `key` and contains it, or the only sequence; {key, key} if
+ * there is none. */
 static key_range sequence_across(const attni_plan *p, int64_t key)
 {
     const int64_t *starts = p->args.cu_seqlens_k;
@@ -90,7 +90,7 @@ static key_range sequence_across(const attni_plan *p, int64_t key)
                                                     : (key_range){key, key};
 }
 
-/* The chunk that `key` is inside of, but not its first key; {key, key} if there is none. */
+/* The chunk that contains `key` and begins before it; {key, key} if there is none. */
 static key_range chunk_across(const attni_plan *p, int64_t key)
 {
     const key_range sequence = sequence_across(p, key);
@@ -133,7 +133,7 @@ attn_tensor attni_pieces_open_chunk(const attn_sdpa_state *s, bool values)
                      values ? p->Dv : p->D);
 }
 
-/* Copies rows from .. from+n-1 of `t` to the open chunk, from its row `at` on. */
+/* Copies n rows of `t`, the first of which is row `from`, to rows `at` .. at+n-1 of `to`. */
 static void copy_rows(const attn_tensor *to, int64_t at, const attn_tensor *t, int64_t from,
                       int64_t n)
 {
@@ -159,12 +159,12 @@ static void add_to_open(const attn_sdpa_state *s, int64_t at, const attn_tensor 
     copy_rows(&open_v, at, v, from, n);
 }
 
-/* Sweeps keys first_key .. end-1 that k and v hold. */
+/* Sweeps keys first_key .. end-1. k and v are these keys and their values. */
 static attn_status sweep_piece(attn_sdpa_state *s, int64_t first_key, int64_t end,
                                const attn_tensor *k, const attn_tensor *v, attn_error *err)
 {
     const bool opens = s->open > 0 && first_key == s->position;
-    key_range chunk = chunk_across(&s->plan, first_key); /* is empty or was skipped, if not open */
+    key_range chunk = chunk_across(&s->plan, first_key); /* not open: it is empty or was skipped */
     const key_range rest = end < s->plan.S ? chunk_across(&s->plan, end) : (key_range){end, end};
     const attn_tensor open_k = attni_pieces_open_chunk(s, false),
                       open_v = attni_pieces_open_chunk(s, true);
@@ -214,7 +214,7 @@ attn_status attni_pieces_check(const attni_plan *p, const attn_tensor *t, const 
     return attni_check_input(t, name, err);
 }
 
-/* Checks which keys the piece has. */
+/* Checks that a piece with these keys may come next. */
 static attn_status check_place(const attn_sdpa_state *s, int64_t first_key, int64_t n,
                                attn_error *err)
 {

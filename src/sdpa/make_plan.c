@@ -40,9 +40,10 @@ static int most_vectors(const attni_plan *p)
     return p->engine->vectors ? p->engine->vectors : p->kernels->vectors;
 }
 
-/* How many heads share a tile. Heads that share keys can, if the mask rules are the same for all of
- * them: as many as fit with all their queries, in groups of equal size. Options that take the lane
- * as the query's index (dropout, returned scores, packed sequences, runs) need one head per tile.
+/* How many heads share a tile. Heads that share keys can share a tile if the mask rules are the
+ * same for all of them. As many heads as fit with all their queries do, in groups of equal size.
+ * Options that take the lane as the query's index (dropout, returned scores, packed sequences,
+ * runs) need one head per tile.
  */
 static int heads_per_tile(const attni_plan *p)
 {
@@ -136,8 +137,8 @@ static bool size_scratch(attni_plan *p)
 }
 
 /* If q, k, v and out together are larger than this (the size of an L2 cache), rows are prefetched.
- * For smaller calls prefetch only costs time: 12 heads of 32 by 32 took 5 % longer, those of
- * 64 by 64 2 %. */
+ * For smaller calls prefetch only costs time: 12 heads took 5 % longer with T = S = 32, and 2 %
+ * longer with T = S = 64. */
 #define FAR_BYTES (1024 * 1024)
 static bool far_data(const attni_plan *p)
 {

@@ -1,8 +1,8 @@
 /* Measures what the machine can do at best: multiply-adds from registers (attn_measure_flops) and
  * bytes read from memory (attn_measure_read).
  *
- * Each figure is an upper bound to compare a measured time with, so each is the fastest of many
- * short runs: interruptions only ever make a run slower.
+ * A measured speed is compared with these upper bounds. So each is taken from the fastest of many
+ * short runs, because an interruption can only make a run slower.
  */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include <stdatomic.h>
@@ -95,7 +95,8 @@ static inline __attribute__((always_inline)) uint64_t sum_lines(const region *r,
             c += s[i];
             d += t[i];
         }
-        /* The next round must read again: for the compiler, memory may have changed. */
+        /* Makes the compiler assume that memory has changed, so that the next round reads it
+         * again. */
         atomic_signal_fence(memory_order_seq_cst);
     }
     a += b + c + d;

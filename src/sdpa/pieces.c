@@ -1,6 +1,6 @@
 /* Keys in pieces: attn_sdpa_begin, _next and _end (pieces.h).
  *
- *   cut_runs        rows at given positions: the runs that are planned like packed sequences
+ *   cut_runs        cuts rows at given positions into runs, planned like packed sequences
  *   keys_needed     which keys the tiles still have to see
  *   attn_sdpa_begin
  */
@@ -60,7 +60,7 @@ uint8_t *attni_pieces_sweeps(const attn_sdpa_state *s, int64_t head, int64_t ear
 bool attni_pieces_swept(const attn_sdpa_state *s, int64_t head, int64_t earlier)
 {
     const uint8_t *sweeps = attni_pieces_sweeps(s, head, earlier);
-    bool some = !s->again; /* in the first sweep, all tiles are */
+    bool some = !s->again; /* the first sweep is of all tiles */
     for (int t = 0; t < s->plan.tiles; t++)
         some |= sweeps[t] == ATTNI_FED_SKIP_MASKED || sweeps[t] == ATTNI_FED_RESCALED;
     return some;
@@ -86,7 +86,8 @@ static key_range keys_needed(const attn_sdpa_state *s, const attni_sequence *seq
     return (key_range){first - first % ATTNI_CHUNK, past < s->plan.S ? past : s->plan.S};
 }
 
-/* Extends `all` by the keys that one head needs, if they adjoin it or it is empty. */
+/* One of two passes over the keys that one head needs. The first (`adjoining` is false) finds
+ * all->first. The second extends all->past by the keys that adjoin the range. */
 static void add_needed(const attn_sdpa_state *s, int64_t head, key_range *all, bool adjoining)
 {
     const attni_plan *p = &s->plan;
@@ -142,7 +143,7 @@ attn_status attni_pieces_without_data(attn_tensor *t, const char *name, attn_err
     return ATTN_OK;
 }
 
-/* The arguments of the call, with keys of the given shapes that have no memory. */
+/* Reads the arguments of the call. k and v keep their shapes, but have no memory. */
 static attn_status read_args(attn_sdpa_args *a, const attn_sdpa_args *args, attn_error *err)
 {
     const attn_status status = attni_struct_read(ATTNI_SDPA_ARGS, a, args, "args", err);
@@ -166,8 +167,8 @@ static attn_status read_args(attn_sdpa_args *a, const attn_sdpa_args *args, attn
     return ATTN_OK;
 }
 
-/* Places the arrays of the second block; returns its size, or SIZE_MAX. Fills `offsets` if there is
- * memory. */
+/* Places the arrays in the block s->memory; returns the size of the block, or SIZE_MAX. Fills
+ * `offsets` if there is memory. */
 static size_t carve(attn_sdpa_state *s, attni_layout *layout)
 {
     const attni_plan *p = &s->plan;

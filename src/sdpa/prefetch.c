@@ -46,7 +46,7 @@ static void add_keys(attni_worker *w, const attni_sequence *sequence, const attn
                      int64_t j, int64_t end)
 {
     const int64_t size = (int64_t)attn_dtype_size(t->dtype);
-    const int64_t most = sequence->args->cache ? ATTNI_BLOCK : ATTNI_CHUNK; /* rows in one place */
+    const int64_t most = sequence->args->cache ? ATTNI_BLOCK : ATTNI_CHUNK; /* contiguous rows */
     if (end > j + ATTNI_CHUNK)
         end = j + ATTNI_CHUNK;
     if (t->stride[3] == 1 && t->shape[3] > 0 && t->dtype != ATTN_I8)

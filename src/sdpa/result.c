@@ -38,7 +38,7 @@ static void add_sink(attni_worker *w, attni_tile *t)
         attni_set_lane(p, w->chunk.m, i, attni_lane(p, t->m_first, i));
         attni_set_lane(p, w->chunk.l, i, 0);
     }
-    /* mx is passed twice: `top` must hold the keys' maximum only */
+    /* mx is also passed as top, because t->top must not include the sink */
     kernels->update_max(w->chunk.m, w->factors, w->mx, w->mx, w->a, t->nv);
     kernels->weights(w->st, w->chunk.l, w->st, w->a, w->chunk.m, 1, t->nv, ATTNI_MASKED);
     kernels->join(t->m, t->l, w->factors, w->chunk.m, w->chunk.l, t->nv);
@@ -120,7 +120,8 @@ static COLD double largest(const attni_plan *p)
     return p->real == sizeof(float) ? (double)FLT_MAX * (1 - 0x1p-22) : DBL_MAX * (1 - 0x1p-51);
 }
 
-/* Divisors of rescaled rows: l times value_scale, which their sums were multiplied by. */
+/* Sets the divisors of rescaled rows to l times value_scale, because their sums were multiplied by
+ * value_scale. */
 static COLD void scale_divisors(const attni_worker *w, const attni_tile *t)
 {
     const attni_plan *p = w->plan;
@@ -160,14 +161,14 @@ bool attni_tile_finish(attni_worker *w, attni_tile *t)
 }
 
 /* The score times c, rounded as update_max() rounds it. For a score beyond 2^24 the exact product
- * may differ by thousands from the value that weights are counted from. */
+ * may differ by thousands from the rounded one, which the weights are relative to. */
 static double log2_units(const attni_plan *p, double score, double c)
 {
     return p->real == sizeof(float) ? (double)((float)score * (float)c) : score * c;
 }
 
-/* Are the row's sum of weights and its result finite? This looks at the results as write_out() left
- * them, and so decides for each row as if the row were alone. */
+/* Are the row's sum of weights and its result finite? This reads the results that write_out()
+ * wrote. So the answer for a row does not depend on other rows. */
 static COLD bool row_is_finite(const attni_worker *w, const attni_tile *t, int i)
 {
     const attni_plan *p = w->plan;
@@ -186,8 +187,8 @@ static COLD bool row_is_finite(const attni_worker *w, const attni_tile *t, int i
  * overflows. The maximum of such a row is known and becomes m_first, so no weight exceeds 1.
  * Weights are scaled by 2^-40 (value_scale) before values are added, so the sum of 2^31 of the
  * largest values has room; scale_divisors() scales l alike. (Counting from the maximum plus 40
- * instead would not work: at 10^9 a difference of 40 is lost in rounding.) A score too large for
- * log2 units is divided by 2^8, where every weight but the maximum's still vanishes. */
+ * instead would not work: at 10^9 a difference of 40 is lost in rounding.) Scores too large
+ * for log2 units are divided by 2^8; even then every weight but the maximum's is 0. */
 COLD void attni_tile_move_exponents(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;
@@ -213,8 +214,8 @@ static char *line_of(const attni_worker *w, int i)
     return w->lines + (size_t)i * ATTNI_BLOCK * w->plan->real;
 }
 
-/* Transposes a block of scores into w->lines. If `marked`, a mark (see ATTNI_SKIP_MASKED) belongs
- * to a masked key and becomes 0. */
+/* Transposes a block of scores into w->lines. If `marked`, the block may contain marks (see
+ * ATTNI_SKIP_MASKED), and each becomes 0. */
 static void transpose_scores(attni_worker *w, const attni_tile *t, int n, bool marked)
 {
     const attni_plan *p = w->plan;
@@ -225,9 +226,9 @@ static void transpose_scores(attni_worker *w, const attni_tile *t, int n, bool m
                 attni_set_lane(p, line_of(w, i), r, 0);
 }
 
-/* Sets the divisors of the rows: l for weights, else 1. Weights are counted from the row's maximum
- * itself, whatever m was. Returns true if a row is NaN: then the 0 of a masked key must not be
- * divided. */
+/* Sets the divisors of the rows: l for weights, else 1. Weights are computed relative to the row's
+ * maximum itself, not to m. Returns true if the sum of a row is NaN. The weight 0 of a masked key
+ * must not be divided by this sum. */
 static bool row_divisors(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;

@@ -2,7 +2,7 @@
  *
  *   attni_route_of_call   for the plan: what a full tile takes if every key is visible
  *   attni_route_of        for a tile, by its own number of queries and keys
- *   attni_route_name, attni_route_reason   for people (attn_sdpa_plan)
+ *   attni_route_name, attni_route_reason   as text, for attn_sdpa_plan
  *
  * A chunk falls back to a more general route where it must (cut_chunk() in decode.c): if a mask
  * hides part of a block, or in the sweep that skips masked keys.

@@ -15,9 +15,9 @@
  *       out, lse  in phases 1 and 2, which have written results
  *       checksum  u64: FNV-1a of all bytes before it
  *
- * The sums have the layout of an instruction set, so another one is refused; a later version of the
- * library may sum in another order, so it is refused too. k and v are not in the state: the caller
- * must feed the same ones. The number of threads may change.
+ * The layout of the sums depends on the instruction set, so any other instruction set is refused.
+ * Another version of the library may sum in another order, so any other version is refused. k and v
+ * are not in the state: the caller must feed the same ones. The number of threads may change.
  *
  * The reader treats its input as untrusted: it checks all numbers before it uses one, and computes
  * every size from the arguments. To change the format: a new VERSION.
@@ -125,8 +125,8 @@ static void hash_arrays(attni_writer *w, const attni_plan *p)
     }
 }
 
-/* Hashes everything but k and v that the results depend on. A call without tasks has no results,
- * and may have more rows than anybody could read. */
+/* Hashes everything that the results depend on, except k and v. A call without tasks has no
+ * results, and may have more rows than anybody could read. */
 static call_hashes hash_call(const attni_plan *p)
 {
     const attn_sdpa_args *a = &p->args;
@@ -335,7 +335,7 @@ static bool right_size(const attn_sdpa_state *s, size_t left)
     return each_row(s, count_run, &left) && left == 0;
 }
 
-/* May each tile be in the sweep that the bytes say? */
+/* Does `sweeps` name, for each tile, a sweep that is possible in this phase? */
 static bool right_sweeps(const unsigned char *sweeps, size_t n, uint64_t phase)
 {
     bool right = true;

@@ -4,7 +4,7 @@
  *     attni_sdpa_check (plan/sdpa_check.c)   check every argument, once
  *     attni_make_plan  (make_plan.c)         choose kernels, engine, tile width, tasks, scratch
  *   attni_sdpa_run: on each thread, run_worker
- *     for each task that this thread takes   by the next task number, until none is left
+ *     for each task that this thread takes   task numbers are taken in order, until none is left
  *       attni_find_task (plan/task_list.c)   find the task's queries, a range of one head
  *       engine->task                         compute their attention over all keys that they see:
  *                                            tile_task.c, or bf16/bf16_engine.c on bf16 hardware

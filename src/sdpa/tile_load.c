@@ -2,8 +2,8 @@
  *
  *   attni_tile_load         converts keys and values, if they are not stored as rows of R
  *   attni_tile_rows         where the rows are: in place, or as they were converted
- *   attni_block_rows        the same for a block; for the decode path also stored rows that are not
- *                           rows of R: bf16, f16, interleaved keys
+ *   attni_block_rows        the same for a block; the decode path can also get rows as they are
+ *                           stored, without conversion to R: bf16, f16, interleaved keys
  *   attni_tile_next_rows    what to prefetch next
  *
  * tile_task.c, chunk.c, decode.c, result.c and the gradients call these functions.

@@ -456,8 +456,8 @@ static void tile_fold(const attni_plan *plan, const attni_sequence *sequence, in
 
 /* ------------------------------------------------------------ a task whose keys come in pieces
  *
- * The sums of each tile lie in memory that stays, instead of in scratch: [Dv][W] (or w->totals) and
- * the six arrays that follow it in carve(). */
+ * The sums of each tile are in the memory of the call's state, not in scratch. They are t->total
+ * (or w->totals) and the six arrays that follow it in carve(). */
 
 static size_t fed_tile_bytes(const attni_plan *p, const attni_tile *t, attni_layout *layout)
 {
