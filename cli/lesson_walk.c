@@ -224,16 +224,14 @@ static const char *find_page_end(const char *text, const char *end, int lines)
     return text < end && behind_empty ? behind_empty : text;
 }
 
-/* Waits at the end of a page; false: the reader ends the lesson. */
+/* Waits at the end of a page; false: the reader ends the lesson, or resized the terminal. */
 static bool wait_for_more(walk *w)
 {
     printf("[more] Enter go on  q quit ");
     fflush(stdout);
-    do
-        w->key = read_key(w);
-    while (w->key == 0); /* a resize */
+    w->key = read_key(w);
     puts("");
-    return !wants_end(w);
+    return w->key != 0 && !wants_end(w);
 }
 
 /* Prints a screen in pages that fit the terminal, so that the reader begins at the first line. */
@@ -254,15 +252,28 @@ static int put_pages(walk *w, const char *text, size_t size, kit_error *err)
     return KIT_OK;
 }
 
+/* Forgets a resize. False: there was none since the last key. */
+static bool take_resize(walk *w)
+{
+    if (w->key != 0 || !resized)
+        return false;
+    resized = 0;
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &w->keys); /* a shell may have changed it */
+    return true;
+}
+
 static int show(walk *w, size_t from, size_t to, kit_error *err)
 {
-    char *bytes = NULL;
-    size_t size = 0;
-    w->text.width = terminal_find_width();
-    int code = render_text_screen(&bytes, &size, w->t, w->screen, from, to, &w->text, err);
-    if (!code)
-        code = put_pages(w, bytes, size, err);
-    free(bytes);
+    int code;
+    do {
+        char *bytes = NULL;
+        size_t size = 0;
+        w->text.width = terminal_find_width();
+        code = render_text_screen(&bytes, &size, w->t, w->screen, from, to, &w->text, err);
+        if (!code)
+            code = put_pages(w, bytes, size, err);
+        free(bytes);
+    } while (!code && take_resize(w)); /* between two pages: begin again */
     return code;
 }
 
@@ -394,9 +405,7 @@ static int read_lesson(walk *w, bool *finished, kit_error *err)
     while (!code && !wants_end(w) && !*finished) {
         put_prompt(w);
         w->key = read_key(w);
-        if (w->key == 0 && resized) {
-            resized = 0;
-            tcsetattr(STDIN_FILENO, TCSADRAIN, &w->keys); /* a shell may have changed it */
+        if (take_resize(w)) {
             puts("");
             code = show(w, 0, w->stage, err);
             continue;

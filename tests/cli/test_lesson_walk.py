@@ -165,6 +165,15 @@ class Walk(CliTest):
         os.killpg(self.run.pid, signal.SIGWINCH)
         text = self.until(r"\[9/\d+\]")
         self.assertLessEqual(max(map(len, text.splitlines())), 40)
+        # Between two pages, too: the step begins again.
+        self.size(self.terminal, 60, rows=12)
+        os.killpg(self.run.pid, signal.SIGWINCH)
+        first = self.until(r"\[more\] Enter go on  q quit $")
+        self.size(self.terminal, 40, rows=12)
+        os.killpg(self.run.pid, signal.SIGWINCH)
+        text = self.until(r"\[more\] Enter go on  q quit $")
+        self.assertEqual(text.split()[:6], first.split()[:6])
+        self.assertLessEqual(max(map(len, text.splitlines())), 40)
         self.press("q", "Stopped")
         self.ends()
 
