@@ -219,6 +219,21 @@ class Tables(PageTest):
             np.testing.assert_allclose(self.shown(), want, rtol=1e-7, err_msg=name)
 
 
+class Labels(PageTest):
+    def test_long_words_of_columns_are_whole(self):
+        """The last label is slanted and reaches beyond its cell."""
+        for words in (6, 12, 20):
+            self.explain("--causal", text=" ".join(["a"] * (words - 1) + ["transformers"]))
+            for width in (1280, 390):
+                self.size(width, 844)
+                self.until("return attn.page.trace !== undefined")
+                beyond = self.js("""
+                    const panel = document.getElementById("matrix-body").getBoundingClientRect();
+                    return [...document.querySelectorAll("#matrix-body [data-column]")].filter(
+                        e => e.getBoundingClientRect().right > panel.right + 0.5).length;""")
+                self.assertEqual(beyond, 0, (words, width))
+
+
 class Saving(PageTest):
     def saved(self, button, name):
         return self.download(lambda: self.click(button), name)

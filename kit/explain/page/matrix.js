@@ -20,14 +20,17 @@ function matrixLayout(view, width) {
   const rowChars = Math.min(measure(view.rows, view.T), narrow ? 8 : 14);
   const columnChars = Math.min(measure(view.columns, view.S), 14);
   const left = Math.ceil(14 + rowChars * 7.3);
-  const room = (width - left - 4) / view.S;
-  const cell = Math.min(Math.max(Math.floor(room), view.S > MOST_SVG ? 1 : CELL.least), CELL.most);
+  const cellIn = (room) =>
+    Math.min(Math.max(Math.floor(room), view.S > MOST_SVG ? 1 : CELL.least), CELL.most);
+  let cell = cellIn((width - left - 4) / view.S);
   const slanted = columnChars * 7.3 + 6 > cell;
+  /* Slanted labels reach beyond the middle of the last cell; 12: the height of a letter. */
+  const overhang = slanted ? columnChars * 4.7 + 12 : 0;
+  if (slanted) cell = Math.min(cell, cellIn((width - left - overhang) / (view.S - 0.5)));
   const top = Math.ceil(slanted ? 16 + columnChars * 5.4 : 26);
   const wide = ["weights", "scores", "difference"].includes(view.kind);
   const height = wide ? cell : Math.min(cell, 30);
   const tall = wide || view.S > MOST_SVG ? cell : Math.max(height, view.T > 40 ? 12 : 20);
-  const overhang = slanted ? columnChars * 4.4 : 0;
   return { font, left, top, cell, tall, slanted, rowChars, columnChars,
            width: left + cell * view.S + Math.max(4, overhang - cell / 2),
            height: top + tall * view.T + 4 };
