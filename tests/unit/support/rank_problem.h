@@ -71,14 +71,11 @@ static inline void rank_part_new(check_case *c, const check_call *call, int rank
     p->out = rank_rows(c, &a->out, rank, P);
     p->args.q = p->q.view, p->args.k = p->k.view, p->args.v = p->v.view;
     p->args.out = p->out.view;
-    for (int64_t b = 0; b < p->args.out.shape[0]; b++) /* not the results that are compared with */
-        for (int64_t h = 0; h < p->args.out.shape[1]; h++)
-            for (int64_t i = 0; i < p->args.out.shape[2]; i++)
-                for (int64_t d = 0; d < p->args.out.shape[3]; d++)
-                    check_store(&p->args.out, b, h, i, d, 77);
+    check_forget(&p->args.out); /* else it has the results that it is compared with */
     if (a->lse) {
         p->lse = rank_rows(c, a->lse, rank, P);
         p->args.lse = &p->lse.view;
+        check_forget(p->args.lse);
     }
     if (a->mask && a->mask->shape[2] > 1) {
         p->mask = rank_rows(c, a->mask, rank, P);
