@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from cli import CliTest  # noqa: E402
 try:
     import numpy as np
     from selenium import webdriver
+    from selenium.common.exceptions import StaleElementReferenceException
     from selenium.webdriver.chrome.options import Options
     from selenium.webdriver.chrome.service import Service
     from selenium.webdriver.common.by import By
@@ -154,18 +156,28 @@ class PageTest(CliTest):
             lambda b: b.execute_script(script, *args)
         )
 
+    def act(self, selector, action):
+        """Calls the action with the element. If the page has drawn the element again meanwhile,
+        then nothing has happened to it, and the action has another try."""
+        for _ in range(100):
+            try:
+                return action(self.one(selector))
+            except StaleElementReferenceException:
+                time.sleep(0.05)
+        return action(self.one(selector))
+
     def click(self, selector):
         self.until("return document.querySelector(arguments[0]) !== null", selector)
         self.js("const fold = document.querySelector(arguments[0]).closest('details.more');"
                 "if (fold) fold.open = true", selector)
         self.js("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", selector)
-        self.one(selector).click()
+        self.act(selector, lambda e: e.click())
 
     def keys(self, *keys):
         webdriver.ActionChains(self.browser).send_keys(*keys).perform()
 
     def select(self, selector, value):
-        Select(self.one(selector)).select_by_value(value)
+        self.act(selector, lambda e: Select(e).select_by_value(value))
 
     def slide(self, selector, value):
         """Sets a slider as a user would: the value, then its event."""
