@@ -163,7 +163,7 @@ class Walk(CliTest):
         self.assertLessEqual(max(map(len, text.splitlines())), 60)
         self.size(self.terminal, 40)
         os.killpg(self.run.pid, signal.SIGWINCH)
-        text = self.until(r"\[9/\d+\]")
+        text = self.until(r"\[9/\d+\] .*q quit $")
         self.assertLessEqual(max(map(len, text.splitlines())), 40)
         # Between two pages, too: the step begins again.
         self.size(self.terminal, 60, rows=12)
