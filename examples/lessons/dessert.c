@@ -78,7 +78,7 @@ int main(void)
     for (int i = 0; i < N; i++) {
         token_ids[i] = 0;
         for (int j = 0; j < N; j++)
-            token_ids[i] += strcmp(words[j], words[i]) < 0; /* "L" < "d" */
+            token_ids[i] += strcmp(words[j], words[i]) < 0;
         printf("%s %d\n", words[i], token_ids[i]);
     }
 
@@ -117,7 +117,7 @@ int main(void)
     print("q_2", query_2, DK, "%7.4f");
 
     /* [key_2] */
-    float key_2[DK]; /* 24: dot() is the inner loop of above */
+    float key_2[DK]; /* 24: dot() is the inner loop shown above */
     for (int r = 0; r < DK; r++)
         key_2[r] = dot(w_k[r], x_2, D);
     print("k_2", key_2, DK, "%7.4f");

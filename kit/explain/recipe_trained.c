@@ -174,7 +174,7 @@ static void set_out(trained *a, uint64_t seed)
         r,
         "Trained, not random, by `%s` on random sequences. Words are only tokens: each "
         "gets an embedding drawn from seed %llu, equal words the same one. So the heads "
-        "know no English; they have learned a rule for any words. Options such as --scale, "
+        "know no English; they have learnt a rule for any words. Options such as --scale, "
         "--causal and --heads do not change these tables.",
         f->command, (unsigned long long)seed);
     find_last(a);

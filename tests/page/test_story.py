@@ -244,7 +244,7 @@ class Asking(StoryTest):
         key = trace["tokens"][int(np.argmax(w))]
         self.screen("questions")
         self.assertEqual(self.text(".tally"), "5 questions. Each answer is checked at once.")
-        rights = [f"“{key}”: its score", "Query and key are multiplied", "Not at all",
+        rights = [f"“{key}”: its scaled score", "Query and key are multiplied", "Not at all",
                   "None: rows", "No: the tables"]
         sees = ["Softmax", "How well", "Softmax", "A number", "Training gives"]
         self.assertEqual(len(self.every(".questions > li")), 5)

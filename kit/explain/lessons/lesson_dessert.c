@@ -203,7 +203,7 @@ static void score_all(recipe *r, recipe_attention *a)
 {
     square(r, a, ATTN_STAGE_RAW, "scores", TRACE_SCORES);
     recipe_describe(r, "Every word asks, every word answers", "S = Q·Kᵀ",
-                    "The second row is ω_2 of above.");
+                    "The second row is the ω_2 computed above.");
     recipe_set_provenance(r, TRACE_DOT, "queries", "keys", 0);
     recipe_printed(r,
                    "tensor([[  25.7765,   -6.9029,   21.3752,   35.0973,   28.6264,   64.7223],\n"

@@ -454,8 +454,8 @@ static void health(recipe *r)
     }
     char cause[256];
     snprintf(cause, sizeof cause,
-             "All inputs and matrices lie between 0 and 1, so the scores of a row are all positive "
-             "and close together (journey: %.2f to %.2f): e^score differs little.",
+             "All inputs and matrices lie between 0 and 1, so scores are small, and those of a row "
+             "lie close together (journey: %.2f to %.2f): e^score differs little.",
              least, most);
     recipe_health(r, "v1_weights", &(recipe_advice){NULL, NULL, cause, NULL});
 }

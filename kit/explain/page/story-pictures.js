@@ -20,6 +20,7 @@ const storyPictures = {
       el("div", { class: "listing ids" }, headings("word", "id", "embedding", ""),
         rows.map((i, at) => [wordOf(told, i), boxes[at], strips[at],
         el("span", { class: "number" }, stripText(rowOf(told, x, i)))]).flat()),
+      el("p", { class: "fine" }, "Red: above 0. Blue: below 0. Strong colour: far from 0."),
       leftOut(told.n, rows));
     return { element, motion: [...inTurn(boxes, pops, { at: 200 }),
                                ...inTurn(strips, unfolds, { at: 1000 })] };
@@ -80,6 +81,8 @@ const storyPictures = {
     const hidden = (j) => told.hidden?.[told.q * told.n + j];
     const rows = listedRows(told.n, [told.p]).filter((j) => !hidden(j));
     const seen = Array.from(raw).filter((_, j) => !hidden(j)).length;
+    // Rounded as on the next screens.
+    const scaled = rowOf(told, told.block.scaled ?? told.block.raw, told.q);
     const list = el("div", { class: "listing scaled" }), said = el("output", { class: "number" });
     const most = Math.max(...rows.map((j) => Math.abs(raw[j]))) || 1;
     const fillIn = (by) => {
@@ -89,7 +92,7 @@ const storyPictures = {
       const bars = rows.map((j) => signedBar((raw[j] * by) / most));
       refill(list, headings("answers", "score, scaled", "", "share"),
         rows.map((j, i) => [wordOf(told, j, "columns"), bars[i].element,
-          el("span", { class: "number" }, numberText(raw[j] * by)),
+          el("span", { class: "number" }, numberText(by === scale ? scaled[j] : raw[j] * by)),
           el("span", { class: "number" }, `${(100 * shares[j]).toFixed(1)} %`)]).flat());
       return bars;
     };
@@ -125,7 +128,7 @@ const storyPictures = {
     const top = Math.max(...seen), sum = seen.reduce((a, x) => a + Math.exp(x - top), 0);
     const bars = rows.map((j) => shareBar(w[j], "weight"));
     const element = el("div", {},
-      el("div", { class: "listing shares" }, headings("answers", "score", "share", ""),
+      el("div", { class: "listing shares" }, headings("answers", "scaled score", "share", ""),
         rows.map((j, i) => [wordOf(told, j, "columns"),
           el("span", { class: "number" }, hidden(j) ? "hidden" : numberText(s[j])),
           bars[i].element, el("span", { class: "number" }, numberText(w[j]))]).flat()),
@@ -191,7 +194,8 @@ const storyPictures = {
         el("figure", {}, random.element, el("figcaption", { class: "fine" }, "random tables")),
         el("figure", {}, trained.element,
            el("figcaption", { class: "fine" }, `trained: ${chosen.weights.title}`))),
-      el("p", { class: "fine" }, chosen.weights.sentence), told.printed ? null : repeatHint(told));
+      el("p", { class: "fine" }, chosen.weights.sentence,
+         " Hatched: hidden by a causal mask."), told.printed ? null : repeatHint(told));
     return { element, motion: [{ of: trained.plot, from: fills, at: 700, for: 1800 }] };
   },
 };
