@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-/* When weights are computed, scores in log2 units exceed the running maximum by at most this much:
- * sums of 2^64 are far from overflow. */
+/* The exponentials are checked up to this exponent. In a call, scores in log2 units exceed the
+ * running maximum by at most 16 (update_max in kernel.h). */
 #define MOST_ABOVE 64
 
 void check_update_max(check_case *c)
@@ -29,42 +29,32 @@ void check_update_max(check_case *c)
         check_set(c, a, i, 3);
         check_set(c, top, i, 20 * check_normal(c));
     }
-    if (calm && check_chance(c, 50)) { /* only one column needs one */
+    if (calm && check_chance(c, 50)) { /* only one column needs a new maximum */
         check_set(c, m, odd, -10);
         check_set(c, mx, odd, 1000);
         calm = false;
     }
 
-    /* A column may keep its maximum while its scores exceed it by little. If the maximum moves, it
-     * moves to the ceiling; the kernel may choose for each column whether it moves. */
-    double *want_m = check_copy(c, m, c->W), *want_a = check_copy(c, a, c->W);
+    double *old_m = check_copy(c, m, c->W), *want_m = check_copy(c, m, c->W);
+    double *want_a = check_copy(c, a, c->W);
     double *want_top = check_copy(c, top, c->W);
-    bool must = false;
+    bool raised = false;
     for (int i = 0; i < c->W; i++) {
         double x = check_get(c, mx, i);
-        double up = ceil(check_round(c, x * check_get(c, scale, i)));
+        const double up = check_round(c, x * check_get(c, scale, i));
         want_top[i] = fmax(want_top[i], x);
-        must = must || up - want_m[i] > MOST_ABOVE || (want_m[i] == -INFINITY && up > -INFINITY);
+        want_m[i] = up > old_m[i] + 16 ? ceil(up) : old_m[i];
+        raised = raised || want_m[i] != old_m[i];
     }
     int max_raised = c->kernels->update_max(m, a, top, mx, scale, c->nv);
     check_expect_same(c, "top", top, want_top, c->W, c->W, CHECK_ZERO_ANY);
-    if (max_raised != 0 && max_raised != 1)
-        check_fail(c, "returned %d", max_raised);
-    if (must && !max_raised)
-        check_fail(c, "returned 0");
-    bool moved = false;
+    if (max_raised != raised)
+        check_fail(c, "returned %d, want %d", max_raised, raised);
     for (int i = 0; i < c->W && max_raised; i++) {
-        double old = want_m[i],
-               up = ceil(check_round(c, check_get(c, mx, i) * check_get(c, scale, i)));
-        bool kept = check_get(c, m, i) == old && up - old <= MOST_ABOVE;
-        want_m[i] = kept || up < old ? old : up;
-        want_a[i] = want_m[i] == -INFINITY ? 1 : check_round(c, exp2(old - want_m[i]));
+        want_a[i] = want_m[i] == -INFINITY ? 1 : check_round(c, exp2(old_m[i] - want_m[i]));
         if (want_a[i] < (c->bits == 32 ? 0x1p-126 : 0x1p-1022) && check_get(c, a, i) == 0)
             want_a[i] = 0; /* too small to be a normal number: 0 is accepted */
-        moved = moved || want_m[i] != old;
     }
-    if (max_raised && !moved)
-        check_fail(c, "returned 1, and nothing moved");
     check_expect_same(c, "m", m, want_m, c->W, c->W, CHECK_ZERO_ANY);
     check_expect_same(c, "a", a, want_a, c->W, c->W, CHECK_ZERO_ANY);
     check_expect_intact(c);
@@ -90,8 +80,8 @@ void check_rescale(check_case *c)
 
 /* ---------------------------------------------------------------------------------- weights */
 
-/* The allowed error of 2^x: one unit in the last place, a quarter more where multiply-adds round
- * twice; below the normal numbers, all of it. The rounding of the reference is added. */
+/* The allowed error of 2^x: one unit in the last place, or 1.25 where multiply-adds round twice;
+ * plus the rounding of the reference. Below the normal numbers it is the smallest normal number. */
 static double power_bound(const check_case *c, double power)
 {
     attn_dtype type = c->bits == 32 ? ATTN_F32 : ATTN_F64;
@@ -160,7 +150,7 @@ void check_weights(check_case *c)
         sum[i] = check_round(c, before[i] + sum[i]);
     check_expect_same(c, "l", l, sum, c->W, c->W, CHECK_ZERO_ANY);
     check_expect_intact(c);
-    for (int64_t at = 0; at < count && in_place; at++) /* repeated calls in place stay finite */
+    for (int64_t at = 0; at < count && in_place; at++) /* so that repeated calls stay finite */
         check_set(c, st, at, 0);
     CHECK_BENCH(c, count, c->kernels->weights(p, l, st, scale, m, n, c->nv, flags));
 }
