@@ -168,7 +168,7 @@ are marked **<**. *peak* is libattn's figure as a share of the machine's limit, 
 same seconds on the same number of threads. For GFLOP/s the limit is that of multiply-adds in
 registers, in the type that libattn computes in (for bf16, the bf16 products of the instruction
 set if it has them; for f16, f32); for GB/s it is that of streaming reads of as many bytes. The
-best such read, named above, is that of a cell whose keys and values fit into the CPU caches.
+best such read, named above, was measured for a cell whose keys and values fit into the CPU caches.
 *2t/1t* is libattn's speed on two threads divided by its speed on one, in the same rounds. *-*
 means not run; letters refer to the notes below the tables. *8h* means 8 heads, *32:8h* 32 query
 heads that share 8 heads of keys and values. T = S, except in decoding, where the queries are

@@ -150,12 +150,14 @@ def table(head, lines, left):
 EXPLAINED = """\
 *libattn* and *best peer* are times of a call, *ratio* is the second divided by the first; values
 below 1, where libattn is slower, are marked **<** and come first. *of limit* is libattn's
-arithmetic or reading as a share of what the machine did in the same seconds, as in the tables
-above; for modules, of reading and writing each tensor once."""
+arithmetic or reading as a share of the machine's limit in the same seconds, as *peak* in the
+tables above. For modules, the limit is the speed of streaming reads, and the bytes of
+each tensor count once."""
 EXPLAINED_SERIES = """\
-*padding* is the largest ratio of a size's time to the time of a larger size; *step* is the largest
-growth of the time from one size to the next, divided by the growth of the work if that grows.
-Values above 1.1 and 1.3 are marked **<**."""
+*padding* is the largest ratio of a size's time to the time of a larger size; above 1, padding the
+call to the larger size would make it faster. *step* is the largest growth of the time from one
+size to the next, divided by the growth of the work if the work grows. Values of *padding* above
+1.1 and of *step* above 1.3 are marked **<**."""
 
 
 def generated(rows, series, machine):

@@ -76,7 +76,7 @@ void check_gradients_choose(check_case *c, check_gradients *g)
 
 static bool repeats(const attn_tensor *t)
 {
-    for (int d = 0; d < 3; d++) /* a repeated row may be seen elsewhere */
+    for (int d = 0; d < 3; d++) /* the same memory may be a row that is seen */
         if (t->stride[d] == 0 && t->shape[d] > 1)
             return true;
     return false;
@@ -143,7 +143,8 @@ static double narrower(attn_dtype type, attn_dtype compute)
     return check_unit(type) > check_unit(compute) ? check_unit(type) : 0;
 }
 
-/* As check_call_extra_units: repeated rows round in the same direction in every step of a sum. */
+/* check_call_extra_units(), and what gradients add: with repeated rows of q or dout, a sum rounds
+ * in the same direction in every step. */
 static double extra_units(const check_gradients *g)
 {
     const attn_sdpa_args *a = &g->call.args;
@@ -191,7 +192,8 @@ static void reference(check_case *c, check_gradients *g)
 static void open_bounds(const ref_grad *want, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        /* infinity times 0, in a row whose weights are open (weights_are_open) */
+        /* The bound was infinity times 0, in a row in which any weights are accepted
+         * (weights_are_open() in check_call.c). */
         if (isnan(want->error[i]))
             want->error[i] = INFINITY;
 }

@@ -10,7 +10,7 @@
 #define DIGITS 12 /* hexadecimal digits of a hash */
 #define SHOWN 10  /* differences that are printed */
 
-/* The kind of a problem, by the remainder of its index. */
+/* The kinds of problems: problem n has the kind at n % KINDS. */
 static const struct {
     const char *name;
     void (*run)(bits_case *);

@@ -50,7 +50,7 @@ static void choose_sizes(check_case *c, check_call *call, double work, bool is_l
     Dv = check_chance(c, 60) ? D : check_chance(c, 5) ? 0 : CHECK_PICK(c, widths);
     if (check_chance(c, 2))
         B = 0;
-    /* Sizes that a small case also covers are reduced first. */
+    /* Sizes that small calls test as well (batch, heads, D) are reduced first. */
     while ((double)(B * *Hk * G * T * S) * (double)(D + Dv) > work) {
         if (B > 1)
             B--;
@@ -115,7 +115,7 @@ static void choose_causal(check_case *c, attn_sdpa_args *a)
 {
     if (check_chance(c, 55)) {
         a->causal = (attn_causal)check_between(c, ATTN_CAUSAL_TOP_LEFT, ATTN_CAUSAL_OFFSET);
-        if (check_chance(c, 20)) /* the same diagonal, given twice */
+        if (check_chance(c, 20)) /* `diagonal` may name the diagonal of `causal` */
             a->diagonal = (attn_diagonal)(a->causal - 1);
     } else if (check_chance(c, 50)) {
         a->diagonal =
@@ -350,7 +350,7 @@ void check_call_reference(check_case *c, const check_call *call, ref_result *wan
 
 /* ---------------------------------------------------------------------------------- comparison */
 
-/* How many units more than the bound's 8 the contents of this call may cost. Roundings go up and
+/* The number of units that this call's contents add to the 8 of the bound. Roundings go up and
  * down and cancel, as long as terms are alike in size and differ in value. They do not cancel in
  * two cases. If an early product is far larger than the rest, the chain becomes a random walk of
  * roundings that are as large as that product's own. If one number is added repeatedly, as with a
@@ -377,9 +377,9 @@ static double overflow(attn_dtype dtype)
                                : 0x1.ffp127;
 }
 
-/* The relative error of a weight before it is multiplied. The bf16 engine rounds weights to bf16,
- * after an exponential that is only as exact as this needs (docs/NUMERICS.md). The sum is of the
- * rounded weights, so a row's result is off by at most twice as much. */
+/* The relative error of a weight before it is multiplied. The exponential of the bf16 engine is
+ * only as exact as bf16 needs, and the engine rounds weights to bf16 (docs/NUMERICS.md). The sum is
+ * of the rounded weights, so a row's result is off by at most twice as much. */
 double check_call_weight_error(const check_case *c, const check_call *call)
 {
     const bool bf16 = call->args.q.dtype == ATTN_BF16 && !call->args.precision;
@@ -401,7 +401,7 @@ void check_call_judge_one(check_case *c, const char *name, const check_call *cal
             continue;
         bound[i] += narrower ? check_rounding(v->dtype, want[i]) * (1 + 0x1p-9) : 0;
         if (fabs(want[i]) + bound[i] >= overflow(v->dtype) && isinf(got[i]))
-            /* with an infinite bound (see weights_are_open) the sign is open, too */
+            /* if the bound is infinite (see weights_are_open), either sign is accepted */
             stored[i] = isinf(bound[i]) ? got[i] : copysign(INFINITY, want[i]);
     }
     check_difference d;
@@ -434,8 +434,9 @@ static bool weights_are_open(const check_call *call, double reach)
     return 8 * check_unit(call->compute) * (1 + reach) > 1;
 }
 
-/* The bounds of the scores' errors. For visible pairs they follow from `reach`. Raw scores of all
- * pairs are bounded by |q| |k|, which is no less than sum |q_t k_t|. */
+/* The bounds of the scores' errors. At the stages BIASED and WEIGHTS they follow from the row's
+ * `reach` (ref/attn_ref.h). The earlier stages have scores of all pairs; there they follow from
+ * |q| |k|, which is no less than sum |q_t k_t|. */
 static double *score_bounds(check_case *c, const check_call *call, const ref_result *want)
 {
     const attn_sdpa_args *a = &call->args;

@@ -191,7 +191,8 @@ static const char *as_stored(check_case *c, void *x, int64_t n, bool halves, att
     if (!halves || !c->kernels->halves || check_chance(c, 34))
         return x;
     *type = check_chance(c, 50) ? ATTN_BF16 : ATTN_F16;
-    /* As many elements of R as hold the bytes, so that everything after them is out of bounds. */
+    /* Memory comes in whole elements of R. The copy lies at its end, so every byte after it is out
+     * of bounds. */
     const size_t bytes = 2 * (size_t)n, room = (bytes + c->size - 1) / c->size * c->size;
     char *copy = (char *)check_free(c, (int64_t)(room / c->size)) + (room - bytes);
     for (int64_t i = 0; i < n; i++) {

@@ -31,7 +31,8 @@ bool check_same(const double *got, const double *want, int64_t n, check_zero zer
     return d.at < 0;
 }
 
-/* The error in units of its bound; infinite if it is not allowed and cannot be measured. */
+/* The error divided by its bound. If the error is not allowed but the quotient does not exceed 1
+ * (it may be NaN), infinity. */
 static double ratio_of(double error, double bound)
 {
     if (error == 0)

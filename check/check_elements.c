@@ -16,7 +16,7 @@ static double gelu_argument(check_case *c, check_content content)
 
 #define GELU_ULPS 4 /* the largest error of gelu() and of a slope: kernel.h */
 
-/* What a number that may be 0 if it is below 2^-122 adds to a bound. */
+/* What is added to the bound of a number that may be 0, because it is below 2^-122. */
 static double if_tiny(double x) { return fabs(x) < 0x1p-122 ? 0x1p-122 : 0; }
 
 static double want_gelu(double x)
@@ -73,11 +73,11 @@ void check_gelu_grad(check_case *c)
 
 /* ------------------------------------------------------------------------------------ adamw */
 
-/* Infinite where float is, so that what follows is, too. */
+/* x, or infinity where x is beyond the range of float: the kernel's next results are, too. */
 static double limited(double x) { return fabs(x) > FLT_MAX ? copysign(INFINITY, x) : x; }
 
-/* The parameter after a step with the moments m and v, and the most that it may be off: the
- * rounding of the result, and five of the step. */
+/* The parameter after a step with the moments m and v. *bound is the most that it may be off: the
+ * rounding of the result, and six units of what is subtracted. */
 static double want_param(double p, double m, double v, const attni_adamw *o, double *bound)
 {
     const double size = sqrt(v) * o->root + o->eps, step = limited(m / size) * o->rate;

@@ -92,7 +92,7 @@ void check_scan(check_case *c)
     char *p = place_bytes(c, bytes);
     check_describe(c, "rows=%d elements=%d of %d bytes, ld=%td", rows, n, size, ld);
     memset(p, 0, (size_t)bytes);
-    const int zeros = (int)check_between(c, 0, 2); /* of three rows */
+    const int zeros = (int)check_between(c, 0, 2); /* rows of every three */
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < n && i % 3 >= zeros; j++)
             memcpy(p + i * ld + (int64_t)j * size, &hidden, (size_t)size);

@@ -40,8 +40,9 @@ void check_pack(check_case *c)
     CHECK_BENCH(c, rows * D, c->kernels->pack(qt, q, ld, rows, D, mul, c->nv));
 }
 
-/* The error allowed in a quotient: 0.51 units, of which check_round has used 0.5; below the normal
- * numbers, one unit in the last place. A sum next to infinity may or may not overflow. */
+/* The error allowed in a quotient: 1.01 units in the last place, 0.51 for the kernel and 0.5 for
+ * the expected quotient, which check_round() rounds; and the smallest denormal number. A sum next
+ * to infinity may or may not overflow. */
 static double quotient_bound(const check_case *c, double n, double by)
 {
     attn_dtype type = c->bits == 32 ? ATTN_F32 : ATTN_F64;
@@ -143,7 +144,8 @@ void check_widen(check_case *c)
     const size_t bytes = attn_dtype_size(type);
     check_describe(c, "rows=%d D=%" PRId64 " ld=%" PRId64 " %s", rows, D, ld,
                    attn_dtype_name(type));
-    /* As many elements of R as hold the bytes, so that everything after them is out of bounds. */
+    /* Memory comes in whole elements of R. `from` lies at its end, so every byte after it is out of
+     * bounds. */
     char *from = check_free(c, (int64_t)(((size_t)span * bytes + c->size - 1) / c->size));
     from += ((size_t)span * bytes + c->size - 1) / c->size * c->size - (size_t)span * bytes;
     void *to = check_free(c, rows * D);
@@ -188,7 +190,8 @@ void check_widen_i8(check_case *c)
     CHECK_BENCH(c, rows * D, c->kernels->widen_i8(to, from, (ptrdiff_t)ld, scales, rows, D));
 }
 
-/* Compares with the row functions of dtype.c, which are tested on every number; but without -0. */
+/* Compares with the row functions of dtype.c, which are tested on every number. The input has no
+ * -0. */
 void check_narrow(check_case *c)
 {
     static const attn_dtype types[] = {ATTN_F16, ATTN_BF16, ATTN_F32, ATTN_F64};
@@ -199,7 +202,8 @@ void check_narrow(check_case *c)
     check_describe(c, "n=%" PRId64 " %s", n, attn_dtype_name(type));
     void *from = check_free(c, n);
     check_fill(c, from, n, content);
-    /* As many elements of R as hold the bytes, so that everything after them is out of bounds. */
+    /* Memory comes in whole elements of R. `to` lies at its end, so every byte after it is out of
+     * bounds. */
     const size_t room = (bytes + c->size - 1) / c->size * c->size;
     char *to = (char *)check_free(c, (int64_t)(room / c->size)) + (room - bytes);
     char *want = (char *)check_array(c, n + 1);

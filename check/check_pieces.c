@@ -62,8 +62,8 @@ static int keep_bytes(void *user, const void *bytes, size_t n)
     return 0;
 }
 
-/* Saves the state, ends it and loads it with results that were overwritten meanwhile, as another
- * process would. The bytes are at an odd address. */
+/* Saves the state and ends it, overwrites the results, and loads the state, as another process
+ * would. The saved bytes are at an odd address. */
 static attn_status save_and_load(check_case *c, run_state *r)
 {
     saved_bytes saved = {0};
@@ -185,7 +185,8 @@ static void check_whole(check_case *c, const attn_sdpa_args *a, const results *w
 
 #define MOST_ROWS 1200
 
-/* Positions of rows in the whole: blocks in turn, or any, several of them the same. */
+/* Positions of rows in the whole: one block of every few, as a rank has them; or random positions,
+ * of which several may be equal. */
 static int64_t choose_positions(check_case *c, int64_t T, int64_t *positions)
 {
     int64_t n = 0;
@@ -204,7 +205,8 @@ static int64_t choose_positions(check_case *c, int64_t T, int64_t *positions)
     return n;
 }
 
-/* Rows `positions` of heads h0 .. h0+H-1 of t, of which a size of 1 repeats. */
+/* Rows `positions` of heads h0 .. h0+H-1 of t. If `repeats`, a head or row dimension of size 1
+ * stays as it is. */
 static check_tensor take_rows(check_case *c, const attn_tensor *t, int64_t h0, int64_t H,
                               const int64_t *positions, int64_t n, bool repeats)
 {

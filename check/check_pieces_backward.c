@@ -40,7 +40,8 @@ static double *copy_heads(check_case *c, const double *x, int64_t H)
     return copy;
 }
 
-/* What both ways leave in memory; dk and dv lie in pieces if the call is in pieces. */
+/* Copies of the gradients. If the call is in pieces, dk and dv are empty and are filled piece by
+ * piece (keep()). */
 static results results_of(check_case *c, const check_gradients *g, bool in_pieces)
 {
     const attn_sdpa_grads *x = &g->grads;

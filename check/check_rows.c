@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* A tile of doubles, in units of R. */
+/* n random doubles. */
 static double *doubles(check_case *c, int64_t n)
 {
     double *x = check_array(c, n);
@@ -45,7 +45,7 @@ void check_maximum(check_case *c)
     check_expect_intact(c);
 }
 
-/* Exponentials relative to the largest element, in double, or in float with each term. */
+/* Exponentials relative to the largest element: exp_terms() if `terms`, else exp_sum(). */
 static void check_exps(check_case *c, bool terms)
 {
     const int64_t n = check_any_length(c);

@@ -60,8 +60,8 @@ static int64_t row_place(const check_case *c, int j, int64_t i)
 
 typedef enum scores_form { FULL, DECODE, INTERLEAVED } scores_form;
 
-/* A case of the kernels of scores: that of full tiles, and those of the decode path, whose other
- * lanes may hold anything. */
+/* A case of one kernel of scores: the one of full tiles, or one of the decode path. On the decode
+ * path, lanes without a query may hold anything. */
 typedef struct scores_case {
     scores_form form;
     int n, rows; /* keys; queries, at most W */
@@ -193,24 +193,25 @@ void check_maxima(check_case *c)
 }
 
 /* How far cap * tanh(y), y = s r / cap, may be off, relative to the result, in units of u, half the
- * unit in the last place of 1. Each rounding of the kernel is one u, and counts by how much of it
+ * unit in the last place of 1. Each rounding of the kernel is one u. The list says how much of it
  * reaches the result:
  *
- *   C = 2 log2(e) r / cap  three roundings in double, one in float: 3 or 1. The relative error of a
- *                          factor of y is multiplied by 2y / sinh(2y) <= 1.
- *   f = s C - n, |f| <= 1/2  1 of f, which is 1.2 of p: the factor is f ln(2) 2^f / (2^f - 1)
- *   p = 2^f - 1            2.7: 1 for the polynomial's last sum, 0.4 for the sums before it, 0.3
- *                          for the constants, and 1 for the product with f. With f's 1.2, p is off
- *                          by 3.9.
- *   e = t p + (t - 1), t = 2^n  p contributes |t p / e|, and e contributes 2 / (e + 2) to
- *                          e / (e + 2). The product of the two is largest at n = 1, p = -0.29,
- *                          where it is 1.18, which makes 4.6. The sum's own rounding (none for
- *                          n = 0) adds 0.83 there. Where more of it reaches the result, up to 2
- *                          for e near -1, p and C contribute hardly anything.
- *   e + 2, the quotient and the product with cap  3
+ *   C = 2 log2(e) r / cap    3 in double (three roundings), 1 in float (one). The relative error of
+ *                            a factor of y reaches the result times 2y / sinh(2y) <= 1.
+ *   f = s C - n, |f| <= 1/2  f is off by 1. This makes p off by f ln(2) 2^f / (2^f - 1) <= 1.2.
+ *   p = 2^f - 1              2.7 more: 1 for the polynomial's last sum, 0.4 for the sums before it,
+ *                            0.3 for the constants, 1 for the product with f. So p is off by 3.9.
+ *   e = t p + (t - 1), t = 2^n
+ *                            An error of p reaches e times |t p / e|, and an error of e reaches
+ *                            e / (e + 2) times 2 / (e + 2). The product of both factors is at most
+ *                            1.18, at n = 1, p = -0.29. So p adds 3.9 * 1.18 = 4.6. The rounding of
+ *                            e (none for n = 0) adds 0.83 there. Elsewhere it adds up to 2, for e
+ *                            near -1, but there p and C add hardly anything.
+ *   e + 2, the quotient and the product with cap
+ *                            3
  *
  * The sum is 11.4 for double, 9.4 for float. Without fused multiply-adds, f is off by 1 of s C
- * instead of 1 of f, and no more of that reaches the result. */
+ * instead of 1 of f; what reaches the result is no larger. */
 static double natural_units(const check_case *c) { return c->bits == 32 ? 10 : 12; }
 
 /* Expects errors that are centred around 0. Roundings go up as often as down, except those of C,

@@ -6,7 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Large enough for every pair of check_call.c's lengths, with narrow heads. */
+/* The most multiplications in a call: enough for every T and S of check_call.c, if heads are
+ * narrow. */
 #define WORK 3e6
 
 /* Gives the call a workspace of exactly the size that its plan requires, at any address. */
@@ -34,7 +35,7 @@ static void poison_hidden(check_case *c, check_call *call, const ref_result *wan
     attn_sdpa_args *a = &call->args;
     int64_t B = a->q.shape[0], H = a->q.shape[1], T = a->q.shape[2], Hk = a->k.shape[1];
     int64_t S = a->k.shape[2];
-    for (int d = 0; d < 3; d++) /* a repeated key may be seen elsewhere */
+    for (int d = 0; d < 3; d++) /* the same memory may be a key that is seen */
         if ((a->k.stride[d] == 0 && a->k.shape[d] > 1) ||
             (a->v.stride[d] == 0 && a->v.shape[d] > 1))
             return;

@@ -44,8 +44,8 @@ void check_drop(check_case *c)
                 c->kernels->drop(weights, weights, n, seed, threshold, bh, i0, j0, kept, c->nv));
 }
 
-/* Weights as weights() returns them. With marks of masked keys, a value that meets a mark may be
- * anything. */
+/* Weights as weights() returns them. If `careful`, some are marks of masked keys, whose values may
+ * be anything. */
 static void fill_weights(check_case *c, void *p, int64_t count, bool careful)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -54,8 +54,8 @@ static void fill_weights(check_case *c, void *p, int64_t count, bool careful)
     }
 }
 
-/* A case of the kernels of values: that of full tiles, and that of the decode path, whose other
- * lanes may hold anything. */
+/* A case of one kernel of values: the one of full tiles, or the one of the decode path. On the
+ * decode path, lanes without a query may hold anything. */
 typedef struct values_case {
     bool decode;
     int in_rows; /* decode: the weights are in rows */
@@ -225,8 +225,7 @@ void check_values(check_case *c) { check_values_of(c, false); }
 
 void check_values_decode(check_case *c) { check_values_of(c, true); }
 
-/* A chunk joins those before it: exponents change, and one multiplication and one addition
- * round. */
+/* A chunk joins those before it. The factors are powers of two, so only the addition rounds. */
 void check_join(check_case *c)
 {
     check_describe(c, "W=%d", c->W);

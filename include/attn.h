@@ -8,11 +8,11 @@
  * A *row* is one query of one head with its scores, weights and output; i numbers queries, j keys.
  * lse is the log-sum-exp of a row's scores.
  *
- * The ladder, from one call to full control:
+ * The interface in five levels, from one call to full control:
  *   1. attn_sdpa_forward(NULL, &args, NULL): softmax(q k^T / sqrt(D)) v on the caller's thread.
  *   2. attn_context: threads, instruction set, allocator, the caller's own parallel_for.
  *   3. attn_sdpa_args: every mask, packed sequences, scores and lse as outputs, dropout, workspace.
- *   4. Keys in pieces (attn_pieces.h, which this header includes), for more than memory holds.
+ *   4. Keys in pieces (attn_pieces.h, which this header includes), if they do not fit in memory.
  *   5. Modules (attn_nn.h, which this header includes): embedding, linear layer, multi-head
  *      attention and whatever else the training of a small model needs; a random generator that
  *      reproduces PyTorch's numbers.
@@ -65,7 +65,7 @@ typedef enum attn_status {
     ATTN_ERR_FULL = 8,        /* a cache has no room for that many keys */
     ATTN_ERR_FILE = 9,        /* the bytes are damaged, or are no saved cache or state; or the
                                  write callback failed */
-    ATTN_AGAIN = 10,          /* not an error: attn_sdpa_finish wants some keys once more */
+    ATTN_AGAIN = 10,          /* not an error: attn_sdpa_finish needs some keys again */
     ATTN_ERR_COMM = 11        /* attn_mpi.h: another rank sent nothing, or a message failed */
 } attn_status;
 
@@ -217,9 +217,9 @@ ATTN_API int attn_cpu_features(char *buffer, size_t size);
  * Shapes: q [B,H,T,D], k [B,Hk,S,D], v [B,Hk,S,Dv], out [B,H,T,Dv]; query head h reads key/value
  * head h / (H/Hk). q, k, v share one dtype; out has that dtype, or f32 or f64. Any size may be 0. A
  * call with nothing to write returns at once, however large the other sizes are. If D = Dv = 0,
- * arrays take no memory, so memory does not limit the number of keys. A stated limit does: with
- * lse, scores or a gradient to write, B * Hk * S must be at most 2^31 - 1, else the call fails with
- * ATTN_ERR_LIMIT.
+ * arrays take no memory, so memory does not limit the number of keys. Then there is another limit:
+ * with lse, scores or a gradient to write, B * Hk * S must be at most 2^31 - 1, else the call fails
+ * with ATTN_ERR_LIMIT.
  *
  * Query i sees key j if both are in the same packed sequence and every rule in use is satisfied:
  *   causal  j <= i + off          window  i + off - window_left <= j <= i + off + window_right
@@ -258,8 +258,8 @@ typedef enum attn_causal {
 } attn_causal;
 
 /* Window and ALiBi count from the diagonal j = i + off. If causal is ATTN_CAUSAL_NONE, `diagonal`
- * sets off. Otherwise causal sets off. `diagonal` must then be TOP_LEFT, which has no effect in
- * this case, or name the same off as causal. */
+ * sets off. Otherwise causal sets off. `diagonal` must then name the same off as causal, or be
+ * TOP_LEFT, which is ignored in this case. */
 typedef enum attn_diagonal {
     ATTN_DIAGONAL_TOP_LEFT = 0,     /* off = 0 */
     ATTN_DIAGONAL_BOTTOM_RIGHT = 1, /* off = S - T: FlashAttention */
@@ -357,7 +357,8 @@ ATTN_API attn_status attn_sdpa_forward(attn_context *ctx, const attn_sdpa_args *
  * attn_sdpa_forward would, except that it ignores workspace: the size of the workspace is one of
  * its results. If info is the shorter struct of an older header, only the members of that struct
  * are filled. If it is the longer struct of a newer header, the members that this library does not
- * know become 0. */
+ * know become 0. A tile is a group of queries that are computed together. A chunk is a group of
+ * keys whose weighted values are summed before this sum joins the total. */
 typedef struct attn_plan_info {
     size_t struct_size; /* sizeof(attn_plan_info), set by ATTN_PLAN_INFO_INIT */
     char kernel[48];    /* "avx512 f32 64x256": instruction set, operand type, queries per tile x
@@ -407,10 +408,10 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
  * and keys that no query sees get gradients of exactly 0.
  *
  * Memory: three numbers and a byte for each row of q. Each thread needs a chunk of keys with its
- * gradients, O(D + Dv). The sums for dq take O((T + S) * D) for each query head that has them; at
- * any time, these are the query heads of fewer than two key/value heads per thread. The gradient of
- * a mask that repeats along the queries takes one number per key and head. The gradient of a mask
- * that repeats along the keys takes one number per query and head. Never T x S.
+ * gradients, O(D + Dv). The sums for dq take O((T + S) * D) for one query head. Only some query
+ * heads have such sums at any time: those of fewer than two key/value heads per thread. The
+ * gradient of a mask that repeats along the queries takes one number per key and head. The gradient
+ * of a mask that repeats along the keys takes one number per query and head. Never T x S.
  * Bits: the same for any number of threads.
  * Outputs must not overlap inputs nor each other. Returns ATTN_OK, or an error before anything is
  * written. Source: Dao et al. 2022.
@@ -502,12 +503,12 @@ ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tenso
  *
  * Memory: a cache is one allocation, made by create: (D + Dv) x the element's size for each key of
  * each key/value head, and 8 bytes more for ATTN_I8. Contiguous: [B,Hk,max_keys,D], with max_keys
- * rounded up to 64. In pages: [pages,Hk,page_keys,D]; a page belongs to one sequence, is taken when
- * the sequence grows and is given back by attn_cache_truncate. The allocation, and each head of
- * each page, starts at a multiple of 64 bytes. The rows of a head's v in a page follow each other
- * without gaps. Keys of f32, f16 and bf16 are interleaved in groups of 16 keys: each line of 64
- * bytes holds the next 4 bytes of each of the 16 keys. Decoding reads this order fastest. If D is
- * odd, a key of f16 or bf16 takes one element more.
+ * rounded up to a multiple of 64. In pages: [pages,Hk,page_keys,D]; a page belongs to one sequence,
+ * is taken when the sequence grows and is given back by attn_cache_truncate. The allocation, and
+ * each head of each page, starts at a multiple of 64 bytes. The rows of a head's v in a page follow
+ * each other without gaps. Keys of f32, f16 and bf16 are interleaved in groups of 16 keys: each
+ * line of 64 bytes holds the next 4 bytes of each of the 16 keys. Decoding reads this order
+ * fastest. If D is odd, a key of f16 or bf16 takes one element more.
  *
  * Threads: append, truncate and destroy must not overlap any other use of the cache; all other
  * functions only read it and may overlap each other.

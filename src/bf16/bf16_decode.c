@@ -11,19 +11,19 @@
  *   K0 W0     | [K1 V0] J0 W1    | [K2 V1] J1 W2    | V2 J2
  *
  * Decoding is memory-bound, and all other work between keys and values adds to the time. Without
- * this path the steps, the 16 columns where one is needed and their transposes were a third of a
- * call with data in cache. Times before and after (Zen 5):
+ * this path, a third of a call with data in cache was spent on the steps, on computing 16 columns
+ * where one is needed, and on transposing them. Times before and after (Zen 5):
  *
  *   1024 keys, D = 128, one query                   7.8 -> 5.2 us
  *   the same, four queries that share a head        17.8 -> 10.6 us
  *   the same, eight queries                         18.3 -> 16.4 us
  *   12 heads of 33 keys, D = 64                     13.8 -> 4.6 us
  *
- * A chunk's values are deferred until the next chunk's keys are read, and both are read in one
- * loop: two ascending address streams, as fast as memory delivers them, with the arithmetic of both
- * in between. Reading one after the other is 10 % slower from memory and from L2. Keys that are
- * stored as rows are read 32 rows side by side; with values in between, that takes twice as long as
- * without.
+ * A chunk's values are deferred until the next chunk's keys are read. Then one loop reads both, as
+ * two ascending streams of addresses, at the speed of memory. The loop also does the arithmetic of
+ * both. Reading one after the other is 10 % slower from memory and from L2. Keys that are stored as
+ * rows are not read in this loop: 32 rows are read side by side, and reading values at the same
+ * time would take twice as long.
  *
  * Terms (tile, block, chunk, interleaved): the glossary in kernel/kernel.h. Arrays: unit.h
  * (operands: k, q, st, p, vt, acc) and bf16_task.h (those of a task).
@@ -65,7 +65,7 @@ static void load_row(bf16_worker *w, const bf16_tile *t)
 static void load_rows(bf16_worker *w, bf16_tile *t)
 {
     attni_bf16_load_queries(w, t);
-    const attni_bf16 *q = t->q; /* columns past the last row are 0 */
+    const attni_bf16 *q = t->q; /* columns without a query are 0 */
     attni_bf16 *to = w->row_q;
     for (int64_t d = 0; d < attni_bf16_padded(w->plan->D); d += 2, q += 32, to += 2 * w->row)
         for (int r = 0; r < w->row; r += 4)
@@ -156,7 +156,7 @@ static bool add_while_scoring(bf16_worker *w, float *st, const attni_bf16_rows *
 {
     const attni_plan *p = w->plan;
     if (w->row != 1 || !k->interleaved || k->n != v->n || p->D != p->Dv)
-        return false; /* rows of a cache have no gaps */
+        return false; /* interleaved keys come from a cache, whose values have no gaps */
     const attni_bf16_values_and_next_scores both = {.D = (int)p->D,
                                                     .n = k->n,
                                                     .q = w->row_q,
@@ -170,7 +170,8 @@ static bool add_while_scoring(bf16_worker *w, float *st, const attni_bf16_rows *
                                                     .l = w->row_columns->l};
     if (!w->unit->row_values_and_next_scores(&both))
         return false;
-    attni_prefetch_lines(k->next); /* bf16, one query: D = 128 1 to 3 % faster, D = 64 2 to 8 % */
+    /* Faster for one query: by 1 to 3 % if D = 128, by 2 to 8 % if D = 64. */
+    attni_prefetch_lines(k->next);
     attni_prefetch_lines(v->next);
     return true;
 }
@@ -250,7 +251,7 @@ static void join_left(bf16_worker *w, bf16_tile *t)
     const int64_t Dv = attni_bf16_padded(w->plan->Dv);
     if (w->row_pending.count == 0)
         return;
-    if (w->row_acc) /* partials are stored in columns */
+    if (w->row_acc) /* the sums of a partial result, which is stored in columns */
         to_columns(t, w->row_acc, w->row_sums, Dv, Dv);
     else
         attni_bf16_join_rows(w->row_total, t->M, t->L, w->row_sums, w->row_columns, t->rows, Dv);

@@ -171,7 +171,8 @@ static int fed_tiles(bf16_worker *w, const attni_task *task, const attni_fed *fe
     return count;
 }
 
-/* Begins the sweep that tile `at` of a task of `count` tiles is in. New tiles are cleared. */
+/* Begins or continues the present sweep of tile `at`, one of the task's `count` tiles. Clears the
+ * tile if it is new. */
 static void begin_sweep(bf16_worker *w, int at, int count, const attni_fed *fed)
 {
     bf16_tile *t = &w->tiles[at];

@@ -140,7 +140,7 @@ static void add_sink(bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
     attni_bf16_columns *x = w->columns;
-    for (int i = 0; i < t->W; i++) { /* log2(e), reduced as the row's own c */
+    for (int i = 0; i < t->W; i++) { /* log2(e), times the row's own reduction of c */
         x->c[i] = (float)((double)t->c[i] / p->log2_scale * LOG2E);
         x->top[i] = sink_of(w, t, i);
     }
@@ -220,8 +220,9 @@ bool attni_bf16_write(bf16_worker *w, bf16_tile *t)
 
 /* Prepares the rescaled sweep: rows that are not finite yet are computed again such that sums
  * cannot overflow. Weights are scaled by 2^-40 (value_scale) before values are added, which keeps
- * their mantissas; attni_bf16_write() scales L alike. A score too large for log2 units is divided
- * by 2^8, where every weight but the maximum's still vanishes. */
+ * their mantissas; attni_bf16_write() scales L by the same factor. If the scores of a row are too
+ * large for log2 units, its c is divided by 2^8; every weight but that of the largest score is then
+ * still 0. */
 void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;

@@ -388,7 +388,7 @@ void attni_bf16_sweep_chunk(bf16_worker *w, bf16_tile *t, int64_t j0, int n,
         advance(w, &x);
     else
         process(w, &x);
-    if (w->row) /* attni_bf16_row_chunk() may compute the next chunk, in the same buffers */
+    if (w->row) /* attni_bf16_row_chunk() may compute the next chunk and reuse the buffers */
         attni_bf16_drain(w);
     if (joins_row)
         attni_bf16_row_join(w, t, &own);

@@ -5,14 +5,14 @@
  *
  * Why. The matrix unit and the vector unit of a core work at the same time only if their
  * instructions are close together, and the weights cost as much time as the products. Each
- * instruction removed from the weights was worth up to 7 % at D = 64. Here there are 11 for a
- * vector of scores, one for the maximum, and two for each two vectors to pack them. What bounds
- * this code is measured in docs/decisions/0024-matrix-unit-bound.md.
+ * instruction removed from the weights was worth up to 7 % at D = 64. Here a vector of scores takes
+ * 11 instructions for its weights and one for the maximum. Two more instructions pack each pair of
+ * vectors. What bounds this code is measured in docs/decisions/0024-matrix-unit-bound.md.
  *
- * How. A pair of products (one operand of keys or values, with both groups of columns) occupies the
- * matrix unit for 32 cycles. After each pair, compute_step() computes some rows of weights, so that
- * all 64 are spread evenly. All scores of a chunk are complete before its first weight is computed,
- * so each weight is computed once; the scores wait in L2.
+ * How. A pair of products multiplies one operand of keys or values by both groups of 16 columns. It
+ * occupies the matrix unit for 32 cycles. After each pair, compute_step() computes some rows of
+ * weights, so that all 64 rows are spread evenly. All scores of a chunk are complete before its
+ * first weight is computed, so each weight is computed once; the scores wait in L2.
  *
  * Tiles: 0, 1 keys or values; 2, 3 queries or weights; 4, 5 and 6, 7 accumulators, alternately.
  */
@@ -101,8 +101,8 @@ INLINE void score_keys(const attni_bf16_step *x, weigher *w, const int rows, con
             tile_load(tile, from, row);                                                            \
     } while (0)
 
-/* acc (+)= V^T P: panels of 16 components, on two sets of accumulators alternately, each over the
- * 64 keys as two operands. */
+/* acc (+)= V^T P, in panels of 16 components. Panels use two sets of accumulators alternately. The
+ * sum over 64 keys takes two operands of 32 keys. */
 INLINE void add_values(const attni_bf16_step *x, weigher *w, const int rows, const int nv)
 {
     const ptrdiff_t row = 64 * nv, panel = 16 * 16 * nv;
@@ -242,8 +242,9 @@ static void multiply(const attni_bf16_product *x)
 
 /* ------------------------------------------------------------------------------ the decode path */
 
-/* For a few queries a tile is mostly empty. Floats compute the same bits as a tile product: the
- * even elements of 16 pairs and the odd ones are two chains, whose sum is then added. */
+/* For a few queries a tile would be mostly empty, so the decode path uses multiply-adds of floats.
+ * They give the bits of a tile product: of 16 pairs, the even elements are one chain and the odd
+ * ones another, and the sum of both is then added. */
 #define MAX_DECODE_ROWS 4
 typedef struct chain {
     __m512 sums, even, odd;
@@ -270,8 +271,9 @@ INLINE chain chain_end_run(chain c)
 
 INLINE __m512 chain_sums(chain c) { return chain_end_run(c).sums; }
 
-/* Like a tile product: denormal numbers count as 0, sums round to nearest, nothing traps. The
- * compiler must not move arithmetic past a change of mode; it reads and writes memory. */
+/* Like a tile product: denormal numbers count as 0, sums round to nearest, nothing traps. The asm
+ * statements keep the compiler from moving arithmetic, which reads and writes memory, past a change
+ * of mode. */
 INLINE unsigned chain_mode(void)
 {
     const unsigned mode = _mm_getcsr();

@@ -13,9 +13,10 @@
  * of keys of a chunk of 256. The decode path (rows.h) keeps this order; there the lanes hold keys
  * or components instead, and nothing is packed.
  *
- * Measured on a Zen 5 with 475 GFLOP/s of dot products alone (docs/decisions/0018): 8 keys x 32
- * queries 442 (D = 64) and 457 (D = 128), values 438 over 64 keys. 6 x 64 and 12 x 32 are within 2
- * % of that, but the scores of 256 keys for 64 queries do not fit in L1.
+ * Measured on a Zen 5 with 475 GFLOP/s of dot products alone (docs/decisions/0018): scores, 8 keys
+ * x 32 queries at a time, reach 442 GFLOP/s (D = 64) and 457 (D = 128); values, over 64 keys, reach
+ * 438. 6 x 64 and 12 x 32 are within 2 % of that, but the scores of 256 keys for 64 queries do not
+ * fit in L1.
  */
 #if defined(__x86_64__)
 
@@ -66,8 +67,8 @@ INLINE void score_rows(float *st, __m512 *top, const attni_bf16 *q, const char *
     }
 }
 
-/* Updates the maxima. Those of a step here are the maxima of the block that it scores: st_seen is
- * st_next. */
+/* Updates the maxima. On this unit, the maxima of a step are those of the block that the same step
+ * scores: st_seen is st_next (unit.h). */
 INLINE void raise_top(const attni_bf16_step *x, const __m512 *top, const int nv)
 {
     if (!x->st_seen)
@@ -198,7 +199,7 @@ INLINE void weigh(const attni_bf16_step *x, const int nv)
 {
     weigher w;
     weigh_begin(&w, x, nv);
-    w.st_seen = NULL; /* no step has both (unit.h), so the compiler may drop the maxima */
+    w.st_seen = NULL; /* a step with st has no st_seen (unit.h): lets the compiler drop maxima */
     weigh_end(&w, x, x->to_weigh, 4, nv);
 }
 

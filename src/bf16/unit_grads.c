@@ -4,7 +4,7 @@
  *   for each 32 queries
  *     weights and gradients by the arithmetic of grad.inc.h (or taken as they are, if `ready`)
  *     rounded to bf16 rows, for the products that read rows
- *     gradients divided by the block's largest, rounded to pairs of rows, for dq
+ *     gradients divided by each query's largest in the block, rounded to pairs of rows, for dq
  *
  * For dq the values that are rounded are each query's gradients divided by the largest of the
  * block. The largest is then 1 and has no rounding error. It also has the largest weight, so the

@@ -19,8 +19,8 @@ INLINE __mmask16 beyond_near(__m512 x)
 {
     return _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps((float)ATTNI_BF16_NEAR), _CMP_GT_OQ);
 }
-/* Rounds x up: to a multiple of 2^-12, which can be subtracted from ORIGIN exactly; far from 0, to
- * an integer. */
+/* Rounds x up. Near 0, the result is a multiple of 2^-12, which can be subtracted from ORIGIN
+ * (lanes.h) exactly. Far from 0, it is an integer. */
 INLINE __m512 maximum_of(__m512 x)
 {
     const __m512 fine =
@@ -153,9 +153,9 @@ int attni_bf16_exponent(const void *x, ptrdiff_t ld, int64_t rows, int64_t colum
 
 /* ------------------------------------------------------------------------ maxima and weights */
 
-/* x + ORIGIN, where x = s c - m. If m is near 0: the arithmetic of the fast kernel. If m is so
- * large that ORIGIN would be lost in it: the difference first, from the rounded product, because m
- * was computed from the rounded product. */
+/* x + ORIGIN, where x = s c - m. If m is near 0, this is the arithmetic of the fast kernel. If m is
+ * so large that ORIGIN - m would lose the digits of ORIGIN, s c - m is computed first. There s c is
+ * rounded, because m was computed from the rounded product. */
 INLINE __m512 place(__m512 s, __m512 c, __m512 m, __m512 offset)
 {
     const __mmask16 far = beyond_near(m);
@@ -192,7 +192,7 @@ bool attni_bf16_maxima(attni_bf16_columns *columns, float *st, int n, int nv)
     return nonfinite == 0;
 }
 
-/* The maximum m that weights count from, in log2 units, from the largest score. */
+/* The maximum m, in log2 units, from the largest score; weights are 2^(score - m). */
 INLINE __m512 count_from(__m512 top, __m512 c) { return maximum_of(_mm512_mul_ps(top, c)); }
 
 void attni_bf16_set_maxima(attni_bf16_columns *columns, int nv)
@@ -277,7 +277,7 @@ INLINE void join_sums(float *M, float *L, const float *m, const float *l, __m512
 {
     const __m512 before = _mm512_load_ps(M), here = _mm512_load_ps(m);
     const __m512 both = _mm512_max_ps(before, here);
-    /* 2^(m - m'); 0 for -inf. */
+    /* The factors are 2^(M - both) and 2^(m - both); 0 where no key was seen. */
     const __mmask16 had = seen_something(before), has = seen_something(here);
     *a = _mm512_maskz_mov_ps(had, power_of_two(_mm512_sub_ps(before, both)));
     *b = _mm512_maskz_mov_ps(has, power_of_two(_mm512_sub_ps(here, both)));

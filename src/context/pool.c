@@ -3,8 +3,8 @@
  * A run calls body(arg, i) once for every i < workers. `left` counts the indices that are not
  * claimed yet. Caller and workers claim indices by compare-and-swap until none is left; then the
  * caller waits until `undone`, the count of indices that are not finished, is 0. A worker that
- * wakes late finds nothing to claim and sleeps again; no thread waits for it. `body` and `arg` are
- * plain data: they are read only after a claim, and change only when every claimed index is done.
+ * wakes late finds nothing to claim and sleeps again; no thread waits for it. `body` and `arg` need
+ * not be atomic: they are read only after a claim, and change only when each claimed index is done.
  *
  * Calls come in bursts. So a worker without work first spins for ATTNI_SPIN_SECONDS, in case the
  * next call follows at once, and then sleeps on the condition `wake`. The caller waits for the

@@ -79,8 +79,8 @@ void attni_grad_bf16_load_keys(attni_grad_worker *w)
     }
 }
 
-/* Packs the tile's rows of q or dout: as pairs of components and, non-finite rows as zeros, as
- * pairs of rows. */
+/* Packs the tile's rows of q or dout twice: as pairs of components, and as pairs of rows. In the
+ * pairs of rows, non-finite rows are zeros. */
 static void load_queries(const attni_grad_worker *w, const attn_tensor *t, attni_bf16 *components,
                          double power, attni_bf16 *pairs, uint64_t nonfinite)
 {

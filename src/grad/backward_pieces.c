@@ -57,8 +57,8 @@ static key_range keys_needed(const attni_sequence *sequence, int64_t i0, int64_t
 }
 
 /* One of two passes over the needed keys of batch element b. The first (`adjoining` is false) finds
- * all->first. The second extends all->past by the keys that adjoin the range. All heads see the
- * same keys. */
+ * the first needed key, all->first. The second extends all->past by the needed keys that follow the
+ * range without a gap. All heads see the same keys. */
 static void add_needed(const attn_sdpa_backward_state *s, int64_t b, key_range *all, bool adjoining)
 {
     const attni_plan *p = &s->bw.plan;

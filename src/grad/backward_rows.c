@@ -66,8 +66,9 @@ static double number(const attn_tensor *t, int64_t b, int64_t h, int64_t i)
     return x;
 }
 
-/* The weights of a row are 2^((score - lse) * c) * factor, where lse is rounded to R, in units of
- * scores. A row that sees no key has lse = -inf; 0 is stored instead, since it has no weights. */
+/* The weights of a row are 2^((score - lse) * c) * factor. Here lse is in the unit of the scores
+ * and rounded to R; factor corrects this rounding. A row that sees no key has lse = -inf; 0 is
+ * stored instead, since it has no weights. */
 void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, double x)
 {
     const double unit = p->scaled_scores ? 1 : p->scale_mantissa;
@@ -79,9 +80,9 @@ void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, doub
 }
 
 /* The row's part of the gradient of its head's sink. The sink has the weight e^(sink - lse) but no
- * value. The weight is cut off as weights_from_lse() cuts its weights off: a huge lse may have a
- * huge rounding error. A sink of -inf has no part. Any other sink has one, even if its weight
- * underflows to 0: a NaN in delta must show, as it does in the gradients of keys. */
+ * value. The weight is at most e^11, as those of weights_from_lse() are at most 2^16, because a
+ * huge lse may have a huge rounding error. A sink of -inf has no part. Any other sink has one, even
+ * if its weight underflows to 0: a NaN in delta must show, as it does in the gradients of keys. */
 static double sink_part(const attni_backward *bw, int64_t h, double lse, double delta)
 {
     const double sink = (double)bw->plan.args.sink_logits[h];

@@ -8,10 +8,10 @@
  *       dQ^T += K^T dS                         queries in lanes: the product values()
  *     add dQ^T to that of the chunks before
  *
- * A masked pair has P = dS = 0, by selection and not by computation. In the last three products
- * such a 0 would still meet the NaN or infinity of a q, dout or k that other rows see, and 0 * NaN
- * is NaN. So non-finite rows are replaced by zeros in these products, and their contributions are
- * added element by element where they are seen (attni_grad_nonfinite_rows,
+ * A masked pair has P = dS = 0: the code selects this 0, it does not compute it. In the last three
+ * products such a 0 would still be multiplied by the NaN or infinity of a q, dout or k that other
+ * rows see, and 0 * NaN is NaN. So non-finite rows are replaced by zeros in these products, and
+ * their contributions are added element by element where they are seen (attni_grad_nonfinite_rows,
  * attni_grad_nonfinite_key). All other results keep the bits that they have without such rows.
  */
 #include "backward_tile.h"
@@ -139,7 +139,7 @@ static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible
     char *kept = attni_grad_weigh(w, j, n);
     if (bw->want_scores) {
         p->kernels->scores(w->dp, f->mx, w->dot, b.v, b.ldv, n, p->Dv, t->nv, NULL);
-    } else { /* nothing but masking needs dp: the masked elements become 0 */
+    } else { /* dp is not needed, but attni_grad_scores() also sets masked weights to 0 */
         memset(w->dp, 0, (size_t)n * (size_t)t->W * p->real);
     }
     attni_grad_scores(w, kept, j, n);

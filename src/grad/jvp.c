@@ -5,8 +5,8 @@
  *     acc += V^T A + tV^T P;  mu += the sum of A over the keys
  *   tout = acc - mu out;  tlse = mu
  *
- * A task is one tile and owns its rows, so tasks share no sums. A masked pair has P = A = 0, by
- * selection; rows of v that are not finite are treated separately, as in backward_tile.c.
+ * A task is one tile and owns its rows, so tasks share no sums. A masked pair has P = A = 0: the
+ * code selects this 0. Rows of v that are not finite are treated separately, as in backward_tile.c.
  */
 #include "../core/hand_over.h"
 #include "backward.h"

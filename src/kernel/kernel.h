@@ -39,11 +39,11 @@
  * The order of every sum is fixed here for all instruction sets and does not depend on tile widths.
  * A chain adds its terms one after the other. A score has one chain for each run of ATTNI_D_CHAIN
  * components of D; the sums of the runs are added in order.
- * Keys are added in index order: one chain in each block, blocks in order within each chunk, chunks
- * in order, all counted from the row's key 0. Therefore a query has the same bits alone, among
- * others, and in a call that is split along the keys. Errors do not grow with the number of keys.
- * They grow with the length of a chain, plus the number of blocks in a chunk, plus the number of
- * chunks.
+ * Keys are added in index order: each block is one chain, the blocks of a chunk are added in order,
+ * and the chunks are added in order. Blocks and chunks are counted from the first key of the row's
+ * sequence. Therefore a query has the same bits alone, among others, and in a call that is split
+ * along the keys. Errors do not grow with the number of keys. They grow with the length of a chain,
+ * plus the number of blocks in a chunk, plus the number of chunks.
  */
 #ifndef ATTNI_KERNEL_H
 #define ATTNI_KERNEL_H
@@ -78,10 +78,11 @@ typedef struct attni_product {
     const void *sums, *bias, *wt, *x;
     ptrdiff_t ld_sums, ldx;
     int n, D;
-    /* Rows to prefetch during the product (NULL: none). next_weights: W rows of the weight, of
-     * which ATTNI_D_CHAIN elements each are prefetched, or a part of a packed weight of the same
-     * size. next_x: n rows of x or of the result, of which W elements each are prefetched. linear()
-     * does not read these rows, and may also prefetch cache lines past their ends. */
+    /* Rows to prefetch during the product (NULL: none). next_weights: W rows of the weight;
+     * ATTNI_D_CHAIN elements of each are prefetched. If the weight is packed, it is a part of the
+     * packed weight, of the same size. next_x: n rows of x or of the result; W elements of each are
+     * prefetched. linear() does not read these rows, and may also prefetch cache lines past their
+     * ends. */
     const void *next_weights, *next_x;
     ptrdiff_t ld_next_weights, ld_next_x;
 } attni_product;
@@ -92,8 +93,8 @@ typedef struct attni_next_rows {
     const void *rows;
     ptrdiff_t bytes; /* from one row to the next */
     int64_t n;       /* bytes in each row */
-    bool l2;         /* prefetch into L2, not into L1; this also holds for the operation's own
-                        rows */
+    bool l2;         /* prefetch into L2, not into L1: these rows, and also the rows that the
+                        operation itself reads */
 } attni_next_rows;
 
 /* A region that will be needed later, prefetched in parts during other computations. A core has few
@@ -106,7 +107,7 @@ typedef struct attni_prefetch {
     int row, line;   /* the next line to prefetch */
 } attni_prefetch;
 
-/* The numbers of a step of AdamW. Each beta is stored as two floats, whose sum it is.
+/* The numbers of a step of AdamW. Each beta is stored as the sum of two floats.
  * rest = 1 - beta, rate = lr / (1 - beta1^step), root = 1 / sqrt(1 - beta2^step),
  * decay = lr * weight_decay. */
 typedef struct attni_adamw {
@@ -256,9 +257,9 @@ typedef struct attni_kernels {
                           const void *p, int in_rows, int n, int64_t Dv, int rows, int flags,
                           const attni_next_rows *next_rows);
 
-    /* For one query and D = Dv (if attni_has_values_and_next_scores), in one loop:
-     * scores_interleaved() of a whole block k, and values_decode() with in_rows of another block's
-     * values v. st may be p. NULL for 64 bits. */
+    /* Two operations in one loop, for one query and D = Dv, if attni_has_values_and_next_scores():
+     * scores_interleaved() for k, a whole block of keys; values_decode() with in_rows = 1 for v,
+     * the values of another block. st may be p. NULL for 64 bits. */
     void (*values_and_next_scores)(void *st, void *mx, const void *q, const void *k, void *sums,
                                    void *l, const void *v, ptrdiff_t ldv, const void *p, int64_t D,
                                    int flags);
@@ -348,8 +349,8 @@ typedef struct attni_kernels {
     void (*moments)(double *sum, double *square, const void *x, float shift, int64_t n);
 
     /* Layer norm of n elements of a row: out[i] = y * weight[i] + bias[i], with y as in
-     * attni_moments. Both are computed in float with fused multiply-adds. weight and bias may be
-     * NULL. */
+     * attni_moments. y and out are computed in float with fused multiply-adds. weight and bias may
+     * be NULL. */
     void (*norm)(void *out, const void *x, const attni_moments *m, const void *weight,
                  const void *bias, int64_t n);
 
@@ -364,7 +365,7 @@ typedef struct attni_kernels {
 
     /* dweight[i] += the sum of dout[r][i] * y, dbias[i] += the sum of dout[r][i], over r < rows, at
      * most ATTNI_NORM_ROWS. m has one element per row. The sum over these rows is in float: the
-     * even ones, in order, plus the odd ones. */
+     * sum of rows 0, 2, 4, ... plus the sum of rows 1, 3, 5, ..., each in order. */
     void (*norm_columns)(double *dweight, double *dbias, const void *const *x,
                          const void *const *dout, const attni_moments *m, int rows, int64_t n);
 

@@ -134,9 +134,9 @@ static void gradient_doubles(const entropy *p, int64_t i, double factor)
     }
 }
 
-/* The same in f32: terms e^(x - top), times a float. The target's share minus 1 is the sum of the
- * other terms, negative, over that of all. Returns false if the row has to be computed in double.
- */
+/* The same in f32: terms e^(x - top), times a float. The target's share minus 1 is computed as
+ * minus the sum of the other terms, divided by the sum of all terms. Returns false if the row has
+ * to be computed in double. */
 static bool gradient_floats(const entropy *p, int64_t i, double factor)
 {
     const attn_tensor *d = p->dlogits, *t = p->logits;

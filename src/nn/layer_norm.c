@@ -18,7 +18,7 @@ typedef struct norm {
     double *mean, *r;             /* of each row; backward only, for the sums over rows */
     attni_moments *moments;       /* the same, rounded, in f32 */
     const attni_kernels *kernels; /* f32; NULL: compute in double */
-    int64_t columns;              /* that a thread sums at a time; their number changes no bit */
+    int64_t columns;              /* number that a thread sums at a time; it changes no bit */
 } norm;
 
 /* ------------------------------------------------------------------------------------- Checking */
@@ -129,9 +129,9 @@ static int64_t piece_at(const norm *p, int64_t c)
     return left < ATTNI_PIECE ? left : ATTNI_PIECE;
 }
 
-/* The moments of row i in f32, rounded. The sums are relative to the row's first element: its
- * square is a part of the variance, times E, so the difference of the sums loses few digits.
- * Returns false if the row has to be computed in double. */
+/* The moments of row i in f32, rounded. The sums are those of x - first, with the row's first
+ * element. The variance is at least (first - mean)^2 / E, so it is not tiny beside the sums, and
+ * their difference loses few digits. Returns false if the row has to be computed in double. */
 static bool find_float_moments(const norm *p, int64_t i, attni_moments *m, double *mean, double *r)
 {
     const int64_t E = p->x->shape[3];
@@ -228,7 +228,7 @@ static void gradient_floats(const norm *p, int64_t i, attni_moments *m)
     }
     m->mean_g = (float)(sum_g / (double)E);
     m->times_y = (float)(-p->r[i] * (sum_gy / (double)E));
-    if (!isfinite(m->mean_g) || !isfinite(m->times_y)) { /* NaN, infinity, or a sum of floats */
+    if (!isfinite(m->mean_g) || !isfinite(m->times_y)) { /* not finite, or overflow in float */
         m->r = 0;
         gradient_doubles(p, i);
         return;
@@ -328,8 +328,8 @@ static void gradient_columns(void *arg, int64_t first, int64_t end)
     }
 }
 
-/* Rows and columns by one thread: the sums over some rows while these are in a cache. The order of
- * the sums is that of gradient_columns. */
+/* One thread computes everything, in groups of rows. It adds a group to the sums over the columns
+ * while the group is in a cache. The order of the sums is that of gradient_columns. */
 static void gradient_groups(void *arg, int64_t first, int64_t end)
 {
     const norm *p = arg;

@@ -7,8 +7,8 @@
  *
  *   task       up to TASK_ROWS rows of x times some panels
  *     panel      W outputs
- *       run        64 components of them: their weights are packed, 16 KB, and stay in L1 while all
- *                  rows of the task pass by
+ *       run        64 components of In: the panel's weights for them (16 KB) are packed, and stay
+ *                  in L1 while they are multiplied by all rows of the task
  *
  * With few rows, packing would be most of the work. Then the weight is transposed in registers and
  * never stored (linear_few_rows).
@@ -24,7 +24,7 @@
 
 #define TASK_ROWS 516 /* a multiple of every micro-kernel's rows; a larger value packs less often */
 #define PACKED_ROWS 132  /* rows in a task if weights are already packed: x stays in L2 */
-#define BLOCK_BYTES 4096 /* of each row of x: all panels use this block before the next one */
+#define BLOCK_BYTES 4096 /* of each row of x: all panels use them before the next bytes are read */
 #define WORKER_FLOP 2e6  /* about 20 microseconds; for less work, waking a thread does not pay */
 #define COPY_PANELS 4    /* panels that share the cost of copying rows of x */
 
@@ -152,7 +152,7 @@ static worker_arrays take_arrays(const attni_linear *p, attni_layout *layout)
     a.sums = attni_module_take(layout, R, 1, 1, p->rows, W);
     a.bias = attni_module_take(layout, R, 1, 1, 1, W);
     if (p->copy_x) {
-        /* A line more than a round number, so that the rows do not all map to one set of the
+        /* The stride is not a round number, so that the rows do not all map to one set of the
          * cache. */
         a.x_stride = (ptrdiff_t)(p->block / 16 * 16 + 32);
         a.x_rows = attni_module_take(layout, R, 1, 1, p->rows, a.x_stride);
@@ -173,8 +173,8 @@ static bool wants_copy(const attni_linear *p)
 }
 
 /* Components of x in a block: all panels of a task are multiplied with one block before the next
- * one. A block is as large as L2 holds of the task's rows. Between blocks the sums are kept in out;
- * if out cannot be written directly, there is only one block. */
+ * one, so the block should stay in a cache: it has 0.5 MB of 132 rows, 2 MB of 516 rows. Between
+ * blocks the sums are kept in out; if out cannot be written directly, there is only one block. */
 static int64_t block_of(const attni_linear *p)
 {
     const int64_t Out = p->out.shape[3], In = p->x.shape[3];
@@ -349,7 +349,8 @@ static task_panel find_panel(const attni_linear *p, const worker_arrays *a, cons
 }
 
 /* The address of the weights from component `from` on, and the distance between rows. Packed
- * weights have no rows: there the distance is the size of the pieces that a run is read in. */
+ * weights have no rows; a run of them is prefetched in W pieces of ATTNI_D_CHAIN elements, and the
+ * distance is that of these pieces. */
 static const void *weights_at(const attni_linear *p, int64_t b, const task_panel *q, int64_t from,
                               ptrdiff_t *stride)
 {

@@ -44,8 +44,8 @@ typedef struct mask_kind {
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* A set of lanes, one bit for each: queries from .. to-1 of each head of the block. They are
- * counted from the block's first query; numbers outside the block are left out. */
+/* Returns the lanes of queries from .. to-1 of each head of the block, one bit per lane. Queries
+ * are numbered from the block's first query; numbers outside the block are ignored. */
 static uint64_t lanes(const attni_block *block, int64_t from, int64_t to)
 {
     from = max64(from, 0);
@@ -387,7 +387,7 @@ static attni_class bias_scan(const attni_sequence *sequence, int64_t i0, int64_t
                 [ATTN_BF16] = {0x7fff7fff7fff7fff, 0xff80ff80ff80ff80}};
     const attn_tensor *mask = sequence->args->mask;
     if ((size_t)mask->dtype >= sizeof bits / sizeof *bits)
-        return ATTNI_PARTIAL; /* a type that has no row in the table is not scanned */
+        return ATTNI_PARTIAL; /* a type that is not in `bits` is not scanned */
     const uint64_t value = bits[mask->dtype].value, hidden = bits[mask->dtype].hidden;
     const size_t size = attn_dtype_size(mask->dtype), n = (size_t)(j1 - j0);
     const ptrdiff_t ld = (ptrdiff_t)mask->stride[2] * (ptrdiff_t)size;

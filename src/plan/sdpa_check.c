@@ -6,7 +6,7 @@
  *   use_cache            k, v and key_lengths of a cache
  *   check_storage        types of q, k, v and out
  *   check_shapes         sizes of q, k, v and out
- *   check_part           the larger call of which this call computes rows and heads
+ *   check_part           the place of this call's rows and heads in a larger call, if it is a part
  *   check_extra_output   type and sizes of lse, of scores
  *   check_numbers        scale, soft cap, dropout, precision, scores_stage
  *   attni_mask_check     the masks' own arguments (mask.c)

@@ -28,11 +28,12 @@ static int64_t visible_keys(const attni_sequence *sequence, int64_t i)
     return span.any1 - span.any0;
 }
 
-/* Visible pairs of queries i0 .. i1 (inclusive). Each end of a query's span either stays or moves
- * by one from query to query, and the ends are minima and maxima of such lines. So the number of
- * keys, before it is cut off at 0, is concave in i. If the middle lies on the line between both
- * ends of the run, the whole run does, and is summed at once; else its halves are counted. The
- * recursion takes a number of steps in the order of the logarithm of the run's length. */
+/* Visible pairs of queries i0 .. i1 (inclusive). Each rule gives a query a first and a last key;
+ * from query to query, each of them stays or moves by one. The span begins at the maximum of the
+ * first keys and ends at the minimum of the last keys of all rules. So the number of keys, before
+ * it is cut off at 0, is concave in i. If the middle lies on the line between both ends of the run,
+ * the whole run does, and is summed at once; else its halves are counted. The recursion takes a
+ * number of steps in the order of the logarithm of the run's length. */
 static double pairs_of_run(const attni_sequence *sequence, int64_t i0, int64_t i1)
 {
     const int64_t first = visible_keys(sequence, i0), last = visible_keys(sequence, i1),

@@ -116,7 +116,7 @@ attn_tensor attni_pieces_as_whole(const attn_tensor *t, int64_t first, int64_t r
     return whole;
 }
 
-/* The plan of a piece: that of the call, with these keys. */
+/* Makes the plan of a piece: the call's plan, with the keys and values of the piece. */
 static attn_status plan_piece(attni_plan *p, const attn_sdpa_state *s, const attn_tensor *k,
                               const attn_tensor *v, int64_t first, attn_error *err)
 {
@@ -164,7 +164,8 @@ static attn_status sweep_piece(attn_sdpa_state *s, int64_t first_key, int64_t en
                                const attn_tensor *k, const attn_tensor *v, attn_error *err)
 {
     const bool opens = s->open > 0 && first_key == s->position;
-    key_range chunk = chunk_across(&s->plan, first_key); /* not open: it is empty or was skipped */
+    /* If this chunk is not open, it is empty, or no row needed its keys before first_key. */
+    key_range chunk = chunk_across(&s->plan, first_key);
     const key_range rest = end < s->plan.S ? chunk_across(&s->plan, end) : (key_range){end, end};
     const attn_tensor open_k = attni_pieces_open_chunk(s, false),
                       open_v = attni_pieces_open_chunk(s, true);

@@ -66,8 +66,9 @@ bool attni_pieces_swept(const attn_sdpa_state *s, int64_t head, int64_t earlier)
     return some;
 }
 
-/* The keys, counted from the tensor's first one, that queries i0 .. i0+rows-1 still need: whole
- * chunks of the sequence, rounded to multiples of ATTNI_CHUNK. Empty if they need none. */
+/* The keys that queries i0 .. i0+rows-1 still need, counted from the tensor's first key. The range
+ * is widened to whole chunks of the sequence, and then to multiples of ATTNI_CHUNK in the tensor,
+ * where pieces begin and end. It is empty if the queries need no more keys. */
 static key_range keys_needed(const attn_sdpa_state *s, const attni_sequence *sequence, int64_t i0,
                              int64_t rows)
 {

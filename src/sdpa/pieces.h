@@ -16,9 +16,9 @@
 
 struct attn_sdpa_state {
     attn_context *ctx;
-    size_t bytes; /* of this block, which also has the runs */
+    size_t bytes; /* of this block: this struct, and after it plan.runs */
     int isa, threads;
-    attni_plan plan; /* with keys of no address */
+    attni_plan plan; /* its k and v have shapes, but no data */
     attn_tensor lse; /* args.lse points here */
 
     char *memory; /* the block that holds the arrays below */
@@ -30,7 +30,7 @@ struct attn_sdpa_state {
     char *open_k, *open_v; /* [B,Hk,CHUNK,D] and [..,Dv]: the open chunk */
     int64_t open;          /* keys in it; 0: none is open */
 
-    int64_t position;     /* the key after the last one fed in these sweeps */
+    int64_t position;     /* the key after the last one fed in this sweep */
     int64_t wanted, past; /* what attn_sdpa_next() says */
     bool again;           /* some tiles are swept again; the others are done */
     bool finished;
@@ -40,23 +40,23 @@ typedef struct key_range {
     int64_t first, past;
 } key_range;
 
-/* pieces.c. attn_sdpa_begin with at most `tiles` tiles in a task, whatever the number of threads;
- * 0: any. */
+/* pieces.c. Does what attn_sdpa_begin does, but a task has at most `tiles` tiles for any number of
+ * threads; 0: no such limit. */
 attn_status attni_pieces_begin(attn_context *ctx, const attn_sdpa_args *args,
                                const attn_pieces_options *options, int tiles, attn_sdpa_state **out,
                                attn_error *err);
-/* The packed sequence of `starts` (cu_seqlens_q or cu_seqlens_k) that has row or key `at`
- * of the whole; args.sequences for the rest; 0 if starts is NULL. */
+/* Finds the packed sequence of `starts` (cu_seqlens_q or cu_seqlens_k) that has row or key `at` of
+ * the whole. Returns args.sequences if no sequence has it, and 0 if starts is NULL. */
 int64_t attni_pieces_sequence_at(const attni_plan *p, const int64_t *starts, int64_t at);
-/* The sweeps of a task's tiles; is any of these tiles still to be swept? `head` and
- * `earlier` as in attni_task. */
+/* The first returns the array of the sweeps of a task's tiles. The second says whether any of these
+ * tiles must still be swept. `head` and `earlier` are as in attni_task. */
 uint8_t *attni_pieces_sweeps(const attn_sdpa_state *s, int64_t head, int64_t earlier);
 bool attni_pieces_swept(const attn_sdpa_state *s, int64_t head, int64_t earlier);
-/* Gives a tensor of a whole that comes in pieces an address that nobody reads; an error if it has
- * one. */
+/* For k, v, dk or dv of a call in pieces, of which only the shape counts: sets an address that is
+ * never read, and strides of 0. Fails if the tensor has data. */
 attn_status attni_pieces_without_data(attn_tensor *t, const char *name, attn_error *err);
-/* Releases the two blocks of a state, of which `memory` may be NULL; _free within a call of its
- * own. */
+/* Release the two blocks of a state; `memory` may be NULL. attni_pieces_release needs a running
+ * call; attni_pieces_free begins and ends one itself. */
 void attni_pieces_release(attni_call *call, void *state, size_t bytes, void *memory,
                           size_t memory_bytes);
 void attni_pieces_free(attn_context *ctx, void *state, size_t bytes, void *memory,
@@ -66,7 +66,7 @@ attn_status attni_pieces_no_memory(size_t bytes, attn_error *err); /* for a stat
  * keys. */
 void attni_pieces_want(attn_sdpa_state *s);
 
-/* feed.c. How many keys the open chunk has after the keys up to s->position; 0: none is open. */
+/* feed.c. How many keys before s->position belong to the open chunk; 0: no chunk is open. */
 int64_t attni_pieces_open_keys(const attn_sdpa_state *s);
 /* The open chunk as a tensor of ATTNI_CHUNK rows. */
 attn_tensor attni_pieces_open_chunk(const attn_sdpa_state *s, bool values);

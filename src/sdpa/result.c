@@ -33,7 +33,7 @@ static void add_sink(attni_worker *w, attni_tile *t)
         const double sink = sink_of(w, t, i);
         attni_set_lane(p, w->mx, i, sink);
         attni_set_lane(p, w->st, i, sink);
-        /* log2(e), reduced by the same factor as the row's own c */
+        /* log2(e); if the row's own c has been divided by 2^8, log2(e) / 2^8 */
         attni_set_lane(p, w->a, i, attni_lane(p, t->c, i) / p->log2_scale * LOG2E);
         attni_set_lane(p, w->chunk.m, i, attni_lane(p, t->m_first, i));
         attni_set_lane(p, w->chunk.l, i, 0);
@@ -160,8 +160,8 @@ bool attni_tile_finish(attni_worker *w, attni_tile *t)
     return again;
 }
 
-/* The score times c, rounded as update_max() rounds it. For a score beyond 2^24 the exact product
- * may differ by thousands from the rounded one, which the weights are relative to. */
+/* The score times c, rounded as update_max() rounds it. The weights are computed relative to this
+ * rounded product. For a score beyond 2^24 the exact product may differ from it by thousands. */
 static double log2_units(const attni_plan *p, double score, double c)
 {
     return p->real == sizeof(float) ? (double)((float)score * (float)c) : score * c;
@@ -185,10 +185,11 @@ static COLD bool row_is_finite(const attni_worker *w, const attni_tile *t, int i
 
 /* Prepares the rescaled sweep: rows that are not finite yet are computed again such that nothing
  * overflows. The maximum of such a row is known and becomes m_first, so no weight exceeds 1.
- * Weights are scaled by 2^-40 (value_scale) before values are added, so the sum of 2^31 of the
- * largest values has room; scale_divisors() scales l alike. (Counting from the maximum plus 40
- * instead would not work: at 10^9 a difference of 40 is lost in rounding.) Scores too large
- * for log2 units are divided by 2^8; even then every weight but the maximum's is 0. */
+ * Weights are multiplied by 2^-40 (value_scale) before values are added. So even 2^31 values of the
+ * largest size can be added without overflow. scale_divisors() multiplies l by the same factor.
+ * (Weights relative to the maximum plus 40 would not do instead: near 10^9, rounding changes the
+ * sum of the maximum and 40.) If a score is too large for log2 units, c is divided by 2^8. In such
+ * a row every weight but the maximum's is 0, also with the smaller c. */
 COLD void attni_tile_move_exponents(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;

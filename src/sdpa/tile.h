@@ -25,19 +25,20 @@ typedef struct attni_tile {
     int heads;
     int rows; /* per_head * heads; the other lanes compute on zeros */
     int nv, W;
-    attni_route route; /* for blocks whose keys are all visible, in the fast (first) sweep; the
-                          sweeps: tile_task.c */
+    attni_route route; /* for blocks whose keys are all visible, in the fast (first) sweep;
+                          tile_task.c explains the sweeps */
     bool decodes;      /* is it a route of decode.c? */
     bool in_totals;    /* the sums are in `totals` of the worker, a row per query, not in `total` */
     char *qt;          /* [D][W]  queries * scale_pow2 */
     char *total;       /* [Dv][W] sum of weighted values */
     char *l;           /* [W]     sum of weights */
     char *m;           /* [W]     running maximum, an integer, in log2 units */
-    char *m_first;     /* [W]     m at the start of a chunk: -inf; in the rescaled sweep, of a row
-                                  that is not finite, the row's maximum */
+    char *m_first;     /* [W]     m at the start of a chunk: -inf; but in the rescaled sweep, for
+                                  rows that are not finite, the row's maximum */
     char *top;         /* [W]     largest score so far */
     char *c;           /* [W]     factor: score -> log2 units */
-    char *value_scale; /* [W]     if `rescaled`: the weights are multiplied by it for the values */
+    char *value_scale; /* [W]     if `rescaled`: weights are multiplied by it before values are
+                          added */
     bool rescaled;     /* the tile is in the rescaled sweep */
     attni_span span;
 } attni_tile;
@@ -75,7 +76,8 @@ typedef struct attni_worker {
     char *totals;        /* [rows][Dv] decode path: weighted values of all chunks before it */
     char *st;            /* [block][W]; in the decode path up to [ATTNI_BLOCKS][rows][block] */
     char *q_row;         /* [D] decode path, one query: the query times scale_pow2, instead of qt */
-    char *mx, *a;        /* [ATTNI_BLOCKS][W]; usually only the first row is used */
+    char *mx, *a;        /* [ATTNI_BLOCKS][W]: maxima of a block's scores; factors of update_max().
+                            Usually only the first row is used */
     char *factors;       /* [2][W], written by join() */
     char *k, *v;         /* [chunk][D], [chunk][Dv]: converted keys and values */
     char *interleaved;   /* [block] rows: a cache's keys on their way to k */

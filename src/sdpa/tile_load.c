@@ -131,8 +131,8 @@ attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *ti
     attni_next_rows next = {w->st, 0, 0, p->prefetch_l2 && t->dtype == ATTN_F32};
     const bool in_place =
         (values ? p->v_in_place : p->k_in_place) || b->dtype != p->real_dtype || b->interleaved;
-    /* Rows that are converted before they are used are prefetched only if they are i8: the rows of
-     * the next block, while this one is computed. */
+    /* Rows that are converted before they are used are prefetched only if they are i8. Then the
+     * rows of the next block are prefetched while this block is computed. */
     if ((!in_place && t->dtype != ATTN_I8) || t->shape[3] == 0)
         return next;
     const char *rows = NULL;

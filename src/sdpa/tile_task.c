@@ -40,8 +40,9 @@
 /* ------------------------------------------------------------------------------------ scratch */
 
 /* The size of st, divided by ATTNI_BLOCK. As a tile array, st has one number per lane for each key
- * of a block. In the decode path it has one number per query for each key of a block or, if S is
- * more than one block, of ATTNI_BLOCKS blocks. The larger of the two sizes is reserved. */
+ * of a block. In the decode path it has one number per query for each key of a block; if S is
+ * larger than a block, for each key of ATTNI_BLOCKS blocks. The larger of the two sizes is
+ * reserved. */
 static size_t st_line(const attni_plan *p)
 {
     const size_t line = (size_t)(p->nv * p->kernels->lanes) * p->real;
@@ -554,7 +555,8 @@ static bool finish_fed_tile(attni_worker *w, attni_tile *t, char *sums, uint8_t 
     }
     if (*sweep == ATTNI_FED_FAST) {
         *sweep = ATTNI_FED_SKIP_MASKED;
-        use_fed_sums(w, t, sums, sweep); /* these were totals, if the tile decodes */
+        /* In the fast sweep, a tile that decodes had its totals here; t->total replaces them. */
+        use_fed_sums(w, t, sums, sweep);
         clear_tile(w->plan, t, true);
     } else {
         *sweep = ATTNI_FED_RESCALED;
