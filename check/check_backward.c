@@ -164,7 +164,7 @@ static double factor_error(const check_gradients *g, double weight_error)
     return weight_error > 0 && g->grads.dout.dtype == ATTN_BF16 ? 0x1p-8 : 0;
 }
 
-static void reference(check_case *c, check_gradients *g)
+void check_gradients_reference(check_case *c, check_gradients *g)
 {
     const check_call *call = &g->call;
     const double weight = check_call_weight_error(c, call);
@@ -198,8 +198,8 @@ static void open_bounds(const ref_grad *want, int64_t n)
             want->error[i] = INFINITY;
 }
 
-static void judge(check_case *c, const check_gradients *g, const char *name, const check_tensor *t,
-                  const ref_grad *want)
+void check_gradients_judge(check_case *c, const check_gradients *g, const char *name,
+                           const check_tensor *t, const ref_grad *want)
 {
     if (!want->x)
         return;
@@ -207,8 +207,8 @@ static void judge(check_case *c, const check_gradients *g, const char *name, con
     check_call_judge_one(c, name, &g->call, t, want->x, want->error);
 }
 
-static void judge_heads(check_case *c, const char *name, const double *got, const ref_grad *want,
-                        int64_t H)
+void check_gradients_judge_heads(check_case *c, const char *name, const double *got,
+                                 const ref_grad *want, int64_t H)
 {
     check_difference d;
     if (!want->x)
@@ -236,13 +236,13 @@ void check_backward(check_case *c)
         status = attn_sdpa_backward(ctx, a, &g.grads, &err);
     if (status != ATTN_OK)
         check_fail(c, "%s: %s", attn_status_name(status), err.message);
-    reference(c, &g);
-    judge(c, &g, "dq", &g.dq, &g.want.dq);
-    judge(c, &g, "dk", &g.dk, &g.want.dk);
-    judge(c, &g, "dv", &g.dv, &g.want.dv);
-    judge(c, &g, "dmask", &g.dmask, &g.want.dmask);
-    judge_heads(c, "dalibi", g.dalibi, &g.want.dalibi, a->q.shape[1]);
-    judge_heads(c, "dsink", g.dsink, &g.want.dsink, a->q.shape[1]);
+    check_gradients_reference(c, &g);
+    check_gradients_judge(c, &g, "dq", &g.dq, &g.want.dq);
+    check_gradients_judge(c, &g, "dk", &g.dk, &g.want.dk);
+    check_gradients_judge(c, &g, "dv", &g.dv, &g.want.dv);
+    check_gradients_judge(c, &g, "dmask", &g.dmask, &g.want.dmask);
+    check_gradients_judge_heads(c, "dalibi", g.dalibi, &g.want.dalibi, a->q.shape[1]);
+    check_gradients_judge_heads(c, "dsink", g.dsink, &g.want.dsink, a->q.shape[1]);
     check_expect_intact(c);
     CHECK_BENCH(c, 5.0 * (double)check_count(&a->q) * (double)a->k.shape[2],
                 attn_sdpa_backward(ctx, a, &g.grads, NULL));

@@ -516,6 +516,22 @@ check_tensor check_cut_keys(check_case *c, const attn_tensor *t, int64_t first, 
     return piece;
 }
 
+check_tensor check_take_rows(check_case *c, const attn_tensor *t, int64_t h0, int64_t H,
+                             const int64_t *positions, int64_t n, bool repeats)
+{
+    const int64_t shape[4] = {t->shape[0], repeats && t->shape[1] == 1 ? 1 : H,
+                              repeats && t->shape[2] == 1 ? 1 : n, t->shape[3]};
+    check_tensor to = check_tensor_new(c, t->dtype, shape, CHECK_LOOSE);
+    for (int64_t b = 0; b < shape[0]; b++)
+        for (int64_t h = 0; h < shape[1]; h++)
+            for (int64_t i = 0; i < shape[2]; i++)
+                for (int64_t d = 0; d < shape[3]; d++)
+                    check_store(&to.view, b, h, i, d,
+                                ref_get(t, b, t->shape[1] == 1 && repeats ? 0 : h0 + h,
+                                        t->shape[2] == 1 && repeats ? 0 : positions[i], d));
+    return to;
+}
+
 attn_tensor check_heads_of(const attn_tensor *t, int64_t h0, int64_t n)
 {
     attn_tensor some = *t;

@@ -39,6 +39,10 @@ void check_call_reference(check_case *c, const check_call *call, ref_result *wan
 void check_call_fill(check_case *c, check_tensor *t, double scale);
 /* Keys first .. first+n-1 of t as a tensor of its own, dense or with gaps. */
 check_tensor check_cut_keys(check_case *c, const attn_tensor *t, int64_t first, int64_t n);
+/* Rows `positions` of heads h0 .. h0+H-1 of t, as a tensor of its own. If `repeats`, a size of 1
+ * stays 1. */
+check_tensor check_take_rows(check_case *c, const attn_tensor *t, int64_t h0, int64_t H,
+                             const int64_t *positions, int64_t n, bool repeats);
 void check_forget(const attn_tensor *t); /* fills t with 77 */
 /* Heads h0 .. h0+n-1 of t, in its memory. */
 attn_tensor check_heads_of(const attn_tensor *t, int64_t h0, int64_t n);

@@ -166,6 +166,7 @@ void check_sdpa(check_case *c);
 void check_backward(check_case *c);        /* attn_sdpa_backward */
 void check_pieces(check_case *c);          /* attn_sdpa_begin, _feed and _finish */
 void check_pieces_backward(check_case *c); /* attn_sdpa_backward_begin, _feed and _finish */
+void check_parts_backward(check_case *c);  /* the same, with some of the rows in each call */
 void check_threads(check_case *c);         /* every pass, on several numbers of threads */
 
 #endif

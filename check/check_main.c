@@ -23,10 +23,15 @@ static const check_entry entries[] = {
 #define ATTNI_OP(name) {#name, check_##name, 24, KERNEL},
 #include "../src/kernel/ops.def"
 #undef ATTNI_OP
-    {"exp2", check_exp2, 2, KERNEL},      {"dropout", check_dropout, 16, CALL},
-    {"sdpa", check_sdpa, 150, CALL},      {"backward", check_backward, 150, CALL},
-    {"pieces", check_pieces, 60, CALL},   {"pieces_backward", check_pieces_backward, 40, CALL},
-    {"threads", check_threads, 12, CALL}, {"exp2_all", check_exp2_all, 1, ON_REQUEST},
+    {"exp2", check_exp2, 2, KERNEL},
+    {"dropout", check_dropout, 16, CALL},
+    {"sdpa", check_sdpa, 150, CALL},
+    {"backward", check_backward, 150, CALL},
+    {"pieces", check_pieces, 60, CALL},
+    {"pieces_backward", check_pieces_backward, 40, CALL},
+    {"parts_backward", check_parts_backward, 40, CALL},
+    {"threads", check_threads, 12, CALL},
+    {"exp2_all", check_exp2_all, 1, ON_REQUEST},
 };
 #define ENTRIES ((int)(sizeof entries / sizeof *entries))
 

@@ -205,24 +205,6 @@ static int64_t choose_positions(check_case *c, int64_t T, int64_t *positions)
     return n;
 }
 
-/* Rows `positions` of heads h0 .. h0+H-1 of t. If `repeats`, a head or row dimension of size 1
- * stays as it is. */
-static check_tensor take_rows(check_case *c, const attn_tensor *t, int64_t h0, int64_t H,
-                              const int64_t *positions, int64_t n, bool repeats)
-{
-    const int64_t shape[4] = {t->shape[0], repeats && t->shape[1] == 1 ? 1 : H,
-                              repeats && t->shape[2] == 1 ? 1 : n, t->shape[3]};
-    check_tensor to = check_tensor_new(c, t->dtype, shape, CHECK_LOOSE);
-    for (int64_t b = 0; b < shape[0]; b++)
-        for (int64_t h = 0; h < shape[1]; h++)
-            for (int64_t i = 0; i < shape[2]; i++)
-                for (int64_t d = 0; d < shape[3]; d++)
-                    check_store(&to.view, b, h, i, d,
-                                ref_get(t, b, t->shape[1] == 1 && repeats ? 0 : h0 + h,
-                                        t->shape[2] == 1 && repeats ? 0 : positions[i], d));
-    return to;
-}
-
 static void compare_part(check_case *c, const char *name, const attn_tensor *got,
                          const double *want, int64_t H, int64_t T, int64_t h0,
                          const int64_t *positions)
@@ -254,18 +236,18 @@ static void check_part(check_case *c, const attn_sdpa_args *a, const results *wa
     const int64_t g0 = check_between(c, 0, Hk - 1), g = check_between(c, 1, Hk - g0), h0 = g0 * G;
     const attn_pieces_options part = {sizeof part, positions, T, h0, H};
     attn_sdpa_args some = *a, all = *a;
-    const check_tensor q = take_rows(c, &a->q, h0, g * G, positions, n, false);
-    const check_tensor out = take_rows(c, &a->out, h0, g * G, positions, n, false);
+    const check_tensor q = check_take_rows(c, &a->q, h0, g * G, positions, n, false);
+    const check_tensor out = check_take_rows(c, &a->out, h0, g * G, positions, n, false);
     check_tensor lse, mask;
     some.q = q.view, some.out = out.view;
     all.k = some.k = check_heads_of(&a->k, g0, g);
     all.v = some.v = check_heads_of(&a->v, g0, g);
     if (a->lse) {
-        lse = take_rows(c, a->lse, h0, g * G, positions, n, false);
+        lse = check_take_rows(c, a->lse, h0, g * G, positions, n, false);
         some.lse = &lse.view;
     }
     if (a->mask) {
-        mask = take_rows(c, a->mask, h0, g * G, positions, n, true);
+        mask = check_take_rows(c, a->mask, h0, g * G, positions, n, true);
         some.mask = &mask.view;
     }
     some.alibi_slopes = a->alibi_slopes ? a->alibi_slopes + h0 : NULL;

@@ -11,11 +11,6 @@
 
 #define WORK 4e6
 
-/* The elements of all gradients; NULL if one is not wanted. */
-typedef struct results {
-    double *dq, *dk, *dv, *dmask, *dalibi, *dsink;
-} results;
-
 /* Plants elements that are not finite. */
 static void plant(check_case *c, const attn_tensor *t)
 {
@@ -26,8 +21,7 @@ static void plant(check_case *c, const attn_tensor *t)
                     CHECK_PICK(c, special));
 }
 
-/* A gradient that is not wanted has no sizes; a wanted one may have no elements. */
-static bool wanted(const check_tensor *t)
+bool check_gradients_want(const check_tensor *t)
 {
     const int64_t *n = t->view.shape;
     return n[0] || n[1] || n[2] || n[3];
@@ -42,16 +36,16 @@ static double *copy_heads(check_case *c, const double *x, int64_t H)
 
 /* Copies of the gradients. If the call is in pieces, dk and dv are empty and are filled piece by
  * piece (keep()). */
-static results results_of(check_case *c, const check_gradients *g, bool in_pieces)
+check_results check_gradients_results(check_case *c, const check_gradients *g, bool in_pieces)
 {
     const attn_sdpa_grads *x = &g->grads;
     const int64_t H = g->call.args.q.shape[1];
-    results r = {0};
-    if (wanted(&g->dq))
+    check_results r = {0};
+    if (check_gradients_want(&g->dq))
         r.dq = check_tensor_copy(c, &x->dq);
-    if (wanted(&g->dk))
+    if (check_gradients_want(&g->dk))
         r.dk = in_pieces ? check_array(c, check_count(&x->dk)) : check_tensor_copy(c, &x->dk);
-    if (wanted(&g->dv))
+    if (check_gradients_want(&g->dv))
         r.dv = in_pieces ? check_array(c, check_count(&x->dv)) : check_tensor_copy(c, &x->dv);
     if (x->dmask)
         r.dmask = check_tensor_copy(c, x->dmask);
@@ -66,7 +60,7 @@ static results results_of(check_case *c, const check_gradients *g, bool in_piece
 static const attn_tensor *new_gradient(check_case *c, check_tensor *t, const check_tensor *whole,
                                        const attn_tensor *like)
 {
-    if (!wanted(whole))
+    if (!check_gradients_want(whole))
         return NULL;
     *t = check_tensor_new(c, whole->view.dtype, like->shape,
                           check_chance(c, 60) ? CHECK_DENSE : CHECK_LOOSE);
@@ -86,8 +80,8 @@ static void keep(double *to, const attn_tensor *whole, const attn_tensor *t, int
 
 /* Feeds the keys that are needed, in pieces of up to `size`; or every key, if `all`. */
 static attn_status feed_all(check_case *c, const check_gradients *g,
-                            attn_sdpa_backward_state *state, int64_t size, bool all, results *r,
-                            attn_error *err)
+                            attn_sdpa_backward_state *state, int64_t size, bool all,
+                            check_results *r, attn_error *err)
 {
     const attn_sdpa_args *a = &g->call.args;
     const int64_t S = a->k.shape[2];
@@ -116,19 +110,19 @@ static attn_status feed_all(check_case *c, const check_gradients *g,
     return status;
 }
 
-static results run(check_case *c, const check_gradients *g, const attn_pieces_options *part,
-                   int64_t size, int threads)
+check_results check_gradients_in_pieces(check_case *c, const check_gradients *g,
+                                        const attn_pieces_options *part, int64_t size, int threads)
 {
     attn_sdpa_args a = g->call.args;
     attn_sdpa_grads grads = g->grads;
     attn_sdpa_backward_state *state = NULL;
     attn_error err = {0};
     a.k.data = a.v.data = grads.dk.data = grads.dv.data = NULL;
-    if (wanted(&g->dq))
+    if (check_gradients_want(&g->dq))
         check_forget(&grads.dq);
     if (grads.dmask)
         check_forget(grads.dmask);
-    results r = results_of(c, g, true);
+    check_results r = check_gradients_results(c, g, true);
     attn_status status =
         attn_sdpa_backward_begin(check_context(c, threads), &a, &grads, part, &state, &err);
     if (status == ATTN_OK)
@@ -138,7 +132,7 @@ static results run(check_case *c, const check_gradients *g, const attn_pieces_op
     if (status != ATTN_OK)
         check_fail(c, "%s: %s", attn_status_name(status), err.message);
     attn_sdpa_backward_end(state);
-    const results rest = results_of(c, g, true);
+    const check_results rest = check_gradients_results(c, g, true);
     r.dq = rest.dq, r.dmask = rest.dmask, r.dalibi = rest.dalibi, r.dsink = rest.dsink;
     return r;
 }
@@ -175,7 +169,7 @@ static void compare_heads(check_case *c, const char *name, const double *got, co
 }
 
 /* Some key/value heads with their query heads. dmask is left out, because heads may share it. */
-static void check_some_heads(check_case *c, const check_gradients *whole, const results *want)
+static void check_some_heads(check_case *c, const check_gradients *whole, const check_results *want)
 {
     static check_gradients g; /* static: its call's arguments point into it */
     attn_sdpa_args *a = &g.call.args;
@@ -201,7 +195,8 @@ static void check_some_heads(check_case *c, const check_gradients *whole, const 
     take_heads(&g.call.mask.view, h0, h, true);
     a->alibi_slopes = a->alibi_slopes ? a->alibi_slopes + h0 : NULL;
     a->sink_logits = a->sink_logits ? a->sink_logits + h0 : NULL;
-    const results got = run(c, &g, &part, 256, check_chance(c, 50) ? 1 : 3);
+    const check_results got =
+        check_gradients_in_pieces(c, &g, &part, 256, check_chance(c, 50) ? 1 : 3);
     compare_heads(c, "dq", got.dq, want->dq, B, H, h0, h, q[2] * q[3]);
     compare_heads(c, "dk", got.dk, want->dk, B, Hk, g0, n, k[2] * k[3]);
     compare_heads(c, "dv", got.dv, want->dv, B, Hk, g0, n, k[2] * Dv);
@@ -231,11 +226,11 @@ void check_pieces_backward(check_case *c)
         status = attn_sdpa_backward(check_context(c, g.call.threads), a, &g.grads, &err);
     if (status != ATTN_OK)
         check_fail(c, "one call: %s", err.message);
-    const results want = results_of(c, &g, false);
+    const check_results want = check_gradients_results(c, &g, false);
     for (int x = 0; x < 9 && !c->failed; x++) {
         const int64_t size = sizes[x / 3];
         const int n = threads[x % 3];
-        const results got = run(c, &g, NULL, size, n);
+        const check_results got = check_gradients_in_pieces(c, &g, NULL, size, n);
         compare(c, "dq", got.dq, want.dq, check_count(&a->q), size, n);
         compare(c, "dk", got.dk, want.dk, check_count(&a->k), size, n);
         compare(c, "dv", got.dv, want.dv, check_count(&a->v), size, n);

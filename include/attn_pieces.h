@@ -136,11 +136,18 @@ ATTN_API void attn_sdpa_end(attn_sdpa_state *state);                 /* NULL is 
  * dk and dv of a piece are final when attn_sdpa_backward_feed returns. dq, dmask, dalibi_slopes and
  * dsink_logits are final when attn_sdpa_backward_finish returns. All rules and gradients of
  * attn_sdpa_backward are supported; `scores` are ignored, `cache` is refused, `workspace` is not
- * used. Of the options, head_offset and whole_H may be set; q_positions and a whole_T other than T
- * are refused. attn_sdpa_jvp has no form in pieces.
+ * used. attn_sdpa_jvp has no form in pieces.
+ *
+ * The options say of which whole the rows and heads are a part, as for attn_sdpa_begin, but
+ * q_positions must rise: each is larger than the one before. dq, and dmask if the mask has a row
+ * for each row of q, have the bits of one call with all rows. The other gradients are sums over
+ * queries: dk, dv, dalibi_slopes, dsink_logits, and dmask of one row for all. They are those of the
+ * rows of this part; the caller adds up those of all parts. If the part has all rows, they have the
+ * bits of one call.
  *
  * Memory: attn_sdpa_backward_state_bytes(). For each head and query, D + 3 numbers of the type that
  * the call computes in and 9 bytes; the queries of a tile (up to 64) are padded to whole vectors.
+ * A tile has rows at consecutive positions only.
  * Each chunk of 256 keys (fewer if D + Dv is large) takes 8 bytes for each head of k and sequence;
  * with dalibi_slopes, also 8 for each head of q. dmask takes what it takes in one call. What args
  * and grads point to must stay as it is until attn_sdpa_backward_end.
@@ -148,7 +155,7 @@ ATTN_API void attn_sdpa_end(attn_sdpa_state *state);                 /* NULL is 
  * use many threads. */
 typedef struct attn_sdpa_backward_state attn_sdpa_backward_state;
 
-/* Checks all arguments, allocates the state, and reads lse, out and dlse. */
+/* Checks all arguments, allocates the state, and reads lse, out and dlse. dq is written later. */
 ATTN_API attn_status attn_sdpa_backward_begin(attn_context *ctx, const attn_sdpa_args *args,
                                               const attn_sdpa_grads *grads,
                                               const attn_pieces_options *options,

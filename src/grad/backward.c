@@ -167,7 +167,7 @@ static bool size_scratch(attni_backward *bw)
     return !layout.overflow;
 }
 
-int attni_plan_derivative(attni_plan *p, int isa)
+int attni_plan_derivative(attni_plan *p, int64_t rows, int isa)
 {
     const attn_sdpa_args *a = &p->args;
     p->kernels = attni_kernels_of(isa, p->real == sizeof(float) ? 32 : 64);
@@ -176,7 +176,7 @@ int attni_plan_derivative(attni_plan *p, int isa)
     p->v_in_place = attni_in_place(p, &a->v);
     p->tiles = p->group = 1;
     p->sequences = a->cu_seqlens_q ? a->sequences + 1 : 1;
-    p->nv = attni_vectors_for(p, p->T, p->kernels->vectors);
+    p->nv = attni_vectors_for(p, rows, p->kernels->vectors);
     return p->nv * p->kernels->lanes;
 }
 
@@ -189,14 +189,22 @@ attn_status attni_derivative_too_large(const attni_plan *p, attn_error *err)
 }
 
 /* Uses products of bf16 if q, k, v and dout are all bf16. */
-static void choose_unit(attni_backward *bw)
+static void choose_unit(attni_backward *bw, int64_t rows)
 {
     attni_plan *p = &bw->plan;
     bw->unit = bw->grads.dout.dtype == ATTN_BF16 ? attni_bf16_unit_for(p) : NULL;
     if (!bw->unit)
         return;
-    p->nv = attni_backward_vectors(bw, p->T, p->kernels->vectors);
+    p->nv = attni_backward_vectors(bw, rows, p->kernels->vectors);
     bw->W = p->nv * p->kernels->lanes;
+}
+
+static int64_t longest_run(const attni_backward *bw)
+{
+    int64_t most = bw->row_runs ? 0 : bw->plan.T;
+    for (int64_t r = 0; bw->row_runs && r < bw->run_count; r++)
+        most = bw->row_runs[r].rows > most ? bw->row_runs[r].rows : most;
+    return most;
 }
 
 static attni_panels panels_of(const attni_backward *bw, int64_t columns)
@@ -209,8 +217,9 @@ static attni_panels panels_of(const attni_backward *bw, int64_t columns)
 attn_status attni_backward_make_plan(attni_backward *bw, int isa, int threads, attn_error *err)
 {
     attni_plan *p = &bw->plan;
-    bw->W = attni_plan_derivative(p, isa);
-    choose_unit(bw);
+    const int64_t rows = longest_run(bw);
+    bw->W = attni_plan_derivative(p, rows, isa);
+    choose_unit(bw, rows);
     bw->scale = p->scale_pow2 * p->scale_mantissa;
     bw->group = p->Hk ? attni_div(p->H, p->Hk) : 0;
     bw->want_rows = bw->want_q || bw->dmask == ATTNI_OVER_KEYS;

@@ -49,6 +49,10 @@ typedef struct attni_backward {
      * compute only the rows that see no key. */
     bool in_pieces, without_keys;
     int64_t first_task, past_task; /* of each key/value head: the tasks of the piece */
+    /* The call has some of the rows of a whole: their runs, in rising order of positions. NULL: it
+     * has all rows, and each sequence is one run. */
+    const attni_run *row_runs;
+    int64_t run_count;
     /* Tiles of queries in sequences of several chunks, which need a total of dq: most_tiles is the
      * largest number in one sequence, all_tiles the sum over the sequences of one head. */
     int64_t most_tiles, all_tiles;
@@ -115,9 +119,9 @@ void attni_backward_carve(attni_backward *bw, attni_layout *layout);
 void attni_backward_step(const attni_backward *bw, attni_call *call, int64_t count,
                          void (*step)(const attni_backward *, int64_t, attni_grad_cursor *));
 
-/* The part of the plan that backward and forward mode share: tiles of one head, as wide as the
+/* The part of the plan that backward and forward mode share: tiles of one head, as wide as `rows`
  * queries fill. Returns the tile width W. */
-int attni_plan_derivative(attni_plan *p, int isa);
+int attni_plan_derivative(attni_plan *p, int64_t rows, int isa);
 /* Reports that the tasks or the scratch of a call are too many to count. */
 attn_status attni_derivative_too_large(const attni_plan *p, attn_error *err);
 
@@ -162,6 +166,10 @@ size_t attni_backward_task_scratch(const attni_backward *bw);
 /* Tasks of sequence n, for one key/value head; its tiles, if they need totals (all_tiles). */
 int64_t attni_backward_tasks_of(const attni_backward *bw, int64_t n);
 int64_t attni_backward_tiles_of(const attni_backward *bw, int64_t n);
+/* Sequence n has the rows of the runs from attni_backward_first_run(n) to the one before
+ * attni_backward_first_run(n + 1). A tile never has rows of two runs. */
+int64_t attni_backward_first_run(const attni_backward *bw, int64_t n);
+attni_run attni_backward_run_at(const attni_backward *bw, int64_t number);
 /* Moves the cursor to the sequence of a task, numbered within its key/value head. */
 void attni_backward_move(const attni_backward *bw, attni_grad_cursor *at, int64_t task);
 void attni_backward_work_item(const attni_backward *bw, int64_t unit, attni_grad_cursor *at);

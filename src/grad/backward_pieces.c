@@ -9,12 +9,17 @@
  * piece to piece. So every sum is that of one call, in the same order. The caller need not feed the
  * keys of a task that no row needs. Such a task may be the first of a sequence, which writes the
  * gradients of rows that see no key; finish runs it then.
+ *
+ * Some of the rows of a whole are cut into runs (attni_pieces_cut_runs). A task visits the runs of
+ * its sequence, the last one first, as it visits the tiles of a run. Each row is in one lane of a
+ * tile, and its dq depends on neither the other lanes nor the width of the tile.
  */
 #include "../sdpa/pieces.h"
 #include "backward.h"
 
 struct attn_sdpa_backward_state {
     attn_context *ctx;
+    size_t bytes;      /* of this block, which also has the runs */
     attni_backward bw; /* its k, v, dk and dv have no memory */
     char *memory;      /* bw's arrays */
     size_t memory_bytes;
@@ -61,12 +66,15 @@ static key_range keys_needed(const attni_sequence *sequence, int64_t i0, int64_t
  * range without a gap. All heads see the same keys. */
 static void add_needed(const attn_sdpa_backward_state *s, int64_t b, key_range *all, bool adjoining)
 {
-    const attni_plan *p = &s->bw.plan;
-    for (int64_t n = 0; n < p->sequences; n++) {
+    const attni_backward *bw = &s->bw;
+    const int64_t row_runs = bw->row_runs ? bw->run_count : bw->plan.sequences;
+    for (int64_t r = 0; r < row_runs; r++) {
+        const attni_run run = attni_backward_run_at(bw, r);
         attni_sequence x;
-        attni_find_sequence(p, b, 0, n, &x);
-        for (int64_t i0 = 0; i0 < x.T; i0 += s->bw.W) {
-            const int64_t rows = x.T - i0 < s->bw.W ? x.T - i0 : s->bw.W;
+        attni_find_sequence(&bw->plan, b, 0, run.n, &x);
+        attni_narrow_to_run(&run, &x);
+        for (int64_t i0 = 0; i0 < x.T; i0 += bw->W) {
+            const int64_t rows = x.T - i0 < bw->W ? x.T - i0 : bw->W;
             const key_range keys = keys_needed(&x, i0, rows, s->position);
             if (!adjoining && keys.first < all->first)
                 all->first = keys.first;
@@ -104,31 +112,27 @@ int64_t attn_sdpa_backward_next(const attn_sdpa_backward_state *state, int64_t m
 
 /* ------------------------------------------------------------------------------- begin and end */
 
-static attn_status check_part(const attni_plan *p, const attn_pieces_options *part, attn_error *err)
+/* Checks the order of the rows. In any other order a sequence's rows would not be adjoining. */
+static attn_status check_positions(const attni_plan *p, const int64_t *positions, attn_error *err)
 {
-    if (part->q_positions)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "q_positions",
-                          "q_positions are given, but the backward in pieces needs all rows of the "
-                          "whole in order; it must be NULL");
-    if (p->whole_T != p->T)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "whole_T",
-                          "whole_T is %lld, but the backward in pieces needs all rows of the "
-                          "whole; it must be 0 or %lld",
-                          (long long)p->whole_T, (long long)p->T);
+    for (int64_t i = 1; positions && i < p->T; i++)
+        if (positions[i] <= positions[i - 1])
+            return attni_fail(err, ATTN_ERR_ARGUMENT, "q_positions",
+                              "q_positions[%lld] is %lld after %lld; in the backward in pieces "
+                              "each position must be larger than the one before",
+                              (long long)i, (long long)positions[i], (long long)positions[i - 1]);
     return ATTN_OK;
 }
 
-/* Reads and checks all arguments, and plans the call. */
-static attn_status prepare(attni_backward *bw, attn_context *ctx, const attn_sdpa_args *args,
-                           const attn_sdpa_grads *grads, const attn_pieces_options *options,
-                           attn_error *err)
+/* Reads and checks all arguments. */
+static attn_status prepare(attni_backward *bw, attn_pieces_options *part,
+                           const attn_sdpa_args *args, const attn_sdpa_grads *grads,
+                           const attn_pieces_options *options, attn_error *err)
 {
-    attn_pieces_options part = ATTN_PIECES_OPTIONS_INIT;
     attn_sdpa_args a;
     attn_sdpa_grads g;
     attn_status s;
-    if ((options &&
-         (s = attni_struct_read(ATTNI_PIECES_OPTIONS, &part, options, "options", err))) ||
+    if ((options && (s = attni_struct_read(ATTNI_PIECES_OPTIONS, part, options, "options", err))) ||
         (s = attni_struct_read(ATTNI_SDPA_ARGS, &a, args, "args", err)) ||
         (s = attni_struct_read(ATTNI_SDPA_GRADS, &g, grads, "grads", err)) ||
         (s = attni_pieces_without_data(&a.k, "k", err)) ||
@@ -137,12 +141,10 @@ static attn_status prepare(attni_backward *bw, attn_context *ctx, const attn_sdp
         (attni_wanted(&g.dv) && (s = attni_pieces_without_data(&g.dv, "dv", err))))
         return s;
     a.workspace = NULL;
-    if ((s = attni_backward_check(bw, &a, &g, &part, err)) ||
-        (s = check_part(&bw->plan, &part, err)))
+    if ((s = attni_backward_check(bw, &a, &g, part, err)))
         return s;
     bw->in_pieces = true;
-    return attni_backward_make_plan(bw, attni_context_isa_index(ctx), attn_context_threads(ctx),
-                                    err);
+    return check_positions(&bw->plan, part->q_positions, err);
 }
 
 /* Copies a checked call. It has pointers to its own members; those of the copy point to the
@@ -158,27 +160,66 @@ static void move(attni_backward *to, const attni_backward *from)
         to->grads.dmask = &to->dmask_view;
 }
 
-/* Allocates the state of a planned call; NULL if there is no memory. */
-static attn_sdpa_backward_state *new_state(attni_call *call, const attni_backward *bw)
+/* Allocates the state of a checked call, and cuts its rows into runs. NULL: no memory. */
+static attn_sdpa_backward_state *new_state(attni_call *call, const attni_backward *bw,
+                                           const attn_pieces_options *part)
 {
-    attni_layout layout = {0};
-    attn_sdpa_backward_state *s = attni_call_allocate(call, sizeof *s);
+    const attni_plan *p = &bw->plan;
+    const bool cut = !bw->nothing && (part->q_positions || p->whole_T != p->T);
+    const int64_t row_runs = cut ? attni_pieces_cut_runs(p, part->q_positions, NULL) : 0;
+    size_t bytes;
+    if (!attni_size_mul((uint64_t)row_runs, sizeof(attni_run), &bytes) ||
+        !attni_size_add(bytes, sizeof(attn_sdpa_backward_state), &bytes))
+        return NULL;
+    attn_sdpa_backward_state *s = attni_call_allocate(call, bytes);
     if (!s)
         return NULL;
     memset(s, 0, sizeof *s);
     s->ctx = call->ctx;
+    s->bytes = bytes;
     move(&s->bw, bw);
+    if (cut) {
+        attni_run *to = (attni_run *)(void *)(s + 1);
+        s->bw.run_count = attni_pieces_cut_runs(p, part->q_positions, to);
+        s->bw.row_runs = to;
+    }
+    return s;
+}
+
+/* Plans the call and allocates its arrays. */
+static attn_status fill(attn_sdpa_backward_state *s, attni_call *call, attn_error *err)
+{
+    attni_layout layout = {0};
+    const attn_status status = attni_backward_make_plan(&s->bw, call->isa, call->threads, err);
+    if (status)
+        return status;
     attni_backward_carve(&s->bw, &layout); /* size_scratch has found that it does not overflow */
     s->memory_bytes = layout.used + ATTNI_ALIGN;
     s->memory = attni_call_allocate(call, s->memory_bytes);
-    if (!s->memory) {
-        attni_pieces_release(call, s, sizeof *s, NULL, 0);
-        return NULL;
-    }
+    if (!s->memory)
+        return attni_pieces_no_memory(s->memory_bytes, err);
     memset(s->memory, 0, s->memory_bytes);
     layout = (attni_layout){.base = s->memory};
     attni_backward_carve(&s->bw, &layout);
-    return s;
+    return ATTN_OK;
+}
+
+/* A new state with memory for a checked call. */
+static attn_status make_state(attn_context *ctx, const attni_backward *bw,
+                              const attn_pieces_options *part, attn_sdpa_backward_state **out,
+                              attn_error *err)
+{
+    attni_call call;
+    attn_status status = attni_call_begin(&call, ctx, 0, NULL, 0, err);
+    if (status)
+        return status;
+    attn_sdpa_backward_state *s = new_state(&call, bw, part);
+    status = s ? fill(s, &call, err) : attni_pieces_no_memory(sizeof *s, err);
+    if (status && s)
+        attni_pieces_release(&call, s, s->bytes, s->memory, s->memory_bytes);
+    attni_call_end(&call);
+    *out = status ? NULL : s;
+    return status;
 }
 
 /* The workers' scratch, which is part of bw->scratch_bytes. */
@@ -187,46 +228,58 @@ static size_t workers_bytes(const attni_backward *bw)
     return (size_t)bw->workers * bw->worker_bytes;
 }
 
+/* The arrays that tasks add to, and the values per query. */
+static attn_status start(attn_sdpa_backward_state *s, attn_error *err)
+{
+    attni_call call;
+    attni_backward bw = s->bw;
+    const attn_status status = attni_call_begin(&call, s->ctx, workers_bytes(&bw), NULL, 0, err);
+    if (status)
+        return status;
+    bw.workers_scratch = call.scratch;
+    if (!bw.nothing)
+        attni_backward_clear(&bw);
+    attni_backward_step(&bw, &call, bw.query_blocks, attni_backward_rows);
+    want(s);
+    attni_call_end(&call);
+    return ATTN_OK;
+}
+
 attn_status attn_sdpa_backward_begin(attn_context *ctx, const attn_sdpa_args *args,
                                      const attn_sdpa_grads *grads,
                                      const attn_pieces_options *options,
                                      attn_sdpa_backward_state **out, attn_error *err)
 {
     ATTNI_CALL_MODE;
+    attn_pieces_options part = ATTN_PIECES_OPTIONS_INIT;
+    attn_sdpa_backward_state *s;
     attni_backward bw;
-    attni_call call;
     attn_status status;
     if (!out)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "out",
                           "out is NULL; it must point to where the state's address is stored");
     *out = NULL;
-    if ((status = prepare(&bw, ctx, args, grads, options, err)) ||
-        (status = attni_call_begin(&call, ctx, workers_bytes(&bw), NULL, 0, err)))
+    if ((status = prepare(&bw, &part, args, grads, options, err)) ||
+        (status = make_state(ctx, &bw, &part, &s, err)))
         return status;
-    attn_sdpa_backward_state *s = new_state(&call, &bw);
-    if (s) {
-        attni_backward first = s->bw; /* dk and dv, which have no memory, are not cleared */
-        first.grads.dk = first.grads.dv = (attn_tensor){0};
-        first.workers_scratch = call.scratch;
-        attni_backward_clear(&first);
-        attni_backward_step(&first, &call, first.query_blocks, attni_backward_rows);
-        want(s);
-    }
-    attni_call_end(&call);
-    *out = s;
-    return s ? ATTN_OK : attni_pieces_no_memory(bw.scratch_bytes, err);
+    status = start(s, err);
+    if (status)
+        attni_pieces_free(ctx, s, s->bytes, s->memory, s->memory_bytes);
+    else
+        *out = s;
+    return status;
 }
 
 size_t attn_sdpa_backward_state_bytes(const attn_sdpa_backward_state *state)
 {
-    return state ? sizeof *state + state->memory_bytes : 0;
+    return state ? state->bytes + state->memory_bytes : 0;
 }
 
 void attn_sdpa_backward_end(attn_sdpa_backward_state *state)
 {
     ATTNI_CALL_MODE;
     if (state)
-        attni_pieces_free(state->ctx, state, sizeof *state, state->memory, state->memory_bytes);
+        attni_pieces_free(state->ctx, state, state->bytes, state->memory, state->memory_bytes);
 }
 
 /* ---------------------------------------------------------------------------------------- feed */
@@ -408,6 +461,9 @@ attn_status attn_sdpa_backward_finish(attn_sdpa_backward_state *state, attn_erro
         return status;
     bw.workers_scratch = call.scratch;
     bw.without_keys = true;
+    bw.grads.dk = bw.grads.dv = (attn_tensor){0}; /* they have no memory; feed has written them */
+    if (bw.nothing)
+        attni_backward_clear(&bw);
     attni_backward_step(&bw, &call, bw.tasks, run_rest);
     attni_backward_sums(&bw);
     state->finished = true;

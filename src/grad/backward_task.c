@@ -122,9 +122,9 @@ static void store_queries(const attni_grad_worker *w, char *total)
                         dq, w->converted + (size_t)i * (size_t)p->D * p->real, p->D);
 }
 
-/* The totals of tile number x hold its dq and sums over the chunks before this chunk. Adds this
- * chunk's part to them. The tile sees the chunks `first` .. `last`. The task of chunk `last` writes
- * the results. */
+/* The totals of tile number x, counted from the last tile of the sequence, hold its dq and sums
+ * over the chunks before this chunk. Adds this chunk's part to them. The tile sees the chunks
+ * `first` .. `last`. The task of chunk `last` writes the results. */
 static void join_tile(attni_grad_worker *w, int64_t x, int64_t first, int64_t last)
 {
     const attni_backward *bw = w->bw;
@@ -263,10 +263,42 @@ int64_t attni_backward_tasks_of(const attni_backward *bw, int64_t n)
     return S <= bw->keys ? 1 : attni_div_up(S, bw->keys);
 }
 
-int64_t attni_backward_tiles_of(const attni_backward *bw, int64_t n)
+int64_t attni_backward_first_run(const attni_backward *bw, int64_t n)
+{
+    int64_t low = 0, high = bw->run_count;
+    if (!bw->row_runs)
+        return n;
+    while (low < high) { /* the first run of sequence n or of a later one */
+        const int64_t middle = low + (high - low) / 2;
+        if (bw->row_runs[middle].n >= n)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+attni_run attni_backward_run_at(const attni_backward *bw, int64_t number)
 {
     const attni_plan *p = &bw->plan;
-    return attni_keys_of(p, n) <= bw->keys ? 0 : attni_div_up(attni_queries_of(p, n), bw->W);
+    if (bw->row_runs)
+        return bw->row_runs[number];
+    const int64_t first = p->args.cu_seqlens_q ? p->args.cu_seqlens_q[number] : 0;
+    return (attni_run){.row = first,
+                       .rows = attni_queries_of(p, number),
+                       .position = first,
+                       .n = number};
+}
+
+int64_t attni_backward_tiles_of(const attni_backward *bw, int64_t n)
+{
+    int64_t tiles = 0;
+    if (attni_keys_of(&bw->plan, n) <= bw->keys)
+        return 0;
+    const int64_t past = attni_backward_first_run(bw, n + 1);
+    for (int64_t r = attni_backward_first_run(bw, n); r < past; r++)
+        tiles += attni_div_up(attni_backward_run_at(bw, r).rows, bw->W);
+    return tiles;
 }
 
 void attni_backward_move(const attni_backward *bw, attni_grad_cursor *at, int64_t task)
@@ -303,8 +335,8 @@ static void find_task(attni_grad_worker *w, int64_t task, attni_grad_cursor *at)
         zero_left_keys(w);
 }
 
-/* Sets the width of the sequence's tiles: bw->W, or a smaller width if one narrower tile holds all
- * of its queries. The bits are the same, because the sequence then is one tile in both cases. */
+/* Sets the width of a run's tiles: bw->W, or a smaller width if one narrower tile holds all of its
+ * queries. The bits are the same, because the run then is one tile in both cases. */
 static void shape_tile(attni_grad_worker *w)
 {
     const attni_plan *p = &w->bw->plan;
@@ -332,7 +364,6 @@ static void begin_task(attni_grad_worker *w, int64_t task, attni_grad_cursor *at
     find_task(w, task, at);
     w->forward.plan = p;
     w->forward.sequence = &w->sequence;
-    shape_tile(w);
     for (int i = 0; i < bw->W; i++) {
         attni_set_real(p, w->scale, i, bw->scale);
         attni_set_real(p, w->one, i, 1);
@@ -349,26 +380,43 @@ static void begin_task(attni_grad_worker *w, int64_t task, attni_grad_cursor *at
         bw->alibi_sums[task * bw->group + g] = 0;
 }
 
+/* Processes the tiles of a run, the last one first, for all heads of the group. `sequence` has the
+ * run. x is the number of the first of these tiles; returns the number of the next tile. */
+static int64_t do_run(attni_grad_worker *w, const attni_sequence *sequence, const attni_run *run,
+                      int64_t x)
+{
+    const attni_backward *bw = w->bw;
+    const int64_t before = dmask_before(w), h = sequence->hk * bw->group;
+    w->sequence = *sequence;
+    attni_narrow_to_run(run, &w->sequence);
+    shape_tile(w);
+    for (int64_t left = attni_div_up(run->rows, bw->W); left > 0; left--, x++) {
+        if (before >= 0)
+            wait_for(bw, before, x);
+        w->tile.i0 = (left - 1) * bw->W;
+        for (w->head = 0; w->head < bw->group; w->head++) {
+            w->sequence.h = h + w->head;
+            w->sequence.drop_head = sequence->drop_head + (uint64_t)w->head;
+            do_tile(w, x);
+        }
+        attni_hand_over();
+        atomic_store_explicit(&bw->progress[w->task], x + 1, memory_order_release);
+    }
+    return x;
+}
+
 static void do_task(const attni_backward *bw, int64_t task, attni_grad_cursor *at)
 {
     attni_grad_worker w = {.bw = bw};
     begin_task(&w, task, at);
     if (bw->unit)
         bw->unit->begin();
-    const int64_t tiles = attni_div_up(w.sequence.T, bw->W), before = dmask_before(&w);
-    const int64_t h = w.sequence.hk * bw->group;
-    const uint64_t drop_head = w.sequence.drop_head;
-    for (int64_t x = 0; x < tiles; x++) {
-        if (before >= 0)
-            wait_for(bw, before, x);
-        w.tile.i0 = (tiles - 1 - x) * bw->W;
-        for (w.head = 0; w.head < bw->group; w.head++) {
-            w.sequence.h = h + w.head;
-            w.sequence.drop_head = drop_head + (uint64_t)w.head;
-            do_tile(&w, x);
-        }
-        attni_hand_over();
-        atomic_store_explicit(&bw->progress[task], x + 1, memory_order_release);
+    const attni_sequence sequence = w.sequence;
+    const int64_t first = attni_backward_first_run(bw, at->n);
+    int64_t x = 0;
+    for (int64_t r = attni_backward_first_run(bw, at->n + 1); r > first; r--) {
+        const attni_run run = attni_backward_run_at(bw, r - 1);
+        x = do_run(&w, &sequence, &run, x);
     }
     if (bw->unit)
         bw->unit->end();

@@ -125,7 +125,7 @@ static bool count_tasks(jvp *j, int threads)
 static attn_status make_plan(jvp *j, int isa, int threads, attn_error *err)
 {
     attni_plan *p = &j->plan;
-    j->W = attni_plan_derivative(p, isa);
+    j->W = attni_plan_derivative(p, p->T, isa);
     if (!j->writes)
         return ATTN_OK; /* no task */
     const bool counted = count_tasks(j, threads);

@@ -139,6 +139,8 @@ attn_status attni_check_keys(const attni_plan *plan, bool writes, attn_error *er
  * number of a run. */
 void attni_find_sequence(const attni_plan *p, int64_t b, int64_t h, int64_t n,
                          attni_sequence *sequence);
+/* Narrows a sequence to the rows of a run, which are some of its own. */
+void attni_narrow_to_run(const attni_run *run, attni_sequence *sequence);
 /* The numbers of queries and keys of packed sequence n, or of the only one. */
 static inline int64_t attni_queries_of(const attni_plan *p, int64_t n)
 {

@@ -21,8 +21,7 @@ static void set_packed(const attni_plan *p, int64_t n, attni_sequence *sequence)
     sequence->drop_row = (uint64_t)sequence->i_base;
 }
 
-/* Narrows the sequence to the rows of the run. */
-static void set_run(const attni_run *run, attni_sequence *sequence)
+void attni_narrow_to_run(const attni_run *run, attni_sequence *sequence)
 {
     sequence->off += run->position - sequence->i_base;
     sequence->drop_row = (uint64_t)run->position;
@@ -51,7 +50,7 @@ void attni_find_sequence(const attni_plan *p, int64_t b, int64_t h, int64_t n,
     if (a->causal || a->diagonal)
         set_offset(a, sequence);
     if (run)
-        set_run(run, sequence);
+        attni_narrow_to_run(run, sequence);
 }
 
 char *attni_stored_row(const attni_sequence *sequence, const attn_tensor *t, int64_t j)

@@ -1,7 +1,7 @@
 /* Keys in pieces: attn_sdpa_begin, _next and _end (pieces.h).
  *
- *   cut_runs        cuts rows at given positions into runs, planned like packed sequences
- *   keys_needed     which keys the tiles still have to see
+ *   attni_pieces_cut_runs   cuts rows at given positions into runs, planned like packed sequences
+ *   keys_needed             which keys the tiles still have to see
  *   attn_sdpa_begin
  */
 #include "pieces.h"
@@ -23,8 +23,7 @@ int64_t attni_pieces_sequence_at(const attni_plan *p, const int64_t *starts, int
     return low;
 }
 
-/* Cuts the rows into runs; returns their number. `runs` NULL: only counts them. */
-static int64_t cut_runs(const attni_plan *p, const int64_t *positions, attni_run *runs)
+int64_t attni_pieces_cut_runs(const attni_plan *p, const int64_t *positions, attni_run *runs)
 {
     int64_t count = 0, end = -1; /* the position at which the last run could go on */
     attni_run run = {0};
@@ -275,7 +274,7 @@ static attn_sdpa_state *new_state(attni_call *call, const attni_plan *plan,
     }
     if (runs) {
         attni_run *to = (attni_run *)(void *)(s + 1);
-        s->plan.run_count = cut_runs(plan, part->q_positions, to);
+        s->plan.run_count = attni_pieces_cut_runs(plan, part->q_positions, to);
         s->plan.runs = to;
     }
     return s;
@@ -301,7 +300,7 @@ attn_status attni_pieces_begin(attn_context *ctx, const attn_sdpa_args *args,
         return status;
     plan.most_tiles = tiles;
     const bool cut = part.q_positions || plan.whole_T != plan.T;
-    const int64_t runs = cut ? cut_runs(&plan, part.q_positions, NULL) : 0;
+    const int64_t runs = cut ? attni_pieces_cut_runs(&plan, part.q_positions, NULL) : 0;
     size_t bytes;
     if (!attni_size_mul((uint64_t)runs, sizeof(attni_run), &bytes) ||
         !attni_size_add(bytes, sizeof(attn_sdpa_state), &bytes))

@@ -48,6 +48,10 @@ attn_status attni_pieces_begin(attn_context *ctx, const attn_sdpa_args *args,
 /* Finds the packed sequence of `starts` (cu_seqlens_q or cu_seqlens_k) that has row or key `at` of
  * the whole. Returns args.sequences if no sequence has it, and 0 if starts is NULL. */
 int64_t attni_pieces_sequence_at(const attni_plan *p, const int64_t *starts, int64_t at);
+/* Cuts the rows into runs of consecutive positions, at most one for each packed sequence and
+ * position; returns their number. positions NULL: row i is at position i. runs NULL: only counts
+ * them. */
+int64_t attni_pieces_cut_runs(const attni_plan *p, const int64_t *positions, attni_run *runs);
 /* The first returns the array of the sweeps of a task's tiles. The second says whether any of these
  * tiles must still be swept. `head` and `earlier` are as in attni_task. */
 uint8_t *attni_pieces_sweeps(const attn_sdpa_state *s, int64_t head, int64_t earlier);

@@ -112,6 +112,14 @@ static void test_product(void **state)
     expect_sample_passes("pieces_backward", 24, 40); /* each compares nine runs with one call */
 }
 
+/* The same for rows that are dealt to up to four parts: dq of each part against one call, sums over
+ * all parts against the reference in double. */
+static void test_parts(void **state)
+{
+    (void)state;
+    expect_sample_passes("parts_backward", 25, 40);
+}
+
 /* One query, which gives half of its weight to the first key and half to the last one; dout = 1. By
  * hand: out = (2 + 6) / 2; dv = w = 1/2 for both; dk = w (v - out) q; dq = the sum of
  * w (v - out) k = 0. */
@@ -158,6 +166,31 @@ static void test_by_hand(void **state)
 }
 
 /* ------------------------------------------------------------------------------ which keys */
+
+/* Nothing is written before finish, also if there is nothing to compute: no keys, so dq = 0. */
+static void test_begin_writes_nothing(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 2; n++) {
+        describe_case("%s", n ? "keys" : "no keys");
+        attn_sdpa_args a = make_args(true);
+        attn_sdpa_grads g = make_grads(true);
+        attn_sdpa_backward_state *s;
+        int64_t first, past;
+        if (n == 0)
+            a.k.shape[2] = a.v.shape[2] = g.dk.shape[2] = g.dv.shape[2] = 0;
+        run_forward(&a);
+        memset(&got, 0xA5, sizeof got);
+        assert_int_equal(attn_sdpa_backward_begin(NULL, &a, &g, NULL, &s, NULL), ATTN_OK);
+        assert_true(is_blank(&got, sizeof got));
+        while ((first = attn_sdpa_backward_next(s, 4096, &past)) < a.k.shape[2])
+            assert_int_equal(feed(s, first, past - first, NULL), ATTN_OK);
+        assert_int_equal(attn_sdpa_backward_finish(s, NULL), ATTN_OK);
+        attn_sdpa_backward_end(s);
+        for (size_t i = 0; i < sizeof got.dq / sizeof *got.dq && n == 0; i++)
+            assert_float_equal(got.dq[i], 0, 0);
+    }
+}
 
 /* Only chunks that the window reaches are asked for; the gradients of the other keys are 0 in one
  * call. */
@@ -304,7 +337,7 @@ static void test_bad_calls(void **state)
 {
     (void)state;
     const test_output none[] = {{NULL, 0}};
-    const int64_t positions[T] = {0};
+    int64_t positions[T] = {0};
     attn_pieces_options part = ATTN_PIECES_OPTIONS_INIT;
     attn_sdpa_args a = make_args(true);
     attn_sdpa_grads g = make_grads(true);
@@ -320,10 +353,15 @@ static void test_bad_calls(void **state)
     a = make_args(true);
     part.q_positions = positions;
     part.whole_T = T;
-    expect_no_state("positions", &a, &g, &part, "q_positions");
+    expect_no_state("equal positions", &a, &g, &part, "q_positions");
+    for (int i = 0; i < T; i++)
+        positions[i] = i < T - 1 ? i : 3;
+    expect_no_state("a position that falls", &a, &g, &part, "q_positions");
+    positions[T - 1] = T;
+    expect_no_state("a position beyond the whole", &a, &g, &part, "q_positions");
     part.q_positions = NULL;
-    part.whole_T = 2 * T;
-    expect_no_state("a part of the rows", &a, &g, &part, "whole_T");
+    part.whole_T = T - 1;
+    expect_no_state("more rows than the whole", &a, &g, &part, "whole_T");
     expect_bad_argument("no place", attn_sdpa_backward_begin(NULL, &a, &g, NULL, NULL, &err),
                         ATTN_ERR_ARGUMENT, &err, "out", none);
     expect_bad_argument("no state", feed(NULL, 0, 256, &err), ATTN_ERR_ARGUMENT, &err, "state",
@@ -337,7 +375,8 @@ static void test_bad_calls(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_product),    cmocka_unit_test(test_by_hand),
+        cmocka_unit_test(test_product),    cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_by_hand),    cmocka_unit_test(test_begin_writes_nothing),
         cmocka_unit_test(test_window),     cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_bad_pieces), cmocka_unit_test(test_bad_calls),
     };
