@@ -9,10 +9,11 @@
 /* ------------------------------------------------------------------------------- the call's hash
  */
 
-enum { VERSION, ISA, SHAPES, RULES, ARRAYS, PARTS };
+enum { VERSION, ISA, FUNCTION, SHAPES, RULES, ARRAYS, PARTS };
 static const char *const names[PARTS] = {
     [VERSION] = "version of libattn",
     [ISA] = "instruction set (set ATTN_ISA to one that all machines have)",
+    [FUNCTION] = "function (forward or backward)",
     [SHAPES] = "shapes or types",
     [RULES] = "rules",
     [ARRAYS] = "lengths, sequences, slopes or sinks",
@@ -41,6 +42,26 @@ static void hash_array(hash_state *h, const void *array, int64_t n, size_t eleme
 
 static void hash_text(hash_state *h, const char *text) { hash_bytes(h, text, strlen(text)); }
 
+static void hash_tensor(hash_state *h, const attn_tensor *t)
+{
+    hash_number(h, t != NULL);
+    if (!t)
+        return;
+    hash_number(h, (int64_t)t->dtype);
+    hash_number(h, t->data || t->shape[0] || t->shape[1] || t->shape[2] || t->shape[3]);
+}
+
+/* Which gradients the call computes, and from which types. A rank without rows has none of them in
+ * memory, but its shapes say which it wants. */
+static void hash_grads(hash_state *h, const attn_sdpa_grads *g)
+{
+    const attn_tensor *tensors[] = {&g->dout, g->dlse, &g->dq, &g->dk, &g->dv};
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
+        hash_tensor(h, tensors[i]);
+    hash_number(h, g->dalibi_slopes != NULL);
+    hash_number(h, g->dsink_logits != NULL);
+}
+
 static void hash_shapes(hash_state *h, const attni_mpi_plan *p)
 {
     const attn_sdpa_args *a = p->args;
@@ -54,6 +75,8 @@ static void hash_shapes(hash_state *h, const attni_mpi_plan *p)
         hash_number(h, a->mask->dtype);
         hash_number(h, a->mask->shape[3]);
     }
+    if (p->grads)
+        hash_grads(h, p->grads);
 }
 
 static void hash_rules(hash_state *h, const attn_sdpa_args *a)
@@ -125,6 +148,8 @@ attn_status attni_mpi_agree(attni_mpi_run *run, const attni_mpi_plan *plan, cons
             hash_text(&h, attn_version());
         else if (part == ISA)
             hash_text(&h, isa);
+        else if (part == FUNCTION)
+            hash_number(&h, plan->grads != NULL);
         else if (part == SHAPES)
             hash_shapes(&h, plan);
         else if (part == RULES)

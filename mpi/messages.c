@@ -134,7 +134,7 @@ void attni_mpi_end(attni_mpi_run *run)
 
 /* -------------------------------------------------------------------------------- one message */
 
-static double now(void)
+double attni_mpi_now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -154,7 +154,8 @@ static attn_status give_up(attni_mpi_run *run, const attni_mpi_notice *notice, b
         for (int r = 0; r < comm->size; r++)
             if (r != comm->rank)
                 comm->send(comm->user, r, NOTICE, to_send, sizeof *notice, &sends[r]);
-        for (const double until = now() + NOTICE_SECONDS; left && now() < until; sched_yield()) {
+        for (const double until = attni_mpi_now() + NOTICE_SECONDS; left && attni_mpi_now() < until;
+             sched_yield()) {
             left = 0;
             for (int r = 0; r < comm->size; r++)
                 left += sends[r] && comm->test(comm->user, &sends[r]) == 0;
@@ -269,16 +270,16 @@ static attn_status time_is_over(attni_mpi_run *run, const attni_mpi_flight *flig
 
 attn_status attni_mpi_wait(attni_mpi_run *run, attni_mpi_flight *flight)
 {
-    double until = now() + run->seconds;
+    double until = attni_mpi_now() + run->seconds;
     int left, before = -1;
     for (uint64_t round = 0;; round++) {
         const attn_status status = attni_mpi_poll(run, flight, &left);
         if (status || left == 0)
             return status;
         if (left != before)
-            until = now() + run->seconds;
+            until = attni_mpi_now() + run->seconds;
         before = left;
-        if (now() > until)
+        if (attni_mpi_now() > until)
             return time_is_over(run, flight);
         if (round < 1000)
             sched_yield();

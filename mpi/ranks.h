@@ -1,6 +1,6 @@
 /* What the files of libattn-mpi share. A file calls only files before it in this order: messages.c,
- * layout.c, needs.c, agree.c, forward.c. scatter.c calls messages.c and layout.c; threads.c calls
- * only messages.c. */
+ * layout.c, needs.c, agree.c, call.c, segments.c, then forward.c and backward.c. scatter.c calls
+ * messages.c and layout.c; threads.c calls only messages.c. */
 #ifndef ATTNI_MPI_RANKS_H
 #define ATTNI_MPI_RANKS_H
 
@@ -10,6 +10,9 @@
 
 #define KEYS_OF_CHUNK 256 /* pieces of attn_sdpa_feed begin at multiples of this */
 
+static inline int64_t attni_mpi_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t attni_mpi_max(int64_t a, int64_t b) { return a > b ? a : b; }
+
 /* ------------------------------------------------------------------------------- messages.c */
 
 /* Does what attni_fail() of libattn does. That function is not exported, so libattn-mpi has its
@@ -17,6 +20,7 @@
 attn_status attni_mpi_fail(attn_error *err, attn_status status, const char *argument,
                            const char *format, ...) __attribute__((format(printf, 4, 5)));
 attn_status attni_mpi_check_comm(const attn_comm *comm, attn_error *err);
+double attni_mpi_now(void); /* seconds, of a clock that is never set back */
 
 /* An error in the form in which ranks send it to each other. */
 typedef struct attni_mpi_notice {
@@ -77,9 +81,11 @@ void attni_mpi_copy_rows(const attn_tensor *target, int64_t to, const attn_tenso
 /* ---------------------------------------------------------------------------------- needs.c */
 
 typedef struct attni_mpi_plan {
-    const attn_sdpa_args *args; /* of this rank */
+    const attn_sdpa_args *args;   /* of this rank */
+    const attn_sdpa_grads *grads; /* of this rank; NULL: the call is a forward */
     int64_t T, S, B;
     int64_t segment_keys, segments;
+    int64_t *starts; /* [segments + 1]: the first key of each segment, and S */
     int rank, size;
 } attni_mpi_plan;
 
@@ -97,5 +103,100 @@ attn_status attni_mpi_agree(attni_mpi_run *run, const attni_mpi_plan *plan, cons
  * Without an error, sets again[r] to 1 for each rank r that passes ATTN_AGAIN, and returns
  * ATTN_AGAIN if there is such a rank. */
 attn_status attni_mpi_agree_again(attni_mpi_run *run, attn_status status, uint8_t *again);
+
+/* ----------------------------------------------------------------------------------- call.c
+ *
+ * A call of attn_mpi_sdpa_forward or _backward on this rank. It points into itself and must not be
+ * moved. */
+typedef struct attni_mpi_call {
+    attni_mpi_run run;
+    attni_mpi_plan plan;
+    attn_mpi_options options;
+    attn_sdpa_args args;  /* as attn_sdpa_begin wants them: all keys, no data */
+    attn_sdpa_args local; /* with this rank's rows */
+    attn_mpi_report report;
+} attni_mpi_call;
+
+/* Copies a caller's struct to `to`, which has the defaults; false if it has no valid size. The rule
+ * of docs/ABI.md: the caller's struct may be that of an older version, or of a newer one if the
+ * members beyond `known` are 0. `least`: the offset of the first member that it may lack. */
+bool attni_mpi_read_struct(const void *from, void *to, size_t least, size_t known);
+/* Begins the run. After an error, other ranks cannot be told; only attni_mpi_call_end follows. */
+attn_status attni_mpi_call_begin(attni_mpi_call *call, const attn_comm *comm,
+                                 const attn_mpi_options *options, attn_error *err);
+/* Reads and checks options and args, and fills plan, args and local. */
+attn_status attni_mpi_call_read(attni_mpi_call *call, const attn_mpi_options *options,
+                                const attn_sdpa_args *args);
+/* Cuts the keys into segments, and fills plan.starts. A segment ends where a chunk of 256 keys
+ * ends: chunks count from the first key or, if `packed`, from the first key of each packed
+ * sequence. args must be valid. */
+attn_status attni_mpi_call_cut(attni_mpi_call *call, bool packed);
+/* The places of this rank's rows, for attn_sdpa_begin and attn_sdpa_backward_begin. */
+attn_status attni_mpi_call_part(attni_mpi_call *call, attn_pieces_options *part);
+/* Writes the report after success, and ends the run. */
+void attni_mpi_call_end(attni_mpi_call *call, attn_status status);
+
+/* ------------------------------------------------------------------------------- segments.c
+ *
+ * Two tensors whose rows travel together: keys and values, or the gradients of both. They are
+ * [B,heads,n,width] for any number of rows n, one after the other. */
+typedef struct attni_mpi_pair {
+    attn_dtype dtype;
+    int64_t B, heads, widths[2];
+    size_t bytes; /* of a row of all heads in both tensors; SIZE_MAX: too large */
+} attni_mpi_pair;
+attni_mpi_pair attni_mpi_pair_of(attn_dtype dtype, int64_t B, int64_t heads, int64_t first,
+                                 int64_t second);
+/* The two tensors of n rows at `rows`. */
+void attni_mpi_views(const attni_mpi_pair *pair, char *rows, int64_t n, attn_tensor views[2]);
+attn_tensor attni_mpi_some_rows(const attn_tensor *t, int64_t from, int64_t n);
+
+/* How many keys of a segment lie on `rank`, and the first one's row there. */
+int64_t attni_mpi_share(const attni_mpi_plan *plan, int64_t segment, int rank, int64_t *row);
+int64_t attni_mpi_segment_keys(const attni_mpi_plan *plan, int64_t segment);
+int64_t attni_mpi_most_keys(const attni_mpi_plan *plan); /* of any segment */
+/* Copies the rows of a segment from the order of the ranks (`dealt`: those of rank 0, then those of
+ * rank 1, ...) to the order of the keys, or back. */
+void attni_mpi_assemble(const attni_mpi_plan *plan, int64_t segment, const attni_mpi_pair *pair,
+                        char *dealt, char *ordered);
+void attni_mpi_deal(const attni_mpi_plan *plan, int64_t segment, const attni_mpi_pair *pair,
+                    char *ordered, char *dealt);
+
+/* A segment of keys whose messages are under way. */
+typedef struct attni_mpi_slot {
+    char *rows; /* keys of rank 0, its values, keys of rank 1, ... */
+    attni_mpi_flight flight;
+    int64_t segment; /* -1: none */
+} attni_mpi_slot;
+#define ATTNI_MPI_SLOTS 2
+
+typedef struct attni_mpi_segments {
+    attni_mpi_call *call;
+    attni_mpi_pair pair;
+    int64_t *counts; /* [segments + 1], for attni_mpi_needs */
+    uint8_t *needs;  /* [size][segments] */
+    uint8_t *again;  /* [size]: the ranks that take part in this sweep */
+    attni_mpi_slot slots[ATTNI_MPI_SLOTS];
+    int64_t next;        /* segment to start */
+    char *ordered;       /* a third segment, the one that is computed, in the order of its keys */
+    attn_tensor rows[2]; /* keys and values of it */
+} attni_mpi_segments;
+
+/* Allocates the segments' memory. */
+attn_status attni_mpi_segments_new(attni_mpi_segments *s, attni_mpi_call *call);
+/* Finds which rank needs which segment. Call it after all ranks have agreed: then the rules are
+ * valid and the same on every rank. */
+void attni_mpi_segments_begin(attni_mpi_segments *s);
+bool attni_mpi_is_needed(const attni_mpi_segments *s, int rank, int64_t segment);
+bool attni_mpi_is_sent(const attni_mpi_segments *s, int64_t segment); /* does any rank need it? */
+/* Lets the messages of all segments advance. */
+attn_status attni_mpi_segments_poll(attni_mpi_segments *s);
+/* Sends and receives all segments once, in their order. Calls step(user, segment, needed) on every
+ * rank for each segment that some rank needs; if this rank needs it, s->rows then has its keys and
+ * values. */
+attn_status attni_mpi_sweep(attni_mpi_segments *s,
+                            attn_status (*step)(void *user, int64_t segment, bool needed),
+                            void *user);
+void attni_mpi_segments_cancel(attni_mpi_segments *s);
 
 #endif

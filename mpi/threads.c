@@ -2,13 +2,11 @@
  * receive have started, the later of the two copies the bytes from the sender's memory to the
  * receiver's, as a rendezvous of MPI does. So a call that relies on
  * buffers, or uses memory too early, fails here too. */
-#define _POSIX_C_SOURCE 200809L
 #include "ranks.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 typedef struct message {
     struct message *next; /* in the list of sends and receives without a counterpart */
@@ -17,7 +15,7 @@ typedef struct message {
     const void *source;
     void *target;
     size_t n;
-    int64_t ready; /* the time at which it arrives, in ns */
+    double ready; /* the time at which it arrives */
 } message;
 
 typedef struct place {
@@ -34,19 +32,13 @@ struct attn_ranks {
     place places[];
 };
 
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-static int64_t draw_delay(attn_ranks *ranks)
+/* Seconds. */
+static double draw_delay(attn_ranks *ranks)
 {
     if (ranks->delay_us == 0)
         return 0;
     ranks->random = ranks->random * UINT64_C(6364136223846793005) + 1442695040888963407;
-    return (int64_t)(ranks->random >> 33) % (1000 * (int64_t)ranks->delay_us + 1);
+    return 1e-9 * (double)((ranks->random >> 33) % (1000 * (uint64_t)ranks->delay_us + 1));
 }
 
 static void unlink_message(attn_ranks *ranks, message **at)
@@ -78,7 +70,7 @@ static void meet(attn_ranks *ranks, message *sent, message *received)
     if (sent->failed)
         return;
     memcpy(received->target, sent->source, sent->n);
-    sent->ready = received->ready = now_ns() + draw_delay(ranks);
+    sent->ready = received->ready = attni_mpi_now() + draw_delay(ranks);
     ranks->places[sent->from].sent += (int64_t)sent->n;
 }
 
@@ -123,7 +115,7 @@ static int test_message(void *user, void **request)
     place *p = user;
     message *m = *request;
     pthread_mutex_lock(&p->ranks->lock);
-    const bool failed = m->failed, done = m->met && (failed || m->ready <= now_ns());
+    const bool failed = m->failed, done = m->met && (failed || m->ready <= attni_mpi_now());
     pthread_mutex_unlock(&p->ranks->lock);
     if (!done)
         return 0;
