@@ -2,7 +2,7 @@
  * which needs libattn. attn.h does not include this header.
  *
  * A rank is a process of an MPI job, or a thread (attn_ranks_create). Each rank has some rows of q,
- * k and v and gets the same rows of out. So far there is the forward; gradients will follow.
+ * k and v and gets the same rows of out, and of the gradients of q, k and v.
  *
  * Layout: tokens are dealt to the ranks in blocks of 64, in order: block n is on rank n % P.
  * Queries and keys are dealt in the same way, so token i has its q, k, v and out on the same rank.
@@ -139,9 +139,9 @@ ATTN_API attn_status attn_mpi_gather(const attn_comm *comm, const attn_tensor *l
 typedef struct attn_mpi_report {
     int64_t segments, segment_keys;
     int64_t received_segments;          /* that this rank needed, in all sweeps */
-    int64_t sent_bytes, received_bytes; /* of keys and values, in all sweeps */
+    int64_t sent_bytes, received_bytes; /* of keys and values, in all sweeps; and of gradients */
     int64_t buffer_bytes;               /* of the segments in memory */
-    int sweeps;                         /* 1 to 3 */
+    int sweeps;                         /* 1 to 3; 1 in the backward */
 } attn_mpi_report;
 
 typedef struct attn_mpi_options {
@@ -169,6 +169,44 @@ static inline void attn_mpi_options_init(attn_mpi_options *options)
 ATTN_API attn_status attn_mpi_sdpa_forward(const attn_comm *comm, attn_context *ctx,
                                            const attn_sdpa_args *args,
                                            const attn_mpi_options *options, attn_error *err);
+
+/* ----------------------------------------------------------------------------------- Backward
+ *
+ * attn_mpi_sdpa_backward() computes attn_sdpa_backward on the tokens of all ranks. All ranks call
+ * it.
+ *
+ * args and options are those of the forward; out and lse hold its results, and lse is required.
+ * grads are those of one call, with these differences: dout, dlse and dq have T = the rows of this
+ * rank; dk and dv have S = the rows of this rank. Each rank gets the whole gradient of
+ * alibi_slopes and sink_logits. All ranks ask for the same gradients. dk and dv must be f32 or f64:
+ * f16 and bf16 are refused. `dmask` and `cache` are refused; `scores` are ignored.
+ *
+ * Bits: dq is bit-identical to one call with all tokens, for any P and segment_keys. dk, dv,
+ * dalibi_slopes and dsink_logits: their bits depend on P alone; within the bounds of one call. (For
+ * the same call, on the same instruction set; they do not depend on timing, threads or
+ * segment_keys.) On one rank all gradients have the bits of one call.
+ *
+ * Traffic: keys travel in segments, as in the forward, once. A rank computes what its rows add to
+ * dk and dv of each segment that it needs, and sends each other rank the part for the keys of that
+ * rank: (D + Dv) Hk B S (P-1)/P elements if all is seen, in the type that the call computes in. The
+ * owner of a key adds these contributions in double, rank 0 first. What it does not want (dk or dv)
+ * is not sent. With cu_seqlens a segment ends up to 255 keys earlier, where a chunk of 256 keys of
+ * a sequence ends.
+ *
+ * Memory: attn_sdpa_backward_state_bytes() for the rows of q; three segments of keys and values;
+ * two segments of their gradients, and the contributions of P-1 ranks to this rank's keys of a
+ * segment, which are as large as a third one; a byte for each rank and segment; 8 bytes for each
+ * segment; 2 (P + 1) H numbers for slopes and sinks. All but the state come from malloc.
+ *
+ * Errors: as in the forward; after a later error all gradients are unspecified. The deadline must
+ * be longer than the time in which the slowest rank computes one segment, which is about three
+ * times that of the forward.
+ *
+ * Threads: as in the forward. */
+ATTN_API attn_status attn_mpi_sdpa_backward(const attn_comm *comm, attn_context *ctx,
+                                            const attn_sdpa_args *args,
+                                            const attn_sdpa_grads *grads,
+                                            const attn_mpi_options *options, attn_error *err);
 
 #ifdef __cplusplus
 }

@@ -1,13 +1,14 @@
 /* A rank of an MPI job that tests libattn-mpi; run.sh starts it.
  *
  *   job bits COUNT     random calls: the bits of one call
+ *   job backward COUNT random backwards: the bits of dq, the bounds of sums over queries, repeats
  *   job stop           rank 1 stops; the others end with ATTN_ERR_COMM
  *   job layout N       scatter and gather of N tokens */
 #include <signal.h>
 #include <time.h>
 
 #include "attn_mpi_comm.h"
-#include "support/rank_problem.h"
+#include "support/rank_gradients.h"
 
 static attn_comm comm;
 static uint64_t all_bits;
@@ -30,14 +31,41 @@ static void check_problem(check_case *c)
     all_bits = rank_hash(c, &call.args.out, all_bits);
 }
 
-static int bits(int count)
+/* The same call twice, with other threads and segments. Every rank takes part in both calls, also
+ * after a failure. */
+static void check_backward_problem(check_case *c)
+{
+    static check_gradients g;
+    static rank_gradients x;
+    attn_error err;
+    uint64_t hashes[2];
+    g = (check_gradients){0};
+    const bool finite = rank_gradients_draw(c, &g);
+    for (int n = 0; n < 2; n++) {
+        rank_gradients_new(c, &g, comm.rank, comm.size, &x);
+        x.part.options.segment_keys = n ? 256 : 0;
+        if (attn_mpi_sdpa_backward(&comm, check_context(c, 1 + n), &x.part.args, &x.grads,
+                                   &x.part.options, &err) != ATTN_OK)
+            check_fail(c, "rank %d of %d: %s", comm.rank, comm.size, err.message);
+        else
+            rank_gradients_compare(c, &g, &x, finite, comm.rank, comm.size);
+        hashes[n] = rank_gradients_hash(c, &x);
+    }
+    if (hashes[0] != hashes[1])
+        check_fail(c, "rank %d of %d: other bits in the second call", comm.rank, comm.size);
+    check_expect_intact(c);
+    if (check_gradients_want(&g.dq))
+        all_bits = rank_hash(c, &g.grads.dq, all_bits);
+}
+
+static int bits(int count, void (*check)(check_case *c))
 {
     check_run_state run = {.out = stdout, .buffers = check_buffers_create()};
     for (int n = 0; run.buffers && n < count && run.failed == 0; n++)
-        check_one(&run, "ranks", check_problem, rank_isa(n), 64, 0, (uint64_t)(7000 + n), NULL);
+        check_one(&run, "ranks", check, rank_isa(n), 64, 0, (uint64_t)(7000 + n), NULL);
     if (comm.rank == 0)
-        printf("%d ranks: %d problems, %d equal one call; hash of out %016" PRIx64 "\n", comm.size,
-               count, (int)run.passed, all_bits);
+        printf("%d ranks: %d problems, %d equal one call; hash of its results %016" PRIx64 "\n",
+               comm.size, count, (int)run.passed, all_bits);
     return run.passed != (uint64_t)count;
 }
 
@@ -99,7 +127,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", err.message);
     } else {
         if (argc == 3 && strcmp(argv[1], "bits") == 0)
-            wrong = bits(atoi(argv[2]));
+            wrong = bits(atoi(argv[2]), check_problem);
+        else if (argc == 3 && strcmp(argv[1], "backward") == 0)
+            wrong = bits(atoi(argv[2]), check_backward_problem);
         else if (argc == 2 && strcmp(argv[1], "stop") == 0)
             wrong = stop();
         else if (argc == 3 && strcmp(argv[1], "layout") == 0)

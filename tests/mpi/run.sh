@@ -1,6 +1,7 @@
 #!/bin/bash
-# Runs mpi/job.c as jobs of 1 to 8 ranks: the bits of one call, scatter and gather, a rank that
-# stops, and the launcher of the other MPI. All jobs must print the same hash of the results.
+# Runs mpi/job.c as jobs of 1 to 8 ranks: the bits of one call, forward and backward, scatter and
+# gather, a rank that stops, and the launcher of the other MPI. All jobs of a function must print
+# the same hash of the results of one call.
 #
 #   tests/mpi/run.sh openmpi|mpich PROGRAM      ATTN_RANK_PROBLEMS: problems of each job
 set -euo pipefail
@@ -22,13 +23,17 @@ launch() { # MPI RANKS ARG...
     timeout -k 5 120 "mpiexec.$1" "${options[@]}" -n "$2" "$program" "${@:3}" </dev/null
 }
 
-hash=''
-for P in 1 2 3 4 7 8; do
-    said=$(launch "$mpi" "$P" bits "$problems") || fail "$P ranks: ${said:-no output}"
-    echo "$mpi, $said"
-    [[ $said == *"$problems problems, $problems equal one call"* ]] || fail "$P ranks: $said"
-    [[ -z $hash || $hash == "${said##* }" ]] || fail "$P ranks: another hash than before"
-    hash=${said##* }
+for mode in bits backward; do
+    hash=''
+    for P in 1 2 3 4 7 8; do
+        said=$(launch "$mpi" "$P" "$mode" "$problems") || fail "$mode, $P ranks: ${said:-no output}"
+        echo "$mpi, $mode, $said"
+        [[ $said == *"$problems problems, $problems equal one call"* ]] ||
+            fail "$mode, $P ranks: $said"
+        [[ -z $hash || $hash == "${said##* }" ]] ||
+            fail "$mode, $P ranks: another hash than before"
+        hash=${said##* }
+    done
 done
 launch "$mpi" 3 layout 401 || fail "scatter and gather of 401 tokens on 3 ranks"
 

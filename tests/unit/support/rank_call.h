@@ -1,5 +1,5 @@
 /* A causal call of 1100 tokens on ranks that are threads, each with its own arguments, which a test
- * may change before run(). */
+ * may change before run(); and its backward. */
 #ifndef RANK_CALL_H
 #define RANK_CALL_H
 
@@ -22,6 +22,11 @@ typedef struct rank_of_call {
     attn_context *ctx;
     attn_tensor mask;
     float q[H * TOKENS * D], k[HK * TOKENS * D], v[HK * TOKENS * D], out[H * TOKENS * D];
+    bool backward; /* the call is a backward; what follows is its own */
+    attn_sdpa_grads grads;
+    attn_tensor lse_tensor;
+    float lse[H * TOKENS], dout[H * TOKENS * D];
+    float dq[H * TOKENS * D], dk[HK * TOKENS * D], dv[HK * TOKENS * D];
     attn_status status;
     attn_error err;
     double seconds;
@@ -78,7 +83,10 @@ static inline void *run_rank(void *arg)
 {
     rank_of_call *x = arg;
     const double start = now();
-    x->status = attn_mpi_sdpa_forward(&x->comm, x->ctx, &x->args, &x->options, &x->err);
+    x->status =
+        x->backward
+            ? attn_mpi_sdpa_backward(&x->comm, x->ctx, &x->args, &x->grads, &x->options, &x->err)
+            : attn_mpi_sdpa_forward(&x->comm, x->ctx, &x->args, &x->options, &x->err);
     x->seconds = now() - start;
     return NULL;
 }
