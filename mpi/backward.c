@@ -284,8 +284,8 @@ static void zero_unseen(backward *b)
 
 /* -------------------------------------------------------------------------------- one segment */
 
-/* Computes the contributions of this rank's rows. An error of this rank is only reported at the end,
- * because the other ranks need its messages until then. */
+/* Computes the contributions of this rank's rows. An error of this rank is only reported at the
+ * end, because the other ranks need its messages until then. */
 static attn_status compute(backward *b, int64_t segment)
 {
     const attni_mpi_plan *p = &b->call.plan;

@@ -94,6 +94,89 @@ static void test_any_number_of_ranks(void **state)
         }
 }
 
+/* What the rows of rank r of P add to dk and dv of all keys: the backward in pieces of these rows,
+ * without ranks. */
+static void contributions_of(int r, int P, float *part_dk, float *part_dv)
+{
+    static int64_t positions[TOKENS];
+    attn_pieces_options part = ATTN_PIECES_OPTIONS_INIT;
+    attn_sdpa_args a = all[r].args;
+    attn_sdpa_grads g = all[r].grads;
+    attn_sdpa_backward_state *s;
+    int64_t first, past;
+    memset(part_dk, 0, sizeof dk);
+    memset(part_dv, 0, sizeof dv);
+    attn_mpi_positions(TOKENS, r, P, positions);
+    part.q_positions = positions, part.whole_T = TOKENS;
+    a.k = a.v = g.dk = g.dv = attn_bhtd(NULL, ATTN_F32, B, HK, TOKENS, D);
+    assert_int_equal(attn_sdpa_backward_begin(NULL, &a, &g, &part, &s, NULL), ATTN_OK);
+    while ((first = attn_sdpa_backward_next(s, 512, &past)) < TOKENS) {
+        const int64_t n = past - first;
+        const attn_tensor piece_k = attn_bhtd(k + first * D, ATTN_F32, B, HK, n, D),
+                          piece_v = attn_bhtd(v + first * D, ATTN_F32, B, HK, n, D),
+                          to_k = attn_bhtd(part_dk + first * D, ATTN_F32, B, HK, n, D),
+                          to_v = attn_bhtd(part_dv + first * D, ATTN_F32, B, HK, n, D);
+        assert_int_equal(attn_sdpa_backward_feed(s, first, &piece_k, &piece_v, &to_k, &to_v, NULL),
+                         ATTN_OK);
+    }
+    assert_int_equal(attn_sdpa_backward_finish(s, NULL), ATTN_OK);
+    attn_sdpa_backward_end(s);
+}
+
+/* dk and dv are the sums of these contributions in double, rank 0 first, rounded once. */
+static void test_order_of_the_sums(void **state)
+{
+    (void)state;
+    enum { SIZE = sizeof dk / sizeof *dk };
+    static float part_dk[SIZE], part_dv[SIZE], want_dk[SIZE], want_dv[SIZE];
+    static double sum_dk[SIZE], sum_dv[SIZE];
+    for (int P = 3; P <= MOST; P += 5) {
+        describe_case("%d ranks", P);
+        prepare(P, 20);
+        prepare_backward(P);
+        run(P);
+        gather_gradients(P);
+        memset(sum_dk, 0, sizeof sum_dk);
+        memset(sum_dv, 0, sizeof sum_dv);
+        for (int r = 0; r < P; r++) {
+            contributions_of(r, P, part_dk, part_dv);
+            for (int i = 0; i < SIZE; i++)
+                sum_dk[i] += (double)part_dk[i], sum_dv[i] += (double)part_dv[i];
+        }
+        for (int i = 0; i < SIZE; i++)
+            want_dk[i] = (float)sum_dk[i], want_dv[i] = (float)sum_dv[i];
+        assert_same_array(got.dk, want_dk, sizeof want_dk);
+        assert_same_array(got.dv, want_dv, sizeof want_dv);
+        end(P);
+    }
+}
+
+/* A gradient that is computed in double and too small for a float is 0, not -0. */
+static void test_no_negative_zero(void **state)
+{
+    (void)state;
+    for (int P = 1; P <= 2; P++) {
+        prepare(P, 0);
+        for (size_t i = 0; i < sizeof q / sizeof *q; i++)
+            q[i] *= 1e-30F;
+        for (size_t i = 0; i < sizeof v / sizeof *v; i++)
+            v[i] *= 1e-30F;
+        for (int r = 0; r < P; r++) {
+            all[r].args.precision = ATTN_PRECISION_ACCURATE;
+            for (size_t i = 0; i < sizeof all[r].q / sizeof *all[r].q; i++)
+                all[r].q[i] *= 1e-30F;
+            for (size_t i = 0; i < sizeof all[r].v / sizeof *all[r].v; i++)
+                all[r].v[i] *= 1e-30F;
+        }
+        prepare_backward(P);
+        run(P);
+        gather_gradients(P);
+        for (size_t i = 0; i < sizeof dk / sizeof *dk; i++)
+            assert_true(got.dk[i] == 0 && !signbit(got.dk[i]));
+        end(P);
+    }
+}
+
 /* Every rank gets the gradients of slopes and sinks, with the same bits. */
 static void test_slopes_and_sinks(void **state)
 {
@@ -303,6 +386,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_by_hand),
         cmocka_unit_test(test_any_number_of_ranks),
+        cmocka_unit_test(test_order_of_the_sums),
+        cmocka_unit_test(test_no_negative_zero),
         cmocka_unit_test(test_slopes_and_sinks),
         cmocka_unit_test(test_bytes_of_full_attention),
         cmocka_unit_test(test_hidden_segments_are_not_sent),
