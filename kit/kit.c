@@ -43,6 +43,7 @@ int kit_engine(attn_status status, const attn_error *engine, kit_error *err)
     switch (status) {
     case ATTN_OK: return KIT_OK;
     case ATTN_ERR_MEMORY:
+    case ATTN_ERR_COMM:
     case ATTN_ERR_LIMIT: return kit_fail(err, KIT_LIMIT, "%s", engine->message);
     case ATTN_ERR_SHAPE:
     case ATTN_ERR_DTYPE: return kit_fail(err, KIT_BAD_FILE, "%s", engine->message);

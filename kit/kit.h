@@ -16,7 +16,7 @@ enum {
     KIT_CHECK_FAILED = 1, /* a comparison failed */
     KIT_USAGE = 2,
     KIT_BAD_FILE = 3,
-    KIT_LIMIT = 4, /* out of memory, or a size past a limit */
+    KIT_LIMIT = 4, /* out of memory, a size past a limit, or a process that is missing */
     KIT_NOT_FINITE = 5,
     KIT_PEER = 6
 };
@@ -39,8 +39,9 @@ static inline uint64_t kit_hash(uint64_t hash, const void *bytes, size_t n)
     return hash;
 }
 
-/* Turns the result of a call of libattn into the program's: 0 for ATTN_OK, KIT_LIMIT for memory and
- * limits, KIT_BAD_FILE for shapes and types, which come from files, KIT_USAGE otherwise. */
+/* Turns the result of a call of libattn into the program's: 0 for ATTN_OK, KIT_LIMIT for memory,
+ * limits and missing ranks, KIT_BAD_FILE for shapes and types, which come from files, KIT_USAGE
+ * otherwise. */
 int kit_engine(attn_status status, const attn_error *engine, kit_error *err);
 
 /* ------------------------------------------------------------------------------ io/array.c
@@ -95,6 +96,10 @@ void kit_rows_close(kit_rows *rows);                   /* rows may be NULL */
 const kit_array *kit_rows_array(const kit_rows *rows); /* its dtype and shape; it has no data */
 /* Reads rows first .. first+n-1 of each matrix into `to`, [.., n, columns]. */
 int kit_rows_read(kit_rows *rows, int64_t first, int64_t n, void *to, kit_error *err);
+/* The same into rows to .. to+n-1 of each matrix of `part`, which has the file's dtype and shape,
+ * except for its number of rows. */
+int kit_rows_read_to(kit_rows *rows, int64_t first, int64_t n, kit_array *part, int64_t to,
+                     kit_error *err);
 /* Lets the system read these rows in the background, if it can. */
 void kit_rows_ahead(const kit_rows *rows, int64_t first, int64_t n);
 
@@ -117,6 +122,22 @@ int kit_output_commit(kit_output *out, kit_error *err); /* frees out, also on fa
 void kit_output_abort(kit_output *out);                 /* out may be NULL */
 /* Writes a .npy into an open output. bf16 arrays are written as f32. */
 int kit_npy_write(kit_output *out, const kit_array *a, kit_error *err);
+
+/* One .npy that several processes write, each some of its rows. One of them creates it with
+ * kit_npy_share: under a temporary name, with its header and its full size. The others open it with
+ * kit_output_join; kit_output_temporary gives them the name. Each writes its rows, then calls
+ * kit_output_sync. When all have done so, the creator calls kit_output_commit, and the others call
+ * kit_output_leave. Until then, kit_output_abort of any of them removes the file. Only a regular
+ * file will do. `whole` has the dtype and the shape, of rank 2 or more, but needs no data. */
+int kit_npy_share(kit_output **out, const char *path, const kit_array *whole, kit_error *err);
+const char *kit_output_temporary(const kit_output *out); /* less than KIT_TEMPORARY bytes */
+#define KIT_TEMPORARY 32
+int kit_output_join(kit_output **out, const char *path, const char *temporary, kit_error *err);
+/* Writes rows from .. from+n-1 of each matrix of `part` as rows first .. first+n-1 of the file. */
+int kit_npy_write_rows(kit_output *out, const kit_array *whole, int64_t first,
+                       const kit_array *part, int64_t from, int64_t n, kit_error *err);
+int kit_output_sync(kit_output *out, kit_error *err); /* to the disk */
+void kit_output_leave(kit_output *out);               /* frees out; NULL is fine */
 
 /* ------------------------------------------------------------------------ io/safetensors.c
  *

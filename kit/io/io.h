@@ -95,6 +95,13 @@ void io_swap_bytes(unsigned char *bytes, size_t count, size_t size);
 /* Reads the elements, which must be all that is left of the source. */
 int io_npy_load_elements(kit_array *a, const io_npy *h, io_source *s, kit_error *err);
 
+/* ------------------------------------------------------------- An output of several processes
+ *
+ * share: writes what is buffered, and gives the file its full size; KIT_LIMIT for a pipe or a
+ * device. write_at: `size` bytes at offset `at`, which several processes may do at once. */
+int io_output_share(kit_output *out, size_t size, kit_error *err);
+int io_output_write_at(kit_output *out, size_t at, const void *bytes, size_t size, kit_error *err);
+
 /* ------------------------------------------------------------------------------------ .npz
  *
  * The size of `file` must be known. member: with or without ".npy"; NULL: the only member (load),

@@ -262,30 +262,34 @@ static const char *descr_of(attn_dtype dtype)
     return NULL;
 }
 
-static int write_header(kit_output *out, const kit_array *a, kit_error *err)
+enum { HEADER = 384 /* bytes of any header */ };
+
+/* Makes everything before the elements. Returns its length. */
+static size_t make_header(char header[HEADER], const kit_array *a)
 {
-    char text[320], shape[IO_SHAPE_TEXT];
-    unsigned char prefix[MAGIC + 4] = {0};
+    enum { PREFIX = MAGIC + 4 };
+    char shape[IO_SHAPE_TEXT], *text = header + PREFIX;
     int length =
-        snprintf(text, sizeof text, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
+        snprintf(text, HEADER - PREFIX, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
                  descr_of(a->dtype), io_shape_text(shape, a->rank, a->shape));
-    while ((length + 1 + (int)sizeof prefix) % 64 != 0) /* elements start at a multiple of 64 */
+    while ((length + 1 + PREFIX) % 64 != 0) /* elements start at a multiple of 64 */
         text[length++] = ' ';
     text[length++] = '\n';
 
-    memcpy(prefix, magic, MAGIC);
-    prefix[MAGIC] = 1;
-    prefix[MAGIC + 2] = (unsigned char)(length & 0xFF);
-    prefix[MAGIC + 3] = (unsigned char)(length >> 8);
-    const int code = kit_output_write(out, prefix, sizeof prefix, err);
-    return code ? code : kit_output_write(out, text, (size_t)length, err);
+    memset(header, 0, PREFIX);
+    memcpy(header, magic, MAGIC);
+    header[MAGIC] = 1;
+    header[MAGIC + 2] = (char)(length & 0xFF);
+    header[MAGIC + 3] = (char)(length >> 8);
+    return (size_t)length + PREFIX;
 }
 
 int kit_npy_write(kit_output *out, const kit_array *a, kit_error *err)
 {
     if (!descr_of(a->dtype))
         return kit_fail(err, KIT_USAGE, "array: unknown dtype %d", (int)a->dtype);
-    int code = write_header(out, a, err);
+    char header[HEADER];
+    int code = kit_output_write(out, header, make_header(header, a), err);
     if (code || a->dtype != ATTN_BF16)
         return code ? code : kit_output_write(out, a->data, a->bytes, err);
 
@@ -297,5 +301,72 @@ int kit_npy_write(kit_output *out, const kit_array *a, kit_error *err)
             block[i] = (float)kit_array_get(a, done + i);
         code = kit_output_write(out, block, (size_t)n * sizeof block[0], err);
     }
+    return code;
+}
+
+/* ------------------------------------------------------------------ Written by several processes
+ */
+
+static size_t size_in_file(attn_dtype dtype)
+{
+    return dtype == ATTN_BF16 ? sizeof(float) : attn_dtype_size(dtype);
+}
+
+int kit_npy_share(kit_output **out, const char *path, const kit_array *whole, kit_error *err)
+{
+    char header[HEADER];
+    size_t count, bytes;
+    *out = NULL;
+    if (!descr_of(whole->dtype) || whole->rank < 2)
+        return kit_fail(err, KIT_USAGE, "%s: must be an array of a known dtype with rows", path);
+    if (!io_shape_size(whole->rank, whole->shape, size_in_file(whole->dtype), &count, &bytes))
+        return kit_fail(err, KIT_LIMIT, "%s: is more than this machine can address", path);
+    const size_t length = make_header(header, whole);
+    int code = kit_output_open(out, path, err);
+    if (code)
+        return code;
+    if (!(code = kit_output_write(*out, header, length, err)))
+        code = io_output_share(*out, length + bytes, err);
+    if (code) {
+        kit_output_abort(*out);
+        *out = NULL;
+    }
+    return code;
+}
+
+/* Writes `count` elements of `a`, from element `first` on, at an offset of the file. */
+static int write_elements(kit_output *out, size_t at, const kit_array *a, int64_t first,
+                          int64_t count, kit_error *err)
+{
+    const size_t size = attn_dtype_size(a->dtype);
+    int code = KIT_OK;
+    if (a->dtype != ATTN_BF16)
+        return io_output_write_at(out, at, (const char *)a->data + (size_t)first * size,
+                                  (size_t)count * size, err);
+    float block[BLOCK];
+    for (int64_t done = 0; !code && done < count; done += BLOCK) {
+        const int64_t n = count - done < BLOCK ? count - done : BLOCK;
+        for (int64_t i = 0; i < n; i++)
+            block[i] = (float)kit_array_get(a, first + done + i);
+        code = io_output_write_at(out, at + (size_t)done * sizeof block[0], block,
+                                  (size_t)n * sizeof block[0], err);
+    }
+    return code;
+}
+
+int kit_npy_write_rows(kit_output *out, const kit_array *whole, int64_t first,
+                       const kit_array *part, int64_t from, int64_t n, kit_error *err)
+{
+    char header[HEADER];
+    const size_t start = make_header(header, whole), element = size_in_file(whole->dtype);
+    const int64_t *size = whole->shape + whole->rank - 2, columns = size[1];
+    const int64_t rows = part->shape[part->rank - 2];
+    int64_t matrices = 1;
+    int code = KIT_OK;
+    for (int i = 0; i < whole->rank - 2; i++)
+        matrices *= whole->shape[i];
+    for (int64_t m = 0; m < matrices && !code; m++)
+        code = write_elements(out, start + (size_t)((m * size[0] + first) * columns) * element,
+                              part, (m * rows + from) * columns, n * columns, err);
     return code;
 }

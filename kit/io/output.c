@@ -34,11 +34,13 @@ struct kit_output {
     char *path;       /* as given; also shown in messages */
     const char *base; /* last part of path */
     int fd, folder;   /* folder: of the final name; -1: written in place */
-    char temporary[32];
+    char temporary[KIT_TEMPORARY];
     char *held; /* buffered, not written yet */
     size_t used, capacity, limit;
     bool failed;
 };
+
+static const char prefix[] = ".attn-"; /* of temporary names */
 
 static int cannot(const kit_output *out, const char *what, kit_error *err)
 {
@@ -98,7 +100,7 @@ static int open_temporary(kit_output *out, kit_error *err)
     for (int i = 0; i < TRIES; i++) {
         uint64_t random = (uint64_t)getpid() + (uint64_t)i; /* fallback if getentropy fails */
         (void)!getentropy(&random, sizeof random);
-        snprintf(out->temporary, sizeof out->temporary, ".attn-%016" PRIx64, random);
+        snprintf(out->temporary, sizeof out->temporary, "%s%016" PRIx64, prefix, random);
         out->fd = open_at(out->folder, out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
         if (out->fd >= 0)
             return KIT_OK;
@@ -149,31 +151,40 @@ static void ignore_size_signal(void)
         signal(SIGXFSZ, SIG_IGN);
 }
 
-int kit_output_open(kit_output **to, const char *path, kit_error *err)
+/* An output without a file. */
+static int new_output(kit_output **to, const char *path, kit_error *err)
 {
-    *to = NULL;
-    kit_output *out = calloc(1, sizeof *out);
+    kit_output *out = *to = calloc(1, sizeof *out);
     if (!out)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", path);
     out->fd = out->folder = -1;
     out->capacity = HOLD_FILE;
     out->held = malloc(out->capacity);
     out->path = malloc(strlen(path) + sizeof "standard output");
-    if (!out->held || !out->path) {
-        kit_output_abort(out);
+    if (!out->held || !out->path)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", path);
-    }
     strcpy(out->path, strcmp(path, "-") == 0 ? "standard output" : path);
-
     ignore_size_signal();
-    const int code = open_target(out, path, err);
-    if (code) {
-        kit_output_abort(out);
-        return code;
-    }
-    out->limit = out->folder < 0 ? HOLD_DIRECT : HOLD_FILE;
-    *to = out;
     return KIT_OK;
+}
+
+/* Gives the caller the output, or frees it after a failure. */
+static int give(kit_output **to, int code)
+{
+    if (code) {
+        kit_output_abort(*to);
+        *to = NULL;
+    } else
+        (*to)->limit = (*to)->folder < 0 ? HOLD_DIRECT : HOLD_FILE;
+    return code;
+}
+
+int kit_output_open(kit_output **to, const char *path, kit_error *err)
+{
+    int code = new_output(to, path, err);
+    if (!code)
+        code = open_target(*to, path, err);
+    return give(to, code);
 }
 
 /* ----------------------------------------------------------------------------------- Writing */
@@ -264,6 +275,76 @@ int kit_output_printf(kit_output *out, kit_error *err, const char *format, ...)
     return code;
 }
 
+/* ------------------------------------------------------------ One file, written by several
+ *
+ * All have the temporary file open, and know its name: whoever fails removes it, so that it does
+ * not stay even if its creator has died. The creator's commit then fails. */
+
+int io_output_share(kit_output *out, size_t size, kit_error *err)
+{
+    if (out->folder < 0)
+        return kit_fail(err, KIT_LIMIT,
+                        "%s: is no regular file; only such a file can be written by several "
+                        "processes",
+                        out->path);
+    const int code = flush(out, err);
+    if (code)
+        return code;
+    if (size > INT64_MAX || ftruncate(out->fd, (off_t)size) != 0) {
+        out->failed = true;
+        return cannot(out, "write", err);
+    }
+    return KIT_OK;
+}
+
+const char *kit_output_temporary(const kit_output *out) { return out->temporary; }
+
+static int join(kit_output *out, const char *temporary, kit_error *err)
+{
+    const size_t length = strlen(temporary);
+    if (strncmp(temporary, prefix, strlen(prefix)) != 0 || strchr(temporary, '/') ||
+        length >= sizeof out->temporary)
+        return kit_fail(err, KIT_LIMIT, "%s: '%.40s' is no temporary name of it", out->path,
+                        temporary);
+    const int code = open_folder(out, err);
+    if (code)
+        return code;
+    out->fd = open_at(out->folder, temporary, O_WRONLY | O_NOFOLLOW);
+    if (out->fd < 0)
+        return cannot(out, "open its temporary file, which another process has made", err);
+    memcpy(out->temporary, temporary, length + 1);
+    return KIT_OK;
+}
+
+int kit_output_join(kit_output **to, const char *path, const char *temporary, kit_error *err)
+{
+    int code = new_output(to, path, err);
+    if (!code)
+        code = join(*to, temporary, err);
+    return give(to, code);
+}
+
+int io_output_write_at(kit_output *out, size_t at, const void *bytes, size_t size, kit_error *err)
+{
+    const char *from = bytes;
+    while (size) {
+        const ssize_t n =
+            pwrite(out->fd, from, size < WRITE_AT_ONCE ? size : WRITE_AT_ONCE, (off_t)at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n == 0)
+            errno = ENOSPC;
+        if (n <= 0) {
+            out->failed = true;
+            return cannot(out, "write", err);
+        }
+        from += n;
+        at += (size_t)n;
+        size -= (size_t)n;
+    }
+    return KIT_OK;
+}
+
 /* ------------------------------------------------------------------- Committing and aborting */
 
 static int close_file(kit_output *out, kit_error *err)
@@ -282,6 +363,20 @@ static int flush_to_disk(int fd)
         result = fsync(fd);
     while (result != 0 && errno == EINTR);
     return result;
+}
+
+int kit_output_sync(kit_output *out, kit_error *err)
+{
+    if (out->failed)
+        return kit_fail(err, KIT_LIMIT, "%s: was not written in full", out->path);
+    return flush_to_disk(out->fd) != 0 ? cannot(out, "write", err) : KIT_OK;
+}
+
+void kit_output_leave(kit_output *out)
+{
+    if (out)
+        out->temporary[0] = 0;
+    kit_output_abort(out);
 }
 
 static int finish(kit_output *out, kit_error *err)

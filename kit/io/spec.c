@@ -332,23 +332,46 @@ static int64_t matrices(const kit_rows *r)
     return n;
 }
 
-int kit_rows_read(kit_rows *r, int64_t first, int64_t n, void *to, kit_error *err)
+/* Swaps bytes and checks bools, as npy.c does for an array that is read at once. */
+static int decode_rows(const kit_rows *r, unsigned char *at, size_t bytes, kit_error *err)
+{
+    const size_t element = attn_dtype_size(r->array.dtype);
+    if (r->swap)
+        io_swap_bytes(at, bytes / element, element);
+    for (size_t i = 0; i < bytes && r->array.dtype == ATTN_BOOL; i++)
+        if (at[i] > 1)
+            return kit_fail(err, KIT_BAD_FILE,
+                            "%s: has an element that is neither 0 nor 1, so not "
+                            "a bool",
+                            r->in.source.name);
+    return KIT_OK;
+}
+
+int kit_rows_read_to(kit_rows *r, int64_t first, int64_t n, kit_array *part, int64_t to,
+                     kit_error *err)
 {
     io_source *s = &r->in.source;
-    const size_t element = attn_dtype_size(r->array.dtype);
-    char *at = to;
-    size_t bytes, got;
-    for (int64_t m = 0; m < matrices(r); m++, at += bytes) {
+    const int64_t rows = part->shape[part->rank - 2];
+    size_t bytes, skipped, got;
+    for (int64_t m = 0; m < matrices(r); m++) {
         s->at = place_of(r, m, first, n, &bytes);
-        const int code = io_read(s, at, bytes, &got, err);
-        if (code)
+        (void)place_of(r, 0, 0, m * rows + to, &skipped);
+        unsigned char *at = (unsigned char *)part->data + skipped;
+        int code = io_read(s, at, bytes, &got, err);
+        if (!code && got < bytes)
+            code = kit_fail(err, KIT_BAD_FILE, "%s: has become shorter while it was read", s->name);
+        if (code || (code = decode_rows(r, at, bytes, err)))
             return code;
-        if (got < bytes)
-            return kit_fail(err, KIT_BAD_FILE, "%s: has become shorter while it was read", s->name);
-        if (r->swap)
-            io_swap_bytes((unsigned char *)at, bytes / element, element);
     }
     return KIT_OK;
+}
+
+int kit_rows_read(kit_rows *r, int64_t first, int64_t n, void *to, kit_error *err)
+{
+    kit_array part = r->array;
+    part.data = to;
+    part.shape[part.rank - 2] = n;
+    return kit_rows_read_to(r, first, n, &part, 0, err);
 }
 
 void kit_rows_ahead(const kit_rows *r, int64_t first, int64_t n)
