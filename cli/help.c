@@ -95,9 +95,9 @@ void help_overview(void)
     }
     puts("\n`attn help COMMAND` shows a command's options, `attn --version` the version.");
     puts("\nExit codes: 0 ok, 1 a comparison failed or an answer is wrong, 2 usage, 3 bad\n"
-         "input file, 4 out of memory, a limit exceeded, or an output that could not be\n"
-         "written, 5 NaN or Inf from finite input, 130 interrupted, 141 standard output\n"
-         "was closed.");
+         "input file, 4 out of memory, a limit exceeded, an output that could not be\n"
+         "written, or a missing process of --mpi, 5 NaN or Inf from finite input, 130\n"
+         "interrupted, 141 standard output was closed.");
 }
 
 int command_help(const options *o, kit_error *err)

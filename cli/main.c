@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "command.h"
+#include "job.h"
 #include "terminal.h"
 #include "value.h"
 
@@ -137,8 +138,18 @@ int main(int argc, char **argv)
     hold_standard_files();
     setlocale(LC_CTYPE, ""); /* for UTF-8; the decimal point stays "." */
     sigaction(SIGINT, &leave, NULL);
-    const int code = answer(&command, argc, argv, &err);
+    const bool job = job_wanted(argc, argv);
+    int code = job ? job_begin(argc, argv, &err) : KIT_OK;
+    if (code)
+        command = argv[1];
+    else
+        code = answer(&command, argc, argv, &err);
+    if (job)
+        code = job_settle(code, &err);
     if (err.message[0])
         complain(command, err.message);
-    return finish_stdout(command, code, err.message[0] != 0);
+    code = finish_stdout(command, code, err.message[0] != 0);
+    if (job)
+        job_end(code);
+    return code;
 }

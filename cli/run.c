@@ -7,6 +7,7 @@
 
 #include "../kit/io/json_write.h"
 #include "command.h"
+#include "job.h"
 #include "run.h"
 #include "terminal.h"
 
@@ -430,6 +431,10 @@ int command_run(const options *o, kit_error *err)
     run_state r = {0};
     int64_t bad = 0;
     r.plan_only = option_given(o, OPT_run_plan);
+    if (option_given(o, OPT_run_mpi) && !o->operand_count)
+        return run_over_ranks(o, err);
+    if (option_given(o, OPT_run_deadline))
+        return kit_fail(err, KIT_USAGE, "--deadline has no effect without --mpi");
     int code = o->operand_count ? kit_fail(err, KIT_USAGE,
                                            "unexpected argument '%s'; arrays are given as --q "
                                            "FILE --k FILE --v FILE",
@@ -447,10 +452,7 @@ int command_run(const options *o, kit_error *err)
         code = run_keys_are_finite(&r.in, &r.in.finite, err);
     bad = r.in.finite ? bad : 0;
     if (bad && !code)
-        code = kit_fail(err, KIT_NOT_FINITE,
-                        "%" PRId64 " value%s of the result %s NaN or infinite, "
-                        "though every input is finite",
-                        bad, bad == 1 ? "" : "s", bad == 1 ? "is" : "are");
+        code = run_not_finite(bad, err);
     files_free(&r.files);
     for (int i = 0; i < RESULTS; i++)
         kit_array_free(&r.result[i].array);

@@ -7,11 +7,13 @@
 
 typedef struct run_input {
     kit_array q, k, v, mask, lengths, alibi, sinks, grad_out;
-    attn_tensor mask_view, dout; /* dout: data NULL if there is none */
-    int rank;                    /* of q, and of every result */
-    kit_rows *k_rows, *v_rows;   /* with --pieces; k and v then have a shape, but no data */
-    bool finite;                 /* all that was read, except a mask's -inf */
-    attn_sdpa_args args;         /* everything but the results */
+    attn_tensor mask_view, dout;  /* dout: data NULL if there is none */
+    int rank;                     /* of q, and of every result */
+    kit_rows *k_rows, *v_rows;    /* --pieces, --mpi: k and v then have a shape, but no data */
+    kit_rows *q_rows, *mask_rows; /* the same for q and mask with --mpi; mask_rows is NULL if the
+                                     mask has the same row for all queries */
+    bool finite;                  /* all that was read, except a mask's -inf */
+    attn_sdpa_args args;          /* everything but the results */
 } run_input;
 
 /* run_name_inputs adds the names of the inputs to f. Then run_read reads, converts and checks every
@@ -36,5 +38,7 @@ int run_in_pieces(run_input *in, const attn_sdpa_args *args, attn_context *ctx, 
                   run_pieces_info *info, kit_error *err);
 
 bool run_is_finite(const kit_array *a, bool minus_infinity); /* minus_infinity: -inf is allowed */
+int run_not_finite(int64_t bad, kit_error *err); /* the error for so many values of a result */
+attn_tensor run_view(const kit_array *a);        /* as four dimensions; leading ones are 1 */
 
 #endif

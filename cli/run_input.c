@@ -2,6 +2,7 @@
  * messages can name the files. attn.h defines what the numbers mean. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "command.h"
@@ -24,6 +25,13 @@ bool run_is_finite(const kit_array *a, bool minus_infinity)
             return false;
     }
     return true;
+}
+
+int run_not_finite(int64_t bad, kit_error *err)
+{
+    return kit_fail(err, KIT_NOT_FINITE,
+                    "%lld value%s of the result %s NaN or infinite, though every input is finite",
+                    (long long)bad, bad == 1 ? "" : "s", bad == 1 ? "is" : "are");
 }
 
 int run_name_inputs(files *f, const options *o, kit_error *err)
@@ -84,7 +92,7 @@ static int read_operand(run_input *in, kit_array *a, const char *spec, const opt
     return code;
 }
 
-/* Opens k or v for --pieces; `a` gets its shape, and the dtype in which it is computed. */
+/* Opens q, k or v; `a` gets its shape, and the dtype in which it is computed. */
 static int open_operand(kit_rows **rows, kit_array *a, const char *spec, const options *o,
                         kit_error *err)
 {
@@ -102,7 +110,7 @@ static int read_keys(run_input *in, const options *o, kit_error *err)
 {
     const char *k = option_text(o, OPT_run_k), *v = option_text(o, OPT_run_v);
     int code;
-    if (option_given(o, OPT_run_pieces))
+    if (option_given(o, OPT_run_pieces) || option_given(o, OPT_run_mpi))
         return (code = open_operand(&in->k_rows, &in->k, k, o, err))
                    ? code
                    : open_operand(&in->v_rows, &in->v, v, o, err);
@@ -110,8 +118,7 @@ static int read_keys(run_input *in, const options *o, kit_error *err)
                                                         : read_operand(in, &in->v, v, o, err);
 }
 
-/* Views any array as four dimensions; leading ones are 1. */
-static attn_tensor view(const kit_array *a)
+attn_tensor run_view(const kit_array *a)
 {
     int64_t shape[4] = {1, 1, 1, 1};
     for (int i = 0; i < a->rank; i++)
@@ -173,14 +180,33 @@ static const char *shape_text(char *text, size_t size, const kit_array *a)
     return text;
 }
 
-static int read_mask(run_input *in, const char *spec, kit_error *err)
+/* Reads the mask, or opens it if each rank reads other rows of it. */
+static int load_mask(run_input *in, const char *spec, bool ranks, kit_error *err)
+{
+    kit_entry *entries;
+    size_t count;
+    if (!ranks)
+        return kit_read_array(&in->mask, spec, err);
+    int code = kit_read_list(&entries, &count, spec, err);
+    if (code)
+        return code;
+    const bool rows = count == 1 && entries->rank >= 2 && entries->shape[entries->rank - 2] != 1;
+    free(entries);
+    if (!rows)
+        return kit_read_array(&in->mask, spec, err);
+    if (!(code = kit_rows_open(&in->mask_rows, spec, err)))
+        in->mask = *kit_rows_array(in->mask_rows);
+    return code;
+}
+
+static int read_mask(run_input *in, const char *spec, bool ranks, kit_error *err)
 {
     static const char letters[] = "BHTS";
     int64_t want[4] = {in->args.q.shape[0], in->args.q.shape[1], in->args.q.shape[2],
                        in->args.k.shape[2]};
     kit_array *m = &in->mask;
     char shape[256];
-    int code = kit_read_array(m, spec, err);
+    int code = load_mask(in, spec, ranks, err);
     if (code)
         return code;
     if (!is_float(m->dtype) && m->dtype != ATTN_BOOL)
@@ -203,8 +229,9 @@ static int read_mask(run_input *in, const char *spec, kit_error *err)
             spec, shape_text(shape, sizeof shape, m), (long long)want[0], (long long)want[1],
             (long long)want[2], (long long)want[3], which, (long long)want[i]);
     }
-    in->finite = in->finite && (m->dtype == ATTN_BOOL || run_is_finite(m, true));
-    in->mask_view = view(m);
+    if (m->data && m->dtype != ATTN_BOOL)
+        in->finite = in->finite && run_is_finite(m, true);
+    in->mask_view = run_view(m);
     in->args.mask = &in->mask_view;
     return KIT_OK;
 }
@@ -236,7 +263,7 @@ static int read_grad_out(run_input *in, const char *spec, const options *o, kit_
         kit_array_free(a);
         *a = converted;
     }
-    in->dout = view(a);
+    in->dout = run_view(a);
     return KIT_OK;
 }
 
@@ -351,21 +378,23 @@ int run_read(run_input *in, const options *o, kit_error *err)
     const char *mask = option_text(o, OPT_run_mask), *alibi = option_text(o, OPT_run_alibi);
     const char *lengths = option_text(o, OPT_run_key_lengths),
                *sinks = option_text(o, OPT_run_sinks), *grad_out = option_text(o, OPT_run_grad_out);
+    const bool ranks = option_given(o, OPT_run_mpi);
     attn_sdpa_args *args = &in->args;
     int code = KIT_OK;
     in->finite = true;
     attn_sdpa_args_init(args);
     if ((code = parse_numbers(args, o, err)) ||
-        (code = read_operand(in, &in->q, option_text(o, OPT_run_q), o, err)) ||
+        (code = ranks ? open_operand(&in->q_rows, &in->q, option_text(o, OPT_run_q), o, err)
+                      : read_operand(in, &in->q, option_text(o, OPT_run_q), o, err)) ||
         (code = read_keys(in, o, err)))
         return code;
     in->rank = in->q.rank;
-    args->q = view(&in->q);
-    args->k = view(&in->k);
-    args->v = view(&in->v);
+    args->q = run_view(&in->q);
+    args->k = run_view(&in->k);
+    args->v = run_view(&in->v);
     if ((code = check_operands(in, o, err)) ||
         (grad_out && (code = read_grad_out(in, grad_out, o, err))) ||
-        (mask && (code = read_mask(in, mask, err))) ||
+        (mask && (code = read_mask(in, mask, ranks, err))) ||
         (lengths && (code = read_lengths(in, lengths, err))) ||
         (alibi && (code = read_per_head(in, &in->alibi, &args->alibi_slopes, alibi, false, err))) ||
         (sinks && (code = read_per_head(in, &in->sinks, &args->sink_logits, sinks, true, err))))
@@ -379,6 +408,7 @@ void run_input_free(run_input *in)
                         &in->lengths, &in->alibi, &in->sinks, &in->grad_out};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         kit_array_free(all[i]);
-    kit_rows_close(in->k_rows);
-    kit_rows_close(in->v_rows);
+    kit_rows *const open[] = {in->q_rows, in->k_rows, in->v_rows, in->mask_rows};
+    for (size_t i = 0; i < sizeof open / sizeof *open; i++)
+        kit_rows_close(open[i]);
 }

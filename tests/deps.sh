@@ -21,7 +21,8 @@ says() {
 object attn_objects.dir/src/core/a.c low high
 object attn_objects.dir/src/sdpa/b.c high unknown
 [[ $(says) == 'dependency direction: ok' ]]
-for part in attn_objects.dir/src attn_check.dir/check attn_kit.dir/kit attn.dir/cli; do
+for part in attn_objects.dir/src attn_check.dir/check attn_kit.dir/kit attn_cli.dir/cli \
+            attn.dir/cli; do
     object "$part/x/first.c" first second
     object "$part/x/second.c" second third
     [[ $(says) == 'dependency direction: ok' ]]

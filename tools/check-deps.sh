@@ -43,6 +43,7 @@ may_see() {
     check/*)
         echo 'include/attn.h src/core/internal.h src/*/*.def src/kernel/kernel.h ref/* check/*'
         ;;
+    cli/mpi/*) echo 'include/attn_mpi.h include/attn_mpi_comm.h kit/* cli/*' ;;
     cli/*) echo 'include/attn.h kit/* check/* cli/*' ;;
     # Simulates the schedule of a call, so it uses the plan.
     bench/scaling*) echo 'include/attn.h src/core/internal.h src/sdpa/sdpa.h bench/*' ;;
@@ -107,8 +108,9 @@ objects=${1:-build}/CMakeFiles
 if [[ -d $objects/attn_objects.dir/src ]]; then
     circles=$(
         cd "$objects"
-        find attn_objects.dir attn_check.dir attn_kit.dir attn.dir -name '*.o' -exec nm -A {} + \
-             2>/dev/null | sed -E 's/^([^:]*):[0-9a-f]* *([A-Za-z]) (.*)$/\1 \2 \3/' |
+        find attn_objects.dir attn_check.dir attn_kit.dir attn_cli.dir attn.dir -name '*.o' \
+             -exec nm -A {} + 2>/dev/null |
+            sed -E 's/^([^:]*):[0-9a-f]* *([A-Za-z]) (.*)$/\1 \2 \3/' |
             awk '$2 ~ /[TRDB]/ { defined[$3] = $1 }
                  $2 == "U" { user[++n] = $1; wants[n] = $3 }
                  END { for (i = 1; i <= n; i++)

@@ -18,7 +18,7 @@ sheet=docs/PROMISES.md
 # scripts and fuzz targets; cases are without a leading test_.
 tests() {
     local file
-    for file in tests/{unit/*,amx}/test_*.c tests/{cli,python,page,peers}/test_*.py; do
+    for file in tests/{unit/*,amx}/test_*.c tests/{cli,mpi,python,page,peers}/test_*.py; do
         file=${file#tests/}
         echo "${file%.*}"
     done | sed -E 's/^unit\/.*\//unit\//'
@@ -32,7 +32,7 @@ tests() {
     printf '%s\n' fuzz/fuzz_*.c 'attn check'
     grep -HoE 'cmocka_unit_test[a-z_]*\((test_)?[A-Za-z0-9_]+' tests/{unit/*,amx}/test_*.c |
         sed -E 's/^tests\/([^:]*)\.c:[^(]*\((test_)?/\1\t/; s/^unit\/.*\//unit\//'
-    grep -HoE '^ +def test_[A-Za-z0-9_]+' tests/{cli,python,page,peers}/test_*.py |
+    grep -HoE '^ +def test_[A-Za-z0-9_]+' tests/{cli,mpi,python,page,peers}/test_*.py |
         sed -E 's/^tests\/([^:]*)\.py: +def test_/\1\t/'
     grep -oE '\{"[a-z0-9_]+", check_' check/check_main.c | sed -E 's/.*"(.*)".*/attn check\t\1/'
 }

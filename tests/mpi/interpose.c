@@ -1,0 +1,77 @@
+/* Loaded before the C library (LD_PRELOAD) by test_attn_run.py: one rank stops, or gets an error,
+ * at its first read or write of an array.
+ *
+ *   FAULT_RANK=1 FAULT=stop-read|stop-write|signal|full|rename */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+static int asked(const char *fault)
+{
+    const char *what = getenv("FAULT"), *who = getenv("FAULT_RANK");
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    rank = rank ? rank : getenv("PMI_RANK");
+    return what && who && rank && strcmp(what, fault) == 0 && strcmp(who, rank) == 0;
+}
+
+/* MPI reads and writes other files. */
+static int is_array(int fd)
+{
+    char link[64], path[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    const ssize_t n = readlink(link, path, sizeof path - 1);
+    path[n > 0 ? n : 0] = 0;
+    return strstr(path, ".npy") || strstr(path, ".attn-");
+}
+
+static void *next(const char *name)
+{
+    void *found = dlsym(RTLD_NEXT, name);
+    if (!found)
+        abort();
+    return found;
+}
+
+ssize_t pread(int fd, void *to, size_t n, off_t at)
+{
+    static ssize_t (*real)(int, void *, size_t, off_t);
+    if (!real)
+        *(void **)&real = next("pread");
+    if (asked("stop-read") && is_array(fd))
+        raise(SIGSTOP);
+    return real(fd, to, n, at);
+}
+
+ssize_t pwrite(int fd, const void *from, size_t n, off_t at)
+{
+    static ssize_t (*real)(int, const void *, size_t, off_t);
+    if (!real)
+        *(void **)&real = next("pwrite");
+    if (asked("stop-write") && is_array(fd))
+        raise(SIGSTOP);
+    if (asked("signal") && is_array(fd))
+        kill(getpid(), SIGTERM);
+    if (asked("full") && is_array(fd)) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return real(fd, from, n, at);
+}
+
+int renameat(int from, const char *old, int to, const char *new)
+{
+    static int (*real)(int, const char *, int, const char *);
+    if (!real)
+        *(void **)&real = next("renameat");
+    if (asked("rename")) {
+        errno = EACCES;
+        return -1;
+    }
+    return real(from, old, to, new);
+}
