@@ -4,9 +4,9 @@
  * A rank is a process of an MPI job, or a thread (attn_ranks_create). Each rank has some rows of q,
  * k and v and gets the same rows of out, and of the gradients of q, k and v.
  *
- * Layout: tokens are dealt to the ranks in blocks of 64, in order: block n is on rank n % P.
- * Queries and keys are dealt in the same way, so token i has its q, k, v and out on the same rank.
- * Any number of tokens and any P is fine; a rank may have no rows.
+ * Layout: P is the number of ranks. Tokens are dealt to the ranks in blocks of 64, in order: block
+ * n is on rank n % P. Queries and keys are dealt in the same way, so token i has its q, k, v and
+ * out on the same rank. Any number of tokens and any P is fine; a rank may have no rows.
  *
  *   tokens         0..63   64..127  128..191  192..255  256..319  320..383  384..400
  *   rank, P = 3      0        1        2         0         1         2         0
@@ -37,8 +37,8 @@ extern "C" {
 /* ------------------------------------------------------------------------------ Communication
  *
  * A table of functions that move bytes between ranks. The library calls them from the thread that
- * called it, and from no other. Messages from one rank to another with the same tag arrive in the
- * order in which they were sent. Tags are 0 and 1.
+ * called it, and from no other. The functions must deliver messages from one rank to another with
+ * the same tag in the order in which they were sent. Tags are 0 and 1.
  *
  * send and receive start a message of n >= 1 bytes and return at once: 0, or another number if that
  * failed. The message uses its memory until `test` or `cancel` reports that it no longer does.
@@ -60,8 +60,9 @@ typedef struct attn_comm {
  * calls attn_ranks_comm to fill its own table, and passes this table to the functions below.
  * delay_us > 0: each message arrives late, by a random time of at most delay_us microseconds.
  * `seed` is the seed of these random times.
- * Threads: any, at any time; destroy only when no rank uses its table. ATTN_ERR_MEMORY,
- * ATTN_ERR_ARGUMENT if size < 1 or delay_us < 0. */
+ * Threads: any thread may call these functions at any time, with one exception: destroy may be
+ * called only when no rank uses its table any more. Errors: ATTN_ERR_MEMORY; ATTN_ERR_ARGUMENT if
+ * size < 1 or delay_us < 0. */
 typedef struct attn_ranks attn_ranks;
 ATTN_API attn_status attn_ranks_create(int size, int delay_us, uint64_t seed, attn_ranks **out,
                                        attn_error *err);
@@ -75,26 +76,26 @@ ATTN_API int64_t attn_ranks_sent(const attn_ranks *ranks, int rank);
  * `tokens` is the number of all tokens, P the number of ranks. These functions need no messages.
  */
 ATTN_API int attn_mpi_owner(int64_t token, int P);
-/* How many of tokens 0 .. tokens-1 lie on `rank`. So attn_mpi_rows(i, attn_mpi_owner(i, P), P) is
- * the row that token i has on its rank. */
+/* How many of tokens 0 .. tokens-1 lie on `rank`. attn_mpi_rows(i, attn_mpi_owner(i, P), P) counts
+ * the tokens before token i on its own rank. So it is also the row that token i has there. */
 ATTN_API int64_t attn_mpi_rows(int64_t tokens, int rank, int P);
-/* positions[attn_mpi_rows(tokens, rank, P)]: the number of each row's token, for example for rotary
- * embeddings, which depend on it. */
+/* Writes the number of each row's token to `positions`, which has room for attn_mpi_rows(tokens,
+ * rank, P) numbers. Rotary embeddings, for example, need these numbers. */
 ATTN_API void attn_mpi_positions(int64_t tokens, int rank, int P, int64_t *positions);
 
 /* take copies the rows of a rank from `whole` to `local`; put copies them from `local` to `whole`.
  * whole is [B,H,tokens,D], local is [B,H,rows of the rank,D]; both have one dtype and any strides.
- * Only rows of this rank are accessed, so `whole` may be a mapped file. ATTN_ERR_SHAPE,
- * ATTN_ERR_DTYPE. */
+ * Only rows of this rank are accessed, so `whole` may be a mapped file. Errors: ATTN_ERR_SHAPE;
+ * ATTN_ERR_DTYPE; ATTN_ERR_ARGUMENT if a tensor is NULL or rank is not within 0..P-1. */
 ATTN_API attn_status attn_mpi_take(const attn_tensor *whole, int rank, int P,
                                    const attn_tensor *local, attn_error *err);
 ATTN_API attn_status attn_mpi_put(const attn_tensor *local, int rank, int P,
                                   const attn_tensor *whole, attn_error *err);
 
-/* The same between ranks: rank 0 has `whole`, other ranks pass NULL. scatter writes `local` on all
- * ranks, gather writes `whole` on rank 0. All ranks must call it. Memory: rank 0 needs a copy of
- * the rows of all other ranks; every other rank needs a copy of its own rows. deadline: seconds, as
- * in attn_mpi_options. */
+/* scatter and gather copy the rows of a rank as take and put do, but between ranks: rank 0 has
+ * `whole`, other ranks pass NULL. scatter writes `local` on all ranks, gather writes `whole` on
+ * rank 0. All ranks must call it. Memory: rank 0 needs a copy of the rows of all other ranks; every
+ * other rank needs a copy of its own rows. deadline: seconds, as in attn_mpi_options. */
 ATTN_API attn_status attn_mpi_scatter(const attn_comm *comm, const attn_tensor *whole,
                                       const attn_tensor *local, double deadline, attn_error *err);
 ATTN_API attn_status attn_mpi_gather(const attn_comm *comm, const attn_tensor *local,
@@ -104,22 +105,24 @@ ATTN_API attn_status attn_mpi_gather(const attn_comm *comm, const attn_tensor *l
  *
  * attn_mpi_sdpa_forward() computes attn_sdpa_forward on the tokens of all ranks. All ranks call it.
  *
- * args are those of one call, with these differences: q, out, lse have T = the rows of this rank; k
- * and v have S = the rows of this rank, with data; `mask` has a row for each row of q, and a
- * column for each of all S keys (or 1 column). key_lengths, cu_seqlens, causal_offset, windows,
- * alibi_slopes, sink_logits and dropout are those of the whole, the same on all ranks. `scores` and
- * `cache` are refused; `workspace` is not used.
+ * args are those of one call, with these differences. q, out and lse have the rows of this rank
+ * only, so their T is the number of these rows. k and v have the keys of this rank only, and have
+ * data. `mask` has a row for each row of q, and a column for each of all S keys (or 1 column).
+ * key_lengths, cu_seqlens, causal_offset, windows, alibi_slopes, sink_logits and dropout describe
+ * the call with all tokens, and are the same on all ranks. `scores` and `cache` are refused;
+ * `workspace` is not used.
  *
  * Bits: out and lse are bit-identical to one call with all tokens, for any P and segment_keys, if
  * the instruction set of all ranks is the same. They do not depend on the number of threads.
  *
- * Traffic: keys travel in segments, in their order. Every rank sends its rows of a segment to each
- * rank that needs it, while the segments before it are computed. A rank needs a segment if causal,
- * window, lengths or packed sequences let one of its rows see a key of it. All ranks know that
- * without messages. A mask with data counts as if it hid nothing. If all is seen, a rank receives
- * (D + Dv) Hk B S (P-1)/P elements. ATTN_AGAIN (see attn_pieces.h): a rank with rows that are not
- * finite gets its segments again. To agree on that, each rank sends one short message to each other
- * rank.
+ * Traffic: a segment is a run of segment_keys keys. Segments are sent in the order of their keys.
+ * Every rank sends its rows of a segment to each rank that needs it, while the segments before it
+ * are computed. A rank needs a segment if causal, window, lengths or packed sequences let one of
+ * its rows see a key of it. Every rank computes the needs of all ranks itself, without messages.
+ * The tensor `mask` counts as if it hid nothing. If every rank needs every segment, a rank receives
+ * (D + Dv) Hk B S (P-1)/P elements. A rank with rows that are not finite gets its segments again,
+ * for the reason that attn_pieces.h gives for ATTN_AGAIN. To agree on that, each rank sends one
+ * short message to each other rank.
  *
  * Memory: attn_sdpa_state_bytes() for the rows of q; three segments of keys and values; a byte for
  * each rank and segment. The last two come from malloc. No rank holds the keys of all ranks.
@@ -146,7 +149,7 @@ typedef struct attn_mpi_report {
 
 typedef struct attn_mpi_options {
     size_t struct_size;      /* sizeof(attn_mpi_options), set by ATTN_MPI_OPTIONS_INIT */
-    int64_t T, S;            /* queries and keys of the whole */
+    int64_t T, S;            /* queries and keys of all ranks together */
     int64_t segment_keys;    /* rounded up to a multiple of 256; 0: the library chooses 2048 or more
                              such that each rank has the same number of keys in a segment */
     double deadline;         /* seconds without any progress of a message; 0: 600 */

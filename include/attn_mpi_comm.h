@@ -1,9 +1,9 @@
-/* The table of attn_mpi.h for MPI. The functions are static inline: a program compiles them with
- * the mpicc of its own MPI, so that one build of libattn-mpi serves Open MPI, MPICH and others.
- * Include it in one file of the program.
+/* Fills attn_comm, the table of attn_mpi.h, with functions that call MPI. The functions are static
+ * inline: a program compiles them with the mpicc of its own MPI, so that one build of libattn-mpi
+ * serves Open MPI, MPICH and others. Include it in one file of the program.
  *
- * MPI_Init must have been called, with MPI_THREAD_FUNNELED if the context has threads. The library
- * calls MPI from the thread that called it.
+ * Call MPI_Init first; if the context has several threads, call MPI_Init_thread with
+ * MPI_THREAD_FUNNELED instead. The library calls MPI from the thread that called it.
  */
 #ifndef ATTN_MPI_COMM_H
 #define ATTN_MPI_COMM_H
@@ -19,30 +19,31 @@
 extern "C" {
 #endif
 
-static inline int attn_comm_keep(MPI_Request started, int failed, void **request)
+/* The request is allocated before the message starts: a message that has started uses the caller's
+ * memory until it is complete, so it must not be forgotten. */
+static inline int attn_comm_keep(MPI_Request *started, int failed, void **request)
 {
-    MPI_Request *kept = failed ? NULL : (MPI_Request *)malloc(sizeof *kept);
-    if (kept)
-        *kept = started;
-    *request = kept;
-    return kept == NULL;
+    if (failed)
+        free(started);
+    *request = failed ? NULL : started;
+    return failed;
 }
 
 static inline int attn_comm_send(void *user, int to, int tag, const void *bytes, size_t n,
                                  void **request)
 {
-    MPI_Request started = MPI_REQUEST_NULL;
-    const int failed =
-        MPI_Isend(bytes, (int)n, MPI_BYTE, to, tag, *(MPI_Comm *)user, &started) != MPI_SUCCESS;
+    MPI_Request *started = (MPI_Request *)malloc(sizeof *started);
+    const int failed = !started || MPI_Isend(bytes, (int)n, MPI_BYTE, to, tag, *(MPI_Comm *)user,
+                                             started) != MPI_SUCCESS;
     return attn_comm_keep(started, failed, request);
 }
 
 static inline int attn_comm_receive(void *user, int from, int tag, void *bytes, size_t n,
                                     void **request)
 {
-    MPI_Request started = MPI_REQUEST_NULL;
-    const int failed =
-        MPI_Irecv(bytes, (int)n, MPI_BYTE, from, tag, *(MPI_Comm *)user, &started) != MPI_SUCCESS;
+    MPI_Request *started = (MPI_Request *)malloc(sizeof *started);
+    const int failed = !started || MPI_Irecv(bytes, (int)n, MPI_BYTE, from, tag, *(MPI_Comm *)user,
+                                             started) != MPI_SUCCESS;
     return attn_comm_keep(started, failed, request);
 }
 
@@ -59,8 +60,8 @@ static inline int attn_comm_test(void *user, void **request)
     return done;
 }
 
-/* Receives can be cancelled in every MPI, sends in few: a send that has not completed is left to
- * MPI. */
+/* Every MPI can cancel a receive, but few can cancel a send. If a message has neither completed nor
+ * been cancelled, it is left to MPI. */
 static inline int attn_comm_cancel(void *user, void **request)
 {
     int done = attn_comm_test(user, request);
@@ -130,8 +131,8 @@ static inline attn_status attn_comm_open(MPI_Comm of, attn_comm *comm, attn_erro
     return ATTN_OK;
 }
 
-/* Frees the duplicate; all ranks must call it. Not after ATTN_ERR_COMM: end the program instead,
- * with MPI_Abort, because MPI_Finalize may wait for the rank that is missing. */
+/* Frees the duplicate; all ranks must call it. Do not call it after ATTN_ERR_COMM. End the program
+ * with MPI_Abort then, because MPI_Finalize may wait for the rank that is missing. */
 static inline void attn_comm_close(attn_comm *comm)
 {
     if (comm->user) {

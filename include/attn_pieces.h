@@ -18,22 +18,23 @@
  *
  * Pieces come in the order of the keys. Each begins at a multiple of 256; its length is a multiple
  * of 256, or it ends with key S - 1. Lengths may differ from piece to piece, and so may strides.
- * Keys that no row sees (attn_sdpa_next tells) need not be fed.
+ * Keys that no row sees need not be fed; attn_sdpa_next says which keys are needed.
  *
- * ATTN_AGAIN: if the result of a row is not finite, attn_sdpa_forward sweeps its keys again, at
- * most twice. The cause is a hidden value that is NaN or infinite, or an overflow. Here
- * attn_sdpa_finish requests these sweeps. attn_sdpa_next then starts again with the keys that
- * such rows see. `out` and `lse` are final when attn_sdpa_finish returns ATTN_OK.
+ * ATTN_AGAIN: a sweep is one pass of a row over its keys. If the result of a row is not finite,
+ * attn_sdpa_forward sweeps the row's keys again, at most twice. The cause is a NaN or an infinity
+ * in the inputs, hidden or visible, or an overflow. Here attn_sdpa_finish requests these sweeps.
+ * attn_sdpa_next then starts again with the keys that such rows see. `out` and `lse` are final when
+ * attn_sdpa_finish returns ATTN_OK.
  *
  * All rules of attn_sdpa_args hold; keys count from the first of all keys. `scores` are refused,
  * because they need the final sums and then all keys once more. `cache` is refused. `workspace` is
  * not used.
  *
- * Memory: attn_sdpa_state_bytes(). For each head and query, Dv + 6 numbers of the type that the
- * call computes in; the queries of a tile (up to 64) are padded to whole vectors. With cu_seqlens,
- * also one chunk of 256 keys and values. The number of keys does not matter. Everything that args
- * points to is used until attn_sdpa_end and must stay as it is; a piece is used only during
- * attn_sdpa_feed.
+ * Memory: attn_sdpa_state_bytes(). A state has Dv + 6 numbers for each head and query, of the type
+ * that the call computes in. Queries are computed in groups of up to 64 (tiles), and each group is
+ * padded to whole vectors. With cu_seqlens, a state also has one chunk of 256 keys and values. The
+ * number of keys does not matter. Everything that args points to is used until attn_sdpa_end and
+ * must stay as it is; a piece is used only during attn_sdpa_feed.
  * Threads: one call on a state at a time. The context must outlive the state.
  */
 #ifndef ATTN_PIECES_H
@@ -91,15 +92,16 @@ ATTN_API attn_status attn_sdpa_feed(attn_sdpa_state *state, int64_t first_key, c
 ATTN_API attn_status attn_sdpa_finish(attn_sdpa_state *state, attn_error *err);
 
 /* Saves the state between two pieces, so that attn_sdpa_load can go on later or in another process.
- * `write` is as in attn_cache_save. Keys and values are not saved, with one exception: if a piece
- * of a packed batch ended inside a chunk of 256 keys, the keys and values of this chunk are. */
+ * `write` is as in attn_cache_save. Keys and values are not saved, with one exception. In a packed
+ * batch, chunks of 256 keys count from the start of each sequence, so a piece may end inside a
+ * chunk. The keys and values of this chunk that have been fed are saved. */
 ATTN_API attn_status attn_sdpa_save(const attn_sdpa_state *state,
                                     int (*write)(void *user, const void *bytes, size_t n),
                                     void *user, attn_error *err);
 
-/* Begins as attn_sdpa_begin does, then sets the state to the one in `size` bytes that
- * attn_sdpa_save wrote. If attn_sdpa_finish had already written out and lse, it writes them again.
- * The result has the bits of one call.
+/* Does what attn_sdpa_begin does, then restores the state from the `size` bytes that attn_sdpa_save
+ * wrote. If attn_sdpa_finish was called before the state was saved, attn_sdpa_load also writes the
+ * out and lse of that time again. The result has the bits of one call.
  * args and options must be those of the saved call; their contents are compared, but out and lse
  * may lie elsewhere. ctx must have the instruction set of the saved call, else
  * ATTN_ERR_UNSUPPORTED; the number of threads may differ. The bytes are treated as untrusted input:
@@ -130,8 +132,8 @@ ATTN_API void attn_sdpa_end(attn_sdpa_state *state);                 /* NULL is 
  * Pieces come in the order of the keys, each key once. A piece begins and ends at a multiple of 256
  * keys or at key S. With cu_seqlens, the multiples of 256 are counted from the first key of each
  * sequence, so a piece may always begin at the first key of a sequence. Lengths, strides and the
- * dtypes of dk and dv may differ from piece to piece. Keys that no row sees
- * (attn_sdpa_backward_next tells) need not be fed; their gradients are 0.
+ * dtypes of dk and dv may differ from piece to piece. Keys that no row sees need not be fed, and
+ * their gradients are 0; attn_sdpa_backward_next says which keys are needed.
  *
  * dk and dv of a piece are final when attn_sdpa_backward_feed returns. dq, dmask, dalibi_slopes and
  * dsink_logits are final when attn_sdpa_backward_finish returns. All rules and gradients of
@@ -145,14 +147,14 @@ ATTN_API void attn_sdpa_end(attn_sdpa_state *state);                 /* NULL is 
  * rows of this part; the caller adds up those of all parts. If the part has all rows, they have the
  * bits of one call.
  *
- * Memory: attn_sdpa_backward_state_bytes(). For each head and query, D + 3 numbers of the type that
- * the call computes in and 9 bytes; the queries of a tile (up to 64) are padded to whole vectors.
- * A tile has rows at consecutive positions only.
- * Each chunk of 256 keys (fewer if D + Dv is large) takes 8 bytes for each head of k and sequence;
- * with dalibi_slopes, also 8 for each head of q. dmask takes what it takes in one call. What args
- * and grads point to must stay as it is until attn_sdpa_backward_end.
- * Threads: as above. A piece has one task for each head of k and each 256 keys: small pieces do not
- * use many threads. */
+ * Memory: attn_sdpa_backward_state_bytes(). A state has D + 3 numbers for each head and query, of
+ * the type that the call computes in, and 9 bytes. Queries at consecutive positions are computed in
+ * groups of up to 64 (tiles), and each group is padded to whole vectors. A chunk is 256 keys of a
+ * sequence, or fewer if D + Dv is large. Each chunk of each head of k takes 8 bytes; with
+ * dalibi_slopes, each chunk also takes 8 bytes for each head of q. dmask takes as much as in one
+ * call. What args and grads point to must stay as it is until attn_sdpa_backward_end.
+ * Threads: one call on a state at a time; the context must outlive the state. A piece has one task
+ * for each head of k and each chunk: small pieces do not use many threads. */
 typedef struct attn_sdpa_backward_state attn_sdpa_backward_state;
 
 /* Checks all arguments, allocates the state, and reads lse, out and dlse. dq is written later. */
@@ -161,9 +163,10 @@ ATTN_API attn_status attn_sdpa_backward_begin(attn_context *ctx, const attn_sdpa
                                               const attn_pieces_options *options,
                                               attn_sdpa_backward_state **out, attn_error *err);
 
-/* The first key that is needed next; S if none is. *past becomes the end of a piece that
- * begins there. This is the end of the run of needed keys or, if that is too far, a place where a
- * piece may end. It is at most `most` keys further on (256 if `most` is less). past may be NULL. */
+/* The first key that is needed next; S if none is. *past becomes the end of a piece that begins
+ * there. If the run of needed keys has at most `most` keys (256 if `most` is less), the piece ends
+ * where the run ends. Else it ends at the last place within `most` keys where a piece may end. past
+ * may be NULL. */
 ATTN_API int64_t attn_sdpa_backward_next(const attn_sdpa_backward_state *state, int64_t most,
                                          int64_t *past);
 

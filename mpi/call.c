@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define LARGEST_STRUCT 4096 /* bytes; a larger struct_size must be an uninitialised one */
+#define LARGEST_STRUCT 4096 /* bytes; a larger struct_size was never set (docs/ABI.md) */
 
 bool attni_mpi_read_struct(const void *from, void *to, size_t least, size_t known)
 {

@@ -83,7 +83,7 @@ static attn_status check_pair(const attn_tensor *whole, const attn_tensor *local
     return ATTN_OK;
 }
 
-/* Visits the rows of a rank, run by run. */
+/* Copies the rows of a rank, block by block: from `whole` if `take`, else from `local`. */
 static void each_run(const attn_tensor *whole, const attn_tensor *local, int rank, int P, bool take)
 {
     const int64_t tokens = whole->shape[2];

@@ -243,7 +243,7 @@ attn_status attni_mpi_poll(attni_mpi_run *run, attni_mpi_flight *flight, int *le
     return read_notices(run);
 }
 
-/* Names the ranks whose messages are under way. */
+/* Gives up because the deadline has passed. The error names the ranks of the missing messages. */
 static attn_status time_is_over(attni_mpi_run *run, const attni_mpi_flight *flight)
 {
     char names[120] = "";
@@ -264,8 +264,8 @@ static attn_status time_is_over(attni_mpi_run *run, const attni_mpi_flight *flig
     }
     return give_up_for(run, ATTN_ERR_COMM, "comm: rank%s %s %s nothing within %g s; %s",
                        count > 1 ? "s" : "", names, sends ? "took" : "sent", run->seconds,
-                       count > 1 ? "they do not run, or not this call"
-                                 : "it does not run, or not this call");
+                       count > 1 ? "they do not run, or run another call"
+                                 : "it does not run, or runs another call");
 }
 
 attn_status attni_mpi_wait(attni_mpi_run *run, attni_mpi_flight *flight)

@@ -1,14 +1,16 @@
 /* The backward with keys in pieces: attn_sdpa_backward_begin and so on (attn_pieces.h).
  *
- *   begin    check and plan, as for one call; memory for the totals of dq; values per query
+ *   begin    check and plan, as for one call; memory for the totals of dq; three numbers for each
+ *            query (backward_rows.c)
  *   feed     the tasks whose chunks of keys are in the piece (backward_task.c)
  *   finish   rows that see no key; gradients that are sums over tasks
  *
- * A task owns its chunk's dk and dv, so these are complete when its piece has been fed. All
- * heads keep totals of dq, as the shared heads do in one call; the totals stay in the state from
- * piece to piece. So every sum is that of one call, in the same order. The caller need not feed the
- * keys of a task that no row needs. Such a task may be the first of a sequence, which writes the
- * gradients of rows that see no key; finish runs it then.
+ * A task owns its chunk's dk and dv, so these are complete when its piece has been fed. In one
+ * call, each head that several threads share has totals of dq of its own; here every head has them.
+ * The totals stay in the state from piece to piece. So every sum is that of one call, in the same
+ * order. The caller need not feed the keys of a task if no row needs them. But the first task of a
+ * sequence also writes the gradients of rows that see no key. If it was in no piece, finish runs
+ * it.
  *
  * Some of the rows of a whole are cut into runs (attni_pieces_cut_runs). A task visits the runs of
  * its sequence, the last one first, as it visits the tiles of a run. Each row is in one lane of a
