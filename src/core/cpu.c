@@ -126,8 +126,9 @@ static bool pays(int index, const attni_cpuid *r)
 }
 
 /* On Zen 3 and Zen 4 (family 0x19) a prefetch into L1 occupies one of the few buffers that demand
- * loads of L1 need too: decoding from memory reaches 1.3 to 1.7 times the speed if lines are
- * prefetched into L2 (docs/decisions/0030). Zen 5 is fastest with L1. */
+ * loads of L1 need too. If lines are prefetched into L2, decoding from memory reaches 1.3 to 1.7
+ * times the speed on a Zen 4, up to 1.1 times on a Zen 3 (docs/decisions/0030). Zen 5 is fastest
+ * with L1. */
 bool attni_prefetch_l2_from_cpuid(const attni_cpuid *regs)
 {
     const attni_cpuid r = sane(regs);
