@@ -78,14 +78,14 @@ int job_begin(int argc, char **argv, kit_error *err)
 
 static void wait_seconds(int seconds) { nanosleep(&(struct timespec){.tv_sec = seconds}, NULL); }
 
-/* If a rank is missing, it cannot be rank 0 that prints for certain. So rank r waits r seconds; the
- * first one that runs prints, and then ends the whole job. The same if MPI did not start. */
+/* If a rank is missing, it may be rank 0. So rank r waits 2 r seconds; the first one that runs
+ * prints, and then ends the whole job. */
 int job_settle(int code, kit_error *err)
 {
     if (code && comm.size > 0 && !agreed && !lost)
         code = ranks_agree(code, err);
     if (lost)
-        wait_seconds(comm.rank);
+        wait_seconds(2 * comm.rank);
     else if (comm.size > 0 ? comm.rank > 0 : job_launched_rank() > 0) {
         if (comm.size == 0)
             wait_seconds(1);
@@ -258,7 +258,10 @@ int ranks_engine(attn_status status, const attn_error *engine, kit_error *err)
 {
     agreed = status != ATTN_OK;
     lost = status == ATTN_ERR_COMM;
-    if (lost)
-        return kit_fail(err, KIT_LIMIT, "--mpi: %s", engine->message);
+    if (lost) {
+        const char *message = engine->message, *name = "comm: "; /* a word of the library */
+        const bool named = strncmp(message, name, strlen(name)) == 0;
+        return kit_fail(err, KIT_LIMIT, "--mpi: %s", named ? message + strlen(name) : message);
+    }
     return kit_engine(status, engine, err);
 }

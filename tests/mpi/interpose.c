@@ -1,7 +1,7 @@
 /* Loaded before the C library (LD_PRELOAD) by test_attn_run.py: one rank stops, or gets an error,
  * at its first read or write of an array.
  *
- *   FAULT_RANK=1 FAULT=stop-read|stop-write|signal|full|rename */
+ *   FAULT_RANK=1 FAULT=stop-read|stop-call|stop-write|signal|full|rename */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
 static int asked(const char *fault)
@@ -20,15 +21,19 @@ static int asked(const char *fault)
     return what && who && rank && strcmp(what, fault) == 0 && strcmp(who, rank) == 0;
 }
 
-/* MPI reads and writes other files. */
-static int is_array(int fd)
+static int is_named(int fd, const char *part)
 {
     char link[64], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     const ssize_t n = readlink(link, path, sizeof path - 1);
     path[n > 0 ? n : 0] = 0;
-    return strstr(path, ".npy") || strstr(path, ".attn-");
+    return strstr(path, part) != NULL;
 }
+
+/* MPI reads and writes other files. */
+static int is_array(int fd) { return is_named(fd, ".npy") || is_named(fd, ".attn-"); }
+
+static int last_is_read; /* v.npy, after q and k */
 
 static void *next(const char *name)
 {
@@ -45,7 +50,21 @@ ssize_t pread(int fd, void *to, size_t n, off_t at)
         *(void **)&real = next("pread");
     if (asked("stop-read") && is_array(fd))
         raise(SIGSTOP);
-    return real(fd, to, n, at);
+    const ssize_t got = real(fd, to, n, at);
+    last_is_read = last_is_read || (n > 100 && is_named(fd, "v.npy"));
+    return got;
+}
+
+/* The first call after reading is in the wait for a message. The other ranks have the message of
+ * this one then, and begin the computation. */
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real)
+        *(void **)&real = next("clock_gettime");
+    if (last_is_read && asked("stop-call"))
+        raise(SIGSTOP);
+    return real(clock, now);
 }
 
 ssize_t pwrite(int fd, const void *from, size_t n, off_t at)
