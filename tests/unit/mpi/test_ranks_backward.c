@@ -123,30 +123,43 @@ static void contributions_of(int r, int P, float *part_dk, float *part_dv)
     attn_sdpa_backward_end(s);
 }
 
-/* dk and dv are the sums of these contributions in double, rank 0 first, rounded once. */
+/* dk and dv are the sums of these contributions in double, rank 0 first. Each rank's dout has
+ * another size, so that sums in another order would have other bits. */
 static void test_order_of_the_sums(void **state)
 {
     (void)state;
     enum { SIZE = sizeof dk / sizeof *dk };
-    static float part_dk[SIZE], part_dv[SIZE], want_dk[SIZE], want_dv[SIZE];
-    static double sum_dk[SIZE], sum_dv[SIZE];
+    static const float sizes[MOST] = {1,       0x1p-20F, 0x1p20F, 0x1p-10F,
+                                      0x1p15F, 0x1p-5F,  8,       0x1p-15F};
+    static float part_dk[SIZE], part_dv[SIZE];
+    static double sum_dk[SIZE], sum_dv[SIZE], all_dk[SIZE], all_dv[SIZE], wide[MOST][2][SIZE];
+    const attn_tensor whole[] = {attn_bhtd(all_dk, ATTN_F64, B, HK, TOKENS, D),
+                                 attn_bhtd(all_dv, ATTN_F64, B, HK, TOKENS, D)};
     for (int P = 3; P <= MOST; P += 5) {
         describe_case("%d ranks", P);
         prepare(P, 20);
         prepare_backward(P);
+        for (int r = 0; r < P; r++) {
+            const int64_t n = all[r].args.k.shape[2];
+            for (size_t i = 0; i < sizeof dout / sizeof *dout; i++)
+                all[r].dout[i] *= sizes[r];
+            all[r].grads.dk = attn_bhtd(wide[r][0], ATTN_F64, B, HK, n, D);
+            all[r].grads.dv = attn_bhtd(wide[r][1], ATTN_F64, B, HK, n, D);
+        }
         run(P);
-        gather_gradients(P);
         memset(sum_dk, 0, sizeof sum_dk);
         memset(sum_dv, 0, sizeof sum_dv);
         for (int r = 0; r < P; r++) {
+            if (all[r].status != ATTN_OK)
+                fail_msg("rank %d: %s", r, all[r].err.message);
+            assert_int_equal(attn_mpi_put(&all[r].grads.dk, r, P, &whole[0], NULL), ATTN_OK);
+            assert_int_equal(attn_mpi_put(&all[r].grads.dv, r, P, &whole[1], NULL), ATTN_OK);
             contributions_of(r, P, part_dk, part_dv);
             for (int i = 0; i < SIZE; i++)
                 sum_dk[i] += (double)part_dk[i], sum_dv[i] += (double)part_dv[i];
         }
-        for (int i = 0; i < SIZE; i++)
-            want_dk[i] = (float)sum_dk[i], want_dv[i] = (float)sum_dv[i];
-        assert_same_array(got.dk, want_dk, sizeof want_dk);
-        assert_same_array(got.dv, want_dv, sizeof want_dv);
+        assert_same_array(all_dk, sum_dk, sizeof sum_dk);
+        assert_same_array(all_dv, sum_dv, sizeof sum_dv);
         end(P);
     }
 }
