@@ -27,7 +27,6 @@ class Axe:
         """No rule is violated, in both themes."""
         if not self.js("return globalThis.axe !== undefined"):
             self.js(self.rules)
-            self.browser.set_script_timeout(120)  # seconds; the machine may be busy
         for _ in range(2):
             self.assertEqual(self.browser.execute_async_script(RUN, without), [], where)
             self.js("document.getElementById('theme')?.click()")

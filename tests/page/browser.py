@@ -51,6 +51,7 @@ def start_browser(downloads):
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     browser = webdriver.Chrome(service=Service(DRIVER), options=options)
     browser.set_page_load_timeout(90)
+    browser.set_script_timeout(120)  # seconds; the machine may be busy
     return browser
 
 
