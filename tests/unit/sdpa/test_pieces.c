@@ -265,6 +265,28 @@ static void test_window(void **state)
         assert_near(result[c], sum[c] / weight, <=, 1e-5);
 }
 
+/* A row whose window lies behind the last key needs no key. */
+static void test_window_behind_the_keys(void **state)
+{
+    (void)state;
+    const int64_t position = 400;
+    const attn_pieces_options part = {sizeof part, &position, 401, 0, 0};
+    attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+    float result[DV] = {1};
+    attn_sdpa_state *s;
+    a.q = attn_bhtd(q, ATTN_F32, 1, 1, 1, D);
+    a.k = attn_bhtd(NULL, ATTN_F32, 1, 1, 260, D);
+    a.v = attn_bhtd(NULL, ATTN_F32, 1, 1, 260, DV);
+    a.out = attn_bhtd(result, ATTN_F32, 1, 1, 1, DV);
+    a.window_left = 100, a.window_right = 0; /* keys 300 .. 400 */
+    assert_int_equal(attn_sdpa_begin(NULL, &a, &part, &s, NULL), ATTN_OK);
+    assert_int_equal(attn_sdpa_next(s, NULL), 260);
+    assert_int_equal(attn_sdpa_finish(s, NULL), ATTN_OK);
+    attn_sdpa_end(s);
+    for (int c = 0; c < DV; c++)
+        assert_true(result[c] == 0);
+}
+
 /* Two windows with a gap: next tells of one run, then of the other. */
 static void test_gap(void **state)
 {
@@ -516,6 +538,7 @@ int main(void)
         cmocka_unit_test(test_hidden_nan),
         cmocka_unit_test(test_late_overflow),
         cmocka_unit_test(test_window),
+        cmocka_unit_test(test_window_behind_the_keys),
         cmocka_unit_test(test_gap),
         cmocka_unit_test(test_state_bytes),
         cmocka_unit_test(test_no_memory),

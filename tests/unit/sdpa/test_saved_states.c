@@ -169,6 +169,35 @@ static void test_each_place(void **state)
 
 /* ----------------------------------------------------------------------------- another call */
 
+/* Values without components: a chunk that is open, and the result, have no bytes to save. */
+static void test_no_components(void **state)
+{
+    (void)state;
+    attn_sdpa_args a = make_args();
+    attn_sdpa_state *s;
+    bytes b = {0};
+    one_call(NULL); /* lse does not depend on the values */
+    lse_tensor.data = lse;
+    a.v = attn_bhtd(NULL, ATTN_F32, B, HK, S, 0);
+    a.out = attn_bhtd(NULL, ATTN_F32, B, H, T, 0);
+    assert_int_equal(attn_sdpa_begin(NULL, &a, NULL, &s, NULL), ATTN_OK);
+    for (int64_t first; (first = attn_sdpa_next(s, NULL)) < S;) {
+        const int64_t n = S - first < 256 ? S - first : 256;
+        attn_tensor piece_k = attn_bhtd(k, ATTN_F32, B, HK, S, D);
+        const attn_tensor piece_v = attn_bhtd(NULL, ATTN_F32, B, HK, n, 0);
+        piece_k.data = k + first * D, piece_k.shape[2] = n;
+        assert_int_equal(attn_sdpa_feed(s, first, &piece_k, &piece_v, NULL), ATTN_OK);
+        b.size = 0;
+        assert_int_equal(attn_sdpa_save(s, keep_bytes, &b, NULL), ATTN_OK);
+        attn_sdpa_end(s);
+        assert_int_equal(attn_sdpa_load(NULL, &a, NULL, b.data, b.size, &s, NULL), ATTN_OK);
+    }
+    assert_int_equal(attn_sdpa_finish(s, NULL), ATTN_OK);
+    attn_sdpa_end(s);
+    bytes_free(&b);
+    assert_same_array(lse, want_lse, sizeof lse);
+}
+
 static void expect_no_load(const char *name, attn_context *ctx, const attn_sdpa_args *a,
                            const attn_pieces_options *part, const bytes *b, attn_status status,
                            const char *argument)
@@ -449,11 +478,11 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_place),    cmocka_unit_test(test_other_calls),
-        cmocka_unit_test(test_other_lengths), cmocka_unit_test(test_other_isa),
-        cmocka_unit_test(test_prefixes),      cmocka_unit_test(test_flipped_bits),
-        cmocka_unit_test(test_head),          cmocka_unit_test(test_write_fails),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_each_place),   cmocka_unit_test(test_no_components),
+        cmocka_unit_test(test_other_calls),  cmocka_unit_test(test_other_lengths),
+        cmocka_unit_test(test_other_isa),    cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_flipped_bits), cmocka_unit_test(test_head),
+        cmocka_unit_test(test_write_fails),  cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, prepare, NULL);
 }
