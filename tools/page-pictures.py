@@ -24,7 +24,7 @@ def main(page, folder):
     browser = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
     try:
         for name, height, state in (("page", 880, {"tab": "explore"}),
-                                    ("story", 790, {"tab": "story", "screen": SCREEN})):
+                                    ("story", 785, {"tab": "story", "screen": SCREEN})):
             browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
                 "width": 1280, "height": height, "deviceScaleFactor": 1, "mobile": False})
             browser.get("file://" + os.path.abspath(page))
