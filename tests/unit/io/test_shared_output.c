@@ -94,7 +94,7 @@ static void write_part(kit_output *out, const kit_array *whole, const bytes *mem
     shape.shape[shape.rank - 2] = n + 3; /* rows 2 to n + 1 are those to write */
     assert_int_equal(kit_array_new(&part, shape.dtype, shape.rank, shape.shape, NULL), KIT_OK);
     memset(part.data, 0x55, part.bytes);
-    for (int64_t m = 0; m < matrices; m++)
+    for (int64_t m = 0; m < matrices && n * last[1] > 0; m++)
         memcpy((char *)part.data + (size_t)((m * (n + 3) + 2) * last[1]) * size,
                memory->data + (size_t)((m * last[0] + first) * last[1]) * size,
                (size_t)(n * last[1]) * size);
