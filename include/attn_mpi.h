@@ -132,7 +132,8 @@ ATTN_API attn_status attn_mpi_gather(const attn_comm *comm, const attn_tensor *l
  * same error before anything is written. The error names that rank. A later error of one rank also
  * becomes the error of all; out and lse are then unspecified. ATTN_ERR_COMM: a rank sent nothing
  * within the deadline, or the table reported a failure. The message names the ranks that are
- * missing. All ranks end within about one deadline. `comm` cannot be used again after
+ * missing. All ranks end within about one deadline. If the last message of a call is lost, a rank
+ * that already has all that it needs returns ATTN_OK. `comm` cannot be used again after
  * ATTN_ERR_COMM. Memory of messages that cannot be stopped stays allocated.
  *
  * Threads: only one call at a time may use a table. During a call, ctx must not be used for
