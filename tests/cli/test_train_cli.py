@@ -31,6 +31,10 @@ def tensors(data):
     }
 
 
+# Sanitizers make training ten times slower, and the other tests run the same code for fewer steps.
+learns = unittest.skipIf(os.environ.get("ATTN_SANITIZED") == "1", "takes minutes with sanitizers")
+
+
 class Train(CliTest):
     def train(self, *args, **more):
         return self.works("train", *SMALL, *args, **more)
@@ -83,11 +87,13 @@ class Train(CliTest):
             self.assertIn(text, svg)
         self.assertEqual(self.bytes("curve.png")[:4], b"\x89PNG")
 
+    @learns
     def test_other_tasks_are_learned(self):
         for task in ("copy", "reverse", "previous-token"):
             steps = self.steps("--task", task, "--steps", "150", "--length", "16")
             self.assertGreaterEqual(self.array(steps["unseen_accuracy"]).item(), 0.99, task)
 
+    @learns
     def test_any_words_are_learned(self):
         steps = self.steps("--task", "any-words", "--steps", "700", "--heads", "1", "--length",
                            "16", "--vocab", "16", "--embed", "48", "--batch", "64")
@@ -102,6 +108,7 @@ class Train(CliTest):
         self.assertGreater(np.mean(second[right, followed]), 0.6)
         self.assertGreater(np.mean([first[i, i - 1] for i in range(1, 15)]), 0.6)
 
+    @learns
     def test_the_same_word_is_found(self):
         steps = self.steps("--task", "same-word", "--steps", "1000", "--heads", "1", "--layers",
                            "1", "--length", "16", "--vocab", "16", "--embed", "32")
