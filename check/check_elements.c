@@ -16,7 +16,7 @@ static double gelu_argument(check_case *c, check_content content)
 
 #define GELU_ULPS 4 /* the largest error of gelu() and of a slope: kernel.h */
 
-/* What is added to the bound of a number that may be 0, because it is below 2^-122. */
+/* Numbers below 2^-122 may become 0. Returns what this adds to the bound of such a number. */
 static double if_tiny(double x) { return fabs(x) < 0x1p-122 ? 0x1p-122 : 0; }
 
 static double want_gelu(double x)

@@ -72,7 +72,7 @@ static void make_part(check_case *c, const check_gradients *whole, const deal *d
 #undef TAKE
     if (d->count == 1)
         return;
-    /* What is added up is asked for as double, so that it is not rounded before. */
+    /* Gradients that are added up are double, so that they are not rounded before the sum. */
     if (check_gradients_want(&whole->dk))
         g->dk.view.dtype = g->grads.dk.dtype = ATTN_F64;
     if (check_gradients_want(&whole->dv))

@@ -41,7 +41,7 @@ static attn_context *context_of(int isa, int rank, int round)
 
 static int problems, repeated, judged;
 
-/* What is sent arrives, and no more is sent than reported, apart from comparisons. */
+/* All bytes that ranks send arrive. Ranks send no more than they report, apart from comparisons. */
 static void check_traffic(check_case *c, const attn_ranks *ranks, int P)
 {
     int64_t counted = 0, sent = 0, received = 0;
