@@ -12,14 +12,13 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "../core/internal.h"
 
 #define MOST_THREADS 1024
 
 struct attn_context {
-    atomic_int process; /* owner; -p: process p is taking the context over */
+    atomic_int process; /* owner: attni_process(); -p: process p is taking the context over */
     atomic_bool busy;   /* a call is running */
     pthread_mutex_t lock;
     attn_context_options options;
@@ -127,14 +126,15 @@ attn_status attn_context_create(const attn_context_options *options, attn_contex
     if (status != ATTN_OK)
         return status;
 
-    attn_context *ctx = o.allocate(o.memory_user, sizeof *ctx, ATTNI_ALIGN);
+    attn_context *ctx =
+        attni_process_watch() ? o.allocate(o.memory_user, sizeof *ctx, ATTNI_ALIGN) : NULL;
     if (ctx) {
         memset(ctx, 0, sizeof *ctx);
         ctx->options = o;
         ctx->options.isa = NULL; /* the caller may free its string after this call */
         ctx->isa = isa;
         ctx->threads = threads;
-        atomic_init(&ctx->process, (int)getpid());
+        atomic_init(&ctx->process, attni_process());
         bool pooled = threads > 1 && !o.parallel_for;
         if (pooled)
             ctx->pool = attni_pool_create(threads);
@@ -153,7 +153,7 @@ attn_status attn_context_create(const attn_context_options *options, attn_contex
  * using or replacing is left to that call; the child's copy of it is leaked, once. */
 static void adopt(attn_context *ctx)
 {
-    int self = (int)getpid();
+    int self = attni_process();
     int process = atomic_load(&ctx->process);
     while (process != self) {
         if (process == -self) { /* another thread of this process is taking it over */

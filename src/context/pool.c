@@ -24,7 +24,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "../core/internal.h"
 
@@ -42,7 +41,7 @@
 struct attni_pool {
     int asked;          /* requested threads, including the caller */
     atomic_int threads; /* how many of them the system provides */
-    pid_t process;      /* process that owns the members below; 0: none yet */
+    int process;        /* attni_process() that owns the members below; 0: none yet */
     int started;        /* workers that were started: thread[0 .. started-1] */
     double spin;        /* seconds; 0 if there are fewer CPUs than threads */
 
@@ -175,7 +174,7 @@ static bool settle(attni_pool *pool)
         pthread_mutex_destroy(&pool->lock);
         return false;
     }
-    pool->process = getpid();
+    pool->process = attni_process();
     return true;
 }
 
@@ -249,7 +248,7 @@ attni_pool *attni_pool_create(int threads)
     if (!attni_size_mul((size_t)asked - 1, sizeof(pthread_t), &bytes) ||
         !attni_size_add(bytes, sizeof(attni_pool), &all))
         return NULL;
-    attni_pool *pool = calloc(1, all);
+    attni_pool *pool = attni_process_watch() ? calloc(1, all) : NULL;
     if (!pool)
         return NULL;
     pool->asked = asked;
@@ -264,7 +263,8 @@ int attni_pool_threads(const attni_pool *pool) { return atomic_load(&pool->threa
 
 void attni_pool_run(attni_pool *pool, int workers, void (*body)(void *arg, int worker), void *arg)
 {
-    bool ours = workers > 1 && pool->asked > 1 && (pool->process == getpid() || settle(pool));
+    bool ours =
+        workers > 1 && pool->asked > 1 && (pool->process == attni_process() || settle(pool));
     if (ours) {
         int most = attni_pool_threads(pool);
         start(pool, (workers < most ? workers : most) - 1);
@@ -293,7 +293,7 @@ void attni_pool_destroy(attni_pool *pool)
 {
     if (!pool)
         return;
-    if (pool->process == getpid()) {
+    if (pool->process == attni_process()) {
         atomic_store(&pool->left, -1);
         wake(pool, pool->started);
         for (int i = 0; i < pool->started; i++)

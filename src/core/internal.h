@@ -317,6 +317,11 @@ void attni_call_end(attni_call *call);
 void *attni_call_allocate(attni_call *call, size_t bytes); /* NULL: out of memory */
 void attni_call_release(attni_call *call, void *memory, size_t bytes);
 
+/* fork.c. Forks are counted after the first call of watch. It returns false if memory is short.
+ * attni_process is a positive number, larger in the child of a fork() than in its parent. */
+bool attni_process_watch(void);
+int attni_process(void);
+
 /* The thread pool, one per context (pool.c). `threads` includes the caller. Getting fewer threads
  * than requested is not an error; attni_pool_threads returns their number. After fork() the child
  * starts threads of its own at its next run. */

@@ -70,14 +70,14 @@ for name in kit explain/grid explain/recipe_common explain/recipe_explain explai
 done
 for file in "$root"/src/*/*.c; do
     case $file in
-    */context/pool.c | */context/openmp.c) ;; # no_system.c
+    */context/pool.c | */context/fork.c | */context/openmp.c) ;; # no_system.c
     */isa_avx* | */isa_neon* | */amx_emulated.c) ;; # for other CPUs
     *) set -- "$@" "$file" ;;
     esac
 done
 # The order of sums and their rounding are those of every other build (cmake/AttnCompile.cmake).
 if build "$work/module" "$work/o" -std=gnu11 -Oz -DNDEBUG -ffp-contract=off -ffunction-sections \
-    -fdata-sections -fvisibility=hidden -D_WASI_EMULATED_GETPID -isystem "$here/port" \
+    -fdata-sections -fvisibility=hidden -isystem "$here/port" \
     -isystem "$work/table" -I"$root" -I"$root/kit" -I"$root/src" -I"$root/include" "$@" \
     2>"$work/said"; then
     cat "$work/said" >&2

@@ -1,7 +1,6 @@
-/* A page has no threads, no processes and no environment: replacements for src/context/pool.c and
- * for what wasi-libc would ask its host. */
+/* A page has no threads, no processes and no environment: replacements for src/context/pool.c,
+ * src/context/fork.c, and for what wasi-libc would ask its host. */
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "core/internal.h"
 
@@ -25,7 +24,8 @@ void attni_pool_run(attni_pool *pool, int workers, void (*body)(void *arg, int w
 
 void attni_pool_destroy(attni_pool *pool) { (void)pool; }
 
-pid_t getpid(void) { return 1; }
+bool attni_process_watch(void) { return true; }
+int attni_process(void) { return 1; }
 
 char *getenv(const char *name)
 {
