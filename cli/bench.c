@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../kit/io/json_write.h"
+#include "bench.h"
 #include "command.h"
+#include "job.h"
 #include "terminal.h"
 #include "value.h"
 
@@ -23,14 +24,7 @@ enum {
     READ_MOST = 1 << 28 /* least and most bytes of the streaming read */
 };
 
-enum { SHAPE_B, SHAPE_H, SHAPE_HK, SHAPE_T, SHAPE_S, SHAPE_D, SHAPE_DV, SHAPE_SIZE };
-
 #define TIMING_LEAST 20e-6 /* seconds; short calls are timed several at a time to reach this */
-
-typedef struct bench_case {
-    int64_t shape[SHAPE_SIZE];
-    const char *causal;
-} bench_case;
 
 /* Short and long, wide and narrow, full and causal; then decoding: one query, a few, a batch, and
  * heads that share keys and values. */
@@ -48,25 +42,7 @@ static const bench_case standard[] = {
     {{1, 32, 4, 1, 8192, 128, 128}, "none"},
 };
 
-/* The timed pass, in the order of --pass's words. */
-typedef enum bench_pass { FORWARD, BACKWARD, BOTH } bench_pass;
-static const char *const pass_names[] = {"forward", "backward", "both"};
-
-typedef struct bench {
-    attn_context *ctx;
-    attn_dtype dtype;
-    bench_pass pass;
-    double seconds;
-    bool json;
-} bench;
-
-/* A case's arrays; the last six are used only for gradients. */
-typedef struct bench_call {
-    kit_array q, k, v, out, lse, dout, dq, dk, dv;
-    attn_tensor lse_view;
-    attn_sdpa_args args;
-    attn_sdpa_grads grads;
-} bench_call;
+const char *const bench_pass_names[] = {"forward", "backward", "both"};
 
 typedef struct bench_result {
     attn_plan_info plan;
@@ -113,6 +89,12 @@ static double measure(const probe *what, int threads)
     return sum;
 }
 
+double bench_peak(const bench *b, double seconds)
+{
+    const probe flops = {attn_context_isa(b->ctx), b->dtype, 0, seconds, 0, 0, false};
+    return measure(&flops, attn_context_threads(b->ctx));
+}
+
 /* --------------------------------------------------------------------------------------- a case */
 
 static int fill(kit_array *a, attn_dtype dtype, int64_t B, int64_t H, int64_t n, int64_t D,
@@ -139,16 +121,25 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+int bench_run(const bench *b, const bench_call *c, kit_error *err)
+{
+    attn_error engine = {0};
+    if ((b->pass != BENCH_BACKWARD && attn_sdpa_forward(b->ctx, &c->args, &engine)) ||
+        (b->pass != BENCH_FORWARD && attn_sdpa_backward(b->ctx, &c->args, &c->grads, &engine)))
+        return kit_engine(engine.status, &engine, err);
+    return KIT_OK;
+}
+
 /* Makes `calls` calls; *seconds is the mean time of one. */
 static int time_calls(double *seconds, const bench *b, const bench_call *c, int calls,
                       kit_error *err)
 {
-    attn_error engine = {0};
     double start = seconds_now();
-    for (int i = 0; i < calls; i++)
-        if ((b->pass != BACKWARD && attn_sdpa_forward(b->ctx, &c->args, &engine)) ||
-            (b->pass != FORWARD && attn_sdpa_backward(b->ctx, &c->args, &c->grads, &engine)))
-            return kit_engine(engine.status, &engine, err);
+    for (int i = 0; i < calls; i++) {
+        const int code = bench_run(b, c, err);
+        if (code)
+            return code;
+    }
     *seconds = (seconds_now() - start) / calls;
     return KIT_OK;
 }
@@ -159,7 +150,6 @@ static int time_case(const bench *b, const bench_call *c, bench_result *r, kit_e
     int threads = attn_context_threads(b->ctx), calls = 1, code;
     size_t count = 0, bytes = (size_t)r->plan.bytes / (size_t)threads;
     bytes = bytes < READ_LEAST ? READ_LEAST : bytes > READ_MOST ? READ_MOST : bytes;
-    probe flops = {attn_context_isa(b->ctx), b->dtype, 0, 0.15 * b->seconds / ROUNDS, 0, 0, false};
     probe reads = {NULL, b->dtype, bytes, 0.15 * b->seconds / ROUNDS, 0, 0, false};
     if (!sample)
         return kit_fail(err, KIT_LIMIT, "out of memory");
@@ -177,7 +167,7 @@ static int time_case(const bench *b, const bench_call *c, bench_result *r, kit_e
         } while (seconds_now() < end);
         if (code)
             break;
-        double peak = measure(&flops, threads), stream = measure(&reads, threads);
+        double peak = bench_peak(b, 0.15 * b->seconds / ROUNDS), stream = measure(&reads, threads);
         r->peak = peak > r->peak ? peak : r->peak;
         r->stream = stream > r->stream ? stream : r->stream;
     }
@@ -197,14 +187,16 @@ static int make_gradients(bench_call *c, const bench *b, const int64_t *n, attn_
                           kit_error *err)
 {
     const int64_t lse_shape[4] = {n[SHAPE_B], n[SHAPE_H], n[SHAPE_T], 1};
+    const bool narrow = b->dtype == ATTN_F16 || b->dtype == ATTN_BF16;
+    const attn_dtype wide = narrow && b->float_grads ? ATTN_F32 : b->dtype;
     int code;
     if ((code = kit_array_new(&c->lse, b->dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32, 4, lse_shape,
                               err)) ||
         (code =
              fill(&c->dout, b->dtype, n[SHAPE_B], n[SHAPE_H], n[SHAPE_T], n[SHAPE_DV], rng, err)) ||
         (code = kit_array_new(&c->dq, b->dtype, 4, c->q.shape, err)) ||
-        (code = kit_array_new(&c->dk, b->dtype, 4, c->k.shape, err)) ||
-        (code = kit_array_new(&c->dv, b->dtype, 4, c->v.shape, err)))
+        (code = kit_array_new(&c->dk, wide, 4, c->k.shape, err)) ||
+        (code = kit_array_new(&c->dv, wide, 4, c->v.shape, err)))
         return code;
     c->lse_view = view(&c->lse);
     c->args.lse = &c->lse_view;
@@ -215,12 +207,12 @@ static int make_gradients(bench_call *c, const bench *b, const int64_t *n, attn_
     return KIT_OK;
 }
 
-static int make_call(bench_call *c, const bench *b, const int64_t *n, kit_error *err)
+int bench_make_call(bench_call *c, const bench *b, const int64_t *n, uint64_t seed, kit_error *err)
 {
     const int64_t out_shape[4] = {n[SHAPE_B], n[SHAPE_H], n[SHAPE_T], n[SHAPE_DV]};
     attn_rng rng;
     int code;
-    attn_rng_seed(&rng, 123);
+    attn_rng_seed(&rng, seed);
     if ((code = fill(&c->q, b->dtype, n[SHAPE_B], n[SHAPE_H], n[SHAPE_T], n[SHAPE_D], &rng, err)) ||
         (code =
              fill(&c->k, b->dtype, n[SHAPE_B], n[SHAPE_HK], n[SHAPE_S], n[SHAPE_D], &rng, err)) ||
@@ -232,26 +224,32 @@ static int make_call(bench_call *c, const bench *b, const int64_t *n, kit_error 
     c->args.k = view(&c->k);
     c->args.v = view(&c->v);
     c->args.out = view(&c->out);
-    return b->pass == FORWARD ? KIT_OK : make_gradients(c, b, n, &rng, err);
+    return b->pass == BENCH_FORWARD ? KIT_OK : make_gradients(c, b, n, &rng, err);
 }
 
-/* Plans the call. For both passes together, gives the backward's kernel and the work of both. */
-static int plan_call(bench_result *r, const bench *b, const bench_call *c, kit_error *err)
+void bench_free_call(bench_call *c)
+{
+    kit_array *all[] = {&c->q, &c->k, &c->v, &c->out, &c->lse, &c->dout, &c->dq, &c->dk, &c->dv};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        kit_array_free(all[i]);
+}
+
+int bench_plan_call(attn_plan_info *plan, const bench *b, const bench_call *c, kit_error *err)
 {
     attn_plan_info backward = ATTN_PLAN_INFO_INIT;
     attn_error engine = {0};
-    attn_plan_info_init(&r->plan);
-    if (attn_sdpa_plan(b->ctx, &c->args, &r->plan, &engine) ||
-        (b->pass != FORWARD &&
+    attn_plan_info_init(plan);
+    if (attn_sdpa_plan(b->ctx, &c->args, plan, &engine) ||
+        (b->pass != BENCH_FORWARD &&
          attn_sdpa_backward_plan(b->ctx, &c->args, &c->grads, &backward, &engine)) ||
-        (b->pass == BACKWARD && attn_sdpa_forward(b->ctx, &c->args, &engine)))
+        (b->pass == BENCH_BACKWARD && attn_sdpa_forward(b->ctx, &c->args, &engine)))
         return kit_engine(engine.status, &engine, err);
-    if (b->pass == BOTH) {
-        backward.flop += r->plan.flop;
-        backward.bytes += r->plan.bytes;
+    if (b->pass == BENCH_BOTH) {
+        backward.flop += plan->flop;
+        backward.bytes += plan->bytes;
     }
-    if (b->pass != FORWARD)
-        r->plan = backward;
+    if (b->pass != BENCH_FORWARD)
+        *plan = backward;
     return KIT_OK;
 }
 
@@ -261,12 +259,10 @@ static int run_case(const bench *b, const bench_case *c, bench_result *r, kit_er
     int code;
     memset(r, 0, sizeof *r);
     if (!(code = engine_parse_causal(&call.args, c->causal, true, err)) &&
-        !(code = make_call(&call, b, c->shape, err)) && !(code = plan_call(r, b, &call, err)))
+        !(code = bench_make_call(&call, b, c->shape, 123, err)) &&
+        !(code = bench_plan_call(&r->plan, b, &call, err)))
         code = time_case(b, &call, r, err);
-    kit_array *all[] = {&call.q,    &call.k,  &call.v,  &call.out, &call.lse,
-                        &call.dout, &call.dq, &call.dk, &call.dv};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        kit_array_free(all[i]);
+    bench_free_call(&call);
     return code;
 }
 
@@ -294,7 +290,7 @@ static void print_json(json_writer *j, const bench *b, const bench_case *c, cons
     json_put_sizes(j, "shape", c->shape, SHAPE_SIZE);
     json_put_text(j, "dtype", attn_dtype_name(b->dtype));
     json_put_text(j, "causal", c->causal);
-    json_put_text(j, "pass", pass_names[b->pass]);
+    json_put_text(j, "pass", bench_pass_names[b->pass]);
     json_put_integer(j, "threads", attn_context_threads(b->ctx));
     json_put_text(j, "isa", attn_context_isa(b->ctx));
     json_put_text(j, "kernel", r->plan.kernel);
@@ -309,23 +305,33 @@ static void print_json(json_writer *j, const bench *b, const bench_case *c, cons
     json_end_object(j);
 }
 
+const char *bench_title(const bench *b)
+{
+    return b->pass == BENCH_BOTH ? "forward and backward" : bench_pass_names[b->pass];
+}
+
 static void print_head(const bench *b)
 {
     int threads = attn_context_threads(b->ctx);
     printf("%s, %s, %s, %d thread%s; peak and stream as measured beside each case\n\n",
-           b->pass == BOTH ? "forward and backward" : pass_names[b->pass],
-           attn_dtype_name(b->dtype), attn_context_isa(b->ctx), threads, threads == 1 ? "" : "s");
+           bench_title(b), attn_dtype_name(b->dtype), attn_context_isa(b->ctx), threads,
+           threads == 1 ? "" : "s");
     printf("%-25s %-12s %10s %8s %5s %7s %6s\n", "B,H,Hk,T,S,D,Dv", "causal", "min us", "GFLOP/s",
            "peak", "GB/s", "stream");
+}
+
+void bench_shape_text(char text[160], const bench_case *c)
+{
+    *text = 0;
+    for (int i = 0; i < SHAPE_SIZE; i++)
+        snprintf(text + strlen(text), 160 - strlen(text), "%s%" PRId64, i ? "," : "", c->shape[i]);
 }
 
 static void print_row(const bench_case *c, const bench_result *r)
 {
     figures f = figures_of(r);
-    char shape[160] = "";
-    for (int i = 0; i < SHAPE_SIZE; i++)
-        snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%" PRId64, i ? "," : "",
-                 c->shape[i]);
+    char shape[160];
+    bench_shape_text(shape, c);
     printf("%-25s %-12.12s %10.1f %8.1f %4.0f%% %7.2f %5.0f%%\n", shape, c->causal, r->best_us,
            f.gflops, 100 * f.peak_fraction, f.gbps, 100 * f.stream_fraction);
     fflush(stdout);
@@ -351,12 +357,12 @@ static int parse_shape(bench_case *c, const char *text, kit_error *err)
     return KIT_OK;
 }
 
-/* Gets case i of those given, or of the standard list. */
-static int find_case(bench_case *c, const options *o, size_t i, kit_error *err)
+int bench_find_case(bench_case *c, const options *o, const bench_case *list, size_t i,
+                    kit_error *err)
 {
     const char *shape = option_at(o, OPT_bench_shape, i),
                *causal = option_text(o, OPT_bench_causal);
-    *c = shape ? (bench_case){.causal = "none"} : standard[i];
+    *c = shape ? (bench_case){.causal = "none"} : list[i];
     if (causal)
         c->causal = causal;
     return shape ? parse_shape(c, shape, err) : KIT_OK;
@@ -368,7 +374,7 @@ static int check_cases(const options *o, kit_error *err)
     bench_case c;
     int code = engine_parse_causal(&args, option_text(o, OPT_bench_causal), true, err);
     for (size_t i = 0; !code && i < option_count(o, OPT_bench_shape); i++)
-        code = find_case(&c, o, i, err);
+        code = bench_find_case(&c, o, NULL, i, err);
     return code;
 }
 
@@ -383,7 +389,7 @@ static int run_cases(const bench *b, const options *o, kit_error *err)
     int code = cases && results ? KIT_OK : kit_fail(err, KIT_LIMIT, "out of memory");
     for (size_t i = 0; i < count && !code; i++) {
         terminal_progress("case %zu of %zu", i + 1, count);
-        if (!(code = find_case(&cases[i], o, i, err)))
+        if (!(code = bench_find_case(&cases[i], o, standard, i, err)))
             code = run_case(b, &cases[i], &results[i], err);
         terminal_progress(NULL);
         if (!code && !b->json && i == 0)
@@ -416,10 +422,13 @@ int command_bench(const options *o, kit_error *err)
         return kit_fail(err, KIT_USAGE,
                         "unexpected argument '%s'; a case is given as --shape B,H,Hk,T,S,D",
                         o->operand[0]);
+    const bool ranks = option_given(o, OPT_bench_mpi);
+    if (!ranks && option_given(o, OPT_bench_deadline))
+        return kit_fail(err, KIT_USAGE, "--deadline has no effect without --mpi");
     if (!(code = check_cases(o, err)) &&
         !(code = engine_context(&b.ctx, option_text(o, OPT_bench_isa),
                                 (int)option_integer(o, OPT_bench_threads), err)))
-        code = run_cases(&b, o, err);
+        code = ranks ? bench_over_ranks(&b, o, err) : run_cases(&b, o, err);
     attn_context_destroy(b.ctx);
     return code;
 }

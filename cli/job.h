@@ -1,6 +1,6 @@
-/* attn run --mpi: one call, computed by all processes that mpirun has started. The code is in mpi/,
- * which is compiled with -DATTN_MPI=ON; without_mpi.c takes its place otherwise. main.c calls
- * job_begin before, and job_settle and job_end after the command. */
+/* --mpi of attn run and attn bench: one call, computed by all processes that mpirun has started.
+ * The code is in mpi/, which is compiled with -DATTN_MPI=ON; without_mpi.c takes its place
+ * otherwise. main.c calls job_begin before, and job_settle and job_end after the command. */
 #ifndef CLI_JOB_H
 #define CLI_JOB_H
 
@@ -18,7 +18,7 @@ static inline bool job_wanted(int argc, char **argv)
             return false; /* --help */
         wanted = wanted || strcmp(argv[i], "--mpi") == 0 || strcmp(argv[i], "--mp") == 0;
     }
-    return wanted && strcmp(argv[1], "run") == 0;
+    return wanted && (strcmp(argv[1], "run") == 0 || strcmp(argv[1], "bench") == 0);
 }
 
 /* The rank that the launcher has given to this process; 0: the first one, or no launcher that is

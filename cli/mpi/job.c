@@ -35,6 +35,7 @@ static double now(void)
  *
  * MPI itself waits for ever for a rank that does not start or end. */
 
+static const char *command;
 static char late[128];
 static unsigned late_length;
 
@@ -51,8 +52,8 @@ static void watch(const char *what)
 {
     const unsigned seconds = (unsigned)ceil(fmin(fmax(deadline, LEAST_START), 1e6));
     late_length =
-        (unsigned)snprintf(late, sizeof late,
-                           "attn run: --mpi: a rank did not %s MPI within %u s\n", what, seconds);
+        (unsigned)snprintf(late, sizeof late, "attn %s: --mpi: a rank did not %s MPI within %u s\n",
+                           command, what, seconds);
     signal(SIGALRM, too_late);
     alarm(seconds);
 }
@@ -69,6 +70,7 @@ static void read_deadline(int argc, char **argv)
 
 int job_begin(int argc, char **argv, kit_error *err)
 {
+    command = argv[1]; /* "run" or "bench" */
     read_deadline(argc, argv);
     watch("start");
     const int code = comm_begin(&comm, err);

@@ -2,7 +2,7 @@
  * fork(). getpid() would tell, but it is a system call, which takes a tenth of a call of attention
  * over six words. So a handler of pthread_atfork counts instead.
  *
- * A child of _Fork() or of the bare system call is not counted. POSIX allows such a child only
+ * A child that the bare system call makes is not counted. POSIX allows such a child only
  * functions that are safe in a signal handler, and the library has none.
  */
 #include <pthread.h>

@@ -19,7 +19,7 @@ OPTIONS = {
     "softcap alibi alibi-symmetric sinks plan grad-out grad-q grad-k grad-v grad-mask "
     "pieces checkpoint every resume mpi deadline scale dropout seed precision dtype threads isa "
     "json color help",
-    "bench": "shape dtype causal pass threads isa seconds json color help",
+    "bench": "shape dtype causal pass threads isa seconds mpi deadline json color help",
     "train": "task text length vocab embed heads layers mlp steps batch lr warmup weight-decay "
     "seed unseen every checkpoint save-every resume output json full threads isa color help",
     "generate": "model ignore-unknown tokens temperature top-k top-p seed json threads isa color "

@@ -36,6 +36,8 @@ B, H, HK, T, S, D, DV = 2, 4, 2, 201, 401, 24, 17
 
 
 class Job(CliTest):
+    command = "run"
+
     def setUp(self):
         super().setUp()
         self.rng = np.random.default_rng(11)
@@ -52,7 +54,7 @@ class Job(CliTest):
     def job(self, ranks, *args, mpi=MPI, program=OF_MPI, fault=None, rank=0, last=None):
         """Runs a job; `fault`: of interpose.c, on this rank. `last`: the last rank has these
         arguments."""
-        program = [program, "run", "--mpi"]
+        program = [program, self.command, "--mpi"]
         if fault:
             program = ["env", "LD_PRELOAD=" + self.interpose(), "FAULT=" + fault,
                        "FAULT_RANK=%d" % rank, *program]  # fmt: skip
