@@ -127,6 +127,9 @@ ATTN_API attn_status attn_mpi_gather(const attn_comm *comm, const attn_tensor *l
  * Memory: attn_sdpa_state_bytes() for the rows of q; three segments of keys and values; a byte for
  * each rank and segment. The last two come from malloc. No rank holds the keys of all ranks.
  *
+ * Checkpoints: with options.checkpoint the ranks save the state of the call from time to time. A
+ * later call goes on from there, on any number of ranks, to the same bits (attn_mpi_checkpoint).
+ *
  * Errors: first, the ranks compare their calls. If the shapes, rules, version or instruction
  * set of a rank differ from those of the others, or if a rank has an error, all ranks return the
  * same error before anything is written. The error names that rank. A later error of one rank also
@@ -148,6 +151,62 @@ typedef struct attn_mpi_report {
     int sweeps;                         /* 1 to 3; 1 in the backward */
 } attn_mpi_report;
 
+/* Checkpoints of a forward. The library decides when to save and which bytes; these functions write
+ * and read them. All bytes of one checkpoint are one file, or something like it, that all ranks
+ * write together and that a later call reads, on any number of ranks.
+ *
+ * The functions return 0, or another number if they failed. The call then ends with ATTN_ERR_FILE
+ * on all ranks. The library calls them from the thread that called it.
+ *
+ * Saving: after a segment, if `every` seconds have passed on any rank since the last save, or since
+ * the call began, all ranks call `open`. When it has succeeded on all ranks, each calls `write` for
+ * its own bytes, some at a time, and then `sync`; of the `size` bytes, each is written once, by one
+ * rank. When `sync` has succeeded on all ranks, all call `close` with complete = 1: now this
+ * checkpoint replaces the one before. If something has failed on any rank, all call `close` with
+ * complete = 0: these bytes must be discarded, and the checkpoint before must stay.
+ *
+ * Resuming: `read` reads bytes at .. at+n-1 of the `size` bytes of a checkpoint. The call must be
+ * the saved one: same T, S, rules, instruction set and version of the library, and the same numbers
+ * in q, k, v and mask. All of this is compared. A call that differs, and bytes that are damaged or
+ * cut off, end with ATTN_ERR_FILE before any key is computed; out and lse are then unspecified. P,
+ * segment_keys and the number of threads may differ. The bytes are treated as untrusted input.
+ *
+ * With saving or resuming, the rows of q are computed in blocks of 64, each with a state of its own
+ * (attn_sdpa_begin). So at most B H threads of a rank work at a time. With cu_seqlens each block
+ * has a chunk of 256 keys and values in memory. While saving is requested, the ranks wait for each
+ * other after each segment. */
+typedef struct attn_mpi_checkpoint {
+    size_t struct_size; /* sizeof(attn_mpi_checkpoint), set by ATTN_MPI_CHECKPOINT_INIT */
+    void *user;         /* the first argument of each function */
+    double every;       /* seconds; 0: save after each segment */
+    /* All four, or none: nothing is saved. */
+    int (*open)(void *user, uint64_t size);
+    int (*write)(void *user, uint64_t at, const void *bytes, size_t n);
+    int (*sync)(void *user); /* what this rank has written must be on the disk */
+    int (*close)(void *user, int complete);
+    /* NULL: the call begins with the first key. */
+    int (*read)(void *user, uint64_t at, void *bytes, size_t n);
+    uint64_t size; /* of what read reads */
+} attn_mpi_checkpoint;
+
+#define ATTN_MPI_CHECKPOINT_INIT                                                                   \
+    {                                                                                              \
+        .struct_size = sizeof(attn_mpi_checkpoint)                                                 \
+    }
+
+static inline void attn_mpi_checkpoint_init(attn_mpi_checkpoint *checkpoint)
+{
+    checkpoint->struct_size = sizeof *checkpoint;
+    checkpoint->user = NULL;
+    checkpoint->every = 0;
+    checkpoint->open = NULL;
+    checkpoint->write = NULL;
+    checkpoint->sync = NULL;
+    checkpoint->close = NULL;
+    checkpoint->read = NULL;
+    checkpoint->size = 0;
+}
+
 typedef struct attn_mpi_options {
     size_t struct_size;      /* sizeof(attn_mpi_options), set by ATTN_MPI_OPTIONS_INIT */
     int64_t T, S;            /* queries and keys of all ranks together */
@@ -155,6 +214,7 @@ typedef struct attn_mpi_options {
                              such that each rank has the same number of keys in a segment */
     double deadline;         /* seconds without any progress of a message; 0: 600 */
     attn_mpi_report *report; /* out; or NULL */
+    const attn_mpi_checkpoint *checkpoint; /* or NULL; refused by the backward */
 } attn_mpi_options;
 
 #define ATTN_MPI_OPTIONS_INIT                                                                      \
@@ -168,6 +228,7 @@ static inline void attn_mpi_options_init(attn_mpi_options *options)
     options->T = options->S = options->segment_keys = 0;
     options->deadline = 0;
     options->report = NULL;
+    options->checkpoint = NULL;
 }
 
 ATTN_API attn_status attn_mpi_sdpa_forward(const attn_comm *comm, attn_context *ctx,

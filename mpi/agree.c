@@ -9,7 +9,7 @@
 /* ------------------------------------------------------------------------------- the call's hash
  */
 
-enum { VERSION, ISA, FUNCTION, SHAPES, RULES, ARRAYS, PARTS };
+enum { VERSION, ISA, FUNCTION, SHAPES, RULES, ARRAYS, CHECKPOINTS, PARTS };
 static const char *const names[PARTS] = {
     [VERSION] = "version of libattn",
     [ISA] = "instruction set (set ATTN_ISA to one that all machines have)",
@@ -17,6 +17,7 @@ static const char *const names[PARTS] = {
     [SHAPES] = "shapes or types",
     [RULES] = "rules",
     [ARRAYS] = "lengths, sequences, slopes or sinks",
+    [CHECKPOINTS] = "whether they save or resume",
 };
 
 typedef struct hash_state {
@@ -130,7 +131,9 @@ static attn_status first_error(attni_mpi_run *run, const opinion *all)
 
 static attn_status gather(attni_mpi_run *run, const opinion *mine, opinion **all)
 {
-    *all = attni_mpi_allocate(run, (uint64_t)run->comm->size, sizeof **all);
+    if (!run->opinions)
+        run->opinions = attni_mpi_allocate(run, (uint64_t)run->comm->size, sizeof **all);
+    *all = run->opinions;
     if (!*all)
         return attni_mpi_give_up(run, attni_mpi_no_memory(run));
     return attni_mpi_all_gather(run, mine, sizeof *mine, *all);
@@ -154,8 +157,10 @@ attn_status attni_mpi_agree(attni_mpi_run *run, const attni_mpi_plan *plan, cons
             hash_shapes(&h, plan);
         else if (part == RULES)
             hash_rules(&h, plan->args);
-        else
+        else if (part == ARRAYS)
             hash_arrays(&h, plan);
+        else
+            hash_number(&h, plan->saves + 2 * plan->resumes);
         mine.hashes[part] = h.sum;
     }
     status = gather(run, &mine, &all);
@@ -171,17 +176,23 @@ attn_status attni_mpi_agree(attni_mpi_run *run, const attni_mpi_plan *plan, cons
     return ATTN_OK;
 }
 
-attn_status attni_mpi_agree_again(attni_mpi_run *run, attn_status status, uint8_t *again)
+attn_status attni_mpi_exchange(attni_mpi_run *run, attn_status *status, uint8_t *again)
 {
     opinion mine, *all;
     memset(&mine, 0, sizeof mine);
-    set_error(&mine, status, run->err);
-    status = gather(run, &mine, &all);
-    if (status || (status = first_error(run, all)))
-        return status;
+    set_error(&mine, *status, run->err);
+    const attn_status failed = gather(run, &mine, &all);
+    if (failed || (*status = first_error(run, all)))
+        return failed;
     for (int r = 0; r < run->comm->size; r++) {
         again[r] = all[r].error.status == ATTN_AGAIN;
-        status = again[r] ? ATTN_AGAIN : status;
+        *status = again[r] ? ATTN_AGAIN : *status;
     }
-    return status;
+    return ATTN_OK;
+}
+
+attn_status attni_mpi_agree_again(attni_mpi_run *run, attn_status status, uint8_t *again)
+{
+    const attn_status failed = attni_mpi_exchange(run, &status, again);
+    return failed ? failed : status;
 }

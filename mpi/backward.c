@@ -88,6 +88,10 @@ static attn_status read_grads(backward *b, attn_context *ctx, const attn_sdpa_gr
                               "grads is %s; set it up by ATTN_SDPA_GRADS_INIT",
                               grads ? "a struct of another version" : "NULL");
     b->call.plan.grads = &b->grads;
+    if (b->call.options.checkpoint)
+        return attni_mpi_fail(err, ATTN_ERR_ARGUMENT, "options",
+                              "options: checkpoint is given, but only the forward has checkpoints; "
+                              "it must be NULL");
     if (b->grads.dmask)
         return attni_mpi_fail(err, ATTN_ERR_ARGUMENT, "dmask",
                               "dmask is given, but there is no gradient of a mask over ranks; it "

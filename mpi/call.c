@@ -100,12 +100,37 @@ static attn_status check_rows(const attni_mpi_call *call, const attn_tensor *t, 
     return ATTN_OK;
 }
 
+static attn_status check_checkpoint(attni_mpi_call *call)
+{
+    const attn_mpi_checkpoint *given = call->options.checkpoint;
+    attn_mpi_checkpoint *c = &call->checkpoint;
+    attn_error *err = call->run.err;
+    if (!given)
+        return ATTN_OK;
+    if (!attni_mpi_read_struct(given, c, offsetof(attn_mpi_checkpoint, size) + sizeof c->size,
+                               sizeof *c))
+        return attni_mpi_fail(err, ATTN_ERR_ARGUMENT, "checkpoint",
+                              "checkpoint is a struct of another version; set it up by "
+                              "ATTN_MPI_CHECKPOINT_INIT");
+    if (!c->open != !c->write || !c->open != !c->sync || !c->open != !c->close)
+        return attni_mpi_fail(err, ATTN_ERR_ARGUMENT, "checkpoint",
+                              "checkpoint has only some of open, write, sync and close; saving "
+                              "needs all of them");
+    if (!(c->every >= 0))
+        return attni_mpi_fail(err, ATTN_ERR_ARGUMENT, "checkpoint",
+                              "checkpoint: every is %g; it must be 0 or a number of seconds",
+                              c->every);
+    call->plan.saves = c->open != NULL;
+    call->plan.resumes = c->read != NULL;
+    return ATTN_OK;
+}
+
 attn_status attni_mpi_call_read(attni_mpi_call *call, const attn_mpi_options *options,
                                 const attn_sdpa_args *args)
 {
     attni_mpi_plan *p = &call->plan;
-    attn_status status = check_options(call, options);
-    if (status)
+    attn_status status;
+    if ((status = check_options(call, options)) || (status = check_checkpoint(call)))
         return status;
     attn_sdpa_args_init(&call->local);
     if (!attni_mpi_read_struct(args, &call->local, offsetof(attn_sdpa_args, scale),

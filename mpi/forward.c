@@ -7,35 +7,123 @@
 typedef struct forward {
     attni_mpi_call call;
     attni_mpi_segments segments;
-    attn_sdpa_state *state;
+    attni_mpi_part *parts; /* this rank's rows; at least one part, which may have no rows */
+    int64_t count;
+    attni_mpi_saved saved;
     attn_status status; /* of this rank's own computation */
+    bool agreed;        /* every rank has this status */
 } forward;
 
-/* The state of this rank's rows. */
-static attn_status begin_state(forward *f, attn_context *ctx)
+/* --------------------------------------------------------------------------------------- parts */
+
+/* Fills the part of rows row .. row+n-1; it does not begin its state. */
+static void make_part(const attni_mpi_call *call, const attn_pieces_options *all, int64_t row,
+                      int64_t n, attni_mpi_part *part)
 {
-    attn_pieces_options part = ATTN_PIECES_OPTIONS_INIT;
-    const attn_status status = attni_mpi_call_part(&f->call, &part);
-    return status ? status : attn_sdpa_begin(ctx, &f->call.args, &part, &f->state, f->call.run.err);
+    const attn_sdpa_args *a = &call->args;
+    part->args = *a;
+    part->args.q = attni_mpi_some_rows(&a->q, row, n);
+    part->args.out = attni_mpi_some_rows(&a->out, row, n);
+    if (a->lse) {
+        part->lse = attni_mpi_some_rows(a->lse, row, n);
+        part->args.lse = &part->lse;
+    }
+    if (a->mask && a->mask->shape[2] > 1) { /* else it has one row for all queries */
+        part->mask = attni_mpi_some_rows(a->mask, row, n);
+        part->args.mask = &part->mask;
+    }
+    part->options = *all;
+    part->options.q_positions += row;
 }
 
-/* Computes a segment. An error of this rank is only reported at the end of the sweep, because the
- * other ranks need its keys until then. */
+/* Checks a call that is cut into blocks: a part shows only some rows, and each tensor must have as
+ * many rows as q. */
+static attn_status check_whole(forward *f, attn_context *ctx, const attn_pieces_options *all)
+{
+    attn_sdpa_state *state;
+    const attn_status status = attn_sdpa_begin(ctx, &f->call.args, all, &state, f->call.run.err);
+    attn_sdpa_end(state);
+    return status;
+}
+
+/* Begins the states of this rank's rows: one state or, with checkpoints, one for each block. */
+static attn_status begin_states(forward *f, attn_context *ctx)
+{
+    attni_mpi_call *call = &f->call;
+    const attni_mpi_plan *p = &call->plan;
+    const int64_t rows = call->args.q.shape[2];
+    const bool cut = p->saves || p->resumes;
+    const int64_t blocks = (rows + ATTN_MPI_BLOCK - 1) / ATTN_MPI_BLOCK;
+    const int64_t count = cut ? attni_mpi_max(blocks, 1) : 1;
+    attn_pieces_options all = ATTN_PIECES_OPTIONS_INIT;
+    attn_status status = attni_mpi_call_part(call, &all);
+    if (status || (cut && (status = check_whole(f, ctx, &all))))
+        return status;
+    f->parts = attni_mpi_allocate(&call->run, (uint64_t)count, sizeof *f->parts);
+    if (!f->parts)
+        return attni_mpi_no_memory(&call->run);
+    f->count = count;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t row = i * ATTN_MPI_BLOCK;
+        make_part(call, &all, row, cut ? attni_mpi_min(ATTN_MPI_BLOCK, rows - row) : rows,
+                  &f->parts[i]);
+    }
+    if (cut && (status = attni_mpi_saved_new(&f->saved, call, f->parts, blocks)))
+        return status;
+    if (p->resumes && (status = attni_mpi_saved_load(&f->saved, ctx)))
+        return status;
+    for (int64_t i = 0; i < count && status == ATTN_OK; i++)
+        if (!f->parts[i].state)
+            status = attn_sdpa_begin(ctx, &f->parts[i].args, &f->parts[i].options,
+                                     &f->parts[i].state, call->run.err);
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------- computing */
+
+/* Feeds keys first .. past-1, of which k and v are views, as far as some row needs them. */
+static attn_status feed(attn_sdpa_state *state, const attn_tensor rows[2], int64_t first,
+                        int64_t past, attn_error *err)
+{
+    const int64_t from = attni_mpi_max(first, attn_sdpa_next(state, NULL));
+    if (from >= past)
+        return ATTN_OK;
+    const attn_tensor k = attni_mpi_some_rows(&rows[0], from - first, past - from),
+                      v = attni_mpi_some_rows(&rows[1], from - first, past - from);
+    return attn_sdpa_feed(state, from, &k, &v, err);
+}
+
+/* Computes a segment. An error of this rank is only reported at the end of the sweep or where the
+ * ranks may save, because the other ranks need its keys until the sweep ends. */
 static attn_status compute(void *user, int64_t segment, bool needed)
 {
     forward *f = user;
     const attni_mpi_plan *p = &f->call.plan;
-    const attn_tensor *rows = f->segments.rows;
     const int64_t first = p->starts[segment], n = attni_mpi_segment_keys(p, segment);
     attn_status status = ATTN_OK;
-    for (int64_t j = 0; needed && j < n && f->status == ATTN_OK && status == ATTN_OK; j += PIECE) {
+    for (int64_t j = 0; needed && j < n; j += PIECE) {
         const int64_t keys = attni_mpi_min(PIECE, n - j);
-        if (attn_sdpa_next(f->state, NULL) >= first + j + keys)
-            continue; /* no row here sees them */
-        const attn_tensor k = attni_mpi_some_rows(&rows[0], j, keys),
-                          v = attni_mpi_some_rows(&rows[1], j, keys);
-        f->status = attn_sdpa_feed(f->state, first + j, &k, &v, f->call.run.err);
-        status = attni_mpi_segments_poll(&f->segments);
+        const attn_tensor rows[2] = {attni_mpi_some_rows(&f->segments.rows[0], j, keys),
+                                     attni_mpi_some_rows(&f->segments.rows[1], j, keys)};
+        for (int64_t i = 0; i < f->count && f->status == ATTN_OK && status == ATTN_OK; i++) {
+            f->status = feed(f->parts[i].state, rows, first + j, first + j + keys, f->call.run.err);
+            status = attni_mpi_segments_poll(&f->segments);
+        }
+    }
+    if (status == ATTN_OK && p->saves && !f->agreed) {
+        status = attni_mpi_saved_step(&f->saved, first + n, &f->status);
+        f->agreed = f->status != ATTN_OK;
+    }
+    return status;
+}
+
+/* Writes the results of this rank; ATTN_AGAIN if some rows need their keys once more. */
+static attn_status finish(forward *f)
+{
+    attn_status status = f->status;
+    for (int64_t i = 0; i < f->count && (status == ATTN_OK || status == ATTN_AGAIN); i++) {
+        const attn_status of_part = attn_sdpa_finish(f->parts[i].state, f->call.run.err);
+        status = of_part ? of_part : status;
     }
     return status;
 }
@@ -43,14 +131,17 @@ static attn_status compute(void *user, int64_t segment, bool needed)
 static attn_status all_sweeps(forward *f)
 {
     attni_mpi_run *run = &f->call.run;
+    const attni_mpi_plan *p = &f->call.plan;
     attni_mpi_segments *s = &f->segments;
     attn_status status = ATTN_AGAIN;
+    while (s->begins < p->segments && p->starts[s->begins + 1] <= f->saved.next)
+        s->begins++; /* a resumed sweep does not need them */
     while (status == ATTN_AGAIN) {
         f->call.report.sweeps++;
-        if ((status = attni_mpi_sweep(s, compute, f)))
+        if ((status = attni_mpi_sweep(s, compute, f)) || (f->agreed && (status = f->status)))
             return status;
-        if (f->status == ATTN_OK && s->again[f->call.plan.rank])
-            f->status = attn_sdpa_finish(f->state, run->err);
+        if (s->again[p->rank])
+            f->status = finish(f);
         status = attni_mpi_agree_again(run, f->status, s->again);
         f->status = ATTN_OK;
     }
@@ -66,17 +157,20 @@ attn_status attn_mpi_sdpa_forward(const attn_comm *comm, attn_context *ctx,
     attn_status status = attni_mpi_call_begin(call, comm, options, err);
     if (status == ATTN_OK) {
         if ((status = attni_mpi_call_read(call, options, args)) == ATTN_OK &&
-            (status = begin_state(&f, ctx)) == ATTN_OK &&
+            (status = begin_states(&f, ctx)) == ATTN_OK &&
             (status = attni_mpi_call_cut(call, false)) == ATTN_OK)
             status = attni_mpi_segments_new(&f.segments, call);
         status = attni_mpi_agree(&call->run, &call->plan, attn_context_isa(ctx), status);
     }
+    if (status == ATTN_OK && f.saved.call)
+        status = attni_mpi_saved_begin(&f.saved);
     if (status == ATTN_OK) {
         attni_mpi_segments_begin(&f.segments);
         status = all_sweeps(&f);
     }
     attni_mpi_segments_cancel(&f.segments);
-    attn_sdpa_end(f.state);
+    for (int64_t i = 0; i < f.count; i++)
+        attn_sdpa_end(f.parts[i].state);
     attni_mpi_call_end(call, status);
     return status;
 }

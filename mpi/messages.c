@@ -290,20 +290,20 @@ attn_status attni_mpi_wait(attni_mpi_run *run, attni_mpi_flight *flight)
 
 attn_status attni_mpi_all_gather(attni_mpi_run *run, const void *mine, size_t n, void *all)
 {
-    attni_mpi_flight flight;
-    attn_status status = attni_mpi_flight_new(run, &flight);
+    attni_mpi_flight *flight = &run->gathered;
+    attn_status status = flight->receives ? ATTN_OK : attni_mpi_flight_new(run, flight);
     const int size = run->comm->size, rank = run->comm->rank;
     char *to = all;
     memcpy(to + (size_t)rank * n, mine, n);
     for (int r = 0; r < size && status == ATTN_OK; r++)
         if (r != rank)
-            status = attni_mpi_receive(run, &flight, r, to + (size_t)r * n, n);
+            status = attni_mpi_receive(run, flight, r, to + (size_t)r * n, n);
     for (int r = 0; r < size && status == ATTN_OK; r++)
         if (r != rank)
-            status = attni_mpi_send(run, &flight, r, to + (size_t)rank * n, n);
+            status = attni_mpi_send(run, flight, r, to + (size_t)rank * n, n);
     if (status == ATTN_OK)
-        status = attni_mpi_wait(run, &flight);
+        status = attni_mpi_wait(run, flight);
     if (status)
-        attni_mpi_cancel(run, &flight);
+        attni_mpi_cancel(run, flight);
     return status;
 }

@@ -1,6 +1,6 @@
 /* What the files of libattn-mpi share. A file calls only files before it in this order: messages.c,
- * layout.c, needs.c, agree.c, call.c, segments.c, then forward.c and backward.c. scatter.c calls
- * messages.c and layout.c; threads.c calls only messages.c. */
+ * layout.c, needs.c, agree.c, call.c, segments.c, saved.c, then forward.c and backward.c. scatter.c
+ * calls messages.c and layout.c; threads.c calls only messages.c. */
 #ifndef ATTNI_MPI_RANKS_H
 #define ATTNI_MPI_RANKS_H
 
@@ -42,6 +42,8 @@ typedef struct attni_mpi_run {
     attn_error *err, own_err;  /* err is never NULL */
     attni_mpi_notice *notices; /* [size], from the others */
     attni_mpi_flight notified;
+    attni_mpi_flight gathered;       /* of attni_mpi_all_gather */
+    void *opinions;                  /* of agree.c */
     struct attni_mpi_memory *memory; /* a list, released at the end unless `kept` */
     bool kept;                       /* a message that cannot be stopped may still use it */
 } attni_mpi_run;
@@ -87,6 +89,7 @@ typedef struct attni_mpi_plan {
     int64_t segment_keys, segments;
     int64_t *starts; /* [segments + 1]: the first key of each segment, and S */
     int rank, size;
+    bool saves, resumes; /* checkpoints */
 } attni_mpi_plan;
 
 /* Sets needs[segments]: must `rank` see a key of the segment? `counts` has room for segments + 1
@@ -103,6 +106,9 @@ attn_status attni_mpi_agree(attni_mpi_run *run, const attni_mpi_plan *plan, cons
  * Without an error, sets again[r] to 1 for each rank r that passes ATTN_AGAIN, and returns
  * ATTN_AGAIN if there is such a rank. */
 attn_status attni_mpi_agree_again(attni_mpi_run *run, attn_status status, uint8_t *again);
+/* The same for a rank that goes on after an error: *status becomes that of all ranks. The result is
+ * an error of the exchange itself, after which no message can follow. */
+attn_status attni_mpi_exchange(attni_mpi_run *run, attn_status *status, uint8_t *again);
 
 /* ----------------------------------------------------------------------------------- call.c
  *
@@ -115,6 +121,7 @@ typedef struct attni_mpi_call {
     attn_sdpa_args args;  /* as attn_sdpa_begin wants them: all keys, no data */
     attn_sdpa_args local; /* with this rank's rows */
     attn_mpi_report report;
+    attn_mpi_checkpoint checkpoint; /* struct_size 0: none */
 } attni_mpi_call;
 
 /* Copies a caller's struct to `to`, which has the defaults; false if it has no valid size. The rule
@@ -177,6 +184,7 @@ typedef struct attni_mpi_segments {
     uint8_t *needs;  /* [size][segments] */
     uint8_t *again;  /* [size]: the ranks that take part in this sweep */
     attni_mpi_slot slots[ATTNI_MPI_SLOTS];
+    int64_t begins;      /* the next sweep begins with this segment, those after with 0 */
     int64_t next;        /* segment to start */
     char *ordered;       /* a third segment, the one that is computed, in the order of its keys */
     attn_tensor rows[2]; /* keys and values of it */
@@ -198,5 +206,44 @@ attn_status attni_mpi_sweep(attni_mpi_segments *s,
                             attn_status (*step)(void *user, int64_t segment, bool needed),
                             void *user);
 void attni_mpi_segments_cancel(attni_mpi_segments *s);
+
+/* ---------------------------------------------------------------------------------- saved.c
+ *
+ * Some rows of a call, with a state of their own: all rows of this rank or, with checkpoints, a
+ * block of 64. */
+typedef struct attni_mpi_part {
+    attn_sdpa_args args; /* points into the part */
+    attn_tensor mask, lse;
+    attn_pieces_options options;
+    attn_sdpa_state *state;
+} attni_mpi_part;
+
+typedef struct attni_mpi_saved {
+    attni_mpi_call *call;
+    attni_mpi_part *parts; /* this rank's blocks, in order */
+    int64_t count;
+    uint64_t *sizes;  /* [count]: saved bytes of each block */
+    uint64_t *totals; /* [size]: of each rank */
+    uint64_t keys;    /* a hash of k and v of all ranks */
+    uint64_t header;  /* the checksum of the header that was loaded */
+    int64_t next;     /* all keys before it have been fed; 0 unless resumed */
+    double time;      /* of the last save */
+    char *buffer;
+    uint8_t *votes;
+} attni_mpi_saved;
+
+/* Allocates what saving needs. `parts` are this rank's `count` blocks, whose states may still be
+ * missing. */
+attn_status attni_mpi_saved_new(attni_mpi_saved *s, attni_mpi_call *call, attni_mpi_part *parts,
+                                int64_t count);
+/* Reads the checkpoint, and begins all parts' states from it. */
+attn_status attni_mpi_saved_load(attni_mpi_saved *s, attn_context *ctx);
+/* After all ranks have agreed: exchanges hashes of the keys and, if the call is resumed, compares
+ * them with the saved ones. Returns the same status on every rank. */
+attn_status attni_mpi_saved_begin(attni_mpi_saved *s);
+/* After a segment, which ends before key `next`: lets the ranks decide whether to save, and saves.
+ * *status is that of this rank's computation, and becomes that of all ranks. The result is that of
+ * attni_mpi_exchange. */
+attn_status attni_mpi_saved_step(attni_mpi_saved *s, int64_t next, attn_status *status);
 
 #endif

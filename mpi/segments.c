@@ -34,7 +34,8 @@ void attni_mpi_views(const attni_mpi_pair *pair, char *rows, int64_t n, attn_ten
 attn_tensor attni_mpi_some_rows(const attn_tensor *t, int64_t from, int64_t n)
 {
     attn_tensor some = *t;
-    some.data = (char *)t->data + from * t->stride[2] * (int64_t)attn_dtype_size(t->dtype);
+    if (t->data)
+        some.data = (char *)t->data + from * t->stride[2] * (int64_t)attn_dtype_size(t->dtype);
     some.shape[2] = n;
     return some;
 }
@@ -222,7 +223,8 @@ attn_status attni_mpi_sweep(attni_mpi_segments *s,
 {
     const attni_mpi_plan *p = &s->call->plan;
     attn_status status = ATTN_OK;
-    s->next = 0;
+    s->next = s->begins;
+    s->begins = 0;
     for (int i = 0; i < ATTNI_MPI_SLOTS && status == ATTN_OK; i++)
         status = start_next(s, &s->slots[i]);
     for (int i = 0; status == ATTN_OK && s->slots[i].segment >= 0; i = (i + 1) % ATTNI_MPI_SLOTS) {
