@@ -45,7 +45,8 @@ int run_pieces_check(const files *f, const options *o, kit_error *err)
     const bool pieces = option_given(o, OPT_run_pieces);
     for (size_t i = 0; i < sizeof need / sizeof *need; i++)
         if (!pieces && option_given(o, need[i]))
-            return kit_fail(err, KIT_USAGE, "--%s needs --pieces N", option_of(need[i])->name);
+            return kit_fail(err, KIT_USAGE, "--%s needs --pieces N or --mpi",
+                            option_of(need[i])->name);
     if (!pieces)
         return KIT_OK;
     for (size_t i = 0; i < sizeof excluded / sizeof *excluded; i++)

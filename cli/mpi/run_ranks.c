@@ -1,6 +1,7 @@
 /* attn run --mpi: each rank reads its rows of q, k, v and the mask, computes them with the others
  * by attn_mpi_sdpa_forward, and writes its rows of the results. Whether to go on is decided by all
  * ranks together, so each step here ends with ranks_agree. */
+#include "checkpoint.h"
 #include "ranks.h"
 
 #include <math.h>
@@ -31,6 +32,7 @@ typedef struct run_state {
     attn_sdpa_args args;
     attn_context *ctx;
     result result[RESULTS];
+    checkpoint saved;
 } run_state;
 
 /* ------------------------------------------------------------------------------------ options */
@@ -40,8 +42,7 @@ static int check_options(const options *o, kit_error *err)
     static const option_id excluded[] = {OPT_run_weights,   OPT_run_scores, OPT_run_scores_stage,
                                          OPT_run_json,      OPT_run_plan,   OPT_run_grad_out,
                                          OPT_run_grad_q,    OPT_run_grad_k, OPT_run_grad_v,
-                                         OPT_run_grad_mask, OPT_run_pieces, OPT_run_checkpoint,
-                                         OPT_run_every,     OPT_run_resume};
+                                         OPT_run_grad_mask, OPT_run_pieces};
     for (size_t i = 0; i < sizeof excluded / sizeof *excluded; i++)
         if (option_given(o, excluded[i]))
             return kit_fail(err, KIT_USAGE,
@@ -90,27 +91,29 @@ static int prepare(run_state *r, const options *o, kit_error *err)
     int code;
     if ((code = check_options(o, err)) || (code = name_files(r, o, err)) ||
         (code = engine_context(&r->ctx, option_text(o, OPT_run_isa), threads, err)) ||
-        (code = run_read(&r->in, o, err)))
+        (code = run_read(&r->in, o, err)) ||
+        (code = checkpoint_prepare(&r->saved, o, &r->files, r->rank, err)))
         return code;
     r->T = r->in.args.q.shape[2];
     return r->rank == 0 ? files_probe(&r->files, err) : KIT_OK;
 }
 
 /* The rest is compared by attn_mpi_sdpa_forward. */
-static int compare_outputs(const run_state *r, kit_error *err)
+static int compare_names(const run_state *r, kit_error *err)
 {
     uint64_t mine = KIT_HASH_START, *all = malloc((size_t)r->size * sizeof *all);
-    for (int i = 0; i < RESULTS; i++) {
-        const char *path = r->result[i].path ? r->result[i].path : "";
-        mine = kit_hash(mine, path, strlen(path) + 1);
-    }
+    const char *const names[] = {r->result[OUT].path, r->result[LSE].path, r->saved.folder,
+                                 r->saved.resume};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        mine = names[i] ? kit_hash(mine, names[i], strlen(names[i]) + 1) : kit_hash(mine, "", 1);
     int code = ranks_agree(all ? KIT_OK : kit_fail(err, KIT_LIMIT, "out of memory"), err);
     if (!code && (code = ranks_exchange(&mine, sizeof mine, all, err)))
         return code; /* `all` may still be written */
     for (int i = 1; i < r->size && !code; i++)
         if (all[i] != all[0])
-            code = kit_fail(err, KIT_USAGE, "--mpi: rank %d has another --out or --lse than rank 0",
-                            i);
+            code = kit_fail(
+                err, KIT_USAGE,
+                "--mpi: rank %d has another --out, --lse, --checkpoint or --resume than rank 0", i);
     free(all);
     return code;
 }
@@ -201,6 +204,18 @@ static int read_all(run_state *r, kit_error *err)
     return KIT_OK;
 }
 
+/* A checkpoint could not be written or read, on some rank; or it does not fit the call. */
+static int report_checkpoint(const run_state *r, const attn_error *engine, kit_error *err)
+{
+    *err = r->saved.err;
+    const int code = ranks_agree(err->code, err);
+    if (code)
+        return code;
+    ranks_engine(ATTN_ERR_FILE, engine, err);
+    return kit_fail(err, KIT_BAD_FILE, "%s: no checkpoint of this call: %s", r->saved.saved,
+                    engine->message);
+}
+
 static int compute(run_state *r, kit_error *err)
 {
     attn_mpi_options wanted = ATTN_MPI_OPTIONS_INIT;
@@ -208,9 +223,11 @@ static int compute(run_state *r, kit_error *err)
     wanted.T = r->T;
     wanted.S = r->in.args.k.shape[2];
     wanted.deadline = ranks_deadline();
+    wanted.checkpoint = checkpoint_functions(&r->saved);
     const attn_status status =
         attn_mpi_sdpa_forward(ranks_comm(), r->ctx, &r->args, &wanted, &engine);
-    return ranks_engine(status, &engine, err);
+    return status == ATTN_ERR_FILE ? report_checkpoint(r, &engine, err)
+                                   : ranks_engine(status, &engine, err);
 }
 
 /* ------------------------------------------------------------------------------------- writing */
@@ -366,7 +383,7 @@ static int report_not_finite(run_state *r, kit_error *err)
 static int work(run_state *r, const options *o, kit_error *err)
 {
     int code = ranks_agree(prepare(r, o, err), err);
-    if (code || (code = compare_outputs(r, err)) || (code = ranks_agree(read_all(r, err), err)) ||
+    if (code || (code = compare_names(r, err)) || (code = ranks_agree(read_all(r, err), err)) ||
         (code = compute(r, err)))
         return code;
     attn_context_destroy(r->ctx); /* ends its threads before signals are held back */
@@ -381,12 +398,13 @@ static int work(run_state *r, const options *o, kit_error *err)
 int run_over_ranks(const options *o, kit_error *err)
 {
     const attn_comm *comm = ranks_comm();
-    run_state r = {.rank = comm->rank, .size = comm->size};
+    run_state r = {.rank = comm->rank, .size = comm->size, .saved = {.fd = -1, .from = -1}};
     if (comm->size == 0) /* an argument that is a file's name looked like --help */
         return kit_fail(err, KIT_USAGE, "--mpi: no file's name may begin with --h");
     ranks_set_deadline(option_real(o, OPT_run_deadline));
     const int code = work(&r, o, err);
     attn_context_destroy(r.ctx);
+    checkpoint_free(&r.saved);
     files_free(&r.files);
     kit_array *const arrays[] = {
         &r.q, &r.k, &r.v, &r.mask, &r.result[OUT].rows, &r.result[LSE].rows};

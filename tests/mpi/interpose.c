@@ -1,7 +1,9 @@
 /* Loaded before the C library (LD_PRELOAD) by test_attn_run.py: one rank stops, or gets an error,
  * at its first read or write of an array.
  *
- *   FAULT_RANK=1 FAULT=stop-read|stop-call|stop-write|signal|full|rename */
+ *   FAULT_RANK=1 FAULT=stop-read|stop-call|stop-write|signal|full|rename
+ *
+ * or at its first write of a checkpoint: stop-save, full-save, rename-save. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -32,6 +34,8 @@ static int is_named(int fd, const char *part)
 
 /* MPI reads and writes other files. */
 static int is_array(int fd) { return is_named(fd, ".npy") || is_named(fd, ".attn-"); }
+
+static int is_checkpoint(int fd) { return is_named(fd, "/checkpoint.new"); }
 
 static int last_is_read; /* v.npy, after q and k */
 
@@ -80,7 +84,25 @@ ssize_t pwrite(int fd, const void *from, size_t n, off_t at)
         errno = ENOSPC;
         return -1;
     }
+    if (asked("stop-save") && is_checkpoint(fd))
+        raise(SIGSTOP);
+    if (asked("full-save") && is_checkpoint(fd)) {
+        errno = ENOSPC;
+        return -1;
+    }
     return real(fd, from, n, at);
+}
+
+int rename(const char *old, const char *new)
+{
+    static int (*real)(const char *, const char *);
+    if (!real)
+        *(void **)&real = next("rename");
+    if (asked("rename-save") && strstr(old, "checkpoint.new")) {
+        errno = EACCES;
+        return -1;
+    }
+    return real(old, new);
 }
 
 int renameat(int from, const char *old, int to, const char *new)

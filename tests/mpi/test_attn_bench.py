@@ -9,7 +9,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-from test_attn_run import USAGE, Job  # noqa: E402
+from mpi_job import USAGE, Job  # noqa: E402
 
 SHORT = ("--threads", 1, "--seconds", 0.01)
 # The last block of 64 tokens is not full.
