@@ -99,6 +99,7 @@ int job_settle(int code, kit_error *err)
 void job_end(int code)
 {
     if (lost) {
+        wait_seconds(1); /* MPICH's launcher drops a line that it has not read before MPI_Abort */
         comm_abort(code);
         _exit(code);
     }
