@@ -12,7 +12,7 @@
 #include "../bench.h"
 #include "../terminal.h"
 
-enum { LEAST_ROUNDS = 3 };
+enum { LEAST_ROUNDS = 3, EXCHANGES = 20, SHORT = 8, LONG = 1 << 20 /* bytes */ };
 
 static const bench_case standard[] = {
     {{1, 8, 8, 4096, 4096, 64, 64}, "none"},
@@ -20,6 +20,12 @@ static const bench_case standard[] = {
     {{1, 8, 2, 8192, 8192, 64, 64}, "top-left"},
 };
 enum { STANDARD = sizeof standard / sizeof *standard };
+
+/* What messages cost when every rank sends one to every other rank at the same time. */
+typedef struct network {
+    double latency_us; /* of 8 bytes */
+    double rate;       /* bytes per second that a rank receives, by messages of 1 MiB */
+} network;
 
 typedef struct ranks_result {
     attn_plan_info plan; /* of the whole call */
@@ -34,6 +40,34 @@ typedef struct timing {
     bench_call local, whole; /* whole: on rank 0 */
     ranks_result *r;
 } timing;
+
+/* The least time of an exchange of n bytes. */
+static int time_exchange(size_t n, char *mine, char *all, double *us, kit_error *err)
+{
+    int code = KIT_OK;
+    *us = INFINITY;
+    for (int i = 0; i < EXCHANGES && !code; i++) {
+        const double start = seconds_now();
+        code = ranks_exchange(mine, n, all, err);
+        *us = fmin(*us, 1e6 * (seconds_now() - start));
+    }
+    return code;
+}
+
+static int measure_network(network *n, kit_error *err)
+{
+    const int size = ranks_comm()->size;
+    double long_us = 0;
+    char *mine = calloc(LONG, 1), *all = calloc((size_t)size, LONG);
+    int code = ranks_agree(mine && all ? KIT_OK : kit_fail(err, KIT_LIMIT, "out of memory"), err);
+    if (!code && ((code = time_exchange(SHORT, mine, all, &n->latency_us, err)) ||
+                  (code = time_exchange(LONG, mine, all, &long_us, err))))
+        return code; /* the memory may still be used */
+    n->rate = code ? 0 : 1e6 * LONG * (size - 1) / long_us;
+    free(mine);
+    free(all);
+    return code;
+}
 
 /* The largest number of all ranks. */
 static int largest(double *x, kit_error *err)
@@ -168,14 +202,17 @@ static double speedup(const ranks_result *r) { return r->one_us / r->us; }
 static double gflops(const ranks_result *r) { return 1e-3 * r->plan.flop / r->us; }
 static double megabytes(const ranks_result *r) { return 1e-6 * (double)r->report.received_bytes; }
 
-static void print_head(const bench *b)
+static void print_head(const bench *b, const network *n)
 {
     const int threads = attn_context_threads(b->ctx), size = ranks_comm()->size;
     printf("%s, %s, %s, %d rank%s of %d thread%s\n"
-           "one rank: rank 0 computes the whole call\n\n",
+           "one rank: rank 0 computes the whole call\n",
            bench_title(b), attn_dtype_name(b->dtype), attn_context_isa(b->ctx), size,
            size == 1 ? "" : "s", threads, threads == 1 ? "" : "s");
-    printf("%-25s %-12s %10s %8s %5s %8s %6s\n", "B,H,Hk,T,S,D,Dv", "causal", "min us", "GFLOP/s",
+    if (size > 1)
+        printf("messages to all ranks at once: 8 bytes in %.1f us, 1 MiB at %.2f GB/s\n",
+               n->latency_us, 1e-9 * n->rate);
+    printf("\n%-25s %-12s %10s %8s %5s %8s %6s\n", "B,H,Hk,T,S,D,Dv", "causal", "min us", "GFLOP/s",
            "peak", "one rank", "MB");
 }
 
@@ -188,7 +225,7 @@ static void print_row(const bench_case *c, const ranks_result *r)
     fflush(stdout);
 }
 
-static void print_json(json_writer *j, const bench *b, const bench_case *c, const ranks_result *r)
+static void print_case(json_writer *j, const bench *b, const bench_case *c, const ranks_result *r)
 {
     json_put_object(j, NULL);
     json_put_sizes(j, "shape", c->shape, SHAPE_SIZE);
@@ -212,7 +249,8 @@ static int run_cases(const bench *b, const options *o, size_t count, bench_case 
                      ranks_result *results, kit_error *err)
 {
     const bool prints = ranks_comm()->rank == 0;
-    int code = KIT_OK;
+    network n;
+    int code = measure_network(&n, err);
     for (size_t i = 0; i < count && !code; i++) {
         if (prints)
             terminal_progress("case %zu of %zu", i + 1, count);
@@ -220,15 +258,17 @@ static int run_cases(const bench *b, const options *o, size_t count, bench_case 
             code = run_case(b, &cases[i], &results[i], err);
         terminal_progress(NULL);
         if (!code && prints && !b->json && i == 0)
-            print_head(b);
+            print_head(b, &n);
         if (!code && prints && !b->json)
             print_row(&cases[i], &results[i]);
     }
     if (!code && prints && b->json) {
         json_writer j = json_begin_stdout("attn.bench-ranks/1");
+        json_put_real(&j, "latency_us", n.latency_us);
+        json_put_real(&j, "exchange_gbps", 1e-9 * n.rate);
         json_put_array(&j, "cases");
         for (size_t i = 0; i < count; i++)
-            print_json(&j, b, &cases[i], &results[i]);
+            print_case(&j, b, &cases[i], &results[i]);
         json_end_array(&j);
         json_end_stdout(&j);
     }

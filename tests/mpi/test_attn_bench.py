@@ -57,11 +57,12 @@ class Bench(Job):
     def test_table(self):
         done = self.job(2, *CASE, "--causal", "bottom-right", "--pass", "both")
         self.assertEqual(done.returncode, 0, done.stderr)
-        head, _, _, names, case = done.stdout.decode().splitlines()
+        head, _, messages, _, names, case = done.stdout.decode().splitlines()
         self.assertRegex(head, "^forward and backward, f32, .*, 2 ranks of 1 thread$")
+        self.assertRegex(messages, r": 8 bytes in [0-9.]+ us, 1 MiB at [0-9.]+ GB/s$")
         self.assertEqual(names.split()[:2], ["B,H,Hk,T,S,D,Dv", "causal"])
         self.assertEqual(case.split()[:2], [",".join(map(str, SHAPE)), "bottom-right"])
-        self.assertTrue(all(len(line) <= 80 for line in (head, names, case)), done.stdout)
+        self.assertTrue(all(len(line) <= 80 for line in (head, messages, names, case)), done.stdout)
 
     def test_errors(self):
         """One line, on one rank."""
