@@ -101,8 +101,9 @@ bench-weak: build ## cells in which 0.1 was slower than others, and cliffs: losi
 bench-scaling: build ## 1 to 16 threads: a simulation from the times of tasks
 	build/bench-scaling
 
-pictures: build ## docs/heatmap.png, docs/speed.svg and, with chromium, docs/page.png, docs/story.png
+pictures: build ## docs/heatmap.png, docs/speed.svg, docs/scale.svg and, with chromium, docs/page.png, docs/story.png
 	bench/chart.py docs/BENCHMARKS.md docs/speed.svg
+	bench/ranks.py --svg docs/scale.svg
 	build/attn explain "$(SENTENCE)" -o docs/heatmap.png >/dev/null
 	build/attn explain --causal --scale 0.02 --query eat "$(SENTENCE)" -o build/page.html >/dev/null
 	/usr/bin/python3 tools/page-pictures.py build/page.html docs

@@ -8,11 +8,11 @@
 
 The model. A rank computes visible pairs of a query and a key at a constant speed (--flops: in the
 forward a pair takes 2 (D + Dv) operations for each head). Messages to a rank arrive one after the
-other at a constant rate (--rate: bytes per second and rank), and each costs a fixed time (--latency).
-Keys arrive in segments, as mpi/segments.c asks for them: segment n may be sent once every rank has
-begun segment n - 2, and is computed when it has arrived and segment n - 1 is done. What the model
-leaves out: the cost of each call of a kernel, shared caches and memory, and differences between
-machines.
+other at a constant rate (--rate: bytes per second and rank), and each costs a fixed time
+(--latency). Keys arrive in segments, as mpi/segments.c asks for them: segment n may be sent once
+every rank has begun segment n - 2, and is computed when it has arrived and segment n - 1 is done.
+What the model leaves out: the cost of each call of a kernel, shared caches and memory, and
+differences between machines.
 """
 
 import argparse

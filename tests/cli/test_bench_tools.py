@@ -24,7 +24,6 @@ import cells  # noqa: E402
 import library  # noqa: E402
 import peers  # noqa: E402
 import race  # noqa: E402
-import ranks  # noqa: E402
 import report  # noqa: E402
 import weak  # noqa: E402
 from cells import Cell  # noqa: E402
@@ -134,44 +133,6 @@ class Cells(unittest.TestCase):
         some = cells.weak(re.compile("GELU.*f32"))
         self.assertEqual([c.passes for c in some], ["forward", "backward"])
         self.assertEqual({s[1] for s in cells.series(re.compile("^D, .*bf16"))}, {"bf16"})
-
-
-class Ranks(unittest.TestCase):
-    """The model of attention over ranks, where a closed form is known."""
-
-    def test_pairs_against_counting(self):
-        for tokens, P, window in ((1000, 3, -1), (1000, 4, 300), (256, 2, -1)):
-            keys = ranks.segment_keys(P)
-            table = ranks.work(tokens, P, keys, True, window)
-            for r in range(P):
-                seen = 0
-                for i in range(tokens):
-                    if i // 64 % P == r:
-                        seen += i + 1 - (max(0, i - window) if window >= 0 else 0)
-                self.assertAlmostEqual(sum(row[r] for row in table) / seen, 1, delta=0.02)
-
-    def test_limits(self):
-        call, tokens = (8, 2, 128, 2), 16384
-        fast = {"flops": 1e12, "rate": 1e30, "latency": 0.0}
-        self.assertAlmostEqual(ranks.efficiency(tokens, 1, call, fast, causal=True), 1)
-        self.assertAlmostEqual(ranks.efficiency(tokens, 4, call, fast), 1)
-        # The balance that unit/test_ranks: test_balance counts in C.
-        balance = ranks.efficiency(65536, 8, call, fast, causal=True)
-        self.assertAlmostEqual(balance, 0.993, delta=0.002)
-        # Without arithmetic the time is that of the messages: each rank gets what it lacks.
-        idle = {"flops": 1e30, "rate": 1e9, "latency": 1e-3}
-        keys = ranks.segment_keys(4)
-        table = ranks.work(tokens, 4, keys)
-        found = ranks.time_of(table, tokens, 4, keys, call, idle)
-        bytes_ = 2 * 2 * 128 * 2 * tokens * 3 / 4
-        self.assertAlmostEqual(found, bytes_ / 1e9 + 3e-3 * len(table))
-
-    def test_least_tokens(self):
-        """100 GbE, f32, 8 TF a rank, causal: 2560 tokens a rank."""
-        self.assertEqual(ranks.least_tokens(ranks.F32, ranks.ETHERNET, True), 2560)
-        for P in (16, 64):
-            e = ranks.efficiency(4 * 2560 * P, P, ranks.F32, ranks.ETHERNET, causal=True)
-            self.assertGreater(e, 0.95)
 
 
 class Library(unittest.TestCase):
