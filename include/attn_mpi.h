@@ -101,6 +101,14 @@ ATTN_API attn_status attn_mpi_scatter(const attn_comm *comm, const attn_tensor *
 ATTN_API attn_status attn_mpi_gather(const attn_comm *comm, const attn_tensor *local,
                                      const attn_tensor *whole, double deadline, attn_error *err);
 
+/* Copies the n bytes at `mine` of every rank to `all` of every rank: those of rank 0 first. All
+ * ranks must call it, with the same n; `all` has room for P n bytes. A program can compare with it
+ * what the functions below do not compare, or tell all ranks of an error before they are called.
+ * Errors: as in scatter and gather; ATTN_ERR_LIMIT if n is above 2^30; ATTN_ERR_ARGUMENT if n is
+ * not 0 and an address is NULL. */
+ATTN_API attn_status attn_mpi_all_gather(const attn_comm *comm, const void *mine, size_t n,
+                                         void *all, double deadline, attn_error *err);
+
 /* ------------------------------------------------------------------------------------ Forward
  *
  * attn_mpi_sdpa_forward() computes attn_sdpa_forward on the tokens of all ranks. All ranks call it.

@@ -1,5 +1,5 @@
 /* attn_mpi_scatter and attn_mpi_gather: rank 0 has the whole tensor. Rows travel as dense arrays.
- */
+ * attn_mpi_all_gather: all ranks get some bytes of each. */
 #include "ranks.h"
 
 /* A dense array with the sizes of `like`, but with `rows` rows. Its data is NULL if there is no
@@ -108,4 +108,20 @@ attn_status attn_mpi_gather(const attn_comm *comm, const attn_tensor *local,
                             const attn_tensor *whole, double deadline, attn_error *err)
 {
     return move(comm, whole, local, deadline, err, false);
+}
+
+attn_status attn_mpi_all_gather(const attn_comm *comm, const void *mine, size_t n, void *all,
+                                double deadline, attn_error *err)
+{
+    attni_mpi_run run;
+    attn_status status = attni_mpi_begin(&run, comm, deadline, err);
+    if (status == ATTN_OK && n > 0 && (!mine || !all))
+        status = attni_mpi_give_up(&run,
+                                   attni_mpi_fail(run.err, ATTN_ERR_ARGUMENT, mine ? "all" : "mine",
+                                                  "%s is NULL; it must be an address",
+                                                  mine ? "all" : "mine"));
+    if (status == ATTN_OK && n > 0)
+        status = attni_mpi_all_gather(&run, mine, n, all);
+    attni_mpi_end(&run);
+    return status;
 }

@@ -1,4 +1,4 @@
-/* Attention over ranks: layout, traffic, balance, scatter and gather. */
+/* Attention over ranks: layout, traffic, balance, scatter, gather and all_gather. */
 /* labels: threads */
 #include "support/rank_call.h"
 
@@ -262,6 +262,72 @@ static void test_scatter_errors(void **state)
     assert_int_equal(attn_mpi_take(&whole, 1, 1, &local, &err), ATTN_ERR_ARGUMENT);
 }
 
+/* -------------------------------------------------------------------------------- all_gather */
+
+static unsigned char mine[MOST][33], gathered[MOST][MOST * 33];
+static size_t bytes_of_rank;
+
+static void *all_gather(void *arg)
+{
+    rank_of_call *x = arg;
+    const int r = x->comm.rank;
+    x->status = attn_mpi_all_gather(&x->comm, x->absent ? NULL : mine[r], bytes_of_rank,
+                                    gathered[r], 10, &x->err);
+    return NULL;
+}
+
+static void all_gather_on(int P)
+{
+    pthread_t threads[MOST];
+    for (int r = 0; r < P; r++) {
+        memset(mine[r], 'a' + r, sizeof mine[r]);
+        memset(gathered[r], 0xA5, sizeof gathered[r]);
+        assert_int_equal(pthread_create(&threads[r], NULL, all_gather, &all[r]), 0);
+    }
+    for (int r = 0; r < P; r++)
+        assert_int_equal(pthread_join(threads[r], NULL), 0);
+}
+
+static void test_all_gather(void **state)
+{
+    (void)state;
+    for (int P = 1; P <= 5; P += 2)
+        for (bytes_of_rank = 0; bytes_of_rank <= 33; bytes_of_rank += 11) {
+            describe_case("%d ranks, %d bytes", P, (int)bytes_of_rank);
+            prepare(P, 10);
+            all_gather_on(P);
+            for (int r = 0; r < P; r++) {
+                assert_int_equal(all[r].status, ATTN_OK);
+                for (size_t i = 0; i < sizeof gathered[r]; i++)
+                    assert_int_equal(gathered[r][i], i < (size_t)P * bytes_of_rank
+                                                         ? 'a' + (int)(i / bytes_of_rank)
+                                                         : 0xA5);
+            }
+            end(P);
+        }
+}
+
+/* One rank has no bytes: all ranks say so before their deadline. */
+static void test_all_gather_errors(void **state)
+{
+    (void)state;
+    prepare(3, 0);
+    bytes_of_rank = 33;
+    all[1].absent = true;
+    const double start = now();
+    all_gather_on(3);
+    assert_true(now() - start < 9);
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(all[r].status, ATTN_ERR_ARGUMENT);
+        assert_non_null(strstr(all[r].err.message, "mine is NULL; it must be an address"));
+        assert_true(r == 1 || strstr(all[r].err.message, "rank 1: "));
+    }
+    end(3);
+    attn_error err;
+    assert_int_equal(attn_mpi_all_gather(NULL, mine, 1, gathered, 0, &err), ATTN_ERR_ARGUMENT);
+    assert_non_null(strstr(err.message, "comm is NULL"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -274,6 +340,8 @@ int main(void)
         cmocka_unit_test(test_ranks_without_rows),
         cmocka_unit_test(test_scatter_and_gather),
         cmocka_unit_test(test_scatter_errors),
+        cmocka_unit_test(test_all_gather),
+        cmocka_unit_test(test_all_gather_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
