@@ -1,5 +1,6 @@
 """The build backend of the package (PEP 517): compiles libattn's sources with the C compiler, CC or
-cc, and puts libattn.so beside the Python files. It needs Python and the compiler; Linux only.
+cc, and puts libattn.so and libattn-mpi.so beside the Python files. It needs Python and the
+compiler; Linux only.
 
 If Debian's libjansson-dev and libutf8proc-dev (or equivalent packages) are installed, it also
 builds the program attn, which attn.explain and the command `attn` run. The program is linked
@@ -141,6 +142,13 @@ def compile_library(c, path):
     exports = "-Wl,--version-script=" + os.path.join(c.root, "cmake", "attn.map")
     c.link(objects, path, "-shared", "-Wl,-soname,libattn.so", exports)
     return objects
+
+
+def compile_ranks(c, library, path):
+    """Writes libattn-mpi.so, for attn.torch.context_parallel, to path. It needs no MPI, and finds
+    libattn.so, at `library`, beside itself."""
+    objects = c.objects(c.found(["mpi/*.c"]), [])
+    c.link(objects, path, "-shared", "-Wl,-soname,libattn-mpi.so", library, "-Wl,-rpath,$ORIGIN")
 
 
 def program_libraries(c):
@@ -353,17 +361,17 @@ def platform_tag(config_settings):
     return "py3-none-" + (given or re.sub(r"[-.]", "_", sysconfig.get_platform()))
 
 
-def check_platform(tag, library):
-    """Checks that a wheel runs on the platform of its tag: it must need no newer symbol of glibc,
-    and with musl none."""
+def check_platform(tag, name, library):
+    """Checks that a library runs on the platform of the wheel's tag: it must need no newer symbol
+    of glibc, and with musl none."""
     found = {int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", library)}
     allowed = re.search("manylinux_2_(\\d+)_", tag)
     if allowed and max(found, default=0) > int(allowed.group(1)):
-        raise SystemExit("libattn.so needs glibc 2.%d, which %s does not allow; set CC to a "
-                         "compiler for an older glibc" % (max(found), tag))
+        raise SystemExit("%s needs glibc 2.%d, which %s does not allow; set CC to a "
+                         "compiler for an older glibc" % (name, max(found), tag))
     if "-musllinux_" in tag and found:
-        raise SystemExit("libattn.so needs glibc, so it cannot be tagged %s; set CC to a "
-                         "compiler for musl" % tag)
+        raise SystemExit("%s needs glibc, so it cannot be tagged %s; set CC to a "
+                         "compiler for musl" % (name, tag))
 
 
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
@@ -385,10 +393,14 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     files = {"attn/" + os.path.basename(f): read(f) for f in python_files()}
     with tempfile.TemporaryDirectory() as folder:
         compiler = Compiler(folder)
-        library, program = (os.path.join(folder, name) for name in ("libattn.so", "attn"))
+        names = "libattn.so", "libattn-mpi.so", "attn"
+        library, ranks, program = (os.path.join(folder, name) for name in names)
         engine = compile_library(compiler, library)
-        files["attn/libattn.so"] = read(library)
-        check_platform(tag, files["attn/libattn.so"])
+        compile_ranks(compiler, library, ranks)
+        for path in (library, ranks):
+            name = os.path.basename(path)
+            files["attn/" + name] = read(path)
+            check_platform(tag, name, files["attn/" + name])
         if compile_program(compiler, engine, program):
             files["attn/" + PROGRAM] = read(program)
     return write_wheel(wheel_directory, files, tag)
@@ -401,7 +413,7 @@ def build_sdist(sdist_directory, config_settings=None):
             tar.add(os.path.join(HERE, name), "%s/%s" % (base, name))
         for path in python_files():
             tar.add(path, "%s/attn/%s" % (base, os.path.basename(path)))
-        for name in ("include", "src", "cmake", "kit", "cli", "check", "ref", "LICENSE"):
+        for name in ("include", "src", "mpi", "cmake", "kit", "cli", "check", "ref", "LICENSE"):
             tar.add(os.path.join(root, name), "%s/libattn/%s" % (base, name))
         tar.add(os.path.join(root, "examples", "lessons"), base + "/libattn/examples/lessons")
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,5 @@
-"""The structures and numbers of attn.h, attn_nn.h and attn_pieces.h, by ctypes; needs no library.
+"""The structures and numbers of attn.h, attn_nn.h, attn_pieces.h and attn_mpi.h, by ctypes; needs no
+library.
 
 Each structure is declared once, with ctypes. From this declaration `packer` creates a function that
 writes the structure's bytes from numbers in one step. Filling ctypes objects field by field takes
@@ -158,6 +159,30 @@ class PiecesOptions(ctypes.Structure):
     ]
 
 
+class Comm(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("user", c_void_p),
+        ("rank", c_int),
+        ("size", c_int),
+        ("send", c_void_p),
+        ("receive", c_void_p),
+        ("test", c_void_p),
+        ("cancel", c_void_p),
+    ]
+
+
+class MpiOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("T", c_int64),
+        ("S", c_int64),
+        ("segment_keys", c_int64),
+        ("deadline", c_double),
+        ("report", c_void_p),
+    ]
+
+
 STRUCTURES = {
     "attn_error": Error,
     "attn_tensor": Tensor,
@@ -168,6 +193,8 @@ STRUCTURES = {
     "attn_mha_grads": MhaGrads,
     "attn_cache_options": CacheOptions,
     "attn_pieces_options": PiecesOptions,
+    "attn_comm": Comm,
+    "attn_mpi_options": MpiOptions,
 }
 
 

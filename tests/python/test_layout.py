@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The binding's structures have the sizes and offsets that the C compiler gives to those of
-attn.h."""
+attn.h and attn_mpi.h."""
 
 import ctypes
 import os
@@ -43,7 +43,7 @@ class Layout(unittest.TestCase):
         for name, value in ENUMS.items():
             add(name, value)
         with open("layout.c", "w") as f:
-            f.write('#include "attn.h"\n#include <stdio.h>\nint main(void){%s}' % "".join(lines))
+            f.write('#include "attn_mpi.h"\n#include <stdio.h>\nint main(void){%s}' % "".join(lines))
         compiler = shlex.split(os.environ.get("CC", "cc"))
         include = "-I" + os.path.join(SOURCE, "include")
         subprocess.run(compiler + [include, "layout.c", "-o", "layout"], check=True)

@@ -25,6 +25,10 @@ q = np.arange(12, dtype=np.float64).reshape(3, 4) / 10
 w = np.exp(q @ q.T / 2)
 want = w / w.sum(-1, keepdims=True) @ q
 assert abs(attn.scaled_dot_product_attention(q, q, q) - want).max() < 1e-14
+from attn import _library_mpi
+assert [_library_mpi.library.attn_mpi_rows(400, r, 3) for r in range(3)] == [144, 128, 128]
+maps = open("/proc/self/maps").read()
+assert len({line.split()[-1] for line in maps.splitlines() if "libattn.so" in line}) == 1, maps
 assert "ATTN_PROGRAM" not in os.environ
 e = attn.explain("sky is blue")
 w = np.exp(e["scaled_scores"].astype(float))
@@ -75,7 +79,7 @@ class Package(unittest.TestCase):
         self.assertEqual(sorted(line.split(",")[0] for line in record), sorted(names))
         tree = glob.glob(os.path.join(SOURCE, "python", "attn", "*.py"))
         want = {"attn/" + os.path.basename(f) for f in tree}
-        want |= {"attn/py.typed", "attn/libattn.so", "attn/attn-program"}
+        want |= {"attn/py.typed", "attn/libattn.so", "attn/libattn-mpi.so", "attn/attn-program"}
         self.assertEqual({n for n in names if n.startswith("attn/")}, want)
         self.assertEqual(python(USE, path=os.path.abspath("installed")), version)
 
