@@ -88,13 +88,13 @@ def options(
     elif scale == 0:
         scale = 5e-324  # every score becomes 0; the library's 0 means 1/sqrt(D)
     return Options(
-        scale, causal, _integer(offset, "diagonal" if place else "causal_offset"),
-        _integer(left, "window"), _integer(right, "window"), softcap, dropout_p, place,
+        scale, causal, integer(offset, "diagonal" if place else "causal_offset"),
+        integer(left, "window"), integer(right, "window"), softcap, dropout_p, place,
         1 if alibi_symmetric else 0,
     )  # fmt: skip
 
 
-def _integer(x: Any, name: str) -> int:
+def integer(x: Any, name: str) -> int:
     if isinstance(x, torch.SymInt):
         return x  # type: ignore[return-value]
     try:
@@ -107,7 +107,7 @@ def _integer(x: Any, name: str) -> int:
     return x
 
 
-def _view(t: Tensor) -> Tuple[int, ...]:
+def view(t: Tensor) -> Tuple[int, ...]:
     """The ten numbers of an attn_tensor."""
     return (t.data_ptr(), CODES.get(t.dtype, 0), *t.shape, *t.stride())
 
@@ -122,10 +122,10 @@ def check_ranks(*tensors: Optional[Tensor]) -> None:
 
 def tensor_bytes(t: Tensor) -> bytes:
     """The bytes of an attn_tensor."""
-    return _pack_tensor(*_view(t))
+    return _pack_tensor(*view(t))
 
 
-def _at(t: Tensor) -> Tuple[Any, int]:
+def at(t: Tensor) -> Tuple[Any, int]:
     """An attn_tensor in memory, and its address."""
     memory = create_string_buffer(tensor_bytes(t))
     return memory, addressof(memory)
@@ -180,7 +180,7 @@ def arguments(
     mask_at = lengths_at = alibi_at = sinks_at = lse_at = 0
     heads = q.shape[1]
     if mask is not None:
-        memory, mask_at = _at(mask)
+        memory, mask_at = at(mask)
         keep.append(memory)
     if key_lengths is not None:
         lengths = _vector(key_lengths, "key_lengths", q.shape[0], torch.int64, "B")
@@ -195,10 +195,10 @@ def arguments(
         sinks_at = logits.data_ptr()
         keep.append(logits)
     if lse is not None:
-        memory, lse_at = _at(lse.unsqueeze(-1))
+        memory, lse_at = at(lse.unsqueeze(-1))
         keep.append(memory)
     packed = _pack(
-        _SIZE, *_view(q), *_view(k), *_view(v), *_view(out), o.scale, o.causal, o.offset, o.left,
+        _SIZE, *view(q), *view(k), *view(v), *view(out), o.scale, o.causal, o.offset, o.left,
         o.right, mask_at, lengths_at, 0, 0, 0, alibi_at, sinks_at, o.softcap, o.dropout, seed,
         0, lse_at, 0, 0, 0, 0, 0, o.diagonal, o.symmetric,
     )  # fmt: skip
@@ -233,17 +233,17 @@ def backward(
     for each that is not wanted."""
     packed, keep = arguments(q, k, v, out, lse, mask, alibi, sinks, key_lengths, seed, o)
     made = gradients(q, k, v, mask, alibi, sinks, want)
-    three = [_view(x) if wanted else _ABSENT for x, wanted in zip(made[:3], want)]
+    three = [view(x) if wanted else _ABSENT for x, wanted in zip(made[:3], want)]
     dmask_at = dlse_at = 0
     if want[3]:
-        memory, dmask_at = _at(made[3])
+        memory, dmask_at = at(made[3])
         keep.append(memory)
     if dlse is not None:
-        memory, dlse_at = _at(dlse.unsqueeze(-1))
+        memory, dlse_at = at(dlse.unsqueeze(-1))
         keep.append(memory)
     vectors = [x.data_ptr() if wanted else 0 for x, wanted in zip(made[4:], want[4:])]
     grads = _pack_grads(
-        _GRADS_SIZE, *_view(dout), dlse_at, *three[0], *three[1], *three[2], dmask_at, *vectors
+        _GRADS_SIZE, *view(dout), dlse_at, *three[0], *three[1], *three[2], dmask_at, *vectors
     )
     check(_backward, context(_threads()), packed, grads)
     return tuple(

@@ -113,11 +113,11 @@ def _differentiate(ctx: Any, dout: MaybeTensor, dlse: MaybeTensor) -> Tuple[Mayb
 torch.library.register_autograd("attn::sdpa", _differentiate, setup_context=_keep)
 
 
-def _refuse(ctx: Any, *_: Any) -> None:
+def refuse(ctx: Any, *_: Any) -> None:
     raise NotImplementedError(
         "attn computes no second derivatives; for these use PyTorch's own function, under "
         "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)"
     )
 
 
-torch.library.register_autograd("attn::sdpa_backward", _refuse)
+torch.library.register_autograd("attn::sdpa_backward", refuse)

@@ -46,18 +46,22 @@ def _leave_team() -> None:
 os.register_at_fork(after_in_child=_leave_team)
 
 
+def create(threads: int) -> Optional[int]:
+    """A new context with this number of threads, which is never destroyed."""
+    if threads == 1 or _gomp is None:
+        return _context.create(threads)
+    return _context.create(
+        threads,
+        parallel_for=cast(_library.library.attn_openmp_for, c_void_p).value,
+        parallel_user=_gomp,
+    )
+
+
 def context(threads: int) -> Optional[int]:
     """The context with this number of threads, which is torch.get_num_threads()."""
     try:
         return _contexts[threads]
     except KeyError:
         pass
-    if threads == 1 or _gomp is None:
-        made = _context.context(threads)
-    else:
-        made = _context.create(
-            threads,
-            parallel_for=cast(_library.library.attn_openmp_for, c_void_p).value,
-            parallel_user=_gomp,
-        )
+    made = _context.context(threads) if threads == 1 or _gomp is None else create(threads)
     return _contexts.setdefault(threads, made)  # if two are created at the same time, one is unused

@@ -1,5 +1,5 @@
 """attn on PyTorch's tensors: the function, an operator for autograd and torch.compile, a patch that
-replaces PyTorch's own function, and an attention for Hugging Face's models.
+replaces PyTorch's own function, an attention for Hugging Face's models, and one over processes.
 
     import attn.torch
     out = attn.torch.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -7,6 +7,7 @@ replaces PyTorch's own function, and an attention for Hugging Face's models.
         out = model(x)
     attn.torch.register()                                 # Hugging Face's transformers
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="attn")
+    attention = attn.torch.context_parallel(group)        # a sequence on several processes
 
 Tested with PyTorch 2.13, which `import attn` alone does not load. Calls use torch.get_num_threads()
 threads.
@@ -15,28 +16,30 @@ threads.
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
-from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Iterator, Optional, Tuple, Union
 
 import torch
 import torch.nn.functional
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
+from . import _torch_arguments as checks
 from . import _torch_engine as engine
 from . import _torch_operator as operator
 from . import _torch_plans as plans
 from . import _torch_private as private
-from ._torch_engine import CODES, Options
+from ._torch_arguments import Numbers as _Numbers
+from ._torch_engine import Options
 
-__all__ = ["patch", "register", "scaled_dot_product_attention"]
+if TYPE_CHECKING:
+    from ._torch_context_parallel import ContextParallel
 
-_Numbers = Union[Tensor, Sequence[float], float]
+__all__ = ["context_parallel", "patch", "register", "scaled_dot_product_attention"]
+
 _compiling = torch.compiler.is_compiling
 _autocasting, _functorch = private.autocasting, private.functorch
 _forward_mode = private.forward_mode
-_FLOATS = tuple(t for t in CODES if t.is_floating_point)
 
 
 def scaled_dot_product_attention(
@@ -127,13 +130,7 @@ def scaled_dot_product_attention(
         out = plans.repeat(query, key, value, attn_mask, numbers)
         if out is not None:
             return out
-    for name, flag in (("is_causal", is_causal), ("enable_gqa", enable_gqa)):
-        if not isinstance(flag, bool):
-            raise TypeError("%s is %s; it must be bool" % (name, type(flag).__name__))
-    if attn_mask is not None and is_causal:
-        raise ValueError("attn_mask and is_causal exclude each other; make one mask of both")
-    if alibi_symmetric and alibi is None:
-        raise ValueError("alibi_symmetric is given without alibi")
+    checks.check_flags(attn_mask, is_causal, enable_gqa, alibi, alibi_symmetric)
     o = engine.options(
         is_causal, causal_offset, scale, window, softcap, dropout_p, diagonal, alibi_symmetric
     )
@@ -204,24 +201,13 @@ def attend(
 ) -> Tuple[Tensor, Optional[Tensor]]:  # fmt: skip
     """scaled_dot_product_attention() when its options are numbers; lse if it is wanted. Unlike
     there, mask and causal may be given together."""
-    if _autocasting() and torch.is_autocast_enabled("cpu"):
-        q, k, v, mask = (_autocast(t) for t in (q, k, v, mask))
-    _check_types(q, k, v, mask)
-    rank = max(q.dim(), k.dim(), v.dim())
-    q, k, v, mask, lead = _four_dimensions(q, k, v, mask, enable_gqa)
-    vectors = [
-        _vector(alibi, "alibi", q.shape[1], torch.float32),
-        _vector(sinks, "sinks", q.shape[1], torch.float32),
-        _vector(key_lengths, "key_lengths", q.shape[0], torch.int64),
-    ]
-    if not _compiling():
-        _check_transforms(q, k, v, mask, *vectors)
-    p = o.dropout
-    if not 0 <= p <= 1:
-        raise ValueError("dropout_p is %g; it must be 0 <= p <= 1" % p)
+    q, k, v, mask, vectors, shape = checks.four_dimensions(
+        q, k, v, mask, enable_gqa, alibi, sinks, key_lengths
+    )
+    p = checks.check_dropout(o)
     if p == 1:
         o = o._replace(dropout=0.0)
-    drawn = _seed(seed) if 0 < p < 1 else None
+    drawn = checks.draw_seed(seed) if 0 < p < 1 else None
     if not _compiling() and plans.direct(q, k, v, mask, *vectors):
         number = 0 if drawn is None else int(drawn) % (1 << 64)
         kind = engine.wide(q.dtype) if return_lse else None
@@ -231,179 +217,8 @@ def attend(
         lse = lse.to(engine.wide(q.dtype)) if return_lse else None
     if p == 1:
         out = out.masked_fill(torch.ones((), dtype=torch.bool, device=out.device), 0.0)
-    if rank == 4:
-        return out, lse
-    heads = out.shape[1:] if rank > 2 else out.shape[2:]
-    out = out.reshape(lead + heads).contiguous()  # like PyTorch's result for other ranks
-    return out, None if lse is None else lse.reshape(lead + heads[:-1])
-
-
-def _autocast(t: Optional[Tensor]) -> Optional[Tensor]:
-    """Casts the arguments like autocast does for PyTorch's function."""
-    if t is None or t.device.type != "cpu" or t.dtype not in _FLOATS or t.dtype == torch.float64:
-        return t
-    return t.to(torch.get_autocast_dtype("cpu"))
-
-
-def _check_types(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor]) -> None:
-    for name, t in (("query", q), ("key", k), ("value", v), ("attn_mask", mask)):
-        if t is None and name == "attn_mask":
-            continue
-        if not isinstance(t, Tensor):
-            raise TypeError("%s is %s; it must be a tensor" % (name, type(t).__name__))
-        if t.device.type not in ("cpu", "meta"):
-            raise NotImplementedError(
-                "%s is on %s; attn computes on the CPU only. Under attn.torch.patch() PyTorch's "
-                "own function computes such calls" % (name, t.device)
-            )
-        if t.layout != torch.strided or t.is_nested:
-            raise TypeError("%s is not dense; use a dense tensor, and a mask or key_lengths" % name)
-    if q.dtype not in _FLOATS:
-        raise TypeError("query is %s; it must be float64, float32, float16 or bfloat16" % q.dtype)
-    if k.dtype != q.dtype or v.dtype != q.dtype:
-        raise TypeError(
-            "query is %s, key is %s and value is %s; they must share one dtype"
-            % (q.dtype, k.dtype, v.dtype)
-        )
-    if mask is not None and mask.dtype not in (torch.bool, torch.float32, q.dtype):
-        raise TypeError(
-            "attn_mask is %s; it must be bool, float32 or query's dtype, %s" % (mask.dtype, q.dtype)
-        )
-
-
-def _check_transforms(*tensors: Optional[Tensor]) -> None:
-    """Raises if a tensor has a transform or a tangent, which the operator would ignore."""
-    if _forward_mode._current_level >= 0 or _functorch():
-        for t in tensors:
-            if t is not None and private.transformed(t):
-                raise NotImplementedError(
-                    "attn supports neither torch.func's transforms (vmap, grad, jvp, ...) nor "
-                    "forward-mode derivatives; under attn.torch.patch() PyTorch's own function "
-                    "computes such calls"
-                )
-
-
-def _common(name: str, q: int, k: int, v: int) -> int:
-    """The size to which three sizes broadcast."""
-    size = q if q != 1 else k if k != 1 else v
-    if (q != 1 and q != size) or (k != 1 and k != size) or (v != 1 and v != size):
-        raise ValueError(
-            "query, key and value have %d, %d and %d %s; they must be equal or 1" % (q, k, v, name)
-        )
-    return size
-
-
-def _four_dimensions(
-    q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], enable_gqa: bool
-) -> Tuple[Tensor, Tensor, Tensor, Optional[Tensor], Tuple[int, ...]]:
-    """[B,H,T,D], [B,Hk,S,D], [B,Hk,S,Dv], the mask [B|1,H|1,T|1,S|1], as views where that is
-    possible; and the result's sizes before the last three."""
-    ranks = q.dim(), k.dim(), v.dim()
-    rank = max(ranks)
-    if min(ranks) < 2:
-        raise ValueError(
-            "query, key and value have %d, %d and %d dimensions; they must have 2 or more" % ranks
-        )
-    if mask is not None and not 2 <= mask.dim() <= max(rank, 2):
-        raise ValueError(
-            "attn_mask has %d dimensions; it must have 2 to query's %d" % (mask.dim(), rank)
-        )
-    wide = max(rank, 4)
-    q, k, v = (t if t.dim() == wide else t[(None,) * (wide - t.dim())] for t in (q, k, v))
-    if mask is not None and mask.dim() < wide:
-        mask = mask[(None,) * (wide - mask.dim())]
-    sizes = [_common("in a dimension", *s) for s in zip(q.shape[:-3], k.shape[:-3], v.shape[:-3])]
-    lead = () if rank < 4 else tuple(sizes)
-    q, k, v = (_batch(t, sizes) for t in (q, k, v))
-    if mask is not None:
-        _check_broadcast(mask, (*sizes, *_common_tail(q, k, v)))
-        repeats = all(n == 1 for n in mask.shape[:-3])
-        mask = _batch(mask, [1] * len(sizes) if repeats else sizes)
-    q, k, v = _heads(q, k, v, enable_gqa)
-    if q.shape[3] != k.shape[3]:
-        raise ValueError(
-            "key has D=%d (dimension -1) and query has %d; they must be equal"
-            % (k.shape[3], q.shape[3])
-        )
-    if k.shape[2] != v.shape[2]:
-        raise ValueError(
-            "value has S=%d (dimension -2) and key has %d; they must be equal"
-            % (v.shape[2], k.shape[2])
-        )
-    return q, k, v, mask, lead
-
-
-def _common_tail(q: Tensor, k: Tensor, v: Tensor) -> Tuple[int, int, int]:
-    """H, T and S."""
-    heads = max(q.shape[-3], k.shape[-3], v.shape[-3]) if q.shape[-3] == 1 else q.shape[-3]
-    return heads, q.shape[-2], k.shape[-2]
-
-
-def _check_broadcast(mask: Tensor, sizes: Tuple[int, ...]) -> None:
-    for n, m in zip(sizes, mask.shape):
-        if m != n and m != 1:
-            raise ValueError(
-                "attn_mask has shape %s; it must broadcast to [..,H,T,S] = %s"
-                % (tuple(mask.shape), sizes)
-            )
-
-
-def _batch(t: Tensor, sizes: List[int]) -> Tensor:
-    """t [..,H,T,D], expanded to these sizes, which are then joined into one dimension."""
-    if len(sizes) == 1:
-        return t if t.shape[0] == sizes[0] else t.expand(sizes[0], -1, -1, -1)
-    rest = t.shape[-3:]
-    return t.expand(*sizes, *rest).reshape(math.prod(sizes), *rest)
-
-
-def _heads(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> Tuple[Tensor, Tensor, Tensor]:
-    """Expands or shares the heads."""
-    H, Hk, Hv = q.shape[1], k.shape[1], v.shape[1]
-    if H == Hk == Hv:
-        return q, k, v
-    if enable_gqa:
-        if (Hk == 0 or Hv == 0) or H % Hk or H % Hv:
-            raise ValueError(
-                "key and value have %d and %d heads (dimension -3); they must divide query's %d"
-                % (Hk, Hv, H)
-            )
-        if Hk != Hv:
-            k, v = k.repeat_interleave(H // Hk, 1), v.repeat_interleave(H // Hv, 1)
-        return q, k, v
-    try:
-        heads = _common("heads (dimension -3)", H, Hk, Hv)
-    except ValueError as error:
-        raise ValueError("%s; or pass enable_gqa=True" % error) from None
-    if heads == H and Hk == Hv == 1:
-        return q, k, v  # one head that all heads of query share
-    return (
-        q.expand(-1, heads, -1, -1), k.expand(-1, heads, -1, -1), v.expand(-1, heads, -1, -1)
-    )  # fmt: skip
-
-
-def _vector(x: Optional[_Numbers], name: str, n: int, dtype: torch.dtype) -> Optional[Tensor]:
-    """A tensor [n]; one number stands for n equal ones."""
-    if x is None:
-        return None
-    t = x if isinstance(x, Tensor) else torch.as_tensor(x)
-    if t.is_floating_point() and not dtype.is_floating_point and t.numel():
-        raise TypeError("%s is %s; it must be of integers" % (name, t.dtype))
-    if not isinstance(x, Tensor):
-        t = t.to(dtype)
-    if t.dim() == 0:
-        t = t.expand(n)
-    if t.dim() != 1 or t.shape[0] != n:
-        raise ValueError("%s has shape %s; it must be (%d,)" % (name, tuple(t.shape), n))
-    return t
-
-
-def _seed(seed: Optional[int]) -> Tensor:
-    """The seed's 64 bits as a tensor, so that a compiled graph can draw a new one for each call."""
-    if seed is None:
-        return torch.randint(-(1 << 63), (1 << 63) - 1, (), dtype=torch.int64, device="cpu")
-    if not 0 <= seed < 1 << 64:
-        raise ValueError("seed is %d; it must be within 0..2^64-1" % seed)
-    return torch.tensor(seed if seed < 1 << 63 else seed - (1 << 64), dtype=torch.int64)
+    lse = None if lse is None else checks.restore(lse, *shape, fewer=1)
+    return checks.restore(out, *shape), lse
 
 
 # --------------------------------------------------------------------------------- PyTorch's place
@@ -527,3 +342,24 @@ def register(name: str = "attn") -> None:
     from . import _transformers
 
     _transformers.register(name)
+
+
+def context_parallel(
+    group: Any = None, *, deadline: float = 600.0, segment_keys: int = 0
+) -> "ContextParallel":
+    """Attention over the processes of a group of torch.distributed, each of which has a part of the
+    sequence. All processes of the group must call it. See ContextParallel, which it returns.
+
+    group         None: all processes. Its backend does not matter: messages use a group of gloo,
+                  which this function creates
+    deadline      seconds without any message, after which a call fails; it must be longer than the
+                  slowest process needs between two calls, and for a segment of keys
+    segment_keys  how many keys travel at once; 0: the library chooses 2048 or more
+
+    Raises ImportError without libattn-mpi.so, RuntimeError if torch.distributed is not initialised
+    or the processes cannot connect within the deadline, ValueError for a value and for a process
+    outside of the group.
+    """
+    from ._torch_context_parallel import create
+
+    return create(group, deadline, segment_keys)
