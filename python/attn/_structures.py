@@ -180,6 +180,7 @@ class MpiOptions(ctypes.Structure):
         ("segment_keys", c_int64),
         ("deadline", c_double),
         ("report", c_void_p),
+        ("checkpoint", c_void_p),
     ]
 
 

@@ -30,7 +30,9 @@ _ABSENT = (0,) * 10
 _NAMES = "query", "key", "value", "attn_mask", "alibi", "sinks"
 _MOST_BYTES = 1 << 28  # of a message of gather()
 # What a rank tells the others before a call: its error, and numbers.
-_RECORD = struct.Struct("=B3qQ227s")
+_RECORD = struct.Struct("=BB3qQ226s")
+_FUNCTIONS = "attention", "gather", "a backward pass"
+_ATTENTION, _GATHER, _BACKWARD = range(3)
 _KINDS = RuntimeError, ValueError, TypeError, NotImplementedError
 
 
@@ -152,7 +154,7 @@ class ContextParallel:
         except Exception as raised:
             error = raised
         with self._ranks.lock:
-            told = self._tell(error, rows, kind)
+            told = self._tell(_GATHER, error, rows, kind)
             counts = [x[0] for x in told]
             tokens = sum(counts)
             for r, (n, other, *_) in enumerate(told):
@@ -262,10 +264,10 @@ class ContextParallel:
 
     def _attend(self, call: Optional[_Call], error: Optional[Exception], return_lse: bool) -> Any:
         if call is None:
-            self._tell(error, 0, 0, 0, 0)
+            self._tell(_ATTENTION, error)
             raise AssertionError("_tell raises the error")
         q, k, v = call.q, call.k, call.v
-        told = self._tell(None, q.shape[2], k.shape[2], call.want, call.seed)
+        told = self._tell(_ATTENTION, None, q.shape[2], k.shape[2], call.want, call.seed)
         for r, (_, _, want, _) in enumerate(told):
             if want != told[0][2]:
                 raise ValueError(
@@ -287,22 +289,29 @@ class ContextParallel:
         out = checks.restore(out, *call.shape)
         return (out, checks.restore(lse, *call.shape, fewer=1)) if return_lse else out
 
-    def _tell(self, error: Optional[Exception], *numbers: int) -> List[Tuple[int, ...]]:
+    def _tell(
+        self, function: int, error: Optional[Exception], *numbers: int
+    ) -> List[Tuple[int, ...]]:
         """The numbers of all ranks. If a rank has an error, all ranks raise it."""
         kind, said = 0, b""
         if error is not None:
             kinds = [i for i, x in enumerate(_KINDS) if i and isinstance(error, x)]
-            kind, said = 1 + max(kinds, default=0), str(error).encode()[:227]
-        packed = _RECORD.pack(kind, *numbers, *(0,) * (4 - len(numbers)), said)
+            kind, said = 1 + max(kinds, default=0), str(error).encode()[:226]
+        packed = _RECORD.pack(function, kind, *numbers, *(0,) * (4 - len(numbers)), said)
         mine = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
         told = [_RECORD.unpack(x.numpy().tobytes()) for x in self._ranks.all_gather(mine)]
-        for r, (kind, *_, said) in enumerate(told):
+        for r, (other, *_) in enumerate(told):
+            if other != told[0][0]:
+                raise ValueError(
+                    "rank %d calls %s where rank 0 calls %s; all ranks must make the same calls"
+                    % (r, _FUNCTIONS[other], _FUNCTIONS[told[0][0]])
+                )
+        for r, (_, kind, *_, said) in enumerate(told):
             if kind:
                 text = said.rstrip(b"\0").decode("utf-8", "replace")
-                raise _KINDS[kind - 1]("rank %d: %s" % (r, text)) from (
-                    error if r == self.rank else None
-                )
-        return [x[1:5] for x in told]
+                cause = error if r == self.rank else None
+                raise _KINDS[kind - 1]("rank %d: %s" % (r, text)) from cause
+        return [x[2:6] for x in told]
 
     def _context(self) -> Optional[int]:
         """A context that no other call uses."""
@@ -313,7 +322,7 @@ class ContextParallel:
 
     def _options(self, whole: _Whole) -> bytes:
         r = self._ranks
-        return _pack_options(_OPTIONS_SIZE, whole.T, whole.S, r.segment_keys, r.deadline, 0)
+        return _pack_options(_OPTIONS_SIZE, whole.T, whole.S, r.segment_keys, r.deadline, 0, 0)
 
     def _forward(
         self, whole: _Whole, q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor],
@@ -358,6 +367,7 @@ class ContextParallel:
             _GRADS_SIZE, *engine.view(dout), dlse_at, *three[0], *three[1], *three[2], 0, *two
         )
         with self._ranks.lock:
+            self._tell(_BACKWARD, None)
             self._ranks.call(
                 library.attn_mpi_sdpa_backward, self._context(), packed, grads,
                 self._options(whole),

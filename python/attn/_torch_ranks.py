@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import signal
 import threading
 from ctypes import byref, c_char, c_void_p, cast, memmove, sizeof
 from datetime import timedelta
@@ -64,6 +65,39 @@ def _words(error: BaseException) -> str:
     return re.sub(r"^\[[^]]*\] ", "", said).split(". ")[0]
 
 
+class _Signals:
+    """A context in which Python's signal handlers run only in deliver(), and at its end. Otherwise
+    an exception of a handler, such as KeyboardInterrupt, could be raised where a callback begins,
+    and be lost."""
+
+    def __init__(self) -> None:
+        self._handlers: Dict[int, Any] = {}
+        self._noted: List[Tuple[int, Any]] = []
+
+    def _note(self, number: int, frame: Any) -> None:
+        self._noted.append((number, frame))
+
+    def __enter__(self) -> "_Signals":
+        if threading.current_thread() is threading.main_thread():
+            for number in signal.valid_signals():
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    self._handlers[number] = handler
+                    signal.signal(number, self._note)
+        return self
+
+    def deliver(self) -> None:
+        while self._noted:
+            number, frame = self._noted.pop(0)
+            self._handlers[number](number, frame)
+
+    def __exit__(self, *_: Any) -> None:
+        for number, handler in self._handlers.items():
+            if signal.getsignal(number) == self._note:
+                signal.signal(number, handler)
+        self.deliver()
+
+
 class Ranks:
     """The ranks of a group, and their messages. Only one call at a time: use it under `lock`."""
 
@@ -85,6 +119,7 @@ class Ranks:
         self.deadline, self.segment_keys = deadline, segment_keys
         self.lock = threading.RLock()
         self.failed = ""  # why no further call is possible
+        self._signals = _Signals()
         self._raised: Optional[BaseException] = None  # in a callback
         self._error: Optional[BaseException] = None  # of a message
         self._pid = os.getpid()
@@ -110,6 +145,7 @@ class Ranks:
 
         def guarded(_: Any, *arguments: Any) -> int:
             try:
+                self._signals.deliver()
                 return function(*arguments)
             except BaseException as error:  # KeyboardInterrupt, too
                 self._raised = self._raised or error
@@ -178,7 +214,9 @@ class Ranks:
         raises its error."""
         self._check()
         error = Error()
-        status = function(byref(self._comm), *arguments, byref(error))
+        self._signals = _Signals()
+        with self._signals:
+            status = function(byref(self._comm), *arguments, byref(error))
         raised, self._raised = self._raised, None
         cause = raised or self._error
         self._error = None
