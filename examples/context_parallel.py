@@ -71,7 +71,8 @@ def train(attention, positions, add_up):
         letters, answers = batch(generator)
         # (1) Everything but attention needs only the tokens of this process.
         guess = model(letters[:, positions], positions, attention)
-        loss = F.cross_entropy(guess.flatten(0, 1), answers[:, positions].flatten(), reduction="sum")
+        own = answers[:, positions].flatten()
+        loss = F.cross_entropy(guess.flatten(0, 1), own, reduction="sum")
         loss = loss / answers.numel()  # so that the sum over all processes is a mean
         optimizer.zero_grad()
         loss.backward()

@@ -1,5 +1,5 @@
-"""The structures and numbers of attn.h, attn_nn.h, attn_pieces.h and attn_mpi.h, by ctypes; needs no
-library.
+"""The structures and numbers of attn.h, attn_nn.h, attn_pieces.h and attn_mpi.h, by ctypes; needs
+no library.
 
 Each structure is declared once, with ctypes. From this declaration `packer` creates a function that
 writes the structure's bytes from numbers in one step. Filling ctypes objects field by field takes

@@ -1,5 +1,5 @@
-"""The arguments of attn.torch's functions: checks, and the four-dimensional tensors that the library
-takes."""
+"""The arguments of attn.torch's functions: checks, and the four-dimensional tensors that the
+library takes."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ class Layout(unittest.TestCase):
         for name, value in ENUMS.items():
             add(name, value)
         with open("layout.c", "w") as f:
-            f.write('#include "attn_mpi.h"\n#include <stdio.h>\nint main(void){%s}' % "".join(lines))
+            f.write('#include "attn_mpi.h"\n#include <stdio.h>\n')
+            f.write("int main(void){%s}" % "".join(lines))
         compiler = shlex.split(os.environ.get("CC", "cc"))
         include = "-I" + os.path.join(SOURCE, "include")
         subprocess.run(compiler + [include, "layout.c", "-o", "layout"], check=True)
