@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Trains a two-layer model twice: on one process, and on two that share each sequence.
 
-    python examples/context_parallel.py
+    python3 examples/context_parallel.py     (with attn installed, and PyTorch)
 
 The task: each token must name the first letter of its sequence. So tokens must attend to one that
-another process may have. Every 10 steps one line has the step and the loss of both ways. They differ
-only by rounding, because the gradients of key and value are added in another order.
+another process may have. Every 10 steps one line has the step and the loss of both ways. They
+differ only by rounding, because the gradients of key and value are added in another order.
 
 The parts that a sequence split between processes needs are marked with (1) to (4). Each process has
 the whole model, and the queries, keys and values of half of the tokens.
