@@ -90,6 +90,11 @@ static void bad_options_are_named(void **state)
         o.isa = names[i];
         expect_refused(&o, ATTN_ERR_ARGUMENT, "isa");
     }
+    attn_context *none;
+    assert_int_equal(attn_context_create(&o, &none, &err), ATTN_ERR_ARGUMENT);
+    for (int i = 0; attn_isa(i).name; i++) /* the message lists what would be right */
+        if (attn_isa(i).usable)
+            assert_non_null(strstr(err.message, attn_isa(i).name));
 }
 
 /* A caller built against another version of the header. */

@@ -229,9 +229,43 @@ static void test_a_nan_reaches_the_gradient_of_a_sink_whose_weight_underflows(vo
     }
 }
 
+/* ------------------------------------------------------------------------------- hidden keys */
+
+/* A NaN or an infinity in the dout of row 0 does not reach key 1, which row 0 does not see. */
+static void test_dout_that_is_not_finite_reaches_no_hidden_key(void **state)
+{
+    (void)state;
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    float q[] = {1, 2}, k[] = {0.5F, -1}, v[] = {3, 4}, out[2], lse[2], dq[2], dk[2], dv[2];
+    for (int i = 0; i < 4; i++) {
+        float dout[] = {i < 3 ? bad[i] : 1, 0.75F};
+        static float want[3];
+        attn_tensor rows = attn_bhtd(lse, ATTN_F32, 1, 1, 2, 1);
+        attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+        attn_sdpa_grads g = ATTN_SDPA_GRADS_INIT;
+        a.q = attn_bhtd(q, ATTN_F32, 1, 1, 2, 1), a.k = attn_bhtd(k, ATTN_F32, 1, 1, 2, 1);
+        a.v = attn_bhtd(v, ATTN_F32, 1, 1, 2, 1), a.out = attn_bhtd(out, ATTN_F32, 1, 1, 2, 1);
+        a.lse = &rows, a.causal = ATTN_CAUSAL_TOP_LEFT;
+        g.dout = attn_bhtd(dout, ATTN_F32, 1, 1, 2, 1);
+        g.dq = attn_bhtd(dq, ATTN_F32, 1, 1, 2, 1);
+        g.dk = attn_bhtd(dk, ATTN_F32, 1, 1, 2, 1);
+        g.dv = attn_bhtd(dv, ATTN_F32, 1, 1, 2, 1);
+        assert_int_equal(attn_sdpa_forward(NULL, &a, NULL), ATTN_OK);
+        assert_int_equal(attn_sdpa_backward(NULL, &a, &g, NULL), ATTN_OK);
+        const double weight = exp(2 * -1) / (exp(2 * -1) + exp(2 * 0.5)); /* of key 1 in row 1 */
+        assert_true(fabs(dv[1] - 0.75 * weight) < 1e-6);
+        if (i == 0)
+            want[0] = dk[1], want[1] = dv[1], want[2] = dq[1];
+        assert_true(isfinite(want[0]) && isfinite(want[2]));
+        assert_true(dk[1] == want[0] && dv[1] == want[1] && dq[1] == want[2]);
+        assert_int_equal(isfinite(dv[0]), i == 3);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dout_that_is_not_finite_reaches_no_hidden_key),
         cmocka_unit_test(test_a_nan_reaches_the_gradient_of_a_sink_whose_weight_underflows),
         cmocka_unit_test(test_differences),
         cmocka_unit_test(test_accuracy),

@@ -185,6 +185,29 @@ static void test_arguments(void **state)
     }
 }
 
+static double bytes_of(const attn_tensor *t)
+{
+    double n = (double)attn_dtype_size(t->dtype);
+    for (int i = 0; i < 4; i++)
+        n *= (double)t->shape[i];
+    return n;
+}
+
+/* The bytes of all tensors that are read or written once. */
+static void test_planned_bytes(void **state)
+{
+    (void)state;
+    const both x = good();
+    const attn_tensor *all[] = {&x.a.q,    &x.a.k,  &x.a.v,  &x.a.out, x.a.lse,   x.a.mask,
+                                &x.g.dout, &x.g.dq, &x.g.dk, &x.g.dv,  x.g.dmask, NULL};
+    attn_plan_info info = ATTN_PLAN_INFO_INIT;
+    double want = 0;
+    for (int i = 0; all[i]; i++)
+        want += bytes_of(all[i]);
+    assert_int_equal(attn_sdpa_backward_plan(NULL, &x.a, &x.g, &info, NULL), ATTN_OK);
+    assert_true(info.bytes == want);
+}
+
 /* What the rows spoil works unspoiled, and with less asked for. */
 static void test_good(void **state)
 {
@@ -361,7 +384,7 @@ int main(void)
         cmocka_unit_test(test_good),           cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_empty),          cmocka_unit_test(test_null_and_workspace),
         cmocka_unit_test(test_struct_size),    cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_vast_and_empty),
+        cmocka_unit_test(test_vast_and_empty), cmocka_unit_test(test_planned_bytes),
     };
     return cmocka_run_group_tests(tests, create_cache, destroy_cache);
 }

@@ -99,6 +99,7 @@ SPOIL(packed_count, packed(a); a->sequences = -1)
 SPOIL(packed_lengths, packed(a); a->key_lengths = lengths)
 SPOIL(lse_dtype, t_lse.dtype = ATTN_F16; a->lse = &t_lse)
 SPOIL(lse_shape, t_lse.shape[2] = T - 1; a->lse = &t_lse)
+SPOIL(lse_batch, t_lse.shape[0] = B - 1; a->lse = &t_lse)
 SPOIL(lse_null, t_lse.data = NULL; a->lse = &t_lse)
 SPOIL(lse_repeats, t_lse.stride[2] = 0; a->lse = &t_lse)
 SPOIL(scores_dtype, t_scores.dtype = ATTN_BOOL; a->scores = &t_scores)
@@ -175,6 +176,7 @@ static const struct {
     {"packed lengths", packed_lengths, ATTN_ERR_ARGUMENT, "key_lengths"},
     {"lse dtype", lse_dtype, ATTN_ERR_DTYPE, "lse"},
     {"lse shape", lse_shape, ATTN_ERR_SHAPE, "lse"},
+    {"lse batch", lse_batch, ATTN_ERR_SHAPE, "lse"},
     {"lse null", lse_null, ATTN_ERR_ARGUMENT, "lse"},
     {"lse repeats", lse_repeats, ATTN_ERR_STRIDE, "lse"},
     {"scores dtype", scores_dtype, ATTN_ERR_DTYPE, "scores"},
