@@ -91,6 +91,7 @@ static void bad_options_are_named(void **state)
         expect_refused(&o, ATTN_ERR_ARGUMENT, "isa");
     }
     attn_context *none;
+    o.isa = "sse";
     assert_int_equal(attn_context_create(&o, &none, &err), ATTN_ERR_ARGUMENT);
     for (int i = 0; attn_isa(i).name; i++) /* the message lists what would be right */
         if (attn_isa(i).usable)
