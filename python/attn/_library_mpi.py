@@ -24,13 +24,13 @@ def _load() -> ctypes.CDLL:
             "libattn-mpi.so cannot be loaded (%s); `make build` puts it beside libattn.so, `pip "
             "install ./python` into the package, and ATTN_MPI_LIBRARY can name it" % error
         ) from None
-    comm, options, error = c_void_p, c_char_p, c_void_p
+    comm, options, error_at = c_void_p, c_char_p, c_void_p
     for name, result, arguments in (
         ("attn_mpi_rows", c_int64, (c_int64, c_int, c_int)),
         ("attn_mpi_positions", None, (c_int64, c_int, c_int, c_void_p)),
-        ("attn_mpi_all_gather", c_int, (comm, c_void_p, c_size_t, c_void_p, c_double, error)),
-        ("attn_mpi_sdpa_forward", c_int, (comm, c_void_p, c_char_p, options, error)),
-        ("attn_mpi_sdpa_backward", c_int, (comm, c_void_p, c_char_p, c_char_p, options, error)),
+        ("attn_mpi_all_gather", c_int, (comm, c_void_p, c_size_t, c_void_p, c_double, error_at)),
+        ("attn_mpi_sdpa_forward", c_int, (comm, c_void_p, c_char_p, options, error_at)),
+        ("attn_mpi_sdpa_backward", c_int, (comm, c_void_p, c_char_p, c_char_p, options, error_at)),
     ):
         try:
             function = getattr(found, name)
