@@ -20,7 +20,7 @@ import sys
 
 BLOCK, CHUNK, LEAST = 64, 256, 2048  # tokens; as in attn_mpi.h, and mpi/call.c
 
-# Parameters were fixed before the predictions were compared with anything measured.
+# An example, not fitted to any measurement.
 ETHERNET = {"flops": 8e12, "rate": 12.5e9, "latency": 5e-6}  # 100 GbE, 8 TF a rank
 
 
