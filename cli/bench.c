@@ -12,7 +12,6 @@
 
 #include "bench.h"
 #include "command.h"
-#include "job.h"
 #include "terminal.h"
 #include "value.h"
 

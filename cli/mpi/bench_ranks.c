@@ -69,8 +69,8 @@ static int measure_network(network *n, kit_error *err)
     return code;
 }
 
-/* The largest number of all ranks. */
-static int largest(double *x, kit_error *err)
+/* *x becomes the largest of all ranks' numbers, or their sum. */
+static int combine(double *x, bool sum, kit_error *err)
 {
     const int size = ranks_comm()->size;
     double *all = malloc((size_t)size * sizeof *all);
@@ -78,7 +78,7 @@ static int largest(double *x, kit_error *err)
     if (!code && (code = ranks_exchange(x, sizeof *x, all, err)))
         return code; /* `all` may still be written */
     for (int i = 0; i < size && !code; i++)
-        *x = fmax(*x, all[i]);
+        *x = i == 0 ? all[i] : sum ? *x + all[i] : fmax(*x, all[i]);
     free(all);
     return code;
 }
@@ -108,7 +108,7 @@ static int time_all(const timing *t, double *us, kit_error *err)
     if (!code)
         code = run_local(t, err);
     double took = 1e6 * (seconds_now() - start);
-    if (!code && !(code = largest(&took, err)))
+    if (!code && !(code = combine(&took, false, err)))
         *us = fmin(*us, took);
     return code;
 }
@@ -128,16 +128,10 @@ static int time_one(const timing *t, double *us, kit_error *err)
 /* The sum of what all ranks measure at the same time. */
 static int measure_peak(const timing *t, kit_error *err)
 {
-    const int size = ranks_comm()->size;
-    double *all = malloc((size_t)size * sizeof *all), sum = 0;
-    int code = ranks_agree(all ? KIT_OK : kit_fail(err, KIT_LIMIT, "out of memory"), err);
-    double mine = code ? 0 : bench_peak(t->b, 0.03 * t->b->seconds);
-    if (!code && (code = ranks_exchange(&mine, sizeof mine, all, err)))
-        return code;
-    for (int i = 0; i < size && !code; i++)
-        sum += all[i];
-    t->r->peak = fmax(t->r->peak, sum);
-    free(all);
+    int code = ranks_agree(KIT_OK, err); /* all start together */
+    double peak = code ? 0 : bench_peak(t->b, 0.03 * t->b->seconds);
+    if (!code && !(code = combine(&peak, true, err)))
+        t->r->peak = fmax(t->r->peak, peak);
     return code;
 }
 
@@ -154,7 +148,7 @@ static int time_case(const timing *t, kit_error *err)
             code = measure_peak(t, err);
         passed = seconds_now() - start;
         if (!code)
-            code = largest(&passed, err); /* so that all ranks stop after the same round */
+            code = combine(&passed, false, err); /* so that all ranks stop after the same round */
     }
     return code;
 }

@@ -1,5 +1,5 @@
 /* Which process is this? A context and its threads must know whether they are in the child of a
- * fork(). getpid() would tell, but it is a system call, which takes a tenth of a call of attention
+ * fork(). getpid() would tell, but it is a system call, which took a quarter of a call of attention
  * over six words. So a handler of pthread_atfork counts instead.
  *
  * A child that the bare system call makes is not counted. POSIX allows such a child only
