@@ -24,12 +24,9 @@ typedef struct hash_state {
     uint64_t sum;
 } hash_state;
 
-/* FNV-1a. */
 static void hash_bytes(hash_state *h, const void *bytes, size_t n)
 {
-    const unsigned char *from = bytes;
-    for (size_t i = 0; i < n; i++)
-        h->sum = (h->sum ^ from[i]) * UINT64_C(0x100000001b3);
+    h->sum = attni_mpi_fnv(h->sum, bytes, n);
 }
 
 static void hash_number(hash_state *h, int64_t x) { hash_bytes(h, &x, sizeof x); }

@@ -13,6 +13,15 @@
 static inline int64_t attni_mpi_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t attni_mpi_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
+/* FNV-1a. libattn has the same function (src/core/saved.h), but does not export it. */
+static inline uint64_t attni_mpi_fnv(uint64_t hash, const void *bytes, size_t n)
+{
+    const unsigned char *from = bytes;
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ from[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
 /* ------------------------------------------------------------------------------- messages.c */
 
 /* Does what attni_fail() of libattn does. That function is not exported, so libattn-mpi has its

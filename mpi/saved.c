@@ -28,14 +28,6 @@
 #define FNV_START UINT64_C(0xcbf29ce484222325)
 static const unsigned char magic[8] = {0x93, 'A', 'T', 'T', 'N', 'M', 'P', '\n'};
 
-static uint64_t fnv(uint64_t hash, const void *bytes, size_t n)
-{
-    const unsigned char *from = bytes;
-    for (size_t i = 0; i < n; i++)
-        hash = (hash ^ from[i]) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 static void put(unsigned char *to, uint64_t x, int n)
 {
     for (int i = 0; i < n; i++)
@@ -75,8 +67,8 @@ static uint64_t hash_rows(uint64_t hash, const attn_tensor *t, int64_t row, int6
                 for (int64_t d = 0; d < t->shape[3]; d += together ? t->shape[3] : 1) {
                     const int64_t at =
                         b * t->stride[0] + h * t->stride[1] + i * t->stride[2] + d * t->stride[3];
-                    hash = fnv(hash, (const char *)t->data + at * (int64_t)size,
-                               together ? size * (size_t)t->shape[3] : size);
+                    hash = attni_mpi_fnv(hash, (const char *)t->data + at * (int64_t)size,
+                                         together ? size * (size_t)t->shape[3] : size);
                 }
     return hash;
 }
@@ -92,7 +84,7 @@ static uint64_t hash_keys(const attni_mpi_call *call)
         unsigned char number[8];
         put(number, block_number(p, row / ATTN_MPI_BLOCK), 8);
         const uint64_t hash =
-            hash_rows(fnv(FNV_START, number, sizeof number), &call->local.k, row, n);
+            hash_rows(attni_mpi_fnv(FNV_START, number, sizeof number), &call->local.k, row, n);
         sum += hash_rows(hash, &call->local.v, row, n);
     }
     return sum;
@@ -205,7 +197,7 @@ static bool write_header(const attni_mpi_saved *s, int64_t next, uint64_t size)
     put(head + 32, s->keys, 8);
     put(head + 40, (uint64_t)next, 8);
     put(head + 48, size, 8);
-    put(head + 56, fnv(FNV_START, head, 56), 8);
+    put(head + 56, attni_mpi_fnv(FNV_START, head, 56), 8);
     return to->write(to->user, 0, head, HEAD) == 0;
 }
 
@@ -303,7 +295,7 @@ static attn_status read_header(attni_mpi_saved *s)
     if (get(head + 8, 4) != VERSION || get(head + 12, 4) != ATTN_MPI_BLOCK)
         return bad(s, "has a format of another version of libattn-mpi");
     s->header = get(head + 56, 8);
-    if (fnv(FNV_START, head, 56) != s->header)
+    if (attni_mpi_fnv(FNV_START, head, 56) != s->header)
         return bad(s, "is damaged: its header does not have its checksum");
     if (get(head + 16, 8) != (uint64_t)p->T || get(head + 24, 8) != (uint64_t)p->S)
         return attni_mpi_fail(s->call->run.err, ATTN_ERR_FILE, "checkpoint",
