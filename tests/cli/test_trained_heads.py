@@ -4,6 +4,7 @@
 """The end of attn explain: what it shows of the trained heads is what their file gives, computed
 here in NumPy, and the command that it names makes such heads."""
 
+import base64
 import json
 import os
 import re
@@ -173,7 +174,9 @@ class TrainedHeads(CliTest):
             steps = {s["name"]: s["tensor"] for s in trained["steps"]}
             maps = expected_maps(CAT.split(), 123)
             for name, want in zip(("previous", "followed", "same"), maps):
-                got = np.reshape(steps[name]["data"], steps[name]["shape"])
+                floats = base64.b64decode(steps[name].get("f32", ""))
+                got = np.reshape(steps[name].get("data") or np.frombuffer(floats, "<f4"),
+                                 steps[name]["shape"])
                 self.assertLess(abs(got - want).max(), 1e-5)
         self.assertEqual(len(json.loads(self.works("explain", "--json", CAT))["steps"]), 13)
         long = json.loads(self.works("explain", "--json", " ".join("a" * 40)))["trained"]

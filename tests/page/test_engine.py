@@ -3,6 +3,7 @@
 """The page's engine: attention of the C library in WebAssembly, or JavaScript without it; and the
 check of the trace's numbers. Times are printed but not tested."""
 
+import base64
 import json
 import os
 import re
@@ -87,7 +88,8 @@ class EngineTest(PageTest):
         data, after = rest.split("</script>", 1)
         page = json.loads(data)
         step = next(s for s in page["trace"]["steps"] if s["name"] == name)
-        step["tensor"]["data"] = alter(step["tensor"]["data"])
+        floats = np.frombuffer(base64.b64decode(step["tensor"].pop("f32")), "<f4")
+        step["tensor"]["data"] = alter(floats.tolist())
         self.write("page.html", f'{before}id="data">{json.dumps(page)}</script>{after}'.encode())
         self.load(self.path("page.html"))
 

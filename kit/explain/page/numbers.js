@@ -30,13 +30,15 @@ function decodeHalves(bytes) {
 }
 
 function stripZeros(text) {
-  return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
+  return text.endsWith("0") && text.includes(".") ? text.replace(/\.?0+$/, "") : text;
 }
 
 /** What printf writes for %.{digits}g. */
 function general(x, digits) {
   if (!Number.isFinite(x)) return Number.isNaN(x) ? "nan" : x > 0 ? "inf" : "-inf";
   if (x === 0) return "0";
+  const plain = Math.abs(x) >= 1e-4 ? x.toPrecision(digits) : "e";
+  if (!plain.includes("e")) return stripZeros(plain); // %g and toPrecision choose alike here
   const [mantissa, power] = x.toExponential(digits - 1).split("e"), exponent = Number(power);
   if (exponent < -4 || exponent >= digits) {
     const size = String(Math.abs(exponent)).padStart(2, "0");
@@ -54,11 +56,9 @@ function numberText(x) {
 
 /** All of it: the fewest digits that read back as the same float, as in the JSON. */
 function exactText(x) {
-  for (let digits = 6; digits < 9 && Math.fround(x) === x; digits++) {
-    const text = general(x, digits);
-    if (Math.fround(Number(text)) === x) return text;
-  }
-  return general(x, 9);
+  let digits = Math.fround(x) === x ? 6 : 9;
+  while (digits < 9 && Math.fround(Number(x.toPrecision(digits))) !== x) digits++;
+  return general(x, digits);
 }
 
 /** A number in a cell of the heat-map; room in pixels. "" where there is no room. */

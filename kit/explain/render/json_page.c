@@ -1,18 +1,18 @@
 /* A trace as JSON for a page.
  *
- * Large steps are stored in a shorter form. Steps that the page can compute from other steps are
- * left out. Queries, keys, values and the like are stored as base64 of floats, or of f16 if floats
- * would take too much space.
+ * Large steps that the page can compute from other steps are left out. Floats are stored as base64,
+ * because writing and reading their digits takes longer than computing them, and a page computes
+ * them while someone types. Large steps are stored as f16 if floats would take too much space.
  */
 #include <math.h>
 
 #include "render_json.h"
 
-#define MOST_NUMBERS ((int64_t)4096) /* elements; smaller steps are written as numbers */
-#define MOST_F32 ((int64_t)1 << 20)  /* elements of all larger steps; f16 if there are more */
+#define MOST_SMALL ((int64_t)4096)  /* elements; larger steps are large */
+#define MOST_F32 ((int64_t)1 << 20) /* elements of all larger steps; f16 if there are more */
 #define F16_MOST 65504.0
 
-static bool is_large(const trace_step *s) { return kit_array_count(&s->tensor) > MOST_NUMBERS; }
+static bool is_large(const trace_step *s) { return kit_array_count(&s->tensor) > MOST_SMALL; }
 
 /* Whether the page computes this step, in double precision, from the steps that its `made`
  * names. */
@@ -60,11 +60,12 @@ static json_form form_of(const trace_step *s, void *self)
     if (is_derived(l->trace, s)) {
         return JSON_DERIVED;
     }
-    if (!is_large(s) || !is_float) {
+    if (!is_float || (s->tensor.dtype == ATTN_F64 && !is_large(s))) {
         return JSON_NUMBERS;
     }
     /* Sums of products may cancel, so f16 would not be exact enough. */
-    return l->rounded && s->op != TRACE_PRODUCTS && fits_f16(&s->tensor) ? JSON_F16 : JSON_F32;
+    return l->rounded && is_large(s) && s->op != TRACE_PRODUCTS && fits_f16(&s->tensor) ? JSON_F16
+                                                                                        : JSON_F32;
 }
 
 bool json_put_page(json_writer *j, const char *key, const trace *t)
