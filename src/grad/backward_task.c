@@ -346,13 +346,21 @@ static void shape_tile(attni_grad_worker *w)
     t->W = t->nv * p->kernels->lanes;
 }
 
-/* Zeroes the sums of the chunk's keys. The products of bf16 add to whole groups of 16 rows. */
+/* The chunk's keys have no sums yet. The products of bf16 add to zeros, in whole groups of 16 rows;
+ * those in R write the first sums of a block: with few queries, zeros would cost a tenth of all. */
 static void clear_sums(attni_grad_worker *w)
 {
-    const attni_backward *bw = w->bw;
-    const size_t bytes = (size_t)attni_div_up(w->n, 16) * 16 * bw->plan.real;
-    memset(w->dk, 0, bytes * (size_t)bw->q_panels.padded);
-    memset(w->dv, 0, bytes * (size_t)bw->v_panels.padded);
+    if (w->bw->unit)
+        attni_grad_zero_keys(w, 0, attni_div_up(w->n, 16) * 16);
+    memset(w->summed, w->bw->unit ? 1 : 0, sizeof w->summed);
+}
+
+/* Zeroes the sums of the blocks that no query sees. */
+static void complete_sums(const attni_grad_worker *w)
+{
+    for (int64_t at = 0; at < w->n; at += ATTNI_BLOCK)
+        if (!w->summed[at / ATTNI_BLOCK])
+            attni_grad_zero_keys(w, at, at + ATTNI_BLOCK < w->n ? at + ATTNI_BLOCK : w->n);
 }
 
 static void begin_task(attni_grad_worker *w, int64_t task, attni_grad_cursor *at)
@@ -420,6 +428,7 @@ static void do_task(const attni_backward *bw, int64_t task, attni_grad_cursor *a
     }
     if (bw->unit)
         bw->unit->end();
+    complete_sums(&w);
     if (bw->want_k)
         store_keys(&w, &bw->grads.dk, w.dk, bw->q_panels.padded, bw->scale);
     if (bw->want_v)

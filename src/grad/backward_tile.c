@@ -75,9 +75,10 @@ static void load_tile(attni_grad_worker *w)
 
 /* ------------------------------------------------------------------------------------ products */
 
-/* sum[j][:] += sum_i x[j][i] rows[i][:] for n keys, `rows` in panels. */
+/* sum[j][:] += sum_i x[j][i] rows[i][:] for n keys, `rows` in panels; without `add`, sum[j][:] is
+ * written. */
 static void add_rows(const attni_grad_worker *w, char *sum, const attni_panels *panels,
-                     const char *x, const char *rows, int n)
+                     const char *x, const char *rows, int n, bool add)
 {
     const attni_plan *p = &w->bw->plan;
     const int lanes = p->kernels->lanes;
@@ -91,7 +92,7 @@ static void add_rows(const attni_grad_worker *w, char *sum, const attni_panels *
         const int64_t left = panels->padded - c,
                       width = left < panels->widest ? left : panels->widest;
         product.out = sum + (size_t)c * p->real;
-        product.sums = product.out;
+        product.sums = add ? product.out : NULL;
         product.wt = rows + (size_t)c * (size_t)w->tile.rows * p->real;
         p->kernels->linear(&product, (int)(width / lanes));
     }
@@ -124,6 +125,28 @@ static void add_queries(const attni_grad_worker *w, int64_t j, int n, bool first
 
 /* ------------------------------------------------------------------------------ a block of keys */
 
+void attni_grad_zero_keys(const attni_grad_worker *w, int64_t at, int64_t end)
+{
+    const attni_backward *bw = w->bw;
+    const size_t k = (size_t)bw->q_panels.padded * bw->plan.real,
+                 v = (size_t)bw->v_panels.padded * bw->plan.real;
+    memset(w->dk + (size_t)at * k, 0, (size_t)(end - at) * k);
+    memset(w->dv + (size_t)at * v, 0, (size_t)(end - at) * v);
+}
+
+/* Whether keys j .. j+n-1, which begin a block, have sums to which their products are added. If
+ * not, the sums of the block's other keys are zeroed, and its sums begin with these products. */
+static bool has_sums(attni_grad_worker *w, int64_t j, int n)
+{
+    const int64_t at = j - w->j0, end = at + ATTNI_BLOCK < w->n ? at + ATTNI_BLOCK : w->n;
+    bool *summed = &w->summed[at / ATTNI_BLOCK];
+    if (*summed)
+        return true;
+    *summed = true;
+    attni_grad_zero_keys(w, at + n, end);
+    return false;
+}
+
 static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible, bool first)
 {
     const attni_backward *bw = w->bw;
@@ -144,15 +167,16 @@ static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible
     }
     attni_grad_scores(w, kept, j, n);
     const size_t at = (size_t)(j - w->j0) * p->real;
+    const bool add = has_sums(w, j, n);
     if (bw->want_v) {
         char *sum = w->dv + at * (size_t)bw->v_panels.padded;
-        add_rows(w, sum, &bw->v_panels, kept, w->dout_rows, n);
+        add_rows(w, sum, &bw->v_panels, kept, w->dout_rows, n, add);
         attni_grad_nonfinite_rows(w, sum, &bw->v_panels, kept, &bw->grads.dout, w->nonfinite_dout,
                                   j, n);
     }
     if (bw->want_k) {
         char *sum = w->dk + at * (size_t)bw->q_panels.padded;
-        add_rows(w, sum, &bw->q_panels, w->dp, w->q_rows, n);
+        add_rows(w, sum, &bw->q_panels, w->dp, w->q_rows, n, add);
         attni_grad_nonfinite_rows(w, sum, &bw->q_panels, w->dp, &p->args.q, w->nonfinite_q, j, n);
     }
     if (bw->want_q)

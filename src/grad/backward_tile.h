@@ -32,6 +32,7 @@ typedef struct attni_grad_worker {
     bool scaled;               /* some factor of the tile is not 1 */
     uint64_t nonfinite_q, nonfinite_dout; /* lanes whose q or dout is not finite */
     uint64_t nonfinite_k[ATTNI_CHUNK / ATTNI_BLOCK];
+    bool summed[ATTNI_CHUNK / ATTNI_BLOCK]; /* blocks of keys whose dk and dv hold sums */
     /* lanes that see each key of the block; set only if something is not finite */
     uint64_t seen[ATTNI_BLOCK];
     char *dot;                          /* [Dv][W]: dout, transposed */
@@ -40,7 +41,7 @@ typedef struct attni_grad_worker {
     char *lse, *factor, *delta, *scale; /* [W] */
     char *one;                          /* [2][W]: ones, as factors of fold() */
     char *dp, *raw, *kept;              /* [block][W] */
-    char *dk, *dv;                      /* [chunk][padded] */
+    char *dk, *dv;                      /* [chunk][padded]: sums of the blocks in `summed` */
     char *dq;                           /* [D][W]: dq of this chunk */
     char *clean_k;                      /* [block][D]: keys, non-finite ones as zeros */
     double *sums;                       /* [W]: sums of dS of this chunk */
@@ -51,6 +52,9 @@ typedef struct attni_grad_worker {
  * computes the tile's dq and sums. Returns false if there are no such keys; then nothing was
  * changed. */
 bool attni_backward_tile(attni_grad_worker *w);
+
+/* Zeroes dk and dv of the chunk's keys from `at` up to `end`, counted from the chunk's first. */
+void attni_grad_zero_keys(const attni_grad_worker *w, int64_t at, int64_t end);
 
 /* ------------------------------------------------------------------------- backward_scores.c
  *
