@@ -319,12 +319,53 @@ static void test_natural_bound(void **state)
     }
 }
 
+static void wrong_gelu_grad(void *dx, const void *dout, const void *x, int64_t n)
+{
+    float *to = dx;
+    right->gelu_grad(dx, dout, x, n);
+    for (int unit = 0; unit < units_off && n; unit++)
+        to[n / 2] = nextafterf(to[n / 2], INFINITY);
+}
+
+static void gelu_grad_of_wrong(check_case *c)
+{
+    attni_kernels wrong = *c->kernels;
+    right = c->kernels;
+    wrong.gelu_grad = wrong_gelu_grad;
+    c->kernels = &wrong;
+    check_gelu_grad(c);
+    c->kernels = right;
+}
+
+/* A slope that is off by four units moves its product with dout by up to eight. The case with this
+ * seed moves it by more than five, and 20 units are found. */
+static void test_gelu_grad_bound(void **state)
+{
+    (void)state;
+    check_run_state r = {.out = fopen("/dev/null", "w"), .buffers = check_buffers_create()};
+    assert_true(r.out && r.buffers);
+    for (int isa = 0; attn_isa(isa).name; isa++)
+        for (int off = 0; off <= 20 && attn_isa(isa).usable; off += 20) {
+            describe_case("%s, %d units off", attn_isa(isa).name, off);
+            units_off = off;
+            r.failed = 0;
+            check_one(&r, "gelu_grad", gelu_grad_of_wrong, isa, 32, 1, 0x4d5e07eccccbaf6, NULL);
+            assert_int_equal(r.failed, off > 0);
+        }
+    fclose(r.out);
+    check_buffers_destroy(r.buffers);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_natural_bound), cmocka_unit_test(test_crash_on_another_thread),
-        cmocka_unit_test(test_seed),          cmocka_unit_test(test_planted),
-        cmocka_unit_test(test_selection),     cmocka_unit_test(test_engine),
+        cmocka_unit_test(test_gelu_grad_bound),
+        cmocka_unit_test(test_natural_bound),
+        cmocka_unit_test(test_crash_on_another_thread),
+        cmocka_unit_test(test_seed),
+        cmocka_unit_test(test_planted),
+        cmocka_unit_test(test_selection),
+        cmocka_unit_test(test_engine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
