@@ -346,8 +346,9 @@ static void shape_tile(attni_grad_worker *w)
     t->W = t->nv * p->kernels->lanes;
 }
 
-/* The chunk's keys have no sums yet. The products of bf16 add to zeros, in whole groups of 16 rows;
- * those in R write the first sums of a block: with few queries, zeros would cost a tenth of all. */
+/* The chunk's keys have no sums yet. The products of bf16 add to zeros, in whole groups of 16 rows.
+ * Those in R write the first sums of a block: with few queries, zeros would take up to a tenth of
+ * the time. */
 static void clear_sums(attni_grad_worker *w)
 {
     if (w->bw->unit)
