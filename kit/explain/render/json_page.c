@@ -8,7 +8,7 @@
 
 #include "render_json.h"
 
-#define MOST_SMALL ((int64_t)4096)  /* elements; larger steps are large */
+#define MOST_SMALL ((int64_t)4096)  /* elements of a step that is not large */
 #define MOST_F32 ((int64_t)1 << 20) /* elements of all larger steps; f16 if there are more */
 #define F16_MOST 65504.0
 
