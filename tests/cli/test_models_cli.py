@@ -2,6 +2,7 @@
 """Models on the command line: a tiny GPT-2, whose forward pass is here in NumPy, checkpoints of
 attn train, and invalid folders. tests/peers compares every architecture with transformers."""
 
+import base64
 import json
 import os
 import re
@@ -129,7 +130,7 @@ class Models(CliTest):
             self.assertLess(np.abs(step["weights"] - forward(w, ids)[0][1]).max(), 1e-5)
 
     def test_what_a_page_holds(self):
-        """The other layers too: vectors as numbers, weights and context as shapes to compute."""
+        """The other layers too: vectors, and weights and context as shapes to compute."""
         self.works("explain", "--model", "m", "-o", "p.html", "abc abc \u00e9bc")
         page = self.bytes("p.html").decode()
         steps = {s["name"]: s for s in json.loads(
@@ -141,11 +142,12 @@ class Models(CliTest):
              "Layer 1", "Layer 2", "The answer"])
         for name, s in steps.items():
             self.assertEqual(s.get("minor", False), name.endswith(("_norms", "_products")), name)
-        tensor = {n: np.reshape(s["tensor"]["data"], s["tensor"]["shape"]).astype("f8")
-                  for n, s in steps.items() if "data" in s["tensor"]}
+        tensor = {n: np.frombuffer(base64.b64decode(s["tensor"]["f32"]), "<f4")
+                  .reshape(s["tensor"]["shape"]).astype("f8")
+                  for n, s in steps.items() if "f32" in s["tensor"]}
         for name, shape in (("weights", [H, 6, 6]), ("context", [H, 6, E // H])):
             absent = steps["layer_2_" + name]["tensor"]
-            self.assertEqual((absent["shape"], "data" in absent), (shape, False))
+            self.assertEqual(absent, {"shape": shape, "dtype": absent["dtype"]})
         q, k = tensor["layer_2_queries"], tensor["layer_2_keys"]
         scores = np.where(np.tri(6, dtype=bool), q @ k.swapaxes(1, 2) / np.sqrt(E // H), -np.inf)
         want = forward(self.weights, [5, 6, 3, 8, 9, 7])[0][1]
