@@ -61,12 +61,14 @@ function notesOf(trace) {
 
 function healthList(context, judged, choose) {
   const { state } = context;
-  return el("ul", { class: "health" }, judged.map((h, i) =>
+  const list = el("ul", { class: "health" }, judged.map((h, i) =>
     el("li", { class: i === state.row ? "chosen" : null },
       el("button", { type: "button", class: "quiet word", onclick: () => choose(i) },
          clip(context.rows(i), 12)),
       bar(h.part, h.possible > 0 ? h.part.toFixed(2) : "–", h.verdict),
       el("span", { class: `verdict ${h.verdict.replaceAll(" ", "-")}` }, h.verdict))));
+  list.style.containIntrinsicHeight = `auto ${26 * judged.length}px`; // until it is laid out
+  return list;
 }
 
 /** If there are too many rows to list: the number of rows of each kind. */
