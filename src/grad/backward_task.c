@@ -346,24 +346,6 @@ static void shape_tile(attni_grad_worker *w)
     t->W = t->nv * p->kernels->lanes;
 }
 
-/* The chunk's keys have no sums yet. The products of bf16 add to zeros, in whole groups of 16 rows.
- * Those in R write the first sums of a block: with few queries, zeros would take up to a tenth of
- * the time. */
-static void clear_sums(attni_grad_worker *w)
-{
-    if (w->bw->unit)
-        attni_grad_zero_keys(w, 0, attni_div_up(w->n, 16) * 16);
-    memset(w->summed, w->bw->unit ? 1 : 0, sizeof w->summed);
-}
-
-/* Zeroes the sums of the blocks that no query sees. */
-static void complete_sums(const attni_grad_worker *w)
-{
-    for (int64_t at = 0; at < w->n; at += ATTNI_BLOCK)
-        if (!w->summed[at / ATTNI_BLOCK])
-            attni_grad_zero_keys(w, at, at + ATTNI_BLOCK < w->n ? at + ATTNI_BLOCK : w->n);
-}
-
 static void begin_task(attni_grad_worker *w, int64_t task, attni_grad_cursor *at)
 {
     const attni_backward *bw = w->bw;
@@ -384,7 +366,7 @@ static void begin_task(attni_grad_worker *w, int64_t task, attni_grad_cursor *at
         attni_tile_load(&w->forward, w->j0, (int)w->n, bw->want_scores);
         find_nonfinite_keys(w);
     }
-    clear_sums(w);
+    attni_grad_begin_sums(w);
     for (int64_t g = 0; g < bw->group && bw->alibi_sums; g++)
         bw->alibi_sums[task * bw->group + g] = 0;
 }
@@ -429,7 +411,7 @@ static void do_task(const attni_backward *bw, int64_t task, attni_grad_cursor *a
     }
     if (bw->unit)
         bw->unit->end();
-    complete_sums(&w);
+    attni_grad_complete_sums(&w);
     if (bw->want_k)
         store_keys(&w, &bw->grads.dk, w.dk, bw->q_panels.padded, bw->scale);
     if (bw->want_v)

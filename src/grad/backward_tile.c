@@ -125,7 +125,8 @@ static void add_queries(const attni_grad_worker *w, int64_t j, int n, bool first
 
 /* ------------------------------------------------------------------------------ a block of keys */
 
-void attni_grad_zero_keys(const attni_grad_worker *w, int64_t at, int64_t end)
+/* Zeroes dk and dv of the chunk's keys at .. end-1. */
+static void zero_keys(const attni_grad_worker *w, int64_t at, int64_t end)
 {
     const attni_backward *bw = w->bw;
     const size_t k = (size_t)bw->q_panels.padded * bw->plan.real,
@@ -134,17 +135,32 @@ void attni_grad_zero_keys(const attni_grad_worker *w, int64_t at, int64_t end)
     memset(w->dv + (size_t)at * v, 0, (size_t)(end - at) * v);
 }
 
-/* Whether keys j .. j+n-1, which begin a block, have sums to which their products are added. If
- * not, the sums of the block's other keys are zeroed, and its sums begin with these products. */
-static bool has_sums(attni_grad_worker *w, int64_t j, int n)
+/* The products of bf16 add to zeros, in whole groups of 16 rows. Those in R write the first sums of
+ * a block: with few queries, zeros would take up to a tenth of the time. */
+void attni_grad_begin_sums(attni_grad_worker *w)
 {
-    const int64_t at = j - w->j0, end = at + ATTNI_BLOCK < w->n ? at + ATTNI_BLOCK : w->n;
+    const bool zeros = w->bw->unit != NULL;
+    if (zeros)
+        zero_keys(w, 0, attni_div_up(w->n, 16) * 16);
+    memset(w->summed, zeros, sizeof w->summed);
+}
+
+/* Whether the block that begins with the chunk's key `at` has sums, to which products are added. If
+ * not, the block's first n keys get theirs next, and the sums of its other keys are zeroed. */
+static bool has_sums(attni_grad_worker *w, int64_t at, int n)
+{
     bool *summed = &w->summed[at / ATTNI_BLOCK];
     if (*summed)
         return true;
     *summed = true;
-    attni_grad_zero_keys(w, at + n, end);
+    zero_keys(w, at + n, at + ATTNI_BLOCK < w->n ? at + ATTNI_BLOCK : w->n);
     return false;
+}
+
+void attni_grad_complete_sums(attni_grad_worker *w)
+{
+    for (int64_t at = 0; at < w->n; at += ATTNI_BLOCK)
+        has_sums(w, at, 0);
 }
 
 static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible, bool first)
@@ -167,7 +183,7 @@ static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible
     }
     attni_grad_scores(w, kept, j, n);
     const size_t at = (size_t)(j - w->j0) * p->real;
-    const bool add = has_sums(w, j, n);
+    const bool add = has_sums(w, j - w->j0, n);
     if (bw->want_v) {
         char *sum = w->dv + at * (size_t)bw->v_panels.padded;
         add_rows(w, sum, &bw->v_panels, kept, w->dout_rows, n, add);

@@ -53,8 +53,10 @@ typedef struct attni_grad_worker {
  * changed. */
 bool attni_backward_tile(attni_grad_worker *w);
 
-/* Zeroes dk and dv of the chunk's keys from `at` up to `end`, counted from the chunk's first. */
-void attni_grad_zero_keys(const attni_grad_worker *w, int64_t at, int64_t end);
+/* Called before the chunk's first tile, and after its last one: dk and dv of keys that no query
+ * sees become 0. */
+void attni_grad_begin_sums(attni_grad_worker *w);
+void attni_grad_complete_sums(attni_grad_worker *w);
 
 /* ------------------------------------------------------------------------- backward_scores.c
  *
