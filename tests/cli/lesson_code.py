@@ -1,5 +1,6 @@
 """The code blocks of the lessons' scripts: read from kit/explain/lessons, run, and compared."""
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -40,8 +41,12 @@ def c_blocks(name):
 
 
 def numbers(step):
-    """The values of a step in the JSON of a trace, which writes infinities as strings."""
+    """The values of a step in the JSON of a trace, which writes infinities as strings. A page has
+    floats as base64."""
     shape = step["tensor"]["shape"]
+    if "f32" in step["tensor"]:
+        floats = np.frombuffer(base64.b64decode(step["tensor"]["f32"]), "<f4")
+        return floats.astype(float).reshape(shape)
 
     def flat(x):
         return [z for y in x for z in flat(y)] if isinstance(x, list) else [float(x)]

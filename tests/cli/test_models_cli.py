@@ -2,7 +2,6 @@
 """Models on the command line: a tiny GPT-2, whose forward pass is here in NumPy, checkpoints of
 attn train, and invalid folders. tests/peers compares every architecture with transformers."""
 
-import base64
 import json
 import os
 import re
@@ -12,6 +11,7 @@ import unittest
 import numpy as np
 
 from cli import CliTest
+from lesson_code import numbers
 from reference import expect_near
 from test_safetensors_cli import safetensors
 
@@ -142,9 +142,7 @@ class Models(CliTest):
              "Layer 1", "Layer 2", "The answer"])
         for name, s in steps.items():
             self.assertEqual(s.get("minor", False), name.endswith(("_norms", "_products")), name)
-        tensor = {n: np.frombuffer(base64.b64decode(s["tensor"]["f32"]), "<f4")
-                  .reshape(s["tensor"]["shape"]).astype("f8")
-                  for n, s in steps.items() if "f32" in s["tensor"]}
+        tensor = {n: numbers(s) for n, s in steps.items() if "f32" in s["tensor"]}
         for name, shape in (("weights", [H, 6, 6]), ("context", [H, 6, E // H])):
             absent = steps["layer_2_" + name]["tensor"]
             self.assertEqual(absent, {"shape": shape, "dtype": absent["dtype"]})

@@ -4,7 +4,6 @@
 """The end of attn explain: what it shows of the trained heads is what their file gives, computed
 here in NumPy, and the command that it names makes such heads."""
 
-import base64
 import json
 import os
 import re
@@ -14,6 +13,7 @@ import unittest
 import numpy as np
 
 from cli import CliTest
+from lesson_code import numbers
 
 FOLDER = os.path.join(os.environ["ATTN_SOURCE"], "kit", "explain", "trained")
 FOLLOWED, SAME = (os.path.join(FOLDER, name + ".safetensors") for name in ("followed", "same"))
@@ -171,13 +171,10 @@ class TrainedHeads(CliTest):
                         json.loads(data[1])["trace"]["trained"]):
             self.assertEqual(trained["title"], TITLE)
             self.assertIn("know no English", trained["setting"])
-            steps = {s["name"]: s["tensor"] for s in trained["steps"]}
+            steps = {s["name"]: numbers(s) for s in trained["steps"]}
             maps = expected_maps(CAT.split(), 123)
             for name, want in zip(("previous", "followed", "same"), maps):
-                floats = base64.b64decode(steps[name].get("f32", ""))
-                got = np.reshape(steps[name].get("data") or np.frombuffer(floats, "<f4"),
-                                 steps[name]["shape"])
-                self.assertLess(abs(got - want).max(), 1e-5)
+                self.assertLess(abs(steps[name] - want).max(), 1e-5)
         self.assertEqual(len(json.loads(self.works("explain", "--json", CAT))["steps"]), 13)
         long = json.loads(self.works("explain", "--json", " ".join("a" * 40)))["trained"]
         self.assertEqual(long["steps"], [])

@@ -3,7 +3,6 @@
 """The page's engine: attention of the C library in WebAssembly, or JavaScript without it; and the
 check of the trace's numbers. Times are printed but not tested."""
 
-import base64
 import json
 import os
 import re
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from browser import Keys, PageTest, softmax, tensors
+from lesson_code import numbers
 
 SOURCE, BUILD = Path(os.environ["ATTN_SOURCE"]), Path(os.environ["ATTN_BUILD"])
 PAGE = SOURCE / "kit" / "explain" / "page"
@@ -88,8 +88,9 @@ class EngineTest(PageTest):
         data, after = rest.split("</script>", 1)
         page = json.loads(data)
         step = next(s for s in page["trace"]["steps"] if s["name"] == name)
-        floats = np.frombuffer(base64.b64decode(step["tensor"].pop("f32")), "<f4")
-        step["tensor"]["data"] = alter(floats.tolist())
+        tensor = step["tensor"]
+        tensor["data"] = alter(numbers(step).ravel().tolist())
+        del tensor["f32"]
         self.write("page.html", f'{before}id="data">{json.dumps(page)}</script>{after}'.encode())
         self.load(self.path("page.html"))
 
