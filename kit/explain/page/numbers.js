@@ -37,14 +37,11 @@ function stripZeros(text) {
 function general(x, digits) {
   if (!Number.isFinite(x)) return Number.isNaN(x) ? "nan" : x > 0 ? "inf" : "-inf";
   if (x === 0) return "0";
-  const plain = Math.abs(x) >= 1e-4 ? x.toPrecision(digits) : "e";
-  if (!plain.includes("e")) return stripZeros(plain); // %g and toPrecision choose alike here
+  const plain = x.toPrecision(digits); // with an exponent below 1e-6; %g has one below 1e-4
+  if (!plain.includes("e") && Math.abs(Number(plain)) >= 1e-4) return stripZeros(plain);
   const [mantissa, power] = x.toExponential(digits - 1).split("e"), exponent = Number(power);
-  if (exponent < -4 || exponent >= digits) {
-    const size = String(Math.abs(exponent)).padStart(2, "0");
-    return `${stripZeros(mantissa)}e${exponent < 0 ? "-" : "+"}${size}`;
-  }
-  return stripZeros(x.toFixed(digits - 1 - exponent));
+  const size = String(Math.abs(exponent)).padStart(2, "0");
+  return `${stripZeros(mantissa)}e${exponent < 0 ? "-" : "+"}${size}`;
 }
 
 /** "0.3986", "-57.1016", "5.46e-20", "0", "-inf": short enough for a sentence. */
