@@ -106,12 +106,15 @@ function clip(text, most) {
   return characters.length > most ? `${characters.slice(0, most - 1).join("")}…` : text;
 }
 
-/** A horizontal bar 0…1 with its number beside it. Boxes, because the browser lays out many small
- * SVG drawings more slowly. */
-function bar(part, text, hue = "bar") {
-  const filled = el("span", { class: `filled ${hue}` });
-  filled.style.width = `${100 * Math.min(Math.max(part, 0), 1)}%`;
+/** A bar of a part 0…1. Boxes, because the browser lays out many small SVG drawings more slowly. */
+function shareBar(part, kind = "") {
+  const fill = el("span", { class: `fill ${kind}` });
+  fill.style.width = `${100 * Math.min(Math.max(part, 0), 1)}%`;
+  return { element: el("span", { class: "share-bar" }, fill), fill };
+}
+
+/** Such a bar, small, with its number beside it. */
+function bar(part, text, kind = "") {
   return el("span", { class: "gauge" },
-    el("span", { class: "track", "aria-hidden": "true" }, filled),
-    el("span", { class: "number" }, text));
+    shareBar(part, kind).element, el("span", { class: "number" }, text));
 }

@@ -64,13 +64,6 @@ function rowOf(told, step, i, head = 0) {
   return all.subarray(i * step.width, (i + 1) * step.width);
 }
 
-/** A bar of a part 0…1. */
-function shareBar(part, kind = "") {
-  const fill = el("span", { class: `fill ${kind}` });
-  fill.style.width = `${100 * Math.min(Math.max(part, 0), 1)}%`;
-  return { element: el("span", { class: "share-bar" }, fill), fill };
-}
-
 /** A bar from the middle to either side; part −1…1. */
 function signedBar(part, kind = "") {
   const fill = el("span", { class: `fill signed ${part < 0 ? "negative" : "product"} ${kind}` });
