@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+import lesson_code
 from browser import Keys, PageTest, softmax, tensors
-from lesson_code import numbers
 
 SOURCE, BUILD = Path(os.environ["ATTN_SOURCE"]), Path(os.environ["ATTN_BUILD"])
 PAGE = SOURCE / "kit" / "explain" / "page"
@@ -89,7 +89,7 @@ class EngineTest(PageTest):
         page = json.loads(data)
         step = next(s for s in page["trace"]["steps"] if s["name"] == name)
         tensor = step["tensor"]
-        tensor["data"] = alter(numbers(step).ravel().tolist())
+        tensor["data"] = alter(lesson_code.numbers(step).ravel().tolist())
         del tensor["f32"]
         self.write("page.html", f'{before}id="data">{json.dumps(page)}</script>{after}'.encode())
         self.load(self.path("page.html"))
