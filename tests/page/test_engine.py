@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-import lesson_code
 from browser import Keys, PageTest, softmax, tensors
+import lesson_code  # browser has set the path
 
 SOURCE, BUILD = Path(os.environ["ATTN_SOURCE"]), Path(os.environ["ATTN_BUILD"])
 PAGE = SOURCE / "kit" / "explain" / "page"
