@@ -167,8 +167,8 @@ static int option_by_letter(command_id command, int letter)
     return -1;
 }
 
-/* Words the error for what getopt refused: an unknown name, an ambiguous prefix, or a flag with
- * "=value". */
+/* Writes the error message for an argument that getopt refused: an unknown name, an ambiguous
+ * prefix, or a flag with "=value". */
 static int refuse(const options *o, const char *typed, kit_error *err)
 {
     const char *near[OPTION_COUNT];
@@ -217,7 +217,7 @@ static int scan(options *o, int argc, char **argv, kit_error *err)
     struct option longs[OPTION_COUNT + 1];
     char letters[2 * OPTION_COUNT + 3];
     describe(o->command, longs, letters);
-    opterr = 0; /* this file words the errors */
+    opterr = 0; /* this file writes the error messages */
     optind = 1;
     for (int c; (c = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
         int code = KIT_OK, id = c >= FIRST_CODE ? c - FIRST_CODE : option_by_letter(o->command, c);

@@ -189,8 +189,8 @@ ATTN_API const char *attn_context_isa(const attn_context *ctx); /* the default f
 /* A parallel_for for programs that compute with OpenMP: it runs the tasks in the OpenMP runtime's
  * team. (The idle threads of that team spin on the CPUs that a context's own threads would need.)
  * parallel_user is the address of GOMP_parallel, which GNU's, LLVM's and Intel's runtimes have. The
- * team may have any number of threads. After fork(), the child may use it wherever it may use
- * OpenMP itself. */
+ * team may have any number of threads. After fork(), the child may use attn_openmp_for wherever it
+ * may use OpenMP. */
 ATTN_API void attn_openmp_for(void *gomp_parallel, int n, void (*body)(void *arg, int index),
                               void *arg);
 
@@ -408,8 +408,8 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
  * and keys that no query sees get gradients of exactly 0.
  *
  * Memory: three numbers and a byte for each row of q. Each thread needs a chunk of keys with its
- * gradients, O(D + Dv). The sums for dq take O((T + S) * D) for one query head. Only some query
- * heads have such sums at any time: those of fewer than two key/value heads per thread. The
+ * gradients, O(D + Dv). The sums for dq take O((T + S) * D) for one query head. At any time, only
+ * the query heads of fewer than two key/value heads per thread have such sums. The
  * gradient of a mask that repeats along the queries takes one number per key and head. The gradient
  * of a mask that repeats along the keys takes one number per query and head. Never T x S.
  * Bits: the same for any number of threads.
@@ -499,7 +499,7 @@ ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tenso
  * head's keys or values as the integers round(127 x / m) and the float m / 127, where m is the
  * largest |x| of the row. The error is at most m / 254, plus the rounding of a float. Attention
  * from such a cache has the same bits as an f32 call on the rows that attn_cache_read gives. A row
- * with a NaN or an infinity becomes NaN as a whole.
+ * with a NaN, an infinity or an |x| above 4.3e40 (f64) becomes NaN as a whole.
  *
  * Memory: a cache is one allocation, made by create: (D + Dv) x the element's size for each key of
  * each key/value head, and 8 bytes more for ATTN_I8. Contiguous: [B,Hk,max_keys,D], with max_keys

@@ -94,18 +94,18 @@ ATTN_API attn_status attn_mpi_put(const attn_tensor *local, int rank, int P,
 
 /* scatter and gather copy the rows of a rank as take and put do, but between ranks: rank 0 has
  * `whole`, other ranks pass NULL. scatter writes `local` on all ranks, gather writes `whole` on
- * rank 0. All ranks must call it. Memory: rank 0 needs a copy of the rows of all other ranks; every
- * other rank needs a copy of its own rows. deadline: seconds, as in attn_mpi_options. */
+ * rank 0. All ranks must call them. Memory: rank 0 needs a copy of the rows of all other ranks;
+ * every other rank needs a copy of its own rows. deadline: seconds, as in attn_mpi_options. */
 ATTN_API attn_status attn_mpi_scatter(const attn_comm *comm, const attn_tensor *whole,
                                       const attn_tensor *local, double deadline, attn_error *err);
 ATTN_API attn_status attn_mpi_gather(const attn_comm *comm, const attn_tensor *local,
                                      const attn_tensor *whole, double deadline, attn_error *err);
 
 /* Copies the n bytes at `mine` of every rank to `all` of every rank: those of rank 0 first. All
- * ranks must call it, with the same n; `all` has room for P n bytes. A program can compare with it
- * what the functions below do not compare, or tell all ranks of an error before they are called.
- * Errors: as in scatter and gather; ATTN_ERR_LIMIT if n is above 2^30; ATTN_ERR_ARGUMENT if n is
- * not 0 and an address is NULL. */
+ * ranks must call it, with the same n; `all` has room for P n bytes. With it a program can compare
+ * what the functions below do not compare, or tell all ranks of an error before it calls them.
+ * Errors: ATTN_ERR_COMM; ATTN_ERR_MEMORY; ATTN_ERR_LIMIT if n is above 2^30; ATTN_ERR_ARGUMENT if n
+ * is not 0 and an address is NULL. */
 ATTN_API attn_status attn_mpi_all_gather(const attn_comm *comm, const void *mine, size_t n,
                                          void *all, double deadline, attn_error *err);
 
@@ -160,8 +160,8 @@ typedef struct attn_mpi_report {
 } attn_mpi_report;
 
 /* Checkpoints of a forward. The library decides when to save and which bytes; these functions write
- * and read them. All bytes of one checkpoint are one file, or something like it, that all ranks
- * write together and that a later call reads, on any number of ranks.
+ * and read them. The bytes of one checkpoint form one file, or something like a file. All ranks
+ * write it together. A later call, on any number of ranks, reads it.
  *
  * The functions return 0, or another number if they failed. The call then ends with ATTN_ERR_FILE
  * on all ranks. The library calls them from the thread that called it.
@@ -187,14 +187,14 @@ typedef struct attn_mpi_checkpoint {
     size_t struct_size; /* sizeof(attn_mpi_checkpoint), set by ATTN_MPI_CHECKPOINT_INIT */
     void *user;         /* the first argument of each function */
     double every;       /* seconds; 0: save after each segment */
-    /* All four, or none: nothing is saved. */
+    /* All four, or none; without them nothing is saved. */
     int (*open)(void *user, uint64_t size);
     int (*write)(void *user, uint64_t at, const void *bytes, size_t n);
-    int (*sync)(void *user); /* what this rank has written must be on the disk */
+    int (*sync)(void *user); /* waits until this rank's bytes are on the disk */
     int (*close)(void *user, int complete);
     /* NULL: the call begins with the first key. */
     int (*read)(void *user, uint64_t at, void *bytes, size_t n);
-    uint64_t size; /* of what read reads */
+    uint64_t size; /* bytes of the checkpoint that `read` reads */
 } attn_mpi_checkpoint;
 
 #define ATTN_MPI_CHECKPOINT_INIT                                                                   \
@@ -254,17 +254,17 @@ ATTN_API attn_status attn_mpi_sdpa_forward(const attn_comm *comm, attn_context *
  * alibi_slopes and sink_logits. All ranks ask for the same gradients. dk and dv must be f32 or f64:
  * f16 and bf16 are refused. `dmask` and `cache` are refused; `scores` are ignored.
  *
- * Bits: dq is bit-identical to one call with all tokens, for any P and segment_keys. dk, dv,
- * dalibi_slopes and dsink_logits: their bits depend on P alone; within the bounds of one call. (For
- * the same call, on the same instruction set; they do not depend on timing, threads or
- * segment_keys.) On one rank all gradients have the bits of one call.
+ * Bits: dq is bit-identical to one call with all tokens, for any P and segment_keys. The bits
+ * of dk, dv, dalibi_slopes and dsink_logits depend on P, but not on timing, threads or segment_keys
+ * (for the same call, on the same instruction set). Their errors are within the bounds of one call.
+ * On one rank all gradients have the bits of one call.
  *
- * Traffic: keys travel in segments, as in the forward, once. A rank computes what its rows add to
+ * Traffic: keys are sent once, in segments, as in the forward. A rank computes what its rows add to
  * dk and dv of each segment that it needs, and sends each other rank the part for the keys of that
  * rank: (D + Dv) Hk B S (P-1)/P elements if all is seen, in the type that the call computes in. The
- * owner of a key adds these contributions in double, rank 0 first. What it does not want (dk or dv)
- * is not sent. With cu_seqlens a segment ends up to 255 keys earlier, where a chunk of 256 keys of
- * a sequence ends.
+ * owner of a key adds these contributions in double, rank 0 first. If dk or dv is not wanted, no
+ * contributions to it are sent. With cu_seqlens a segment ends up to 255 keys earlier, where a
+ * chunk of 256 keys of a sequence ends.
  *
  * Memory: attn_sdpa_backward_state_bytes() for the rows of q; three segments of keys and values;
  * two segments of their gradients, and the contributions of P-1 ranks to this rank's keys of a
@@ -272,8 +272,8 @@ ATTN_API attn_status attn_mpi_sdpa_forward(const attn_comm *comm, attn_context *
  * segment; 2 (P + 1) H numbers for slopes and sinks. All but the state come from malloc.
  *
  * Errors: as in the forward; after a later error all gradients are unspecified. The deadline must
- * be longer than the time in which the slowest rank computes one segment, which is about three
- * times that of the forward.
+ * be longer than the time in which the slowest rank computes one segment. In the backward this time
+ * is about three times as long as in the forward.
  *
  * Threads: as in the forward. */
 ATTN_API attn_status attn_mpi_sdpa_backward(const attn_comm *comm, attn_context *ctx,

@@ -1,9 +1,10 @@
 /* Fills attn_comm, the table of attn_mpi.h, with functions that call MPI. The functions are static
  * inline: a program compiles them with the mpicc of its own MPI, so that one build of libattn-mpi
- * serves Open MPI, MPICH and others. Include it in one file of the program.
+ * serves Open MPI, MPICH and others. Include this header in one file of the program.
  *
  * Call MPI_Init first; if the context has several threads, call MPI_Init_thread with
- * MPI_THREAD_FUNNELED instead. The library calls MPI from the thread that called it.
+ * MPI_THREAD_FUNNELED instead. The library calls MPI from the thread that called the library. With
+ * MPI_THREAD_FUNNELED this must be the thread that called MPI_Init_thread.
  */
 #ifndef ATTN_MPI_COMM_H
 #define ATTN_MPI_COMM_H
@@ -19,8 +20,8 @@
 extern "C" {
 #endif
 
-/* The request is allocated before the message starts: a message that has started uses the caller's
- * memory until it is complete, so it must not be forgotten. */
+/* The request is allocated before the message starts. If the allocation failed after the
+ * start, nothing could track the message, which uses the caller's memory until it is complete. */
 static inline int attn_comm_keep(MPI_Request *started, int failed, void **request)
 {
     if (failed)
@@ -61,7 +62,7 @@ static inline int attn_comm_test(void *user, void **request)
 }
 
 /* Every MPI can cancel a receive, but few can cancel a send. If a message has neither completed nor
- * been cancelled, it is left to MPI. */
+ * been cancelled, only its request is freed: MPI may still use the message's memory. */
 static inline int attn_comm_cancel(void *user, void **request)
 {
     int done = attn_comm_test(user, request);

@@ -31,10 +31,11 @@
  * not used.
  *
  * Memory: attn_sdpa_state_bytes(). A state has Dv + 6 numbers for each head and query, of the type
- * that the call computes in. Queries are computed in groups of up to 64 (tiles), and each group is
- * padded to whole vectors. With cu_seqlens, a state also has one chunk of 256 keys and values. The
- * number of keys does not matter. Everything that args points to is used until attn_sdpa_end and
- * must stay as it is; a piece is used only during attn_sdpa_feed.
+ * that the call computes in; the bf16 engine rounds Dv up to a multiple of 32. Queries are computed
+ * in groups of up to 64 (tiles), each padded to whole vectors. With cu_seqlens, a state also has
+ * one chunk of 256 keys and values. The number of keys does not matter. Everything that args points
+ * to is used until attn_sdpa_end and must stay as it is; a piece is used only during
+ * attn_sdpa_feed.
  * Threads: one call on a state at a time. The context must outlive the state.
  */
 #ifndef ATTN_PIECES_H
@@ -100,8 +101,8 @@ ATTN_API attn_status attn_sdpa_save(const attn_sdpa_state *state,
                                     void *user, attn_error *err);
 
 /* Does what attn_sdpa_begin does, then restores the state from the `size` bytes that attn_sdpa_save
- * wrote. If attn_sdpa_finish was called before the state was saved, attn_sdpa_load also writes the
- * out and lse of that time again. The result has the bits of one call.
+ * wrote. If attn_sdpa_finish was called before the state was saved, attn_sdpa_load also writes out
+ * and lse as attn_sdpa_finish left them. The result has the bits of one call.
  * args and options must be those of the saved call; their contents are compared, but out and lse
  * may lie elsewhere. ctx must have the instruction set of the saved call, else
  * ATTN_ERR_UNSUPPORTED; the number of threads may differ. The bytes are treated as untrusted input:
@@ -140,15 +141,15 @@ ATTN_API void attn_sdpa_end(attn_sdpa_state *state);                 /* NULL is 
  * attn_sdpa_backward are supported; `scores` are ignored, `cache` is refused, `workspace` is not
  * used. attn_sdpa_jvp has no form in pieces.
  *
- * The options say of which whole the rows and heads are a part, as for attn_sdpa_begin, but
+ * The options say where the rows and heads are in the whole, as for attn_sdpa_begin. But
  * q_positions must rise: each is larger than the one before. dq, and dmask if the mask has a row
  * for each row of q, have the bits of one call with all rows. The other gradients are sums over
- * queries: dk, dv, dalibi_slopes, dsink_logits, and dmask of one row for all. They are those of the
- * rows of this part; the caller adds up those of all parts. If the part has all rows, they have the
- * bits of one call.
+ * queries: dk, dv, dalibi_slopes, dsink_logits, and dmask if the mask has one row for all queries.
+ * Each is the sum over the rows of this part; the caller adds up the sums of all parts. If the part
+ * has all rows, the sums have the bits of one call.
  *
- * Memory: attn_sdpa_backward_state_bytes(). A state has D + 3 numbers for each head and query, of
- * the type that the call computes in, and 9 bytes. Queries at consecutive positions are computed in
+ * Memory: attn_sdpa_backward_state_bytes(). For each head and query a state has 9 bytes, and D + 3
+ * numbers of the type that the call computes in. Queries at consecutive positions are computed in
  * groups of up to 64 (tiles), and each group is padded to whole vectors. A chunk is 256 keys of a
  * sequence, or fewer if D + Dv is large. Each chunk of each head of k takes 8 bytes; with
  * dalibi_slopes, each chunk also takes 8 bytes for each head of q. dmask takes as much as in one

@@ -71,7 +71,7 @@ void *attni_mpi_allocate(attni_mpi_run *run, uint64_t count, uint64_t size)
 
 attn_status attni_mpi_no_memory(attni_mpi_run *run)
 {
-    return attni_mpi_fail(run->err, ATTN_ERR_MEMORY, "", "no memory for a segment of keys");
+    return attni_mpi_fail(run->err, ATTN_ERR_MEMORY, "", "no memory for the data of other ranks");
 }
 
 attn_status attni_mpi_flight_new(attni_mpi_run *run, attni_mpi_flight *flight)
@@ -213,7 +213,7 @@ attn_status attni_mpi_give_up(attni_mpi_run *run, attn_status status)
 
 /* ----------------------------------------------------------------------------- many messages */
 
-/* Has a rank given up? */
+/* Returns the error of a rank that has given up; ATTN_OK if none has. */
 static attn_status read_notices(attni_mpi_run *run)
 {
     const attn_comm *comm = run->comm;

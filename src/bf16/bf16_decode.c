@@ -87,9 +87,9 @@ void attni_bf16_row_begin(bf16_worker *w, bf16_tile *t)
 
 /* -------------------------------------------------------------------------- keys and values */
 
-/* The run of blocks from *b on that are contiguous in memory, and as `next` the rows that this
- * thread will most likely read after them (to prefetch). *b becomes the first block after the
- * run. */
+/* Returns the rows of the blocks from *b on that are contiguous in memory. Their `next` is what to
+ * prefetch: the rows that this thread will most likely read next. *b becomes the first block that
+ * is not among them. */
 static attni_bf16_rows rows_at(const bf16_worker *w, const attn_tensor *t,
                                const bf16_visible_blocks *all, int *b)
 {
@@ -149,8 +149,8 @@ static void add_rows(bf16_worker *w, attni_bf16_rows v, int from)
                         from == 0, w->row);
 }
 
-/* Adds values and computes scores in one loop, if the unit has one for this case: a run of keys,
- * and a run of values from block `first` on. Returns false if nothing was done. */
+/* Computes the scores of a run of keys, and adds a run of values from block `first` on, in one
+ * loop, if the unit has one for this case. Returns false if nothing was done. */
 static bool add_while_scoring(bf16_worker *w, float *st, const attni_bf16_rows *k,
                               const attni_bf16_rows *v, int first)
 {
@@ -170,7 +170,7 @@ static bool add_while_scoring(bf16_worker *w, float *st, const attni_bf16_rows *
                                                     .l = w->row_columns->l};
     if (!w->unit->row_values_and_next_scores(&both))
         return false;
-    /* Faster for one query: by 1 to 3 % if D = 128, by 2 to 8 % if D = 64. */
+    /* This prefetch makes calls with one query faster: D = 128 by 1 to 3 %, D = 64 by 2 to 8 %. */
     attni_prefetch_lines(k->next);
     attni_prefetch_lines(v->next);
     return true;

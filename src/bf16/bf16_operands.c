@@ -140,7 +140,7 @@ static void add_sink(bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
     attni_bf16_columns *x = w->columns;
-    for (int i = 0; i < t->W; i++) { /* log2(e), times the row's own reduction of c */
+    for (int i = 0; i < t->W; i++) { /* c: log2(e), or log2(e) / 2^8 for a row with reduced c */
         x->c[i] = (float)((double)t->c[i] / p->log2_scale * LOG2E);
         x->top[i] = sink_of(w, t, i);
     }
@@ -167,7 +167,7 @@ static bool too_large(const bf16_worker *w, const bf16_tile *t, int i)
  * always suffices. */
 static bool some_too_large(const bf16_worker *w, const bf16_tile *t)
 {
-    float most = 0; /* largest score that is a number */
+    float most = 0; /* the largest |top| that is not NaN */
     for (int i = 0; i < t->rows; i++)
         most = fabsf(t->top[i]) > most ? fabsf(t->top[i]) : most;
     if (!w->plan->args.sink_logits && (double)most * w->plan->log2_scale < 1.6e38)

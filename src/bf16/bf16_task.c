@@ -305,8 +305,8 @@ static void take_step(bf16_worker *w, bf16_tile_chunk *next, bf16_tile_chunk *no
 }
 
 /* Advances the pipeline by one tile chunk. Adds the values of w->weighed, the last block of the
- * tile chunk before. Computes the weights of w->scored, and adds the values of all its blocks but
- * the last. Computes the scores of `next` (NULL: none); then `next` becomes w->scored. */
+ * tile chunk before w->scored. Computes the weights of w->scored, and adds the values of its blocks
+ * but the last. Computes the scores of `next` (NULL: none); then `next` becomes w->scored. */
 static void advance(bf16_worker *w, bf16_tile_chunk *next)
 {
     bf16_tile_chunk *now = &w->scored;

@@ -42,8 +42,8 @@
  * Keys are added in index order: each block is one chain, the blocks of a chunk are added in order,
  * and the chunks are added in order. Blocks and chunks are counted from the first key of the row's
  * sequence. Therefore a query has the same bits alone, among others, and in a call that is split
- * along the keys. Errors do not grow with the number of keys. They grow with the length of a chain,
- * plus the number of blocks in a chunk, plus the number of chunks.
+ * along the keys. Errors grow with the length of a chain, plus the number of blocks in a chunk,
+ * plus the number of chunks, instead of with the number of keys.
  */
 #ifndef ATTNI_KERNEL_H
 #define ATTNI_KERNEL_H
@@ -79,10 +79,10 @@ typedef struct attni_product {
     ptrdiff_t ld_sums, ldx;
     int n, D;
     /* Rows to prefetch during the product (NULL: none). next_weights: W rows of the weight;
-     * ATTNI_D_CHAIN elements of each are prefetched. If the weight is packed, it is a part of the
-     * packed weight, of the same size. next_x: n rows of x or of the result; W elements of each are
-     * prefetched. linear() does not read these rows, and may also prefetch cache lines past their
-     * ends. */
+     * ATTNI_D_CHAIN elements of each are prefetched. If the weight is packed, next_weights is as
+     * many elements of the packed weight. next_x: n rows of x or of the result; W elements of each
+     * are prefetched. linear() does not read these rows, and may also prefetch cache lines past
+     * their ends. */
     const void *next_weights, *next_x;
     ptrdiff_t ld_next_weights, ld_next_x;
 } attni_product;
@@ -250,9 +250,9 @@ typedef struct attni_kernels {
      * not supported; nv is 1. If in_rows is 1, p holds consecutive blocks, each as
      * weights_decode() writes it, up to ATTNI_CHUNK keys in all, and l is updated as weights()
      * does. If in_rows is 0, p is a tile of one block, and l is not used. Sums are stored in rows,
-     * sums[i * ld + c], ld = Dv rounded up to whole vectors, with room for max_decode_rows rows. Of
-     * the flags only ATTNI_FIRST has an effect: callers add the chunk to the total by fold() and,
-     * if they need a tile, transpose by pack(). `next_rows` is prefetched. */
+     * sums[i * ld + c], ld = Dv rounded up to whole vectors, with room for max_decode_rows rows.
+     * ATTNI_FIRST is the only flag with an effect: callers add the chunk to the total by fold()
+     * and, if they need a tile, transpose by pack(). `next_rows` is prefetched. */
     void (*values_decode)(void *sums, void *l, const void *v, ptrdiff_t ldv, attn_dtype dtype,
                           const void *p, int in_rows, int n, int64_t Dv, int rows, int flags,
                           const attni_next_rows *next_rows);

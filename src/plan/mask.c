@@ -259,8 +259,8 @@ static const char *dense_at(const attni_sequence *sequence, int64_t i, int64_t j
 }
 
 /* How many rows of the mask are read for `rows` queries of one head: 1 if the mask repeats along
- * the queries (stride 0), else `rows`. A block of several heads has 1 row of mask too: heads share
- * a tile only if T is 1 and the mask repeats along the heads (attni_mask_shared()). */
+ * the queries (stride 0), else `rows`. A block of several heads has 1 row of mask too: with a mask,
+ * heads share a tile only if T is 1 and the mask repeats along the heads (attni_mask_shared()). */
 static int different_rows(const attn_tensor *mask, int64_t rows)
 {
     return mask->stride[2] == 0 && rows > 1 ? 1 : (int)rows;

@@ -1,6 +1,6 @@
 /* Checks all arguments of attention before anything is read or written, and fills the members of
- * the plan that follow from the arguments alone. attni_sdpa_check() is called by
- * attni_sdpa_prepare() (sdpa/sdpa.c) and by the gradients.
+ * the plan that follow from the arguments alone. attni_sdpa_prepare() (sdpa/sdpa.c),
+ * attni_pieces_begin() (sdpa/pieces.c) and the gradients call attni_sdpa_check().
  *
  *   copy_args            accept the struct of any version
  *   use_cache            k, v and key_lengths of a cache

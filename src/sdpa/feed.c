@@ -164,7 +164,7 @@ static attn_status sweep_piece(attn_sdpa_state *s, int64_t first_key, int64_t en
                                const attn_tensor *k, const attn_tensor *v, attn_error *err)
 {
     const bool opens = s->open > 0 && first_key == s->position;
-    /* If this chunk is not open, it is empty, or no row needed its keys before first_key. */
+    /* If `opens` is false, this range is empty, or no row needed its keys before first_key. */
     key_range chunk = chunk_across(&s->plan, first_key);
     const key_range rest = end < s->plan.S ? chunk_across(&s->plan, end) : (key_range){end, end};
     const attn_tensor open_k = attni_pieces_open_chunk(s, false),
@@ -225,8 +225,8 @@ static attn_status check_place(const attn_sdpa_state *s, int64_t first_key, int6
                           "state is finished; attn_sdpa_begin starts another call");
     if (first_key < s->position || first_key > S || first_key % ATTNI_CHUNK != 0)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "first_key",
-                          "first_key is %lld; it must be a multiple of %d from %lld on, which "
-                          "follows the keys that have been fed",
+                          "first_key is %lld; it must be a multiple of %d, and at least %lld, the "
+                          "key after those that have been fed",
                           (long long)first_key, ATTNI_CHUNK, (long long)s->position);
     if (first_key > s->wanted)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "first_key",
@@ -235,8 +235,8 @@ static attn_status check_place(const attn_sdpa_state *s, int64_t first_key, int6
                           (long long)first_key, (long long)s->wanted);
     if (n < 0 || n > S - first_key || (n % ATTNI_CHUNK != 0 && n != S - first_key))
         return attni_fail(err, ATTN_ERR_SHAPE, "k",
-                          "k has %lld keys from key %lld on; it must be a multiple of %d, or end "
-                          "with the last key, %lld",
+                          "k has %lld keys from key %lld on; their number must be a multiple of "
+                          "%d, or k must end with the last key, %lld",
                           (long long)n, (long long)first_key, ATTNI_CHUNK, (long long)S - 1);
     return ATTN_OK;
 }

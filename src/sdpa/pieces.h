@@ -48,9 +48,8 @@ attn_status attni_pieces_begin(attn_context *ctx, const attn_sdpa_args *args,
 /* Finds the packed sequence of `starts` (cu_seqlens_q or cu_seqlens_k) that has row or key `at` of
  * the whole. Returns args.sequences if no sequence has it, and 0 if starts is NULL. */
 int64_t attni_pieces_sequence_at(const attni_plan *p, const int64_t *starts, int64_t at);
-/* Cuts the rows into runs of consecutive positions, at most one for each packed sequence and
- * position; returns their number. positions NULL: row i is at position i. runs NULL: only counts
- * them. */
+/* Cuts the rows into runs of consecutive positions. A run lies within one packed sequence. Returns
+ * the number of runs. positions NULL: row i is at position i. runs NULL: only counts them. */
 int64_t attni_pieces_cut_runs(const attni_plan *p, const int64_t *positions, attni_run *runs);
 /* The first returns the array of the sweeps of a task's tiles. The second says whether any of these
  * tiles must still be swept. `head` and `earlier` are as in attni_task. */
@@ -66,8 +65,8 @@ void attni_pieces_release(attni_call *call, void *state, size_t bytes, void *mem
 void attni_pieces_free(attn_context *ctx, void *state, size_t bytes, void *memory,
                        size_t memory_bytes);
 attn_status attni_pieces_no_memory(size_t bytes, attn_error *err); /* for a state */
-/* Sets what attn_sdpa_next() says. In the first sweep, all heads of a batch element see the same
- * keys. */
+/* Sets what attn_sdpa_next() says. In the first sweep it looks at one head of each batch element,
+ * because all heads see the same keys. */
 void attni_pieces_want(attn_sdpa_state *s);
 
 /* feed.c. How many keys before s->position belong to the open chunk; 0: no chunk is open. */

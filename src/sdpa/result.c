@@ -48,8 +48,8 @@ static void add_sink(attni_worker *w, attni_tile *t)
     kernels->rescale(t->total, p->Dv, w->factors, t->nv);
 }
 
-/* Are the tile's results written to out directly? Rows of several heads are not contiguous and go
- * through w->rows, and so do results that are converted. */
+/* Are the tile's results written to out directly? If several heads have several rows each, the rows
+ * are not one stride apart and go through w->rows. So do results that are converted. */
 static bool writes_directly(const attni_worker *w, const attni_tile *t)
 {
     return w->plan->out_in_place && (t->heads == 1 || t->per_head == 1);
@@ -167,8 +167,8 @@ static double log2_units(const attni_plan *p, double score, double c)
     return p->real == sizeof(float) ? (double)((float)score * (float)c) : score * c;
 }
 
-/* Are the row's sum of weights and its result finite? This reads the results that write_out()
- * wrote. So the answer for a row does not depend on other rows. */
+/* Are the row's sum of weights and its result finite? Reads only this row of what write_out()
+ * wrote, so the answer does not depend on other rows. */
 static COLD bool row_is_finite(const attni_worker *w, const attni_tile *t, int i)
 {
     const attni_plan *p = w->plan;
@@ -227,9 +227,9 @@ static void transpose_scores(attni_worker *w, const attni_tile *t, int n, bool m
                 attni_set_lane(p, line_of(w, i), r, 0);
 }
 
-/* Sets the divisors of the rows: l for weights, else 1. Weights are computed relative to the row's
- * maximum itself, not to m. Returns true if the sum of a row is NaN. The weight 0 of a masked key
- * must not be divided by this sum. */
+/* Sets the divisors of the rows: l for weights, else 1. For weights, m becomes the row's maximum,
+ * rounded up, and l is scaled accordingly. Returns true if the sum of a row is NaN. The weight 0 of
+ * a masked key must not be divided by this sum. */
 static bool row_divisors(attni_worker *w, attni_tile *t)
 {
     const attni_plan *p = w->plan;

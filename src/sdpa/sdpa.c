@@ -5,7 +5,8 @@
  *     attni_make_plan  (make_plan.c)         choose kernels, engine, tile width, tasks, scratch
  *   attni_sdpa_run: on each thread, run_worker
  *     for each task that this thread takes   task numbers are taken in order, until none is left
- *       attni_find_task (plan/task_list.c)   find the task's queries, a range of one head
+ *       attni_find_task (plan/task_list.c)   find the task's queries: a range, of one head or of
+ *                                            heads that share keys
  *       engine->task                         compute their attention over all keys that they see:
  *                                            tile_task.c, or bf16/bf16_engine.c on bf16 hardware
  *

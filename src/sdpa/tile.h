@@ -90,8 +90,7 @@ typedef struct attni_worker {
     const attni_task *next;            /* the task to prefetch for, or NULL */
     int prefetch_count, prefetch_next; /* regions in `prefetch`; the current one */
     int pending_count;                 /* blocks in `pending`, whose values are deferred */
-    /* begin_worker() clears the members above this one; the members from here on are not
-     * cleared. */
+    /* begin_worker() clears the members above this comment, and not those below it. */
     attni_tile tiles[ATTNI_TILES];
     attni_chunk_block pending[ATTNI_BLOCKS];
     attni_prefetch prefetch[2 + 2 * ATTNI_BLOCKS];
@@ -154,7 +153,7 @@ void attni_block_rows(const attni_worker *w, attni_chunk_block *b, bool as_store
 
 /* What to prefetch while block b is computed: the stored rows of keys or values from j on or, past
  * the last key that the tile sees, the first rows of the next task. If there is nothing to
- * prefetch, for example because b reads converted rows, the result is any address and 0 rows. */
+ * prefetch, for example because b reads converted rows, the result is any address and 0 bytes. */
 attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *t, bool values,
                                      const attni_chunk_block *b, int64_t j);
 
@@ -195,7 +194,7 @@ void attni_block_values(attni_worker *w, attni_tile *t, attni_partial *x,
  * tile's route and the worker's buffers; returns their number. */
 int attni_cut_chunk(const attni_worker *w, const attni_tile *t, int64_t j0, int n,
                     attni_chunk_block blocks[ATTNI_BLOCKS], attni_sweep mode);
-/* Clears the chunk's sum of weights, and sets its maxima to those that the tile begins with. */
+/* Clears the chunk's sum of weights. Sets its m to the tile's m_first, its top to the tile's. */
 void attni_begin_chunk(const attni_worker *w, const attni_tile *t, const attni_partial *x);
 
 /* Processes one chunk, keys j0 .. j0+n-1, for one tile, into x. If `joins`, the chunk is then

@@ -484,7 +484,7 @@ static size_t tile_fed_bytes(const attni_plan *plan, int64_t rows)
     return layout.overflow ? SIZE_MAX : layout.used;
 }
 
-/* Lets the tile compute in `sums`; returns the end of what it uses. A new tile is cleared. */
+/* Lets the tile use the first part of `sums`, and returns its end. Clears a new tile. */
 static char *use_fed_sums(attni_worker *w, attni_tile *t, char *sums, uint8_t *sweep)
 {
     const attni_plan *p = w->plan;
