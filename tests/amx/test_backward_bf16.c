@@ -362,6 +362,36 @@ static void test_bad_rows(void **state)
 
 /* ------------------------------------------------------------------------------------- the plan */
 
+/* With a soft cap, the score of a key with an infinity is finite. The derivative of the cap is 0
+ * there, and 0 times the infinite component makes dq NaN in this component, and in no other. */
+static void bad_key(check_case *c)
+{
+    static const int64_t widths[] = {16, 40, 64, 128};
+    problem p;
+    const int64_t T = check_between(c, 1, 40), S = check_between(c, 2, 300);
+    const int64_t D = CHECK_PICK(c, widths), d0 = check_between(c, 0, D - 1);
+    const int64_t j0 = check_between(c, 0, S - 1);
+    check_describe(c, "T=%d S=%d D=%d: k[%d,%d]", (int)T, (int)S, (int)D, (int)j0, (int)d0);
+    make(c, &p, T, S, D, 16, ATTN_BF16, ATTN_BF16);
+    p.args.softcap = 5;
+    for (int64_t h = 0; h < 2; h++)
+        for (int64_t i = 0; i < T; i++)
+            check_store(&p.x[0].view, 0, h, i, d0, 0.5);
+    check_store(&p.x[1].view, 0, 0, j0, d0, check_chance(c, 50) ? INFINITY : -INFINITY);
+    run(c, &p);
+    const double *dq = check_tensor_copy(c, &p.x[5].view);
+    for (int64_t at = 0; at < 2 * T * D; at++)
+        if (at % D == d0 ? !isnan(dq[at]) : !isfinite(dq[at]))
+            check_fail(c, "dq[%d,%d,%d] is %g", (int)(at / D / T), (int)(at / D % T), (int)(at % D),
+                       dq[at]);
+}
+
+static void test_bad_key(void **state)
+{
+    (void)state;
+    run_property(bad_key, "bad key", 100);
+}
+
 static void expect_plan(check_case *c, const problem *p, const char *operands)
 {
     attn_plan_info info = ATTN_PLAN_INFO_INIT;
@@ -399,7 +429,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),       cmocka_unit_test(test_scores),
         cmocka_unit_test(test_random_options), cmocka_unit_test(test_two_ways),
-        cmocka_unit_test(test_bad_rows),       cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_bad_rows),       cmocka_unit_test(test_bad_key),
+        cmocka_unit_test(test_choices),
     };
     static const char *const names[] = {"amx", "avx512bf16"};
     int failed = 0;
