@@ -6,6 +6,7 @@
  * registers. Every sum keeps the order that it has in a full tile, so the bits are the same. These
  * operations are memory-bound, so k and v are prefetched.
  */
+#include <string.h>
 
 #define FOR_R UNROLL for (int r = 0; r < nr; r++)
 #define FOR_G UNROLL for (int g = 0; g < groups; g++)
@@ -20,20 +21,19 @@
  * elements is read. */
 V_INLINE vec load_as(const char *p, const attn_dtype dtype, int n)
 {
-    if (n == V_LANES) {
-        if (dtype == OWN)
-            return v_loadu((const R_any *)p);
+    if (dtype == OWN)
+        return n == V_LANES ? v_loadu((const R_any *)p) : v_load_first((const R_any *)p, n);
 #ifdef V_HALVES
-        return dtype == ATTN_BF16 ? v_from_bf16(p) : v_from_f16(p);
-#endif
+    uint16_t lane[V_LANES] = {0};
+    if (n < V_LANES) {
+        for (int i = 0; i < n; i++)
+            memcpy(lane + i, p + 2 * i, sizeof *lane);
+        p = (const char *)lane;
     }
-    R lane[V_LANES] = {0};
-#if ATTNI_BITS == 32
-    attni_load_row_f32(lane, p, dtype, 1, n);
+    return dtype == ATTN_BF16 ? v_from_bf16(p) : v_from_f16(p);
 #else
-    attni_load_row_f64(lane, p, dtype, 1, n);
+    return v_set1(0); /* there are no other types */
 #endif
-    return v_loadu(lane);
 }
 
 /* ------------------------------------------------------------------------------------ widen */
@@ -212,9 +212,25 @@ V_INLINE void prefetch_end(prefetcher *a, const int lines)
  * tile it would fill L1. */
 #define QT_LD(nr) ((nr) > 1 ? V_LANES : 1)
 
-/* s[r] += sum of k[j][d] * qt[d][r] over the components d in one line of 64 bytes of each of
- * V_LANES keys j, which are the lanes. bf16 and f16 components are transposed in pairs, as 4-byte
+/* s[r] += k[j][d] * qt[d][r] for the component d, or for two of 2 bytes, in `column` of V_LANES
+ * keys j, which are the lanes. bf16 and f16 components are transposed in pairs, as 4-byte
  * elements. */
+V_INLINE void scores_decode_column(vec *s, const R *q, vec column, const attn_dtype dtype,
+                                   const int nr)
+{
+    if (dtype == OWN) {
+        FOR_R s[r] = v_fma(column, v_bcast(q + r), s[r]);
+    } else {
+#ifdef V_HALVES
+        const vec first = dtype == ATTN_BF16 ? v_low_bf16(column) : v_low_f16(column);
+        const vec second = dtype == ATTN_BF16 ? v_high_bf16(column) : v_high_f16(column);
+        FOR_R s[r] = v_fma(first, v_bcast(q + r), s[r]);
+        FOR_R s[r] = v_fma(second, v_bcast(q + QT_LD(nr) + r), s[r]);
+#endif
+    }
+}
+
+/* The sum over the components in one line of 64 bytes of each key. */
 V_INLINE void scores_decode_line(vec *s, const R *qt, const char *k, ptrdiff_t bytes,
                                  prefetcher *next, const attn_dtype dtype, const int nr)
 {
@@ -228,16 +244,7 @@ V_INLINE void scores_decode_line(vec *s, const R *qt, const char *k, ptrdiff_t b
         UNROLL for (int u = 0; u < V_COLUMNS; u++)
         {
             const R *q = qt + (dtype == OWN ? c + u : 2 * (c + u)) * QT_LD(nr);
-            if (dtype == OWN) {
-                FOR_R s[r] = v_fma(kt[u], v_bcast(q + r), s[r]);
-            } else {
-#ifdef V_HALVES
-                const vec first = dtype == ATTN_BF16 ? v_low_bf16(kt[u]) : v_low_f16(kt[u]);
-                const vec second = dtype == ATTN_BF16 ? v_high_bf16(kt[u]) : v_high_f16(kt[u]);
-                FOR_R s[r] = v_fma(first, v_bcast(q + r), s[r]);
-                FOR_R s[r] = v_fma(second, v_bcast(q + QT_LD(nr) + r), s[r]);
-#endif
-            }
+            scores_decode_column(s, q, kt[u], dtype, nr);
             if ((c + u) % each == 0) {
                 prefetch_line(next, (c + u) / each % step, dtype);
                 if ((c + u) / each % step == step - 1)
@@ -245,6 +252,25 @@ V_INLINE void scores_decode_line(vec *s, const R *qt, const char *k, ptrdiff_t b
             }
         }
     }
+}
+
+/* The sum over V_COLUMNS columns, a part of a line, for the rest of a row whose length is not a
+ * multiple of a line. */
+V_INLINE void scores_decode_columns(vec *s, const R *qt, const char *k, ptrdiff_t bytes,
+                                    prefetcher *next, const attn_dtype dtype, const int nr)
+{
+    enum { size = V_LANES * V_COLUMNS * (int)sizeof(R), lines = size < 64 ? 1 : size / 64 };
+    const v_rows rows = v_rows_at(k, bytes);
+    vec kt[V_COLUMNS];
+    prefetch_begin(next, lines);
+    v_load_transposed(kt, &rows, 0);
+    UNROLL for (int u = 0; u < V_COLUMNS; u++)
+    {
+        scores_decode_column(s, qt + (dtype == OWN ? u : 2 * u) * QT_LD(nr), kt[u], dtype, nr);
+        if (u < lines)
+            prefetch_line(next, u, dtype);
+    }
+    prefetch_end(next, lines);
 }
 
 /* kt[u] = component u of V_LANES keys, of which only `keys` exist, with n components each; the rest
@@ -269,8 +295,8 @@ static __attribute__((noinline)) void transpose_any_rest(vec kt[V_LANES], const 
     UNROLL for (int j = 0; j < V_LANES; j++) kt[j] = r[j];
 }
 
-/* The rest of the scores, for fewer than V_LANES keys or less than a line: `keys` rows of D
- * components. */
+/* The rest of the scores, for fewer than V_LANES keys or less than V_COLUMNS columns: `keys` rows
+ * of D components. */
 V_INLINE void scores_decode_rest(vec *s, const R *qt, const char *k, ptrdiff_t bytes,
                                  const attn_dtype dtype, int keys, int D, const int nr,
                                  const int groups)
@@ -305,6 +331,7 @@ V_INLINE void scores_decode_keys(R *st, vec *top, const R *qt, const char *k, pt
 {
     enum { group = V_LANES };
     const int ld = QT_LD(nr), line = 64 / SIZE_OF(dtype), size = SIZE_OF(dtype);
+    const int columns = V_COLUMNS * (int)sizeof(R) / size; /* components in V_COLUMNS columns */
     vec x[2][V_MAX_DECODE_ROWS];
     FOR_G FOR_R x[g][r] = v_set1(0);
     for (int64_t run = 0; run < D; run += ATTNI_D_CHAIN) {
@@ -317,6 +344,9 @@ V_INLINE void scores_decode_keys(R *st, vec *top, const R *qt, const char *k, pt
         for (; keys == groups * group && d + line <= n; d += line)
             FOR_G scores_decode_line(s[g], q + d * ld, from + g * group * bytes + d * size, bytes,
                                      next, dtype, nr);
+        for (; keys == groups * group && d + columns <= n; d += columns)
+            FOR_G scores_decode_columns(s[g], q + d * ld, from + g * group * bytes + d * size,
+                                        bytes, next, dtype, nr);
         if (d < n)
             FOR_G scores_decode_rest(s[g], q + d * ld, from + g * group * bytes + d * size, bytes,
                                      dtype, keys - g * group, n - d, nr, groups);

@@ -32,6 +32,10 @@ V_INLINE vec v_bcast(const R_any *p) { return V_(set1)(*p); }
 V_INLINE vec v_load(const R *p) { return V_(load)(p); }
 V_INLINE void v_store(R *p, vec a) { V_(store)(p, a); }
 V_INLINE vec v_loadu(const R_any *p) { return V_(loadu)((const void *)p); }
+V_INLINE vec v_load_first(const R_any *p, int n)
+{
+    return V_(maskz_loadu)((vmask)(0xffffu >> (16 - n)), (const void *)p);
+}
 V_INLINE void v_storeu(R_any *p, vec a) { V_(storeu)((void *)p, a); }
 V_INLINE vec v_add(vec a, vec b) { return V_(add)(a, b); }
 V_INLINE vec v_sub(vec a, vec b) { return V_(sub)(a, b); }

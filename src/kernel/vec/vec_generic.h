@@ -44,6 +44,14 @@ V_INLINE vec v_bcast(const R_any *p) { return v_set1(*p); }
 V_INLINE vec v_load(const R *p) { return *(const vec_tile *)p; }
 V_INLINE void v_store(R *p, vec a) { *(vec_tile *)p = a; }
 V_INLINE vec v_loadu(const R_any *p) { return *(const vec_any *)p; }
+/* The first n lanes, 0 < n <= V_LANES; the others are 0. Reads n elements and no more. */
+V_INLINE vec v_load_first(const R_any *p, int n)
+{
+    vec x = {0};
+    for (int i = 0; i < n; i++)
+        x[i] = p[i];
+    return x;
+}
 V_INLINE void v_storeu(R_any *p, vec a) { *(vec_any *)p = a; }
 V_INLINE vec v_add(vec a, vec b) { return a + b; }
 V_INLINE vec v_sub(vec a, vec b) { return a - b; }

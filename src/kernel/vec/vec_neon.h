@@ -34,6 +34,13 @@ V_INLINE vec v_bcast(const R_any *p) { return V_(vdupq_n)(*p); }
 V_INLINE vec v_load(const R *p) { return V_(vld1q)(p); }
 V_INLINE void v_store(R *p, vec a) { V_(vst1q)(p, a); }
 V_INLINE vec v_loadu(const R_any *p) { return *(const vec_any *)p; }
+V_INLINE vec v_load_first(const R_any *p, int n)
+{
+    vec x = v_set1(0);
+    for (int i = 0; i < n; i++)
+        x[i] = p[i];
+    return x;
+}
 V_INLINE void v_storeu(R_any *p, vec a) { *(vec_any *)p = a; }
 V_INLINE vec v_add(vec a, vec b) { return V_(vaddq)(a, b); }
 V_INLINE vec v_sub(vec a, vec b) { return V_(vsubq)(a, b); }

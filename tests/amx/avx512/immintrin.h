@@ -362,6 +362,22 @@ IN_C __mmask16 c_cmpneq_epi32_mask(__m512i a, __m512i b)
         differ |= (__mmask16)((((c_32)a)[i] != ((c_32)b)[i]) << i);
     return differ;
 }
+OUT_OF_LINE __m512 c_maskz_loadu_ps(__mmask16 m, const void *p)
+{
+    __m512 r = {0};
+    LANES(16)
+    if (m >> i_ & 1)
+        memcpy((char *)&r + 4 * i_, (const char *)p + 4 * i_, 4);
+    return r;
+}
+OUT_OF_LINE __m512d c_maskz_loadu_pd(__mmask8 m, const void *p)
+{
+    __m512d r = {0};
+    LANES(8)
+    if (m >> i_ & 1)
+        memcpy((char *)&r + 8 * i_, (const char *)p + 8 * i_, 8);
+    return r;
+}
 OUT_OF_LINE __m512i c_maskz_loadu_epi16(__mmask32 m, const void *p)
 {
     __m512i r = c_setzero_si512();

@@ -80,6 +80,8 @@
 #undef _mm512_mask_mov_epi32
 #undef _mm512_maskz_mov_epi32
 #undef _mm512_cmpneq_epi32_mask
+#undef _mm512_maskz_loadu_ps
+#undef _mm512_maskz_loadu_pd
 #undef _mm512_maskz_loadu_epi16
 #undef _mm512_cvtepi32_ps
 #undef _mm512_cvtepi8_epi32
@@ -178,6 +180,8 @@
 #define _mm512_mask_mov_epi32 c_mask_mov_epi32
 #define _mm512_maskz_mov_epi32 c_maskz_mov_epi32
 #define _mm512_cmpneq_epi32_mask c_cmpneq_epi32_mask
+#define _mm512_maskz_loadu_ps c_maskz_loadu_ps
+#define _mm512_maskz_loadu_pd c_maskz_loadu_pd
 #define _mm512_maskz_loadu_epi16 c_maskz_loadu_epi16
 #define _mm512_cvtepi32_ps c_cvtepi32_ps
 #define _mm512_cvtepi8_epi32 c_cvtepi8_epi32
