@@ -135,12 +135,12 @@ static size_t total_bytes(const attni_plan *p, const bf16_tile *t)
     return (size_t)attni_bf16_padded(p->Dv) * (size_t)t->W * sizeof(float);
 }
 
-static size_t bf16_fed_bytes(const attni_plan *plan, int64_t rows)
+static size_t bf16_fed_bytes(const attni_plan *plan, int heads, int64_t rows)
 {
     attni_layout layout = {0};
     bf16_tile t;
     for (int64_t done = 0; done < rows; done += t.per_head) {
-        attni_bf16_size_tile(plan, &t, rows - done);
+        attni_bf16_size_tile(plan, &t, heads, rows - done);
         attni_layout_take(&layout, total_bytes(plan, &t), 1);
         attni_layout_take(&layout, 5, (size_t)t.W * sizeof(float));
     }

@@ -431,9 +431,9 @@ void attni_bf16_sweep_keys(bf16_worker *w, bf16_tile *tiles, int count)
 
 /* ------------------------------------------------------------------------ tiles and the worker */
 
-void attni_bf16_size_tile(const attni_plan *p, bf16_tile *t, int64_t rows)
+void attni_bf16_size_tile(const attni_plan *p, bf16_tile *t, int heads, int64_t rows)
 {
-    t->heads = p->group;
+    t->heads = heads;
     t->nv = p->nv == 2 && rows * t->heads > 16 ? 2 : 1;
     t->W = t->nv * 16;
     t->per_head = rows * t->heads < t->W ? (int)rows : t->W / t->heads;
@@ -444,7 +444,7 @@ void attni_bf16_begin_tile(bf16_worker *w, bf16_tile *t, int64_t i0, int64_t row
 {
     const attni_plan *p = w->plan;
     t->i0 = i0;
-    attni_bf16_size_tile(p, t, rows);
+    attni_bf16_size_tile(p, t, attni_heads_of_group(p, w->sequence->h), rows);
     t->route = attni_bf16_route_of(p, t->rows);
     t->span = attni_mask_span(w->sequence, i0, i0 + t->per_head);
     t->loaded = false;

@@ -159,8 +159,8 @@ size_t attni_bf16_scratch(const attni_plan *plan);
 /* Begins to use the unit, with arrays in `scratch`. */
 void attni_bf16_begin_worker(bf16_worker *w, const attni_plan *plan, const attni_sequence *sequence,
                              char *scratch);
-/* Sets the width of a tile of as many of `rows` queries of each head as fit. */
-void attni_bf16_size_tile(const attni_plan *p, bf16_tile *t, int64_t rows);
+/* Sets the width of a tile of as many of `rows` queries of each of `heads` heads as fit. */
+void attni_bf16_size_tile(const attni_plan *p, bf16_tile *t, int heads, int64_t rows);
 /* Sets up the next tile of a task: as many of the queries i0 .. i0+rows-1 of each head as fit. Its
  * sums are not cleared. */
 void attni_bf16_begin_tile(bf16_worker *w, bf16_tile *t, int64_t i0, int64_t rows);

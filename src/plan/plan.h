@@ -81,7 +81,7 @@ struct attni_plan {
     int nv;            /* vectors of queries in a full tile */
     int tiles;         /* per task */
     int group;         /* query heads that share the lanes of a tile, if one head's queries would
-                          not fill it */
+                          not fill it; the last group of a key/value head may have fewer */
     /* The whole that the call's rows and heads are part of; T, H and 0 if they are all. */
     int64_t whole_T, whole_H, head_offset;
     const attni_run *runs; /* of the rows; NULL: row i is query i of the whole */
@@ -108,7 +108,7 @@ struct attni_plan {
 typedef struct attni_task {
     attni_sequence sequence;
     int64_t i0, rows;
-    int64_t head;    /* of B x (H / group) */
+    int64_t head;    /* of B x attni_groups_of_heads() */
     int64_t earlier; /* tasks of the head with earlier queries */
 } attni_task;
 /* A place among the sequences: sequence n, and the number of tasks of a head that belong to the
@@ -117,6 +117,11 @@ typedef struct attni_cursor {
     int64_t n, tasks_before;
 } attni_cursor;
 attni_cursor attni_last_sequence(const attni_plan *p);
+/* A batch has this many groups of query heads. Group 0 .. that - 1 begins at this head. As many
+ * heads as these are in the group that begins at head h. */
+int64_t attni_groups_of_heads(const attni_plan *p);
+int64_t attni_first_head(const attni_plan *p, int64_t group);
+int attni_heads_of_group(const attni_plan *p, int64_t h);
 /* The first row of t (k or v) that the task reads. NULL: it reads none, and there may be no
  * memory. */
 char *attni_first_row(const attni_task *task, const attn_tensor *t);

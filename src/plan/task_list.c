@@ -14,6 +14,40 @@ char *attni_first_row(const attni_task *task, const attn_tensor *t)
     return span.any0 < span.any1 ? attni_stored_row(&task->sequence, t, span.any0) : NULL;
 }
 
+/* ---------------------------------------------------------------------------- groups of heads
+ *
+ * Heads that share keys are divided into groups of p->group: 71 heads with p->group = 36 into 36
+ * and 35. */
+
+static int64_t groups_of_key_head(const attni_plan *p)
+{
+    return attni_div_up(attni_div(p->H, p->Hk), p->group);
+}
+
+int64_t attni_groups_of_heads(const attni_plan *p)
+{
+    return p->group > 1 ? p->Hk * groups_of_key_head(p) : p->H;
+}
+
+int64_t attni_first_head(const attni_plan *p, int64_t group)
+{
+    if (p->group == 1)
+        return group;
+    const int64_t groups = groups_of_key_head(p), hk = attni_div(group, groups);
+    return hk * attni_div(p->H, p->Hk) + (group - hk * groups) * p->group;
+}
+
+int attni_heads_of_group(const attni_plan *p, int64_t h)
+{
+    if (p->group == 1)
+        return 1;
+    const int64_t sharing = attni_div(p->H, p->Hk);
+    const int64_t left = sharing - (h - attni_div(h, sharing) * sharing);
+    return left < p->group ? (int)left : p->group;
+}
+
+/* -------------------------------------------------------------------------------------- tasks */
+
 /* How many tasks the queries of sequence (or run) n make, for one head. */
 static int64_t tasks_of(const attni_plan *p, int64_t n)
 {
@@ -46,7 +80,7 @@ static void move(const attni_plan *p, attni_cursor *cursor, int64_t earlier)
 
 void attni_find_task(const attni_plan *p, int64_t number, attni_cursor *cursor, attni_task *task)
 {
-    const int64_t groups = attni_div(p->H, p->group);
+    const int64_t groups = attni_groups_of_heads(p);
     int64_t head, later; /* tasks of the head with later queries */
     if (p->longest_first) {
         later = attni_div(number, p->B * groups);
@@ -55,7 +89,8 @@ void attni_find_task(const attni_plan *p, int64_t number, attni_cursor *cursor, 
         head = number ? attni_div(number, p->tasks_per_head) : 0;
         later = number - head * p->tasks_per_head;
     }
-    const int64_t b = head ? attni_div(head, groups) : 0, h = (head - b * groups) * p->group;
+    const int64_t b = head ? attni_div(head, groups) : 0;
+    const int64_t h = attni_first_head(p, head - b * groups);
     const int64_t earlier = p->tasks_per_head - 1 - later;
     if (p->sequences > 1)
         move(p, cursor, earlier);

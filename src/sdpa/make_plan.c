@@ -41,7 +41,8 @@ static int most_vectors(const attni_plan *p)
 }
 
 /* How many heads share a tile. Heads that share keys can share a tile if the mask rules are the
- * same for all of them. As many heads as fit with all their queries do, in groups of equal size.
+ * same for all of them. As many heads as fit with all their queries do. If that takes several
+ * tiles, each gets as many heads as the others, or one less in the last.
  * Options that take the lane as the query's index (dropout, returned scores, packed sequences,
  * runs) need one head per tile.
  */
@@ -52,10 +53,9 @@ static int heads_per_tile(const attni_plan *p)
         a->cu_seqlens_q || p->runs || !attni_mask_shared(p))
         return 1;
     const int64_t sharing = p->H / p->Hk, room = most_vectors(p) * p->kernels->lanes / p->T;
-    int64_t group = sharing < room ? sharing : room;
-    while (group > 1 && sharing % group != 0)
-        group--;
-    return group > 1 ? (int)group : 1;
+    if (room <= 1)
+        return 1;
+    return (int)attni_div_up(sharing, attni_div_up(sharing, room));
 }
 
 /* Estimates the seconds that one thread needs: the longer of arithmetic and reading. A thread is
@@ -95,7 +95,7 @@ static bool count_tasks(attni_plan *p, int threads)
     p->task_rows = p->tiles * attni_div(p->nv * p->kernels->lanes, p->group);
     p->tasks_per_head = p->B && p->H ? attni_tasks_of_head(p) : 0;
     int64_t heads;
-    if (__builtin_mul_overflow(p->B, attni_div(p->H, p->group), &heads) ||
+    if (__builtin_mul_overflow(p->B, attni_groups_of_heads(p), &heads) ||
         __builtin_mul_overflow(p->tasks_per_head, heads, &p->tasks))
         return false;
     p->chunks = attni_div_up(p->S, ATTNI_CHUNK);

@@ -91,10 +91,10 @@ static key_range keys_needed(const attn_sdpa_state *s, const attni_sequence *seq
 static void add_needed(const attn_sdpa_state *s, int64_t head, key_range *all, bool adjoining)
 {
     const attni_plan *p = &s->plan;
-    const int64_t groups = attni_div(p->H, p->group), b = attni_div(head, groups);
+    const int64_t groups = attni_groups_of_heads(p), b = attni_div(head, groups);
     for (int64_t n = 0, earlier = 0; n < p->sequences; n++) {
         attni_sequence x;
-        attni_find_sequence(p, b, (head - b * groups) * p->group, n, &x);
+        attni_find_sequence(p, b, attni_first_head(p, head - b * groups), n, &x);
         for (int64_t i0 = 0; i0 < x.T; i0 += p->task_rows, earlier++) {
             if (!attni_pieces_swept(s, head, earlier))
                 continue;
@@ -112,7 +112,7 @@ void attni_pieces_want(attn_sdpa_state *s)
 {
     const attni_plan *p = &s->plan;
     const int64_t heads = s->finished ? 0 : heads_of(p);
-    const int64_t step = s->again || !heads ? 1 : attni_div(p->H, p->group);
+    const int64_t step = s->again || !heads ? 1 : attni_groups_of_heads(p);
     key_range all = {p->S, p->S};
     for (int64_t head = 0; head < heads; head += step)
         add_needed(s, head, &all, false);
@@ -167,6 +167,17 @@ static attn_status read_args(attn_sdpa_args *a, const attn_sdpa_args *args, attn
     return ATTN_OK;
 }
 
+/* The bytes of a task's sums. The task of the last, smaller group of heads may decode, which takes
+ * max_decode_rows rows of sums. With the values of max_decode_rows that kernels have, this is not
+ * more than a whole group takes. */
+static size_t task_bytes(const attni_plan *p, int64_t rows)
+{
+    const int last = attni_heads_of_group(p, attni_first_head(p, attni_groups_of_heads(p) - 1));
+    const size_t whole = p->engine->fed_bytes(p, p->group, rows);
+    const size_t smaller = p->engine->fed_bytes(p, last, rows);
+    return whole > smaller ? whole : smaller;
+}
+
 /* Places the arrays in the block s->memory; returns the size of the block, or SIZE_MAX. Fills
  * `offsets` if there is memory. */
 static size_t carve(attn_sdpa_state *s, attni_layout *layout)
@@ -186,7 +197,7 @@ static size_t carve(attn_sdpa_state *s, attni_layout *layout)
                 s->offsets[task] = (int64_t)head_bytes;
             const int64_t left = T - i0;
             if (!attni_size_add(head_bytes,
-                                p->engine->fed_bytes(p, left < p->task_rows ? left : p->task_rows),
+                                task_bytes(p, left < p->task_rows ? left : p->task_rows),
                                 &head_bytes))
                 return SIZE_MAX;
         }

@@ -129,11 +129,12 @@ static bool is_decode(attni_route route)
 }
 
 /* Chooses the tile's width and how many queries it takes. The width is the narrowest that has lanes
- * for `rows` queries of each head; the tile then takes them all. If even the widest has too few
- * lanes, the tile takes as many queries as fit. The bits of a query do not depend on the width. */
-static void size_tile(const attni_plan *p, attni_tile *t, int64_t rows)
+ * for `rows` queries of each of `heads` heads; the tile then takes them all. If even the widest has
+ * too few lanes, the tile takes as many queries as fit. The bits of a query do not depend on the
+ * width. */
+static void size_tile(const attni_plan *p, attni_tile *t, int heads, int64_t rows)
 {
-    t->heads = p->group;
+    t->heads = heads;
     t->nv = attni_vectors_for(p, rows * t->heads, p->nv);
     t->W = t->nv * p->kernels->lanes;
     t->per_head = rows * t->heads < t->W ? (int)rows : t->W / t->heads;
@@ -146,7 +147,7 @@ static void shape_tile(const attni_worker *w, attni_tile *t, int64_t i0, int64_t
     const attni_plan *p = w->plan;
     t->i0 = i0;
     t->rescaled = false;
-    size_tile(p, t, rows);
+    size_tile(p, t, attni_heads_of_group(p, w->sequence->h), rows);
     t->span = attni_mask_span(w->sequence, i0, i0 + t->per_head);
     t->route = attni_route_of(p, t->nv, t->rows, t->span.any1 - t->span.any0);
     t->decodes = is_decode(t->route);
@@ -473,12 +474,12 @@ static size_t fed_tile_bytes(const attni_plan *p, const attni_tile *t, attni_lay
     return layout->used - before;
 }
 
-static size_t tile_fed_bytes(const attni_plan *plan, int64_t rows)
+static size_t tile_fed_bytes(const attni_plan *plan, int heads, int64_t rows)
 {
     attni_layout layout = {0};
     attni_tile t;
     for (int64_t done = 0; done < rows; done += t.per_head) {
-        size_tile(plan, &t, rows - done);
+        size_tile(plan, &t, heads, rows - done);
         fed_tile_bytes(plan, &t, &layout);
     }
     return layout.overflow ? SIZE_MAX : layout.used;
