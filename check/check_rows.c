@@ -262,3 +262,53 @@ void check_norm_columns(check_case *c)
     }
     check_expect_intact(c);
 }
+
+/* ------------------------------------------------------------------------- rows of an i8 cache */
+
+void check_largest(check_case *c)
+{
+    if (!c->kernels->largest)
+        return;
+    const int64_t n = check_any_length(c);
+    const check_content content = check_any_content(c);
+    check_describe(c, "n=%" PRId64 " content=%d", n, (int)content);
+    const void *x = check_filled(c, n, content);
+    double most = 0;
+    for (int64_t i = 0; i < n; i++)
+        most = isfinite(check_get(c, x, i)) ? fmax(most, fabs(check_get(c, x, i))) : INFINITY;
+    const double got = (double)c->kernels->largest(x, n);
+    if (isfinite(most) ? got != most : !isnan(got))
+        check_fail(c, "%g want %g", got, most);
+    check_expect_intact(c);
+    CHECK_BENCH(c, (double)n, (void)c->kernels->largest(x, n));
+}
+
+/* Quotients with long double division. Half of the elements are multiples of scale / 2, where the
+ * quotient decides between two integers; if scale has few bits, they are exact. */
+void check_quantise(check_case *c)
+{
+    if (!c->kernels->quantise)
+        return;
+    const int64_t n = check_any_length(c);
+    const float few = (float)check_between(c, 256, 511) / 256;
+    const float many = (float)(1 + fabs(check_normal(c)));
+    const float scale = ldexpf(check_chance(c, 50) ? few : many, (int)check_between(c, -126, 115));
+    check_describe(c, "n=%" PRId64 " scale=%a", n, (double)scale);
+    void *x = check_free(c, n);
+    int8_t *to = check_free(c, (n + (int64_t)c->size - 1) / (int64_t)c->size);
+    to += (n + (int64_t)c->size - 1) / (int64_t)c->size * (int64_t)c->size - n;
+    for (int64_t i = 0; i < n; i++) {
+        const double quotient = check_chance(c, 50) ? (double)check_between(c, -254, 254) / 2
+                                                    : fmod(40 * check_normal(c), 127);
+        check_set(c, x, i, (double)(float)((double)scale * quotient));
+    }
+    c->kernels->quantise(to, x, scale, n);
+    for (int64_t i = 0; i < n; i++) {
+        const long double exact = (long double)check_get(c, x, i) / (long double)scale;
+        if (to[i] != (int)rintl(exact))
+            check_fail(c, "to[%" PRId64 "] is %d, want %d: %a", i, to[i], (int)rintl(exact),
+                       check_get(c, x, i));
+    }
+    check_expect_intact(c);
+    CHECK_BENCH(c, (double)n, c->kernels->quantise(to, x, scale, n));
+}

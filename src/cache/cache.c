@@ -11,6 +11,7 @@
  */
 #include "cache.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -302,67 +303,79 @@ static void convert_row(char *to, attn_dtype to_dtype, const char *from, attn_dt
     }
 }
 
-#define LANES 8 /* inner loops of this length, which the compiler vectorises */
-
-/* The largest |x|; NaN if an element is not finite. n is rounded up to whole LANES, for which x has
- * room. */
-static double largest(double *x, int64_t n)
+/* Components i .. i+n-1 of a row as floats: in place, or in `copy`, which has room for PIECE. */
+static const void *floats(float *copy, const char *from, attn_dtype dtype, int64_t stride,
+                          int64_t i, int64_t n)
 {
-    double most[LANES] = {0}, lost[LANES] = {0}, all = 0;
-    while (n % LANES != 0)
-        x[n++] = 0;
-    for (int64_t i = 0; i < n; i += LANES)
-        for (int e = 0; e < LANES; e++) {
-            const double size = x[i + e] < 0 ? -x[i + e] : x[i + e];
-            most[e] = size > most[e] ? size : most[e];
-            lost[e] += x[i + e] - x[i + e]; /* 0, or NaN if x is not finite */
-        }
-    for (int e = 0; e < LANES; e++)
-        all = (most[e] > all ? most[e] : all) + lost[e];
-    return all;
+    const char *at = piece_at(from, dtype, stride, i);
+    if (dtype == ATTN_F32 && stride == 1)
+        return at;
+    attni_load_row_f32(copy, at, dtype, stride, n);
+    return copy;
 }
 
-/* x / scale, limited to -127 .. 127 and rounded to the nearest integer, ties to even: the sum with
- * 1.5 * 2^52 has this integer in its last bits. */
-static void quantise(int8_t *to, const double *x, double scale, int64_t n)
+/* The largest |x| of a row of any type but f64; NaN if an element is not finite. */
+static float largest(const attni_kernels *kernels, const char *from, attn_dtype dtype,
+                     int64_t stride, int64_t n)
+{
+    float copy[PIECE], most = 0;
+    for (int64_t i = 0; i < n && most == most; i += PIECE) {
+        const int64_t here = least(PIECE, n - i);
+        const float of_piece = kernels->largest(floats(copy, from, dtype, stride, i, here), here);
+        most = of_piece <= most ? most : of_piece;
+    }
+    return most;
+}
+
+/* The same for f64. */
+static double largest_double(const char *from, int64_t stride, int64_t n)
+{
+    double most = 0;
+    for (int64_t i = 0; i < n && most == most; i++) {
+        double x;
+        attni_load_row_f64(&x, piece_at(from, ATTN_F64, stride, i), ATTN_F64, 1, 1);
+        x = isfinite(x) ? fabs(x) : (double)NAN;
+        most = x <= most ? most : x;
+    }
+    return most;
+}
+
+/* As quantise() of the kernel table, for any type, and with quotients limited to -127 .. 127. */
+static void quantise_doubles(int8_t *to, const char *from, attn_dtype dtype, int64_t stride,
+                             double scale, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        union {
-            double d;
-            uint64_t u;
-        } sum;
-        double y = x[i] / scale;
-        y = y > 127 ? 127 : y;
-        y = y < -127 ? -127 : y;
-        sum.d = y + 0x1.8p52;
-        to[i] = (int8_t)(uint8_t)sum.u;
+        double x;
+        attni_load_row_f64(&x, piece_at(from, dtype, stride, i), dtype, 1, 1);
+        x /= scale;
+        x = x > 127 ? 127 : x < -127 ? -127 : x;
+        to[i] = (int8_t)((x + 0x1.8p52) - 0x1.8p52); /* the sum is rounded to an integer */
     }
 }
 
 /* Stores a row as i8; returns its scale, the largest |x| / 127 rounded to float. Because of this
- * rounding a quotient can be slightly above 127, or far above if the scale is denormal; quantise()
- * limits it. The scale is not finite if the row holds a NaN or an infinity, or if an f64 row has
- * |x| > 4.3e40, so that the scale is beyond float. It is then stored as NaN, and every element
- * reads as NaN. If the scale rounds to 0, all elements are 0. */
+ * rounding a quotient can be slightly above 127, or far above if the scale is denormal. The scale
+ * is not finite if the row holds a NaN or an infinity, or if an f64 row has |x| > 4.3e40, so that
+ * the scale is beyond float. It is then stored as NaN, and every element reads as NaN. If the scale
+ * rounds to 0, all elements are 0. */
 static float quantise_row(int8_t *to, const char *from, attn_dtype dtype, int64_t stride, int64_t n)
 {
-    double x[PIECE], most = 0;
-    for (int64_t i = 0; i < n && most == most; i += PIECE) {
-        const int64_t here = least(PIECE, n - i);
-        attni_load_row_f64(x, piece_at(from, dtype, stride, i), dtype, stride, here);
-        const double of_piece = largest(x, here);
-        most = of_piece <= most ? most : of_piece;
-    }
+    const attni_kernels *kernels = attni_kernels_of(attni_isa_best(), 32);
+    const double most = dtype == ATTN_F64 ? largest_double(from, stride, n)
+                                          : (double)largest(kernels, from, dtype, stride, n);
     const float scale = (float)(most / 127);
     if (scale == 0 || !isfinite(scale)) {
         memset(to, 0, (size_t)n);
         return scale == 0 ? 0 : NAN;
     }
+    if (dtype == ATTN_F64 || scale < FLT_MIN) {
+        quantise_doubles(to, from, dtype, stride, (double)scale, n);
+        return scale;
+    }
+    float copy[PIECE];
     for (int64_t i = 0; i < n; i += PIECE) {
         const int64_t here = least(PIECE, n - i);
-        if (n > PIECE) /* otherwise x still holds the row */
-            attni_load_row_f64(x, piece_at(from, dtype, stride, i), dtype, stride, here);
-        quantise(to + i, x, (double)scale, here);
+        kernels->quantise(to + i, floats(copy, from, dtype, stride, i, here), scale, here);
     }
     return scale;
 }

@@ -329,6 +329,13 @@ typedef struct attni_kernels {
     void (*adamw)(void *param, const void *grad, void *m, void *v, int64_t n,
                   const attni_adamw *options);
 
+    /* The largest |x[i]|, i < n; 0 if n is 0; NaN if an element is NaN or infinite. */
+    float (*largest)(const void *x, int64_t n);
+
+    /* to[i] = x[i] / scale, rounded to the nearest integer, ties to even, i < n. scale is at least
+     * FLT_MIN, and |x[i] / scale| < 127.5. */
+    void (*quantise)(int8_t *to, const void *x, float scale, int64_t n);
+
     /* The largest of n elements, -inf if n is 0. If an element is NaN, the result may be -inf or
      * any of the elements. */
     float (*maximum)(const void *x, int64_t n);

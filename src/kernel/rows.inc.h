@@ -1,4 +1,4 @@
-/* The operations of modules that sum over rows: exponentials of cross-entropy, and layer norm.
+/* The operations on whole rows: cross-entropy's exponentials, layer norm, and rows of an i8 cache.
  * tile.inc.h includes this file for each instruction set, after elements.inc.h. The contracts are
  * in kernel.h. For float only, as in elements.inc.h; sums that a result depends on are in double.
  *
@@ -297,7 +297,70 @@ static void op_norm_columns(double *dweight, double *dbias, const void *const *x
     memcpy(dweight + i, w, (size_t)(n - i) * sizeof *w);
     memcpy(dbias + i, b, (size_t)(n - i) * sizeof *b);
 }
+
+/* -------------------------------------------------------------------------- rows of an i8 cache */
+
+V_INLINE void largest_part(vec x, vec *most, vec *lost)
+{
+    *most = v_max(*most, v_max(x, v_sub(v_set1(0), x)));
+    *lost = v_add(*lost, v_sub(x, x)); /* 0, or NaN if x is not finite */
+}
+
+static float op_largest(const void *x_, int64_t n)
+{
+    const R_any *x = x_;
+    const vec zero = v_set1(0);
+    vec most = zero, lost = zero;
+    int64_t i = 0;
+    for (; i + V_LANES <= n; i += V_LANES)
+        largest_part(v_loadu(x + i), &most, &lost);
+    R lane[V_LANES];
+    if (i < n) {
+        copy_part(lane, x + i, n - i, 0);
+        largest_part(v_loadu(lane), &most, &lost);
+    }
+    if (v_any(v_lt(zero, v_select(v_eq(lost, lost), zero, v_set1(1)))))
+        return (float)NAN;
+    v_storeu(lane, most);
+    for (int half = V_LANES / 2; half > 0; half /= 2)
+        for (int u = 0; u < half; u++)
+            lane[u] = lane[u] > lane[u + half] ? lane[u] : lane[u + half];
+    return lane[0];
+}
+
+/* x / scale, or a number that rounds to the same integer: the product with 1 / scale, which is
+ * faster. Product and quotient may differ in their last bits. This decides how the quotient is
+ * rounded only if it is a multiple of 1/2: else it is at least 2^-25 away from one, since x and
+ * scale are floats. So a product near a multiple of 1/2 is replaced by it if this multiple times
+ * scale, which is exact, is x. */
+V_INLINE v_wide quotient_to_round(v_wide x, v_wide scale, v_wide inverse)
+{
+    typedef int64_t bits __attribute__((vector_size(sizeof(v_wide))));
+    const v_wide magic = v_wide_set1(0x1.8p52); /* adding it rounds to an integer */
+    const v_wide y = x * inverse;
+    const v_wide nearest = ((y + y + magic) - magic) * v_wide_set1(0.5);
+    const bits exact = (bits)(nearest * scale == x);
+    return (v_wide)(((bits)nearest & exact) | ((bits)y & ~exact));
+}
+
+static void op_quantise(int8_t *to, const void *x_, float scale_, int64_t n)
+{
+    const R_any *x = x_;
+    const v_wide scale = v_wide_set1((double)scale_), inverse = v_wide_set1(1 / (double)scale_);
+    int64_t i = 0;
+    for (; i + V_WIDE_LANES <= n; i += V_WIDE_LANES)
+        v_wide_to_i8(to + i, quotient_to_round(v_wide_load(x + i), scale, inverse));
+    if (i < n) {
+        R lane[V_LANES];
+        int8_t rest[V_WIDE_LANES];
+        copy_part(lane, x + i, n - i, 0);
+        v_wide_to_i8(rest, quotient_to_round(v_wide_load(lane), scale, inverse));
+        memcpy(to + i, rest, (size_t)(n - i));
+    }
+}
 #else
+#define op_largest NULL
+#define op_quantise NULL
 #define op_maximum NULL
 #define op_exp_sum NULL
 #define op_exp_terms NULL

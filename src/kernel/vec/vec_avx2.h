@@ -107,6 +107,12 @@ V_INLINE v_wide v_wide_load(const R_any *p)
 }
 V_INLINE void v_wide_store(R_any *p, v_wide a) { _mm_storeu_ps((float *)p, _mm256_cvtpd_ps(a)); }
 V_INLINE v_wide v_wide_max(v_wide a, v_wide b) { return _mm256_max_pd(a, b); }
+V_INLINE void v_wide_to_i8(int8_t *p, v_wide a)
+{
+    const __m128i n = _mm256_cvtpd_epi32(a), words = _mm_packs_epi32(n, n);
+    const int bytes = _mm_cvtsi128_si32(_mm_packs_epi16(words, words));
+    __builtin_memcpy(p, &bytes, sizeof bytes);
+}
 #endif
 V_INLINE vec v_round(vec a) { return V_(round)(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 V_INLINE vec v_ceil(vec a) { return V_(round)(a, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC); }

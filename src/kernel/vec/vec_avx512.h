@@ -68,6 +68,11 @@ V_INLINE v_wide v_wide_load(const R_any *p)
 }
 V_INLINE void v_wide_store(R_any *p, v_wide a) { _mm256_storeu_ps((float *)p, _mm512_cvtpd_ps(a)); }
 V_INLINE v_wide v_wide_max(v_wide a, v_wide b) { return _mm512_max_pd(a, b); }
+V_INLINE void v_wide_to_i8(int8_t *p, v_wide a)
+{
+    const __m128i bytes = _mm256_cvtepi32_epi8(_mm512_cvtpd_epi32(a));
+    _mm_storel_epi64((__m128i *)(void *)p, bytes);
+}
 #endif
 V_INLINE vec v_round(vec a)
 {

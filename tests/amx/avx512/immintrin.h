@@ -418,6 +418,20 @@ OUT_OF_LINE __m512i c_cvtepi8_epi32(__m128i a)
     r[i_] = ((const signed char *)&a)[i_];
     return (__m512i)r;
 }
+OUT_OF_LINE __m256i c_cvtpd_epi32(__m512d a) /* to nearest even */
+{
+    __m256i r;
+    LANES(8)
+    ((int32_t *)&r)[i_] = (int32_t)lrint(a[i_]);
+    return r;
+}
+OUT_OF_LINE __m128i c_half_cvtepi32_epi8(__m256i a)
+{
+    __m128i r = {0};
+    LANES(8)
+    ((char *)&r)[i_] = (char)((const int32_t *)&a)[i_];
+    return r;
+}
 OUT_OF_LINE __m512i c_cvtepu16_epi32(__m256i a)
 {
     c_u32 r;

@@ -4,20 +4,28 @@
  */
 #include <math.h>
 
+#include "core/internal.h"
+
 #include "cache_testing.h"
 
-/* One row of D elements into an i8 cache and back, as double. */
-static void through_i8(const double *x, int64_t n, double *back)
+/* One row of n elements of any type into an i8 cache and back, as double. */
+static void row_through_i8(const void *x, attn_dtype dtype, int64_t stride, int64_t n, double *back)
 {
     const attn_cache_options o = cache_options(ATTN_I8, 1, 1, n, 1, 1, 0, 0);
     attn_cache *cache = cache_new(&o);
     const double zero = 0;
-    const attn_tensor k = attn_bhtd(x, ATTN_F64, 1, 1, 1, n);
+    attn_tensor k = attn_bhtd(x, dtype, 1, 1, 1, n);
+    k.stride[3] = stride;
     const attn_tensor v = attn_bhtd(&zero, ATTN_F64, 1, 1, 1, 1);
     const attn_tensor out = attn_bhtd(back, ATTN_F64, 1, 1, 1, n);
     assert_int_equal(attn_cache_append(cache, 0, &k, &v, NULL), ATTN_OK);
     assert_int_equal(attn_cache_read(cache, 0, 0, &out, NULL, NULL), ATTN_OK);
     attn_cache_destroy(cache);
+}
+
+static void through_i8(const double *x, int64_t n, double *back)
+{
+    row_through_i8(x, ATTN_F64, 1, n, back);
 }
 
 static void test_i8_known_rows(void **state)
@@ -78,6 +86,37 @@ static void test_i8_error(void **state)
         through_i8(x, 2, back);
         assert_near(back[0], m, <=, m * 0x1p-22);
         assert_number(back[1], ==, -back[0]);
+    }
+}
+
+/* Rows of the narrower types, which vectors compute with products, have the bits of the same
+ * numbers in f64, which are divided: ties, rows longer than are computed at a time, denormal
+ * scales, NaN. */
+static void test_i8_rows_of_every_type(void **state)
+{
+    enum { MOST = 600 };
+    static const attn_dtype types[] = {ATTN_F32, ATTN_F16, ATTN_BF16};
+    static char row[2 * MOST * sizeof(float)];
+    static double x[MOST], back[MOST], want[MOST];
+    (void)state;
+    for (int round = 0; round < 3000; round++) {
+        const attn_dtype dtype = types[round % 3];
+        const int64_t n = draw(1, round % 5 ? 70 : MOST), stride = draw(1, 2);
+        /* few bits, so that multiples of unit / 2 are exact */
+        const double few = (double)draw(1, dtype == ATTN_F32 ? 4095 : dtype == ATTN_F16 ? 7 : 3);
+        const double unit = ldexp(few, (int)(dtype == ATTN_F16 ? draw(-10, 5) : draw(-148, 100)));
+        describe_case("round %d: %s, n=%d, stride %d, unit %g", round, attn_dtype_name(dtype),
+                      (int)n, (int)stride, unit);
+        for (int64_t i = 0; i < n; i++)
+            x[i] = unit * (draw(0, 1) ? (double)draw(-254, 254) / 2 : 30 * draw_normal());
+        x[draw(0, n - 1)] = 127 * unit; /* if it is the largest, the scale is `unit` */
+        if (round % 50 == 0)
+            x[draw(0, n - 1)] = round % 100 ? NAN : -INFINITY;
+        attni_store_row_f64(row, dtype, stride, x, n);
+        attni_load_row_f64(x, row, dtype, stride, n);
+        row_through_i8(row, dtype, stride, n, back);
+        through_i8(x, n, want);
+        assert_same_array(back, want, (size_t)n * sizeof *want);
     }
 }
 
@@ -157,6 +196,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_i8_known_rows),
         cmocka_unit_test(test_i8_error),
+        cmocka_unit_test(test_i8_rows_of_every_type),
         cmocka_unit_test(test_i8_rows_without_a_scale),
         cmocka_unit_test(test_i8_and_the_type_of_queries),
     };
