@@ -117,8 +117,8 @@ typedef struct attni_cursor {
     int64_t n, tasks_before;
 } attni_cursor;
 attni_cursor attni_last_sequence(const attni_plan *p);
-/* A batch has this many groups of query heads. Group 0 .. that - 1 begins at this head. As many
- * heads as these are in the group that begins at head h. */
+/* The number of groups of query heads in a batch element, the first head of a group, and the number
+ * of heads in the group that begins with head h. */
 int64_t attni_groups_of_heads(const attni_plan *p);
 int64_t attni_first_head(const attni_plan *p, int64_t group);
 int attni_heads_of_group(const attni_plan *p, int64_t h);

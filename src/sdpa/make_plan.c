@@ -41,8 +41,8 @@ static int most_vectors(const attni_plan *p)
 }
 
 /* How many heads share a tile. Heads that share keys can share a tile if the mask rules are the
- * same for all of them. As many heads as fit with all their queries do. If that takes several
- * tiles, each gets as many heads as the others, or one less in the last.
+ * same for all of them. Heads share tiles with all their queries, in as few tiles as possible, of
+ * nearly equal size; the last may have fewer heads.
  * Options that take the lane as the query's index (dropout, returned scores, packed sequences,
  * runs) need one head per tile.
  */
