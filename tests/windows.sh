@@ -33,7 +33,7 @@ x86_64-w64-mingw32-objdump -p libattn.dll >dll
 wanted=$(nm -D --defined-only "$ATTN_LIBRARY" | sed -nE 's/.* (attn_\w+).*/\1/p' | sort)
 needs=$(sed -nE 's/.*DLL Name: //p' dll | tr '[:upper:]' '[:lower:]' | sort | tr '\n' ' ')
 [[ $needs == "kernel32.dll msvcrt.dll " ]] || fail "the DLL needs $needs"
-given=$(sed -nE '/\[Ordinal\/Name Pointer\]/,$s/.*\[ *[0-9]+\] (\w+)$/\1/p' dll | sort)
+given=$(sed -nE '/\[Ordinal\/Name Pointer\]/,/^$/s/.*\[ *[0-9]+\] (\w+)$/\1/p' dll | sort)
 [[ -n $wanted && $wanted == "$given" ]] || fail "the DLL gives other functions than libattn.so"
 "$cc" "${flags[@]}" -I"$ATTN_SOURCE/include" -o one_call "$ATTN_SOURCE/examples/one_call.c" \
     libattn.dll.a
