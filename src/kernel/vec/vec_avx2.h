@@ -31,34 +31,33 @@ V_INLINE void v_store(R *p, vec a) { V_(store)(p, a); }
 V_INLINE vec v_loadu(const R_any *p) { return V_(loadu)((const R *)p); }
 /* Without masked loads: emulators touch the memory after the elements. */
 #if ATTNI_BITS == 32
-V_INLINE __m128 v_quarter_first(const float *p, int n) /* 0 < n <= 4 */
+V_INLINE __m128 v_quarter_first(const R_any *p, int n) /* 0 < n <= 4 */
 {
     if (n == 4)
-        return _mm_loadu_ps(p);
+        return _mm_loadu_ps((const float *)p);
     if (n == 1)
-        return _mm_load_ss(p);
+        return _mm_set_ss(*p);
     const __m128 two = _mm_castsi128_ps(_mm_loadl_epi64((const void *)p));
-    return n == 2 ? two : _mm_movelh_ps(two, _mm_load_ss(p + 2));
+    return n == 2 ? two : _mm_movelh_ps(two, _mm_set_ss(p[2]));
 }
 V_INLINE vec v_load_first(const R_any *p, int n)
 {
     if (n <= 4)
-        return _mm256_zextps128_ps256(v_quarter_first((const float *)p, n));
+        return _mm256_zextps128_ps256(v_quarter_first(p, n));
     const vec low = _mm256_castps128_ps256(_mm_loadu_ps((const float *)p));
-    return _mm256_insertf128_ps(low, v_quarter_first((const float *)p + 4, n - 4), 1);
+    return _mm256_insertf128_ps(low, v_quarter_first(p + 4, n - 4), 1);
 }
 #else
 V_INLINE vec v_load_first(const R_any *p, int n)
 {
-    const double *from = (const double *)p;
     if (n == 1)
-        return _mm256_zextpd128_pd256(_mm_load_sd(from));
+        return _mm256_zextpd128_pd256(_mm_set_sd(*p));
     if (n == 2)
-        return _mm256_zextpd128_pd256(_mm_loadu_pd(from));
+        return _mm256_zextpd128_pd256(_mm_loadu_pd((const double *)p));
     if (n == 4)
-        return _mm256_loadu_pd(from);
-    const vec low = _mm256_castpd128_pd256(_mm_loadu_pd(from));
-    return _mm256_insertf128_pd(low, _mm_load_sd(from + 2), 1);
+        return v_loadu(p);
+    const vec low = _mm256_castpd128_pd256(_mm_loadu_pd((const double *)p));
+    return _mm256_insertf128_pd(low, _mm_set_sd(p[2]), 1);
 }
 #endif
 V_INLINE void v_storeu(R_any *p, vec a) { V_(storeu)((R *)p, a); }
