@@ -133,7 +133,8 @@ ATTN_API attn_status attn_mpi_all_gather(const attn_comm *comm, const void *mine
  * short message to each other rank.
  *
  * Memory: attn_sdpa_state_bytes() for the rows of q; three segments of keys and values; a byte for
- * each rank and segment. The last two come from malloc. No rank holds the keys of all ranks.
+ * each rank and segment; 16 bytes for each segment; 8 bytes for each row of q. All but the state
+ * come from malloc. No rank holds the keys of all ranks.
  *
  * Checkpoints: with options.checkpoint the ranks save the state of the call from time to time. A
  * later call goes on from there, on any number of ranks, to the same bits (attn_mpi_checkpoint).
@@ -268,8 +269,9 @@ ATTN_API attn_status attn_mpi_sdpa_forward(const attn_comm *comm, attn_context *
  *
  * Memory: attn_sdpa_backward_state_bytes() for the rows of q; three segments of keys and values;
  * two segments of their gradients, and the contributions of P-1 ranks to this rank's keys of a
- * segment, which are as large as a third one; a byte for each rank and segment; 8 bytes for each
- * segment; 2 (P + 1) H numbers for slopes and sinks. All but the state come from malloc.
+ * segment, which are as large as a third one; a byte for each rank and segment; 16 bytes for each
+ * segment; 8 bytes for each row of q; 2 (P + 1) H numbers for slopes and sinks. All but the state
+ * come from malloc.
  *
  * Errors: as in the forward; after a later error all gradients are unspecified. The deadline must
  * be longer than the time in which the slowest rank computes one segment. In the backward this time

@@ -201,7 +201,7 @@ attn_status attni_pieces_check(const attni_plan *p, const attn_tensor *t, const 
 {
     if (!t)
         return attni_fail(err, ATTN_ERR_ARGUMENT, name,
-                          "%s is NULL; it must be a piece of the keys", name);
+                          "%s is NULL; it must be a piece of the keys or values", name);
     const int64_t want[4] = {p->B, p->Hk, n, width};
     if (t->dtype != p->args.k.dtype)
         return attni_fail(err, ATTN_ERR_DTYPE, name,
