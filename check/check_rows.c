@@ -295,8 +295,9 @@ void check_quantise(check_case *c)
     const float scale = ldexpf(check_chance(c, 50) ? few : many, (int)check_between(c, -126, 115));
     check_describe(c, "n=%" PRId64 " scale=%a", n, (double)scale);
     void *x = check_free(c, n);
-    int8_t *to = check_free(c, (n + (int64_t)c->size - 1) / (int64_t)c->size);
-    to += (n + (int64_t)c->size - 1) / (int64_t)c->size * (int64_t)c->size - n;
+    const int64_t elements = (n + (int64_t)c->size - 1) / (int64_t)c->size;
+    int8_t *to = check_free(c, elements); /* memory after its end is out of bounds */
+    to += elements * (int64_t)c->size - n;
     for (int64_t i = 0; i < n; i++) {
         const double quotient = check_chance(c, 50) ? (double)check_between(c, -254, 254) / 2
                                                     : fmod(40 * check_normal(c), 127);

@@ -50,7 +50,8 @@ struct attni_engine {
     /* The same for keys that arrive in pieces (sdpa/pieces.c). feed() sweeps keys j0 .. j1-1 of the
      * task's sequence: whole chunks, or up to its end. finish() writes the results when all keys
      * that the task sees have been fed; it returns true if some tiles have to be fed them again. */
-    /* Of a task with so many heads and rows; SIZE_MAX: too many. */
+    /* Returns the bytes of the sums of a task with `heads` heads and `rows` rows; SIZE_MAX if they
+     * are too many. */
     size_t (*fed_bytes)(const attni_plan *plan, int heads, int64_t rows);
     void (*feed)(const attni_plan *plan, const attni_task *task, int64_t j0, int64_t j1,
                  const attni_fed *fed, char *scratch);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "attn.h"
+#include "core/internal.h"
 #include "support/test.h"
 
 enum { B = 2, HK = 2, SHARING = 71, T = 12, S = 300, D = 24, DV = 20 };
@@ -23,24 +24,13 @@ typedef struct group_case {
     bool rules; /* causal and sinks, instead of none */
 } group_case;
 
-/* n numbers of the type, small multiples of 1/8. */
+/* n numbers of the type, multiples of 1/8 from -1 to 7/8. */
 static void fill(void *to, attn_dtype dtype, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         random_state = random_state * UINT64_C(6364136223846793005) + 1442695040888963407;
         const float x = (float)(int)(random_state >> 60) / 8 - 1;
-        uint32_t bits;
-        memcpy(&bits, &x, 4);
-        if (dtype == ATTN_F64)
-            ((double *)to)[i] = (double)x;
-        else if (dtype == ATTN_F32)
-            ((float *)to)[i] = x;
-        else if (dtype == ATTN_BF16)
-            ((uint16_t *)to)[i] = (uint16_t)(bits >> 16);
-        else /* f16: the exponents of these numbers are in its range */
-            ((uint16_t *)to)[i] =
-                x == 0 ? 0
-                       : (uint16_t)((bits >> 16 & 0x8000) | ((bits >> 13 & 0x3ffff) - (112 << 10)));
+        attni_store_row_f32((char *)to + i * attn_dtype_size(dtype), dtype, 1, &x, 1);
     }
 }
 
