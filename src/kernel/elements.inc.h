@@ -18,14 +18,6 @@ V_INLINE void copy_part(R lane[V_LANES], const R_any *from, int64_t n, R rest)
         lane[i] = from[i];
 }
 
-/* n < V_LANES elements; the other lanes are 0. */
-V_INLINE vec load_part(const R_any *from, int n)
-{
-    R lane[V_LANES];
-    copy_part(lane, from, n, 0);
-    return v_loadu(lane);
-}
-
 /* ------------------------------------------------------------------------------------- gelu */
 
 /* The polynomial with the `count` coefficients c, the highest first. */
@@ -106,7 +98,7 @@ static void op_gelu(void *out_, const void *x_, int64_t n)
     for (; i + V_LANES <= n; i += V_LANES)
         v_storeu(out + i, gelu_of(v_loadu(x + i)));
     if (i < n)
-        store_part(out + i, gelu_of(load_part(x + i, (int)(n - i))), (int)(n - i));
+        store_part(out + i, gelu_of(v_load_first(x + i, (int)(n - i))), (int)(n - i));
 }
 
 static void op_gelu_grad(void *dx_, const void *dout_, const void *x_, int64_t n)
@@ -117,7 +109,7 @@ static void op_gelu_grad(void *dx_, const void *dout_, const void *x_, int64_t n
     for (; i + V_LANES <= n; i += V_LANES)
         v_storeu(dx + i, v_mul(v_loadu(dout + i), gelu_slope(v_loadu(x + i))));
     if (i < n) {
-        const vec d = load_part(dout + i, (int)(n - i)), at = load_part(x + i, (int)(n - i));
+        const vec d = v_load_first(dout + i, (int)(n - i)), at = v_load_first(x + i, (int)(n - i));
         store_part(dx + i, v_mul(d, gelu_slope(at)), (int)(n - i));
     }
 }

@@ -180,7 +180,7 @@ static void op_norm(void *out_, const void *x_, const attni_moments *m, const vo
                  norm_part(v_loadu(x + i), m, weight ? weight + i : NULL, bias ? bias + i : NULL));
     if (i < n) {
         R w[V_LANES], b[V_LANES];
-        const vec y = norm_part(load_part(x + i, (int)(n - i)), m,
+        const vec y = norm_part(v_load_first(x + i, (int)(n - i)), m,
                                 padded(w, weight ? weight + i : NULL, n - i),
                                 padded(b, bias ? bias + i : NULL, n - i));
         store_part(out + i, y, (int)(n - i));
@@ -240,7 +240,7 @@ static void op_norm_grad(void *dx_, const void *x_, const void *dout_, const att
         R d[V_LANES], w[V_LANES];
         const vec g =
             weighted(padded(d, dout + i, n - i), padded(w, weight ? weight + i : NULL, n - i));
-        store_part(dx + i, norm_grad_part(load_part(x + i, (int)(n - i)), g, m), (int)(n - i));
+        store_part(dx + i, norm_grad_part(v_load_first(x + i, (int)(n - i)), g, m), (int)(n - i));
     }
 }
 
