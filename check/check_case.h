@@ -163,10 +163,11 @@ void check_exp2(check_case *c);     /* a sample of all binary32 numbers, through
 void check_exp2_all(check_case *c); /* all of them; runs only if named with --op */
 void check_dropout(check_case *c);  /* attn_dropout_mask */
 void check_sdpa(check_case *c);
-void check_backward(check_case *c);        /* attn_sdpa_backward */
-void check_pieces(check_case *c);          /* attn_sdpa_begin, _feed and _finish */
-void check_pieces_backward(check_case *c); /* attn_sdpa_backward_begin, _feed and _finish */
-void check_parts_backward(check_case *c);  /* the same, with some of the rows in each call */
-void check_threads(check_case *c);         /* every pass, on several numbers of threads */
+void check_backward(check_case *c);         /* attn_sdpa_backward */
+void check_pieces(check_case *c);           /* attn_sdpa_begin, _feed and _finish */
+void check_pieces_backward(check_case *c);  /* attn_sdpa_backward_begin, _feed and _finish */
+void check_parts_backward(check_case *c);   /* the same, with some of the rows in each call */
+void check_queries_backward(check_case *c); /* the same, which pass sums of dk and dv on */
+void check_threads(check_case *c);          /* every pass, on several numbers of threads */
 
 #endif

@@ -33,8 +33,10 @@ bool check_gradients_want(const check_tensor *t);
 /* What a call leaves in memory. If it is in pieces, then dk and dv are arrays of zeros, because
  * they lie in the pieces. */
 check_results check_gradients_results(check_case *c, const check_gradients *g, bool in_pieces);
-/* Computes the gradients in pieces of up to `size` keys. */
+/* Computes the gradients in pieces of up to `size` keys. dk and dv begin as those of `sums`, or as
+ * zeros if it is NULL. */
 check_results check_gradients_in_pieces(check_case *c, const check_gradients *g,
-                                        const attn_pieces_options *part, int64_t size, int threads);
+                                        const attn_pieces_options *part, const check_results *sums,
+                                        int64_t size, int threads);
 
 #endif

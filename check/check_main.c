@@ -30,6 +30,7 @@ static const check_entry entries[] = {
     {"pieces", check_pieces, 60, CALL},
     {"pieces_backward", check_pieces_backward, 40, CALL},
     {"parts_backward", check_parts_backward, 40, CALL},
+    {"queries_backward", check_queries_backward, 40, CALL},
     {"threads", check_threads, 12, CALL},
     {"exp2_all", check_exp2_all, 1, ON_REQUEST},
 };

@@ -1,7 +1,8 @@
 /* The backward of rows that are a part of a whole: random calls with all rules, contents and
  * layouts, whose rows are dealt to several parts. dq and dmask of a part's rows have the bits of
  * one call with all rows. The sums over queries of all parts, added in double, are within the
- * bounds of one call (ref/). A single part with all rows has all bits of one call. */
+ * bounds of one call (ref/). A single part with all rows has all bits of one call. Parts that pass
+ * sums on, the last rows first (queries in pieces), have the bits of dk and dv, too. */
 #include "check_gradients.h"
 
 #include <inttypes.h>
@@ -106,9 +107,9 @@ static void add(double *sum, const double *x, int64_t n)
         sum[i] += x[i];
 }
 
-/* Compares all gradients of the only part with those of one call. */
+/* Compares gradients over all rows, computed as `how` says, with those of one call. */
 static void compare_all(check_case *c, const check_gradients *g, const check_results *got,
-                        const check_results *want)
+                        const check_results *want, const char *how)
 {
     const attn_sdpa_args *a = &g->call.args;
     const struct {
@@ -124,10 +125,8 @@ static void compare_all(check_case *c, const check_gradients *g, const check_res
         check_difference d;
         if (arrays[i].want &&
             !check_same(arrays[i].got, arrays[i].want, arrays[i].n, CHECK_ZERO_SIGNED, &d))
-            check_fail(c,
-                       "%s[%" PRId64 "] is %.17g with all rows at their positions, %.17g in one "
-                       "call",
-                       arrays[i].name, d.at, d.got, d.want);
+            check_fail(c, "%s[%" PRId64 "] is %.17g %s, %.17g in one call", arrays[i].name, d.at,
+                       d.got, how, d.want);
     }
 }
 
@@ -182,7 +181,7 @@ static void check_parts(check_case *c, check_gradients *g, const check_results *
                                              .q_positions = d.positions,
                                              .whole_T = T};
         const check_results got =
-            check_gradients_in_pieces(c, &part, &options, CHECK_PICK(c, sizes),
+            check_gradients_in_pieces(c, &part, &options, NULL, CHECK_PICK(c, sizes),
                                       CHECK_PICK(c, threads));
         compare_rows(c, "dq", got.dq, want->dq, &a->q, &d);
         if (a->mask && !repeats_rows(a->mask))
@@ -194,36 +193,118 @@ static void check_parts(check_case *c, check_gradients *g, const check_results *
         add(sums.dalibi, got.dalibi, H);
         add(sums.dsink, got.dsink, H);
         if (d.count == 1)
-            compare_all(c, g, &got, want);
+            compare_all(c, g, &got, want, "with all rows at their positions");
     }
     if (d.count > 1 && finite && !c->failed)
         judge_sums(c, g, &sums);
 }
 
-void check_parts_backward(check_case *c)
+/* -------------------------------------------------------------------------- queries in pieces */
+
+/* Cuts the rows into parts, each of which begins at a multiple of 64 rows of its sequence. Returns
+ * their number n; part r has rows starts[r] .. starts[r+1]-1. */
+static int64_t choose_starts(check_case *c, const attn_sdpa_args *a, int64_t *starts)
 {
-    static check_gradients g; /* static: the call's arguments point into it */
-    g = (check_gradients){0};
+    const int64_t T = a->q.shape[2];
+    int64_t n = 0, sequence = 0, begin = 0;
+    for (int64_t i = 0; i < T; i++) {
+        for (; a->cu_seqlens_q && sequence <= a->sequences && a->cu_seqlens_q[sequence] == i;
+             sequence++)
+            begin = i;
+        if ((i - begin) % 64 == 0 && (i == 0 || check_chance(c, 40)))
+            starts[n++] = i;
+    }
+    starts[n] = T;
+    return n;
+}
+
+/* dk and dv in the type that the call computes in, as sums need it. */
+static void widen_gradients(check_case *c, check_gradients *g)
+{
+    const attn_sdpa_args *a = &g->call.args;
+    const bool wide = a->q.dtype == ATTN_F64 ||
+                      (a->q.dtype == ATTN_F32 && a->precision == ATTN_PRECISION_ACCURATE);
+    const attn_dtype dtype = wide ? ATTN_F64 : ATTN_F32;
+    if (check_gradients_want(&g->dk))
+        g->dk = check_tensor_new(c, dtype, a->k.shape, CHECK_LOOSE), g->grads.dk = g->dk.view;
+    if (check_gradients_want(&g->dv))
+        g->dv = check_tensor_new(c, dtype, a->v.shape, CHECK_LOOSE), g->grads.dv = g->dv.view;
+}
+
+/* All parts, the one with the last rows first; each continues the sums of the one before. */
+static void check_passing_sums(check_case *c, const check_gradients *g, const check_results *want)
+{
+    static const int threads[] = {1, 2, 8};
+    static const int64_t sizes[] = {256, 512, 4096};
+    static check_gradients part; /* static: its call's arguments point into it */
+    static deal d;
+    int64_t starts[MOST_ROWS + 1];
+    check_results sums = {0};
+    const int64_t n = choose_starts(c, &g->call.args, starts);
+    const check_results keys = {.dk = want->dk, .dv = want->dv};
+    d.count = 1;
+    for (int64_t r = n - 1; r >= 0 && !c->failed; r--) {
+        d.n = 0;
+        for (int64_t i = starts[r]; i < starts[r + 1]; i++)
+            d.positions[d.n++] = i;
+        make_part(c, g, &d, &part);
+        const bool first = r == n - 1;
+        const attn_pieces_options options = {.struct_size = sizeof options,
+                                             .q_positions = d.positions,
+                                             .whole_T = g->call.args.q.shape[2],
+                                             .sums_in = !first || check_chance(c, 30),
+                                             .sums_out = r > 0};
+        sums = check_gradients_in_pieces(c, &part, &options, first ? NULL : &sums,
+                                         CHECK_PICK(c, sizes), CHECK_PICK(c, threads));
+        compare_rows(c, "dq", sums.dq, want->dq, &g->call.args.q, &d);
+    }
+    if (n > 0 && !c->failed)
+        compare_all(c, g, &sums, &keys, "with queries in pieces");
+}
+
+/* ----------------------------------------------------------------------------------- the checks */
+
+/* A random call; some contents are not finite unless `finite`. */
+static check_results run_whole(check_case *c, check_gradients *g, bool finite, bool sums)
+{
+    *g = (check_gradients){0};
     if (check_chance(c, 80))
-        check_call_random_long(c, &g.call, WORK);
+        check_call_random_long(c, &g->call, WORK);
     else
-        check_call_random(c, &g.call, WORK);
-    check_gradients_choose(c, &g);
-    g.call.args.workspace = NULL;
-    const bool finite = check_chance(c, 80);
-    const attn_tensor *t = check_chance(c, 50) ? &g.call.args.k : &g.call.args.q;
+        check_call_random(c, &g->call, WORK);
+    check_gradients_choose(c, g);
+    if (sums)
+        widen_gradients(c, g);
+    g->call.args.workspace = NULL;
+    const attn_tensor *t = check_chance(c, 50) ? &g->call.args.k : &g->call.args.q;
     if (!finite && check_count(t) > 0)
         check_store(t, check_between(c, 0, t->shape[0] - 1), check_between(c, 0, t->shape[1] - 1),
                     check_between(c, 0, t->shape[2] - 1), 0, check_chance(c, 50) ? NAN : INFINITY);
     attn_error err = {0};
-    attn_context *ctx = check_context(c, g.call.threads);
-    attn_status status = attn_sdpa_forward(ctx, &g.call.args, &err);
+    attn_context *ctx = check_context(c, g->call.threads);
+    attn_status status = attn_sdpa_forward(ctx, &g->call.args, &err);
     if (status == ATTN_OK)
-        status = attn_sdpa_backward(ctx, &g.call.args, &g.grads, &err);
+        status = attn_sdpa_backward(ctx, &g->call.args, &g->grads, &err);
     if (status != ATTN_OK)
         check_fail(c, "one call: %s", err.message);
-    const check_results want = check_gradients_results(c, &g, false);
+    return check_gradients_results(c, g, false);
+}
+
+void check_parts_backward(check_case *c)
+{
+    static check_gradients g; /* static: the call's arguments point into it */
+    const bool finite = check_chance(c, 80);
+    const check_results want = run_whole(c, &g, finite, false);
     if (!c->failed && g.call.args.q.shape[2] <= MOST_ROWS)
         check_parts(c, &g, &want, finite);
+    check_expect_intact(c);
+}
+
+void check_queries_backward(check_case *c)
+{
+    static check_gradients g;
+    const check_results want = run_whole(c, &g, check_chance(c, 80), true);
+    if (!c->failed && g.call.args.q.shape[2] <= MOST_ROWS)
+        check_passing_sums(c, &g, &want);
     check_expect_intact(c);
 }

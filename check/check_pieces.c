@@ -234,7 +234,11 @@ static void check_part(check_case *c, const attn_sdpa_args *a, const results *wa
         return;
     const int64_t n = choose_positions(c, T, positions), G = H / Hk;
     const int64_t g0 = check_between(c, 0, Hk - 1), g = check_between(c, 1, Hk - g0), h0 = g0 * G;
-    const attn_pieces_options part = {sizeof part, positions, T, h0, H};
+    const attn_pieces_options part = {.struct_size = sizeof part,
+                                      .q_positions = positions,
+                                      .whole_T = T,
+                                      .head_offset = h0,
+                                      .whole_H = H};
     attn_sdpa_args some = *a, all = *a;
     const check_tensor q = check_take_rows(c, &a->q, h0, g * G, positions, n, false);
     const check_tensor out = check_take_rows(c, &a->out, h0, g * G, positions, n, false);

@@ -78,9 +78,21 @@ static void keep(double *to, const attn_tensor *whole, const attn_tensor *t, int
                     to[((b * n[1] + h) * S + first + j) * n[3] + d] = ref_get(t, b, h, j, d);
 }
 
-/* Feeds the keys that are needed, in pieces of up to `size`; or every key, if `all`. */
+/* The opposite of keep(): t gets the sums that the call continues. */
+static void put(const attn_tensor *t, const double *from, const attn_tensor *whole, int64_t first)
+{
+    const int64_t *n = t->shape, S = whole->shape[2];
+    for (int64_t b = 0; b < n[0]; b++)
+        for (int64_t h = 0; h < n[1]; h++)
+            for (int64_t j = 0; j < n[2]; j++)
+                for (int64_t d = 0; d < n[3]; d++)
+                    check_store(t, b, h, j, d, from[((b * n[1] + h) * S + first + j) * n[3] + d]);
+}
+
+/* Feeds the keys that are needed, in pieces of up to `size`; or every key, if `all`. `sums`: dk and
+ * dv of r are sums that the call continues. */
 static attn_status feed_all(check_case *c, const check_gradients *g,
-                            attn_sdpa_backward_state *state, int64_t size, bool all,
+                            attn_sdpa_backward_state *state, int64_t size, bool all, bool sums,
                             check_results *r, attn_error *err)
 {
     const attn_sdpa_args *a = &g->call.args;
@@ -100,6 +112,10 @@ static attn_status feed_all(check_case *c, const check_gradients *g,
         const check_tensor v = check_cut_keys(c, &a->v, first, past - first);
         const attn_tensor *to_k = new_gradient(c, &dk, &g->dk, &k.view);
         const attn_tensor *to_v = new_gradient(c, &dv, &g->dv, &v.view);
+        if (sums && to_k)
+            put(to_k, r->dk, &a->k, first);
+        if (sums && to_v)
+            put(to_v, r->dv, &a->v, first);
         status = attn_sdpa_backward_feed(state, first, &k.view, &v.view, to_k, to_v, err);
         if (status == ATTN_OK && to_k)
             keep(r->dk, &a->k, to_k, first);
@@ -111,7 +127,8 @@ static attn_status feed_all(check_case *c, const check_gradients *g,
 }
 
 check_results check_gradients_in_pieces(check_case *c, const check_gradients *g,
-                                        const attn_pieces_options *part, int64_t size, int threads)
+                                        const attn_pieces_options *part, const check_results *sums,
+                                        int64_t size, int threads)
 {
     attn_sdpa_args a = g->call.args;
     attn_sdpa_grads grads = g->grads;
@@ -123,10 +140,14 @@ check_results check_gradients_in_pieces(check_case *c, const check_gradients *g,
     if (grads.dmask)
         check_forget(grads.dmask);
     check_results r = check_gradients_results(c, g, true);
+    if (sums && r.dk)
+        memcpy(r.dk, sums->dk, (size_t)check_count(&a.k) * sizeof(double));
+    if (sums && r.dv)
+        memcpy(r.dv, sums->dv, (size_t)check_count(&a.v) * sizeof(double));
     attn_status status =
         attn_sdpa_backward_begin(check_context(c, threads), &a, &grads, part, &state, &err);
     if (status == ATTN_OK)
-        status = feed_all(c, g, state, size, check_chance(c, 30), &r, &err);
+        status = feed_all(c, g, state, size, check_chance(c, 30), part && part->sums_in, &r, &err);
     if (status == ATTN_OK)
         status = attn_sdpa_backward_finish(state, &err);
     if (status != ATTN_OK)
@@ -196,7 +217,7 @@ static void check_some_heads(check_case *c, const check_gradients *whole, const 
     a->alibi_slopes = a->alibi_slopes ? a->alibi_slopes + h0 : NULL;
     a->sink_logits = a->sink_logits ? a->sink_logits + h0 : NULL;
     const check_results got =
-        check_gradients_in_pieces(c, &g, &part, 256, check_chance(c, 50) ? 1 : 3);
+        check_gradients_in_pieces(c, &g, &part, NULL, 256, check_chance(c, 50) ? 1 : 3);
     compare_heads(c, "dq", got.dq, want->dq, B, H, h0, h, q[2] * q[3]);
     compare_heads(c, "dk", got.dk, want->dk, B, Hk, g0, n, k[2] * k[3]);
     compare_heads(c, "dv", got.dv, want->dv, B, Hk, g0, n, k[2] * Dv);
@@ -230,7 +251,7 @@ void check_pieces_backward(check_case *c)
     for (int x = 0; x < 9 && !c->failed; x++) {
         const int64_t size = sizes[x / 3];
         const int n = threads[x % 3];
-        const check_results got = check_gradients_in_pieces(c, &g, NULL, size, n);
+        const check_results got = check_gradients_in_pieces(c, &g, NULL, NULL, size, n);
         compare(c, "dq", got.dq, want.dq, check_count(&a->q), size, n);
         compare(c, "dk", got.dk, want.dk, check_count(&a->k), size, n);
         compare(c, "dv", got.dv, want.dv, check_count(&a->v), size, n);

@@ -61,6 +61,9 @@ typedef struct attn_pieces_options {
     int64_t whole_T;     /* queries of the whole, for BOTTOM_RIGHT and cu_seqlens_q; 0: T */
     int64_t head_offset; /* head h of q is head head_offset + h of the whole, for dropout */
     int64_t whole_H;     /* query heads of the whole; 0: H */
+    /* For the backward only; see "Queries in pieces" below. sums_in: 1 if dk and dv hold the sums
+     * of the rows after this part's. sums_out: 1 if they stay sums, for the rows before. */
+    int sums_in, sums_out;
 } attn_pieces_options;
 
 #define ATTN_PIECES_OPTIONS_INIT                                                                   \
@@ -147,6 +150,22 @@ ATTN_API void attn_sdpa_end(attn_sdpa_state *state);                 /* NULL is 
  * queries: dk, dv, dalibi_slopes, dsink_logits, and dmask if the mask has one row for all queries.
  * Each is the sum over the rows of this part; the caller adds up the sums of all parts. If the part
  * has all rows, the sums have the bits of one call.
+ *
+ * Queries in pieces: if the queries do not fit in memory, each piece of queries is a part, and the
+ * part with the last rows is computed first. dk and dv of all keys stay; each part adds to them:
+ *
+ *   part          options.sums_in   options.sums_out   dk, dv afterwards
+ *   last rows            0                  1          sums
+ *   ...                  1                  1          sums
+ *   first rows           1                  0          the gradients
+ *
+ * dk and dv then have the bits of one call if every part has consecutive rows and begins at a
+ * multiple of 64 rows, counted from the first row of its packed sequence. Sums are not yet
+ * multiplied by `scale` and have the type that the call computes in. So dk and dv must be f64 if q
+ * is f64, or if q is f32 and `precision` is ATTN_PRECISION_ACCURATE; else they must be f32. Sums of
+ * keys that are not fed do not change, so dk and dv must be 0 before the part with the last rows.
+ * The part with the first rows needs all keys, because it turns all sums into gradients. Parts may
+ * have their keys in pieces, too.
  *
  * Memory: attn_sdpa_backward_state_bytes(). For each head and query a state has 9 bytes, and D + 3
  * numbers of the type that the call computes in. Queries at consecutive positions are computed in

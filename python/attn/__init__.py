@@ -15,6 +15,7 @@ from ._explain import Explanation, Lesson, explain, lesson
 from ._library import version as __version__
 from ._mha import MultiHeadAttention, MultiHeadGradients
 from ._pieces import Pieces
+from ._pieces_grad import PiecesGrad
 from ._sdpa import Gradients, grad, scaled_dot_product_attention
 from ._threadpool import register_threadpoolctl
 
@@ -27,6 +28,7 @@ __all__ = [
     "MultiHeadAttention",
     "MultiHeadGradients",
     "Pieces",
+    "PiecesGrad",
     "explain",
     "grad",
     "isa",

@@ -20,6 +20,48 @@ _pack = _library.packer(_library.PiecesOptions)
 _SIZE = ctypes.sizeof(_library.PiecesOptions)
 
 
+def size(x: Any, name: str) -> int:
+    number = integer(x, name)
+    if not 0 <= number < 1 << 62:
+        raise ValueError("%s is %d; it must be 0 or more, and below 2^62" % (name, number))
+    return number
+
+
+def part_options(
+    T: int,
+    q_positions: Any,
+    whole_T: int,
+    head_offset: int,
+    whole_H: int,
+    sums_in: bool = False,
+    sums_out: bool = False,
+) -> Tuple[bytes, Any]:
+    """The bytes of an attn_pieces_options, and the positions, which must live while they are
+    used."""
+    positions, at = None, 0
+    if q_positions is not None:
+        positions, at = vector(q_positions, "q_positions", T, np.int64, "T")
+    numbers = ((whole_T, "whole_T"), (head_offset, "head_offset"), (whole_H, "whole_H"))
+    sums = int(bool(sums_in)), int(bool(sums_out))
+    return _pack(_SIZE, at, *(size(x, name) for x, name in numbers), *sums), positions
+
+
+def whole_pieces(piece: Any) -> int:
+    """The largest number of keys of a piece."""
+    piece = size(piece, "piece")
+    if piece == 0 or piece % 256:
+        raise ValueError("piece is %d; it must be a multiple of 256" % piece)
+    return piece
+
+
+def same_keys(S: int, k: Any, v: Any) -> None:
+    if k.shape[-2] != S or v.shape[-2] != S:
+        raise ValueError(
+            "k has %d keys and v has %d; they must have total_keys = %d"
+            % (k.shape[-2], v.shape[-2], S)
+        )
+
+
 class Pieces:
     """Attention of q [B,H,T,D] to total_keys keys [B,Hk,total_keys,D] and values, which feed() gets
     in pieces. The result has the bits of one call of scaled_dot_product_attention with all keys,
@@ -86,11 +128,11 @@ class Pieces:
             raise ValueError("q has %d dimensions; it must have 2, 3 or 4" % q.ndim)
         if mask is not None:
             mask = array(mask, "mask")
-        self._S = self._number(total_keys, "total_keys")
+        self._S = size(total_keys, "total_keys")
         of_q = view(q, "q")
         B, H, T, D = of_q[2:6]
-        Hk = H if Hk is None else self._number(Hk, "Hk")
-        Dv = D if Dv is None else self._number(Dv, "Dv")
+        Hk = H if Hk is None else size(Hk, "Hk")
+        Dv = D if Dv is None else size(Dv, "Dv")
         if out is None:
             out = np.empty(q.shape[:-1] + (Dv,), q.dtype)
         else:
@@ -105,13 +147,7 @@ class Pieces:
             softcap, alibi, sinks, key_lengths, dropout_p, seed, mask, self.lse, None, 0, diagonal,
             alibi_symmetric,
         )  # fmt: skip
-        positions, at = (
-            (None, 0)
-            if q_positions is None
-            else vector(q_positions, "q_positions", T, np.int64, "T")
-        )
-        parts = ((whole_T, "whole_T"), (head_offset, "head_offset"), (whole_H, "whole_H"))
-        options = _pack(_SIZE, at, *(self._number(x, name) for x, name in parts))
+        options, positions = part_options(T, q_positions, whole_T, head_offset, whole_H)
         self._keep = keep, q, mask, positions, self.out, self.lse  # the state writes to these
         self._lock = threading.RLock()
         made = ctypes.c_void_p()
@@ -125,13 +161,6 @@ class Pieces:
             check(library.attn_sdpa_load, context(threads), packed, options, state, len(state),
                   ctypes.byref(made))  # fmt: skip
         self._state = made
-
-    @staticmethod
-    def _number(x: Any, name: str) -> int:
-        number = integer(x, name)
-        if not 0 <= number < 1 << 62:
-            raise ValueError("%s is %d; it must be 0 or more, and below 2^62" % (name, number))
-        return number
 
     def __del__(self, end: Any = library.attn_sdpa_end) -> None:
         if getattr(self, "_state", None) is not None:
@@ -156,7 +185,7 @@ class Pieces:
         k, v = array(k, "k"), array(v, "v")
         rows = tensor_bytes(k, "k"), tensor_bytes(v, "v")
         with self._lock:
-            check(library.attn_sdpa_feed, self._state, self._number(first_key, "first_key"), *rows)
+            check(library.attn_sdpa_feed, self._state, size(first_key, "first_key"), *rows)
 
     def finish(self) -> bool:
         """Writes out and lse. False: some rows, whose result was not finite, need their keys once
@@ -173,9 +202,7 @@ class Pieces:
     def needed(self, piece: int = 65536) -> Iterator[Tuple[int, int]]:
         """Yields first, past of each piece that is to be fed, at most `piece` keys (a multiple of
         256), and calls finish(). After the loop, out and lse are final."""
-        piece = self._number(piece, "piece")
-        if piece == 0 or piece % 256:
-            raise ValueError("piece is %d; it must be a multiple of 256" % piece)
+        piece = whole_pieces(piece)
         while True:
             first, past = self.next()
             if first < self._S:
@@ -189,11 +216,7 @@ class Pieces:
         """Feeds all keys that are needed from k [B,Hk,total_keys,D] and v, which may be larger than
         memory (numpy.memmap). Yields the number of the key after each piece; the body of the loop
         may call save()."""
-        if k.shape[-2] != self._S or v.shape[-2] != self._S:
-            raise ValueError(
-                "k has %d keys and v has %d; they must have total_keys = %d"
-                % (k.shape[-2], v.shape[-2], self._S)
-            )
+        same_keys(self._S, k, v)
         for first, past in self.needed(piece):
             self.feed(first, k[..., first:past, :], v[..., first:past, :])
             yield past

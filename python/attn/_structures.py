@@ -156,6 +156,8 @@ class PiecesOptions(ctypes.Structure):
         ("whole_T", c_int64),
         ("head_offset", c_int64),
         ("whole_H", c_int64),
+        ("sums_in", c_int),
+        ("sums_out", c_int),
     ]
 
 

@@ -48,6 +48,8 @@ typedef struct attni_backward {
     /* Keys come in pieces (backward_pieces.c). No head is private then. `without_keys`: the tasks
      * compute only the rows that see no key. */
     bool in_pieces, without_keys;
+    /* dk and dv hold sums to begin with; they are left as sums (attn_pieces_options). */
+    bool sums_in, sums_out;
     int64_t first_task, past_task; /* of each key/value head: the tasks of the piece */
     /* The call has some of the rows of a whole: their runs, in rising order of positions. NULL: it
      * has all rows, and each sequence is one run. */

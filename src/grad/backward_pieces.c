@@ -91,6 +91,11 @@ static void want(attn_sdpa_backward_state *s)
     const attni_plan *p = &s->bw.plan;
     const int64_t B = s->finished || s->bw.nothing ? 0 : p->B;
     key_range all = {p->S, p->S};
+    if (B > 0 && s->bw.sums_in && !s->bw.sums_out) { /* all sums become gradients */
+        s->wanted = s->position;
+        s->past = p->S;
+        return;
+    }
     for (int64_t b = 0; b < B; b++)
         add_needed(s, b, &all, false);
     all.past = all.first;
@@ -126,6 +131,24 @@ static attn_status check_positions(const attni_plan *p, const int64_t *positions
     return ATTN_OK;
 }
 
+/* A part without rows has no task that could pass sums on. */
+static attn_status check_sums(attni_backward *bw, const attn_pieces_options *part, attn_error *err)
+{
+    const int flags[] = {part->sums_in, part->sums_out};
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "sums_out" : "sums_in";
+        if (flags[i] != 0 && flags[i] != 1)
+            return attni_fail(err, ATTN_ERR_ARGUMENT, name, "%s is %d; it must be 0 or 1", name,
+                              flags[i]);
+        if (flags[i] && !bw->plan.T)
+            return attni_fail(err, ATTN_ERR_ARGUMENT, name,
+                              "%s is 1, but q has no rows; such a part must be left out", name);
+    }
+    bw->sums_in = part->sums_in;
+    bw->sums_out = part->sums_out;
+    return ATTN_OK;
+}
+
 /* Reads and checks all arguments. */
 static attn_status prepare(attni_backward *bw, attn_pieces_options *part,
                            const attn_sdpa_args *args, const attn_sdpa_grads *grads,
@@ -146,6 +169,8 @@ static attn_status prepare(attni_backward *bw, attn_pieces_options *part,
     if ((s = attni_backward_check(bw, &a, &g, part, err)))
         return s;
     bw->in_pieces = true;
+    if ((s = check_sums(bw, part, err)))
+        return s;
     return check_positions(&bw->plan, part->q_positions, err);
 }
 
@@ -406,6 +431,13 @@ static attn_status check_gradient(const attni_backward *bw, bool wanted, const a
                               : "%s is given, but attn_sdpa_backward_begin was not asked for it; "
                                 "it must be NULL",
                           name);
+    const attn_dtype computed = bw->plan.real_dtype;
+    if (t && (bw->sums_in || bw->sums_out) && t->dtype != computed)
+        return attni_fail(
+            err, ATTN_ERR_DTYPE, name,
+            "%s is %s; with sums_in or sums_out it must be %s, the type that the call "
+            "computes in",
+            name, attn_dtype_name(t->dtype), attn_dtype_name(computed));
     return t ? attni_check_gradient(&bw->plan, t, name, like, like->shape[3], true, err) : ATTN_OK;
 }
 

@@ -193,21 +193,42 @@ static void do_tile(attni_grad_worker *w, int64_t x)
 
 /* ------------------------------------------------------------------------------------ the task */
 
-/* Multiplies rows of sums by a factor and stores them in t. -0 becomes 0. */
+/* Element 0 of t, which is dk or dv, for key j of the chunk. */
+static char *gradient_of_key(const attni_grad_worker *w, const attn_tensor *t, int64_t j)
+{
+    return attni_at(t, w->b, w->sequence.hk, w->sequence.j_base + w->j0 + j, 0);
+}
+
+/* Copies the sums that t holds. */
+static void load_keys(const attni_grad_worker *w, const attn_tensor *t, char *sums, int64_t padded)
+{
+    const attni_plan *p = &w->bw->plan;
+    for (int64_t j = 0; j < w->n && t->shape[3]; j++)
+        attni_convert_rows(p, sums + (size_t)(j * padded) * p->real, gradient_of_key(w, t, j), 0,
+                           t->dtype, t->stride[3], 1, t->shape[3]);
+}
+
+/* Multiplies a row of n sums by a factor. -0 becomes 0. */
+static void scale_row(const attni_plan *p, char *row, int64_t n, double factor)
+{
+    if (p->real == sizeof(float))
+        for (int64_t c = 0; c < n; c++)
+            ((float *)(void *)row)[c] = ((float *)(void *)row)[c] * (float)factor + 0.0F;
+    else
+        for (int64_t c = 0; c < n; c++)
+            ((double *)(void *)row)[c] = ((double *)(void *)row)[c] * factor + 0.0;
+}
+
+/* Stores rows of sums in t: multiplied by a factor, or as they are if the call leaves sums. */
 static void store_keys(const attni_grad_worker *w, const attn_tensor *t, char *sums, int64_t padded,
                        double factor)
 {
     const attni_plan *p = &w->bw->plan;
     for (int64_t j = 0; j < w->n; j++) {
         char *row = sums + (size_t)(j * padded) * p->real;
-        if (p->real == sizeof(float))
-            for (int64_t c = 0; c < t->shape[3]; c++)
-                ((float *)(void *)row)[c] = ((float *)(void *)row)[c] * (float)factor + 0.0F;
-        else
-            for (int64_t c = 0; c < t->shape[3]; c++)
-                ((double *)(void *)row)[c] = ((double *)(void *)row)[c] * factor + 0.0;
-        attni_store_row(p, attni_at(t, w->b, w->sequence.hk, w->sequence.j_base + w->j0 + j, 0), t,
-                        row, t->shape[3]);
+        if (!w->bw->sums_out)
+            scale_row(p, row, t->shape[3], factor);
+        attni_store_row(p, gradient_of_key(w, t, j), t, row, t->shape[3]);
     }
 }
 
@@ -367,6 +388,10 @@ static void begin_task(attni_grad_worker *w, int64_t task, attni_grad_cursor *at
         find_nonfinite_keys(w);
     }
     attni_grad_begin_sums(w);
+    if (bw->sums_in && bw->want_k)
+        load_keys(w, &bw->grads.dk, w->dk, bw->q_panels.padded);
+    if (bw->sums_in && bw->want_v)
+        load_keys(w, &bw->grads.dv, w->dv, bw->v_panels.padded);
     for (int64_t g = 0; g < bw->group && bw->alibi_sums; g++)
         bw->alibi_sums[task * bw->group + g] = 0;
 }

@@ -136,10 +136,11 @@ static void zero_keys(const attni_grad_worker *w, int64_t at, int64_t end)
 }
 
 /* The products of bf16 add to zeros, in whole groups of 16 rows. Those in R write the first sums of
- * a block: with few queries, zeros would take up to a tenth of the time. */
+ * a block: with few queries, zeros would take up to a tenth of the time. But if the call continues
+ * sums, they add to these. */
 void attni_grad_begin_sums(attni_grad_worker *w)
 {
-    const bool zeros = w->bw->unit != NULL;
+    const bool zeros = w->bw->unit != NULL || w->bw->sums_in;
     if (zeros)
         zero_keys(w, 0, attni_div_up(w->n, 16) * 16);
     memset(w->summed, zeros, sizeof w->summed);

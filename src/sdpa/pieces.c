@@ -291,6 +291,15 @@ static attn_sdpa_state *new_state(attni_call *call, const attni_plan *plan,
     return s;
 }
 
+static attn_status without_sums(const attn_pieces_options *part, attn_error *err)
+{
+    const char *name = part->sums_in ? "sums_in" : "sums_out";
+    if (!part->sums_in && !part->sums_out)
+        return ATTN_OK;
+    return attni_fail(err, ATTN_ERR_ARGUMENT, name,
+                      "%s is set; it must be 0 but for attn_sdpa_backward_begin", name);
+}
+
 attn_status attni_pieces_begin(attn_context *ctx, const attn_sdpa_args *args,
                                const attn_pieces_options *options, int tiles, attn_sdpa_state **out,
                                attn_error *err)
@@ -306,7 +315,7 @@ attn_status attni_pieces_begin(attn_context *ctx, const attn_sdpa_args *args,
     *out = NULL;
     if ((options &&
          (status = attni_struct_read(ATTNI_PIECES_OPTIONS, &part, options, "options", err))) ||
-        (status = read_args(&given, args, err)) ||
+        (status = without_sums(&part, err)) || (status = read_args(&given, args, err)) ||
         (status = attni_sdpa_check(&plan, &given, false, &part, err)))
         return status;
     plan.most_tiles = tiles;

@@ -18,6 +18,118 @@ def arrays(rng, dtype, S=1500, T=40, H=4, Hk=2, D=16, Dv=12, B=2):
     return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
 
 
+class Gradients(unittest.TestCase):
+    rules = [
+        {},
+        dict(is_causal=True, causal_offset="bottom-right", sinks=[1, 2, 3, 4]),
+        dict(is_causal=True, causal_offset=700, window=(300, 0), softcap=3.0),
+        dict(alibi=[0.5, 0.25, 0.1, 0.01], dropout_p=0.25, seed=9, key_lengths=[1500, 777]),
+        dict(mask=np.linspace(-1, 1, 40 * 1500, dtype="f4").reshape(40, 1500), threads=3),
+    ]
+
+    @staticmethod
+    def names(rule):
+        return ["q", "k", "v"] + [x for x in ("mask", "alibi", "sinks") if x in rule]
+
+    def test_bits_of_one_call(self):
+        rng = np.random.default_rng(11)
+        compared = 0
+        for dtype in DTYPES:
+            q, k, v = arrays(rng, dtype)
+            dout = rng.standard_normal(q.shape[:-1] + (12,)).astype(dtype)
+            for rule in self.rules:
+                rule = dict(rule)
+                if "mask" in rule:
+                    rule["mask"] = rule["mask"].astype(dtype)
+                out, lse = sdpa(q, k, v, enable_gqa=True, return_lse=True, **rule)
+                want = attn.grad(q, k, v, dout, out=out, lse=lse, enable_gqa=True,
+                                 want=self.names(rule), **rule)  # fmt: skip
+                for piece in (256, 1024, 65536):
+                    g = attn.PiecesGrad(q, dout, out, lse, 1500, Hk=2, want=self.names(rule),
+                                        **rule)  # fmt: skip
+                    got = g.run(k, v, piece=piece) + (g.mask, g.alibi, g.sinks)
+                    self.assertIs(got[0], g.q)
+                    for x, y in zip(got, want):
+                        self.assertEqual(x is None, y is None)
+                        if x is not None:
+                            self.assertEqual(x.dtype, y.dtype)
+                            self.assertEqual(x.tobytes(), y.tobytes())
+                            compared += x.size
+        self.assertGreater(compared, 1_000_000)
+
+    def test_queries_in_pieces(self):
+        """The last rows first, each part with a loop over pieces of keys in files."""
+        rng = np.random.default_rng(12)
+        q, k, v = arrays(rng, "float32", T=150)
+        dout = rng.standard_normal(q.shape[:-1] + (12,)).astype("f4")
+        rule = dict(is_causal=True, causal_offset=900, dropout_p=0.1, seed=3)
+        out, lse = sdpa(q, k, v, enable_gqa=True, return_lse=True, **rule)
+        want = attn.grad(q, k, v, dout, out=out, lse=lse, enable_gqa=True, **rule)
+        with tempfile.TemporaryDirectory() as folder:
+            dk, dv = (np.lib.format.open_memmap(os.path.join(folder, name), "w+", "f4", x.shape)
+                      for name, x in (("dk", k), ("dv", v)))  # fmt: skip
+            for first, past in ((128, 150), (64, 128), (0, 64)):
+                rows = (..., slice(first, past), slice(None))
+                g = attn.PiecesGrad(
+                    q[rows], dout[rows], out[rows], lse[..., first:past], 1500, Hk=2,
+                    q_positions=np.arange(first, past), whole_T=150, sums_in=past < 150,
+                    sums_out=first > 0, **rule,
+                )  # fmt: skip
+                dq, _, _ = g.run(k, v, dk, dv, piece=512)
+                self.assertEqual(dq.tobytes(), want.q[rows].tobytes())
+            self.assertEqual(dk.tobytes(), want.k.tobytes())
+            self.assertEqual(dv.tobytes(), want.v.tobytes())
+            del dk, dv
+
+    def test_only_what_is_wanted(self):
+        rng = np.random.default_rng(13)
+        q, k, v = arrays(rng, "float64")
+        dout = rng.standard_normal(q.shape[:-1] + (12,))
+        out, lse = sdpa(q, k, v, enable_gqa=True, return_lse=True)
+        want = attn.grad(q, k, v, dout, out=out, lse=lse, enable_gqa=True, want=["v"])
+        g = attn.PiecesGrad(q, dout, out, lse, 1500, Hk=2, want=["v"])
+        dq, dk, dv = g.run(k, v)
+        self.assertIsNone(dq)
+        self.assertIsNone(dk)
+        self.assertEqual(dv.tobytes(), want.v.tobytes())
+        self.assertGreater(g.nbytes, q.size)
+
+    def test_bad_arguments(self):
+        rng = np.random.default_rng(14)
+        q, k, v = arrays(rng, "float32")
+        dout = rng.standard_normal(q.shape[:-1] + (12,)).astype("f4")
+        out, lse = sdpa(q, k, v, enable_gqa=True, return_lse=True)
+
+        def make(**options):
+            return attn.PiecesGrad(q, dout, out, lse, 1500, **{"Hk": 2, **options})
+
+        for options, message in (
+            (dict(want=["x"]), "^want has 'x'"),
+            (dict(want=["sinks"]), "^want has 'sinks', but sinks is not given"),
+            (dict(Hk=3), "^k has Hk=3 heads"),
+            (dict(q_positions=[0] * 40, whole_T=50), "^q_positions"),
+        ):
+            with self.assertRaisesRegex(ValueError, message):
+                make(**options)
+        with self.assertRaisesRegex(ValueError, "^dk is not given; with sums_in"):
+            make(sums_in=True).feed(0, k, v)
+        with self.assertRaisesRegex(ValueError, "^dk is given, but want"):
+            make(want=["v"]).feed(0, k, v, np.zeros_like(k))
+        with self.assertRaisesRegex(ValueError, "^k has 1499 keys"):
+            make().run(k[:, :, 1:], v)
+        with self.assertRaisesRegex(ValueError, "^dv has the shape"):
+            make().run(k, v, None, np.zeros((2, 2, 3, 12)))
+        with self.assertRaisesRegex(ValueError, "^piece is 100"):
+            make().run(k, v, piece=100)
+        g = make()
+        self.assertEqual(g.next(), (0, 1500))
+        with self.assertRaisesRegex(ValueError, "^keys 0 to 255 have not been fed"):
+            for _ in g.needed(256):
+                pass
+        with self.assertRaisesRegex(ValueError, "^state needs keys 0"):
+            g.finish()
+
+
 class Pieces(unittest.TestCase):
     def test_bits_of_one_call(self):
         rng = np.random.default_rng(1)

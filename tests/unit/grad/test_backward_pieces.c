@@ -120,6 +120,14 @@ static void test_parts(void **state)
     expect_sample_passes("parts_backward", 25, 40);
 }
 
+/* The same for parts that pass sums of dk and dv on, the last rows first, in pieces of keys: all
+ * bits of one call. */
+static void test_queries(void **state)
+{
+    (void)state;
+    expect_sample_passes("queries_backward", 26, 60);
+}
+
 /* One query, which gives half of its weight to the first key and half to the last one; dout = 1. By
  * hand: out = (2 + 6) / 2; dv = w = 1/2 for both; dk = w (v - out) q; dq = the sum of
  * w (v - out) k = 0. */
@@ -321,6 +329,41 @@ static void test_bad_pieces(void **state)
     expect_one_call(&a);
 }
 
+/* Sums are f32 or f64, as the call computes, and the part with the first rows needs all keys, also
+ * those that only other parts see. */
+static void test_bad_sums(void **state)
+{
+    (void)state;
+    const test_output none[] = {{NULL, 0}};
+    attn_sdpa_args a = make_args(true);
+    const attn_sdpa_grads g = make_grads(true);
+    attn_pieces_options part = ATTN_PIECES_OPTIONS_INIT;
+    attn_sdpa_backward_state *s;
+    attn_error err;
+    int64_t past;
+    a.causal = ATTN_CAUSAL_TOP_LEFT; /* rows see keys 0 .. 69 */
+    run_forward(&a);
+    part.sums_in = 1;
+    assert_int_equal(attn_sdpa_backward_begin(NULL, &a, &g, &part, &s, NULL), ATTN_OK);
+    assert_int_equal(attn_sdpa_backward_next(s, S, &past), 0);
+    assert_int_equal(past, S);
+    const attn_tensor piece_k = rows_of(k, 0, S, D), piece_v = rows_of(v, 0, S, DV);
+    attn_tensor dk = rows_of(got.dk, 0, S, D), dv = rows_of(got.dv, 0, S, DV);
+    dv.dtype = ATTN_F64;
+    expect_bad_argument("f64 sums",
+                        attn_sdpa_backward_feed(s, 0, &piece_k, &piece_v, &dk, &dv, &err),
+                        ATTN_ERR_DTYPE, &err, "dv", none);
+    assert_int_equal(feed(s, 0, 256, NULL), ATTN_OK);
+    expect_bad_argument("too early", attn_sdpa_backward_finish(s, &err), ATTN_ERR_ARGUMENT, &err,
+                        "state", none);
+    attn_sdpa_backward_end(s);
+    part.sums_out = 1;
+    assert_int_equal(attn_sdpa_backward_begin(NULL, &a, &g, &part, &s, NULL), ATTN_OK);
+    assert_int_equal(attn_sdpa_backward_next(s, S, &past), 0);
+    assert_int_equal(past, 256);
+    attn_sdpa_backward_end(s);
+}
+
 static void expect_no_state(const char *name, const attn_sdpa_args *a, const attn_sdpa_grads *g,
                             const attn_pieces_options *part, const char *argument)
 {
@@ -351,6 +394,18 @@ static void test_bad_calls(void **state)
     a.lse = NULL;
     expect_no_state("no lse", &a, &g, NULL, "lse");
     a = make_args(true);
+    part.sums_in = 2;
+    expect_no_state("a flag of 2", &a, &g, &part, "sums_in");
+    part.sums_in = 0;
+    part.sums_out = -1;
+    expect_no_state("a flag of -1", &a, &g, &part, "sums_out");
+    part.sums_out = 1;
+    a.q.shape[2] = a.out.shape[2] = lse_tensor.shape[2] = 0;
+    g.dout.shape[2] = g.dq.shape[2] = 0;
+    expect_no_state("sums of no rows", &a, &g, &part, "sums_out");
+    part.sums_out = 0;
+    a = make_args(true);
+    g = make_grads(true);
     part.q_positions = positions;
     part.whole_T = T;
     expect_no_state("equal positions", &a, &g, &part, "q_positions");
@@ -375,10 +430,16 @@ static void test_bad_calls(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_product),    cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_by_hand),    cmocka_unit_test(test_begin_writes_nothing),
-        cmocka_unit_test(test_window),     cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_bad_pieces), cmocka_unit_test(test_bad_calls),
+        cmocka_unit_test(test_product),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_queries),
+        cmocka_unit_test(test_by_hand),
+        cmocka_unit_test(test_begin_writes_nothing),
+        cmocka_unit_test(test_window),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_bad_pieces),
+        cmocka_unit_test(test_bad_sums),
+        cmocka_unit_test(test_bad_calls),
     };
     return cmocka_run_group_tests(tests, prepare, NULL);
 }

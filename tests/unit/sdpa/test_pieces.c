@@ -132,7 +132,11 @@ static void test_part_of_whole(void **state)
         memcpy(some_q + n * D, q + ((b * H + h) * T + i) * D, D * sizeof *q);
         positions[n % ROWS] = i;
     }
-    const attn_pieces_options part = {sizeof part, positions, T, HEADS, H};
+    const attn_pieces_options part = {.struct_size = sizeof part,
+                                      .q_positions = positions,
+                                      .whole_T = T,
+                                      .head_offset = HEADS,
+                                      .whole_H = H};
     all.lse = NULL;
     all.dropout = 0.5, all.dropout_seed = 11;
     all.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
@@ -228,7 +232,9 @@ static void test_window(void **state)
 {
     (void)state;
     const int64_t all = 10000000, position = 5000;
-    const attn_pieces_options part = {sizeof part, &position, all, 0, 0};
+    const attn_pieces_options part = {.struct_size = sizeof part,
+                                      .q_positions = &position,
+                                      .whole_T = all};
     attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
     float result[DV];
     attn_sdpa_state *s;
@@ -270,7 +276,9 @@ static void test_window_behind_the_keys(void **state)
 {
     (void)state;
     const int64_t position = 400;
-    const attn_pieces_options part = {sizeof part, &position, 401, 0, 0};
+    const attn_pieces_options part = {.struct_size = sizeof part,
+                                      .q_positions = &position,
+                                      .whole_T = 401};
     attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
     float result[DV] = {1};
     attn_sdpa_state *s;
@@ -292,7 +300,9 @@ static void test_gap(void **state)
 {
     (void)state;
     const int64_t positions[] = {90000, 100}, all = 100000;
-    const attn_pieces_options part = {sizeof part, positions, all, 0, 0};
+    const attn_pieces_options part = {.struct_size = sizeof part,
+                                      .q_positions = positions,
+                                      .whole_T = all};
     attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
     float result[2 * DV];
     attn_sdpa_state *s;
@@ -516,6 +526,14 @@ static void test_bad_calls(void **state)
     part.q_positions = positions;
     positions[3] = T;
     expect_no_state("q_positions", &a, &part, "q_positions");
+    part = (attn_pieces_options)ATTN_PIECES_OPTIONS_INIT;
+    part.sums_in = 1;
+    expect_no_state("sums", &a, &part, "sums_in");
+    part.sums_in = 0;
+    part.sums_out = 1;
+    expect_no_state("sums", &a, &part, "sums_out");
+    part.sums_out = 0;
+    part.q_positions = positions;
     positions[3] = -1;
     expect_no_state("q_positions", &a, &part, "q_positions");
     attn_error err;

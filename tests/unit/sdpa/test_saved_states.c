@@ -277,8 +277,10 @@ static void test_other_calls(void **state)
     mask[17]--;
     for (int64_t i = 0; i < T; i++)
         positions[i] = T - 1 - i;
-    const attn_pieces_options part = {sizeof part, positions, T, 0, 0};
-    const attn_pieces_options heads = {sizeof heads, NULL, 0, 2, 8};
+    const attn_pieces_options part = {.struct_size = sizeof part,
+                                      .q_positions = positions,
+                                      .whole_T = T};
+    const attn_pieces_options heads = {.struct_size = sizeof heads, .head_offset = 2, .whole_H = 8};
     expect_no_load("q_positions", NULL, &good, &part, &b, ATTN_ERR_ARGUMENT, "args");
     expect_no_load("head_offset", NULL, &good, &heads, &b, ATTN_ERR_ARGUMENT, "args");
     other_positions(&good, &part);
