@@ -9,6 +9,7 @@
 
 typedef struct check_options {
     double seconds;  /* at most, per operation and instruction set; 0: one full round of cases */
+    uint64_t cases;  /* instead of a time: of each operation and instruction set; 0: see seconds */
     const char *isa; /* NULL: all usable ones */
     const char *op;  /* NULL: all */
     uint64_t seed;   /* 0: a random one; it is printed */

@@ -30,6 +30,7 @@
 typedef struct check_run_state {
     FILE *out;
     uint64_t passed, failed;
+    uint64_t hash; /* of the results of all cases of an operation; 0: it has none */
     bool bench;
     check_buffers *buffers;
     attn_context *contexts[CHECK_MAX_ISAS][CHECK_CONTEXTS]; /* by instruction set; see below */

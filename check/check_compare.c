@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <string.h>
 
 /* The error of one element: its distance, or infinity if NaN or infinity disagree. */
 static double error_of(double got, double want)
@@ -29,6 +30,20 @@ bool check_same(const double *got, const double *want, int64_t n, check_zero zer
     if (worst)
         *worst = d;
     return d.at < 0;
+}
+
+uint64_t check_hash(uint64_t hash, const double *x, int64_t n)
+{
+    if (hash == 0)
+        hash = UINT64_C(0xCBF29CE484222325);
+    for (int64_t i = 0; i < n; i++) {
+        const double number = isnan(x[i]) ? (double)NAN : x[i];
+        unsigned char bytes[sizeof number];
+        memcpy(bytes, &number, sizeof number);
+        for (size_t b = 0; b < sizeof bytes; b++)
+            hash = (hash ^ bytes[b]) * UINT64_C(0x100000001B3);
+    }
+    return hash;
 }
 
 /* The error divided by its bound. If the error is not allowed but the quotient does not exceed 1

@@ -27,6 +27,9 @@ typedef enum check_zero { CHECK_ZERO_ANY, CHECK_ZERO_SIGNED } check_zero; /* whe
 bool check_same(const double *got, const double *want, int64_t n, check_zero zero,
                 check_difference *worst);
 
+/* Continues a hash (FNV-1a) with n numbers. All NaN hash alike. Begins with 0. */
+uint64_t check_hash(uint64_t hash, const double *x, int64_t n);
+
 /* True if |got - want| <= bound in every element. worst (may be NULL) describes the element with
  * the largest error in units of its bound, whether or not that is allowed. */
 bool check_within(const double *got, const double *want, const double *bound, int64_t n,

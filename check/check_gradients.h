@@ -33,6 +33,8 @@ bool check_gradients_want(const check_tensor *t);
 /* What a call leaves in memory. If it is in pieces, then dk and dv are arrays of zeros, because
  * they lie in the pieces. */
 check_results check_gradients_results(check_case *c, const check_gradients *g, bool in_pieces);
+/* Adds dq, dk and dv to the hash that the run prints. */
+void check_gradients_hash(check_case *c, const attn_sdpa_args *a, const check_results *r);
 /* Computes the gradients in pieces of up to `size` keys. dk and dv begin as those of `sums`, or as
  * zeros if it is NULL. */
 check_results check_gradients_in_pieces(check_case *c, const check_gradients *g,

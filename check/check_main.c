@@ -92,8 +92,10 @@ static void run_variant(check_run_state *run, const check_options *options, cons
 {
     uint64_t failed = run->failed;
     double fastest = 0;
-    for (uint64_t i = 0; options->seconds > 0 || i < (uint64_t)e->cases; i++) {
-        if (options->seconds > 0 && i > 0 && check_bench_now() >= until)
+    const bool timed = options->seconds > 0 && !options->cases;
+    const uint64_t cases = options->cases ? options->cases : (uint64_t)e->cases;
+    for (uint64_t i = 0; timed || i < cases; i++) {
+        if (timed && i > 0 && check_bench_now() >= until)
             break;
         check_one(run, e->name, e->check, isa, bits, nv, seed_of(options->seed, i), &fastest);
         if (run->failed - failed >= 3) /* further failures would only repeat these */
@@ -112,6 +114,7 @@ static void run_entry(check_run_state *run, const check_options *options, const 
 {
     uint64_t failed = run->failed, passed = run->passed;
     double now = check_bench_now(), share = options->seconds * 1e9;
+    run->hash = 0;
     if (e->kind == CALL) {
         run_variant(run, options, e, isa, 64, 0, now + share);
     } else {
@@ -123,8 +126,11 @@ static void run_entry(check_run_state *run, const check_options *options, const 
             for (int nv = 1; nv <= attni_kernels_of(isa, bits)->vectors; nv *= 2)
                 run_variant(run, options, e, isa, bits, nv, now + share * ++done / variants);
     }
-    fprintf(run->out, "%-4s %-9s %-8s %" PRIu64 "\n", run->failed > failed ? "FAIL" : "ok", e->name,
+    fprintf(run->out, "%-4s %-9s %-8s %" PRIu64, run->failed > failed ? "FAIL" : "ok", e->name,
             attn_isa(isa).name, run->passed - passed);
+    if (run->hash)
+        fprintf(run->out, "  hash of the results of one call %016" PRIx64, run->hash);
+    fprintf(run->out, "\n");
     fflush(run->out);
 }
 

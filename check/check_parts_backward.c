@@ -304,6 +304,7 @@ void check_queries_backward(check_case *c)
 {
     static check_gradients g;
     const check_results want = run_whole(c, &g, check_chance(c, 80), true);
+    check_gradients_hash(c, &g.call.args, &want);
     if (!c->failed && g.call.args.q.shape[2] <= MOST_ROWS)
         check_passing_sums(c, &g, &want);
     check_expect_intact(c);

@@ -304,6 +304,9 @@ void check_pieces(check_case *c)
     if (attn_sdpa_forward(check_context(c, call.threads), a, &err) != ATTN_OK)
         check_fail(c, "one call: %s", err.message);
     const results want = results_of(c, a);
+    c->run->hash = check_hash(c->run->hash, want.out, check_count(&a->out));
+    if (a->lse)
+        c->run->hash = check_hash(c->run->hash, want.lse, check_count(a->lse));
     check_whole(c, a, &want);
     if (!c->failed)
         check_part(c, a, &want);

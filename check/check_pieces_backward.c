@@ -225,6 +225,15 @@ static void check_some_heads(check_case *c, const check_gradients *whole, const 
     compare_heads(c, "dsink_logits", got.dsink, want->dsink, 1, H, h0, h, 1);
 }
 
+void check_gradients_hash(check_case *c, const attn_sdpa_args *a, const check_results *r)
+{
+    const double *arrays[] = {r->dq, r->dk, r->dv};
+    const int64_t counts[] = {check_count(&a->q), check_count(&a->k), check_count(&a->v)};
+    for (int i = 0; i < 3; i++)
+        if (arrays[i])
+            c->run->hash = check_hash(c->run->hash, arrays[i], counts[i]);
+}
+
 void check_pieces_backward(check_case *c)
 {
     static const int64_t sizes[] = {256, 512, 4096};
@@ -248,6 +257,7 @@ void check_pieces_backward(check_case *c)
     if (status != ATTN_OK)
         check_fail(c, "one call: %s", err.message);
     const check_results want = check_gradients_results(c, &g, false);
+    check_gradients_hash(c, a, &want);
     for (int x = 0; x < 9 && !c->failed; x++) {
         const int64_t size = sizes[x / 3];
         const int n = threads[x % 3];

@@ -40,9 +40,10 @@ static int bits(const options *o, kit_error *err)
     check_bits_options check = {.isa = option_text(o, OPT_check_isa), .out = stdout};
     char message[200];
     if (option_given(o, OPT_check_op) || option_given(o, OPT_check_seed) ||
-        option_given(o, OPT_check_seconds))
+        option_given(o, OPT_check_seconds) || option_given(o, OPT_check_cases))
         return kit_fail(err, KIT_USAGE,
-                        "--bits runs fixed problems; leave out --op, --seed and --seconds");
+                        "--bits runs fixed problems; leave out --op, --seed, --cases and "
+                        "--seconds");
     if (file && !(check.record = fopen(file, "r")))
         return kit_fail(err, KIT_BAD_FILE, "%s: %s", file, strerror(errno));
     const int differ = check_bits(&check, message, sizeof message);
@@ -74,6 +75,12 @@ int command_check(const options *o, kit_error *err)
         return bits(o, err);
     if (option_given(o, OPT_check_record))
         return kit_fail(err, KIT_USAGE, "--record has no effect without --bits; add --bits");
+    if (option_given(o, OPT_check_cases)) {
+        if (option_given(o, OPT_check_seconds))
+            return kit_fail(err, KIT_USAGE,
+                            "--cases and --seconds exclude each other; leave one out");
+        check.cases = (uint64_t)option_integer(o, OPT_check_cases);
+    }
     int failed = check_run(&check);
     if (failed < 0)
         return KIT_USAGE;

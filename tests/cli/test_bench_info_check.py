@@ -225,6 +225,22 @@ class Check(CliTest):
         self.assertRegex(text.splitlines()[-1], r"^[1-9]\d* passed, 0 failed$")
         self.assertIn("seed", text)
 
+    def test_cases_and_their_hash(self):
+        """The same cases give the same hash again; another seed, and more cases, another one."""
+
+        def line(seed, cases):
+            text = self.works("check", "--op", "pieces", "--isa", "generic", "--seed", str(seed),
+                              "--cases", str(cases))  # fmt: skip
+            return re.fullmatch(
+                r"seed 0x[0-9a-f]+\nok   pieces    generic  (\d+)  hash of the results of one call "
+                r"([0-9a-f]{16})\n\1 passed, 0 failed\n", text,
+            ).groups()  # fmt: skip
+
+        first = line(24, 3)
+        self.assertEqual(first[0], "3")
+        self.assertEqual(line(24, 3), first)
+        self.assertEqual(len({first[1], line(25, 3)[1], line(24, 4)[1]}), 3)
+
     def test_seed_is_drawn_and_printed(self):
         first, second = (
             self.works("check", "--op", "rescale", "--isa", "generic", "--seconds", "0.01")

@@ -161,6 +161,8 @@ class Usage(CliTest):
         self.fails(USAGE, "check", "--op", "scors", says="did you mean 'scores'?")
         self.fails(USAGE, "check", "--record", "bits.txt", says="--bits")
         self.fails(USAGE, "check", "--bits", "--op", "scores", says="--op")
+        self.fails(USAGE, "check", "--bits", "--cases", "3", says="--cases")
+        self.fails(USAGE, "check", "--cases", "3", "--seconds", "1", says="exclude each other")
         self.fails(BAD_FILE, "check", "--bits", "--record", "none.txt", says="none.txt")
         self.write("empty.txt", b"# nothing\n")
         self.fails(BAD_FILE, "check", "--bits", "--record", "empty.txt", says="empty.txt")

@@ -24,7 +24,7 @@ OPTIONS = {
     "seed unseen every checkpoint save-every resume output json full threads isa color help",
     "generate": "model ignore-unknown tokens temperature top-k top-p seed json threads isa color "
     "help",
-    "check": "seconds isa op seed bits record color help",
+    "check": "seconds cases isa op seed bits record color help",
     "info": "model-keys json color help",
     "help": "color help",
 }
