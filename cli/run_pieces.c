@@ -4,6 +4,7 @@
  * library compares the rest of the call; a hash of all keys would take as long as the call.
  */
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -256,6 +257,32 @@ static int feed_piece(pieces_run *p, int64_t first, int64_t past, kit_error *err
     return code;
 }
 
+static volatile sig_atomic_t stopped; /* number of the signal */
+
+static void stop(int signal) { stopped = signal; }
+
+/* The first signal ends the loop, a second one the program. */
+static void catch_signals(struct sigaction before[2])
+{
+    const struct sigaction action = {.sa_handler = stop, .sa_flags = (int)SA_RESETHAND};
+    sigaction(SIGINT, &action, &before[0]);
+    sigaction(SIGTERM, &action, &before[1]);
+}
+
+static void release_signals(const struct sigaction before[2])
+{
+    sigaction(SIGINT, &before[0], NULL);
+    sigaction(SIGTERM, &before[1], NULL);
+}
+
+static int leave(const pieces_run *p, int64_t done, const char *checkpoint, kit_error *err)
+{
+    return kit_fail(err, 128 + stopped,
+                    "stopped at key %" PRId64 " of %" PRId64
+                    "; saved in %s; continue with the same options and --resume %s",
+                    done, p->S, checkpoint, checkpoint);
+}
+
 /* Reads and feeds the keys that are still needed in this sweep. */
 static int feed_all(pieces_run *p, kit_error *err)
 {
@@ -276,8 +303,11 @@ static int feed_all(pieces_run *p, kit_error *err)
         p->info->keys += n;
         p->info->bytes += (double)n * key_bytes(p);
         show(p, end);
-        if (!code && checkpoint && seconds_now() - p->saved >= every)
+        const bool last = stopped && end < p->S;
+        if (!code && checkpoint && (last || seconds_now() - p->saved >= every))
             code = save(p, checkpoint, err);
+        if (!code && last)
+            code = leave(p, end, checkpoint, err);
     }
     terminal_progress(NULL);
     return code;
@@ -331,6 +361,9 @@ int run_in_pieces(run_input *in, const attn_sdpa_args *args, attn_context *ctx, 
     int code = begin(&p, args, ctx, err);
     if (!code)
         code = new_rows(&p, err);
+    struct sigaction before[2];
+    if (option_given(o, OPT_run_checkpoint))
+        catch_signals(before);
     for (; !code && status == ATTN_AGAIN; p.sweep++) {
         if ((code = feed_all(&p, err)))
             break;
@@ -338,6 +371,8 @@ int run_in_pieces(run_input *in, const attn_sdpa_args *args, attn_context *ctx, 
         if (status != ATTN_OK && status != ATTN_AGAIN)
             code = kit_engine(status, &engine, err);
     }
+    if (option_given(o, OPT_run_checkpoint))
+        release_signals(before);
     info->state_bytes = attn_sdpa_state_bytes(p.state);
     attn_sdpa_end(p.state);
     kit_array_free(&p.k);

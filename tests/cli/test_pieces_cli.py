@@ -108,11 +108,11 @@ class Bits(Pieces):
 
 
 class Checkpoints(Pieces):
-    def start(self, *args):
+    def start(self, *args, **options):
         return subprocess.Popen(
             [ATTN, "run", *QKV, "--causal", "bottom-right", "--pieces", "256", "--every", "0",
              *args, "--out", "killed.npy"],
-            cwd=self.folder,
+            cwd=self.folder, **options,
         )  # fmt: skip
 
     def resumes(self):
@@ -152,6 +152,32 @@ class Checkpoints(Pieces):
                 run.send_signal(signal.SIGKILL)
                 self.assertEqual(run.wait(), -signal.SIGKILL)
             self.write("state", state)
+            self.resumes()
+
+    def test_interrupted(self):
+        """Ctrl-C saves a last checkpoint and says how to continue; no result is written. The FIFO
+        holds the run back until the signal is sent."""
+        size = self.long()
+        os.remove(self.path("killed.npy"))
+        os.mkfifo(self.path("fifo"))
+        for number, code in (signal.SIGINT, 130), (signal.SIGTERM, 143):
+            fd = os.open(self.path("fifo"), os.O_RDWR)
+            run = self.start("--checkpoint", "fifo", stderr=subprocess.PIPE)
+            with open(fd, "rb", buffering=0) as fifo:
+                states = fifo.read(1000)
+                run.send_signal(number)
+                os.set_blocking(fd, False)
+                while run.poll() is None:
+                    states += fifo.read() or b""
+                states += fifo.read() or b""
+            said = run.stderr.read().decode()
+            run.stderr.close()
+            self.assertEqual(run.returncode, code)
+            self.assertRegex(said, r"^attn run: stopped at key \d+ of 40000; saved in fifo; "
+                             r"continue with the same options and --resume fifo\n$")  # fmt: skip
+            self.assertEqual(len(states) % size, 0)
+            self.assertFalse(os.path.exists(self.path("killed.npy")))
+            self.write("state", states[-size:])
             self.resumes()
 
     def test_kill_while_files_are_replaced(self):
