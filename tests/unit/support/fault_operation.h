@@ -84,18 +84,24 @@ static void fail_each_call_for_good(const operation *o)
     }
 }
 
-/* Alone, and with all that follow. The message is about memory, in the words of the kit or of
- * libzip. */
+/* Allocation `at` fails, and if `sticky` all that follow. The message is about memory, in the words
+ * of the kit or of libzip. */
+static void expect_no_memory(const operation *o, long at, bool sticky, kit_error *err)
+{
+    if (run(o, ENOMEM, at, sticky ? 1 << 20 : 1, true, err) != KIT_LIMIT ||
+        (!strstr(err->message, "memory") && !strstr(err->message, "Malloc failure")))
+        fail_msg("%s: allocation %ld%s: code %d, «%s»", o->name, at, sticky ? " and on" : "",
+                 err->code, err->message);
+}
+
+/* Alone, and with all that follow. */
 static void fail_each_allocation(const operation *o)
 {
     kit_error err;
     const long calls = count_calls(o, true);
     for (long at = 1; at <= calls; at++)
         for (int sticky = 0; sticky < 2; sticky++)
-            if (run(o, ENOMEM, at, sticky ? 1 << 20 : 1, true, &err) != KIT_LIMIT ||
-                (!strstr(err.message, "memory") && !strstr(err.message, "Malloc failure")))
-                fail_msg("%s: allocation %ld%s: code %d, «%s»", o->name, at,
-                         sticky ? " and on" : "", err.code, err.message);
+            expect_no_memory(o, at, sticky == 1, &err);
 }
 
 /* One of these three, of each operation. */
