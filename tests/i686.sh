@@ -7,6 +7,7 @@ set -euo pipefail
 source "$ATTN_SOURCE/tests/emulated/platform.sh"
 platform i686 i686-linux-gnu-gcc qemu-i386 \
     "gcc-i686-linux-gnu libc6-dev-i386-cross"
+natively
 # These tests use sizes above 2^32 and expect the results of a 64-bit size_t. Here such sizes are
 # refused earlier, which test_sizes checks.
 skip="test_vast_and_empty test_create_errors test_F15_counts_against_the_bytes

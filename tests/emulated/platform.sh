@@ -29,6 +29,15 @@ platform() {
     unset ATTN_ISA ATTN_NUM_THREADS
 }
 
+# Without the emulator, which is slower: where the kernel itself runs the platform's programs, as
+# most kernels of x86-64 run those of i686.
+native=''
+natively() {
+    echo 'int main(void) { return 0; }' >native.c
+    "$cc" -static -o native native.c
+    ! ./native 2>/dev/null || native=yes
+}
+
 # compile FOLDER FLAGS...: the files named on standard input, into FOLDER.
 compile() {
     mkdir -p "$1"
@@ -52,9 +61,10 @@ build() {
 # on CPU PROGRAM ARGUMENTS...: what it prints; a signal is a failure by itself, and so is 124: it
 # ran for more than 300 s.
 on() {
-    local cpu=$1 status=0
+    local cpu=$1 status=0 run=("$qemu" -cpu "$1")
     shift
-    output=$(timeout 300 "$qemu" -cpu "$cpu" "$@" </dev/null 2>&1) || status=$?
+    [[ -z $native ]] || run=()
+    output=$(timeout 300 "${run[@]}" "$@" </dev/null 2>&1) || status=$?
     ((status < 124)) || fail "$cpu: $* ended with $status: $output"
     return "$status"
 }
