@@ -8,7 +8,7 @@ SENTENCE := Life is short, eat dessert last
 PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build quiet-build debug demo demo-model lessons test quick lint test-peers install format asan tsan recipes fuzz profile bisect-speed bench bench-peers bench-weak bench-scaling pictures trained-heads clean
+.PHONY: help deps build quiet-build debug demo demo-model lessons test quick lint test-peers install format asan tsan recipes fuzz profile bisect-speed bench bench-peers bench-weak bench-growth bench-scaling pictures trained-heads clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -97,6 +97,10 @@ bench-peers: build ## beside PyTorch, ONNX Runtime and OpenVINO; rewrites docs/B
 bench-weak: build ## cells in which 0.1 was slower than others, and cliffs: losing ones first
 	tools/install-deps.sh bench
 	bench/weak.py --markdown docs/BENCHMARKS.md
+
+bench-growth: build ## time over one size, in steps of 1: docs/growth.svg
+	tools/install-deps.sh bench
+	bench/growth.py --svg docs/growth.svg
 
 bench-scaling: build ## 1 to 16 threads: a simulation from the times of tasks
 	build/bench-scaling

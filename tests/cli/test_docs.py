@@ -48,6 +48,8 @@ ELSEWHERE = {
     "bench/peers.py": "make bench-peers runs it",
     "make bench-weak": "needs PyPI and minutes",
     "bench/weak.py": "make bench-weak runs it",
+    "make bench-growth": "needs PyPI and minutes",
+    "bench/growth.py": "make bench-growth runs it",
     "make bench-scaling": "takes minutes",
     "make trained-heads": "changes files of the source",
     "attn train --task any-words --length 36 --vocab 36 --embed 48 --heads 1 --layers 2 "

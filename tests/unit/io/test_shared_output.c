@@ -301,13 +301,41 @@ static void test_limit_of_size(void **state)
     assert_int_equal(count_here(), 0);
 }
 
+/* In a child whose limit falls after the file has its size: rows cannot be written, and then the
+ * file, which is not complete, does not become the result. */
+static void test_failed_rows_are_not_committed(void **state)
+{
+    (void)state;
+    const kit_array whole = {.dtype = ATTN_F32, .rank = 2, .shape = {5000, 4}};
+    const pid_t child = fork();
+    assert_int_not_equal(child, -1);
+    if (child == 0) {
+        const struct rlimit limit = {4096, 4096};
+        kit_array part;
+        kit_output *out;
+        kit_error err = {0};
+        const bool made = kit_array_new(&part, ATTN_F32, 2, whole.shape, NULL) == KIT_OK &&
+                          kit_npy_share(&out, "x", &whole, NULL) == KIT_OK &&
+                          setrlimit(RLIMIT_FSIZE, &limit) == 0;
+        memset(part.data, 0, part.bytes);
+        const int written = made ? kit_npy_write_rows(out, &whole, 0, &part, 0, 5000, &err) : 0;
+        const int committed = made ? kit_output_commit(out, NULL) : 0;
+        _exit(written == KIT_LIMIT && committed != KIT_OK ? 7 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 7);
+    assert_int_equal(count_here(), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes),         cmocka_unit_test(test_size),
         cmocka_unit_test(test_abort),         cmocka_unit_test(test_older_file),
         cmocka_unit_test(test_refused),       cmocka_unit_test(test_joined_names),
-        cmocka_unit_test(test_limit_of_size),
+        cmocka_unit_test(test_limit_of_size), cmocka_unit_test(test_failed_rows_are_not_committed),
     };
     return cmocka_run_group_tests(tests, scratch_enter, scratch_leave);
 }
