@@ -21,7 +21,7 @@ _SIZE = ctypes.sizeof(_library.PiecesOptions)
 
 
 def size(x: Any, name: str) -> int:
-    number = integer(x, name)
+    number: int = integer(x, name)
     if not 0 <= number < 1 << 62:
         raise ValueError("%s is %d; it must be 0 or more, and below 2^62" % (name, number))
     return number

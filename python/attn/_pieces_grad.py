@@ -179,9 +179,10 @@ class PiecesGrad:
                 output(x, name, k, v)
             made.append(x)
         rows = tensor_bytes(k, "k"), tensor_bytes(v, "v")
-        rows += tuple(None if x is None else tensor_bytes(x, n) for x, n in zip(made, ("dk", "dv")))
+        to = [None if x is None else tensor_bytes(x, n) for x, n in zip(made, ("dk", "dv"))]
+        first = size(first_key, "first_key")
         with self._lock:
-            check(library.attn_sdpa_backward_feed, self._state, size(first_key, "first_key"), *rows)
+            check(library.attn_sdpa_backward_feed, self._state, first, *rows, *to)
         return tuple(made)
 
     def finish(self) -> None:
