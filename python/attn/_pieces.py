@@ -21,7 +21,7 @@ _SIZE = ctypes.sizeof(_library.PiecesOptions)
 
 
 def size(x: Any, name: str) -> int:
-    number: int = integer(x, name)
+    number = integer(x, name)
     if not 0 <= number < 1 << 62:
         raise ValueError("%s is %d; it must be 0 or more, and below 2^62" % (name, number))
     return number
@@ -48,10 +48,10 @@ def part_options(
 
 def whole_pieces(piece: Any) -> int:
     """The largest number of keys of a piece."""
-    piece = size(piece, "piece")
-    if piece == 0 or piece % 256:
-        raise ValueError("piece is %d; it must be a multiple of 256" % piece)
-    return piece
+    keys = size(piece, "piece")
+    if keys == 0 or keys % 256:
+        raise ValueError("piece is %d; it must be a multiple of 256" % keys)
+    return keys
 
 
 def same_keys(S: int, k: Any, v: Any) -> None:
