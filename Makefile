@@ -100,7 +100,7 @@ bench-weak: build ## cells in which 0.1 was slower than others, and cliffs: losi
 
 bench-growth: build ## time over one size, in steps of 1: docs/growth.svg
 	tools/install-deps.sh bench
-	bench/growth.py --svg docs/growth.svg
+	bench/growth.py --dtype f32 --svg docs/growth.svg
 
 bench-scaling: build ## 1 to 16 threads: a simulation from the times of tasks
 	build/bench-scaling

@@ -24,12 +24,11 @@ import library
 import peers
 import race
 import weak
-from cells import Cell, packed
+from cells import LAST, Cell, packed
 
-LAST = dict(causal="bottom-right")
 COUNTS = [n * 10**e for e in range(5) for n in (1, 2, 5)] + [100_000]
 
-# Title, the size that grows, and its cells. `each`: the time is that of one sequence.
+# Title, the size that grows, and its cells.
 SERIES = [
     ("packed sequences of 1, time of each", "sequences",
      [packed(str(n), [1] * n) for n in COUNTS]),

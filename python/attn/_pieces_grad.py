@@ -13,11 +13,10 @@ from ._array import ABSENT, address, array, output, tensor, tensor_bytes, view
 from ._context import context
 from ._library import check, library
 from ._pieces import part_options, same_keys, size, whole_pieces
-from ._sdpa import arguments, wide
+from ._sdpa import arguments, check_want, wide
 
 _pack = _library.packer(_library.SdpaGrads)
 _SIZE = ctypes.sizeof(_library.SdpaGrads)
-_NAMES = "q", "k", "v", "mask", "alibi", "sinks"
 
 
 class PiecesGrad:
@@ -96,11 +95,7 @@ class PiecesGrad:
                                  % (name, x.ndim, q.ndim))  # fmt: skip
         mask = None if mask is None else array(mask, "mask")
         given = {"q": q, "k": q, "v": q, "mask": mask, "alibi": alibi, "sinks": sinks}
-        for name in want:
-            if name not in _NAMES:
-                raise ValueError("want has %r; it may name %s" % (name, ", ".join(_NAMES)))
-            if given[name] is None:
-                raise ValueError("want has %r, but %s is not given" % (name, name))
+        check_want(want, given)
         self._S = size(total_keys, "total_keys")
         self._sums = bool(sums_in)
         self._dtype = q.dtype if not (sums_in or sums_out) else np.dtype(wide(q.dtype))

@@ -305,6 +305,15 @@ class Gradients(NamedTuple):
     sinks: Optional[np.ndarray]  # [H] float64
 
 
+def check_want(want: Sequence[str], given: Dict[str, Any]) -> None:
+    """Checks that the gradients named in `want` belong to inputs that are given."""
+    for name in want:
+        if name not in given:
+            raise ValueError("want has %r; it may name %s" % (name, ", ".join(given)))
+        if given[name] is None:
+            raise ValueError("want has %r, but %s is not given" % (name, name))
+
+
 def grad(
     q: Any,
     k: Any,
@@ -348,11 +357,7 @@ def grad(
     q, k, v, dout = array(q, "q"), array(k, "k"), array(v, "v"), array(dout, "dout")
     _same_rank(q, k, v, enable_gqa)
     given = {"q": q, "k": k, "v": v, "mask": mask, "alibi": alibi, "sinks": sinks}
-    for name in want:
-        if name not in given:
-            raise ValueError("want has %r; it may name %s" % (name, ", ".join(given)))
-        if given[name] is None:
-            raise ValueError("want has %r, but %s is not given" % (name, name))
+    check_want(want, given)
     if dout.ndim != q.ndim:
         raise ValueError("dout has %d dimensions; it must have q's %d" % (dout.ndim, q.ndim))
     mask = None if mask is None else array(mask, "mask")

@@ -2,8 +2,7 @@
  * struct_subjects.h, whose tensors and functions it uses. */
 static const size_t pieces_members[] = {
 #define M(name) offsetof(attn_pieces_options, name)
-    M(q_positions), M(whole_T), M(head_offset), M(whole_H),
-    M(sums_in) /* and sums_out, which came with it */
+    M(q_positions), M(whole_T), M(head_offset), M(whole_H)
 #undef M
 };
 
@@ -22,6 +21,15 @@ static void pieces_set(void *s, int variant)
 }
 
 /* For the backward: positions rise, and sums are only there. */
+static const size_t pieces_backward_members[] = {
+#define M(name) offsetof(attn_pieces_options, name)
+    M(q_positions), M(whole_T), M(head_offset), M(whole_H),
+    M(sums_in) /* and sums_out, which came with it */
+#undef M
+};
+
+static void pieces_backward_defaults(void *s) { pieces_defaults(s); }
+
 static void pieces_backward_set(void *s, int variant)
 {
     static const int64_t positions[T] = {1, 2, 4, 5};

@@ -587,9 +587,9 @@ static const subject subjects[] = {
             call_with_mha_grads),
     SUBJECT("create", context, attn_context_options, threads, 1, true, context_set, call_context),
     SUBJECT("create", cache, attn_cache_options, page_keys, 1, true, cache_set, call_cache),
-    SUBJECT("begin", pieces, attn_pieces_options, q_positions, 1, false, pieces_set, call_pieces),
-    SUBJECT("backward", pieces, attn_pieces_options, q_positions, 1, true, pieces_backward_set,
-            call_pieces_backward),
+    SUBJECT("begin", pieces, attn_pieces_options, q_positions, 1, true, pieces_set, call_pieces),
+    SUBJECT("backward", pieces_backward, attn_pieces_options, q_positions, 1, true,
+            pieces_backward_set, call_pieces_backward),
     SUBJECT("step", adamw, attn_adamw_options, lr, 1, true, adamw_set, call_adamw),
 };
 
