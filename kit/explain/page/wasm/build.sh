@@ -11,14 +11,16 @@
 #                                   one line that says why, and OUT.base64 is empty: the page then
 #                                   computes by JavaScript
 #
-# SIMD (-msimd128) is in every browser since 2023; where it is not, the page uses JavaScript.
+# SIMD (-msimd128) is in every browser since 2023; where it is not, the page uses JavaScript. A
+# browser with SIMD also has the older instructions that the other flags allow; they make the module
+# 1 % smaller.
 #
 # Files are compiled and linked by two calls, and -O stands in the first alone: clang runs wasm-opt,
 # where one is installed, when it links with -O, and Debian's refuses a module that --strip-all has
 # left without its list of features. So the module is also the same with and without wasm-opt.
 set -eu
 target="--target=wasm32-wasi"
-compile="-msimd128 -mbulk-memory"
+compile="-msimd128 -mbulk-memory -msign-ext -mnontrapping-fptoint"
 link="-mexec-model=reactor -lm -Wl,--gc-sections,--strip-all,--stack-first,-z,stack-size=262144"
 
 # build OUT FOLDER FLAGS... FILES...: OUT becomes the module, by way of objects in the empty FOLDER.
