@@ -360,6 +360,10 @@ static const struct old_files {
     {NULL, BPE_VOCABULARY, "a b\na b\n", NULL, "merge 2 repeats merge 1"},
     {NULL, BPE_VOCABULARY, "a b\n\xFF b\n", NULL, "merges.txt: line 2 is not UTF-8"},
     {NULL, BPE_VOCABULARY, "", "{\"add_prefix_space\":\"yes\"}", "must be true or false"},
+    {NULL, BPE_VOCABULARY, "", "{\"unk_token\":{\"__type\":\"AddedToken\"}}",
+     "a special token must have a content"},
+    {NULL, BPE_VOCABULARY, "", "{\"unk_token\":{\"__type\":\"AddedToken\",\"content\":\"\"}}",
+     "unk_token is an empty string; write null for no token"},
 };
 
 static void test_hostile_old_files(void **state)

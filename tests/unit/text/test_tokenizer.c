@@ -463,6 +463,19 @@ static void test_added_token_that_comes_twice(void **state)
     kit_tokenizer_free(t);
 }
 
+/* Normalised, two tokens are one text. Tokenizers' own library takes either, differently from one
+ * reading to the next; here it is the first, always. */
+static void test_added_tokens_that_normalise_alike(void **state)
+{
+    (void)state;
+    kit_tokenizer *t =
+        make("{\"added_tokens\":[{\"id\":2,\"content\":\"AB\"},{\"id\":3,\"content\":\"ab\"}],"
+             "\"normalizer\":{\"type\":\"Lowercase\"},\"pre_tokenizer\":" BYTE_LEVEL
+             ",\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{\"a\":0,\"b\":1}}}");
+    expect(t, "aabAB", NULL, "0@0-1 2@1-3 2@3-5");
+    kit_tokenizer_free(t);
+}
+
 #define SINGLE(id, content, more)                                                                  \
     "{\"added_tokens\":[{\"id\":" id ",\"content\":\"" content "\",\"single_word\":true" more      \
     "}],"                                                                                          \
@@ -580,6 +593,7 @@ int main(void)
         cmocka_unit_test(test_token_of_100_MB),
         cmocka_unit_test(test_added_tokens_that_overlap),
         cmocka_unit_test(test_added_token_that_comes_twice),
+        cmocka_unit_test(test_added_tokens_that_normalise_alike),
         cmocka_unit_test(test_single_words),
         cmocka_unit_test(test_unknown_bytes),
         cmocka_unit_test(test_added_tokens_beyond_the_model),
