@@ -115,8 +115,8 @@ void check_linear(check_case *c)
 
 void check_linear_few_rows(check_case *c)
 {
-    static const int64_t sizes[] = {0,  1,  2,  3,  5,  7,  8,  15, 16,  17,  31,  32,  33,
-                                    40, 59, 63, 64, 65, 72, 80, 96, 111, 112, 128, 160, 257};
+    static const int64_t sizes[] = {0,  1,  2,  3,  5,  7,  8,  15,  16,  17,  31,  32,  33, 40,
+                                    59, 63, 64, 65, 72, 80, 96, 111, 112, 128, 160, 200, 257};
     const int n = (int)check_between(c, 0, ATTNI_FEW_ROWS),
               outputs = (int)check_between(c, 0, c->W);
     const int64_t D = CHECK_PICK(c, sizes);

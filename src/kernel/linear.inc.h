@@ -7,6 +7,8 @@
  */
 
 #define LINEAR_PREFETCH (512 / (int)sizeof(R)) /* prefetch distance, in components of a row */
+/* Runs that linear_few_rows adds at a time; 1 in the portable code, which stays small. */
+#define LINEAR_RUNS (V_ACCUMULATORS > 8 ? 2 : 1)
 
 /* ----------------------------------------------------------------------------------- linear */
 
@@ -77,28 +79,19 @@ static void op_linear(const attni_product *p, int nv_) { WITH_NV(nv_, linear_til
 /* ------------------------------------------------------------------------------- linear_few_rows
  */
 
-/* Loads a square of the weight, V_LANES outputs by V_LANES components, and transposes it in
- * registers; elements outside `outputs` x `count` are 0. */
-V_INLINE void load_square(vec r[V_LANES], const R_any *w, ptrdiff_t ldw, int outputs, int count)
+/* r[d][i] = component d of output i; 0 outside of `outputs` x `count`. A function of its own, to be
+ * small. */
+static __attribute__((noinline)) void load_part(R r[V_LANES][V_LANES], const R_any *w,
+                                                ptrdiff_t ldw, int outputs, int count)
 {
-    if (outputs >= V_LANES && count >= V_LANES) {
-        const v_rows rows = v_rows_at((const char *)w, ldw * (ptrdiff_t)sizeof(R));
-        UNROLL for (int d = 0; d < V_LANES; d += V_COLUMNS)
-            v_load_transposed(r + d, &rows, d * (int)sizeof(R));
-    } else {
-        R part[V_LANES][V_LANES] = {{0}};
-        for (int i = 0; i < outputs && i < V_LANES; i++)
-            for (int d = 0; d < count && d < V_LANES; d++)
-                part[i][d] = w[i * ldw + d];
+    for (int d = 0; d < V_LANES; d++)
         for (int i = 0; i < V_LANES; i++)
-            r[i] = v_loadu(part[i]);
-        v_transpose(r);
-    }
+            r[d][i] = i < outputs && d < count ? w[i * ldw + d] : 0;
 }
 
-/* Prefetches the square LINEAR_PREFETCH components ahead; past the end of the rows, that is in the
- * next V_LANES rows. */
-V_INLINE void prefetch_square(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t D)
+/* Prefetches V_LANES rows of the weight LINEAR_PREFETCH components ahead; past the end of the rows,
+ * that is in the next V_LANES rows. */
+V_INLINE void prefetch_rows(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t D)
 {
     const int64_t next =
         d + LINEAR_PREFETCH < D ? d + LINEAR_PREFETCH : V_LANES * ldw + d + LINEAR_PREFETCH - D;
@@ -107,33 +100,57 @@ V_INLINE void prefetch_square(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t 
                            0, 2);
 }
 
-/* One vector of outputs for mr rows of x. The squares of a run form one chain of additions;
- * different runs are independent, so the processor overlaps several of them while it loads from
- * memory. */
+/* Adds `runs` runs, which begin at component `from`, to the totals of one vector of outputs and mr
+ * rows of x. The weights are transposed in registers. A run is one chain of additions for each row,
+ * and the latency of an addition limits a chain: with few rows of x, two runs in turn are faster.
+ * `whole`: there are V_LANES outputs or more. */
+V_INLINE void add_runs(vec total[ATTNI_FEW_ROWS], const R_any *w, ptrdiff_t ldw, int outputs,
+                       const R_any *x, ptrdiff_t ldx, int64_t from, int64_t D, const int mr,
+                       const int runs, const bool whole)
+{
+    const v_rows rows = v_rows_at((const char *)(w + from), ldw * (ptrdiff_t)sizeof(R));
+    const int n = D - from < ATTNI_D_CHAIN ? (int)(D - from) : ATTNI_D_CHAIN;
+    vec s[ATTNI_FEW_ROWS][LINEAR_RUNS];
+    R part[V_LANES][V_LANES];
+    int d = 0;
+    UNROLL for (int g = 0; g < runs; g++) FOR_U s[u][g] = v_set1(0);
+    x += from;
+    for (; whole && d + V_COLUMNS <= n; d += V_COLUMNS) {
+        vec r[LINEAR_RUNS][V_COLUMNS];
+        UNROLL for (int g = 0; g < runs; g++)
+        {
+            const int at = d + g * ATTNI_D_CHAIN;
+            if (d * (int)sizeof(R) % 64 == 0)
+                prefetch_rows(w, ldw, from + at, D);
+            v_load_transposed(r[g], &rows, at * (int)sizeof(R));
+        }
+        UNROLL for (int i = 0; i < V_COLUMNS; i++) UNROLL for (int g = 0; g < runs; g++)
+            FOR_U s[u][g] =
+                v_fma(v_bcast(x + u * ldx + g * ATTNI_D_CHAIN + d + i), r[g][i], s[u][g]);
+    }
+    for (; d < n; d += V_LANES) { /* a part of a run, which is alone, or of a vector of outputs */
+        const int count = n - d < V_LANES ? n - d : V_LANES;
+        load_part(part, w + from + d, ldw, outputs, count);
+        for (int i = 0; i < count; i++)
+            FOR_U s[u][0] = v_fma(v_bcast(x + u * ldx + d + i), v_loadu(part[i]), s[u][0]);
+    }
+    UNROLL for (int g = 0; g < runs; g++) FOR_U total[u] =
+        from == 0 && g == 0 ? s[u][g] : v_add(total[u], s[u][g]);
+}
+
+/* One vector of outputs for mr rows of x. */
 V_INLINE void few_rows(R_any *out, ptrdiff_t ldo, const R *bias, const R_any *w, ptrdiff_t ldw,
-                       int outputs, const R_any *x, ptrdiff_t ldx, int64_t D, const int mr)
+                       int outputs, const R_any *x, ptrdiff_t ldx, int64_t D, const int mr,
+                       const bool whole)
 {
     vec total[ATTNI_FEW_ROWS];
+    int64_t from = 0;
     FOR_U total[u] = v_set1(0);
-    for (int64_t run = 0; run < D; run += ATTNI_D_CHAIN) {
-        const int64_t end = D - run < ATTNI_D_CHAIN ? D : run + ATTNI_D_CHAIN;
-        vec s[ATTNI_FEW_ROWS];
-        FOR_U s[u] = v_set1(0);
-        for (int64_t d = run; d < end; d += V_LANES) {
-            vec r[V_LANES];
-            const int count = end - d < V_LANES ? (int)(end - d) : V_LANES;
-            prefetch_square(w, ldw, d, D);
-            load_square(r, w + d, ldw, outputs, count);
-            if (count == V_LANES) {
-                UNROLL for (int i = 0; i < V_LANES; i++) FOR_U s[u] =
-                    v_fma(v_bcast(x + u * ldx + d + i), r[i], s[u]);
-            } else {
-                for (int i = 0; i < count; i++)
-                    FOR_U s[u] = v_fma(v_bcast(x + u * ldx + d + i), r[i], s[u]);
-            }
-        }
-        FOR_U total[u] = run == 0 ? s[u] : v_add(total[u], s[u]);
-    }
+    if (LINEAR_RUNS > 1 && mr < 4 && whole)
+        for (; from + LINEAR_RUNS * ATTNI_D_CHAIN <= D; from += LINEAR_RUNS * ATTNI_D_CHAIN)
+            add_runs(total, w, ldw, outputs, x, ldx, from, D, mr, LINEAR_RUNS, whole);
+    for (; from < D; from += ATTNI_D_CHAIN)
+        add_runs(total, w, ldw, outputs, x, ldx, from, D, mr, 1, whole);
     FOR_U v_storeu(out + u * ldo, bias ? biased_sum(total[u], bias) : total[u]);
 }
 
@@ -143,15 +160,19 @@ static void op_linear_few_rows(void *out_, ptrdiff_t ldo, const void *bias_, con
 {
     const R_any *w = w_, *x = x_;
     const R *bias = bias_;
-    for (int o = 0; o < outputs; o += V_LANES) {
-        int i = 0;
-#define STEP(mr)                                                                                   \
+    int i, o = 0;
+#define STEP(mr, whole)                                                                            \
     for (; i + (mr) <= n; i += (mr))                                                               \
     few_rows((R_any *)out_ + i * ldo + o, ldo, bias ? bias + o : NULL, w + o * ldw, ldw,           \
-             outputs - o, x + i * ldx, ldx, D, mr)
-        STEP(4);
-        STEP(2);
-        STEP(1);
-#undef STEP
+             outputs - o, x + i * ldx, ldx, D, mr, whole)
+    for (; o + V_LANES <= outputs; o += V_LANES) {
+        i = 0;
+        STEP(4, true);
+        STEP(2, true);
+        STEP(1, true);
     }
+    i = 0;
+    if (o < outputs)
+        STEP(1, false);
+#undef STEP
 }

@@ -100,7 +100,9 @@ static void cut_tasks(attni_linear *p, int threads)
     const int64_t B = p->out.shape[0], T = p->out.shape[2];
     const int64_t panels = p->head_panels * p->out.shape[1];
     const int64_t least = p->copy_x && panels > COPY_PANELS ? COPY_PANELS : 1;
-    const double flop = 2.0 * (double)B * (double)T * (double)p->out.shape[1] *
+    /* Fewer rows take hardly less time: the weight must be read. */
+    const int64_t rows = T < ATTNI_FEW_ROWS ? ATTNI_FEW_ROWS : T;
+    const double flop = 2.0 * (double)B * (double)rows * (double)p->out.shape[1] *
                         (double)p->out.shape[3] * (double)p->x.shape[3];
     const size_t wanted = threads > 1 ? 4 * (size_t)threads : 1;
     p->groups = attni_div_up(T, p->packed ? PACKED_ROWS : TASK_ROWS);
