@@ -203,6 +203,7 @@ class Checkpoint(CliTest):
     def test_the_table_is_printed_and_documented(self):
         rows = json.loads(self.works("info", "--model-keys", "--json"))["model_keys"]
         text = self.works("info", "--model-keys")
+        self.fails(2, "info", "--model-keys", "m/config.json", says="takes no file")
         found = {}
         for r in rows:
             self.assertIn(r["key"], text)
@@ -352,6 +353,9 @@ class Checkpoint(CliTest):
             ("mish", lambda x: x * np.tanh(np.log1p(np.exp(x)))),
         ):
             self.is_llama(self.llama_with(hidden_act=name), self.llama, act=act)
+            if name == "gelu_10":  # some beyond 10
+                steep = {k: v * (30 if "gate_proj" in k else 1) for k, v in self.llama.items()}
+                self.is_llama(self.llama_with(hidden_act=name), steep, act=act)
 
     def test_without_a_head_there_is_no_next_token(self):
         less = dict(self.llama)

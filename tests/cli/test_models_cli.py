@@ -194,6 +194,18 @@ class Models(CliTest):
         self.assertEqual(parts[0], self.attn(*args, 1).stdout.rstrip(b"\n"))
         self.assertGreater(len(parts), 3)
 
+    def test_a_byte_that_is_no_character(self):
+        """Byte 0, which ends a string in C, and bytes of no character are shown as U+FFFD."""
+        self.weights["ln_f.weight"][:] = 0
+        self.weights["ln_f.bias"][:] = 1
+        self.weights["wte.weight"][0] = 100
+        for letter in ("\u0100", "\u00c3"):  # the bytes 0 and 0xC3
+            words = [letter] + [w for w in WORDS if w != letter]
+            vocab = {w: i for i, w in enumerate(words[:V])}
+            self.put(tokenizer=dict(TOKENIZER, model=dict(TOKENIZER["model"], vocab=vocab)))
+            done = self.attn("generate", "--model", "m", "--tokens", "2", "abc")
+            self.assertEqual(done.stdout.decode(), "abc\ufffd\ufffd\n")
+
     def test_one_token_has_no_speed(self):
         args = ["generate", "--model", "m", "--tokens", "1", "abc"]
         done = self.attn(*args)

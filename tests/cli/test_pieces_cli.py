@@ -180,6 +180,21 @@ class Checkpoints(Pieces):
             self.write("state", states[-size:])
             self.resumes()
 
+    def test_interrupted_while_results_are_written(self):
+        """All pieces are done: Ctrl-C ends the program, as it does everywhere else."""
+        q = np.random.default_rng(9).standard_normal((B, H, 40 * T, D)).astype("f4")
+        np.save(self.path("q.npy"), q)
+        os.mkfifo(self.path("fifo"))
+        fd = os.open(self.path("fifo"), os.O_RDWR)
+        run = subprocess.Popen(
+            [ATTN, "run", *QKV, "--pieces", "256", "--checkpoint", "state", "--out", "fifo"],
+            cwd=self.folder,
+        )
+        with open(fd, "rb", buffering=0) as fifo:
+            self.assertEqual(fifo.read(6), b"\x93NUMPY")  # more than a FIFO holds follows
+            run.send_signal(signal.SIGINT)
+            self.assertEqual(run.wait(timeout=20), 130)
+
     def test_kill_while_files_are_replaced(self):
         """At any time there is a whole checkpoint, once there is one."""
         self.long()
@@ -223,7 +238,8 @@ class Checkpoints(Pieces):
             refused(says.replace(name + ".npy", "other.npy"),
                     qkv=[x.replace(name + ".npy", "other.npy") for x in QKV])  # fmt: skip
         good = self.bytes("state")
-        for bad in b"", good[:5], good[:-1], good[:40] + b"x" + good[41:], b"\0" * 300:
+        other_rules = bytes([good[0] ^ 1]) + good[1:]
+        for bad in b"", good[:5], good[:-1], good[:40] + b"x" + good[41:], other_rules, b"\0" * 300:
             self.write("state", bad)
             refused("state: no checkpoint of this call: ")
         os.remove(self.path("state"))

@@ -399,6 +399,7 @@ class Contract(CliTest):
         )
         self.assertEqual(done.returncode, 5)
         self.assertEqual(done.stderr.decode().count("\n"), 1)
+        self.assertIn(b"240 values of the result are NaN or infinite", done.stderr)
         self.assertTrue(np.all(np.isinf(self.load("o.npy"))))
         self.works(*self.qkv, "--dtype", "f16", "--out", "o.npy")
 

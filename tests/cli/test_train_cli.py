@@ -303,6 +303,12 @@ class Train(CliTest):
         changed(set_metadata("task", "sums"), "'task' is sums")
         changed(lambda h: h.update(renamed=h.pop("head.bias")), "no array 'head.bias'")
         changed(lambda h: h["random.state"].update(shape=[2, 312]), "random.state")
+        words = 8 + size + header["random.state"]["data_offsets"][0]
+        for word in (-1, 2**32):
+            one = word.to_bytes(8, "little", signed=True)
+            self.write("d.st", whole[: words + 80] + one + whole[words + 88 :])
+            self.fails(3, "train", "--resume", "d.st", "--steps", "5",
+                       says="its random state is not valid")
         for cut in (0, 100, len(whole) - 1):
             self.write("d.st", whole[:cut])
             self.fails(3, "train", "--resume", "d.st", says="d.st: ")
