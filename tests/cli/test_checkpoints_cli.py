@@ -357,6 +357,37 @@ class Checkpoint(CliTest):
                 steep = {k: v * (30 if "gate_proj" in k else 1) for k, v in self.llama.items()}
                 self.is_llama(self.llama_with(hidden_act=name), steep, act=act)
 
+    def test_segments_of_a_bert(self):
+        """With one segment a second text, whose tokens are of segment 1, is refused."""
+        config = {"model_type": "bert", "vocab_size": V, "hidden_size": E, "num_hidden_layers": 1,
+                  "num_attention_heads": H, "intermediate_size": I, "max_position_embeddings": 8}
+        pieces = [{"Sequence": {"id": x, "type_id": i}} for i, x in enumerate("AB")]
+        tokenizer = dict(TOKENIZER, post_processor={
+            "type": "TemplateProcessing", "single": pieces[:1], "pair": pieces,
+            "special_tokens": {}})
+        layer = "encoder.layer.0."
+        shapes = {
+            "embeddings.word_embeddings": (V, E), "embeddings.position_embeddings": (8, E),
+            "embeddings.LayerNorm": (E,), layer + "attention.output.dense": (E, E),
+            layer + "attention.output.LayerNorm": (E,), layer + "intermediate.dense": (I, E),
+            layer + "output.dense": (E, I), layer + "output.LayerNorm": (E,),
+            **{layer + "attention.self." + x: (E, E) for x in ("query", "key", "value")},
+        }
+        rng, tensors = np.random.default_rng(3), {}
+        for name, shape in shapes.items():
+            tensors["bert.%s.weight" % name] = rng.standard_normal(shape).astype("f4")
+            tensors["bert.%s.bias" % name] = rng.standard_normal(shape[0]).astype("f4")
+        for segments in (1, 2):
+            segment = rng.standard_normal((segments, E)).astype("f4")
+            tensors["bert.embeddings.token_type_embeddings.weight"] = segment
+            self.put(dict(config, type_vocab_size=segments), tensors)
+            self.write("m/tokenizer.json", json.dumps(tokenizer).encode())
+            args = ("explain", "--model", "m", "--text-pair", "bc", "abc")
+            if segments == 1:
+                self.fails(2, *args, says="token 2: the model has no id 7 or no segment 1")
+            else:
+                self.works(*args)
+
     def test_without_a_head_there_is_no_next_token(self):
         less = dict(self.llama)
         del less["lm_head.weight"]
