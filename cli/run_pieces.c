@@ -4,6 +4,7 @@
  * library compares the rest of the call; a hash of all keys would take as long as the call.
  */
 #include <inttypes.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,8 @@ enum { CHUNK = 256, SAMPLES = 64, HASH = 8 };
 
 /* Bytes of keys and values that are read and fed at once: few enough to stay in a cache in between.
  * From memory that holds the files, 16 queries of 4 heads then take 1.2 s of CPU time for 4 GiB;
- * with twice as many bytes 1.6 s, and with whole pieces of 64 Ki keys 1.9 s (Zen 3). */
+ * with twice as many bytes 1.6 s, and with whole pieces of 64 Ki keys 1.9 s (Zen 3). While they are
+ * fed, a thread reads the next ones. */
 #define READ_BYTES (4 << 20)
 
 /* ------------------------------------------------------------------------------------ options */
@@ -73,26 +75,26 @@ int run_pieces_check(const files *f, const options *o, kit_error *err)
 
 /* --------------------------------------------------------------------------------------- files */
 
+/* Keys and values that are read at once: a part of a piece, as it is in the files. */
+typedef struct part {
+    kit_array k, v;
+} part;
+
 typedef struct pieces_run {
     run_input *in;
     const options *o;
     attn_sdpa_state *state;
     run_pieces_info *info;
-    kit_array k, v; /* `rows` keys of a piece, as they are in the file */
-    int64_t rows;
-    uint64_t hash; /* of rows of k and v */
+    part part[2];      /* one is fed while the other one is read */
+    int64_t rows;      /* of a part at most */
+    int64_t key_bytes; /* of a key and its value in the files, over all heads */
+    uint64_t hash;     /* of rows of k and v */
     int64_t S;
     int sweep;
     double start, saved; /* seconds_now() */
     int64_t first;       /* the key at `start`, the beginning of the sweep */
     double bytes;        /* read before it */
 } pieces_run;
-
-/* Bytes of a key and its value in the files, over all heads. */
-static double key_bytes(const pieces_run *p)
-{
-    return (double)(p->k.bytes + p->v.bytes) / (double)p->rows;
-}
 
 /* Allocates room for `keys` rows of each matrix. */
 static int new_piece(kit_array *a, const kit_rows *rows, int64_t keys, kit_error *err)
@@ -132,13 +134,13 @@ int run_keys_are_finite(run_input *in, bool *finite, kit_error *err)
     *finite = true;
     for (int i = 0; i < 2 && !code; i++) {
         const int64_t S = in->args.k.shape[2];
-        kit_array part = {0};
-        code = new_piece(&part, both[i], CHUNK, err);
+        kit_array some = {0};
+        code = new_piece(&some, both[i], CHUNK, err);
         for (int64_t j = 0; j < S && !code && *finite; j += CHUNK) {
-            code = read_piece(&part, both[i], j, S - j < CHUNK ? S - j : CHUNK, err);
-            *finite = code || run_is_finite(&part, false);
+            code = read_piece(&some, both[i], j, S - j < CHUNK ? S - j : CHUNK, err);
+            *finite = code || run_is_finite(&some, false);
         }
-        kit_array_free(&part);
+        kit_array_free(&some);
     }
     return code;
 }
@@ -208,22 +210,22 @@ static int load(pieces_run *p, const char *path, const attn_sdpa_args *args, att
 
 /* --------------------------------------------------------------------------------- the call */
 
-static int feed(pieces_run *p, int64_t first, kit_error *err)
+static int feed(pieces_run *p, const part *from, int64_t first, kit_error *err)
 {
     const attn_sdpa_args *a = &p->in->args;
-    const int64_t n = p->k.shape[p->k.rank - 2];
+    const int64_t n = from->k.shape[from->k.rank - 2];
     const attn_dtype dtype = a->q.dtype;
     kit_array k = {0}, v = {0};
     attn_error engine = {0};
     int code = KIT_OK;
-    if (p->k.dtype != dtype)
-        code = kit_array_convert(&k, &p->k, dtype, err);
-    if (!code && p->v.dtype != dtype)
-        code = kit_array_convert(&v, &p->v, dtype, err);
+    if (from->k.dtype != dtype)
+        code = kit_array_convert(&k, &from->k, dtype, err);
+    if (!code && from->v.dtype != dtype)
+        code = kit_array_convert(&v, &from->v, dtype, err);
     if (!code) {
-        const attn_tensor keys = attn_bhtd(k.data ? k.data : p->k.data, dtype, a->k.shape[0],
+        const attn_tensor keys = attn_bhtd(k.data ? k.data : from->k.data, dtype, a->k.shape[0],
                                            a->k.shape[1], n, a->k.shape[3]);
-        const attn_tensor values = attn_bhtd(v.data ? v.data : p->v.data, dtype, a->v.shape[0],
+        const attn_tensor values = attn_bhtd(v.data ? v.data : from->v.data, dtype, a->v.shape[0],
                                              a->v.shape[1], n, a->v.shape[3]);
         code = kit_engine(attn_sdpa_feed(p->state, first, &keys, &values, &engine), &engine, err);
     }
@@ -244,17 +246,51 @@ static void show(const pieces_run *p, int64_t done)
                       (int)left % 60);
 }
 
-/* Reads and feeds a piece. */
+/* Keys first .. past-1, to be read into `to`. */
+typedef struct reading {
+    run_input *in;
+    part *to;
+    int64_t first, past;
+    int code;
+    kit_error err;
+} reading;
+
+static void *read_part(void *arg)
+{
+    reading *r = arg;
+    const int64_t n = r->past - r->first;
+    r->code = read_piece(&r->to->k, r->in->k_rows, r->first, n, &r->err);
+    if (!r->code)
+        r->code = read_piece(&r->to->v, r->in->v_rows, r->first, n, &r->err);
+    return NULL;
+}
+
+/* Reads and feeds a piece, part by part: the next part is read while one is fed. */
 static int feed_piece(pieces_run *p, int64_t first, int64_t past, kit_error *err)
 {
-    int code = KIT_OK;
-    for (int64_t j = first; j < past && !code; j += p->rows) {
-        const int64_t n = past - j < p->rows ? past - j : p->rows;
-        if (!(code = read_piece(&p->k, p->in->k_rows, j, n, err)) &&
-            !(code = read_piece(&p->v, p->in->v_rows, j, n, err)))
-            code = feed(p, j, err);
+    reading r[2] = {{.in = p->in, .to = &p->part[0]}, {.in = p->in, .to = &p->part[1]}};
+    r[0].first = first;
+    r[0].past = past - first < p->rows ? past : first + p->rows;
+    read_part(&r[0]);
+    for (int i = 0;; i = !i) {
+        reading *now = &r[i], *next = &r[!i];
+        if (now->code) {
+            *err = now->err;
+            return now->code;
+        }
+        next->first = now->past;
+        next->past = past - next->first < p->rows ? past : next->first + p->rows;
+        const bool more = next->first < past;
+        pthread_t thread;
+        const bool beside = more && pthread_create(&thread, NULL, read_part, next) == 0;
+        const int code = feed(p, now->to, now->first, err);
+        if (beside)
+            pthread_join(thread, NULL);
+        if (code || !more)
+            return code;
+        if (!beside)
+            read_part(next);
     }
-    return code;
 }
 
 static volatile sig_atomic_t stopped; /* number of the signal */
@@ -301,7 +337,7 @@ static int feed_all(pieces_run *p, kit_error *err)
         code = feed_piece(p, first, end, err);
         p->info->count++;
         p->info->keys += n;
-        p->info->bytes += (double)n * key_bytes(p);
+        p->info->bytes += (double)(n * p->key_bytes);
         show(p, end);
         const bool last = stopped && end < p->S;
         if (!code && checkpoint && (last || seconds_now() - p->saved >= every))
@@ -337,16 +373,20 @@ static int64_t row_bytes(const kit_rows *rows)
     return S ? kit_array_count(a) / S * (int64_t)attn_dtype_size(a->dtype) : 0;
 }
 
-/* Allocates room for READ_BYTES, a multiple of 256 keys, or for a piece if it is smaller. */
-static int new_rows(pieces_run *p, kit_error *err)
+/* Allocates two parts of READ_BYTES, a multiple of 256 keys, or for a piece if it is smaller. */
+static int new_parts(pieces_run *p, kit_error *err)
 {
     const int64_t bytes = row_bytes(p->in->k_rows) + row_bytes(p->in->v_rows);
     const int64_t chunks = bytes ? READ_BYTES / CHUNK / bytes : 1;
     p->rows = (chunks ? chunks : 1) * CHUNK;
     if (p->rows > p->info->size)
         p->rows = p->info->size;
-    const int code = new_piece(&p->k, p->in->k_rows, p->rows, err);
-    return code ? code : new_piece(&p->v, p->in->v_rows, p->rows, err);
+    p->key_bytes = bytes;
+    int code = KIT_OK;
+    for (int i = 0; i < 2 && !code; i++)
+        if (!(code = new_piece(&p->part[i].k, p->in->k_rows, p->rows, err)))
+            code = new_piece(&p->part[i].v, p->in->v_rows, p->rows, err);
+    return code;
 }
 
 int run_in_pieces(run_input *in, const attn_sdpa_args *args, attn_context *ctx, const options *o,
@@ -360,7 +400,7 @@ int run_in_pieces(run_input *in, const attn_sdpa_args *args, attn_context *ctx, 
     p.saved = seconds_now();
     int code = begin(&p, args, ctx, err);
     if (!code)
-        code = new_rows(&p, err);
+        code = new_parts(&p, err);
     struct sigaction before[2];
     if (option_given(o, OPT_run_checkpoint))
         catch_signals(before);
@@ -375,7 +415,9 @@ int run_in_pieces(run_input *in, const attn_sdpa_args *args, attn_context *ctx, 
         release_signals(before);
     info->state_bytes = attn_sdpa_state_bytes(p.state);
     attn_sdpa_end(p.state);
-    kit_array_free(&p.k);
-    kit_array_free(&p.v);
+    for (int i = 0; i < 2; i++) {
+        kit_array_free(&p.part[i].k);
+        kit_array_free(&p.part[i].v);
+    }
     return code;
 }

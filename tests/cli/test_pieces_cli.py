@@ -51,6 +51,16 @@ class Bits(Pieces):
         np.save(self.path("k.npy"), self.k.astype(">f4"))  # another byte order
         self.assertEqual(self.results("--pieces", 256), whole)
 
+    def test_a_piece_that_is_read_in_parts(self):
+        """13 MB: three parts of 4 MiB and a rest."""
+        for name, width in ("k", D), ("v", DV):
+            x = np.random.default_rng(width).standard_normal((B, HK, 20100, width)).astype("f4")
+            np.save(self.path(name + ".npy"), x)
+        whole = self.results("--causal", "bottom-right")
+        for args in (65536,), (65536, "--threads", 2), (7168,):
+            args = ("--causal", "bottom-right", "--pieces", *args)
+            self.assertEqual(self.results(*args), whole, args)
+
     def test_numpy(self):
         self.results("--pieces", 512)
         k, v = (np.repeat(x.astype("f8"), H // HK, 1) for x in (self.k, self.v))
