@@ -230,6 +230,20 @@ class Train(CliTest):
         ascii_only = self.train("--steps", "9", env={"LC_ALL": "C"})
         self.assertTrue(ascii_only.isascii())
 
+    def test_every_map_says_its_layer_and_step(self):
+        for name, s in self.steps(*SMALL, "--steps", "4", "--task", "previous-token").items():
+            if name.startswith("layer_"):
+                layer, moment = re.fullmatch(r"layer_(\d)(?:_step_(\d))?(?:_slope)?", name).groups()
+                self.assertEqual((s["layer"], s["moment"]), (int(layer), int(moment or 4)), name)
+
+    def test_maps_of_one_step_or_layer_are_in_a_row(self):
+        for heads, layers, across in (1, 1, 4), (2, 2, 4), (3, 2, 6), (4, 3, 4):
+            self.works("train", "--batch", 4, "--steps", 9, "--embed", 4 * heads, "--heads", heads,
+                       "--layers", layers, "-o", "maps.svg")
+            places = re.findall(r'<text x="(\d+)"[^>]*>step \d+',
+                                self.bytes("maps.svg").decode())
+            self.assertEqual(len(set(places)), across, (heads, layers))
+
     def test_files(self):
         self.train("--steps", "6", "--checkpoint", "c.st", "--save-every", "2")
         arrays = json.loads(self.works("info", "--json", "c.st"))["arrays"]
@@ -322,6 +336,8 @@ class Train(CliTest):
         resume = ["train", "--resume", "c.st", "--steps", "5"]
         self.works(*resume, "--text", "a.txt")
         self.fails(2, *resume, says="was trained on a text; give it as --text")
+        self.fails(2, *resume, "--text", "b.txt", says="another text")
+        self.write("b.txt", b"text one, " * 40)  # of the same characters
         self.fails(2, *resume, "--text", "b.txt", says="another text")
 
 
