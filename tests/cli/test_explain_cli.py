@@ -264,6 +264,14 @@ class Text(Explain):
                     for line in out.splitlines():
                         self.assertLessEqual(columns(line), width, line)
 
+    def test_what_a_map_of_many_words_shows_is_said(self):
+        lines = self.works("explain", " ".join("abcdefghijklmnopqrstuvwxyz")).splitlines()
+        maps = [i for i, line in enumerate(lines) if "1       5         10" in line]
+        self.assertGreater(len(maps), 1)
+        for i in maps:
+            self.assertIn("Columns stand in the order of the rows; at the right: entropy/max.",
+                          lines[i - 1])
+
     def test_bad_width_is_80(self):
         want = self.works("explain", TEXT)
         for bad in ("", "x", "0", "-3", "99999999999999999999"):

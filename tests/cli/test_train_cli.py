@@ -244,6 +244,15 @@ class Train(CliTest):
                                 self.bytes("maps.svg").decode())
             self.assertEqual(len(set(places)), across, (heads, layers))
 
+    def test_weight_decay_makes_weights_smaller(self):
+        sizes = []
+        for decay in (0, 10):
+            self.train("--steps", 20, "--warmup", 0, "--lr", 0.01, "--weight-decay", decay,
+                       "--checkpoint", "c.st")
+            sizes.append(sum((a.astype("f8") ** 2).sum() for n, a in tensors(
+                self.bytes("c.st")).items() if n.endswith("_weight")))
+        self.assertLess(sizes[1], 0.5 * sizes[0])
+
     def test_files(self):
         self.train("--steps", "6", "--checkpoint", "c.st", "--save-every", "2")
         arrays = json.loads(self.works("info", "--json", "c.st"))["arrays"]
