@@ -235,6 +235,7 @@ class Train(CliTest):
             if name.startswith("layer_"):
                 layer, moment = re.fullmatch(r"layer_(\d)(?:_step_(\d))?(?:_slope)?", name).groups()
                 self.assertEqual((s["layer"], s["moment"]), (int(layer), int(moment or 4)), name)
+                self.assertGreater(np.abs(self.array(s)).max(), 0, name)
 
     def test_maps_of_one_step_or_layer_are_in_a_row(self):
         for heads, layers, across in (1, 1, 4), (2, 2, 4), (3, 2, 6), (4, 3, 4):
