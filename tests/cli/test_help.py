@@ -60,7 +60,9 @@ class Help(CliTest):
         for command in OPTIONS:
             words = " ".join(self.works("help", command).split())
             part = re.search(r"(?ms)^\.SS attn %s .*?^\.nf" % command, page).group()
-            for text in re.findall(r"(?m)^[^.].*\.$", part)[1:]:
+            summary, *texts = re.findall(r"(?m)^[^.].*\.$", part)
+            self.assertIn("- " + summary[0].lower() + summary[1:], words)
+            for text in texts:
                 self.assertIn(re.split(r" (?:Range:|Default:|One of) ", text)[0], words)
 
     def test_examples_in_the_help_parse(self):
