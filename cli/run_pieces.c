@@ -16,13 +16,11 @@
 
 enum { CHUNK = 256, SAMPLES = 64, HASH = 8 };
 
-/* Bytes of keys and values that are read and fed at once; a thread reads the next ones meanwhile.
- * With few queries, few enough to stay in a cache in between: from memory that holds the files, 16
- * queries of 4 heads take 1.2 s of CPU time for 4 GiB; with twice as many bytes 1.6 s. With more
- * queries, enough that threads seldom wait for each other: 512 queries take 8.2 s on 2 threads, and
- * 10.5 s with 4 MiB at once (Zen 3). */
-#define FEW_QUERIES 32
-#define READ_BYTES(queries) ((queries) > FEW_QUERIES ? 16 << 20 : 4 << 20)
+/* Bytes of keys and values that are read and fed at once: few enough to stay in a cache in between.
+ * From memory that holds the files, 16 queries of 4 heads then take 1.2 s of CPU time for 4 GiB;
+ * with twice as many bytes 1.6 s, and with whole pieces of 64 Ki keys 1.9 s (Zen 3). While they are
+ * fed, a thread reads the next ones: 64 queries take 1.6 s on two CPUs, and 1.8 s without it. */
+#define READ_BYTES (4 << 20)
 
 /* ------------------------------------------------------------------------------------ options */
 
@@ -379,7 +377,7 @@ static int64_t row_bytes(const kit_rows *rows)
 static int new_parts(pieces_run *p, kit_error *err)
 {
     const int64_t bytes = row_bytes(p->in->k_rows) + row_bytes(p->in->v_rows);
-    const int64_t chunks = bytes ? READ_BYTES(p->in->args.q.shape[2]) / CHUNK / bytes : 1;
+    const int64_t chunks = bytes ? READ_BYTES / CHUNK / bytes : 1;
     p->rows = (chunks ? chunks : 1) * CHUNK;
     if (p->rows > p->info->size)
         p->rows = p->info->size;

@@ -52,7 +52,7 @@ class Bits(Pieces):
         self.assertEqual(self.results("--pieces", 256), whole)
 
     def test_a_piece_that_is_read_in_parts(self):
-        """13 MB: three parts of 4 MiB and a rest, for 30 queries."""
+        """13 MB: three parts of 4 MiB and a rest."""
         for name, width in ("k", D), ("v", DV):
             x = np.random.default_rng(width).standard_normal((B, HK, 20100, width)).astype("f4")
             np.save(self.path(name + ".npy"), x)
