@@ -75,9 +75,13 @@ int run_pieces_check(const files *f, const options *o, kit_error *err)
 
 /* --------------------------------------------------------------------------------------- files */
 
-/* Keys and values that are read at once: a part of a piece, as it is in the files. */
+/* Keys and values that are read at once: a part of a piece, keys first .. past-1. */
 typedef struct part {
-    kit_array k, v;
+    run_input *in;
+    kit_array k, v; /* as they are in the files */
+    int64_t first, past;
+    int code; /* of reading, with its err */
+    kit_error err;
 } part;
 
 typedef struct pieces_run {
@@ -210,10 +214,10 @@ static int load(pieces_run *p, const char *path, const attn_sdpa_args *args, att
 
 /* --------------------------------------------------------------------------------- the call */
 
-static int feed(pieces_run *p, const part *from, int64_t first, kit_error *err)
+static int feed(pieces_run *p, const part *from, kit_error *err)
 {
     const attn_sdpa_args *a = &p->in->args;
-    const int64_t n = from->k.shape[from->k.rank - 2];
+    const int64_t n = from->past - from->first;
     const attn_dtype dtype = a->q.dtype;
     kit_array k = {0}, v = {0};
     attn_error engine = {0};
@@ -227,7 +231,8 @@ static int feed(pieces_run *p, const part *from, int64_t first, kit_error *err)
                                            a->k.shape[1], n, a->k.shape[3]);
         const attn_tensor values = attn_bhtd(v.data ? v.data : from->v.data, dtype, a->v.shape[0],
                                              a->v.shape[1], n, a->v.shape[3]);
-        code = kit_engine(attn_sdpa_feed(p->state, first, &keys, &values, &engine), &engine, err);
+        code = kit_engine(attn_sdpa_feed(p->state, from->first, &keys, &values, &engine), &engine,
+                          err);
     }
     kit_array_free(&k);
     kit_array_free(&v);
@@ -246,44 +251,39 @@ static void show(const pieces_run *p, int64_t done)
                       (int)left % 60);
 }
 
-/* Keys first .. past-1, to be read into `to`. */
-typedef struct reading {
-    run_input *in;
-    part *to;
-    int64_t first, past;
-    int code;
-    kit_error err;
-} reading;
-
 static void *read_part(void *arg)
 {
-    reading *r = arg;
-    const int64_t n = r->past - r->first;
-    r->code = read_piece(&r->to->k, r->in->k_rows, r->first, n, &r->err);
-    if (!r->code)
-        r->code = read_piece(&r->to->v, r->in->v_rows, r->first, n, &r->err);
+    part *to = arg;
+    const int64_t n = to->past - to->first;
+    to->code = read_piece(&to->k, to->in->k_rows, to->first, n, &to->err);
+    if (!to->code)
+        to->code = read_piece(&to->v, to->in->v_rows, to->first, n, &to->err);
     return NULL;
+}
+
+/* Chooses the next keys to read: those from `first` on, and none from `past` on. */
+static void choose_part(part *to, const pieces_run *p, int64_t first, int64_t past)
+{
+    to->first = first;
+    to->past = past - first < p->rows ? past : first + p->rows;
 }
 
 /* Reads and feeds a piece, part by part: the next part is read while one is fed. */
 static int feed_piece(pieces_run *p, int64_t first, int64_t past, kit_error *err)
 {
-    reading r[2] = {{.in = p->in, .to = &p->part[0]}, {.in = p->in, .to = &p->part[1]}};
-    r[0].first = first;
-    r[0].past = past - first < p->rows ? past : first + p->rows;
-    read_part(&r[0]);
+    choose_part(&p->part[0], p, first, past);
+    read_part(&p->part[0]);
     for (int i = 0;; i = !i) {
-        reading *now = &r[i], *next = &r[!i];
+        part *now = &p->part[i], *next = &p->part[!i];
         if (now->code) {
             *err = now->err;
             return now->code;
         }
-        next->first = now->past;
-        next->past = past - next->first < p->rows ? past : next->first + p->rows;
+        choose_part(next, p, now->past, past);
         const bool more = next->first < past;
         pthread_t thread;
         const bool beside = more && pthread_create(&thread, NULL, read_part, next) == 0;
-        const int code = feed(p, now->to, now->first, err);
+        const int code = feed(p, now, err);
         if (beside)
             pthread_join(thread, NULL);
         if (code || !more)
@@ -383,9 +383,11 @@ static int new_parts(pieces_run *p, kit_error *err)
         p->rows = p->info->size;
     p->key_bytes = bytes;
     int code = KIT_OK;
-    for (int i = 0; i < 2 && !code; i++)
+    for (int i = 0; i < 2 && !code; i++) {
+        p->part[i].in = p->in;
         if (!(code = new_piece(&p->part[i].k, p->in->k_rows, p->rows, err)))
             code = new_piece(&p->part[i].v, p->in->v_rows, p->rows, err);
+    }
     return code;
 }
 
