@@ -13,7 +13,7 @@
 #
 # SIMD (-msimd128) is in every browser since 2023; where it is not, the page uses JavaScript. A
 # browser with SIMD also has the older instructions that the other flags allow; they make the module
-# 1 % smaller.
+# 2 KB smaller.
 #
 # Files are compiled and linked by two calls, and -O stands in the first alone: clang runs wasm-opt,
 # where one is installed, when it links with -O, and Debian's refuses a module that --strip-all has
