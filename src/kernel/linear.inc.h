@@ -80,13 +80,15 @@ static void op_linear(const attni_product *p, int nv_) { WITH_NV(nv_, linear_til
  */
 
 /* r[d][i] = component d of output i; 0 outside of `outputs` x `count`. A function of its own, to be
- * small. */
+ * small. No load depends on a condition: compilers turn such loads into masked ones, which are slow
+ * where the masked part lies in another page. */
 static __attribute__((noinline)) void load_part(R r[V_LANES][V_LANES], const R_any *w,
                                                 ptrdiff_t ldw, int outputs, int count)
 {
-    for (int d = 0; d < V_LANES; d++)
-        for (int i = 0; i < V_LANES; i++)
-            r[d][i] = i < outputs && d < count ? w[i * ldw + d] : 0;
+    memset(r, 0, V_LANES * sizeof *r);
+    for (int i = 0; i < (outputs < V_LANES ? outputs : V_LANES); i++)
+        for (int d = 0; d < count; d++)
+            r[d][i] = w[i * ldw + d];
 }
 
 /* Prefetches V_LANES rows of the weight LINEAR_PREFETCH components ahead; past the end of the rows,
