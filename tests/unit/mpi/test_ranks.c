@@ -47,20 +47,25 @@ static void test_layout_agrees(void **state)
         }
 }
 
+enum { BLOCKS = 1024, TOKENS_OF_BLOCKS = 64 * BLOCKS };
+
 /* The share of the time in which a rank computes, if all ranks wait for each other after each
- * segment; by counting visible pairs. */
-static double balance(int P, int64_t blocks, int64_t L, int64_t window)
+ * segment of L keys; by counting visible pairs of a causal call. Query i sees the last `window`
+ * keys (0: all) of those from start[i] on; NULL: from 0 on. */
+static double balance(int P, int64_t L, int64_t window, const int64_t *start)
 {
-    const int64_t tokens = 64 * blocks;
+    const int64_t tokens = TOKENS_OF_BLOCKS;
     double sum = 0, slowest = 0;
     for (int64_t j0 = 0; j0 < tokens; j0 += L) {
         double most = 0;
         for (int r = 0; r < P; r++) {
             double pairs = 0;
-            for (int64_t block = r; block < blocks; block += P)
+            for (int64_t block = r; block < BLOCKS; block += P)
                 for (int64_t i = 64 * block; i < 64 * block + 64; i++) {
                     const int64_t past = i + 1 < j0 + L ? i + 1 : j0 + L;
-                    const int64_t first = window && i - window > j0 ? i - window : j0;
+                    int64_t first = start && start[i] > j0 ? start[i] : j0;
+                    if (window && i - window > first)
+                        first = i - window;
                     pairs += past > first ? (double)(past - first) : 0;
                 }
             sum += pairs;
@@ -74,10 +79,46 @@ static double balance(int P, int64_t blocks, int64_t L, int64_t window)
 static void test_balance(void **state)
 {
     (void)state;
-    const double causal = balance(8, 1024, 2048, 0), window = balance(8, 1024, 2048, 4096);
+    const double causal = balance(8, 2048, 0, NULL), window = balance(8, 2048, 4096, NULL);
     printf("balance of 1024 blocks on 8 ranks: causal %.4f, window %.4f\n", causal, window);
     assert_number(causal, >=, 0.99);
     assert_number(window, >=, 0.99);
+}
+
+/* A random number of 0 .. n - 1. */
+static int64_t below(int64_t n)
+{
+    random_state = random_state * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return (int64_t)((random_state >> 33) % (uint64_t)n);
+}
+
+/* Packed sequences of random lengths from 64 << from to 64 << to tokens, each doubling as likely:
+ * the mean of 20 draws. */
+static double packed_balance(int from, int to)
+{
+    static int64_t start[TOKENS_OF_BLOCKS];
+    double sum = 0;
+    for (int draw = 0; draw < 20; draw++) {
+        for (int64_t i = 0, length; i < TOKENS_OF_BLOCKS; i += length) {
+            const int64_t least = INT64_C(64) << (from + below(to - from));
+            length = least + below(least);
+            for (int64_t n = i; n < i + length && n < TOKENS_OF_BLOCKS; n++)
+                start[n] = i;
+        }
+        sum += balance(8, 2048, 0, start);
+    }
+    return sum / 20;
+}
+
+static void test_packed_balance(void **state)
+{
+    (void)state;
+    const double any = packed_balance(0, 8), middle = packed_balance(2, 6);
+    printf("balance of packed sequences on 8 ranks: 64 to 16384 tokens %.4f, 256 to 4096 %.4f, "
+           "64 to 512 %.4f\n",
+           any, middle, packed_balance(0, 3));
+    assert_number(any, >=, 0.94);
+    assert_number(middle, >=, 0.85);
 }
 
 /* Every rank receives the keys that it lacks, once: (D + Dv) Hk B (S - its own) elements; and three
@@ -334,6 +375,7 @@ int main(void)
         cmocka_unit_test(test_layout_by_hand),
         cmocka_unit_test(test_layout_agrees),
         cmocka_unit_test(test_balance),
+        cmocka_unit_test(test_packed_balance),
         cmocka_unit_test(test_bytes_of_full_attention),
         cmocka_unit_test(test_hidden_segments_are_not_sent),
         cmocka_unit_test(test_window_of_a_packed_sequence),
