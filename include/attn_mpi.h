@@ -216,6 +216,24 @@ static inline void attn_mpi_checkpoint_init(attn_mpi_checkpoint *checkpoint)
     checkpoint->size = 0;
 }
 
+/* How a call is cut. ATTN_MPI_SEGMENTS: each rank computes its rows; keys travel in segments, as
+ * described above.
+ *
+ * ATTN_MPI_HEADS: each rank computes some key/value heads and their query heads, for all tokens.
+ * Rows of q, k and v travel to the ranks that compute their heads, and rows of out and lse travel
+ * back. k must have a head for each rank. segment_keys and checkpoint are refused.
+ *   Bits: those of one call, all gradients included, for any P. dk and dv may also be f16 or bf16.
+ *   Traffic: with P dividing Hk, a rank sends, and receives, (P-1)/P^2 of the elements of q, k, v,
+ *   out and lse, and of a mask with a row for each query. If the mask has one head, all of it goes
+ *   to every rank. In the backward also of dout, dlse and the gradients.
+ *   Memory: the rows of all tokens of these tensors for the rank's heads; attn_sdpa_state_bytes()
+ *   or attn_sdpa_backward_state_bytes() for them; 2 P messages of 4 MiB, or of 64 rows if those are
+ *   larger.
+ *   Errors: while a rank computes, it sends nothing, so the deadline must be longer than the time
+ *   in which the slowest rank computes its heads.
+ *   Source: all-to-all over heads, Jacobs et al. 2023 (DeepSpeed-Ulysses). */
+typedef enum attn_mpi_mode { ATTN_MPI_SEGMENTS, ATTN_MPI_HEADS } attn_mpi_mode;
+
 typedef struct attn_mpi_options {
     size_t struct_size;      /* sizeof(attn_mpi_options), set by ATTN_MPI_OPTIONS_INIT */
     int64_t T, S;            /* queries and keys of all ranks together */
@@ -224,6 +242,7 @@ typedef struct attn_mpi_options {
     double deadline;         /* seconds without any progress of a message; 0: 600 */
     attn_mpi_report *report; /* out; or NULL */
     const attn_mpi_checkpoint *checkpoint; /* or NULL; refused by the backward */
+    attn_mpi_mode mode;
 } attn_mpi_options;
 
 #define ATTN_MPI_OPTIONS_INIT                                                                      \
@@ -238,6 +257,7 @@ static inline void attn_mpi_options_init(attn_mpi_options *options)
     options->deadline = 0;
     options->report = NULL;
     options->checkpoint = NULL;
+    options->mode = ATTN_MPI_SEGMENTS;
 }
 
 ATTN_API attn_status attn_mpi_sdpa_forward(const attn_comm *comm, attn_context *ctx,

@@ -13,7 +13,7 @@ enum { VERSION, ISA, FUNCTION, SHAPES, RULES, ARRAYS, CHECKPOINTS, PARTS };
 static const char *const names[PARTS] = {
     [VERSION] = "version of libattn",
     [ISA] = "instruction set (set ATTN_ISA to one that all machines have)",
-    [FUNCTION] = "function (forward or backward)",
+    [FUNCTION] = "function (forward or backward) or mode",
     [SHAPES] = "shapes or types",
     [RULES] = "rules",
     [ARRAYS] = "lengths, sequences, slopes or sinks",
@@ -149,7 +149,7 @@ attn_status attni_mpi_agree(attni_mpi_run *run, const attni_mpi_plan *plan, cons
         else if (part == ISA)
             hash_text(&h, isa);
         else if (part == FUNCTION)
-            hash_number(&h, plan->grads != NULL);
+            hash_number(&h, (plan->grads != NULL) + 2 * plan->heads);
         else if (part == SHAPES)
             hash_shapes(&h, plan);
         else if (part == RULES)

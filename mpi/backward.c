@@ -26,6 +26,7 @@
 typedef struct backward {
     attni_mpi_call call;
     attni_mpi_segments segments;
+    attni_mpi_heads heads; /* if the mode is ATTN_MPI_HEADS; then most of the rest is not used */
     attn_sdpa_grads grads; /* the caller's, with this rank's rows */
     attn_sdpa_backward_state *state;
     attn_status status;      /* of this rank's own computation */
@@ -41,20 +42,15 @@ typedef struct backward {
     double *all_head_sums;   /* [size][2][H] */
 } backward;
 
-static bool wanted(const attn_tensor *t)
-{
-    return t->data || t->shape[0] || t->shape[1] || t->shape[2] || t->shape[3];
-}
-
 /* ------------------------------------------------------------------------------------- checks */
 
 /* Contributions are added up in double, and libattn does not export its rounding to f16 and
- * bf16. */
+ * bf16. In mode ATTN_MPI_HEADS nothing is added up. */
 static attn_status check_sum(const backward *b, const attn_tensor *t, const char *name)
 {
-    if (!wanted(t))
+    if (!attni_mpi_wanted(t))
         return ATTN_OK;
-    if (t->dtype != ATTN_F32 && t->dtype != ATTN_F64)
+    if (t->dtype != ATTN_F32 && t->dtype != ATTN_F64 && !b->call.plan.heads)
         return attni_mpi_fail(b->call.run.err, ATTN_ERR_DTYPE, name,
                               "%s is %s; over ranks it must be f32 or f64", name,
                               attn_dtype_name(t->dtype));
@@ -126,8 +122,8 @@ static attn_status allocate(backward *b)
     attni_mpi_run *run = &b->call.run;
     const attni_mpi_plan *p = &b->call.plan;
     const attn_sdpa_args *a = &b->call.args;
-    const int64_t D = wanted(&b->grads.dk) ? a->k.shape[3] : 0,
-                  Dv = wanted(&b->grads.dv) ? a->v.shape[3] : 0;
+    const int64_t D = attni_mpi_wanted(&b->grads.dk) ? a->k.shape[3] : 0,
+                  Dv = attni_mpi_wanted(&b->grads.dv) ? a->v.shape[3] : 0;
     const uint64_t keys = (uint64_t)attni_mpi_most_keys(p), others = (uint64_t)(p->size - 1);
     b->pair = attni_mpi_pair_of(computed(a), p->B, a->k.shape[1], D, Dv);
     const uint64_t bytes = b->pair.bytes, rows = others * (uint64_t)most_share(p);
@@ -146,6 +142,15 @@ static attn_status allocate(backward *b)
     return ATTN_OK;
 }
 
+static attn_status begin_segments(backward *b)
+{
+    attn_status status;
+    if ((status = attni_mpi_call_cut(&b->call, true)) == ATTN_OK &&
+        (status = attni_mpi_segments_new(&b->segments, &b->call)) == ATTN_OK)
+        status = allocate(b);
+    return status;
+}
+
 /* The state of this rank's rows. It gets dk and dv of all keys, without data. */
 static attn_status begin_state(backward *b, attn_context *ctx)
 {
@@ -155,9 +160,9 @@ static attn_status begin_state(backward *b, attn_context *ctx)
     const uint64_t H = (uint64_t)a->q.shape[1];
     attn_pieces_options part = ATTN_PIECES_OPTIONS_INIT;
     attn_sdpa_grads g = b->grads;
-    if (wanted(&g.dk))
+    if (attni_mpi_wanted(&g.dk))
         g.dk = attn_bhtd(NULL, computed(a), B, Hk, S, a->k.shape[3]);
-    if (wanted(&g.dv))
+    if (attni_mpi_wanted(&g.dv))
         g.dv = attn_bhtd(NULL, computed(a), B, Hk, S, a->v.shape[3]);
     b->head_sums = attni_mpi_allocate(&call->run, H, 2 * sizeof *b->head_sums);
     if (!b->head_sums)
@@ -311,8 +316,10 @@ static attn_status compute(backward *b, int64_t segment)
                           v = attni_mpi_some_rows(&rows[1], at, n),
                           dk = attni_mpi_some_rows(&b->part[0], at, n),
                           dv = attni_mpi_some_rows(&b->part[1], at, n);
-        b->status = attn_sdpa_backward_feed(b->state, j, &k, &v, wanted(&b->grads.dk) ? &dk : NULL,
-                                            wanted(&b->grads.dv) ? &dv : NULL, b->call.run.err);
+        b->status =
+            attn_sdpa_backward_feed(b->state, j, &k, &v,
+                                    attni_mpi_wanted(&b->grads.dk) ? &dk : NULL,
+                                    attni_mpi_wanted(&b->grads.dv) ? &dv : NULL, b->call.run.err);
         status = attni_mpi_segments_poll(&b->segments);
         if (status == ATTN_OK)
             status = attni_mpi_poll(&b->call.run, &b->flight, &left);
@@ -357,9 +364,11 @@ static attn_status add_heads(backward *b)
     return ATTN_OK;
 }
 
-static attn_status run(backward *b)
+static attn_status run(backward *b, attn_context *ctx)
 {
     attni_mpi_segments *s = &b->segments;
+    if (b->call.plan.heads)
+        return attni_mpi_heads_backward(&b->heads, ctx, &b->grads);
     b->call.report.sweeps = 1;
     attni_mpi_segments_begin(s);
     zero_unseen(b);
@@ -384,16 +393,16 @@ attn_status attn_mpi_sdpa_backward(const attn_comm *comm, attn_context *ctx,
     if (status == ATTN_OK) {
         if ((status = attni_mpi_call_read(call, options, args)) == ATTN_OK &&
             (status = read_grads(&b, ctx, grads)) == ATTN_OK &&
-            (status = begin_state(&b, ctx)) == ATTN_OK &&
-            (status = attni_mpi_call_cut(call, true)) == ATTN_OK &&
-            (status = attni_mpi_segments_new(&b.segments, call)) == ATTN_OK)
-            status = allocate(&b);
+            (status = begin_state(&b, ctx)) == ATTN_OK)
+            status = call->plan.heads ? attni_mpi_heads_new(&b.heads, call, &b.grads)
+                                      : begin_segments(&b);
         status = attni_mpi_agree(&call->run, &call->plan, attn_context_isa(ctx), status);
     }
     if (status == ATTN_OK)
-        status = run(&b);
+        status = run(&b, ctx);
     attni_mpi_segments_cancel(&b.segments);
     attni_mpi_cancel(&call->run, &b.flight);
+    attni_mpi_cancel(&call->run, &b.heads.flight);
     attn_sdpa_backward_end(b.state);
     attni_mpi_call_end(call, status);
     return status;

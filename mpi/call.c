@@ -70,7 +70,17 @@ static attn_status check_options(attni_mpi_call *call, const attn_mpi_options *f
             return attni_mpi_fail(err, ATTN_ERR_ARGUMENT, "options",
                                   "options: %s is %lld; it must be within 0..2^56", names[i],
                                   (long long)numbers[i]);
+    if (options->mode != ATTN_MPI_SEGMENTS && options->mode != ATTN_MPI_HEADS)
+        return attni_mpi_fail(err, ATTN_ERR_ARGUMENT, "options",
+                              "options: mode is %d; it must be ATTN_MPI_SEGMENTS or ATTN_MPI_HEADS",
+                              (int)options->mode);
     attni_mpi_plan *p = &call->plan;
+    p->heads = options->mode == ATTN_MPI_HEADS;
+    if (p->heads && (options->segment_keys || options->checkpoint))
+        return attni_mpi_fail(err, ATTN_ERR_ARGUMENT, "options",
+                              "options: mode is ATTN_MPI_HEADS, which has no %s; it must be %s",
+                              options->segment_keys ? "segment_keys" : "checkpoint",
+                              options->segment_keys ? "0" : "NULL");
     const int64_t deal =
         common_multiple(KEYS_OF_CHUNK, (int64_t)ATTN_MPI_BLOCK * call->run.comm->size);
     const int64_t unit = options->segment_keys ? KEYS_OF_CHUNK : deal;
@@ -79,6 +89,8 @@ static attn_status check_options(attni_mpi_call *call, const attn_mpi_options *f
     p->rank = call->run.comm->rank, p->size = call->run.comm->size;
     p->segment_keys = (wanted + unit - 1) / unit * unit;
     p->segments = p->S / p->segment_keys + (p->S % p->segment_keys > 0);
+    if (p->heads)
+        p->segments = p->segment_keys = 0;
     return ATTN_OK;
 }
 
@@ -160,6 +172,15 @@ attn_status attni_mpi_call_part(attni_mpi_call *call, attn_pieces_options *part)
     part->q_positions = positions;
     part->whole_T = p->T;
     return ATTN_OK;
+}
+
+attn_status attni_mpi_call_check(attni_mpi_call *call, attn_context *ctx,
+                                 const attn_pieces_options *part)
+{
+    attn_sdpa_state *state;
+    const attn_status status = attn_sdpa_begin(ctx, &call->args, part, &state, call->run.err);
+    attn_sdpa_end(state);
+    return status;
 }
 
 /* ----------------------------------------------------------------------------------- segments */

@@ -10,8 +10,9 @@ typedef struct forward {
     attni_mpi_part *parts; /* this rank's rows; at least one part, which may have no rows */
     int64_t count;
     attni_mpi_saved saved;
-    attn_status status; /* of this rank's own computation */
-    bool agreed;        /* every rank has this status */
+    attni_mpi_heads heads; /* if the mode is ATTN_MPI_HEADS; then there are no segments and parts */
+    attn_status status;    /* of this rank's own computation */
+    bool agreed;           /* every rank has this status */
 } forward;
 
 /* --------------------------------------------------------------------------------------- parts */
@@ -36,16 +37,6 @@ static void make_part(const attni_mpi_call *call, const attn_pieces_options *all
     part->options.q_positions += row;
 }
 
-/* Checks a call that is cut into blocks: a part shows only some rows, and each tensor must have as
- * many rows as q. */
-static attn_status check_whole(forward *f, attn_context *ctx, const attn_pieces_options *all)
-{
-    attn_sdpa_state *state;
-    const attn_status status = attn_sdpa_begin(ctx, &f->call.args, all, &state, f->call.run.err);
-    attn_sdpa_end(state);
-    return status;
-}
-
 /* Begins the states of this rank's rows: one state or, with checkpoints, one for each block. */
 static attn_status begin_states(forward *f, attn_context *ctx)
 {
@@ -57,7 +48,8 @@ static attn_status begin_states(forward *f, attn_context *ctx)
     const int64_t count = cut ? attni_mpi_max(blocks, 1) : 1;
     attn_pieces_options all = ATTN_PIECES_OPTIONS_INIT;
     attn_status status = attni_mpi_call_part(call, &all);
-    if (status || (cut && (status = check_whole(f, ctx, &all))))
+    /* A part shows only some rows, and each tensor must have as many rows as q. */
+    if (status || (cut && (status = attni_mpi_call_check(call, ctx, &all))))
         return status;
     f->parts = attni_mpi_allocate(&call->run, (uint64_t)count, sizeof *f->parts);
     if (!f->parts)
@@ -81,18 +73,6 @@ static attn_status begin_states(forward *f, attn_context *ctx)
 
 /* ---------------------------------------------------------------------------------- computing */
 
-/* Feeds keys first .. past-1, of which k and v are views, as far as some row needs them. */
-static attn_status feed(attn_sdpa_state *state, const attn_tensor rows[2], int64_t first,
-                        int64_t past, attn_error *err)
-{
-    const int64_t from = attni_mpi_max(first, attn_sdpa_next(state, NULL));
-    if (from >= past)
-        return ATTN_OK;
-    const attn_tensor k = attni_mpi_some_rows(&rows[0], from - first, past - from),
-                      v = attni_mpi_some_rows(&rows[1], from - first, past - from);
-    return attn_sdpa_feed(state, from, &k, &v, err);
-}
-
 /* Computes a segment. An error of this rank is only reported at the end of the sweep or where the
  * ranks may save, because the other ranks need its keys until the sweep ends. */
 static attn_status compute(void *user, int64_t segment, bool needed)
@@ -106,7 +86,8 @@ static attn_status compute(void *user, int64_t segment, bool needed)
         const attn_tensor rows[2] = {attni_mpi_some_rows(&f->segments.rows[0], j, keys),
                                      attni_mpi_some_rows(&f->segments.rows[1], j, keys)};
         for (int64_t i = 0; i < f->count && f->status == ATTN_OK && status == ATTN_OK; i++) {
-            f->status = feed(f->parts[i].state, rows, first + j, first + j + keys, f->call.run.err);
+            f->status = attni_mpi_feed(f->parts[i].state, &rows[0], &rows[1], first + j,
+                                       first + j + keys, f->call.run.err);
             status = attni_mpi_segments_poll(&f->segments);
         }
     }
@@ -148,6 +129,35 @@ static attn_status all_sweeps(forward *f)
     return status;
 }
 
+/* Prepares the computation, as far as that needs no messages. */
+static attn_status prepare(forward *f, attn_context *ctx)
+{
+    attni_mpi_call *call = &f->call;
+    attn_pieces_options all = ATTN_PIECES_OPTIONS_INIT;
+    attn_status status;
+    if (call->plan.heads) {
+        if ((status = attni_mpi_call_part(call, &all)) == ATTN_OK &&
+            (status = attni_mpi_call_check(call, ctx, &all)) == ATTN_OK)
+            status = attni_mpi_heads_new(&f->heads, call, NULL);
+        return status;
+    }
+    if ((status = begin_states(f, ctx)) == ATTN_OK &&
+        (status = attni_mpi_call_cut(call, false)) == ATTN_OK)
+        status = attni_mpi_segments_new(&f->segments, call);
+    return status;
+}
+
+static attn_status run(forward *f, attn_context *ctx)
+{
+    attn_status status;
+    if (f->call.plan.heads)
+        return attni_mpi_heads_forward(&f->heads, ctx);
+    if (f->saved.call && (status = attni_mpi_saved_begin(&f->saved)))
+        return status;
+    attni_mpi_segments_begin(&f->segments);
+    return all_sweeps(f);
+}
+
 attn_status attn_mpi_sdpa_forward(const attn_comm *comm, attn_context *ctx,
                                   const attn_sdpa_args *args, const attn_mpi_options *options,
                                   attn_error *err)
@@ -156,19 +166,14 @@ attn_status attn_mpi_sdpa_forward(const attn_comm *comm, attn_context *ctx,
     attni_mpi_call *call = &f.call;
     attn_status status = attni_mpi_call_begin(call, comm, options, err);
     if (status == ATTN_OK) {
-        if ((status = attni_mpi_call_read(call, options, args)) == ATTN_OK &&
-            (status = begin_states(&f, ctx)) == ATTN_OK &&
-            (status = attni_mpi_call_cut(call, false)) == ATTN_OK)
-            status = attni_mpi_segments_new(&f.segments, call);
+        if ((status = attni_mpi_call_read(call, options, args)) == ATTN_OK)
+            status = prepare(&f, ctx);
         status = attni_mpi_agree(&call->run, &call->plan, attn_context_isa(ctx), status);
     }
-    if (status == ATTN_OK && f.saved.call)
-        status = attni_mpi_saved_begin(&f.saved);
-    if (status == ATTN_OK) {
-        attni_mpi_segments_begin(&f.segments);
-        status = all_sweeps(&f);
-    }
+    if (status == ATTN_OK)
+        status = run(&f, ctx);
     attni_mpi_segments_cancel(&f.segments);
+    attni_mpi_cancel(&call->run, &f.heads.flight);
     for (int64_t i = 0; i < f.count; i++)
         attn_sdpa_end(f.parts[i].state);
     attni_mpi_call_end(call, status);

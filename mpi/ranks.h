@@ -1,6 +1,6 @@
 /* What the files of libattn-mpi share. A file calls only files before it in this order: messages.c,
- * layout.c, needs.c, agree.c, call.c, segments.c, saved.c, then forward.c and backward.c. scatter.c
- * calls messages.c and layout.c; threads.c calls only messages.c. */
+ * layout.c, needs.c, agree.c, call.c, segments.c, heads.c, saved.c, then forward.c and backward.c.
+ * scatter.c calls messages.c and layout.c; threads.c calls only messages.c. */
 #ifndef ATTNI_MPI_RANKS_H
 #define ATTNI_MPI_RANKS_H
 
@@ -12,6 +12,12 @@
 
 static inline int64_t attni_mpi_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t attni_mpi_max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Is this gradient wanted? If not, all is 0. */
+static inline bool attni_mpi_wanted(const attn_tensor *t)
+{
+    return t->data || t->shape[0] || t->shape[1] || t->shape[2] || t->shape[3];
+}
 
 /* FNV-1a. libattn has the same function (src/core/saved.h), but does not export it. */
 static inline uint64_t attni_mpi_fnv(uint64_t hash, const void *bytes, size_t n)
@@ -99,6 +105,7 @@ typedef struct attni_mpi_plan {
     int64_t *starts; /* [segments + 1]: the first key of each segment, and S */
     int rank, size;
     bool saves, resumes; /* checkpoints */
+    bool heads;          /* mode ATTN_MPI_HEADS; there are no segments */
 } attni_mpi_plan;
 
 /* Sets needs[segments]: must `rank` see a key of the segment? `counts` has room for segments + 1
@@ -149,6 +156,9 @@ attn_status attni_mpi_call_read(attni_mpi_call *call, const attn_mpi_options *op
 attn_status attni_mpi_call_cut(attni_mpi_call *call, bool packed);
 /* The places of this rank's rows, for attn_sdpa_begin and attn_sdpa_backward_begin. */
 attn_status attni_mpi_call_part(attni_mpi_call *call, attn_pieces_options *part);
+/* Checks all arguments of a forward for this rank's rows. */
+attn_status attni_mpi_call_check(attni_mpi_call *call, attn_context *ctx,
+                                 const attn_pieces_options *part);
 /* Writes the report after success, and ends the run. */
 void attni_mpi_call_end(attni_mpi_call *call, attn_status status);
 
@@ -166,6 +176,9 @@ attni_mpi_pair attni_mpi_pair_of(attn_dtype dtype, int64_t B, int64_t heads, int
 /* The two tensors of n rows at `rows`. */
 void attni_mpi_views(const attni_mpi_pair *pair, char *rows, int64_t n, attn_tensor views[2]);
 attn_tensor attni_mpi_some_rows(const attn_tensor *t, int64_t from, int64_t n);
+/* Feeds keys first .. past-1, which are k and v, as far as some row needs them. */
+attn_status attni_mpi_feed(attn_sdpa_state *state, const attn_tensor *k, const attn_tensor *v,
+                           int64_t first, int64_t past, attn_error *err);
 
 /* How many keys of a segment lie on `rank`, and the first one's row there. */
 int64_t attni_mpi_share(const attni_mpi_plan *plan, int64_t segment, int rank, int64_t *row);
@@ -215,6 +228,43 @@ attn_status attni_mpi_sweep(attni_mpi_segments *s,
                             attn_status (*step)(void *user, int64_t segment, bool needed),
                             void *user);
 void attni_mpi_segments_cancel(attni_mpi_segments *s);
+
+/* ---------------------------------------------------------------------------------- heads.c
+ *
+ * A tensor whose rows are dealt to the ranks before and after the computation, and whose heads are
+ * dealt to them during the computation. */
+typedef struct attni_mpi_dealt {
+    attn_tensor local; /* this rank's rows of all heads */
+    attn_tensor whole; /* all rows of this rank's heads */
+    int64_t group;     /* its heads for each key/value head; 0: one head for all */
+    bool result;
+} attni_mpi_dealt;
+
+/* A call with options.mode = ATTN_MPI_HEADS. It points into itself and must not be moved. */
+typedef struct attni_mpi_heads {
+    attni_mpi_call *call;
+    attn_sdpa_args args; /* of this rank's heads, with all tokens */
+    attn_sdpa_grads grads;
+    attn_pieces_options part;
+    int64_t first, group; /* the first query head here; query heads for each key/value head */
+    attni_mpi_dealt tensors[12];
+    int count;
+    const attn_tensor *k, *v, *dk, *dv; /* whole ones; NULL: not wanted */
+    attn_tensor mask;                   /* if it has one row for all queries */
+    struct mask_shape *masks;           /* [size] */
+    uint8_t *again;                     /* [size] */
+    int64_t message;                    /* bytes of the largest message */
+    char *sent, *received;              /* [size] messages each */
+    attni_mpi_flight flight;
+} attni_mpi_heads;
+
+/* Finds this rank's heads, and allocates their tensors. grads: NULL in the forward. */
+attn_status attni_mpi_heads_new(attni_mpi_heads *h, attni_mpi_call *call,
+                                const attn_sdpa_grads *grads);
+/* The rest of the call, after all ranks have agreed. */
+attn_status attni_mpi_heads_forward(attni_mpi_heads *h, attn_context *ctx);
+attn_status attni_mpi_heads_backward(attni_mpi_heads *h, attn_context *ctx,
+                                     const attn_sdpa_grads *grads);
 
 /* ---------------------------------------------------------------------------------- saved.c
  *

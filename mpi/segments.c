@@ -40,6 +40,17 @@ attn_tensor attni_mpi_some_rows(const attn_tensor *t, int64_t from, int64_t n)
     return some;
 }
 
+attn_status attni_mpi_feed(attn_sdpa_state *state, const attn_tensor *k, const attn_tensor *v,
+                           int64_t first, int64_t past, attn_error *err)
+{
+    const int64_t from = attni_mpi_max(first, attn_sdpa_next(state, NULL));
+    if (from >= past)
+        return ATTN_OK;
+    const attn_tensor some_k = attni_mpi_some_rows(k, from - first, past - from),
+                      some_v = attni_mpi_some_rows(v, from - first, past - from);
+    return attn_sdpa_feed(state, from, &some_k, &some_v, err);
+}
+
 int64_t attni_mpi_segment_keys(const attni_mpi_plan *plan, int64_t segment)
 {
     return plan->starts[segment + 1] - plan->starts[segment];

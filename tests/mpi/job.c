@@ -12,6 +12,7 @@
 
 static attn_comm comm;
 static uint64_t all_bits;
+static int by_heads; /* calls in mode ATTN_MPI_HEADS */
 
 static void check_problem(check_case *c)
 {
@@ -27,6 +28,16 @@ static void check_problem(check_case *c)
         check_fail(c, "rank %d of %d: %s", comm.rank, comm.size, err.message);
     else
         rank_part_compare(c, &call, &part, comm.rank, comm.size);
+    if (comm.size <= call.args.k.shape[1]) {
+        rank_part_new(c, &call, comm.rank, comm.size, &part);
+        rank_part_by_heads(&part);
+        by_heads++;
+        if (attn_mpi_sdpa_forward(&comm, check_context(c, 1), &part.args, &part.options, &err) !=
+            ATTN_OK)
+            check_fail(c, "by heads, rank %d of %d: %s", comm.rank, comm.size, err.message);
+        else
+            rank_part_compare(c, &call, &part, comm.rank, comm.size);
+    }
     check_expect_intact(c);
     all_bits = rank_hash(c, &call.args.out, all_bits);
 }
@@ -40,7 +51,7 @@ static void check_backward_problem(check_case *c)
     attn_error err;
     uint64_t hashes[2];
     g = (check_gradients){0};
-    const bool finite = rank_gradients_draw(c, &g);
+    const bool finite = rank_gradients_draw(c, &g, true);
     for (int n = 0; n < 2; n++) {
         rank_gradients_new(c, &g, comm.rank, comm.size, &x);
         x.part.options.segment_keys = n ? 256 : 0;
@@ -50,6 +61,16 @@ static void check_backward_problem(check_case *c)
         else
             rank_gradients_compare(c, &g, &x, finite, comm.rank, comm.size);
         hashes[n] = rank_gradients_hash(c, &x);
+    }
+    if (comm.size <= g.call.args.k.shape[1]) {
+        rank_gradients_new(c, &g, comm.rank, comm.size, &x);
+        rank_part_by_heads(&x.part);
+        by_heads++;
+        if (attn_mpi_sdpa_backward(&comm, check_context(c, 1), &x.part.args, &x.grads,
+                                   &x.part.options, &err) != ATTN_OK)
+            check_fail(c, "by heads, rank %d of %d: %s", comm.rank, comm.size, err.message);
+        else
+            rank_gradients_compare_all(c, &g, &x, comm.rank, comm.size);
     }
     if (hashes[0] != hashes[1])
         check_fail(c, "rank %d of %d: other bits in the second call", comm.rank, comm.size);
@@ -64,8 +85,9 @@ static int bits(int count, void (*check)(check_case *c))
     for (int n = 0; run.buffers && n < count && run.failed == 0; n++)
         check_one(&run, "ranks", check, rank_isa(n), 64, 0, (uint64_t)(7000 + n), NULL);
     if (comm.rank == 0)
-        printf("%d ranks: %d problems, %d equal one call; hash of its results %016" PRIx64 "\n",
-               comm.size, count, (int)run.passed, all_bits);
+        printf("%d ranks: %d problems, %d equal one call, %d also by heads; hash of its results "
+               "%016" PRIx64 "\n",
+               comm.size, count, (int)run.passed, by_heads, all_bits);
     return run.passed != (uint64_t)count;
 }
 

@@ -25,8 +25,8 @@ static inline void rank_widen(check_case *c, check_tensor *t, attn_tensor *view)
 }
 
 /* Draws a call with all rules and the gradients of one call; returns true if all of its numbers are
- * finite. g->want then has the reference. */
-static inline bool rank_gradients_draw(check_case *c, check_gradients *g)
+ * finite. g->want then has the reference. `widen`: dk and dv are f32 or f64. */
+static inline bool rank_gradients_draw(check_case *c, check_gradients *g, bool widen)
 {
     attn_sdpa_args *a = &g->call.args;
     attn_error err = {0};
@@ -38,8 +38,10 @@ static inline bool rank_gradients_draw(check_case *c, check_gradients *g)
     a->workspace = NULL;
     g->grads.dmask = NULL;
     g->want.dmask = (ref_grad){0};
-    rank_widen(c, &g->dk, &g->grads.dk);
-    rank_widen(c, &g->dv, &g->grads.dv);
+    if (widen) {
+        rank_widen(c, &g->dk, &g->grads.dk);
+        rank_widen(c, &g->dv, &g->grads.dv);
+    }
     const bool finite = check_chance(c, 85);
     if (!finite && check_count(&a->k) > 0)
         check_store(&a->k, check_between(c, 0, a->k.shape[0] - 1),
@@ -122,6 +124,22 @@ static inline void rank_compare_heads(check_case *c, const char *name, const dou
                    d.want);
 }
 
+/* All gradients have the bits of one call. */
+static inline void rank_gradients_compare_all(check_case *c, const check_gradients *g,
+                                              const rank_gradients *x, int rank, int P)
+{
+    const attn_sdpa_grads *got = &x->grads;
+    const int64_t H = g->call.args.q.shape[1];
+    if (check_gradients_want(&g->dq))
+        rank_compare_one(c, "dq", &got->dq, &g->grads.dq, rank, P);
+    if (check_gradients_want(&g->dk))
+        rank_compare_one(c, "dk", &got->dk, &g->grads.dk, rank, P);
+    if (check_gradients_want(&g->dv))
+        rank_compare_one(c, "dv", &got->dv, &g->grads.dv, rank, P);
+    rank_compare_heads(c, "dalibi_slopes", got->dalibi_slopes, g->dalibi, H);
+    rank_compare_heads(c, "dsink_logits", got->dsink_logits, g->dsink, H);
+}
+
 /* dq has the bits of one call; on one rank, all gradients have them. The sums over queries are
  * within the bounds of one call, if all numbers are finite. */
 static inline void rank_gradients_compare(check_case *c, const check_gradients *g,
@@ -131,16 +149,10 @@ static inline void rank_gradients_compare(check_case *c, const check_gradients *
     const attn_sdpa_grads *got = &x->grads;
     const int64_t H = a->q.shape[1];
     const bool dk = check_gradients_want(&g->dk), dv = check_gradients_want(&g->dv);
-    if (check_gradients_want(&g->dq))
+    if (P == 1)
+        rank_gradients_compare_all(c, g, x, rank, P);
+    else if (check_gradients_want(&g->dq))
         rank_compare_one(c, "dq", &got->dq, &g->grads.dq, rank, P);
-    if (P == 1) {
-        if (dk)
-            rank_compare_one(c, "dk", &got->dk, &g->grads.dk, rank, P);
-        if (dv)
-            rank_compare_one(c, "dv", &got->dv, &g->grads.dv, rank, P);
-        rank_compare_heads(c, "dalibi_slopes", got->dalibi_slopes, g->dalibi, H);
-        rank_compare_heads(c, "dsink_logits", got->dsink_logits, g->dsink, H);
-    }
     if (!finite || c->failed)
         return;
     if (dk)

@@ -89,6 +89,13 @@ static inline void rank_part_new(check_case *c, const check_call *call, int rank
     p->options.report = &p->report;
 }
 
+/* The same in mode ATTN_MPI_HEADS. */
+static inline void rank_part_by_heads(rank_part *p)
+{
+    p->options.mode = ATTN_MPI_HEADS;
+    p->options.segment_keys = 0;
+}
+
 static inline void rank_compare_one(check_case *c, const char *name, const attn_tensor *got,
                                     const attn_tensor *want, int64_t rank, int64_t P)
 {
