@@ -183,6 +183,7 @@ class MpiOptions(ctypes.Structure):
         ("deadline", c_double),
         ("report", c_void_p),
         ("checkpoint", c_void_p),
+        ("mode", c_int),
     ]
 
 

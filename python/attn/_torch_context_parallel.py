@@ -61,7 +61,9 @@ class _Whole(NamedTuple):
     return_lse: bool
 
 
-def create(group: Any, deadline: float, segment_keys: int) -> "ContextParallel":
+def create(
+    group: Any, deadline: float, segment_keys: int, heads: bool
+) -> "ContextParallel":
     if not dist.is_available() or not dist.is_initialized():
         raise RuntimeError(
             "context_parallel needs torch.distributed; call torch.distributed.init_process_group"
@@ -78,7 +80,11 @@ def create(group: Any, deadline: float, segment_keys: int) -> "ContextParallel":
         raise ValueError(
             "segment_keys is %r; it must be an integer within 0..2^56" % (segment_keys,)
         )
-    return ContextParallel(Ranks(group, float(deadline), segment_keys))
+    if not isinstance(heads, bool):
+        raise ValueError("heads is %r; it must be True or False" % (heads,))
+    if heads and segment_keys:
+        raise ValueError("segment_keys is %d; with heads=True it must be 0" % segment_keys)
+    return ContextParallel(Ranks(group, float(deadline), segment_keys, heads))
 
 
 class ContextParallel:
@@ -322,7 +328,9 @@ class ContextParallel:
 
     def _options(self, whole: _Whole) -> bytes:
         r = self._ranks
-        return _pack_options(_OPTIONS_SIZE, whole.T, whole.S, r.segment_keys, r.deadline, 0, 0)
+        return _pack_options(
+            _OPTIONS_SIZE, whole.T, whole.S, r.segment_keys, r.deadline, 0, 0, int(r.heads)
+        )
 
     def _forward(
         self, whole: _Whole, q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor],
@@ -350,8 +358,10 @@ class ContextParallel:
         packed, keep = engine.arguments(
             q, k, v, out, lse, mask, *vectors, whole.seed, whole.o
         )  # fmt: skip
-        # The library adds contributions of ranks to dk and dv, and rounds neither to 16 bits.
-        types = q.dtype, engine.wide(q.dtype), engine.wide(q.dtype), torch.float64, torch.float64
+        # The library adds contributions of ranks to dk and dv, and rounds neither to 16 bits. With
+        # `heads` it adds nothing.
+        of_keys = q.dtype if self._ranks.heads else engine.wide(q.dtype)
+        types = q.dtype, of_keys, of_keys, torch.float64, torch.float64
         given = q, k, v, vectors[0], vectors[1]
         made = [
             torch.empty_like(x, dtype=t) if wanted and x is not None else None

@@ -101,7 +101,7 @@ class _Signals:
 class Ranks:
     """The ranks of a group, and their messages. Only one call at a time: use it under `lock`."""
 
-    def __init__(self, group: Any, deadline: float, segment_keys: int) -> None:
+    def __init__(self, group: Any, deadline: float, segment_keys: int, heads: bool) -> None:
         members = dist.get_process_group_ranks(group)
         try:
             # All ranks must create it. Its messages meet none of the caller's, and an error closes
@@ -116,7 +116,7 @@ class Ranks:
             ) from error
         self.members = members
         self.rank, self.size = dist.get_rank(self.group), len(members)
-        self.deadline, self.segment_keys = deadline, segment_keys
+        self.deadline, self.segment_keys, self.heads = deadline, segment_keys, heads
         self.lock = threading.RLock()
         self.failed = ""  # why no further call is possible
         self._signals = _Signals()

@@ -345,7 +345,7 @@ def register(name: str = "attn") -> None:
 
 
 def context_parallel(
-    group: Any = None, *, deadline: float = 600.0, segment_keys: int = 0
+    group: Any = None, *, deadline: float = 600.0, segment_keys: int = 0, heads: bool = False
 ) -> "ContextParallel":
     """Attention over the processes of a group of torch.distributed, each of which has a part of the
     sequence. All processes of the group must call it. See ContextParallel, which it returns.
@@ -355,6 +355,9 @@ def context_parallel(
     deadline      seconds without any message, after which a call fails; it must be longer than the
                   slowest process needs between two calls, and for a segment of keys
     segment_keys  how many keys travel at once; 0: the library chooses 2048 or more
+    heads         True: each process computes some heads of key, with their heads of query, for all
+                  tokens. So key needs a head for each process, and segment_keys must be 0. All
+                  gradients then have the bits of one process
 
     Raises ImportError without libattn-mpi.so, RuntimeError if torch.distributed is not initialised
     or the processes cannot connect within the deadline, ValueError for a value and for a process
@@ -362,4 +365,4 @@ def context_parallel(
     """
     from ._torch_context_parallel import create
 
-    return create(group, deadline, segment_keys)
+    return create(group, deadline, segment_keys, heads)

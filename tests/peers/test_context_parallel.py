@@ -76,9 +76,9 @@ def gradient_bound(dtype):
     return {torch.float64: 1e-14, torch.float32: 4e-6, torch.bfloat16: 8e-3}[dtype]
 
 
-def compare(rank, size, names, dtype):
-    """Runs the cases; returns what differs."""
-    attention, wrong = parallel(), []
+def compare(rank, size, names, dtype, heads=False):
+    """Runs the cases; returns what differs. heads: no gradient may."""
+    attention, wrong = parallel(heads=heads, segment_keys=0 if heads else 256), []
     for name in names:
         options = dict(CASES[name])
         T, S = options.pop("T", N), options.pop("S", N)
@@ -95,7 +95,7 @@ def compare(rank, size, names, dtype):
                 a = attention.shard(a, 2)
             elif rank > 0:
                 a = torch.zeros_like(a)  # rank 0 has the whole sum
-            if i < 3 or size == 1:
+            if i < 3 or size == 1 or heads:
                 right = same(a, b)
             else:
                 most = max(1.0, want[i].double().abs().max().item() if want[i].numel() else 0)
@@ -107,8 +107,8 @@ def compare(rank, size, names, dtype):
 
 
 class Bits(unittest.TestCase):
-    def right(self, size, names, dtype):
-        self.assertEqual(processes.run(size, compare, names, dtype), [(True, [])] * size)
+    def right(self, size, names, *more):
+        self.assertEqual(processes.run(size, compare, names, *more), [(True, [])] * size)
 
     def test_one_process(self):
         """All bits are those of attn.torch, of gradients of 16 bits, too."""
@@ -125,6 +125,11 @@ class Bits(unittest.TestCase):
     def test_four_processes(self):
         self.right(4, ["causal", "lengths", "alibi and sinks", "symmetric", "no tokens"],
                    torch.bfloat16)
+
+    def test_heads(self):
+        """With heads=True all gradients have the bits of one process."""
+        self.right(2, list(CASES), torch.float32, True)
+        self.right(2, ["causal", "bool mask", "alibi and sinks"], torch.bfloat16, True)
 
     def test_comparison_notices(self):
         """The comparison above fails for a result that differs in one bit, and in a gradient."""
@@ -413,7 +418,10 @@ def outside(rank, size):
     attn_of = attn.torch.context_parallel
     for options, want in (({"deadline": 0}, "deadline is 0; it must be a number of seconds above"),
                           ({"deadline": float("nan")}, "deadline is nan"),
-                          ({"segment_keys": -1}, "segment_keys is -1; it must be an integer")):
+                          ({"segment_keys": -1}, "segment_keys is -1; it must be an integer"),
+                          ({"heads": 1}, "heads is 1; it must be True or False"),
+                          ({"heads": True, "segment_keys": 256},
+                           "segment_keys is 256; with heads=True it must be 0")):
         try:
             attn_of(**options)
         except ValueError as error:
