@@ -433,8 +433,9 @@ int command_run(const options *o, kit_error *err)
     r.plan_only = option_given(o, OPT_run_plan);
     if (option_given(o, OPT_run_mpi) && !o->operand_count)
         return run_over_ranks(o, err);
-    if (option_given(o, OPT_run_deadline))
-        return kit_fail(err, KIT_USAGE, "--deadline has no effect without --mpi");
+    if (option_given(o, OPT_run_deadline) || option_given(o, OPT_run_share))
+        return kit_fail(err, KIT_USAGE, "--%s has no effect without --mpi",
+                        option_given(o, OPT_run_share) ? "share" : "deadline");
     int code = o->operand_count ? kit_fail(err, KIT_USAGE,
                                            "unexpected argument '%s'; arrays are given as --q "
                                            "FILE --k FILE --v FILE",

@@ -33,6 +33,7 @@ typedef struct run_state {
     attn_context *ctx;
     result result[RESULTS];
     checkpoint saved;
+    bool share_heads;
 } run_state;
 
 /* ------------------------------------------------------------------------------------ options */
@@ -51,6 +52,11 @@ static int check_options(const options *o, kit_error *err)
     if (!option_given(o, OPT_run_out) && !option_given(o, OPT_run_lse))
         return kit_fail(err, KIT_USAGE,
                         "--mpi needs --out FILE or --lse FILE, which the processes write together");
+    const bool saves = option_given(o, OPT_run_checkpoint);
+    if (option_choice(o, OPT_run_share) == 1 && (saves || option_given(o, OPT_run_resume)))
+        return kit_fail(err, KIT_USAGE,
+                        "--%s does not go with --share heads, which has no checkpoints",
+                        saves ? "checkpoint" : "resume");
     return KIT_OK;
 }
 
@@ -95,6 +101,12 @@ static int prepare(run_state *r, const options *o, kit_error *err)
         (code = checkpoint_prepare(&r->saved, o, &r->files, r->rank, err)))
         return code;
     r->T = r->in.args.q.shape[2];
+    const long long heads = r->in.args.k.shape[1];
+    if (r->share_heads && r->size > (heads > 1 ? heads : 1))
+        return kit_fail(err, KIT_USAGE,
+                        "%s: has %lld heads for %d processes; --share heads needs a head of k for "
+                        "each process",
+                        option_text(o, OPT_run_k), heads, r->size);
     return r->rank == 0 ? files_probe(&r->files, err) : KIT_OK;
 }
 
@@ -224,6 +236,7 @@ static int compute(run_state *r, kit_error *err)
     wanted.S = r->in.args.k.shape[2];
     wanted.deadline = ranks_deadline();
     wanted.checkpoint = checkpoint_functions(&r->saved);
+    wanted.mode = r->share_heads ? ATTN_MPI_HEADS : ATTN_MPI_SEGMENTS;
     const attn_status status =
         attn_mpi_sdpa_forward(ranks_comm(), r->ctx, &r->args, &wanted, &engine);
     return status == ATTN_ERR_FILE ? report_checkpoint(r, &engine, err)
@@ -402,6 +415,7 @@ int run_over_ranks(const options *o, kit_error *err)
     if (comm->size == 0) /* an argument that is a file's name looked like --help */
         return kit_fail(err, KIT_USAGE, "--mpi: no file's name may begin with --h");
     ranks_set_deadline(option_real(o, OPT_run_deadline));
+    r.share_heads = option_choice(o, OPT_run_share) == 1;
     const int code = work(&r, o, err);
     attn_context_destroy(r.ctx);
     checkpoint_free(&r.saved);

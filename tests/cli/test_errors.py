@@ -51,7 +51,7 @@ class Usage(CliTest):
         self.fails(USAGE, "generate", "--top", "3",
                    says="--top is ambiguous; it is short for --top-k --top-p")
         self.fails(USAGE, "run", "-x", says="unknown option '-x'")
-        self.fails(USAGE, "run", "--s", "3", says="--scores --scores-stage --softcap")
+        self.fails(USAGE, "run", "--s", "3", says="--scores --scores-stage --share --softcap")
         self.fails(USAGE, "run", "--json=3", says="--json takes no value")
         self.fails(USAGE, "run", "--q", says="--q needs a value: --q FILE")
         self.fails(USAGE, "explain", "text", "-o", says="--output needs a value")

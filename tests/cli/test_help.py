@@ -17,8 +17,8 @@ OPTIONS = {
     "quiz": "seed output answers grade color help",
     "run": "q k v out weights scores scores-stage lse causal window diagonal mask key-lengths "
     "softcap alibi alibi-symmetric sinks plan grad-out grad-q grad-k grad-v grad-mask "
-    "pieces checkpoint every resume mpi deadline scale dropout seed precision dtype threads isa "
-    "json color help",
+    "pieces checkpoint every resume mpi share deadline scale dropout seed precision dtype threads "
+    "isa json color help",
     "bench": "shape dtype causal pass threads isa seconds mpi deadline json color help",
     "train": "task text length vocab embed heads layers mlp steps batch lr warmup weight-decay "
     "seed unseen every checkpoint save-every resume output json full threads isa color help",

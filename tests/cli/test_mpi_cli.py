@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""attn run --mpi in a build without MPI, and --deadline alone. mpi/test_attn_run has the jobs."""
+"""attn run --mpi in a build without MPI, and its options alone. mpi/test_attn_run has the jobs."""
 
 import os
 import unittest
@@ -26,8 +26,9 @@ class WithoutMpi(CliTest):
     def test_help_of_mpi(self):
         self.assertIn("--mpi", self.works("run", "--mpi", "--help"))
 
-    def test_deadline_alone(self):
+    def test_options_alone(self):
         self.fails(2, "run", *QKV, "--deadline", 5, says="--deadline has no effect without --mpi")
+        self.fails(2, "run", *QKV, "--share", "heads", says="--share has no effect without --mpi")
 
 
 if __name__ == "__main__":

@@ -89,8 +89,8 @@ class Job(CliTest):
                 os.remove(self.path(name))
         return found
 
-    def same(self, ranks, *args, qkv=None, lse=True, code=0):
-        """A run and jobs of these numbers of ranks write the same bytes."""
+    def same(self, ranks, *args, qkv=None, lse=True, code=0, share=()):
+        """A run and jobs of these numbers of ranks write the same bytes. share: only for jobs."""
         args = [*(qkv or self.qkv), *args, "--out", "out.npy"]
         args += ["--lse", "lse.npy"] if lse else []
         plain = self.attn("run", *args)
@@ -98,7 +98,7 @@ class Job(CliTest):
         want = self.results()
         self.assertIsNotNone(want[0])
         for P in ranks:
-            done = self.job(P, *args)
+            done = self.job(P, *args, *share)
             self.assertEqual(done.returncode, code, (P, args, done.stderr))
             self.assertEqual(done.stdout, b"")
             self.assertEqual(self.lines(done), plain.stderr.decode().splitlines())

@@ -67,6 +67,14 @@ class Bits(Job):
         self.save("v", 700, 0)
         self.same([2])
 
+    def test_share_heads(self):
+        share = ("--share", "heads")
+        self.same([1, 2], "--causal", "bottom-right", share=share)
+        self.save("alibi", H)
+        np.save(self.path("m.npy"), self.rng.random((H, T, S)) < 0.7)
+        self.same([2], "--alibi", "alibi.npy", "--mask", "m.npy", "--dropout", 0.2, "--seed", 5,
+                  share=share)  # fmt: skip
+
     def test_one_result(self):
         done = self.job(2, *self.qkv, "--lse", "lse.npy")
         self.assertEqual((done.returncode, self.lines(done)), (0, []), done.stderr)
@@ -102,6 +110,10 @@ class Refused(Job):
         self.refused(USAGE, "--pieces does not go with --mpi", "--pieces", 256)
         self.refused(USAGE, "--mpi needs --out FILE or --lse FILE", out=())
         self.refused(USAGE, "--deadline 0: must be", "--deadline", 0)
+        self.refused(USAGE, "--share cores: must be rows or heads", "--share", "cores")
+        self.refused(USAGE, "--checkpoint does not go with --share heads", "--share", "heads",
+                     "--checkpoint", "saved")
+        self.refused(USAGE, "k.npy: has 2 heads for 3 processes", "--share", "heads", ranks=3)
         self.refused(USAGE, "out.npy: is named for two outputs", "--lse", "out.npy")
 
     def test_inputs(self):
