@@ -30,7 +30,7 @@ static int64_t heads_in(const attni_mpi_plan *p, const attni_mpi_dealt *t, int r
 {
     const int64_t n = heads_of(p, rank, first);
     *first *= t->group;
-    return t->group ? n * t->group : 1;
+    return t->group ? n * t->group : t->local.shape[1];
 }
 
 static int64_t row_bytes(const attn_tensor *t)
@@ -235,10 +235,9 @@ static attn_status add_mask(attni_mpi_heads *h)
     const int64_t queries = call->local.q.shape[2];
     if (!mask)
         return ATTN_OK;
-    mask_shape mine = {{mask->shape[0], mask->shape[1]},
-                       mask->shape[2] != 1 ? 2
-                       : queries == 1      ? 0
-                                           : 1};
+    mask_shape mine = {{mask->shape[0], mask->shape[1]}, mask->shape[2] == 1 ? 1 : 2};
+    if (mask->shape[2] == 1 && queries == 1)
+        mine.rows = 0;
     attn_status status = attni_mpi_all_gather(&call->run, &mine, sizeof mine, h->masks);
     if (status)
         return status;

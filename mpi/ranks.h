@@ -236,7 +236,7 @@ void attni_mpi_segments_cancel(attni_mpi_segments *s);
 typedef struct attni_mpi_dealt {
     attn_tensor local; /* this rank's rows of all heads */
     attn_tensor whole; /* all rows of this rank's heads */
-    int64_t group;     /* its heads for each key/value head; 0: one head for all */
+    int64_t group;     /* its heads for each key/value head; 0: one head for all, or none */
     bool result;
 } attni_mpi_dealt;
 
