@@ -2,6 +2,7 @@
 /* labels: threads */
 #include <pthread.h>
 
+#include "support/counted_memory.h"
 #include "support/rank_gradients.h"
 #include "support/rank_call.h"
 
@@ -25,6 +26,15 @@ static void *run_worker(void *arg)
             ? attn_mpi_sdpa_backward(&w->comm, w->ctx, &p->args, &w->x.grads, &p->options, &w->err)
             : attn_mpi_sdpa_forward(&w->comm, w->ctx, &p->args, &p->options, &w->err);
     return NULL;
+}
+
+static void run_workers(int P)
+{
+    pthread_t threads[MOST];
+    for (int r = 0; r < P; r++)
+        assert_int_equal(pthread_create(&threads[r], NULL, run_worker, &workers[r]), 0);
+    for (int r = 0; r < P; r++)
+        assert_int_equal(pthread_join(threads[r], NULL), 0);
 }
 
 /* Bytes that a rank receives for one tensor of the whole call: rows of its heads from other ranks
@@ -59,7 +69,6 @@ static bool backward;
 /* The call on P ranks. */
 static void check_ranks(check_case *c, const check_gradients *g, int P)
 {
-    pthread_t threads[MOST];
     attn_ranks *own;
     assert_int_equal(attn_ranks_create(P, check_chance(c, 30) ? DELAY_US : 0, c->seed, &own, NULL),
                      ATTN_OK);
@@ -76,10 +85,7 @@ static void check_ranks(check_case *c, const check_gradients *g, int P)
         rank_part_by_heads(&w->x.part);
         attn_ranks_comm(own, r, &w->comm);
     }
-    for (int r = 0; r < P; r++)
-        assert_int_equal(pthread_create(&threads[r], NULL, run_worker, &workers[r]), 0);
-    for (int r = 0; r < P; r++)
-        assert_int_equal(pthread_join(threads[r], NULL), 0);
+    run_workers(P);
     for (int r = 0; r < P; r++) {
         struct worker *w = &workers[r];
         const attn_sdpa_args *a = &g->call.args;
@@ -192,7 +198,6 @@ static void set_up(many_heads *m, int64_t n, attn_sdpa_args *a, attn_sdpa_grads 
 
 static void run_many(int P, const many_heads *one, many_heads *part, many_heads *got, bool grads)
 {
-    pthread_t threads[MOST];
     attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
     attn_sdpa_grads g = ATTN_SDPA_GRADS_INIT;
     *got = *one;
@@ -203,6 +208,8 @@ static void run_many(int P, const many_heads *one, many_heads *part, many_heads 
         w->x.part.args = (attn_sdpa_args)ATTN_SDPA_ARGS_INIT;
         w->x.grads = (attn_sdpa_grads)ATTN_SDPA_GRADS_INIT;
         set_up(&part[r], attn_mpi_rows(LONG, r, P), &w->x.part.args, &w->x.grads);
+        memset(part[r].dslopes, 0xA5, sizeof part[r].dslopes);
+        memset(part[r].dsinks, 0xA5, sizeof part[r].dsinks);
         attn_sdpa_args *x = &w->x.part.args;
         const attn_tensor *local[] = {&x->q,   &x->k,  &x->v,           x->mask,
                                       &x->out, x->lse, &w->x.grads.dout};
@@ -215,10 +222,7 @@ static void run_many(int P, const many_heads *one, many_heads *part, many_heads 
         w->ctx = NULL, w->backward = grads;
         assert_int_equal(attn_context_create(NULL, &w->ctx, NULL), ATTN_OK);
     }
-    for (int r = 0; r < P; r++)
-        assert_int_equal(pthread_create(&threads[r], NULL, run_worker, &workers[r]), 0);
-    for (int r = 0; r < P; r++)
-        assert_int_equal(pthread_join(threads[r], NULL), 0);
+    run_workers(P);
     for (int i = grads ? 7 : 4; i < (grads ? 10 : 6); i++)
         memset(whole[i].data, 0xA5, (size_t)(whole[i].shape[1] * whole[i].shape[3]) * 2 * LONG * 4);
     for (int r = 0; r < P; r++) {
@@ -274,7 +278,6 @@ static void test_many_messages(void **state)
     enum { WIDE = 8192, ROWS = 400, RANKS = 2 };
     const size_t size = (size_t)RANKS * ROWS * WIDE;
     static float *own[RANKS][2], *whole, *want;
-    pthread_t threads[RANKS];
     assert_int_equal(attn_ranks_create(RANKS, 0, 5, &ranks, NULL), ATTN_OK);
     assert_non_null(whole = malloc(size * sizeof *whole));
     assert_non_null(want = calloc(size, sizeof *want));
@@ -301,11 +304,9 @@ static void test_many_messages(void **state)
         p->options.report = &p->report;
         assert_int_equal(attn_mpi_take(&all_rows, r, RANKS, &p->args.q, NULL), ATTN_OK);
     }
-    for (int r = 0; r < RANKS; r++)
-        assert_int_equal(pthread_create(&threads[r], NULL, run_worker, &workers[r]), 0);
+    run_workers(RANKS);
     for (int r = 0; r < RANKS; r++) {
         const rank_part *p = &workers[r].x.part;
-        assert_int_equal(pthread_join(threads[r], NULL), 0);
         assert_int_equal(workers[r].status, ATTN_OK);
         assert_int_equal(attn_mpi_put(&p->args.out, r, RANKS, &all_rows, NULL), ATTN_OK);
         assert_number(p->report.buffer_bytes, <, 4 * ROWS * WIDE * 4 + 2 * RANKS * (4 << 20) + 1);
@@ -332,7 +333,7 @@ static void test_no_heads(void **state)
         p->options.T = p->options.S = TOKENS, p->options.mode = ATTN_MPI_HEADS;
         attn_ranks_comm(ranks, 0, &workers[0].comm);
         workers[0].ctx = NULL, workers[0].backward = false;
-        (void)run_worker(&workers[0]);
+        run_workers(1);
         if (workers[0].status != ATTN_OK)
             fail_msg("%s", workers[0].err.message);
         attn_ranks_destroy(ranks);
@@ -416,20 +417,6 @@ static void test_ranks_that_differ(void **state)
     }
 }
 
-static int allocations_left;
-
-static void *few_allocations(void *user, size_t size, size_t alignment)
-{
-    (void)user;
-    return allocations_left-- > 0 ? aligned_alloc(alignment, (size + 63) / 64 * 64) : NULL;
-}
-
-static void release(void *user, void *memory, size_t size)
-{
-    (void)user, (void)size;
-    free(memory);
-}
-
 /* A rank without memory, at each of its allocations, before and after the ranks have agreed. */
 static void test_out_of_memory(void **state)
 {
@@ -438,12 +425,10 @@ static void test_out_of_memory(void **state)
     for (int n = 0; n == failures; n++) {
         describe_case("%d allocations", n);
         prepare_two();
-        attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
-        options.threads = 1;
-        options.allocate = few_allocations, options.release = release;
-        allocations_left = 100;
+        counted_memory memory = {0};
+        const attn_context_options options = counted_options(&memory, 1);
         assert_int_equal(attn_context_create(&options, &all[1].ctx, NULL), ATTN_OK);
-        allocations_left = n;
+        memory.fail_at = memory.calls + 1 + (size_t)n;
         run(2);
         failures += all[1].status != ATTN_OK;
         for (int r = 0; r < 2 && n < failures; r++) {
@@ -453,6 +438,7 @@ static void test_out_of_memory(void **state)
             assert_true(is_blank(all[r].out, sizeof all[r].out));
         }
         end(2);
+        assert_int_equal(memory.blocks, 0);
     }
     assert_number(failures, >=, 3); /* the state that is only checked, the state, its scratch */
 }
