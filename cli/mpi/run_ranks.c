@@ -38,7 +38,7 @@ typedef struct run_state {
 
 /* ------------------------------------------------------------------------------------ options */
 
-static int check_options(const options *o, kit_error *err)
+static int check_options(const run_state *r, const options *o, kit_error *err)
 {
     static const option_id excluded[] = {OPT_run_weights,   OPT_run_scores, OPT_run_scores_stage,
                                          OPT_run_json,      OPT_run_plan,   OPT_run_grad_out,
@@ -53,7 +53,7 @@ static int check_options(const options *o, kit_error *err)
         return kit_fail(err, KIT_USAGE,
                         "--mpi needs --out FILE or --lse FILE, which the processes write together");
     const bool saves = option_given(o, OPT_run_checkpoint);
-    if (option_choice(o, OPT_run_share) == 1 && (saves || option_given(o, OPT_run_resume)))
+    if (r->share_heads && (saves || option_given(o, OPT_run_resume)))
         return kit_fail(err, KIT_USAGE,
                         "--%s does not go with --share heads, which has no checkpoints",
                         saves ? "checkpoint" : "resume");
@@ -95,7 +95,8 @@ static int prepare(run_state *r, const options *o, kit_error *err)
 {
     const int threads = (int)option_integer(o, OPT_run_threads);
     int code;
-    if ((code = check_options(o, err)) || (code = name_files(r, o, err)) ||
+    r->share_heads = option_choice(o, OPT_run_share) == 1;
+    if ((code = check_options(r, o, err)) || (code = name_files(r, o, err)) ||
         (code = engine_context(&r->ctx, option_text(o, OPT_run_isa), threads, err)) ||
         (code = run_read(&r->in, o, err)) ||
         (code = checkpoint_prepare(&r->saved, o, &r->files, r->rank, err)))
@@ -415,7 +416,6 @@ int run_over_ranks(const options *o, kit_error *err)
     if (comm->size == 0) /* an argument that is a file's name looked like --help */
         return kit_fail(err, KIT_USAGE, "--mpi: no file's name may begin with --h");
     ranks_set_deadline(option_real(o, OPT_run_deadline));
-    r.share_heads = option_choice(o, OPT_run_share) == 1;
     const int code = work(&r, o, err);
     attn_context_destroy(r.ctx);
     checkpoint_free(&r.saved);
