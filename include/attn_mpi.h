@@ -112,6 +112,7 @@ ATTN_API attn_status attn_mpi_all_gather(const attn_comm *comm, const void *mine
 /* ------------------------------------------------------------------------------------ Forward
  *
  * attn_mpi_sdpa_forward() computes attn_sdpa_forward on the tokens of all ranks. All ranks call it.
+ * What follows describes mode ATTN_MPI_SEGMENTS; attn_mpi_mode says what differs in ATTN_MPI_HEADS.
  *
  * args are those of one call, with these differences. q, out and lse have the rows of this rank
  * only, so their T is the number of these rows. k and v have the keys of this rank only, and have
@@ -158,6 +159,8 @@ typedef struct attn_mpi_report {
     int64_t sent_bytes, received_bytes; /* of keys and values, in all sweeps; and of gradients */
     int64_t buffer_bytes;               /* of the segments in memory */
     int sweeps;                         /* 1 to 3; 1 in the backward */
+    /* In ATTN_MPI_HEADS there are no segments. sent_bytes and received_bytes are those of all
+     * tensors; buffer_bytes are those of the rank's heads and of the messages. */
 } attn_mpi_report;
 
 /* Checkpoints of a forward. The library decides when to save and which bytes; these functions write
@@ -267,7 +270,7 @@ ATTN_API attn_status attn_mpi_sdpa_forward(const attn_comm *comm, attn_context *
 /* ----------------------------------------------------------------------------------- Backward
  *
  * attn_mpi_sdpa_backward() computes attn_sdpa_backward on the tokens of all ranks. All ranks call
- * it.
+ * it. What follows describes mode ATTN_MPI_SEGMENTS, too.
  *
  * args and options are those of the forward; out and lse hold its results, and lse is required.
  * grads are those of one call, with these differences: dout, dlse and dq have T = the rows of this

@@ -61,9 +61,7 @@ class _Whole(NamedTuple):
     return_lse: bool
 
 
-def create(
-    group: Any, deadline: float, segment_keys: int, heads: bool
-) -> "ContextParallel":
+def create(group: Any, deadline: float, segment_keys: int, heads: bool) -> "ContextParallel":
     if not dist.is_available() or not dist.is_initialized():
         raise RuntimeError(
             "context_parallel needs torch.distributed; call torch.distributed.init_process_group"

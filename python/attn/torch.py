@@ -353,7 +353,8 @@ def context_parallel(
     group         None: all processes. Its backend does not matter: messages use a group of gloo,
                   which this function creates
     deadline      seconds without any message, after which a call fails; it must be longer than the
-                  slowest process needs between two calls, and for a segment of keys
+                  slowest process needs between two calls, and for a segment of keys or, with
+                  heads=True, for its heads
     segment_keys  how many keys travel at once; 0: the library chooses 2048 or more
     heads         True: each process computes some heads of key, with their heads of query, for all
                   tokens. So key needs a head for each process, and segment_keys must be 0. All
