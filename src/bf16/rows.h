@@ -24,8 +24,9 @@
 #define RUN 16 /* pairs in a tile operand */
 #define FOR_R UNROLL for (int r = 0; r < nr; r++)
 
-/* A stream of rows to prefetch, in address order and spread over the arithmetic (see decode.inc.h).
- * The rows after a chunk's last ones are usually the next chunk's first. */
+/* A stream of rows to prefetch, in address order and spread over the arithmetic
+ * (kernel/prefetch.inc.h). After the last rows of a chunk, the first of the next chunk usually
+ * follow. */
 typedef struct prefetcher {
     uintptr_t row;   /* an address, not a pointer: it may lie outside any object */
     ptrdiff_t bytes; /* from row to row */

@@ -36,6 +36,8 @@ V_INLINE vec load_as(const char *p, const attn_dtype dtype, int n)
 #endif
 }
 
+#include "prefetch.inc.h"
+
 /* ------------------------------------------------------------------------------------ widen */
 
 static void op_widen(void *to_, const void *from, ptrdiff_t ld, attn_dtype dtype, int rows,
@@ -141,73 +143,6 @@ V_INLINE void v_load_transposed(vec r[V_LANES], const v_rows *rows, int at)
 }
 #endif
 
-/* The prefetch of a decode operation: one stream of lines in address order, spread over the
- * arithmetic. Prefetching in the order of the transposes, the same line of each row, defeats the
- * hardware prefetcher (22 of 36 GB/s on Zen 5). A core drops prefetches while all its line-fill
- * buffers are in use, so lines are prefetched one at a time, between two multiplications (keys
- * alone: 37 of 40 GB/s; four at a time: 34).
- *
- * With one query a block is read once; half a block is prefetched ahead, which stays in L1 (f32 and
- * D = 128: 16 KB; 8 KB and 32 KB are 15 % slower). With more queries the values of a block are read
- * several times, so a whole block is prefetched ahead. */
-typedef struct prefetcher {
-    uintptr_t line, end; /* the next line, and the end of its row: integers, since the addresses may
-                          * lie outside any array */
-    ptrdiff_t bytes;     /* distance between rows */
-    int64_t n;           /* bytes in a row */
-    int64_t left;        /* bytes left here; then the prefetch continues with next_rows */
-    const attni_next_rows *next_rows;
-    bool l2; /* prefetches into L2, not into L1 */
-} prefetcher;
-
-V_INLINE prefetcher prefetch_stream(const attni_next_rows *next_rows, const char *rows,
-                                    ptrdiff_t bytes, int64_t n, int count, const int nr)
-{
-    const int most = nr == 1 ? ATTNI_BLOCK / 2 : ATTNI_BLOCK, before = count < most ? count : most;
-    const uintptr_t line = (uintptr_t)rows + (uintptr_t)(before * bytes);
-    /* rows without gaps are treated as one long row */
-    const uintptr_t end = bytes == n ? UINTPTR_MAX : line + (uintptr_t)n;
-    return (prefetcher){line, end, bytes, n, (count - before) * n, next_rows, next_rows->l2};
-}
-
-/* Call before a step that prefetches up to `lines` lines. */
-V_INLINE void prefetch_begin(prefetcher *a, const int lines)
-{
-    if (a->left <= 0) {
-        *a = prefetch_stream(a->next_rows, a->next_rows->rows, a->next_rows->bytes, a->next_rows->n,
-                             0, 0);
-        a->left = INT64_MAX;
-    }
-    a->left -= 64 * lines;
-}
-
-/* The empty assembly keeps the compiler from moving prefetches together, and from making two copies
- * of the loop around them, one for each level of the cache. Rows of halves are always prefetched
- * into L1: with the test for the level, decoding f16 took 3 % longer. */
-V_INLINE void prefetch_line(prefetcher *a, const int line, const attn_dtype dtype)
-{
-    __asm__ volatile("" : "+r"(a->line));
-    const void *at = (const void *)(a->line + 64 * (uintptr_t)line);
-    if (dtype == OWN) {
-        __asm__ volatile("" : "+r"(a->l2));
-        if (a->l2) {
-            __builtin_prefetch(at, 0, 2);
-            return;
-        }
-    }
-    __builtin_prefetch(at);
-}
-
-/* Call after `lines` lines were prefetched: advances to the next ones. */
-V_INLINE void prefetch_end(prefetcher *a, const int lines)
-{
-    a->line += 64 * (uintptr_t)lines;
-    if (a->line >= a->end) {
-        a->line = a->end + (uintptr_t)(a->bytes - a->n);
-        a->end += (uintptr_t)a->bytes;
-    }
-}
-
 /* Distance between components of a query. A single query is stored as one row [D]; as one lane of a
  * tile it would fill L1. */
 #define QT_LD(nr) ((nr) > 1 ? V_LANES : 1)
@@ -236,7 +171,6 @@ V_INLINE void scores_decode_line(vec *s, const R *qt, const char *k, ptrdiff_t b
 {
     enum { each = LINE_OF_R / V_LANES, step = V_LANES < 4 ? V_LANES : 4 };
     const v_rows rows = v_rows_at(k, bytes);
-    prefetch_begin(next, V_LANES);
     UNROLL for (int c = 0; c < LINE_OF_R; c += V_COLUMNS)
     {
         vec kt[V_COLUMNS];
@@ -246,7 +180,9 @@ V_INLINE void scores_decode_line(vec *s, const R *qt, const char *k, ptrdiff_t b
             const R *q = qt + (dtype == OWN ? c + u : 2 * (c + u)) * QT_LD(nr);
             scores_decode_column(s, q, kt[u], dtype, nr);
             if ((c + u) % each == 0) {
-                prefetch_line(next, (c + u) / each % step, dtype);
+                if ((c + u) / each % step == 0)
+                    prefetch_begin(next, step, dtype);
+                prefetch_line(next, (c + u) / each % step, step, dtype);
                 if ((c + u) / each % step == step - 1)
                     prefetch_end(next, step);
             }
@@ -262,13 +198,13 @@ V_INLINE void scores_decode_columns(vec *s, const R *qt, const char *k, ptrdiff_
     enum { size = V_LANES * V_COLUMNS * (int)sizeof(R), lines = size < 64 ? 1 : size / 64 };
     const v_rows rows = v_rows_at(k, bytes);
     vec kt[V_COLUMNS];
-    prefetch_begin(next, lines);
     v_load_transposed(kt, &rows, 0);
+    prefetch_begin(next, lines, dtype);
     UNROLL for (int u = 0; u < V_COLUMNS; u++)
     {
         scores_decode_column(s, qt + (dtype == OWN ? u : 2 * u) * QT_LD(nr), kt[u], dtype, nr);
         if (u < lines)
-            prefetch_line(next, u, dtype);
+            prefetch_line(next, u, lines, dtype);
     }
     prefetch_end(next, lines);
 }
@@ -394,7 +330,7 @@ V_INLINE void scores_decode_tile(R *st, R *mx, const R *qt, const char *k, ptrdi
                                  const attn_dtype dtype, int n, int64_t D,
                                  const attni_next_rows *next_rows, const int nr)
 {
-    prefetcher next = prefetch_stream(next_rows, k, bytes, D * SIZE_OF(dtype), n, nr);
+    prefetcher next = prefetch_plain(next_rows, k, bytes, D * SIZE_OF(dtype), n, nr);
     for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK) {
         const int b = j / ATTNI_BLOCK;
         scores_decode_block(st + b * V_MAX_DECODE_ROWS * ATTNI_BLOCK, mx + b * V_LANES, qt,
@@ -493,12 +429,12 @@ V_INLINE void values_decode_group(R *sums, R *l, ptrdiff_t ld, const char *val, 
     const ptrdiff_t key = in_rows ? 1 : V_LANES, query = in_rows ? ATTNI_BLOCK : 1;
     const int whole = groups * V_LANES * SIZE_OF(dtype) / 64, lines = whole ? whole : 1;
     for (int j = 0; j < n; j++) {
-        prefetch_begin(next, lines);
         vec x[8];
+        prefetch_begin(next, lines, dtype);
         FOR_G
         {
             if (g % (groups / lines) == 0) {
-                prefetch_line(next, g / (groups / lines), dtype);
+                prefetch_line(next, g / (groups / lines), lines, dtype);
             }
             const char *from = val + j * bytes + g * V_LANES * SIZE_OF(dtype);
             x[g] = load_as(from, dtype, groups == 1 ? tail : V_LANES);
@@ -552,7 +488,7 @@ V_INLINE void values_decode_tile(R *sums, R *l, const char *val, ptrdiff_t bytes
                                  int rows, int flags, const attni_next_rows *next_rows,
                                  const int nr)
 {
-    prefetcher next = prefetch_stream(next_rows, val, bytes, Dv * SIZE_OF(dtype), n, nr);
+    prefetcher next = prefetch_plain(next_rows, val, bytes, Dv * SIZE_OF(dtype), n, nr);
     for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK) {
         values_decode_block(sums, l, val + j * bytes, bytes, dtype, p, in_rows,
                             n - j < ATTNI_BLOCK ? n - j : ATTNI_BLOCK, Dv, rows, flags, &next, nr);

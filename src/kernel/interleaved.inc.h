@@ -38,10 +38,10 @@ V_INLINE void interleaved_lines(vec (*s)[V_MAX_DECODE_ROWS], const R *q, const c
                                 const int nr)
 {
     const int each = dtype == OWN ? 1 : 2, ld = QT_LD(nr);
-    prefetch_begin(next, lines);
+    prefetch_begin(next, lines, OWN);
     UNROLL for (int u = 0; u < lines; u++)
     {
-        prefetch_line(next, u, OWN);
+        prefetch_line(next, u, lines, OWN);
         interleaved_line(s, q + u * each * ld, ld, k + u * ATTNI_LINE, dtype, nr);
     }
     prefetch_end(next, lines);
@@ -94,13 +94,7 @@ static void op_scores_interleaved(void *st_, void *mx_, const void *q, const voi
     const int64_t all = (n + ATTNI_GROUP - 1) / ATTNI_GROUP * bytes;
     const int64_t before = all < INTERLEAVED_PREFETCH ? all : INTERLEAVED_PREFETCH;
     const char *k = k_;
-    prefetcher next = {(uintptr_t)k + (uintptr_t)before,
-                       UINTPTR_MAX,
-                       (ptrdiff_t)bytes,
-                       bytes,
-                       all - before,
-                       next_rows,
-                       next_rows->l2};
+    prefetcher next = prefetch_stream(next_rows, k, 1, 1, all, before);
     R *st = st_, *mx = mx_;
     for (int j = 0; j == 0 || j < n;
          j += ATTNI_BLOCK, st += V_MAX_DECODE_ROWS * ATTNI_BLOCK, mx += V_LANES) {

@@ -1,0 +1,117 @@
+/* Prefetching in the decode operations. Included by decode.inc.h, which defines OWN.
+ *
+ * A decode operation prefetches one stream of lines in address order, spread over the arithmetic.
+ * Prefetching in the order of the transposes, the same line of each row, defeats the
+ * hardware prefetcher (22 of 36 GB/s on Zen 5). A core drops prefetches while all its line-fill
+ * buffers are in use, so lines are prefetched into L1 one at a time, between two multiplications
+ * (keys alone: 37 of 40 GB/s; four at a time: 34).
+ *
+ * With one query a block is read once; half a block is prefetched ahead, which stays in L1 (f32 and
+ * D = 128: 16 KB; 8 KB and 32 KB are 15 % slower). With more queries the values of a block are read
+ * several times, so a whole block is prefetched ahead.
+ *
+ * If next_rows->l2 is set, this distance is that of a prefetch into L2, and a prefetch into L1
+ * follows at half the distance (decision 0030). */
+typedef struct prefetcher {
+    uintptr_t line, end; /* the next line, and the end of its row: integers, since the addresses may
+                          * lie outside any array */
+    uintptr_t behind;    /* bytes by which the prefetch into L1 follows the one into L2; 0: all
+                          * prefetches are into L1 */
+    ptrdiff_t bytes;     /* distance between rows */
+    int64_t n;           /* bytes in a row */
+    int64_t rows;        /* rows left here; then the prefetch continues with next_rows */
+    const attni_next_rows *next_rows;
+} prefetcher;
+
+/* Continues with `count` rows of n bytes. Rows without gaps are treated as one long row. */
+V_INLINE void prefetch_from(prefetcher *a, uintptr_t rows, ptrdiff_t bytes, int64_t n,
+                            int64_t count)
+{
+    const bool one = bytes == n;
+    a->line = rows;
+    a->end = rows + (uintptr_t)(one ? count * n : n);
+    a->bytes = bytes;
+    a->n = n;
+    a->rows = one ? 1 : count;
+}
+
+/* Continues with next_rows. How many there are is unknown, and an address past the last one does no
+ * harm. */
+V_INLINE void prefetch_next_rows(prefetcher *a)
+{
+    const attni_next_rows *next = a->next_rows;
+    prefetch_from(a, (uintptr_t)next->rows, next->bytes, next->n, 1);
+    a->rows = INT64_MAX;
+    if (next->bytes == next->n)
+        a->end = UINTPTR_MAX;
+}
+
+/* The stream of `count` rows of n bytes each, after the first `before` of them. */
+V_INLINE prefetcher prefetch_stream(const attni_next_rows *next_rows, const char *rows,
+                                    ptrdiff_t bytes, int64_t n, int64_t count, int64_t before)
+{
+    const uintptr_t distance = (uintptr_t)(before * bytes);
+    prefetcher a = {.behind = next_rows->l2 ? distance / 2 : 0, .next_rows = next_rows};
+    if (count > before)
+        prefetch_from(&a, (uintptr_t)rows + distance, bytes, n, count - before);
+    else
+        prefetch_next_rows(&a);
+    return a;
+}
+
+/* Prefetches `lines` lines into L2 if the level is L2. Call it before prefetch_line() for each of
+ * them: one test for several lines, because a test for each took 12 % of all instructions. The
+ * empty assembly here and below keeps the compiler from making two copies of the loop around it,
+ * one for each level, and from moving prefetches together.
+ *
+ * Rows of halves are always prefetched into L1: f16 is slower with L2. */
+V_INLINE void prefetch_begin(prefetcher *a, const int lines, const attn_dtype dtype)
+{
+    if (dtype != OWN || lines == 1)
+        return;
+    __asm__ volatile("" : "+r"(a->line));
+    if (a->behind)
+        UNROLL for (int i = 0; i < lines; i++)
+            __builtin_prefetch((const void *)(a->line + 64 * (uintptr_t)i), 0, 2);
+}
+
+/* Prefetches one of `lines` lines into L1; a single line into one level only, the one that was
+ * chosen. */
+V_INLINE void prefetch_line(prefetcher *a, const int line, const int lines, const attn_dtype dtype)
+{
+    __asm__ volatile("" : "+r"(a->line));
+    const uintptr_t at = a->line + 64 * (uintptr_t)line;
+    if (dtype != OWN) {
+        __builtin_prefetch((const void *)at);
+    } else if (lines > 1) {
+        __builtin_prefetch((const void *)(at - a->behind));
+    } else {
+        __asm__ volatile("" : "+r"(a->behind));
+        if (a->behind)
+            __builtin_prefetch((const void *)at, 0, 2);
+        else
+            __builtin_prefetch((const void *)at);
+    }
+}
+
+/* Call after `lines` lines were prefetched: advances to the next ones. */
+V_INLINE void prefetch_end(prefetcher *a, const int lines)
+{
+    a->line += 64 * (uintptr_t)lines;
+    if (a->line < a->end)
+        return;
+    if (--a->rows > 0) {
+        a->line = a->end + (uintptr_t)(a->bytes - a->n);
+        a->end += (uintptr_t)a->bytes;
+    } else {
+        prefetch_next_rows(a);
+    }
+}
+
+/* The stream of an operation that reads rows of a plain tensor. */
+V_INLINE prefetcher prefetch_plain(const attni_next_rows *next_rows, const char *rows,
+                                   ptrdiff_t bytes, int64_t n, int count, const int nr)
+{
+    const int most = nr == 1 ? ATTNI_BLOCK / 2 : ATTNI_BLOCK;
+    return prefetch_stream(next_rows, rows, bytes, n, count, count < most ? count : most);
+}
