@@ -12,7 +12,7 @@
  * for messages does not grow with the number of tokens. */
 #include "ranks.h"
 
-#define MESSAGE_BYTES ((int64_t)1 << 22) /* of a message; at least one block of rows */
+#define MESSAGE_BYTES ((int64_t)1 << 22) /* of a message; at least one row */
 
 /* --------------------------------------------------------------------------------- the tensors */
 
@@ -38,11 +38,10 @@ static int64_t row_bytes(const attn_tensor *t)
     return t->shape[3] * (int64_t)attn_dtype_size(t->dtype);
 }
 
-/* Rows of a message: a multiple of 64. */
+/* Rows of a message. */
 static int64_t step_of(const attn_tensor *t)
 {
-    const int64_t rows = MESSAGE_BYTES / attni_mpi_max(row_bytes(t), 1);
-    return attni_mpi_max(rows / ATTN_MPI_BLOCK, 1) * ATTN_MPI_BLOCK;
+    return attni_mpi_max(MESSAGE_BYTES / attni_mpi_max(row_bytes(t), 1), 1);
 }
 
 /* Gives a tensor a place in the exchange, and memory for all rows of this rank's heads. Returns
@@ -131,9 +130,10 @@ static int64_t rows_between(const attni_mpi_plan *p, const attni_mpi_dealt *t, c
 static void copy_dealt(const attni_mpi_plan *p, const attn_tensor *whole, int rank, int64_t row,
                        const attn_tensor *dense, bool back)
 {
-    for (int64_t i = 0; i < dense->shape[2]; i += ATTN_MPI_BLOCK) {
-        const int64_t n = attni_mpi_min(ATTN_MPI_BLOCK, dense->shape[2] - i);
-        const int64_t token = ((row + i) / ATTN_MPI_BLOCK * p->size + rank) * ATTN_MPI_BLOCK;
+    for (int64_t i = 0, n; i < dense->shape[2]; i += n) {
+        const int64_t block = (row + i) / ATTN_MPI_BLOCK, within = (row + i) % ATTN_MPI_BLOCK;
+        const int64_t token = (block * p->size + rank) * ATTN_MPI_BLOCK + within;
+        n = attni_mpi_min(ATTN_MPI_BLOCK - within, dense->shape[2] - i);
         if (back)
             attni_mpi_copy_rows(whole, token, dense, i, n);
         else

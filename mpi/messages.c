@@ -185,7 +185,9 @@ attn_status attni_mpi_send(attni_mpi_run *run, attni_mpi_flight *flight, int to,
 {
     if (n > MOST_BYTES)
         return give_up_for(run, ATTN_ERR_LIMIT,
-                           "comm would send %zu bytes at once; choose smaller segment_keys", n);
+                           "comm would send %zu bytes in one message, and a message has at most "
+                           "%zu; smaller segment_keys need less, and so do shorter rows",
+                           n, MOST_BYTES);
     if (n > 0 && run->comm->send(run->comm->user, to, DATA, bytes, n, &flight->sends[to]))
         return give_up_for(run, ATTN_ERR_COMM, "comm failed to start a message to rank %d", to);
     return ATTN_OK;
