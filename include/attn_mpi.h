@@ -230,7 +230,7 @@ static inline void attn_mpi_checkpoint_init(attn_mpi_checkpoint *checkpoint)
  *   out and lse, and of a mask with a row for each query. If the mask has one head, all of it goes
  *   to every rank. In the backward also of dout, dlse and the gradients.
  *   Memory: the rows of all tokens of these tensors for the rank's heads; attn_sdpa_state_bytes()
- *   or attn_sdpa_backward_state_bytes() for them; 2 P messages of 4 MiB, or of 64 rows if those are
+ *   or attn_sdpa_backward_state_bytes() for them; 2 P messages of 4 MiB, or of one row if that is
  *   larger.
  *   Errors: while a rank computes, it sends nothing, so the deadline must be longer than the time
  *   in which the slowest rank computes its heads.
