@@ -1,6 +1,6 @@
 """Calls libattn-mpi with messages of torch.distributed, for attn.torch.context_parallel.
 
-Each message is an isend or irecv on a group of gloo. gloo tells only a thread that waits for it
+Each message is a send or receive of gloo. gloo tells only a thread that waits for it
 that a message is complete, and a wait that is too short closes all connections. So messages have
 threads that wait for them: one for each other rank, direction and tag.
 """
@@ -32,6 +32,9 @@ _AT_ONCE = timedelta(milliseconds=1)
 # and one that was cancelled becomes the next one from that rank.
 _SHORT = 4096  # bytes
 _COMM = 11  # attn_status
+# How many times each set of ranks has connected, which is part of the name under which its ranks
+# find each other. All of them call Ranks(), so they agree.
+_connected: Dict[Tuple[int, ...], int] = {}
 
 
 class Message:
@@ -102,20 +105,26 @@ class Ranks:
     """The ranks of a group, and their messages. Only one call at a time: use it under `lock`."""
 
     def __init__(self, group: Any, deadline: float, segment_keys: int, heads: bool) -> None:
-        members = dist.get_process_group_ranks(group)
+        members = tuple(dist.get_process_group_ranks(group))
+        self.rank, self.size = dist.get_rank(group), len(members)
+        count = _connected.get(members, 0)
+        name = "attn/%s/%d" % ("_".join(map(str, members)), count)
         try:
-            # All ranks must create it. Its messages meet none of the caller's, and an error closes
-            # only its own connections.
-            self.group = dist.new_group(
-                members, timedelta(seconds=deadline), "gloo", use_local_synchronization=True
+            # Its messages meet none of the caller's, and an error closes only its own connections.
+            # Not new_group(): it needs all ranks of the job, or (use_local_synchronization) ranks
+            # that are members of equally many groups.
+            self.gloo = dist.ProcessGroupGloo(
+                dist.PrefixStore(name, dist.distributed_c10d._get_default_store()),
+                self.rank,
+                self.size,
+                timedelta(seconds=deadline),
             )
         except Exception as error:
             raise RuntimeError(
                 "context_parallel: the %d ranks of the group did not connect within %g s (%s)"
                 % (len(members), deadline, _words(error))
             ) from error
-        self.members = members
-        self.rank, self.size = dist.get_rank(self.group), len(members)
+        _connected[members] = count + 1
         self.deadline, self.segment_keys, self.heads = deadline, segment_keys, heads
         self.lock = threading.RLock()
         self.failed = ""  # why no further call is possible
@@ -155,7 +164,7 @@ class Ranks:
 
     def _send(self, to: int, tag: int, at: int, n: int, request: Any) -> int:
         message = Message(n, at, own=False)
-        message.work = dist.isend(message.memory, self.members[to], self.group, tag)
+        message.work = self.gloo.send([message.memory], to, tag)
         return self._started(message, (True, to, tag), request)
 
     def _receive(self, source: int, tag: int, at: int, n: int, request: Any) -> int:
@@ -164,7 +173,7 @@ class Ranks:
             message.at = at
             return self._keep(message, request)
         message = Message(n, at, own=n <= _SHORT)
-        message.work = dist.irecv(message.memory, self.members[source], self.group, tag)
+        message.work = self.gloo.recv([message.memory], source, tag)
         message.place = source, tag
         return self._started(message, (False, source, tag), request)
 

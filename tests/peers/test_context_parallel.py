@@ -294,6 +294,7 @@ def later_mistakes(rank, size):
 
 def late(rank, size, way):
     """Rank 1 does not make the second call; what the others say, and after how many seconds."""
+    interrupted = dist.new_group([0, 1])
     attention = parallel(deadline=2 if way == "absent" else 20)
     q, k, v, _ = (attention.shard(x, 2) for x in tensors(N, N))
     attention(q, k, v, enable_gqa=True)
@@ -307,7 +308,7 @@ def late(rank, size, way):
         elif way == "raises":
             raise ArithmeticError("an error of the program")
     if rank == 0 and way == "interrupted":
-        time.sleep(2)  # so that rank 1 waits
+        dist.barrier(interrupted)  # until then rank 1 waits for this rank
     began = time.monotonic()
     for _ in range(2):
         try:
@@ -320,6 +321,7 @@ def late(rank, size, way):
             first = said
         except KeyboardInterrupt:
             first = said = "interrupted"
+            dist.barrier(interrupted)
     return said, "", 0.0
 
 
@@ -389,6 +391,10 @@ class Errors(unittest.TestCase):
         said = self.missing("interrupted", "^comm failed ", 15)
         self.assertEqual(said[1][0], "interrupted")
 
+    def test_members_of_other_groups(self):
+        """Ranks that are members of different numbers of groups connect, again and again."""
+        self.assertEqual(processes.run(3, other_groups), [(True, 256), (True, 256), (True, None)])
+
     def test_outside(self):
         with self.assertRaisesRegex(RuntimeError, "^context_parallel needs torch.distributed"):
             attn.torch.context_parallel()
@@ -411,6 +417,21 @@ class Errors(unittest.TestCase):
         children = Path("/proc/self/task/%d/children" % os.getpid())
         if children.exists():
             self.assertEqual(children.read_text(), "")
+
+
+def other_groups(rank, size):
+    dist.new_group([0])
+    pair = dist.new_group([0, 1])
+    dist.new_group([0, 2])
+    if rank == 2:
+        return None
+    total = 0
+    for n in range(2):
+        attention = attn.torch.context_parallel(pair)
+        rows = torch.full((1, 1, 64, 1), rank + n)
+        total += attention.gather(rows, 2).sum().item()  # 64 and 3 * 64
+        attention.close()
+    return total
 
 
 def outside(rank, size):
