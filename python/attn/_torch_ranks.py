@@ -1,8 +1,8 @@
 """Calls libattn-mpi with messages of torch.distributed, for attn.torch.context_parallel.
 
-Each message is a send or receive of gloo. gloo tells only a thread that waits for it
-that a message is complete, and a wait that is too short closes all connections. So messages have
-threads that wait for them: one for each other rank, direction and tag.
+Each message is a send or receive of gloo. gloo tells only a thread that waits for it that a message
+is complete, and a wait that is too short closes all connections. So messages have threads that wait
+for them: one for each other rank, direction and tag.
 """
 
 from __future__ import annotations
