@@ -10,7 +10,7 @@ fail() {
 }
 quietly() { "$@" >log 2>&1 || { cat log; fail "$*"; }; }
 
-rm -rf OFF ON fortify user* prefix*
+rm -rf OFF ON fortify* user* prefix*
 mkdir user
 cat >user/CMakeLists.txt <<'END'
 cmake_minimum_required(VERSION 3.21)
@@ -27,18 +27,19 @@ add_executable(one_call ${EXAMPLE})
 target_link_libraries(one_call PRIVATE Attn::attn)
 END
 
-# A compiler cache has the files as the tree's own build compiles them.
-flags=(-DATTN_WERROR="${ATTN_WERROR:-OFF}")
-[[ -n ${CMAKE_C_COMPILER_LAUNCHER:-} ]] || flags+=(-DCMAKE_C_FLAGS_RELEASE="-O1 -DNDEBUG")
+# shellcheck source=tests/support/build_flags.sh
+source "$ATTN_SOURCE/tests/support/build_flags.sh"
 configure() { # FOLDER OPTION...
     quietly cmake -S "$ATTN_SOURCE" -B "$1" -DATTN_BUILD_PROGRAM=OFF -DCMAKE_BUILD_TYPE=Release \
             "${flags[@]}" "${@:2}"
 }
-configure fortify -DCMAKE_C_FLAGS="-D_FORTIFY_SOURCE=1" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON
-grep -q 'FORTIFY_SOURCE=1' fortify/compile_commands.json || fail "the builder's flags: lost"
-! grep -q 'FORTIFY_SOURCE=2' fortify/compile_commands.json || fail "_FORTIFY_SOURCE redefined"
 
 for shared in OFF ON; do
+    configure "fortify-$shared" -DBUILD_SHARED_LIBS="$shared" \
+              -DCMAKE_C_FLAGS="-D_FORTIFY_SOURCE=1" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON
+    commands=fortify-$shared/compile_commands.json
+    grep -q 'FORTIFY_SOURCE=1' "$commands" || fail "the builder's flags: lost"
+    ! grep -q 'FORTIFY_SOURCE=2' "$commands" || fail "_FORTIFY_SOURCE redefined"
     configure "$shared" -DBUILD_SHARED_LIBS="$shared"
     quietly cmake --build "$shared" -j "$(nproc)"
     quietly cmake --install "$shared" --prefix "$PWD/prefix-$shared"

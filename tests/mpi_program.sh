@@ -21,9 +21,8 @@ if [[ -z $mpi ]]; then
     exit 0
 fi
 
-# A compiler cache has the files as the tree's own build compiles them.
-flags=(-DATTN_WERROR="${ATTN_WERROR:-OFF}")
-[[ -n ${CMAKE_C_COMPILER_LAUNCHER:-} ]] || flags+=(-DCMAKE_C_FLAGS_RELEASE="-O1 -DNDEBUG")
+# shellcheck source=tests/support/build_flags.sh
+source "$ATTN_SOURCE/tests/support/build_flags.sh"
 rm -rf build ./*.npy
 quietly cmake -S "$ATTN_SOURCE" -B build -DATTN_MPI=ON -DMPI_EXECUTABLE_SUFFIX=".$mpi" \
         -DATTN_BUILD_TESTS=OFF -DATTN_PAGE_WASM=OFF -DCMAKE_BUILD_TYPE=Release "${flags[@]}"
