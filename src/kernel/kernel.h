@@ -93,8 +93,8 @@ typedef struct attni_next_rows {
     const void *rows;
     ptrdiff_t bytes; /* from one row to the next */
     int64_t n;       /* bytes in each row */
-    bool l2;         /* prefetch into L2, not into L1: these rows, and also the rows that the
-                        operation itself reads */
+    bool l2;         /* prefetch into L2 first: these rows, and also the rows that the operation
+                        itself reads */
 } attni_next_rows;
 
 /* A region that will be needed later, prefetched in parts during other computations. A core has few
