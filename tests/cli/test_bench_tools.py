@@ -136,12 +136,6 @@ class Cells(unittest.TestCase):
 
 
 class Library(unittest.TestCase):
-    def compile(self, folder, *more):
-        program = os.path.join(folder, "a.out")
-        command = [os.environ.get("CC", "cc"), f"-I{SOURCE / 'include'}", *more, "-o", program]
-        subprocess.run(list(map(str, command)), check=True)
-        return program
-
     @unittest.skipIf(SANITIZED, "a sanitizer's library cannot be loaded by this Python")
     def test_a_call(self):
         """Every field of a cell reaches the library, and its errors are raised."""
@@ -190,15 +184,6 @@ class Library(unittest.TestCase):
         self.assertTrue(1 < speed < 1e9, speed)
         with self.assertRaisesRegex(library.Failed, "--heads"):
             library.train_speed(BUILD / "attn", heads=3, embed=8)
-
-    @unittest.skipIf(SANITIZED, "the time would mean nothing")
-    def test_tiny(self):
-        """tiny.c compiles without a warning and prints a time."""
-        with tempfile.TemporaryDirectory() as folder:
-            shared = BUILD / "libattn.so"
-            flags = ["-Wall", "-Wextra", "-Wconversion", "-Werror", f"-Wl,-rpath,{BUILD}"]
-            program = self.compile(folder, SOURCE / "bench/tiny.c", shared, *flags)
-            self.assertTrue(1e-9 < peers.run_tiny(program) < 1e-3)
 
 
 class Clock:
