@@ -253,6 +253,7 @@ static void measure(library *libs, int count, const char *text, double seconds)
         free(p.tensors[i]);
 }
 
+/* The cells of cli/bench.c, written again: this program needs nothing but a library's header. */
 static const char *const standard[] = {
     "1,1,1,6,6,16 none",
     "1,12,12,128,128,64 none",
@@ -288,17 +289,20 @@ int main(int argc, char **argv)
     library libs[MAX_LIBS] = {0};
     int n = 0, option;
     double seconds = 2;
+    bool wrong = false;
+    opterr = 0; /* the line below says more than that of getopt() */
     while ((option = getopt(argc, argv, "s:c:")) != -1) {
         if (option == 's')
             seconds = atof(optarg);
         else if (option == 'c' && n < MAX_CELLS)
             cells[n++] = optarg;
         else
-            return 2;
+            wrong = true;
     }
     const int count = argc - optind;
-    if (count < 2 || count > MAX_LIBS || !(seconds > 0))
-        fail("usage", "versions [-s SECONDS] [-c CELL]... FIRST.so OTHER.so... (2 to 8 libraries)");
+    if (wrong || count < 2 || count > MAX_LIBS || !(seconds > 0))
+        fail("usage", "versions [-s SECONDS] [-c CELL]... FIRST.so OTHER.so..., with 2 to 8 "
+                      "libraries and at most 64 cells");
     for (int l = 0; l < count; l++) {
         load(&libs[l], argv[optind + l]);
         printf("library %d: %s\n", l + 1, libs[l].path);

@@ -61,6 +61,8 @@ class Programs(unittest.TestCase):
                 (["-c", "1,4,0,3,9,8 none f32 forward", *libs], "at least 1"),
                 (["-c", "1,4,3,3,9,8 none f32 forward", *libs], "heads"),
                 ([libs[0]], "usage"),
+                (["-x", *libs], "usage"),
+                ([*["-c", cells[0]] * 65, *libs], "usage"),
                 ([libs[0], "missing.so"], "missing.so"),
             ):
                 done = run(*args)
