@@ -229,6 +229,27 @@ void check_norm_grad(check_case *c)
     CHECK_BENCH(c, (double)n, c->kernels->norm_grad(dx, x, dout, &m, weight, n));
 }
 
+void check_column_sums(check_case *c)
+{
+    if (!c->kernels->column_sums)
+        return;
+    const int64_t n = check_any_length(c), ld = n + check_between(c, 0, 9);
+    const int rows = (int)check_between(c, 1, 40);
+    check_describe(c, "n=%" PRId64 " ld=%" PRId64 " rows=%d", n, ld, rows);
+    const void *x = check_filled(c, (rows - 1) * ld + n, CHECK_PLAIN);
+    double *got = doubles(c, n), *want = check_array(c, n);
+    for (int64_t i = 0; i < n; i++) {
+        want[i] = got[i];
+        for (int r = 0; r < rows; r++)
+            want[i] += check_get(c, x, r * ld + i);
+    }
+    c->kernels->column_sums(got, x, (ptrdiff_t)ld, rows, n);
+    for (int64_t i = 0; i < n; i++)
+        expect_double(c, "sums", got[i], want[i], 0);
+    check_expect_intact(c);
+    CHECK_BENCH(c, (double)(rows * n), c->kernels->column_sums(got, x, (ptrdiff_t)ld, rows, n));
+}
+
 void check_norm_columns(check_case *c)
 {
     if (!c->kernels->norm_columns)

@@ -78,11 +78,11 @@ typedef struct attni_product {
     const void *sums, *bias, *wt, *x;
     ptrdiff_t ld_sums, ldx;
     int n, D;
-    /* Rows to prefetch during the product (NULL: none). next_weights: W rows of the weight;
-     * ATTNI_D_CHAIN elements of each are prefetched. If the weight is packed, next_weights is as
-     * many elements of the packed weight. next_x: n rows of x or of the result; W elements of each
-     * are prefetched. linear() does not read these rows, and may also prefetch cache lines past
-     * their ends. */
+    /* Rows to prefetch during the product (NULL: none). next_weights: W rows of the weight, or
+     * columns if these are contiguous; ATTNI_D_CHAIN elements of each are prefetched. If the weight
+     * is packed, next_weights is as many elements of the packed weight. next_x: n rows of x or of
+     * the result; W elements of each are prefetched. linear() does not read these rows, and may
+     * also prefetch cache lines past their ends. */
     const void *next_weights, *next_x;
     ptrdiff_t ld_next_weights, ld_next_x;
 } attni_product;
@@ -375,6 +375,9 @@ typedef struct attni_kernels {
      * sum of rows 0, 2, 4, ... plus the sum of rows 1, 3, 5, ..., each in order. */
     void (*norm_columns)(double *dweight, double *dbias, const void *const *x,
                          const void *const *dout, const attni_moments *m, int rows, int64_t n);
+
+    /* sums[i] = the sum of sums[i] and x[r*ld + i], over r < rows, in order and in double. */
+    void (*column_sums)(double *sums, const void *x, ptrdiff_t ld, int rows, int64_t n);
 
     /* n rounds of independent fused multiply-adds in registers, to measure the peak. Returns the
      * number of floating-point operations. *sink keeps the compiler from removing the loop. */

@@ -298,6 +298,29 @@ static void op_norm_columns(double *dweight, double *dbias, const void *const *x
     memcpy(dbias + i, b, (size_t)(n - i) * sizeof *b);
 }
 
+/* Adds the rows' next `parts` wide vectors of columns to their sums, which stay in registers. */
+V_INLINE void add_columns(double *sums, const R_any *x, ptrdiff_t ld, int rows, const int parts)
+{
+    v_wide s[4];
+    UNROLL for (int u = 0; u < parts; u++) s[u] = v_wide_get(sums + u * V_WIDE_LANES);
+    for (int r = 0; r < rows; r++, x += ld)
+        UNROLL for (int u = 0; u < parts; u++) s[u] += v_wide_load(x + u * V_WIDE_LANES);
+    UNROLL for (int u = 0; u < parts; u++) v_wide_put(sums + u * V_WIDE_LANES, s[u]);
+}
+
+static void op_column_sums(double *sums, const void *x_, ptrdiff_t ld, int rows, int64_t n)
+{
+    const R_any *x = x_;
+    int64_t i = 0;
+    for (; i + 4 * V_WIDE_LANES <= n; i += 4 * V_WIDE_LANES)
+        add_columns(sums + i, x + i, ld, rows, 4);
+    for (; i + V_WIDE_LANES <= n; i += V_WIDE_LANES)
+        add_columns(sums + i, x + i, ld, rows, 1);
+    for (; i < n; i++)
+        for (int r = 0; r < rows; r++)
+            sums[i] += (double)x[r * ld + i];
+}
+
 /* -------------------------------------------------------------------------- rows of an i8 cache */
 
 V_INLINE void largest_part(vec x, vec *most, vec *lost)
@@ -370,4 +393,5 @@ static void op_quantise(int8_t *to, const void *x_, float scale_, int64_t n)
 #define op_norm_sums NULL
 #define op_norm_grad NULL
 #define op_norm_columns NULL
+#define op_column_sums NULL
 #endif

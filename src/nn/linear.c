@@ -313,6 +313,27 @@ typedef struct task_rows {
     ptrdiff_t stride;
 } task_rows;
 
+/* Copies rows of x that are stored as columns, as those of dout for the gradient of a weight. Parts
+ * of ATTNI_D_CHAIN rows and W components are transposed by vectors into the panel. */
+static void copy_columns(const attni_linear *p, const worker_arrays *a, const task_rows *t,
+                         int64_t h, int64_t from, int64_t n)
+{
+    const attni_kernels *k = p->kernels;
+    const size_t R = (size_t)k->bits / 8, row_bytes = (size_t)a->x_stride * R;
+    for (int i = 0; i < t->rows; i += ATTNI_D_CHAIN)
+        for (int64_t c = 0; c < n; c += p->width) {
+            const int rows = t->rows - i < ATTNI_D_CHAIN ? t->rows - i : ATTNI_D_CHAIN;
+            const int columns = (int)(n - c < p->width ? n - c : p->width);
+            const int nv = vectors_of(k, columns);
+            const char *part = a->panel;
+            char *to = (char *)a->x_rows + (size_t)i * row_bytes + (size_t)c * R;
+            k->pack(a->panel, attni_at(&p->x, t->b, h, t->row + i, from + c),
+                    (ptrdiff_t)p->x.stride[3], columns, rows, 1, nv);
+            for (int r = 0; r < rows; r++, to += row_bytes, part += (size_t)(nv * k->lanes) * R)
+                memcpy(to, part, (size_t)columns * R);
+        }
+}
+
 static void find_rows(const attni_linear *p, const worker_arrays *a, int64_t h, int64_t from,
                       int64_t n, task_rows *t)
 {
@@ -321,8 +342,12 @@ static void find_rows(const attni_linear *p, const worker_arrays *a, int64_t h, 
     t->stride = (ptrdiff_t)p->x.stride[2];
     if (!p->copy_x)
         return;
-    for (int i = 0; i < t->rows; i++)
-        load_row((char *)a->x_rows + (size_t)i * row_bytes, &p->x, t->b, h, t->row + i, from, n);
+    if (a->panel && p->x.stride[2] == 1 && p->x.stride[3] != 1)
+        copy_columns(p, a, t, h, from, n);
+    else
+        for (int i = 0; i < t->rows; i++)
+            load_row((char *)a->x_rows + (size_t)i * row_bytes, &p->x, t->b, h, t->row + i, from,
+                     n);
     t->x = a->x_rows;
     t->stride = a->x_stride;
 }
@@ -350,15 +375,15 @@ static task_panel find_panel(const attni_linear *p, const worker_arrays *a, cons
     return q;
 }
 
-/* The address of the weights from component `from` on, and the distance between rows. Packed
- * weights have no rows; a run of them is prefetched in W pieces of ATTNI_D_CHAIN elements, and the
- * distance is that of these pieces. */
+/* The address of the weights from component `from` on, and the distance between rows, or between
+ * columns if these are contiguous. Packed weights have no rows; a run of them is prefetched in W
+ * pieces of ATTNI_D_CHAIN elements, and the distance is that of these pieces. */
 static const void *weights_at(const attni_linear *p, int64_t b, const task_panel *q, int64_t from,
                               ptrdiff_t *stride)
 {
     const attni_kernels *k = p->kernels;
     if (!p->packed) {
-        *stride = (ptrdiff_t)p->weight.stride[2];
+        *stride = (ptrdiff_t)p->weight.stride[rows_contiguous(&p->weight) ? 2 : 3];
         return attni_at(&p->weight, b, q->h, q->first, from);
     }
     *stride = ATTNI_D_CHAIN;
@@ -378,13 +403,10 @@ static void prefetch_next_rows(const attni_linear *p, const task_rows *t, const 
                                attni_product *product)
 {
     const bool before_last = after < block.end && after + ATTNI_D_CHAIN >= block.end;
-    if (p->packed || rows_contiguous(&p->weight)) {
-        if (after < block.end)
-            product->next_weights = weights_at(p, t->b, q, after, &product->ld_next_weights);
-        else if (next)
-            product->next_weights =
-                weights_at(p, t->b, next, block.first, &product->ld_next_weights);
-    }
+    if (after < block.end)
+        product->next_weights = weights_at(p, t->b, q, after, &product->ld_next_weights);
+    else if (next)
+        product->next_weights = weights_at(p, t->b, next, block.first, &product->ld_next_weights);
     if (q->direct && before_last) {
         product->next_x = q->to;
         product->ld_next_x = q->stride;

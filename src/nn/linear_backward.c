@@ -13,6 +13,9 @@
 
 #include "module.h"
 
+#define PIECES 8 /* of ATTNI_COLUMNS columns that are summed together, at most */
+#define ROWS 16  /* of them that are added while the sums stay in registers */
+
 typedef attni_grad_product product;
 typedef attni_linear_grads backward;
 
@@ -196,28 +199,48 @@ static void run_product(product *p, attni_call *call, char *scratch)
     attni_linear_run(&p->plan, call, scratch);
 }
 
+/* Adds n columns of rows i..i+rows-1 of dout, from column c on, to their sums, row after row. */
+static void add_rows(const backward *p, double *sums, int64_t b, int64_t h, int64_t i, int64_t rows,
+                     int64_t c, int64_t n)
+{
+    const attn_tensor *dout = p->dout;
+    if (p->kernels && dout->stride[3] == 1) {
+        p->kernels->column_sums(sums, attni_at(dout, b, h, i, c), (ptrdiff_t)dout->stride[2],
+                                (int)rows, n);
+        return;
+    }
+    double row[ATTNI_COLUMNS];
+    for (const int64_t end = i + rows; i < end; i++)
+        for (int64_t done = 0; done < n; done += ATTNI_COLUMNS) {
+            const int64_t some = n - done < ATTNI_COLUMNS ? n - done : ATTNI_COLUMNS;
+            attni_load_row_f64(row, attni_at(dout, b, h, i, c + done), dout->dtype, dout->stride[3],
+                               some);
+            for (int64_t j = 0; j < some; j++)
+                sums[done + j] += row[j];
+        }
+}
+
 /* Sums columns of one [b,h] of dbias, in pieces, over all rows of dout to which the bias was added,
- * in order. */
+ * in order. Adjacent pieces are summed together, so that each row is read in long parts. */
 static void sum_columns(void *arg, int64_t first, int64_t end)
 {
     const backward *p = arg;
     const attn_tensor *dout = p->dout, *dbias = p->dbias;
     const int64_t T = dout->shape[2], Out = dout->shape[3];
     const int64_t pieces = attni_div_up(Out, ATTNI_COLUMNS);
-    for (int64_t item = first; item < end; item++) {
-        const int64_t group = item / pieces, c = item % pieces * ATTNI_COLUMNS;
+    const int64_t bs = attni_empty(dout) ? 0 : dout->shape[0] / dbias->shape[0];
+    const int64_t hs = dout->shape[1] / dbias->shape[1];
+    int64_t some;
+    for (int64_t item = first; item < end; item += some) {
+        const int64_t group = item / pieces, piece = item % pieces, c = piece * ATTNI_COLUMNS;
         const int64_t b = group / dbias->shape[1], h = group % dbias->shape[1];
-        const int64_t n = Out - c < ATTNI_COLUMNS ? Out - c : ATTNI_COLUMNS;
-        const int64_t bs = attni_empty(dout) ? 0 : dout->shape[0] / dbias->shape[0];
-        const int64_t hs = dout->shape[1] / dbias->shape[1];
-        double sums[ATTNI_COLUMNS] = {0}, row[ATTNI_COLUMNS];
-        for (int64_t r = 0; r < bs * hs * T; r++) {
-            const int64_t i = r % T, rest = r / T;
-            attni_load_row_f64(row, attni_at(dout, b + rest / hs, h + rest % hs, i, c), dout->dtype,
-                               dout->stride[3], n);
-            for (int64_t j = 0; j < n; j++)
-                sums[j] += row[j];
-        }
+        some = pieces - piece < end - item ? pieces - piece : end - item;
+        some = some < PIECES ? some : PIECES;
+        const int64_t n = Out - c < some * ATTNI_COLUMNS ? Out - c : some * ATTNI_COLUMNS;
+        double sums[PIECES * ATTNI_COLUMNS] = {0};
+        for (int64_t r = 0; r < bs * hs; r++)
+            for (int64_t i = 0; i < T; i += ROWS)
+                add_rows(p, sums, b + r / hs, h + r % hs, i, T - i < ROWS ? T - i : ROWS, c, n);
         attni_store_row_f64(attni_at(dbias, b, h, 0, c), dbias->dtype, dbias->stride[3], sums, n);
     }
 }
@@ -228,6 +251,7 @@ static void run_bias(backward *p, attni_call *call)
     const int64_t groups = n[0] * n[1];
     if (groups == 0 || all[3] == 0)
         return;
+    p->kernels = p->dout->dtype == ATTN_F32 ? attni_kernels_of(call->isa, 32) : NULL;
     attni_module_share(call, groups * attni_div_up(all[3], ATTNI_COLUMNS),
                        all[0] * all[1] / groups * all[2] * ATTNI_COLUMNS, sum_columns, p);
 }

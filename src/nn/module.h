@@ -150,7 +150,8 @@ typedef struct attni_grad_product {
 typedef struct attni_linear_grads {
     const attn_tensor *dout, *x, *weight, *dx, *dweight, *dbias;
     attni_grad_product by_x, by_weight;
-    size_t work_bytes; /* of scratch that run needs */
+    const attni_kernels *kernels; /* sum the columns of dbias; NULL unless f32 */
+    size_t work_bytes;            /* of scratch that run needs */
 } attni_linear_grads;
 attn_status attni_linear_backward_plan(attni_linear_grads *p, attn_context *ctx,
                                        attni_layout *layout, attn_error *err);

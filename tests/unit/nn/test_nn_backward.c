@@ -117,6 +117,30 @@ static void test_linear_random(void **state)
         random_case(NULL);
 }
 
+/* More columns and rows than the bias's gradient sums at a time. */
+static void test_bias_of_many_columns(void **state)
+{
+    (void)state;
+    test_state = 0xb1a5;
+    for (int k = 0; k < 4; k++) {
+        const attn_dtype dtype = k & 1 ? ATTN_F64 : ATTN_F32;
+        test_tensor dout = random_tensor(dtype, k & 2 ? ODD : DENSE, 1, 1, 37, 1100);
+        layer l = {.dout = dout, .db = make_tensor(dtype, DENSE, 1, 1, 1, 1100)};
+        for (int threads = 1; threads <= 3; threads++) {
+            describe_case("%s, %s, %d threads", attn_dtype_name(dtype), k & 2 ? "odd" : "dense",
+                          threads);
+            attn_context *ctx = make_context(threads, NULL, NULL);
+            assert_int_equal(attn_linear_backward(ctx, &l.dout.t, NULL, NULL, NULL, NULL, &l.db.t,
+                                                  NULL),
+                             ATTN_OK);
+            expect_gradient(&l, 'b', &l.db);
+            attn_context_destroy(ctx);
+        }
+        release(&l.dout);
+        release(&l.db);
+    }
+}
+
 /* A weight that all of B shares, so that its gradient sums over B and T: in one piece where memory
  * is dense, through a copy elsewhere. The same bits, whatever the layout and the threads. */
 static void test_linear_bits(void **state)
@@ -243,9 +267,8 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear_random),
-        cmocka_unit_test(test_linear_bits),
-        cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_linear_random), cmocka_unit_test(test_bias_of_many_columns),
+        cmocka_unit_test(test_linear_bits),   cmocka_unit_test(test_embedding),
         cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
