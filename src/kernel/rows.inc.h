@@ -329,14 +329,18 @@ V_INLINE void largest_part(vec x, vec *most, vec *lost)
     *lost = v_add(*lost, v_sub(x, x)); /* 0, or NaN if x is not finite */
 }
 
+/* It is the first to read a row, and an append reads rows that follow each other: the next rows are
+ * prefetched. */
 static float op_largest(const void *x_, int64_t n)
 {
     const R_any *x = x_;
     const vec zero = v_set1(0);
     vec most = zero, lost = zero;
     int64_t i = 0;
-    for (; i + V_LANES <= n; i += V_LANES)
+    for (; i + V_LANES <= n; i += V_LANES) {
+        __builtin_prefetch((const void *)((uintptr_t)(x + i) + 2048), 0, 3);
         largest_part(v_loadu(x + i), &most, &lost);
+    }
     R lane[V_LANES];
     if (i < n) {
         copy_part(lane, x + i, n - i, 0);
@@ -366,11 +370,26 @@ V_INLINE v_wide quotient_to_round(v_wide x, v_wide scale, v_wide inverse)
     return (v_wide)(((bits)nearest & exact) | ((bits)y & ~exact));
 }
 
+/* Products in float are within 2^-16 of the quotients: |quotient| <= 128, and inverse and product
+ * are rounded once each. So both round to the same integer, unless a product is that close to the
+ * middle between two integers: then its vector is computed in double. */
 static void op_quantise(int8_t *to, const void *x_, float scale_, int64_t n)
 {
     const R_any *x = x_;
-    const v_wide scale = v_wide_set1((double)scale_), inverse = v_wide_set1(1 / (double)scale_);
+    const double inverse_ = 1 / (double)scale_;
+    const v_wide scale = v_wide_set1((double)scale_), inverse = v_wide_set1(inverse_);
+    const vec times = v_set1((R)inverse_), near_middle = v_set1((R)(0.5 - 0x1p-15));
     int64_t i = 0;
+    for (; i + V_LANES <= n; i += V_LANES) {
+        const vec product = v_mul(v_loadu(x + i), times), nearest = v_round(product);
+        const vec off = v_sub(product, nearest);
+        if (!v_any(v_lt(near_middle, v_max(off, v_sub(v_set1(0), off))))) {
+            v_to_i8(to + i, nearest);
+            continue;
+        }
+        for (int u = 0; u < V_LANES; u += V_WIDE_LANES)
+            v_wide_to_i8(to + i + u, quotient_to_round(v_wide_load(x + i + u), scale, inverse));
+    }
     for (; i + V_WIDE_LANES <= n; i += V_WIDE_LANES)
         v_wide_to_i8(to + i, quotient_to_round(v_wide_load(x + i), scale, inverse));
     if (i < n) {

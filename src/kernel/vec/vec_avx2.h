@@ -106,6 +106,13 @@ V_INLINE v_wide v_wide_load(const R_any *p)
 }
 V_INLINE void v_wide_store(R_any *p, v_wide a) { _mm_storeu_ps((float *)p, _mm256_cvtpd_ps(a)); }
 V_INLINE v_wide v_wide_max(v_wide a, v_wide b) { return _mm256_max_pd(a, b); }
+V_INLINE void v_to_i8(int8_t *p, vec a)
+{
+    const __m256i n = _mm256_cvtps_epi32(a);
+    const __m128i low = _mm256_castsi256_si128(n), high = _mm256_extracti128_si256(n, 1);
+    const __m128i words = _mm_packs_epi32(low, high);
+    _mm_storel_epi64((__m128i *)(void *)p, _mm_packs_epi16(words, words));
+}
 V_INLINE void v_wide_to_i8(int8_t *p, v_wide a)
 {
     const __m128i n = _mm256_cvtpd_epi32(a), words = _mm_packs_epi32(n, n);

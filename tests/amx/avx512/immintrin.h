@@ -430,6 +430,20 @@ OUT_OF_LINE __m512i c_cvtepi8_epi32(__m128i a)
     r[i_] = ((const signed char *)&a)[i_];
     return (__m512i)r;
 }
+OUT_OF_LINE __m512i c_cvtps_epi32(__m512 a) /* to nearest even */
+{
+    c_32 r;
+    LANES(16)
+    r[i_] = (int32_t)lrintf(a[i_]);
+    return (__m512i)r;
+}
+OUT_OF_LINE __m128i c_cvtepi32_epi8(__m512i a)
+{
+    __m128i r;
+    LANES(16)
+    ((char *)&r)[i_] = (char)((c_32)a)[i_];
+    return r;
+}
 OUT_OF_LINE __m256i c_cvtpd_epi32(__m512d a) /* to nearest even */
 {
     int32_t lane[8];

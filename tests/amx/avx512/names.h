@@ -87,6 +87,8 @@
 #undef _mm512_cvtepi8_epi32
 #undef _mm512_cvtepu16_epi32
 #undef _mm512_cvtepi32_epi16
+#undef _mm512_cvtps_epi32
+#undef _mm512_cvtepi32_epi8
 #undef _mm512_cvtpd_epi32
 #undef _mm256_cvtepi32_epi8
 #undef _mm512_cvtph_ps
@@ -189,6 +191,8 @@
 #define _mm512_cvtepi8_epi32 c_cvtepi8_epi32
 #define _mm512_cvtepu16_epi32 c_cvtepu16_epi32
 #define _mm512_cvtepi32_epi16 c_cvtepi32_epi16
+#define _mm512_cvtps_epi32 c_cvtps_epi32
+#define _mm512_cvtepi32_epi8 c_cvtepi32_epi8
 #define _mm512_cvtpd_epi32 c_cvtpd_epi32
 #define _mm256_cvtepi32_epi8 c_half_cvtepi32_epi8
 #define _mm512_cvtph_ps c_cvtph_ps
