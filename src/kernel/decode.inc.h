@@ -419,21 +419,30 @@ V_INLINE void add_weights(R *l, const R *p, int n, int rows, const int nr)
 /* Sums of weighted values for `groups` vectors of components: a row of sums per query, ld apart. If
  * groups is 1, the vector may have only `tail` < V_LANES components. With one query and l not NULL,
  * the weights are summed in the same loop: a loop of their own would be limited by the latency of
- * additions. */
+ * additions.
+ *
+ * A group of a 2-byte type may be half a line. Then only the group that begins a line prefetches
+ * it: if each did, the lines of two blocks would be prefetched while one is read, and not fit in
+ * L1. */
 V_INLINE void values_decode_group(R *sums, R *l, ptrdiff_t ld, const char *val, ptrdiff_t bytes,
                                   const attn_dtype dtype, const R *p, int in_rows, int n, int tail,
-                                  int flags, prefetcher *next, const int nr, const int groups)
+                                  int flags, prefetcher *next, const int nr, const int groups,
+                                  int begins_line)
 {
     vec s[V_MAX_DECODE_ROWS][8], sum = v_set1(0);
     FOR_R FOR_G s[r][g] = v_set1(0);
     const ptrdiff_t key = in_rows ? 1 : V_LANES, query = in_rows ? ATTNI_BLOCK : 1;
-    const int lines = (groups * V_LANES * SIZE_OF(dtype) + 63) / 64;
+    const int size = groups * V_LANES * SIZE_OF(dtype), lines = (size + 63) / 64;
+    const int part = dtype != OWN && size < 64;
     for (int j = 0; j < n; j++) {
         vec x[8];
         prefetch_begin(next, lines, dtype);
         FOR_G
         {
-            if (g == 0 || g * lines / groups != (g - 1) * lines / groups)
+            if (part) /* keeps the compiler from making two copies of the loop */
+                __asm__ volatile("" : "+r"(begins_line));
+            const int next_line = g == 0 || g * lines / groups != (g - 1) * lines / groups;
+            if (next_line && (!part || begins_line))
                 prefetch_line(next, g * lines / groups, lines, dtype);
             const char *from = val + j * bytes + g * V_LANES * SIZE_OF(dtype);
             x[g] = load_as(from, dtype, groups == 1 ? tail : V_LANES);
@@ -445,7 +454,8 @@ V_INLINE void values_decode_group(R *sums, R *l, ptrdiff_t ld, const char *val, 
                 sum = v_add(sum, w);
             FOR_G s[r][g] = v_fma(x[g], w, s[r][g]);
         }
-        prefetch_end(next, lines);
+        if (!part || begins_line)
+            prefetch_end(next, lines);
     }
     FOR_R FOR_G
     {
@@ -467,10 +477,11 @@ V_INLINE void values_decode_block(R *sums, R *l, const char *val, ptrdiff_t byte
         add_weights(l, p, n, rows, nr);
     if (!in_rows)
         l = NULL;
+#define BEGINS_LINE (dtype == OWN || c * size % 64 == 0)
 #define STEP(groups)                                                                               \
     for (; c + (groups)*V_LANES <= Dv; c += (groups)*V_LANES)                                      \
     values_decode_group(sums + c, c ? NULL : l, ld, val + c * size, bytes, dtype, p, in_rows, n,   \
-                        V_LANES, flags, next, nr, groups)
+                        V_LANES, flags, next, nr, groups, BEGINS_LINE)
     if (nr * 8 <= V_ACCUMULATORS)
         STEP(8);
     if (nr * 4 <= V_ACCUMULATORS)
@@ -482,7 +493,9 @@ V_INLINE void values_decode_block(R *sums, R *l, const char *val, ptrdiff_t byte
 #undef STEP
     for (; c < Dv; c += V_LANES)
         values_decode_group(sums + c, c ? NULL : l, ld, val + c * size, bytes, dtype, p, in_rows, n,
-                            Dv - c < V_LANES ? (int)(Dv - c) : V_LANES, flags, next, nr, 1);
+                            Dv - c < V_LANES ? (int)(Dv - c) : V_LANES, flags, next, nr, 1,
+                            BEGINS_LINE);
+#undef BEGINS_LINE
 }
 
 V_INLINE void values_decode_tile(R *sums, R *l, const char *val, ptrdiff_t bytes,
