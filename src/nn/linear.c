@@ -265,7 +265,10 @@ static void pack_panel(const attni_kernels *k, char *to, const attn_tensor *weig
     const size_t R = (size_t)k->bits / 8, row = (size_t)(nv * k->lanes) * R;
     const size_t used = (size_t)outputs * R;
     for (int64_t d = 0; d < n; d++, to += row) {
-        load_row(to, &columns, b, h, from + d, first, outputs);
+        if (columns.stride[3] == 1)
+            memcpy(to, attni_at(&columns, b, h, from + d, first), used);
+        else
+            load_row(to, &columns, b, h, from + d, first, outputs);
         memset(to + used, 0, row - used);
     }
 }
