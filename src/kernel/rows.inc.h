@@ -329,8 +329,8 @@ V_INLINE void largest_part(vec x, vec *most, vec *lost)
     *lost = v_add(*lost, v_sub(x, x)); /* 0, or NaN if x is not finite */
 }
 
-/* It is the first to read a row, and an append reads rows that follow each other: the next rows are
- * prefetched. */
+/* An append reads rows that follow each other, and this operation is the first to read a row. So it
+ * prefetches the next rows. */
 static float op_largest(const void *x_, int64_t n)
 {
     const R_any *x = x_;

@@ -99,12 +99,12 @@ V_INLINE v_wide v_wide_max(v_wide a, v_wide b) /* as v_max */
         a[i] = a[i] > b[i] ? a[i] : b[i];
     return a;
 }
-/* Rounded to integers, ties to even; |a| < 127.5. */
-V_INLINE void v_to_i8(int8_t *p, vec a)
+V_INLINE void v_to_i8(int8_t *p, vec a) /* a: integers from -127 to 127 */
 {
     for (int i = 0; i < V_LANES; i++)
         p[i] = (int8_t)a[i];
 }
+/* Rounded to integers, ties to even; |a| < 127.5. */
 V_INLINE void v_wide_to_i8(int8_t *p, v_wide a)
 {
     const double magic = 0x1.8p52; /* adding it rounds to an integer */
