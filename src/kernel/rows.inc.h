@@ -380,7 +380,8 @@ static void op_quantise(int8_t *to, const void *x_, float scale_, int64_t n)
     const v_wide scale = v_wide_set1((double)scale_), inverse = v_wide_set1(inverse_);
     const vec times = v_set1((R)inverse_), near_middle = v_set1((R)(0.5 - 0x1p-15));
     int64_t i = 0;
-    for (; i + V_LANES <= n; i += V_LANES) {
+    /* Not in the portable code, which stays small. */
+    for (; V_ACCUMULATORS > 8 && i + V_LANES <= n; i += V_LANES) {
         const vec product = v_mul(v_loadu(x + i), times), nearest = v_round(product);
         const vec off = v_sub(product, nearest);
         if (!v_any(v_lt(near_middle, v_max(off, v_sub(v_set1(0), off))))) {
