@@ -5,6 +5,7 @@
     bench/ranks.py --svg docs/scale.svg         its plot
     bench/ranks.py --ranks 16 --tokens 1048576 --heads 32,8 --dim 128 --bytes 2 --causal \\
                    --flops 8e12 --rate 12.5e9 --latency 5e-6
+    bench/ranks.py --measured FILE              beside what attn bench --mpi --json has measured
 
 The model. A rank computes visible pairs of a query and a key at a constant speed (--flops: in the
 forward a pair takes 2 (D + Dv) operations for each head). Messages to a rank arrive one after the
@@ -16,6 +17,7 @@ differences between machines.
 """
 
 import argparse
+import json
 import sys
 
 BLOCK, CHUNK, LEAST = 64, 256, 2048  # tokens; as in attn_mpi.h, and mpi/call.c
@@ -97,6 +99,27 @@ def least_tokens(call, machine, causal):
     return (2 if causal else 1) * machine["flops"] * Hk * size / (2 * H * machine["rate"])
 
 
+def predicted(case, rate, latency, flops=None):
+    """Seconds of a measured forward (see --measured). Without flops: the speed of one rank."""
+    B, H, Hk, T, S, D, Dv = case["shape"]
+    rules = {"none": False, "top-left": True}
+    if case["pass"] != "forward" or (B, T, D) != (1, S, Dv) or case["causal"] not in rules:
+        raise ValueError(
+            "%s: the model knows forwards with B = 1, T = S, D = Dv, and causal none or top-left"
+            % case["shape"]
+        )
+    ranks, size = case["ranks"], {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}[case["dtype"]]
+    keys = segment_keys(ranks)
+    table = work(S, ranks, keys, rules[case["causal"]])
+    flop = sum(map(sum, table)) * 4 * H * D
+    machine = {
+        "flops": flops or 1e6 * flop / case["one_rank_us_min"],
+        "rate": rate,
+        "latency": latency,
+    }
+    return time_of(table, S, ranks, keys, (H, Hk, D, size), machine)
+
+
 # -------------------------------------------------------------------------------------- output
 
 F32 = (8, 8, 128, 4)  # H, Hk, D, bytes of an element
@@ -114,6 +137,23 @@ def tables():
             found = [efficiency(per * p, p, F32, ETHERNET, **rules) for p in RANKS]
             print("| %d | %s |" % (per, " | ".join("%.2f" % e for e in found)))
         print()
+
+
+def compare(path, flops):
+    """A line for each case of attn bench --mpi --json."""
+    with open(path) as f:
+        found = json.load(f)
+    if found.get("schema") != "attn.bench-ranks/1":
+        raise ValueError("%s: not the output of attn bench --mpi --json" % path)
+    print("| shape | dtype | causal | P | model, ms | measured, ms | model/measured |")
+    print("| --- | --- | --- | ---: | ---: | ---: | ---: |")
+    for case in found["cases"]:
+        model = predicted(case, 1e9 * found["exchange_gbps"], 1e-6 * found["latency_us"], flops)
+        seconds = 1e-6 * case["time_us_min"]
+        name = ",".join(map(str, case["shape"]))
+        print("| %s | %s | %s | %d | %.1f | %.1f | %.3f |"
+              % (name, case["dtype"], case["causal"], case["ranks"], 1e3 * model, 1e3 * seconds,
+                 model / seconds))  # fmt: skip
 
 
 def svg(path):
@@ -152,6 +192,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     p.add_argument("--svg", metavar="FILE", help="write the plot")
+    p.add_argument("--measured", metavar="FILE", help="compare with attn bench --mpi --json")
     p.add_argument("--ranks", type=int, help="print the prediction of one call")
     p.add_argument("--tokens", type=int, default=65536)
     p.add_argument("--heads", default="8,8", help="H,Hk")
@@ -159,15 +200,20 @@ def main():
     p.add_argument("--bytes", type=int, default=4, help="of an element")
     p.add_argument("--causal", action="store_true")
     p.add_argument("--window", type=int, default=-1, help="keys to the left, with --causal")
-    p.add_argument("--flops", type=float, default=ETHERNET["flops"])
+    p.add_argument("--flops", type=float, help="of a rank, in a second")
     p.add_argument("--rate", type=float, default=ETHERNET["rate"])
     p.add_argument("--latency", type=float, default=ETHERNET["latency"])
     a = p.parse_args()
     if a.svg:
         svg(a.svg)
+    elif a.measured:
+        try:
+            compare(a.measured, a.flops)
+        except (OSError, ValueError, KeyError) as error:
+            p.error(error)
     elif a.ranks:
         H, Hk = map(int, a.heads.split(","))
-        machine = {"flops": a.flops, "rate": a.rate, "latency": a.latency}
+        machine = {"flops": a.flops or ETHERNET["flops"], "rate": a.rate, "latency": a.latency}
         call, keys = (H, Hk, a.dim, a.bytes), segment_keys(a.ranks)
         table = work(a.tokens, a.ranks, keys, a.causal, a.window)
         seconds = time_of(table, a.tokens, a.ranks, keys, call, machine)

@@ -47,6 +47,23 @@ class Ranks(unittest.TestCase):
             e = ranks.efficiency(4 * 2560 * P, P, ranks.F32, ranks.ETHERNET, causal=True)
             self.assertGreater(e, 0.95)
 
+    def test_predicted(self):
+        """Measured figures that follow the model are predicted; other calls are refused."""
+        case = {"shape": [1, 8, 2, 8192, 8192, 64, 64], "dtype": "bf16", "causal": "top-left",
+                "pass": "forward", "ranks": 2, "one_rank_us_min": 1e6}  # fmt: skip
+        balance = ranks.efficiency(8192, 2, (8, 2, 64, 2), {
+            "flops": 1e9, "rate": 1e30, "latency": 0.0}, causal=True)  # fmt: skip
+        self.assertAlmostEqual(ranks.predicted(case, 1e30, 0), 0.5 / balance)
+        flop = 4 * 8 * 64 * 8192 * 8193 / 2
+        self.assertAlmostEqual(
+            ranks.predicted(case, 1e30, 0, flops=flop), 0.5 / balance, delta=0.001)
+        received = 2 * 2 * 64 * 2 * 4096  # keys and values, of the other rank
+        self.assertAlmostEqual(ranks.predicted(case, 1e3, 0, flops=1e30), received / 1e3)
+        for name, value in (("pass", "backward"), ("causal", "bottom-right"),
+                            ("shape", [2, 8, 2, 8192, 8192, 64, 64])):  # fmt: skip
+            with self.assertRaisesRegex(ValueError, "the model knows forwards"):
+                ranks.predicted({**case, name: value}, 1e9, 0)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -73,7 +73,8 @@ def differentiate(call, q, k, v, dout, part=lambda x: x, **options):
 
 def gradient_bound(dtype):
     """The largest difference of dk and dv, relative to the largest gradient: a few roundings."""
-    return {torch.float64: 1e-14, torch.float32: 4e-6, torch.bfloat16: 8e-3}[dtype]
+    return {torch.float64: 1e-14, torch.float32: 4e-6, torch.bfloat16: 8e-3,
+            torch.float16: 1e-3}[dtype]
 
 
 def compare(rank, size, names, dtype, heads=False):
@@ -126,10 +127,14 @@ class Bits(unittest.TestCase):
         self.right(4, ["causal", "lengths", "alibi and sinks", "symmetric", "no tokens"],
                    torch.bfloat16)
 
+    def test_two_processes_f16(self):
+        self.right(2, ["causal", "window", "alibi and sinks", "bool mask"], torch.float16)
+
     def test_heads(self):
         """With heads=True all gradients have the bits of one process."""
         self.right(2, list(CASES), torch.float32, True)
         self.right(2, ["causal", "bool mask", "alibi and sinks"], torch.bfloat16, True)
+        self.right(2, ["causal", "cap"], torch.float16, True)
 
     def test_comparison_notices(self):
         """The comparison above fails for a result that differs in one bit, and in a gradient."""
