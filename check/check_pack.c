@@ -190,8 +190,7 @@ void check_widen_i8(check_case *c)
     CHECK_BENCH(c, rows * D, c->kernels->widen_i8(to, from, (ptrdiff_t)ld, scales, rows, D));
 }
 
-/* Compares with the row functions of dtype.c, which are tested on every number. The input has no
- * -0. */
+/* Compares with the row functions of dtype.c, which are tested on every number. -0 becomes 0. */
 void check_narrow(check_case *c)
 {
     static const attn_dtype types[] = {ATTN_F16, ATTN_BF16, ATTN_F32, ATTN_F64};
@@ -207,8 +206,8 @@ void check_narrow(check_case *c)
     const size_t room = (bytes + c->size - 1) / c->size * c->size;
     char *to = (char *)check_free(c, (int64_t)(room / c->size)) + (room - bytes);
     char *want = (char *)check_array(c, n + 1);
-    for (int64_t i = 0; i < n; i++)
-        check_set(c, from, i, check_get(c, from, i) + 0.0);
+    for (int64_t i = check_between(c, 0, 9); i < n; i += 10)
+        check_set(c, from, i, -0.0);
     if (c->bits == 32)
         attni_store_row_f32(want, type, 1, from, n);
     else

@@ -204,12 +204,15 @@ void attni_store_row_f64(void *dst, attn_dtype dtype, int64_t stride, const doub
 
 void attni_clear_signs(void *row, attn_dtype dtype, int64_t stride, int64_t n)
 {
-    any_f16 *half = row;
+    any_f64 *wide = row;
     any_bits *single = row;
+    any_f16 *half = row;
+    for (; dtype == ATTN_F64 && n > 0; n--, wide += stride)
+        *wide += 0;
     for (; dtype == ATTN_F32 && n > 0; n--, single += stride)
         if (*single == 0x80000000)
             *single = 0;
-    for (; dtype != ATTN_F64 && n > 0; n--, half += stride)
+    for (; n > 0; n--, half += stride)
         if (*half == 0x8000)
             *half = 0;
 }

@@ -184,7 +184,7 @@ void attni_load_row_f32(float *dst, const void *src, attn_dtype dtype, int64_t s
 void attni_load_row_f64(double *dst, const void *src, attn_dtype dtype, int64_t stride, int64_t n);
 void attni_store_row_f32(void *dst, attn_dtype dtype, int64_t stride, const float *src, int64_t n);
 void attni_store_row_f64(void *dst, attn_dtype dtype, int64_t stride, const double *src, int64_t n);
-/* Replaces -0, to which small negative results round, by 0 in a stored row of f32, f16 or bf16. */
+/* Replaces -0, to which small negative results round, by 0 in a stored row. */
 void attni_clear_signs(void *row, attn_dtype dtype, int64_t stride, int64_t n);
 
 /* --------------------------------------------------------------------------- tensor.c: views */

@@ -208,28 +208,25 @@ static void load_keys(const attni_grad_worker *w, const attn_tensor *t, char *su
                            t->dtype, t->stride[3], 1, t->shape[3]);
 }
 
-/* Multiplies a row of n sums by a factor. -0 becomes 0. */
-static void scale_row(const attni_plan *p, char *row, int64_t n, double factor)
-{
-    if (p->real == sizeof(float))
-        for (int64_t c = 0; c < n; c++)
-            ((float *)(void *)row)[c] = ((float *)(void *)row)[c] * (float)factor + 0.0F;
-    else
-        for (int64_t c = 0; c < n; c++)
-            ((double *)(void *)row)[c] = ((double *)(void *)row)[c] * factor + 0.0;
-}
-
-/* Stores rows of sums in t: multiplied by a factor, or as they are if the call leaves sums. */
-static void store_keys(const attni_grad_worker *w, const attn_tensor *t, char *sums, int64_t padded,
-                       double factor)
+/* Multiplies the sums of all keys by a factor, of which w->scale holds one for each lane. */
+static void scale_keys(const attni_grad_worker *w, char *sums, int64_t padded, double factor)
 {
     const attni_plan *p = &w->bw->plan;
-    for (int64_t j = 0; j < w->n; j++) {
-        char *row = sums + (size_t)(j * padded) * p->real;
-        if (!w->bw->sums_out)
-            scale_row(p, row, t->shape[3], factor);
-        attni_store_row(p, gradient_of_key(w, t, j), t, row, t->shape[3]);
-    }
+    const int64_t n = w->n * padded;
+    if (p->real == sizeof(float))
+        p->kernels->rescale(sums, n / p->kernels->lanes, w->scale, 1);
+    else
+        for (int64_t c = 0; c < n; c++)
+            ((double *)(void *)sums)[c] *= factor;
+}
+
+/* Stores rows of sums in t. */
+static void store_keys(const attni_grad_worker *w, const attn_tensor *t, char *sums, int64_t padded)
+{
+    const attni_plan *p = &w->bw->plan;
+    for (int64_t j = 0; j < w->n; j++)
+        attni_store_row(p, gradient_of_key(w, t, j), t, sums + (size_t)(j * padded) * p->real,
+                        t->shape[3]);
 }
 
 /* Keys that belong to no sequence get zeros. */
@@ -437,10 +434,12 @@ static void do_task(const attni_backward *bw, int64_t task, attni_grad_cursor *a
     if (bw->unit)
         bw->unit->end();
     attni_grad_complete_sums(&w);
+    if (bw->want_k && !bw->sums_out)
+        scale_keys(&w, w.dk, bw->q_panels.padded, bw->scale);
     if (bw->want_k)
-        store_keys(&w, &bw->grads.dk, w.dk, bw->q_panels.padded, bw->scale);
+        store_keys(&w, &bw->grads.dk, w.dk, bw->q_panels.padded);
     if (bw->want_v)
-        store_keys(&w, &bw->grads.dv, w.dv, bw->v_panels.padded, 1);
+        store_keys(&w, &bw->grads.dv, w.dv, bw->v_panels.padded);
     atomic_store_explicit(&bw->progress[task], ATTNI_TASK_DONE, memory_order_release);
 }
 

@@ -92,9 +92,11 @@ static void op_widen_i8(void *to_, const int8_t *from, ptrdiff_t ld, const float
 }
 
 #ifdef V_HALVES
-/* Replaces each x that would round to -0 (-least <= x <= 0) by 0. NaN stays NaN. */
-V_INLINE vec without_minus_zero(vec x, R least)
+/* Loads a vector, and replaces each x that would round to -0 (-least <= x <= -0) by 0. NaN stays
+ * NaN. */
+V_INLINE vec without_minus_zero(const R_any *from, R least)
 {
+    const vec x = v_add(v_loadu(from), v_set1(0));
     return v_select(v_lt(x, v_set1(-least)), x, v_max(v_set1(0), x));
 }
 #endif
@@ -107,10 +109,13 @@ static void op_narrow(void *to_, attn_dtype dtype, const void *from_, int64_t n)
 #ifdef V_HALVES
     if (dtype == ATTN_BF16)
         for (; i + V_LANES <= n; i += V_LANES)
-            v_to_bf16(to + 2 * i, without_minus_zero(v_loadu(from + i), 0x1p-134F));
+            v_to_bf16(to + 2 * i, without_minus_zero(from + i, 0x1p-134F));
     else if (dtype == ATTN_F16)
         for (; i + V_LANES <= n; i += V_LANES)
-            v_to_f16(to + 2 * i, without_minus_zero(v_loadu(from + i), 0x1p-25F));
+            v_to_f16(to + 2 * i, without_minus_zero(from + i, 0x1p-25F));
+    else if (dtype == OWN)
+        for (; i + V_LANES <= n; i += V_LANES)
+            v_storeu((R_any *)to_ + i, v_add(v_loadu(from + i), v_set1(0)));
 #endif
     if (i == n)
         return;
@@ -120,8 +125,7 @@ static void op_narrow(void *to_, attn_dtype dtype, const void *from_, int64_t n)
 #else
     attni_store_row_f64(to, dtype, 1, (const double *)from + i, n - i);
 #endif
-    if (dtype != OWN)
-        attni_clear_signs(to, dtype, 1, n - i);
+    attni_clear_signs(to, dtype, 1, n - i);
 }
 
 /* ------------------------------------------------------------------------------- scores_decode

@@ -143,8 +143,8 @@ typedef struct attni_kernels {
     void (*widen_i8)(void *to, const int8_t *from, ptrdiff_t ld, const float *scales, int rows,
                      int64_t D);
 
-    /* to[i] = from[i] rounded to nearest even, i < n; a negative number that would round to -0
-     * becomes 0. dtype is any float type, `to` may have any alignment. `from` contains no -0. */
+    /* to[i] = from[i] rounded to nearest even, i < n; -0, and a negative number that would round to
+     * it, become 0. dtype is any float type, `to` may have any alignment. */
     void (*narrow)(void *to, attn_dtype dtype, const void *from, int64_t n);
 
     /* st[j*W + i] = sum over d < D of k[j*ldk + d] * qt[d*W + i], for j < n: a chain from 0 over
