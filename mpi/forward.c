@@ -2,7 +2,7 @@
  * attn_sdpa_feed. */
 #include "ranks.h"
 
-#define PIECE 1024 /* keys between two polls; Open MPI advances messages only during a poll */
+#define PIECE 2048 /* keys between two polls; Open MPI advances messages only during a poll */
 
 typedef struct forward {
     attni_mpi_call call;

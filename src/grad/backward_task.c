@@ -208,22 +208,13 @@ static void load_keys(const attni_grad_worker *w, const attn_tensor *t, char *su
                            t->dtype, t->stride[3], 1, t->shape[3]);
 }
 
-/* Multiplies the sums of all keys by a factor, of which w->scale holds one for each lane. */
-static void scale_keys(const attni_grad_worker *w, char *sums, int64_t padded, double factor)
+/* Stores the sums in t, multiplied by w->scale if `scaled`. */
+static void store_keys(const attni_grad_worker *w, const attn_tensor *t, char *sums, int64_t padded,
+                       bool scaled)
 {
     const attni_plan *p = &w->bw->plan;
-    const int64_t n = w->n * padded;
-    if (p->real == sizeof(float))
-        p->kernels->rescale(sums, n / p->kernels->lanes, w->scale, 1);
-    else
-        for (int64_t c = 0; c < n; c++)
-            ((double *)(void *)sums)[c] *= factor;
-}
-
-/* Stores rows of sums in t. */
-static void store_keys(const attni_grad_worker *w, const attn_tensor *t, char *sums, int64_t padded)
-{
-    const attni_plan *p = &w->bw->plan;
+    if (scaled)
+        p->kernels->rescale(sums, w->n * padded / p->kernels->lanes, w->scale, 1);
     for (int64_t j = 0; j < w->n; j++)
         attni_store_row(p, gradient_of_key(w, t, j), t, sums + (size_t)(j * padded) * p->real,
                         t->shape[3]);
@@ -434,12 +425,10 @@ static void do_task(const attni_backward *bw, int64_t task, attni_grad_cursor *a
     if (bw->unit)
         bw->unit->end();
     attni_grad_complete_sums(&w);
-    if (bw->want_k && !bw->sums_out)
-        scale_keys(&w, w.dk, bw->q_panels.padded, bw->scale);
     if (bw->want_k)
-        store_keys(&w, &bw->grads.dk, w.dk, bw->q_panels.padded);
+        store_keys(&w, &bw->grads.dk, w.dk, bw->q_panels.padded, !bw->sums_out);
     if (bw->want_v)
-        store_keys(&w, &bw->grads.dv, w.dv, bw->v_panels.padded);
+        store_keys(&w, &bw->grads.dv, w.dv, bw->v_panels.padded, false);
     atomic_store_explicit(&bw->progress[task], ATTNI_TASK_DONE, memory_order_release);
 }
 

@@ -164,6 +164,21 @@ void attni_grad_complete_sums(attni_grad_worker *w)
         has_sums(w, at, 0);
 }
 
+/* With few queries a block is read once, from memory. find_nonfinite_keys() has read its keys; its
+ * values are prefetched while the first tile multiplies the keys (docs/decisions/0039). */
+static void choose_prefetch(attni_grad_worker *w, const attni_chunk_block *b)
+{
+    const attni_plan *p = &w->bw->plan;
+    attni_worker *f = &w->forward;
+    const bool reads = w->bw->want_scores && p->v_in_place;
+    f->prefetch_next = 0;
+    f->prefetch_count = reads && !w->summed[(b->j - w->j0) / ATTNI_BLOCK];
+    f->prefetch[0] = (attni_prefetch){.first = b->v,
+                                      .ld = b->ldv * (ptrdiff_t)p->real,
+                                      .rows = b->n,
+                                      .lines = (int)(((size_t)p->Dv * p->real + 63) / 64)};
+}
+
 static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible, bool first)
 {
     const attni_backward *bw = w->bw;
@@ -172,6 +187,7 @@ static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible
     attni_tile *t = &w->tile;
     attni_chunk_block b = {j, n, visible, ATTNI_ROUTE_TILES, .st = f->st, .mx = f->mx};
     attni_block_rows(f, &b, false);
+    choose_prefetch(w, &b);
     attni_tile_products(f, t, &b);
     if (w->raw)
         memcpy(w->raw, f->st, (size_t)n * (size_t)t->W * p->real);
