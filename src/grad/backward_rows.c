@@ -206,7 +206,7 @@ static void sum_dmask(const attni_backward *bw)
     for (int64_t b = 0; b < t->shape[0]; b++)
         for (int64_t h = 0; h < t->shape[1]; h++)
             for (int64_t n = 0; n < t->shape[dimension]; n++) {
-                const double x = repeated_sum(bw, sums, count, b, h, n, dimension) + 0.0;
+                const double x = repeated_sum(bw, sums, count, b, h, n, dimension);
                 char *to = attni_at(t, b, h, keys ? 0 : n, keys ? n : 0);
                 attni_store_row_f64(to, t->dtype, 1, &x, 1);
                 attni_clear_signs(to, t->dtype, 1, 1);

@@ -170,13 +170,9 @@ static void choose_prefetch(attni_grad_worker *w, const attni_chunk_block *b)
 {
     const attni_plan *p = &w->bw->plan;
     attni_worker *f = &w->forward;
-    const bool reads = w->bw->want_scores && p->v_in_place;
-    f->prefetch_next = 0;
-    f->prefetch_count = reads && !w->summed[(b->j - w->j0) / ATTNI_BLOCK];
-    f->prefetch[0] = (attni_prefetch){.first = b->v,
-                                      .ld = b->ldv * (ptrdiff_t)p->real,
-                                      .rows = b->n,
-                                      .lines = (int)(((size_t)p->Dv * p->real + 63) / 64)};
+    f->prefetch_count = f->prefetch_next = 0;
+    if (w->bw->want_scores && p->v_in_place && !w->summed[(b->j - w->j0) / ATTNI_BLOCK])
+        attni_add_prefetch(f, b->v, b->ldv * (ptrdiff_t)p->real, b->n, p->Dv * (int64_t)p->real);
 }
 
 static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible, bool first)

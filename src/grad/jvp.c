@@ -318,14 +318,13 @@ static void store_tile(jvp_worker *w)
     const attni_plan *p = &w->j->plan;
     const attn_tensor *out = &p->args.out, *tout = &w->j->t.tout, *tlse = w->j->t.tlse;
     for (int i = 0; i < w->tile.rows; i++) {
-        const double mu = attni_real(p, w->mu, i) + 0.0;
+        const double mu = attni_real(p, w->mu, i);
         ptrdiff_t ld;
         const char *from = rows_of(p, out, query_row(w, out, i), w->rows, 1, &ld);
         for (int64_t c = 0; c < p->Dv; c++) {
             const double o = attni_real(p, from, c), x = attni_real(p, w->acc, c * w->tile.W + i);
-            attni_set_real(p, w->rows, c, (o == 0 ? x : x - mu * o) + 0.0);
+            attni_set_real(p, w->rows, c, o == 0 ? x : x - mu * o);
         }
-        attni_clear_signs(w->rows, p->real_dtype, 1, p->Dv);
         attni_store_row(p, query_row(w, tout, i), tout, w->rows, p->Dv);
         if (tlse) {
             attni_store_row_f64(query_row(w, tlse, i), tlse->dtype, 1, &mu, 1);

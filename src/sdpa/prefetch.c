@@ -17,7 +17,8 @@
 
 #include <limits.h>
 
-static void add(attni_worker *w, const char *first, ptrdiff_t ld, int64_t rows, int64_t bytes)
+void attni_add_prefetch(attni_worker *w, const char *first, ptrdiff_t ld, int64_t rows,
+                        int64_t bytes)
 {
     if (rows <= 0 || bytes <= 0)
         return;
@@ -37,8 +38,8 @@ static void add_queries(attni_worker *w, const attni_sequence *sequence, const a
 {
     const int64_t size = (int64_t)attn_dtype_size(t->dtype);
     if (t->stride[3] == 1 && t->shape[3] > 0) /* else data may be NULL */
-        add(w, attni_at(t, sequence->b, sequence->h, sequence->i_base + i, 0),
-            (ptrdiff_t)(t->stride[2] * size), rows, t->shape[3] * size);
+        attni_add_prefetch(w, attni_at(t, sequence->b, sequence->h, sequence->i_base + i, 0),
+                           (ptrdiff_t)(t->stride[2] * size), rows, t->shape[3] * size);
 }
 
 /* Adds the rows of keys or values from j up to `end`, but at most a chunk. */
@@ -51,8 +52,9 @@ static void add_keys(attni_worker *w, const attni_sequence *sequence, const attn
         end = j + ATTNI_CHUNK;
     if (t->stride[3] == 1 && t->shape[3] > 0 && t->dtype != ATTN_I8)
         for (; j < end; j += most)
-            add(w, attni_stored_row(sequence, t, j), (ptrdiff_t)(t->stride[2] * size),
-                end - j < most ? end - j : most, t->shape[3] * size);
+            attni_add_prefetch(w, attni_stored_row(sequence, t, j),
+                               (ptrdiff_t)(t->stride[2] * size), end - j < most ? end - j : most,
+                               t->shape[3] * size);
 }
 
 void attni_choose_prefetch(attni_worker *w, int count, int64_t j, int64_t end)

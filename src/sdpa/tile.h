@@ -167,6 +167,10 @@ attni_route attni_route_of_call(const attni_plan *p);
 
 /* ------------------------------------------------------------------------------- prefetch.c */
 
+/* Adds rows of `bytes` bytes, whose starts are ld bytes apart, to what the next scores() and
+ * values() prefetch. */
+void attni_add_prefetch(attni_worker *w, const char *first, ptrdiff_t ld, int64_t rows,
+                        int64_t bytes);
 /* Chooses what is prefetched while the first `count` tiles pass over a chunk of keys. The next
  * chunk begins at key j, unless j is `end`. */
 void attni_choose_prefetch(attni_worker *w, int count, int64_t j, int64_t end);
