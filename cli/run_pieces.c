@@ -16,11 +16,14 @@
 
 enum { CHUNK = 256, SAMPLES = 64, HASH = 8 };
 
-/* Bytes of keys and values that are read and fed at once: few enough to stay in a cache in between.
- * From memory that holds the files, 16 queries of 4 heads then take 1.2 s of CPU time for 4 GiB;
- * with twice as many bytes 1.6 s, and with whole pieces of 64 Ki keys 1.9 s (Zen 3). While they are
- * fed, a thread reads the next ones: 64 queries take 1.6 s on two CPUs, and 1.8 s without it. */
-#define READ_BYTES (4 << 20)
+/* Bytes of keys and values that are fed at once. While they are fed, a thread maps or copies the
+ * next ones.
+ *
+ * Maps should be few: 64 queries of 8 heads and 4 GiB in the page cache take 2.0 to 2.5 s with
+ * 4 MiB at once, 1.4 to 1.7 s with 32 MiB, and no less with 64 MiB (Zen 3, two threads). Copies
+ * should still be in a cache when they are fed: with 4 MiB, 16 queries of 4 heads take 1.2 s of CPU
+ * time, with 8 MiB 1.6 s. */
+enum { MAPPED_BYTES = 32 << 20, COPIED_BYTES = 4 << 20 };
 
 /* ------------------------------------------------------------------------------------ options */
 
@@ -75,12 +78,11 @@ int run_pieces_check(const files *f, const options *o, kit_error *err)
 
 /* --------------------------------------------------------------------------------------- files */
 
-/* Keys and values that are read at once: a part of a piece, keys first .. past-1. */
+/* Keys and values that are fed at once: a part of a piece, keys first .. past-1. */
 typedef struct part {
-    run_input *in;
-    kit_array k, v; /* as they are in the files */
+    kit_view k, v;
     int64_t first, past;
-    int code; /* of reading, with its err */
+    int code; /* of kit_view_read, with its err */
     kit_error err;
 } part;
 
@@ -214,28 +216,25 @@ static int load(pieces_run *p, const char *path, const attn_sdpa_args *args, att
 
 /* --------------------------------------------------------------------------------- the call */
 
+/* Rows of a file as a tensor; `whole` has its other sizes. */
+static attn_tensor rows_of(const kit_view *v, const attn_tensor *whole, int64_t n)
+{
+    const int64_t *shape = whole->shape;
+    attn_tensor t = attn_bhtd((void *)v->data, whole->dtype, shape[0], shape[1], n, shape[3]);
+    t.stride[0] = shape[1] * v->stride;
+    t.stride[1] = v->stride;
+    return t;
+}
+
 static int feed(pieces_run *p, const part *from, kit_error *err)
 {
     const attn_sdpa_args *a = &p->in->args;
-    const int64_t n = from->past - from->first;
-    const attn_dtype dtype = a->q.dtype;
-    kit_array k = {0}, v = {0};
+    const attn_tensor k = rows_of(&from->k, &a->k, from->past - from->first);
+    const attn_tensor v = rows_of(&from->v, &a->v, from->past - from->first);
     attn_error engine = {0};
-    int code = KIT_OK;
-    if (from->k.dtype != dtype)
-        code = kit_array_convert(&k, &from->k, dtype, err);
-    if (!code && from->v.dtype != dtype)
-        code = kit_array_convert(&v, &from->v, dtype, err);
-    if (!code) {
-        const attn_tensor keys = attn_bhtd(k.data ? k.data : from->k.data, dtype, a->k.shape[0],
-                                           a->k.shape[1], n, a->k.shape[3]);
-        const attn_tensor values = attn_bhtd(v.data ? v.data : from->v.data, dtype, a->v.shape[0],
-                                             a->v.shape[1], n, a->v.shape[3]);
-        code = kit_engine(attn_sdpa_feed(p->state, from->first, &keys, &values, &engine), &engine,
-                          err);
-    }
-    kit_array_free(&k);
-    kit_array_free(&v);
+    int code = kit_engine(attn_sdpa_feed(p->state, from->first, &k, &v, &engine), &engine, err);
+    if (!code && !(code = kit_view_check(&from->k, err)))
+        code = kit_view_check(&from->v, err);
     return code;
 }
 
@@ -255,9 +254,9 @@ static void *read_part(void *arg)
 {
     part *to = arg;
     const int64_t n = to->past - to->first;
-    to->code = read_piece(&to->k, to->in->k_rows, to->first, n, &to->err);
+    to->code = kit_view_read(&to->k, to->first, n, &to->err);
     if (!to->code)
-        to->code = read_piece(&to->v, to->in->v_rows, to->first, n, &to->err);
+        to->code = kit_view_read(&to->v, to->first, n, &to->err);
     return NULL;
 }
 
@@ -373,21 +372,22 @@ static int64_t row_bytes(const kit_rows *rows)
     return S ? kit_array_count(a) / S * (int64_t)attn_dtype_size(a->dtype) : 0;
 }
 
-/* Allocates two parts: of READ_BYTES, as a multiple of 256 keys, or of a piece if it is smaller. */
+/* Opens two parts. Their rows are a multiple of 256 keys, or a piece if it is smaller. */
 static int new_parts(pieces_run *p, kit_error *err)
 {
-    const int64_t bytes = row_bytes(p->in->k_rows) + row_bytes(p->in->v_rows);
-    const int64_t chunks = bytes ? READ_BYTES / CHUNK / bytes : 1;
+    kit_rows *k = p->in->k_rows, *v = p->in->v_rows;
+    const attn_dtype dtype = p->in->args.q.dtype;
+    const bool mapped = kit_rows_mappable(k, dtype) && kit_rows_mappable(v, dtype);
+    const int64_t bytes = row_bytes(k) + row_bytes(v);
+    const int64_t chunks = bytes ? (mapped ? MAPPED_BYTES : COPIED_BYTES) / CHUNK / bytes : 1;
     p->rows = (chunks ? chunks : 1) * CHUNK;
     if (p->rows > p->info->size)
         p->rows = p->info->size;
     p->key_bytes = bytes;
     int code = KIT_OK;
-    for (int i = 0; i < 2 && !code; i++) {
-        p->part[i].in = p->in;
-        if (!(code = new_piece(&p->part[i].k, p->in->k_rows, p->rows, err)))
-            code = new_piece(&p->part[i].v, p->in->v_rows, p->rows, err);
-    }
+    for (int i = 0; i < 2 && !code; i++)
+        if (!(code = kit_view_open(&p->part[i].k, k, dtype, p->rows, err)))
+            code = kit_view_open(&p->part[i].v, v, dtype, p->rows, err);
     return code;
 }
 
@@ -418,8 +418,8 @@ int run_in_pieces(run_input *in, const attn_sdpa_args *args, attn_context *ctx, 
     info->state_bytes = attn_sdpa_state_bytes(p.state);
     attn_sdpa_end(p.state);
     for (int i = 0; i < 2; i++) {
-        kit_array_free(&p.part[i].k);
-        kit_array_free(&p.part[i].v);
+        kit_view_close(&p.part[i].k);
+        kit_view_close(&p.part[i].v);
     }
     return code;
 }

@@ -100,6 +100,22 @@ int kit_rows_read(kit_rows *rows, int64_t first, int64_t n, void *to, kit_error 
  * except for its number of rows. */
 int kit_rows_read_to(kit_rows *rows, int64_t first, int64_t n, kit_array *part, int64_t to,
                      kit_error *err);
+/* Rows of such a file in memory, as floats of `dtype`: the file's own pages if it has this dtype
+ * and the system can map them, else a copy. The rows of matrix m begin at data's element
+ * m * stride. */
+typedef struct kit_view {
+    const void *data;
+    int64_t stride;
+    struct kit_view_storage *storage;
+} kit_view;
+bool kit_rows_mappable(const kit_rows *rows, attn_dtype dtype); /* false: always a copy */
+int kit_view_open(kit_view *v, kit_rows *rows, attn_dtype dtype, int64_t most, kit_error *err);
+/* Puts rows first .. first+n-1, n <= most, in place of those before. */
+int kit_view_read(kit_view *v, int64_t first, int64_t n, kit_error *err);
+/* To be called after the use of the rows. KIT_BAD_FILE: the file has become shorter, or could not
+ * be read; some of the rows may have been zeros. */
+int kit_view_check(const kit_view *v, kit_error *err);
+void kit_view_close(kit_view *v); /* a zeroed view will do */
 /* Lets the system read these rows in the background, if it can. */
 void kit_rows_ahead(const kit_rows *rows, int64_t first, int64_t n);
 

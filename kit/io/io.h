@@ -6,6 +6,7 @@
  *   npy.c     reads a .npy from a source; writes a .npy into an output
  *   npz.c     makes a member of a .npz a source
  *   safetensors.c  reads the header of a .safetensors; makes a tensor a source; writes whole files
+ *   map.c     maps ranges of a file
  *   array.c   arrays in memory
  *   output.c  output files that are complete or absent
  *

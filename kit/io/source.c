@@ -1,7 +1,8 @@
 /* Sources of bytes, and the names of arrays in messages.
  *
  * A file of known size is read by pread at offsets that were checked against that size. It is not
- * mapped, because a mapped file that shrinks meanwhile raises a signal. Everything else (pipes,
+ * mapped, because a mapped file that shrinks meanwhile raises a signal; map.c, for files that are
+ * larger than memory, handles this signal. Everything else (pipes,
  * devices, standard input) is read in order.
  */
 #if __SIZEOF_LONG__ == 4

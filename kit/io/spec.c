@@ -4,6 +4,7 @@
 #define _FILE_OFFSET_BITS 64
 #endif
 #include "io.h"
+#include "map.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -347,6 +348,11 @@ static int decode_rows(const kit_rows *r, unsigned char *at, size_t bytes, kit_e
     return KIT_OK;
 }
 
+static int became_shorter(const char *name, kit_error *err)
+{
+    return kit_fail(err, KIT_BAD_FILE, "%s: has become shorter while it was read", name);
+}
+
 int kit_rows_read_to(kit_rows *r, int64_t first, int64_t n, kit_array *part, int64_t to,
                      kit_error *err)
 {
@@ -359,7 +365,7 @@ int kit_rows_read_to(kit_rows *r, int64_t first, int64_t n, kit_array *part, int
         unsigned char *at = (unsigned char *)part->data + skipped;
         int code = io_read(s, at, bytes, &got, err);
         if (!code && got < bytes)
-            code = kit_fail(err, KIT_BAD_FILE, "%s: has become shorter while it was read", s->name);
+            code = became_shorter(s->name, err);
         if (code || (code = decode_rows(r, at, bytes, err)))
             return code;
     }
@@ -385,6 +391,114 @@ void kit_rows_ahead(const kit_rows *r, int64_t first, int64_t n)
 #else
     (void)r, (void)first, (void)n;
 #endif
+}
+
+/* --------------------------------------------------------------------------- Views of its rows */
+
+struct kit_view_storage {
+    kit_rows *rows;
+    attn_dtype dtype;
+    int64_t most;              /* rows at once */
+    bool mapped;               /* `map` is open, else the rows are copied */
+    io_map map;                /* of one range for each matrix */
+    int64_t end;               /* offset in the file after the last row that is mapped */
+    kit_array copy, converted; /* to dtype, if the file has another one */
+};
+
+bool kit_rows_mappable(const kit_rows *r, attn_dtype dtype)
+{
+    return r->array.dtype == dtype && !r->swap && r->data % (int64_t)attn_dtype_size(dtype) == 0;
+}
+
+int kit_view_open(kit_view *v, kit_rows *rows, attn_dtype dtype, int64_t most, kit_error *err)
+{
+    const kit_array *a = &rows->array;
+    struct kit_view_storage *s = calloc(1, sizeof *s);
+    *v = (kit_view){.storage = s};
+    if (!s)
+        return kit_fail(err, KIT_LIMIT, "%s: not enough memory", rows->in.source.name);
+    s->rows = rows;
+    s->dtype = dtype;
+    s->most = most;
+    if (kit_rows_mappable(rows, dtype)) {
+        size_t bytes, matrix;
+        (void)place_of(rows, 0, 0, most, &bytes);
+        (void)place_of(rows, 0, 0, a->shape[a->rank - 2], &matrix);
+        s->mapped =
+            io_map_open(&s->map, rows->in.source.fd, (int64_t)matrix, matrices(rows), bytes);
+    }
+    return KIT_OK;
+}
+
+static bool show_pages(kit_view *v, int64_t first, int64_t n)
+{
+    struct kit_view_storage *s = v->storage;
+    size_t bytes;
+    const int64_t at = place_of(s->rows, 0, first, n, &bytes);
+    v->data = io_map_ranges(&s->map, at, bytes);
+    v->stride = (int64_t)(s->map.stride / attn_dtype_size(s->dtype));
+    s->end = place_of(s->rows, matrices(s->rows) - 1, first, n, &bytes) + (int64_t)bytes;
+    return v->data;
+}
+
+static int show_copy(kit_view *v, int64_t first, int64_t n, kit_error *err)
+{
+    struct kit_view_storage *s = v->storage;
+    kit_array like = s->rows->array, *shown = &s->copy;
+    int code = KIT_OK;
+    like.shape[like.rank - 2] = s->most;
+    if (!s->copy.data && (code = kit_array_new(&s->copy, like.dtype, like.rank, like.shape, err)))
+        return code;
+    s->copy.shape[like.rank - 2] = n;
+    if ((code = kit_rows_read(s->rows, first, n, s->copy.data, err)))
+        return code;
+    if (like.dtype != s->dtype) {
+        kit_array_free(&s->converted);
+        shown = &s->converted;
+        code = kit_array_convert(shown, &s->copy, s->dtype, err);
+    }
+    v->data = shown->data;
+    v->stride = n * like.shape[like.rank - 1];
+    return code;
+}
+
+int kit_view_read(kit_view *v, int64_t first, int64_t n, kit_error *err)
+{
+    if (v->storage->mapped && show_pages(v, first, n))
+        return KIT_OK;
+    if (v->storage->mapped)
+        io_map_close(&v->storage->map);
+    v->storage->mapped = false;
+    return show_copy(v, first, n, err);
+}
+
+int kit_view_check(const kit_view *v, kit_error *err)
+{
+    const struct kit_view_storage *s = v->storage;
+    const char *name = s->rows->in.source.name;
+    struct stat st;
+    if (!s->mapped)
+        return KIT_OK;
+    if (fstat(s->rows->in.source.fd, &st) != 0)
+        return kit_fail(err, KIT_BAD_FILE, "%s: cannot read: %s", name, strerror(errno));
+    if (st.st_size < s->end)
+        return became_shorter(name, err);
+    if (s->map.lost)
+        return kit_fail(err, KIT_BAD_FILE, "%s: cannot read: %s", name, strerror(EIO));
+    return KIT_OK;
+}
+
+void kit_view_close(kit_view *v)
+{
+    struct kit_view_storage *s = v->storage;
+    if (s && s->mapped)
+        io_map_close(&s->map);
+    if (s) {
+        kit_array_free(&s->copy);
+        kit_array_free(&s->converted);
+    }
+    free(s);
+    *v = (kit_view){0};
 }
 
 int kit_read_bytes(void **bytes, size_t *size, const char *path, kit_error *err)

@@ -190,6 +190,25 @@ class Checkpoints(Pieces):
             self.write("state", states[-size:])
             self.resumes()
 
+    def test_a_file_that_becomes_shorter(self):
+        """The file is cut while the FIFO holds the run back: one line, code 3, and no result."""
+        size = self.long()
+        os.remove(self.path("killed.npy"))
+        os.mkfifo(self.path("fifo"))
+        fd = os.open(self.path("fifo"), os.O_RDWR)
+        run = self.start("--checkpoint", "fifo", stderr=subprocess.PIPE)
+        with open(fd, "rb") as fifo:
+            fifo.read(size)
+            os.truncate(self.path("v.npy"), os.path.getsize(self.path("v.npy")) - 70000)
+            os.set_blocking(fd, False)
+            while run.poll() is None:
+                fifo.read()
+        said = run.stderr.read().decode()
+        run.stderr.close()
+        self.assertEqual(run.returncode, BAD_FILE)
+        self.assertEqual(said, "attn run: v.npy: has become shorter while it was read\n")
+        self.assertFalse(os.path.exists(self.path("killed.npy")))
+
     def test_interrupted_while_results_are_written(self):
         """All pieces are done: Ctrl-C ends the program, as it does everywhere else."""
         q = np.random.default_rng(9).standard_normal((B, H, 40 * T, D)).astype("f4")

@@ -82,6 +82,24 @@ __attribute__((unused)) static bytes npy(const char *descr, int fortran, const c
     return npy_text(1, header, payload, size);
 }
 
+/* A .npy as NumPy writes it, for headers that fit its usual 128 bytes. */
+__attribute__((unused)) static bytes numpy_file(const char *descr, const char *shape,
+                                                const void *data, size_t size)
+{
+    bytes b = {0};
+    char text[119];
+    const int n = snprintf(text, sizeof text,
+                           "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", descr, shape);
+    assert_in_range(n, 1, 117);
+    memset(text + n, ' ', (size_t)(117 - n));
+    text[117] = '\n';
+    put(&b, "\x93NUMPY\1\0", 8);
+    put_number(&b, 118, 2);
+    put(&b, text, 118);
+    put(&b, data, size);
+    return b;
+}
+
 /* ------------------------------------------------------------------------------------ .zip */
 
 __attribute__((unused)) static uint32_t crc32_of(const void *data, size_t size)
