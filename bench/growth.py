@@ -69,7 +69,7 @@ def judge(sizes, seconds):
         pads, at = weak.padding(seconds)
         bad = {x for i, x in enumerate(n[:-1]) if seconds[i] > weak.PADDING * min(seconds[i + 1 :])}
     for i in range(1, len(n)):
-        grown = seconds[i] / seconds[i - 1] / max(1.0, work[i] / work[i - 1])
+        grown = weak.growth(seconds, work, i)
         if is_packed or n[i] > FROM:
             steps.append((grown, n[i]))
             bad |= {n[i]} if grown > weak.STEP else set()

@@ -50,15 +50,15 @@ def padding(seconds):
     return worst, at
 
 
+def growth(seconds, work, n):
+    """The growth of the time from size n - 1 to size n beyond the growth of the work."""
+    return seconds[n] / seconds[n - 1] / max(1.0, work[n] / work[n - 1])
+
+
 def step(seconds, work):
-    """The largest growth of the time from one size to the next beyond the growth of the work, and
-    the index of the larger size."""
-    worst, at = 0.0, 0
-    for n in range(1, len(seconds)):
-        growth = seconds[n] / seconds[n - 1] / max(1.0, work[n] / work[n - 1])
-        if growth > worst:
-            worst, at = growth, n
-    return worst, at
+    """The largest growth from one size to the next, and the index of the larger size."""
+    grown = ((growth(seconds, work, n), n) for n in range(1, len(seconds)))
+    return max(grown, default=(0.0, 0))
 
 
 def is_cliff(series):

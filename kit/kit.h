@@ -154,6 +154,7 @@ int kit_npy_write_rows(kit_output *out, const kit_array *whole, int64_t first,
                        const kit_array *part, int64_t from, int64_t n, kit_error *err);
 int kit_output_sync(kit_output *out, kit_error *err); /* to the disk */
 void kit_output_leave(kit_output *out);               /* frees out; NULL is fine */
+int kit_flush_to_disk(int fd); /* fsync(fd), repeated if a signal interrupts it */
 
 /* ------------------------------------------------------------------------ io/safetensors.c
  *

@@ -88,19 +88,10 @@ static int write_new(void *user, uint64_t at, const void *bytes, size_t size)
     return KIT_OK;
 }
 
-static int flush_to_disk(int fd)
-{
-    int result;
-    do
-        result = fsync(fd);
-    while (result != 0 && errno == EINTR);
-    return result;
-}
-
 static int sync_new(void *user)
 {
     checkpoint *c = user;
-    if (c->fd >= 0 && (flush_to_disk(c->fd) != 0 || close_file(c)))
+    if (c->fd >= 0 && (kit_flush_to_disk(c->fd) != 0 || close_file(c)))
         return failed(c, "write");
     return KIT_OK;
 }
@@ -110,7 +101,8 @@ static int flush_folder(const checkpoint *c)
     const int fd = open(c->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return 1;
-    const int wrong = flush_to_disk(fd) != 0 && errno != EINVAL; /* some cannot flush a folder */
+    const int wrong =
+        kit_flush_to_disk(fd) != 0 && errno != EINVAL; /* some cannot flush a folder */
     close(fd);
     return wrong;
 }

@@ -356,7 +356,7 @@ static int close_file(kit_output *out, kit_error *err)
     return KIT_OK;
 }
 
-static int flush_to_disk(int fd)
+int kit_flush_to_disk(int fd)
 {
     int result;
     do
@@ -369,7 +369,7 @@ int kit_output_sync(kit_output *out, kit_error *err)
 {
     if (out->failed)
         return kit_fail(err, KIT_LIMIT, "%s: was not written in full", out->path);
-    return flush_to_disk(out->fd) != 0 ? cannot(out, "write", err) : KIT_OK;
+    return kit_flush_to_disk(out->fd) != 0 ? cannot(out, "write", err) : KIT_OK;
 }
 
 void kit_output_leave(kit_output *out)
@@ -384,7 +384,7 @@ static int finish(kit_output *out, kit_error *err)
     if (out->failed)
         return kit_fail(err, KIT_LIMIT, "%s: was not written in full", out->path);
     int code = flush(out, err);
-    if (!code && out->folder >= 0 && flush_to_disk(out->fd) != 0)
+    if (!code && out->folder >= 0 && kit_flush_to_disk(out->fd) != 0)
         code = cannot(out, "write", err);
     if (!code)
         code = close_file(out, err);
@@ -394,7 +394,7 @@ static int finish(kit_output *out, kit_error *err)
         return cannot(out, "replace it", err);
     out->temporary[0] = 0;
     /* Some file systems cannot flush a folder and return EINVAL. */
-    if (flush_to_disk(out->folder) != 0 && errno != EINVAL)
+    if (kit_flush_to_disk(out->folder) != 0 && errno != EINVAL)
         return cannot(out, "flush its folder", err);
     return KIT_OK;
 }

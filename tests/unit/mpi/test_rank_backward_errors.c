@@ -1,5 +1,6 @@
 /* The backward over ranks: all of them end with one error, and soon. */
 /* labels: threads */
+#include "support/counted_memory.h"
 #include "support/rank_backward.h"
 
 /* All ranks return one error, which says `says`, and nothing was written. */
@@ -120,34 +121,18 @@ static void test_error_of_one_rank(void **state)
     }
 }
 
-static int allocations_left;
-
-static void *few_allocations(void *user, size_t size, size_t alignment)
-{
-    (void)user;
-    return allocations_left-- > 0 ? aligned_alloc(alignment, (size + 63) / 64 * 64) : NULL;
-}
-
-static void release(void *user, void *memory, size_t size)
-{
-    (void)user, (void)size;
-    free(memory);
-}
-
 /* A rank without memory, at each of its allocations: all ranks end, and say so. */
 static void test_out_of_memory(void **state)
 {
     (void)state;
     int failures = 0;
     for (int n = 0; n < 10; n++) {
-        describe_case("%d allocations", n);
+        describe_case("%d allocations succeed, the next one fails", n);
         prepare_all(3);
-        attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
-        options.threads = 1;
-        options.allocate = few_allocations, options.release = release;
-        allocations_left = 100;
+        counted_memory memory = {0};
+        const attn_context_options options = counted_options(&memory, 1);
         assert_int_equal(attn_context_create(&options, &all[1].ctx, NULL), ATTN_OK);
-        allocations_left = n;
+        memory.fail_at = memory.calls + (size_t)n + 1;
         run(3);
         if (all[1].status != ATTN_OK) {
             failures++;
