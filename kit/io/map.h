@@ -17,7 +17,7 @@ struct io_map {
     int64_t distance, count;
     unsigned char *base; /* reserved addresses */
     size_t room, page;   /* bytes of all of them, and of a page */
-    bool failed;
+    bool failed;         /* once a range could not be mapped */
     io_map *next;
 };
 /* Reserves addresses for ranges of at most `most` bytes. Returns false if they cannot be mapped;

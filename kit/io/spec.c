@@ -399,7 +399,7 @@ struct kit_view_storage {
     kit_rows *rows;
     attn_dtype dtype;
     int64_t most;              /* rows at once */
-    bool mapped;               /* `map` is open, else the rows are copied */
+    bool opened;               /* `map`; the rows are copied if it is not, or if it has failed */
     io_map map;                /* of one range for each matrix */
     int64_t end;               /* offset in the file after the last row that is mapped */
     kit_array copy, converted; /* to dtype, if the file has another one */
@@ -424,11 +424,13 @@ int kit_view_open(kit_view *v, kit_rows *rows, attn_dtype dtype, int64_t most, k
         size_t bytes, matrix;
         (void)place_of(rows, 0, 0, most, &bytes);
         (void)place_of(rows, 0, 0, a->shape[a->rank - 2], &matrix);
-        s->mapped =
+        s->opened =
             io_map_open(&s->map, rows->in.source.fd, (int64_t)matrix, matrices(rows), bytes);
     }
     return KIT_OK;
 }
+
+static bool is_mapped(const struct kit_view_storage *s) { return s->opened && !s->map.failed; }
 
 static bool show_pages(kit_view *v, int64_t first, int64_t n)
 {
@@ -464,11 +466,8 @@ static int show_copy(kit_view *v, int64_t first, int64_t n, kit_error *err)
 
 int kit_view_read(kit_view *v, int64_t first, int64_t n, kit_error *err)
 {
-    if (v->storage->mapped && show_pages(v, first, n))
+    if (is_mapped(v->storage) && show_pages(v, first, n))
         return KIT_OK;
-    if (v->storage->mapped)
-        io_map_close(&v->storage->map);
-    v->storage->mapped = false;
     return show_copy(v, first, n, err);
 }
 
@@ -477,7 +476,7 @@ int kit_view_check(const kit_view *v, kit_error *err)
     const struct kit_view_storage *s = v->storage;
     const char *name = s->rows->in.source.name;
     struct stat st;
-    if (!s->mapped)
+    if (!is_mapped(s))
         return KIT_OK;
     if (fstat(s->rows->in.source.fd, &st) != 0)
         return kit_fail(err, KIT_BAD_FILE, "%s: cannot read: %s", name, strerror(errno));
@@ -491,7 +490,7 @@ int kit_view_check(const kit_view *v, kit_error *err)
 void kit_view_close(kit_view *v)
 {
     struct kit_view_storage *s = v->storage;
-    if (s && s->mapped)
+    if (s && s->opened)
         io_map_close(&s->map);
     if (s) {
         kit_array_free(&s->copy);
