@@ -102,15 +102,6 @@ typedef struct pieces_run {
     double bytes;        /* read before it */
 } pieces_run;
 
-/* Allocates room for `keys` rows of each matrix. */
-static int new_piece(kit_array *a, const kit_rows *rows, int64_t keys, kit_error *err)
-{
-    kit_array shape = *kit_rows_array(rows);
-    int64_t *S = &shape.shape[shape.rank - 2];
-    *S = keys < *S ? keys : *S;
-    return kit_array_new(a, shape.dtype, shape.rank, shape.shape, err);
-}
-
 static int read_piece(kit_array *a, kit_rows *rows, int64_t first, int64_t n, kit_error *err)
 {
     a->shape[a->rank - 2] = n;
@@ -123,7 +114,7 @@ static int hash_rows(uint64_t *hash, kit_rows *rows, kit_error *err)
     const int64_t S = kit_rows_array(rows)->shape[kit_rows_array(rows)->rank - 2];
     const int64_t samples = S < SAMPLES ? S : SAMPLES;
     kit_array row = {0};
-    int code = new_piece(&row, rows, 1, err);
+    int code = kit_rows_new(&row, rows, 1, err);
     for (int64_t i = 0; i < samples && !code; i++) {
         const int64_t j = samples > 1 ? (S - 1) / (samples - 1) * i : 0;
         code = read_piece(&row, rows, i == samples - 1 ? S - 1 : j, 1, err);
@@ -141,7 +132,7 @@ int run_keys_are_finite(run_input *in, bool *finite, kit_error *err)
     for (int i = 0; i < 2 && !code; i++) {
         const int64_t S = in->args.k.shape[2];
         kit_array some = {0};
-        code = new_piece(&some, both[i], CHUNK, err);
+        code = kit_rows_new(&some, both[i], CHUNK, err);
         for (int64_t j = 0; j < S && !code && *finite; j += CHUNK) {
             code = read_piece(&some, both[i], j, S - j < CHUNK ? S - j : CHUNK, err);
             *finite = code || run_is_finite(&some, false);

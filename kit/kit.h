@@ -94,6 +94,8 @@ typedef struct kit_rows kit_rows;
 int kit_rows_open(kit_rows **out, const char *path, kit_error *err);
 void kit_rows_close(kit_rows *rows);                   /* rows may be NULL */
 const kit_array *kit_rows_array(const kit_rows *rows); /* its dtype and shape; it has no data */
+/* Allocates an array for n rows of each matrix, or for all if it has fewer. */
+int kit_rows_new(kit_array *a, const kit_rows *rows, int64_t n, kit_error *err);
 /* Reads rows first .. first+n-1 of each matrix into `to`, [.., n, columns]. */
 int kit_rows_read(kit_rows *rows, int64_t first, int64_t n, void *to, kit_error *err);
 /* The same into rows to .. to+n-1 of each matrix of `part`, which has the file's dtype and shape,

@@ -101,8 +101,8 @@ static int flush_folder(const checkpoint *c)
     const int fd = open(c->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return 1;
-    const int wrong =
-        kit_flush_to_disk(fd) != 0 && errno != EINVAL; /* some cannot flush a folder */
+    /* Some file systems cannot flush a folder and return EINVAL. */
+    const int wrong = kit_flush_to_disk(fd) != 0 && errno != EINVAL;
     close(fd);
     return wrong;
 }

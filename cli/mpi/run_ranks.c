@@ -143,10 +143,10 @@ static int64_t block_at(const run_state *r, int64_t row, int64_t rows, int64_t *
 static int read_rows(run_state *r, kit_array *a, kit_rows *from, bool minus_infinity,
                      kit_error *err)
 {
-    kit_array shape = *kit_rows_array(from);
-    int64_t *tokens = &shape.shape[shape.rank - 2], n;
-    const int64_t rows = *tokens = attn_mpi_rows(*tokens, r->rank, r->size);
-    int code = kit_array_new(a, shape.dtype, shape.rank, shape.shape, err);
+    const kit_array *whole = kit_rows_array(from);
+    const int64_t rows = attn_mpi_rows(whole->shape[whole->rank - 2], r->rank, r->size);
+    int64_t n;
+    int code = kit_rows_new(a, from, rows, err);
     for (int64_t row = 0; row < rows && !code; row += n) {
         const int64_t token = block_at(r, row, rows, &n);
         code = kit_rows_read_to(from, token, n, a, row, err);

@@ -45,20 +45,20 @@ static void replace_page(int number, siginfo_t *info, void *context)
     sigaction(number, &before, NULL); /* the instruction runs again, and raises it again */
 }
 
-bool io_map_open(io_map *m, int fd, int64_t distance, int64_t count, size_t most)
+void io_map_open(io_map *m, int fd, int64_t distance, int64_t count, size_t most)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     *m = (io_map){.fd = fd, .page = page, .distance = distance, .count = count};
     size_t room;
     if (most == 0 || count > MOST_RANGES || __builtin_add_overflow(most, 3 * page, &m->stride))
-        return false;
+        return;
     m->stride += (size_t)distance % page - most % page;
     if (__builtin_mul_overflow(m->stride, (size_t)count, &room) ||
         __builtin_add_overflow(room, 2 * page, &m->room))
-        return false;
+        return;
     void *base = mmap(NULL, m->room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
-        return false;
+        return;
     m->base = base;
     if (!maps) {
         struct sigaction action = {.sa_sigaction = replace_page, .sa_flags = SA_SIGINFO};
@@ -66,7 +66,6 @@ bool io_map_open(io_map *m, int fd, int64_t distance, int64_t count, size_t most
     }
     m->next = maps;
     maps = m;
-    return true;
 }
 
 const void *io_map_ranges(io_map *m, int64_t at, size_t bytes)

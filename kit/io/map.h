@@ -15,17 +15,17 @@ struct io_map {
     volatile sig_atomic_t lost; /* some page could not be read and was replaced by zeros */
     int fd;
     int64_t distance, count;
-    unsigned char *base; /* reserved addresses */
+    unsigned char *base; /* reserved addresses; NULL: the ranges cannot be mapped */
     size_t room, page;   /* bytes of all of them, and of a page */
     bool failed;         /* once a range could not be mapped */
     io_map *next;
 };
-/* Reserves addresses for ranges of at most `most` bytes. Returns false if they cannot be mapped;
- * then there is nothing to close. The map must not be moved while it is open. */
-bool io_map_open(io_map *m, int fd, int64_t distance, int64_t count, size_t most);
+/* Reserves addresses for ranges of at most `most` bytes. The map must not be moved while it is
+ * open. */
+void io_map_open(io_map *m, int fd, int64_t distance, int64_t count, size_t most);
 /* Maps `bytes` bytes of each range, the first one from offset `at` of the file, in place of those
  * mapped before. Returns the first range; NULL: not possible, not later either. */
 const void *io_map_ranges(io_map *m, int64_t at, size_t bytes);
-void io_map_close(io_map *m);
+void io_map_close(io_map *m); /* one with base NULL will do */
 
 #endif

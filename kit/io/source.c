@@ -2,8 +2,8 @@
  *
  * A file of known size is read by pread at offsets that were checked against that size. It is not
  * mapped, because a mapped file that shrinks meanwhile raises a signal; map.c, for files that are
- * larger than memory, handles this signal. Everything else (pipes,
- * devices, standard input) is read in order.
+ * larger than memory, handles this signal. Everything else (pipes, devices, standard input) is read
+ * in order.
  */
 #if __SIZEOF_LONG__ == 4
 #define _FILE_OFFSET_BITS 64

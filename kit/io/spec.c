@@ -348,6 +348,14 @@ static int decode_rows(const kit_rows *r, unsigned char *at, size_t bytes, kit_e
     return KIT_OK;
 }
 
+int kit_rows_new(kit_array *a, const kit_rows *r, int64_t n, kit_error *err)
+{
+    kit_array shape = r->array;
+    int64_t *S = &shape.shape[shape.rank - 2];
+    *S = n < *S ? n : *S;
+    return kit_array_new(a, shape.dtype, shape.rank, shape.shape, err);
+}
+
 static int became_shorter(const char *name, kit_error *err)
 {
     return kit_fail(err, KIT_BAD_FILE, "%s: has become shorter while it was read", name);
@@ -399,7 +407,6 @@ struct kit_view_storage {
     kit_rows *rows;
     attn_dtype dtype;
     int64_t most;              /* rows at once */
-    bool opened;               /* `map`; the rows are copied if it is not, or if it has failed */
     io_map map;                /* of one range for each matrix */
     int64_t end;               /* offset in the file after the last row that is mapped */
     kit_array copy, converted; /* to dtype, if the file has another one */
@@ -412,7 +419,6 @@ bool kit_rows_mappable(const kit_rows *r, attn_dtype dtype)
 
 int kit_view_open(kit_view *v, kit_rows *rows, attn_dtype dtype, int64_t most, kit_error *err)
 {
-    const kit_array *a = &rows->array;
     struct kit_view_storage *s = calloc(1, sizeof *s);
     *v = (kit_view){.storage = s};
     if (!s)
@@ -423,14 +429,13 @@ int kit_view_open(kit_view *v, kit_rows *rows, attn_dtype dtype, int64_t most, k
     if (kit_rows_mappable(rows, dtype)) {
         size_t bytes, matrix;
         (void)place_of(rows, 0, 0, most, &bytes);
-        (void)place_of(rows, 0, 0, a->shape[a->rank - 2], &matrix);
-        s->opened =
-            io_map_open(&s->map, rows->in.source.fd, (int64_t)matrix, matrices(rows), bytes);
+        (void)place_of(rows, 0, 0, rows->array.shape[rows->array.rank - 2], &matrix);
+        io_map_open(&s->map, rows->in.source.fd, (int64_t)matrix, matrices(rows), bytes);
     }
     return KIT_OK;
 }
 
-static bool is_mapped(const struct kit_view_storage *s) { return s->opened && !s->map.failed; }
+static bool is_mapped(const struct kit_view_storage *s) { return s->map.base && !s->map.failed; }
 
 static bool show_pages(kit_view *v, int64_t first, int64_t n)
 {
@@ -446,21 +451,20 @@ static bool show_pages(kit_view *v, int64_t first, int64_t n)
 static int show_copy(kit_view *v, int64_t first, int64_t n, kit_error *err)
 {
     struct kit_view_storage *s = v->storage;
-    kit_array like = s->rows->array, *shown = &s->copy;
+    kit_array *shown = &s->copy;
     int code = KIT_OK;
-    like.shape[like.rank - 2] = s->most;
-    if (!s->copy.data && (code = kit_array_new(&s->copy, like.dtype, like.rank, like.shape, err)))
+    if (!s->copy.data && (code = kit_rows_new(&s->copy, s->rows, s->most, err)))
         return code;
-    s->copy.shape[like.rank - 2] = n;
+    s->copy.shape[s->copy.rank - 2] = n;
     if ((code = kit_rows_read(s->rows, first, n, s->copy.data, err)))
         return code;
-    if (like.dtype != s->dtype) {
+    if (s->copy.dtype != s->dtype) {
         kit_array_free(&s->converted);
         shown = &s->converted;
         code = kit_array_convert(shown, &s->copy, s->dtype, err);
     }
     v->data = shown->data;
-    v->stride = n * like.shape[like.rank - 1];
+    v->stride = n * s->copy.shape[s->copy.rank - 1];
     return code;
 }
 
@@ -490,9 +494,8 @@ int kit_view_check(const kit_view *v, kit_error *err)
 void kit_view_close(kit_view *v)
 {
     struct kit_view_storage *s = v->storage;
-    if (s && s->opened)
-        io_map_close(&s->map);
     if (s) {
+        io_map_close(&s->map);
         kit_array_free(&s->copy);
         kit_array_free(&s->converted);
     }

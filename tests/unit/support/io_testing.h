@@ -86,18 +86,14 @@ __attribute__((unused)) static bytes npy(const char *descr, int fortran, const c
 __attribute__((unused)) static bytes numpy_file(const char *descr, const char *shape,
                                                 const void *data, size_t size)
 {
-    bytes b = {0};
     char text[119];
     const int n = snprintf(text, sizeof text,
                            "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", descr, shape);
     assert_in_range(n, 1, 117);
     memset(text + n, ' ', (size_t)(117 - n));
     text[117] = '\n';
-    put(&b, "\x93NUMPY\1\0", 8);
-    put_number(&b, 118, 2);
-    put(&b, text, 118);
-    put(&b, data, size);
-    return b;
+    text[118] = 0;
+    return npy_text(1, text, data, size);
 }
 
 /* ------------------------------------------------------------------------------------ .zip */
