@@ -67,7 +67,7 @@ V_INLINE prefetcher prefetch_stream(const attni_next_rows *next_rows, const char
  * Rows of halves are always prefetched into L1: f16 is slower with L2. */
 V_INLINE void prefetch_begin(prefetcher *a, const int lines, const attn_dtype dtype)
 {
-    if (dtype != OWN || lines == 1)
+    if (!PREFETCHES || dtype != OWN || lines == 1)
         return;
     __asm__ volatile("" : "+r"(a->line));
     if (a->behind)
@@ -79,6 +79,8 @@ V_INLINE void prefetch_begin(prefetcher *a, const int lines, const attn_dtype dt
  * chosen. */
 V_INLINE void prefetch_line(prefetcher *a, const int line, const int lines, const attn_dtype dtype)
 {
+    if (!PREFETCHES)
+        return;
     __asm__ volatile("" : "+r"(a->line));
     const uintptr_t at = a->line + 64 * (uintptr_t)line;
     if (dtype != OWN) {
@@ -98,7 +100,7 @@ V_INLINE void prefetch_line(prefetcher *a, const int line, const int lines, cons
 V_INLINE void prefetch_end(prefetcher *a, const int lines)
 {
     a->line += 64 * (uintptr_t)lines;
-    if (a->line < a->end)
+    if (!PREFETCHES || a->line < a->end)
         return;
     if (--a->rows > 0) {
         a->line = a->end + (uintptr_t)(a->bytes - a->n);

@@ -23,6 +23,12 @@
 #define FOR_U UNROLL for (int u = 0; u < mr; u++)
 #define MAX_ROWS 12
 
+#ifdef __wasm__
+#define PREFETCHES 0 /* no instruction for it */
+#else
+#define PREFETCHES 1
+#endif
+
 #define R_INF ((R)INFINITY)
 #include "vec/exp2.h"
 
@@ -127,7 +133,7 @@ static __attribute__((noinline)) prefetch_step next_prefetch(attni_prefetch *a, 
     return prefetch;
 }
 #define NEXT_PREFETCH(a, n, nothing)                                                               \
-    ((a) ? next_prefetch(a, n) : (prefetch_step){(uintptr_t)(nothing), 0})
+    (PREFETCHES && (a) ? next_prefetch(a, n) : (prefetch_step){(uintptr_t)(nothing), 0})
 
 /* For mr keys and one run of D components: st[u][:] = sum_d k[u][d] * qt[d][:], added to st unless
  * it is the first run. The last run updates the maxima mx. */
