@@ -113,16 +113,16 @@ typedef struct prefetch_step {
     uintptr_t at, step; /* step 0: always the same line, which is free */
 } prefetch_step;
 
-/* What the next micro-kernel, of n steps, prefetches. If the region has no gaps, four steps
- * prefetch each line, so that the lines are spread over the arithmetic: one line in 48 cycles, some
- * 5 GB/s. Not inlined, since every variant of every micro-kernel would contain a copy. */
-static __attribute__((noinline)) prefetch_step next_prefetch(attni_prefetch *a, int n)
+/* What the next micro-kernel, of n steps, prefetches: `bytes` for each step if the region has no
+ * gaps, so that the lines are spread over the arithmetic. Not inlined, since every variant of every
+ * micro-kernel would contain a copy. */
+static __attribute__((noinline)) prefetch_step next_prefetch(attni_prefetch *a, int n, int bytes)
 {
     if (a->line >= a->lines)
         return (prefetch_step){(uintptr_t)a, 0};
-    prefetch_step prefetch = {(uintptr_t)a->first + (uintptr_t)a->line * 64, 16};
+    prefetch_step prefetch = {(uintptr_t)a->first + (uintptr_t)a->line * 64, (uintptr_t)bytes};
     if (a->rows == 1) {
-        a->line += (n + 3) / 4;
+        a->line += (n * bytes + 63) / 64;
         return prefetch;
     }
     prefetch.at += (uintptr_t)(a->row * a->ld);
@@ -132,8 +132,13 @@ static __attribute__((noinline)) prefetch_step next_prefetch(attni_prefetch *a, 
         a->row = 0, a->line++;
     return prefetch;
 }
+
+/* A tile that is alone in its task must prefetch as many bytes as it reads: an element for each row
+ * and step of a micro-kernel. With AVX2 the widest tile has 6 rows, a narrower one 12
+ * (docs/decisions/0040). */
 #define NEXT_PREFETCH(a, n, nothing)                                                               \
-    (PREFETCHES && (a) ? next_prefetch(a, n) : (prefetch_step){(uintptr_t)(nothing), 0})
+    (PREFETCHES && (a) ? next_prefetch(a, n, nv < V_VECTORS ? 64 : 8 * (int)sizeof(R))             \
+                       : (prefetch_step){(uintptr_t)(nothing), 0})
 
 /* For mr keys and one run of D components: st[u][:] = sum_d k[u][d] * qt[d][:], added to st unless
  * it is the first run. The last run updates the maxima mx. */
