@@ -40,22 +40,46 @@ static int most_vectors(const attni_plan *p)
     return p->engine->vectors ? p->engine->vectors : p->kernels->vectors;
 }
 
+/* The cost of a tile with `rows` of its lanes in use, about: with AVX2 a tile of two vectors takes
+ * 1.5 times as long as a tile of one, and 2.5 times as long as decoding 2 to 4 rows. */
+static int tile_cost(const attni_plan *p, int rows)
+{
+    if (rows <= p->kernels->max_decode_rows)
+        return rows > 0 ? 5 : 0;
+    return 5 + 4 * attni_vectors_for(p, rows, most_vectors(p));
+}
+
+/* The cost of all queries of `heads` heads, in tiles of `rows` queries. */
+static int group_cost(const attni_plan *p, int heads, int rows)
+{
+    const int T = (int)p->T;
+    return T / rows * tile_cost(p, heads * rows) + tile_cost(p, heads * (T % rows));
+}
+
 /* How many heads share a tile. Heads that share keys can share a tile if the mask rules are the
- * same for all of them. Heads share tiles with all their queries, in as few tiles as possible, of
- * nearly equal size; the last may have fewer heads.
+ * same for all of them. A tile then has the same queries of each of its heads. All numbers of heads
+ * are tried; the tiles of the chosen one cost least (docs/decisions/0034).
  * Options that take the lane as the query's index (dropout, returned scores, packed sequences,
  * runs) need one head per tile.
  */
 static int heads_per_tile(const attni_plan *p)
 {
     const attn_sdpa_args *a = &p->args;
-    if (p->H == p->Hk || p->T == 0 || p->Hk == 0 || a->dropout > 0 || a->scores ||
+    const int W = most_vectors(p) * p->kernels->lanes;
+    if (p->H == p->Hk || p->T == 0 || p->T > W || p->Hk == 0 || a->dropout > 0 || a->scores ||
         a->cu_seqlens_q || p->runs || !attni_mask_shared(p))
         return 1;
-    const int64_t sharing = p->H / p->Hk, room = most_vectors(p) * p->kernels->lanes / p->T;
-    if (room <= 1)
-        return 1;
-    return (int)attni_div_up(sharing, attni_div_up(sharing, room));
+    const int64_t sharing = attni_div(p->H, p->Hk);
+    int best = 1;
+    int64_t least = INT64_MAX;
+    for (int heads = 1; heads <= W && heads <= sharing; heads++) {
+        const int rows = W / heads < p->T ? W / heads : (int)p->T;
+        const int64_t cost = sharing / heads * group_cost(p, heads, rows) +
+                             group_cost(p, (int)(sharing % heads), rows);
+        if (cost < least)
+            least = cost, best = heads;
+    }
+    return best;
 }
 
 /* Estimates the seconds that one thread needs: the longer of arithmetic and reading. A thread is
