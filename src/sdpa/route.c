@@ -32,9 +32,10 @@ attni_route attni_route_of(const attni_plan *p, int nv, int rows, int64_t keys)
 {
     if (p->unit)
         return attni_bf16_route_of(p, rows);
-    /* With few queries and many keys, the lanes are better filled with keys and with value
-     * components. */
-    if (nv > 1 || rows > p->kernels->max_decode_rows || keys < p->kernels->lanes)
+    /* With few queries, the lanes are better filled with keys and with value components. If there
+     * are fewer keys than lanes, this holds for a single query only. */
+    const int fewest = rows == 1 ? 1 : p->kernels->lanes;
+    if (nv > 1 || rows > p->kernels->max_decode_rows || keys < fewest)
         return ATTNI_ROUTE_TILES;
     if (p->scaled_scores || p->args.dropout > 0)
         return ATTNI_ROUTE_DECODE_TILES;

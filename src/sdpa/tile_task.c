@@ -92,7 +92,7 @@ static void carve(attni_worker *w, attni_layout *layout)
     if (p->k_interleaved && p->args.k.dtype != p->real_dtype)
         w->interleaved =
             attni_layout_take(layout, ATTNI_BLOCK, p->args.cache->row_bytes[ATTNI_KEYS]);
-    if (p->S >= p->kernels->lanes)
+    if (p->S > 0)
         w->score_rows = attni_layout_take(layout, 2 * ATTNI_BLOCK,
                                           (size_t)p->kernels->max_decode_rows * p->real);
     if (!p->q_in_place || !p->out_in_place || p->group > 1)
