@@ -20,6 +20,10 @@ static void carve_operands(attni_grad_worker *w, attni_layout *layout)
     w->dot = attni_layout_take(layout, Dv, line);
     w->q_rows = attni_layout_take(layout, (size_t)bw->q_panels.padded, line);
     w->dout_rows = attni_layout_take(layout, (size_t)bw->v_panels.padded, line);
+    w->q_row = attni_layout_take(layout, D, p->real);
+    w->dout_row = attni_layout_take(layout, Dv, p->real);
+    w->score_rows =
+        attni_layout_take(layout, ATTNI_BLOCK, (size_t)p->kernels->max_decode_rows * p->real);
     if (!p->k_in_place)
         w->forward.k = attni_layout_take(layout, keys, D);
     if (!p->v_in_place)

@@ -39,6 +39,14 @@ static void fill_panels(const attni_plan *p, char *to, const attni_panels *panel
     }
 }
 
+/* Copies the only query of a tile array [n][W] to a row. */
+static void copy_lane(const attni_grad_worker *w, char *row, const char *tile, int64_t n)
+{
+    const size_t real = w->bw->plan.real, line = (size_t)w->tile.W * real;
+    for (int64_t d = 0; d < n; d++)
+        memcpy(row + (size_t)d * real, tile + (size_t)d * line, real);
+}
+
 static void load_tile(attni_grad_worker *w)
 {
     const attni_backward *bw = w->bw;
@@ -71,9 +79,34 @@ static void load_tile(attni_grad_worker *w)
         p->kernels->pack(w->dot, rows, ld, t->rows, p->Dv, 1, t->nv);
     if (bw->want_v)
         fill_panels(p, w->dout_rows, &bw->v_panels, rows, ld, t->rows, w->nonfinite_dout);
+    if (t->rows > 1)
+        return;
+    copy_lane(w, w->q_row, t->qt, p->D);
+    if (bw->want_scores)
+        copy_lane(w, w->dout_row, w->dot, p->Dv);
 }
 
 /* ------------------------------------------------------------------------------------ products */
+
+/* Has the tile so few queries that its products with n keys have the keys in the lanes, as in the
+ * decode path? */
+static bool decodes(const attni_grad_worker *w, int n)
+{
+    const attni_kernels *kernels = w->bw->plan.kernels;
+    return w->tile.nv == 1 && w->tile.rows <= kernels->max_decode_rows && n >= kernels->lanes;
+}
+
+/* st = K Q^T of such a tile: q has a query in each lane or, of a single query, is its row. The rows
+ * of `next` are prefetched meanwhile. */
+static void multiply_few(attni_grad_worker *w, char *st, const char *q, const char *k,
+                         ptrdiff_t ldk, int n, int64_t D, const attni_next_rows *next)
+{
+    const attni_plan *p = &w->bw->plan;
+    const int rows = w->tile.rows;
+    p->kernels->scores_decode(w->score_rows, w->forward.mx, q, k, ldk, p->real_dtype, n, D, rows,
+                              next);
+    p->kernels->pack(st, w->score_rows, ATTNI_BLOCK, rows, n, 1, 1);
+}
 
 /* sum[j][:] += sum_i x[j][i] rows[i][:] for n keys, `rows` in panels; without `add`, sum[j][:] is
  * written. */
@@ -183,13 +216,22 @@ static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible
     attni_tile *t = &w->tile;
     attni_chunk_block b = {j, n, visible, ATTNI_ROUTE_TILES, .st = f->st, .mx = f->mx};
     attni_block_rows(f, &b, false);
-    choose_prefetch(w, &b);
-    attni_tile_products(f, t, &b);
+    const bool few = decodes(w, n);
+    const attni_next_rows values = {b.v, b.ldv * (ptrdiff_t)p->real, p->Dv * (int64_t)p->real,
+                                    false};
+    if (few) {
+        multiply_few(w, f->st, t->rows == 1 ? w->q_row : t->qt, b.k, b.ldk, n, p->D, &values);
+    } else {
+        choose_prefetch(w, &b);
+        attni_tile_products(f, t, &b);
+    }
     if (w->raw)
         memcpy(w->raw, f->st, (size_t)n * (size_t)t->W * p->real);
     attni_tile_biases(f, t, &b, ATTN_STAGE_BIASED);
     char *kept = attni_grad_weigh(w, j, n);
-    if (bw->want_scores) {
+    if (bw->want_scores && few) {
+        multiply_few(w, w->dp, t->rows == 1 ? w->dout_row : w->dot, b.v, b.ldv, n, p->Dv, &values);
+    } else if (bw->want_scores) {
         p->kernels->scores(w->dp, f->mx, w->dot, b.v, b.ldv, n, p->Dv, t->nv, NULL);
     } else { /* dp is not needed, but attni_grad_scores() also sets masked weights to 0 */
         memset(w->dp, 0, (size_t)n * (size_t)t->W * p->real);

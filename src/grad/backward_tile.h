@@ -37,6 +37,8 @@ typedef struct attni_grad_worker {
     uint64_t seen[ATTNI_BLOCK];
     char *dot;                          /* [Dv][W]: dout, transposed */
     char *q_rows, *dout_rows;           /* panels of the tile's rows */
+    char *q_row, *dout_row;             /* of a tile of one query: row 0 of qt and dot */
+    char *score_rows;                   /* [max_decode_rows][block]: scores of few queries */
     char *converted;                    /* [W][max(D, Dv)]: rows converted to R */
     char *lse, *factor, *delta, *scale; /* [W] */
     char *one;                          /* [2][W]: ones, as factors of fold() */
