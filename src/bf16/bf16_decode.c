@@ -105,7 +105,7 @@ static attni_bf16_rows rows_at(const bf16_worker *w, const attn_tensor *t,
     else if (j + x.n < attni_keys_there(w->sequence))
         x.next = attni_stored_row(w->sequence, t, j + x.n);
     else if (w->next)
-        x.next = attni_first_row(w->next, t);
+        x.next = attni_first_row(w->next, t, NULL);
     if (!x.next)
         x.next = x.at;
     return x;

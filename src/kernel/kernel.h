@@ -87,12 +87,14 @@ typedef struct attni_product {
     ptrdiff_t ld_next_weights, ld_next_x;
 } attni_product;
 
-/* Rows that a decode operation prefetches for the operation after it. It does not read them, and
- * may also prefetch cache lines past their end. */
+/* Rows that a decode operation prefetches for the operation after it. It does not read them. It may
+ * also prefetch the rest of their last cache lines, but no memory after that: a prefetch of memory
+ * that has no page takes some 200 cycles (docs/decisions/0041). */
 typedef struct attni_next_rows {
     const void *rows;
     ptrdiff_t bytes; /* from one row to the next */
     int64_t n;       /* bytes in each row */
+    int64_t count;   /* of rows; if they have no gaps, they may be one long row */
     bool l2;         /* prefetch into L2 first: these rows, and also the rows that the operation
                         itself reads */
 } attni_next_rows;

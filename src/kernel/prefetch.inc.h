@@ -35,15 +35,16 @@ V_INLINE void prefetch_from(prefetcher *a, uintptr_t rows, ptrdiff_t bytes, int6
     a->rows = one ? 1 : count;
 }
 
-/* Continues with next_rows. How many there are is unknown, and an address past the last one does no
- * harm. */
+/* Continues with next_rows, and after their end with them again: these lines are in a cache by then,
+ * while the memory after them may have no page. */
 V_INLINE void prefetch_next_rows(prefetcher *a)
 {
     const attni_next_rows *next = a->next_rows;
-    prefetch_from(a, (uintptr_t)next->rows, next->bytes, next->n, 1);
-    a->rows = INT64_MAX;
-    if (next->bytes == next->n)
-        a->end = UINTPTR_MAX;
+    a->line = (uintptr_t)next->rows;
+    a->end = a->line + (uintptr_t)next->n;
+    a->bytes = next->bytes;
+    a->n = next->n;
+    a->rows = next->count;
 }
 
 /* The stream of `count` rows of n bytes each, after the first `before` of them. */

@@ -8,9 +8,11 @@
  */
 #include "plan.h"
 
-char *attni_first_row(const attni_task *task, const attn_tensor *t)
+char *attni_first_row(const attni_task *task, const attn_tensor *t, int64_t *rows)
 {
     const attni_span span = attni_mask_span(&task->sequence, task->i0, task->i0 + task->rows);
+    if (rows)
+        *rows = span.any1 - span.any0;
     return span.any0 < span.any1 ? attni_stored_row(&task->sequence, t, span.any0) : NULL;
 }
 

@@ -153,7 +153,7 @@ void attni_block_rows(const attni_worker *w, attni_chunk_block *b, bool as_store
 
 /* What to prefetch while block b is computed: the stored rows of keys or values from j on or, past
  * the last key that the tile sees, the first rows of the next task. If there is nothing to
- * prefetch, for example because b reads converted rows, the result is any address and 0 bytes. */
+ * prefetch, for example because b reads converted rows, the result is an address and 0 bytes. */
 attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *t, bool values,
                                      const attni_chunk_block *b, int64_t j);
 
