@@ -170,6 +170,7 @@ void check_widen_i8(check_case *c)
     const int rows = (int)check_between(c, 0, ATTNI_BLOCK);
     const int64_t D = CHECK_PICK(c, row_sizes), ld = D + check_between(c, 0, 9);
     const int64_t span = rows > 0 && D > 0 ? (rows - 1) * ld + D : 0;
+    const int64_t following = check_chance(c, 50) ? 0 : ATTNI_BLOCK; /* never read */
     check_describe(c, "rows=%d D=%" PRId64 " ld=%" PRId64, rows, D, ld);
     const int64_t elements = (span + (int64_t)c->size - 1) / (int64_t)c->size;
     int8_t *from = check_free(c, elements); /* memory after its end is out of bounds */
@@ -184,10 +185,11 @@ void check_widen_i8(check_case *c)
             want[r * D + d] = (double)(float)((double)from[r * ld + d] * (double)scales[r]);
         }
     }
-    c->kernels->widen_i8(to, from, (ptrdiff_t)ld, scales, rows, D);
+    c->kernels->widen_i8(to, from, (ptrdiff_t)ld, scales, rows, following, D);
     check_expect_same(c, "to", to, want, rows * D, D ? D : 1, CHECK_ZERO_SIGNED);
     check_expect_intact(c);
-    CHECK_BENCH(c, rows * D, c->kernels->widen_i8(to, from, (ptrdiff_t)ld, scales, rows, D));
+    CHECK_BENCH(c, rows * D,
+                c->kernels->widen_i8(to, from, (ptrdiff_t)ld, scales, rows, following, D));
 }
 
 /* Compares with the row functions of dtype.c, which are tested on every number. -0 becomes 0. */

@@ -68,9 +68,10 @@ static void op_widen(void *to_, const void *from, ptrdiff_t ld, attn_dtype dtype
 }
 
 static void op_widen_i8(void *to_, const int8_t *from, ptrdiff_t ld, const float *scales, int rows,
-                        int64_t D)
+                        int64_t following, int64_t D)
 {
     R_any *to = to_;
+    (void)following; /* the portable code does not prefetch */
     for (int r = 0; r < rows; r++, to += D) {
         int64_t d = 0;
         const int8_t *row = from + r * ld;
@@ -81,7 +82,7 @@ static void op_widen_i8(void *to_, const int8_t *from, ptrdiff_t ld, const float
          * prefetch the block too. */
         const uintptr_t next = (uintptr_t)row + (uintptr_t)(ATTNI_BLOCK * ld);
         for (; d + V_LANES <= D; d += V_LANES) {
-            if (d % 64 == 0)
+            if (PREFETCHES && d % 64 == 0 && r + ATTNI_BLOCK < rows + following)
                 __builtin_prefetch((const void *)(next + (uintptr_t)d));
             v_storeu(to + d, v_mul(v_from_i8(row + d), scale));
         }

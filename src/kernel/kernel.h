@@ -141,9 +141,10 @@ typedef struct attni_kernels {
     void (*widen)(void *to, const void *from, ptrdiff_t ld, attn_dtype dtype, int rows, int64_t D);
 
     /* widen() for rows of i8 in a cache: to[r*D + d] = from[r*ld + d] * scales[r], computed in
-     * float, then converted to R. */
+     * float, then converted to R. Of the `following` rows after them, up to a block is
+     * prefetched. */
     void (*widen_i8)(void *to, const int8_t *from, ptrdiff_t ld, const float *scales, int rows,
-                     int64_t D);
+                     int64_t following, int64_t D);
 
     /* to[i] = from[i] rounded to nearest even, i < n; -0, and a negative number that would round to
      * it, become 0. dtype is any float type, `to` may have any alignment. */
@@ -289,10 +290,11 @@ typedef struct attni_kernels {
     /* The linear layer for n <= ATTNI_FEW_ROWS rows of x: all runs in one call, from a weight w
      * that is not packed: s = the sum over d < D of x[i*ldx + d] * w[o*ldw + d], for o < outputs.
      * The bits are those of linear(). out is written in whole vectors: after a row's last output,
-     * up to the end of its vector, the elements are unspecified. */
+     * up to the end of its vector, the elements are unspecified. Of the rows of w, `ahead` may be
+     * prefetched: more than `outputs` if others follow, 0 if they are in a cache. */
     void (*linear_few_rows)(void *out, ptrdiff_t ldo, const void *bias, const void *w,
-                            ptrdiff_t ldw, int outputs, const void *x, ptrdiff_t ldx, int n,
-                            int64_t D);
+                            ptrdiff_t ldw, int outputs, int ahead, const void *x, ptrdiff_t ldx,
+                            int n, int64_t D);
 
     /* This operation and the next three serve the backward pass.
      * out[i] = sum over d < D of a[i*lda + d] * b[i*ldb + d], i < rows, in an unspecified order. */

@@ -443,6 +443,17 @@ static attni_product product_of_run(const attni_linear *p, const worker_arrays *
     return product;
 }
 
+/* How many rows of the weight, from the panel's first row on, may be prefetched. None if the weight
+ * fits in an L2 cache: 128 inputs and 64 outputs take 2.0 us instead of 6.6 (Zen 1). */
+static int prefetched_rows(const attni_linear *p, const task_panel *q)
+{
+    enum { NEAR_BYTES = 1024 * 1024, MOST = 2 * ATTNI_MAX_LANES };
+    const int64_t rows = p->out.shape[3] - q->first;
+    const double bytes =
+        (double)p->weight.shape[2] * (double)p->weight.shape[3] * (double)(p->kernels->bits / 8);
+    return bytes <= NEAR_BYTES ? 0 : rows < MOST ? (int)rows : MOST;
+}
+
 /* Computes one panel. `next` is the panel after it, or NULL. */
 static void multiply_panel(const attni_linear *p, const worker_arrays *a, const task_rows *t,
                            const task_panel *q, const task_panel *next, task_block block)
@@ -450,8 +461,8 @@ static void multiply_panel(const attni_linear *p, const worker_arrays *a, const 
     if (p->few_rows) {
         p->kernels->linear_few_rows(q->to, q->stride, a->bias,
                                     attni_at(&p->weight, t->b, q->h, q->first, 0),
-                                    (ptrdiff_t)p->weight.stride[2], q->outputs, t->x, t->stride,
-                                    t->rows, p->x.shape[3]);
+                                    (ptrdiff_t)p->weight.stride[2], q->outputs,
+                                    prefetched_rows(p, q), t->x, t->stride, t->rows, p->x.shape[3]);
         return;
     }
     int64_t from = block.first;

@@ -122,8 +122,8 @@ attni_cursor attni_last_sequence(const attni_plan *p);
 int64_t attni_groups_of_heads(const attni_plan *p);
 int64_t attni_first_head(const attni_plan *p, int64_t group);
 int attni_heads_of_group(const attni_plan *p, int64_t h);
-/* The first row of t (k or v) that the task reads, and the number of rows from there to its last one
- * (if `rows` is not NULL). NULL: it reads none, and there may be no memory. */
+/* The first row of t (k or v) that the task reads. NULL: it reads none, and there may be no memory.
+ * *rows becomes the number of rows from there to its last one, unless `rows` is NULL. */
 char *attni_first_row(const attni_task *task, const attn_tensor *t, int64_t *rows);
 
 /* sdpa_check.c. Checks every argument before anything is read or written, and fills all members

@@ -56,7 +56,8 @@ static void load_i8(const attni_worker *w, const attn_tensor *t, char *to, int64
     const float *scales = attni_cache_scales(w->plan->args.cache, attni_part_of(sequence, t),
                                              sequence->b, sequence->hk, j);
     w->plan->kernels->widen_i8(to, (const int8_t *)attni_stored_row(sequence, t, j),
-                               (ptrdiff_t)t->stride[2], scales, n, t->shape[3]);
+                               (ptrdiff_t)t->stride[2], scales, n,
+                               attni_keys_there(sequence) - j - n, t->shape[3]);
 }
 
 static void load_blocks(const attni_worker *w, const attn_tensor *t, char *to, int64_t j0, int n)
