@@ -30,7 +30,8 @@ static const route_case cases[] = {
     {"generic", ATTN_F32, 1, 1, "one block", NOTHING},
     {"generic", ATTN_F32, 64, 64, "tiles", SOFTCAP},
     {"generic", ATTN_F32, 1, 64, "decode, scores as tiles", MASK},
-    {"generic", ATTN_F32, 1, 3, "tiles", SOFTCAP}, /* fewer keys than lanes */
+    {"generic", ATTN_F32, 1, 3, "decode, scores as tiles", SOFTCAP},
+    {"generic", ATTN_F32, 2, 3, "tiles", SOFTCAP}, /* fewer keys than lanes */
     {"generic", ATTN_F32, 1, 4, "decode, scores as tiles", SOFTCAP},
     {"generic", ATTN_F32, 1, LONG, "decode, keys first", NOTHING},
     {"generic", ATTN_F64, 1, LONG, "decode, keys first", NOTHING},
