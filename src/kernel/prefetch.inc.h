@@ -101,7 +101,7 @@ V_INLINE void prefetch_line(prefetcher *a, const int line, const int lines, cons
 V_INLINE void prefetch_end(prefetcher *a, const int lines)
 {
     a->line += 64 * (uintptr_t)lines;
-    if (!PREFETCHES || a->line < a->end)
+    if (!PREFETCHES || __builtin_expect(a->line < a->end, 1))
         return;
     if (--a->rows > 0) {
         a->line = a->end + (uintptr_t)(a->bytes - a->n);
