@@ -79,6 +79,7 @@ def judge(sizes, seconds):
 # ------------------------------------------------------------------------------------- drawing
 
 WIDTH, HEIGHT, COLUMNS = 340, 170, 2
+MARGIN = 14  # to the left of the first column, for long labels
 
 
 def panel(left, top, series):
@@ -108,10 +109,10 @@ def panel(left, top, series):
 
 def svg(path, found):
     rows = -(-len(found) // COLUMNS)
-    out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" '
+    out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="%d 0 %d %d" font-family="sans-serif" '
            'font-size="10"><title>Time of a call over one size</title>'
-           '<rect width="100%%" height="100%%" fill="#ffffff"/>'
-           % (COLUMNS * WIDTH, rows * HEIGHT + 10)]  # fmt: skip
+           '<rect x="%d" width="100%%" height="100%%" fill="#ffffff"/>'
+           % (-MARGIN, MARGIN + COLUMNS * WIDTH, rows * HEIGHT + 10, -MARGIN)]  # fmt: skip
     for i, series in enumerate(found):
         out += panel(i % COLUMNS * WIDTH, i // COLUMNS * HEIGHT + 6, series)
     with open(path, "w") as f:
