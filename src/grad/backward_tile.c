@@ -88,16 +88,16 @@ static void load_tile(attni_grad_worker *w)
 
 /* ------------------------------------------------------------------------------------ products */
 
-/* Has the tile so few queries that its products with n keys have the keys in the lanes, as in the
- * decode path? */
+/* Has the tile so few queries, and are there enough keys, that its products have the keys in the
+ * lanes, as in the decode path? */
 static bool decodes(const attni_grad_worker *w, int n)
 {
     const attni_kernels *kernels = w->bw->plan.kernels;
     return w->tile.nv == 1 && w->tile.rows <= kernels->max_decode_rows && n >= kernels->lanes;
 }
 
-/* st = K Q^T of such a tile: q has a query in each lane or, of a single query, is its row. The rows
- * of `next` are prefetched meanwhile. */
+/* st = K Q^T for n keys and a tile that decodes; k may also be the values, and q dout. q is a tile
+ * array or, for a single query, its row. The rows of `next` are prefetched meanwhile. */
 static void multiply_few(attni_grad_worker *w, char *st, const char *q, const char *k,
                          ptrdiff_t ldk, int n, int64_t D, const attni_next_rows *next)
 {
@@ -198,7 +198,8 @@ void attni_grad_complete_sums(attni_grad_worker *w)
 }
 
 /* With few queries a block is read once, from memory. find_nonfinite_keys() has read its keys; its
- * values are prefetched while the first tile multiplies the keys (docs/decisions/0039). */
+ * values are prefetched while the first tile multiplies the keys (docs/decisions/0039). Tiles that
+ * decode do not need this: multiply_few() prefetches. */
 static void choose_prefetch(attni_grad_worker *w, const attni_chunk_block *b)
 {
     const attni_plan *p = &w->bw->plan;

@@ -87,8 +87,8 @@ typedef struct attni_product {
     ptrdiff_t ld_next_weights, ld_next_x;
 } attni_product;
 
-/* Rows that a decode operation prefetches for the operation after it. It does not read them. It may
- * also prefetch the rest of their last cache lines, but no memory after that: a prefetch of memory
+/* Rows that a decode operation prefetches: usually those that the operation after it reads. It may
+ * also prefetch up to three cache lines after the end of a row, but no more: a prefetch of memory
  * that has no page takes some 200 cycles (docs/decisions/0041). */
 typedef struct attni_next_rows {
     const void *rows;
@@ -290,8 +290,8 @@ typedef struct attni_kernels {
     /* The linear layer for n <= ATTNI_FEW_ROWS rows of x: all runs in one call, from a weight w
      * that is not packed: s = the sum over d < D of x[i*ldx + d] * w[o*ldw + d], for o < outputs.
      * The bits are those of linear(). out is written in whole vectors: after a row's last output,
-     * up to the end of its vector, the elements are unspecified. Of the rows of w, `ahead` may be
-     * prefetched: more than `outputs` if others follow, 0 if they are in a cache. */
+     * up to the end of its vector, the elements are unspecified. The first `ahead` rows from w on
+     * may be prefetched: more than `outputs` if other rows follow, 0 if w is in a cache. */
     void (*linear_few_rows)(void *out, ptrdiff_t ldo, const void *bias, const void *w,
                             ptrdiff_t ldw, int outputs, int ahead, const void *x, ptrdiff_t ldx,
                             int n, int64_t D);

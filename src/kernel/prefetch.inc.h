@@ -35,8 +35,8 @@ V_INLINE void prefetch_from(prefetcher *a, uintptr_t rows, ptrdiff_t bytes, int6
     a->rows = one ? 1 : count;
 }
 
-/* Continues with next_rows, and after their end with them again: their lines are in a cache then,
- * but the memory after them may have no page. */
+/* Continues with next_rows. After the last of them the stream starts again at the first: its lines
+ * are in a cache by then, whereas the memory after the last row may have no page. */
 V_INLINE void prefetch_next_rows(prefetcher *a)
 {
     const attni_next_rows *next = a->next_rows;

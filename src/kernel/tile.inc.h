@@ -133,9 +133,9 @@ static __attribute__((noinline)) prefetch_step next_prefetch(attni_prefetch *a, 
     return prefetch;
 }
 
-/* A tile that is alone in its task must prefetch as many bytes as it reads: an element for each row
- * and step of a micro-kernel. With AVX2 the widest tile has 6 rows, a narrower one 12
- * (docs/decisions/0040). */
+/* A tile that is alone in its task must prefetch about as many bytes as it reads: an element for
+ * each row and step of a micro-kernel, which has 6 rows in the widest tile and 12 in a narrower one
+ * (AVX2; docs/decisions/0040). */
 #define NEXT_PREFETCH(a, n, nothing)                                                               \
     (PREFETCHES && (a) ? next_prefetch(a, n, nv < V_VECTORS ? 64 : 8 * (int)sizeof(R))             \
                        : (prefetch_step){(uintptr_t)(nothing), 0})

@@ -40,16 +40,16 @@ static int most_vectors(const attni_plan *p)
     return p->engine->vectors ? p->engine->vectors : p->kernels->vectors;
 }
 
-/* The cost of a tile with `rows` of its lanes in use, about: with AVX2 a tile of two vectors takes
- * 1.5 times as long as a tile of one, and 2.5 times as long as decoding 2 to 4 rows. */
-static int tile_cost(const attni_plan *p, int rows)
+/* The approximate cost of a tile with `lanes` of its lanes in use. With AVX2 a tile of two vectors
+ * takes 1.5 times as long as a tile of one, and 2.5 times as long as decoding 2 to 4 rows. */
+static int tile_cost(const attni_plan *p, int lanes)
 {
-    if (rows <= p->kernels->max_decode_rows)
-        return rows > 0 ? 5 : 0;
-    return 5 + 4 * attni_vectors_for(p, rows, most_vectors(p));
+    if (lanes <= p->kernels->max_decode_rows)
+        return lanes > 0 ? 5 : 0;
+    return 5 + 4 * attni_vectors_for(p, lanes, most_vectors(p));
 }
 
-/* The cost of all queries of `heads` heads, in tiles of `rows` queries. */
+/* The cost of all queries of `heads` heads, in tiles that take `rows` queries of each head. */
 static int group_cost(const attni_plan *p, int heads, int rows)
 {
     const int T = (int)p->T;
