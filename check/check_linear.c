@@ -118,7 +118,8 @@ void check_linear_few_rows(check_case *c)
     static const int64_t sizes[] = {0,  1,  2,  3,  5,  7,  8,  15,  16,  17,  31,  32,  33, 40,
                                     59, 63, 64, 65, 72, 80, 96, 111, 112, 128, 160, 200, 257};
     const int n = (int)check_between(c, 0, ATTNI_FEW_ROWS),
-              outputs = (int)check_between(c, 0, c->W), ahead = check_chance(c, 50) ? 0 : outputs;
+              outputs = (int)check_between(c, 0, c->W),
+              prefetched = check_chance(c, 50) ? 0 : outputs;
     const int64_t D = CHECK_PICK(c, sizes);
     const ptrdiff_t ldx = check_any_stride(c, D), ldw = check_any_stride(c, D);
     const check_content content = check_any_content(c);
@@ -142,9 +143,9 @@ void check_linear_few_rows(check_case *c)
             want[i * c->W + o] = sum;
         }
 
-    c->kernels->linear_few_rows(p.out, p.ld, p.bias, w, ldw, outputs, ahead, x, ldx, n, D);
+    c->kernels->linear_few_rows(p.out, p.ld, p.bias, w, ldw, outputs, prefetched, x, ldx, n, D);
     expect_product(c, &p, before, want, n, outputs);
     CHECK_BENCH(c, 2.0 * n * (double)D * outputs,
-                c->kernels->linear_few_rows(p.out, p.ld, p.bias, w, ldw, outputs, ahead, x, ldx, n,
-                                            D));
+                c->kernels->linear_few_rows(p.out, p.ld, p.bias, w, ldw, outputs, prefetched, x,
+                                            ldx, n, D));
 }

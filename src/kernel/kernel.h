@@ -290,11 +290,11 @@ typedef struct attni_kernels {
     /* The linear layer for n <= ATTNI_FEW_ROWS rows of x: all runs in one call, from a weight w
      * that is not packed: s = the sum over d < D of x[i*ldx + d] * w[o*ldw + d], for o < outputs.
      * The bits are those of linear(). out is written in whole vectors: after a row's last output,
-     * up to the end of its vector, the elements are unspecified. The first `ahead` rows from w on
+     * up to the end of its vector, the elements are unspecified. The first `prefetched` rows of w
      * may be prefetched: more than `outputs` if other rows follow, 0 if w is in a cache. */
     void (*linear_few_rows)(void *out, ptrdiff_t ldo, const void *bias, const void *w,
-                            ptrdiff_t ldw, int outputs, int ahead, const void *x, ptrdiff_t ldx,
-                            int n, int64_t D);
+                            ptrdiff_t ldw, int outputs, int prefetched, const void *x,
+                            ptrdiff_t ldx, int n, int64_t D);
 
     /* This operation and the next three serve the backward pass.
      * out[i] = sum over d < D of a[i*lda + d] * b[i*ldb + d], i < rows, in an unspecified order. */
