@@ -444,7 +444,7 @@ static attni_product product_of_run(const attni_linear *p, const worker_arrays *
 }
 
 /* How many rows of the weight, from the panel's first row on, may be prefetched. None if the weight
- * fits in an L2 cache: 128 inputs and 64 outputs take 2.0 us instead of 6.6 (Zen 1). */
+ * has at most 1 MiB: 128 inputs and 64 outputs take 2.0 us instead of 6.6 (Zen 1). */
 static int prefetched_rows(const attni_linear *p, const task_panel *q)
 {
     enum { NEAR_BYTES = 1024 * 1024, MOST = 2 * ATTNI_MAX_LANES };
