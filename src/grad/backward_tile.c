@@ -218,8 +218,8 @@ static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible
     attni_chunk_block b = {j, n, visible, ATTNI_ROUTE_TILES, .st = f->st, .mx = f->mx};
     attni_block_rows(f, &b, false);
     const bool few = decodes(w, n);
-    const attni_next_rows values = {b.v, b.ldv * (ptrdiff_t)p->real, p->Dv * (int64_t)p->real, n,
-                                    false};
+    const attni_next_rows values =
+        attni_rows_to_prefetch(b.v, b.ldv * (ptrdiff_t)p->real, p->Dv * (int64_t)p->real, n, false);
     if (few) {
         multiply_few(w, f->st, t->rows == 1 ? w->q_row : t->qt, b.k, b.ldk, n, p->D, &values);
     } else {

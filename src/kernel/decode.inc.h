@@ -82,7 +82,7 @@ static void op_widen_i8(void *to_, const int8_t *from, ptrdiff_t ld, const float
          * prefetch the block too. */
         const uintptr_t next = (uintptr_t)row + (uintptr_t)(ATTNI_BLOCK * ld);
         for (; d + V_LANES <= D; d += V_LANES) {
-            if (PREFETCHES && d % 64 == 0 && r + ATTNI_BLOCK < rows + following)
+            if (d % 64 == 0 && r + ATTNI_BLOCK < rows + following)
                 __builtin_prefetch((const void *)(next + (uintptr_t)d));
             v_storeu(to + d, v_mul(v_from_i8(row + d), scale));
         }

@@ -64,6 +64,8 @@
 #define ATTNI_LINE (ATTNI_GROUP * ATTNI_UNIT)
 #define ATTNI_NORM_ROWS 16 /* largest number of rows in norm_columns() */
 #define ATTNI_FEW_ROWS 4   /* largest number of rows of x in linear_few_rows() */
+/* Work on at most so many bytes does not prefetch: it mostly stays in a cache. */
+#define ATTNI_FAR_BYTES (1024 * 1024)
 
 /* Flags of weights() and values(). */
 #define ATTNI_FIRST 1       /* values: first block of a chunk; sums start at 0 */

@@ -447,11 +447,11 @@ static attni_product product_of_run(const attni_linear *p, const worker_arrays *
  * has at most 1 MiB: 128 inputs and 64 outputs take 2.0 us instead of 6.6 (Zen 1). */
 static int prefetched_rows(const attni_linear *p, const task_panel *q)
 {
-    enum { NEAR_BYTES = 1024 * 1024, MOST = 2 * ATTNI_MAX_LANES };
+    enum { MOST = 2 * ATTNI_MAX_LANES };
     const int64_t rows = p->out.shape[3] - q->first;
     const double bytes =
         (double)p->weight.shape[2] * (double)p->weight.shape[3] * (double)(p->kernels->bits / 8);
-    return bytes <= NEAR_BYTES ? 0 : rows < MOST ? (int)rows : MOST;
+    return bytes <= ATTNI_FAR_BYTES ? 0 : rows < MOST ? (int)rows : MOST;
 }
 
 /* Computes one panel. `next` is the panel after it, or NULL. */

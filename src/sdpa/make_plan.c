@@ -160,14 +160,13 @@ static bool size_scratch(attni_plan *p)
            attni_size_add(partials, arrived, &p->scratch_bytes);
 }
 
-/* If q, k, v and out together are larger than this (the size of an L2 cache), rows are prefetched.
- * For smaller calls prefetch only costs time: 12 heads took 5 % longer with T = S = 32, and 2 %
- * longer with T = S = 64. Decoding takes up to 3 % longer if it prefetches such a call into L2. */
-#define FAR_BYTES (1024 * 1024)
+/* If q, k, v and out together are larger than ATTNI_FAR_BYTES, rows are prefetched. For smaller
+ * calls prefetch only costs time: 12 heads took 5 % longer with T = S = 32, and 2 % longer with T =
+ * S = 64. Decoding takes up to 3 % longer if it prefetches such a call into L2. */
 static bool far_data(const attni_plan *p)
 {
     const double rows = (double)p->B * ((double)p->H * (double)p->T + (double)p->Hk * (double)p->S);
-    return rows * (double)(p->D + p->Dv) * (double)p->real > FAR_BYTES;
+    return rows * (double)(p->D + p->Dv) * (double)p->real > ATTNI_FAR_BYTES;
 }
 
 /* Can the decode path read keys and values as they are stored, although they are not rows of R? If

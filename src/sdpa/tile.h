@@ -151,6 +151,15 @@ const char *attni_tile_rows(const attni_worker *w, bool values, int64_t j, ptrdi
  * are stored if `as_stored`, else the rows that attni_tile_rows() returns. */
 void attni_block_rows(const attni_worker *w, attni_chunk_block *b, bool as_stored);
 
+/* `count` rows of n bytes, `bytes` from one to the next, for a decode operation to prefetch. Rows
+ * without gaps become one long row. */
+static inline attni_next_rows attni_rows_to_prefetch(const char *rows, ptrdiff_t bytes, int64_t n,
+                                                     int64_t count, bool l2)
+{
+    const bool one = bytes == n;
+    return (attni_next_rows){rows, bytes, one ? n * count : n, one ? 1 : count, l2};
+}
+
 /* What to prefetch while block b is computed: the stored rows of keys or values from j on or, past
  * the last key that the tile sees, the first rows of the next task. If there is nothing to
  * prefetch, for example because b reads converted rows, the result is an address and 0 bytes. */

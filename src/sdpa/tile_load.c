@@ -144,16 +144,12 @@ attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *ti
         else if (w->next && p->S <= SHORT_KEYS)
             rows = attni_first_row(w->next, t, &count);
     }
-    attni_next_rows next = {w->st, 0, 0, INT64_MAX, p->prefetch_l2 && t->dtype == ATTN_F32};
-    if (rows) {
-        const ptrdiff_t size = (ptrdiff_t)attn_dtype_size(t->dtype);
-        const ptrdiff_t bytes = (ptrdiff_t)t->stride[2] * size;
-        /* Interleaved keys are read with their padding: `bytes` counts it, shape[3] does not. */
-        const bool one = (p->k_interleaved && !values) || bytes == t->shape[3] * size;
-        next.rows = rows;
-        next.bytes = bytes;
-        next.n = one ? bytes * count : t->shape[3] * size;
-        next.count = one ? 1 : count;
-    }
-    return next;
+    const bool l2 = p->prefetch_l2 && t->dtype == ATTN_F32;
+    if (!rows)
+        return (attni_next_rows){w->st, 0, 0, INT64_MAX, l2};
+    const ptrdiff_t size = (ptrdiff_t)attn_dtype_size(t->dtype);
+    const ptrdiff_t bytes = (ptrdiff_t)t->stride[2] * size;
+    /* Interleaved keys are read with their padding: `bytes` counts it, shape[3] does not. */
+    const bool interleaved = p->k_interleaved && !values;
+    return attni_rows_to_prefetch(rows, bytes, interleaved ? bytes : t->shape[3] * size, count, l2);
 }
