@@ -167,6 +167,13 @@ class PageTest(CliTest):
                 time.sleep(0.05)
         return action(self.one(selector))
 
+    def texts(self, selector):
+        """The visible texts of these elements, as a reader sees them: by one request to the browser,
+        where Selenium makes one for each element."""
+        return self.js("return [...document.querySelectorAll(arguments[0])]"
+                       ".map(e => e.checkVisibility() ? (e.innerText ?? e.textContent).trim() : '')",
+                       selector)  # SVG has no innerText
+
     def click(self, selector):
         self.until("return document.querySelector(arguments[0]) !== null", selector)
         self.js("const fold = document.querySelector(arguments[0]).closest('details.more');"
@@ -202,7 +209,7 @@ class PageTest(CliTest):
 
     def drawn(self):
         """The numbers in the cells of the matrix."""
-        return [e.text for e in self.every("#matrix-body .digits")]
+        return self.texts("#matrix-body .digits")
 
     def table(self, figure):
         """The table of a figure, as rows of texts. Shows the picture again afterwards."""

@@ -25,7 +25,7 @@ class Promises(PageTest):
         for row in range(6):
             for column in range(6):
                 self.cell(row, column)
-                products, soft = [e.text for e in self.every("#cell-body .equation code")]
+                products, soft = self.texts("#cell-body .equation code")
                 terms, total = products.rsplit(" = ", 1)
                 pairs = [[float(x) for x in p.split("×")] for p in terms.split(" + ")]
                 np.testing.assert_allclose(pairs, np.stack([q[row], k[column]], 1), atol=6e-5)
@@ -54,11 +54,11 @@ class Promises(PageTest):
             self.assertTrue(self.text("#cell-sentence").startswith("“is” asks, “dessert” answers:"))
             self.assertEqual(self.text(".direction"), "Row asks, column answers.")
             self.assertIn("“is” asks", self.one("#cell").get_attribute("aria-label"))
-        self.assertEqual([e.text for e in self.every("#matrix-body [data-row]")], words)
-        self.assertEqual([e.text for e in self.every("#matrix-body [data-column]")], words)
-        self.assertEqual([e.text for e in self.every(".lines [data-word]")], words)
+        self.assertEqual(self.texts("#matrix-body [data-row]"), words)
+        self.assertEqual(self.texts("#matrix-body [data-column]"), words)
+        self.assertEqual(self.texts(".lines [data-word]"), words)
         # The colour bar is 0…1 for any weights.
-        marks = [e.text for e in self.every("#matrix-body .marks span")]
+        marks = self.texts("#matrix-body .marks span")
         self.assertEqual(marks, ["0", ".25", ".5", ".75", "1"])
         # Lines start at the query's word: their strengths are the row's, not the column's.
         wide = {
@@ -142,7 +142,7 @@ class Promises(PageTest):
         np.testing.assert_allclose(self.shown(), t["weights"][np.ix_(order, order)], atol=1e-6)
         self.assertIn("no number changed", self.text("#lab-said"))
         words = TEXT.replace(",", "").split()
-        labels = [e.text for e in self.every("#matrix-body [data-row]")]
+        labels = self.texts("#matrix-body [data-row]")
         self.assertEqual(labels, [words[i] for i in order])
         # With a causal mask the position matters.
         self.explain(*SOFT, "--causal")

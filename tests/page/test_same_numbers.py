@@ -102,7 +102,7 @@ class SameNumbers(PageTest):
         squashed = " ".join(text.split())
         for j in range(5):
             self.cell(2, j)
-            products, soft = [e.text for e in self.every("#cell-body .equation code")]
+            products, soft = self.texts("#cell-body .equation code")
             score = products.rsplit(" = ")[1]
             scaled = self.every("#cell-body [data-chain=scale] .number")[0].text
             for number in (score, scaled):

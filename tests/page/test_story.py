@@ -50,12 +50,16 @@ class StoryTest(PageTest):
     def screens(self):
         return self.js("return attn.storyScreens(attn.page.trace).map(s => s.name)")
 
-    def screen(self, name):
-        """Goes to a screen by its list."""
+    def choose(self, name):
+        """Goes to a screen by its list, with the mouse."""
         self.select("#story-screen", str(self.screens().index(name)))
 
-    def texts(self, selector):
-        return [e.text for e in self.every(selector)]
+    def screen(self, name):
+        """Goes to a screen by its list, by the event of a choice: a tenth of a second sooner."""
+        self.js("const e = document.getElementById('story-screen');"
+                "const names = attn.storyScreens(attn.page.trace).map(s => s.name);"
+                "e.value = names.indexOf(arguments[0]);"
+                "e.dispatchEvent(new Event('change', {bubbles: true}))", name)
 
     def ready(self):
         self.until("return attn.library.state === 'ready'")
@@ -159,7 +163,7 @@ class Screens(StoryTest):
         want = {"token_ids": 1, "w_q": 3, "@pair": 4, "scores": 4, "scaled_scores": 5,
                 "masked_scores": 6, "weights": 7, "context": 8, "@eyes": 9, "@trained": 7}
         for name, stage in want.items():
-            self.screen(name)
+            self.choose(name)
             self.click("#story-explore")
             self.assertEqual(self.one("[aria-current=step]").get_attribute("id"),
                              f"stage-{stage}", name)
