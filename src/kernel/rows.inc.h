@@ -25,9 +25,10 @@ static float op_maximum(const void *x_, int64_t n)
     return lane[0];
 }
 
-/* e^x in double, for x <= 0, -inf or NaN. The relative error is 1.5e-14, and e^0
- * is 1. */
-V_INLINE v_wide wide_exp(v_wide x)
+#define EXPONENTIALS 8 /* vectors of double, computed together */
+/* e^x in double, of `count` vectors, for x <= 0, -inf or NaN. The relative error is 1.5e-14, and e^0
+ * is 1. Each result is a chain of dependent operations, so the vectors go through them together. */
+V_INLINE void wide_exp(v_wide *x, int count)
 {
     typedef int64_t bits __attribute__((vector_size(sizeof(v_wide))));
     static const double c[] = {1.0148332630992549056e-7,   1.3258336150394957894e-6,
@@ -35,22 +36,30 @@ V_INLINE v_wide wide_exp(v_wide x)
                                0.0013333557625371989833,   0.00961812918117002997,
                                0.055504108668416506809,    0.24022650695722789573,
                                0.69314718055988514687,     1};
-    /* below 2^-1000 the result is 2^-1000, which is 0 in float and in a sum that exceeds 1 */
-    const v_wide y = v_wide_max(v_wide_set1(-1000), x * v_wide_set1(1.4426950408889634074));
     const v_wide magic = v_wide_set1(0x1.8p52); /* its sum with y ends with the integer part n */
-    const v_wide sum = y + magic, f = y - (sum - magic);
-    v_wide p = v_wide_set1(c[0]);
+    v_wide sum[EXPONENTIALS], f[EXPONENTIALS], p[EXPONENTIALS];
+    UNROLL for (int u = 0; u < count; u++)
+    {
+        /* below 2^-1000 the result is 2^-1000, which is 0 in float and in a sum that exceeds 1 */
+        const v_wide y = v_wide_max(v_wide_set1(-1000), x[u] * v_wide_set1(1.4426950408889634074));
+        sum[u] = y + magic;
+        f[u] = y - (sum[u] - magic);
+        p[u] = v_wide_set1(c[0]);
+    }
     UNROLL for (int i = 1; i < (int)(sizeof c / sizeof *c); i++)
     {
-        p = v_wide_fma(p, f, v_wide_set1(c[i]));
+        UNROLL for (int u = 0; u < count; u++) p[u] = v_wide_fma(p[u], f[u], v_wide_set1(c[i]));
     }
-    return (v_wide)((bits)p + ((bits)sum << 52));
+    UNROLL for (int u = 0; u < count; u++) x[u] = (v_wide)((bits)p[u] + ((bits)sum[u] << 52));
 }
 
-V_INLINE void exp_part(const R_any *x, v_wide top, v_wide sums[2])
+/* Adds the exponentials of `count` vectors in turn to the two sums. */
+V_INLINE void exp_part(const R_any *x, v_wide top, v_wide sums[2], int count)
 {
-    for (int h = 0; h < 2; h++)
-        sums[h] += wide_exp(v_wide_load(x + h * V_WIDE_LANES) - top);
+    v_wide e[EXPONENTIALS];
+    UNROLL for (int u = 0; u < count; u++) e[u] = v_wide_load(x + u * V_WIDE_LANES) - top;
+    wide_exp(e, count);
+    UNROLL for (int u = 0; u < count; u++) sums[u % 2] += e[u];
 }
 
 /* n < V_LANES elements followed by -inf */
@@ -67,12 +76,14 @@ static double op_exp_sum(const void *x_, double top_, int64_t n)
     const v_wide top = v_wide_set1(top_);
     v_wide sums[2] = {v_wide_set1(0), v_wide_set1(0)};
     int64_t i = 0;
+    for (; i + EXPONENTIALS * V_WIDE_LANES <= n; i += EXPONENTIALS * V_WIDE_LANES)
+        exp_part(x + i, top, sums, EXPONENTIALS);
     for (; i + V_LANES <= n; i += V_LANES)
-        exp_part(x + i, top, sums);
+        exp_part(x + i, top, sums, 2);
     if (i < n) {
         R lane[V_LANES];
         v_storeu(lane, load_logits(x + i, n - i));
-        exp_part(lane, top, sums);
+        exp_part(lane, top, sums, 2);
     }
     return v_wide_sum(sums[0] + sums[1]);
 }
