@@ -87,7 +87,7 @@ def machine_text(machine, rows):
         rates.append(f"{max(reads):.1f} GB/s of streaming reads")
     if rates:
         text += f"; one thread did at best {', '.join(rates)}"
-    return f"{text}; {machine['seconds']:g} seconds a cell."
+    return f"{text}; {machine['seconds']:g} s for each cell."
 
 
 class Notes:

@@ -132,7 +132,7 @@ def summary(rows, series):
     if ratios:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         text += f"; geometric mean of the ratios {mean:.2f}"
-    return f"{text}; {sum(map(is_cliff, series))} of {len(series)} series have a cliff."
+    return f"{text}; series with a cliff: {sum(map(is_cliff, series))} of {len(series)}."
 
 
 def by_cliff(series):

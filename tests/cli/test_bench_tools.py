@@ -393,7 +393,7 @@ class Weak(unittest.TestCase):
         places = [text.index(word) for word in ("worse", "close", "up", "won", "queries")]
         self.assertEqual(places, sorted(places))
         self.assertIn("3 cells; 2 below 1.0", text)
-        self.assertIn("1 of 2 series have a cliff.", text)
+        self.assertIn("series with a cliff: 1 of 2.", text)
 
     def test_failure_is_shown_as_a_loss(self):
         text = weak.printed([WON, FAILED], [])
@@ -406,7 +406,7 @@ class Weak(unittest.TestCase):
         text = weak.generated([WON, LOST], series, machine)
         for part in (
             "2026-01-02, CPU family 6, one thread. libattn 1.2.3 (isa) beside PyTorch 9;",
-            "2 cells; 1 below 1.0; geometric mean of the ratios 0.97; 1 of 2 series have a cliff.",
+            "2 cells; 1 below 1.0; geometric mean of the ratios 0.97; series with a cliff: 1 of 2.",
             "| lost | f32 | 40.0 ms | 30.0 ms | **0.75 <** | 25% | ONNX RT, MultiHeadAttention |",
             "| won | f32 | 20.0 ms | 25.0 ms | 1.25 | 50% | ONNX RT |",
             "| up | f32 | 1: 1.00 s, 2: 9.00 s | 0.11 at 1 | **4.50 at 2 <** |",
@@ -454,7 +454,7 @@ class Markdown(unittest.TestCase):
         text = self.read()
         for part in (
             "libattn 1.2.3 (isa) beside PyTorch 9; 2 CPUs with fma; 1 MiB L2; one thread did",
-            " 100 GFLOP/s of f32\nmultiply-adds; 4 seconds a cell.",
+            " 100 GFLOP/s of f32\nmultiply-adds; 4 s for each cell.",
             "### f32, 1 thread\n",
             "### f32, 2 threads\n",
             "| won | GFLOP/s | 50.0 | 33.3 | 40.0 | 10.0 | 1.25 | 1.50 | 50% |\n",
