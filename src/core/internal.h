@@ -71,15 +71,9 @@ static inline bool attni_size_mul(uint64_t a, uint64_t b, size_t *out)
     return true;
 }
 
-/* a / b for a, b >= 0. Sizes are usually small, and a 32-bit division takes a quarter of the time
- * of a 64-bit one. */
-static inline int64_t attni_div(int64_t a, int64_t b)
-{
-    return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
-}
 static inline int64_t attni_div_up(int64_t a, int64_t b)
 {
-    const int64_t n = attni_div(a, b);
+    const int64_t n = a / b;
     return n + (n * b != a);
 }
 

@@ -221,7 +221,7 @@ attn_status attni_backward_make_plan(attni_backward *bw, int isa, int threads, a
     bw->W = attni_plan_derivative(p, rows, isa);
     choose_unit(bw, rows);
     bw->scale = p->scale_pow2 * p->scale_mantissa;
-    bw->group = p->Hk ? attni_div(p->H, p->Hk) : 0;
+    bw->group = p->Hk ? p->H / p->Hk : 0;
     bw->want_rows = bw->want_q || bw->dmask == ATTNI_OVER_KEYS;
     bw->keys = keys_per_chunk(p);
     bw->q_panels = panels_of(bw, p->D);

@@ -320,7 +320,7 @@ static int64_t tasks_before(const attni_backward *bw, int64_t at)
     for (int64_t n = 0; n < p->sequences; n++) {
         const int64_t first = p->args.cu_seqlens_k ? p->args.cu_seqlens_k[n] : 0;
         if (at < first + attni_keys_of(p, n))
-            return tasks + (at > first ? attni_div(at - first, bw->keys) : 0);
+            return tasks + (at > first ? (at - first) / bw->keys : 0);
         tasks += attni_backward_tasks_of(bw, n);
     }
     return tasks;
@@ -345,7 +345,7 @@ static void zero_rest(const attni_backward *bw, const attn_tensor *gradient, int
 
 static void run_task(const attni_backward *bw, int64_t index, attni_grad_cursor *at)
 {
-    const int64_t tasks = bw->past_task - bw->first_task, pair = attni_div(index, tasks);
+    const int64_t tasks = bw->past_task - bw->first_task, pair = index / tasks;
     attni_backward_work_item(bw,
                              pair * bw->tasks_per_kv_head + bw->first_task + index - pair * tasks,
                              at);

@@ -97,10 +97,10 @@ void attni_backward_rows(const attni_backward *bw, int64_t query_block, attni_gr
     rows_worker w;
     attni_layout layout = {.base = attni_backward_scratch(bw, at->worker)};
     carve(p, &w, &layout);
-    const int64_t head = attni_div(query_block, bw->query_blocks_per_head);
+    const int64_t head = query_block / bw->query_blocks_per_head;
     const int64_t i0 = (query_block - head * bw->query_blocks_per_head) * ATTNI_BLOCK,
                   row0 = head * p->T + i0;
-    const int64_t b = attni_div(head, p->H), h = head - b * p->H;
+    const int64_t b = head / p->H, h = head - b * p->H;
     const int n = p->T - i0 < ATTNI_BLOCK ? (int)(p->T - i0) : ATTNI_BLOCK;
     ptrdiff_t ld_dout, ld_out, ldq;
     const char *q = rows_of(p, &a->q, b, h, i0, n, w.a, &ldq);
@@ -230,7 +230,7 @@ void attni_backward_sums(const attni_backward *bw)
         double sum = 0;
         for (int64_t b = 0; b < B; b++)
             for (int64_t t = 0; t < bw->tasks_per_kv_head; t++) {
-                const int64_t pair = b * p->Hk + attni_div(h, bw->group);
+                const int64_t pair = b * p->Hk + h / bw->group;
                 const int64_t task = pair * bw->tasks_per_kv_head + t;
                 sum += bw->alibi_sums[task * bw->group + h % bw->group];
             }

@@ -331,8 +331,8 @@ static void find_task(attni_grad_worker *w, int64_t task, attni_grad_cursor *at)
     const attni_backward *bw = w->bw;
     const attni_plan *p = &bw->plan;
     w->task = task;
-    w->pair = attni_div(task, bw->tasks_per_kv_head);
-    w->b = attni_div(w->pair, p->Hk);
+    w->pair = task / bw->tasks_per_kv_head;
+    w->b = w->pair / p->Hk;
     const int64_t h = (w->pair - w->b * p->Hk) * bw->group;
     const int64_t of_pair = task - w->pair * bw->tasks_per_kv_head;
     attni_backward_move(bw, at, of_pair);

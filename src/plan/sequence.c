@@ -39,7 +39,7 @@ void attni_find_sequence(const attni_plan *p, int64_t b, int64_t h, int64_t n,
     sequence->kernels = p->kernels;
     sequence->b = b;
     sequence->h = h;
-    sequence->hk = h ? attni_div(h, attni_div(p->H, p->Hk)) : 0;
+    sequence->hk = h ? h / (p->H / p->Hk) : 0;
     sequence->T = p->whole_T;
     sequence->S = p->S;
     sequence->i_base = sequence->j_base = sequence->off = 0;

@@ -23,7 +23,7 @@ char *attni_first_row(const attni_task *task, const attn_tensor *t, int64_t *row
 
 static int64_t groups_of_key_head(const attni_plan *p)
 {
-    return attni_div_up(attni_div(p->H, p->Hk), p->group);
+    return attni_div_up(p->H / p->Hk, p->group);
 }
 
 int64_t attni_groups_of_heads(const attni_plan *p)
@@ -35,16 +35,16 @@ int64_t attni_first_head(const attni_plan *p, int64_t group)
 {
     if (p->group == 1)
         return group;
-    const int64_t groups = groups_of_key_head(p), hk = attni_div(group, groups);
-    return hk * attni_div(p->H, p->Hk) + (group - hk * groups) * p->group;
+    const int64_t groups = groups_of_key_head(p), hk = group / groups;
+    return hk * (p->H / p->Hk) + (group - hk * groups) * p->group;
 }
 
 int attni_heads_of_group(const attni_plan *p, int64_t h)
 {
     if (p->group == 1)
         return 1;
-    const int64_t sharing = attni_div(p->H, p->Hk);
-    const int64_t left = sharing - (h - attni_div(h, sharing) * sharing);
+    const int64_t sharing = p->H / p->Hk;
+    const int64_t left = sharing - h % sharing;
     return left < p->group ? (int)left : p->group;
 }
 
@@ -85,13 +85,13 @@ void attni_find_task(const attni_plan *p, int64_t number, attni_cursor *cursor, 
     const int64_t groups = attni_groups_of_heads(p);
     int64_t head, later; /* tasks of the head with later queries */
     if (p->longest_first) {
-        later = attni_div(number, p->B * groups);
+        later = number / (p->B * groups);
         head = number - later * p->B * groups;
     } else {
-        head = number ? attni_div(number, p->tasks_per_head) : 0;
+        head = number ? number / p->tasks_per_head : 0;
         later = number - head * p->tasks_per_head;
     }
-    const int64_t b = head ? attni_div(head, groups) : 0;
+    const int64_t b = head ? head / groups : 0;
     const int64_t h = attni_first_head(p, head - b * groups);
     const int64_t earlier = p->tasks_per_head - 1 - later;
     if (p->sequences > 1)

@@ -69,7 +69,7 @@ static int heads_per_tile(const attni_plan *p)
     if (p->H == p->Hk || p->T == 0 || p->T > W || p->Hk == 0 || a->dropout > 0 || a->scores ||
         a->cu_seqlens_q || p->runs || !attni_mask_shared(p))
         return 1;
-    const int64_t sharing = attni_div(p->H, p->Hk);
+    const int64_t sharing = p->H / p->Hk;
     int best = 1;
     int64_t least = INT64_MAX;
     for (int heads = 1; heads <= W && heads <= sharing; heads++) {
@@ -116,7 +116,7 @@ static bool count_tasks(attni_plan *p, int threads)
     p->tiles = tiles_per_task(p, p->most_tiles ? 1 : threads);
     if (p->most_tiles && p->tiles > p->most_tiles)
         p->tiles = p->most_tiles;
-    p->task_rows = p->tiles * attni_div(p->nv * p->kernels->lanes, p->group);
+    p->task_rows = p->tiles * (p->nv * p->kernels->lanes / p->group);
     p->tasks_per_head = p->B && p->H ? attni_tasks_of_head(p) : 0;
     int64_t heads;
     if (__builtin_mul_overflow(p->B, attni_groups_of_heads(p), &heads) ||

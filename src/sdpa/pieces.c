@@ -48,7 +48,7 @@ int64_t attni_pieces_cut_runs(const attni_plan *p, const int64_t *positions, att
 
 static int64_t heads_of(const attni_plan *p)
 {
-    return p->tasks ? attni_div(p->tasks, p->tasks_per_head) : 0;
+    return p->tasks ? p->tasks / p->tasks_per_head : 0;
 }
 
 uint8_t *attni_pieces_sweeps(const attn_sdpa_state *s, int64_t head, int64_t earlier)
@@ -91,7 +91,7 @@ static key_range keys_needed(const attn_sdpa_state *s, const attni_sequence *seq
 static void add_needed(const attn_sdpa_state *s, int64_t head, key_range *all, bool adjoining)
 {
     const attni_plan *p = &s->plan;
-    const int64_t groups = attni_groups_of_heads(p), b = attni_div(head, groups);
+    const int64_t groups = attni_groups_of_heads(p), b = head / groups;
     for (int64_t n = 0, earlier = 0; n < p->sequences; n++) {
         attni_sequence x;
         attni_find_sequence(p, b, attni_first_head(p, head - b * groups), n, &x);

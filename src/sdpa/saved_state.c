@@ -168,7 +168,7 @@ static size_t sweeps_bytes(const attni_plan *p) { return (size_t)p->tasks * (siz
 static size_t sums_bytes(const attn_sdpa_state *s)
 {
     const attni_plan *p = &s->plan;
-    return p->tasks ? (size_t)attni_div(p->tasks, p->tasks_per_head) * (size_t)s->head_bytes : 0;
+    return p->tasks ? (size_t)(p->tasks / p->tasks_per_head) * (size_t)s->head_bytes : 0;
 }
 
 /* Visits the rows of the open chunk and, if there are results, those of out and lse. */

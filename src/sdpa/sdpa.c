@@ -80,7 +80,7 @@ static void run_worker(void *arg, int worker)
             alone ? count : atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
         if (next >= p->tasks * p->parts)
             return;
-        const int64_t task = p->parts > 1 ? attni_div(next, p->parts) : next;
+        const int64_t task = p->parts > 1 ? next / p->parts : next;
         attni_hand_over();
         run_task(j, task, next - task * p->parts, &cursor, scratch);
     }
