@@ -92,13 +92,15 @@ class Build(unittest.TestCase):
     def test_wasm_opt_takes_no_part(self):
         """clang 14 runs wasm-opt by itself when it links with -O; Debian's refused the module."""
         self.plant("wasm-opt", "#!/bin/sh\necho 'Fatal: error validating input' >&2\nexit 1\n")
-        modules = []
-        for name, environment in (("with", self.environment), ("without", os.environ)):
-            done = self.run_build(has_clang(), MADE, self.folder / name, env=environment)
+        done = self.run_build(has_clang(), MADE, self.folder / "with", env=self.environment)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        module, without = (self.folder / "with").read_bytes(), MADE / "page.wasm"
+        if not without.exists():  # this build has no module
+            without = self.folder / "without"
+            done = self.run_build(has_clang(), MADE, without)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
-            modules.append((self.folder / name).read_bytes())
-        self.assertEqual(modules[0], modules[1])
-        self.assertEqual(modules[0][:4], b"\0asm")
+        self.assertEqual(module, without.read_bytes())
+        self.assertEqual(module[:4], b"\0asm")
 
     def test_a_failure_is_one_line(self):
         self.plant_clang()
