@@ -26,8 +26,8 @@ static float op_maximum(const void *x_, int64_t n)
 }
 
 #define EXPONENTIALS 8 /* vectors of double, computed together */
-/* e^x in double, of `count` vectors, for x <= 0, -inf or NaN. The relative error is 1.5e-14, and e^0
- * is 1. Each result is a chain of dependent operations, so the vectors go through them together. */
+/* e^x in double, of `count` vectors, for x <= 0, -inf or NaN. The relative error is 1.5e-14, and
+ * e^0 is 1. Each result is a chain of dependent operations; the vectors take each step together. */
 V_INLINE void wide_exp(v_wide *x, int count)
 {
     typedef int64_t bits __attribute__((vector_size(sizeof(v_wide))));

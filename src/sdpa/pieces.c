@@ -46,10 +46,7 @@ int64_t attni_pieces_cut_runs(const attni_plan *p, const int64_t *positions, att
 
 /* -------------------------------------------------------------------------------- keys wanted */
 
-static int64_t heads_of(const attni_plan *p)
-{
-    return p->tasks ? p->tasks / p->tasks_per_head : 0;
-}
+static int64_t heads_of(const attni_plan *p) { return p->tasks ? p->tasks / p->tasks_per_head : 0; }
 
 uint8_t *attni_pieces_sweeps(const attn_sdpa_state *s, int64_t head, int64_t earlier)
 {

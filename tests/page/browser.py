@@ -168,11 +168,11 @@ class PageTest(CliTest):
         return action(self.one(selector))
 
     def texts(self, selector):
-        """The visible texts of these elements, as a reader sees them: by one request to the browser,
-        where Selenium makes one for each element."""
-        return self.js("return [...document.querySelectorAll(arguments[0])]"
-                       ".map(e => e.checkVisibility() ? (e.innerText ?? e.textContent).trim() : '')",
-                       selector)  # SVG has no innerText
+        """The visible texts of these elements, as a reader sees them: by one request to the
+        browser, where Selenium makes one for each element."""
+        return self.js("const text = e => e.innerText ?? e.textContent;"  # SVG has no innerText
+                       "return [...document.querySelectorAll(arguments[0])]"
+                       ".map(e => e.checkVisibility() ? text(e).trim() : '')", selector)
 
     def click(self, selector):
         self.until("return document.querySelector(arguments[0]) !== null", selector)
