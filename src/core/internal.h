@@ -71,6 +71,7 @@ static inline bool attni_size_mul(uint64_t a, uint64_t b, size_t *out)
     return true;
 }
 
+/* a / b rounded up, for a >= 0 and b > 0. */
 static inline int64_t attni_div_up(int64_t a, int64_t b)
 {
     const int64_t n = a / b;

@@ -187,14 +187,18 @@ class PageTest(CliTest):
     def select(self, selector, value):
         self.act(selector, lambda e: Select(e).select_by_value(value))
 
-    def slide(self, selector, value):
-        """Sets a slider as a user would: the value, then its event."""
+    def set(self, selector, value, event):
+        """Gives a control a value, then the event that a user's change of it causes."""
         self.js(
             "const e = document.querySelector(arguments[0]); e.value = arguments[1];"
-            "e.dispatchEvent(new Event('input', {bubbles: true}))",
+            "e.dispatchEvent(new Event(arguments[2], {bubbles: true}))",
             selector,
             value,
+            event,
         )
+
+    def slide(self, selector, value):
+        self.set(selector, value, "input")
 
     def cell(self, row, column):
         """Goes to a cell of the matrix with the keyboard."""
