@@ -37,8 +37,8 @@ static attn_status check_numbers(const attn_cache_options *o, attn_error *err)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if ((uint64_t)sizes[i].value > PTRDIFF_MAX)
             return attni_fail(err, ATTN_ERR_ARGUMENT, sizes[i].name,
-                              "%s is %lld; it must be 0 or more, and fit an address", sizes[i].name,
-                              (long long)sizes[i].value);
+                              "%s is %lld; it must be 0 or more, and fit into ptrdiff_t",
+                              sizes[i].name, (long long)sizes[i].value);
     if (!attni_dtype_is_float(o->dtype) && o->dtype != ATTN_I8)
         return attni_fail(err, ATTN_ERR_DTYPE, "dtype",
                           "dtype is %s; it must be f64, f32, f16, bf16 or i8",
@@ -217,8 +217,8 @@ attn_status attni_cache_grow(attn_cache *c, int64_t b, int64_t n, attn_error *er
     const int64_t have = pages_of(c, length), want = pages_of(c, length + n);
     if (want - have > c->spares)
         return attni_fail(err, ATTN_ERR_FULL, "pages",
-                          "pages is %lld and %lld are left; %lld more keys of sequence %lld need "
-                          "%lld",
+                          "pages is %lld: %lld pages are free, but %lld more keys of sequence %lld "
+                          "need %lld pages",
                           (long long)o->pages, (long long)c->spares, (long long)n, (long long)b,
                           (long long)(want - have));
     for (int64_t page = have; page < want; page++)

@@ -1,133 +1,26 @@
-/* The decode operations (tiles of few queries) and the conversions of narrow storage types.
- * Included after tile.inc.h, whose helpers it uses. The contracts are in kernel.h.
+/* The decode operations (tiles of few queries). Included after tile.inc.h, whose helpers it uses.
+ * The contracts are in kernel.h.
  *
  * With one query in a tile of V_LANES, all but one lane of scores() and values() would be idle.
  * Here the lanes hold keys (scores) or components of a value, and rows of keys are transposed in
  * registers. Every sum keeps the order that it has in a full tile, so the bits are the same. These
  * operations are memory-bound, so k and v are prefetched.
  */
-#include <string.h>
-
 #define FOR_R UNROLL for (int r = 0; r < nr; r++)
 #define FOR_G UNROLL for (int g = 0; g < groups; g++)
 #define LINE_OF_R (64 / (int)sizeof(R))
+
+/* The last part of a row is loaded as a whole vector, together with components before it. f64 has
+ * not been measured, and the portable code stays small. */
+#define WHOLE_LOADS (V_ACCUMULATORS > 8 && ATTNI_BITS == 32)
 
 /* OWN: the storage type equal to R. Types of 2 bytes occur only where the vector header has
  * them. */
 #define OWN (ATTNI_BITS == 32 ? ATTN_F32 : ATTN_F64)
 #define SIZE_OF(dtype) ((dtype) == OWN ? (int)sizeof(R) : 2)
 
-/* Loads n <= V_LANES elements of `dtype`, converted to R; the other lanes are 0. Nothing past the n
- * elements is read. */
-V_INLINE vec load_as(const char *p, const attn_dtype dtype, int n)
-{
-    if (dtype == OWN)
-        return n == V_LANES ? v_loadu((const R_any *)p) : v_load_first((const R_any *)p, n);
-#ifdef V_HALVES
-    uint16_t lane[V_LANES] = {0};
-    if (n < V_LANES) {
-        for (int i = 0; i < n; i++)
-            memcpy(lane + i, p + 2 * i, sizeof *lane);
-        p = (const char *)lane;
-    }
-    return dtype == ATTN_BF16 ? v_from_bf16(p) : v_from_f16(p);
-#else
-    return v_set1(0); /* there are no other types */
-#endif
-}
-
+#include "convert.inc.h"
 #include "prefetch.inc.h"
-
-/* ------------------------------------------------------------------------------------ widen */
-
-static void op_widen(void *to_, const void *from, ptrdiff_t ld, attn_dtype dtype, int rows,
-                     int64_t D)
-{
-    R *to = to_;
-    const char *row = from;
-    const ptrdiff_t bytes = ld * (ptrdiff_t)attn_dtype_size(dtype);
-    for (int r = 0; r < rows; r++, row += bytes, to += D) {
-        int64_t d = 0;
-#ifdef V_HALVES
-        if (dtype == ATTN_BF16)
-            for (; d + V_LANES <= D; d += V_LANES)
-                v_storeu(to + d, v_from_bf16(row + 2 * d));
-        else if (dtype == ATTN_F16)
-            for (; d + V_LANES <= D; d += V_LANES)
-                v_storeu(to + d, v_from_f16(row + 2 * d));
-#endif
-        if (d == D)
-            continue;
-        const char *rest = row + (size_t)d * attn_dtype_size(dtype);
-#if ATTNI_BITS == 32
-        attni_load_row_f32(to + d, rest, dtype, 1, D - d);
-#else
-        attni_load_row_f64(to + d, rest, dtype, 1, D - d);
-#endif
-    }
-}
-
-static void op_widen_i8(void *to_, const int8_t *from, ptrdiff_t ld, const float *scales, int rows,
-                        int64_t following, int64_t D)
-{
-    R_any *to = to_;
-    (void)following; /* the portable code does not prefetch */
-    for (int r = 0; r < rows; r++, to += D) {
-        int64_t d = 0;
-        const int8_t *row = from + r * ld;
-#ifdef V_HALVES
-        const vec scale = v_set1(scales[r]);
-        /* Prefetches one block ahead. An integer, since the address may lie outside any array. One
-         * query, 32 heads, 4096 keys: 5.9 ms without prefetch, 3.8 with it, 3.4 if the kernels
-         * prefetch the block too. */
-        const uintptr_t next = (uintptr_t)row + (uintptr_t)(ATTNI_BLOCK * ld);
-        for (; d + V_LANES <= D; d += V_LANES) {
-            if (d % 64 == 0 && r + ATTNI_BLOCK < rows + following)
-                __builtin_prefetch((const void *)(next + (uintptr_t)d));
-            v_storeu(to + d, v_mul(v_from_i8(row + d), scale));
-        }
-#endif
-        for (; d < D; d++)
-            to[d] = (float)row[d] * scales[r];
-    }
-}
-
-#ifdef V_HALVES
-/* Loads a vector, and replaces each x that would round to -0 (-least <= x <= -0) by 0. NaN stays
- * NaN. */
-V_INLINE vec without_minus_zero(const R_any *from, R least)
-{
-    const vec x = v_add(v_loadu(from), v_set1(0));
-    return v_select(v_lt(x, v_set1(-least)), x, v_max(v_set1(0), x));
-}
-#endif
-
-static void op_narrow(void *to_, attn_dtype dtype, const void *from_, int64_t n)
-{
-    char *to = to_;
-    const R_any *from = from_;
-    int64_t i = 0;
-#ifdef V_HALVES
-    if (dtype == ATTN_BF16)
-        for (; i + V_LANES <= n; i += V_LANES)
-            v_to_bf16(to + 2 * i, without_minus_zero(from + i, 0x1p-134F));
-    else if (dtype == ATTN_F16)
-        for (; i + V_LANES <= n; i += V_LANES)
-            v_to_f16(to + 2 * i, without_minus_zero(from + i, 0x1p-25F));
-    else if (dtype == OWN)
-        for (; i + V_LANES <= n; i += V_LANES)
-            v_storeu((R_any *)to_ + i, v_add(v_loadu(from + i), v_set1(0)));
-#endif
-    if (i == n)
-        return;
-    to += (size_t)i * attn_dtype_size(dtype);
-#if ATTNI_BITS == 32
-    attni_store_row_f32(to, dtype, 1, (const float *)from + i, n - i);
-#else
-    attni_store_row_f64(to, dtype, 1, (const double *)from + i, n - i);
-#endif
-    attni_clear_signs(to, dtype, 1, n - i);
-}
 
 /* ------------------------------------------------------------------------------- scores_decode
  *
@@ -148,24 +41,29 @@ V_INLINE void v_load_transposed(vec r[V_LANES], const v_rows *rows, int at)
 }
 #endif
 
+#define COLUMN_BYTES (V_COLUMNS * (int)sizeof(R)) /* of each key in V_COLUMNS columns */
+
 /* Distance between components of a query. A single query is stored as one row [D]; as one lane of a
  * tile it would fill L1. */
 #define QT_LD(nr) ((nr) > 1 ? V_LANES : 1)
 
 /* s[r] += k[j][d] * qt[d][r] for the component d, or for two of 2 bytes, in `column` of V_LANES
  * keys j, which are the lanes. bf16 and f16 components are transposed in pairs, as 4-byte
- * elements. */
-V_INLINE void scores_decode_column(vec *s, const R *q, vec column, const attn_dtype dtype,
+ * elements. Without the first `skip` components, if it is positive. */
+V_INLINE void scores_decode_column(vec *s, const R *q, vec column, int skip, const attn_dtype dtype,
                                    const int nr)
 {
     if (dtype == OWN) {
-        FOR_R s[r] = v_fma(column, v_bcast(q + r), s[r]);
+        if (skip <= 0)
+            FOR_R s[r] = v_fma(column, v_bcast(q + r), s[r]);
     } else {
 #ifdef V_HALVES
         const vec first = dtype == ATTN_BF16 ? v_low_bf16(column) : v_low_f16(column);
         const vec second = dtype == ATTN_BF16 ? v_high_bf16(column) : v_high_f16(column);
-        FOR_R s[r] = v_fma(first, v_bcast(q + r), s[r]);
-        FOR_R s[r] = v_fma(second, v_bcast(q + QT_LD(nr) + r), s[r]);
+        if (skip <= 0)
+            FOR_R s[r] = v_fma(first, v_bcast(q + r), s[r]);
+        if (skip <= 1)
+            FOR_R s[r] = v_fma(second, v_bcast(q + QT_LD(nr) + r), s[r]);
 #endif
     }
 }
@@ -183,7 +81,7 @@ V_INLINE void scores_decode_line(vec *s, const R *qt, const char *k, ptrdiff_t b
         UNROLL for (int u = 0; u < V_COLUMNS; u++)
         {
             const R *q = qt + (dtype == OWN ? c + u : 2 * (c + u)) * QT_LD(nr);
-            scores_decode_column(s, q, kt[u], dtype, nr);
+            scores_decode_column(s, q, kt[u], 0, dtype, nr);
             if ((c + u) % each == 0) {
                 if ((c + u) / each % step == 0)
                     prefetch_begin(next, step, dtype);
@@ -196,18 +94,20 @@ V_INLINE void scores_decode_line(vec *s, const R *qt, const char *k, ptrdiff_t b
 }
 
 /* The sum over V_COLUMNS columns, a part of a line, for the rest of a row whose length is not a
- * multiple of a line. */
-V_INLINE void scores_decode_columns(vec *s, const R *qt, const char *k, ptrdiff_t bytes,
+ * multiple of a line. The first `skip` components are in the sum already: the last columns of a row
+ * are loaded together with some before them, because whole vectors load faster than parts. */
+V_INLINE void scores_decode_columns(vec *s, const R *qt, const char *k, ptrdiff_t bytes, int skip,
                                     prefetcher *next, const attn_dtype dtype, const int nr)
 {
     enum { size = V_LANES * V_COLUMNS * (int)sizeof(R), lines = size < 64 ? 1 : size / 64 };
+    const int each = dtype == OWN ? 1 : 2; /* components in a column */
     const v_rows rows = v_rows_at(k, bytes);
     vec kt[V_COLUMNS];
     v_load_transposed(kt, &rows, 0);
     prefetch_begin(next, lines, dtype);
     UNROLL for (int u = 0; u < V_COLUMNS; u++)
     {
-        scores_decode_column(s, qt + (dtype == OWN ? u : 2 * u) * QT_LD(nr), kt[u], dtype, nr);
+        scores_decode_column(s, qt + each * u * QT_LD(nr), kt[u], skip - each * u, dtype, nr);
         if (u < lines)
             prefetch_line(next, u, lines, dtype);
     }
@@ -264,6 +164,32 @@ V_INLINE void store_decode(R *st, vec *top, const vec *x, int first, int keys, c
     FOR_R v_store(st + r * ATTNI_BLOCK + first, x[r]);
 }
 
+/* The sums over the last n components of a run, which do not fill a line, or over any components of
+ * fewer than V_LANES keys. `before` components of each key lie before them. */
+V_INLINE void scores_decode_end(vec (*s)[V_MAX_DECODE_ROWS], const R *qt, const char *k,
+                                ptrdiff_t bytes, prefetcher *next, const attn_dtype dtype, int keys,
+                                int n, int64_t before, const int nr, const int groups)
+{
+    const int ld = QT_LD(nr), size = SIZE_OF(dtype), columns = COLUMN_BYTES / size;
+    const int last = WHOLE_LOADS && before + n >= columns ? n : n / columns * columns;
+    int d = 0;
+    if (keys == groups * V_LANES) {
+        /* A loop of its own, since tests of `skip` took a tenth of the time of D = 8. */
+        for (; WHOLE_LOADS && groups > 1 && d + columns <= n; d += columns)
+            FOR_G scores_decode_columns(s[g], qt + d * ld, k + g * V_LANES * bytes + d * size,
+                                        bytes, 0, next, dtype, nr);
+        for (int skip; d < last; d += columns - skip) {
+            skip = !WHOLE_LOADS || d + columns <= n ? 0 : d + columns - n;
+            FOR_G scores_decode_columns(s[g], qt + (d - skip) * ld,
+                                        k + g * V_LANES * bytes + (d - skip) * size, bytes, skip,
+                                        next, dtype, nr);
+        }
+    }
+    if (d < n && (groups == 1 || !WHOLE_LOADS))
+        FOR_G scores_decode_rest(s[g], qt + d * ld, k + g * V_LANES * bytes + d * size, bytes,
+                                 dtype, keys - g * V_LANES, n - d, nr, groups);
+}
+
 /* Scores of up to `groups` x V_LANES keys. groups = 2 gives two independent chains of additions;
  * one chain alone would be limited by the latency of additions. */
 V_INLINE void scores_decode_keys(R *st, vec *top, const R *qt, const char *k, ptrdiff_t bytes,
@@ -272,7 +198,6 @@ V_INLINE void scores_decode_keys(R *st, vec *top, const R *qt, const char *k, pt
 {
     enum { group = V_LANES };
     const int ld = QT_LD(nr), line = 64 / SIZE_OF(dtype), size = SIZE_OF(dtype);
-    const int columns = V_COLUMNS * (int)sizeof(R) / size; /* components in V_COLUMNS columns */
     vec x[2][V_MAX_DECODE_ROWS];
     FOR_G FOR_R x[g][r] = v_set1(0);
     for (int64_t run = 0; run < D; run += ATTNI_D_CHAIN) {
@@ -285,12 +210,9 @@ V_INLINE void scores_decode_keys(R *st, vec *top, const R *qt, const char *k, pt
         for (; keys == groups * group && d + line <= n; d += line)
             FOR_G scores_decode_line(s[g], q + d * ld, from + g * group * bytes + d * size, bytes,
                                      next, dtype, nr);
-        for (; keys == groups * group && d + columns <= n; d += columns)
-            FOR_G scores_decode_columns(s[g], q + d * ld, from + g * group * bytes + d * size,
-                                        bytes, next, dtype, nr);
         if (d < n)
-            FOR_G scores_decode_rest(s[g], q + d * ld, from + g * group * bytes + d * size, bytes,
-                                     dtype, keys - g * group, n - d, nr, groups);
+            scores_decode_end(s, q + d * ld, from + d * size, bytes, next, dtype, keys, n - d,
+                              run + d, nr, groups);
         FOR_G FOR_R x[g][r] = run ? v_add(x[g][r], s[g][r]) : s[g][r];
     }
     FOR_G store_decode(st, top, x[g], first + g * group, keys - g * group, nr);
@@ -321,7 +243,7 @@ V_INLINE void scores_decode_block(R *st, R *mx, const R *qt, const char *k, ptrd
     vec top[V_MAX_DECODE_ROWS];
     FOR_R top[r] = v_set1(-R_INF);
     int j = 0;
-    if (nr == 1)
+    if (nr == 1 && (!WHOLE_LOADS || D * SIZE_OF(dtype) >= COLUMN_BYTES))
         for (; j + pair <= n; j += pair)
             scores_decode_keys(st, top, qt, k + j * bytes, bytes, next, dtype, j, pair, D, nr, 2);
     for (; j < n; j += V_LANES)
@@ -421,24 +343,35 @@ V_INLINE void add_weights(R *l, const R *p, int n, int rows, const int nr)
         l[r] += sum[r];
 }
 
-/* Sums of weighted values for `groups` vectors of components: a row of sums per query, ld apart. If
- * groups is 1, the vector may have only `tail` < V_LANES components. With one query and l not NULL,
- * the weights are summed in the same loop: a loop of their own would be limited by the latency of
- * additions.
+/* x without its first n lanes; lanes of 0 follow. */
+V_INLINE vec without_first(vec x, int n)
+{
+    R lane[2 * V_LANES];
+    v_storeu(lane, x);
+    v_storeu(lane + V_LANES, v_set1(0));
+    return v_loadu(lane + n);
+}
+
+/* Sums of weighted values for `groups` vectors of components: a row of sums per query, ld apart.
+ * The last vector may have only `tail` components. If `before`, it is loaded together with
+ * components before them. With one query and l not NULL, the weights are summed in the same loop: a
+ * loop of their own would be limited by the latency of additions.
  *
  * A group of a 2-byte type may be half a line. Then only the group that begins a line prefetches
  * it: if each did, the lines of two blocks would be prefetched while one is read, and not fit in
  * L1. */
 V_INLINE void values_decode_group(R *sums, R *l, ptrdiff_t ld, const char *val, ptrdiff_t bytes,
                                   const attn_dtype dtype, const R *p, int in_rows, int n, int tail,
-                                  int flags, prefetcher *next, const int nr, const int groups,
-                                  int begins_line)
+                                  int before, int flags, prefetcher *next, const int nr,
+                                  const int groups, int begins_line)
 {
     vec s[V_MAX_DECODE_ROWS][8], sum = v_set1(0);
     FOR_R FOR_G s[r][g] = v_set1(0);
     const ptrdiff_t key = in_rows ? 1 : V_LANES, query = in_rows ? ATTNI_BLOCK : 1;
     const int size = groups * V_LANES * SIZE_OF(dtype), lines = (size + 63) / 64;
     const int part = dtype != OWN && size < 64;
+    const int loaded = groups > 1 || before ? V_LANES : tail, skip = loaded - tail;
+    const char *last = val + ((groups - 1) * V_LANES - skip) * SIZE_OF(dtype);
     for (int j = 0; j < n; j++) {
         vec x[8];
         prefetch_begin(next, lines, dtype);
@@ -449,8 +382,8 @@ V_INLINE void values_decode_group(R *sums, R *l, ptrdiff_t ld, const char *val, 
             const int next_line = g == 0 || g * lines / groups != (g - 1) * lines / groups;
             if (next_line && (!part || begins_line))
                 prefetch_line(next, g * lines / groups, lines, dtype);
-            const char *from = val + j * bytes + g * V_LANES * SIZE_OF(dtype);
-            x[g] = load_as(from, dtype, groups == 1 ? tail : V_LANES);
+            const char *from = g == groups - 1 ? last : val + g * V_LANES * SIZE_OF(dtype);
+            x[g] = load_as(from + j * bytes, dtype, groups == 1 ? loaded : V_LANES);
         }
         FOR_R
         {
@@ -462,6 +395,8 @@ V_INLINE void values_decode_group(R *sums, R *l, ptrdiff_t ld, const char *val, 
         if (!part || begins_line)
             prefetch_end(next, lines);
     }
+    if (skip)
+        FOR_R s[r][groups - 1] = without_first(s[r][groups - 1], skip);
     FOR_R FOR_G
     {
         R *to = sums + r * ld + g * V_LANES;
@@ -477,16 +412,21 @@ V_INLINE void values_decode_block(R *sums, R *l, const char *val, ptrdiff_t byte
 {
     const int size = SIZE_OF(dtype);
     const ptrdiff_t ld = (ptrdiff_t)((Dv + V_LANES - 1) / V_LANES * V_LANES);
+    /* With one query a part of a vector is in a group with the one or two vectors before it. */
+    const int one = WHOLE_LOADS && nr == 1;
+    const int64_t rest = Dv % V_LANES, more = Dv > 2 * V_LANES ? 2 : 1;
+    const int64_t last = one && rest > 0 && Dv > V_LANES ? more * V_LANES + rest : 0;
     int64_t c = 0;
     if (in_rows && (nr > 1 || Dv == 0))
         add_weights(l, p, n, rows, nr);
     if (!in_rows)
         l = NULL;
-#define BEGINS_LINE (dtype == OWN || c * size % 64 == 0)
-#define STEP(groups)                                                                               \
-    for (; c + (groups)*V_LANES <= Dv; c += (groups)*V_LANES)                                      \
+#define GROUP(groups, tail, before)                                                                \
     values_decode_group(sums + c, c ? NULL : l, ld, val + c * size, bytes, dtype, p, in_rows, n,   \
-                        V_LANES, flags, next, nr, groups, BEGINS_LINE)
+                        tail, before, flags, next, nr, groups, dtype == OWN || c * size % 64 == 0)
+#define STEP(groups)                                                                               \
+    for (; c + (groups)*V_LANES <= Dv - last; c += (groups)*V_LANES)                               \
+    GROUP(groups, V_LANES, 0)
     if (nr * 8 <= V_ACCUMULATORS)
         STEP(8);
     if (nr * 4 <= V_ACCUMULATORS)
@@ -495,12 +435,14 @@ V_INLINE void values_decode_block(R *sums, R *l, const char *val, ptrdiff_t byte
     if (nr == 1 && V_ACCUMULATORS > 8)
         STEP(3);
     STEP(2);
+    for (; c < Dv - last; c += V_LANES)
+        GROUP(1, Dv - c < V_LANES ? (int)(Dv - c) : V_LANES, WHOLE_LOADS && nr > 1 && c > 0);
+    if (one && last > 2 * V_LANES)
+        GROUP(3, (int)rest, 1);
+    else if (one && last > 0)
+        GROUP(2, (int)rest, 1);
 #undef STEP
-    for (; c < Dv; c += V_LANES)
-        values_decode_group(sums + c, c ? NULL : l, ld, val + c * size, bytes, dtype, p, in_rows, n,
-                            Dv - c < V_LANES ? (int)(Dv - c) : V_LANES, flags, next, nr, 1,
-                            BEGINS_LINE);
-#undef BEGINS_LINE
+#undef GROUP
 }
 
 V_INLINE void values_decode_tile(R *sums, R *l, const char *val, ptrdiff_t bytes,

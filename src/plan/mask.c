@@ -169,7 +169,7 @@ static attn_status window_check(const attni_plan *plan, attn_error *err)
     const int64_t left = plan->args.window_left, right = plan->args.window_right;
     if (left < -1 || right < -1 || left > UNBOUNDED || right > UNBOUNDED)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "window",
-                          "window is %lld,%lld; each side must be -1 (open) or 0..2^61",
+                          "window is %lld,%lld; each side must be -1 (open) or 0..2^61 - 1",
                           (long long)left, (long long)right);
     return ATTN_OK;
 }
@@ -463,13 +463,12 @@ static attn_status check_choices(const attn_sdpa_args *args, attn_error *err)
     if (args->diagonal && args->causal && (int)args->causal != (int)args->diagonal + 1)
         return attni_fail(
             err, ATTN_ERR_ARGUMENT, "diagonal",
-            "diagonal is %d, but causal sets another one; with causal, diagonal must be 0 or the "
-            "same choice",
-            (int)args->diagonal);
+            "diagonal is %d and causal is %d; with this causal, diagonal must be 0 or %d",
+            (int)args->diagonal, (int)args->causal, (int)args->causal - 1);
     if ((args->causal == ATTN_CAUSAL_OFFSET || args->diagonal == ATTN_DIAGONAL_OFFSET) &&
         (args->causal_offset > UNBOUNDED || args->causal_offset < -UNBOUNDED))
         return attni_fail(err, ATTN_ERR_ARGUMENT, "causal_offset",
-                          "causal_offset is %lld; it must be within +-2^61",
+                          "causal_offset is %lld; it must be within +-(2^61 - 1)",
                           (long long)args->causal_offset);
     return ATTN_OK;
 }

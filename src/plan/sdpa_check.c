@@ -90,8 +90,10 @@ static attn_status check_storage(const attn_sdpa_args *a, attn_error *err)
                           attn_dtype_name(k ? a->k.dtype : a->v.dtype), attn_dtype_name(t));
     }
     if (a->out.dtype != t && a->out.dtype != ATTN_F32 && a->out.dtype != ATTN_F64)
-        return attni_fail(err, ATTN_ERR_DTYPE, "out", "out is %s; it must be %s, f32 or f64",
-                          attn_dtype_name(a->out.dtype), attn_dtype_name(t));
+        return attni_fail(err, ATTN_ERR_DTYPE, "out", "out is %s; it must be %s%sf32 or f64",
+                          attn_dtype_name(a->out.dtype),
+                          attn_dtype_size(t) == 2 ? attn_dtype_name(t) : "",
+                          attn_dtype_size(t) == 2 ? ", " : "");
     return ATTN_OK;
 }
 
@@ -136,8 +138,8 @@ static attn_status check_shapes(attni_plan *p, attn_error *err)
     return ATTN_OK;
 }
 
-/* Checks `part`, which says where the rows and heads are in a larger call, the whole. If `part` is
- * NULL, this call is the whole. */
+/* Checks `part`. It says which rows and heads of a larger call, the whole, this call computes. If
+ * `part` is NULL, this call is the whole. */
 static attn_status check_part(attni_plan *p, const attn_pieces_options *part, attn_error *err)
 {
     p->whole_T = p->T;
@@ -149,15 +151,15 @@ static attn_status check_part(attni_plan *p, const attn_pieces_options *part, at
         (part->whole_T > 0 && part->whole_T < least))
         return attni_fail(
             err, ATTN_ERR_ARGUMENT, "whole_T",
-            "whole_T is %lld; it must be 0, or the number of queries of the whole, at "
-            "least %lld",
+            "whole_T is %lld; it must be 0, or the number of queries of the larger call: "
+            "%lld to 2^56",
             (long long)part->whole_T, (long long)least);
     if (part->whole_H < 0 || part->head_offset < 0 || part->whole_H > ATTNI_MAX_SIZE ||
         part->head_offset > ATTNI_MAX_SIZE ||
         (part->whole_H ? part->head_offset + p->H > part->whole_H : part->head_offset > 0))
         return attni_fail(err, ATTN_ERR_ARGUMENT, "head_offset",
-                          "head_offset is %lld and whole_H %lld; the %lld heads of q must be among "
-                          "those of the whole",
+                          "head_offset is %lld and whole_H is %lld; head_offset + H must be at "
+                          "most whole_H, and H is %lld",
                           (long long)part->head_offset, (long long)part->whole_H, (long long)p->H);
     if (part->whole_T)
         p->whole_T = part->whole_T;
@@ -167,8 +169,7 @@ static attn_status check_part(attni_plan *p, const attn_pieces_options *part, at
     for (int64_t i = 0; part->q_positions && i < p->T; i++)
         if (part->q_positions[i] < 0 || part->q_positions[i] >= p->whole_T)
             return attni_fail(err, ATTN_ERR_ARGUMENT, "q_positions",
-                              "q_positions[%lld] is %lld; it must be within 0..%lld, the last row "
-                              "of the whole",
+                              "q_positions[%lld] is %lld; it must be within 0..%lld (whole_T - 1)",
                               (long long)i, (long long)part->q_positions[i],
                               (long long)p->whole_T - 1);
     return ATTN_OK;
@@ -181,8 +182,8 @@ static attn_status check_extra_output(const attni_plan *p, const attn_tensor *t,
     if (!t)
         return ATTN_OK;
     if (!attni_dtype_is_float(t->dtype))
-        return attni_fail(err, ATTN_ERR_DTYPE, name, "%s is %s; it must be a float type", name,
-                          attn_dtype_name(t->dtype));
+        return attni_fail(err, ATTN_ERR_DTYPE, name, "%s is %s; it must be f64, f32, f16 or bf16",
+                          name, attn_dtype_name(t->dtype));
     if ((s = attni_check_output(t, name, err)) || (s = expect(t, name, 0, p->B, "B", err)) ||
         (s = expect(t, name, 1, p->H, "H", err)) || (s = expect(t, name, 2, p->T, "T", err)))
         return s;
@@ -278,8 +279,8 @@ attn_status attni_check_keys(const attni_plan *p, bool writes, attn_error *err)
         (double)p->B * (double)p->Hk * (double)p->S <= (double)INT32_MAX)
         return ATTN_OK;
     return attni_fail(err, ATTN_ERR_LIMIT, "k",
-                      "k has [%lld, %lld, %lld] keys without elements, D and Dv being 0; it may "
-                      "have at most 2^31 - 1",
+                      "D and Dv are 0, and k has B=%lld, Hk=%lld, S=%lld; B * Hk * S must be at "
+                      "most 2^31 - 1",
                       (long long)p->B, (long long)p->Hk, (long long)p->S);
 }
 
@@ -299,16 +300,16 @@ attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, bool der
     if ((s = use_cache(a, err)) || (s = check_storage(a, err)) || (s = check_shapes(p, err)) ||
         (s = check_part(p, part, err)))
         return s;
-    if ((s = check_extra_output(p, a->lse, "lse", 1, "1", err)) ||
+    if (a->lse && a->lse->dtype != ATTN_F32 && a->lse->dtype != ATTN_F64)
+        return attni_fail(err, ATTN_ERR_DTYPE, "lse", "lse is %s; it must be f32 or f64",
+                          attn_dtype_name(a->lse->dtype));
+    if ((s = check_extra_output(p, a->lse, "lse", 1, "size", err)) ||
         (s = check_extra_output(p, a->scores, "scores", p->S, "S", err)) ||
         (s = check_numbers(p, err)))
         return s;
     p->kinds = attni_mask_kinds(a);
     if ((s = attni_mask_check(p, err)))
         return s;
-    if (a->lse && a->lse->dtype != ATTN_F32 && a->lse->dtype != ATTN_F64)
-        return attni_fail(err, ATTN_ERR_DTYPE, "lse", "lse is %s; it must be f32 or f64",
-                          attn_dtype_name(a->lse->dtype));
     if (a->mask) {
         p->mask = *a->mask;
         for (int d = 0; d < 4; d++)

@@ -332,7 +332,7 @@ static void test_pages_are_shared_and_come_back(void **state)
     assert_int_equal(append_rows(cache, &k, &v, 1, 0, 1, NULL), ATTN_OK);   /* the last one */
     bytes before = content(cache);
     expect_error(append_rows(cache, &k, &v, 2, 0, 1, &err), &err, ATTN_ERR_FULL, "pages",
-                 "pages is 4 and 0 are left; 1 more keys of sequence 2 need 1");
+                 "pages is 4: 0 pages are free, but 1 more keys of sequence 2 need 1 pages");
     expect_error(append_rows(cache, &k, &v, 0, 129, 64, &err), &err, ATTN_ERR_FULL, "pages", "");
     bytes after = content(cache);
     expect_same_bytes(after, before, "a full pool");

@@ -250,7 +250,7 @@ static void test_F15_arguments(void **state)
     assert_null(out);
     o = usual(ATTN_F16, 64), o.pages = 4;
     expect_error(attn_cache_load(&o, good.data, good.size, &out, &err), &err, ATTN_ERR_FULL,
-                 "pages", "2 are left");
+                 "pages", "2 pages are free");
     o.pages = 5;
     assert_int_equal(attn_cache_load(&o, good.data, good.size, &out, NULL), ATTN_OK);
     attn_cache_destroy(out);
