@@ -139,7 +139,8 @@ static int keep_value(options *o, option_id id, const char *text, kit_error *err
 static void describe(command_id command, struct option *longs, char *letters)
 {
     size_t n = 0;
-    *letters++ = '-'; /* an operand is returned where it stands, despite POSIXLY_CORRECT */
+    *letters++ =
+        '-'; /* operands are returned in their place, as code 1, even with POSIXLY_CORRECT */
     *letters++ = ':'; /* a missing value is reported as ':', an unknown option as '?' */
     for (option_id id = 0; id < OPTION_COUNT; id++) {
         const option_spec *spec = option_of(id);
@@ -195,7 +196,8 @@ static int refuse(const options *o, const char *typed, kit_error *err)
     if (nearest)
         snprintf(hint, sizeof hint, "; did you mean '--%s'?", nearest);
     else
-        snprintf(hint, sizeof hint, "; `attn help %s` lists them", command_of(o->command)->name);
+        snprintf(hint, sizeof hint, "; `attn help %s` lists the options",
+                 command_of(o->command)->name);
     return kit_fail(err, KIT_USAGE, "unknown option '--%s'%s", name, hint);
 }
 
@@ -226,8 +228,9 @@ static int scan(options *o, int argc, char **argv, kit_error *err)
         else if (c == ':')
             code = missing(o, optopt, err);
         else if (c == '?' && optopt && optopt < FIRST_CODE)
-            code = kit_fail(err, KIT_USAGE, "unknown option '-%c'; `attn help %s` lists them",
-                            optopt, command_of(o->command)->name);
+            code =
+                kit_fail(err, KIT_USAGE, "unknown option '-%c'; `attn help %s` lists the options",
+                         optopt, command_of(o->command)->name);
         else if (c == '?')
             code = refuse(o, argv[optind - 1], err);
         else
@@ -244,7 +247,7 @@ int options_parse(options *o, command_id command, int argc, char **argv, kit_err
 {
     memset(o, 0, sizeof *o);
     o->command = command;
-    o->value = calloc((size_t)argc + 1, sizeof *o->value); /* each argument holds at most one */
+    o->value = calloc((size_t)argc + 1, sizeof *o->value); /* an argument gives at most one value */
     o->operand = calloc((size_t)argc + 1, sizeof *o->operand);
     if (!o->value || !o->operand)
         return kit_fail(err, KIT_LIMIT, "out of memory");

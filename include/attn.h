@@ -65,7 +65,7 @@ typedef enum attn_status {
     ATTN_ERR_FULL = 8,        /* a cache has no room for that many keys */
     ATTN_ERR_FILE = 9,        /* the bytes are damaged, or are no saved cache or state; or the
                                  write callback failed */
-    ATTN_AGAIN = 10,          /* not an error: attn_sdpa_finish needs some keys again */
+    ATTN_AGAIN = 10,          /* attn_pieces.h, not an error: finish needs some keys again */
     ATTN_ERR_COMM = 11        /* attn_mpi.h: another rank sent nothing, or a message failed */
 } attn_status;
 
@@ -258,8 +258,8 @@ typedef enum attn_causal {
 } attn_causal;
 
 /* Window and ALiBi count from the diagonal j = i + off. If causal is ATTN_CAUSAL_NONE, `diagonal`
- * sets off. Otherwise causal sets off. `diagonal` must then name the same off as causal, or be
- * TOP_LEFT, which is ignored in this case. */
+ * sets off. Otherwise causal sets off, and `diagonal` must be the same choice or
+ * ATTN_DIAGONAL_TOP_LEFT, which is then ignored. */
 typedef enum attn_diagonal {
     ATTN_DIAGONAL_TOP_LEFT = 0,     /* off = 0 */
     ATTN_DIAGONAL_BOTTOM_RIGHT = 1, /* off = S - T: FlashAttention */
@@ -364,19 +364,19 @@ typedef struct attn_plan_info {
     char kernel[48];    /* "avx512 f32 64x256": instruction set, operand type, queries per tile x
                            keys per chunk */
     size_t scratch_bytes;
-    int threads; /* number of threads that will take part */
-    int64_t tasks;
-    double flop;  /* floating-point operations; forward: 2 (D + Dv) per visible pair. A dense mask
+    int threads;   /* number of threads that will take part */
+    int64_t tasks; /* units of work that threads claim */
+    double flop;   /* floating-point operations; forward: 2 (D + Dv) per visible pair. A dense mask
                      is counted as if it hid nothing */
-    double bytes; /* size of the inputs and outputs, each counted once */
+    double bytes;  /* size of the inputs and outputs, each counted once */
 
-    /* The route: which functions compute a tile, and in which order, if the tile is full and all of
-     * its keys are visible: "tiles", "one block", "decode" and others (list: docs/DESIGN.md). */
+    /* The route names the functions that compute a full tile whose keys are all visible, and their
+     * order: "tiles", "one block", "decode" or another (docs/DESIGN.md lists all). */
     char route[32];
     char why[120]; /* the reason for this route, as a phrase */
-    int tiles;     /* tiles of queries in a task, which share each chunk of keys while it is in
-                      cache */
-    int prefetch;  /* 1: rows are prefetched, because the data is larger than an L2 cache (1 MiB) */
+    int tiles;     /* number of tiles of queries in a task; they read a chunk of keys one after the
+                      other, while it is in cache */
+    int prefetch;  /* 1: rows are prefetched, because the data has more than 1 MiB */
     int64_t parts; /* number of parts into which each task is cut along the keys, so that several
                       threads can share it; 1: not cut */
 } attn_plan_info;
@@ -408,11 +408,11 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
  * and keys that no query sees get gradients of exactly 0.
  *
  * Memory: three numbers and a byte for each row of q. Each thread needs a chunk of keys with its
- * gradients, O(D + Dv). The sums for dq take O((T + S) * D) for one query head. At any time, only
- * the query heads of fewer than two key/value heads per thread have such sums. The
- * gradient of a mask that repeats along the queries takes one number per key and head. The gradient
- * of a mask that repeats along the keys takes one number per query and head. Never T x S.
- * Bits: the same for any number of threads.
+ * gradients, O(D + Dv). The sums for dq of one query head take O((T + S) * D), since each packed
+ * sequence is rounded up to whole tiles. With N threads, at most the query heads of fewer than 2 N
+ * key/value heads have such sums at a time. The gradient of a mask takes one number per key and
+ * head if the mask repeats along the queries, and one per query and head if it repeats along the
+ * keys. Never T x S. Bits: the same for any number of threads.
  * Outputs must not overlap inputs nor each other. Returns ATTN_OK, or an error before anything is
  * written. Source: Dao et al. 2022.
  */
@@ -451,7 +451,7 @@ ATTN_API attn_status attn_sdpa_backward_plan(attn_context *ctx, const attn_sdpa_
  *
  *   tlse_i = sum_j w_ij ts_ij    tout_i = sum_j w_ij d_ij (ts_ij v_j + tv_j) - tlse_i out_i
  *
- * Memory: a few tiles (blocks of scores and rows) for each thread, O(D + Dv). Bits: the same for
+ * Memory: the scores and rows of one tile of queries for each thread, O(D + Dv). Bits: the same for
  * any number of threads. Hidden positions, errors and outputs: as for the backward.
  */
 typedef struct attn_sdpa_tangents {

@@ -154,7 +154,8 @@ static sweep_mode mode_of(uint8_t sweep)
                                             : SWEEP_FAST;
 }
 
-/* Prepares the tiles of a task, which compute in fed->sums; returns their number. */
+/* Prepares the tiles of a task; their sums and maxima are in fed->sums instead of in scratch.
+ * Returns the number of tiles. */
 static int fed_tiles(bf16_worker *w, const attni_task *task, const attni_fed *fed)
 {
     attni_layout layout = {.base = fed->sums};

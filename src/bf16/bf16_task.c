@@ -7,7 +7,7 @@
  *       S   S^T = K Q^T                (unit->compute_step)
  *       W   P = 2^(S - m)              (unit->compute_step, or weigh_aside)
  *       V   acc += V^T P               (unit->compute_step)
- *     M   soft cap, biases and masks, except for blocks with identity_scores(); then
+ *     M   soft cap, biases and masks, for each block that needs any of them; then
  *         m = maximum of all scores. M comes after S of all blocks and before W of the first
  *     J   merge acc into the total O. J comes after V of the last block
  *   out = O / l
@@ -134,9 +134,9 @@ static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
         t->top[i] = fmaxf(t->top[i], x->columns->top[i]);
 }
 
-/* Step W outside unit->compute_step, for any scores: computes the weights of block b of a tile
- * chunk, applies dropout and, in SWEEP_RESCALED, the factor value_scale; packs the weights into
- * `to`. */
+/* Step W without unit->compute_step, which needs finite scores and no dropout. Computes the weights
+ * of block b of a tile chunk, and applies dropout and, in SWEEP_RESCALED, the factor value_scale.
+ * Rounds the weights to bf16 and stores them in `to`, in the layout of p (unit.h). */
 static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *to, uint32_t *seen)
 {
     const attni_plan *p = w->plan;

@@ -1,13 +1,13 @@
-/* The key-value cache: options, the block table, storing and reading rows. The layout is described
- * in cache.h.
+/* The key-value cache: its options, its table of pages, storing and reading rows.
+ * The layout is described in cache.h.
  *
  * An append first checks everything that could fail, then takes pages, then stores rows, so that an
  * error leaves the cache unchanged. The bytes of a row depend on that row alone, also for ATTN_I8,
  * which has one scale per row; so it does not matter how rows are divided into appends.
  *
  * To add a storage type that is a float type (attni_dtype_is_float), nothing has to change here.
- * Any other type needs a branch in store_row and in load_part, as ATTN_I8 has. Only find_slot
- * depends on the layout of the pages.
+ * Any other type needs a branch in check_numbers, store_row and load_part, as ATTN_I8 has, and in
+ * carve if it has scales. Only find_slot finds a key by the table of pages.
  */
 #include "cache.h"
 
@@ -194,8 +194,8 @@ static char *row_at(const attn_cache *c, attni_cache_part part, int64_t slot)
     return c->rows[part] + (size_t)(slot - lane) * c->row_bytes[part] + (size_t)lane * UNIT;
 }
 
-/* Kernels read whole groups. If the sequence was extended from `before` keys into a new last group
- * that is not full, sets this group to 0, so that its missing keys read as 0. */
+/* Kernels read whole groups. So this sets the last group of the sequence to 0 if it is new and not
+ * full: its missing keys then read as 0. It is new if it begins at key `before` or later. */
 static void clear_last_group(attn_cache *c, int64_t b, int64_t before)
 {
     const int64_t length = c->lengths[b], first = length - length % ATTNI_GROUP;
@@ -392,7 +392,7 @@ static void store_row(attn_cache *c, attni_cache_part part, int64_t slot, const 
         convert_row(to, c->options.dtype, from, t->dtype, t->stride[3], n);
 }
 
-/* Stores n keys of one group, from lane slot % 16 on, interleaved. */
+/* Stores n keys of one group, interleaved; the first is key slot % ATTNI_GROUP of the group. */
 static void store_interleaved(attn_cache *c, int64_t slot, int64_t n, const attn_tensor *t,
                               int64_t hk, int64_t i)
 {

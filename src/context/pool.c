@@ -33,7 +33,7 @@
 #endif
 #endif
 #ifdef __SANITIZE_ADDRESS__
-#define STACK_BYTES ((size_t)8 << 20) /* the sanitizer gives each inlined kernel space of its own */
+#define STACK_BYTES ((size_t)8 << 20) /* the locals of each inlined kernel take room of their own */
 #else
 #define STACK_BYTES ((size_t)256 << 10) /* little: arrays are in scratch memory */
 #endif

@@ -10,14 +10,15 @@
  *                [rows][W]: scores S^T have a row per key, outputs O^T a row per value component.
  *   block        ATTNI_BLOCK keys, which are scored and weighted together
  *   chunk        ATTNI_CHUNK keys, whose weighted values are summed before they join the total
+ *   sweep        one pass of a tile over all keys that it sees
  *   decode       the path for few query rows (at most max_decode_rows); lanes hold keys
  *   group        ATTNI_GROUP keys that the key-value cache stores interleaved
  *   interleaved  the layout of a group: keys are cut into units of ATTNI_UNIT bytes, and line u
  *                (ATTNI_LINE bytes) holds unit u of each key of the group; drawing below
  *   pack         to transpose W rows into a tile array
  *   panel        the weights of W outputs of a linear layer, packed: [inputs][W]
- *   log2 units   a score is in log2 units when it has been multiplied by the factor c[i] of its
- *                row, which includes log2(e); then a weight is 2^(score - maximum)
+ *   log2 units   a score is in log2 units when it has been multiplied by c[i], the factor of its
+ *                query (lane i). c[i] includes log2(e); so a weight is 2^(score - maximum)
  *   mark         the weight -1, which stands for a masked key (score -inf) where the exact weight 0
  *                is not enough: 0 * NaN is NaN. No weight is negative, so w < 0 identifies a mark.
  *                values() with ATTNI_SKIP_MASKED skips marked keys; other operations keep marks or,
@@ -34,9 +35,10 @@
  * down the rows, and a query's arithmetic never depends on the other queries of its tile.
  *
  * Tile arrays are aligned to ATTNI_ALIGN; k, v, q and out may have any alignment. Strides ld* are
- * in elements; the last stride is 1.
+ * in elements, unless their comment says bytes; the last stride is 1.
  *
- * The order of every sum is fixed here for all instruction sets and does not depend on tile widths.
+ * The order of every sum of the forward is fixed here for all instruction sets and does not depend
+ * on tile widths.
  * A chain adds its terms one after the other. A score has one chain for each run of ATTNI_D_CHAIN
  * components of D; the sums of the runs are added in order.
  * Keys are added in index order: each block is one chain, the blocks of a chunk are added in order,
@@ -80,11 +82,11 @@ typedef struct attni_product {
     const void *sums, *bias, *wt, *x;
     ptrdiff_t ld_sums, ldx;
     int n, D;
-    /* Rows to prefetch during the product (NULL: none). next_weights: W rows of the weight, or
-     * columns if these are contiguous; ATTNI_D_CHAIN elements of each are prefetched. If the weight
-     * is packed, next_weights is as many elements of the packed weight. next_x: n rows of x or of
-     * the result; W elements of each are prefetched. linear() does not read these rows, and may
-     * also prefetch cache lines past their ends. */
+    /* Rows to prefetch during the product (NULL: none); linear() does not read them. next_weights:
+     * the weights of the next run, ATTNI_D_CHAIN elements of each row (or of each column, if
+     * columns are contiguous); of a packed weight, the W * ATTNI_D_CHAIN elements of that run.
+     * next_x: n rows of x or, in the last run, of the result; W elements of each are prefetched.
+     * Cache lines past the ends of rows may be prefetched, too. */
     const void *next_weights, *next_x;
     ptrdiff_t ld_next_weights, ld_next_x;
 } attni_product;
@@ -97,8 +99,8 @@ typedef struct attni_next_rows {
     ptrdiff_t bytes; /* from one row to the next */
     int64_t n;       /* bytes in each row */
     int64_t count;   /* of rows; if they have no gaps, they may be one long row */
-    bool l2;         /* prefetch into L2 first: these rows, and also the rows that the operation
-                        itself reads */
+    bool l2;         /* each line is prefetched into L2, and later into L1: of these rows, and also
+                        of the rows that the operation itself reads */
 } attni_next_rows;
 
 /* A region that will be needed later, prefetched in parts during other computations. A core has few
@@ -119,8 +121,9 @@ typedef struct attni_adamw {
 } attni_adamw;
 
 /* A row of layer norm: y = (x - mean) * r + rest, with r = 1 / sqrt(variance + eps), and rest the
- * correction for the rounding of the mean; dx = (g - mean_g) * r + y * times_y, with mean_g the
- * mean of g and times_y = -r * (mean of g * y). */
+ * correction for the rounding of the mean. In the backward g = dout * weight, and
+ * dx = (g - mean_g) * r + y * times_y, with mean_g the mean of g and
+ * times_y = -r * (mean of g * y). */
 typedef struct attni_moments {
     float mean, r, rest, mean_g, times_y;
 } attni_moments;
@@ -293,7 +296,8 @@ typedef struct attni_kernels {
      * that is not packed: s = the sum over d < D of x[i*ldx + d] * w[o*ldw + d], for o < outputs.
      * The bits are those of linear(). out is written in whole vectors: after a row's last output,
      * up to the end of its vector, the elements are unspecified. The first `prefetched` rows of w
-     * may be prefetched: more than `outputs` if other rows follow, 0 if w is in a cache. */
+     * may be prefetched: this is more than `outputs` if the weight has more rows, and 0 if it is
+     * small enough to be in a cache. */
     void (*linear_few_rows)(void *out, ptrdiff_t ldo, const void *bias, const void *w,
                             ptrdiff_t ldw, int outputs, int prefetched, const void *x,
                             ptrdiff_t ldx, int n, int64_t D);

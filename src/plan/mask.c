@@ -1,5 +1,6 @@
 /* Masks: a table with one row for each kind of rule (`kinds`, at the end). The glossary in
- * kernel/kernel.h explains block, lane and tile.
+ * kernel/kernel.h explains block, lane and tile. A call is computed by one of two engines, that of
+ * tiles or that of bf16 (plan/engine.h).
  *
  *   active  does this call use the rule?
  *   check   are the caller's arguments valid? (NULL: nothing to check)
@@ -8,8 +9,9 @@
  *   scan    reads the mask's data: do all of the queries i0 .. i1-1 see all of the keys j0 .. j1-1,
  *           or some, or none? (NULL: span has the answer)
  *   add     adds a bias to a block of scores (NULL: the rule adds nothing)
- *   show    hides keys of a block: visible[r] has one bit per lane, for key j0 + r, and the bits of
- *           the lanes that do not see this key are cleared (NULL: the rule hides no key)
+ *   show    leaves the keys of a block that are seen: visible[r] has one bit per lane, for key
+ *           j0 + r; the bits of the lanes that do not see this key are cleared (NULL: the rule
+ *           hides no key)
  *
  * sdpa_check.c calls attni_mask_kinds(), which calls active, and attni_mask_check(), which calls
  * check. The engines call attni_mask_span() for the queries of a tile, and attni_mask_classify(),
@@ -44,8 +46,8 @@ typedef struct mask_kind {
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Returns the lanes of queries from .. to-1 of each head of the block, one bit per lane. Queries
- * are numbered from the block's first query; numbers outside the block are ignored. */
+/* Returns a bit for each lane: 1 for the queries `from` to `to` - 1 of each head of the block.
+ * Queries are numbered from the block's first query; numbers outside the block are ignored. */
 static uint64_t lanes(const attni_block *block, int64_t from, int64_t to)
 {
     from = max64(from, 0);
@@ -59,7 +61,7 @@ static uint64_t lanes(const attni_block *block, int64_t from, int64_t to)
     return all;
 }
 
-/* Hides the keys before `from` and from `to` on, for all lanes. */
+/* Hides all keys but `from` to `to` - 1, for all lanes. */
 static void show_keys(const attni_block *block, uint64_t *visible, int64_t from, int64_t to)
 {
     for (int r = 0; r < block->n; r++)
@@ -193,7 +195,7 @@ static void window_show(const attni_sequence *sequence, const attni_block *block
 {
     const int64_t left = sequence->args->window_left, right = sequence->args->window_right;
     for (int r = 0; r < block->n; r++) {
-        const int64_t i = block->j0 + r - sequence->off - block->i0; /* the lane on the diagonal */
+        const int64_t i = block->j0 + r - sequence->off - block->i0; /* the query on the diagonal */
         visible[r] &=
             lanes(block, right >= 0 ? i - right : 0, left >= 0 ? i + left + 1 : block->rows);
     }

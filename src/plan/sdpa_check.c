@@ -1,4 +1,4 @@
-/* Checks all arguments of attention before anything is read or written, and fills the members of
+/* Checks the arguments of attention before anything is written, and fills the members of
  * the plan that follow from the arguments alone. attni_sdpa_prepare() (sdpa/sdpa.c),
  * attni_pieces_begin() (sdpa/pieces.c) and the gradients call attni_sdpa_check().
  *
@@ -7,7 +7,7 @@
  *   check_storage        types of q, k, v and out
  *   check_shapes         sizes of q, k, v and out
  *   check_part           the place of this call's rows and heads in a larger call, if it is a part
- *   check_extra_output   type and sizes of lse, of scores
+ *   check_extra_output   sizes of lse, type and sizes of scores
  *   check_numbers        scale, soft cap, dropout, precision, scores_stage
  *   attni_mask_check     the masks' own arguments (mask.c)
  *   split_scale          scale -> scale_pow2 * scale_mantissa
@@ -220,11 +220,11 @@ static attn_status check_numbers(const attni_plan *p, attn_error *err)
 
 /* Handles scales outside the usual range. Queries are multiplied by scale_pow2, and their products
  * with keys by scale_mantissa (`rest` here). A scale_pow2 above 1 could make a query infinite. So
- * |scale_pow2| becomes 1, and `rest` becomes |scale|. A scale_pow2 below the smallest number of R
- * becomes that number, and `rest` becomes smaller instead; if `rest` is then too small as well, the
- * scale counts as 0. `rest` is limited so that it fits into R, and so does its product with
- * log2(e). A soft cap so small that rest / softcap would not fit is increased: the capped scores
- * are practically 0 either way. */
+ * |scale_pow2| becomes 1, and `rest` becomes |scale|. A |scale_pow2| below the smallest number of
+ * R becomes that number, and `rest` takes what remains. If `rest` is then too small for R as well,
+ * the scale counts as 0. `rest` is limited: neither it nor its product with log2(e) may overflow R.
+ * If the soft cap is so small that rest / softcap would overflow, the soft cap is increased. The
+ * capped scores are nearly 0 in both cases. */
 static __attribute__((cold, noinline)) void fit_scale(attni_plan *p)
 {
     const bool f32 = p->real == sizeof(float);

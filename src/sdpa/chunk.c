@@ -20,8 +20,8 @@
 
 #include <string.h>
 
-/* Returns the region that the next operation prefetches from, or NULL; see prefetch.c. Not inlined,
- * because each of the two calls would then take 130 instructions. */
+/* Returns the region that the next operation prefetches from, or NULL; see prefetch.c. Not inlined:
+ * each of the two copies would add 130 instructions of code. */
 static __attribute__((noinline)) attni_prefetch *prefetch_now(attni_worker *w)
 {
     while (w->prefetch_next < w->prefetch_count &&

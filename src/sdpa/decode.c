@@ -12,12 +12,13 @@
  *   keys first         S0 S1 S2 S3   W0 W1 W2 W3   V0 V1 V2 V3 J         | next chunk: S0 S1 ...
  *   deferred values    [S0 v0] [S1 v1] [S2 v2] [S3 v3] j   W0 W1 W2 W3   | next chunk: [S0 v0] ...
  *
- * All keys of a chunk are read before all of its values, both in address order without a gap
- * (docs/decisions/0008). With one query and a cache, the values of a chunk are even deferred until
- * the keys of the next chunk are read (docs/decisions/0014). Rows that are converted are read block
- * by block. The sums are kept one row per query until after the final division. There are two
- * exceptions: if there is a sink, or if the task is cut into parts, they are transposed to a tile
- * before the division.
+ * Rows that are converted are read block by block. Rows that are read in place follow each other in
+ * address order without a gap: all keys of a chunk, then all of its values (docs/decisions/0008).
+ * With one query, an f32 cache and some head sizes, the values of a chunk are deferred until the
+ * keys of the next chunk are read (docs/decisions/0014). The sums are kept one row per query until
+ * after the final division, with three exceptions. If there is a sink, or if the task is cut into
+ * parts, they are transposed to a tile before the division. The sweeps that skip masked keys have a
+ * tile of sums from the start.
  *
  * Terms (tile, lane, block, chunk, R, interleaved): the glossary in kernel/kernel.h. Arrays (st, m,
  * l, acc, sums, totals): tile.h.
@@ -98,9 +99,9 @@ static void weigh_block(attni_worker *w, attni_tile *t, attni_partial *x, attni_
     kernels->weights_decode(b->st, b->st, t->c, x->m, b->n, t->rows);
 }
 
-/* Number of blocks, starting at b[0], that one call can process because their keys (or values, if
- * `values`) are contiguous: one row stride from the first row to the last. Values also stop before
- * a block that raised the maximum, because the sums are rescaled there. */
+/* Returns how many blocks, from b[0] on, one call can process: their keys (or values, if `values`)
+ * must lie at one constant row stride. Values also stop before a block that raised the maximum,
+ * because the sums are rescaled there. */
 static int contiguous(const attni_chunk_block *b, int count, bool values)
 {
     const ptrdiff_t size = (ptrdiff_t)attn_dtype_size(b->dtype);
@@ -248,9 +249,10 @@ void attni_decode_end(attni_worker *w, attni_tile *t) { score_and_add(w, t, &w->
 /* Lists the blocks, each with its route. A block of which a key is masked, and every block of the
  * sweep that skips masked keys, needs its scores as a tile. If a chunk has such a block, its other
  * blocks are computed one after the other. If it has none and its keys are read first, each block
- * gets buffers of its own, and its rows are looked up here, before all scores. If the chunk before
- * has pending values, block i shares the array st of pending block i, which still holds the weights
- * of that block. score_and_add() uses these weights before the new scores replace them. */
+ * gets buffers of its own, and the addresses of its rows are found here, before all scores. If the
+ * chunk before has pending values, block i shares the array st of pending block i, which still
+ * holds the weights of that block. score_and_add() uses these weights before the new scores replace
+ * them. */
 static int cut_chunk(const attni_worker *w, const attni_tile *t, int64_t j0, int n,
                      attni_chunk_block blocks[ATTNI_BLOCKS], attni_sweep mode)
 {

@@ -1,9 +1,9 @@
-/* Decides how a checked call is computed. attni_make_plan() is called by attni_sdpa_prepare()
- * (sdpa.c) and fills the rest of the plan:
+/* Decides how a checked call is computed. attni_sdpa_prepare() (sdpa.c), and feed.c for each
+ * piece, call attni_make_plan(), which fills the rest of the plan:
  *
  *   kernels, q_in_place, ...          kernel table; which tensors need no conversion
  *   engine                            bf16 if that engine accepts the call, else the tile engine
- *   group, nv                         heads and vectors of a tile      (heads_per_tile)
+ *   group, nv                         heads that share a tile; vectors of the widest tile
  *   tiles, tasks, parts, workers      how the work is divided          (count_tasks)
  *   route                             which functions, in which order  (route.c)
  *   scratch                           bytes of all workers' arrays     (size_scratch)
@@ -59,8 +59,8 @@ static int group_cost(const attni_plan *p, int heads, int rows)
 /* How many heads share a tile. Heads that share keys can share a tile if the mask rules are the
  * same for all of them. A tile then has the same queries of each of its heads. All numbers of heads
  * are tried; the tiles of the chosen one cost least (docs/decisions/0034).
- * Options that take the lane as the query's index (dropout, returned scores, packed sequences,
- * runs) need one head per tile.
+ * Options that take the lane as the query's index need one head per tile: dropout, returned scores,
+ * packed sequences, and queries at given positions of a larger call (attni_run).
  */
 static int heads_per_tile(const attni_plan *p)
 {
@@ -133,9 +133,10 @@ static bool count_tasks(attni_plan *p, int threads)
         if (worth < (double)(workers - 1))
             p->workers = 1 + (int)worth;
     }
-    /* With more than two workers, the longest tasks come first, so that none of them begins last.
-     * One or two workers finish within one task of each other in any order. They take one head
-     * after the other, so that the keys of a head stay in cache (docs/decisions/0025). */
+    /* In a causal call with more than two workers, the longest tasks come first, so that none of
+     * them begins last. Of two workers, whatever the order, the last finishes at most one task
+     * after the other. They take one head after the other, so that the keys of a head stay in cache
+     * (docs/decisions/0025). */
     p->longest_first = p->workers > 2 && p->args.causal && !p->args.mask && !p->args.cu_seqlens_q;
     return true;
 }

@@ -15,7 +15,8 @@
  * order of the keys. So they may also be computed separately, on any thread, kept as partials and
  * folded later (tile_part, tile_fold): the operations, and the bits, are the same.
  *
- * A tile is swept once. If its result is not finite, it is swept again, up to twice:
+ * A sweep is one pass of a tile over its keys. If the result of the first sweep is not finite, up
+ * to two more follow:
  *
  *   fast           The first sweep. Masked keys take part with a weight of 0. Their values are
  *                  multiplied by it, which is harmless unless a value is NaN or infinite.
@@ -40,9 +41,8 @@
 /* ------------------------------------------------------------------------------------ scratch */
 
 /* The size of st, divided by ATTNI_BLOCK. As a tile array, st has one number per lane for each key
- * of a block. In the decode path it has one number per query for each key of a block; if S is
- * larger than a block, for each key of ATTNI_BLOCKS blocks. The larger of the two sizes is
- * reserved. */
+ * of a block. In the decode path it has max_decode_rows numbers for each key: of one block if S is
+ * at most a block, else of a chunk. The larger of the two sizes is reserved. */
 static size_t st_line(const attni_plan *p)
 {
     const size_t line = (size_t)(p->nv * p->kernels->lanes) * p->real;
@@ -65,7 +65,7 @@ static void carve(attni_worker *w, attni_layout *layout)
     const size_t D = (size_t)p->D, Dv = (size_t)p->Dv;
     for (int t = 0; t < p->tiles; t++) {
         attni_tile *x = &w->tiles[t];
-        /* one row more for interleaved keys: if D is odd and keys have 2 bytes,
+        /* one row more for interleaved keys: if D is odd and components have 2 bytes,
          * scores_interleaved() reads a row of zeros after the last one */
         x->qt = attni_layout_take(layout, D + p->k_interleaved, line);
         x->total = attni_layout_take(layout, Dv, line);
@@ -292,11 +292,11 @@ static void finish_tile(attni_worker *w, attni_tile *t)
 
 /* ------------------------------------------------------------------- a task of one block of keys
  *
- * A shorter path for a task whose keys are a single block, all of it visible: scores = Q K^T,
- * maximum, weights, sums = weights V, out = sums / l. The arithmetic of such a call (for example a
- * sentence of six words, or the next token after a few) takes about 100 ns; chunks, totals and
- * joins would double that (docs/decisions/0020). The bits are the same as those of the general
- * path, which merges a single chunk into empty totals: it multiplies by 1 and adds 0. */
+ * A shorter path for a task whose keys are a single block, read in place and all visible:
+ * scores = Q K^T, maximum, weights, sums = weights V, out = sums / l. The arithmetic of such a call
+ * (for example a sentence of six words, or the next token after a few) takes about 100 ns; chunks,
+ * totals and joins would double that (docs/decisions/0020). The bits are the same as those of the
+ * general path, which merges a single chunk into empty totals: it multiplies by 1 and adds 0. */
 
 static char *take(char **at, size_t bytes)
 {
@@ -305,7 +305,8 @@ static char *take(char **at, size_t bytes)
     return piece;
 }
 
-/* Places the arrays in the scratch of carve(), which has room for each of them. */
+/* Places the arrays in the worker's scratch. Its size is that of carve(), whose arrays are at least
+ * as large as these. */
 static void carve_one_block(attni_worker *w, attni_tile *t, char *at)
 {
     const attni_plan *p = w->plan;
@@ -464,7 +465,7 @@ static void tile_fold(const attni_plan *plan, const attni_sequence *sequence, in
 static size_t fed_tile_bytes(const attni_plan *p, const attni_tile *t, attni_layout *layout)
 {
     const size_t before = layout->used, line = (size_t)t->W * p->real;
-    /* A tile that decodes keeps its totals here in the fast sweep. */
+    /* In the fast sweep a tile that decodes stores w->totals in the place of t->total. */
     if (t->nv == 1 && t->rows <= p->kernels->max_decode_rows &&
         (size_t)p->kernels->max_decode_rows * p->sums_width > (size_t)p->Dv * (size_t)t->W)
         attni_layout_take(layout, (size_t)p->kernels->max_decode_rows * p->real, p->sums_width);
