@@ -227,7 +227,7 @@ static bool finish_tile(bf16_worker *w, bf16_tile *t, uint8_t *sweep)
         *sweep = ATTNI_FED_RESCALED;
         attni_bf16_rescale_tile(w, t);
     }
-    w->row = 0; /* the sums are columns from here on */
+    w->row = 0; /* from here on the sums are a tile, not one row per query */
     attni_bf16_clear_total(w, t);
     return true;
 }

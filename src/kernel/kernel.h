@@ -105,7 +105,7 @@ typedef struct attni_next_rows {
 
 /* A region that will be needed later, prefetched in parts during other computations. A core has few
  * line-fill buffers, so it would stall if all lines were prefetched at once. A prefetch cannot
- * fault, so it may continue past the end of a row. */
+ * fault, so it may continue past the end of a row; where there is no page, it costs time. */
 typedef struct attni_prefetch {
     const char *first;
     ptrdiff_t ld;    /* bytes */
@@ -146,8 +146,8 @@ typedef struct attni_kernels {
     void (*widen)(void *to, const void *from, ptrdiff_t ld, attn_dtype dtype, int rows, int64_t D);
 
     /* widen() for rows of i8 in a cache: to[r*D + d] = from[r*ld + d] * scales[r], computed in
-     * float, then converted to R. Of the `following` rows after them, up to a block is
-     * prefetched. */
+     * float, then converted to R. `following` rows come after them in memory; up to
+     * ATTNI_BLOCK of these are prefetched. */
     void (*widen_i8)(void *to, const int8_t *from, ptrdiff_t ld, const float *scales, int rows,
                      int64_t following, int64_t D);
 
@@ -164,10 +164,10 @@ typedef struct attni_kernels {
 
     /* The same bits as scores() for 1 <= rows <= max_decode_rows, with keys in the lanes; for
      * nearly empty tiles, whose scores are memory-bound. k has type R or, if `halves`, bf16 or f16.
-     * n <= ATTNI_CHUNK; nv is 1. st and mx hold the results block by block: for each block of keys,
-     * st has max_decode_rows rows of ATTNI_BLOCK scores, written in whole vectors (key j of the
-     * block and query i: st[i * ATTNI_BLOCK + j]), and mx has W maxima. q is a tile, as in
-     * scores(); if rows is 1, it is one row, [D]. `next_rows` is prefetched. */
+     * n <= ATTNI_CHUNK; nv is 1. st and mx have a part for each block of keys. A part of st is
+     * [max_decode_rows][ATTNI_BLOCK]: key j of the block and query i are at st[i*ATTNI_BLOCK + j].
+     * It is written in whole vectors. A part of mx is [W]. q is a tile, as in scores(); if rows is
+     * 1, it is one row, [D]. `next_rows` is prefetched. */
     void (*scores_decode)(void *st, void *mx, const void *q, const void *k, ptrdiff_t ldk,
                           attn_dtype dtype, int n, int64_t D, int rows,
                           const attni_next_rows *next_rows);
@@ -242,7 +242,9 @@ typedef struct attni_kernels {
     void (*weights_decode)(void *p, const void *st, const void *c, const void *m, int n, int rows);
 
     /* Dropout: to = keep ? p * kept : 0 with keep = attni_dropout_keep(seed, threshold, bh, i0 + i,
-     * j0 + j). `kept` is 1 / (1 - dropout rate). Marks are copied. `to` may be p. */
+     * j0 + j). bh is the number of the head in the whole call, b * H + h; i0 and j0 are those of
+     * the first query and key. threshold is the rate in units of 2^-16, kept is 1 / (1 - rate).
+     * Marks are copied. `to` may be p. */
     void (*drop)(void *to, const void *p, int n, uint64_t seed, uint32_t threshold, uint64_t bh,
                  uint64_t i0, uint64_t j0, double kept, int nv);
 

@@ -20,8 +20,7 @@
  *
  * A query sees a key if no rule hides it. The biases of all rules are added to the score. So no
  * rule depends on another. After the biases, the scores of hidden keys are overwritten by -inf, so
- * a NaN bias at a hidden key is harmless. To add a kind: add a field to attn.h, a row here and a
- * case to ref/attn_ref.c.
+ * a NaN bias at a hidden key is harmless. docs/ADDING.md says how to add a kind.
  */
 #include "plan.h"
 

@@ -2,7 +2,7 @@
  *
  * Chunks count from the start of each sequence. In a packed batch a piece may therefore end inside
  * a chunk of one sequence, the open chunk. Its keys are copied into the state, and the next piece
- * completes them there:
+ * adds the missing keys of this chunk there:
  *
  *   pieces     |            piece 1            |            piece 2            |
  *   sequences  | A                 | B
@@ -225,14 +225,15 @@ static attn_status check_place(const attn_sdpa_state *s, int64_t first_key, int6
         return attni_fail(err, ATTN_ERR_ARGUMENT, "state",
                           "state is finished; attn_sdpa_begin starts another call");
     if (first_key < s->position || first_key > S || first_key % ATTNI_CHUNK != 0)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "first_key",
-                          "first_key is %lld; it must be a multiple of %d, and at least %lld, the "
-                          "key after those that have been fed",
-                          (long long)first_key, ATTNI_CHUNK, (long long)s->position);
+        return attni_fail(
+            err, ATTN_ERR_ARGUMENT, "first_key",
+            "first_key is %lld; it must be a multiple of %d, from %lld (the key after "
+            "those that have been fed) to S=%lld",
+            (long long)first_key, ATTNI_CHUNK, (long long)s->position, (long long)S);
     if (first_key > s->wanted)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "first_key",
-                          "first_key is %lld, but key %lld is needed first; attn_sdpa_next says "
-                          "which keys are",
+                          "first_key is %lld, but key %lld is needed first; attn_sdpa_next returns "
+                          "the next key that is needed",
                           (long long)first_key, (long long)s->wanted);
     if (n < 0 || n > S - first_key || (n % ATTNI_CHUNK != 0 && n != S - first_key))
         return attni_fail(err, ATTN_ERR_SHAPE, "k",

@@ -83,7 +83,7 @@ static int heads_per_tile(const attni_plan *p)
 }
 
 /* Estimates the seconds that one thread needs: the longer of arithmetic and reading. A thread is
- * not worth waking for less than some microseconds (WORK_SECONDS). */
+ * not worth waking for less than 10 microseconds (WORK_SECONDS). */
 #define WORK_SECONDS 10e-6
 static double guess_seconds(const attni_plan *p)
 {
@@ -161,9 +161,10 @@ static bool size_scratch(attni_plan *p)
            attni_size_add(partials, arrived, &p->scratch_bytes);
 }
 
-/* If q, k, v and out together are larger than ATTNI_FAR_BYTES, rows are prefetched. For smaller
- * calls prefetch only costs time: 12 heads took 5 % longer with T = S = 32, and 2 % longer with T =
- * S = 64. Decoding takes up to 3 % longer if it prefetches such a call into L2. */
+/* Rows are prefetched if q, k, v and out together, counted as elements of R, have more than
+ * ATTNI_FAR_BYTES. For smaller calls prefetch only costs time: 12 heads took 5 % longer with
+ * T = S = 32, and 2 % longer with T = S = 64. Decoding takes up to 3 % longer if it prefetches such
+ * a call into L2. */
 static bool far_data(const attni_plan *p)
 {
     const double rows = (double)p->B * ((double)p->H * (double)p->T + (double)p->Hk * (double)p->S);

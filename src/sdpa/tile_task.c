@@ -557,7 +557,7 @@ static bool finish_fed_tile(attni_worker *w, attni_tile *t, char *sums, uint8_t 
     }
     if (*sweep == ATTNI_FED_FAST) {
         *sweep = ATTNI_FED_SKIP_MASKED;
-        /* In the fast sweep, a tile that decodes had its totals here; t->total replaces them. */
+        /* w->totals of the fast sweep, if the tile decodes, give way to t->total. */
         use_fed_sums(w, t, sums, sweep);
         clear_tile(w->plan, t, true);
     } else {
