@@ -94,10 +94,16 @@ void help_overview(void)
         terminal_wrap(WIDTH, command_of(id)->summary, 11, 11);
     }
     puts("\n`attn help COMMAND` shows a command's options, `attn --version` the version.");
-    puts("\nExit codes: 0 ok, 1 a comparison failed or an answer is wrong, 2 usage, 3 bad\n"
-         "input file, 4 out of memory, a limit exceeded, an output that could not be\n"
-         "written, or a missing process of --mpi, 5 NaN or Inf from finite input, 130\n"
-         "interrupted, 141 standard output was closed.");
+    puts("\nExit codes\n"
+         "    0  ok\n"
+         "    1  a comparison failed, or an answer is wrong\n"
+         "    2  usage: an unknown option, or a value that it does not take\n"
+         "    3  a bad input file\n"
+         "    4  memory ran out, a limit was exceeded, an output could not be written,\n"
+         "       or a process of `attn run --mpi` is missing\n"
+         "    5  NaN or Inf from finite input\n"
+         "  130  interrupted (Ctrl-C)\n"
+         "  141  standard output was closed");
 }
 
 int command_help(const options *o, kit_error *err)
