@@ -2,8 +2,10 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -34,6 +36,12 @@ class Job(CliTest):
 
     def setUp(self):
         super().setUp()
+        # As in run.sh: a folder for the processes of Open MPI that is there and never empty.
+        sessions = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(sessions.cleanup)
+        host = socket.gethostname().split(".")[0]
+        os.makedirs(os.path.join(sessions.name, "ompi.%s.%d" % (host, os.getuid()), "kept"))
+        self.environment = dict(os.environ, TMPDIR=sessions.name, **SETTINGS)
         self.rng = np.random.default_rng(11)
         self.save("q", B, H, T, D)
         self.save("k", B, HK, S, D)
@@ -62,7 +70,7 @@ class Job(CliTest):
         return subprocess.Popen(
             self.line(ranks, *args, **more),
             cwd=self.folder,
-            env=dict(os.environ, **SETTINGS),
+            env=self.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

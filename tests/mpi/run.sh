@@ -17,6 +17,13 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 UCX_TLS=posix,s
 openmpi_options=(--oversubscribe --bind-to none --mca pml ob1 --mca btl "vader,self"
                  --mca btl_vader_single_copy_mechanism none --mca mpi_yield_when_idle 1
                  --mca btl_tcp_if_include lo --mca oob_tcp_if_include lo)
+# Processes of Open MPI share a folder in TMPDIR. Each makes it if it is missing, and removes it if
+# it is empty; two that do this at the same time can fail. So this test has a folder of its own,
+# which is there and never empty.
+TMPDIR=$(mktemp -d)
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+mkdir -p "$TMPDIR/ompi.$(uname -n | cut -d. -f1).$(id -u)/kept"
 launch() { # MPI RANKS ARG...
     local options=()
     [[ $1 != openmpi ]] || options=("${openmpi_options[@]}")
