@@ -10,12 +10,12 @@
 #define FOR_G UNROLL for (int g = 0; g < groups; g++)
 #define LINE_OF_R (64 / (int)sizeof(R))
 
-/* The last part of a row is loaded as a whole vector, together with components before it. f64 has
- * not been measured, and the portable code stays small. */
+/* The last part of a row is loaded as a whole vector, together with components before it. Not in
+ * f64, which has not been measured, and not in the portable code, to keep it small. */
 #define WHOLE_LOADS (V_ACCUMULATORS > 8 && ATTNI_BITS == 32)
 
-/* OWN: the storage type equal to R. Types of 2 bytes occur only where the vector header has
- * them. */
+/* OWN: the storage type equal to R. The others are bf16 and f16, where vec/vec_<isa>.h defines
+ * V_HALVES. */
 #define OWN (ATTNI_BITS == 32 ? ATTN_F32 : ATTN_F64)
 #define SIZE_OF(dtype) ((dtype) == OWN ? (int)sizeof(R) : 2)
 
@@ -41,15 +41,16 @@ V_INLINE void v_load_transposed(vec r[V_LANES], const v_rows *rows, int at)
 }
 #endif
 
-#define COLUMN_BYTES (V_COLUMNS * (int)sizeof(R)) /* of each key in V_COLUMNS columns */
+#define COLUMN_BYTES (V_COLUMNS * (int)sizeof(R)) /* of each key, that v_load_transposed() loads */
 
 /* Distance between components of a query. A single query is stored as one row [D]; as one lane of a
  * tile it would fill L1. */
 #define QT_LD(nr) ((nr) > 1 ? V_LANES : 1)
 
-/* s[r] += k[j][d] * qt[d][r] for the component d, or for two of 2 bytes, in `column` of V_LANES
- * keys j, which are the lanes. bf16 and f16 components are transposed in pairs, as 4-byte
- * elements. Without the first `skip` components, if it is positive. */
+/* Adds to s[r], for each query r, the products of a component d with qt[d][r]. `column` has
+ * component d of V_LANES keys, one key in each lane. Of bf16 and f16, which are transposed in pairs
+ * as 4-byte elements, it has two components of each key. The first `skip` of them are left out, if
+ * `skip` is positive. */
 V_INLINE void scores_decode_column(vec *s, const R *q, vec column, int skip, const attn_dtype dtype,
                                    const int nr)
 {
@@ -93,8 +94,8 @@ V_INLINE void scores_decode_line(vec *s, const R *qt, const char *k, ptrdiff_t b
     }
 }
 
-/* The sum over V_COLUMNS columns, a part of a line, for the rest of a row whose length is not a
- * multiple of a line. The first `skip` components are in the sum already: the last columns of a row
+/* The same for V_COLUMNS columns, which are a part of a line: for the rest of a row that does not
+ * fill whole lines. The first `skip` components are in the sum already. The last columns of a row
  * are loaded together with some before them, because whole vectors load faster than parts. */
 V_INLINE void scores_decode_columns(vec *s, const R *qt, const char *k, ptrdiff_t bytes, int skip,
                                     prefetcher *next, const attn_dtype dtype, const int nr)
@@ -136,8 +137,8 @@ static __attribute__((noinline)) void transpose_any_rest(vec kt[V_LANES], const 
     UNROLL for (int j = 0; j < V_LANES; j++) kt[j] = r[j];
 }
 
-/* The rest of the scores, for fewer than V_LANES keys or less than V_COLUMNS columns: `keys` rows
- * of D components. */
+/* Adds what the functions above cannot: `keys` rows of D components, with fewer than V_LANES keys
+ * or less than V_COLUMNS columns. */
 V_INLINE void scores_decode_rest(vec *s, const R *qt, const char *k, ptrdiff_t bytes,
                                  const attn_dtype dtype, int keys, int D, const int nr,
                                  const int groups)
@@ -164,8 +165,8 @@ V_INLINE void store_decode(R *st, vec *top, const vec *x, int first, int keys, c
     FOR_R v_store(st + r * ATTNI_BLOCK + first, x[r]);
 }
 
-/* The sums over the last n components of a run, which do not fill a line, or over any components of
- * fewer than V_LANES keys. `before` components of each key lie before them. */
+/* Adds the last n components of a run, which do not fill a line, or all n components, if fewer than
+ * V_LANES keys are left. `before` components of each key lie before them. */
 V_INLINE void scores_decode_end(vec (*s)[V_MAX_DECODE_ROWS], const R *qt, const char *k,
                                 ptrdiff_t bytes, prefetcher *next, const attn_dtype dtype, int keys,
                                 int n, int64_t before, const int nr, const int groups)
@@ -174,7 +175,7 @@ V_INLINE void scores_decode_end(vec (*s)[V_MAX_DECODE_ROWS], const R *qt, const 
     const int last = WHOLE_LOADS && before + n >= columns ? n : n / columns * columns;
     int d = 0;
     if (keys == groups * V_LANES) {
-        /* A loop of its own, since tests of `skip` took a tenth of the time of D = 8. */
+        /* Has a loop of its own: with the tests of `skip`, D = 8 took a tenth longer. */
         for (; WHOLE_LOADS && groups > 1 && d + columns <= n; d += columns)
             FOR_G scores_decode_columns(s[g], qt + d * ld, k + g * V_LANES * bytes + d * size,
                                         bytes, 0, next, dtype, nr);
@@ -353,13 +354,13 @@ V_INLINE vec without_first(vec x, int n)
 }
 
 /* Sums of weighted values for `groups` vectors of components: a row of sums per query, ld apart.
- * The last vector may have only `tail` components. If `before`, it is loaded together with
- * components before them. With one query and l not NULL, the weights are summed in the same loop: a
- * loop of their own would be limited by the latency of additions.
+ * The last vector may have only `tail` components. If `before`, it also loads the components before
+ * its own. With one query and l not NULL, the weights are summed in the same loop: a loop of their
+ * own would be limited by the latency of additions.
  *
- * A group of a 2-byte type may be half a line. Then only the group that begins a line prefetches
- * it: if each did, the lines of two blocks would be prefetched while one is read, and not fit in
- * L1. */
+ * These vectors of a 2-byte type may be half a line. Then only the call that begins a line
+ * prefetches it. If both did, the lines of two blocks would be prefetched while one is read, and
+ * not fit in L1. */
 V_INLINE void values_decode_group(R *sums, R *l, ptrdiff_t ld, const char *val, ptrdiff_t bytes,
                                   const attn_dtype dtype, const R *p, int in_rows, int n, int tail,
                                   int before, int flags, prefetcher *next, const int nr,
@@ -412,7 +413,8 @@ V_INLINE void values_decode_block(R *sums, R *l, const char *val, ptrdiff_t byte
 {
     const int size = SIZE_OF(dtype);
     const ptrdiff_t ld = (ptrdiff_t)((Dv + V_LANES - 1) / V_LANES * V_LANES);
-    /* With one query a part of a vector is in a group with the one or two vectors before it. */
+    /* With one query, the part of a vector at the end is computed together with the one or two
+     * vectors before it. */
     const int one = WHOLE_LOADS && nr == 1;
     const int64_t rest = Dv % V_LANES, more = Dv > 2 * V_LANES ? 2 : 1;
     const int64_t last = one && rest > 0 && Dv > V_LANES ? more * V_LANES + rest : 0;
@@ -431,7 +433,8 @@ V_INLINE void values_decode_block(R *sums, R *l, const char *val, ptrdiff_t byte
         STEP(8);
     if (nr * 4 <= V_ACCUMULATORS)
         STEP(4);
-    /* The latency of additions limits small groups: one of 3 takes half of the time of 2 and 1. */
+    /* The latency of additions limits small groups: 3 vectors together take half of the time of 2
+     * and then 1. */
     if (nr == 1 && V_ACCUMULATORS > 8)
         STEP(3);
     STEP(2);

@@ -9,9 +9,9 @@
  *   scan    reads the mask's data: do all of the queries i0 .. i1-1 see all of the keys j0 .. j1-1,
  *           or some, or none? (NULL: span has the answer)
  *   add     adds a bias to a block of scores (NULL: the rule adds nothing)
- *   show    leaves the keys of a block that are seen: visible[r] has one bit per lane, for key
- *           j0 + r; the bits of the lanes that do not see this key are cleared (NULL: the rule
- *           hides no key)
+ *   show    clears the bits of hidden keys of a block: visible[r] has one bit per lane, for key
+ *           j0 + r. A bit is cleared if its lane does not see this key (NULL: the rule hides no
+ *           key)
  *
  * sdpa_check.c calls attni_mask_kinds(), which calls active, and attni_mask_check(), which calls
  * check. The engines call attni_mask_span() for the queries of a tile, and attni_mask_classify(),

@@ -138,8 +138,8 @@ static attn_status check_shapes(attni_plan *p, attn_error *err)
     return ATTN_OK;
 }
 
-/* Checks `part`. It says which rows and heads of a larger call, the whole, this call computes. If
- * `part` is NULL, this call is the whole. */
+/* A larger call, the whole, can be divided. `part` says which of its rows and heads this call
+ * computes; this function checks it. If `part` is NULL, this call is the whole. */
 static attn_status check_part(attni_plan *p, const attn_pieces_options *part, attn_error *err)
 {
     p->whole_T = p->T;

@@ -1,8 +1,8 @@
 /* Keys in pieces: attn_sdpa_feed and attn_sdpa_finish (pieces.h).
  *
- * Chunks count from the start of each sequence. In a packed batch a piece may therefore end inside
- * a chunk of one sequence, the open chunk. Its keys are copied into the state, and the next piece
- * adds the missing keys of this chunk there:
+ * Chunks are counted from the start of each sequence. In a packed batch a piece may therefore end
+ * inside a chunk of one sequence, the open chunk. Its keys are copied into the state, and the next
+ * piece adds the missing keys of this chunk there:
  *
  *   pieces     |            piece 1            |            piece 2            |
  *   sequences  | A                 | B

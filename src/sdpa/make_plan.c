@@ -57,8 +57,8 @@ static int group_cost(const attni_plan *p, int heads, int rows)
 }
 
 /* How many heads share a tile. Heads that share keys can share a tile if the mask rules are the
- * same for all of them. A tile then has the same queries of each of its heads. All numbers of heads
- * are tried; the tiles of the chosen one cost least (docs/decisions/0034).
+ * same for all of them. A tile then has the same queries of each of its heads. Every number
+ * of heads is tried; the one whose tiles cost least is taken (docs/decisions/0034).
  * Options that take the lane as the query's index need one head per tile: dropout, returned scores,
  * packed sequences, and queries at given positions of a larger call (attni_run).
  */
@@ -134,9 +134,9 @@ static bool count_tasks(attni_plan *p, int threads)
             p->workers = 1 + (int)worth;
     }
     /* In a causal call with more than two workers, the longest tasks come first, so that none of
-     * them begins last. Of two workers, whatever the order, the last finishes at most one task
-     * after the other. They take one head after the other, so that the keys of a head stay in cache
-     * (docs/decisions/0025). */
+     * them begins last. With two workers the order matters less: one finishes at most one task
+     * later than the other. So their tasks come head by head, which keeps the keys of a head in
+     * cache (docs/decisions/0025). */
     p->longest_first = p->workers > 2 && p->args.causal && !p->args.mask && !p->args.cu_seqlens_q;
     return true;
 }
