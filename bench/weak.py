@@ -149,10 +149,9 @@ def table(head, lines, left):
 
 EXPLAINED = """\
 *libattn* and *best peer* are times of a call, *ratio* is the second divided by the first; values
-below 1, where libattn is slower, are marked **<** and come first. *of limit* is libattn's
-arithmetic or reading as a share of the machine's limit in the same seconds, as *peak* in the
-tables above. For modules, the limit is the speed of streaming reads, and the bytes of
-each tensor count once."""
+below 1, where libattn is slower, are marked **<** and come first. *of limit* is *peak* of
+the tables above. For modules (linear, layer norm, GELU, cross-entropy, AdamW, append to a cache),
+the limit is the speed of streaming reads, and the bytes of each tensor count once."""
 EXPLAINED_SERIES = """\
 *padding* is the largest ratio of a size's time to the time of a larger size; above 1, padding the
 call to the larger size would make it faster. *step* is the largest growth of the time from one

@@ -139,8 +139,8 @@ static int keep_value(options *o, option_id id, const char *text, kit_error *err
 static void describe(command_id command, struct option *longs, char *letters)
 {
     size_t n = 0;
-    *letters++ =
-        '-'; /* operands are returned in their place, as code 1, even with POSIXLY_CORRECT */
+    /* '-': operands are returned in their place, as code 1, even with POSIXLY_CORRECT */
+    *letters++ = '-';
     *letters++ = ':'; /* a missing value is reported as ':', an unknown option as '?' */
     for (option_id id = 0; id < OPTION_COUNT; id++) {
         const option_spec *spec = option_of(id);
@@ -191,7 +191,7 @@ static int refuse(const options *o, const char *typed, kit_error *err)
         near[count++] = spec->name;
     }
     if (begins > 1)
-        return kit_fail(err, KIT_USAGE, "--%s is ambiguous; it is short for%s", name, also);
+        return kit_fail(err, KIT_USAGE, "--%s is ambiguous; write one of%s", name, also);
     const char *nearest = value_nearest(name, near, count);
     if (nearest)
         snprintf(hint, sizeof hint, "; did you mean '--%s'?", nearest);

@@ -65,7 +65,7 @@ typedef enum attn_status {
     ATTN_ERR_FULL = 8,        /* a cache has no room for that many keys */
     ATTN_ERR_FILE = 9,        /* the bytes are damaged, or are no saved cache or state; or the
                                  write callback failed */
-    ATTN_AGAIN = 10,          /* attn_pieces.h, not an error: finish needs some keys again */
+    ATTN_AGAIN = 10,          /* not an error: attn_sdpa_finish needs some keys again */
     ATTN_ERR_COMM = 11        /* attn_mpi.h: another rank sent nothing, or a message failed */
 } attn_status;
 
@@ -451,8 +451,8 @@ ATTN_API attn_status attn_sdpa_backward_plan(attn_context *ctx, const attn_sdpa_
  *
  *   tlse_i = sum_j w_ij ts_ij    tout_i = sum_j w_ij d_ij (ts_ij v_j + tv_j) - tlse_i out_i
  *
- * Memory: the scores and rows of one tile of queries for each thread, O(D + Dv). Bits: the same for
- * any number of threads. Hidden positions, errors and outputs: as for the backward.
+ * Memory: arrays for one tile of queries and one block of keys for each thread, O(D + Dv). Bits:
+ * the same for any number of threads. Hidden positions, errors and outputs: as for the backward.
  */
 typedef struct attn_sdpa_tangents {
     size_t struct_size;      /* sizeof(attn_sdpa_tangents), set by ATTN_SDPA_TANGENTS_INIT */

@@ -134,9 +134,10 @@ static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
         t->top[i] = fmaxf(t->top[i], x->columns->top[i]);
 }
 
-/* Step W without unit->compute_step, which needs finite scores and no dropout. Computes the weights
- * of block b of a tile chunk, and applies dropout and, in SWEEP_RESCALED, the factor value_scale.
- * Rounds the weights to bf16 and stores them in `to`, in the layout of p (unit.h). */
+/* Step W for blocks that unit->compute_step does not accept: with dropout, after the first sweep,
+ * or with scores that are not finite or far from 0 (attni_bf16_near). Computes the weights of block
+ * b of a tile chunk, and applies dropout and, in SWEEP_RESCALED, the factor value_scale. Rounds the
+ * weights to bf16 and stores them in `to`, in the layout of p (unit.h). */
 static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *to, uint32_t *seen)
 {
     const attni_plan *p = w->plan;

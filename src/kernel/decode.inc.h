@@ -186,7 +186,7 @@ V_INLINE void scores_decode_end(vec (*s)[V_MAX_DECODE_ROWS], const R *qt, const 
                                         next, dtype, nr);
         }
     }
-    if (d < n && (groups == 1 || !WHOLE_LOADS))
+    if (d < n && (groups == 1 || !WHOLE_LOADS)) /* pairs of vectors have whole columns */
         FOR_G scores_decode_rest(s[g], qt + d * ld, k + g * V_LANES * bytes + d * size, bytes,
                                  dtype, keys - g * V_LANES, n - d, nr, groups);
 }

@@ -44,7 +44,8 @@ static attn_status use_cache(attn_sdpa_args *a, attn_error *err)
     if (a->cu_seqlens_q || a->cu_seqlens_k)
         return attni_fail(
             err, ATTN_ERR_ARGUMENT, "cache",
-            "cache and cu_seqlens exclude each other; a cache has one sequence for each b of q");
+            "cache and cu_seqlens exclude each other; a cache has its own sequence for each batch "
+            "element");
     if (a->q.shape[0] != o->B)
         return attni_fail(err, ATTN_ERR_SHAPE, "q", "q has B=%lld; the cache has B=%lld",
                           (long long)a->q.shape[0], (long long)o->B);
@@ -90,10 +91,9 @@ static attn_status check_storage(const attn_sdpa_args *a, attn_error *err)
                           attn_dtype_name(k ? a->k.dtype : a->v.dtype), attn_dtype_name(t));
     }
     if (a->out.dtype != t && a->out.dtype != ATTN_F32 && a->out.dtype != ATTN_F64)
-        return attni_fail(err, ATTN_ERR_DTYPE, "out", "out is %s; it must be %s%sf32 or f64",
-                          attn_dtype_name(a->out.dtype),
-                          attn_dtype_size(t) == 2 ? attn_dtype_name(t) : "",
-                          attn_dtype_size(t) == 2 ? ", " : "");
+        return attni_fail(err, ATTN_ERR_DTYPE, "out",
+                          "out is %s and q is %s; out must be f32, f64 or of q's dtype",
+                          attn_dtype_name(a->out.dtype), attn_dtype_name(t));
     return ATTN_OK;
 }
 
@@ -158,9 +158,9 @@ static attn_status check_part(attni_plan *p, const attn_pieces_options *part, at
         part->head_offset > ATTNI_MAX_SIZE ||
         (part->whole_H ? part->head_offset + p->H > part->whole_H : part->head_offset > 0))
         return attni_fail(err, ATTN_ERR_ARGUMENT, "head_offset",
-                          "head_offset is %lld and whole_H is %lld; head_offset + H must be at "
-                          "most whole_H, and H is %lld",
-                          (long long)part->head_offset, (long long)part->whole_H, (long long)p->H);
+                          "head_offset is %lld, H is %lld and whole_H is %lld; head_offset + H "
+                          "must be at most whole_H, or head_offset and whole_H both 0",
+                          (long long)part->head_offset, (long long)p->H, (long long)part->whole_H);
     if (part->whole_T)
         p->whole_T = part->whole_T;
     if (part->whole_H)
@@ -198,7 +198,7 @@ static attn_status check_numbers(const attni_plan *p, attn_error *err)
                           a->scale);
     if (!(a->softcap >= 0) || !isfinite(a->softcap))
         return attni_fail(err, ATTN_ERR_ARGUMENT, "softcap",
-                          "softcap is %g; it must be 0 (none) or a positive number", a->softcap);
+                          "softcap is %g; it must be 0 (none) or finite and positive", a->softcap);
     if (!(a->dropout >= 0 && a->dropout < 1))
         return attni_fail(err, ATTN_ERR_ARGUMENT, "dropout", "dropout is %g; it must be 0 <= p < 1",
                           a->dropout);

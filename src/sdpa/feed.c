@@ -164,8 +164,8 @@ static attn_status sweep_piece(attn_sdpa_state *s, int64_t first_key, int64_t en
                                const attn_tensor *k, const attn_tensor *v, attn_error *err)
 {
     const bool opens = s->open > 0 && first_key == s->position;
-    /* The chunk around first_key; empty if one begins there. If `opens` is false, the keys of this
-     * chunk before first_key were not fed, because no row sees them. */
+    /* The chunk around first_key; empty if one begins there. If `opens` is false, no row sees
+     * this chunk: its keys before first_key were not fed, and those after it are left out here. */
     key_range chunk = chunk_across(&s->plan, first_key);
     const key_range rest = end < s->plan.S ? chunk_across(&s->plan, end) : (key_range){end, end};
     const attn_tensor open_k = attni_pieces_open_chunk(s, false),

@@ -49,7 +49,7 @@ class Usage(CliTest):
         )
         self.fails(USAGE, "run", "--xyzzy", says="`attn help run`")
         self.fails(USAGE, "generate", "--top", "3",
-                   says="--top is ambiguous; it is short for --top-k --top-p")
+                   says="--top is ambiguous; write one of --top-k --top-p")
         self.fails(USAGE, "run", "-x", says="unknown option '-x'")
         self.fails(USAGE, "run", "--s", "3", says="--scores --scores-stage --share --softcap")
         self.fails(USAGE, "run", "--json=3", says="--json takes no value")
