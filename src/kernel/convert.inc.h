@@ -2,6 +2,27 @@
  * and narrow(). Included by decode.inc.h, which defines OWN. The contracts are in kernel.h. */
 #include <string.h>
 
+#ifdef V_HALVES
+/* n elements of 2 bytes as a number whose lowest bits are the first one; 4 of them if n > 4. */
+V_INLINE uint64_t load_halves(const char *p, int n)
+{
+    uint64_t four = 0;
+    uint32_t two;
+    uint16_t last;
+    if (n >= 4) {
+        memcpy(&four, p, sizeof four);
+    } else if (n > 0) {
+        memcpy(&last, p + 2 * (n - 1), sizeof last);
+        four = (uint64_t)last << 16 * (n - 1);
+        if (n > 1) {
+            memcpy(&two, p, sizeof two);
+            four |= two;
+        }
+    }
+    return four;
+}
+#endif
+
 /* Loads n <= V_LANES elements of `dtype`, converted to R; the other lanes are 0. Nothing past the n
  * elements is read. */
 V_INLINE vec load_as(const char *p, const attn_dtype dtype, int n)
@@ -9,13 +30,14 @@ V_INLINE vec load_as(const char *p, const attn_dtype dtype, int n)
     if (dtype == OWN)
         return n == V_LANES ? v_loadu((const R_any *)p) : v_load_first((const R_any *)p, n);
 #ifdef V_HALVES
-    uint16_t lane[V_LANES] = {0};
-    if (n < V_LANES) {
-        for (int i = 0; i < n; i++)
-            memcpy(lane + i, p + 2 * i, sizeof *lane);
-        p = (const char *)lane;
-    }
-    return dtype == ATTN_BF16 ? v_from_bf16(p) : v_from_f16(p);
+    typedef uint64_t halves __attribute__((vector_size(2 * V_LANES)));
+    halves all = {0}; /* in a register: a load would wait for several smaller stores */
+    if (n == V_LANES)
+        memcpy(&all, p, sizeof all);
+    else
+        for (int i = 0; i < V_LANES; i += 4)
+            all[i / 4] = load_halves(p + 2 * i, n - i);
+    return dtype == ATTN_BF16 ? v_from_bf16(&all) : v_from_f16(&all);
 #else
     return v_set1(0); /* not reached: without V_HALVES, the only type is OWN */
 #endif
