@@ -151,7 +151,8 @@ EXPLAINED = """\
 *libattn* and *best peer* are times of a call, *ratio* is the second divided by the first; values
 below 1, where libattn is slower, are marked **<** and come first. *of limit* is *peak* of
 the tables above. For modules (linear, layer norm, GELU, cross-entropy, AdamW, append to a cache),
-the limit is the speed of streaming reads, and the bytes of each tensor count once."""
+the limit is the speed of streaming reads, and only bytes that must be read or written count (AdamW
+reads four arrays and writes three; a linear layer counts its weight)."""
 EXPLAINED_SERIES = """\
 *padding* is the largest ratio of a size's time to the time of a larger size; above 1, padding the
 call to the larger size would make it faster. *step* is the largest growth of the time from one

@@ -376,7 +376,7 @@ typedef struct attn_plan_info {
     char why[120]; /* the reason for this route, as a phrase */
     int tiles;     /* number of tiles of queries in a task; they read a chunk of keys one after the
                       other, while it is in cache */
-    int prefetch;  /* 1: rows are prefetched, because the data has more than 1 MiB */
+    int prefetch;  /* 1: rows are prefetched, because they have over 1 MiB, as f32 or f64 */
     int64_t parts; /* number of parts into which each task is cut along the keys, so that several
                       threads can share it; 1: not cut */
 } attn_plan_info;

@@ -1,5 +1,5 @@
-/* The decode operations (tiles of few queries). Included after tile.inc.h, whose helpers it uses.
- * The contracts are in kernel.h.
+/* The decode operations (tiles of few queries). tile.inc.h includes this file at its end, since it
+ * uses the helpers there. The contracts are in kernel.h.
  *
  * With one query in a tile of V_LANES, all but one lane of scores() and values() would be idle.
  * Here the lanes hold keys (scores) or components of a value, and rows of keys are transposed in
@@ -24,7 +24,12 @@
 
 /* ------------------------------------------------------------------------------- scores_decode
  *
- * From here on, strides of k and v are in bytes. */
+ * From here on, `bytes` is the distance between rows of k or v in bytes; ldk and ldv are distances
+ * in elements.
+ *
+ * Keys are transposed in registers, so that lanes hold keys. A column has 4 bytes of each of
+ * V_LANES keys (8 in f64): one component, or two of bf16 and f16. v_load_transposed() loads
+ * V_COLUMNS columns. */
 
 #ifndef V_COLUMNS
 #define V_COLUMNS V_LANES
@@ -41,16 +46,15 @@ V_INLINE void v_load_transposed(vec r[V_LANES], const v_rows *rows, int at)
 }
 #endif
 
-#define COLUMN_BYTES (V_COLUMNS * (int)sizeof(R)) /* of each key, that v_load_transposed() loads */
+#define COLUMN_BYTES (V_COLUMNS * (int)sizeof(R)) /* what v_load_transposed() loads of each key */
 
 /* Distance between components of a query. A single query is stored as one row [D]; as one lane of a
- * tile it would fill L1. */
+ * tile it would take V_LANES times as much of L1. */
 #define QT_LD(nr) ((nr) > 1 ? V_LANES : 1)
 
-/* Adds to s[r], for each query r, the products of a component d with qt[d][r]. `column` has
- * component d of V_LANES keys, one key in each lane. Of bf16 and f16, which are transposed in pairs
- * as 4-byte elements, it has two components of each key. The first `skip` of them are left out, if
- * `skip` is positive. */
+/* Adds to s[r], for each query r, the products of the key components in `column` with those of the
+ * queries. q[r] is the component of query r that belongs to the first one in the column. If `skip`
+ * is positive, the first `skip` components of the column are left out. */
 V_INLINE void scores_decode_column(vec *s, const R *q, vec column, int skip, const attn_dtype dtype,
                                    const int nr)
 {
@@ -94,9 +98,9 @@ V_INLINE void scores_decode_line(vec *s, const R *qt, const char *k, ptrdiff_t b
     }
 }
 
-/* The same for V_COLUMNS columns, which are a part of a line: for the rest of a row that does not
- * fill whole lines. The first `skip` components are in the sum already. The last columns of a row
- * are loaded together with some before them, because whole vectors load faster than parts. */
+/* The same for V_COLUMNS columns, which are less than a line: for the end of a row. The first
+ * `skip` components are in the sum already. The last columns of a row are loaded together with some
+ * before them, because whole vectors load faster than parts. */
 V_INLINE void scores_decode_columns(vec *s, const R *qt, const char *k, ptrdiff_t bytes, int skip,
                                     prefetcher *next, const attn_dtype dtype, const int nr)
 {
@@ -126,8 +130,8 @@ V_INLINE void transpose_rest(vec kt[V_LANES], const char *k, ptrdiff_t bytes,
 }
 
 /* transpose_rest(), compiled once and not inlined: inlined in every kernel it would take 45 KB. The
- * usual case, one query and a few keys past a block, inlines transpose_rest() instead: the call
- * would make it 4 % slower (12 heads of 33 keys). */
+ * usual case, one query and a few keys after the last whole vector of keys, inlines
+ * transpose_rest() instead: the call would make it 4 % slower (12 heads of 33 keys). */
 static __attribute__((noinline)) void transpose_any_rest(vec kt[V_LANES], const char *k,
                                                          ptrdiff_t bytes, attn_dtype dtype,
                                                          int keys, int n)
@@ -175,7 +179,8 @@ V_INLINE void scores_decode_end(vec (*s)[V_MAX_DECODE_ROWS], const R *qt, const 
     const int last = WHOLE_LOADS && before + n >= columns ? n : n / columns * columns;
     int d = 0;
     if (keys == groups * V_LANES) {
-        /* Has a loop of its own: with the tests of `skip`, D = 8 took a tenth longer. */
+        /* With two vectors of keys, whole columns have this loop of their own: in the next one,
+         * which tests `skip`, D = 8 took a tenth longer. */
         for (; WHOLE_LOADS && groups > 1 && d + columns <= n; d += columns)
             FOR_G scores_decode_columns(s[g], qt + d * ld, k + g * V_LANES * bytes + d * size,
                                         bytes, 0, next, dtype, nr);
@@ -186,7 +191,7 @@ V_INLINE void scores_decode_end(vec (*s)[V_MAX_DECODE_ROWS], const R *qt, const 
                                         next, dtype, nr);
         }
     }
-    if (d < n && (groups == 1 || !WHOLE_LOADS)) /* pairs of vectors have whole columns */
+    if (d < n && (groups == 1 || !WHOLE_LOADS)) /* with 2, all are added by now */
         FOR_G scores_decode_rest(s[g], qt + d * ld, k + g * V_LANES * bytes + d * size, bytes,
                                  dtype, keys - g * V_LANES, n - d, nr, groups);
 }
@@ -358,9 +363,9 @@ V_INLINE vec without_first(vec x, int n)
  * its own. With one query and l not NULL, the weights are summed in the same loop: a loop of their
  * own would be limited by the latency of additions.
  *
- * These vectors of a 2-byte type may be half a line. Then only the call that begins a line
- * prefetches it. If both did, the lines of two blocks would be prefetched while one is read, and
- * not fit in L1. */
+ * With a 2-byte type, the vectors of one call may be less than a line, so that several calls read
+ * the same line. Only the call that begins a line prefetches. If each call did, the prefetch would
+ * run several blocks ahead, and their lines would not fit in L1. */
 V_INLINE void values_decode_group(R *sums, R *l, ptrdiff_t ld, const char *val, ptrdiff_t bytes,
                                   const attn_dtype dtype, const R *p, int in_rows, int n, int tail,
                                   int before, int flags, prefetcher *next, const int nr,
@@ -487,8 +492,8 @@ static int op_finish_decode(void *out_, ptrdiff_t ldo, const void *sums_, const 
             const vec x = load_as((const char *)sums, OWN, columns);
             const vec y = quotient(x, minus_l, inverse);
             bad = v_add(bad, v_mul(y, zero));
-            R_any *to = out + i * ldo + c; /* only here: if Dv is 0, `out` may be an invalid
-                                            * pointer */
+            R_any *to = out + i * ldo + c; /* computed inside the loop: if Dv is 0, `out`
+                                            * may be an invalid pointer */
             if (columns == V_LANES)
                 v_storeu(to, y);
             else

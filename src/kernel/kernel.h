@@ -99,12 +99,12 @@ typedef struct attni_next_rows {
     ptrdiff_t bytes; /* from one row to the next */
     int64_t n;       /* bytes in each row */
     int64_t count;   /* of rows; if they have no gaps, they may be one long row */
-    bool l2;         /* each line is prefetched into L2, and later into L1: of these rows, and also
-                        of the rows that the operation itself reads */
+    bool l2;         /* f32 and f64 are prefetched into L2, and most lines later into L1: these
+                        rows, and also the rows that the operation itself reads */
 } attni_next_rows;
 
 /* A region that will be needed later, prefetched in parts during other computations. A core has few
- * line-fill buffers, so it would stall if all lines were prefetched at once. A prefetch cannot
+ * line-fill buffers, so prefetching all lines at once would be slower. A prefetch cannot
  * fault, so it may continue past the end of a row; where there is no page, it costs time. */
 typedef struct attni_prefetch {
     const char *first;

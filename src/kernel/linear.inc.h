@@ -14,8 +14,8 @@
 
 V_INLINE vec biased_sum(vec s, const R *bias) { return v_add(v_add(s, v_load(bias)), v_set1(0)); }
 
-/* What the t-th micro-kernel of a product prefetches, one line of each of ATTNI_D_CHAIN rows: first
- * the next weights, then next_x. */
+/* What the t-th micro-kernel of a product prefetches: one line of each of ATTNI_D_CHAIN rows. The
+ * first micro-kernels prefetch the next weights, and those after them next_x. */
 V_INLINE prefetch_step linear_prefetch(const attni_product *p, int t, int W)
 {
     const int weights = ATTNI_D_CHAIN * (int)sizeof(R) / 64, lines = W * (int)sizeof(R) / 64 + 1;
@@ -79,9 +79,9 @@ static void op_linear(const attni_product *p, int nv_) { WITH_NV(nv_, linear_til
 /* ------------------------------------------------------------------------------- linear_few_rows
  */
 
-/* r[d][i] = component d of output i; 0 outside of `outputs` x `count`. A function of its own, to be
- * small. No load depends on a condition: compilers turn such loads into masked ones, which are slow
- * where the masked part lies in another page. */
+/* r[d][i] = component d of output i; 0 outside of `outputs` x `count`. Not inlined, to keep its
+ * callers small. No load depends on a condition: compilers turn such loads into masked ones, which
+ * are slow where the masked part lies in another page. */
 static __attribute__((noinline)) void load_part(R r[V_LANES][V_LANES], const R_any *w,
                                                 ptrdiff_t ldw, int outputs, int count)
 {
@@ -91,8 +91,8 @@ static __attribute__((noinline)) void load_part(R r[V_LANES][V_LANES], const R_a
             r[d][i] = w[i * ldw + d];
 }
 
-/* Prefetches V_LANES rows of the weight LINEAR_PREFETCH components ahead; past the end of the rows,
- * that is in the next V_LANES rows. Only the first `prefetched` rows may be. */
+/* Prefetches component d + LINEAR_PREFETCH of V_LANES rows of the weight or, if the rows end before
+ * it, of the V_LANES rows after them. Rows from number `prefetched` on must not be prefetched. */
 V_INLINE void prefetch_rows(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t D, int prefetched)
 {
     const bool same = d + LINEAR_PREFETCH < D;
@@ -106,8 +106,8 @@ V_INLINE void prefetch_rows(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t D,
 
 /* Adds `runs` runs, which begin at component `from`, to the totals of one vector of outputs and mr
  * rows of x. The weights are transposed in registers. A run is one chain of additions for each row,
- * and the latency of an addition limits a chain: with few rows of x, two runs in turn are faster.
- * `whole`: there are V_LANES outputs or more. */
+ * and the latency of an addition limits a chain. So with few rows of x, two interleaved runs are
+ * faster. `whole`: there are V_LANES outputs or more. */
 V_INLINE void add_runs(vec total[ATTNI_FEW_ROWS], const R_any *w, ptrdiff_t ldw, int outputs,
                        int prefetched, const R_any *x, ptrdiff_t ldx, int64_t from, int64_t D,
                        const int mr, const int runs, const bool whole)
@@ -132,7 +132,7 @@ V_INLINE void add_runs(vec total[ATTNI_FEW_ROWS], const R_any *w, ptrdiff_t ldw,
             FOR_U s[u][g] =
                 v_fma(v_bcast(x + u * ldx + g * ATTNI_D_CHAIN + d + i), r[g][i], s[u][g]);
     }
-    for (; d < n; d += V_LANES) { /* a part of a run, which is alone, or of a vector of outputs */
+    for (; d < n; d += V_LANES) { /* the end of the last run, or fewer outputs than lanes */
         const int count = n - d < V_LANES ? n - d : V_LANES;
         load_part(part, w + from + d, ldw, outputs, count);
         for (int i = 0; i < count; i++)

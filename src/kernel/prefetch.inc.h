@@ -1,14 +1,15 @@
 /* Prefetching in the decode operations. Included by decode.inc.h, which defines OWN.
  *
  * A decode operation prefetches one stream of lines in address order, spread over the arithmetic.
- * Prefetching in the order of the transposes, the same line of each row, defeats the
- * hardware prefetcher (22 of 36 GB/s on Zen 5). A core drops prefetches while all its line-fill
- * buffers are in use, so lines are prefetched into L1 one at a time, between two multiplications
- * (keys alone: 37 of 40 GB/s; four at a time: 34).
+ * The transposes read the same line of each row; prefetching in their order defeats the hardware
+ * prefetcher (Zen 5: 22 GB/s, where a streaming read reaches 36). A core has few line-fill buffers,
+ * so lines are prefetched into L1 one at a time, between two multiplications (scores() alone, where
+ * a streaming read reaches 40 GB/s: 37 GB/s with one line at a time, 34 with four).
  *
- * With one query a block is read once; half a block is prefetched ahead, which stays in L1 (f32 and
- * D = 128: 16 KB; 8 KB and 32 KB are 15 % slower). With more queries the values of a block are read
- * several times, so a whole block is prefetched ahead.
+ * With one query, the prefetch is half a block ahead of the reads. Half a block stays in L1 (f32
+ * and D = 128: 16 KB; 8 KB and 32 KB are 15 % slower). With more queries, values() passes several
+ * times over the rows of a block, each time for other components. So the prefetch is a whole block
+ * ahead.
  *
  * If next_rows->l2 is set, this distance is that of a prefetch into L2, and a prefetch into L1
  * follows at half the distance (decision 0030). */
@@ -60,12 +61,14 @@ V_INLINE prefetcher prefetch_stream(const attni_next_rows *next_rows, const char
     return a;
 }
 
-/* Prefetches `lines` lines into L2 if the level is L2. Call it before prefetch_line() for each of
- * them: one test for several lines, because a test for each took 12 % of all instructions. The
- * empty assembly here and below keeps the compiler from making two copies of the loop around it,
- * one for each level, and from moving prefetches together.
+/* Prefetches `lines` lines into L2 if the level is L2 and `lines` is above 1. It is called once
+ * before the calls of prefetch_line() for these lines, so the level is tested once for all of them:
+ * a test for each line took 12 % of the instructions of scores(). The empty assembly here and below
+ * keeps the compiler from making two copies of the loop around it, one for each level, and from
+ * moving prefetches together.
  *
- * Rows of halves are always prefetched into L1: f16 is slower with L2. */
+ * Rows of bf16 and f16 are always prefetched into L1, because f16 is slower with L2. (The bf16
+ * engine has its own prefetch, which uses L2.) */
 V_INLINE void prefetch_begin(prefetcher *a, const int lines, const attn_dtype dtype)
 {
     if (!PREFETCHES || dtype != OWN || lines == 1)
@@ -76,8 +79,8 @@ V_INLINE void prefetch_begin(prefetcher *a, const int lines, const attn_dtype dt
             __builtin_prefetch((const void *)(a->line + 64 * (uintptr_t)i), 0, 2);
 }
 
-/* Prefetches one of `lines` lines into L1; a single line into one level only, the one that was
- * chosen. */
+/* Prefetches line number `line` of `lines` into L1. If `lines` is 1, prefetch_begin() has done
+ * nothing, and the line is prefetched into the chosen level only, L1 or L2. */
 V_INLINE void prefetch_line(prefetcher *a, const int line, const int lines, const attn_dtype dtype)
 {
     if (!PREFETCHES)

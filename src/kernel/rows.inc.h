@@ -1,9 +1,10 @@
 /* The operations on whole rows: cross-entropy's exponentials, layer norm, and rows of an i8 cache.
  * tile.inc.h includes this file for each instruction set, after elements.inc.h. The contracts are
- * in kernel.h. For float only, as in elements.inc.h; sums that a result depends on are in double.
+ * in kernel.h. For float only, as in elements.inc.h. Long sums are in double; norm_sums() and
+ * norm_columns() first add a few terms in float.
  *
- * A caller passes a row in pieces and adds their sums in order, so the order of every sum depends
- * on the row's length alone. */
+ * A caller passes a row in pieces of ATTNI_PIECE elements (the last may be shorter) and adds their
+ * sums in order, so the order of every sum depends on the row's length alone. */
 #if ATTNI_BITS == 32
 #include "vec/wide.h"
 
@@ -36,7 +37,7 @@ V_INLINE void wide_exp(v_wide *x, int count)
                                0.0013333557625371989833,   0.00961812918117002997,
                                0.055504108668416506809,    0.24022650695722789573,
                                0.69314718055988514687,     1};
-    const v_wide magic = v_wide_set1(0x1.8p52); /* its sum with y ends with the integer part n */
+    const v_wide magic = v_wide_set1(0x1.8p52); /* the low bits of y + magic: y, rounded */
     v_wide sum[EXPONENTIALS], f[EXPONENTIALS], p[EXPONENTIALS];
     UNROLL for (int u = 0; u < count; u++)
     {
@@ -88,8 +89,9 @@ static double op_exp_sum(const void *x_, double top_, int64_t n)
     return v_wide_sum(sums[0] + sums[1]);
 }
 
-/* e^(x - top), from 2 (top - x), whose rounding error is computed (Knuth). `lowest` is so far below
- * top that the result is 0; it replaces -inf. */
+/* e^(x - top) as e^(-z / 2) with z = 2 (top - x), which is what exp_minus_half() computes. It also
+ * gets the rounding error of z (Knuth). `lowest` is so far below top that the result is 0; it
+ * replaces -inf. */
 V_INLINE vec exp_below(vec x, vec top, vec lowest)
 {
     const vec at = v_max(lowest, x), d = v_sub(top, at);
@@ -218,7 +220,7 @@ static void op_norm_sums(double *sum_g, double *sum_gy, const void *x_, const vo
         }
         if (n - i < V_LANES && i < n) {
             R d[V_LANES], w[V_LANES], at[V_LANES];
-            copy_part(at, x + i, n - i, m->mean); /* with 0, y could be infinite */
+            copy_part(at, x + i, n - i, m->mean); /* so y is about 0; of 0 it might be inf */
             const vec g =
                 weighted(padded(d, dout + i, n - i), padded(w, weight ? weight + i : NULL, n - i));
             g_sum = v_add(g_sum, g);
@@ -255,8 +257,8 @@ static void op_norm_grad(void *dx_, const void *x_, const void *dout_, const att
     }
 }
 
-/* The sums of `parts` vectors of columns over the rows are added in float, and to the totals in
- * double. Two vectors share the loads of a row's moments. */
+/* Adds `parts` vectors of columns over the rows in float, and these sums to the totals in double.
+ * Two vectors share the loads of a row's moments. */
 V_INLINE void columns_part(double *dweight, double *dbias, const R_any *const *x,
                            const R_any *const *dout, int64_t at, const attni_moments *m, int rows,
                            const int parts)
@@ -367,10 +369,10 @@ static float op_largest(const void *x_, int64_t n)
 }
 
 /* x / scale, or a number that rounds to the same integer: the product with 1 / scale, which is
- * faster. Product and quotient may differ in their last bits. This decides how the quotient is
- * rounded only if it is a multiple of 1/2: else it is at least 2^-25 away from one, since x and
- * scale are floats. So a product near a multiple of 1/2 is replaced by it if this multiple times
- * scale, which is exact, is x. */
+ * faster. Product and quotient may differ in their last bits. This matters only if the quotient is
+ * a multiple of 1/2, because every other quotient of two floats is at least 2^-25 away from all
+ * multiples of 1/2. So the multiple of 1/2 nearest to the product is computed. If its product with
+ * scale, which is exact, equals x, then it is the quotient, and the result. */
 V_INLINE v_wide quotient_to_round(v_wide x, v_wide scale, v_wide inverse)
 {
     typedef int64_t bits __attribute__((vector_size(sizeof(v_wide))));

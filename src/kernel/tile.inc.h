@@ -108,13 +108,15 @@ static void op_pack(void *qt, const void *q, ptrdiff_t ldq, int rows, int64_t D,
 
 /* ----------------------------------------------------------------------------------- scores */
 
-/* What a micro-kernel prefetches: one line of 64 bytes at each step. */
+/* What a micro-kernel prefetches: at its steps the lines that contain `at`, at + step, at + 2 step,
+ * and so on. */
 typedef struct prefetch_step {
-    uintptr_t at, step; /* step 0: always the same line, which is free */
+    uintptr_t at, step; /* step 0: always the same line, which costs nothing */
 } prefetch_step;
 
-/* What the next micro-kernel, of n steps, prefetches: `bytes` for each step if the region has no
- * gaps, so that the lines are spread over the arithmetic. Not inlined, since every variant of every
+/* Chooses what the next micro-kernel, of n steps, prefetches. In a region without gaps it advances
+ * by `bytes` at each step, so that the lines are spread over the arithmetic. Of rows with gaps, it
+ * prefetches the same line of the next n rows. Not inlined, since every variant of every
  * micro-kernel would contain a copy. */
 static __attribute__((noinline)) prefetch_step next_prefetch(attni_prefetch *a, int n, int bytes)
 {
@@ -133,9 +135,10 @@ static __attribute__((noinline)) prefetch_step next_prefetch(attni_prefetch *a, 
     return prefetch;
 }
 
-/* A tile that is alone in its task must prefetch about as many bytes as it reads: an element for
- * each row and step of a micro-kernel, which has 6 rows in the widest tile and 12 in a narrower one
- * (AVX2; docs/decisions/0040). */
+/* A tile that is alone in its task must prefetch about as many bytes as it reads. A step of a
+ * micro-kernel reads one element of each of its rows: 6 rows in the widest tile, 12 in a narrower
+ * one. So it prefetches 8 elements, or a line of 64 bytes (docs/decisions/0040). `nothing`: an
+ * address in cache, for calls that do not prefetch. */
 #define NEXT_PREFETCH(a, n, nothing)                                                               \
     (PREFETCHES && (a) ? next_prefetch(a, n, nv < V_VECTORS ? 64 : 8 * (int)sizeof(R))             \
                        : (prefetch_step){(uintptr_t)(nothing), 0})
@@ -190,7 +193,8 @@ V_INLINE void scores_run(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t 
 }
 
 /* D is split into runs so that one run of the queries stays in L1 while all keys of the block are
- * processed, and so that rounding errors grow with the length of a run and not with D. */
+ * processed, and so that rounding errors grow with the length of a run and the number of runs, and
+ * not with D. */
 V_INLINE void scores_tile(R *st, R *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int n,
                           int64_t D, attni_prefetch *hints, const int nv)
 {
@@ -438,10 +442,10 @@ static void op_values(void *acc, void *total, const void *join, const void *val,
 
 /* ----------------------------------------------------------------------------------- finish */
 
-/* n / l, with r = 1 / l: the product n * r, corrected once by its remainder (Markstein), so that
- * equal quotients give equal results. A division takes about ten times as long. Where the
- * correction is not finite (l is infinite, or the quotient overflows), the product is the result.
- * -0 becomes 0. */
+/* n / l, with r = 1 / l: the product n * r, corrected once by its remainder (Markstein). Without
+ * the correction 1 / 3 and 2 / 6 could differ in their last bit. A division takes about ten times
+ * as long. Where the correction is NaN (l is infinite, or the quotient overflows), the product is
+ * the result. -0 becomes 0. */
 V_INLINE vec quotient(vec n, vec minus_l, vec r)
 {
 #ifdef V_NO_FMA
@@ -461,7 +465,8 @@ V_INLINE void store_part(R_any *to, vec x, int n)
         to[i] = lane[i];
 }
 
-/* Divides after the transpose: with few queries there are fewer rows than vectors of components. */
+/* Divides after the transpose, since only rows in use are divided then: rows * Dv / V_LANES
+ * vectors. Before it, there are Dv vectors, however few of their lanes are in use. */
 static int op_finish(void *out_, ptrdiff_t ldo, const void *total_, const void *l_, int rows,
                      int64_t Dv, int nv)
 {
@@ -509,8 +514,9 @@ static double op_fma_loop(int64_t n, double *sink)
         UNROLL for (int i = 0; i < V_ACCUMULATORS; i++) s[i] = v_fma(s[i], b, c);
 #else
     /* Each step adds a product to a sum, as in scores() and values(), because some instruction sets
-     * have no other form. The product changes at each step and has a factor that is unknown at
-     * compile time, so it cannot be moved out of the loop. n such products are small. */
+     * have no other form of a multiply-add. The product changes at each step and has a factor that
+     * is unknown at compile time, so it cannot be moved out of the loop. b is so small that the
+     * sums stay near their first values. */
     const vec b = v_set1((R)1e-10 / (R)(n + 1));
     for (int64_t r = 0; r < n; r++)
         UNROLL for (int i = 0; i < V_ACCUMULATORS; i++) s[i] =

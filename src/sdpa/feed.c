@@ -7,7 +7,7 @@
  *   pieces     |            piece 1            |            piece 2            |
  *   sequences  | A                 | B
  *   chunks     |  A.0  |  A.1  |A.2|  B.0  |  B.1  |  B.2  |  B.3  |  B.4  |  B.5  |
- *   swept with     1       1     1     1       2       2       2       2       3
+ *   swept with     1       1     1     1       2       2       2       2     piece 3
  *   copied                                  ---                             ---
  */
 #include "../core/hand_over.h"
@@ -159,13 +159,15 @@ static void add_to_open(const attn_sdpa_state *s, int64_t at, const attn_tensor 
     copy_rows(&open_v, at, v, from, n);
 }
 
-/* Sweeps keys first_key .. end-1. k and v are these keys and their values. */
+/* Sweeps the chunks that keys first_key .. end-1 complete, and copies the keys after the last of
+ * them. k and v are these keys and their values. */
 static attn_status sweep_piece(attn_sdpa_state *s, int64_t first_key, int64_t end,
                                const attn_tensor *k, const attn_tensor *v, attn_error *err)
 {
     const bool opens = s->open > 0 && first_key == s->position;
-    /* The chunk around first_key; empty if one begins there. If `opens` is false, no row sees
-     * this chunk: its keys before first_key were not fed, and those after it are left out here. */
+    /* The chunk around first_key; empty if one begins there. If `opens` is false, keys were
+     * skipped, so no row that is swept sees this chunk (attn_sdpa_next() would have asked for all
+     * of it), and the rest of the chunk is skipped, too. */
     key_range chunk = chunk_across(&s->plan, first_key);
     const key_range rest = end < s->plan.S ? chunk_across(&s->plan, end) : (key_range){end, end};
     const attn_tensor open_k = attni_pieces_open_chunk(s, false),

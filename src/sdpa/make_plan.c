@@ -1,9 +1,9 @@
-/* Decides how a checked call is computed. attni_sdpa_prepare() (sdpa.c), and feed.c for each
- * piece, call attni_make_plan(), which fills the rest of the plan:
+/* Decides how a checked call is computed. attni_sdpa_prepare() (sdpa.c), pieces.c for a
+ * call in pieces, and feed.c for each piece call attni_make_plan(). It fills the rest of the plan:
  *
  *   kernels, q_in_place, ...          kernel table; which tensors need no conversion
  *   engine                            bf16 if that engine accepts the call, else the tile engine
- *   group, nv                         heads that share a tile; vectors of the widest tile
+ *   group, nv                         heads that share a tile; vectors in a full tile of this call
  *   tiles, tasks, parts, workers      how the work is divided          (count_tasks)
  *   route                             which functions, in which order  (route.c)
  *   scratch                           bytes of all workers' arrays     (size_scratch)
@@ -34,7 +34,7 @@ static int tiles_per_task(const attni_plan *p, int threads)
     return tiles;
 }
 
-/* Vectors in the widest tile. */
+/* Vectors in the engine's widest tile. */
 static int most_vectors(const attni_plan *p)
 {
     return p->engine->vectors ? p->engine->vectors : p->kernels->vectors;
@@ -134,9 +134,9 @@ static bool count_tasks(attni_plan *p, int threads)
             p->workers = 1 + (int)worth;
     }
     /* In a causal call with more than two workers, the longest tasks come first, so that none of
-     * them begins last. With two workers the order matters less: one finishes at most one task
-     * later than the other. So their tasks come head by head, which keeps the keys of a head in
-     * cache (docs/decisions/0025). */
+     * them begins last. With two workers the order matters less: only one of them can be idle at
+     * the end, for at most one task. So their tasks come head by head, which keeps the keys of a
+     * head in cache (docs/decisions/0025). */
     p->longest_first = p->workers > 2 && p->args.causal && !p->args.mask && !p->args.cu_seqlens_q;
     return true;
 }
@@ -161,7 +161,7 @@ static bool size_scratch(attni_plan *p)
            attni_size_add(partials, arrived, &p->scratch_bytes);
 }
 
-/* Rows are prefetched if q, k, v and out together, counted as elements of R, have more than
+/* Rows are prefetched if q, k, v and out together, each element counted as an R, have more than
  * ATTNI_FAR_BYTES. For smaller calls prefetch only costs time: 12 heads took 5 % longer with
  * T = S = 32, and 2 % longer with T = S = 64. Decoding takes up to 3 % longer if it prefetches such
  * a call into L2. */
@@ -196,8 +196,7 @@ attn_status attni_make_plan(attni_plan *p, int isa, int threads, attn_error *err
     p->out_in_place = attni_in_place(p, &p->args.out);
     p->unit = attni_bf16_unit_for(p);
     p->engine = p->unit ? &attni_engine_bf16 : &attni_engine_tile;
-    if (attni_empty(&p->args.out) &&
-        !attni_sdpa_writes(&p->args)) { /* one worker without a task or scratch */
+    if (attni_empty(&p->args.out) && !attni_sdpa_writes(&p->args)) { /* no task and no scratch */
         p->tiles = p->group = p->nv = 1;
         p->sequences = p->parts = 1;
         p->route = ATTNI_ROUTE_NONE;
