@@ -1,5 +1,5 @@
 /* Parses a command's arguments by the table of options.def. getopt_long scans them; the table gives
- * the valid values, and every error message says what would be right. */
+ * the valid values, and an error message about a value says which ones are valid. */
 #include "options.h"
 
 #include <getopt.h>
@@ -9,7 +9,7 @@
 
 #include "value.h"
 
-enum { NAME_MAX_LENGTH = 32, FIRST_CODE = 256 /* getopt's code of option 0; above any letter */ };
+enum { NAME_MAX_LENGTH = 32, FIRST_CODE = 256 /* of the first long option */ };
 
 static const command_spec commands[COMMAND_COUNT] = {
 #define COMMAND(id, operands, summary, examples, notes)                                            \

@@ -65,7 +65,7 @@ typedef enum attn_status {
     ATTN_ERR_FULL = 8,        /* a cache has no room for that many keys */
     ATTN_ERR_FILE = 9,        /* the bytes are damaged, or are no saved cache or state; or the
                                  write callback failed */
-    ATTN_AGAIN = 10,          /* not an error: attn_sdpa_finish needs some keys again */
+    ATTN_AGAIN = 10,          /* not an error: a call in pieces needs some keys again */
     ATTN_ERR_COMM = 11        /* attn_mpi.h: another rank sent nothing, or a message failed */
 } attn_status;
 
@@ -125,8 +125,8 @@ typedef struct attn_tensor {
     int64_t stride[4];
 } attn_tensor;
 
-/* Views of dense arrays. bhtd: memory is [B,H,T,D]. bthd: memory is [B,T,H,D] (the output of a
- * packed projection), viewed as [B,H,T,D]. matrix: [rows,columns], as [1,1,rows,columns]. */
+/* Views of dense arrays. bhtd: memory is [B,H,T,D]. bthd: memory is [B,T,H,D], as a linear layer
+ * writes all heads, viewed as [B,H,T,D]. matrix: [rows,columns], as [1,1,rows,columns]. */
 ATTN_API attn_tensor attn_bhtd(const void *data, attn_dtype dtype, int64_t B, int64_t H, int64_t T,
                                int64_t D);
 ATTN_API attn_tensor attn_bthd(const void *data, attn_dtype dtype, int64_t B, int64_t T, int64_t H,
@@ -187,7 +187,7 @@ ATTN_API int attn_context_threads(const attn_context *ctx);     /* 1 for NULL */
 ATTN_API const char *attn_context_isa(const attn_context *ctx); /* the default for NULL */
 
 /* A parallel_for for programs that compute with OpenMP: it runs the tasks in the OpenMP runtime's
- * team. (The idle threads of that team spin on the CPUs that a context's own threads would need.)
+ * team. (Its idle threads spin, so a context's own threads would have to share CPUs with them.)
  * parallel_user is the address of GOMP_parallel, which GNU's, LLVM's and Intel's runtimes have. The
  * team may have any number of threads. After fork(), the child may use attn_openmp_for wherever it
  * may use OpenMP. */
@@ -330,9 +330,9 @@ typedef struct attn_sdpa_args {
 
     /* If not NULL, keys and values come from this cache (see Cache, below). k.data and v.data must
      * then be NULL, and the other members of k and v are ignored. B, Hk, D and Dv are those of the
-     * cache, S is its largest length. key_lengths may give smaller lengths than those of the cache;
-     * NULL: the lengths of the cache. q has the cache's dtype; if that is ATTN_I8, q is f32, f16 or
-     * bf16. Not together with cu_seqlens. */
+     * cache, S is the length of its longest sequence. key_lengths may give smaller lengths than
+     * those of the cache; NULL: the lengths of the cache. q has the cache's dtype; if that is
+     * ATTN_I8, q is f32, f16 or bf16. Not together with cu_seqlens. */
     const struct attn_cache *cache;
 
     attn_diagonal diagonal; /* without causal: the diagonal from which window and ALiBi count */
@@ -370,12 +370,12 @@ typedef struct attn_plan_info {
                      is counted as if it hid nothing */
     double bytes;  /* size of the inputs and outputs, each counted once */
 
-    /* The route names the functions that compute a full tile whose keys are all visible, and their
-     * order: "tiles", "one block", "decode" or another (docs/DESIGN.md lists all). */
+    /* The route is the algorithm for a full tile whose keys are all visible, by name: "tiles", "one
+     * block", "decode" or another (docs/DESIGN.md lists all). */
     char route[32];
     char why[120]; /* the reason for this route, as a phrase */
-    int tiles;     /* number of tiles of queries in a task; they read a chunk of keys one after the
-                      other, while it is in cache */
+    int tiles;     /* number of tiles of queries in a task; one after the other, they read the same
+                      chunk of keys while it is in the CPU's cache */
     int prefetch;  /* 1: rows are prefetched, because they have over 1 MiB, as f32 or f64 */
     int64_t parts; /* number of parts into which each task is cut along the keys, so that several
                       threads can share it; 1: not cut */
@@ -395,8 +395,8 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
 /* The backward: given the gradient of a loss with respect to the outputs of attn_sdpa_forward, it
  * computes the gradient with respect to the inputs. `args` are those of the forward call. `out` and
  * `lse` hold its results and are only read here; lse is required, and `scores` is ignored. An lse
- * stored as f32 has an error of 6e-8 |lse|, which becomes a relative error of every weight. f32 is
- * accepted for any inputs, but gradients are accurate to double only if lse is f64. A cache is
+ * stored as f32 has an error of 6e-8 |lse|, which becomes a relative error of every weight. It may
+ * be f32 for inputs of any type, but gradients are accurate to double only if it is f64. A cache is
  * refused.
  *
  *   w = weights    dw_ij = d_ij dout_i . v_j    ds_ij = w_ij (dw_ij - dout_i . out_i + dlse_i)
@@ -408,13 +408,13 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
  * and keys that no query sees get gradients of exactly 0.
  *
  * Memory: three numbers and a byte for each row of q. Each thread needs a chunk of keys with its
- * gradients, O(D + Dv). The sums for dq of one query head take O((T + S) * D), since each packed
- * sequence is rounded up to whole tiles. With N threads, at most the query heads of fewer than 2 N
- * key/value heads have such sums at a time. The gradient of a mask takes one number per key and
- * head if the mask repeats along the queries, and one per query and head if it repeats along the
- * keys. Never T x S. Bits: the same for any number of threads.
- * Outputs must not overlap inputs nor each other. Returns ATTN_OK, or an error before anything is
- * written. Source: Dao et al. 2022.
+ * gradients, O(D + Dv). The sums for dq of one query head take O((T + S) * D): the queries of each
+ * packed sequence of more than a chunk of keys are rounded up to whole tiles. With N threads, fewer
+ * than 2 N key/value heads are computed at a time; only their query heads have such sums. The
+ * gradient of a mask takes one number per key and head if the mask repeats along the queries, and
+ * one per query and head if it repeats along the keys. Never T x S. Bits: the same for any number
+ * of threads. Outputs must not overlap inputs nor each other. Returns ATTN_OK, or an error before
+ * anything is written. Source: Dao et al. 2022.
  */
 typedef struct attn_sdpa_grads {
     size_t struct_size;       /* sizeof(attn_sdpa_grads), set by ATTN_SDPA_GRADS_INIT */
@@ -501,14 +501,14 @@ ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tenso
  * from such a cache has the same bits as an f32 call on the rows that attn_cache_read gives. A row
  * with a NaN, an infinity or an |x| above 4.3e40 (f64) becomes NaN as a whole.
  *
- * Memory: a cache is one allocation, made by create: (D + Dv) x the element's size for each key of
- * each key/value head, and 8 bytes more for ATTN_I8. Contiguous: [B,Hk,max_keys,D], with max_keys
- * rounded up to a multiple of 64. In pages: [pages,Hk,page_keys,D]; a page belongs to one sequence,
- * is taken when the sequence grows and is given back by attn_cache_truncate. The allocation, and
- * each head of each page, starts at a multiple of 64 bytes. The rows of a head's v in a page follow
- * each other without gaps. Keys of f32, f16 and bf16 are interleaved in groups of 16 keys: each
- * line of 64 bytes holds the next 4 bytes of each of the 16 keys. Decoding reads this order
- * fastest. If D is odd, a key of f16 or bf16 takes one element more.
+ * Memory: one allocation, made by create: (D + Dv) x the element's size for each key of each
+ * key/value head, 8 bytes more for ATTN_I8, and some bytes per sequence and page. Contiguous:
+ * [B,Hk,max_keys,D], with max_keys rounded up to a multiple of 64. In pages:
+ * [pages,Hk,page_keys,D]; a page belongs to one sequence, is taken when it grows and given back by
+ * attn_cache_truncate. The allocation, and each head of each page, starts at a multiple of 64
+ * bytes. The rows of a head's v in a page follow each other without gaps. Keys of f32, f16 and bf16
+ * are interleaved in groups of 16: each line of 64 bytes holds the next 4 bytes of each of 16 keys.
+ * Decoding reads this order fastest. If D is odd, a key of f16 or bf16 takes one element more.
  *
  * Threads: append, truncate and destroy must not overlap any other use of the cache; all other
  * functions only read it and may overlap each other.
@@ -584,8 +584,8 @@ ATTN_API attn_status attn_cache_load(const attn_cache_options *options, const vo
  */
 /* Measures floating-point operations per second, with operands in registers. The operations are
  * fused multiply-adds in float or double, the type that dtype is computed in; for bf16 on
- * "avx512bf16" and "amx" they are that set's products of bf16. isa NULL: the default set. Returns 0
- * if isa is unknown or unusable. */
+ * "avx512bf16" and "amx" they are that set's bf16 dot products. isa NULL: the default set. Returns
+ * 0 if isa is unknown or unusable. */
 ATTN_API double attn_measure_flops(const char *isa, attn_dtype dtype, double seconds);
 /* Measures bytes per second: it writes a buffer of `bytes` bytes once, then reads it again and
  * again. */

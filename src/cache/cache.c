@@ -1,13 +1,13 @@
-/* The key-value cache: its options, its table of pages, storing and reading rows.
- * The layout is described in cache.h.
+/* The key-value cache: its options, its table of pages, storing and reading rows. The layout is
+ * described in cache.h. find_slot() is the only function that looks up where a key is stored.
  *
  * An append first checks everything that could fail, then takes pages, then stores rows, so that an
  * error leaves the cache unchanged. The bytes of a row depend on that row alone, also for ATTN_I8,
  * which has one scale per row; so it does not matter how rows are divided into appends.
  *
- * To add a storage type that is a float type (attni_dtype_is_float), nothing has to change here.
- * Any other type needs a branch in check_numbers, store_row and load_part, as ATTN_I8 has, and in
- * carve if it has scales. Only find_slot finds a key by the table of pages.
+ * To add a float type of 2, 4 or 8 bytes, only the error lines that list the types change here. Any
+ * other type needs a branch in check_numbers, store_row and load_part, as ATTN_I8 has, and in
+ * carve if it has scales.
  */
 #include "cache.h"
 
@@ -231,7 +231,7 @@ attn_status attni_cache_grow(attn_cache *c, int64_t b, int64_t n, attn_error *er
 static attn_status check_sequence(const attn_cache *c, int64_t b, attn_error *err)
 {
     if (!c)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "cache", "cache is NULL");
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "cache", "cache is NULL; it must be a cache");
     if (b < 0 || b >= c->options.B)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "b",
                           "b is %lld; this cache has sequences 0..%lld", (long long)b,
@@ -340,7 +340,8 @@ static double largest_double(const char *from, int64_t stride, int64_t n)
     return most;
 }
 
-/* As quantise() of the kernel table, for any type, and with quotients limited to -127 .. 127. */
+/* to[i] = x[i] / scale, rounded to the nearest integer and limited to -127 .. 127, of a row of any
+ * type. */
 static void quantise_doubles(int8_t *to, const char *from, attn_dtype dtype, int64_t stride,
                              double scale, int64_t n)
 {
@@ -392,7 +393,7 @@ static void store_row(attn_cache *c, attni_cache_part part, int64_t slot, const 
         convert_row(to, c->options.dtype, from, t->dtype, t->stride[3], n);
 }
 
-/* Stores n keys of one group, interleaved; the first is key slot % ATTNI_GROUP of the group. */
+/* Stores n keys of one group, interleaved. The first goes to lane `slot` % ATTNI_GROUP. */
 static void store_interleaved(attn_cache *c, int64_t slot, int64_t n, const attn_tensor *t,
                               int64_t hk, int64_t i)
 {
@@ -404,8 +405,8 @@ static void store_interleaved(attn_cache *c, int64_t slot, int64_t n, const attn
     for (int64_t d = 0; d < D; d += most, to += INTERLEAVED / UNIT * LINE) {
         const int64_t here = least(most, D - d), units = (here * (int64_t)size + UNIT - 1) / UNIT;
         for (int64_t r = 0; r < n; r++) {
-            memset(row[r] + (units - 1) * UNIT, 0, UNIT); /* if D is odd, only half of this unit is
-                                                           * written below */
+            memset(row[r] + (units - 1) * UNIT, 0, UNIT); /* if a row of 2-byte elements has odd D,
+                                                           * half of this unit is written below */
             convert_row(row[r], dtype, attni_at(t, 0, hk, i + r, d), t->dtype, t->stride[3], here);
         }
         attni_transpose_units(to, LINE, row[0], sizeof row[0], n, units);

@@ -113,7 +113,7 @@ attn_status attn_cache_save(const attn_cache *cache,
                             attn_error *err)
 {
     if (!cache)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "cache", "cache is NULL");
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "cache", "cache is NULL; it must be a cache");
     if (!write)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "write", "write is NULL; it must be a function");
     attni_writer w = {write, user, ATTNI_FNV_START};

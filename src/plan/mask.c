@@ -6,21 +6,23 @@
  *   check   are the caller's arguments valid? (NULL: nothing to check)
  *   span    two ranges of keys: those that at least one of the queries i0 .. i1-1 sees, and those
  *           that all of them see (NULL: both are all keys)
- *   scan    reads the mask's data: do all of the queries i0 .. i1-1 see all of the keys j0 .. j1-1,
- *           or some, or none? (NULL: span has the answer)
+ *   scan    what the rule does to queries i0 .. i1-1 and keys j0 .. j1-1: nothing (ATTNI_FULL), it
+ *           hides all of these keys from all of these queries (ATTNI_EMPTY), or anything else
+ *           (ATTNI_PARTIAL). NULL: span has the answer
  *   add     adds a bias to a block of scores (NULL: the rule adds nothing)
- *   show    clears the bits of hidden keys of a block: visible[r] has one bit per lane, for key
- *           j0 + r. A bit is cleared if its lane does not see this key (NULL: the rule hides no
- *           key)
+ *   show    visible[r] has a bit for each lane: does its query see key j0 + r? Clears the bits of
+ *           the queries from which the rule hides the key (NULL: no key is hidden, or only by a
+ *           bias of -inf)
  *
  * sdpa_check.c calls attni_mask_kinds(), which calls active, and attni_mask_check(), which calls
  * check. The engines call attni_mask_span() for the queries of a tile, and attni_mask_classify(),
  * which compares the span with a block of keys and calls scan. If the class is ATTNI_PARTIAL, they
  * call attni_mask_apply(), which calls add and show.
  *
- * A query sees a key if no rule hides it. The biases of all rules are added to the score. So no
- * rule depends on another. After the biases, the scores of hidden keys are overwritten by -inf, so
- * a NaN bias at a hidden key is harmless. docs/ADDING.md says how to add a kind.
+ * A query sees a key if no rule hides it. A float mask hides a key by the bias -inf. The biases of
+ * all rules are added to the score. So no rule depends on another. After the biases, the scores of
+ * hidden keys are overwritten by -inf, so a NaN bias at a hidden key is harmless. docs/ADDING.md
+ * says how to add a kind.
  */
 #include "plan.h"
 
@@ -76,13 +78,13 @@ static bool sequence_active(const attn_sdpa_args *args)
     return true;
 }
 
-/* A block has keys outside the sequence only when the output `scores` is written. */
 static void sequence_span(const attni_sequence *sequence, int64_t i0, int64_t i1, attni_span *span)
 {
     (void)i0, (void)i1;
     *span = (attni_span){0, sequence->S, 0, sequence->S};
 }
 
+/* A block has keys outside the sequence only when the output `scores` is written. */
 static void sequence_show(const attni_sequence *sequence, const attni_block *block,
                           uint64_t *visible)
 {
@@ -136,15 +138,6 @@ static attn_status sequence_check(const attni_plan *plan, attn_error *err)
 /* ------------------------------------------------------------------------------------- causal */
 
 static bool causal_active(const attn_sdpa_args *args) { return args->causal != ATTN_CAUSAL_NONE; }
-
-static attn_status causal_check(const attni_plan *plan, attn_error *err)
-{
-    const attn_sdpa_args *args = &plan->args;
-    if ((int)args->causal < 0 || args->causal > ATTN_CAUSAL_OFFSET)
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "causal", "causal is %d; it must be 0..3",
-                          (int)args->causal);
-    return ATTN_OK;
-}
 
 /* Visible: j <= i + off. */
 static void causal_span(const attni_sequence *sequence, int64_t i0, int64_t i1, attni_span *span)
@@ -260,8 +253,8 @@ static const char *dense_at(const attni_sequence *sequence, int64_t i, int64_t j
 }
 
 /* How many rows of the mask are read for `rows` queries of one head: 1 if the mask repeats along
- * the queries (stride 0), else `rows`. A block of several heads has 1 row of mask too: with a mask,
- * heads share a tile only if T is 1 and the mask repeats along the heads (attni_mask_shared()). */
+ * the queries (stride 0), else `rows`. Not for blocks of several heads, which have one row of mask:
+ * with a mask, heads share a tile only if T is 1 and the mask is the same for all of them. */
 static int different_rows(const attn_tensor *mask, int64_t rows)
 {
     return mask->stride[2] == 0 && rows > 1 ? 1 : (int)rows;
@@ -430,7 +423,7 @@ static const mask_kind kinds[] = {
     {"alibi", alibi_active, NULL, NULL, alibi_scan, alibi_add, NULL},
     {"bool", bool_active, dense_check, NULL, bool_scan, NULL, bool_show},
     {"sequence", sequence_active, sequence_check, sequence_span, NULL, NULL, sequence_show},
-    {"causal", causal_active, causal_check, causal_span, NULL, NULL, causal_show},
+    {"causal", causal_active, NULL, causal_span, NULL, NULL, causal_show},
     {"window", window_active, window_check, window_span, NULL, NULL, window_show},
     {"lengths", lengths_active, lengths_check, lengths_span, NULL, NULL, lengths_show},
 };
@@ -451,10 +444,13 @@ unsigned attni_mask_kinds(const attn_sdpa_args *args)
     return bits;
 }
 
-/* Checks `diagonal` and `alibi_form`, even if no rule uses them, and `causal_offset` if it is the
- * offset of the diagonal. */
+/* Checks `causal`, and `diagonal` and `alibi_form` even if no rule uses them, and `causal_offset`
+ * if it is the offset of the diagonal. */
 static attn_status check_choices(const attn_sdpa_args *args, attn_error *err)
 {
+    if ((int)args->causal < 0 || args->causal > ATTN_CAUSAL_OFFSET)
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "causal", "causal is %d; it must be 0..3",
+                          (int)args->causal);
     if ((int)args->diagonal < 0 || args->diagonal > ATTN_DIAGONAL_OFFSET)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "diagonal", "diagonal is %d; it must be 0..2",
                           (int)args->diagonal);

@@ -45,10 +45,10 @@ typedef struct attni_run {
  *   (q * scale_pow2) . k * scale_mantissa * log2(e),   scale = scale_pow2 * scale_mantissa
  *
  * where scale_pow2 is a power of two and 1 <= scale_mantissa < 2. There are two exceptions:
- * |scale_pow2| is at most 1, and at least the smallest number of R. For a larger scale,
- * scale_mantissa is 2 or more; for a smaller one, it is less than 1. The product of q and
- * scale_pow2 is therefore exact or a denormal number, and neither it nor a product with k overflows
- * before the scaled score does.
+ * |scale_pow2| is at most 1, and at least the smallest number of R (or 0, if the scale counts as
+ * 0). For a larger scale, scale_mantissa is 2 or more; for a smaller one, it is less than 1. The
+ * product of q and scale_pow2 is therefore exact or a denormal number, and neither it nor a product
+ * with k overflows before the scaled score does.
  */
 struct attni_plan {
     attn_sdpa_args args; /* a copy, in this version's size; broadcast sizes have stride 0 */

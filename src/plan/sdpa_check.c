@@ -10,7 +10,7 @@
  *   check_extra_output   sizes of lse, type and sizes of scores
  *   check_numbers        scale, soft cap, dropout, precision, scores_stage
  *   attni_mask_check     the masks' own arguments (mask.c)
- *   split_scale          scale -> scale_pow2 * scale_mantissa
+ *   split_scale          scale = a power of two (for q) * a number from 1 to 2 (for the scores)
  */
 #include "../cache/cache.h"
 #include "plan.h"
@@ -39,8 +39,7 @@ static attn_status use_cache(attn_sdpa_args *a, attn_error *err)
     const attn_cache_options *o = &c->options;
     if (a->k.data || a->v.data)
         return attni_fail(err, ATTN_ERR_ARGUMENT, a->k.data ? "k" : "v",
-                          "%s has data, but keys and values come from the cache; it must be NULL",
-                          a->k.data ? "k" : "v");
+                          "%s.data is given with a cache; it must be NULL", a->k.data ? "k" : "v");
     if (a->cu_seqlens_q || a->cu_seqlens_k)
         return attni_fail(
             err, ATTN_ERR_ARGUMENT, "cache",
@@ -54,7 +53,7 @@ static attn_status use_cache(attn_sdpa_args *a, attn_error *err)
         S = c->lengths[b] > S ? c->lengths[b] : S;
         if (a->key_lengths && (a->key_lengths[b] < 0 || a->key_lengths[b] > c->lengths[b]))
             return attni_fail(err, ATTN_ERR_ARGUMENT, "key_lengths",
-                              "key_lengths[%lld] is %lld; the cache has %lld keys there",
+                              "key_lengths[%lld] is %lld; it must be 0 to %lld, the cache's length",
                               (long long)b, (long long)a->key_lengths[b], (long long)c->lengths[b]);
     }
     /* The stages RAW and SOFTCAP write the score of every pair, visible or not. A shorter sequence
@@ -138,8 +137,8 @@ static attn_status check_shapes(attni_plan *p, attn_error *err)
     return ATTN_OK;
 }
 
-/* A larger call, the whole, can be divided. `part` says which of its rows and heads this call
- * computes; this function checks it. If `part` is NULL, this call is the whole. */
+/* Checks `part`, which says that this call computes some rows and heads of a larger call, the
+ * whole. If `part` is NULL, this call is the whole. */
 static attn_status check_part(attni_plan *p, const attn_pieces_options *part, attn_error *err)
 {
     p->whole_T = p->T;
@@ -218,13 +217,14 @@ static attn_status check_numbers(const attni_plan *p, attn_error *err)
     return ATTN_OK;
 }
 
-/* Handles scales outside the usual range. Queries are multiplied by scale_pow2, and their products
- * with keys by scale_mantissa (`rest` here). A scale_pow2 above 1 could make a query infinite. So
- * |scale_pow2| becomes 1, and `rest` becomes |scale|. A |scale_pow2| below the smallest number of
- * R becomes that number, and `rest` takes what remains. If `rest` is then too small for R as well,
- * the scale counts as 0. `rest` is limited: neither it nor its product with log2(e) may overflow R.
- * If the soft cap is so small that rest / softcap would overflow, the soft cap is increased. The
- * capped scores are nearly 0 in both cases. */
+/* Handles a soft cap, and scales outside the usual range. Queries are multiplied by scale_pow2, and
+ * their products with keys by scale_mantissa, whose new value is `rest`. A scale_pow2 above 1 could
+ * make a query infinite. So |scale_pow2| becomes 1, and `rest` becomes |scale|. A |scale_pow2|
+ * below the smallest number of R becomes that number, and `rest` takes what remains. If R is float
+ * and `rest` is then below 2^-125, the scale counts as 0: scale_pow2 becomes 0. `rest` is limited:
+ * neither it nor its product with log2(e) may overflow R. If the soft cap is so small that rest /
+ * softcap would overflow, the soft cap is increased. The capped scores are nearly 0 with either of
+ * the two caps. */
 static __attribute__((cold, noinline)) void fit_scale(attni_plan *p)
 {
     const bool f32 = p->real == sizeof(float);

@@ -438,8 +438,8 @@ static void test_errors(void **state)
         expect_error(attn_sdpa_forward(NULL, &a, &err), &err, status, argument, part);             \
         assert_int_equal(attn_sdpa_forward(NULL, &a, NULL), status);                               \
     } while (0)
-    REFUSED(a.k = k, ATTN_ERR_ARGUMENT, "k", "cache; it must be NULL");
-    REFUSED(a.v = v, ATTN_ERR_ARGUMENT, "v", "cache; it must be NULL");
+    REFUSED(a.k = k, ATTN_ERR_ARGUMENT, "k", "k.data is given with a cache; it must be NULL");
+    REFUSED(a.v = v, ATTN_ERR_ARGUMENT, "v", "v.data is given with a cache; it must be NULL");
     REFUSED(a.q.shape[0] = 1; a.out.shape[0] = 1, ATTN_ERR_SHAPE, "q", "the cache has B=2");
     REFUSED(a.q.shape[3] = 7, ATTN_ERR_SHAPE, "k", "D=8");
     REFUSED(a.out.shape[3] = 3, ATTN_ERR_SHAPE, "out", "4");

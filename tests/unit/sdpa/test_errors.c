@@ -77,6 +77,7 @@ SPOIL(p_nan, a->dropout = NAN)
 SPOIL(precision, a->precision = (attn_precision)7)
 SPOIL(causal, a->causal = (attn_causal)4)
 SPOIL(causal_negative, a->causal = (attn_causal)-1)
+SPOIL(causal_with_diagonal, a->causal = (attn_causal)4; a->diagonal = ATTN_DIAGONAL_BOTTOM_RIGHT)
 SPOIL(window_left, a->window_left = -2)
 SPOIL(window_right, a->window_right = INT64_MIN)
 SPOIL(length_negative, lengths[1] = -1; a->key_lengths = lengths)
@@ -155,6 +156,7 @@ static const struct {
     {"precision", precision, ATTN_ERR_ARGUMENT, "precision"},
     {"causal", causal, ATTN_ERR_ARGUMENT, "causal"},
     {"causal negative", causal_negative, ATTN_ERR_ARGUMENT, "causal"},
+    {"causal with diagonal", causal_with_diagonal, ATTN_ERR_ARGUMENT, "causal"},
     {"window left", window_left, ATTN_ERR_ARGUMENT, "window"},
     {"window right", window_right, ATTN_ERR_ARGUMENT, "window"},
     {"length negative", length_negative, ATTN_ERR_ARGUMENT, "key_lengths"},
