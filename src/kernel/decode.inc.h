@@ -14,7 +14,7 @@
  * f64, which has not been measured, and not in the portable code, to keep it small. */
 #define WHOLE_LOADS (V_ACCUMULATORS > 8 && ATTNI_BITS == 32)
 
-/* OWN: the storage type equal to R. The others are bf16 and f16, where vec/vec_<isa>.h defines
+/* OWN: the storage type equal to R. k and v may also be bf16 or f16 if vec/vec_<isa>.h defines
  * V_HALVES. */
 #define OWN (ATTNI_BITS == 32 ? ATTN_F32 : ATTN_F64)
 #define SIZE_OF(dtype) ((dtype) == OWN ? (int)sizeof(R) : 2)
@@ -27,8 +27,8 @@
  * From here on, `bytes` is the distance between rows of k or v in bytes; ldk and ldv are distances
  * in elements.
  *
- * Keys are transposed in registers, so that lanes hold keys. A column has 4 bytes of each of
- * V_LANES keys (8 in f64): one component, or two of bf16 and f16. v_load_transposed() loads
+ * Keys are transposed in registers, so that lanes hold keys. A column has 4 bytes (8 in f64)
+ * of each of V_LANES keys: one component, or two of bf16 or f16. v_load_transposed() loads
  * V_COLUMNS columns. */
 
 #ifndef V_COLUMNS
@@ -53,8 +53,8 @@ V_INLINE void v_load_transposed(vec r[V_LANES], const v_rows *rows, int at)
 #define QT_LD(nr) ((nr) > 1 ? V_LANES : 1)
 
 /* Adds to s[r], for each query r, the products of the key components in `column` with those of the
- * queries. q[r] is the component of query r that belongs to the first one in the column. If `skip`
- * is positive, the first `skip` components of the column are left out. */
+ * queries. q[r] is the component of query r that is multiplied by the first component in the
+ * column. If `skip` is positive, the first `skip` components of the column are left out. */
 V_INLINE void scores_decode_column(vec *s, const R *q, vec column, int skip, const attn_dtype dtype,
                                    const int nr)
 {
@@ -191,7 +191,7 @@ V_INLINE void scores_decode_end(vec (*s)[V_MAX_DECODE_ROWS], const R *qt, const 
                                         next, dtype, nr);
         }
     }
-    if (d < n && (groups == 1 || !WHOLE_LOADS)) /* with 2, all are added by now */
+    if (d < n && (groups == 1 || !WHOLE_LOADS)) /* with 2 groups, all are added */
         FOR_G scores_decode_rest(s[g], qt + d * ld, k + g * V_LANES * bytes + d * size, bytes,
                                  dtype, keys - g * V_LANES, n - d, nr, groups);
 }

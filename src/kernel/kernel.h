@@ -99,7 +99,7 @@ typedef struct attni_next_rows {
     ptrdiff_t bytes; /* from one row to the next */
     int64_t n;       /* bytes in each row */
     int64_t count;   /* of rows; if they have no gaps, they may be one long row */
-    bool l2;         /* f32 and f64 are prefetched into L2, and most lines later into L1: these
+    bool l2;         /* rows of R are prefetched into L2, and most lines later into L1: these
                         rows, and also the rows that the operation itself reads */
 } attni_next_rows;
 
@@ -353,8 +353,8 @@ typedef struct attni_kernels {
     float (*maximum)(const void *x, int64_t n);
 
     /* Returns the sum of e^(x[i] - top), i < n, where no x[i] exceeds top. It is computed in
-     * double. Each term has a relative error below 3e-14; a term below 2^-1000 counts as
-     * 2^-1000. */
+     * double. Each term has a relative error below 3e-14, or 5e-14 if it is below 2^-512. A
+     * term below 2^-1000 counts as 2^-1000. */
     double (*exp_sum)(const void *x, double top, int64_t n);
 
     /* e[i] = e^(x[i] - top), i < n, where no x[i] exceeds top and |top| <= 1e9: within 2 ulp; 1

@@ -79,9 +79,9 @@ static void op_linear(const attni_product *p, int nv_) { WITH_NV(nv_, linear_til
 /* ------------------------------------------------------------------------------- linear_few_rows
  */
 
-/* r[d][i] = component d of output i; 0 outside of `outputs` x `count`. Not inlined, to keep its
- * callers small. No load depends on a condition: compilers turn such loads into masked ones, which
- * are slow where the masked part lies in another page. */
+/* r[d][i] = component d of the weight's row i, for i < outputs and d < count; else 0. Not inlined,
+ * to keep its callers small. No load depends on a condition: compilers turn such loads into masked
+ * ones, which are slow where the masked part lies in another page. */
 static __attribute__((noinline)) void load_part(R r[V_LANES][V_LANES], const R_any *w,
                                                 ptrdiff_t ldw, int outputs, int count)
 {
@@ -91,8 +91,9 @@ static __attribute__((noinline)) void load_part(R r[V_LANES][V_LANES], const R_a
             r[d][i] = w[i * ldw + d];
 }
 
-/* Prefetches component d + LINEAR_PREFETCH of V_LANES rows of the weight or, if the rows end before
- * it, of the V_LANES rows after them. Rows from number `prefetched` on must not be prefetched. */
+/* Prefetches V_LANES rows of the weight, LINEAR_PREFETCH components after d; if that is past their
+ * end, the distance continues in the V_LANES rows after them. Rows from number `prefetched` on must
+ * not be prefetched. */
 V_INLINE void prefetch_rows(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t D, int prefetched)
 {
     const bool same = d + LINEAR_PREFETCH < D;

@@ -3,8 +3,9 @@
  * A decode operation prefetches one stream of lines in address order, spread over the arithmetic.
  * The transposes read the same line of each row; prefetching in their order defeats the hardware
  * prefetcher (Zen 5: 22 GB/s, where a streaming read reaches 36). A core has few line-fill buffers,
- * so lines are prefetched into L1 one at a time, between two multiplications (scores() alone, where
- * a streaming read reaches 40 GB/s: 37 GB/s with one line at a time, 34 with four).
+ * so lines are prefetched into L1 one at a time, between two multiplications. (With huge pages,
+ * where a streaming read reaches 40 GB/s, scores_decode() alone reads 37 GB/s with one line at a
+ * time and 34 with four; decision 0009.)
  *
  * With one query, the prefetch is half a block ahead of the reads. Half a block stays in L1 (f32
  * and D = 128: 16 KB; 8 KB and 32 KB are 15 % slower). With more queries, values() passes several
@@ -67,8 +68,8 @@ V_INLINE prefetcher prefetch_stream(const attni_next_rows *next_rows, const char
  * keeps the compiler from making two copies of the loop around it, one for each level, and from
  * moving prefetches together.
  *
- * Rows of bf16 and f16 are always prefetched into L1, because f16 is slower with L2. (The bf16
- * engine has its own prefetch, which uses L2.) */
+ * Rows of bf16 and f16 are always prefetched into L1 here: f16 is slower with L2 (decision 0030).
+ * The bf16 engine has its own prefetch, which uses L2. */
 V_INLINE void prefetch_begin(prefetcher *a, const int lines, const attn_dtype dtype)
 {
     if (!PREFETCHES || dtype != OWN || lines == 1)

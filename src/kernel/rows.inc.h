@@ -3,8 +3,8 @@
  * in kernel.h. For float only, as in elements.inc.h. Long sums are in double; norm_sums() and
  * norm_columns() first add a few terms in float.
  *
- * A caller passes a row in pieces of ATTNI_PIECE elements (the last may be shorter) and adds their
- * sums in order, so the order of every sum depends on the row's length alone. */
+ * Modules pass a row in pieces of ATTNI_PIECE elements (the last may be shorter) and add their sums
+ * in order, so the order of every sum depends on the row's length alone. */
 #if ATTNI_BITS == 32
 #include "vec/wide.h"
 
@@ -27,8 +27,9 @@ static float op_maximum(const void *x_, int64_t n)
 }
 
 #define EXPONENTIALS 8 /* vectors of double, computed together */
-/* e^x in double, of `count` vectors, for x <= 0, -inf or NaN. The relative error is 1.5e-14, and
- * e^0 is 1. Each result is a chain of dependent operations; the vectors take each step together. */
+/* e^x in double, of `count` vectors, for x <= 0, -inf or NaN. The relative error is 1.5e-14 for x
+ * >= -177, and 5e-14 below. e^0 is 1. Each result is a chain of dependent operations; the vectors
+ * take each step together. */
 V_INLINE void wide_exp(v_wide *x, int count)
 {
     typedef int64_t bits __attribute__((vector_size(sizeof(v_wide))));
@@ -220,7 +221,7 @@ static void op_norm_sums(double *sum_g, double *sum_gy, const void *x_, const vo
         }
         if (n - i < V_LANES && i < n) {
             R d[V_LANES], w[V_LANES], at[V_LANES];
-            copy_part(at, x + i, n - i, m->mean); /* so y is about 0; of 0 it might be inf */
+            copy_part(at, x + i, n - i, m->mean); /* so y is near 0; padded with 0 it may be inf */
             const vec g =
                 weighted(padded(d, dout + i, n - i), padded(w, weight ? weight + i : NULL, n - i));
             g_sum = v_add(g_sum, g);
@@ -311,7 +312,8 @@ static void op_norm_columns(double *dweight, double *dbias, const void *const *x
     memcpy(dbias + i, b, (size_t)(n - i) * sizeof *b);
 }
 
-/* Adds the rows' next `parts` wide vectors of columns to their sums, which stay in registers. */
+/* Adds all rows to the sums of the next `parts` wide vectors of columns. The sums stay in
+ * registers. */
 V_INLINE void add_columns(double *sums, const R_any *x, ptrdiff_t ld, int rows, const int parts)
 {
     v_wide s[4];
@@ -370,9 +372,9 @@ static float op_largest(const void *x_, int64_t n)
 
 /* x / scale, or a number that rounds to the same integer: the product with 1 / scale, which is
  * faster. Product and quotient may differ in their last bits. This matters only if the quotient is
- * a multiple of 1/2, because every other quotient of two floats is at least 2^-25 away from all
- * multiples of 1/2. So the multiple of 1/2 nearest to the product is computed. If its product with
- * scale, which is exact, equals x, then it is the quotient, and the result. */
+ * halfway between two integers, because every other quotient of two floats is at least 2^-25 away
+ * from all such middles. So the multiple of 1/2 nearest to the product is computed. If its product
+ * with scale, which is exact, equals x, then it is the quotient, and the result. */
 V_INLINE v_wide quotient_to_round(v_wide x, v_wide scale, v_wide inverse)
 {
     typedef int64_t bits __attribute__((vector_size(sizeof(v_wide))));

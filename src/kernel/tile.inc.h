@@ -135,10 +135,11 @@ static __attribute__((noinline)) prefetch_step next_prefetch(attni_prefetch *a, 
     return prefetch;
 }
 
-/* A tile that is alone in its task must prefetch about as many bytes as it reads. A step of a
- * micro-kernel reads one element of each of its rows: 6 rows in the widest tile, 12 in a narrower
- * one. So it prefetches 8 elements, or a line of 64 bytes (docs/decisions/0040). `nothing`: an
- * address in cache, for calls that do not prefetch. */
+/* The tiles of a task share each chunk, so each prefetches a part of the next one. A tile that is
+ * alone must prefetch all of it, about as many bytes as it reads. A step of a micro-kernel reads
+ * one element of each of its rows (x86: 6 rows in the widest tile, 12 in a narrower one). So at
+ * each step it prefetches 8 elements in the widest tile, and a line of 64 bytes in a narrower one
+ * (docs/decisions/0040). `nothing`: an address in cache, for calls that do not prefetch. */
 #define NEXT_PREFETCH(a, n, nothing)                                                               \
     (PREFETCHES && (a) ? next_prefetch(a, n, nv < V_VECTORS ? 64 : 8 * (int)sizeof(R))             \
                        : (prefetch_step){(uintptr_t)(nothing), 0})
@@ -193,8 +194,7 @@ V_INLINE void scores_run(R *st, vec *mx, const R *qt, const R_any *k, ptrdiff_t 
 }
 
 /* D is split into runs so that one run of the queries stays in L1 while all keys of the block are
- * processed, and so that rounding errors grow with the length of a run and the number of runs, and
- * not with D. */
+ * processed, and so that rounding errors grow with 64 + D / 64 instead of D. */
 V_INLINE void scores_tile(R *st, R *mx, const R *qt, const R_any *k, ptrdiff_t ldk, int n,
                           int64_t D, attni_prefetch *hints, const int nv)
 {

@@ -78,7 +78,7 @@ struct attni_plan {
     bool decode_as_stored;
     size_t sums_width; /* Dv, rounded up to whole vectors */
     bool far;          /* more data than stays in L2, so that rows are prefetched */
-    bool prefetch_l2;  /* decode operations prefetch f32 and bf16 into L2 first */
+    bool prefetch_l2;  /* decode operations prefetch into L2 first: f32, and bf16 in its engine */
     int nv;            /* vectors of queries in a full tile */
     int tiles;         /* per task */
     int group;         /* query heads that share the lanes of a tile, if one head's queries would

@@ -63,7 +63,7 @@ static attn_status use_cache(attn_sdpa_args *a, attn_error *err)
             return attni_fail(
                 err, ATTN_ERR_ARGUMENT, "scores_stage",
                 "scores_stage is %d, which needs sequences of equal length, but sequence %lld has "
-                "%lld of %lld keys; use ATTN_STAGE_BIASED",
+                "%lld keys and the longest has %lld; use ATTN_STAGE_BIASED",
                 (int)a->scores_stage, (long long)b, (long long)c->lengths[b], (long long)S);
     a->k = attn_bhtd(NULL, o->dtype, o->B, o->Hk, S, o->D);
     a->v = attn_bhtd(NULL, o->dtype, o->B, o->Hk, S, o->Dv);
@@ -321,7 +321,7 @@ attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, bool der
         a->sequences = 0;
     if (a->dropout > 0)
         p->drop_threshold = attni_dropout_threshold(a->dropout);
-    const bool floats = a->q.dtype == ATTN_F32 || a->k.dtype == ATTN_I8; /* computed as f32 */
+    const bool floats = a->q.dtype == ATTN_F32 || a->k.dtype == ATTN_I8; /* can be double */
     const bool f64 = a->q.dtype == ATTN_F64 || (floats && a->precision == ATTN_PRECISION_ACCURATE);
     p->real = f64 ? sizeof(double) : sizeof(float);
     p->real_dtype = f64 ? ATTN_F64 : ATTN_F32;

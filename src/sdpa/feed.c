@@ -160,14 +160,14 @@ static void add_to_open(const attn_sdpa_state *s, int64_t at, const attn_tensor 
 }
 
 /* Sweeps the chunks that keys first_key .. end-1 complete, and copies the keys after the last of
- * them. k and v are these keys and their values. */
+ * them. k and v hold keys first_key .. end-1 and their values. */
 static attn_status sweep_piece(attn_sdpa_state *s, int64_t first_key, int64_t end,
                                const attn_tensor *k, const attn_tensor *v, attn_error *err)
 {
     const bool opens = s->open > 0 && first_key == s->position;
-    /* The chunk around first_key; empty if one begins there. If `opens` is false, keys were
-     * skipped, so no row that is swept sees this chunk (attn_sdpa_next() would have asked for all
-     * of it), and the rest of the chunk is skipped, too. */
+    /* The chunk around first_key; empty if one begins there. If it is not empty and `opens` is
+     * false, its keys before first_key were not fed. Then no row that is swept sees the chunk (else
+     * attn_sdpa_next() would have asked for all of it), and its other keys are skipped. */
     key_range chunk = chunk_across(&s->plan, first_key);
     const key_range rest = end < s->plan.S ? chunk_across(&s->plan, end) : (key_range){end, end};
     const attn_tensor open_k = attni_pieces_open_chunk(s, false),
