@@ -185,5 +185,5 @@ void attni_grad_scores(attni_grad_worker *w, char *kept, int64_t j, int n)
     kernels->score_grads(w->dp, f->st, kept == f->st ? NULL : kept, w->delta, n, w->tile.nv);
     attni_grad_sums(w, j, n);
     if (w->raw && bw->want_scores)
-        kernels->cap_grads(w->dp, w->raw, n, p->scale_mantissa, p->args.softcap, w->tile.nv);
+        kernels->cap_grads(w->dp, w->raw, n, p->capped_mantissa, p->args.softcap, w->tile.nv);
 }

@@ -287,9 +287,9 @@ static void weigh_block(jvp_worker *w, int64_t j0, int n, attni_class visible, b
     }
     kernels->score_grads(w->ts, f->st, w->kept, w->zero, n, t->nv);
     if (w->raw) {
-        kernels->cap_grads(w->ts, w->raw, n, p->scale_mantissa, p->args.softcap, t->nv);
+        kernels->cap_grads(w->ts, w->raw, n, p->capped_mantissa, p->args.softcap, t->nv);
         if (mass != w->ts)
-            kernels->cap_grads(mass, w->raw, n, p->scale_mantissa, p->args.softcap, t->nv);
+            kernels->cap_grads(mass, w->raw, n, p->capped_mantissa, p->args.softcap, t->nv);
     }
     kernels->values(w->mu, NULL, NULL, w->ones, 1, mass, n, 1, t->nv, first ? ATTNI_FIRST : 0,
                     NULL);

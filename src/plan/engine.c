@@ -12,10 +12,11 @@ static __attribute__((cold, noinline)) void cap_in_double(float *x, int64_t n, d
 
 void attni_scale_softcap(const attni_plan *p, void *st, int n, double cap, int nv)
 {
-    if (p->real == sizeof(float) && cap > 0x1p126)
+    const double r = cap > 0 ? p->capped_mantissa : p->scale_mantissa;
+    if (p->real == sizeof(float) && (cap > 0x1p126 || r < p->scale_mantissa))
         cap_in_double(st, (int64_t)n * nv * p->kernels->lanes, p->scale_mantissa, cap);
     else
-        p->kernels->scale_softcap(st, n, p->scale_mantissa, cap, nv);
+        p->kernels->scale_softcap(st, n, r, cap, nv);
 }
 
 double attni_log_sum(double l, double m, double lowered)

@@ -58,6 +58,9 @@ struct attni_plan {
     attn_dtype real_dtype;
     int64_t B, H, Hk, T, S, D, Dv;
     double scale_pow2, scale_mantissa;
+    /* scale_mantissa for scores with a soft cap, limited so that its quotient with the cap does not
+     * overflow R. */
+    double capped_mantissa;
     /* Turns a score into log2 units: scale_mantissa * log2(e), or log2(e) if `scaled_scores`. */
     double log2_scale;
     unsigned kinds;     /* of masks: attni_mask_kinds */

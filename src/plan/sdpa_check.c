@@ -217,14 +217,12 @@ static attn_status check_numbers(const attni_plan *p, attn_error *err)
     return ATTN_OK;
 }
 
-/* Handles a soft cap, and scales outside the usual range. Queries are multiplied by scale_pow2, and
- * their products with keys by scale_mantissa, whose new value is `rest`. A scale_pow2 above 1 could
- * make a query infinite. So |scale_pow2| becomes 1, and `rest` becomes |scale|. A |scale_pow2|
- * below the smallest number of R becomes that number, and `rest` takes what remains. If R is float
- * and `rest` is then below 2^-125, the scale counts as 0: scale_pow2 becomes 0. `rest` is limited:
- * neither it nor its product with log2(e) may overflow R. If the soft cap is so small that rest /
- * softcap would overflow, the soft cap is increased. The capped scores are nearly 0 with either of
- * the two caps. */
+/* Handles scales outside the usual range. Queries are multiplied by scale_pow2, and their products
+ * with keys by scale_mantissa, whose new value is `rest`. A scale_pow2 above 1 could make a query
+ * infinite. So |scale_pow2| becomes 1, and `rest` becomes |scale|. A |scale_pow2| below the
+ * smallest number of R becomes that number, and `rest` takes what remains. If R is float and `rest`
+ * is then below 2^-125, the scale counts as 0: scale_pow2 becomes 0. `rest` is limited: neither it
+ * nor its product with log2(e) may overflow R. */
 static __attribute__((cold, noinline)) void fit_scale(attni_plan *p)
 {
     const bool f32 = p->real == sizeof(float);
@@ -233,8 +231,6 @@ static __attribute__((cold, noinline)) void fit_scale(attni_plan *p)
     const double rest = p->scale_mantissa * (size / kept), smallest = f32 ? 0x1p-125 : 0;
     p->scale_pow2 = rest < smallest ? 0 : copysign(kept, p->scale_pow2);
     p->scale_mantissa = rest < smallest ? 1 : fmin(rest, (f32 ? (double)FLT_MAX : DBL_MAX) * 0.693);
-    if (p->args.softcap > 0)
-        p->args.softcap = fmax(p->args.softcap, p->scale_mantissa * (f32 ? 0x1p-124 : 0x1p-1020));
 }
 
 /* Splits scale = scale_pow2 * scale_mantissa (plan.h). */
@@ -259,8 +255,10 @@ static void split_scale(attni_plan *p)
     p->scale_mantissa = rest.x;
     p->scale_pow2 = power.x;
     const double size = fabs(p->scale_pow2);
-    if (size > 1 || size < 0x1p-149 || p->args.softcap > 0)
+    if (size > 1 || size < 0x1p-149)
         fit_scale(p);
+    const double most = p->args.softcap * (p->real == sizeof(float) ? 0x1p124 : 0x1p1020);
+    p->capped_mantissa = fmin(p->scale_mantissa, most);
     p->scaled_scores = p->args.softcap > 0 || attni_mask_biases(p->kinds);
     p->log2_scale =
         (p->scaled_scores ? 1 : p->scale_mantissa) * 1.4426950408889634074; /* log2(e) */

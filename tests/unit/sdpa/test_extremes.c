@@ -243,6 +243,41 @@ static void soft_caps(check_case *c)
     }
 }
 
+/* A soft cap stays what it is if the scale divided by it is beyond the type: scores are the cap. */
+static void soft_caps_of_large_scales(check_case *c)
+{
+    static const double caps[] = {1e-3, 1, 50}, scales[] = {1e30, 3e37, 1e38, -3e38};
+    for (int n = 0; n < DTYPES * 3 * 4; n++) {
+        const attn_dtype dtype = dtypes[n % DTYPES];
+        enum { T = 5, S = 70 };
+        call x;
+        make(c, &x, dtype, T, S);
+        x.args.softcap = caps[n / DTYPES % 3];
+        x.args.scale = scales[n / DTYPES / 3] * (dtype == ATTN_F64 ? 1e269 : 1);
+        check_describe(c, "%s cap %g scale %g", attn_dtype_name(dtype), x.args.softcap,
+                       x.args.scale);
+        const int64_t all[4] = {1, 1, T, S};
+        check_tensor capped = check_tensor_new(c, ATTN_F64, all, CHECK_DENSE);
+        x.args.scores = &capped.view, x.args.scores_stage = ATTN_STAGE_SOFTCAP;
+        for (int64_t j = 0; j < S; j++) {
+            check_store(&x.k.view, 0, 0, j, 0, (double)(j % 3 - 1) / (1 + (double)(j / 3)));
+            check_store(&x.v.view, 0, 0, j, 0, (double)(j % 7) - 2);
+        }
+        for (int64_t i = 0; i < T; i++)
+            check_store(&x.q.view, 0, 0, i, 0, i ? 1 : 0);
+        forward(c, &x);
+        const double *got = check_tensor_copy(c, &capped.view);
+        for (int64_t i = 0; i < T * S; i++) {
+            const double side = i < S ? 0 : (double)(i % S % 3 - 1);
+            const double sign = x.args.scale < 0 ? -side : side;
+            if (!(fabs(got[i] - sign * x.args.softcap) <= 2e-6 * x.args.softcap))
+                check_fail(c, "score %d is %.9g, want %.9g", (int)i, got[i], sign * x.args.softcap);
+        }
+        expect_definition(c, &x, dtype == ATTN_F16 || dtype == ATTN_BF16 ? 2e-2 : 1e-5);
+        check_buffers_reset(c->run->buffers);
+    }
+}
+
 /* A mask of f64 beside numbers of a narrower type: what that type cannot hold is still a number,
  * and hides no key. */
 static void wide_masks(check_case *c)
@@ -425,6 +460,12 @@ static void test_scales(void **state)
     run_once(scales);
 }
 
+static void test_soft_caps_of_large_scales(void **state)
+{
+    (void)state;
+    run_once(soft_caps_of_large_scales);
+}
+
 static void test_soft_caps(void **state)
 {
     (void)state;
@@ -498,6 +539,7 @@ int main(void)
         cmocka_unit_test(test_huge_sinks),
         cmocka_unit_test(test_scales),
         cmocka_unit_test(test_soft_caps),
+        cmocka_unit_test(test_soft_caps_of_large_scales),
         cmocka_unit_test(test_wide_masks),
         cmocka_unit_test(test_weights_beside_nan),
         cmocka_unit_test(test_small_weights),
