@@ -451,7 +451,7 @@ static void test_errors(void **state)
     REFUSED(a.cu_seqlens_q = a.cu_seqlens_k = cu;
             a.sequences = 1, ATTN_ERR_ARGUMENT, "cache", "cu_seqlens");
     REFUSED(a.key_lengths = lengths; lengths[1] = 8, ATTN_ERR_ARGUMENT, "key_lengths",
-                                     "key_lengths[1] is 8; the cache has 7");
+                                     "key_lengths[1] is 8; it must be 0 to 7, the cache's length");
     REFUSED(a.key_lengths = lengths; lengths[1] = -1, ATTN_ERR_ARGUMENT, "key_lengths", "-1");
     REFUSED(a.scores = &t; a.scores_stage = ATTN_STAGE_RAW, ATTN_ERR_ARGUMENT, "scores_stage",
                            "sequence 1 has 7 of 12 keys");
