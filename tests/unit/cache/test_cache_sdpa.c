@@ -454,13 +454,13 @@ static void test_errors(void **state)
                                      "key_lengths[1] is 8; it must be 0 to 7, the cache's length");
     REFUSED(a.key_lengths = lengths; lengths[1] = -1, ATTN_ERR_ARGUMENT, "key_lengths", "-1");
     REFUSED(a.scores = &t; a.scores_stage = ATTN_STAGE_RAW, ATTN_ERR_ARGUMENT, "scores_stage",
-                           "sequence 1 has 7 of 12 keys");
+                           "sequence 1 has 7 keys and the longest has 12");
     REFUSED(a.scores = &t; a.scores_stage = ATTN_STAGE_SOFTCAP, ATTN_ERR_ARGUMENT, "scores_stage",
                            "ATTN_STAGE_BIASED");
     /* the first sequence is the shorter one */
     assert_int_equal(attn_cache_truncate(cache, 0, 6, NULL), ATTN_OK);
     REFUSED(t.shape[3] = 7; a.scores = &t; a.scores_stage = ATTN_STAGE_RAW, ATTN_ERR_ARGUMENT,
-                                           "scores_stage", "sequence 0 has 6 of 7 keys");
+                                           "scores_stage", "sequence 0 has 6 keys and the longest has 7");
     REFUSED(t.shape[3] = 11; a.scores = &t;
             a.scores_stage = ATTN_STAGE_BIASED, ATTN_ERR_SHAPE, "scores", "7");
 #undef REFUSED
