@@ -460,7 +460,8 @@ static void test_errors(void **state)
     /* the first sequence is the shorter one */
     assert_int_equal(attn_cache_truncate(cache, 0, 6, NULL), ATTN_OK);
     REFUSED(t.shape[3] = 7; a.scores = &t; a.scores_stage = ATTN_STAGE_RAW, ATTN_ERR_ARGUMENT,
-                                           "scores_stage", "sequence 0 has 6 keys and the longest has 7");
+                                           "scores_stage",
+                                           "sequence 0 has 6 keys and the longest has 7");
     REFUSED(t.shape[3] = 11; a.scores = &t;
             a.scores_stage = ATTN_STAGE_BIASED, ATTN_ERR_SHAPE, "scores", "7");
 #undef REFUSED
