@@ -198,6 +198,24 @@ static void scales(check_case *c)
     }
 }
 
+enum { CAP_T = 5, CAP_S = 70 };
+
+/* Fills k with `size` times -1, 0, 1, divided by 1, 2, 3 and so on, and q with ones, the first
+ * query with 0. Returns a tensor for x->args.scores, which will be the capped scores. */
+static check_tensor prepare_capped(check_case *c, call *x, double size)
+{
+    const int64_t all[4] = {1, 1, CAP_T, CAP_S};
+    check_tensor capped = check_tensor_new(c, ATTN_F64, all, CHECK_DENSE);
+    x->args.scores_stage = ATTN_STAGE_SOFTCAP;
+    for (int64_t j = 0; j < CAP_S; j++) {
+        check_store(&x->k.view, 0, 0, j, 0, size * (double)(j % 3 - 1) / (1 + (double)(j / 3)));
+        check_store(&x->v.view, 0, 0, j, 0, (double)(j % 7) - 2);
+    }
+    for (int64_t i = 0; i < CAP_T; i++)
+        check_store(&x->q.view, 0, 0, i, 0, i ? 1 : 0);
+    return capped;
+}
+
 /* A soft cap of any size: beyond the type it caps nothing, far below it leaves 0. */
 static void soft_caps(check_case *c)
 {
@@ -207,34 +225,26 @@ static void soft_caps(check_case *c)
     for (int n = 0; n < DTYPES * 14 * 5 * 2; n++) {
         const attn_dtype dtype = dtypes[n % DTYPES];
         const double cap = caps[n / DTYPES % 14], size = sizes[n / DTYPES / 14 % 5];
-        enum { T = 5, S = 70 };
         call x;
         if (size > largest(dtype))
             continue;
-        make(c, &x, dtype, T, S);
+        make(c, &x, dtype, CAP_T, CAP_S);
         x.args.softcap = cap;
         x.args.scale = n / DTYPES / 14 / 5 ? 0.75 : 1;
         check_describe(c, "%s cap %g scores %g", attn_dtype_name(dtype), cap, size);
-        const int64_t all[4] = {1, 1, T, S};
-        check_tensor capped = check_tensor_new(c, ATTN_F64, all, CHECK_DENSE);
-        x.args.scores = &capped.view, x.args.scores_stage = ATTN_STAGE_SOFTCAP;
-        for (int64_t j = 0; j < S; j++) {
-            check_store(&x.k.view, 0, 0, j, 0, size * (double)(j % 3 - 1) / (1 + (double)(j / 3)));
-            check_store(&x.v.view, 0, 0, j, 0, (double)(j % 7) - 2);
-        }
-        for (int64_t i = 0; i < T; i++)
-            check_store(&x.q.view, 0, 0, i, 0, i ? 1 : 0);
-        double *want = check_array(c, T * S);
+        check_tensor capped = prepare_capped(c, &x, size);
+        x.args.scores = &capped.view;
+        double *want = check_array(c, CAP_T * CAP_S);
         ref_sdpa_forward(&x.args, &(ref_result){.stages[ATTN_STAGE_SOFTCAP] = want});
         const double *out = forward(c, &x), *got = check_tensor_copy(c, &capped.view);
-        for (int64_t i = 0; i < T * S; i++) {
+        for (int64_t i = 0; i < CAP_T * CAP_S; i++) {
             const double tiny = dtype == ATTN_F64 ? 0x1p-1018 : 0x1p-123; /* and of r / cap: */
             const double lost = fmin(cap, 0x1p128) * (dtype == ATTN_F64 ? 0x1p-1073 : 0x1p-148);
             if (!(fabs(got[i] - want[i]) <= 2e-6 * fabs(want[i]) + tiny + lost))
                 check_fail(c, "score %d is %.9g, want %.9g (tolerance %g)", (int)i, got[i], want[i],
                            2e-6 * fabs(want[i]) + tiny + lost);
         }
-        for (int64_t i = 0; i < 2 * T; i++)
+        for (int64_t i = 0; i < 2 * CAP_T; i++)
             if (!isfinite(out[i]))
                 check_fail(c, "out[%d] is %g, want a finite number", (int)i, out[i]);
         if (size <= 1)
@@ -249,26 +259,18 @@ static void soft_caps_of_large_scales(check_case *c)
     static const double caps[] = {1e-3, 1, 50}, scales[] = {1e30, 3e37, 1e38, -3e38};
     for (int n = 0; n < DTYPES * 3 * 4; n++) {
         const attn_dtype dtype = dtypes[n % DTYPES];
-        enum { T = 5, S = 70 };
         call x;
-        make(c, &x, dtype, T, S);
+        make(c, &x, dtype, CAP_T, CAP_S);
         x.args.softcap = caps[n / DTYPES % 3];
         x.args.scale = scales[n / DTYPES / 3] * (dtype == ATTN_F64 ? 1e269 : 1);
         check_describe(c, "%s cap %g scale %g", attn_dtype_name(dtype), x.args.softcap,
                        x.args.scale);
-        const int64_t all[4] = {1, 1, T, S};
-        check_tensor capped = check_tensor_new(c, ATTN_F64, all, CHECK_DENSE);
-        x.args.scores = &capped.view, x.args.scores_stage = ATTN_STAGE_SOFTCAP;
-        for (int64_t j = 0; j < S; j++) {
-            check_store(&x.k.view, 0, 0, j, 0, (double)(j % 3 - 1) / (1 + (double)(j / 3)));
-            check_store(&x.v.view, 0, 0, j, 0, (double)(j % 7) - 2);
-        }
-        for (int64_t i = 0; i < T; i++)
-            check_store(&x.q.view, 0, 0, i, 0, i ? 1 : 0);
+        check_tensor capped = prepare_capped(c, &x, 1);
+        x.args.scores = &capped.view;
         forward(c, &x);
         const double *got = check_tensor_copy(c, &capped.view);
-        for (int64_t i = 0; i < T * S; i++) {
-            const double side = i < S ? 0 : (double)(i % S % 3 - 1);
+        for (int64_t i = 0; i < CAP_T * CAP_S; i++) {
+            const double side = i < CAP_S ? 0 : (double)(i % CAP_S % 3 - 1);
             const double sign = x.args.scale < 0 ? -side : side;
             if (!(fabs(got[i] - sign * x.args.softcap) <= 2e-6 * x.args.softcap))
                 check_fail(c, "score %d is %.9g, want %.9g", (int)i, got[i], sign * x.args.softcap);
