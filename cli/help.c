@@ -27,9 +27,9 @@ static void describe(const option_spec *spec, char *text, size_t size)
     size_t used = strlen(text);
     if (spec->kind == OPTION_CHOICE) {
         value_join(words, sizeof words, spec->range);
-        snprintf(text + used, size - used, " One of %s.%s%s%s", words,
-                 spec->fallback ? " Default: " : "", spec->fallback ? spec->fallback : "",
-                 spec->fallback ? "." : "");
+        snprintf(text + used, size - used,
+                 spec->fallback ? " One of %s. Default: %s." : " One of %s.", words,
+                 spec->fallback);
     } else if (range || spec->fallback) {
         if (range)
             value_range(words, sizeof words, spec->range, spec->argument);

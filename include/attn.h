@@ -504,10 +504,10 @@ ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tenso
  * Memory: one allocation, made by create: (D + Dv) x the element's size for each key of each
  * key/value head, 8 bytes more for ATTN_I8, and some bytes per sequence and page. Contiguous:
  * [B,Hk,max_keys,D], with max_keys rounded up to a multiple of 64. In pages:
- * [pages,Hk,page_keys,D]; a page belongs to one sequence, is taken when it grows and given back by
- * attn_cache_truncate. The allocation, and each head of each page, starts at a multiple of 64
- * bytes. The rows of a head's v in a page follow each other without gaps. Keys of f32, f16 and bf16
- * are interleaved in groups of 16: each line of 64 bytes holds the next 4 bytes of each of 16 keys.
+ * [pages,Hk,page_keys,D]; a sequence takes a page for itself when it grows; attn_cache_truncate
+ * gives pages back. The allocation, and each head of each page, starts at a multiple of 64 bytes.
+ * The rows of a head's v in a page follow each other without gaps. Keys of f32, f16 and bf16 are
+ * interleaved in groups of 16: each line of 64 bytes holds the next 4 bytes of each of 16 keys.
  * Decoding reads this order fastest. If D is odd, a key of f16 or bf16 takes one element more.
  *
  * Threads: append, truncate and destroy must not overlap any other use of the cache; all other

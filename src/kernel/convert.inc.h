@@ -6,7 +6,8 @@
 #include <string.h>
 
 #ifdef V_HALVES
-/* n elements of 2 bytes as a number whose lowest bits are the first one; 4 of them if n > 4. */
+/* The first n elements of 2 bytes, at most 4, as a number whose lowest bits are the first one; 0 if
+ * n <= 0. */
 V_INLINE uint64_t load_halves(const char *p, int n)
 {
     uint64_t four = 0;

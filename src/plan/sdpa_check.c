@@ -319,7 +319,7 @@ attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, bool der
         a->sequences = 0;
     if (a->dropout > 0)
         p->drop_threshold = attni_dropout_threshold(a->dropout);
-    const bool floats = a->q.dtype == ATTN_F32 || a->k.dtype == ATTN_I8; /* can be double */
+    const bool floats = a->q.dtype == ATTN_F32 || a->k.dtype == ATTN_I8; /* or double */
     const bool f64 = a->q.dtype == ATTN_F64 || (floats && a->precision == ATTN_PRECISION_ACCURATE);
     p->real = f64 ? sizeof(double) : sizeof(float);
     p->real_dtype = f64 ? ATTN_F64 : ATTN_F32;

@@ -7,7 +7,7 @@
  *   pieces     |            piece 1            |            piece 2            |
  *   sequences  | A                 | B
  *   chunks     |  A.0  |  A.1  |A.2|  B.0  |  B.1  |  B.2  |  B.3  |  B.4  |  B.5  |
- *   swept with     1       1     1     1       2       2       2       2     piece 3
+ *   swept with  piece 1     1     1     1       2       2       2       2       3
  *   copied                                  ---                             ---
  */
 #include "../core/hand_over.h"
