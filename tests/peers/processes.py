@@ -18,9 +18,12 @@ _context = multiprocessing.get_context("fork")
 
 
 def _run(function, rank, size, folder, pipe, arguments):
-    dist.init_process_group("gloo", init_method="file://" + os.path.join(folder, "store"),
-                            rank=rank, world_size=size)
     try:
+        dist.init_process_group("gloo", init_method="file://" + os.path.join(folder, "store"),
+                                rank=rank, world_size=size)
+        # Gloo fails to connect a rank to one that has ended, so `function`, which may send
+        # nothing, begins when all ranks are connected.
+        dist.barrier()
         said = True, function(rank, size, *arguments)
     except BaseException as error:
         said = False, "%s: %s" % (type(error).__name__, error)
