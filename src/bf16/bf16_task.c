@@ -445,7 +445,7 @@ void attni_bf16_begin_tile(bf16_worker *w, bf16_tile *t, int64_t i0, int64_t row
 {
     const attni_plan *p = w->plan;
     t->i0 = i0;
-    attni_bf16_size_tile(p, t, attni_heads_of_group(p, w->sequence->h), rows);
+    attni_bf16_size_tile(p, t, w->sequence->heads, rows);
     t->route = attni_bf16_route_of(p, t->rows);
     t->span = attni_mask_span(w->sequence, i0, i0 + t->per_head);
     t->loaded = false;

@@ -121,11 +121,6 @@ typedef struct attni_cursor {
     int64_t n, tasks_before;
 } attni_cursor;
 attni_cursor attni_last_sequence(const attni_plan *p);
-/* The number of groups of query heads in a batch element, the first head of a group, and the number
- * of heads in the group that begins with head h. */
-int64_t attni_groups_of_heads(const attni_plan *p);
-int64_t attni_first_head(const attni_plan *p, int64_t group);
-int attni_heads_of_group(const attni_plan *p, int64_t h);
 /* The first row of t (k or v) that the task reads. NULL: it reads none, and there may be no memory.
  * *rows becomes the number of rows from there to its last one, unless `rows` is NULL. */
 char *attni_first_row(const attni_task *task, const attn_tensor *t, int64_t *rows);
@@ -143,6 +138,11 @@ bool attni_sdpa_writes(const attn_sdpa_args *args);
  * number of keys, nor the time of the call, so more keys than anybody has are an error. */
 attn_status attni_check_keys(const attni_plan *plan, bool writes, attn_error *err);
 
+/* The number of groups of query heads in a batch element, the first head of a group, and the number
+ * of heads in the group that begins with head h. */
+int64_t attni_groups_of_heads(const attni_plan *p);
+int64_t attni_first_head(const attni_plan *p, int64_t group);
+int attni_heads_of_group(const attni_plan *p, int64_t h);
 /* Sequence n of the call: one of the packed sequences, or the only one. The last packed one (n =
  * args.sequences) holds the rows that are left over; it has no keys. If the plan has runs, n is the
  * number of a run. */

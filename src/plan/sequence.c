@@ -1,5 +1,40 @@
-/* Finds the queries, keys and values of one sequence in the tensors or in a cache (sequence.h). */
+/* Finds the queries, keys and values of one sequence in the tensors or in a cache (sequence.h), and
+ * the groups of heads that share them. */
 #include "plan.h"
+
+/* ---------------------------------------------------------------------------- groups of heads
+ *
+ * Heads that share keys are divided into groups of p->group: 71 heads with p->group = 36 into 36
+ * and 35. */
+
+static int64_t groups_of_key_head(const attni_plan *p)
+{
+    return attni_div_up(p->H / p->Hk, p->group);
+}
+
+int64_t attni_groups_of_heads(const attni_plan *p)
+{
+    return p->group > 1 ? p->Hk * groups_of_key_head(p) : p->H;
+}
+
+int64_t attni_first_head(const attni_plan *p, int64_t group)
+{
+    if (p->group == 1)
+        return group;
+    const int64_t groups = groups_of_key_head(p), hk = group / groups;
+    return hk * (p->H / p->Hk) + (group - hk * groups) * p->group;
+}
+
+int attni_heads_of_group(const attni_plan *p, int64_t h)
+{
+    if (p->group == 1)
+        return 1;
+    const int64_t sharing = p->H / p->Hk;
+    const int64_t left = sharing - h % sharing;
+    return left < p->group ? (int)left : p->group;
+}
+
+/* ---------------------------------------------------------------------------------- sequences */
 
 /* Bottom-right: the last query of the sequence sees its last key. */
 static void set_offset(const attn_sdpa_args *a, attni_sequence *sequence)
@@ -36,6 +71,7 @@ void attni_find_sequence(const attni_plan *p, int64_t b, int64_t h, int64_t n,
     const attni_run *run = p->runs ? &p->runs[n] : NULL;
     sequence->args = a;
     sequence->kinds = p->kinds;
+    sequence->heads = attni_heads_of_group(p, h);
     sequence->kernels = p->kernels;
     sequence->b = b;
     sequence->h = h;

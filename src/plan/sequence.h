@@ -13,6 +13,7 @@
 typedef struct attni_sequence {
     const attn_sdpa_args *args;
     unsigned kinds; /* of masks: attni_mask_kinds */
+    int heads;      /* query heads of the group that begins with h */
     const attni_kernels *kernels;
     int64_t b, h, hk;
     int64_t T, S; /* of this sequence */

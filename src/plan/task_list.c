@@ -16,38 +16,6 @@ char *attni_first_row(const attni_task *task, const attn_tensor *t, int64_t *row
     return span.any0 < span.any1 ? attni_stored_row(&task->sequence, t, span.any0) : NULL;
 }
 
-/* ---------------------------------------------------------------------------- groups of heads
- *
- * Heads that share keys are divided into groups of p->group: 71 heads with p->group = 36 into 36
- * and 35. */
-
-static int64_t groups_of_key_head(const attni_plan *p)
-{
-    return attni_div_up(p->H / p->Hk, p->group);
-}
-
-int64_t attni_groups_of_heads(const attni_plan *p)
-{
-    return p->group > 1 ? p->Hk * groups_of_key_head(p) : p->H;
-}
-
-int64_t attni_first_head(const attni_plan *p, int64_t group)
-{
-    if (p->group == 1)
-        return group;
-    const int64_t groups = groups_of_key_head(p), hk = group / groups;
-    return hk * (p->H / p->Hk) + (group - hk * groups) * p->group;
-}
-
-int attni_heads_of_group(const attni_plan *p, int64_t h)
-{
-    if (p->group == 1)
-        return 1;
-    const int64_t sharing = p->H / p->Hk;
-    const int64_t left = sharing - h % sharing;
-    return left < p->group ? (int)left : p->group;
-}
-
 /* -------------------------------------------------------------------------------------- tasks */
 
 /* How many tasks the queries of sequence (or run) n make, for one head. */

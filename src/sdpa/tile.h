@@ -90,7 +90,6 @@ typedef struct attni_worker {
     const attni_task *next;            /* the task to prefetch for, or NULL */
     int prefetch_count, prefetch_next; /* regions in `prefetch`; the current one */
     int pending_count;                 /* blocks in `pending`, whose values are deferred */
-    /* begin_worker() clears the members above this comment, and not those below it. */
     attni_tile tiles[ATTNI_TILES];
     attni_chunk_block pending[ATTNI_BLOCKS];
     attni_prefetch prefetch[2 + 2 * ATTNI_BLOCKS];

@@ -85,22 +85,18 @@ static void carve(attni_worker *w, attni_layout *layout)
     if (w->mx)
         w->a = w->mx + ATTNI_BLOCKS * line, w->factors = w->a + ATTNI_BLOCKS * line;
     const size_t keys = p->tiles > 1 ? ATTNI_CHUNK : ATTNI_BLOCK;
-    if (!p->k_in_place)
-        w->k = attni_layout_take(layout, keys * p->real, D);
-    if (!p->v_in_place)
-        w->v = attni_layout_take(layout, keys * p->real, Dv);
-    if (p->k_interleaved && p->args.k.dtype != p->real_dtype)
-        w->interleaved =
-            attni_layout_take(layout, ATTNI_BLOCK, p->args.cache->row_bytes[ATTNI_KEYS]);
-    if (p->S > 0)
-        w->score_rows = attni_layout_take(layout, 2 * ATTNI_BLOCK,
-                                          (size_t)p->kernels->max_decode_rows * p->real);
-    if (!p->q_in_place || !p->out_in_place || p->group > 1)
-        w->rows = attni_layout_take(layout, D > Dv ? D : Dv, line);
-    if (p->args.mask)
-        w->biases = attni_layout_take(layout, ATTNI_BLOCK, line);
-    if (p->args.scores)
-        w->lines = attni_layout_take(layout, ATTNI_BLOCK, line);
+    w->k = p->k_in_place ? NULL : attni_layout_take(layout, keys * p->real, D);
+    w->v = p->v_in_place ? NULL : attni_layout_take(layout, keys * p->real, Dv);
+    const bool converts = p->k_interleaved && p->args.k.dtype != p->real_dtype;
+    w->interleaved =
+        !converts ? NULL
+                  : attni_layout_take(layout, ATTNI_BLOCK, p->args.cache->row_bytes[ATTNI_KEYS]);
+    w->score_rows = attni_layout_take(layout, p->S > 0 ? 2 * ATTNI_BLOCK : 0,
+                                      (size_t)p->kernels->max_decode_rows * p->real);
+    const bool has_rows = !p->q_in_place || !p->out_in_place || p->group > 1;
+    w->rows = has_rows ? attni_layout_take(layout, D > Dv ? D : Dv, line) : NULL;
+    w->biases = p->args.mask ? attni_layout_take(layout, ATTNI_BLOCK, line) : NULL;
+    w->lines = p->args.scores ? attni_layout_take(layout, ATTNI_BLOCK, line) : NULL;
 }
 
 static size_t tile_scratch(const attni_plan *plan)
@@ -122,12 +118,6 @@ static size_t tile_partial_bytes(const attni_plan *plan)
 
 /* --------------------------------------------------------------------------------- one tile */
 
-/* Is it a route of decode.c? */
-static bool is_decode(attni_route route)
-{
-    return route >= ATTNI_ROUTE_DECODE_TILES && route <= ATTNI_ROUTE_DECODE_DEFERRED;
-}
-
 /* Chooses the tile's width and how many queries it takes. The width is the narrowest that has lanes
  * for `rows` queries of each of `heads` heads; the tile then takes them all. If even the widest has
  * too few lanes, the tile takes as many queries as fit. The bits of a query do not depend on the
@@ -147,10 +137,10 @@ static void shape_tile(const attni_worker *w, attni_tile *t, int64_t i0, int64_t
     const attni_plan *p = w->plan;
     t->i0 = i0;
     t->rescaled = false;
-    size_tile(p, t, attni_heads_of_group(p, w->sequence->h), rows);
+    size_tile(p, t, w->sequence->heads, rows);
     t->span = attni_mask_span(w->sequence, i0, i0 + t->per_head);
     t->route = attni_route_of(p, t->nv, t->rows, t->span.any1 - t->span.any0);
-    t->decodes = is_decode(t->route);
+    t->decodes = t->route >= ATTNI_ROUTE_DECODE_TILES && t->route <= ATTNI_ROUTE_DECODE_DEFERRED;
 }
 
 /* Loads the tile's queries, times scale_pow2: into qt or, if it decodes a single query, q_row. */
@@ -264,12 +254,22 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mod
 
 /* -------------------------------------------------------------------------------- the worker */
 
+/* Sets the members that are neither arrays in scratch nor set for each chunk. */
 static void begin_worker(attni_worker *w, const attni_plan *plan, const attni_sequence *sequence,
-                         char *scratch)
+                         const attni_task *next)
 {
-    attni_zero(w, offsetof(attni_worker, tiles));
     w->plan = plan;
     w->sequence = sequence;
+    w->next = next;
+    w->mask_prefetch = (attni_prefetch){0};
+    w->prefetch_count = w->prefetch_next = w->pending_count = 0;
+}
+
+/* The same, and all arrays. */
+static void begin_with_arrays(attni_worker *w, const attni_plan *plan,
+                              const attni_sequence *sequence, const attni_task *next, char *scratch)
+{
+    begin_worker(w, plan, sequence, next);
     attni_layout layout = {.base = scratch};
     carve(w, &layout);
 }
@@ -363,8 +363,7 @@ static bool one_block_task(const attni_plan *plan, const attni_task *task, const
     if (!plan->no_postprocessing || sequence->S < 1 || sequence->S > ATTNI_BLOCK)
         return false;
     attni_worker w;
-    attni_zero(&w, offsetof(attni_worker, tiles));
-    w.plan = plan, w.sequence = sequence, w.next = next;
+    begin_worker(&w, plan, sequence, next);
     attni_tile *t = &w.tiles[0];
     shape_tile(&w, t, task->i0, task->rows);
     if (t->per_head < task->rows ||
@@ -386,8 +385,7 @@ static void tile_task(const attni_plan *plan, const attni_task *task, const attn
     if (one_block_task(plan, task, next, scratch))
         return;
     attni_worker w;
-    begin_worker(&w, plan, &task->sequence, scratch);
-    w.next = next;
+    begin_with_arrays(&w, plan, &task->sequence, next, scratch);
     int count = 0;
     for (int64_t done = 0; done < task->rows; count++) {
         attni_tile *t = &w.tiles[count];
@@ -425,7 +423,7 @@ static void tile_part(const attni_plan *plan, const attni_sequence *sequence, in
                       int64_t rows, int64_t chunk0, int64_t chunk1, char *partials, char *scratch)
 {
     attni_worker w;
-    begin_worker(&w, plan, sequence, scratch);
+    begin_with_arrays(&w, plan, sequence, NULL, scratch);
     attni_tile *t = part_tile(&w, i0, rows);
     for (int64_t chunk = chunk0; chunk < chunk1; chunk++) {
         attni_partial x = partial_of(plan, partials, chunk);
@@ -442,7 +440,7 @@ static void tile_fold(const attni_plan *plan, const attni_sequence *sequence, in
                       int64_t rows, int64_t chunks, char *partials, char *scratch)
 {
     attni_worker w;
-    begin_worker(&w, plan, sequence, scratch);
+    begin_with_arrays(&w, plan, sequence, NULL, scratch);
     attni_tile *t = part_tile(&w, i0, rows);
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
         const attni_partial x = partial_of(plan, partials, chunk);
@@ -530,7 +528,7 @@ static void tile_feed(const attni_plan *plan, const attni_task *task, int64_t j0
                       const attni_fed *fed, char *scratch)
 {
     attni_worker w;
-    begin_worker(&w, plan, &task->sequence, scratch);
+    begin_with_arrays(&w, plan, &task->sequence, NULL, scratch);
     const int count = fed_tiles(&w, task, fed);
     for (int i = 0; i < count; i++) {
         attni_tile *t = &w.tiles[i];
@@ -572,7 +570,7 @@ static bool tile_finish(const attni_plan *plan, const attni_task *task, const at
                         char *scratch)
 {
     attni_worker w;
-    begin_worker(&w, plan, &task->sequence, scratch);
+    begin_with_arrays(&w, plan, &task->sequence, NULL, scratch);
     char *sums = fed->sums;
     bool again = false;
     int64_t done = 0;
