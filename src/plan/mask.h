@@ -1,4 +1,4 @@
-/* Masks (mask.c): which keys a run of queries sees, and what is added to the scores. */
+/* Masks (mask.c, mask_dense.c): which keys some queries see, and what is added to the scores. */
 #ifndef ATTNI_MASK_H
 #define ATTNI_MASK_H
 
