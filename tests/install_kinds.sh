@@ -48,7 +48,7 @@ for shared in OFF ON; do
     OFF"libattn.a " | ON"libattn.so."*) ;;
     *) fail "BUILD_SHARED_LIBS=$shared installs $got" ;;
     esac
-    for name in LICENSE attn.h attn_nn.h attn_pieces.h attn_mpi.h attn_mpi_comm.h; do
+    for name in LICENSE attn.h attn_cache.h attn_nn.h attn_pieces.h attn_mpi.h attn_mpi_comm.h; do
         [[ -n $(find "prefix-$shared" -name "$name") ]] || fail "$name is not installed"
     done
     quietly cmake -S user -B "user-$shared" -DCMAKE_PREFIX_PATH="$PWD/prefix-$shared" \

@@ -70,7 +70,7 @@ for compiler in gcc g++ clang clang++; do
     *++) dialect=(-std=c++17 -x c++) ;;
     *) dialect=(-std=c11 -x c) ;;
     esac
-    for header in attn.h attn_nn.h attn_pieces.h attn_mpi.h; do
+    for header in attn.h attn_cache.h attn_nn.h attn_pieces.h attn_mpi.h; do
         echo "#include \"$header\"" |
             "$compiler" "${dialect[@]}" "${warnings[@]}" -Iinclude -fsyntax-only - ||
             fail "$header does not compile alone with $compiler"
@@ -81,7 +81,7 @@ done
 # before C++20, where the macros cause warnings.
 mapfile -t grow < <(sed -n 's/^} \(attn_[a-z_]*\);$/\1/p' <(awk '
     /^typedef struct/ { grows = 0 } /^    size_t struct_size;/ { grows = 1 } /^}/ && grows
-    ' include/attn.h include/attn_nn.h include/attn_pieces.h))
+    ' include/attn.h include/attn_cache.h include/attn_nn.h include/attn_pieces.h))
 ((${#grow[@]} >= 9)) || fail "only ${#grow[@]} structs that begin with struct_size were found"
 {
     echo '#include "attn.h"'

@@ -31,7 +31,7 @@ class KVCache:
     rows. Calls on one cache from several threads wait for each other. After fork() the parent and
     the child each have a copy of the cache, if no call on it was running.
 
-    Source: include/attn.h, "Cache".
+    Source: include/attn_cache.h.
     """
 
     def __init__(

@@ -88,7 +88,7 @@ class Pieces:
     The arrays q, mask and out must stay as they are until the end. Keys that no row sees are not
     asked for. Calls on one object from several threads wait for each other.
 
-    Source: include/attn.h, "Keys in pieces".
+    Source: include/attn_pieces.h.
     """
 
     out: np.ndarray

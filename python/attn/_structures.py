@@ -1,4 +1,4 @@
-"""The structures and numbers of attn.h, attn_nn.h, attn_pieces.h and attn_mpi.h, by ctypes; needs
+"""The structures and numbers of attn.h, the headers it includes and attn_mpi.h, by ctypes; needs
 no library.
 
 Each structure is declared once, with ctypes. From this declaration `packer` creates a function that
