@@ -79,10 +79,15 @@ static void hash_shapes(hash_state *h, const attni_mpi_plan *p)
 
 static void hash_rules(hash_state *h, const attn_sdpa_args *a)
 {
-    const double reals[] = {a->scale, a->softcap, a->dropout};
-    const int64_t numbers[] = {a->causal,       a->causal_offset, a->window_left,
-                               a->window_right, a->sequences,     a->precision,
-                               a->diagonal,     a->alibi_form,    (int64_t)a->dropout_seed};
+    const double reals[] = {
+        a->scale,
+#define RULE_REAL(member) a->member,
+#include "../src/plan/rules.def"
+    };
+    const int64_t numbers[] = {
+#define RULE(member) (int64_t) a->member,
+#include "../src/plan/rules.def"
+    };
     hash_bytes(h, reals, sizeof reals);
     hash_bytes(h, numbers, sizeof numbers);
 }

@@ -30,7 +30,7 @@ may_see() {
     case "$1" in
     include/*) echo 'include/*' ;;
     src/*) layers_up_to "$(cut -d/ -f2 <<<"$1")" ;;
-    mpi/*) echo 'include/attn.h include/attn_mpi.h mpi/*' ;;
+    mpi/*) echo 'include/attn.h include/attn_mpi.h src/plan/rules.def mpi/*' ;;
     ref/*) echo 'include/attn.h ref/*' ;;
     # The program in a page; no_system.c replaces a file of src/.
     kit/explain/page/wasm/*)

@@ -13,7 +13,7 @@ from ._context import context
 from ._library import BOTTOM_RIGHT, OFFSET, STAGE_WEIGHTS, TOP_LEFT, check, diagonal_numbers
 
 ndarray = np.ndarray
-_pack = _library.packer(_library.SdpaArgs)
+_pack = _library.packer(_library.SdpaArgs, "alibi_form")
 _pack_grads = _library.packer(_library.SdpaGrads)
 _SIZE = ctypes.sizeof(_library.SdpaArgs)
 _GRADS_SIZE = ctypes.sizeof(_library.SdpaGrads)

@@ -9,7 +9,7 @@ ten times as long.
 import ctypes
 import struct
 from ctypes import c_char, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 F64, F32, F16, BF16, BOOL, I64, I8 = range(1, 8)  # attn_dtype
 TOP_LEFT, BOTTOM_RIGHT, OFFSET = 1, 2, 3  # attn_causal
@@ -202,24 +202,28 @@ STRUCTURES = {
 }
 
 
-def _codes(structure: Any) -> str:
+def _codes(structure: Any, last: Optional[str] = None) -> str:
     codes = ""
-    for _, kind in structure._fields_:
+    for name, kind in structure._fields_:
         if issubclass(kind, ctypes.Structure):
             codes += _codes(kind)
         elif issubclass(kind, ctypes.Array):
             codes += "%d%s" % (kind._length_, kind._type_._type_)
         else:
             codes += kind._type_
+        if name == last:
+            break
     return codes
 
 
-def packer(structure: Any) -> Callable[..., bytes]:
-    """A function that takes the structure's numbers, in order, and returns its bytes."""
-    packed = struct.Struct("@" + _codes(structure) + "0q")
-    if packed.size != ctypes.sizeof(structure):
+def packer(structure: Any, last: Optional[str] = None) -> Callable[..., bytes]:
+    """A function that takes the structure's numbers, in order, and returns its bytes. With `last`,
+    the name of a field, it takes the numbers up to this field; all later fields are 0."""
+    if struct.calcsize("@" + _codes(structure) + "0q") != ctypes.sizeof(structure):
         raise ImportError("%s has an unexpected layout on this platform" % structure.__name__)
-    return packed.pack
+    codes = "@" + _codes(structure, last)
+    zeros = ctypes.sizeof(structure) - struct.calcsize(codes)
+    return struct.Struct("%s%dx" % (codes, zeros)).pack
 
 
 def framed(structure: Any, embedded: int) -> Callable[..., bytes]:

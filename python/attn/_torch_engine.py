@@ -26,7 +26,7 @@ CODES = {
     torch.bool: BOOL,
 }
 _ABSENT = (0,) * 10
-_pack = _library.packer(_library.SdpaArgs)
+_pack = _library.packer(_library.SdpaArgs, "alibi_form")
 _pack_grads = _library.packer(_library.SdpaGrads)
 _pack_tensor = _library.packer(_library.Tensor)
 _SIZE = sizeof(_library.SdpaArgs)

@@ -130,22 +130,16 @@ static void hash_arrays(attni_writer *w, const attni_plan *p)
 static call_hashes hash_call(const attni_plan *p)
 {
     const attn_sdpa_args *a = &p->args;
-    const double reals[] = {p->scale_pow2, p->scale_mantissa, a->softcap, a->dropout};
+    const double reals[] = {
+        p->scale_pow2,
+        p->scale_mantissa,
+#define RULE_REAL(member) a->member,
+#include "../plan/rules.def"
+    };
     const int64_t numbers[] = {
-        a->causal,
-        a->causal_offset,
-        a->window_left,
-        a->window_right,
-        a->diagonal,
-        a->alibi_form,
-        a->sequences,
-        (int64_t)a->dropout_seed,
-        a->precision,
-        a->out.dtype,
-        a->lse ? (int64_t)a->lse->dtype : -1,
-        p->whole_T,
-        p->whole_H,
-        p->head_offset,
+#define RULE(member) (int64_t) a->member,
+#include "../plan/rules.def"
+        a->out.dtype, a->lse ? (int64_t)a->lse->dtype : -1, p->whole_T, p->whole_H, p->head_offset,
         p->run_count,
     };
     attni_writer rules = {.hash = ATTNI_FNV_START}, q = rules, mask = rules;

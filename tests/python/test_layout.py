@@ -4,6 +4,7 @@ attn.h and attn_mpi.h."""
 
 import ctypes
 import os
+import re
 import shlex
 import subprocess
 import unittest
@@ -25,6 +26,15 @@ ENUMS = {
     "ATTN_CAUSAL_OFFSET": _library.OFFSET,
     "ATTN_STAGE_WEIGHTS": _library.STAGE_WEIGHTS,
 }
+
+
+def leaves(value):
+    """The numbers in a value of ctypes, in order."""
+    if isinstance(value, ctypes.Structure):
+        return [x for field, _ in value._fields_ for x in leaves(getattr(value, field))]
+    if isinstance(value, ctypes.Array):
+        return list(value)
+    return [getattr(value, "value", value)]
 
 
 class Layout(unittest.TestCase):
@@ -51,26 +61,38 @@ class Layout(unittest.TestCase):
         got = subprocess.run(["./layout"], check=True, stdout=subprocess.PIPE).stdout.split()
         self.assertEqual([(e, int(g)) for (e, _), g in zip(want, got)], want)
 
+    def test_rules(self):
+        """rules.def has all members of attn_sdpa_args that are numbers and change the result."""
+        others = {"struct_size", "scale", "scores_stage", "workspace_bytes"}
+        numbers = {
+            name
+            for name, kind in _library.SdpaArgs._fields_
+            if kind in (ctypes.c_int, ctypes.c_int64, ctypes.c_uint64, ctypes.c_size_t)
+        }
+        reals = {name for name, kind in _library.SdpaArgs._fields_ if kind is ctypes.c_double}
+        with open(os.path.join(SOURCE, "src", "plan", "rules.def")) as f:
+            rows = re.findall(r"^(RULE|RULE_REAL)\((\w+)\)$", f.read(), re.M)
+        self.assertEqual({name for kind, name in rows if kind == "RULE"}, numbers - others)
+        self.assertEqual({name for kind, name in rows if kind == "RULE_REAL"}, reals - others)
+
     def test_packed_as_laid_out(self):
         """Different numbers, packed in order, are read back by the fields' names."""
-
-        def leaves(structure, value):
-            for field, kind in structure._fields_:
-                x = getattr(value, field)
-                if issubclass(kind, ctypes.Structure):
-                    yield from leaves(kind, x)
-                elif issubclass(kind, ctypes.Array):
-                    yield from x
-                else:
-                    yield x
-
         for structure in _library.STRUCTURES.values():
             if structure in (_library.Error, _library.ContextOptions):
                 continue  # these are never packed
-            pack = _library.packer(structure)
-            n = len(list(leaves(structure, structure())))
-            value = structure.from_buffer_copy(pack(*range(1, n + 1)))
-            self.assertEqual(list(leaves(structure, value)), list(range(1, n + 1)))
+            n = len(leaves(structure()))
+            value = structure.from_buffer_copy(_library.packer(structure)(*range(1, n + 1)))
+            self.assertEqual(leaves(value), list(range(1, n + 1)))
+
+    def test_packed_up_to_a_field(self):
+        """The fields after `last` are 0."""
+        n = 0
+        for last, kind in _library.SdpaGrads._fields_:
+            n += len(leaves(kind()))
+            pack = _library.packer(_library.SdpaGrads, last)
+            got = leaves(_library.SdpaGrads.from_buffer_copy(pack(*range(1, n + 1))))
+            self.assertEqual(got[:n], list(range(1, n + 1)), last)
+            self.assertFalse(any(got[n:]), last)
 
 
 if __name__ == "__main__":
