@@ -142,9 +142,10 @@ attn_status attn_cache_create(const attn_cache_options *options, attn_cache **ou
         return attni_fail(
             err, ATTN_ERR_LIMIT, "options",
             "options ask for more bytes than this machine can address: B=%lld Hk=%lld "
-            "D=%lld Dv=%lld max_keys=%lld",
+            "D=%lld Dv=%lld max_keys=%lld page_keys=%lld pages=%lld; reduce one",
             (long long)c.options.B, (long long)c.options.Hk, (long long)c.options.D,
-            (long long)c.options.Dv, (long long)c.options.max_keys);
+            (long long)c.options.Dv, (long long)c.options.max_keys, (long long)c.options.page_keys,
+            (long long)c.options.pages);
     attni_layout layout = {.base =
                                c.options.allocate(c.options.memory_user, size.used, ATTNI_ALIGN)};
     if (!layout.base)
@@ -234,8 +235,8 @@ static attn_status check_sequence(const attn_cache *c, int64_t b, attn_error *er
         return attni_fail(err, ATTN_ERR_ARGUMENT, "cache", "cache is NULL; it must be a cache");
     if (b < 0 || b >= c->options.B)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "b",
-                          "b is %lld; this cache has sequences 0..%lld", (long long)b,
-                          (long long)(c->options.B - 1));
+                          "b is %lld; it must be at least 0 and below %lld, the cache's B",
+                          (long long)b, (long long)c->options.B);
     return ATTN_OK;
 }
 

@@ -283,10 +283,12 @@ static attn_status check_choices(const attn_sdpa_args *args, attn_error *err)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "alibi_form",
                           "alibi_form is %d; it must be 0 or 1", (int)args->alibi_form);
     if (args->diagonal && args->causal && (int)args->causal != (int)args->diagonal + 1)
-        return attni_fail(
-            err, ATTN_ERR_ARGUMENT, "diagonal",
-            "diagonal is %d and causal is %d; with this causal, diagonal must be 0 or %d",
-            (int)args->diagonal, (int)args->causal, (int)args->causal - 1);
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "diagonal",
+                          "diagonal is %d and causal is %d; with this causal, diagonal must be %s",
+                          (int)args->diagonal, (int)args->causal,
+                          args->causal == ATTN_CAUSAL_TOP_LEFT       ? "0"
+                          : args->causal == ATTN_CAUSAL_BOTTOM_RIGHT ? "0 or 1"
+                                                                     : "0 or 2");
     if ((args->causal == ATTN_CAUSAL_OFFSET || args->diagonal == ATTN_DIAGONAL_OFFSET) &&
         (args->causal_offset > UNBOUNDED || args->causal_offset < -UNBOUNDED))
         return attni_fail(err, ATTN_ERR_ARGUMENT, "causal_offset",

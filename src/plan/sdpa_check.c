@@ -83,6 +83,10 @@ static attn_status check_storage(const attn_sdpa_args *a, attn_error *err)
         if (t == ATTN_F64)
             return attni_fail(err, ATTN_ERR_DTYPE, "q",
                               "q is f64 and the cache i8; q must be f32, f16 or bf16");
+    } else if (a->cache && a->k.dtype != t) {
+        const char *stored = attn_dtype_name(a->k.dtype);
+        return attni_fail(err, ATTN_ERR_DTYPE, "q", "q is %s and the cache %s; q must be %s",
+                          attn_dtype_name(t), stored, stored);
     } else if (a->k.dtype != t || a->v.dtype != t) {
         const bool k = a->k.dtype != t;
         return attni_fail(err, ATTN_ERR_DTYPE, k ? "k" : "v",
@@ -157,8 +161,8 @@ static attn_status check_part(attni_plan *p, const attn_pieces_options *part, at
         part->head_offset > ATTNI_MAX_SIZE ||
         (part->whole_H ? part->head_offset + p->H > part->whole_H : part->head_offset > 0))
         return attni_fail(err, ATTN_ERR_ARGUMENT, "head_offset",
-                          "head_offset is %lld, H is %lld and whole_H is %lld; head_offset + H "
-                          "must be at most whole_H, or head_offset and whole_H both 0",
+                          "head_offset is %lld, H is %lld and whole_H is %lld; whole_H must be "
+                          "within H..2^56 and head_offset within 0..whole_H - H, or both 0",
                           (long long)part->head_offset, (long long)p->H, (long long)part->whole_H);
     if (part->whole_T)
         p->whole_T = part->whole_T;

@@ -149,7 +149,7 @@ static void test_append_errors(void **state)
     expect_error(attn_cache_append(cache, 1, &good_k, NULL, &err), &err, ATTN_ERR_ARGUMENT, "v",
                  "NULL");
     expect_error(attn_cache_append(cache, B, &good_k, &good_v, &err), &err, ATTN_ERR_ARGUMENT, "b",
-                 "0..2");
+                 "below 3");
     expect_error(attn_cache_append(cache, -1, &good_k, &good_v, &err), &err, ATTN_ERR_ARGUMENT, "b",
                  "-1");
     expect_error(append_rows(cache, &k, &v, 1, 0, MAX - 76, &err), &err, ATTN_ERR_FULL, "max_keys",
@@ -157,7 +157,7 @@ static void test_append_errors(void **state)
     expect_error(attn_cache_truncate(cache, 1, 78, &err), &err, ATTN_ERR_ARGUMENT, "length",
                  "has 77");
     expect_error(attn_cache_truncate(cache, 1, -1, &err), &err, ATTN_ERR_ARGUMENT, "length", "-1");
-    expect_error(attn_cache_truncate(cache, B, 0, &err), &err, ATTN_ERR_ARGUMENT, "b", "0..2");
+    expect_error(attn_cache_truncate(cache, B, 0, &err), &err, ATTN_ERR_ARGUMENT, "b", "below 3");
     expect_error(attn_cache_truncate(NULL, 0, 0, &err), &err, ATTN_ERR_ARGUMENT, "cache", "NULL");
     bytes after = content(cache);
     expect_same_bytes(after, before, "after errors");

@@ -443,7 +443,7 @@ static void test_errors(void **state)
     REFUSED(a.q.shape[0] = 1; a.out.shape[0] = 1, ATTN_ERR_SHAPE, "q", "the cache has B=2");
     REFUSED(a.q.shape[3] = 7, ATTN_ERR_SHAPE, "k", "D=8");
     REFUSED(a.out.shape[3] = 3, ATTN_ERR_SHAPE, "out", "4");
-    REFUSED(a.q.dtype = ATTN_F16, ATTN_ERR_DTYPE, "k", "k is f32");
+    REFUSED(a.q.dtype = ATTN_F16, ATTN_ERR_DTYPE, "q", "q is f16 and the cache f32; q must be f32");
     REFUSED(a.q.dtype = ATTN_I8, ATTN_ERR_DTYPE, "q", "i8");
     REFUSED(a.cache = i8; a.q.dtype = a.out.dtype = ATTN_F64, ATTN_ERR_DTYPE, "q", "i8");
     REFUSED(a.cache = i8; a.q.dtype = ATTN_I8, ATTN_ERR_DTYPE, "q", "i8");

@@ -287,6 +287,29 @@ static void test_message_of_heads(void **state)
 }
 
 /* The subject is named once: it was "k q is f16, ...". */
+static void test_message_of_diagonal(void **state)
+{
+    (void)state;
+    static const char *const allowed[] = {"0", "0 or 1", "0 or 2"};
+    for (int causal = 1; causal <= 3; causal++)
+        for (int diagonal = 1; diagonal <= 2; diagonal++) {
+            describe_case("causal %d, diagonal %d", causal, diagonal);
+            attn_sdpa_args a = good();
+            a.causal = (attn_causal)causal, a.diagonal = (attn_diagonal)diagonal;
+            attn_error err = {.status = ATTN_OK};
+            const attn_status status = attn_sdpa_forward(NULL, &a, &err);
+            if (causal == diagonal + 1) {
+                assert_int_equal(status, ATTN_OK);
+                continue;
+            }
+            char want[96];
+            snprintf(want, sizeof want,
+                     "diagonal is %d and causal is %d; with this causal, diagonal must be %s",
+                     diagonal, causal, allowed[causal - 1]);
+            assert_string_equal(err.message, want);
+        }
+}
+
 static void test_message_of_mixed_dtypes(void **state)
 {
     (void)state;
@@ -423,6 +446,7 @@ int main(void)
         cmocka_unit_test(test_forward_and_plan),
         cmocka_unit_test(test_null_and_workspace),
         cmocka_unit_test(test_message_of_heads),
+        cmocka_unit_test(test_message_of_diagonal),
         cmocka_unit_test(test_message_of_mixed_dtypes),
         cmocka_unit_test(test_struct_size),
         cmocka_unit_test(test_empty),
