@@ -49,6 +49,24 @@ static int tile_cost(const attni_plan *p, int lanes)
     return 5 + 4 * attni_vectors_for(p, lanes, most_vectors(p));
 }
 
+/* Vectors of a full tile. Usually all rows of a call share the narrowest tile that holds them. But
+ * if one row is left over by a tile of half that width, it is decoded instead, after that tile
+ * (docs/decisions/0044). There are four exceptions. The narrow tile would be decoded, too: a task
+ * decodes one tile at most. The keys are one block, which has a shorter path for a single tile.
+ * There are so few heads for the threads that each tile would be a task of its own, or a task cut
+ * into parts. The keys come in pieces: the tiles of a saved state must not depend on the number of
+ * threads. */
+static int vectors_of_tile(const attni_plan *p, int threads)
+{
+    const int nv = attni_vectors_for(p, p->T * p->group, most_vectors(p));
+    const int half = nv / 2 * p->kernels->lanes;
+    if (p->group > 1 || p->T != half + 1 || half <= p->kernels->max_decode_rows || p->unit ||
+        p->S <= ATTNI_BLOCK || p->in_pieces || p->args.cu_seqlens_q ||
+        (threads > 1 && p->B * p->H < 4 * threads))
+        return nv;
+    return nv / 2;
+}
+
 /* The cost of all queries of `heads` heads, in tiles that take `rows` queries of each head. */
 static int group_cost(const attni_plan *p, int heads, int rows)
 {
@@ -207,7 +225,7 @@ attn_status attni_make_plan(attni_plan *p, int isa, int threads, attn_error *err
                            !p->args.scores && p->args.dropout == 0;
     p->far = far_data(p);
     p->prefetch_l2 = p->far && attni_prefetch_l2();
-    p->nv = attni_vectors_for(p, p->T * p->group, most_vectors(p));
+    p->nv = vectors_of_tile(p, threads);
     if (!count_tasks(p, threads) || !size_scratch(p))
         return attni_fail(
             err, ATTN_ERR_LIMIT, "q",

@@ -377,6 +377,40 @@ static void test_prefill_and_decode(void **state)
     run_property(one_of_three_hundred, "decode", 1);
 }
 
+/* Every number of queries up to a few tiles: each has the bits that it has in the call with all. */
+static void every_number_of_queries(check_case *c)
+{
+    enum { MOST = 70, S = 130, D = 16 };
+    for (int t = 0; t < 4; t++) {
+        const int64_t queries[4] = {1, 2, MOST, D}, keys[4] = {1, 2, S, D};
+        check_tensor x[3];
+        for (int n = 0; n < 3; n++) {
+            x[n] = check_tensor_new(c, dtypes[t], n ? keys : queries, CHECK_DENSE);
+            for (int64_t h = 0; h < 2; h++)
+                for (int64_t i = 0; i < (n ? S : MOST); i++)
+                    for (int64_t d = 0; d < D; d++)
+                        check_store(&x[n].view, 0, h, i, d, check_normal(c));
+        }
+        attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+        a.q = x[0].view, a.k = x[1].view, a.v = x[2].view, a.out = x[0].view;
+        const results all = run(c, &a, 1);
+        for (int64_t T = 1; T < MOST; T++) {
+            attn_sdpa_args first = a;
+            first.q.shape[2] = first.out.shape[2] = T;
+            check_describe(c, "%s, %d queries", attn_dtype_name(dtypes[t]), (int)T);
+            expect_equal(c, "the first queries", run(c, &first, 1),
+                         part(c, all, (piece){.B = 1, .T = T}));
+        }
+        check_buffers_reset(c->run->buffers);
+    }
+}
+
+static void test_every_number_of_queries(void **state)
+{
+    (void)state;
+    run_property(every_number_of_queries, "numbers of queries", 1);
+}
+
 /* Keys of every number up to two blocks and a bit: those that fill up a block are not seen, and
  * neither is what the scratch holds in their place. */
 static void every_length(check_case *c)
@@ -429,11 +463,17 @@ static void test_scores(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads),      cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_queries),      cmocka_unit_test(test_addresses),
-        cmocka_unit_test(test_outputs),      cmocka_unit_test(test_packed),
-        cmocka_unit_test(test_hash),         cmocka_unit_test(test_prefill_and_decode),
-        cmocka_unit_test(test_every_length), cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_queries),
+        cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_outputs),
+        cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_prefill_and_decode),
+        cmocka_unit_test(test_every_number_of_queries),
+        cmocka_unit_test(test_every_length),
+        cmocka_unit_test(test_scores),
         cmocka_unit_test(test_dense_masks),
     };
     return cmocka_run_group_tests(tests, create_contexts, destroy_contexts);

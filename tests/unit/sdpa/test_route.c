@@ -135,6 +135,13 @@ static void plans_tell_how_work_is_divided(void **state)
     const route_case small = {"generic", ATTN_F32, 1, 80, "decode, keys first", NOTHING};
     assert_int_equal(plan_of(&small).prefetch, 0);
     assert_int_equal(plan_of(&small).tiles, 1);
+    /* the row that does not fit into a tile of half the width has one of its own */
+    const route_case one_more = {"avx2", ATTN_F32, 9, 65, "tiles", NOTHING};
+    const route_case two_more = {"avx2", ATTN_F32, 10, 65, "tiles", NOTHING};
+    if (usable("avx2")) {
+        assert_int_equal(plan_of(&one_more).tiles, 2);
+        assert_int_equal(plan_of(&two_more).tiles, 1);
+    }
 }
 
 int main(void)
