@@ -15,10 +15,11 @@
  * head's keys or values as the integers round(127 x / m) and the float m / 127, where m is the
  * largest |x| of the row. The error is at most m / 254, plus the rounding of a float. Attention
  * from such a cache has the same bits as an f32 call on the rows that attn_cache_read gives. A row
- * with a NaN, an infinity or an |x| above 4.3e40 (f64) becomes NaN as a whole.
+ * with a NaN, an infinity or, in f64, an |x| above 4.3e40 becomes NaN as a whole.
  *
- * Memory: one allocation, made by create: (D + Dv) x the element's size for each key of each
- * key/value head, 8 bytes more for ATTN_I8, and some bytes per sequence and page. Contiguous:
+ * Memory: one allocation, made by create. For each key that there is room for, each key/value head
+ * takes (D + Dv) x the element's size, and with ATTN_I8 8 bytes more. There are some bytes more for
+ * each sequence and page. Contiguous:
  * [B,Hk,max_keys,D], with max_keys rounded up to a multiple of 64. In pages:
  * [pages,Hk,page_keys,D]; a sequence takes a page for itself when it grows; attn_cache_truncate
  * gives pages back. The allocation, and each head of each page, starts at a multiple of 64 bytes.
@@ -49,7 +50,8 @@ typedef struct attn_cache_options {
                                  pages: how many pages all sequences share; 0: enough for each of
                                  the B sequences to reach max_keys */
 
-    /* As in attn_context_options, both or neither. Only create, load and destroy call them. */
+    /* As in attn_context_options: either allocate and release, or neither. Only create, load and
+     * destroy call them. */
     void *(*allocate)(void *user, size_t size, size_t alignment);
     void (*release)(void *user, void *memory, size_t size);
     void *memory_user;

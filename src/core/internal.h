@@ -108,9 +108,10 @@ void attni_aligned_free(void *memory);
 void *attni_default_allocate(void *user, size_t size, size_t alignment);
 void attni_default_release(void *user, void *memory, size_t size);
 
-/* memset(to, 0, n) and memcpy, always as calls of the C library. For sizes above 64 bytes that are
- * known at compile time GCC emits string instructions, and the start-up of three of them takes as
- * long as attention over six words does. */
+/* memset(to, 0, n) and memcpy, always as calls of the C library. For sizes above 64 bytes (above
+ * 256 with the options in CMakeLists.txt) that are known at compile time GCC emits string
+ * instructions, and the start-up of three of them takes as long as attention over six words
+ * does. */
 void attni_zero(void *to, size_t n);
 void attni_copy(void *to, const void *from, size_t n);
 

@@ -1,4 +1,4 @@
-/* Masks: a table with one row for each kind of rule (`kinds`, at the end). The glossary in
+/* Masks: a table with one row for each kind of rule (`kinds`, below). The glossary in
  * kernel/kernel.h explains block, lane and tile. A call is computed by one of two engines, that of
  * tiles or that of bf16 (plan/engine.h).
  *
@@ -6,9 +6,9 @@
  *   check   are the caller's arguments valid? (NULL: nothing to check)
  *   span    two ranges of keys: those that at least one of the queries i0 .. i1-1 sees, and those
  *           that all of them see (NULL: both are all keys)
- *   scan    what the rule does to queries i0 .. i1-1 and keys j0 .. j1-1: nothing (ATTNI_FULL), it
- *           hides all of these keys from all of these queries (ATTNI_EMPTY), or anything else
- *           (ATTNI_PARTIAL). NULL: span has the answer
+ *   scan    what the rule does to queries i0 .. i1-1 and keys j0 .. j1-1. ATTNI_FULL: nothing.
+ *           ATTNI_EMPTY: it hides all of these keys from all of these queries. ATTNI_PARTIAL:
+ *           anything else. (NULL: span has the answer)
  *   add     adds a bias to a block of scores (NULL: the rule adds nothing)
  *   show    visible[r] has a bit for each lane: does its query see key j0 + r? Clears the bits of
  *           the queries from which the rule hides the key (NULL: no key is hidden, or only by a
@@ -20,9 +20,9 @@
  * call attni_mask_apply(), which calls add and show.
  *
  * A query sees a key if no rule hides it. A float mask hides a key by the bias -inf. The biases of
- * all rules are added to the score. So no rule depends on another. After the biases, the scores of
- * hidden keys are overwritten by -inf, so a NaN bias at a hidden key is harmless. docs/ADDING.md
- * says how to add a kind.
+ * all rules are added to the score. So rules may be applied in any order. After the biases, the
+ * scores of hidden keys are overwritten by -inf, so a NaN bias at a hidden key is harmless.
+ * docs/ADDING.md says how to add a kind.
  */
 #include "mask_kind.h"
 
@@ -113,7 +113,7 @@ static attn_status sequence_check(const attni_plan *plan, attn_error *err)
             "cu_seqlens_k so that sequences have these lengths");
     if (args->sequences < 0 || args->sequences > INT64_MAX / 16)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "sequences",
-                          "sequences is %lld; it must be the number of packed sequences",
+                          "sequences is %lld; it must be 0 or more: the number of packed sequences",
                           (long long)args->sequences);
     const attn_status status =
         check_offsets("cu_seqlens_q", args->cu_seqlens_q, args->sequences, plan->whole_T, "T", err);
@@ -269,8 +269,8 @@ unsigned attni_mask_kinds(const attn_sdpa_args *args)
     return bits;
 }
 
-/* Checks `causal`, and `diagonal` and `alibi_form` even if no rule uses them, and `causal_offset`
- * if it is the offset of the diagonal. */
+/* Checks `causal`, `diagonal` and `alibi_form`, whether or not a rule uses them; and
+ * `causal_offset`, if it is the offset of the diagonal. */
 static attn_status check_choices(const attn_sdpa_args *args, attn_error *err)
 {
     if ((int)args->causal < 0 || args->causal > ATTN_CAUSAL_OFFSET)

@@ -5,9 +5,9 @@
 #include "sequence.h"
 
 /* The visible keys of queries i0 <= i < i1, as two intervals: keys any0 .. any1-1 are seen by at
- * least one of these queries, keys all0 .. all1-1 by all of them. Blocks outside `any` are skipped,
- * blocks inside `all` need no mask, and the others go through attni_mask_apply().
- */
+ * least one of these queries, keys all0 .. all1-1 by all of them. Rules without a span, such as
+ * dense masks, are left out. Blocks outside `any` are skipped. Blocks inside `all` go through
+ * attni_mask_apply() only if a rule without a span concerns them. */
 typedef struct attni_span {
     int64_t any0, any1, all0, all1;
 } attni_span;
@@ -27,24 +27,25 @@ typedef struct attni_block {
 } attni_block;
 
 typedef struct attni_plan attni_plan;
-/* The rules that a call uses, one bit each. All functions below look at these rules only. */
+/* The rules that a call uses, one bit each: the kinds of the functions below. */
 unsigned attni_mask_kinds(const attn_sdpa_args *args);
 attn_status attni_mask_check(const attni_plan *plan, attn_error *err);
-/* Does any rule add to the scores? Then the scores must be scaled scores. */
+/* Does any rule add to the scores? Then scores must be multiplied by the scale before
+ * (scaled_scores of the plan). */
 bool attni_mask_biases(unsigned kinds);
 attni_span attni_mask_span(const attni_sequence *sequence, int64_t i0, int64_t i1);
 /* The class of queries i0 .. i1-1 and keys j0 .. j1-1. ATTNI_FULL: nothing has to be applied.
  * `span` must be the span of queries i0 .. i1-1. */
 attni_class attni_mask_classify(const attni_sequence *sequence, const attni_span *span, int64_t i0,
                                 int64_t i1, int64_t j0, int64_t j1);
-/* May heads that share keys be lanes of one tile? True if every rule is the same for all of
- * them. */
+/* May heads that share keys be lanes of one tile? True if every rule is the same for all of them
+ * and, with a dense mask, T is 1. */
 bool attni_mask_shared(const attni_plan *plan);
 /* What to prefetch of a dense mask (nothing if there is none): the part for queries i0 .. i0+rows-1
  * and for n keys, at most a chunk, from key j0 on. */
 attni_prefetch attni_mask_prefetch(const attni_sequence *sequence, int64_t i0, int rows, int64_t j0,
                                    int64_t n);
-/* Prefetches one of the ATTNI_MASK_PREFETCH_PARTS parts of it. */
+/* Prefetches the next of ATTNI_MASK_PREFETCH_PARTS parts of what attni_mask_prefetch() returned. */
 #define ATTNI_MASK_PREFETCH_PARTS (3 * ATTNI_CHUNK / ATTNI_BLOCK)
 void attni_mask_prefetch_part(attni_prefetch *prefetch);
 /* Adds the biases, writes -inf wherever a key is not visible, and computes the maxima of the

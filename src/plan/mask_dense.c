@@ -1,5 +1,5 @@
-/* Dense masks: a tensor with a bool or a float for each pair of query and key. mask.c has the table
- * of all rules, and says what these functions do there. */
+/* Dense masks: a tensor with a bool or a float for each pair of query and key. The head of
+ * mask.c says what the functions of a rule do. */
 #include "mask_kind.h"
 
 #include <float.h>
@@ -33,8 +33,9 @@ static const char *dense_at(const attni_sequence *sequence, int64_t i, int64_t j
 }
 
 /* How many rows of the mask are read for `rows` queries of one head: 1 if the mask repeats along
- * the queries (stride 0), else `rows`. Not for blocks of several heads, which have one row of mask:
- * with a mask, heads share a tile only if T is 1 and the mask is the same for all of them. */
+ * the queries (stride 0), else `rows`. A block of several heads always has a single row of the
+ * mask, because with a mask heads share a tile only if T is 1 and the mask is the same for all of
+ * them. */
 static int different_rows(const attn_tensor *mask, int64_t rows)
 {
     return mask->stride[2] == 0 && rows > 1 ? 1 : (int)rows;

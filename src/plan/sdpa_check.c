@@ -19,8 +19,8 @@
 #include <math.h>
 
 /* Copies the caller's struct, which may be of another version. A caller compiled with this header
- * passes a struct of this version's size. This is tested first, so that it costs no more than a
- * copy. */
+ * passes a struct of this version's size. The size is tested first, so that for such a caller this
+ * costs no more than a copy. */
 static attn_status copy_args(attn_sdpa_args *to, const attn_sdpa_args *from, attn_error *err)
 {
     if (!from || from->struct_size != sizeof *to)
@@ -53,7 +53,8 @@ static attn_status use_cache(attn_sdpa_args *a, attn_error *err)
         S = c->lengths[b] > S ? c->lengths[b] : S;
         if (a->key_lengths && (a->key_lengths[b] < 0 || a->key_lengths[b] > c->lengths[b]))
             return attni_fail(err, ATTN_ERR_ARGUMENT, "key_lengths",
-                              "key_lengths[%lld] is %lld; it must be 0 to %lld, the cache's length",
+                              "key_lengths[%lld] is %lld; it must be 0 to %lld, the keys of that "
+                              "sequence in the cache",
                               (long long)b, (long long)a->key_lengths[b], (long long)c->lengths[b]);
     }
     /* The stages RAW and SOFTCAP write the score of every pair, visible or not. A shorter sequence
@@ -162,7 +163,7 @@ static attn_status check_part(attni_plan *p, const attn_pieces_options *part, at
         (part->whole_H ? part->head_offset + p->H > part->whole_H : part->head_offset > 0))
         return attni_fail(err, ATTN_ERR_ARGUMENT, "head_offset",
                           "head_offset is %lld, H is %lld and whole_H is %lld; whole_H must be "
-                          "within H..2^56 and head_offset within 0..whole_H - H, or both 0",
+                          "within H..2^56 and head_offset within 0..whole_H - H; or both must be 0",
                           (long long)part->head_offset, (long long)p->H, (long long)part->whole_H);
     if (part->whole_T)
         p->whole_T = part->whole_T;
@@ -203,8 +204,8 @@ static attn_status check_numbers(const attni_plan *p, attn_error *err)
         return attni_fail(err, ATTN_ERR_ARGUMENT, "softcap",
                           "softcap is %g; it must be 0 (none) or finite and positive", a->softcap);
     if (!(a->dropout >= 0 && a->dropout < 1))
-        return attni_fail(err, ATTN_ERR_ARGUMENT, "dropout", "dropout is %g; it must be 0 <= p < 1",
-                          a->dropout);
+        return attni_fail(err, ATTN_ERR_ARGUMENT, "dropout",
+                          "dropout is %g; it must be at least 0 and below 1", a->dropout);
     if (a->dropout > 0 && (p->whole_T > UINT32_MAX || p->S / 8 > UINT32_MAX ||
                            (p->B > 0 && p->whole_H > UINT32_MAX / p->B)))
         return attni_fail(
@@ -222,8 +223,8 @@ static attn_status check_numbers(const attni_plan *p, attn_error *err)
 }
 
 /* Handles scales outside the usual range. Queries are multiplied by scale_pow2, and their products
- * with keys by scale_mantissa, whose new value is `rest`. A scale_pow2 above 1 could make a query
- * infinite. So |scale_pow2| becomes 1, and `rest` becomes |scale|. A |scale_pow2| below the
+ * with keys by scale_mantissa. `rest` is the new scale_mantissa. A scale_pow2 above 1 could make a
+ * query infinite. So |scale_pow2| becomes 1, and `rest` becomes |scale|. A |scale_pow2| below the
  * smallest number of R becomes that number, and `rest` takes what remains. If R is float and `rest`
  * is then below 2^-125, the scale counts as 0: scale_pow2 becomes 0. `rest` is limited: neither it
  * nor its product with log2(e) may overflow R. */
@@ -323,7 +324,8 @@ attn_status attni_sdpa_check(attni_plan *p, const attn_sdpa_args *args, bool der
         a->sequences = 0;
     if (a->dropout > 0)
         p->drop_threshold = attni_dropout_threshold(a->dropout);
-    const bool floats = a->q.dtype == ATTN_F32 || a->k.dtype == ATTN_I8; /* or double */
+    /* f32, and i8 caches, are computed in float or, with ATTN_PRECISION_ACCURATE, in double. */
+    const bool floats = a->q.dtype == ATTN_F32 || a->k.dtype == ATTN_I8;
     const bool f64 = a->q.dtype == ATTN_F64 || (floats && a->precision == ATTN_PRECISION_ACCURATE);
     p->real = f64 ? sizeof(double) : sizeof(float);
     p->real_dtype = f64 ? ATTN_F64 : ATTN_F32;

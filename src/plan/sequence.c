@@ -45,7 +45,8 @@ static void set_offset(const attn_sdpa_args *a, attni_sequence *sequence)
         sequence->off = attni_keys_there(sequence) - sequence->T;
 }
 
-/* Changes the sequence to packed sequence n, or to the rows after the last one. */
+/* Changes the sequence to packed sequence n. If n is args->sequences, the sequence becomes the rows
+ * that belong to no packed sequence. */
 static void set_packed(const attni_plan *p, int64_t n, attni_sequence *sequence)
 {
     const attn_sdpa_args *a = &p->args;

@@ -1,5 +1,5 @@
-/* One sequence of one head: where its queries, keys and values are (sequence.c). The plan is the
- * call; a sequence is what one task works on. */
+/* One sequence of one head, or of heads that share keys: where its queries, keys and values are
+ * (sequence.c). The plan describes the whole call; a task works on some queries of one sequence. */
 #ifndef ATTNI_SEQUENCE_H
 #define ATTNI_SEQUENCE_H
 
@@ -19,13 +19,13 @@ typedef struct attni_sequence {
     int64_t T, S; /* of this sequence */
     int64_t i_base, j_base;
     int64_t off; /* causal offset */
-    /* What dropout counts: the head b H + h, and the row of the first query. These are i_base and
-     * this call's H unless the call has a part of the rows and heads of a whole (attni_run). */
+    /* The numbers of the head (b H + h) and of the first query, from which dropout makes its random
+     * bits. They are those of the whole if this call computes only some of its rows and heads. */
     uint64_t drop_head, drop_row;
 } attni_sequence;
 
-/* How many keys of the sequence exist. A cache has no pages beyond the length of its batch, which
- * may be less than S. */
+/* The number of keys that exist. In a cache, batch element b may have fewer keys than S, and no
+ * memory for more. */
 static inline int64_t attni_keys_there(const attni_sequence *sequence)
 {
     const int64_t *lengths = sequence->args->key_lengths;
@@ -33,12 +33,12 @@ static inline int64_t attni_keys_there(const attni_sequence *sequence)
 }
 
 /* Address of row j of the sequence's keys or values, as stored in a tensor or in a cache; `t` is
- * &args->k or &args->v. From a multiple of ATTNI_BLOCK on, up to ATTNI_BLOCK rows are t->stride[2]
- * elements apart. Exception: interleaved keys of a cache (k_interleaved of the plan) are not rows
- * (cache.h), but a block of them takes as many bytes. */
+ * &args->k or &args->v. The rows of a block (from a multiple of ATTNI_BLOCK on) are t->stride[2]
+ * elements apart. Interleaved keys of a cache (k_interleaved of the plan) are not rows (cache.h),
+ * but a block of them takes as many bytes. */
 char *attni_stored_row(const attni_sequence *sequence, const attn_tensor *t, int64_t j);
-/* How many rows, from row j to at most the end of the sequence, are guaranteed to have that same
- * distance. */
+/* The number of rows from row j on that are t->stride[2] elements apart: up to the end of the page
+ * or of the sequence. */
 int64_t attni_rows_together(const attni_sequence *sequence, int64_t j);
 /* Prefetches the first 16 cache lines of what is read next, so that they arrive while scores become
  * weights; 32 lines are no better. */

@@ -1,8 +1,9 @@
 /* Task numbers: which queries of which head and sequence a number stands for.
  *
- *   number -> head and `later`, the number of the head's tasks that have later queries
+ *   number -> head (a group of heads that share a tile, or one head) and `later`, the number of
+ *             tasks of the head that have later queries: 0 for its last task
  *   head   -> batch b, first query head h
- *   later  -> sequence n and first query i0, counted from the end of the head
+ *   later  -> sequence n and first query i0
  *
  * sdpa.c calls attni_find_task() for each task that a worker takes.
  */

@@ -1,7 +1,7 @@
 /* The tile engine: one task of the forward, up to ATTNI_TILES tiles of queries against all keys
  * that they see. sdpa.c calls tile_task() through the plan's engine.
  *
- *   for each chunk of 256 keys (keys and values that are not stored as rows of R are converted)
+ *   for each chunk of 256 keys (if they are not stored as rows of R, most routes convert them)
  *     for each tile of W queries
  *       for each block of the chunk that some query of the tile sees            (chunk.c, decode.c)
  *         S^T = K Q^T;  scale, soft cap, biases, masks;  update the chunk's maximum m
@@ -27,7 +27,8 @@
  *                  (value_scale) before values are added. The final division removes the factor.
  *                  attni_tile_move_exponents() prepares this sweep.
  *
- * If a row is not finite after the third sweep, its visible keys are the cause, never a masked key.
+ * If a row is not finite after the third sweep, its query, visible keys or biases are the cause,
+ * never a masked key.
  *
  * Terms (tile, lane, block, chunk, R, interleaved): the glossary in kernel/kernel.h. Arrays (st, m,
  * l, acc, sums, totals): tile.h.
@@ -41,8 +42,8 @@
 /* ------------------------------------------------------------------------------------ scratch */
 
 /* The size of st, divided by ATTNI_BLOCK. As a tile array, st has one number per lane for each key
- * of a block. In the decode path it has max_decode_rows numbers for each key: of one block if S is
- * at most a block, else of a chunk. The larger of the two sizes is reserved. */
+ * of a block. In the decode path it has max_decode_rows numbers for each key of a block (if S is at
+ * most a block) or of a chunk. The larger of the two sizes is reserved. */
 static size_t st_line(const attni_plan *p)
 {
     const size_t line = (size_t)(p->nv * p->kernels->lanes) * p->real;
@@ -178,11 +179,11 @@ static void load_queries(attni_worker *w, attni_tile *t)
     p->kernels->rescale(w->q_row, (int64_t)lines, w->mx, 1);
 }
 
-/* Prepares a tile for a sweep. `total` need not be cleared if nothing will be added to it. */
-static void clear_tile(const attni_plan *p, attni_tile *t, bool total)
+/* Prepares a tile for a sweep. t->total need not be cleared if nothing will be added to it. */
+static void clear_tile(const attni_plan *p, attni_tile *t, bool clear_total)
 {
     t->in_totals = false;
-    if (total)
+    if (clear_total)
         memset(t->total, 0, (size_t)p->Dv * (size_t)t->W * p->real);
     memset(t->l, 0, (size_t)t->W * p->real);
     attni_fill_lanes(p, t->m, -(double)INFINITY, t->W);
@@ -254,7 +255,7 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mod
 
 /* -------------------------------------------------------------------------------- the worker */
 
-/* Sets the members that are neither arrays in scratch nor set for each chunk. */
+/* Sets the plan, the sequence and the next task; nothing is prefetched or deferred yet. */
 static void begin_worker(attni_worker *w, const attni_plan *plan, const attni_sequence *sequence,
                          const attni_task *next)
 {
@@ -265,7 +266,7 @@ static void begin_worker(attni_worker *w, const attni_plan *plan, const attni_se
     w->prefetch_count = w->prefetch_next = w->pending_count = 0;
 }
 
-/* The same, and all arrays. */
+/* Does what begin_worker() does, and places all arrays in scratch. */
 static void begin_with_arrays(attni_worker *w, const attni_plan *plan,
                               const attni_sequence *sequence, const attni_task *next, char *scratch)
 {
@@ -292,8 +293,9 @@ static void finish_tile(attni_worker *w, attni_tile *t)
 
 /* ------------------------------------------------------------------- a task of one block of keys
  *
- * A shorter path for a task whose keys are a single block, read in place and all visible:
- * scores = Q K^T, maximum, weights, sums = weights V, out = sums / l. The arithmetic of such a call
+ * A shorter path for a task of one tile, without options that change scores or weights, whose keys
+ * are a single block, read in place and all visible: scores = Q K^T, maximum, weights, sums =
+ * weights V, out = sums / l. The arithmetic of such a call
  * (for example a sentence of six words, or the next token after a few) takes about 100 ns; chunks,
  * totals and joins would double that (docs/decisions/0020). The bits are the same as those of the
  * general path, which merges a single chunk into empty totals: it multiplies by 1 and adds 0. */
@@ -305,8 +307,7 @@ static char *take(char **at, size_t bytes)
     return piece;
 }
 
-/* Places the arrays in the worker's scratch. Its size is that of carve(), whose arrays are at least
- * as large as these. */
+/* Places the arrays in the worker's scratch. carve(), by which it was sized, needs more. */
 static void carve_one_block(attni_worker *w, attni_tile *t, char *at)
 {
     const attni_plan *p = w->plan;
@@ -315,7 +316,8 @@ static void carve_one_block(attni_worker *w, attni_tile *t, char *at)
     t->l = take(&at, 5 * line);
     t->m = t->l + line, t->m_first = t->m + line, t->top = t->m_first + line;
     t->c = t->top + line;
-    w->chunk.m = take(&at, 2 * line); /* only for the sink, which is joined as a chunk (result.c) */
+    w->chunk.m =
+        take(&at, 2 * line); /* only for the sink logit, which is joined like a chunk (result.c) */
     w->chunk.l = w->chunk.m + line;
     w->mx = take(&at, 4 * line);
     w->a = w->mx + line, w->factors = w->a + line;
@@ -458,7 +460,7 @@ static void tile_fold(const attni_plan *plan, const attni_sequence *sequence, in
 /* ------------------------------------------------------------ a task whose keys come in pieces
  *
  * The sums of each tile are in the memory of the call's state, not in scratch. They are t->total
- * (or w->totals) and the six arrays that follow it in carve(). */
+ * (or w->totals), l, m, m_first, top, c and value_scale. */
 
 static size_t fed_tile_bytes(const attni_plan *p, const attni_tile *t, attni_layout *layout)
 {
@@ -555,7 +557,7 @@ static bool finish_fed_tile(attni_worker *w, attni_tile *t, char *sums, uint8_t 
     }
     if (*sweep == ATTNI_FED_FAST) {
         *sweep = ATTNI_FED_SKIP_MASKED;
-        /* w->totals of the fast sweep, if the tile decodes, give way to t->total. */
+        /* If the tile decodes, t->total takes the memory of w->totals, the sums of that sweep. */
         use_fed_sums(w, t, sums, sweep);
         clear_tile(w->plan, t, true);
     } else {

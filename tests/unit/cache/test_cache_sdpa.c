@@ -451,7 +451,8 @@ static void test_errors(void **state)
     REFUSED(a.cu_seqlens_q = a.cu_seqlens_k = cu;
             a.sequences = 1, ATTN_ERR_ARGUMENT, "cache", "cu_seqlens");
     REFUSED(a.key_lengths = lengths; lengths[1] = 8, ATTN_ERR_ARGUMENT, "key_lengths",
-                                     "key_lengths[1] is 8; it must be 0 to 7, the cache's length");
+                                     "key_lengths[1] is 8; it must be 0 to 7, the keys of that "
+                                     "sequence in the cache");
     REFUSED(a.key_lengths = lengths; lengths[1] = -1, ATTN_ERR_ARGUMENT, "key_lengths", "-1");
     REFUSED(a.scores = &t; a.scores_stage = ATTN_STAGE_RAW, ATTN_ERR_ARGUMENT, "scores_stage",
                            "sequence 1 has 7 keys and the longest has 12");
