@@ -19,13 +19,13 @@
  *
  * Memory: one allocation, made by create. For each key that there is room for, each key/value head
  * takes (D + Dv) x the element's size, and with ATTN_I8 8 bytes more. There are some bytes more for
- * each sequence and page. Contiguous:
- * [B,Hk,max_keys,D], with max_keys rounded up to a multiple of 64. In pages:
- * [pages,Hk,page_keys,D]; a sequence takes a page for itself when it grows; attn_cache_truncate
- * gives pages back. The allocation, and each head of each page, starts at a multiple of 64 bytes.
- * The rows of a head's v in a page follow each other without gaps. Keys of f32, f16 and bf16 are
- * interleaved in groups of 16: each line of 64 bytes holds the next 4 bytes of each of 16 keys.
- * Decoding reads this order fastest. If D is odd, a key of f16 or bf16 takes one element more.
+ * each sequence and page. Contiguous: [B,Hk,max_keys,D], sequences in the order of their first
+ * appends, with max_keys rounded up to a multiple of 64. In pages: [pages,Hk,page_keys,D]; a
+ * sequence takes a page for itself when it grows; attn_cache_truncate gives pages back. The
+ * allocation, and each head of each page, starts at a multiple of 64 bytes. The rows of a head's v
+ * in a page follow each other without gaps. Keys of f32, f16 and bf16 are interleaved in groups of
+ * 16: each line of 64 bytes holds the next 4 bytes of each of 16 keys. Decoding reads this order
+ * fastest. If D is odd, a key of f16 or bf16 takes one element more.
  *
  * Threads: append, truncate and destroy must not overlap any other use of the cache; all other
  * functions only read it and may overlap each other.
@@ -77,8 +77,8 @@ ATTN_API void attn_cache_destroy(attn_cache *cache); /* NULL is fine */
 ATTN_API attn_status attn_cache_append(attn_cache *cache, int64_t b, const attn_tensor *k,
                                        const attn_tensor *v, attn_error *err);
 
-/* Copies keys and values first .. first+n-1 of sequence b to k [1,Hk,n,D] and v [1,Hk,n,Dv], of any
- * float dtype; either may be NULL. */
+/* Copies n keys and values of sequence b, from key `first` on, to k [1,Hk,n,D] and v [1,Hk,n,Dv],
+ * of any float dtype. Either may be NULL. */
 ATTN_API attn_status attn_cache_read(const attn_cache *cache, int64_t b, int64_t first,
                                      const attn_tensor *k, const attn_tensor *v, attn_error *err);
 
@@ -99,8 +99,8 @@ ATTN_API attn_status attn_cache_save(const attn_cache *cache,
 /* Creates a cache with `options` and fills it from `size` bytes that attn_cache_save wrote. B, Hk,
  * D, Dv and dtype must be those of the saved cache. max_keys, page_keys and pages may differ, but
  * must leave room for all saved keys, else ATTN_ERR_FULL. The bytes are treated as untrusted input:
- * ATTN_ERR_FILE says what is wrong with them. Memory is allocated only after all bytes have
- * been checked. Its size depends only on the options. */
+ * if they are damaged, the result is ATTN_ERR_FILE, and err says what is wrong. Memory is allocated
+ * only after all bytes have been checked. Its size depends only on the options. */
 ATTN_API attn_status attn_cache_load(const attn_cache_options *options, const void *bytes,
                                      size_t size, attn_cache **out, attn_error *err);
 

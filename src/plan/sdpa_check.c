@@ -7,10 +7,10 @@
  *   check_storage        types of q, k, v and out
  *   check_shapes         sizes of q, k, v and out
  *   check_part           the place of this call's rows and heads in a larger call, if it is a part
- *   check_extra_output   sizes of lse, type and sizes of scores
+ *   check_extra_output   sizes of lse and scores, type of scores
  *   check_numbers        scale, soft cap, dropout, precision, scores_stage
  *   attni_mask_check     the masks' own arguments (mask.c)
- *   split_scale          scale = a power of two (for q) * a number from 1 to 2 (for the scores)
+ *   split_scale          scale = a power of two (for q) * a number (for scores; usually 1 to 2)
  */
 #include "../cache/cache.h"
 #include "plan.h"

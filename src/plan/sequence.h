@@ -13,19 +13,20 @@
 typedef struct attni_sequence {
     const attn_sdpa_args *args;
     unsigned kinds; /* of masks: attni_mask_kinds */
-    int heads;      /* query heads of the group that begins with h */
+    int heads;      /* query heads in a tile: h and those after it */
     const attni_kernels *kernels;
     int64_t b, h, hk;
     int64_t T, S; /* of this sequence */
     int64_t i_base, j_base;
     int64_t off; /* causal offset */
-    /* The numbers of the head (b H + h) and of the first query, from which dropout makes its random
-     * bits. They are those of the whole if this call computes only some of its rows and heads. */
+    /* Dropout makes its random bits from the number of the head, b H + h, and that of the query.
+     * Here are the first head's and the first query's. If this call computes a part of a larger
+     * call, they are the numbers in that call. */
     uint64_t drop_head, drop_row;
 } attni_sequence;
 
-/* The number of keys that exist. In a cache, batch element b may have fewer keys than S, and no
- * memory for more. */
+/* The number of keys that may be read. In a cache, batch element b may have fewer keys than S, and
+ * no memory for more. */
 static inline int64_t attni_keys_there(const attni_sequence *sequence)
 {
     const int64_t *lengths = sequence->args->key_lengths;

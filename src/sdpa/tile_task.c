@@ -23,9 +23,9 @@
  *   skip masked    The second sweep. Masked keys are skipped. Rows that were already finite get the
  *                  same bits again.
  *   rescaled       The third sweep. Masked keys are skipped, and huge values cannot overflow the
- *                  sums: in the rows that are not finite yet, the weights are multiplied by 2^-40
- *                  (value_scale) before values are added. The final division removes the factor.
- *                  attni_tile_move_exponents() prepares this sweep.
+ *                  sums: in rows that are not finite yet or have huge scores, the weights are
+ *                  multiplied by 2^-40 (value_scale) before values are added. The final division
+ *                  removes the factor. attni_tile_move_exponents() prepares this sweep.
  *
  * If a row is not finite after the third sweep, its query, visible keys or biases are the cause,
  * never a masked key.
@@ -41,9 +41,9 @@
 
 /* ------------------------------------------------------------------------------------ scratch */
 
-/* The size of st, divided by ATTNI_BLOCK. As a tile array, st has one number per lane for each key
- * of a block. In the decode path it has max_decode_rows numbers for each key of a block (if S is at
- * most a block) or of a chunk. The larger of the two sizes is reserved. */
+/* The bytes of st for each of ATTNI_BLOCK keys. As a tile array, st has a number per lane for each
+ * key of a block. In the decode path it has max_decode_rows numbers for each key of a block (if S
+ * is at most a block) or of a chunk. The larger of the two sizes is reserved. */
 static size_t st_line(const attni_plan *p)
 {
     const size_t line = (size_t)(p->nv * p->kernels->lanes) * p->real;
@@ -486,7 +486,7 @@ static size_t tile_fed_bytes(const attni_plan *plan, int heads, int64_t rows)
     return layout.overflow ? SIZE_MAX : layout.used;
 }
 
-/* Lets the tile use the first part of `sums`, and returns its end. Clears a new tile. */
+/* Places the tile's arrays at `sums`, and returns the address after them. Clears a new tile. */
 static char *use_fed_sums(attni_worker *w, attni_tile *t, char *sums, uint8_t *sweep)
 {
     const attni_plan *p = w->plan;
