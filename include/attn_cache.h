@@ -19,13 +19,13 @@
  *
  * Memory: one allocation, made by create. For each key that there is room for, each key/value head
  * takes (D + Dv) x the element's size, and with ATTN_I8 8 bytes more. There are some bytes more for
- * each sequence and page. Contiguous: [B,Hk,max_keys,D], sequences in the order of their first
- * appends, with max_keys rounded up to a multiple of 64. In pages: [pages,Hk,page_keys,D]; a
- * sequence takes a page for itself when it grows; attn_cache_truncate gives pages back. The
- * allocation, and each head of each page, starts at a multiple of 64 bytes. The rows of a head's v
- * in a page follow each other without gaps. Keys of f32, f16 and bf16 are interleaved in groups of
- * 16: each line of 64 bytes holds the next 4 bytes of each of 16 keys. Decoding reads this order
- * fastest. If D is odd, a key of f16 or bf16 takes one element more.
+ * each sequence and page. Contiguous: [B,Hk,max_keys,D], with max_keys rounded up to a multiple of
+ * 64; the sequences lie in the order in which each was first appended to. In pages:
+ * [pages,Hk,page_keys,D]; a sequence takes a page for itself when it grows; attn_cache_truncate
+ * gives pages back. The allocation, and each head of each page, starts at a multiple of 64 bytes.
+ * The rows of a head's v in a page follow each other without gaps. Keys of f32, f16 and bf16 are
+ * interleaved in groups of 16: each line of 64 bytes holds the next 4 bytes of each of 16 keys.
+ * Decoding reads this order fastest. If D is odd, a key of f16 or bf16 takes one element more.
  *
  * Threads: append, truncate and destroy must not overlap any other use of the cache; all other
  * functions only read it and may overlap each other.

@@ -20,9 +20,9 @@
  * call attni_mask_apply(), which calls add and show.
  *
  * A query sees a key if no rule hides it. A float mask hides a key by the bias -inf. The biases of
- * all rules are added to the score. So rules may be applied in any order. After the biases, the
- * scores of hidden keys are overwritten by -inf, so a NaN bias at a hidden key is harmless.
- * docs/ADDING.md says how to add a kind.
+ * all rules are added to the score. After the biases, the scores of hidden keys are overwritten by
+ * -inf, so a NaN bias at a hidden key is harmless. So the order of the rules changes at most the
+ * rounding of the sum of biases. docs/ADDING.md says how to add a kind.
  */
 #include "mask_kind.h"
 

@@ -27,7 +27,7 @@ typedef struct attni_block {
 } attni_block;
 
 typedef struct attni_plan attni_plan;
-/* The rules that a call uses, one bit each: the kinds of the functions below. */
+/* The rules that a call uses, one bit each: `kinds` of the plan and of its sequences. */
 unsigned attni_mask_kinds(const attn_sdpa_args *args);
 attn_status attni_mask_check(const attni_plan *plan, attn_error *err);
 /* Does any rule add to the scores? Then scores must be multiplied by the scale before

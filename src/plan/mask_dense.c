@@ -34,7 +34,7 @@ static const char *dense_at(const attni_sequence *sequence, int64_t i, int64_t j
 
 /* How many rows of the mask are read for `rows` queries of one head: 1 if the mask repeats along
  * the queries (stride 0), else `rows`. A block of several heads always has a single row of the
- * mask, because with a mask heads share a tile only if T is 1 and the mask is the same for all of
+ * mask: if there is a mask, heads share a tile only if T is 1 and the mask is the same for all of
  * them. */
 static int different_rows(const attn_tensor *mask, int64_t rows)
 {

@@ -18,10 +18,10 @@ typedef struct attni_sequence {
     int64_t b, h, hk;
     int64_t T, S; /* of this sequence */
     int64_t i_base, j_base;
-    int64_t off; /* causal offset */
-    /* Dropout makes its random bits from the number of the head, b H + h, and that of the query.
-     * Here are the first head's and the first query's. If this call computes a part of a larger
-     * call, they are the numbers in that call. */
+    int64_t off; /* of the diagonal */
+    /* Dropout makes its random bits from the numbers of the head (b H + h), the query and the key.
+     * drop_head is the number of head h, drop_row that of the sequence's first query. If this call
+     * computes a part of a larger call, they are the numbers in that call. */
     uint64_t drop_head, drop_row;
 } attni_sequence;
 

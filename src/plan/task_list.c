@@ -40,7 +40,8 @@ attni_cursor attni_last_sequence(const attni_plan *p)
     return (attni_cursor){n, p->tasks_per_head - (n > 0 ? tasks_of(p, n) : p->tasks_per_head)};
 }
 
-/* Moves the cursor to the sequence of the task that has `earlier` tasks of its head before it. */
+/* Moves the cursor to the sequence that holds task `earlier` of a head. The tasks of a head are
+ * numbered from 0, in the order of their queries. */
 static void move(const attni_plan *p, attni_cursor *cursor, int64_t earlier)
 {
     if (earlier >= cursor->tasks_before + tasks_of(p, cursor->n))

@@ -1,7 +1,7 @@
 /* The tile engine: one task of the forward, up to ATTNI_TILES tiles of queries against all keys
  * that they see. sdpa.c calls tile_task() through the plan's engine.
  *
- *   for each chunk of 256 keys (if they are not stored as rows of R, most routes convert them)
+ *   for each chunk of 256 keys (keys and values in other forms than rows of R are mostly converted)
  *     for each tile of W queries
  *       for each block of the chunk that some query of the tile sees            (chunk.c, decode.c)
  *         S^T = K Q^T;  scale, soft cap, biases, masks;  update the chunk's maximum m
@@ -27,8 +27,8 @@
  *                  multiplied by 2^-40 (value_scale) before values are added. The final division
  *                  removes the factor. attni_tile_move_exponents() prepares this sweep.
  *
- * If a row is not finite after the third sweep, its query, visible keys or biases are the cause,
- * never a masked key.
+ * If a row is not finite after the third sweep, the cause is its query, a visible key or value, a
+ * bias or its sink logit, never a masked key.
  *
  * Terms (tile, lane, block, chunk, R, interleaved): the glossary in kernel/kernel.h. Arrays (st, m,
  * l, acc, sums, totals): tile.h.
@@ -41,9 +41,9 @@
 
 /* ------------------------------------------------------------------------------------ scratch */
 
-/* The bytes of st for each of ATTNI_BLOCK keys. As a tile array, st has a number per lane for each
- * key of a block. In the decode path it has max_decode_rows numbers for each key of a block (if S
- * is at most a block) or of a chunk. The larger of the two sizes is reserved. */
+/* The size of st, divided by ATTNI_BLOCK: carve() takes ATTNI_BLOCK such lines. As a tile array, st
+ * has a number per lane for each key of a block. In the decode path it has max_decode_rows numbers
+ * for each key of a chunk, or of a block if all keys are one block. The larger size is taken. */
 static size_t st_line(const attni_plan *p)
 {
     const size_t line = (size_t)(p->nv * p->kernels->lanes) * p->real;
@@ -255,7 +255,7 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mod
 
 /* -------------------------------------------------------------------------------- the worker */
 
-/* Sets the plan, the sequence and the next task; nothing is prefetched or deferred yet. */
+/* Sets the plan, the sequence and the next task. No prefetch is planned, no values are pending. */
 static void begin_worker(attni_worker *w, const attni_plan *plan, const attni_sequence *sequence,
                          const attni_task *next)
 {
@@ -293,12 +293,12 @@ static void finish_tile(attni_worker *w, attni_tile *t)
 
 /* ------------------------------------------------------------------- a task of one block of keys
  *
- * A shorter path for a task of one tile, without options that change scores or weights, whose keys
- * are a single block, read in place and all visible: scores = Q K^T, maximum, weights, sums =
- * weights V, out = sums / l. The arithmetic of such a call
- * (for example a sentence of six words, or the next token after a few) takes about 100 ns; chunks,
- * totals and joins would double that (docs/decisions/0020). The bits are the same as those of the
- * general path, which merges a single chunk into empty totals: it multiplies by 1 and adds 0. */
+ * A shorter path for a task of one tile whose keys are a single block, read in place and all
+ * visible, without biases, soft cap, dropout and requested scores: scores = Q K^T, maximum,
+ * weights, sums = weights V, out = sums / l. The arithmetic of such a call (for example a sentence
+ * of six words, or the next token after a few) takes about 100 ns; chunks, totals and joins would
+ * double that (docs/decisions/0020). The bits are the same as those of the general path, which
+ * merges a single chunk into empty totals: it multiplies by 1 and adds 0. */
 
 static char *take(char **at, size_t bytes)
 {
@@ -307,7 +307,7 @@ static char *take(char **at, size_t bytes)
     return piece;
 }
 
-/* Places the arrays in the worker's scratch. carve(), by which it was sized, needs more. */
+/* Places the arrays in scratch. They fit: it was sized for carve(), which needs more. */
 static void carve_one_block(attni_worker *w, attni_tile *t, char *at)
 {
     const attni_plan *p = w->plan;
@@ -557,7 +557,7 @@ static bool finish_fed_tile(attni_worker *w, attni_tile *t, char *sums, uint8_t 
     }
     if (*sweep == ATTNI_FED_FAST) {
         *sweep = ATTNI_FED_SKIP_MASKED;
-        /* If the tile decodes, t->total takes the memory of w->totals, the sums of that sweep. */
+        /* If the tile decodes, t->total now takes the memory of w->totals. */
         use_fed_sums(w, t, sums, sweep);
         clear_tile(w->plan, t, true);
     } else {
