@@ -1,5 +1,5 @@
 /* Finds the queries, keys and values of one sequence in the tensors or in a cache (sequence.h), and
- * the groups of heads that share them. */
+ * divides heads that share keys and values into groups. */
 #include "plan.h"
 
 /* ---------------------------------------------------------------------------- groups of heads

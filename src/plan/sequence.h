@@ -36,7 +36,7 @@ static inline int64_t attni_keys_there(const attni_sequence *sequence)
 /* Address of row j of the sequence's keys or values, as stored in a tensor or in a cache; `t` is
  * &args->k or &args->v. The rows of a block (from a multiple of ATTNI_BLOCK on) are t->stride[2]
  * elements apart. Interleaved keys of a cache (k_interleaved of the plan) are not rows (cache.h),
- * but a block of them takes as many bytes. */
+ * but a block of them takes as many bytes as a block of rows. */
 char *attni_stored_row(const attni_sequence *sequence, const attn_tensor *t, int64_t j);
 /* The number of rows from row j on that are t->stride[2] elements apart: up to the end of the page
  * or of the sequence. */
@@ -50,7 +50,7 @@ static inline void attni_prefetch_lines(const void *next)
     for (uintptr_t line = 0; line < 16; line++)
         __builtin_prefetch((const void *)(at + 64 * line));
 }
-/* Is `t` the keys or the values, for a cache? */
+/* The part of a cache that `t` stands for: its keys or its values. */
 static inline attni_cache_part attni_part_of(const attni_sequence *sequence, const attn_tensor *t)
 {
     return t == &sequence->args->v ? ATTNI_VALUES : ATTNI_KEYS;

@@ -1,12 +1,13 @@
-/* Decides how a checked call is computed. attni_sdpa_prepare() (sdpa.c), pieces.c for a
- * call in pieces, and feed.c for each piece call attni_make_plan(). It fills the rest of the plan:
+/* Decides how a checked call is computed. attni_make_plan() is called by attni_sdpa_prepare()
+ * (sdpa.c), by pieces.c for a call in pieces, and by feed.c for every piece. It fills the rest of
+ * the plan:
  *
  *   kernels, q_in_place, ...          kernel table; which tensors need no conversion
  *   engine                            bf16 if that engine accepts the call, else the tile engine
  *   group, nv                         heads that share a tile; vectors in a full tile of this call
  *   tiles, tasks, parts, workers      how the work is divided          (count_tasks)
  *   route                             which functions, in which order  (route.c)
- *   scratch                           bytes of all workers' arrays     (size_scratch)
+ *   scratch                           bytes of all arrays              (size_scratch)
  *
  * The results have the same bits for any width of tiles, any number of tasks and workers, and any
  * order of them.
@@ -49,13 +50,16 @@ static int tile_cost(const attni_plan *p, int lanes)
     return 5 + 4 * attni_vectors_for(p, lanes, most_vectors(p));
 }
 
-/* Vectors of a full tile. Usually all rows of a call share the narrowest tile that holds them. But
- * if one row is left over by a tile of half that width, it is decoded instead, after that tile
- * (docs/decisions/0044). There are four exceptions. The narrow tile would be decoded, too: a task
- * decodes one tile at most. The keys are one block, which has a shorter path for a single tile.
- * There are so few heads for the threads that each tile would be a task of its own, or a task cut
- * into parts. The keys come in pieces: the tiles of a saved state must not depend on the number of
- * threads. */
+/* Vectors of a full tile: of the narrowest that holds all rows of a group of heads, or of the
+ * widest if none does. But if a tile of half that width would hold all rows but one, that tile is
+ * used, and the last row is decoded after it (docs/decisions/0044). The tile engine does so for
+ * heads that do not share a tile, unless
+ *   - the half tile is so narrow that it would be decoded itself: a task decodes one tile at most;
+ *   - the keys are one block, which has a shorter path for a single tile;
+ *   - sequences are packed;
+ *   - the keys come in pieces: the tiles of a saved state must not depend on the number of threads;
+ *   - there are so few heads for the threads that each tile would be a task of its own, or that a
+ *     task would be cut into parts. */
 static int vectors_of_tile(const attni_plan *p, int threads)
 {
     const int nv = attni_vectors_for(p, p->T * p->group, most_vectors(p));
@@ -74,9 +78,9 @@ static int group_cost(const attni_plan *p, int heads, int rows)
     return T / rows * tile_cost(p, heads * rows) + tile_cost(p, heads * (T % rows));
 }
 
-/* How many heads share a tile. Heads that share keys can share a tile if the mask rules are the
- * same for all of them. A tile then has the same queries of each of its heads. Every number
- * of heads is tried; the one whose tiles cost least is taken (docs/decisions/0034).
+/* How many heads share a tile. Heads that share keys can share a tile if attni_mask_shared() is
+ * true. A tile then has the same queries of each of its heads. Every number of heads is tried; the
+ * one whose tiles cost least is taken (docs/decisions/0034).
  * Options that take the lane as the query's index need one head per tile: dropout, returned scores,
  * packed sequences, and queries at given positions of a larger call (attni_run).
  */

@@ -15,8 +15,8 @@
  * order of the keys. So they may also be computed separately, on any thread, kept as partials and
  * folded later (tile_part, tile_fold): the operations, and the bits, are the same.
  *
- * A sweep is one pass of a tile over its keys. If the result of the first sweep is not finite, up
- * to two more follow:
+ * A sweep is one pass of a tile over its keys. If the result of the first sweep is not finite, or a
+ * score is too large for log2 units, up to two more follow:
  *
  *   fast           The first sweep. Masked keys take part with a weight of 0. Their values are
  *                  multiplied by it, which is harmless unless a value is NaN or infinite.
@@ -255,7 +255,7 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mod
 
 /* -------------------------------------------------------------------------------- the worker */
 
-/* Sets the plan, the sequence and the next task. No prefetch is planned, no values are pending. */
+/* Sets plan, sequence and next task; empties the lists of prefetches and of pending blocks. */
 static void begin_worker(attni_worker *w, const attni_plan *plan, const attni_sequence *sequence,
                          const attni_task *next)
 {
@@ -356,8 +356,8 @@ static void sweep_one_block(attni_worker *w, attni_tile *t)
     }
 }
 
-/* Computes the task by the shorter path. Returns false if that path is not for this task, or if the
- * result is not finite; tile_task() then computes out and lse by the general path. */
+/* Computes the task by the shorter path. Returns false if that path is not for this task, or if it
+ * takes more than one sweep; tile_task() then computes out and lse by the general path. */
 static bool one_block_task(const attni_plan *plan, const attni_task *task, const attni_task *next,
                            char *scratch)
 {
@@ -546,7 +546,7 @@ static void tile_feed(const attni_plan *plan, const attni_task *task, int64_t j0
             sweep_keys(&w, &w.tiles[i], 1, ATTNI_SWEEP_SKIP_MASKED);
 }
 
-/* The steps of finish_tile() between its sweeps. Returns true if the tile is to be swept again. */
+/* Does what finish_tile() does after a sweep. Returns true if the tile is to be swept again. */
 static bool finish_fed_tile(attni_worker *w, attni_tile *t, char *sums, uint8_t *sweep)
 {
     if (*sweep == ATTNI_FED_DONE)
