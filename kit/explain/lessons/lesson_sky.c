@@ -147,7 +147,7 @@ static kit_array gradient_step(recipe *r, const char *name, const char *title, c
 static void attention_back(recipe *r, kit_array q, kit_array k, kit_array v, kit_array dout,
                            attn_sdpa_grads *grads)
 {
-    float out[WORDS * SIZE], lse[WORDS];
+    float out[WORDS * SIZE], lse[WORDS] = {0}; /* else gcc -Og warns */
     attn_error e;
     if (r->status != KIT_OK) {
         return;
