@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# labels: slow
 """bench/ranks.py: the model of attention over ranks, where a closed form is known."""
 
 import os

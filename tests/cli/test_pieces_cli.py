@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# labels: slow
 """attn run --pieces: the bits of one call from files that are read in pieces, checkpoints after any
 piece and kill -9, and what is refused."""
 

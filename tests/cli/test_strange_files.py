@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# labels: slow
 """Special files, file names with control characters, and a small stack: the program gives the right
 answer, or one line immediately."""
 

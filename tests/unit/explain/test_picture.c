@@ -1,4 +1,6 @@
-/* Heat-maps are well-formed SVG with the trace's weights, and PNG and PDF are the same picture. */
+/* Heat-maps are well-formed SVG with the trace's weights, and PNG and PDF are the same picture.
+ *
+ * labels: slow */
 #include "explain_samples.h"
 
 #include <ctype.h>

@@ -1,4 +1,6 @@
-/* JSON reads back to the trace's bits, and text fits its width and shows the trace's numbers. */
+/* JSON reads back to the trace's bits, and text fits its width and shows the trace's numbers.
+ *
+ * labels: slow */
 #include "explain_samples.h"
 
 #include "explain/recipe.h"

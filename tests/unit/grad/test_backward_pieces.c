@@ -1,6 +1,6 @@
 /* The backward with keys in pieces: the bits of one call, needed keys, memory, bad arguments.
  *
- * labels: threads */
+ * labels: threads slow */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* The backward over ranks: all of them end with one error, and soon. */
-/* labels: threads */
+/* labels: threads slow */
 #include "support/counted_memory.h"
 #include "support/rank_backward.h"
 

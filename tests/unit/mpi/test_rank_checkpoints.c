@@ -1,5 +1,5 @@
 /* Checkpoints over ranks go on with the bits of one call, and resuming trusts nothing. */
-/* labels: threads */
+/* labels: threads slow */
 #include "support/rank_call.h"
 #include "support/rank_store.h"
 

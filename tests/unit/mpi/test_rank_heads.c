@@ -1,5 +1,5 @@
 /* Attention over ranks that share the heads: the bits of one call, the bytes sent, refusals. */
-/* labels: threads */
+/* labels: threads slow */
 #include <pthread.h>
 
 #include "support/counted_memory.h"

@@ -1,5 +1,5 @@
 /* Random calls on 1 to 8 ranks that are threads: the bits of one call, and the bytes sent. */
-/* labels: threads */
+/* labels: threads slow */
 #include <pthread.h>
 
 #include "check/check_call.h"

@@ -1,6 +1,6 @@
 /* The memory of a whole process stays small whatever the options are.
  *
- * labels: memory
+ * labels: memory slow
  *
  * With 4096 queries and keys, one head, D = 64 and float, the arrays are 4 MiB and a matrix of
  * scores would be 64 MiB. The process stays below 20 MiB; with gradients, whose arrays are 4 MiB

@@ -1,6 +1,8 @@
 /* Small tokenisers of every kind give ids that are written out by hand.
  *
- * tests/peers compares larger ones with Hugging Face's. */
+ * tests/peers compares larger ones with Hugging Face's.
+ *
+ * labels: slow */
 #include "support/tokenizer_testing.h"
 
 #include <sys/resource.h>
