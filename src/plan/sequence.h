@@ -18,7 +18,7 @@ typedef struct attni_sequence {
     int64_t b, h, hk;
     int64_t T, S; /* of this sequence */
     int64_t i_base, j_base;
-    int64_t off; /* of the diagonal */
+    int64_t off; /* the diagonal is at j = i + off */
     /* Dropout makes its random bits from the numbers of the head (b H + h), the query and the key.
      * drop_head is the number of head h, drop_row that of the sequence's first query. If this call
      * computes a part of a larger call, they are the numbers in that call. */

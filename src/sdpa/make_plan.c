@@ -1,6 +1,6 @@
 /* Decides how a checked call is computed. attni_make_plan() is called by attni_sdpa_prepare()
- * (sdpa.c), by pieces.c for a call in pieces, and by feed.c for every piece. It fills the rest of
- * the plan:
+ * (sdpa.c), by pieces.c for a call whose keys come in pieces, and by feed.c for each piece of the
+ * keys. It fills the rest of the plan:
  *
  *   kernels, q_in_place, ...          kernel table; which tensors need no conversion
  *   engine                            bf16 if that engine accepts the call, else the tile engine
@@ -54,12 +54,13 @@ static int tile_cost(const attni_plan *p, int lanes)
  * widest if none does. But if a tile of half that width would hold all rows but one, that tile is
  * used, and the last row is decoded after it (docs/decisions/0044). The tile engine does so for
  * heads that do not share a tile, unless
- *   - the half tile is so narrow that it would be decoded itself: a task decodes one tile at most;
+ *   - the half tile is so narrow that it would be decoded, too: a task can decode one tile only;
  *   - the keys are one block, which has a shorter path for a single tile;
  *   - sequences are packed;
- *   - the keys come in pieces: the tiles of a saved state must not depend on the number of threads;
  *   - there are so few heads for the threads that each tile would be a task of its own, or that a
- *     task would be cut into parts. */
+ *     task would be cut into parts;
+ *   - the keys come in pieces: the tiles of a saved state must not depend on the number of threads,
+ *     and by the condition before they would. */
 static int vectors_of_tile(const attni_plan *p, int threads)
 {
     const int nv = attni_vectors_for(p, p->T * p->group, most_vectors(p));
@@ -185,8 +186,8 @@ static bool size_scratch(attni_plan *p)
 
 /* Rows are prefetched if q, k, v and out together, each element counted as an R, have more than
  * ATTNI_FAR_BYTES. For smaller calls prefetch only costs time: 12 heads took 5 % longer with
- * T = S = 32, and 2 % longer with T = S = 64. Decoding takes up to 3 % longer if it prefetches such
- * a call into L2. */
+ * T = S = 32, and 2 % longer with T = S = 64. Prefetching into L2
+ * makes small decoding calls up to 3 % slower. */
 static bool far_data(const attni_plan *p)
 {
     const double rows = (double)p->B * ((double)p->H * (double)p->T + (double)p->Hk * (double)p->S);
