@@ -24,12 +24,23 @@
  * -inf, so a NaN bias at a hidden key is harmless. So the order of the rules changes at most the
  * rounding of the sum of biases. docs/ADDING.md says how to add a kind.
  */
-#include "mask_kind.h"
+#include "mask_dense.h"
 
 #include <limits.h>
 #include <string.h>
 
 #define UNBOUNDED (INT64_MAX / 4)
+
+typedef struct mask_kind {
+    const char *name;
+    bool (*active)(const attn_sdpa_args *args);
+    attn_status (*check)(const attni_plan *plan, attn_error *err);
+    void (*span)(const attni_sequence *sequence, int64_t i0, int64_t i1, attni_span *span);
+    attni_class (*scan)(const attni_sequence *sequence, int64_t i0, int64_t i1, int64_t j0,
+                        int64_t j1);
+    void (*add)(const attni_sequence *sequence, const attni_block *block);
+    void (*show)(const attni_sequence *sequence, const attni_block *block, uint64_t *visible);
+} mask_kind;
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }

@@ -1,6 +1,6 @@
 /* Dense masks: a tensor with a bool or a float for each pair of query and key. The head of
  * mask.c says what the functions of a rule do. */
-#include "mask_kind.h"
+#include "mask_dense.h"
 
 #include <float.h>
 #include <math.h>

@@ -66,6 +66,7 @@ struct attni_plan {
     unsigned kinds;     /* of masks: attni_mask_kinds */
     bool scaled_scores; /* scores are scaled before the weights: for a soft cap or biases */
     bool k_in_place, v_in_place, q_in_place, out_in_place; /* else rows are converted */
+    bool copies_rows; /* queries or results are copied: they are converted, or heads share a tile */
     /* The keys are a cache's, in the interleaved layout, which only scores_interleaved() and
      * values_and_next_scores() read. */
     bool k_interleaved;

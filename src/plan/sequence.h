@@ -34,9 +34,10 @@ static inline int64_t attni_keys_there(const attni_sequence *sequence)
 }
 
 /* Address of row j of the sequence's keys or values, as stored in a tensor or in a cache; `t` is
- * &args->k or &args->v. The rows of a block (from a multiple of ATTNI_BLOCK on) are t->stride[2]
- * elements apart. Interleaved keys of a cache (k_interleaved of the plan) are not rows (cache.h),
- * but a block of them takes as many bytes as a block of rows. */
+ * &args->k or &args->v. Rows are t->stride[2] elements apart. In a cache this is so within a page
+ * only; a page has whole blocks (a block begins at each multiple of ATTNI_BLOCK). Interleaved keys
+ * of a cache (k_interleaved of the plan) are not rows (cache.h), but a block of them takes as many
+ * bytes as a block of rows. */
 char *attni_stored_row(const attni_sequence *sequence, const attn_tensor *t, int64_t j);
 /* The number of rows from row j on that are t->stride[2] elements apart: up to the end of the page
  * or of the sequence. */

@@ -1,6 +1,7 @@
 /* Decides how a checked call is computed. attni_make_plan() is called by attni_sdpa_prepare()
  * (sdpa.c), by pieces.c for a call whose keys come in pieces, and by feed.c for each piece of the
- * keys. It fills the rest of the plan:
+ * keys. Before it, attni_sdpa_check() has set the members of the plan that follow from the
+ * arguments: B, H, Hk, T, S, D, Dv, the scale, the kinds of masks. attni_make_plan() sets:
  *
  *   kernels, q_in_place, ...          kernel table; which tensors need no conversion
  *   engine                            bf16 if that engine accepts the call, else the tile engine
@@ -56,7 +57,7 @@ static int tile_cost(const attni_plan *p, int lanes)
  * heads that do not share a tile, unless
  *   - the half tile is so narrow that it would be decoded, too: a task can decode one tile only;
  *   - the keys are one block, which has a shorter path for a single tile;
- *   - sequences are packed;
+ *   - sequences are packed: p->T is the number of rows of all of them, not of one;
  *   - there are so few heads for the threads that each tile would be a task of its own, or that a
  *     task would be cut into parts;
  *   - the keys come in pieces: the tiles of a saved state must not depend on the number of threads,
@@ -226,6 +227,7 @@ attn_status attni_make_plan(attni_plan *p, int isa, int threads, attn_error *err
         return ATTN_OK;
     }
     p->group = heads_per_tile(p);
+    p->copies_rows = !p->q_in_place || !p->out_in_place || p->group > 1;
     p->no_postprocessing = p->k_in_place && p->v_in_place && !p->scaled_scores && !p->args.mask &&
                            !p->args.scores && p->args.dropout == 0;
     p->far = far_data(p);

@@ -83,7 +83,7 @@ typedef struct attni_worker {
     char *interleaved;   /* [block] rows: a cache's keys on their way to k */
     char *score_rows;    /* [2][rows][block] scores in rows, on their way to st */
     int64_t loaded;      /* the key in the first row of k and v */
-    char *rows;          /* [W][max(D, Dv)]: converted queries, outputs */
+    char *rows;          /* [W][max(D, Dv)], if copies_rows: queries, then results */
     char *biases;        /* [W][block] for a dense mask */
     char *lines;         /* [W][block] requested scores, a row per query */
     attni_prefetch mask_prefetch;      /* of a dense mask */

@@ -94,8 +94,7 @@ static void carve(attni_worker *w, attni_layout *layout)
                   : attni_layout_take(layout, ATTNI_BLOCK, p->args.cache->row_bytes[ATTNI_KEYS]);
     w->score_rows = attni_layout_take(layout, p->S > 0 ? 2 * ATTNI_BLOCK : 0,
                                       (size_t)p->kernels->max_decode_rows * p->real);
-    const bool has_rows = !p->q_in_place || !p->out_in_place || p->group > 1;
-    w->rows = has_rows ? attni_layout_take(layout, D > Dv ? D : Dv, line) : NULL;
+    w->rows = p->copies_rows ? attni_layout_take(layout, D > Dv ? D : Dv, line) : NULL;
     w->biases = p->args.mask ? attni_layout_take(layout, ATTNI_BLOCK, line) : NULL;
     w->lines = p->args.scores ? attni_layout_take(layout, ATTNI_BLOCK, line) : NULL;
 }
@@ -326,7 +325,7 @@ static void carve_one_block(attni_worker *w, attni_tile *t, char *at)
     w->totals = take(&at, (size_t)p->kernels->max_decode_rows * p->real * p->sums_width);
     w->st = take(&at, ATTNI_BLOCK * line);
     w->q_row = take(&at, D * p->real + line);
-    if (!p->q_in_place || !p->out_in_place || p->group > 1)
+    if (p->copies_rows)
         w->rows = take(&at, (D > Dv ? D : Dv) * line);
 }
 
