@@ -170,7 +170,8 @@ attni_prefetch check_far_away(check_case *c)
 
 ptrdiff_t check_any_stride(check_case *c, int64_t size)
 {
-    return check_chance(c, 60)   ? (ptrdiff_t)(size + check_between(c, 0, 9))
+    return check_chance(c, 20)   ? (ptrdiff_t)size
+           : check_chance(c, 60) ? (ptrdiff_t)(size + check_between(c, 0, 9))
            : check_chance(c, 50) ? -(ptrdiff_t)(size + check_between(c, 0, 9))
                                  : (ptrdiff_t)check_between(c, 0, 3);
 }

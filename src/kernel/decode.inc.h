@@ -169,8 +169,15 @@ V_INLINE void store_decode(R *st, vec *top, const vec *x, int first, int keys, c
     FOR_R v_store(st + r * ATTNI_BLOCK + first, x[r]);
 }
 
+/* qt + at. If `at` is negative, this is an address before the query, and what lies there is not
+ * read. */
+V_INLINE const R *components_from(const R *qt, int at)
+{
+    return (const R *)((uintptr_t)qt + (uintptr_t)(ptrdiff_t)at * sizeof(R));
+}
+
 /* Adds the last n components of a run, which do not fill a line, or all n components, if fewer than
- * V_LANES keys are left. `before` components of each key lie before them. */
+ * V_LANES keys are left. `before` components lie before those of each key in memory. */
 V_INLINE void scores_decode_end(vec (*s)[V_MAX_DECODE_ROWS], const R *qt, const char *k,
                                 ptrdiff_t bytes, prefetcher *next, const attn_dtype dtype, int keys,
                                 int n, int64_t before, const int nr, const int groups)
@@ -186,7 +193,7 @@ V_INLINE void scores_decode_end(vec (*s)[V_MAX_DECODE_ROWS], const R *qt, const 
                                         bytes, 0, next, dtype, nr);
         for (int skip; d < last; d += columns - skip) {
             skip = !WHOLE_LOADS || d + columns <= n ? 0 : d + columns - n;
-            FOR_G scores_decode_columns(s[g], qt + (d - skip) * ld,
+            FOR_G scores_decode_columns(s[g], components_from(qt, (d - skip) * ld),
                                         k + g * V_LANES * bytes + (d - skip) * size, bytes, skip,
                                         next, dtype, nr);
         }
@@ -196,11 +203,37 @@ V_INLINE void scores_decode_end(vec (*s)[V_MAX_DECODE_ROWS], const R *qt, const 
                                  dtype, keys - g * V_LANES, n - d, nr, groups);
 }
 
+/* A key or value may have fewer bytes than are loaded of it at once. If there is one query, and
+ * rows follow each other without a gap, whole vectors are loaded all the same, together with
+ * components of the rows before (scores) or after (values). A block without enough such rows beside
+ * it, the first one of scores or the last ones of values, is copied: between two vectors of zeros
+ * (docs/decisions/0043). */
+typedef struct short_rows {
+    char bytes[(ATTNI_BLOCK + 2) * sizeof(vec)];
+} short_rows;
+
+/* Are these rows of n components without gaps, and each shorter than `whole` bytes? */
+V_INLINE bool are_short(ptrdiff_t bytes, int64_t n, int whole, const attn_dtype dtype)
+{
+    return WHOLE_LOADS && bytes < whole && bytes == n * SIZE_OF(dtype);
+}
+
+/* Returns the copy. Not inlined, for the size of the library. */
+static __attribute__((noinline)) const char *copy_short(short_rows *to, const char *rows,
+                                                        ptrdiff_t bytes)
+{
+    char *at = to->bytes + sizeof(vec);
+    memset(to->bytes, 0, sizeof(vec));
+    memset(at + bytes, 0, sizeof(vec));
+    return memcpy(at, rows, (size_t)bytes);
+}
+
 /* Scores of up to `groups` x V_LANES keys. groups = 2 gives two independent chains of additions;
- * one chain alone would be limited by the latency of additions. */
+ * one chain alone would be limited by the latency of additions. At least `before` components lie
+ * directly before each key. */
 V_INLINE void scores_decode_keys(R *st, vec *top, const R *qt, const char *k, ptrdiff_t bytes,
                                  prefetcher *next, const attn_dtype dtype, int first, int keys,
-                                 int64_t D, const int nr, const int groups)
+                                 int64_t D, int before, const int nr, const int groups)
 {
     enum { group = V_LANES };
     const int ld = QT_LD(nr), line = 64 / SIZE_OF(dtype), size = SIZE_OF(dtype);
@@ -218,7 +251,7 @@ V_INLINE void scores_decode_keys(R *st, vec *top, const R *qt, const char *k, pt
                                      next, dtype, nr);
         if (d < n)
             scores_decode_end(s, q + d * ld, from + d * size, bytes, next, dtype, keys, n - d,
-                              run + d, nr, groups);
+                              before + run + d, nr, groups);
         FOR_G FOR_R x[g][r] = run ? v_add(x[g][r], s[g][r]) : s[g][r];
     }
     FOR_G store_decode(st, top, x[g], first + g * group, keys - g * group, nr);
@@ -240,21 +273,22 @@ V_INLINE R highest(vec x)
     return lane[0];
 }
 
-/* Scores of one block of n keys. */
+/* Scores of one block of n keys; `before` as above. */
 V_INLINE void scores_decode_block(R *st, R *mx, const R *qt, const char *k, ptrdiff_t bytes,
                                   prefetcher *next, const attn_dtype dtype, int n, int64_t D,
-                                  const int nr)
+                                  int before, const int nr)
 {
     enum { pair = 2 * V_LANES };
     vec top[V_MAX_DECODE_ROWS];
     FOR_R top[r] = v_set1(-R_INF);
     int j = 0;
-    if (nr == 1 && (!WHOLE_LOADS || D * SIZE_OF(dtype) >= COLUMN_BYTES))
+    if (nr == 1 && (!WHOLE_LOADS || (before + D) * SIZE_OF(dtype) >= COLUMN_BYTES))
         for (; j + pair <= n; j += pair)
-            scores_decode_keys(st, top, qt, k + j * bytes, bytes, next, dtype, j, pair, D, nr, 2);
+            scores_decode_keys(st, top, qt, k + j * bytes, bytes, next, dtype, j, pair, D, before,
+                               nr, 2);
     for (; j < n; j += V_LANES)
         scores_decode_keys(st, top, qt, k + j * bytes, bytes, next, dtype, j,
-                           n - j < V_LANES ? n - j : V_LANES, D, nr, 1);
+                           n - j < V_LANES ? n - j : V_LANES, D, before, nr, 1);
     v_store(mx, v_set1(-R_INF));
     FOR_R mx[r] = highest(top[r]);
 }
@@ -264,11 +298,15 @@ V_INLINE void scores_decode_tile(R *st, R *mx, const R *qt, const char *k, ptrdi
                                  const attni_next_rows *next_rows, const int nr)
 {
     prefetcher next = prefetch_plain(next_rows, k, bytes, D * SIZE_OF(dtype), n, nr);
+    short_rows copy;
+    const int before = nr == 1 && are_short(bytes, D, COLUMN_BYTES, dtype) ? COLUMN_BYTES : 0;
     for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK) {
-        const int b = j / ATTNI_BLOCK;
-        scores_decode_block(st + b * V_MAX_DECODE_ROWS * ATTNI_BLOCK, mx + b * V_LANES, qt,
-                            k + j * bytes, bytes, &next, dtype,
-                            n - j < ATTNI_BLOCK ? n - j : ATTNI_BLOCK, D, nr);
+        const int b = j / ATTNI_BLOCK, keys = n - j < ATTNI_BLOCK ? n - j : ATTNI_BLOCK;
+        const char *from = k + j * bytes;
+        if (before && j == 0)
+            from = copy_short(&copy, k, keys * bytes);
+        scores_decode_block(st + b * V_MAX_DECODE_ROWS * ATTNI_BLOCK, mx + b * V_LANES, qt, from,
+                            bytes, &next, dtype, keys, D, before, nr);
     }
 }
 
@@ -412,9 +450,12 @@ V_INLINE void values_decode_group(R *sums, R *l, ptrdiff_t ld, const char *val, 
         *l += v_first(sum);
 }
 
+/* Weighted sums of one block. If `extended`, each value is shorter than a vector, but a whole
+ * vector can be loaded. */
 V_INLINE void values_decode_block(R *sums, R *l, const char *val, ptrdiff_t bytes,
                                   const attn_dtype dtype, const R *p, int in_rows, int n,
-                                  int64_t Dv, int rows, int flags, prefetcher *next, const int nr)
+                                  int64_t Dv, int rows, int flags, prefetcher *next, bool extended,
+                                  const int nr)
 {
     const int size = SIZE_OF(dtype);
     const ptrdiff_t ld = (ptrdiff_t)((Dv + V_LANES - 1) / V_LANES * V_LANES);
@@ -444,7 +485,8 @@ V_INLINE void values_decode_block(R *sums, R *l, const char *val, ptrdiff_t byte
         STEP(3);
     STEP(2);
     for (; c < Dv - last; c += V_LANES)
-        GROUP(1, Dv - c < V_LANES ? (int)(Dv - c) : V_LANES, WHOLE_LOADS && nr > 1 && c > 0);
+        GROUP(1, !extended && Dv - c < V_LANES ? (int)(Dv - c) : V_LANES,
+              WHOLE_LOADS && nr > 1 && c > 0);
     if (one && last > 2 * V_LANES)
         GROUP(3, (int)rest, 1);
     else if (one && last > 0)
@@ -459,9 +501,16 @@ V_INLINE void values_decode_tile(R *sums, R *l, const char *val, ptrdiff_t bytes
                                  const int nr)
 {
     prefetcher next = prefetch_plain(next_rows, val, bytes, Dv * SIZE_OF(dtype), n, nr);
+    short_rows copy;
+    const bool extended =
+        nr == 1 && Dv > 0 && are_short(bytes, Dv, V_LANES * SIZE_OF(dtype), dtype);
     for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK) {
-        values_decode_block(sums, l, val + j * bytes, bytes, dtype, p, in_rows,
-                            n - j < ATTNI_BLOCK ? n - j : ATTNI_BLOCK, Dv, rows, flags, &next, nr);
+        const int keys = n - j < ATTNI_BLOCK ? n - j : ATTNI_BLOCK;
+        const char *from = val + j * bytes;
+        if (extended && n - j < ATTNI_BLOCK + V_LANES)
+            from = copy_short(&copy, from, keys * bytes);
+        values_decode_block(sums, l, from, bytes, dtype, p, in_rows, keys, Dv, rows, flags, &next,
+                            extended, nr);
         p += V_MAX_DECODE_ROWS * ATTNI_BLOCK; /* only calls with in_rows have several blocks */
         flags = 0;
     }

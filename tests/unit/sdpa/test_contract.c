@@ -411,6 +411,42 @@ static void test_every_number_of_queries(void **state)
     run_property(every_number_of_queries, "numbers of queries", 1);
 }
 
+/* Every head size up to a few vectors, of keys and of values: one query, which is decoded, has the
+ * bits that it has among 20. Memory before and after the keys and values is not theirs. */
+static void every_head_size(check_case *c)
+{
+    enum { T = 20, MOST = 34 };
+    static const int64_t lengths[] = {1, 7, 16, 64, 65, 150, 256, 300};
+    for (int t = 0; t < 4; t++)
+        for (int64_t D = 1; D < MOST; D++) {
+            const int64_t S = CHECK_PICK(c, lengths), Dv = D % 2 ? D : MOST - D;
+            const int64_t shapes[4][4] = {{1, 2, T, D}, {1, 2, S, D}, {1, 2, S, Dv}, {1, 2, T, Dv}};
+            check_tensor x[4];
+            for (int n = 0; n < 4; n++) {
+                x[n] = check_tensor_new(c, dtypes[t], shapes[n], CHECK_DENSE);
+                for (int64_t h = 0; h < 2; h++)
+                    for (int64_t i = 0; i < shapes[n][2]; i++)
+                        for (int64_t d = 0; d < shapes[n][3]; d++)
+                            check_store(&x[n].view, 0, h, i, d, check_normal(c));
+            }
+            attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+            a.q = x[0].view, a.k = x[1].view, a.v = x[2].view, a.out = x[3].view;
+            attn_sdpa_args one = a;
+            one.q.shape[2] = one.out.shape[2] = 1;
+            check_describe(c, "%s, S=%d D=%d Dv=%d", attn_dtype_name(dtypes[t]), (int)S, (int)D,
+                           (int)Dv);
+            expect_equal(c, "one of 20", run(c, &one, 1),
+                         part(c, run(c, &a, 1), (piece){.B = 1, .T = 1}));
+            check_buffers_reset(c->run->buffers);
+        }
+}
+
+static void test_every_head_size(void **state)
+{
+    (void)state;
+    run_property(every_head_size, "head sizes", 8);
+}
+
 /* Keys of every number up to two blocks and a bit: those that fill up a block are not seen, and
  * neither is what the scratch holds in their place. */
 static void every_length(check_case *c)
@@ -472,6 +508,7 @@ int main(void)
         cmocka_unit_test(test_hash),
         cmocka_unit_test(test_prefill_and_decode),
         cmocka_unit_test(test_every_number_of_queries),
+        cmocka_unit_test(test_every_head_size),
         cmocka_unit_test(test_every_length),
         cmocka_unit_test(test_scores),
         cmocka_unit_test(test_dense_masks),
