@@ -11,8 +11,8 @@
  *           anything else. (NULL: span has the answer)
  *   add     adds a bias to a block of scores (NULL: the rule adds nothing)
  *   show    visible[r] has a bit for each lane: does its query see key j0 + r? Clears the bits of
- *           the queries from which the rule hides the key (NULL: no key is hidden, or only by a
- *           bias of -inf)
+ *           the queries from which the rule hides the key, and may clear those of lanes without
+ *           a query (NULL: no key is hidden, or only by a bias of -inf)
  *
  * sdpa_check.c calls attni_mask_kinds(), which calls active, and attni_mask_check(), which calls
  * check. The engines call attni_mask_span() for the queries of a tile, and attni_mask_classify(),
@@ -82,7 +82,8 @@ static void sequence_span(const attni_sequence *sequence, int64_t i0, int64_t i1
     *span = (attni_span){0, sequence->S, 0, sequence->S};
 }
 
-/* A block has keys outside the sequence only when the output `scores` is written. */
+/* A block has keys outside the sequence only when the output `scores` is written: with packed
+ * sequences, a row of `scores` has an element for every key of the call. */
 static void sequence_show(const attni_sequence *sequence, const attni_block *block,
                           uint64_t *visible)
 {
@@ -280,8 +281,8 @@ unsigned attni_mask_kinds(const attn_sdpa_args *args)
     return bits;
 }
 
-/* Checks `causal`, `diagonal` and `alibi_form`, whether or not a rule uses them; and
- * `causal_offset`, if it is the offset of the diagonal. */
+/* Checks `causal`, `diagonal` and `alibi_form`, whether or not a rule uses them; that `causal` and
+ * `diagonal` agree; and `causal_offset`, if it is the offset of the diagonal. */
 static attn_status check_choices(const attn_sdpa_args *args, attn_error *err)
 {
     if ((int)args->causal < 0 || args->causal > ATTN_CAUSAL_OFFSET)

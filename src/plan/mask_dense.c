@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---------------------------------------------------------------------------------- any type */
+/* ------------------------------------------------------------------------------- both kinds */
 
 attn_status attni_dense_check(const attni_plan *plan, attn_error *err)
 {
@@ -40,6 +40,8 @@ static int different_rows(const attn_tensor *mask, int64_t rows)
 {
     return mask->stride[2] == 0 && rows > 1 ? 1 : (int)rows;
 }
+
+/* --------------------------------------------------------------------------------------- bool */
 
 /* Sets bit r of to[i] if query i0 + i sees key j0 + r, for i < rows and r < n <= 64. */
 static void bool_bits(const attni_sequence *sequence, int64_t i0, int rows, int64_t j0, int n,
@@ -97,6 +99,8 @@ void attni_bool_show(const attni_sequence *sequence, const attni_block *block, u
     for (int r = 0; r < block->n; r++)
         visible[r] &= rows > 1 ? bits[r] : -(bits[0] >> r & 1);
 }
+
+/* --------------------------------------------------------------------------------------- bias */
 
 /* A finite element of an f64 mask, such as -4e38, can become an infinity when it is converted to
  * float. It must not hide the key as -inf does, so the largest float of its sign replaces it. */

@@ -1,5 +1,5 @@
 /* The functions of dense masks, bool and bias (a float mask), for the table of kinds in mask.c. The
- * head of mask.c says what each of them does. */
+ * head of mask.c says what each of them does. (mask.h declares the prefetching of dense masks.) */
 #ifndef ATTNI_MASK_DENSE_H
 #define ATTNI_MASK_DENSE_H
 

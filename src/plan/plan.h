@@ -16,14 +16,15 @@
 typedef struct attni_engine attni_engine;
 
 /* The route: which functions compute the forward of a call, a tile or a block, and in which order.
- * attni_route_of() (sdpa/route.c) chooses it; docs/DESIGN.md says what each route is for. The
- * results have the same bits on every route of an engine. */
+ * sdpa/route.c chooses it; docs/DESIGN.md says what each route is for. The results have the same
+ * bits on every route of an engine. */
 typedef enum attni_route {
     ATTNI_ROUTE_NONE,      /* no element is written */
     ATTNI_ROUTE_ONE_BLOCK, /* all keys are one block, and all are visible (tile_task.c) */
     ATTNI_ROUTE_TILES,     /* queries in the lanes, one block of keys after the other */
     /* The decode path of the tile engine, for few rows: keys in the lanes. */
-    ATTNI_ROUTE_DECODE_TILES,      /* the scores become a tile: soft cap, biases, masks, dropout */
+    ATTNI_ROUTE_DECODE_TILES,      /* scores are transposed into a tile, for soft cap, biases,
+                                      masks and dropout */
     ATTNI_ROUTE_DECODE,            /* scores and weights in rows, one block after the other */
     ATTNI_ROUTE_DECODE_KEYS_FIRST, /* all keys of a chunk are read before all of its values */
     ATTNI_ROUTE_DECODE_DEFERRED,   /* a chunk's values are read with the next chunk's keys */
@@ -33,25 +34,32 @@ typedef enum attni_route {
     ATTNI_ROUTE_BF16_DECODE,   /* few rows */
 } attni_route;
 
-/* Rows of a call at consecutive positions of a whole with more rows (attn_pieces_options): rows
- * row .. row+rows-1 of the tensors are queries position .. position+rows-1 of the whole, and all of
- * them are of packed sequence n. A run is planned and computed as a packed sequence is. */
+/* A call with keys in pieces may compute some rows of a larger call, here called the whole
+ * (attn_pieces_options). A run is a range of these rows that also follow each other in the whole:
+ * row + r of the tensors is query position + r of the whole, for 0 <= r < rows. All rows of a run
+ * belong to packed sequence n. A run is planned and computed as a packed sequence is. */
 typedef struct attni_run {
     int64_t row, rows, position, n;
 } attni_run;
 
-/* The constants of one call. A score in log2 units is
+/* The plan of one call. A score in log2 units is
  *
  *   (q * scale_pow2) . k * scale_mantissa * log2(e),   scale = scale_pow2 * scale_mantissa
  *
- * where scale_pow2 is a power of two and 1 <= scale_mantissa < 2. There are two exceptions:
- * |scale_pow2| is at most 1, and at least the smallest number of R (or 0, if the scale counts as
- * 0). For a larger scale, scale_mantissa is 2 or more; for a smaller one, it is less than 1. The
- * product of q and scale_pow2 is therefore exact or a denormal number, and neither it nor a product
- * with k overflows before the scaled score does.
+ * where |scale_pow2| is a power of two and 1 <= scale_mantissa < 2, with three exceptions:
+ *
+ *   |scale| is 2 or more                     |scale_pow2| is 1, and scale_mantissa is |scale|
+ *   |scale| is below the least denormal      |scale_pow2| is that denormal number, and
+ *   number of R                              scale_mantissa is less than 1
+ *   |scale| is too small for both factors    scale_pow2 is 0 (fit_scale in sdpa_check.c)
+ *
+ * The product of q and scale_pow2 is exact, unless it is a denormal number. If q is finite, the
+ * product is, since |scale_pow2| is at most 1. If scale_mantissa is at least 1, a product with k is
+ * no larger than the scaled score, so it does not overflow before the score does.
  */
 struct attni_plan {
-    attn_sdpa_args args; /* a copy, in this version's size; broadcast sizes have stride 0 */
+    attn_sdpa_args args; /* a copy, also of a shorter struct of an older header; a mask dimension
+                            that is broadcast has stride 0 */
     attn_tensor mask;    /* args.mask points here */
     const attni_kernels *kernels;
     size_t real; /* bytes of R, the type of all computation */
@@ -65,10 +73,10 @@ struct attni_plan {
     double log2_scale;
     unsigned kinds;     /* of masks: attni_mask_kinds */
     bool scaled_scores; /* scores are scaled before the weights: for a soft cap or biases */
-    bool k_in_place, v_in_place, q_in_place, out_in_place; /* else rows are converted */
+    bool k_in_place, v_in_place, q_in_place, out_in_place; /* stored as rows of R */
     bool copies_rows; /* queries or results are copied: they are converted, or heads share a tile */
-    /* The keys are a cache's, in the interleaved layout, which only scores_interleaved() and
-     * values_and_next_scores() read. */
+    /* The keys are a cache's, in the interleaved layout. The decode path reads it with
+     * scores_interleaved() and values_and_next_scores(); otherwise keys are converted to rows. */
     bool k_interleaved;
     uint32_t drop_threshold;
     const struct attni_bf16_unit *unit; /* multiplies bf16 (bf16/unit.h); NULL: the tile engine */
@@ -81,17 +89,20 @@ struct attni_plan {
      * and bf16, which then need no widening, and interleaved keys. */
     bool decode_as_stored;
     size_t sums_width; /* Dv, rounded up to whole vectors */
-    bool far;          /* more data than stays in L2, so that rows are prefetched */
-    bool prefetch_l2;  /* decode operations prefetch into L2 first: f32, and bf16 in its engine */
+    bool far;          /* more than ATTNI_FAR_BYTES of data, so that rows are prefetched */
+    bool prefetch_l2;  /* decode operations prefetch into L2 first; applies to f32, and to bf16 in
+                          the bf16 engine */
     int nv;            /* vectors of queries in a full tile */
     int tiles;         /* per task */
     int group;         /* query heads that share the lanes of a tile, if one head's queries would
                           not fill it; the last group of a key/value head may have fewer */
-    /* The whole that the call's rows and heads are part of; T, H and 0 if they are all. */
+    /* Queries and heads of the whole, and the first of these heads that is in this call. If the
+     * call is not part of a larger one: T, H and 0. */
     int64_t whole_T, whole_H, head_offset;
-    const attni_run *runs; /* of the rows; NULL: row i is query i of the whole */
+    const attni_run *runs; /* all runs of the call; NULL: row i is query i of the whole */
     int64_t run_count;
-    int most_tiles;    /* if not 0: per task, for any number of threads (a saved state's) */
+    int most_tiles;    /* most tiles per task; 0: no limit. Set if keys come in pieces, so that a
+                          saved state does not depend on the number of threads */
     bool in_pieces;    /* keys arrive in pieces (sdpa/pieces.c): tasks are not cut along the keys */
     int64_t sequences; /* run_count, or args.sequences + 1 (one more for the rows after the last),
                           or 1 */
@@ -113,7 +124,7 @@ struct attni_plan {
 typedef struct attni_task {
     attni_sequence sequence;
     int64_t i0, rows;
-    int64_t head;    /* of B x attni_groups_of_heads() */
+    int64_t head;    /* number of the group of heads, counted over all batch elements */
     int64_t earlier; /* tasks of the head with earlier queries */
 } attni_task;
 /* A place among the sequences: sequence n, and the number of tasks of a head that belong to the
@@ -122,13 +133,14 @@ typedef struct attni_cursor {
     int64_t n, tasks_before;
 } attni_cursor;
 attni_cursor attni_last_sequence(const attni_plan *p);
-/* The first row of t (k or v) that the task reads. NULL: it reads none, and there may be no memory.
- * *rows becomes the number of rows from there to its last one, unless `rows` is NULL. */
+/* The first row of t (k or v) that the task reads, or NULL if it reads none. *rows becomes the
+ * number of rows from there to its last one, unless `rows` is NULL. */
 char *attni_first_row(const attni_task *task, const attn_tensor *t, int64_t *rows);
 
 /* sdpa_check.c. Checks every argument before anything is read or written, and fills all members
  * of the plan that follow from args alone. For a derivative, `scores` and `scores_stage` are
- * ignored. `part` (may be NULL) says of which whole the rows and heads are part. */
+ * ignored. `part` says which rows and heads of a larger call these are; NULL: the call is not part
+ * of a larger one. */
 attn_status attni_sdpa_check(attni_plan *plan, const attn_sdpa_args *args, bool derivative,
                              const attn_pieces_options *part, attn_error *err);
 
@@ -151,7 +163,7 @@ void attni_find_sequence(const attni_plan *p, int64_t b, int64_t h, int64_t n,
                          attni_sequence *sequence);
 /* Narrows a sequence to the rows of a run, which are some of its own. */
 void attni_narrow_to_run(const attni_run *run, attni_sequence *sequence);
-/* The numbers of queries and keys of packed sequence n, or of the only one. */
+/* The numbers of queries and keys of packed sequence n of the whole, or of its only sequence. */
 static inline int64_t attni_queries_of(const attni_plan *p, int64_t n)
 {
     const int64_t *starts = p->args.cu_seqlens_q;
@@ -178,18 +190,18 @@ static inline bool attni_in_place(const attni_plan *p, const attn_tensor *t)
 
 /* Bytes of t's memory; each element is counted once. */
 double attni_tensor_bytes(const attn_tensor *t);
-/* Number of visible (query, key) pairs over all batches of one head. Every rule but a dense mask
- * counts. */
+/* Number of (query, key) pairs over all batch elements of one head that no mask hides. Dense masks
+ * are ignored: the pairs that they hide are counted, too. */
 double attni_visible_pairs(const attni_plan *p);
 
 /* Task number -> head and range of queries. Later queries come first: with a causal mask they see
  * more keys, and the longest task should not start last. With more than two workers the long tasks
  * of the last head must not start last either (longest_first).
  *
- * The cursor moves from sequence to sequence, so that many packed sequences cost time in proportion
- * to their number: a worker's task numbers rise, and the sequence of the next task is a few before
- * that of the last one (docs/decisions/0028). Any other order of the numbers is right too, but
- * slow. */
+ * The cursor keeps the place of the worker's latest task, and the search begins there. A worker's
+ * task numbers rise, and later tasks belong to earlier sequences. So the next task's sequence is
+ * usually a few before the cursor, and many packed sequences cost time in proportion to their
+ * number (docs/decisions/0028). Task numbers in any other order give the same tasks, but slowly. */
 void attni_find_task(const attni_plan *p, int64_t number, attni_cursor *cursor, attni_task *task);
 /* How many tasks the queries of one head make. */
 int64_t attni_tasks_of_head(const attni_plan *p);

@@ -7,12 +7,12 @@
 #include "../core/internal.h"
 #include "../kernel/kernel.h"
 
-/* The queries and keys of one sequence, batch and head. Indices i (queries) and j (keys) count from
- * the start of the sequence; its first query is row i_base of the tensors and its first key is row
- * j_base. */
+/* The queries and keys of one sequence and batch element, of head h or of the `heads` heads from h
+ * on. Indices i (queries) and j (keys) count from the start of the sequence; its first query is row
+ * i_base of the tensors and its first key is row j_base. */
 typedef struct attni_sequence {
     const attn_sdpa_args *args;
-    unsigned kinds; /* of masks: attni_mask_kinds */
+    unsigned kinds; /* of masks: a bit for each (attni_mask_kinds) */
     int heads;      /* query heads in a tile: h and those after it */
     const attni_kernels *kernels;
     int64_t b, h, hk;
@@ -25,8 +25,8 @@ typedef struct attni_sequence {
     uint64_t drop_head, drop_row;
 } attni_sequence;
 
-/* The number of keys that may be read. In a cache, batch element b may have fewer keys than S, and
- * no memory for more. */
+/* The number of keys that may be read: key_lengths, if the caller gives them. In a cache, a batch
+ * element with fewer keys than S has no memory for more. */
 static inline int64_t attni_keys_there(const attni_sequence *sequence)
 {
     const int64_t *lengths = sequence->args->key_lengths;
@@ -37,7 +37,7 @@ static inline int64_t attni_keys_there(const attni_sequence *sequence)
  * &args->k or &args->v. Rows are t->stride[2] elements apart. In a cache this is so within a page
  * only; a page has whole blocks (a block begins at each multiple of ATTNI_BLOCK). Interleaved keys
  * of a cache (k_interleaved of the plan) are not rows (cache.h), but a block of them takes as many
- * bytes as a block of rows. */
+ * bytes as a block of rows: the address of a block's first row is that of the block. */
 char *attni_stored_row(const attni_sequence *sequence, const attn_tensor *t, int64_t j);
 /* The number of rows from row j on that are t->stride[2] elements apart: up to the end of the page
  * or of the sequence. */

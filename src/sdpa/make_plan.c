@@ -8,7 +8,7 @@
  *   group, nv                         heads that share a tile; vectors in a full tile of this call
  *   tiles, tasks, parts, workers      how the work is divided          (count_tasks)
  *   route                             which functions, in which order  (route.c)
- *   scratch                           bytes of all arrays              (size_scratch)
+ *   scratch_bytes, worker_bytes, ...  memory that the engine needs     (size_scratch)
  *
  * The results have the same bits for any width of tiles, any number of tasks and workers, and any
  * order of them.
@@ -21,7 +21,8 @@
 #include <stdatomic.h>
 
 /* Tiles of one task share a chunk of keys while it is in cache. More tiles are better until there
- * are too few tasks for the threads, or until the tiles themselves do not fit in cache. */
+ * are too few tasks for the threads, until the tiles themselves do not fit in cache, or until half
+ * as many would hold all queries. Heads share a tile only if it holds all queries of a head. */
 static int tiles_per_task(const attni_plan *p, int threads)
 {
     if (p->group > 1 || p->T <= p->nv * p->kernels->lanes)
@@ -42,8 +43,9 @@ static int most_vectors(const attni_plan *p)
     return p->engine->vectors ? p->engine->vectors : p->kernels->vectors;
 }
 
-/* The approximate cost of a tile with `lanes` of its lanes in use. With AVX2 a tile of two vectors
- * takes 1.5 times as long as a tile of one, and 2.5 times as long as decoding 2 to 4 rows. */
+/* The approximate cost of a tile with `lanes` of its lanes in use, for any instruction set. The
+ * ratios are those of AVX2: a tile of two vectors (13) takes 1.5 times as long as a tile of one
+ * (9), and 2.5 times as long as decoding 2 to 4 rows (5). */
 static int tile_cost(const attni_plan *p, int lanes)
 {
     if (lanes <= p->kernels->max_decode_rows)
@@ -55,13 +57,14 @@ static int tile_cost(const attni_plan *p, int lanes)
  * widest if none does. But if a tile of half that width would hold all rows but one, that tile is
  * used, and the last row is decoded after it (docs/decisions/0044). The tile engine does so for
  * heads that do not share a tile, unless
- *   - the half tile is so narrow that it would be decoded, too: a task can decode one tile only;
+ *   - the half tile has so few rows that it would be decoded, too: a task has scratch to decode one
+ *     tile only;
  *   - the keys are one block, which has a shorter path for a single tile;
  *   - sequences are packed: p->T is the number of rows of all of them, not of one;
  *   - there are so few heads for the threads that each tile would be a task of its own, or that a
  *     task would be cut into parts;
- *   - the keys come in pieces: the tiles of a saved state must not depend on the number of threads,
- *     and by the condition before they would. */
+ *   - the keys come in pieces: a state can be saved between two pieces and continued with another
+ *     number of threads, so its tiles must not depend on that number, as the line above does. */
 static int vectors_of_tile(const attni_plan *p, int threads)
 {
     const int nv = attni_vectors_for(p, p->T * p->group, most_vectors(p));
@@ -80,12 +83,12 @@ static int group_cost(const attni_plan *p, int heads, int rows)
     return T / rows * tile_cost(p, heads * rows) + tile_cost(p, heads * (T % rows));
 }
 
-/* How many heads share a tile. Heads that share keys can share a tile if attni_mask_shared() is
- * true. A tile then has the same queries of each of its heads. Every number of heads is tried; the
- * one whose tiles cost least is taken (docs/decisions/0034).
- * Options that take the lane as the query's index need one head per tile: dropout, returned scores,
- * packed sequences, and queries at given positions of a larger call (attni_run).
- */
+/* How many heads share a tile. Heads that share keys can share a tile if their masks are equal
+ * (attni_mask_shared) and if a tile has a lane for every query of a head. A tile then has the same
+ * queries of each of its heads. Every number of heads that fits is tried; the one whose tiles cost
+ * least is taken (docs/decisions/0034).
+ * Some options are written for tiles of one head, where lane r is query i0 + r: dropout, returned
+ * scores, packed sequences, and rows at given positions of a larger call (attni_run in plan.h). */
 static int heads_per_tile(const attni_plan *p)
 {
     const attn_sdpa_args *a = &p->args;
@@ -121,7 +124,9 @@ static double guess_seconds(const attni_plan *p)
 
 /* Tasks are cut along the keys if there are too few of them for the threads. They are not cut if
  * each thread gets one task of the same length: computing and merging partial results would only
- * make the call slower (measured in docs/decisions/0026). */
+ * make the call slower (measured in docs/decisions/0026). Nor if the call takes too little time,
+ * and in three kinds of calls for which it is not implemented: keys in pieces, packed sequences,
+ * and tasks of several tiles. */
 static int64_t parts_per_task(const attni_plan *p, int threads)
 {
     const bool alike = p->tasks_per_head == 1 && (p->B == 1 || !p->args.key_lengths);
@@ -133,7 +138,8 @@ static int64_t parts_per_task(const attni_plan *p, int threads)
     return wanted < p->chunks ? wanted : p->chunks > 1 ? p->chunks : 1;
 }
 
-/* Returns false if there are more tasks than can be counted. */
+/* Sets how the work is divided: sequences, tiles, task_rows, tasks, chunks, parts, workers and
+ * longest_first. Returns false if there are more tasks than can be counted. */
 static bool count_tasks(attni_plan *p, int threads)
 {
     p->sequences = p->runs ? p->run_count : p->args.cu_seqlens_q ? p->args.sequences + 1 : 1;
@@ -158,15 +164,16 @@ static bool count_tasks(attni_plan *p, int threads)
             p->workers = 1 + (int)worth;
     }
     /* In a causal call with more than two workers, the longest tasks come first, so that none of
-     * them begins last. With two workers the order matters less: only one of them can be idle at
+     * them begins last. (With a dense mask or packed sequences, the first tasks need not be the
+     * longest.) With two workers the order matters less: only one of them can be idle at
      * the end, for at most one task. So their tasks come head by head, which keeps the keys of a
      * head in cache (docs/decisions/0025). */
     p->longest_first = p->workers > 2 && p->args.causal && !p->args.mask && !p->args.cu_seqlens_q;
     return true;
 }
 
-/* Scratch: the workers' arrays; then, if tasks are cut into parts, each task's partials and its
- * count of finished parts. */
+/* Scratch: the workers' arrays; then, if tasks are cut into parts, a partial result for each chunk
+ * of each task, and each task's count of finished parts. */
 static bool size_scratch(attni_plan *p)
 {
     p->worker_bytes = p->engine->scratch(p);
@@ -187,8 +194,7 @@ static bool size_scratch(attni_plan *p)
 
 /* Rows are prefetched if q, k, v and out together, each element counted as an R, have more than
  * ATTNI_FAR_BYTES. For smaller calls prefetch only costs time: 12 heads took 5 % longer with
- * T = S = 32, and 2 % longer with T = S = 64. Prefetching into L2
- * makes small decoding calls up to 3 % slower. */
+ * T = S = 32, and 2 % longer with T = S = 64. */
 static bool far_data(const attni_plan *p)
 {
     const double rows = (double)p->B * ((double)p->H * (double)p->T + (double)p->Hk * (double)p->S);
@@ -231,6 +237,7 @@ attn_status attni_make_plan(attni_plan *p, int isa, int threads, attn_error *err
     p->no_postprocessing = p->k_in_place && p->v_in_place && !p->scaled_scores && !p->args.mask &&
                            !p->args.scores && p->args.dropout == 0;
     p->far = far_data(p);
+    /* Prefetching into L2 makes small decoding calls up to 3 % slower. */
     p->prefetch_l2 = p->far && attni_prefetch_l2();
     p->nv = vectors_of_tile(p, threads);
     if (!count_tasks(p, threads) || !size_scratch(p))

@@ -2,9 +2,9 @@
  * the keys), chunk.c, decode.c, tile_load.c, prefetch.c, result.c and route.c. The gradients
  * (grad/) use some of them too.
  *
- * The elements of all arrays have type R. Letters of the shapes: W lanes of a tile; block =
- * ATTNI_BLOCK keys; chunk = ATTNI_CHUNK keys; rows = max_decode_rows of the kernel table, the most
- * queries of the decode path.
+ * The elements of all arrays have type R, unless a comment says that rows are as stored. Letters of
+ * the shapes: W lanes of a tile; block = ATTNI_BLOCK keys; chunk = ATTNI_CHUNK keys; rows =
+ * max_decode_rows of the kernel table, the most queries of the decode path.
  */
 #ifndef ATTNI_TILE_H
 #define ATTNI_TILE_H
@@ -32,14 +32,14 @@ typedef struct attni_tile {
     char *qt;          /* [D][W]  queries * scale_pow2 */
     char *total;       /* [Dv][W] sum of weighted values */
     char *l;           /* [W]     sum of weights */
-    char *m;           /* [W]     running maximum, an integer, in log2 units */
-    char *m_first;     /* [W]     m at the start of a chunk: -inf; but in the rescaled sweep, for
-                                  rows that are not finite, the row's maximum */
+    char *m;           /* [W]     running maximum, rounded up to an integer in log2 units */
+    char *m_first;     /* [W]     m at the start of a chunk: -inf. In the rescaled sweep, rows whose
+                                  results were not finite begin with their maximum instead */
     char *top;         /* [W]     largest score so far */
     char *c;           /* [W]     factor: score -> log2 units */
     char *value_scale; /* [W]     if `rescaled`: weights are multiplied by it before values are
                           added */
-    bool rescaled;     /* the tile is in the rescaled sweep */
+    bool rescaled;     /* in the rescaled sweep (attni_tile_move_exponents) */
     attni_span span;
 } attni_tile;
 
@@ -78,10 +78,12 @@ typedef struct attni_worker {
     char *q_row;         /* [D] decode path, one query: the query times scale_pow2, instead of qt */
     char *mx, *a;        /* [ATTNI_BLOCKS][W]: maxima of a block's scores; factors of update_max().
                             Usually only the first row is used */
-    char *factors;       /* [2][W], written by join() */
+    char *factors;       /* [2][W] factors of the total and of the chunk when join() adds them */
     char *k, *v;         /* [chunk][D], [chunk][Dv]: converted keys and values */
-    char *interleaved;   /* [block] rows: a cache's keys on their way to k */
-    char *score_rows;    /* [2][rows][block] scores in rows, on their way to st */
+    char *interleaved;   /* [block] rows of the cache's type: interleaved keys as rows, before they
+                            are converted into k */
+    char *score_rows;    /* [2][rows][block] decode path: scores in rows, before they are transposed
+                            into st; score_decode_tile() says why two blocks */
     int64_t loaded;      /* the key in the first row of k and v */
     char *rows;          /* [W][max(D, Dv)], if copies_rows: queries, then results */
     char *biases;        /* [W][block] for a dense mask */
@@ -192,13 +194,14 @@ typedef enum attni_sweep {
 
 /* q . k of block b, into b->st; b->mx gets their maxima. */
 void attni_tile_products(attni_worker *w, const attni_tile *t, const attni_chunk_block *b);
-/* The rest of the block's scores, up to `stage`; b->mx gets their maxima at the last stage. */
+/* Applies to the products of a block what makes scores of them, up to `stage`: scale, soft cap,
+ * biases, masks. At the last stage b->mx gets their maxima. */
 void attni_tile_biases(attni_worker *w, const attni_tile *t, const attni_chunk_block *b,
                        attn_stage stage);
 /* Updates the maximum and replaces the block's scores by weights. */
 void attni_block_weights(attni_worker *w, attni_tile *t, attni_partial *x, attni_chunk_block *b);
-/* Adds the block's weighted values. After the chunk's last block (ATTNI_LAST), also merges the
- * chunk into the tile. */
+/* Adds the block's weighted values. If the block has the flag ATTNI_LAST, the chunk is then merged
+ * into the tile. */
 void attni_block_values(attni_worker *w, attni_tile *t, attni_partial *x,
                         const attni_chunk_block *b);
 
@@ -237,8 +240,9 @@ void attni_transpose_sums(const attni_worker *w, const attni_tile *t, char *to, 
  * sweep. */
 bool attni_tile_finish(attni_worker *w, attni_tile *t);
 
-/* Prepares a tile for the rescaled sweep, in which the rows that are not finite so far cannot
- * overflow: sets m_first, c and value_scale from the sums, which the caller then clears. */
+/* Prepares a tile for the rescaled sweep. It computes rows again whose results were not finite,
+ * with other powers of two, so that no sum overflows: m_first, c and value_scale are set from the
+ * sums of the sweep before. The caller then clears these sums. */
 void attni_tile_move_exponents(attni_worker *w, attni_tile *t);
 
 /* Writes the scores that the caller requested. */
