@@ -10,8 +10,9 @@
 #define FOR_G UNROLL for (int g = 0; g < groups; g++)
 #define LINE_OF_R (64 / (int)sizeof(R))
 
-/* The last part of a row is loaded as a whole vector, together with components before it. Not in
- * f64, which has not been measured, and not in the portable code, to keep it small. */
+/* The last part of a row is loaded as a whole vector, together with components before it. This is
+ * not done in f64, where it has not been measured, and not with few accumulators, so that the
+ * portable code stays small. */
 #define WHOLE_LOADS (V_ACCUMULATORS > 8 && ATTNI_BITS == 32)
 
 /* OWN: the storage type equal to R. k and v may also be bf16 or f16 if vec/vec_<isa>.h defines
@@ -160,8 +161,8 @@ V_INLINE void scores_decode_rest(vec *s, const R *qt, const char *k, ptrdiff_t b
     }
 }
 
-/* Stores the scores x[r] of query r for keys first .. first+keys-1, and updates the maxima
- * top[r]. */
+/* Stores the scores x[r] of query r for a vector of keys from `first` on, and updates the maxima
+ * top[r] by the first `keys` of them. */
 V_INLINE void store_decode(R *st, vec *top, const vec *x, int first, int keys, const int nr)
 {
     const vmask here = v_lt(v_iota(), v_set1((R)keys));
@@ -176,8 +177,9 @@ V_INLINE const R *components_from(const R *qt, int at)
     return (const R *)((uintptr_t)qt + (uintptr_t)(ptrdiff_t)at * sizeof(R));
 }
 
-/* Adds the last n components of a run, which do not fill a line, or all n components, if fewer than
- * V_LANES keys are left. `before` components lie before those of each key in memory. */
+/* Adds the n components of a run that scores_decode_line() has not added: those that do not fill a
+ * line or, if fewer than V_LANES keys are left, all. At least `before` components lie before these
+ * in memory. */
 V_INLINE void scores_decode_end(vec (*s)[V_MAX_DECODE_ROWS], const R *qt, const char *k,
                                 ptrdiff_t bytes, prefetcher *next, const attn_dtype dtype, int keys,
                                 int n, int64_t before, const int nr, const int groups)
@@ -186,8 +188,8 @@ V_INLINE void scores_decode_end(vec (*s)[V_MAX_DECODE_ROWS], const R *qt, const 
     const int last = WHOLE_LOADS && before + n >= columns ? n : n / columns * columns;
     int d = 0;
     if (keys == groups * V_LANES) {
-        /* With two vectors of keys, whole columns have this loop of their own: in the next one,
-         * which tests `skip`, D = 8 took a tenth longer. */
+        /* With two vectors of keys, whole columns are added by this loop. The loop after it could
+         * add them, too, but it computes `skip`, and D = 8 took a tenth longer. */
         for (; WHOLE_LOADS && groups > 1 && d + columns <= n; d += columns)
             FOR_G scores_decode_columns(s[g], qt + d * ld, k + g * V_LANES * bytes + d * size,
                                         bytes, 0, next, dtype, nr);
@@ -198,16 +200,18 @@ V_INLINE void scores_decode_end(vec (*s)[V_MAX_DECODE_ROWS], const R *qt, const 
                                         next, dtype, nr);
         }
     }
-    if (d < n && (groups == 1 || !WHOLE_LOADS)) /* with 2 groups, all are added */
+    /* With WHOLE_LOADS and 2 groups, d is n here: scores_decode_block() takes 2 groups only if the
+     * row's last part can be loaded as a whole vector. */
+    if (d < n && (groups == 1 || !WHOLE_LOADS))
         FOR_G scores_decode_rest(s[g], qt + d * ld, k + g * V_LANES * bytes + d * size, bytes,
                                  dtype, keys - g * V_LANES, n - d, nr, groups);
 }
 
 /* A key or value may have fewer bytes than are loaded of it at once. If there is one query, and
  * rows follow each other without a gap, whole vectors are loaded all the same, together with
- * components of the rows before (scores) or after (values). A block without enough such rows beside
- * it, the first one of scores or the last ones of values, is copied: between two vectors of zeros
- * (docs/decisions/0043). */
+ * components of the rows before (scores) or after (values). The first block of scores has no
+ * rows before it, and the last blocks of values have few after them. These blocks are copied, and
+ * have a vector of zeros on both sides (docs/decisions/0043). */
 typedef struct short_rows {
     char bytes[(ATTNI_BLOCK + 2) * sizeof(vec)];
 } short_rows;
@@ -299,7 +303,8 @@ V_INLINE void scores_decode_tile(R *st, R *mx, const R *qt, const char *k, ptrdi
 {
     prefetcher next = prefetch_plain(next_rows, k, bytes, D * SIZE_OF(dtype), n, nr);
     short_rows copy;
-    const int before = nr == 1 && are_short(bytes, D, COLUMN_BYTES, dtype) ? COLUMN_BYTES : 0;
+    const int before =
+        nr == 1 && are_short(bytes, D, COLUMN_BYTES, dtype) ? COLUMN_BYTES / SIZE_OF(dtype) : 0;
     for (int j = 0; j == 0 || j < n; j += ATTNI_BLOCK) {
         const int b = j / ATTNI_BLOCK, keys = n - j < ATTNI_BLOCK ? n - j : ATTNI_BLOCK;
         const char *from = k + j * bytes;
@@ -397,13 +402,14 @@ V_INLINE vec without_first(vec x, int n)
 }
 
 /* Sums of weighted values for `groups` vectors of components: a row of sums per query, ld apart.
- * The last vector may have only `tail` components. If `before`, it also loads the components before
- * its own. With one query and l not NULL, the weights are summed in the same loop: a loop of their
- * own would be limited by the latency of additions.
+ * The last vector may have only `tail` components. If `before` is 1, the load of the last vector
+ * begins before these components, so that it is whole. With one query and l not NULL, the weights
+ * are summed in the same loop: a loop of their own would be limited by the latency of additions.
  *
  * With a 2-byte type, the vectors of one call may be less than a line, so that several calls read
- * the same line. Only the call that begins a line prefetches. If each call did, the prefetch would
- * run several blocks ahead, and their lines would not fit in L1. */
+ * the same line. Only the call that begins a line prefetches. Otherwise each line that
+ * is read would cause several prefetches, each of the next line. The prefetch would run several
+ * blocks ahead, and what it loads would not fit in L1. */
 V_INLINE void values_decode_group(R *sums, R *l, ptrdiff_t ld, const char *val, ptrdiff_t bytes,
                                   const attn_dtype dtype, const R *p, int in_rows, int n, int tail,
                                   int before, int flags, prefetcher *next, const int nr,

@@ -25,19 +25,20 @@ typedef enum attni_route {
     /* The decode path of the tile engine, for few rows: keys in the lanes. */
     ATTNI_ROUTE_DECODE_TILES,      /* scores are transposed into a tile, for soft cap, biases,
                                       masks and dropout */
-    ATTNI_ROUTE_DECODE,            /* scores and weights in rows, one block after the other */
+    ATTNI_ROUTE_DECODE,            /* one row of scores per query; one block after the other */
     ATTNI_ROUTE_DECODE_KEYS_FIRST, /* all keys of a chunk are read before all of its values */
     ATTNI_ROUTE_DECODE_DEFERRED,   /* a chunk's values are read with the next chunk's keys */
     /* The bf16 engine. */
     ATTNI_ROUTE_BF16_TILES,    /* scores, weights and values of a block, one after the other */
-    ATTNI_ROUTE_BF16_PIPELINE, /* scores, weights and values of three blocks at once */
+    ATTNI_ROUTE_BF16_PIPELINE, /* scores of a block, weights of the one before, values of the one
+                                  before that, all at once */
     ATTNI_ROUTE_BF16_DECODE,   /* few rows */
 } attni_route;
 
 /* A call with keys in pieces may compute some rows of a larger call, here called the whole
- * (attn_pieces_options). A run is a range of these rows that also follow each other in the whole:
- * row + r of the tensors is query position + r of the whole, for 0 <= r < rows. All rows of a run
- * belong to packed sequence n. A run is planned and computed as a packed sequence is. */
+ * (attn_pieces_options). A run is a range of these rows that also follow each other in the whole.
+ * It has `rows` rows: row `row` of the tensors is query `position` of the whole, and so on. They
+ * belong to packed sequence `n`. A run is planned and computed as a packed sequence is. */
 typedef struct attni_run {
     int64_t row, rows, position, n;
 } attni_run;
@@ -51,15 +52,17 @@ typedef struct attni_run {
  *   |scale| is 2 or more                     |scale_pow2| is 1, and scale_mantissa is |scale|
  *   |scale| is below the least denormal      |scale_pow2| is that denormal number, and
  *   number of R                              scale_mantissa is less than 1
- *   |scale| is too small for both factors    scale_pow2 is 0 (fit_scale in sdpa_check.c)
+ *   the same, R is float, and even           scale_pow2 is 0, and scale_mantissa is 1
+ *   scale_mantissa would be below 2^-125
  *
  * The product of q and scale_pow2 is exact, unless it is a denormal number. If q is finite, the
- * product is, since |scale_pow2| is at most 1. If scale_mantissa is at least 1, a product with k is
- * no larger than the scaled score, so it does not overflow before the score does.
+ * product is, since |scale_pow2| is at most 1. If scale_mantissa is at least 1, the dot product
+ * with k is no larger than the scaled score, so it does not overflow before the score does. A soft
+ * cap and biases are applied before the factor log2(e).
  */
 struct attni_plan {
-    attn_sdpa_args args; /* a copy, also of a shorter struct of an older header; a mask dimension
-                            that is broadcast has stride 0 */
+    attn_sdpa_args args; /* a copy of the caller's; members that an older header lacks are 0. A mask
+                            dimension that is broadcast has stride 0 */
     attn_tensor mask;    /* args.mask points here */
     const attni_kernels *kernels;
     size_t real; /* bytes of R, the type of all computation */
@@ -72,7 +75,8 @@ struct attni_plan {
     /* Turns a score into log2 units: scale_mantissa * log2(e), or log2(e) if `scaled_scores`. */
     double log2_scale;
     unsigned kinds;     /* of masks: attni_mask_kinds */
-    bool scaled_scores; /* scores are scaled before the weights: for a soft cap or biases */
+    bool scaled_scores; /* scale_mantissa is applied in a step of its own, before a soft cap or
+                           biases, and not together with log2(e) */
     bool k_in_place, v_in_place, q_in_place, out_in_place; /* stored as rows of R */
     bool copies_rows; /* queries or results are copied: they are converted, or heads share a tile */
     /* The keys are a cache's, in the interleaved layout. The decode path reads it with
@@ -104,12 +108,13 @@ struct attni_plan {
     int most_tiles;    /* most tiles per task; 0: no limit. Set if keys come in pieces, so that a
                           saved state does not depend on the number of threads */
     bool in_pieces;    /* keys arrive in pieces (sdpa/pieces.c): tasks are not cut along the keys */
-    int64_t sequences; /* run_count, or args.sequences + 1 (one more for the rows after the last),
-                          or 1 */
+    int64_t sequences; /* with runs: run_count. With packed sequences: args.sequences + 1, since the
+                          rows after the last one count as one more. Else 1 */
     int64_t task_rows; /* queries of one head in a full task */
     int64_t tasks_per_head;
     int64_t tasks;
-    bool longest_first;   /* tasks are ordered by queries first, then by heads */
+    bool longest_first;   /* all heads' tasks of the last queries come first, then all heads' tasks
+                             of the queries before them, and so on; else head after head */
     int64_t parts;        /* per task, each a range of chunks of keys; 1: tasks are not cut */
     int64_t chunks;       /* in S */
     size_t partial_bytes; /* per chunk and task, if parts > 1 */
@@ -125,10 +130,10 @@ typedef struct attni_task {
     attni_sequence sequence;
     int64_t i0, rows;
     int64_t head;    /* number of the group of heads, counted over all batch elements */
-    int64_t earlier; /* tasks of the head with earlier queries */
+    int64_t earlier; /* number of tasks of this group with earlier queries */
 } attni_task;
-/* A place among the sequences: sequence n, and the number of tasks of a head that belong to the
- * sequences before it. Each worker has its own. */
+/* Where attni_find_task() begins to search: sequence n, and the number of tasks of a head that
+ * belong to the sequences before it. Each worker has its own. */
 typedef struct attni_cursor {
     int64_t n, tasks_before;
 } attni_cursor;
@@ -146,9 +151,10 @@ attn_status attni_sdpa_check(attni_plan *plan, const attn_sdpa_args *args, bool 
 
 /* Does the call write any element of out, lse or scores? */
 bool attni_sdpa_writes(const attn_sdpa_args *args);
-/* Limits the number of keys of a call that `writes` something although q, k and v have no elements
- * (D and Dv are 0). Elsewhere the memory of the tensors bounds their sizes. Here nothing bounds the
- * number of keys, nor the time of the call, so more keys than anybody has are an error. */
+/* Limits the number of keys of a call in which q, k and v have no elements (D and Dv are 0).
+ * `writes`: does it write anything? Elsewhere the memory of the tensors bounds their sizes. Here
+ * nothing bounds the number of keys, nor the time of the call, so more keys than anybody has are an
+ * error. */
 attn_status attni_check_keys(const attni_plan *plan, bool writes, attn_error *err);
 
 /* The number of groups of query heads in a batch element, the first head of a group, and the number
@@ -188,10 +194,10 @@ static inline bool attni_in_place(const attni_plan *p, const attn_tensor *t)
     return t->dtype == p->real_dtype && (t->stride[3] == 1 || t->shape[3] <= 1);
 }
 
-/* Bytes of t's memory; each element is counted once. */
+/* Bytes of t's memory; an element that is repeated by a stride of 0 is counted once. */
 double attni_tensor_bytes(const attn_tensor *t);
-/* Number of (query, key) pairs over all batch elements of one head that no mask hides. Dense masks
- * are ignored: the pairs that they hide are counted, too. */
+/* Number of (query, key) pairs that no mask hides, for one head, over all batch elements. Dense
+ * masks are ignored: the pairs that they hide are counted, too. */
 double attni_visible_pairs(const attni_plan *p);
 
 /* Task number -> head and range of queries. Later queries come first: with a causal mask they see
@@ -199,9 +205,10 @@ double attni_visible_pairs(const attni_plan *p);
  * of the last head must not start last either (longest_first).
  *
  * The cursor keeps the place of the worker's latest task, and the search begins there. A worker's
- * task numbers rise, and later tasks belong to earlier sequences. So the next task's sequence is
- * usually a few before the cursor, and many packed sequences cost time in proportion to their
- * number (docs/decisions/0028). Task numbers in any other order give the same tasks, but slowly. */
+ * task numbers rise and, within a head, later tasks belong to earlier sequences. So the next task's
+ * sequence is usually a few before the cursor, and the time of all searches grows with the number
+ * of packed sequences, not with its square (docs/decisions/0028). Task numbers in any other order
+ * give the same tasks, but slowly. */
 void attni_find_task(const attni_plan *p, int64_t number, attni_cursor *cursor, attni_task *task);
 /* How many tasks the queries of one head make. */
 int64_t attni_tasks_of_head(const attni_plan *p);

@@ -22,7 +22,7 @@
 
 /* Tiles of one task share a chunk of keys while it is in cache. More tiles are better until there
  * are too few tasks for the threads, until the tiles themselves do not fit in cache, or until half
- * as many would hold all queries. Heads share a tile only if it holds all queries of a head. */
+ * of them would have no queries. If heads share tiles (heads_per_tile), a task has one tile. */
 static int tiles_per_task(const attni_plan *p, int threads)
 {
     if (p->group > 1 || p->T <= p->nv * p->kernels->lanes)
@@ -44,8 +44,9 @@ static int most_vectors(const attni_plan *p)
 }
 
 /* The approximate cost of a tile with `lanes` of its lanes in use, for any instruction set. The
- * ratios are those of AVX2: a tile of two vectors (13) takes 1.5 times as long as a tile of one
- * (9), and 2.5 times as long as decoding 2 to 4 rows (5). */
+ * unit is a fifth of the time of decoding; a tile costs 9 with one vector and 13 with two. These
+ * are near the times with AVX2: a tile of two vectors takes 1.5 times as long as a tile of one, and
+ * 2.5 times as long as decoding 2 to 4 rows. */
 static int tile_cost(const attni_plan *p, int lanes)
 {
     if (lanes <= p->kernels->max_decode_rows)
@@ -53,18 +54,18 @@ static int tile_cost(const attni_plan *p, int lanes)
     return 5 + 4 * attni_vectors_for(p, lanes, most_vectors(p));
 }
 
-/* Vectors of a full tile: of the narrowest that holds all rows of a group of heads, or of the
- * widest if none does. But if a tile of half that width would hold all rows but one, that tile is
- * used, and the last row is decoded after it (docs/decisions/0044). The tile engine does so for
- * heads that do not share a tile, unless
+/* The number of vectors of a full tile. The narrowest tile is chosen that holds all rows of the
+ * heads that share it; if no tile holds them all, the widest is chosen. But if a tile of half that
+ * width would hold all rows but one, that tile is used, and the last row is decoded after it
+ * (docs/decisions/0044). The tile engine does so for heads that do not share a tile, unless
  *   - the half tile has so few rows that it would be decoded, too: a task has scratch to decode one
  *     tile only;
  *   - the keys are one block, which has a shorter path for a single tile;
  *   - sequences are packed: p->T is the number of rows of all of them, not of one;
- *   - there are so few heads for the threads that each tile would be a task of its own, or that a
- *     task would be cut into parts;
+ *   - there are few heads for the threads: then tiles_per_task() gives each task one tile, or
+ *     parts_per_task() cuts tasks into parts, and the last row would read all keys once more;
  *   - the keys come in pieces: a state can be saved between two pieces and continued with another
- *     number of threads, so its tiles must not depend on that number, as the line above does. */
+ *     number of threads, so its tiles must not depend on that number. */
 static int vectors_of_tile(const attni_plan *p, int threads)
 {
     const int nv = attni_vectors_for(p, p->T * p->group, most_vectors(p));
@@ -84,9 +85,10 @@ static int group_cost(const attni_plan *p, int heads, int rows)
 }
 
 /* How many heads share a tile. Heads that share keys can share a tile if their masks are equal
- * (attni_mask_shared) and if a tile has a lane for every query of a head. A tile then has the same
- * queries of each of its heads. Every number of heads that fits is tried; the one whose tiles cost
- * least is taken (docs/decisions/0034).
+ * (attni_mask_shared) and if the widest tile has a lane for every query of one head. A tile has
+ * the same queries of each of its heads, for example queries 0 to 2 of five heads in 16 lanes; the
+ * other queries of these heads get a further tile. All possible numbers of heads are tried; the one
+ * whose tiles cost least is taken (docs/decisions/0034).
  * Some options are written for tiles of one head, where lane r is query i0 + r: dropout, returned
  * scores, packed sequences, and rows at given positions of a larger call (attni_run in plan.h). */
 static int heads_per_tile(const attni_plan *p)
@@ -138,8 +140,8 @@ static int64_t parts_per_task(const attni_plan *p, int threads)
     return wanted < p->chunks ? wanted : p->chunks > 1 ? p->chunks : 1;
 }
 
-/* Sets how the work is divided: sequences, tiles, task_rows, tasks, chunks, parts, workers and
- * longest_first. Returns false if there are more tasks than can be counted. */
+/* Sets all members that say how the work is divided into tasks, parts and workers. Returns false if
+ * there are more tasks than can be counted. */
 static bool count_tasks(attni_plan *p, int threads)
 {
     p->sequences = p->runs ? p->run_count : p->args.cu_seqlens_q ? p->args.sequences + 1 : 1;

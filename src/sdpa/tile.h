@@ -32,14 +32,15 @@ typedef struct attni_tile {
     char *qt;          /* [D][W]  queries * scale_pow2 */
     char *total;       /* [Dv][W] sum of weighted values */
     char *l;           /* [W]     sum of weights */
-    char *m;           /* [W]     running maximum, rounded up to an integer in log2 units */
+    char *m;           /* [W]     an integer in log2 units, near the running maximum: the weights
+                                  are powers relative to it (update_max in kernel.h) */
     char *m_first;     /* [W]     m at the start of a chunk: -inf. In the rescaled sweep, rows whose
                                   results were not finite begin with their maximum instead */
     char *top;         /* [W]     largest score so far */
     char *c;           /* [W]     factor: score -> log2 units */
     char *value_scale; /* [W]     if `rescaled`: weights are multiplied by it before values are
                           added */
-    bool rescaled;     /* in the rescaled sweep (attni_tile_move_exponents) */
+    bool rescaled;     /* in the rescaled sweep (see the head of tile_task.c) */
     attni_span span;
 } attni_tile;
 
@@ -72,18 +73,17 @@ typedef struct attni_worker {
     const attni_plan *plan;
     const attni_sequence *sequence;
     attni_partial chunk; /* the current chunk */
-    char *sums;          /* [rows][Dv] decode path: weighted values of the current chunk */
-    char *totals;        /* [rows][Dv] decode path: weighted values of all chunks before it */
+    char *sums;          /* [rows][sums_width] decode path: weighted values of the current chunk */
+    char *totals;        /* [rows][sums_width] decode path: those of all chunks before it */
     char *st;            /* [block][W]; in the decode path up to [ATTNI_BLOCKS][rows][block] */
     char *q_row;         /* [D] decode path, one query: the query times scale_pow2, instead of qt */
     char *mx, *a;        /* [ATTNI_BLOCKS][W]: maxima of a block's scores; factors of update_max().
                             Usually only the first row is used */
-    char *factors;       /* [2][W] factors of the total and of the chunk when join() adds them */
+    char *factors;       /* [2][W] from join(): factors of the total and of the chunk */
     char *k, *v;         /* [chunk][D], [chunk][Dv]: converted keys and values */
-    char *interleaved;   /* [block] rows of the cache's type: interleaved keys as rows, before they
-                            are converted into k */
+    char *interleaved;   /* [block][D] interleaved keys of a cache as rows of its type */
     char *score_rows;    /* [2][rows][block] decode path: scores in rows, before they are transposed
-                            into st; score_decode_tile() says why two blocks */
+                            into st (decode.c: score_decode_tile) */
     int64_t loaded;      /* the key in the first row of k and v */
     char *rows;          /* [W][max(D, Dv)], if copies_rows: queries, then results */
     char *biases;        /* [W][block] for a dense mask */
@@ -161,9 +161,9 @@ static inline attni_next_rows attni_rows_to_prefetch(const char *rows, ptrdiff_t
     return (attni_next_rows){rows, bytes, one ? n * count : n, one ? 1 : count, l2};
 }
 
-/* What to prefetch while block b is computed: the stored rows of keys or values from j on or, past
- * the last key that the tile sees, the first rows of the next task. If there is nothing to
- * prefetch, for example because b reads converted rows, the result is an address and 0 bytes. */
+/* What to prefetch while block b is computed: the stored rows of keys or values from j on. If j is
+ * past the last key that the tile sees, the first rows of the next task. If there is nothing to
+ * prefetch, for example because b reads converted rows, the result has 0 bytes. */
 attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *t, bool values,
                                      const attni_chunk_block *b, int64_t j);
 
@@ -194,8 +194,8 @@ typedef enum attni_sweep {
 
 /* q . k of block b, into b->st; b->mx gets their maxima. */
 void attni_tile_products(attni_worker *w, const attni_tile *t, const attni_chunk_block *b);
-/* Applies to the products of a block what makes scores of them, up to `stage`: scale, soft cap,
- * biases, masks. At the last stage b->mx gets their maxima. */
+/* Turns the products of a block into scores: applies the scale, the soft cap, biases and masks, up
+ * to `stage`. At the last stage b->mx gets the maxima. */
 void attni_tile_biases(attni_worker *w, const attni_tile *t, const attni_chunk_block *b,
                        attn_stage stage);
 /* Updates the maximum and replaces the block's scores by weights. */
@@ -231,7 +231,7 @@ bool attni_decode_chunk(attni_worker *w, attni_tile *t, attni_partial *x, int64_
 /* Adds the pending values after the last chunk. */
 void attni_decode_end(attni_worker *w, attni_tile *t);
 
-/* Transposes rows of sums into lanes, [Dv][W], exactly. */
+/* Transposes rows of sums into lanes, [Dv][W]. */
 void attni_transpose_sums(const attni_worker *w, const attni_tile *t, char *to, const char *rows);
 
 /* ------------------------------------------------------------------------------ result.c */
@@ -240,9 +240,9 @@ void attni_transpose_sums(const attni_worker *w, const attni_tile *t, char *to, 
  * sweep. */
 bool attni_tile_finish(attni_worker *w, attni_tile *t);
 
-/* Prepares a tile for the rescaled sweep. It computes rows again whose results were not finite,
- * with other powers of two, so that no sum overflows: m_first, c and value_scale are set from the
- * sums of the sweep before. The caller then clears these sums. */
+/* Prepares a tile for the rescaled sweep. That sweep computes rows again whose results were not
+ * finite, with other powers of two, so that no sum overflows: m_first, c and value_scale are set
+ * from the sums of the sweep before. The caller then clears these sums. */
 void attni_tile_move_exponents(attni_worker *w, attni_tile *t);
 
 /* Writes the scores that the caller requested. */
