@@ -11,8 +11,8 @@
 #define LINE_OF_R (64 / (int)sizeof(R))
 
 /* The last part of a row is loaded as a whole vector, together with components before it. This is
- * not done in f64, where it has not been measured, and not with few accumulators, so that the
- * portable code stays small. */
+ * not done in f64, where it has not been measured, and not in the portable code, which has few
+ * accumulators, so that it stays small. */
 #define WHOLE_LOADS (V_ACCUMULATORS > 8 && ATTNI_BITS == 32)
 
 /* OWN: the storage type equal to R. k and v may also be bf16 or f16 if vec/vec_<isa>.h defines
@@ -99,7 +99,7 @@ V_INLINE void scores_decode_line(vec *s, const R *qt, const char *k, ptrdiff_t b
     }
 }
 
-/* The same for V_COLUMNS columns, which are less than a line: for the end of a row. The first
+/* The same for V_COLUMNS columns, which are at most a line: for the end of a row. The first
  * `skip` components are in the sum already. The last columns of a row are loaded together with some
  * before them, because whole vectors load faster than parts. */
 V_INLINE void scores_decode_columns(vec *s, const R *qt, const char *k, ptrdiff_t bytes, int skip,

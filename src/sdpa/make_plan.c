@@ -43,10 +43,10 @@ static int most_vectors(const attni_plan *p)
     return p->engine->vectors ? p->engine->vectors : p->kernels->vectors;
 }
 
-/* The approximate cost of a tile with `lanes` of its lanes in use, for any instruction set. The
- * unit is a fifth of the time of decoding; a tile costs 9 with one vector and 13 with two. These
- * are near the times with AVX2: a tile of two vectors takes 1.5 times as long as a tile of one, and
- * 2.5 times as long as decoding 2 to 4 rows. */
+/* The approximate cost of a tile with `lanes` of its lanes in use, for any instruction set. A tile
+ * that is decoded costs 5; other tiles cost 9 with one vector and 13 with two. These are near the
+ * times with AVX2: a tile of two vectors takes 1.5 times as long as a tile of one, and 2.5 times as
+ * long as decoding 2 to 4 rows. */
 static int tile_cost(const attni_plan *p, int lanes)
 {
     if (lanes <= p->kernels->max_decode_rows)
@@ -62,8 +62,8 @@ static int tile_cost(const attni_plan *p, int lanes)
  *     tile only;
  *   - the keys are one block, which has a shorter path for a single tile;
  *   - sequences are packed: p->T is the number of rows of all of them, not of one;
- *   - there are few heads for the threads: then tiles_per_task() gives each task one tile, or
- *     parts_per_task() cuts tasks into parts, and the last row would read all keys once more;
+ *   - there are few heads for the threads: then tiles_per_task() gives each task one tile, and the
+ *     last row would be a task of its own, which reads all keys once more;
  *   - the keys come in pieces: a state can be saved between two pieces and continued with another
  *     number of threads, so its tiles must not depend on that number. */
 static int vectors_of_tile(const attni_plan *p, int threads)
@@ -166,8 +166,8 @@ static bool count_tasks(attni_plan *p, int threads)
             p->workers = 1 + (int)worth;
     }
     /* In a causal call with more than two workers, the longest tasks come first, so that none of
-     * them begins last. (With a dense mask or packed sequences, the first tasks need not be the
-     * longest.) With two workers the order matters less: only one of them can be idle at
+     * them begins last. (With a dense mask or packed sequences, the tasks of the last queries need
+     * not be the longest.) With two workers the order matters less: only one of them can be idle at
      * the end, for at most one task. So their tasks come head by head, which keeps the keys of a
      * head in cache (docs/decisions/0025). */
     p->longest_first = p->workers > 2 && p->args.causal && !p->args.mask && !p->args.cu_seqlens_q;

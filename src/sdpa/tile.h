@@ -80,7 +80,8 @@ typedef struct attni_worker {
     char *mx, *a;        /* [ATTNI_BLOCKS][W]: maxima of a block's scores; factors of update_max().
                             Usually only the first row is used */
     char *factors;       /* [2][W] from join(): factors of the total and of the chunk */
-    char *k, *v;         /* [chunk][D], [chunk][Dv]: converted keys and values */
+    char *k, *v;         /* [n][D], [n][Dv] converted keys and values; n is a chunk if a task has
+                            several tiles, else a block */
     char *interleaved;   /* [block][D] interleaved keys of a cache as rows of its type */
     char *score_rows;    /* [2][rows][block] decode path: scores in rows, before they are transposed
                             into st (decode.c: score_decode_tile) */
