@@ -209,9 +209,9 @@ V_INLINE void scores_decode_end(vec (*s)[V_MAX_DECODE_ROWS], const R *qt, const 
 
 /* A key or value may have fewer bytes than are loaded of it at once. If there is one query, and
  * rows follow each other without a gap, whole vectors are loaded all the same, together with
- * components of the rows before (scores) or after (values). The first block of scores has no
- * rows before it, and the last blocks of values have few after them. These blocks are copied, and
- * have a vector of zeros on both sides (docs/decisions/0043). */
+ * components of the rows before (scores) or after (values). The first block of scores has no rows
+ * before it, and the last blocks of values have few after them. These blocks are copied, and have a
+ * vector of zeros on both sides (docs/decisions/0043). */
 typedef struct short_rows {
     char bytes[(ATTNI_BLOCK + 2) * sizeof(vec)];
 } short_rows;
@@ -407,9 +407,9 @@ V_INLINE vec without_first(vec x, int n)
  * are summed in the same loop: a loop of their own would be limited by the latency of additions.
  *
  * With a 2-byte type, the vectors of one call may be less than a line, so that several calls read
- * the same line. Only the call that begins a line prefetches. Otherwise each line that
- * is read would cause several prefetches, each of the next line. The prefetch would run several
- * blocks ahead, and what it loads would not fit in L1. */
+ * the same line. Only the call that begins a line prefetches. Otherwise each line that is read
+ * would cause several prefetches, each of the next line. The prefetch would run several blocks
+ * ahead, and what it loads would not fit in L1. */
 V_INLINE void values_decode_group(R *sums, R *l, ptrdiff_t ld, const char *val, ptrdiff_t bytes,
                                   const attn_dtype dtype, const R *p, int in_rows, int n, int tail,
                                   int before, int flags, prefetcher *next, const int nr,
