@@ -344,13 +344,8 @@ static void one_of_three_hundred(check_case *c)
     for (int t = 0; t < 4; t++) {
         const int64_t shape[4] = {1, 2, 300, 40};
         check_tensor x[3];
-        for (int n = 0; n < 3; n++) {
-            x[n] = check_tensor_new(c, dtypes[t], shape, CHECK_DENSE);
-            for (int64_t h = 0; h < 2; h++)
-                for (int64_t i = 0; i < 300; i++)
-                    for (int64_t d = 0; d < 40; d++)
-                        check_store(&x[n].view, 0, h, i, d, check_normal(c));
-        }
+        for (int n = 0; n < 3; n++)
+            x[n] = normal_tensor(c, dtypes[t], shape);
         attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
         const float slopes[2] = {0.5f, 0.25f}, sinks[2] = {0.3f, -2};
         a.q = x[0].view, a.k = x[1].view, a.v = x[2].view, a.out = x[0].view;
@@ -384,13 +379,8 @@ static void every_number_of_queries(check_case *c)
     for (int t = 0; t < 4; t++) {
         const int64_t queries[4] = {1, 2, MOST, D}, keys[4] = {1, 2, S, D};
         check_tensor x[3];
-        for (int n = 0; n < 3; n++) {
-            x[n] = check_tensor_new(c, dtypes[t], n ? keys : queries, CHECK_DENSE);
-            for (int64_t h = 0; h < 2; h++)
-                for (int64_t i = 0; i < (n ? S : MOST); i++)
-                    for (int64_t d = 0; d < D; d++)
-                        check_store(&x[n].view, 0, h, i, d, check_normal(c));
-        }
+        for (int n = 0; n < 3; n++)
+            x[n] = normal_tensor(c, dtypes[t], n ? keys : queries);
         attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
         a.q = x[0].view, a.k = x[1].view, a.v = x[2].view, a.out = x[0].view;
         const results all = run(c, &a, 1);
@@ -422,13 +412,8 @@ static void every_head_size(check_case *c)
             const int64_t S = CHECK_PICK(c, lengths), Dv = D % 2 ? D : MOST - D;
             const int64_t shapes[4][4] = {{1, 2, T, D}, {1, 2, S, D}, {1, 2, S, Dv}, {1, 2, T, Dv}};
             check_tensor x[4];
-            for (int n = 0; n < 4; n++) {
-                x[n] = check_tensor_new(c, dtypes[t], shapes[n], CHECK_DENSE);
-                for (int64_t h = 0; h < 2; h++)
-                    for (int64_t i = 0; i < shapes[n][2]; i++)
-                        for (int64_t d = 0; d < shapes[n][3]; d++)
-                            check_store(&x[n].view, 0, h, i, d, check_normal(c));
-            }
+            for (int n = 0; n < 4; n++)
+                x[n] = normal_tensor(c, dtypes[t], shapes[n]);
             attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
             a.q = x[0].view, a.k = x[1].view, a.v = x[2].view, a.out = x[3].view;
             attn_sdpa_args one = a;
@@ -456,12 +441,8 @@ static void every_length(check_case *c)
         for (int64_t S = 1; S <= MOST; S++) {
             const int64_t queries[4] = {1, 1, T, D}, keys[4] = {1, 1, S, D};
             check_tensor x[3];
-            for (int n = 0; n < 3; n++) {
-                x[n] = check_tensor_new(c, dtypes[t], n ? keys : queries, CHECK_DENSE);
-                for (int64_t i = 0; i < (n ? S : T); i++)
-                    for (int64_t d = 0; d < D; d++)
-                        check_store(&x[n].view, 0, 0, i, d, check_normal(c));
-            }
+            for (int n = 0; n < 3; n++)
+                x[n] = normal_tensor(c, dtypes[t], n ? keys : queries);
             attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
             a.q = x[0].view, a.k = x[1].view, a.v = x[2].view, a.out = x[0].view;
             a.dropout = S % 2 ? 0 : 0.3;

@@ -65,14 +65,7 @@ typedef struct problem {
 
 static check_tensor normal(check_case *c, attn_dtype dtype, int64_t heads, int64_t rows)
 {
-    const int64_t shape[4] = {B, heads, rows, D};
-    check_tensor t = check_tensor_new(c, dtype, shape, CHECK_DENSE);
-    for (int64_t b = 0; b < B; b++)
-        for (int64_t h = 0; h < heads; h++)
-            for (int64_t i = 0; i < rows; i++)
-                for (int64_t d = 0; d < D; d++)
-                    check_store(&t.view, b, h, i, d, check_normal(c));
-    return t;
+    return normal_tensor(c, dtype, (const int64_t[4]){B, heads, rows, D});
 }
 
 static void make_problem(check_case *c, problem *p, attn_dtype dtype)

@@ -37,4 +37,16 @@ static inline attn_tensor copied(check_case *c, const attn_tensor *from)
     return copy.view;
 }
 
+/* A dense tensor of normal numbers. */
+static inline check_tensor normal_tensor(check_case *c, attn_dtype dtype, const int64_t shape[4])
+{
+    const check_tensor t = check_tensor_new(c, dtype, shape, CHECK_DENSE);
+    for (int64_t b = 0; b < shape[0]; b++)
+        for (int64_t h = 0; h < shape[1]; h++)
+            for (int64_t i = 0; i < shape[2]; i++)
+                for (int64_t d = 0; d < shape[3]; d++)
+                    check_store(&t.view, b, h, i, d, check_normal(c));
+    return t;
+}
+
 #endif
