@@ -1,6 +1,6 @@
 /* The bf16 engine's decode path: a tile of a few queries whose scores, weights and sums are stored
  * as rows. bf16_task.c calls attni_bf16_row_chunk() for each chunk of keys. Keys and values are
- * read in place, and a chunk is processed at once instead of in the steps of bf16_task.c. The order
+ * read in place, and the keys of a chunk are scored at once instead of block by block. The order
  * of all sums is the same, and so is every bit.
  *
  *   K  scores   W  masks, maximum, weights   V  sums += weighted values   J  merge into total
@@ -144,7 +144,7 @@ static void add_rows(bf16_worker *w, attni_bf16_rows v, int from)
     const attn_tensor *values = &w->plan->args.v;
     const int64_t Dv = w->plan->Dv;
     if (values->stride[3] != 1 && Dv > 1)
-        v = copy_rows(w, values, w->row_pending.j[from], v.n, Dv, w->vt[0]);
+        v = copy_rows(w, values, w->row_pending.j[from], v.n, Dv, w->vt);
     w->unit->row_values(w->row_sums, w->row_columns->l, w->row_p + from * ATTNI_BLOCK, &v, Dv,
                         from == 0, w->row);
 }
@@ -221,7 +221,7 @@ static void to_rows(const bf16_tile *t, float *rows, int64_t ld, const float *co
 /* Applies the masks and biases of a block, which work on columns. */
 static void mask(bf16_worker *w, const bf16_tile *t, float *st, int64_t j, int n)
 {
-    float *columns = w->st[1];
+    float *columns = w->st + ATTNI_CHUNK * w->unit->rows; /* after the rows of scores */
     to_columns(t, columns, st, ATTNI_CHUNK, n);
     attni_bf16_mask(w, t, columns, j, n);
     to_rows(t, st, ATTNI_CHUNK, columns, n);
@@ -262,7 +262,7 @@ bool attni_bf16_row_chunk(bf16_worker *w, bf16_tile *t, const attni_class *class
                           const bf16_partial *into)
 {
     const bf16_visible_blocks all = find_blocks(class, j0, n);
-    float *st = w->st[0];
+    float *st = w->st;
     score_and_add(w, st, &all);
     join_left(w, t);
     attni_bf16_columns *x = into ? into->columns : w->columns;
@@ -278,7 +278,7 @@ bool attni_bf16_row_chunk(bf16_worker *w, bf16_tile *t, const attni_class *class
 void attni_bf16_row_end(bf16_worker *w, bf16_tile *t)
 {
     const bf16_visible_blocks none = {0};
-    score_and_add(w, w->st[0], &none);
+    score_and_add(w, w->st, &none);
     join_left(w, t);
 }
 

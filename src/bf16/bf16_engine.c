@@ -99,7 +99,6 @@ static void bf16_part(const attni_plan *plan, const attni_sequence *sequence, in
             attni_bf16_sweep_chunk(&w, t, j0, n, &x);
     }
     attni_bf16_row_end(&w, t);
-    attni_bf16_drain(&w);
     w.unit->end();
 }
 

@@ -68,7 +68,7 @@ const attni_bf16 *attni_bf16_find_values(bf16_worker *w, int64_t j0, int n, int 
 {
     const attni_plan *p = w->plan;
     const attn_tensor *v = &p->args.v;
-    attni_bf16 *vt = w->vt[w->chunks % 3] + at * ATTNI_BLOCK * attni_bf16_padded(p->Dv);
+    attni_bf16 *vt = w->vt + at * ATTNI_BLOCK * attni_bf16_padded(p->Dv);
     if (w->packed >> at & 1 || p->Dv == 0)
         return vt;
     w->packed |= 1u << at;
@@ -81,15 +81,14 @@ const attni_bf16 *attni_bf16_find_values(bf16_worker *w, int64_t j0, int n, int 
                                 v->stride[3], p->Dv);
         from = rows, apart = (ptrdiff_t)p->Dv;
     }
-    if (w->unit->pack_values(vt, from, apart, n, p->Dv, w->mode != SWEEP_FAST))
+    if ((w->few ? w->unit->pack_few : w->unit->pack_values)(vt, from, apart, n, p->Dv,
+                                                            w->mode != SWEEP_FAST))
         w->nonfinite |= 1u << at;
     return vt;
 }
 
 void attni_bf16_new_chunk(bf16_worker *w)
 {
-    if (w->packed)
-        w->chunks++;
     w->packed = w->nonfinite = 0;
     memset(w->keys, 0, sizeof w->keys);
 }
@@ -249,18 +248,18 @@ static void score_rows(bf16_worker *w, bf16_tile *t, int64_t j0, int n, attni_cl
 {
     const attni_plan *p = w->plan;
     const attn_stage stage = p->args.scores_stage;
-    float *st = w->st[0];
+    float *st = w->st;
     uint32_t *seen = w->seen[0];
     attni_bf16_load_queries(w, t);
-    attni_bf16_step x = {.nv = t->nv,
-                         .to_score = n,
-                         .inner_tiles = (int)(attni_bf16_padded(p->D) / 32),
-                         .pairs = (int)((p->D + 1) / 2),
-                         .q = t->q,
-                         .st_next = st};
+    attni_bf16_scores x = {.nv = t->nv,
+                           .n = n,
+                           .q = t->q,
+                           .inner_tiles = (int)(attni_bf16_padded(p->D) / 32),
+                           .pairs = (int)((p->D + 1) / 2),
+                           .st = st};
     attni_bf16_new_chunk(w);
     x.k = attni_bf16_find_keys(w, j0, n, 0, &x.ldk);
-    w->unit->compute_step(&x);
+    w->unit->scores(&x);
     if (p->scaled_scores || stage <= ATTN_STAGE_SOFTCAP)
         attni_scale_softcap(p, st, n, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0, t->nv);
     if (visible != ATTNI_FULL && stage >= ATTN_STAGE_BIASED)

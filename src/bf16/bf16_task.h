@@ -6,11 +6,12 @@
 #include "bf16_engine.h"
 #include "unit.h"
 
-/* Most tiles that share a chunk's transposed values. Transposing 64 values costs about half as much
- * as one tile's work on them on the matrix unit at D = 64, so more tiles share them than share a
- * chunk in tile_task.c. To be measured on AMX. */
+/* Most tiles that share a chunk's packed values. Packing 64 values costs about half as much as one
+ * tile's work on them on the matrix unit at D = 64, so more tiles share them than share a chunk in
+ * tile_task.c. On AMX, 4 tiles have 0.92 of the speed of 16, 8 have 0.97, and 32 have 1.01. */
 #define TILES 16
-#define BLOCKS (ATTNI_CHUNK / ATTNI_BLOCK)
+#define BLOCKS ATTNI_BF16_BLOCKS
+_Static_assert(BLOCKS == ATTNI_CHUNK / ATTNI_BLOCK, "the blocks of a chunk");
 
 typedef enum sweep_mode { SWEEP_FAST, SWEEP_SKIP_MASKED, SWEEP_RESCALED } sweep_mode;
 
@@ -47,11 +48,10 @@ typedef struct bf16_block {
 
 /* A tile chunk: the blocks of one chunk of which one tile sees some key. */
 typedef struct bf16_tile_chunk {
-    bf16_tile *t; /* NULL: none */
+    bf16_tile *t;
     attni_bf16_columns *columns;
     int count;
     bf16_block blocks[BLOCKS];
-    float *st;  /* [count][64][W] */
     float *acc; /* [Dv][W] */
     bool apart; /* the sums go into a partial, not into the tile's total */
 } bf16_tile_chunk;
@@ -61,18 +61,6 @@ typedef struct bf16_partial {
     attni_bf16_columns *columns; /* l[0] < 0: no key is visible */
     float *acc;
 } bf16_partial;
-
-/* A block whose weights are in p, and whose values are still to be added. */
-typedef struct bf16_weighted_block {
-    bf16_tile *t; /* NULL: none */
-    bf16_block block;
-    attni_bf16_columns *columns;
-    float *acc;
-    bool first, last; /* in its tile chunk */
-    bool apart;
-    const attni_bf16 *p;
-    const uint32_t *seen; /* [64] bit i of seen[r]: column i sees key r; for SWEEP_SKIP_MASKED */
-} bf16_weighted_block;
 
 /* The blocks of a chunk of which some query sees some key, in order. */
 typedef struct bf16_visible_blocks {
@@ -88,12 +76,10 @@ typedef struct bf16_worker {
     const attni_task *next; /* this thread's most likely next task (to prefetch), or NULL */
     const attni_bf16_unit *unit;
     sweep_mode mode;
-    bf16_tile_chunk scored;          /* the tile chunk that has scores and maxima */
-    bf16_weighted_block weighed;     /* the last block of the tile chunk before it */
-    float *st[2];                    /* of tile chunks, alternately */
-    attni_bf16 *p[2];                /* of blocks, alternately */
-    attni_bf16_columns *columns;     /* of the last three tile chunks */
-    int tile_chunks, blocks, chunks; /* counters that select these buffers */
+    float *st;                       /* [CHUNK][W]; decode path: scores as rows, then a block of
+                                        them as columns */
+    attni_bf16 *p;                   /* of the blocks of one call of unit->values */
+    attni_bf16_columns *columns;     /* of one tile chunk */
     float *acc;                      /* [Dv][W] */
     int row;                         /* decode path: number of rows, 1, 4 or 8; else 0 */
     float *row_sums, *row_total;     /* [row][Dv] of the chunk; of all chunks */
@@ -102,7 +88,8 @@ typedef struct bf16_worker {
     bf16_visible_blocks row_pending; /* weights in row_p, values to be added */
     attni_bf16_columns *row_columns; /* columns of row_pending */
     float *row_acc;                  /* where its sums go; NULL: the total */
-    attni_bf16 *vt[3];               /* of chunks: one is filled while two are in use */
+    attni_bf16 *vt;                  /* of one chunk */
+    bool few;                        /* vt is packed by unit->pack_few */
     unsigned packed, nonfinite;      /* bit b: block b of the chunk is in vt; has non-finite
                                         values */
     const void *keys[BLOCKS];        /* where block b is read; NULL: not looked up yet */
@@ -114,7 +101,8 @@ typedef struct bf16_worker {
     attni_prefetch mask_prefetch;
     /* begin_worker() does not clear the members from here on. */
     bf16_tile tiles[TILES];
-    uint32_t seen[2][ATTNI_BLOCK];
+    uint32_t seen[BLOCKS][ATTNI_BLOCK]; /* bit i of seen[b][r]: column i sees key r of block b; for
+                                           SWEEP_SKIP_MASKED */
 } bf16_worker;
 
 /* Address of the row of column i in tensor t, [B,H,T,...]. */
@@ -129,8 +117,7 @@ static inline char *column_row(const bf16_worker *w, const bf16_tile *x, const a
 
 /* Loads the tile's queries as columns, unless they are loaded. */
 void attni_bf16_load_queries(bf16_worker *w, bf16_tile *t);
-/* Starts a new chunk: drops the keys and packed values of the chunk before, but keeps the values
- * that are still to be multiplied. */
+/* Starts a new chunk: drops the keys and packed values of the chunk before. */
 void attni_bf16_new_chunk(bf16_worker *w);
 /* Applies biases and masks to the scores st of keys j0 .. j0+n-1. */
 void attni_bf16_mask(const bf16_worker *w, const bf16_tile *t, float *st, int64_t j0, int n);
@@ -169,10 +156,9 @@ void attni_bf16_begin_sweep(bf16_worker *w, bf16_tile *tiles, int count, sweep_m
 /* Clears the sums of weighted values that the sweep adds to. */
 void attni_bf16_clear_total(const bf16_worker *w, bf16_tile *t);
 /* Processes the blocks of keys j0 .. j0+n-1 (one chunk) for one tile. If `into` is not NULL, the
- * sums go into that partial. attni_bf16_drain() finishes what is still in the pipeline. */
+ * sums go into that partial. */
 void attni_bf16_sweep_chunk(bf16_worker *w, bf16_tile *t, int64_t j0, int n,
                             const bf16_partial *into);
-void attni_bf16_drain(bf16_worker *w);
 /* Sweeps the tiles' keys. */
 void attni_bf16_sweep_keys(bf16_worker *w, bf16_tile *tiles, int count);
 

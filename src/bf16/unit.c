@@ -36,5 +36,5 @@ attni_route attni_bf16_route_of(const attni_plan *plan, int rows)
     const attni_bf16_unit *unit = plan->unit;
     if (rows <= unit->rows && plan->D > 0 && plan->Dv > 0 && plan->args.dropout == 0)
         return ATTNI_ROUTE_BF16_DECODE;
-    return unit->pipelined ? ATTNI_ROUTE_BF16_PIPELINE : ATTNI_ROUTE_BF16_TILES;
+    return ATTNI_ROUTE_BF16_TILES;
 }

@@ -10,7 +10,8 @@
  *   st   [64][W] float          scores, then weights, of a block of 64 keys
  *   p    [2][nv][16][16][2]     weights of a block: keys 2r, 2r+1 of 16 queries
  *   vt   [2][Dv/16][16][32]     values of a block, transposed: 16 components x 32 keys; for
- *        [32][Dv][2]            dot products: keys 2r, 2r+1 of every component
+ *        [32][Dv][2]            dot products: keys 2r, 2r+1 of every component; pack_few of the
+ *                               matrix unit: the same, in another order of components
  *   acc  [Dv][W] float          weighted values of a chunk
  *
  * D and Dv are rounded up to multiples of 32 and padded with zeros, which change no bit.
@@ -50,36 +51,45 @@ typedef struct attni_bf16_columns {
     float l[ATTNI_BF16_W];   /* sum of the rounded weights 2^(s c - m) */
 } __attribute__((aligned(64))) attni_bf16_columns;
 
-/* One step: four independent parts (scores, maxima, weights, values), of four different blocks, any
- * of which may be absent. For a unit that is not `pipelined`, st_seen is st_next, and no step has
- * both st_seen and st. */
-typedef struct attni_bf16_step {
+/* The scores of a block of 64 keys: st = K Q^T. */
+typedef struct attni_bf16_scores {
     int nv;
-    /* How many of the 64 keys exist in the scores, the weights and the values. A unit may skip the
-     * others, in whole groups of its `keys`; those that it reads anyway are zeros. */
-    int to_score, to_weigh, to_add;
-    /* Scores: st_next = K Q^T of 64 keys. k NULL: none. */
+    int n; /* keys that exist. A unit may skip the others, in whole groups of its `keys`; those that
+              it reads anyway are zeros. */
     const void *k;
     ptrdiff_t ldk; /* bytes */
     const attni_bf16 *q;
+    bool same_q;     /* the last call of this unit on this thread computed scores of the same q */
     int inner_tiles; /* D / 32 */
     int pairs;       /* pairs of components that are not padding: half of D before padding */
-    float *st_next;
-    /* Maxima: highest->top = max(highest->top, st_seen). st_seen NULL: none. */
-    const float *st_seen;
-    attni_bf16_columns *highest;
-    /* Weights: p = 2^(st c - m) rounded; columns->l += their sums. st NULL: none. No score may be
-     * NaN or above its maximum, and attni_bf16_near() must hold. */
+    float *st;
+    attni_bf16_columns *highest; /* highest->top = max(highest->top, st); NULL: no maxima */
+} attni_bf16_scores;
+
+/* The weights of a block: p = 2^(st c - m) rounded; columns->l += their sums. No score may be NaN
+ * or above its maximum, and attni_bf16_near() must hold. A unit may skip keys from n on. */
+typedef struct attni_bf16_weights {
+    int nv, n;
     const float *st;
     attni_bf16 *p;
     attni_bf16_columns *columns;
-    /* Values: acc (+)= V^T P of 64 keys. p_before NULL: none. */
-    const attni_bf16 *p_before, *vt;
+} attni_bf16_weights;
+
+#define ATTNI_BF16_BLOCKS 4 /* blocks in a chunk */
+
+/* The weighted values of `count` blocks: acc (+)= V^T P. */
+typedef struct attni_bf16_values {
+    int nv, count;
+    bool few; /* vt is what pack_few wrote; nv is 1 */
+    struct {
+        int n; /* keys that exist; a unit may skip the others */
+        const attni_bf16 *p, *vt;
+    } blocks[ATTNI_BF16_BLOCKS];
     float *acc;
     int panels;     /* Dv / 16, even */
     int components; /* Dv before it was padded */
-    bool first;     /* acc starts at 0 */
-} attni_bf16_step;
+    bool first;     /* acc starts at 0; always so for a unit that takes a whole chunk at once */
+} attni_bf16_values;
 
 /* n keys or values of a chunk for the decode path, whose scores, weights and sums are rows too. */
 typedef struct attni_bf16_rows {
@@ -130,14 +140,20 @@ typedef struct attni_bf16_unit {
     int rows;            /* most queries of the row_* functions; 0: no decode path */
     int granule;         /* keys are read in place if D is a multiple of this ... */
     int keys;            /* ... and their number a multiple of this */
-    bool pipelined;      /* the parts of a step run at once, so all four should be present */
+    int blocks;          /* most blocks of one call of values: 1, or all of a chunk */
     void (*begin)(void); /* this thread begins to use the unit ... */
     void (*end)(void);   /* ... and releases it */
-    void (*compute_step)(const attni_bf16_step *step);
+    void (*scores)(const attni_bf16_scores *scores);
+    void (*weights)(const attni_bf16_weights *weights);
+    void (*values)(const attni_bf16_values *values);
     /* Packs n <= 64 rows, of last stride 1 and any alignment, into vt. If `zero`, NaN and infinity
      * are replaced by 0; returns true if there was one. */
     bool (*pack_values)(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
                         bool zero);
+    /* The same in another layout, which takes less time to pack and more to multiply: for values
+     * that are multiplied with the weights of up to 16 queries only. NULL: pack_values. */
+    bool (*pack_few)(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
+                     bool zero);
     void (*multiply)(const attni_bf16_product *product);
     /* The decode path: rows is 1, 4 or 8 queries. row_scores: st[r][j], [rows][CHUNK], of keys that
      * are rows (n a multiple of 16) or interleaved (all 16 scores of a group are written). q:

@@ -1,20 +1,16 @@
-/* bf16 attention on the matrix unit of AMX. compute_step() computes one step of bf16_task.c:
+/* bf16 attention on the matrix unit of AMX: the scores of a block, the weights of a block, and the
+ * weighted values of a chunk.
  *
- *   scores of one block of 64 keys; maxima and weights of the blocks before it; weighted values of
- *   another block: interleaved in one instruction stream
+ * If the core runs nothing else, loads of tiles and vector instructions take place during products.
+ * If another thread runs on the same core, loads, products and stores of tiles follow each other
+ * instead: a product takes 17 ns, a load 12 and a store 11 (docs/decisions/0045). So each tile that
+ * is loaded is multiplied as often as the eight tiles permit:
  *
- * Why. The matrix unit and the vector unit of a core work at the same time only if their
- * instructions are close together, and the weights cost as much time as the products. Each
- * instruction removed from the weights was worth up to 7 % at D = 64. Here a vector of scores takes
- * 11 instructions for its weights and one for the maximum. Two more instructions pack each pair of
- * vectors. What bounds this code is measured in docs/decisions/0024-matrix-unit-bound.md.
+ *   scores of 32 queries, D up to 64   queries stay in tiles 0 to 3: two loads for four products
+ *   other scores; values               2 x 2 tiles of sums, four loads for four products; with 16
+ *                                      queries 4 x 1, five loads
  *
- * How. A pair of products multiplies one operand of keys or values by both groups of 16 columns. It
- * occupies the matrix unit for 32 cycles. After each pair, compute_step() computes some rows of
- * weights, so that all 64 rows are spread evenly. All scores of a chunk are complete before its
- * first weight is computed, so each weight is computed once; the scores wait in L2.
- *
- * Tiles: 0, 1 keys or values; 2, 3 queries or weights; 4, 5 and 6, 7 accumulators, alternately.
+ * The sums of weighted values stay in tiles for a whole chunk, and are stored once.
  */
 #if defined(__x86_64__)
 
@@ -42,138 +38,306 @@ static void begin(void)
 
 static void end(void) { tile_release(); }
 
-/* st_next = K Q^T: groups of 16 keys, on two sets of accumulators alternately. Each group is stored
- * during the products of the next one. */
-INLINE void score_keys(const attni_bf16_step *x, weigher *w, const int rows, const int nv)
+/* ------------------------------------------------------------------------------- scores */
+
+/* Raises the maxima `top` by 16 rows of scores. */
+INLINE void raise_top(__m512 *top, const float *st, const int nv)
+{
+    UNROLL for (int r = 0; r < 16; r++)
+    {
+        UNROLL for (int g = 0; g < nv; g++) top[g] =
+            _mm512_max_ps(top[g], _mm512_load_ps(st + (r * nv + g) * 16));
+    }
+}
+
+/* 32 queries, D = 32 or 64. */
+INLINE void score_narrow(const attni_bf16_scores *x, __m512 *top, const int inner_tiles)
 {
     const char *k = x->k;
-    const ptrdiff_t down = 16 * x->ldk, row = 64 * nv;
-    float *st = x->st_next;
-    for (int g = 0; g < 4; g += 2, k += 2 * down, st += 2 * 16 * 16 * nv) {
+    float *st = x->st;
+    if (!x->same_q) {
+        tile_load(0, x->q, 64);
+        tile_load(1, x->q + OPERAND, 64);
+        if (inner_tiles == 2) {
+            tile_load(2, x->q + 2 * OPERAND, 64);
+            tile_load(3, x->q + 3 * OPERAND, 64);
+        }
+    }
+    for (int j = 0; j < ROWS; j += 16, k += 16 * x->ldk, st += 16 * 32) {
+        tile_zero(4);
+        tile_zero(5);
+        tile_load(6, k, x->ldk);
+        tile_dp_bf16(4, 6, 0);
+        tile_dp_bf16(5, 6, 1);
+        if (inner_tiles == 2) {
+            tile_load(7, k + 64, x->ldk);
+            tile_dp_bf16(4, 7, 2);
+            tile_dp_bf16(5, 7, 3);
+        }
+        if (j)
+            raise_top(top, st - 16 * 32, 2);
+        tile_store(4, st, 128);
+        tile_store(5, st + 16, 128);
+    }
+    raise_top(top, st - 16 * 32, 2);
+}
+
+/* 32 queries, any D. */
+INLINE void score_wide(const attni_bf16_scores *x, __m512 *top)
+{
+    const char *k = x->k;
+    const ptrdiff_t down = 16 * x->ldk;
+    float *st = x->st;
+    for (int j = 0; j < ROWS; j += 32, k += 2 * down, st += 32 * 32) {
         const attni_bf16 *q = x->q;
         tile_zero(4);
-        if (nv == 2)
-            tile_zero(5);
-        for (int d = 0; d < x->inner_tiles; d++, q += nv * OPERAND) {
+        tile_zero(5);
+        tile_zero(6);
+        tile_zero(7);
+        for (int d = 0; d < x->inner_tiles; d++, q += 2 * OPERAND) {
             tile_load(0, k + d * 64, x->ldk);
             tile_load(2, q, 64);
             tile_dp_bf16(4, 0, 2);
-            if (d == 0 && g)
-                tile_store(6, st - 16 * 16 * nv, row);
-            if (nv == 2) {
-                tile_load(3, q + OPERAND, 64);
-                tile_dp_bf16(5, 0, 3);
-                if (d == 0 && g)
-                    tile_store(7, st - 16 * 16 * nv + 16, row);
-            }
-            weigh_rows(w, rows, nv);
-        }
-        q = x->q;
-        tile_zero(6);
-        if (nv == 2)
-            tile_zero(7);
-        for (int d = 0; d < x->inner_tiles; d++, q += nv * OPERAND) {
+            tile_load(3, q + OPERAND, 64);
+            tile_dp_bf16(5, 0, 3);
             tile_load(1, k + down + d * 64, x->ldk);
-            tile_load(2, q, 64);
             tile_dp_bf16(6, 1, 2);
-            if (d == 0)
-                tile_store(4, st, row);
-            if (nv == 2) {
-                tile_load(3, q + OPERAND, 64);
-                tile_dp_bf16(7, 1, 3);
-                if (d == 0)
-                    tile_store(5, st + 16, row);
-            }
-            weigh_rows(w, rows, nv);
+            tile_dp_bf16(7, 1, 3);
         }
+        if (j) {
+            raise_top(top, st - 32 * 32, 2);
+            raise_top(top, st - 16 * 32, 2);
+        }
+        tile_store(4, st, 128);
+        tile_store(5, st + 16, 128);
+        tile_store(6, st + 16 * 32, 128);
+        tile_store(7, st + 16 * 32 + 16, 128);
     }
-    tile_store(6, st - 16 * 16 * nv, row);
-    if (nv == 2)
-        tile_store(7, st - 16 * 16 * nv + 16, row);
+    raise_top(top, st - 32 * 32, 2);
+    raise_top(top, st - 16 * 32, 2);
 }
 
-/* Starts an accumulator of 16 components, from 0 or from the chunk's sums so far. */
-#define START(tile, from)                                                                          \
-    do {                                                                                           \
-        if (x->first)                                                                              \
-            tile_zero(tile);                                                                       \
-        else                                                                                       \
-            tile_load(tile, from, row);                                                            \
-    } while (0)
-
-/* acc (+)= V^T P, in panels of 16 components. Panels use two sets of accumulators alternately. The
- * sum over 64 keys takes two operands of 32 keys. */
-INLINE void add_values(const attni_bf16_step *x, weigher *w, const int rows, const int nv)
+/* 16 queries, any D. */
+INLINE void score_16(const attni_bf16_scores *x, __m512 *top)
 {
-    const ptrdiff_t row = 64 * nv, panel = 16 * 16 * nv;
-    const attni_bf16 *p = x->p_before;
-    for (int d = 0; d < x->panels; d += 2) {
-        float *a = x->acc + d * panel, *b = a + panel;
-        START(4, a);
-        if (nv == 2)
-            START(5, a + 16);
-        for (int half = 0; half < 2; half++) {
-            tile_load(0, x->vt + (half * x->panels + d) * OPERAND, 64);
-            tile_load(2, p + half * nv * OPERAND, 64);
-            tile_dp_bf16(4, 0, 2);
-            if (half == 0 && d)
-                tile_store(6, a - panel, row);
-            if (nv == 2) {
-                tile_load(3, p + (half * nv + 1) * OPERAND, 64);
-                tile_dp_bf16(5, 0, 3);
-                if (half == 0 && d)
-                    tile_store(7, a - panel + 16, row);
-            }
-            weigh_rows(w, rows, nv);
-        }
-        START(6, b);
-        if (nv == 2)
-            START(7, b + 16);
-        for (int half = 0; half < 2; half++) {
-            tile_load(1, x->vt + (half * x->panels + d + 1) * OPERAND, 64);
-            tile_load(2, p + half * nv * OPERAND, 64);
-            tile_dp_bf16(6, 1, 2);
-            if (half == 0)
-                tile_store(4, a, row);
-            if (nv == 2) {
-                tile_load(3, p + (half * nv + 1) * OPERAND, 64);
-                tile_dp_bf16(7, 1, 3);
-                if (half == 0)
-                    tile_store(5, a + 16, row);
-            }
-            weigh_rows(w, rows, nv);
-        }
+    const char *k = x->k;
+    const ptrdiff_t down = 16 * x->ldk;
+    float *st = x->st;
+    tile_zero(4);
+    tile_zero(5);
+    tile_zero(6);
+    tile_zero(7);
+    for (int d = 0; d < x->inner_tiles; d++, k += 64) {
+        tile_load(2, x->q + d * OPERAND, 64);
+        tile_load(0, k, x->ldk);
+        tile_dp_bf16(4, 0, 2);
+        tile_load(1, k + down, x->ldk);
+        tile_dp_bf16(5, 1, 2);
+        tile_load(0, k + 2 * down, x->ldk);
+        tile_dp_bf16(6, 0, 2);
+        tile_load(1, k + 3 * down, x->ldk);
+        tile_dp_bf16(7, 1, 2);
     }
-    if (x->panels == 0)
-        return;
-    tile_store(6, x->acc + (x->panels - 1) * panel, row);
-    if (nv == 2)
-        tile_store(7, x->acc + (x->panels - 1) * panel + 16, row);
+    tile_store(4, st, 64);
+    tile_store(5, st + 16 * 16, 64);
+    tile_store(6, st + 32 * 16, 64);
+    tile_store(7, st + 48 * 16, 64);
+    for (int j = 0; j < ROWS; j += 16)
+        raise_top(top, st + j * 16, 1);
 }
 
-INLINE void step(const attni_bf16_step *x, const int rows, const int nv)
+static void scores(const attni_bf16_scores *x)
 {
-    weigher w;
-    weigh_begin(&w, x, nv);
-    if (x->k)
-        score_keys(x, &w, rows, nv);
-    if (x->p_before)
-        add_values(x, &w, rows, nv);
-    weigh_end(&w, x, ROWS, rows, nv);
-}
-
-static void compute_step(const attni_bf16_step *x)
-{
-    /* Pairs of products, between which the 64 rows of weights are spread. */
-    const int pairs = (x->k ? 4 * x->inner_tiles : 0) + (x->p_before ? 2 * x->panels : 0);
+    __m512 top[2] = {_mm512_set1_ps(-__builtin_inff()), _mm512_set1_ps(-__builtin_inff())};
     if (x->nv == 1)
-        step(x, 8, 1);
-    else if (pairs < 16)
-        step(x, 8, 2);
-    else if (pairs < 32)
-        step(x, 4, 2);
+        score_16(x, top);
+    else if (x->inner_tiles == 1)
+        score_narrow(x, top, 1);
+    else if (x->inner_tiles == 2)
+        score_narrow(x, top, 2);
     else
-        step(x, 2, 2);
+        score_wide(x, top);
+    for (int g = 0; x->highest && g < x->nv; g++) {
+        float *highest = x->highest->top + 16 * g;
+        _mm512_store_ps(highest, _mm512_max_ps(_mm512_load_ps(highest), top[g]));
+    }
+}
+
+static void weights(const attni_bf16_weights *x)
+{
+    if (x->nv == 1)
+        weigh_block(x, ROWS, 1);
+    else
+        weigh_block(x, ROWS, 2);
+}
+
+/* ------------------------------------------------------------------------------- values */
+
+/* Panels d and d + 1 for 32 queries. The sum over 64 keys takes two operands of 32 keys. */
+INLINE void add_panels(const attni_bf16_values *x, int d)
+{
+    float *acc = x->acc + d * 16 * 32;
+    tile_zero(4);
+    tile_zero(5);
+    tile_zero(6);
+    tile_zero(7);
+    for (int half = 0; half < 2 * x->count; half++) {
+        const attni_bf16 *vt = x->blocks[half / 2].vt + (half % 2 * x->panels + d) * OPERAND;
+        const attni_bf16 *p = x->blocks[half / 2].p + half % 2 * 2 * OPERAND;
+        tile_load(0, vt, 64);
+        tile_load(2, p, 64);
+        tile_dp_bf16(4, 0, 2);
+        tile_load(3, p + OPERAND, 64);
+        tile_dp_bf16(5, 0, 3);
+        tile_load(1, vt + OPERAND, 64);
+        tile_dp_bf16(6, 1, 2);
+        tile_dp_bf16(7, 1, 3);
+    }
+    tile_store(4, acc, 128);
+    tile_store(5, acc + 16, 128);
+    tile_store(6, acc + 16 * 32, 128);
+    tile_store(7, acc + 16 * 32 + 16, 128);
+}
+
+/* Two panels from d on, or four, for 16 queries. */
+INLINE void add_panels_16(const attni_bf16_values *x, int d, const int panels)
+{
+    float *acc = x->acc + d * 16 * 16;
+    tile_zero(4);
+    tile_zero(5);
+    tile_zero(6);
+    tile_zero(7);
+    for (int half = 0; half < 2 * x->count; half++) {
+        const attni_bf16 *vt = x->blocks[half / 2].vt + (half % 2 * x->panels + d) * OPERAND;
+        tile_load(2, x->blocks[half / 2].p + half % 2 * OPERAND, 64);
+        tile_load(0, vt, 64);
+        tile_dp_bf16(4, 0, 2);
+        tile_load(1, vt + OPERAND, 64);
+        tile_dp_bf16(5, 1, 2);
+        if (panels == 4) {
+            tile_load(0, vt + 2 * OPERAND, 64);
+            tile_dp_bf16(6, 0, 2);
+            tile_load(1, vt + 3 * OPERAND, 64);
+            tile_dp_bf16(7, 1, 2);
+        }
+    }
+    tile_store(4, acc, 64);
+    tile_store(5, acc + 16 * 16, 64);
+    if (panels == 4) {
+        tile_store(6, acc + 32 * 16, 64);
+        tile_store(7, acc + 48 * 16, 64);
+    }
+}
+
+/* Transposes 16 x 16 elements of 32 bits. */
+INLINE void load_transposed(__m512 *r, const void *from)
+{
+    UNROLL for (int i = 0; i < 16; i++) r[i] = _mm512_load_ps((const float *)from + 16 * i);
+    v_transpose(r);
+}
+
+/* 32 components of one value; if `zero`, NaN and infinity become 0, and *nonfinite becomes true if
+ * there was one. */
+INLINE __m512i load_32(const attni_bf16 *v, __mmask32 here, const bool zero, bool *nonfinite)
+{
+    const __m512i x = _mm512_maskz_loadu_epi16(here, v), exponent = _mm512_set1_epi16(0x7f80);
+    if (!zero)
+        return x;
+    const __mmask32 mask = _mm512_cmpeq_epi16_mask(_mm512_and_si512(x, exponent), exponent);
+    *nonfinite |= mask != 0;
+    return _mm512_maskz_mov_epi16(~mask, x);
+}
+
+/* Pairs of values for add_few(): [32][Dv][2], components in the order of component_of(). One
+ * instruction combines 16 components of two values, in this order. */
+static bool pack_few(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
+                     bool zero)
+{
+    bool nonfinite = false;
+    for (int j = 0; j < ROWS; j += 2)
+        for (int64_t c = 0; c == 0 || c < Dv; c += 32, vt += 64) {
+            const __mmask32 here = first32(Dv - c);
+            __m512i a = _mm512_setzero_si512(), b = a;
+            if (j < n)
+                a = load_32(v + j * ldv + c, here, zero, &nonfinite);
+            if (j + 1 < n)
+                b = load_32(v + (j + 1) * ldv + c, here, zero, &nonfinite);
+            _mm512_store_si512(vt, _mm512_unpacklo_epi16(a, b));
+            _mm512_store_si512(vt + 32, _mm512_unpackhi_epi16(a, b));
+        }
+    return nonfinite;
+}
+
+/* The component of column i of panel d: each half of a quarter of 32 components goes to one of two
+ * panels. */
+INLINE int component_of(int d, int i) { return d / 2 * 32 + i / 4 * 8 + d % 2 * 4 + i % 4; }
+
+/* Two panels from d on, or four, with weights as rows of the left operand and pairs of values as
+ * the right one. Sums have the same bits as in add_panels_16(). */
+INLINE void add_few(const attni_bf16_values *x, const float *p, int d, const int panels)
+{
+    float sums[4 * 256] __attribute__((aligned(64)));
+    const ptrdiff_t pair = 2 * 16 * x->panels, bytes = 2 * pair;
+    tile_zero(4);
+    tile_zero(5);
+    tile_zero(6);
+    tile_zero(7);
+    for (int half = 0; half < 2 * x->count; half++, p += 256) {
+        const attni_bf16 *v = x->blocks[half / 2].vt + half % 2 * 16 * pair + 32 * d;
+        tile_load(2, p, 64);
+        tile_load(0, v, bytes);
+        tile_dp_bf16(4, 2, 0);
+        tile_load(1, v + 32, bytes);
+        tile_dp_bf16(5, 2, 1);
+        if (panels == 4) {
+            tile_load(0, v + 64, bytes);
+            tile_dp_bf16(6, 2, 0);
+            tile_load(1, v + 96, bytes);
+            tile_dp_bf16(7, 2, 1);
+        }
+    }
+    tile_store(4, sums, 64);
+    tile_store(5, sums + 256, 64);
+    if (panels == 4) {
+        tile_store(6, sums + 512, 64);
+        tile_store(7, sums + 768, 64);
+    }
+    for (int u = 0; u < panels; u++) {
+        __m512 r[16];
+        load_transposed(r, sums + u * 256);
+        UNROLL for (int i = 0; i < 16; i++)
+            _mm512_store_ps(x->acc + component_of(d + u, i) * 16, r[i]);
+    }
+}
+
+static __attribute__((noinline)) void values_of_few(const attni_bf16_values *x)
+{
+    float p[ATTNI_BF16_BLOCKS * 2 * 256] __attribute__((aligned(64)));
+    for (int half = 0; half < 2 * x->count; half++) {
+        __m512 r[16];
+        load_transposed(r, x->blocks[half / 2].p + half % 2 * OPERAND);
+        UNROLL for (int i = 0; i < 16; i++) _mm512_store_ps(p + half * 256 + 16 * i, r[i]);
+    }
+    int d = 0;
+    for (; d + 4 <= x->panels; d += 4)
+        add_few(x, p, d, 4);
+    if (d < x->panels)
+        add_few(x, p, d, 2);
+}
+
+static void values(const attni_bf16_values *x)
+{
+    int d = 0;
+    if (x->few) {
+        values_of_few(x);
+        return;
+    }
+    for (; x->nv == 2 && d < x->panels; d += 2)
+        add_panels(x, d);
+    for (; d + 4 <= x->panels; d += 4)
+        add_panels_16(x, d, 4);
+    if (d < x->panels)
+        add_panels_16(x, d, 2);
 }
 
 /* ----------------------------------------------------------------------------- the backward */
@@ -315,11 +479,14 @@ const attni_bf16_unit attni_bf16_amx = {
     .rows = MAX_DECODE_ROWS,
     .granule = 32,
     .keys = ROWS,
-    .pipelined = true,
+    .blocks = ATTNI_BF16_BLOCKS,
     .begin = begin,
     .end = end,
-    .compute_step = compute_step,
+    .scores = scores,
+    .weights = weights,
+    .values = values,
     .pack_values = attni_bf16_pack_values,
+    .pack_few = pack_few,
     .multiply = multiply,
     .row_scores = row_scores,
     .row_values = row_values,

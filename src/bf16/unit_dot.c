@@ -1,10 +1,5 @@
 /* bf16 attention by the dot products of AVX512-BF16, on CPUs where these are as fast as
- * multiply-adds of floats and therefore compute twice as many products: AMD since Zen 4. Here
- * compute_step() computes one step of bf16_task.c:
- *
- *   score_keys    st_next = K Q^T, and its maxima
- *   add_values    acc (+)= V^T P of the block weighed before
- *   weigh         p = 2^(st c - m)
+ * multiply-adds of floats and therefore compute twice as many products: AMD since Zen 4.
  *
  * One vdpbf16ps adds two products to each of 16 floats. Operands have the shapes of unit.h; values
  * are pairs of keys with all their components side by side. Pairs of a key's components and pairs
@@ -67,11 +62,9 @@ INLINE void score_rows(float *st, __m512 *top, const attni_bf16 *q, const char *
     }
 }
 
-/* Updates the maxima. On this unit, the maxima of a step are those of the block that the same step
- * scores: st_seen is st_next (unit.h). */
-INLINE void raise_top(const attni_bf16_step *x, const __m512 *top, const int nv)
+INLINE void raise_top(const attni_bf16_scores *x, const __m512 *top, const int nv)
 {
-    if (!x->st_seen)
+    if (!x->highest)
         return;
     FOR_G
     {
@@ -80,12 +73,12 @@ INLINE void raise_top(const attni_bf16_step *x, const __m512 *top, const int nv)
     }
 }
 
-INLINE void score_keys(const attni_bf16_step *x, const int mr, const int nv)
+INLINE void score_keys(const attni_bf16_scores *x, const int mr, const int nv)
 {
     __m512 top[2];
     FOR_G top[g] = _mm512_set1_ps(-__builtin_inff());
-    for (int j = 0; j < x->to_score; j += mr)
-        score_rows(x->st_next + j * nv * 16, top, x->q, (const char *)x->k + j * x->ldk, x->ldk,
+    for (int j = 0; j < x->n; j += mr)
+        score_rows(x->st + j * nv * 16, top, x->q, (const char *)x->k + j * x->ldk, x->ldk,
                    x->pairs, mr, nv);
     raise_top(x, top, nv);
 }
@@ -109,12 +102,12 @@ INLINE void value_rows(float *acc, const attni_bf16 *p, const attni_bf16 *vt, pt
     FOR_U FOR_G _mm512_store_ps(acc + (u * nv + g) * 16, s[u][g]);
 }
 
-INLINE void add_values(const attni_bf16_step *x, const int mr, const int nv)
+INLINE void add_values(const attni_bf16_values *x, const int mr, const int nv)
 {
     const int Dv = x->panels * 16;
     for (int c = 0; c < x->components; c += mr)
-        value_rows(x->acc + c * nv * 16, x->p_before, x->vt + 2 * c, 2 * Dv, x->to_add, x->first,
-                   mr, nv);
+        value_rows(x->acc + c * nv * 16, x->blocks->p, x->blocks->vt + 2 * c, 2 * Dv, x->blocks->n,
+                   x->first, mr, nv);
 }
 
 /* ------------------------------------------------------------------------ the backward */
@@ -191,34 +184,32 @@ INLINE unsigned chain_mode(void) { return 0; }
 INLINE void chain_mode_end(unsigned mode) { (void)mode; }
 #include "rows.h"
 
-/* -------------------------------------------------------------------------- compute_step */
+/* ------------------------------------------------------------------------------- the unit */
 
 static void nothing(void) {}
 
-INLINE void weigh(const attni_bf16_step *x, const int nv)
+static void scores(const attni_bf16_scores *x)
 {
-    weigher w;
-    weigh_begin(&w, x, nv);
-    w.st_seen = NULL; /* a step with st has no st_seen (unit.h): lets the compiler drop maxima */
-    weigh_end(&w, x, x->to_weigh, 4, nv);
+    if (x->nv == 1)
+        score_keys(x, 16, 1);
+    else
+        score_keys(x, 8, 2);
 }
 
-static void compute_step(const attni_bf16_step *x)
+static void weights(const attni_bf16_weights *x)
 {
-    if (x->k && x->nv == 1)
-        score_keys(x, 16, 1);
-    else if (x->k)
-        score_keys(x, 8, 2);
-    if (x->p_before) {
-        if (x->nv == 1)
-            add_values(x, 16, 1);
-        else
-            add_values(x, 8, 2);
-    }
-    if (x->st && x->nv == 1)
-        weigh(x, 1);
-    else if (x->st)
-        weigh(x, 2);
+    if (x->nv == 1)
+        weigh_block(x, x->n, 1);
+    else
+        weigh_block(x, x->n, 2);
+}
+
+static void values(const attni_bf16_values *x)
+{
+    if (x->nv == 1)
+        add_values(x, 16, 1);
+    else
+        add_values(x, 8, 2);
 }
 
 static double peak(int64_t n, double *sink)
@@ -242,9 +233,12 @@ const attni_bf16_unit attni_bf16_dot = {
     .rows = MAX_DECODE_ROWS,
     .granule = 2,
     .keys = 16,
+    .blocks = 1,
     .begin = nothing,
     .end = nothing,
-    .compute_step = compute_step,
+    .scores = scores,
+    .weights = weights,
+    .values = values,
     .pack_values = attni_bf16_pack_pairs,
     .multiply = multiply,
     .row_scores = row_scores,

@@ -138,6 +138,8 @@ int attni_bf16_exponent(const void *x, ptrdiff_t ld, int64_t rows, int64_t colum
 {
     __m512i top = _mm512_setzero_si512();
     const __m512i magnitude = _mm512_set1_epi16(0x7fff);
+    if (ld == 2 * columns) /* rows without gaps are one long row */
+        columns *= rows, rows = 1;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t d = 0; d < columns; d += 32) {
             const char *at = (const char *)x + r * ld + 2 * d;

@@ -29,10 +29,8 @@ typedef enum attni_route {
     ATTNI_ROUTE_DECODE_KEYS_FIRST, /* all keys of a chunk are read before all of its values */
     ATTNI_ROUTE_DECODE_DEFERRED,   /* a chunk's values are read with the next chunk's keys */
     /* The bf16 engine. */
-    ATTNI_ROUTE_BF16_TILES,    /* scores, weights and values of a block, one after the other */
-    ATTNI_ROUTE_BF16_PIPELINE, /* scores of a block, weights of the one before, values of the one
-                                  before that, all at once */
-    ATTNI_ROUTE_BF16_DECODE,   /* few rows */
+    ATTNI_ROUTE_BF16_TILES,  /* queries in the lanes, or in the columns of tile products */
+    ATTNI_ROUTE_BF16_DECODE, /* few rows */
 } attni_route;
 
 /* A call with keys in pieces may compute some rows of a larger call, here called the whole

@@ -69,7 +69,6 @@ const char *attni_route_name(attni_route route)
     case ATTNI_ROUTE_DECODE_KEYS_FIRST: return "decode, keys first";
     case ATTNI_ROUTE_DECODE_DEFERRED: return "decode, deferred values";
     case ATTNI_ROUTE_BF16_TILES: return "bf16 tiles";
-    case ATTNI_ROUTE_BF16_PIPELINE: return "bf16 pipeline";
     case ATTNI_ROUTE_BF16_DECODE: return "bf16 decode";
     case ATTNI_ROUTE_NONE: break;
     }
@@ -112,7 +111,6 @@ void attni_route_reason(const attni_plan *p, char *to, size_t bytes)
         snprintf(to, bytes, "one row, and the keys of the cache are interleaved");
         break;
     case ATTNI_ROUTE_BF16_TILES:
-    case ATTNI_ROUTE_BF16_PIPELINE:
     case ATTNI_ROUTE_BF16_DECODE:
         snprintf(to, bytes, "%s multiplies bf16; a tile has %d row%s", p->kernels->isa, rows, s);
         break;

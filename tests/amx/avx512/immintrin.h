@@ -374,6 +374,20 @@ IN_C __mmask16 c_cmpneq_epi32_mask(__m512i a, __m512i b)
         differ |= (__mmask16)((((c_32)a)[i] != ((c_32)b)[i]) << i);
     return differ;
 }
+IN_C __mmask32 c_cmpeq_epi16_mask(__m512i a, __m512i b)
+{
+    __mmask32 equal = 0;
+    LANES(32)
+    equal |= (__mmask32)(((c_16)a)[i_] == ((c_16)b)[i_]) << i_;
+    return equal;
+}
+IN_C __m512i c_maskz_mov_epi16(__mmask32 m, __m512i a)
+{
+    c_16 r;
+    LANES(32)
+    r[i_] = m >> i_ & 1 ? ((c_16)a)[i_] : 0;
+    return (__m512i)r;
+}
 OUT_OF_LINE __m512 c_maskz_loadu_ps(__mmask16 m, const void *p)
 {
     __m512 r = {0};

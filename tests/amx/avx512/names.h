@@ -80,6 +80,8 @@
 #undef _mm512_mask_mov_epi32
 #undef _mm512_maskz_mov_epi32
 #undef _mm512_cmpneq_epi32_mask
+#undef _mm512_cmpeq_epi16_mask
+#undef _mm512_maskz_mov_epi16
 #undef _mm512_maskz_loadu_ps
 #undef _mm512_maskz_loadu_pd
 #undef _mm512_maskz_loadu_epi16
@@ -184,6 +186,8 @@
 #define _mm512_mask_mov_epi32 c_mask_mov_epi32
 #define _mm512_maskz_mov_epi32 c_maskz_mov_epi32
 #define _mm512_cmpneq_epi32_mask c_cmpneq_epi32_mask
+#define _mm512_cmpeq_epi16_mask c_cmpeq_epi16_mask
+#define _mm512_maskz_mov_epi16 c_maskz_mov_epi16
 #define _mm512_maskz_loadu_ps c_maskz_loadu_ps
 #define _mm512_maskz_loadu_pd c_maskz_loadu_pd
 #define _mm512_maskz_loadu_epi16 c_maskz_loadu_epi16

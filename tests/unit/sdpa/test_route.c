@@ -51,7 +51,7 @@ static const route_case cases[] = {
     {"avx512bf16", ATTN_BF16, 8, LONG, "bf16 decode", NOTHING},
     {"avx512bf16", ATTN_BF16, 9, LONG, "bf16 tiles", NOTHING},
     {"avx512bf16", ATTN_BF16, 1, LONG, "bf16 tiles", DROPOUT},
-    {"amx", ATTN_BF16, 64, LONG, "bf16 pipeline", NOTHING},
+    {"amx", ATTN_BF16, 64, LONG, "bf16 tiles", NOTHING},
     {"amx", ATTN_BF16, 1, LONG, "bf16 decode", NOTHING},
 };
 enum { CASES = sizeof cases / sizeof *cases };
