@@ -273,14 +273,7 @@ static void score_rows(bf16_worker *w, bf16_tile *t, int64_t j0, int n, attni_cl
         memcpy(columns->m, t->M, (size_t)t->W * 4);
         attni_bf16_weigh(st, columns, false, seen, t->nv);
     }
-    for (int i = 0; i < t->rows; i++)
-        for (int r = 0; r < n; r++) {
-            float s = st[r * t->W + i];
-            if (weights)
-                s = seen[r] >> i & 1 ? s / t->L[i] : 0;
-            /* The bf16 products flush a small negative sum to -0; results contain no -0. */
-            w->lines[i * ATTNI_BLOCK + r] = s + 0.0f;
-        }
+    attni_bf16_scores_as_rows(w->lines, st, n, weights ? t->L : NULL, seen, t->nv);
 }
 
 /* Writes the scores that the caller requested. They are computed once more, now that M and L are

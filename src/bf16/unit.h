@@ -186,6 +186,10 @@ void attni_bf16_weigh(float *st, attni_bf16_columns *columns, bool add, uint32_t
  * is filled with 0 up to a multiple of 32. Returns false if a score is NaN or +inf, or if m is not
  * near. */
 bool attni_bf16_row_weights(attni_bf16 *p, attni_bf16_columns *columns, float *st, int n, int r);
+/* rows[i][j] = st[j][i] for j < n, in rows of 64. If l is not NULL, they are divided by l[i], and 0
+ * where bit i of seen[j] is 0. Elements from n on are unspecified. No element is -0. */
+void attni_bf16_scores_as_rows(float *rows, const float *st, int n, const float *l,
+                               const uint32_t *seen, int nv);
 /* Packs the weights in st into p. */
 void attni_bf16_pack_weights(attni_bf16 *p, const float *st, int nv);
 

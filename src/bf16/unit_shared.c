@@ -260,6 +260,30 @@ void attni_bf16_weigh(float *st, attni_bf16_columns *columns, bool add, uint32_t
     }
 }
 
+void attni_bf16_scores_as_rows(float *rows, const float *st, int n, const float *l,
+                               const uint32_t *seen, int nv)
+{
+    for (int g = 0; g < nv; g++) {
+        const __m512 sums = l ? _mm512_load_ps(l + 16 * g) : _mm512_setzero_ps();
+        for (int j = 0; j < n; j += 16) {
+            __m512 r[16];
+            for (int u = 0; u < 16; u++) {
+                r[u] = _mm512_setzero_ps();
+                if (j + u >= n)
+                    continue;
+                const __m512 s = _mm512_load_ps(st + ((j + u) * nv + g) * 16);
+                if (l)
+                    r[u] = _mm512_maskz_div_ps((__mmask16)(seen[j + u] >> 16 * g), s, sums);
+                else /* bf16 products flush a small negative sum to -0 */
+                    r[u] = _mm512_add_ps(s, _mm512_setzero_ps());
+            }
+            v_transpose(r);
+            for (int i = 0; i < 16; i++)
+                _mm512_store_ps(rows + (16 * g + i) * ROWS + j, r[i]);
+        }
+    }
+}
+
 void attni_bf16_pack_weights(attni_bf16 *p, const float *st, int nv)
 {
     for (int half = 0; half < 2; half++)

@@ -180,6 +180,7 @@ IN_C __m512 c_abs_ps(__m512 a) { return (__m512)((c_u32)a & 0x7fffffffu); }
 IN_C __m512 c_mask_mov_ps(__m512 a, __mmask16 m, __m512 b) { return c_mask_blend_ps(m, a, b); }
 IN_C __m512 c_maskz_mov_ps(__mmask16 m, __m512 a) { return c_mask_blend_ps(m, c_setzero_ps(), a); }
 IN_C __m512 c_maskz_mul_ps(__mmask16 m, __m512 a, __m512 b) { return c_maskz_mov_ps(m, a * b); }
+IN_C __m512 c_maskz_div_ps(__mmask16 m, __m512 a, __m512 b) { return c_maskz_mov_ps(m, a / b); }
 IN_C __mmask16 c_mask_cmp_ps_mask(__mmask16 m, __m512 a, __m512 b, int how)
 {
     return m & c_cmp_ps_mask(a, b, how);

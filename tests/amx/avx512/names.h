@@ -43,6 +43,7 @@
 #undef _mm512_mask_mov_ps
 #undef _mm512_maskz_mov_ps
 #undef _mm512_maskz_mul_ps
+#undef _mm512_maskz_div_ps
 #undef _mm512_mask_cmp_ps_mask
 #undef _mm512_mask_storeu_ps
 #undef _mm512_mask_store_ps
@@ -149,6 +150,7 @@
 #define _mm512_mask_mov_ps c_mask_mov_ps
 #define _mm512_maskz_mov_ps c_maskz_mov_ps
 #define _mm512_maskz_mul_ps c_maskz_mul_ps
+#define _mm512_maskz_div_ps c_maskz_div_ps
 #define _mm512_mask_cmp_ps_mask c_mask_cmp_ps_mask
 #define _mm512_mask_storeu_ps c_mask_storeu_ps
 #define _mm512_mask_store_ps c_mask_store_ps
