@@ -141,10 +141,10 @@ static void score(const attni_grad_worker *w, void *c, const attni_bf16 *rows, i
     w->bw->unit->multiply(&x);
 }
 
-/* sum [n][width] += weights or gradients of n keys, as attni_bf16_score_grads writes them, times
- * pairs of rows of dout or q. */
+/* sum [n][width] = or, if `add`, += weights or gradients of n keys, as attni_bf16_score_grads
+ * writes them, times pairs of rows of dout or q. */
 static void add_rows(const attni_grad_worker *w, char *sum, const attni_bf16 *rows,
-                     const attni_bf16 *pairs, int64_t width, int n)
+                     const attni_bf16 *pairs, int64_t width, int n, bool add)
 {
     const attni_bf16_product x = {.a = rows,
                                   .row = 2 * w->tile.W,
@@ -159,7 +159,7 @@ static void add_rows(const attni_grad_worker *w, char *sum, const attni_bf16 *ro
                                   .m = filled(n, 16),
                                   .n = (int)width,
                                   .inner_tiles = filled(w->tile.rows, 32) / 32,
-                                  .add = true};
+                                  .add = add};
     w->bw->unit->multiply(&x);
 }
 
@@ -223,11 +223,9 @@ static void add_nonfinite(const attni_grad_worker *w, const char *weights, int64
 /* Computes weights and gradients as bf16 from the scores in st and dout . v in dp; returns the
  * weights. This is one pass unless another step comes in between: the derivative of the cap,
  * dropout, requested sums, or non-finite rows. The bits are the same either way. */
-static const attni_bf16 *differentiate(attni_grad_worker *w, int64_t j, int n)
+static const attni_bf16 *differentiate(attni_grad_worker *w, int64_t j, int n, bool nonfinite)
 {
     const attni_backward *bw = w->bw;
-    const uint64_t nonfinite =
-        w->nonfinite_q | w->nonfinite_dout | w->nonfinite_k[(j - w->j0) / ATTNI_BLOCK];
     char *weights = w->forward.st;
     const bool apart =
         w->raw || w->kept || nonfinite || bw->dmask != ATTNI_NO_DMASK || bw->alibi_sums;
@@ -268,11 +266,14 @@ void attni_grad_bf16_block(attni_grad_worker *w, int64_t j, int n, attni_class v
         score(w, w->dp, o->v + at * Dv, Dv, o->dout, n);
     else
         memset(w->dp, 0, bytes);
-    const attni_bf16 *rows = differentiate(w, j, n);
+    /* The contributions of non-finite rows are added before the products, to zeros. */
+    const bool nonfinite = w->nonfinite_q || w->nonfinite_dout || w->nonfinite_k[at / ATTNI_BLOCK];
+    const bool add = attni_grad_has_sums(w, at, nonfinite ? 0 : n) || nonfinite;
+    const attni_bf16 *rows = differentiate(w, j, n, nonfinite);
     if (bw->want_v)
-        add_rows(w, dv_of(w, at), rows, o->dout_pairs, Dv, n);
+        add_rows(w, dv_of(w, at), rows, o->dout_pairs, Dv, n, add);
     if (bw->want_k)
-        add_rows(w, dk_of(w, at), rows + 32, o->q_pairs, D, n);
+        add_rows(w, dk_of(w, at), rows + 32, o->q_pairs, D, n, add);
     if (bw->want_q)
         add_queries(w, at, n);
 }

@@ -1,10 +1,56 @@
-/* Gradients of scores, shared by both types of arithmetic: weights from lse, contributions of
- * non-finite rows and keys, requested sums. The products are in backward_tile.c and
- * backward_bf16.c. */
+/* What both types of arithmetic share: which sums of dk and dv exist, weights from lse, gradients
+ * of scores, contributions of non-finite rows and keys, requested sums. The products are in
+ * backward_tile.c and backward_bf16.c. */
 #include "backward_tile.h"
 
 #include <math.h>
 #include <string.h>
+
+/* ------------------------------------------------------------------------- sums of dk and dv */
+
+/* Zeroes dk and dv of the chunk's keys at .. end-1. */
+static void zero_keys(const attni_grad_worker *w, int64_t at, int64_t end)
+{
+    const attni_backward *bw = w->bw;
+    const size_t k = (size_t)bw->q_panels.padded * bw->plan.real,
+                 v = (size_t)bw->v_panels.padded * bw->plan.real;
+    memset(w->dk + (size_t)at * k, 0, (size_t)(end - at) * k);
+    memset(w->dv + (size_t)at * v, 0, (size_t)(end - at) * v);
+}
+
+/* Keys with sums: those of the chunk; products of bf16 work on whole groups of 16. */
+static int64_t keys_with_sums(const attni_grad_worker *w)
+{
+    return w->bw->unit ? attni_div_up(w->n, 16) * 16 : w->n;
+}
+
+/* Products write the first sums of a block: with few queries, zeros would take up to a tenth of the
+ * time. But if the call continues sums, they add to these. */
+void attni_grad_begin_sums(attni_grad_worker *w)
+{
+    if (w->bw->sums_in)
+        zero_keys(w, 0, keys_with_sums(w));
+    memset(w->summed, w->bw->sums_in, sizeof w->summed);
+}
+
+bool attni_grad_has_sums(attni_grad_worker *w, int64_t at, int n)
+{
+    bool *summed = &w->summed[at / ATTNI_BLOCK];
+    const int64_t end = keys_with_sums(w);
+    if (*summed)
+        return true;
+    *summed = true;
+    zero_keys(w, at + n, at + ATTNI_BLOCK < end ? at + ATTNI_BLOCK : end);
+    return false;
+}
+
+void attni_grad_complete_sums(attni_grad_worker *w)
+{
+    for (int64_t at = 0; at < w->n; at += ATTNI_BLOCK)
+        attni_grad_has_sums(w, at, 0);
+}
+
+/* ------------------------------------------------------------------------------ rows of a tile */
 
 const char *attni_grad_tile_rows(const attni_grad_worker *w, const attn_tensor *t, int64_t i, int n,
                                  ptrdiff_t *ld)

@@ -158,45 +158,6 @@ static void add_queries(const attni_grad_worker *w, int64_t j, int n, bool first
 
 /* ------------------------------------------------------------------------------ a block of keys */
 
-/* Zeroes dk and dv of the chunk's keys at .. end-1. */
-static void zero_keys(const attni_grad_worker *w, int64_t at, int64_t end)
-{
-    const attni_backward *bw = w->bw;
-    const size_t k = (size_t)bw->q_panels.padded * bw->plan.real,
-                 v = (size_t)bw->v_panels.padded * bw->plan.real;
-    memset(w->dk + (size_t)at * k, 0, (size_t)(end - at) * k);
-    memset(w->dv + (size_t)at * v, 0, (size_t)(end - at) * v);
-}
-
-/* The products of bf16 add to zeros, in whole groups of 16 rows. Those in R write the first sums of
- * a block: with few queries, zeros would take up to a tenth of the time. But if the call continues
- * sums, they add to these. */
-void attni_grad_begin_sums(attni_grad_worker *w)
-{
-    const bool zeros = w->bw->unit != NULL || w->bw->sums_in;
-    if (zeros)
-        zero_keys(w, 0, attni_div_up(w->n, 16) * 16);
-    memset(w->summed, zeros, sizeof w->summed);
-}
-
-/* Whether the block that begins with the chunk's key `at` has sums, to which products are added. If
- * not, the block's first n keys get theirs next, and the sums of its other keys are zeroed. */
-static bool has_sums(attni_grad_worker *w, int64_t at, int n)
-{
-    bool *summed = &w->summed[at / ATTNI_BLOCK];
-    if (*summed)
-        return true;
-    *summed = true;
-    zero_keys(w, at + n, at + ATTNI_BLOCK < w->n ? at + ATTNI_BLOCK : w->n);
-    return false;
-}
-
-void attni_grad_complete_sums(attni_grad_worker *w)
-{
-    for (int64_t at = 0; at < w->n; at += ATTNI_BLOCK)
-        has_sums(w, at, 0);
-}
-
 /* With few queries a block is read once, from memory. find_nonfinite_keys() has read its keys; its
  * values are prefetched while the first tile multiplies the keys (docs/decisions/0039). Tiles that
  * decode do not need this: multiply_few() prefetches. */
@@ -239,7 +200,7 @@ static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible
     }
     attni_grad_scores(w, kept, j, n);
     const size_t at = (size_t)(j - w->j0) * p->real;
-    const bool add = has_sums(w, j - w->j0, n);
+    const bool add = attni_grad_has_sums(w, j - w->j0, n);
     if (bw->want_v) {
         char *sum = w->dv + at * (size_t)bw->v_panels.padded;
         add_rows(w, sum, &bw->v_panels, kept, w->dout_rows, n, add);

@@ -55,15 +55,19 @@ typedef struct attni_grad_worker {
  * changed. */
 bool attni_backward_tile(attni_grad_worker *w);
 
+/* ------------------------------------------------------------------------- backward_scores.c
+ *
+ * The steps that R and bf16 arithmetic share. */
+
 /* Called before the chunk's first tile, and after its last one: dk and dv of keys that no query
  * sees become 0. */
 void attni_grad_begin_sums(attni_grad_worker *w);
 void attni_grad_complete_sums(attni_grad_worker *w);
-
-/* ------------------------------------------------------------------------- backward_scores.c
- *
- * The steps that R and bf16 arithmetic share. attni_grad_weigh turns scores, biased and masked,
- * into weights; a masked weight is the mark -1. It returns the weights after dropout. */
+/* Whether the block that begins with the chunk's key `at` has sums, to which products are added. If
+ * not, the block's first n keys get theirs next, and the sums of its other keys are zeroed. */
+bool attni_grad_has_sums(attni_grad_worker *w, int64_t at, int n);
+/* Turns scores, biased and masked, into weights; a masked weight is the mark -1. Returns the
+ * weights after dropout. */
 char *attni_grad_weigh(attni_grad_worker *w, int64_t j, int n);
 /* Takes those weights and w->dp = dout . v. The marks in the weights become 0, and w->dp becomes
  * the gradient of the products q . k. */
