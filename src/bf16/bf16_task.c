@@ -4,14 +4,14 @@
  *
  *   for each tile chunk: 256 keys and a tile of up to 32 queries, if one of them sees a key
  *     for each block of 64 keys
- *       S^T = K Q^T                (unit->scores, with the maxima of unmasked blocks)
+ *       S^T = K Q^T                (unit->scores; also maxima, if the scores are final)
  *     soft cap, biases and masks, for each block that needs any of them; then
  *     m = maximum of all scores
  *     for each block
- *       P = 2^(S - m)              (unit->weights, or weigh_aside)
+ *       P = 2^(S c - m)            (unit->weights, or weigh_aside)
  *       acc += V^T P               (unit->values; on the matrix unit for all blocks at once)
  *     merge acc into the total O
- *   out = O / l
+ *   out = O / L
  *
  * unit.h fixes the shapes and the order of sums. Tasks of a few queries take the decode path
  * (bf16_decode.c).
@@ -87,7 +87,7 @@ static float *scores_of(const bf16_worker *w, const bf16_tile_chunk *x, int b)
     return w->st + (ptrdiff_t)b * ATTNI_BLOCK * x->t->W;
 }
 
-/* Are the products of keys and queries already the final scores? */
+/* Are the products final scores, and finite, so that unit->scores may find the maxima? */
 static bool identity_scores(const bf16_worker *w, const bf16_block *x)
 {
     return x->visible == ATTNI_FULL && x->n % w->unit->keys == 0 && !w->plan->scaled_scores &&
@@ -117,8 +117,8 @@ static void compute_scores(bf16_worker *w, bf16_tile_chunk *c)
     }
 }
 
-/* Applies soft cap, biases and masks to blocks that are not `counted`, and updates the maxima with
- * their scores. Then computes m from the maxima. */
+/* Applies soft cap, biases and masks to blocks that are not `counted`, and updates `clean` and the
+ * maxima with their scores. Then computes m from the maxima, and raises t->top. */
 static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
 {
     const attni_plan *p = w->plan;
@@ -139,10 +139,10 @@ static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
         t->top[i] = fmaxf(t->top[i], x->columns->top[i]);
 }
 
-/* The weights of blocks that unit->weights does not accept: with dropout, after the first sweep, or
- * with scores that are not finite or far from 0 (attni_bf16_near). Computes the weights of block b
- * of a tile chunk, and applies dropout and, in SWEEP_RESCALED, the factor value_scale. Rounds the
- * weights to bf16 and stores them in `to`, in the layout of p (unit.h). */
+/* The weights of blocks that unit->weights does not accept: with dropout, after the first sweep,
+ * with scores of NaN or +inf, or with maxima far from 0 (attni_bf16_near). Computes the weights of
+ * block b of a tile chunk, and applies dropout and, in SWEEP_RESCALED, the factor value_scale.
+ * Rounds the weights to bf16 and stores them in `to`, in the layout of p (unit.h). */
 static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *to, uint32_t *seen)
 {
     const attni_plan *p = w->plan;
@@ -150,7 +150,7 @@ static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *t
     for (int i = x->blocks[b].n * x->t->W; i < ATTNI_BLOCK * x->t->W; i++)
         st[i] = -INFINITY; /* past the last key: unit->scores may not have written these */
     attni_bf16_weigh(st, x->columns, true, seen, x->t->nv);
-    if (p->args.dropout > 0) /* kept weights are scaled by 1 / (1 - p) once, at the end */
+    if (p->args.dropout > 0) /* kept weights are scaled by 1 / (1 - dropout) at the end */
         p->kernels->drop(st, st, x->blocks[b].n, p->args.dropout_seed, p->drop_threshold,
                          w->sequence->drop_head, w->sequence->drop_row + (uint64_t)x->t->i0,
                          (uint64_t)(w->sequence->j_base + x->blocks[b].j0), 1, x->t->nv);
@@ -159,8 +159,8 @@ static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *t
     attni_bf16_pack_weights(to, st, x->t->nv);
 }
 
-/* Adds the NaN and infinite values of block b, whose weights are p, to the queries that see them.
- * (The values were replaced by 0 in the products.) */
+/* Adds the NaN and infinite values of block b, times their weights p, to the sums of the queries
+ * that see them. (The values were replaced by 0 in the products.) */
 static void add_nonfinite_values(bf16_worker *w, const bf16_tile_chunk *x, int b,
                                  const attni_bf16 *p)
 {
@@ -184,7 +184,7 @@ static void add_nonfinite_values(bf16_worker *w, const bf16_tile_chunk *x, int b
         }
 }
 
-/* Computes the weights of block b. */
+/* Computes the weights of block b into p. */
 static void compute_weights(bf16_worker *w, bf16_tile_chunk *c, int b, attni_bf16 *p)
 {
     const bf16_block *y = &c->blocks[b];

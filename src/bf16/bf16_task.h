@@ -6,9 +6,9 @@
 #include "bf16_engine.h"
 #include "unit.h"
 
-/* Most tiles that share a chunk's packed values. Packing 64 values costs about half as much as one
- * tile's work on them on the matrix unit at D = 64, so more tiles share them than share a chunk in
- * tile_task.c. On AMX, 4 tiles have 0.92 of the speed of 16, 8 have 0.97, and 32 have 1.01. */
+/* The most tiles that share a chunk's packed values. Packing 64 values costs about half as much as
+ * one tile's work on them on the matrix unit at D = 64, so more tiles share them than share a chunk
+ * in tile_task.c. On AMX, 4 tiles have 0.92 of the speed of 16, 8 have 0.97, and 32 have 1.01. */
 #define TILES 16
 #define BLOCKS ATTNI_BF16_BLOCKS
 _Static_assert(BLOCKS == ATTNI_CHUNK / ATTNI_BLOCK, "the blocks of a chunk");
@@ -41,7 +41,7 @@ typedef struct bf16_block {
     const void *k;
     ptrdiff_t ldk; /* bytes */
     const attni_bf16 *vt;
-    bool nonfinite; /* SWEEP_SKIP_MASKED: some value is NaN or infinite, and 0 in vt */
+    bool nonfinite; /* some value is NaN or infinite, and 0 in vt; false in SWEEP_FAST */
     bool clean;     /* no score is NaN or +inf */
     bool counted;   /* its scores are in columns->top */
 } bf16_block;
@@ -53,7 +53,7 @@ typedef struct bf16_tile_chunk {
     int count;
     bf16_block blocks[BLOCKS];
     float *acc; /* [Dv][W] */
-    bool apart; /* the sums go into a partial, not into the tile's total */
+    bool apart; /* process() does not merge the sums into t->total */
 } bf16_tile_chunk;
 
 /* The contribution of one chunk of keys, kept until those of all chunks are complete. */
@@ -76,8 +76,8 @@ typedef struct bf16_worker {
     const attni_task *next; /* this thread's most likely next task (to prefetch), or NULL */
     const attni_bf16_unit *unit;
     sweep_mode mode;
-    float *st;                       /* [CHUNK][W]; decode path: scores as rows, then a block of
-                                        them as columns */
+    float *st;                       /* [CHUNK][W]; decode path: rows of scores; after them a
+                                        block as columns */
     attni_bf16 *p;                   /* of the blocks of one call of unit->values */
     attni_bf16_columns *columns;     /* of one tile chunk */
     float *acc;                      /* [Dv][W] */
@@ -93,7 +93,7 @@ typedef struct bf16_worker {
     unsigned packed, nonfinite;      /* bit b: block b of the chunk is in vt; has non-finite
                                         values */
     const void *keys[BLOCKS];        /* where block b is read; NULL: not looked up yet */
-    int exponent[BLOCKS];            /* biased exponent of each block's largest key */
+    int exponent[BLOCKS];            /* biased exponent of each block's largest component */
     attni_bf16 *k;                   /* [CHUNK][D]: copies of keys that cannot be read in place */
     char *rows;                      /* [block][max(D, Dv)] float: rows during conversion */
     float *biases;                   /* [W][block] */
@@ -102,7 +102,7 @@ typedef struct bf16_worker {
     /* begin_worker() does not clear the members from here on. */
     bf16_tile tiles[TILES];
     uint32_t seen[BLOCKS][ATTNI_BLOCK]; /* bit i of seen[b][r]: column i sees key r of block b; for
-                                           SWEEP_SKIP_MASKED */
+                                           weights of weigh_aside() */
 } bf16_worker;
 
 /* Address of the row of column i in tensor t, [B,H,T,...]. */
@@ -121,9 +121,9 @@ void attni_bf16_load_queries(bf16_worker *w, bf16_tile *t);
 void attni_bf16_new_chunk(bf16_worker *w);
 /* Applies biases and masks to the scores st of keys j0 .. j0+n-1. */
 void attni_bf16_mask(const bf16_worker *w, const bf16_tile *t, float *st, int64_t j0, int n);
-/* Finds keys j0 .. j0+n-1, block `at` of the chunk, as 64 rows of a multiple of 32 components: in
- * place if they are stored so, else a copy padded with zeros. Returns the first row; *ldk is in
- * bytes. */
+/* Finds keys j0 .. j0+n-1, block `at` of the chunk: in place if unit->keys and unit->granule
+ * permit, else as a copy, padded with zeros to 64 rows of a multiple of 32 components. Returns the
+ * first row; *ldk is in bytes. */
 const void *attni_bf16_find_keys(bf16_worker *w, int64_t j0, int n, int at, ptrdiff_t *ldk);
 /* Finds the values of the same block, packed. */
 const attni_bf16 *attni_bf16_find_values(bf16_worker *w, int64_t j0, int n, int at);

@@ -1,17 +1,18 @@
-/* The interface between bf16_task.c and the files that use the instructions: unit_amx.c and
- * unit_dot.c (the products), unit_shared.c (everything done once or rarely), unit_grads.c (the
- * gradients).
+/* The interface between the engine or the backward and the files that use the instructions:
+ * unit_amx.c and unit_dot.c (the products), unit_shared.c (everything done once or rarely),
+ * unit_grads.c (the gradients).
  *
- * Queries are in columns, as everywhere (kernel.h): a query tile has nv groups of 16 columns, W =
- * 16 nv, nv 1 or 2. In tile operands two consecutive elements of the summed dimension are adjacent:
+ * Queries are in columns, except in the decode path. A query tile has nv (1 or 2) vectors of 16
+ * columns, W = 16 nv. In tile operands two consecutive elements of the summed dimension are
+ * adjacent; r is the index of such a pair:
  *
  *   k    [64][stride]           keys as stored: 16 rows x 32 components are one operand
  *   q    [D/32][nv][16][16][2]  queries, times a power of two: components 2r, 2r+1 of 16 queries
  *   st   [64][W] float          scores, then weights, of a block of 64 keys
  *   p    [2][nv][16][16][2]     weights of a block: keys 2r, 2r+1 of 16 queries
- *   vt   [2][Dv/16][16][32]     values of a block, transposed: 16 components x 32 keys; for
- *        [32][Dv][2]            dot products: keys 2r, 2r+1 of every component; pack_few of the
- *                               matrix unit: the same, in another order of components
+ *   vt   [2][Dv/16][16][32]     values of a block on the matrix unit: 16 components x 32 keys
+ *        [32][Dv][2]            for dot products: keys 2r, 2r+1 of every component
+ *        [32][Dv][2]            by pack_few: the same, in another order of components
  *   acc  [Dv][W] float          weighted values of a chunk
  *
  * D and Dv are rounded up to multiples of 32 and padded with zeros, which change no bit.
@@ -19,12 +20,13 @@
  * The order of all sums on the matrix unit: a score is the sum over runs of 32 components, in
  * order, of what one tile product adds (tile_ops.h); a weighted value is the sum over runs of 32
  * keys, in order, within a chunk of 256. unit_dot.c states its own order. Each chunk has its own
- * maximum and sum of weights and is merged into the total at its end. Chunks count from key 0 of
- * the sequence. So a column's bits depend on nothing but its own query and the keys that it sees.
+ * maximum and sum of weights and is merged into the total at its end. Chunks are counted from key 0
+ * of the sequence. So a column's bits depend on nothing but its own query and the keys that it
+ * sees.
  *
  * The maximum is that of all the chunk's scores, and not an integer as elsewhere (kernel.h). The
- * largest weights cause most of the error of rounding to bf16, and the largest of all, counted from
- * itself, is 1 and has no error. The relative error of results on normal data (S = 1024, D = 64):
+ * largest weights cause most of the error of rounding to bf16, and with this maximum the largest of
+ * all rounds to 1. The relative error of results on normal data (S = 1024, D = 64):
  *
  *   maximum rounded to an integer              2.28e-3
  *   maximum of the chunk's first 64 keys       2.23e-3
@@ -54,20 +56,21 @@ typedef struct attni_bf16_columns {
 /* The scores of a block of 64 keys: st = K Q^T. */
 typedef struct attni_bf16_scores {
     int nv;
-    int n; /* keys that exist. A unit may skip the others, in whole groups of its `keys`; those that
-              it reads anyway are zeros. */
+    int n; /* keys that exist. A unit need not score others; keys that it reads anyway are zeros. */
     const void *k;
     ptrdiff_t ldk; /* bytes */
     const attni_bf16 *q;
-    bool same_q;     /* the last call of this unit on this thread computed scores of the same q */
+    bool same_q;     /* this thread's call before, of any function of this unit, was scores() with
+                        this q */
     int inner_tiles; /* D / 32 */
-    int pairs;       /* pairs of components that are not padding: half of D before padding */
+    int pairs; /* pairs of components that are not padding: half of the unpadded D, rounded up */
     float *st;
     attni_bf16_columns *highest; /* highest->top = max(highest->top, st); NULL: no maxima */
 } attni_bf16_scores;
 
 /* The weights of a block: p = 2^(st c - m) rounded; columns->l += their sums. No score may be NaN
- * or above its maximum, and attni_bf16_near() must hold. A unit may skip keys from n on. */
+ * or above the m of its column, and attni_bf16_near() must hold. Scores from n on are
+ * -inf or skipped. */
 typedef struct attni_bf16_weights {
     int nv, n;
     const float *st;
@@ -86,12 +89,12 @@ typedef struct attni_bf16_values {
         const attni_bf16 *p, *vt;
     } blocks[ATTNI_BF16_BLOCKS];
     float *acc;
-    int panels;     /* Dv / 16, even */
+    int panels;     /* of 16 components each: Dv / 16, even */
     int components; /* Dv before it was padded */
     bool first;     /* acc starts at 0; always so for a unit that takes a whole chunk at once */
 } attni_bf16_values;
 
-/* n keys or values of a chunk for the decode path, whose scores, weights and sums are rows too. */
+/* n keys or values of a chunk, for the decode path. */
 typedef struct attni_bf16_rows {
     const void *at;
     ptrdiff_t ld;     /* bytes from row to row */
@@ -116,22 +119,22 @@ typedef struct attni_bf16_values_and_next_scores {
     float *sums, *l;
 } attni_bf16_values_and_next_scores;
 
-/* One product of the backward, c (+)= A B: A of m x (32 `inner_tiles`) elements, in rows of pairs,
- * and B of (32 `inner_tiles`) x n, in pairs of rows, as in tile operands. The strides of A and B
- * are in elements. */
+/* One product of the backward, c (+)= A B. A has m rows, B has n columns, and the sum is over 32 *
+ * inner_tiles elements: pairs of them are adjacent in a row of A, and pairs of rows in B, as in
+ * tile operands. The strides of A and B are in elements. */
 typedef struct attni_bf16_product {
     const attni_bf16 *a;
-    /* Strides of A: between rows within 16; to the next 16 rows; to the next 32 elements of each
-     * row. */
+    /* Strides of A: from row to row, within 16 rows; to the next 16 rows; to the next 32 elements
+     * of each row. */
     ptrdiff_t row, rows16, inner_stride;
     const attni_bf16 *b; /* aligned */
-    /* Strides of B: between pairs of rows within 16; to the next 16 columns; to the next 16 pairs
-     * of rows. */
+    /* Strides of B: from pair to pair of rows, within 16 pairs; to the next 16 columns; to the next
+     * 16 pairs. */
     ptrdiff_t pair, columns16, pairs16;
     float *c; /* [m][ldc], aligned */
     ptrdiff_t ldc;
     int m, n, inner_tiles; /* m: a multiple of 16, n of 32 */
-    bool add;              /* add the whole sum to c at once; else c is written */
+    bool add;              /* the whole sum is added to c at once; else it replaces c */
     const float *factors;  /* with `add`, [n]: factor on each column's sums; or NULL */
 } attni_bf16_product;
 
@@ -147,7 +150,7 @@ typedef struct attni_bf16_unit {
     void (*weights)(const attni_bf16_weights *weights);
     void (*values)(const attni_bf16_values *values);
     /* Packs n <= 64 rows, of last stride 1 and any alignment, into vt. If `zero`, NaN and infinity
-     * are replaced by 0; returns true if there was one. */
+     * become 0, and true is returned if there were any. */
     bool (*pack_values)(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
                         bool zero);
     /* The same in another layout, which takes less time to pack and more to multiply: for values
@@ -168,10 +171,10 @@ typedef struct attni_bf16_unit {
     double (*peak)(int64_t n, double *sink);
 } attni_bf16_unit;
 extern const attni_bf16_unit attni_bf16_amx, attni_bf16_dot;
-/* The unit of an instruction set; NULL: it multiplies bf16 as floats. */
+/* The unit of an instruction set; NULL if the set multiplies bf16 as floats. */
 const attni_bf16_unit *attni_bf16_unit_of(const char *isa);
 
-/* Updates the maxima outside a step, from the first n rows; the other rows become -inf. Returns
+/* Raises the maxima to those of the first n rows; the other rows become -inf. Returns
  * false if a score of the n rows is NaN or +inf. */
 bool attni_bf16_maxima(attni_bf16_columns *columns, float *st, int n, int nv);
 /* Computes m from top. */
@@ -182,9 +185,9 @@ bool attni_bf16_near(const attni_bf16_columns *columns, int nv);
 /* st = 2^(st c - m), rounded to bf16, of 64 rows, for any score and any m. -inf gives 0, NaN gives
  * NaN. If `add`, l += the sums. Bit i of seen[j] is set if column i's score was not -inf. */
 void attni_bf16_weigh(float *st, attni_bf16_columns *columns, bool add, uint32_t *seen, int nv);
-/* All of this for column r, from a row of n scores: top, m and p[j] = 2^(st[j] c - m), rounded; p
- * is filled with 0 up to a multiple of 32. Returns false if a score is NaN or +inf, or if m is not
- * near. */
+/* For column r, from a row of n scores: top, m and p[j] = 2^(st[j] c - m), rounded; p is filled
+ * with 0 up to a multiple of 32. Returns false if a score is NaN or +inf, or if m is beyond
+ * ATTNI_BF16_NEAR. */
 bool attni_bf16_row_weights(attni_bf16 *p, attni_bf16_columns *columns, float *st, int n, int r);
 /* rows[i][j] = st[j][i] for j < n, in rows of 64. If l is not NULL, they are divided by l[i], and 0
  * where bit i of seen[j] is 0. Elements from n on are unspecified. No element is -0. */
@@ -193,7 +196,7 @@ void attni_bf16_scores_as_rows(float *rows, const float *st, int n, const float 
 /* Packs the weights in st into p. */
 void attni_bf16_pack_weights(attni_bf16 *p, const float *st, int nv);
 
-/* n rounded up to whole operands, which are padded with zeros. */
+/* n rounded up to a multiple of 32, at least 32: whole operands, padded with zeros. */
 static inline int64_t attni_bf16_padded(int64_t n) { return n <= 0 ? 32 : n + (32 - n % 32) % 32; }
 
 /* Copies n elements of 2 bytes that are `stride` elements apart. */
@@ -232,16 +235,16 @@ bool attni_bf16_finish_rows(void *to, bool narrow, ptrdiff_t ldo, const float *t
                             const float *l, int rows, int64_t Dv);
 
 /* Weights and gradients of a block of scores, of n <= 64 keys and the first `rows` of W = 16 nv
- * queries, nv even. They replace the scores, as bf16 rounded to nearest even, with 0 for keys up to
- * 64 and queries up to W:
+ * queries, nv even. They replace the contents of st and dp, as bf16 rounded to nearest even, padded
+ * with 0 to 64 keys and W queries:
  *
  *   st   [64][W/32][2][32]        for each 32 queries a row of weights, then a row of gradients
- *   dp   [32][2][W][2]            keys 2r, 2r+1: gradients divided by `largest`; the rest is unused
+ *   dp   [32][2][W][2]            [r][0]: keys 2r, 2r+1 of gradients / `largest`; [r][1]: unused
  */
 typedef struct attni_bf16_grads {
     int n, rows, nv;
-    /* st and dp hold weights and gradients; else they hold scores and dout . v, and these members
-     * are used as well: */
+    /* st and dp hold weights and gradients; else they hold scores and dout . v, and lse, factor,
+     * delta and c are used as well. */
     bool ready;
     float *st, *dp;                    /* [64][W] */
     const float *lse, *factor, *delta; /* [W] */

@@ -1,10 +1,10 @@
-/* bf16 attention on the matrix unit of AMX: the scores of a block, the weights of a block, and the
- * weighted values of a chunk.
+/* bf16 attention on the matrix unit of AMX: the scores of a block, the weights of a block, the
+ * weighted values of a chunk, the products of the backward, and the decode path.
  *
- * If the core runs nothing else, loads of tiles and vector instructions take place during products.
- * If another thread runs on the same core, loads, products and stores of tiles follow each other
- * instead: a product takes 17 ns, a load 12 and a store 11 (docs/decisions/0045). So each tile that
- * is loaded is multiplied as often as the eight tiles permit:
+ * If the core runs nothing else, tiles are loaded during products. If another thread runs on the
+ * same core, loads, products and stores of tiles follow each other instead: on a Xeon of 2.5 GHz a
+ * product then takes 17 ns, a load 12 and a store 11 (docs/decisions/0045). So products
+ * share loads:
  *
  *   scores of 32 queries, D up to 64   queries stay in tiles 0 to 3: two loads for four products
  *   other scores; values               2 x 2 tiles of sums, four loads for four products; with 16
@@ -40,7 +40,7 @@ static void end(void) { tile_release(); }
 
 /* ------------------------------------------------------------------------------- scores */
 
-/* Raises the maxima `top` by 16 rows of scores. */
+/* Raises the maxima `top` to those of 16 rows of scores. */
 INLINE void raise_top(__m512 *top, const float *st, const int nv)
 {
     UNROLL for (int r = 0; r < 16; r++)
@@ -173,7 +173,7 @@ static void weights(const attni_bf16_weights *x)
 
 /* ------------------------------------------------------------------------------- values */
 
-/* Panels d and d + 1 for 32 queries. The sum over 64 keys takes two operands of 32 keys. */
+/* Panels d and d + 1 for 32 queries. `half` counts the halves of blocks, of 32 keys. */
 INLINE void add_panels(const attni_bf16_values *x, int d)
 {
     float *acc = x->acc + d * 16 * 32;
@@ -199,7 +199,7 @@ INLINE void add_panels(const attni_bf16_values *x, int d)
     tile_store(7, acc + 16 * 32 + 16, 128);
 }
 
-/* Two panels from d on, or four, for 16 queries. */
+/* Two or four panels, from d on, for 16 queries. */
 INLINE void add_panels_16(const attni_bf16_values *x, int d, const int panels)
 {
     float *acc = x->acc + d * 16 * 16;
@@ -229,7 +229,7 @@ INLINE void add_panels_16(const attni_bf16_values *x, int d, const int panels)
     }
 }
 
-/* Transposes 16 x 16 elements of 32 bits. */
+/* Loads and transposes 16 x 16 elements of 32 bits. */
 INLINE void load_transposed(__m512 *r, const void *from)
 {
     UNROLL for (int i = 0; i < 16; i++) r[i] = _mm512_load_ps((const float *)from + 16 * i);
@@ -249,7 +249,7 @@ INLINE __m512i load_32(const attni_bf16 *v, __mmask32 here, const bool zero, boo
 }
 
 /* Pairs of values for add_few(): [32][Dv][2], components in the order of component_of(). One
- * instruction combines 16 components of two values, in this order. */
+ * instruction gives 16 pairs in this order. */
 static bool pack_few(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
                      bool zero)
 {
@@ -268,12 +268,13 @@ static bool pack_few(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, 
     return nonfinite;
 }
 
-/* The component of column i of panel d: each half of a quarter of 32 components goes to one of two
- * panels. */
+/* The component at place i of panel d: of each 8 components, the first 4 are in an even panel, the
+ * others in the next one. */
 INLINE int component_of(int d, int i) { return d / 2 * 32 + i / 4 * 8 + d % 2 * 4 + i % 4; }
 
-/* Two panels from d on, or four, with weights as rows of the left operand and pairs of values as
- * the right one. Sums have the same bits as in add_panels_16(). */
+/* Two or four panels, from d on, with weights as rows of the left operand and pairs of values as
+ * the right one. p: for each 32 keys, [16 queries][32 keys] of bf16. The bits are those of
+ * add_panels_16(). */
 INLINE void add_few(const attni_bf16_values *x, const float *p, int d, const int panels)
 {
     float sums[4 * 256] __attribute__((aligned(64)));
@@ -342,7 +343,7 @@ static void values(const attni_bf16_values *x)
 
 /* ----------------------------------------------------------------------------- the backward */
 
-/* Adds a square of 16 x 16 sums to c. */
+/* Adds 16 x 16 sums, times `factors` if there are any, to c. */
 static __attribute__((noinline)) void join_square(const attni_bf16_product *x, const float *sums,
                                                   int m, int n)
 {

@@ -4,7 +4,7 @@
 
 #include "lanes.h"
 
-/* The weights of one vector of scores, whose sum is *l. */
+/* Returns the weights of 16 scores, not yet cut to bf16; adds the cut ones to *l. */
 INLINE __m512i weigh_vector(const float *s, __m512 c, __m512 offset, __m512 *l)
 {
     const __m512 t =
@@ -14,7 +14,7 @@ INLINE __m512i weigh_vector(const float *s, __m512 c, __m512 offset, __m512 *l)
     return e;
 }
 
-/* Computes the weights of the first n keys, and of up to 3 more. */
+/* Computes the weights of the first n keys, and of up to 3 more, whose scores are -inf. */
 INLINE void weigh_block(const attni_bf16_weights *x, int n, const int nv)
 {
     __m512 c[2], offset[2], l[2];
@@ -26,7 +26,7 @@ INLINE void weigh_block(const attni_bf16_weights *x, int n, const int nv)
     }
     for (int row = 0; row < n; row += 4) {
         const float *s = x->st + row * nv * 16;
-        /* Row 2r of the block is pair r % 16 of operand r / 16. */
+        /* Rows 2i and 2i + 1 of the block are pair i % 16 of operands nv (i / 16) + g. */
         attni_bf16 *p = x->p + row / 32 * nv * OPERAND + row % 32 * 16;
         UNROLL for (int r = 0; r < 4; r += 2)
         {

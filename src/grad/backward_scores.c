@@ -1,6 +1,6 @@
-/* What both types of arithmetic share: which sums of dk and dv exist, weights from lse, gradients
- * of scores, contributions of non-finite rows and keys, requested sums. The products are in
- * backward_tile.c and backward_bf16.c. */
+/* The steps that arithmetic in R and in bf16 share: first sums of dk and dv, weights from lse,
+ * gradients of scores, contributions of non-finite rows and keys, requested sums. The products are
+ * in backward_tile.c and backward_bf16.c. */
 #include "backward_tile.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 /* ------------------------------------------------------------------------- sums of dk and dv */
 
-/* Zeroes dk and dv of the chunk's keys at .. end-1. */
+/* Zeroes dk and dv of the chunk's keys `at` to end-1. */
 static void zero_keys(const attni_grad_worker *w, int64_t at, int64_t end)
 {
     const attni_backward *bw = w->bw;
@@ -18,14 +18,14 @@ static void zero_keys(const attni_grad_worker *w, int64_t at, int64_t end)
     memset(w->dv + (size_t)at * v, 0, (size_t)(end - at) * v);
 }
 
-/* Keys with sums: those of the chunk; products of bf16 work on whole groups of 16. */
+/* The number of keys with sums; for products of bf16 a multiple of 16. */
 static int64_t keys_with_sums(const attni_grad_worker *w)
 {
     return w->bw->unit ? attni_div_up(w->n, 16) * 16 : w->n;
 }
 
-/* Products write the first sums of a block: with few queries, zeros would take up to a tenth of the
- * time. But if the call continues sums, they add to these. */
+/* Products write a block's first sums: zeroing would take up to a tenth of the time of few queries.
+ * If the call continues earlier sums, the caller loads them next. */
 void attni_grad_begin_sums(attni_grad_worker *w)
 {
     if (w->bw->sums_in)
