@@ -143,13 +143,13 @@ static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
  * with scores of NaN or +inf, or with maxima far from 0 (attni_bf16_near). Computes the weights of
  * block b of a tile chunk, and applies dropout and, in SWEEP_RESCALED, the factor value_scale.
  * Rounds the weights to bf16 and stores them in `to`, in the layout of p (unit.h). */
-static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *to, uint32_t *seen)
+static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *to)
 {
     const attni_plan *p = w->plan;
     float *st = scores_of(w, x, b);
     for (int i = x->blocks[b].n * x->t->W; i < ATTNI_BLOCK * x->t->W; i++)
         st[i] = -INFINITY; /* past the last key: unit->scores may not have written these */
-    attni_bf16_weigh(st, x->columns, true, seen, x->t->nv);
+    attni_bf16_weigh(st, x->columns, true, w->seen[b], x->t->nv);
     if (p->args.dropout > 0) /* kept weights are scaled by 1 / (1 - dropout) at the end */
         p->kernels->drop(st, st, x->blocks[b].n, p->args.dropout_seed, p->drop_threshold,
                          w->sequence->drop_head, w->sequence->drop_row + (uint64_t)x->t->i0,
@@ -194,7 +194,7 @@ static void compute_weights(bf16_worker *w, bf16_tile_chunk *c, int b, attni_bf1
             .nv = c->t->nv, .n = y->n, .st = scores_of(w, c, b), .p = p, .columns = c->columns};
         w->unit->weights(&x);
     } else {
-        weigh_aside(w, c, b, p, w->seen[b]);
+        weigh_aside(w, c, b, p);
     }
 }
 

@@ -38,6 +38,15 @@ static void begin(void)
 
 static void end(void) { tile_release(); }
 
+/* Starts four tiles of sums. */
+INLINE void zero_sums(void)
+{
+    tile_zero(4);
+    tile_zero(5);
+    tile_zero(6);
+    tile_zero(7);
+}
+
 /* ------------------------------------------------------------------------------- scores */
 
 /* Raises the maxima `top` to those of 16 rows of scores. */
@@ -90,10 +99,7 @@ INLINE void score_wide(const attni_bf16_scores *x, __m512 *top)
     float *st = x->st;
     for (int j = 0; j < ROWS; j += 32, k += 2 * down, st += 32 * 32) {
         const attni_bf16 *q = x->q;
-        tile_zero(4);
-        tile_zero(5);
-        tile_zero(6);
-        tile_zero(7);
+        zero_sums();
         for (int d = 0; d < x->inner_tiles; d++, q += 2 * OPERAND) {
             tile_load(0, k + d * 64, x->ldk);
             tile_load(2, q, 64);
@@ -123,10 +129,7 @@ INLINE void score_16(const attni_bf16_scores *x, __m512 *top)
     const char *k = x->k;
     const ptrdiff_t down = 16 * x->ldk;
     float *st = x->st;
-    tile_zero(4);
-    tile_zero(5);
-    tile_zero(6);
-    tile_zero(7);
+    zero_sums();
     for (int d = 0; d < x->inner_tiles; d++, k += 64) {
         tile_load(2, x->q + d * OPERAND, 64);
         tile_load(0, k, x->ldk);
@@ -177,10 +180,7 @@ static void weights(const attni_bf16_weights *x)
 INLINE void add_panels(const attni_bf16_values *x, int d)
 {
     float *acc = x->acc + d * 16 * 32;
-    tile_zero(4);
-    tile_zero(5);
-    tile_zero(6);
-    tile_zero(7);
+    zero_sums();
     for (int half = 0; half < 2 * x->count; half++) {
         const attni_bf16 *vt = x->blocks[half / 2].vt + (half % 2 * x->panels + d) * OPERAND;
         const attni_bf16 *p = x->blocks[half / 2].p + half % 2 * 2 * OPERAND;
@@ -203,10 +203,7 @@ INLINE void add_panels(const attni_bf16_values *x, int d)
 INLINE void add_panels_16(const attni_bf16_values *x, int d, const int panels)
 {
     float *acc = x->acc + d * 16 * 16;
-    tile_zero(4);
-    tile_zero(5);
-    tile_zero(6);
-    tile_zero(7);
+    zero_sums();
     for (int half = 0; half < 2 * x->count; half++) {
         const attni_bf16 *vt = x->blocks[half / 2].vt + (half % 2 * x->panels + d) * OPERAND;
         tile_load(2, x->blocks[half / 2].p + half % 2 * OPERAND, 64);
@@ -279,10 +276,7 @@ INLINE void add_few(const attni_bf16_values *x, const float *p, int d, const int
 {
     float sums[4 * 256] __attribute__((aligned(64)));
     const ptrdiff_t pair = 2 * 16 * x->panels, bytes = 2 * pair;
-    tile_zero(4);
-    tile_zero(5);
-    tile_zero(6);
-    tile_zero(7);
+    zero_sums();
     for (int half = 0; half < 2 * x->count; half++, p += 256) {
         const attni_bf16 *v = x->blocks[half / 2].vt + half % 2 * 16 * pair + 32 * d;
         tile_load(2, p, 64);
@@ -370,10 +364,7 @@ INLINE void multiply_square(const attni_bf16_product *x, int m, int n, const boo
 {
     float sums[256] __attribute__((aligned(64)));
     const attni_bf16 *a = x->a + m / 16 * x->rows16, *b = x->b + n / 16 * x->columns16;
-    tile_zero(4);
-    tile_zero(5);
-    tile_zero(6);
-    tile_zero(7);
+    zero_sums();
     for (int r = 0; r < x->inner_tiles; r++, a += x->inner_stride, b += x->pairs16) {
         tile_load(2, b, 2 * x->pair);
         tile_load(0, a, 2 * x->row);
@@ -461,10 +452,7 @@ static double peak(int64_t n, double *sink)
     begin();
     tile_load(0, zeros, 64);
     tile_load(1, zeros, 64);
-    tile_zero(4);
-    tile_zero(5);
-    tile_zero(6);
-    tile_zero(7);
+    zero_sums();
     for (int64_t r = 0; r < n; r++) {
         tile_dp_bf16(4, 0, 1);
         tile_dp_bf16(5, 0, 1);
