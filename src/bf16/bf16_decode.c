@@ -74,7 +74,7 @@ static void load_rows(bf16_worker *w, bf16_tile *t)
 
 void attni_bf16_row_begin(bf16_worker *w, bf16_tile *t)
 {
-    w->row = t->rows == 1 ? 1 : t->rows <= 4 ? 4 : 8;
+    w->row = t->rows == 1 ? 1 : (t->rows + 3) / 4 * 4;
     if (w->row == 1)
         load_row(w, t);
     else

@@ -64,6 +64,17 @@ const void *attni_bf16_find_keys(bf16_worker *w, int64_t j0, int n, int at, ptrd
     return w->keys[at];
 }
 
+/* Prefetches the rows of the block that begins at j. */
+static void prefetch_rows(const bf16_worker *w, const attn_tensor *t, int64_t j)
+{
+    const int64_t left = attni_keys_there(w->sequence) - j;
+    for (int r = 0; r < ATTNI_BLOCK && r < left; r++) {
+        const char *row = attni_stored_row(w->sequence, t, j + r);
+        for (int64_t c = 0; c < t->shape[3]; c += 32)
+            __builtin_prefetch(row + 2 * c);
+    }
+}
+
 const attni_bf16 *attni_bf16_find_values(bf16_worker *w, int64_t j0, int n, int at)
 {
     const attni_plan *p = w->plan;
@@ -81,6 +92,8 @@ const attni_bf16 *attni_bf16_find_values(bf16_worker *w, int64_t j0, int n, int 
                                 v->stride[3], p->Dv);
         from = rows, apart = (ptrdiff_t)p->Dv;
     }
+    if (p->far && w->unit->prefetch_values)
+        prefetch_rows(w, v, j0 + n);
     if ((w->few ? w->unit->pack_few : w->unit->pack_values)(vt, from, apart, n, p->Dv,
                                                             w->mode != SWEEP_FAST))
         w->nonfinite |= 1u << at;

@@ -43,7 +43,8 @@ static void carve(bf16_worker *w, attni_layout *layout)
             x->value_scale = x->c + W, x->M = x->value_scale + W, x->L = x->M + W,
             x->top = x->L + W;
     }
-    w->st = attni_layout_take(layout, ATTNI_CHUNK, W * 4);
+    /* Decoding of 16 queries fills 16 columns; a block that is masked comes after them. */
+    w->st = attni_layout_take(layout, W == 16 ? ATTNI_CHUNK + ATTNI_BLOCK : ATTNI_CHUNK, W * 4);
     w->p = attni_layout_take(layout, (size_t)w->unit->blocks * ATTNI_BLOCK, W * 2);
     w->vt = attni_layout_take(layout, ATTNI_CHUNK * 2, Dv);
     w->columns = attni_layout_take(layout, 1, sizeof *w->columns);
@@ -332,7 +333,7 @@ void attni_bf16_begin_tile(bf16_worker *w, bf16_tile *t, int64_t i0, int64_t row
     const attni_plan *p = w->plan;
     t->i0 = i0;
     attni_bf16_size_tile(p, t, w->sequence->heads, rows);
-    t->route = attni_bf16_route_of(p, t->rows);
+    t->route = attni_bf16_route_of(p, t->rows, w->sequence->S);
     t->span = attni_mask_span(w->sequence, i0, i0 + t->per_head);
     t->loaded = false;
 }

@@ -81,7 +81,7 @@ typedef struct bf16_worker {
     attni_bf16 *p;                   /* of the blocks of one call of unit->values */
     attni_bf16_columns *columns;     /* of one tile chunk */
     float *acc;                      /* [Dv][W] */
-    int row;                         /* decode path: number of rows, 1, 4 or 8; else 0 */
+    int row;                         /* decode path: number of rows, 1, 4, 8, 12 or 16; else 0 */
     float *row_sums, *row_total;     /* [row][Dv] of the chunk; of all chunks */
     attni_bf16 *row_q;               /* [D/2][row][2] */
     attni_bf16 *row_p;               /* [row][CHUNK] */

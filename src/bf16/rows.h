@@ -16,7 +16,7 @@
  *   chain_mode()               sets the mode of float arithmetic that the chains need
  *   chain_mode_end(mode)       restores the mode that chain_mode() returned
  *
- * and MAX_DECODE_ROWS, the most queries.
+ * and MAX_DECODE_ROWS, the most queries: 4 or 16.
  */
 #ifndef ATTNI_BF16_ROWS_H
 #define ATTNI_BF16_ROWS_H
@@ -31,22 +31,25 @@ typedef struct prefetcher {
     uintptr_t row;   /* an address, not a pointer: it may lie outside any object */
     ptrdiff_t bytes; /* from row to row */
     ptrdiff_t at, n; /* bytes of a row: prefetched, in all */
-    bool l2;         /* prefetches into L2, not into L1 */
 } prefetcher;
 
 /* Starts a stream `rows` rows after `from`; each row has n bytes. Rows without gaps are one long
  * row. */
-INLINE prefetcher prefetch_stream(const void *from, int rows, ptrdiff_t bytes, ptrdiff_t n, bool l2)
+INLINE prefetcher prefetch_stream(const void *from, int rows, ptrdiff_t bytes, ptrdiff_t n)
 {
     return (prefetcher){(uintptr_t)from + (uintptr_t)(rows * bytes), bytes, 0,
-                        bytes == n ? PTRDIFF_MAX / 2 : n, l2};
+                        bytes == n ? PTRDIFF_MAX / 2 : n};
 }
 
-/* Prefetches lines from address p on. The assembler statement keeps one register for their
- * addresses, and one copy of the loop around them, instead of one for each level of the cache. */
+/* Prefetches lines from address p on, into L2 instead of L1 if `l2`. The first assembler statement
+ * keeps one copy of the loop around a test of l2, instead of two. A single query has two copies,
+ * with a constant l2: with the test it was 7 to 10 % slower from memory on a Zen 5. The second
+ * statement keeps one register for the addresses. */
 INLINE void prefetch_at(uintptr_t p, const int lines, bool l2)
 {
-    __asm__ volatile("" : "+r"(p), "+r"(l2));
+    if (!__builtin_constant_p(l2))
+        __asm__ volatile("" : "+r"(l2));
+    __asm__ volatile("" : "+r"(p));
     if (l2)
         UNROLL for (int i = 0; i < lines; i++)
             __builtin_prefetch((const void *)(p + 64 * (uintptr_t)i), 0, 2);
@@ -55,9 +58,9 @@ INLINE void prefetch_at(uintptr_t p, const int lines, bool l2)
             __builtin_prefetch((const void *)(p + 64 * (uintptr_t)i));
 }
 
-INLINE void prefetch_lines(prefetcher *a, const int lines)
+INLINE void prefetch_lines(prefetcher *a, const int lines, bool l2)
 {
-    prefetch_at(a->row + (uintptr_t)a->at, lines, a->l2);
+    prefetch_at(a->row + (uintptr_t)a->at, lines, l2);
     a->at += 64 * lines;
     a->row += a->at >= a->n ? (uintptr_t)a->bytes : 0;
     a->at = a->at >= a->n ? 0 : a->at;
@@ -65,7 +68,7 @@ INLINE void prefetch_lines(prefetcher *a, const int lines)
 
 #define INTERLEAVED_PREFETCH 8192
 
-/* Transposes the last n < 32 components of 16 keys: kt[i] is components 2i and 2i+1. Not inlined,
+/* Transposes the last n < 8 components of 16 keys: kt[i] is components 2i and 2i+1. Not inlined,
  * so its code exists once. */
 static __attribute__((noinline)) void transpose_rest(__m512 kt[16], const char *k, ptrdiff_t ld,
                                                      int n)
@@ -79,29 +82,30 @@ static __attribute__((noinline)) void transpose_rest(__m512 kt[16], const char *
 
 /* Scores of groups x 16 keys from key j on; the keys are rows. */
 INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int j, int D,
-                           const int nr, const int groups)
+                           const int nr, const int groups, const bool l2)
 {
     const bool inside = j + ROWS / 2 < k->n;
     const char *from = (const char *)k->at + j * k->ld;
     prefetcher next = prefetch_stream(inside ? from : k->next, inside ? ROWS / 2 : j % (ROWS / 2),
-                                      k->ld, 2 * (ptrdiff_t)D, k->l2);
+                                      k->ld, 2 * (ptrdiff_t)D);
     chain s[2][MAX_DECODE_ROWS];
     UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = chain_from(_mm512_setzero_ps());
     int d = 0;
-    for (; d + 32 <= D; d += 32, q += 32 * nr, from += 64) {
+    NO_UNROLL for (; d + 2 * V_COLUMNS <= D; d += 2 * V_COLUMNS)
+    {
         UNROLL for (int g = 0; g < groups; g++)
         {
             const v_rows rows = v_rows_at(from + g * 16 * k->ld, k->ld);
-            UNROLL for (int c = 0; c < 16; c += V_COLUMNS)
-            {
-                __m512 kt[V_COLUMNS];
-                v_load_transposed(kt, &rows, 4 * c);
-                UNROLL for (int i = 0; i < V_COLUMNS; i++) FOR_R s[g][r] =
-                    chain_dot(s[g][r], as_bits(kt[i]), pair_at(q + 2 * ((c + i) * nr + r)));
-                prefetch_lines(&next, V_COLUMNS);
-            }
-            FOR_R s[g][r] = chain_end_run(s[g][r]);
+            __m512 kt[V_COLUMNS];
+            v_load_transposed(kt, &rows, 0);
+            UNROLL for (int i = 0; i < V_COLUMNS; i++) FOR_R s[g][r] =
+                chain_dot(s[g][r], as_bits(kt[i]), pair_at(q + 2 * (i * nr + r)));
+            prefetch_lines(&next, V_COLUMNS, l2);
         }
+        if (d % (2 * RUN) == 2 * (RUN - V_COLUMNS))
+            UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = chain_end_run(s[g][r]);
+        from += 4 * V_COLUMNS;
+        q += 2 * V_COLUMNS * nr;
     }
     UNROLL for (int g = 0; g < groups && d < D; g++)
     {
@@ -137,10 +141,10 @@ INLINE void score_row_group(float *st, const attni_bf16 *q, const char *line, ui
         FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK + g * 16, chain_sums(s[g][r]));
 }
 
-/* Several queries score two groups at once, because fewer chains of sums would wait for their
+/* 2 to 12 queries score two groups at once, because fewer chains of sums would wait for their
  * own additions: with keys in L2 four queries take 22 % less time, eight 12 %; in memory 3 to 7
  * %. A single query would be 5 to 15 % slower from memory, because two groups are two address
- * streams. */
+ * streams. The sums of 16 queries and two groups would need all registers. */
 INLINE void score_interleaved_rows(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D,
                                    const int nr)
 {
@@ -151,7 +155,7 @@ INLINE void score_interleaved_rows(float *st, const attni_bf16 *q, const attni_b
         const char *line = (const char *)k->at + at;
         const uintptr_t prefetch = later < all ? (uintptr_t)k->at + (uintptr_t)later
                                                : (uintptr_t)k->next + (uintptr_t)(later - all);
-        two = nr > 1 && g + 1 < groups;
+        two = nr > 1 && nr <= 12 && g + 1 < groups;
         if (two)
             score_row_group(st + g * 16, q, line, prefetch, k->l2, pairs, nr, 2);
         else
@@ -162,7 +166,7 @@ INLINE void score_interleaved_rows(float *st, const attni_bf16 *q, const attni_b
 /* Scores of all keys. A single query scores two groups of key rows at once, again because fewer
  * chains of sums would wait for their own additions. */
 INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D,
-                          const int nr)
+                          const int nr, const bool l2)
 {
     int j = 0;
     if (k->interleaved) {
@@ -171,31 +175,43 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
     }
     if (nr == 1)
         for (; j + 32 <= k->n; j += 32)
-            score_row_keys(st, q, k, j, D, nr, 2);
+            score_row_keys(st, q, k, j, D, nr, 2, l2);
     for (; j < k->n; j += 16)
-        score_row_keys(st, q, k, j, D, nr, 1);
+        score_row_keys(st, q, k, j, D, nr, 1, l2);
 }
 
-/* Runs `call` with nr, the number of queries, rounded up to 1, 4 or MAX_DECODE_ROWS, as a
- * constant. */
-#define WITH_NR(queries, call)                                                                     \
+/* `call` with the constants nr and, for a single query, l2. */
+#define WITH(rows, level, call)                                                                    \
     do {                                                                                           \
-        if ((queries) <= 1) {                                                                      \
-            enum { nr = 1 };                                                                       \
-            call;                                                                                  \
-        } else if ((queries) <= 4 || MAX_DECODE_ROWS <= 4) {                                       \
-            enum { nr = 4 };                                                                       \
-            call;                                                                                  \
-        } else {                                                                                   \
-            enum { nr = MAX_DECODE_ROWS };                                                         \
-            call;                                                                                  \
-        }                                                                                          \
+        enum { nr = rows };                                                                        \
+        const bool l2 = level;                                                                     \
+        call;                                                                                      \
+    } while (0)
+
+/* `call` with nr, the number of queries, rounded up to 1, 4 or, if the unit decodes more, 8. */
+#define WITH_NR(queries, level, call)                                                              \
+    do {                                                                                           \
+        if ((queries) > 4 && MAX_DECODE_ROWS > 4)                                                  \
+            WITH(8, level, call);                                                                  \
+        else if ((queries) > 1)                                                                    \
+            WITH(4, level, call);                                                                  \
+        else if (level)                                                                            \
+            WITH(1, true, call);                                                                   \
+        else                                                                                       \
+            WITH(1, false, call);                                                                  \
     } while (0)
 
 static void row_scores(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D, int queries)
 {
     const unsigned mode = chain_mode();
-    WITH_NR(queries, score_rows_of(st, q, k, D, nr));
+#if MAX_DECODE_ROWS > 8
+    if (queries > 12)
+        score_rows_of(st, q, k, D, 16, k->l2);
+    else if (queries > 8)
+        score_rows_of(st, q, k, D, 12, k->l2);
+    else
+#endif
+        WITH_NR(queries, k->l2, score_rows_of(st, q, k, D, nr, l2));
     chain_mode_end(mode);
 }
 
@@ -220,19 +236,15 @@ INLINE void disorder_sums(__m512 s[2])
     s[0] = first;
 }
 
-INLINE __m512i load32(const char *p, __mmask32 here, const bool whole)
-{
-    return whole ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16(here, p);
-}
-
-/* Loads groups x 32 components of two rows, as pairs; fewer than 32 if not `whole`. */
-INLINE void load_pairs(__m512i pair[8], const char *first, const char *second, __mmask32 here,
-                       const int groups, const bool whole)
+/* Loads groups x 32 components of two rows, as pairs; of the last 32, those in `last`. */
+INLINE void load_pairs(__m512i pair[8], const char *first, const char *second, __mmask32 last,
+                       const int groups)
 {
     UNROLL for (int g = 0; g < groups; g++)
     {
-        const __m512i a = load32(first + g * 64, here, whole);
-        const __m512i b = load32(second + g * 64, here, whole);
+        const __mmask32 here = g < groups - 1 ? 0xffffffff : last;
+        const __m512i a = _mm512_maskz_loadu_epi16(here, first + g * 64);
+        const __m512i b = _mm512_maskz_loadu_epi16(here, second + g * 64);
         pair[2 * g] = _mm512_unpacklo_epi16(a, b);
         pair[2 * g + 1] = _mm512_unpackhi_epi16(a, b);
     }
@@ -276,20 +288,20 @@ INLINE __m512 add_weights(__m512 sum, __m512i w)
     return _mm512_add_ps(sum, as_float(_mm512_and_si512(w, high_half())));
 }
 
-/* Adds groups x 32 components of the values, from component c on; fewer than 32 if not `whole`. */
+/* Adds groups x 32 components of the values, from component c on; fewer if Dv ends before. */
 INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
                            prefetcher *block, int64_t c, int64_t Dv, const bool first, const int nr,
-                           const int groups, const bool whole)
+                           const int groups, const bool l2)
 {
-    const __mmask32 here = whole ? 0xffffffff : first32(Dv - c);
+    const __mmask32 last_group = first32(Dv - c - 32 * (groups - 1));
     const int64_t apart = attni_bf16_padded(Dv);
     const char *at = (const char *)v->at + 2 * c;
     const uintptr_t ld = (uintptr_t)v->ld, next = (uintptr_t)v->next + 2 * (uintptr_t)c;
     uintptr_t prefetch = (uintptr_t)at + ROWS / 2 * ld;
     const int last = v->n > ROWS / 2 ? (v->n - ROWS / 2 + 1) / 2 * 2 : 0; /* from this row on,
                                                                              `next` is prefetched */
-    __m512 sum[MAX_DECODE_ROWS];
-    chain s[MAX_DECODE_ROWS][8];
+    __m512 sum[8];
+    chain s[8][8];
     sums += c;
     FOR_R
     {
@@ -301,12 +313,12 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
         __m512i pair[8];
         prefetch = j == last ? next : prefetch;
         if (nr > 1) {
-            prefetch_lines(block, 2 * groups);
+            prefetch_lines(block, 2 * groups, l2);
         } else {
-            prefetch_at(prefetch, groups, v->l2);
-            prefetch_at(prefetch + ld, groups, v->l2);
+            prefetch_at(prefetch, groups, l2);
+            prefetch_at(prefetch + ld, groups, l2);
         }
-        load_pairs(pair, at, second, here, groups, whole);
+        load_pairs(pair, at, second, last_group, groups);
         FOR_R
         {
             const __m512i w = pair_at(p + r * ATTNI_CHUNK + j);
@@ -323,21 +335,20 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
 }
 
 INLINE void value_rows_of(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
-                          int64_t Dv, bool first, const int nr)
+                          int64_t Dv, bool first, const int nr, const bool l2)
 {
+    /* so many groups of 32 sums of each query fit in registers */
+    const int most = nr == 1 ? 4 : nr <= MAX_DECODE_ROWS / 4 ? 2 : 1;
     int64_t c = 0;
-    prefetcher block = prefetch_stream(v->next, 0, v->ld, 2 * (ptrdiff_t)Dv, v->l2);
+    prefetcher block = prefetch_stream(v->next, 0, v->ld, 2 * (ptrdiff_t)Dv);
 #define STEP(groups)                                                                               \
-    for (; c + 32 * (groups) <= Dv; c += 32 * (groups))                                            \
-    value_row_part(sums, l, p, v, &block, c, Dv, first, nr, groups, true)
-    if (nr == 1)
-        STEP(4);
-    if (nr <= MAX_DECODE_ROWS / 2) /* their sums fit in registers */
-        STEP(2);
+    for (; (groups) <= most && Dv - c > 32 * ((groups)-1); c += 32 * (groups))                     \
+    value_row_part(sums, l, p, v, &block, c, Dv, first, nr, groups, l2)
+    STEP(4);
+    STEP(3);
+    STEP(2);
     STEP(1);
 #undef STEP
-    if (c < Dv)
-        value_row_part(sums, l, p, v, &block, c, Dv, first, nr, 1, false);
 }
 
 static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
@@ -353,7 +364,10 @@ static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_b
         x.at = (const char *)v->at + j * v->ld;
         x.n = v->n - j < part ? v->n - j : part;
         x.next = j + part < v->n ? (const char *)x.at + part * v->ld : v->next;
-        WITH_NR(queries, value_rows_of(sums, l, p + j, &x, Dv, first && j == 0, nr));
+        for (int r = 0; r < queries; r += 8)
+            WITH_NR(queries - r, v->l2,
+                    value_rows_of(sums + r * attni_bf16_padded(Dv), l + r, p + r * ATTNI_CHUNK + j,
+                                  &x, Dv, first && j == 0, nr, l2));
     }
     chain_mode_end(mode);
 }
@@ -383,7 +397,7 @@ INLINE void values_and_next_scores_of(const attni_bf16_values_and_next_scores *x
             }
             const __m512i w = pair_at(p);
             __m512i pair[8];
-            load_pairs(pair, v, v + x->ld, 0, groups, true);
+            load_pairs(pair, v, v + x->ld, 0xffffffff, groups);
             add_pairs(s, pair, w, j + 2 * i, groups);
             sum = add_weights(sum, w);
         }

@@ -31,10 +31,18 @@ const attni_bf16_unit *attni_bf16_unit_for(const attni_plan *plan)
     return attni_bf16_unit_of(plan->kernels->isa);
 }
 
-attni_route attni_bf16_route_of(const attni_plan *plan, int rows)
+/* The number of keys from which on `rows` queries are decoded: with fewer, a tile of 16 columns is
+ * faster (docs/decisions/0047). If keys come in pieces, the number does not matter, because all
+ * pieces must take the same route. */
+static int64_t fewest_keys(const attni_plan *plan, int rows)
 {
-    const attni_bf16_unit *unit = plan->unit;
-    if (rows <= unit->rows && plan->D > 0 && plan->Dv > 0 && plan->args.dropout == 0)
+    return plan->in_pieces || rows <= 8 ? 0 : rows <= 12 ? 32 : 256;
+}
+
+attni_route attni_bf16_route_of(const attni_plan *plan, int rows, int64_t keys)
+{
+    if (rows <= plan->unit->rows && plan->D > 0 && plan->Dv > 0 && plan->args.dropout == 0 &&
+        keys >= fewest_keys(plan, rows))
         return ATTNI_ROUTE_BF16_DECODE;
     return ATTNI_ROUTE_BF16_TILES;
 }

@@ -140,12 +140,13 @@ typedef struct attni_bf16_product {
 
 /* A unit: the matrix unit (unit_amx.c), or the dot products of the vector unit (unit_dot.c). */
 typedef struct attni_bf16_unit {
-    int rows;            /* most queries of the row_* functions; 0: no decode path */
-    int granule;         /* keys are read in place if D is a multiple of this ... */
-    int keys;            /* ... and their number a multiple of this */
-    int blocks;          /* most blocks of one call of values: 1, or all of a chunk */
-    void (*begin)(void); /* this thread begins to use the unit ... */
-    void (*end)(void);   /* ... and releases it */
+    int rows;             /* most queries of the row_* functions; 0: no decode path */
+    int granule;          /* keys are read in place if D is a multiple of this ... */
+    int keys;             /* ... and their number a multiple of this */
+    int blocks;           /* most blocks of one call of values: 1, or all of a chunk */
+    bool prefetch_values; /* those of the next block, before a block is packed */
+    void (*begin)(void);  /* this thread begins to use the unit ... */
+    void (*end)(void);    /* ... and releases it */
     void (*scores)(const attni_bf16_scores *scores);
     void (*weights)(const attni_bf16_weights *weights);
     void (*values)(const attni_bf16_values *values);
@@ -158,10 +159,10 @@ typedef struct attni_bf16_unit {
     bool (*pack_few)(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, int64_t Dv,
                      bool zero);
     void (*multiply)(const attni_bf16_product *product);
-    /* The decode path: rows is 1, 4 or 8 queries. row_scores: st[r][j], [rows][CHUNK], of keys that
-     * are rows (n a multiple of 16) or interleaved (all 16 scores of a group are written). q:
-     * [D/2][rows][2], D padded. row_values: sums (+)= p V, [rows][Dv padded]; l[r] += the sum of
-     * p[r], [rows][CHUNK]; p[r][n] is 0 if n is odd. */
+    /* The decode path: rows is 1, 4, 8, 12 or 16 queries. row_scores: st[r][j], [rows][CHUNK], of
+     * keys that are rows (n a multiple of 16) or interleaved (all 16 scores of a group are
+     * written). q: [D/2][rows][2], D padded. row_values: sums (+)= p V, [rows][Dv padded]; l[r] +=
+     * the sum of p[r], [rows][CHUNK]; p[r][n] is 0 if n is odd. */
     void (*row_scores)(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D, int rows);
     void (*row_values)(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
                        int64_t Dv, bool first, int rows);

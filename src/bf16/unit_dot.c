@@ -174,7 +174,7 @@ static void multiply(const attni_bf16_product *product)
 }
 
 /* The order of sums in the decode path (rows.h): one chain. */
-#define MAX_DECODE_ROWS 8
+#define MAX_DECODE_ROWS 16
 typedef __m512 chain;
 INLINE chain chain_from(__m512 sums) { return sums; }
 INLINE chain chain_dot(chain c, __m512i a, __m512i b) { return dot(c, a, b); }
@@ -234,6 +234,7 @@ const attni_bf16_unit attni_bf16_dot = {
     .granule = 2,
     .keys = 16,
     .blocks = 1,
+    .prefetch_values = true,
     .begin = nothing,
     .end = nothing,
     .scores = scores,

@@ -31,7 +31,7 @@ static attni_route reading_order(const attni_plan *p, int rows)
 attni_route attni_route_of(const attni_plan *p, int nv, int rows, int64_t keys)
 {
     if (p->unit)
-        return attni_bf16_route_of(p, rows);
+        return attni_bf16_route_of(p, rows, keys);
     /* With few queries, the lanes are better filled with keys and with value components. If there
      * are fewer keys than lanes, this holds for a single query only. */
     const int fewest = rows == 1 ? 1 : p->kernels->lanes;

@@ -69,7 +69,7 @@ static void make_sizes(setup *s, size_t round)
     s->Hk = draw(1, 3);
     s->H = s->Hk * (draw(0, 1) ? draw(1, 2) : 8 / s->Hk);
     s->H = s->H > 8 ? s->Hk : s->H;
-    s->T = draw(0, 3) ? draw(1, 8) : draw(1, 90);
+    s->T = draw(0, 3) ? draw(1, 16) : draw(1, 90);
     s->D = sizes[draw(0, COUNT(sizes) - 1)];
     s->Dv = draw(0, 1) ? s->D : widths[draw(0, COUNT(widths) - 1)];
     for (int64_t b = 0; b < s->B; b++) {
