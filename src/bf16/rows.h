@@ -372,6 +372,43 @@ static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_b
     chain_mode_end(mode);
 }
 
+/* row_products for 16 `vectors` components from c on; `pairs` may be a constant. */
+INLINE void row_products_of(float *sums, const attni_bf16 *x, ptrdiff_t ldx, const attni_bf16 *rows,
+                            const int pairs, int n, int64_t width, bool add, int64_t c,
+                            const int vectors)
+{
+    for (int j = 0; j < n; j++, x += ldx) {
+        float *to = sums + j * width + c;
+        chain s[4];
+        UNROLL for (int g = 0; g < vectors; g++) s[g] = chain_from(_mm512_setzero_ps());
+        for (int i = 0; i < pairs; i++)
+            UNROLL for (int g = 0; g < vectors; g++) s[g] =
+                chain_dot(s[g], pair_at(x + 2 * i),
+                          _mm512_load_si512(rows + 2 * (i * width + c) + 32 * g));
+        UNROLL for (int g = 0; g < vectors; g++)
+        {
+            const __m512 sum = chain_sums(s[g]);
+            _mm512_store_ps(to + 16 * g,
+                            add ? _mm512_add_ps(_mm512_load_ps(to + 16 * g), sum) : sum);
+        }
+    }
+}
+
+static void row_products(float *sums, const attni_bf16 *x, ptrdiff_t ldx, const attni_bf16 *rows,
+                         int pairs, int n, int64_t width, bool add)
+{
+    const unsigned mode = chain_mode();
+    int64_t c = 0;
+    for (; c + 64 <= width; c += 64)
+        if (pairs == 1)
+            row_products_of(sums, x, ldx, rows, 1, n, width, add, c, 4);
+        else
+            row_products_of(sums, x, ldx, rows, pairs, n, width, add, c, 4);
+    if (c < width)
+        row_products_of(sums, x, ldx, rows, pairs, n, width, add, c, 2);
+    chain_mode_end(mode);
+}
+
 /* ------------------------------------------------- keys of a chunk and values of the one before */
 
 /* The loop over a group's values is not unrolled: with more than about 16 loads the hardware

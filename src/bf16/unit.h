@@ -166,6 +166,11 @@ typedef struct attni_bf16_unit {
     void (*row_scores)(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D, int rows);
     void (*row_values)(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
                        int64_t Dv, bool first, int rows);
+    /* A product of the backward with few queries: sums[j][c] = or, if `add`, += the sum of
+     * x[j][pair] * rows[pair][c] over `pairs` pairs, for n keys and `width` components. x has rows
+     * of ldx elements; rows is [pairs][width][2]. */
+    void (*row_products)(float *sums, const attni_bf16 *x, ptrdiff_t ldx, const attni_bf16 *rows,
+                         int pairs, int n, int64_t width, bool add);
     /* Returns false, and does nothing, if it has no code for this D or n. */
     bool (*row_values_and_next_scores)(const attni_bf16_values_and_next_scores *both);
     /* n rounds of independent products in registers, like fma_loop of kernel.h */
@@ -256,5 +261,8 @@ typedef struct attni_bf16_grads {
     float *largest;
 } attni_bf16_grads;
 void attni_bf16_score_grads(const attni_bf16_grads *x);
+/* total[r][c] += sums[r][c] * factor[r], for rows of n, a multiple of 16. */
+void attni_bf16_add_scaled_rows(float *total, const float *sums, const float *factor, int rows,
+                                int64_t n);
 
 #endif

@@ -479,6 +479,7 @@ const attni_bf16_unit attni_bf16_amx = {
     .multiply = multiply,
     .row_scores = row_scores,
     .row_values = row_values,
+    .row_products = row_products,
     .row_values_and_next_scores = row_values_and_next_scores,
     .peak = peak,
 };

@@ -73,8 +73,8 @@ INLINE void pair_gradients(float *ds, int W, const __m512 *factors, bool both)
     _mm512_store_si512(ds + 16, _mm512_permutex2var_epi16(even, high, odd));
 }
 
-/* Processes 32 queries, from group g on. */
-INLINE void columns(const attni_bf16_grads *x, int g, const bool ready)
+/* Processes 32 queries, from group g on; of the second 16 none exists if `vectors` is 1. */
+INLINE void columns(const attni_bf16_grads *x, int g, const bool ready, const int vectors)
 {
     const int W = 16 * x->nv, n = x->n;
     float *st = x->st + 16 * g, *ds = x->dp + 16 * g;
@@ -84,16 +84,19 @@ INLINE void columns(const attni_bf16_grads *x, int g, const bool ready)
         const int i = 16 * (g + v);
         k[v].live = first16(x->rows - i);
         k[v].largest = _mm512_setzero_ps();
-        if (!ready) {
+        if (!ready && v < vectors) {
             k[v].lse = _mm512_load_ps(x->lse + i);
             k[v].factor = _mm512_load_ps(x->factor + i);
             k[v].delta = _mm512_load_ps(x->delta + i);
         }
     }
     for (int j = 0; j < n; j++) {
-        __m512 weight[2], gradient[2];
-        UNROLL for (int v = 0; v < 2; v++)
+        __m512 weight[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+        __m512 gradient[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+        UNROLL for (int v = 0; v < vectors; v++)
             differentiate(x, &k[v], j * W + 16 * (g + v), &weight[v], &gradient[v], ready);
+        if (vectors == 1)
+            _mm512_store_ps(ds + j * W + 16, gradient[1]);
         _mm512_store_si512(st + j * W, narrowed(weight[0], weight[1]));
         _mm512_store_si512(st + j * W + 16, narrowed(gradient[0], gradient[1]));
     }
@@ -123,9 +126,20 @@ void attni_bf16_score_grads(const attni_bf16_grads *x)
 {
     for (int g = 0; g < x->nv; g += 2)
         if (x->ready)
-            columns(x, g, true);
+            columns(x, g, true, 2);
+        else if (x->rows <= 16 * (g + 1))
+            columns(x, g, false, 1);
         else
-            columns(x, g, false);
+            columns(x, g, false, 2);
+}
+
+void attni_bf16_add_scaled_rows(float *total, const float *sums, const float *factor, int rows,
+                                int64_t n)
+{
+    for (int r = 0; r < rows; r++, total += n, sums += n)
+        for (int64_t c = 0; c < n; c += 16)
+            _mm512_store_ps(total + c, _mm512_fmadd_ps(_mm512_load_ps(sums + c), v_set1(factor[r]),
+                                                       _mm512_load_ps(total + c)));
 }
 
 #ifdef __clang__

@@ -34,6 +34,13 @@ void attni_grad_bf16_carve(attni_grad_worker *w, attni_layout *layout)
     o->dout_pairs = attni_layout_take(layout, block, Dv);
     o->rows = attni_layout_take(layout, block, D > Dv ? D : Dv);
     o->largest = attni_layout_take(layout, (size_t)bw->W, sizeof(float));
+    const size_t few = (size_t)bw->unit->rows;
+    o->few_q = attni_layout_take(layout, few * sizeof(attni_bf16), D);
+    o->few_dout = attni_layout_take(layout, few * sizeof(attni_bf16), Dv);
+    o->few_grads = attni_layout_take(layout, few * sizeof(attni_bf16), ATTNI_CHUNK);
+    o->few_scores = attni_layout_take(layout, few * sizeof(float), ATTNI_CHUNK);
+    o->few_sums = attni_layout_take(layout, few * sizeof(float), D);
+    o->few_dq = attni_layout_take(layout, few * sizeof(float), D);
 }
 
 /* -------------------------------------------------------------------------------------- loading */
@@ -53,12 +60,32 @@ static void load_rows(const attni_grad_worker *w, const attn_tensor *t, attni_bf
     }
 }
 
+/* The number of queries for which products are computed as in the decode path; 0: products of tiles
+ * are faster, or keys or values cannot be read in place, or a key is not finite. */
+static int few_queries(const attni_grad_worker *w)
+{
+    const attni_backward *bw = w->bw;
+    const attn_tensor *k = &bw->plan.args.k, *v = &bw->plan.args.v;
+    const int T = (int)w->sequence.T;
+    if (w->sequence.T > bw->unit->rows || bw->plan.D == 0 || bw->plan.Dv == 0 ||
+        (k->stride[3] != 1 && bw->plan.D > 1) || (v->stride[3] != 1 && bw->plan.Dv > 1) ||
+        attni_bf16_exponent(attni_stored_row(&w->sequence, k, w->j0),
+                            (ptrdiff_t)k->stride[2] * (ptrdiff_t)sizeof(attni_bf16), w->n,
+                            bw->plan.D) == 255)
+        return 0;
+    return T == 1 ? 1 : (T + 3) / 4 * 4;
+}
+
 void attni_grad_bf16_load_keys(attni_grad_worker *w)
 {
     const attni_backward *bw = w->bw;
     const attn_sdpa_args *a = &bw->plan.args;
     attni_grad_operands *o = &w->bf16;
     const int64_t D = bw->q_panels.padded;
+    memset(w->nonfinite_k, 0, sizeof w->nonfinite_k);
+    o->few = few_queries(w);
+    if (o->few)
+        return;
     load_rows(w, &a->k, o->k, D);
     if (bw->want_scores)
         load_rows(w, &a->v, o->v, bw->v_panels.padded);
@@ -106,6 +133,16 @@ static void load_queries(const attni_grad_worker *w, const attn_tensor *t, attni
     attni_bf16_pack_pairs(pairs, from, ld, tile->rows, width, false);
 }
 
+/* Copies the first columns of a tile operand, pairs of components of up to 32 queries. */
+static void few_rows(const attni_grad_worker *w, attni_bf16 *to, const attni_bf16 *from,
+                     int64_t width)
+{
+    const int few = w->bf16.few;
+    for (int64_t d = 0; d < width; d += 2, to += 2 * few)
+        memcpy(to, from + d / 32 * w->tile.nv * OPERAND + d % 32 * 16,
+               2 * (size_t)few * sizeof *to);
+}
+
 void attni_grad_bf16_load_tile(attni_grad_worker *w)
 {
     const attni_backward *bw = w->bw;
@@ -113,7 +150,21 @@ void attni_grad_bf16_load_tile(attni_grad_worker *w)
     attni_grad_operands *o = &w->bf16;
     load_queries(w, &p->args.q, o->q, p->scale_pow2, o->q_pairs, w->nonfinite_q);
     load_queries(w, &bw->grads.dout, o->dout, 1, o->dout_pairs, w->nonfinite_dout);
-    memset(w->dq, 0, (size_t)bw->q_panels.padded * (size_t)w->tile.W * sizeof(float));
+    if (o->few) {
+        few_rows(w, o->few_q, o->q, bw->q_panels.padded);
+        few_rows(w, o->few_dout, o->dout, bw->v_panels.padded);
+        memset(o->few_dq, 0, (size_t)(o->few * bw->q_panels.padded) * sizeof(float));
+    } else {
+        memset(w->dq, 0, (size_t)bw->q_panels.padded * (size_t)w->tile.W * sizeof(float));
+    }
+}
+
+void attni_grad_bf16_end_tile(attni_grad_worker *w)
+{
+    const int64_t D = w->bw->q_panels.padded;
+    if (w->bf16.few)
+        w->bw->plan.kernels->pack(w->dq, w->bf16.few_dq, (ptrdiff_t)D, w->tile.rows, D, 1,
+                                  w->tile.nv);
 }
 
 /* ------------------------------------------------------------------------------------- products */
@@ -160,7 +211,10 @@ static void add_rows(const attni_grad_worker *w, char *sum, const attni_bf16 *ro
                                   .n = (int)width,
                                   .inner_tiles = filled(w->tile.rows, 32) / 32,
                                   .add = add};
-    w->bw->unit->multiply(&x);
+    if (w->bf16.few)
+        w->bw->unit->row_products(x.c, rows, x.row, pairs, (w->tile.rows + 1) / 2, n, width, add);
+    else
+        w->bw->unit->multiply(&x);
 }
 
 /* dq [D][W] += keys transposed, times pairs of rows of gradients. */
@@ -183,6 +237,55 @@ static void add_queries(const attni_grad_worker *w, int64_t at, int n)
                                   .add = true,
                                   .factors = w->bf16.largest};
     w->bw->unit->multiply(&x);
+}
+
+/* ----------------------------------------------------------------- products with few queries */
+
+/* c [n][W] = n rows of t, keys or values from j on, times few_q or few_dout. */
+static void score_few(const attni_grad_worker *w, void *c, const attn_tensor *t, int64_t j, int n,
+                      const attni_bf16 *queries)
+{
+    const attni_bf16_unit *unit = w->bw->unit;
+    const attni_grad_operands *o = &w->bf16;
+    const int width = (int)t->shape[3], full = n - n % 16;
+    attni_bf16_rows rows = {.at = attni_stored_row(&w->sequence, t, j),
+                            .ld = (ptrdiff_t)t->stride[2] * (ptrdiff_t)sizeof(attni_bf16),
+                            .n = full};
+    rows.next = j + n < w->j0 + w->n ? (const char *)rows.at + n * rows.ld : rows.at;
+    if (full)
+        unit->row_scores(o->few_scores, queries, &rows, width, o->few);
+    if (n > full) { /* row_scores takes 16 rows at a time */
+        memset(o->rows, 0, 16 * (size_t)width * sizeof *o->rows);
+        for (int r = full; r < n; r++)
+            memcpy(o->rows + (r - full) * width, (const char *)rows.at + r * rows.ld,
+                   (size_t)width * sizeof *o->rows);
+        const attni_bf16_rows copy = {.at = o->rows,
+                                      .ld = width * (ptrdiff_t)sizeof *o->rows,
+                                      .next = o->rows,
+                                      .n = 16};
+        unit->row_scores(o->few_scores + full, queries, &copy, width, o->few);
+    }
+    w->bw->plan.kernels->pack(c, o->few_scores, ATTNI_CHUNK, w->tile.rows, n, 1, w->tile.nv);
+}
+
+/* few_dq += gradients of n keys from j on, times these keys. */
+static void add_few_queries(const attni_grad_worker *w, int64_t j, int n)
+{
+    const attni_grad_operands *o = &w->bf16;
+    const attn_tensor *k = &w->bw->plan.args.k;
+    const int64_t D = w->bw->q_panels.padded;
+    const attni_bf16 *pairs = (const attni_bf16 *)(const void *)w->dp;
+    for (int i = 0; i < ATTNI_BLOCK; i += 2, pairs += 4 * w->tile.W)
+        for (int r = 0; r < o->few; r++)
+            memcpy(o->few_grads + r * ATTNI_CHUNK + i, pairs + 2 * r, 2 * sizeof *pairs);
+    const char *at = attni_stored_row(&w->sequence, k, j);
+    const attni_bf16_rows keys = {.at = at,
+                                  .ld = (ptrdiff_t)k->stride[2] * (ptrdiff_t)sizeof(attni_bf16),
+                                  .next = at,
+                                  .n = n};
+    float unused[16] = {0}; /* the sums of the gradients */
+    w->bw->unit->row_values(o->few_sums, unused, o->few_grads, &keys, k->shape[3], true, o->few);
+    attni_bf16_add_scaled_rows(o->few_dq, o->few_sums, o->largest, w->tile.rows, D);
 }
 
 /* ------------------------------------------------------------------------------ a block of keys */
@@ -257,12 +360,17 @@ void attni_grad_bf16_block(attni_grad_worker *w, int64_t j, int n, attni_class v
     attni_worker *f = &w->forward;
     const int64_t D = bw->q_panels.padded, Dv = bw->v_panels.padded, at = j - w->j0;
     const size_t bytes = (size_t)n * (size_t)w->tile.W * sizeof(float);
-    score(w, f->st, o->k + at * D, D, o->q, n);
+    if (o->few)
+        score_few(w, f->st, &bw->plan.args.k, j, n, o->few_q);
+    else
+        score(w, f->st, o->k + at * D, D, o->q, n);
     if (w->raw)
         memcpy(w->raw, f->st, bytes);
     const attni_chunk_block b = {j, n, visible, ATTNI_ROUTE_TILES, .st = f->st, .mx = f->mx};
     attni_tile_biases(f, &w->tile, &b, ATTN_STAGE_BIASED);
-    if (bw->want_scores)
+    if (bw->want_scores && o->few)
+        score_few(w, w->dp, &bw->plan.args.v, j, n, o->few_dout);
+    else if (bw->want_scores)
         score(w, w->dp, o->v + at * Dv, Dv, o->dout, n);
     else
         memset(w->dp, 0, bytes);
@@ -274,7 +382,9 @@ void attni_grad_bf16_block(attni_grad_worker *w, int64_t j, int n, attni_class v
         add_rows(w, dv_of(w, at), rows, o->dout_pairs, Dv, n, add);
     if (bw->want_k)
         add_rows(w, dk_of(w, at), rows + 32, o->q_pairs, D, n, add);
-    if (bw->want_q)
+    if (bw->want_q && o->few)
+        add_few_queries(w, j, n);
+    else if (bw->want_q)
         add_queries(w, at, n);
 }
 
@@ -283,6 +393,7 @@ void attni_grad_bf16_block(attni_grad_worker *w, int64_t j, int n, attni_class v
 void attni_grad_bf16_carve(attni_grad_worker *w, attni_layout *layout) { (void)w, (void)layout; }
 void attni_grad_bf16_load_keys(attni_grad_worker *w) { (void)w; }
 void attni_grad_bf16_load_tile(attni_grad_worker *w) { (void)w; }
+void attni_grad_bf16_end_tile(attni_grad_worker *w) { (void)w; }
 void attni_grad_bf16_block(attni_grad_worker *w, int64_t j, int n, attni_class visible)
 {
     (void)w, (void)j, (void)n, (void)visible;

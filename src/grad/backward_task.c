@@ -217,11 +217,13 @@ static void store_keys(const attni_grad_worker *w, const attn_tensor *t, char *s
                        bool scaled)
 {
     const attni_plan *p = &w->bw->plan;
+    const int64_t width = t->shape[3];
+    const bool no_gaps = padded == width && t->stride[2] == width && t->stride[3] == 1;
     if (scaled)
         p->kernels->rescale(sums, w->n * padded / p->kernels->lanes, w->scale, 1);
-    for (int64_t j = 0; j < w->n; j++)
+    for (int64_t j = 0; j < w->n; j += no_gaps ? w->n : 1)
         attni_store_row(p, gradient_of_key(w, t, j), t, sums + (size_t)(j * padded) * p->real,
-                        t->shape[3]);
+                        no_gaps ? w->n * width : width);
 }
 
 /* Keys that belong to no sequence get zeros. */

@@ -240,5 +240,7 @@ bool attni_backward_tile(attni_grad_worker *w)
             do_block(w, j, (int)(end - j), visible, !seen);
         seen = true;
     }
+    if (seen && w->bw->unit)
+        attni_grad_bf16_end_tile(w);
     return seen;
 }

@@ -16,6 +16,14 @@ typedef struct attni_grad_operands {
     attni_bf16 *q_pairs, *dout_pairs; /* [32][D][2]: pairs of queries, non-finite rows as zeros */
     attni_bf16 *rows;                 /* [64][max(D, Dv)]: temporary rows */
     float *largest;                   /* [W] */
+    /* The task's tiles have so few queries that keys and values are read in place, by the functions
+     * of the decode path, for `few` queries: 1, 4, 8, 12 or 16. 0: there are more. The arrays are
+     * for this case; k, v and kt are for the other. */
+    int few;
+    attni_bf16 *few_q, *few_dout; /* [D/2][few][2], [Dv/2][few][2] */
+    attni_bf16 *few_grads;        /* [few][CHUNK]: gradients of a block, divided by `largest` */
+    float *few_scores;            /* [few][CHUNK]: scores or dout . v of a block */
+    float *few_sums, *few_dq;     /* [few][D]: of a block; of the blocks of this chunk */
 } attni_grad_operands;
 
 typedef struct attni_grad_worker {
@@ -91,5 +99,6 @@ void attni_grad_bf16_carve(attni_grad_worker *w, attni_layout *layout);
 void attni_grad_bf16_load_keys(attni_grad_worker *w);
 void attni_grad_bf16_load_tile(attni_grad_worker *w);
 void attni_grad_bf16_block(attni_grad_worker *w, int64_t j, int n, attni_class visible);
+void attni_grad_bf16_end_tile(attni_grad_worker *w);
 
 #endif

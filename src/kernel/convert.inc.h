@@ -47,6 +47,19 @@ V_INLINE vec load_as(const char *p, const attn_dtype dtype, int n)
 #endif
 }
 
+/* `statement` for each vector of n >= V_LANES elements, from element `at` on. If n is no multiple
+ * of V_LANES, the last vector repeats elements of the one before. */
+#define EACH_VECTOR(n, statement)                                                                  \
+    do {                                                                                           \
+        int64_t at = 0;                                                                            \
+        for (; at + V_LANES <= (n); at += V_LANES)                                                 \
+            statement;                                                                             \
+        if (at < (n)) {                                                                            \
+            at = (n)-V_LANES;                                                                      \
+            statement;                                                                             \
+        }                                                                                          \
+    } while (0)
+
 /* ------------------------------------------------------------------------------------ widen */
 
 static void op_widen(void *to_, const void *from, ptrdiff_t ld, attn_dtype dtype, int rows,
@@ -56,22 +69,19 @@ static void op_widen(void *to_, const void *from, ptrdiff_t ld, attn_dtype dtype
     const char *row = from;
     const ptrdiff_t bytes = ld * (ptrdiff_t)attn_dtype_size(dtype);
     for (int r = 0; r < rows; r++, row += bytes, to += D) {
-        int64_t d = 0;
 #ifdef V_HALVES
-        if (dtype == ATTN_BF16)
-            for (; d + V_LANES <= D; d += V_LANES)
-                v_storeu(to + d, v_from_bf16(row + 2 * d));
-        else if (dtype == ATTN_F16)
-            for (; d + V_LANES <= D; d += V_LANES)
-                v_storeu(to + d, v_from_f16(row + 2 * d));
-#endif
-        if (d == D)
+        if (D >= V_LANES && (dtype == ATTN_BF16 || dtype == ATTN_F16)) {
+            if (dtype == ATTN_BF16)
+                EACH_VECTOR(D, v_storeu(to + at, v_from_bf16(row + 2 * at)));
+            else
+                EACH_VECTOR(D, v_storeu(to + at, v_from_f16(row + 2 * at)));
             continue;
-        const char *rest = row + (size_t)d * attn_dtype_size(dtype);
+        }
+#endif
 #if ATTNI_BITS == 32
-        attni_load_row_f32(to + d, rest, dtype, 1, D - d);
+        attni_load_row_f32(to, row, dtype, 1, D);
 #else
-        attni_load_row_f64(to + d, rest, dtype, 1, D - d);
+        attni_load_row_f64(to, row, dtype, 1, D);
 #endif
     }
 }
@@ -113,27 +123,25 @@ V_INLINE vec without_minus_zero(const R_any *from, R least)
 
 static void op_narrow(void *to_, attn_dtype dtype, const void *from_, int64_t n)
 {
+#ifdef V_HALVES
     char *to = to_;
     const R_any *from = from_;
-    int64_t i = 0;
-#ifdef V_HALVES
-    if (dtype == ATTN_BF16)
-        for (; i + V_LANES <= n; i += V_LANES)
-            v_to_bf16(to + 2 * i, without_minus_zero(from + i, 0x1p-134F));
-    else if (dtype == ATTN_F16)
-        for (; i + V_LANES <= n; i += V_LANES)
-            v_to_f16(to + 2 * i, without_minus_zero(from + i, 0x1p-25F));
-    else if (dtype == OWN)
-        for (; i + V_LANES <= n; i += V_LANES)
-            v_storeu((R_any *)to_ + i, v_add(v_loadu(from + i), v_set1(0)));
-#endif
-    if (i == n)
+    if (n >= V_LANES && (dtype == ATTN_BF16 || dtype == ATTN_F16 || dtype == OWN)) {
+        if (dtype == ATTN_BF16)
+            EACH_VECTOR(n, v_to_bf16(to + 2 * at, without_minus_zero(from + at, 0x1p-134F)));
+        else if (dtype == ATTN_F16)
+            EACH_VECTOR(n, v_to_f16(to + 2 * at, without_minus_zero(from + at, 0x1p-25F)));
+        else
+            EACH_VECTOR(n, v_storeu((R_any *)to_ + at, v_add(v_loadu(from + at), v_set1(0))));
         return;
-    to += (size_t)i * attn_dtype_size(dtype);
-#if ATTNI_BITS == 32
-    attni_store_row_f32(to, dtype, 1, (const float *)from + i, n - i);
-#else
-    attni_store_row_f64(to, dtype, 1, (const double *)from + i, n - i);
+    }
 #endif
-    attni_clear_signs(to, dtype, 1, n - i);
+    if (n == 0)
+        return;
+#if ATTNI_BITS == 32
+    attni_store_row_f32(to_, dtype, 1, from_, n);
+#else
+    attni_store_row_f64(to_, dtype, 1, from_, n);
+#endif
+    attni_clear_signs(to_, dtype, 1, n);
 }

@@ -317,6 +317,50 @@ static void test_two_ways(void **state)
     run_property(fast_and_aside, "two ways", 60);
 }
 
+/* Few queries are computed by the functions of the decode path, if keys and values are rows without
+ * gaps between elements. Otherwise they are copied, and multiplied as tiles are. */
+static void few_and_tiles(check_case *c)
+{
+    static const int64_t widths[] = {1, 7, 16, 32, 40, 64, 90, 128, 160};
+    problem p;
+    const int64_t T = check_between(c, 1, unit->rows), S = check_between(c, 1, 600);
+    const int64_t D = CHECK_PICK(c, widths), Dv = CHECK_PICK(c, widths);
+    const bool bad = check_chance(c, 20);
+    check_describe(c, "T=%d S=%d D=%d Dv=%d%s", (int)T, (int)S, (int)D, (int)Dv,
+                   bad ? ", NaN" : "");
+    make(c, &p, T, S, D, Dv, ATTN_BF16, ATTN_BF16);
+    p.args.causal = check_chance(c, 50) ? ATTN_CAUSAL_BOTTOM_RIGHT : ATTN_CAUSAL_NONE;
+    p.args.softcap = check_chance(c, 30) ? 5 : 0;
+    if (bad)
+        check_store(&p.x[check_chance(c, 50) ? 0 : 4].view, 0, 1, T - 1, 0, NAN);
+    run(c, &p);
+    double *want[3];
+    for (int i = 0; i < 3; i++)
+        want[i] = check_tensor_copy(c, &p.x[5 + i].view);
+    for (int i = 1; i < 3; i++) {
+        const int64_t width = i == 1 ? D : Dv, shape[4] = {1, 1, S, 2 * width};
+        const double *from = check_tensor_copy(c, &p.x[i].view);
+        attn_tensor apart = check_tensor_new(c, ATTN_BF16, shape, CHECK_DENSE).view;
+        apart.shape[3] = width, apart.stride[3] = 2;
+        for (int64_t at = 0; at < S * width; at++)
+            check_store(&apart, 0, 0, at / width, at % width, from[at]);
+        *(i == 1 ? &p.args.k : &p.args.v) = apart;
+    }
+    run(c, &p);
+    for (int i = 0; i < 3; i++) {
+        check_difference d;
+        const double *got = check_tensor_copy(c, &p.x[5 + i].view);
+        if (!check_same(got, want[i], check_count(&p.x[5 + i].view), CHECK_ZERO_SIGNED, &d))
+            check_fail(c, "d%c %d is %.9g, want %.9g", "qkv"[i], (int)d.at, d.got, d.want);
+    }
+}
+
+static void test_few_queries(void **state)
+{
+    (void)state;
+    run_property(few_and_tiles, "few queries", 200);
+}
+
 /* A NaN in row i0 of q or dout, under a causal mask, reaches what that row's arithmetic reaches,
  * and changes no bit of other rows. */
 static void bad_rows(check_case *c)
@@ -429,8 +473,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),       cmocka_unit_test(test_scores),
         cmocka_unit_test(test_random_options), cmocka_unit_test(test_two_ways),
-        cmocka_unit_test(test_bad_rows),       cmocka_unit_test(test_bad_key),
-        cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_few_queries),    cmocka_unit_test(test_bad_rows),
+        cmocka_unit_test(test_bad_key),        cmocka_unit_test(test_choices),
     };
     static const char *const names[] = {"amx", "avx512bf16"};
     int failed = 0;
