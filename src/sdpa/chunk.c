@@ -20,9 +20,8 @@
 
 #include <string.h>
 
-/* Returns the region that the next operation prefetches from, or NULL; see prefetch.c. Not inlined:
- * each of the two copies would add 130 instructions of code. */
-static __attribute__((noinline)) attni_prefetch *prefetch_now(attni_worker *w)
+/* Not inlined: each copy would add 130 instructions of code. */
+__attribute__((noinline)) attni_prefetch *attni_prefetch_now(attni_worker *w)
 {
     while (w->prefetch_next < w->prefetch_count &&
            w->prefetch[w->prefetch_next].line >= w->prefetch[w->prefetch_next].lines)
@@ -35,7 +34,7 @@ static __attribute__((noinline)) attni_prefetch *prefetch_now(attni_worker *w)
 void attni_tile_products(attni_worker *w, const attni_tile *t, const attni_chunk_block *b)
 {
     w->plan->kernels->scores(b->st, b->mx, t->qt, b->k, b->ldk, b->n, w->plan->D, t->nv,
-                             prefetch_now(w));
+                             attni_prefetch_now(w));
 }
 
 void attni_tile_biases(attni_worker *w, const attni_tile *t, const attni_chunk_block *b,
@@ -101,7 +100,7 @@ void attni_block_values(attni_worker *w, attni_tile *t, attni_partial *x,
     if (b->max_raised)
         kernels->rescale(x->acc, p->Dv, b->a, t->nv);
     kernels->values(x->acc, t->total, w->factors, b->v, b->ldv, b->st, b->n, p->Dv, t->nv, b->flags,
-                    prefetch_now(w));
+                    attni_prefetch_now(w));
 }
 
 /* ---------------------------------------------------------------------------------- the chunk */

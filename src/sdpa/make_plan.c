@@ -196,11 +196,17 @@ static bool size_scratch(attni_plan *p)
 
 /* Rows are prefetched if q, k, v and out together, each element counted as an R, have more than
  * ATTNI_FAR_BYTES. For smaller calls prefetch only costs time: 12 heads took 5 % longer with
- * T = S = 32, and 2 % longer with T = S = 64. */
-static bool far_data(const attni_plan *p)
+ * T = S = 32, and 2 % longer with T = S = 64. A task of one block of keys has less arithmetic, so
+ * that prefetching is a larger part of it. It pays if the data do not fit in L3
+ * (docs/decisions/0050). */
+static void choose_prefetch(attni_plan *p)
 {
     const double rows = (double)p->B * ((double)p->H * (double)p->T + (double)p->Hk * (double)p->S);
-    return rows * (double)(p->D + p->Dv) * (double)p->real > ATTNI_FAR_BYTES;
+    const double bytes = rows * (double)(p->D + p->Dv) * (double)p->real;
+    p->far = bytes > ATTNI_FAR_BYTES;
+    p->far_blocks = bytes > 11.0 * ATTNI_FAR_BYTES;
+    /* Prefetching into L2 makes small decoding calls up to 3 % slower. */
+    p->prefetch_l2 = p->far && attni_prefetch_l2();
 }
 
 /* Can the decode path read keys and values as they are stored, although they are not rows of R? If
@@ -238,9 +244,7 @@ attn_status attni_make_plan(attni_plan *p, int isa, int threads, attn_error *err
     p->copies_rows = !p->q_in_place || !p->out_in_place || p->group > 1;
     p->no_postprocessing = p->k_in_place && p->v_in_place && !p->scaled_scores && !p->args.mask &&
                            !p->args.scores && p->args.dropout == 0;
-    p->far = far_data(p);
-    /* Prefetching into L2 makes small decoding calls up to 3 % slower. */
-    p->prefetch_l2 = p->far && attni_prefetch_l2();
+    choose_prefetch(p);
     p->nv = vectors_of_tile(p, threads);
     if (!count_tasks(p, threads) || !size_scratch(p))
         return attni_fail(

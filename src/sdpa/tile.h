@@ -185,6 +185,8 @@ void attni_add_prefetch(attni_worker *w, const char *first, ptrdiff_t ld, int64_
 /* Chooses what is prefetched while the first `count` tiles pass over a chunk of keys. The next
  * chunk begins at key j, unless j is `end`. */
 void attni_choose_prefetch(attni_worker *w, int count, int64_t j, int64_t end);
+/* The rows from which the next scores() or values() prefetches (chunk.c); NULL: none are left. */
+attni_prefetch *attni_prefetch_now(attni_worker *w);
 
 /* ------------------------------------------------------------------------------- chunk.c */
 

@@ -315,8 +315,7 @@ static void carve_one_block(attni_worker *w, attni_tile *t, char *at)
     t->l = take(&at, 5 * line);
     t->m = t->l + line, t->m_first = t->m + line, t->top = t->m_first + line;
     t->c = t->top + line;
-    w->chunk.m =
-        take(&at, 2 * line); /* only for the sink logit, which is joined like a chunk (result.c) */
+    w->chunk.m = take(&at, 2 * line); /* for the sink logit, joined like a chunk (result.c) */
     w->chunk.l = w->chunk.m + line;
     w->mx = take(&at, 4 * line);
     w->a = w->mx + line, w->factors = w->a + line;
@@ -337,6 +336,8 @@ static void sweep_one_block(attni_worker *w, attni_tile *t)
     const int n = (int)w->sequence->S;
     attni_chunk_block b = {.n = n, .route = t->route, .st = w->st, .mx = w->mx};
     attni_block_rows(w, &b, false);
+    if (p->far_blocks && !t->decodes)
+        attni_choose_prefetch(w, 1, n, n);
     if (t->decodes)
         attni_decode_products(w, t, &b, n);
     else
@@ -351,7 +352,7 @@ static void sweep_one_block(attni_worker *w, attni_tile *t)
     } else {
         kernels->weights(w->st, t->l, w->st, t->c, t->m, n, t->nv, 0);
         kernels->values(t->total, NULL, NULL, b.v, b.ldv, w->st, n, p->Dv, t->nv, ATTNI_FIRST,
-                        NULL);
+                        attni_prefetch_now(w));
     }
 }
 
