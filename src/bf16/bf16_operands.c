@@ -64,14 +64,34 @@ const void *attni_bf16_find_keys(bf16_worker *w, int64_t j0, int n, int at, ptrd
     return w->keys[at];
 }
 
-/* Prefetches the rows of the block that begins at j. */
-static void prefetch_rows(const bf16_worker *w, const attn_tensor *t, int64_t j)
+/* Prefetches `rows` rows of t, but at most a block; the first one is at `row`. */
+static void prefetch_rows(const attn_tensor *t, const char *row, int64_t rows)
 {
-    const int64_t left = attni_keys_there(w->sequence) - j;
-    for (int r = 0; r < ATTNI_BLOCK && r < left; r++) {
-        const char *row = attni_stored_row(w->sequence, t, j + r);
+    for (int r = 0; r < ATTNI_BLOCK && r < rows; r++, row += t->stride[2] * 2)
         for (int64_t c = 0; c < t->shape[3]; c += 32)
             __builtin_prefetch(row + 2 * c);
+}
+
+/* Prefetches the values of the block that begins at j. If the sequence ends there, prefetches
+ * the first rows of the next task instead. */
+static void prefetch_block(const bf16_worker *w, int64_t j)
+{
+    const attn_sdpa_args *a = &w->plan->args;
+    const int64_t left = attni_keys_there(w->sequence) - j;
+    if (left > 0) {
+        const int64_t together = attni_rows_together(w->sequence, j);
+        prefetch_rows(&a->v, attni_stored_row(w->sequence, &a->v, j),
+                      left < together ? left : together);
+    } else if (w->next && w->plan->far_blocks) {
+        const attni_sequence *next = &w->next->sequence;
+        int64_t keys;
+        const char *k = attni_first_row(w->next, &a->k, &keys);
+        prefetch_rows(&a->q, attni_at(&a->q, next->b, next->h, next->i_base + w->next->i0, 0),
+                      w->next->rows);
+        if (k && !w->plan->k_interleaved)
+            prefetch_rows(&a->k, k, keys);
+        if (k)
+            prefetch_rows(&a->v, attni_first_row(w->next, &a->v, NULL), keys);
     }
 }
 
@@ -93,7 +113,7 @@ const attni_bf16 *attni_bf16_find_values(bf16_worker *w, int64_t j0, int n, int 
         from = rows, apart = (ptrdiff_t)p->Dv;
     }
     if (p->far && w->unit->prefetch_values)
-        prefetch_rows(w, v, j0 + n);
+        prefetch_block(w, j0 + n);
     if ((w->few ? w->unit->pack_few : w->unit->pack_values)(vt, from, apart, n, p->Dv,
                                                             w->mode != SWEEP_FAST))
         w->nonfinite |= 1u << at;
