@@ -10,8 +10,8 @@ extern const attni_engine attni_engine_bf16;
  * options or sizes, or the instruction set of plan->kernels does not multiply bf16. */
 const struct attni_bf16_unit *attni_bf16_unit_for(const attni_plan *plan);
 
-/* The route of a tile of `rows` queries of a call that this engine computes. keys: of the
- * sequence. */
+/* The route of a tile of `rows` queries of a call that this engine computes. keys: the number
+ * of keys of the sequence. */
 attni_route attni_bf16_route_of(const attni_plan *plan, int rows, int64_t keys);
 
 #endif

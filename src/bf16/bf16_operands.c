@@ -72,8 +72,8 @@ static void prefetch_rows(const attn_tensor *t, const char *row, int64_t rows)
             __builtin_prefetch(row + 2 * c);
 }
 
-/* Prefetches the values of the block that begins at j. If the sequence ends there, prefetches
- * the first rows of the next task instead. */
+/* Prefetches the values of the block that begins at j. If the sequence ends there, and the call has
+ * much data (far_blocks), prefetches the first rows of the next task instead. */
 static void prefetch_block(const bf16_worker *w, int64_t j)
 {
     const attn_sdpa_args *a = &w->plan->args;

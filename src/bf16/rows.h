@@ -141,8 +141,9 @@ INLINE void score_row_group(float *st, const attni_bf16 *q, const char *line, ui
         FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK + g * 16, chain_sums(s[g][r]));
 }
 
-/* 2 to 12 queries score two groups at once, because fewer chains of sums would wait for their
- * own additions: with keys in L2 four queries take 22 % less time, eight 12 %; in memory 3 to 7
+/* For 2 to 12 queries two groups are scored at once, because fewer chains of sums would wait for
+ * their own additions: with keys in L2 four queries take 22 % less time, eight 12 %; in memory 3 to
+ * 7
  * %. A single query would be 5 to 15 % slower from memory, because two groups are two address
  * streams. The sums of 16 queries and two groups would need all registers. */
 INLINE void score_interleaved_rows(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D,
@@ -180,7 +181,7 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
         score_row_keys(st, q, k, j, D, nr, 1, l2);
 }
 
-/* `call` with the constants nr and, for a single query, l2. */
+/* Runs `call` with the constants nr and, for a single query, l2. */
 #define WITH(rows, level, call)                                                                    \
     do {                                                                                           \
         enum { nr = rows };                                                                        \
@@ -188,7 +189,8 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
         call;                                                                                      \
     } while (0)
 
-/* `call` with nr, the number of queries, rounded up to 1, 4 or, if the unit decodes more, 8. */
+/* Runs `call` with nr, the number of queries, rounded up to 1, 4 or, if the unit decodes more, 8.
+ */
 #define WITH_NR(queries, level, call)                                                              \
     do {                                                                                           \
         if ((queries) > 4 && MAX_DECODE_ROWS > 4)                                                  \
@@ -337,7 +339,7 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
 INLINE void value_rows_of(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
                           int64_t Dv, bool first, const int nr, const bool l2)
 {
-    /* so many groups of 32 sums of each query fit in registers */
+    /* the most groups of 32 sums for each query that fit in registers */
     const int most = nr == 1 ? 4 : nr <= MAX_DECODE_ROWS / 4 ? 2 : 1;
     int64_t c = 0;
     prefetcher block = prefetch_stream(v->next, 0, v->ld, 2 * (ptrdiff_t)Dv);
@@ -372,7 +374,7 @@ static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_b
     chain_mode_end(mode);
 }
 
-/* row_products for 16 `vectors` components from c on; `pairs` may be a constant. */
+/* row_products for 16 x `vectors` components from c on; `pairs` may be a constant. */
 INLINE void row_products_of(float *sums, const attni_bf16 *x, ptrdiff_t ldx, const attni_bf16 *rows,
                             const int pairs, int n, int64_t width, bool add, int64_t c,
                             const int vectors)

@@ -31,8 +31,8 @@ const attni_bf16_unit *attni_bf16_unit_for(const attni_plan *plan)
     return attni_bf16_unit_of(plan->kernels->isa);
 }
 
-/* The number of keys from which on `rows` queries are decoded: with fewer, a tile of 16 columns is
- * faster (docs/decisions/0047). If keys come in pieces, the number does not matter, because all
+/* The smallest number of keys with which `rows` queries are decoded: with fewer, a tile of 16
+ * columns is faster (docs/decisions/0047). If keys come in pieces, there is no minimum, because all
  * pieces must take the same route. */
 static int64_t fewest_keys(const attni_plan *plan, int rows)
 {

@@ -73,7 +73,7 @@ INLINE void pair_gradients(float *ds, int W, const __m512 *factors, bool both)
     _mm512_store_si512(ds + 16, _mm512_permutex2var_epi16(even, high, odd));
 }
 
-/* Processes 32 queries, from group g on; of the second 16 none exists if `vectors` is 1. */
+/* Processes 32 queries, from group g on; if `vectors` is 1, the second 16 do not exist. */
 INLINE void columns(const attni_bf16_grads *x, int g, const bool ready, const int vectors)
 {
     const int W = 16 * x->nv, n = x->n;

@@ -60,8 +60,9 @@ static void load_rows(const attni_grad_worker *w, const attn_tensor *t, attni_bf
     }
 }
 
-/* The number of queries for which products are computed as in the decode path; 0: products of tiles
- * are faster, or keys or values cannot be read in place, or a key is not finite. */
+/* The number of queries for which products are computed as in the decode path. 0: there are more
+ * than its functions take, keys or values cannot be read in place or have no elements, or a key is
+ * not finite. */
 static int few_queries(const attni_grad_worker *w)
 {
     const attni_backward *bw = w->bw;
@@ -241,7 +242,7 @@ static void add_queries(const attni_grad_worker *w, int64_t at, int n)
 
 /* ----------------------------------------------------------------- products with few queries */
 
-/* c [n][W] = n rows of t, keys or values from j on, times few_q or few_dout. */
+/* c [n][W] = n rows of t (keys or values), from row j on, times `queries` (few_q or few_dout). */
 static void score_few(const attni_grad_worker *w, void *c, const attn_tensor *t, int64_t j, int n,
                       const attni_bf16 *queries)
 {

@@ -16,14 +16,14 @@ typedef struct attni_grad_operands {
     attni_bf16 *q_pairs, *dout_pairs; /* [32][D][2]: pairs of queries, non-finite rows as zeros */
     attni_bf16 *rows;                 /* [64][max(D, Dv)]: temporary rows */
     float *largest;                   /* [W] */
-    /* The task's tiles have so few queries that keys and values are read in place, by the functions
-     * of the decode path, for `few` queries: 1, 4, 8, 12 or 16. 0: there are more. The arrays are
-     * for this case; k, v and kt are for the other. */
+    /* Not 0: keys and values are read in place, by the functions of the decode path, for `few`
+     * queries: 1, 4, 8, 12 or 16. The arrays that follow are used. 0: products of tiles, with k, v
+     * and kt (few_queries() in backward_bf16.c decides). */
     int few;
     attni_bf16 *few_q, *few_dout; /* [D/2][few][2], [Dv/2][few][2] */
     attni_bf16 *few_grads;        /* [few][CHUNK]: gradients of a block, divided by `largest` */
     float *few_scores;            /* [few][CHUNK]: scores or dout . v of a block */
-    float *few_sums, *few_dq;     /* [few][D]: of a block; of the blocks of this chunk */
+    float *few_sums, *few_dq;     /* [few][D]: of one block; of the chunk's blocks so far */
 } attni_grad_operands;
 
 typedef struct attni_grad_worker {

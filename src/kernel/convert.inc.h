@@ -47,8 +47,8 @@ V_INLINE vec load_as(const char *p, const attn_dtype dtype, int n)
 #endif
 }
 
-/* `statement` for each vector of n >= V_LANES elements, from element `at` on. If n is no multiple
- * of V_LANES, the last vector repeats elements of the one before. */
+/* Runs `statement` for each vector of n >= V_LANES elements, from element `at` on. If n is no
+ * multiple of V_LANES, the last vector repeats elements of the one before. */
 #define EACH_VECTOR(n, statement)                                                                  \
     do {                                                                                           \
         int64_t at = 0;                                                                            \

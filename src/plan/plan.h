@@ -92,7 +92,8 @@ struct attni_plan {
     bool decode_as_stored;
     size_t sums_width; /* Dv, rounded up to whole vectors */
     bool far;          /* more than ATTNI_FAR_BYTES of data, so that rows are prefetched */
-    bool far_blocks;   /* so much that tasks of one block of keys prefetch, too */
+    bool far_blocks;   /* so much that tasks of one block of keys, and tasks of bf16 tiles, prefetch
+                          the rows of the next task */
     bool prefetch_l2;  /* decode operations prefetch into L2 first; applies to f32, and to bf16 in
                           the bf16 engine */
     int nv;            /* vectors of queries in a full tile */

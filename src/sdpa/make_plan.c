@@ -197,8 +197,9 @@ static bool size_scratch(attni_plan *p)
 /* Rows are prefetched if q, k, v and out together, each element counted as an R, have more than
  * ATTNI_FAR_BYTES. For smaller calls prefetch only costs time: 12 heads took 5 % longer with
  * T = S = 32, and 2 % longer with T = S = 64. A task of one block of keys has less arithmetic, so
- * that prefetching is a larger part of it. It pays if the data do not fit in L3: 11 MiB, or 8 MiB
- * of bf16 that is multiplied as bf16 (docs/decisions/0050). */
+ * that prefetching is a larger part of it. It pays above 11 MiB, or 7.5 MiB
+ * of bf16 that is multiplied as bf16: measured on a Zen 5 whose L3 is shared
+ * (docs/decisions/0050). */
 static void choose_prefetch(attni_plan *p)
 {
     const double rows = (double)p->B * ((double)p->H * (double)p->T + (double)p->Hk * (double)p->S);
