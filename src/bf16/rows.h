@@ -4,9 +4,10 @@
  *   row_scores                   st = Q K^T, keys in SIMD lanes; keys as rows, or interleaved
  *   row_values                   sums += P V, value components in SIMD lanes
  *   row_values_and_next_scores   one query: values of a chunk and scores of the next, in one loop
+ *   row_products                 dk and dv of few queries, for grad/backward_bf16.c
  *
  * The order of a sum is that of the unit's tiles, so that one query alone has the bits that it has
- * among many. The including file defines this order by a type and three functions:
+ * among many. The including file defines this order by a type and six functions:
  *
  *   chain                      16 sums
  *   chain_from(x)              chains that start at the sums x
@@ -42,9 +43,9 @@ INLINE prefetcher prefetch_stream(const void *from, int rows, ptrdiff_t bytes, p
 }
 
 /* Prefetches lines from address p on, into L2 instead of L1 if `l2`. The first assembler statement
- * keeps one copy of the loop around a test of l2, instead of two. A single query has two copies,
- * with a constant l2: with the test it was 7 to 10 % slower from memory on a Zen 5. The second
- * statement keeps one register for the addresses. */
+ * keeps one copy of the loop around a test of l2, instead of two. For rows of keys and values, a
+ * single query has two copies, with a constant l2: with the test it was 7 to 10 % slower from
+ * memory on a Zen 5. The second statement keeps one register for the addresses. */
 INLINE void prefetch_at(uintptr_t p, const int lines, bool l2)
 {
     if (!__builtin_constant_p(l2))
