@@ -281,6 +281,22 @@ static void run(check_case *c, problem *p)
         check_fail(c, "refused");
 }
 
+static void copy_gradients(check_case *c, const problem *p, double *to[3])
+{
+    for (int i = 0; i < 3; i++)
+        to[i] = check_tensor_copy(c, &p->x[5 + i].view);
+}
+
+static void expect_gradients(check_case *c, const problem *p, double *want[3])
+{
+    for (int i = 0; i < 3; i++) {
+        check_difference d;
+        const attn_tensor *t = &p->x[5 + i].view;
+        if (!check_same(check_tensor_copy(c, t), want[i], check_count(t), CHECK_ZERO_SIGNED, &d))
+            check_fail(c, "d%c %d is %.9g, want %.9g", "qkv"[i], (int)d.at, d.got, d.want);
+    }
+}
+
 /* A float mask of zeros, whose gradient is asked for: then the pass over the scores is made in
  * steps. */
 static void fast_and_aside(check_case *c)
@@ -299,16 +315,10 @@ static void fast_and_aside(check_case *c)
     p.args.mask = &zeros.view;
     run(c, &p);
     double *want[3];
-    for (int i = 0; i < 3; i++)
-        want[i] = check_tensor_copy(c, &p.x[5 + i].view);
+    copy_gradients(c, &p, want);
     p.grads.dmask = &dmask.view;
     run(c, &p);
-    for (int i = 0; i < 3; i++) {
-        check_difference d;
-        const double *got = check_tensor_copy(c, &p.x[5 + i].view);
-        if (!check_same(got, want[i], check_count(&p.x[5 + i].view), CHECK_ZERO_SIGNED, &d))
-            check_fail(c, "d%c %d is %.9g, want %.9g", "qkv"[i], (int)d.at, d.got, d.want);
-    }
+    expect_gradients(c, &p, want);
 }
 
 static void test_two_ways(void **state)
@@ -335,8 +345,7 @@ static void few_and_tiles(check_case *c)
         check_store(&p.x[check_chance(c, 50) ? 0 : 4].view, 0, 1, T - 1, 0, NAN);
     run(c, &p);
     double *want[3];
-    for (int i = 0; i < 3; i++)
-        want[i] = check_tensor_copy(c, &p.x[5 + i].view);
+    copy_gradients(c, &p, want);
     for (int i = 1; i < 3; i++) {
         const int64_t width = i == 1 ? D : Dv, shape[4] = {1, 1, S, 2 * width};
         const double *from = check_tensor_copy(c, &p.x[i].view);
@@ -347,12 +356,7 @@ static void few_and_tiles(check_case *c)
         *(i == 1 ? &p.args.k : &p.args.v) = apart;
     }
     run(c, &p);
-    for (int i = 0; i < 3; i++) {
-        check_difference d;
-        const double *got = check_tensor_copy(c, &p.x[5 + i].view);
-        if (!check_same(got, want[i], check_count(&p.x[5 + i].view), CHECK_ZERO_SIGNED, &d))
-            check_fail(c, "d%c %d is %.9g, want %.9g", "qkv"[i], (int)d.at, d.got, d.want);
-    }
+    expect_gradients(c, &p, want);
 }
 
 static void test_few_queries(void **state)
@@ -377,8 +381,7 @@ static void bad_rows(check_case *c)
     p.args.causal = ATTN_CAUSAL_TOP_LEFT;
     run(c, &p);
     double *clean[3];
-    for (int n = 0; n < 3; n++)
-        clean[n] = check_tensor_copy(c, &p.x[5 + n].view);
+    copy_gradients(c, &p, clean);
     check_store(in_q ? &p.x[0].view : &p.x[4].view, 0, h0, i0, d0, NAN);
     run(c, &p);
     for (int n = 0; n < 3; n++) {
