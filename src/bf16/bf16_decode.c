@@ -62,23 +62,15 @@ static void load_row(bf16_worker *w, const bf16_tile *t)
                          (float)p->scale_pow2);
 }
 
-static void load_rows(bf16_worker *w, bf16_tile *t)
-{
-    attni_bf16_load_queries(w, t);
-    const attni_bf16 *q = t->q; /* columns without a query are 0 */
-    attni_bf16 *to = w->row_q;
-    for (int64_t d = 0; d < attni_bf16_padded(w->plan->D); d += 2, q += 32, to += 2 * w->row)
-        for (int r = 0; r < w->row; r += 4)
-            memcpy(to + 2 * r, q + 2 * r, 16);
-}
-
 void attni_bf16_row_begin(bf16_worker *w, bf16_tile *t)
 {
-    w->row = t->rows == 1 ? 1 : (t->rows + 3) / 4 * 4;
-    if (w->row == 1)
+    w->row = attni_bf16_decode_rows(t->rows);
+    if (w->row == 1) {
         load_row(w, t);
-    else
-        load_rows(w, t);
+    } else { /* columns without a query are 0 */
+        attni_bf16_load_queries(w, t);
+        attni_bf16_first_queries(w->row_q, t->q, attni_bf16_padded(w->plan->D), w->row, t->nv);
+    }
     for (int r = t->rows; r < w->row; r++)
         memset(w->row_p + r * ATTNI_CHUNK, 0, ATTNI_CHUNK * sizeof *w->row_p);
     w->row_pending.count = 0;
@@ -111,32 +103,34 @@ static attni_bf16_rows rows_at(const bf16_worker *w, const attn_tensor *t,
     return x;
 }
 
-/* Copies rows j .. j+n-1 of `width` components. Rows up to the next multiple of 16 are filled with
- * zeros. */
-static attni_bf16_rows copy_rows(const bf16_worker *w, const attn_tensor *t, int64_t j, int n,
-                                 int64_t width, attni_bf16 *to)
+/* Copies rows whose elements are `stride` elements apart. Rows up to the next multiple of 16 are
+ * filled with zeros and count in the result's n. */
+static attni_bf16_rows copy_rows(attni_bf16 *to, const attni_bf16_rows *rows, int64_t stride,
+                                 int64_t width)
 {
-    const int rows = (n + 15) / 16 * 16;
+    const int n = rows->n, all = (n + 15) / 16 * 16;
     for (int r = 0; r < n; r++)
-        attni_bf16_copy_row(to + r * width, attni_stored_row(w->sequence, t, j + r), t->stride[3],
-                            width);
-    memset(to + n * width, 0, (size_t)((rows - n) * width) * sizeof *to);
-    return (attni_bf16_rows){.at = to, .ld = (ptrdiff_t)width * 2, .next = to, .n = rows};
+        attni_bf16_copy_row(to + r * width, (const char *)rows->at + r * rows->ld, stride, width);
+    memset(to + n * width, 0, (size_t)((all - n) * width) * sizeof *to);
+    return (attni_bf16_rows){.at = to, .ld = (ptrdiff_t)width * 2, .next = to, .n = all};
 }
 
-static void score_rows(bf16_worker *w, float *st, attni_bf16_rows k, int64_t j)
+void attni_bf16_row_scores(const attni_bf16_unit *unit, float *st, const attni_bf16 *q,
+                           const attni_bf16_rows *k, int64_t stride, int D, int rows,
+                           attni_bf16 *copies)
 {
-    const attni_plan *p = w->plan;
-    const attn_tensor *keys = &p->args.k;
-    const int D = (int)p->D;
-    const int rest = k.interleaved ? 0 : keys->stride[3] == 1 || D == 1 ? k.n % 16 : k.n;
-    k.n -= rest;
-    if (k.n)
-        w->unit->row_scores(st, w->row_q, &k, D, w->row);
+    const int rest = k->interleaved ? 0 : stride == 1 || D == 1 ? k->n % 16 : k->n;
+    attni_bf16_rows part = *k;
+    part.n = k->n - rest;
+    if (part.n)
+        unit->row_scores(st, q, &part, D, rows);
     if (rest == 0)
         return;
-    const attni_bf16_rows copy = copy_rows(w, keys, j + k.n, rest, D, w->k);
-    w->unit->row_scores(st + k.n, w->row_q, &copy, D, w->row);
+    const attni_bf16_rows last = {.at = (const char *)k->at + part.n * k->ld,
+                                  .ld = k->ld,
+                                  .n = rest};
+    const attni_bf16_rows copy = copy_rows(copies, &last, stride, D);
+    unit->row_scores(st + part.n, q, &copy, D, rows);
 }
 
 static void add_rows(bf16_worker *w, attni_bf16_rows v, int from)
@@ -144,7 +138,7 @@ static void add_rows(bf16_worker *w, attni_bf16_rows v, int from)
     const attn_tensor *values = &w->plan->args.v;
     const int64_t Dv = w->plan->Dv;
     if (values->stride[3] != 1 && Dv > 1)
-        v = copy_rows(w, values, w->row_pending.j[from], v.n, Dv, w->vt);
+        v = copy_rows(w->vt, &v, values->stride[3], Dv);
     w->unit->row_values(w->row_sums, w->row_columns->l, w->row_p + from * ATTNI_BLOCK, &v, Dv,
                         from == 0, w->row);
 }
@@ -183,7 +177,7 @@ static void score_and_add(bf16_worker *w, float *st, const bf16_visible_blocks *
     const bf16_visible_blocks *left = &w->row_pending;
     for (int b = 0, c = 0; b < all->count || c < left->count;) {
         float *to = st + b * ATTNI_BLOCK;
-        const int from = b, first = c;
+        const int first = c;
         attni_bf16_rows k = {.n = 0}, v = {.n = 0};
         if (b < all->count)
             k = rows_at(w, &p->args.k, all, &b);
@@ -195,7 +189,8 @@ static void score_and_add(bf16_worker *w, float *st, const bf16_visible_blocks *
         if (v.n)
             add_rows(w, v, first);
         if (k.n)
-            score_rows(w, to, k, all->j[from]);
+            attni_bf16_row_scores(w->unit, to, w->row_q, &k, p->args.k.stride[3], (int)p->D, w->row,
+                                  w->k);
     }
 }
 

@@ -143,10 +143,9 @@ INLINE void score_row_group(float *st, const attni_bf16 *q, const char *line, ui
 }
 
 /* For 2 to 12 queries two groups are scored at once, because fewer chains of sums would wait for
- * their own additions: with keys in L2 four queries take 22 % less time, eight 12 %; in memory 3 to
- * 7
- * %. A single query would be 5 to 15 % slower from memory, because two groups are two address
- * streams. The sums of 16 queries and two groups would need all registers. */
+ * their own additions. With keys in L2, four queries take 22 % less time and eight 12 %; from
+ * memory, 3 to 7 %. A single query would be 5 to 15 % slower from memory, because two groups are
+ * two address streams. The sums of 16 queries and two groups would need all registers. */
 INLINE void score_interleaved_rows(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D,
                                    const int nr)
 {

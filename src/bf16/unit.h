@@ -205,12 +205,21 @@ void attni_bf16_pack_weights(attni_bf16 *p, const float *st, int nv);
 /* n rounded up to a multiple of 32, at least 32: whole operands, padded with zeros. */
 static inline int64_t attni_bf16_padded(int64_t n) { return n <= 0 ? 32 : n + (32 - n % 32) % 32; }
 
+/* The number of queries that the row_* functions take for `queries` of them: 1, 4, 8, 12 or 16. */
+static inline int attni_bf16_decode_rows(int queries)
+{
+    return queries == 1 ? 1 : (queries + 3) / 4 * 4;
+}
+
 /* Copies n elements of 2 bytes that are `stride` elements apart. */
 void attni_bf16_copy_row(attni_bf16 *to, const char *from, int64_t stride, int64_t n);
 /* Packs rows of bf16, of last stride 1 and any alignment, into the shape of q. power: a power of
  * two. */
 void attni_bf16_pack_queries(attni_bf16 *to, const attni_bf16 *q, ptrdiff_t ldq, int rows,
                              int64_t D, float power, int nv);
+/* Copies the first `rows` queries, 1 or a multiple of 4, from the shape of q to [D/2][rows][2]. D
+ * is padded. */
+void attni_bf16_first_queries(attni_bf16 *to, const attni_bf16 *q, int64_t D, int rows, int nv);
 /* Copies one row, times `power`, as a row. */
 void attni_bf16_scale_row(attni_bf16 *to, const attni_bf16 *q, int64_t D, float power);
 /* pack_values of the matrix unit, and of the dot products. */
@@ -221,6 +230,13 @@ bool attni_bf16_pack_pairs(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, i
 /* The exponent, biased as it is stored, of the largest of rows x columns elements; ld is in
  * bytes. */
 int attni_bf16_exponent(const void *x, ptrdiff_t ld, int64_t rows, int64_t columns);
+
+/* (bf16_decode.c) unit->row_scores for any number of keys and any stride of their elements. Keys
+ * that it does not take as they are, are copied to `copies`, which has room for k->n of them,
+ * rounded up to 16. */
+void attni_bf16_row_scores(const attni_bf16_unit *unit, float *st, const attni_bf16 *q,
+                           const attni_bf16_rows *k, int64_t stride, int D, int rows,
+                           attni_bf16 *copies);
 
 /* Merges a chunk into the total: m' = max(M, m), total = total 2^(M - m') + acc 2^(m - m'), and L
  * likewise. */

@@ -59,6 +59,17 @@ void attni_bf16_scale_row(attni_bf16 *to, const attni_bf16 *q, int64_t D, float 
                                                 _mm512_set1_ps(power)));
 }
 
+void attni_bf16_first_queries(attni_bf16 *to, const attni_bf16 *q, int64_t D, int rows, int nv)
+{
+    for (int64_t d = 0; d < D; d += 2, to += 2 * rows) {
+        const attni_bf16 *pairs = q + d / 32 * nv * OPERAND + d % 32 * 16;
+        if (rows == 1)
+            memcpy(to, pairs, 4);
+        for (int r = 0; r + 4 <= rows; r += 4)
+            memcpy(to + 2 * r, pairs + 2 * r, 16);
+    }
+}
+
 void attni_bf16_pack_queries(attni_bf16 *to, const attni_bf16 *q, ptrdiff_t ldq, int rows,
                              int64_t D, float power, int nv)
 {

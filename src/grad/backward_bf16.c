@@ -74,7 +74,7 @@ static int few_queries(const attni_grad_worker *w)
                             (ptrdiff_t)k->stride[2] * (ptrdiff_t)sizeof(attni_bf16), w->n,
                             bw->plan.D) == 255)
         return 0;
-    return T == 1 ? 1 : (T + 3) / 4 * 4;
+    return attni_bf16_decode_rows(T);
 }
 
 void attni_grad_bf16_load_keys(attni_grad_worker *w)
@@ -83,7 +83,6 @@ void attni_grad_bf16_load_keys(attni_grad_worker *w)
     const attn_sdpa_args *a = &bw->plan.args;
     attni_grad_operands *o = &w->bf16;
     const int64_t D = bw->q_panels.padded;
-    memset(w->nonfinite_k, 0, sizeof w->nonfinite_k);
     o->few = few_queries(w);
     if (o->few)
         return;
@@ -134,16 +133,6 @@ static void load_queries(const attni_grad_worker *w, const attn_tensor *t, attni
     attni_bf16_pack_pairs(pairs, from, ld, tile->rows, width, false);
 }
 
-/* Copies the first columns of a tile operand, pairs of components of up to 32 queries. */
-static void few_rows(const attni_grad_worker *w, attni_bf16 *to, const attni_bf16 *from,
-                     int64_t width)
-{
-    const int few = w->bf16.few;
-    for (int64_t d = 0; d < width; d += 2, to += 2 * few)
-        memcpy(to, from + d / 32 * w->tile.nv * OPERAND + d % 32 * 16,
-               2 * (size_t)few * sizeof *to);
-}
-
 void attni_grad_bf16_load_tile(attni_grad_worker *w)
 {
     const attni_backward *bw = w->bw;
@@ -152,8 +141,8 @@ void attni_grad_bf16_load_tile(attni_grad_worker *w)
     load_queries(w, &p->args.q, o->q, p->scale_pow2, o->q_pairs, w->nonfinite_q);
     load_queries(w, &bw->grads.dout, o->dout, 1, o->dout_pairs, w->nonfinite_dout);
     if (o->few) {
-        few_rows(w, o->few_q, o->q, bw->q_panels.padded);
-        few_rows(w, o->few_dout, o->dout, bw->v_panels.padded);
+        attni_bf16_first_queries(o->few_q, o->q, bw->q_panels.padded, o->few, w->tile.nv);
+        attni_bf16_first_queries(o->few_dout, o->dout, bw->v_panels.padded, o->few, w->tile.nv);
         memset(o->few_dq, 0, (size_t)(o->few * bw->q_panels.padded) * sizeof(float));
     } else {
         memset(w->dq, 0, (size_t)bw->q_panels.padded * (size_t)w->tile.W * sizeof(float));
@@ -246,26 +235,13 @@ static void add_queries(const attni_grad_worker *w, int64_t at, int n)
 static void score_few(const attni_grad_worker *w, void *c, const attn_tensor *t, int64_t j, int n,
                       const attni_bf16 *queries)
 {
-    const attni_bf16_unit *unit = w->bw->unit;
     const attni_grad_operands *o = &w->bf16;
-    const int width = (int)t->shape[3], full = n - n % 16;
     attni_bf16_rows rows = {.at = attni_stored_row(&w->sequence, t, j),
                             .ld = (ptrdiff_t)t->stride[2] * (ptrdiff_t)sizeof(attni_bf16),
-                            .n = full};
+                            .n = n};
     rows.next = j + n < w->j0 + w->n ? (const char *)rows.at + n * rows.ld : rows.at;
-    if (full)
-        unit->row_scores(o->few_scores, queries, &rows, width, o->few);
-    if (n > full) { /* row_scores takes 16 rows at a time */
-        memset(o->rows, 0, 16 * (size_t)width * sizeof *o->rows);
-        for (int r = full; r < n; r++)
-            memcpy(o->rows + (r - full) * width, (const char *)rows.at + r * rows.ld,
-                   (size_t)width * sizeof *o->rows);
-        const attni_bf16_rows copy = {.at = o->rows,
-                                      .ld = width * (ptrdiff_t)sizeof *o->rows,
-                                      .next = o->rows,
-                                      .n = 16};
-        unit->row_scores(o->few_scores + full, queries, &copy, width, o->few);
-    }
+    attni_bf16_row_scores(w->bw->unit, o->few_scores, queries, &rows, t->stride[3],
+                          (int)t->shape[3], o->few, o->rows);
     w->bw->plan.kernels->pack(c, o->few_scores, ATTNI_CHUNK, w->tile.rows, n, 1, w->tile.nv);
 }
 

@@ -196,10 +196,10 @@ static bool size_scratch(attni_plan *p)
 
 /* Rows are prefetched if q, k, v and out together, each element counted as an R, have more than
  * ATTNI_FAR_BYTES. For smaller calls prefetch only costs time: 12 heads took 5 % longer with
- * T = S = 32, and 2 % longer with T = S = 64. In a task of one block of
- * keys, prefetching is a larger share of the work. It pays only above 11 MiB. With a bf16 unit, a
- * task prefetches the next one above 15 MiB, which are 7.5 MiB of bf16. Both limits were measured
- * on a Zen 5 whose L3 is shared (docs/decisions/0050). */
+ * T = S = 32, and 2 % longer with T = S = 64. In a task of one block of keys, prefetching is a
+ * larger share of the work. It pays only above 11 MiB. With a bf16 unit, a task prefetches the next
+ * one above 15 MiB, which are 7.5 MiB of bf16. Both limits were measured on a Zen 5 whose L3 is
+ * shared (docs/decisions/0050). */
 static void choose_prefetch(attni_plan *p)
 {
     const double rows = (double)p->B * ((double)p->H * (double)p->T + (double)p->Hk * (double)p->S);
