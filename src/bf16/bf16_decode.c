@@ -88,7 +88,8 @@ static attni_bf16_rows rows_at(const bf16_worker *w, const attn_tensor *t,
     const int64_t j = all->j[*b], together = attni_rows_together(w->sequence, j);
     attni_bf16_rows x = {.at = attni_stored_row(w->sequence, t, j),
                          .ld = (ptrdiff_t)t->stride[2] * 2,
-                         .l2 = w->plan->prefetch_l2};
+                         .l2 = w->plan->prefetch_l2,
+                         .one_stream = w->plan->prefetch_l2 && w->plan->from_memory};
     do
         x.n += all->keys[(*b)++];
     while (*b < all->count && all->j[*b] == j + x.n && x.n + all->keys[*b] <= together);

@@ -67,9 +67,13 @@ const void *attni_bf16_find_keys(bf16_worker *w, int64_t j0, int n, int at, ptrd
 /* Prefetches `rows` rows of t, but at most a block; the first one is at `row`. */
 static void prefetch_rows(const attn_tensor *t, const char *row, int64_t rows)
 {
-    for (int r = 0; r < ATTNI_BLOCK && r < rows; r++, row += t->stride[2] * 2)
-        for (int64_t c = 0; c < t->shape[3]; c += 32)
-            __builtin_prefetch(row + 2 * c);
+    const int64_t apart = t->stride[2] * 2;
+    int64_t n = rows < ATTNI_BLOCK ? rows : ATTNI_BLOCK, bytes = t->shape[3] * 2;
+    if (apart == bytes) /* rows without gaps are one long row */
+        bytes *= n, n = n > 0;
+    for (; n > 0; n--, row += apart)
+        for (int64_t at = 0; at < bytes; at += 64)
+            __builtin_prefetch(row + at);
 }
 
 /* Prefetches the values of the block that begins at j. If the sequence ends there, and the call has

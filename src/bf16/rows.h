@@ -165,7 +165,8 @@ INLINE void score_interleaved_rows(float *st, const attni_bf16 *q, const attni_b
 }
 
 /* Scores of all keys. A single query scores two groups of key rows at once, again because fewer
- * chains of sums would wait for their own additions. */
+ * chains of sums would wait for their own additions. From memory, a Zen 4 reads one group after
+ * the other faster (docs/decisions/0047). */
 INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D,
                           const int nr, const bool l2)
 {
@@ -174,7 +175,7 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
         score_interleaved_rows(st, q, k, D, nr);
         return;
     }
-    if (nr == 1)
+    if (nr == 1 && !k->one_stream)
         for (; j + 32 <= k->n; j += 32)
             score_row_keys(st, q, k, j, D, nr, 2, l2);
     for (; j < k->n; j += 16)

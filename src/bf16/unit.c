@@ -31,18 +31,22 @@ const attni_bf16_unit *attni_bf16_unit_for(const attni_plan *plan)
     return attni_bf16_unit_of(plan->kernels->isa);
 }
 
-/* The smallest number of keys with which `rows` queries are decoded: with fewer, a tile of 16
- * columns is faster (docs/decisions/0047). If keys come in pieces, there is no minimum, because all
- * pieces must take the same route. */
-static int64_t fewest_keys(const attni_plan *plan, int rows)
+/* Decodes up to 8 queries, and up to 16 if a tile of 16 columns would take longer
+ * (docs/decisions/0047). If keys come in pieces, all pieces must take the same route, so neither
+ * their number nor their size counts. */
+static bool decoding_is_faster(const attni_plan *plan, int rows, int64_t keys)
 {
-    return plan->in_pieces || rows <= 8 ? 0 : rows <= 12 ? 32 : 256;
+    if (rows <= 8 || plan->in_pieces)
+        return true;
+    if (rows <= 12)
+        return keys >= 32 && plan->D >= 24;
+    return keys >= 256 && plan->D >= (plan->from_memory ? 32 : 64);
 }
 
 attni_route attni_bf16_route_of(const attni_plan *plan, int rows, int64_t keys)
 {
     if (rows <= plan->unit->rows && plan->D > 0 && plan->Dv > 0 && plan->args.dropout == 0 &&
-        keys >= fewest_keys(plan, rows))
+        decoding_is_faster(plan, rows, keys))
         return ATTNI_ROUTE_BF16_DECODE;
     return ATTNI_ROUTE_BF16_TILES;
 }

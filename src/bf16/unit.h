@@ -102,6 +102,7 @@ typedef struct attni_bf16_rows {
     int n;
     bool interleaved; /* keys are in the interleaved layout (kernel.h) */
     bool l2;          /* rows are prefetched into L2, not into L1 */
+    bool one_stream;  /* a single query scores keys in address order, 16 after 16 */
 } attni_bf16_rows;
 
 /* n interleaved keys, and as many values of the chunk before, for one query: row_scores and

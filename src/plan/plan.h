@@ -94,6 +94,8 @@ struct attni_plan {
     bool far;          /* more than ATTNI_FAR_BYTES of data, so that rows are prefetched */
     bool far_blocks;   /* so much that tasks of one block of keys, and tasks of bf16 tiles, prefetch
                           the rows of the next task */
+    bool from_memory;  /* so much that a repeated call finds its rows in memory, not in L3; for bf16
+                          in the bf16 engine */
     bool prefetch_l2;  /* decode operations prefetch into L2 first; applies to f32, and to bf16 in
                           the bf16 engine */
     int nv;            /* vectors of queries in a full tile */

@@ -199,13 +199,15 @@ static bool size_scratch(attni_plan *p)
  * T = S = 32, and 2 % longer with T = S = 64. In a task of one block of keys, prefetching is a
  * larger share of the work. It pays only above 11 MiB. With a bf16 unit, a task prefetches the next
  * one above 15 MiB, which are 7.5 MiB of bf16. Both limits were measured on a Zen 5 whose L3 is
- * shared (docs/decisions/0050). */
+ * shared (docs/decisions/0050), and that of from_memory, 18 MiB of bf16, on a Zen 4 whose L3 is
+ * shared (docs/decisions/0047). */
 static void choose_prefetch(attni_plan *p)
 {
     const double rows = (double)p->B * ((double)p->H * (double)p->T + (double)p->Hk * (double)p->S);
     const double bytes = rows * (double)(p->D + p->Dv) * (double)p->real;
     p->far = bytes > ATTNI_FAR_BYTES;
     p->far_blocks = bytes > (p->unit ? 15.0 : 11.0) * ATTNI_FAR_BYTES;
+    p->from_memory = bytes > 36.0 * ATTNI_FAR_BYTES;
     /* Prefetching into L2 makes small decoding calls up to 3 % slower. */
     p->prefetch_l2 = p->far && attni_prefetch_l2();
 }

@@ -8,7 +8,7 @@
 #include "attn.h"
 #include "support/test.h"
 
-enum { LONG = 600, H = 2, D = 64 };
+enum { LONG = 600, H = 2, D = 64, BEYOND_L3 = 100000 /* keys */ };
 
 typedef struct route_case {
     const char *isa; /* skipped if this machine lacks it */
@@ -82,7 +82,8 @@ static attn_cache *new_cache(const route_case *c)
     return cache;
 }
 
-static attn_plan_info plan_of(const route_case *c)
+/* width: D of the tensors; of a cache it is D */
+static attn_plan_info plan_of_width(const route_case *c, int width)
 {
     attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
     options.isa = c->isa;
@@ -92,11 +93,11 @@ static attn_plan_info plan_of(const route_case *c)
     attn_cache *cache = c->option == CACHE ? new_cache(c) : NULL;
     const attn_tensor bias = {mask_bias, ATTN_F32, {1, 1, 1, c->S}, {0, 0, 0, 1}};
     attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
-    a.q = a.out = attn_bhtd(memory, c->dtype, 1, H, c->T, D);
+    a.q = a.out = attn_bhtd(memory, c->dtype, 1, H, c->T, width);
     if (cache)
         a.cache = cache;
     else
-        a.k = a.v = attn_bhtd(memory, c->dtype, 1, H, c->S, D);
+        a.k = a.v = attn_bhtd(memory, c->dtype, 1, H, c->S, width);
     a.softcap = c->option == SOFTCAP ? 2 : 0;
     a.dropout = c->option == DROPOUT ? 0.5 : 0;
     a.mask = c->option == MASK ? &bias : NULL;
@@ -108,6 +109,8 @@ static attn_plan_info plan_of(const route_case *c)
     attn_context_destroy(ctx);
     return info;
 }
+
+static attn_plan_info plan_of(const route_case *c) { return plan_of_width(c, D); }
 
 static void each_call_has_its_route(void **state)
 {
@@ -125,6 +128,30 @@ static void each_call_has_its_route(void **state)
         assert_true(strlen(info.why) > 0 && strlen(info.why) + 1 < sizeof info.why);
     }
     assert_true(ran > 10); /* generic runs everywhere */
+}
+
+/* 9 to 16 rows of bf16 are decoded only if their rows are long enough. */
+static void bf16_routes_depend_on_the_head_size(void **state)
+{
+    static const struct {
+        int64_t T, S;
+        int D;
+        const char *route;
+    } rows[] = {
+        {8, LONG, 1, "bf16 decode"},       {9, LONG, 23, "bf16 tiles"},
+        {12, LONG, 24, "bf16 decode"},     {13, LONG, 63, "bf16 tiles"},
+        {13, BEYOND_L3, 31, "bf16 tiles"}, {16, BEYOND_L3, 32, "bf16 decode"},
+    };
+    (void)state;
+    if (!usable("avx512bf16"))
+        skip();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const route_case c = {"avx512bf16", ATTN_BF16, rows[i].T, rows[i].S, "", NOTHING};
+        const attn_plan_info info = plan_of_width(&c, rows[i].D);
+        if (strcmp(info.route, rows[i].route) != 0)
+            fail_msg("T=%d S=%d D=%d: route '%s', expected '%s'", (int)c.T, (int)c.S, rows[i].D,
+                     info.route, rows[i].route);
+    }
 }
 
 /* 8 tiles of a head share chunks; one query over many keys is divided along them; small data is
@@ -153,6 +180,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_call_has_its_route),
+        cmocka_unit_test(bf16_routes_depend_on_the_head_size),
         cmocka_unit_test(plans_tell_how_work_is_divided),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
