@@ -88,19 +88,24 @@ static attni_bf16_rows rows_at(const bf16_worker *w, const attn_tensor *t,
     const int64_t j = all->j[*b], together = attni_rows_together(w->sequence, j);
     attni_bf16_rows x = {.at = attni_stored_row(w->sequence, t, j),
                          .ld = (ptrdiff_t)t->stride[2] * 2,
-                         .l2 = w->plan->prefetch_l2,
+                         .l2_ahead = attni_l2_ahead(w->plan, t),
                          .one_stream = w->plan->prefetch_l2 && w->plan->from_memory};
     do
         x.n += all->keys[(*b)++];
     while (*b < all->count && all->j[*b] == j + x.n && x.n + all->keys[*b] <= together);
+    int64_t left = attni_keys_there(w->sequence) - (j + x.n);
     if (x.n < together)
         x.next = (const char *)x.at + x.n * x.ld;
-    else if (j + x.n < attni_keys_there(w->sequence))
+    else if (left > 0)
         x.next = attni_stored_row(w->sequence, t, j + x.n);
     else if (w->next)
-        x.next = attni_first_row(w->next, t, NULL);
+        x.next = attni_first_row(w->next, t, &left);
     if (!x.next)
         x.next = x.at;
+    /* After the last task there may be no memory, and a prefetch of an address that has no page
+     * takes some 200 cycles (docs/decisions/0041). */
+    while (!w->next && x.l2_ahead > ATTNI_BLOCK / 2 && x.l2_ahead > left)
+        x.l2_ahead /= 2;
     return x;
 }
 

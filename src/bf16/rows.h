@@ -42,10 +42,11 @@ INLINE prefetcher prefetch_stream(const void *from, int rows, ptrdiff_t bytes, p
                         bytes == n ? PTRDIFF_MAX / 2 : n};
 }
 
-/* Prefetches lines from address p on, into L2 instead of L1 if `l2`. The first assembler statement
- * keeps one copy of the loop around a test of l2, instead of two. For rows of keys and values, a
- * single query has two copies, with a constant l2: with the test it was 7 to 10 % slower from
- * memory on a Zen 5. The second statement keeps one register for the addresses. */
+/* Prefetches `lines` lines from address p on: into L2 if `l2`, else into L1. If l2 is a variable,
+ * the first assembler statement keeps the compiler from making two copies of the loop around this
+ * function, one for each level. A single query passes a constant l2 if its keys and values are
+ * rows: with a test in each step, calls from memory took 7 to 10 % longer on a Zen 5. The second
+ * statement makes the compiler compute all addresses from one register. */
 INLINE void prefetch_at(uintptr_t p, const int lines, bool l2)
 {
     if (!__builtin_constant_p(l2))
@@ -67,7 +68,7 @@ INLINE void prefetch_lines(prefetcher *a, const int lines, bool l2)
     a->at = a->at >= a->n ? 0 : a->at;
 }
 
-#define INTERLEAVED_PREFETCH 8192
+#define INTERLEAVED_PREFETCH 8192 /* bytes by which the prefetch of interleaved keys is ahead */
 
 /* Transposes the last n < 8 components of 16 keys: kt[i] is components 2i and 2i+1. Not inlined,
  * so its code exists once. */
@@ -85,9 +86,10 @@ static __attribute__((noinline)) void transpose_rest(__m512 kt[16], const char *
 INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int j, int D,
                            const int nr, const int groups, const bool l2)
 {
-    const bool inside = j + ROWS / 2 < k->n;
+    const int distance = l2 ? k->l2_ahead : ROWS / 2;
+    const bool inside = j + distance < k->n;
     const char *from = (const char *)k->at + j * k->ld;
-    prefetcher next = prefetch_stream(inside ? from : k->next, inside ? ROWS / 2 : j % (ROWS / 2),
+    prefetcher next = prefetch_stream(inside ? from : k->next, inside ? distance : j % distance,
                                       k->ld, 2 * (ptrdiff_t)D);
     chain s[2][MAX_DECODE_ROWS];
     UNROLL for (int g = 0; g < groups; g++) FOR_R s[g][r] = chain_from(_mm512_setzero_ps());
@@ -158,9 +160,9 @@ INLINE void score_interleaved_rows(float *st, const attni_bf16 *q, const attni_b
                                                : (uintptr_t)k->next + (uintptr_t)(later - all);
         two = nr > 1 && nr <= 12 && g + 1 < groups;
         if (two)
-            score_row_group(st + g * 16, q, line, prefetch, k->l2, pairs, nr, 2);
+            score_row_group(st + g * 16, q, line, prefetch, k->l2_ahead, pairs, nr, 2);
         else
-            score_row_group(st + g * 16, q, line, prefetch, k->l2, pairs, nr, 1);
+            score_row_group(st + g * 16, q, line, prefetch, k->l2_ahead, pairs, nr, 1);
     }
 }
 
@@ -209,12 +211,12 @@ static void row_scores(float *st, const attni_bf16 *q, const attni_bf16_rows *k,
     const unsigned mode = chain_mode();
 #if MAX_DECODE_ROWS > 8
     if (queries > 12)
-        score_rows_of(st, q, k, D, 16, k->l2);
+        score_rows_of(st, q, k, D, 16, k->l2_ahead);
     else if (queries > 8)
-        score_rows_of(st, q, k, D, 12, k->l2);
+        score_rows_of(st, q, k, D, 12, k->l2_ahead);
     else
 #endif
-        WITH_NR(queries, k->l2, score_rows_of(st, q, k, D, nr, l2));
+        WITH_NR(queries, k->l2_ahead > 0, score_rows_of(st, q, k, D, nr, l2));
     chain_mode_end(mode);
 }
 
@@ -300,9 +302,10 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
     const int64_t apart = attni_bf16_padded(Dv);
     const char *at = (const char *)v->at + 2 * c;
     const uintptr_t ld = (uintptr_t)v->ld, next = (uintptr_t)v->next + 2 * (uintptr_t)c;
-    uintptr_t prefetch = (uintptr_t)at + ROWS / 2 * ld;
-    const int last = v->n > ROWS / 2 ? (v->n - ROWS / 2 + 1) / 2 * 2 : 0; /* from this row on,
-                                                                             `next` is prefetched */
+    const int distance = l2 ? v->l2_ahead : ROWS / 2;
+    uintptr_t prefetch = (uintptr_t)at + (uintptr_t)distance * ld;
+    /* from this row on, `next` is prefetched */
+    const int last = v->n > distance ? (v->n - distance + 1) / 2 * 2 : 0;
     __m512 sum[8];
     chain s[8][8];
     sums += c;
@@ -368,7 +371,7 @@ static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_b
         x.n = v->n - j < part ? v->n - j : part;
         x.next = j + part < v->n ? (const char *)x.at + part * v->ld : v->next;
         for (int r = 0; r < queries; r += 8)
-            WITH_NR(queries - r, v->l2,
+            WITH_NR(queries - r, v->l2_ahead > 0,
                     value_rows_of(sums + r * attni_bf16_padded(Dv), l + r, p + r * ATTNI_CHUNK + j,
                                   &x, Dv, first && j == 0, nr, l2));
     }

@@ -101,7 +101,7 @@ typedef struct attni_bf16_rows {
     const void *next; /* the row that is read after the last one; only prefetched */
     int n;
     bool interleaved; /* keys are in the interleaved layout (kernel.h) */
-    bool l2;          /* rows are prefetched into L2, not into L1 */
+    int l2_ahead;     /* rows are prefetched into L2, so many rows ahead; 0: into L1 */
     bool one_stream;  /* a single query scores keys in address order, 16 after 16 */
 } attni_bf16_rows;
 

@@ -180,7 +180,7 @@ static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible
     attni_block_rows(f, &b, false);
     const bool few = decodes(w, n);
     const attni_next_rows values =
-        attni_rows_to_prefetch(b.v, b.ldv * (ptrdiff_t)p->real, p->Dv * (int64_t)p->real, n, false);
+        attni_rows_to_prefetch(b.v, b.ldv * (ptrdiff_t)p->real, p->Dv * (int64_t)p->real, n, 0);
     if (few) {
         multiply_few(w, f->st, t->rows == 1 ? w->q_row : t->qt, b.k, b.ldk, n, p->D, &values);
     } else {

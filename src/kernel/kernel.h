@@ -99,8 +99,9 @@ typedef struct attni_next_rows {
     ptrdiff_t bytes; /* from one row to the next */
     int64_t n;       /* bytes in each row */
     int64_t count;   /* of rows; if they have no gaps, they may be one long row */
-    bool l2;         /* rows of R are prefetched into L2, and most lines later into L1: these
-                        rows, and also the rows that the operation itself reads */
+    int l2_ahead;    /* if not 0, rows of R are prefetched into L2, so many rows ahead, and most
+                        lines later into L1: these rows, and also the rows that the operation
+                        itself reads */
 } attni_next_rows;
 
 /* A region that will be needed later, prefetched in parts during other computations. A core has few

@@ -12,8 +12,9 @@
  * times over the rows of a block, each time for other components. So the prefetch is a whole block
  * ahead.
  *
- * If next_rows->l2 is set, this distance is that of a prefetch into L2, and a prefetch into L1
- * follows at half the distance (decision 0030). */
+ * On CPUs that prefetch into L2 (decision 0030), next_rows->l2_ahead is the distance in rows, if it
+ * is larger than the distance above (decision 0051). It is then that of a prefetch into L2, and a
+ * prefetch into L1 follows at half the distance. */
 typedef struct prefetcher {
     uintptr_t line, end; /* the next line, and the end of its row: integers, since the addresses may
                           * lie outside any array */
@@ -54,7 +55,7 @@ V_INLINE prefetcher prefetch_stream(const attni_next_rows *next_rows, const char
                                     ptrdiff_t bytes, int64_t n, int64_t count, int64_t before)
 {
     const uintptr_t distance = (uintptr_t)(before * bytes);
-    prefetcher a = {.behind = next_rows->l2 ? distance / 2 : 0, .next_rows = next_rows};
+    prefetcher a = {.behind = next_rows->l2_ahead ? distance / 2 : 0, .next_rows = next_rows};
     if (count > before)
         prefetch_from(&a, (uintptr_t)rows + distance, bytes, n, count - before);
     else
@@ -119,6 +120,7 @@ V_INLINE void prefetch_end(prefetcher *a, const int lines)
 V_INLINE prefetcher prefetch_plain(const attni_next_rows *next_rows, const char *rows,
                                    ptrdiff_t bytes, int64_t n, int count, const int nr)
 {
-    const int most = nr == 1 ? ATTNI_BLOCK / 2 : ATTNI_BLOCK;
+    const int l1_ahead = nr == 1 ? ATTNI_BLOCK / 2 : ATTNI_BLOCK;
+    const int most = next_rows->l2_ahead ? next_rows->l2_ahead : l1_ahead;
     return prefetch_stream(next_rows, rows, bytes, n, count, count < most ? count : most);
 }

@@ -195,6 +195,15 @@ static inline bool attni_in_place(const attni_plan *p, const attn_tensor *t)
 {
     return t->dtype == p->real_dtype && (t->stride[3] == 1 || t->shape[3] <= 1);
 }
+/* The number of rows of t by which a prefetch into L2 is ahead of the reads: at least 32, and 4096
+ * elements, but at most a chunk (docs/decisions/0051). 0 if the call prefetches into L1. */
+static inline int attni_l2_ahead(const attni_plan *p, const attn_tensor *t)
+{
+    int rows = p->prefetch_l2 ? ATTNI_BLOCK / 2 : 0;
+    while (rows > 0 && rows < ATTNI_CHUNK && rows * t->shape[3] < 4096)
+        rows *= 2;
+    return rows;
+}
 
 /* Bytes of t's memory; an element that is repeated by a stride of 0 is counted once. */
 double attni_tensor_bytes(const attn_tensor *t);
