@@ -8,6 +8,8 @@
  *   dQ^T += K^T dS                 keys transposed, pairs of rows of gradients
  *
  * Keys are packed once per task, queries once per tile: 1 % and 5 % of the time. Sums stay floats.
+ * Sequences of few queries (few_queries()) are an exception: keys and values are then read as they
+ * are stored, and the functions of the decode path compute the products, with the same bits.
  */
 #include "backward_tile.h"
 
