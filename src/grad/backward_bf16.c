@@ -86,7 +86,7 @@ void attni_grad_bf16_load_keys(attni_grad_worker *w)
     attni_grad_operands *o = &w->bf16;
     const int64_t D = bw->q_panels.padded;
     o->few = few_queries(w);
-    if (o->few)
+    if (o->few) /* all keys are finite, and nonfinite_k is 0: each task has a new worker */
         return;
     load_rows(w, &a->k, o->k, D);
     if (bw->want_scores)

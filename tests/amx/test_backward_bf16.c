@@ -329,6 +329,25 @@ static void test_two_ways(void **state)
 
 /* Few queries are computed by the functions of the decode path, if keys and values are rows without
  * gaps between elements. Otherwise they are copied, and multiplied as tiles are. */
+static void expect_tiles_agree(check_case *c, problem *p)
+{
+    double *want[3];
+    run(c, p);
+    copy_gradients(c, p, want);
+    for (int i = 1; i < 3; i++) {
+        attn_tensor *rows = i == 1 ? &p->args.k : &p->args.v;
+        const int64_t S = rows->shape[2], width = rows->shape[3], shape[4] = {1, 1, S, 2 * width};
+        const double *from = check_tensor_copy(c, rows);
+        attn_tensor apart = check_tensor_new(c, ATTN_BF16, shape, CHECK_DENSE).view;
+        apart.shape[3] = width, apart.stride[3] = 2;
+        for (int64_t at = 0; at < S * width; at++)
+            check_store(&apart, 0, 0, at / width, at % width, from[at]);
+        *rows = apart;
+    }
+    run(c, p);
+    expect_gradients(c, p, want);
+}
+
 static void few_and_tiles(check_case *c)
 {
     static const int64_t widths[] = {1, 7, 16, 32, 40, 64, 90, 128, 160};
@@ -343,26 +362,34 @@ static void few_and_tiles(check_case *c)
     p.args.softcap = check_chance(c, 30) ? 5 : 0;
     if (bad)
         check_store(&p.x[check_chance(c, 50) ? 0 : 4].view, 0, 1, T - 1, 0, NAN);
-    run(c, &p);
-    double *want[3];
-    copy_gradients(c, &p, want);
-    for (int i = 1; i < 3; i++) {
-        const int64_t width = i == 1 ? D : Dv, shape[4] = {1, 1, S, 2 * width};
-        const double *from = check_tensor_copy(c, &p.x[i].view);
-        attn_tensor apart = check_tensor_new(c, ATTN_BF16, shape, CHECK_DENSE).view;
-        apart.shape[3] = width, apart.stride[3] = 2;
-        for (int64_t at = 0; at < S * width; at++)
-            check_store(&apart, 0, 0, at / width, at % width, from[at]);
-        *(i == 1 ? &p.args.k : &p.args.v) = apart;
-    }
-    run(c, &p);
-    expect_gradients(c, &p, want);
+    expect_tiles_agree(c, &p);
 }
 
 static void test_few_queries(void **state)
 {
     (void)state;
     run_property(few_and_tiles, "few queries", 200);
+}
+
+/* A key with an infinity is in the first chunk, which therefore takes products of tiles. The other
+ * chunks take the functions of the decode path, and must not see that key. */
+static void few_after_bad_key(check_case *c)
+{
+    static const int64_t widths[] = {16, 40, 64};
+    problem p;
+    const int64_t T = check_between(c, 1, unit->rows), S = check_between(c, 257, 1000);
+    const int64_t D = CHECK_PICK(c, widths), j = check_between(c, 0, 255);
+    check_describe(c, "T=%d S=%d D=%d: k[%d]", (int)T, (int)S, (int)D, (int)j);
+    make(c, &p, T, S, D, D, ATTN_BF16, ATTN_BF16);
+    p.args.softcap = 5; /* the score of the key is finite */
+    check_store(&p.x[1].view, 0, 0, j, 0, INFINITY);
+    expect_tiles_agree(c, &p);
+}
+
+static void test_few_queries_after_a_bad_key(void **state)
+{
+    (void)state;
+    run_property(few_after_bad_key, "few queries after a bad key", 30);
 }
 
 /* A NaN in row i0 of q or dout, under a causal mask, reaches what that row's arithmetic reaches,
@@ -476,8 +503,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),       cmocka_unit_test(test_scores),
         cmocka_unit_test(test_random_options), cmocka_unit_test(test_two_ways),
-        cmocka_unit_test(test_few_queries),    cmocka_unit_test(test_bad_rows),
-        cmocka_unit_test(test_bad_key),        cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_few_queries),    cmocka_unit_test(test_few_queries_after_a_bad_key),
+        cmocka_unit_test(test_bad_rows),       cmocka_unit_test(test_bad_key),
+        cmocka_unit_test(test_choices),
     };
     static const char *const names[] = {"amx", "avx512bf16"};
     int failed = 0;
