@@ -1,18 +1,20 @@
-/* The decode path of unit_dot.c and unit_amx.c, which include this file: a few queries as rows, for
- * bf16_decode.c.
+/* The decode path: products of a few queries, which are stored as rows. unit_dot.c and unit_amx.c
+ * include this file; bf16_decode.c calls the functions.
  *
- *   row_scores                   st = Q K^T, keys in SIMD lanes; keys as rows, or interleaved
- *   row_values                   sums += P V, value components in SIMD lanes
+ *   row_scores                   st = Q K^T. A SIMD lane holds a key. In memory, keys are rows, or
+ *                                interleaved (kernel.h)
+ *   row_values                   sums += P V. A SIMD lane holds a component of a value
  *   row_values_and_next_scores   one query: values of a chunk and scores of the next, in one loop
  *   row_products                 dk and dv of few queries, for grad/backward_bf16.c
  *
- * The order of a sum is that of the unit's tiles, so that one query alone has the bits that it has
+ * Each sum is added in the same order as in the unit's tiles. So a query has the same bits alone as
  * among many. The including file defines this order by a type and six functions:
  *
  *   chain                      16 sums
  *   chain_from(x)              chains that start at the sums x
  *   chain_dot(c, a, b)         adds the products of 16 pairs of bf16
- *   chain_end_run(c)           follows every RUN pairs: 32 components of a key, or 32 keys
+ *   chain_end_run(c)           ends a run; called after every RUN pairs: after 32 components of a
+ *                              key, or after 32 keys
  *   chain_sums(c)              the sums, after the last pair
  *   chain_mode()               sets the mode of float arithmetic that the chains need
  *   chain_mode_end(mode)       restores the mode that chain_mode() returned
@@ -22,7 +24,7 @@
 #ifndef ATTNI_BF16_ROWS_H
 #define ATTNI_BF16_ROWS_H
 
-#define RUN 16 /* pairs in a tile operand */
+#define RUN 16 /* pairs that one product of the matrix unit adds */
 #define FOR_R UNROLL for (int r = 0; r < nr; r++)
 
 /* A stream of rows to prefetch, in address order and spread over the arithmetic
@@ -31,7 +33,8 @@
 typedef struct prefetcher {
     uintptr_t row;   /* an address, not a pointer: it may lie outside any object */
     ptrdiff_t bytes; /* from row to row */
-    ptrdiff_t at, n; /* bytes of a row: prefetched, in all */
+    ptrdiff_t at;    /* bytes of the current row that were prefetched */
+    ptrdiff_t n;     /* bytes of a row */
 } prefetcher;
 
 /* Starts a stream `rows` rows after `from`; each row has n bytes. Rows without gaps are one long
@@ -44,9 +47,10 @@ INLINE prefetcher prefetch_stream(const void *from, int rows, ptrdiff_t bytes, p
 
 /* Prefetches `lines` lines from address p on: into L2 if `l2`, else into L1. If l2 is a variable,
  * the first assembler statement keeps the compiler from making two copies of the loop around this
- * function, one for each level. A single query passes a constant l2 if its keys and values are
- * rows: with a test in each step, calls from memory took 7 to 10 % longer on a Zen 5. The second
- * statement makes the compiler compute all addresses from one register. */
+ * function, one for each level. The code for a single query whose keys and values are rows
+ * passes a constant l2, so it has no test: with a test in each step, calls whose data come from
+ * memory took 7 to 10 % longer on a Zen 5. The second statement makes the compiler compute all
+ * addresses from one register. */
 INLINE void prefetch_at(uintptr_t p, const int lines, bool l2)
 {
     if (!__builtin_constant_p(l2))
@@ -121,7 +125,8 @@ INLINE void score_row_keys(float *st, const attni_bf16 *q, const attni_bf16_rows
         FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK + j + g * 16, chain_sums(s[g][r]));
 }
 
-/* Scores of one or two groups of interleaved keys. Their lines are read in address order. */
+/* Scores of one or two groups of interleaved keys. The lines of a group are read in address order.
+ */
 INLINE void score_row_group(float *st, const attni_bf16 *q, const char *line, uintptr_t prefetch,
                             bool l2, int pairs, const int nr, const int groups)
 {
@@ -144,10 +149,11 @@ INLINE void score_row_group(float *st, const attni_bf16 *q, const char *line, ui
         FOR_R _mm512_store_ps(st + r * ATTNI_CHUNK + g * 16, chain_sums(s[g][r]));
 }
 
-/* For 2 to 12 queries two groups are scored at once, because fewer chains of sums would wait for
- * their own additions. With keys in L2, four queries take 22 % less time and eight 12 %; from
- * memory, 3 to 7 %. A single query would be 5 to 15 % slower from memory, because two groups are
- * two address streams. The sums of 16 queries and two groups would need all registers. */
+/* For 2 to 12 queries, two groups are scored at once. With one group there are too few independent
+ * sums, and each addition would wait for the one before. With keys in L2, four queries take 22 %
+ * less time and eight 12 %; from memory, 3 to 7 %. A single query would be 5 to 15 % slower from
+ * memory, because two groups are two address streams. The sums of 16 queries and two groups would
+ * need all registers. */
 INLINE void score_interleaved_rows(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D,
                                    const int nr)
 {
@@ -166,9 +172,9 @@ INLINE void score_interleaved_rows(float *st, const attni_bf16 *q, const attni_b
     }
 }
 
-/* Scores of all keys. A single query scores two groups of key rows at once, again because fewer
- * chains of sums would wait for their own additions. From memory, a Zen 4 reads one group after
- * the other faster (docs/decisions/0047). */
+/* Scores of all keys. If keys are rows, a single query scores two groups at once, for the same
+ * reason. With one_stream it scores one group after the other: a Zen 4 reads them faster from
+ * memory (docs/decisions/0047). */
 INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D,
                           const int nr, const bool l2)
 {
@@ -184,7 +190,7 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
         score_row_keys(st, q, k, j, D, nr, 1, l2);
 }
 
-/* Runs `call` with the constants nr and, for a single query, l2. */
+/* Runs `call` with nr as a constant. l2 is a constant, too, if `level` is one. */
 #define WITH(rows, level, call)                                                                    \
     do {                                                                                           \
         enum { nr = rows };                                                                        \
@@ -241,7 +247,8 @@ INLINE void disorder_sums(__m512 s[2])
     s[0] = first;
 }
 
-/* Loads groups x 32 components of two rows, as pairs; of the last 32, those in `last`. */
+/* Loads groups x 32 components of two rows, as pairs. In the last group, the mask `last` selects
+ * the components. */
 INLINE void load_pairs(__m512i pair[8], const char *first, const char *second, __mmask32 last,
                        const int groups)
 {
@@ -278,7 +285,7 @@ INLINE void end_sums(const chain s[8], float *sums, const int groups)
     }
 }
 
-/* Adds the pair of keys j, j + 1. */
+/* Adds the values of keys j and j + 1, times their weights w. */
 INLINE void add_pairs(chain s[8], const __m512i pair[8], __m512i w, int j, const int groups)
 {
     UNROLL for (int g = 0; g < 2 * groups; g++) s[g] = chain_dot(s[g], pair[g], w);
@@ -315,7 +322,8 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
         begin_sums(s[r], sums + r * apart, first, groups);
     }
     for (int j = 0; j < v->n; j += 2, at += 2 * v->ld, prefetch += 2 * ld) {
-        const char *second = j + 1 < v->n ? at + v->ld : at; /* a lone last row twice, times 0 */
+        /* If n is odd, the last row is loaded twice; the weight of the second is 0. */
+        const char *second = j + 1 < v->n ? at + v->ld : at;
         __m512i pair[8];
         prefetch = j == last ? next : prefetch;
         if (nr > 1) {
@@ -329,7 +337,7 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
         {
             const __m512i w = pair_at(p + r * ATTNI_CHUNK + j);
             add_pairs(s[r], pair, w, j, groups);
-            if (c == 0) /* here, because a separate chain of sums would delay everything */
+            if (c == 0) /* in a loop of its own, each addition would wait for the one before */
                 sum[r] = add_weights(sum[r], w);
         }
     }
@@ -360,9 +368,10 @@ INLINE void value_rows_of(float *sums, float *l, const attni_bf16 *p, const attn
 static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
                        int64_t Dv, bool first, int queries)
 {
-    /* Several queries pass over the values several times. So a block of values stays in L1, and the
-     * next block is prefetched meanwhile, in order: from memory 15 to 25 % faster than prefetching
-     * the lines next to those that are read. */
+    /* Several queries pass over the values several times. So one block of values is taken at a
+     * time, which stays in L1, and the next block is prefetched meanwhile in address order. From
+     * memory this is 15 to 25 % faster than to prefetch, in each pass, only the components that it
+     * reads. */
     const int part = queries > 1 ? ROWS : v->n;
     const unsigned mode = chain_mode();
     for (int j = 0; j < v->n; j += part) {
@@ -378,7 +387,10 @@ static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_b
     chain_mode_end(mode);
 }
 
-/* row_products for 16 x `vectors` components from c on; `pairs` may be a constant. */
+/* For 16 x `vectors` components from c on: row j of sums [n][width] becomes, or if `add` is
+ * increased by, row j of x times `rows`. Row j of x has a pair of weights, or of gradients, for
+ * each pair of queries; its rows are ldx elements apart. rows [pairs][width] has the pairs of rows
+ * of dout, or of q. `pairs` may be a constant. */
 INLINE void row_products_of(float *sums, const attni_bf16 *x, ptrdiff_t ldx, const attni_bf16 *rows,
                             const int pairs, int n, int64_t width, bool add, int64_t c,
                             const int vectors)
@@ -418,8 +430,8 @@ static void row_products(float *sums, const attni_bf16 *x, ptrdiff_t ldx, const 
 /* ------------------------------------------------- keys of a chunk and values of the one before */
 
 /* The loop over a group's values is not unrolled: with more than about 16 loads the hardware
- * prefetcher loses the streams, and memory delivers half the rate. For the same reason there is no
- * software prefetch, which is 5 to 15 % slower from 1 to 8 KB ahead. */
+ * prefetcher loses the streams, and memory delivers half the rate. There is no software prefetch
+ * either: at distances of 1 to 8 KiB it made the loop 5 to 15 % slower. */
 INLINE void values_and_next_scores_of(const attni_bf16_values_and_next_scores *x, const int groups)
 {
     const char *k = x->k, *v = x->v;

@@ -95,8 +95,8 @@ typedef struct attni_grad_cursor {
  * a tile of at least 32 queries. */
 static inline int attni_backward_vectors(const attni_backward *bw, int64_t rows, int most)
 {
-    const int nv = attni_vectors_for(&bw->plan, rows, most), least = bw->unit ? 2 : 1;
-    return nv < least ? least : nv;
+    const int nv = attni_vectors_for(&bw->plan, rows, most);
+    return !bw->unit ? nv : nv <= 2 ? 2 : 4;
 }
 
 #define ATTNI_NONFINITE_Q 1 /* the row holds a NaN or an infinity, or its square overflows */

@@ -1,15 +1,21 @@
 /* The arithmetic of the backward on instruction sets that multiply bf16: the five products of
- * backward_tile.c, computed by unit_dot.c or unit_amx.c. Scores, weights and gradients are floats;
- * masks, cap, dropout and the requested sums work on these floats. Then weights and gradients are
- * rounded to bf16 (bf16/unit_grads.c) and multiplied:
+ * backward_tile.c, computed by unit_dot.c or unit_amx.c.
  *
- *   S^T = K Q^T, dP^T = V dO^T     keys and values as rows, pairs of components of q and dout
- *   dV += P^T dO, dK += dS^T Q     weights and gradients as rows, pairs of rows of dout and q
- *   dQ^T += K^T dS                 keys transposed, pairs of rows of gradients
+ *   product               left operand                      right operand
+ *   S^T = K Q^T           rows of k                         q, as pairs of components
+ *   dP^T = V dO^T         rows of v                         dout, as pairs of components
+ *   dV += P^T dO          weights, a row for each key       dout, as pairs of rows
+ *   dK += dS^T Q          gradients, a row for each key     q, as pairs of rows
+ *   dQ^T += K^T dS^T      keys, transposed                  gradients, as pairs of rows
  *
- * Keys are packed once per task, queries once per tile: 1 % and 5 % of the time. Sums stay floats.
- * Sequences of few queries (few_queries()) are an exception: keys and values are then read as they
- * are stored, and the functions of the decode path compute the products, with the same bits.
+ * The first two products are floats. Masks, soft cap and dropout work on these floats, and the
+ * gradients of a mask, a sink or the ALiBi slopes are summed from them. Then weights and gradients
+ * are rounded to bf16 (bf16/unit_grads.c) and multiplied. The sums of the last three products stay
+ * floats.
+ *
+ * Keys are packed once per task, queries once per tile: 1 % and 5 % of the time. Few queries
+ * (few_queries()) are an exception: keys and values are then read as they are stored, and the
+ * functions of the decode path compute the products, with the same bits.
  */
 #include "backward_tile.h"
 
@@ -17,7 +23,7 @@
 
 #if defined(__x86_64__)
 
-#define OPERAND 512 /* elements */
+#define OPERAND 512 /* bf16 elements in one operand of a product: 16 rows of 32 */
 
 void attni_grad_bf16_carve(attni_grad_worker *w, attni_layout *layout)
 {
@@ -47,7 +53,8 @@ void attni_grad_bf16_carve(attni_grad_worker *w, attni_layout *layout)
 
 /* -------------------------------------------------------------------------------------- loading */
 
-/* Copies the chunk's rows of k or v, padded with zeros to whole blocks and operands. */
+/* Copies the chunk's rows of k or v. Zeros fill each row up to ld elements, and rows of zeros fill
+ * the last block. */
 static void load_rows(const attni_grad_worker *w, const attn_tensor *t, attni_bf16 *to, int64_t ld)
 {
     const int64_t width = t->shape[3],
@@ -62,9 +69,9 @@ static void load_rows(const attni_grad_worker *w, const attn_tensor *t, attni_bf
     }
 }
 
-/* The number of queries for which products are computed as in the decode path. 0: there are more
- * than its functions take, keys or values cannot be read in place or have no elements, or a key is
- * not finite. */
+/* If the functions of the decode path can compute the products of this chunk: the number of
+ * queries, rounded up to one that they take. Otherwise 0: if there are too many queries, if keys or
+ * values cannot be read in place or have no elements, or if a key of the chunk is not finite. */
 static int few_queries(const attni_grad_worker *w)
 {
     const attni_backward *bw = w->bw;
@@ -184,8 +191,8 @@ static void score(const attni_grad_worker *w, void *c, const attni_bf16 *rows, i
     w->bw->unit->multiply(&x);
 }
 
-/* sum [n][width] = or, if `add`, += weights or gradients of n keys, as attni_bf16_score_grads
- * writes them, times pairs of rows of dout or q. */
+/* sum [n][width] = rows times pairs, or += if `add`. `rows` are weights or gradients of n keys, as
+ * attni_bf16_score_grads writes them; `pairs` are pairs of rows of dout or q. */
 static void add_rows(const attni_grad_worker *w, char *sum, const attni_bf16 *rows,
                      const attni_bf16 *pairs, int64_t width, int n, bool add)
 {
@@ -280,8 +287,8 @@ static char *dk_of(const attni_grad_worker *w, int64_t at)
     return w->dk + (size_t)(at * w->bw->q_panels.padded) * sizeof(float);
 }
 
-/* Adds the contributions of non-finite rows and keys where they are seen, from float weights and
- * gradients. */
+/* Adds the contributions of rows of q and dout, and of keys, that are not finite, where the masks
+ * let a query see a key. They are computed from weights and gradients that are not rounded yet. */
 static void add_nonfinite(const attni_grad_worker *w, const char *weights, int64_t j, int n)
 {
     const attni_backward *bw = w->bw;
@@ -302,9 +309,10 @@ static void add_nonfinite(const attni_grad_worker *w, const char *weights, int64
         }
 }
 
-/* Computes weights and gradients as bf16 from the scores in st and dout . v in dp; returns the
- * weights. This is one pass unless another step comes in between: the derivative of the cap,
- * dropout, requested sums, or non-finite rows. The bits are the same either way. */
+/* Computes weights and gradients as bf16, and returns the weights. st holds the scores, dp the
+ * products of dout and v. One pass does it, unless there is a step in between: dropout, sums for a
+ * mask or the like, rows that are not finite, or the derivative of the cap. The bits are the same
+ * either way. */
 static const attni_bf16 *differentiate(attni_grad_worker *w, int64_t j, int n, bool nonfinite)
 {
     const attni_backward *bw = w->bw;
@@ -353,7 +361,8 @@ void attni_grad_bf16_block(attni_grad_worker *w, int64_t j, int n, attni_class v
         score(w, w->dp, o->v + at * Dv, Dv, o->dout, n);
     else
         memset(w->dp, 0, bytes);
-    /* The contributions of non-finite rows are added before the products, to zeros. */
+    /* The contributions of non-finite rows are added first, to sums that are set to 0 if there are
+     * none yet. The products are then added to these sums. */
     const bool nonfinite = w->nonfinite_q || w->nonfinite_dout || w->nonfinite_k[at / ATTNI_BLOCK];
     const bool add = attni_grad_has_sums(w, at, nonfinite ? 0 : n) || nonfinite;
     const attni_bf16 *rows = differentiate(w, j, n, nonfinite);

@@ -133,7 +133,8 @@ typedef struct attni_kernels {
     const char *isa;
     int bits;            /* of R: 32 or 64 */
     int lanes;           /* in one vector */
-    int vectors;         /* in the widest tile; nv is 1, 2, ... doubling up to this */
+    int vectors;         /* in the widest tile; nv is 1, 2 or 4, up to this */
+    bool three_vectors;  /* nv may be 3, too */
     int halves;          /* 1: the decode operations read bf16 and f16 as they are stored */
     int fused;           /* 1: a * b + c is rounded once */
     int max_decode_rows; /* largest number of queries for the decode operations */

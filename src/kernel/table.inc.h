@@ -12,6 +12,7 @@ const attni_kernels TABLE_NAME(ATTNI_ISA_NAME, ATTNI_BITS) = {
     .bits = ATTNI_BITS,
     .lanes = V_LANES,
     .vectors = V_VECTORS,
+    .three_vectors = V_THREE,
     .max_decode_rows = V_MAX_DECODE_ROWS,
 #ifdef V_HALVES
     .halves = 1,

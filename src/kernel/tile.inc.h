@@ -33,35 +33,26 @@
 #include "vec/exp2.h"
 
 /* Runs `call` with nv as a constant, so that the compiler unrolls the loops over nv. */
-#if V_VECTORS == 4
-#define WITH_NV(nv_, call)                                                                         \
-    switch (nv_) {                                                                                 \
-    case 1: {                                                                                      \
-        enum { nv = 1 };                                                                           \
+#define CASE_NV(value, call)                                                                       \
+    case value: {                                                                                  \
+        enum { nv = value };                                                                       \
         call;                                                                                      \
-    } break;                                                                                       \
-    case 2: {                                                                                      \
-        enum { nv = 2 };                                                                           \
-        call;                                                                                      \
-    } break;                                                                                       \
-    default: {                                                                                     \
-        enum { nv = 4 };                                                                           \
-        call;                                                                                      \
-    } break;                                                                                       \
-    }
+    } break;
+#define V_THREE (V_LANES == 16)
+#if V_THREE
+#define CASE_THREE(call) CASE_NV(3, call)
 #else
+#define CASE_THREE(call)
+#endif
+#if V_VECTORS == 4
+#define CASE_FOUR(call) CASE_NV(4, call)
+#else
+#define CASE_FOUR(call)
+#endif
 #define WITH_NV(nv_, call)                                                                         \
     switch (nv_) {                                                                                 \
-    case 1: {                                                                                      \
-        enum { nv = 1 };                                                                           \
-        call;                                                                                      \
-    } break;                                                                                       \
-    default: {                                                                                     \
-        enum { nv = 2 };                                                                           \
-        call;                                                                                      \
-    } break;                                                                                       \
+        CASE_NV(1, call) CASE_NV(2, call) CASE_THREE(call) CASE_FOUR(call)                         \
     }
-#endif
 
 /* The largest number of rows for scores_decode() and values_decode(). Three vectors per row must
  * fit in registers, and the rows must fit in the lanes of one vector. */
@@ -338,8 +329,9 @@ static void op_fold(void *total_, const void *acc_, int64_t rows, const void *jo
                     joined(v_load(total + r * W + i), v_load(acc + r * W + i), join + i, W));
 }
 
-V_INLINE void weights_tile(R *p, R *l, const R *st, const R *c, const R *m, int n, const int nv,
-                           const int masked, const int skip_masked)
+/* The weights of nv vectors of a tile of W lanes. */
+V_INLINE void weights_tile(R *p, R *l, const R *st, const R *c, const R *m, int n, const int W,
+                           const int nv, const int masked, const int skip_masked)
 {
     vec sum[V_VECTORS], scale[V_VECTORS], max[V_VECTORS];
     const vec never = v_set1(-R_INF);
@@ -353,7 +345,7 @@ V_INLINE void weights_tile(R *p, R *l, const R *st, const R *c, const R *m, int 
     for (int j = 0; j < n; j++)
         FOR_V
         {
-            const vec s = v_load(st + (j * nv + v) * V_LANES);
+            const vec s = v_load(st + j * W + v * V_LANES);
             vec x = v_mul(s, scale[v]);
             if (masked)
                 x = v_max(v_set1(R_LOWEST), x);
@@ -361,7 +353,7 @@ V_INLINE void weights_tile(R *p, R *l, const R *st, const R *c, const R *m, int 
             sum[v] = v_add(sum[v], e);
             if (skip_masked)
                 e = v_select(v_eq(s, never), v_set1(-1), e);
-            v_store(p + (j * nv + v) * V_LANES, e);
+            v_store(p + j * W + v * V_LANES, e);
         }
     FOR_V v_store(l + v * V_LANES, v_add(v_load(l + v * V_LANES), sum[v]));
 }
@@ -369,25 +361,27 @@ V_INLINE void weights_tile(R *p, R *l, const R *st, const R *c, const R *m, int 
 static void op_weights(void *p, void *l, const void *st, const void *c, const void *m, int n,
                        int nv_, int flags)
 {
-    if (flags & ATTNI_SKIP_MASKED) {
-        WITH_NV(nv_, weights_tile(p, l, st, c, m, n, nv, 1, 1))
-    } else if (flags & ATTNI_MASKED) {
-        WITH_NV(nv_, weights_tile(p, l, st, c, m, n, nv, 1, 0))
-    } else {
-        WITH_NV(nv_, weights_tile(p, l, st, c, m, n, nv, 0, 0))
-    }
+    if (flags &
+        ATTNI_SKIP_MASKED) /* one vector at a time: it is rare, and its code would be large */
+        for (int i = 0; i < nv_ * V_LANES; i += V_LANES)
+            weights_tile((R *)p + i, (R *)l + i, (const R *)st + i, (const R *)c + i,
+                         (const R *)m + i, n, nv_ * V_LANES, 1, 1, 1);
+    else if (flags & ATTNI_MASKED)
+        WITH_NV(nv_, weights_tile(p, l, st, c, m, n, nv * V_LANES, nv, 1, 0))
+    else
+        WITH_NV(nv_, weights_tile(p, l, st, c, m, n, nv * V_LANES, nv, 0, 0))
 }
 
 #include "dropout.inc.h"
 
 /* ----------------------------------------------------------------------------------- values */
 
-/* s[u][:] = sum_j v[j][u] * p[j][:] for mr components of v, keys in order. */
+/* s[u][:] = sum_j v[j][u] * p[j][:] for mr components of v, keys in order, for nv vectors of a tile
+ * of W lanes. */
 V_INLINE void values_rows(R *acc, R *total, const R *join, const R_any *val, ptrdiff_t ldv,
                           const R *p, int n, int flags, attni_prefetch *hints,
-                          const int skip_masked, const int mr, const int nv)
+                          const int skip_masked, const int mr, const int W, const int nv)
 {
-    const int W = nv * V_LANES;
     prefetch_step prefetch = NEXT_PREFETCH(hints, n, p);
     vec s[MAX_ROWS][V_VECTORS];
     FOR_U FOR_V s[u][v] = v_set1(0);
@@ -416,14 +410,13 @@ V_INLINE void values_rows(R *acc, R *total, const R *join, const R_any *val, ptr
 
 V_INLINE void values_tile(R *acc, R *total, const R *join, const R_any *val, ptrdiff_t ldv,
                           const R *p, int n, int64_t Dv, int flags, attni_prefetch *hints,
-                          const int skip_masked, const int nv)
+                          const int skip_masked, const int W, const int nv)
 {
-    const int width = nv * V_LANES;
     int64_t c = 0;
 #define STEP(mr) /* the last 8 as in scores_run() */                                               \
     for (; c + (mr) <= Dv && ((mr) == 4 || Dv - c != 8); c += (mr))                                \
-    values_rows(acc + c * width, total + c * width, join, val + c, ldv, p, n, flags, hints,        \
-                skip_masked, mr, nv)
+    values_rows(acc + c * W, total + c * W, join, val + c, ldv, p, n, flags, hints, skip_masked,   \
+                mr, W, nv)
     STEP(ROWS_OF(nv));
     STEP(4);
     STEP(1);
@@ -433,11 +426,14 @@ V_INLINE void values_tile(R *acc, R *total, const R *join, const R_any *val, ptr
 static void op_values(void *acc, void *total, const void *join, const void *val, ptrdiff_t ldv,
                       const void *p, int n, int64_t Dv, int nv_, int flags, attni_prefetch *hints)
 {
-    if (flags & ATTNI_SKIP_MASKED) {
-        WITH_NV(nv_, values_tile(acc, total, join, val, ldv, p, n, Dv, flags, hints, 1, nv))
-    } else {
-        WITH_NV(nv_, values_tile(acc, total, join, val, ldv, p, n, Dv, flags, hints, 0, nv))
-    }
+    const int W = nv_ * V_LANES;
+    if (flags & ATTNI_SKIP_MASKED) /* one vector at a time, as in op_weights() */
+        for (int i = 0; i < W; i += V_LANES)
+            values_tile((R *)acc + i, (R *)total + i, (const R *)join + i, val, ldv,
+                        (const R *)p + i, n, Dv, flags, hints, 1, W, 1);
+    else
+        WITH_NV(nv_, values_tile(acc, total, join, val, ldv, p, n, Dv, flags, hints, 0,
+                                 nv * V_LANES, nv))
 }
 
 /* ----------------------------------------------------------------------------------- finish */

@@ -185,9 +185,10 @@ static inline int64_t attni_keys_of(const attni_plan *p, int64_t n)
 /* Vectors of the narrowest tile that holds `rows` rows; `most` if none does. */
 static inline int attni_vectors_for(const attni_plan *p, int64_t rows, int most)
 {
+    const int lanes = p->kernels->lanes;
     int nv = 1;
-    while (nv < most && nv * p->kernels->lanes < rows)
-        nv *= 2;
+    while (nv < most && nv * lanes < rows)
+        nv = nv == 2 && p->kernels->three_vectors ? 3 : nv == 3 ? 4 : 2 * nv;
     return nv;
 }
 /* Can the rows of t be read and written in place, as rows of R? */
