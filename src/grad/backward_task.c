@@ -29,6 +29,8 @@ static void carve_operands(attni_grad_worker *w, attni_layout *layout)
     if (!p->v_in_place)
         w->forward.v = attni_layout_take(layout, keys, Dv);
     w->clean_k = attni_layout_take(layout, ATTNI_BLOCK * p->real, D);
+    w->dq_rows = attni_layout_take(layout, (size_t)p->kernels->max_decode_rows * p->real,
+                                   (size_t)bw->q_panels.padded);
 }
 
 static void carve(attni_grad_worker *w, attni_layout *layout)

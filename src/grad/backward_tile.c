@@ -88,12 +88,12 @@ static void load_tile(attni_grad_worker *w)
 
 /* ------------------------------------------------------------------------------------ products */
 
-/* Has the tile so few queries, and are there enough keys, that its products have the keys in the
- * lanes, as in the decode path? */
-static bool decodes(const attni_grad_worker *w, int n)
+/* Has the tile so few queries, and are there enough keys, that the operations of the decode path
+ * are faster? */
+static bool decodes(const attni_grad_worker *w, int64_t keys)
 {
     const attni_kernels *kernels = w->bw->plan.kernels;
-    return w->tile.nv == 1 && w->tile.rows <= kernels->max_decode_rows && n >= kernels->lanes;
+    return w->tile.nv == 1 && w->tile.rows <= kernels->max_decode_rows && keys >= kernels->lanes;
 }
 
 /* st = K Q^T for n keys and a tile that decodes; k may also be the values, and q dout. q is a tile
@@ -131,11 +131,38 @@ static void add_rows(const attni_grad_worker *w, char *sum, const attni_panels *
     }
 }
 
+/* Is the tile's dq summed in dq_rows, with components of keys in the lanes, as in the decode path?
+ */
+static bool sums_queries_in_rows(const attni_grad_worker *w)
+{
+    for (int b = 0; b < ATTNI_CHUNK / ATTNI_BLOCK; b++)
+        if (w->nonfinite_k[b])
+            return false;
+    return decodes(w, w->n);
+}
+
+/* dq [D][W] = dq_rows [rows][D, rounded up to whole vectors]. */
+static void transpose_queries(attni_grad_worker *w)
+{
+    const attni_plan *p = &w->bw->plan;
+    const int64_t lanes = p->kernels->lanes;
+    p->kernels->pack(w->dq, w->dq_rows, (ptrdiff_t)(attni_div_up(p->D, lanes) * lanes),
+                     w->tile.rows, p->D, 1, w->tile.nv);
+}
+
+/* Adds to dq for n keys from j on: to dq_rows, if it holds the sums of this tile, else to w->dq. */
 static void add_queries(const attni_grad_worker *w, int64_t j, int n, bool first)
 {
     const attni_plan *p = &w->bw->plan;
     ptrdiff_t ld;
     const char *k = attni_tile_rows(&w->forward, false, j, &ld);
+    const int flags = first ? ATTNI_FIRST : 0;
+    if (sums_queries_in_rows(w)) {
+        const attni_next_rows nothing = {w->dp, 0, 0, INT64_MAX, 0};
+        p->kernels->values_decode(w->dq_rows, NULL, k, ld, p->real_dtype, w->dp, 0, n, p->D,
+                                  w->tile.rows, flags, &nothing);
+        return;
+    }
     const uint64_t nonfinite = w->nonfinite_k[(j - w->j0) / ATTNI_BLOCK];
     const char *clean = k;
     ptrdiff_t ld_clean = ld;
@@ -149,8 +176,7 @@ static void add_queries(const attni_grad_worker *w, int64_t j, int n, bool first
         clean = w->clean_k;
         ld_clean = (ptrdiff_t)p->D;
     }
-    p->kernels->values(w->dq, NULL, NULL, clean, ld_clean, w->dp, n, p->D, w->tile.nv,
-                       first ? ATTNI_FIRST : 0, NULL);
+    p->kernels->values(w->dq, NULL, NULL, clean, ld_clean, w->dp, n, p->D, w->tile.nv, flags, NULL);
     for (int r = 0; r < n && nonfinite >> r; r++)
         if (nonfinite >> r & 1)
             attni_grad_nonfinite_key(w, r, k + r * ld * (ptrdiff_t)p->real);
@@ -242,5 +268,7 @@ bool attni_backward_tile(attni_grad_worker *w)
     }
     if (seen && w->bw->unit)
         attni_grad_bf16_end_tile(w);
+    else if (seen && w->bw->want_q && sums_queries_in_rows(w))
+        transpose_queries(w);
     return seen;
 }

@@ -53,6 +53,7 @@ typedef struct attni_grad_worker {
     char *dp, *raw, *kept;              /* [block][W] */
     char *dk, *dv;                      /* [chunk][padded]: sums of the blocks in `summed` */
     char *dq;                           /* [D][W]: dq of this chunk */
+    char *dq_rows;                      /* [rows][vectors of D]: the same for few queries */
     char *clean_k;                      /* [block][D]: keys, non-finite ones as zeros */
     double *sums;                       /* [W]: sums of dS of this chunk */
     attni_grad_operands bf16;           /* used if the call has a bf16 unit */
