@@ -149,10 +149,13 @@ def table(head, lines, left):
 
 EXPLAINED = """\
 *libattn* and *best peer* are times of a call, *ratio* is the second divided by the first; values
-below 1, where libattn is slower, are marked **<** and come first. *of limit* is *peak* of
-the tables above. For modules (linear, layer norm, GELU, cross-entropy, AdamW, append to a cache),
-the limit is the speed of streaming reads, and only bytes that must be read or written count (AdamW
-reads four arrays and writes three; a linear layer counts its weight)."""
+below 1, where libattn is slower, are marked **<** and come first. *of limit* is the share of the
+machine's limit that libattn reaches, as *peak* in the tables above. For modules (linear, layer
+norm, GELU, cross-entropy, AdamW, append to a cache), the limit is the speed of streaming reads of
+as many bytes, and only bytes that must be read or written count (a linear layer counts its
+weight). AdamW reads four arrays and writes three of them. It exceeds 100 %, because the core does
+not wait until the written lines are in memory. Streaming reads are fastest for cells that fit in
+a cache; the speed named above is the best of all cells."""
 EXPLAINED_SERIES = """\
 *padding* is the largest ratio of a size's time to the time of a larger size; above 1, padding the
 call to the larger size would make it faster. *step* is the largest growth of the time from one
