@@ -361,8 +361,8 @@ V_INLINE void weights_tile(R *p, R *l, const R *st, const R *c, const R *m, int 
 static void op_weights(void *p, void *l, const void *st, const void *c, const void *m, int n,
                        int nv_, int flags)
 {
-    if (flags &
-        ATTNI_SKIP_MASKED) /* one vector at a time: it is rare, and its code would be large */
+    /* This sweep is rare, so one vector is done at a time: one copy of the loop instead of four. */
+    if (flags & ATTNI_SKIP_MASKED)
         for (int i = 0; i < nv_ * V_LANES; i += V_LANES)
             weights_tile((R *)p + i, (R *)l + i, (const R *)st + i, (const R *)c + i,
                          (const R *)m + i, n, nv_ * V_LANES, 1, 1, 1);
@@ -427,7 +427,7 @@ static void op_values(void *acc, void *total, const void *join, const void *val,
                       const void *p, int n, int64_t Dv, int nv_, int flags, attni_prefetch *hints)
 {
     const int W = nv_ * V_LANES;
-    if (flags & ATTNI_SKIP_MASKED) /* one vector at a time, as in op_weights() */
+    if (flags & ATTNI_SKIP_MASKED) /* as in op_weights() */
         for (int i = 0; i < W; i += V_LANES)
             values_tile((R *)acc + i, (R *)total + i, (const R *)join + i, val, ldv,
                         (const R *)p + i, n, Dv, flags, hints, 1, W, 1);
