@@ -1,20 +1,22 @@
-/* The decode path: products of a few queries, which are stored as rows. unit_dot.c and unit_amx.c
- * include this file; bf16_decode.c calls the functions.
+/* The decode path. It computes the products of a few queries; each query is a row. unit_dot.c and
+ * unit_amx.c include this file; bf16_decode.c and grad/backward_bf16.c call the functions.
  *
  *   row_scores                   st = Q K^T. A SIMD lane holds a key. In memory, keys are rows, or
  *                                interleaved (kernel.h)
  *   row_values                   sums += P V. A SIMD lane holds a component of a value
  *   row_values_and_next_scores   one query: values of a chunk and scores of the next, in one loop
- *   row_products                 dk and dv of few queries, for grad/backward_bf16.c
+ *   row_products                 dk and dv of few queries
  *
- * Each sum is added in the same order as in the unit's tiles. So a query has the same bits alone as
- * among many. The including file defines this order by a type and six functions:
+ * The terms of a sum are added in the same order as in the tiles of the same unit (dot products or
+ * matrix unit). So a query has the same bits alone as among many. The including file defines this
+ * order by a type and six functions:
  *
  *   chain                      16 sums
- *   chain_from(x)              chains that start at the sums x
- *   chain_dot(c, a, b)         adds the products of 16 pairs of bf16
- *   chain_end_run(c)           ends a run; called after every RUN pairs: after 32 components of a
- *                              key, or after 32 keys
+ *   chain_from(x)              a chain that starts at the sums x
+ *   chain_dot(c, a, b)         adds to each of the 16 sums the products of a pair of a and a pair
+ *                              of b
+ *   chain_end_run(c)           ends a run of RUN pairs: 32 components of a key, or 32 keys. The
+ *                              matrix unit adds one run at a time
  *   chain_sums(c)              the sums, after the last pair
  *   chain_mode()               sets the mode of float arithmetic that the chains need
  *   chain_mode_end(mode)       restores the mode that chain_mode() returned
@@ -172,9 +174,9 @@ INLINE void score_interleaved_rows(float *st, const attni_bf16 *q, const attni_b
     }
 }
 
-/* Scores of all keys. If keys are rows, a single query scores two groups at once, for the same
- * reason. With one_stream it scores one group after the other: a Zen 4 reads them faster from
- * memory (docs/decisions/0047). */
+/* Scores of all keys. If keys are rows, a single query scores two groups at once, because one group
+ * has too few independent sums. With one_stream it scores one group after the other: a Zen 4 reads
+ * them faster from memory (docs/decisions/0047). */
 INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D,
                           const int nr, const bool l2)
 {
@@ -198,8 +200,8 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
         call;                                                                                      \
     } while (0)
 
-/* Runs `call` with nr, the number of queries, rounded up to 1, 4 or, if the unit decodes more, 8.
- */
+/* Runs `call` with nr, the number of queries rounded up: to 1 or 4, or to 8 if the unit decodes
+ * more than 4. */
 #define WITH_NR(queries, level, call)                                                              \
     do {                                                                                           \
         if ((queries) > 4 && MAX_DECODE_ROWS > 4)                                                  \
@@ -387,10 +389,10 @@ static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_b
     chain_mode_end(mode);
 }
 
-/* For 16 x `vectors` components from c on: row j of sums [n][width] becomes, or if `add` is
- * increased by, row j of x times `rows`. Row j of x has a pair of weights, or of gradients, for
- * each pair of queries; its rows are ldx elements apart. rows [pairs][width] has the pairs of rows
- * of dout, or of q. `pairs` may be a constant. */
+/* Computes 16 x `vectors` components, from c on, of each row of sums [n][width]: sums[j] = x[j]
+ * times `rows`, or += if `add`. x[j] has a pair of weights, or of gradients, for each pair of
+ * queries; its rows are ldx elements apart. rows [pairs][width] has the pairs of rows of dout, or
+ * of q. `pairs` may be a constant. */
 INLINE void row_products_of(float *sums, const attni_bf16 *x, ptrdiff_t ldx, const attni_bf16 *rows,
                             const int pairs, int n, int64_t width, bool add, int64_t c,
                             const int vectors)
@@ -429,7 +431,7 @@ static void row_products(float *sums, const attni_bf16 *x, ptrdiff_t ldx, const 
 
 /* ------------------------------------------------- keys of a chunk and values of the one before */
 
-/* The loop over a group's values is not unrolled: with more than about 16 loads the hardware
+/* The loop over the values of 16 keys is not unrolled: with more than about 16 loads the hardware
  * prefetcher loses the streams, and memory delivers half the rate. There is no software prefetch
  * either: at distances of 1 to 8 KiB it made the loop 5 to 15 % slower. */
 INLINE void values_and_next_scores_of(const attni_bf16_values_and_next_scores *x, const int groups)

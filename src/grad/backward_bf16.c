@@ -13,9 +13,9 @@
  * are rounded to bf16 (bf16/unit_grads.c) and multiplied. The sums of the last three products stay
  * floats.
  *
- * Keys are packed once per task, queries once per tile: 1 % and 5 % of the time. Few queries
- * (few_queries()) are an exception: keys and values are then read as they are stored, and the
- * functions of the decode path compute the products, with the same bits.
+ * Keys and values are packed once per task, queries once per tile: 1 % and 5 % of the time. With
+ * few queries (few_queries()), keys and values are read as they are stored, and the functions of
+ * the decode path compute the products, with the same bits.
  */
 #include "backward_tile.h"
 
@@ -69,9 +69,10 @@ static void load_rows(const attni_grad_worker *w, const attn_tensor *t, attni_bf
     }
 }
 
-/* If the functions of the decode path can compute the products of this chunk: the number of
- * queries, rounded up to one that they take. Otherwise 0: if there are too many queries, if keys or
- * values cannot be read in place or have no elements, or if a key of the chunk is not finite. */
+/* Returns the number of queries, rounded up to a number that the decode path takes, if its
+ * functions can compute the products of this chunk. Returns 0 if there are too many queries, if
+ * keys or values cannot be read in place or have no elements, or if a key of the chunk is not
+ * finite. */
 static int few_queries(const attni_grad_worker *w)
 {
     const attni_backward *bw = w->bw;
@@ -93,8 +94,8 @@ void attni_grad_bf16_load_keys(attni_grad_worker *w)
     attni_grad_operands *o = &w->bf16;
     const int64_t D = bw->q_panels.padded;
     o->few = few_queries(w);
-    if (o->few) /* all keys are finite, and nonfinite_k is 0: each task has a new worker */
-        return;
+    if (o->few)
+        return; /* nonfinite_k is still 0, because each task starts with a new worker */
     load_rows(w, &a->k, o->k, D);
     if (bw->want_scores)
         load_rows(w, &a->v, o->v, bw->v_panels.padded);
@@ -287,8 +288,8 @@ static char *dk_of(const attni_grad_worker *w, int64_t at)
     return w->dk + (size_t)(at * w->bw->q_panels.padded) * sizeof(float);
 }
 
-/* Adds the contributions of rows of q and dout, and of keys, that are not finite, where the masks
- * let a query see a key. They are computed from weights and gradients that are not rounded yet. */
+/* Adds what non-finite rows of q, dout and k contribute, from weights and gradients that are not
+ * rounded yet. A pair of a query and a key counts only if the masks let the query see the key. */
 static void add_nonfinite(const attni_grad_worker *w, const char *weights, int64_t j, int n)
 {
     const attni_backward *bw = w->bw;
@@ -309,10 +310,11 @@ static void add_nonfinite(const attni_grad_worker *w, const char *weights, int64
         }
 }
 
-/* Computes weights and gradients as bf16, and returns the weights. st holds the scores, dp the
- * products of dout and v. One pass does it, unless there is a step in between: dropout, sums for a
- * mask or the like, rows that are not finite, or the derivative of the cap. The bits are the same
- * either way. */
+/* Computes weights and gradients as bf16 from st, the scores, and dp, the products of dout and v.
+ * Returns rows of 32 weights and then 32 gradients for each key (attni_bf16_score_grads); dp
+ * becomes the gradients as pairs of keys. One pass does all, unless a step must run before the
+ * rounding: dropout, the sums for gradients of a mask or of ALiBi slopes, non-finite rows, or the
+ * derivative of the cap. The bits are the same either way. */
 static const attni_bf16 *differentiate(attni_grad_worker *w, int64_t j, int n, bool nonfinite)
 {
     const attni_backward *bw = w->bw;
@@ -361,8 +363,8 @@ void attni_grad_bf16_block(attni_grad_worker *w, int64_t j, int n, attni_class v
         score(w, w->dp, o->v + at * Dv, Dv, o->dout, n);
     else
         memset(w->dp, 0, bytes);
-    /* The contributions of non-finite rows are added first, to sums that are set to 0 if there are
-     * none yet. The products are then added to these sums. */
+    /* If there are contributions of non-finite rows, sums that do not exist yet are set to 0, the
+     * contributions are added to them, and then the products. */
     const bool nonfinite = w->nonfinite_q || w->nonfinite_dout || w->nonfinite_k[at / ATTNI_BLOCK];
     const bool add = attni_grad_has_sums(w, at, nonfinite ? 0 : n) || nonfinite;
     const attni_bf16 *rows = differentiate(w, j, n, nonfinite);
