@@ -149,18 +149,20 @@ def table(head, lines, left):
 
 EXPLAINED = """\
 *libattn* and *best peer* are times of a call, *ratio* is the second divided by the first; values
-below 1, where libattn is slower, are marked **<** and come first. *of limit* is the share of the
-machine's limit that libattn reaches, as *peak* in the tables above. For modules (linear, layer
-norm, GELU, cross-entropy, AdamW, append to a cache), the limit is the speed of streaming reads of
-as many bytes, and only bytes that must be read or written count (a linear layer counts its
-weight). AdamW reads four arrays and writes three of them. It exceeds 100 %, because the core does
-not wait until the written lines are in memory. Streaming reads are fastest for cells that fit in
-a cache; the speed named above is the best of all cells."""
+below 1, where libattn is slower, are marked **<** and come first. *of limit* says how near
+libattn comes to the speed that the machine's arithmetic or, in decoding, its memory allows (as
+*peak* in the tables above). For modules (linear, layer norm, GELU, cross-entropy, AdamW, append
+to a cache), the limit is the time that it takes to stream the bytes that must be read or written;
+for a linear layer these are the bytes of its weights. AdamW reads four arrays and writes three of
+them. It exceeds 100 %, because the limit counts a written byte like a read one, but the core does
+not wait for its writes. The speed of streaming reads is measured for each cell with as many bytes
+as the cell uses. The one named above is the highest, of a cell that fits in a cache."""
 EXPLAINED_SERIES = """\
 *padding* is the largest ratio of a size's time to the time of a larger size; above 1, padding the
-call to the larger size would make it faster. *step* is the largest growth of the time from one
-size to the next, divided by the growth of the work if the work grows. Values of *padding* above
-1.1 and of *step* above 1.3 are marked **<**."""
+call to the larger size would make it faster. For each size, its time is divided by the time of
+the size before and, if the work has grown, by the factor of the work; *step* is the largest of
+these values. Values of *padding* above 1.1 and of *step* above 1.3 are marked **<**. *each* is
+the time for each packed sequence."""
 
 
 def generated(rows, series, machine):

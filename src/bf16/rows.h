@@ -5,7 +5,7 @@
  *                                interleaved (kernel.h)
  *   row_values                   sums += P V. A SIMD lane holds a component of a value
  *   row_values_and_next_scores   one query: values of a chunk and scores of the next, in one loop
- *   row_products                 dk and dv of few queries
+ *   row_products                 what few queries add to dk and dv
  *
  * The terms of a sum are added in the same order as in the tiles of the same unit (dot products or
  * matrix unit). So a query has the same bits alone as among many. The including file defines this
@@ -13,8 +13,7 @@
  *
  *   chain                      16 sums
  *   chain_from(x)              a chain that starts at the sums x
- *   chain_dot(c, a, b)         adds to each of the 16 sums the products of a pair of a and a pair
- *                              of b
+ *   chain_dot(c, a, b)         sum i += a[2i] b[2i] + a[2i+1] b[2i+1]
  *   chain_end_run(c)           ends a run of RUN pairs: 32 components of a key, or 32 keys. The
  *                              matrix unit adds one run at a time
  *   chain_sums(c)              the sums, after the last pair
@@ -192,7 +191,7 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
         score_row_keys(st, q, k, j, D, nr, 1, l2);
 }
 
-/* Runs `call` with nr as a constant. l2 is a constant, too, if `level` is one. */
+/* Runs `call` with nr as a constant. If `level` is a constant, so is l2. */
 #define WITH(rows, level, call)                                                                    \
     do {                                                                                           \
         enum { nr = rows };                                                                        \
@@ -200,8 +199,8 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
         call;                                                                                      \
     } while (0)
 
-/* Runs `call` with nr, the number of queries rounded up: to 1 or 4, or to 8 if the unit decodes
- * more than 4. */
+/* Runs `call` with nr, the number of queries rounded up to 1, 4 or 8. 8 exists only if the unit
+ * decodes more than 4. */
 #define WITH_NR(queries, level, call)                                                              \
     do {                                                                                           \
         if ((queries) > 4 && MAX_DECODE_ROWS > 4)                                                  \
@@ -339,7 +338,9 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
         {
             const __m512i w = pair_at(p + r * ATTNI_CHUNK + j);
             add_pairs(s[r], pair, w, j, groups);
-            if (c == 0) /* in a loop of its own, each addition would wait for the one before */
+            /* In the first pass only; in a loop of their own, each addition would wait for the one
+             * before. */
+            if (c == 0)
                 sum[r] = add_weights(sum[r], w);
         }
     }
@@ -370,10 +371,10 @@ INLINE void value_rows_of(float *sums, float *l, const attni_bf16 *p, const attn
 static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
                        int64_t Dv, bool first, int queries)
 {
-    /* Several queries pass over the values several times. So one block of values is taken at a
-     * time, which stays in L1, and the next block is prefetched meanwhile in address order. From
-     * memory this is 15 to 25 % faster than to prefetch, in each pass, only the components that it
-     * reads. */
+    /* With several queries, the values are read in several passes, because the sums of all
+     * components do not fit in registers. So one block of values is taken at a time, which stays in
+     * L1, and the next block is prefetched meanwhile in address order. From memory this is 15 to
+     * 25 % faster than to prefetch, in each pass, only the components that it reads. */
     const int part = queries > 1 ? ROWS : v->n;
     const unsigned mode = chain_mode();
     for (int j = 0; j < v->n; j += part) {
@@ -389,10 +390,10 @@ static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_b
     chain_mode_end(mode);
 }
 
-/* Computes 16 x `vectors` components, from c on, of each row of sums [n][width]: sums[j] = x[j]
- * times `rows`, or += if `add`. x[j] has a pair of weights, or of gradients, for each pair of
- * queries; its rows are ldx elements apart. rows [pairs][width] has the pairs of rows of dout, or
- * of q. `pairs` may be a constant. */
+/* For each j < n: sums[j] = x[j] times the matrix `rows`; += if `add`. Only components c to
+ * c + 16 * vectors - 1 are computed. sums is [n][width]. x[j] holds the weights, or the gradients,
+ * of key j: two for each pair of queries; x[j + 1] is ldx elements after x[j]. rows [pairs][width]
+ * has the pairs of rows of dout, or of q. `pairs` may be a constant. */
 INLINE void row_products_of(float *sums, const attni_bf16 *x, ptrdiff_t ldx, const attni_bf16 *rows,
                             const int pairs, int n, int64_t width, bool add, int64_t c,
                             const int vectors)

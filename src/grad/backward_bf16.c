@@ -69,8 +69,8 @@ static void load_rows(const attni_grad_worker *w, const attn_tensor *t, attni_bf
     }
 }
 
-/* Returns the number of queries, rounded up to a number that the decode path takes, if its
- * functions can compute the products of this chunk. Returns 0 if there are too many queries, if
+/* If the functions of the decode path can compute the products of this chunk: returns the number
+ * of queries, rounded up to a number that they take. Returns 0 if there are too many queries, if
  * keys or values cannot be read in place or have no elements, or if a key of the chunk is not
  * finite. */
 static int few_queries(const attni_grad_worker *w)
@@ -310,11 +310,11 @@ static void add_nonfinite(const attni_grad_worker *w, const char *weights, int64
         }
 }
 
-/* Computes weights and gradients as bf16 from st, the scores, and dp, the products of dout and v.
- * Returns rows of 32 weights and then 32 gradients for each key (attni_bf16_score_grads); dp
- * becomes the gradients as pairs of keys. One pass does all, unless a step must run before the
- * rounding: dropout, the sums for gradients of a mask or of ALiBi slopes, non-finite rows, or the
- * derivative of the cap. The bits are the same either way. */
+/* Computes weights and gradients, as bf16, from the scores (st) and the products of dout and v
+ * (dp). Returns one row for each key: for each 32 queries, 32 weights and then 32 gradients. Also
+ * overwrites dp with the gradients, as pairs of keys (attni_bf16_score_grads). One pass does all,
+ * unless a step must run before the rounding: dropout, the sums for gradients of a mask or of ALiBi
+ * slopes, non-finite rows, or the derivative of the cap. The bits are the same either way. */
 static const attni_bf16 *differentiate(attni_grad_worker *w, int64_t j, int n, bool nonfinite)
 {
     const attni_backward *bw = w->bw;
@@ -363,8 +363,8 @@ void attni_grad_bf16_block(attni_grad_worker *w, int64_t j, int n, attni_class v
         score(w, w->dp, o->v + at * Dv, Dv, o->dout, n);
     else
         memset(w->dp, 0, bytes);
-    /* If there are contributions of non-finite rows, sums that do not exist yet are set to 0, the
-     * contributions are added to them, and then the products. */
+    /* If non-finite rows contribute, sums that have no value yet are first set to 0. Then the
+     * contributions are added, then the products. */
     const bool nonfinite = w->nonfinite_q || w->nonfinite_dout || w->nonfinite_k[at / ATTNI_BLOCK];
     const bool add = attni_grad_has_sums(w, at, nonfinite ? 0 : n) || nonfinite;
     const attni_bf16 *rows = differentiate(w, j, n, nonfinite);
@@ -379,7 +379,7 @@ void attni_grad_bf16_block(attni_grad_worker *w, int64_t j, int n, attni_class v
 }
 
 #else
-/* No bf16 engine, hence no unit: these functions are never called. */
+/* Other CPUs have no code for products of bf16, so these functions are never called. */
 void attni_grad_bf16_carve(attni_grad_worker *w, attni_layout *layout) { (void)w, (void)layout; }
 void attni_grad_bf16_load_keys(attni_grad_worker *w) { (void)w; }
 void attni_grad_bf16_load_tile(attni_grad_worker *w) { (void)w; }
