@@ -154,15 +154,17 @@ libattn comes to the speed that the machine's arithmetic or, in decoding, its me
 *peak* in the tables above). For modules (linear, layer norm, GELU, cross-entropy, AdamW, append
 to a cache), the limit is the time that it takes to stream the bytes that must be read or written;
 for a linear layer these are the bytes of its weights. AdamW reads four arrays and writes three of
-them. It exceeds 100 %, because the limit counts a written byte like a read one, but the core does
-not wait for its writes. The speed of streaming reads is measured for each cell with as many bytes
-as the cell uses. The one named above is the highest, of a cell that fits in a cache."""
+them. It reaches more than 100 %: the limit counts a written byte as if it took as long as a read
+one, but the core does not wait for writes. The speed of streaming reads is measured for each cell
+with as many bytes as the cell uses. The speed named above is the highest of these. It belongs to
+a cell whose data fit in a cache. *own cache* means that keys and values are in a cache of
+libattn; *both* is forward and backward."""
 EXPLAINED_SERIES = """\
 *padding* is the largest ratio of a size's time to the time of a larger size; above 1, padding the
-call to the larger size would make it faster. For each size, its time is divided by the time of
-the size before and, if the work has grown, by the factor of the work; *step* is the largest of
-these values. Values of *padding* above 1.1 and of *step* above 1.3 are marked **<**. *each* is
-the time for each packed sequence."""
+call to the larger size would make it faster. *step* is the largest growth from one size to the
+next: the time divided by the time of the size before and, if the work grew, divided by the growth
+of the work. Values of *padding* above 1.1 and of *step* above 1.3 are marked **<**. *each* is the
+time for each packed sequence."""
 
 
 def generated(rows, series, machine):
