@@ -108,14 +108,6 @@ static void run_variant(check_run_state *run, const check_options *options, cons
                 nv, fastest);
 }
 
-/* The number of vectors of the next wider tile, or 0. */
-static int next_width(int isa, int bits, int nv)
-{
-    const attni_kernels *kernels = attni_kernels_of(isa, bits);
-    const int next = nv == 2 && kernels->three_vectors ? 3 : nv == 3 ? 4 : 2 * nv;
-    return next <= kernels->vectors ? next : 0;
-}
-
 /* Runs one operation on one instruction set; its variants get equal shares of its time. */
 static void run_entry(check_run_state *run, const check_options *options, const check_entry *e,
                       int isa)
@@ -127,12 +119,16 @@ static void run_entry(check_run_state *run, const check_options *options, const 
         run_variant(run, options, e, isa, 64, 0, now + share);
     } else {
         int variants = 0, done = 0;
-        for (int bits = 32; bits <= 64; bits += 32)
-            for (int nv = 1; nv; nv = next_width(isa, bits, nv))
+        for (int bits = 32; bits <= 64; bits += 32) {
+            const attni_kernels *kernels = attni_kernels_of(isa, bits);
+            for (int nv = 1; nv <= kernels->vectors; nv = attni_wider_tile(kernels, nv))
                 variants++;
-        for (int bits = 32; bits <= 64; bits += 32)
-            for (int nv = 1; nv; nv = next_width(isa, bits, nv))
+        }
+        for (int bits = 32; bits <= 64; bits += 32) {
+            const attni_kernels *kernels = attni_kernels_of(isa, bits);
+            for (int nv = 1; nv <= kernels->vectors; nv = attni_wider_tile(kernels, nv))
                 run_variant(run, options, e, isa, bits, nv, now + share * ++done / variants);
+        }
     }
     fprintf(run->out, "%-4s %-9s %-8s %" PRIu64, run->failed > failed ? "FAIL" : "ok", e->name,
             attn_isa(isa).name, run->passed - passed);

@@ -398,6 +398,12 @@ typedef struct attni_kernels {
     double (*fma_loop)(int64_t n, double *sink);
 } attni_kernels;
 
+/* The number of vectors of the next wider tile after one of nv vectors. */
+static inline int attni_wider_tile(const attni_kernels *kernels, int nv)
+{
+    return nv == 2 && kernels->three_vectors ? 3 : nv == 3 ? 4 : 2 * nv;
+}
+
 /* May values_and_next_scores() be used for this D? The sums of one row of values must fit in
  * registers. */
 static inline int attni_has_values_and_next_scores(const attni_kernels *kernels, int64_t D)

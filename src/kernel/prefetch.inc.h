@@ -12,9 +12,9 @@
  * times over the rows of a block, each time for other components. So the prefetch is a whole block
  * ahead.
  *
- * On CPUs that prefetch into L2 (decision 0030), next_rows->l2_ahead is the distance in rows, if it
- * is larger than the distance above (decision 0051). It is then that of a prefetch into L2, and a
- * prefetch into L1 follows at half the distance. */
+ * On CPUs that prefetch into L2 (decision 0030), next_rows->l2_ahead is the distance of this
+ * prefetch, in rows; for short rows it is longer than above (decision 0051). A prefetch into L1
+ * follows at half the distance. */
 typedef struct prefetcher {
     uintptr_t line, end; /* the next line, and the end of its row: integers, since the addresses may
                           * lie outside any array */

@@ -188,7 +188,7 @@ static inline int attni_vectors_for(const attni_plan *p, int64_t rows, int most)
     const int lanes = p->kernels->lanes;
     int nv = 1;
     while (nv < most && nv * lanes < rows)
-        nv = nv == 2 && p->kernels->three_vectors ? 3 : nv == 3 ? 4 : 2 * nv;
+        nv = attni_wider_tile(p->kernels, nv);
     return nv;
 }
 /* Can the rows of t be read and written in place, as rows of R? */
