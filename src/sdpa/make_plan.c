@@ -55,10 +55,9 @@ static int tile_cost(const attni_plan *p, int lanes)
 }
 
 /* The number of vectors of a full tile. The narrowest tile is chosen that holds all rows of the
- * heads that share it; if no tile holds them all, the widest is chosen. But if a tile of half as
- * many vectors (of two, if there are three) would hold all rows but one, that tile is used, and the
- * last row is decoded after it (docs/decisions/0044). The tile engine does so for heads that do not
- * share a tile, unless
+ * heads that share it; if no tile holds them all, the widest is chosen. But if the next narrower
+ * tile would hold all rows but one, that tile is used, and the last row is decoded after it
+ * (docs/decisions/0044). The tile engine does so for heads that do not share a tile, unless
  *   - the smaller tile has so few rows that it would be decoded, too: a task has scratch to decode
  *     one tile only;
  *   - the keys are one block, which has a shorter path for a single tile;
@@ -70,7 +69,8 @@ static int tile_cost(const attni_plan *p, int lanes)
 static int vectors_of_tile(const attni_plan *p, int threads)
 {
     const int nv = attni_vectors_for(p, p->T * p->group, most_vectors(p));
-    const int narrow = nv == 3 ? 2 : nv / 2, lanes = narrow * p->kernels->lanes;
+    const int narrow = nv == 4 && !p->kernels->three_vectors ? 2 : nv - 1;
+    const int lanes = narrow * p->kernels->lanes;
     if (p->group > 1 || p->T != lanes + 1 || lanes <= p->kernels->max_decode_rows || p->unit ||
         p->S <= ATTNI_BLOCK || p->in_pieces || p->args.cu_seqlens_q ||
         (threads > 1 && p->B * p->H < 4 * threads))

@@ -170,12 +170,26 @@ static void plans_tell_how_work_is_divided(void **state)
     const route_case small = {"generic", ATTN_F32, 1, 80, "decode, keys first", NOTHING};
     assert_int_equal(plan_of(&small).prefetch, 0);
     assert_int_equal(plan_of(&small).tiles, 1);
-    /* the row that does not fit into a tile of half the width has one of its own */
-    const route_case one_more = {"avx2", ATTN_F32, 9, 65, "tiles", NOTHING};
-    const route_case two_more = {"avx2", ATTN_F32, 10, 65, "tiles", NOTHING};
-    if (usable("avx2")) {
-        assert_int_equal(plan_of(&one_more).tiles, 2);
-        assert_int_equal(plan_of(&two_more).tiles, 1);
+}
+
+/* One row more than a narrower tile holds gets a tile of its own (docs/decisions/0044). */
+static void one_more_row_is_decoded(void **state)
+{
+    static const struct {
+        const char *isa;
+        int64_t T;
+        int tiles;
+    } rows[] = {
+        {"avx2", 9, 2},    {"avx2", 10, 1},   {"avx512", 17, 2},
+        {"avx512", 18, 1}, {"avx512", 33, 2}, {"avx512", 34, 1},
+        {"avx512", 49, 2}, {"avx512", 50, 1}, {"avx512", 65, 2},
+    };
+    (void)state;
+    for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+        const route_case c = {rows[i].isa, ATTN_F32, rows[i].T, 65, "tiles", NOTHING};
+        if (usable(c.isa) && plan_of(&c).tiles != rows[i].tiles)
+            fail_msg("%s, %d queries: %d tiles, expected %d", c.isa, (int)c.T, plan_of(&c).tiles,
+                     rows[i].tiles);
     }
 }
 
@@ -185,6 +199,7 @@ int main(void)
         cmocka_unit_test(each_call_has_its_route),
         cmocka_unit_test(bf16_routes_depend_on_the_head_size),
         cmocka_unit_test(plans_tell_how_work_is_divided),
+        cmocka_unit_test(one_more_row_is_decoded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
