@@ -98,7 +98,7 @@ void help_overview(void)
     puts("\nExit codes\n"
          "    0  ok\n"
          "    1  a comparison failed, or an answer is wrong\n"
-         "    2  usage: an unknown option, or a value that it does not take\n"
+         "    2  usage: an unknown option, or a value that an option does not take\n"
          "    3  a bad input file\n"
          "    4  memory ran out, a limit was exceeded, an output could not be written,\n"
          "       or a process of `attn run --mpi` is missing\n"

@@ -306,9 +306,9 @@ typedef struct attn_sdpa_args {
     /* Packed sequences: queries cu_seqlens_q[n] .. cu_seqlens_q[n+1]-1 see only keys
      * cu_seqlens_k[n] .. cu_seqlens_k[n+1]-1, n = 0..sequences-1. Both arrays have sequences + 1
      * elements, start at 0 and never decrease. Causal, window and ALiBi count i and j from the
-     * start of the sequence, so its result has the same bits as in a call of its own. mask and
-     * dropout count from the start of the tensor. Not together with key_lengths. NULL: one
-     * sequence. */
+     * start of the sequence. mask and dropout count from the start of the tensor. Without these
+     * two, the result of a sequence has the same bits as in a call of its own. Not together with
+     * key_lengths. NULL: one sequence. */
     const int64_t *cu_seqlens_q, *cu_seqlens_k;
     int64_t sequences;
 
@@ -371,13 +371,15 @@ typedef struct attn_plan_info {
                      is counted as if it hid nothing */
     double bytes;  /* size of the inputs and outputs, each counted once */
 
-    /* The route is the algorithm for a full tile whose keys are all visible, by name: "tiles", "one
-     * block", "decode" or another (docs/DESIGN.md lists all). */
+    /* The name of the algorithm: "tiles", "one block", "decode" or another (docs/DESIGN.md lists
+     * all). A tile with fewer queries than the first one, or a block of keys of which some are
+     * hidden, may take another route. */
     char route[32];
     char why[120]; /* the reason for this route, as a phrase */
     int tiles;     /* number of tiles of queries in a task; one after the other, they read the same
                       chunk of keys while it is in the CPU's cache */
-    int prefetch;  /* 1: rows are prefetched, because they have over 1 MiB, as f32 or f64 */
+    int prefetch;  /* 1: rows of q, k, v and out are prefetched, because together these tensors have
+                      over 1 MiB, with each element counted as f32 (in a call in f64, as f64) */
     int64_t parts; /* number of parts into which each task is cut along the keys, so that several
                       threads can share it; 1: not cut */
 } attn_plan_info;
@@ -409,8 +411,9 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
  * and keys that no query sees get gradients of exactly 0.
  *
  * Memory: three numbers and a byte for each row of q. Each thread needs a chunk of keys with its
- * gradients, O(D + Dv). The sums for dq of one query head take O((T + S) * D): the queries of each
- * packed sequence of more than a chunk of keys are rounded up to whole tiles. With N threads, fewer
+ * gradients, O(D + Dv). The sums for dq of one query head take O(T * D), with packed sequences
+ * O((T + S) * D): if a sequence has more keys than a chunk, the number of its queries is rounded up
+ * to whole tiles, and there are at most S / chunk such sequences. With N threads, fewer
  * than 2 N key/value heads are computed at a time; only their query heads have such sums. The
  * gradient of a mask takes one number per key and head if the mask repeats along the queries, and
  * one per query and head if it repeats along the keys. Never T x S. Bits: the same for any number
@@ -423,7 +426,8 @@ typedef struct attn_sdpa_grads {
     const attn_tensor *dlse;  /* in:  [B,H,T,1] f32 or f64, gradient of lse; NULL: 0 */
     attn_tensor dq, dk, dv;   /* out: [B,H,T,D], [B,Hk,S,D], [B,Hk,S,Dv], of q's dtype or f32/f64;
                                  data NULL and shape all 0: not wanted */
-    const attn_tensor *dmask; /* out: the float mask's own (broadcast) shape, f32 or f64; or NULL */
+    const attn_tensor *dmask; /* out: of the shape in which the float mask was given, f32 or f64;
+                                 or NULL */
     double *dalibi_slopes, *dsink_logits; /* out: [H], or NULL */
 } attn_sdpa_grads;
 
@@ -453,7 +457,9 @@ ATTN_API attn_status attn_sdpa_backward_plan(attn_context *ctx, const attn_sdpa_
  *   tlse_i = sum_j w_ij ts_ij    tout_i = sum_j w_ij d_ij (ts_ij v_j + tv_j) - tlse_i out_i
  *
  * Memory: arrays for one tile of queries and one block of keys for each thread, O(D + Dv). Bits:
- * the same for any number of threads. Hidden positions, errors and outputs: as for the backward.
+ * the same for any number of threads. As in the backward, hidden positions never influence a
+ * result, errors are returned before anything is written, and outputs must not overlap inputs nor
+ * each other.
  */
 typedef struct attn_sdpa_tangents {
     size_t struct_size;      /* sizeof(attn_sdpa_tangents), set by ATTN_SDPA_TANGENTS_INIT */

@@ -257,8 +257,8 @@ bool attni_bf16_write(bf16_worker *w, bf16_tile *t)
 /* Prepares the rescaled sweep: rows that are not finite yet are computed again such that sums
  * cannot overflow. Weights are scaled by 2^-40 (value_scale) before values are added, which keeps
  * their mantissas; attni_bf16_write() scales L by the same factor. If the scores of a row are too
- * large for log2 units, its c is divided by 2^8; every weight but that of the largest score is then
- * still 0. */
+ * large for log2 units, its c is divided by 2^8. Scores of this size that differ at all differ by
+ * so much that only the largest has a weight other than 0, with either c. */
 void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;

@@ -43,7 +43,8 @@ static void carve(bf16_worker *w, attni_layout *layout)
             x->value_scale = x->c + W, x->M = x->value_scale + W, x->L = x->M + W,
             x->top = x->L + W;
     }
-    /* 16 decoded rows of scores fill 16 columns; masking needs a block of columns after them. */
+    /* With W = 16, the scores of 16 decoded rows take all of [CHUNK][16], and masking needs a block
+     * of columns after them. */
     w->st = attni_layout_take(layout, W == 16 ? ATTNI_CHUNK + ATTNI_BLOCK : ATTNI_CHUNK, W * 4);
     w->p = attni_layout_take(layout, (size_t)w->unit->blocks * ATTNI_BLOCK, W * 2);
     w->vt = attni_layout_take(layout, ATTNI_CHUNK * 2, Dv);

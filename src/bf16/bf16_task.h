@@ -76,8 +76,8 @@ typedef struct bf16_worker {
     const attni_task *next; /* this thread's most likely next task (to prefetch), or NULL */
     const attni_bf16_unit *unit;
     sweep_mode mode;
-    float *st;                       /* [CHUNK][W]; decode path: rows of scores; after them a
-                                        block as columns */
+    float *st;                       /* [CHUNK][W] scores. Decode path: [row][CHUNK], then space
+                                        for a block of scores in columns, which masks need */
     attni_bf16 *p;                   /* of the blocks of one call of unit->values */
     attni_bf16_columns *columns;     /* of one tile chunk */
     float *acc;                      /* [Dv][W] */
@@ -101,8 +101,7 @@ typedef struct bf16_worker {
     attni_prefetch mask_prefetch;
     /* begin_worker() does not clear the members from here on. */
     bf16_tile tiles[TILES];
-    uint32_t seen[BLOCKS][ATTNI_BLOCK]; /* bit i of seen[b][r]: column i sees key r of block b; for
-                                           weights of weigh_aside() */
+    uint32_t seen[BLOCKS][ATTNI_BLOCK]; /* bit i of seen[b][r]: column i sees key r of block b */
 } bf16_worker;
 
 /* Address of the row of column i in tensor t, [B,H,T,...]. */
@@ -121,9 +120,9 @@ void attni_bf16_load_queries(bf16_worker *w, bf16_tile *t);
 void attni_bf16_new_chunk(bf16_worker *w);
 /* Applies biases and masks to the scores st of keys j0 .. j0+n-1. */
 void attni_bf16_mask(const bf16_worker *w, const bf16_tile *t, float *st, int64_t j0, int n);
-/* Finds keys j0 .. j0+n-1, block `at` of the chunk: in place if unit->keys and unit->granule
- * permit, else as a copy, padded with zeros to 64 rows of a multiple of 32 components. Returns the
- * first row; *ldk is in bytes. */
+/* Finds keys j0 .. j0+n-1, block `at` of the chunk: in place if their layout and unit->keys and
+ * unit->granule permit, else as a copy, padded with zeros to 64 rows of a multiple of 32
+ * components. Returns the first row; *ldk is in bytes. */
 const void *attni_bf16_find_keys(bf16_worker *w, int64_t j0, int n, int at, ptrdiff_t *ldk);
 /* Finds the values of the same block, packed. */
 const attni_bf16 *attni_bf16_find_values(bf16_worker *w, int64_t j0, int n, int at);
@@ -146,7 +145,8 @@ size_t attni_bf16_scratch(const attni_plan *plan);
 /* Begins to use the unit, with arrays in `scratch`. */
 void attni_bf16_begin_worker(bf16_worker *w, const attni_plan *plan, const attni_sequence *sequence,
                              char *scratch);
-/* Sets the width of a tile of as many of `rows` queries of each of `heads` heads as fit. */
+/* Sets nv, W, per_head and rows of a tile that has the same number of queries of each of `heads`
+ * heads: `rows`, or as many as fit. */
 void attni_bf16_size_tile(const attni_plan *p, bf16_tile *t, int heads, int64_t rows);
 /* Sets up the next tile of a task: as many of the queries i0 .. i0+rows-1 of each head as fit. Its
  * sums are not cleared. */

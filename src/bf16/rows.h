@@ -338,8 +338,8 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
         {
             const __m512i w = pair_at(p + r * ATTNI_CHUNK + j);
             add_pairs(s[r], pair, w, j, groups);
-            /* In the first pass only; in a loop of their own, each addition would wait for the one
-             * before. */
+            /* The weights are added up in the first pass, and in this loop: in a loop without other
+             * work, each addition would wait for the one before. */
             if (c == 0)
                 sum[r] = add_weights(sum[r], w);
         }

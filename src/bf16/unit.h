@@ -1,6 +1,6 @@
-/* The interface between the engine or the backward and the files that use the instructions:
- * unit_amx.c and unit_dot.c (the products), unit_shared.c (everything done once or rarely),
- * unit_grads.c (the gradients).
+/* The functions by which the bf16 engine and the backward use the bf16 instructions. unit_amx.c and
+ * unit_dot.c have the products, unit_grads.c has the gradients, and unit_shared.c has the rest:
+ * packing, maxima, and merging a chunk.
  *
  * Queries are in columns, except in the decode path. A query tile has nv (1 or 2) vectors of 16
  * columns, W = 16 nv. In tile operands two consecutive elements of the summed dimension are
@@ -60,8 +60,8 @@ typedef struct attni_bf16_scores {
     const void *k;
     ptrdiff_t ldk; /* bytes */
     const attni_bf16 *q;
-    bool same_q;     /* this thread's call before, of any function of this unit, was scores() with
-                        this q */
+    bool same_q;     /* the last function of this unit that this thread called was scores() with
+                        the same q; the unit may then keep q in registers */
     int inner_tiles; /* D / 32 */
     int pairs; /* pairs of components that are not padding: half of the unpadded D, rounded up */
     float *st;
@@ -69,8 +69,8 @@ typedef struct attni_bf16_scores {
 } attni_bf16_scores;
 
 /* The weights of a block: p = 2^(st c - m) rounded; columns->l += their sums. No score may be NaN
- * or above the m of its column, and attni_bf16_near() must hold. Scores from n on are
- * -inf or skipped. */
+ * or above the m of its column, and attni_bf16_near() must hold. Scores from n on must be -inf
+ * (attni_bf16_maxima() sets them), or the unit does not read them. */
 typedef struct attni_bf16_weights {
     int nv, n;
     const float *st;
@@ -120,9 +120,10 @@ typedef struct attni_bf16_values_and_next_scores {
     float *sums, *l;
 } attni_bf16_values_and_next_scores;
 
-/* One product of the backward, c (+)= A B. A has m rows, B has n columns, and the sum is over 32 *
- * inner_tiles elements: pairs of them are adjacent in a row of A, and pairs of rows in B, as in
- * tile operands. The strides of A and B are in elements. */
+/* One product of the backward, c (+)= A B. A has m rows, B has n columns, and each sum has 32 *
+ * inner_tiles terms. Two consecutive terms are a pair. Their elements of A are adjacent in a row of
+ * A. Their elements of B, of two rows and one column, are adjacent, too (as in tile operands). The
+ * strides of A and B are in elements. */
 typedef struct attni_bf16_product {
     const attni_bf16 *a;
     /* Strides of A: from row to row, within 16 rows; to the next 16 rows; to the next 32 elements
@@ -162,8 +163,9 @@ typedef struct attni_bf16_unit {
     void (*multiply)(const attni_bf16_product *product);
     /* The decode path: rows is 1, 4, 8, 12 or 16 queries. row_scores: st[r][j], [rows][CHUNK], of
      * keys that are rows (n a multiple of 16) or interleaved (all 16 scores of a group are
-     * written). q: [D/2][rows][2], D padded. row_values: sums (+)= p V, [rows][Dv padded]; l[r] +=
-     * the sum of p[r], [rows][CHUNK]; p[r][n] is 0 if n is odd. */
+     * written). q: [D/2][rows][2], D padded. row_values: sums (+)= p V, with sums
+     * [rows][Dv padded] and p [rows][CHUNK]; l[r] += the sum of p[r]. If n is odd, p[r][n] must be
+     * 0. */
     void (*row_scores)(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D, int rows);
     void (*row_values)(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
                        int64_t Dv, bool first, int rows);
@@ -271,8 +273,8 @@ typedef struct attni_bf16_grads {
     bool ready;
     float *st, *dp;                    /* [64][W] */
     const float *lse, *factor, *delta; /* [W] */
-    /* Weights are those of weights_from_lse(), from lse and c, times factor; gradients those of
-     * score_grads(). */
+    /* The weights are those that weights_from_lse() (kernel.h) computes from lse and c, times
+     * factor. The gradients are those of score_grads() (kernel.h). */
     float c;
     /* [W] the largest |gradient| of each query, but at least 2^-100 and at most 2^100. */
     float *largest;

@@ -1,4 +1,4 @@
-/* The parts of bf16 attention that run once per tile or chunk, or rarely; unit.h says what each
+/* The parts of bf16 attention beside the products and the gradients; unit.h says what each
  * function computes. Plain AVX-512; the products are in unit_amx.c and unit_dot.c.
  *
  *   packing of queries and values

@@ -5,9 +5,9 @@
  * error leaves the cache unchanged. The bytes of a row depend on that row alone, also for ATTN_I8,
  * which has one scale per row; so it does not matter how rows are divided into appends.
  *
- * To add a float type of 2, 4 or 8 bytes, only the error lines that list the types change here. Any
- * other type needs a branch in check_numbers, store_row and load_part, as ATTN_I8 has, and in
- * carve if it has scales.
+ * To add a float type of 2 or 4 bytes whose numbers a float holds exactly, only the error lines
+ * that list the types change here. Any other type needs a branch in check_numbers, store_row and
+ * load_part, as ATTN_I8 has, and in carve if it has scales.
  */
 #include "cache.h"
 

@@ -41,7 +41,7 @@
 struct attni_pool {
     int asked;          /* requested threads, including the caller */
     atomic_int threads; /* how many of them the system provides */
-    int process;        /* attni_process() where the workers were started; 0: none yet */
+    int process;        /* attni_process() of the process that initialised the pool; 0: none */
     int started;        /* workers that were started: thread[0 .. started-1] */
     double spin;        /* seconds; 0 if there are fewer CPUs than threads */
 

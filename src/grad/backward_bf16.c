@@ -9,11 +9,12 @@
  *   dQ^T += K^T dS^T      keys, transposed                  gradients, as pairs of rows
  *
  * The first two products are floats. Masks, soft cap and dropout work on these floats, and the
- * gradients of a mask, a sink or the ALiBi slopes are summed from them. Then weights and gradients
+ * gradients of a mask or the ALiBi slopes are summed from them. Then weights and gradients
  * are rounded to bf16 (bf16/unit_grads.c) and multiplied. The sums of the last three products stay
  * floats.
  *
- * Keys and values are packed once per task, queries once per tile: 1 % and 5 % of the time. With
+ * Keys and values are copied, and keys also transposed, once per task; queries are packed once per
+ * tile. This takes 1 % and 5 % of the time. With
  * few queries (few_queries()), keys and values are read as they are stored, and the functions of
  * the decode path compute the products, with the same bits.
  */

@@ -11,14 +11,16 @@
  *   block        ATTNI_BLOCK keys, which are scored and weighted together
  *   chunk        ATTNI_CHUNK keys, whose weighted values are summed before they join the total
  *   sweep        one pass of a tile over all keys that it sees
- *   decode       the path for few query rows (at most max_decode_rows); lanes hold keys
+ *   decode       the path for few query rows (at most max_decode_rows); lanes hold keys, and then
+ *                components of values
  *   group        ATTNI_GROUP keys that the key-value cache stores interleaved
  *   interleaved  the layout of a group: keys are cut into units of ATTNI_UNIT bytes, and line u
  *                (ATTNI_LINE bytes) holds unit u of each key of the group; drawing below
  *   pack         to transpose W rows into a tile array
  *   panel        the weights of W outputs of a linear layer, packed: [inputs][W]
  *   log2 units   a score is in log2 units when it has been multiplied by c[i], the factor of its
- *                query (lane i). c[i] includes log2(e); so a weight is 2^(score - maximum)
+ *                query (lane i). c[i] includes log2(e); so a weight is 2^(score - m), where m is
+ *                near the running maximum (update_max)
  *   mark         the weight -1, which stands for a masked key (score -inf) where the exact weight 0
  *                is not enough: 0 * NaN is NaN. No weight is negative, so w < 0 identifies a mark.
  *                values() with ATTNI_SKIP_MASKED skips marked keys; other operations keep marks or,
@@ -38,14 +40,13 @@
  * in elements, unless their comment says bytes; the last stride is 1.
  *
  * The order of every sum of the forward is fixed here for all instruction sets and does not depend
- * on tile widths.
- * A chain adds its terms one after the other. A score has one chain for each run of ATTNI_D_CHAIN
- * components of D; the sums of the runs are added in order.
- * Keys are added in index order: each block is one chain, the blocks of a chunk are added in order,
- * and the chunks are added in order. Blocks and chunks are counted from the first key of the row's
- * sequence. Therefore a query has the same bits alone, among others, and in a call that is split
- * along the keys. Errors grow with the length of a chain, plus the number of blocks in a chunk,
- * plus the number of chunks, instead of with the number of keys.
+ * on tile widths. A chain adds its terms one after the other. A score has one chain for each run of
+ * ATTNI_D_CHAIN components of D; the sums of the runs are added in order. Keys are added in index
+ * order: each block is one chain, the blocks of a chunk are added in order, and the chunks are
+ * added in order. Blocks and chunks are counted from the first key of the row's sequence. Therefore
+ * the result of a query has the same bits if it is computed alone, if it shares a tile with other
+ * queries, and if the call is split along the keys. Errors grow with the length of a chain, plus
+ * the number of blocks in a chunk, plus the number of chunks, instead of with the number of keys.
  */
 #ifndef ATTNI_KERNEL_H
 #define ATTNI_KERNEL_H
@@ -82,10 +83,13 @@ typedef struct attni_product {
     const void *sums, *bias, *wt, *x;
     ptrdiff_t ld_sums, ldx;
     int n, D;
-    /* Rows to prefetch during the product (NULL: none); linear() does not read them. next_weights:
-     * the weights of the next run, ATTNI_D_CHAIN elements of each row (or of each column, if
-     * columns are contiguous); of a packed weight, the W * ATTNI_D_CHAIN elements of that run.
-     * next_x: n rows of x or, in the last run, of the result; W elements of each are prefetched.
+    /* Rows to prefetch during the product (NULL: none); linear() does not read them. They are
+     * given by the first row and the distance of rows.
+     *
+     *   next_weights   the weights of the next run: ATTNI_D_CHAIN rows of W elements if they are
+     *                  packed or if columns are contiguous, else W rows of ATTNI_D_CHAIN elements
+     *   next_x         n rows, W elements of each: of x or, in the last run, of the result
+     *
      * Cache lines past the ends of rows may be prefetched, too. */
     const void *next_weights, *next_x;
     ptrdiff_t ld_next_weights, ld_next_x;
@@ -99,9 +103,9 @@ typedef struct attni_next_rows {
     ptrdiff_t bytes; /* from one row to the next */
     int64_t n;       /* bytes in each row */
     int64_t count;   /* of rows; if they have no gaps, they may be one long row */
-    int l2_ahead;    /* if not 0, rows of R are prefetched into L2, so many rows ahead, and most
-                        lines later into L1: these rows, and also the rows that the operation
-                        itself reads */
+    int l2_ahead;    /* If not 0, an operation on rows of R prefetches each row into L2, l2_ahead
+                        rows before its turn, and most of its lines later into L1. It does so for
+                        the rows that it reads and for the next rows. */
 } attni_next_rows;
 
 /* A region that will be needed later, prefetched in parts during other computations. A core has few
@@ -276,8 +280,9 @@ typedef struct attni_kernels {
                                    void *l, const void *v, ptrdiff_t ldv, const void *p, int64_t D,
                                    int flags);
 
-    /* out[i*ldo + c] = total[c*W + i] / l[i] (never -0; within 0.51 ulp), or 0 where l is infinite
-     * and total is 0; i < rows, c < Dv. Returns 1 if a result is NaN or infinite, else 0. */
+    /* out[i*ldo + c] = total[c*W + i] / l[i], for i < rows, c < Dv. The error is at most 0.51 ulp,
+     * and no result is -0. Where l is infinite (set_divisors() in sdpa/result.c) and total is 0,
+     * the result is 0. Returns 1 if a result is NaN or infinite, else 0. */
     int (*finish)(void *out, ptrdiff_t ldo, const void *total, const void *l, int rows, int64_t Dv,
                   int nv);
 

@@ -1,6 +1,6 @@
 /* The plan: everything that is decided about a call before it runs.
  *
- *   attni_sdpa_check  (sdpa_check.c)       checks the arguments, fills what follows from them alone
+ *   attni_sdpa_check  (sdpa_check.c)       checks the arguments, fills what follows from them
  *   attni_make_plan   (sdpa/make_plan.c)   chooses engine, tile width, tasks and scratch
  *   attni_find_task   (task_list.c)        task number -> queries, while the call runs
  *
@@ -15,9 +15,9 @@
 
 typedef struct attni_engine attni_engine;
 
-/* The route: which functions compute the forward of a call, a tile or a block, and in which order.
- * sdpa/route.c chooses it; docs/DESIGN.md says what each route is for. The results have the same
- * bits on every route of an engine. */
+/* The route: which functions compute the forward, and in which order. A tile, or a block of a
+ * chunk, can have another route than the call. sdpa/route.c chooses it; docs/DESIGN.md says what
+ * each route is for. The results have the same bits on every route of an engine. */
 typedef enum attni_route {
     ATTNI_ROUTE_NONE,      /* no element is written */
     ATTNI_ROUTE_ONE_BLOCK, /* all keys are one block, and all are visible (tile_task.c) */
@@ -29,14 +29,15 @@ typedef enum attni_route {
     ATTNI_ROUTE_DECODE_KEYS_FIRST, /* all keys of a chunk are read before all of its values */
     ATTNI_ROUTE_DECODE_DEFERRED,   /* a chunk's values are read with the next chunk's keys */
     /* The bf16 engine. */
-    ATTNI_ROUTE_BF16_TILES,  /* queries in the lanes, or in the columns of tile products */
+    ATTNI_ROUTE_BF16_TILES,  /* queries in the lanes, or in the columns of hardware tiles (AMX) */
     ATTNI_ROUTE_BF16_DECODE, /* few rows */
 } attni_route;
 
-/* A call with keys in pieces may compute some rows of a larger call, here called the whole
- * (attn_pieces_options). A run is a range of these rows that also follow each other in the whole.
- * It has `rows` rows: row `row` of the tensors is query `position` of the whole, and so on. They
- * belong to packed sequence `n`. A run is planned and computed as a packed sequence is. */
+/* A call can get its keys in pieces, one after the other (sdpa/pieces.c). Such a call may compute
+ * some rows of a larger call (attn_pieces_options), which is named the whole. A run is a range of
+ * these rows that also follow each other in the whole. It has `rows` rows: row `row` of the tensors
+ * is query `position` of the whole, and so on. They belong to packed sequence `n`. A run is planned
+ * and computed as a packed sequence is. */
 typedef struct attni_run {
     int64_t row, rows, position, n;
 } attni_run;
@@ -47,7 +48,8 @@ typedef struct attni_run {
  *
  * where |scale_pow2| is a power of two and 1 <= scale_mantissa < 2, with three exceptions:
  *
- *   |scale| is 2 or more                     |scale_pow2| is 1, and scale_mantissa is |scale|
+ *   |scale| is 2 or more                     |scale_pow2| is 1, and scale_mantissa is |scale|, or
+ *                                            0.693 times the largest number of R if that is less
  *   |scale| is below the least denormal      |scale_pow2| is that denormal number, and
  *   number of R                              scale_mantissa is less than 1
  *   the same, R is float, and even           scale_pow2 is 0, and scale_mantissa is 1
@@ -86,7 +88,7 @@ struct attni_plan {
     /* Keys and values are read in place, and weights are computed directly from the products: there
      * is no soft cap, bias, mask tensor or dropout, and no scores are written out. */
     bool no_postprocessing;
-    attni_route route; /* of a full tile of which every key is visible */
+    attni_route route; /* of a full tile whose queries see every key */
     /* The decode path reads keys and values as they are stored, though they are not rows of R: f16
      * and bf16, which then need no widening, and interleaved keys. */
     bool decode_as_stored;
@@ -94,8 +96,8 @@ struct attni_plan {
     bool far;          /* more than ATTNI_FAR_BYTES of data, so that rows are prefetched */
     bool far_blocks;   /* so much that tasks of one block of keys, and tasks of bf16 tiles, prefetch
                           the rows of the next task */
-    bool from_memory;  /* so much that a repeated call finds its rows in memory, not in L3; for bf16
-                          in the bf16 engine */
+    bool from_memory;  /* so much that a repeated call finds its rows in memory, not in L3; only the
+                          bf16 engine uses this */
     bool prefetch_l2;  /* decode operations prefetch into L2 first; applies to f32, and to bf16 in
                           the bf16 engine */
     int nv;            /* vectors of queries in a full tile */
@@ -145,7 +147,7 @@ attni_cursor attni_last_sequence(const attni_plan *p);
 char *attni_first_row(const attni_task *task, const attn_tensor *t, int64_t *rows);
 
 /* sdpa_check.c. Checks every argument before anything is read or written, and fills all members
- * of the plan that follow from args alone. For a derivative, `scores` and `scores_stage` are
+ * of the plan that follow from args and `part`. For a derivative, `scores` and `scores_stage` are
  * ignored. `part` says which rows and heads of a larger call these are; NULL: the call is not part
  * of a larger one. */
 attn_status attni_sdpa_check(attni_plan *plan, const attn_sdpa_args *args, bool derivative,

@@ -1,5 +1,5 @@
 /* Checks the arguments of attention before anything is written, and fills the members of
- * the plan that follow from the arguments alone. attni_sdpa_prepare() (sdpa/sdpa.c),
+ * the plan that follow from the arguments. attni_sdpa_prepare() (sdpa/sdpa.c),
  * attni_pieces_begin() (sdpa/pieces.c) and the gradients call attni_sdpa_check().
  *
  *   copy_args            accept the struct of any version

@@ -5,11 +5,12 @@
  *     S  scores = Q K^T, soft cap, biases, masks   (score_block)
  *     W  weights = 2^(scores - m)                  (attni_block_weights)
  *     V  sums += weights V                         (attni_block_values)
- *   J  merge the chunk's maximum, sum of weights and weighted values into the tile's (join, fold)
+ *   J  merge the chunk's maximum and sum of weights into the tile's (join); the last V then merges
+ *      the weighted values
  *
  * With many queries the work is compute-bound, and each block is finished before the next one:
  *
- *   time ->   S0 W0 V0   S1 W1 V1   S2 W2 V2   S3 W3 V3 J  | next chunk: S0 W0 V0 ...
+ *   time ->   S0 W0 V0   S1 W1 V1   S2 W2 V2   S3 W3 J V3  | next chunk: S0 W0 V0 ...
  *
  * decode.c does the same for few rows, in another order.
  *

@@ -12,8 +12,8 @@
  *   keys first         S0 S1 S2 S3   W0 W1 W2 W3   V0 V1 V2 V3 J         | next chunk: S0 S1 ...
  *   deferred values    [S0 v0] [S1 v1] [S2 v2] [S3 v3] j   W0 W1 W2 W3   | next chunk: [S0 v0] ...
  *
- * Rows that are converted are read block by block. Rows that are read in place follow each other in
- * address order without a gap: all keys of a chunk, then all of its values (docs/decisions/0008).
+ * Rows that are converted are read block by block. Rows that are read in place are read in address
+ * order: first all keys of a chunk, then all of its values (docs/decisions/0008).
  * With one query, an f32 cache and some head sizes, the values of a chunk are deferred until the
  * keys of the next chunk are read (docs/decisions/0014). The sums are kept one row per query until
  * after the final division, with three exceptions. If there is a sink, or if the task is cut into

@@ -159,8 +159,8 @@ static void add_to_open(const attn_sdpa_state *s, int64_t at, const attn_tensor 
     copy_rows(&open_v, at, v, from, n);
 }
 
-/* Sweeps the chunks that keys first_key .. end-1 complete, and copies the keys after the last of
- * them. k and v hold keys first_key .. end-1 and their values. */
+/* Sweeps the chunks whose last key is among keys first_key .. end-1, and copies the keys after the
+ * last such chunk into the state. k and v hold keys first_key .. end-1 and their values. */
 static attn_status sweep_piece(attn_sdpa_state *s, int64_t first_key, int64_t end,
                                const attn_tensor *k, const attn_tensor *v, attn_error *err)
 {

@@ -90,8 +90,9 @@ static int group_cost(const attni_plan *p, int heads, int rows)
  * the same queries of each of its heads, for example queries 0 to 2 of five heads in 16 lanes; the
  * other queries of these heads get a further tile. All possible numbers of heads are tried; the one
  * whose tiles cost least is taken (docs/decisions/0034).
- * Some options are written for tiles of one head, where lane r is query i0 + r: dropout, returned
- * scores, packed sequences, and rows at given positions of a larger call (attni_run in plan.h). */
+ * Four options need tiles of one head, because their code assumes that lane r is query i0 + r:
+ * dropout, returned scores, packed sequences, and a call that computes some rows of a larger one
+ * (attni_run in plan.h). */
 static int heads_per_tile(const attni_plan *p)
 {
     const attn_sdpa_args *a = &p->args;
@@ -196,12 +197,13 @@ static bool size_scratch(attni_plan *p)
 }
 
 /* Rows are prefetched if q, k, v and out together, each element counted as an R, have more than
- * ATTNI_FAR_BYTES. For smaller calls prefetch only costs time: 12 heads took 5 % longer with
- * T = S = 32, and 2 % longer with T = S = 64. In a task of one block of keys, prefetching is a
- * larger share of the work. It pays only above 11 MiB. With a bf16 unit, a task prefetches the next
- * one above 15 MiB, which are 7.5 MiB of bf16. Both limits were measured on a Zen 5 whose L3 is
- * shared (docs/decisions/0050), and that of from_memory, 18 MiB of bf16, on a Zen 4 whose L3 is
- * shared (docs/decisions/0047). */
+ * ATTNI_FAR_BYTES. For smaller calls prefetch only costs time: 12 heads took 5 % longer with 32
+ * tokens, and 2 % longer with 64. In a task of one block of keys, prefetching is a larger
+ * share of the work. It pays only above 11 MiB. In the bf16 engine, a task prefetches rows of the
+ * next task, which pays only above 15 MiB (7.5 MiB of bf16). Both limits were measured on a Zen 5
+ * whose L3 is shared (docs/decisions/0050). Above 36 MiB (18 MiB of bf16), a repeated call finds
+ * its rows in memory and not in L3; this limit was measured on a Zen 4 whose L3 is shared
+ * (docs/decisions/0047). */
 static void choose_prefetch(attni_plan *p)
 {
     const double rows = (double)p->B * ((double)p->H * (double)p->T + (double)p->Hk * (double)p->S);

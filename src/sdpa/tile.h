@@ -25,17 +25,19 @@ typedef struct attni_tile {
     int heads;
     int rows; /* per_head * heads; the other lanes compute on zeros */
     int nv, W;
-    attni_route route; /* for blocks whose keys are all visible, in the fast (first) sweep;
-                          tile_task.c explains the sweeps */
+    attni_route route; /* which functions compute a block, and in which order (plan/plan.h). It
+                          applies to blocks whose keys are all visible, in the fast (first) sweep
+                          (tile_task.c) */
     bool decodes;      /* is it a route of decode.c? */
     bool in_totals;    /* the sums are in `totals` of the worker, a row per query, not in `total` */
-    char *qt;          /* [D][W]  queries * scale_pow2 */
+    char *qt;          /* [D][W]  queries times scale_pow2, a power of two (plan/plan.h) */
     char *total;       /* [Dv][W] sum of weighted values */
     char *l;           /* [W]     sum of weights */
     char *m;           /* [W]     an integer in log2 units, near the running maximum: the weights
                                   are powers relative to it (update_max in kernel.h) */
     char *m_first;     /* [W]     m at the start of a chunk: -inf. In the rescaled sweep, rows whose
-                                  results were not finite begin with their maximum instead */
+                                  results were not finite, or whose scores are huge, begin with
+                                  their maximum instead */
     char *top;         /* [W]     largest score so far */
     char *c;           /* [W]     factor: score -> log2 units */
     char *value_scale; /* [W]     if `rescaled`: weights are multiplied by it before values are
@@ -65,7 +67,8 @@ typedef struct attni_chunk_block {
     ptrdiff_t ldv;
     attn_dtype dtype; /* of these rows */
     bool interleaved; /* the keys are in the interleaved layout */
-    char *st;         /* scores, then weights; in the decode path one row per query */
+    char *st;         /* scores, then weights: a tile; in the decode path, except for the route
+                         ATTNI_ROUTE_DECODE_TILES, one row per query */
     char *mx, *a;
 } attni_chunk_block;
 
@@ -82,7 +85,8 @@ typedef struct attni_worker {
     char *factors;       /* [2][W] from join(): factors of the total and of the chunk */
     char *k, *v;         /* [n][D], [n][Dv] converted keys and values; n is a chunk if a task has
                             several tiles, else a block */
-    char *interleaved;   /* [block][D] interleaved keys of a cache as rows of its type */
+    char *interleaved;   /* [block][D] keys of a cache that stores them interleaved, as rows of the
+                            cache's type, before they are converted to R */
     char *score_rows;    /* [2][rows][block] decode path: scores in rows, before they are transposed
                             into st (decode.c: score_decode_tile) */
     int64_t loaded;      /* the key in the first row of k and v */
@@ -182,8 +186,8 @@ attni_route attni_route_of_call(const attni_plan *p);
  * values() prefetch. */
 void attni_add_prefetch(attni_worker *w, const char *first, ptrdiff_t ld, int64_t rows,
                         int64_t bytes);
-/* Chooses what is prefetched while the first `count` tiles pass over a chunk of keys. The next
- * chunk begins at key j, unless j is `end`. */
+/* Chooses what is prefetched while the first `count` tiles pass over a chunk of keys: the chunk
+ * that begins at key j or, if j >= end, the output and the first rows of the next task. */
 void attni_choose_prefetch(attni_worker *w, int count, int64_t j, int64_t end);
 /* The rows from which the next scores() or values() prefetches (chunk.c); NULL: none are left. */
 attni_prefetch *attni_prefetch_now(attni_worker *w);
@@ -203,7 +207,7 @@ void attni_tile_biases(attni_worker *w, const attni_tile *t, const attni_chunk_b
                        attn_stage stage);
 /* Updates the maximum and replaces the block's scores by weights. */
 void attni_block_weights(attni_worker *w, attni_tile *t, attni_partial *x, attni_chunk_block *b);
-/* Adds the block's weighted values. If the block has the flag ATTNI_LAST, the chunk is then merged
+/* Adds the block's weighted values. If the block has the flag ATTNI_LAST, the chunk is also merged
  * into the tile. */
 void attni_block_values(attni_worker *w, attni_tile *t, attni_partial *x,
                         const attni_chunk_block *b);
@@ -243,9 +247,10 @@ void attni_transpose_sums(const attni_worker *w, const attni_tile *t, char *to, 
  * sweep. */
 bool attni_tile_finish(attni_worker *w, attni_tile *t);
 
-/* Prepares a tile for the rescaled sweep. That sweep computes rows again whose results were not
- * finite, with other powers of two, so that no sum overflows: m_first, c and value_scale are set
- * from the sums of the sweep before. The caller then clears these sums. */
+/* Prepares a tile for the rescaled sweep, which computes two kinds of rows again: rows whose
+ * results are not finite, and rows with huge scores. It scales their weights by a smaller power of
+ * two, so that no sum overflows. This function sets m_first, c and value_scale from the results of
+ * the sweep before. The caller then clears the sums. */
 void attni_tile_move_exponents(attni_worker *w, attni_tile *t);
 
 /* Writes the scores that the caller requested. */

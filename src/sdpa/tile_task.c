@@ -1,7 +1,7 @@
 /* The tile engine: one task of the forward, up to ATTNI_TILES tiles of queries against all keys
  * that they see. sdpa.c calls tile_task() through the plan's engine.
  *
- *   for each chunk of 256 keys (keys and values in other forms than rows of R are mostly converted)
+ *   for each chunk of 256 keys (keys and values are converted to rows of R if necessary)
  *     for each tile of W queries
  *       for each block of the chunk that some query of the tile sees            (chunk.c, decode.c)
  *         S^T = K Q^T;  scale, soft cap, biases, masks;  update the chunk's maximum m
@@ -15,8 +15,8 @@
  * order of the keys. So they may also be computed separately, on any thread, kept as partials and
  * folded later (tile_part, tile_fold): the operations, and the bits, are the same.
  *
- * A sweep is one pass of a tile over its keys. If the result of the first sweep is not finite, or a
- * score is too large for log2 units, up to two more follow:
+ * A sweep is one pass of a tile over its keys. If a result of the first sweep is not finite, or a
+ * score in log2 units is near the largest number of R or above it, up to two more follow:
  *
  *   fast           The first sweep. Masked keys take part with a weight of 0. Their values are
  *                  multiplied by it, which is harmless unless a value is NaN or infinite.
