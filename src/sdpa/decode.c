@@ -142,14 +142,15 @@ static char *row_of(const attni_plan *p, char *rows, int i)
 }
 
 /* Rescales the sums when they are stored one row per query: row i is multiplied by a[i], broadcast
- * to all lanes. */
+ * to all lanes of w->factors. (That array holds no factors before join(). w->mx is not free: while
+ * values are deferred, it has maxima of the next chunk.) */
 static void rescale_sums(attni_worker *w, const attni_tile *t, const char *a)
 {
     const attni_plan *p = w->plan;
     const int64_t vectors = (int64_t)p->sums_width / p->kernels->lanes;
     for (int i = 0; i < t->rows; i++) {
-        attni_fill_lanes(p, w->mx, attni_lane(p, a, i), t->W);
-        p->kernels->rescale(row_of(p, w->sums, i), vectors, w->mx, 1);
+        attni_fill_lanes(p, w->factors, attni_lane(p, a, i), t->W);
+        p->kernels->rescale(row_of(p, w->sums, i), vectors, w->factors, 1);
     }
 }
 

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "attn.h"
+#include "ref/attn_ref.h"
 #include "support/same_elements.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || defined(EMULATED)
@@ -400,6 +401,58 @@ static void test_rows_cut_off_do_not_count(void **state_)
             }
 }
 
+/* Scores of a block that are far above those of all blocks before it raise the maximum, so that the
+ * sums are rescaled. If the keys are in a cache, the values of this block may be added while the
+ * scores of the next chunk are computed. The scores must keep their maximum. */
+static void test_each_block_can_raise_the_maximum(void **state_)
+{
+    (void)state_;
+    enum { S = 1000, BLOCK = 64, WIDEST = 128, CALLS = 20 };
+    static const int64_t widths[] = {40, 64, 128};
+    static float q[WIDEST], k[S * WIDEST], v[S * WIDEST], out[WIDEST], plain[WIDEST];
+    static double want[WIDEST];
+    for (int index = 0; attn_isa(index).name; index++)
+        for (int round = 0; round < CALLS && attn_isa(index).usable; round++) {
+            const int64_t D = one_of(widths, 3);
+            attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
+            attn_cache_options c = ATTN_CACHE_OPTIONS_INIT;
+            attn_context *ctx;
+            attn_cache *cache;
+            o.threads = 1, o.isa = attn_isa(index).name;
+            c.B = c.Hk = 1, c.D = c.Dv = D, c.dtype = ATTN_F32, c.max_keys = S;
+            assert_int_equal(attn_context_create(&o, &ctx, NULL), ATTN_OK);
+            assert_int_equal(attn_cache_create(&c, &cache, NULL), ATTN_OK);
+            float level = 0; /* of a block's scores: they rise from -400 */
+            for (int64_t e = 0; e < D; e++)
+                q[e] = e == 0;
+            for (int64_t e = 0; e < S * D; e++) {
+                if (e % (BLOCK * D) == 0)
+                    level = e == 0 ? -400 : level + (float)(pick(3) * 25);
+                k[e] = normal() + (e % D == 0 ? level : 0);
+                v[e] = normal();
+            }
+            attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+            a.scale = 1;
+            a.q = attn_matrix(q, ATTN_F32, 1, D);
+            a.k = attn_matrix(k, ATTN_F32, S, D);
+            a.v = attn_matrix(v, ATTN_F32, S, D);
+            a.out = attn_matrix(plain, ATTN_F32, 1, D);
+            assert_int_equal(attn_sdpa_forward(ctx, &a, NULL), ATTN_OK);
+            assert_true(ref_sdpa_forward(&a, &(ref_result){.out = want}));
+            assert_int_equal(attn_cache_append(cache, 0, &a.k, &a.v, NULL), ATTN_OK);
+            a.k = a.v = (attn_tensor){0};
+            a.cache = cache;
+            a.out = attn_matrix(out, ATTN_F32, 1, D);
+            assert_int_equal(attn_sdpa_forward(ctx, &a, NULL), ATTN_OK);
+            describe_case("%s, D = %d, round %d", o.isa, (int)D, round);
+            assert_same_array(out, plain, (size_t)D * sizeof *out);
+            for (int64_t e = 0; e < D; e++)
+                assert_true(fabs((double)out[e] - want[e]) < 1e-4);
+            attn_cache_destroy(cache);
+            attn_context_destroy(ctx);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -407,6 +460,7 @@ int main(void)
         cmocka_unit_test(test_unused_keys_change_no_bit),
         cmocka_unit_test(test_no_columns_no_address),
         cmocka_unit_test(test_rows_cut_off_do_not_count),
+        cmocka_unit_test(test_each_block_can_raise_the_maximum),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
