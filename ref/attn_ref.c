@@ -29,6 +29,53 @@
 #endif
 typedef REF_REAL real;
 
+/* The current query head: its operands as dense arrays, and what is computed for each key. */
+typedef struct head {
+    int64_t b, h, g;
+    real *q, *dout; /* [T][D], [T][Dv] */
+    real *k, *v;    /* [S][D], [S][Dv] of key/value head g */
+    real *score;    /* [S] of the current query; -inf where a key is not visible */
+    real *w;        /* [S] weights before dropout */
+    real *factor;   /* [S] of dropout */
+} head;
+
+/* [n][width]: the rows of head h of batch b. */
+static void read_rows(real *to, const attn_tensor *t, int64_t b, int64_t h, int64_t n)
+{
+    const int64_t width = t->shape[3];
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < width; j++)
+            to[i * width + j] = (real)ref_get(t, b, h, i, j);
+}
+
+/* Reads the operands of head (b, h) into `memory`, which has head_size() numbers. dout may be
+ * NULL. */
+static head read_head(const attn_sdpa_args *a, const attn_tensor *dout, int64_t b, int64_t h,
+                      real *memory)
+{
+    const int64_t T = a->q.shape[2], S = a->k.shape[2], D = a->q.shape[3], Dv = a->v.shape[3];
+    head x = {.b = b, .h = h, .g = h / (a->q.shape[1] / a->k.shape[1])};
+    x.q = memory;
+    x.dout = x.q + T * D;
+    x.k = x.dout + T * Dv;
+    x.v = x.k + S * D;
+    x.score = x.v + S * Dv;
+    x.w = x.score + S;
+    x.factor = x.w + S;
+    read_rows(x.q, &a->q, b, h, T);
+    read_rows(x.k, &a->k, b, x.g, S);
+    read_rows(x.v, &a->v, b, x.g, S);
+    if (dout)
+        read_rows(x.dout, dout, b, h, T);
+    return x;
+}
+
+static size_t head_size(const attn_sdpa_args *a)
+{
+    const int64_t T = a->q.shape[2], S = a->k.shape[2], D = a->q.shape[3], Dv = a->v.shape[3];
+    return (size_t)((T + S) * (D + Dv) + 3 * S + 1);
+}
+
 /* The sequence that query i of batch b belongs to: its first query and key, and its sizes. Without
  * packed sequences it is the whole tensor, or its first key_lengths[b] keys. */
 typedef struct sequence {
@@ -102,13 +149,14 @@ static real bias(const attn_sdpa_args *a, int64_t b, int64_t h, int64_t i, int64
 }
 
 /* scale * q[b,h,i,:] . k[b,g,j,:], and the same sum of absolute values. */
-static real scaled_dot(const attn_sdpa_args *a, int64_t b, int64_t h, int64_t i, int64_t j,
+static real scaled_dot(const attn_sdpa_args *a, const head *x, int64_t i, int64_t j,
                        real *magnitude)
 {
-    int64_t D = a->q.shape[3], g = h / (a->q.shape[1] / a->k.shape[1]);
+    int64_t D = a->q.shape[3];
+    const real *q = x->q + i * D, *k = x->k + j * D;
     real sum = 0, sum_abs = 0;
     for (int64_t t = 0; t < D; t++) {
-        real product = (real)ref_get(&a->q, b, h, i, t) * (real)ref_get(&a->k, b, g, j, t);
+        real product = q[t] * k[t];
         sum += product;
         sum_abs += fabs(product);
     }
@@ -123,21 +171,30 @@ static void put(double *array, int64_t at, real x)
         array[at] = (double)x;
 }
 
-/* One query (b,h,i): computes its scores, -inf where a key is not visible, and its weights before
- * dropout. Returns lse. */
-static real weigh_row(const attn_sdpa_args *a, const ref_result *result, int64_t b, int64_t h,
-                      int64_t i, real *score, real *w, real *reach_of_row)
+/* The dropout factor of weight (i, j): 0 if it is dropped, otherwise 1 / (1 - p), which makes up
+ * for the dropped weights. */
+static real dropout_factor(const attn_sdpa_args *a, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    int64_t H = a->q.shape[1], T = a->q.shape[2], S = a->k.shape[2];
+    if (!(a->dropout > 0))
+        return 1;
+    bool kept = ref_dropout_keep(a->dropout_seed, a->dropout, b * a->q.shape[1] + h, i, j);
+    return kept ? 1 / (1 - (real)a->dropout) : 0;
+}
+
+/* One query i: computes its scores, weights and dropout factors. Returns lse. */
+static real weigh_row(const attn_sdpa_args *a, const ref_result *result, const head *x, int64_t i,
+                      real *reach_of_row)
+{
+    int64_t H = a->q.shape[1], T = a->q.shape[2], S = a->k.shape[2], b = x->b, h = x->h;
     int64_t row = (b * H + h) * T + i;
     real sink = a->sink_logits ? (real)a->sink_logits[h] : (real)-INFINITY;
-    real cap = (real)a->softcap;
+    real cap = (real)a->softcap, *score = x->score, *w = x->w;
 
     /* Scores, and their maximum. Keys that are not visible get -inf and are skipped below. */
     real m = sink, reach = a->sink_logits ? fabs(sink) : 0;
     for (int64_t j = 0; j < S; j++) {
         real dot_size = 0, bias_size = 0;
-        real r = scaled_dot(a, b, h, i, j, &dot_size);
+        real r = scaled_dot(a, x, i, j, &dot_size);
         real c = cap > 0 ? cap * tanh(r / cap) : r;
         score[j] = -INFINITY;
         if (visible(a, b, h, i, j)) {
@@ -157,29 +214,20 @@ static real weigh_row(const attn_sdpa_args *a, const ref_result *result, int64_t
     for (int64_t j = 0; j < S; j++) {
         w[j] = score[j] == (real)-INFINITY ? 0 : exp(score[j] - m) / l;
         put(result->stages[ATTN_STAGE_WEIGHTS], row * S + j, w[j]);
+        x->factor[j] = dropout_factor(a, b, h, i, j);
     }
     *reach_of_row = reach;
     return l == 0 ? (real)-INFINITY : m + log(l);
 }
 
-/* The dropout factor of weight (i, j): 0 if it is dropped, otherwise 1 / (1 - p), which makes up
- * for the dropped weights. */
-static real dropout_factor(const attn_sdpa_args *a, int64_t b, int64_t h, int64_t i, int64_t j)
-{
-    if (!(a->dropout > 0))
-        return 1;
-    bool kept = ref_dropout_keep(a->dropout_seed, a->dropout, b * a->q.shape[1] + h, i, j);
-    return kept ? 1 / (1 - (real)a->dropout) : 0;
-}
-
-/* Computes one query (b,h,i). score, w [S]: scratch. */
-static void attend_row(const attn_sdpa_args *a, const ref_result *result, int64_t b, int64_t h,
-                       int64_t i, real *score, real *w)
+/* Computes one query i. */
+static void attend_row(const attn_sdpa_args *a, const ref_result *result, const head *x, int64_t i)
 {
     int64_t H = a->q.shape[1], T = a->q.shape[2], S = a->k.shape[2], Dv = a->v.shape[3];
-    int64_t g = h / (H / a->k.shape[1]), row = (b * H + h) * T + i;
+    int64_t row = (x->b * H + x->h) * T + i;
+    const real *score = x->score, *w = x->w;
     real reach;
-    put(result->lse, row, weigh_row(a, result, b, h, i, score, w, &reach));
+    put(result->lse, row, weigh_row(a, result, x, i, &reach));
     put(result->reach, row, reach);
 
     /* The scale of the rounding errors: a sum over all weights, including those that dropout
@@ -188,22 +236,16 @@ static void attend_row(const attn_sdpa_args *a, const ref_result *result, int64_
         real mass = 0;
         for (int64_t j = 0; j < S; j++)
             if (score[j] != (real)-INFINITY)
-                mass += w[j] * fabs((real)ref_get(&a->v, b, g, j, c));
+                mass += w[j] * fabs(x->v[j * Dv + c]);
         put(result->mass, row * Dv + c, mass / (1 - (real)a->dropout));
     }
-
-    for (int64_t j = 0; j < S; j++)
-        w[j] *= dropout_factor(a, b, h, i, j);
 
     /* Output: the weighted sum of the visible values; an empty sum is 0. */
     for (int64_t c = 0; c < Dv; c++) {
         real o = 0;
-        for (int64_t j = 0; j < S; j++) {
-            if (score[j] == (real)-INFINITY)
-                continue;
-            real v = (real)ref_get(&a->v, b, g, j, c);
-            o += w[j] * v;
-        }
+        for (int64_t j = 0; j < S; j++)
+            if (score[j] != (real)-INFINITY)
+                o += w[j] * x->factor[j] * x->v[j * Dv + c];
         put(result->out, row * Dv + c, o);
     }
 }
@@ -211,15 +253,17 @@ static void attend_row(const attn_sdpa_args *a, const ref_result *result, int64_
 /* All queries: q [B,H,T,D], k [B,Hk,S,D], v [B,Hk,S,Dv] -> result. */
 bool REF_FORWARD(const attn_sdpa_args *a, const ref_result *result)
 {
-    int64_t B = a->q.shape[0], H = a->q.shape[1], T = a->q.shape[2], S = a->k.shape[2];
-    real *scratch = calloc((size_t)(2 * S + 1), sizeof *scratch);
-    if (!scratch)
+    int64_t B = a->q.shape[0], H = a->q.shape[1], T = a->q.shape[2];
+    real *memory = calloc(head_size(a), sizeof *memory);
+    if (!memory)
         return false;
     for (int64_t b = 0; b < B; b++)
-        for (int64_t h = 0; h < H; h++)
+        for (int64_t h = 0; h < H; h++) {
+            head x = read_head(a, NULL, b, h, memory);
             for (int64_t i = 0; i < T; i++)
-                attend_row(a, result, b, h, i, scratch, scratch + S);
-    free(scratch);
+                attend_row(a, result, &x, i);
+        }
+    free(memory);
     return true;
 }
 
@@ -244,22 +288,21 @@ static void add(ref_grad to, int64_t at, real x, real error)
 
 /* dout . o of one row, with the sum of absolute values. *lost: what dout . o may lose if each
  * weight loses `tiny` to underflow. */
-static real dout_dot_out(const attn_sdpa_args *a, const attn_sdpa_grads *g, int64_t b, int64_t h,
-                         int64_t i, const real *score, const real *w, real tiny, real *size,
+static real dout_dot_out(const attn_sdpa_args *a, const head *x, int64_t i, real tiny, real *size,
                          real *lost)
 {
-    int64_t S = a->k.shape[2], Dv = a->v.shape[3], group = h / (a->q.shape[1] / a->k.shape[1]);
+    int64_t S = a->k.shape[2], Dv = a->v.shape[3];
     real sum = 0;
     *size = *lost = 0;
     for (int64_t c = 0; c < Dv; c++) {
-        real o = 0, mass = 0, dout = (real)ref_get(&g->dout, b, h, i, c);
+        real o = 0, mass = 0, dout = x->dout[i * Dv + c];
         bool any = false;
         for (int64_t j = 0; j < S; j++) {
-            if (score[j] == (real)-INFINITY)
+            if (x->score[j] == (real)-INFINITY)
                 continue;
-            real v = (real)ref_get(&a->v, b, group, j, c);
-            o += w[j] * dropout_factor(a, b, h, i, j) * v;
-            mass += w[j] * fabs(v) / (1 - (real)a->dropout);
+            real v = x->v[j * Dv + c];
+            o += x->w[j] * x->factor[j] * v;
+            mass += x->w[j] * fabs(v) / (1 - (real)a->dropout);
             *lost += tiny * fabs(dout * v) / (1 - (real)a->dropout);
             any = true;
         }
@@ -278,11 +321,11 @@ static real cap_slope(const attn_sdpa_args *a, real r)
 
 /* Adds the contribution of a visible pair (i, j) of head h. ds is the gradient of its score; its
  * error is at most `error`. */
-static void add_pair(const attn_sdpa_args *a, const ref_grads *result, int64_t b, int64_t h,
-                     int64_t i, int64_t j, real ds, real error)
+static void add_pair(const attn_sdpa_args *a, const ref_grads *result, const head *x, int64_t i,
+                     int64_t j, real ds, real error)
 {
     int64_t H = a->q.shape[1], T = a->q.shape[2], S = a->k.shape[2], D = a->q.shape[3];
-    int64_t Hk = a->k.shape[1], group = h / (H / Hk);
+    int64_t Hk = a->k.shape[1], b = x->b, h = x->h;
     real distance = (real)alibi_distance(a, b, i, j), dot_size;
     add(result->dalibi, h, ds * distance, error * fabs(distance));
     if (result->dmask.x) {
@@ -292,7 +335,7 @@ static void add_pair(const attn_sdpa_args *a, const ref_grads *result, int64_t b
             at = at * n[d] + (n[d] == 1 ? 0 : index[d]);
         add(result->dmask, at, ds, error + (real)result->dmask_unit * fabs(ds));
     }
-    real r = scaled_dot(a, b, h, i, j, &dot_size), slope = cap_slope(a, r);
+    real r = scaled_dot(a, x, i, j, &dot_size), slope = cap_slope(a, r);
     real scale = a->scale != 0 ? (real)a->scale : D > 0 ? 1 / sqrt((real)D) : 1;
     real dr = ds * slope * scale, unit = (real)result->unit;
     real tiny = (real)result->tiny; /* error of scale, slope or a result that underflows */
@@ -301,22 +344,22 @@ static void add_pair(const attn_sdpa_args *a, const ref_grads *result, int64_t b
     if (a->softcap > 0)
         error += fabs(dr) * unit * (8 + 4 * (fabs(r) + dot_size) / (real)a->softcap);
     for (int64_t t = 0; t < D; t++) {
-        real q = (real)ref_get(&a->q, b, h, i, t), k = (real)ref_get(&a->k, b, group, j, t);
+        real q = x->q[i * D + t], k = x->k[j * D + t];
         add(result->dq, ((b * H + h) * T + i) * D + t, dr * k, error * fabs(k) + tiny / 1024);
-        add(result->dk, ((b * Hk + group) * S + j) * D + t, dr * q, error * fabs(q) + tiny / 1024);
+        add(result->dk, ((b * Hk + x->g) * S + j) * D + t, dr * q, error * fabs(q) + tiny / 1024);
     }
 }
 
-/* Computes the gradients of one query (b,h,i). score, w [S]: scratch. */
+/* Computes the gradients of one query i. */
 static void grad_row(const attn_sdpa_args *a, const attn_sdpa_grads *g, const ref_grads *result,
-                     int64_t b, int64_t h, int64_t i, real *score, real *w)
+                     const head *x, int64_t i)
 {
-    int64_t S = a->k.shape[2], Dv = a->v.shape[3], Hk = a->k.shape[1];
-    int64_t group = h / (a->q.shape[1] / Hk);
+    int64_t S = a->k.shape[2], Dv = a->v.shape[3], Hk = a->k.shape[1], b = x->b, h = x->h;
+    const real *w = x->w, *dout = x->dout + i * Dv;
     const ref_result none = {0};
     real tiny = (real)result->tiny; /* what a weight may lose to underflow */
-    real reach, delta_size, lost, lse = weigh_row(a, &none, b, h, i, score, w, &reach);
-    real delta = dout_dot_out(a, g, b, h, i, score, w, tiny, &delta_size, &lost);
+    real reach, delta_size, lost, lse = weigh_row(a, &none, x, i, &reach);
+    real delta = dout_dot_out(a, x, i, tiny, &delta_size, &lost);
     real dlse = g->dlse ? (real)ref_get(g->dlse, b, h, i, 0) : 0;
 
     /* The relative error of a weight, and the absolute error of dout . out - dlse. */
@@ -325,27 +368,27 @@ static void grad_row(const attn_sdpa_args *a, const attn_sdpa_grads *g, const re
     w_error += (real)result->weight_error;
     real d_error = (real)result->out_unit * delta_size + w_error * (delta_size + fabs(dlse)) + lost;
     for (int64_t c = 0; c < Dv; c++)
-        d_error += (real)result->out_tiny * fabs((real)ref_get(&g->dout, b, h, i, c));
+        d_error += (real)result->out_tiny * fabs(dout[c]);
     if (!(w_error < 1)) /* scores so large that any weights are accepted */
         w_error = d_error = INFINITY;
 
     for (int64_t j = 0; j < S; j++) {
-        if (score[j] == (real)-INFINITY)
+        if (x->score[j] == (real)-INFINITY)
             continue;
-        real d = dropout_factor(a, b, h, i, j), dw = 0, dw_size = 0;
+        real d = x->factor[j], dw = 0, dw_size = 0;
+        const real *v = x->v + j * Dv;
         for (int64_t c = 0; c < Dv; c++) {
-            real dout = (real)ref_get(&g->dout, b, h, i, c);
-            real v = (real)ref_get(&a->v, b, group, j, c);
-            dw += d * dout * v;
-            dw_size += d * fabs(dout * v);
+            dw += d * dout[c] * v[c];
+            dw_size += d * fabs(dout[c] * v[c]);
             if (d != 0)
-                add(result->dv, ((b * Hk + group) * S + j) * Dv + c, w[j] * d * dout,
-                    (w[j] * (w_error + (real)result->factor_error) + tiny) * d * fabs(dout) + tiny);
+                add(result->dv, ((b * Hk + x->g) * S + j) * Dv + c, w[j] * d * dout[c],
+                    (w[j] * (w_error + (real)result->factor_error) + tiny) * d * fabs(dout[c]) +
+                        tiny);
         }
         real ds = w[j] * (dw - delta + dlse);
         real error_size = dw_size + delta_size + fabs(dlse);
         real error = w[j] * (w_error * error_size + d_error) + tiny * (1 + error_size);
-        add_pair(a, result, b, h, i, j, ds, error);
+        add_pair(a, result, x, i, j, ds, error);
     }
     real sink = a->sink_logits ? (real)a->sink_logits[h] : (real)-INFINITY;
     if (sink != (real)-INFINITY) {
@@ -357,14 +400,16 @@ static void grad_row(const attn_sdpa_args *a, const attn_sdpa_grads *g, const re
 
 bool REF_BACKWARD(const attn_sdpa_args *a, const attn_sdpa_grads *g, const ref_grads *result)
 {
-    int64_t B = a->q.shape[0], H = a->q.shape[1], T = a->q.shape[2], S = a->k.shape[2];
-    real *scratch = calloc((size_t)(2 * S + 1), sizeof *scratch);
-    if (!scratch)
+    int64_t B = a->q.shape[0], H = a->q.shape[1], T = a->q.shape[2];
+    real *memory = calloc(head_size(a), sizeof *memory);
+    if (!memory)
         return false;
     for (int64_t b = 0; b < B; b++)
-        for (int64_t h = 0; h < H; h++)
+        for (int64_t h = 0; h < H; h++) {
+            head x = read_head(a, &g->dout, b, h, memory);
             for (int64_t i = 0; i < T; i++)
-                grad_row(a, g, result, b, h, i, scratch, scratch + S);
-    free(scratch);
+                grad_row(a, g, result, &x, i);
+        }
+    free(memory);
     return true;
 }
