@@ -303,6 +303,11 @@ static void random_call(check_case *c, check_call *call, double work, bool is_lo
     fill(c, &call->k, 1, content);
     fill(c, &call->v, 1, content);
     a->q = call->q.view, a->k = call->k.view, a->v = call->v.view;
+    if (check_chance(c, 10)) {
+        check_store_query_levels(&a->q);
+        check_store_key_levels(&a->k, check_random(c));
+        say(c, " levels");
+    }
 
     choose_causal(c, a);
     choose_sequences(c, call);

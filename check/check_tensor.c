@@ -92,6 +92,29 @@ void check_store(const attn_tensor *t, int64_t b, int64_t h, int64_t i, int64_t 
     }
 }
 
+/* Sets the last component of rows i. (If the largest product of a score came first, all products
+ * after it would be rounded at its size, and the error could exceed the bound.) */
+static void store_last(const attn_tensor *t, int64_t i, double x)
+{
+    for (int64_t b = 0; b < t->shape[0] && t->shape[3] > 0; b++)
+        for (int64_t h = 0; h < t->shape[1]; h++)
+            check_store(t, b, h, i, t->shape[3] - 1, x);
+}
+
+void check_store_query_levels(const attn_tensor *q)
+{
+    for (int64_t i = 0; i < q->shape[2]; i++)
+        store_last(q, i, 4 * sqrt((double)q->shape[3]));
+}
+
+void check_store_key_levels(const attn_tensor *k, uint64_t seed)
+{
+    for (int64_t j = 0; j < k->shape[2]; j++) {
+        const uint64_t x = (seed + (uint64_t)(j / 64)) * 0x9E3779B97F4A7C15;
+        store_last(k, j, (double)(x >> 40) * 0x1p-24 * 200 - 100);
+    }
+}
+
 double *check_tensor_copy(check_case *c, const attn_tensor *t)
 {
     double *copy = check_array(c, check_count(t)), *to = copy;

@@ -27,6 +27,12 @@ check_tensor check_tensor_new(check_case *c, attn_dtype dtype, const int64_t sha
 /* Element [b,h,i,j] = x, rounded to the tensor's type, ties to even. */
 void check_store(const attn_tensor *t, int64_t b, int64_t h, int64_t i, int64_t j, double x);
 
+/* Gives the scores of each block of 64 keys a level between -400 and 400 (if the scale is
+ * 1/sqrt(D)), by the last component of q and of k. So the running maximum rises by far from one
+ * block to the next, and a maximum of 0 would be wrong. */
+void check_store_query_levels(const attn_tensor *q);
+void check_store_key_levels(const attn_tensor *k, uint64_t seed);
+
 /* All elements in order, as doubles; freed after the case. */
 double *check_tensor_copy(check_case *c, const attn_tensor *t);
 int64_t check_count(const attn_tensor *t);

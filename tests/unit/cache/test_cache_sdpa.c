@@ -85,6 +85,9 @@ static void make_tensors(setup *s)
     const attn_dtype exact = s->stored == ATTN_I8 ? ATTN_F32 : s->stored;
     attn_tensor k = tensor_new_filled(exact, s->B, s->Hk, s->S, s->D, (int)draw(0, 2));
     attn_tensor v = tensor_new_filled(exact, s->B, s->Hk, s->S, s->Dv, (int)draw(0, 2));
+    const bool levels = draw(0, 3) == 0;
+    if (levels)
+        check_store_key_levels(&k, (uint64_t)draw(0, 1 << 20));
     attn_tensor nan_k = tensor_new(exact, s->B, s->Hk, 80, s->D, 0);
     attn_tensor nan_v = tensor_new(exact, s->B, s->Hk, 80, s->Dv, 0);
     fill_nan(&nan_k), fill_nan(&nan_v);
@@ -104,6 +107,8 @@ static void make_tensors(setup *s)
     }
     tensor_free(&k), tensor_free(&v), tensor_free(&nan_k), tensor_free(&nan_v);
     s->q = tensor_new_filled(s->dtype, s->B, s->H, s->T, s->D, (int)draw(0, 2));
+    if (levels)
+        check_store_query_levels(&s->q);
     s->out = tensor_new(draw(0, 1) ? s->dtype : ATTN_F32, s->B, s->H, s->T, s->Dv, 0);
     s->lse = tensor_new(ATTN_F64, s->B, s->H, s->T, 1, 0);
     s->scores = tensor_new(ATTN_F32, s->B, s->H, s->T, s->S, 0);

@@ -139,8 +139,9 @@ static void grows_with_the_length(check_case *c)
     do {
         check_call_random(c, &p.call, 3e4);
     } while (!usable(&p.call.args));
-    /* So many that each sequence has more than a chunk of keys: totals are kept from there on. */
-    const int64_t T = check_between(c, 24000, 48000), S = check_between(c, 24000, 48000);
+    /* So many that each sequence has more than a chunk of keys: totals are kept from there on. A
+     * random call has at most 513 keys, so one of them becomes at least 272. */
+    const int64_t T = check_between(c, 140000, 280000), S = check_between(c, 140000, 280000);
     const bool strided = check_chance(c, 50);
     const unsigned wanted = (unsigned)check_between(c, 0, 255) | 4U << check_between(c, 0, 2);
     for (int backward = 0; backward < 2; backward++) {
