@@ -64,8 +64,8 @@ typedef enum attn_status {
     ATTN_ERR_UNSUPPORTED = 7, /* an instruction set that this machine lacks, or that differs
                                  from the one of a saved state */
     ATTN_ERR_FULL = 8,        /* a cache has no room for that many keys */
-    ATTN_ERR_FILE = 9,        /* the bytes are damaged, or are no saved cache or state; or the
-                                 write callback failed */
+    ATTN_ERR_FILE = 9,        /* loading: the bytes are damaged, or are no saved cache or state.
+                                 Saving: the caller's write callback failed */
     ATTN_AGAIN = 10,          /* not an error: a call in pieces needs some keys again */
     ATTN_ERR_COMM = 11        /* attn_mpi.h: another rank sent nothing, or a message failed */
 } attn_status;
@@ -306,17 +306,17 @@ typedef struct attn_sdpa_args {
     /* Packed sequences: queries cu_seqlens_q[n] .. cu_seqlens_q[n+1]-1 see only keys
      * cu_seqlens_k[n] .. cu_seqlens_k[n+1]-1, n = 0..sequences-1. Both arrays have sequences + 1
      * elements, start at 0 and never decrease. Causal, window and ALiBi count i and j from the
-     * start of the sequence. mask and dropout count from the start of the tensor. Without these
-     * two, the result of a sequence has the same bits as in a call of its own. Not together with
-     * key_lengths. NULL: one sequence. */
+     * start of the sequence. mask and dropout count from the start of the tensor. In a call
+     * without mask and dropout, the result of each sequence has the same bits as a call with this
+     * sequence alone. Not together with key_lengths. NULL: one sequence. */
     const int64_t *cu_seqlens_q, *cu_seqlens_k;
     int64_t sequences;
 
     const float *alibi_slopes; /* [H]: added to scores, see alibi_form; NULL: none */
     const float *sink_logits;  /* [H]: one more logit in each row's denominator; NULL: none */
     double softcap;            /* > 0: a score x becomes softcap * tanh(x / softcap) */
-    double dropout;            /* p, 0 <= p < 1: a weight becomes 0 with probability p, and is
-                                  multiplied by 1/(1-p) otherwise */
+    double dropout;            /* p, 0 <= p < 1: a weight becomes 0 with probability p (rounded to
+                                  a multiple of 2^-16), and is multiplied by 1/(1-p) otherwise */
     uint64_t dropout_seed;
     attn_precision precision;
 
@@ -372,8 +372,8 @@ typedef struct attn_plan_info {
     double bytes;  /* size of the inputs and outputs, each counted once */
 
     /* The name of the algorithm: "tiles", "one block", "decode" or another (docs/DESIGN.md lists
-     * all). A tile with fewer queries than the first one, or a block of keys of which some are
-     * hidden, may take another route. */
+     * all). It is that of a tile with as many queries as fit. A tile with fewer queries may take
+     * another route; so may keys near the edge of a mask. */
     char route[32];
     char why[120]; /* the reason for this route, as a phrase */
     int tiles;     /* number of tiles of queries in a task; one after the other, they read the same
@@ -411,14 +411,14 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
  * and keys that no query sees get gradients of exactly 0.
  *
  * Memory: three numbers and a byte for each row of q. Each thread needs a chunk of keys with its
- * gradients, O(D + Dv). The sums for dq of one query head take O(T * D), with packed sequences
- * O((T + S) * D): if a sequence has more keys than a chunk, the number of its queries is rounded up
- * to whole tiles, and there are at most S / chunk such sequences. With N threads, fewer
- * than 2 N key/value heads are computed at a time; only their query heads have such sums. The
- * gradient of a mask takes one number per key and head if the mask repeats along the queries, and
- * one per query and head if it repeats along the keys. Never T x S. Bits: the same for any number
- * of threads. Outputs must not overlap inputs nor each other. Returns ATTN_OK, or an error before
- * anything is written. Source: Dao et al. 2022.
+ * gradients, O(D + Dv). The sums for dq of one query head take O(T * D). With packed sequences they
+ * take O((T + S) * D): a sequence with more keys than a chunk has its number of queries rounded up
+ * to whole tiles, and at most S / chunk sequences are that long. With N threads, fewer than 2 N
+ * key/value heads are computed at a time; only their query heads have such sums. The gradient of a
+ * mask takes one number per key and head if the mask repeats along the queries, and one per query
+ * and head if it repeats along the keys. Never T x S. Bits: the same for any number of threads.
+ * Outputs must not overlap inputs nor each other. Returns ATTN_OK, or an error before anything is
+ * written. Source: Dao et al. 2022.
  */
 typedef struct attn_sdpa_grads {
     size_t struct_size;       /* sizeof(attn_sdpa_grads), set by ATTN_SDPA_GRADS_INIT */
@@ -483,9 +483,10 @@ static inline void attn_sdpa_tangents_init(attn_sdpa_tangents *tangents)
 ATTN_API attn_status attn_sdpa_jvp(attn_context *ctx, const attn_sdpa_args *args,
                                    const attn_sdpa_tangents *tangents, attn_error *err);
 
-/* The dropout decisions of a call with this seed and p: out [B,H,T,S], bool, 1 = kept. They depend
- * on nothing else. Philox4x32-10, key = seed, counter = (j / 8, i, b * H + h, 0), one 16-bit draw
- * per key: kept if the draw is >= round(p * 65536). Salmon et al. 2011. */
+/* The dropout decisions of a call with this seed and p: out [B,H,T,S], bool, 1 = kept. They do not
+ * depend on the tensors, the masks or the number of threads. Philox4x32-10, key = seed, counter =
+ * (j / 8, i, b * H + h, 0), one 16-bit draw per key: kept if the draw is >= round(p * 65536).
+ * Salmon et al. 2011. */
 ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tensor *out,
                                        attn_error *err);
 

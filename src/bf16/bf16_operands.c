@@ -176,7 +176,7 @@ static void add_sink(bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
     attni_bf16_columns *x = w->columns;
-    for (int i = 0; i < t->W; i++) { /* c: log2(e), or log2(e) / 2^8 for a row with reduced c */
+    for (int i = 0; i < t->W; i++) { /* c: log2(e), divided by 2^8 where t->c is (rescaled sweep) */
         x->c[i] = (float)((double)t->c[i] / p->log2_scale * LOG2E);
         x->top[i] = sink_of(w, t, i);
     }
@@ -257,8 +257,9 @@ bool attni_bf16_write(bf16_worker *w, bf16_tile *t)
 /* Prepares the rescaled sweep: rows that are not finite yet are computed again such that sums
  * cannot overflow. Weights are scaled by 2^-40 (value_scale) before values are added, which keeps
  * their mantissas; attni_bf16_write() scales L by the same factor. If the scores of a row are too
- * large for log2 units, its c is divided by 2^8. Scores of this size that differ at all differ by
- * so much that only the largest has a weight other than 0, with either c. */
+ * large for log2 units, its c is divided by 2^8. This changes
+ * no weight: two different scores of this size are so far apart that the smaller one has the weight
+ * 0 with either c. */
 void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;

@@ -1,6 +1,7 @@
 /* The bf16 engine: sweeps over the keys of a task on instruction sets that multiply bf16, with the
  * matrix unit of AMX (unit_amx.c) or with the dot products of AVX512-BF16 (unit_dot.c).
- * bf16_engine.c calls attni_bf16_sweep_keys() for the tiles of each task.
+ * bf16_engine.c calls attni_bf16_sweep_keys() for the tiles of each task, and for a task that is
+ * cut along the keys attni_bf16_sweep_chunk() for each chunk.
  *
  *   for each tile chunk: 256 keys and a tile of up to 32 queries, if one of them sees a key
  *     for each block of 64 keys

@@ -166,10 +166,10 @@ void attni_bf16_sweep_keys(bf16_worker *w, bf16_tile *tiles, int count);
 
 /* Begins a sweep of the decode path. */
 void attni_bf16_row_begin(bf16_worker *w, bf16_tile *t);
-/* Processes the visible keys of j0 .. j0+n-1 (one chunk) for w->row_total or, if not NULL, for
- * `into`: computes their weights now; their values are added in the next call or at the end.
- * Returns false if scores or maxima need the columns of bf16_task.c; then nothing of this chunk has
- * been done. */
+/* Processes the visible keys of j0 .. j0+n-1 (one chunk). Computes their weights now; the next call
+ * or attni_bf16_row_end() adds their values. The sums go to `into`, or to w->row_total if it is
+ * NULL. Returns false if scores or maxima need the columns of bf16_task.c; then nothing of this
+ * chunk has been done. */
 bool attni_bf16_row_chunk(bf16_worker *w, bf16_tile *t, const attni_class *class, int64_t j0, int n,
                           const bf16_partial *into);
 /* Adds the pending values of the last chunk, if any. */

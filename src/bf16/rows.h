@@ -199,8 +199,8 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
         call;                                                                                      \
     } while (0)
 
-/* Runs `call` with nr, the number of queries rounded up to 1, 4 or 8. 8 exists only if the unit
- * decodes more than 4. */
+/* Runs `call` with nr, the number of queries rounded up to 1, 4 or 8 (8 also for more). 8 exists
+ * only if the unit decodes more than 4. */
 #define WITH_NR(queries, level, call)                                                              \
     do {                                                                                           \
         if ((queries) > 4 && MAX_DECODE_ROWS > 4)                                                  \

@@ -24,7 +24,8 @@
  * of the sequence. So a column's bits depend on nothing but its own query and the keys that it
  * sees.
  *
- * The maximum is that of all the chunk's scores, and not an integer as elsewhere (kernel.h). The
+ * The maximum is the largest score of the chunk in log2 units, rounded up to a multiple of 2^-12.
+ * (The tile engine rounds it to an integer; kernel.h.) The
  * largest weights cause most of the error of rounding to bf16, and with this maximum the largest of
  * all rounds to 1. The relative error of results on normal data (S = 1024, D = 64):
  *
@@ -69,8 +70,8 @@ typedef struct attni_bf16_scores {
 } attni_bf16_scores;
 
 /* The weights of a block: p = 2^(st c - m) rounded; columns->l += their sums. No score may be NaN
- * or above the m of its column, and attni_bf16_near() must hold. Scores from n on must be -inf
- * (attni_bf16_maxima() sets them), or the unit does not read them. */
+ * or above the m of its column, and attni_bf16_near() must hold. Scores from n on must be -inf,
+ * unless the unit does not read them; attni_bf16_maxima() sets them. */
 typedef struct attni_bf16_weights {
     int nv, n;
     const float *st;
@@ -102,7 +103,8 @@ typedef struct attni_bf16_rows {
     int n;
     bool interleaved; /* keys are in the interleaved layout (kernel.h) */
     int l2_ahead;     /* rows are prefetched into L2, so many rows ahead; 0: into L1 */
-    bool one_stream;  /* a single query scores keys in address order, 16 after 16 */
+    bool one_stream;  /* a single query scores one group of 16 keys that are rows after the other;
+                         else two groups at once */
 } attni_bf16_rows;
 
 /* n interleaved keys, and as many values of the chunk before, for one query: row_scores and
@@ -169,9 +171,10 @@ typedef struct attni_bf16_unit {
     void (*row_scores)(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D, int rows);
     void (*row_values)(float *sums, float *l, const attni_bf16 *p, const attni_bf16_rows *v,
                        int64_t Dv, bool first, int rows);
-    /* A product of the backward with few queries: sums[j][c] = or, if `add`, += the sum of
-     * x[j][pair] * rows[pair][c] over `pairs` pairs, for n keys and `width` components. x has rows
-     * of ldx elements; rows is [pairs][width][2]. */
+    /* A product of the backward with few queries, for n keys j and `width` components c: sums[j][c]
+     * becomes the sum over pairs p of x[j][2p] * rows[p][c][0] + x[j][2p+1] * rows[p][c][1]. If
+     * `add`, it is added to sums[j][c] instead. x has rows of ldx elements; rows is
+     * [pairs][width][2]. */
     void (*row_products)(float *sums, const attni_bf16 *x, ptrdiff_t ldx, const attni_bf16 *rows,
                          int pairs, int n, int64_t width, bool add);
     /* Returns false, and does nothing, if it has no code for this D or n. */

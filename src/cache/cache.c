@@ -406,8 +406,9 @@ static void store_interleaved(attn_cache *c, int64_t slot, int64_t n, const attn
     for (int64_t d = 0; d < D; d += most, to += INTERLEAVED / UNIT * LINE) {
         const int64_t here = least(most, D - d), units = (here * (int64_t)size + UNIT - 1) / UNIT;
         for (int64_t r = 0; r < n; r++) {
-            memset(row[r] + (units - 1) * UNIT, 0, UNIT); /* if a row of 2-byte elements has odd D,
-                                                           * half of this unit is written below */
+            /* With 2-byte elements and odd D, convert_row() writes half of the last unit; the other
+             * half must be 0. */
+            memset(row[r] + (units - 1) * UNIT, 0, UNIT);
             convert_row(row[r], dtype, attni_at(t, 0, hk, i + r, d), t->dtype, t->stride[3], here);
         }
         attni_transpose_units(to, LINE, row[0], sizeof row[0], n, units);

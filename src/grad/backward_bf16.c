@@ -13,8 +13,8 @@
  * are rounded to bf16 (bf16/unit_grads.c) and multiplied. The sums of the last three products stay
  * floats.
  *
- * Keys and values are copied, and keys also transposed, once per task; queries are packed once per
- * tile. This takes 1 % and 5 % of the time. With
+ * Keys and values are copied, and keys also transposed, once per task, which takes 1 % of the time
+ * of the backward. Queries are packed once per tile, which takes 5 %. With
  * few queries (few_queries()), keys and values are read as they are stored, and the functions of
  * the decode path compute the products, with the same bits.
  */

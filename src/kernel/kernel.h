@@ -86,9 +86,11 @@ typedef struct attni_product {
     /* Rows to prefetch during the product (NULL: none); linear() does not read them. They are
      * given by the first row and the distance of rows.
      *
-     *   next_weights   the weights of the next run: ATTNI_D_CHAIN rows of W elements if they are
-     *                  packed or if columns are contiguous, else W rows of ATTNI_D_CHAIN elements
-     *   next_x         n rows, W elements of each: of x or, in the last run, of the result
+     *   next_weights   the weights of the next run. Stored as rows: W rows of ATTNI_D_CHAIN
+     *                  elements. Stored transposed: ATTNI_D_CHAIN rows of W elements. Packed: W
+     *                  pieces of ATTNI_D_CHAIN elements, without gaps
+     *   next_x         n rows, W elements of each: of x for the next run or, if the next run is
+     *                  the last one, of the result
      *
      * Cache lines past the ends of rows may be prefetched, too. */
     const void *next_weights, *next_x;
@@ -281,8 +283,9 @@ typedef struct attni_kernels {
                                    int flags);
 
     /* out[i*ldo + c] = total[c*W + i] / l[i], for i < rows, c < Dv. The error is at most 0.51 ulp,
-     * and no result is -0. Where l is infinite (set_divisors() in sdpa/result.c) and total is 0,
-     * the result is 0. Returns 1 if a result is NaN or infinite, else 0. */
+     * and no result is -0. The caller sets l to infinity for a query that saw no key
+     * (set_divisors() in sdpa/result.c); its total is 0, and so is its result. Returns 1 if a
+     * result is NaN or infinite, else 0. */
     int (*finish)(void *out, ptrdiff_t ldo, const void *total, const void *l, int rows, int64_t Dv,
                   int nv);
 
@@ -305,8 +308,8 @@ typedef struct attni_kernels {
      * that is not packed: s = the sum over d < D of x[i*ldx + d] * w[o*ldw + d], for o < outputs.
      * The bits are those of linear(). out is written in whole vectors: after a row's last output,
      * up to the end of its vector, the elements are unspecified. The first `prefetched` rows of w
-     * may be prefetched: this is more than `outputs` if the weight has more rows, and 0 if it is
-     * small enough to be in a cache. */
+     * may be prefetched. `prefetched` is larger than `outputs` if the weight has further rows. It
+     * is 0 if the weight is small enough to be in a cache. */
     void (*linear_few_rows)(void *out, ptrdiff_t ldo, const void *bias, const void *w,
                             ptrdiff_t ldw, int outputs, int prefetched, const void *x,
                             ptrdiff_t ldx, int n, int64_t D);
@@ -380,8 +383,8 @@ typedef struct attni_kernels {
     void (*norm)(void *out, const void *x, const attni_moments *m, const void *weight,
                  const void *bias, int64_t n);
 
-    /* The sums of g and of g * y, with y as in norm() and g = dout[i] * weight[i], rounded. Runs of
-     * terms are summed in float, at most 17 in each lane, and the runs in double. */
+    /* The sums of g and of g * y, with y as in norm() and g = dout[i] * weight[i], rounded. Each
+     * lane sums at most 17 terms in float; these sums are added in double. */
     void (*norm_sums)(double *sum_g, double *sum_gy, const void *x, const void *dout,
                       const attni_moments *m, const void *weight, int64_t n);
 

@@ -21,8 +21,8 @@
  *
  * A query sees a key if no rule hides it. A float mask hides a key by the bias -inf. The biases of
  * all rules are added to the score. After the biases, the scores of hidden keys are overwritten by
- * -inf, so a NaN bias at a hidden key is harmless. So the order of the rules changes at most the
- * rounding of the sum of biases. docs/ADDING.md says how to add a kind.
+ * -inf, so a NaN bias at a hidden key is harmless. So if all biases are finite or -inf, the order
+ * of the rules changes at most the rounding of their sum. docs/ADDING.md says how to add a kind.
  */
 #include "mask_dense.h"
 

@@ -109,8 +109,9 @@ struct attni_plan {
     int64_t whole_T, whole_H, head_offset;
     const attni_run *runs; /* all runs of the call; NULL: row i is query i of the whole */
     int64_t run_count;
-    int most_tiles;    /* most tiles per task; 0: no limit. Set if keys come in pieces, so that a
-                          saved state does not depend on the number of threads */
+    int most_tiles;    /* most tiles per task; 0: no limit. Set if keys come in pieces, so that
+                          the state that attn_sdpa_save() writes does not depend on the number of
+                          threads */
     bool in_pieces;    /* keys arrive in pieces (sdpa/pieces.c): tasks are not cut along the keys */
     int64_t sequences; /* with runs: run_count. With packed sequences: args.sequences + 1, since the
                           rows after the last one count as one more. Else 1 */
@@ -121,7 +122,7 @@ struct attni_plan {
                              of the queries before them, and so on; else head after head */
     int64_t parts;        /* per task, each a range of chunks of keys; 1: tasks are not cut */
     int64_t chunks;       /* in S */
-    size_t partial_bytes; /* per chunk and task, if parts > 1 */
+    size_t partial_bytes; /* of one chunk's partial result in a task, if parts > 1 (engine.h) */
     int workers;
     size_t worker_bytes; /* scratch of one worker */
     size_t scratch_bytes;
@@ -146,10 +147,10 @@ attni_cursor attni_last_sequence(const attni_plan *p);
  * number of rows from there to its last one, unless `rows` is NULL. */
 char *attni_first_row(const attni_task *task, const attn_tensor *t, int64_t *rows);
 
-/* sdpa_check.c. Checks every argument before anything is read or written, and fills all members
- * of the plan that follow from args and `part`. For a derivative, `scores` and `scores_stage` are
- * ignored. `part` says which rows and heads of a larger call these are; NULL: the call is not part
- * of a larger one. */
+/* sdpa_check.c. Checks every argument before an element of a tensor is read or written, and fills
+ * all members of the plan that follow from args and `part`. For a derivative, `scores` and
+ * `scores_stage` are ignored. `part` says which rows and heads of a larger call these are; NULL:
+ * the call is not part of a larger one. */
 attn_status attni_sdpa_check(attni_plan *plan, const attn_sdpa_args *args, bool derivative,
                              const attn_pieces_options *part, attn_error *err);
 
@@ -199,7 +200,7 @@ static inline bool attni_in_place(const attni_plan *p, const attn_tensor *t)
     return t->dtype == p->real_dtype && (t->stride[3] == 1 || t->shape[3] <= 1);
 }
 /* The number of rows of t by which a prefetch into L2 is ahead of the reads: at least 32, and 4096
- * elements, but at most a chunk (docs/decisions/0051). 0 if the call prefetches into L1. */
+ * elements, but at most a chunk (docs/decisions/0051). 0 if the call does not prefetch into L2. */
 static inline int attni_l2_ahead(const attni_plan *p, const attn_tensor *t)
 {
     int rows = p->prefetch_l2 ? ATTNI_BLOCK / 2 : 0;
