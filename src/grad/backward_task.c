@@ -109,6 +109,24 @@ static int64_t dmask_before(const attni_grad_worker *w)
     return pairs && pairs <= w->pair ? w->task - pairs * bw->tasks_per_kv_head : -1;
 }
 
+/* Multiplies rows of sums by scale. A scale below the normal numbers of R would lose digits as one
+ * number of R, or become 0. It is applied as two factors. */
+static void multiply_by_scale(const attni_grad_worker *w, char *x, int64_t rows, int nv)
+{
+    const attni_plan *p = &w->bw->plan;
+    const double factors[] = {p->scale_pow2, p->scale_mantissa};
+    const double least = p->real == sizeof(float) ? 0x1p-126 : 0x1p-1022;
+    if (fabs(w->bw->scale) >= least) {
+        p->kernels->rescale(x, rows, w->scale, nv);
+        return;
+    }
+    for (int f = 0; f < 2; f++) {
+        for (int i = 0; i < w->bw->W; i++)
+            attni_set_real(p, w->scale, i, factors[f]);
+        p->kernels->rescale(x, rows, w->scale, nv);
+    }
+}
+
 /* ------------------------------------------------------------------------------------------ dq */
 
 static void store_queries(const attni_grad_worker *w, char *total)
@@ -118,7 +136,7 @@ static void store_queries(const attni_grad_worker *w, char *total)
     const attn_tensor *dq = &w->bw->grads.dq;
     const bool direct = attni_in_place(p, dq);
     char *to = attni_at(dq, w->sequence.b, w->sequence.h, w->sequence.i_base + t->i0, 0);
-    p->kernels->rescale(total, p->D, w->scale, t->nv);
+    multiply_by_scale(w, total, p->D, t->nv);
     p->kernels->finish(direct ? to : w->converted, (ptrdiff_t)(direct ? dq->stride[2] : p->D),
                        total, w->one, t->rows, p->D, t->nv);
     for (int i = 0; i < t->rows && !direct; i++)
@@ -222,7 +240,7 @@ static void store_keys(const attni_grad_worker *w, const attn_tensor *t, char *s
     const int64_t width = t->shape[3];
     const bool no_gaps = padded == width && t->stride[2] == width && t->stride[3] == 1;
     if (scaled)
-        p->kernels->rescale(sums, w->n * padded / p->kernels->lanes, w->scale, 1);
+        multiply_by_scale(w, sums, w->n * padded / p->kernels->lanes, 1);
     for (int64_t j = 0; j < w->n; j += no_gaps ? w->n : 1)
         attni_store_row(p, gradient_of_key(w, t, j), t, sums + (size_t)(j * padded) * p->real,
                         no_gaps ? w->n * width : width);
