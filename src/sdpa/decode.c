@@ -99,15 +99,16 @@ static void weigh_block(attni_worker *w, attni_tile *t, attni_partial *x, attni_
     kernels->weights_decode(b->st, b->st, t->c, x->m, b->n, t->rows);
 }
 
-/* Returns how many blocks, from b[0] on, one call can process: their keys (or values, if `values`)
- * must lie at one constant row stride. Values also stop before a block that raised the maximum,
- * because the sums are rescaled there. */
+/* Returns how many blocks, from b[0] on, one call can process: their keys must follow each other (a
+ * block that a mask hides as a whole is not listed), and their keys (or values, if `values`) must
+ * lie at one constant row stride. Values also stop before a block that raised the maximum, because
+ * the sums are rescaled there. */
 static int contiguous(const attni_chunk_block *b, int count, bool values)
 {
     const ptrdiff_t size = (ptrdiff_t)attn_dtype_size(b->dtype);
     const ptrdiff_t bytes = ATTNI_BLOCK * size * (values ? b->ldv : b->ldk);
     int n = 1;
-    while (n < count && b[n - 1].n == ATTNI_BLOCK && !(values && b[n].max_raised) &&
+    while (n < count && b[n].j == b[n - 1].j + ATTNI_BLOCK && !(values && b[n].max_raised) &&
            (values ? b[n - 1].v + bytes == b[n].v : b[n - 1].k + bytes == b[n].k))
         n++;
     return n;

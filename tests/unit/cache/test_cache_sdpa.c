@@ -113,9 +113,11 @@ static void make_tensors(setup *s)
     s->lse = tensor_new(ATTN_F64, s->B, s->H, s->T, 1, 0);
     s->scores = tensor_new(ATTN_F32, s->B, s->H, s->T, s->S, 0);
     s->mask = tensor_new(draw(0, 1) ? ATTN_BOOL : ATTN_F32, 1, 1, s->T, s->S, 0);
+    const int64_t hidden_blocks = draw(0, 2) == 0 ? draw(0, 255) : -1; /* each a bit; -1: keys */
     for (int64_t i = 0; i < s->T; i++)
         for (int64_t j = 0; j < s->S; j++)
-            check_store(&s->mask, 0, 0, i, j, (double)draw(0, 1));
+            check_store(&s->mask, 0, 0, i, j,
+                        (double)(hidden_blocks < 0 ? draw(0, 1) : hidden_blocks >> j / 64 % 8 & 1));
 }
 
 static void make_args(setup *s)

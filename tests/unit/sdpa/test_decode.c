@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "attn.h"
+#include "check/check_tensor.h"
 #include "ref/attn_ref.h"
 #include "support/same_elements.h"
 
@@ -453,6 +454,85 @@ static void test_each_block_can_raise_the_maximum(void **state_)
         }
 }
 
+/* A bool mask hides whole blocks between visible ones. A cache's pages lie in another order, so
+ * that the visible blocks are neighbours in memory; or all values have one address. */
+static void expect_hidden_blocks(attn_context *ctx, attn_dtype dtype, int64_t T, int64_t D)
+{
+    enum { S = 192, MOST = 64 };
+    static double q[2 * 2 * MOST], k[S * MOST], v[S * MOST], out[2][2 * 2 * MOST], want[2 * MOST];
+    static unsigned char mask[S];
+    double lse[2][4];
+    attn_cache_options c = ATTN_CACHE_OPTIONS_INIT;
+    attn_cache *cache;
+    c.B = 2, c.Hk = 1, c.D = c.Dv = D, c.dtype = dtype;
+    c.max_keys = S, c.page_keys = 64, c.pages = 3;
+    assert_int_equal(attn_cache_create(&c, &cache, NULL), ATTN_OK);
+    attn_tensor views[] = {attn_bhtd(q, dtype, 2, 1, T, D), attn_bhtd(k, dtype, 1, 1, S, D),
+                           attn_bhtd(v, dtype, 1, 1, S, D)};
+    for (int n = 0; n < 3; n++)
+        for (int64_t b = 0; b < views[n].shape[0]; b++)
+            for (int64_t j = 0; j < views[n].shape[2]; j++)
+                for (int64_t e = 0; e < D; e++)
+                    check_store(&views[n], b, 0, j, e, n ? (double)normal() : (double)(e == 0));
+    for (int j = 0; j < S; j++)
+        mask[j] = j / 64 != 1;
+    attn_tensor part[2][2]; /* keys 0..63 and 64..191: keys and values */
+    for (int n = 0; n < 4; n++) {
+        part[n / 2][n % 2] = views[1 + n % 2];
+        part[n / 2][n % 2].shape[2] = n / 2 ? 128 : 64;
+        part[n / 2][n % 2].data = element(&views[1 + n % 2], 0, n / 2 * 64);
+    }
+    /* Sequence 1 takes the first page and returns it. Sequence 0 gets pages 1, 0 and 2. */
+    assert_int_equal(attn_cache_append(cache, 1, &part[0][0], &part[0][1], NULL), ATTN_OK);
+    assert_int_equal(attn_cache_append(cache, 0, &part[0][0], &part[0][1], NULL), ATTN_OK);
+    assert_int_equal(attn_cache_truncate(cache, 1, 0, NULL), ATTN_OK);
+    assert_int_equal(attn_cache_append(cache, 0, &part[1][0], &part[1][1], NULL), ATTN_OK);
+    const attn_tensor hide = {mask, ATTN_BOOL, {1, 1, 1, S}, {S, S, S, 1}};
+    for (int same_value = 0; same_value < 2; same_value++) {
+        attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+        a.mask = &hide;
+        a.q = views[0], a.k = views[1], a.v = views[2], a.q.shape[0] = 1;
+        a.v.stride[2] = same_value ? 0 : a.v.stride[2];
+        a.out = attn_bhtd(out[0], ATTN_F64, 1, 1, T, D);
+        attn_tensor l = attn_bhtd(lse[0], ATTN_F64, 1, 1, T, 1);
+        a.lse = &l;
+        assert_int_equal(attn_sdpa_forward(ctx, &a, NULL), ATTN_OK);
+        double want_lse[2];
+        assert_true(ref_sdpa_forward(&a, &(ref_result){.out = want, .lse = want_lse}));
+        for (int64_t e = 0; e < T * D; e++)
+            assert_true(fabs(out[0][e] - want[e]) < 1e-2);
+        for (int64_t i = 0; i < T; i++)
+            assert_true(fabs(lse[0][i] - want_lse[i]) < 1e-2);
+        if (same_value)
+            continue;
+        a.q.shape[0] = 2, a.k = a.v = (attn_tensor){0}, a.cache = cache;
+        a.out = attn_bhtd(out[1], ATTN_F64, 2, 1, T, D);
+        l = attn_bhtd(lse[1], ATTN_F64, 2, 1, T, 1);
+        assert_int_equal(attn_sdpa_forward(ctx, &a, NULL), ATTN_OK);
+        assert_same_array(out[1], out[0], (size_t)(T * D) * sizeof(double));
+        assert_same_array(lse[1], lse[0], (size_t)T * sizeof(double));
+    }
+    attn_cache_destroy(cache);
+}
+
+static void test_hidden_blocks_between_visible_ones(void **state_)
+{
+    static const attn_dtype dtypes[] = {ATTN_F64, ATTN_F32, ATTN_F16, ATTN_BF16};
+    (void)state_;
+    for (int index = 0; attn_isa(index).name; index++)
+        for (int n = 0; n < 16 && attn_isa(index).usable; n++) {
+            const int64_t T = 1 + n % 2, D = n / 2 % 2 ? 64 : 4;
+            attn_context_options o = ATTN_CONTEXT_OPTIONS_INIT;
+            attn_context *ctx;
+            o.threads = 1, o.isa = attn_isa(index).name;
+            assert_int_equal(attn_context_create(&o, &ctx, NULL), ATTN_OK);
+            describe_case("%s, %s, T=%d D=%d", o.isa, attn_dtype_name(dtypes[n / 4]), (int)T,
+                          (int)D);
+            expect_hidden_blocks(ctx, dtypes[n / 4], T, D);
+            attn_context_destroy(ctx);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -461,6 +541,7 @@ int main(void)
         cmocka_unit_test(test_no_columns_no_address),
         cmocka_unit_test(test_rows_cut_off_do_not_count),
         cmocka_unit_test(test_each_block_can_raise_the_maximum),
+        cmocka_unit_test(test_hidden_blocks_between_visible_ones),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
