@@ -149,7 +149,8 @@ static bool find_float_moments(const norm *p, int64_t i, attni_moments *m, doubl
     *mean = (double)first + sum / (double)E;
     *r = 1 / sqrt((variance < 0 ? 0 : variance) + p->eps);
     m->mean = (float)*mean;
-    m->rest = (float)(((double)m->mean - *mean) * *r);
+    /* Not from *mean, which is rounded: an element near the mean would lose digits. */
+    m->rest = (float)(((double)m->mean - (double)first - sum / (double)E) * *r);
     m->r = (float)*r;
     return attni_module_fits_float(*r);
 }
@@ -193,11 +194,11 @@ static int64_t load_gradient(const norm *p, int64_t i, int64_t c, double *y, dou
     return n;
 }
 
+/* dx of row i in double, from p->mean[i] and p->r[i]. */
 static void gradient_doubles(const norm *p, int64_t i)
 {
     const int64_t E = p->x->shape[3];
     double y[ATTNI_PIECE], g[ATTNI_PIECE], sum_g = 0, sum_gy = 0;
-    find_moments(p->x, attni_module_row(p->x, i), p->eps, &p->mean[i], &p->r[i]);
     for (int64_t c = 0, n; c < E && p->dx; c += n) {
         n = load_gradient(p, i, c, y, g);
         for (int64_t j = 0; j < n; j++) {
@@ -229,7 +230,6 @@ static void gradient_floats(const norm *p, int64_t i, attni_moments *m)
     m->mean_g = (float)(sum_g / (double)E);
     m->times_y = (float)(-p->r[i] * (sum_gy / (double)E));
     if (!isfinite(m->mean_g) || !isfinite(m->times_y)) { /* not finite, or overflow in float */
-        m->r = 0;
         gradient_doubles(p, i);
         return;
     }
@@ -247,14 +247,15 @@ static void gradient_rows(void *arg, int64_t first, int64_t end)
 {
     const norm *p = arg;
     for (int64_t i = first; i < end; i++) {
-        if (!p->kernels) {
-            gradient_doubles(p, i);
-        } else if (!find_float_moments(p, i, &p->moments[i], &p->mean[i], &p->r[i])) {
-            p->moments[i].r = 0; /* marks a row that is computed in double */
-            gradient_doubles(p, i);
-        } else if (p->dx) {
-            gradient_floats(p, i, &p->moments[i]);
+        if (p->kernels && find_float_moments(p, i, &p->moments[i], &p->mean[i], &p->r[i])) {
+            if (p->dx)
+                gradient_floats(p, i, &p->moments[i]);
+            continue;
         }
+        if (p->kernels)
+            p->moments[i].r = 0; /* marks a row that is computed in double */
+        find_moments(p->x, attni_module_row(p->x, i), p->eps, &p->mean[i], &p->r[i]);
+        gradient_doubles(p, i);
     }
 }
 

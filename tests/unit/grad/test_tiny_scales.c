@@ -1,5 +1,4 @@
-/* Scales near or below the least number of a float: gradients and tangents are those of the
- * definition.
+/* Gradients and tangents are right if scale is below the normal numbers of a float.
  *
  * A scale of 1e-46 times queries and keys of 1e23 gives usual scores and gradients. */
 #include <float.h>

@@ -129,10 +129,44 @@ static void test_strides(void **state)
     on_every_set(threads, COUNT(threads), ODD, 8);
 }
 
+/* dweight and dbias do not depend on whether dx is wanted, also if the sums of a row overflow a
+ * float, or if a row has a NaN. */
+static void test_layer_norm_without_dx(void **state)
+{
+    enum { ROWS_OF_16 = 16, E = 64 };
+    (void)state;
+    test_state = 0x1d;
+    for (int isa = 0; attn_isa(isa).name; isa++)
+        for (int kind = 0; attn_isa(isa).usable && kind < 3; kind++) {
+            test_tensor x = random_tensor(ATTN_F32, DENSE, 1, 1, ROWS_OF_16, E);
+            test_tensor dout = random_tensor(ATTN_F32, DENSE, 1, 1, ROWS_OF_16, E), got[5];
+            for (int c = 0; c < E && kind == 1; c++)
+                put(&dout.t, 0, 0, 3, c, 3e38);
+            if (kind == 2)
+                put(&dout.t, 0, 0, 3, 5, (double)NAN);
+            for (int i = 0; i < 5; i++)
+                got[i] = make_tensor(ATTN_F32, DENSE, 1, 1, i ? 1 : ROWS_OF_16, E);
+            attn_context *ctx = make_context(1, attn_isa(isa).name, NULL);
+            for (int i = 0; i < 2; i++)
+                assert_int_equal(attn_layer_norm_backward(ctx, &dout.t, &x.t, NULL, 1e-5,
+                                                          i ? NULL : &got[0].t, &got[1 + 2 * i].t,
+                                                          &got[2 + 2 * i].t, NULL),
+                                 ATTN_OK);
+            describe_case("%s, kind %d", attn_isa(isa).name, kind);
+            expect_same_bits(&got[1].t, &got[3].t, "dweight");
+            expect_same_bits(&got[2].t, &got[4].t, "dbias");
+            attn_context_destroy(ctx);
+            release(&x), release(&dout);
+            for (int i = 0; i < 5; i++)
+                release(&got[i]);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_layer_norm_without_dx),
         cmocka_unit_test(test_strides),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -160,6 +160,7 @@ static void layer_norm(attn_context *ctx, int n)
 {
     norm_values(ctx, n, 0, 1, 1e-5);
     norm_values(ctx, n, 1e4F, 1, 1e-5);     /* a mean far from 0 */
+    norm_values(ctx, n, 3e6F, 1, 1e-5);     /* rounding the mean to double would be too much */
     norm_values(ctx, n, 1e-3F, 1e-4F, 0.5); /* eps decides */
     norm_values(ctx, n, 0, 1e35F, 1e-5);    /* r is below 1e-30: in double */
     if (n > 3)
