@@ -19,12 +19,15 @@ const attni_bf16_unit *attni_bf16_unit_of(const char *isa)
     return NULL;
 }
 
+/* The products compute places in their operands, up to 64 times D or Dv, as int. */
+#define MOST_COMPONENTS (1 << 24)
+
 const attni_bf16_unit *attni_bf16_unit_for(const attni_plan *plan)
 {
     if (plan->args.q.dtype != ATTN_BF16 ||
         plan->args.k.dtype != ATTN_BF16 || /* k is i8, from a cache */
-        plan->args.precision != ATTN_PRECISION_DEFAULT || plan->D > INT32_MAX - 32 ||
-        plan->Dv > INT32_MAX - 32 || fabs(plan->scale_pow2) < 0x1p-64 ||
+        plan->args.precision != ATTN_PRECISION_DEFAULT || plan->D > MOST_COMPONENTS ||
+        plan->Dv > MOST_COMPONENTS || fabs(plan->scale_pow2) < 0x1p-64 ||
         plan->scale_mantissa > 0x1p64)
         return NULL; /* The unit treats denormal numbers as 0. With a scale within these limits,
                         q * scale_pow2 and q . k are denormal only if q or k is tiny. */

@@ -146,6 +146,7 @@ static void bf16_routes_depend_on_the_head_size(void **state)
         {8, LONG, 1, "bf16 decode"},       {9, LONG, 23, "bf16 tiles"},
         {12, LONG, 24, "bf16 decode"},     {13, LONG, 63, "bf16 tiles"},
         {13, BEYOND_L3, 31, "bf16 tiles"}, {16, BEYOND_L3, 32, "bf16 decode"},
+        {64, 64, 1 << 24, "bf16 tiles"},   {64, 64, (1 << 24) + 1, "tiles"},
     };
     (void)state;
     if (!usable("avx512bf16"))
