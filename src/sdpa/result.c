@@ -130,7 +130,7 @@ static COLD void scale_divisors(const attni_worker *w, const attni_tile *t)
         const double most = largest(p) * l;
         attni_set_lane(p, w->a, i, l);
         for (int64_t c = 0; c < p->Dv && scale != 1 && p->args.dropout == 0; c++) {
-            const int at = (int)c * t->W + i;
+            const int64_t at = c * t->W + i;
             const double x = attni_lane(p, t->total, at);
             if (isfinite(x) && fabs(x) > most)
                 attni_set_lane(p, t->total, at, copysign(most, x));

@@ -105,7 +105,7 @@ typedef struct attni_worker {
 /* --------------------------------------------------------------------------- lanes, either type */
 
 /* The array may be a row of out, which need not be aligned. */
-static inline double attni_lane(const attni_plan *p, const char *array, int i)
+static inline double attni_lane(const attni_plan *p, const char *array, int64_t i)
 {
     float x;
     double y;
@@ -117,7 +117,7 @@ static inline double attni_lane(const attni_plan *p, const char *array, int i)
     return y;
 }
 
-static inline void attni_set_lane(const attni_plan *p, char *array, int i, double x)
+static inline void attni_set_lane(const attni_plan *p, char *array, int64_t i, double x)
 {
     if (p->real == sizeof(float))
         ((float *)array)[i] = (float)x;

@@ -4,9 +4,9 @@
 #define ATTNI_EXP2_H
 
 #if ATTNI_BITS == 32
-#define R_LOWEST -1.7e38f /* stands in for -inf where arithmetic must stay finite */
+#define R_LOWEST -0x1.fffffep127f /* stands in for -inf, where x - n must not be NaN */
 #else
-#define R_LOWEST -8e307
+#define R_LOWEST -0x1.fffffffffffffp1023
 #endif
 
 /* (2^f - 1) / f for |f| <= 1/2: a minimax polynomial. With its rounded coefficients, the relative

@@ -16,16 +16,14 @@ typedef int32_t v_int_element;
 #define V_LANES 4
 #define V_EXPONENT_BITS 23
 #define V_EXPONENT_BIAS 127
-#define V_ROUND_MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer */
-#define V_ROUND_LIMIT 4194304.0f  /* 2^22: beyond it the addition is not exact any more */
+#define V_ROUND_MAGIC 8388608.0f /* 2^23: from here on every number is an integer */
 #else
 typedef double R;
 typedef int64_t v_int_element;
 #define V_LANES 2
 #define V_EXPONENT_BITS 52
 #define V_EXPONENT_BIAS 1023
-#define V_ROUND_MAGIC 6755399441055744.0 /* 1.5 * 2^52 */
-#define V_ROUND_LIMIT 2251799813685248.0 /* 2^51 */
+#define V_ROUND_MAGIC 4503599627370496.0 /* 2^52 */
 #endif
 
 #define V_VECTORS 2      /* widest tile, in vectors */
@@ -116,9 +114,9 @@ V_INLINE void v_wide_to_i8(int8_t *p, v_wide a)
 /* To the nearest integer, ties to even. */
 V_INLINE vec v_round(vec a)
 {
-    const vec magic = v_set1(V_ROUND_MAGIC), limit = v_set1(V_ROUND_LIMIT);
+    const vec limit = v_set1(V_ROUND_MAGIC), magic = v_select(v_lt(a, v_set1(0)), -limit, limit);
     const vmask small = v_lt(a, limit) & v_lt(-limit, a);
-    return v_select(small, (a + magic) - magic, a);
+    return v_select(small, (a + magic) - magic, a); /* the sum is rounded to an integer */
 }
 V_INLINE vec v_ceil(vec a)
 {

@@ -442,6 +442,50 @@ static void small_weights(check_case *c)
         check_fail(c, "only %d results have small weights", small);
 }
 
+/* Scores from 2^22 to 2^23 may have a half in log2 units. The weights are those of the rounded
+ * scores, and their sum is 1. */
+static void scores_with_halves(check_case *c)
+{
+    static const float scores[][2] = {{2907271.75F, 2907271.5F}, {-2907271.75F, -2907271.5F}};
+    call x;
+    for (int n = 0; n < 2; n++) {
+        check_describe(c, "scores %.2f and %.2f", (double)scores[n][0], (double)scores[n][1]);
+        make(c, &x, ATTN_F32, 1, 2);
+        check_store(&x.q.view, 0, 0, 0, 0, 1);
+        for (int j = 0; j < 2; j++) {
+            check_store(&x.k.view, 0, 0, j, 0, (double)scores[n][j]);
+            check_store(&x.v.view, 0, 0, j, j, 1);
+        }
+        const float a = scores[n][0] * 1.44269504F, b = scores[n][1] * 1.44269504F;
+        const double *out = forward(c, &x), want = 1 / (1 + exp2((double)b - (double)a));
+        expect(c, "weight", out, 1, want, 1e-6);
+        expect(c, "weight", out + 1, 1, 1 - want, 1e-6);
+    }
+}
+
+/* Hidden keys beside keys whose scores are so low that they have no weight change no bit. */
+static void hidden_keys_beside_lowest_scores(check_case *c)
+{
+    enum { S = 512, CHUNK = 256 };
+    const int64_t shape[4] = {1, 1, 1, S};
+    call x;
+    make(c, &x, ATTN_F32, 1, S);
+    check_store(&x.q.view, 0, 0, 0, 0, 1);
+    check_tensor mask = check_tensor_new(c, ATTN_BOOL, shape, CHECK_DENSE);
+    for (int j = 0; j < S; j++) {
+        check_store(&x.k.view, 0, 0, j, 0, j < CHUNK ? -1.2e38 : j % 7 * 0.5);
+        check_store(&x.v.view, 0, 0, j, 0, 1e-32 * (1 + j % 5));
+        check_store(&mask.view, 0, 0, 0, j, j >= 64 || j % 2);
+    }
+    check_describe(c, "hidden keys beside scores of -1.2e38");
+    const double *all = forward(c, &x);
+    x.args.mask = &mask.view;
+    expect(c, "out", forward(c, &x), 1, all[0], 0);
+    double want[2];
+    ref_sdpa_forward(&x.args, &(ref_result){.out = want});
+    expect(c, "out", all, 1, want[0], 1e-6);
+}
+
 static void run_once(void (*property)(check_case *)) { run_property(property, "extremes", 1); }
 
 static void test_equal_huge_scores(void **state)
@@ -490,6 +534,13 @@ static void test_small_weights(void **state)
 {
     (void)state;
     run_once(small_weights);
+}
+
+static void test_scores_far_from_0(void **state)
+{
+    (void)state;
+    run_once(scores_with_halves);
+    run_once(hidden_keys_beside_lowest_scores);
 }
 
 static void test_weights_beside_nan(void **state)
@@ -547,6 +598,7 @@ int main(void)
         cmocka_unit_test(test_small_weights),
         cmocka_unit_test(test_largest_beside_nan),
         cmocka_unit_test(test_far_alibi),
+        cmocka_unit_test(test_scores_far_from_0),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
