@@ -166,12 +166,13 @@ static void choose_sequences(check_case *c, check_call *call)
     }
 }
 
-/* Hides single keys, the keys at either end, or all keys of a query, as masks do in practice. */
+/* Hides single keys, the keys at either end, whole blocks of 64 keys, or all keys of a query. */
 static void hide(check_case *c, check_tensor *mask, double hidden)
 {
     const int64_t *n = mask->view.shape;
     int single = check_chance(c, 50) ? 0 : check_chance(c, 50) ? 20 : 80;
     bool padding = check_chance(c, 50);
+    const uint64_t blocks = check_chance(c, 20) ? check_random(c) : 0; /* one bit for each */
     for (int64_t b = 0; b < n[0]; b++)
         for (int64_t h = 0; h < n[1]; h++)
             for (int64_t i = 0; i < n[2]; i++) {
@@ -179,7 +180,8 @@ static void hide(check_case *c, check_tensor *mask, double hidden)
                 int64_t first = padding && check_chance(c, 20) ? check_between(c, 0, n[3]) : 0;
                 int64_t last = padding ? check_between(c, 0, n[3]) : n[3];
                 for (int64_t j = 0; j < n[3]; j++)
-                    if (row || j < first || j >= last || check_chance(c, single))
+                    if (row || j < first || j >= last || blocks >> j / 64 % 64 & 1 ||
+                        check_chance(c, single))
                         check_store(&mask->view, b, h, i, j, hidden);
             }
 }
