@@ -95,7 +95,11 @@ ATTN_API attn_status attn_mpi_put(const attn_tensor *local, int rank, int P,
 /* scatter and gather copy the rows of a rank as take and put do, but between ranks: rank 0 has
  * `whole`, other ranks pass NULL. scatter writes `local` on all ranks, gather writes `whole` on
  * rank 0. All ranks must call them. Memory: rank 0 needs a copy of the rows of all other ranks;
- * every other rank needs a copy of its own rows. deadline: seconds, as in attn_mpi_options. */
+ * every other rank needs a copy of its own rows. deadline: seconds, as in attn_mpi_options. Errors:
+ * those of take and put; ATTN_ERR_SHAPE if `local` of a rank has another type or size than `whole`
+ * asks for; ATTN_ERR_LIMIT if the rows of a rank have more than 2^30 bytes; ATTN_ERR_MEMORY;
+ * ATTN_ERR_COMM. All ranks return the same error, and no row has moved, except after
+ * ATTN_ERR_COMM. */
 ATTN_API attn_status attn_mpi_scatter(const attn_comm *comm, const attn_tensor *whole,
                                       const attn_tensor *local, double deadline, attn_error *err);
 ATTN_API attn_status attn_mpi_gather(const attn_comm *comm, const attn_tensor *local,
@@ -104,8 +108,9 @@ ATTN_API attn_status attn_mpi_gather(const attn_comm *comm, const attn_tensor *l
 /* Copies the n bytes at `mine` of every rank to `all` of every rank: those of rank 0 first. All
  * ranks must call it, with the same n; `all` has room for P n bytes. With it a program can compare
  * what the functions below do not compare, or tell all ranks of an error before it calls them.
- * Errors: ATTN_ERR_COMM; ATTN_ERR_MEMORY; ATTN_ERR_LIMIT if n is above 2^30; ATTN_ERR_ARGUMENT if n
- * is not 0 and an address is NULL. */
+ * Errors, the same on all ranks: ATTN_ERR_COMM; ATTN_ERR_MEMORY; ATTN_ERR_LIMIT if n is above 2^30;
+ * ATTN_ERR_ARGUMENT if n is not 0 and an address is NULL; ATTN_ERR_SHAPE if ranks pass different n.
+ * */
 ATTN_API attn_status attn_mpi_all_gather(const attn_comm *comm, const void *mine, size_t n,
                                          void *all, double deadline, attn_error *err);
 

@@ -20,9 +20,23 @@
 extern "C" {
 #endif
 
-/* The request is allocated before the message starts. If the allocation failed after the
- * start, nothing could track the message, which uses the caller's memory until it is complete. */
-static inline int attn_comm_keep(MPI_Request *started, int failed, void **request)
+/* A message that was started. */
+typedef struct attn_comm_message {
+    MPI_Request request;
+    int n; /* bytes to receive; -1: a message that is sent */
+} attn_comm_message;
+
+/* Allocated before the message starts: if the allocation failed after the start, nothing could track
+ * the message, which uses the caller's memory until it is complete. */
+static inline attn_comm_message *attn_comm_message_new(int n)
+{
+    attn_comm_message *message = (attn_comm_message *)malloc(sizeof *message);
+    if (message)
+        message->n = n;
+    return message;
+}
+
+static inline int attn_comm_keep(attn_comm_message *started, int failed, void **request)
 {
     if (failed)
         free(started);
@@ -33,29 +47,35 @@ static inline int attn_comm_keep(MPI_Request *started, int failed, void **reques
 static inline int attn_comm_send(void *user, int to, int tag, const void *bytes, size_t n,
                                  void **request)
 {
-    MPI_Request *started = (MPI_Request *)malloc(sizeof *started);
+    attn_comm_message *started = attn_comm_message_new(-1);
     const int failed = !started || MPI_Isend(bytes, (int)n, MPI_BYTE, to, tag, *(MPI_Comm *)user,
-                                             started) != MPI_SUCCESS;
+                                             &started->request) != MPI_SUCCESS;
     return attn_comm_keep(started, failed, request);
 }
 
 static inline int attn_comm_receive(void *user, int from, int tag, void *bytes, size_t n,
                                     void **request)
 {
-    MPI_Request *started = (MPI_Request *)malloc(sizeof *started);
+    attn_comm_message *started = attn_comm_message_new((int)n);
     const int failed = !started || MPI_Irecv(bytes, (int)n, MPI_BYTE, from, tag, *(MPI_Comm *)user,
-                                             started) != MPI_SUCCESS;
+                                             &started->request) != MPI_SUCCESS;
     return attn_comm_keep(started, failed, request);
 }
 
+/* A message with fewer bytes than the receiver expects has failed; for MPI, it is complete. */
 static inline int attn_comm_test(void *user, void **request)
 {
-    int done = 0;
+    attn_comm_message *started = (attn_comm_message *)*request;
+    MPI_Status status;
+    int done = 0, n = 0;
     (void)user;
-    if (MPI_Test((MPI_Request *)*request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+    if (MPI_Test(&started->request, &done, &status) != MPI_SUCCESS)
+        done = -1;
+    if (done == 1 && started->n >= 0 &&
+        (MPI_Get_count(&status, MPI_BYTE, &n) != MPI_SUCCESS || n != started->n))
         done = -1;
     if (done) {
-        free(*request);
+        free(started);
         *request = NULL;
     }
     return done;
@@ -68,11 +88,11 @@ static inline int attn_comm_cancel(void *user, void **request)
     int done = attn_comm_test(user, request);
     if (done)
         return 1;
-    MPI_Request *started = (MPI_Request *)*request;
-    done = MPI_Cancel(started) == MPI_SUCCESS &&
-           MPI_Test(started, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
+    attn_comm_message *started = (attn_comm_message *)*request;
+    done = MPI_Cancel(&started->request) == MPI_SUCCESS &&
+           MPI_Test(&started->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
     if (!done)
-        MPI_Request_free(started);
+        MPI_Request_free(&started->request);
     free(started);
     *request = NULL;
     return done;

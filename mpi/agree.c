@@ -178,6 +178,30 @@ attn_status attni_mpi_agree(attni_mpi_run *run, const attni_mpi_plan *plan, cons
     return ATTN_OK;
 }
 
+attn_status attni_mpi_agree_sizes(attni_mpi_run *run, const char *name, uint64_t form, int64_t rows,
+                                  int64_t tokens, attn_status status)
+{
+    enum { FORM, ROWS, TOKENS };
+    opinion mine, *all;
+    const int size = run->comm->size;
+    memset(&mine, 0, sizeof mine);
+    set_error(&mine, status, run->err);
+    mine.hashes[FORM] = form;
+    mine.hashes[ROWS] = (uint64_t)rows;
+    mine.hashes[TOKENS] = (uint64_t)tokens;
+    status = gather(run, &mine, &all);
+    if (status || (status = first_error(run, all)))
+        return status;
+    tokens = (int64_t)all[0].hashes[TOKENS];
+    for (int r = 0; r < size; r++)
+        if (all[r].hashes[FORM] != all[0].hashes[FORM] ||
+            (tokens >= 0 && (int64_t)all[r].hashes[ROWS] != attn_mpi_rows(tokens, r, size)))
+            return attni_mpi_fail(run->err, ATTN_ERR_SHAPE, name,
+                                  "%s of rank %d has another type or size than rank 0 needs", name,
+                                  r);
+    return ATTN_OK;
+}
+
 attn_status attni_mpi_exchange(attni_mpi_run *run, attn_status *status, uint8_t *again)
 {
     opinion mine, *all;

@@ -59,8 +59,8 @@ void attni_mpi_copy_rows(const attn_tensor *target, int64_t to, const attn_tenso
 
 /* ------------------------------------------------------------------------------ take and put */
 
-static attn_status check_pair(const attn_tensor *whole, const attn_tensor *local, int rank, int P,
-                              attn_error *err)
+attn_status attni_mpi_check_pair(const attn_tensor *whole, const attn_tensor *local, int rank,
+                                 int P, attn_error *err)
 {
     if (!whole || !local || P < 1 || rank < 0 || rank >= P)
         return attni_mpi_fail(err, ATTN_ERR_ARGUMENT, !whole || !local ? "tensor" : "rank",
@@ -100,7 +100,7 @@ static void each_run(const attn_tensor *whole, const attn_tensor *local, int ran
 attn_status attn_mpi_take(const attn_tensor *whole, int rank, int P, const attn_tensor *local,
                           attn_error *err)
 {
-    const attn_status status = check_pair(whole, local, rank, P, err);
+    const attn_status status = attni_mpi_check_pair(whole, local, rank, P, err);
     if (status == ATTN_OK)
         each_run(whole, local, rank, P, true);
     return status;
@@ -109,7 +109,7 @@ attn_status attn_mpi_take(const attn_tensor *whole, int rank, int P, const attn_
 attn_status attn_mpi_put(const attn_tensor *local, int rank, int P, const attn_tensor *whole,
                          attn_error *err)
 {
-    const attn_status status = check_pair(whole, local, rank, P, err);
+    const attn_status status = attni_mpi_check_pair(whole, local, rank, P, err);
     if (status == ATTN_OK)
         each_run(whole, local, rank, P, false);
     return status;

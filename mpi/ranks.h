@@ -1,6 +1,6 @@
 /* What the files of libattn-mpi share. A file calls only files before it in this order: messages.c,
  * layout.c, needs.c, agree.c, call.c, segments.c, heads.c, saved.c, then forward.c and backward.c.
- * scatter.c calls messages.c and layout.c; threads.c calls only messages.c. */
+ * scatter.c calls messages.c, layout.c and agree.c; threads.c calls only messages.c. */
 #ifndef ATTNI_MPI_RANKS_H
 #define ATTNI_MPI_RANKS_H
 
@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #define KEYS_OF_CHUNK 256 /* pieces of attn_sdpa_feed begin at multiples of this */
+#define ATTNI_MPI_MOST_BYTES ((size_t)1 << 30) /* of a message: MPI counts with an int */
 
 static inline int64_t attni_mpi_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t attni_mpi_max(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -90,6 +91,9 @@ attn_status attni_mpi_all_gather(attni_mpi_run *run, const void *mine, size_t n,
 
 /* --------------------------------------------------------------------------------- layout.c */
 
+/* Do these belong together: all rows, and those of `rank` of P? */
+attn_status attni_mpi_check_pair(const attn_tensor *whole, const attn_tensor *local, int rank,
+                                 int P, attn_error *err);
 /* Copies n rows of every head: rows from .. of `source` to rows to .. of `target`. The tensors have
  * the same dtype, heads and width. */
 void attni_mpi_copy_rows(const attn_tensor *target, int64_t to, const attn_tensor *source,
@@ -118,6 +122,11 @@ void attni_mpi_needs(const attni_mpi_plan *plan, int rank, int64_t *counts, uint
  * if any. Returns the same status on every rank. */
 attn_status attni_mpi_agree(attni_mpi_run *run, const attni_mpi_plan *plan, const char *isa,
                             attn_status status);
+/* Compares what all ranks pass to a function that moves rows or bytes. `form` must be the same on all
+ * ranks, and `rows` of each rank must be its share of `tokens` of rank 0, unless `tokens` is -1. As
+ * above, the result is the same on every rank, so no message is under way after an error. */
+attn_status attni_mpi_agree_sizes(attni_mpi_run *run, const char *name, uint64_t form, int64_t rows,
+                                  int64_t tokens, attn_status status);
 /* Returns the error of the first rank that has one; `status` and run->err are those of this rank.
  * Without an error, sets again[r] to 1 for each rank r that passes ATTN_AGAIN, and returns
  * ATTN_AGAIN if there is such a rank. */

@@ -35,11 +35,22 @@ int MPI_Irecv(void *bytes, int n, MPI_Datatype type, int from, int tag, MPI_Comm
     return start(request);
 }
 
-int MPI_Test(MPI_Request *request, int *done, void *status)
+static int arrived; /* bytes of the message that is received */
+
+int MPI_Test(MPI_Request *request, int *done, MPI_Status *status)
 {
-    (void)request, (void)status;
+    (void)request;
     *done = 1;
+    if (status)
+        status->bytes = arrived;
     started--;
+    return MPI_SUCCESS;
+}
+
+int MPI_Get_count(const MPI_Status *status, MPI_Datatype type, int *count)
+{
+    (void)type;
+    *count = status->bytes;
     return MPI_SUCCESS;
 }
 
@@ -65,6 +76,7 @@ static void test_no_message_is_forgotten(void **state)
     unsetenv("OMPI_COMM_WORLD_SIZE");
     unsetenv("PMI_SIZE");
     assert_int_equal(attn_comm_open(MPI_COMM_WORLD, &comm, NULL), ATTN_OK);
+    arrived = 8;
     for (int which = 0; which < 6; which++) { /* in good order, no memory, refused by MPI */
         void *request = &comm;
         no_memory = which / 2 == 1;
@@ -86,8 +98,25 @@ static void test_no_message_is_forgotten(void **state)
     attn_comm_close(&comm);
 }
 
+/* MPI completes a message that is shorter than the receiver expects. */
+static void test_short_messages_fail(void **state)
+{
+    (void)state;
+    attn_comm comm;
+    char bytes[8] = {0};
+    void *request = NULL;
+    assert_int_equal(attn_comm_open(MPI_COMM_WORLD, &comm, NULL), ATTN_OK);
+    for (arrived = 0; arrived <= 8; arrived++) {
+        assert_int_equal(comm.receive(comm.user, 0, 0, bytes, 8, &request), 0);
+        assert_int_equal(comm.test(comm.user, &request), arrived == 8 ? 1 : -1);
+        assert_null(request);
+    }
+    attn_comm_close(&comm);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_message_is_forgotten)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_message_is_forgotten),
+                                       cmocka_unit_test(test_short_messages_fail)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -271,6 +271,49 @@ static void test_scatter_and_gather(void **state)
     }
 }
 
+static int rank_without_local; /* in the first of two calls */
+
+static void *fail_then_scatter_and_gather(void *arg)
+{
+    rank_of_call *x = arg;
+    const bool root = x->comm.rank == 0, absent = x->comm.rank == rank_without_local;
+    attn_status first[2];
+    first[0] = attn_mpi_scatter(&x->comm, root ? &whole_out : NULL, absent ? NULL : &x->args.q, 10,
+                                &x->err);
+    first[1] = attn_mpi_gather(&x->comm, absent ? NULL : &x->args.q, root ? &whole_out : NULL, 10,
+                               &x->err);
+    scatter_and_gather(arg);
+    if (first[0] != ATTN_ERR_ARGUMENT || first[1] != ATTN_ERR_ARGUMENT)
+        x->status = ATTN_ERR_COMM;
+    return NULL;
+}
+
+/* Rows of a call that failed on one rank are not taken for those of the next call. */
+static void test_scatter_after_a_failure(void **state)
+{
+    enum { P = 3 };
+    (void)state;
+    pthread_t threads[P];
+    for (rank_without_local = 0; rank_without_local < P; rank_without_local++) {
+        describe_case("first call without local on rank %d", rank_without_local);
+        prepare(P, 10);
+        memset(out, 0, sizeof out);
+        whole_in = attn_bthd(q, ATTN_F32, B, TOKENS, H, D);
+        whole_out = attn_bthd(out, ATTN_F32, B, TOKENS, H, D);
+        for (int r = 0; r < P; r++)
+            assert_int_equal(pthread_create(&threads[r], NULL, fail_then_scatter_and_gather,
+                                            &all[r]),
+                             0);
+        for (int r = 0; r < P; r++)
+            assert_int_equal(pthread_join(threads[r], NULL), 0);
+        for (int r = 0; r < P; r++)
+            if (all[r].status != ATTN_OK)
+                fail_msg("rank %d: %s", r, all[r].err.message);
+        assert_same_array(out, q, sizeof q);
+        end(P);
+    }
+}
+
 /* A rank with another shape, and one that is NULL: no rank waits for ever. */
 static void test_scatter_errors(void **state)
 {
@@ -381,6 +424,7 @@ int main(void)
         cmocka_unit_test(test_window_of_a_packed_sequence),
         cmocka_unit_test(test_ranks_without_rows),
         cmocka_unit_test(test_scatter_and_gather),
+        cmocka_unit_test(test_scatter_after_a_failure),
         cmocka_unit_test(test_scatter_errors),
         cmocka_unit_test(test_all_gather),
         cmocka_unit_test(test_all_gather_errors),
