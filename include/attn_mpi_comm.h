@@ -26,8 +26,8 @@ typedef struct attn_comm_message {
     int n; /* bytes to receive; -1: a message that is sent */
 } attn_comm_message;
 
-/* Allocated before the message starts: if the allocation failed after the start, nothing could track
- * the message, which uses the caller's memory until it is complete. */
+/* Allocated before the message starts: if the allocation failed after the start, nothing could
+ * track the message, which uses the caller's memory until it is complete. */
 static inline attn_comm_message *attn_comm_message_new(int n)
 {
     attn_comm_message *message = (attn_comm_message *)malloc(sizeof *message);

@@ -122,9 +122,9 @@ void attni_mpi_needs(const attni_mpi_plan *plan, int rank, int64_t *counts, uint
  * if any. Returns the same status on every rank. */
 attn_status attni_mpi_agree(attni_mpi_run *run, const attni_mpi_plan *plan, const char *isa,
                             attn_status status);
-/* Compares what all ranks pass to a function that moves rows or bytes. `form` must be the same on all
- * ranks, and `rows` of each rank must be its share of `tokens` of rank 0, unless `tokens` is -1. As
- * above, the result is the same on every rank, so no message is under way after an error. */
+/* Compares what all ranks pass to a function that moves rows or bytes. `form` must be the same on
+ * all ranks, and `rows` of each rank must be its share of `tokens` of rank 0, unless `tokens` is
+ * -1. As above, the result is the same on every rank, so no message is under way after an error. */
 attn_status attni_mpi_agree_sizes(attni_mpi_run *run, const char *name, uint64_t form, int64_t rows,
                                   int64_t tokens, attn_status status);
 /* Returns the error of the first rank that has one; `status` and run->err are those of this rank.

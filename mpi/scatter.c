@@ -19,8 +19,8 @@ static size_t bytes_of(const attn_tensor *t)
            attn_dtype_size(t->dtype);
 }
 
-/* What moves: parts[r] has the rows of rank r as a dense array. Rank 0 has those of all other ranks,
- * and another rank has its own. */
+/* What moves: parts[r] has the rows of rank r as a dense array. Rank 0 has those of all other
+ * ranks, and another rank has its own. */
 typedef struct transfer {
     const attn_tensor *whole, *local;
     attn_tensor *parts;
