@@ -15,7 +15,7 @@
 enum { DATA, NOTICE }; /* tags */
 
 #define MOST_BYTES ATTNI_MPI_MOST_BYTES
-#define NOTICE_SECONDS 0.2           /* time to deliver notices before a rank returns */
+#define NOTICE_SECONDS 0.2 /* time to deliver notices before a rank returns */
 
 attn_status attni_mpi_fail(attn_error *err, attn_status status, const char *argument,
                            const char *format, ...)

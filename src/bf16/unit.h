@@ -1,6 +1,6 @@
 /* The functions by which the bf16 engine and the backward use the bf16 instructions. unit_amx.c and
- * unit_dot.c have the products, unit_grads.c has the gradients, and unit_shared.c has the rest:
- * packing, maxima, and merging a chunk.
+ * unit_dot.c have the products, unit_grads.c has the gradients, and unit_shared.c packing,
+ * maxima and merging.
  *
  * Queries are in columns, except in the decode path. A query tile has nv (1 or 2) vectors of 16
  * columns, W = 16 nv. In tile operands two consecutive elements of the summed dimension are
