@@ -114,9 +114,10 @@ class PiecesGrad:
         if mask is not None and "mask" in want:
             made["mask"] = np.empty(mask.shape, wide(q.dtype))
         made.update((x, np.empty(H, np.float64)) for x in ("alibi", "sinks") if x in want)
+        if dlse is not None:
+            dlse = array(dlse, "dlse")  # a list becomes a new array, which the state reads
         kept = [None if x is None else tensor(x, name) for x, name in (
-            (None if dlse is None else array(dlse, "dlse")[..., None], "dlse"),
-            (made.get("mask"), "dmask"),
+            (None if dlse is None else dlse[..., None], "dlse"), (made.get("mask"), "dmask"),
         )]  # fmt: skip
         dlse_at, dmask_at = (0 if x is None else x[1] for x in kept)
         grads = _pack(
