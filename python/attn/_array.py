@@ -62,6 +62,8 @@ def _other_order(dtype: Any, name: str) -> ValueError:
 
 def _kind(dtype: Any, name: str) -> Tuple[int, int, int]:
     if dtype.name == "bfloat16" and dtype.itemsize == 2:  # ml_dtypes'
+        if not dtype.isnative:  # it has the same name
+            raise _other_order(dtype, name)
         _KINDS[dtype] = BF16, 1, 1
         return _KINDS[dtype]
     if dtype.newbyteorder("=") in _KINDS:

@@ -61,6 +61,17 @@ class Arguments(unittest.TestCase):
             swapped = np.ones(n, np.dtype(dtype).newbyteorder())
             self.refused(ValueError, name + " has the other byte order", **{name: swapped})
 
+    @unittest.skipIf(len(DTYPES) < 4, "ml_dtypes is not installed")
+    def test_byte_order_of_bfloat16(self):
+        """The swapped type has the name of the native one."""
+        q, k, v = (x.astype(DTYPES[3]) for x in (self.q, self.k, self.v))
+        other = DTYPES[3].newbyteorder()
+        self.refused(ValueError, "q has the other byte order", q.astype(other), k, v)
+        self.refused(ValueError, "v has the other byte order", q, k, v.astype(other))
+        self.refused(ValueError, "out has the other byte order", q, k, v,
+                     out=np.zeros((2, 4, 5, 8), other))
+        self.assertEqual(sdpa(q, k, v).dtype, DTYPES[3])
+
     def test_lines_that_say_what_is_right(self):
         """Each error names the argument as the caller knows it, and says what would be right."""
         self.refused(ValueError,
