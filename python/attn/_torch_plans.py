@@ -9,6 +9,7 @@ import struct
 from ctypes import addressof, c_char, sizeof
 from typing import Any, Dict, Optional, Tuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -126,6 +127,19 @@ def repeat(
 # By the number of a mask's dimensions: the sizes of the missing ones. They also serve as strides,
 # where any value is right.
 _ONES = ((1, 1, 1, 1), (1, 1, 1), (1, 1), (1,), ())
+
+
+def constant(numbers: Tuple[Any, ...]) -> bool:
+    """Whether the numbers of a call can be a part of a key. A tensor cannot: its hash is its
+    identity, which stays when its number changes. np.number's are scalars, which do not change."""
+    return all(
+        x is None or type(x) in _CONSTANT or isinstance(x, np.number)
+        or (type(x) is tuple and constant(x))
+        for x in numbers
+    )  # fmt: skip
+
+
+_CONSTANT = frozenset((bool, int, float, str))
 
 
 def remember(

@@ -138,9 +138,10 @@ def scaled_dot_product_attention(
         query, key, value, attn_mask, enable_gqa, o, alibi, sinks, key_lengths, seed, return_lse
     )
     if plain and _as_they_are(query, key, value, attn_mask):
-        if window is not None:
+        if isinstance(window, list):
             numbers = is_causal, scale, enable_gqa, softcap, tuple(window), diagonal
-        plans.remember(query, key, value, attn_mask, out, o, numbers)
+        if plans.constant(numbers):
+            plans.remember(query, key, value, attn_mask, out, o, numbers)
     return (out, lse) if return_lse else out
 
 

@@ -9,6 +9,7 @@ import torch
 
 import attn
 import attn.torch
+from attn import _torch_plans
 from torch_common import F64, OPERATOR, PYTORCH, AttnTorch, formula, laid_out, sdpa
 
 
@@ -119,6 +120,34 @@ class Forward(AttnTorch):
         for strides in ((8, 16, 8, 1), (8, 24, 8, 1)):  # other strides do matter
             k = memory.as_strided((1, 2, 1, 8), strides)
             self.near(sdpa(q, k, k), PYTORCH(q, k.clone(), k.clone()))
+
+    def test_numbers_that_change(self):
+        """Numbers given as tensors, which are changed in place between two equal calls."""
+        q, k, v = (torch.randn(1, 2, 5, 8) for _ in "qkv")
+        window = {"window": (1, 1)}
+        for before, after, use, more in (
+            (0.5, 2.0, lambda x: {"scale": x}, {}),
+            (1.0, 30.0, lambda x: {"softcap": x}, {}),
+            (1, 3, lambda x: {"diagonal": x}, window),
+            (1, 4, lambda x: {"window": (x, 0)}, {}),
+            (1, 4, lambda x: {"window": [0, x]}, {}),
+            ([1, 0], [4, 0], lambda x: {"window": x}, {}),
+        ):
+            for make in (torch.tensor, np.array):
+                x = make(before)
+                for numbers in (before, after):
+                    x[...] = make(numbers)
+                    for _ in range(2):
+                        want = sdpa(q, k, v, **use(numbers), **more)
+                        self.assertTrue(torch.equal(sdpa(q, k, v, **use(x), **more), want))
+
+    def test_numbers_of_a_fast_call(self):
+        q = torch.randn(1, 2, 5, 8)
+        for options in ({}, {"scale": 0.5}, {"scale": np.float64(0.25)}, {"scale": np.float32(2)},
+                        {"window": [1, 2]}, {"softcap": 2.0, "diagonal": "bottom-right"}):
+            _torch_plans._plans.clear()
+            sdpa(q, q, q, **options)
+            self.assertEqual(len(_torch_plans._plans), 1)
 
     def test_masks_lie_anywhere(self):
         """Calls whose masks differ only in strides share a plan."""
