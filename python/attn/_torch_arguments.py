@@ -222,7 +222,7 @@ def _vector(x: Optional[Numbers], name: str, n: int, dtype: torch.dtype) -> Opti
     if t.is_floating_point() and not dtype.is_floating_point and t.numel():
         raise TypeError("%s is %s; it must be of integers" % (name, t.dtype))
     if not isinstance(x, Tensor):
-        t = t.to(dtype)
+        t = t.to(dtype, copy=True)  # autograd keeps it and cannot see that NumPy changes x
     if t.dim() == 0:
         t = t.expand(n)
     if t.dim() != 1 or t.shape[0] != n:

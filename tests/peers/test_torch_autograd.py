@@ -4,6 +4,7 @@ import os
 import shutil
 import unittest
 
+import numpy as np
 import torch
 from torch._inductor.utils import fresh_inductor_cache
 from torch.autograd import forward_ad
@@ -150,6 +151,18 @@ class Gradients(AttnTorch):
             k.add_(1)
         with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
             out.sum().backward()
+
+    def test_numpy_vectors_that_changed(self):
+        """Between forward and backward. Autograd notices it for tensors only, so it needs a
+        copy."""
+        q, k, v = (leaf(2, 2, 5, 4) for _ in "qkv")
+        for name, given in (("key_lengths", np.array([2, 5])),
+                            ("alibi", np.array([1, 2], "f4")), ("sinks", np.array([1, 2], "f4"))):
+            out = sdpa(q, k, v, **{name: given})
+            want = torch.autograd.grad(out.pow(2).sum(), (q, k, v), retain_graph=True)
+            given[:] = 1
+            for x, y in zip(torch.autograd.grad(out.pow(2).sum(), (q, k, v)), want):
+                self.assertTrue(torch.equal(x, y))
 
     def test_second_derivative(self):
         q, k, v = (leaf(1, 2, 5, 4) for _ in "qkv")
