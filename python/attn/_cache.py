@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import Any, Optional, Tuple, Union
+from typing import Any, NoReturn, Optional, Tuple, Union
 
 import numpy as np
 
 from . import _library
 from ._array import array, integer, output, tensor_bytes, view
 from ._context import context
-from ._library import BF16, F16, F32, F64, I8, check, library
+from ._library import BF16, F16, F32, F64, I8, check, library, refuse_copy
 from ._sdpa import arguments, wide
 
 _pack = _library.packer(_library.CacheOptions)
@@ -68,6 +68,9 @@ class KVCache:
         if getattr(self, "_cache", None) is not None:
             destroy(self._cache)
             self._cache = None
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "append the keys and values of read() to a new one")
 
     @property
     def lengths(self) -> np.ndarray:

@@ -104,6 +104,13 @@ def fail(error: Any) -> NoReturn:
     raise _EXCEPTIONS.get(error.status, RuntimeError)(message)
 
 
+def refuse_copy(x: Any, instead: str) -> NoReturn:
+    """For __reduce__, which copy and pickle call: a copy of the attributes would be a second owner
+    of the library's memory, and free it twice."""
+    name = type(x).__name__
+    raise TypeError("a %s cannot be copied or pickled; %s" % (name, instead))
+
+
 def check(function: Any, *arguments: Any) -> None:
     """Calls a function whose last parameter is an attn_error, and raises its error."""
     error = Error()

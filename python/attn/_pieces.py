@@ -6,14 +6,14 @@ import ctypes
 import os
 import tempfile
 import threading
-from typing import Any, Iterator, Optional, Tuple, Union
+from typing import Any, Iterator, NoReturn, Optional, Tuple, Union
 
 import numpy as np
 
 from . import _library
 from ._array import array, integer, output, tensor_bytes, vector, view
 from ._context import context
-from ._library import AGAIN, check, library
+from ._library import AGAIN, check, library, refuse_copy
 from ._sdpa import arguments, wide
 
 _pack = _library.packer(_library.PiecesOptions)
@@ -166,6 +166,9 @@ class Pieces:
         if getattr(self, "_state", None) is not None:
             end(self._state)
             self._state = None
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "use save() and Pieces(..., saved=...)")
 
     @property
     def nbytes(self) -> int:

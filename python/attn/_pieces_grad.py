@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import Any, Dict, Iterator, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, NoReturn, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from . import _library
 from ._array import ABSENT, address, array, output, tensor, tensor_bytes, view
 from ._context import context
-from ._library import check, library
+from ._library import check, library, refuse_copy
 from ._pieces import part_options, same_keys, size, whole_pieces
 from ._sdpa import arguments, check_want, wide
 
@@ -144,6 +144,9 @@ class PiecesGrad:
         if getattr(self, "_state", None) is not None:
             end(self._state)
             self._state = None
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "create a new one")
 
     @property
     def nbytes(self) -> int:

@@ -2,6 +2,8 @@
 """The arguments that the package accepts as arrays, and its errors for those that it refuses."""
 
 import array
+import copy
+import pickle
 import unittest
 
 from common import DTYPES, attn, laid_out
@@ -94,6 +96,18 @@ class Arguments(unittest.TestCase):
                      function=cache.truncate)
         self.refused(TypeError, "num_heads is 2.0; it must be an integer", 2.0,
                      function=attn.MultiHeadAttention)
+
+    def test_copies(self):
+        """A copy would share the library's memory, and both would free it."""
+        x = numbers(1, 1, 64, 8)
+        out, lse = sdpa(x, x, x, return_lse=True)
+        cache = attn.KVCache(1, 1, 8, max_keys=64)
+        cache.append(x, x)
+        for owner in cache, attn.Pieces(x, 64), attn.PiecesGrad(x, x, out, lse, 64):
+            message = "a %s cannot be copied or pickled; " % type(owner).__name__
+            for make in copy.copy, copy.deepcopy, pickle.dumps:
+                self.refused(TypeError, message, owner, function=make)
+        self.assertEqual(cache.attend(x, is_causal=False).tobytes(), out.tobytes())
 
     def test_no_memory(self):
         """A cache and a call's scratch that need more memory than any machine has; nothing is
