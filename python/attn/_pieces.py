@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import sys
 import tempfile
 import threading
-from typing import Any, Iterator, NoReturn, Optional, Tuple, Union
+from typing import Any, Callable, Iterator, List, NoReturn, Optional, Tuple, Union
 
 import numpy as np
 
@@ -60,6 +62,30 @@ def same_keys(S: int, k: Any, v: Any) -> None:
             "k has %d keys and v has %d; they must have total_keys = %d"
             % (k.shape[-2], v.shape[-2], S)
         )
+
+
+@contextlib.contextmanager
+def _caught(function: Any, failure: List[BaseException]) -> Iterator[None]:
+    """Adds exceptions that ctypes swallows to `failure`: a signal's handler may raise one at the
+    first instruction of the callback `function`, before its `try`. Handlers run in the main thread
+    only, so no other thread needs to change Python's hook."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = sys.unraisablehook
+
+    def hook(lost: Any) -> Any:
+        if lost.object is function and lost.exc_value is not None:
+            failure.append(lost.exc_value)
+            return None
+        return before(lost)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        if sys.unraisablehook is hook:
+            sys.unraisablehook = before
 
 
 class Pieces:
@@ -235,38 +261,54 @@ class Pieces:
         or, with a path, writes a file. The file is replaced when the new one is complete, so a
         crash leaves the old one or the new one."""
         if path is None:
-            parts = []
-            self._save(lambda _, at, n: parts.append(ctypes.string_at(at, n)))
+            parts: List[bytes] = []
+            self._save(parts.append)
             return b"".join(parts)
         path = os.path.abspath(path)
         handle, temporary = tempfile.mkstemp(prefix=".attn-", dir=os.path.dirname(path))
         try:
             with os.fdopen(handle, "wb") as file:
-                self._save(lambda _, at, n: file.write(ctypes.string_at(at, n)))
+                self._save(file.write)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:
-            os.unlink(temporary)
+            with contextlib.suppress(OSError):  # the file may have its new name already
+                os.unlink(temporary)
             raise
         return None
 
-    def _save(self, put: Any) -> None:
-        failure = []
+    def _save(self, put: Callable[[bytes], Any]) -> None:
+        """Gives put() all bytes of the state. They are counted first, so that none is missing if
+        an exception of a signal's handler is lost after all."""
+        with self._lock:
+            least = self._saved_bytes(lambda _: None)
+            if self._saved_bytes(put) != least:
+                raise RuntimeError("save() was interrupted; nothing was saved")
+
+    def _saved_bytes(self, put: Callable[[bytes], Any]) -> int:
+        """How many bytes put() got."""
+        failure: List[BaseException] = []
+        total = 0
 
         def write(user: Any, at: Any, n: int) -> int:
+            nonlocal total
             try:
-                put(user, at, n)
-            except Exception as error:
+                if failure:
+                    return 1
+                put(ctypes.string_at(at, n))
+                total += n
+                return 0
+            except BaseException as error:  # also KeyboardInterrupt, which ctypes would swallow
                 failure.append(error)
-            return len(failure)
+            return 1
 
         error = _library.Error()
-        with self._lock:
-            status = library.attn_sdpa_save(
-                self._state, _library.WRITE(write), None, ctypes.byref(error)
-            )
+        callback = _library.WRITE(write)
+        with _caught(write, failure):
+            status = library.attn_sdpa_save(self._state, callback, None, ctypes.byref(error))
         if failure:
             raise failure[0]
         if status:
             _library.fail(error)
+        return total
