@@ -54,9 +54,10 @@ def _checked(causal_offset: Any, diagonal: Any, window: Any, seed: Any) -> NoRet
                 continue
             if not isinstance(number, (int, np.integer)):
                 raise TypeError("%s is %r; it must be an integer" % (name, number))
-            if name == "seed" and not 0 <= number < 2 * _INT64:
-                raise ValueError("seed is %d; it must be within 0..2^64-1" % number)
-            if not -_INT64 <= number < 2 * _INT64:
+            if name == "seed":
+                if not 0 <= number < 2 * _INT64:
+                    raise ValueError("seed is %d; it must be within 0..2^64-1" % number)
+            elif not -_INT64 <= number < _INT64:
                 raise ValueError("%s is %d; it must fit a 64-bit integer" % (name, number))
     raise TypeError("scale, softcap and dropout_p must be real numbers")
 

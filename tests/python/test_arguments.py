@@ -157,6 +157,10 @@ class Arguments(unittest.TestCase):
         self.refused(ValueError, "alibi_symmetric is given without alibi", alibi_symmetric=True)
         self.refused(TypeError, "causal_offset is 1.5", is_causal=True, causal_offset=1.5)
         self.refused(ValueError, "must fit a 64-bit integer", is_causal=True, causal_offset=2**64)
+        for large in (2**63, -(2**63) - 1):
+            for options in (dict(is_causal=True, causal_offset=large), dict(diagonal=large),
+                            dict(window=(0, large))):
+                self.refused(ValueError, "is %d; it must fit a 64-bit integer" % large, **options)
         self.refused(ValueError, "window is 3", window=3)
         self.refused(ValueError, "window is -2,0", window=(-2, 0))
         self.refused(TypeError, "window is 0.5", window=(0.5, 0))
