@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -53,6 +54,25 @@ def _call(function: Any, *arguments: Any) -> None:
     except (ValueError, TypeError) as error:
         name, _, rest = str(error).partition(" ")
         raise type(error)({"x": "query", "source": "key"}.get(name, name) + " " + rest) from None
+
+
+def _dropout(given: Any) -> Tuple[float, int]:
+    """output_dropout, checked before anything is written."""
+    try:
+        p, seed = given
+    except (TypeError, ValueError):
+        raise ValueError("output_dropout is %r; it must be (p, seed)" % (given,)) from None
+    try:
+        p = math.fsum((p,))  # float() would take strings, too
+    except TypeError:
+        message = "output_dropout has the probability %r; it must be a real number" % (p,)
+        raise TypeError(message) from None
+    if not 0 <= p < 1:
+        raise ValueError("output_dropout is %g; it must be at least 0 and less than 1" % p)
+    seed = integer(seed, "the seed of output_dropout")
+    if not 0 <= seed < 1 << 64:
+        raise ValueError("the seed of output_dropout is %d; it must be within 0..2^64-1" % seed)
+    return p, seed
 
 
 def _rows(x: Any) -> Any:
@@ -307,11 +327,18 @@ class MultiHeadAttention:
         return_weights, each head's weights [B,H,T,S]; with return_lse [B,H,T].
         """
         query, key, value = self._inputs(query, key, value)
+        output_dropout = _dropout(output_dropout)
         if out is None:
             out = np.empty(query.shape[:-1] + (self._out,), query.dtype)
         else:
-            output(out, "out", *(x for x in (query, key, value) if x is not None))
+            mask = options.get("mask")
+            if mask is not None:
+                mask = options["mask"] = array(mask, "mask")
+            output(out, "out", *(x for x in (query, key, value, mask) if x is not None))
             self._check_result(out, "out", query)
+            view(out, "out")  # checks the rest
+            if out.dtype != self.dtype:
+                raise TypeError("out is %s; the module is %s" % (out.dtype, self.dtype))
         if value is not None:
             sources = tuple(_rows(x) for x in (query, key, value))
             asked = {"return_weights": return_weights, "return_lse": return_lse}
@@ -366,6 +393,7 @@ class MultiHeadAttention:
         were given, and all weights.
         """
         query, key, value = self._inputs(query, key, value)
+        output_dropout = _dropout(output_dropout)
         dout = array(dout, "dout")
         self._check_result(dout, "dout", query)
         possible = {"query": query, "key": key, "value": value, **self._given}

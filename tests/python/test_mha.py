@@ -262,6 +262,42 @@ class MultiHead(unittest.TestCase):
         kept = reference.dropout_keep((1, 1, 12, 8), 0.5, 9).reshape(2, 6, 8)
         np.testing.assert_allclose(module(x, output_dropout=(0.5, 9)), module(x) * kept / 0.5)
 
+    def test_nothing_is_written_before_an_error(self):
+        """Also if values come from another array than keys, with and without w_o."""
+        rng = np.random.default_rng(5)
+        w, x = (rng.standard_normal(shape).astype("f4") for shape in ((24, 8), (2, 8, 8)))
+        other = x + 1
+        for more in {}, {"w_o": w[:8]}:
+            module = attn.MultiHeadAttention(2, in_proj_weight=w, **more)
+            for inputs in (x,), (x, other), (x, other, x.copy()):
+                for dropout, kind, says in (
+                    ((0.3, -1), ValueError, "the seed of output_dropout is -1"),
+                    ((0.3, 2**64 + 5), ValueError, "the seed of output_dropout is 18446"),
+                    ((0.3, 5.0), TypeError, "the seed of output_dropout is 5.0"),
+                    ((1.5, 0), ValueError, "output_dropout is 1.5"),
+                    ((np.nan, 0), ValueError, "output_dropout is nan"),
+                    (("a", 0), TypeError, "output_dropout has the probability 'a'"),
+                    (0.3, ValueError, "output_dropout is 0.3; it must be"),
+                ):
+                    out = np.full(x.shape, 7, "f4")
+                    with self.assertRaisesRegex(kind, says):
+                        module(*inputs, out=out, output_dropout=dropout)
+                    with self.assertRaisesRegex(kind, says):
+                        module.grad(x, *inputs, output_dropout=dropout)
+                    self.assertTrue((out == 7).all())
+                for dtype in ("f8", "f2", "i4", "?"):
+                    out = np.ones(x.shape, dtype)
+                    with self.assertRaisesRegex(TypeError, "^out is "):
+                        module(*inputs, out=out)
+                    self.assertTrue((out == 1).all())
+                out = np.ones(x.shape, ">f4" if np.little_endian else "<f4")
+                with self.assertRaisesRegex(ValueError, "^out has the other byte order"):
+                    module(*inputs, out=out)
+                out = x.copy()
+                with self.assertRaisesRegex(ValueError, "^out shares memory"):
+                    module(*inputs, out=out, mask=out[:, None])
+                self.assertEqual(out.tobytes(), x.tobytes())
+
     def test_refused(self):
         w, x = np.ones((24, 8), "f4"), np.ones((2, 3, 8), "f4")
         module = attn.MultiHeadAttention(2, in_proj_weight=w)
