@@ -235,6 +235,35 @@ class Pieces(unittest.TestCase):
             with self.assertRaises(FileNotFoundError):
                 p.save(os.path.join(folder, "none", "state"))
 
+    def test_interrupted_while_writing(self):
+        """A signal's handler raises while a part of the file is written."""
+        p = attn.Pieces(np.ones((2, 64, 8), "f4"), 512)
+        p.feed(0, *[np.ones((2, 256, 8), "f4")] * 2)
+        opened = os.fdopen
+
+        def open_slowly(*arguments):
+            file, writes = opened(*arguments), []
+
+            def write(data):
+                writes.append(data)
+                if len(writes) == 2:
+                    raise KeyboardInterrupt
+                return file.write(data)
+
+            wrapped = mock.MagicMock(wraps=file, write=write)
+            wrapped.__enter__.return_value = wrapped
+            wrapped.__exit__.side_effect = lambda *_: file.close()
+            return wrapped
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "state")
+            p.save(path)
+            with mock.patch.object(os, "fdopen", open_slowly):
+                self.assertRaises(KeyboardInterrupt, p.save, path)
+            self.assertEqual(os.listdir(folder), ["state"])
+            with open(path, "rb") as file:
+                self.assertEqual(file.read(), p.save())
+
     def test_interrupted_save(self):
         """The interrupt reaches the caller, whenever it comes, and the file is the old one."""
         rng = np.random.default_rng(6)
