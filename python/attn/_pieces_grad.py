@@ -134,6 +134,7 @@ class PiecesGrad:
             made.get(x) for x in ("q", "mask", "alibi", "sinks")
         )
         self._keep = keep, q, dout, out, lse, dlse, mask, made, kept, positions
+        self._apart = q, dout, out, lse, dlse, mask, *made.values()
         self._lock = threading.RLock()
         state = ctypes.c_void_p()
         check(library.attn_sdpa_backward_begin, context(threads), packed, grads, options,
@@ -175,7 +176,7 @@ class PiecesGrad:
                     raise ValueError("%s is not given; with sums_in it must hold the sums" % name)
                 x = np.zeros(like.shape, self._dtype)
             if x is not None:
-                output(x, name, k, v)
+                self._check_apart(x, name, k, v, *made)
             made.append(x)
         rows = tensor_bytes(k, "k"), tensor_bytes(v, "v")
         to = [None if x is None else tensor_bytes(x, n) for x, n in zip(made, ("dk", "dv"))]
@@ -183,6 +184,10 @@ class PiecesGrad:
         with self._lock:
             check(library.attn_sdpa_backward_feed, self._state, first, *rows, *to)
         return tuple(made)
+
+    def _check_apart(self, x: Any, name: str, *others: Any) -> None:
+        """Checks that dk or dv shares no memory with the other arrays of the call."""
+        output(x, name, *(y for y in (*others, *self._apart) if isinstance(y, np.ndarray)))
 
     def finish(self) -> None:
         """Writes the remaining gradients when no more keys are needed."""
@@ -213,6 +218,8 @@ class PiecesGrad:
                 x = np.zeros(like.shape, self._dtype)
             if x is not None and x.shape != like.shape:
                 raise ValueError("%s has the shape %s; it must be %s" % (name, x.shape, like.shape))
+            if x is not None:
+                self._check_apart(x, name, k, v, *made)  # also from keys of later pieces
             made.append(x)
         for first, past in self.needed(piece):
             rows = (..., slice(first, past), slice(None))

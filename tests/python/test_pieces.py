@@ -95,6 +95,28 @@ class Gradients(unittest.TestCase):
             self.assertEqual(x.tobytes(), y.tobytes())
         del kept
 
+    def test_overlapping_outputs(self):
+        """dk and dv may not lie over each other, nor over anything that a later piece needs."""
+        rng = np.random.default_rng(16)
+        both = rng.standard_normal((1, 2, 512 + 256, 16))
+        k, later = both[:, :, :512], both[:, :, 256:]
+        v = rng.standard_normal(k.shape)
+        q = np.zeros(k.shape)[:, :, :70]
+        out, lse = sdpa(q, k, v, return_lse=True)
+        dout = np.ones_like(out)
+        before, new = both.tobytes(), np.zeros_like(k)
+        for dk, dv, name in ((new, new, "dv"), (later, new, "dk"), (q.base, new, "dk"),
+                             (new, v, "dv"), (new, later, "dv")):  # fmt: skip
+            for call in ("run", "feed"):
+                g = attn.PiecesGrad(q, dout, out, lse, 512)
+                first = () if call == "run" else (0,)
+                with self.assertRaisesRegex(ValueError, "^%s shares memory" % name):
+                    getattr(g, call)(*first, k, v, dk, dv)
+        p = attn.Pieces(q, 512, out=v[:, :, :70])
+        with self.assertRaisesRegex(ValueError, "^out shares memory"):
+            p.run(k, v)
+        self.assertEqual(both.tobytes(), before)
+
     def test_only_what_is_wanted(self):
         rng = np.random.default_rng(13)
         q, k, v = arrays(rng, "float64")
