@@ -61,7 +61,7 @@ def attention(
     if position_bias is None and s_aux is None:
         out = None
         if not dropout and not _compiling():  # what the function below does first
-            numbers = causal, scaling, True, softcap or 0.0, None
+            numbers = causal, scaling, True, softcap or 0.0, None, "top-left"
             out = plans.repeat(query, key, value, attention_mask, numbers)
         if out is None:
             out = attn_torch.scaled_dot_product_attention(

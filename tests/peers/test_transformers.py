@@ -8,6 +8,7 @@ roundings (6e-8 each) of the largest value.
 import copy
 import os
 import unittest
+from unittest import mock
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -253,6 +254,16 @@ class Transformers(unittest.TestCase):
         with self.assertRaisesRegex(NotImplementedError, "paged caches"):
             q = torch.zeros(1, 4, 3, 16)
             attn._transformers.attention(module, q, q, q, None, cache=object())
+
+    def test_repeated_calls_are_fast(self):
+        """A second call finds the plan of the first, without the checks of attn.torch."""
+        module, q = torch.nn.Identity(), torch.randn(1, 2, 5, 8)
+        with torch.no_grad():
+            want, _ = attn._transformers.attention(module, q, q, q, None)
+            with mock.patch.object(attn.torch, "scaled_dot_product_attention") as slow:
+                got, _ = attn._transformers.attention(module, q, q, q, None)
+        slow.assert_not_called()
+        self.assertTrue(torch.equal(got, want))
 
     def test_shared_keys(self):
         """Key/value heads are not repeated; the library gets the original number."""
