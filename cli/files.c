@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "terminal.h"
+
 /* Returns the file's path: "a.npz" for "a.npz:name". */
 static char *file_of(const char *spec) { return strndup(spec, kit_spec_path_length(spec)); }
 
@@ -90,22 +92,37 @@ bool files_to_stdout(const files *f)
     return false;
 }
 
+enum { SIGNALS = 3 };
+static const int held[SIGNALS] = {SIGINT, SIGTERM, SIGHUP};
+
 static void hold_signals(bool hold)
 {
     sigset_t set;
     sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGHUP);
+    for (int i = 0; i < SIGNALS; i++)
+        sigaddset(&set, held[i]);
     sigprocmask(hold ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
 }
 
-static bool signal_waits(void)
+/* Whether the program ends when this signal is delivered. It does not if the signal is ignored, as
+ * under nohup, or if a command catches it to stop later. */
+static bool ends_program(int number)
+{
+    struct sigaction now;
+    return sigaction(number, NULL, &now) == 0 &&
+           (now.sa_handler == SIG_DFL || now.sa_handler == terminal_interrupted);
+}
+
+/* Returns the number of a signal that is held back and will end the program; 0: there is none. */
+static int signal_waits(void)
 {
     sigset_t set;
-    return sigpending(&set) == 0 &&
-           (sigismember(&set, SIGINT) == 1 || sigismember(&set, SIGTERM) == 1 ||
-            sigismember(&set, SIGHUP) == 1);
+    if (sigpending(&set) != 0)
+        return 0;
+    for (int i = 0; i < SIGNALS; i++)
+        if (sigismember(&set, held[i]) == 1 && ends_program(held[i]))
+            return held[i];
+    return 0;
 }
 
 int files_probe(const files *f, kit_error *err)
@@ -140,7 +157,12 @@ int files_open(files *f, kit_error *err)
 int files_commit(files *f, kit_error *err)
 {
     int code = KIT_OK;
-    for (size_t i = 0; i < f->output_count && !code && !signal_waits(); i++) {
+    for (size_t i = 0; i < f->output_count && !code; i++) {
+        const int number = signal_waits();
+        /* files_free delivers it; the code is for the case that the program survives that. */
+        if (number)
+            return kit_fail(err, 128 + number, "%s: not written, because of signal %d",
+                            f->output[i].path, number);
         code = kit_output_commit(f->output[i].file, err);
         f->output[i].file = NULL;
     }

@@ -24,6 +24,8 @@ bool files_to_stdout(const files *f); /* one of the outputs is "-" */
 
 int files_probe(const files *f, kit_error *err); /* before the work: can each output be created? */
 int files_open(files *f, kit_error *err);        /* afterwards write to f->output[i].file */
+/* Renames them, one after the other. 128 + the number of a signal that is about to end the program:
+ * the rest is not there. */
 int files_commit(files *f, kit_error *err);
 void files_free(files *f); /* removes outputs that are not committed */
 

@@ -54,13 +54,6 @@ static int check_stack(kit_error *err)
                     (unsigned long long)stack.rlim_cur >> 10, (int)LEAST, (int)LEAST);
 }
 
-static void interrupted(int signal)
-{
-    if (isatty(STDERR_FILENO))
-        (void)!write(STDERR_FILENO, "\n", 1);
-    _exit(128 + signal);
-}
-
 /* Closes stdout, and reports if its buffered output cannot be written. */
 static int finish_stdout(const char *command, int code, bool said)
 {
@@ -132,7 +125,7 @@ static int answer(const char **command, int argc, char **argv, kit_error *err)
 
 int main(int argc, char **argv)
 {
-    static const struct sigaction leave = {.sa_handler = interrupted};
+    static const struct sigaction leave = {.sa_handler = terminal_interrupted};
     kit_error err = {0};
     const char *command = NULL;
     hold_standard_files();

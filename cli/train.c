@@ -38,11 +38,17 @@ static volatile sig_atomic_t stopped; /* number of the signal */
 static void stop(int signal) { stopped = signal; }
 
 /* The first signal ends the loop, a second one the program. */
-static void catch_signals(void)
+static void catch_signals(struct sigaction before[2])
 {
-    struct sigaction action = {.sa_handler = stop, .sa_flags = (int)SA_RESETHAND};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    const struct sigaction action = {.sa_handler = stop, .sa_flags = (int)SA_RESETHAND};
+    sigaction(SIGINT, &action, &before[0]);
+    sigaction(SIGTERM, &action, &before[1]);
+}
+
+static void release_signals(const struct sigaction before[2])
+{
+    sigaction(SIGINT, &before[0], NULL);
+    sigaction(SIGTERM, &before[1], NULL);
 }
 
 /* ------------------------------------------------------------------------------------ Options */
@@ -320,10 +326,12 @@ int command_train(const options *o, kit_error *err)
     int code;
     if (!(code = check_options(o, err)) && !(code = view_begin(&s.view, o, &ids, err)) &&
         !(code = name_files(&s, err)) && !(code = begin(&s, err))) {
-        catch_signals();
+        struct sigaction before[2];
+        catch_signals(before);
         code = train(&s, err);
         if (!code && stopped && train_steps_done(s.run) < s.steps)
             code = leave(&s, err);
+        release_signals(before); /* there are no more steps after which the loop could end */
         if (!code)
             code = train_to_trace(&t, s.run, err);
         if (!code && !s.quiet)
