@@ -127,11 +127,10 @@ static int make_results(run_state *r, kit_error *err)
     const int rank = r->in.rank;
     int code = make_result(r, OUT, args->q.dtype, &args->q, Dv, rank, err);
     const bool gradients = wants_gradients(r);
-    /* f64 if it is only for gradients. In pieces always, so that a checkpoint goes on with and
-     * without --lse. */
+    /* f64 for gradients: rounded to float, a large lse would spoil all weights of its row. In
+     * pieces always, so that a checkpoint goes on with and without --lse. */
     if (!code && (r->result[LSE].path || gradients || r->in.k_rows))
-        code = make_result(r, LSE, gradients && !r->result[LSE].path ? ATTN_F64 : wide, &args->q, 1,
-                           rank, err);
+        code = make_result(r, LSE, gradients ? ATTN_F64 : wide, &args->q, 1, rank, err);
     for (int i = WEIGHTS; i <= SCORES && !code; i++)
         if (r->result[i].path)
             code = make_result(r, i, wide, &args->q, S, rank, err);
@@ -202,6 +201,24 @@ static int compute(run_state *r, attn_context *ctx, const options *o, kit_error 
     if (scores[0] && scores[1] && attn_sdpa_forward(ctx, &args, &engine))
         return kit_engine(engine.status, &engine, err);
     return compute_gradients(r, ctx, &args, err);
+}
+
+/* Gives --lse the type that it has without gradients. Rounded once from f64, and with 0 in place of
+ * -0 as libattn stores it, it has the bits of such a call. */
+static int narrow_lse(run_state *r, kit_error *err)
+{
+    kit_array *lse = &r->result[LSE].array, narrow = {0};
+    if (!r->result[LSE].path || lse->dtype != ATTN_F64 || r->in.args.q.dtype == ATTN_F64)
+        return KIT_OK;
+    const int code = kit_array_convert(&narrow, lse, ATTN_F32, err);
+    if (code)
+        return code;
+    float *x = narrow.data;
+    for (int64_t i = 0; i < kit_array_count(&narrow); i++)
+        x[i] += 0.0f;
+    kit_array_free(lse);
+    *lse = narrow;
+    return KIT_OK;
 }
 
 static int64_t count_not_finite(const run_result *result)
@@ -423,6 +440,8 @@ static int work(run_state *r, const options *o, kit_error *err)
         !(code = make_results(r, err)))
         code = compute(r, ctx, o, err);
     attn_context_destroy(ctx); /* ends its threads before signals are held back */
+    if (!code)
+        code = narrow_lse(r, err);
     return code || r->plan_only ? code : write_results(r, err);
 }
 

@@ -301,6 +301,27 @@ class Contract(CliTest):
             self.assertEqual(got["forward"][key], want[key], key)
         self.assertEqual(got["forward"]["route"], "tiles")
 
+    def test_lse_changes_no_gradient(self):
+        """Backward gets an lse of f64 with and without --lse, and the file has the bytes of a run
+        without gradients. With scores of 10^5 a float would lose nearly all digits of a weight."""
+        r = np.random.default_rng(SEED)
+        q, k, v, dout = (r.standard_normal((12, 16)).astype(np.float32) for _ in range(4))
+        q[:, 0], k[:, 0] = 4, 1e5  # moves all scores of a row by the same amount
+        args = ["run"]
+        for name, x in ("q", q), ("k", k), ("v", v), ("dout", dout):
+            np.save(self.path(name + ".npy"), x)
+            args += ["--" + name, name + ".npy"] if name != "dout" else []
+        grads = ["--grad-out", "dout.npy"]
+        for name in "grad-q", "grad-k", "grad-v":
+            grads += ["--" + name, name + ".npy"]
+        self.works(*args, *grads)
+        alone = [self.bytes(name + ".npy") for name in ("grad-q", "grad-k", "grad-v")]
+        self.works(*args, *grads, "--lse", "lse.npy")
+        beside = [self.bytes(name + ".npy") for name in ("grad-q", "grad-k", "grad-v")]
+        self.works(*args, "--lse", "only.npy")
+        self.assertEqual(alone, beside)
+        self.assertEqual(self.bytes("lse.npy"), self.bytes("only.npy"))
+
     def test_gradient_of_a_mask_has_its_shape(self):
         np.save(self.path("do.npy"), self.q)
         for shape in ((), (7,), (5, 1), (3, 5, 7), (2, 1, 1, 7)):
