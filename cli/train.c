@@ -285,6 +285,8 @@ static int train(session *s, kit_error *err)
     s->start_step = train_steps_done(s->run);
     if (s->start_step == 0)
         code = after_step(s, loss, err);
+    else if (s->start_step == s->steps)
+        code = save(s, err); /* a resumed run that has no step left: --checkpoint is still wanted */
     while (!code && !stopped && train_steps_done(s->run) < s->steps) {
         code = train_step(s->run, &loss, err);
         if (!code)

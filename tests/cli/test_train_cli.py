@@ -205,6 +205,11 @@ class Train(CliTest):
         )
         self.assertEqual(self.bytes("one.st"), self.bytes("two.st"))
 
+    def test_resumed_without_a_step_left_is_saved_too(self):
+        self.works("train", *SMALL, "--steps", "5", "--checkpoint", "one.st")
+        self.works("train", "--resume", "one.st", "--steps", "5", "--checkpoint", "two.st")
+        self.assertEqual(self.bytes("one.st"), self.bytes("two.st"))
+
     def test_stopped_without_a_checkpoint(self):
         process = subprocess.Popen(
             [ATTN, "train", "--steps", "1000000", "--every", "1"],
