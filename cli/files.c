@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "terminal.h"
 
@@ -27,6 +28,14 @@ static const char *name_in_folder(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
+}
+
+bool files_is_stdout(const char *path) { return kit_output_descriptor(path) == STDOUT_FILENO; }
+
+/* Whether two outputs are one descriptor, into which both would be written: - and /dev/stdout. */
+static bool same_descriptor(const char *a, const char *b)
+{
+    return kit_output_descriptor(a) >= 0 && kit_output_descriptor(a) == kit_output_descriptor(b);
 }
 
 /* Whether two names are one regular file, or would create one file. Devices may be shared. */
@@ -74,7 +83,8 @@ int files_add_output(files *f, const char *path, kit_error *err)
                             "%s: is an input file; choose another name for the output", path);
     }
     for (size_t i = 0; i < f->output_count; i++)
-        if (standard ? strcmp(f->output[i].path, path) == 0 : same_file(f->output[i].path, path))
+        if (same_descriptor(f->output[i].path, path) ||
+            (!standard && same_file(f->output[i].path, path)))
             return kit_fail(err, KIT_USAGE, "%s: is named for two outputs; choose two names", path);
     struct files_output *grown = realloc(f->output, (f->output_count + 1) * sizeof *grown);
     if (!grown)
@@ -87,7 +97,7 @@ int files_add_output(files *f, const char *path, kit_error *err)
 bool files_to_stdout(const files *f)
 {
     for (size_t i = 0; i < f->output_count; i++)
-        if (strcmp(f->output[i].path, "-") == 0)
+        if (files_is_stdout(f->output[i].path))
             return true;
     return false;
 }

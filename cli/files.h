@@ -20,7 +20,8 @@ typedef struct files {
  * outputs in one file. */
 int files_add_input(files *f, const char *spec, kit_error *err);
 int files_add_output(files *f, const char *path, kit_error *err);
-bool files_to_stdout(const files *f); /* one of the outputs is "-" */
+bool files_is_stdout(const char *path); /* "-" or another name of it, such as /dev/stdout */
+bool files_to_stdout(const files *f);   /* one of the outputs is it */
 
 int files_probe(const files *f, kit_error *err); /* before the work: can each output be created? */
 int files_open(files *f, kit_error *err);        /* afterwards write to f->output[i].file */

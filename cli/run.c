@@ -81,8 +81,8 @@ static int name_results(run_state *r, const options *o, kit_error *err)
     if (option_given(o, OPT_run_json) && files_to_stdout(&r->files))
         return kit_fail(
             err, KIT_USAGE,
-            "--json and a result on '-' cannot both use standard output; name a file for the "
-            "result");
+            "--json and a result on '-' or /dev/stdout cannot both use standard output; name a "
+            "file for the result");
     return KIT_OK;
 }
 

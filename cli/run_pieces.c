@@ -70,9 +70,10 @@ int run_pieces_check(const files *f, const options *o, kit_error *err)
                         option_text(o, OPT_run_pieces), CHUNK);
     if (!checkpoint && option_given(o, OPT_run_every))
         return kit_fail(err, KIT_USAGE, "--every has no effect without --checkpoint FILE");
-    if (checkpoint && strcmp(checkpoint, "-") == 0)
+    if (checkpoint && files_is_stdout(checkpoint))
         return kit_fail(err, KIT_USAGE,
-                        "--checkpoint -: must be the name of a file, not standard output");
+                        "--checkpoint %s: must be the name of a file, not standard output",
+                        checkpoint);
     return check_files(f, o, err);
 }
 

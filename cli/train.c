@@ -151,9 +151,10 @@ static int name_files(session *s, kit_error *err)
 {
     const char *inputs[] = {option_text(s->o, OPT_train_text), option_text(s->o, OPT_train_resume)};
     s->checkpoint = option_text(s->o, OPT_train_checkpoint);
-    if (s->checkpoint && strcmp(s->checkpoint, "-") == 0)
+    if (s->checkpoint && files_is_stdout(s->checkpoint))
         return kit_fail(err, KIT_USAGE,
-                        "--checkpoint -: must be the name of a file, not standard output");
+                        "--checkpoint %s: must be the name of a file, not standard output",
+                        s->checkpoint);
     /* Only --checkpoint may overwrite the file of --resume, because it continues the same run. */
     files f = {0};
     int code = inputs[0] ? files_add_input(&f, inputs[0], err) : KIT_OK;

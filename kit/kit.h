@@ -136,6 +136,8 @@ int kit_output_open(kit_output **out, const char *path, kit_error *err);
 int kit_output_write(kit_output *out, const void *bytes, size_t size, kit_error *err);
 int kit_output_printf(kit_output *out, kit_error *err, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* The descriptor N that "-" (1) or a name such as /dev/stdout or /dev/fd/N stands for; -1: none. */
+int kit_output_descriptor(const char *path);
 int kit_output_commit(kit_output *out, kit_error *err); /* frees out, also on failure */
 void kit_output_abort(kit_output *out);                 /* out may be NULL */
 /* Writes a .npy into an open output. bf16 arrays are written as f32. */

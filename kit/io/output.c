@@ -58,8 +58,7 @@ static int open_at(int folder, const char *name, int flags)
     return fd;
 }
 
-/* The number N of the descriptor that "-" or a name such as /dev/fd/N stands for, or -1. */
-static int descriptor_of(const char *path)
+int kit_output_descriptor(const char *path)
 {
     static const struct {
         const char *name;
@@ -123,7 +122,7 @@ static int open_in_place(kit_output *out, kit_error *err)
 
 static int open_target(kit_output *out, const char *path, kit_error *err)
 {
-    const int descriptor = descriptor_of(path);
+    const int descriptor = kit_output_descriptor(path);
     if (descriptor >= 0) {
         out->fd = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
         return out->fd < 0 ? cannot(out, "write", err) : KIT_OK;

@@ -236,6 +236,12 @@ class Run(CliTest):
         self.bad(USAGE, "--lse", self.path("out.npy"), says="named for two outputs")
         self.bad(USAGE, "--lse", "-", "--json", says="standard output")
         self.bad(USAGE, "--lse", "-", "--weights", "-", says="named for two outputs")
+        for name in "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1":
+            self.bad(USAGE, "--lse", name, "--json", says="standard output")
+            self.bad(USAGE, "--lse", name, "--weights", "-", says="named for two outputs")
+            self.bad(USAGE, "--lse", name, "--weights", name, says="named for two outputs")
+            self.bad(USAGE, "--pieces", 256, "--checkpoint", name, says="standard output")
+            self.fails(USAGE, "train", "--checkpoint", name, says="standard output")
         self.bad(USAGE, "--q", "-", "--k", "-", says="standard input")
 
     def test_shapes(self):
