@@ -94,6 +94,9 @@ typedef struct recipe_attention {
     const attn_tensor *mask;
 } recipe_attention;
 void recipe_scores(recipe *r, const recipe_attention *a, attn_stage stage, attn_tensor scores);
+/* Fails with KIT_NOT_FINITE if a score overflowed: masks come later, and a score of -inf would be
+ * taken for a hidden key. `cause` ends the message. */
+void recipe_finite_scores(recipe *r, kit_array scores, const char *cause);
 void recipe_context(recipe *r, const recipe_attention *a, attn_tensor out);
 
 #endif

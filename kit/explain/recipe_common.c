@@ -1,4 +1,5 @@
 /* Steps and calls of libattn that all recipes share; see recipe.h. */
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -368,6 +369,17 @@ void recipe_scores(recipe *r, const recipe_attention *a, attn_stage stage, attn_
         recipe_engine(r, attn_sdpa_forward(r->ctx, &args, &e), &e);
     }
     kit_array_free(&unused);
+}
+
+void recipe_finite_scores(recipe *r, kit_array scores, const char *cause)
+{
+    const int64_t count = r->status == KIT_OK ? kit_array_count(&scores) : 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (!isfinite(kit_array_get(&scores, i))) {
+            recipe_fail(r, KIT_NOT_FINITE, "a score is infinite or NaN; %s", cause);
+            return;
+        }
+    }
 }
 
 void recipe_context(recipe *r, const recipe_attention *a, attn_tensor out)

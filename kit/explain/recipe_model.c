@@ -246,7 +246,8 @@ static void tell_scaling(const telling *t, recipe_attention *a)
                     "The more a query and a key point the same way, the higher the score.");
     recipe_set_provenance(r, TRACE_DOT, "queries", "keys", 0);
     const double scale = a->scale = open.scale = model_scale(t->m, t->told->layer);
-    tell_scores(t, &open, ATTN_STAGE_RAW, "scaled_scores", TRACE_SCORES);
+    kit_array scaled = tell_scores(t, &open, ATTN_STAGE_RAW, "scaled_scores", TRACE_SCORES);
+    recipe_finite_scores(r, scaled, "the model overflows on this text");
     if (scale == 1)
         snprintf(formula, sizeof formula, "S");
     else if (scale == 1 / sqrt((double)D))

@@ -45,6 +45,13 @@ class ExitCodes(CliTest):
         self.assertEqual((done.returncode, done.stderr.count(b"\n")), (5, 1), done.stderr)
         self.assertEqual(np.load(self.path("o.npy")).shape, (1, 1, 4, 8))
 
+    def test_scores_that_overflow_are_not_explained(self):
+        """A score of -inf would be called hidden by a mask."""
+        for mask in [], ["--causal"]:
+            for scale in "1e300", "-1e38":
+                self.fails(5, "explain", "a b", "--scale", scale, *mask, says="--scale")
+        self.works("explain", "a b", "--scale", "1e30", "--causal")
+
     def test_closed_pipe(self):
         # as a shell reports it: 128 and the signal's number
         done = subprocess.run(
