@@ -10,10 +10,13 @@
 
 #include "../kit.h"
 
+/* Noncharacters are among them (U+FDD0 to U+FDEF, and the last two of each plane), because cairo
+ * refuses a text that has one. */
 static bool disturbs(int32_t c)
 {
     return c < 0x20 || (c >= 0x7f && c < 0xa0) || (c >= 0x202a && c <= 0x202e) ||
-           (c >= 0x2066 && c <= 0x2069) || c == 0x2028 || c == 0x2029 || c == 0xfffe || c == 0xffff;
+           (c >= 0x2066 && c <= 0x2069) || c == 0x2028 || c == 0x2029 ||
+           (c >= 0xfdd0 && c <= 0xfdef) || (c & 0xfffe) == 0xfffe;
 }
 
 /* Returns the number of bytes of the character at text, and its code in *c; 0 if it is not
@@ -59,20 +62,29 @@ bool kit_text_is_utf8(const char *text)
     return true;
 }
 
-/* Writes one \u escape for the character: none that disturbs needs two UTF-16 units. "<" is escaped
- * too, so that the string may be part of a page. */
+/* Writes the \u escape of a character, with two UTF-16 units above U+FFFF. */
+static void write_escape(char escape[16], int32_t c)
+{
+    const unsigned u = (unsigned)c;
+    if (u <= 0xffff)
+        snprintf(escape, 16, "\\u%04x", u & 0xffff);
+    else
+        snprintf(escape, 16, "\\u%04x\\u%04x", (0xd7c0 + (u >> 10)) & 0xffff, 0xdc00 + (u & 0x3ff));
+}
+
+/* Some characters are written as escapes, "<" too, so that the string may be part of a page. */
 void kit_text_json(const char *text, size_t size, kit_text_sink *put, void *to)
 {
     const char *const end = text + size;
     put(to, "\"", 1);
     while (text < end) {
-        char escape[8] = "\\ufffd";
+        char escape[16] = "\\ufffd";
         int32_t c = 0xfffd;
         const size_t n = code_at(text, &c);
         if (n && (c == '"' || c == '\\'))
             snprintf(escape, sizeof escape, "\\%c", (char)c);
         else if (n && (c == '<' || disturbs(c)))
-            snprintf(escape, sizeof escape, "\\u%04x", (unsigned)c & 0xffff);
+            write_escape(escape, c);
         else if (n)
             escape[0] = 0;
         put(to, *escape ? escape : text, *escape ? strlen(escape) : n);

@@ -244,6 +244,13 @@ class Files(Explain):
     def test_nothing_is_written_if_one_fails(self):
         self.fails(4, "explain", "-o", "m.svg", "-o", "none/m.png", TEXT, says="none/m.png")
 
+    def test_noncharacters_are_drawn_as_replaced(self):
+        """cairo refuses a text that has one. JSON keeps them."""
+        words = ["a\ufdd0", "b\ufdef", "c\uffff", "d\U0001fffe", "e\U0010ffff"]
+        self.works("explain", " ".join(words), "-o", "x.png", "-o", "x.pdf", "-o", "x.svg")
+        trace = json.loads(self.works("explain", " ".join(words), "--json"))
+        self.assertEqual(trace["tokens"], words)
+
     def test_full_device(self):
         with open("/dev/full", "wb") as full:
             for args in (["--json"], ["--full"], []):

@@ -148,12 +148,49 @@ static void test_width(void **state)
                      cases[i].width);
 }
 
+static void join_bytes(void *to, const char *bytes, size_t size) { strncat(to, bytes, size); }
+
+/* Noncharacters are not drawn, because cairo refuses them; JSON keeps them. */
+static void test_noncharacters(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *json;
+    } cases[] = {
+        {"\xef\xb7\x90", "\"\\ufdd0\""},
+        {"\xef\xb7\xaf", "\"\\ufdef\""},
+        {"\xef\xbf\xbe", "\"\\ufffe\""},
+        {"\xef\xbf\xbf", "\"\\uffff\""},
+        {"\xf0\x9f\xbf\xbe", "\"\\ud83f\\udffe\""},
+        {"\xf4\x8f\xbf\xbf", "\"\\udbff\\udfff\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *piece;
+        size_t length;
+        char json[32] = "";
+        assert_ptr_equal(kit_text_next(cases[i].text, &piece, &length),
+                         cases[i].text + strlen(cases[i].text));
+        assert_int_equal(length, 3);
+        assert_memory_equal(piece, "\xef\xbf\xbd", 3);
+        kit_text_json(cases[i].text, strlen(cases[i].text), join_bytes, json);
+        assert_string_equal(json, cases[i].json);
+    }
+    const char *piece, *const face = "\xf0\x9f\x98\x80"; /* U+1F600: an ordinary character */
+    size_t length;
+    char json[32] = "";
+    kit_text_next(face, &piece, &length);
+    assert_ptr_equal(piece, face);
+    kit_text_json(face, 4, join_bytes, json);
+    assert_string_equal(json, "\"\xf0\x9f\x98\x80\"");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_split),      cmocka_unit_test(test_white_space),
-        cmocka_unit_test(test_vocabulary), cmocka_unit_test(test_bad_utf8),
-        cmocka_unit_test(test_many),       cmocka_unit_test(test_width),
+        cmocka_unit_test(test_split),         cmocka_unit_test(test_white_space),
+        cmocka_unit_test(test_vocabulary),    cmocka_unit_test(test_bad_utf8),
+        cmocka_unit_test(test_many),          cmocka_unit_test(test_width),
+        cmocka_unit_test(test_noncharacters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
