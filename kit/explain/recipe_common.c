@@ -373,13 +373,11 @@ void recipe_scores(recipe *r, const recipe_attention *a, attn_stage stage, attn_
 
 void recipe_finite_scores(recipe *r, kit_array scores, const char *cause)
 {
-    const int64_t count = r->status == KIT_OK ? kit_array_count(&scores) : 0;
-    for (int64_t i = 0; i < count; i++) {
-        if (!isfinite(kit_array_get(&scores, i))) {
-            recipe_fail(r, KIT_NOT_FINITE, "a score is infinite or NaN; %s", cause);
-            return;
-        }
-    }
+    bool finite = true;
+    for (int64_t i = 0; r->status == KIT_OK && i < kit_array_count(&scores); i++)
+        finite &= isfinite(((const float *)scores.data)[i]) != 0;
+    if (!finite)
+        recipe_fail(r, KIT_NOT_FINITE, "a score is not finite; %s", cause);
 }
 
 void recipe_context(recipe *r, const recipe_attention *a, attn_tensor out)

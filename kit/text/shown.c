@@ -62,29 +62,20 @@ bool kit_text_is_utf8(const char *text)
     return true;
 }
 
-/* Writes the \u escape of a character, with two UTF-16 units above U+FFFF. */
-static void write_escape(char escape[16], int32_t c)
-{
-    const unsigned u = (unsigned)c;
-    if (u <= 0xffff)
-        snprintf(escape, 16, "\\u%04x", u & 0xffff);
-    else
-        snprintf(escape, 16, "\\u%04x\\u%04x", (0xd7c0 + (u >> 10)) & 0xffff, 0xdc00 + (u & 0x3ff));
-}
-
-/* Some characters are written as escapes, "<" too, so that the string may be part of a page. */
+/* Writes one \u escape for the character; noncharacters above U+FFFF would need two, and stay as
+ * they are. "<" is escaped too, so that the string may be part of a page. */
 void kit_text_json(const char *text, size_t size, kit_text_sink *put, void *to)
 {
     const char *const end = text + size;
     put(to, "\"", 1);
     while (text < end) {
-        char escape[16] = "\\ufffd";
+        char escape[8] = "\\ufffd";
         int32_t c = 0xfffd;
         const size_t n = code_at(text, &c);
         if (n && (c == '"' || c == '\\'))
             snprintf(escape, sizeof escape, "\\%c", (char)c);
-        else if (n && (c == '<' || disturbs(c)))
-            write_escape(escape, c);
+        else if (n && (c == '<' || (c <= 0xffff && disturbs(c))))
+            snprintf(escape, sizeof escape, "\\u%04x", (unsigned)c & 0xffff);
         else if (n)
             escape[0] = 0;
         put(to, *escape ? escape : text, *escape ? strlen(escape) : n);

@@ -161,8 +161,8 @@ static void test_noncharacters(void **state)
         {"\xef\xb7\xaf", "\"\\ufdef\""},
         {"\xef\xbf\xbe", "\"\\ufffe\""},
         {"\xef\xbf\xbf", "\"\\uffff\""},
-        {"\xf0\x9f\xbf\xbe", "\"\\ud83f\\udffe\""},
-        {"\xf4\x8f\xbf\xbf", "\"\\udbff\\udfff\""},
+        {"\xf0\x9f\xbf\xbe", "\"\xf0\x9f\xbf\xbe\""},
+        {"\xf4\x8f\xbf\xbf", "\"\xf4\x8f\xbf\xbf\""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *piece;
