@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import Any, Dict, Iterator, NoReturn, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -167,7 +167,7 @@ class PiecesGrad:
         gradients (dk, dv), None for what is not wanted: in the arrays dk and dv if these are given
         (float32, float64 or q's type), otherwise in new arrays of q's type."""
         k, v = array(k, "k"), array(v, "v")
-        made = []
+        made: List[Any] = []
         for x, like, name, wanted in zip((dk, dv), (k, v), ("dk", "dv"), self._want):
             if not wanted and x is not None:
                 raise ValueError("%s is given, but want does not name %r" % (name, name[1]))
@@ -212,7 +212,7 @@ class PiecesGrad:
         memory (numpy.memmap). Returns (dq, dk, dv), None for what is not wanted. dk and dv are the
         arrays given, in which the gradients of keys that no row sees do not change, or new ones."""
         same_keys(self._S, k, v)
-        made = []
+        made: List[Any] = []
         for x, like, name, wanted in zip((dk, dv), (k, v), ("dk", "dv"), self._want):
             if x is None and wanted:
                 x = np.zeros(like.shape, self._dtype)

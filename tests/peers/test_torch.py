@@ -147,7 +147,8 @@ class Forward(AttnTorch):
                         {"window": [1, 2]}, {"softcap": 2.0, "diagonal": "bottom-right"}):
             _torch_plans._plans.clear()
             sdpa(q, q, q, **options)
-            self.assertEqual(len(_torch_plans._plans), 1)
+            # Without PyTorch's private functions, no call is fast.
+            self.assertEqual(len(_torch_plans._plans), int(_torch_plans.private.known))
 
     def test_masks_lie_anywhere(self):
         """Calls whose masks differ only in strides share a plan."""
