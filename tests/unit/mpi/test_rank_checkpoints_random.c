@@ -109,7 +109,7 @@ static void test_problems(void **state)
 {
     (void)state;
     const char *given = getenv("ATTN_RANK_PROBLEMS");
-    const int count = given ? atoi(given) : getenv("ATTN_SANITIZED") ? 12 : 100;
+    const int count = given ? atoi(given) : getenv("ATTN_SANITIZED") ? 40 : 100;
     check_run_state run = {.out = stdout, .buffers = check_buffers_create()};
     assert_non_null(run.buffers);
     for (int n = 0; n < count; n++)
