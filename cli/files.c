@@ -2,13 +2,12 @@
  * signals that would end the program are held back, so that no unfinished file is left. */
 #include "files.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "terminal.h"
+#include "signals.h"
 
 /* Returns the file's path: "a.npz" for "a.npz:name". */
 static char *file_of(const char *spec) { return strndup(spec, kit_spec_path_length(spec)); }
@@ -120,7 +119,7 @@ static bool ends_program(int number)
 {
     struct sigaction now;
     return sigaction(number, NULL, &now) == 0 &&
-           (now.sa_handler == SIG_DFL || now.sa_handler == terminal_interrupted);
+           (now.sa_handler == SIG_DFL || now.sa_handler == signals_interrupted);
 }
 
 /* Returns the number of a signal that is held back and will end the program; 0: there is none. */

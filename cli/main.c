@@ -11,6 +11,7 @@
 
 #include "command.h"
 #include "job.h"
+#include "signals.h"
 #include "terminal.h"
 #include "value.h"
 
@@ -125,7 +126,7 @@ static int answer(const char **command, int argc, char **argv, kit_error *err)
 
 int main(int argc, char **argv)
 {
-    static const struct sigaction leave = {.sa_handler = terminal_interrupted};
+    static const struct sigaction leave = {.sa_handler = signals_interrupted};
     kit_error err = {0};
     const char *command = NULL;
     hold_standard_files();

@@ -5,13 +5,13 @@
  */
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "command.h"
 #include "run.h"
+#include "signals.h"
 #include "terminal.h"
 
 enum { CHUNK = 256, SAMPLES = 64, HASH = 8 };
@@ -284,27 +284,9 @@ static int feed_piece(pieces_run *p, int64_t first, int64_t past, kit_error *err
     }
 }
 
-static volatile sig_atomic_t stopped; /* number of the signal */
-
-static void stop(int signal) { stopped = signal; }
-
-/* The first signal ends the loop, a second one the program. */
-static void catch_signals(struct sigaction before[2])
-{
-    const struct sigaction action = {.sa_handler = stop, .sa_flags = (int)SA_RESETHAND};
-    sigaction(SIGINT, &action, &before[0]);
-    sigaction(SIGTERM, &action, &before[1]);
-}
-
-static void release_signals(const struct sigaction before[2])
-{
-    sigaction(SIGINT, &before[0], NULL);
-    sigaction(SIGTERM, &before[1], NULL);
-}
-
 static int leave(const pieces_run *p, int64_t done, const char *checkpoint, kit_error *err)
 {
-    return kit_fail(err, 128 + stopped,
+    return kit_fail(err, 128 + signals_caught,
                     "stopped at key %" PRId64 " of %" PRId64
                     "; saved in %s; continue with the same options and --resume %s",
                     done, p->S, checkpoint, checkpoint);
@@ -330,7 +312,7 @@ static int feed_all(pieces_run *p, kit_error *err)
         p->info->keys += n;
         p->info->bytes += (double)(n * p->key_bytes);
         show(p, end);
-        const bool last = stopped && end < p->S;
+        const bool last = signals_caught && end < p->S;
         if (!code && checkpoint && (last || seconds_now() - p->saved >= every))
             code = save(p, checkpoint, err);
         if (!code && last)
@@ -397,7 +379,7 @@ int run_in_pieces(run_input *in, const attn_sdpa_args *args, attn_context *ctx, 
         code = new_parts(&p, err);
     struct sigaction before[2];
     if (option_given(o, OPT_run_checkpoint))
-        catch_signals(before);
+        signals_catch(before);
     for (; !code && status == ATTN_AGAIN; p.sweep++) {
         if ((code = feed_all(&p, err)))
             break;
@@ -406,7 +388,7 @@ int run_in_pieces(run_input *in, const attn_sdpa_args *args, attn_context *ctx, 
             code = kit_engine(status, &engine, err);
     }
     if (option_given(o, OPT_run_checkpoint))
-        release_signals(before);
+        signals_release(before);
     info->state_bytes = attn_sdpa_state_bytes(p.state);
     attn_sdpa_end(p.state);
     for (int i = 0; i < 2; i++) {

@@ -88,13 +88,6 @@ void terminal_wrap(int width, const char *text, int at, int indent)
     putchar('\n');
 }
 
-void terminal_interrupted(int signal)
-{
-    if (isatty(STDERR_FILENO))
-        (void)!write(STDERR_FILENO, "\n", 1);
-    _exit(128 + signal);
-}
-
 double seconds_now(void)
 {
     struct timespec t;

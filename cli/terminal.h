@@ -20,9 +20,6 @@ void terminal_wrap(int width, const char *text, int at, int indent);
  * program has run for a second. NULL erases the line. */
 void terminal_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* main's handler of SIGINT: ends the line on stderr, and the program. */
-void terminal_interrupted(int signal);
-
 double seconds_now(void); /* monotonic clock */
 
 #endif

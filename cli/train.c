@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 
 #include "../kit/train/train.h"
 #include "command.h"
+#include "signals.h"
 #include "terminal.h"
 #include "view.h"
 
@@ -30,26 +30,6 @@ typedef struct session {
     double start;  /* of the period since the last report */
     int64_t start_step;
 } session;
-
-/* ------------------------------------------------------------------------------------ Signals */
-
-static volatile sig_atomic_t stopped; /* number of the signal */
-
-static void stop(int signal) { stopped = signal; }
-
-/* The first signal ends the loop, a second one the program. */
-static void catch_signals(struct sigaction before[2])
-{
-    const struct sigaction action = {.sa_handler = stop, .sa_flags = (int)SA_RESETHAND};
-    sigaction(SIGINT, &action, &before[0]);
-    sigaction(SIGTERM, &action, &before[1]);
-}
-
-static void release_signals(const struct sigaction before[2])
-{
-    sigaction(SIGINT, &before[0], NULL);
-    sigaction(SIGTERM, &before[1], NULL);
-}
 
 /* ------------------------------------------------------------------------------------ Options */
 
@@ -288,7 +268,7 @@ static int train(session *s, kit_error *err)
         code = after_step(s, loss, err);
     else if (s->start_step == s->steps)
         code = save(s, err); /* a resumed run that has no step left: --checkpoint is still wanted */
-    while (!code && !stopped && train_steps_done(s->run) < s->steps) {
+    while (!code && !signals_caught && train_steps_done(s->run) < s->steps) {
         code = train_step(s->run, &loss, err);
         if (!code)
             code = after_step(s, loss, err);
@@ -308,16 +288,16 @@ static int leave(session *s, kit_error *err)
     if (code)
         return code;
     if (s->checkpoint)
-        kit_fail(err, 128 + stopped,
+        kit_fail(err, 128 + signals_caught,
                  "stopped after step %" PRId64
                  "; saved in %s; continue with: attn train --resume %s",
                  step, s->checkpoint, s->checkpoint);
     else
-        kit_fail(err, 128 + stopped,
+        kit_fail(err, 128 + signals_caught,
                  "stopped after step %" PRId64
                  "; nothing was saved, because --checkpoint was not given",
                  step);
-    return 128 + stopped;
+    return 128 + signals_caught;
 }
 
 int command_train(const options *o, kit_error *err)
@@ -330,11 +310,11 @@ int command_train(const options *o, kit_error *err)
     if (!(code = check_options(o, err)) && !(code = view_begin(&s.view, o, &ids, err)) &&
         !(code = name_files(&s, err)) && !(code = begin(&s, err))) {
         struct sigaction before[2];
-        catch_signals(before);
+        signals_catch(before);
         code = train(&s, err);
-        if (!code && stopped && train_steps_done(s.run) < s.steps)
+        if (!code && signals_caught && train_steps_done(s.run) < s.steps)
             code = leave(&s, err);
-        release_signals(before); /* there are no more steps after which the loop could end */
+        signals_release(before); /* there are no more steps after which the loop could end */
         if (!code)
             code = train_to_trace(&t, s.run, err);
         if (!code && !s.quiet)
