@@ -165,7 +165,6 @@ class Pieces:
             output(out, "out", *((q,) if mask is None else (q, mask)))
             if out.ndim != q.ndim:
                 raise ValueError("out has %d dimensions; it must have q's %d" % (out.ndim, q.ndim))
-        self._out = out
         self.out, self.lse = out, np.empty(q.shape[:-1], wide(q.dtype))
         keys = (0, of_q[1], B, Hk, self._S, D, 0, 0, 0, 0)
         values = (0, of_q[1], B, Hk, self._S, Dv, 0, 0, 0, 0)
@@ -213,7 +212,7 @@ class Pieces:
         """Attends to keys first_key .. first_key+n-1: k [B,Hk,n,D], v [B,Hk,n,Dv]. Pieces come in
         order; first_key is a multiple of 256, and so is n, or the piece ends with the last key."""
         k, v = array(k, "k"), array(v, "v")
-        output(self._out, "out", k, v)
+        output(self.out, "out", k, v)
         rows = tensor_bytes(k, "k"), tensor_bytes(v, "v")
         with self._lock:
             check(library.attn_sdpa_feed, self._state, size(first_key, "first_key"), *rows)
