@@ -14,7 +14,6 @@
 
 enum { DATA, NOTICE }; /* tags */
 
-#define MOST_BYTES ATTNI_MPI_MOST_BYTES
 #define NOTICE_SECONDS 0.2 /* time to deliver notices before a rank returns */
 
 attn_status attni_mpi_fail(attn_error *err, attn_status status, const char *argument,
@@ -183,11 +182,11 @@ static attn_status give_up_for(attni_mpi_run *run, attn_status status, const cha
 attn_status attni_mpi_send(attni_mpi_run *run, attni_mpi_flight *flight, int to, const void *bytes,
                            size_t n)
 {
-    if (n > MOST_BYTES)
+    if (n > ATTNI_MPI_MOST_BYTES)
         return give_up_for(run, ATTN_ERR_LIMIT,
                            "comm would send %zu bytes in one message, and a message has at most "
                            "%zu; smaller segment_keys need less, and so do shorter rows",
-                           n, MOST_BYTES);
+                           n, ATTNI_MPI_MOST_BYTES);
     if (n > 0 && run->comm->send(run->comm->user, to, DATA, bytes, n, &flight->sends[to]))
         return give_up_for(run, ATTN_ERR_COMM, "comm failed to start a message to rank %d", to);
     return ATTN_OK;
@@ -196,7 +195,7 @@ attn_status attni_mpi_send(attni_mpi_run *run, attni_mpi_flight *flight, int to,
 attn_status attni_mpi_receive(attni_mpi_run *run, attni_mpi_flight *flight, int from, void *bytes,
                               size_t n)
 {
-    if (n > 0 && n <= MOST_BYTES && /* the sender reports a message that is too large */
+    if (n > 0 && n <= ATTNI_MPI_MOST_BYTES && /* the sender reports a message that is too large */
         run->comm->receive(run->comm->user, from, DATA, bytes, n, &flight->receives[from]))
         return give_up_for(run, ATTN_ERR_COMM, "comm failed to start a message from rank %d", from);
     return ATTN_OK;
