@@ -16,8 +16,6 @@
 #include <math.h>
 #include <string.h>
 
-#define LOG2E 1.4426950408889634074
-
 /* -------------------------------------------------------------------------- rows of the tensors */
 
 void attni_bf16_load_queries(bf16_worker *w, bf16_tile *t)
@@ -177,7 +175,7 @@ static void add_sink(bf16_worker *w, bf16_tile *t)
     const attni_plan *p = w->plan;
     attni_bf16_columns *x = w->columns;
     for (int i = 0; i < t->W; i++) { /* c: log2(e), divided by 2^8 where t->c is (rescaled sweep) */
-        x->c[i] = (float)((double)t->c[i] / p->log2_scale * LOG2E);
+        x->c[i] = (float)((double)t->c[i] / p->log2_scale * ATTNI_LOG2E);
         x->top[i] = sink_of(w, t, i);
     }
     attni_bf16_one_key(x, t->nv);
@@ -195,7 +193,7 @@ static bool too_large(const bf16_worker *w, const bf16_tile *t, int i)
     const attn_sdpa_args *a = &w->plan->args;
     double x = (double)t->top[i] * w->plan->log2_scale;
     if (a->sink_logits)
-        x = fmax(x, (double)sink_of(w, t, i) * LOG2E);
+        x = fmax(x, (double)sink_of(w, t, i) * ATTNI_LOG2E);
     return attni_log2_too_large(sizeof(float), x);
 }
 

@@ -177,7 +177,7 @@ int attni_plan_derivative(attni_plan *p, int64_t rows, int isa)
     p->tiles = p->group = 1;
     if (p->scale_mantissa < 1) { /* lse / scale_mantissa (attni_set_lse) could overflow */
         p->scaled_scores = true;
-        p->log2_scale = 1.4426950408889634074;
+        p->log2_scale = ATTNI_LOG2E;
     }
     p->sequences = a->cu_seqlens_q ? a->sequences + 1 : 1;
     p->nv = attni_vectors_for(p, rows, p->kernels->vectors);

@@ -13,6 +13,8 @@
 
 #include <math.h>
 
+#define ATTNI_LOG2E 1.4426950408889634074 /* log2(e) */
+
 typedef struct attni_engine attni_engine;
 
 /* The route: which functions compute the forward, and in which order. A tile, or a block of a

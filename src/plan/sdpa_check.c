@@ -265,8 +265,7 @@ static void split_scale(attni_plan *p)
     const double most = p->args.softcap * (p->real == sizeof(float) ? 0x1p124 : 0x1p1020);
     p->capped_mantissa = fmin(p->scale_mantissa, most);
     p->scaled_scores = p->args.softcap > 0 || attni_mask_biases(p->kinds);
-    p->log2_scale =
-        (p->scaled_scores ? 1 : p->scale_mantissa) * 1.4426950408889634074; /* log2(e) */
+    p->log2_scale = (p->scaled_scores ? 1 : p->scale_mantissa) * ATTNI_LOG2E;
 }
 
 static bool written(const attn_tensor *t) { return t && !attni_empty(t); }

@@ -15,7 +15,6 @@
 #include <math.h>
 #include <string.h>
 
-#define LOG2E 1.4426950408889634074
 #define COLD __attribute__((cold, noinline)) /* kept small, and away from the hot code */
 
 static double sink_of(const attni_worker *w, const attni_tile *t, int i)
@@ -34,7 +33,7 @@ static void add_sink(attni_worker *w, attni_tile *t)
         attni_set_lane(p, w->mx, i, sink);
         attni_set_lane(p, w->st, i, sink);
         /* log2(e); if the row's own c has been divided by 2^8, log2(e) / 2^8 */
-        attni_set_lane(p, w->a, i, attni_lane(p, t->c, i) / p->log2_scale * LOG2E);
+        attni_set_lane(p, w->a, i, attni_lane(p, t->c, i) / p->log2_scale * ATTNI_LOG2E);
         attni_set_lane(p, w->chunk.m, i, attni_lane(p, t->m_first, i));
         attni_set_lane(p, w->chunk.l, i, 0);
     }
@@ -109,7 +108,7 @@ static COLD double highest(const attni_worker *w, const attni_tile *t, int i)
 {
     const attni_plan *p = w->plan;
     const double top = attni_lane(p, t->top, i) * p->log2_scale;
-    return p->args.sink_logits ? fmax(top, sink_of(w, t, i) * LOG2E) : top;
+    return p->args.sink_logits ? fmax(top, sink_of(w, t, i) * ATTNI_LOG2E) : top;
 }
 
 /* Limit for a sum of weighted values, as a multiple of the sum of weights. A mean of finite values
