@@ -20,7 +20,8 @@
  *   chain_mode()               sets the mode of float arithmetic that the chains need
  *   chain_mode_end(mode)       restores the mode that chain_mode() returned
  *
- * and MAX_DECODE_ROWS, the most queries: 4 or 16.
+ * and two constants: MAX_DECODE_ROWS, the most queries, 4 or 16; and CHAINS_HAVE_A_MODE, 0 if
+ * chain_mode() does nothing.
  */
 #ifndef ATTNI_BF16_ROWS_H
 #define ATTNI_BF16_ROWS_H
@@ -390,22 +391,21 @@ static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_b
     chain_mode_end(mode);
 }
 
-/* For each j < n: sums[j] = x[j] times the matrix `rows`; += if `add`. Only components c to
- * c + 16 * vectors - 1 are computed. sums is [n][width]. x[j] holds the weights, or the gradients,
- * of key j: two for each pair of queries; x[j + 1] is ldx elements after x[j]. rows [pairs][width]
- * has the pairs of rows of dout, or of q. `pairs` may be a constant. */
-INLINE void row_products_of(float *sums, const attni_bf16 *x, ptrdiff_t ldx, const attni_bf16 *rows,
-                            const int pairs, int n, int64_t width, bool add, int64_t c,
+/* For each j < n: to[j] = x[j] times the matrix `rows`; += if `add`. Only 16 * vectors components
+ * are computed. to[j + 1] is ldto floats after to[j]. x[j] holds the weights, or the gradients, of
+ * key j: two for each pair of queries; x[j + 1] is ldx elements after x[j]. rows [pairs][width] has
+ * the pairs of rows of dout, or of q, from the first component on. `pairs` may be a constant. */
+INLINE void row_products_of(float *to, int64_t ldto, const attni_bf16 *x, ptrdiff_t ldx,
+                            const attni_bf16 *rows, const int pairs, int n, int64_t width, bool add,
                             const int vectors)
 {
-    for (int j = 0; j < n; j++, x += ldx) {
-        float *to = sums + j * width + c;
+    for (int j = 0; j < n; j++, x += ldx, to += ldto) {
         chain s[4];
         UNROLL for (int g = 0; g < vectors; g++) s[g] = chain_from(_mm512_setzero_ps());
         for (int i = 0; i < pairs; i++)
             UNROLL for (int g = 0; g < vectors; g++) s[g] =
                 chain_dot(s[g], pair_at(x + 2 * i),
-                          _mm512_load_si512(rows + 2 * (i * width + c) + 32 * g));
+                          _mm512_load_si512(rows + 2 * i * width + 32 * g));
         UNROLL for (int g = 0; g < vectors; g++)
         {
             const __m512 sum = chain_sums(s[g]);
@@ -415,19 +415,50 @@ INLINE void row_products_of(float *sums, const attni_bf16 *x, ptrdiff_t ldx, con
     }
 }
 
+/* As above, for the 64 or 32 components from c on, in the mode of chains. */
+INLINE void row_products_at(float *to, int64_t ldto, const attni_bf16 *x, ptrdiff_t ldx,
+                            const attni_bf16 *rows, int pairs, int n, int64_t width, bool add,
+                            int64_t c)
+{
+    const unsigned mode = chain_mode();
+    rows += 2 * c;
+    if (c + 64 > width)
+        row_products_of(to, ldto, x, ldx, rows, pairs, n, width, add, 2);
+    else if (pairs == 1)
+        row_products_of(to, ldto, x, ldx, rows, 1, n, width, add, 4);
+    else
+        row_products_of(to, ldto, x, ldx, rows, pairs, n, width, add, 4);
+    chain_mode_end(mode);
+}
+
+/* Adds n rows of `products`, up to 64 components each, to those of `sums` from c on. */
+INLINE void add_row_products(float *sums, const float *products, int n, int64_t width, int64_t c)
+{
+    for (int j = 0; j < n; j++)
+        for (int64_t i = c; i < width && i < c + 64; i += 16) {
+            float *to = sums + j * width + i;
+            _mm512_store_ps(to, _mm512_add_ps(_mm512_load_ps(to),
+                                              _mm512_load_ps(products + 64 * j + i - c)));
+        }
+}
+
+/* sums [n][width] = products; += if `add`. If chains have a mode of their own, products are added
+ * after it has ended, as multiply() adds them: a sum that is denormal then has the same bits. */
 static void row_products(float *sums, const attni_bf16 *x, ptrdiff_t ldx, const attni_bf16 *rows,
                          int pairs, int n, int64_t width, bool add)
 {
-    const unsigned mode = chain_mode();
-    int64_t c = 0;
-    for (; c + 64 <= width; c += 64)
-        if (pairs == 1)
-            row_products_of(sums, x, ldx, rows, 1, n, width, add, c, 4);
-        else
-            row_products_of(sums, x, ldx, rows, pairs, n, width, add, c, 4);
-    if (c < width)
-        row_products_of(sums, x, ldx, rows, pairs, n, width, add, c, 2);
-    chain_mode_end(mode);
+    enum { KEYS = 32 };
+    float products[64 * KEYS] __attribute__((aligned(64)));
+    const bool add_after = add && CHAINS_HAVE_A_MODE;
+    for (int64_t c = 0; c < width; c += 64) {
+        if (!add_after)
+            row_products_at(sums + c, width, x, ldx, rows, pairs, n, width, add, c);
+        for (int j = 0; add_after && j < n; j += KEYS) {
+            const int keys = n - j < KEYS ? n - j : KEYS;
+            row_products_at(products, 64, x + j * ldx, ldx, rows, pairs, keys, width, false, c);
+            add_row_products(sums + j * width, products, keys, width, c);
+        }
+    }
 }
 
 /* ------------------------------------------------- keys of a chunk and values of the one before */

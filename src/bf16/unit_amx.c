@@ -335,23 +335,6 @@ static void values(const attni_bf16_values *x)
         add_panels_16(x, d, 2);
 }
 
-/* Like a tile product: denormal numbers count as 0, sums round to nearest, nothing traps. The asm
- * statements keep the compiler from moving arithmetic, which reads and writes memory, past a change
- * of mode. */
-INLINE unsigned chain_mode(void)
-{
-    const unsigned mode = _mm_getcsr();
-    _mm_setcsr(0x9fc0);
-    __asm__ volatile("" : : : "memory");
-    return mode;
-}
-
-INLINE void chain_mode_end(unsigned mode)
-{
-    __asm__ volatile("" : : : "memory");
-    _mm_setcsr(mode);
-}
-
 /* ----------------------------------------------------------------------------- the backward */
 
 /* Adds 16 x 16 sums, times `factors` if there are any, to c. */
@@ -402,13 +385,8 @@ INLINE void multiply_square(const attni_bf16_product *x, int m, int n, const boo
     }
 }
 
-/* Products without factors are added to dk or dv in the mode in which row_products() adds.
- * (Products with factors are added to dq, in the usual mode, as attni_bf16_add_scaled_rows() adds.)
- * */
 static void multiply(const attni_bf16_product *x)
 {
-    const bool flushes = x->add && !x->factors;
-    const unsigned mode = flushes ? chain_mode() : 0;
     for (int n = 0; n < x->n; n += 32) {
         int m = 0;
         for (; m + 32 <= x->m; m += 32)
@@ -416,8 +394,6 @@ static void multiply(const attni_bf16_product *x)
         if (m < x->m)
             multiply_square(x, m, n, false);
     }
-    if (flushes)
-        chain_mode_end(mode);
 }
 
 /* ------------------------------------------------------------------------------ the decode path */
@@ -426,6 +402,7 @@ static void multiply(const attni_bf16_product *x)
  * They give the bits of a tile product: of 16 pairs, the even elements are one chain and the odd
  * ones another, and the sum of both is then added. */
 #define MAX_DECODE_ROWS 4
+#define CHAINS_HAVE_A_MODE 1
 typedef struct chain {
     __m512 sums, even, odd;
 } chain;
@@ -450,6 +427,23 @@ INLINE chain chain_end_run(chain c)
 }
 
 INLINE __m512 chain_sums(chain c) { return chain_end_run(c).sums; }
+
+/* Like a tile product: denormal numbers count as 0, sums round to nearest, nothing traps. The asm
+ * statements keep the compiler from moving arithmetic, which reads and writes memory, past a change
+ * of mode. */
+INLINE unsigned chain_mode(void)
+{
+    const unsigned mode = _mm_getcsr();
+    _mm_setcsr(0x9fc0);
+    __asm__ volatile("" : : : "memory");
+    return mode;
+}
+
+INLINE void chain_mode_end(unsigned mode)
+{
+    __asm__ volatile("" : : : "memory");
+    _mm_setcsr(mode);
+}
 
 #include "rows.h"
 

@@ -22,18 +22,30 @@
 #define FOR_U UNROLL for (int u = 0; u < mr; u++)
 #define FOR_G UNROLL for (int g = 0; g < nv; g++)
 
-/* c + a0 b0 + a1 b1, for the pairs of bf16 in each 32 bits. */
-INLINE __m512 dot(__m512 c, __m512i a, __m512i b)
+/* dot: c + a0 b0 + a1 b1, for the pairs of bf16 in each 32 bits. */
+#ifdef ATTNI_AMX_EMULATED
+/* Like the instruction: denormal numbers count as 0, sums round to nearest, nothing traps. The asm
+ * statements keep the compiler from moving the arithmetic past a change of mode. The function is
+ * not inlined, because with AVX-512 in C each copy takes a part of its own of a stack frame. */
+static __attribute__((noinline)) __m512 dot(__m512 c, __m512i a, __m512i b)
 {
-#ifdef ATTNI_AMX_EMULATED /* except for denormals, which the instruction treats as 0 */
+    const unsigned mode = _mm_getcsr();
+    _mm_setcsr(0x9fc0);
+    __asm__ volatile("" : "+m"(a), "+m"(b), "+m"(c));
     const __m512 high = _mm512_fmadd_ps(as_float(_mm512_and_si512(a, high_half())),
                                         as_float(_mm512_and_si512(b, high_half())), c);
-    return _mm512_fmadd_ps(as_float(_mm512_slli_epi32(a, 16)), as_float(_mm512_slli_epi32(b, 16)),
-                           high);
-#else
-    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
-#endif
+    __m512 sum = _mm512_fmadd_ps(as_float(_mm512_slli_epi32(a, 16)),
+                                 as_float(_mm512_slli_epi32(b, 16)), high);
+    __asm__ volatile("" : "+m"(sum));
+    _mm_setcsr(mode);
+    return sum;
 }
+#else
+INLINE __m512 dot(__m512 c, __m512i a, __m512i b)
+{
+    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+}
+#endif
 
 /* --------------------------------------------------------------------------- whole tiles */
 
@@ -175,6 +187,7 @@ static void multiply(const attni_bf16_product *product)
 
 /* The order of sums in the decode path (rows.h): one chain. */
 #define MAX_DECODE_ROWS 16
+#define CHAINS_HAVE_A_MODE 0
 typedef __m512 chain;
 INLINE chain chain_from(__m512 sums) { return sums; }
 INLINE chain chain_dot(chain c, __m512i a, __m512i b) { return dot(c, a, b); }

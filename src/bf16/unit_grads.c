@@ -17,17 +17,23 @@
 #include "lanes.h"
 #include "../kernel/vec/exp2.h"
 
-/* Rounds 32 elements to nearest even, in order. */
+/* Rounds 32 elements to nearest even, in order; denormal numbers count as 0. */
+#ifdef ATTNI_AMX_EMULATED
+INLINE __m256i narrowed_half(__m512 x)
+{
+    const __m512 zero = as_float(_mm512_and_si512(as_bits(x), _mm512_set1_epi32(INT32_MIN)));
+    const __mmask16 denormal =
+        _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(0x1p-126F), _CMP_LT_OQ);
+    return _mm512_cvtepi32_epi16((__m512i)v_bits_bf16(_mm512_mask_mov_ps(x, denormal, zero)));
+}
+
 INLINE __m512i narrowed(__m512 low, __m512 high)
 {
-#ifdef ATTNI_AMX_EMULATED /* except for denormals, which the instruction treats as 0 */
-    const __m256i a = _mm512_cvtepi32_epi16((__m512i)v_bits_bf16(low));
-    const __m256i b = _mm512_cvtepi32_epi16((__m512i)v_bits_bf16(high));
-    return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
-#else
-    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
-#endif
+    return _mm512_inserti64x4(_mm512_castsi256_si512(narrowed_half(low)), narrowed_half(high), 1);
 }
+#else
+INLINE __m512i narrowed(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
+#endif
 
 typedef struct column {
     __m512 lse, factor, delta, largest;
