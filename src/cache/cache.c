@@ -6,7 +6,7 @@
  * which has one scale per row; so it does not matter how rows are divided into appends.
  *
  * To add a float type of 2 or 4 bytes whose numbers a float holds exactly, only the error lines
- * that list the types change here. Any other type needs a branch in check_numbers, store_row and
+ * that list the types change here. Any other type needs a branch in check_numbers, store_rows and
  * load_part, as ATTN_I8 has, and in carve if it has scales.
  */
 #include "cache.h"
@@ -16,6 +16,7 @@
 #include <string.h>
 
 #define PIECE 256       /* components of a row converted at a time */
+#define I8_ROWS 16      /* rows whose scales are computed together */
 #define INTERLEAVED 256 /* bytes of a row transposed at a time */
 #define LINE ATTNI_LINE
 #define UNIT ATTNI_UNIT
@@ -355,43 +356,65 @@ static void quantise_doubles(int8_t *to, const char *from, attn_dtype dtype, int
     }
 }
 
-/* Stores a row as i8; returns its scale, the largest |x| / 127 rounded to float. Because of this
+/* The scale of a row that is stored as i8: the largest |x| / 127 rounded to float. Because of this
  * rounding a quotient can be slightly above 127, or far above if the scale is denormal. The scale
  * is not finite if the row holds a NaN or an infinity, or if an f64 row has |x| > 4.3e40, so that
  * the scale is beyond float. It is then stored as NaN, and every element reads as NaN. If the scale
  * rounds to 0, all elements are 0. */
-static float quantise_row(int8_t *to, const char *from, attn_dtype dtype, int64_t stride, int64_t n)
+static float scale_of_row(const attni_kernels *kernels, const char *from, attn_dtype dtype,
+                          int64_t stride, int64_t n)
 {
-    const attni_kernels *kernels = attni_kernels_of(attni_isa_best(), 32);
     const double most = dtype == ATTN_F64 ? largest_double(from, stride, n)
                                           : (double)largest(kernels, from, dtype, stride, n);
     const float scale = (float)(most / 127);
-    if (scale == 0 || !isfinite(scale)) {
+    return isfinite(scale) ? scale : NAN;
+}
+
+/* Stores a row with its scale. */
+static void quantise_row(const attni_kernels *kernels, int8_t *to, const char *from,
+                         attn_dtype dtype, int64_t stride, float scale, int64_t n)
+{
+    if (scale == 0 || isnan(scale)) {
         memset(to, 0, (size_t)n);
-        return scale == 0 ? 0 : NAN;
+        return;
     }
     if (dtype == ATTN_F64 || scale < FLT_MIN) {
         quantise_doubles(to, from, dtype, stride, (double)scale, n);
-        return scale;
+        return;
     }
     float copy[PIECE];
     for (int64_t i = 0; i < n; i += PIECE) {
         const int64_t here = least(PIECE, n - i);
         kernels->quantise(to + i, floats(copy, from, dtype, stride, i, here), scale, here);
     }
-    return scale;
+}
+
+/* Stores up to I8_ROWS rows from position `first` on, the i-th of t and those after it. All scales
+ * are computed before the first row is stored: one row's steps depend on each other, so the CPU
+ * works on several rows at a time. */
+static void store_i8_rows(attn_cache *c, attni_cache_part part, int64_t b, int64_t first,
+                          const attn_tensor *t, int64_t hk, int64_t i, int n)
+{
+    const attni_kernels *kernels = attni_kernels_of(attni_isa_best(), 32);
+    const int64_t width = c->width[part], stride = t->stride[3];
+    float scales[I8_ROWS];
+    for (int r = 0; r < n; r++)
+        scales[r] = scale_of_row(kernels, attni_at(t, 0, hk, i + r, 0), t->dtype, stride, width);
+    for (int r = 0; r < n; r++) {
+        const int64_t slot = find_slot(c, b, hk, first + r);
+        quantise_row(kernels, (int8_t *)row_at(c, part, slot), attni_at(t, 0, hk, i + r, 0),
+                     t->dtype, stride, scales[r], width);
+        c->scales[part][slot] = scales[r];
+    }
 }
 
 static void store_row(attn_cache *c, attni_cache_part part, int64_t slot, const attn_tensor *t,
                       int64_t hk, int64_t i)
 {
-    const char *from = attni_at(t, 0, hk, i, 0);
-    char *to = row_at(c, part, slot);
     const int64_t n = c->width[part];
-    if (c->options.dtype == ATTN_I8)
-        c->scales[part][slot] = quantise_row((int8_t *)to, from, t->dtype, t->stride[3], n);
-    else if (n > 0)
-        convert_row(to, c->options.dtype, from, t->dtype, t->stride[3], n);
+    if (n > 0)
+        convert_row(row_at(c, part, slot), c->options.dtype, attni_at(t, 0, hk, i, 0), t->dtype,
+                    t->stride[3], n);
 }
 
 /* Stores n keys of one group, interleaved. The first goes to lane `slot` % ATTNI_GROUP. */
@@ -419,6 +442,11 @@ static void store_rows(attn_cache *c, attni_cache_part part, int64_t b, int64_t 
                        const attn_tensor *t, int64_t hk, int64_t n)
 {
     for (int64_t i = 0, here; i < n; i += here) {
+        if (c->options.dtype == ATTN_I8) {
+            here = least(I8_ROWS, n - i);
+            store_i8_rows(c, part, b, first + i, t, hk, i, (int)here);
+            continue;
+        }
         const int64_t slot = find_slot(c, b, hk, first + i);
         here = is_interleaved(c, part) ? least(n - i, ATTNI_GROUP - slot % ATTNI_GROUP) : 1;
         if (is_interleaved(c, part))

@@ -338,10 +338,16 @@ static void op_column_sums(double *sums, const void *x_, ptrdiff_t ld, int rows,
 
 /* -------------------------------------------------------------------------- rows of an i8 cache */
 
+V_INLINE vec magnitude(vec x)
+{
+    typedef uint32_t bits __attribute__((vector_size(sizeof(vec))));
+    return (vec)((bits)x & 0x7fffffff);
+}
+
 V_INLINE void largest_part(vec x, vec *most, vec *lost)
 {
-    *most = v_max(*most, v_max(x, v_sub(v_set1(0), x)));
-    *lost = v_add(*lost, v_sub(x, x)); /* 0, or NaN if x is not finite */
+    *most = v_max(*most, magnitude(x));
+    *lost = v_fma(x, v_set1(0), *lost); /* 0, or NaN if x is not finite */
 }
 
 /* An append reads rows that follow each other, and this operation is the first to read a row. So it
@@ -349,25 +355,20 @@ V_INLINE void largest_part(vec x, vec *most, vec *lost)
 static float op_largest(const void *x_, int64_t n)
 {
     const R_any *x = x_;
-    const vec zero = v_set1(0);
-    vec most = zero, lost = zero;
+    vec most = v_set1(0), lost = most;
     int64_t i = 0;
     for (; i + V_LANES <= n; i += V_LANES) {
         __builtin_prefetch((const void *)((uintptr_t)(x + i) + 2048), 0, 3);
         largest_part(v_loadu(x + i), &most, &lost);
     }
-    R lane[V_LANES];
     if (i < n) {
+        R lane[V_LANES];
         copy_part(lane, x + i, n - i, 0);
         largest_part(v_loadu(lane), &most, &lost);
     }
-    if (v_any(v_lt(zero, v_select(v_eq(lost, lost), zero, v_set1(1)))))
+    if (v_any(v_lt(v_set1(0), v_select(v_eq(lost, lost), v_set1(0), v_set1(1)))))
         return (float)NAN;
-    v_storeu(lane, most);
-    for (int half = V_LANES / 2; half > 0; half /= 2)
-        for (int u = 0; u < half; u++)
-            lane[u] = lane[u] > lane[u + half] ? lane[u] : lane[u + half];
-    return lane[0];
+    return v_largest(most);
 }
 
 /* x / scale, or a number that rounds to the same integer: the product with 1 / scale, which is
@@ -385,27 +386,42 @@ V_INLINE v_wide quotient_to_round(v_wide x, v_wide scale, v_wide inverse)
     return (v_wide)(((bits)nearest & exact) | ((bits)y & ~exact));
 }
 
-/* Products in float are within 2^-16 of the quotients: |quotient| <= 128, and inverse and product
- * are rounded once each. So both round to the same integer, unless a product is that close to the
- * middle between two integers: then its vector is computed in double. */
+/* Vectors whose products with 1 / scale round to the same integers as the quotients are stored by
+ * one test for all `count`. Products in float are within 2^-16 of the quotients: |quotient| <= 128,
+ * and the inverse is rounded once. So both round to the same integer, unless a product is that
+ * close to the middle between two integers: then the vectors are computed in double. */
+V_INLINE void quantise_vectors(int8_t *to, const R_any *x, v_wide scale, v_wide inverse, vec times,
+                               const int count)
+{
+    const vec magic = v_set1(0x1.8p23F); /* adding it rounds to an integer */
+    const vec minus_times = v_sub(v_set1(0), times);
+    vec nearest[4], off = v_set1(0);
+    UNROLL for (int u = 0; u < count; u++)
+    {
+        const vec part = v_loadu(x + u * V_LANES);
+        nearest[u] = v_sub(v_fma(part, times, magic), magic);
+        off = v_max(off, magnitude(v_fma(part, minus_times, nearest[u])));
+    }
+    if (!v_any(v_lt(v_set1((R)(0.5 - 0x1p-15)), off))) {
+        UNROLL for (int u = 0; u < count; u++) v_to_i8(to + u * V_LANES, nearest[u]);
+        return;
+    }
+    for (int i = 0; i < count * V_LANES; i += V_WIDE_LANES)
+        v_wide_to_i8(to + i, quotient_to_round(v_wide_load(x + i), scale, inverse));
+}
+
 static void op_quantise(int8_t *to, const void *x_, float scale_, int64_t n)
 {
     const R_any *x = x_;
     const double inverse_ = 1 / (double)scale_;
     const v_wide scale = v_wide_set1((double)scale_), inverse = v_wide_set1(inverse_);
-    const vec times = v_set1((R)inverse_), near_middle = v_set1((R)(0.5 - 0x1p-15));
+    const vec times = v_set1((R)inverse_);
     int64_t i = 0;
     /* Not in the portable code, which stays small. */
-    for (; V_ACCUMULATORS > 8 && i + V_LANES <= n; i += V_LANES) {
-        const vec product = v_mul(v_loadu(x + i), times), nearest = v_round(product);
-        const vec off = v_sub(product, nearest);
-        if (!v_any(v_lt(near_middle, v_max(off, v_sub(v_set1(0), off))))) {
-            v_to_i8(to + i, nearest);
-            continue;
-        }
-        for (int u = 0; u < V_LANES; u += V_WIDE_LANES)
-            v_wide_to_i8(to + i + u, quotient_to_round(v_wide_load(x + i + u), scale, inverse));
-    }
+    for (; V_ACCUMULATORS > 8 && i + 4 * V_LANES <= n; i += 4 * V_LANES)
+        quantise_vectors(to + i, x + i, scale, inverse, times, 4);
+    for (; V_ACCUMULATORS > 8 && i + V_LANES <= n; i += V_LANES)
+        quantise_vectors(to + i, x + i, scale, inverse, times, 1);
     for (; i + V_WIDE_LANES <= n; i += V_WIDE_LANES)
         v_wide_to_i8(to + i, quotient_to_round(v_wide_load(x + i), scale, inverse));
     if (i < n) {

@@ -106,6 +106,12 @@ V_INLINE v_wide v_wide_load(const R_any *p)
 }
 V_INLINE void v_wide_store(R_any *p, v_wide a) { _mm_storeu_ps((float *)p, _mm256_cvtpd_ps(a)); }
 V_INLINE v_wide v_wide_max(v_wide a, v_wide b) { return _mm256_max_pd(a, b); }
+V_INLINE float v_largest(vec a)
+{
+    const __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 y = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+}
 V_INLINE void v_to_i8(int8_t *p, vec a)
 {
     const __m256i n = _mm256_cvtps_epi32(a);

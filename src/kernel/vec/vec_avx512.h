@@ -68,6 +68,7 @@ V_INLINE v_wide v_wide_load(const R_any *p)
 }
 V_INLINE void v_wide_store(R_any *p, v_wide a) { _mm256_storeu_ps((float *)p, _mm512_cvtpd_ps(a)); }
 V_INLINE v_wide v_wide_max(v_wide a, v_wide b) { return _mm512_max_pd(a, b); }
+V_INLINE float v_largest(vec a) { return _mm512_reduce_max_ps(a); }
 V_INLINE void v_to_i8(int8_t *p, vec a)
 {
     _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a)));

@@ -97,6 +97,13 @@ V_INLINE v_wide v_wide_max(v_wide a, v_wide b) /* as v_max */
         a[i] = a[i] > b[i] ? a[i] : b[i];
     return a;
 }
+/* The largest element; no element may be NaN. */
+V_INLINE float v_largest(vec a)
+{
+    for (int i = 1; i < V_LANES; i++)
+        a[0] = a[0] > a[i] ? a[0] : a[i];
+    return a[0];
+}
 V_INLINE void v_to_i8(int8_t *p, vec a) /* a: integers from -127 to 127 */
 {
     for (int i = 0; i < V_LANES; i++)
