@@ -386,27 +386,25 @@ V_INLINE v_wide quotient_to_round(v_wide x, v_wide scale, v_wide inverse)
     return (v_wide)(((bits)nearest & exact) | ((bits)y & ~exact));
 }
 
-/* Vectors whose products with 1 / scale round to the same integers as the quotients are stored by
- * one test for all `count`. Products in float are within 2^-16 of the quotients: |quotient| <= 128,
+/* Two vectors. Products in float are within 2^-16 of the quotients: |quotient| <= 128,
  * and the inverse is rounded once. So both round to the same integer, unless a product is that
  * close to the middle between two integers: then the vectors are computed in double. */
-V_INLINE void quantise_vectors(int8_t *to, const R_any *x, v_wide scale, v_wide inverse, vec times,
-                               const int count)
+V_INLINE void quantise_vectors(int8_t *to, const R_any *x, v_wide scale, v_wide inverse, vec times)
 {
     const vec magic = v_set1(0x1.8p23F); /* adding it rounds to an integer */
     const vec minus_times = v_sub(v_set1(0), times);
-    vec nearest[4], off = v_set1(0);
-    UNROLL for (int u = 0; u < count; u++)
+    vec nearest[2], off = v_set1(0);
+    UNROLL for (int u = 0; u < 2; u++)
     {
         const vec part = v_loadu(x + u * V_LANES);
         nearest[u] = v_sub(v_fma(part, times, magic), magic);
         off = v_max(off, magnitude(v_fma(part, minus_times, nearest[u])));
     }
     if (!v_any(v_lt(v_set1((R)(0.5 - 0x1p-15)), off))) {
-        UNROLL for (int u = 0; u < count; u++) v_to_i8(to + u * V_LANES, nearest[u]);
+        UNROLL for (int u = 0; u < 2; u++) v_to_i8(to + u * V_LANES, nearest[u]);
         return;
     }
-    for (int i = 0; i < count * V_LANES; i += V_WIDE_LANES)
+    for (int i = 0; i < 2 * V_LANES; i += V_WIDE_LANES)
         v_wide_to_i8(to + i, quotient_to_round(v_wide_load(x + i), scale, inverse));
 }
 
@@ -418,10 +416,8 @@ static void op_quantise(int8_t *to, const void *x_, float scale_, int64_t n)
     const vec times = v_set1((R)inverse_);
     int64_t i = 0;
     /* Not in the portable code, which stays small. */
-    for (; V_ACCUMULATORS > 8 && i + 4 * V_LANES <= n; i += 4 * V_LANES)
-        quantise_vectors(to + i, x + i, scale, inverse, times, 4);
-    for (; V_ACCUMULATORS > 8 && i + V_LANES <= n; i += V_LANES)
-        quantise_vectors(to + i, x + i, scale, inverse, times, 1);
+    for (; V_ACCUMULATORS > 8 && i + 2 * V_LANES <= n; i += 2 * V_LANES)
+        quantise_vectors(to + i, x + i, scale, inverse, times);
     for (; i + V_WIDE_LANES <= n; i += V_WIDE_LANES)
         v_wide_to_i8(to + i, quotient_to_round(v_wide_load(x + i), scale, inverse));
     if (i < n) {
