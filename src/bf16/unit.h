@@ -148,6 +148,7 @@ typedef struct attni_bf16_unit {
     int granule;          /* keys are read in place if D is a multiple of this ... */
     int keys;             /* ... and their number a multiple of this */
     int blocks;           /* most blocks of one call of values: 1, or all of a chunk */
+    int tile_bytes;       /* most bytes of the tiles of a task: a part of L2 */
     bool prefetch_values; /* those of the next block, before a block is packed */
     void (*begin)(void);  /* this thread begins to use the unit ... */
     void (*end)(void);    /* ... and releases it */

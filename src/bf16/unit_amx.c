@@ -470,6 +470,7 @@ const attni_bf16_unit attni_bf16_amx = {
     .granule = 32,
     .keys = ROWS,
     .blocks = ATTNI_BF16_BLOCKS,
+    .tile_bytes = 1024 * 1024, /* such CPUs have 2 MiB of L2 or more */
     .begin = begin,
     .end = end,
     .scores = scores,

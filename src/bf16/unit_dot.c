@@ -247,6 +247,7 @@ const attni_bf16_unit attni_bf16_dot = {
     .granule = 2,
     .keys = 16,
     .blocks = 1,
+    .tile_bytes = 512 * 1024,
     .prefetch_values = true,
     .begin = nothing,
     .end = nothing,

@@ -14,6 +14,7 @@
  * order of them.
  */
 #include "../bf16/bf16_engine.h"
+#include "../bf16/unit.h"
 #include "sdpa.h"
 #include "tile.h"
 
@@ -28,10 +29,13 @@ static int tiles_per_task(const attni_plan *p, int threads)
     if (p->group > 1 || p->T <= p->nv * p->kernels->lanes)
         return 1;
     const double W = p->nv * p->kernels->lanes;
-    const double tile_bytes = (double)(p->D + p->Dv) * W * (double)p->real;
+    /* queries, in the type of the products, and sums */
+    const double tile_bytes =
+        W * ((double)p->D * (p->unit ? 2 : (double)p->real) + (double)p->Dv * (double)p->real);
+    const double most = p->unit ? (double)p->unit->tile_bytes : 512 * 1024;
     const double heads = (double)p->B * (double)p->H;
     int tiles = p->engine->tiles;
-    while (tiles > 1 && ((double)p->T <= W * (tiles / 2) || tiles * tile_bytes > 512 * 1024 ||
+    while (tiles > 1 && ((double)p->T <= W * (tiles / 2) || tiles * tile_bytes > most ||
                          (threads > 1 && heads * ceil((double)p->T / (W * tiles)) < 4.0 * threads)))
         tiles /= 2;
     return tiles;
