@@ -1,7 +1,8 @@
 /* The operands and results of bf16_task.c:
  *
  *   load queries, find keys, find values   from the caller's tensors into the shapes of unit.h
- *   clear, write, rescale a tile           sums at the start of a sweep; out and lse at its end
+ *   clear and rescale a tile               its sums, before a sweep and before the rescaled sweep
+ *   write a tile                           out and lse, after a sweep
  *   write scores                           the scores that the caller requested
  *
  * Terms (tile, block, chunk, interleaved): the glossary in kernel/kernel.h. Arrays: unit.h
@@ -174,7 +175,7 @@ static void add_sink(bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
     attni_bf16_columns *x = w->columns;
-    for (int i = 0; i < t->W; i++) { /* c: log2(e), divided by 2^8 where t->c is (rescaled sweep) */
+    for (int i = 0; i < t->W; i++) { /* log2(e); / 2^8 if the rescaled sweep divided t->c[i] so */
         x->c[i] = (float)((double)t->c[i] / p->log2_scale * ATTNI_LOG2E);
         x->top[i] = sink_of(w, t, i);
     }
@@ -197,8 +198,8 @@ static bool too_large(const bf16_worker *w, const bf16_tile *t, int i)
     return attni_log2_too_large(sizeof(float), x);
 }
 
-/* The same for any row of the tile. Without sinks, testing the largest score of all rows nearly
- * always suffices. */
+/* The same for any row of the tile. Without sinks, the largest |top| of all rows is tested first:
+ * it is nearly always small enough, and then no row is too large. */
 static bool some_too_large(const bf16_worker *w, const bf16_tile *t)
 {
     float most = 0; /* the largest |top| that is not NaN */
@@ -252,12 +253,12 @@ bool attni_bf16_write(bf16_worker *w, bf16_tile *t)
     return again;
 }
 
-/* Prepares the rescaled sweep: rows that are not finite yet are computed again such that sums
- * cannot overflow. Weights are scaled by 2^-40 (value_scale) before values are added, which keeps
- * their mantissas; attni_bf16_write() scales L by the same factor. If the scores of a row are too
- * large for log2 units, its c is divided by 2^8. This changes
- * no weight: two different scores of this size are so far apart that the smaller one has the weight
- * 0 with either c. */
+/* Prepares the rescaled sweep, which computes the whole tile again. In rows that are not finite, or
+ * whose scores are too large for log2 units, sums can then not overflow: weights are multiplied by
+ * 2^-40 (value_scale) before values are added, and attni_bf16_write() multiplies L by the same
+ * factor. If the scores of a row are too large for log2 units, its c is divided by 2^8. This
+ * changes no weight: two different scores of this size are so far apart that the smaller one has
+ * the weight 0 with either c. */
 void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
@@ -273,7 +274,7 @@ void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t)
         if (huge[i])
             t->c[i] = (float)(p->log2_scale / 256);
         if (!stays[i])
-            t->value_scale[i] = 0x1p-40F; /* room for the sum of 2^31 of the largest values */
+            t->value_scale[i] = 0x1p-40F; /* keeps a sum of 2^31 of the largest values finite */
     }
 }
 
@@ -313,7 +314,8 @@ static void score_rows(bf16_worker *w, bf16_tile *t, int64_t j0, int n, attni_cl
 }
 
 /* Writes the scores that the caller requested. They are computed once more, now that M and L are
- * final. Keys outside the sequence occur too, with negative or large j. */
+ * final. The loop runs over all keys of the tensor. j counts from the first key of this sequence,
+ * so it can be negative or beyond the end. */
 void attni_bf16_write_scores(bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;

@@ -391,10 +391,12 @@ static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_b
     chain_mode_end(mode);
 }
 
-/* For each j < n: to[j] = x[j] times the matrix `rows`; += if `add`. Only 16 * vectors components
- * are computed. to[j + 1] is ldto floats after to[j]. x[j] holds the weights, or the gradients, of
- * key j: two for each pair of queries; x[j + 1] is ldx elements after x[j]. rows [pairs][width] has
- * the pairs of rows of dout, or of q, from the first component on. `pairs` may be a constant. */
+/* For each key j < n: row j of `to` = row j of x times the matrix `rows`; += if `add`. Only 16 *
+ * vectors components are computed; `to` and `rows` begin at the first of them.
+ *   to     rows of ldto floats
+ *   x      rows of ldx elements: the weights, or the gradients, of a key; two for each pair of
+ *          queries
+ *   rows   [pairs][width][2]: pairs of rows of dout, or of q. `pairs` may be a constant */
 INLINE void row_products_of(float *to, int64_t ldto, const attni_bf16 *x, ptrdiff_t ldx,
                             const attni_bf16 *rows, const int pairs, int n, int64_t width, bool add,
                             const int vectors)
@@ -415,7 +417,8 @@ INLINE void row_products_of(float *to, int64_t ldto, const attni_bf16 *x, ptrdif
     }
 }
 
-/* As above, for the 64 or 32 components from c on, in the mode of chains. */
+/* The same in the mode of chains, for the components from c on: 64, or 32 if no more are left. `to`
+ * begins at component c, `rows` at component 0. */
 INLINE void row_products_at(float *to, int64_t ldto, const attni_bf16 *x, ptrdiff_t ldx,
                             const attni_bf16 *rows, int pairs, int n, int64_t width, bool add,
                             int64_t c)
@@ -442,8 +445,10 @@ INLINE void add_row_products(float *sums, const float *products, int n, int64_t 
         }
 }
 
-/* sums [n][width] = products; += if `add`. If chains have a mode of their own, products are added
- * after it has ended, as multiply() adds them: a sum that is denormal then has the same bits. */
+/* sums [n][width] = products; += if `add`. If chains have a mode of their own (on the matrix unit,
+ * which treats denormal numbers as 0), products are added after it has ended. multiply() of
+ * unit_amx.c adds in the same way, so that a denormal sum has the same bits with few queries as
+ * with many. */
 static void row_products(float *sums, const attni_bf16 *x, ptrdiff_t ldx, const attni_bf16 *rows,
                          int pairs, int n, int64_t width, bool add)
 {
@@ -463,9 +468,10 @@ static void row_products(float *sums, const attni_bf16 *x, ptrdiff_t ldx, const 
 
 /* ------------------------------------------------- keys of a chunk and values of the one before */
 
-/* The loop over the values of 16 keys is not unrolled: with more than about 16 loads the hardware
- * prefetcher loses the streams, and memory delivers half the rate. There is no software prefetch
- * either: at distances of 1 to 8 KiB it made the loop 5 to 15 % slower. */
+/* The loop over the values of 16 keys is not unrolled: if its body has more than about 16 loads,
+ * the hardware prefetcher no longer follows keys and values, and they are read at three quarters
+ * of the rate (docs/decisions/0014). There is no software prefetch either: at distances of 1 to 8
+ * KiB it made the loop 5 to 15 % slower. */
 INLINE void values_and_next_scores_of(const attni_bf16_values_and_next_scores *x, const int groups)
 {
     const char *k = x->k, *v = x->v;

@@ -176,7 +176,8 @@ static void weights(const attni_bf16_weights *x)
 
 /* ------------------------------------------------------------------------------- values */
 
-/* Panels d and d + 1 for 32 queries. `half` counts the halves of blocks, of 32 keys. */
+/* The sums of components 16 d to 16 d + 31 (panels d and d + 1), for 32 queries. `half` counts the
+ * halves of blocks, of 32 keys. */
 INLINE void add_panels(const attni_bf16_values *x, int d)
 {
     float *acc = x->acc + d * 16 * 32;
@@ -270,8 +271,8 @@ static bool pack_few(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, 
 INLINE int component_of(int d, int i) { return d / 2 * 32 + i / 4 * 8 + d % 2 * 4 + i % 4; }
 
 /* Two or four panels, from d on, with weights as rows of the left operand and pairs of values as
- * the right one. p: for each 32 keys, [16 queries][32 keys] of bf16. The bits are those of
- * add_panels_16(). */
+ * the right one. p holds bf16 (as floats, because pairs of weights were transposed): for each 32
+ * keys, [16 queries][32 keys]. The bits are those of add_panels_16(). */
 INLINE void add_few(const attni_bf16_values *x, const float *p, int d, const int panels)
 {
     float sums[4 * 256] __attribute__((aligned(64)));
@@ -429,8 +430,8 @@ INLINE chain chain_end_run(chain c)
 INLINE __m512 chain_sums(chain c) { return chain_end_run(c).sums; }
 
 /* Like a tile product: denormal numbers count as 0, sums round to nearest, nothing traps. The asm
- * statements keep the compiler from moving arithmetic, which reads and writes memory, past a change
- * of mode. */
+ * statements are barriers for loads and stores. So the arithmetic, whose operands are loaded and
+ * whose results are stored, stays between two changes of mode. */
 INLINE unsigned chain_mode(void)
 {
     const unsigned mode = _mm_getcsr();

@@ -1,17 +1,16 @@
 /* bf16 attention by the dot products of AVX512-BF16, on CPUs where these are as fast as
  * multiply-adds of floats and therefore compute twice as many products: AMD since Zen 4.
  *
- * One vdpbf16ps adds two products to each of 16 floats. Operands have the shapes of unit.h; values
- * are pairs of keys with all their components side by side. Pairs of a key's components and pairs
+ * One vdpbf16ps adds two products to each of 16 floats. Operands have the shapes of unit.h. Values
+ * are [32 pairs of keys][Dv][2]: each component of two successive keys is a pair. Pairs of a key's components and pairs
  * of values are broadcast; queries and weights are in SIMD lanes, as everywhere (kernel.h). A score
  * is one chain over all pairs of components, in order; a weighted value is one chain over all pairs
  * of keys of a chunk of 256. The decode path (rows.h) keeps this order; there the lanes hold keys
- * or components instead, and nothing is packed.
+ * or components instead, and keys and values are not packed.
  *
- * Measured on a Zen 5 with 475 GFLOP/s of dot products alone (docs/decisions/0018): scores, 8 keys
- * x 32 queries at a time, reach 442 GFLOP/s (D = 64) and 457 (D = 128); values, over 64 keys, reach
- * 438. 6 x 64 and 12 x 32 are within 2 % of that, but the scores of 256 keys for 64 queries do not
- * fit in L1.
+ * Measured on a Zen 5 with 465 GFLOP/s of dot products alone (docs/decisions/0018): scores, 8 keys
+ * x 32 queries at a time, reach 442 GFLOP/s (D = 64) and 457 (D = 128). 6 keys x 64 queries is not
+ * faster, and the scores of 256 keys for 64 queries do not fit in L1.
  */
 #if defined(__x86_64__)
 
@@ -22,11 +21,12 @@
 #define FOR_U UNROLL for (int u = 0; u < mr; u++)
 #define FOR_G UNROLL for (int g = 0; g < nv; g++)
 
-/* dot: c + a0 b0 + a1 b1, for the pairs of bf16 in each 32 bits. */
+/* dot: (c + a1 b1) + a0 b0, for the pairs of bf16 in each 32 bits. */
 #ifdef ATTNI_AMX_EMULATED
 /* Like the instruction: denormal numbers count as 0, sums round to nearest, nothing traps. The asm
  * statements keep the compiler from moving the arithmetic past a change of mode. The function is
- * not inlined, because with AVX-512 in C each copy takes a part of its own of a stack frame. */
+ * not inlined: if C code stands in for AVX-512 (tests/amx/avx512), each inlined copy would take its
+ * own part of the caller's stack frame. */
 static __attribute__((noinline)) __m512 dot(__m512 c, __m512i a, __m512i b)
 {
     const unsigned mode = _mm_getcsr();
