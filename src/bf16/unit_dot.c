@@ -2,11 +2,11 @@
  * multiply-adds of floats and therefore compute twice as many products: AMD since Zen 4.
  *
  * One vdpbf16ps adds two products to each of 16 floats. Operands have the shapes of unit.h. Values
- * are [32 pairs of keys][Dv][2]: each component of two successive keys is a pair. Pairs of a key's components and pairs
- * of values are broadcast; queries and weights are in SIMD lanes, as everywhere (kernel.h). A score
- * is one chain over all pairs of components, in order; a weighted value is one chain over all pairs
- * of keys of a chunk of 256. The decode path (rows.h) keeps this order; there the lanes hold keys
- * or components instead, and keys and values are not packed.
+ * are [32 pairs of keys][Dv][2]: each component of two successive keys is a pair. Pairs of a key's
+ * components and pairs of values are broadcast; queries and weights are in SIMD lanes, as
+ * everywhere (kernel.h). A score is one chain over all pairs of components, in order; a weighted
+ * value is one chain over all pairs of keys of a chunk of 256. The decode path (rows.h) keeps this
+ * order; there the lanes hold keys or components instead, and keys and values are not packed.
  *
  * Measured on a Zen 5 with 465 GFLOP/s of dot products alone (docs/decisions/0018): scores, 8 keys
  * x 32 queries at a time, reach 442 GFLOP/s (D = 64) and 457 (D = 128). 6 keys x 64 queries is not
