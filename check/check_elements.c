@@ -79,13 +79,27 @@ void check_gelu_grad(check_case *c)
 static double limited(double x) { return fabs(x) > FLT_MAX ? copysign(INFINITY, x) : x; }
 
 /* The parameter after a step with the moments m and v. *bound is the most that it may be off: the
- * rounding of the result, and six units of what is subtracted. */
-static double want_param(double p, double m, double v, const attni_adamw *o, double *bound)
+ * rounding of the result, and six units of what is subtracted. The quotient, the step, what is
+ * subtracted and the result may each overflow. One within the bound of the largest float may also
+ * be finite; then `got`, the kernel's result, is right with or without the overflow. */
+static double want_param(double p, double m, double v, const attni_adamw *o, double got,
+                         double *bound)
 {
-    const double size = sqrt(v) * o->root + o->eps, step = limited(m / size) * o->rate;
-    const double decay = o->decay * p, want = limited(p - (decay + step));
+    const double size = sqrt(v) * o->root + o->eps, quotient = m / size, step = quotient * o->rate;
+    const double decay = o->decay * p, taken = decay + step, want = p - taken;
+    const double units = 6 * check_unit(ATTN_F32);
     *bound = check_rounding(ATTN_F32, want) + 0x1p-149 * (1 + (double)o->rate) +
-             6 * check_unit(ATTN_F32) * (fabs(decay) + fabs(step));
+             units * (fabs(decay) + fabs(step));
+    if (!isfinite(want))
+        return want;
+    const double parts[] = {-quotient, -step, -taken, want};
+    const double off[] = {units * fabs(quotient), units * fabs(step), *bound, *bound};
+    for (int i = 0; i < 4; i++) {
+        const double infinite = copysign(INFINITY, parts[i]);
+        if (fabs(parts[i]) - off[i] > FLT_MAX ||
+            (fabs(parts[i]) + off[i] > FLT_MAX && got == infinite))
+            return infinite;
+    }
     return want;
 }
 
@@ -128,7 +142,8 @@ void check_adamw(check_case *c)
         bound_m[i] = rounds * check_rounding(ATTN_F32, want_m[i]) + 0x1p-148 + 3 * u * fabs(more) +
                      (c->fused ? 0 : u * fabs(first));
         bound_v[i] = rounds * check_rounding(ATTN_F32, want_v[i]) + 0x1p-148 + 4 * u * square;
-        want_p[i] = want_param(p0[i], check_get(c, m, i), check_get(c, v, i), &o, &bound_p[i]);
+        want_p[i] = want_param(p0[i], check_get(c, m, i), check_get(c, v, i), &o,
+                               check_get(c, param, i), &bound_p[i]);
     }
     check_expect_within(c, "m", m, want_m, bound_m, n, n);
     check_expect_within(c, "v", v, want_v, bound_v, n, n);

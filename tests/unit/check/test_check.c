@@ -325,6 +325,15 @@ static void test_natural_bound(void **state)
     }
 }
 
+/* Steps of AdamW that overflow in part, or whose result is next to the largest float: the reference
+ * once took the first for finite and the second for infinite. */
+static void test_adamw_overflows(void **state)
+{
+    (void)state;
+    assert_int_equal(failures("adamw", check_adamw, 32, 0xcce0a942413bb1c0, 1), 0);
+    assert_int_equal(failures("adamw", check_adamw, 32, 0xff8be8d5d99567d2, 1), 0);
+}
+
 static void wrong_gelu_grad(void *dx, const void *dout, const void *x, int64_t n)
 {
     float *to = dx;
@@ -363,6 +372,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gelu_grad_bound),
         cmocka_unit_test(test_natural_bound),
+        cmocka_unit_test(test_adamw_overflows),
         cmocka_unit_test(test_crash_on_another_thread),
         cmocka_unit_test(test_seed),
         cmocka_unit_test(test_planted),
