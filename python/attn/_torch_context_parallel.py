@@ -51,6 +51,13 @@ class _Call(NamedTuple):
     want: int  # a bit for each of _NAMES
 
 
+class _Results(NamedTuple):
+    """Memory for the results of this rank."""
+
+    out: Tensor
+    lse: Optional[Tensor]
+
+
 class _Whole(NamedTuple):
     """The numbers of a call that all ranks share."""
 
@@ -249,7 +256,7 @@ class ContextParallel:
             raise NotImplementedError(
                 "context_parallel is not compiled; call it in a torch.compiler.disable'd function"
             )
-        call, error = None, None
+        call, made, error = None, None, None
         try:
             if has_torch_function_variadic(query, key, value, attn_mask):
                 raise TypeError("context_parallel takes no subclasses of Tensor, and no modes")
@@ -261,33 +268,34 @@ class ContextParallel:
             call = _read(
                 query, key, value, attn_mask, enable_gqa, o, alibi, sinks, key_lengths, seed
             )
+            # Before the other ranks begin: if memory is short here, they must not wait.
+            made = _results(call, return_lse)
         except Exception as raised:
             error = raised  # which the other ranks are told, too
         with self._ranks.lock:
-            return self._attend(call, error, return_lse)
+            return self._attend(call, made, error, return_lse)
 
-    def _attend(self, call: Optional[_Call], error: Optional[Exception], return_lse: bool) -> Any:
-        if call is None:
+    def _attend(
+        self, call: Optional[_Call], made: Optional[_Results], error: Optional[Exception],
+        return_lse: bool,
+    ) -> Any:  # fmt: skip
+        if call is None or made is None:
             self._tell(_ATTENTION, error)
             raise AssertionError("_tell raises the error")
-        q, k, v = call.q, call.k, call.v
-        told = self._tell(_ATTENTION, None, q.shape[2], k.shape[2], call.want, call.seed)
-        for r, (_, _, want, _) in enumerate(told):
-            if want != told[0][2]:
-                raise ValueError(
-                    "rank %d: a gradient is needed of %s, and on rank 0 of %s; all ranks must need "
-                    "the same gradients" % (r, _wanted(want), _wanted(told[0][2]))
-                )
-        p = call.o.dropout
+        q, k, v, p = call.q, call.k, call.v, call.o.dropout
+        flags = call.want | (p == 1) << 6 | return_lse << 7
+        told = self._tell(_ATTENTION, None, q.shape[2], k.shape[2], flags, call.seed)
+        for r, (_, _, other, _) in enumerate(told):
+            _compare(r, other, told[0][2])
         o = call.o._replace(dropout=0.0) if p == 1 else call.o
         seed = told[0][3] if call.drawn else call.seed
         whole = _Whole(sum(x[0] for x in told), sum(x[1] for x in told), seed, o, return_lse)
         if call.want:
-            out, lse = _Attention.apply(self, whole, q, k, v, call.mask, *call.vectors)
+            out, lse = _Attention.apply(self, whole, made, q, k, v, call.mask, *call.vectors)
             lse = lse.to(engine.wide(q.dtype))
         else:
-            kind = engine.wide(q.dtype) if return_lse else None
-            out, lse = self._forward(whole, q, k, v, call.mask, call.vectors, kind)
+            self._forward(whole, made, q, k, v, call.mask, call.vectors)
+            out, lse = made
         if p == 1:
             out = out.masked_fill(torch.ones((), dtype=torch.bool), 0.0)
         out = checks.restore(out, *call.shape)
@@ -331,21 +339,16 @@ class ContextParallel:
         )
 
     def _forward(
-        self, whole: _Whole, q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor],
-        vectors: List[Optional[Tensor]], lse_kind: Optional[torch.dtype],
-    ) -> Tuple[Tensor, Optional[Tensor]]:  # fmt: skip
-        B, H, T, _ = q.shape
-        Dv = v.shape[3]
-        out = torch.empty_strided((B, H, T, Dv), engine.out_strides(q, Dv), dtype=q.dtype)
-        lse = None if lse_kind is None else torch.empty((B, H, T), dtype=lse_kind)
-        packed, keep = engine.arguments(
-            q, k, v, out, lse, mask, *vectors, whole.seed, whole.o
-        )  # fmt: skip
-        self._ranks.call(
-            library.attn_mpi_sdpa_forward, self._context(), packed, self._options(whole)
-        )
+        self, whole: _Whole, made: _Results, q: Tensor, k: Tensor, v: Tensor,
+        mask: Optional[Tensor], vectors: List[Optional[Tensor]],
+    ) -> None:  # fmt: skip
+        with self._ranks.committed():
+            packed, keep = engine.arguments(
+                q, k, v, *made, mask, *vectors, whole.seed, whole.o
+            )  # fmt: skip
+            context, options = self._context(), self._options(whole)
+        self._ranks.call(library.attn_mpi_sdpa_forward, context, packed, options)
         del keep
-        return out, lse
 
     def _backward(
         self, whole: _Whole, dout: Tensor, dlse: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor,
@@ -374,17 +377,42 @@ class ContextParallel:
         grads = _pack_grads(
             _GRADS_SIZE, *engine.view(dout), dlse_at, *three[0], *three[1], *three[2], 0, *two
         )
+        context, options = self._context(), self._options(whole)
         with self._ranks.lock:
             self._tell(_BACKWARD, None)
             self._ranks.call(
-                library.attn_mpi_sdpa_backward, self._context(), packed, grads,
-                self._options(whole),
+                library.attn_mpi_sdpa_backward, context, packed, grads, options
             )  # fmt: skip
         del keep
         for i in (3, 4):
             if made[i] is not None and self.rank > 0:
                 made[i].zero_()
         return [None if d is None else d.to(x.dtype) for d, x in zip(made, given)]
+
+
+def _results(call: _Call, return_lse: bool) -> _Results:
+    q, Dv = call.q, call.v.shape[3]
+    B, H, T, _ = q.shape
+    out = torch.empty_strided((B, H, T, Dv), engine.out_strides(q, Dv), dtype=q.dtype)
+    kind = engine.lse_dtype(q.dtype) if call.want else engine.wide(q.dtype)
+    wanted = call.want or return_lse
+    return _Results(out, torch.empty((B, H, T), dtype=kind) if wanted else None)
+
+
+def _compare(rank: int, flags: int, first: int) -> None:
+    """Raises if a rank's flags are not those of rank 0."""
+    wanted, wanted_first = _wanted(flags), _wanted(first)
+    if wanted != wanted_first:
+        raise ValueError(
+            "rank %d: a gradient is needed of %s, and on rank 0 of %s; all ranks must need the "
+            "same gradients" % (rank, wanted, wanted_first)
+        )
+    for bit, name in ((6, "dropout_p=1"), (7, "return_lse=True")):
+        if (flags ^ first) >> bit & 1:
+            with_it, without = (rank, 0) if flags >> bit & 1 else (0, rank)
+            raise ValueError(
+                "rank %d passes %s and rank %d does not; all ranks must" % (with_it, name, without)
+            )
 
 
 def _wanted(want: int) -> str:
@@ -403,6 +431,8 @@ def _read(
         if t is not None and not private.ordinary(t):
             raise TypeError("%s is not a dense tensor on the CPU" % name)
     p = checks.check_dropout(o)
+    if seed is not None:
+        checks.check_seed(seed)
     drawn = int(checks.draw_seed(seed)) % (1 << 64) if 0 < p < 1 else 0
     want = 0
     if torch.is_grad_enabled():
@@ -417,9 +447,12 @@ def _read(
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, parallel: ContextParallel, whole: _Whole, *inputs: Any) -> Any:
+    def forward(
+        ctx: Any, parallel: ContextParallel, whole: _Whole, made: _Results, *inputs: Any
+    ) -> Any:
         q, k, v, mask, *vectors = inputs
-        out, lse = parallel._forward(whole, q, k, v, mask, vectors, engine.lse_dtype(q.dtype))
+        parallel._forward(whole, made, q, k, v, mask, vectors)
+        out, lse = made
         ctx.save_for_backward(*inputs, out, lse)
         ctx.parallel, ctx.whole = parallel, whole
         ctx.set_materialize_grads(False)
@@ -435,8 +468,8 @@ class _Attention(torch.autograd.Function):
             dlse = None
         elif dlse is None:
             dlse = torch.zeros_like(lse)
-        want = ctx.needs_input_grad[2:8]
-        return (None, None) + _Gradient.apply(
+        want = ctx.needs_input_grad[3:9]
+        return (None, None, None) + _Gradient.apply(
             ctx.parallel, ctx.whole, want, dout, dlse, *inputs, out, lse
         )
 

@@ -12,10 +12,11 @@ import os
 import re
 import signal
 import threading
+from contextlib import contextmanager
 from ctypes import byref, c_char, c_void_p, cast, memmove, sizeof
 from datetime import timedelta
 from queue import SimpleQueue
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -241,6 +242,16 @@ class Ranks:
         if cause is not None or status == _COMM:
             raise RuntimeError(said) from cause
         _library.fail(error)
+
+    @contextmanager
+    def committed(self) -> Iterator[None]:
+        """For what a rank does after it agreed to a call and before the call. If it raises, the
+        other ranks are in the call, and their messages would meet the next call of this rank."""
+        try:
+            yield
+        except BaseException as error:
+            self.failed = "an earlier one failed (%s)" % _words(error)
+            raise
 
     def _check(self) -> None:
         if self._pid != os.getpid():

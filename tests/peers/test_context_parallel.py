@@ -9,7 +9,9 @@ import sys
 import threading
 import time
 import unittest
+from contextlib import nullcontext
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -218,8 +220,11 @@ def call_with(rank, size, change, at=1):
             given.update(change(given))
         elif change == "raises":
             raise ArithmeticError("an error of the program")
+    out_of_memory = change == "no memory" and rank == at
+    raises = mock.patch("torch.empty_strided", side_effect=RuntimeError("no memory"))
     try:
-        attention(**given)
+        with raises if out_of_memory else nullcontext():
+            attention(**given)
     except Exception as error:
         said = "%s: %s" % (type(error).__name__, error)
     else:
@@ -242,7 +247,13 @@ MISTAKES = (
     (lambda x: {"is_causal": 1}, "TypeError: rank 1: is_causal is int; it must be bool"),
     (lambda x: {"query": "q"}, "TypeError: rank 1: query is str; it must be a tensor"),
     (lambda x: {"query": x["query"].to("meta")},
-     "TypeError: rank 1: query is not a dense tensor on the CPU"),
+     "ValueError: rank 1: key is on cpu and query on meta; they must be on one device"),
+    (lambda x: {"softcap": "x"}, "TypeError: rank 1: softcap is 'x'; it must be a number"),
+    (lambda x: {"dropout_p": 1.0},
+     "ValueError: rank 1 passes dropout_p=1 and rank 0 does not; all ranks must"),
+    (lambda x: {"return_lse": True},
+     "ValueError: rank 1 passes return_lse=True and rank 0 does not; all ranks must"),
+    ("no memory", "RuntimeError: rank 1: no memory"),
     (lambda x: {"softcap": -1.0}, "ValueError: rank 1: softcap is -1; it must be 0 "),
     (lambda x: {"is_causal": True},
      "ValueError: args: rank 1 has another call than rank 0; they differ in rules"),
@@ -300,7 +311,7 @@ def later_mistakes(rank, size):
 def late(rank, size, way):
     """Rank 1 does not make the second call; what the others say, and after how many seconds."""
     interrupted = dist.new_group([0, 1])
-    attention = parallel(deadline=2 if way == "absent" else 20)
+    attention = parallel(deadline=2 if way in ("absent", "fails") else 20)
     q, k, v, _ = (attention.shard(x, 2) for x in tensors(N, N))
     attention(q, k, v, enable_gqa=True)
     if rank == 1:
@@ -312,6 +323,12 @@ def late(rank, size, way):
             threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
         elif way == "raises":
             raise ArithmeticError("an error of the program")
+        elif way == "fails":  # after the ranks agreed to the call
+            with mock.patch("attn._torch_engine.arguments", side_effect=MemoryError("no memory")):
+                try:
+                    attention(q, k, v, enable_gqa=True)
+                except MemoryError as error:
+                    first = str(error)
     if rank == 0 and way == "interrupted":
         dist.barrier(interrupted)  # until then rank 1 waits for this rank
     began = time.monotonic()
@@ -386,6 +403,11 @@ class Errors(unittest.TestCase):
     def test_rank_that_is_killed(self):
         """The others need not wait for the deadline of 20 s."""
         self.assertIsNone(self.missing("killed", "^comm failed .* rank 1", 15))
+
+    def test_rank_that_fails(self):
+        """It makes no further call, whose messages would meet the call in which the others wait."""
+        said = self.missing("fails", "^comm: rank 1 sent nothing within 2 s|^comm failed", 10)
+        self.assertRegex(said[1][1], "no further call is possible here, because .* .no memory.")
 
     def test_rank_that_raises(self):
         said = self.missing("raises", "^comm failed .* rank 1", 15)
