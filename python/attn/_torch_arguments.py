@@ -4,6 +4,7 @@ library takes."""
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
@@ -59,6 +60,7 @@ def four_dimensions(
         _vector(sinks, "sinks", q.shape[1], torch.float32),
         _vector(key_lengths, "key_lengths", q.shape[0], torch.int64),
     ]
+    _check_devices(q, k, v, mask, vectors)
     if not _compiling():
         _check_transforms(q, k, v, mask, *vectors)
     return q, k, v, mask, vectors, (lead, rank)
@@ -101,6 +103,22 @@ def _check_types(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor]) -> Non
         raise TypeError(
             "attn_mask is %s; it must be bool, float32 or query's dtype, %s" % (mask.dtype, q.dtype)
         )
+
+
+def _check_devices(
+    q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], vectors: Sequence[Optional[Tensor]]
+) -> None:
+    """Raises if one of query, key and value has no numbers and another has. The operator would
+    then compute nothing and return memory as it is."""
+    others = [("key", k), ("value", v)]
+    if q.device.type == "cpu":
+        others += [("attn_mask", mask), *zip(("alibi", "sinks", "key_lengths"), vectors)]
+    for name, t in others:
+        if t is not None and t.device.type != q.device.type:
+            raise ValueError(
+                "%s is on %s and query on %s; they must be on one device"
+                % (name, t.device, q.device)
+            )
 
 
 def _check_transforms(*tensors: Optional[Tensor]) -> None:
@@ -219,8 +237,11 @@ def _vector(x: Optional[Numbers], name: str, n: int, dtype: torch.dtype) -> Opti
     if x is None:
         return None
     t = x if isinstance(x, Tensor) else torch.as_tensor(x)
-    if t.is_floating_point() and not dtype.is_floating_point and t.numel():
+    real = t.is_floating_point() or t.dtype == torch.bool
+    if real and not dtype.is_floating_point and t.numel():
         raise TypeError("%s is %s; it must be of integers" % (name, t.dtype))
+    if t.is_complex():
+        raise TypeError("%s is %s; it must be of real numbers" % (name, t.dtype))
     if not isinstance(x, Tensor):
         t = t.to(dtype, copy=True)  # autograd keeps it and cannot see that NumPy changes x
     if t.dim() == 0:
@@ -230,10 +251,20 @@ def _vector(x: Optional[Numbers], name: str, n: int, dtype: torch.dtype) -> Opti
     return t
 
 
+def check_seed(seed: Any) -> int:
+    if not isinstance(seed, torch.SymInt):
+        try:
+            seed = operator.index(seed)
+        except TypeError:
+            raise TypeError("seed is %r; it must be an integer" % (seed,)) from None
+    if not 0 <= seed < 1 << 64:
+        raise ValueError("seed is %d; it must be within 0..2^64-1" % seed)
+    return seed  # type: ignore[no-any-return]
+
+
 def draw_seed(seed: Optional[int]) -> Tensor:
     """The seed's 64 bits as a tensor, so that a compiled graph can draw a new one for each call."""
     if seed is None:
         return torch.randint(-(1 << 63), (1 << 63) - 1, (), dtype=torch.int64, device="cpu")
-    if not 0 <= seed < 1 << 64:
-        raise ValueError("seed is %d; it must be within 0..2^64-1" % seed)
+    seed = check_seed(seed)
     return torch.tensor(seed if seed < 1 << 63 else seed - (1 << 64), dtype=torch.int64)

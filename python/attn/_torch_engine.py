@@ -83,15 +83,27 @@ def options(
         except (TypeError, ValueError):
             message = "window is %r; it must be (left, right), -1: open" % (window,)
             raise ValueError(message) from None
+    softcap, dropout_p = number(softcap, "softcap"), number(dropout_p, "dropout_p")
     if scale is None:
         scale = 0.0
-    elif scale == 0:
+    elif number(scale, "scale") == 0:
         scale = 5e-324  # every score becomes 0; the library's 0 means 1/sqrt(D)
     return Options(
         scale, causal, integer(offset, "diagonal" if place else "causal_offset"),
         integer(left, "window"), integer(right, "window"), softcap, dropout_p, place,
         1 if alibi_symmetric else 0,
     )  # fmt: skip
+
+
+def number(x: Any, name: str) -> float:
+    """x, if it can be read as a float and no gradient is lost; torch.compile checks it itself."""
+    if torch.compiler.is_compiling():
+        return x  # type: ignore[no-any-return]
+    if isinstance(x, (str, bytes, complex)) or not hasattr(x, "__float__"):
+        raise TypeError("%s is %r; it must be a number" % (name, x))
+    if isinstance(x, Tensor) and x.requires_grad:
+        raise TypeError("%s needs a gradient, which does not exist; pass a number" % name)
+    return x  # type: ignore[no-any-return]
 
 
 def integer(x: Any, name: str) -> int:

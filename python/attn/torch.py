@@ -209,6 +209,8 @@ def attend(
     if p == 1:
         o = o._replace(dropout=0.0)
     drawn = checks.draw_seed(seed) if 0 < p < 1 else None
+    if drawn is None and seed is not None:
+        checks.check_seed(seed)
     if not _compiling() and plans.direct(q, k, v, mask, *vectors):
         number = 0 if drawn is None else int(drawn) % (1 << 64)
         kind = engine.wide(q.dtype) if return_lse else None

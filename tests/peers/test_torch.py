@@ -295,6 +295,23 @@ class Forward(AttnTorch):
             (ValueError, "causal_offset is given", (q, q, q), {"causal_offset": 1}),
             (ValueError, "'top'", (q, q, q), {"is_causal": True, "causal_offset": "top"}),
             (TypeError, "query is not dense", (q.to_sparse(), q, q), {}),
+            (ValueError, "key is on meta and query on cpu", (q, q.to("meta"), q), {}),
+            (ValueError, "value is on meta", (q, q, q.to("meta")), {}),
+            (ValueError, "attn_mask is on meta", (q, q, q, torch.ones(3, 3).to("meta")), {}),
+            (ValueError, "alibi is on meta", (q, q, q), {"alibi": r(4).to("meta")}),
+            (ValueError, "sinks is on meta", (q, q, q), {"sinks": r(4).to("meta")}),
+            (ValueError, "key_lengths is on meta", (q, q, q),
+             {"key_lengths": torch.ones(2).long().to("meta")}),
+            (TypeError, "key_lengths is torch.bool", (q, q, q),
+             {"key_lengths": torch.tensor([True, False])}),
+            (TypeError, "alibi is torch.complex64", (q, q, q), {"alibi": r(4) * 1j}),
+            (TypeError, "scale is 'x'; it must be a number", (q, q, q), {"scale": "x"}),
+            (TypeError, "softcap is 1j; it must be a number", (q, q, q), {"softcap": 1j}),
+            (TypeError, "scale needs a gradient", (q, q, q),
+             {"scale": torch.tensor(0.3, requires_grad=True)}),
+            (TypeError, "seed is 1.9; it must be an integer", (q, q, q),
+             {"dropout_p": 0.5, "seed": 1.9}),
+            (ValueError, "seed is -1", (q, q, q), {"seed": -1}),
         ):  # fmt: skip
             for make in (lambda x: x, lambda x: x.clone().requires_grad_()):
                 made = [
