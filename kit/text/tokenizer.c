@@ -190,8 +190,10 @@ static int encode_part(const encoding *e, bool normalized, const text_char *c, s
         stop = i + (a ? a->chars.count : 1);
         if (!a || !text_added_fits(a, c, i, count))
             continue;
+        if (a->manner.left && done >= stop)
+            continue; /* the previous token took all of it */
         size_t from = i, to = stop;
-        if (a->manner.left && from < done && done < stop)
+        if (a->manner.left && from < done)
             from = done; /* the previous token took the space */
         while (a->manner.left && from > done && text_is_space(c[from - 1].code))
             from--;

@@ -251,7 +251,8 @@ static int read_item(text_template *to, const kit_tokenizer *t, const json_t *on
         io_json_integer(&item.type, sequence ? sequence : token, name, "type_id", 0, 15, err);
     if (code)
         return code;
-    if (!id || (sequence && strcmp(id, "A") != 0 && (!pair || strcmp(id, "B") != 0)))
+    if (!id || (sequence && token) ||
+        (sequence && strcmp(id, "A") != 0 && (!pair || strcmp(id, "B") != 0)))
         return kit_fail(
             err, KIT_BAD_FILE,
             "%s: post_processor: a part of a template is neither a SpecialToken nor one of its "
@@ -278,6 +279,9 @@ static int read_template(text_template *to, const kit_tokenizer *t, const json_t
 {
     int code = KIT_OK;
     to->count = 0;
+    if (!json_is_array(list))
+        return kit_fail(err, KIT_BAD_FILE, "%s: post_processor: '%s' must be a list", name,
+                        pair ? "pair" : "single");
     for (size_t i = 0; i < json_array_size(list) && !code; i++)
         code = read_item(to, t, json_array_get(list, i), special, pair, name, err);
     return code;
@@ -320,12 +324,19 @@ static int read_post_processor(kit_tokenizer *t, const json_t *p, const char *na
 static int read_post_processors(kit_tokenizer *t, const json_t *p, const char *name, kit_error *err)
 {
     const json_t *list = json_object_get(p, "processors");
-    int code = KIT_OK;
+    int code = KIT_OK, adding = 0;
     if (absent(p) || !is_type(p, "Sequence"))
         return read_post_processor(t, p, name, err);
     code = text_keys_check(p, "Sequence", name, err);
-    for (size_t i = 0; i < json_array_size(list) && !code; i++)
-        code = read_post_processor(t, json_array_get(list, i), name, err);
+    if (!code && !json_is_array(list))
+        code = kit_fail(err, KIT_BAD_FILE, "%s: post_processor: 'processors' must be a list", name);
+    for (size_t i = 0; i < json_array_size(list) && !code; i++) {
+        const json_t *one = json_array_get(list, i);
+        if (!is_type(one, "ByteLevel") && adding++)
+            return text_refuse(name, "post_processor", "Sequence",
+                               "one processor of a Sequence may add tokens, not several", err);
+        code = read_post_processor(t, one, name, err);
+    }
     return code;
 }
 
@@ -360,6 +371,8 @@ int text_tokenizer_read(kit_tokenizer *t, const json_t *top, const char *name, k
 {
     const json_t *added = json_object_get(top, "added_tokens");
     int code = text_keys_check(top, "tokenizer.json", name, err);
+    if (!code && !absent(added) && !json_is_array(added))
+        code = kit_fail(err, KIT_BAD_FILE, "%s: 'added_tokens' must be a list", name);
     if (!code)
         code = read_model(t, json_object_get(top, "model"), name, err);
     t->own_end = t->vocabulary.size;

@@ -64,7 +64,7 @@ static int read_replace(text_step *s, const json_t *n, const char *name, kit_err
         (code = io_json_text(&from, pattern, name, "String", err)) ||
         (code = io_json_text(&to, n, name, "content", err)))
         return code;
-    if (!from || !*from || !to)
+    if (!from || !*from || !to || json_object_get(pattern, "Regex"))
         return text_refuse(name, "normalizer Replace of",
                            json_string_value(json_object_get(pattern, "Regex")),
                            "supported is a String that is not empty, with a content", err);

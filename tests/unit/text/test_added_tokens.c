@@ -67,6 +67,21 @@ static void test_single_words(void **state)
     kit_tokenizer_free(t);
 }
 
+/* White space that a token with rstrip took is no token, though it is one elsewhere. */
+static void test_added_token_of_taken_space(void **state)
+{
+    (void)state;
+    kit_tokenizer *t =
+        make("{\"added_tokens\":[{\"id\":2,\"content\":\"<\",\"rstrip\":true,\"normalized\":false},"
+             "{\"id\":3,\"content\":\"  \",\"lstrip\":true,\"rstrip\":true,\"normalized\":false}],"
+             "\"pre_tokenizer\":" BYTE_LEVEL
+             ",\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{\"a\":0,\"\xC4\xA0\":1}}}");
+    expect(t, "<  a", NULL, "2@0-3 0@3-4");
+    expect(t, "a    a", NULL, "0@0-1 3@1-5 0@5-6");
+    expect(t, "a  a", NULL, "0@0-1 3@1-3 0@3-4");
+    kit_tokenizer_free(t);
+}
+
 /* Added tokens beyond the model's rows are refused when a text has them, and not before. */
 static void test_added_tokens_beyond_the_model(void **state)
 {
@@ -92,6 +107,7 @@ int main(void)
         cmocka_unit_test(test_added_token_that_comes_twice),
         cmocka_unit_test(test_added_tokens_that_normalise_alike),
         cmocka_unit_test(test_single_words),
+        cmocka_unit_test(test_added_token_of_taken_space),
         cmocka_unit_test(test_added_tokens_beyond_the_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

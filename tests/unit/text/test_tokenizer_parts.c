@@ -140,6 +140,49 @@ static void test_unknown_keys_of_a_split(void **state)
     }
 }
 
+/* A list of another type is refused, not read as an empty list; so are two processors that add
+ * tokens, a pattern of two kinds and a part of a template that is both of its kinds. */
+static void test_lists(void **state)
+{
+    (void)state;
+#define FILE_WITH(keys)                                                                            \
+    "{" keys ",\"pre_tokenizer\":" BYTE_LEVEL                                                      \
+    ",\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{\"a\":0,\"b\":1}}}"
+#define PROCESSOR(processor) FILE_WITH("\"post_processor\":" processor)
+#define TEMPLATE(keys) PROCESSOR("{\"type\":\"TemplateProcessing\"," keys "}")
+#define BERT "{\"type\":\"BertProcessing\",\"cls\":[\"a\",0],\"sep\":[\"b\",1]}"
+#define PATTERN "{\"type\":\"Replace\",\"content\":\"b\",\"pattern\":{\"String\":\"a\""
+#define REPLACE(more) FILE_WITH("\"normalizer\":" PATTERN more "}}")
+    static const struct {
+        const char *json, *says;
+    } rows[] = {
+        {FILE_WITH("\"added_tokens\":{\"0\":{}}"), "'added_tokens' must be a list"},
+        {TEMPLATE("\"single\":\"[CLS] $A\",\"pair\":[]"), "'single' must be a list"},
+        {TEMPLATE("\"pair\":[]"), "'single' must be a list"},
+        {TEMPLATE("\"single\":[]"), "'pair' must be a list"},
+        {TEMPLATE("\"single\":[{\"Sequence\":{\"id\":\"A\",\"type_id\":0},\"SpecialToken\":{\"id\":"
+                  "\"a\",\"type_id\":0}}],\"pair\":[]"),
+         "neither a SpecialToken nor one of its sequences"},
+        {PROCESSOR("{\"type\":\"Sequence\"}"), "'processors' must be a list"},
+        {PROCESSOR("{\"type\":\"Sequence\",\"processors\":[" BERT "," BERT "]}"),
+         "one processor of a Sequence may add tokens"},
+        {PROCESSOR("{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"}," BERT "]}"),
+         NULL},
+        {FILE_WITH("\"added_tokens\":null"), NULL},
+        {REPLACE(",\"Regex\":\"a\""), "normalizer Replace"},
+        {REPLACE(""), NULL},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        kit_tokenizer *t;
+        kit_error e = {0};
+        const int code = kit_tokenizer_parse(&t, "t.json", rows[i].json, strlen(rows[i].json), &e);
+        assert_int_equal(code, rows[i].says ? KIT_BAD_FILE : KIT_OK);
+        if (rows[i].says && !strstr(e.message, rows[i].says))
+            fail_msg("the message is \"%s\", want \"...%s...\"", e.message, rows[i].says);
+        kit_tokenizer_free(t);
+    }
+}
+
 /* Files without a type are BPE if they have merges; every other type is refused by its name. */
 static void test_types_of_models(void **state)
 {
@@ -175,6 +218,7 @@ int main(void)
         cmocka_unit_test(test_first_pieces),
         cmocka_unit_test(test_unknown_keys),
         cmocka_unit_test(test_unknown_keys_of_a_split),
+        cmocka_unit_test(test_lists),
         cmocka_unit_test(test_types_of_models),
     };
     return cmocka_run_group_tests(tests, scratch_enter, scratch_leave);
