@@ -62,6 +62,21 @@ static int check_gradients(const run_state *r, const options *o, kit_error *err)
     return KIT_OK;
 }
 
+/* Results are .npy files. Another suffix would make a file that no program reads back. */
+static int check_result(const char *option, const char *path, kit_error *err)
+{
+    static const char *const archives[] = {".npz", ".safetensors"};
+    const size_t length = kit_spec_path_length(path);
+    for (int i = 0; i < 2; i++) {
+        const size_t n = strlen(archives[i]);
+        if (length >= n && memcmp(path + length - n, archives[i], n) == 0)
+            return kit_fail(err, KIT_USAGE,
+                            "--%s %s: a result is a .npy file; it must not be a %s file", option,
+                            path, archives[i]);
+    }
+    return KIT_OK;
+}
+
 static int name_results(run_state *r, const options *o, kit_error *err)
 {
     static const option_id ids[RESULTS] = {OPT_run_out,    OPT_run_lse,      OPT_run_weights,
@@ -72,6 +87,8 @@ static int name_results(run_state *r, const options *o, kit_error *err)
         r->result[i].name = option_of(ids[i])->name;
         r->result[i].path = option_text(o, ids[i]);
         if (r->result[i].path)
+            code = check_result(r->result[i].name, r->result[i].path, err);
+        if (r->result[i].path && !code)
             code = files_add_output(&r->files, r->result[i].path, err);
     }
     if (code || (code = check_gradients(r, o, err)))

@@ -430,6 +430,13 @@ class Contract(CliTest):
         self.assertEqual(got.dtype, np.float32)
         self.assertTrue(np.array_equal(rounded(got, "bf16"), got))
 
+    def test_outputs_are_npy_files(self):
+        """A file of another suffix could not be read again."""
+        for name in ("o.npz", "o.npz:q", "o.safetensors:q"):
+            for option in ("--out", "--lse"):
+                self.fails(2, "run", *self.qkv, "--out", "o.npy", option, name,
+                           says="%s %s: a result is a .npy file" % (option, name))
+
     def test_outputs_replace_older_files(self):
         self.write("o.npy", b"old")
         self.works(*self.qkv, "--out", "o.npy")
