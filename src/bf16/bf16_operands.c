@@ -1,7 +1,9 @@
 /* The operands and results of bf16_task.c:
  *
  *   load queries, find keys, find values   from the caller's tensors into the shapes of unit.h
- *   clear and rescale a tile               its sums, before a sweep and before the rescaled sweep
+ *   clear a tile                           its maxima, sums of weights and factors, before a sweep
+ *   rescale a tile                         its factors, before it is computed again with weights
+ *                                          and scores so small that no sum overflows
  *   write a tile                           out and lse, after a sweep
  *   write scores                           the scores that the caller requested
  *
@@ -175,7 +177,7 @@ static void add_sink(bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
     attni_bf16_columns *x = w->columns;
-    for (int i = 0; i < t->W; i++) { /* log2(e); / 2^8 if the rescaled sweep divided t->c[i] so */
+    for (int i = 0; i < t->W; i++) { /* log2(e), divided by 2^8 if t->c[i] is */
         x->c[i] = (float)((double)t->c[i] / p->log2_scale * ATTNI_LOG2E);
         x->top[i] = sink_of(w, t, i);
     }
@@ -188,7 +190,7 @@ static void add_sink(bf16_worker *w, bf16_tile *t)
         attni_bf16_join(t->total, t->M, t->L, w->acc, x, p->Dv, t->nv);
 }
 
-/* Are this row's scores, its sink included, too large for log2 units? */
+/* Would a score of this row, or its sink, be too large for a float in log2 units (kernel.h)? */
 static bool too_large(const bf16_worker *w, const bf16_tile *t, int i)
 {
     const attn_sdpa_args *a = &w->plan->args;
@@ -253,9 +255,9 @@ bool attni_bf16_write(bf16_worker *w, bf16_tile *t)
     return again;
 }
 
-/* Prepares the rescaled sweep, which computes the whole tile again. In rows that are not finite, or
- * whose scores are too large for log2 units, sums can then not overflow: weights are multiplied by
- * 2^-40 (value_scale) before values are added, and attni_bf16_write() multiplies L by the same
+/* Prepares the rescaled sweep, which computes the whole tile again. If a row was not finite, or its
+ * scores are too large for log2 units, its weights are multiplied by 2^-40 (value_scale) before
+ * values are added, so that its sums cannot overflow; attni_bf16_write() multiplies L by the same
  * factor. If the scores of a row are too large for log2 units, its c is divided by 2^8. This
  * changes no weight: two different scores of this size are so far apart that the smaller one has
  * the weight 0 with either c. */
@@ -314,7 +316,7 @@ static void score_rows(bf16_worker *w, bf16_tile *t, int64_t j0, int n, attni_cl
 }
 
 /* Writes the scores that the caller requested. They are computed once more, now that M and L are
- * final. The loop runs over all keys of the tensor. j counts from the first key of this sequence,
+ * final. The loop runs over all keys of the tensor. j0 counts from the first key of this sequence,
  * so it can be negative or beyond the end. */
 void attni_bf16_write_scores(bf16_worker *w, bf16_tile *t)
 {

@@ -394,9 +394,9 @@ static void row_values(float *sums, float *l, const attni_bf16 *p, const attni_b
 /* For each key j < n: row j of `to` = row j of x times the matrix `rows`; += if `add`. Only 16 *
  * vectors components are computed; `to` and `rows` begin at the first of them.
  *   to     rows of ldto floats
- *   x      rows of ldx elements: the weights, or the gradients, of a key; two for each pair of
- *          queries
- *   rows   [pairs][width][2]: pairs of rows of dout, or of q. `pairs` may be a constant */
+ *   x      a row for each key, ldx elements apart: its weights or gradients, one for each query
+ *   rows   [pairs][width][2]: pairs of rows of dout, or of q
+ * If `pairs` is a constant, the compiler unrolls the loop over it. */
 INLINE void row_products_of(float *to, int64_t ldto, const attni_bf16 *x, ptrdiff_t ldx,
                             const attni_bf16 *rows, const int pairs, int n, int64_t width, bool add,
                             const int vectors)
@@ -434,7 +434,8 @@ INLINE void row_products_at(float *to, int64_t ldto, const attni_bf16 *x, ptrdif
     chain_mode_end(mode);
 }
 
-/* Adds n rows of `products`, up to 64 components each, to those of `sums` from c on. */
+/* sums[j][c + i] += products[j][i], for n rows j and up to 64 components i. Rows of `sums` are
+ * `width` apart, those of `products` 64. */
 INLINE void add_row_products(float *sums, const float *products, int n, int64_t width, int64_t c)
 {
     for (int j = 0; j < n; j++)

@@ -271,8 +271,8 @@ static bool pack_few(attni_bf16 *vt, const attni_bf16 *v, ptrdiff_t ldv, int n, 
 INLINE int component_of(int d, int i) { return d / 2 * 32 + i / 4 * 8 + d % 2 * 4 + i % 4; }
 
 /* Two or four panels, from d on, with weights as rows of the left operand and pairs of values as
- * the right one. p holds bf16 (as floats, because pairs of weights were transposed): for each 32
- * keys, [16 queries][32 keys]. The bits are those of add_panels_16(). */
+ * the right one. p has bf16 weights, [16 queries][32 keys] for each 32 keys; its type is float
+ * because load_transposed() moves two bf16 as one float. The bits are those of add_panels_16(). */
 INLINE void add_few(const attni_bf16_values *x, const float *p, int d, const int panels)
 {
     float sums[4 * 256] __attribute__((aligned(64)));

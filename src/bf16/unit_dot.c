@@ -124,7 +124,8 @@ INLINE void add_values(const attni_bf16_values *x, const int mr, const int nv)
 
 /* ------------------------------------------------------------------------ the backward */
 
-/* Hides the address from the compiler, which would otherwise keep the addresses of all rows. */
+/* Moves c to the next row. The asm hides the addition from the compiler, which would otherwise
+ * compute the addresses of all rows first and keep them in registers. */
 #define NEXT_ROW(c, ld) __asm__("" : "=r"(c) : "0"((c) + (ld)))
 
 /* Multiplies mr rows of A by 16 nv columns of B: one chain of sums per element. */
