@@ -87,9 +87,9 @@ static int name_results(run_state *r, const options *o, kit_error *err)
         r->result[i].name = option_of(ids[i])->name;
         r->result[i].path = option_text(o, ids[i]);
         if (r->result[i].path)
-            code = check_result(r->result[i].name, r->result[i].path, err);
-        if (r->result[i].path && !code)
             code = files_add_output(&r->files, r->result[i].path, err);
+        if (r->result[i].path && !code)
+            code = check_result(r->result[i].name, r->result[i].path, err);
     }
     if (code || (code = check_gradients(r, o, err)))
         return code;

@@ -434,7 +434,7 @@ class Contract(CliTest):
         """A file of another suffix could not be read again."""
         for name in ("o.npz", "o.npz:q", "o.safetensors:q"):
             for option in ("--out", "--lse"):
-                self.fails(2, "run", *self.qkv, "--out", "o.npy", option, name,
+                self.fails(2, *self.qkv, option, name,
                            says="%s %s: a result is a .npy file" % (option, name))
 
     def test_outputs_replace_older_files(self):
