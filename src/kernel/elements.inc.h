@@ -18,6 +18,13 @@ V_INLINE void copy_part(R lane[V_LANES], const R_any *from, int64_t n, R rest)
         lane[i] = from[i];
 }
 
+/* |x| */
+V_INLINE vec magnitude(vec x)
+{
+    typedef uint32_t bits __attribute__((vector_size(sizeof(vec))));
+    return (vec)((bits)x & 0x7fffffff);
+}
+
 /* ------------------------------------------------------------------------------------- gelu */
 
 /* The polynomial with the `count` coefficients c, the highest first. */
@@ -54,23 +61,23 @@ V_INLINE vec bell(vec t)
     const vec twice = v_mul(v_add(t1, t1), t2);
     const vec error = v_add(v_add(v_sub(v_mul(t1, t1), square), twice), v_mul(t2, t2));
 #else
-    const vec error = v_fma(t, t, v_sub(v_set1(0), square));
+    const vec error = v_fma(t, t, -square); /* compilers make one operation of it */
 #endif
     return exp_minus_half(square, error);
 }
 
 /* |x|, but at most GELU_END, also for NaN */
-V_INLINE vec gelu_distance(vec x) { return v_min(v_max(x, v_sub(v_set1(0), x)), v_set1(GELU_END)); }
+V_INLINE vec gelu_distance(vec x) { return v_min(magnitude(x), v_set1(GELU_END)); }
 
 /* x P(Z <= x) = max(x, 0) - t P(Z <= -t), where t = |x|. With v = t / (t + 2.5), the product is
  * v p(v) e^(-t^2/2), and p is smooth: a minimax polynomial of degree 9, relative error 1.5e-8. */
 V_INLINE vec gelu_of(vec x)
 {
-    static const R c[] = {-0x1.4a0244p-4f, 0x1.21b9dp-2f, -0x1.46aee6p-2f, 0x1.25eb3p-3f,
-                          -0x1.3940bcp-3f, 0x1.d452bp-5f, 0x1.2aa188p-2f,  0x1.5b68dcp-3f,
-                          -0x1.3e4f0ap+0f, 0x1.4p+0f};
+    static const R minus_c[] = {0x1.4a0244p-4f, -0x1.21b9dp-2f, 0x1.46aee6p-2f,  -0x1.25eb3p-3f,
+                                0x1.3940bcp-3f, -0x1.d452bp-5f, -0x1.2aa188p-2f, -0x1.5b68dcp-3f,
+                                0x1.3e4f0ap+0f, -0x1.4p+0f};
     const vec t = gelu_distance(x), v = v_div(t, v_add(t, v_set1(2.5f)));
-    const vec minus_p = v_mul(v_sub(v_set1(0), v), polynomial(v, c, sizeof c / sizeof *c));
+    const vec minus_p = v_mul(v, polynomial(v, minus_c, sizeof minus_c / sizeof *minus_c));
     return v_fma(minus_p, bell(t), v_max(v_set1(0), x)); /* NaN if x is NaN */
 }
 

@@ -338,12 +338,6 @@ static void op_column_sums(double *sums, const void *x_, ptrdiff_t ld, int rows,
 
 /* -------------------------------------------------------------------------- rows of an i8 cache */
 
-V_INLINE vec magnitude(vec x)
-{
-    typedef uint32_t bits __attribute__((vector_size(sizeof(vec))));
-    return (vec)((bits)x & 0x7fffffff);
-}
-
 V_INLINE void largest_part(vec x, vec *most, vec *lost)
 {
     *most = v_max(*most, magnitude(x));
