@@ -108,8 +108,8 @@ def _check_types(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor]) -> Non
 def _check_devices(
     q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], vectors: Sequence[Optional[Tensor]]
 ) -> None:
-    """Raises if one of query, key and value has no numbers and another has. The operator would
-    then compute nothing and return memory as it is."""
+    """Raises if query has numbers and another tensor has none, or if query has none and key or
+    value has. The operator would then compute nothing and return memory as it is."""
     others = [("key", k), ("value", v)]
     if q.device.type == "cpu":
         others += [("attn_mask", mask), *zip(("alibi", "sinks", "key_lengths"), vectors)]
@@ -251,7 +251,7 @@ def _vector(x: Optional[Numbers], name: str, n: int, dtype: torch.dtype) -> Opti
     return t
 
 
-def check_seed(seed: Any) -> int:
+def _check_seed(seed: Any) -> int:
     if not isinstance(seed, torch.SymInt):
         try:
             seed = operator.index(seed)
@@ -262,9 +262,13 @@ def check_seed(seed: Any) -> int:
     return seed  # type: ignore[no-any-return]
 
 
-def draw_seed(seed: Optional[int]) -> Tensor:
-    """The seed's 64 bits as a tensor, so that a compiled graph can draw a new one for each call."""
+def draw_seed(seed: Optional[int], p: float) -> Optional[Tensor]:
+    """The seed's 64 bits as a tensor, so that a compiled graph can draw a new one for each call.
+    None if dropout of probability p needs no random numbers; a seed is checked all the same."""
+    if seed is not None:
+        seed = _check_seed(seed)
+    if not 0 < p < 1:
+        return None
     if seed is None:
         return torch.randint(-(1 << 63), (1 << 63) - 1, (), dtype=torch.int64, device="cpu")
-    seed = check_seed(seed)
     return torch.tensor(seed if seed < 1 << 63 else seed - (1 << 64), dtype=torch.int64)

@@ -431,9 +431,8 @@ def _read(
         if t is not None and not private.ordinary(t):
             raise TypeError("%s is not a dense tensor on the CPU" % name)
     p = checks.check_dropout(o)
-    if seed is not None:
-        checks.check_seed(seed)
-    drawn = int(checks.draw_seed(seed)) % (1 << 64) if 0 < p < 1 else 0
+    bits = checks.draw_seed(seed, p)
+    drawn = 0 if bits is None else int(bits) % (1 << 64)
     want = 0
     if torch.is_grad_enabled():
         for i, t in enumerate((q, k, v, mask, vectors[0], vectors[1])):

@@ -208,9 +208,7 @@ def attend(
     p = checks.check_dropout(o)
     if p == 1:
         o = o._replace(dropout=0.0)
-    drawn = checks.draw_seed(seed) if 0 < p < 1 else None
-    if drawn is None and seed is not None:
-        checks.check_seed(seed)
+    drawn = checks.draw_seed(seed, p)
     if not _compiling() and plans.direct(q, k, v, mask, *vectors):
         number = 0 if drawn is None else int(drawn) % (1 << 64)
         kind = engine.wide(q.dtype) if return_lse else None
