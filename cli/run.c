@@ -65,16 +65,11 @@ static int check_gradients(const run_state *r, const options *o, kit_error *err)
 /* Results are .npy files. Another suffix would make a file that no program reads back. */
 static int check_result(const char *option, const char *path, kit_error *err)
 {
-    static const char *const archives[] = {".npz", ".safetensors"};
-    const size_t length = kit_spec_path_length(path);
-    for (int i = 0; i < 2; i++) {
-        const size_t n = strlen(archives[i]);
-        if (length >= n && memcmp(path + length - n, archives[i], n) == 0)
-            return kit_fail(err, KIT_USAGE,
-                            "--%s %s: a result is a .npy file; it must not be a %s file", option,
-                            path, archives[i]);
-    }
-    return KIT_OK;
+    const char *archive = kit_spec_archive(path);
+    return archive ? kit_fail(err, KIT_USAGE,
+                              "--%s %s: a result is a .npy file; it must not be a %s file", option,
+                              path, archive)
+                   : KIT_OK;
 }
 
 static int name_results(run_state *r, const options *o, kit_error *err)

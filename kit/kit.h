@@ -84,6 +84,8 @@ typedef struct kit_entry {
 int kit_read_list(kit_entry **entries, size_t *count, const char *path, kit_error *err);
 /* Length of the file's path in a spec. */
 size_t kit_spec_path_length(const char *spec);
+/* ".npz" or ".safetensors" if the file's path in a spec ends so, else NULL. */
+const char *kit_spec_archive(const char *spec);
 /* Parses the bytes of a .npy in memory with the reader's own parser (for the fuzz target). */
 int kit_npy_parse(kit_array *a, const void *bytes, size_t size, const char *name, kit_error *err);
 

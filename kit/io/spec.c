@@ -47,6 +47,14 @@ static bool names(const char *spec, size_t length, const char *suffix)
     return length >= n && memcmp(spec + length - n, suffix, n) == 0;
 }
 
+const char *kit_spec_archive(const char *spec)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (names(spec, kit_spec_path_length(spec), kinds[i].suffix))
+            return kinds[i].suffix;
+    return NULL;
+}
+
 size_t kit_spec_path_length(const char *spec)
 {
     for (const char *colon = strchr(spec, ':'); colon; colon = strchr(colon + 1, ':'))
