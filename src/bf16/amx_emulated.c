@@ -13,6 +13,7 @@
  */
 #ifdef ATTNI_AMX_EMULATED
 #include "tile_ops.h"
+#include "unit.h"
 
 #include "../kernel/vec/target_avx512.h"
 #include <immintrin.h>
@@ -21,9 +22,6 @@
 #include <string.h>
 
 #define TILES 8
-#define FLUSH                                                                                      \
-    0x9fc0u /* MXCSR: no traps, round to nearest even, denormal operands and results
-                         are 0 */
 
 typedef struct tile {
     unsigned char row[16][64];
@@ -98,7 +96,7 @@ void attni_emulate_dp_bf16(int c, int a, int b)
         now.row_bytes[a] % 4 || now.row_bytes[c] % 4 || now.row_bytes[a] / 4 != now.rows[b])
         fault("tdpbf16ps: the shapes of the three tiles do not fit");
     const unsigned mode = _mm_getcsr();
-    _mm_setcsr(FLUSH);
+    _mm_setcsr(ATTNI_BF16_MXCSR);
     const int pairs = now.row_bytes[a] / 4;
     const __m512i high = _mm512_set1_epi32((int)0xffff0000);
     for (int m = 0; m < now.rows[c]; m++) {

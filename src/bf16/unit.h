@@ -209,6 +209,10 @@ void attni_bf16_scores_as_rows(float *rows, const float *st, int n, const float 
 /* Packs the weights in st into p. */
 void attni_bf16_pack_weights(attni_bf16 *p, const float *st, int nv);
 
+/* MXCSR as in products of the instructions for bf16: no traps, round to nearest even, denormal
+ * operands and results are 0. */
+#define ATTNI_BF16_MXCSR 0x9fc0u
+
 /* n rounded up to a multiple of 32, at least 32: whole operands, padded with zeros. */
 static inline int64_t attni_bf16_padded(int64_t n) { return n <= 0 ? 32 : n + (32 - n % 32) % 32; }
 

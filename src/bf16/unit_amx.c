@@ -435,7 +435,7 @@ INLINE __m512 chain_sums(chain c) { return chain_end_run(c).sums; }
 INLINE unsigned chain_mode(void)
 {
     const unsigned mode = _mm_getcsr();
-    _mm_setcsr(0x9fc0);
+    _mm_setcsr(ATTNI_BF16_MXCSR);
     __asm__ volatile("" : : : "memory");
     return mode;
 }

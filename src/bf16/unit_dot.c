@@ -30,7 +30,7 @@
 static __attribute__((noinline)) __m512 dot(__m512 c, __m512i a, __m512i b)
 {
     const unsigned mode = _mm_getcsr();
-    _mm_setcsr(0x9fc0);
+    _mm_setcsr(ATTNI_BF16_MXCSR);
     __asm__ volatile("" : "+m"(a), "+m"(b), "+m"(c));
     const __m512 high = _mm512_fmadd_ps(as_float(_mm512_and_si512(a, high_half())),
                                         as_float(_mm512_and_si512(b, high_half())), c);

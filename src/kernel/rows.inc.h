@@ -380,9 +380,9 @@ V_INLINE v_wide quotient_to_round(v_wide x, v_wide scale, v_wide inverse)
     return (v_wide)(((bits)nearest & exact) | ((bits)y & ~exact));
 }
 
-/* Two vectors. Products in float are within 2^-16 of the quotients: |quotient| <= 128,
- * and the inverse is rounded once. So both round to the same integer, unless a product is that
- * close to the middle between two integers: then the vectors are computed in double. */
+/* Two vectors. Products in float are within 2^-16 of the quotients: |quotient| <= 128, and the
+ * inverse is rounded once. So both round to the same integer, unless a product is that close to the
+ * middle between two integers: then the vectors are computed in double. */
 V_INLINE void quantise_vectors(int8_t *to, const R_any *x, v_wide scale, v_wide inverse, vec times)
 {
     const vec magic = v_set1(0x1.8p23F); /* adding it rounds to an integer */
