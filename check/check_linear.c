@@ -143,10 +143,9 @@ void check_linear_few_rows(check_case *c)
             want[i * c->W + o] = sum;
         }
 
-    c->kernels->linear_few_rows(p.out, p.ld, p.bias, w, ldw, outputs, prefetched, n % 2, x, ldx, n,
-                                D);
+    c->kernels->linear_few_rows(p.out, p.ld, p.bias, w, ldw, outputs, prefetched, x, ldx, n, D);
     expect_product(c, &p, before, want, n, outputs);
     CHECK_BENCH(c, 2.0 * n * (double)D * outputs,
-                c->kernels->linear_few_rows(p.out, p.ld, p.bias, w, ldw, outputs, prefetched, n % 2,
-                                            x, ldx, n, D));
+                c->kernels->linear_few_rows(p.out, p.ld, p.bias, w, ldw, outputs, prefetched, x,
+                                            ldx, n, D));
 }

@@ -309,10 +309,9 @@ typedef struct attni_kernels {
      * The bits are those of linear(). out is written in whole vectors: after a row's last output,
      * up to the end of its vector, the elements are unspecified. The first `prefetched` rows of w
      * may be prefetched. `prefetched` is larger than `outputs` if the weight has further rows. It
-     * is 0 if the weight is small enough to be in a cache. They are prefetched into L2 if `l2`,
-     * else into L1. */
+     * is 0 if the weight is small enough to be in a cache. */
     void (*linear_few_rows)(void *out, ptrdiff_t ldo, const void *bias, const void *w,
-                            ptrdiff_t ldw, int outputs, int prefetched, bool l2, const void *x,
+                            ptrdiff_t ldw, int outputs, int prefetched, const void *x,
                             ptrdiff_t ldx, int n, int64_t D);
 
     /* This operation and the next three serve the backward pass.

@@ -91,11 +91,10 @@ static __attribute__((noinline)) void load_part(R r[V_LANES][V_LANES], const R_a
             r[d][i] = w[i * ldw + d];
 }
 
-/* Prefetches V_LANES rows of the weight, LINEAR_PREFETCH components after d, into L2 if `l2`, else
- * into L1. If that is past their end, the distance continues in the V_LANES rows after them. Rows
- * from number `prefetched` on must not be prefetched. */
-V_INLINE void prefetch_rows(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t D, int prefetched,
-                            bool l2)
+/* Prefetches V_LANES rows of the weight, LINEAR_PREFETCH components after d, into L1. If that
+ * is past their end, the distance continues in the V_LANES rows after them. Rows from number
+ * `prefetched` on must not be prefetched. */
+V_INLINE void prefetch_rows(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t D, int prefetched)
 {
     const bool same = d + LINEAR_PREFETCH < D;
     const int64_t next = d + LINEAR_PREFETCH + (same ? 0 : V_LANES * ldw - D);
@@ -103,12 +102,8 @@ V_INLINE void prefetch_rows(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t D,
         return;
     const uintptr_t at = (uintptr_t)w + (uintptr_t)next * sizeof *w;
     const uintptr_t bytes = (uintptr_t)ldw * sizeof *w;
-    if (l2)
-        UNROLL for (int i = 0; i < V_LANES; i++)
-            __builtin_prefetch((const void *)(at + (uintptr_t)i * bytes), 0, 2);
-    else
-        UNROLL for (int i = 0; i < V_LANES; i++)
-            __builtin_prefetch((const void *)(at + (uintptr_t)i * bytes), 0, 3);
+    UNROLL for (int i = 0; i < V_LANES; i++)
+        __builtin_prefetch((const void *)(at + (uintptr_t)i * bytes), 0, 3);
 }
 
 /* Adds `runs` runs, which begin at component `from`, to the totals of one vector of outputs and mr
@@ -116,8 +111,8 @@ V_INLINE void prefetch_rows(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t D,
  * and the latency of an addition limits a chain. So with few rows of x, two interleaved runs are
  * faster. `whole`: there are V_LANES outputs or more. */
 V_INLINE void add_runs(vec total[ATTNI_FEW_ROWS], const R_any *w, ptrdiff_t ldw, int outputs,
-                       int prefetched, bool l2, const R_any *x, ptrdiff_t ldx, int64_t from,
-                       int64_t D, const int mr, const int runs, const bool whole)
+                       int prefetched, const R_any *x, ptrdiff_t ldx, int64_t from, int64_t D,
+                       const int mr, const int runs, const bool whole)
 {
     const v_rows rows = v_rows_at((const char *)(w + from), ldw * (ptrdiff_t)sizeof(R));
     const int n = D - from < ATTNI_D_CHAIN ? (int)(D - from) : ATTNI_D_CHAIN;
@@ -132,7 +127,7 @@ V_INLINE void add_runs(vec total[ATTNI_FEW_ROWS], const R_any *w, ptrdiff_t ldw,
         {
             const int at = d + g * ATTNI_D_CHAIN;
             if (d * (int)sizeof(R) % 64 == 0)
-                prefetch_rows(w, ldw, from + at, D, prefetched, l2);
+                prefetch_rows(w, ldw, from + at, D, prefetched);
             v_load_transposed(r[g], &rows, at * (int)sizeof(R));
         }
         UNROLL for (int i = 0; i < V_COLUMNS; i++) UNROLL for (int g = 0; g < runs; g++)
@@ -151,23 +146,22 @@ V_INLINE void add_runs(vec total[ATTNI_FEW_ROWS], const R_any *w, ptrdiff_t ldw,
 
 /* One vector of outputs for mr rows of x. */
 V_INLINE void few_rows(R_any *out, ptrdiff_t ldo, const R *bias, const R_any *w, ptrdiff_t ldw,
-                       int outputs, int prefetched, bool l2, const R_any *x, ptrdiff_t ldx,
-                       int64_t D, const int mr, const bool whole)
+                       int outputs, int prefetched, const R_any *x, ptrdiff_t ldx, int64_t D,
+                       const int mr, const bool whole)
 {
     vec total[ATTNI_FEW_ROWS];
     int64_t from = 0;
     FOR_U total[u] = v_set1(0);
     if (LINEAR_RUNS > 1 && mr < 4 && whole)
         for (; from + LINEAR_RUNS * ATTNI_D_CHAIN <= D; from += LINEAR_RUNS * ATTNI_D_CHAIN)
-            add_runs(total, w, ldw, outputs, prefetched, l2, x, ldx, from, D, mr, LINEAR_RUNS,
-                     whole);
+            add_runs(total, w, ldw, outputs, prefetched, x, ldx, from, D, mr, LINEAR_RUNS, whole);
     for (; from < D; from += ATTNI_D_CHAIN)
-        add_runs(total, w, ldw, outputs, prefetched, l2, x, ldx, from, D, mr, 1, whole);
+        add_runs(total, w, ldw, outputs, prefetched, x, ldx, from, D, mr, 1, whole);
     FOR_U v_storeu(out + u * ldo, bias ? biased_sum(total[u], bias) : total[u]);
 }
 
 static void op_linear_few_rows(void *out_, ptrdiff_t ldo, const void *bias_, const void *w_,
-                               ptrdiff_t ldw, int outputs, int prefetched, bool l2, const void *x_,
+                               ptrdiff_t ldw, int outputs, int prefetched, const void *x_,
                                ptrdiff_t ldx, int n, int64_t D)
 {
     const R_any *w = w_, *x = x_;
@@ -176,7 +170,7 @@ static void op_linear_few_rows(void *out_, ptrdiff_t ldo, const void *bias_, con
 #define STEP(mr, whole)                                                                            \
     for (; i + (mr) <= n; i += (mr))                                                               \
     few_rows((R_any *)out_ + i * ldo + o, ldo, bias ? bias + o : NULL, w + o * ldw, ldw,           \
-             outputs - o, prefetched - o, l2, x + i * ldx, ldx, D, mr, whole)
+             outputs - o, prefetched - o, x + i * ldx, ldx, D, mr, whole)
     for (; o + V_LANES <= outputs; o += V_LANES) {
         i = 0;
         STEP(4, true);

@@ -462,8 +462,7 @@ static void multiply_panel(const attni_linear *p, const worker_arrays *a, const 
         p->kernels->linear_few_rows(q->to, q->stride, a->bias,
                                     attni_at(&p->weight, t->b, q->h, q->first, 0),
                                     (ptrdiff_t)p->weight.stride[2], q->outputs,
-                                    prefetched_rows(p, q), attni_prefetch_l2(), t->x, t->stride,
-                                    t->rows, p->x.shape[3]);
+                                    prefetched_rows(p, q), t->x, t->stride, t->rows, p->x.shape[3]);
         return;
     }
     int64_t from = block.first;
