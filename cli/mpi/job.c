@@ -11,7 +11,7 @@
 
 #include "../value.h"
 
-enum { TAG = 0, LEAST_START = 60 /* seconds */ };
+enum { TAG = 0, LEAST_START = 60 /* seconds */, TURN = 4 /* seconds */ };
 
 static attn_comm comm; /* size 0: MPI did not start */
 static double deadline = 600;
@@ -80,14 +80,15 @@ int job_begin(int argc, char **argv, kit_error *err)
 
 static void wait_seconds(int seconds) { nanosleep(&(struct timespec){.tv_sec = seconds}, NULL); }
 
-/* If a rank is missing, it may be rank 0. So rank r waits 2 r seconds; the first one that runs
- * prints, and then ends the whole job. */
+/* If a rank is missing, it may be rank 0. So rank r waits r times TURN seconds. The first one that
+ * runs prints, and ends the whole job a second later; on a busy machine, the launcher may need
+ * another second or two to end the others. */
 int job_settle(int code, kit_error *err)
 {
     if (code && comm.size > 0 && !agreed && !lost)
         code = ranks_agree(code, err);
     if (lost)
-        wait_seconds(2 * comm.rank);
+        wait_seconds(TURN * comm.rank);
     else if (comm.size > 0 ? comm.rank > 0 : job_launched_rank() > 0) {
         if (comm.size == 0)
             wait_seconds(1);

@@ -2,8 +2,8 @@
  *
  *   load queries, find keys, find values   from the caller's tensors into the shapes of unit.h
  *   clear a tile                           its maxima, sums of weights and factors, before a sweep
- *   rescale a tile                         its factors, before it is computed again with weights
- *                                          and scores so small that no sum overflows
+ *   rescale a tile                         clears it and sets factors, before it is computed again
+ *                                          so that no sum overflows
  *   write a tile                           out and lse, after a sweep
  *   write scores                           the scores that the caller requested
  *
@@ -171,13 +171,14 @@ static float sink_of(const bf16_worker *w, const bf16_tile *t, int i)
     return w->plan->args.sink_logits[w->sequence->h + (i < t->rows ? i / t->per_head : 0)];
 }
 
-/* Adds the sink: a chunk of one more key, whose logit is in natural-log units and whose value is
- * 0. */
+/* Adds the sink like one more key in a chunk of its own. Its score is the sink's logit, in
+ * natural-log units; its value is 0. */
 static void add_sink(bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
     attni_bf16_columns *x = w->columns;
-    for (int i = 0; i < t->W; i++) { /* log2(e), divided by 2^8 if t->c[i] is */
+    /* x->c[i] is log2(e), or log2(e) / 2^8 if attni_bf16_rescale_tile() divided t->c[i] by 2^8. */
+    for (int i = 0; i < t->W; i++) {
         x->c[i] = (float)((double)t->c[i] / p->log2_scale * ATTNI_LOG2E);
         x->top[i] = sink_of(w, t, i);
     }
@@ -200,8 +201,8 @@ static bool too_large(const bf16_worker *w, const bf16_tile *t, int i)
     return attni_log2_too_large(sizeof(float), x);
 }
 
-/* The same for any row of the tile. Without sinks, the largest |top| of all rows is tested first:
- * it is nearly always small enough, and then no row is too large. */
+/* Is too_large() true for some row of the tile? Without sinks, the largest |top| of all rows is
+ * tested first: it is nearly always small enough, and then no row is too large. */
 static bool some_too_large(const bf16_worker *w, const bf16_tile *t)
 {
     float most = 0; /* the largest |top| that is not NaN */
@@ -255,12 +256,15 @@ bool attni_bf16_write(bf16_worker *w, bf16_tile *t)
     return again;
 }
 
-/* Prepares the rescaled sweep, which computes the whole tile again. If a row was not finite, or its
- * scores are too large for log2 units, its weights are multiplied by 2^-40 (value_scale) before
- * values are added, so that its sums cannot overflow; attni_bf16_write() multiplies L by the same
- * factor. If the scores of a row are too large for log2 units, its c is divided by 2^8. This
- * changes no weight: two different scores of this size are so far apart that the smaller one has
- * the weight 0 with either c. */
+/* Prepares the rescaled sweep, which computes the whole tile again. Two factors are set for some
+ * rows:
+ *
+ *   value_scale  2^-40 if the row was not finite, or if its scores are too large for log2 units.
+ *                Each weight is multiplied by it before it multiplies a value, so no sum overflows.
+ *                attni_bf16_write() multiplies L by it, too, so the quotient is unchanged.
+ *   c            divided by 2^8 if the scores are too large for log2 units. This changes no weight:
+ *                the row's largest score is so far above every smaller one that the weight of
+ *                the smaller one is 0 with either c. */
 void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
@@ -276,7 +280,7 @@ void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t)
         if (huge[i])
             t->c[i] = (float)(p->log2_scale / 256);
         if (!stays[i])
-            t->value_scale[i] = 0x1p-40F; /* keeps a sum of 2^31 of the largest values finite */
+            t->value_scale[i] = 0x1p-40F; /* the sum of 2^31 largest values stays finite */
     }
 }
 

@@ -29,9 +29,9 @@
 #define RUN 16 /* pairs that one product of the matrix unit adds */
 #define FOR_R UNROLL for (int r = 0; r < nr; r++)
 
-/* A stream of rows to prefetch, in address order and spread over the arithmetic
- * (kernel/prefetch.inc.h). After the last rows of a chunk, the first of the next chunk usually
- * follow. */
+/* Rows that are prefetched in address order, a few lines at a time between arithmetic
+ * (kernel/prefetch.inc.h says why). After the last rows of a chunk, the first of the next chunk
+ * usually follow. */
 typedef struct prefetcher {
     uintptr_t row;   /* an address, not a pointer: it may lie outside any object */
     ptrdiff_t bytes; /* from row to row */
@@ -49,9 +49,9 @@ INLINE prefetcher prefetch_stream(const void *from, int rows, ptrdiff_t bytes, p
 
 /* Prefetches `lines` lines from address p on: into L2 if `l2`, else into L1. If l2 is a variable,
  * the first assembler statement keeps the compiler from making two copies of the loop around this
- * function, one for each level. The code for a single query whose keys and values are rows
- * passes a constant l2, so it has no test: with a test in each step, calls whose data come from
- * memory took 7 to 10 % longer on a Zen 5. The second statement makes the compiler compute all
+ * function, one for each level. For a single query whose keys and values are rows, l2 is a
+ * constant, and no test is compiled: with a test in each step, calls whose data come from memory
+ * took 7 to 10 % longer on a Zen 5. The second statement makes the compiler compute all
  * addresses from one register. */
 INLINE void prefetch_at(uintptr_t p, const int lines, bool l2)
 {
@@ -175,8 +175,8 @@ INLINE void score_interleaved_rows(float *st, const attni_bf16 *q, const attni_b
 }
 
 /* Scores of all keys. If keys are rows, a single query scores two groups at once, because one group
- * has too few independent sums. With one_stream it scores one group after the other: a Zen 4 reads
- * them faster from memory (docs/decisions/0047). */
+ * has too few independent sums. If k->one_stream is set, it scores one group after the other,
+ * because a Zen 4 reads keys from memory faster in this way (docs/decisions/0047). */
 INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows *k, int D,
                           const int nr, const bool l2)
 {
@@ -200,8 +200,8 @@ INLINE void score_rows_of(float *st, const attni_bf16 *q, const attni_bf16_rows 
         call;                                                                                      \
     } while (0)
 
-/* Runs `call` with nr, the number of queries rounded up to 1, 4 or 8 (8 also for more). 8 exists
- * only if the unit decodes more than 4. */
+/* Runs `call` with nr, the number of queries rounded up to 1, 4 or 8 (8 also for more). A unit that
+ * decodes at most 4 queries has no code for 8. */
 #define WITH_NR(queries, level, call)                                                              \
     do {                                                                                           \
         if ((queries) > 4 && MAX_DECODE_ROWS > 4)                                                  \
@@ -339,8 +339,8 @@ INLINE void value_row_part(float *sums, float *l, const attni_bf16 *p, const att
         {
             const __m512i w = pair_at(p + r * ATTNI_CHUNK + j);
             add_pairs(s[r], pair, w, j, groups);
-            /* The weights are added up in the first pass, and in this loop: in a loop without other
-             * work, each addition would wait for the one before. */
+            /* The weights are summed in the pass over the first components (c == 0), in this loop:
+             * its other instructions run while an addition waits for the one before. */
             if (c == 0)
                 sum[r] = add_weights(sum[r], w);
         }
@@ -417,8 +417,8 @@ INLINE void row_products_of(float *to, int64_t ldto, const attni_bf16 *x, ptrdif
     }
 }
 
-/* The same in the mode of chains, for the components from c on: 64, or 32 if no more are left. `to`
- * begins at component c, `rows` at component 0. */
+/* Calls row_products_of() between chain_mode() and chain_mode_end(), for the components from c on:
+ * 64, or 32 if only these are left. `to` begins at component c, `rows` at component 0. */
 INLINE void row_products_at(float *to, int64_t ldto, const attni_bf16 *x, ptrdiff_t ldx,
                             const attni_bf16 *rows, int pairs, int n, int64_t width, bool add,
                             int64_t c)
@@ -446,10 +446,10 @@ INLINE void add_row_products(float *sums, const float *products, int n, int64_t 
         }
 }
 
-/* sums [n][width] = products; += if `add`. If chains have a mode of their own (on the matrix unit,
- * which treats denormal numbers as 0), products are added after it has ended. multiply() of
- * unit_amx.c adds in the same way, so that a denormal sum has the same bits with few queries as
- * with many. */
+/* sums [n][width] = products; += if `add`. If CHAINS_HAVE_A_MODE, products are stored first, and
+ * added to the sums after chain_mode_end(): in the mode of the matrix unit, a denormal sum would
+ * become 0. multiply() of unit_amx.c adds in the same way, so that a denormal sum has the same bits
+ * with few queries as with many. */
 static void row_products(float *sums, const attni_bf16 *x, ptrdiff_t ldx, const attni_bf16 *rows,
                          int pairs, int n, int64_t width, bool add)
 {
@@ -470,9 +470,9 @@ static void row_products(float *sums, const attni_bf16 *x, ptrdiff_t ldx, const 
 /* ------------------------------------------------- keys of a chunk and values of the one before */
 
 /* The loop over the values of 16 keys is not unrolled: if its body has more than about 16 loads,
- * the hardware prefetcher no longer follows keys and values, and they are read at three quarters
- * of the rate (docs/decisions/0014). There is no software prefetch either: at distances of 1 to 8
- * KiB it made the loop 5 to 15 % slower. */
+ * the hardware prefetcher no longer recognises the two streams of keys and values, which are read
+ * at three quarters of the rate (docs/decisions/0014). There is no software prefetch either: at
+ * distances of 1 to 8 KiB it made the loop 5 to 15 % slower. */
 INLINE void values_and_next_scores_of(const attni_bf16_values_and_next_scores *x, const int groups)
 {
     const char *k = x->k, *v = x->v;

@@ -4,8 +4,6 @@
  * registers, as OSXSAVE and XCR0 report, and a hypervisor may mask one feature without those that
  * build on it. Therefore each set lists every feature that its code needs, and is used only if all
  * are present.
- *
- * To add an instruction set: a row in core/isa.def and a NEED_<name> here.
  */
 #define _GNU_SOURCE /* sched_getaffinity, syscall */
 #include <errno.h>
@@ -46,40 +44,25 @@
 #define XCR0_AVX512 0xe6u /* the above, mask registers, upper zmm, zmm16-31 */
 #define XCR0_AMX 0x60000u /* tile configuration and data */
 
-/* {leaf 1 ecx, leaf 7 ebx, leaf 7 edx, leaf 7.1 eax, xcr0} */
-#define NEED_generic                                                                               \
-    {                                                                                              \
-        0, 0, 0, 0, 0                                                                              \
-    }
-#define NEED_avx2                                                                                  \
-    {                                                                                              \
-        OSXSAVE | AVX | FMA | F16C, AVX2, 0, 0, XCR0_AVX                                           \
-    }
+/* The features in isa.def's rows. An emulated set needs only the features of the set by whose
+ * instructions it is emulated. */
+#define NEED_AVX (OSXSAVE | AVX | FMA | F16C)
 #ifdef ATTNI_AVX512_EMULATED
-#define NEED_avx512 NEED_avx2
+#define NEED_AVX512 AVX2
+#define NEED_XCR0_AVX512 XCR0_AVX
 #else
-#define NEED_avx512                                                                                \
-    {                                                                                              \
-        OSXSAVE | AVX | FMA | F16C, AVX2 | AVX512F | AVX512DQ | AVX512BW | AVX512VL, 0, 0,         \
-            XCR0_AVX512                                                                            \
-    }
+#define NEED_AVX512 (AVX2 | AVX512F | AVX512DQ | AVX512BW | AVX512VL)
+#define NEED_XCR0_AVX512 XCR0_AVX512
 #endif
 #ifdef ATTNI_AMX_EMULATED
-#define NEED_avx512bf16 NEED_avx512
-#define NEED_amx NEED_avx512
+#define NEED_BF16 0
+#define NEED_AMX 0
+#define NEED_XCR0_AMX NEED_XCR0_AVX512
 #else
-#define NEED_avx512bf16                                                                            \
-    {                                                                                              \
-        OSXSAVE | AVX | FMA | F16C, AVX2 | AVX512F | AVX512DQ | AVX512BW | AVX512VL, 0,            \
-            AVX512_BF16, XCR0_AVX512                                                               \
-    }
-#define NEED_amx                                                                                   \
-    {                                                                                              \
-        OSXSAVE | AVX | FMA | F16C, AVX2 | AVX512F | AVX512DQ | AVX512BW | AVX512VL,               \
-            AMX_TILE | AMX_BF16, AVX512_BF16, XCR0_AVX512 | XCR0_AMX                               \
-    }
+#define NEED_BF16 AVX512_BF16
+#define NEED_AMX (AMX_TILE | AMX_BF16)
+#define NEED_XCR0_AMX (XCR0_AVX512 | XCR0_AMX)
 #endif
-#define NEED_neon NEED_generic /* part of every AArch64 processor that runs an operating system */
 
 static const struct {
     const char *name;
@@ -88,7 +71,7 @@ static const struct {
         uint64_t xcr0;
     } need;
 } sets[] = {
-#define ATTNI_ISA(name) {#name, NEED_##name},
+#define ATTNI_ISA(name, ...) {#name, {__VA_ARGS__}},
 #include "isa.def"
 #undef ATTNI_ISA
 };
@@ -125,10 +108,10 @@ static bool pays(int index, const attni_cpuid *r)
     return strcmp(sets[index].name, "avx512bf16") != 0 || r->vendor == AMD;
 }
 
-/* On Zen 3 and Zen 4 (family 0x19) a prefetch into L1 occupies one of the few buffers that demand
- * loads of L1 need too. If lines are prefetched into L2, decoding from memory reaches 1.3 to 1.7
- * times the speed on a Zen 4, up to 1.1 times on a Zen 3 (docs/decisions/0030). Zen 5 is fastest
- * with L1. */
+/* On Zen 3 and Zen 4 (family 0x19) a prefetch into L1 occupies one of the few buffers that loads
+ * which miss L1 need, too. If lines are prefetched into L2, decoding from memory reaches 1.06 to
+ * 1.7 times the speed on a Zen 4, up to 1.1 times on a Zen 3 (docs/decisions/0030). Zen 5 is
+ * fastest with L1. */
 bool attni_prefetch_l2_from_cpuid(const attni_cpuid *regs)
 {
     const attni_cpuid r = sane(regs);
@@ -185,9 +168,10 @@ void attni_read_cpuid(attni_cpuid *regs)
 void attni_read_cpuid(attni_cpuid *regs) { memset(regs, 0, sizeof *regs); }
 #endif
 
-/* Linux saves the 8 KiB of tile data only for processes that requested permission, and refuses if
- * the signal stack of a thread is too small for them. The request may be repeated. ATTN_AMX=0
- * prevents it, for programs whose threads install small signal stacks later. */
+/* Linux saves the 8 KiB of tile data only for processes that requested permission. It refuses the
+ * permission if the alternate signal stack of a thread is too small for this data. The request may
+ * be repeated. ATTN_AMX=0 prevents it, for programs whose threads install small signal stacks
+ * later. */
 static bool tiles_permitted(void)
 {
 #if defined(__x86_64__) && defined(__linux__) && !defined(ATTNI_AMX_EMULATED)

@@ -6,7 +6,7 @@
 const attni_kernels *attni_kernels_of(int isa, int bits)
 {
     static const attni_kernels *const table[][2] = {
-#define ATTNI_ISA(name) {&attni_##name##_f32, &attni_##name##_f64},
+#define ATTNI_ISA(name, ...) {&attni_##name##_f32, &attni_##name##_f64},
 #include "../core/isa.def"
 #undef ATTNI_ISA
     };

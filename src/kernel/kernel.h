@@ -419,7 +419,7 @@ static inline int attni_has_values_and_next_scores(const attni_kernels *kernels,
     return kernels->values_and_next_scores && (D == 64 || D == 128) && D <= 8 * kernels->lanes;
 }
 
-#define ATTNI_ISA(name) extern const attni_kernels attni_##name##_f32, attni_##name##_f64;
+#define ATTNI_ISA(name, ...) extern const attni_kernels attni_##name##_f32, attni_##name##_f64;
 #include "../core/isa.def"
 #undef ATTNI_ISA
 

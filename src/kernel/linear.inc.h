@@ -14,8 +14,8 @@
 
 V_INLINE vec biased_sum(vec s, const R *bias) { return v_add(v_add(s, v_load(bias)), v_set1(0)); }
 
-/* What the t-th micro-kernel of a product prefetches: one line of each of ATTNI_D_CHAIN rows. The
- * first micro-kernels prefetch the next weights, and those after them next_x. */
+/* What the t-th call of linear_rows() for a product prefetches: one line of each of ATTNI_D_CHAIN
+ * rows. The first calls prefetch the next weights, and those after them next_x. */
 V_INLINE prefetch_step linear_prefetch(const attni_product *p, int t, int W)
 {
     const int weights = ATTNI_D_CHAIN * (int)sizeof(R) / 64, lines = W * (int)sizeof(R) / 64 + 1;
@@ -76,8 +76,7 @@ V_INLINE void linear_tile(const attni_product *p, const int nv)
 
 static void op_linear(const attni_product *p, int nv_) { WITH_NV(nv_, linear_tile(p, nv)) }
 
-/* ------------------------------------------------------------------------------- linear_few_rows
- */
+/* ------------------------------------------------------------------------- linear_few_rows */
 
 /* r[d][i] = component d of the weight's row i, for i < outputs and d < count; else 0. Not inlined,
  * to keep its callers small. No load depends on a condition: compilers turn such loads into masked
@@ -91,9 +90,9 @@ static __attribute__((noinline)) void load_part(R r[V_LANES][V_LANES], const R_a
             r[d][i] = w[i * ldw + d];
 }
 
-/* Prefetches V_LANES rows of the weight, LINEAR_PREFETCH components after d, into L1. If that
- * is past their end, the distance continues in the V_LANES rows after them. Rows from number
- * `prefetched` on must not be prefetched. */
+/* Prefetches V_LANES rows of the weight, LINEAR_PREFETCH components after d, into L1. If the rows
+ * end before that, the components are as far from the start of the next V_LANES rows as they would
+ * be from the end of these. Rows from number `prefetched` on must not be prefetched. */
 V_INLINE void prefetch_rows(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t D, int prefetched)
 {
     const bool same = d + LINEAR_PREFETCH < D;

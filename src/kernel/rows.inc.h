@@ -3,8 +3,8 @@
  * in kernel.h. For float only, as in elements.inc.h. Long sums are in double; norm_sums() and
  * norm_columns() first add a few terms in float.
  *
- * Modules pass a row in pieces of ATTNI_PIECE elements (the last may be shorter) and add their sums
- * in order, so the order of every sum depends on the row's length alone. */
+ * Modules pass a row in pieces of ATTNI_PIECE elements (the last may be shorter) and add the sums
+ * of the pieces in order, so the order of every sum depends on the row's length alone. */
 #if ATTNI_BITS == 32
 #include "vec/wide.h"
 
@@ -28,8 +28,9 @@ static float op_maximum(const void *x_, int64_t n)
 
 #define EXPONENTIALS 8 /* vectors of double, computed together */
 /* e^x in double, of `count` vectors, for x <= 0, -inf or NaN. The relative error is 1.5e-14 for x
- * >= -177, and 5e-14 below. e^0 is 1. Each result is a chain of dependent operations; the vectors
- * take each step together. */
+ * >= -177, and 5e-14 below, down to 2^-1000; a smaller result is 2^-1000. e^0 is 1. Each result is
+ * a chain of dependent operations; each step is done for all vectors before the next, so that they
+ * overlap. */
 V_INLINE void wide_exp(v_wide *x, int count)
 {
     typedef int64_t bits __attribute__((vector_size(sizeof(v_wide))));
@@ -55,7 +56,7 @@ V_INLINE void wide_exp(v_wide *x, int count)
     UNROLL for (int u = 0; u < count; u++) x[u] = (v_wide)((bits)p[u] + ((bits)sum[u] << 52));
 }
 
-/* Adds the exponentials of `count` vectors in turn to the two sums. */
+/* Adds e^(x - top) of `count` vectors to the two sums, alternately. */
 V_INLINE void exp_part(const R_any *x, v_wide top, v_wide sums[2], int count)
 {
     v_wide e[EXPONENTIALS];
@@ -90,9 +91,10 @@ static double op_exp_sum(const void *x_, double top_, int64_t n)
     return v_wide_sum(sums[0] + sums[1]);
 }
 
-/* e^(x - top) as e^(-z / 2) with z = 2 (top - x), which is what exp_minus_half() computes. It also
- * gets the rounding error of z (Knuth). `lowest` is so far below top that the result is 0; it
- * replaces -inf. */
+/* e^(x - top) as e^(-z / 2) with z = 2 (top - x), which is what exp_minus_half() computes. The
+ * second argument of exp_minus_half() is the rounding error of z, by Knuth's exact subtraction. An
+ * x below `lowest`, also -inf, is replaced by `lowest`, which is so far below top that the result
+ * is 0. */
 V_INLINE vec exp_below(vec x, vec top, vec lowest)
 {
     const vec at = v_max(lowest, x), d = v_sub(top, at);
@@ -175,7 +177,7 @@ V_INLINE vec norm_part(vec x, const attni_moments *m, const R_any *weight, const
     return weight ? v_mul(y, v_loadu(weight)) : bias ? v_add(y, v_loadu(bias)) : y;
 }
 
-/* n < V_LANES elements followed by zeros, in `copy`; NULL if x is. */
+/* n < V_LANES elements followed by zeros, in `copy`; NULL if x is NULL. */
 V_INLINE const R *padded(R *copy, const R_any *x, int64_t n)
 {
     if (x)
@@ -368,8 +370,8 @@ static float op_largest(const void *x_, int64_t n)
 /* x / scale, or a number that rounds to the same integer: the product with 1 / scale, which is
  * faster. Product and quotient may differ in their last bits. This matters only if the quotient is
  * halfway between two integers, because every other quotient of two floats is at least 2^-25 away
- * from all such middles. So the multiple of 1/2 nearest to the product is computed. If its product
- * with scale, which is exact, equals x, then it is the quotient, and the result. */
+ * from all such middles. So `nearest` is computed, the multiple of 1/2 nearest to x * inverse. If
+ * nearest * scale, which is exact, equals x, then `nearest` is the quotient, and is returned. */
 V_INLINE v_wide quotient_to_round(v_wide x, v_wide scale, v_wide inverse)
 {
     typedef int64_t bits __attribute__((vector_size(sizeof(v_wide))));
@@ -381,8 +383,8 @@ V_INLINE v_wide quotient_to_round(v_wide x, v_wide scale, v_wide inverse)
 }
 
 /* Two vectors. Products in float are within 2^-16 of the quotients: |quotient| <= 128, and the
- * inverse is rounded once. So both round to the same integer, unless a product is that close to the
- * middle between two integers: then the vectors are computed in double. */
+ * inverse is rounded once. So product and quotient round to the same integer, unless a product is
+ * within 2^-15 of the middle between two integers: then both vectors are computed in double. */
 V_INLINE void quantise_vectors(int8_t *to, const R_any *x, v_wide scale, v_wide inverse, vec times)
 {
     const vec magic = v_set1(0x1.8p23F); /* adding it rounds to an integer */

@@ -2,16 +2,16 @@
  *
  * Outputs are in SIMD lanes. A panel is W outputs (64 with AVX-512 and float). Its weights are
  * transposed to [In][W] by `pack`, which also packs tiles of queries; or they were packed once for
- * all calls (attni_packed). Rows of x are broadcast in place, so a product has one row per row of
- * x.
+ * all calls (attni_packed). Rows of x are not packed: an element of x is broadcast from where it is
+ * stored, so few rows leave no lane idle.
  *
  *   task       up to TASK_ROWS rows of x times some panels
  *     panel      W outputs
  *       run        64 components of In: the panel's weights for them (16 KB) are packed, and stay
  *                  in L1 while they are multiplied by all rows of the task
  *
- * With few rows, packing would be most of the work. Then the weight is transposed in registers and
- * never stored (linear_few_rows).
+ * With few rows, packing would be most of the work. Then the weight is transposed in registers
+ * while it is multiplied, and the transposed weight is not stored (linear_few_rows).
  *
  * An output is the sum over In in the order that kernel.h fixes, then its bias. It does not depend
  * on the panel, the task, the thread or the code path that computes it.
@@ -22,11 +22,11 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define TASK_ROWS 516 /* a multiple of every micro-kernel's rows; a larger value packs less often */
+#define TASK_ROWS 516 /* a multiple of AVX2's and AVX-512's ROWS_OF(); more would pack less often */
 #define PACKED_ROWS 132  /* rows in a task if weights are already packed: x stays in L2 */
 #define BLOCK_BYTES 4096 /* of each row of x: all panels use them before the next bytes are read */
 #define WORKER_FLOP 2e6  /* about 20 microseconds; for less work, waking a thread does not pay */
-#define COPY_PANELS 4    /* panels that share the cost of copying rows of x */
+#define COPY_PANELS 4    /* a task that copies rows of x has at least so many panels, or all */
 
 /* ------------------------------------------------------------------------------------- Checking */
 
@@ -72,8 +72,8 @@ static attn_tensor repeated(const attn_tensor *t)
     return r;
 }
 
-/* If batches follow each other in memory and share a weight, they become one batch with more rows:
- * fewer calls of a micro-kernel are partly filled. */
+/* If batches follow each other in memory and share a weight, they become one batch with more rows,
+ * so that fewer micro-kernels have fewer rows than they could have. */
 static void join_batches(attni_linear *p)
 {
     const int64_t B = p->out.shape[0], T = p->out.shape[2];
@@ -94,7 +94,8 @@ static int vectors_of(const attni_kernels *kernels, int64_t outputs)
 }
 
 /* Cuts the work into tasks. Tasks are as large as the caches allow, unless threads would be idle.
- * Splitting panels costs nothing; splitting rows packs weights more often. */
+ * Tasks with fewer panels cost nothing, except that rows of x which must be copied are copied more
+ * often. Tasks with fewer rows pack weights more often. */
 static void cut_tasks(attni_linear *p, int threads)
 {
     const int64_t B = p->out.shape[0], T = p->out.shape[2];
@@ -137,8 +138,8 @@ typedef struct worker_arrays {
     ptrdiff_t x_stride;
 } worker_arrays;
 
-/* True if the components of each row of the weight are contiguous, so that it can be packed in
- * place. */
+/* True if the components of each row of the weight are contiguous, so that `pack` can read the
+ * weight where it is. */
 static bool rows_contiguous(const attn_tensor *weight)
 {
     return weight->shape[3] <= 1 || weight->stride[3] == 1;
@@ -154,8 +155,8 @@ static worker_arrays take_arrays(const attni_linear *p, attni_layout *layout)
     a.sums = attni_module_take(layout, R, 1, 1, p->rows, W);
     a.bias = attni_module_take(layout, R, 1, 1, 1, W);
     if (p->copy_x) {
-        /* The stride is not a round number, so that the rows do not all map to one set of the
-         * cache. */
+        /* 32 more elements than a block of BLOCK_BYTES, so that the rows do not all map to one set
+         * of the cache. */
         a.x_stride = (ptrdiff_t)(p->block / 16 * 16 + 32);
         a.x_rows = attni_module_take(layout, R, 1, 1, p->rows, a.x_stride);
     }
@@ -174,8 +175,8 @@ static bool wants_copy(const attni_linear *p)
     return x->shape[2] >= 32 && bytes != 0 && bytes % BAD_STRIDE == 0;
 }
 
-/* Components of x in a block: all panels of a task are multiplied with one block before the next
- * one, so the block should stay in a cache: it has 0.5 MB of 132 rows, 2 MB of 516 rows. Between
+/* Components of x in a block. All panels of a task are multiplied with one block before the next
+ * one, so a block should stay in a cache: 132 rows of it have 0.5 MB, 516 rows 2 MB. Between
  * blocks the sums are kept in out; if out cannot be written directly, there is only one block. */
 static int64_t block_of(const attni_linear *p)
 {
@@ -200,7 +201,7 @@ attn_status attni_linear_plan(attni_linear *p, int isa, int threads, const attn_
     for (int i = 0; i < 4; i++)
         if (out->shape[i] == 0)
             return ATTN_OK; /* no tasks */
-    if (x->shape[3] == 0) { /* nothing is read; data may be NULL: no offset may be added */
+    if (x->shape[3] == 0) { /* no elements: data may be NULL, and no offset may be added */
         p->x = p->weight = p->out;
         p->x.shape[3] = p->weight.shape[3] = 0;
         for (int i = 0; i < 4; i++)
@@ -317,7 +318,8 @@ typedef struct task_rows {
 } task_rows;
 
 /* Copies rows of x that are stored as columns, as those of dout for the gradient of a weight. Parts
- * of ATTNI_D_CHAIN rows and W components are transposed by vectors into the panel. */
+ * of ATTNI_D_CHAIN rows and W components are transposed by vectors into a->panel, and copied from
+ * there to x_rows. */
 static void copy_columns(const attni_linear *p, const worker_arrays *a, const task_rows *t,
                          int64_t h, int64_t from, int64_t n)
 {
@@ -379,8 +381,8 @@ static task_panel find_panel(const attni_linear *p, const worker_arrays *a, cons
 }
 
 /* The address of the weights from component `from` on, and the distance between rows, or between
- * columns if these are contiguous. Packed weights have no rows; a run of them is prefetched in W
- * pieces of ATTNI_D_CHAIN elements, and the distance is that of these pieces. */
+ * columns if these are contiguous. Packed weights have no rows: for prefetching, a run counts as W
+ * pieces of ATTNI_D_CHAIN elements, and the distance is ATTNI_D_CHAIN. */
 static const void *weights_at(const attni_linear *p, int64_t b, const task_panel *q, int64_t from,
                               ptrdiff_t *stride)
 {
@@ -399,8 +401,8 @@ typedef struct task_block {
     int64_t first, end;
 } task_block;
 
-/* Sets what one run prefetches: the weights of the next run and its part of x; before the last run,
- * the rows of out. */
+/* Sets what one run prefetches: the weights of the next run and its part of x. If rows of out are
+ * written directly, the last run but one prefetches them instead of x. */
 static void prefetch_next_rows(const attni_linear *p, const task_rows *t, const task_panel *q,
                                const task_panel *next, task_block block, int64_t after,
                                attni_product *product)

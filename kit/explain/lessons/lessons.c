@@ -1,5 +1,4 @@
-/* The lessons: five notebooks on attention that the program explains, runs and checks. Each has one
- * row, in the order in which a learner takes them; a recipe computes its steps. */
+/* The lessons: five notebooks on attention that the program explains, runs and checks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,11 +8,10 @@
 #include "script_read.h"
 
 const explain_lesson explain_lessons[] = {
-    {"sky", "Self Attention - Basics", lesson_sky, lesson_sky_gradients},
-    {"journey", "Chapter 3: Attention Mechanisms", lesson_journey, NULL},
-    {"numpy", "Self-attention in NumPy", lesson_numpy, NULL},
-    {"dessert", "Scaled Dot Product Attention", lesson_dessert, NULL},
-    {"module", "Multi-head attention as a module", lesson_module, NULL},
+#define LESSON(name, notebook) {#name, notebook, lesson_##name, NULL},
+#define LESSON_GRADIENTS(name, notebook)                                                           \
+    {#name, notebook, lesson_##name, lesson_##name##_gradients},
+#include "lessons.def"
     {NULL, NULL, NULL, NULL},
 };
 

@@ -1,8 +1,8 @@
 /* Lessons: recipes whose steps also hold the numbers that a notebook printed, with scripts that
  * explain them.
  *
- * To add one: write lesson_<name>.c, add its row to the table in lessons.c and its declaration
- * below; write <name>.lesson and examples/lessons/<name>.c (docs/LESSONS.md).
+ * To add one: write lesson_<name>.c, <name>.lesson and examples/lessons/<name>.c (docs/LESSONS.md),
+ * and add a row to lessons.def.
  */
 #ifndef KIT_EXPLAIN_LESSONS_H
 #define KIT_EXPLAIN_LESSONS_H
@@ -40,12 +40,11 @@ int lesson_explain(trace *t, const explain_options *o, attn_context *ctx, kit_er
  * err. */
 int lesson_check(const trace *t, FILE *out, kit_error *err);
 
-/* The recipes of the lessons, one file each. */
-int lesson_dessert(trace *t, attn_context *ctx, kit_error *err);
-int lesson_sky(trace *t, attn_context *ctx, kit_error *err);
-int lesson_sky_gradients(trace *t, attn_context *ctx, kit_error *err);
-int lesson_module(trace *t, attn_context *ctx, kit_error *err);
-int lesson_numpy(trace *t, attn_context *ctx, kit_error *err);
-int lesson_journey(trace *t, attn_context *ctx, kit_error *err);
+/* The recipes of the lessons, one file each: lesson_<name>, and lesson_<name>_gradients. */
+#define LESSON(name, notebook) int lesson_##name(trace *t, attn_context *ctx, kit_error *err);
+#define LESSON_GRADIENTS(name, notebook)                                                           \
+    LESSON(name, notebook)                                                                         \
+    int lesson_##name##_gradients(trace *t, attn_context *ctx, kit_error *err);
+#include "lessons.def"
 
 #endif
