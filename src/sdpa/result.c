@@ -103,11 +103,15 @@ static bool set_divisors(const attni_plan *p, const attni_tile *t, char *a)
     SET_DIVISORS(double, fabs, 8e307);
 }
 
-/* The largest score of a row, its sink included, in log2 units. */
+/* The largest score of a row, its sink included, in log2 units; at most the largest double. A score
+ * that is finite, but not in log2 units, must not look like a hidden one. */
 static COLD double highest(const attni_worker *w, const attni_tile *t, int i)
 {
     const attni_plan *p = w->plan;
-    const double top = attni_lane(p, t->top, i) * p->log2_scale;
+    const double score = attni_lane(p, t->top, i);
+    double top = score * p->log2_scale;
+    if (isinf(top) && isfinite(score))
+        top = copysign(DBL_MAX, top);
     return p->args.sink_logits ? fmax(top, sink_of(w, t, i) * ATTNI_LOG2E) : top;
 }
 

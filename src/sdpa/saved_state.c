@@ -105,7 +105,7 @@ static void hash_tensor(attni_writer *w, const attn_tensor *t)
         return;
     attni_emit_number(w, (uint64_t)t->dtype, 4);
     for (int d = 0; d < 4; d++)
-        attni_emit_number(w, t->stride[d] == 0, 1);
+        attni_emit_number(w, t->stride[d] == 0 && t->shape[d] > 1, 1);
     each(t, INT64_MAX, emit_run, w);
 }
 

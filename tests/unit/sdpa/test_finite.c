@@ -308,12 +308,46 @@ static void test_many_keys(void **state)
     run_property(many_keys, "many_keys", 1);
 }
 
+/* Scores up to the largest double, as those of a row whose keys all have torch.finfo(float64).min
+ * in a mask: finite in natural units, but not in log2 units. All keys have the weight 1/S. */
+static void test_scores_beyond_log2_units(void **state)
+{
+    (void)state;
+    static const double scores[] = {1e300, 1.2e308, 1.25e308, DBL_MAX, -1e300, -1.25e308, -DBL_MAX};
+    double q[] = {1}, k[] = {0, 0, 0, 0}, v[] = {10, 20, 30, 40}, mask[4], out, lse, weights[4];
+    float q32[] = {1}, k32[] = {0, 0, 0, 0}, v32[] = {10, 20, 30, 40}, out32;
+    attn_error e;
+    for (size_t i = 0; i < sizeof scores / sizeof *scores; i++) {
+        describe_case("score %g", scores[i]);
+        attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+        const attn_tensor m = attn_bhtd(mask, ATTN_F64, 1, 1, 1, 4);
+        const attn_tensor l = attn_bhtd(&lse, ATTN_F64, 1, 1, 1, 1);
+        const attn_tensor w = attn_bhtd(weights, ATTN_F64, 1, 1, 1, 4);
+        for (int j = 0; j < 4; j++)
+            mask[j] = scores[i];
+        a.q = attn_bhtd(q, ATTN_F64, 1, 1, 1, 1), a.k = attn_bhtd(k, ATTN_F64, 1, 1, 4, 1);
+        a.v = attn_bhtd(v, ATTN_F64, 1, 1, 4, 1), a.out = attn_bhtd(&out, ATTN_F64, 1, 1, 1, 1);
+        a.mask = &m, a.lse = &l, a.scores = &w, a.scores_stage = ATTN_STAGE_WEIGHTS;
+        assert_int_equal(attn_sdpa_forward(NULL, &a, &e), ATTN_OK);
+        assert_near(out, 25, <, 1e-13);
+        assert_near(lse / scores[i], 1, <, 1e-15);
+        for (int j = 0; j < 4; j++)
+            assert_near(weights[j], 0.25, <, 1e-15);
+        a.q = attn_bhtd(q32, ATTN_F32, 1, 1, 1, 1), a.k = attn_bhtd(k32, ATTN_F32, 1, 1, 4, 1);
+        a.v = attn_bhtd(v32, ATTN_F32, 1, 1, 4, 1), a.out = attn_bhtd(&out32, ATTN_F32, 1, 1, 1, 1);
+        a.scores = NULL, a.precision = ATTN_PRECISION_ACCURATE;
+        assert_int_equal(attn_sdpa_forward(NULL, &a, &e), ATTN_OK);
+        assert_near(out32, 25, <, 1e-5);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_outputs),
         cmocka_unit_test(test_derivatives),
         cmocka_unit_test(test_many_keys),
+        cmocka_unit_test(test_scores_beyond_log2_units),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
