@@ -174,7 +174,8 @@ class KVCache:
         int8.
 
         Options, exceptions and results are those of scaled_dot_product_attention; S is the longest
-        length. is_causal is always True and bottom-right: the last query sees every key.
+        length. By default is_causal is True and causal_offset is bottom-right: the last query
+        sees every key.
         """
         q = array(q, "q")
         if q.ndim != 4:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import numbers
 import os
 import subprocess
 import sys
@@ -175,6 +176,8 @@ def _options(**values: Any) -> List[str]:
     for name, value in values.items():
         if value is True:
             words.append("--" + name.replace("_", "-"))
+        elif name == "query" and isinstance(value, numbers.Integral):
+            words.append("--query=#%d" % value)  # not the word that is this number
         elif value is not None and value is not False:
             words.append("--%s=%s" % (name.replace("_", "-"), value))
     return words
@@ -196,9 +199,9 @@ def explain(
     """Self-attention on a sentence with random weights, the same as after torch.manual_seed(seed).
 
     embed, qk and v are the sizes of an embedding, of a query and key, and of a value. scale
-    multiplies the scores; None: 1/sqrt(qk), False: no scaling. query is the word (or its number
-    from 1) whose row is computed in detail. full: the text has every matrix. The sentence is split
-    at white space.
+    multiplies the scores; None: 1/sqrt(qk), False: no scaling. query is the word (or, as an
+    int, its number from 1) whose row is computed in detail. full: the text has every matrix. The
+    sentence is split at white space.
 
     Raises ValueError with the program's message, RuntimeError if the package has no program.
     """

@@ -67,15 +67,14 @@ def forward(
     """Writes out [B,1,T,Out]. Returns a tuple of the weights and lse, if they are wanted."""
     q, k, v = _project(four, sources, threads)
     B, H, T, _ = q.shape
-    joined = np.empty((B, T, H, v.shape[3]), q.dtype)
+    # Without w_o, out is the joined heads: the library writes them there, and checks out.
+    joined = np.empty((B, 1, T, H * v.shape[3]), q.dtype) if "w_o" in four else out
+    heads = joined.reshape(B, T, H, v.shape[3]).swapaxes(1, 2)
     results = scaled_dot_product_attention(
-        q, k, v, out=joined.swapaxes(1, 2), enable_gqa=True, threads=threads, **asked, **options
+        q, k, v, out=heads, enable_gqa=True, threads=threads, **asked, **options
     )
-    joined = joined.reshape(B, 1, T, H * v.shape[3])
     if "w_o" in four:
         _linear(joined, four["w_o"], four.get("b_o"), out, threads)
-    else:
-        out[...] = joined
     if dropout[0]:
         _drop(out, dropout)
     return results[1:] if isinstance(results, tuple) else ()

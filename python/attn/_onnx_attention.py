@@ -146,7 +146,7 @@ def attend(
         common = np.dtype(np.float64 if double else np.float32)
     accurate = bits == 64 or (bits == 32 and common.itemsize == 2)
     # The inputs are converted to a wider type, which is exact. The result is rounded once, from the
-    # type in which it is computed. (ml_dtypes rounds to bfloat16 through float.)
+    # type in which it is computed.
     q, k, v = (x.astype(common, copy=False) for x in (q, k, v))
     wide = out
     if out.dtype != common:
@@ -154,7 +154,18 @@ def attend(
     run(q, k, v, wide, accurate=accurate, **options)
     if wide is not out:
         with np.errstate(over="ignore"):
-            out[...] = wide
+            out[...] = _through_float(wide) if out.dtype.name == "bfloat16" else wide
+
+
+def _through_float(x: Any) -> Any:
+    """x as float32, rounded to odd if x is float64: bfloat16, which ml_dtypes rounds from float32,
+    is then the number that one rounding of x gives."""
+    if x.dtype != np.float64:
+        return x
+    rounded = x.astype(np.float32)
+    bits = rounded.view(np.int32)
+    down = bits - (np.abs(rounded) > np.abs(x))  # towards 0: a smaller magnitude is a smaller int
+    return np.where(rounded == x, bits, down | 1).astype(np.int32).view(np.float32)
 
 
 def _place(rule: Optional[Rule], T: int, S: int, offset: int) -> Dict[str, int]:

@@ -133,12 +133,14 @@ class ScoreMod:
     def __call__(self, shape: Tuple[int, ...], dtype: np.dtype) -> Scores:
         """The effect of the score_mod on scores of this shape and type."""
         key = shape + (dtype,)
-        if key not in self.known:
+        found = self.known.get(key)  # another thread may replace self.known
+        if found is None:
             like = np.broadcast_to(np.zeros((), dtype), shape)  # only its shape is used
             names = self.constants.output_names
             values = dict(zip(names, list(self.constants.run(names, {self.scores: like}))))
-            self.known = {key: self._read(values, shape)}
-        return self.known[key]
+            found = self._read(values, shape)
+            self.known = {key: found}
+        return found
 
     def _read(self, values: Dict[str, ndarray], shape: Tuple[int, ...]) -> Scores:
         s = Scores()

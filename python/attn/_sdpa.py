@@ -50,8 +50,10 @@ def _checked(causal_offset: Any, diagonal: Any, window: Any, seed: Any) -> NoRet
         ("causal_offset", causal_offset), ("diagonal", diagonal), ("window", window), ("seed", seed)
     ):  # fmt: skip
         for number in x if isinstance(x, (tuple, list)) else (x,):
-            if number is None or isinstance(number, str):
-                continue
+            if x is None and name in ("causal_offset", "window"):
+                continue  # the default
+            if isinstance(x, str) and name in ("causal_offset", "diagonal"):
+                continue  # "bottom-right" and the like, which are checked
             if not isinstance(number, (int, np.integer)):
                 raise TypeError("%s is %r; it must be an integer" % (name, number))
             if name == "seed":

@@ -135,7 +135,7 @@ attn_status attni_mha_read(attni_mha_call *to, const attn_mha_args *from, attn_e
     return ATTN_OK;
 }
 
-static attn_status check_tensors(const attn_mha_args *a, attn_error *err)
+static attn_status check_tensors(const attn_mha_args *a, bool backward, attn_error *err)
 {
     const struct {
         const attn_tensor *t;
@@ -154,7 +154,8 @@ static attn_status check_tensors(const attn_mha_args *a, attn_error *err)
         if (s != ATTN_OK)
             return s;
     }
-    return attni_module_check_output(&a->out, "out", &a->x, "x", err);
+    return backward ? attni_module_check(&a->out, "dout", &a->x, "x", err)
+                    : attni_module_check_output(&a->out, "out", &a->x, "x", err);
 }
 
 attn_status attni_mha_check_weights(attni_mha_sizes *n, const attn_mha_args *a, attn_error *err)
@@ -192,7 +193,8 @@ attn_status attni_mha_check_weights(attni_mha_sizes *n, const attn_mha_args *a, 
     return ATTN_OK;
 }
 
-static attn_status check_sizes(attni_mha_sizes *n, const attn_mha_args *a, attn_error *err)
+static attn_status check_sizes(attni_mha_sizes *n, const attn_mha_args *a, bool backward,
+                               attn_error *err)
 {
     const attn_tensor *source = source_of(a);
     *n = (attni_mha_sizes){.B = a->x.shape[0], .T = a->x.shape[2], .E = a->x.shape[3]};
@@ -203,7 +205,7 @@ static attn_status check_sizes(attni_mha_sizes *n, const attn_mha_args *a, attn_
         (s = attni_module_check_shape(source, "source", n->B, 1, n->S, n->Es, err)) ||
         (s = attni_mha_check_weights(n, a, err)))
         return s;
-    return attni_module_check_shape(&a->out, "out", n->B, 1, n->T, n->Out, err);
+    return attni_module_check_shape(&a->out, backward ? "dout" : "out", n->B, 1, n->T, n->Out, err);
 }
 
 static attn_status check_output_dropout(const attn_mha_args *a, const attni_mha_sizes *n,
@@ -224,10 +226,11 @@ static attn_status check_output_dropout(const attn_mha_args *a, const attni_mha_
     return ATTN_OK;
 }
 
-attn_status attni_mha_check(attni_mha_sizes *n, const attn_mha_args *args, attn_error *err)
+attn_status attni_mha_check(attni_mha_sizes *n, const attn_mha_args *args, bool backward,
+                            attn_error *err)
 {
     attn_status s;
-    if ((s = check_tensors(args, err)) || (s = check_sizes(n, args, err)))
+    if ((s = check_tensors(args, backward, err)) || (s = check_sizes(n, args, backward, err)))
         return s;
     return check_output_dropout(args, n, err);
 }
@@ -407,7 +410,8 @@ attn_status attni_mha_forward(attn_context *ctx, const attn_mha_args *args, cons
     mha_plan p = {.args = args, .module = module};
     attni_call call;
     attn_status s;
-    if ((s = attni_mha_check(&p.n, args, err)) || (s = make_plan(&p, ctx, err)) || !writes(args) ||
+    if ((s = attni_mha_check(&p.n, args, false, err)) || (s = make_plan(&p, ctx, err)) ||
+        !writes(args) ||
         (s = attni_call_begin(&call, ctx, p.scratch_bytes, args->attention->workspace,
                               args->attention->workspace_bytes, err)))
         return s;

@@ -52,9 +52,7 @@ static attn_status check_grads(const mha_backward *p, attn_error *err)
         {&g->db_k, &a->b_k, "db_k", "b_k"}, {&g->db_v, &a->b_v, "db_v", "b_v"},
         {&g->dw_o, &a->w_o, "dw_o", "w_o"}, {&g->db_o, &a->b_o, "db_o", "b_o"},
     };
-    attn_status s = attni_module_check(&g->dout, "dout", &a->x, "x", err);
-    if (s == ATTN_OK)
-        s = attni_module_check_shape(&g->dout, "dout", p->n.B, 1, p->n.T, p->n.Out, err);
+    attn_status s = ATTN_OK;
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs && s == ATTN_OK; i++) {
         const pair *q = &pairs[i];
         const int64_t *n = q->of->shape;
@@ -75,11 +73,11 @@ static attn_status check(mha_backward *p, attn_error *err)
     const attn_mha_grads *g = p->grads;
     attn_mha_args forward;
     attn_status s;
-    /* The forward's arguments: its output has the shape of dout. */
+    /* The forward's arguments: its output has the type and shape of dout. */
     forward = *p->args;
     forward.out = g->dout;
     p->self = !p->args->source.data;
-    if ((s = attni_mha_check(&p->n, &forward, err)))
+    if ((s = attni_mha_check(&p->n, &forward, true, err)))
         return s;
     return check_grads(p, err);
 }

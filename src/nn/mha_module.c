@@ -64,7 +64,7 @@ static void take_bias(making *m, attn_tensor *to, const attn_tensor *bias)
     char *data = attni_module_take(&m->layout, R, 1, 1, n[1], n[3]);
     if (!m->layout.base)
         return;
-    for (int64_t h = 0; h < n[1]; h++)
+    for (int64_t h = 0; n[3] > 0 && h < n[1]; h++) /* without D, H may be huge */
         for (int64_t j = 0; j < n[3]; j++)
             memcpy(data + (size_t)(h * n[3] + j) * R, attni_at(bias, 0, h, 0, j), R);
     *to = attn_bhtd(data, bias->dtype, 1, n[1], 1, n[3]);

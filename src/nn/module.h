@@ -177,8 +177,9 @@ typedef struct attni_mha_call {
     attn_sdpa_args attention;
 } attni_mha_call;
 attn_status attni_mha_read(attni_mha_call *to, const attn_mha_args *from, attn_error *err);
-/* Checks everything else in args, including out. */
-attn_status attni_mha_check(attni_mha_sizes *n, const attn_mha_args *args, attn_error *err);
+/* Checks everything else in args, including out. In the backward, args->out is dout: an input. */
+attn_status attni_mha_check(attni_mha_sizes *n, const attn_mha_args *args, bool backward,
+                            attn_error *err);
 /* Applies the dropout of the output in place, on t [B,1,T,Out]; does nothing if p = 0. */
 void attni_mha_drop(attni_call *call, const attn_tensor *t, double p, uint64_t seed);
 /* Checks the arguments and returns the three parts (q, k, v) of a packed weight matrix as [1,

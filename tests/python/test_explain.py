@@ -75,6 +75,12 @@ class Explain(unittest.TestCase):
         self.assertLessEqual(max(map(len, e.text.splitlines())), 80)
         self.assertEqual(copy.deepcopy(e).text, e.text)
 
+    def test_query_as_int(self):
+        """An int is a position, also in a sentence with this number as a word."""
+        sentence = "I have 2 cats and 3 dogs"
+        for query, row in ((2, 1), (np.int64(3), 2), ("2", 2), ("#2", 1)):
+            self.assertEqual(attn.explain(sentence, query=query).json()["query"], row)
+
     def test_saved(self):
         e = attn.explain("naïve – 早い")
         with tempfile.TemporaryDirectory(dir=".") as folder:

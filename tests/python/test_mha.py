@@ -298,6 +298,27 @@ class MultiHead(unittest.TestCase):
                     module(*inputs, out=out, mask=out[:, None])
                 self.assertEqual(out.tobytes(), x.tobytes())
 
+    def test_broadcast_gradient(self):
+        """dout is an input: its elements may share memory."""
+        rng = np.random.default_rng(3)
+        x = rng.standard_normal((2, 3, 4))
+        w = rng.standard_normal((12, 4))
+        module = attn.MultiHeadAttention(2, in_proj_weight=w, w_o=rng.standard_normal((4, 4)))
+        dy = np.broadcast_to(0.5, x.shape)
+        got, want = module.grad(dy, x), module.grad(dy.copy(), x)
+        self.assertEqual(got.query.tobytes(), want.query.tobytes())
+        with self.assertRaisesRegex((TypeError, ValueError), "^dout "):
+            module.grad(dy.astype("f4"), x)
+
+    def test_output_that_overlaps_itself(self):
+        w, x = np.ones((12, 4)), np.ones((1, 3, 4))
+        module = attn.MultiHeadAttention(2, in_proj_weight=w)
+        out = np.lib.stride_tricks.as_strided(np.zeros(4), x.shape, (0, 0, 8))
+        for inputs in (x,), (x, x.copy(), x.copy()):
+            with self.assertRaisesRegex(ValueError, "share memory"):
+                module(*inputs, out=out)
+        self.assertEqual(abs(out).max(), 0)
+
     def test_refused(self):
         w, x = np.ones((24, 8), "f4"), np.ones((2, 3, 8), "f4")
         module = attn.MultiHeadAttention(2, in_proj_weight=w)

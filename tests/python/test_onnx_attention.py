@@ -162,6 +162,12 @@ class Attention(unittest.TestCase):
         k[0, 0, 1], v[0, 0, 1] = 2.0**-15, 1 + 2.0**-10
         y = attention(Options(25, softmax_precision=11), [q, k, v])[0]
         self.assertEqual(y.item(), 1 + 2.0**-10)
+        for bf in (d for d in DTYPES if d.name == "bfloat16"):  # a tie in float, none in double
+            q, k = np.zeros((1, 1, 1, 4), bf), np.zeros((1, 1, 4, 4), bf)
+            v = np.array([4, 2.0**-6, 2.0**-38, 0], bf).reshape(1, 1, 4, 1)
+            for sign in (1, -1):
+                y = attention(Options(25, softmax_precision=11), [q, k, sign * v])[0]
+                self.assertEqual(float(y.item()), sign * (1 + 2.0**-7))
 
     def test_window_open_to_the_right_of_each_batch(self):
         """Windows without causal and several lengths in nonpad_kv_seqlen: the library has one

@@ -281,7 +281,7 @@ static void test_errors(void **state)
     bad.struct_size = 8;
     WANT(ATTN_ERR_ARGUMENT, "struct_size", "attn_mha_grads_init");
     bad.dout.shape[2] = 7;
-    WANT(ATTN_ERR_SHAPE, "out", "60, 30]");
+    WANT(ATTN_ERR_SHAPE, "dout", "60, 30]");
     bad.dx.shape[3] = 5;
     WANT(ATTN_ERR_SHAPE, "dx", "[2, 1, 60, 24]");
     bad.dw_v.dtype = ATTN_F64;
