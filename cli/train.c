@@ -266,8 +266,9 @@ static int train(session *s, kit_error *err)
     s->start_step = train_steps_done(s->run);
     if (s->start_step == 0)
         code = after_step(s, loss, err);
-    else if (s->start_step == s->steps)
-        code = save(s, err); /* a resumed run that has no step left: --checkpoint is still wanted */
+    else if (s->start_step == s->steps) /* a resumed run that has no step left */
+        code =
+            train_is_measured(s->run) ? save(s, err) : after_step(s, train_last_loss(s->run), err);
     while (!code && !signals_caught && train_steps_done(s->run) < s->steps) {
         code = train_step(s->run, &loss, err);
         if (!code)
@@ -290,8 +291,8 @@ static int leave(session *s, kit_error *err)
     if (s->checkpoint)
         kit_fail(err, 128 + signals_caught,
                  "stopped after step %" PRId64
-                 "; saved in %s; continue with: attn train --resume %s",
-                 step, s->checkpoint, s->checkpoint);
+                 "; saved in %s; continue with: attn train --resume %s --steps %" PRId64,
+                 step, s->checkpoint, s->checkpoint, s->steps);
     else
         kit_fail(err, 128 + signals_caught,
                  "stopped after step %" PRId64

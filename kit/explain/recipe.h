@@ -94,9 +94,10 @@ typedef struct recipe_attention {
     const attn_tensor *mask;
 } recipe_attention;
 void recipe_scores(recipe *r, const recipe_attention *a, attn_stage stage, attn_tensor scores);
-/* Fails with KIT_NOT_FINITE if a score overflowed: masks come later, and a score of -inf would be
- * taken for a hidden key. `cause` ends the message. */
-void recipe_finite_scores(recipe *r, kit_array scores, const char *cause);
+/* Fails with KIT_NOT_FINITE if a number of the f32 array overflowed. Scores are checked before
+ * masks are added: a score of -inf would be taken for a hidden key. The message is "`what` is not
+ * finite; `cause`". */
+void recipe_finite(recipe *r, kit_array a, const char *what, const char *cause);
 void recipe_context(recipe *r, const recipe_attention *a, attn_tensor out);
 
 #endif

@@ -371,13 +371,13 @@ void recipe_scores(recipe *r, const recipe_attention *a, attn_stage stage, attn_
     kit_array_free(&unused);
 }
 
-void recipe_finite_scores(recipe *r, kit_array scores, const char *cause)
+void recipe_finite(recipe *r, kit_array a, const char *what, const char *cause)
 {
     bool finite = true;
-    for (int64_t i = 0; r->status == KIT_OK && i < kit_array_count(&scores); i++)
-        finite &= isfinite(((const float *)scores.data)[i]) != 0;
+    for (int64_t i = 0; r->status == KIT_OK && i < kit_array_count(&a); i++)
+        finite &= isfinite(((const float *)a.data)[i]) != 0;
     if (!finite)
-        recipe_fail(r, KIT_NOT_FINITE, "a score is not finite; %s", cause);
+        recipe_fail(r, KIT_NOT_FINITE, "%s is not finite; %s", what, cause);
 }
 
 void recipe_context(recipe *r, const recipe_attention *a, attn_tensor out)

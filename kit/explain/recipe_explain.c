@@ -126,7 +126,7 @@ static void score(recipe *r, const sizes *s, recipe_attention a, bool causal)
     recipe_set_provenance(r, TRACE_DOT, "queries", "keys", 0);
     a.scale = s->scale;
     kit_array scaled = add_scores(r, s, &a, ATTN_STAGE_RAW, "scaled_scores", TRACE_SCORES);
-    recipe_finite_scores(r, scaled, "choose a smaller --scale");
+    recipe_finite(r, scaled, "a score", "choose a smaller --scale");
     recipe_set_provenance(r, TRACE_SCALE, "scores", NULL, s->scale);
     if (causal) {
         add_scores(r, s, &a, ATTN_STAGE_BIASED, "masked_scores", TRACE_SCORES);

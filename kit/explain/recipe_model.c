@@ -12,6 +12,7 @@
 #include "recipe_layers.h"
 
 #define MAX_TOKENS 4096
+#define OVERFLOWS "the model overflows on this text"
 #define MAX_ELEMENTS ((int64_t)1 << 28) /* of all heads' scores: 1 GiB */
 enum { TOP = 5 };
 
@@ -247,7 +248,7 @@ static void tell_scaling(const telling *t, recipe_attention *a)
     recipe_set_provenance(r, TRACE_DOT, "queries", "keys", 0);
     const double scale = a->scale = open.scale = model_scale(t->m, t->told->layer);
     kit_array scaled = tell_scores(t, &open, ATTN_STAGE_RAW, "scaled_scores", TRACE_SCORES);
-    recipe_finite_scores(r, scaled, "the model overflows on this text");
+    recipe_finite(r, scaled, "a score", OVERFLOWS);
     if (scale == 1)
         snprintf(formula, sizeof formula, "S");
     else if (scale == 1 / sqrt((double)D))
@@ -282,6 +283,7 @@ static void tell_attention(const telling *t, const recipe_attention *a)
     kit_array z =
         recipe_step(r, "context", TRACE_VALUES, ATTN_F32, WITH_HEADS(t, t->T, t->s->head_size));
     recipe_context(r, a, recipe_view(z));
+    recipe_finite(r, z, "a context vector", OVERFLOWS);
     recipe_describe(r, "Mix the values by the weights", "Z = A·V",
                     "The new vector of a token: the values of all tokens it sees, by weight.");
     recipe_set_provenance(r, TRACE_MIX, "weights", "values", 0);
@@ -292,6 +294,7 @@ static void tell_output(const telling *t)
 {
     recipe *r = t->r;
     r->section = "Onwards";
+    recipe_finite(r, t->told->output, "the output of a layer", OVERFLOWS);
     recipe_add_copy(r, "output", TRACE_VALUES, ATTN_F32, SHAPE(t->T, t->s->embed),
                     t->told->output.data);
     recipe_describe(r, "What the layer gives", "",

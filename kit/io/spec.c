@@ -64,9 +64,10 @@ size_t kit_spec_path_length(const char *spec)
     return strlen(spec);
 }
 
-static int split_spec(input *in, const char *spec, kit_error *err)
+/* Splits a spec into in->path and in->member. is_path: it is a path alone, even with a ":". */
+static int split_spec(input *in, const char *spec, bool is_path, kit_error *err)
 {
-    const size_t length = kit_spec_path_length(spec);
+    const size_t length = is_path ? strlen(spec) : kit_spec_path_length(spec);
     in->path = malloc(length + 1);
     if (!in->path)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", spec);
@@ -81,7 +82,7 @@ static int not_a_file(const input *in, kit_error *err)
     return kit_fail(
         err, KIT_BAD_FILE,
         "%s: is a pipe, a device or a socket; an array can be named in a regular file only",
-        in->path);
+        in->path ? in->path : in->source.name);
 }
 
 /* Opens in->path. Opening a pipe blocks until its other end is open, which is wanted for a .npy
@@ -132,14 +133,15 @@ static int open_path(input *in, bool must_be_file, kit_error *err)
     return code;
 }
 
-static int input_open(input *in, const char *spec, bool must_be_file, kit_error *err)
+/* Opens what a spec names or, with is_path, the file of this path. */
+static int input_open(input *in, const char *spec, bool is_path, bool must_be_file, kit_error *err)
 {
     *in = (input){.source = io_source_descriptor(spec, -1)};
     if (strcmp(spec, "-") == 0) {
         in->source = io_source_descriptor("standard input", STDIN_FILENO);
         return KIT_OK;
     }
-    int code = split_spec(in, spec, err);
+    int code = split_spec(in, spec, is_path, err);
     if (!code)
         code = open_path(in, must_be_file, err);
     if (!code && in->member && in->format == NPY)
@@ -161,7 +163,7 @@ int kit_read_array(kit_array *a, const char *spec, kit_error *err)
 {
     memset(a, 0, sizeof *a);
     input in;
-    int code = input_open(&in, spec, false, err);
+    int code = input_open(&in, spec, false, false, err);
     if (!code)
         switch (in.format) {
         case NPY: code = io_npy_load(a, &in.source, err); break;
@@ -204,7 +206,7 @@ int kit_read_list(kit_entry **entries, size_t *count, const char *path, kit_erro
     *entries = NULL;
     *count = 0;
     input in;
-    int code = input_open(&in, path, false, err);
+    int code = input_open(&in, path, false, false, err);
     if (!code)
         switch (in.format) {
         case NPY: code = list_npy(entries, count, &in.source, err); break;
@@ -222,7 +224,7 @@ int kit_safetensors_open(kit_safetensors **out, const char *path, kit_error *err
     kit_safetensors *f = *out = calloc(1, sizeof *f);
     if (!f)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", path);
-    int code = input_open(&f->in, path, true, err);
+    int code = input_open(&f->in, path, true, true, err);
     if (!code)
         code = io_safetensors_open(&f->file, &f->in.source, err);
     if (code) {
@@ -278,7 +280,7 @@ struct kit_rows {
 static int open_rows(kit_rows *r, const char *path, kit_error *err)
 {
     io_npy h;
-    int code = input_open(&r->in, path, true, err);
+    int code = input_open(&r->in, path, false, true, err);
     if (code)
         return code;
     if (strcmp(path, "-") == 0 || r->in.format != NPY)
@@ -515,7 +517,7 @@ int kit_read_bytes(void **bytes, size_t *size, const char *path, kit_error *err)
 {
     input in;
     *bytes = NULL;
-    int code = input_open(&in, path, true, err);
+    int code = input_open(&in, path, true, true, err);
     if (!code && in.source.size == IO_SIZE_UNKNOWN)
         code = not_a_file(&in, err);
     if (!code && !(*bytes = malloc((size_t)in.source.size + 1)))

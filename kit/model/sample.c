@@ -161,6 +161,10 @@ int model_top(int64_t *id, double *probability, int n, const float *logits, int6
     const int code = sorted(&c, logits, count, err);
     if (code)
         return code;
+    if (isinf(c[0].logit)) {
+        free(c);
+        return refuse_infinite(err);
+    }
     double sum = 0;
     for (int64_t i = 0; i < count; i++)
         sum += exp(c[i].logit - c[0].logit);

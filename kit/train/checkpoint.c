@@ -17,6 +17,7 @@
  * imply.
  */
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,7 +76,7 @@ static int read_real(double *to, const kit_safetensors *f, const char *path, con
     const char *text = kit_safetensors_metadata(f, key);
     char *end = NULL;
     const double x = text ? strtod(text, &end) : 0;
-    if (!text || end == text || *end || !(x >= 0 && x < 1e300))
+    if (!text || end == text || *end || !(x >= 0 && isfinite(x)))
         return bad(path, key, text, err);
     *to = x;
     return KIT_OK;

@@ -52,6 +52,14 @@ const train_config *train_config_of(const train_run *run) { return &run->config;
 
 int64_t train_steps_done(const train_run *run) { return run->step; }
 
+bool train_is_measured(const train_run *run)
+{
+    return run->check_count && run->check[run->check_count - 1].step == run->step &&
+           run->map_count && run->map[run->map_count - 1].step == run->step;
+}
+
+double train_last_loss(const train_run *run) { return run->step ? run->loss[run->step - 1] : NAN; }
+
 int64_t train_parameters(const train_run *run)
 {
     int64_t n = 0;
@@ -164,6 +172,12 @@ int train_measure(train_run *run, train_score *score, kit_error *err)
     if (code)
         return code;
     score->loss /= (double)score->places;
+    if (!isfinite(score->loss))
+        return kit_fail(
+            err, KIT_NOT_FINITE,
+            "the loss of unseen sequences is %g after step %lld; try a smaller --lr or a "
+            "longer --warmup",
+            score->loss, (long long)run->step);
     score->accuracy = (double)right / (double)score->places;
     run->check[run->check_count++] = (train_check){run->step, *score};
     return KIT_OK;

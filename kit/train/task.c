@@ -243,9 +243,10 @@ static int decode(train_text *text, const char *bytes, size_t size, const char *
     while (at < end) {
         utf8proc_int32_t c;
         const utf8proc_ssize_t n = utf8proc_iterate(at, end - at, &c);
-        if (n <= 0)
-            return kit_fail(err, KIT_BAD_FILE, "%s: byte %zu: not UTF-8", name,
-                            (size_t)(at - (const utf8proc_uint8_t *)bytes));
+        if (n <= 0 || c == 0)
+            return kit_fail(err, KIT_BAD_FILE, "%s: byte %zu: %s", name,
+                            (size_t)(at - (const utf8proc_uint8_t *)bytes),
+                            n > 0 ? "a zero byte; a text has none" : "not UTF-8");
         text->token[text->count++] = c;
         for (utf8proc_ssize_t i = 0; i < n; i++)
             text->hash = (text->hash ^ at[i]) * UINT64_C(1099511628211);
@@ -309,6 +310,9 @@ int train_config_check(train_config *c, const train_text *text, kit_error *err)
                 "tenth is kept for measuring",
                 (long long)text->count, (long long)c->length, (long long)(10 * (c->length + 2)));
     }
+    if (c->task != TRAIN_TEXT && c->vocabulary < 2)
+        return kit_fail(err, KIT_USAGE, "--vocab %lld: must be at least 2 for --task %s",
+                        (long long)c->vocabulary, train_task_name(c->task));
     if (c->embed % c->heads != 0)
         return kit_fail(err, KIT_USAGE, "--embed %lld is not a multiple of --heads %lld",
                         (long long)c->embed, (long long)c->heads);

@@ -85,10 +85,15 @@ int64_t train_parameters(const train_run *run);
 /* Does one step. *loss is the loss of its batch before the step. KIT_NOT_FINITE: the loss is not
  * finite. */
 int train_step(train_run *run, double *loss, kit_error *err);
-/* Measures the accuracy, always on the same unseen sequences, and adds it to the history. */
+/* Measures the accuracy, always on the same unseen sequences, and adds it to the history.
+ * KIT_NOT_FINITE: their loss is not finite. */
 int train_measure(train_run *run, train_score *score, kit_error *err);
 /* Adds the current attention maps to the history. */
 int train_keep_maps(train_run *run, kit_error *err);
+/* Does the history have the accuracy and the maps of the latest step? A run that was interrupted
+ * may lack them. */
+bool train_is_measured(const train_run *run);
+double train_last_loss(const train_run *run); /* of the latest step's batch; NaN before step 1 */
 
 /* ------------------------------------------------------------------------------ Checkpoints
  *

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 import unittest
 
 import numpy as np
@@ -210,6 +211,42 @@ class Train(CliTest):
         self.works("train", "--resume", "one.st", "--steps", "5", "--checkpoint", "two.st")
         self.assertEqual(self.bytes("one.st"), self.bytes("two.st"))
 
+    def test_resumed_report_is_of_the_last_step(self):
+        """A run that was interrupted between two measurements is measured when it is resumed."""
+        process = subprocess.Popen(
+            [ATTN, "train", *SMALL, "--steps", "100000", "--every", "100000", "--save-every", "12",
+             "--checkpoint", "cut.st"], cwd=self.folder, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE)  # fmt: skip
+        while not os.path.exists(self.path("cut.st")):
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1].decode()
+        step = re.search(r"after step (\d+)", said).group(1)
+        self.assertIn("--resume cut.st --steps 100000", said)
+        resumed = self.steps("--resume", "cut.st", "--steps", step)
+        whole = self.steps(*SMALL, "--steps", step)
+        for name in ("unseen_accuracy", "heads", "layer_2"):
+            np.testing.assert_array_equal(self.array(resumed[name]), self.array(whole[name]))
+
+    def test_checkpoint_with_a_colon_in_its_name(self):
+        """It is not an array `b` in another file."""
+        for seed, steps, name in (("1", "3", "run.safetensors"), ("2", "5", "run.safetensors:b")):
+            self.works("train", *SMALL, "--seed", seed, "--steps", steps, "--checkpoint", name)
+        self.fails(2, "train", "--resume", "run.safetensors:b", "--steps", "4", says="is at step 5")
+        os.remove(self.path("run.safetensors"))
+        self.works("train", "--resume", "run.safetensors:b", "--steps", "5")
+
+    def test_divergence_in_the_last_step(self):
+        done = self.attn("train", *SMALL, "--lr", "1e30", "--warmup", "0", "--steps", "1",
+                         "--checkpoint", "none.st")  # fmt: skip
+        self.assertEqual((done.returncode, os.listdir(self.folder)), (5, []))
+        self.assertIn(b"after step 1; try a smaller --lr", done.stderr)
+
+    def test_text_with_a_zero_byte(self):
+        self.write("zero.txt", b"a text\0" * 400)
+        self.fails(3, "train", *SMALL[:-4], "--task", "text", "--text", "zero.txt",
+                   says="zero byte")  # fmt: skip
+
     def test_stopped_without_a_checkpoint(self):
         process = subprocess.Popen(
             [ATTN, "train", "--steps", "1000000", "--every", "1"],
@@ -329,6 +366,13 @@ class Train(CliTest):
         changed(set_metadata("layers", "1024"), "too short")
         changed(set_metadata("vocabulary", "8"), "does not have the shape")
         changed(set_metadata("lr", "-1"), "'lr' is -1")
+        for task in ("any-words", "same-word"):
+            self.works("train", "--steps", "1", "--length", "8", "--vocab", "9", "--task", task,
+                       "--embed", "16", "--batch", "2", "--unseen", "2", "--checkpoint", "w.st")
+            words = self.bytes("w.st").replace(b'"vocabulary":"9"', b'"vocabulary":"1"')
+            self.assertNotEqual(words, self.bytes("w.st"))
+            self.write("d.st", words)
+            self.fails(3, "train", "--resume", "d.st", "--steps", "3", says="contradict each other")
         changed(set_metadata("task", "sums"), "'task' is sums")
         changed(lambda h: h.update(renamed=h.pop("head.bias")), "no array 'head.bias'")
         changed(lambda h: h["random.state"].update(shape=[2, 312]), "random.state")

@@ -123,9 +123,11 @@ static void test_top_and_sample(void **state)
         assert_int_equal(model_sample(&one, logits, 5, &DRAW(100, 0, 1), &rng, &e), KIT_OK);
         assert_int_not_equal(one, 2); /* has no probability */
     }
-    static const float none[] = {0, NAN};
+    static const float none[] = {0, NAN}, infinite[] = {0, INFINITY};
     assert_int_equal(model_sample(&one, none, 2, &DRAW(0, 0, 1), &rng, &e), KIT_NOT_FINITE);
     assert_int_equal(model_sample(&one, none, 2, &DRAW(1, 0, 1), &rng, &e), KIT_NOT_FINITE);
+    assert_int_equal(model_top(id, p, 2, none, 2, &e), KIT_NOT_FINITE);
+    assert_int_equal(model_top(id, p, 2, infinite, 2, &e), KIT_NOT_FINITE);
 }
 
 /* The likeliest that have so much probability together; and equals of the last of top_k. */
