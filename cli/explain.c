@@ -162,6 +162,7 @@ int command_explain(const options *o, kit_error *err)
     view v = {0};
     trace t = {0};
     char *text = NULL;
+    attn_context *ctx = NULL;
     int code = KIT_OK;
     e.seed = option_seed(o, OPT_explain_seed);
     e.embed = option_integer(o, OPT_explain_embed);
@@ -174,6 +175,8 @@ int command_explain(const options *o, kit_error *err)
     e.query = option_text(o, OPT_explain_query);
     if (!(code = check_options_agree(o, err)) && option_given(o, OPT_explain_find))
         return find_heads(o, err);
+    if (!code)
+        code = engine_context(&ctx, NULL, 1, err);
     if (!code && !(code = view_begin(&v, o, &ids, err))) {
         v.quiz_seed = e.seed;
         e.text = text = find_text(o, err);
@@ -181,7 +184,7 @@ int command_explain(const options *o, kit_error *err)
             code = err->code;
         else
             code = option_given(o, OPT_explain_model) ? explain_real(&t, o, text, err)
-                                                      : lesson_explain(&t, &e, NULL, err);
+                                                      : lesson_explain(&t, &e, ctx, err);
     }
     v.text.steps = option_given(o, OPT_explain_steps);
     v.text.code = (render_code)option_choice(o, OPT_explain_code);
@@ -192,5 +195,6 @@ int command_explain(const options *o, kit_error *err)
     trace_free(&t);
     view_end(&v);
     free(text);
+    attn_context_destroy(ctx);
     return code;
 }

@@ -88,8 +88,11 @@ static int one_lesson(const options *o, const explain_lesson *l, view *v, bool *
                       kit_error *err)
 {
     trace t = {0};
+    attn_context *ctx = NULL;
     const char *query = option_text(o, OPT_lesson_query);
-    int code = lesson_build(l, option_given(o, OPT_lesson_gradients), &t, NULL, err);
+    int code = engine_context(&ctx, NULL, 1, err);
+    if (!code)
+        code = lesson_build(l, option_given(o, OPT_lesson_gradients), &t, ctx, err);
     if (!code && query)
         code = trace_set_query(&t, query, err);
     if (!code && option_given(o, OPT_lesson_check))
@@ -99,6 +102,7 @@ static int one_lesson(const options *o, const explain_lesson *l, view *v, bool *
     else if (!code)
         code = view_show(v, &t, err);
     trace_free(&t);
+    attn_context_destroy(ctx);
     return code;
 }
 

@@ -446,5 +446,5 @@ int lesson_walk(const trace *t, const render_text_options *text, kit_error *err)
     if (t->lesson && !finished && w.screen > 0)
         printf("Stopped at step %zu of %zu; `attn lesson %s` continues there.\n", w.screen,
                w.screens - 1, t->lesson);
-    return code;
+    return code || !ended ? code : 128 + ended;
 }

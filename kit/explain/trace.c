@@ -164,14 +164,15 @@ int trace_set_query(trace *t, const char *query, kit_error *err)
         t->query = rows > 1 ? 1 : rows - 1;
         return KIT_OK;
     }
-    for (size_t i = 0; i < t->words.count; i++) {
+    const bool numbered = query[0] == '#' && query[1] >= '0' && query[1] <= '9';
+    for (size_t i = 0; i < t->words.count && !numbered; i++) {
         if (strcmp(t->words.word[i], query) == 0) {
             t->query = (int64_t)i;
             return KIT_OK;
         }
     }
     char *end = NULL;
-    long position = strtol(query, &end, 10);
+    long position = strtol(query + numbered, &end, 10);
     if (*query == '\0' || *end != '\0' || position < 1 || position > rows) {
         return refuse_query(t, query, rows, err);
     }

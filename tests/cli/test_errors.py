@@ -125,6 +125,10 @@ class Usage(CliTest):
             "short eat dessert last\n",
         )
 
+    def test_unknown_instruction_set(self):
+        for command in ("explain", "a"), ("lesson", "sky"), ("lesson", "--all", "--check"):
+            self.fails(USAGE, *command, env={"ATTN_ISA": "genric"}, says="'genric', which is not")
+
     def test_lesson(self):
         line = self.fails(USAGE, "lesson", "desert")
         self.assertEqual(

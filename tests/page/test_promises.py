@@ -228,6 +228,30 @@ class Promises(PageTest):
             answer("9")
         self.assertEqual(len(set(asked)), 16, asked)  # of 36 cells, none twice
 
+    def test_quiz_of_many_words(self):
+        """The question lists the scores of all keys: the weight cannot be computed without one.
+        Words that are written from right to left are isolated, so that each score stands behind
+        its own word."""
+        words = ["\u05d0\u05d1"] + ["w%d" % i for i in range(2, 41)]
+        self.explain(text=" ".join(words))
+        self.click("#quiz-start")
+        said = self.text("#quiz-body .fine")
+        self.assertEqual(said.count(", "), 39)
+        for word in words:
+            self.assertIn("\u2068%s\u2069 " % word, said)
+
+    def test_direction_marks_in_sentences(self):
+        self.explain("--query", "1", text="ab\u202ecd now then")
+        self.assertNotIn("\u202e", self.js("return document.body.innerText"))
+
+    def test_choices_of_equal_scores(self):
+        """If all scores are alike, no choice names the smallest: it is the largest, too."""
+        for text, alike in (("a a", True), ("a b", False)):
+            self.explain(text=text)
+            page = self.js("return document.documentElement.textContent")
+            self.assertEqual("the order of the alphabet decides" in page, alike, text)
+            self.assertEqual("is the smallest of the row" in page, not alike, text)
+
     def test_10_three_sizes_one_layout(self):
         """Every panel stays in its place: 3 words, 6 words, a trained model."""
         where = {}

@@ -117,6 +117,8 @@ class SameNumbers(PageTest):
         rng = np.random.default_rng(1)
         numbers = [0, 1, -1, 0.5, 5e-4, 4.9999e-4, 99999.5, 1e5, 123456789, 1e-300, 0.1 + 0.2]
         numbers += list(rng.standard_normal(300) * 10.0 ** rng.integers(-12, 12, 300))
+        # Halfway between two texts, where printf keeps the even digit.
+        numbers += [k / 2.0**n for n in (5, 10, 14, 20) for k in range(-64, 64)]
         got = self.open("explain", TEXT) and self.js(
             "return arguments[0].map(x => [attn.numberText(x), attn.general(x, 3), "
             "attn.general(x, 9)])", [float(x) for x in numbers])

@@ -337,6 +337,22 @@ class Changing(StoryTest):
         self.type("two words")
         self.assertIn("“words”", self.text(".meaning"))
 
+    def test_words_that_are_numbers(self):
+        """A word is followed by its position, although the sentence has this number as a word."""
+        text = "I have 2 cats and 3 dogs"
+        self.explain("--query", "2", text=text)  # the word 2, at position 3
+        self.ready()
+        self.assertEqual(self.js("return attn.page.trace.query"), 2)
+        self.screen("w_q")
+        for at in (1, 3, 2):
+            self.click(f"#chip-{at}")
+            self.until(f"return attn.page.trace.query === {at}")
+        self.click("#story-explore")
+        self.assertIn("--query '#3'", self.text("#own-said code"))
+        self.click("#own-causal")
+        self.until("return attn.page.trace.options.causal")
+        self.assertEqual(self.js("return attn.page.trace.query"), 2)
+
     def test_mask_and_heads(self):
         self.explain()
         self.ready()

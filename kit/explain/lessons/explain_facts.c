@@ -7,13 +7,15 @@
  *   numbers_d numbers_d_v                   "16 numbers"
  *   scale_formula scale_code                how the scores are scaled, for people and for Python
  *   root one_over_root                      √d_k, 1/√d_k
- *   no_scale own_scale negative_scale       scaled otherwise than by 1/√d_k
+ *   no_scale own_scale negative_scale       scaled otherwise than by 1/√d_k; negative: and words
+ *                                           are reversed in their order
  *   several_words several_heads causal
  *   head                                    index of the head that is looked at, if there are more
  *   repeated                                a word that appears more than once
  *   q query place                           the chosen query: index from 0, word, number from 1
  *   sees several_seen                       keys that it sees
  *   p pair pair_ties                        the key with row q's largest score; further such keys
+ *   alike_scores                            all scores of row q that it sees are alike
  *   k key itself key_ties                   the key with row q's largest weight
  *   first_positive                          the first product of the score of q and p is above 0
  *   saturated even                          row q's largest weight is above 0.99; its weights are
@@ -136,7 +138,7 @@ static void add_scale(recipe *r, const explain_options *o)
     } else if (o->scale != 0) {
         number_text(by, o->scale);
         recipe_fact(r, "own_scale", "%s", by);
-        flag(r, "negative_scale", o->scale < 0);
+        flag(r, "negative_scale", o->scale < 0 && r->trace->words.count > 1);
         recipe_fact(r, "scale_formula", "S × %s", by);
         recipe_fact(r, "scale_code", " * %.17g", o->scale);
     } else {
@@ -162,6 +164,7 @@ static void add_cells(recipe *r)
     add_number(r, "p", pair.largest);
     recipe_fact(r, "pair", "%s", word[pair.largest]);
     flag(r, "pair_ties", pair.ties > 0);
+    flag(r, "alike_scores", prints_alike(pair.most, pair.least));
     add_number(r, "k", key.largest);
     recipe_fact(r, "key", "%s", word[key.largest]);
     flag(r, "itself", key.largest == t->query);

@@ -33,10 +33,25 @@ function stripZeros(text) {
   return text.endsWith("0") && text.includes(".") ? text.replace(/\.?0+$/, "") : text;
 }
 
+/** Whether a number, whose digits are `kept` and `rest`, is halfway between two shorter ones, and
+ * `kept` is the even one. printf rounds such a number to `kept`; JavaScript rounds away from 0. */
+function isEvenTie(kept, rest) {
+  return /^50*$/.test(rest) && "02468".includes(kept.at(-1));
+}
+
+/** What printf writes for %.{digits}f. */
+function fixed(x, digits) {
+  const exact = Math.abs(x) < 1e21 ? x.toFixed(100) : "", end = exact.indexOf(".") + 1 + digits;
+  return exact && isEvenTie(exact.slice(0, end), exact.slice(end)) ? exact.slice(0, end)
+                                                                   : x.toFixed(digits);
+}
+
 /** What printf writes for %.{digits}g. */
 function general(x, digits) {
   if (!Number.isFinite(x)) return Number.isNaN(x) ? "nan" : x > 0 ? "inf" : "-inf";
   if (x === 0) return "0";
+  const [exact, ten] = x.toExponential(100).split("e"), end = exact.indexOf(".") + digits;
+  if (isEvenTie(exact.slice(0, end), exact.slice(end))) x = Number(`${exact.slice(0, end)}e${ten}`);
   const plain = x.toPrecision(digits); // with an exponent below 1e-6; %g has one below 1e-4
   if (!plain.includes("e") && Math.abs(Number(plain)) >= 1e-4) return stripZeros(plain);
   const [mantissa, power] = x.toExponential(digits - 1).split("e"), exponent = Number(power);
@@ -48,7 +63,7 @@ function general(x, digits) {
 function numberText(x) {
   const size = Math.abs(x);
   if (!Number.isFinite(x)) return general(x, 3);
-  return x === 0 ? "0" : size < 5e-4 || size >= 1e5 ? general(x, 3) : x.toFixed(4);
+  return x === 0 ? "0" : size < 5e-4 || size >= 1e5 ? general(x, 3) : fixed(x, 4);
 }
 
 /** All of it: the fewest digits that read back as the same float, as in the JSON. */
@@ -63,17 +78,17 @@ function cellText(x, kind, room) {
   if (Number.isNaN(x)) return room >= 34 ? "nan" : "";
   if (kind === "ids") return room >= 8 * String(x).length ? String(x) : "";
   if (kind === "weights") {
-    if (room >= 50) return x.toFixed(3);
-    return room >= 34 ? (x > 0.995 ? x.toFixed(1) : x.toFixed(2)).replace(/^0/, "") : "";
+    if (room >= 50) return fixed(x, 3);
+    return room >= 34 ? (x > 0.995 ? fixed(x, 1) : fixed(x, 2)).replace(/^0/, "") : "";
   }
   if (kind === "difference") { // of two weights: between −1 and 1
-    const text = Math.abs(x) < 5e-4 ? "0" : x.toFixed(room >= 50 ? 3 : 2);
+    const text = Math.abs(x) < 5e-4 ? "0" : fixed(x, room >= 50 ? 3 : 2);
     return room >= 50 ? text : room >= 34 ? text.replace(/^(-?)0(?=\.)/, "$1") : "";
   }
   if (!Number.isFinite(x)) return room >= 34 ? (x > 0 ? "∞" : "−∞") : "";
   const size = Math.abs(x);
   const text = size >= 1e5 || (x !== 0 && size < 5e-4) ? general(x, 2)
-             : x.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 3);
+             : fixed(x, size >= 100 ? 1 : size >= 10 ? 2 : 3);
   return room >= 8 * text.length ? text : room >= 34 ? general(x, 2).slice(0, 5) : "";
 }
 

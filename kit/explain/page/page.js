@@ -165,7 +165,7 @@ function drawText(context) {
   byId("step-title").textContent = nine ? "All heads" : view.title || view.name;
   byId("step-formula").textContent = nine ? "" : view.formula;
   byId("step-sentence").textContent = nine ? "Each head has its own queries, keys and values."
-                                           : view.sentence;
+                                           : lineText(view.sentence);
   byId("step-name").textContent = nine ? "Layers and heads" : view.label;
   byId("save").hidden = byId("matrix-twin").hidden = nine;
   byId("step-section").textContent = view.step?.section ?? "";
@@ -306,13 +306,14 @@ function nextSize() {
 function fillHeader(trace) {
   const name = trace.lesson ? `lesson ${trace.lesson}` : trace.command;
   document.title = `${trace.title} · attn ${name}`;
-  const title = trace.text ? `“${trace.text}”` : trace.title;
+  const title = trace.text ? `“${lineText(trace.text)}”` : trace.title;
   byId("title").textContent = title;
   byId("title").title = title.length > 160 ? title : ""; // the header shows only two lines of it
   byId("command").textContent = `attn ${name}`;
   byId("setting").textContent = trace.setting;
   const rest = trace.notes.filter((n) => !["health", "cause", "try"].includes(n.label));
-  refill(byId("notes"), rest.map((n) => [el("dt", {}, n.label), el("dd", {}, n.text)]).flat());
+  const shown = (n) => [el("dt", {}, n.label), el("dd", {}, lineText(n.text))];
+  refill(byId("notes"), rest.map(shown).flat());
 }
 
 function showEngine() {

@@ -30,13 +30,13 @@ function quizHint(context, quiz) {
 
 function quizQuestion(context, quiz) {
   const { live, block } = context, row = Math.floor(quiz.at / block.S), column = quiz.at % block.S;
-  const scores = Array.from({ length: Math.min(block.S, 24) }, (_, j) => {
+  const scores = Array.from({ length: block.S }, (_, j) => {
     const s = live.masked[row * block.S + j];
-    return `${context.columns(j)} ${s === -Infinity ? "hidden" : numberText(s)}`;
+    return `${isolated(context.columns(j))} ${s === -Infinity ? "hidden" : numberText(s)}`;
   });
-  return [`“${context.rows(row)}” asks. How much of its attention goes to `
-          + `“${context.columns(column)}”?`,
-          `Scores: ${scores.join(", ")}${block.S > 24 ? ", …" : ""}`];
+  return [`“${isolated(context.rows(row))}” asks. How much of its attention goes to `
+          + `“${isolated(context.columns(column))}”?`,
+          `Scores: ${scores.join(", ")}`];
 }
 
 /** "0.25", "0,25", ".25", "25 %" as a number; NaN otherwise. */
@@ -52,9 +52,9 @@ function judgeAnswer(quiz, text, truth) {
   if (Number.isNaN(answer)) return { ...quiz, said: "A number such as 0.25, please." };
   const right = Math.abs(answer - truth) <= TOLERANCE + 1e-9, tries = quiz.tries + 1;
   if (right) return { ...quiz, tries, done: true, right: quiz.right + 1, asked: quiz.asked + 1,
-                      said: `Right: ${truth.toFixed(4)}.` };
+                      said: `Right: ${fixed(truth, 4)}.` };
   if (tries >= TRIES) return { ...quiz, tries, done: true, asked: quiz.asked + 1,
-                               said: `No: it is ${truth.toFixed(4)}.` };
+                               said: `No: it is ${fixed(truth, 4)}.` };
   return { ...quiz, tries, said: `Not within ${TOLERANCE} of it.`, hint: true };
 }
 

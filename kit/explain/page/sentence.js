@@ -109,7 +109,8 @@ function checkSize({ text, heads, embed, qk, v }) {
 function commandOf(asked) {
   const given = [["seed", 123n], ["heads", 1], ["embed", 16], ["qk", 24], ["v", 28]]
     .filter(([name, usual]) => asked[name] !== usual).map(([name]) => `--${name} ${asked[name]}`);
-  if (asked.query) given.push(`--query ${asked.query}`);
+  const isWord = asked.text.split(/[\s\u0085]+/).some((word) => word.includes(asked.query));
+  if (asked.query) given.push(isWord ? `--query '#${asked.query}'` : `--query ${asked.query}`);
   if (asked.causal) given.push("--causal");
   if (asked.no_scale) given.push("--no-scale");
   else if (asked.scale !== 0) given.push(`--scale ${asked.scale}`);

@@ -168,10 +168,20 @@ function blockTitle({ weights, layer, moment }) {
   return layer ? `layer ${layer}` : stepTitle(weights);
 }
 
+/** A text in which characters that would disturb its line are �. */
+function lineText(text) {
+  return text.replace(/[\u0000-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\u2028\u2029]/g,
+                      "\ufffd");
+}
+
+/** A label whose letters do not change the direction of the text around it. */
+function isolated(label) {
+  return `\u2068${label}\u2069`;
+}
+
 /** A token's text made visible: a space is ␣, characters that would disturb the line are �. */
 function labelText(text) {
-  const clean = text.replace(/[\u0000-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\u2028\u2029]/g,
-                             "\ufffd");
+  const clean = lineText(text);
   return clean === "" ? "∅" : clean.replace(/^ +| +$/g, (spaces) => "␣".repeat(spaces.length));
 }
 

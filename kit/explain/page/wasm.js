@@ -51,7 +51,8 @@ function giveUpLibrary() {
 function explainByLibrary({ text, query = "", seed, embed, qk, v, heads, causal, no_scale, scale },
                           asPage = true) {
   const { exports } = library, clean = (x) => x.replaceAll("\0", "\ufffd");
-  const bytes = new TextEncoder().encode(`${clean(text)}\0${clean(query)}\0`);
+  // #2 is the second word, also in a sentence with the word 2.
+  const bytes = new TextEncoder().encode(`${clean(text)}\0#${clean(query)}\0`);
   const at = exports.text_room(bytes.length);
   if (at === 0) throw new WebAssembly.RuntimeError("no memory");
   new Uint8Array(exports.memory.buffer, at).set(bytes);

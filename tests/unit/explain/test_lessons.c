@@ -411,6 +411,30 @@ static void test_query(void **state)
     trace_free(&t);
 }
 
+/* #N is the N-th word, also in a sentence with the word N. */
+static void test_query_by_position(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *query;
+        int64_t row;
+    } cases[] = {{"2", 2}, {"#2", 1}, {"3", 5}, {"#3", 2}, {"#7", 6}, {"7", 6}};
+    explain_options o = EXPLAIN_OPTIONS_INIT;
+    trace t;
+    kit_error e = {0};
+    o.text = "I have 2 cats and 3 dogs";
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        o.query = cases[i].query;
+        assert_int_equal(explain_build(&t, &o, NULL, &e), KIT_OK);
+        assert_int_equal(t.query, cases[i].row);
+        trace_free(&t);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        o.query = (const char *[]){"#0", "#8", "#"}[i];
+        assert_int_equal(explain_build(&t, &o, NULL, &e), KIT_USAGE);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -426,6 +450,7 @@ int main(void)
         cmocka_unit_test(test_labels_are_words),
         cmocka_unit_test(test_provenance),
         cmocka_unit_test(test_query),
+        cmocka_unit_test(test_query_by_position),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
