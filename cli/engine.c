@@ -72,8 +72,9 @@ static int parse_place(int *place, int64_t *offset, const char *option, const ch
     *place = value_find(words, text);
     if (*place >= 0 || (value_integer(text, offset) && value_in_integers(*offset, range)))
         return KIT_OK;
-    return kit_fail(err, KIT_USAGE, "%s %s: must be %stop-left, bottom-right or an integer", option,
-                    text, strstr(words, "none") ? "none, " : "");
+    return kit_fail(err, KIT_USAGE,
+                    "%s %s: must be %stop-left, bottom-right or an integer from -10^12 to 10^12",
+                    option, text, strstr(words, "none") ? "none, " : "");
 }
 
 int engine_parse_causal(attn_sdpa_args *args, const char *text, bool none, kit_error *err)
