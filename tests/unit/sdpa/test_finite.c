@@ -314,8 +314,9 @@ static void test_scores_beyond_log2_units(void **state)
 {
     (void)state;
     static const double scores[] = {1e300, 1.2e308, 1.25e308, DBL_MAX, -1e300, -1.25e308, -DBL_MAX};
-    double q[] = {1}, k[] = {0, 0, 0, 0}, v[] = {10, 20, 30, 40}, mask[4], out, lse, weights[4];
-    float q32[] = {1}, k32[] = {0, 0, 0, 0}, v32[] = {10, 20, 30, 40}, out32;
+    double q[] = {1}, k[] = {0, 0, 0, 0}, v[] = {10, 20, 30, 40}, mask[4], out = 0, lse = 0;
+    double weights[4] = {0};
+    float q32[] = {1}, k32[] = {0, 0, 0, 0}, v32[] = {10, 20, 30, 40}, out32 = 0;
     attn_error e;
     for (size_t i = 0; i < sizeof scores / sizeof *scores; i++) {
         describe_case("score %g", scores[i]);
