@@ -469,6 +469,8 @@ static void one_mha(attn_context *ctx, const int64_t n[6])
     if (view(&g.dx, 5, false, B, 1, T, E) && view(&g.dw_q, 6, false, 1, H, D, E))
         CALL(attn_mha_backward, ctx, &a, &g, &err);
     attn_mha *module = NULL;
+    if (!view(&a.b_q, 7, true, 1, H, 1, D)) /* with D = 0, of any H */
+        return;
     CALL(attn_mha_create, ctx, &a, &module, &err);
     if (module)
         CALL(attn_mha_run, ctx, module, &a, &err);
