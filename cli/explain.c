@@ -154,6 +154,17 @@ static int find_heads(const options *o, kit_error *err)
     return code;
 }
 
+/* With random weights. */
+static int explain_random(trace *t, const explain_options *e, kit_error *err)
+{
+    attn_context *ctx = NULL;
+    int code = engine_context(&ctx, NULL, 1, err);
+    if (!code)
+        code = lesson_explain(t, e, ctx, err);
+    attn_context_destroy(ctx);
+    return code;
+}
+
 int command_explain(const options *o, kit_error *err)
 {
     static const view_options ids = {OPT_explain_json, OPT_explain_full, OPT_explain_quiz,
@@ -162,7 +173,6 @@ int command_explain(const options *o, kit_error *err)
     view v = {0};
     trace t = {0};
     char *text = NULL;
-    attn_context *ctx = NULL;
     int code = KIT_OK;
     e.seed = option_seed(o, OPT_explain_seed);
     e.embed = option_integer(o, OPT_explain_embed);
@@ -175,8 +185,6 @@ int command_explain(const options *o, kit_error *err)
     e.query = option_text(o, OPT_explain_query);
     if (!(code = check_options_agree(o, err)) && option_given(o, OPT_explain_find))
         return find_heads(o, err);
-    if (!code)
-        code = engine_context(&ctx, NULL, 1, err);
     if (!code && !(code = view_begin(&v, o, &ids, err))) {
         v.quiz_seed = e.seed;
         e.text = text = find_text(o, err);
@@ -184,7 +192,7 @@ int command_explain(const options *o, kit_error *err)
             code = err->code;
         else
             code = option_given(o, OPT_explain_model) ? explain_real(&t, o, text, err)
-                                                      : lesson_explain(&t, &e, ctx, err);
+                                                      : explain_random(&t, &e, err);
     }
     v.text.steps = option_given(o, OPT_explain_steps);
     v.text.code = (render_code)option_choice(o, OPT_explain_code);
@@ -195,6 +203,5 @@ int command_explain(const options *o, kit_error *err)
     trace_free(&t);
     view_end(&v);
     free(text);
-    attn_context_destroy(ctx);
     return code;
 }

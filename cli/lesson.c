@@ -93,6 +93,7 @@ static int one_lesson(const options *o, const explain_lesson *l, view *v, bool *
     int code = engine_context(&ctx, NULL, 1, err);
     if (!code)
         code = lesson_build(l, option_given(o, OPT_lesson_gradients), &t, ctx, err);
+    attn_context_destroy(ctx);
     if (!code && query)
         code = trace_set_query(&t, query, err);
     if (!code && option_given(o, OPT_lesson_check))
@@ -102,7 +103,6 @@ static int one_lesson(const options *o, const explain_lesson *l, view *v, bool *
     else if (!code)
         code = view_show(v, &t, err);
     trace_free(&t);
-    attn_context_destroy(ctx);
     return code;
 }
 

@@ -151,16 +151,16 @@ static void say_health(recipe *r, const sizes *s, const explain_options *o)
 {
     char cause[256], repair[256];
     double fit = 1 / (sqrt((double)s->D) * (double)s->E);
-    snprintf(cause, sizeof cause,
-             "W_q and W_k are N(0,1), not divided by √%lld, so scores are %lld times larger than "
-             "those that 1/√%lld was made for.",
-             (long long)s->E, (long long)s->E, (long long)s->D);
     if (o->scale != 0)
-        snprintf(
-            cause, sizeof cause,
-            "--scale %.6g multiplies the scores of these W_q and W_k, which are N(0,1), by too "
-            "much.",
-            o->scale);
+        snprintf(cause, sizeof cause,
+                 "--scale %.6g multiplies the scores of these W_q and W_k, "
+                 "which are N(0,1), by too much.",
+                 o->scale);
+    else
+        snprintf(cause, sizeof cause,
+                 "W_q and W_k are N(0,1), not divided by √%lld, so scores are "
+                 "%lld times larger than those that 1/√%lld was made for.",
+                 (long long)s->E, (long long)s->E, (long long)s->D);
     snprintf(repair, sizeof repair, "--scale %.3g, which does what W_q/√%lld and W_k/√%lld would.",
              fit, (long long)s->E, (long long)s->E);
     bool small = fabs(s->scale)<fit, large = fabs(s->scale)> fit * 1.001;
