@@ -64,10 +64,16 @@ size_t kit_spec_path_length(const char *spec)
     return strlen(spec);
 }
 
-/* Splits a spec into in->path and in->member. is_path: it is a path alone, even with a ":". */
-static int split_spec(input *in, const char *spec, bool is_path, kit_error *err)
+/* What a text names. */
+typedef enum wanted {
+    ARRAY,         /* "file.npy", "file.npz:name": a .npy may be a pipe */
+    ARRAY_OF_FILE, /* the same, but always in a regular file */
+    WHOLE_FILE     /* a path of a regular file; a ":" is part of its name */
+} wanted;
+
+static int split_spec(input *in, const char *spec, wanted what, kit_error *err)
 {
-    const size_t length = is_path ? strlen(spec) : kit_spec_path_length(spec);
+    const size_t length = what == WHOLE_FILE ? strlen(spec) : kit_spec_path_length(spec);
     in->path = malloc(length + 1);
     if (!in->path)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", spec);
@@ -133,17 +139,16 @@ static int open_path(input *in, bool must_be_file, kit_error *err)
     return code;
 }
 
-/* Opens what a spec names or, with is_path, the file of this path. */
-static int input_open(input *in, const char *spec, bool is_path, bool must_be_file, kit_error *err)
+static int input_open(input *in, const char *spec, wanted what, kit_error *err)
 {
     *in = (input){.source = io_source_descriptor(spec, -1)};
     if (strcmp(spec, "-") == 0) {
         in->source = io_source_descriptor("standard input", STDIN_FILENO);
         return KIT_OK;
     }
-    int code = split_spec(in, spec, is_path, err);
+    int code = split_spec(in, spec, what, err);
     if (!code)
-        code = open_path(in, must_be_file, err);
+        code = open_path(in, what != ARRAY, err);
     if (!code && in->member && in->format == NPY)
         code = kit_fail(err, KIT_BAD_FILE, "%s: not a .npz file", in->path);
     return code;
@@ -163,7 +168,7 @@ int kit_read_array(kit_array *a, const char *spec, kit_error *err)
 {
     memset(a, 0, sizeof *a);
     input in;
-    int code = input_open(&in, spec, false, false, err);
+    int code = input_open(&in, spec, ARRAY, err);
     if (!code)
         switch (in.format) {
         case NPY: code = io_npy_load(a, &in.source, err); break;
@@ -206,7 +211,7 @@ int kit_read_list(kit_entry **entries, size_t *count, const char *path, kit_erro
     *entries = NULL;
     *count = 0;
     input in;
-    int code = input_open(&in, path, false, false, err);
+    int code = input_open(&in, path, ARRAY, err);
     if (!code)
         switch (in.format) {
         case NPY: code = list_npy(entries, count, &in.source, err); break;
@@ -224,7 +229,7 @@ int kit_safetensors_open(kit_safetensors **out, const char *path, kit_error *err
     kit_safetensors *f = *out = calloc(1, sizeof *f);
     if (!f)
         return kit_fail(err, KIT_LIMIT, "%s: not enough memory", path);
-    int code = input_open(&f->in, path, true, true, err);
+    int code = input_open(&f->in, path, WHOLE_FILE, err);
     if (!code)
         code = io_safetensors_open(&f->file, &f->in.source, err);
     if (code) {
@@ -280,7 +285,7 @@ struct kit_rows {
 static int open_rows(kit_rows *r, const char *path, kit_error *err)
 {
     io_npy h;
-    int code = input_open(&r->in, path, false, true, err);
+    int code = input_open(&r->in, path, ARRAY_OF_FILE, err);
     if (code)
         return code;
     if (strcmp(path, "-") == 0 || r->in.format != NPY)
@@ -517,7 +522,7 @@ int kit_read_bytes(void **bytes, size_t *size, const char *path, kit_error *err)
 {
     input in;
     *bytes = NULL;
-    int code = input_open(&in, path, true, true, err);
+    int code = input_open(&in, path, WHOLE_FILE, err);
     if (!code && in.source.size == IO_SIZE_UNKNOWN)
         code = not_a_file(&in, err);
     if (!code && !(*bytes = malloc((size_t)in.source.size + 1)))
