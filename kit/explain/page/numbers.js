@@ -41,7 +41,9 @@ function isEvenTie(kept, rest) {
 
 /** What printf writes for %.{digits}f. */
 function fixed(x, digits) {
-  const exact = Math.abs(x) < 1e21 ? x.toFixed(100) : "", end = exact.indexOf(".") + 1 + digits;
+  // A tie has an integer here. Of other numbers, exact texts would make pictures of matrices slow.
+  const tie = Number.isInteger(2 * x * 10 ** digits) && Math.abs(x) < 1e21;
+  const exact = tie ? x.toFixed(100) : "", end = exact.indexOf(".") + 1 + digits;
   return exact && isEvenTie(exact.slice(0, end), exact.slice(end)) ? exact.slice(0, end)
                                                                    : x.toFixed(digits);
 }
